@@ -1,0 +1,137 @@
+// SPDX-License-Identifier: Apache-2.0
+#ifndef CROSSHATCH_TENSOR_ALLOCATOR_H_
+#define CROSSHATCH_TENSOR_ALLOCATOR_H_
+
+/// \file
+/// Memory of one rank: cached, ordered by streams, accounted by class.
+///
+/// A block is a lease. It belongs to the stream it was allocated on; giving it
+/// back makes it available again in the order of that stream, at once. A use
+/// on another stream is recorded with Block::UsedOn at the time of issue, and
+/// whoever leases the memory next waits for that event on its own stream.
+/// Nothing ever asks whether work has finished, so what is reused and what the
+/// peaks are is the same in every run.
+///
+/// Bytes are accounted at issue. The accounting allocator of a dry run hands
+/// out blocks without memory and accounts them alike.
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+
+#include "absl/container/inlined_vector.h"
+#include "crosshatch/tensor/device.h"
+#include "crosshatch/tensor/stream.h"
+
+namespace crosshatch {
+
+/// What memory is for. Peaks are kept by class.
+enum class MemoryClass : uint8_t {
+  kParameter,
+  kGradient,
+  kOptimizerState,
+  kActivation,
+  kGatheredParameter,
+  kCommunication,
+};
+inline constexpr int kNumMemoryClasses = 6;
+
+/// "parameter", "gradient", "optimizer_state", "activation",
+/// "gathered_parameter", "communication".
+const char* Name(MemoryClass memory_class);
+
+class Allocator;
+
+/// A lease of memory; gives it back when destroyed. Movable.
+class Block {
+ public:
+  Block() = default;
+  Block(Block&& other) noexcept;
+  Block& operator=(Block&& other) noexcept;
+  ~Block();
+
+  /// Start of the memory, aligned to 64 bytes; null in a dry run and for a
+  /// block of no bytes.
+  std::byte* data() const { return data_; }
+  /// The size asked for.
+  int64_t bytes() const { return bytes_; }
+  MemoryClass memory_class() const { return memory_class_; }
+  bool empty() const { return allocator_ == nullptr; }
+
+  /// Work issued to `stream` so far uses this block: the next lease of the
+  /// memory starts after it. Not needed for the block's own stream.
+  void UsedOn(Stream& stream);
+
+ private:
+  friend class Allocator;
+
+  Allocator* allocator_ = nullptr;
+  std::byte* data_ = nullptr;
+  int64_t bytes_ = 0;
+  int64_t capacity_ = 0;
+  MemoryClass memory_class_ = MemoryClass::kActivation;
+  Stream* home_ = nullptr;
+  absl::InlinedVector<Event, 1> uses_;
+};
+
+/// Bytes leased now and at most so far, by class and in all.
+struct MemoryStats {
+  std::array<int64_t, kNumMemoryClasses> current = {};
+  std::array<int64_t, kNumMemoryClasses> peak = {};
+  int64_t current_total = 0;
+  int64_t peak_total = 0;
+};
+
+/// Leases blocks of one device to one rank.
+/// \threadsafety used by its rank's thread only.
+class Allocator {
+ public:
+  virtual ~Allocator() = default;
+
+  virtual Device device() const = 0;
+
+  /// Leases `bytes` (0 is fine) to work issued to `stream` from now on. The
+  /// content is undefined. Running out of memory ends the process with a
+  /// message that gives the stats: there is no way on.
+  Block Allocate(int64_t bytes, MemoryClass memory_class, Stream& stream);
+
+  const MemoryStats& stats() const { return stats_; }
+  /// Makes the current bytes the peaks.
+  void ResetPeaks();
+
+  /// Memory held, leased or cached.
+  virtual int64_t reserved_bytes() const = 0;
+
+ protected:
+  /// Fills data_, capacity_ and makes `stream` wait for earlier uses.
+  virtual void Lease(Block& block, Stream& stream) = 0;
+  virtual void Return(Block& block) = 0;
+
+  // What engines may set of a block.
+  static void SetMemory(Block& block, std::byte* data, int64_t capacity) {
+    block.data_ = data;
+    block.capacity_ = capacity;
+  }
+  static int64_t capacity(const Block& block) { return block.capacity_; }
+  static Stream* home(const Block& block) { return block.home_; }
+  static absl::InlinedVector<Event, 1>& uses(Block& block) {
+    return block.uses_;
+  }
+
+ private:
+  friend class Block;
+  void Release(Block& block);
+
+  MemoryStats stats_;
+};
+
+/// Caches blocks of host memory by stream and size.
+std::unique_ptr<Allocator> MakeCpuAllocator();
+
+/// Accounts as the others do and hands out no memory (Device::Meta()).
+std::unique_ptr<Allocator> MakeAccountingAllocator();
+
+}  // namespace crosshatch
+
+#endif  // CROSSHATCH_TENSOR_ALLOCATOR_H_

@@ -1,0 +1,182 @@
+// SPDX-License-Identifier: Apache-2.0
+#ifndef CROSSHATCH_TENSOR_RANK_CONTEXT_H_
+#define CROSSHATCH_TENSOR_RANK_CONTEXT_H_
+
+/// \file
+/// What one rank has of its own: streams, memory, threads, grad mode, the first
+/// error. Nothing of it is global: a thread finds its rank's context through
+/// one thread-local pointer, which World sets on rank threads and which stream
+/// workers and pool threads inherit explicitly.
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "crosshatch/base/event_sink.h"
+#include "crosshatch/base/thread_pool.h"
+#include "crosshatch/base/wait_graph.h"
+#include "crosshatch/tensor/allocator.h"
+#include "crosshatch/tensor/device.h"
+#include "crosshatch/tensor/stream.h"
+
+namespace crosshatch {
+
+struct KernelTable;
+
+/// How a rank's context is set up.
+struct RankContextOptions {
+  int world_rank = 0;
+  int world_size = 1;
+  /// Device::Meta() makes a dry run: nothing is computed, everything is
+  /// accounted and logged.
+  Device device = Device::Cpu();
+  /// Threads of the intra-op pool, the rank's own included.
+  int threads = 1;
+  /// Not 0: adversarial streams with this seed (see stream.h).
+  uint64_t adversarial_seed = 0;
+  /// Outlives the context; may be null.
+  WaitGraph* wait_graph = nullptr;
+  /// Outlives the context; may be null.
+  EventSink* sink = nullptr;
+};
+
+/// The context. Lives as long as the rank runs; everything a rank allocates
+/// must be gone before it.
+/// \threadsafety the rank's thread only, except Poison and status.
+class RankContext {
+ public:
+  explicit RankContext(const RankContextOptions& options);
+  ~RankContext();
+  RankContext(const RankContext&) = delete;
+  RankContext& operator=(const RankContext&) = delete;
+
+  /// The calling thread's context. A thread that no World started gets one of
+  /// its own on first use: a CPU world of one rank.
+  static RankContext& Current();
+
+  int world_rank() const { return options_.world_rank; }
+  int world_size() const { return options_.world_size; }
+  Device device() const { return options_.device; }
+  EventSink* sink() const { return options_.sink; }
+  void set_sink(EventSink* sink) { options_.sink = sink; }
+  WaitGraph* wait_graph() const { return options_.wait_graph; }
+  /// The agent of the rank's host thread; kNoAgent without a wait graph.
+  AgentId host_agent() const { return host_agent_; }
+
+  ThreadPool& pool() { return pool_; }
+  Allocator& allocator() { return *allocator_; }
+  const KernelTable& kernels() const { return *kernels_; }
+
+  /// The stream that ops are issued to.
+  Stream& current_stream() { return *current_stream_; }
+  Stream& compute_stream() { return *compute_stream_; }
+  /// The side stream of that name, made when first asked for.
+  Stream& SideStream(const std::string& name);
+  /// Agent of a stream's worker; the host agent for an inline stream.
+  AgentId AgentOf(const Stream& stream) const;
+  /// Blocks until all streams are idle and returns status().
+  absl::Status Synchronize();
+
+  bool grad_enabled() const { return grad_enabled_; }
+  /// Class of what ops allocate now; kActivation unless a scope changes it.
+  MemoryClass memory_class() const { return memory_class_; }
+
+  /// Bytes that ops and collectives copied although a better layout could
+  /// have avoided it (packing, unpacking, casting excluded).
+  int64_t copied_bytes() const { return copied_bytes_; }
+  void AddCopiedBytes(int64_t bytes) { copied_bytes_ += bytes; }
+
+  /// Keeps the first error. Later collectives are skipped, and the error
+  /// comes out where a result would: Backward, Step, Synchronize, Item.
+  /// \threadsafety any thread.
+  void Poison(absl::Status error);
+  /// OK, or the first error.
+  /// \threadsafety any thread.
+  absl::Status status() const;
+  bool poisoned() const;
+
+ private:
+  friend class RankContextScope;
+  friend class StreamScope;
+  friend class GradModeScope;
+  friend class MemoryClassScope;
+  struct Poisoned;
+
+  RankContextOptions options_;
+  ThreadPool pool_;
+  AgentId host_agent_ = kNoAgent;
+  const KernelTable* kernels_ = nullptr;
+  std::unique_ptr<Poisoned> poison_;
+  KernelContext kernel_context_;
+  std::unique_ptr<Stream> compute_stream_;
+  std::vector<std::unique_ptr<Stream>> side_streams_;
+  // After the streams: queues must drain before memory goes.
+  std::unique_ptr<Allocator> allocator_;
+  Stream* current_stream_ = nullptr;
+  bool grad_enabled_ = true;
+  MemoryClass memory_class_ = MemoryClass::kActivation;
+  int64_t copied_bytes_ = 0;
+};
+
+/// Makes `context` (may be null) the calling thread's for the scope.
+class RankContextScope {
+ public:
+  explicit RankContextScope(RankContext* context);
+  ~RankContextScope();
+  RankContextScope(const RankContextScope&) = delete;
+  RankContextScope& operator=(const RankContextScope&) = delete;
+
+ private:
+  RankContext* const previous_;
+};
+
+/// Issues the ops of the scope to `stream`. Orders nothing by itself.
+class StreamScope {
+ public:
+  explicit StreamScope(Stream& stream);
+  ~StreamScope();
+  StreamScope(const StreamScope&) = delete;
+  StreamScope& operator=(const StreamScope&) = delete;
+
+ private:
+  RankContext& context_;
+  Stream* const previous_;
+};
+
+/// Switches the recording of the autograd graph for the scope.
+class GradModeScope {
+ public:
+  explicit GradModeScope(bool enabled);
+  ~GradModeScope();
+  GradModeScope(const GradModeScope&) = delete;
+  GradModeScope& operator=(const GradModeScope&) = delete;
+
+ private:
+  RankContext& context_;
+  const bool previous_;
+};
+
+/// Records no graph in the scope.
+class NoGrad : public GradModeScope {
+ public:
+  NoGrad() : GradModeScope(false) {}
+};
+
+/// Sets the class of what ops allocate in the scope.
+class MemoryClassScope {
+ public:
+  explicit MemoryClassScope(MemoryClass memory_class);
+  ~MemoryClassScope();
+  MemoryClassScope(const MemoryClassScope&) = delete;
+  MemoryClassScope& operator=(const MemoryClassScope&) = delete;
+
+ private:
+  RankContext& context_;
+  const MemoryClass previous_;
+};
+
+}  // namespace crosshatch
+
+#endif  // CROSSHATCH_TENSOR_RANK_CONTEXT_H_

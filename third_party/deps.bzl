@@ -1,0 +1,84 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How Crosshatch finds what it depends on.
+
+A consumer's WORKSPACE defines a repository named `crosshatch` and adds
+
+    load("@crosshatch//third_party:deps.bzl", "crosshatch_deps")
+    crosshatch_deps()
+
+Each repository below is defined only where the consumer has not defined one of
+that name before, so any of them can be replaced. Those defined here take the
+system's packages, and are looked for only when something built needs them.
+"""
+
+load("@bazel_tools//tools/build_defs/repo:utils.bzl", "maybe")
+load("//third_party/shims:shims.bzl", "rule_shims")
+load("//third_party/system:abseil.bzl", "system_abseil")
+load("//third_party/system:library.bzl", "system_library")
+
+def crosshatch_deps():
+    """Defines the repositories that Crosshatch builds against."""
+    rule_shims()
+    maybe(system_abseil, name = "com_google_absl")
+    maybe(
+        system_library,
+        name = "com_google_googletest",
+        header = "gmock/gmock.h",
+        libraries = {
+            "gtest": ["-lgmock", "-lgtest", "-lpthread"],
+            "gtest_main": ["-lgmock_main", "-lgmock", "-lgtest", "-lpthread"],
+        },
+        package = "libgmock-dev libgtest-dev",
+    )
+    maybe(
+        system_library,
+        name = "eigen",
+        header = "Eigen/Core",
+        include_dirs = ["/usr/include/eigen3", "/usr/local/include/eigen3"],
+        libraries = {"eigen": []},
+        package = "libeigen3-dev",
+    )
+    maybe(
+        system_library,
+        name = "onednn",
+        header = "oneapi/dnnl/dnnl.hpp",
+        libraries = {"onednn": ["-ldnnl"]},
+        package = "libdnnl-dev",
+    )
+    maybe(
+        system_library,
+        name = "highway",
+        header = "hwy/highway.h",
+        libraries = {"highway": ["-lhwy"]},
+        package = "libhwy-dev",
+    )
+    maybe(
+        system_library,
+        name = "nlohmann_json",
+        header = "nlohmann/json.hpp",
+        libraries = {"nlohmann_json": []},
+        package = "nlohmann-json3-dev",
+    )
+    maybe(
+        system_library,
+        name = "google_benchmark",
+        header = "benchmark/benchmark.h",
+        libraries = {
+            "google_benchmark": ["-lbenchmark", "-lpthread"],
+            "benchmark_main": ["-lbenchmark_main", "-lbenchmark", "-lpthread"],
+        },
+        package = "libbenchmark-dev",
+    )
+    maybe(
+        system_library,
+        name = "mpi",
+        # Open MPI's C++ bindings are not linked, only its C interface.
+        defines = ["OMPI_SKIP_MPICXX=1"],
+        header = "mpi.h",
+        include_dirs = [
+            "/usr/lib/x86_64-linux-gnu/openmpi/include",
+            "/usr/lib/aarch64-linux-gnu/openmpi/include",
+        ],
+        libraries = {"mpi": ["-lmpi"]},
+        package = "libopenmpi-dev",
+    )

@@ -1,0 +1,133 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The macros that every BUILD file of Crosshatch uses instead of cc_*.
+
+    load("//tools:crosshatch.bzl", "ch_cc_library", "ch_cc_test", "ch_rank_test")
+
+    # One header is about one target; private unless it says otherwise.
+    ch_cc_library(
+        name = "dtype",
+        srcs = ["dtype.cc"],
+        hdrs = ["dtype.h"],                  # "crosshatch/tensor/dtype.h"
+        visibility = ["//:users_of_tensor"], # the layers above, and //tests
+        deps = [
+            "//base:check",
+            "@com_google_absl//absl/strings",
+        ],
+    )
+
+    # The public API of the package, under the package's own name.
+    ch_cc_library(
+        name = "tensor",
+        hdrs = ["tensor.h"],
+        visibility = ["//visibility:public"],
+        deps = [":dtype"],
+    )
+
+    ch_cc_test(                              # gtest and its main come along
+        name = "dtype_test",
+        srcs = ["dtype_test.cc"],
+        deps = [":dtype"],
+    )
+
+    ch_rank_test(                            # ranks are threads of one process
+        name = "all_gather_test",
+        srcs = ["all_gather_test.cc"],
+        ranks = 4,                           # most rank threads at one time
+        deps = [":comm"],
+    )
+
+  * A header is always listed in `hdrs`, a private one too (of a private
+    target): only those are found as "crosshatch/<package>/<file>.h".
+  * Visibility: private; ["//tensor:__subpackages__"] for the subpackages;
+    ["//:users_of_<layer>"] for the layers above; public for the package's API.
+  * External labels: @com_google_absl//absl/status, @com_google_absl//absl/...,
+    @com_google_googletest//:gtest (in libraries for tests), @eigen, @highway,
+    @onednn, @nlohmann_json, @google_benchmark, @mpi. Eigen, Highway, oneDNN and
+    JSON are for .cc files only.
+  * A kernel uses Highway's run-time dispatch (hwy/foreach_target.h); it gets no
+    -march flag, so one binary runs on every machine. Include its own file as
+    HWY_TARGET_INCLUDE "tensor/kernels/cpu/add.cc" (from the repository's root).
+"""
+
+load("@rules_cc//cc:defs.bzl", "cc_binary", "cc_library", "cc_test")
+load("//tools:layers.bzl", "check_layer")
+
+# Fused multiply-add happens where the source says so and nowhere else: sums
+# then have the same bits for every instruction set and optimisation level.
+_COPTS = [
+    "-std=c++20",
+    "-ffp-contract=off",
+    "-Wall",
+    "-Wextra",
+    "-Wsign-compare",
+    "-Wno-missing-field-initializers",  # designated initializers leave fields out
+    "-Wno-maybe-uninitialized",  # false alarms of GCC 12 on std::optional
+]
+
+def _copts():
+    # A warning of a consumer's newer compiler must not break their build.
+    return _COPTS + (["-Werror"] if native.repository_name() == "@" else [])
+
+def _check(name, deps):
+    check_layer(native.package_name(), name, deps)
+
+def ch_cc_library(name, srcs = [], hdrs = [], deps = [], copts = [], **kwargs):
+    """A library whose headers are included as crosshatch/<package>/<file>.h."""
+    _check(name, deps)
+    for src in srcs if type(srcs) == "list" else []:
+        if src.endswith(".h"):
+            fail("{}: list {} in hdrs; a private header belongs to a private target".format(name, src))
+    cc_library(
+        name = name,
+        srcs = srcs,
+        hdrs = hdrs,
+        copts = _copts() + copts,
+        include_prefix = "crosshatch/" + native.package_name(),
+        strip_include_prefix = "/" + native.package_name(),
+        deps = deps,
+        **kwargs
+    )
+
+def ch_cc_binary(name, deps = [], copts = [], **kwargs):
+    """A program."""
+    _check(name, deps)
+    cc_binary(
+        name = name,
+        copts = _copts() + copts,
+        deps = deps,
+        **kwargs
+    )
+
+def ch_cc_test(name, deps = [], copts = [], size = "small", **kwargs):
+    """A GoogleTest test; gtest, gmock and their main are among its deps."""
+    _check(name, deps)
+    cc_test(
+        name = name,
+        size = size,
+        copts = _copts() + copts,
+        deps = deps + ["@com_google_googletest//:gtest_main"],
+        **kwargs
+    )
+
+def ch_rank_test(name, ranks, tags = [], **kwargs):
+    """A test that runs up to `ranks` ranks, each a thread of its one process.
+
+    Bazel counts it as that many busy cores, so that rank threads of several
+    tests do not starve each other into time-outs.
+    """
+    ch_cc_test(
+        name = name,
+        tags = tags + ["ranks", "cpu:" + str(ranks)],
+        **kwargs
+    )
+
+def ch_cc_benchmark(name, deps = [], copts = [], **kwargs):
+    """A Google Benchmark program: bazel run //pkg:name -- --benchmark_filter=X."""
+    _check(name, deps)
+    cc_binary(
+        name = name,
+        testonly = True,
+        copts = _copts() + copts,
+        deps = deps + ["@google_benchmark//:benchmark_main"],
+        **kwargs
+    )

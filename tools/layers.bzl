@@ -1,0 +1,66 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The ladder of packages: which top-level package may depend on which.
+
+This table is the one place that says so. The macros of crosshatch.bzl refuse a
+dependency that goes up the ladder, the package groups of //:BUILD (visibility)
+are made from it, and //tests:layers_test checks the resulting build graph.
+"""
+
+_THROUGH_NN = ["base", "tensor", "comm", "mesh", "dtensor", "nn"]
+_THROUGH_EXTENSIONS = _THROUGH_NN + ["fsdp", "tp", "extensions"]
+
+# Package -> the packages it may depend on, besides itself and third_party.
+LAYERS = {
+    "base": [],
+    "tensor": ["base"],
+    "comm": ["base", "tensor"],
+    "mesh": ["base", "tensor", "comm"],
+    "dtensor": ["base", "tensor", "comm", "mesh"],
+    "nn": ["base", "tensor", "comm", "mesh", "dtensor"],
+    "fsdp": _THROUGH_NN,
+    "tp": _THROUGH_NN,
+    "extensions": _THROUGH_NN + ["fsdp", "tp"],
+    "checkpoint": _THROUGH_EXTENSIONS,
+    "examples": _THROUGH_EXTENSIONS + ["checkpoint"],
+}
+
+# What crosses packages sees all of them.
+_CROSSING = ["tests", "benchmarks", "docs"]
+
+def users_of(layer):
+    """Returns the package specifications of everything that may use `layer`."""
+    users = [layer] + [p for p in LAYERS if layer in LAYERS[p]] + _CROSSING
+    return ["//" + p + "/..." for p in users]
+
+def check_layer(package, name, deps):
+    """Fails if a target of `package` depends on a package above it.
+
+    Args:
+      package: the package of the target.
+      name: the target's name, for the message.
+      deps: its dependencies. What a select() holds cannot be read here; the
+        visibility of its targets and //tests:layers_test still apply to it.
+    """
+    layer = package.split("/")[0]
+    if layer not in LAYERS or type(deps) != "list":
+        return
+    for dep in deps:
+        if not dep.startswith("//"):
+            continue
+        other = dep[2:].split(":")[0].split("/")[0]
+        if other != layer and other != "third_party" and other not in LAYERS[layer]:
+            fail("//{}:{} may not depend on {}: //{} sees only {}".format(
+                package,
+                name,
+                dep,
+                layer,
+                ", ".join(["//" + p for p in LAYERS[layer]]) or "third_party",
+            ))
+
+def layer_groups():
+    """Defines one package group, users_of_<layer>, for each layer."""
+    for layer in LAYERS:
+        native.package_group(
+            name = "users_of_" + layer,
+            packages = users_of(layer),
+        )
