@@ -1,0 +1,60 @@
+// SPDX-License-Identifier: Apache-2.0
+#ifndef CROSSHATCH_BASE_THREAD_POOL_H_
+#define CROSSHATCH_BASE_THREAD_POOL_H_
+
+/// \file
+/// The one intra-op thread pool of a rank.
+
+#include <condition_variable>
+#include <cstdint>
+#include <mutex>
+#include <thread>
+#include <vector>
+
+#include "absl/functional/function_ref.h"
+
+namespace crosshatch {
+
+/// Runs the parts of one kernel on a fixed set of threads.
+///
+/// Parts are assigned statically (part p runs on thread p % width), and how a
+/// kernel cuts its work into parts depends on the shape alone, so results do
+/// not depend on the pool's width.
+///
+/// \threadsafety ParallelFor may be called by one thread at a time; calls from
+///     several threads (the compute stream and a side stream) take turns.
+///     A nested call runs its parts inline.
+class ThreadPool {
+ public:
+  /// \param width threads that take part, the caller's included; at least 1.
+  ///     Width 1 starts no thread and runs everything inline.
+  explicit ThreadPool(int width);
+  ~ThreadPool();
+  ThreadPool(const ThreadPool&) = delete;
+  ThreadPool& operator=(const ThreadPool&) = delete;
+
+  int width() const { return width_; }
+
+  /// Calls body(part) for each part in [0, parts); returns when all are done.
+  void ParallelFor(int64_t parts, absl::FunctionRef<void(int64_t)> body);
+
+ private:
+  void Work(int thread_index);
+  void RunShare(int thread_index);
+
+  const int width_;
+  std::mutex caller_mutex_;
+  std::mutex mutex_;
+  std::condition_variable start_;
+  std::condition_variable done_;
+  int64_t generation_ = 0;
+  int64_t parts_ = 0;
+  int running_ = 0;
+  bool stopping_ = false;
+  const absl::FunctionRef<void(int64_t)>* body_ = nullptr;
+  std::vector<std::thread> threads_;
+};
+
+}  // namespace crosshatch
+
+#endif  // CROSSHATCH_BASE_THREAD_POOL_H_

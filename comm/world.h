@@ -1,0 +1,85 @@
+// SPDX-License-Identifier: Apache-2.0
+#ifndef CROSSHATCH_COMM_WORLD_H_
+#define CROSSHATCH_COMM_WORLD_H_
+
+/// \file
+/// World: how a program starts on any engine, and where communicators come
+/// from.
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/functional/function_ref.h"
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+#include "crosshatch/base/event_sink.h"
+#include "crosshatch/comm/communicator.h"
+#include "crosshatch/tensor/rank_context.h"
+
+namespace crosshatch {
+
+/// One rank's view of the running job.
+class World {
+ public:
+  virtual ~World() = default;
+
+  /// "local", "fake".
+  virtual const std::string& engine() const = 0;
+  int rank() const { return context().world_rank(); }
+  int size() const { return context().world_size(); }
+  virtual RankContext& context() const = 0;
+  Device device() const { return context().device(); }
+
+  /// The communicator of `world_ranks` (this rank among them, in the order of
+  /// their indices in the group) for work on stream `stream_name`. Called by
+  /// all members; calls with equal arguments give the same communicator.
+  /// \param name names the group in errors and counts: the mesh axis, or axes
+  ///     joined by ",".
+  virtual absl::StatusOr<std::shared_ptr<Communicator>> Group(
+      const std::string& name, std::vector<int> world_ranks,
+      const std::string& stream_name) = 0;
+
+  /// All communicators made so far, for counting.
+  virtual std::vector<std::shared_ptr<Communicator>> groups() const = 0;
+
+  /// Fails all groups this rank is in, so that peers fail instead of waiting.
+  virtual void Abort(absl::Status error) = 0;
+};
+
+struct LocalOptions {
+  /// Threads of each rank's intra-op pool; 0: cores / ranks, at least 1.
+  int threads_per_rank = 0;
+  /// Bound on the time a rank may keep the others waiting.
+  absl::Duration timeout = absl::Minutes(10);
+  /// Not 0: adversarial streams (tensor/stream.h).
+  uint64_t adversarial_seed = 0;
+  /// By rank; empty, or entries may be null. Outlive the run.
+  std::vector<EventSink*> sinks;
+};
+
+/// Runs `fn` on `ranks` threads of this process, one a rank, and returns when
+/// all have. An error of one rank aborts the others. Drains all streams of a
+/// rank before it counts as finished.
+/// \returns OK, or the first error by cause: a rank's own error is preferred to
+///     the errors it caused elsewhere; the message names the rank.
+absl::Status RunLocal(int ranks, absl::FunctionRef<absl::Status(World&)> fn,
+                      const LocalOptions& options = {});
+
+struct FakeOptions {
+  int world_size = 1;
+  int rank = 0;
+  EventSink* sink = nullptr;
+};
+
+/// Runs `fn` as one rank of a job of any size, without the others and without
+/// computing anything: tensors are on Device::Meta(), allocations and
+/// collectives are accounted and logged exactly as a real run would.
+absl::Status RunFake(const FakeOptions& options,
+                     absl::FunctionRef<absl::Status(World&)> fn);
+
+}  // namespace crosshatch
+
+#endif  // CROSSHATCH_COMM_WORLD_H_

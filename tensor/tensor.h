@@ -1,0 +1,148 @@
+// SPDX-License-Identifier: Apache-2.0
+#ifndef CROSSHATCH_TENSOR_TENSOR_H_
+#define CROSSHATCH_TENSOR_TENSOR_H_
+
+/// \file
+/// Tensor: a handle to a strided view of a Storage, or, where it carries a
+/// TensorHandler, to a tensor that is spread over ranks. Which of the two it is
+/// is the tensor's own business: ops take either. See op.h for how an op finds
+/// its way, autograd.h for gradients, creation.h for factories.
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/container/inlined_vector.h"
+#include "absl/types/span.h"
+#include "crosshatch/base/check.h"
+#include "crosshatch/tensor/device.h"
+#include "crosshatch/tensor/dtype.h"
+#include "crosshatch/tensor/shape.h"
+#include "crosshatch/tensor/storage.h"
+
+namespace crosshatch {
+
+class Op;
+class Tensor;
+struct AutogradMeta;
+
+using TensorList = absl::InlinedVector<Tensor, 2>;
+using TensorSpan = absl::Span<const Tensor>;
+
+/// What makes a tensor more than local memory. dtensor/ supplies the one there
+/// is; this package only routes to it.
+class TensorHandler {
+ public:
+  virtual ~TensorHandler() = default;
+
+  /// Runs `op` on `inputs`, of which at least one carries a handler; below
+  /// autograd. Called on the handler of the first input that has one.
+  virtual TensorList Dispatch(const Op& op, TensorSpan inputs) const = 0;
+
+  /// E.g. "f32[8, 8]|S(0)R on mesh(fsdp=2, tp=2)".
+  virtual std::string Describe() const = 0;
+};
+
+/// The state behind a Tensor. Ops and handlers make these; everybody else
+/// goes through Tensor.
+struct TensorImpl {
+  TensorImpl();
+  ~TensorImpl();
+
+  std::shared_ptr<Storage> storage;  ///< Null where there is a handler.
+  int64_t offset = 0;                ///< First element, in elements.
+  Shape sizes;                       ///< Global sizes where distributed.
+  Shape strides;                     ///< In elements.
+  DType dtype = DType::kFloat32;
+  std::shared_ptr<const TensorHandler> handler;
+  std::unique_ptr<AutogradMeta> autograd;  ///< Null: never needed a gradient.
+};
+
+/// A reference-counted handle; copies refer to the same tensor.
+class Tensor {
+ public:
+  /// The undefined tensor.
+  Tensor() = default;
+  explicit Tensor(std::shared_ptr<TensorImpl> impl) : impl_(std::move(impl)) {}
+
+  bool defined() const { return impl_ != nullptr; }
+  TensorImpl& impl() const { return *impl_; }
+  bool SameAs(const Tensor& other) const { return impl_ == other.impl_; }
+
+  /// Sizes; the global ones of a distributed tensor.
+  const Shape& sizes() const { return impl_->sizes; }
+  /// Size of a dim; negative dims count from the end.
+  int64_t size(int64_t dim) const {
+    const auto ndim = static_cast<int64_t>(impl_->sizes.size());
+    return impl_->sizes[static_cast<size_t>(dim < 0 ? dim + ndim : dim)];
+  }
+  int ndim() const { return static_cast<int>(impl_->sizes.size()); }
+  int64_t numel() const { return NumElements(impl_->sizes); }
+  const Shape& strides() const { return impl_->strides; }
+  int64_t storage_offset() const { return impl_->offset; }
+  DType dtype() const { return impl_->dtype; }
+  Device device() const;
+  bool is_contiguous() const {
+    return IsContiguous(impl_->sizes, impl_->strides);
+  }
+
+  /// Whether it is spread over ranks.
+  bool is_distributed() const { return impl_->handler != nullptr; }
+  const std::shared_ptr<const TensorHandler>& handler() const {
+    return impl_->handler;
+  }
+
+  /// Local tensors only.
+  const std::shared_ptr<Storage>& storage() const { return impl_->storage; }
+  /// Address of the first element. Null on Device::Meta() or without elements.
+  /// Work on it must go through a stream.
+  void* raw_data() const;
+  template <typename T>
+  T* data() const {
+    CH_CHECK(impl_->dtype == DTypeOf<T>)
+        << "data<" << Name(DTypeOf<T>) << "> of a tensor of " << dtype();
+    return static_cast<T*>(raw_data());
+  }
+
+  /// Copies the elements out in row-major order, converted to T. Waits for the
+  /// current stream. Local tensors with memory only.
+  template <typename T>
+  std::vector<T> ToVector() const;
+
+  /// \name Autograd (autograd.h)
+  /// @{
+  bool requires_grad() const;
+  /// Leaves only: marks it as one to compute a gradient for.
+  Tensor& set_requires_grad(bool requires_grad);
+  bool is_leaf() const;
+  /// The accumulated gradient of a leaf; undefined before the first Backward.
+  const Tensor& grad() const;
+  void set_grad(Tensor grad) const;
+  /// The same elements outside the graph.
+  Tensor Detach() const;
+  /// @}
+
+  /// "f32[2, 3] on cpu", for messages.
+  std::string Describe() const;
+
+ private:
+  std::shared_ptr<TensorImpl> impl_;
+};
+
+extern template std::vector<float> Tensor::ToVector<float>() const;
+extern template std::vector<double> Tensor::ToVector<double>() const;
+extern template std::vector<int32_t> Tensor::ToVector<int32_t>() const;
+extern template std::vector<int64_t> Tensor::ToVector<int64_t>() const;
+
+/// A local view of `storage` (no graph). Offset and strides in elements.
+Tensor MakeView(std::shared_ptr<Storage> storage, int64_t offset, Shape sizes,
+                Shape strides, DType dtype);
+
+/// A distributed tensor: `sizes` are global, `handler` holds the rest.
+Tensor MakeHandled(std::shared_ptr<const TensorHandler> handler, Shape sizes,
+                   DType dtype);
+
+}  // namespace crosshatch
+
+#endif  // CROSSHATCH_TENSOR_TENSOR_H_
