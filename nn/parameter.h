@@ -1,0 +1,73 @@
+// SPDX-License-Identifier: Apache-2.0
+#ifndef CROSSHATCH_NN_PARAMETER_H_
+#define CROSSHATCH_NN_PARAMETER_H_
+
+/// \file
+/// A parameter of a module.
+
+#include <cstdint>
+#include <memory>
+#include <string>
+
+#include "crosshatch/tensor/tensor.h"
+
+namespace crosshatch::nn {
+
+/// How a parameter gets its first values. The value of an element depends on
+/// the seed, the parameter's name and the element's global index alone, so it
+/// is the same on every mesh.
+struct Initializer {
+  enum class Kind : uint8_t { kZeros, kOnes, kNormal };
+  Kind kind = Kind::kZeros;
+  double stddev = 0.02;  ///< kNormal, mean 0.
+};
+
+/// A parameter has two faces, which are two members and never one swapped:
+/// - data(): what lives from step to step; optimizers, clipping and checkpoints
+///   work on it. A plain tensor, a DTensor over the tp axis, or, under
+///   FullyShard, a DTensor over the whole mesh.
+/// - Get(): what forward computes with. The same as data() until FullyShard
+///   sets a gathered tensor.
+///
+/// Tied weights are one Parameter, registered by several modules.
+class Parameter {
+ public:
+  /// Deferred: name and shape, no memory until Module::Materialize.
+  Parameter(ShapeView sizes, DType dtype, Initializer initializer);
+  Parameter(const Parameter&) = delete;
+  Parameter& operator=(const Parameter&) = delete;
+
+  /// The full name from the root of the tree, "layers.0.attention.wq.weight";
+  /// of a tied parameter the first one in traversal order. Set by
+  /// Module::NameParameters (which NamedParameters calls).
+  const std::string& name() const { return name_; }
+  void set_name(std::string name) { name_ = std::move(name); }
+
+  const Initializer& initializer() const { return initializer_; }
+
+  const Tensor& data() const { return data_; }
+  /// Replaces the persistent tensor (global sizes stay): parallelization does.
+  void set_data(Tensor data);
+
+  const Tensor& Get() const { return gathered_.defined() ? gathered_ : data_; }
+  const Tensor& gathered() const { return gathered_; }
+  void set_gathered(Tensor gathered) { gathered_ = std::move(gathered); }
+
+  /// The gradient, of data()'s layout; undefined where there is none.
+  const Tensor& grad() const { return data_.grad(); }
+  void set_grad(Tensor grad) { data_.set_grad(std::move(grad)); }
+
+  bool requires_grad() const { return requires_grad_; }
+  void set_requires_grad(bool requires_grad);
+
+ private:
+  std::string name_;
+  Initializer initializer_;
+  bool requires_grad_ = true;
+  Tensor data_;
+  Tensor gathered_;
+};
+
+}  // namespace crosshatch::nn
+
+#endif  // CROSSHATCH_NN_PARAMETER_H_
