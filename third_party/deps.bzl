@@ -12,6 +12,7 @@ system's packages, and are looked for only when something built needs them.
 """
 
 load("@bazel_tools//tools/build_defs/repo:utils.bzl", "maybe")
+load("//third_party/cuda:configure.bzl", "cuda_configure")
 load("//third_party/shims:shims.bzl", "rule_shims")
 load("//third_party/system:abseil.bzl", "system_abseil")
 load("//third_party/system:library.bzl", "system_library")
@@ -19,6 +20,7 @@ load("//third_party/system:library.bzl", "system_library")
 def crosshatch_deps():
     """Defines the repositories that Crosshatch builds against."""
     rule_shims()
+    maybe(cuda_configure, name = "local_config_cuda")
     maybe(system_abseil, name = "com_google_absl")
     maybe(
         system_library,

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Command-line flags for BUILD files, as --//third_party:blas=eigen."""
+"""Command-line flags for BUILD files, as --//third_party:blas=eigen and --//:cuda."""
 
 def _choice_flag_impl(ctx):
     if ctx.build_setting_value not in ctx.attr.values:
@@ -13,4 +13,12 @@ choice_flag = rule(
     implementation = _choice_flag_impl,
     build_setting = config.string(flag = True),
     attrs = {"values": attr.string_list(mandatory = True)},
+)
+
+def _bool_flag_impl(_ctx):
+    pass
+
+bool_flag = rule(
+    implementation = _bool_flag_impl,
+    build_setting = config.bool(flag = True),
 )

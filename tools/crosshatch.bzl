@@ -44,12 +44,16 @@
     @com_google_googletest//:gtest (in libraries for tests), @eigen, @highway,
     @onednn, @nlohmann_json, @google_benchmark, @mpi. Eigen, Highway, oneDNN and
     JSON are for .cc files only.
+  * Tags of tests: "2d" for those that cross FSDP and TP (CI runs them under
+    ThreadSanitizer too), "fuzz" and "nightly" for those too long for every
+    change, which tools/nightly runs.
   * A kernel uses Highway's run-time dispatch (hwy/foreach_target.h); it gets no
     -march flag, so one binary runs on every machine. Include its own file as
     HWY_TARGET_INCLUDE "tensor/kernels/cpu/add.cc" (from the repository's root).
 """
 
 load("@rules_cc//cc:defs.bzl", "cc_binary", "cc_library", "cc_test")
+load("//third_party/cuda:cuda_library.bzl", "cuda_library")
 load("//tools:layers.bzl", "check_layer")
 
 # Fused multiply-add happens where the source says so and nowhere else: sums
@@ -106,6 +110,24 @@ def ch_cc_test(name, deps = [], copts = [], size = "small", **kwargs):
         size = size,
         copts = _copts() + copts,
         deps = deps + ["@com_google_googletest//:gtest_main"],
+        **kwargs
+    )
+
+def ch_cuda_library(name, srcs, deps = [], **kwargs):
+    """Device code (.cu); its header is a ch_cc_library among the deps.
+
+    Wildcards skip it, and a test that says the same target_compatible_with,
+    in a build without --config=cuda.
+    """
+    _check(name, deps)
+    cuda_library(
+        name = name,
+        srcs = srcs,
+        target_compatible_with = select({
+            "//:with_cuda": [],
+            "//conditions:default": ["//third_party:incompatible"],
+        }),
+        deps = deps + ["@local_config_cuda//:cudart"],
         **kwargs
     )
 

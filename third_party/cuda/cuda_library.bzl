@@ -1,0 +1,107 @@
+# SPDX-License-Identifier: Apache-2.0
+"""cuda_library: .cu files compiled by nvcc, for any cc_* rule to depend on."""
+
+load("@local_config_cuda//:defs.bzl", "CUDA_ARCHITECTURES", "CUDA_HOME")
+load("@rules_cc//cc:find_cc_toolchain.bzl", "find_cc_toolchain", "use_cc_toolchain")
+load("@rules_cc//cc/common:cc_common.bzl", "cc_common")
+load("@rules_cc//cc/common:cc_info.bzl", "CcInfo")
+
+_MODE_FLAGS = {
+    "dbg": ["-O0", "-g"],
+    "fastbuild": ["-O1"],
+    "opt": ["-O3", "-DNDEBUG"],
+}
+
+def _architecture_flags():
+    flags = [
+        "-gencode=arch=compute_{0},code=sm_{0}".format(a)
+        for a in CUDA_ARCHITECTURES
+    ]
+
+    # Newer devices compile the newest architecture's PTX when they load it.
+    return flags + ["-gencode=arch=compute_{0},code=compute_{0}".format(CUDA_ARCHITECTURES[-1])]
+
+def _compile(ctx, src, context, toolchain, pic):
+    out = ctx.actions.declare_file("_objs/{}/{}{}".format(
+        ctx.label.name,
+        src.basename[:-len(".cu")],
+        ".pic.o" if pic else ".o",
+    ))
+    args = ctx.actions.args()
+
+    # -objtemp: nvcc names its files in /tmp by its process id, which the
+    # sandbox makes the same for parallel compilations.
+    args.add_all(["-std=c++20", "-objtemp", "-x", "cu", "-c", src, "-o", out])
+    args.add_all(["-ccbin", toolchain.compiler_executable])
+    args.add_all(["--expt-relaxed-constexpr", "-Xcompiler", "-Wno-psabi"])
+
+    # As on the CPU, multiply-adds are fused where the source says so only.
+    args.add("--fmad=false")
+    if pic:
+        args.add_all(["-Xcompiler", "-fPIC"])
+    args.add_all(_MODE_FLAGS[ctx.var["COMPILATION_MODE"]])
+    args.add_all(_architecture_flags())
+    args.add_all(context.defines, before_each = "-D")
+    args.add("-I", ctx.label.workspace_root or ".")
+    args.add_all(context.quote_includes, before_each = "-I")
+    args.add_all(context.includes, before_each = "-I")
+    args.add_all(context.system_includes, before_each = "-isystem")
+    ctx.actions.run(
+        executable = CUDA_HOME + "/bin/nvcc",
+        arguments = [args],
+        inputs = depset([src], transitive = [context.headers, toolchain.all_files]),
+        outputs = [out],
+        env = {"PATH": "/usr/bin:/bin"},
+        mnemonic = "CudaCompile",
+        progress_message = "Compiling " + src.short_path,
+    )
+    return out
+
+def _cuda_library_impl(ctx):
+    if not CUDA_HOME:
+        fail(("{} needs the CUDA toolkit: none is at $CUDA_HOME, $CUDA_PATH or " +
+              "/usr/local/cuda. Build without --config=cuda, or set CUDA_HOME.").format(ctx.label))
+    toolchain = find_cc_toolchain(ctx)
+    features = cc_common.configure_features(
+        ctx = ctx,
+        cc_toolchain = toolchain,
+        requested_features = ctx.features,
+        unsupported_features = ctx.disabled_features,
+    )
+    deps = [dep[CcInfo] for dep in ctx.attr.deps]
+    merged = cc_common.merge_cc_infos(cc_infos = deps)
+    context = merged.compilation_context
+
+    # Both kinds are declared; Bazel runs the one that the linking asks for.
+    outputs = cc_common.create_compilation_outputs(
+        objects = depset([_compile(ctx, s, context, toolchain, False) for s in ctx.files.srcs]),
+        pic_objects = depset([_compile(ctx, s, context, toolchain, True) for s in ctx.files.srcs]),
+    )
+    linking, _ = cc_common.create_linking_context_from_compilation_outputs(
+        actions = ctx.actions,
+        name = ctx.label.name,
+        feature_configuration = features,
+        cc_toolchain = toolchain,
+        compilation_outputs = outputs,
+        disallow_dynamic_library = True,
+        linking_contexts = [merged.linking_context],
+    )
+    return [
+        DefaultInfo(),
+        CcInfo(compilation_context = context, linking_context = linking),
+    ]
+
+cuda_library = rule(
+    doc = """Device code. The header that declares what it defines belongs to a
+    cc library among its deps, which C++ callers include too.""",
+    implementation = _cuda_library_impl,
+    attrs = {
+        "deps": attr.label_list(providers = [CcInfo]),
+        "srcs": attr.label_list(allow_files = [".cu"], mandatory = True),
+        "_cc_toolchain": attr.label(
+            default = Label("@bazel_tools//tools/cpp:current_cc_toolchain"),
+        ),
+    },
+    fragments = ["cpp"],
+    toolchains = use_cc_toolchain(),
+)
