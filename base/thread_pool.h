@@ -5,6 +5,7 @@
 /// \file
 /// The one intra-op thread pool of a rank.
 
+#include <atomic>
 #include <condition_variable>
 #include <cstdint>
 #include <mutex>
@@ -41,17 +42,25 @@ class ThreadPool {
  private:
   void Work(int thread_index);
   void RunShare(int thread_index);
+  bool IsNestedCall() const;
 
   const int width_;
+  // Held for a whole ParallelFor: callers take turns.
   std::mutex caller_mutex_;
+  std::atomic<std::thread::id> caller_{};
+
+  // The call in progress. Written before generation_ goes up and read by the
+  // workers until running_ is 0.
+  int64_t parts_ = 0;
+  const absl::FunctionRef<void(int64_t)>* body_ = nullptr;
+  std::atomic<int64_t> generation_{0};
+  std::atomic<int> running_{0};
+
+  // For threads that gave up spinning.
   std::mutex mutex_;
   std::condition_variable start_;
   std::condition_variable done_;
-  int64_t generation_ = 0;
-  int64_t parts_ = 0;
-  int running_ = 0;
   bool stopping_ = false;
-  const absl::FunctionRef<void(int64_t)>* body_ = nullptr;
   std::vector<std::thread> threads_;
 };
 

@@ -1,0 +1,108 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "crosshatch/base/thread_pool.h"
+
+#include "crosshatch/base/check.h"
+
+namespace crosshatch {
+namespace {
+
+// Kernels follow each other closely, and waking a sleeping thread takes longer
+// than a small one runs. Yielding instead of pausing leaves the core to other
+// ranks where there are more threads than cores.
+constexpr int kYieldsBeforeSleep = 64;
+
+template <typename Predicate>
+bool SpinUntil(Predicate predicate) {
+  for (int i = 0; i < kYieldsBeforeSleep; ++i) {
+    if (predicate()) return true;
+    std::this_thread::yield();
+  }
+  return predicate();
+}
+
+}  // namespace
+
+ThreadPool::ThreadPool(int width) : width_(width) {
+  CH_CHECK_GE(width, 1) << "threads of a pool";
+  threads_.reserve(static_cast<size_t>(width - 1));
+  for (int i = 1; i < width; ++i) {
+    threads_.emplace_back([this, i] { Work(i); });
+  }
+}
+
+ThreadPool::~ThreadPool() {
+  {
+    std::lock_guard<std::mutex> lock(mutex_);
+    stopping_ = true;
+  }
+  start_.notify_all();
+  for (std::thread& thread : threads_) thread.join();
+}
+
+void ThreadPool::ParallelFor(int64_t parts,
+                             absl::FunctionRef<void(int64_t)> body) {
+  if (width_ == 1 || parts <= 1 || IsNestedCall()) {
+    for (int64_t part = 0; part < parts; ++part) body(part);
+    return;
+  }
+  std::lock_guard<std::mutex> turn(caller_mutex_);
+  caller_.store(std::this_thread::get_id(), std::memory_order_relaxed);
+  parts_ = parts;
+  body_ = &body;
+  running_.store(width_ - 1, std::memory_order_relaxed);
+  {
+    std::lock_guard<std::mutex> lock(mutex_);
+    generation_.fetch_add(1, std::memory_order_release);
+  }
+  start_.notify_all();
+
+  RunShare(0);
+
+  const auto all_done = [this] {
+    return running_.load(std::memory_order_acquire) == 0;
+  };
+  if (!SpinUntil(all_done)) {
+    std::unique_lock<std::mutex> lock(mutex_);
+    done_.wait(lock, all_done);
+  }
+  body_ = nullptr;
+  caller_.store(std::thread::id(), std::memory_order_relaxed);
+}
+
+void ThreadPool::Work(int thread_index) {
+  int64_t seen = 0;
+  const auto is_new = [this, &seen] {
+    return generation_.load(std::memory_order_acquire) != seen;
+  };
+  while (true) {
+    if (!SpinUntil(is_new)) {
+      std::unique_lock<std::mutex> lock(mutex_);
+      start_.wait(lock, [&] { return stopping_ || is_new(); });
+      if (!is_new()) return;
+    }
+    ++seen;
+    RunShare(thread_index);
+    if (running_.fetch_sub(1, std::memory_order_acq_rel) == 1) {
+      // The lock, so that the caller is not between its look and its sleep.
+      { std::lock_guard<std::mutex> lock(mutex_); }
+      done_.notify_one();
+    }
+  }
+}
+
+void ThreadPool::RunShare(int thread_index) {
+  for (int64_t part = thread_index; part < parts_; part += width_) {
+    (*body_)(part);
+  }
+}
+
+bool ThreadPool::IsNestedCall() const {
+  const std::thread::id self = std::this_thread::get_id();
+  if (caller_.load(std::memory_order_relaxed) == self) return true;
+  for (const std::thread& thread : threads_) {
+    if (thread.get_id() == self) return true;
+  }
+  return false;
+}
+
+}  // namespace crosshatch

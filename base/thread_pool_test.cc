@@ -1,0 +1,102 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "crosshatch/base/thread_pool.h"
+
+#include <atomic>
+#include <thread>
+#include <vector>
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+namespace crosshatch {
+namespace {
+
+using ::testing::Each;
+
+class ThreadPoolTest : public ::testing::TestWithParam<int> {};
+
+TEST_P(ThreadPoolTest, RunsEachPartOnce) {
+  ThreadPool pool(GetParam());
+  for (int64_t parts : {0, 1, 2, 3, 7, 64, 1000}) {
+    std::vector<std::atomic<int>> runs(static_cast<size_t>(parts));
+    pool.ParallelFor(parts, [&](int64_t p) { ++runs[static_cast<size_t>(p)]; });
+    for (const auto& count : runs) EXPECT_EQ(count, 1);
+  }
+}
+
+TEST_P(ThreadPoolTest, ReturnsAfterAllPartsAcrossManyCalls) {
+  ThreadPool pool(GetParam());
+  std::vector<int> values(5, 0);
+  for (int call = 0; call < 2000; ++call) {
+    pool.ParallelFor(5, [&](int64_t p) { ++values[static_cast<size_t>(p)]; });
+    ASSERT_THAT(values, Each(call + 1));
+  }
+}
+
+TEST_P(ThreadPoolTest, WakesThreadsThatWentToSleep) {
+  ThreadPool pool(GetParam());
+  for (int call = 0; call < 3; ++call) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(5));
+    std::atomic<int> sum = 0;
+    pool.ParallelFor(8, [&](int64_t p) {
+      // The caller's own share ends first, so that it sleeps too.
+      if (p % pool.width() != 0) {
+        std::this_thread::sleep_for(std::chrono::milliseconds(2));
+      }
+      sum += static_cast<int>(p);
+    });
+    EXPECT_EQ(sum, 28);
+  }
+}
+
+TEST_P(ThreadPoolTest, AssignsPartsStatically) {
+  ThreadPool pool(GetParam());
+  const auto width = static_cast<size_t>(pool.width());
+  std::vector<std::thread::id> first(20), second(20);
+  const auto record = [&](std::vector<std::thread::id>& ids) {
+    pool.ParallelFor(20, [&](int64_t p) {
+      ids[static_cast<size_t>(p)] = std::this_thread::get_id();
+    });
+  };
+  record(first);
+  record(second);
+  EXPECT_EQ(first, second);
+  for (size_t p = 0; p < 20; ++p) EXPECT_EQ(first[p], first[p % width]);
+  EXPECT_EQ(first[0], std::this_thread::get_id());
+}
+
+TEST_P(ThreadPoolTest, NestedCallsRunInline) {
+  ThreadPool pool(GetParam());
+  std::atomic<int> runs = 0;
+  pool.ParallelFor(6, [&](int64_t) {
+    const std::thread::id outer = std::this_thread::get_id();
+    pool.ParallelFor(4, [&](int64_t) {
+      EXPECT_EQ(std::this_thread::get_id(), outer);
+      ++runs;
+    });
+  });
+  EXPECT_EQ(runs, 24);
+}
+
+TEST_P(ThreadPoolTest, CallersTakeTurns) {
+  ThreadPool pool(GetParam());
+  const auto call_often = [&] {
+    for (int i = 0; i < 200; ++i) {
+      std::atomic<int> runs = 0;
+      pool.ParallelFor(7, [&](int64_t) { ++runs; });
+      ASSERT_EQ(runs, 7);
+    }
+  };
+  std::thread other(call_often);
+  call_often();
+  other.join();
+}
+
+INSTANTIATE_TEST_SUITE_P(Widths, ThreadPoolTest, ::testing::Values(1, 2, 3, 5));
+
+TEST(ThreadPoolDeathTest, NeedsAThread) {
+  EXPECT_DEATH(ThreadPool(0), "threads of a pool");
+}
+
+}  // namespace
+}  // namespace crosshatch
