@@ -12,8 +12,8 @@
 /// The split of a dim of n elements in units of u elements: the ceil(n / u)
 /// units (the last may be short) are cut along the first axis, of size k, into
 /// chunks of ceil(units / k), a short last one and then empty ones; each chunk
-/// is cut likewise along the next axis, and so on. So a rank's shard of a dim is
-/// one interval, and its shard of a tensor is one box.
+/// is cut likewise along the next axis, and so on. So a rank's shard of a dim
+/// is one interval, and its shard of a tensor is one box.
 ///
 /// Example: 10 rows over axes of size 2, rows held at (i, j):
 ///   axes (i, j): 0:3  3:5 | 5:8  8:10      "[S(0),S(0)]"
@@ -30,6 +30,7 @@
 #include "absl/container/inlined_vector.h"
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
+
 #include "crosshatch/base/reduce_op.h"
 #include "crosshatch/dtensor/box.h"
 #include "crosshatch/dtensor/placement.h"

@@ -17,6 +17,7 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "absl/types/span.h"
+
 #include "crosshatch/base/reduce_op.h"
 
 namespace crosshatch {
