@@ -22,8 +22,8 @@ bool AddOneOnDevice(float* values, int n) {
   const size_t bytes = n * sizeof(float);
   float* device = nullptr;
   if (cudaMalloc(&device, bytes) != cudaSuccess) return false;
-  bool ok = cudaMemcpy(device, values, bytes, cudaMemcpyHostToDevice) ==
-            cudaSuccess;
+  bool ok =
+      cudaMemcpy(device, values, bytes, cudaMemcpyHostToDevice) == cudaSuccess;
   if (ok) {
     AddOne<<<(n + 255) / 256, 256>>>(device, n);
     ok = cudaGetLastError() == cudaSuccess &&
