@@ -11,6 +11,7 @@
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -88,6 +89,20 @@ class RankContext {
   int64_t copied_bytes() const { return copied_bytes_; }
   void AddCopiedBytes(int64_t bytes) { copied_bytes_ += bytes; }
 
+  /// State that a package above this one keeps with the rank (caches, counts).
+  class Extension {
+   public:
+    virtual ~Extension() = default;
+  };
+  /// The slot of `key`, any address that its owner chooses; empty until the
+  /// owner fills it. Valid until the next call.
+  std::unique_ptr<Extension>& extension(const void* key) {
+    for (auto& [owner, slot] : extensions_) {
+      if (owner == key) return slot;
+    }
+    return extensions_.emplace_back(key, nullptr).second;
+  }
+
   /// Keeps the first error. Later collectives are skipped, and the error
   /// comes out where a result would: Backward, Step, Synchronize, Item.
   /// \threadsafety any thread.
@@ -118,6 +133,7 @@ class RankContext {
   bool grad_enabled_ = true;
   MemoryClass memory_class_ = MemoryClass::kActivation;
   int64_t copied_bytes_ = 0;
+  std::vector<std::pair<const void*, std::unique_ptr<Extension>>> extensions_;
 };
 
 /// Makes `context` (may be null) the calling thread's for the scope.
