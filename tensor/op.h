@@ -24,6 +24,7 @@
 namespace crosshatch {
 
 class Node;
+struct ViewHistory;
 
 /// Constants of an op type; its address is the type's identity.
 struct OpInfo {
@@ -33,6 +34,8 @@ struct OpInfo {
   bool in_place = false;
   /// Output 0 aliases the memory of input 0.
   bool view = false;
+  /// Of a view: how autograd follows writes through it (node.h).
+  const ViewHistory* view_history = nullptr;
 };
 
 /// The attributes of a call by value, for caches. Two calls of one op type with
@@ -47,12 +50,14 @@ class Op {
 
   /// Checks the inputs (a wrong shape is a bug: the message names the op and
   /// the shapes), allocates the outputs and issues the kernels to the current
-  /// stream. Inputs are local. On Device::Meta() it allocates just the same and
-  /// issues nothing.
+  /// stream. Inputs are local; optional ones may be undefined. On
+  /// Device::Meta() it allocates just the same and issues nothing. An op that
+  /// writes in place bumps the version of what it wrote.
   virtual TensorList Forward(TensorSpan inputs) const = 0;
 
   /// The backward node of a call, holding what it needs of inputs and outputs;
   /// its edges are tied by the caller. Null: no output is differentiable.
+  /// Called when grad mode is on and an input requires a gradient.
   virtual std::shared_ptr<Node> Differentiate(TensorSpan inputs,
                                               TensorSpan outputs) const;
 

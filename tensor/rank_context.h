@@ -25,6 +25,7 @@
 namespace crosshatch {
 
 struct KernelTable;
+class BackwardEngine;
 
 /// How a rank's context is set up.
 struct RankContextOptions {
@@ -117,6 +118,8 @@ class RankContext {
   friend class StreamScope;
   friend class GradModeScope;
   friend class MemoryClassScope;
+  friend class BackwardEngine;
+  friend class GraphTies;
   struct Poisoned;
 
   RankContextOptions options_;
@@ -133,6 +136,9 @@ class RankContext {
   bool grad_enabled_ = true;
   MemoryClass memory_class_ = MemoryClass::kActivation;
   int64_t copied_bytes_ = 0;
+  // Autograd's: the number of the latest node, and the innermost Backward.
+  uint64_t node_sequence_ = 0;
+  BackwardEngine* backward_ = nullptr;
   std::vector<std::pair<const void*, std::unique_ptr<Extension>>> extensions_;
 };
 

@@ -42,6 +42,17 @@ class TensorHandler {
 
   /// E.g. "f32[8, 8]|S(0)R on mesh(fsdp=2, tp=2)".
   virtual std::string Describe() const = 0;
+
+  /// `gradient`, of the sizes of `leaf` (which has this handler), in the form
+  /// that accumulates as leaf's .grad: in leaf's layout, partial sums reduced.
+  virtual Tensor ConformGradient(const Tensor& leaf, Tensor gradient) const;
+
+  /// Counts writes to the memory behind (Storage::version).
+  virtual uint32_t Version() const { return 0; }
+
+  /// Whether no other handler and no view refers to the memory behind, so that
+  /// whoever holds this one may write to it.
+  virtual bool OwnsMemory() const { return false; }
 };
 
 /// The state behind a Tensor. Ops and handlers make these; everybody else

@@ -1,0 +1,163 @@
+// SPDX-License-Identifier: Apache-2.0
+#ifndef CROSSHATCH_TENSOR_NODE_H_
+#define CROSSHATCH_TENSOR_NODE_H_
+
+/// \file
+/// The graph that forward records and backward walks: nodes, what they save,
+/// and where gradients of leaves go. autograd.h runs it.
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+
+#include "absl/container/inlined_vector.h"
+#include "crosshatch/tensor/tensor.h"
+
+namespace crosshatch {
+
+/// Where a contribution to a leaf's gradient goes.
+struct GradDestination {
+  /// Same (global) sizes as the leaf; for a distributed leaf a distributed
+  /// tensor of the leaf's own layout. Its dtype may differ from the leaf's:
+  /// what is written is converted.
+  Tensor tensor;
+  /// Add to what is there, or overwrite it.
+  bool accumulate = false;
+};
+
+/// The owner of a leaf's gradient. With one set, .grad is left alone.
+class GradSink {
+ public:
+  virtual ~GradSink() = default;
+  /// The destination of the next contribution, which is written whole and at
+  /// once. A leaf that is used n times has up to n contributions.
+  virtual GradDestination Acquire() = 0;
+  /// All contributions of this Backward have been issued to the current
+  /// stream. Called once per Backward whose graph holds the leaf, even if
+  /// nothing was contributed.
+  virtual void Complete() = 0;
+};
+
+/// Gives `leaf` a sink (null takes it away). The sink outlives the graphs
+/// recorded while it is set.
+void SetGradSink(const Tensor& leaf, std::shared_ptr<GradSink> sink);
+
+/// What a node's Backward writes its results to: one slot per input.
+class GradientSlots {
+ public:
+  virtual ~GradientSlots() = default;
+  /// Whether anybody wants the gradient of input i.
+  virtual bool Needed(int i) const = 0;
+  /// Not null: input i is a leaf that owns its gradient's destination, and the
+  /// node may write there itself, then call MarkWritten. May be called once.
+  /// Always null while the graph of the gradients is recorded.
+  virtual const GradDestination* Destination(int i) = 0;
+  virtual void MarkWritten(int i) = 0;
+  /// Hands over the gradient of input i.
+  virtual void Put(int i, Tensor gradient) = 0;
+};
+
+/// A step of the backward pass: from the gradients of a call's outputs to those
+/// of its inputs. Held by shared_ptr. Destruction does not recurse, however
+/// deep the graph.
+class Node : public std::enable_shared_from_this<Node> {
+ public:
+  struct Edge {
+    std::shared_ptr<Node> node;  ///< Null: nobody wants this gradient.
+    int output_index = 0;        ///< Which output of `node` it is of.
+  };
+
+  Node() = default;
+  virtual ~Node();
+  Node(const Node&) = delete;
+  Node& operator=(const Node&) = delete;
+
+  virtual const char* name() const = 0;
+  /// \param output_grads undefined entries stand for zeros; not all are.
+  virtual void Backward(TensorSpan output_grads, GradientSlots& slots) = 0;
+  /// Drops what was saved, after the node ran and unless the graph is kept.
+  virtual void ReleaseSaved() = 0;
+
+  absl::InlinedVector<Edge, 3>& edges() { return edges_; }
+  /// Outputs of the call that have a gradient: the first so many.
+  int num_outputs() const { return num_outputs_; }
+  /// Later nodes have greater numbers; those that accumulate the gradient of a
+  /// leaf have the greatest.
+  uint64_t sequence() const { return sequence_; }
+
+  /// Runs before Backward, once the gradients of the outputs are complete.
+  void AddPreHook(std::function<void()> hook);
+  /// Runs after Backward, when the gradients of the inputs have been issued.
+  /// On a leaf's node (GradEdge): after the accumulation.
+  void AddPostHook(std::function<void()> hook);
+
+ protected:
+  void set_num_outputs(int num_outputs) { num_outputs_ = num_outputs; }
+
+ private:
+  friend class BackwardEngine;
+  friend class GraphTies;
+  struct Hooks;
+
+  absl::InlinedVector<Edge, 3> edges_;
+  int num_outputs_ = 1;
+  uint64_t sequence_ = 0;
+  std::unique_ptr<Hooks> hooks_;
+};
+
+/// A tensor kept for backward.
+class SavedTensor {
+ public:
+  SavedTensor() = default;
+  /// \param is_output_of the node under construction is of the call that
+  ///     makes `tensor` (then no cycle of references is made).
+  explicit SavedTensor(const Tensor& tensor, bool is_output = false);
+  /// The tensor, with its place in the graph. Fails a check that names `node`
+  /// if it was changed in place meanwhile, or was released.
+  Tensor Unpack(const Node& node) const;
+  bool defined() const { return tensor_.defined(); }
+  void Reset();
+
+ private:
+  Tensor tensor_;  // Outside of the graph; edge_ ties it in again.
+  Node::Edge edge_;
+  uint32_t version_ = 0;
+  bool is_output_ = false;
+};
+
+/// The node that made `tensor` and which of its outputs it is; for a leaf that
+/// requires a gradient the node that accumulates it; else a null edge.
+Node::Edge GradEdge(const Tensor& tensor);
+
+/// How the history of a view and that of its base follow from each other once
+/// either was written in place. The view ops supply it (OpInfo).
+struct ViewHistory {
+  /// A node, not yet tied, that takes the gradient of `view` to that of `base`.
+  std::shared_ptr<Node> (*of_view)(const Tensor& base, const Tensor& view);
+  /// A node, not yet tied, of a write to `view` that `write` differentiates:
+  /// from the gradient of `base` after the write to that before it (input 0)
+  /// and to those of `write`'s inputs 1, 2, ...
+  std::shared_ptr<Node> (*of_write)(const Tensor& base, const Tensor& view,
+                                    std::shared_ptr<Node> write);
+};
+
+/// What autograd knows of a tensor. Absent where it never needed a gradient.
+struct AutogradMeta {
+  bool requires_grad = false;  ///< Of a leaf.
+  Tensor grad;                 ///< Of a leaf.
+  std::shared_ptr<GradSink> sink;
+  std::weak_ptr<Node> accumulator;
+
+  std::shared_ptr<Node> grad_fn;  ///< Null: a leaf.
+  int output_index = 0;
+
+  /// Of a view made in grad mode: the tensor that it is a view of, itself no
+  /// view, and the version of the memory that grad_fn belongs to.
+  Tensor base;
+  const ViewHistory* view_history = nullptr;  ///< Null where distributed.
+  uint32_t view_version = 0;
+};
+
+}  // namespace crosshatch
+
+#endif  // CROSSHATCH_TENSOR_NODE_H_

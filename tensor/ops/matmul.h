@@ -1,0 +1,80 @@
+// SPDX-License-Identifier: Apache-2.0
+#ifndef CROSSHATCH_TENSOR_OPS_MATMUL_H_
+#define CROSSHATCH_TENSOR_OPS_MATMUL_H_
+
+/// \file
+/// Matrix products. Operands have one floating dtype.
+
+#include "crosshatch/tensor/op.h"
+#include "crosshatch/tensor/tensor.h"
+
+namespace crosshatch {
+
+/// What a product does with the last two dims and the batch dims before them.
+///
+/// With a' = a, or a with its last two dims swapped (transpose_a), and b' alike:
+/// - out[..., m, n] = sum over k of a'[..., m, k] * b'[..., k, n]. Batch dims
+///   broadcast by numpy's rule; one operand often has none.
+/// - sum_batch: the batch dims, equal in both, are summed over too:
+///   out[m, n] = sum over ... and k. The gradient of a weight is one: with
+///   transpose_a, grad[..., t, out]^T x[..., t, in] gives [out, in].
+struct MatMulSpec {
+  bool transpose_a = false;
+  bool transpose_b = false;
+  bool sum_batch = false;
+
+  friend bool operator==(const MatMulSpec&, const MatMulSpec&) = default;
+};
+
+/// The (global) sizes of the product; checks that there is one.
+Shape MatMulSizes(ShapeView a, ShapeView b, const MatMulSpec& spec);
+
+/// (a, b) -> the product.
+class MatMulOp final : public Op {
+ public:
+  static constexpr OpInfo kInfo = {"matmul"};
+  explicit MatMulOp(const MatMulSpec& spec) : spec(spec) {}
+  const OpInfo& info() const override { return kInfo; }
+  TensorList Forward(TensorSpan inputs) const override;
+  std::shared_ptr<Node> Differentiate(TensorSpan inputs,
+                                      TensorSpan outputs) const override;
+  void AppendKey(OpKey& key) const override;
+
+  const MatMulSpec spec;
+};
+
+/// (dst, a, b): dst = or += the product. dst has its sizes, and its dtype or
+/// f32 where that is a 16-bit float. Not differentiable.
+class MatMulIntoOp final : public Op {
+ public:
+  static constexpr OpInfo kInfo = {.name = "matmul_into", .in_place = true};
+  MatMulIntoOp(const MatMulSpec& spec, bool accumulate)
+      : spec(spec), accumulate(accumulate) {}
+  const OpInfo& info() const override { return kInfo; }
+  TensorList Forward(TensorSpan inputs) const override;
+  std::shared_ptr<Node> Differentiate(TensorSpan inputs,
+                                      TensorSpan outputs) const override;
+  void AppendKey(OpKey& key) const override;
+
+  const MatMulSpec spec;
+  const bool accumulate;
+};
+
+Tensor MatMul(const Tensor& a, const Tensor& b, const MatMulSpec& spec);
+Tensor MatMul(const Tensor& a, const Tensor& b, bool transpose_a = false,
+              bool transpose_b = false);
+
+/// In NoGrad, or on tensors that need no gradient.
+void MatMulInto(const Tensor& dst, const Tensor& a, const Tensor& b,
+                const MatMulSpec& spec, bool accumulate);
+
+/// x w^T + bias.
+/// \param x [..., in]
+/// \param w [out, in]
+/// \param bias [out], or undefined
+/// \returns [..., out]
+Tensor Linear(const Tensor& x, const Tensor& w, const Tensor& bias = Tensor());
+
+}  // namespace crosshatch
+
+#endif  // CROSSHATCH_TENSOR_OPS_MATMUL_H_
