@@ -51,6 +51,12 @@ absl::StatusOr<std::vector<AxisState>> AxisStates(
       return absl::InvalidArgumentError(absl::StrCat(
           "layout: dim ", dim, " has unit ", dims[dim].unit, ", below 1"));
     }
+    if (dims[dim].fine_axes < 0 ||
+        dims[dim].fine_axes > static_cast<int>(dims[dim].axes.size())) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("layout: dim ", dim, " has ", dims[dim].fine_axes,
+                       " fine axes of ", dims[dim].axes.size()));
+    }
     for (int axis : dims[dim].axes) {
       if (axis < 0 || axis >= mesh.ndim()) {
         return absl::InvalidArgumentError(
@@ -88,7 +94,9 @@ absl::StatusOr<std::vector<AxisState>> AxisStates(
 void DropAxis(int axis, std::vector<DimSharding>& dims) {
   for (DimSharding& sharding : dims) {
     const auto it = std::find(sharding.axes.begin(), sharding.axes.end(), axis);
-    if (it != sharding.axes.end()) sharding.axes.erase(it);
+    if (it == sharding.axes.end()) continue;
+    if (sharding.axes.end() - it <= sharding.fine_axes) --sharding.fine_axes;
+    sharding.axes.erase(it);
   }
 }
 
@@ -111,7 +119,10 @@ absl::StatusOr<Layout> Layout::Create(MeshLayout mesh,
   CH_ASSIGN_OR_RETURN(std::vector<AxisState> axes,
                       AxisStates(mesh, dims, partials));
   for (DimSharding& sharding : dims) {
-    if (sharding.axes.empty()) sharding.unit = 1;
+    if (static_cast<int>(sharding.axes.size()) == sharding.fine_axes) {
+      sharding.unit = 1;
+    }
+    if (sharding.unit == 1) sharding.fine_axes = 0;
   }
   size_t hash = absl::HashOf(mesh, dims);
   for (const AxisState& state : axes) {
@@ -183,9 +194,20 @@ Layout Layout::WithShard(int axis, int dim, int position) const {
   auto& axes = dims[dim].axes;
   CH_CHECK(position >= 0 && position <= static_cast<int>(axes.size()))
       << "position " << position << " in dim " << dim << " of " << ToString();
+  // What comes after a fine axis is fine.
+  if (position > static_cast<int>(axes.size()) - dims[dim].fine_axes) {
+    ++dims[dim].fine_axes;
+  }
   axes.insert(axes.begin() + position, axis);
   partials[axis].reset();
   return Layout(mesh(), std::move(dims), std::move(partials));
+}
+
+Layout Layout::WithFineShard(int axis, int dim) const {
+  DimSharding sharding = WithShard(axis, dim).sharding(dim);
+  const Layout without = WithReplicate(axis);
+  sharding.fine_axes = without.sharding(dim).fine_axes + 1;
+  return without.WithDim(dim, std::move(sharding));
 }
 
 Layout Layout::WithReplicate(int axis) const {
@@ -274,15 +296,21 @@ int Layout::num_chunks(int dim) const {
 Interval Layout::DimInterval(int dim, int64_t size,
                              absl::Span<const int> coordinate) const {
   const DimSharding& sharding = this->sharding(dim);
+  const size_t num_coarse = sharding.axes.size() - sharding.fine_axes;
   int64_t begin = 0;
   int64_t end = CeilDiv(size, sharding.unit);
-  for (int axis : sharding.axes) {
+  const auto split = [&](int axis) {
     const int64_t chunk = CeilDiv(end - begin, impl_->mesh.size(axis));
     begin = std::min(begin + coordinate[axis] * chunk, end);
     end = std::min(begin + chunk, end);
+  };
+  for (size_t i = 0; i < num_coarse; ++i) split(sharding.axes[i]);
+  begin = std::min(begin * sharding.unit, size);
+  end = std::min(end * sharding.unit, size);
+  for (size_t i = num_coarse; i < sharding.axes.size(); ++i) {
+    split(sharding.axes[i]);
   }
-  return {std::min(begin * sharding.unit, size),
-          std::min(end * sharding.unit, size)};
+  return {begin, end};
 }
 
 Box Layout::LocalBox(ShapeView global_shape,
@@ -332,9 +360,14 @@ std::vector<Placement> Layout::ToPlacements() const {
 std::string Layout::ToString() const {
   std::vector<std::string> parts;
   for (const Placement& placement : ToPlacements()) {
+    const int axis = static_cast<int>(parts.size());
     parts.push_back(placement.ToString());
-    if (placement.is_shard() && unit(placement.dim()) != 1) {
-      absl::StrAppend(&parts.back(), "/", unit(placement.dim()));
+    if (!placement.is_shard()) continue;
+    const DimSharding& sharding = this->sharding(placement.dim());
+    const auto coarse_end = sharding.axes.end() - sharding.fine_axes;
+    if (sharding.unit != 1 &&
+        std::find(sharding.axes.begin(), coarse_end, axis) != coarse_end) {
+      absl::StrAppend(&parts.back(), "/", sharding.unit);
     }
   }
   return absl::StrCat("[", absl::StrJoin(parts, ","), "]");
@@ -346,8 +379,11 @@ std::string Layout::ToStringByDim() const {
     absl::StrAppend(out, mesh().axis_name(axis));
   };
   for (const DimSharding& sharding : impl_->dims) {
-    parts.push_back(
-        absl::StrCat("{", absl::StrJoin(sharding.axes, ",", append_name), "}"));
+    const auto coarse_end = sharding.axes.end() - sharding.fine_axes;
+    parts.push_back(absl::StrCat(
+        "{", absl::StrJoin(sharding.axes.begin(), coarse_end, ",", append_name),
+        sharding.fine_axes > 0 ? "|" : "",
+        absl::StrJoin(coarse_end, sharding.axes.end(), ",", append_name), "}"));
     if (sharding.unit != 1) absl::StrAppend(&parts.back(), "/", sharding.unit);
   }
   for (int axis = 0; axis < mesh().ndim(); ++axis) {

@@ -45,16 +45,19 @@ struct DimSharding {
   absl::InlinedVector<int, 2> axes = {};
   /// Elements that stay together: chunks are of whole units.
   int64_t unit = 1;
+  /// This many of the last axes split single elements in spite of `unit`: FSDP
+  /// beneath a split into heads, where whole heads would leave ranks empty.
+  int fine_axes = 0;
 
   friend bool operator==(const DimSharding& a, const DimSharding& b) {
-    return a.axes == b.axes && a.unit == b.unit;
+    return a.axes == b.axes && a.unit == b.unit && a.fine_axes == b.fine_axes;
   }
   friend bool operator!=(const DimSharding& a, const DimSharding& b) {
     return !(a == b);
   }
   template <typename H>
   friend H AbslHashValue(H h, const DimSharding& s) {
-    return H::combine(std::move(h), s.axes, s.unit);
+    return H::combine(std::move(h), s.axes, s.unit, s.fine_axes);
   }
 };
 
@@ -87,7 +90,8 @@ struct AxisState {
 ///
 /// \invariant an axis splits at most one dim, and then is not partial.
 /// \invariant the reductions due commute: one op, or sums and averages.
-/// \invariant a dim that no axis splits has unit 1.
+/// \invariant a dim that no axis splits has unit 1; one of unit 1 has no fine
+///     axes.
 class Layout {
  public:
   /// Pending reductions by mesh axis; nullopt (or no entry) for none.
@@ -129,6 +133,8 @@ class Layout {
   /// ends.
   Layout WithShard(int axis, int dim) const;
   Layout WithShard(int axis, int dim, int position) const;
+  /// As WithShard(axis, dim), in single elements whatever the dim's unit.
+  Layout WithFineShard(int axis, int dim) const;
   Layout WithReplicate(int axis) const;
   Layout WithPartial(int axis, ReduceOp op) const;
   /// The axes and unit of `dim` are replaced. Axes that no longer split it
@@ -186,11 +192,11 @@ class Layout {
   /// layout back if they are 1 and no axis that splits has size 1.
   std::vector<Placement> ToPlacements() const;
 
-  /// PyTorch's notation, with units other than 1 appended to the dim's shards:
-  /// "[_S(0,2),S(0)]", "[R,S(1)/64]".
+  /// PyTorch's notation, with units other than 1 appended to the shards that
+  /// keep to them: "[_S(0,2),S(0)]", "[R,S(1)/64]".
   std::string ToString() const;
   /// The ordered axes of each dim by name, then pending reductions:
-  /// "{tp,fsdp}/64 {} P(sum){dp}".
+  /// "{tp,fsdp}/64 {} P(sum){dp}"; fine axes after a bar: "{tp|fsdp}/64".
   std::string ToStringByDim() const;
 
   friend bool operator==(const Layout& a, const Layout& b) {

@@ -244,5 +244,23 @@ TEST(LayoutTest, EqualityIsByValue) {
             Parse(Mesh({2, 2}), 1, "[S(0),S(0)]"));
 }
 
+TEST(LayoutTest, FineAxesSplitSingleElementsBeneathUnits) {
+  const MeshLayout mesh = *MeshLayout::Create({{"fsdp", 2}, {"tp", 2}});
+  // 3 heads of 4 rows: tp takes 8 and 4 rows, fsdp halves them.
+  const Layout layout =
+      Layout(mesh, {{{1}, 4}, {}}).WithFineShard(/*axis=*/0, /*dim=*/0);
+  EXPECT_EQ(layout.ToString(), "[_S(0,2),S(0)/4]");
+  EXPECT_EQ(layout.ToStringByDim(), "{tp|fsdp}/4 {}");
+  EXPECT_EQ(layout.DimInterval(0, 12, {0, 0}), (Interval{0, 4}));
+  EXPECT_EQ(layout.DimInterval(0, 12, {1, 0}), (Interval{4, 8}));
+  EXPECT_EQ(layout.DimInterval(0, 12, {0, 1}), (Interval{8, 10}));
+  EXPECT_EQ(layout.DimInterval(0, 12, {1, 1}), (Interval{10, 12}));
+  // Without the coarse axis nothing keeps to the unit.
+  EXPECT_EQ(layout.WithReplicate(1),
+            Layout::Replicated(mesh, 2).WithShard(0, 0));
+  EXPECT_EQ(layout.WithReplicate(0), Layout(mesh, {{{1}, 4}, {}}));
+  EXPECT_NE(layout, Layout(mesh, {{{1, 0}, 4}, {}}));
+}
+
 }  // namespace
 }  // namespace crosshatch

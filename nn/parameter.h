@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <utility>
 
 #include "crosshatch/tensor/tensor.h"
 
@@ -30,23 +31,24 @@ struct Initializer {
 ///   sets a gathered tensor.
 ///
 /// Tied weights are one Parameter, registered by several modules.
-class Parameter {
+class Parameter : public std::enable_shared_from_this<Parameter> {
  public:
   /// Deferred: name and shape, no memory until Module::Materialize.
   Parameter(ShapeView sizes, DType dtype, Initializer initializer);
   Parameter(const Parameter&) = delete;
   Parameter& operator=(const Parameter&) = delete;
 
-  /// The full name from the root of the tree, "layers.0.attention.wq.weight";
+  /// The full name from the root of the tree, "layers.0.mlp.up_proj.weight";
   /// of a tied parameter the first one in traversal order. Set by
-  /// Module::NameParameters (which NamedParameters calls).
+  /// Module::NamedParameters; empty before.
   const std::string& name() const { return name_; }
   void set_name(std::string name) { name_ = std::move(name); }
 
   const Initializer& initializer() const { return initializer_; }
 
   const Tensor& data() const { return data_; }
-  /// Replaces the persistent tensor (global sizes stay): parallelization does.
+  /// Replaces the persistent tensor by a leaf of the same global sizes:
+  /// parallelization does.
   void set_data(Tensor data);
 
   const Tensor& Get() const { return gathered_.defined() ? gathered_ : data_; }

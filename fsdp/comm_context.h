@@ -1,0 +1,57 @@
+// SPDX-License-Identifier: Apache-2.0
+#ifndef CROSSHATCH_FSDP_COMM_CONTEXT_H_
+#define CROSSHATCH_FSDP_COMM_CONTEXT_H_
+
+/// \file
+/// CommContext: what all groups of one tree share: the streams of their
+/// collectives and the gradient buffers still being reduced.
+
+#include <deque>
+
+#include "crosshatch/tensor/rank_context.h"
+#include "crosshatch/tensor/stream.h"
+
+namespace crosshatch::fsdp {
+
+/// Names of the side streams, which are also what communicators are made for.
+inline constexpr char kAllGatherStream[] = "fsdp_all_gather";
+inline constexpr char kReduceScatterStream[] = "fsdp_reduce_scatter";
+inline constexpr char kAllReduceStream[] = "fsdp_all_reduce";
+
+class CommContext {
+ public:
+  explicit CommContext(RankContext& context)
+      : context_(context),
+        all_gather_(context.SideStream(kAllGatherStream)),
+        reduce_scatter_(context.SideStream(kReduceScatterStream)),
+        all_reduce_(context.SideStream(kAllReduceStream)) {}
+
+  RankContext& context() { return context_; }
+  Stream& compute() { return context_.compute_stream(); }
+  Stream& all_gather() { return all_gather_; }
+  Stream& reduce_scatter() { return reduce_scatter_; }
+  /// HSDP: of the sums over replicas.
+  Stream& all_reduce() { return all_reduce_; }
+
+  /// Takes the lease of unsharded gradients that a reduction reads. It is held
+  /// until the next group's reduction has been issued: given back at once, the
+  /// next lease on the compute stream would wait for this reduction, and
+  /// nothing would overlap.
+  void HoldUntilNextReduction(Block gradients) {
+    in_flight_.push_back(std::move(gradients));
+    while (in_flight_.size() > 1) in_flight_.pop_front();
+  }
+  /// At the end of backward.
+  void ReleaseHeld() { in_flight_.clear(); }
+
+ private:
+  RankContext& context_;
+  Stream& all_gather_;
+  Stream& reduce_scatter_;
+  Stream& all_reduce_;
+  std::deque<Block> in_flight_;
+};
+
+}  // namespace crosshatch::fsdp
+
+#endif  // CROSSHATCH_FSDP_COMM_CONTEXT_H_

@@ -1,0 +1,40 @@
+// SPDX-License-Identifier: Apache-2.0
+#ifndef CROSSHATCH_FSDP_FULLY_SHARD_H_
+#define CROSSHATCH_FSDP_FULLY_SHARD_H_
+
+/// \file
+/// FullyShard: shards a module's parameters over a mesh axis and keeps them
+/// sharded but for the time they are used.
+
+#include <string>
+
+#include "absl/status/status.h"
+#include "crosshatch/fsdp/policy.h"
+#include "crosshatch/mesh/device_mesh.h"
+#include "crosshatch/nn/module.h"
+
+namespace crosshatch::fsdp {
+
+/// Shards the parameters of `module` that no FullyShard below it has claimed.
+/// Call it bottom-up: blocks first, then the whole model. Each call makes the
+/// parameters one group, which is gathered and reduced as one; parameters of
+/// different dtypes, and frozen beside trainable ones, become groups of their
+/// own. From then on Parameter::data() is a DTensor, and optimizers made of the
+/// parameters work on shards.
+///
+/// \param mesh 1-D: shards over its axis (ZeRO-3; with reshard_after_forward
+///     false ZeRO-2 and gathered parameters kept to the end of backward). 2-D:
+///     HSDP, replicates over the first axis and shards over the second.
+/// \error kInvalidArgument for a mesh of other ndim or without this rank, a
+///     parameter that cannot be sharded, or a DTensor parameter without
+///     FullyShardOptions::extension; kFailedPrecondition for a module that is
+///     sharded already. On an error nothing has changed.
+absl::Status FullyShard(nn::Module& module, const DeviceMesh& mesh,
+                        const FullyShardOptions& options = {});
+
+/// The groups of `module` and all below it, with the why and the shares.
+std::string DescribePlan(nn::Module& module);
+
+}  // namespace crosshatch::fsdp
+
+#endif  // CROSSHATCH_FSDP_FULLY_SHARD_H_

@@ -1,0 +1,63 @@
+// SPDX-License-Identifier: Apache-2.0
+#ifndef CROSSHATCH_FSDP_POLICY_H_
+#define CROSSHATCH_FSDP_POLICY_H_
+
+/// \file
+/// What a user chooses when sharding a module: FullyShardOptions.
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+
+#include "crosshatch/fsdp/shard_extension.h"
+#include "crosshatch/nn/parameter.h"
+#include "crosshatch/tensor/dtype.h"
+
+namespace crosshatch::fsdp {
+
+/// Element types of the forms a parameter takes. Sharded parameters, their
+/// gradients and the optimizer keep the parameter's own dtype throughout.
+struct MixedPrecisionPolicy {
+  /// Of gathered parameters, and so of compute. Unset: the parameter's own.
+  std::optional<DType> param_dtype;
+  /// In which gradients are accumulated and reduced. Unset: the parameter's
+  /// own.
+  std::optional<DType> reduce_dtype;
+  /// Floating-point outputs of the module are cast to it. Unset: left alone.
+  std::optional<DType> output_dtype;
+  /// Cast floating-point inputs of the module to param_dtype.
+  bool cast_forward_inputs = true;
+};
+
+/// Options of FullyShard. One value serves many calls.
+struct FullyShardOptions {
+  MixedPrecisionPolicy mixed_precision = {};
+
+  /// Free gathered parameters between forward and backward. Unset: yes, except
+  /// for the root, whose parameters backward needs first.
+  std::optional<bool> reshard_after_forward;
+
+  /// How many groups ahead are gathered while one computes, in forward (by the
+  /// order of the modules) and in backward (by the reverse of the order in
+  /// which forward ran). Each costs one group's gathered parameters of memory.
+  /// Those of the root's options hold for the whole tree.
+  int forward_prefetch = 1;
+  int backward_prefetch = 1;
+
+  /// Gradients are summed over the data-parallel ranks and divided by this.
+  /// Unset: by their number, which gives the mean.
+  std::optional<double> gradient_divide_factor;
+
+  /// The dim to shard a parameter on. Unset: 0. Any dim of any size will do.
+  std::function<int(const nn::Parameter&)> shard_dim;
+
+  /// Joins this sharding with another that a parameter already has. Needed for
+  /// parameters that are DTensors (tensor parallelism), and then for all
+  /// parameters of the model.
+  std::shared_ptr<const ShardExtension> extension;
+};
+
+}  // namespace crosshatch::fsdp
+
+#endif  // CROSSHATCH_FSDP_POLICY_H_
