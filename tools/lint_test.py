@@ -1,0 +1,96 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""Each kind of finding of tools/lint, and its silence where all is well."""
+
+import importlib.machinery
+import importlib.util
+import os
+import unittest
+
+_loader = importlib.machinery.SourceFileLoader(
+    "lint", os.path.join(os.path.dirname(os.path.abspath(__file__)), "lint"))
+lint = importlib.util.module_from_spec(
+    importlib.util.spec_from_loader("lint", _loader))
+_loader.exec_module(lint)
+
+LICENSE = "SPDX-License-Identifier: Apache-2.0\n"
+CC = "// " + LICENSE
+BUILD = "# " + LICENSE
+HEADER = CC + ("#ifndef CROSSHATCH_MESH_A_H_\n#define CROSSHATCH_MESH_A_H_\n"
+               "{}\n#endif  // CROSSHATCH_MESH_A_H_\n")
+
+
+class LintTest(unittest.TestCase):
+
+    def check(self, wanted, path, text):
+        """Linting `text` as the file `path` says `wanted` and nothing else."""
+        found = lint.Findings()
+        lint.check_file(path, text, found)
+        said = found.errors + found.warnings
+        if wanted is None:
+            self.assertEqual(said, [])
+        else:
+            self.assertEqual(len(said), 1, said)
+            self.assertIn(wanted, said[0])
+
+    def test_every_file(self):
+        self.check(None, "mesh/a.cc", CC + "int f();\n")
+        self.check(None, "mesh/weights.bin", "int f(); ")
+        self.check("starts without", "mesh/a.cc", "int f();\n")
+        self.check("starts without", "tools/a", "#!/bin/sh\necho\n")
+        self.check("no newline", "mesh/a.cc", CC + "int f();")
+        self.check("white space", "mesh/a.cc", CC + "int f(); \n")
+        self.check("is it one concept", "mesh/a.cc", CC + 700 * "int f();\n")
+        self.check("finish it", "mesh/a.cc", CC + "// TO" + "DO: more\n")
+
+    def test_headers(self):
+        self.check(None, "mesh/a.h", HEADER.format("int f();"))
+        self.check("lacks the line", "mesh/b.h", HEADER.format("int f();"))
+        self.check("belongs in a .cc", "mesh/a.h",
+                   HEADER.format('#include "Eigen/Core"'))
+        self.check(None, "mesh/a-inl.h", CC + '#include "hwy/highway.h"\n')
+
+    def test_includes(self):
+        for path in ("mesh/a.h", "a.h", "../mesh/a.h"):
+            self.check("our headers are included", "mesh/a.cc",
+                       CC + f'#include "{path}"\n')
+        for path in ("crosshatch/mesh/a.h", "absl/status/status.h"):
+            self.check(None, "mesh/a.cc", CC + f'#include "{path}"\n')
+
+    def test_forbidden(self):
+        self.check("std::mutex", "mesh/a.cc", CC + "absl::Mutex m;\n")
+        self.check("a test runs", "mesh/a.cc", CC + "GTEST_SKIP();\n")
+        self.check("name what is used", "mesh/a.cc",
+                   CC + "using namespace absl;\n")
+        self.check(None, "mesh/a.cc", CC + "std::mutex mutex;\n")
+
+    def test_build_loads(self):
+        self.check(None, "mesh/BUILD", BUILD + 'load("@a//a:b.bzl", "c")\n'
+                   'load("//a:b.bzl", "d", "e")\nc()\nd()\ne()\n')
+        self.check("does not use it", "mesh/BUILD",
+                   BUILD + 'load("//a:b.bzl", "c")\n')
+        self.check("symbols are not sorted", "mesh/BUILD",
+                   BUILD + 'load("//a:b.bzl", "d", "c")\nc()\nd()\n')
+        self.check("load() statements are not sorted", "mesh/BUILD",
+                   BUILD + 'load("//a:b.bzl", "c")\nload("@a//a:b.bzl", "d")\n'
+                   "c()\nd()\n")
+        self.check("load() after", "mesh/BUILD", BUILD + 'f(name = "a")\n'
+                   'load("//a:b.bzl", "c")\nc()\n')
+
+    def test_build_rules(self):
+        rule = BUILD + 'f(\n    name = "a",\n    deps = [{}],\n)\n'
+        self.check(None, "mesh/BUILD", rule.format(
+            '":b", "//base", "//base:check", "//tensor:shape", "//tensor/ops:a",'
+            ' "@eigen"'))
+        self.check("not sorted", "mesh/BUILD", rule.format('"@eigen", ":b"'))
+        self.check("there twice", "mesh/BUILD", rule.format('":b", ":b"'))
+        self.check("name comes first", "mesh/BUILD",
+                   BUILD + 'f(deps = [":b"], name = "a")\n')
+        self.check("use ch_cc_library", "mesh/BUILD",
+                   BUILD + 'cc_library(name = "a")\n')
+        self.check("not readable", "mesh/BUILD", BUILD + "f(\n")
+        self.check("load the rule", "mesh/a.bzl", BUILD + "native.cc_test()\n")
+
+
+if __name__ == "__main__":
+    unittest.main()
