@@ -61,9 +61,11 @@ class WaitGraph {
     Stalls& operator=(Stalls&& other);
     ~Stalls() { Run(); }
 
+    /// Runs the callbacks now.
+    void Run();
+
    private:
     friend class WaitGraph;
-    void Run();
     std::vector<std::pair<OnStall, std::string>> found_;
   };
 
