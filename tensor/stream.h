@@ -23,7 +23,7 @@
 #include <utility>
 
 #include "absl/functional/any_invocable.h"
-#include "absl/status/status.h"
+#include "crosshatch/base/wait_graph.h"
 
 namespace crosshatch {
 
@@ -48,8 +48,10 @@ class Event {
     /// Whether the point has been reached. For tests and tools only: no
     /// product code decides anything by asking.
     virtual bool reached() = 0;
-    /// Blocks the calling thread until the point is reached.
+    /// Blocks the rank's own thread until the point is reached.
     virtual void Block() = 0;
+    /// Blocks the worker thread of a queue, `worker` in the wait graph.
+    virtual void BlockWorker(AgentId worker) = 0;
   };
 
   Event() = default;
@@ -97,6 +99,9 @@ class Stream {
 
   /// Blocks the calling thread until all issued work is done.
   virtual void Synchronize() = 0;
+
+  /// The worker's agent in the wait graph; kNoAgent where there is none.
+  virtual AgentId agent() const { return kNoAgent; }
 
  protected:
   /// \param inline_context not null: work runs inline with it. Not owned.

@@ -1,0 +1,336 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "crosshatch/tensor/cpu_stream.h"
+
+#include <atomic>
+#include <chrono>
+#include <condition_variable>
+#include <mutex>
+#include <optional>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+
+namespace crosshatch {
+namespace {
+
+class InlineStream final : public Stream {
+ public:
+  InlineStream(std::string name, KernelContext* context)
+      : Stream(std::move(name), context) {}
+
+  Event Record() override { return Event(); }
+
+  void Wait(const Event& event) override {
+    if (event.state() != nullptr) event.state()->Block();
+  }
+
+  void Synchronize() override {}
+
+ private:
+  void Enqueue(Task) override {}  // Launch never comes here.
+};
+
+/// Delays tasks so that a wait that is missing shows. A queue goes through
+/// phases: at full speed, with some delays, and late. It is the late ones that
+/// let another stream get far ahead.
+class Delays {
+ public:
+  Delays(uint64_t seed, int rank, const std::string& stream) : state_(seed) {
+    for (char c : stream) Mix(static_cast<uint64_t>(c));
+    Mix(static_cast<uint64_t>(rank));
+  }
+
+  void BeforeTask() {
+    if (tasks_left_ == 0) BeginPhase();
+    --tasks_left_;
+    if (phase_ == Phase::kFast) return;
+    const uint64_t choice = Below(8);
+    if (phase_ == Phase::kJitter && choice >= 2) return;
+    if (choice < 4) {
+      std::this_thread::yield();
+    } else {
+      Sleep(Below(100));
+    }
+  }
+
+ private:
+  enum class Phase { kFast, kJitter, kLate };
+
+  void BeginPhase() {
+    switch (Below(4)) {
+      case 0:
+        phase_ = Phase::kLate;
+        tasks_left_ = 1 + Below(8);
+        Sleep(300 + Below(1000));
+        break;
+      case 1:
+        phase_ = Phase::kJitter;
+        tasks_left_ = 1 + Below(32);
+        break;
+      default:
+        phase_ = Phase::kFast;
+        tasks_left_ = 1 + Below(64);
+        break;
+    }
+  }
+
+  static void Sleep(uint64_t microseconds) {
+    std::this_thread::sleep_for(std::chrono::microseconds(microseconds));
+  }
+
+  // SplitMix64.
+  uint64_t Next() {
+    uint64_t z = (state_ += 0x9E3779B97F4A7C15u);
+    z = (z ^ (z >> 30)) * 0xBF58476D1CE4E5B9u;
+    z = (z ^ (z >> 27)) * 0x94D049BB133111EBu;
+    return z ^ (z >> 31);
+  }
+  void Mix(uint64_t value) { state_ = Next() ^ value; }
+  uint64_t Below(uint64_t n) { return Next() % n; }
+
+  uint64_t state_;
+  Phase phase_ = Phase::kFast;
+  uint64_t tasks_left_ = 0;
+};
+
+/// The part of a queue that its events share with it and that may outlive it.
+class Progress {
+ public:
+  Progress(const std::string& stream, const QueueStreamOptions& options)
+      : stream_(stream),
+        wait_graph_(options.wait_graph),
+        host_agent_(options.host_agent),
+        agent_(wait_graph_ == nullptr
+                   ? kNoAgent
+                   : wait_graph_->AddAgent(options.rank,
+                                           absl::StrCat("stream ", stream),
+                                           options.host_agent)) {}
+
+  AgentId agent() const { return agent_; }
+  AgentId host_agent() const { return host_agent_; }
+  WaitGraph* wait_graph() const { return wait_graph_; }
+  std::mutex& mutex() { return mutex_; }
+
+  bool Reached(int64_t point) const {
+    return done_.load(std::memory_order_acquire) >= point;
+  }
+
+  /// Blocks the calling thread, which is `waiter`, until `point` tasks are
+  /// done.
+  void BlockUntil(int64_t point, AgentId waiter) {
+    if (Reached(point)) return;
+    WaitGraph::Stalls stalls;
+    std::unique_lock<std::mutex> lock(mutex_);
+    if (Reached(point)) return;
+    waiters_.push_back({point, waiter});
+    if (wait_graph_ != nullptr && waiter != kNoAgent) {
+      // This wait needs no callback of its own: a stall always begins with a
+      // collective, whose failure lets the queue go on.
+      stalls = wait_graph_->BeginWait(
+          waiter, {agent_}, absl::StrCat("work on stream ", stream_), nullptr);
+      lock.unlock();
+      stalls.Run();
+      lock.lock();
+    }
+    reached_.wait(lock, [&] { return Reached(point); });
+  }
+
+  /// Counts one more task as done.
+  void Advance() {
+    bool wake = false;
+    {
+      std::lock_guard<std::mutex> lock(mutex_);
+      const int64_t done = done_.load(std::memory_order_relaxed) + 1;
+      done_.store(done, std::memory_order_release);
+      for (size_t i = 0; i < waiters_.size();) {
+        if (waiters_[i].point > done) {
+          ++i;
+          continue;
+        }
+        // The one who waits does so no more from here on, even if its thread
+        // takes its time to wake up: were it to end the wait itself, it would
+        // seem to wait for a queue that is idle.
+        if (wait_graph_ != nullptr && waiters_[i].agent != kNoAgent) {
+          wait_graph_->EndWait(waiters_[i].agent);
+        }
+        waiters_[i] = waiters_.back();
+        waiters_.pop_back();
+        wake = true;
+      }
+    }
+    if (wake) reached_.notify_all();
+  }
+
+ private:
+  struct Waiter {
+    int64_t point;
+    AgentId agent;
+  };
+
+  const std::string stream_;
+  WaitGraph* const wait_graph_;
+  const AgentId host_agent_;
+  const AgentId agent_;
+  std::mutex mutex_;
+  std::condition_variable reached_;
+  std::atomic<int64_t> done_{0};  // Written with mutex_ held.
+  std::vector<Waiter> waiters_;
+};
+
+/// The point of a queue after its first `point` tasks.
+class QueuePoint final : public Event::State {
+ public:
+  QueuePoint(std::shared_ptr<Progress> progress, int64_t point)
+      : progress_(std::move(progress)), point_(point) {}
+
+  bool reached() override { return progress_->Reached(point_); }
+  void Block() override {
+    progress_->BlockUntil(point_, progress_->host_agent());
+  }
+  void BlockWorker(AgentId worker) override {
+    progress_->BlockUntil(point_, worker);
+  }
+
+ private:
+  const std::shared_ptr<Progress> progress_;
+  const int64_t point_;
+};
+
+class QueueStream final : public Stream {
+ public:
+  QueueStream(std::string name, QueueStreamOptions options)
+      : Stream(std::move(name), nullptr),
+        options_(std::move(options)),
+        progress_(std::make_shared<Progress>(this->name(), options_)),
+        worker_([this] {
+          if (options_.run_worker) {
+            options_.run_worker([this] { Work(); });
+          } else {
+            Work();
+          }
+        }) {}
+
+  ~QueueStream() override {
+    Synchronize();
+    {
+      std::lock_guard<std::mutex> lock(progress_->mutex());
+      stopping_ = true;
+    }
+    work_.notify_one();
+    worker_.join();
+  }
+
+  Event Record() override {
+    if (last_point_ != issued_) {
+      last_point_ = issued_;
+      last_event_ = Event(std::make_shared<QueuePoint>(progress_, issued_));
+    }
+    return last_event_;
+  }
+
+  void Wait(const Event& event) override {
+    Event::State* const state = event.state();
+    if (state == nullptr || state->reached()) return;
+    Enqueue([event, agent = agent()](KernelContext&) {
+      event.state()->BlockWorker(agent);
+    });
+  }
+
+  void Synchronize() override {
+    progress_->BlockUntil(issued_, progress_->host_agent());
+  }
+
+  AgentId agent() const override { return progress_->agent(); }
+
+ private:
+  void Enqueue(Task task) override {
+    ++issued_;
+    {
+      std::lock_guard<std::mutex> lock(progress_->mutex());
+      pending_.push_back(std::move(task));
+      if (!idle_) return;
+      // By the issuing thread: until the worker is awake the graph would
+      // take the queue for one that waits for more work.
+      idle_ = false;
+      if (progress_->wait_graph() != nullptr) {
+        progress_->wait_graph()->SetRunning(agent());
+      }
+    }
+    work_.notify_one();
+  }
+
+  /// The worker's loop.
+  void Work() {
+    KernelContext context{.pool = options_.pool};
+    std::optional<Delays> delays;
+    if (options_.adversarial_seed != 0) {
+      delays.emplace(options_.adversarial_seed, options_.rank, name());
+    }
+    std::vector<Task> batch;
+    while (TakeBatch(batch)) {
+      for (Task& task : batch) {
+        if (delays.has_value()) delays->BeforeTask();
+        task(context);
+        task = nullptr;  // What it holds goes before anyone is told.
+        progress_->Advance();
+      }
+      batch.clear();
+    }
+  }
+
+  /// Swaps what is pending with the empty `batch`; waits while there is
+  /// nothing. False: the stream ends.
+  bool TakeBatch(std::vector<Task>& batch) {
+    WaitGraph* const graph = progress_->wait_graph();
+    WaitGraph::Stalls stalls;  // Run with the lock released.
+    std::unique_lock<std::mutex> lock(progress_->mutex());
+    if (pending_.empty() && !stopping_) {
+      idle_ = true;
+      if (graph != nullptr) {
+        stalls = graph->SetIdle(agent());
+        lock.unlock();
+        stalls.Run();
+        lock.lock();
+      }
+      work_.wait(lock, [this] { return !pending_.empty() || stopping_; });
+    }
+    if (pending_.empty()) {
+      if (graph != nullptr) stalls = graph->SetFinished(agent());
+      return false;
+    }
+    batch.swap(pending_);
+    return true;
+  }
+
+  const QueueStreamOptions options_;
+  const std::shared_ptr<Progress> progress_;
+
+  // The rank's thread only.
+  int64_t issued_ = 0;
+  int64_t last_point_ = 0;
+  Event last_event_;  // A queue without work so far has nothing to wait for.
+
+  // Guarded by progress_->mutex().
+  std::condition_variable work_;
+  std::vector<Task> pending_;
+  bool idle_ = false;
+  bool stopping_ = false;
+
+  std::thread worker_;  // Last: it uses all of the above.
+};
+
+}  // namespace
+
+std::unique_ptr<Stream> MakeInlineStream(std::string name,
+                                         KernelContext* context) {
+  return std::make_unique<InlineStream>(std::move(name), context);
+}
+
+std::unique_ptr<Stream> MakeQueueStream(std::string name,
+                                        QueueStreamOptions options) {
+  return std::make_unique<QueueStream>(std::move(name), std::move(options));
+}
+
+}  // namespace crosshatch
