@@ -1,0 +1,43 @@
+#!/bin/bash
+# SPDX-License-Identifier: Apache-2.0
+#
+# The public API of each package is built from the packages below it and from
+# no other. usage: layers_test.sh PACKAGE.deps...
+set -euo pipefail
+
+# Package, and what it may be built from. Written out here again, so that a
+# change of //tools:layers.bzl alone cannot loosen the ladder.
+declare -A ladder=(
+  [base]=""
+  [tensor]="base"
+  [comm]="base tensor"
+  [mesh]="base tensor comm"
+  [dtensor]="base tensor comm mesh"
+  [nn]="base tensor comm mesh dtensor"
+  [fsdp]="base tensor comm mesh dtensor nn"
+  [tp]="base tensor comm mesh dtensor nn"
+  [extensions]="base tensor comm mesh dtensor nn fsdp tp"
+  [checkpoint]="base tensor comm mesh dtensor nn fsdp tp extensions"
+)
+
+checked=0
+wrong=0
+for file in "$@"; do
+  package=$(basename "$file" .deps)
+  allowed=" $package third_party ${ladder[$package]} "
+  [ -s "$file" ] || { echo "$file is empty"; exit 1; }
+  while IFS= read -r label; do
+    other=${label#//}
+    other=${other%%:*}
+    other=${other%%/*}
+    # "": the flags of the workspace's own package, as //:with_cuda.
+    if [ -n "$other" ] && [[ $allowed != *" $other "* ]]; then
+      echo "//$package is built from $label: it sees only$allowed"
+      wrong=$((wrong + 1))
+    fi
+  done <"$file"
+  checked=$((checked + 1))
+done
+
+[ $checked = ${#ladder[@]} ] || { echo "$checked packages checked of ${#ladder[@]}"; exit 1; }
+[ $wrong = 0 ]
