@@ -1,0 +1,116 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "crosshatch/extensions/dtensor_extensions.h"
+
+#include <algorithm>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "crosshatch/base/status_macros.h"
+#include "crosshatch/dtensor/dtensor.h"
+#include "crosshatch/dtensor/redistribute.h"
+
+namespace crosshatch {
+namespace {
+
+class PlainForm final : public fsdp::ForwardForm {
+ public:
+  Tensor Wrap(Tensor local) const override { return local; }
+};
+
+class DTensorForm final : public fsdp::ForwardForm {
+ public:
+  explicit DTensorForm(const Tensor& parameter)
+      : mesh_(MeshOf(parameter)),
+        layout_(LayoutOf(parameter)),
+        sizes_(parameter.sizes()) {}
+
+  Tensor Wrap(Tensor local) const override {
+    return MakeDTensor(std::move(local), mesh_, layout_, sizes_);
+  }
+
+ private:
+  const DeviceMesh mesh_;
+  const Layout layout_;
+  const Shape sizes_;
+};
+
+// `layout` on another mesh: axes keep their names. Every axis that splits a dim
+// must be there; the others replicate on either mesh.
+absl::StatusOr<Layout> OnMesh(const Layout& layout, const MeshLayout& mesh) {
+  std::vector<DimSharding> dims;
+  for (const DimSharding& sharding : layout.dims()) {
+    DimSharding& moved = dims.emplace_back(sharding);
+    for (int& axis : moved.axes) {
+      CH_ASSIGN_OR_RETURN(axis, mesh.AxisIndex(layout.mesh().axis_name(axis)));
+    }
+  }
+  return Layout::Create(mesh, std::move(dims));
+}
+
+}  // namespace
+
+std::shared_ptr<const DTensorExtensions> DTensorExtensions::Create() {
+  return std::make_shared<DTensorExtensions>();
+}
+
+Tensor DTensorExtensions::LocalOf(const Tensor& parameter) const {
+  return LocalTensor(parameter);
+}
+
+std::shared_ptr<const fsdp::ForwardForm> DTensorExtensions::FormOf(
+    const Tensor& parameter) const {
+  if (!parameter.is_distributed()) return std::make_shared<PlainForm>();
+  return std::make_shared<DTensorForm>(parameter);
+}
+
+absl::StatusOr<fsdp::ShardedForm> DTensorExtensions::Chunk(
+    const Tensor& parameter, const DeviceMesh& fsdp_mesh, int dim) const {
+  const DeviceMesh root = fsdp_mesh.root();
+  Layout layout = Layout::Replicated(root.layout(), parameter.ndim());
+  if (parameter.is_distributed()) {
+    const Layout& inner = LayoutOf(parameter);
+    if (inner.mesh().root() != root.layout()) {
+      return absl::FailedPreconditionError(absl::StrCat(
+          "lies on ", inner.mesh().ToString(), ", a slice of ",
+          inner.mesh().root().ToString(), ", but FSDP on ",
+          fsdp_mesh.ToString(), ", a slice of ", root.ToString(),
+          "; slice both from one mesh"));
+    }
+    for (const std::string& axis : fsdp_mesh.axis_names()) {
+      if (inner.mesh().AxisIndex(axis).ok()) {
+        return absl::FailedPreconditionError(
+            absl::StrCat("is spread over the axis \"", axis, "\" already"));
+      }
+    }
+    if (inner.is_partial()) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("has reductions due: ", inner.ToString()));
+    }
+    CH_ASSIGN_OR_RETURN(layout, OnMesh(inner, root.layout()));
+  }
+  CH_ASSIGN_OR_RETURN(const int axis,
+                      root.layout().AxisIndex(fsdp_mesh.axis_names().back()));
+  return fsdp::ShardedForm{root, layout.WithFineShard(axis, dim)};
+}
+
+absl::StatusOr<Tensor> DTensorExtensions::AllGather(
+    const Tensor& sharded, const DeviceMesh& fsdp_mesh) const {
+  const DeviceMesh root = MeshOf(sharded);
+  Layout gathered = LayoutOf(sharded);
+  std::vector<std::string> others(root.axis_names().begin(),
+                                  root.axis_names().end());
+  for (const std::string& name : fsdp_mesh.axis_names()) {
+    CH_ASSIGN_OR_RETURN(const int axis, root.layout().AxisIndex(name));
+    gathered = gathered.WithReplicate(axis);
+    others.erase(std::find(others.begin(), others.end(), name));
+  }
+  Tensor local = LocalTensor(Redistribute(sharded, gathered));
+  if (others.empty()) return local;
+  CH_ASSIGN_OR_RETURN(DeviceMesh rest, root.Slice(others));
+  CH_ASSIGN_OR_RETURN(const Layout layout, OnMesh(gathered, rest.layout()));
+  return MakeDTensor(std::move(local), rest, layout, sharded.sizes());
+}
+
+}  // namespace crosshatch

@@ -1,0 +1,59 @@
+// SPDX-License-Identifier: Apache-2.0
+#ifndef CROSSHATCH_EXTENSIONS_DTENSOR_EXTENSIONS_H_
+#define CROSSHATCH_EXTENSIONS_DTENSOR_EXTENSIONS_H_
+
+/// \file
+/// DTensorExtensions: the one place that knows both a tensor-parallel shard and
+/// the FSDP chunk of it.
+///
+/// Named after PyTorch's class of that name; its hooks are found here as
+///
+///     pre_flatten_transform          LocalOf and FormOf
+///     post_unflatten_transform       ForwardForm::Wrap
+///     chunk_tensor, chunk_dtensor    Chunk
+///     all_gather_dtensor             AllGather
+///     pre_load_state_dict_transform  not needed: a sharded parameter is a
+///                                    DTensor of its full layout throughout
+///
+/// Unlike there, no size need divide, the global shape is never guessed from a
+/// local one, and a dim that both split is split by tp first and by fsdp
+/// beneath, which the layout says itself.
+
+#include <memory>
+
+#include "absl/status/statusor.h"
+#include "crosshatch/fsdp/shard_extension.h"
+
+namespace crosshatch {
+
+class DTensorExtensions final : public fsdp::ShardExtension {
+ public:
+  static std::shared_ptr<const DTensorExtensions> Create();
+
+  /// The local part of a DTensor; a plain tensor itself.
+  Tensor LocalOf(const Tensor& parameter) const override;
+
+  std::shared_ptr<const fsdp::ForwardForm> FormOf(
+      const Tensor& parameter) const override;
+
+  /// A layout on the root of `fsdp_mesh`. On a mesh (fsdp, tp):
+  ///   plain tensor         [S(dim), R]
+  ///   DTensor S(0) on tp   [_S(0,tp), S(0)] for dim 0, [S(1), S(0)] for dim 1
+  /// and with an HSDP axis in front one more R. Where tp keeps units (heads)
+  /// together, fsdp splits single elements beneath.
+  /// \error kFailedPrecondition for a DTensor whose mesh has another root, or
+  ///     that is spread over an axis of `fsdp_mesh` already;
+  ///     kInvalidArgument for one with reductions due.
+  absl::StatusOr<fsdp::ShardedForm> Chunk(const Tensor& parameter,
+                                          const DeviceMesh& fsdp_mesh,
+                                          int dim) const override;
+
+  /// Replicates over the axes of `fsdp_mesh`. The result lies on the other axes
+  /// of the job: a DTensor, or a plain tensor if there are none.
+  absl::StatusOr<Tensor> AllGather(const Tensor& sharded,
+                                   const DeviceMesh& fsdp_mesh) const override;
+};
+
+}  // namespace crosshatch
+
+#endif  // CROSSHATCH_EXTENSIONS_DTENSOR_EXTENSIONS_H_
