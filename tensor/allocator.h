@@ -21,6 +21,7 @@
 #include <memory>
 
 #include "absl/container/inlined_vector.h"
+#include "crosshatch/base/event_sink.h"
 #include "crosshatch/tensor/device.h"
 #include "crosshatch/tensor/stream.h"
 
@@ -42,6 +43,14 @@ inline constexpr int kNumMemoryClasses = 6;
 const char* Name(MemoryClass memory_class);
 
 class Allocator;
+
+/// A use of memory on another stream than the one it was allocated on: what
+/// had been issued to `stream` when it was recorded.
+struct MemoryUse {
+  Stream* stream;
+  Event event;
+};
+using MemoryUses = absl::InlinedVector<MemoryUse, 1>;
 
 /// A lease of memory; gives it back when destroyed. Movable.
 class Block {
@@ -72,7 +81,7 @@ class Block {
   int64_t capacity_ = 0;
   MemoryClass memory_class_ = MemoryClass::kActivation;
   Stream* home_ = nullptr;
-  absl::InlinedVector<Event, 1> uses_;
+  MemoryUses uses_;  // The latest of each stream.
 };
 
 /// Bytes leased now and at most so far, by class and in all.
@@ -87,14 +96,24 @@ struct MemoryStats {
 /// \threadsafety used by its rank's thread only.
 class Allocator {
  public:
-  virtual ~Allocator() = default;
+  /// All blocks must have been given back.
+  virtual ~Allocator();
+  Allocator(const Allocator&) = delete;
+  Allocator& operator=(const Allocator&) = delete;
 
   virtual Device device() const = 0;
+
+  /// Where leases and returns are logged; null for nowhere.
+  void set_sink(EventSink* sink) { sink_ = sink; }
 
   /// Leases `bytes` (0 is fine) to work issued to `stream` from now on. The
   /// content is undefined. Running out of memory ends the process with a
   /// message that gives the stats: there is no way on.
   Block Allocate(int64_t bytes, MemoryClass memory_class, Stream& stream);
+
+  /// Accounts a block that is leased, of this allocator or empty, to another
+  /// class from now on.
+  void Reclassify(Block& block, MemoryClass memory_class);
 
   const MemoryStats& stats() const { return stats_; }
   /// Makes the current bytes the peaks.
@@ -104,9 +123,16 @@ class Allocator {
   virtual int64_t reserved_bytes() const = 0;
 
  protected:
-  /// Fills data_, capacity_ and makes `stream` wait for earlier uses.
+  Allocator() = default;
+
+  /// Finds memory for block.bytes() > 0, calls SetMemory and makes `stream`
+  /// wait for earlier uses.
   virtual void Lease(Block& block, Stream& stream) = 0;
+  /// Takes back the memory of a block of block.bytes() > 0.
   virtual void Return(Block& block) = 0;
+
+  /// Ends the process because `bytes` more are not to be had.
+  [[noreturn]] void FailOutOfMemory(int64_t bytes) const;
 
   // What engines may set of a block.
   static void SetMemory(Block& block, std::byte* data, int64_t capacity) {
@@ -115,19 +141,23 @@ class Allocator {
   }
   static int64_t capacity(const Block& block) { return block.capacity_; }
   static Stream* home(const Block& block) { return block.home_; }
-  static absl::InlinedVector<Event, 1>& uses(Block& block) {
-    return block.uses_;
-  }
+  static MemoryUses& uses(Block& block) { return block.uses_; }
 
  private:
   friend class Block;
   void Release(Block& block);
+  void Log(EventKind kind, const Block& block) const;
 
   MemoryStats stats_;
+  int64_t leases_ = 0;
+  EventSink* sink_ = nullptr;
 };
 
 /// Caches blocks of host memory by stream and size.
-std::unique_ptr<Allocator> MakeCpuAllocator();
+/// \param adversarial fills what it leases with ones (NaN in every float
+///     type), in the order of its stream, so that a use before the first write
+///     or after the return shows.
+std::unique_ptr<Allocator> MakeCpuAllocator(bool adversarial = false);
 
 /// Accounts as the others do and hands out no memory (Device::Meta()).
 std::unique_ptr<Allocator> MakeAccountingAllocator();

@@ -45,7 +45,7 @@ struct RankContextOptions {
 };
 
 /// The context. Lives as long as the rank runs; everything a rank allocates
-/// must be gone before it.
+/// must be gone before it (checked).
 /// \threadsafety the rank's thread only, except Poison and status.
 class RankContext {
  public:
@@ -55,14 +55,15 @@ class RankContext {
   RankContext& operator=(const RankContext&) = delete;
 
   /// The calling thread's context. A thread that no World started gets one of
-  /// its own on first use: a CPU world of one rank.
+  /// its own on first use: a CPU world of one rank. On a stream's worker it is
+  /// that of the stream's rank, for Poison and status.
   static RankContext& Current();
 
   int world_rank() const { return options_.world_rank; }
   int world_size() const { return options_.world_size; }
   Device device() const { return options_.device; }
   EventSink* sink() const { return options_.sink; }
-  void set_sink(EventSink* sink) { options_.sink = sink; }
+  void set_sink(EventSink* sink);
   WaitGraph* wait_graph() const { return options_.wait_graph; }
   /// The agent of the rank's host thread; kNoAgent without a wait graph.
   AgentId host_agent() const { return host_agent_; }
@@ -122,16 +123,18 @@ class RankContext {
   friend class GraphTies;
   struct Poisoned;
 
+  std::unique_ptr<Stream> MakeQueue(const std::string& name);
+
   RankContextOptions options_;
   ThreadPool pool_;
   AgentId host_agent_ = kNoAgent;
   const KernelTable* kernels_ = nullptr;
   std::unique_ptr<Poisoned> poison_;
   KernelContext kernel_context_;
+  // Before the streams, and so gone after them: queued work uses memory.
+  std::unique_ptr<Allocator> allocator_;
   std::unique_ptr<Stream> compute_stream_;
   std::vector<std::unique_ptr<Stream>> side_streams_;
-  // After the streams: queues must drain before memory goes.
-  std::unique_ptr<Allocator> allocator_;
   Stream* current_stream_ = nullptr;
   bool grad_enabled_ = true;
   MemoryClass memory_class_ = MemoryClass::kActivation;

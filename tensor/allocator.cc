@@ -1,0 +1,146 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "crosshatch/tensor/allocator.h"
+
+#include <algorithm>
+#include <sstream>
+#include <string>
+#include <utility>
+
+#include "crosshatch/base/check.h"
+
+namespace crosshatch {
+
+const char* Name(MemoryClass memory_class) {
+  switch (memory_class) {
+    case MemoryClass::kParameter:
+      return "parameter";
+    case MemoryClass::kGradient:
+      return "gradient";
+    case MemoryClass::kOptimizerState:
+      return "optimizer_state";
+    case MemoryClass::kActivation:
+      return "activation";
+    case MemoryClass::kGatheredParameter:
+      return "gathered_parameter";
+    case MemoryClass::kCommunication:
+      return "communication";
+  }
+  return "unknown";
+}
+
+Block::Block(Block&& other) noexcept
+    : allocator_(std::exchange(other.allocator_, nullptr)),
+      data_(std::exchange(other.data_, nullptr)),
+      bytes_(std::exchange(other.bytes_, 0)),
+      capacity_(std::exchange(other.capacity_, 0)),
+      memory_class_(other.memory_class_),
+      home_(std::exchange(other.home_, nullptr)),
+      uses_(std::move(other.uses_)) {
+  other.uses_.clear();
+}
+
+Block& Block::operator=(Block&& other) noexcept {
+  if (this == &other) return *this;
+  if (allocator_ != nullptr) allocator_->Release(*this);
+  allocator_ = std::exchange(other.allocator_, nullptr);
+  data_ = std::exchange(other.data_, nullptr);
+  bytes_ = std::exchange(other.bytes_, 0);
+  capacity_ = std::exchange(other.capacity_, 0);
+  memory_class_ = other.memory_class_;
+  home_ = std::exchange(other.home_, nullptr);
+  uses_ = std::move(other.uses_);
+  other.uses_.clear();
+  return *this;
+}
+
+Block::~Block() {
+  if (allocator_ != nullptr) allocator_->Release(*this);
+}
+
+void Block::UsedOn(Stream& stream) {
+  if (&stream == home_ || data_ == nullptr) return;
+  Event event = stream.Record();
+  if (event.state() == nullptr) return;  // Past already.
+  for (MemoryUse& use : uses_) {
+    if (use.stream == &stream) {
+      use.event = std::move(event);
+      return;
+    }
+  }
+  uses_.push_back({&stream, std::move(event)});
+}
+
+Allocator::~Allocator() {
+  CH_CHECK_EQ(leases_, 0) << "blocks of " << stats_.current_total
+                          << " bytes outlive their rank's allocator";
+}
+
+Block Allocator::Allocate(int64_t bytes, MemoryClass memory_class,
+                          Stream& stream) {
+  CH_CHECK_GE(bytes, 0) << "size of an allocation";
+  Block block;
+  block.allocator_ = this;
+  block.bytes_ = bytes;
+  block.memory_class_ = memory_class;
+  block.home_ = &stream;
+  if (bytes > 0) Lease(block, stream);
+
+  ++leases_;
+  const auto i = static_cast<size_t>(memory_class);
+  stats_.current[i] += bytes;
+  stats_.peak[i] = std::max(stats_.peak[i], stats_.current[i]);
+  stats_.current_total += bytes;
+  stats_.peak_total = std::max(stats_.peak_total, stats_.current_total);
+  if (sink_ != nullptr) Log(EventKind::kAllocate, block);
+  return block;
+}
+
+void Allocator::Release(Block& block) {
+  if (sink_ != nullptr) Log(EventKind::kRelease, block);
+  --leases_;
+  stats_.current[static_cast<size_t>(block.memory_class_)] -= block.bytes_;
+  stats_.current_total -= block.bytes_;
+  if (block.bytes_ > 0) Return(block);
+  block.allocator_ = nullptr;
+}
+
+void Allocator::Reclassify(Block& block, MemoryClass memory_class) {
+  if (block.empty() || block.memory_class_ == memory_class) return;
+  stats_.current[static_cast<size_t>(block.memory_class_)] -= block.bytes_;
+  block.memory_class_ = memory_class;
+  const auto i = static_cast<size_t>(memory_class);
+  stats_.current[i] += block.bytes_;
+  stats_.peak[i] = std::max(stats_.peak[i], stats_.current[i]);
+}
+
+void Allocator::Log(EventKind kind, const Block& block) const {
+  const std::string memory_class = Name(block.memory_class_);
+  sink_->Write({
+      .kind = kind,
+      .what = kind == EventKind::kAllocate ? "allocate" : "release",
+      .subject = &memory_class,
+      .where = &block.home_->name(),
+      .bytes = block.bytes_,
+  });
+}
+
+void Allocator::ResetPeaks() {
+  stats_.peak = stats_.current;
+  stats_.peak_total = stats_.current_total;
+}
+
+void Allocator::FailOutOfMemory(int64_t bytes) const {
+  std::ostringstream by_class;
+  for (int i = 0; i < kNumMemoryClasses; ++i) {
+    const auto c = static_cast<size_t>(i);
+    by_class << ", " << Name(static_cast<MemoryClass>(i)) << " "
+             << stats_.current[c] << " (peak " << stats_.peak[c] << ")";
+  }
+  CH_CHECK(false) << "out of memory: " << bytes << " bytes more than the "
+                  << reserved_bytes() << " held on " << device()
+                  << ", of which " << stats_.current_total << " (peak "
+                  << stats_.peak_total << ") are in use" << by_class.str();
+  __builtin_unreachable();
+}
+
+}  // namespace crosshatch

@@ -1,0 +1,346 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "crosshatch/tensor/allocator.h"
+
+#include <atomic>
+#include <cstring>
+#include <memory>
+#include <random>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "crosshatch/tensor/cpu_stream.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+namespace crosshatch {
+namespace {
+
+using ::testing::ElementsAre;
+
+constexpr MemoryClass kActivation = MemoryClass::kActivation;
+
+class AllocatorTest : public ::testing::Test {
+ protected:
+  KernelContext context_;
+  std::unique_ptr<Stream> compute_ = MakeInlineStream("compute", &context_);
+  std::unique_ptr<Stream> side_ = MakeQueueStream("side", {});
+  std::unique_ptr<Allocator> allocator_ = MakeCpuAllocator();
+};
+
+TEST_F(AllocatorTest, GivesWritableAlignedMemory) {
+  std::vector<Block> blocks;
+  for (int64_t bytes : {1, 2, 63, 64, 65, 511, 512, 513, 576, 577, 1023, 1024,
+                        1025, 4095, 4097, 65535, 65537, 1 << 20}) {
+    Block block = allocator_->Allocate(bytes, kActivation, *compute_);
+    EXPECT_EQ(block.bytes(), bytes);
+    EXPECT_FALSE(block.empty());
+    EXPECT_EQ(reinterpret_cast<uintptr_t>(block.data()) % 64, 0u);
+    std::memset(block.data(), static_cast<int>(bytes % 251),
+                static_cast<size_t>(bytes));
+    blocks.push_back(std::move(block));
+  }
+  for (const Block& block : blocks) {
+    for (int64_t i = 0; i < block.bytes(); ++i) {
+      ASSERT_EQ(static_cast<int64_t>(block.data()[i]), block.bytes() % 251);
+    }
+  }
+}
+
+TEST_F(AllocatorTest, UnusedPartIsAtMostAnEighth) {
+  for (int64_t bytes = 513; bytes < 300000; bytes += 61) {
+    const int64_t before = allocator_->reserved_bytes();
+    Block block = allocator_->Allocate(bytes, kActivation, *compute_);
+    const int64_t held = allocator_->reserved_bytes() - before;
+    if (held == 0) continue;  // Reused a block of the same bin.
+    EXPECT_GE(held, bytes);
+    EXPECT_LE(held - bytes, bytes / 8) << bytes;
+  }
+}
+
+TEST_F(AllocatorTest, NoBytesNeedNoMemory) {
+  Block block = allocator_->Allocate(0, kActivation, *compute_);
+  EXPECT_FALSE(block.empty());
+  EXPECT_EQ(block.data(), nullptr);
+  EXPECT_EQ(block.bytes(), 0);
+  block.UsedOn(*side_);
+  EXPECT_EQ(allocator_->reserved_bytes(), 0);
+  EXPECT_EQ(allocator_->stats().current_total, 0);
+}
+
+TEST_F(AllocatorTest, MovesHandTheLeaseOver) {
+  Block a = allocator_->Allocate(100, kActivation, *compute_);
+  std::byte* const data = a.data();
+  Block b = std::move(a);
+  EXPECT_TRUE(a.empty());  // NOLINT: the moved-from state is documented.
+  EXPECT_EQ(b.data(), data);
+  EXPECT_EQ(allocator_->stats().current_total, 100);
+  Block c = allocator_->Allocate(30, kActivation, *compute_);
+  c = std::move(b);
+  EXPECT_EQ(c.data(), data);
+  EXPECT_EQ(allocator_->stats().current_total, 100);
+  c = Block();
+  EXPECT_EQ(allocator_->stats().current_total, 0);
+}
+
+TEST_F(AllocatorTest, AccountsTheBytesAskedForByClass) {
+  const auto current = [&](MemoryClass memory_class) {
+    return allocator_->stats().current[static_cast<size_t>(memory_class)];
+  };
+  Block parameter =
+      allocator_->Allocate(1001, MemoryClass::kParameter, *compute_);
+  {
+    Block gradient = allocator_->Allocate(500, MemoryClass::kGradient, *side_);
+    EXPECT_EQ(current(MemoryClass::kParameter), 1001);
+    EXPECT_EQ(current(MemoryClass::kGradient), 500);
+    EXPECT_EQ(allocator_->stats().current_total, 1501);
+  }
+  Block state =
+      allocator_->Allocate(7, MemoryClass::kOptimizerState, *compute_);
+  EXPECT_THAT(allocator_->stats().current, ElementsAre(1001, 0, 7, 0, 0, 0));
+  EXPECT_THAT(allocator_->stats().peak, ElementsAre(1001, 500, 7, 0, 0, 0));
+  EXPECT_EQ(allocator_->stats().peak_total, 1501);
+  allocator_->ResetPeaks();
+  EXPECT_THAT(allocator_->stats().peak, ElementsAre(1001, 0, 7, 0, 0, 0));
+  EXPECT_EQ(allocator_->stats().peak_total, 1008);
+}
+
+TEST_F(AllocatorTest, ReusesInTheOrderOfAStreamAtOnce) {
+  std::byte* first;
+  {
+    Block block = allocator_->Allocate(1000, kActivation, *side_);
+    first = block.data();
+  }
+  const int64_t reserved = allocator_->reserved_bytes();
+  Block again = allocator_->Allocate(1020, kActivation, *side_);
+  EXPECT_EQ(again.data(), first);
+  EXPECT_EQ(allocator_->reserved_bytes(), reserved);
+}
+
+TEST_F(AllocatorTest, StreamsDoNotShareACache) {
+  std::byte* first;
+  {
+    Block block = allocator_->Allocate(1000, kActivation, *side_);
+    first = block.data();
+  }
+  Block other = allocator_->Allocate(1000, kActivation, *compute_);
+  EXPECT_NE(other.data(), first);
+}
+
+TEST_F(AllocatorTest, LargeBlocksServeSomewhatSmallerSizes) {
+  constexpr int64_t kBytes = int64_t{8} << 20;
+  std::byte* first;
+  {
+    Block block = allocator_->Allocate(kBytes, kActivation, *compute_);
+    first = block.data();
+  }
+  {
+    Block smaller =
+        allocator_->Allocate(kBytes * 3 / 4, kActivation, *compute_);
+    EXPECT_EQ(smaller.data(), first);
+    EXPECT_EQ(allocator_->stats().current_total, kBytes * 3 / 4);
+  }
+  Block half = allocator_->Allocate(kBytes / 2, kActivation, *compute_);
+  EXPECT_NE(half.data(), first);
+  // It still goes back to where it came from.
+  Block again = allocator_->Allocate(kBytes, kActivation, *compute_);
+  EXPECT_EQ(again.data(), first);
+}
+
+TEST_F(AllocatorTest, NextLeaseWaitsForUsesOnOtherStreams) {
+  for (uint64_t seed = 1; seed <= 5; ++seed) {
+    auto home = MakeQueueStream("home", {.adversarial_seed = seed});
+    auto reader = MakeQueueStream("reader", {.adversarial_seed = seed});
+    auto allocator = MakeCpuAllocator();
+    std::atomic<int> wrong = 0;
+    for (int round = 0; round < 30; ++round) {
+      Block block = allocator->Allocate(64, kActivation, *home);
+      auto* const value = reinterpret_cast<int*>(block.data());
+      home->Launch([=](KernelContext&) { *value = round; });
+      reader->Wait(home->Record());
+      reader->Launch([=, &wrong](KernelContext&) { wrong += *value != round; });
+      block.UsedOn(*reader);
+    }
+    home->Synchronize();
+    reader->Synchronize();
+    EXPECT_EQ(wrong, 0);
+    // One block served all rounds.
+    EXPECT_EQ(allocator->reserved_bytes(), 64);
+  }
+}
+
+TEST_F(AllocatorTest, InlineLeaseBlocksUntilTheOtherStreamIsDone) {
+  std::atomic<bool> done = false;
+  std::byte* first;
+  {
+    Block block = allocator_->Allocate(64, kActivation, *compute_);
+    first = block.data();
+    side_->Launch([&](KernelContext&) {
+      std::this_thread::sleep_for(std::chrono::milliseconds(5));
+      done = true;
+    });
+    block.UsedOn(*side_);
+  }
+  Block next = allocator_->Allocate(64, kActivation, *compute_);
+  EXPECT_EQ(next.data(), first);
+  EXPECT_TRUE(done);
+}
+
+TEST_F(AllocatorTest, LatestUseOfAStreamCounts) {
+  std::atomic<int> done = 0;
+  {
+    Block block = allocator_->Allocate(64, kActivation, *compute_);
+    for (int i = 0; i < 3; ++i) {
+      side_->Launch([&](KernelContext&) {
+        std::this_thread::sleep_for(std::chrono::milliseconds(2));
+        ++done;
+      });
+      block.UsedOn(*side_);
+    }
+  }
+  Block next = allocator_->Allocate(64, kActivation, *compute_);
+  EXPECT_EQ(done, 3);
+}
+
+TEST_F(AllocatorTest, PrefersMemoryThatNobodyElseUses) {
+  Block used = allocator_->Allocate(64, kActivation, *compute_);
+  Block unused = allocator_->Allocate(64, kActivation, *compute_);
+  std::byte* const expected = unused.data();
+  std::atomic<bool> open = false;
+  side_->Launch([&](KernelContext&) {
+    while (!open) std::this_thread::yield();
+  });
+  used.UsedOn(*side_);
+  unused = Block();
+  used = Block();
+  // Would never return if it waited for the side stream.
+  Block next = allocator_->Allocate(64, kActivation, *compute_);
+  EXPECT_EQ(next.data(), expected);
+  open = true;
+  side_->Synchronize();
+}
+
+TEST_F(AllocatorTest, AdversaryFillsWhatItLeases) {
+  auto adversary = MakeCpuAllocator(/*adversarial=*/true);
+  for (int i = 0; i < 2; ++i) {
+    Block block = adversary->Allocate(4, kActivation, *side_);
+    auto* const value = reinterpret_cast<uint32_t*>(block.data());
+    uint32_t found = 0;
+    side_->Launch([&](KernelContext&) {
+      found = *value;
+      *value = 0;
+    });
+    side_->Synchronize();
+    EXPECT_EQ(found, 0xFFFFFFFFu);
+  }
+}
+
+class RecordingSink : public EventSink {
+ public:
+  void Write(const LogEvent& event) override {
+    log += std::string(event.what) + " " + *event.subject + " " +
+           std::to_string(event.bytes) + " " + *event.where + "\n";
+  }
+  std::string log;
+};
+
+TEST_F(AllocatorTest, LogsInTheOrderOfIssue) {
+  RecordingSink sink;
+  allocator_->set_sink(&sink);
+  {
+    Block a = allocator_->Allocate(10, MemoryClass::kGatheredParameter, *side_);
+    Block b = allocator_->Allocate(0, kActivation, *compute_);
+  }
+  EXPECT_EQ(sink.log,
+            "allocate gathered_parameter 10 side\n"
+            "allocate activation 0 compute\n"
+            "release activation 0 compute\n"
+            "release gathered_parameter 10 side\n");
+}
+
+// One random sequence of leases and returns against both allocators.
+struct Trace {
+  MemoryStats stats;
+  std::string log;
+};
+
+Trace RunRandomSequence(std::unique_ptr<Allocator> allocator, uint64_t seed) {
+  KernelContext context;
+  auto compute = MakeInlineStream("compute", &context);
+  auto side = MakeQueueStream("side", {.adversarial_seed = seed});
+  RecordingSink sink;
+  allocator->set_sink(&sink);
+  std::mt19937_64 random(seed);
+  std::vector<Block> blocks;
+  for (int i = 0; i < 400; ++i) {
+    if (blocks.empty() || random() % 5 < 3) {
+      const auto bits = random() % 16;
+      const auto bytes = static_cast<int64_t>(random() % (1u << bits));
+      const auto memory_class =
+          static_cast<MemoryClass>(random() % kNumMemoryClasses);
+      blocks.push_back(allocator->Allocate(bytes, memory_class,
+                                           random() % 2 ? *compute : *side));
+      side->Launch([](KernelContext&) {});
+      if (random() % 2) blocks.back().UsedOn(*side);
+    } else {
+      std::swap(blocks[random() % blocks.size()], blocks.back());
+      blocks.pop_back();
+    }
+  }
+  return {allocator->stats(), sink.log};
+}
+
+TEST(AccountingAllocatorTest, AccountsAsTheCpuAllocatorDoes) {
+  for (uint64_t seed = 1; seed <= 8; ++seed) {
+    const Trace cpu = RunRandomSequence(MakeCpuAllocator(), seed);
+    const Trace again = RunRandomSequence(MakeCpuAllocator(true), seed);
+    const Trace dry = RunRandomSequence(MakeAccountingAllocator(), seed);
+    for (const Trace* other : {&again, &dry}) {
+      EXPECT_EQ(cpu.stats.current, other->stats.current);
+      EXPECT_EQ(cpu.stats.peak, other->stats.peak);
+      EXPECT_EQ(cpu.stats.current_total, other->stats.current_total);
+      EXPECT_EQ(cpu.stats.peak_total, other->stats.peak_total);
+      EXPECT_EQ(cpu.log, other->log);
+    }
+    EXPECT_GT(cpu.stats.peak_total, 0);
+  }
+}
+
+TEST(AccountingAllocatorTest, HandsOutNoMemory) {
+  KernelContext context;
+  auto compute = MakeInlineStream("compute", &context);
+  auto allocator = MakeAccountingAllocator();
+  EXPECT_EQ(allocator->device(), Device::Meta());
+  Block block = allocator->Allocate(int64_t{1} << 50, kActivation, *compute);
+  EXPECT_EQ(block.data(), nullptr);
+  EXPECT_EQ(allocator->reserved_bytes(), 0);
+  EXPECT_EQ(allocator->stats().current_total, int64_t{1} << 50);
+}
+
+using AllocatorDeathTest = AllocatorTest;
+
+TEST_F(AllocatorDeathTest, OutOfMemorySaysWhatIsInUse) {
+  GTEST_FLAG_SET(death_test_style, "threadsafe");
+  EXPECT_DEATH(
+      {
+        Block small =
+            allocator_->Allocate(5, MemoryClass::kGradient, *compute_);
+        allocator_->Allocate(int64_t{1} << 60, kActivation, *compute_);
+      },
+      "out of memory: .*on cpu, of which 5 .*gradient 5 \\(peak 5\\)");
+}
+
+TEST_F(AllocatorDeathTest, BlocksMustNotOutliveIt) {
+  GTEST_FLAG_SET(death_test_style, "threadsafe");
+  EXPECT_DEATH(
+      {
+        Block block = allocator_->Allocate(5, kActivation, *compute_);
+        allocator_.reset();
+      },
+      "blocks of 5 bytes outlive");
+  EXPECT_DEATH(allocator_->Allocate(-1, kActivation, *compute_),
+               "size of an allocation");
+}
+
+}  // namespace
+}  // namespace crosshatch

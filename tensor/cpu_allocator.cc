@@ -1,0 +1,151 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <bit>
+#include <cstdlib>
+#include <cstring>
+#include <memory>
+#include <utility>
+#include <vector>
+
+#include "crosshatch/base/check.h"
+#include "crosshatch/tensor/allocator.h"
+
+namespace crosshatch {
+namespace {
+
+constexpr size_t kAlignment = 64;
+constexpr int64_t kSmall = 512;
+
+// Sizes are rounded up to bins: multiples of 64 up to 512 bytes, and eight
+// steps from each power of two to the next above, so that at most an eighth of
+// a block is unused.
+struct Bin {
+  size_t index;
+  int64_t bytes;
+};
+
+Bin BinOf(int64_t bytes) {
+  if (bytes <= kSmall) {
+    const int64_t steps = (bytes + 63) / 64;
+    return {static_cast<size_t>(steps - 1), steps * 64};
+  }
+  // 2^k < bytes <= 2^(k+1), k >= 9.
+  const int k = std::bit_width(static_cast<uint64_t>(bytes - 1)) - 1;
+  const int64_t step = int64_t{1} << (k - 3);
+  const int64_t steps = (bytes + step - 1) / step;  // 9 to 16.
+  return {static_cast<size_t>(8 * (k - 8) + steps - 9), steps * step};
+}
+
+// A large block may also come from one of the next bins, so that a workload
+// of ever new sizes reuses memory: at most 1.5 times the size.
+constexpr int64_t kLarge = int64_t{1} << 20;
+constexpr size_t kBinsAboveForLarge = 4;
+
+class CpuAllocator final : public Allocator {
+ public:
+  explicit CpuAllocator(bool adversarial) : adversarial_(adversarial) {}
+
+  ~CpuAllocator() override {
+    for (const auto& cache : caches_) {
+      for (const FreeLists& lists : cache->bins) {
+        for (const FreeBlock& block : lists.unused) std::free(block.data);
+        for (const FreeBlock& block : lists.used) std::free(block.data);
+      }
+    }
+  }
+
+  Device device() const override { return Device::Cpu(); }
+  int64_t reserved_bytes() const override { return reserved_bytes_; }
+
+ private:
+  struct FreeBlock {
+    std::byte* data;
+    int64_t capacity;
+    MemoryUses uses;
+  };
+  // The blocks of one bin. Which one is taken follows from what was issued
+  // alone, never from what has finished.
+  struct FreeLists {
+    std::vector<FreeBlock> unused;  // Elsewhere: the warmest one goes first.
+    std::vector<FreeBlock> used;    // On other streams: the oldest goes first.
+  };
+  struct Cache {
+    Stream* stream;
+    std::vector<FreeLists> bins;
+  };
+
+  void Lease(Block& block, Stream& stream) override {
+    const Bin bin = BinOf(block.bytes());
+    if (!LeaseCached(block, stream, bin)) {
+      void* const data =
+          std::aligned_alloc(kAlignment, static_cast<size_t>(bin.bytes));
+      if (data == nullptr) FailOutOfMemory(bin.bytes);
+      reserved_bytes_ += bin.bytes;
+      SetMemory(block, static_cast<std::byte*>(data), bin.bytes);
+    }
+    if (adversarial_) {
+      stream.Launch(
+          [data = block.data(), bytes = capacity(block)](KernelContext&) {
+            std::memset(data, 0xFF, static_cast<size_t>(bytes));
+          });
+    }
+  }
+
+  bool LeaseCached(Block& block, Stream& stream, Bin bin) {
+    Cache& cache = CacheOf(stream);
+    const size_t last =
+        bin.index + (block.bytes() >= kLarge ? kBinsAboveForLarge : 0);
+    for (size_t i = bin.index; i <= last && i < cache.bins.size(); ++i) {
+      FreeLists& lists = cache.bins[i];
+      if (!lists.unused.empty()) {
+        const FreeBlock& free = lists.unused.back();
+        SetMemory(block, free.data, free.capacity);
+        lists.unused.pop_back();
+        return true;
+      }
+      if (!lists.used.empty()) {
+        const FreeBlock& free = lists.used.front();
+        for (const MemoryUse& use : free.uses) stream.Wait(use.event);
+        SetMemory(block, free.data, free.capacity);
+        lists.used.erase(lists.used.begin());
+        return true;
+      }
+    }
+    return false;
+  }
+
+  void Return(Block& block) override {
+    const Bin bin = BinOf(capacity(block));
+    Cache& cache = CacheOf(*home(block));
+    if (bin.index >= cache.bins.size()) cache.bins.resize(bin.index + 1);
+    FreeLists& lists = cache.bins[bin.index];
+    MemoryUses& uses_of_block = uses(block);
+    if (uses_of_block.empty()) {
+      lists.unused.push_back({block.data(), capacity(block), {}});
+    } else {
+      lists.used.push_back(
+          {block.data(), capacity(block), std::move(uses_of_block)});
+      uses_of_block.clear();
+    }
+  }
+
+  // A rank has a handful of streams.
+  Cache& CacheOf(Stream& stream) {
+    for (const auto& cache : caches_) {
+      if (cache->stream == &stream) return *cache;
+    }
+    caches_.push_back(std::make_unique<Cache>(Cache{&stream, {}}));
+    return *caches_.back();
+  }
+
+  const bool adversarial_;
+  std::vector<std::unique_ptr<Cache>> caches_;
+  int64_t reserved_bytes_ = 0;
+};
+
+}  // namespace
+
+std::unique_ptr<Allocator> MakeCpuAllocator(bool adversarial) {
+  return std::make_unique<CpuAllocator>(adversarial);
+}
+
+}  // namespace crosshatch

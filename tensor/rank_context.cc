@@ -1,0 +1,150 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "crosshatch/tensor/rank_context.h"
+
+#include <atomic>
+#include <mutex>
+#include <utility>
+
+#include "absl/functional/function_ref.h"
+#include "crosshatch/base/check.h"
+#include "crosshatch/tensor/cpu_stream.h"
+
+namespace crosshatch {
+namespace {
+
+thread_local RankContext* current_context = nullptr;
+
+}  // namespace
+
+struct RankContext::Poisoned {
+  std::atomic<bool> is_set{false};
+  std::mutex mutex;
+  absl::Status first;
+};
+
+RankContext::RankContext(const RankContextOptions& options)
+    : options_(options),
+      pool_(options.threads),
+      host_agent_(options.wait_graph == nullptr
+                      ? kNoAgent
+                      : options.wait_graph->AddAgent(options.world_rank, "host",
+                                                     kNoAgent)),
+      poison_(std::make_unique<Poisoned>()),
+      kernel_context_{.pool = &pool_} {
+  const bool adversarial = options.adversarial_seed != 0;
+  switch (options.device.kind()) {
+    case Device::Kind::kCpu:
+      allocator_ = MakeCpuAllocator(adversarial);
+      break;
+    case Device::Kind::kMeta:
+      allocator_ = MakeAccountingAllocator();
+      break;
+    case Device::Kind::kCuda:
+      CH_CHECK(false) << "no streams and memory for " << options.device;
+  }
+  allocator_->set_sink(options.sink);
+  compute_stream_ = adversarial && options.device.is_cpu()
+                        ? MakeQueue("compute")
+                        : MakeInlineStream("compute", &kernel_context_);
+  current_stream_ = compute_stream_.get();
+}
+
+RankContext::~RankContext() {
+  // All of them before any goes: their work waits for one another.
+  Synchronize().IgnoreError();
+  side_streams_.clear();
+  compute_stream_.reset();
+  if (options_.wait_graph != nullptr) {
+    options_.wait_graph->SetFinished(host_agent_);
+  }
+}
+
+RankContext& RankContext::Current() {
+  if (current_context != nullptr) return *current_context;
+  thread_local RankContext own_context{RankContextOptions()};
+  return own_context;
+}
+
+void RankContext::set_sink(EventSink* sink) {
+  options_.sink = sink;
+  allocator_->set_sink(sink);
+}
+
+std::unique_ptr<Stream> RankContext::MakeQueue(const std::string& name) {
+  return MakeQueueStream(name,
+                         {.pool = &pool_,
+                          .wait_graph = options_.wait_graph,
+                          .rank = options_.world_rank,
+                          .host_agent = host_agent_,
+                          .adversarial_seed = options_.adversarial_seed,
+                          .run_worker = [this](absl::FunctionRef<void()> loop) {
+                            const RankContextScope scope(this);
+                            loop();
+                          }});
+}
+
+Stream& RankContext::SideStream(const std::string& name) {
+  for (const auto& stream : side_streams_) {
+    if (stream->name() == name) return *stream;
+  }
+  CH_CHECK(name != compute_stream_->name())
+      << "'" << name << "' is the compute stream, not a side stream";
+  // A dry run has no work to do.
+  side_streams_.push_back(options_.device.is_meta()
+                              ? MakeInlineStream(name, &kernel_context_)
+                              : MakeQueue(name));
+  return *side_streams_.back();
+}
+
+AgentId RankContext::AgentOf(const Stream& stream) const {
+  return stream.runs_inline() ? host_agent_ : stream.agent();
+}
+
+absl::Status RankContext::Synchronize() {
+  compute_stream_->Synchronize();
+  for (const auto& stream : side_streams_) stream->Synchronize();
+  return status();
+}
+
+void RankContext::Poison(absl::Status error) {
+  CH_CHECK(!error.ok()) << "poisoning a rank with no error";
+  std::lock_guard<std::mutex> lock(poison_->mutex);
+  if (!poison_->first.ok()) return;
+  poison_->first = std::move(error);
+  poison_->is_set.store(true, std::memory_order_release);
+}
+
+absl::Status RankContext::status() const {
+  if (!poisoned()) return absl::OkStatus();
+  std::lock_guard<std::mutex> lock(poison_->mutex);
+  return poison_->first;
+}
+
+bool RankContext::poisoned() const {
+  return poison_->is_set.load(std::memory_order_acquire);
+}
+
+RankContextScope::RankContextScope(RankContext* context)
+    : previous_(std::exchange(current_context, context)) {}
+
+RankContextScope::~RankContextScope() { current_context = previous_; }
+
+StreamScope::StreamScope(Stream& stream)
+    : context_(RankContext::Current()),
+      previous_(std::exchange(context_.current_stream_, &stream)) {}
+
+StreamScope::~StreamScope() { context_.current_stream_ = previous_; }
+
+GradModeScope::GradModeScope(bool enabled)
+    : context_(RankContext::Current()),
+      previous_(std::exchange(context_.grad_enabled_, enabled)) {}
+
+GradModeScope::~GradModeScope() { context_.grad_enabled_ = previous_; }
+
+MemoryClassScope::MemoryClassScope(MemoryClass memory_class)
+    : context_(RankContext::Current()),
+      previous_(std::exchange(context_.memory_class_, memory_class)) {}
+
+MemoryClassScope::~MemoryClassScope() { context_.memory_class_ = previous_; }
+
+}  // namespace crosshatch

@@ -1,0 +1,56 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "crosshatch/tensor/storage.h"
+
+#include <utility>
+
+#include "crosshatch/base/check.h"
+
+namespace crosshatch {
+
+Storage::Storage(Block block, Device device)
+    : block_(std::move(block)),
+      data_(block_.data()),
+      bytes_(block_.bytes()),
+      device_(device),
+      attached_(true) {}
+
+Storage::Storage(int64_t bytes, std::string owner)
+    : bytes_(bytes), device_(Device::Meta()), owner_(std::move(owner)) {
+  CH_CHECK_GE(bytes, 0) << "size of the storage of " << owner_;
+}
+
+void Storage::Attach(Block block, Device device) {
+  CH_CHECK(!attached_) << "attaching memory to " << owner_
+                       << ", which has memory already";
+  CH_CHECK_GE(block.bytes(), bytes_) << "memory attached to " << owner_;
+  block_ = std::move(block);
+  data_ = block_.data();
+  device_ = device;
+  attached_ = true;
+}
+
+void Storage::AttachBorrowed(std::byte* data, Device device) {
+  CH_CHECK(!attached_) << "attaching memory to " << owner_
+                       << ", which has memory already";
+  data_ = data;
+  device_ = device;
+  attached_ = true;
+}
+
+Block Storage::Detach() {
+  CH_CHECK(attached_) << "detaching the memory of " << owner_
+                      << ", which has none";
+  data_ = nullptr;
+  device_ = Device::Meta();
+  attached_ = false;
+  return std::move(block_);
+}
+
+void Storage::FailDetached() const {
+  CH_CHECK(false) << "the memory of " << owner_ << " (" << bytes_
+                  << " bytes) was touched while it is not attached: its owner "
+                     "gives it memory only for the time of its use";
+  __builtin_unreachable();
+}
+
+}  // namespace crosshatch
