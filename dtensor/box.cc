@@ -2,7 +2,6 @@
 #include "crosshatch/dtensor/box.h"
 
 #include "absl/strings/str_cat.h"
-
 #include "crosshatch/base/check.h"
 
 namespace crosshatch {

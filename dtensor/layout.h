@@ -30,7 +30,6 @@
 #include "absl/container/inlined_vector.h"
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
-
 #include "crosshatch/base/reduce_op.h"
 #include "crosshatch/dtensor/box.h"
 #include "crosshatch/dtensor/placement.h"

@@ -8,7 +8,6 @@
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
 #include "absl/strings/strip.h"
-
 #include "crosshatch/base/status_macros.h"
 
 namespace crosshatch {

@@ -17,7 +17,6 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "absl/types/span.h"
-
 #include "crosshatch/base/reduce_op.h"
 
 namespace crosshatch {

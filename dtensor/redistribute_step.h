@@ -86,8 +86,8 @@ struct RedistributeStep {
 /// What one rank does in a step. Lists are by index in the group; a box without
 /// elements means nothing for that peer. As shards are boxes, one box says all.
 ///
-/// kLocal, kToPartial: lists of one, the copy to make (none if this rank's
-///     part of a kToPartial step is just the fill).
+/// kLocal, kToPartial: lists of one, the copy to make; empty lists where there
+///     is none (no elements, or a kToPartial step that only fills here).
 /// kAllReduce: lists of one, the whole shard.
 /// kReduceScatter: sends[r] is r's destination box; receives[r] the whole
 ///     destination, which takes the reduction of all.

@@ -1,0 +1,102 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "crosshatch/dtensor/dtensor_runtime.h"
+
+#include <optional>
+#include <string>
+
+#include "absl/strings/str_cat.h"
+#include "crosshatch/base/check.h"
+#include "crosshatch/base/event_sink.h"
+#include "crosshatch/dtensor/dispatch_plan.h"
+#include "crosshatch/dtensor/op_rules.h"
+
+namespace crosshatch {
+namespace {
+
+// The address is the slot's key.
+constexpr char kSlot = 0;
+
+// A program whose shapes never repeat must not grow the caches for ever.
+constexpr size_t kMaxPlans = 1 << 16;
+
+}  // namespace
+
+DTensorRuntime& DTensorRuntime::Current() {
+  auto& slot = RankContext::Current().extension(&kSlot);
+  if (slot == nullptr) slot = std::make_unique<DTensorRuntime>();
+  return static_cast<DTensorRuntime&>(*slot);
+}
+
+DTensorRuntime::DTensorRuntime() : context_(RankContext::Current()) {}
+DTensorRuntime::~DTensorRuntime() = default;
+
+const InternedLayout& DTensorRuntime::Intern(const Layout& layout) {
+  auto& entry = layouts_[layout];
+  if (entry == nullptr) {
+    std::optional<MeshCoordinate> here =
+        layout.mesh().CoordinateOf(context_.world_rank());
+    CH_CHECK(here.has_value())
+        << "rank " << context_.world_rank() << " is not on "
+        << layout.mesh().ToString() << " and can hold no tensor on it";
+    entry = std::make_unique<InternedLayout>(
+        InternedLayout{static_cast<int64_t>(layouts_.size()), layout, *here});
+  }
+  return *entry;
+}
+
+const PreparedPlan& DTensorRuntime::Plan(const InternedLayout& from,
+                                         const InternedLayout& to,
+                                         ShapeView shape,
+                                         int64_t element_size) {
+  absl::InlinedVector<int64_t, 16> key = {from.id, to.id, element_size};
+  key.insert(key.end(), shape.begin(), shape.end());
+  if (plans_.size() > kMaxPlans) plans_.clear();
+  auto& plan = plans_[key];
+  if (plan == nullptr) {
+    absl::StatusOr<RedistributePlan> made =
+        PlanRedistribute(from.layout, to.layout, shape, element_size);
+    CH_CHECK_OK(made.status());
+    plan = std::make_unique<PreparedPlan>(
+        Prepare(*std::move(made), shape, from.here));
+  }
+  return *plan;
+}
+
+Tensor DTensorRuntime::Redistribute(const PreparedPlan& plan,
+                                    const Tensor& local, const DeviceMesh& mesh,
+                                    const char* for_op) {
+  if (plan.stays) return local;
+  (for_op == nullptr ? counts_.explicit_calls : counts_.implicit_calls) += 1;
+  counts_.collectives += plan.plan.cost.launches;
+  counts_.bytes += plan.plan.cost.bytes;
+  CH_CHECK(for_op == nullptr || !forbids_implicit_ ||
+           plan.plan.cost.launches == 0)
+      << for_op << ": an input would be redistributed, which this scope "
+      << "forbids: " << plan.plan.ToString();
+  if (EventSink* sink = context_.sink(); sink != nullptr) {
+    const std::string subject = absl::StrCat(plan.plan.from.ToString(), " -> ",
+                                             plan.plan.to.ToString());
+    const std::string where = for_op == nullptr ? "" : for_op;
+    sink->Write({.kind = EventKind::kRedistribute,
+                 .what = for_op == nullptr ? "explicit" : "implicit",
+                 .subject = &subject,
+                 .where = for_op == nullptr ? nullptr : &where,
+                 .bytes = plan.plan.cost.bytes});
+  }
+  return Execute(plan, local, mesh);
+}
+
+const OpRuleEntry* DTensorRuntime::RuleOf(const OpInfo& info) const {
+  if (auto own = rules_.find(&info); own != rules_.end()) return &own->second;
+  const OpRuleTable& table = BuiltinOpRules();
+  auto built_in = table.find(&info);
+  return built_in == table.end() ? nullptr : &built_in->second;
+}
+
+void DTensorRuntime::AddRule(const OpInfo& info, OpRuleEntry entry) {
+  rules_[&info] = std::move(entry);
+  // Plans made by an earlier rule of the op are void.
+  dispatch_plans_.clear();
+}
+
+}  // namespace crosshatch

@@ -1,0 +1,149 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "crosshatch/dtensor/redistribute_executor.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
+#include "crosshatch/base/status_macros.h"
+#include "crosshatch/comm/communicator.h"
+#include "crosshatch/dtensor/segments.h"
+#include "crosshatch/tensor/creation.h"
+#include "crosshatch/tensor/ops/in_place.h"
+#include "crosshatch/tensor/rank_context.h"
+
+namespace crosshatch {
+namespace {
+
+using Kind = RedistributeStepKind;
+
+Tensor ViewOf(const Tensor& t, const Box& box) {
+  int64_t offset = t.storage_offset();
+  for (int d = 0; d < box.ndim(); ++d) {
+    offset += box.offsets[d] * t.strides()[d];
+  }
+  return MakeView(t.storage(), offset, box.sizes, t.strides(), t.dtype());
+}
+
+bool IsWhole(const Box& box, ShapeView sizes) {
+  return std::all_of(box.offsets.begin(), box.offsets.end(),
+                     [](int64_t offset) { return offset == 0; }) &&
+         std::equal(box.sizes.begin(), box.sizes.end(), sizes.begin(),
+                    sizes.end());
+}
+
+// A step without communication.
+Tensor RunLocal(const RedistributeStep& step, const PreparedPlan::Step& part,
+                const Tensor& source) {
+  const bool copies = !part.boxes.sends.empty();
+  if (copies && IsWhole(part.boxes.receives[0], part.sizes)) {
+    return ViewOf(source, part.boxes.sends[0]);
+  }
+  Tensor destination = Empty(part.sizes, source.dtype());
+  if (NumElements(part.sizes) == 0) return destination;
+  FillInPlaceOp(step.FillValue()).Forward({destination});
+  if (copies) {
+    CopyInPlaceOp().Forward({ViewOf(destination, part.boxes.receives[0]),
+                             ViewOf(source, part.boxes.sends[0])});
+  }
+  return destination;
+}
+
+Collective CollectiveOf(const RedistributeStep& step,
+                        const PreparedPlan::Step& part, const Tensor& source,
+                        const Tensor& destination) {
+  Collective collective;
+  collective.dtype = source.dtype();
+  collective.reduce_op = step.op;
+  collective.scale = 1.0 / static_cast<double>(step.divisor);
+  collective.label = part.label;
+  const auto send = [&](size_t i) {
+    collective.send.push_back(SegmentsOf(source, part.boxes.sends[i]));
+  };
+  const auto receive = [&](size_t i) {
+    collective.recv.push_back(SegmentsOf(destination, part.boxes.receives[i]));
+  };
+  const size_t peers = part.boxes.sends.size();
+  switch (step.kind) {
+    case Kind::kAllGather:
+      collective.kind = CollectiveKind::kAllGather;
+      send(0);
+      for (size_t i = 0; i < peers; ++i) receive(i);
+      break;
+    case Kind::kAllToAll:
+      collective.kind = CollectiveKind::kAllToAll;
+      for (size_t i = 0; i < peers; ++i) send(i);
+      for (size_t i = 0; i < peers; ++i) receive(i);
+      break;
+    case Kind::kReduceScatter:
+      collective.kind = CollectiveKind::kReduceScatter;
+      for (size_t i = 0; i < peers; ++i) send(i);
+      receive(part.boxes.self);
+      break;
+    case Kind::kAllReduce:
+      collective.kind = CollectiveKind::kAllReduce;
+      send(0);
+      receive(0);
+      break;
+    case Kind::kLocal:
+    case Kind::kToPartial:
+      break;
+  }
+  return collective;
+}
+
+absl::Status Issue(const RedistributeStep& step, const PreparedPlan::Step& part,
+                   const Tensor& source, const Tensor& destination,
+                   const DeviceMesh& mesh) {
+  Stream& stream = RankContext::Current().current_stream();
+  CH_ASSIGN_OR_RETURN(Communicator * communicator,
+                      mesh.communicator(step.axes, stream.name()));
+  return communicator->Issue(CollectiveOf(step, part, source, destination),
+                             stream);
+}
+
+}  // namespace
+
+PreparedPlan Prepare(RedistributePlan plan, ShapeView global_shape,
+                     absl::Span<const int> coordinate) {
+  PreparedPlan prepared = {.plan = std::move(plan)};
+  prepared.stays = true;
+  for (const RedistributeStep& step : prepared.plan.steps) {
+    PreparedPlan::Step part = {
+        .boxes = StepTransfers(step, global_shape, coordinate),
+        .sizes = step.to.LocalShape(global_shape, coordinate),
+        .label = absl::StrCat("redistribute ", step.from.ToString(), " -> ",
+                              step.to.ToString()),
+    };
+    prepared.stays = prepared.stays && step.kind == Kind::kLocal &&
+                     step.from.LocalBox(global_shape, coordinate) ==
+                         step.to.LocalBox(global_shape, coordinate);
+    prepared.steps.push_back(std::move(part));
+  }
+  return prepared;
+}
+
+Tensor Execute(const PreparedPlan& plan, const Tensor& local,
+               const DeviceMesh& mesh) {
+  if (plan.stays) return local;
+  Tensor current = local;
+  for (size_t i = 0; i < plan.steps.size(); ++i) {
+    const RedistributeStep& step = plan.plan.steps[i];
+    const PreparedPlan::Step& part = plan.steps[i];
+    if (!step.communicates()) {
+      current = RunLocal(step, part, current);
+      continue;
+    }
+    Tensor destination = Empty(part.sizes, current.dtype());
+    // Empty lists: no member of the group has anything to reduce.
+    if (!part.boxes.sends.empty()) {
+      absl::Status status = Issue(step, part, current, destination, mesh);
+      if (!status.ok()) RankContext::Current().Poison(std::move(status));
+    }
+    current = std::move(destination);
+  }
+  return current;
+}
+
+}  // namespace crosshatch

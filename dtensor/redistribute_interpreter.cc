@@ -1,0 +1,190 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "crosshatch/dtensor/redistribute_interpreter.h"
+
+#include <algorithm>
+#include <limits>
+#include <utility>
+
+#include "crosshatch/base/check.h"
+
+namespace crosshatch {
+namespace {
+
+using Kind = RedistributeStepKind;
+
+constexpr double kUnwritten = std::numeric_limits<double>::infinity();
+
+/// Positions of the elements of `box` in a tensor of shape `shape`.
+std::vector<int64_t> PositionsIn(ShapeView shape, const Box& box) {
+  CH_CHECK(Contains(WholeBox(shape), box))
+      << ToString(box) << " of " << ToString(shape);
+  std::vector<int64_t> positions = {0};
+  for (int d = 0; d < box.ndim(); ++d) {
+    std::vector<int64_t> next;
+    next.reserve(positions.size() * box.sizes[d]);
+    for (int64_t position : positions) {
+      for (int64_t i = 0; i < box.sizes[d]; ++i) {
+        next.push_back(position * shape[d] + box.offsets[d] + i);
+      }
+    }
+    positions = std::move(next);
+  }
+  return positions;
+}
+
+/// Writes `values` to `box` of a tensor of shape `shape`, which must be
+/// unwritten there.
+void Paste(const Values& values, ShapeView shape, const Box& box,
+           Values& tensor) {
+  const std::vector<int64_t> positions = PositionsIn(shape, box);
+  CH_CHECK_EQ(positions.size(), values.size());
+  for (size_t i = 0; i < positions.size(); ++i) {
+    CH_CHECK(tensor[positions[i]] == kUnwritten) << "written twice";
+    tensor[positions[i]] = values[i];
+  }
+}
+
+std::vector<Values> RunStep(const RedistributeStep& step, ShapeView shape,
+                            int64_t element_size,
+                            const std::vector<Values>& shards,
+                            RedistributeCost& cost) {
+  const MeshLayout& mesh = step.from.mesh();
+  std::vector<TransferBoxes> transfers;
+  std::vector<Values> results;
+  for (int i = 0; i < mesh.size(); ++i) {
+    const MeshCoordinate at = mesh.CoordinateAt(i);
+    transfers.push_back(StepTransfers(step, shape, at));
+    results.emplace_back(step.to.LocalBox(shape, at).numel(), kUnwritten);
+  }
+  int64_t most = 0;
+  for (int i = 0; i < mesh.size(); ++i) {
+    const MeshCoordinate at = mesh.CoordinateAt(i);
+    const Shape local = step.to.LocalShape(shape, at);
+    const TransferBoxes& mine = transfers[i];
+    Values& result = results[i];
+    int64_t received = 0;
+    if (!step.communicates()) {
+      CH_CHECK_EQ(mine.sends.size(), mine.receives.size());
+      for (size_t c = 0; c < mine.sends.size(); ++c) {
+        Paste(Cut(shards[i], step.from.LocalShape(shape, at), mine.sends[c]),
+              local, mine.receives[c], result);
+      }
+      if (step.kind == Kind::kToPartial) {
+        std::replace(result.begin(), result.end(), kUnwritten,
+                     static_cast<double>(step.FillValue()));
+      }
+    } else {
+      CH_CHECK(std::is_sorted(step.axes.begin(), step.axes.end()));
+      const std::vector<int> group = mesh.GroupRanks(step.axes, at);
+      std::vector<Values> arrived;
+      for (size_t peer = 0; peer < group.size(); ++peer) {
+        const MeshCoordinate place = *mesh.CoordinateOf(group[peer]);
+        const int p = static_cast<int>(
+            std::find(mesh.ranks().begin(), mesh.ranks().end(), group[peer]) -
+            mesh.ranks().begin());
+        const Shape source = step.from.LocalShape(shape, place);
+        if (step.kind == Kind::kAllReduce) {
+          CH_CHECK(local == source);
+          arrived.push_back(shards[p]);
+          continue;
+        }
+        CH_CHECK_EQ(mine.sends.size(), group.size());
+        CH_CHECK_EQ(group[mine.self], mesh.ranks()[i]);
+        const Box& sent = transfers[p].sends[mine.self];
+        CH_CHECK_EQ(sent.numel(), mine.receives[peer].numel());
+        if (step.kind == Kind::kAllGather) {
+          CH_CHECK(sent == transfers[p].sends[0]);
+        }
+        const Values values = Cut(shards[p], source, sent);
+        if (static_cast<int>(peer) != mine.self) received += values.size();
+        if (step.kind == Kind::kReduceScatter) {
+          CH_CHECK(mine.receives[peer] == WholeBox(local));
+          arrived.push_back(values);
+        } else {
+          CH_CHECK(sent.empty() || sent.sizes == mine.receives[peer].sizes);
+          Paste(values, local, mine.receives[peer], result);
+        }
+      }
+      for (size_t e = 0; !arrived.empty() && e < result.size(); ++e) {
+        std::vector<double> summands;
+        for (const Values& values : arrived) summands.push_back(values.at(e));
+        result[e] = ReduceValues(step.op, summands) / step.divisor;
+      }
+      if (step.kind == Kind::kAllReduce) {
+        const int64_t n = static_cast<int64_t>(result.size());
+        received = 2 * (n - n / static_cast<int64_t>(group.size()));
+      }
+    }
+    CH_CHECK(std::find(result.begin(), result.end(), kUnwritten) ==
+             result.end())
+        << "not all written by " << step.ToString() << " from "
+        << step.from.ToString();
+    most = std::max(most, received);
+  }
+  cost.bytes += most * element_size;
+  cost.launches += step.communicates() ? 1 : 0;
+  return results;
+}
+
+}  // namespace
+
+Values Cut(const Values& tensor, ShapeView shape, const Box& box) {
+  if (box.empty()) return {};
+  Values values;
+  for (int64_t position : PositionsIn(shape, box)) {
+    values.push_back(tensor.at(position));
+  }
+  return values;
+}
+
+std::vector<Values> CutAll(const Layout& layout, ShapeView shape,
+                           const DenseAt& dense) {
+  std::vector<Values> shards;
+  for (int i = 0; i < layout.mesh().size(); ++i) {
+    const MeshCoordinate at = layout.mesh().CoordinateAt(i);
+    shards.push_back(Cut(dense(at), shape, layout.LocalBox(shape, at)));
+  }
+  return shards;
+}
+
+double ReduceValues(ReduceOp op, const std::vector<double>& values) {
+  double result = values.at(0);
+  for (size_t i = 1; i < values.size(); ++i) {
+    switch (op) {
+      case ReduceOp::kSum:
+      case ReduceOp::kAvg:
+        result += values[i];
+        break;
+      case ReduceOp::kProduct:
+        result *= values[i];
+        break;
+      case ReduceOp::kMin:
+        result = std::min(result, values[i]);
+        break;
+      case ReduceOp::kMax:
+        result = std::max(result, values[i]);
+        break;
+    }
+  }
+  return op == ReduceOp::kAvg ? result / static_cast<double>(values.size())
+                              : result;
+}
+
+std::vector<Values> RunPlan(const RedistributePlan& plan, ShapeView shape,
+                            int64_t element_size, std::vector<Values> shards) {
+  RedistributeCost cost;
+  const Layout* layout = &plan.from;
+  for (const RedistributeStep& step : plan.steps) {
+    CH_CHECK(step.from == *layout) << "steps do not join up:\n"
+                                   << plan.ToString();
+    shards = RunStep(step, shape, element_size, shards, cost);
+    layout = &step.to;
+  }
+  CH_CHECK(*layout == plan.to) << plan.ToString();
+  CH_CHECK(cost == plan.cost) << cost.bytes << " bytes in " << cost.launches
+                              << " collectives instead of\n"
+                              << plan.ToString();
+  return shards;
+}
+
+}  // namespace crosshatch

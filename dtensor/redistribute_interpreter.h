@@ -1,0 +1,45 @@
+// SPDX-License-Identifier: Apache-2.0
+#ifndef CROSSHATCH_DTENSOR_REDISTRIBUTE_INTERPRETER_H_
+#define CROSSHATCH_DTENSOR_REDISTRIBUTE_INTERPRETER_H_
+
+/// \file
+/// For tests: runs redistribution plans on one thread that holds the shards of
+/// all ranks, checking what a plan promises as it goes.
+
+#include <functional>
+#include <vector>
+
+#include "crosshatch/dtensor/box.h"
+#include "crosshatch/dtensor/layout.h"
+#include "crosshatch/dtensor/redistribute_plan.h"
+#include "crosshatch/tensor/shape.h"
+
+namespace crosshatch {
+
+/// Elements in row-major order.
+using Values = std::vector<double>;
+
+/// The part `box` of a tensor of shape `shape`.
+Values Cut(const Values& tensor, ShapeView shape, const Box& box);
+
+/// Gives the dense tensor that ranks at `coordinate` hold a shard of: the
+/// tensor itself, or a summand where the layout is partial.
+using DenseAt = std::function<const Values&(const MeshCoordinate& coordinate)>;
+
+/// The shards of all ranks, by row-major position on the mesh.
+std::vector<Values> CutAll(const Layout& layout, ShapeView shape,
+                           const DenseAt& dense);
+
+/// The reduction of `values` with `op`.
+double ReduceValues(ReduceOp op, const std::vector<double>& values);
+
+/// The shards after `plan`, given those before, by row-major position. Aborts
+/// unless the plan's steps join up, each pair of ranks agrees on what passes
+/// between them, each element of a result is written exactly once, and the
+/// bytes received (as StepCost counts them) are what the plan says.
+std::vector<Values> RunPlan(const RedistributePlan& plan, ShapeView shape,
+                            int64_t element_size, std::vector<Values> shards);
+
+}  // namespace crosshatch
+
+#endif  // CROSSHATCH_DTENSOR_REDISTRIBUTE_INTERPRETER_H_
