@@ -1,0 +1,68 @@
+// SPDX-License-Identifier: Apache-2.0
+#ifndef CROSSHATCH_EXAMPLES_METRICS_H_
+#define CROSSHATCH_EXAMPLES_METRICS_H_
+
+/// \file
+/// What train_lm measures of a step, and the file it writes it to.
+
+#include <cstdint>
+#include <fstream>
+#include <map>
+#include <optional>
+#include <string>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "crosshatch/comm/communicator.h"
+#include "crosshatch/comm/world.h"
+#include "crosshatch/tensor/allocator.h"
+
+namespace crosshatch::examples {
+
+/// Calls and bytes received, by mesh axis ("fsdp", or several joined by ",")
+/// and collective ("all_gather").
+using Traffic =
+    std::map<std::string, std::map<std::string, CommunicatorStats::Count>>;
+
+/// Of this rank, over all its communicators, since the run began.
+Traffic TotalTraffic(const World& world);
+/// Entries of `later` less those of `earlier`, without those that are zero.
+Traffic Difference(const Traffic& later, const Traffic& earlier);
+
+struct StepMetrics {
+  int64_t step = 0;  ///< From 1.
+  /// Unset in a dry run, which computes nothing.
+  std::optional<double> loss;
+  std::optional<double> grad_norm;
+  double step_ms = 0;
+  double tokens_per_s = 0;  ///< Of the whole job.
+  /// Of this rank, within the step.
+  MemoryStats memory;
+  int64_t copied_bytes = 0;
+  Traffic traffic;
+};
+
+/// A JSON object on one line, without the line's end:
+/// {"step":1,"loss":5.5,"grad_norm":1.2,"tokens_per_s":1000.0,"step_ms":10.0,
+///  "rank":0,"peak_bytes":{"parameter":N,...,"total":N},"copied_bytes":0,
+///  "moved":{"fsdp":{"all_gather":{"calls":N,"bytes":N},...},...}}
+std::string ToJson(const StepMetrics& metrics, int rank);
+
+/// A file of such lines. Without a path it takes them and does nothing.
+class MetricsFile {
+ public:
+  /// \error kInvalidArgument if the file cannot be written.
+  static absl::StatusOr<MetricsFile> Open(const std::string& path);
+  /// \error kInternal, e.g. for a full disk.
+  absl::Status Write(const StepMetrics& metrics, int rank);
+
+ private:
+  explicit MetricsFile(std::string path) : path_(std::move(path)) {}
+
+  std::string path_;
+  std::ofstream file_;
+};
+
+}  // namespace crosshatch::examples
+
+#endif  // CROSSHATCH_EXAMPLES_METRICS_H_

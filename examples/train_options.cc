@@ -1,0 +1,260 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "crosshatch/examples/train_options.h"
+
+#include <algorithm>
+
+#include "absl/flags/flag.h"
+#include "absl/flags/parse.h"
+#include "absl/flags/reflection.h"
+#include "absl/flags/usage.h"
+#include "absl/flags/usage_config.h"
+#include "absl/strings/match.h"
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
+#include "crosshatch/base/status_macros.h"
+
+ABSL_FLAG(std::string, mesh, "fsdp:1",
+          "The mesh as AXIS:SIZE,... of the axes replicate, fsdp and tp.");
+ABSL_FLAG(std::string, backend, "local",
+          "local: every rank is a thread of this process. fake: a dry run of "
+          "one rank, which prints the plan, bytes and peaks and computes "
+          "nothing.");
+ABSL_FLAG(int, fake_rank, 0, "The rank that --backend=fake runs.");
+ABSL_FLAG(std::vector<std::string>, text, {},
+          "Text files to train on; each byte is a token.");
+ABSL_FLAG(std::string, tokens, "",
+          "A file of tokens to train on, little-endian uint16.");
+ABSL_FLAG(std::string, model, "",
+          "A directory with a Llama model in Hugging Face's layout to start "
+          "from. Without it a new model is made of the sizes below.");
+ABSL_FLAG(int64_t, dim, 128, "Width of the residual stream.");
+ABSL_FLAG(int64_t, layers, 4, "Number of blocks.");
+ABSL_FLAG(int64_t, heads, 4, "Number of query heads.");
+ABSL_FLAG(int64_t, kv_heads, 0,
+          "Number of key and value heads; 0: as many as query heads.");
+ABSL_FLAG(int64_t, ffn, 352, "Inner width of the MLP.");
+ABSL_FLAG(int64_t, vocab, 256, "Number of distinct tokens.");
+ABSL_FLAG(int64_t, global_batch, 8, "Rows of a step, over all ranks.");
+ABSL_FLAG(int64_t, seq_len, 128, "Tokens of a row.");
+ABSL_FLAG(int64_t, steps, 200, "Steps to train.");
+ABSL_FLAG(double, lr, 2e-3, "Learning rate.");
+ABSL_FLAG(double, beta1, 0.9, "AdamW's decay of the mean of gradients.");
+ABSL_FLAG(double, beta2, 0.95, "AdamW's decay of the mean of their squares.");
+ABSL_FLAG(double, eps, 1e-8, "AdamW's epsilon.");
+ABSL_FLAG(double, weight_decay, 0.1, "AdamW's decoupled weight decay.");
+ABSL_FLAG(double, clip_norm, 1.0,
+          "Gradients are clipped to this global L2 norm; 0: not at all.");
+ABSL_FLAG(uint64_t, seed, 0, "Seed of the initial weights.");
+ABSL_FLAG(absl::Duration, timeout, absl::Minutes(10),
+          "How long one rank may keep the others waiting, e.g. 30s.");
+ABSL_FLAG(std::string, dtype, "float32",
+          "Element type of compute: float32 or bfloat16. Master weights stay "
+          "float32.");
+ABSL_FLAG(std::string, metrics, "",
+          "A file to write a JSON object a step to.");
+ABSL_FLAG(std::string, save, "",
+          "A directory to save the trained model to, in Hugging Face's layout.");
+ABSL_FLAG(bool, overwrite, false,
+          "Let --save replace a directory that is not empty.");
+
+namespace crosshatch::examples {
+namespace {
+
+constexpr char kUsage[] =
+    "Trains a Llama-style language model on a mesh of ranks.\n\n"
+    "  train_lm --text=FILE,... [--mesh=fsdp:2,tp:2] [flags]\n"
+    "  train_lm --tokens=FILE --model=DIR [--save=DIR] [flags]";
+
+absl::Status CheckAtLeast(const char* flag, double value, double least) {
+  if (value >= least) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrCat("--", flag, "=", value, ": must be at least ", least));
+}
+
+absl::Status CheckFraction(const char* flag, double value) {
+  if (value >= 0 && value < 1) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat(
+      "--", flag, "=", value, ": must be at least 0 and below 1"));
+}
+
+absl::StatusOr<Backend> ParseBackend(const std::string& name) {
+  if (name == "local") return Backend::kLocal;
+  if (name == "fake") return Backend::kFake;
+  return absl::InvalidArgumentError(
+      absl::StrCat("--backend=", name, ": must be local or fake"));
+}
+
+absl::StatusOr<DType> ParseDType(const std::string& name) {
+  if (name == "float32") return kFloat32;
+  if (name == "bfloat16") return kBFloat16;
+  return absl::InvalidArgumentError(
+      absl::StrCat("--dtype=", name, ": must be float32 or bfloat16"));
+}
+
+absl::Status CheckSource(const TrainOptions& options) {
+  if (options.text.empty() == options.tokens.empty()) {
+    return absl::InvalidArgumentError(
+        "name what to train on: either --text=FILE,... or --tokens=FILE");
+  }
+  return absl::OkStatus();
+}
+
+bool IsGiven(const char* flag) {
+  const absl::CommandLineFlag& found = *absl::FindCommandLineFlag(flag);
+  return found.CurrentValue() != found.DefaultValue();
+}
+
+// Flags that would have no effect beside others.
+absl::Status CheckConflicts(const TrainOptions& options) {
+  for (const char* flag : {"dim", "layers", "heads", "kv_heads", "ffn", "vocab",
+                           "seed"}) {
+    if (!options.model_dir.empty() && IsGiven(flag)) {
+      return absl::InvalidArgumentError(absl::StrCat(
+          "--", flag, " describes a new model, but --model=",
+          options.model_dir, " brings its own"));
+    }
+  }
+  if (options.backend != Backend::kFake && IsGiven("fake_rank")) {
+    return absl::InvalidArgumentError(
+        "--fake_rank is for --backend=fake: other backends run all ranks");
+  }
+  if (options.backend == Backend::kFake && !options.save_dir.empty()) {
+    return absl::InvalidArgumentError(
+        "--save: --backend=fake computes nothing that could be saved");
+  }
+  return absl::OkStatus();
+}
+
+absl::Status CheckNumbers(const TrainOptions& options) {
+  CH_RETURN_IF_ERROR(
+      CheckAtLeast("global_batch", static_cast<double>(options.global_batch), 1));
+  CH_RETURN_IF_ERROR(
+      CheckAtLeast("seq_len", static_cast<double>(options.seq_len), 1));
+  CH_RETURN_IF_ERROR(
+      CheckAtLeast("steps", static_cast<double>(options.steps), 1));
+  CH_RETURN_IF_ERROR(CheckAtLeast("lr", options.lr, 0));
+  CH_RETURN_IF_ERROR(CheckFraction("beta1", options.beta1));
+  CH_RETURN_IF_ERROR(CheckFraction("beta2", options.beta2));
+  CH_RETURN_IF_ERROR(CheckAtLeast("eps", options.eps, 0));
+  CH_RETURN_IF_ERROR(CheckAtLeast("weight_decay", options.weight_decay, 0));
+  CH_RETURN_IF_ERROR(CheckAtLeast("clip_norm", options.clip_norm, 0));
+  if (options.timeout <= absl::ZeroDuration()) {
+    return absl::InvalidArgumentError("--timeout: must be above zero");
+  }
+  if (options.fake_rank < 0 || options.fake_rank >= options.world_size()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("--fake_rank=", options.fake_rank, ": the mesh has ranks ",
+                     "0 to ", options.world_size() - 1));
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+int TrainOptions::world_size() const {
+  int size = 1;
+  for (const MeshAxis& axis : mesh) size *= axis.size;
+  return size;
+}
+
+int TrainOptions::AxisSize(absl::string_view name) const {
+  for (const MeshAxis& axis : mesh) {
+    if (axis.name == name) return axis.size;
+  }
+  return 1;
+}
+
+absl::StatusOr<std::vector<MeshAxis>> ParseMesh(const std::string& text) {
+  std::vector<MeshAxis> axes;
+  bool has_fsdp = false;
+  int64_t ranks = 1;
+  const std::vector<std::string> parts = absl::StrSplit(text, ',');
+  for (const std::string& part : parts) {
+    const std::vector<std::string> halves = absl::StrSplit(part, ':');
+    int size = 0;
+    if (halves.size() != 2 || !absl::SimpleAtoi(halves[1], &size) || size < 1) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("--mesh=", text, ": \"", part,
+                       "\" is not AXIS:SIZE with a size of 1 or more"));
+    }
+    const std::string& name = halves[0];
+    if (name != "replicate" && name != "fsdp" && name != "tp") {
+      return absl::InvalidArgumentError(
+          absl::StrCat("--mesh=", text, ": unknown axis \"", name,
+                       "\"; there are replicate, fsdp and tp"));
+    }
+    for (const MeshAxis& axis : axes) {
+      if (axis.name == name) {
+        return absl::InvalidArgumentError(absl::StrCat(
+            "--mesh=", text, ": the axis \"", name, "\" comes twice"));
+      }
+    }
+    has_fsdp = has_fsdp || name == "fsdp";
+    ranks *= size;
+    if (ranks > 1 << 20) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("--mesh=", text, ": more than ", 1 << 20, " ranks"));
+    }
+    axes.push_back({name, size});
+  }
+  if (!has_fsdp) {
+    // Outside of tp, inside of replicate: where it would be.
+    const auto at = std::find_if(axes.begin(), axes.end(), [](const auto& a) {
+      return a.name == "tp";
+    });
+    axes.insert(at, {"fsdp", 1});
+  }
+  return axes;
+}
+
+absl::StatusOr<TrainOptions> ParseTrainOptions(int argc, char** argv) {
+  absl::SetProgramUsageMessage(kUsage);
+  absl::FlagsUsageConfig usage;
+  // The flags of this file are the program's, whatever the file of main().
+  usage.contains_help_flags = [](absl::string_view file) {
+    return absl::EndsWith(file, "train_options.cc");
+  };
+  absl::SetFlagsUsageConfig(usage);
+  const std::vector<char*> rest = absl::ParseCommandLine(argc, argv);
+  if (rest.size() > 1) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("\"", rest[1], "\" is not a flag; flags are --NAME=VALUE"));
+  }
+
+  TrainOptions options;
+  CH_ASSIGN_OR_RETURN(options.mesh, ParseMesh(absl::GetFlag(FLAGS_mesh)));
+  CH_ASSIGN_OR_RETURN(options.backend,
+                      ParseBackend(absl::GetFlag(FLAGS_backend)));
+  options.fake_rank = absl::GetFlag(FLAGS_fake_rank);
+  options.text = absl::GetFlag(FLAGS_text);
+  options.tokens = absl::GetFlag(FLAGS_tokens);
+  options.model_dir = absl::GetFlag(FLAGS_model);
+  options.config.dim = absl::GetFlag(FLAGS_dim);
+  options.config.layers = absl::GetFlag(FLAGS_layers);
+  options.config.heads = absl::GetFlag(FLAGS_heads);
+  options.config.kv_heads = absl::GetFlag(FLAGS_kv_heads);
+  options.config.ffn = absl::GetFlag(FLAGS_ffn);
+  options.config.vocab = absl::GetFlag(FLAGS_vocab);
+  options.global_batch = absl::GetFlag(FLAGS_global_batch);
+  options.seq_len = absl::GetFlag(FLAGS_seq_len);
+  options.steps = absl::GetFlag(FLAGS_steps);
+  options.lr = absl::GetFlag(FLAGS_lr);
+  options.beta1 = absl::GetFlag(FLAGS_beta1);
+  options.beta2 = absl::GetFlag(FLAGS_beta2);
+  options.eps = absl::GetFlag(FLAGS_eps);
+  options.weight_decay = absl::GetFlag(FLAGS_weight_decay);
+  options.clip_norm = absl::GetFlag(FLAGS_clip_norm);
+  options.seed = absl::GetFlag(FLAGS_seed);
+  options.timeout = absl::GetFlag(FLAGS_timeout);
+  CH_ASSIGN_OR_RETURN(options.dtype, ParseDType(absl::GetFlag(FLAGS_dtype)));
+  options.metrics = absl::GetFlag(FLAGS_metrics);
+  options.save_dir = absl::GetFlag(FLAGS_save);
+  options.overwrite = absl::GetFlag(FLAGS_overwrite);
+  CH_RETURN_IF_ERROR(CheckSource(options));
+  CH_RETURN_IF_ERROR(CheckConflicts(options));
+  CH_RETURN_IF_ERROR(CheckNumbers(options));
+  return options;
+}
+
+}  // namespace crosshatch::examples

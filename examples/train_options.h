@@ -1,0 +1,68 @@
+// SPDX-License-Identifier: Apache-2.0
+#ifndef CROSSHATCH_EXAMPLES_TRAIN_OPTIONS_H_
+#define CROSSHATCH_EXAMPLES_TRAIN_OPTIONS_H_
+
+/// \file
+/// The options of train_lm, as values; the flags they come from are defined in
+/// train_options.cc.
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "absl/time/time.h"
+#include "crosshatch/mesh/mesh_layout.h"
+#include "crosshatch/nn/models/llama_config.h"
+#include "crosshatch/tensor/dtype.h"
+
+namespace crosshatch::examples {
+
+enum class Backend : uint8_t { kLocal, kFake };
+
+struct TrainOptions {
+  /// As given, completed with an fsdp axis of size 1 if it has none.
+  std::vector<MeshAxis> mesh;
+  Backend backend = Backend::kLocal;
+  int fake_rank = 0;
+
+  std::vector<std::string> text;  ///< Files; or
+  std::string tokens;             ///< one file of uint16.
+  std::string model_dir;          ///< Empty: a new model of `config`.
+  nn::LlamaConfig config;
+
+  int64_t global_batch = 0;
+  int64_t seq_len = 0;
+  int64_t steps = 0;
+  double lr = 0;
+  double beta1 = 0;
+  double beta2 = 0;
+  double eps = 0;
+  double weight_decay = 0;
+  double clip_norm = 0;  ///< 0: the norm is reported, nothing is clipped.
+  uint64_t seed = 0;
+  absl::Duration timeout;
+  DType dtype = kFloat32;
+
+  std::string metrics;
+  std::string save_dir;
+  bool overwrite = false;
+
+  int world_size() const;
+  /// Size of an axis; 1 for one that the mesh lacks.
+  int AxisSize(absl::string_view name) const;
+};
+
+/// Parses the command line. `--help` prints the flags and ends the process, as
+/// does a flag that does not exist (with status 1).
+/// \error kInvalidArgument naming the flag and what would be right.
+absl::StatusOr<TrainOptions> ParseTrainOptions(int argc, char** argv);
+
+/// "fsdp:2,tp:2" as axes.
+/// \error kInvalidArgument for an unknown or repeated axis or a bad size.
+absl::StatusOr<std::vector<MeshAxis>> ParseMesh(const std::string& text);
+
+}  // namespace crosshatch::examples
+
+#endif  // CROSSHATCH_EXAMPLES_TRAIN_OPTIONS_H_
