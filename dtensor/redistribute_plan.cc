@@ -99,6 +99,8 @@ Axes FewestCovering(const Layout& from, const Layout& to, int dim,
 Layout Append(const Layout& layout, int axis, int dim, const Layout& like) {
   DimSharding sharding = layout.sharding(dim);
   if (sharding.axes.empty()) sharding.unit = like.unit(dim);
+  // What comes after a fine axis is fine.
+  if (sharding.fine_axes > 0) ++sharding.fine_axes;
   sharding.axes.push_back(axis);
   return layout.WithDim(dim, std::move(sharding));
 }

@@ -192,7 +192,8 @@ TEST(RedistributePlanTest, ScalarsAreOneElement) {
   CheckAllPairs(Mesh({2, 3}), 0, kAllOps, {{}});
 }
 
-/// A layout in which each axis does something at random, with random units.
+/// A layout in which each axis does something at random, with random units that
+/// a random number of axes keep to.
 Layout RandomLayout(const MeshLayout& mesh, int ndim, std::mt19937& random) {
   const auto pick = [&random](int n) {
     return std::uniform_int_distribution<int>(0, n - 1)(random);
@@ -206,10 +207,13 @@ Layout RandomLayout(const MeshLayout& mesh, int ndim, std::mt19937& random) {
     if (choice < ndim) {
       auto& axes = dims[choice].axes;
       axes.insert(axes.begin() + pick(static_cast<int>(axes.size()) + 1), axis);
-      if (pick(3) == 0) dims[choice].unit = 1 + pick(3);
+      if (pick(2) == 0) dims[choice].unit = 1 + pick(3);
     } else if (choice == ndim) {
       partials[axis] = linear ? kAllOps[pick(2)] : other;
     }
+  }
+  for (DimSharding& sharding : dims) {
+    sharding.fine_axes = pick(static_cast<int>(sharding.axes.size()) + 1);
   }
   return Layout(mesh, std::move(dims), std::move(partials));
 }
