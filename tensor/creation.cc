@@ -1,0 +1,96 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "crosshatch/tensor/creation.h"
+
+#include <cstring>
+#include <utility>
+#include <vector>
+
+#include "crosshatch/base/check.h"
+#include "crosshatch/tensor/kernels/kernel_table.h"
+#include "crosshatch/tensor/rank_context.h"
+
+namespace crosshatch {
+
+Tensor Empty(ShapeView sizes, DType dtype) {
+  const int64_t count = NumElements(sizes);
+  CH_CHECK_GE(count, 0) << "a tensor of sizes " << ToString(sizes);
+  RankContext& context = RankContext::Current();
+  auto storage = std::make_shared<Storage>(
+      context.allocator().Allocate(count * SizeOf(dtype),
+                                   context.memory_class(),
+                                   context.current_stream()),
+      context.device());
+  auto impl = std::make_shared<TensorImpl>();
+  impl->storage = std::move(storage);
+  impl->sizes.assign(sizes.begin(), sizes.end());
+  impl->strides = ContiguousStrides(sizes);
+  impl->dtype = dtype;
+  return Tensor(std::move(impl));
+}
+
+Tensor Zeros(ShapeView sizes, DType dtype) { return Full(sizes, 0, dtype); }
+
+Tensor Ones(ShapeView sizes, DType dtype) { return Full(sizes, 1, dtype); }
+
+Tensor Full(ShapeView sizes, double value, DType dtype) {
+  Tensor tensor = Empty(sizes, dtype);
+  if (!tensor.device().is_meta()) {
+    FillArgs args{.value = value};
+    args.shape.ndim = 1;
+    args.shape.sizes[0] = tensor.numel();
+    args.out.data = tensor.raw_data();
+    args.out.dtype = dtype;
+    args.out.strides[0] = 1;
+    RankContext& context = RankContext::Current();
+    context.current_stream().Launch([args, fill = context.kernels().fill](
+                                        KernelContext& on) { fill(args, on); });
+  }
+  return tensor;
+}
+
+Tensor Arange(int64_t n, DType dtype) {
+  Tensor tensor = Empty({n}, dtype);
+  if (!tensor.device().is_meta()) {
+    const ArangeArgs args{.out = tensor.raw_data(), .dtype = dtype, .count = n};
+    RankContext& context = RankContext::Current();
+    context.current_stream().Launch(
+        [args, arange = context.kernels().arange](KernelContext& on) {
+          arange(args, on);
+        });
+  }
+  return tensor;
+}
+
+template <typename T>
+Tensor FromValues(ShapeView sizes, absl::Span<const T> values) {
+  Tensor tensor = Empty(sizes, DTypeOf<T>);
+  CH_CHECK_EQ(tensor.numel(), static_cast<int64_t>(values.size()))
+      << "elements of sizes " << ToString(sizes) << " and values for them";
+  if (tensor.device().is_meta() || values.empty()) return tensor;
+  void* const out = tensor.raw_data();
+  Stream& stream = RankContext::Current().current_stream();
+  if (stream.runs_inline()) {
+    std::memcpy(out, values.data(), values.size() * sizeof(T));
+  } else {
+    // The task runs when the caller's values may be gone.
+    stream.Launch([out, copy = std::vector<T>(values.begin(), values.end())](
+                      KernelContext&) {
+      std::memcpy(out, copy.data(), copy.size() * sizeof(T));
+    });
+  }
+  return tensor;
+}
+
+template Tensor FromValues<float>(ShapeView, absl::Span<const float>);
+template Tensor FromValues<double>(ShapeView, absl::Span<const double>);
+template Tensor FromValues<int32_t>(ShapeView, absl::Span<const int32_t>);
+template Tensor FromValues<int64_t>(ShapeView, absl::Span<const int64_t>);
+
+Tensor Deferred(ShapeView sizes, DType dtype, std::string owner) {
+  auto storage = std::make_shared<Storage>(NumElements(sizes) * SizeOf(dtype),
+                                           std::move(owner));
+  return MakeView(std::move(storage), 0, Shape(sizes.begin(), sizes.end()),
+                  ContiguousStrides(sizes), dtype);
+}
+
+}  // namespace crosshatch

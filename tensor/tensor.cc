@@ -1,0 +1,134 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "crosshatch/tensor/tensor.h"
+
+#include <sstream>
+#include <type_traits>
+#include <utility>
+
+#include "crosshatch/tensor/node.h"
+#include "crosshatch/tensor/rank_context.h"
+
+namespace crosshatch {
+namespace {
+
+// Copies strided elements to row-major `out`, outermost dim first.
+template <typename From, typename To>
+void CopyOut(const From* data, ShapeView sizes, ShapeView strides, To*& out) {
+  if (!sizes.empty()) {
+    for (int64_t i = 0; i < sizes[0]; ++i) {
+      CopyOut(data + i * strides[0], sizes.subspan(1), strides.subspan(1), out);
+    }
+  } else if constexpr (std::is_class_v<From>) {  // A 16-bit float.
+    *out++ = static_cast<To>(static_cast<float>(*data));
+  } else {
+    *out++ = static_cast<To>(*data);
+  }
+}
+
+template <typename To>
+void CopyOut(const Tensor& tensor, To* out) {
+  const auto copy = [&](const auto* data) {
+    CopyOut(data, tensor.sizes(), tensor.strides(), out);
+  };
+  switch (tensor.dtype()) {
+    case DType::kFloat32:
+      return copy(tensor.data<float>());
+    case DType::kFloat64:
+      return copy(tensor.data<double>());
+    case DType::kBFloat16:
+      return copy(tensor.data<BFloat16>());
+    case DType::kFloat16:
+      return copy(tensor.data<Float16>());
+    case DType::kInt32:
+      return copy(tensor.data<int32_t>());
+    case DType::kInt64:
+      return copy(tensor.data<int64_t>());
+    case DType::kUInt16:
+      return copy(tensor.data<uint16_t>());
+    case DType::kBool:
+      return copy(tensor.data<bool>());
+  }
+}
+
+}  // namespace
+
+TensorImpl::TensorImpl() = default;
+TensorImpl::~TensorImpl() = default;
+
+bool Tensor::IsUnique() const {
+  return impl_.use_count() == 1 && impl_->storage.use_count() == 1 &&
+         !impl_->storage->block().empty();
+}
+
+Device Tensor::device() const {
+  return is_distributed() ? RankContext::Current().device()
+                          : impl_->storage->device();
+}
+
+void* Tensor::raw_data() const {
+  CH_CHECK(!is_distributed())
+      << "the address of a distributed tensor: " << Describe();
+  std::byte* const start = impl_->storage->data();
+  if (start == nullptr || numel() == 0) return nullptr;
+  return start + impl_->offset * SizeOf(impl_->dtype);
+}
+
+template <typename T>
+std::vector<T> Tensor::ToVector() const {
+  CH_CHECK(defined()) << "ToVector of an undefined tensor";
+  CH_CHECK(!is_distributed() && !device().is_meta())
+      << "ToVector of " << Describe() << ", whose elements are not all here";
+  RankContext::Current().current_stream().Synchronize();
+  std::vector<T> values(static_cast<size_t>(numel()));
+  if (!values.empty()) CopyOut(*this, values.data());
+  return values;
+}
+
+template std::vector<float> Tensor::ToVector<float>() const;
+template std::vector<double> Tensor::ToVector<double>() const;
+template std::vector<int32_t> Tensor::ToVector<int32_t>() const;
+template std::vector<int64_t> Tensor::ToVector<int64_t>() const;
+
+std::string Tensor::Describe() const {
+  if (!defined()) return "an undefined tensor";
+  if (is_distributed()) return handler()->Describe();
+  std::ostringstream text;
+  text << dtype() << ToString(sizes()) << " on " << device();
+  return text.str();
+}
+
+Tensor MakeView(std::shared_ptr<Storage> storage, int64_t offset, Shape sizes,
+                Shape strides, DType dtype) {
+  CH_CHECK_EQ(sizes.size(), strides.size()) << "sizes and strides of a view";
+  int64_t first = offset, last = offset;
+  bool empty = false;
+  for (size_t i = 0; i < sizes.size(); ++i) {
+    const int64_t extent = (sizes[i] - 1) * strides[i];
+    (extent < 0 ? first : last) += extent;
+    if (sizes[i] == 0) empty = true;
+  }
+  CH_CHECK(empty ||
+           (first >= 0 && (last + 1) * SizeOf(dtype) <= storage->bytes()))
+      << "a view of " << ToString(sizes) << " with strides "
+      << ToString(strides) << " at " << offset << " leaves the "
+      << storage->bytes() << " bytes of its storage";
+  auto impl = std::make_shared<TensorImpl>();
+  impl->storage = std::move(storage);
+  impl->offset = offset;
+  impl->sizes = std::move(sizes);
+  impl->strides = std::move(strides);
+  impl->dtype = dtype;
+  return Tensor(std::move(impl));
+}
+
+Tensor MakeHandled(std::shared_ptr<const TensorHandler> handler, Shape sizes,
+                   DType dtype) {
+  auto impl = std::make_shared<TensorImpl>();
+  impl->handler = std::move(handler);
+  impl->strides = ContiguousStrides(sizes);
+  impl->sizes = std::move(sizes);
+  impl->dtype = dtype;
+  return Tensor(std::move(impl));
+}
+
+}  // namespace crosshatch
