@@ -1,0 +1,133 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "crosshatch/checkpoint/hf_config.h"
+
+#include <string>
+
+#include "absl/status/status.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+namespace crosshatch::checkpoint {
+namespace {
+
+using ::testing::HasSubstr;
+
+/// A valid config of sizes with `more` fields.
+std::string Config(const std::string& more) {
+  return R"({"hidden_size": 64, "num_hidden_layers": 2,
+             "num_attention_heads": 4, "intermediate_size": 176,
+             "vocab_size": 256)" +
+         (more.empty() ? "" : ", " + more) + "}";
+}
+
+TEST(HfConfigTest, ReadsTheFormOfTransformers5) {
+  const auto config = LoadConfig("tests/conformance/llama/gqa");
+  ASSERT_TRUE(config.ok()) << config.status();
+  EXPECT_EQ(config->dim, 64);
+  EXPECT_EQ(config->layers, 2);
+  EXPECT_EQ(config->heads, 4);
+  EXPECT_EQ(config->kv_heads, 2);
+  EXPECT_EQ(config->head_dim, 16);
+  EXPECT_EQ(config->ffn, 176);
+  EXPECT_EQ(config->vocab, 256);
+  EXPECT_EQ(config->rope_theta, 10000.0);
+  EXPECT_EQ(config->rms_norm_eps, 1e-5);
+  EXPECT_FALSE(config->tied_embeddings);
+  EXPECT_EQ(config->max_positions, 256);
+
+  const auto tied = LoadConfig("tests/conformance/llama/tied");
+  ASSERT_TRUE(tied.ok()) << tied.status();
+  EXPECT_TRUE(tied->tied_embeddings);
+}
+
+TEST(HfConfigTest, ReadsEveryFormOfTheRotaryBase) {
+  const struct {
+    const char* more;
+    double theta;
+  } cases[] = {
+      {"", 10000},
+      {R"("rope_theta": 5e5)", 500000},
+      {R"("rope_theta": 500000, "rope_scaling": null)", 500000},
+      {R"("rope_theta": 7, "rope_scaling": {"type": "default"})", 7},
+      {R"("rope_parameters": {"rope_theta": 12, "rope_type": "default"})", 12},
+      {R"("rope_parameters": {"rope_theta": 12})", 12},
+      {R"("rope_theta": 3, "rope_parameters": {"rope_type": "default"})", 3},
+  };
+  for (const auto& c : cases) {
+    const auto config = ParseConfig(Config(c.more), "config.json");
+    ASSERT_TRUE(config.ok()) << config.status();
+    EXPECT_EQ(config->rope_theta, c.theta) << c.more;
+  }
+}
+
+TEST(HfConfigTest, FillsInWhatIsOptional) {
+  const auto config = ParseConfig(Config(""), "config.json");
+  ASSERT_TRUE(config.ok()) << config.status();
+  EXPECT_EQ(config->kv_heads, 4);
+  EXPECT_EQ(config->head_dim, 16);
+  EXPECT_EQ(config->rms_norm_eps, 1e-6);
+  EXPECT_EQ(config->max_positions, 2048);
+  EXPECT_FALSE(config->tied_embeddings);
+}
+
+TEST(HfConfigTest, NamesTheFileAndTheField) {
+  const struct {
+    std::string text;
+    const char* message;
+  } cases[] = {
+      {"", "not a JSON object"},
+      {"[1]", "not a JSON object"},
+      {Config("").substr(0, 40), "not a JSON object"},
+      {R"({"hidden_size": 64})", "num_hidden_layers is missing"},
+      {Config(R"("num_key_value_heads": "x")"), "num_key_value_heads is \"x\""},
+      {Config(R"("num_key_value_heads": 3)"), "kv_heads must divide heads"},
+      {Config(R"("head_dim": 15)"), "head_dim must be even"},
+      {Config(R"("head_dim": -2)"), "head_dim is -2"},
+      {Config(R"("max_position_embeddings": 1.5)"),
+       "max_position_embeddings is 1.5"},
+      {Config(R"("rms_norm_eps": null, "rope_theta": "1")"),
+       "rope_theta is \"1\""},
+      {Config(R"("rope_theta": 0)"), "rope_theta must be positive"},
+      {Config(R"("tie_word_embeddings": 1)"), "tie_word_embeddings is 1"},
+      {Config(R"("model_type": "mistral")"), "model_type is \"mistral\""},
+      {Config(R"("hidden_act": "gelu")"), "only \"silu\" is supported"},
+      {Config(R"("attention_bias": true)"), "attention_bias is true"},
+      {Config(R"("mlp_bias": true)"), "mlp_bias is true"},
+      {Config(R"("attention_dropout": 0.1)"), "attention_dropout is 0.1"},
+      {Config(R"("rope_scaling": {"rope_type": "llama3", "factor": 8.0})"),
+       "rope_scaling.rope_type is \"llama3\""},
+      {Config(R"("rope_scaling": {"factor": 8.0})"),
+       "rope_scaling.factor is 8.0, but scaled"},
+      {Config(R"("rope_parameters": [])"), "rope_parameters is []"},
+  };
+  for (const auto& c : cases) {
+    const absl::Status status =
+        ParseConfig(c.text, "some/config.json").status();
+    EXPECT_TRUE(absl::IsInvalidArgument(status)) << c.text;
+    EXPECT_THAT(std::string(status.message()), HasSubstr("some/config.json"));
+    EXPECT_THAT(std::string(status.message()), HasSubstr(c.message));
+  }
+  EXPECT_TRUE(absl::IsNotFound(LoadConfig("no/such/dir").status()));
+}
+
+TEST(HfConfigTest, ReadsWhatItFormats) {
+  nn::LlamaConfig config;
+  config.dim = 48;
+  config.layers = 3;
+  config.heads = 6;
+  config.kv_heads = 2;
+  config.head_dim = 10;
+  config.ffn = 130;
+  config.vocab = 257;
+  config.rope_theta = 123456.5;
+  config.rms_norm_eps = 3e-6;
+  config.tied_embeddings = true;
+  config.max_positions = 99;
+  config.initializer_stddev = 0.015;
+  const auto again = ParseConfig(FormatConfig(config), "config.json");
+  ASSERT_TRUE(again.ok()) << again.status();
+  EXPECT_EQ(*again, config);
+}
+
+}  // namespace
+}  // namespace crosshatch::checkpoint

@@ -1,0 +1,38 @@
+// SPDX-License-Identifier: Apache-2.0
+#ifndef CROSSHATCH_CHECKPOINT_HF_WEIGHTS_H_
+#define CROSSHATCH_CHECKPOINT_HF_WEIGHTS_H_
+
+/// \file
+/// The weight files of a Hugging Face directory, as one set of tensors.
+
+#include <map>
+#include <memory>
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "crosshatch/checkpoint/safetensors.h"
+
+namespace crosshatch::checkpoint {
+
+/// A tensor and the file that holds it.
+struct StoredTensor {
+  std::shared_ptr<const SafetensorsFile> file;
+  int index = 0;
+
+  const TensorInfo& info() const {
+    return file->tensors()[static_cast<size_t>(index)];
+  }
+};
+
+/// Tensors by name.
+using StoredTensors = std::map<std::string, StoredTensor>;
+
+/// Opens `dir`/model.safetensors, or, where there is none, the files that
+/// `dir`/model.safetensors.index.json names. Reads headers only.
+/// \error kNotFound where there is neither; kDataLoss, naming file and tensor,
+///     for a file that is not valid, and for an index and files that disagree.
+absl::StatusOr<StoredTensors> OpenWeights(const std::string& dir);
+
+}  // namespace crosshatch::checkpoint
+
+#endif  // CROSSHATCH_CHECKPOINT_HF_WEIGHTS_H_

@@ -1,0 +1,435 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "crosshatch/checkpoint/safetensors.h"
+
+#include <algorithm>
+#include <bit>
+#include <cstdint>
+#include <cstring>
+#include <limits>
+#include <map>
+#include <memory>
+#include <numeric>
+#include <optional>
+#include <set>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/string_view.h"
+#include "crosshatch/base/check.h"
+#include "crosshatch/base/status_macros.h"
+#include "nlohmann/json.hpp"
+
+namespace crosshatch::checkpoint {
+namespace {
+
+using Json = nlohmann::json;
+
+// The format's own bound; it keeps a corrupt length from being believed.
+constexpr uint64_t kMostHeaderBytes = 100'000'000;
+constexpr int64_t kPrefixBytes = 8;
+constexpr char kMetadataKey[] = "__metadata__";
+
+static_assert(std::endian::native == std::endian::little,
+              "the data of a file is read and written as it is in memory");
+
+struct DTypeName {
+  const char* name;
+  DType dtype;
+};
+constexpr DTypeName kDTypeNames[] = {
+    {"F32", DType::kFloat32},   {"F64", DType::kFloat64},
+    {"BF16", DType::kBFloat16}, {"F16", DType::kFloat16},
+    {"I32", DType::kInt32},     {"I64", DType::kInt64},
+    {"U16", DType::kUInt16},    {"BOOL", DType::kBool},
+};
+
+std::optional<DType> ParseDType(const std::string& name) {
+  for (const DTypeName& entry : kDTypeNames) {
+    if (name == entry.name) return entry.dtype;
+  }
+  return std::nullopt;
+}
+
+/// A non-negative integer of the header.
+std::optional<int64_t> ParseCount(const Json& value) {
+  if (!value.is_number_unsigned()) return std::nullopt;
+  const auto count = value.get<uint64_t>();
+  if (count > uint64_t{std::numeric_limits<int64_t>::max()}) {
+    return std::nullopt;
+  }
+  return static_cast<int64_t>(count);
+}
+
+/// Bytes of a tensor; nullopt where that overflows.
+std::optional<int64_t> CheckedBytes(ShapeView sizes, DType dtype) {
+  int64_t bytes = SizeOf(dtype);
+  bool overflow = false;
+  bool zero = false;
+  for (int64_t size : sizes) {
+    zero = zero || size == 0;
+    overflow = overflow || __builtin_mul_overflow(bytes, size, &bytes);
+  }
+  if (zero) return 0;
+  if (overflow) return std::nullopt;
+  return bytes;
+}
+
+/// What is wrong with one tensor's entry, or nothing.
+struct Entry {
+  TensorInfo info;
+  int64_t begin = 0;
+  int64_t end = 0;
+};
+std::string ParseEntry(const Json& value, Entry& entry) {
+  if (!value.is_object()) return "its entry is not an object";
+  for (const auto& [key, ignored] : value.items()) {
+    if (key != "dtype" && key != "shape" && key != "data_offsets") {
+      return absl::StrCat("its entry has an unknown field \"", key, "\"");
+    }
+  }
+  const auto dtype = value.find("dtype");
+  if (dtype == value.end() || !dtype->is_string()) return "it has no dtype";
+  const auto& dtype_name = dtype->get_ref<const std::string&>();
+  const std::optional<DType> parsed_dtype = ParseDType(dtype_name);
+  if (!parsed_dtype.has_value()) {
+    return absl::StrCat("its dtype \"", dtype_name,
+                        "\" is none of F32 F64 BF16 F16 I32 I64 U16 BOOL");
+  }
+  entry.info.dtype = *parsed_dtype;
+
+  const auto shape = value.find("shape");
+  if (shape == value.end() || !shape->is_array()) return "it has no shape";
+  for (const Json& size : *shape) {
+    const std::optional<int64_t> parsed = ParseCount(size);
+    if (!parsed.has_value()) return "its shape is not a list of sizes";
+    entry.info.sizes.push_back(*parsed);
+  }
+
+  const auto offsets = value.find("data_offsets");
+  if (offsets == value.end() || !offsets->is_array() || offsets->size() != 2) {
+    return "it has no data_offsets of two numbers";
+  }
+  const std::optional<int64_t> begin = ParseCount((*offsets)[0]);
+  const std::optional<int64_t> end = ParseCount((*offsets)[1]);
+  if (!begin.has_value() || !end.has_value() || *begin > *end) {
+    return "its data_offsets are not a range";
+  }
+  entry.begin = *begin;
+  entry.end = *end;
+  const std::optional<int64_t> bytes =
+      CheckedBytes(entry.info.sizes, entry.info.dtype);
+  if (!bytes.has_value() || *bytes != *end - *begin) {
+    return absl::StrCat("its data_offsets hold ", *end - *begin,
+                        " bytes, which is not the size of ", dtype_name,
+                        ToString(entry.info.sizes));
+  }
+  return "";
+}
+
+/// Parses without exceptions and refuses an object that names a key twice,
+/// which the parser would let pass.
+std::optional<Json> ParseJson(absl::string_view text, std::string& problem) {
+  std::vector<std::set<std::string>> keys;
+  std::string duplicate;
+  const auto watch = [&](int, Json::parse_event_t event, Json& parsed) {
+    switch (event) {
+      case Json::parse_event_t::object_start:
+        keys.emplace_back();
+        break;
+      case Json::parse_event_t::object_end:
+        keys.pop_back();
+        break;
+      case Json::parse_event_t::key:
+        if (!keys.back().insert(parsed.get_ref<const std::string&>()).second) {
+          duplicate = parsed.get_ref<const std::string&>();
+        }
+        break;
+      default:
+        break;
+    }
+    return true;
+  };
+  Json json = Json::parse(text.begin(), text.end(), watch,
+                          /*allow_exceptions=*/false);
+  if (json.is_discarded()) {
+    problem = "its header is not JSON";
+    return std::nullopt;
+  }
+  if (!duplicate.empty()) {
+    problem = absl::StrCat("its header names \"", duplicate, "\" twice");
+    return std::nullopt;
+  }
+  if (!json.is_object()) {
+    problem = "its header is not a JSON object";
+    return std::nullopt;
+  }
+  return json;
+}
+
+template <typename From, typename To>
+void ConvertRun(const std::byte* from, std::byte* to, int64_t count) {
+  // Wide enough for the narrower of the two, so that nothing rounds twice but
+  // f64 on its way to 16 bits.
+  using Via = std::conditional_t<
+      std::is_same_v<From, double> && std::is_same_v<To, float>, double, float>;
+  for (int64_t i = 0; i < count; ++i) {
+    From source;
+    std::memcpy(&source, from + i * sizeof(From), sizeof(From));
+    const To result(static_cast<Via>(source));
+    std::memcpy(to + i * sizeof(To), &result, sizeof(To));
+  }
+}
+
+using RunConverter = void (*)(const std::byte* from, std::byte* to,
+                              int64_t count);
+
+template <typename From>
+RunConverter ConverterFrom(DType to) {
+  switch (to) {
+    case DType::kFloat32:
+      return ConvertRun<From, float>;
+    case DType::kFloat64:
+      return ConvertRun<From, double>;
+    case DType::kBFloat16:
+      return ConvertRun<From, BFloat16>;
+    case DType::kFloat16:
+      return ConvertRun<From, Float16>;
+    default:
+      return nullptr;
+  }
+}
+
+void CopyBools(const std::byte* from, std::byte* to, int64_t count) {
+  for (int64_t i = 0; i < count; ++i) {
+    to[i] = from[i] == std::byte{0} ? std::byte{0} : std::byte{1};
+  }
+}
+
+/// Null: plain bytes.
+RunConverter ConverterOf(DType from, DType to) {
+  if (from == DType::kBool) return CopyBools;
+  if (from == to) return nullptr;
+  switch (from) {
+    case DType::kFloat32:
+      return ConverterFrom<float>(to);
+    case DType::kFloat64:
+      return ConverterFrom<double>(to);
+    case DType::kBFloat16:
+      return ConverterFrom<BFloat16>(to);
+    case DType::kFloat16:
+      return ConverterFrom<Float16>(to);
+    default:
+      return nullptr;
+  }
+}
+
+}  // namespace
+
+const char* SafetensorsName(DType dtype) {
+  for (const DTypeName& entry : kDTypeNames) {
+    if (dtype == entry.dtype) return entry.name;
+  }
+  return "unknown";
+}
+
+bool CanConvert(DType from, DType to) {
+  return from == to || (IsFloatingPoint(from) && IsFloatingPoint(to));
+}
+
+absl::StatusOr<std::shared_ptr<const SafetensorsFile>> SafetensorsFile::Open(
+    const std::string& path) {
+  std::shared_ptr<SafetensorsFile> file(new SafetensorsFile());
+  CH_ASSIGN_OR_RETURN(file->file_, MappedFile::Open(path));
+  CH_RETURN_IF_ERROR(file->ParseHeader());
+  return file;
+}
+
+absl::Status SafetensorsFile::ParseHeader() {
+  const auto corrupt = [this](const auto&... what) {
+    return absl::DataLossError(
+        absl::StrCat(path(), " is not a valid safetensors file: ", what...));
+  };
+  const int64_t file_bytes = file_->size();
+  if (file_bytes < kPrefixBytes) {
+    return corrupt("it ends after ", file_bytes,
+                   " bytes, within the length of its header");
+  }
+  uint64_t header_bytes;
+  std::memcpy(&header_bytes, file_->data(), sizeof(header_bytes));
+  if (header_bytes > kMostHeaderBytes) {
+    return corrupt("its header claims ", header_bytes, " bytes, more than the ",
+                   kMostHeaderBytes, " that the format allows");
+  }
+  const int64_t data_start = kPrefixBytes + static_cast<int64_t>(header_bytes);
+  if (data_start > file_bytes) {
+    return corrupt("it is truncated: its header claims ", header_bytes,
+                   " bytes and the file has ", file_bytes);
+  }
+  const absl::string_view text(
+      reinterpret_cast<const char*>(file_->data()) + kPrefixBytes,
+      static_cast<size_t>(header_bytes));
+  std::string problem;
+  const std::optional<Json> json = ParseJson(text, problem);
+  if (!json.has_value()) return corrupt(problem);
+
+  std::vector<Entry> entries;
+  for (const auto& [name, value] : json->items()) {
+    if (name == kMetadataKey) {
+      if (!value.is_object()) return corrupt("__metadata__ is not an object");
+      for (const auto& [key, text_value] : value.items()) {
+        if (!text_value.is_string()) {
+          return corrupt("__metadata__ \"", key, "\" is not a string");
+        }
+        metadata_[key] = text_value.get<std::string>();
+      }
+      continue;
+    }
+    Entry entry;
+    entry.info.name = name;
+    const std::string wrong = ParseEntry(value, entry);
+    if (!wrong.empty()) return corrupt("tensor \"", name, "\": ", wrong);
+    entries.push_back(std::move(entry));
+  }
+  std::sort(entries.begin(), entries.end(), [](const Entry& a, const Entry& b) {
+    return std::pair(a.begin, a.end) < std::pair(b.begin, b.end);
+  });
+
+  const int64_t data_bytes = file_bytes - data_start;
+  int64_t expected = 0;
+  for (Entry& entry : entries) {
+    if (entry.end > data_bytes) {
+      return corrupt("it is truncated: tensor \"", entry.info.name,
+                     "\" ends at byte ", entry.end, " of the data, which has ",
+                     data_bytes);
+    }
+    if (entry.begin != expected) {
+      return corrupt("tensor \"", entry.info.name, "\" starts at byte ",
+                     entry.begin, " of the data, ",
+                     entry.begin < expected
+                         ? "inside the tensor before it, which ends at "
+                         : "leaving a gap after the tensor that ends at ",
+                     expected);
+    }
+    expected = entry.end;
+    index_[entry.info.name] = static_cast<int>(tensors_.size());
+    offsets_.push_back(entry.begin);
+    tensors_.push_back(std::move(entry.info));
+  }
+  if (expected != data_bytes) {
+    return corrupt("its tensors end at byte ", expected,
+                   " of the data, which has ", data_bytes);
+  }
+  data_ = file_->data() + data_start;
+  return absl::OkStatus();
+}
+
+int SafetensorsFile::Find(const std::string& name) const {
+  const auto found = index_.find(name);
+  return found == index_.end() ? -1 : found->second;
+}
+
+void SafetensorsFile::Read(int index, const Box& box, DType dtype,
+                           void* out) const {
+  const TensorInfo& info = tensors_[static_cast<size_t>(index)];
+  const int ndim = static_cast<int>(info.sizes.size());
+  CH_CHECK_EQ(box.ndim(), ndim) << info.name;
+  CH_CHECK(Contains(WholeBox(info.sizes), box))
+      << ToString(box) << " of " << info.name << ToString(info.sizes);
+  CH_CHECK(CanConvert(info.dtype, dtype))
+      << info.name << ": " << info.dtype << " to " << dtype;
+  if (box.empty()) return;
+
+  // Dims from `run_dim` on are whole, so an index of the dims before it is the
+  // start of one contiguous run.
+  int run_dim = ndim;
+  int64_t run = 1;
+  while (run_dim > 0) {
+    --run_dim;
+    run *= box.sizes[run_dim];
+    if (box.sizes[run_dim] != info.sizes[run_dim]) break;
+  }
+  const Shape strides = ContiguousStrides(info.sizes);
+  int64_t offset = 0;
+  for (int d = 0; d < ndim; ++d) offset += box.offsets[d] * strides[d];
+
+  const int64_t from_size = SizeOf(info.dtype);
+  const int64_t to_size = SizeOf(dtype);
+  const std::byte* const source =
+      data_ + offsets_[static_cast<size_t>(index)] + offset * from_size;
+  auto* to = static_cast<std::byte*>(out);
+  const RunConverter convert = ConverterOf(info.dtype, dtype);
+  Shape at(static_cast<size_t>(run_dim), 0);
+  while (true) {
+    int64_t start = 0;
+    for (int d = 0; d < run_dim; ++d) start += at[d] * strides[d];
+    if (convert == nullptr) {
+      std::memcpy(to, source + start * from_size,
+                  static_cast<size_t>(run * from_size));
+    } else {
+      convert(source + start * from_size, to, run);
+    }
+    to += run * to_size;
+    int d = run_dim - 1;
+    while (d >= 0 && ++at[d] == box.sizes[d]) at[d--] = 0;
+    if (d < 0) return;
+  }
+}
+
+absl::StatusOr<std::unique_ptr<SafetensorsWriter>> SafetensorsWriter::Create(
+    const std::string& path, std::vector<TensorInfo> tensors,
+    const std::map<std::string, std::string>& metadata) {
+  // Keys come out in the order of the data.
+  nlohmann::ordered_json header = nlohmann::ordered_json::object();
+  if (!metadata.empty()) header[kMetadataKey] = metadata;
+  int64_t offset = 0;
+  std::set<std::string> names;
+  for (const TensorInfo& tensor : tensors) {
+    if (tensor.name == kMetadataKey || !names.insert(tensor.name).second) {
+      return absl::InvalidArgumentError(absl::StrCat(
+          "cannot write ", path, ": the name \"", tensor.name, "\" is taken"));
+    }
+    const int64_t end = offset + tensor.bytes();
+    header[tensor.name] = {
+        {"dtype", SafetensorsName(tensor.dtype)},
+        {"shape",
+         std::vector<int64_t>(tensor.sizes.begin(), tensor.sizes.end())},
+        {"data_offsets", {offset, end}},
+    };
+    offset = end;
+  }
+  std::string text = header.dump(
+      -1, ' ', false, nlohmann::ordered_json::error_handler_t::replace);
+  text.resize((text.size() + 7) / 8 * 8, ' ');
+  if (text.size() > kMostHeaderBytes) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("cannot write ", path, ": a header of ", text.size(),
+                     " bytes is longer than the format allows"));
+  }
+  CH_ASSIGN_OR_RETURN(std::unique_ptr<AtomicFile> file,
+                      AtomicFile::Create(path));
+  const uint64_t header_bytes = text.size();
+  CH_RETURN_IF_ERROR(file->Append(&header_bytes, sizeof(header_bytes)));
+  CH_RETURN_IF_ERROR(
+      file->Append(text.data(), static_cast<int64_t>(text.size())));
+  return std::unique_ptr<SafetensorsWriter>(
+      new SafetensorsWriter(std::move(file), std::move(tensors)));
+}
+
+absl::Status SafetensorsWriter::Write(const std::string& name,
+                                      const void* data) {
+  CH_CHECK_LT(next_, tensors_.size()) << name << " after the last tensor";
+  const TensorInfo& tensor = tensors_[next_++];
+  CH_CHECK_EQ(tensor.name, name) << "tensors come in the order announced";
+  return file_->Append(data, tensor.bytes());
+}
+
+absl::Status SafetensorsWriter::Finish() {
+  CH_CHECK_EQ(next_, tensors_.size()) << "some tensors were not written";
+  return file_->Commit();
+}
+
+}  // namespace crosshatch::checkpoint

@@ -1,0 +1,118 @@
+// SPDX-License-Identifier: Apache-2.0
+#ifndef CROSSHATCH_CHECKPOINT_SAFETENSORS_H_
+#define CROSSHATCH_CHECKPOINT_SAFETENSORS_H_
+
+/// \file
+/// The safetensors format, read strictly and written in one pass.
+///
+/// A file is eight bytes with the length of the header (little-endian), the
+/// header, and the data. The header is a JSON object that gives each tensor's
+/// dtype, shape and place:
+///
+///     {"a.weight": {"dtype": "F32", "shape": [2, 3], "data_offsets": [0, 24]},
+///      "__metadata__": {"format": "pt"}}
+///
+/// Offsets count from the start of the data; tensors are row-major and fill the
+/// data without gap or overlap.
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/container/flat_hash_map.h"
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "crosshatch/checkpoint/file_io.h"
+#include "crosshatch/dtensor/box.h"
+#include "crosshatch/tensor/dtype.h"
+#include "crosshatch/tensor/shape.h"
+
+namespace crosshatch::checkpoint {
+
+/// A tensor as the header describes it.
+struct TensorInfo {
+  std::string name;
+  DType dtype = DType::kFloat32;
+  Shape sizes;
+
+  int64_t bytes() const { return NumElements(sizes) * SizeOf(dtype); }
+};
+
+/// "F32", "BF16", ...: the format's name of a dtype.
+const char* SafetensorsName(DType dtype);
+
+/// Whether values of `from` can be read into memory of `to`: equal types, or
+/// both of floating point.
+bool CanConvert(DType from, DType to);
+
+/// A file open for reading. Immutable; may be shared between threads.
+class SafetensorsFile {
+ public:
+  /// Maps the file and checks all of its header: what Open accepts can be read
+  /// without further error. Dtypes other than those of DType are refused.
+  /// \error what the system said about `path`; kDataLoss, naming the file and
+  ///     the tensor, for a truncated or corrupt one.
+  static absl::StatusOr<std::shared_ptr<const SafetensorsFile>> Open(
+      const std::string& path);
+
+  const std::string& path() const { return file_->path(); }
+  /// In the order of their data.
+  const std::vector<TensorInfo>& tensors() const { return tensors_; }
+  const std::map<std::string, std::string>& metadata() const {
+    return metadata_;
+  }
+
+  /// Index in tensors(), or -1.
+  int Find(const std::string& name) const;
+
+  /// Copies the part `box` of tensor `index`, dense and row-major, to `out`,
+  /// converted to `dtype`. Touches the pages of that part alone.
+  /// \pre the box lies in the tensor, and CanConvert(its dtype, dtype)
+  void Read(int index, const Box& box, DType dtype, void* out) const;
+
+ private:
+  SafetensorsFile() = default;
+  absl::Status ParseHeader();
+
+  std::unique_ptr<const MappedFile> file_;
+  const std::byte* data_ = nullptr;
+  std::vector<TensorInfo> tensors_;
+  std::vector<int64_t> offsets_;
+  absl::flat_hash_map<std::string, int> index_;
+  std::map<std::string, std::string> metadata_;
+};
+
+/// Writes a file one tensor at a time, in an order announced up front. The file
+/// appears under its name when Finish succeeds; before, and after an error,
+/// there is nothing.
+class SafetensorsWriter {
+ public:
+  /// Writes the header. The data starts at a multiple of eight bytes; list
+  /// tensors of wide dtypes first to have each aligned to its element.
+  /// \error kInvalidArgument for a name that appears twice or is
+  ///     "__metadata__"; what the system said.
+  static absl::StatusOr<std::unique_ptr<SafetensorsWriter>> Create(
+      const std::string& path, std::vector<TensorInfo> tensors,
+      const std::map<std::string, std::string>& metadata);
+
+  /// Writes the next tensor, which must be `name`: all of its elements,
+  /// row-major, in its dtype.
+  absl::Status Write(const std::string& name, const void* data);
+  /// Call once, after all tensors.
+  absl::Status Finish();
+
+ private:
+  SafetensorsWriter(std::unique_ptr<AtomicFile> file,
+                    std::vector<TensorInfo> tensors)
+      : file_(std::move(file)), tensors_(std::move(tensors)) {}
+
+  std::unique_ptr<AtomicFile> file_;
+  std::vector<TensorInfo> tensors_;
+  size_t next_ = 0;
+};
+
+}  // namespace crosshatch::checkpoint
+
+#endif  // CROSSHATCH_CHECKPOINT_SAFETENSORS_H_
