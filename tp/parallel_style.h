@@ -14,11 +14,12 @@
 /// says; what enters as a DTensor is redistributed if need be. Gradients lie as
 /// the tensors they belong to, so a replicated input gets its whole gradient.
 ///
-/// The styles follow those of PyTorch's torch.distributed.tensor.parallel; new
-/// here are the unit of a split and that no size needs to divide.
+/// The styles follow those of PyTorch's torch.distributed.tensor.parallel. Here
+/// no size needs to divide, and a Linear whose features come in units (heads)
+/// is split between units, never within one.
 
-#include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 
 #include "absl/status/status.h"
@@ -47,8 +48,6 @@ using Style = std::shared_ptr<const ParallelStyle>;
 struct ColwiseOptions {
   Placement input = Replicate();
   Placement output = Shard(-1);
-  /// Output features that stay on one rank: a head's width, say.
-  int64_t unit = 1;
   /// Hand out the local part as a plain tensor. Its gradient is then taken to
   /// be the local part of the gradient.
   bool use_local_output = false;
@@ -63,8 +62,6 @@ struct RowwiseOptions {
   /// The partial sums are reduced to it: Replicate by an all-reduce, a shard by
   /// a reduce-scatter.
   Placement output = Replicate();
-  /// Input features (rows of an embedding) that stay on one rank.
-  int64_t unit = 1;
   bool use_local_output = false;
 };
 /// Splits the input features. Linear [out, in]: weight Shard(1), bias

@@ -1,0 +1,164 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "crosshatch/examples/report.h"
+
+#include <algorithm>
+#include <cstdio>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "absl/strings/str_split.h"
+#include "absl/time/clock.h"
+#include "crosshatch/dtensor/dtensor.h"
+
+namespace crosshatch::examples {
+namespace {
+
+// "layers.3.mlp.up_proj.weight" to "layers.*.mlp.up_proj.weight".
+std::string KindOf(const std::string& name) {
+  std::vector<std::string> parts = absl::StrSplit(name, '.');
+  for (std::string& part : parts) {
+    int number = 0;
+    if (absl::SimpleAtoi(part, &number)) part = "*";
+  }
+  return absl::StrJoin(parts, ".");
+}
+
+std::string LayoutText(const Tensor& tensor) {
+  return tensor.is_distributed() ? LayoutOf(tensor).ToString() : "plain";
+}
+
+std::string FormatDuration(absl::Duration duration) {
+  const int64_t seconds = absl::ToInt64Seconds(duration);
+  char text[32];
+  std::snprintf(text, sizeof(text), "%d:%02d", static_cast<int>(seconds / 60),
+                static_cast<int>(seconds % 60));
+  return text;
+}
+
+}  // namespace
+
+std::string FormatBytes(int64_t bytes) {
+  const char* const units[] = {"B", "KiB", "MiB", "GiB", "TiB"};
+  double value = static_cast<double>(bytes);
+  size_t unit = 0;
+  while (value >= 1024 && unit + 1 < std::size(units)) {
+    value /= 1024;
+    ++unit;
+  }
+  char text[32];
+  std::snprintf(text, sizeof(text), unit == 0 ? "%.0f %s" : "%.1f %s", value,
+                units[unit]);
+  return text;
+}
+
+std::string FormatCount(int64_t count) {
+  std::string digits = absl::StrCat(count);
+  for (auto at = static_cast<int64_t>(digits.size()) - 3; at > 0; at -= 3) {
+    digits.insert(static_cast<size_t>(at), ",");
+  }
+  return digits;
+}
+
+void Report::Start(const DeviceMesh& mesh, nn::Module& model) {
+  begin_ = last_line_ = absl::Now();
+  if (!speaks_) return;
+  struct Kind {
+    std::string name;
+    std::string shape;
+    std::string layout;
+    int64_t elems = 0;
+    int count = 0;
+  };
+  std::vector<Kind> kinds;
+  int64_t total = 0;
+  size_t name_width = 0;
+  size_t shape_width = 0;
+  for (const nn::NamedParameter& named : model.NamedParameters()) {
+    const Tensor& data = named.parameter->data();
+    const std::string name = KindOf(named.name);
+    const std::string layout = LayoutText(data);
+    total += data.numel();
+    auto kind = std::find_if(kinds.begin(), kinds.end(), [&](const Kind& k) {
+      return k.name == name && k.layout == layout;
+    });
+    if (kind == kinds.end()) {
+      kind = kinds.insert(kind, {name, ToString(data.sizes()), layout});
+    }
+    ++kind->count;
+    name_width = std::max(name_width, name.size());
+    shape_width = std::max(shape_width, kind->shape.size());
+  }
+  std::printf("%s, %s parameters\n", mesh.ToString().c_str(),
+              FormatCount(total).c_str());
+  std::printf("shardings over [%s]:\n",
+              absl::StrJoin(mesh.axis_names(), ", ").c_str());
+  for (const Kind& kind : kinds) {
+    std::printf("  %-*s  %-*s  x%-3d  %s\n", static_cast<int>(name_width),
+                kind.name.c_str(), static_cast<int>(shape_width),
+                kind.shape.c_str(), kind.count, kind.layout.c_str());
+  }
+  std::fflush(stdout);
+}
+
+void Report::Plan(const std::string& plan) {
+  if (!speaks_) return;
+  std::printf("groups:\n%s", plan.c_str());
+}
+
+void Report::Step(const StepMetrics& metrics) {
+  if (!first_loss_.has_value()) first_loss_ = metrics.loss;
+  last_ = metrics;
+  if (!speaks_ || !metrics.loss.has_value()) return;
+  const absl::Time now = absl::Now();
+  if (metrics.step != 1 && metrics.step != steps_ &&
+      now - last_line_ < absl::Seconds(1)) {
+    return;
+  }
+  last_line_ = now;
+  const absl::Duration left =
+      (now - begin_) / metrics.step * (steps_ - metrics.step);
+  std::printf(
+      "step %lld/%lld  loss %.4f  norm %.3f  %s tokens/s  memory %s  left %s\n",
+      static_cast<long long>(metrics.step), static_cast<long long>(steps_),
+      *metrics.loss, metrics.grad_norm.value_or(0),
+      FormatCount(static_cast<int64_t>(metrics.tokens_per_s)).c_str(),
+      FormatBytes(metrics.memory.peak_total).c_str(),
+      FormatDuration(left).c_str());
+  std::fflush(stdout);
+}
+
+void Report::PrintTraffic() const {
+  std::printf("received in a step by this rank:\n");
+  for (const auto& [axis, by_kind] : last_->traffic) {
+    for (const auto& [kind, count] : by_kind) {
+      std::printf("  %-16s %-15s %4lld calls  %s\n", axis.c_str(),
+                  kind.c_str(), static_cast<long long>(count.calls),
+                  FormatBytes(count.bytes).c_str());
+    }
+  }
+  if (last_->traffic.empty()) std::printf("  nothing\n");
+  std::printf("peak memory of this rank:\n");
+  for (int i = 0; i < kNumMemoryClasses; ++i) {
+    std::printf("  %-19s %s\n", Name(static_cast<MemoryClass>(i)),
+                FormatBytes(last_->memory.peak[static_cast<size_t>(i)]).c_str());
+  }
+  std::printf("  %-19s %s\n", "total",
+              FormatBytes(last_->memory.peak_total).c_str());
+}
+
+void Report::Finish() {
+  if (!speaks_ || !last_.has_value()) return;
+  PrintTraffic();
+  if (last_->loss.has_value()) {
+    std::printf("trained %lld steps in %s: loss %.4f -> %.4f\n",
+                static_cast<long long>(steps_),
+                FormatDuration(absl::Now() - begin_).c_str(), *first_loss_,
+                *last_->loss);
+  }
+  std::fflush(stdout);
+}
+
+}  // namespace crosshatch::examples

@@ -1,0 +1,52 @@
+// SPDX-License-Identifier: Apache-2.0
+#ifndef CROSSHATCH_EXAMPLES_REPORT_H_
+#define CROSSHATCH_EXAMPLES_REPORT_H_
+
+/// \file
+/// What train_lm prints: the mesh and the shardings, the progress, the summary.
+
+#include <cstdint>
+#include <optional>
+#include <string>
+
+#include "absl/time/time.h"
+#include "crosshatch/examples/metrics.h"
+#include "crosshatch/mesh/device_mesh.h"
+#include "crosshatch/nn/module.h"
+
+namespace crosshatch::examples {
+
+/// Prints for one rank; the others hold one that is silent.
+class Report {
+ public:
+  Report(bool speaks, int64_t steps) : speaks_(speaks), steps_(steps) {}
+
+  /// The mesh, and a line for each kind of parameter: blocks' parameters are of
+  /// one kind where only the block's number differs.
+  void Start(const DeviceMesh& mesh, nn::Module& model);
+  /// FSDP's groups, for dry runs.
+  void Plan(const std::string& plan);
+  /// Prints the first step, the last, and in between one a second.
+  void Step(const StepMetrics& metrics);
+  /// Totals of the last step's kind and the time in all.
+  void Finish();
+
+ private:
+  void PrintTraffic() const;
+
+  const bool speaks_;
+  const int64_t steps_;
+  absl::Time begin_;
+  absl::Time last_line_;
+  std::optional<double> first_loss_;
+  std::optional<StepMetrics> last_;
+};
+
+/// "1.5 MiB".
+std::string FormatBytes(int64_t bytes);
+/// "1,234,567".
+std::string FormatCount(int64_t count);
+
+}  // namespace crosshatch::examples
+
+#endif  // CROSSHATCH_EXAMPLES_REPORT_H_

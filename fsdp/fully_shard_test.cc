@@ -1,0 +1,216 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "crosshatch/fsdp/fully_shard.h"
+
+#include <string>
+#include <vector>
+
+#include "crosshatch/base/status_macros.h"
+#include "crosshatch/comm/world.h"
+#include "crosshatch/dtensor/dtensor.h"
+#include "crosshatch/fsdp/testutil.h"
+#include "crosshatch/tensor/autograd.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+namespace crosshatch::fsdp {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+
+constexpr int64_t kRows = 5;  // Of the batch: no mesh here divides it.
+constexpr int64_t kDim = 5;
+constexpr int kSteps = 2;
+
+// The rows of the batch that rank `rank` of `size` takes.
+Tensor BatchOf(int rank, int size, int64_t salt) {
+  const Tensor batch = SmallIntegers({kRows, kDim}, salt);
+  const int64_t chunk = (kRows + size - 1) / size;
+  return Contiguous(Slice(batch, 0, std::min(kRows, rank * chunk),
+                          std::min(kRows, (rank + 1) * chunk)));
+}
+
+// w -= gradient, on what this rank holds: integers stay integers.
+void IntegerDescent(nn::Module& model) {
+  NoGrad no_grad;
+  for (nn::Parameter* p : model.Parameters()) {
+    if (!p->grad().defined()) continue;
+    AddInPlace(LocalTensor(p->data()), LocalTensor(p->grad()), -1);
+    p->set_grad(Tensor());
+  }
+}
+
+Tensor LossOf(TestModel& model, const Tensor& x) {
+  return Sum(model.Forward(x));
+}
+
+using Weights = std::vector<std::vector<float>>;
+
+Weights FullWeights(nn::Module& model) {
+  NoGrad no_grad;
+  Weights weights;
+  for (nn::Parameter* p : model.Parameters()) {
+    weights.push_back(FullTensor(p->data()).ToVector<float>());
+  }
+  return weights;
+}
+
+// Trains unsharded on the whole batch.
+Weights DenseWeights() {
+  TestModel model(3, kDim, 7, 3);
+  model.FillWithIntegers();
+  for (nn::Parameter* p : model.Parameters()) {
+    Tensor(p->data()).set_requires_grad(true);
+  }
+  for (int step = 0; step < kSteps; ++step) {
+    CH_CHECK_OK(Backward(LossOf(model, BatchOf(0, 1, step))));
+    IntegerDescent(model);
+  }
+  return FullWeights(model);
+}
+
+absl::Status ShardAll(TestModel& model, const DeviceMesh& mesh,
+                      const FullyShardOptions& options) {
+  for (auto& block : model.blocks()) {
+    CH_RETURN_IF_ERROR(FullyShard(*block, mesh, options));
+  }
+  return FullyShard(model, mesh, options);
+}
+
+struct Case {
+  std::vector<MeshAxis> axes;
+  FullyShardOptions options;
+};
+
+// Trains on a mesh; gives rank 0's view of the full weights.
+Weights ShardedWeights(const Case& c, uint64_t adversarial_seed = 0) {
+  int ranks = 1;
+  for (const MeshAxis& axis : c.axes) ranks *= axis.size;
+  Weights weights;
+  const absl::Status status = RunLocal(
+      ranks,
+      [&](World& world) -> absl::Status {
+        CH_ASSIGN_OR_RETURN(const DeviceMesh mesh,
+                            InitDeviceMesh(world, c.axes));
+        TestModel model(3, kDim, 7, 3);
+        model.FillWithIntegers();
+        FullyShardOptions options = c.options;
+        options.gradient_divide_factor = 1;
+        CH_RETURN_IF_ERROR(ShardAll(model, mesh, options));
+        for (int step = 0; step < kSteps; ++step) {
+          CH_RETURN_IF_ERROR(Backward(
+              LossOf(model, BatchOf(world.rank(), world.size(), step))));
+          IntegerDescent(model);
+        }
+        Weights full = FullWeights(model);
+        if (world.rank() == 0) weights = std::move(full);
+        return world.context().Synchronize();
+      },
+      {.adversarial_seed = adversarial_seed});
+  EXPECT_TRUE(status.ok()) << status;
+  return weights;
+}
+
+TEST(FullyShardTest, TrainsAsOneRankDoesOnAnyMesh) {
+  const Weights dense = DenseWeights();
+  for (const std::vector<MeshAxis>& axes : std::vector<std::vector<MeshAxis>>{
+           {{"fsdp", 1}},
+           {{"fsdp", 2}},
+           {{"fsdp", 3}},
+           {{"fsdp", 4}},
+           {{"replicate", 2}, {"fsdp", 2}},
+           {{"replicate", 3}, {"fsdp", 1}}}) {
+    EXPECT_EQ(ShardedWeights({axes, {}}), dense)
+        << MeshLayout::Create(axes)->ToString();
+  }
+}
+
+TEST(FullyShardTest, TrainsAlikeWithEveryOption) {
+  const Weights dense = DenseWeights();
+  for (const bool reshard : {false, true}) {
+    for (const int prefetch : {0, 1, 2}) {
+      for (const int dim : {0, -1}) {
+        FullyShardOptions options;
+        options.reshard_after_forward = reshard;
+        options.forward_prefetch = options.backward_prefetch = prefetch;
+        options.shard_dim = [dim](const nn::Parameter&) { return dim; };
+        EXPECT_EQ(ShardedWeights({{{"fsdp", 3}}, options}), dense)
+            << "reshard " << reshard << ", prefetch " << prefetch << ", dim "
+            << dim;
+      }
+    }
+  }
+}
+
+TEST(FullyShardTest, TrainsAlikeOnAdversarialStreams) {
+  const Weights dense = DenseWeights();
+  for (uint64_t seed = 1; seed <= 5; ++seed) {
+    EXPECT_EQ(ShardedWeights({{{"replicate", 2}, {"fsdp", 2}}, {}}, seed), dense)
+        << "seed " << seed;
+  }
+}
+
+TEST(FullyShardTest, LogsWhatItDoesInOrder) {
+  LineSink sink(EventKind::kFsdp);
+  std::vector<std::string> first;
+  std::vector<std::string> second;
+  const absl::Status status = RunLocal(
+      2,
+      [&](World& world) -> absl::Status {
+        CH_ASSIGN_OR_RETURN(const DeviceMesh mesh,
+                            InitDeviceMesh(world, {{"fsdp", 2}}));
+        TestModel model(2, kDim, 7, 3);
+        model.FillWithIntegers();
+        CH_RETURN_IF_ERROR(ShardAll(model, mesh, {}));
+        for (std::vector<std::string>* lines : {&first, &second}) {
+          CH_RETURN_IF_ERROR(
+              Backward(LossOf(model, BatchOf(world.rank(), 2, 0))));
+          if (world.rank() == 0) *lines = sink.Take();
+        }
+        return absl::OkStatus();
+      },
+      {.sinks = {&sink, nullptr}});
+  ASSERT_TRUE(status.ok()) << status;
+  EXPECT_THAT(
+      first,
+      ElementsAre("unshard head", "unshard blocks.0", "wait head",
+                  "unshard blocks.1", "wait blocks.0", "reshard blocks.0",
+                  "wait blocks.1", "reshard blocks.1",
+                  // Backward: the root's parameters are still there.
+                  "unshard blocks.1", "wait blocks.1", "unshard blocks.0",
+                  "reduce_scatter head", "reshard head",
+                  "reduce_scatter blocks.1", "reshard blocks.1",
+                  "wait blocks.0", "reduce_scatter blocks.0",
+                  "reshard blocks.0"));
+  EXPECT_EQ(first, second);
+}
+
+TEST(FullyShardTest, RefusesWhatCannotBe) {
+  const absl::Status status = RunLocal(2, [&](World& world) -> absl::Status {
+    CH_ASSIGN_OR_RETURN(
+        const DeviceMesh mesh,
+        InitDeviceMesh(world, {{"a", 1}, {"b", 1}, {"fsdp", 2}}));
+    CH_ASSIGN_OR_RETURN(const DeviceMesh fsdp, mesh.Slice("fsdp"));
+    TestModel model(1, kDim, 7, 3);
+    const auto message = [&](const DeviceMesh& m, FullyShardOptions options) {
+      return std::string(FullyShard(model, m, options).message());
+    };
+    EXPECT_THAT(message(mesh, {}), HasSubstr("not mesh(a=1, b=1, fsdp=2)"));
+    FullyShardOptions options;
+    options.shard_dim = [](const nn::Parameter&) { return 1; };
+    EXPECT_THAT(message(fsdp, options),
+                HasSubstr("parameter blocks.0.up.bias of shape [7] cannot be "
+                          "sharded on dim 1"));
+    // Nothing has changed: a right call succeeds.
+    CH_RETURN_IF_ERROR(FullyShard(model, fsdp, {}));
+    EXPECT_THAT(message(fsdp, {}),
+                HasSubstr("this TestModel is sharded already"));
+    EXPECT_THAT(DescribePlan(model),
+                HasSubstr("  blocks.0.up.weight [7, 5] dim 0: 0:4 4:7\n"));
+    return absl::OkStatus();
+  });
+  EXPECT_TRUE(status.ok()) << status;
+}
+
+}  // namespace
+}  // namespace crosshatch::fsdp

@@ -1,0 +1,17 @@
+// SPDX-License-Identifier: Apache-2.0
+#ifndef CROSSHATCH_TP_LLAMA_PLAN_H_
+#define CROSSHATCH_TP_LLAMA_PLAN_H_
+
+#include "crosshatch/tp/parallelize_module.h"
+
+namespace crosshatch::tp {
+
+/// The plan for nn::Llama: projections split by heads and inner features, the
+/// embedding and the output by vocabulary, the residual stream and the norms by
+/// position. The logits stay split by vocabulary (Shard(-1)), and CrossEntropy
+/// takes them so: no rank ever holds a row of them.
+ParallelPlan LlamaPlan();
+
+}  // namespace crosshatch::tp
+
+#endif  // CROSSHATCH_TP_LLAMA_PLAN_H_
