@@ -408,23 +408,5 @@ TEST(RedistributePlanTest, RefusesWhatDoesNotFit) {
   EXPECT_THAT(message(layout, {4, -1}), HasSubstr("negative size in [4, -1]"));
 }
 
-TEST(StepTransfersTest, OnlyWhatChangesOwnerMoves) {
-  const MeshLayout mesh = Mesh({2, 2});
-  const RedistributePlan plan = Plan(Parse(mesh, 1, "[_S(0,2),S(0)]"),
-                                     Parse(mesh, 1, "[S(0),S(0)]"), {8});
-  ASSERT_EQ(plan.steps.size(), 1u);
-  // Ranks 1 and 2 swap; ranks 0 and 3 keep what they have.
-  for (int rank = 0; rank < 4; ++rank) {
-    const TransferBoxes boxes =
-        StepTransfers(plan.steps[0], {8}, mesh.CoordinateAt(rank));
-    const int partner = rank == 1 ? 2 : rank == 2 ? 1 : rank;
-    for (int peer = 0; peer < 4; ++peer) {
-      EXPECT_EQ(boxes.self, rank);
-      EXPECT_EQ(boxes.sends[peer].numel(), peer == partner ? 2 : 0);
-      EXPECT_EQ(boxes.receives[peer].numel(), peer == partner ? 2 : 0);
-    }
-  }
-}
-
 }  // namespace
 }  // namespace crosshatch

@@ -88,7 +88,8 @@ struct RedistributeStep {
 ///
 /// kLocal, kToPartial: lists of one, the copy to make; empty lists where there
 ///     is none (no elements, or a kToPartial step that only fills here).
-/// kAllReduce: lists of one, the whole shard.
+/// kAllReduce: lists of one, the whole shard; empty lists on every member of a
+///     group whose shards have no elements.
 /// kReduceScatter: sends[r] is r's destination box; receives[r] the whole
 ///     destination, which takes the reduction of all.
 /// kAllGather: sends[r] is the same for all r.

@@ -8,7 +8,6 @@
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
-
 #include "crosshatch/base/check.h"
 #include "crosshatch/base/status_macros.h"
 
