@@ -70,6 +70,7 @@ class RankContext {
 
   ThreadPool& pool() { return pool_; }
   Allocator& allocator() { return *allocator_; }
+  /// The device's. Not in a dry run, which launches nothing.
   const KernelTable& kernels() const { return *kernels_; }
 
   /// The stream that ops are issued to.
