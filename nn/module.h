@@ -14,7 +14,9 @@
 #include <utility>
 #include <vector>
 
+#include "absl/container/inlined_vector.h"
 #include "absl/status/status.h"
+#include "crosshatch/nn/materialize.h"
 #include "crosshatch/nn/parameter.h"
 #include "crosshatch/tensor/tensor.h"
 
@@ -35,10 +37,6 @@ struct NamedParameter {
 struct NamedModule {
   std::string name;  ///< Empty for the root.
   Module* module;
-};
-
-struct MaterializeOptions {
-  uint64_t seed = 0;
 };
 
 /// Base of all layers and models. A subclass holds its submodules and
@@ -65,6 +63,9 @@ class Module {
   /// E.g. "Linear"; what parallel styles ask for.
   virtual const char* type_name() const = 0;
 
+  /// From the root of the tree: "layers.0.mlp"; empty for the root.
+  std::string FullName() const;
+
   const std::vector<std::pair<std::string, Module*>>& children() const {
     return children_;
   }
@@ -73,19 +74,20 @@ class Module {
   own_parameters() const {
     return parameters_;
   }
-  /// This module and all below, depth first, left to right (".modules()").
+  /// This module and all below, each once, depth first, left to right; named
+  /// from this module.
   std::vector<NamedModule> NamedModules();
-  /// Every parameter once, in traversal order, named from this module; sets
-  /// Parameter::name of those that have none yet.
+  /// Every parameter once, in traversal order, named from this module. Gives
+  /// the parameters of the whole tree their full names (Parameter::name) where
+  /// they have none yet, so call it when the tree is complete.
   std::vector<NamedParameter> NamedParameters();
   std::vector<Parameter*> Parameters();
 
-  /// Gives memory to every deferred parameter (storages shared by several
-  /// parameters once) and fills it by its initializer. Each rank makes only its
-  /// own elements; the values are equal on every mesh.
-  /// \error kFailedPrecondition naming a parameter that cannot be filled.
+  /// Materializes all parameters; see materialize.h.
   absl::Status Materialize(const MaterializeOptions& options);
 
+  /// A hook sees what the hooks before it left. A hook that is added or removed
+  /// while the module runs takes part from the next call on.
   /// \returns an id for RemoveHook. `first`: before the hooks that are there.
   int AddPreHook(PreHook hook, bool first = false);
   int AddPostHook(PostHook hook, bool first = false);
@@ -93,26 +95,41 @@ class Module {
 
   /// The runtime state under `key` ("fsdp"); null if none.
   Attachment* attachment(const std::string& key) const;
+  /// Replaces what is there; null takes it away.
   void Attach(const std::string& key, std::shared_ptr<Attachment> attachment);
 
  protected:
   virtual TensorList ForwardImpl(TensorSpan inputs) = 0;
 
+  /// `name` may have dots: a list of modules registers "layers.0", "layers.1"
+  /// and needs no module of its own. Names are unique within a module.
   void RegisterModule(std::string name, Module& module);
   void RegisterParameter(std::string name,
                          std::shared_ptr<Parameter> parameter);
 
  private:
+  // Shared, so that a hook that adds or removes hooks of this module does not
+  // pull the function that runs from under its own feet.
   template <typename F>
   struct Hook {
     int id;
-    F run;
+    std::shared_ptr<F> run;
   };
 
+  template <typename F>
+  using HookList = absl::InlinedVector<Hook<F>, 2>;
+
+  template <typename F>
+  int AddHook(HookList<F>& hooks, F hook, bool first);
+  void CollectModules(const std::string& prefix,
+                      std::vector<NamedModule>& modules);
+
+  Module* parent_ = nullptr;
+  std::string name_in_parent_;
   std::vector<std::pair<std::string, Module*>> children_;
   std::vector<std::pair<std::string, std::shared_ptr<Parameter>>> parameters_;
-  std::vector<Hook<PreHook>> pre_hooks_;
-  std::vector<Hook<PostHook>> post_hooks_;
+  HookList<PreHook> pre_hooks_;
+  HookList<PostHook> post_hooks_;
   int next_hook_id_ = 0;
   std::map<std::string, std::shared_ptr<Attachment>> attachments_;
 };

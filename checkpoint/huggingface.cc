@@ -1,0 +1,243 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "crosshatch/checkpoint/huggingface.h"
+
+#include <algorithm>
+#include <memory>
+#include <numeric>
+#include <set>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/match.h"
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "absl/types/span.h"
+#include "crosshatch/base/check.h"
+#include "crosshatch/base/status_macros.h"
+#include "crosshatch/checkpoint/file_io.h"
+#include "crosshatch/checkpoint/hf_config.h"
+#include "crosshatch/checkpoint/hf_weights.h"
+#include "crosshatch/checkpoint/new_directory.h"
+#include "crosshatch/checkpoint/safetensors.h"
+#include "crosshatch/comm/communicator.h"
+#include "crosshatch/comm/world.h"
+#include "crosshatch/dtensor/dtensor.h"
+#include "crosshatch/nn/materialize.h"
+#include "crosshatch/tensor/rank_context.h"
+
+namespace crosshatch::checkpoint {
+namespace {
+
+std::string StoredName(const std::string& parameter_name) {
+  return absl::StartsWith(parameter_name, "lm_head.")
+             ? parameter_name
+             : absl::StrCat("model.", parameter_name);
+}
+
+/// What old versions of transformers stored though it follows from the config.
+bool IsRedundant(const std::string& name) {
+  return absl::EndsWith(name, ".rotary_emb.inv_freq");
+}
+
+/// "a, b, c and 7 more".
+std::string ListNames(const std::vector<std::string>& names) {
+  constexpr size_t kMost = 3;
+  const size_t shown = std::min(names.size(), kMost);
+  std::string text =
+      absl::StrJoin(absl::MakeConstSpan(names).subspan(0, shown), ", ");
+  if (names.size() > shown) {
+    absl::StrAppend(&text, " and ", names.size() - shown, " more");
+  }
+  return text;
+}
+
+/// This rank's part of a parameter, and where it comes from.
+struct Slice {
+  StoredTensor source;
+  Box box;
+  Tensor local;
+};
+
+/// The slices of all parameters, or the first thing that does not fit.
+absl::StatusOr<std::vector<Slice>> PlanSlices(
+    absl::Span<const nn::NamedParameter> parameters, const std::string& dir) {
+  CH_ASSIGN_OR_RETURN(const StoredTensors stored, OpenWeights(dir));
+  std::vector<Slice> slices;
+  std::vector<std::string> missing;
+  std::set<std::string> used;
+  for (const nn::NamedParameter& named : parameters) {
+    const std::string name = StoredName(named.name);
+    const auto found = stored.find(name);
+    if (found == stored.end()) {
+      missing.push_back(name);
+      continue;
+    }
+    used.insert(name);
+    const TensorInfo& info = found->second.info();
+    const Tensor& data = named.parameter->data();
+    if (info.sizes != data.sizes()) {
+      return absl::InvalidArgumentError(
+          absl::StrCat(found->second.file->path(), ": tensor \"", name,
+                       "\" has shape ", ToString(info.sizes),
+                       ", and the model's is ", ToString(data.sizes())));
+    }
+    if (!CanConvert(info.dtype, data.dtype())) {
+      return absl::InvalidArgumentError(
+          absl::StrCat(found->second.file->path(), ": tensor \"", name,
+                       "\" has dtype ", SafetensorsName(info.dtype),
+                       ", and the model's is ", Name(data.dtype())));
+    }
+    Box box = WholeBox(data.sizes());
+    if (data.is_distributed()) {
+      const Layout& layout = LayoutOf(data);
+      const DeviceMesh mesh = MeshOf(data);
+      CH_CHECK(!layout.is_partial())
+          << named.name << " holds partial sums: " << data.Describe();
+      if (!mesh.coordinate().has_value()) continue;
+      box = layout.LocalBox(data.sizes(), *mesh.coordinate());
+    }
+    slices.push_back({found->second, std::move(box), LocalTensor(data)});
+  }
+  if (!missing.empty()) {
+    return absl::NotFoundError(
+        absl::StrCat(dir, " lacks weights of the model: ", ListNames(missing)));
+  }
+  std::vector<std::string> extra;
+  for (const auto& [name, tensor] : stored) {
+    if (used.count(name) == 0 && !IsRedundant(name)) extra.push_back(name);
+  }
+  if (!extra.empty()) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        dir, " holds tensors that the model lacks: ", ListNames(extra)));
+  }
+  return slices;
+}
+
+/// Rank 0's `status`, on every rank.
+absl::Status Agree(Communicator& comm, const absl::Status& status,
+                   const char* label) {
+  std::string blob;
+  if (!status.ok()) {
+    blob = absl::StrCat(static_cast<int>(status.code()), " ",
+                        std::string(status.message()));
+  }
+  CH_ASSIGN_OR_RETURN(const std::vector<std::string> blobs,
+                      comm.Exchange(std::move(blob), label));
+  if (!status.ok()) return status;
+  const std::string& first = blobs[0];
+  if (first.empty()) return absl::OkStatus();
+  const size_t space = first.find(' ');
+  int code = 0;
+  CH_CHECK(absl::SimpleAtoi(first.substr(0, space), &code)) << first;
+  return absl::Status(static_cast<absl::StatusCode>(code),
+                      absl::StrCat("on rank 0: ", first.substr(space + 1)));
+}
+
+/// What rank 0 writes.
+struct Output {
+  std::unique_ptr<NewDirectory> directory;
+  std::unique_ptr<SafetensorsWriter> weights;
+};
+
+absl::StatusOr<Output> Open(absl::Span<const nn::NamedParameter> parameters,
+                            const std::string& dir,
+                            const SaveOptions& options) {
+  Output output;
+  CH_ASSIGN_OR_RETURN(output.directory,
+                      NewDirectory::Create(dir, options.overwrite));
+  std::vector<TensorInfo> tensors;
+  for (const nn::NamedParameter& named : parameters) {
+    const Tensor& data = named.parameter->data();
+    tensors.push_back({StoredName(named.name), data.dtype(), data.sizes()});
+  }
+  // transformers asks for the format.
+  CH_ASSIGN_OR_RETURN(
+      output.weights,
+      SafetensorsWriter::Create(
+          absl::StrCat(output.directory->partial_path(), "/model.safetensors"),
+          std::move(tensors), {{"format", "pt"}}));
+  return output;
+}
+
+absl::Status Finish(Output& output, const nn::LlamaConfig& config) {
+  CH_RETURN_IF_ERROR(output.weights->Finish());
+  CH_ASSIGN_OR_RETURN(const std::unique_ptr<AtomicFile> file,
+                      AtomicFile::Create(absl::StrCat(
+                          output.directory->partial_path(), "/config.json")));
+  const std::string text = FormatConfig(config);
+  CH_RETURN_IF_ERROR(
+      file->Append(text.data(), static_cast<int64_t>(text.size())));
+  CH_RETURN_IF_ERROR(file->Commit());
+  return output.directory->Commit();
+}
+
+}  // namespace
+
+absl::Status LoadHuggingFace(nn::Llama& model, const std::string& dir) {
+  CH_ASSIGN_OR_RETURN(std::vector<Slice> slices,
+                      PlanSlices(model.NamedParameters(), dir));
+  nn::LeaseParameters(model.Parameters());
+  RankContext& context = RankContext::Current();
+  if (context.device().is_meta()) return absl::OkStatus();
+  for (const Slice& slice : slices) {
+    CH_CHECK(slice.local.is_contiguous()) << slice.local.Describe();
+    if (slice.box.empty()) continue;
+    slice.local.storage()->BumpVersion();
+    // The task keeps the file mapped until it has run.
+    context.current_stream().Launch(
+        [file = slice.source.file, index = slice.source.index, box = slice.box,
+         dtype = slice.local.dtype(), out = slice.local.raw_data()](
+            KernelContext&) { file->Read(index, box, dtype, out); });
+  }
+  return context.status();
+}
+
+absl::Status CheckSaveDirectory(const std::string& dir,
+                                const SaveOptions& options) {
+  return CheckMayWrite(dir, options.overwrite);
+}
+
+absl::Status SaveHuggingFace(World& world, nn::Llama& model,
+                             const std::string& dir,
+                             const SaveOptions& options) {
+  RankContext& context = world.context();
+  if (context.device().is_meta()) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("a dry run has no weights to save to ", dir));
+  }
+  const std::vector<nn::NamedParameter> parameters = model.NamedParameters();
+  std::vector<int> ranks(static_cast<size_t>(world.size()));
+  std::iota(ranks.begin(), ranks.end(), 0);
+  CH_ASSIGN_OR_RETURN(
+      const std::shared_ptr<Communicator> comm,
+      world.Group("world", std::move(ranks), context.compute_stream().name()));
+
+  const bool writes = world.rank() == 0;
+  Output output;
+  absl::Status status;
+  if (writes) {
+    absl::StatusOr<Output> opened = Open(parameters, dir, options);
+    status = opened.status();
+    if (opened.ok()) output = *std::move(opened);
+  }
+  CH_RETURN_IF_ERROR(Agree(*comm, status, "save: open"));
+
+  const NoGrad no_grad;
+  for (const nn::NamedParameter& named : parameters) {
+    const Tensor whole = FullTensor(named.parameter->data());
+    // After an error rank 0 goes on taking part, so that nobody waits for it.
+    CH_RETURN_IF_ERROR(context.Synchronize());
+    if (writes && status.ok()) {
+      CH_CHECK(whole.is_contiguous()) << whole.Describe();
+      status = output.weights->Write(StoredName(named.name), whole.raw_data());
+    }
+  }
+  if (writes && status.ok()) status = Finish(output, model.config());
+  return Agree(*comm, status, "save: finish");
+}
+
+}  // namespace crosshatch::checkpoint

@@ -1,0 +1,55 @@
+// SPDX-License-Identifier: Apache-2.0
+#ifndef CROSSHATCH_CHECKPOINT_HUGGINGFACE_H_
+#define CROSSHATCH_CHECKPOINT_HUGGINGFACE_H_
+
+/// \file
+/// Weights of a Llama model, from and to a Hugging Face directory: config.json
+/// (hf_config.h) beside model.safetensors, or beside several files and
+/// model.safetensors.index.json.
+///
+/// Parameters may be laid out in any way over any mesh. A file holds whole
+/// tensors; a parameter "layers.0.mlp.up_proj.weight" is called
+/// "model.layers.0.mlp.up_proj.weight" there, and "lm_head.weight" is called
+/// so. A tied output projection is not stored.
+
+#include <string>
+
+#include "absl/status/status.h"
+#include "crosshatch/comm/world.h"
+#include "crosshatch/nn/models/llama.h"
+
+namespace crosshatch::checkpoint {
+
+/// Reads all weights of `model`, converted to the parameters' dtype. Each rank
+/// reads just its own slices; nothing is communicated. Parameters that have no
+/// memory yet are given some, so Materialize is not needed before. Reading is
+/// issued to the current stream. On a dry run files are checked and not read.
+/// \error before any weight changes, naming the tensor: kNotFound for weights
+///     that are missing; kInvalidArgument for tensors that the model lacks,
+///     and for a shape or dtype that is not the parameter's; kDataLoss for a
+///     file that is not valid; what the system said.
+absl::Status LoadHuggingFace(nn::Llama& model, const std::string& dir);
+
+struct SaveOptions {
+  /// Replace a directory that is not empty; see NewDirectory for what goes.
+  bool overwrite = false;
+};
+
+/// Whether SaveHuggingFace would refuse `dir` because of what is there. Lets a
+/// program find out before it trains.
+absl::Status CheckSaveDirectory(const std::string& dir,
+                                const SaveOptions& options = {});
+
+/// Writes config.json and model.safetensors into the directory `dir`, which
+/// appears complete or not at all. Called by all ranks of `world`; rank 0
+/// writes, and holds one whole parameter at a time.
+/// \error on every rank alike: kAlreadyExists for a directory that is not
+///     empty; what the system said; a failed collective; kFailedPrecondition on
+///     a dry run, which has no weights.
+absl::Status SaveHuggingFace(World& world, nn::Llama& model,
+                             const std::string& dir,
+                             const SaveOptions& options = {});
+
+}  // namespace crosshatch::checkpoint
+
+#endif  // CROSSHATCH_CHECKPOINT_HUGGINGFACE_H_

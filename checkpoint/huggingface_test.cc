@@ -1,0 +1,256 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "crosshatch/checkpoint/huggingface.h"
+
+#include <filesystem>
+#include <fstream>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
+#include "crosshatch/base/status_macros.h"
+#include "crosshatch/checkpoint/hf_config.h"
+#include "crosshatch/checkpoint/hf_weights.h"
+#include "crosshatch/comm/world.h"
+#include "crosshatch/dtensor/dtensor.h"
+#include "crosshatch/mesh/device_mesh.h"
+#include "crosshatch/nn/models/llama.h"
+#include "crosshatch/tensor/creation.h"
+#include "crosshatch/tensor/rank_context.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+namespace crosshatch::checkpoint {
+namespace {
+
+namespace fs = std::filesystem;
+
+using ::testing::HasSubstr;
+
+constexpr char kTied[] = "tests/conformance/llama/tied";
+constexpr char kUntied[] = "tests/conformance/llama/gqa";
+
+/// A directory of its own for a test.
+std::string FreshDir(const std::string& name) {
+  const std::string dir = ::testing::TempDir() + name;
+  fs::remove_all(dir);
+  fs::remove_all(dir + ".partial");
+  return dir;
+}
+
+std::vector<float> ReadAll(const StoredTensor& stored) {
+  const TensorInfo& info = stored.info();
+  std::vector<float> values(static_cast<size_t>(NumElements(info.sizes)));
+  stored.file->Read(stored.index, WholeBox(info.sizes), kFloat32,
+                    values.data());
+  return values;
+}
+
+/// The tensors of both directories have equal names and bits.
+void ExpectSameWeights(const std::string& a, const std::string& b) {
+  const auto x = OpenWeights(a);
+  const auto y = OpenWeights(b);
+  ASSERT_TRUE(x.ok()) << x.status();
+  ASSERT_TRUE(y.ok()) << y.status();
+  ASSERT_EQ(x->size(), y->size());
+  for (const auto& [name, stored] : *x) {
+    ASSERT_EQ(y->count(name), 1u) << name;
+    EXPECT_EQ(stored.info().sizes, y->at(name).info().sizes) << name;
+    EXPECT_EQ(ReadAll(stored), ReadAll(y->at(name))) << name;
+  }
+}
+
+TEST(HuggingFaceTest, SavesWhatItLoaded) {
+  for (const char* source : {kTied, kUntied}) {
+    const std::string dir = FreshDir("saved");
+    const absl::Status status = RunLocal(1, [&](World& world) {
+      CH_ASSIGN_OR_RETURN(const nn::LlamaConfig config, LoadConfig(source));
+      nn::Llama model(config);
+      CH_RETURN_IF_ERROR(LoadHuggingFace(model, source));
+      return SaveHuggingFace(world, model, dir);
+    });
+    ASSERT_TRUE(status.ok()) << status;
+    ExpectSameWeights(source, dir);
+    const auto before = LoadConfig(source);
+    const auto after = LoadConfig(dir);
+    ASSERT_TRUE(after.ok()) << after.status();
+    EXPECT_EQ(*before, *after);
+    EXPECT_FALSE(fs::exists(dir + ".partial"));
+  }
+}
+
+// Each rank reads its own slices, and rank 0 writes the whole.
+TEST(HuggingFaceTest, LoadsAndSavesAnyLayout) {
+  const std::string dir = FreshDir("sharded");
+  const absl::Status status = RunLocal(4, [&](World& world) {
+    CH_ASSIGN_OR_RETURN(DeviceMesh mesh,
+                        InitDeviceMesh(world, {{"fsdp", 2}, {"tp", 2}}));
+    CH_ASSIGN_OR_RETURN(const nn::LlamaConfig config, LoadConfig(kTied));
+    nn::Llama model(config);
+    int i = 0;
+    for (nn::Parameter* parameter : model.Parameters()) {
+      // A different layout for each: rows over both axes in either order,
+      // columns over one, replicated over one.
+      Layout layout =
+          Layout::Replicated(mesh.layout(), parameter->data().ndim());
+      layout = layout.WithShard(i % 2, 0);
+      if (i % 3 == 0) layout = layout.WithShard(1 - i % 2, 0);
+      if (i % 3 == 1) {
+        layout = layout.WithShard(1 - i % 2, parameter->data().ndim() - 1);
+      }
+      ++i;
+      const Box box =
+          layout.LocalBox(parameter->data().sizes(), *mesh.coordinate());
+      parameter->set_data(
+          MakeDTensor(Deferred(box.sizes, kFloat32, parameter->name()), mesh,
+                      layout, parameter->data().sizes()));
+    }
+    CH_RETURN_IF_ERROR(LoadHuggingFace(model, kTied));
+    return SaveHuggingFace(world, model, dir);
+  });
+  ASSERT_TRUE(status.ok()) << status;
+  ExpectSameWeights(kTied, dir);
+}
+
+class DamagedDirectoryTest : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    dir_ = FreshDir("damaged");
+    fs::create_directories(dir_);
+    fs::copy_file(std::string(kTied) + "/config.json", dir_ + "/config.json");
+  }
+
+  /// Writes the tied model's weights, each changed by `change`; a tensor whose
+  /// name `change` empties is left out.
+  template <typename Change>
+  void Write(Change change, const TensorInfo* extra = nullptr) {
+    const auto stored = OpenWeights(kTied);
+    ASSERT_TRUE(stored.ok());
+    std::vector<TensorInfo> infos;
+    for (const auto& [name, tensor] : *stored) {
+      TensorInfo info = tensor.info();
+      change(info);
+      if (!info.name.empty()) infos.push_back(info);
+    }
+    if (extra != nullptr) infos.push_back(*extra);
+    auto writer =
+        SafetensorsWriter::Create(dir_ + "/model.safetensors", infos, {});
+    ASSERT_TRUE(writer.ok());
+    for (const TensorInfo& info : infos) {
+      const std::vector<char> zeros(static_cast<size_t>(info.bytes()));
+      ASSERT_TRUE((*writer)->Write(info.name, zeros.data()).ok());
+    }
+    ASSERT_TRUE((*writer)->Finish().ok());
+  }
+
+  absl::Status Load() {
+    const auto config = LoadConfig(dir_);
+    if (!config.ok()) return config.status();
+    nn::Llama model(*config);
+    return LoadHuggingFace(model, dir_);
+  }
+
+  std::string dir_;
+};
+
+TEST_F(DamagedDirectoryTest, NamesWhatIsMissing) {
+  Write([](TensorInfo& info) {
+    if (info.name == "model.layers.1.mlp.up_proj.weight") info.name = "";
+  });
+  const absl::Status status = Load();
+  EXPECT_TRUE(absl::IsNotFound(status)) << status;
+  EXPECT_THAT(std::string(status.message()),
+              HasSubstr("model.layers.1.mlp.up_proj.weight"));
+}
+
+TEST_F(DamagedDirectoryTest, NamesWhatIsTooMuch) {
+  const TensorInfo extra = {"lm_head.weight", kFloat32, {257, 48}};
+  Write([](TensorInfo&) {}, &extra);
+  const absl::Status status = Load();
+  EXPECT_TRUE(absl::IsInvalidArgument(status)) << status;
+  EXPECT_THAT(std::string(status.message()), HasSubstr("lm_head.weight"));
+}
+
+TEST_F(DamagedDirectoryTest, NamesAWrongShapeAndDtype) {
+  Write([](TensorInfo& info) {
+    if (info.name == "model.norm.weight") info.sizes = {47};
+  });
+  absl::Status status = Load();
+  EXPECT_TRUE(absl::IsInvalidArgument(status)) << status;
+  EXPECT_THAT(std::string(status.message()),
+              HasSubstr("\"model.norm.weight\" has shape [47], and the model's "
+                        "is [48]"));
+  Write([](TensorInfo& info) {
+    if (info.name == "model.norm.weight") info.dtype = kInt32;
+  });
+  status = Load();
+  EXPECT_TRUE(absl::IsInvalidArgument(status)) << status;
+  EXPECT_THAT(std::string(status.message()), HasSubstr("has dtype I32"));
+}
+
+TEST_F(DamagedDirectoryTest, ReadsOtherFloatsAndOldLeftovers) {
+  const TensorInfo extra = {
+      "model.layers.0.self_attn.rotary_emb.inv_freq", kFloat32, {6}};
+  Write([](TensorInfo& info) { info.dtype = kBFloat16; }, &extra);
+  EXPECT_TRUE(Load().ok()) << Load();
+}
+
+TEST_F(DamagedDirectoryTest, SaysThatThereIsNothing) {
+  EXPECT_TRUE(absl::IsNotFound(Load()));
+  std::ofstream(dir_ + "/model.safetensors") << "short";
+  EXPECT_TRUE(absl::IsDataLoss(Load()));
+}
+
+TEST(SaveTest, EveryRankHearsOfARefusal) {
+  const std::string dir = FreshDir("occupied");
+  fs::create_directories(dir);
+  std::ofstream(dir + "/notes") << "keep";
+  std::vector<absl::Status> saved(2);
+  const absl::Status status = RunLocal(2, [&](World& world) {
+    nn::LlamaConfig config;
+    config.dim = 8;
+    config.heads = 2;
+    config.layers = 1;
+    config.ffn = 8;
+    config.vocab = 8;
+    nn::Llama model(config, world.device());
+    saved[world.rank()] = SaveHuggingFace(world, model, dir);
+    return SaveHuggingFace(world, model, dir, {.overwrite = true});
+  });
+  EXPECT_TRUE(status.ok()) << status;
+  for (const absl::Status& refused : saved) {
+    EXPECT_TRUE(absl::IsAlreadyExists(refused)) << refused;
+    EXPECT_THAT(std::string(refused.message()), HasSubstr(dir));
+  }
+  EXPECT_TRUE(absl::IsAlreadyExists(CheckSaveDirectory(dir)));
+  EXPECT_TRUE(CheckSaveDirectory(dir, {.overwrite = true}).ok());
+  EXPECT_TRUE(fs::exists(dir + "/notes"));
+  EXPECT_TRUE(fs::exists(dir + "/model.safetensors"));
+  EXPECT_FALSE(fs::exists(dir + ".partial"));
+}
+
+TEST(SaveTest, ADryRunHasNothingToSave) {
+  const absl::Status status = RunFake({}, [&](World& world) {
+    nn::LlamaConfig config;
+    nn::Llama model(config);
+    CH_RETURN_IF_ERROR(model.Materialize({}));
+    const absl::Status saved = SaveHuggingFace(world, model, FreshDir("dry"));
+    EXPECT_TRUE(absl::IsFailedPrecondition(saved)) << saved;
+    return absl::OkStatus();
+  });
+  EXPECT_TRUE(status.ok()) << status;
+}
+
+TEST(LoadTest, ADryRunChecksFiles) {
+  const absl::Status status = RunFake({}, [&](World&) {
+    CH_ASSIGN_OR_RETURN(const nn::LlamaConfig config, LoadConfig(kUntied));
+    nn::Llama model(config);
+    EXPECT_FALSE(LoadHuggingFace(model, kTied).ok());
+    return LoadHuggingFace(model, kUntied);
+  });
+  EXPECT_TRUE(status.ok()) << status;
+}
+
+}  // namespace
+}  // namespace crosshatch::checkpoint

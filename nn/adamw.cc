@@ -1,0 +1,159 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "crosshatch/nn/adamw.h"
+
+#include <cmath>
+#include <cstdint>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "crosshatch/base/check.h"
+#include "crosshatch/base/status_macros.h"
+#include "crosshatch/dtensor/dtensor.h"
+#include "crosshatch/nn/neighbours.h"
+#include "crosshatch/tensor/creation.h"
+#include "crosshatch/tensor/kernels/kernel_table.h"
+#include "crosshatch/tensor/ops/cast.h"
+#include "crosshatch/tensor/rank_context.h"
+
+namespace crosshatch::nn {
+namespace {
+
+/// `local` as the part that this rank holds of a tensor like `whole`.
+Tensor WrapLike(const Tensor& whole, const Tensor& local) {
+  if (!whole.is_distributed()) return local;
+  return MakeDTensor(local, MeshOf(whole), LayoutOf(whole), whole.sizes());
+}
+
+/// What one parameter brings to a step. All local, f32 and contiguous.
+struct Update {
+  size_t index;
+  int64_t step;
+  Tensor data;
+  Tensor grad;
+};
+
+}  // namespace
+
+AdamW::AdamW(std::vector<Parameter*> parameters, const AdamWOptions& options)
+    : options_(options),
+      parameters_(std::move(parameters)),
+      states_(parameters_.size()),
+      local_exp_avg_(parameters_.size()),
+      local_exp_avg_sq_(parameters_.size()) {}
+
+void AdamW::MakeStates() {
+  const MemoryClassScope memory_class(MemoryClass::kOptimizerState);
+  size_t i = 0;
+  while (i < parameters_.size()) {
+    const auto wants_state = [this](size_t p) {
+      return parameters_[p]->grad().defined() && !local_exp_avg_[p].defined();
+    };
+    if (!wants_state(i)) {
+      ++i;
+      continue;
+    }
+    // One storage for as many parameters as are neighbours in theirs.
+    const size_t first = i;
+    const Tensor start = LocalTensor(parameters_[first]->data());
+    int64_t count = 0;
+    do {
+      count += LocalTensor(parameters_[i]->data()).numel();
+      ++i;
+    } while (i < parameters_.size() && wants_state(i) &&
+             FollowsAfter(start, count, LocalTensor(parameters_[i]->data())));
+    const Tensor exp_avg = Zeros({count});
+    const Tensor exp_avg_sq = Zeros({count});
+    int64_t offset = 0;
+    for (size_t p = first; p < i; ++p) {
+      const Tensor& data = parameters_[p]->data();
+      const Shape sizes = LocalTensor(data).sizes();
+      const auto part = [&](const Tensor& all) {
+        return MakeView(all.storage(), offset, sizes, ContiguousStrides(sizes),
+                        kFloat32);
+      };
+      local_exp_avg_[p] = part(exp_avg);
+      local_exp_avg_sq_[p] = part(exp_avg_sq);
+      states_[p].exp_avg = WrapLike(data, local_exp_avg_[p]);
+      states_[p].exp_avg_sq = WrapLike(data, local_exp_avg_sq_[p]);
+      offset += NumElements(sizes);
+    }
+  }
+}
+
+absl::Status AdamW::Step() {
+  RankContext& context = RankContext::Current();
+  CH_RETURN_IF_ERROR(context.status());
+  const NoGrad no_grad;
+  MakeStates();
+
+  std::vector<Update> updates;
+  for (size_t i = 0; i < parameters_.size(); ++i) {
+    const Parameter& parameter = *parameters_[i];
+    if (!parameter.grad().defined()) continue;
+    const Tensor data = LocalTensor(parameter.data());
+    const Tensor grad =
+        Contiguous(ToDType(LocalTensor(parameter.grad()), kFloat32));
+    CH_CHECK(data.dtype() == kFloat32 && data.is_contiguous())
+        << "adamw: parameter " << parameter.name() << " is " << data.Describe();
+    CH_CHECK(data.sizes() == grad.sizes())
+        << "adamw: parameter " << parameter.name() << " " << data.Describe()
+        << " has the gradient " << grad.Describe();
+    data.storage()->BumpVersion();
+    updates.push_back({i, ++states_[i].step, data, grad});
+  }
+
+  const KernelTable& kernels = context.kernels();
+  size_t next = 0;
+  while (next < updates.size()) {
+    const Update& first = updates[next];
+    const Tensor& exp_avg = local_exp_avg_[first.index];
+    const Tensor& exp_avg_sq = local_exp_avg_sq_[first.index];
+    int64_t count = 0;
+    do {
+      count += updates[next].data.numel();
+      ++next;
+    } while (
+        next < updates.size() && updates[next].step == first.step &&
+        FollowsAfter(first.data, count, updates[next].data) &&
+        FollowsAfter(first.grad, count, updates[next].grad) &&
+        FollowsAfter(exp_avg, count, local_exp_avg_[updates[next].index]) &&
+        FollowsAfter(exp_avg_sq, count,
+                     local_exp_avg_sq_[updates[next].index]));
+    if (count == 0 || context.device().is_meta()) continue;
+    const auto step = static_cast<double>(first.step);
+    const AdamWArgs args = {
+        .count = count,
+        .param = first.data.data<float>(),
+        .grad = first.grad.data<float>(),
+        .exp_avg = exp_avg.data<float>(),
+        .exp_avg_sq = exp_avg_sq.data<float>(),
+        .lr = options_.lr,
+        .beta1 = options_.beta1,
+        .beta2 = options_.beta2,
+        .eps = options_.eps,
+        .weight_decay = options_.weight_decay,
+        .bias_correction1 = 1 - std::pow(options_.beta1, step),
+        .bias_correction2 = 1 - std::pow(options_.beta2, step),
+    };
+    context.current_stream().Launch(
+        [args, &kernels](KernelContext& kernel_context) {
+          kernels.adamw(args, kernel_context);
+        });
+  }
+  return context.status();
+}
+
+void AdamW::ZeroGrad() {
+  for (Parameter* parameter : parameters_) parameter->set_grad(Tensor());
+}
+
+const AdamWState* AdamW::FindState(const std::string& parameter_name) const {
+  for (size_t i = 0; i < parameters_.size(); ++i) {
+    if (parameters_[i]->name() == parameter_name) return &states_[i];
+  }
+  return nullptr;
+}
+
+}  // namespace crosshatch::nn

@@ -1,0 +1,279 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "crosshatch/nn/adamw.h"
+
+#include <cmath>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "crosshatch/base/status_macros.h"
+#include "crosshatch/comm/world.h"
+#include "crosshatch/dtensor/dtensor.h"
+#include "crosshatch/mesh/device_mesh.h"
+#include "crosshatch/tensor/creation.h"
+#include "crosshatch/tensor/rank_context.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+namespace crosshatch::nn {
+namespace {
+
+using ::testing::HasSubstr;
+
+/// Values in (-1, 1) without a pattern.
+std::vector<float> Values(int64_t count, int seed) {
+  std::vector<float> values;
+  uint32_t state = 12345u + 777u * static_cast<uint32_t>(seed);
+  for (int64_t i = 0; i < count; ++i) {
+    state = state * 1664525u + 1013904223u;
+    values.push_back(static_cast<float>(state >> 8) * 0x1p-23f - 1.0f);
+  }
+  return values;
+}
+
+Tensor FromVector(ShapeView sizes, const std::vector<float>& values) {
+  return FromValues<float>(sizes, absl::MakeConstSpan(values));
+}
+
+std::unique_ptr<Parameter> MakeParameter(const std::string& name,
+                                         const Tensor& data) {
+  auto parameter = std::make_unique<Parameter>(
+      data.sizes(), kFloat32, Initializer{Initializer::Kind::kZeros});
+  parameter->set_name(name);
+  parameter->set_data(data);
+  return parameter;
+}
+
+/// torch.optim.AdamW by its documentation, in double.
+class Reference {
+ public:
+  Reference(const std::vector<float>& values, const AdamWOptions& options)
+      : options_(options), m_(values.size()), v_(values.size()) {
+    for (float value : values) p_.push_back(value);
+  }
+  void Step(const std::vector<float>& grad) {
+    ++step_;
+    for (size_t i = 0; i < p_.size(); ++i) {
+      p_[i] *= 1 - options_.lr * options_.weight_decay;
+      m_[i] = options_.beta1 * m_[i] + (1 - options_.beta1) * grad[i];
+      v_[i] = options_.beta2 * v_[i] + (1 - options_.beta2) * grad[i] * grad[i];
+      const double m_hat = m_[i] / (1 - std::pow(options_.beta1, step_));
+      const double v_hat = v_[i] / (1 - std::pow(options_.beta2, step_));
+      p_[i] -= options_.lr * m_hat / (std::sqrt(v_hat) + options_.eps);
+    }
+  }
+  const std::vector<double>& values() const { return p_; }
+
+ private:
+  AdamWOptions options_;
+  int step_ = 0;
+  std::vector<double> p_;
+  std::vector<double> m_;
+  std::vector<double> v_;
+};
+
+constexpr AdamWOptions kOptions = {
+    .lr = 0.01, .beta1 = 0.9, .beta2 = 0.95, .eps = 1e-8, .weight_decay = 0.1};
+
+// A step rounds the parameter twice and the update, of size at most about lr,
+// some dozen times.
+double Bound(int steps, double value) {
+  return steps * 0x1p-24 * (3 * std::abs(value) + 24 * 4 * kOptions.lr);
+}
+
+TEST(AdamWTest, FollowsTheFormula) {
+  for (int64_t size : {0, 1, 7, 100}) {
+    const std::vector<float> start = Values(size, 1);
+    const auto parameter = MakeParameter("p", FromVector(Shape{size}, start));
+    AdamW optimizer({parameter.get()}, kOptions);
+    Reference reference(start, kOptions);
+    constexpr int kSteps = 20;
+    for (int step = 0; step < kSteps; ++step) {
+      const std::vector<float> grad = Values(size, 10 + step);
+      parameter->set_grad(FromVector(Shape{size}, grad));
+      ASSERT_TRUE(optimizer.Step().ok());
+      reference.Step(grad);
+    }
+    const std::vector<float> values = parameter->data().ToVector<float>();
+    for (int64_t i = 0; i < size; ++i) {
+      EXPECT_NEAR(values[i], reference.values()[i],
+                  Bound(kSteps, reference.values()[i]));
+    }
+    EXPECT_EQ(optimizer.state(0).step, kSteps);
+  }
+}
+
+// Neighbours are updated together, and get what each would get alone.
+TEST(AdamWTest, NeighboursShareStateAndResults) {
+  const std::vector<Shape> shapes = {{3}, {0, 2}, {2, 2}, {1}};
+  const std::vector<float> start = Values(8, 1);
+  const Tensor flat_data = FromVector(Shape{8}, start);
+  const Tensor flat_grad = FromVector(Shape{8}, Values(8, 2));
+  std::vector<std::unique_ptr<Parameter>> together;
+  std::vector<std::unique_ptr<Parameter>> alone;
+  std::vector<Parameter*> together_list;
+  std::vector<Parameter*> alone_list;
+  int64_t offset = 0;
+  for (const Shape& shape : shapes) {
+    const auto part = [&](const Tensor& flat) {
+      return MakeView(flat.storage(), offset, shape, ContiguousStrides(shape),
+                      kFloat32);
+    };
+    together.push_back(MakeParameter("t", part(flat_data)));
+    together.back()->set_grad(part(flat_grad));
+    together_list.push_back(together.back().get());
+    alone.push_back(MakeParameter(
+        "a", FromVector(shape, part(flat_data).ToVector<float>())));
+    alone.back()->set_grad(
+        FromVector(shape, part(flat_grad).ToVector<float>()));
+    alone_list.push_back(alone.back().get());
+    offset += NumElements(shape);
+  }
+  AdamW joint(together_list, kOptions);
+  AdamW separate(alone_list, kOptions);
+  ASSERT_TRUE(joint.Step().ok());
+  ASSERT_TRUE(separate.Step().ok());
+  for (size_t i = 0; i < shapes.size(); ++i) {
+    EXPECT_EQ(together[i]->data().ToVector<float>(),
+              alone[i]->data().ToVector<float>());
+    EXPECT_EQ(joint.state(i).exp_avg.storage(),
+              joint.state(0).exp_avg.storage());
+    EXPECT_EQ(joint.state(i).exp_avg.ToVector<float>(),
+              separate.state(i).exp_avg.ToVector<float>());
+    EXPECT_EQ(joint.state(i).exp_avg_sq.ToVector<float>(),
+              separate.state(i).exp_avg_sq.ToVector<float>());
+  }
+}
+
+// Each parameter counts its own steps, as torch's do, and the state of one that
+// gets its first gradient late starts then.
+TEST(AdamWTest, ParametersWithoutGradientsWait) {
+  const Tensor flat = FromVector(Shape{4}, {1, 1, 1, 1});
+  const auto half = [&](int64_t offset) {
+    return MakeView(flat.storage(), offset, {2}, {1}, kFloat32);
+  };
+  const auto first = MakeParameter("first", half(0));
+  const auto second = MakeParameter("second", half(2));
+  AdamW optimizer({first.get(), second.get()}, kOptions);
+  const Tensor grad = FromVector(Shape{2}, {1, -1});
+  first->set_grad(grad);
+  ASSERT_TRUE(optimizer.Step().ok());
+  EXPECT_EQ(second->data().ToVector<float>(), (std::vector<float>{1, 1}));
+  EXPECT_FALSE(optimizer.state(1).exp_avg.defined());
+  const std::vector<float> after_one = first->data().ToVector<float>();
+
+  second->set_grad(grad);
+  ASSERT_TRUE(optimizer.Step().ok());
+  EXPECT_EQ(second->data().ToVector<float>(), after_one);
+  EXPECT_EQ(optimizer.FindState("first")->step, 2);
+  EXPECT_EQ(optimizer.FindState("second")->step, 1);
+  EXPECT_EQ(optimizer.FindState("third"), nullptr);
+
+  optimizer.ZeroGrad();
+  EXPECT_FALSE(first->grad().defined());
+  ASSERT_TRUE(optimizer.Step().ok());
+  EXPECT_EQ(optimizer.FindState("second")->step, 1);
+}
+
+TEST(AdamWTest, TheLearningRateMayChange) {
+  const auto parameter = MakeParameter("p", FromVector(Shape{1}, {2}));
+  AdamW optimizer({parameter.get()}, kOptions);
+  parameter->set_grad(FromVector(Shape{1}, {1}));
+  optimizer.set_lr(0);
+  ASSERT_TRUE(optimizer.Step().ok());
+  EXPECT_EQ(parameter->data().ToVector<float>()[0], 2.0f);
+  optimizer.set_lr(0.5);
+  ASSERT_TRUE(optimizer.Step().ok());
+  EXPECT_LT(parameter->data().ToVector<float>()[0], 1.5f);
+}
+
+TEST(AdamWTest, LeasesStateAsOptimizerState) {
+  const absl::Status status = RunLocal(1, [](World& world) {
+    const auto parameter = MakeParameter("p", Zeros({100}));
+    AdamW optimizer({parameter.get()}, kOptions);
+    const auto bytes = [&] {
+      return world.context().allocator().stats().current[static_cast<int>(
+          MemoryClass::kOptimizerState)];
+    };
+    EXPECT_EQ(bytes(), 0);
+    parameter->set_grad(Ones({100}));
+    CH_RETURN_IF_ERROR(optimizer.Step());
+    EXPECT_EQ(bytes(), 2 * 100 * 4);
+    return optimizer.Step();
+  });
+  EXPECT_TRUE(status.ok()) << status;
+}
+
+// Uneven shards, an empty one among them, get the single-device update, and
+// the state lies as the parameter does.
+TEST(AdamWTest, UpdatesShards) {
+  for (const int64_t rows : {1, 5}) {
+    const std::vector<float> start = Values(rows * 3, 1);
+    const std::vector<float> grad = Values(rows * 3, 2);
+    const Shape sizes = {rows, 3};
+    const auto whole = MakeParameter("w", FromVector(sizes, start));
+    whole->set_grad(FromVector(sizes, grad));
+    AdamW single({whole.get()}, kOptions);
+    ASSERT_TRUE(single.Step().ok());
+    const std::vector<float> expected = whole->data().ToVector<float>();
+
+    const absl::Status status = RunLocal(2, [&](World& world) {
+      CH_ASSIGN_OR_RETURN(DeviceMesh mesh,
+                          InitDeviceMesh(world, {{"fsdp", 2}}));
+      const Layout layout =
+          Layout::Replicated(mesh.layout(), 2).WithShard(0, 0);
+      const Box box = layout.LocalBox(sizes, *mesh.coordinate());
+      const auto shard = [&](const std::vector<float>& values) {
+        const auto begin = values.begin() + box.offsets[0] * 3;
+        return MakeDTensor(FromVector(box.sizes, {begin, begin + box.numel()}),
+                           mesh, layout, sizes);
+      };
+      const auto parameter = MakeParameter("w", shard(start));
+      parameter->set_grad(shard(grad));
+      AdamW optimizer({parameter.get()}, kOptions);
+      CH_RETURN_IF_ERROR(optimizer.Step());
+      const std::vector<float> values =
+          LocalTensor(parameter->data()).ToVector<float>();
+      EXPECT_EQ(static_cast<int64_t>(values.size()), box.numel());
+      for (size_t i = 0; i < values.size(); ++i) {
+        EXPECT_EQ(values[i], expected[box.offsets[0] * 3 + i]);
+      }
+      EXPECT_EQ(LayoutOf(optimizer.state(0).exp_avg), layout);
+      EXPECT_EQ(optimizer.state(0).exp_avg_sq.sizes(), sizes);
+      return absl::OkStatus();
+    });
+    EXPECT_TRUE(status.ok()) << status;
+  }
+}
+
+TEST(AdamWTest, AFailedCollectiveSurfaces) {
+  const absl::Status status = RunLocal(1, [](World& world) {
+    const auto parameter = MakeParameter("p", Ones({2}));
+    parameter->set_grad(Ones({2}));
+    AdamW optimizer({parameter.get()}, kOptions);
+    world.context().Poison(absl::UnavailableError("rank 3 is gone"));
+    const absl::Status step = optimizer.Step();
+    EXPECT_THAT(std::string(step.message()), HasSubstr("rank 3 is gone"));
+    EXPECT_EQ(optimizer.state(0).step, 0);
+    return absl::OkStatus();
+  });
+  EXPECT_THAT(std::string(status.message()), HasSubstr("rank 3 is gone"));
+}
+
+TEST(AdamWTest, ADryRunAccountsTheSame) {
+  const absl::Status status = RunFake({}, [](World& world) {
+    const auto parameter = MakeParameter("p", Zeros({100}));
+    parameter->set_grad(Ones({100}));
+    AdamW optimizer({parameter.get()}, kOptions);
+    CH_RETURN_IF_ERROR(optimizer.Step());
+    EXPECT_EQ(world.context().allocator().stats().current[static_cast<int>(
+                  MemoryClass::kOptimizerState)],
+              2 * 100 * 4);
+    return absl::OkStatus();
+  });
+  EXPECT_TRUE(status.ok()) << status;
+}
+
+}  // namespace
+}  // namespace crosshatch::nn

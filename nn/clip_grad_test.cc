@@ -1,0 +1,231 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "crosshatch/nn/clip_grad.h"
+
+#include <cmath>
+#include <cstdint>
+#include <limits>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "crosshatch/base/status_macros.h"
+#include "crosshatch/comm/world.h"
+#include "crosshatch/dtensor/dtensor.h"
+#include "crosshatch/mesh/device_mesh.h"
+#include "crosshatch/tensor/creation.h"
+#include "crosshatch/tensor/rank_context.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+namespace crosshatch::nn {
+namespace {
+
+using ::testing::HasSubstr;
+
+/// Element i of a gradient; no two are alike.
+float Value(int64_t i, int seed) {
+  return static_cast<float>((i * 37 + seed * 101) % 1009) / 512.0f - 1.0f;
+}
+
+/// The values of a box of a gradient of `sizes`, row-major.
+std::vector<float> Values(const Shape& sizes, const Box& box, int seed) {
+  std::vector<float> values;
+  const Shape strides = ContiguousStrides(sizes);
+  for (int64_t i = 0; i < NumElements(sizes); ++i) {
+    bool inside = true;
+    for (size_t d = 0; d < sizes.size(); ++d) {
+      const int64_t at = i / strides[d] % sizes[d];
+      inside =
+          inside && at >= box.offsets[d] && at < box.offsets[d] + box.sizes[d];
+    }
+    if (inside) values.push_back(Value(i, seed));
+  }
+  return values;
+}
+
+/// A parameter whose gradient is `grad`.
+std::unique_ptr<Parameter> WithGrad(const std::string& name,
+                                    const Tensor& grad) {
+  auto parameter = std::make_unique<Parameter>(
+      grad.sizes(), kFloat32, Initializer{Initializer::Kind::kZeros});
+  parameter->set_name(name);
+  parameter->set_data(grad.Detach());
+  parameter->set_grad(grad);
+  return parameter;
+}
+
+Tensor Plain(const Shape& sizes, int seed) {
+  const std::vector<float> values = Values(sizes, WholeBox(sizes), seed);
+  return FromValues<float>(sizes, absl::MakeConstSpan(values));
+}
+
+Tensor Sharded(const DeviceMesh& mesh, const Layout& layout, const Shape& sizes,
+               int seed) {
+  const Box box = layout.LocalBox(sizes, *mesh.coordinate());
+  const std::vector<float> values = Values(sizes, box, seed);
+  return MakeDTensor(FromValues<float>(box.sizes, absl::MakeConstSpan(values)),
+                     mesh, layout, sizes);
+}
+
+double SumOfSquares(const Shape& sizes, int seed) {
+  double sum = 0;
+  for (int64_t i = 0; i < NumElements(sizes); ++i) {
+    sum += double{Value(i, seed)} * Value(i, seed);
+  }
+  return sum;
+}
+
+TEST(ClipGradNormTest, ScalesToTheMaximum) {
+  const auto a = WithGrad("a", FromValues<float>(Shape{2}, {3, 0}));
+  const auto b = WithGrad("b", FromValues<float>(Shape{1, 1}, {-4}));
+  const auto none = WithGrad("none", Zeros({0, 3}));
+  Parameter without({2}, kFloat32, {Initializer::Kind::kZeros});
+  const std::vector<Parameter*> all = {a.get(), b.get(), none.get(), &without};
+
+  // As large as allowed, or infinity: nothing changes.
+  EXPECT_EQ(*ClipGradNorm(all, 6), 5.0f);
+  EXPECT_EQ(*ClipGradNorm(all, std::numeric_limits<double>::infinity()), 5.0f);
+  EXPECT_EQ(b->grad().ToVector<float>()[0], -4.0f);
+
+  EXPECT_EQ(*ClipGradNorm(all, 1), 5.0f);
+  EXPECT_NEAR(a->grad().ToVector<float>()[0], 0.6, 1e-6);
+  EXPECT_NEAR(b->grad().ToVector<float>()[0], -0.8, 1e-6);
+  EXPECT_NEAR(*ClipGradNorm(all, 1), 1.0f, 1e-6);
+  EXPECT_EQ(*ClipGradNorm({}, 1), 0.0f);
+}
+
+TEST(ClipGradNormTest, NeighboursCountLikeOthers) {
+  const Tensor flat = Plain({12}, 1);
+  const auto part = [&](int64_t offset, Shape sizes, Shape strides) {
+    return MakeView(flat.storage(), offset, sizes, strides, kFloat32);
+  };
+  // Two neighbours, and one that is not contiguous.
+  const auto a = WithGrad("a", part(0, {3}, {1}));
+  const auto b = WithGrad("b", part(3, {1, 3}, {3, 1}));
+  const auto c = WithGrad("c", part(6, {2, 3}, {1, 2}));
+  const double norm = std::sqrt(SumOfSquares({12}, 1));
+  EXPECT_FLOAT_EQ(*ClipGradNorm({a.get(), b.get(), c.get()}, norm / 2),
+                  static_cast<float>(norm));
+  const std::vector<float> values = flat.ToVector<float>();
+  for (int64_t i = 0; i < 12; ++i) {
+    EXPECT_NEAR(values[i], Value(i, 1) / 2, 1e-6) << i;
+  }
+}
+
+// Every element counts once, however gradients lie: sharded over one axis or
+// both, unevenly, with empty shards, replicated, on a slice of the mesh, plain.
+TEST(ClipGradNormTest, EqualsTheSingleDeviceNormOnAnyMesh) {
+  const std::vector<Shape> shapes = {{5, 3}, {1, 7}, {4}, {3, 3}, {6}, {2, 2}};
+  double expected = 0;
+  for (size_t i = 0; i < shapes.size(); ++i) {
+    expected += SumOfSquares(shapes[i], static_cast<int>(i));
+  }
+  expected = std::sqrt(expected);
+
+  const absl::Status status = RunLocal(4, [&](World& world) {
+    CH_ASSIGN_OR_RETURN(DeviceMesh mesh,
+                        InitDeviceMesh(world, {{"fsdp", 2}, {"tp", 2}}));
+    CH_ASSIGN_OR_RETURN(DeviceMesh tp, mesh.Slice("tp"));
+    CH_ASSIGN_OR_RETURN(DeviceMesh fsdp, mesh.Slice("fsdp"));
+    const auto replicated = [](const DeviceMesh& on, int ndim) {
+      return Layout::Replicated(on.layout(), ndim);
+    };
+    std::vector<std::unique_ptr<Parameter>> owners;
+    std::vector<Parameter*> parameters;
+    const auto add = [&](const Tensor& grad) {
+      owners.push_back(WithGrad("p" + std::to_string(owners.size()), grad));
+      parameters.push_back(owners.back().get());
+    };
+    add(Sharded(mesh, replicated(mesh, 2).WithShard(0, 0).WithShard(1, 1),
+                shapes[0], 0));
+    add(Sharded(mesh, replicated(mesh, 2).WithShard(1, 0).WithShard(0, 0),
+                shapes[1], 1));
+    add(Sharded(mesh, replicated(mesh, 1).WithShard(0, 0), shapes[2], 2));
+    add(Sharded(tp, replicated(tp, 2).WithShard(0, 1), shapes[3], 3));
+    add(Plain(shapes[4], 4));
+    add(Sharded(fsdp, replicated(fsdp, 2), shapes[5], 5));
+
+    for (int round = 0; round < 2; ++round) {
+      CH_ASSIGN_OR_RETURN(const float norm,
+                          ClipGradNorm(parameters, expected / 2));
+      const double now = round == 0 ? expected : expected / 2;
+      EXPECT_NEAR(norm, now, 1e-6 * now);
+    }
+    // Shards are scaled, whether this rank counts them or not.
+    for (size_t i = 0; i < shapes.size(); ++i) {
+      const Tensor& grad = parameters[i]->grad();
+      Box box = WholeBox(shapes[i]);
+      if (grad.is_distributed()) {
+        box = LayoutOf(grad).LocalBox(shapes[i], *MeshOf(grad).coordinate());
+      }
+      const std::vector<float> before =
+          Values(shapes[i], box, static_cast<int>(i));
+      const std::vector<float> after = LocalTensor(grad).ToVector<float>();
+      for (size_t k = 0; k < before.size(); ++k) {
+        EXPECT_NEAR(after[k], before[k] / 2, 1e-5);
+      }
+    }
+    return absl::OkStatus();
+  });
+  EXPECT_TRUE(status.ok()) << status;
+}
+
+TEST(ClipGradNormTest, NamesWhatIsNotFinite) {
+  const auto good = WithGrad("good", Ones({3}));
+  const auto bad = WithGrad(
+      "layers.0.bad",
+      FromValues<float>(Shape{2}, {1, std::numeric_limits<float>::infinity()}));
+  const absl::Status status = ClipGradNorm({good.get(), bad.get()}, 1).status();
+  EXPECT_TRUE(absl::IsInvalidArgument(status));
+  EXPECT_THAT(std::string(status.message()),
+              HasSubstr("the norm of the gradients is inf"));
+  EXPECT_THAT(std::string(status.message()), HasSubstr("layers.0.bad"));
+
+  bad->set_grad(
+      FromValues<float>(Shape{1}, {std::numeric_limits<float>::quiet_NaN()}));
+  EXPECT_THAT(std::string(ClipGradNorm({bad.get()}, 1).status().message()),
+              HasSubstr("the norm of the gradients is nan"));
+  const auto reported =
+      ClipGradNorm({good.get(), bad.get()}, 1, {.error_if_nonfinite = false});
+  ASSERT_TRUE(reported.ok());
+  EXPECT_TRUE(std::isnan(*reported));
+  EXPECT_EQ(good->grad().ToVector<float>()[0], 1.0f);
+}
+
+TEST(ClipGradNormTest, ARankHearsOfAnothersNan) {
+  const absl::Status status = RunLocal(2, [](World& world) {
+    CH_ASSIGN_OR_RETURN(DeviceMesh mesh, InitDeviceMesh(world, {{"fsdp", 2}}));
+    const float value =
+        world.rank() == 1 ? std::numeric_limits<float>::quiet_NaN() : 1.0f;
+    const auto p = WithGrad(
+        "p", MakeDTensor(FromValues<float>(Shape{1}, {value}), mesh,
+                         Layout::Replicated(mesh.layout(), 1).WithShard(0, 0),
+                         Shape{2}));
+    const absl::Status clip = ClipGradNorm({p.get()}, 1).status();
+    EXPECT_THAT(std::string(clip.message()),
+                HasSubstr(world.rank() == 1 ? "that of p" : "another rank"));
+    return absl::OkStatus();
+  });
+  EXPECT_TRUE(status.ok()) << status;
+}
+
+TEST(ClipGradNormTest, RefusesPartialSums) {
+  const absl::Status status = RunLocal(2, [](World& world) {
+    CH_ASSIGN_OR_RETURN(DeviceMesh mesh, InitDeviceMesh(world, {{"tp", 2}}));
+    const auto p = WithGrad(
+        "p",
+        MakeDTensor(
+            Ones({2}), mesh,
+            Layout::Replicated(mesh.layout(), 1).WithPartial(0, ReduceOp::kSum),
+            Shape{2}));
+    const absl::Status clip = ClipGradNorm({p.get()}, 1).status();
+    EXPECT_TRUE(absl::IsFailedPrecondition(clip)) << clip;
+    EXPECT_THAT(std::string(clip.message()), HasSubstr("the gradient of p"));
+    return absl::OkStatus();
+  });
+  EXPECT_TRUE(status.ok()) << status;
+}
+
+}  // namespace
+}  // namespace crosshatch::nn

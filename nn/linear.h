@@ -1,0 +1,53 @@
+// SPDX-License-Identifier: Apache-2.0
+#ifndef CROSSHATCH_NN_LINEAR_H_
+#define CROSSHATCH_NN_LINEAR_H_
+
+#include <cstdint>
+#include <memory>
+
+#include "crosshatch/nn/module.h"
+#include "crosshatch/nn/parameter.h"
+
+namespace crosshatch::nn {
+
+struct LinearOptions {
+  bool bias = false;
+  /// Of the normal distribution that the weight is filled from; the bias is
+  /// filled with zeros.
+  double stddev = 0.02;
+  /// Features that stay together where parallelism splits the output or the
+  /// input: the width of a head, so that heads stay whole.
+  int64_t out_unit = 1;
+  int64_t in_unit = 1;
+};
+
+/// y = x weight^T + bias: [..., in] to [..., out].
+class Linear final : public Module {
+ public:
+  Linear(int64_t in_features, int64_t out_features,
+         const LinearOptions& options = {});
+  /// With a weight [out, in] that another module has too (tied).
+  explicit Linear(std::shared_ptr<Parameter> weight);
+
+  const char* type_name() const override { return "Linear"; }
+
+  /// [out, in]
+  const std::shared_ptr<Parameter>& weight() const { return weight_; }
+  /// [out]; null if there is none.
+  const std::shared_ptr<Parameter>& bias() const { return bias_; }
+  int64_t out_unit() const { return out_unit_; }
+  int64_t in_unit() const { return in_unit_; }
+
+ protected:
+  TensorList ForwardImpl(TensorSpan inputs) override;
+
+ private:
+  std::shared_ptr<Parameter> weight_;
+  std::shared_ptr<Parameter> bias_;
+  int64_t out_unit_ = 1;
+  int64_t in_unit_ = 1;
+};
+
+}  // namespace crosshatch::nn
+
+#endif  // CROSSHATCH_NN_LINEAR_H_

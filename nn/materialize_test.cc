@@ -1,0 +1,164 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "crosshatch/nn/materialize.h"
+
+#include <cmath>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "crosshatch/base/status_macros.h"
+#include "crosshatch/comm/world.h"
+#include "crosshatch/dtensor/dtensor.h"
+#include "crosshatch/mesh/device_mesh.h"
+#include "crosshatch/tensor/creation.h"
+#include "crosshatch/tensor/rank_context.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+namespace crosshatch::nn {
+namespace {
+
+using ::testing::Each;
+using ::testing::HasSubstr;
+
+constexpr Initializer kNormal = {Initializer::Kind::kNormal, 0.5};
+
+std::unique_ptr<Parameter> Named(const std::string& name, const Shape& sizes,
+                                 Initializer initializer) {
+  auto parameter = std::make_unique<Parameter>(sizes, kFloat32, initializer);
+  parameter->set_name(name);
+  return parameter;
+}
+
+std::vector<float> MakeNormal(const std::string& name, const Shape& sizes,
+                              uint64_t seed) {
+  const auto parameter = Named(name, sizes, kNormal);
+  EXPECT_TRUE(Materialize({parameter.get()}, {.seed = seed}).ok());
+  return parameter->data().ToVector<float>();
+}
+
+int64_t ParameterBytes() {
+  return RankContext::Current().allocator().stats().current[static_cast<int>(
+      MemoryClass::kParameter)];
+}
+
+TEST(MaterializeTest, FillsByInitializer) {
+  const auto zeros = Named("zeros", {5}, {Initializer::Kind::kZeros});
+  const auto ones = Named("ones", {2, 3}, {Initializer::Kind::kOnes});
+  const auto none = Named("none", {0, 3}, kNormal);
+  const int64_t before = ParameterBytes();
+  ASSERT_TRUE(Materialize({zeros.get(), ones.get(), none.get()}, {}).ok());
+  EXPECT_EQ(ParameterBytes() - before, (5 + 6) * 4);
+  EXPECT_THAT(zeros->data().ToVector<float>(), Each(0.0f));
+  EXPECT_THAT(ones->data().ToVector<float>(), Each(1.0f));
+  EXPECT_TRUE(none->data().ToVector<float>().empty());
+}
+
+// The bounds are five standard deviations of the mean of n samples and of
+// their variance.
+TEST(MaterializeTest, NormalsAreNormal) {
+  const int64_t n = 100 * 100;
+  const std::vector<float> values = MakeNormal("w", {100, 100}, 7);
+  double sum = 0;
+  double squares = 0;
+  for (float value : values) {
+    sum += value;
+    squares += double{value} * value;
+  }
+  const double mean = sum / n;
+  EXPECT_NEAR(mean, 0, 5 * kNormal.stddev / std::sqrt(n));
+  const double variance = kNormal.stddev * kNormal.stddev;
+  EXPECT_NEAR(squares / n, variance, 5 * variance * std::sqrt(2.0 / n));
+}
+
+TEST(MaterializeTest, SeedAndNameDecide) {
+  const std::vector<float> values = MakeNormal("w", {8}, 7);
+  EXPECT_EQ(MakeNormal("w", {8}, 7), values);
+  EXPECT_NE(MakeNormal("w", {8}, 8), values);
+  EXPECT_NE(MakeNormal("v", {8}, 7), values);
+}
+
+TEST(MaterializeTest, LeavesWhatHasMemoryAlone) {
+  const auto parameter = Named("w", {3}, {Initializer::Kind::kOnes});
+  parameter->set_data(FromValues<float>(Shape{3}, {4, 5, 6}));
+  ASSERT_TRUE(Materialize({parameter.get()}, {}).ok());
+  EXPECT_EQ(parameter->data().ToVector<float>(), (std::vector<float>{4, 5, 6}));
+}
+
+TEST(MaterializeTest, LeasesASharedStorageOnce) {
+  const auto storage = std::make_shared<Storage>(7 * 4, "group");
+  const auto ones = Named("ones", {3}, {Initializer::Kind::kOnes});
+  const auto normal = Named("w", {2, 2}, kNormal);
+  ones->set_data(MakeView(storage, 0, {3}, {1}, kFloat32));
+  normal->set_data(MakeView(storage, 3, {2, 2}, {2, 1}, kFloat32));
+  const int64_t before = ParameterBytes();
+  ASSERT_TRUE(Materialize({ones.get(), normal.get()}, {.seed = 7}).ok());
+  EXPECT_EQ(ParameterBytes() - before, 7 * 4);
+  EXPECT_THAT(ones->data().ToVector<float>(), Each(1.0f));
+  EXPECT_EQ(normal->data().ToVector<float>(), MakeNormal("w", {2, 2}, 7));
+}
+
+// However a parameter lies, its elements are those of the plain one.
+TEST(MaterializeTest, ValuesAreEqualOnEveryMesh) {
+  const Shape sizes = {5, 7};
+  const std::vector<float> whole = MakeNormal("w", sizes, 3);
+  const absl::Status status = RunLocal(4, [&](World& world) {
+    CH_ASSIGN_OR_RETURN(DeviceMesh mesh,
+                        InitDeviceMesh(world, {{"fsdp", 2}, {"tp", 2}}));
+    const Layout r = Layout::Replicated(mesh.layout(), 2);
+    for (const Layout& layout :
+         {r, r.WithShard(0, 0), r.WithShard(1, 0).WithShard(0, 0),
+          r.WithShard(0, 0).WithShard(1, 1), r.WithShard(0, 1)}) {
+      const Box box = layout.LocalBox(sizes, *mesh.coordinate());
+      const auto parameter = Named("w", sizes, kNormal);
+      parameter->set_data(
+          MakeDTensor(Deferred(box.sizes, kFloat32, "w"), mesh, layout, sizes));
+      CH_RETURN_IF_ERROR(Materialize({parameter.get()}, {.seed = 3}));
+      const std::vector<float> local =
+          LocalTensor(parameter->data()).ToVector<float>();
+      size_t next = 0;
+      for (int64_t i = 0; i < box.sizes[0]; ++i) {
+        for (int64_t j = 0; j < box.sizes[1]; ++j) {
+          EXPECT_EQ(local[next++],
+                    whole[(box.offsets[0] + i) * 7 + box.offsets[1] + j]);
+        }
+      }
+    }
+    return absl::OkStatus();
+  });
+  EXPECT_TRUE(status.ok()) << status;
+}
+
+TEST(MaterializeTest, RefusesPartialSums) {
+  const absl::Status status = RunLocal(2, [](World& world) {
+    CH_ASSIGN_OR_RETURN(DeviceMesh mesh, InitDeviceMesh(world, {{"tp", 2}}));
+    const auto good = Named("good", {2}, kNormal);
+    const auto bad = Named("bad", {2}, kNormal);
+    bad->set_data(MakeDTensor(
+        Deferred({2}, kFloat32, "bad"), mesh,
+        Layout::Replicated(mesh.layout(), 1).WithPartial(0, ReduceOp::kSum),
+        Shape{2}));
+    const absl::Status made = Materialize({good.get(), bad.get()}, {});
+    EXPECT_TRUE(absl::IsFailedPrecondition(made)) << made;
+    EXPECT_THAT(std::string(made.message()), HasSubstr("parameter bad"));
+    EXPECT_FALSE(good->data().storage()->attached());
+    return absl::OkStatus();
+  });
+  EXPECT_TRUE(status.ok()) << status;
+}
+
+TEST(MaterializeTest, ADryRunAccountsTheSame) {
+  const absl::Status status = RunFake({}, [](World&) {
+    const auto parameter = Named("w", {10, 10}, kNormal);
+    EXPECT_EQ(ParameterBytes(), 0);
+    CH_RETURN_IF_ERROR(Materialize({parameter.get()}, {}));
+    EXPECT_EQ(ParameterBytes(), 400);
+    return absl::OkStatus();
+  });
+  EXPECT_TRUE(status.ok()) << status;
+}
+
+}  // namespace
+}  // namespace crosshatch::nn

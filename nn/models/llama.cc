@@ -1,0 +1,144 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "crosshatch/nn/models/llama.h"
+
+#include <cmath>
+#include <cstdint>
+#include <memory>
+
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
+#include "crosshatch/base/check.h"
+#include "crosshatch/tensor/ops/attention.h"
+#include "crosshatch/tensor/ops/pointwise.h"
+#include "crosshatch/tensor/ops/rope.h"
+#include "crosshatch/tensor/ops/view.h"
+#include "crosshatch/tensor/rank_context.h"
+
+namespace crosshatch::nn {
+namespace {
+
+LinearOptions Projection(const LlamaConfig& config, int64_t out_unit = 1,
+                         int64_t in_unit = 1) {
+  return {.stddev = config.initializer_stddev,
+          .out_unit = out_unit,
+          .in_unit = in_unit};
+}
+
+/// Width of the query heads that share a key head.
+int64_t QueryUnit(const LlamaConfig& config) {
+  return config.heads / config.kv_heads * config.head_dim;
+}
+
+/// [B, T, heads * head_dim] to [B, T, heads, head_dim].
+Tensor SplitHeads(const Tensor& x, int64_t head_dim) {
+  // The count is spelt out: of no elements -1 would say nothing.
+  return View(x, {x.size(0), x.size(1), x.size(2) / head_dim, head_dim});
+}
+
+const LlamaConfig& Checked(const LlamaConfig& config) {
+  CH_CHECK_OK(config.Validate());
+  return config;
+}
+
+}  // namespace
+
+LlamaAttention::LlamaAttention(const LlamaConfig& config, RotaryTable& rotary)
+    : head_dim_(config.head_dim),
+      rotary_(rotary),
+      q_proj_(config.dim, config.heads * config.head_dim,
+              Projection(config, QueryUnit(config))),
+      k_proj_(config.dim, config.kv_heads * config.head_dim,
+              Projection(config, config.head_dim)),
+      v_proj_(config.dim, config.kv_heads * config.head_dim,
+              Projection(config, config.head_dim)),
+      o_proj_(config.heads * config.head_dim, config.dim,
+              Projection(config, 1, QueryUnit(config))) {
+  RegisterModule("q_proj", q_proj_);
+  RegisterModule("k_proj", k_proj_);
+  RegisterModule("v_proj", v_proj_);
+  RegisterModule("o_proj", o_proj_);
+}
+
+TensorList LlamaAttention::ForwardImpl(TensorSpan inputs) {
+  const Tensor& x = inputs[0];
+  const Tensor q = SplitHeads(q_proj_.Forward(x), head_dim_);
+  const Tensor k = SplitHeads(k_proj_.Forward(x), head_dim_);
+  const Tensor v = SplitHeads(v_proj_.Forward(x), head_dim_);
+  const int64_t length = q.size(1);
+  const Tensor& cos = rotary_.Cos(length);
+  const Tensor& sin = rotary_.Sin(length);
+  const Tensor heads =
+      CausalAttention(ApplyRope(q, cos, sin), ApplyRope(k, cos, sin), v,
+                      1.0 / std::sqrt(static_cast<double>(head_dim_)));
+  return {o_proj_.Forward(
+      View(heads, {heads.size(0), heads.size(1), heads.size(2) * head_dim_}))};
+}
+
+LlamaMlp::LlamaMlp(const LlamaConfig& config)
+    : gate_proj_(config.dim, config.ffn, Projection(config)),
+      up_proj_(config.dim, config.ffn, Projection(config)),
+      down_proj_(config.ffn, config.dim, Projection(config)) {
+  RegisterModule("gate_proj", gate_proj_);
+  RegisterModule("up_proj", up_proj_);
+  RegisterModule("down_proj", down_proj_);
+}
+
+TensorList LlamaMlp::ForwardImpl(TensorSpan inputs) {
+  const Tensor& x = inputs[0];
+  return {
+      down_proj_.Forward(SwiGlu(gate_proj_.Forward(x), up_proj_.Forward(x)))};
+}
+
+LlamaBlock::LlamaBlock(const LlamaConfig& config, RotaryTable& rotary)
+    : input_layernorm_(config.dim, config.rms_norm_eps),
+      self_attn_(config, rotary),
+      post_attention_layernorm_(config.dim, config.rms_norm_eps),
+      mlp_(config) {
+  RegisterModule("input_layernorm", input_layernorm_);
+  RegisterModule("self_attn", self_attn_);
+  RegisterModule("post_attention_layernorm", post_attention_layernorm_);
+  RegisterModule("mlp", mlp_);
+}
+
+TensorList LlamaBlock::ForwardImpl(TensorSpan inputs) {
+  const Tensor& x = inputs[0];
+  const Tensor attended =
+      Add(x, self_attn_.Forward(input_layernorm_.Forward(x)));
+  return {
+      Add(attended, mlp_.Forward(post_attention_layernorm_.Forward(attended)))};
+}
+
+Llama::Llama(const LlamaConfig& config, Device device)
+    : config_(Checked(config).Resolved()),
+      rotary_(config_.head_dim, config_.rope_theta),
+      embed_tokens_(config_.vocab, config_.dim, config_.initializer_stddev),
+      norm_(config_.dim, config_.rms_norm_eps),
+      lm_head_(config_.tied_embeddings
+                   ? Linear(embed_tokens_.weight())
+                   : Linear(config_.dim, config_.vocab, Projection(config_))) {
+  RegisterModule("embed_tokens", embed_tokens_);
+  for (int64_t i = 0; i < config_.layers; ++i) {
+    blocks_.push_back(std::make_unique<LlamaBlock>(config_, rotary_));
+    RegisterModule(absl::StrCat("layers.", i), *blocks_.back());
+  }
+  RegisterModule("norm", norm_);
+  RegisterModule("lm_head", lm_head_);
+  NamedParameters();
+  if (!device.is_meta()) {
+    CH_CHECK(device == RankContext::Current().device())
+        << "llama: made on " << device << " by a rank on "
+        << RankContext::Current().device();
+    CH_CHECK_OK(Materialize({}));
+  }
+}
+
+TensorList Llama::ForwardImpl(TensorSpan inputs) {
+  CH_CHECK_EQ(inputs.size(), 1u) << "llama";
+  CH_CHECK_EQ(inputs[0].ndim(), 2)
+      << "llama: tokens " << inputs[0].Describe() << " are not [B, T]";
+  Tensor x = embed_tokens_.Forward(inputs[0]);
+  for (const auto& block : blocks_) x = block->Forward(x);
+  return {lm_head_.Forward(norm_.Forward(x))};
+}
+
+}  // namespace crosshatch::nn

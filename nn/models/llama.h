@@ -1,0 +1,152 @@
+// SPDX-License-Identifier: Apache-2.0
+#ifndef CROSSHATCH_NN_MODELS_LLAMA_H_
+#define CROSSHATCH_NN_MODELS_LLAMA_H_
+
+/// \file
+/// The Llama family: pre-norm blocks of grouped-query attention with rotary
+/// positions and a SwiGLU MLP.
+///
+/// Modules have the names that Hugging Face gives them, without the leading
+/// "model.", so that weights need no table of names and a plan written for one
+/// model reads like one written for the other:
+///
+///     embed_tokens
+///     layers.N.input_layernorm
+///     layers.N.self_attn.{q,k,v,o}_proj
+///     layers.N.post_attention_layernorm
+///     layers.N.mlp.{gate,up,down}_proj
+///     norm
+///     lm_head
+///
+/// Shapes: B rows of the batch (0 is fine), T positions, D = dim,
+/// H = head_dim, V = vocab.
+
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "crosshatch/nn/embedding.h"
+#include "crosshatch/nn/linear.h"
+#include "crosshatch/nn/models/llama_config.h"
+#include "crosshatch/nn/module.h"
+#include "crosshatch/nn/rms_norm.h"
+#include "crosshatch/nn/rotary_table.h"
+#include "crosshatch/tensor/device.h"
+#include "crosshatch/tensor/tensor.h"
+
+namespace crosshatch::nn {
+
+/// Causal grouped-query attention: [B, T, D] to [B, T, D].
+///
+/// The number of heads is read off the projections' outputs, so it is right
+/// where tensor parallelism hands each rank its own heads as plain tensors. The
+/// projections' units keep a key head and the query heads that use it together.
+class LlamaAttention final : public Module {
+ public:
+  /// \param rotary outlives the module
+  LlamaAttention(const LlamaConfig& config, RotaryTable& rotary);
+
+  const char* type_name() const override { return "LlamaAttention"; }
+
+ protected:
+  TensorList ForwardImpl(TensorSpan inputs) override;
+
+ private:
+  const int64_t head_dim_;
+  RotaryTable& rotary_;
+  Linear q_proj_;
+  Linear k_proj_;
+  Linear v_proj_;
+  Linear o_proj_;
+};
+
+/// down(silu(gate(x)) * up(x)): [B, T, D] to [B, T, D].
+class LlamaMlp final : public Module {
+ public:
+  explicit LlamaMlp(const LlamaConfig& config);
+
+  const char* type_name() const override { return "LlamaMlp"; }
+
+ protected:
+  TensorList ForwardImpl(TensorSpan inputs) override;
+
+ private:
+  Linear gate_proj_;
+  Linear up_proj_;
+  Linear down_proj_;
+};
+
+/// Attention and MLP, each around the residual stream: [B, T, D] to [B, T, D].
+class LlamaBlock final : public Module {
+ public:
+  LlamaBlock(const LlamaConfig& config, RotaryTable& rotary);
+
+  const char* type_name() const override { return "LlamaBlock"; }
+
+ protected:
+  TensorList ForwardImpl(TensorSpan inputs) override;
+
+ private:
+  RmsNorm input_layernorm_;
+  LlamaAttention self_attn_;
+  RmsNorm post_attention_layernorm_;
+  LlamaMlp mlp_;
+};
+
+/// Tokens [B, T] (i32, i64 or u16) to logits [B, T, V].
+class Llama final : public Module {
+ public:
+  /// The blocks, for `for (Module& block : model.blocks())`.
+  class Blocks {
+   public:
+    class Iterator {
+     public:
+      explicit Iterator(const std::unique_ptr<LlamaBlock>* at) : at_(at) {}
+      LlamaBlock& operator*() const { return **at_; }
+      Iterator& operator++() {
+        ++at_;
+        return *this;
+      }
+      friend bool operator==(Iterator, Iterator) = default;
+
+     private:
+      const std::unique_ptr<LlamaBlock>* at_;
+    };
+
+    explicit Blocks(const std::vector<std::unique_ptr<LlamaBlock>>& blocks)
+        : blocks_(blocks) {}
+    Iterator begin() const { return Iterator(blocks_.data()); }
+    Iterator end() const { return Iterator(blocks_.data() + blocks_.size()); }
+    size_t size() const { return blocks_.size(); }
+    LlamaBlock& operator[](size_t i) const { return *blocks_[i]; }
+
+   private:
+    const std::vector<std::unique_ptr<LlamaBlock>>& blocks_;
+  };
+
+  /// On Device::Meta() names and shapes only, until Materialize. On the rank's
+  /// own device it is materialized at once, with seed 0.
+  /// \checks config.Validate()
+  explicit Llama(const LlamaConfig& config, Device device = Device::Meta());
+
+  const char* type_name() const override { return "Llama"; }
+
+  /// Resolved.
+  const LlamaConfig& config() const { return config_; }
+  Blocks blocks() const { return Blocks(blocks_); }
+
+ protected:
+  TensorList ForwardImpl(TensorSpan inputs) override;
+
+ private:
+  const LlamaConfig config_;
+  RotaryTable rotary_;
+  Embedding embed_tokens_;
+  std::vector<std::unique_ptr<LlamaBlock>> blocks_;
+  RmsNorm norm_;
+  Linear lm_head_;
+};
+
+}  // namespace crosshatch::nn
+
+#endif  // CROSSHATCH_NN_MODELS_LLAMA_H_

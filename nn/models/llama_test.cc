@@ -1,0 +1,173 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "crosshatch/nn/models/llama.h"
+
+#include <cmath>
+#include <string>
+#include <vector>
+
+#include "crosshatch/nn/materialize.h"
+#include "crosshatch/tensor/autograd.h"
+#include "crosshatch/tensor/creation.h"
+#include "crosshatch/tensor/ops/cross_entropy.h"
+#include "crosshatch/tensor/ops/view.h"
+#include "crosshatch/tensor/rank_context.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+namespace crosshatch::nn {
+namespace {
+
+using ::testing::Contains;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::Not;
+
+LlamaConfig Small(bool tied = false) {
+  LlamaConfig config;
+  config.dim = 12;
+  config.layers = 2;
+  config.heads = 4;
+  config.kv_heads = 2;
+  config.head_dim = 6;
+  config.ffn = 20;
+  config.vocab = 11;
+  config.tied_embeddings = tied;
+  return config;
+}
+
+std::vector<std::string> ParameterNames(Llama& model) {
+  std::vector<std::string> names;
+  for (const NamedParameter& named : model.NamedParameters()) {
+    EXPECT_EQ(named.name, named.parameter->name());
+    names.push_back(named.name);
+  }
+  return names;
+}
+
+Tensor Tokens(ShapeView sizes) {
+  std::vector<int32_t> ids;
+  for (int64_t i = 0; i < NumElements(sizes); ++i) {
+    ids.push_back(static_cast<int32_t>(i * 7 % 11));
+  }
+  return FromValues<int32_t>(sizes, absl::MakeConstSpan(ids));
+}
+
+TEST(LlamaTest, HasTheNamesOfHuggingFace) {
+  LlamaConfig config = Small();
+  config.layers = 1;
+  Llama model(config);
+  EXPECT_THAT(
+      ParameterNames(model),
+      ElementsAre(
+          "embed_tokens.weight", "layers.0.input_layernorm.weight",
+          "layers.0.self_attn.q_proj.weight",
+          "layers.0.self_attn.k_proj.weight",
+          "layers.0.self_attn.v_proj.weight",
+          "layers.0.self_attn.o_proj.weight",
+          "layers.0.post_attention_layernorm.weight",
+          "layers.0.mlp.gate_proj.weight", "layers.0.mlp.up_proj.weight",
+          "layers.0.mlp.down_proj.weight", "norm.weight", "lm_head.weight"));
+  Llama tied(Small(true));
+  EXPECT_THAT(ParameterNames(tied), Not(Contains("lm_head.weight")));
+  EXPECT_EQ(tied.Parameters().size(), model.Parameters().size() + 9 - 1);
+}
+
+TEST(LlamaTest, OnMetaThereIsNoMemory) {
+  const int64_t before =
+      RankContext::Current().allocator().stats().current_total;
+  Llama model(Small());
+  EXPECT_EQ(RankContext::Current().allocator().stats().current_total, before);
+  for (Parameter* parameter : model.Parameters()) {
+    EXPECT_TRUE(parameter->data().device().is_meta());
+  }
+  int blocks = 0;
+  for (Module& block : model.blocks()) {
+    EXPECT_EQ(block.FullName(), "layers." + std::to_string(blocks++));
+  }
+  EXPECT_EQ(blocks, 2);
+}
+
+TEST(LlamaTest, GivesLogitsForEveryToken) {
+  Llama model(Small(), Device::Cpu());
+  const Tensor logits = model.Forward(Tokens({3, 5}));
+  EXPECT_EQ(logits.sizes(), (Shape{3, 5, 11}));
+  for (float value : logits.ToVector<float>()) {
+    EXPECT_TRUE(std::isfinite(value));
+  }
+  // A rank without rows takes part all the same.
+  const Tensor none = model.Forward(Tokens({0, 5}));
+  EXPECT_EQ(none.sizes(), (Shape{0, 5, 11}));
+  const Tensor loss =
+      CrossEntropy(none, Tokens({0, 5}),
+                   {.reduction = CrossEntropyOptions::Reduction::kSum});
+  ASSERT_TRUE(Backward(loss).ok());
+  for (Parameter* parameter : model.Parameters()) {
+    ASSERT_TRUE(parameter->grad().defined()) << parameter->name();
+    for (float value : parameter->grad().ToVector<float>()) {
+      EXPECT_EQ(value, 0.0f) << parameter->name();
+    }
+  }
+}
+
+// Later tokens change nothing about earlier logits, and rows nothing about each
+// other.
+TEST(LlamaTest, IsCausal) {
+  Llama model(Small(), Device::Cpu());
+  const std::vector<int32_t> a = {1, 2, 3, 4, 5, 6, 7, 8};
+  const std::vector<int32_t> b = {1, 2, 3, 9, 5, 6, 7, 8};
+  const auto logits = [&](const std::vector<int32_t>& ids) {
+    return model
+        .Forward(FromValues<int32_t>(Shape{2, 4}, absl::MakeConstSpan(ids)))
+        .ToVector<float>();
+  };
+  const std::vector<float> of_a = logits(a);
+  const std::vector<float> of_b = logits(b);
+  const int changed = 3 * 11;  // Where the logits of the changed token start.
+  for (int i = 0; i < 8 * 11; ++i) {
+    if (i < changed || i >= changed + 11) {
+      EXPECT_EQ(of_a[i], of_b[i]) << i;
+    }
+  }
+  EXPECT_NE(of_a[changed], of_b[changed]);
+}
+
+// With one head of its own for each query head, grouped attention is plain
+// attention with repeated key heads: the model with copies agrees.
+TEST(LlamaTest, GroupedHeadsAreRepeatedHeads) {
+  LlamaConfig grouped = Small();
+  grouped.layers = 1;
+  LlamaConfig plain = grouped;
+  plain.kv_heads = plain.heads;
+  Llama a(grouped, Device::Cpu());
+  Llama b(plain, Device::Cpu());
+  const std::vector<NamedParameter> from = a.NamedParameters();
+  const std::vector<NamedParameter> to = b.NamedParameters();
+  const int64_t head = grouped.head_dim * grouped.dim;
+  for (size_t i = 0; i < from.size(); ++i) {
+    std::vector<float> values = from[i].parameter->data().ToVector<float>();
+    if (from[i].parameter->data().sizes() != to[i].parameter->data().sizes()) {
+      std::vector<float> repeated;
+      for (int64_t h = 0; h < grouped.heads; ++h) {
+        const auto begin = values.begin() + h / 2 * head;
+        repeated.insert(repeated.end(), begin, begin + head);
+      }
+      values = repeated;
+    }
+    to[i].parameter->set_data(FromValues<float>(to[i].parameter->data().sizes(),
+                                                absl::MakeConstSpan(values)));
+  }
+  const std::vector<float> x = a.Forward(Tokens({1, 5})).ToVector<float>();
+  const std::vector<float> y = b.Forward(Tokens({1, 5})).ToVector<float>();
+  for (size_t i = 0; i < x.size(); ++i) EXPECT_NEAR(x[i], y[i], 1e-6);
+}
+
+TEST(LlamaDeathTest, NamesWhatDoesNotFit) {
+  LlamaConfig config = Small();
+  config.kv_heads = 3;
+  EXPECT_DEATH(Llama{config}, HasSubstr("kv_heads must divide heads"));
+  Llama model(Small(), Device::Cpu());
+  EXPECT_DEATH(model.Forward(Tokens({3})), HasSubstr("are not [B, T]"));
+}
+
+}  // namespace
+}  // namespace crosshatch::nn

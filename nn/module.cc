@@ -1,0 +1,172 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "crosshatch/nn/module.h"
+
+#include <algorithm>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/container/flat_hash_set.h"
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
+#include "crosshatch/base/check.h"
+
+namespace crosshatch::nn {
+namespace {
+
+std::string Join(const std::string& prefix, const std::string& name) {
+  if (prefix.empty()) return name;
+  if (name.empty()) return prefix;
+  return absl::StrCat(prefix, ".", name);
+}
+
+}  // namespace
+
+Module::~Module() = default;
+
+TensorList Module::Call(TensorList inputs) {
+  // The hooks of this call are those that are there when it starts.
+  if (!pre_hooks_.empty()) {
+    const HookList<PreHook> hooks = pre_hooks_;
+    for (const Hook<PreHook>& hook : hooks) (*hook.run)(*this, inputs);
+  }
+  TensorList outputs = ForwardImpl(inputs);
+  if (!post_hooks_.empty()) {
+    const HookList<PostHook> hooks = post_hooks_;
+    for (const Hook<PostHook>& hook : hooks) {
+      (*hook.run)(*this, inputs, outputs);
+    }
+  }
+  return outputs;
+}
+
+Tensor Module::Forward(const Tensor& input) {
+  TensorList outputs = Call({input});
+  CH_CHECK_EQ(outputs.size(), 1u) << type_name() << " " << FullName();
+  return std::move(outputs[0]);
+}
+
+std::string Module::FullName() const {
+  return parent_ == nullptr ? std::string()
+                            : Join(parent_->FullName(), name_in_parent_);
+}
+
+void Module::CollectModules(const std::string& prefix,
+                            std::vector<NamedModule>& modules) {
+  for (const NamedModule& seen : modules) {
+    if (seen.module == this) return;
+  }
+  modules.push_back({prefix, this});
+  for (const auto& [name, child] : children_) {
+    child->CollectModules(Join(prefix, name), modules);
+  }
+}
+
+std::vector<NamedModule> Module::NamedModules() {
+  std::vector<NamedModule> modules;
+  CollectModules("", modules);
+  return modules;
+}
+
+std::vector<NamedParameter> Module::NamedParameters() {
+  std::vector<NamedParameter> named;
+  absl::flat_hash_set<Parameter*> seen;
+  bool all_have_names = true;
+  for (const NamedModule& module : NamedModules()) {
+    for (const auto& [name, parameter] : module.module->parameters_) {
+      if (!seen.insert(parameter.get()).second) continue;
+      named.push_back({Join(module.name, name), parameter.get()});
+      all_have_names = all_have_names && !parameter->name().empty();
+    }
+  }
+  if (all_have_names) return named;
+  if (parent_ != nullptr) {
+    // From the root, so that a tied parameter has one name whoever asks first.
+    Module* root = parent_;
+    while (root->parent_ != nullptr) root = root->parent_;
+    root->NamedParameters();
+  } else {
+    for (const NamedParameter& entry : named) {
+      if (entry.parameter->name().empty()) {
+        entry.parameter->set_name(entry.name);
+      }
+    }
+  }
+  return named;
+}
+
+std::vector<Parameter*> Module::Parameters() {
+  std::vector<Parameter*> parameters;
+  for (const NamedParameter& entry : NamedParameters()) {
+    parameters.push_back(entry.parameter);
+  }
+  return parameters;
+}
+
+absl::Status Module::Materialize(const MaterializeOptions& options) {
+  return nn::Materialize(Parameters(), options);
+}
+
+template <typename F>
+int Module::AddHook(HookList<F>& hooks, F hook, bool first) {
+  const int id = next_hook_id_++;
+  hooks.insert(first ? hooks.begin() : hooks.end(),
+               {id, std::make_shared<F>(std::move(hook))});
+  return id;
+}
+
+int Module::AddPreHook(PreHook hook, bool first) {
+  return AddHook(pre_hooks_, std::move(hook), first);
+}
+
+int Module::AddPostHook(PostHook hook, bool first) {
+  return AddHook(post_hooks_, std::move(hook), first);
+}
+
+void Module::RemoveHook(int id) {
+  const auto remove = [id](auto& hooks) {
+    hooks.erase(std::remove_if(hooks.begin(), hooks.end(),
+                               [id](const auto& h) { return h.id == id; }),
+                hooks.end());
+  };
+  remove(pre_hooks_);
+  remove(post_hooks_);
+}
+
+Attachment* Module::attachment(const std::string& key) const {
+  const auto found = attachments_.find(key);
+  return found == attachments_.end() ? nullptr : found->second.get();
+}
+
+void Module::Attach(const std::string& key,
+                    std::shared_ptr<Attachment> attachment) {
+  if (attachment == nullptr) {
+    attachments_.erase(key);
+  } else {
+    attachments_[key] = std::move(attachment);
+  }
+}
+
+void Module::RegisterModule(std::string name, Module& module) {
+  CH_CHECK(!name.empty()) << "a child of " << type_name() << " has no name";
+  for (const auto& [taken, ignored] : children_) {
+    CH_CHECK(taken != name) << "two children are named " << name;
+  }
+  if (module.parent_ == nullptr) {
+    module.parent_ = this;
+    module.name_in_parent_ = name;
+  }
+  children_.emplace_back(std::move(name), &module);
+}
+
+void Module::RegisterParameter(std::string name,
+                               std::shared_ptr<Parameter> parameter) {
+  CH_CHECK(!name.empty() && parameter != nullptr);
+  for (const auto& [taken, ignored] : parameters_) {
+    CH_CHECK(taken != name) << "two parameters are named " << name;
+  }
+  parameters_.emplace_back(std::move(name), std::move(parameter));
+}
+
+}  // namespace crosshatch::nn

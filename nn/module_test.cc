@@ -1,0 +1,229 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "crosshatch/nn/module.h"
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "crosshatch/tensor/creation.h"
+#include "crosshatch/tensor/ops/pointwise.h"
+#include "crosshatch/tensor/rank_context.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+namespace crosshatch::nn {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+
+/// x * scale, with a parameter that it does not use.
+class Scale final : public Module {
+ public:
+  explicit Scale(double scale, std::shared_ptr<Parameter> weight = nullptr)
+      : scale_(scale),
+        weight_(weight != nullptr
+                    ? std::move(weight)
+                    : std::make_shared<Parameter>(
+                          Shape{2}, kFloat32,
+                          Initializer{Initializer::Kind::kOnes})) {
+    RegisterParameter("weight", weight_);
+  }
+  const char* type_name() const override { return "Scale"; }
+  const std::shared_ptr<Parameter>& weight() const { return weight_; }
+
+ protected:
+  TensorList ForwardImpl(TensorSpan inputs) override {
+    return {Mul(inputs[0], scale_)};
+  }
+
+ private:
+  double scale_;
+  std::shared_ptr<Parameter> weight_;
+};
+
+class Pair final : public Module {
+ public:
+  Pair() : second_(3, first_.weight()) {
+    RegisterParameter("bias", bias_);
+    RegisterModule("steps.0", first_);
+    RegisterModule("steps.1", second_);
+  }
+  const char* type_name() const override { return "Pair"; }
+  Scale& first() { return first_; }
+  Scale& second() { return second_; }
+
+ protected:
+  TensorList ForwardImpl(TensorSpan inputs) override {
+    return {second_.Forward(first_.Forward(inputs[0]))};
+  }
+
+ private:
+  std::shared_ptr<Parameter> bias_ = std::make_shared<Parameter>(
+      Shape{1}, kFloat32, Initializer{Initializer::Kind::kZeros});
+  Scale first_{2};
+  Scale second_;
+};
+
+class Root final : public Module {
+ public:
+  Root() { RegisterModule("pair", pair_); }
+  const char* type_name() const override { return "Root"; }
+  Pair& pair() { return pair_; }
+
+ protected:
+  TensorList ForwardImpl(TensorSpan inputs) override {
+    return {pair_.Forward(inputs[0])};
+  }
+
+ private:
+  Pair pair_;
+};
+
+std::vector<std::string> Names(const std::vector<NamedModule>& modules) {
+  std::vector<std::string> names;
+  for (const NamedModule& module : modules) names.push_back(module.name);
+  return names;
+}
+std::vector<std::string> Names(const std::vector<NamedParameter>& parameters) {
+  std::vector<std::string> names;
+  for (const NamedParameter& entry : parameters) names.push_back(entry.name);
+  return names;
+}
+
+float Value(const Tensor& t) { return t.ToVector<float>()[0]; }
+
+TEST(ModuleTest, TreeIsWalkedDepthFirst) {
+  Root root;
+  EXPECT_THAT(Names(root.NamedModules()),
+              ElementsAre("", "pair", "pair.steps.0", "pair.steps.1"));
+  EXPECT_THAT(Names(root.pair().NamedModules()),
+              ElementsAre("", "steps.0", "steps.1"));
+  EXPECT_EQ(root.FullName(), "");
+  EXPECT_EQ(root.pair().second().FullName(), "pair.steps.1");
+}
+
+TEST(ModuleTest, TiedParametersCountOnce) {
+  Root root;
+  EXPECT_THAT(Names(root.NamedParameters()),
+              ElementsAre("pair.bias", "pair.steps.0.weight"));
+  EXPECT_EQ(root.Parameters().size(), 2u);
+  EXPECT_EQ(root.pair().first().weight(), root.pair().second().weight());
+}
+
+// Whoever asks first, the full name is that from the root and that of the first
+// module that has the parameter.
+TEST(ModuleTest, FullNamesDoNotDependOnWhoAsks) {
+  Root root;
+  EXPECT_THAT(Names(root.pair().second().NamedParameters()),
+              ElementsAre("weight"));
+  EXPECT_EQ(root.pair().second().weight()->name(), "pair.steps.0.weight");
+}
+
+TEST(ModuleTest, HooksRunInOrderAndReplace) {
+  Root root;
+  std::string log;
+  const auto pre = [&](const char* name, double factor) {
+    return [&log, name, factor](Module& module, TensorList& inputs) {
+      log += std::string(name) + "(" + module.type_name() + ") ";
+      inputs[0] = Mul(inputs[0], factor);
+    };
+  };
+  const auto post = [&](const char* name, double addend) {
+    return
+        [&log, name, addend](Module&, TensorSpan inputs, TensorList& outputs) {
+          log += std::string(name) + "[" +
+                 std::to_string(static_cast<int>(Value(inputs[0]))) + "] ";
+          outputs[0] = Add(outputs[0], addend);
+        };
+  };
+  Pair& pair = root.pair();
+  pair.AddPreHook(pre("b", 5));
+  const int removed = pair.AddPreHook(pre("c", 100));
+  pair.AddPreHook(pre("a", 7), /*first=*/true);
+  pair.AddPostHook(post("y", 1));
+  pair.AddPostHook(post("x", 1000), /*first=*/true);
+  pair.RemoveHook(removed);
+  // 1 * 7 * 5 = 35, * 2 * 3 = 210, + 1000 + 1
+  EXPECT_EQ(Value(root.Forward(Full({1}, 1.0))), 1211.0f);
+  EXPECT_EQ(log, "a(Pair) b(Pair) x[35] y[35] ");
+}
+
+TEST(ModuleTest, AHookMayAddAndRemoveHooksWhileItRuns) {
+  Scale scale(2);
+  int calls = 0;
+  int id = -1;
+  id = scale.AddPreHook([&](Module& module, TensorList&) {
+    ++calls;
+    module.RemoveHook(id);
+    for (int i = 0; i < 8; ++i) {
+      module.AddPreHook([&](Module&, TensorList&) { calls += 10; });
+    }
+  });
+  const Tensor x = Full({1}, 1.0);
+  scale.Forward(x);
+  EXPECT_EQ(calls, 1);
+  scale.Forward(x);
+  EXPECT_EQ(calls, 81);
+}
+
+TEST(ModuleTest, KeepsAttachments) {
+  struct Count final : Attachment {
+    int value = 0;
+  };
+  Root root;
+  EXPECT_EQ(root.attachment("fsdp"), nullptr);
+  auto count = std::make_shared<Count>();
+  root.Attach("fsdp", count);
+  EXPECT_EQ(root.attachment("fsdp"), count.get());
+  EXPECT_EQ(root.attachment("other"), nullptr);
+  root.Attach("fsdp", nullptr);
+  EXPECT_EQ(root.attachment("fsdp"), nullptr);
+  EXPECT_EQ(count.use_count(), 1);
+}
+
+TEST(ModuleDeathTest, NamesAreUnique) {
+  class Twice final : public Module {
+   public:
+    Twice() {
+      RegisterModule("a", first_);
+      RegisterModule("a", second_);
+    }
+    const char* type_name() const override { return "Twice"; }
+
+   protected:
+    TensorList ForwardImpl(TensorSpan) override { return {}; }
+
+   private:
+    Scale first_{1};
+    Scale second_{1};
+  };
+  EXPECT_DEATH(Twice(), HasSubstr("two children are named a"));
+}
+
+TEST(ParameterTest, HasTwoFaces) {
+  Parameter parameter({2}, kFloat32, {Initializer::Kind::kOnes});
+  EXPECT_TRUE(parameter.data().requires_grad());
+  EXPECT_TRUE(parameter.Get().SameAs(parameter.data()));
+  const Tensor gathered = Full({2}, 3.0);
+  parameter.set_gathered(gathered);
+  EXPECT_TRUE(parameter.Get().SameAs(gathered));
+  EXPECT_FALSE(parameter.data().SameAs(gathered));
+  parameter.set_gathered(Tensor());
+  EXPECT_TRUE(parameter.Get().SameAs(parameter.data()));
+
+  parameter.set_requires_grad(false);
+  EXPECT_FALSE(parameter.data().requires_grad());
+  parameter.set_data(Zeros({2}));
+  EXPECT_FALSE(parameter.data().requires_grad());
+  parameter.set_grad(Ones({2}));
+  EXPECT_TRUE(parameter.grad().defined());
+}
+
+TEST(ParameterDeathTest, KeepsItsSizes) {
+  Parameter parameter({2}, kFloat32, {Initializer::Kind::kOnes});
+  EXPECT_DEATH(parameter.set_data(Zeros({3})), HasSubstr("f32[3]"));
+}
+
+}  // namespace
+}  // namespace crosshatch::nn
