@@ -67,7 +67,7 @@ class Node : public std::enable_shared_from_this<Node> {
     int output_index = 0;        ///< Which output of `node` it is of.
   };
 
-  Node() = default;
+  Node();
   virtual ~Node();
   Node(const Node&) = delete;
   Node& operator=(const Node&) = delete;
@@ -97,7 +97,11 @@ class Node : public std::enable_shared_from_this<Node> {
  private:
   friend class BackwardEngine;
   friend class GraphTies;
+  friend class LeafNode;
   struct Hooks;
+
+  void RunPreHooks();
+  void RunPostHooks();
 
   absl::InlinedVector<Edge, 3> edges_;
   int num_outputs_ = 1;
@@ -156,6 +160,49 @@ struct AutogradMeta {
   Tensor base;
   const ViewHistory* view_history = nullptr;  ///< Null where distributed.
   uint32_t view_version = 0;
+};
+
+/// Stands for a leaf that requires a gradient, which Backward accumulates.
+class LeafNode final : public Node {
+ public:
+  explicit LeafNode(const Tensor& leaf);
+
+  const Tensor& leaf() const { return leaf_; }
+
+  const char* name() const override { return "leaf"; }
+  /// Not called: the engine accumulates by itself.
+  void Backward(TensorSpan output_grads, GradientSlots& slots) override;
+  void ReleaseSaved() override {}
+
+ private:
+  const Tensor leaf_;
+};
+
+/// What Apply does to the graph.
+class GraphTies {
+ public:
+  GraphTies() = delete;
+
+  static constexpr uint64_t kLeafSequence = ~uint64_t{0};
+
+  /// Makes `node` the latest.
+  static void Number(Node& node);
+  /// The meta of `tensor`, made if need be.
+  static AutogradMeta& Meta(const Tensor& tensor);
+  /// Writes to the memory of `tensor` so far.
+  static uint32_t Version(const Tensor& tensor);
+
+  /// Checks that a write by `op` to `dst` may be recorded, or not need be.
+  static void CheckWritable(const char* op, const Tensor& dst, bool record);
+  /// `node` differentiates the call that made `outputs`.
+  static void TieOutputs(const std::shared_ptr<Node>& node, TensorSpan outputs);
+  /// `node`, whose edges are tied, differentiates a write to `dst`.
+  static void TieWrite(const std::shared_ptr<Node>& node, const Tensor& dst);
+  /// `view` was made of `input` in grad mode.
+  static void TieView(const ViewHistory* history, const Tensor& input,
+                      const Tensor& view);
+  /// Brings the history of a view up to date with writes to its memory.
+  static void Refresh(const Tensor& view, AutogradMeta& meta);
 };
 
 }  // namespace crosshatch

@@ -56,8 +56,11 @@ TensorImpl::TensorImpl() = default;
 TensorImpl::~TensorImpl() = default;
 
 bool Tensor::IsUnique() const {
-  return impl_.use_count() == 1 && impl_->storage.use_count() == 1 &&
-         !impl_->storage->block().empty();
+  if (impl_.use_count() != 1) return false;
+  if (is_distributed()) {
+    return handler().use_count() == 1 && handler()->OwnsMemory();
+  }
+  return impl_->storage.use_count() == 1 && !impl_->storage->block().empty();
 }
 
 Device Tensor::device() const {

@@ -50,8 +50,9 @@ class TensorHandler {
   /// Counts writes to the memory behind (Storage::version).
   virtual uint32_t Version() const { return 0; }
 
-  /// Whether no other handler and no view refers to the memory behind, so that
-  /// whoever holds this one may write to it.
+  /// Whether no other handler and no view refers to the memory behind, and no
+  /// two elements share a place in it, so that whoever holds this one may
+  /// write to it.
   virtual bool OwnsMemory() const { return false; }
 };
 
@@ -80,6 +81,9 @@ class Tensor {
   bool defined() const { return impl_ != nullptr; }
   TensorImpl& impl() const { return *impl_; }
   bool SameAs(const Tensor& other) const { return impl_ == other.impl_; }
+  /// Whether this is the only handle to a tensor that alone refers to its
+  /// memory: then nobody sees a write to it. Says no where it cannot tell.
+  bool IsUnique() const;
 
   /// Sizes; the global ones of a distributed tensor.
   const Shape& sizes() const { return impl_->sizes; }

@@ -12,7 +12,8 @@ namespace crosshatch {
 
 /// What a product does with the last two dims and the batch dims before them.
 ///
-/// With a' = a, or a with its last two dims swapped (transpose_a), and b' alike:
+/// With a' = a, or a with its last two dims swapped (transpose_a), and b'
+/// alike:
 /// - out[..., m, n] = sum over k of a'[..., m, k] * b'[..., k, n]. Batch dims
 ///   broadcast by numpy's rule; one operand often has none.
 /// - sum_batch: the batch dims, equal in both, are summed over too:

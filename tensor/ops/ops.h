@@ -13,6 +13,7 @@
 #include "crosshatch/tensor/ops/in_place.h"
 #include "crosshatch/tensor/ops/matmul.h"
 #include "crosshatch/tensor/ops/norm.h"
+#include "crosshatch/tensor/ops/pad.h"
 #include "crosshatch/tensor/ops/pointwise.h"
 #include "crosshatch/tensor/ops/reduce.h"
 #include "crosshatch/tensor/ops/rope.h"

@@ -1,0 +1,443 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "crosshatch/tensor/autograd.h"
+
+#include <algorithm>
+#include <cstdint>
+#include <memory>
+#include <queue>
+#include <utility>
+#include <vector>
+
+#include "absl/container/flat_hash_map.h"
+#include "crosshatch/base/check.h"
+#include "crosshatch/tensor/creation.h"
+#include "crosshatch/tensor/ops/cast.h"
+#include "crosshatch/tensor/ops/in_place.h"
+#include "crosshatch/tensor/ops/pointwise.h"
+#include "crosshatch/tensor/rank_context.h"
+
+namespace crosshatch {
+
+/// One run of the backward pass.
+class BackwardEngine {
+ public:
+  BackwardEngine(RankContext& context, const BackwardOptions& options)
+      : context_(context), options_(options), outer_(context.backward_) {
+    context_.backward_ = this;
+  }
+  ~BackwardEngine() { context_.backward_ = outer_; }
+  BackwardEngine(const BackwardEngine&) = delete;
+  BackwardEngine& operator=(const BackwardEngine&) = delete;
+
+  static BackwardEngine* Current() { return RankContext::Current().backward_; }
+
+  /// Asks for the gradients of `inputs` instead of accumulation into leaves.
+  void Capture(absl::Span<const Tensor> inputs, TensorList& gradients);
+  absl::Status Run(const Tensor& root);
+  void AtEnd(std::function<void()> callback) {
+    callbacks_.push_back(std::move(callback));
+  }
+
+ private:
+  class Slots;
+
+  /// What this run knows of a node.
+  struct Task {
+    std::shared_ptr<Node> node;
+    /// Edges into the node that have not delivered yet.
+    int dependencies = 0;
+    /// Whether a gradient that is wanted depends on this node.
+    bool wanted = true;
+    /// Whether one depends on what the node's Backward gives.
+    bool runs = true;
+    /// Gradients of its outputs so far.
+    TensorList gradients;
+  };
+  struct Wanted {
+    Node::Edge edge;
+    Tensor* gradient;
+  };
+  struct Ready {
+    uint64_t sequence;
+    int task;
+    friend bool operator<(const Ready& a, const Ready& b) {
+      // Of leaves, which share a number, the first found.
+      return a.sequence != b.sequence ? a.sequence < b.sequence
+                                      : a.task > b.task;
+    }
+  };
+
+  int TaskOf(const std::shared_ptr<Node>& node);
+  void Discover(const Node::Edge& root);
+  void Prune();
+  void RunTask(int index);
+  void RunLeaf(Task& task);
+  void RunNode(Task& task);
+  void Deliver(int task, int output_index, Tensor gradient);
+
+  // The leaf behind a task if its contributions go to their destination one
+  // by one; else null, and they are summed first.
+  const Tensor* DirectLeaf(const Task& task) const;
+  GradDestination AcquireDestination(const Tensor& leaf) const;
+  void WriteTo(const Tensor& leaf, const GradDestination& destination,
+               const Tensor& gradient) const;
+  void AccumulateDirect(const Tensor& leaf, Tensor gradient) const;
+  void Accumulate(const Tensor& leaf, Tensor gradient) const;
+
+  RankContext& context_;
+  const BackwardOptions& options_;
+  BackwardEngine* const outer_;
+  bool capturing_ = false;
+  std::vector<Wanted> captures_;
+  std::vector<Task> tasks_;
+  absl::flat_hash_map<Node*, int> task_of_;
+  std::priority_queue<Ready> ready_;
+  std::vector<std::function<void()>> callbacks_;
+};
+
+namespace {
+
+/// a + b, in the memory of one of them where that may be written.
+Tensor SumOf(Tensor a, Tensor b, bool recording) {
+  if (!recording) {
+    if (a.IsUnique() && a.is_contiguous()) {
+      AddInPlace(a, b);
+      return a;
+    }
+    if (b.IsUnique() && b.is_contiguous()) {
+      AddInPlace(b, a);
+      return b;
+    }
+  }
+  return Add(a, b);
+}
+
+}  // namespace
+
+class BackwardEngine::Slots final : public GradientSlots {
+ public:
+  Slots(BackwardEngine& engine, const Node& node,
+        absl::Span<const Node::Edge> edges)
+      : engine_(engine), node_(node), edges_(edges), targets_(edges.size()) {
+    for (size_t i = 0; i < edges.size(); ++i) {
+      if (edges[i].node == nullptr) continue;
+      const int task = engine.task_of_.at(edges[i].node.get());
+      if (engine.tasks_[static_cast<size_t>(task)].wanted) {
+        targets_[i].task = task;
+      }
+    }
+  }
+
+  bool Needed(int i) const override { return At(i).task >= 0; }
+
+  const GradDestination* Destination(int i) override {
+    Target& target = At(i);
+    if (target.task < 0 || engine_.context_.grad_enabled()) return nullptr;
+    const Tensor* leaf = engine_.DirectLeaf(TaskAt(i));
+    if (leaf == nullptr) return nullptr;
+    CH_CHECK(!target.destination.tensor.defined())
+        << node_.name() << " asked twice for the destination of gradient " << i;
+    target.destination = engine_.AcquireDestination(*leaf);
+    return &target.destination;
+  }
+
+  void MarkWritten(int i) override {
+    Target& target = At(i);
+    const Tensor* leaf = engine_.DirectLeaf(TaskAt(i));
+    CH_CHECK(leaf != nullptr && target.destination.tensor.defined())
+        << node_.name() << " has no destination for gradient " << i;
+    if (GraphTies::Meta(*leaf).sink == nullptr) {
+      leaf->set_grad(target.destination.tensor);
+    }
+  }
+
+  void Put(int i, Tensor gradient) override {
+    Target& target = At(i);
+    if (target.task < 0 || !gradient.defined()) return;
+    if (target.destination.tensor.defined()) {
+      const Tensor& leaf = *engine_.DirectLeaf(TaskAt(i));
+      engine_.WriteTo(leaf, target.destination, gradient);
+      MarkWritten(i);
+      return;
+    }
+    engine_.Deliver(target.task, edges_[static_cast<size_t>(i)].output_index,
+                    std::move(gradient));
+  }
+
+ private:
+  struct Target {
+    int task = -1;
+    GradDestination destination;
+  };
+
+  Target& At(int i) { return targets_[static_cast<size_t>(i)]; }
+  const Target& At(int i) const { return targets_[static_cast<size_t>(i)]; }
+  const Task& TaskAt(int i) const {
+    return engine_.tasks_[static_cast<size_t>(At(i).task)];
+  }
+
+  BackwardEngine& engine_;
+  const Node& node_;
+  const absl::Span<const Node::Edge> edges_;
+  absl::InlinedVector<Target, 3> targets_;
+};
+
+void BackwardEngine::Capture(absl::Span<const Tensor> inputs,
+                             TensorList& gradients) {
+  capturing_ = true;
+  gradients.assign(inputs.size(), Tensor());
+  for (size_t i = 0; i < inputs.size(); ++i) {
+    Node::Edge edge = GradEdge(inputs[i]);
+    CH_CHECK(edge.node != nullptr)
+        << "Gradients by a tensor that requires none: " << inputs[i].Describe();
+    captures_.push_back({std::move(edge), &gradients[i]});
+  }
+}
+
+int BackwardEngine::TaskOf(const std::shared_ptr<Node>& node) {
+  const auto [it, inserted] =
+      task_of_.try_emplace(node.get(), static_cast<int>(tasks_.size()));
+  if (inserted) tasks_.push_back({.node = node});
+  return it->second;
+}
+
+void BackwardEngine::Discover(const Node::Edge& root) {
+  TaskOf(root.node);
+  // tasks_ doubles as the queue of nodes whose edges are still to be followed.
+  for (size_t i = 0; i < tasks_.size(); ++i) {
+    for (const Node::Edge& edge : tasks_[i].node->edges()) {
+      if (edge.node == nullptr) continue;
+      ++tasks_[static_cast<size_t>(TaskOf(edge.node))].dependencies;
+    }
+  }
+}
+
+void BackwardEngine::Prune() {
+  for (Task& task : tasks_) task.wanted = task.runs = false;
+  for (const Wanted& capture : captures_) {
+    const auto it = task_of_.find(capture.edge.node.get());
+    if (it == task_of_.end()) continue;
+    tasks_[static_cast<size_t>(it->second)].wanted = true;
+  }
+  // A node is younger than what its edges lead to, except for leaves, which
+  // have no edges.
+  std::vector<Task*> by_age;
+  by_age.reserve(tasks_.size());
+  for (Task& task : tasks_) by_age.push_back(&task);
+  std::sort(by_age.begin(), by_age.end(), [](const Task* a, const Task* b) {
+    return a->node->sequence() < b->node->sequence();
+  });
+  for (Task* task : by_age) {
+    for (const Node::Edge& edge : task->node->edges()) {
+      if (edge.node == nullptr) continue;
+      if (tasks_[static_cast<size_t>(TaskOf(edge.node))].wanted) {
+        task->wanted = task->runs = true;
+      }
+    }
+  }
+}
+
+absl::Status BackwardEngine::Run(const Tensor& root) {
+  CH_CHECK(root.requires_grad())
+      << "Backward from a tensor that requires no gradient: "
+      << root.Describe();
+  const bool recording = options_.create_graph;
+  GradModeScope grad_mode(recording);
+  Tensor gradient = options_.gradient;
+  if (gradient.defined()) {
+    CH_CHECK(gradient.sizes() == root.sizes())
+        << "Backward from " << root.Describe() << " with a gradient of "
+        << gradient.Describe();
+  } else {
+    CH_CHECK_EQ(root.numel(), 1)
+        << "Backward from " << root.Describe() << " needs a gradient";
+    gradient = OnesLike(root.Detach());
+  }
+
+  const Node::Edge root_edge = GradEdge(root);
+  Discover(root_edge);
+  if (capturing_) Prune();
+  if (tasks_[0].wanted) {
+    Deliver(0, root_edge.output_index, std::move(gradient));
+  }
+  ready_.push({tasks_[0].node->sequence(), 0});
+  while (!ready_.empty() && !context_.poisoned()) {
+    const int task = ready_.top().task;
+    ready_.pop();
+    RunTask(task);
+  }
+  // A callback may register another.
+  for (size_t i = 0; i < callbacks_.size(); ++i) {
+    const std::function<void()> callback = std::move(callbacks_[i]);
+    callback();
+  }
+  return context_.status();
+}
+
+void BackwardEngine::RunTask(int index) {
+  Task& task = tasks_[static_cast<size_t>(index)];
+  for (const Wanted& capture : captures_) {
+    if (capture.edge.node != task.node || task.gradients.empty()) continue;
+    *capture.gradient =
+        task.gradients[static_cast<size_t>(capture.edge.output_index)];
+  }
+  if (task.node->sequence() == GraphTies::kLeafSequence) {
+    if (!capturing_) RunLeaf(task);
+    return;
+  }
+  if (task.runs && !task.gradients.empty()) RunNode(task);
+  task.gradients.clear();
+  for (const Node::Edge& edge : task.node->edges()) {
+    if (edge.node == nullptr) continue;
+    const int next = task_of_.at(edge.node.get());
+    if (--tasks_[static_cast<size_t>(next)].dependencies == 0) {
+      ready_.push({edge.node->sequence(), next});
+    }
+  }
+}
+
+void BackwardEngine::RunNode(Task& task) {
+  Node& node = *task.node;
+  node.RunPreHooks();
+  {
+    const TensorList gradients = std::move(task.gradients);
+    Slots slots(*this, node, node.edges());
+    node.Backward(gradients, slots);
+  }
+  if (!options_.retain_graph && !options_.create_graph) node.ReleaseSaved();
+  node.RunPostHooks();
+}
+
+void BackwardEngine::RunLeaf(Task& task) {
+  const Tensor& leaf = static_cast<const LeafNode&>(*task.node).leaf();
+  task.node->RunPreHooks();
+  if (!task.gradients.empty()) {
+    Accumulate(leaf, std::move(task.gradients[0]));
+    task.gradients.clear();
+  }
+  const std::shared_ptr<GradSink> sink = GraphTies::Meta(leaf).sink;
+  if (sink != nullptr) sink->Complete();
+  task.node->RunPostHooks();
+}
+
+void BackwardEngine::Deliver(int index, int output_index, Tensor gradient) {
+  Task& task = tasks_[static_cast<size_t>(index)];
+  if (const Tensor* leaf = DirectLeaf(task)) {
+    AccumulateDirect(*leaf, std::move(gradient));
+    return;
+  }
+  if (task.gradients.empty()) {
+    task.gradients.resize(static_cast<size_t>(task.node->num_outputs()));
+  }
+  Tensor& sum = task.gradients[static_cast<size_t>(output_index)];
+  sum = sum.defined()
+            ? SumOf(std::move(sum), std::move(gradient), options_.create_graph)
+            : std::move(gradient);
+}
+
+const Tensor* BackwardEngine::DirectLeaf(const Task& task) const {
+  if (capturing_ || task.node->sequence() != GraphTies::kLeafSequence) {
+    return nullptr;
+  }
+  const Tensor& leaf = static_cast<const LeafNode&>(*task.node).leaf();
+  const AutogradMeta& meta = GraphTies::Meta(leaf);
+  if (meta.sink != nullptr) return &leaf;
+  // A distributed gradient is conformed once, when it is whole; a recorded one
+  // is not written in place.
+  const bool direct = !options_.create_graph && !leaf.is_distributed() &&
+                      (!meta.grad.defined() || (!meta.grad.is_distributed() &&
+                                                !meta.grad.requires_grad() &&
+                                                meta.grad.is_contiguous()));
+  return direct ? &leaf : nullptr;
+}
+
+GradDestination BackwardEngine::AcquireDestination(const Tensor& leaf) const {
+  const AutogradMeta& meta = GraphTies::Meta(leaf);
+  if (meta.sink != nullptr) {
+    GradDestination destination = meta.sink->Acquire();
+    CH_CHECK(destination.tensor.sizes() == leaf.sizes())
+        << "a sink gave " << destination.tensor.Describe()
+        << " for the gradient of " << leaf.Describe();
+    return destination;
+  }
+  if (meta.grad.defined()) return {meta.grad, true};
+  MemoryClassScope memory_class(MemoryClass::kGradient);
+  return {Empty(leaf.sizes(), leaf.dtype()), false};
+}
+
+void BackwardEngine::WriteTo(const Tensor& leaf,
+                             const GradDestination& destination,
+                             const Tensor& gradient) const {
+  CH_CHECK(gradient.sizes() == leaf.sizes())
+      << "a gradient of " << gradient.Describe() << " for the leaf "
+      << leaf.Describe();
+  NoGrad no_grad;
+  if (destination.accumulate) {
+    AddInPlace(destination.tensor, gradient);
+  } else {
+    CopyInPlace(destination.tensor, gradient);
+  }
+}
+
+void BackwardEngine::AccumulateDirect(const Tensor& leaf,
+                                      Tensor gradient) const {
+  const AutogradMeta& meta = GraphTies::Meta(leaf);
+  if (meta.sink != nullptr || meta.grad.defined()) {
+    WriteTo(leaf, AcquireDestination(leaf), gradient);
+  } else {
+    Accumulate(leaf, std::move(gradient));
+  }
+}
+
+void BackwardEngine::Accumulate(const Tensor& leaf, Tensor gradient) const {
+  CH_CHECK(gradient.sizes() == leaf.sizes())
+      << "a gradient of " << gradient.Describe() << " for the leaf "
+      << leaf.Describe();
+  MemoryClassScope memory_class(MemoryClass::kGradient);
+  AutogradMeta& meta = GraphTies::Meta(leaf);
+  if (leaf.is_distributed()) {
+    gradient = leaf.handler()->ConformGradient(leaf, std::move(gradient));
+  }
+  gradient = ToDType(std::move(gradient), leaf.dtype());
+  if (meta.grad.defined()) {
+    if (options_.create_graph || meta.grad.requires_grad()) {
+      meta.grad = Add(meta.grad, gradient);
+    } else {
+      AddInPlace(meta.grad, gradient);
+    }
+    return;
+  }
+  if (!gradient.IsUnique() || !gradient.is_contiguous()) {
+    gradient = Clone(gradient);
+  } else if (!gradient.is_distributed()) {
+    context_.allocator().Reclassify(gradient.storage()->block(),
+                                    MemoryClass::kGradient);
+  }
+  meta.grad = std::move(gradient);
+}
+
+absl::Status Backward(const Tensor& root, const BackwardOptions& options) {
+  RankContext& context = RankContext::Current();
+  if (context.poisoned()) return context.status();
+  BackwardEngine engine(context, options);
+  return engine.Run(root);
+}
+
+absl::Status Gradients(const Tensor& root, absl::Span<const Tensor> inputs,
+                       const BackwardOptions& options, TensorList& gradients) {
+  RankContext& context = RankContext::Current();
+  if (context.poisoned()) return context.status();
+  BackwardEngine engine(context, options);
+  engine.Capture(inputs, gradients);
+  return engine.Run(root);
+}
+
+void AtBackwardEnd(std::function<void()> callback) {
+  BackwardEngine* const engine = BackwardEngine::Current();
+  CH_CHECK(engine != nullptr) << "AtBackwardEnd outside of a Backward";
+  engine->AtEnd(std::move(callback));
+}
+
+bool InBackward() { return BackwardEngine::Current() != nullptr; }
+
+}  // namespace crosshatch

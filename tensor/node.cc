@@ -1,0 +1,271 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "crosshatch/tensor/node.h"
+
+#include <utility>
+#include <vector>
+
+#include "crosshatch/base/check.h"
+#include "crosshatch/tensor/rank_context.h"
+
+namespace crosshatch {
+
+struct Node::Hooks {
+  std::vector<std::function<void()>> pre;
+  std::vector<std::function<void()>> post;
+};
+
+Node::Node() = default;
+
+Node::~Node() {
+  // A deep graph would overflow the stack if each node destroyed the next, so
+  // nodes that nobody else holds are taken apart one by one. What a derived
+  // class saved refers to nodes that edges_ still holds.
+  std::vector<std::shared_ptr<Node>> dying;
+  const auto take = [&dying](Node& node) {
+    for (Edge& edge : node.edges_) {
+      if (edge.node.use_count() == 1) dying.push_back(std::move(edge.node));
+    }
+    node.edges_.clear();
+  };
+  take(*this);
+  while (!dying.empty()) {
+    const std::shared_ptr<Node> node = std::move(dying.back());
+    dying.pop_back();
+    // Edges first, so that the node's own destructor finds none.
+    take(*node);
+  }
+}
+
+void Node::AddPreHook(std::function<void()> hook) {
+  if (hooks_ == nullptr) hooks_ = std::make_unique<Hooks>();
+  hooks_->pre.push_back(std::move(hook));
+}
+
+void Node::AddPostHook(std::function<void()> hook) {
+  if (hooks_ == nullptr) hooks_ = std::make_unique<Hooks>();
+  hooks_->post.push_back(std::move(hook));
+}
+
+void Node::RunPreHooks() {
+  if (hooks_ == nullptr) return;
+  for (const auto& hook : hooks_->pre) hook();
+}
+
+void Node::RunPostHooks() {
+  if (hooks_ == nullptr) return;
+  for (const auto& hook : hooks_->post) hook();
+}
+
+SavedTensor::SavedTensor(const Tensor& tensor, bool is_output)
+    : is_output_(is_output) {
+  if (!tensor.defined()) return;
+  // Never the tensor itself: written in place, it would get a history that
+  // leads back to the node that holds it.
+  tensor_ = tensor.Detach();
+  version_ = GraphTies::Version(tensor);
+  if (!is_output) edge_ = GradEdge(tensor);
+}
+
+Tensor SavedTensor::Unpack(const Node& node) const {
+  CH_CHECK(tensor_.defined())
+      << node.name()
+      << ": what it saved was released by an earlier Backward; set "
+         "BackwardOptions::retain_graph to run it again";
+  CH_CHECK(GraphTies::Version(tensor_) == version_)
+      << node.name() << ": a tensor that its backward needs, "
+      << tensor_.Describe() << ", was changed in place: it is at version "
+      << GraphTies::Version(tensor_) << ", version " << version_
+      << " was saved";
+  if (!RankContext::Current().grad_enabled()) return tensor_;
+  Node::Edge edge = edge_;
+  if (is_output_) {
+    edge.node = std::const_pointer_cast<Node>(node.shared_from_this());
+  }
+  if (edge.node == nullptr) return tensor_;
+  Tensor tied = tensor_.Detach();
+  AutogradMeta& meta = GraphTies::Meta(tied);
+  meta.grad_fn = std::move(edge.node);
+  meta.output_index = edge.output_index;
+  return tied;
+}
+
+void SavedTensor::Reset() {
+  tensor_ = Tensor();
+  edge_ = {};
+}
+
+LeafNode::LeafNode(const Tensor& leaf) : leaf_(leaf) {
+  sequence_ = GraphTies::kLeafSequence;
+}
+
+void LeafNode::Backward(TensorSpan /*output_grads*/, GradientSlots& /*slots*/) {
+  CH_CHECK(false) << "the engine accumulates into leaves by itself";
+}
+
+Node::Edge GradEdge(const Tensor& tensor) {
+  AutogradMeta* meta = tensor.impl().autograd.get();
+  if (meta == nullptr) return {};
+  if (meta->base.defined()) GraphTies::Refresh(tensor, *meta);
+  if (meta->grad_fn != nullptr) return {meta->grad_fn, meta->output_index};
+  if (!meta->requires_grad) return {};
+  std::shared_ptr<Node> leaf = meta->accumulator.lock();
+  if (leaf == nullptr) {
+    leaf = std::make_shared<LeafNode>(tensor);
+    meta->accumulator = leaf;
+  }
+  return {std::move(leaf), 0};
+}
+
+void SetGradSink(const Tensor& leaf, std::shared_ptr<GradSink> sink) {
+  CH_CHECK(leaf.requires_grad() && leaf.is_leaf())
+      << "a gradient sink belongs to a leaf that requires a gradient, not to "
+      << leaf.Describe();
+  GraphTies::Meta(leaf).sink = std::move(sink);
+}
+
+void GraphTies::Number(Node& node) {
+  node.sequence_ = ++RankContext::Current().node_sequence_;
+}
+
+AutogradMeta& GraphTies::Meta(const Tensor& tensor) {
+  std::unique_ptr<AutogradMeta>& meta = tensor.impl().autograd;
+  if (meta == nullptr) meta = std::make_unique<AutogradMeta>();
+  return *meta;
+}
+
+uint32_t GraphTies::Version(const Tensor& tensor) {
+  return tensor.is_distributed() ? tensor.handler()->Version()
+                                 : tensor.storage()->version();
+}
+
+void GraphTies::CheckWritable(const char* op, const Tensor& dst, bool record) {
+  const AutogradMeta* meta = dst.impl().autograd.get();
+  if (meta == nullptr) return;
+  for (const Tensor& tensor : {dst, meta->base}) {
+    CH_CHECK(!tensor.defined() || !tensor.requires_grad() || !tensor.is_leaf())
+        << op << ": a leaf that requires a gradient is written in place in "
+        << "grad mode: " << tensor.Describe() << "; write to it in NoGrad";
+  }
+  CH_CHECK(!record || !meta->base.defined() || meta->view_history != nullptr)
+      << op << ": a view of a distributed tensor is written in place where "
+      << "autograd records: " << dst.Describe();
+}
+
+void GraphTies::TieOutputs(const std::shared_ptr<Node>& node,
+                           TensorSpan outputs) {
+  Number(*node);
+  const size_t tied = static_cast<size_t>(node->num_outputs());
+  CH_CHECK_LE(tied, outputs.size()) << node->name();
+  for (size_t i = 0; i < tied; ++i) {
+    AutogradMeta& meta = Meta(outputs[i]);
+    meta.grad_fn = node;
+    meta.output_index = static_cast<int>(i);
+  }
+}
+
+void GraphTies::TieWrite(const std::shared_ptr<Node>& node, const Tensor& dst) {
+  Number(*node);
+  AutogradMeta& meta = Meta(dst);
+  if (!meta.base.defined()) {
+    meta.grad_fn = node;
+    meta.output_index = 0;
+    return;
+  }
+  // The base gets the write in its history; dst, as all views of that base,
+  // follows when it is asked for its own.
+  std::shared_ptr<Node> write =
+      meta.view_history->of_write(meta.base, dst, node);
+  write->edges_ = node->edges_;
+  write->edges_[0] = GradEdge(meta.base);
+  Number(*write);
+  AutogradMeta& base_meta = Meta(meta.base);
+  base_meta.grad_fn = std::move(write);
+  base_meta.output_index = 0;
+}
+
+void GraphTies::TieView(const ViewHistory* history, const Tensor& input,
+                        const Tensor& view) {
+  const AutogradMeta* input_meta = input.impl().autograd.get();
+  AutogradMeta& meta = Meta(view);
+  meta.base = input_meta != nullptr && input_meta->base.defined()
+                  ? input_meta->base
+                  : input;
+  meta.view_history = view.is_distributed() ? nullptr : history;
+  meta.view_version = Version(view);
+}
+
+void GraphTies::Refresh(const Tensor& view, AutogradMeta& meta) {
+  const uint32_t version = Version(view);
+  if (version == meta.view_version) return;
+  Node::Edge base = GradEdge(meta.base);
+  meta.grad_fn = nullptr;
+  meta.output_index = 0;
+  if (base.node != nullptr) {
+    CH_CHECK(meta.view_history != nullptr)
+        << "a view of a distributed tensor, " << view.Describe()
+        << ", is used after a write in place to what it is a view of; make "
+           "the view again";
+    std::shared_ptr<Node> node = meta.view_history->of_view(meta.base, view);
+    node->edges_.push_back(std::move(base));
+    Number(*node);
+    meta.grad_fn = std::move(node);
+  }
+  meta.view_version = version;
+}
+
+bool Tensor::requires_grad() const {
+  AutogradMeta* meta = impl_->autograd.get();
+  if (meta == nullptr) return false;
+  if (meta->base.defined()) GraphTies::Refresh(*this, *meta);
+  return meta->requires_grad || meta->grad_fn != nullptr;
+}
+
+Tensor& Tensor::set_requires_grad(bool requires_grad) {
+  if (!requires_grad && impl_->autograd == nullptr) return *this;
+  CH_CHECK(is_leaf()) << "set_requires_grad on the result of an op: "
+                      << Describe() << "; Detach it first";
+  CH_CHECK(!requires_grad || IsFloatingPoint(dtype()))
+      << "only floating point has gradients: " << Describe();
+  AutogradMeta& meta = GraphTies::Meta(*this);
+  meta.requires_grad = requires_grad;
+  // From here on it is a leaf of its own.
+  meta.base = Tensor();
+  return *this;
+}
+
+bool Tensor::is_leaf() const {
+  AutogradMeta* meta = impl_->autograd.get();
+  if (meta == nullptr) return true;
+  if (meta->base.defined()) GraphTies::Refresh(*this, *meta);
+  return meta->grad_fn == nullptr;
+}
+
+Tensor Tensor::Detach() const {
+  auto impl = std::make_shared<TensorImpl>();
+  impl->storage = impl_->storage;
+  impl->offset = impl_->offset;
+  impl->sizes = impl_->sizes;
+  impl->strides = impl_->strides;
+  impl->dtype = impl_->dtype;
+  impl->handler = impl_->handler;
+  return Tensor(std::move(impl));
+}
+
+const Tensor& Tensor::grad() const {
+  static const Tensor* const undefined = new Tensor();
+  return impl_->autograd != nullptr ? impl_->autograd->grad : *undefined;
+}
+
+void Tensor::set_grad(Tensor grad) const {
+  if (!grad.defined() && impl_->autograd == nullptr) return;
+  CH_CHECK(!grad.defined() || grad.sizes() == sizes())
+      << "a gradient of " << grad.Describe() << " for " << Describe();
+  GraphTies::Meta(*this).grad = std::move(grad);
+}
+
+Tensor TensorHandler::ConformGradient(const Tensor& /*leaf*/,
+                                      Tensor gradient) const {
+  return gradient;
+}
+
+}  // namespace crosshatch

@@ -1,0 +1,76 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "crosshatch/tensor/op.h"
+
+#include <utility>
+
+#include "crosshatch/base/check.h"
+#include "crosshatch/tensor/node.h"
+#include "crosshatch/tensor/rank_context.h"
+
+namespace crosshatch {
+
+std::shared_ptr<Node> Op::Differentiate(TensorSpan /*inputs*/,
+                                        TensorSpan /*outputs*/) const {
+  return nullptr;
+}
+
+void Op::AppendKey(OpKey& /*key*/) const {}
+
+TensorList Apply(const Op& op, TensorSpan inputs) {
+  const OpInfo& info = op.info();
+  const bool grad_mode = RankContext::Current().grad_enabled();
+  const TensorHandler* handler = nullptr;
+  bool record = false;
+  for (const Tensor& input : inputs) {
+    if (!input.defined()) continue;
+    if (handler == nullptr) handler = input.handler().get();
+    if (grad_mode && !record) record = input.requires_grad();
+  }
+
+  // The history of what is written must be read before the write.
+  absl::InlinedVector<Node::Edge, 3> edges;
+  const auto tie_edges = [&] {
+    edges.reserve(inputs.size());
+    for (const Tensor& input : inputs) {
+      edges.push_back(input.defined() ? GradEdge(input) : Node::Edge());
+    }
+  };
+  if (info.in_place && grad_mode) {
+    GraphTies::CheckWritable(info.name, inputs[0], record);
+    if (record) tie_edges();
+  }
+
+  TensorList outputs =
+      handler != nullptr ? handler->Dispatch(op, inputs) : op.Forward(inputs);
+  // Each output of a call has a place of its own in the graph.
+  if (!info.in_place && outputs[0].SameAs(inputs[0])) {
+    outputs[0] = outputs[0].Detach();
+  }
+  if (!grad_mode) return outputs;
+
+  if (record) {
+    std::shared_ptr<Node> node = op.Differentiate(inputs, outputs);
+    if (node != nullptr) {
+      if (!info.in_place) tie_edges();
+      node->edges() = std::move(edges);
+      if (info.in_place) {
+        GraphTies::TieWrite(node, inputs[0]);
+      } else {
+        GraphTies::TieOutputs(node, outputs);
+      }
+    }
+  }
+  // Known even where nothing requires a gradient: a write through the view may
+  // make its base require one.
+  if (info.view &&
+      (handler != nullptr || outputs[0].storage() == inputs[0].storage())) {
+    GraphTies::TieView(info.view_history, inputs[0], outputs[0]);
+  }
+  return outputs;
+}
+
+Tensor Apply1(const Op& op, TensorSpan inputs) {
+  return std::move(Apply(op, inputs)[0]);
+}
+
+}  // namespace crosshatch

@@ -1,0 +1,64 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "crosshatch/tensor/ops/cast.h"
+
+#include <utility>
+
+#include "crosshatch/tensor/creation.h"
+#include "crosshatch/tensor/ops/launch.h"
+#include "crosshatch/tensor/ops/saving_node.h"
+
+namespace crosshatch {
+
+using internal::MakeNode;
+
+TensorList CastOp::Forward(TensorSpan inputs) const {
+  Tensor out = Empty(inputs[0].sizes(), dtype);
+  internal::LaunchCopy(out, inputs[0]);
+  return {std::move(out)};
+}
+
+std::shared_ptr<Node> CastOp::Differentiate(TensorSpan inputs,
+                                            TensorSpan /*outputs*/) const {
+  if (!IsFloatingPoint(dtype)) return nullptr;
+  return MakeNode<0>(kInfo,
+                     [from = inputs[0].dtype()](const auto&, TensorSpan grads,
+                                                GradientSlots& slots) {
+                       slots.Put(0, ToDType(grads[0], from));
+                     });
+}
+
+void CastOp::AppendKey(OpKey& key) const {
+  key.push_back(static_cast<int64_t>(dtype));
+}
+
+TensorList CloneOp::Forward(TensorSpan inputs) const {
+  const Tensor& a = inputs[0];
+  if (only_if_strided && a.is_contiguous()) return {a};
+  Tensor out = Empty(a.sizes(), a.dtype());
+  internal::LaunchCopy(out, a);
+  return {std::move(out)};
+}
+
+std::shared_ptr<Node> CloneOp::Differentiate(TensorSpan /*inputs*/,
+                                             TensorSpan /*outputs*/) const {
+  return MakeNode<0>(kInfo,
+                     [](const auto&, TensorSpan grads, GradientSlots& slots) {
+                       slots.Put(0, grads[0]);
+                     });
+}
+
+void CloneOp::AppendKey(OpKey& key) const { key.push_back(only_if_strided); }
+
+Tensor ToDType(const Tensor& a, DType dtype) {
+  if (a.dtype() == dtype) return a;
+  return Apply1(CastOp(dtype), {&a, 1});
+}
+
+Tensor Contiguous(const Tensor& a) {
+  if (!a.is_distributed() && a.is_contiguous()) return a;
+  return Apply1(CloneOp(/*only_if_strided=*/true), {&a, 1});
+}
+
+Tensor Clone(const Tensor& a) { return Apply1(CloneOp(), {&a, 1}); }
+
+}  // namespace crosshatch

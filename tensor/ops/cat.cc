@@ -1,0 +1,92 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "crosshatch/tensor/ops/cat.h"
+
+#include <utility>
+
+#include "crosshatch/base/check.h"
+#include "crosshatch/tensor/creation.h"
+#include "crosshatch/tensor/ops/launch.h"
+#include "crosshatch/tensor/ops/saving_node.h"
+#include "crosshatch/tensor/ops/view.h"
+
+namespace crosshatch {
+
+TensorList CatOp::Forward(TensorSpan inputs) const {
+  const auto d = static_cast<size_t>(dim);
+  Shape sizes = inputs[0].sizes();
+  sizes[d] = 0;
+  for (const Tensor& input : inputs) {
+    Shape expected = sizes;
+    CH_CHECK_EQ(input.ndim(), inputs[0].ndim())
+        << "cat of " << inputs[0].Describe() << " and " << input.Describe();
+    expected[d] = input.size(dim);
+    CH_CHECK(input.sizes() == expected)
+        << "cat along dim " << dim << " of " << inputs[0].Describe() << " and "
+        << input.Describe();
+    internal::CheckSameDType(kInfo.name, inputs[0], input);
+    sizes[d] += input.size(dim);
+  }
+  Tensor out = Empty(sizes, inputs[0].dtype());
+  int64_t start = 0;
+  for (const Tensor& input : inputs) {
+    internal::LaunchCopy(MakeView(out.storage(), start * out.strides()[d],
+                                  input.sizes(), out.strides(), out.dtype()),
+                         input);
+    start += input.size(dim);
+  }
+  return {std::move(out)};
+}
+
+std::shared_ptr<Node> CatOp::Differentiate(TensorSpan inputs,
+                                           TensorSpan /*outputs*/) const {
+  Shape starts;
+  int64_t start = 0;
+  for (const Tensor& input : inputs) {
+    starts.push_back(start);
+    start += input.size(dim);
+  }
+  starts.push_back(start);
+  return internal::MakeNode<0>(
+      kInfo,
+      [dim = dim, starts](const auto&, TensorSpan grads, GradientSlots& slots) {
+        for (size_t i = 0; i + 1 < starts.size(); ++i) {
+          if (!slots.Needed(static_cast<int>(i))) continue;
+          slots.Put(static_cast<int>(i),
+                    Slice(grads[0], dim, starts[i], starts[i + 1]));
+        }
+      });
+}
+
+void CatOp::AppendKey(OpKey& key) const { key.push_back(dim); }
+
+Tensor Cat(TensorSpan tensors, int64_t dim) {
+  CH_CHECK(!tensors.empty()) << "cat of no tensors";
+  return Apply1(CatOp(NormalizeDim(dim, tensors[0].ndim(), "cat")), tensors);
+}
+
+Tensor Stack(TensorSpan tensors, int64_t dim) {
+  CH_CHECK(!tensors.empty()) << "stack of no tensors";
+  const int d = NormalizeDim(dim, tensors[0].ndim() + 1, "stack");
+  TensorList unsqueezed;
+  for (const Tensor& tensor : tensors) {
+    CH_CHECK(tensor.sizes() == tensors[0].sizes())
+        << "stack of " << tensors[0].Describe() << " and " << tensor.Describe();
+    unsqueezed.push_back(Unsqueeze(tensor, d));
+  }
+  return Cat(unsqueezed, d);
+}
+
+TensorList Split(const Tensor& a, ShapeView sizes, int64_t dim) {
+  const int d = NormalizeDim(dim, a.ndim(), "split");
+  TensorList parts;
+  int64_t start = 0;
+  for (int64_t size : sizes) {
+    parts.push_back(Narrow(a, d, start, size));
+    start += size;
+  }
+  CH_CHECK_EQ(start, a.size(d)) << "split of dim " << d << " of "
+                                << a.Describe() << " into " << ToString(sizes);
+  return parts;
+}
+
+}  // namespace crosshatch

@@ -1,0 +1,345 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "crosshatch/tensor/ops/matmul.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "crosshatch/base/check.h"
+#include "crosshatch/tensor/creation.h"
+#include "crosshatch/tensor/ops/in_place.h"
+#include "crosshatch/tensor/ops/launch.h"
+#include "crosshatch/tensor/ops/reduce.h"
+#include "crosshatch/tensor/ops/saving_node.h"
+
+namespace crosshatch {
+namespace {
+
+using internal::Launch;
+
+/// An operand or result by the roles of its dims: batch dims and a matrix.
+struct Matrices {
+  ShapeView batch;
+  ShapeView batch_strides;
+  int64_t rows;
+  int64_t cols;
+  int64_t row_stride;
+  int64_t col_stride;
+
+  Matrices(const Tensor& tensor, bool transpose) {
+    const ShapeView sizes = tensor.sizes();
+    const ShapeView strides = tensor.strides();
+    const size_t n = sizes.size();
+    batch = sizes.subspan(0, n - 2);
+    batch_strides = strides.subspan(0, n - 2);
+    const size_t row = transpose ? n - 1 : n - 2;
+    const size_t col = transpose ? n - 2 : n - 1;
+    rows = sizes[row];
+    cols = sizes[col];
+    row_stride = strides[row];
+    col_stride = strides[col];
+  }
+};
+
+template <typename Operand>
+Operand OperandOf(const Tensor& tensor, const Matrices& matrices) {
+  Operand operand;
+  operand.data = tensor.raw_data();
+  operand.row_stride = matrices.row_stride;
+  operand.col_stride = matrices.col_stride;
+  return operand;
+}
+
+void SetBatch(MatMulInput& operand, const Matrices& matrices, ShapeView batch) {
+  const size_t lead = batch.size() - matrices.batch.size();
+  for (size_t i = 0; i < matrices.batch.size(); ++i) {
+    operand.batch_strides[lead + i] =
+        matrices.batch[i] == 1 ? 0 : matrices.batch_strides[i];
+  }
+}
+
+void LaunchMatMul(MatMulArgs args) {
+  // Given back at once: the next lease of it is ordered after this kernel.
+  const Block workspace = internal::Workspace(
+      RankContext::Current().kernels().matmul_workspace_bytes(args));
+  args.workspace = workspace.data();
+  Launch(&KernelTable::matmul, args);
+}
+
+void CheckOperands(const Tensor& a, const Tensor& b) {
+  internal::CheckSameDType(MatMulOp::kInfo.name, a, b);
+  internal::CheckFloating(MatMulOp::kInfo.name, a);
+}
+
+/// args.out[m, n] (=, +=) the sum over batch dims of the products.
+void SumOverBatch(Tensor a, Tensor b, const MatMulSpec& spec, MatMulArgs args) {
+  // Where k is the dim before the last of both, the batch dims fold into it.
+  const bool folds_into_k = spec.transpose_a && !spec.transpose_b;
+  const int rows_end = a.ndim() - 1;
+  if (folds_into_k) {
+    const auto folded = [rows_end](const Tensor& t) {
+      return internal::Folds(t.sizes(), t.strides(), 0, rows_end)
+                 ? t
+                 : internal::Dense(t);
+    };
+    a = folded(a);
+    b = folded(b);
+  }
+  const Matrices ma(a, spec.transpose_a);
+  const Matrices mb(b, spec.transpose_b);
+  args.a = OperandOf<MatMulInput>(a, ma);
+  args.b = OperandOf<MatMulInput>(b, mb);
+  const int64_t batches = NumElements(ma.batch);
+  if (folds_into_k) {
+    args.k = batches * ma.cols;
+    // Strides of the folded dim: those of its last part of more than one.
+    const auto fold_stride = [rows_end](const Tensor& t) {
+      for (int d = rows_end - 1; d >= 0; --d) {
+        if (t.size(d) != 1) return t.strides()[static_cast<size_t>(d)];
+      }
+      return int64_t{1};
+    };
+    args.a.col_stride = fold_stride(a);
+    args.b.row_stride = fold_stride(b);
+    LaunchMatMul(args);
+    return;
+  }
+  if (batches == 0) {
+    args.k = 0;
+    LaunchMatMul(args);
+    return;
+  }
+  // One product after the other, added up.
+  Shape index(ma.batch.size(), 0);
+  const auto offset = [&index](const Tensor& t, const Matrices& m) {
+    int64_t elements = 0;
+    for (size_t d = 0; d < index.size(); ++d) {
+      elements += index[d] * m.batch_strides[d];
+    }
+    auto* const data = static_cast<std::byte*>(t.raw_data());
+    return data == nullptr ? data : data + elements * SizeOf(t.dtype());
+  };
+  for (int64_t batch = 0; batch < batches; ++batch) {
+    args.a.data = offset(a, ma);
+    args.b.data = offset(b, mb);
+    LaunchMatMul(args);
+    args.beta = 1;
+    for (size_t d = index.size(); d-- > 0;) {
+      if (++index[d] < ma.batch[d]) break;
+      index[d] = 0;
+    }
+  }
+}
+
+/// out (=, +=) the product; all shapes and dtypes checked.
+void Compute(const Tensor& out, const Tensor& a, const Tensor& b,
+             const MatMulSpec& spec, bool accumulate) {
+  const Matrices ma(a, spec.transpose_a);
+  const Matrices mb(b, spec.transpose_b);
+  const Matrices mo(out, false);
+  MatMulArgs args;
+  args.m = ma.rows;
+  args.k = ma.cols;
+  args.n = mb.cols;
+  args.dtype = a.dtype();
+  args.out_dtype = out.dtype();
+  args.beta = accumulate ? 1 : 0;
+  args.out = OperandOf<MatMulOutput>(out, mo);
+  if (spec.sum_batch) {
+    SumOverBatch(a, b, spec, args);
+    return;
+  }
+  args.a = OperandOf<MatMulInput>(a, ma);
+  args.b = OperandOf<MatMulInput>(b, mb);
+  // One product of many rows, where all use the same b.
+  const int rows_end = a.ndim() - 1;
+  if (mb.batch.empty() && !spec.transpose_a &&
+      internal::Folds(a.sizes(), a.strides(), 0, rows_end) &&
+      internal::Folds(out.sizes(), out.strides(), 0, rows_end)) {
+    args.m = NumElements(ma.batch) * ma.rows;
+    for (int d = rows_end - 1; d >= 0; --d) {
+      if (a.size(d) == 1) continue;
+      args.a.row_stride = a.strides()[static_cast<size_t>(d)];
+      args.out.row_stride = out.strides()[static_cast<size_t>(d)];
+      break;
+    }
+    LaunchMatMul(args);
+    return;
+  }
+  args.batch = internal::ToKernelShape(mo.batch, MatMulOp::kInfo.name);
+  SetBatch(args.a, ma, mo.batch);
+  SetBatch(args.b, mb, mo.batch);
+  for (size_t i = 0; i < mo.batch.size(); ++i) {
+    args.out.batch_strides[i] = mo.batch_strides[i];
+  }
+  LaunchMatMul(args);
+}
+
+/// A gradient of a product, as a product itself.
+struct GradientProduct {
+  Tensor a;
+  Tensor b;
+  MatMulSpec spec;
+};
+
+/// Of `by_a`: the gradient of operand a, else of b. With out = a' b':
+/// da' = g b'^T and db' = a'^T g.
+GradientProduct ProductOfGradient(const MatMulSpec& spec, bool by_a,
+                                  const Tensor& g, const Tensor& other) {
+  if (by_a) {
+    if (!spec.transpose_a) return {g, other, {false, !spec.transpose_b}};
+    return {other, g, {spec.transpose_b, true}};
+  }
+  if (!spec.transpose_b) return {other, g, {!spec.transpose_a, false}};
+  return {g, other, {true, spec.transpose_a}};
+}
+
+class MatMulNode final : public internal::SavingNode<2> {
+ public:
+  MatMulNode(const MatMulSpec& spec, const Tensor& a, const Tensor& b)
+      : SavingNode(MatMulOp::kInfo), spec_(spec), sizes_{a.sizes(), b.sizes()} {
+    if (b.requires_grad()) Save(0, a);
+    if (a.requires_grad()) Save(1, b);
+  }
+
+  void Backward(TensorSpan output_grads, GradientSlots& slots) override {
+    for (int i : {0, 1}) {
+      if (slots.Needed(i)) Differentiate(i, output_grads[0], slots);
+    }
+  }
+
+ private:
+  void Differentiate(int i, const Tensor& g, GradientSlots& slots) {
+    const Tensor other = Saved(static_cast<size_t>(1 - i));
+    const Shape& sizes = sizes_[i];
+    GradientProduct product = ProductOfGradient(spec_, i == 0, g, other);
+    // An operand without batch dims was used by every batch.
+    const ShapeView batch = internal::LeadingSizes(
+        internal::LeadingSizes(ShapeView(product.a.sizes())));
+    product.spec.sum_batch =
+        !spec_.sum_batch && sizes.size() == 2 && !batch.empty() &&
+        batch == internal::LeadingSizes(
+                     internal::LeadingSizes(ShapeView(product.b.sizes())));
+    const bool whole = MatMulSizes(product.a.sizes(), product.b.sizes(),
+                                   product.spec) == sizes;
+    const GradDestination* destination = whole ? slots.Destination(i) : nullptr;
+    if (destination != nullptr && Takes(destination->tensor.dtype(), g)) {
+      MatMulInto(destination->tensor, product.a, product.b, product.spec,
+                 destination->accumulate);
+      slots.MarkWritten(i);
+      return;
+    }
+    Tensor gradient = MatMul(product.a, product.b, product.spec);
+    slots.Put(i, whole ? std::move(gradient) : SumTo(gradient, sizes));
+  }
+
+  static bool Takes(DType dtype, const Tensor& g) {
+    return dtype == g.dtype() || (dtype == kFloat32 && SizeOf(g.dtype()) == 2);
+  }
+
+  const MatMulSpec spec_;
+  const Shape sizes_[2];
+};
+
+void AppendSpec(const MatMulSpec& spec, OpKey& key) {
+  key.push_back(spec.transpose_a | spec.transpose_b << 1 | spec.sum_batch << 2);
+}
+
+}  // namespace
+
+Shape MatMulSizes(ShapeView a, ShapeView b, const MatMulSpec& spec) {
+  const auto describe = [&] {
+    return ToString(a) + (spec.transpose_a ? "^T" : "") + " and " +
+           ToString(b) + (spec.transpose_b ? "^T" : "");
+  };
+  CH_CHECK(a.size() >= 2 && b.size() >= 2)
+      << "matmul of " << describe() << ": at least 2 dims each";
+  const int64_t m = a[a.size() - (spec.transpose_a ? 1 : 2)];
+  const int64_t ka = a[a.size() - (spec.transpose_a ? 2 : 1)];
+  const int64_t kb = b[b.size() - (spec.transpose_b ? 1 : 2)];
+  const int64_t n = b[b.size() - (spec.transpose_b ? 2 : 1)];
+  CH_CHECK(ka == kb) << "matmul of " << describe() << ": " << ka << " against "
+                     << kb;
+  const ShapeView a_batch = a.subspan(0, a.size() - 2);
+  const ShapeView b_batch = b.subspan(0, b.size() - 2);
+  if (spec.sum_batch) {
+    CH_CHECK(a_batch == b_batch)
+        << "matmul of " << describe() << ": batch dims to sum over differ";
+    return {m, n};
+  }
+  Shape sizes = a_batch == b_batch
+                    ? Shape(a_batch.begin(), a_batch.end())
+                    : BroadcastShapes(a_batch, b_batch, MatMulOp::kInfo.name);
+  sizes.push_back(m);
+  sizes.push_back(n);
+  return sizes;
+}
+
+TensorList MatMulOp::Forward(TensorSpan inputs) const {
+  const Tensor& a = inputs[0];
+  const Tensor& b = inputs[1];
+  const Shape sizes = MatMulSizes(a.sizes(), b.sizes(), spec);
+  CheckOperands(a, b);
+  Tensor out = Empty(sizes, a.dtype());
+  Compute(out, a, b, spec, /*accumulate=*/false);
+  return {std::move(out)};
+}
+
+std::shared_ptr<Node> MatMulOp::Differentiate(TensorSpan inputs,
+                                              TensorSpan /*outputs*/) const {
+  return std::make_shared<MatMulNode>(spec, inputs[0], inputs[1]);
+}
+
+void MatMulOp::AppendKey(OpKey& key) const { AppendSpec(spec, key); }
+
+TensorList MatMulIntoOp::Forward(TensorSpan inputs) const {
+  const Tensor& dst = inputs[0];
+  const Tensor& a = inputs[1];
+  const Tensor& b = inputs[2];
+  CheckOperands(a, b);
+  CH_CHECK(dst.sizes() == MatMulSizes(a.sizes(), b.sizes(), spec))
+      << kInfo.name << ": the product of " << a.Describe() << " and "
+      << b.Describe() << " into " << dst.Describe();
+  CH_CHECK(dst.dtype() == a.dtype() ||
+           (dst.dtype() == kFloat32 && SizeOf(a.dtype()) == 2))
+      << kInfo.name << ": a product of " << a.dtype() << " into "
+      << dst.Describe();
+  dst.storage()->BumpVersion();
+  Compute(dst, a, b, spec, accumulate);
+  return {dst};
+}
+
+std::shared_ptr<Node> MatMulIntoOp::Differentiate(
+    TensorSpan inputs, TensorSpan /*outputs*/) const {
+  CH_CHECK(false) << kInfo.name << " into " << inputs[0].Describe()
+                  << " is not differentiable; use MatMul";
+  return nullptr;
+}
+
+void MatMulIntoOp::AppendKey(OpKey& key) const {
+  AppendSpec(spec, key);
+  key.push_back(accumulate);
+}
+
+Tensor MatMul(const Tensor& a, const Tensor& b, const MatMulSpec& spec) {
+  return Apply1(MatMulOp(spec), {a, b});
+}
+
+Tensor MatMul(const Tensor& a, const Tensor& b, bool transpose_a,
+              bool transpose_b) {
+  return MatMul(a, b, MatMulSpec{transpose_a, transpose_b});
+}
+
+void MatMulInto(const Tensor& dst, const Tensor& a, const Tensor& b,
+                const MatMulSpec& spec, bool accumulate) {
+  Apply(MatMulIntoOp(spec, accumulate), {dst, a, b});
+}
+
+Tensor Linear(const Tensor& x, const Tensor& w, const Tensor& bias) {
+  CH_CHECK_EQ(w.ndim(), 2) << "linear by " << w.Describe();
+  Tensor y = MatMul(x, w, /*transpose_a=*/false, /*transpose_b=*/true);
+  // Nobody else has seen y: the bias needs no memory of its own.
+  if (bias.defined()) AddInPlace(y, bias);
+  return y;
+}
+
+}  // namespace crosshatch

@@ -1,0 +1,324 @@
+// SPDX-License-Identifier: Apache-2.0
+// The derivatives of pointwise.h. Where the graph of the gradients is recorded
+// the formulas are compositions of ops; else some are one fused kernel.
+#include <cmath>
+#include <numbers>
+#include <utility>
+
+#include "crosshatch/base/check.h"
+#include "crosshatch/tensor/ops/pointwise.h"
+#include "crosshatch/tensor/ops/reduce.h"
+#include "crosshatch/tensor/ops/saving_node.h"
+
+namespace crosshatch {
+namespace {
+
+using internal::MakeNode;
+using internal::Recording;
+
+Tensor Fused(BinaryOp kind, const Tensor& grad, const Tensor& saved) {
+  return Apply1(BinaryPointwiseOp(kind), {grad, saved});
+}
+
+/// grad where x > 0, else 0.
+Tensor WherePositive(const Tensor& grad, const Tensor& x) {
+  return Fused(BinaryOp::kReluBackward, grad, x);
+}
+
+Tensor SiluDerivative(const Tensor& x) {
+  const Tensor s = Sigmoid(x);
+  return Mul(s, Add(Mul(x, Sub(1, s)), 1));
+}
+
+Tensor GeluDerivative(const Tensor& x) {
+  constexpr double kCubic = 0.044715;
+  const double scale = std::sqrt(2 / std::numbers::pi);
+  const Tensor square = Square(x);
+  const Tensor inner = Mul(Mul(x, Add(Mul(square, kCubic), 1)), scale);
+  const Tensor slope = Mul(Add(Mul(square, 3 * kCubic), 1), scale);
+  const Tensor t = Tanh(inner);
+  return Add(Mul(Add(t, 1), 0.5),
+             Mul(Mul(x, Mul(Sub(1, Square(t)), slope)), 0.5));
+}
+
+/// The gradient of a unary op from that of its output and what was saved: its
+/// input or its output, as SavesOutput says.
+Tensor UnaryGradient(UnaryOp kind, double scalar, const Tensor& g,
+                     const Tensor& saved) {
+  switch (kind) {
+    case UnaryOp::kNeg:
+    case UnaryOp::kScalarMinus:
+      return Neg(g);
+    case UnaryOp::kAddScalar:
+      return g;
+    case UnaryOp::kMulScalar:
+      return Mul(g, scalar);
+    case UnaryOp::kAbs:
+      return Mul(g, Sign(saved));
+    case UnaryOp::kSquare:
+      return Mul(Mul(g, saved), 2);
+    case UnaryOp::kRelu:
+      return WherePositive(g, saved);
+    case UnaryOp::kMaxScalar:
+      return WherePositive(g, Sub(saved, scalar));
+    case UnaryOp::kMinScalar:
+      return WherePositive(g, Sub(scalar, saved));
+    case UnaryOp::kExp:
+      return Mul(g, saved);
+    case UnaryOp::kLog:
+      return Div(g, saved);
+    case UnaryOp::kSqrt:
+      return Div(Mul(g, 0.5), saved);
+    case UnaryOp::kRsqrt:
+      return Mul(Mul(g, Mul(Square(saved), saved)), -0.5);
+    case UnaryOp::kReciprocal:
+      return Neg(Mul(g, Square(saved)));
+    case UnaryOp::kTanh:
+      return Recording() ? Mul(g, Sub(1, Square(saved)))
+                         : Fused(BinaryOp::kTanhBackward, g, saved);
+    case UnaryOp::kSigmoid:
+      return Recording() ? Mul(g, Mul(saved, Sub(1, saved)))
+                         : Fused(BinaryOp::kSigmoidBackward, g, saved);
+    case UnaryOp::kSilu:
+      return Recording() ? Mul(g, SiluDerivative(saved))
+                         : Fused(BinaryOp::kSiluBackward, g, saved);
+    case UnaryOp::kGelu:
+      return Recording() ? Mul(g, GeluDerivative(saved))
+                         : Fused(BinaryOp::kGeluBackward, g, saved);
+    case UnaryOp::kPowScalar:
+      if (scalar == 0) return Mul(g, 0.0);
+      return Mul(Mul(g, Pow(saved, scalar - 1)), scalar);
+    case UnaryOp::kSign:
+    case UnaryOp::kNot:
+      break;
+  }
+  CH_CHECK(false) << UnaryPointwiseOp::InfoOf(kind).name << " has no gradient";
+  return Tensor();
+}
+
+bool SavesNothing(UnaryOp kind) {
+  return kind == UnaryOp::kNeg || kind == UnaryOp::kScalarMinus ||
+         kind == UnaryOp::kAddScalar || kind == UnaryOp::kMulScalar;
+}
+
+bool SavesOutput(UnaryOp kind) {
+  return kind == UnaryOp::kExp || kind == UnaryOp::kSqrt ||
+         kind == UnaryOp::kRsqrt || kind == UnaryOp::kReciprocal ||
+         kind == UnaryOp::kTanh || kind == UnaryOp::kSigmoid ||
+         kind == UnaryOp::kRelu;
+}
+
+/// a +- alpha b.
+std::shared_ptr<Node> SumNode(const BinaryPointwiseOp& op, const Tensor& a,
+                              const Tensor& b) {
+  const double factor = op.kind == BinaryOp::kAdd ? op.alpha : -op.alpha;
+  if (a.sizes() == b.sizes()) {
+    return MakeNode<0>(op.info(), [factor](const auto&, TensorSpan grads,
+                                           GradientSlots& slots) {
+      if (slots.Needed(0)) slots.Put(0, grads[0]);
+      if (!slots.Needed(1)) return;
+      slots.Put(1, factor == 1 ? grads[0] : Mul(grads[0], factor));
+    });
+  }
+  return MakeNode<0>(
+      op.info(), [factor, a_sizes = a.sizes(), b_sizes = b.sizes()](
+                     const auto&, TensorSpan grads, GradientSlots& slots) {
+        if (slots.Needed(0)) slots.Put(0, SumTo(grads[0], a_sizes));
+        if (!slots.Needed(1)) return;
+        Tensor db = SumTo(grads[0], b_sizes);
+        slots.Put(1, factor == 1 ? std::move(db) : Mul(db, factor));
+      });
+}
+
+std::shared_ptr<Node> MulNode(const OpInfo& info, const Tensor& a,
+                              const Tensor& b) {
+  auto node = MakeNode<2>(
+      info, [a_sizes = a.sizes(), b_sizes = b.sizes()](
+                const auto& self, TensorSpan grads, GradientSlots& slots) {
+        const Tensor& g = grads[0];
+        if (slots.Needed(0))
+          slots.Put(0, SumTo(Mul(g, self.Saved(1)), a_sizes));
+        if (slots.Needed(1))
+          slots.Put(1, SumTo(Mul(g, self.Saved(0)), b_sizes));
+      });
+  if (b.requires_grad()) node->Save(0, a);
+  if (a.requires_grad()) node->Save(1, b);
+  return node;
+}
+
+std::shared_ptr<Node> DivNode(const OpInfo& info, const Tensor& a,
+                              const Tensor& b, const Tensor& out) {
+  auto node = MakeNode<2>(
+      info, [a_sizes = a.sizes(), b_sizes = b.sizes()](
+                const auto& self, TensorSpan grads, GradientSlots& slots) {
+        const Tensor da = Div(grads[0], self.Saved(0));
+        if (slots.Needed(0)) slots.Put(0, SumTo(da, a_sizes));
+        if (!slots.Needed(1)) return;
+        slots.Put(1, SumTo(Neg(Mul(da, self.Saved(1))), b_sizes));
+      });
+  node->Save(0, b);
+  if (b.requires_grad()) node->SaveOutput(1, out);
+  return node;
+}
+
+std::shared_ptr<Node> PowNode(const OpInfo& info, const Tensor& a,
+                              const Tensor& b, const Tensor& out) {
+  auto node = MakeNode<3>(
+      info, [a_sizes = a.sizes(), b_sizes = b.sizes()](
+                const auto& self, TensorSpan grads, GradientSlots& slots) {
+        const Tensor& g = grads[0];
+        const Tensor a = self.Saved(0);
+        if (slots.Needed(0)) {
+          const Tensor b = self.Saved(1);
+          slots.Put(0, SumTo(Mul(Mul(g, b), Pow(a, Sub(b, 1))), a_sizes));
+        }
+        if (slots.Needed(1)) {
+          slots.Put(1, SumTo(Mul(Mul(g, self.Saved(2)), Log(a)), b_sizes));
+        }
+      });
+  node->Save(0, a);
+  if (a.requires_grad()) node->Save(1, b);
+  if (b.requires_grad()) node->SaveOutput(2, out);
+  return node;
+}
+
+/// Maximum and Minimum.
+std::shared_ptr<Node> ExtremeNode(const BinaryPointwiseOp& op, const Tensor& a,
+                                  const Tensor& b) {
+  auto node = MakeNode<2>(
+      op.info(), [sign = op.kind == BinaryOp::kMax ? 1.0 : -1.0,
+                  a_sizes = a.sizes(), b_sizes = b.sizes()](
+                     const auto& self, TensorSpan grads, GradientSlots& slots) {
+        const Tensor& g = grads[0];
+        const Tensor a = self.Saved(0);
+        const Tensor b = self.Saved(1);
+        const Tensor tie = Equal(a, b);
+        const Tensor half = Mul(g, 0.5);
+        const Tensor lead = Mul(Sub(a, b), sign);
+        if (slots.Needed(0)) {
+          slots.Put(0,
+                    SumTo(Where(tie, half, WherePositive(g, lead)), a_sizes));
+        }
+        if (slots.Needed(1)) {
+          slots.Put(
+              1, SumTo(Where(tie, half, WherePositive(g, Neg(lead))), b_sizes));
+        }
+      });
+  node->Save(0, a);
+  node->Save(1, b);
+  return node;
+}
+
+}  // namespace
+
+std::shared_ptr<Node> UnaryPointwiseOp::Differentiate(
+    TensorSpan inputs, TensorSpan outputs) const {
+  if (kind == UnaryOp::kSign || kind == UnaryOp::kNot) return nullptr;
+  if (SavesNothing(kind)) {
+    return MakeNode<0>(
+        info(), [kind = kind, scalar = scalar](const auto&, TensorSpan grads,
+                                               GradientSlots& slots) {
+          slots.Put(0, UnaryGradient(kind, scalar, grads[0], Tensor()));
+        });
+  }
+  auto node = MakeNode<1>(
+      info(), [kind = kind, scalar = scalar](const auto& self, TensorSpan grads,
+                                             GradientSlots& slots) {
+        slots.Put(0, UnaryGradient(kind, scalar, grads[0], self.Saved(0)));
+      });
+  if (SavesOutput(kind)) {
+    node->SaveOutput(0, outputs[0]);
+  } else {
+    node->Save(0, inputs[0]);
+  }
+  return node;
+}
+
+std::shared_ptr<Node> BinaryPointwiseOp::Differentiate(
+    TensorSpan inputs, TensorSpan outputs) const {
+  const Tensor& a = inputs[0];
+  const Tensor& b = inputs[1];
+  switch (kind) {
+    case BinaryOp::kAdd:
+    case BinaryOp::kSub:
+      return SumNode(*this, a, b);
+    case BinaryOp::kMul:
+      return MulNode(info(), a, b);
+    case BinaryOp::kDiv:
+      return DivNode(info(), a, b, outputs[0]);
+    case BinaryOp::kPow:
+      return PowNode(info(), a, b, outputs[0]);
+    case BinaryOp::kMax:
+    case BinaryOp::kMin:
+      return ExtremeNode(*this, a, b);
+    case BinaryOp::kReluBackward: {
+      // Linear in a; constant in b, but for where it jumps.
+      auto node = MakeNode<1>(
+          info(), [](const auto& self, TensorSpan grads, GradientSlots& slots) {
+            if (!slots.Needed(0)) return;
+            slots.Put(0, WherePositive(grads[0], self.Saved(0)));
+          });
+      node->Save(0, b);
+      return node;
+    }
+    case BinaryOp::kSiluBackward:
+    case BinaryOp::kGeluBackward:
+    case BinaryOp::kTanhBackward:
+    case BinaryOp::kSigmoidBackward:
+      CH_CHECK(false) << info().name << " is not differentiable";
+      return nullptr;
+    case BinaryOp::kEqual:
+    case BinaryOp::kNotEqual:
+    case BinaryOp::kLess:
+    case BinaryOp::kLessEqual:
+    case BinaryOp::kGreater:
+    case BinaryOp::kGreaterEqual:
+    case BinaryOp::kAnd:
+    case BinaryOp::kOr:
+      return nullptr;
+  }
+  return nullptr;
+}
+
+std::shared_ptr<Node> WhereOp::Differentiate(TensorSpan inputs,
+                                             TensorSpan /*outputs*/) const {
+  auto node = MakeNode<1>(
+      kInfo, [a_sizes = inputs[1].sizes(), b_sizes = inputs[2].sizes()](
+                 const auto& self, TensorSpan grads, GradientSlots& slots) {
+        const Tensor& g = grads[0];
+        const Tensor condition = self.Saved(0);
+        // Not a product with 0 and 1: infinity times 0 is no zero.
+        const Tensor zeros = ZerosLike(g);
+        if (slots.Needed(1)) {
+          slots.Put(1, SumTo(Where(condition, g, zeros), a_sizes));
+        }
+        if (slots.Needed(2)) {
+          slots.Put(2, SumTo(Where(condition, zeros, g), b_sizes));
+        }
+      });
+  node->Save(0, inputs[0]);
+  return node;
+}
+
+std::shared_ptr<Node> SwiGluOp::Differentiate(TensorSpan inputs,
+                                              TensorSpan /*outputs*/) const {
+  auto node = MakeNode<2>(
+      kInfo, [](const auto& self, TensorSpan grads, GradientSlots& slots) {
+        const Tensor& g = grads[0];
+        const Tensor gate = self.Saved(0);
+        const Tensor up = self.Saved(1);
+        if (Recording()) {
+          slots.Put(0, Mul(Mul(g, up), SiluDerivative(gate)));
+          slots.Put(1, Mul(g, Silu(gate)));
+          return;
+        }
+        TensorList both = Apply(SwiGluBackwardOp(), {g, gate, up});
+        slots.Put(0, std::move(both[0]));
+        slots.Put(1, std::move(both[1]));
+      });
+  node->Save(0, inputs[0]);
+  node->Save(1, inputs[1]);
+  return node;
+}
+
+}  // namespace crosshatch

@@ -1,0 +1,72 @@
+// SPDX-License-Identifier: Apache-2.0
+#ifndef CROSSHATCH_TENSOR_OPS_SAVING_NODE_H_
+#define CROSSHATCH_TENSOR_OPS_SAVING_NODE_H_
+
+/// \file
+/// The base of the ops' backward nodes.
+
+#include <array>
+#include <cstddef>
+#include <utility>
+
+#include "crosshatch/tensor/node.h"
+#include "crosshatch/tensor/op.h"
+#include "crosshatch/tensor/rank_context.h"
+
+namespace crosshatch::internal {
+
+/// A node of the call of an op that keeps up to N tensors.
+template <size_t N>
+class SavingNode : public Node {
+ public:
+  explicit SavingNode(const OpInfo& info) : name_(info.name) {}
+
+  const char* name() const override { return name_; }
+  void ReleaseSaved() override {
+    for (SavedTensor& saved : saved_) saved.Reset();
+  }
+
+  void Save(size_t i, const Tensor& tensor) { saved_[i] = SavedTensor(tensor); }
+  void SaveOutput(size_t i, const Tensor& tensor) {
+    saved_[i] = SavedTensor(tensor, /*is_output=*/true);
+  }
+
+ protected:
+  /// What was saved as i.
+  Tensor Saved(size_t i) const { return saved_[i].Unpack(*this); }
+
+ private:
+  const char* const name_;
+  std::array<SavedTensor, N> saved_;
+};
+
+/// A node whose Backward is a function of what the op saved. For gradients that
+/// need no class of their own: `run(node, grads, slots)`.
+template <size_t N, typename F>
+class FormulaNode final : public SavingNode<N> {
+ public:
+  FormulaNode(const OpInfo& info, F run)
+      : SavingNode<N>(info), run_(std::move(run)) {}
+
+  using SavingNode<N>::Saved;
+  void Backward(TensorSpan output_grads, GradientSlots& slots) override {
+    run_(*this, output_grads, slots);
+  }
+
+ private:
+  F run_;
+};
+
+/// Makes a FormulaNode that keeps N tensors.
+template <size_t N, typename F>
+auto MakeNode(const OpInfo& info, F run) {
+  return std::make_shared<FormulaNode<N, F>>(info, std::move(run));
+}
+
+/// Whether the gradients being computed are themselves recorded, so that only
+/// ops with gradients may be used.
+inline bool Recording() { return RankContext::Current().grad_enabled(); }
+
+}  // namespace crosshatch::internal
+
+#endif  // CROSSHATCH_TENSOR_OPS_SAVING_NODE_H_
