@@ -19,8 +19,10 @@
 /// - One communicator is used on one stream.
 /// - Memory named by a collective must stay leased, in the order of its stream,
 ///   until the stream has passed it.
-/// - An error found at issue that all members see alike (a negative count) is
-///   returned. Whatever goes wrong later poisons the rank's context.
+/// - An error found at issue (a negative count) is returned. Whatever goes
+/// wrong
+///   later poisons the rank's context, and the error comes out where a result
+///   would; a poisoned rank fails its groups, so nobody waits for it.
 
 #include <cstdint>
 #include <memory>
@@ -38,7 +40,7 @@
 namespace crosshatch {
 
 /// `runs` runs of `run_elems` contiguous elements, starting `stride_elems`
-/// apart. Counted in elements of the collective's dtype.
+/// apart. Counted in elements of the collective's dtype. Runs do not overlap.
 struct Segment {
   void* data = nullptr;
   int64_t run_elems = 0;
@@ -68,6 +70,8 @@ enum class CollectiveKind : uint8_t {
   /// Completes when all have arrived.
   kBarrier,
 };
+inline constexpr int kNumCollectiveKinds = 6;
+
 /// "all_gather", "reduce_scatter", ...
 const char* Name(CollectiveKind kind);
 
@@ -77,10 +81,12 @@ const char* Name(CollectiveKind kind);
 struct Collective {
   CollectiveKind kind = CollectiveKind::kBarrier;
   DType dtype = DType::kFloat32;
-  /// kReduceScatter and kAllReduce. kAvg divides by the group's size.
+  /// kReduceScatter and kAllReduce, on any dtype but bool. kAvg divides by the
+  /// group's size (floating point only).
   ReduceOp reduce_op = ReduceOp::kSum;
-  /// Multiplies the reduction once at its end (in float32 or wider); for
-  /// gradients that are averaged over another count than the group's size.
+  /// Multiplies the reduction once at its end (in float32 or wider; floating
+  /// point only), for gradients that are averaged over another count than the
+  /// group's size.
   double scale = 1.0;
   /// kBroadcast.
   int root = 0;
@@ -92,14 +98,30 @@ struct Collective {
   std::vector<SegmentList> recv;
 };
 
-/// What a rank moved on one communicator.
+/// An all-reduce is a reduce-scatter and an all-gather of the pieces: rank r
+/// reduces the elements [PieceBegin(count, size, r), PieceBegin(count, size,
+/// r + 1)) of `count`.
+constexpr int64_t PieceBegin(int64_t count, int size, int r) {
+  return count / size * r + count % size * r / size;
+}
+
+/// What a rank moved on one communicator. The bytes are those that this rank
+/// takes from other ranks' memory, counted at issue and by the contract, so
+/// that every engine, a dry run included, gives the same numbers. With n ranks,
+/// me this rank, and elems(x) the elements of a list:
+///   all_gather, all_to_all   sum over r != me of elems(recv[r])
+///   reduce_scatter           (n - 1) * elems(recv[0])
+///   all_reduce               (n - 1) * piece(me) + elems(recv[0]) - piece(me)
+///   broadcast                elems(recv[0]), on the root 0
+///   barrier                  0
+/// times the size of the dtype.
 struct CommunicatorStats {
-  /// By CollectiveKind: number issued, bytes this rank received from others.
   struct Count {
     int64_t calls = 0;
     int64_t bytes = 0;
   };
-  Count by_kind[6];
+  /// By CollectiveKind.
+  Count by_kind[kNumCollectiveKinds];
 };
 
 /// The members of one group, seen from one of them.
@@ -118,9 +140,13 @@ class Communicator {
   /// The members' world ranks, by index.
   const std::vector<int>& world_ranks() const { return world_ranks_; }
 
+  /// "group 'tp' (ranks 0, 2)", for messages.
+  std::string Describe() const;
+
   /// Issues `collective` to `stream`. Checks it, takes the next sequence
   /// number, counts and logs it, and hands it to the engine. On a poisoned rank
-  /// nothing is issued.
+  /// nothing is issued, the group fails, and the result is OK: the error comes
+  /// out where a result would.
   ///
   /// local: completes in stream order when this rank's data is in place and no
   ///     peer reads its memory any more. Sums add ranks 0..n-1 in order, in
@@ -128,6 +154,9 @@ class Communicator {
   ///     run. Data moves once, from the peer's memory to its final place.
   /// fake: counts and logs, moves nothing.
   /// \error kInvalidArgument for lists that do not fit the kind.
+  /// Later, as poison: kFailedPrecondition where ranks differ, a rank has
+  /// finished or all wait in a circle; kDeadlineExceeded; kAborted where
+  /// another group or rank failed, with its message.
   absl::Status Issue(Collective collective, Stream& stream);
 
   /// The side channel: gathers a small blob of bytes of every rank, by index.
@@ -138,7 +167,7 @@ class Communicator {
       std::string blob, const std::string& label) = 0;
 
   /// Fails the group: every member's pending and later collectives end with
-  /// `error`. \threadsafety any thread.
+  /// `error`, which must not be OK. \threadsafety any thread.
   virtual void Abort(absl::Status error) = 0;
 
   const CommunicatorStats& stats() const { return stats_; }

@@ -38,6 +38,8 @@ class World {
   /// all members; calls with equal arguments give the same communicator.
   /// \param name names the group in errors and counts: the mesh axis, or axes
   ///     joined by ",".
+  /// \error kInvalidArgument unless `world_ranks` are different ranks of this
+  ///     world, this one among them.
   virtual absl::StatusOr<std::shared_ptr<Communicator>> Group(
       const std::string& name, std::vector<int> world_ranks,
       const std::string& stream_name) = 0;
@@ -45,14 +47,18 @@ class World {
   /// All communicators made so far, for counting.
   virtual std::vector<std::shared_ptr<Communicator>> groups() const = 0;
 
-  /// Fails all groups this rank is in, so that peers fail instead of waiting.
+  /// Fails this rank and so the job: all ranks are poisoned and all groups
+  /// fail, so that peers fail instead of waiting. `error` must not be OK.
   virtual void Abort(absl::Status error) = 0;
 };
 
 struct LocalOptions {
   /// Threads of each rank's intra-op pool; 0: cores / ranks, at least 1.
   int threads_per_rank = 0;
-  /// Bound on the time a rank may keep the others waiting.
+  /// Bound on the time a rank may keep the others waiting at a collective; the
+  /// run then fails. A rank that does not come back within as long again after
+  /// a failure (its thread is caught in an endless loop) ends the process, with
+  /// a message that names it, because nothing else can stop a thread.
   absl::Duration timeout = absl::Minutes(10);
   /// Not 0: adversarial streams (tensor/stream.h).
   uint64_t adversarial_seed = 0;
@@ -63,8 +69,9 @@ struct LocalOptions {
 /// Runs `fn` on `ranks` threads of this process, one a rank, and returns when
 /// all have. An error of one rank aborts the others. Drains all streams of a
 /// rank before it counts as finished.
-/// \returns OK, or the first error by cause: a rank's own error is preferred to
-///     the errors it caused elsewhere; the message names the rank.
+/// \returns OK, or the first failure, not those that it caused elsewhere: a
+///     rank's own error, named with the rank, or what went wrong between the
+///     members of a group, named with all of them.
 absl::Status RunLocal(int ranks, absl::FunctionRef<absl::Status(World&)> fn,
                       const LocalOptions& options = {});
 
@@ -77,6 +84,9 @@ struct FakeOptions {
 /// Runs `fn` as one rank of a job of any size, without the others and without
 /// computing anything: tensors are on Device::Meta(), allocations and
 /// collectives are accounted and logged exactly as a real run would.
+/// Communicator::Exchange gives this rank's own blob for every member, as if
+/// all had said the same, so that checks of agreement pass.
+/// \returns what `fn` does, or the poison of its context.
 absl::Status RunFake(const FakeOptions& options,
                      absl::FunctionRef<absl::Status(World&)> fn);
 

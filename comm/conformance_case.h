@@ -1,0 +1,81 @@
+// SPDX-License-Identifier: Apache-2.0
+#ifndef CROSSHATCH_COMM_CONFORMANCE_CASE_H_
+#define CROSSHATCH_COMM_CONFORMANCE_CASE_H_
+
+/// \file
+/// One collective of the conformance suite on made-up data, and what it must
+/// give.
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "crosshatch/comm/communicator.h"
+#include "crosshatch/comm/conformance_engine.h"
+
+namespace crosshatch::internal {
+
+/// How lists lie in memory.
+enum class ListLayout {
+  kContiguous,
+  /// Cut into segments, some of them empty, in no order of addresses.
+  kSplit,
+  /// Runs with gaps between them.
+  kStrided,
+  /// Contiguous; send and recv share memory as far as the contract allows.
+  kInPlace,
+};
+
+struct CollectiveCase {
+  CollectiveKind kind = CollectiveKind::kAllReduce;
+  DType dtype = DType::kFloat32;
+  ReduceOp op = ReduceOp::kSum;
+  double scale = 1.0;
+  int root = 0;
+  /// Elements: all_reduce and broadcast counts[0]; all_gather what rank r
+  /// sends; reduce_scatter what rank r keeps; all_to_all what rank r sends to
+  /// rank s, at r * size + s.
+  std::vector<int64_t> counts;
+  ListLayout layout = ListLayout::kContiguous;
+  /// Values whose sums are not exact, instead of small integers.
+  bool reals = false;
+  uint64_t seed = 0;
+  /// The collective's label; empty: Describe().
+  std::string label;
+
+  std::string Describe() const;
+};
+
+/// A case under way on one rank: its memory, its collective, its check.
+class CollectiveRun {
+ public:
+  CollectiveRun(const ConformanceEngine& engine, World& world,
+                Communicator& comm, const CollectiveCase& c);
+  ~CollectiveRun();
+  CollectiveRun(CollectiveRun&&) noexcept;
+
+  absl::Status Issue(Stream& stream);
+  /// Compares what has been received with the expectation, and what lies
+  /// between the lists with what was there before. The stream has passed it.
+  absl::Status Check() const;
+
+ private:
+  struct Memory;
+
+  const ConformanceEngine* engine_;
+  Communicator* comm_;
+  CollectiveCase case_;
+  Collective collective_;
+  std::unique_ptr<Memory> memory_;
+};
+
+/// Issues `c` to `stream`, waits for it and checks it.
+absl::Status RunCase(const ConformanceEngine& engine, World& world,
+                     Communicator& comm, Stream& stream,
+                     const CollectiveCase& c);
+
+}  // namespace crosshatch::internal
+
+#endif  // CROSSHATCH_COMM_CONFORMANCE_CASE_H_

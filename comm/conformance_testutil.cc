@@ -1,0 +1,326 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "crosshatch/comm/conformance_testutil.h"
+
+#include <cstring>
+#include <memory>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "crosshatch/base/status_macros.h"
+#include "crosshatch/comm/conformance_case.h"
+#include "crosshatch/comm/conformance_faults.h"
+#include "crosshatch/comm/conformance_rank.h"
+#include "gtest/gtest.h"
+
+namespace crosshatch {
+namespace internal {
+namespace {
+
+constexpr DType kAllDTypes[] = {
+    DType::kFloat32, DType::kFloat64, DType::kBFloat16, DType::kFloat16,
+    DType::kInt32,   DType::kInt64,   DType::kUInt16,   DType::kBool};
+constexpr ReduceOp kAllOps[] = {ReduceOp::kSum, ReduceOp::kAvg,
+                                ReduceOp::kProduct, ReduceOp::kMin,
+                                ReduceOp::kMax};
+constexpr ListLayout kAllLayouts[] = {ListLayout::kContiguous,
+                                      ListLayout::kSplit, ListLayout::kStrided,
+                                      ListLayout::kInPlace};
+constexpr CollectiveKind kDataKinds[] = {
+    CollectiveKind::kAllGather, CollectiveKind::kReduceScatter,
+    CollectiveKind::kAllReduce, CollectiveKind::kAllToAll,
+    CollectiveKind::kBroadcast};
+constexpr int64_t kCounts[] = {0, 1, 3, 5, 7, 13, 31, 64, 127, 1000};
+
+bool IsReduction(CollectiveKind kind) {
+  return kind == CollectiveKind::kReduceScatter ||
+         kind == CollectiveKind::kAllReduce;
+}
+
+/// How many counts a case of this kind has.
+size_t NumCounts(CollectiveKind kind, int n) {
+  if (kind == CollectiveKind::kAllToAll) return static_cast<size_t>(n) * n;
+  if (kind == CollectiveKind::kAllReduce ||
+      kind == CollectiveKind::kBroadcast) {
+    return 1;
+  }
+  return n;
+}
+
+/// Every count with every dtype and, for reductions, every op.
+absl::Status SweepKind(CollectiveKind kind, const ConformanceEngine& engine,
+                       World& world) {
+  CH_ASSIGN_OR_RETURN(ConformanceRank rank,
+                      ConformanceRank::Create(engine, world));
+  uint64_t seed = 0;
+  for (DType dtype : kAllDTypes) {
+    for (ReduceOp op : kAllOps) {
+      if (!IsReduction(kind) && op != ReduceOp::kSum) continue;
+      if (IsReduction(kind) && dtype == DType::kBool) continue;
+      if (op == ReduceOp::kAvg && !IsFloatingPoint(dtype)) continue;
+      for (int64_t count : kCounts) {
+        CollectiveCase c{
+            .kind = kind, .dtype = dtype, .op = op, .seed = ++seed};
+        c.counts.assign(NumCounts(kind, world.size()), count);
+        c.root = static_cast<int>(seed % world.size());
+        if (IsFloatingPoint(dtype) && seed % 3 == 0) c.scale = 0.625;
+        CH_RETURN_IF_ERROR(rank.Run(c));
+      }
+    }
+  }
+  return absl::OkStatus();
+}
+
+/// Lists of different lengths, empty ones included, in every layout.
+absl::Status UnevenLists(const ConformanceEngine& engine, World& world) {
+  CH_ASSIGN_OR_RETURN(ConformanceRank rank,
+                      ConformanceRank::Create(engine, world));
+  uint64_t seed = 0;
+  for (CollectiveKind kind : kDataKinds) {
+    for (ListLayout layout : kAllLayouts) {
+      for (DType dtype : {DType::kFloat32, DType::kBFloat16, DType::kInt64}) {
+        for (int variant = 0; variant < 6; ++variant) {
+          CollectiveCase c{
+              .kind = kind, .dtype = dtype, .layout = layout, .seed = ++seed};
+          c.root = static_cast<int>(seed % world.size());
+          for (size_t i = 0; i < NumCounts(kind, world.size()); ++i) {
+            c.counts.push_back(kCounts[(seed * 7 + i * i * 3 + i) % 10]);
+          }
+          CH_RETURN_IF_ERROR(rank.Run(c));
+        }
+      }
+    }
+  }
+  return absl::OkStatus();
+}
+
+/// Sums that depend on the order; larger than any block an engine may cut.
+absl::Status OrderOfSums(const ConformanceEngine& engine, World& world) {
+  CH_ASSIGN_OR_RETURN(ConformanceRank rank,
+                      ConformanceRank::Create(engine, world));
+  uint64_t seed = 0;
+  for (CollectiveKind kind :
+       {CollectiveKind::kReduceScatter, CollectiveKind::kAllReduce}) {
+    for (DType dtype : {DType::kFloat32, DType::kFloat64, DType::kBFloat16,
+                        DType::kFloat16}) {
+      for (ListLayout layout : {ListLayout::kContiguous, ListLayout::kSplit,
+                                ListLayout::kInPlace}) {
+        for (int64_t count : {127, 20011}) {
+          // Once is enough for what takes long to check.
+          if (count > 1000 && dtype != DType::kFloat32) continue;
+          CollectiveCase c{.kind = kind,
+                           .dtype = dtype,
+                           .layout = layout,
+                           .reals = true,
+                           .seed = ++seed};
+          c.counts.assign(NumCounts(kind, world.size()), count);
+          CH_RETURN_IF_ERROR(rank.Run(c));
+        }
+      }
+    }
+  }
+  return absl::OkStatus();
+}
+
+/// The rows and columns of a mesh [world / 2, 2], at the same time.
+absl::Status Subgroups(const ConformanceEngine& engine, World& world) {
+  std::vector<int> row, column;
+  for (int r = 0; r < world.size(); ++r) {
+    if (r / 2 == world.rank() / 2) row.push_back(r);
+    if (r % 2 == world.rank() % 2) column.push_back(r);
+  }
+  CH_ASSIGN_OR_RETURN(auto tp, world.Group("tp", row, "tp"));
+  CH_ASSIGN_OR_RETURN(auto fsdp, world.Group("fsdp", column, "fsdp"));
+  CH_ASSIGN_OR_RETURN(auto again, world.Group("tp", row, "tp"));
+  if (again != tp) return absl::InternalError("one group, two communicators");
+  uint64_t seed = 0;
+  for (CollectiveKind kind : kDataKinds) {
+    for (int64_t count : kCounts) {
+      std::vector<CollectiveRun> runs;
+      for (Communicator* comm : {tp.get(), fsdp.get()}) {
+        CollectiveCase c{.kind = kind, .seed = ++seed};
+        c.counts.assign(NumCounts(kind, comm->size()), count);
+        Stream& stream = world.context().SideStream(comm->name());
+        runs.emplace_back(engine, world, *comm, c);
+        CH_RETURN_IF_ERROR(runs.back().Issue(stream));
+      }
+      CH_RETURN_IF_ERROR(world.context().Synchronize());
+      for (CollectiveRun& run : runs) CH_RETURN_IF_ERROR(run.Check());
+    }
+  }
+  return absl::OkStatus();
+}
+
+/// Two communicators of the same ranks on two streams, many collectives deep:
+/// a blocked one blocks no other stream.
+absl::Status TwoStreams(const ConformanceEngine& engine, World& world) {
+  std::vector<int> all;
+  for (int r = 0; r < world.size(); ++r) all.push_back(r);
+  CH_ASSIGN_OR_RETURN(auto a, world.Group("x", all, "a"));
+  CH_ASSIGN_OR_RETURN(auto b, world.Group("x", all, "b"));
+  if (a == b) return absl::InternalError("two streams, one communicator");
+  Stream& stream_a = world.context().SideStream("a");
+  Stream& stream_b = world.context().SideStream("b");
+  for (int round = 0; round < 4; ++round) {
+    std::vector<CollectiveRun> runs;
+    for (uint64_t i = 0; i < 40; ++i) {
+      CollectiveCase c{.kind = kDataKinds[i % 5], .seed = i};
+      c.counts.assign(NumCounts(c.kind, world.size()), kCounts[i % 10]);
+      // Ranks issue to the two streams in different orders.
+      const bool to_a = (i + world.rank()) % 2 == 0;
+      for (int k = 0; k < 2; ++k) {
+        const bool first = to_a == (k == 0);
+        runs.emplace_back(engine, world, first ? *a : *b, c);
+        CH_RETURN_IF_ERROR(runs.back().Issue(first ? stream_a : stream_b));
+      }
+    }
+    CH_RETURN_IF_ERROR(world.context().Synchronize());
+    for (CollectiveRun& run : runs) CH_RETURN_IF_ERROR(run.Check());
+  }
+  return absl::OkStatus();
+}
+
+absl::Status Barriers(const ConformanceEngine& engine, World& world) {
+  CH_ASSIGN_OR_RETURN(ConformanceRank rank,
+                      ConformanceRank::Create(engine, world));
+  for (int i = 0; i < 100; ++i) {
+    CH_RETURN_IF_ERROR(Barrier(rank.comm(), rank.stream(), "barrier"));
+  }
+  return world.context().Synchronize();
+}
+
+absl::Status Exchanges(const ConformanceEngine& engine, World& world) {
+  CH_ASSIGN_OR_RETURN(ConformanceRank rank,
+                      ConformanceRank::Create(engine, world));
+  for (int i = 0; i < 50; ++i) {
+    const auto blob_of = [&](int r) { return std::string(r * i, 'a' + r); };
+    CH_ASSIGN_OR_RETURN(
+        const std::vector<std::string> blobs,
+        rank.comm().Exchange(blob_of(world.rank()), absl::StrCat("e", i)));
+    if (blobs.size() != static_cast<size_t>(world.size())) {
+      return absl::InternalError(absl::StrCat(blobs.size(), " blobs"));
+    }
+    for (int r = 0; r < world.size(); ++r) {
+      if (blobs[r] != blob_of(r)) return absl::InternalError(blobs[r]);
+    }
+  }
+  return absl::OkStatus();
+}
+
+/// The contiguous helpers agree with the lists they stand for.
+absl::Status Helpers(const ConformanceEngine& engine, World& world) {
+  CH_ASSIGN_OR_RETURN(ConformanceRank rank,
+                      ConformanceRank::Create(engine, world));
+  const int n = world.size();
+  const int me = world.rank();
+  RankContext& context = world.context();
+  constexpr int64_t kCount = 6;
+  const auto allocate = [&](int64_t count) {
+    return context.allocator().Allocate(count * int64_t{sizeof(float)},
+                                        MemoryClass::kCommunication,
+                                        context.compute_stream());
+  };
+  const auto check = [&](const Block& block, int64_t at, float want) {
+    float got = 0;
+    engine.copy(&got, block.data() + at * sizeof(float), sizeof(float));
+    if (got == want) return absl::OkStatus();
+    return absl::DataLossError(absl::StrCat(at, ": ", got, " not ", want));
+  };
+  const std::vector<float> mine(kCount, static_cast<float>(me + 1));
+  const Block piece = allocate(kCount);
+  const Block whole = allocate(n * kCount);
+  engine.copy(piece.data(), mine.data(), kCount * int64_t{sizeof(float)});
+  Communicator& comm = rank.comm();
+  Stream& stream = rank.stream();
+  CH_RETURN_IF_ERROR(AllGather(comm, piece.data(), whole.data(), kCount,
+                               kFloat32, stream, "gather"));
+  CH_RETURN_IF_ERROR(AllReduce(comm, piece.data(), kCount, kFloat32,
+                               ReduceOp::kSum, stream, "reduce"));
+  CH_RETURN_IF_ERROR(context.Synchronize());
+  const float total = static_cast<float>(n * (n + 1) / 2);
+  for (int r = 0; r < n; ++r) {
+    CH_RETURN_IF_ERROR(check(whole, r * kCount, static_cast<float>(r + 1)));
+  }
+  CH_RETURN_IF_ERROR(check(piece, kCount - 1, total));
+  CH_RETURN_IF_ERROR(ReduceScatter(comm, whole.data(), piece.data(), kCount,
+                                   kFloat32, ReduceOp::kSum, stream,
+                                   "scatter"));
+  CH_RETURN_IF_ERROR(context.Synchronize());
+  CH_RETURN_IF_ERROR(check(piece, 0, static_cast<float>(n * (me + 1))));
+  CH_RETURN_IF_ERROR(Broadcast(comm, piece.data(), kCount, kFloat32, n - 1,
+                               stream, "broadcast"));
+  CH_RETURN_IF_ERROR(context.Synchronize());
+  return check(piece, 0, static_cast<float>(n * n));
+}
+
+class ConformanceTest : public testing::Test {
+ public:
+  explicit ConformanceTest(std::function<void()> body)
+      : body_(std::move(body)) {}
+  void TestBody() override { body_(); }
+
+ private:
+  const std::function<void()> body_;
+};
+
+void Register(const ConformanceEngine& engine, const std::string& name,
+              std::function<void()> body) {
+  testing::RegisterTest(absl::StrCat(engine.name, "Conformance").c_str(),
+                        name.c_str(), nullptr, nullptr, __FILE__, __LINE__,
+                        [body = std::move(body)]() -> ConformanceTest* {
+                          return new ConformanceTest(body);
+                        });
+}
+
+using Body =
+    std::function<absl::Status(const ConformanceEngine& engine, World& world)>;
+
+void RegisterDataTest(std::shared_ptr<const ConformanceEngine> engine,
+                      const std::string& name, int ranks, Body body,
+                      uint64_t adversarial_seed = 0) {
+  Register(*engine, absl::StrCat(name, "/", ranks), [=] {
+    const absl::Status status =
+        engine->run(ranks, [&](World& world) { return body(*engine, world); },
+                    {.adversarial_seed = adversarial_seed});
+    EXPECT_TRUE(status.ok()) << status.ToString();
+  });
+}
+
+}  // namespace
+}  // namespace internal
+
+bool RegisterCommunicatorConformanceTests(ConformanceEngine engine) {
+  if (!engine.copy) {
+    engine.copy = [](void* to, const void* from, int64_t bytes) {
+      if (bytes > 0) std::memcpy(to, from, bytes);
+    };
+  }
+  const auto shared =
+      std::make_shared<const ConformanceEngine>(std::move(engine));
+  for (int n : shared->world_sizes) {
+    for (CollectiveKind kind : internal::kDataKinds) {
+      internal::RegisterDataTest(
+          shared, Name(kind), n,
+          [kind](const ConformanceEngine& e, World& world) {
+            return internal::SweepKind(kind, e, world);
+          });
+    }
+    internal::RegisterDataTest(shared, "UnevenLists", n, internal::UnevenLists);
+    internal::RegisterDataTest(shared, "OrderOfSums", n, internal::OrderOfSums);
+    internal::RegisterDataTest(shared, "TwoStreams", n, internal::TwoStreams);
+    internal::RegisterDataTest(shared, "TwoStreamsAdversarial", n,
+                               internal::TwoStreams, /*adversarial_seed=*/n);
+    internal::RegisterDataTest(shared, "Barriers", n, internal::Barriers);
+    internal::RegisterDataTest(shared, "Exchanges", n, internal::Exchanges);
+    internal::RegisterDataTest(shared, "Helpers", n, internal::Helpers);
+    if (n % 2 == 0) {
+      internal::RegisterDataTest(shared, "Subgroups", n, internal::Subgroups);
+    }
+    for (internal::FaultTest& test : internal::FaultTests(shared, n)) {
+      internal::Register(*shared, absl::StrCat(test.name, "/", n),
+                         std::move(test.body));
+    }
+  }
+  return true;
+}
+
+}  // namespace crosshatch

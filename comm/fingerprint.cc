@@ -1,0 +1,205 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "crosshatch/comm/fingerprint.h"
+
+#include <cstring>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "absl/strings/str_join.h"
+
+namespace crosshatch {
+namespace {
+
+/// Enough to see the pattern; 64 ranks would give 4,096 lines.
+constexpr int kMaxCountDifferences = 4;
+
+bool IsReduction(const Fingerprint& f) {
+  return f.kind == CollectiveKind::kReduceScatter ||
+         f.kind == CollectiveKind::kAllReduce;
+}
+
+bool SameBits(double a, double b) { return std::memcmp(&a, &b, sizeof a) == 0; }
+
+bool SameFields(const Fingerprint& a, const Fingerprint& b) {
+  return a.sequence == b.sequence && a.kind == b.kind && a.dtype == b.dtype &&
+         a.reduce_op == b.reduce_op && SameBits(a.scale, b.scale) &&
+         a.root == b.root && a.label == b.label;
+}
+
+/// Calls differ(sender, elements sent, receiver, elements expected) for each
+/// pair of members, by index, whose counts do not fit, until it returns false.
+template <typename F>
+void ForEachCountDifference(absl::Span<const Fingerprint> members, F&& differ) {
+  const int n = static_cast<int>(members.size());
+  const Fingerprint& first = members[0];
+  for (int receiver = 0; receiver < n; ++receiver) {
+    const Fingerprint& to = members[receiver];
+    for (int sender = 0; sender < n; ++sender) {
+      const Fingerprint& from = members[sender];
+      int64_t sent = 0;
+      int64_t expected = 0;
+      switch (first.kind) {
+        case CollectiveKind::kAllGather:
+          sent = from.send[0];
+          expected = to.recv[sender];
+          break;
+        case CollectiveKind::kReduceScatter:
+          sent = from.send[receiver];
+          expected = to.recv[0];
+          break;
+        case CollectiveKind::kAllReduce:
+          sent = from.send[0];
+          expected = to.recv[0];
+          break;
+        case CollectiveKind::kAllToAll:
+          sent = from.send[receiver];
+          expected = to.recv[sender];
+          break;
+        case CollectiveKind::kBroadcast:
+          // The root's own recv list may be left out.
+          if (sender != first.root || receiver == first.root) continue;
+          sent = from.send[0];
+          expected = to.recv[0];
+          break;
+        case CollectiveKind::kBarrier:
+          return;
+      }
+      if (sent != expected && !differ(sender, sent, receiver, expected)) return;
+    }
+  }
+}
+
+/// Builds the text of a mismatch.
+class Difference {
+ public:
+  Difference(absl::Span<const int> world_ranks,
+             absl::Span<const Fingerprint> members)
+      : world_ranks_(world_ranks), members_(members) {}
+
+  std::string Text() {
+    Field("sequence number",
+          [](const Fingerprint& f) { return absl::StrCat("#", f.sequence); });
+    Field("kind", [](const Fingerprint& f) { return Name(f.kind); });
+    Field("label",
+          [](const Fingerprint& f) { return absl::StrCat("'", f.label, "'"); });
+    Field("dtype", [](const Fingerprint& f) { return Name(f.dtype); });
+    Field("reduce op", [](const Fingerprint& f) {
+      return std::string(ToString(f.reduce_op));
+    });
+    Field("scale", [](const Fingerprint& f) {
+      return absl::StrFormat("%.17g", f.scale);
+    });
+    Field("root", [](const Fingerprint& f) { return absl::StrCat(f.root); });
+    if (!fields_differ_) Counts();
+    for (size_t i = 0; i < members_.size() && i < kMaxMembers; ++i) {
+      absl::StrAppend(&text_, "\n  rank ", world_ranks_[i], " issued ",
+                      Describe(members_[i]), ", sends ", Join(members_[i].send),
+                      ", receives ", Join(members_[i].recv));
+    }
+    return std::move(text_);
+  }
+
+ private:
+  static constexpr size_t kMaxMembers = 8;
+
+  static std::string Join(absl::Span<const int64_t> counts) {
+    if (counts.empty()) return "nothing";
+    return absl::StrCat("[", absl::StrJoin(counts, ", "), "]");
+  }
+
+  /// Appends which ranks say what, if they do not all say the same.
+  template <typename F>
+  void Field(const char* name, F&& value_of) {
+    std::vector<std::pair<std::string, std::vector<int>>> groups;
+    for (size_t i = 0; i < members_.size(); ++i) {
+      const std::string value = value_of(members_[i]);
+      auto it = groups.begin();
+      while (it != groups.end() && it->first != value) ++it;
+      if (it == groups.end()) it = groups.insert(it, {value, {}});
+      it->second.push_back(world_ranks_[i]);
+    }
+    if (groups.size() == 1) return;
+    fields_differ_ = true;
+    absl::StrAppend(&text_, "\n  ", name, ":");
+    const char* separator = " ";
+    for (const auto& [value, ranks] : groups) {
+      absl::StrAppend(&text_, separator, value, " on rank",
+                      ranks.size() > 1 ? "s " : " ",
+                      absl::StrJoin(ranks, ", "));
+      separator = "; ";
+    }
+  }
+
+  void Counts() {
+    int found = 0;
+    ForEachCountDifference(members_, [&](int sender, int64_t sent, int receiver,
+                                         int64_t expected) {
+      absl::StrAppend(&text_, "\n  count: rank ", world_ranks_[sender],
+                      " sends ", sent, " elements to rank ",
+                      world_ranks_[receiver], ", which expects ", expected);
+      return ++found < kMaxCountDifferences;
+    });
+  }
+
+  const absl::Span<const int> world_ranks_;
+  const absl::Span<const Fingerprint> members_;
+  bool fields_differ_ = false;
+  std::string text_;
+};
+
+}  // namespace
+
+void Fingerprint::Assign(const Collective& collective, int64_t new_sequence) {
+  sequence = new_sequence;
+  kind = collective.kind;
+  dtype = collective.dtype;
+  reduce_op = collective.reduce_op;
+  scale = collective.scale;
+  root = collective.root;
+  label = collective.label;
+  send.clear();
+  for (const SegmentList& list : collective.send) {
+    send.push_back(NumElements(list));
+  }
+  recv.clear();
+  for (const SegmentList& list : collective.recv) {
+    recv.push_back(NumElements(list));
+  }
+}
+
+std::string Describe(const Fingerprint& f) {
+  std::string text =
+      absl::StrCat(Name(f.kind), " #", f.sequence, " '", f.label, "'");
+  if (f.kind == CollectiveKind::kBarrier) return text;
+  absl::StrAppend(&text, " (", Name(f.dtype));
+  if (IsReduction(f)) {
+    absl::StrAppend(&text, ", ", ToString(f.reduce_op));
+    if (f.scale != 1.0) absl::StrAppend(&text, " times ", f.scale);
+  }
+  if (f.kind == CollectiveKind::kBroadcast) {
+    absl::StrAppend(&text, ", root ", f.root);
+  }
+  absl::StrAppend(&text, ")");
+  return text;
+}
+
+absl::Status CheckAgreement(const std::string& group,
+                            absl::Span<const int> world_ranks,
+                            absl::Span<const Fingerprint> members) {
+  bool agree = true;
+  for (const Fingerprint& member : members) {
+    agree = agree && SameFields(members[0], member);
+  }
+  if (agree) {
+    ForEachCountDifference(
+        members, [&](int, int64_t, int, int64_t) { return agree = false; });
+  }
+  if (agree) return absl::OkStatus();
+  return absl::FailedPreconditionError(
+      absl::StrCat("ranks of ", group,
+                   " disagree:", Difference(world_ranks, members).Text()));
+}
+
+}  // namespace crosshatch

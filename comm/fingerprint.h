@@ -1,0 +1,51 @@
+// SPDX-License-Identifier: Apache-2.0
+#ifndef CROSSHATCH_COMM_FINGERPRINT_H_
+#define CROSSHATCH_COMM_FINGERPRINT_H_
+
+/// \file
+/// What ranks compare before they trust one another with data.
+
+#include <cstdint>
+#include <string>
+
+#include "absl/container/inlined_vector.h"
+#include "absl/status/status.h"
+#include "absl/types/span.h"
+#include "crosshatch/comm/communicator.h"
+
+namespace crosshatch {
+
+/// A collective without its memory.
+struct Fingerprint {
+  int64_t sequence = 0;
+  CollectiveKind kind = CollectiveKind::kBarrier;
+  DType dtype = DType::kFloat32;
+  ReduceOp reduce_op = ReduceOp::kSum;
+  double scale = 1.0;
+  int root = 0;
+  std::string label;
+  /// Elements of each list.
+  absl::InlinedVector<int64_t, 4> send;
+  absl::InlinedVector<int64_t, 4> recv;
+
+  /// Makes this the fingerprint of `collective`. Keeps its allocations.
+  void Assign(const Collective& collective, int64_t sequence);
+};
+
+/// E.g. "all_reduce #4 'grad' (f32, sum)".
+std::string Describe(const Fingerprint& fingerprint);
+
+/// Compares what the members of one group are about to do together: the fields
+/// that must be equal, and for each pair of ranks what one sends with what the
+/// other expects.
+/// \param group names it in the message, e.g. "group 'tp' (ranks 0, 1)".
+/// \param world_ranks of the members, by index.
+/// \param members one fingerprint a member, by index.
+/// \error kFailedPrecondition saying for each difference which ranks say what.
+absl::Status CheckAgreement(const std::string& group,
+                            absl::Span<const int> world_ranks,
+                            absl::Span<const Fingerprint> members);
+
+}  // namespace crosshatch
+
+#endif  // CROSSHATCH_COMM_FINGERPRINT_H_

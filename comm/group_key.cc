@@ -1,0 +1,36 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "crosshatch/comm/group_key.h"
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+
+namespace crosshatch {
+
+absl::StatusOr<int> MemberIndex(const GroupKey& key, int world_rank,
+                                int world_size) {
+  const auto error = [&](const std::string& what) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("group '", key.name, "' (ranks ",
+                     absl::StrJoin(key.world_ranks, ", "), ") ", what));
+  };
+  std::vector<bool> is_member(world_size);
+  int index = -1;
+  for (size_t i = 0; i < key.world_ranks.size(); ++i) {
+    const int rank = key.world_ranks[i];
+    if (rank < 0 || rank >= world_size) {
+      return error(
+          absl::StrCat("names rank ", rank, " in a world of ", world_size));
+    }
+    if (is_member[rank])
+      return error(absl::StrCat("has rank ", rank, " twice"));
+    is_member[rank] = true;
+    if (rank == world_rank) index = static_cast<int>(i);
+  }
+  if (index < 0) {
+    return error(absl::StrCat("was asked for by rank ", world_rank,
+                              ", which is no member"));
+  }
+  return index;
+}
+
+}  // namespace crosshatch

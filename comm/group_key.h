@@ -1,0 +1,32 @@
+// SPDX-License-Identifier: Apache-2.0
+#ifndef CROSSHATCH_COMM_GROUP_KEY_H_
+#define CROSSHATCH_COMM_GROUP_KEY_H_
+
+/// \file
+/// What makes two calls of World::Group ask for the same communicator.
+
+#include <compare>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+
+namespace crosshatch {
+
+struct GroupKey {
+  std::string name;
+  std::vector<int> world_ranks;
+  std::string stream_name;
+
+  friend auto operator<=>(const GroupKey&, const GroupKey&) = default;
+};
+
+/// The index of `world_rank` among the members.
+/// \error kInvalidArgument unless the members are ranks of a world of
+///     `world_size`, no rank is there twice, and `world_rank` is among them.
+absl::StatusOr<int> MemberIndex(const GroupKey& key, int world_rank,
+                                int world_size);
+
+}  // namespace crosshatch
+
+#endif  // CROSSHATCH_COMM_GROUP_KEY_H_

@@ -1,0 +1,18 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "crosshatch/comm/conformance_testutil.h"
+#include "crosshatch/comm/world.h"
+
+namespace crosshatch {
+namespace {
+
+const bool registered = RegisterCommunicatorConformanceTests(
+    {.name = "Local",
+     .run = [](int ranks, absl::FunctionRef<absl::Status(World&)> fn,
+               const ConformanceRunOptions& options) {
+       return RunLocal(ranks, fn,
+                       {.timeout = options.timeout,
+                        .adversarial_seed = options.adversarial_seed});
+     }});
+
+}  // namespace
+}  // namespace crosshatch

@@ -1,0 +1,81 @@
+// SPDX-License-Identifier: Apache-2.0
+#ifndef CROSSHATCH_COMM_LOCAL_LOCAL_HUB_H_
+#define CROSSHATCH_COMM_LOCAL_LOCAL_HUB_H_
+
+/// \file
+/// What the ranks of one local run share.
+
+#include <map>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/time/time.h"
+#include "absl/types/span.h"
+#include "crosshatch/base/wait_graph.h"
+#include "crosshatch/comm/group_key.h"
+#include "crosshatch/comm/local/local_group.h"
+#include "crosshatch/tensor/rank_context.h"
+
+namespace crosshatch::internal {
+
+/// The groups of a run, and its failure. A run fails as a whole: the first
+/// failure poisons all ranks and ends all groups, so that nobody waits for one
+/// who will not come.
+/// \threadsafety all members may be called from any thread.
+class LocalHub {
+ public:
+  explicit LocalHub(int ranks) : contexts_(ranks) {}
+  LocalHub(const LocalHub&) = delete;
+  LocalHub& operator=(const LocalHub&) = delete;
+
+  WaitGraph& graph() { return graph_; }
+
+  /// The rank's context exists from here to Leave. All ranks enter before any
+  /// asks for a group.
+  void Enter(RankContext& context);
+  void Leave(int rank);
+
+  /// The group of `key`, made when first asked for.
+  std::shared_ptr<LocalGroup> Group(const GroupKey& key);
+
+  /// The run fails because of `rank`, whose error becomes its poison; the
+  /// others are told of it.
+  void FailRank(int rank, const absl::Status& error);
+  /// The run fails in a group; `error`, which names it, poisons its members.
+  void FailGroup(const LocalGroup& group, const absl::Status& error);
+
+  /// OK, or what failed first.
+  absl::Status failure() const;
+
+  /// Fails groups in which a member has waited for more than `timeout`.
+  void CheckDeadlines(absl::Duration timeout);
+
+ private:
+  /// What failed, and what is said to whom.
+  struct Failure {
+    /// The result of the run.
+    absl::Status result;
+    /// The ranks and the group that failed by themselves, and their error.
+    absl::Span<const int> ranks;
+    const LocalGroup* group = nullptr;
+    absl::Status own;
+    /// For everybody else.
+    absl::Status induced;
+  };
+  void Fail(const Failure& failure);
+  std::vector<std::shared_ptr<LocalGroup>> Groups() const;
+
+  WaitGraph graph_;
+  mutable std::mutex mutex_;
+  std::vector<RankContext*> contexts_;
+  std::map<GroupKey, std::shared_ptr<LocalGroup>> groups_;
+  absl::Status failure_;
+  absl::Status induced_;
+};
+
+}  // namespace crosshatch::internal
+
+#endif  // CROSSHATCH_COMM_LOCAL_LOCAL_HUB_H_

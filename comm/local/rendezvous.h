@@ -1,0 +1,100 @@
+// SPDX-License-Identifier: Apache-2.0
+#ifndef CROSSHATCH_COMM_LOCAL_RENDEZVOUS_H_
+#define CROSSHATCH_COMM_LOCAL_RENDEZVOUS_H_
+
+/// \file
+/// Where the members of a group meet before they touch one another's memory.
+
+#include <atomic>
+#include <chrono>
+#include <cstdint>
+#include <functional>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include "absl/functional/function_ref.h"
+#include "absl/status/status.h"
+#include "absl/time/time.h"
+#include "crosshatch/base/wait_graph.h"
+
+namespace crosshatch::internal {
+
+/// A meeting of n threads, again and again, that can fail for all of them: when
+/// they disagree, when the wait graph finds that one can never come, when one
+/// takes too long, or from outside. Once failed, it stays so.
+///
+/// A member meets again only after all others have left, which the caller
+/// ensures with a ThreadBarrier where members use one another's memory.
+class Rendezvous {
+ public:
+  using Clock = std::chrono::steady_clock;
+  /// Told of a failure that was found here, with no lock held; maybe of more
+  /// than one, on several threads.
+  using OnBroken = std::function<void(const absl::Status& failure)>;
+
+  /// \param graph may be null; outlives this.
+  /// \param group names the group in messages.
+  /// \param world_ranks of the members, by index.
+  /// \param agents by index, the agent on which each member will come.
+  Rendezvous(WaitGraph* graph, std::string group, std::vector<int> world_ranks,
+             std::vector<AgentId> agents, OnBroken on_broken);
+  Rendezvous(const Rendezvous&) = delete;
+  Rendezvous& operator=(const Rendezvous&) = delete;
+
+  /// From now on `member` comes on `agent`.
+  void SetAgent(int member, AgentId agent);
+
+  /// Returns when all members have come, or with the failure. What a member
+  /// wrote before it came, the others may read after.
+  /// \param check run by the last to come while all others wait; an error fails
+  ///     the meeting.
+  /// \param what says what `member` is about to do, for messages.
+  absl::Status Meet(int member, absl::FunctionRef<absl::Status()> check,
+                    absl::FunctionRef<std::string()> what);
+
+  /// Releases everybody with `failure`, unless it has failed already.
+  void Fail(const absl::Status& failure);
+
+  /// Fails if a member has waited for more than `timeout`.
+  void CheckDeadline(Clock::time_point now, absl::Duration timeout);
+
+ private:
+  struct Member {
+    int world_rank;
+    AgentId agent;
+    /// Valid while the member has come and all have not.
+    const absl::FunctionRef<std::string()>* what = nullptr;
+    bool came = false;
+    /// Registered in the graph as waiting.
+    bool waits = false;
+  };
+
+  // These need mutex_.
+  std::vector<AgentId> MissingAgents() const;
+  std::string DescribeMembers() const;
+  void EndWaits();
+
+  void WaitFor(int member, uint32_t epoch,
+               absl::FunctionRef<std::string()> what);
+  void OnStall(uint32_t epoch, const std::string& reason);
+  void Break(const absl::Status& failure);
+
+  WaitGraph* const graph_;
+  const std::string group_;
+  const OnBroken on_broken_;
+
+  std::mutex mutex_;
+  std::vector<Member> members_;
+  int num_came_ = 0;
+  Clock::time_point first_came_;
+  absl::Status failure_;
+
+  /// Twice the number of meetings, plus 1 once it has failed. Members wait for
+  /// it to change; changed with mutex_ held.
+  alignas(64) std::atomic<uint32_t> epoch_{0};
+};
+
+}  // namespace crosshatch::internal
+
+#endif  // CROSSHATCH_COMM_LOCAL_RENDEZVOUS_H_

@@ -1,0 +1,181 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "crosshatch/comm/local/rendezvous.h"
+
+#include <functional>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "crosshatch/comm/local/thread_barrier.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+namespace crosshatch::internal {
+namespace {
+
+using ::testing::HasSubstr;
+
+void OnThreads(int n, const std::function<void(int)>& body) {
+  std::vector<std::thread> threads;
+  for (int i = 0; i < n; ++i) threads.emplace_back(body, i);
+  for (std::thread& thread : threads) thread.join();
+}
+
+/// A rendezvous of the hosts of n ranks.
+struct Party {
+  explicit Party(int n)
+      : rendezvous(&graph, "group 'x'", Ranks(n), Agents(n),
+                   [this](const absl::Status& failure) { broken = failure; }) {}
+
+  static std::vector<int> Ranks(int n) {
+    std::vector<int> ranks;
+    for (int i = 0; i < n; ++i) ranks.push_back(10 + i);
+    return ranks;
+  }
+  std::vector<AgentId> Agents(int n) {
+    for (int i = 0; i < n; ++i) {
+      agents.push_back(graph.AddAgent(10 + i, "host", kNoAgent));
+    }
+    return agents;
+  }
+  absl::Status Meet(int member) {
+    return rendezvous.Meet(
+        member, [] { return absl::OkStatus(); },
+        [member] { return "step " + std::to_string(member); });
+  }
+
+  WaitGraph graph;
+  std::vector<AgentId> agents;
+  absl::Status broken;
+  Rendezvous rendezvous;
+};
+
+TEST(ThreadBarrier, NobodyLeavesBeforeAllHaveCome) {
+  constexpr int kThreads = 4;
+  ThreadBarrier barrier(kThreads);
+  std::vector<int> came(kThreads);  // Not atomic: the barrier orders them.
+  bool early = false;
+  OnThreads(kThreads, [&](int i) {
+    for (int round = 1; round <= 500; ++round) {
+      came[i] = round;
+      barrier.ArriveAndWait();
+      for (int c : came) {
+        if (c != round) early = true;
+      }
+      barrier.ArriveAndWait();
+    }
+  });
+  EXPECT_FALSE(early);
+}
+
+TEST(Rendezvous, ShowsEachMemberWhatTheOthersWrote) {
+  constexpr int kThreads = 4;
+  Party party(kThreads);
+  ThreadBarrier barrier(kThreads);
+  std::vector<int> slots(kThreads);
+  std::vector<int> wrong(kThreads);
+  int checks = 0;
+  OnThreads(kThreads, [&](int i) {
+    for (int round = 0; round < 500; ++round) {
+      slots[i] = round * 10 + i;
+      const absl::Status status = party.rendezvous.Meet(
+          i,
+          [&] {
+            ++checks;
+            return absl::OkStatus();
+          },
+          [] { return "round"; });
+      if (!status.ok()) ++wrong[i];
+      for (int r = 0; r < kThreads; ++r) {
+        if (slots[r] != round * 10 + r) ++wrong[i];
+      }
+      barrier.ArriveAndWait();
+    }
+  });
+  EXPECT_THAT(wrong, testing::Each(0));
+  EXPECT_EQ(checks, 500);
+}
+
+TEST(Rendezvous, DisagreementFailsAllForGood) {
+  Party party(3);
+  std::vector<absl::Status> results(3);
+  OnThreads(3, [&](int i) {
+    results[i] = party.rendezvous.Meet(
+        i, [] { return absl::FailedPreconditionError("differ"); },
+        [] { return "step"; });
+  });
+  for (const absl::Status& result : results) {
+    EXPECT_EQ(result, absl::FailedPreconditionError("differ"));
+  }
+  EXPECT_EQ(party.broken, absl::FailedPreconditionError("differ"));
+  EXPECT_EQ(party.Meet(0), absl::FailedPreconditionError("differ"));
+}
+
+TEST(Rendezvous, FailureFromOutsideReleasesThoseWhoWait) {
+  Party party(2);
+  OnThreads(2, [&](int i) {
+    if (i == 1) {
+      party.rendezvous.Fail(absl::UnavailableError("gone"));
+      party.rendezvous.Fail(absl::UnavailableError("later"));
+    } else {
+      EXPECT_EQ(party.Meet(0), absl::UnavailableError("gone"));
+    }
+  });
+  EXPECT_TRUE(party.broken.ok()) << "not found here";
+}
+
+TEST(Rendezvous, FailsWhenAMemberHasFinished) {
+  Party party(3);
+  OnThreads(3, [&](int i) {
+    if (i == 2) {
+      party.graph.SetFinished(party.agents[2]);
+      return;
+    }
+    const absl::Status status = party.Meet(i);
+    EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition);
+    EXPECT_THAT(std::string(status.message()),
+                testing::AllOf(HasSubstr("group 'x' can never go on: "),
+                               HasSubstr("rank 12 did not come"),
+                               HasSubstr("rank 12 (host) has finished")));
+  });
+}
+
+TEST(Rendezvous, FollowsAMemberToAnotherAgent) {
+  Party party(2);
+  const AgentId queue = party.graph.AddAgent(11, "queue", party.agents[1]);
+  OnThreads(2, [&](int i) {
+    if (i == 0) {
+      EXPECT_FALSE(party.Meet(0).ok());
+    } else {
+      party.rendezvous.SetAgent(1, queue);
+      // As a host that waits for its queue while that has nothing to do.
+      party.graph.BeginWait(party.agents[1], {queue}, "event", nullptr);
+      party.graph.SetIdle(queue);
+    }
+  });
+}
+
+TEST(Rendezvous, FailsAfterTheDeadlineNamingWhoCameAndWhoDidNot) {
+  Party party(3);
+  OnThreads(3, [&](int i) {
+    if (i < 2) {
+      const absl::Status status = party.Meet(i);
+      EXPECT_EQ(status.code(), absl::StatusCode::kDeadlineExceeded);
+      EXPECT_THAT(std::string(status.message()),
+                  testing::AllOf(HasSubstr("group 'x' timed out after 20ms: "),
+                                 HasSubstr("came to step 0"),
+                                 HasSubstr("rank 12 did not come")));
+      return;
+    }
+    party.rendezvous.CheckDeadline(Rendezvous::Clock::now(), absl::Hours(1));
+    EXPECT_TRUE(party.broken.ok());
+    while (party.broken.ok()) {
+      std::this_thread::yield();
+      party.rendezvous.CheckDeadline(Rendezvous::Clock::now(),
+                                     absl::Milliseconds(20));
+    }
+  });
+}
+
+}  // namespace
+}  // namespace crosshatch::internal

@@ -1,0 +1,182 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <algorithm>
+#include <chrono>
+#include <condition_variable>
+#include <latch>
+#include <map>
+#include <mutex>
+#include <optional>
+#include <thread>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "crosshatch/base/check.h"
+#include "crosshatch/base/status_macros.h"
+#include "crosshatch/comm/local/local_communicator.h"
+#include "crosshatch/comm/local/local_hub.h"
+#include "crosshatch/comm/world.h"
+
+namespace crosshatch {
+namespace {
+
+using internal::LocalCommunicator;
+using internal::LocalHub;
+using Clock = std::chrono::steady_clock;
+
+class LocalWorld final : public World {
+ public:
+  LocalWorld(std::shared_ptr<LocalHub> hub, RankContext& context)
+      : hub_(std::move(hub)), context_(context) {}
+
+  const std::string& engine() const override { return engine_; }
+  RankContext& context() const override { return context_; }
+
+  absl::StatusOr<std::shared_ptr<Communicator>> Group(
+      const std::string& name, std::vector<int> world_ranks,
+      const std::string& stream_name) override {
+    const GroupKey key{name, std::move(world_ranks), stream_name};
+    CH_ASSIGN_OR_RETURN(const int member, MemberIndex(key, rank(), size()));
+    std::shared_ptr<Communicator>& communicator = by_key_[key];
+    if (communicator == nullptr) {
+      communicator =
+          std::make_shared<LocalCommunicator>(hub_, context_, key, member);
+      groups_.push_back(communicator);
+    }
+    return communicator;
+  }
+
+  std::vector<std::shared_ptr<Communicator>> groups() const override {
+    return groups_;
+  }
+
+  void Abort(absl::Status error) override {
+    CH_CHECK(!error.ok()) << "rank " << rank() << " aborts without an error";
+    hub_->FailRank(rank(), error);
+  }
+
+ private:
+  const std::string engine_ = "local";
+  const std::shared_ptr<LocalHub> hub_;
+  RankContext& context_;
+  std::map<GroupKey, std::shared_ptr<Communicator>> by_key_;
+  std::vector<std::shared_ptr<Communicator>> groups_;
+};
+
+/// Which ranks have finished, for the thread that watches over them.
+class Progress {
+ public:
+  explicit Progress(int ranks) : finished_(ranks) {}
+
+  void Finish(int rank) {
+    {
+      std::lock_guard lock(mutex_);
+      finished_[rank] = true;
+    }
+    changed_.notify_one();
+  }
+
+  /// Whether all have finished within `time`.
+  bool WaitForAll(std::chrono::nanoseconds time) {
+    std::unique_lock lock(mutex_);
+    return changed_.wait_for(lock, time, [&] {
+      return std::find(finished_.begin(), finished_.end(), false) ==
+             finished_.end();
+    });
+  }
+
+  std::vector<int> Unfinished() {
+    std::lock_guard lock(mutex_);
+    std::vector<int> ranks;
+    for (size_t r = 0; r < finished_.size(); ++r) {
+      if (!finished_[r]) ranks.push_back(static_cast<int>(r));
+    }
+    return ranks;
+  }
+
+ private:
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  std::vector<bool> finished_;
+};
+
+/// Returns when all ranks have finished; meanwhile fails what takes too long.
+void Watch(LocalHub& hub, Progress& progress, absl::Duration timeout) {
+  const auto pause = absl::ToChronoNanoseconds(
+      std::clamp(timeout / 8, absl::Milliseconds(1), absl::Seconds(1)));
+  std::optional<Clock::time_point> failed;
+  while (!progress.WaitForAll(pause)) {
+    hub.CheckDeadlines(timeout);
+    if (hub.failure().ok()) continue;
+    const Clock::time_point now = Clock::now();
+    if (!failed.has_value()) failed = now;
+    // A thread cannot be stopped from outside, and to wait for ever would be
+    // the very hang that the timeout is there to prevent.
+    CH_CHECK(absl::FromChrono(now - *failed) <= timeout)
+        << "rank " << absl::StrJoin(progress.Unfinished(), ", rank ")
+        << " did not come back within " << absl::FormatDuration(timeout)
+        << " after the run failed: " << hub.failure().ToString();
+  }
+}
+
+}  // namespace
+
+absl::Status RunLocal(int ranks, absl::FunctionRef<absl::Status(World&)> fn,
+                      const LocalOptions& options) {
+  if (ranks < 1) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("a run needs at least one rank, not ", ranks));
+  }
+  if (!options.sinks.empty() &&
+      options.sinks.size() != static_cast<size_t>(ranks)) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        options.sinks.size(), " event sinks for ", ranks, " ranks"));
+  }
+  if (options.timeout <= absl::ZeroDuration()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("a timeout must be positive, not ",
+                     absl::FormatDuration(options.timeout)));
+  }
+  const int cores = static_cast<int>(std::thread::hardware_concurrency());
+  const int threads_per_rank = options.threads_per_rank > 0
+                                   ? options.threads_per_rank
+                                   : std::max(1, cores / ranks);
+  const auto hub = std::make_shared<LocalHub>(ranks);
+  Progress progress(ranks);
+  std::latch all_here(ranks);
+  std::latch all_finished(ranks);
+
+  const auto run_rank = [&](int rank) {
+    RankContext context(
+        {.world_rank = rank,
+         .world_size = ranks,
+         .threads = threads_per_rank,
+         .adversarial_seed = options.adversarial_seed,
+         .wait_graph = &hub->graph(),
+         .sink = options.sinks.empty() ? nullptr : options.sinks[rank]});
+    RankContextScope scope(&context);
+    hub->Enter(context);
+    all_here.arrive_and_wait();
+    {
+      LocalWorld world(hub, context);
+      const absl::Status result = fn(world);
+      if (!result.ok()) hub->FailRank(rank, result);
+      const absl::Status drained = context.Synchronize();
+      if (!drained.ok()) hub->FailRank(rank, drained);
+    }
+    hub->graph().SetFinished(context.host_agent());
+    progress.Finish(rank);
+    // Others may still poison this rank's context.
+    all_finished.arrive_and_wait();
+    hub->Leave(rank);
+  };
+
+  std::vector<std::thread> threads;
+  threads.reserve(ranks);
+  for (int rank = 0; rank < ranks; ++rank) threads.emplace_back(run_rank, rank);
+  Watch(*hub, progress, options.timeout);
+  for (std::thread& thread : threads) thread.join();
+  return hub->failure();
+}
+
+}  // namespace crosshatch

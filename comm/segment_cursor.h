@@ -1,0 +1,52 @@
+// SPDX-License-Identifier: Apache-2.0
+#ifndef CROSSHATCH_COMM_SEGMENT_CURSOR_H_
+#define CROSSHATCH_COMM_SEGMENT_CURSOR_H_
+
+/// \file
+/// Walking through lists of segments, for engines.
+
+#include <cstddef>
+#include <cstdint>
+
+#include "absl/types/span.h"
+#include "crosshatch/comm/communicator.h"
+
+namespace crosshatch {
+
+/// A position in a list of segments, seen as one sequence of elements.
+class SegmentCursor {
+ public:
+  /// \param segments outlive the cursor.
+  /// \param begin the element to start at, at most the number there is.
+  SegmentCursor(absl::Span<const Segment> segments, int64_t elem_bytes,
+                int64_t begin = 0);
+
+  /// The element at the cursor.
+  std::byte* data() const { return data_; }
+  /// Elements that follow one another in memory from here; 0 at the end.
+  int64_t contiguous() const { return contiguous_; }
+  /// Moves on by `count`, at most contiguous().
+  void Advance(int64_t count);
+
+ private:
+  /// Goes to element `skip` from the start of the current segment, or of those
+  /// after it.
+  void Seek(int64_t skip);
+
+  const absl::Span<const Segment> segments_;
+  const int64_t elem_bytes_;
+  size_t segment_ = 0;
+  int64_t run_ = 0;
+  int64_t in_run_ = 0;
+  std::byte* data_ = nullptr;
+  int64_t contiguous_ = 0;
+};
+
+/// Copies `count` elements from the one to the other. Does nothing where both
+/// are the same memory.
+void CopySegments(SegmentCursor from, SegmentCursor to, int64_t count,
+                  int64_t elem_bytes);
+
+}  // namespace crosshatch
+
+#endif  // CROSSHATCH_COMM_SEGMENT_CURSOR_H_
