@@ -21,6 +21,7 @@ struct DispatchPlan {
   struct Output {
     const InternedLayout* layout;
     Shape sizes;
+    Shape local_sizes;
   };
 
   /// By input; null for one that is taken as it lies.

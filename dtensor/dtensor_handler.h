@@ -60,9 +60,8 @@ class DTensorHandler final : public TensorHandler {
 
 /// A distributed tensor of global shape `sizes`, outside of the graph. Checks
 /// that `local` has the shape of this rank's shard.
-Tensor MakeDTensor(Tensor local, const InternedLayout& layout,
-                   const DeviceMesh& mesh, Shape sizes,
-                   bool unwritable = false);
+Tensor Wrap(Tensor local, const InternedLayout& layout, const DeviceMesh& mesh,
+            Shape sizes);
 
 }  // namespace crosshatch
 

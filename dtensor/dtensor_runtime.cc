@@ -8,16 +8,12 @@
 #include "crosshatch/base/check.h"
 #include "crosshatch/base/event_sink.h"
 #include "crosshatch/dtensor/dispatch_plan.h"
-#include "crosshatch/dtensor/op_rules.h"
 
 namespace crosshatch {
 namespace {
 
 // The address is the slot's key.
 constexpr char kSlot = 0;
-
-// A program whose shapes never repeat must not grow the caches for ever.
-constexpr size_t kMaxPlans = 1 << 16;
 
 }  // namespace
 
@@ -38,8 +34,8 @@ const InternedLayout& DTensorRuntime::Intern(const Layout& layout) {
     CH_CHECK(here.has_value())
         << "rank " << context_.world_rank() << " is not on "
         << layout.mesh().ToString() << " and can hold no tensor on it";
-    entry = std::make_unique<InternedLayout>(
-        InternedLayout{static_cast<int64_t>(layouts_.size()), layout, *here});
+    entry = std::make_unique<InternedLayout>(InternedLayout{
+        *this, static_cast<int64_t>(layouts_.size()), layout, *here});
   }
   return *entry;
 }
@@ -67,8 +63,7 @@ Tensor DTensorRuntime::Redistribute(const PreparedPlan& plan,
                                     const char* for_op) {
   if (plan.stays) return local;
   (for_op == nullptr ? counts_.explicit_calls : counts_.implicit_calls) += 1;
-  counts_.collectives += plan.plan.cost.launches;
-  counts_.bytes += plan.plan.cost.bytes;
+  counts_.cost += plan.plan.cost;
   CH_CHECK(for_op == nullptr || !forbids_implicit_ ||
            plan.plan.cost.launches == 0)
       << for_op << ": an input would be redistributed, which this scope "
@@ -86,14 +81,12 @@ Tensor DTensorRuntime::Redistribute(const PreparedPlan& plan,
   return Execute(plan, local, mesh);
 }
 
-const OpRuleEntry* DTensorRuntime::RuleOf(const OpInfo& info) const {
-  if (auto own = rules_.find(&info); own != rules_.end()) return &own->second;
-  const OpRuleTable& table = BuiltinOpRules();
-  auto built_in = table.find(&info);
-  return built_in == table.end() ? nullptr : &built_in->second;
+const OpRuleEntry* DTensorRuntime::UserRule(const OpInfo& info) const {
+  auto found = rules_.find(&info);
+  return found == rules_.end() ? nullptr : &found->second;
 }
 
-void DTensorRuntime::AddRule(const OpInfo& info, OpRuleEntry entry) {
+void DTensorRuntime::AddUserRule(const OpInfo& info, OpRuleEntry entry) {
   rules_[&info] = std::move(entry);
   // Plans made by an earlier rule of the op are void.
   dispatch_plans_.clear();

@@ -16,30 +16,22 @@
 #include "absl/types/span.h"
 #include "crosshatch/dtensor/layout.h"
 #include "crosshatch/dtensor/op_rule.h"
+#include "crosshatch/dtensor/redistribute_counts.h"
 #include "crosshatch/dtensor/redistribute_executor.h"
 #include "crosshatch/tensor/rank_context.h"
 
 namespace crosshatch {
 
+class DTensorRuntime;
+
 /// A layout with a number of its own: equal layouts of a rank are one object,
 /// so that caches compare and hash a number. Lives as long as the rank.
 struct InternedLayout {
+  DTensorRuntime& runtime;
   int64_t id;
   Layout layout;
   /// This rank's place on the layout's mesh.
   MeshCoordinate here;
-};
-
-/// What redistributions a rank has done.
-struct RedistributeCounts {
-  int64_t explicit_calls = 0;
-  /// For inputs of ops that lay otherwise than the op's rule asks. Those that
-  /// only take a part of what the rank holds count as well.
-  int64_t implicit_calls = 0;
-  /// Collectives that these issued, and bytes received (of the rank that
-  /// receives most, as RedistributeCost counts).
-  int64_t collectives = 0;
-  int64_t bytes = 0;
 };
 
 /// A vector of numbers as a key: looked up by span, without a copy.
@@ -68,6 +60,9 @@ class DTensorRuntime final : public RankContext::Extension {
  public:
   static DTensorRuntime& Current();
 
+  /// A program whose shapes never repeat must not grow the caches for ever.
+  static constexpr size_t kMaxPlans = 1 << 16;
+
   DTensorRuntime();
   ~DTensorRuntime() override;
 
@@ -85,10 +80,9 @@ class DTensorRuntime final : public RankContext::Extension {
   Tensor Redistribute(const PreparedPlan& plan, const Tensor& local,
                       const DeviceMesh& mesh, const char* for_op);
 
-  /// The rule of an op: the user's if there is one, else the built-in one, else
-  /// null.
-  const OpRuleEntry* RuleOf(const OpInfo& info) const;
-  void AddRule(const OpInfo& info, OpRuleEntry entry);
+  /// The rule that the user registered for an op; null if none.
+  const OpRuleEntry* UserRule(const OpInfo& info) const;
+  void AddUserRule(const OpInfo& info, OpRuleEntry entry);
 
   MapByNumbers<std::unique_ptr<DispatchPlan>>& dispatch_plans() {
     return dispatch_plans_;

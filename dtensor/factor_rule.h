@@ -44,12 +44,18 @@ struct Factor {
   ReduceOp op = ReduceOp::kSum;
 };
 
-/// What becomes of inputs that are partial sums or averages. Other pending
-/// reductions are always done first.
+/// What becomes of inputs whose reductions are pending.
 enum class Linearity : uint8_t {
-  kNone,         ///< Reduced first.
-  kAdditive,     ///< Kept if all inputs are partial alike (addition).
-  kMultilinear,  ///< Kept if just one input is partial (multiplication).
+  /// They are reduced first.
+  kNone,
+  /// Sums and averages stay pending if all inputs are partial alike: addition.
+  kAdditive,
+  /// Sums and averages stay pending if just one input is partial:
+  /// multiplication.
+  kMultilinear,
+  /// Any reduction stays pending, if all inputs are partial alike: values are
+  /// moved and not changed.
+  kMove,
 };
 
 struct FactorRule {
@@ -74,6 +80,10 @@ struct FactorRule {
     return static_cast<int>(factors.size()) - 1;
   }
 };
+
+/// Whether every rank holds the same elements of a tensor of sizes `sizes`, and
+/// the same reductions are pending. \pre layouts of one mesh
+bool SameShards(const Layout& a, const Layout& b, ShapeView sizes);
 
 /// The layouts for `call` under `rule`. Sets neither local_op nor program.
 RuleResult SolveFactors(const RuleCall& call, const FactorRule& rule);

@@ -1,0 +1,77 @@
+// SPDX-License-Identifier: Apache-2.0
+#ifndef CROSSHATCH_DTENSOR_BOUNDARY_OPS_H_
+#define CROSSHATCH_DTENSOR_BOUNDARY_OPS_H_
+
+/// \file
+/// The ops between layouts, and between local and distributed tensors. They
+/// have no rules: DTensorHandler runs them itself.
+
+#include <memory>
+
+#include "crosshatch/dtensor/layout.h"
+#include "crosshatch/mesh/device_mesh.h"
+#include "crosshatch/tensor/op.h"
+#include "crosshatch/tensor/tensor.h"
+
+namespace crosshatch {
+
+class DTensorHandler;
+
+/// (distributed) -> the same values in another layout. The gradient goes back
+/// in the input's layout, pending reductions of the input read as replicated:
+/// each summand has the gradient of the sum.
+class RedistributeOp final : public Op {
+ public:
+  static constexpr OpInfo kInfo = {"redistribute"};
+  /// \param for_op the op that it is done for; null where the user asked.
+  explicit RedistributeOp(const Layout& to, const char* for_op = nullptr)
+      : to(to), for_op(for_op) {}
+  const OpInfo& info() const override { return kInfo; }
+  TensorList Forward(TensorSpan inputs) const override;
+  std::shared_ptr<Node> Differentiate(TensorSpan inputs,
+                                      TensorSpan outputs) const override;
+
+  TensorList Run(const Tensor& input) const;
+
+  const Layout& to;
+  const char* const for_op;
+};
+
+/// (local) -> the distributed tensor that it is this rank's part of. The
+/// gradient is the local part of the distributed one in `grad_layout`.
+class FromLocalOp final : public Op {
+ public:
+  static constexpr OpInfo kInfo = {"from_local"};
+  FromLocalOp(const DeviceMesh& mesh, const Layout& layout, ShapeView sizes,
+              const Layout& grad_layout)
+      : mesh(mesh), layout(layout), sizes(sizes), grad_layout(grad_layout) {}
+  const OpInfo& info() const override { return kInfo; }
+  TensorList Forward(TensorSpan inputs) const override;
+  std::shared_ptr<Node> Differentiate(TensorSpan inputs,
+                                      TensorSpan outputs) const override;
+
+  const DeviceMesh& mesh;
+  const Layout& layout;
+  const ShapeView sizes;
+  const Layout& grad_layout;
+};
+
+/// (distributed) -> this rank's part. The gradient, local, is this rank's part
+/// of a distributed one in `grad_layout`.
+class ToLocalOp final : public Op {
+ public:
+  static constexpr OpInfo kInfo = {"to_local"};
+  explicit ToLocalOp(const Layout& grad_layout) : grad_layout(grad_layout) {}
+  const OpInfo& info() const override { return kInfo; }
+  TensorList Forward(TensorSpan inputs) const override;
+  std::shared_ptr<Node> Differentiate(TensorSpan inputs,
+                                      TensorSpan outputs) const override;
+
+  TensorList Run(const Tensor& input) const;
+
+  const Layout& grad_layout;
+};
+
+}  // namespace crosshatch
+
+#endif  // CROSSHATCH_DTENSOR_BOUNDARY_OPS_H_

@@ -1,0 +1,30 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "crosshatch/dtensor/redistribute.h"
+
+#include "crosshatch/base/check.h"
+#include "crosshatch/dtensor/boundary_ops.h"
+#include "crosshatch/dtensor/dtensor_handler.h"
+#include "crosshatch/dtensor/dtensor_runtime.h"
+#include "crosshatch/tensor/op.h"
+
+namespace crosshatch {
+
+Tensor Redistribute(const Tensor& t, const Layout& to) {
+  if (t.is_distributed() && DTensorHandler::Of(t).layout() == to) return t;
+  return Apply1(RedistributeOp(to), {t});
+}
+
+const RedistributeCounts& GetRedistributeCounts() {
+  return DTensorRuntime::Current().counts();
+}
+
+ForbidImplicitRedistribution::ForbidImplicitRedistribution()
+    : previous_(DTensorRuntime::Current().forbids_implicit()) {
+  DTensorRuntime::Current().set_forbids_implicit(true);
+}
+
+ForbidImplicitRedistribution::~ForbidImplicitRedistribution() {
+  DTensorRuntime::Current().set_forbids_implicit(previous_);
+}
+
+}  // namespace crosshatch

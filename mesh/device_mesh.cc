@@ -1,0 +1,192 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "crosshatch/mesh/device_mesh.h"
+
+#include <algorithm>
+#include <numeric>
+#include <utility>
+
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "crosshatch/base/status_macros.h"
+
+namespace crosshatch {
+
+// What the meshes of one root have in common.
+struct DeviceMesh::Shared {
+  struct Entry {
+    std::string name;
+    std::vector<int> ranks;
+    std::string stream;
+    std::shared_ptr<Communicator> communicator;
+  };
+
+  explicit Shared(World& world) : world(world) {}
+
+  World& world;
+  // A few entries: one for each group of axes in use, times their streams.
+  std::vector<Entry> communicators;
+};
+
+struct DeviceMesh::Impl {
+  std::shared_ptr<Shared> shared;
+  MeshLayout layout;
+  std::optional<MeshCoordinate> coordinate;
+};
+
+DeviceMesh::DeviceMesh(std::shared_ptr<Shared> shared, MeshLayout layout) {
+  const int rank = shared->world.rank();
+  std::optional<MeshCoordinate> coordinate = layout.CoordinateOf(rank);
+  impl_ = std::make_shared<const Impl>(
+      Impl{std::move(shared), std::move(layout), std::move(coordinate)});
+}
+
+const MeshLayout& DeviceMesh::layout() const { return impl_->layout; }
+
+const std::optional<MeshCoordinate>& DeviceMesh::coordinate() const {
+  return impl_->coordinate;
+}
+
+std::optional<int> DeviceMesh::index(int axis) const {
+  if (!impl_->coordinate.has_value()) return std::nullopt;
+  return (*impl_->coordinate)[axis];
+}
+
+World& DeviceMesh::world() const { return impl_->shared->world; }
+
+absl::StatusOr<DeviceMesh> DeviceMesh::Slice(
+    absl::Span<const std::string> names) const {
+  CH_ASSIGN_OR_RETURN(MeshLayout slice,
+                      layout().Slice(names, impl_->shared->world.rank()));
+  return DeviceMesh(impl_->shared, std::move(slice));
+}
+
+absl::StatusOr<DeviceMesh> DeviceMesh::Slice(absl::string_view name) const {
+  const std::string names[] = {std::string(name)};
+  return Slice(absl::MakeConstSpan(names));
+}
+
+absl::StatusOr<DeviceMesh> DeviceMesh::Flatten(
+    absl::Span<const std::string> names, std::string new_name) const {
+  CH_ASSIGN_OR_RETURN(MeshLayout flat,
+                      layout().Flatten(names, std::move(new_name)));
+  return DeviceMesh(impl_->shared, std::move(flat));
+}
+
+absl::StatusOr<DeviceMesh> DeviceMesh::Unflatten(
+    absl::string_view name, absl::Span<const MeshAxis> axes) const {
+  CH_ASSIGN_OR_RETURN(MeshLayout split, layout().Unflatten(name, axes));
+  return DeviceMesh(impl_->shared, std::move(split));
+}
+
+absl::StatusOr<DeviceMesh> DeviceMesh::Concatenate(
+    absl::Span<const DeviceMesh> slices) {
+  if (slices.empty()) {
+    return absl::InvalidArgumentError("no meshes to concatenate");
+  }
+  std::vector<MeshLayout> layouts;
+  for (const DeviceMesh& slice : slices) layouts.push_back(slice.layout());
+  CH_ASSIGN_OR_RETURN(MeshLayout joined, MeshLayout::Concatenate(layouts));
+  return DeviceMesh(slices[0].impl_->shared, std::move(joined));
+}
+
+DeviceMesh DeviceMesh::root() const {
+  if (layout().is_root()) return *this;
+  return DeviceMesh(impl_->shared, layout().root());
+}
+
+absl::StatusOr<Communicator*> DeviceMesh::communicator(
+    absl::Span<const int> axes, const std::string& stream_name) const {
+  if (!impl_->coordinate.has_value()) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("rank ", world().rank(), " is not on ", ToString(),
+                     " and has no communicator of it"));
+  }
+  std::vector<int> ranks = layout().GroupRanks(axes, *impl_->coordinate);
+  const std::string name =
+      absl::StrJoin(axes, ",", [&](std::string* out, int axis) {
+        out->append(layout().axis_name(axis));
+      });
+  auto& entries = impl_->shared->communicators;
+  for (const Shared::Entry& entry : entries) {
+    if (entry.stream == stream_name && entry.ranks == ranks &&
+        entry.name == name) {
+      return entry.communicator.get();
+    }
+  }
+  CH_ASSIGN_OR_RETURN(std::shared_ptr<Communicator> communicator,
+                      world().Group(name, ranks, stream_name));
+  entries.push_back({name, std::move(ranks), stream_name, communicator});
+  return communicator.get();
+}
+
+absl::StatusOr<Communicator*> DeviceMesh::communicator(
+    int axis, const std::string& stream_name) const {
+  return communicator(absl::MakeConstSpan(&axis, 1), stream_name);
+}
+
+absl::StatusOr<Communicator*> DeviceMesh::communicator(
+    absl::string_view axis, const std::string& stream_name) const {
+  CH_ASSIGN_OR_RETURN(const int index, layout().AxisIndex(axis));
+  return communicator(index, stream_name);
+}
+
+namespace {
+
+// Fails unless every rank gave the same description. All ranks see the same
+// list and so report the same pair.
+absl::Status CompareDescriptions(const std::vector<std::string>& descriptions) {
+  for (size_t rank = 1; rank < descriptions.size(); ++rank) {
+    if (descriptions[rank] != descriptions[0]) {
+      return absl::InvalidArgumentError(absl::StrCat(
+          "InitDeviceMesh: ranks describe different meshes: rank 0 gives ",
+          descriptions[0], ", rank ", rank, " gives ", descriptions[rank]));
+    }
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+absl::StatusOr<DeviceMesh> InitDeviceMesh(World& world,
+                                          absl::StatusOr<MeshLayout> layout) {
+  if (layout.ok()) {
+    const auto ranks = layout->ranks();
+    const int last = *std::max_element(ranks.begin(), ranks.end());
+    if (last >= world.size()) {
+      layout = absl::InvalidArgumentError(
+          absl::StrCat("InitDeviceMesh: ", layout->ToString(), " needs rank ",
+                       last, ", but the world has ", world.size(), " ranks"));
+    }
+  }
+  std::vector<int> everyone(world.size());
+  std::iota(everyone.begin(), everyone.end(), 0);
+  CH_ASSIGN_OR_RETURN(std::shared_ptr<Communicator> side_channel,
+                      world.Group("world", std::move(everyone), "mesh"));
+  CH_ASSIGN_OR_RETURN(
+      const std::vector<std::string> descriptions,
+      side_channel->Exchange(layout.ok()
+                                 ? layout->ToString()
+                                 : absl::StrCat("an error (",
+                                                layout.status().message(), ")"),
+                             "InitDeviceMesh"));
+  // A rank's own error says more than that the others differ.
+  if (!layout.ok()) return layout.status();
+  CH_RETURN_IF_ERROR(CompareDescriptions(descriptions));
+  return DeviceMesh(std::make_shared<DeviceMesh::Shared>(world),
+                    *std::move(layout));
+}
+
+absl::StatusOr<DeviceMesh> InitDeviceMesh(World& world,
+                                          std::vector<MeshAxis> axes) {
+  return InitDeviceMesh(world, MeshLayout::Create(std::move(axes)));
+}
+
+absl::StatusOr<DeviceMesh> InitDeviceMesh(World& world,
+                                          std::vector<MeshAxis> axes,
+                                          std::vector<int> ranks) {
+  return InitDeviceMesh(
+      world, MeshLayout::Create(std::move(axes), std::move(ranks)));
+}
+
+}  // namespace crosshatch
