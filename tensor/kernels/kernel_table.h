@@ -237,10 +237,10 @@ enum class ReduceKind : uint8_t {
 /// bool; kArgMax and kArgMin give i64, the row-major index within the reduced
 /// dims. An f64 out accumulates in double, integers in i64, all else in float.
 ///
-/// Sums follow a tree that depends on the sizes alone: 16 interleaved lanes
-/// over runs of at most 1024 elements, pairs of runs above. Of n terms each is
-/// rounded at most Depth(n) = 64 + 5 + ceil(log2(n / 1024 + 1)) times plus once
-/// at the end, so |error| <= gamma(Depth(n) + 1) * sum |x|.
+/// Sums follow a tree that depends on the sizes and strides alone: a term is
+/// added at most 37 times within its run, then once for each level of pairs of
+/// runs. Of n terms |error| <= gamma(39 + ceil(log2(n))) * sum |x|, and the
+/// rounding to a 16-bit out once.
 struct ReduceArgs {
   ReduceKind kind = ReduceKind::kSum;
   /// Sizes of the input.

@@ -1,0 +1,461 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "crosshatch/tensor/kernels/cpu/targets.h"
+// Before the headers that are compiled once for each target.
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
+#include <limits>
+
+#include "crosshatch/base/check.h"
+#include "crosshatch/tensor/kernels/cpu/entry_points.h"
+#include "crosshatch/tensor/kernels/cpu/parallel.h"
+
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "tensor/kernels/cpu/attention.cc"
+#include "hwy/foreach_target.h"
+// After foreach_target.h.
+#include "crosshatch/tensor/kernels/cpu/gemm_tile-inl.h"
+#include "crosshatch/tensor/kernels/cpu/staging-inl.h"
+#include "crosshatch/tensor/kernels/cpu/vector_math-inl.h"
+#include "hwy/highway.h"
+
+// Letters: B batch, T time, H heads, D head dim. Scores are computed in tiles
+// of kQueries x kKeys, of which one thread has one at a time. Forward keeps a
+// running maximum and sum for each query (online softmax); backward recomputes
+// the probabilities of a tile from the log-sum-exp.
+
+#ifndef CROSSHATCH_TENSOR_KERNELS_CPU_ATTENTION_ONCE_
+#define CROSSHATCH_TENSOR_KERNELS_CPU_ATTENTION_ONCE_
+namespace crosshatch::internal {
+namespace {
+
+constexpr int64_t kQueries = 64;
+constexpr int64_t kKeys = 64;
+
+int64_t KeyTiles(const AttentionArgs& args) {
+  return (args.kv_len + kKeys - 1) / kKeys;
+}
+int64_t QueryTiles(const AttentionArgs& args) {
+  return (args.q_len + kQueries - 1) / kQueries;
+}
+/// Head dim with the padding that tiles of products want.
+int64_t PaddedDim(const AttentionArgs& args) {
+  return (args.head_dim + 15) / 16 * 16;
+}
+
+/// Work is cut by (batch, key head); where these are few, forward also deals
+/// out the query tiles of each in `shares`. A share packs keys and values
+/// again.
+struct ForwardCut {
+  int64_t shares;
+  int64_t units;
+  int64_t parts;
+};
+ForwardCut CutForward(const AttentionArgs& args) {
+  const int64_t pairs = args.batch * args.kv_heads;
+  if (pairs == 0) return {1, 0, 0};
+  const int64_t tiles =
+      QueryTiles(args) * (args.q_heads / std::max<int64_t>(args.kv_heads, 1));
+  int64_t shares = 1;
+  while (pairs * shares * 2 <= 16 && tiles >= shares * 8) shares *= 2;
+  const int64_t units = pairs * shares;
+  const int64_t cost = args.q_len * args.kv_len * args.head_dim *
+                       (args.q_heads / args.kv_heads) / shares / 32;
+  return {shares, units, std::min<int64_t>(PartsFor(units, cost), 32)};
+}
+int64_t BackwardParts(const AttentionArgs& args) {
+  const int64_t pairs = args.batch * args.kv_heads;
+  if (pairs == 0) return 0;
+  const int64_t cost = args.q_len * args.kv_len * args.head_dim *
+                       (args.q_heads / args.kv_heads) / 16;
+  return std::min<int64_t>(PartsFor(pairs, cost), 32);
+}
+
+// Elements of the compute type that one part works in.
+int64_t ForwardElements(const AttentionArgs& args) {
+  const int64_t dim = PaddedDim(args);
+  const int64_t keys = KeyTiles(args) * kKeys;
+  return 2 * keys * dim + kQueries * (2 * dim + kKeys);
+}
+int64_t BackwardElements(const AttentionArgs& args) {
+  const int64_t dim = PaddedDim(args);
+  const int64_t keys = KeyTiles(args) * kKeys;
+  return 5 * keys * dim + kQueries * (3 * dim + 2 * kKeys);
+}
+
+}  // namespace
+}  // namespace crosshatch::internal
+#endif  // CROSSHATCH_TENSOR_KERNELS_CPU_ATTENTION_ONCE_
+
+HWY_BEFORE_NAMESPACE();
+namespace crosshatch {
+namespace HWY_NAMESPACE {
+namespace {
+
+using internal::kKeys;
+using internal::kQueries;
+
+/// Row `t` of a head.
+const void* RowOf(const HeadsInput& x, DType dtype, int64_t b, int64_t t,
+                  int64_t h) {
+  return internal::ElementAt(
+      x.data, dtype,
+      b * x.batch_stride + t * x.time_stride + h * x.head_stride);
+}
+void* RowOf(const HeadsOutput& x, DType dtype, int64_t b, int64_t t,
+            int64_t h) {
+  return internal::ElementAt(
+      x.data, dtype,
+      b * x.batch_stride + t * x.time_stride + h * x.head_stride);
+}
+
+/// Rows [begin, begin + rows) of a head, times `scale`, into rows of `padded`
+/// elements whose rest is zero.
+template <typename T>
+void LoadRows(const AttentionArgs& args, const HeadsInput& x, int64_t b,
+              int64_t h, int64_t begin, int64_t rows, T scale, T* to) {
+  const int64_t padded = internal::PaddedDim(args);
+  for (int64_t i = 0; i < rows; ++i, to += padded) {
+    LoadRun(RowOf(x, args.dtype, b, begin + i, h), args.dtype, 1, args.head_dim,
+            to);
+    std::fill(to + args.head_dim, to + padded, T(0));
+    if (scale == T(1)) continue;
+    for (int64_t d = 0; d < args.head_dim; ++d) to[d] *= scale;
+  }
+}
+
+/// Rows of `padded` elements into tiles of kKeys: tile j is (padded, kKeys),
+/// the transpose of rows [j * kKeys, (j + 1) * kKeys), zero beyond the last.
+template <typename T>
+void TransposeRows(const T* HWY_RESTRICT rows, int64_t count, int64_t padded,
+                   T* HWY_RESTRICT to) {
+  for (int64_t begin = 0; begin < count; begin += kKeys) {
+    const int64_t n = std::min(kKeys, count - begin);
+    for (int64_t d = 0; d < padded; ++d, to += kKeys) {
+      const T* from = rows + begin * padded + d;
+      for (int64_t i = 0; i < n; ++i) to[i] = from[i * padded];
+      std::fill(to + n, to + kKeys, T(0));
+    }
+  }
+}
+
+/// How many keys of the tile that starts at `key` query `query` sees.
+int64_t Visible(const AttentionArgs& args, int64_t query, int64_t key) {
+  int64_t end = args.kv_len;
+  if (args.causal) {
+    end = std::min(end, query + args.kv_len - args.q_len + 1);
+  }
+  return std::clamp<int64_t>(end - key, 0, kKeys);
+}
+
+/// Key tiles that the queries before `query_end` see any of.
+int64_t VisibleTiles(const AttentionArgs& args, int64_t query_end) {
+  int64_t end = args.kv_len;
+  if (args.causal) {
+    end = std::clamp<int64_t>(query_end + args.kv_len - args.q_len, 0, end);
+  }
+  return (end + kKeys - 1) / kKeys;
+}
+
+template <typename T>
+T MaxOf(const T* HWY_RESTRICT row, int64_t count) {
+  const hn::CappedTag<T, 16> d;
+  const auto lanes = static_cast<int64_t>(hn::Lanes(d));
+  constexpr T kNone = -std::numeric_limits<T>::infinity();
+  auto max = hn::Set(d, kNone);
+  int64_t i = 0;
+  for (; i + lanes <= count; i += lanes) {
+    max = hn::Max(max, hn::LoadU(d, row + i));
+  }
+  HWY_ALIGN T parts[16];
+  hn::Store(max, d, parts);
+  T result = *std::max_element(parts, parts + lanes);
+  for (; i < count; ++i) result = std::max(result, row[i]);
+  return result;
+}
+
+/// row = exp(row - shift) for the first `count`, zero for the rest of kKeys;
+/// returns their sum, lane by lane and then over lanes.
+template <typename T>
+T ExpRow(T* HWY_RESTRICT row, int64_t count, T shift) {
+  const hn::CappedTag<T, 16> d;
+  const auto lanes = static_cast<int64_t>(hn::Lanes(d));
+  const auto v_shift = hn::Set(d, shift);
+  auto sum = hn::Zero(d);
+  int64_t i = 0;
+  for (; i + lanes <= count; i += lanes) {
+    const auto p = FullExp(d, hn::Sub(hn::LoadU(d, row + i), v_shift));
+    sum = hn::Add(sum, p);
+    hn::StoreU(p, d, row + i);
+  }
+  if (i < count) {
+    const auto seen = hn::FirstN(d, static_cast<size_t>(count - i));
+    const auto p = hn::IfThenElseZero(
+        seen, FullExp(d, hn::Sub(hn::LoadU(d, row + i), v_shift)));
+    sum = hn::Add(sum, p);
+    hn::StoreU(p, d, row + i);
+    i += lanes;
+  }
+  if (i < kKeys) std::fill(row + i, row + kKeys, T(0));
+  return hn::GetLane(hn::SumOfLanes(d, sum));
+}
+
+template <typename T>
+void ScaleRow(T* HWY_RESTRICT row, int64_t count, T factor) {
+  for (int64_t i = 0; i < count; ++i) row[i] *= factor;
+}
+
+/// One (batch, key head) or a share of its query tiles.
+template <typename T>
+void ForwardUnit(const AttentionArgs& args, const internal::ForwardCut& cut,
+                 int64_t unit, T* workspace) {
+  const int64_t share = unit % cut.shares;
+  const int64_t b = unit / cut.shares / args.kv_heads;
+  const int64_t kv_head = unit / cut.shares % args.kv_heads;
+  const int64_t group = args.q_heads / args.kv_heads;
+  const int64_t dim = internal::PaddedDim(args);
+  const int64_t keys = internal::KeyTiles(args) * kKeys;
+  const int64_t query_tiles = internal::QueryTiles(args);
+
+  T* const key_tiles = workspace;  // [tiles][dim][kKeys]
+  T* const values = key_tiles + keys * dim;
+  T* const queries = values + keys * dim;
+  T* const out = queries + kQueries * dim;
+  T* const scores = out + kQueries * dim;  // [kQueries][kKeys]
+
+  // The keys pass through the place of the values.
+  LoadRows(args, args.k, b, kv_head, 0, args.kv_len, T(1), values);
+  TransposeRows(values, args.kv_len, dim, key_tiles);
+  LoadRows(args, args.v, b, kv_head, 0, args.kv_len, T(1), values);
+
+  T max[kQueries];
+  T sum[kQueries];
+  for (int64_t i = share; i < group * query_tiles; i += cut.shares) {
+    const int64_t head = kv_head * group + i / query_tiles;
+    const int64_t begin = i % query_tiles * kQueries;
+    const int64_t rows = std::min(kQueries, args.q_len - begin);
+    LoadRows(args, args.q, b, head, begin, rows, static_cast<T>(args.scale),
+             queries);
+    std::fill(out, out + rows * dim, T(0));
+    std::fill(max, max + rows, -std::numeric_limits<T>::infinity());
+    std::fill(sum, sum + rows, T(0));
+
+    const int64_t tiles = VisibleTiles(args, begin + rows);
+    for (int64_t tile = 0; tile < tiles; ++tile) {
+      const int64_t key = tile * kKeys;
+      GemmTile<false>(rows, kKeys, args.head_dim, queries, dim, int64_t{1},
+                      key_tiles + key * dim, kKeys, scores, kKeys);
+      for (int64_t r = 0; r < rows; ++r) {
+        T* row = scores + r * kKeys;
+        const int64_t count = Visible(args, begin + r, key);
+        const T new_max = std::max(max[r], MaxOf(row, count));
+        // Nothing finite seen yet: any finite shift will do.
+        const T shift = std::isinf(new_max) ? T(0) : new_max;
+        const T tile_sum = ExpRow(row, count, shift);
+        if (new_max != max[r] && tile > 0) {
+          const T factor = std::exp(max[r] - shift);
+          sum[r] *= factor;
+          ScaleRow(out + r * dim, dim, factor);
+        }
+        sum[r] += tile_sum;
+        max[r] = new_max;
+      }
+      GemmTile<true>(rows, dim, std::min(kKeys, args.kv_len - key), scores,
+                     kKeys, int64_t{1}, values + key * dim, dim, out, dim);
+    }
+
+    T* logsumexp = static_cast<T*>(args.logsumexp) +
+                   (b * args.q_heads + head) * args.q_len + begin;
+    for (int64_t r = 0; r < rows; ++r) {
+      const T shift = std::isinf(max[r]) ? T(0) : max[r];
+      logsumexp[r] = shift + std::log(sum[r]);
+      if (sum[r] != T(0)) ScaleRow(out + r * dim, dim, T(1) / sum[r]);
+      StoreRun(out + r * dim, RowOf(args.out, args.dtype, b, begin + r, head),
+               args.dtype, 1, args.head_dim);
+    }
+  }
+}
+
+template <typename T>
+void ForwardAs(const AttentionArgs& args, KernelContext& context) {
+  const internal::ForwardCut cut = internal::CutForward(args);
+  internal::ForParts(context, cut.parts, [&](int64_t part) HWY_ATTR {
+    T* workspace = static_cast<T*>(args.workspace) +
+                   part * internal::ForwardElements(args);
+    const auto range = internal::RangeOfPart(cut.units, cut.parts, part);
+    for (int64_t unit = range.begin; unit < range.end; ++unit) {
+      ForwardUnit(args, cut, unit, workspace);
+    }
+  });
+}
+
+void Forward(const AttentionArgs& args, KernelContext& context) {
+  internal::DispatchFloat(args.dtype, "attention", [&](auto zero) HWY_ATTR {
+    ForwardAs<decltype(zero)>(args, context);
+  });
+}
+
+/// scores = probabilities * (dscores - delta), row by row.
+template <typename T>
+void ScoreGradients(const T* HWY_RESTRICT probabilities,
+                    T* HWY_RESTRICT dscores, int64_t rows, const T* delta) {
+  for (int64_t r = 0; r < rows; ++r) {
+    for (int64_t j = 0; j < kKeys; ++j) {
+      const int64_t at = r * kKeys + j;
+      dscores[at] = probabilities[at] * (dscores[at] - delta[r]);
+    }
+  }
+}
+
+template <typename T>
+T Dot(const T* a, const T* b, int64_t count) {
+  T sum = 0;
+  for (int64_t i = 0; i < count; ++i) sum += a[i] * b[i];
+  return sum;
+}
+
+template <typename T>
+void BackwardUnit(const AttentionBackwardArgs& all, int64_t unit,
+                  T* workspace) {
+  const AttentionArgs& args = all.forward;
+  const int64_t b = unit / args.kv_heads;
+  const int64_t kv_head = unit % args.kv_heads;
+  const int64_t group = args.q_heads / args.kv_heads;
+  const int64_t dim = internal::PaddedDim(args);
+  const int64_t keys = internal::KeyTiles(args) * kKeys;
+
+  T* const key_tiles = workspace;  // [tiles][dim][kKeys]
+  T* const value_tiles = key_tiles + keys * dim;
+  T* const key_rows = value_tiles + keys * dim;  // [keys][dim]
+  T* const dkeys = key_rows + keys * dim;
+  T* const dvalues = dkeys + keys * dim;
+  T* const queries = dvalues + keys * dim;  // [kQueries][dim]
+  T* const grads = queries + kQueries * dim;
+  T* const dqueries = grads + kQueries * dim;
+  T* const scores = dqueries + kQueries * dim;  // [kQueries][kKeys]
+  T* const dscores = scores + kQueries * kKeys;
+
+  LoadRows(args, args.v, b, kv_head, 0, args.kv_len, T(1), key_rows);
+  TransposeRows(key_rows, args.kv_len, dim, value_tiles);
+  LoadRows(args, args.k, b, kv_head, 0, args.kv_len, T(1), key_rows);
+  TransposeRows(key_rows, args.kv_len, dim, key_tiles);
+  std::fill(dkeys, dkeys + 2 * keys * dim, T(0));
+
+  T delta[kQueries];
+  const auto scale = static_cast<T>(args.scale);
+  for (int64_t head = kv_head * group; head < (kv_head + 1) * group; ++head) {
+    const T* logsumexp = static_cast<const T*>(args.logsumexp) +
+                         (b * args.q_heads + head) * args.q_len;
+    for (int64_t begin = 0; begin < args.q_len; begin += kQueries) {
+      const int64_t rows = std::min(kQueries, args.q_len - begin);
+      LoadRows(args, all.grad, b, head, begin, rows, T(1), grads);
+      // The forward output passes through the place of dqueries.
+      const HeadsInput out = {args.out.data, args.out.batch_stride,
+                              args.out.time_stride, args.out.head_stride};
+      LoadRows(args, out, b, head, begin, rows, T(1), dqueries);
+      for (int64_t r = 0; r < rows; ++r) {
+        delta[r] = Dot(grads + r * dim, dqueries + r * dim, args.head_dim);
+      }
+      LoadRows(args, args.q, b, head, begin, rows, scale, queries);
+      std::fill(dqueries, dqueries + rows * dim, T(0));
+
+      const int64_t tiles = VisibleTiles(args, begin + rows);
+      for (int64_t tile = 0; tile < tiles; ++tile) {
+        const int64_t key = tile * kKeys;
+        const int64_t cols = std::min(kKeys, args.kv_len - key);
+        GemmTile<false>(rows, kKeys, args.head_dim, queries, dim, int64_t{1},
+                        key_tiles + key * dim, kKeys, scores, kKeys);
+        for (int64_t r = 0; r < rows; ++r) {
+          ExpRow(scores + r * kKeys, Visible(args, begin + r, key),
+                 logsumexp[begin + r]);
+        }
+        GemmTile<true>(cols, dim, rows, scores, int64_t{1}, kKeys, grads, dim,
+                       dvalues + key * dim, dim);
+        GemmTile<false>(rows, kKeys, args.head_dim, grads, dim, int64_t{1},
+                        value_tiles + key * dim, kKeys, dscores, kKeys);
+        ScoreGradients(scores, dscores, rows, delta);
+        GemmTile<true>(cols, dim, rows, dscores, int64_t{1}, kKeys, queries,
+                       dim, dkeys + key * dim, dim);
+        GemmTile<true>(rows, dim, cols, dscores, kKeys, int64_t{1},
+                       key_rows + key * dim, dim, dqueries, dim);
+      }
+      for (int64_t r = 0; r < rows; ++r) {
+        ScaleRow(dqueries + r * dim, dim, scale);
+        StoreRun(dqueries + r * dim,
+                 RowOf(all.dq, args.dtype, b, begin + r, head), args.dtype, 1,
+                 args.head_dim);
+      }
+    }
+  }
+  for (int64_t t = 0; t < args.kv_len; ++t) {
+    StoreRun(dkeys + t * dim, RowOf(all.dk, args.dtype, b, t, kv_head),
+             args.dtype, 1, args.head_dim);
+    StoreRun(dvalues + t * dim, RowOf(all.dv, args.dtype, b, t, kv_head),
+             args.dtype, 1, args.head_dim);
+  }
+}
+
+template <typename T>
+void BackwardAs(const AttentionBackwardArgs& args, KernelContext& context) {
+  const int64_t pairs = args.forward.batch * args.forward.kv_heads;
+  const int64_t parts = internal::BackwardParts(args.forward);
+  internal::ForParts(context, parts, [&](int64_t part) HWY_ATTR {
+    T* workspace = static_cast<T*>(args.workspace) +
+                   part * internal::BackwardElements(args.forward);
+    const auto range = internal::RangeOfPart(pairs, parts, part);
+    for (int64_t unit = range.begin; unit < range.end; ++unit) {
+      BackwardUnit(args, unit, workspace);
+    }
+  });
+}
+
+void Backward(const AttentionBackwardArgs& args, KernelContext& context) {
+  internal::DispatchFloat(
+      args.forward.dtype, "attention_backward",
+      [&](auto zero) HWY_ATTR { BackwardAs<decltype(zero)>(args, context); });
+}
+
+}  // namespace
+}  // namespace HWY_NAMESPACE
+}  // namespace crosshatch
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+namespace crosshatch {
+
+HWY_EXPORT(Forward);
+HWY_EXPORT(Backward);
+
+namespace internal {
+
+int64_t CpuAttentionWorkspaceBytes(const AttentionArgs& args) {
+  return CutForward(args).parts * ForwardElements(args) *
+         SizeOf(StatisticsDType(args.dtype));
+}
+
+void CpuAttention(const AttentionArgs& args, KernelContext& context) {
+  if (args.batch * args.q_len * args.q_heads == 0) return;
+  CH_CHECK(args.kv_heads > 0 && args.q_heads % args.kv_heads == 0)
+      << "attention kernel: " << args.q_heads << " query heads and "
+      << args.kv_heads << " key heads";
+  HWY_DYNAMIC_DISPATCH(Forward)(args, context);
+}
+
+int64_t CpuAttentionBackwardWorkspaceBytes(const AttentionBackwardArgs& args) {
+  return BackwardParts(args.forward) * BackwardElements(args.forward) *
+         SizeOf(StatisticsDType(args.forward.dtype));
+}
+
+void CpuAttentionBackward(const AttentionBackwardArgs& args,
+                          KernelContext& context) {
+  const AttentionArgs& forward = args.forward;
+  if (forward.batch * forward.kv_heads == 0) return;
+  CH_CHECK(forward.q_heads % forward.kv_heads == 0)
+      << "attention_backward kernel: " << forward.q_heads << " query heads and "
+      << forward.kv_heads << " key heads";
+  HWY_DYNAMIC_DISPATCH(Backward)(args, context);
+}
+
+}  // namespace internal
+}  // namespace crosshatch
+#endif  // HWY_ONCE

@@ -1,0 +1,290 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "crosshatch/tensor/kernels/cpu/targets.h"
+// Before the headers that are compiled once for each target.
+#include <cstdint>
+#include <cstring>
+#include <type_traits>
+
+#include "crosshatch/base/check.h"
+#include "crosshatch/tensor/kernels/cpu/entry_points.h"
+#include "crosshatch/tensor/kernels/cpu/parallel.h"
+
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "tensor/kernels/cpu/copy.cc"
+#include "hwy/foreach_target.h"
+// After foreach_target.h.
+#include "crosshatch/tensor/kernels/cpu/staging-inl.h"
+#include "hwy/highway.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace crosshatch {
+namespace HWY_NAMESPACE {
+
+using internal::Blocking;
+using internal::RowCursor;
+using internal::StridedLoop;
+
+/// Converts block by block. Operand 0 of the loop is written, 1 read.
+template <typename To, typename From>
+void ConvertBlocks(const StridedLoop& loop, const CopyArgs& args,
+                   KernelContext& context) {
+  const Blocking blocking(loop);
+  internal::ForRanges(
+      context, blocking.blocks, Blocking::kBlock / 2,
+      [&](int64_t begin, int64_t end) HWY_ATTR {
+        for (int64_t b = begin; b < end; ++b) {
+          const Blocking::Block block = blocking.At(b);
+          RowCursor cursor(loop, block.row);
+          for (int64_t r = 0; r < block.rows; ++r) {
+            const int64_t to_stride = loop.inner_stride(0);
+            const int64_t from_stride = loop.inner_stride(1);
+            ConvertRun(static_cast<const From*>(args.src.data) +
+                           cursor.offset(1) + block.start * from_stride,
+                       from_stride,
+                       static_cast<To*>(args.out.data) + cursor.offset(0) +
+                           block.start * to_stride,
+                       to_stride, block.count);
+            cursor.Next();
+          }
+        }
+      });
+}
+
+/// Between f32, bf16 and f16.
+void ConvertFloats(const StridedLoop& loop, const CopyArgs& args,
+                   KernelContext& context) {
+  const auto to = [&](auto from_element) HWY_ATTR {
+    using From = decltype(from_element);
+    switch (args.out.dtype) {
+      case DType::kBFloat16:
+        return ConvertBlocks<BFloat16, From>(loop, args, context);
+      case DType::kFloat16:
+        return ConvertBlocks<Float16, From>(loop, args, context);
+      default:
+        return ConvertBlocks<float, From>(loop, args, context);
+    }
+  };
+  switch (args.src.dtype) {
+    case DType::kBFloat16:
+      return to(BFloat16{});
+    case DType::kFloat16:
+      return to(Float16{});
+    default:
+      return to(float{});
+  }
+}
+
+template <typename C>
+void AddInto(const StridedLoop& loop, const CopyArgs& args,
+             KernelContext& context) {
+  const Blocking blocking(loop);
+  internal::ForRanges(context, blocking.blocks, Blocking::kBlock / 2,
+                      [&](int64_t begin, int64_t end) HWY_ATTR {
+                        StagedOutput<C> out(args.out, WriteMode::kAccumulate,
+                                            loop, 0);
+                        StagedInput<C> src(args.src, loop, 1);
+                        for (int64_t b = begin; b < end; ++b) {
+                          const Blocking::Block block = blocking.At(b);
+                          const C* from = src.Load(loop, block);
+                          std::copy(from, from + block.rows * block.count,
+                                    out.Begin(loop, block));
+                          out.End(loop, block);
+                        }
+                      });
+}
+
+void Accumulate(const StridedLoop& loop, const CopyArgs& args,
+                KernelContext& context) {
+  using internal::ComputeType;
+  const ComputeType from = internal::ComputeTypeOf(args.src.dtype);
+  const ComputeType to = internal::ComputeTypeOf(args.out.dtype);
+  if (from == ComputeType::kInteger && to == ComputeType::kInteger) {
+    AddInto<int64_t>(loop, args, context);
+  } else if (from == ComputeType::kFloat && to == ComputeType::kFloat) {
+    AddInto<float>(loop, args, context);
+  } else {
+    AddInto<double>(loop, args, context);
+  }
+}
+
+void Fill(const FillArgs& args, KernelContext& context) {
+  const auto loop = StridedLoop::Make(args.shape, {args.out.strides}, 0);
+  const Blocking blocking(loop);
+  internal::DispatchDType(args.out.dtype, [&](auto element) HWY_ATTR {
+    using T = decltype(element);
+    const T value = internal::ConvertElement<T>(args.value);
+    internal::ForRanges(context, blocking.blocks, Blocking::kBlock / 4,
+                        [&](int64_t begin, int64_t end) HWY_ATTR {
+                          for (int64_t b = begin; b < end; ++b) {
+                            const Blocking::Block block = blocking.At(b);
+                            RowCursor cursor(loop, block.row);
+                            for (int64_t r = 0; r < block.rows; ++r) {
+                              const int64_t stride = loop.inner_stride(0);
+                              T* to = static_cast<T*>(args.out.data) +
+                                      cursor.offset(0) + block.start * stride;
+                              if (stride == 1) {
+                                std::fill(to, to + block.count, value);
+                              } else {
+                                for (int64_t i = 0; i < block.count; ++i)
+                                  to[i * stride] = value;
+                              }
+                              cursor.Next();
+                            }
+                          }
+                        });
+  });
+}
+
+}  // namespace HWY_NAMESPACE
+}  // namespace crosshatch
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+namespace crosshatch {
+
+HWY_EXPORT(ConvertFloats);
+HWY_EXPORT(Accumulate);
+HWY_EXPORT(Fill);
+
+namespace internal {
+namespace {
+
+bool IsAtMostFloat(DType dtype) {
+  return ComputeTypeOf(dtype) == ComputeType::kFloat;
+}
+
+/// Calls f with an integer type of the size of dtype's elements.
+template <typename F>
+void DispatchSize(DType dtype, F&& f) {
+  switch (SizeOf(dtype)) {
+    case 1:
+      return f(uint8_t{});
+    case 2:
+      return f(uint16_t{});
+    case 4:
+      return f(uint32_t{});
+    default:
+      return f(uint64_t{});
+  }
+}
+
+/// Rows that are contiguous on both sides.
+template <typename T>
+void CopyRows(const StridedLoop& loop, const CopyArgs& args,
+              KernelContext& context) {
+  const Blocking blocking(loop);
+  ForRanges(context, blocking.blocks, Blocking::kBlock / 4,
+            [&](int64_t begin, int64_t end) {
+              for (int64_t b = begin; b < end; ++b) {
+                const Blocking::Block block = blocking.At(b);
+                RowCursor cursor(loop, block.row);
+                for (int64_t r = 0; r < block.rows; ++r) {
+                  std::memcpy(static_cast<T*>(args.out.data) +
+                                  cursor.offset(0) + block.start,
+                              static_cast<const T*>(args.src.data) +
+                                  cursor.offset(1) + block.start,
+                              static_cast<size_t>(block.count) * sizeof(T));
+                  cursor.Next();
+                }
+              }
+            });
+}
+
+/// The output's inner dim is contiguous, and so is dim `d` of the source: goes
+/// through both in tiles, so that cache lines of either are used whole.
+template <typename T>
+void CopyTransposed(const StridedLoop& loop, int d, const CopyArgs& args,
+                    KernelContext& context) {
+  constexpr int64_t kTile = 32;
+  const int last = loop.ndim - 1;
+  const int64_t size = loop.sizes[d];
+  const int64_t inner = loop.sizes[last];
+  const int64_t to_stride = loop.strides[0][d];
+  const int64_t from_stride = loop.strides[1][last];
+  // The other dims, and a dim of one element in the place of the inner one.
+  StridedLoop others = loop;
+  others.sizes[d] = 1;
+  others.sizes[last] = 1;
+  const int64_t tiles = (size + kTile - 1) / kTile;
+  ForRanges(context, others.rows() * tiles, kTile * inner,
+            [&](int64_t begin, int64_t end) {
+              for (int64_t unit = begin; unit < end; ++unit) {
+                const RowCursor cursor(others, unit / tiles);
+                T* to = static_cast<T*>(args.out.data) + cursor.offset(0);
+                const T* from =
+                    static_cast<const T*>(args.src.data) + cursor.offset(1);
+                const int64_t i0 = unit % tiles * kTile;
+                const int64_t i1 = std::min(size, i0 + kTile);
+                for (int64_t j0 = 0; j0 < inner; j0 += kTile) {
+                  const int64_t j1 = std::min(inner, j0 + kTile);
+                  for (int64_t i = i0; i < i1; ++i) {
+                    for (int64_t j = j0; j < j1; ++j) {
+                      to[i * to_stride + j] = from[i + j * from_stride];
+                    }
+                  }
+                }
+              }
+            });
+}
+
+template <typename T>
+void CopySame(const StridedLoop& loop, const CopyArgs& args,
+              KernelContext& context) {
+  if (loop.inner_stride(0) == 1 && loop.inner_stride(1) == 1) {
+    return CopyRows<T>(loop, args, context);
+  }
+  if (loop.inner_stride(0) == 1 && loop.inner_stride(1) != 0) {
+    for (int d = 0; d < loop.ndim - 1; ++d) {
+      if (loop.strides[1][d] == 1) {
+        return CopyTransposed<T>(loop, d, args, context);
+      }
+    }
+  }
+  HWY_NAMESPACE::ConvertBlocks<T, T>(loop, args, context);
+}
+
+}  // namespace
+
+void CpuCopy(const CopyArgs& args, KernelContext& context) {
+  const auto loop =
+      StridedLoop::Make(args.shape, {args.out.strides, args.src.strides}, 0);
+  if (loop.total() == 0) return;
+  if (args.mode == WriteMode::kAccumulate) {
+    CH_CHECK(args.out.dtype != DType::kBool) << "copy kernel: adds to bool";
+    HWY_DYNAMIC_DISPATCH(Accumulate)(loop, args, context);
+  } else if (args.src.dtype == args.out.dtype) {
+    DispatchSize(args.src.dtype, [&](auto element) {
+      CopySame<decltype(element)>(loop, args, context);
+    });
+  } else if (IsAtMostFloat(args.src.dtype) && IsAtMostFloat(args.out.dtype)) {
+    HWY_DYNAMIC_DISPATCH(ConvertFloats)(loop, args, context);
+  } else {
+    DispatchDType(args.src.dtype, [&](auto from) {
+      DispatchDType(args.out.dtype, [&](auto to) {
+        HWY_NAMESPACE::ConvertBlocks<decltype(to), decltype(from)>(loop, args,
+                                                                   context);
+      });
+    });
+  }
+}
+
+void CpuFill(const FillArgs& args, KernelContext& context) {
+  HWY_DYNAMIC_DISPATCH(Fill)(args, context);
+}
+
+void CpuArange(const ArangeArgs& args, KernelContext& context) {
+  DispatchDType(args.dtype, [&](auto element) {
+    using T = decltype(element);
+    T* out = static_cast<T*>(args.out);
+    ForRanges(context, args.count, 2, [&](int64_t begin, int64_t end) {
+      for (int64_t i = begin; i < end; ++i) {
+        out[i] =
+            ConvertElement<T>(args.start + static_cast<double>(i) * args.step);
+      }
+    });
+  });
+}
+
+}  // namespace internal
+}  // namespace crosshatch
+#endif  // HWY_ONCE

@@ -1,0 +1,12 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "crosshatch/tensor/kernels/cpu/gemm_eigen-inl.h"
+
+namespace crosshatch::internal {
+
+void Gemm(int64_t m, int64_t n, int64_t k, float alpha,
+          GemmMatrix<const float> a, GemmMatrix<const float> b, float beta,
+          GemmMatrix<float> c) {
+  EigenGemm(m, n, k, alpha, a, b, beta, c);
+}
+
+}  // namespace crosshatch::internal

@@ -1,0 +1,364 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <algorithm>
+#include <cstdint>
+#include <utility>
+
+#include "crosshatch/base/check.h"
+#include "crosshatch/tensor/kernels/cpu/element.h"
+#include "crosshatch/tensor/kernels/cpu/entry_points.h"
+#include "crosshatch/tensor/kernels/cpu/gemm.h"
+#include "crosshatch/tensor/kernels/cpu/parallel.h"
+#include "crosshatch/tensor/kernels/cpu/strided_loop.h"
+
+namespace crosshatch::internal {
+namespace {
+
+/// The problem in the form that is computed: out's rows contiguous where that
+/// can be had by transposing the whole product, and a batch that shares b one
+/// taller matrix.
+struct Problem {
+  MatMulArgs args;
+  /// Operand 0: a, 1: b, 2: out. Each product is a row of one element.
+  StridedLoop batch;
+  // Whether an operand goes through a contiguous copy in the compute type.
+  bool stage_a;
+  bool stage_b;
+  bool stage_out;
+  // Sizes of the panels that are staged at one time.
+  int64_t panel_m;
+  int64_t panel_n;
+
+  int64_t a_elements() const { return stage_a ? Round(panel_m * args.k) : 0; }
+  int64_t b_elements() const { return stage_b ? Round(args.k * panel_n) : 0; }
+  int64_t out_elements() const {
+    return stage_out ? Round(panel_m * panel_n) : 0;
+  }
+  // Keeps the panels aligned to 64 bytes.
+  static int64_t Round(int64_t elements) { return (elements + 15) / 16 * 16; }
+};
+
+/// Elements of a panel that is staged, as far as 64 rows or columns allow.
+constexpr int64_t kPanelElements = int64_t{1} << 20;
+
+/// Whether a library can read (rows, cols) with these strides as it is.
+bool HasLeadingStride(int64_t rows, int64_t cols, int64_t row_stride,
+                      int64_t col_stride) {
+  return (col_stride == 1 || cols == 1) && (row_stride >= cols || rows == 1);
+}
+
+Problem MakeProblem(const MatMulArgs& original) {
+  Problem problem{original};
+  MatMulArgs& args = problem.args;
+  if (args.out.col_stride != 1 && args.out.row_stride == 1 && args.m > 1) {
+    std::swap(args.m, args.n);
+    std::swap(args.a, args.b);
+    std::swap(args.a.row_stride, args.a.col_stride);
+    std::swap(args.b.row_stride, args.b.col_stride);
+    std::swap(args.out.row_stride, args.out.col_stride);
+  }
+  for (int d = args.batch.ndim - 1; d >= 0; --d) {
+    const bool is_rows =
+        args.b.batch_strides[d] == 0 &&
+        args.a.batch_strides[d] == args.m * args.a.row_stride &&
+        args.out.batch_strides[d] == args.m * args.out.row_stride;
+    if (args.batch.sizes[d] != 1 && !is_rows) break;
+    args.m *= args.batch.sizes[d];
+    args.batch.ndim = d;
+  }
+  problem.batch = StridedLoop::Make(
+      args.batch,
+      {args.a.batch_strides, args.b.batch_strides, args.out.batch_strides}, -1);
+  problem.batch.sizes[problem.batch.ndim++] = 1;
+
+  const bool converts = SizeOf(args.dtype) == 2;
+  problem.stage_a =
+      converts ||
+      !(HasLeadingStride(args.m, args.k, args.a.row_stride,
+                         args.a.col_stride) ||
+        HasLeadingStride(args.k, args.m, args.a.col_stride, args.a.row_stride));
+  problem.stage_b =
+      converts ||
+      !(HasLeadingStride(args.k, args.n, args.b.row_stride,
+                         args.b.col_stride) ||
+        HasLeadingStride(args.n, args.k, args.b.col_stride, args.b.row_stride));
+  problem.stage_out = SizeOf(args.out_dtype) == 2 ||
+                      !HasLeadingStride(args.m, args.n, args.out.row_stride,
+                                        args.out.col_stride);
+
+  const int64_t by_k =
+      std::max<int64_t>(64, kPanelElements / std::max<int64_t>(args.k, 1));
+  problem.panel_m = problem.stage_a ? std::min(args.m, by_k) : args.m;
+  problem.panel_n = problem.stage_b ? std::min(args.n, by_k) : args.n;
+  if (problem.stage_out && problem.panel_m * problem.panel_n > kPanelElements) {
+    problem.panel_m = std::min<int64_t>(problem.panel_m, 1024);
+    problem.panel_n =
+        std::min(problem.panel_n,
+                 std::max<int64_t>(64, kPanelElements / problem.panel_m));
+  }
+  return problem;
+}
+
+/// How a product is cut into pieces for threads: each at least 32 in both dims
+/// and worth about 20 microseconds.
+struct Grid {
+  int64_t rows = 1;
+  int64_t cols = 1;
+};
+Grid MakeGrid(int64_t m, int64_t n, int64_t k, int64_t batch) {
+  constexpr int64_t kLeast = 32;
+  constexpr double kLeastWork = 1 << 20;
+  Grid grid;
+  double work =
+      static_cast<double>(m) * static_cast<double>(n) * static_cast<double>(k);
+  while (batch * grid.rows * grid.cols * 2 <= 32 && work >= 2 * kLeastWork) {
+    const int64_t rows = m / grid.rows;
+    const int64_t cols = n / grid.cols;
+    if (rows >= cols && rows >= 2 * kLeast) {
+      grid.rows *= 2;
+    } else if (cols >= 2 * kLeast) {
+      grid.cols *= 2;
+    } else if (rows >= 2 * kLeast) {
+      grid.rows *= 2;
+    } else {
+      break;
+    }
+    work /= 2;
+  }
+  return grid;
+}
+
+/// A matrix in memory of the compute type, with any two strides that
+/// HasLeadingStride takes one way or the other.
+template <typename T>
+struct Strided {
+  T* data;
+  int64_t row_stride;
+  int64_t col_stride;
+
+  Strided Block(int64_t row, int64_t col) const {
+    return {data + row * row_stride + col * col_stride, row_stride, col_stride};
+  }
+  GemmMatrix<T> AsGemm(int64_t rows, int64_t cols) const {
+    if (HasLeadingStride(rows, cols, row_stride, col_stride)) {
+      return {data, std::max<int64_t>({cols, 1, rows == 1 ? 1 : row_stride}),
+              false};
+    }
+    return {data, std::max<int64_t>({rows, 1, cols == 1 ? 1 : col_stride}),
+            true};
+  }
+};
+
+template <typename T>
+struct Product {
+  int64_t m;
+  int64_t n;
+  int64_t k;
+  Strided<const T> a;
+  Strided<const T> b;
+  Strided<T> out;
+};
+
+/// The piece of a product that part `part` of the grid computes.
+template <typename T>
+void MultiplyPiece(const Product<T>& product, const Grid& grid, int64_t part,
+                   T alpha, T beta) {
+  const PartRange rows = RangeOfPart(product.m, grid.rows, part / grid.cols);
+  const PartRange cols = RangeOfPart(product.n, grid.cols, part % grid.cols);
+  const int64_t m = rows.end - rows.begin;
+  const int64_t n = cols.end - cols.begin;
+  if (m == 0 || n == 0) return;
+  Gemm(m, n, product.k, alpha,
+       product.a.Block(rows.begin, 0).AsGemm(m, product.k),
+       product.b.Block(0, cols.begin).AsGemm(product.k, n), beta,
+       product.out.Block(rows.begin, cols.begin).AsGemm(m, n));
+}
+
+template <typename T>
+Product<T> WholeProduct(const Problem& problem, const RowCursor& cursor) {
+  const MatMulArgs& args = problem.args;
+  return {args.m,
+          args.n,
+          args.k,
+          {static_cast<const T*>(args.a.data) + cursor.offset(0),
+           args.a.row_stride, args.a.col_stride},
+          {static_cast<const T*>(args.b.data) + cursor.offset(1),
+           args.b.row_stride, args.b.col_stride},
+          {static_cast<T*>(args.out.data) + cursor.offset(2),
+           args.out.row_stride, args.out.col_stride}};
+}
+
+/// Nothing to stage: all pieces of all products at once.
+template <typename T>
+void MultiplyInPlace(const Problem& problem, KernelContext& context) {
+  const MatMulArgs& args = problem.args;
+  const StridedLoop& batch = problem.batch;
+  const int64_t products = batch.rows();
+  const Grid grid = MakeGrid(args.m, args.n, args.k, products);
+  const int64_t pieces = grid.rows * grid.cols;
+  const int64_t cost =
+      std::max<int64_t>(args.m * args.n * args.k / pieces / 32, 64);
+  ForRanges(context, products * pieces, cost, [&](int64_t begin, int64_t end) {
+    for (int64_t i = begin; i < end; ++i) {
+      const RowCursor cursor(batch, i / pieces);
+      MultiplyPiece(WholeProduct<T>(problem, cursor), grid, i % pieces,
+                    static_cast<T>(args.alpha), static_cast<T>(args.beta));
+    }
+  });
+}
+
+/// Copies a (rows, cols) block into contiguous memory of type T.
+template <typename T>
+Strided<const T> Stage(const void* from, DType dtype, int64_t offset,
+                       int64_t row_stride, int64_t col_stride, int64_t rows,
+                       int64_t cols, T* to, KernelContext& context) {
+  CopyArgs copy;
+  copy.shape = {2, {rows, cols}};
+  copy.src = {ElementAt(from, dtype, offset), dtype, {row_stride, col_stride}};
+  copy.out = {to, DTypeOf<T>, {cols, 1}};
+  CpuCopy(copy, context);
+  return {to, cols, 1};
+}
+
+/// out block = panel + beta * out block, rounded once.
+template <typename T>
+void Unstage(const MatMulArgs& args, const T* panel, int64_t offset,
+             int64_t rows, int64_t cols, KernelContext& context) {
+  const KernelShape shape = {2, {rows, cols}};
+  const KernelInput from = {panel, DTypeOf<T>, {cols, 1}};
+  const KernelOutput to = {ElementAt(args.out.data, args.out_dtype, offset),
+                           args.out_dtype,
+                           {args.out.row_stride, args.out.col_stride}};
+  if (args.beta == 0 || args.beta == 1) {
+    CpuCopy({shape, from, to,
+             args.beta == 0 ? WriteMode::kOverwrite : WriteMode::kAccumulate},
+            context);
+    return;
+  }
+  BinaryArgs add;
+  add.op = BinaryOp::kAdd;
+  add.shape = shape;
+  add.a = from;
+  add.b = {to.data, to.dtype, {args.out.row_stride, args.out.col_stride}};
+  add.out = to;
+  add.alpha = args.beta;
+  CpuBinary(add, context);
+}
+
+/// Panel by panel, through the workspace.
+template <typename T>
+void MultiplyStaged(const Problem& problem, KernelContext& context) {
+  const MatMulArgs& args = problem.args;
+  const StridedLoop& batch = problem.batch;
+  CH_CHECK(args.workspace != nullptr) << "matmul kernel: no workspace";
+  T* const a_panel = static_cast<T*>(args.workspace);
+  T* const b_panel = a_panel + problem.a_elements();
+  T* const out_panel = b_panel + problem.b_elements();
+  RowCursor cursor(batch, 0);
+  for (int64_t i = 0; i < batch.rows(); ++i, cursor.Next()) {
+    const Product<T> whole = WholeProduct<T>(problem, cursor);
+    for (int64_t m0 = 0; m0 < args.m; m0 += problem.panel_m) {
+      const int64_t m = std::min(problem.panel_m, args.m - m0);
+      Strided<const T> a = whole.a.Block(m0, 0);
+      if (problem.stage_a) {
+        a = Stage(args.a.data, args.dtype,
+                  cursor.offset(0) + m0 * args.a.row_stride, args.a.row_stride,
+                  args.a.col_stride, m, args.k, a_panel, context);
+      }
+      for (int64_t n0 = 0; n0 < args.n; n0 += problem.panel_n) {
+        const int64_t n = std::min(problem.panel_n, args.n - n0);
+        Strided<const T> b = whole.b.Block(0, n0);
+        if (problem.stage_b) {
+          b = Stage(args.b.data, args.dtype,
+                    cursor.offset(1) + n0 * args.b.col_stride,
+                    args.b.row_stride, args.b.col_stride, args.k, n, b_panel,
+                    context);
+        }
+        const Product<T> product = {m,
+                                    n,
+                                    args.k,
+                                    a,
+                                    b,
+                                    problem.stage_out
+                                        ? Strided<T>{out_panel, n, 1}
+                                        : whole.out.Block(m0, n0)};
+        const Grid grid = MakeGrid(m, n, args.k, 1);
+        ForParts(context, grid.rows * grid.cols, [&](int64_t part) {
+          MultiplyPiece(product, grid, part, static_cast<T>(args.alpha),
+                        problem.stage_out ? T(0) : static_cast<T>(args.beta));
+        });
+        if (problem.stage_out) {
+          Unstage(args, out_panel,
+                  cursor.offset(2) + m0 * args.out.row_stride +
+                      n0 * args.out.col_stride,
+                  m, n, context);
+        }
+      }
+    }
+  }
+}
+
+/// The product of no terms: out = beta * out.
+void ScaleOut(const MatMulArgs& args, KernelContext& context) {
+  if (args.beta == 1) return;
+  KernelShape shape = args.batch;
+  KernelOutput out = {args.out.data, args.out_dtype};
+  std::copy(args.out.batch_strides, args.out.batch_strides + shape.ndim,
+            out.strides);
+  CH_CHECK(shape.ndim + 2 <= kMaxKernelDims) << "matmul kernel: batch dims";
+  shape.sizes[shape.ndim] = args.m;
+  out.strides[shape.ndim++] = args.out.row_stride;
+  shape.sizes[shape.ndim] = args.n;
+  out.strides[shape.ndim++] = args.out.col_stride;
+  if (args.beta == 0) {
+    CpuFill({shape, out, 0}, context);
+    return;
+  }
+  UnaryArgs scale;
+  scale.op = UnaryOp::kMulScalar;
+  scale.shape = shape;
+  scale.a = {out.data, out.dtype};
+  std::copy(out.strides, out.strides + shape.ndim, scale.a.strides);
+  scale.out = out;
+  scale.scalar = args.beta;
+  CpuUnary(scale, context);
+}
+
+template <typename T>
+void MatMulAs(const Problem& problem, KernelContext& context) {
+  if (problem.stage_a || problem.stage_b || problem.stage_out) {
+    MultiplyStaged<T>(problem, context);
+  } else {
+    MultiplyInPlace<T>(problem, context);
+  }
+}
+
+}  // namespace
+
+int64_t CpuMatMulWorkspaceBytes(const MatMulArgs& args) {
+  const Problem problem = MakeProblem(args);
+  const int64_t element = args.dtype == DType::kFloat64 ? 8 : 4;
+  return (problem.a_elements() + problem.b_elements() +
+          problem.out_elements()) *
+         element;
+}
+
+void CpuMatMul(const MatMulArgs& args, KernelContext& context) {
+  CH_CHECK(IsFloatingPoint(args.dtype) &&
+           (args.out_dtype == args.dtype ||
+            (SizeOf(args.dtype) == 2 && args.out_dtype == DType::kFloat32)))
+      << "matmul kernel of " << Name(args.dtype) << " to "
+      << Name(args.out_dtype);
+  CH_CHECK_LT(args.batch.ndim, kMaxKernelDims - 1) << "matmul kernel";
+  int64_t products = 1;
+  for (int d = 0; d < args.batch.ndim; ++d) products *= args.batch.sizes[d];
+  if (products * args.m * args.n == 0) return;
+  if (args.k == 0) return ScaleOut(args, context);
+  const Problem problem = MakeProblem(args);
+  if (args.dtype == DType::kFloat64) {
+    MatMulAs<double>(problem, context);
+  } else {
+    MatMulAs<float>(problem, context);
+  }
+}
+
+}  // namespace crosshatch::internal
