@@ -8,6 +8,7 @@
 #include "absl/functional/function_ref.h"
 #include "crosshatch/base/check.h"
 #include "crosshatch/tensor/cpu_stream.h"
+#include "crosshatch/tensor/kernels/cpu/cpu_kernels.h"
 
 namespace crosshatch {
 namespace {
@@ -35,6 +36,7 @@ RankContext::RankContext(const RankContextOptions& options)
   switch (options.device.kind()) {
     case Device::Kind::kCpu:
       allocator_ = MakeCpuAllocator(adversarial);
+      kernels_ = &CpuKernels();
       break;
     case Device::Kind::kMeta:
       allocator_ = MakeAccountingAllocator();
