@@ -5,17 +5,8 @@
 
 #include "absl/strings/str_cat.h"
 #include "crosshatch/base/check.h"
-#include "crosshatch/comm/reduce.h"
 
 namespace crosshatch::internal {
-namespace {
-
-const KernelTable kTable = {
-    .accumulate_ranks = [](const AccumulateRanksArgs& args, KernelContext&) {
-      AccumulateRanks(args);
-    }};
-
-}  // namespace
 
 LocalCommunicator::LocalCommunicator(std::shared_ptr<LocalHub> hub,
                                      RankContext& context, const GroupKey& key,
@@ -62,7 +53,7 @@ void LocalCommunicator::IssueChecked(Collective collective, int64_t sequence,
           return;
         }
         const absl::Status status =
-            group_->Run(rank(), collective, sequence, kTable);
+            group_->Run(rank(), collective, sequence, context_.kernels());
         if (!status.ok()) context_.Poison(status);
       });
 }
