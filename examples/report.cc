@@ -21,7 +21,7 @@ std::string KindOf(const std::string& name) {
   std::vector<std::string> parts = absl::StrSplit(name, '.');
   for (std::string& part : parts) {
     int number = 0;
-    if (absl::SimpleAtoi(part, &number)) part = "*";
+    if (absl::SimpleAtoi(part, &number)) part.assign(1, '*');
   }
   return absl::StrJoin(parts, ".");
 }
@@ -30,7 +30,7 @@ std::string LayoutText(const Tensor& tensor) {
   return tensor.is_distributed() ? LayoutOf(tensor).ToString() : "plain";
 }
 
-std::string FormatDuration(absl::Duration duration) {
+std::string MinutesAndSeconds(absl::Duration duration) {
   const int64_t seconds = absl::ToInt64Seconds(duration);
   char text[32];
   std::snprintf(text, sizeof(text), "%d:%02d", static_cast<int>(seconds / 60),
@@ -55,11 +55,13 @@ std::string FormatBytes(int64_t bytes) {
 }
 
 std::string FormatCount(int64_t count) {
-  std::string digits = absl::StrCat(count);
-  for (auto at = static_cast<int64_t>(digits.size()) - 3; at > 0; at -= 3) {
-    digits.insert(static_cast<size_t>(at), ",");
+  const std::string digits = absl::StrCat(count);
+  std::string grouped;
+  for (size_t i = 0; i < digits.size(); ++i) {
+    if (i > 0 && (digits.size() - i) % 3 == 0) grouped.push_back(',');
+    grouped.push_back(digits[i]);
   }
-  return digits;
+  return grouped;
 }
 
 void Report::Start(const DeviceMesh& mesh, nn::Module& model) {
@@ -126,7 +128,7 @@ void Report::Step(const StepMetrics& metrics) {
       *metrics.loss, metrics.grad_norm.value_or(0),
       FormatCount(static_cast<int64_t>(metrics.tokens_per_s)).c_str(),
       FormatBytes(metrics.memory.peak_total).c_str(),
-      FormatDuration(left).c_str());
+      MinutesAndSeconds(left).c_str());
   std::fflush(stdout);
 }
 
@@ -155,7 +157,7 @@ void Report::Finish() {
   if (last_->loss.has_value()) {
     std::printf("trained %lld steps in %s: loss %.4f -> %.4f\n",
                 static_cast<long long>(steps_),
-                FormatDuration(absl::Now() - begin_).c_str(), *first_loss_,
+                MinutesAndSeconds(absl::Now() - begin_).c_str(), *first_loss_,
                 *last_->loss);
   }
   std::fflush(stdout);

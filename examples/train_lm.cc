@@ -8,7 +8,7 @@
 
 #include "absl/status/statusor.h"
 #include "crosshatch/base/status_macros.h"
-#include "crosshatch/checkpoint/huggingface.h"
+#include "crosshatch/checkpoint/hf_config.h"
 #include "crosshatch/comm/world.h"
 #include "crosshatch/examples/token_source.h"
 #include "crosshatch/examples/train.h"

@@ -9,7 +9,8 @@
 #include "crosshatch/dtensor/dtensor.h"
 #include "crosshatch/fsdp/plain_extension.h"
 #include "crosshatch/tensor/autograd.h"
-#include "crosshatch/tensor/ops/pointwise.h"
+#include "crosshatch/tensor/ops/in_place.h"
+#include "crosshatch/tensor/ops/view.h"
 #include "crosshatch/tensor/rank_context.h"
 
 namespace crosshatch::fsdp {
