@@ -9,6 +9,7 @@
 #include "crosshatch/dtensor/boundary_ops.h"
 #include "crosshatch/dtensor/dispatch_plan.h"
 #include "crosshatch/dtensor/op_rules.h"
+#include "crosshatch/tensor/rank_context.h"
 
 namespace crosshatch {
 namespace {
@@ -239,14 +240,22 @@ Tensor DTensorHandler::ConformGradient(const Tensor& leaf,
   CH_CHECK(gradient.is_distributed())
       << "the gradient of the distributed tensor " << leaf.Describe()
       << " is the plain tensor " << gradient.Describe();
-  if (Of(gradient).layout() == layout()) return gradient;
-  return Apply1(RedistributeOp(layout(), "backward"), {gradient});
+  if (Of(gradient).layout() != layout()) {
+    return Apply1(RedistributeOp(layout(), "backward"), {gradient});
+  }
+  if (gradient.IsUnique()) {
+    RankContext::Current().allocator().Reclassify(
+        Of(gradient).local().storage()->block(), MemoryClass::kGradient);
+  }
+  return gradient;
 }
 
 uint32_t DTensorHandler::Version() const { return local_.storage()->version(); }
 
 bool DTensorHandler::OwnsMemory() const {
-  return local_.storage().use_count() == 1;
+  // A view of a part would keep the rest from being freed.
+  return local_.IsUnique() && local_.is_contiguous() &&
+         local_.storage()->bytes() == local_.numel() * SizeOf(local_.dtype());
 }
 
 Tensor Wrap(Tensor local, const InternedLayout& layout, const DeviceMesh& mesh,
