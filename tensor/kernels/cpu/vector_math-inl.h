@@ -125,7 +125,7 @@ template <class D, class V = hn::Vec<D>>
 HWY_INLINE V GeluArgument(D d, V x) {
   using T = hn::TFromD<D>;
   const V x2 = hn::Mul(x, x);
-  const V factor = hn::MulAdd(x2, hn::Set(d, T(0.07135481282956478)),
+  const V factor = hn::MulAdd(x2, hn::Set(d, T(0.044715 * 1.5957691216057308)),
                               hn::Set(d, T(1.5957691216057308)));
   return hn::Mul(x, factor);
 }
@@ -140,9 +140,9 @@ template <class D, class V = hn::Vec<D>>
 HWY_INLINE V GeluDerivative(D d, V x) {
   using T = hn::TFromD<D>;
   const V s = Sigmoid(d, GeluArgument(d, x));
-  const V slope =
-      hn::MulAdd(hn::Mul(x, x), hn::Set(d, T(3 * 0.07135481282956478)),
-                 hn::Set(d, T(1.5957691216057308)));
+  const V slope = hn::MulAdd(hn::Mul(x, x),
+                             hn::Set(d, T(3 * 0.044715 * 1.5957691216057308)),
+                             hn::Set(d, T(1.5957691216057308)));
   const V change = hn::Mul(hn::Mul(s, hn::Sub(hn::Set(d, T(1)), s)), slope);
   return hn::MulAdd(x, change, s);
 }

@@ -1,0 +1,200 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "crosshatch/tensor/kernels/kernel_testutil.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <numeric>
+
+#include "crosshatch/base/thread_pool.h"
+#include "gtest/gtest.h"
+
+namespace crosshatch::kernel_test {
+namespace {
+
+constexpr int64_t kCanaries = 64;
+
+}  // namespace
+
+uint64_t Random::Next() {
+  // SplitMix64.
+  state_ += 0x9E3779B97F4A7C15u;
+  uint64_t z = state_;
+  z = (z ^ (z >> 30)) * 0xBF58476D1CE4E5B9u;
+  z = (z ^ (z >> 27)) * 0x94D049BB133111EBu;
+  return z ^ (z >> 31);
+}
+
+double Random::In(double low, double high) {
+  return low + (high - low) * static_cast<double>(Next() >> 52) / 4096.0;
+}
+
+KernelShape ShapeOf(const std::vector<int64_t>& sizes) {
+  KernelShape shape;
+  shape.ndim = static_cast<int>(sizes.size());
+  std::copy(sizes.begin(), sizes.end(), shape.sizes);
+  return shape;
+}
+
+Operand::Operand(DType dtype, std::vector<int64_t> sizes, LayoutKind layout)
+    : dtype_(dtype), sizes_(std::move(sizes)), strides_(sizes_.size()) {
+  const size_t ndim = sizes_.size();
+  std::vector<size_t> order(ndim);
+  std::iota(order.begin(), order.end(), size_t{0});
+  if (layout != LayoutKind::kTransposed) {
+    std::reverse(order.begin(), order.end());
+  }
+  // From the fastest dim to the slowest.
+  int64_t stride = layout == LayoutKind::kPadded ? 3 : 1;
+  bool is_inner = true;
+  for (size_t d : order) {
+    const bool broadcast =
+        (layout == LayoutKind::kBroadcastInner && is_inner) ||
+        (layout == LayoutKind::kBroadcastOuter && !is_inner);
+    strides_[d] = broadcast ? 0 : stride;
+    if (!broadcast) stride *= sizes_[d];
+    if (layout == LayoutKind::kPadded) stride += 5;
+    is_inner = false;
+  }
+  bytes_.assign(static_cast<size_t>((stride + 8) * SizeOf(dtype)),
+                std::byte{0xFF});
+  if (dtype == DType::kBool) {
+    std::fill(bytes_.begin(), bytes_.end(), std::byte{1});
+  }
+}
+
+Operand& Operand::Fill(Random& random, double low, double high) {
+  for (int64_t offset : reference::Offsets(shape(), strides_.data())) {
+    double value = random.In(low, high);
+    if (dtype_ == DType::kBool) value = random.Below(2) != 0 ? 1 : 0;
+    reference::WriteElement(data(), dtype_, offset, value);
+  }
+  return *this;
+}
+
+Operand& Operand::Set(const Reals& values) {
+  const auto offsets = reference::Offsets(shape(), strides_.data());
+  EXPECT_EQ(values.size(), offsets.size());
+  for (size_t i = 0; i < offsets.size(); ++i) {
+    reference::WriteElement(data(), dtype_, offsets[i], values[i]);
+  }
+  return *this;
+}
+
+KernelShape Operand::shape() const { return ShapeOf(sizes_); }
+
+KernelInput Operand::in() const {
+  KernelInput input = {data(), dtype_};
+  std::copy(strides_.begin(), strides_.end(), input.strides);
+  return input;
+}
+
+KernelOutput Operand::out() {
+  KernelOutput output = {data(), dtype_};
+  std::copy(strides_.begin(), strides_.end(), output.strides);
+  return output;
+}
+
+Reals Operand::Read() const { return reference::ReadAll(shape(), in()); }
+
+int64_t Operand::numel() const {
+  return std::accumulate(sizes_.begin(), sizes_.end(), int64_t{1},
+                         std::multiplies<>());
+}
+
+void RunOnPools(const std::vector<Operand*>& outputs,
+                absl::FunctionRef<void(KernelContext&)> kernel,
+                const std::string& what) {
+  static ThreadPool* const pools[] = {new ThreadPool(2), new ThreadPool(3)};
+  std::vector<std::vector<std::byte>> initial;
+  for (const Operand* output : outputs) initial.push_back(output->bytes());
+  KernelContext inline_context;
+  kernel(inline_context);
+  std::vector<std::vector<std::byte>> first;
+  for (const Operand* output : outputs) first.push_back(output->bytes());
+  for (ThreadPool* pool : pools) {
+    for (size_t i = 0; i < outputs.size(); ++i) {
+      outputs[i]->set_bytes(initial[i]);
+    }
+    KernelContext context;
+    context.pool = pool;
+    kernel(context);
+    for (size_t i = 0; i < outputs.size(); ++i) {
+      EXPECT_EQ(outputs[i]->bytes(), first[i])
+          << what << ": output " << i << " depends on the pool's width "
+          << pool->width();
+    }
+  }
+}
+
+void ExpectWithin(const Reals& actual, const Reals& expected,
+                  const Reals& bounds, DType dtype, const std::string& what) {
+  ASSERT_EQ(actual.size(), expected.size()) << what;
+  ASSERT_EQ(actual.size(), bounds.size()) << what;
+  // Where rounding overflows.
+  Real max_finite = std::numeric_limits<double>::max();
+  if (dtype == DType::kFloat32) max_finite = std::numeric_limits<float>::max();
+  if (dtype == DType::kBFloat16) max_finite = std::ldexp(Real(255), 120);
+  if (dtype == DType::kFloat16) max_finite = 65504;
+  const Real u = reference::UnitRoundoff(dtype);
+
+  size_t worst = 0;
+  Real worst_excess = -1;
+  Real worst_bound = 0;
+  for (size_t i = 0; i < actual.size(); ++i) {
+    const Real bound = bounds[i] * (1 + u) + u * std::abs(expected[i]) +
+                       reference::Smallest(dtype);
+    Real excess;
+    if (std::isnan(expected[i]) || std::isnan(actual[i])) {
+      excess = std::isnan(expected[i]) == std::isnan(actual[i])
+                   ? Real(0)
+                   : std::numeric_limits<Real>::infinity();
+    } else if (actual[i] == expected[i]) {
+      excess = 0;
+    } else if (std::isinf(actual[i]) &&
+               std::abs(expected[i]) * (1 + 4 * u) >= max_finite &&
+               std::signbit(actual[i]) == std::signbit(expected[i])) {
+      excess = 0;
+    } else {
+      const Real error = std::abs(actual[i] - expected[i]);
+      excess =
+          bound > 0 ? error / bound : std::numeric_limits<Real>::infinity();
+    }
+    if (excess > worst_excess) {
+      worst_excess = excess;
+      worst = i;
+      worst_bound = bound;
+    }
+  }
+  EXPECT_LE(worst_excess, 1)
+      << what << ": worst element " << worst << " of " << actual.size()
+      << ": expected " << expected[worst] << ", actual " << actual[worst]
+      << ", bound " << worst_bound;
+}
+
+DType ComputeDType(DType dtype) {
+  return SizeOf(dtype) == 2 ? DType::kFloat32 : dtype;
+}
+
+Real Gamma(DType dtype, int64_t n) {
+  const Real nu =
+      static_cast<Real>(n) * reference::UnitRoundoff(ComputeDType(dtype));
+  return nu / (1 - nu);
+}
+
+Workspace::Workspace(int64_t bytes)
+    : bytes_(bytes),
+      storage_(static_cast<size_t>(bytes + kCanaries + 64), std::byte{0xFF}) {
+  const auto address = reinterpret_cast<uintptr_t>(storage_.data());
+  data_ = storage_.data() + (64 - address % 64);
+}
+
+Workspace::~Workspace() {
+  const bool intact =
+      std::all_of(data_ + bytes_, storage_.data() + storage_.size(),
+                  [](std::byte b) { return b == std::byte{0xFF}; });
+  EXPECT_TRUE(intact) << "a kernel wrote behind its workspace of " << bytes_
+                      << " bytes";
+}
+
+}  // namespace crosshatch::kernel_test

@@ -1,0 +1,136 @@
+// SPDX-License-Identifier: Apache-2.0
+#ifndef CROSSHATCH_TENSOR_KERNELS_KERNEL_TESTUTIL_H_
+#define CROSSHATCH_TENSOR_KERNELS_KERNEL_TESTUTIL_H_
+
+/// \file
+/// What tests of kernels share: operands in many layouts, runs on pools of
+/// several widths, and comparison within derived bounds.
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "absl/functional/function_ref.h"
+#include "crosshatch/tensor/kernels/kernel_table.h"
+#include "crosshatch/tensor/kernels/reference/element.h"
+#include "crosshatch/tensor/stream.h"
+
+namespace crosshatch::kernel_test {
+
+using reference::Real;
+using reference::Reals;
+
+/// A generator with the same values everywhere.
+class Random {
+ public:
+  explicit Random(uint64_t seed) : state_(seed) {}
+  uint64_t Next();
+  /// Below `bound`.
+  int64_t Below(int64_t bound) {
+    return static_cast<int64_t>(Next() % static_cast<uint64_t>(bound));
+  }
+  /// In [low, high), a multiple of 2^-12 of the range.
+  double In(double low, double high);
+
+ private:
+  uint64_t state_;
+};
+
+enum class LayoutKind {
+  kContiguous,
+  kTransposed,      ///< Dims stored in reverse order.
+  kPadded,          ///< The inner dim has stride 3, outer ones have gaps.
+  kBroadcastInner,  ///< Inputs only: stride 0.
+  kBroadcastOuter,  ///< Inputs only: all strides but the inner one 0.
+};
+
+/// A buffer with sizes and strides; starts undefined-looking (all bytes 0xFF,
+/// which is NaN in every floating point dtype).
+class Operand {
+ public:
+  Operand(DType dtype, std::vector<int64_t> sizes,
+          LayoutKind layout = LayoutKind::kContiguous);
+
+  /// Fills with random values in [low, high) (integers for integer dtypes).
+  Operand& Fill(Random& random, double low, double high);
+  /// Fills, row-major, with values as many as elements.
+  Operand& Set(const Reals& values);
+
+  KernelInput in() const;
+  KernelOutput out();
+  KernelShape shape() const;
+  Reals Read() const;
+
+  void* data() { return bytes_.data(); }
+  const void* data() const { return bytes_.data(); }
+  DType dtype() const { return dtype_; }
+  const std::vector<int64_t>& sizes() const { return sizes_; }
+  int64_t stride(int d) const { return strides_[static_cast<size_t>(d)]; }
+  int64_t numel() const;
+  const std::vector<std::byte>& bytes() const { return bytes_; }
+  void set_bytes(const std::vector<std::byte>& bytes) { bytes_ = bytes; }
+
+  /// \name As the operands of row and attention kernels
+  /// @{
+  RowsInput rows() const { return {data(), strides_[0]}; }
+  RowsOutput rows_out() { return {data(), strides_[0]}; }
+  HeadsInput heads() const {
+    return {data(), strides_[0], strides_[1], strides_[2]};
+  }
+  HeadsOutput heads_out() {
+    return {data(), strides_[0], strides_[1], strides_[2]};
+  }
+  /// @}
+
+ private:
+  DType dtype_;
+  std::vector<int64_t> sizes_;
+  std::vector<int64_t> strides_;
+  std::vector<std::byte> bytes_;
+};
+
+KernelShape ShapeOf(const std::vector<int64_t>& sizes);
+
+/// Runs `kernel` on the calling thread, then on pools of several widths, from
+/// the same initial outputs, and expects the same bits each time.
+void RunOnPools(const std::vector<Operand*>& outputs,
+                absl::FunctionRef<void(KernelContext&)> kernel,
+                const std::string& what);
+
+/// Expects |actual - expected| <= bound for each element, where the result in
+/// the compute type may be off by `bound` and is then rounded to `dtype`.
+/// Infinities and NaN must agree. Reports the worst element.
+void ExpectWithin(const Reals& actual, const Reals& expected,
+                  const Reals& bounds, DType dtype, const std::string& what);
+
+/// gamma(n) = n u / (1 - n u): the error of n roundings in `dtype`'s compute
+/// type (float for 16-bit floats).
+Real Gamma(DType dtype, int64_t n);
+/// The dtype that elements of `dtype` are computed in.
+DType ComputeDType(DType dtype);
+
+inline constexpr DType kFloatDTypes[] = {DType::kFloat32, DType::kFloat64,
+                                         DType::kBFloat16, DType::kFloat16};
+inline constexpr DType kAllDTypes[] = {
+    DType::kFloat32, DType::kFloat64, DType::kBFloat16, DType::kFloat16,
+    DType::kInt32,   DType::kInt64,   DType::kUInt16,   DType::kBool};
+
+/// Memory for a kernel's workspace, aligned, with canaries behind it; the bytes
+/// asked for start as 0xFF.
+class Workspace {
+ public:
+  explicit Workspace(int64_t bytes);
+  /// Expects that nothing was written behind the workspace.
+  ~Workspace();
+  void* data() { return data_; }
+
+ private:
+  int64_t bytes_;
+  std::vector<std::byte> storage_;
+  std::byte* data_;
+};
+
+}  // namespace crosshatch::kernel_test
+
+#endif  // CROSSHATCH_TENSOR_KERNELS_KERNEL_TESTUTIL_H_
