@@ -18,21 +18,23 @@ Node::Node() = default;
 
 Node::~Node() {
   // A deep graph would overflow the stack if each node destroyed the next, so
-  // nodes that nobody else holds are taken apart one by one. What a derived
-  // class saved refers to nodes that edges_ still holds.
+  // nodes that nobody else holds are taken apart one by one. What a node saved
+  // refers to nodes of its edges too: those are held until it is gone.
+  if (edges_.empty()) return;
   std::vector<std::shared_ptr<Node>> dying;
-  const auto take = [&dying](Node& node) {
-    for (Edge& edge : node.edges_) {
+  const auto take = [&dying](absl::InlinedVector<Edge, 3> edges) {
+    for (Edge& edge : edges) {
       if (edge.node.use_count() == 1) dying.push_back(std::move(edge.node));
     }
-    node.edges_.clear();
   };
-  take(*this);
+  take(std::move(edges_));
   while (!dying.empty()) {
-    const std::shared_ptr<Node> node = std::move(dying.back());
+    std::shared_ptr<Node> node = std::move(dying.back());
     dying.pop_back();
-    // Edges first, so that the node's own destructor finds none.
-    take(*node);
+    absl::InlinedVector<Edge, 3> edges = std::move(node->edges_);
+    node->edges_.clear();
+    node.reset();
+    take(std::move(edges));
   }
 }
 
@@ -175,7 +177,8 @@ void GraphTies::TieWrite(const std::shared_ptr<Node>& node, const Tensor& dst) {
   // follows when it is asked for its own.
   std::shared_ptr<Node> write =
       meta.view_history->of_write(meta.base, dst, node);
-  write->edges_ = node->edges_;
+  write->edges_ = std::move(node->edges_);
+  node->edges_.clear();
   write->edges_[0] = GradEdge(meta.base);
   Number(*write);
   AutogradMeta& base_meta = Meta(meta.base);

@@ -40,6 +40,7 @@ RankContext::RankContext(const RankContextOptions& options)
       break;
     case Device::Kind::kMeta:
       allocator_ = MakeAccountingAllocator();
+      kernels_ = &CpuKernels();
       break;
     case Device::Kind::kCuda:
       CH_CHECK(false) << "no streams and memory for " << options.device;

@@ -70,7 +70,8 @@ class RankContext {
 
   ThreadPool& pool() { return pool_; }
   Allocator& allocator() { return *allocator_; }
-  /// The device's. Not in a dry run, which launches nothing.
+  /// The device's. A dry run launches none of them, and asks those of the CPU
+  /// how much memory they take.
   const KernelTable& kernels() const { return *kernels_; }
 
   /// The stream that ops are issued to.
