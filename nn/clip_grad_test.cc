@@ -182,8 +182,8 @@ TEST(ClipGradNormTest, NamesWhatIsNotFinite) {
               HasSubstr("the norm of the gradients is inf"));
   EXPECT_THAT(std::string(status.message()), HasSubstr("layers.0.bad"));
 
-  bad->set_grad(
-      FromValues<float>(Shape{1}, {std::numeric_limits<float>::quiet_NaN()}));
+  bad->set_grad(FromValues<float>(
+      Shape{2}, {std::numeric_limits<float>::quiet_NaN(), 1}));
   EXPECT_THAT(std::string(ClipGradNorm({bad.get()}, 1).status().message()),
               HasSubstr("the norm of the gradients is nan"));
   const auto reported =
