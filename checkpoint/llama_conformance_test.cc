@@ -135,13 +135,29 @@ absl::Status Train(const std::string& dir) {
   return absl::OkStatus();
 }
 
-class LlamaConformanceTest : public ::testing::TestWithParam<const char*> {};
+class LlamaConformanceTest : public ::testing::TestWithParam<const char*> {
+ protected:
+  static absl::Status Run(const LocalOptions& options) {
+    return RunLocal(
+        1,
+        [](World&) {
+          return Train(std::string("tests/conformance/llama/") + GetParam());
+        },
+        options);
+  }
+};
 
 TEST_P(LlamaConformanceTest, TrainsAsHuggingFaceDoes) {
-  const absl::Status status = RunLocal(1, [](World&) {
-    return Train(std::string("tests/conformance/llama/") + GetParam());
-  });
+  const absl::Status status = Run({});
   EXPECT_TRUE(status.ok()) << status;
+}
+
+// The same where streams delay their work at will.
+TEST_P(LlamaConformanceTest, WaitsForWhatItReads) {
+  for (const uint64_t seed : {1, 2}) {
+    const absl::Status status = Run({.adversarial_seed = seed});
+    EXPECT_TRUE(status.ok()) << "seed " << seed << ": " << status;
+  }
 }
 
 INSTANTIATE_TEST_SUITE_P(Cases, LlamaConformanceTest,
