@@ -195,6 +195,8 @@ void Random(const RandomArgs& args, KernelContext& context) {
   const auto loop = StridedLoop::Make(args.box, {local, global}, -1);
   if (loop.total() == 0) return;
   const int64_t inner = loop.inner();
+  // Not 1 where the box is one element wide.
+  const int64_t step = loop.inner_stride(1);
   const int64_t pieces = (inner + kPiece - 1) / kPiece;
   internal::ForRanges(
       context, loop.rows() * pieces, std::min(inner, kPiece) * 4,
@@ -204,9 +206,16 @@ void Random(const RandomArgs& args, KernelContext& context) {
           const RowCursor cursor(loop, unit / pieces);
           const int64_t start = unit % pieces * kPiece;
           const int64_t count = std::min(kPiece, inner - start);
-          Generate(generator,
-                   static_cast<uint64_t>(first + cursor.offset(1) + start),
-                   buffer, count);
+          const auto element = static_cast<uint64_t>(
+              first + cursor.offset(1) + start * step);
+          if (step == 1) {
+            Generate(generator, element, buffer, count);
+          } else {
+            for (int64_t i = 0; i < count; ++i) {
+              buffer[i] =
+                  One(generator, element + static_cast<uint64_t>(i * step));
+            }
+          }
           StoreRun(buffer,
                    internal::ElementAt(args.out, args.dtype,
                                        cursor.offset(0) + start),
