@@ -261,8 +261,9 @@ void BinaryRun(BinaryOp op, T alpha, T* to, int64_t count, const T* a,
       return run([&](auto d, auto x, auto y)
                      HWY_ATTR { return one_or_zero(d, hn::Eq(x, y)); });
     case BinaryOp::kNotEqual:
-      return run([&](auto d, auto x, auto y)
-                     HWY_ATTR { return one_or_zero(d, hn::Ne(x, y)); });
+      return run([&](auto d, auto x, auto y) HWY_ATTR {
+        return one_or_zero(d, hn::Not(hn::Eq(x, y)));
+      });
     case BinaryOp::kLess:
       return run([&](auto d, auto x, auto y)
                      HWY_ATTR { return one_or_zero(d, hn::Lt(x, y)); });

@@ -316,6 +316,42 @@ TEST(PointwiseTest, BinaryOpsTakeAnyStrides) {
   }
 }
 
+TEST(PointwiseTest, BinaryOpsOfSpecialValues) {
+  const Reals values = {0, -0.0L, 1, kInf, -kInf, kNan};
+  for (DType dtype : {DType::kFloat32, DType::kFloat64, DType::kBFloat16}) {
+    for (BinaryOp op :
+         {BinaryOp::kAdd, BinaryOp::kMul, BinaryOp::kMax, BinaryOp::kMin,
+          BinaryOp::kEqual, BinaryOp::kNotEqual, BinaryOp::kLess,
+          BinaryOp::kLessEqual, BinaryOp::kGreater, BinaryOp::kGreaterEqual,
+          BinaryOp::kReluBackward}) {
+      const auto n = static_cast<int64_t>(values.size());
+      Operand a(dtype, {n}), b(dtype, {n});
+      a.Set(values);
+      b.Set(values);
+      const bool compares =
+          op >= BinaryOp::kEqual && op <= BinaryOp::kGreaterEqual;
+      Operand out(compares ? DType::kBool : dtype, {n, n});
+      BinaryArgs args;
+      args.op = op;
+      args.shape = out.shape();
+      args.a = {a.data(), dtype, {1, 0}};
+      args.b = {b.data(), dtype, {0, 1}};
+      args.out = out.out();
+      KernelContext context;
+      CpuKernels().binary(args, context);
+      Reals expected;
+      for (Real x : values) {
+        for (Real y : values) {
+          expected.push_back(reference::Binary(op, x, y, 1));
+        }
+      }
+      ExpectWithin(
+          out.Read(), expected, Reals(expected.size(), 0), out.dtype(),
+          "special values of binary " + std::to_string(static_cast<int>(op)));
+    }
+  }
+}
+
 TEST(PointwiseTest, LargeOperandsSplitAmongThreads) {
   TestBinary(BinaryOp::kAdd, DType::kFloat32, {1000, 333},
              LayoutKind::kContiguous, LayoutKind::kBroadcastOuter,

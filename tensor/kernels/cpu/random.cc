@@ -206,8 +206,8 @@ void Random(const RandomArgs& args, KernelContext& context) {
           const RowCursor cursor(loop, unit / pieces);
           const int64_t start = unit % pieces * kPiece;
           const int64_t count = std::min(kPiece, inner - start);
-          const auto element = static_cast<uint64_t>(
-              first + cursor.offset(1) + start * step);
+          const auto element =
+              static_cast<uint64_t>(first + cursor.offset(1) + start * step);
           if (step == 1) {
             Generate(generator, element, buffer, count);
           } else {

@@ -110,7 +110,7 @@ struct MaxOp : SumOp {
   }
   template <class V>
   static HWY_INLINE V CombineV(V a, V b) {
-    return hn::IfThenElse(hn::Or(hn::Ne(a, a), hn::Gt(a, b)), a, b);
+    return hn::IfThenElse(hn::Or(hn::IsNaN(a), hn::Gt(a, b)), a, b);
   }
 };
 struct MinOp : SumOp {
@@ -125,7 +125,7 @@ struct MinOp : SumOp {
   }
   template <class V>
   static HWY_INLINE V CombineV(V a, V b) {
-    return hn::IfThenElse(hn::Or(hn::Ne(a, a), hn::Lt(a, b)), a, b);
+    return hn::IfThenElse(hn::Or(hn::IsNaN(a), hn::Lt(a, b)), a, b);
   }
 };
 

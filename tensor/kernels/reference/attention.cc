@@ -1,0 +1,171 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "crosshatch/tensor/kernels/reference/attention.h"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+
+namespace crosshatch::reference {
+namespace {
+
+/// One tensor [B, T, H, D].
+struct Heads {
+  Reals values;
+  int64_t time, heads, dim;
+
+  size_t Index(int64_t b, int64_t t, int64_t h, int64_t d) const {
+    return static_cast<size_t>(((b * time + t) * heads + h) * dim + d);
+  }
+  Real operator()(int64_t b, int64_t t, int64_t h, int64_t d) const {
+    return values[Index(b, t, h, d)];
+  }
+  Real& at(int64_t b, int64_t t, int64_t h, int64_t d) {
+    return values[Index(b, t, h, d)];
+  }
+};
+
+Heads Read(const HeadsInput& x, DType dtype, int64_t batch, int64_t time,
+           int64_t heads, int64_t dim) {
+  return {ReadHeads(x, dtype, batch, time, heads, dim), time, heads, dim};
+}
+Heads Zeros(int64_t batch, const Heads& like) {
+  return {Reals(static_cast<size_t>(batch * like.time * like.heads * like.dim)),
+          like.time, like.heads, like.dim};
+}
+
+struct Inputs {
+  Heads q, k, v;
+};
+Inputs ReadInputs(const AttentionArgs& args) {
+  return {Read(args.q, args.dtype, args.batch, args.q_len, args.q_heads,
+               args.head_dim),
+          Read(args.k, args.dtype, args.batch, args.kv_len, args.kv_heads,
+               args.head_dim),
+          Read(args.v, args.dtype, args.batch, args.kv_len, args.kv_heads,
+               args.head_dim)};
+}
+
+/// Probabilities of the keys that query i sees.
+struct Row {
+  Reals p;
+  Real logsumexp;
+  Real magnitude;
+};
+Row Probabilities(const AttentionArgs& args, const Inputs& in, int64_t b,
+                  int64_t h, int64_t i) {
+  const int64_t kv_head = h / (args.q_heads / args.kv_heads);
+  const auto scale = static_cast<Real>(args.scale);
+  Row row;
+  row.magnitude = 0;
+  Real max = -std::numeric_limits<Real>::infinity();
+  for (int64_t j = 0; j < args.kv_len; ++j) {
+    if (args.causal && j > i + args.kv_len - args.q_len) break;
+    Real score = 0;
+    Real magnitude = 0;
+    for (int64_t d = 0; d < args.head_dim; ++d) {
+      const Real product = scale * in.q(b, i, h, d) * in.k(b, j, kv_head, d);
+      score += product;
+      magnitude += std::abs(product);
+    }
+    row.p.push_back(score);
+    row.magnitude = std::max(row.magnitude, magnitude);
+    max = std::max(max, score);
+  }
+  Real sum = 0;
+  for (Real& p : row.p) sum += p = std::exp(p - max);
+  for (Real& p : row.p) p /= sum;
+  row.logsumexp = row.p.empty() ? max : max + std::log(sum);
+  return row;
+}
+
+}  // namespace
+
+Reals ReadHeads(const HeadsInput& x, DType dtype, int64_t batch, int64_t time,
+                int64_t heads, int64_t dim) {
+  const KernelShape shape = {4, {batch, time, heads, dim}};
+  const int64_t strides[] = {x.batch_stride, x.time_stride, x.head_stride, 1};
+  Reals values;
+  for (int64_t offset : Offsets(shape, strides)) {
+    values.push_back(ReadElement(x.data, dtype, offset));
+  }
+  return values;
+}
+
+Attention AttentionForward(const AttentionArgs& args) {
+  const Inputs in = ReadInputs(args);
+  Heads out = Zeros(args.batch, in.q);
+  Heads magnitudes = out;
+  Attention result;
+  for (int64_t b = 0; b < args.batch; ++b) {
+    for (int64_t h = 0; h < args.q_heads; ++h) {
+      const int64_t kv_head = h / (args.q_heads / args.kv_heads);
+      for (int64_t i = 0; i < args.q_len; ++i) {
+        const Row row = Probabilities(args, in, b, h, i);
+        result.logsumexp.push_back(row.logsumexp);
+        result.score_magnitude =
+            std::max(result.score_magnitude, row.magnitude);
+        for (size_t j = 0; j < row.p.size(); ++j) {
+          for (int64_t d = 0; d < args.head_dim; ++d) {
+            const Real term =
+                row.p[j] * in.v(b, static_cast<int64_t>(j), kv_head, d);
+            out.at(b, i, h, d) += term;
+            magnitudes.at(b, i, h, d) += std::abs(term);
+          }
+        }
+      }
+    }
+  }
+  result.out = std::move(out.values);
+  result.out_magnitudes = std::move(magnitudes.values);
+  return result;
+}
+
+AttentionGradients AttentionBackward(const AttentionBackwardArgs& all) {
+  const AttentionArgs& args = all.forward;
+  const Inputs in = ReadInputs(args);
+  const Heads grad = Read(all.grad, args.dtype, args.batch, args.q_len,
+                          args.q_heads, args.head_dim);
+  Heads dq = Zeros(args.batch, in.q), dq_size = dq;
+  Heads dk = Zeros(args.batch, in.k), dk_size = dk;
+  Heads dv = dk, dv_size = dk;
+  const auto scale = static_cast<Real>(args.scale);
+  for (int64_t b = 0; b < args.batch; ++b) {
+    for (int64_t h = 0; h < args.q_heads; ++h) {
+      const int64_t g = h / (args.q_heads / args.kv_heads);
+      for (int64_t i = 0; i < args.q_len; ++i) {
+        const Row row = Probabilities(args, in, b, h, i);
+        const auto visible = static_cast<int64_t>(row.p.size());
+        Reals dp(row.p.size()), dp_size(row.p.size());
+        Real delta = 0, delta_size = 0;
+        for (int64_t j = 0; j < visible; ++j) {
+          const auto at = static_cast<size_t>(j);
+          for (int64_t d = 0; d < args.head_dim; ++d) {
+            const Real term = grad(b, i, h, d) * in.v(b, j, g, d);
+            dp[at] += term;
+            dp_size[at] += std::abs(term);
+          }
+          delta += row.p[at] * dp[at];
+          delta_size += row.p[at] * dp_size[at];
+        }
+        for (int64_t j = 0; j < visible; ++j) {
+          const auto at = static_cast<size_t>(j);
+          const Real ds = row.p[at] * (dp[at] - delta) * scale;
+          const Real ds_size = row.p[at] * (dp_size[at] + delta_size) * scale;
+          for (int64_t d = 0; d < args.head_dim; ++d) {
+            const Real gradient = grad(b, i, h, d);
+            dv.at(b, j, g, d) += row.p[at] * gradient;
+            dv_size.at(b, j, g, d) += row.p[at] * std::abs(gradient);
+            dq.at(b, i, h, d) += ds * in.k(b, j, g, d);
+            dq_size.at(b, i, h, d) += ds_size * std::abs(in.k(b, j, g, d));
+            dk.at(b, j, g, d) += ds * in.q(b, i, h, d);
+            dk_size.at(b, j, g, d) += ds_size * std::abs(in.q(b, i, h, d));
+          }
+        }
+      }
+    }
+  }
+  return {dq.values,      dq_size.values, dk.values,
+          dk_size.values, dv.values,      dv_size.values};
+}
+
+}  // namespace crosshatch::reference
