@@ -1,0 +1,215 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "crosshatch/tensor/ops/matmul.h"
+
+#include <cmath>
+#include <tuple>
+#include <vector>
+
+#include "crosshatch/tensor/autograd.h"
+#include "crosshatch/tensor/creation.h"
+#include "crosshatch/tensor/gradcheck_testutil.h"
+#include "crosshatch/tensor/ops/view.h"
+#include "crosshatch/tensor/rank_context.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+namespace crosshatch {
+namespace {
+
+using ::testing::Each;
+using ::testing::ElementsAre;
+
+/// The product by its definition, in row-major f64.
+std::vector<double> SlowMatMul(const Tensor& a, const Tensor& b,
+                               const MatMulSpec& spec) {
+  const Tensor x = spec.transpose_a ? Transpose(a, -1, -2) : a;
+  const Tensor y = spec.transpose_b ? Transpose(b, -1, -2) : b;
+  const int64_t m = x.size(-2), k = x.size(-1), n = y.size(-1);
+  const ShapeView xs = x.sizes(), ys = y.sizes();
+  Shape batch = BroadcastShapes(xs.subspan(0, xs.size() - 2),
+                                ys.subspan(0, ys.size() - 2), "test");
+  const auto expand = [&](const Tensor& t) {
+    Shape sizes = batch;
+    sizes.push_back(t.size(-2));
+    sizes.push_back(t.size(-1));
+    return Expand(t, sizes).ToVector<double>();
+  };
+  const std::vector<double> xv = expand(x), yv = expand(y);
+  const int64_t batches = NumElements(batch);
+  std::vector<double> out(
+      static_cast<size_t>((spec.sum_batch ? 1 : batches) * m * n), 0);
+  for (int64_t b_ = 0; b_ < batches; ++b_) {
+    for (int64_t i = 0; i < m; ++i) {
+      for (int64_t j = 0; j < n; ++j) {
+        for (int64_t p = 0; p < k; ++p) {
+          const int64_t o = ((spec.sum_batch ? 0 : b_) * m + i) * n + j;
+          out[static_cast<size_t>(o)] +=
+              xv[static_cast<size_t>((b_ * m + i) * k + p)] *
+              yv[static_cast<size_t>((b_ * k + p) * n + j)];
+        }
+      }
+    }
+  }
+  return out;
+}
+
+struct BatchCase {
+  Shape a;
+  Shape b;
+};
+
+Shape With(Shape batch, int64_t rows, int64_t cols) {
+  batch.push_back(rows);
+  batch.push_back(cols);
+  return batch;
+}
+
+// Inputs are of multiples of 1/997 in [-1, 1] up to k = 15 terms.
+constexpr double kTolerance = 1e-14;
+
+void CheckProduct(const BatchCase& batch, const MatMulSpec& spec,
+                  TestLayout layout, int64_t m, int64_t k, int64_t n) {
+  const Tensor a = MakeInput(
+      RandomInput(spec.transpose_a ? With(batch.a, k, m) : With(batch.a, m, k),
+                  3),
+      layout);
+  const Tensor b = MakeInput(
+      RandomInput(spec.transpose_b ? With(batch.b, n, k) : With(batch.b, k, n),
+                  4),
+      layout);
+  const Tensor out = MatMul(a, b, spec);
+  const std::vector<double> expected = SlowMatMul(a, b, spec);
+  const std::vector<double> got = out.ToVector<double>();
+  ASSERT_EQ(got.size(), expected.size());
+  for (size_t i = 0; i < got.size(); ++i) {
+    ASSERT_NEAR(got[i], expected[i], kTolerance)
+        << a.Describe() << b.Describe() << spec.transpose_a << spec.transpose_b
+        << spec.sum_batch << static_cast<int>(layout);
+  }
+  // Into memory that is there, strided too.
+  for (TestLayout dst_layout :
+       {TestLayout::kContiguous, TestLayout::kReversed}) {
+    TestInput old = {out.sizes(), std::vector<double>(got.size(), 1)};
+    const Tensor dst = MakeInput(old, dst_layout);
+    MatMulInto(dst, a, b, spec, /*accumulate=*/true);
+    std::vector<double> sums = dst.ToVector<double>();
+    for (size_t i = 0; i < sums.size(); ++i) {
+      ASSERT_NEAR(sums[i], 1 + expected[i], kTolerance);
+    }
+    MatMulInto(dst, a, b, spec, /*accumulate=*/false);
+    sums = dst.ToVector<double>();
+    for (size_t i = 0; i < sums.size(); ++i) {
+      ASSERT_NEAR(sums[i], expected[i], kTolerance);
+    }
+  }
+}
+
+TEST(MatMulTest, MatchesTheDefinition) {
+  const std::vector<BatchCase> batches = {
+      {{}, {}},         {{2}, {}},     {{}, {2}},        {{2}, {2}},
+      {{2, 3}, {}},     {{2, 3}, {3}}, {{2, 1}, {1, 3}}, {{2, 3}, {2, 3}},
+      {{1, 1}, {1, 1}}, {{0}, {}},     {{0}, {0}},
+  };
+  for (const BatchCase& batch : batches) {
+    for (bool transpose_a : {false, true}) {
+      for (bool transpose_b : {false, true}) {
+        for (bool sum_batch : {false, true}) {
+          if (sum_batch && batch.a != batch.b) continue;
+          for (TestLayout layout :
+               {TestLayout::kContiguous, TestLayout::kEveryOther,
+                TestLayout::kReversed}) {
+            const MatMulSpec spec = {transpose_a, transpose_b, sum_batch};
+            CheckProduct(batch, spec, layout, 3, 5, 2);
+            CheckProduct(batch, spec, layout, 1, 1, 1);
+            CheckProduct(batch, spec, layout, 2, 0, 3);
+            CheckProduct(batch, spec, layout, 0, 2, 3);
+          }
+        }
+      }
+    }
+  }
+}
+
+TEST(MatMulTest, FoldsTheBatchOfALinearLayerWithoutCopies) {
+  RankContext& context = RankContext::Current();
+  const Tensor x = Ones({2, 3, 4}).set_requires_grad(true);
+  const Tensor w = Ones({5, 4}).set_requires_grad(true);
+  const int64_t before = context.copied_bytes();
+  const Tensor y = Linear(x, w);
+  ASSERT_TRUE(Backward(y, {.gradient = Ones({2, 3, 5})}).ok());
+  EXPECT_THAT(w.grad().ToVector<float>(), Each(6));
+  EXPECT_THAT(x.grad().ToVector<float>(), Each(5));
+  EXPECT_EQ(context.copied_bytes(), before);
+}
+
+TEST(MatMulTest, HasGradients) {
+  const std::vector<BatchCase> batches = {{{}, {}},   {{2}, {}},     {{}, {2}},
+                                          {{2}, {2}}, {{2, 1}, {3}}, {{0}, {}}};
+  for (const BatchCase& batch : batches) {
+    for (bool transpose_a : {false, true}) {
+      for (bool transpose_b : {false, true}) {
+        for (bool sum_batch : {false, true}) {
+          if (sum_batch && batch.a != batch.b) continue;
+          const MatMulSpec spec = {transpose_a, transpose_b, sum_batch};
+          const Shape a =
+              transpose_a ? With(batch.a, 2, 3) : With(batch.a, 3, 2);
+          const Shape b =
+              transpose_b ? With(batch.b, 2, 2) : With(batch.b, 2, 2);
+          EXPECT_TRUE(Gradcheck(
+              [&](TensorSpan in) { return MatMul(in[0], in[1], spec); },
+              {RandomInput(a, 1), RandomInput(b, 2)}))
+              << ToString(a) << ToString(b) << transpose_a << transpose_b
+              << sum_batch;
+        }
+      }
+    }
+  }
+}
+
+TEST(MatMulTest, HasSecondDerivatives) {
+  EXPECT_TRUE(GradGradcheck(
+      [](TensorSpan in) { return MatMul(in[0], in[1], false, true); },
+      {RandomInput({2, 2, 3}, 1), RandomInput({2, 3}, 2)}));
+}
+
+TEST(MatMulTest, OfOneMatrixWithItself) {
+  EXPECT_TRUE(
+      Gradcheck([](TensorSpan in) { return MatMul(in[0], in[0], false, true); },
+                {RandomInput({3, 2}, 1)}));
+}
+
+TEST(LinearTest, AddsTheBias) {
+  const TensorFunction fn = [](TensorSpan in) {
+    return Linear(in[0], in[1], in[2]);
+  };
+  EXPECT_TRUE(Gradcheck(fn, {RandomInput({2, 2, 3}, 1), RandomInput({4, 3}, 2),
+                             RandomInput({4}, 3)}));
+  EXPECT_THAT(
+      Linear(Ones({1, 2}), Ones({2, 2}), Full({2}, 3)).ToVector<float>(),
+      ElementsAre(5, 5));
+}
+
+TEST(MatMulTest, NarrowsInputsIntoWideDestinations) {
+  for (DType dtype : {kBFloat16, kFloat16}) {
+    const Tensor a = Full({2, 3}, 2, dtype);
+    const Tensor dst = Full({2, 2}, 0.5);
+    MatMulInto(dst, a, Transpose(a, 0, 1), {}, /*accumulate=*/true);
+    EXPECT_THAT(dst.ToVector<float>(), Each(12.5));
+    EXPECT_EQ(MatMul(a, a, false, true).dtype(), dtype);
+  }
+}
+
+TEST(MatMulTest, RefusesWhatDoesNotFit) {
+  EXPECT_DEATH(MatMul(Ones({2, 3}), Ones({2, 3})),
+               "matmul of \\[2, 3\\] and \\[2, 3\\]: 3 against 2");
+  EXPECT_DEATH(MatMul(Ones({3}), Ones({3, 2})), "at least 2 dims");
+  EXPECT_DEATH(MatMul(Ones({2, 2}), Ones({2, 2}, kFloat64)), "dtypes differ");
+  EXPECT_DEATH(MatMul(Ones({2, 2, 2}), Ones({3, 2, 2})), "matmul");
+  EXPECT_DEATH(MatMul(Ones({2, 2, 2}), Ones({2, 2}), {.sum_batch = true}),
+               "batch dims to sum over differ");
+  EXPECT_DEATH(MatMulInto(Ones({3, 3}), Ones({2, 2}), Ones({2, 2}), {}, false),
+               "matmul_into: .*\\[3, 3\\]");
+}
+
+}  // namespace
+}  // namespace crosshatch
