@@ -62,7 +62,8 @@ std::vector<Tensor> RunProgram(DType dtype) {
     const Tensor v = Projection(h, wv, kKvHeads);
     x = Add(x, Flatten(CausalAttention(q, k, v, 0.4), 2));
     const Tensor n = LayerNorm(x, norm, bias, 1e-5);
-    AddInPlace(x, Linear(SwiGlu(Linear(n, gate), Linear(n, up)), down));
+    x = Add(x, Linear(SwiGlu(Linear(n, gate), Linear(n, up)), down, bias));
+    AddInPlace(x, norm, 0.1);
     CopyInPlace(Select(x, 1, 0), Mean(x.Detach(), {1}));
     const Tensor y =
         Cat({Tanh(Slice(x, -1, 0, 3)), Gelu(Slice(x, -1, 3, 99))}, -1);
