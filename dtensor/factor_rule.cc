@@ -79,8 +79,10 @@ class Solver {
       const DimSharding& split = call_.inputs[input].layout.sharding(d);
       const Factor& factor = rule_.factors[dim.factor];
       if (split.axes.empty() || factor.whole) continue;
-      const DimSharding candidate = {split.axes,
-                                     (split.unit + dim.width - 1) / dim.width};
+      DimSharding candidate = split;
+      candidate.unit = (split.unit + dim.width - 1) / dim.width;
+      if (Wide(dim.factor)) DropFineAxes(candidate);
+      if (candidate.axes.empty()) continue;
       auto& list = candidates_[dim.factor];
       const bool known =
           std::any_of(list.begin(), list.end(), [&](const DimSharding& c) {

@@ -10,6 +10,7 @@
 #include "crosshatch/comm/communicator.h"
 #include "crosshatch/dtensor/segments.h"
 #include "crosshatch/tensor/creation.h"
+#include "crosshatch/tensor/ops/cast.h"
 #include "crosshatch/tensor/ops/in_place.h"
 #include "crosshatch/tensor/rank_context.h"
 
@@ -48,6 +49,14 @@ Tensor RunLocal(const RedistributeStep& step, const PreparedPlan::Step& part,
                              ViewOf(source, part.boxes.sends[0])});
   }
   return destination;
+}
+
+// Whether several elements are one in memory.
+bool Repeats(const Tensor& t) {
+  for (int d = 0; d < t.ndim(); ++d) {
+    if (t.size(d) > 1 && t.strides()[d] == 0) return true;
+  }
+  return false;
 }
 
 Collective CollectiveOf(const RedistributeStep& step,
@@ -135,6 +144,8 @@ Tensor Execute(const PreparedPlan& plan, const Tensor& local,
       current = RunLocal(step, part, current);
       continue;
     }
+    // A collective reads each element of memory once.
+    if (Repeats(current)) current = CloneOp().Forward({current})[0];
     Tensor destination = Empty(part.sizes, current.dtype());
     // Empty lists: no member of the group has anything to reduce.
     if (!part.boxes.sends.empty()) {

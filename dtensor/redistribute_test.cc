@@ -39,7 +39,11 @@ void CheckAllPairs(const std::vector<int>& shape,
                    const std::vector<Shape>& sizes_list) {
   std::mutex mutex;
   // By pair: what the plan says, and the most that a rank received.
-  std::vector<std::pair<int64_t, int64_t>> bytes;
+  struct Moved {
+    RedistributeCost planned;
+    int64_t received = 0;
+  };
+  std::vector<Moved> moved;
   OnMesh(shape, [&](const DeviceMesh& mesh, Complaints& complaints) {
     size_t pair = 0;
     for (const Shape& sizes : sizes_list) {
@@ -57,9 +61,9 @@ void CheckAllPairs(const std::vector<int>& shape,
           {
             const auto plan = PlanRedistribute(from, to, sizes, 4);
             std::lock_guard<std::mutex> lock(mutex);
-            if (bytes.size() <= pair) bytes.resize(pair + 1);
-            bytes[pair].first = plan->cost.bytes;
-            bytes[pair].second = std::max(bytes[pair].second, received);
+            if (moved.size() <= pair) moved.resize(pair + 1);
+            moved[pair].planned = plan->cost;
+            moved[pair].received = std::max(moved[pair].received, received);
           }
           ++pair;
           if (LayoutOf(y) != to) complaints.Add("layout");
@@ -78,7 +82,14 @@ void CheckAllPairs(const std::vector<int>& shape,
       }
     }
   });
-  for (const auto& [planned, received] : bytes) EXPECT_EQ(planned, received);
+  for (const Moved& pair : moved) {
+    // Of several steps, each may have another rank that receives most.
+    if (pair.planned.launches <= 1) {
+      EXPECT_EQ(pair.planned.bytes, pair.received);
+    } else {
+      EXPECT_GE(pair.planned.bytes, pair.received);
+    }
+  }
 }
 
 TEST(Redistribute, IsRightBetweenAllLayoutsOfTwoRanks) {
