@@ -1,0 +1,298 @@
+// SPDX-License-Identifier: Apache-2.0
+
+/// \file
+/// Trains a small model as train_lm does and compares what every rank moved and
+/// copied with the formula of docs/communication.md, which prints the part
+/// between [formula] and [/formula].
+
+#include <algorithm>
+#include <cstdint>
+#include <fstream>
+#include <map>
+#include <ostream>
+#include <string>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "crosshatch/comm/world.h"
+#include "crosshatch/examples/metrics.h"
+#include "crosshatch/examples/token_source.h"
+#include "crosshatch/examples/train.h"
+#include "crosshatch/examples/train_options.h"
+#include "crosshatch/tensor/rank_context.h"
+#include "gtest/gtest.h"
+
+namespace crosshatch {
+namespace {
+
+using examples::TrainOptions;
+
+struct Case {
+  std::string name;
+  /// Ranks of replicate, fsdp and tp; 0 for an axis that the mesh lacks.
+  int replicate, fsdp, tp;
+  int64_t batch, length;
+  int64_t dim, layers, heads, kv_heads, ffn, vocab;
+  DType dtype;
+};
+
+void PrintTo(const Case& c, std::ostream* out) { *out << c.name; }
+
+/// Calls and bytes, by "axes collective".
+struct Count {
+  int64_t calls = 0;
+  int64_t bytes = 0;
+};
+using Counts = std::map<std::string, Count>;
+
+// [formula]
+// How many of n elements part i of k holds.
+int64_t Part(int64_t n, int64_t k, int64_t i) {
+  const int64_t chunk = (n + k - 1) / k;
+  return std::min(n, (i + 1) * chunk) - std::min(n, i * chunk);
+}
+
+// What rank i of k receives when n elements are all-reduced: the others'
+// summands of its piece, then the others' pieces.
+int64_t AllReduced(int64_t n, int64_t k, int64_t i) {
+  const int64_t piece = n * (i + 1) / k - n * i / k;
+  return (k - 1) * piece + (n - piece);
+}
+
+// A parameter of a tp rank: FSDP splits the rows.
+struct Matrix {
+  int64_t rows, columns;
+};
+using Group = std::vector<Matrix>;
+
+struct Formula {
+  // Ranks R of replicate, F of fsdp and T of tp, and this rank's place.
+  int64_t R, F, T, r, f, t;
+  // Batch, positions, width, blocks, query and key heads, inner width,
+  // vocabulary.
+  int64_t B, L, D, N, H, K, M, V;
+  // Bytes of an element of the compute dtype. Master weights and gradients
+  // have 4.
+  int64_t e;
+  std::string data_axes, all_axes;  // E.g. "fsdp" and "fsdp,tp".
+  bool has_replicate, has_tp;
+
+  // Parameters of a block and of the root as this tp rank holds them: whole
+  // groups of query heads with their key head, rows of the vocabulary.
+  Group Block() const {
+    const int64_t keys = Part(K, T, t) * (D / H);
+    const int64_t queries = keys * (H / K);
+    const int64_t inner = Part(M, T, t);
+    return {{D, 1}, {queries, D}, {keys, D},  {keys, D}, {D, queries},
+            {D, 1}, {inner, D},   {inner, D}, {D, inner}};
+  }
+  Group Root() const {
+    const int64_t rows = Part(V, T, t);
+    return {{rows, D}, {D, 1}, {rows, D}};
+  }
+
+  Counts Step() const {
+    Counts counts;
+    const auto add = [&](const std::string& axes, const char* collective,
+                         int64_t calls, int64_t bytes) {
+      if (calls == 0) return;
+      Count& count = counts[axes + " " + collective];
+      count.calls += calls;
+      count.bytes += calls * bytes;
+    };
+
+    // FSDP. A block is gathered in forward and again in backward; the root
+    // stays gathered in between.
+    const auto shard = [&](const Group& group, int64_t calls, int64_t gathers) {
+      int64_t full = 0;
+      int64_t mine = 0;
+      for (const Matrix& m : group) {
+        full += m.rows * m.columns;
+        mine += Part(m.rows, F, f) * m.columns;
+      }
+      add("fsdp", "all_gather", calls * gathers, (full - mine) * e);
+      add("fsdp", "reduce_scatter", calls, (F - 1) * mine * 4);
+      if (has_replicate) {
+        add("replicate", "all_reduce", calls, AllReduced(mine, R, r) * 4);
+      }
+    };
+    shard(Block(), N, 2);
+    shard(Root(), 1, 1);
+
+    // Tensor parallelism. Between blocks a rank holds its positions of the
+    // residual stream. It gathers all of them before the attention, the MLP and
+    // the output, and scatters sums after the embedding, the attention and the
+    // MLP; in backward each gather is a scatter and each scatter a gather.
+    const int64_t rows = Part(Part(B, R, r), F, f);
+    if (has_tp) {
+      const int64_t whole = rows * L * D;
+      const int64_t mine = rows * Part(L, T, t) * D;
+      const int64_t times = whole == 0 || T == 1 ? 0 : 2 * (2 * N + 1);
+      add("tp", "all_gather", times, (whole - mine) * e);
+      add("tp", "reduce_scatter", times, (T - 1) * mine * e);
+      // The weights of the norms saw these positions only: their gradients are
+      // summed.
+      add("tp", "all_reduce", T == 1 ? 0 : 2 * N + 1, AllReduced(D, T, t) * e);
+      // Cross entropy of logits that are split by vocabulary: the maximum of
+      // each row, then its sum of exponentials and the target's logit.
+      if (rows > 0) {
+        add("tp", "all_reduce", 1, AllReduced(rows * L, T, t) * 4);
+        add("tp", "all_reduce", 1, AllReduced(2 * rows * L, T, t) * 4);
+      }
+    }
+
+    // The loss over the ranks that split the batch, the norm over all: one
+    // float64 each.
+    const int64_t data = r * F + f;
+    add(data_axes, "all_reduce", 1, AllReduced(1, R * F, data) * 8);
+    add(all_axes, "all_reduce", 1, AllReduced(1, R * F * T, data * T + t) * 8);
+    return counts;
+  }
+
+  // Gathered parameters start at multiples of 16 elements.
+  int64_t GatheredBytes(const Group& group) const {
+    int64_t elements = 0;
+    for (const Matrix& m : group) {
+      elements += (m.rows * m.columns + 15) / 16 * 16;
+    }
+    return elements * e;
+  }
+  // The root, the block that computes and the one gathered ahead.
+  int64_t PeakOfGathered() const {
+    return GatheredBytes(Root()) +
+           std::min<int64_t>(N, 2) * GatheredBytes(Block());
+  }
+};
+// [/formula]
+
+Formula FormulaOf(const Case& c, int rank) {
+  Formula formula;
+  formula.R = std::max(c.replicate, 1);
+  formula.F = c.fsdp;
+  formula.T = std::max(c.tp, 1);
+  formula.t = rank % formula.T;
+  formula.f = rank / formula.T % formula.F;
+  formula.r = rank / formula.T / formula.F;
+  formula.B = c.batch;
+  formula.L = c.length;
+  formula.D = c.dim;
+  formula.N = c.layers;
+  formula.H = c.heads;
+  formula.K = c.kv_heads;
+  formula.M = c.ffn;
+  formula.V = c.vocab;
+  formula.e = SizeOf(c.dtype);
+  formula.has_replicate = c.replicate > 0;
+  formula.has_tp = c.tp > 0;
+  formula.data_axes = c.replicate > 0 ? "replicate,fsdp" : "fsdp";
+  formula.all_axes = formula.data_axes + (c.tp > 0 ? ",tp" : "");
+  return formula;
+}
+
+constexpr int kSteps = 3;
+
+TrainOptions OptionsOf(const Case& c) {
+  TrainOptions options;
+  if (c.replicate > 0) options.mesh.push_back({"replicate", c.replicate});
+  options.mesh.push_back({"fsdp", c.fsdp});
+  if (c.tp > 0) options.mesh.push_back({"tp", c.tp});
+  options.config = {.dim = c.dim,
+                    .layers = c.layers,
+                    .heads = c.heads,
+                    .kv_heads = c.kv_heads,
+                    .ffn = c.ffn,
+                    .vocab = c.vocab};
+  options.global_batch = c.batch;
+  options.seq_len = c.length;
+  options.steps = kSteps;
+  options.lr = 1e-3;
+  options.beta1 = 0.9;
+  options.beta2 = 0.95;
+  options.eps = 1e-8;
+  options.clip_norm = 1;
+  options.timeout = absl::Minutes(2);
+  options.dtype = c.dtype;
+  return options;
+}
+
+std::string Text(const Counts& counts) {
+  return absl::StrJoin(counts, "\n", [](std::string* out, const auto& entry) {
+    absl::StrAppend(out, entry.first, ": ", entry.second.calls, " calls, ",
+                    entry.second.bytes, " bytes");
+  });
+}
+
+/// What one rank did in kSteps steps.
+struct Measured {
+  Counts counts;
+  int64_t copied_bytes = 0;
+  int64_t peak_of_gathered = 0;
+};
+
+Measured MeasuredOn(World& world) {
+  Measured measured;
+  for (const auto& [axes, by_kind] : examples::TotalTraffic(world)) {
+    for (const auto& [kind, count] : by_kind) {
+      measured.counts[absl::StrCat(axes, " ", kind)] = {count.calls,
+                                                        count.bytes};
+    }
+  }
+  measured.copied_bytes = world.context().copied_bytes();
+  measured.peak_of_gathered =
+      world.context().allocator().stats().peak[static_cast<size_t>(
+          MemoryClass::kGatheredParameter)];
+  return measured;
+}
+
+class BytesFormulaTest : public testing::TestWithParam<Case> {};
+
+TEST_P(BytesFormulaTest, EveryRankMovesWhatTheFormulaSays) {
+  const Case& c = GetParam();
+  const std::string path = testing::TempDir() + "/" + c.name + ".txt";
+  std::ofstream(path) << "The quick brown fox jumps over the lazy dog.\n";
+  const auto tokens = examples::TokenSource::FromText({path});
+  ASSERT_TRUE(tokens.ok()) << tokens.status();
+  const TrainOptions options = OptionsOf(c);
+  std::vector<Measured> measured(static_cast<size_t>(options.world_size()));
+  const absl::Status status = RunLocal(options.world_size(), [&](World& world) {
+    absl::Status trained = examples::Train(world, options, *tokens);
+    measured[static_cast<size_t>(world.rank())] = MeasuredOn(world);
+    return trained;
+  });
+  ASSERT_TRUE(status.ok()) << status;
+
+  for (int rank = 0; rank < options.world_size(); ++rank) {
+    SCOPED_TRACE(absl::StrCat("rank ", rank));
+    const Formula formula = FormulaOf(c, rank);
+    Counts expected = formula.Step();
+    for (auto& [what, count] : expected) {
+      count.calls *= kSteps;
+      count.bytes *= kSteps;
+    }
+    const Measured& actual = measured[static_cast<size_t>(rank)];
+    EXPECT_EQ(Text(actual.counts), Text(expected));
+    EXPECT_EQ(actual.copied_bytes, 0);
+    EXPECT_EQ(actual.peak_of_gathered, formula.PeakOfGathered());
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Meshes, BytesFormulaTest,
+    testing::Values(
+        Case{"even_2x2", 0, 2, 2, 4, 8, 32, 3, 4, 4, 64, 128, kFloat32},
+        Case{"even_2x2_bfloat16", 0, 2, 2, 4, 8, 32, 3, 4, 4, 64, 128,
+             kBFloat16},
+        Case{"uneven_3x2", 0, 3, 2, 5, 7, 18, 3, 3, 3, 25, 125, kFloat32},
+        Case{"rank_without_rows_3x2", 0, 3, 2, 2, 7, 18, 2, 3, 3, 25, 125,
+             kFloat32},
+        Case{"rank_without_heads_2x3", 0, 2, 3, 3, 7, 24, 2, 4, 2, 25, 125,
+             kFloat32},
+        Case{"replicated_2x2x2", 2, 2, 2, 7, 5, 12, 2, 2, 1, 25, 125, kFloat32},
+        Case{"fsdp_3", 0, 3, 0, 5, 7, 18, 3, 3, 3, 25, 125, kFloat32},
+        Case{"tp_3", 0, 1, 3, 3, 7, 18, 1, 3, 3, 25, 125, kFloat32},
+        Case{"one_rank", 0, 1, 0, 3, 7, 18, 2, 3, 3, 25, 125, kFloat32}),
+    [](const auto& info) { return info.param.name; });
+
+}  // namespace
+}  // namespace crosshatch
