@@ -1,0 +1,101 @@
+// SPDX-License-Identifier: Apache-2.0
+
+/// \file
+/// The pieces of C++ of docs/layouts.md. What is between the lines [name] and
+/// [/name] is printed there.
+
+#include <cstdint>
+#include <vector>
+
+#include "crosshatch/base/status_macros.h"
+#include "crosshatch/comm/world.h"
+#include "crosshatch/dtensor/dtensor.h"
+#include "crosshatch/dtensor/layout.h"
+#include "crosshatch/mesh/device_mesh.h"
+#include "crosshatch/tensor/autograd.h"
+#include "crosshatch/tensor/creation.h"
+#include "crosshatch/tensor/ops/ops.h"
+#include "gtest/gtest.h"
+
+namespace crosshatch {
+namespace {
+
+TEST(LayoutsExampleTest, Layout) {
+  // [layout]
+  absl::StatusOr<MeshLayout> mesh = MeshLayout::Create({{"dp", 2}, {"tp", 2}});
+  absl::StatusOr<Layout> layout =
+      Layout::FromPlacements(*mesh, /*ndim=*/2, {Shard(0), Shard(1)});
+  Layout same(*mesh, {DimSharding{.axes = {0}}, DimSharding{.axes = {1}}});
+
+  Box part = same.LocalBox(/*global_shape=*/{4, 6}, /*coordinate=*/{1, 0});
+  // part.offsets is {2, 0}, part.sizes (the local shape) is {2, 3}.
+  // [/layout]
+  ASSERT_TRUE(layout.ok()) << layout.status();
+  EXPECT_EQ(*layout, same);
+  EXPECT_EQ(part.offsets, Shape({2, 0}));
+  EXPECT_EQ(part.sizes, Shape({2, 3}));
+}
+
+// Small integers, so that sums are exact in any order.
+Tensor Integers(const Shape& sizes, int start) {
+  std::vector<float> values;
+  for (int64_t i = 0; i < NumElements(sizes); ++i) {
+    values.push_back(static_cast<float>((start + i) % 5));
+  }
+  return FromValues<float>(sizes, values);
+}
+
+TEST(LayoutsExampleTest, Borders) {
+  constexpr int kRanks = 2;
+  std::vector<std::vector<float>> weight_gradients(kRanks);
+  std::vector<std::vector<float>> row_gradients(kRanks);
+  const absl::Status status = RunLocal(kRanks, [&](World& world) {
+    CH_ASSIGN_OR_RETURN(DeviceMesh mesh,
+                        InitDeviceMesh(world, {{"dp", kRanks}}));
+    const Layout replicated = Layout::Replicated(mesh.layout(), 2);
+    const Layout sharded = replicated.WithShard(0, 0);
+    const Layout partial = replicated.WithPartial(0, ReduceOp::kSum);
+    Tensor x = Integers({4, 6}, world.rank() * 24);
+    x.set_requires_grad(true);
+    Tensor w = DistributeTensor(Integers({6, 3}, 1), mesh, replicated);
+    w.set_requires_grad(true);
+    // [borders]
+    // x is 4 rows, this rank's part of 8. Each row's result depends on that row
+    // alone, so the gradient of a shard is a shard.
+    Tensor rows = FromLocal(x, mesh, sharded, {8, 6}, /*grad_layout=*/sharded);
+    // w is on every rank, and each uses it for its own rows: the local
+    // gradients are summands of w's.
+    Tensor weight = ToLocal(w, /*grad_layout=*/partial);
+    Tensor y = MatMul(ToLocal(rows, /*grad_layout=*/sharded), weight);
+    // [/borders]
+    CH_RETURN_IF_ERROR(Backward(Sum(y)));
+    const auto rank = static_cast<size_t>(world.rank());
+    weight_gradients[rank] = LocalTensor(w.grad()).ToVector<float>();
+    row_gradients[rank] = x.grad().ToVector<float>();
+    return absl::OkStatus();
+  });
+  ASSERT_TRUE(status.ok()) << status;
+
+  // The gradient of sum(x w) by w is the sum of x's rows, for each column.
+  const std::vector<float> x = Integers({8, 6}, 0).ToVector<float>();
+  const std::vector<float> w = Integers({6, 3}, 1).ToVector<float>();
+  for (size_t rank = 0; rank < kRanks; ++rank) {
+    ASSERT_EQ(weight_gradients[rank].size(), 18u);
+    ASSERT_EQ(row_gradients[rank].size(), 24u);
+    for (size_t k = 0; k < 6; ++k) {
+      float of_w = 0;
+      for (size_t row = 0; row < 8; ++row) of_w += x[row * 6 + k];
+      float of_x = 0;
+      for (size_t n = 0; n < 3; ++n) {
+        of_x += w[k * 3 + n];
+        EXPECT_EQ(weight_gradients[rank][k * 3 + n], of_w);
+      }
+      for (size_t row = 0; row < 4; ++row) {
+        EXPECT_EQ(row_gradients[rank][row * 6 + k], of_x);
+      }
+    }
+  }
+}
+
+}  // namespace
+}  // namespace crosshatch
