@@ -72,7 +72,7 @@ TEST_F(AllocatorTest, MovesHandTheLeaseOver) {
   Block a = allocator_->Allocate(100, kActivation, *compute_);
   std::byte* const data = a.data();
   Block b = std::move(a);
-  EXPECT_TRUE(a.empty());  // NOLINT: the moved-from state is documented.
+  EXPECT_TRUE(a.empty());
   EXPECT_EQ(b.data(), data);
   EXPECT_EQ(allocator_->stats().current_total, 100);
   Block c = allocator_->Allocate(30, kActivation, *compute_);
