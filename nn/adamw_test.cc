@@ -176,6 +176,31 @@ TEST(AdamWTest, ParametersWithoutGradientsWait) {
   EXPECT_EQ(optimizer.FindState("second")->step, 1);
 }
 
+// A parameter that had no gradient once lags behind its neighbour by a step, in
+// memory that they still share.
+TEST(AdamWTest, NeighboursMayHaveTakenDifferentSteps) {
+  const Tensor data = FromVector(Shape{4}, {1, 1, 1, 1});
+  const Tensor grad = FromVector(Shape{4}, {1, -1, 1, -1});
+  const auto half = [](const Tensor& flat, int64_t offset) {
+    return MakeView(flat.storage(), offset, {2}, {1}, kFloat32);
+  };
+  const auto first = MakeParameter("first", half(data, 0));
+  const auto second = MakeParameter("second", half(data, 2));
+  AdamW optimizer({first.get(), second.get()}, kOptions);
+  // Only `first` has a gradient in the second of the steps.
+  std::vector<float> first_after_two;
+  for (int step = 0; step < 3; ++step) {
+    optimizer.ZeroGrad();
+    first->set_grad(half(grad, 0));
+    if (step != 1) second->set_grad(half(grad, 2));
+    ASSERT_TRUE(optimizer.Step().ok());
+    if (step == 1) first_after_two = first->data().ToVector<float>();
+  }
+  EXPECT_EQ(optimizer.state(0).step, 3);
+  EXPECT_EQ(optimizer.state(1).step, 2);
+  EXPECT_EQ(second->data().ToVector<float>(), first_after_two);
+}
+
 TEST(AdamWTest, TheLearningRateMayChange) {
   const auto parameter = MakeParameter("p", FromVector(Shape{1}, {2}));
   AdamW optimizer({parameter.get()}, kOptions);
