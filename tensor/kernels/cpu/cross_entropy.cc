@@ -123,7 +123,7 @@ void CrossEntropyBackwardAs(const CrossEntropyBackwardArgs& args,
             }
             MapRun(
                 [=](auto d, auto v) HWY_ATTR {
-                  return FullExp(d, hn::Sub(v, hn::Set(d, logsumexp)));
+                  return ExpOfNonPositive(d, hn::Sub(v, hn::Set(d, logsumexp)));
                 },
                 buffer, count, x.Piece(start, count));
             const int64_t at = target - args.first - start;

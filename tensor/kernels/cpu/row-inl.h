@@ -91,15 +91,17 @@ T ReduceRow(RowReader<T>& row, int64_t cols) {
   return stack.Total();
 }
 
-/// Sum of exp(row - shift).
+/// Sum of exp(row - shift); shift is the row's maximum.
 template <typename T>
 T SumExpRow(RowReader<T>& row, int64_t cols, T shift) {
   HWY_ALIGN T buffer[kReduceRun];
   PairwiseStack<SumOp, T> stack;
   ForPieces(cols, [&](int64_t start, int64_t count) HWY_ATTR {
-    MapRun([shift](auto d, auto x)
-               HWY_ATTR { return FullExp(d, hn::Sub(x, hn::Set(d, shift))); },
-           buffer, count, row.Piece(start, count));
+    MapRun(
+        [shift](auto d, auto x) HWY_ATTR {
+          return ExpOfNonPositive(d, hn::Sub(x, hn::Set(d, shift)));
+        },
+        buffer, count, row.Piece(start, count));
     stack.Push(ReduceRun<SumOp>(buffer, count));
   });
   return stack.Total();

@@ -44,8 +44,9 @@ void SoftmaxAs(const SoftmaxArgs& args, KernelContext& context) {
             } else {
               MapRun(
                   [=](auto d, auto v) HWY_ATTR {
-                    return hn::Mul(FullExp(d, hn::Sub(v, hn::Set(d, max))),
-                                   hn::Set(d, factor));
+                    return hn::Mul(
+                        ExpOfNonPositive(d, hn::Sub(v, hn::Set(d, max))),
+                        hn::Set(d, factor));
                   },
                   to, count, from);
             }

@@ -78,6 +78,32 @@ HWY_INLINE V FullExp(D d, V x) {
   return hn::IfThenElse(hn::IsNaN(x), x, hn::Mul(hn::Mul(y, s1), s2));
 }
 
+/// e^x for x up to about 0, as probabilities have it: what is not a normal
+/// number becomes 0. NaN gives NaN.
+template <class D, class V = hn::Vec<D>>
+HWY_INLINE V ExpOfNonPositive(D d, V x) {
+  using T = hn::TFromD<D>;
+  constexpr bool kFloat = sizeof(T) == 4;
+  const V lowest = hn::Set(d, T(kFloat ? -87.3 : -708.3));
+  const V magic = hn::Set(d, T(kFloat ? 12582912.0 : 6755399441055744.0));
+  const V shifted = hn::Add(
+      hn::Mul(hn::Max(x, lowest), hn::Set(d, T(1.4426950408889634))), magic);
+  const V n = hn::Sub(shifted, magic);
+  // Of x itself, so that NaN goes through.
+  V r = hn::NegMulAdd(
+      n, hn::Set(d, T(kFloat ? 0.693359375 : 6.93145751953125e-1)), x);
+  r = hn::NegMulAdd(
+      n, hn::Set(d, T(kFloat ? -2.12194440e-4 : 1.42860682030941723212e-6)), r);
+  const V y = ExpPolynomial(d, r);
+  const hn::RebindToSigned<D> di;
+  using TI = hn::TFromD<decltype(di)>;
+  // The magic number's own low bits are zero: only n's are shifted up.
+  const auto bits =
+      hn::Add(hn::BitCast(di, shifted), hn::Set(di, TI(kFloat ? 127 : 1023)));
+  const V scale = hn::BitCast(d, hn::ShiftLeft<(kFloat ? 23 : 52)>(bits));
+  return hn::IfThenZeroElse(hn::Lt(x, lowest), hn::Mul(y, scale));
+}
+
 template <class D, class V = hn::Vec<D>>
 HWY_INLINE V FullLog(D d, V x) {
   using T = hn::TFromD<D>;
