@@ -1,0 +1,66 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "crosshatch/tests/conformance/case_runner.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <fstream>
+#include <string>
+#include <vector>
+
+#include "nlohmann/json.hpp"
+
+namespace crosshatch::conformance {
+namespace {
+
+using Json = nlohmann::json;
+
+std::vector<std::string> ReadLines(const std::string& path) {
+  std::ifstream file(path);
+  EXPECT_TRUE(file.is_open()) << path;
+  std::vector<std::string> lines;
+  for (std::string line; std::getline(file, line);) lines.push_back(line);
+  return lines;
+}
+
+// Offsets of empty shards are not compared.
+void DropOffsetsOfEmptyShards(Json& answer) {
+  for (Json& rank : answer["ranks"]) {
+    if (rank["values"].empty()) rank.erase("offset");
+  }
+}
+
+TEST(CaseRunner, GivesTheAnswersOfOtherSystems) {
+  const std::vector<std::string> expected =
+      ReadLines("tests/conformance/layout.answers.jsonl");
+  const std::vector<std::string> actual =
+      RunCasesLocal(ReadLines("tests/conformance/layout.cases.jsonl"));
+  ASSERT_EQ(actual.size(), expected.size());
+  for (size_t i = 0; i < expected.size(); ++i) {
+    Json ours = Json::parse(actual[i]);
+    Json theirs = Json::parse(expected[i]);
+    DropOffsetsOfEmptyShards(ours);
+    DropOffsetsOfEmptyShards(theirs);
+    EXPECT_EQ(ours, theirs);
+  }
+}
+
+TEST(CaseRunner, RefusesWhatIsWrongAndGoesOn) {
+  const std::vector<std::string> answers = RunCasesLocal({
+      R"json({"id":"a","kind":"layout","mesh":[2],"shape":[3],"src":["S(1)"]})json",
+      R"json({"id":"b","kind":"swap","mesh":[2],"shape":[3]})json",
+      R"json({"id":"c","kind":"layout","mesh":[0],"shape":[3],"src":["R"]})json",
+      R"json({"id":"d","kind":"layout","mesh":[2],"shape":[3]})json",
+      "no JSON",
+      R"json({"id":"f","kind":"layout","mesh":[2],"shape":[3],"src":["S(0)"]})json",
+  });
+  for (size_t i = 0; i < 5; ++i) {
+    EXPECT_THAT(answers[i], testing::HasSubstr("\"error\":")) << i;
+  }
+  EXPECT_EQ(answers[5],
+            R"json({"id":"f","ranks":[{"shape":[2],"values":[0.0,1.0],"offset":[0]},)json"
+            R"json({"shape":[1],"values":[2.0],"offset":[2]}]})json");
+}
+
+}  // namespace
+}  // namespace crosshatch::conformance
