@@ -2,6 +2,7 @@
 #include "crosshatch/tensor/rank_context.h"
 
 #include <atomic>
+#include <cstdlib>
 #include <mutex>
 #include <utility>
 
@@ -15,6 +16,16 @@ namespace {
 
 thread_local RankContext* current_context = nullptr;
 
+// A program can be run on adversarial streams without being changed. What it
+// computes must stay the same.
+RankContextOptions WithSeedOfEnvironment(RankContextOptions options) {
+  const char* const seed = std::getenv("CROSSHATCH_ADVERSARIAL_SEED");
+  if (options.adversarial_seed == 0 && seed != nullptr) {
+    options.adversarial_seed = std::strtoull(seed, nullptr, 10);
+  }
+  return options;
+}
+
 }  // namespace
 
 struct RankContext::Poisoned {
@@ -24,7 +35,7 @@ struct RankContext::Poisoned {
 };
 
 RankContext::RankContext(const RankContextOptions& options)
-    : options_(options),
+    : options_(WithSeedOfEnvironment(options)),
       pool_(options.threads),
       host_agent_(options.wait_graph == nullptr
                       ? kNoAgent
@@ -32,7 +43,7 @@ RankContext::RankContext(const RankContextOptions& options)
                                                      kNoAgent)),
       poison_(std::make_unique<Poisoned>()),
       kernel_context_{.pool = &pool_} {
-  const bool adversarial = options.adversarial_seed != 0;
+  const bool adversarial = options_.adversarial_seed != 0;
   switch (options.device.kind()) {
     case Device::Kind::kCpu:
       allocator_ = MakeCpuAllocator(adversarial);

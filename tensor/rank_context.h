@@ -36,7 +36,8 @@ struct RankContextOptions {
   Device device = Device::Cpu();
   /// Threads of the intra-op pool, the rank's own included.
   int threads = 1;
-  /// Not 0: adversarial streams with this seed (see stream.h).
+  /// Not 0: adversarial streams with this seed (see stream.h). 0: as the
+  /// environment variable CROSSHATCH_ADVERSARIAL_SEED says, if it is set.
   uint64_t adversarial_seed = 0;
   /// Outlives the context; may be null.
   WaitGraph* wait_graph = nullptr;
