@@ -159,45 +159,65 @@ int64_t VisibleTiles(const AttentionArgs& args, int64_t query_end) {
 
 template <typename T>
 T MaxOf(const T* HWY_RESTRICT row, int64_t count) {
-  const hn::CappedTag<T, 16> d;
+  const hn::CappedTag<T, kGemmColumns> d;
   const auto lanes = static_cast<int64_t>(hn::Lanes(d));
-  constexpr T kNone = -std::numeric_limits<T>::infinity();
-  auto max = hn::Set(d, kNone);
+  const auto none = hn::Set(d, -std::numeric_limits<T>::infinity());
+  auto max = none;
   int64_t i = 0;
   for (; i + lanes <= count; i += lanes) {
     max = hn::Max(max, hn::LoadU(d, row + i));
   }
-  HWY_ALIGN T parts[16];
-  hn::Store(max, d, parts);
-  T result = *std::max_element(parts, parts + lanes);
-  for (; i < count; ++i) result = std::max(result, row[i]);
-  return result;
+  if (i < count) {
+    const auto seen = hn::FirstN(d, static_cast<size_t>(count - i));
+    max = hn::Max(max, hn::IfThenElse(seen, hn::LoadU(d, row + i), none));
+  }
+  return hn::GetLane(hn::MaxOfLanes(d, max));
 }
 
-/// row = exp(row - shift) for the first `count`, zero for the rest of kKeys;
+/// row = exp(row - shift) for the first `count`, zero for the rest of `width`;
 /// returns their sum, lane by lane and then over lanes.
 template <typename T>
-T ExpRow(T* HWY_RESTRICT row, int64_t count, T shift) {
-  const hn::CappedTag<T, 16> d;
+T ExpRow(T* HWY_RESTRICT row, int64_t count, int64_t width, T shift) {
+  const hn::CappedTag<T, kGemmColumns> d;
   const auto lanes = static_cast<int64_t>(hn::Lanes(d));
   const auto v_shift = hn::Set(d, shift);
   auto sum = hn::Zero(d);
   int64_t i = 0;
   for (; i + lanes <= count; i += lanes) {
-    const auto p = FullExp(d, hn::Sub(hn::LoadU(d, row + i), v_shift));
+    const auto p = ExpOfNonPositive(d, hn::Sub(hn::LoadU(d, row + i), v_shift));
     sum = hn::Add(sum, p);
     hn::StoreU(p, d, row + i);
   }
   if (i < count) {
     const auto seen = hn::FirstN(d, static_cast<size_t>(count - i));
     const auto p = hn::IfThenElseZero(
-        seen, FullExp(d, hn::Sub(hn::LoadU(d, row + i), v_shift)));
+        seen, ExpOfNonPositive(d, hn::Sub(hn::LoadU(d, row + i), v_shift)));
     sum = hn::Add(sum, p);
     hn::StoreU(p, d, row + i);
     i += lanes;
   }
-  if (i < kKeys) std::fill(row + i, row + kKeys, T(0));
+  if (i < width) std::fill(row + i, row + width, T(0));
   return hn::GetLane(hn::SumOfLanes(d, sum));
+}
+
+/// Calls body(first, rows, seen) for groups of a tile's queries, of whose keys
+/// `seen` are seen by any: one group where all see all, groups of 16 along the
+/// diagonal.
+template <typename F>
+HWY_INLINE void ForGroups(const AttentionArgs& args, int64_t begin,
+                          int64_t rows, int64_t key, F&& body) {
+  const int64_t all = std::min(kKeys, args.kv_len - key);
+  const int64_t step = Visible(args, begin, key) == all ? rows : 16;
+  for (int64_t first = 0; first < rows; first += step) {
+    const int64_t count = std::min(step, rows - first);
+    const int64_t seen = Visible(args, begin + first + count - 1, key);
+    if (seen > 0) body(first, count, seen);
+  }
+}
+
+/// Columns to compute for `seen` keys.
+int64_t WidthOf(int64_t seen) {
+  return (seen + kGemmColumns - 1) / kGemmColumns * kGemmColumns;
 }
 
 template <typename T>
@@ -212,7 +232,7 @@ void ForwardUnit(const AttentionArgs& args, const internal::ForwardCut& cut,
   const int64_t share = unit % cut.shares;
   const int64_t b = unit / cut.shares / args.kv_heads;
   const int64_t kv_head = unit / cut.shares % args.kv_heads;
-  const int64_t group = args.q_heads / args.kv_heads;
+  const int64_t heads = args.q_heads / args.kv_heads;
   const int64_t dim = internal::PaddedDim(args);
   const int64_t keys = internal::KeyTiles(args) * kKeys;
   const int64_t query_tiles = internal::QueryTiles(args);
@@ -230,8 +250,8 @@ void ForwardUnit(const AttentionArgs& args, const internal::ForwardCut& cut,
 
   T max[kQueries];
   T sum[kQueries];
-  for (int64_t i = share; i < group * query_tiles; i += cut.shares) {
-    const int64_t head = kv_head * group + i / query_tiles;
+  for (int64_t i = share; i < heads * query_tiles; i += cut.shares) {
+    const int64_t head = kv_head * heads + i / query_tiles;
     const int64_t begin = i % query_tiles * kQueries;
     const int64_t rows = std::min(kQueries, args.q_len - begin);
     LoadRows(args, args.q, b, head, begin, rows, static_cast<T>(args.scale),
@@ -243,32 +263,51 @@ void ForwardUnit(const AttentionArgs& args, const internal::ForwardCut& cut,
     const int64_t tiles = VisibleTiles(args, begin + rows);
     for (int64_t tile = 0; tile < tiles; ++tile) {
       const int64_t key = tile * kKeys;
-      GemmTile<false>(rows, kKeys, args.head_dim, queries, dim, int64_t{1},
-                      key_tiles + key * dim, kKeys, scores, kKeys);
-      for (int64_t r = 0; r < rows; ++r) {
-        T* row = scores + r * kKeys;
-        const int64_t count = Visible(args, begin + r, key);
-        const T new_max = std::max(max[r], MaxOf(row, count));
-        // Nothing finite seen yet: any finite shift will do.
-        const T shift = std::isinf(new_max) ? T(0) : new_max;
-        const T tile_sum = ExpRow(row, count, shift);
-        if (new_max != max[r] && tile > 0) {
-          const T factor = std::exp(max[r] - shift);
-          sum[r] *= factor;
-          ScaleRow(out + r * dim, dim, factor);
+      const auto group = [&](int64_t first, int64_t count,
+                             int64_t seen) HWY_ATTR {
+        T* const group_scores = scores + first * kKeys;
+        T* const group_out = out + first * dim;
+        const int64_t width = WidthOf(seen);
+        GemmTile<false>(count, width, args.head_dim, queries + first * dim, dim,
+                        int64_t{1}, key_tiles + key * dim, kKeys, group_scores,
+                        kKeys);
+        T shift[kQueries];
+        T factor[kQueries];
+        for (int64_t r = 0; r < count; ++r) {
+          T& old_max = max[first + r];
+          const T new_max =
+              std::max(old_max, MaxOf(group_scores + r * kKeys,
+                                      Visible(args, begin + first + r, key)));
+          // Nothing finite seen yet: any finite shift will do.
+          shift[r] = std::isinf(new_max) ? T(0) : new_max;
+          factor[r] = old_max - shift[r];
+          old_max = new_max;
         }
-        sum[r] += tile_sum;
-        max[r] = new_max;
-      }
-      GemmTile<true>(rows, dim, std::min(kKeys, args.kv_len - key), scores,
-                     kKeys, int64_t{1}, values + key * dim, dim, out, dim);
+        if (tile > 0) {
+          MapRun([](auto d, auto x) HWY_ATTR { return ExpOfNonPositive(d, x); },
+                 factor, count, factor);
+        }
+        for (int64_t r = 0; r < count; ++r) {
+          if (tile > 0 && factor[r] != T(1)) {
+            sum[first + r] *= factor[r];
+            ScaleRow(group_out + r * dim, dim, factor[r]);
+          }
+          sum[first + r] +=
+              ExpRow(group_scores + r * kKeys,
+                     Visible(args, begin + first + r, key), width, shift[r]);
+        }
+        GemmTile<true>(count, dim, seen, group_scores, kKeys, int64_t{1},
+                       values + key * dim, dim, group_out, dim);
+      };
+      ForGroups(args, begin, rows, key, group);
     }
 
     T* logsumexp = static_cast<T*>(args.logsumexp) +
                    (b * args.q_heads + head) * args.q_len + begin;
+    MapRun([](auto d, auto x) HWY_ATTR { return FullLog(d, x); }, logsumexp,
+           rows, sum);
     for (int64_t r = 0; r < rows; ++r) {
-      const T shift = std::isinf(max[r]) ? T(0) : max[r];
-      logsumexp[r] = shift + std::log(sum[r]);
+      logsumexp[r] += std::isinf(max[r]) ? T(0) : max[r];
       if (sum[r] != T(0)) ScaleRow(out + r * dim, dim, T(1) / sum[r]);
       StoreRun(out + r * dim, RowOf(args.out, args.dtype, b, begin + r, head),
                args.dtype, 1, args.head_dim);
@@ -298,9 +337,10 @@ void Forward(const AttentionArgs& args, KernelContext& context) {
 /// scores = probabilities * (dscores - delta), row by row.
 template <typename T>
 void ScoreGradients(const T* HWY_RESTRICT probabilities,
-                    T* HWY_RESTRICT dscores, int64_t rows, const T* delta) {
+                    T* HWY_RESTRICT dscores, int64_t rows, int64_t width,
+                    const T* delta) {
   for (int64_t r = 0; r < rows; ++r) {
-    for (int64_t j = 0; j < kKeys; ++j) {
+    for (int64_t j = 0; j < width; ++j) {
       const int64_t at = r * kKeys + j;
       dscores[at] = probabilities[at] * (dscores[at] - delta[r]);
     }
@@ -320,7 +360,7 @@ void BackwardUnit(const AttentionBackwardArgs& all, int64_t unit,
   const AttentionArgs& args = all.forward;
   const int64_t b = unit / args.kv_heads;
   const int64_t kv_head = unit % args.kv_heads;
-  const int64_t group = args.q_heads / args.kv_heads;
+  const int64_t heads = args.q_heads / args.kv_heads;
   const int64_t dim = internal::PaddedDim(args);
   const int64_t keys = internal::KeyTiles(args) * kKeys;
 
@@ -343,7 +383,7 @@ void BackwardUnit(const AttentionBackwardArgs& all, int64_t unit,
 
   T delta[kQueries];
   const auto scale = static_cast<T>(args.scale);
-  for (int64_t head = kv_head * group; head < (kv_head + 1) * group; ++head) {
+  for (int64_t head = kv_head * heads; head < (kv_head + 1) * heads; ++head) {
     const T* logsumexp = static_cast<const T*>(args.logsumexp) +
                          (b * args.q_heads + head) * args.q_len;
     for (int64_t begin = 0; begin < args.q_len; begin += kQueries) {
@@ -362,22 +402,31 @@ void BackwardUnit(const AttentionBackwardArgs& all, int64_t unit,
       const int64_t tiles = VisibleTiles(args, begin + rows);
       for (int64_t tile = 0; tile < tiles; ++tile) {
         const int64_t key = tile * kKeys;
-        const int64_t cols = std::min(kKeys, args.kv_len - key);
-        GemmTile<false>(rows, kKeys, args.head_dim, queries, dim, int64_t{1},
-                        key_tiles + key * dim, kKeys, scores, kKeys);
-        for (int64_t r = 0; r < rows; ++r) {
-          ExpRow(scores + r * kKeys, Visible(args, begin + r, key),
-                 logsumexp[begin + r]);
-        }
-        GemmTile<true>(cols, dim, rows, scores, int64_t{1}, kKeys, grads, dim,
-                       dvalues + key * dim, dim);
-        GemmTile<false>(rows, kKeys, args.head_dim, grads, dim, int64_t{1},
-                        value_tiles + key * dim, kKeys, dscores, kKeys);
-        ScoreGradients(scores, dscores, rows, delta);
-        GemmTile<true>(cols, dim, rows, dscores, int64_t{1}, kKeys, queries,
-                       dim, dkeys + key * dim, dim);
-        GemmTile<true>(rows, dim, cols, dscores, kKeys, int64_t{1},
-                       key_rows + key * dim, dim, dqueries, dim);
+        const auto group = [&](int64_t first, int64_t count,
+                               int64_t seen) HWY_ATTR {
+          const int64_t width = WidthOf(seen);
+          T* const p = scores + first * kKeys;
+          T* const ds = dscores + first * kKeys;
+          GemmTile<false>(count, width, args.head_dim, queries + first * dim,
+                          dim, int64_t{1}, key_tiles + key * dim, kKeys, p,
+                          kKeys);
+          for (int64_t r = 0; r < count; ++r) {
+            ExpRow(p + r * kKeys, Visible(args, begin + first + r, key), width,
+                   logsumexp[begin + first + r]);
+          }
+          GemmTile<true>(seen, dim, count, p, int64_t{1}, kKeys,
+                         grads + first * dim, dim, dvalues + key * dim, dim);
+          GemmTile<false>(count, width, args.head_dim, grads + first * dim, dim,
+                          int64_t{1}, value_tiles + key * dim, kKeys, ds,
+                          kKeys);
+          ScoreGradients(p, ds, count, width, delta + first);
+          GemmTile<true>(seen, dim, count, ds, int64_t{1}, kKeys,
+                         queries + first * dim, dim, dkeys + key * dim, dim);
+          GemmTile<true>(count, dim, seen, ds, kKeys, int64_t{1},
+                         key_rows + key * dim, dim, dqueries + first * dim,
+                         dim);
+        };
+        ForGroups(args, begin, rows, key, group);
       }
       for (int64_t r = 0; r < rows; ++r) {
         ScaleRow(dqueries + r * dim, dim, scale);

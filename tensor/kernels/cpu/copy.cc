@@ -191,7 +191,8 @@ void CopyRows(const StridedLoop& loop, const CopyArgs& args,
 }
 
 /// The output's inner dim is contiguous, and so is dim `d` of the source: goes
-/// through both in tiles, so that cache lines of either are used whole.
+/// through both in tiles, so that cache lines of either are used whole, and by
+/// way of a buffer, since lines a power of two apart push each other out.
 template <typename T>
 void CopyTransposed(const StridedLoop& loop, int d, const CopyArgs& args,
                     KernelContext& context) {
@@ -208,6 +209,7 @@ void CopyTransposed(const StridedLoop& loop, int d, const CopyArgs& args,
   const int64_t tiles = (size + kTile - 1) / kTile;
   ForRanges(context, others.rows() * tiles, kTile * inner,
             [&](int64_t begin, int64_t end) {
+              T tile[kTile][kTile + 1];
               for (int64_t unit = begin; unit < end; ++unit) {
                 const RowCursor cursor(others, unit / tiles);
                 T* to = static_cast<T*>(args.out.data) + cursor.offset(0);
@@ -217,10 +219,15 @@ void CopyTransposed(const StridedLoop& loop, int d, const CopyArgs& args,
                 const int64_t i1 = std::min(size, i0 + kTile);
                 for (int64_t j0 = 0; j0 < inner; j0 += kTile) {
                   const int64_t j1 = std::min(inner, j0 + kTile);
-                  for (int64_t i = i0; i < i1; ++i) {
-                    for (int64_t j = j0; j < j1; ++j) {
-                      to[i * to_stride + j] = from[i + j * from_stride];
+                  for (int64_t j = j0; j < j1; ++j) {
+                    const T* column = from + j * from_stride;
+                    for (int64_t i = i0; i < i1; ++i) {
+                      tile[i - i0][j - j0] = column[i];
                     }
+                  }
+                  for (int64_t i = i0; i < i1; ++i) {
+                    std::copy(tile[i - i0], tile[i - i0] + (j1 - j0),
+                              to + i * to_stride + j0);
                   }
                 }
               }

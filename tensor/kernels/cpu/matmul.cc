@@ -206,11 +206,17 @@ void MultiplyInPlace(const Problem& problem, KernelContext& context) {
   });
 }
 
-/// Copies a (rows, cols) block into contiguous memory of type T.
+/// Copies a (rows, cols) block into contiguous memory of type T, in the order
+/// that it has in memory already.
 template <typename T>
 Strided<const T> Stage(const void* from, DType dtype, int64_t offset,
                        int64_t row_stride, int64_t col_stride, int64_t rows,
                        int64_t cols, T* to, KernelContext& context) {
+  if (row_stride == 1 && col_stride != 1) {
+    const Strided<const T> transposed = Stage(
+        from, dtype, offset, col_stride, row_stride, cols, rows, to, context);
+    return {transposed.data, 1, transposed.row_stride};
+  }
   CopyArgs copy;
   copy.shape = {2, {rows, cols}};
   copy.src = {ElementAt(from, dtype, offset), dtype, {row_stride, col_stride}};

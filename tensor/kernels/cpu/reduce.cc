@@ -200,9 +200,20 @@ void ReduceColumns(const ReduceArgs& args, const Plan& plan,
             }
           }
           const C* total = stack.Total(columns);
-          for (int64_t i = 0; i < columns; ++i) {
-            Write(args, plan, first + i, total[i]);
+          void* to = internal::ElementAt(args.out.data, args.out.dtype,
+                                         OffsetOf(plan.kept, 1, first));
+          const int64_t stride = plan.kept.inner_stride(1);
+          if (args.mode == WriteMode::kAccumulate) {
+            LoadRun(to, args.out.dtype, stride, columns, buffer);
           }
+          HWY_ALIGN C results[kColumns];
+          for (int64_t i = 0; i < columns; ++i) {
+            results[i] = Finish(args, plan.terms, total[i]);
+            if (args.mode == WriteMode::kAccumulate) {
+              results[i] = SumOp::Combine(buffer[i], results[i]);
+            }
+          }
+          StoreRun(results, to, args.out.dtype, stride, columns);
         }
       });
 }

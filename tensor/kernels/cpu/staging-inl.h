@@ -41,6 +41,46 @@ void ConvertRun(const From* from, int64_t from_stride, To* to,
   }
 }
 
+// Half precision in hardware, which rounds as ConvertElement does.
+#if HWY_TARGET == HWY_AVX2 || HWY_TARGET == HWY_AVX3
+template <>
+inline void ConvertRun<float, Float16>(const Float16* from, int64_t from_stride,
+                                       float* to, int64_t to_stride,
+                                       int64_t count) {
+  int64_t i = 0;
+  if (from_stride == 1 && to_stride == 1) {
+    const hn::ScalableTag<float> d;
+    const hn::Rebind<hwy::float16_t, decltype(d)> half;
+    const auto lanes = static_cast<int64_t>(hn::Lanes(d));
+    const auto* halves = reinterpret_cast<const hwy::float16_t*>(from);
+    for (; i + lanes <= count; i += lanes) {
+      hn::StoreU(hn::PromoteTo(d, hn::LoadU(half, halves + i)), d, to + i);
+    }
+  }
+  for (; i < count; ++i) {
+    to[i * to_stride] = internal::ToFloat(from[i * from_stride]);
+  }
+}
+template <>
+inline void ConvertRun<Float16, float>(const float* from, int64_t from_stride,
+                                       Float16* to, int64_t to_stride,
+                                       int64_t count) {
+  int64_t i = 0;
+  if (from_stride == 1 && to_stride == 1) {
+    const hn::ScalableTag<float> d;
+    const hn::Rebind<hwy::float16_t, decltype(d)> half;
+    const auto lanes = static_cast<int64_t>(hn::Lanes(d));
+    auto* halves = reinterpret_cast<hwy::float16_t*>(to);
+    for (; i + lanes <= count; i += lanes) {
+      hn::StoreU(hn::DemoteTo(half, hn::LoadU(d, from + i)), half, halves + i);
+    }
+  }
+  for (; i < count; ++i) {
+    to[i * to_stride] = internal::ToFloat16(from[i * from_stride]);
+  }
+}
+#endif
+
 /// Loads `count` elements into a buffer.
 template <typename C>
 void LoadRun(const void* from, DType dtype, int64_t stride, int64_t count,
