@@ -24,6 +24,17 @@ namespace {
 
 int64_t CeilDiv(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
+/// Chunk `index` of the `count` that `whole` is cut into.
+Interval Chunk(const Interval& whole, int count, int index) {
+  const int64_t chunk = CeilDiv(whole.size(), count);
+  const int64_t begin = std::min(whole.begin + index * chunk, whole.end);
+  return {begin, std::min(begin + chunk, whole.end)};
+}
+
+Interval UnitsToElements(const Interval& units, int64_t unit, int64_t size) {
+  return {std::min(units.begin * unit, size), std::min(units.end * unit, size)};
+}
+
 absl::Status CheckCommuting(const MeshLayout& mesh,
                             const std::vector<AxisState>& axes) {
   const AxisState* first = nullptr;
@@ -296,20 +307,37 @@ Interval Layout::DimInterval(int dim, int64_t size,
                              absl::Span<const int> coordinate) const {
   const DimSharding& sharding = this->sharding(dim);
   const size_t num_coarse = sharding.axes.size() - sharding.fine_axes;
-  int64_t begin = 0;
-  int64_t end = CeilDiv(size, sharding.unit);
-  const auto split = [&](int axis) {
-    const int64_t chunk = CeilDiv(end - begin, impl_->mesh.size(axis));
-    begin = std::min(begin + coordinate[axis] * chunk, end);
-    end = std::min(begin + chunk, end);
-  };
-  for (size_t i = 0; i < num_coarse; ++i) split(sharding.axes[i]);
-  begin = std::min(begin * sharding.unit, size);
-  end = std::min(end * sharding.unit, size);
-  for (size_t i = num_coarse; i < sharding.axes.size(); ++i) {
-    split(sharding.axes[i]);
+  Interval part = {0, CeilDiv(size, sharding.unit)};
+  for (size_t i = 0; i < sharding.axes.size(); ++i) {
+    if (i == num_coarse) part = UnitsToElements(part, sharding.unit, size);
+    const int axis = sharding.axes[i];
+    part = Chunk(part, impl_->mesh.size(axis), coordinate[axis]);
   }
-  return {begin, end};
+  return sharding.fine_axes == 0 ? UnitsToElements(part, sharding.unit, size)
+                                 : part;
+}
+
+std::vector<Interval> Layout::DimIntervals(int dim, int64_t size) const {
+  const DimSharding& sharding = this->sharding(dim);
+  const size_t num_coarse = sharding.axes.size() - sharding.fine_axes;
+  std::vector<Interval> parts = {{0, CeilDiv(size, sharding.unit)}};
+  const auto to_elements = [&] {
+    for (Interval& part : parts) {
+      part = UnitsToElements(part, sharding.unit, size);
+    }
+  };
+  for (size_t i = 0; i < sharding.axes.size(); ++i) {
+    if (i == num_coarse) to_elements();
+    const int count = impl_->mesh.size(sharding.axes[i]);
+    std::vector<Interval> next;
+    next.reserve(parts.size() * count);
+    for (const Interval& part : parts) {
+      for (int c = 0; c < count; ++c) next.push_back(Chunk(part, count, c));
+    }
+    parts = std::move(next);
+  }
+  if (sharding.fine_axes == 0) to_elements();
+  return parts;
 }
 
 Box Layout::LocalBox(ShapeView global_shape,

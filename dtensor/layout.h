@@ -173,6 +173,9 @@ class Layout {
   /// within [0, size].
   Interval DimInterval(int dim, int64_t size,
                        absl::Span<const int> coordinate) const;
+  /// All parts of the dim, in row-major order of the coordinates along
+  /// axes_of_dim(dim); so they ascend and do not overlap.
+  std::vector<Interval> DimIntervals(int dim, int64_t size) const;
   /// The part of a tensor of `global_shape` at `coordinate`: the offsets are
   /// the shard's global offset, the sizes its local shape.
   /// \pre global_shape.size() == ndim()

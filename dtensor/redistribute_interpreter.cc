@@ -47,7 +47,8 @@ void Paste(const Values& values, ShapeView shape, const Box& box,
 std::vector<Values> RunStep(const RedistributeStep& step, ShapeView shape,
                             int64_t element_size,
                             const std::vector<Values>& shards,
-                            RedistributeCost& cost) {
+                            RedistributeCost& cost,
+                            std::vector<int64_t>& allocated) {
   const MeshLayout& mesh = step.from.mesh();
   std::vector<TransferBoxes> transfers;
   std::vector<Values> results;
@@ -63,6 +64,8 @@ std::vector<Values> RunStep(const RedistributeStep& step, ShapeView shape,
     const TransferBoxes& mine = transfers[i];
     Values& result = results[i];
     int64_t received = 0;
+    const int64_t numel = static_cast<int64_t>(result.size());
+    if (step.communicates()) allocated[i] = numel;
     if (!step.communicates()) {
       CH_CHECK_EQ(mine.sends.size(), mine.receives.size());
       for (size_t c = 0; c < mine.sends.size(); ++c) {
@@ -70,6 +73,10 @@ std::vector<Values> RunStep(const RedistributeStep& step, ShapeView shape,
               local, mine.receives[c], result);
       }
       if (step.kind == Kind::kToPartial) {
+        // What keeps all values is a view.
+        if (std::count(result.begin(), result.end(), kUnwritten) > 0) {
+          allocated[i] = numel;
+        }
         std::replace(result.begin(), result.end(), kUnwritten,
                      static_cast<double>(step.FillValue()));
       }
@@ -112,7 +119,8 @@ std::vector<Values> RunStep(const RedistributeStep& step, ShapeView shape,
       }
       if (step.kind == Kind::kAllReduce) {
         const int64_t n = static_cast<int64_t>(result.size());
-        received = 2 * (n - n / static_cast<int64_t>(group.size()));
+        const int64_t ranks = static_cast<int64_t>(group.size());
+        received = n + (ranks - 2) * ((n + ranks - 1) / ranks);
       }
     }
     CH_CHECK(std::find(result.begin(), result.end(), kUnwritten) ==
@@ -174,16 +182,32 @@ std::vector<Values> RunPlan(const RedistributePlan& plan, ShapeView shape,
                             int64_t element_size, std::vector<Values> shards) {
   RedistributeCost cost;
   const Layout* layout = &plan.from;
+  // By rank: the source, which stays, and what backs the result so far.
+  std::vector<int64_t> source;
+  for (const Values& shard : shards) {
+    source.push_back(static_cast<int64_t>(shard.size()));
+  }
+  std::vector<int64_t> backing(shards.size(), 0);
+  int64_t peak = *std::max_element(source.begin(), source.end());
   for (const RedistributeStep& step : plan.steps) {
     CH_CHECK(step.from == *layout) << "steps do not join up:\n"
                                    << plan.ToString();
-    shards = RunStep(step, shape, element_size, shards, cost);
+    std::vector<int64_t> allocated(shards.size(), -1);
+    shards = RunStep(step, shape, element_size, shards, cost, allocated);
+    for (size_t i = 0; i < shards.size(); ++i) {
+      if (allocated[i] < 0) continue;
+      peak = std::max(peak, source[i] + backing[i] + allocated[i]);
+      backing[i] = allocated[i];
+    }
     layout = &step.to;
   }
   CH_CHECK(*layout == plan.to) << plan.ToString();
   CH_CHECK(cost == plan.cost) << cost.bytes << " bytes in " << cost.launches
                               << " collectives instead of\n"
                               << plan.ToString();
+  CH_CHECK(peak <= plan.peak_elements)
+      << peak << " elements held instead of " << plan.peak_elements << " by\n"
+      << plan.ToString();
   return shards;
 }
 

@@ -35,8 +35,9 @@ double ReduceValues(ReduceOp op, const std::vector<double>& values);
 
 /// The shards after `plan`, given those before, by row-major position. Aborts
 /// unless the plan's steps join up, each pair of ranks agrees on what passes
-/// between them, each element of a result is written exactly once, and the
-/// bytes received (as StepCost counts them) are what the plan says.
+/// between them, each element of a result is written exactly once, the bytes
+/// received (as StepCost counts them) are what the plan says, and no rank holds
+/// more elements than it says.
 std::vector<Values> RunPlan(const RedistributePlan& plan, ShapeView shape,
                             int64_t element_size, std::vector<Values> shards);
 

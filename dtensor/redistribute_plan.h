@@ -14,31 +14,24 @@
 ///   destination drops these axes, an all-to-all otherwise, nothing but a slice
 ///   where each rank holds its destination already. Elements that a rank holds
 ///   are never fetched.
-/// - Pending reductions are done by one reduce-scatter over the axes that end
-///   up splitting the tensor and one all-reduce over the others, before or
-///   after slicing, whichever is cheapest; sums and averages together.
+/// - Pending reductions are done by reduce-scatters over axes that split the
+///   tensor then and all-reduces over others, before or after slicing,
+///   whichever is cheapest; sums and averages together. An axis that is partial
+///   in both layouts alike is left alone.
 /// - Replicated (or sharded) values become partial ones last, locally.
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "absl/status/statusor.h"
 #include "crosshatch/dtensor/layout.h"
+#include "crosshatch/dtensor/redistribute_cost.h"
 #include "crosshatch/dtensor/redistribute_step.h"
 #include "crosshatch/tensor/shape.h"
 
 namespace crosshatch {
-
-/// How the planner weighs one plan against another.
-struct RedistributeCostModel {
-  /// What starting a collective costs, as the bytes received in that time.
-  int64_t bytes_per_launch = 32768;
-
-  int64_t Weight(const RedistributeCost& cost) const {
-    return cost.bytes + cost.launches * bytes_per_launch;
-  }
-};
 
 struct RedistributePlan {
   Layout from;
@@ -47,22 +40,32 @@ struct RedistributePlan {
   /// the last ends at `to`. Empty if and only if `from == to`.
   std::vector<RedistributeStep> steps;
   RedistributeCost cost;
+  /// Some rank receives so many bytes in any plan (RedistributeLowerBound).
+  int64_t least_bytes = 0;
+  /// The most elements that a rank holds on the way, the source and the
+  /// destination included (HeldElements).
+  int64_t peak_elements = 0;
 
   /// One line for the whole, one for each step with the layout it leads to:
   ///
-  ///     [P(sum),S(0)] -> [R,R]: 2 collectives, 48 bytes
+  ///     [P(sum),S(0)] -> [R,R]: 2 collectives, 48 bytes (lower bound 48)
   ///       all_reduce(sum, axes=[dp]) -> [R,S(0)]
   ///       all_gather(dim 0, axes=[tp]) -> [R,R]
   std::string ToString() const;
 };
 
-/// The cheapest plan found from `from` to `to` for a tensor of global shape
-/// `shape` with elements of `element_size` bytes.
+/// The cheapest plan from `from` to `to` for a tensor of global shape `shape`
+/// with elements of `element_size` bytes. No sequence of steps weighs less
+/// where no reduction is pending, where the lower bound is met, and where
+/// SearchAllLayouts has not too many to search.
+/// \param max_elements bounds RedistributePlan::peak_elements.
 /// \error kInvalidArgument for layouts of different meshes, for a shape that
-/// does not have their number of dims, and for negative sizes.
+/// does not have their number of dims, for negative sizes, and for a model of
+/// other axes; kResourceExhausted where no plan keeps to `max_elements`.
 absl::StatusOr<RedistributePlan> PlanRedistribute(
     const Layout& from, const Layout& to, ShapeView shape, int64_t element_size,
-    const RedistributeCostModel& model = {});
+    const RedistributeCostModel& model = {},
+    std::optional<int64_t> max_elements = std::nullopt);
 
 }  // namespace crosshatch
 

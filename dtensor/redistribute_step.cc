@@ -5,6 +5,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "crosshatch/dtensor/layout_pair.h"
 
 namespace crosshatch {
 namespace {
@@ -33,10 +34,8 @@ std::vector<MeshCoordinate> GroupCoordinates(const MeshLayout& mesh,
 bool Contributes(const RedistributeStep& step,
                  absl::Span<const int> coordinate) {
   for (int axis : step.axes) {
-    const ReduceOp op = step.to.state_of_axis(axis).op;
-    const bool once = op == ReduceOp::kSum || op == ReduceOp::kProduct;
-    if (once && step.from.state_of_axis(axis).is_replicate() &&
-        coordinate[axis] != 0) {
+    if (IsFilled(step.to.state_of_axis(axis).op) &&
+        step.from.state_of_axis(axis).is_replicate() && coordinate[axis] != 0) {
       return false;
     }
   }
@@ -152,27 +151,21 @@ TransferBoxes StepTransfers(const RedistributeStep& step, ShapeView shape,
 RedistributeCost StepCost(const RedistributeStep& step, ShapeView shape,
                           int64_t element_size) {
   if (!step.communicates()) return {};
-  const MeshLayout& mesh = step.from.mesh();
-  const int64_t group = mesh.GroupSize(step.axes);
+  const int64_t group = step.from.mesh().GroupSize(step.axes);
   int64_t most = 0;
-  for (int i = 0; i < mesh.size(); ++i) {
-    const MeshCoordinate at = mesh.CoordinateAt(i);
-    const Box destination = step.to.LocalBox(shape, at);
-    const int64_t numel = destination.numel();
-    int64_t received = 0;
-    switch (step.kind) {
-      case Kind::kReduceScatter:
-        received = (group - 1) * numel;
-        break;
-      case Kind::kAllReduce:
-        received = 2 * (numel - numel / group);
-        break;
-      default:
-        received =
-            numel -
-            Intersect(step.from.LocalBox(shape, at), destination).numel();
+  switch (step.kind) {
+    case Kind::kReduceScatter:
+      most = (group - 1) * LargestShard(step.to, shape);
+      break;
+    case Kind::kAllReduce: {
+      // Each rank reduces a piece of it and gathers the others.
+      const int64_t count = LargestShard(step.to, shape);
+      const int64_t piece = (count + group - 1) / group;
+      most = (group - 1) * piece + count - piece;
+      break;
     }
-    most = std::max(most, received);
+    default:
+      most = MostMissing(step.from, step.to, shape);
   }
   return {most * element_size, 1};
 }

@@ -47,6 +47,13 @@ enum class RedistributeStepKind : uint8_t {
   kToPartial,
 };
 
+/// Whether values become summands of `op` on one rank while the others are
+/// filled with the neutral element: sums and products. Else all ranks keep
+/// them.
+inline bool IsFilled(ReduceOp op) {
+  return op == ReduceOp::kSum || op == ReduceOp::kProduct;
+}
+
 /// "local", "all_gather", ...
 const char* Name(RedistributeStepKind kind);
 
@@ -112,7 +119,8 @@ TransferBoxes StepTransfers(const RedistributeStep& step, ShapeView shape,
 /// What communication costs, for the rank that receives most.
 struct RedistributeCost {
   /// Received from other ranks. An all-reduce counts as a reduce-scatter and an
-  /// all-gather.
+  /// all-gather of pieces of n / g elements, rounded up, for n elements on each
+  /// of g ranks.
   int64_t bytes = 0;
   /// Collectives issued.
   int64_t launches = 0;
