@@ -19,7 +19,8 @@ import sys
 import textwrap
 
 LABEL = re.compile(r"(?:@crosshatch)?(//[\w./-]*(?::[\w.+-]+)?)")
-KINDS = {"", "cpp", "sh", "starlark", "layout", "plan", "gradient"}
+KINDS = {"", "cpp", "sh", "starlark", "layout", "plan", "gradient",
+         "error"}
 
 
 def read(path):
@@ -160,7 +161,8 @@ class Checker:
             if code.startswith(("//", "@crosshatch//")):
                 self.check_labels(page, number, code)
             elif re.fullmatch(r"[\w./-]+\.(h|cc|bzl)", code):
-                if code not in self.files and not os.path.exists(code):
+                path = code.removeprefix("crosshatch/")
+                if path not in self.files and not os.path.exists(path):
                     self.error(page, number, f"no file {code}")
             elif re.match(r"tools/", code) and not os.path.exists(code.split()[0]):
                 self.error(page, number, f"no {code}")
