@@ -1,0 +1,140 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "crosshatch/extensions/dtensor_extensions.h"
+
+#include <string>
+#include <vector>
+
+#include "crosshatch/base/status_macros.h"
+#include "crosshatch/comm/world.h"
+#include "crosshatch/dtensor/dtensor.h"
+#include "crosshatch/fsdp/fully_shard.h"
+#include "crosshatch/fsdp/testutil.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+namespace crosshatch {
+namespace {
+
+using fsdp::SmallIntegers;
+using ::testing::HasSubstr;
+
+const DTensorExtensions& Extensions() {
+  static const std::shared_ptr<const DTensorExtensions> extensions =
+      DTensorExtensions::Create();
+  return *extensions;
+}
+
+// Runs `check` on every rank of a mesh.
+void OnMesh(std::vector<MeshAxis> axes,
+            const std::function<absl::Status(const DeviceMesh&)>& check) {
+  int ranks = 1;
+  for (const MeshAxis& axis : axes) ranks *= axis.size;
+  const absl::Status status = RunLocal(ranks, [&](World& world) -> absl::Status {
+    CH_ASSIGN_OR_RETURN(const DeviceMesh mesh, InitDeviceMesh(world, axes));
+    return check(mesh);
+  });
+  EXPECT_TRUE(status.ok()) << status;
+}
+
+TEST(DTensorExtensionsTest, ChunksBeneathTensorParallelism) {
+  OnMesh({{"fsdp", 2}, {"tp", 2}}, [](const DeviceMesh& mesh) -> absl::Status {
+    CH_ASSIGN_OR_RETURN(const DeviceMesh fsdp, mesh.Slice("fsdp"));
+    CH_ASSIGN_OR_RETURN(const DeviceMesh tp, mesh.Slice("tp"));
+    const Tensor plain = SmallIntegers({7, 3}, 1);
+    const auto chunk = [&](const Tensor& parameter, int dim) {
+      return Extensions().Chunk(parameter, fsdp, dim)->layout.ToString();
+    };
+    const Layout whole = Layout::Replicated(tp.layout(), 2);
+    const Tensor rows = DistributeTensor(plain, tp, whole.WithShard(0, 0));
+    const Tensor columns = DistributeTensor(plain, tp, whole.WithShard(0, 1));
+    const Tensor heads =
+        DistributeTensor(plain, tp, whole.WithDim(0, {{0}, 4}));
+    EXPECT_EQ(chunk(plain, 0), "[S(0),R]");
+    EXPECT_EQ(chunk(plain, 1), "[S(1),R]");
+    EXPECT_EQ(chunk(rows, 0), "[_S(0,2),S(0)]");
+    EXPECT_EQ(chunk(rows, 1), "[S(1),S(0)]");
+    EXPECT_EQ(chunk(columns, 0), "[S(0),S(1)]");
+    EXPECT_EQ(chunk(heads, 0), "[_S(0,2),S(0)/4]");
+    return absl::OkStatus();
+  });
+}
+
+TEST(DTensorExtensionsTest, ReplicatesOverTheAxisOfHsdp) {
+  OnMesh({{"replicate", 2}, {"fsdp", 1}, {"tp", 2}},
+         [](const DeviceMesh& mesh) -> absl::Status {
+           CH_ASSIGN_OR_RETURN(const DeviceMesh hsdp,
+                               mesh.Slice({"replicate", "fsdp"}));
+           CH_ASSIGN_OR_RETURN(const DeviceMesh tp, mesh.Slice("tp"));
+           const Tensor plain = SmallIntegers({5}, 1);
+           const Tensor split = DistributeTensor(
+               plain, tp, Layout::Replicated(tp.layout(), 1).WithShard(0, 0));
+           EXPECT_EQ(Extensions().Chunk(plain, hsdp, 0)->layout.ToString(),
+                     "[R,S(0),R]");
+           EXPECT_EQ(Extensions().Chunk(split, hsdp, 0)->layout.ToString(),
+                     "[R,_S(0,2),S(0)]");
+           return absl::OkStatus();
+         });
+}
+
+TEST(DTensorExtensionsTest, AllGatherGivesTheParameterAsItWas) {
+  // 7 rows over 2 x 3 ranks: uneven, and empty on some.
+  OnMesh({{"fsdp", 2}, {"tp", 3}}, [](const DeviceMesh& mesh) -> absl::Status {
+    CH_ASSIGN_OR_RETURN(const DeviceMesh fsdp, mesh.Slice("fsdp"));
+    CH_ASSIGN_OR_RETURN(const DeviceMesh tp, mesh.Slice("tp"));
+    const Tensor full = SmallIntegers({7, 2}, 3);
+    const Tensor split = DistributeTensor(
+        full, tp, Layout::Replicated(tp.layout(), 2).WithShard(0, 0));
+    CH_ASSIGN_OR_RETURN(const fsdp::ShardedForm form,
+                        Extensions().Chunk(split, fsdp, 0));
+    const Tensor sharded = DistributeTensor(full, form.mesh, form.layout);
+    CH_ASSIGN_OR_RETURN(const Tensor gathered,
+                        Extensions().AllGather(sharded, fsdp));
+    EXPECT_EQ(LayoutOf(gathered), LayoutOf(split));
+    EXPECT_EQ(LocalTensor(gathered).ToVector<float>(),
+              LocalTensor(split).ToVector<float>());
+    const Tensor wrapped =
+        Extensions().FormOf(split)->Wrap(Extensions().LocalOf(gathered));
+    EXPECT_EQ(FullTensor(wrapped).ToVector<float>(), full.ToVector<float>());
+    return absl::OkStatus();
+  });
+}
+
+TEST(DTensorExtensionsTest, RefusesWhatLiesElsewhere) {
+  OnMesh({{"fsdp", 2}, {"tp", 1}}, [](const DeviceMesh& mesh) -> absl::Status {
+    CH_ASSIGN_OR_RETURN(const DeviceMesh fsdp, mesh.Slice("fsdp"));
+    const Tensor full = SmallIntegers({4}, 1);
+    const auto message = [&](const Tensor& parameter) {
+      return std::string(
+          Extensions().Chunk(parameter, fsdp, 0).status().message());
+    };
+    const Tensor on_fsdp = DistributeTensor(
+        full, fsdp, Layout::Replicated(fsdp.layout(), 1).WithShard(0, 0));
+    EXPECT_THAT(message(on_fsdp),
+                HasSubstr("spread over the axis \"fsdp\" already"));
+    CH_ASSIGN_OR_RETURN(const DeviceMesh other,
+                        InitDeviceMesh(mesh.world(), {{"other", 2}}));
+    const Tensor elsewhere = DistributeTensor(
+        full, other, Layout::Replicated(other.layout(), 1));
+    EXPECT_THAT(message(elsewhere), HasSubstr("slice both from one mesh"));
+    return absl::OkStatus();
+  });
+}
+
+TEST(DTensorExtensionsTest, FsdpAloneNamesTheParameterAndTheOption) {
+  OnMesh({{"fsdp", 1}, {"tp", 2}}, [](const DeviceMesh& mesh) -> absl::Status {
+    CH_ASSIGN_OR_RETURN(const DeviceMesh fsdp, mesh.Slice("fsdp"));
+    CH_ASSIGN_OR_RETURN(const DeviceMesh tp, mesh.Slice("tp"));
+    fsdp::TestModel model(1, 4, 4, 4);
+    nn::Parameter& first = *model.Parameters().front();
+    first.set_data(DistributeTensor(
+        first.data(), tp, Layout::Replicated(tp.layout(), 2).WithShard(0, 0)));
+    EXPECT_THAT(
+        std::string(fsdp::FullyShard(model, fsdp, {}).message()),
+        HasSubstr("parameter blocks.0.up.weight is a DTensor; set "
+                  "FullyShardOptions::extension"));
+    return absl::OkStatus();
+  });
+}
+
+}  // namespace
+}  // namespace crosshatch
