@@ -74,9 +74,9 @@ constexpr DType StatisticsDType(DType dtype) {
 /// @{
 
 /// out = src, converted to out's dtype: any dtype to any other. Float to
-/// integer truncates towards zero (NaN gives 0, out of range the nearest limit),
-/// integer to narrower integer wraps, anything to bool asks for != 0, and f64
-/// reaches 16-bit floats by way of f32.
+/// integer truncates towards zero (NaN gives 0, out of range the nearest
+/// limit), integer to narrower integer wraps, anything to bool asks for != 0,
+/// and f64 reaches 16-bit floats by way of f32.
 struct CopyArgs {
   KernelShape shape;
   KernelInput src;

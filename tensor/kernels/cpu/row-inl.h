@@ -26,14 +26,16 @@ namespace crosshatch {
 namespace HWY_NAMESPACE {
 namespace hn = hwy::HWY_NAMESPACE;
 
-/// A row to read.
+/// A row to read; null where it has no elements.
 template <typename T>
 class RowReader {
  public:
   RowReader(const RowsInput& rows, DType dtype, int64_t row)
       : RowReader(rows.data, dtype, row * rows.row_stride) {}
   RowReader(const void* data, DType dtype, int64_t offset)
-      : data_(internal::ElementAt(data, dtype, offset)), dtype_(dtype) {}
+      : data_(data == nullptr ? nullptr
+                              : internal::ElementAt(data, dtype, offset)),
+        dtype_(dtype) {}
 
   /// Elements [start, start + count), count <= kReduceRun; valid until the next
   /// call.
@@ -48,12 +50,15 @@ class RowReader {
   HWY_ALIGN T buffer_[kReduceRun];
 };
 
-/// A row to write.
+/// A row to write; null where it has no elements.
 template <typename T>
 class RowWriter {
  public:
   RowWriter(const RowsOutput& rows, DType dtype, int64_t row)
-      : data_(internal::ElementAt(rows.data, dtype, row * rows.row_stride)),
+      : data_(
+            rows.data == nullptr
+                ? nullptr
+                : internal::ElementAt(rows.data, dtype, row * rows.row_stride)),
         dtype_(dtype) {}
 
   /// Where to compute elements from `start` on.
