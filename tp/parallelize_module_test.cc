@@ -1,0 +1,172 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "crosshatch/tp/parallelize_module.h"
+
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "crosshatch/base/status_macros.h"
+#include "crosshatch/comm/world.h"
+#include "crosshatch/dtensor/dtensor.h"
+#include "crosshatch/nn/embedding.h"
+#include "crosshatch/nn/linear.h"
+#include "crosshatch/nn/rms_norm.h"
+#include "crosshatch/tensor/autograd.h"
+#include "crosshatch/tensor/creation.h"
+#include "crosshatch/tensor/ops/ops.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+namespace crosshatch::tp {
+namespace {
+
+using ::testing::HasSubstr;
+
+// -1, 0 or 1: sums of products of few of them are exact in any order.
+Tensor Integers(const Shape& sizes, int64_t salt) {
+  std::vector<float> values(static_cast<size_t>(NumElements(sizes)));
+  for (size_t i = 0; i < values.size(); ++i) {
+    const auto at = static_cast<int64_t>(i);
+    values[i] = static_cast<float>((at * at * 31 + at * 7 + salt * 13) % 7 % 3) - 1;
+  }
+  return FromValues<float>(sizes, values);
+}
+
+// Tokens [B, T] to [B, T, 3] through an embedding and an MLP, with sizes that
+// two or three ranks do not divide.
+class Net final : public nn::Module {
+ public:
+  Net() : embed_(11, 5), up_(5, 7, {.bias = true}), down_(7, 3, {.bias = true}) {
+    RegisterModule("embed", embed_);
+    RegisterModule("up", up_);
+    RegisterModule("down", down_);
+    int64_t salt = 0;
+    for (nn::Parameter* p : Parameters()) {
+      p->set_data(Integers(p->data().sizes(), ++salt));
+      Tensor(p->data()).set_requires_grad(true);
+    }
+  }
+  const char* type_name() const override { return "Net"; }
+
+ protected:
+  TensorList ForwardImpl(TensorSpan inputs) override {
+    return {down_.Forward(Relu(up_.Forward(embed_.Forward(inputs[0]))))};
+  }
+
+ private:
+  nn::Embedding embed_;
+  nn::Linear up_;
+  nn::Linear down_;
+};
+
+Tensor Tokens() {
+  const std::vector<int32_t> ids = {0, 3, 10, 7, 7, 2, 9, 4, 1, 5};
+  return FromValues<int32_t>({2, 5}, ids);
+}
+
+// The output, then the gradients of the output's sum by the parameters.
+using Values = std::vector<std::vector<float>>;
+
+absl::StatusOr<Values> OutputAndGradients(Net& net) {
+  const Tensor output = net.Forward(Tokens());
+  Values values = {FullTensor(output).ToVector<float>()};
+  CH_RETURN_IF_ERROR(Backward(Sum(output)));
+  for (nn::Parameter* p : net.Parameters()) {
+    values.push_back(FullTensor(p->grad()).ToVector<float>());
+  }
+  return values;
+}
+
+TEST(ParallelizeModuleTest, ComputesWhatOneRankComputes) {
+  Net dense;
+  const Values expected = *OutputAndGradients(dense);
+  const std::vector<std::pair<std::string, ParallelPlan>> plans = {
+      {"rows of the table, columns then rows",
+       {{"embed", RowwiseParallel()},
+        {"up", ColwiseParallel()},
+        {"down", RowwiseParallel()}}},
+      {"split by position in between",
+       {{"embed", RowwiseParallel({.output = Shard(1)})},
+        {"up", ColwiseParallel({.input = Shard(1)})},
+        {"down", RowwiseParallel({.output = Shard(1)})}}},
+      {"columns of the table, gathered at the end",
+       {{"embed", ColwiseParallel({.output = Replicate()})},
+        {"up", ColwiseParallel({.output = Replicate()})},
+        {"down", ColwiseParallel()}}},
+      {"every weight on every rank, tokens split by position",
+       {{"", PrepareModuleInput({.desired = Shard(1)})},
+        {"embed", SequenceParallel(1)},
+        {"up", SequenceParallel(1)},
+        {"down", SequenceParallel(1)}}},
+  };
+  for (const auto& [name, plan] : plans) {
+    for (const int ranks : {1, 2, 3}) {
+      const absl::Status status =
+          RunLocal(ranks, [&](World& world) -> absl::Status {
+            CH_ASSIGN_OR_RETURN(const DeviceMesh mesh,
+                                InitDeviceMesh(world, {{"tp", ranks}}));
+            Net net;
+            CH_RETURN_IF_ERROR(ParallelizeModule(net, mesh, plan));
+            CH_ASSIGN_OR_RETURN(const Values values, OutputAndGradients(net));
+            EXPECT_EQ(values, expected) << name << " on " << ranks;
+            return absl::OkStatus();
+          });
+      EXPECT_TRUE(status.ok()) << status;
+    }
+  }
+}
+
+TEST(ParallelizeModuleTest, HandsOutLocalOutputsWhereAsked) {
+  const absl::Status status = RunLocal(2, [](World& world) -> absl::Status {
+    CH_ASSIGN_OR_RETURN(const DeviceMesh mesh,
+                        InitDeviceMesh(world, {{"tp", 2}}));
+    nn::Linear linear(3, 5);
+    linear.weight()->set_data(Integers({5, 3}, 1));
+    CH_RETURN_IF_ERROR(ParallelizeModule(
+        linear, mesh, {{"", ColwiseParallel({.use_local_output = true})}}));
+    const Tensor out = linear.Forward(Integers({4, 3}, 2));
+    EXPECT_FALSE(out.is_distributed());
+    EXPECT_EQ(out.size(1), world.rank() == 0 ? 3 : 2);
+    return absl::OkStatus();
+  });
+  EXPECT_TRUE(status.ok()) << status;
+}
+
+TEST(ParallelizeModuleTest, SplitsBetweenUnitsOnly) {
+  const absl::Status status = RunLocal(2, [](World& world) -> absl::Status {
+    CH_ASSIGN_OR_RETURN(const DeviceMesh mesh,
+                        InitDeviceMesh(world, {{"tp", 2}}));
+    nn::Linear linear(3, 12, {.out_unit = 4});
+    CH_RETURN_IF_ERROR(
+        ParallelizeModule(linear, mesh, {{"", ColwiseParallel()}}));
+    EXPECT_EQ(LocalTensor(linear.weight()->data()).size(0),
+              world.rank() == 0 ? 8 : 4);
+    return absl::OkStatus();
+  });
+  EXPECT_TRUE(status.ok()) << status;
+}
+
+TEST(ParallelizeModuleTest, NamesWhatDoesNotFit) {
+  const absl::Status status = RunLocal(2, [](World& world) -> absl::Status {
+    CH_ASSIGN_OR_RETURN(const DeviceMesh mesh,
+                        InitDeviceMesh(world, {{"dp", 1}, {"tp", 2}}));
+    CH_ASSIGN_OR_RETURN(const DeviceMesh tp, mesh.Slice("tp"));
+    Net net;
+    const auto message = [&](const DeviceMesh& m, const ParallelPlan& plan) {
+      return std::string(ParallelizeModule(net, m, plan).message());
+    };
+    EXPECT_THAT(message(mesh, {}), HasSubstr("not mesh(dp=1, tp=2)"));
+    EXPECT_THAT(message(tp, {{"upp", ColwiseParallel()}}),
+                HasSubstr("\"upp\" for ColwiseParallel matches no module"));
+    EXPECT_THAT(message(tp, {{"", RowwiseParallel()}}),
+                HasSubstr("RowwiseParallel fits Linear and Embedding"));
+    EXPECT_THAT(message(tp, {{"up", ColwiseParallel()},
+                             {"up", RowwiseParallel()}}),
+                HasSubstr("parameter up.weight is spread as [S(0)] already"));
+    return absl::OkStatus();
+  });
+  EXPECT_TRUE(status.ok()) << status;
+}
+
+}  // namespace
+}  // namespace crosshatch::tp
