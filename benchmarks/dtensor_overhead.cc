@@ -25,20 +25,19 @@ Tensor MatMulOf(const Tensor& a, const Tensor& b) { return MatMul(a, b); }
 
 // Times `run` on 8x8 operands as the one rank of a world.
 void Time(benchmark::State& state, BinaryFunction run, bool distributed) {
-  const absl::Status status =
-      RunLocal(1, [&](World& world) -> absl::Status {
-        const auto mesh = InitDeviceMesh(world, {{"tp", 1}});
-        NoGrad no_grad;
-        Tensor a = Full({8, 8}, 1);
-        Tensor b = Full({8, 8}, 2);
-        if (distributed) {
-          const Layout layout = Layout::Replicated(mesh->layout(), 2);
-          a = DistributeTensor(a, *mesh, layout);
-          b = DistributeTensor(b, *mesh, layout);
-        }
-        for (auto _ : state) benchmark::DoNotOptimize(run(a, b));
-        return absl::OkStatus();
-      });
+  const absl::Status status = RunLocal(1, [&](World& world) -> absl::Status {
+    const auto mesh = InitDeviceMesh(world, {{"tp", 1}});
+    NoGrad no_grad;
+    Tensor a = Full({8, 8}, 1);
+    Tensor b = Full({8, 8}, 2);
+    if (distributed) {
+      const Layout layout = Layout::Replicated(mesh->layout(), 2);
+      a = DistributeTensor(a, *mesh, layout);
+      b = DistributeTensor(b, *mesh, layout);
+    }
+    for (auto _ : state) benchmark::DoNotOptimize(run(a, b));
+    return absl::OkStatus();
+  });
   CH_CHECK_OK(status);
 }
 

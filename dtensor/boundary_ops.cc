@@ -115,8 +115,8 @@ TensorList FromLocalOp::Forward(TensorSpan inputs) const {
   CH_CHECK(layout.mesh() == mesh.layout())
       << "from_local: the layout is on " << layout.mesh().ToString()
       << ", the mesh is " << mesh.ToString();
-  return {Wrap(inputs[0].Detach(), DTensorRuntime::Current().Intern(layout), mesh,
-                      Shape(sizes.begin(), sizes.end()))};
+  return {Wrap(inputs[0].Detach(), DTensorRuntime::Current().Intern(layout),
+               mesh, Shape(sizes.begin(), sizes.end()))};
 }
 
 std::shared_ptr<Node> FromLocalOp::Differentiate(TensorSpan /*inputs*/,

@@ -22,8 +22,8 @@ namespace crosshatch {
 namespace {
 
 // One all-reduce, in place, of all `tensors`.
-absl::Status Reduce(TensorSpan tensors, ReduceOp op,
-                    absl::Span<const int> axes, const DeviceMesh& mesh) {
+absl::Status Reduce(TensorSpan tensors, ReduceOp op, absl::Span<const int> axes,
+                    const DeviceMesh& mesh) {
   Stream& stream = RankContext::Current().current_stream();
   CH_ASSIGN_OR_RETURN(Communicator * communicator,
                       mesh.communicator(axes, stream.name()));
@@ -77,15 +77,14 @@ class ClassParallelCrossEntropy final : public LocalProgram {
         ReductionOp(ReduceKind::kMax, last, /*keepdim=*/false, dtype)
             .Forward({logits});
     if (row_max[0].numel() > 0) reduce(row_max, ReduceOp::kMax);
-    TensorList parts =
-        CrossEntropyPartOp(whole.ignore_index, first_class_)
-            .Forward({logits, targets, row_max[0]});
+    TensorList parts = CrossEntropyPartOp(whole.ignore_index, first_class_)
+                           .Forward({logits, targets, row_max[0]});
     if (row_max[0].numel() > 0) reduce(parts, ReduceOp::kSum);
 
     Tensor logsumexp = UnaryPointwiseOp(UnaryOp::kLog).Forward({parts[0]})[0];
     AddInPlaceOp(1).Forward({logsumexp, row_max[0]});
-    const Tensor loss = BinaryPointwiseOp(BinaryOp::kSub)
-                            .Forward({logsumexp, parts[1]})[0];
+    const Tensor loss =
+        BinaryPointwiseOp(BinaryOp::kSub).Forward({logsumexp, parts[1]})[0];
     if (!Holds(targets.dtype(), whole.ignore_index)) {
       return {loss, std::move(logsumexp)};
     }
@@ -120,7 +119,8 @@ struct ClassFactors {
   Shape row_sizes;
 };
 
-int64_t FirstClass(const RuleCall& call, const Layout& logits, int64_t classes) {
+int64_t FirstClass(const RuleCall& call, const Layout& logits,
+                   int64_t classes) {
   return logits.DimInterval(logits.ndim() - 1, classes, call.coordinate).begin;
 }
 

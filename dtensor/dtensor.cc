@@ -41,8 +41,7 @@ absl::StatusOr<Shape> GlobalShape(const Tensor& local, const DeviceMesh& mesh,
   if (axes.empty()) return sizes;
   CH_ASSIGN_OR_RETURN(
       Communicator * communicator,
-      mesh.communicator(axes,
-                        RankContext::Current().current_stream().name()));
+      mesh.communicator(axes, RankContext::Current().current_stream().name()));
   CH_ASSIGN_OR_RETURN(
       const std::vector<std::string> all,
       communicator->Exchange(absl::StrJoin(local.sizes(), ","), "FromLocal"));
@@ -58,9 +57,9 @@ absl::StatusOr<Shape> GlobalShape(const Tensor& local, const DeviceMesh& mesh,
       shape.push_back(size);
     }
     if (shape.size() != sizes.size()) {
-      return absl::InvalidArgumentError(absl::StrCat(
-          "FromLocal: ranks give parts of sizes ", ToString(local.sizes()),
-          " and ", ToString(shape)));
+      return absl::InvalidArgumentError(
+          absl::StrCat("FromLocal: ranks give parts of sizes ",
+                       ToString(local.sizes()), " and ", ToString(shape)));
     }
   }
   for (int d = 0; d < layout.ndim(); ++d) {
@@ -152,8 +151,7 @@ Tensor DistributeTensor(const Tensor& full, const DeviceMesh& mesh,
   NoGrad no_grad;
   const auto spread = [&] {
     if (!full.storage()->attached()) {
-      const InternedLayout& interned =
-          DTensorRuntime::Current().Intern(layout);
+      const InternedLayout& interned = DTensorRuntime::Current().Intern(layout);
       return MakeDTensor(
           Deferred(layout.LocalShape(full.sizes(), interned.here), full.dtype(),
                    full.storage()->owner()),

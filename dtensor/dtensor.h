@@ -39,8 +39,8 @@ const DeviceMesh& MeshOf(const Tensor& t);
 Tensor LocalTensor(const Tensor& t);
 
 /// The distributed tensor of global shape `sizes` that `local` is this rank's
-/// part of, outside of the graph, in the same memory. `local` may have no memory
-/// (yet): then so has the result. Checks that it has the shard's shape.
+/// part of, outside of the graph, in the same memory. `local` may have no
+/// memory (yet): then so has the result. Checks that it has the shard's shape.
 Tensor MakeDTensor(Tensor local, const DeviceMesh& mesh, const Layout& layout,
                    Shape sizes);
 

@@ -27,11 +27,11 @@ TEST(DTensor, DistributeTensorTakesEachRanksPart) {
   for (const std::vector<int>& shape :
        {std::vector<int>{2}, std::vector<int>{3}, std::vector<int>{2, 2}}) {
     OnMesh(shape, [](const DeviceMesh& mesh, Complaints& complaints) {
-      for (const Shape& sizes : {Shape{}, Shape{5}, Shape{0, 2}, Shape{3, 4},
-                                 Shape{1, 2, 5}}) {
+      for (const Shape& sizes :
+           {Shape{}, Shape{5}, Shape{0, 2}, Shape{3, 4}, Shape{1, 2, 5}}) {
         const Tensor dense = Numbers(sizes, 1);
-        for (const Layout& layout : AllLayouts(
-                 mesh.layout(), static_cast<int>(sizes.size()), true)) {
+        for (const Layout& layout :
+             AllLayouts(mesh.layout(), static_cast<int>(sizes.size()), true)) {
           const Tensor t = DistributeTensor(dense, mesh, layout);
           if (LayoutOf(t) != layout || MeshOf(t) != mesh) {
             complaints.Add("layout or mesh");
@@ -41,8 +41,7 @@ TEST(DTensor, DistributeTensorTakesEachRanksPart) {
             complaints.Add("local shape");
           }
           // Memory of its own and no more of it than the part has.
-          if (LocalTensor(t).storage()->bytes() !=
-              LocalTensor(t).numel() * 4) {
+          if (LocalTensor(t).storage()->bytes() != LocalTensor(t).numel() * 4) {
             complaints.Add("memory");
           }
           complaints.Add(Differs(t, dense));
@@ -56,8 +55,8 @@ TEST(DTensor, PartsWithoutMemoryStayWithout) {
   OnMesh({2}, [](const DeviceMesh& mesh, Complaints& complaints) {
     Tensor deferred = Deferred({5, 3}, kFloat32, "w");
     deferred.set_requires_grad(true);
-    const Tensor t = DistributeTensor(deferred, mesh,
-                                      Whole(mesh, 2).WithShard(0, 0));
+    const Tensor t =
+        DistributeTensor(deferred, mesh, Whole(mesh, 2).WithShard(0, 0));
     const Tensor local = LocalTensor(t);
     if (local.storage()->attached() || local.storage()->owner() != "w") {
       complaints.Add("storage");
@@ -94,8 +93,8 @@ TEST(DTensor, GradientsCrossBordersAsTheCallerSays) {
     Tensor x = Spread(dense, mesh, rows);
     x.set_requires_grad(true);
     absl::Status status = Backward(Sum(Mul(ToLocal(x, rows), mine)));
-    complaints.Add(Differs(LocalTensor(x.grad()),
-                           Full(LocalTensor(x).sizes(), mine)));
+    complaints.Add(
+        Differs(LocalTensor(x.grad()), Full(LocalTensor(x).sizes(), mine)));
 
     // Replicated, used for different things: the gradients add up.
     Tensor y = Spread(dense, mesh, r);
@@ -123,8 +122,8 @@ TEST(DTensor, GradientsCrossBordersAsTheCallerSays) {
     part.set_requires_grad(true);
     status.Update(
         Backward(Sum(Mul(FromLocal(part, mesh, rows, {5}, rows), weight))));
-    complaints.Add(Differs(
-        part.grad(), LocalTensor(DistributeTensor(dense, mesh, rows))));
+    complaints.Add(
+        Differs(part.grad(), LocalTensor(DistributeTensor(dense, mesh, rows))));
     if (!status.ok()) complaints.Add(status.ToString());
   });
 }
@@ -165,8 +164,8 @@ TEST(DTensor, LocalTensorsShareMemoryAndHaveNoGraph) {
 TEST(DTensor, ViewsShareMemory) {
   OnMesh({2}, [](const DeviceMesh& mesh, Complaints& complaints) {
     NoGrad no_grad;
-    const Tensor x = Spread(Numbers({4, 6}, 1), mesh,
-                            Whole(mesh, 2).WithShard(0, 0));
+    const Tensor x =
+        Spread(Numbers({4, 6}, 1), mesh, Whole(mesh, 2).WithShard(0, 0));
     FillInPlace(Slice(Transpose(View(x, {4, 2, 3}), 1, 2), 1, 1, 2), 9);
     const Tensor dense = Numbers({4, 6}, 1);
     FillInPlace(Slice(Transpose(View(dense, {4, 2, 3}), 1, 2), 1, 1, 2), 9);
@@ -189,8 +188,8 @@ TEST(DTensor, InPlaceOpsKeepTheLayout) {
           if (LayoutOf(dst) != to) complaints.Add("layout");
           const std::string wrong = Differs(dst, Mul(Add(a, b, 2), 3));
           if (!wrong.empty()) {
-            complaints.Add(absl::StrCat(to.ToString(), " += ",
-                                        from.ToString(), ": ", wrong));
+            complaints.Add(absl::StrCat(to.ToString(), " += ", from.ToString(),
+                                        ": ", wrong));
           }
           CopyInPlace(dst, Spread(b, mesh, from));
           complaints.Add(Differs(dst, b));
@@ -221,9 +220,9 @@ TEST(DTensor, MatMulIntoWritesInTheDestinationsLayout) {
           MatMulInto(dst, x, y, spec, /*accumulate=*/false);
           if (wrong.empty()) wrong = Differs(dst, product);
           if (LayoutOf(dst) != to) wrong = "layout";
-          if (!wrong.empty() &&
-              !complaints.Add(absl::StrCat(to.ToString(), " = ", la.ToString(),
-                                           " x ", lb.ToString(), ": ", wrong))) {
+          if (!wrong.empty() && !complaints.Add(absl::StrCat(
+                                    to.ToString(), " = ", la.ToString(), " x ",
+                                    lb.ToString(), ": ", wrong))) {
             return;
           }
         }
@@ -290,17 +289,15 @@ TEST(DTensor, ViewsSplitAndMergeDims) {
 TEST(DTensorDeathTest, RefusesViewsThatNoLayoutExpresses) {
   EXPECT_DEATH(OnMesh({2},
                       [](const DeviceMesh& mesh, Complaints&) {
-                        const Tensor x =
-                            Spread(Numbers({2, 10}, 1), mesh,
-                                   Whole(mesh, 2).WithShard(0, 1));
+                        const Tensor x = Spread(Numbers({2, 10}, 1), mesh,
+                                                Whole(mesh, 2).WithShard(0, 1));
                         View(x, {2, 5, 2});
                       }),
                "view\\(f32\\[2, 10\\]\\|\\[S\\(1\\)\\]\\): no layout");
   EXPECT_DEATH(OnMesh({2},
                       [](const DeviceMesh& mesh, Complaints&) {
-                        const Tensor x =
-                            Spread(Numbers({3, 4}, 1), mesh,
-                                   Whole(mesh, 2).WithShard(0, 1));
+                        const Tensor x = Spread(Numbers({3, 4}, 1), mesh,
+                                                Whole(mesh, 2).WithShard(0, 1));
                         View(x, {12});
                       }),
                "view.*no layout");
@@ -371,8 +368,8 @@ TEST(RegisterOpRule, GivesAUsersOpARule) {
 TEST(RegisterOpRuleDeathTest, AnOpWithoutARuleSaysHowToGetOne) {
   EXPECT_DEATH(OnMesh({2},
                       [](const DeviceMesh& mesh, Complaints&) {
-                        Apply1(Twice(), {Spread(Ones({2}), mesh,
-                                                Whole(mesh, 1))});
+                        Apply1(Twice(),
+                               {Spread(Ones({2}), mesh, Whole(mesh, 1))});
                       }),
                "twice\\(f32\\[2\\]\\|\\[R\\]\\): .* RegisterOpRule");
 }

@@ -37,8 +37,7 @@ void OnMesh(const std::vector<int>& shape,
   const absl::Status status = RunLocal(
       ranks,
       [&](World& world) -> absl::Status {
-        CH_ASSIGN_OR_RETURN(const DeviceMesh mesh,
-                            InitDeviceMesh(world, axes));
+        CH_ASSIGN_OR_RETURN(const DeviceMesh mesh, InitDeviceMesh(world, axes));
         body(mesh, complaints[world.rank()]);
         return world.context().Synchronize();
       },

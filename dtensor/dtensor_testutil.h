@@ -34,8 +34,8 @@ void OnMesh(const std::vector<int>& shape,
             const std::function<void(const DeviceMesh&, Complaints&)>& body,
             const LocalOptions& options = {});
 
-/// Every layout of a tensor of `ndim` dims on `mesh` with unit 1, every order of
-/// axes that split one dim included; with pending sums where `sums`.
+/// Every layout of a tensor of `ndim` dims on `mesh` with unit 1, every order
+/// of axes that split one dim included; with pending sums where `sums`.
 std::vector<Layout> AllLayouts(const MeshLayout& mesh, int ndim, bool sums);
 
 /// Small whole numbers, different for different seeds: sums of products of them

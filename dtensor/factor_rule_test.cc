@@ -35,9 +35,8 @@ struct Input {
 
 RuleInput Describe(const Input& input) {
   auto placements = ParsePlacements(input.placements);
-  auto layout =
-      Layout::FromPlacements(Mesh(), static_cast<int>(input.sizes.size()),
-                             *placements);
+  auto layout = Layout::FromPlacements(
+      Mesh(), static_cast<int>(input.sizes.size()), *placements);
   EXPECT_TRUE(layout.ok()) << layout.status();
   return {.layout = *layout, .sizes = input.sizes};
 }
@@ -104,9 +103,8 @@ TEST(SolveFactors, MovesTheSmallerInputWhereTheyDisagree) {
 }
 
 TEST(SolveFactors, KeepsTheAxesThatDoNotDisagree) {
-  EXPECT_EQ(
-      Solve({{{64, 4}, "[S(0),S(0)]"}, {{4, 4096}, "[R,S(1)]"}}, Product),
-      "[S(0),R] [R,S(1)] -> [S(0),S(1)]");
+  EXPECT_EQ(Solve({{{64, 4}, "[S(0),S(0)]"}, {{4, 4096}, "[R,S(1)]"}}, Product),
+            "[S(0),R] [R,S(1)] -> [S(0),S(1)]");
 }
 
 TEST(SolveFactors, KeepsSumsPendingWhereTheOpIsLinear) {

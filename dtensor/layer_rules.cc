@@ -115,7 +115,8 @@ struct AttentionFactors {
   AttentionFactors(const RuleCall& call, ShapeView q, ShapeView k) {
     CH_CHECK(q.size() == 4 && k.size() == 4) << DescribeCall(call);
     CH_CHECK(k[2] != 0 && q[2] % k[2] == 0)
-        << DescribeCall(call) << ": the key heads do not divide the query heads";
+        << DescribeCall(call)
+        << ": the key heads do not divide the query heads";
     const DimFactor batch = {rule.Add(q[0]), 1};
     const int groups = rule.Add(k[2]);
     const DimFactor q_heads = {groups, q[2] / k[2]};
@@ -215,8 +216,8 @@ RuleResult EmbeddingGradIntoRule(const RuleCall& call) {
   LookupFactors factors(call.inputs[1].sizes, dst[0], dst[1]);
   factors.rule.linearity = Linearity::kNone;
   factors.rule.fixed_input = 0;
-  factors.rule.inputs = {{factors.row, factors.column}, factors.ids,
-                         factors.vectors};
+  factors.rule.inputs = {
+      {factors.row, factors.column}, factors.ids, factors.vectors};
   // Ids may not be split: the destination has no room for partial sums.
   for (const DimFactor& id : factors.ids) {
     factors.rule.factors[id.factor].whole = true;

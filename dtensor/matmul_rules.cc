@@ -55,8 +55,8 @@ FactorRule MatMulFactors(ShapeView a, ShapeView b, const MatMulSpec& spec) {
 
 RuleResult MatMulRule(const RuleCall& call) {
   const auto& op = static_cast<const MatMulOp&>(call.op);
-  return SolveFactors(call, MatMulFactors(call.inputs[0].sizes,
-                                          call.inputs[1].sizes, op.spec));
+  return SolveFactors(
+      call, MatMulFactors(call.inputs[0].sizes, call.inputs[1].sizes, op.spec));
 }
 
 // A product that comes out otherwise than its destination lies: it goes to
@@ -98,8 +98,8 @@ RuleResult MatMulIntoRule(const RuleCall& call) {
       << DescribeCall(call) << ": the product has sizes "
       << ToString(made.sizes);
   if (!SameShards(made.layout, dst.layout, made.sizes)) {
-    result.program = std::make_unique<MatMulThenWrite>(made.layout, dst.layout,
-                                                       made.sizes);
+    result.program =
+        std::make_unique<MatMulThenWrite>(made.layout, dst.layout, made.sizes);
   }
   made.layout = dst.layout;
   result.inputs.insert(result.inputs.begin(), dst.layout);

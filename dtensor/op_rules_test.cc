@@ -66,27 +66,34 @@ std::vector<Case> PointwiseCases() {
   return {
       {"add", {{{3, 5}}, {{3, 5}}}, [](T t) { return Add(t[0], t[1], 2); }},
       {"add row", {{{3, 5}}, {{5}}}, [](T t) { return Add(t[0], t[1]); }},
-      {"add column", {{{3, 5}}, {{3, 1}}},
-       [](T t) { return Add(t[0], t[1]); }},
+      {"add column", {{{3, 5}}, {{3, 1}}}, [](T t) { return Add(t[0], t[1]); }},
       {"add outer", {{{3, 1}}, {{1, 5}}}, [](T t) { return Add(t[0], t[1]); }},
       {"sub", {{{2, 3}}, {{2, 3}}}, [](T t) { return Sub(t[0], t[1]); }},
       {"mul", {{{3, 5}}, {{3, 5}}}, [](T t) { return Mul(t[0], t[1]); }},
       {"mul row", {{{3, 4}}, {{4}}}, [](T t) { return Mul(t[0], t[1]); }},
-      {"div", {{{3, 5}, kFraction}, {{3, 5}, kPositive}},
-       [](T t) { return Div(t[0], t[1]); }, kRounding},
-      {"maximum", {{{3, 5}}, {{3, 5}}},
+      {"div",
+       {{{3, 5}, kFraction}, {{3, 5}, kPositive}},
+       [](T t) { return Div(t[0], t[1]); },
+       kRounding},
+      {"maximum",
+       {{{3, 5}}, {{3, 5}}},
        [](T t) { return Maximum(t[0], t[1]); }},
-      {"scalars", {{{3, 5}}},
+      {"scalars",
+       {{{3, 5}}},
        [](T t) { return Sub(5, Add(Mul(Neg(t[0]), 2), 3)); }},
       {"exp", {{{3, 5}, kFraction}}, [](T t) { return Exp(t[0]); }, kRounding},
       {"silu", {{{5}, kFraction}}, [](T t) { return Silu(t[0]); }, kRounding},
       {"gelu", {{{5}, kFraction}}, [](T t) { return Gelu(t[0]); }, kRounding},
       {"relu", {{{7}}}, [](T t) { return Relu(t[0]); }},
-      {"where", {{{3, 5}}, {{3, 5}}},
+      {"where",
+       {{{3, 5}}, {{3, 5}}},
        [](T t) { return Where(Greater(t[0], t[1]), t[0], Mul(t[1], 2)); }},
-      {"swiglu", {{{3, 5}, kFraction}, {{3, 5}, kFraction}},
-       [](T t) { return SwiGlu(t[0], t[1]); }, kRounding},
-      {"cast", {{{3, 5}}},
+      {"swiglu",
+       {{{3, 5}, kFraction}, {{3, 5}, kFraction}},
+       [](T t) { return SwiGlu(t[0], t[1]); },
+       kRounding},
+      {"cast",
+       {{{3, 5}}},
        [](T t) { return ToDType(ToDType(t[0], kBFloat16), kFloat32); }},
       {"clone", {{{3, 5}}}, [](T t) { return Clone(t[0]); }},
       {"full_like", {{{3, 5}}}, [](T t) { return Add(t[0], OnesLike(t[0])); }},
@@ -102,19 +109,31 @@ std::vector<Case> ReductionCases() {
       {"sum rows", {{{3, 5}}}, [](T t) { return Sum(t[0], {0}); }},
       {"sum columns", {{{3, 5}}}, [](T t) { return Sum(t[0], {1}, true); }},
       {"sum of none", {{{0, 3}}}, [](T t) { return Sum(t[0], {0}); }},
-      {"mean", {{{3, 5}, kFraction}}, [](T t) { return Mean(t[0]); },
+      {"mean",
+       {{{3, 5}, kFraction}},
+       [](T t) { return Mean(t[0]); },
        kRounding},
-      {"mean rows", {{{5, 2}, kFraction}},
-       [](T t) { return Mean(t[0], {0}, true); }, kRounding},
-      {"prod", {{{2, 3}, kPositive}}, [](T t) { return Prod(t[0], {1}); },
+      {"mean rows",
+       {{{5, 2}, kFraction}},
+       [](T t) { return Mean(t[0], {0}, true); },
        kRounding},
-      {"max", {{{3, 5}, kFraction}}, [](T t) { return Max(t[0], {1}); },
+      {"prod",
+       {{{2, 3}, kPositive}},
+       [](T t) { return Prod(t[0], {1}); },
        kRounding},
-      {"min", {{{3, 5}, kFraction}}, [](T t) { return Min(t[0]); },
+      {"max",
+       {{{3, 5}, kFraction}},
+       [](T t) { return Max(t[0], {1}); },
        kRounding},
-      {"sum of squares", {{{3, 5}}},
+      {"min", {{{3, 5}, kFraction}}, [](T t) { return Min(t[0]); }, kRounding},
+      {"sum of squares",
+       {{{3, 5}}},
        [](T t) { return SumOfSquares(t[0], {0}); }},
-      {"sum to", {{{2, 3, 5}}}, [](T t) { return SumTo(t[0], {3, 1}); }},
+      {"sum to",
+       {{{2, 3, 5}}},
+       [](T t) {
+         return SumTo(t[0], {3, 1});
+       }},
   };
 }
 
@@ -122,14 +141,24 @@ std::vector<Case> MoveCases() {
   using T = TensorSpan;
   return {
       {"transpose", {{{3, 5}}}, [](T t) { return Transpose(t[0], 0, 1); }},
-      {"permute", {{{2, 3, 5}}},
-       [](T t) { return Permute(t[0], {2, 0, 1}); }},
+      {"permute",
+       {{{2, 3, 5}}},
+       [](T t) {
+         return Permute(t[0], {2, 0, 1});
+       }},
       {"slice", {{{5, 3}}}, [](T t) { return Slice(t[0], 0, 1, 4); }},
       {"slice all", {{{5, 3}}}, [](T t) { return Slice(t[0], 0, 0, 5); }},
-      {"expand", {{{1, 3}}}, [](T t) { return Expand(t[0], {2, 4, 3}); }},
+      {"expand",
+       {{{1, 3}}},
+       [](T t) {
+         return Expand(t[0], {2, 4, 3});
+       }},
       {"unsqueeze", {{{3, 5}}}, [](T t) { return Unsqueeze(t[0], 1); }},
-      {"cat", {{{2, 3}}, {{4, 3}}},
-       [](T t) { return Cat({t[0], t[1]}, 0); }},
+      {"cat",
+       {{{2, 3}}, {{4, 3}}},
+       [](T t) {
+         return Cat({t[0], t[1]}, 0);
+       }},
       {"pad", {{{3, 2}}}, [](T t) { return Pad(t[0], 1, 1, 2); }},
   };
 }
@@ -138,47 +167,65 @@ std::vector<Case> MatMulCases() {
   using T = TensorSpan;
   return {
       {"matmul", {{{5, 3}}, {{3, 4}}}, [](T t) { return MatMul(t[0], t[1]); }},
-      {"matmul ta", {{{3, 5}}, {{3, 4}}},
+      {"matmul ta",
+       {{{3, 5}}, {{3, 4}}},
        [](T t) { return MatMul(t[0], t[1], true, false); }},
-      {"matmul tb", {{{5, 3}}, {{4, 3}}},
+      {"matmul tb",
+       {{{5, 3}}, {{4, 3}}},
        [](T t) { return MatMul(t[0], t[1], false, true); }},
-      {"linear", {{{2, 3, 5}}, {{4, 5}}},
+      {"linear",
+       {{{2, 3, 5}}, {{4, 5}}},
        [](T t) { return Linear(t[0], t[1]); }},
-      {"bmm", {{{2, 3, 4}}, {{2, 4, 3}}},
+      {"bmm",
+       {{{2, 3, 4}}, {{2, 4, 3}}},
        [](T t) { return MatMul(t[0], t[1]); }},
-      {"sum batch", {{{2, 3, 4}}, {{2, 3, 5}}},
+      {"sum batch",
+       {{{2, 3, 4}}, {{2, 3, 5}}},
        [](T t) {
          return MatMul(t[0], t[1], {.transpose_a = true, .sum_batch = true});
        }},
-      {"of none", {{{4, 0}}, {{0, 3}}},
-       [](T t) { return MatMul(t[0], t[1]); }},
+      {"of none", {{{4, 0}}, {{0, 3}}}, [](T t) { return MatMul(t[0], t[1]); }},
   };
 }
 
 std::vector<Case> BiasCases() {
   using T = TensorSpan;
-  return {{"linear with bias", {{{3, 5}}, {{4, 5}}, {{4}}},
-           [](T t) { return Linear(t[0], t[1], t[2]); }}};
+  return {{"linear with bias", {{{3, 5}}, {{4, 5}}, {{4}}}, [](T t) {
+             return Linear(t[0], t[1], t[2]);
+           }}};
 }
 
 std::vector<Case> LayerCases() {
   using T = TensorSpan;
   return {
-      {"rms_norm", {{{3, 5}, kFraction}, {{5}, kFraction}},
-       [](T t) { return RmsNorm(t[0], t[1], 1e-5); }, kRounding},
-      {"rms_norm bare", {{{3, 5}, kFraction}},
-       [](T t) { return RmsNorm(t[0], Tensor(), 1e-5); }, kRounding},
-      {"softmax", {{{3, 5}, kFraction}}, [](T t) { return Softmax(t[0]); },
+      {"rms_norm",
+       {{{3, 5}, kFraction}, {{5}, kFraction}},
+       [](T t) { return RmsNorm(t[0], t[1], 1e-5); },
        kRounding},
-      {"log_softmax", {{{3, 5}, kFraction}},
-       [](T t) { return LogSoftmax(t[0]); }, kRounding},
-      {"embedding", {{{5}, kIds, 7}, {{7, 3}}},
+      {"rms_norm bare",
+       {{{3, 5}, kFraction}},
+       [](T t) { return RmsNorm(t[0], Tensor(), 1e-5); },
+       kRounding},
+      {"softmax",
+       {{{3, 5}, kFraction}},
+       [](T t) { return Softmax(t[0]); },
+       kRounding},
+      {"log_softmax",
+       {{{3, 5}, kFraction}},
+       [](T t) { return LogSoftmax(t[0]); },
+       kRounding},
+      {"embedding",
+       {{{5}, kIds, 7}, {{7, 3}}},
        [](T t) { return Embedding(t[0], t[1]); }},
-      {"embedding 2d", {{{2, 3}, kIds, 4}, {{4, 3}}},
+      {"embedding 2d",
+       {{{2, 3}, kIds, 4}, {{4, 3}}},
        [](T t) { return Embedding(t[0], t[1]); }},
-      {"cross_entropy", {{{4, 5}, kFraction}, {{4}, kIds, 5}},
-       [](T t) { return CrossEntropy(t[0], t[1]); }, kRounding},
-      {"cross_entropy rows", {{{2, 3, 5}, kFraction}, {{2, 3}, kIds, 5}},
+      {"cross_entropy",
+       {{{4, 5}, kFraction}, {{4}, kIds, 5}},
+       [](T t) { return CrossEntropy(t[0], t[1]); },
+       kRounding},
+      {"cross_entropy rows",
+       {{{2, 3, 5}, kFraction}, {{2, 3}, kIds, 5}},
        [](T t) {
          using Options = CrossEntropyOptions;
          return CrossEntropy(
@@ -191,15 +238,17 @@ std::vector<Case> LayerCases() {
 
 std::vector<Case> LayerNormCases() {
   using T = TensorSpan;
-  return {{"layer_norm", {{{3, 5}, kFraction}, {{5}, kFraction},
-                          {{5}, kFraction}},
-           [](T t) { return LayerNorm(t[0], t[1], t[2], 1e-5); }, kRounding}};
+  return {{"layer_norm",
+           {{{3, 5}, kFraction}, {{5}, kFraction}, {{5}, kFraction}},
+           [](T t) { return LayerNorm(t[0], t[1], t[2], 1e-5); },
+           kRounding}};
 }
 
 std::vector<Case> AttentionCases() {
   using T = TensorSpan;
   return {{"attention",
-           {{{2, 3, 6, 4}, kFraction}, {{2, 3, 3, 4}, kFraction},
+           {{{2, 3, 6, 4}, kFraction},
+            {{2, 3, 3, 4}, kFraction},
             {{2, 3, 3, 4}, kFraction}},
            [](T t) { return CausalAttention(t[0], t[1], t[2], 0.5); },
            kRounding},
@@ -293,7 +342,9 @@ class OpRules : public testing::TestWithParam<std::vector<int>> {
   }
 };
 
-TEST_P(OpRules, Pointwise) { CheckCases(GetParam(), PointwiseCases(), Stride(7)); }
+TEST_P(OpRules, Pointwise) {
+  CheckCases(GetParam(), PointwiseCases(), Stride(7));
+}
 TEST_P(OpRules, Reductions) { CheckCases(GetParam(), ReductionCases()); }
 TEST_P(OpRules, Moves) { CheckCases(GetParam(), MoveCases(), Stride(5)); }
 TEST_P(OpRules, MatMul) { CheckCases(GetParam(), MatMulCases(), Stride(11)); }

@@ -19,23 +19,26 @@ OpRule Pointwise(Linearity linearity, uint32_t linear_inputs = ~uint32_t{0}) {
 }
 
 constexpr UnaryOp kUnaryOps[] = {
-    UnaryOp::kNeg,         UnaryOp::kAbs,       UnaryOp::kSign,
-    UnaryOp::kSquare,      UnaryOp::kRelu,      UnaryOp::kAddScalar,
-    UnaryOp::kMulScalar,   UnaryOp::kScalarMinus, UnaryOp::kMaxScalar,
-    UnaryOp::kMinScalar,   UnaryOp::kExp,       UnaryOp::kLog,
-    UnaryOp::kSqrt,        UnaryOp::kRsqrt,     UnaryOp::kReciprocal,
-    UnaryOp::kTanh,        UnaryOp::kSigmoid,   UnaryOp::kSilu,
-    UnaryOp::kGelu,        UnaryOp::kPowScalar, UnaryOp::kNot,
+    UnaryOp::kNeg,       UnaryOp::kAbs,         UnaryOp::kSign,
+    UnaryOp::kSquare,    UnaryOp::kRelu,        UnaryOp::kAddScalar,
+    UnaryOp::kMulScalar, UnaryOp::kScalarMinus, UnaryOp::kMaxScalar,
+    UnaryOp::kMinScalar, UnaryOp::kExp,         UnaryOp::kLog,
+    UnaryOp::kSqrt,      UnaryOp::kRsqrt,       UnaryOp::kReciprocal,
+    UnaryOp::kTanh,      UnaryOp::kSigmoid,     UnaryOp::kSilu,
+    UnaryOp::kGelu,      UnaryOp::kPowScalar,   UnaryOp::kNot,
 };
 
 constexpr BinaryOp kBinaryOps[] = {
-    BinaryOp::kAdd,          BinaryOp::kSub,          BinaryOp::kMul,
-    BinaryOp::kDiv,          BinaryOp::kMax,          BinaryOp::kMin,
-    BinaryOp::kPow,          BinaryOp::kReluBackward, BinaryOp::kSiluBackward,
-    BinaryOp::kGeluBackward, BinaryOp::kTanhBackward,
-    BinaryOp::kSigmoidBackward, BinaryOp::kEqual,     BinaryOp::kNotEqual,
-    BinaryOp::kLess,         BinaryOp::kLessEqual,    BinaryOp::kGreater,
-    BinaryOp::kGreaterEqual, BinaryOp::kAnd,          BinaryOp::kOr,
+    BinaryOp::kAdd,          BinaryOp::kSub,
+    BinaryOp::kMul,          BinaryOp::kDiv,
+    BinaryOp::kMax,          BinaryOp::kMin,
+    BinaryOp::kPow,          BinaryOp::kReluBackward,
+    BinaryOp::kSiluBackward, BinaryOp::kGeluBackward,
+    BinaryOp::kTanhBackward, BinaryOp::kSigmoidBackward,
+    BinaryOp::kEqual,        BinaryOp::kNotEqual,
+    BinaryOp::kLess,         BinaryOp::kLessEqual,
+    BinaryOp::kGreater,      BinaryOp::kGreaterEqual,
+    BinaryOp::kAnd,          BinaryOp::kOr,
 };
 
 OpRule RuleOf(UnaryOp kind) {
@@ -100,9 +103,8 @@ RuleResult FullLikeRule(const RuleCall& call) {
 // Zeros on every rank are a sum of zeros; other values would be summed.
 RuleResult FillRule(const RuleCall& call) {
   const bool zero = static_cast<const FillInPlaceOp&>(call.op).value == 0;
-  return SolveFactors(
-      call, PointwiseFactors(
-                call, zero ? Linearity::kAdditive : Linearity::kNone));
+  return SolveFactors(call, PointwiseFactors(call, zero ? Linearity::kAdditive
+                                                        : Linearity::kNone));
 }
 
 }  // namespace

@@ -24,8 +24,7 @@ uint64_t Mix(uint64_t x) {
 
 void Fill(const Tensor& t, RandomKind kind, uint64_t key, uint64_t stream,
           double a, double b) {
-  CH_CHECK(IsFloatingPoint(t.dtype()))
-      << "random values for " << t.Describe();
+  CH_CHECK(IsFloatingPoint(t.dtype())) << "random values for " << t.Describe();
   Tensor local = t;
   Box box = WholeBox(t.sizes());
   if (t.is_distributed()) {

@@ -31,8 +31,7 @@ TEST(Random, IsTheSameOnEveryMeshAndLayout) {
           return ToDType(FromValues<float>({5, 7}, values), dtype);
         };
         for (const Layout& layout : AllLayouts(mesh.layout(), 2, false)) {
-          const Tensor t =
-              DistributeTensor(Zeros({5, 7}, dtype), mesh, layout);
+          const Tensor t = DistributeTensor(Zeros({5, 7}, dtype), mesh, layout);
           FillNormal(t, 3, "w", 1, 0.5);
           complaints.Add(Differs(t, dense(normals)));
           FillUniform(t, 3, "w", -1, 2, 8);
@@ -92,11 +91,10 @@ TEST(Random, HasTheMomentsAskedFor) {
 TEST(RandomDeathTest, RefusesPendingSums) {
   EXPECT_DEATH(OnMesh({2},
                       [](const DeviceMesh& mesh, Complaints&) {
-                        FillNormal(
-                            Spread(Zeros({2}), mesh,
-                                   Layout::Replicated(mesh.layout(), 1)
-                                       .WithPartial(0, ReduceOp::kSum)),
-                            1, "w");
+                        FillNormal(Spread(Zeros({2}), mesh,
+                                          Layout::Replicated(mesh.layout(), 1)
+                                              .WithPartial(0, ReduceOp::kSum)),
+                                   1, "w");
                       }),
                "reductions are pending");
 }

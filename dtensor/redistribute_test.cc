@@ -73,9 +73,8 @@ void CheckAllPairs(const std::vector<int>& shape,
             const absl::Status status = Backward(loss);
             wrong = status.ok() ? Differs(x.grad(), weight) : status.ToString();
           }
-          if (!wrong.empty() &&
-              !complaints.Add(
-                  absl::StrCat(PairName(from, to, sizes), ": ", wrong))) {
+          if (!wrong.empty() && !complaints.Add(absl::StrCat(
+                                    PairName(from, to, sizes), ": ", wrong))) {
             return;
           }
         }
@@ -136,7 +135,7 @@ TEST(Redistribute, DoesAllReductions) {
     const Layout r = Layout::Replicated(mesh.layout(), 2);
     const float mine = static_cast<float>(*mesh.index(0)) + 2;
     const std::pair<ReduceOp, double> cases[] = {
-        {ReduceOp::kSum, 9},     {ReduceOp::kAvg, 3}, {ReduceOp::kMin, 2},
+        {ReduceOp::kSum, 9},      {ReduceOp::kAvg, 3}, {ReduceOp::kMin, 2},
         {ReduceOp::kProduct, 24}, {ReduceOp::kMax, 4},
     };
     for (const auto& [op, expected] : cases) {
@@ -162,8 +161,7 @@ TEST(Redistribute, SumsAndAveragesOverTwoAxesAtOnce) {
     const Layout partial =
         r.WithPartial(0, ReduceOp::kSum).WithPartial(1, ReduceOp::kAvg);
     // Rank (i, j) holds i + 3 j: the sum over i of the averages over j.
-    const float mine =
-        static_cast<float>(*mesh.index(0) + 3 * *mesh.index(1));
+    const float mine = static_cast<float>(*mesh.index(0) + 3 * *mesh.index(1));
     const Tensor x = MakeDTensor(Full({4}, mine), mesh, partial, {4});
     complaints.Add(Differs(Redistribute(x, r), Full({4}, 7), 1e-6));
     complaints.Add(
@@ -191,8 +189,7 @@ TEST(Redistribute, IsTheTensorItselfWhereNothingChanges) {
     const Tensor x = Spread(Numbers({5}, 1), mesh, rows);
     if (!Redistribute(x, rows).SameAs(x)) complaints.Add("another tensor");
     // Units that cut alike: another layout of the same memory.
-    const Layout units =
-        Layout(mesh.layout(), {{.axes = {0}, .unit = 3}});
+    const Layout units = Layout(mesh.layout(), {{.axes = {0}, .unit = 3}});
     const Tensor same = Redistribute(x, units);
     if (LocalTensor(same).raw_data() != LocalTensor(x).raw_data()) {
       complaints.Add("a copy");
@@ -254,25 +251,24 @@ class Recorder final : public EventSink {
 
 TEST(Redistribute, IsCountedAndLogged) {
   Recorder recorders[2];
-  OnMesh(
-      {2},
-      [](const DeviceMesh& mesh, Complaints& complaints) {
-        const Layout r = Layout::Replicated(mesh.layout(), 1);
-        const Tensor x = Spread(Numbers({4}, 1), mesh, r.WithShard(0, 0));
-        const RedistributeCounts before = GetRedistributeCounts();
-        Redistribute(x, r);
-        const Tensor sums =
-            Spread(Numbers({4}, 1), mesh, r.WithPartial(0, ReduceOp::kSum));
-        Exp(sums);
-        const RedistributeCounts& after = GetRedistributeCounts();
-        if (after.explicit_calls - before.explicit_calls != 1 ||
-            after.implicit_calls - before.implicit_calls != 1 ||
-            after.cost.launches - before.cost.launches != 2 ||
-            after.cost.bytes - before.cost.bytes != 8 + 16) {
-          complaints.Add("counts");
-        }
-      },
-      {.sinks = {&recorders[0], &recorders[1]}});
+  OnMesh({2},
+         [](const DeviceMesh& mesh, Complaints& complaints) {
+           const Layout r = Layout::Replicated(mesh.layout(), 1);
+           const Tensor x = Spread(Numbers({4}, 1), mesh, r.WithShard(0, 0));
+           const RedistributeCounts before = GetRedistributeCounts();
+           Redistribute(x, r);
+           const Tensor sums =
+               Spread(Numbers({4}, 1), mesh, r.WithPartial(0, ReduceOp::kSum));
+           Exp(sums);
+           const RedistributeCounts& after = GetRedistributeCounts();
+           if (after.explicit_calls - before.explicit_calls != 1 ||
+               after.implicit_calls - before.implicit_calls != 1 ||
+               after.cost.launches - before.cost.launches != 2 ||
+               after.cost.bytes - before.cost.bytes != 8 + 16) {
+             complaints.Add("counts");
+           }
+         },
+         {.sinks = {&recorders[0], &recorders[1]}});
   for (const Recorder& recorder : recorders) {
     ASSERT_GE(recorder.lines.size(), 2u);
     EXPECT_EQ(recorder.lines[recorder.lines.size() - 2],
@@ -284,9 +280,8 @@ TEST(Redistribute, IsCountedAndLogged) {
 TEST(RedistributeDeathTest, ImplicitOnesCanBeForbidden) {
   EXPECT_DEATH(OnMesh({2},
                       [](const DeviceMesh& mesh, Complaints&) {
-                        const Layout sum =
-                            Layout::Replicated(mesh.layout(), 1)
-                                .WithPartial(0, ReduceOp::kSum);
+                        const Layout sum = Layout::Replicated(mesh.layout(), 1)
+                                               .WithPartial(0, ReduceOp::kSum);
                         const Tensor x = Spread(Numbers({4}, 1), mesh, sum);
                         ForbidImplicitRedistribution scope;
                         Exp(x);

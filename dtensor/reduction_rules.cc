@@ -13,8 +13,8 @@ namespace crosshatch {
 namespace {
 
 constexpr ReduceKind kReduceKinds[] = {
-    ReduceKind::kSum, ReduceKind::kMean,   ReduceKind::kProduct,
-    ReduceKind::kMax, ReduceKind::kMin,    ReduceKind::kArgMax,
+    ReduceKind::kSum,    ReduceKind::kMean,         ReduceKind::kProduct,
+    ReduceKind::kMax,    ReduceKind::kMin,          ReduceKind::kArgMax,
     ReduceKind::kArgMin, ReduceKind::kSumOfSquares,
 };
 
@@ -77,9 +77,8 @@ RuleResult ReductionRule(const RuleCall& call) {
   for (int d = 0; d < static_cast<int>(sizes.size()); ++d) {
     const bool reduced =
         std::find(op.dims.begin(), op.dims.end(), d) != op.dims.end();
-    dims.push_back({reduced ? rule.Add(sizes[d], whole, pending)
-                            : rule.Add(sizes[d]),
-                    1});
+    dims.push_back(
+        {reduced ? rule.Add(sizes[d], whole, pending) : rule.Add(sizes[d]), 1});
     if (!reduced) {
       output.dims.push_back(dims.back());
       output.sizes.push_back(sizes[d]);

@@ -49,17 +49,16 @@ Tensor Counting(Shape sizes) {
 
 TEST(Segments, NameTheElementsOfEveryBoxInOrder) {
   const Tensor dense = Counting({3, 4, 2, 5});
-  const Tensor turned = MakeView(dense.storage(), 0, {5, 3, 2, 4},
-                                 {1, 40, 5, 10}, kFloat32);
+  const Tensor turned =
+      MakeView(dense.storage(), 0, {5, 3, 2, 4}, {1, 40, 5, 10}, kFloat32);
   for (const Tensor& t : {dense, turned}) {
     for (int64_t a = 0; a <= t.size(0); ++a) {
       for (int64_t b = 0; b <= t.size(1); ++b) {
         for (int64_t c = 0; c <= t.size(2); ++c) {
           for (int64_t d = 0; d <= t.size(3); ++d) {
-            const Box box = {
-                {t.size(0) - a, 0, t.size(2) - c, 0}, {a, b, c, d}};
-            EXPECT_EQ(Read(SegmentsOf(t, box)), Pick(t, box))
-                << ToString(box);
+            const Box box = {{t.size(0) - a, 0, t.size(2) - c, 0},
+                             {a, b, c, d}};
+            EXPECT_EQ(Read(SegmentsOf(t, box)), Pick(t, box)) << ToString(box);
           }
         }
       }
@@ -86,8 +85,8 @@ TEST(Segments, OfATensorOfNoDimsAreOneElement) {
 }
 
 TEST(Segments, AreNullWhereThereIsNoMemory) {
-  const Tensor t = MakeView(Zeros({0, 4}).storage(), 0, {0, 4}, {4, 1},
-                            kFloat32);
+  const Tensor t =
+      MakeView(Zeros({0, 4}).storage(), 0, {0, 4}, {4, 1}, kFloat32);
   EXPECT_TRUE(SegmentsOf(t, WholeBox(t.sizes())).empty());
 }
 

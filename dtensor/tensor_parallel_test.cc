@@ -153,8 +153,8 @@ TEST(TensorParallel, AttentionSplitsWholeHeads) {
               const Tensor q = ApplyRope(project(t[1], 6), cos, sin);
               const Tensor k = ApplyRope(project(t[2], 3), cos, sin);
               const Tensor v = project(t[3], 3);
-              const Tensor mixed = View(CausalAttention(q, k, v, 0.5),
-                                        {2, 5, 6 * width});
+              const Tensor mixed =
+                  View(CausalAttention(q, k, v, 0.5), {2, 5, 6 * width});
               const Tensor y = Linear(mixed, t[4]);
               return y.is_distributed() ? Redistribute(y, r3) : y;
             });
@@ -164,14 +164,12 @@ TEST(TensorParallel, AttentionSplitsWholeHeads) {
 TEST(TensorParallel, AttentionOfFewerHeadsThanRanks) {
   OnMesh({3}, [](const DeviceMesh& mesh, Complaints& complaints) {
     const Layout r4 = Layout::Replicated(mesh.layout(), 4);
-    Compare(mesh, complaints,
-            {{Fractions({1, 3, 4, 2}, 1),
-              r4.WithDim(2, {.axes = {0}, .unit = 2})},
-             {Fractions({1, 3, 2, 2}, 2), r4.WithShard(0, 2)},
-             {Fractions({1, 3, 2, 2}, 3), r4.WithShard(0, 2)}},
-            "", [](TensorSpan t) {
-              return CausalAttention(t[0], t[1], t[2], 1);
-            });
+    Compare(
+        mesh, complaints,
+        {{Fractions({1, 3, 4, 2}, 1), r4.WithDim(2, {.axes = {0}, .unit = 2})},
+         {Fractions({1, 3, 2, 2}, 2), r4.WithShard(0, 2)},
+         {Fractions({1, 3, 2, 2}, 3), r4.WithShard(0, 2)}},
+        "", [](TensorSpan t) { return CausalAttention(t[0], t[1], t[2], 1); });
   });
 }
 
@@ -194,15 +192,15 @@ TEST(TensorParallel, CrossEntropyOfSplitClassesMovesRowsOnly) {
       OnMesh({ranks}, [&](const DeviceMesh& mesh, Complaints& complaints) {
         const Layout classes =
             Layout::Replicated(mesh.layout(), 3).WithShard(0, 2);
-        const Tensor targets = ToDType(
-            FromValues<int64_t>({2, 3}, {6, 0, 1, 4, 3, 2}), ids_dtype);
+        const Tensor targets =
+            ToDType(FromValues<int64_t>({2, 3}, {6, 0, 1, 4, 3, 2}), ids_dtype);
         for (const int64_t ignored : {-100, 4}) {
           // The largest logits; then sums and the targets' logits together.
-          Compare(mesh, complaints, {{Mul(Fractions({2, 3, 7}, 1), 9), classes}},
-                  "all_reduce:2", [&](TensorSpan t) {
-                    return CrossEntropy(t[0], targets,
-                                        {.ignore_index = ignored});
-                  });
+          Compare(
+              mesh, complaints, {{Mul(Fractions({2, 3, 7}, 1), 9), classes}},
+              "all_reduce:2", [&](TensorSpan t) {
+                return CrossEntropy(t[0], targets, {.ignore_index = ignored});
+              });
         }
       });
     }
@@ -214,10 +212,8 @@ TEST(TensorParallel, LogitsOfOneRankOnly) {
   OnMesh({3}, [](const DeviceMesh& mesh, Complaints& complaints) {
     const Layout classes = Layout::Replicated(mesh.layout(), 2).WithShard(0, 1);
     const Tensor targets = FromValues<int64_t>({4}, {0, 1, 1, 0});
-    Compare(mesh, complaints, {{Fractions({4, 2}, 1), classes}},
-            "all_reduce:2", [&](TensorSpan t) {
-              return CrossEntropy(t[0], targets);
-            });
+    Compare(mesh, complaints, {{Fractions({4, 2}, 1), classes}}, "all_reduce:2",
+            [&](TensorSpan t) { return CrossEntropy(t[0], targets); });
   });
 }
 

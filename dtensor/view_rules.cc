@@ -82,8 +82,7 @@ class ViewLayout {
       split = d;
     }
     if (split < 0) return;
-    if (Product(in_, group.in_begin, split) != 1 &&
-        NumElements(in_) != 0) {
+    if (Product(in_, group.in_begin, split) != 1 && NumElements(in_) != 0) {
       // What is next to each other in the output would come from several
       // ranks in turn.
       Fail(split);
@@ -95,8 +94,8 @@ class ViewLayout {
       const int64_t out_inner = Product(out_, d + 1, group.out_end);
       if (Product(out_, group.out_begin, d) != 1) break;
       DimSharding candidate = sharding;
-      for (int64_t unit : {CeilDiv(sharding.unit * in_inner, out_inner),
-                           int64_t{1}}) {
+      for (int64_t unit :
+           {CeilDiv(sharding.unit * in_inner, out_inner), int64_t{1}}) {
         candidate.unit = std::max<int64_t>(unit, 1);
         if (candidate.unit == 1) candidate.fine_axes = 0;
         if (SameElements(split, in_inner, d, out_inner, candidate)) {
@@ -129,8 +128,9 @@ class ViewLayout {
   }
 
   [[noreturn]] void Fail(int dim) const {
-    CH_CHECK(false) << DescribeCall(call_) << ": no layout of a tensor of sizes "
-                    << ToString(out_) << " has the same elements on every rank "
+    CH_CHECK(false) << DescribeCall(call_)
+                    << ": no layout of a tensor of sizes " << ToString(out_)
+                    << " has the same elements on every rank "
                     << "as the split of dim " << dim
                     << "; redistribute that dim to Replicate first";
     std::abort();
@@ -188,8 +188,8 @@ RuleResult SliceRule(const RuleCall& call) {
   rule.outputs = {std::move(output)};
   RuleResult result = SolveFactors(call, rule);
   if (all) {
-    const int64_t here = result.outputs[0].layout.LocalShape(
-        sizes, call.coordinate)[op.dim];
+    const int64_t here =
+        result.outputs[0].layout.LocalShape(sizes, call.coordinate)[op.dim];
     result.local_op = std::make_unique<SliceOp>(op.dim, 0, here);
   }
   return result;
@@ -222,8 +222,8 @@ RuleResult CatRule(const RuleCall& call) {
   rule.linearity = Linearity::kMove;
   FactorRule::Output output = {{}, call.inputs[0].sizes};
   for (int d = 0; d < static_cast<int>(output.sizes.size()); ++d) {
-    output.dims.push_back(d == op.dim ? DimFactor{}
-                                      : DimFactor{rule.Add(output.sizes[d]), 1});
+    output.dims.push_back(
+        d == op.dim ? DimFactor{} : DimFactor{rule.Add(output.sizes[d]), 1});
   }
   int64_t joined = 0;
   for (const RuleInput& input : call.inputs) {
@@ -242,8 +242,8 @@ RuleResult PadRule(const RuleCall& call) {
   rule.linearity = Linearity::kMove;
   FactorRule::Output output = {{}, call.inputs[0].sizes};
   for (int d = 0; d < static_cast<int>(output.sizes.size()); ++d) {
-    output.dims.push_back(d == op.dim ? DimFactor{}
-                                      : DimFactor{rule.Add(output.sizes[d]), 1});
+    output.dims.push_back(
+        d == op.dim ? DimFactor{} : DimFactor{rule.Add(output.sizes[d]), 1});
   }
   rule.inputs = {output.dims};
   output.sizes[op.dim] += op.before + op.after;

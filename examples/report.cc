@@ -136,16 +136,17 @@ void Report::PrintTraffic() const {
   std::printf("received in a step by this rank:\n");
   for (const auto& [axis, by_kind] : last_->traffic) {
     for (const auto& [kind, count] : by_kind) {
-      std::printf("  %-16s %-15s %4lld calls  %s\n", axis.c_str(),
-                  kind.c_str(), static_cast<long long>(count.calls),
+      std::printf("  %-16s %-15s %4lld calls  %s\n", axis.c_str(), kind.c_str(),
+                  static_cast<long long>(count.calls),
                   FormatBytes(count.bytes).c_str());
     }
   }
   if (last_->traffic.empty()) std::printf("  nothing\n");
   std::printf("peak memory of this rank:\n");
   for (int i = 0; i < kNumMemoryClasses; ++i) {
-    std::printf("  %-19s %s\n", Name(static_cast<MemoryClass>(i)),
-                FormatBytes(last_->memory.peak[static_cast<size_t>(i)]).c_str());
+    std::printf(
+        "  %-19s %s\n", Name(static_cast<MemoryClass>(i)),
+        FormatBytes(last_->memory.peak[static_cast<size_t>(i)]).c_str());
   }
   std::printf("  %-19s %s\n", "total",
               FormatBytes(last_->memory.peak_total).c_str());

@@ -41,22 +41,23 @@ TEST(TokenSourceTest, BytesOfAllFilesAreTokens) {
 }
 
 TEST(TokenSourceTest, TokenFilesAreLittleEndian) {
-  const auto source =
-      TokenSource::FromTokenFile(Write("t.bin", std::string("\x01\x02\0\1", 4)));
+  const auto source = TokenSource::FromTokenFile(
+      Write("t.bin", std::string("\x01\x02\0\1", 4)));
   ASSERT_TRUE(source.ok()) << source.status();
   EXPECT_THAT(source->Rows(0, 1, 2, 0, 1).inputs, ElementsAre(513, 256));
 }
 
 TEST(TokenSourceTest, RefusesWhatIsNotThereEmptyOrOdd) {
-  EXPECT_THAT(std::string(TokenSource::FromText({"/no/such"}).status().message()),
-              HasSubstr("/no/such: No such file"));
+  EXPECT_THAT(
+      std::string(TokenSource::FromText({"/no/such"}).status().message()),
+      HasSubstr("/no/such: No such file"));
   EXPECT_THAT(
       std::string(TokenSource::FromText({Write("e", "")}).status().message()),
       HasSubstr("is empty"));
-  EXPECT_THAT(std::string(TokenSource::FromTokenFile(Write("o", "abc"))
-                              .status()
-                              .message()),
-              HasSubstr("has 3 bytes"));
+  EXPECT_THAT(
+      std::string(
+          TokenSource::FromTokenFile(Write("o", "abc")).status().message()),
+      HasSubstr("has 3 bytes"));
 }
 
 }  // namespace

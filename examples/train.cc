@@ -50,8 +50,7 @@ absl::Status Parallelize(nn::Llama& model, const DeviceMesh& mesh,
                          const TrainOptions& options) {
   if (HasTp(options)) {
     CH_ASSIGN_OR_RETURN(const DeviceMesh tp_mesh, mesh.Slice("tp"));
-    CH_RETURN_IF_ERROR(
-        tp::ParallelizeModule(model, tp_mesh, tp::LlamaPlan()));
+    CH_RETURN_IF_ERROR(tp::ParallelizeModule(model, tp_mesh, tp::LlamaPlan()));
   }
   CH_ASSIGN_OR_RETURN(const DeviceMesh fsdp_mesh,
                       mesh.Slice(DataAxes(options)));
@@ -133,23 +132,23 @@ absl::StatusOr<double> Trainer::GlobalLoss(const Tensor& loss) {
 
 absl::Status Trainer::Step(nn::AdamW& optimizer, int64_t step,
                            StepMetrics& metrics) {
-  const TokenBatch batch = tokens_.Rows(step, options_.global_batch,
-                                        options_.seq_len, rows_.begin, rows_.end);
+  const TokenBatch batch = tokens_.Rows(
+      step, options_.global_batch, options_.seq_len, rows_.begin, rows_.end);
   const Shape shape = {rows_.size(), options_.seq_len};
   const Tensor inputs = FromValues<int32_t>(shape, batch.inputs);
   const Tensor targets = FromValues<int32_t>(shape, batch.targets);
   const double global_targets =
       static_cast<double>(options_.global_batch * options_.seq_len);
 
-  const Tensor loss = Mul(
-      CrossEntropy(model_.Forward(inputs), targets,
-                   {.reduction = CrossEntropyOptions::Reduction::kSum}),
-      1.0 / global_targets);
+  const Tensor loss =
+      Mul(CrossEntropy(model_.Forward(inputs), targets,
+                       {.reduction = CrossEntropyOptions::Reduction::kSum}),
+          1.0 / global_targets);
   CH_ASSIGN_OR_RETURN(const double global_loss, GlobalLoss(loss));
   if (!std::isfinite(global_loss)) {
-    return absl::OutOfRangeError(
-        absl::StrCat("the loss of step ", step + 1, " is ", global_loss,
-                     "; a smaller --lr may help"));
+    return absl::OutOfRangeError(absl::StrCat("the loss of step ", step + 1,
+                                              " is ", global_loss,
+                                              "; a smaller --lr may help"));
   }
   CH_RETURN_IF_ERROR(Backward(loss));
   CH_ASSIGN_OR_RETURN(
@@ -201,9 +200,8 @@ absl::Status Trainer::Run() {
     report_.Step(metrics);
   }
   if (!options_.save_dir.empty()) {
-    CH_RETURN_IF_ERROR(
-        checkpoint::SaveHuggingFace(world_, model_, options_.save_dir,
-                                    {.overwrite = options_.overwrite}));
+    CH_RETURN_IF_ERROR(checkpoint::SaveHuggingFace(
+        world_, model_, options_.save_dir, {.overwrite = options_.overwrite}));
   }
   report_.Finish();
   return absl::OkStatus();

@@ -49,7 +49,6 @@ absl::Status Main(int argc, char** argv) {
 int main(int argc, char** argv) {
   const absl::Status status = crosshatch::examples::Main(argc, argv);
   if (status.ok()) return 0;
-  std::fprintf(stderr, "train_lm: %s\n",
-               std::string(status.message()).c_str());
+  std::fprintf(stderr, "train_lm: %s\n", std::string(status.message()).c_str());
   return 1;
 }

@@ -51,10 +51,10 @@ ABSL_FLAG(absl::Duration, timeout, absl::Minutes(10),
 ABSL_FLAG(std::string, dtype, "float32",
           "Element type of compute: float32 or bfloat16. Master weights stay "
           "float32.");
-ABSL_FLAG(std::string, metrics, "",
-          "A file to write a JSON object a step to.");
-ABSL_FLAG(std::string, save, "",
-          "A directory to save the trained model to, in Hugging Face's layout.");
+ABSL_FLAG(std::string, metrics, "", "A file to write a JSON object a step to.");
+ABSL_FLAG(
+    std::string, save, "",
+    "A directory to save the trained model to, in Hugging Face's layout.");
 ABSL_FLAG(bool, overwrite, false,
           "Let --save replace a directory that is not empty.");
 
@@ -74,8 +74,8 @@ absl::Status CheckAtLeast(const char* flag, double value, double least) {
 
 absl::Status CheckFraction(const char* flag, double value) {
   if (value >= 0 && value < 1) return absl::OkStatus();
-  return absl::InvalidArgumentError(absl::StrCat(
-      "--", flag, "=", value, ": must be at least 0 and below 1"));
+  return absl::InvalidArgumentError(
+      absl::StrCat("--", flag, "=", value, ": must be at least 0 and below 1"));
 }
 
 absl::StatusOr<Backend> ParseBackend(const std::string& name) {
@@ -107,12 +107,12 @@ bool IsGiven(const char* flag) {
 
 // Flags that would have no effect beside others.
 absl::Status CheckConflicts(const TrainOptions& options) {
-  for (const char* flag : {"dim", "layers", "heads", "kv_heads", "ffn", "vocab",
-                           "seed"}) {
+  for (const char* flag :
+       {"dim", "layers", "heads", "kv_heads", "ffn", "vocab", "seed"}) {
     if (!options.model_dir.empty() && IsGiven(flag)) {
       return absl::InvalidArgumentError(absl::StrCat(
-          "--", flag, " describes a new model, but --model=",
-          options.model_dir, " brings its own"));
+          "--", flag, " describes a new model, but --model=", options.model_dir,
+          " brings its own"));
     }
   }
   if (options.backend != Backend::kFake && IsGiven("fake_rank")) {
@@ -127,8 +127,8 @@ absl::Status CheckConflicts(const TrainOptions& options) {
 }
 
 absl::Status CheckNumbers(const TrainOptions& options) {
-  CH_RETURN_IF_ERROR(
-      CheckAtLeast("global_batch", static_cast<double>(options.global_batch), 1));
+  CH_RETURN_IF_ERROR(CheckAtLeast(
+      "global_batch", static_cast<double>(options.global_batch), 1));
   CH_RETURN_IF_ERROR(
       CheckAtLeast("seq_len", static_cast<double>(options.seq_len), 1));
   CH_RETURN_IF_ERROR(
@@ -200,9 +200,8 @@ absl::StatusOr<std::vector<MeshAxis>> ParseMesh(const std::string& text) {
   }
   if (!has_fsdp) {
     // Outside of tp, inside of replicate: where it would be.
-    const auto at = std::find_if(axes.begin(), axes.end(), [](const auto& a) {
-      return a.name == "tp";
-    });
+    const auto at = std::find_if(axes.begin(), axes.end(),
+                                 [](const auto& a) { return a.name == "tp"; });
     axes.insert(at, {"fsdp", 1});
   }
   return axes;
@@ -218,8 +217,8 @@ absl::StatusOr<TrainOptions> ParseTrainOptions(int argc, char** argv) {
   absl::SetFlagsUsageConfig(usage);
   const std::vector<char*> rest = absl::ParseCommandLine(argc, argv);
   if (rest.size() > 1) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("\"", rest[1], "\" is not a flag; flags are --NAME=VALUE"));
+    return absl::InvalidArgumentError(absl::StrCat(
+        "\"", rest[1], "\" is not a flag; flags are --NAME=VALUE"));
   }
 
   TrainOptions options;

@@ -72,11 +72,11 @@ absl::StatusOr<fsdp::ShardedForm> DTensorExtensions::Chunk(
   if (parameter.is_distributed()) {
     const Layout& inner = LayoutOf(parameter);
     if (inner.mesh().root() != root.layout()) {
-      return absl::FailedPreconditionError(absl::StrCat(
-          "lies on ", inner.mesh().ToString(), ", a slice of ",
-          inner.mesh().root().ToString(), ", but FSDP on ",
-          fsdp_mesh.ToString(), ", a slice of ", root.ToString(),
-          "; slice both from one mesh"));
+      return absl::FailedPreconditionError(
+          absl::StrCat("lies on ", inner.mesh().ToString(), ", a slice of ",
+                       inner.mesh().root().ToString(), ", but FSDP on ",
+                       fsdp_mesh.ToString(), ", a slice of ", root.ToString(),
+                       "; slice both from one mesh"));
     }
     for (const std::string& axis : fsdp_mesh.axis_names()) {
       if (inner.mesh().AxisIndex(axis).ok()) {

@@ -29,10 +29,11 @@ void OnMesh(std::vector<MeshAxis> axes,
             const std::function<absl::Status(const DeviceMesh&)>& check) {
   int ranks = 1;
   for (const MeshAxis& axis : axes) ranks *= axis.size;
-  const absl::Status status = RunLocal(ranks, [&](World& world) -> absl::Status {
-    CH_ASSIGN_OR_RETURN(const DeviceMesh mesh, InitDeviceMesh(world, axes));
-    return check(mesh);
-  });
+  const absl::Status status =
+      RunLocal(ranks, [&](World& world) -> absl::Status {
+        CH_ASSIGN_OR_RETURN(const DeviceMesh mesh, InitDeviceMesh(world, axes));
+        return check(mesh);
+      });
   EXPECT_TRUE(status.ok()) << status;
 }
 
@@ -113,8 +114,8 @@ TEST(DTensorExtensionsTest, RefusesWhatLiesElsewhere) {
                 HasSubstr("spread over the axis \"fsdp\" already"));
     CH_ASSIGN_OR_RETURN(const DeviceMesh other,
                         InitDeviceMesh(mesh.world(), {{"other", 2}}));
-    const Tensor elsewhere = DistributeTensor(
-        full, other, Layout::Replicated(other.layout(), 1));
+    const Tensor elsewhere =
+        DistributeTensor(full, other, Layout::Replicated(other.layout(), 1));
     EXPECT_THAT(message(elsewhere), HasSubstr("slice both from one mesh"));
     return absl::OkStatus();
   });
@@ -128,10 +129,9 @@ TEST(DTensorExtensionsTest, FsdpAloneNamesTheParameterAndTheOption) {
     nn::Parameter& first = *model.Parameters().front();
     first.set_data(DistributeTensor(
         first.data(), tp, Layout::Replicated(tp.layout(), 2).WithShard(0, 0)));
-    EXPECT_THAT(
-        std::string(fsdp::FullyShard(model, fsdp, {}).message()),
-        HasSubstr("parameter blocks.0.up.weight is a DTensor; set "
-                  "FullyShardOptions::extension"));
+    EXPECT_THAT(std::string(fsdp::FullyShard(model, fsdp, {}).message()),
+                HasSubstr("parameter blocks.0.up.weight is a DTensor; set "
+                          "FullyShardOptions::extension"));
     return absl::OkStatus();
   });
 }

@@ -51,9 +51,8 @@ std::vector<FsdpState*> FsdpTree::NextInForward(const FsdpState& state) {
   if (found == expected_order_.end()) return {};
   ++found;
   position_ = static_cast<size_t>(found - begin);
-  const auto end =
-      found + std::min<ptrdiff_t>(forward_prefetch_,
-                                  expected_order_.end() - found);
+  const auto end = found + std::min<ptrdiff_t>(forward_prefetch_,
+                                               expected_order_.end() - found);
   return std::vector<FsdpState*>(found, end);
 }
 
@@ -155,10 +154,9 @@ void FsdpState::PreBackward() {
 void FsdpState::PostBackward(ParamGroup& group) {
   group.ReduceGradients();
   group.Reshard();
-  const bool all_reduced =
-      std::all_of(groups_.begin(), groups_.end(), [](const auto& g) {
-        return !g->trainable() || g->gradients_complete();
-      });
+  const bool all_reduced = std::all_of(
+      groups_.begin(), groups_.end(),
+      [](const auto& g) { return !g->trainable() || g->gradients_complete(); });
   if (all_reduced) Reshard();
 }
 

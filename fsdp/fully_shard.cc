@@ -56,8 +56,8 @@ absl::Status FullyShard(nn::Module& module, const DeviceMesh& mesh,
         mesh.ToString()));
   }
   if (!mesh.coordinate().has_value()) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        "FullyShard: this rank is not on ", mesh.ToString()));
+    return absl::InvalidArgumentError(
+        absl::StrCat("FullyShard: this rank is not on ", mesh.ToString()));
   }
   if (FsdpState::Of(module) != nullptr) {
     return absl::FailedPreconditionError(absl::StrCat(

@@ -33,8 +33,8 @@ Tensor BatchOf(int rank, int size, int64_t salt) {
                           std::min(kRows, (rank + 1) * chunk)));
 }
 
-// w = w - gradient, cut to [-1, 1], on what this rank holds: small integers stay
-// small integers.
+// w = w - gradient, cut to [-1, 1], on what this rank holds: small integers
+// stay small integers.
 void IntegerDescent(nn::Module& model) {
   NoGrad no_grad;
   for (nn::Parameter* p : model.Parameters()) {
@@ -99,39 +99,39 @@ Weights ShardedWeights(const Case& c, uint64_t adversarial_seed = 0) {
   int ranks = 1;
   for (const MeshAxis& axis : c.axes) ranks *= axis.size;
   Weights weights;
-  const absl::Status status = RunLocal(
-      ranks,
-      [&](World& world) -> absl::Status {
-        CH_ASSIGN_OR_RETURN(const DeviceMesh mesh,
-                            InitDeviceMesh(world, c.axes));
-        TestModel model(3, kDim, 7, 3);
-        model.FillWithIntegers();
-        FullyShardOptions options = c.options;
-        options.gradient_divide_factor = 1;
-        CH_RETURN_IF_ERROR(ShardAll(model, mesh, options));
-        for (int step = 0; step < kSteps; ++step) {
-          CH_RETURN_IF_ERROR(Backward(
-              LossOf(model, BatchOf(world.rank(), world.size(), step))));
-          IntegerDescent(model);
-        }
-        Weights full = FullWeights(model);
-        if (world.rank() == 0) weights = std::move(full);
-        return world.context().Synchronize();
-      },
-      {.adversarial_seed = adversarial_seed});
+  const absl::Status status =
+      RunLocal(ranks,
+               [&](World& world) -> absl::Status {
+                 CH_ASSIGN_OR_RETURN(const DeviceMesh mesh,
+                                     InitDeviceMesh(world, c.axes));
+                 TestModel model(3, kDim, 7, 3);
+                 model.FillWithIntegers();
+                 FullyShardOptions options = c.options;
+                 options.gradient_divide_factor = 1;
+                 CH_RETURN_IF_ERROR(ShardAll(model, mesh, options));
+                 for (int step = 0; step < kSteps; ++step) {
+                   CH_RETURN_IF_ERROR(Backward(LossOf(
+                       model, BatchOf(world.rank(), world.size(), step))));
+                   IntegerDescent(model);
+                 }
+                 Weights full = FullWeights(model);
+                 if (world.rank() == 0) weights = std::move(full);
+                 return world.context().Synchronize();
+               },
+               {.adversarial_seed = adversarial_seed});
   EXPECT_TRUE(status.ok()) << status;
   return weights;
 }
 
 TEST(FullyShardTest, TrainsAsOneRankDoesOnAnyMesh) {
   const Weights dense = DenseWeights();
-  for (const std::vector<MeshAxis>& axes : std::vector<std::vector<MeshAxis>>{
-           {{"fsdp", 1}},
-           {{"fsdp", 2}},
-           {{"fsdp", 3}},
-           {{"fsdp", 4}},
-           {{"replicate", 2}, {"fsdp", 2}},
-           {{"replicate", 3}, {"fsdp", 1}}}) {
+  for (const std::vector<MeshAxis>& axes :
+       std::vector<std::vector<MeshAxis>>{{{"fsdp", 1}},
+                                          {{"fsdp", 2}},
+                                          {{"fsdp", 3}},
+                                          {{"fsdp", 4}},
+                                          {{"replicate", 2}, {"fsdp", 2}},
+                                          {{"replicate", 3}, {"fsdp", 1}}}) {
     EXPECT_EQ(ShardedWeights({axes, {}}), dense)
         << MeshLayout::Create(axes)->ToString();
   }
@@ -157,7 +157,8 @@ TEST(FullyShardTest, TrainsAlikeWithEveryOption) {
 TEST(FullyShardTest, TrainsAlikeOnAdversarialStreams) {
   const Weights dense = DenseWeights();
   for (uint64_t seed = 1; seed <= 5; ++seed) {
-    EXPECT_EQ(ShardedWeights({{{"replicate", 2}, {"fsdp", 2}}, {}}, seed), dense)
+    EXPECT_EQ(ShardedWeights({{{"replicate", 2}, {"fsdp", 2}}, {}}, seed),
+              dense)
         << "seed " << seed;
   }
 }
@@ -166,34 +167,33 @@ TEST(FullyShardTest, LogsWhatItDoesInOrder) {
   LineSink sink(EventKind::kFsdp);
   std::vector<std::string> first;
   std::vector<std::string> second;
-  const absl::Status status = RunLocal(
-      2,
-      [&](World& world) -> absl::Status {
-        CH_ASSIGN_OR_RETURN(const DeviceMesh mesh,
-                            InitDeviceMesh(world, {{"fsdp", 2}}));
-        TestModel model(2, kDim, 7, 3);
-        model.FillWithIntegers();
-        CH_RETURN_IF_ERROR(ShardAll(model, mesh, {}));
-        for (std::vector<std::string>* lines : {&first, &second}) {
-          CH_RETURN_IF_ERROR(
-              Backward(LossOf(model, BatchOf(world.rank(), 2, 0))));
-          if (world.rank() == 0) *lines = sink.Take();
-        }
-        return absl::OkStatus();
-      },
-      {.sinks = {&sink, nullptr}});
+  const absl::Status status =
+      RunLocal(2,
+               [&](World& world) -> absl::Status {
+                 CH_ASSIGN_OR_RETURN(const DeviceMesh mesh,
+                                     InitDeviceMesh(world, {{"fsdp", 2}}));
+                 TestModel model(2, kDim, 7, 3);
+                 model.FillWithIntegers();
+                 CH_RETURN_IF_ERROR(ShardAll(model, mesh, {}));
+                 for (std::vector<std::string>* lines : {&first, &second}) {
+                   CH_RETURN_IF_ERROR(
+                       Backward(LossOf(model, BatchOf(world.rank(), 2, 0))));
+                   if (world.rank() == 0) *lines = sink.Take();
+                 }
+                 return absl::OkStatus();
+               },
+               {.sinks = {&sink, nullptr}});
   ASSERT_TRUE(status.ok()) << status;
   EXPECT_THAT(
-      first,
-      ElementsAre("unshard head", "unshard blocks.0", "wait head",
-                  "unshard blocks.1", "wait blocks.0", "reshard blocks.0",
-                  "wait blocks.1", "reshard blocks.1",
-                  // Backward: the root's parameters are still there.
-                  "unshard blocks.1", "reduce_scatter head", "reshard head",
-                  "unshard blocks.0", "wait blocks.1",
-                  "reduce_scatter blocks.1", "reshard blocks.1",
-                  "wait blocks.0", "reduce_scatter blocks.0",
-                  "reshard blocks.0"));
+      first, ElementsAre(
+                 "unshard head", "unshard blocks.0", "wait head",
+                 "unshard blocks.1", "wait blocks.0", "reshard blocks.0",
+                 "wait blocks.1", "reshard blocks.1",
+                 // Backward: the root's parameters are still there.
+                 "unshard blocks.1", "reduce_scatter head", "reshard head",
+                 "unshard blocks.0", "wait blocks.1", "reduce_scatter blocks.1",
+                 "reshard blocks.1", "wait blocks.0", "reduce_scatter blocks.0",
+                 "reshard blocks.0"));
   EXPECT_EQ(first, second);
 }
 

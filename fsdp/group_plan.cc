@@ -64,11 +64,11 @@ SegmentList GroupPlan::FullSegments(void* full, DType dtype, int rank) const {
     const PlannedParameter& p = parameter(i);
     const Interval piece = p.intervals[static_cast<size_t>(rank)];
     const int64_t inner = InnerElems(p);
-    Segment segment{.data = nullptr,
-                    .run_elems = piece.size() * inner,
-                    .runs = OuterElems(p),
-                    .stride_elems =
-                        p.full_shape[static_cast<size_t>(p.shard_dim)] * inner};
+    Segment segment{
+        .data = nullptr,
+        .run_elems = piece.size() * inner,
+        .runs = OuterElems(p),
+        .stride_elems = p.full_shape[static_cast<size_t>(p.shard_dim)] * inner};
     if (segment.elems() == 0) continue;
     // A dry run has no memory: there the pointer stays null.
     if (base != nullptr) {

@@ -55,7 +55,8 @@ TEST(GroupPlanTest, PiecesOfAFullBufferPartitionItByShard) {
               expected.push_back(static_cast<float>(i));
             }
           }
-          const Interval b = plan.parameter(1).intervals[static_cast<size_t>(r)];
+          const Interval b =
+              plan.parameter(1).intervals[static_cast<size_t>(r)];
           for (int64_t i = b.begin; i < b.end; ++i) {
             expected.push_back(static_cast<float>(plan.full_offset(1) + i));
           }
@@ -74,8 +75,8 @@ TEST(GroupPlanTest, PiecesOfAFullBufferPartitionItByShard) {
 }
 
 TEST(GroupPlanTest, FullParametersStartAtCacheLines) {
-  const GroupPlan plan({{"a", {3}, 0, Chunks(3, 2)}, {"b", {17}, 0, Chunks(17, 2)}},
-                       2);
+  const GroupPlan plan(
+      {{"a", {3}, 0, Chunks(3, 2)}, {"b", {17}, 0, Chunks(17, 2)}}, 2);
   EXPECT_EQ(plan.full_offset(0), 0);
   EXPECT_EQ(plan.full_offset(1), 16);
   EXPECT_EQ(plan.full_elems(), 48);

@@ -86,8 +86,7 @@ absl::StatusOr<std::unique_ptr<ParamGroup>> ParamGroup::Create(
     const DeviceMesh& mesh, const FullyShardOptions& options) {
   const ShardExtension& extension =
       options.extension != nullptr ? *options.extension : PlainExtension();
-  const std::string& fsdp_axis_name =
-      mesh.axis_names().back();
+  const std::string& fsdp_axis_name = mesh.axis_names().back();
   std::vector<PlannedParameter> planned;
   std::vector<Member> members;
   for (nn::Parameter* parameter : parameters) {
@@ -109,8 +108,7 @@ absl::StatusOr<std::unique_ptr<ParamGroup>> ParamGroup::Create(
                        .form = extension.FormOf(data),
                        .sharded_form = *std::move(form)});
   }
-  GroupPlan plan(std::move(planned),
-                 mesh.size(mesh.ndim() - 1));
+  GroupPlan plan(std::move(planned), mesh.size(mesh.ndim() - 1));
   std::unique_ptr<ParamGroup> group(new ParamGroup(
       std::move(name), std::move(plan), std::move(members), mesh, options));
   CH_RETURN_IF_ERROR(group->MakeCommunicators());
@@ -137,8 +135,7 @@ ParamGroup::ParamGroup(std::string name, GroupPlan plan,
   const MixedPrecisionPolicy& precision = options.mixed_precision;
   gather_dtype_ = precision.param_dtype.value_or(shard_dtype_);
   reduce_dtype_ = precision.reduce_dtype.value_or(shard_dtype_);
-  gradient_scale_ =
-      1.0 / options.gradient_divide_factor.value_or(mesh.size());
+  gradient_scale_ = 1.0 / options.gradient_divide_factor.value_or(mesh.size());
 }
 
 ParamGroup::~ParamGroup() {
@@ -199,9 +196,9 @@ void ParamGroup::MakeShards() {
       CopyInPlace(shard,
                   Slice(whole, planned.shard_dim, piece.begin, piece.end));
     }
-    Tensor sharded = MakeDTensor(shard, member.sharded_form.mesh,
-                                 member.sharded_form.layout,
-                                 member.parameter->data().sizes());
+    Tensor sharded =
+        MakeDTensor(shard, member.sharded_form.mesh, member.sharded_form.layout,
+                    member.parameter->data().sizes());
     member.parameter->set_data(std::move(sharded));
   }
 }
@@ -216,14 +213,12 @@ void ParamGroup::MakeForwardTensors() {
     Member& member = members_[static_cast<size_t>(i)];
     const Shape& shape = plan_.parameter(i).full_shape;
     const Shape strides = ContiguousStrides(shape);
-    member.gathered =
-        member.form->Wrap(MakeView(gathered_, plan_.full_offset(i), shape,
-                                   strides, gather_dtype_));
+    member.gathered = member.form->Wrap(MakeView(
+        gathered_, plan_.full_offset(i), shape, strides, gather_dtype_));
     if (!trainable_) continue;
     member.gathered.set_requires_grad(true);
-    member.full_gradient =
-        member.form->Wrap(MakeView(full_gradients_, plan_.full_offset(i),
-                                   shape, strides, reduce_dtype_));
+    member.full_gradient = member.form->Wrap(MakeView(
+        full_gradients_, plan_.full_offset(i), shape, strides, reduce_dtype_));
     member.sink = std::make_shared<Sink>(*this, static_cast<size_t>(i));
     SetGradSink(member.gathered, member.sink);
   }
@@ -400,11 +395,11 @@ void ParamGroup::ReduceGradients() {
     Member& member = members_[static_cast<size_t>(i)];
     if (member.written && !accumulate) {
       const Shape shape = plan_.ShardShape(i, shard_rank_);
-      member.parameter->set_grad(MakeDTensor(
-          MakeView(gradients, plan_.shard_offset(i, shard_rank_),
-                   shape, ContiguousStrides(shape), shard_dtype_),
-          member.sharded_form.mesh, member.sharded_form.layout,
-          member.parameter->data().sizes()));
+      member.parameter->set_grad(
+          MakeDTensor(MakeView(gradients, plan_.shard_offset(i, shard_rank_),
+                               shape, ContiguousStrides(shape), shard_dtype_),
+                      member.sharded_form.mesh, member.sharded_form.layout,
+                      member.parameter->data().sizes()));
     }
     member.written = false;
   }
@@ -417,9 +412,9 @@ void ParamGroup::FinishReduction() {
 }
 
 std::string ParamGroup::Describe() const {
-  std::string text = absl::StrCat(
-      name_, ": ", crosshatch::Name(shard_dtype_), " shards, gathered as ",
-      crosshatch::Name(gather_dtype_));
+  std::string text =
+      absl::StrCat(name_, ": ", crosshatch::Name(shard_dtype_),
+                   " shards, gathered as ", crosshatch::Name(gather_dtype_));
   if (trainable_) {
     absl::StrAppend(&text, ", gradients reduced as ",
                     crosshatch::Name(reduce_dtype_));

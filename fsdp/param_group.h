@@ -8,15 +8,15 @@
 ///
 /// Buffers of a group, each contiguous (group_plan.h):
 ///
-/// | buffer             | dtype        | class              | lives            |
+/// | buffer             | dtype        | class              | lives |
 /// |--------------------|--------------|--------------------|------------------|
-/// | sharded parameters | parameter's  | kParameter         | always           |
-/// | gathered parameters| param_dtype  | kGatheredParameter | Unshard..Reshard |
-/// | full gradients     | reduce_dtype | kGradient          | first gradient   |
-/// |                    |              |                    | .. next group's  |
-/// |                    |              |                    | reduction        |
-/// | sharded gradients  | parameter's  | kGradient          | reduction ..     |
-/// |                    |              |                    | ZeroGrad         |
+/// | sharded parameters | parameter's  | kParameter         | always | |
+/// gathered parameters| param_dtype  | kGatheredParameter | Unshard..Reshard |
+/// | full gradients     | reduce_dtype | kGradient          | first gradient |
+/// |                    |              |                    | .. next group's |
+/// |                    |              |                    | reduction | |
+/// sharded gradients  | parameter's  | kGradient          | reduction ..     |
+/// |                    |              |                    | ZeroGrad |
 ///
 /// and, where dtypes differ, a cast shard to gather from and a reduced shard to
 /// cast from (kCommunication), for the length of the collective.
@@ -118,11 +118,11 @@ class ParamGroup {
     std::shared_ptr<nn::Parameter> parameter;
     std::shared_ptr<const ForwardForm> form;
     ShardedForm sharded_form;
-    Tensor gathered;          ///< What forward computes with.
-    Tensor full_gradient;     ///< Where backward writes.
+    Tensor gathered;       ///< What forward computes with.
+    Tensor full_gradient;  ///< Where backward writes.
     std::shared_ptr<Sink> sink;
-    bool written = false;     ///< This backward: the destination has content.
-    bool complete = false;    ///< This backward: all contributions are there.
+    bool written = false;   ///< This backward: the destination has content.
+    bool complete = false;  ///< This backward: all contributions are there.
   };
 
   ParamGroup(std::string name, GroupPlan plan, std::vector<Member> members,
@@ -159,7 +159,8 @@ class ParamGroup {
   std::shared_ptr<Storage> shards_;
   std::shared_ptr<Storage> gathered_;
   std::shared_ptr<Storage> full_gradients_;
-  std::weak_ptr<Storage> sharded_gradients_;  ///< Owned by the parameters' gradients.
+  std::weak_ptr<Storage>
+      sharded_gradients_;  ///< Owned by the parameters' gradients.
   Event gathered_event_;
   Event reduced_event_;
   std::function<void()> on_complete_;

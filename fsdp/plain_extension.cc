@@ -29,9 +29,9 @@ class Plain final : public ShardExtension {
           "is a DTensor; set FullyShardOptions::extension (for tensor "
           "parallelism DTensorExtensions::Create())");
     }
-    return ShardedForm{
-        fsdp_mesh, Layout::Replicated(fsdp_mesh.layout(), parameter.ndim())
-                       .WithShard(fsdp_mesh.ndim() - 1, dim)};
+    return ShardedForm{fsdp_mesh,
+                       Layout::Replicated(fsdp_mesh.layout(), parameter.ndim())
+                           .WithShard(fsdp_mesh.ndim() - 1, dim)};
   }
 
   absl::StatusOr<Tensor> AllGather(const Tensor& sharded,

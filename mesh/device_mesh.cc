@@ -165,11 +165,11 @@ absl::StatusOr<DeviceMesh> InitDeviceMesh(World& world,
                       world.Group("world", std::move(everyone), "mesh"));
   CH_ASSIGN_OR_RETURN(
       const std::vector<std::string> descriptions,
-      side_channel->Exchange(layout.ok()
-                                 ? layout->ToString()
-                                 : absl::StrCat("an error (",
-                                                layout.status().message(), ")"),
-                             "InitDeviceMesh"));
+      side_channel->Exchange(
+          layout.ok()
+              ? layout->ToString()
+              : absl::StrCat("an error (", layout.status().message(), ")"),
+          "InitDeviceMesh"));
   // A rank's own error says more than that the others differ.
   if (!layout.ok()) return layout.status();
   CH_RETURN_IF_ERROR(CompareDescriptions(descriptions));
@@ -185,8 +185,8 @@ absl::StatusOr<DeviceMesh> InitDeviceMesh(World& world,
 absl::StatusOr<DeviceMesh> InitDeviceMesh(World& world,
                                           std::vector<MeshAxis> axes,
                                           std::vector<int> ranks) {
-  return InitDeviceMesh(
-      world, MeshLayout::Create(std::move(axes), std::move(ranks)));
+  return InitDeviceMesh(world,
+                        MeshLayout::Create(std::move(axes), std::move(ranks)));
 }
 
 }  // namespace crosshatch

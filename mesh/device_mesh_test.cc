@@ -113,8 +113,9 @@ TEST(DeviceMesh, DifferentDescriptionsAreAnErrorOnEveryRank) {
                                   : InitDeviceMesh(world, {{"fsdp", 4}});
     return std::string(mesh.status().message());
   });
-  EXPECT_THAT(found, testing::Each(HasSubstr(
-                         "rank 0 gives mesh(fsdp=4), rank 2 gives mesh(tp=4)")));
+  EXPECT_THAT(found,
+              testing::Each(HasSubstr(
+                  "rank 0 gives mesh(fsdp=4), rank 2 gives mesh(tp=4)")));
 }
 
 TEST(DeviceMesh, AWrongMeshOnOneRankIsAnErrorOnEveryRank) {
@@ -133,14 +134,15 @@ TEST(DeviceMesh, RefusesMoreRanksThanThereAre) {
     auto mesh = InitDeviceMesh(world, {{"fsdp", 2}, {"tp", 2}});
     return std::string(mesh.status().message());
   });
-  EXPECT_THAT(found, testing::Each(HasSubstr(
-                         "needs rank 3, but the world has 2 ranks")));
+  EXPECT_THAT(found, testing::Each(
+                         HasSubstr("needs rank 3, but the world has 2 ranks")));
 }
 
 TEST(DeviceMesh, AnUnknownAxisIsNotFound) {
   const auto found = OnRanks(2, [](World& world) -> std::string {
     auto mesh = InitDeviceMesh(world, {{"tp", 2}});
-    if (!absl::IsNotFound(mesh->communicator("dp", "s").status())) return "comm";
+    if (!absl::IsNotFound(mesh->communicator("dp", "s").status()))
+      return "comm";
     return absl::IsNotFound(mesh->Slice("dp").status()) ? "" : "slice";
   });
   EXPECT_THAT(found, testing::Each(""));

@@ -100,10 +100,9 @@ TEST_P(LlamaMeshTest, TrainsAsTheReferenceDoes) {
   const auto tokens =
       examples::TokenSource::FromTokenFile(DirOf(model) + "/tokens.bin");
   ASSERT_TRUE(tokens.ok()) << tokens.status();
-  const absl::Status status =
-      RunLocal(options.world_size(), [&](World& world) {
-        return examples::Train(world, options, *tokens);
-      });
+  const absl::Status status = RunLocal(options.world_size(), [&](World& world) {
+    return examples::Train(world, options, *tokens);
+  });
   ASSERT_TRUE(status.ok()) << status;
 
   const auto lines = ReadLines(options.metrics);

@@ -59,10 +59,10 @@ absl::Status Spread(nn::Parameter& parameter, const DeviceMesh& mesh,
     return absl::OkStatus();
   }
   if (LayoutOf(parameter.data()) == layout) return absl::OkStatus();
-  return absl::FailedPreconditionError(absl::StrCat(
-      "parameter ", parameter.name(), " is spread as ",
-      LayoutOf(parameter.data()).ToString(), " already, not ",
-      layout.ToString()));
+  return absl::FailedPreconditionError(
+      absl::StrCat("parameter ", parameter.name(), " is spread as ",
+                   LayoutOf(parameter.data()).ToString(), " already, not ",
+                   layout.ToString()));
 }
 
 absl::Status SpreadAll(nn::Module& module, const DeviceMesh& mesh,
@@ -79,10 +79,9 @@ bool IsA(const nn::Module& module, const char* type) {
 
 absl::Status DoesNotFit(const char* style, const nn::Module& module,
                         const std::string& name) {
-  return absl::InvalidArgumentError(
-      absl::StrCat(style, " fits Linear and Embedding; ", name, " is a ",
-                   module.type_name(),
-                   "; give it a style of its own (ParallelStyle)"));
+  return absl::InvalidArgumentError(absl::StrCat(
+      style, " fits Linear and Embedding; ", name, " is a ", module.type_name(),
+      "; give it a style of its own (ParallelStyle)"));
 }
 
 nn::Parameter& Own(const nn::Module& module, const std::string& name) {
@@ -96,16 +95,15 @@ nn::Parameter& Own(const nn::Module& module, const std::string& name) {
 // Brings the first input and the first output into their layouts.
 void AddInputHook(nn::Module& module, const DeviceMesh& mesh, Placement given,
                   Placement desired) {
-  module.AddPreHook(
-      [mesh, given, desired](nn::Module&, TensorList& inputs) {
-        inputs[0] = Bring(inputs[0], mesh, given, desired);
-      });
+  module.AddPreHook([mesh, given, desired](nn::Module&, TensorList& inputs) {
+    inputs[0] = Bring(inputs[0], mesh, given, desired);
+  });
 }
 
 void AddOutputHook(nn::Module& module, const DeviceMesh& mesh, Placement given,
                    Placement desired, bool use_local) {
-  module.AddPostHook([mesh, given, desired, use_local](
-                         nn::Module&, TensorSpan, TensorList& outputs) {
+  module.AddPostHook([mesh, given, desired, use_local](nn::Module&, TensorSpan,
+                                                       TensorList& outputs) {
     outputs[0] = Bring(outputs[0], mesh, given, desired);
     if (use_local) outputs[0] = LocalOutput(outputs[0]);
   });

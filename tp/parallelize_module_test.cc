@@ -27,7 +27,8 @@ Tensor Integers(const Shape& sizes, int64_t salt) {
   std::vector<float> values(static_cast<size_t>(NumElements(sizes)));
   for (size_t i = 0; i < values.size(); ++i) {
     const auto at = static_cast<int64_t>(i);
-    values[i] = static_cast<float>((at * at * 31 + at * 7 + salt * 13) % 7 % 3) - 1;
+    values[i] =
+        static_cast<float>((at * at * 31 + at * 7 + salt * 13) % 7 % 3) - 1;
   }
   return FromValues<float>(sizes, values);
 }
@@ -36,7 +37,8 @@ Tensor Integers(const Shape& sizes, int64_t salt) {
 // two or three ranks do not divide.
 class Net final : public nn::Module {
  public:
-  Net() : embed_(11, 5), up_(5, 7, {.bias = true}), down_(7, 3, {.bias = true}) {
+  Net()
+      : embed_(11, 5), up_(5, 7, {.bias = true}), down_(7, 3, {.bias = true}) {
     RegisterModule("embed", embed_);
     RegisterModule("up", up_);
     RegisterModule("down", down_);
@@ -160,9 +162,9 @@ TEST(ParallelizeModuleTest, NamesWhatDoesNotFit) {
                 HasSubstr("\"upp\" for ColwiseParallel matches no module"));
     EXPECT_THAT(message(tp, {{"", RowwiseParallel()}}),
                 HasSubstr("RowwiseParallel fits Linear and Embedding"));
-    EXPECT_THAT(message(tp, {{"up", ColwiseParallel()},
-                             {"up", RowwiseParallel()}}),
-                HasSubstr("parameter up.weight is spread as [S(0)] already"));
+    EXPECT_THAT(
+        message(tp, {{"up", ColwiseParallel()}, {"up", RowwiseParallel()}}),
+        HasSubstr("parameter up.weight is spread as [S(0)] already"));
     return absl::OkStatus();
   });
   EXPECT_TRUE(status.ok()) << status;

@@ -141,10 +141,9 @@ absl::StatusOr<Json> RunFsdpOverTp(const Case& c, const Tensor& dense,
   // What FSDP starts from, over the whole mesh: the shard of the last axis.
   const std::vector<Placement> placements = form.layout.ToPlacements();
   const Layout before = form.layout.WithReplicate(0);
-  const Tensor sharded =
-      Redistribute(MakeDTensor(LocalTensor(parameter), form.mesh, before,
-                               dense.sizes()),
-                   form.layout);
+  const Tensor sharded = Redistribute(
+      MakeDTensor(LocalTensor(parameter), form.mesh, before, dense.sizes()),
+      form.layout);
   Json part = PartOf(sharded);
   part["placements"] = Json::array();
   for (const Placement& placement : placements) {
@@ -170,9 +169,8 @@ absl::StatusOr<Json> RunCase(const Case& c, World& world) {
         ShapeJson(LayoutOf(t).LocalBox(t.sizes(), *mesh.coordinate()).offsets);
     return part;
   }
-  CH_ASSIGN_OR_RETURN(
-      const Layout to,
-      Layout::FromPlacements(mesh.layout(), dense.ndim(), c.to));
+  CH_ASSIGN_OR_RETURN(const Layout to, Layout::FromPlacements(
+                                           mesh.layout(), dense.ndim(), c.to));
   return PartOf(Redistribute(Source(dense, mesh, from), to));
 }
 

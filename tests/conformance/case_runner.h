@@ -10,8 +10,8 @@
 /// `shape`; the tensor is float32 arange(prod(shape)). By kind:
 ///   layout       `src` placements -> each rank's `shape`, `values`, `offset`
 ///   redistribute `src`, `dst` -> each rank's `shape` and `values` after. Where
-///                `src` has P, a rank holds its plain shard times 1 + k, k being
-///                its row-major index over the mesh's P axes.
+///                `src` has P, a rank holds its plain shard times 1 + k, k
+///                being its row-major index over the mesh's P axes.
 ///   fsdp_tp      `tp`, the placement on the last axis; FSDP shards it on the
 ///                first -> `placements` over the whole mesh, `shape`, `values`
 /// The answer is {"id": …, "ranks": […]}, or {"id": …, "error": "…"} where the

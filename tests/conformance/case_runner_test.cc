@@ -57,9 +57,10 @@ TEST(CaseRunner, RefusesWhatIsWrongAndGoesOn) {
   for (size_t i = 0; i < 5; ++i) {
     EXPECT_THAT(answers[i], testing::HasSubstr("\"error\":")) << i;
   }
-  EXPECT_EQ(answers[5],
-            R"json({"id":"f","ranks":[{"shape":[2],"values":[0.0,1.0],"offset":[0]},)json"
-            R"json({"shape":[1],"values":[2.0],"offset":[2]}]})json");
+  EXPECT_EQ(
+      answers[5],
+      R"json({"id":"f","ranks":[{"shape":[2],"values":[0.0,1.0],"offset":[0]},)json"
+      R"json({"shape":[1],"values":[2.0],"offset":[2]}]})json");
 }
 
 }  // namespace
