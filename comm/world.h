@@ -21,6 +21,8 @@
 
 namespace crosshatch {
 
+class ContextDecorator;
+
 /// One rank's view of the running job.
 class World {
  public:
@@ -64,6 +66,9 @@ struct LocalOptions {
   uint64_t adversarial_seed = 0;
   /// By rank; empty, or entries may be null. Outlive the run.
   std::vector<EventSink*> sinks;
+  /// Of the ranks' streams and memory (tensor/context_decorator.h). By rank;
+  /// empty, or entries may be null. Outlive the run.
+  std::vector<ContextDecorator*> decorators;
 };
 
 /// Runs `fn` on `ranks` threads of this process, one a rank, and returns when

@@ -8,6 +8,7 @@
 
 #include "absl/functional/function_ref.h"
 #include "crosshatch/base/check.h"
+#include "crosshatch/tensor/context_decorator.h"
 #include "crosshatch/tensor/cpu_stream.h"
 #include "crosshatch/tensor/kernels/cpu/cpu_kernels.h"
 
@@ -24,6 +25,13 @@ RankContextOptions WithSeedOfEnvironment(RankContextOptions options) {
     options.adversarial_seed = std::strtoull(seed, nullptr, 10);
   }
   return options;
+}
+
+template <typename Part>
+std::unique_ptr<Part> Decorated(ContextDecorator* decorator,
+                                std::unique_ptr<Part> part) {
+  if (decorator == nullptr) return part;
+  return decorator->Decorate(std::move(part));
 }
 
 }  // namespace
@@ -56,10 +64,12 @@ RankContext::RankContext(const RankContextOptions& options)
     case Device::Kind::kCuda:
       CH_CHECK(false) << "no streams and memory for " << options.device;
   }
+  allocator_ = Decorated(options_.decorator, std::move(allocator_));
   allocator_->set_sink(options.sink);
-  compute_stream_ = adversarial && options.device.is_cpu()
-                        ? MakeQueue("compute")
-                        : MakeInlineStream("compute", &kernel_context_);
+  compute_stream_ = Decorated(
+      options_.decorator, adversarial && options.device.is_cpu()
+                              ? MakeQueue("compute")
+                              : MakeInlineStream("compute", &kernel_context_));
   current_stream_ = compute_stream_.get();
 }
 
@@ -104,9 +114,10 @@ Stream& RankContext::SideStream(const std::string& name) {
   CH_CHECK(name != compute_stream_->name())
       << "'" << name << "' is the compute stream, not a side stream";
   // A dry run has no work to do.
-  side_streams_.push_back(options_.device.is_meta()
+  side_streams_.push_back(Decorated(
+      options_.decorator, options_.device.is_meta()
                               ? MakeInlineStream(name, &kernel_context_)
-                              : MakeQueue(name));
+                              : MakeQueue(name)));
   return *side_streams_.back();
 }
 

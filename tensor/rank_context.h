@@ -26,6 +26,7 @@ namespace crosshatch {
 
 struct KernelTable;
 class BackwardEngine;
+class ContextDecorator;
 
 /// How a rank's context is set up.
 struct RankContextOptions {
@@ -43,6 +44,9 @@ struct RankContextOptions {
   WaitGraph* wait_graph = nullptr;
   /// Outlives the context; may be null.
   EventSink* sink = nullptr;
+  /// Stands around the streams and the memory (context_decorator.h). Outlives
+  /// the context; may be null.
+  ContextDecorator* decorator = nullptr;
 };
 
 /// The context. Lives as long as the rank runs; everything a rank allocates

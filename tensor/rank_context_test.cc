@@ -3,13 +3,19 @@
 
 #include <atomic>
 #include <chrono>
+#include <memory>
+#include <string>
 #include <thread>
 #include <vector>
 
+#include "crosshatch/tensor/context_decorator.h"
+#include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
 namespace crosshatch {
 namespace {
+
+using ::testing::ElementsAre;
 
 TEST(RankContextTest, EveryThreadHasOne) {
   RankContext& mine = RankContext::Current();
@@ -176,6 +182,35 @@ TEST(RankContextTest, LogsAllocationsToItsSink) {
   allocate();
   EXPECT_EQ(first.events, 2);
   EXPECT_EQ(second.events, 2);
+}
+
+// Gives back what it gets, and keeps in mind what that was.
+class NotingDecorator : public ContextDecorator {
+ public:
+  std::unique_ptr<Stream> Decorate(std::unique_ptr<Stream> stream) override {
+    seen.push_back(stream->name());
+    return stream;
+  }
+  std::unique_ptr<Allocator> Decorate(
+      std::unique_ptr<Allocator> allocator) override {
+    seen.push_back("memory");
+    return allocator;
+  }
+  std::vector<std::string> seen;
+};
+
+TEST(RankContextTest, HasEveryStreamAndItsMemoryDecorated) {
+  for (const Device device : {Device::Cpu(), Device::Meta()}) {
+    for (const uint64_t seed : {0, 1}) {
+      NotingDecorator decorator;
+      RankContext rank({.device = device,
+                        .adversarial_seed = seed,
+                        .decorator = &decorator});
+      rank.SideStream("gather");
+      rank.SideStream("gather");
+      EXPECT_THAT(decorator.seen, ElementsAre("memory", "compute", "gather"));
+    }
+  }
 }
 
 TEST(RankContextTest, CountsCopiedBytes) {

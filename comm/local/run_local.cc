@@ -132,6 +132,11 @@ absl::Status RunLocal(int ranks, absl::FunctionRef<absl::Status(World&)> fn,
     return absl::InvalidArgumentError(absl::StrCat(
         options.sinks.size(), " event sinks for ", ranks, " ranks"));
   }
+  if (!options.decorators.empty() &&
+      options.decorators.size() != static_cast<size_t>(ranks)) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        options.decorators.size(), " decorators for ", ranks, " ranks"));
+  }
   if (options.timeout <= absl::ZeroDuration()) {
     return absl::InvalidArgumentError(
         absl::StrCat("a timeout must be positive, not ",
@@ -153,7 +158,9 @@ absl::Status RunLocal(int ranks, absl::FunctionRef<absl::Status(World&)> fn,
          .threads = threads_per_rank,
          .adversarial_seed = options.adversarial_seed,
          .wait_graph = &hub->graph(),
-         .sink = options.sinks.empty() ? nullptr : options.sinks[rank]});
+         .sink = options.sinks.empty() ? nullptr : options.sinks[rank],
+         .decorator =
+             options.decorators.empty() ? nullptr : options.decorators[rank]});
     RankContextScope scope(&context);
     hub->Enter(context);
     all_here.arrive_and_wait();
