@@ -131,17 +131,73 @@ absl::StatusOr<Communicator*> DeviceMesh::communicator(
   return communicator(index, stream_name);
 }
 
+std::vector<std::shared_ptr<Communicator>> DeviceMesh::communicators() const {
+  std::vector<std::shared_ptr<Communicator>> all;
+  for (const Shared::Entry& entry : impl_->shared->communicators) {
+    all.push_back(entry.communicator);
+  }
+  return all;
+}
+
+void DeviceMesh::Abort(const absl::Status& error) const {
+  for (const Shared::Entry& entry : impl_->shared->communicators) {
+    entry.communicator->Abort(error);
+  }
+}
+
 namespace {
 
-// Fails unless every rank gave the same description. All ranks see the same
-// list and so report the same pair.
-absl::Status CompareDescriptions(const std::vector<std::string>& descriptions) {
-  for (size_t rank = 1; rank < descriptions.size(); ++rank) {
-    if (descriptions[rank] != descriptions[0]) {
+// The whole of `layout`: meshes that are equal, and no others, have one
+// description.
+std::string DescriptionOf(const absl::StatusOr<MeshLayout>& layout) {
+  if (!layout.ok()) {
+    return absl::StrCat("an error (", layout.status().message(), ")");
+  }
+  if (layout->is_root()) return layout->ToString();
+  return absl::StrCat(layout->ToString(), " of ", layout->root().ToString());
+}
+
+// Fails unless every member of `group` gives the same description. All members
+// see the same list and so report the same pair.
+absl::Status CompareDescriptions(Communicator& group,
+                                 const absl::StatusOr<MeshLayout>& layout,
+                                 const char* function) {
+  CH_ASSIGN_OR_RETURN(const std::vector<std::string> descriptions,
+                      group.Exchange(DescriptionOf(layout), function));
+  // A rank's own error says more than that the others differ.
+  if (!layout.ok()) return layout.status();
+  for (size_t i = 1; i < descriptions.size(); ++i) {
+    if (descriptions[i] != descriptions[0]) {
       return absl::InvalidArgumentError(absl::StrCat(
-          "InitDeviceMesh: ranks describe different meshes: rank 0 gives ",
-          descriptions[0], ", rank ", rank, " gives ", descriptions[rank]));
+          function, ": ranks describe different meshes: rank ",
+          group.world_ranks()[0], " gives ", descriptions[0], ", rank ",
+          group.world_ranks()[i], " gives ", descriptions[i]));
     }
+  }
+  return absl::OkStatus();
+}
+
+// Fails unless `communicators` are those of the axes of `layout` at
+// `world_rank`.
+absl::Status CheckCommunicators(
+    const MeshLayout& layout, int world_rank,
+    absl::Span<const std::shared_ptr<Communicator>> communicators) {
+  if (!layout.Contains(world_rank)) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("rank ", world_rank, " is not on ", layout.ToString()));
+  }
+  if (static_cast<int>(communicators.size()) != layout.ndim()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(layout.ToString(), " takes ", layout.ndim(),
+                     " communicators, got ", communicators.size()));
+  }
+  for (int axis = 0; axis < layout.ndim(); ++axis) {
+    const std::vector<int> ranks = layout.GroupRanks({axis}, world_rank);
+    if (communicators[axis]->world_ranks() == ranks) continue;
+    return absl::InvalidArgumentError(absl::StrCat(
+        "axis \"", layout.axis_name(axis), "\" of ", layout.ToString(),
+        " has the ranks [", absl::StrJoin(ranks, ","), "] here, the ",
+        communicators[axis]->Describe(), " is another one"));
   }
   return absl::OkStatus();
 }
@@ -163,16 +219,8 @@ absl::StatusOr<DeviceMesh> InitDeviceMesh(World& world,
   std::iota(everyone.begin(), everyone.end(), 0);
   CH_ASSIGN_OR_RETURN(std::shared_ptr<Communicator> side_channel,
                       world.Group("world", std::move(everyone), "mesh"));
-  CH_ASSIGN_OR_RETURN(
-      const std::vector<std::string> descriptions,
-      side_channel->Exchange(
-          layout.ok()
-              ? layout->ToString()
-              : absl::StrCat("an error (", layout.status().message(), ")"),
-          "InitDeviceMesh"));
-  // A rank's own error says more than that the others differ.
-  if (!layout.ok()) return layout.status();
-  CH_RETURN_IF_ERROR(CompareDescriptions(descriptions));
+  CH_RETURN_IF_ERROR(
+      CompareDescriptions(*side_channel, layout, "InitDeviceMesh"));
   return DeviceMesh(std::make_shared<DeviceMesh::Shared>(world),
                     *std::move(layout));
 }
@@ -187,6 +235,43 @@ absl::StatusOr<DeviceMesh> InitDeviceMesh(World& world,
                                           std::vector<int> ranks) {
   return InitDeviceMesh(world,
                         MeshLayout::Create(std::move(axes), std::move(ranks)));
+}
+
+absl::StatusOr<DeviceMesh> DeviceMeshFromCommunicators(
+    World& world, absl::StatusOr<MeshLayout> layout,
+    absl::Span<const std::shared_ptr<Communicator>> communicators,
+    const std::string& stream_name) {
+  if (layout.ok()) {
+    absl::Status fits =
+        CheckCommunicators(*layout, world.rank(), communicators);
+    if (!fits.ok()) layout = std::move(fits);
+  }
+  // What one rank says reaches those along the first axis, theirs those along
+  // the second, and so on: after the last axis every rank has heard of it.
+  for (const std::shared_ptr<Communicator>& communicator : communicators) {
+    absl::Status agrees = CompareDescriptions(*communicator, layout,
+                                              "DeviceMeshFromCommunicators");
+    if (!agrees.ok()) layout = std::move(agrees);
+  }
+  if (!layout.ok()) return layout.status();
+  auto shared = std::make_shared<DeviceMesh::Shared>(world);
+  for (int axis = 0; axis < layout->ndim(); ++axis) {
+    shared->communicators.push_back({layout->axis_name(axis),
+                                     communicators[axis]->world_ranks(),
+                                     stream_name, communicators[axis]});
+  }
+  return DeviceMesh(std::move(shared), *std::move(layout));
+}
+
+absl::StatusOr<DeviceMesh> DeviceMeshFromCommunicator(
+    World& world, std::string axis_name,
+    std::shared_ptr<Communicator> communicator,
+    const std::string& stream_name) {
+  absl::StatusOr<MeshLayout> layout =
+      MeshLayout::Create({{std::move(axis_name), communicator->size()}},
+                         communicator->world_ranks());
+  return DeviceMeshFromCommunicators(world, std::move(layout), {communicator},
+                                     stream_name);
 }
 
 }  // namespace crosshatch

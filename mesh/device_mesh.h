@@ -9,8 +9,10 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
+#include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "absl/types/span.h"
@@ -85,16 +87,33 @@ class DeviceMesh {
   absl::StatusOr<Communicator*> communicator(
       absl::string_view axis, const std::string& stream_name) const;
 
+  /// Those made (or given) so far for this mesh and all meshes of its root, in
+  /// the order of their making: for counting, and for tests.
+  std::vector<std::shared_ptr<Communicator>> communicators() const;
+
+  /// Fails all of communicators(): what waits on one of them, on any member,
+  /// ends with `error`, which must not be OK. Groups that do not exist yet are
+  /// not concerned; World::Abort ends a whole job.
+  void Abort(const absl::Status& error) const;
+
   friend bool operator==(const DeviceMesh& a, const DeviceMesh& b) {
     return a.impl_ == b.impl_ || a.layout() == b.layout();
   }
   friend bool operator!=(const DeviceMesh& a, const DeviceMesh& b) {
     return !(a == b);
   }
+  template <typename H>
+  friend H AbslHashValue(H h, const DeviceMesh& mesh) {
+    return H::combine(std::move(h), mesh.layout());
+  }
 
  private:
   friend absl::StatusOr<DeviceMesh> InitDeviceMesh(
       World& world, absl::StatusOr<MeshLayout> layout);
+  friend absl::StatusOr<DeviceMesh> DeviceMeshFromCommunicators(
+      World& world, absl::StatusOr<MeshLayout> layout,
+      absl::Span<const std::shared_ptr<Communicator>> communicators,
+      const std::string& stream_name);
   struct Shared;
   struct Impl;
   DeviceMesh(std::shared_ptr<Shared> shared, MeshLayout layout);
@@ -125,6 +144,27 @@ absl::StatusOr<DeviceMesh> InitDeviceMesh(World& world,
 /// told to all ranks too.
 absl::StatusOr<DeviceMesh> InitDeviceMesh(World& world,
                                           absl::StatusOr<MeshLayout> layout);
+
+/// A mesh over communicators that exist already, one for each axis: that of
+/// axis i has the ranks that differ from this one in axis i only, in the order
+/// of their indices. They serve the stream `stream_name`; those of other
+/// streams, and of several axes at once, are made when first asked for.
+///
+/// Called by the ranks of the mesh, and by no others. They compare their
+/// descriptions over the communicators given, so that a difference, or an error
+/// of one rank, is an error on every rank.
+/// \error kInvalidArgument for a layout that is an error, a rank that is not on
+///     it, a wrong number of communicators, one of other ranks or another
+///     order, and for descriptions that differ.
+absl::StatusOr<DeviceMesh> DeviceMeshFromCommunicators(
+    World& world, absl::StatusOr<MeshLayout> layout,
+    absl::Span<const std::shared_ptr<Communicator>> communicators,
+    const std::string& stream_name);
+
+/// As above for one communicator: a mesh of one axis over its ranks.
+absl::StatusOr<DeviceMesh> DeviceMeshFromCommunicator(
+    World& world, std::string axis_name,
+    std::shared_ptr<Communicator> communicator, const std::string& stream_name);
 
 }  // namespace crosshatch
 

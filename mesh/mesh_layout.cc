@@ -77,6 +77,11 @@ absl::StatusOr<MeshLayout> MeshLayout::Make(std::vector<MeshAxis> axes,
     if (axis.name.empty()) {
       return absl::InvalidArgumentError("mesh: an axis without a name");
     }
+    // Names of axes stand in lists, and before "=size".
+    if (axis.name.find_first_of(",=") != std::string::npos) {
+      return absl::InvalidArgumentError(absl::StrCat(
+          "mesh: axis name \"", axis.name, "\" holds a \",\" or \"=\""));
+    }
     if (std::find(impl->names.begin(), impl->names.end(), axis.name) !=
         impl->names.end()) {
       return absl::InvalidArgumentError(

@@ -49,8 +49,8 @@ struct MeshAxis {
 class MeshLayout {
  public:
   /// A mesh with ranks 0..n-1 in row-major order.
-  /// \error kInvalidArgument for no axes, an empty or repeated name, or a size
-  /// below 1.
+  /// \error kInvalidArgument for no axes, an empty or repeated name, one with
+  /// "," or "=", or a size below 1.
   static absl::StatusOr<MeshLayout> Create(std::vector<MeshAxis> axes);
 
   /// A mesh with `ranks` in row-major order: any distinct non-negative world

@@ -56,6 +56,7 @@ TEST(MeshLayoutTest, RefusesWhatIsNoMesh) {
   EXPECT_THAT(message({{"a", 1}, {"a", 2}}, {0, 1}),
               HasSubstr("\"a\" is used twice"));
   EXPECT_THAT(message({{"", 1}}, {0}), HasSubstr("without a name"));
+  EXPECT_THAT(message({{"a=1, b", 2}}, {0, 1}), HasSubstr("holds a"));
   EXPECT_THAT(message({{"a", 0}}, {}), HasSubstr("\"a\" has size 0"));
   EXPECT_THAT(message({{"a", 2}, {"b", 2}}, {0, 1}),
               HasSubstr("shape (2, 2) needs 4 ranks, got 2"));
@@ -109,6 +110,32 @@ TEST(MeshLayoutTest, SlicesTakeAxesInAnyOrder) {
   EXPECT_EQ(row.root(), mesh);
   EXPECT_EQ(row, *mesh.Slice(Names{"a"}, 3));
   EXPECT_EQ(*mesh.Slice(Names{"a", "b", "c"}, 0), mesh);
+}
+
+// Every submesh, flattening and joining of a mesh of four axes, beside what the
+// ranks' coordinates say.
+TEST(MeshLayoutTest, FourAxes) {
+  const MeshLayout mesh = Mesh({{"a", 2}, {"b", 1}, {"c", 3}, {"d", 2}});
+  EXPECT_EQ(mesh.ToString(), "mesh(a=2, b=1, c=3, d=2)");
+  for (int rank = 0; rank < mesh.size(); ++rank) {
+    const MeshCoordinate at = *mesh.CoordinateOf(rank);
+    EXPECT_EQ(((at[0] * 1 + at[1]) * 3 + at[2]) * 2 + at[3], rank);
+    const MeshLayout slice = *mesh.Slice(Names{"d", "a"}, rank);
+    for (int d = 0; d < 2; ++d) {
+      for (int a = 0; a < 2; ++a) {
+        EXPECT_EQ(slice.rank_at({d, a}), mesh.rank_at({a, 0, at[2], d}));
+      }
+    }
+    EXPECT_EQ(*MeshLayout::Concatenate({*mesh.Slice(Names{"d"}, rank),
+                                        *mesh.Slice(Names{"a"}, rank)}),
+              slice);
+  }
+  const MeshLayout flat = *mesh.Flatten(Names{"a", "c"}, "ac");
+  EXPECT_EQ(flat.rank_at({4, 0, 1}), mesh.rank_at({1, 0, 1, 1}));
+  EXPECT_EQ(*flat.Unflatten("ac", {{"a", 2}, {"c", 3}})
+                 ->Slice(Names{"a", "b", "c", "d"}, 0),
+            *mesh.Slice(Names{"a", "c", "b", "d"}, 0)
+                 ->Slice(Names{"a", "b", "c", "d"}, 0));
 }
 
 TEST(MeshLayoutTest, AllSlicesHoldEachRankOnce) {
