@@ -4,22 +4,12 @@
 #include <utility>
 
 #include "crosshatch/base/check.h"
+#include "crosshatch/dtensor/cross_mesh_op.h"
 #include "crosshatch/dtensor/dtensor_handler.h"
 #include "crosshatch/tensor/node.h"
 
 namespace crosshatch {
 namespace {
-
-// `layout` for the gradient of a tensor that lies so.
-Layout GradientLayout(const Layout& layout) {
-  Layout gradient = layout;
-  for (int axis = 0; axis < layout.mesh().ndim(); ++axis) {
-    if (layout.state_of_axis(axis).is_partial()) {
-      gradient = gradient.WithReplicate(axis);
-    }
-  }
-  return gradient;
-}
 
 Tensor RedistributeGradient(const Tensor& gradient, const Layout& to,
                             const char* node) {

@@ -7,6 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "crosshatch/base/check.h"
 #include "crosshatch/dtensor/boundary_ops.h"
+#include "crosshatch/dtensor/cross_mesh_op.h"
 #include "crosshatch/dtensor/dispatch_plan.h"
 #include "crosshatch/dtensor/op_rules.h"
 #include "crosshatch/tensor/rank_context.h"
@@ -167,6 +168,9 @@ TensorList DTensorHandler::Dispatch(const Op& op, TensorSpan inputs) const {
   const OpInfo& info = op.info();
   if (&info == &RedistributeOp::kInfo) {
     return static_cast<const RedistributeOp&>(op).Run(inputs[0]);
+  }
+  if (&info == &CrossMeshOp::kInfo) {
+    return static_cast<const CrossMeshOp&>(op).Run(inputs[0]);
   }
   if (&info == &ToLocalOp::kInfo) {
     return static_cast<const ToLocalOp&>(op).Run(inputs[0]);

@@ -2,6 +2,7 @@
 #include "crosshatch/dtensor/redistribute_executor.h"
 
 #include <algorithm>
+#include <memory>
 #include <utility>
 
 #include "absl/status/status.h"
@@ -155,6 +156,77 @@ Tensor Execute(const PreparedPlan& plan, const Tensor& local,
     current = std::move(destination);
   }
   return current;
+}
+
+PreparedCrossMeshPlan PrepareCrossMesh(CrossMeshPlan plan,
+                                       ShapeView global_shape, int world_rank) {
+  PreparedCrossMeshPlan prepared = {.plan = std::move(plan)};
+  const CrossMeshPlan& of = prepared.plan;
+  prepared.transfers = CrossMeshTransfersOf(of, global_shape, world_rank);
+  const MeshLayout& from = of.from().mesh();
+  const MeshLayout& to = of.to().mesh();
+  if (const auto here = from.CoordinateOf(world_rank); here.has_value()) {
+    prepared.settle = Prepare(of.settle, global_shape, *here);
+  }
+  if (const auto here = to.CoordinateOf(world_rank); here.has_value()) {
+    prepared.sizes = of.destination().LocalShape(global_shape, *here);
+    prepared.finish = Prepare(of.finish, global_shape, *here);
+  }
+  prepared.group = absl::StrCat(from.ToString(), " and ", to.ToString());
+  prepared.label = absl::StrCat("redistribute ", of.from().ToString(), " on ",
+                                from.ToString(), " -> ", of.to().ToString(),
+                                " on ", to.ToString());
+  return prepared;
+}
+
+namespace {
+
+absl::Status Exchange(const PreparedCrossMeshPlan& plan, const Tensor& source,
+                      const Tensor& destination, DType dtype, World& world) {
+  Collective collective;
+  collective.kind = CollectiveKind::kAllToAll;
+  collective.dtype = dtype;
+  collective.label = plan.label;
+  const auto segments = [](const Tensor& t, const std::optional<Box>& box) {
+    return box.has_value() ? SegmentsOf(t, *box) : SegmentList();
+  };
+  for (const auto& box : plan.transfers.sends) {
+    collective.send.push_back(segments(source, box));
+  }
+  for (const auto& box : plan.transfers.receives) {
+    collective.recv.push_back(segments(destination, box));
+  }
+  Stream& stream = RankContext::Current().current_stream();
+  CH_ASSIGN_OR_RETURN(const std::shared_ptr<Communicator> communicator,
+                      world.Group(plan.group, plan.plan.ranks, stream.name()));
+  return communicator->Issue(std::move(collective), stream);
+}
+
+}  // namespace
+
+Tensor ExecuteCrossMesh(const PreparedCrossMeshPlan& plan, const Tensor& local,
+                        DType dtype, const DeviceMesh& from,
+                        const DeviceMesh& to) {
+  Tensor source;
+  if (plan.settle.has_value()) source = Execute(*plan.settle, local, from);
+  const bool receives = plan.finish.has_value();
+  if (!plan.plan.exchanges) {
+    if (!receives) return Tensor();
+    const auto& box = plan.transfers.sends[plan.transfers.self];
+    // What is to be there, if anything, is a part of what is.
+    return Execute(
+        *plan.finish,
+        box.has_value() ? ViewOf(source, *box) : Empty(plan.sizes, dtype), to);
+  }
+  if (source.defined() && Repeats(source)) {
+    source = CloneOp().Forward({source})[0];
+  }
+  Tensor destination;
+  if (receives) destination = Empty(plan.sizes, dtype);
+  absl::Status status =
+      Exchange(plan, source, destination, dtype, from.world());
+  if (!status.ok()) RankContext::Current().Poison(std::move(status));
+  return receives ? Execute(*plan.finish, destination, to) : Tensor();
 }
 
 }  // namespace crosshatch

@@ -10,9 +10,11 @@
 /// nothing is packed, whatever the strides. A step that does not is a view
 /// where the destination is part of the source.
 
+#include <optional>
 #include <string>
 #include <vector>
 
+#include "crosshatch/dtensor/cross_mesh_plan.h"
 #include "crosshatch/dtensor/redistribute_plan.h"
 #include "crosshatch/mesh/device_mesh.h"
 #include "crosshatch/tensor/tensor.h"
@@ -45,6 +47,30 @@ PreparedPlan Prepare(RedistributePlan plan, ShapeView global_shape,
 /// which is never written. Errors of communication poison the rank.
 Tensor Execute(const PreparedPlan& plan, const Tensor& local,
                const DeviceMesh& mesh);
+
+/// As PreparedPlan, from one mesh to another: `settle` on a rank of the
+/// source's mesh, `finish` on one of the destination's.
+struct PreparedCrossMeshPlan {
+  CrossMeshPlan plan;
+  std::optional<PreparedPlan> settle;
+  CrossMeshTransfers transfers;
+  /// Of this rank's part of plan.destination(), on a rank of its mesh.
+  Shape sizes;
+  std::optional<PreparedPlan> finish;
+  std::string group;
+  std::string label;
+};
+
+/// For the rank `world_rank`, one of plan.ranks.
+PreparedCrossMeshPlan PrepareCrossMesh(CrossMeshPlan plan,
+                                       ShapeView global_shape, int world_rank);
+
+/// The local part of the result; undefined on a rank that is not on the
+/// destination's mesh. May alias `local`, which is undefined on a rank that is
+/// not on the source's mesh and never written.
+Tensor ExecuteCrossMesh(const PreparedCrossMeshPlan& plan, const Tensor& local,
+                        DType dtype, const DeviceMesh& from,
+                        const DeviceMesh& to);
 
 }  // namespace crosshatch
 

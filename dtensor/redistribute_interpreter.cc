@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <limits>
+#include <optional>
 #include <utility>
 
 #include "crosshatch/base/check.h"
@@ -209,6 +210,71 @@ std::vector<Values> RunPlan(const RedistributePlan& plan, ShapeView shape,
       << peak << " elements held instead of " << plan.peak_elements << " by\n"
       << plan.ToString();
   return shards;
+}
+
+std::vector<Values> RunCrossMeshPlan(const CrossMeshPlan& plan, ShapeView shape,
+                                     int64_t element_size,
+                                     std::vector<Values> shards) {
+  shards = RunPlan(plan.settle, shape, element_size, std::move(shards));
+  const MeshLayout& before = plan.source().mesh();
+  const MeshLayout& after = plan.destination().mesh();
+  std::vector<CrossMeshTransfers> transfers;
+  for (int rank : plan.ranks) {
+    transfers.push_back(CrossMeshTransfersOf(plan, shape, rank));
+  }
+  std::vector<Values> results(after.size());
+  int64_t most = 0;
+  for (size_t r = 0; r < plan.ranks.size(); ++r) {
+    const auto at = after.CoordinateOf(plan.ranks[r]);
+    Shape local;
+    Values result;
+    if (at.has_value()) {
+      local = plan.destination().LocalShape(shape, *at);
+      result.assign(NumElements(local), kUnwritten);
+    }
+    const CrossMeshTransfers& mine = transfers[r];
+    CH_CHECK_EQ(mine.self, static_cast<int>(r));
+    int64_t received = 0;
+    for (size_t s = 0; s < plan.ranks.size(); ++s) {
+      const std::optional<Box>& sent = transfers[s].sends[r];
+      const std::optional<Box>& wanted = mine.receives[s];
+      CH_CHECK(sent.has_value() == wanted.has_value());
+      if (!sent.has_value()) continue;
+      CH_CHECK(at.has_value() && sent->sizes == wanted->sizes);
+      const auto place = before.CoordinateOf(plan.ranks[s]);
+      CH_CHECK(place.has_value());
+      const int64_t index = std::find(before.ranks().begin(),
+                                      before.ranks().end(), plan.ranks[s]) -
+                            before.ranks().begin();
+      Paste(Cut(shards[index], plan.source().LocalShape(shape, *place), *sent),
+            local, *wanted, result);
+      if (s != r) received += sent->numel();
+    }
+    if (!at.has_value()) continue;
+    CH_CHECK(std::find(result.begin(), result.end(), kUnwritten) ==
+             result.end())
+        << "not all written by\n"
+        << plan.ToString();
+    int64_t missing = static_cast<int64_t>(result.size());
+    if (const auto held = before.CoordinateOf(plan.ranks[r]);
+        held.has_value()) {
+      missing -= Intersect(plan.destination().LocalBox(shape, *at),
+                           plan.source().LocalBox(shape, *held))
+                     .numel();
+    }
+    CH_CHECK_EQ(received, missing);
+    most = std::max(most, received);
+    results[std::find(after.ranks().begin(), after.ranks().end(),
+                      plan.ranks[r]) -
+            after.ranks().begin()] = std::move(result);
+  }
+  CH_CHECK_EQ(plan.exchanges, most > 0);
+  RedistributeCost cost = plan.settle.cost;
+  cost += {most * element_size, plan.exchanges ? 1 : 0};
+  CH_CHECK(cost == plan.cost) << cost.bytes << " bytes instead of\n"
+                              << plan.ToString();
+  CH_CHECK_EQ(plan.finish.cost.launches, 0);
+  return RunPlan(plan.finish, shape, element_size, std::move(results));
 }
 
 }  // namespace crosshatch

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "crosshatch/dtensor/box.h"
+#include "crosshatch/dtensor/cross_mesh_plan.h"
 #include "crosshatch/dtensor/layout.h"
 #include "crosshatch/dtensor/redistribute_plan.h"
 #include "crosshatch/tensor/shape.h"
@@ -40,6 +41,13 @@ double ReduceValues(ReduceOp op, const std::vector<double>& values);
 /// more elements than it says.
 std::vector<Values> RunPlan(const RedistributePlan& plan, ShapeView shape,
                             int64_t element_size, std::vector<Values> shards);
+
+/// As above from one mesh to another: takes the shards by position on the
+/// source's mesh, gives those by position on the destination's. Checks as well
+/// that no rank is sent what it holds.
+std::vector<Values> RunCrossMeshPlan(const CrossMeshPlan& plan, ShapeView shape,
+                                     int64_t element_size,
+                                     std::vector<Values> shards);
 
 }  // namespace crosshatch
 
