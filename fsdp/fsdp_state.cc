@@ -4,8 +4,11 @@
 #include <algorithm>
 #include <utility>
 
+#include "absl/strings/str_cat.h"
+#include "crosshatch/base/check.h"
 #include "crosshatch/tensor/autograd.h"
 #include "crosshatch/tensor/ops/cast.h"
+#include "crosshatch/tensor/rank_context.h"
 
 namespace crosshatch::fsdp {
 namespace {
@@ -21,76 +24,32 @@ void CastFloats(TensorList& tensors, DType dtype) {
 
 }  // namespace
 
-void FsdpTree::Form(nn::Module& root) {
-  std::shared_ptr<FsdpTree> tree(new FsdpTree);
-  tree->comm_ = std::make_shared<CommContext>(RankContext::Current());
-  for (const nn::NamedModule& named : root.NamedModules()) {
-    FsdpState* const state = FsdpState::Of(*named.module);
-    if (state == nullptr) continue;
-    tree->states_.push_back(state);
-    state->JoinTree(tree, named.module == &root, tree->comm_);
-  }
-  const FullyShardOptions& options = FsdpState::Of(root)->options();
-  tree->forward_prefetch_ = options.forward_prefetch;
-  tree->backward_prefetch_ = options.backward_prefetch;
-  tree->expected_order_ = tree->states_;
-}
-
-void FsdpTree::BeginForward() {
-  comm_->all_gather().Wait(comm_->compute().Record());
-  if (!begin_order_.empty()) expected_order_ = std::exchange(begin_order_, {});
-  position_ = 0;
-}
-
-std::vector<FsdpState*> FsdpTree::NextInForward(const FsdpState& state) {
-  const auto begin = expected_order_.begin();
-  auto found = std::find(begin + static_cast<ptrdiff_t>(position_),
-                         expected_order_.end(), &state);
-  begin_order_.push_back(const_cast<FsdpState*>(&state));
-  // A module that was not expected here says nothing of what comes next.
-  if (found == expected_order_.end()) return {};
-  ++found;
-  position_ = static_cast<size_t>(found - begin);
-  const auto end = found + std::min<ptrdiff_t>(forward_prefetch_,
-                                               expected_order_.end() - found);
-  return std::vector<FsdpState*>(found, end);
-}
-
-std::vector<FsdpState*> FsdpTree::NextInBackward(const FsdpState& state) const {
-  const auto found =
-      std::find(forward_order_.rbegin(), forward_order_.rend(), &state);
-  if (found == forward_order_.rend()) return {};
-  const auto next = found + 1;
-  const auto end = next + std::min<ptrdiff_t>(backward_prefetch_,
-                                              forward_order_.rend() - next);
-  return std::vector<FsdpState*>(next, end);
-}
-
-void FsdpTree::BeginBackward() {
-  if (in_backward_) return;
-  in_backward_ = true;
-  AtBackwardEnd([this] { EndBackward(); });
-}
-
-void FsdpTree::EndBackward() {
-  for (FsdpState* state : states_) state->EndBackward();
-  for (FsdpState* state : states_) state->FinishReductions();
-  comm_->ReleaseHeld();
-  forward_order_.clear();
-  in_backward_ = false;
-}
-
 FsdpState* FsdpState::Of(const nn::Module& module) {
   return static_cast<FsdpState*>(module.attachment(kKey));
 }
 
+std::vector<FsdpState*> FsdpState::Below(nn::Module& module) {
+  std::vector<FsdpState*> states;
+  for (const nn::NamedModule& named : module.NamedModules()) {
+    FsdpState* const state = Of(*named.module);
+    if (state != nullptr) states.push_back(state);
+  }
+  return states;
+}
+
 FsdpState::FsdpState(nn::Module& module, FullyShardOptions options,
-                     std::vector<std::unique_ptr<ParamGroup>> groups)
+                     std::vector<std::unique_ptr<ParamGroup>> groups,
+                     LeftOut left_out)
     : module_(module),
       options_(std::move(options)),
-      groups_(std::move(groups)) {
+      groups_(std::move(groups)),
+      left_out_(std::move(left_out)) {
+  reshard_after_forward_ = options_.reshard_after_forward;
+  if (options_.post_forward_mesh_size > 0) {
+    reshard_after_forward_ = options_.post_forward_mesh_size > 1;
+  }
   for (const std::unique_ptr<ParamGroup>& group : groups_) {
-    group->set_on_gradients_complete(
+    group->gradients().set_on_complete(
         [this, g = group.get()] { PostBackward(*g); });
   }
   module_.AddPreHook(
@@ -101,6 +60,11 @@ FsdpState::FsdpState(nn::Module& module, FullyShardOptions options,
   });
 }
 
+FsdpTree& FsdpState::EnsureTree() {
+  if (tree_ == nullptr) FsdpTree::Form(module_);
+  return *tree_;
+}
+
 void FsdpState::JoinTree(std::shared_ptr<FsdpTree> tree, bool is_root,
                          const std::shared_ptr<CommContext>& comm) {
   tree_ = std::move(tree);
@@ -108,68 +72,191 @@ void FsdpState::JoinTree(std::shared_ptr<FsdpTree> tree, bool is_root,
   for (const auto& group : groups_) group->set_comm_context(comm);
 }
 
+void FsdpState::CheckAllSharded() const {
+  for (const nn::Parameter* parameter : left_out_.tied) {
+    CH_CHECK(parameter->gathered().defined())
+        << "FSDP: parameter " << parameter->name()
+        << " is tied between modules that are sharded apart, and no sharded "
+           "module has them all below it; call FullyShard on their common "
+           "ancestor too";
+  }
+}
+
 void FsdpState::Unshard() {
   for (const auto& group : groups_) group->Unshard();
+}
+
+void FsdpState::WaitForUnshard() {
+  for (const auto& group : groups_) group->WaitForUnshard();
 }
 
 void FsdpState::Reshard() {
   for (const auto& group : groups_) group->Reshard();
 }
 
+int64_t FsdpState::BytesToGather() const {
+  int64_t bytes = 0;
+  for (const auto& group : groups_) {
+    const bool gathered = group->state() == ParamState::kGathering ||
+                          group->state() == ParamState::kGathered;
+    if (!gathered) bytes += group->gathered_bytes();
+  }
+  return bytes;
+}
+
+int64_t FsdpState::BytesGathering() const {
+  int64_t bytes = 0;
+  for (const auto& group : groups_) {
+    if (group->state() == ParamState::kGathering) {
+      bytes += group->gathered_bytes();
+    }
+  }
+  return bytes;
+}
+
+bool FsdpState::reshard_after_forward(bool as_root) const {
+  return reshard_after_forward_.value_or(!as_root);
+}
+
 void FsdpState::PreForward(TensorList& inputs) {
-  if (tree_ == nullptr) FsdpTree::Form(module_);
-  if (is_root_) tree_->BeginForward();
+  FsdpTree& tree = EnsureTree();
+  if (is_root_) tree.BeginForward();
+  for (const auto& group : groups_) group->gradients().FollowTrainability();
   Unshard();
-  for (FsdpState* next : tree_->NextInForward(*this)) next->Unshard();
-  for (const auto& group : groups_) group->WaitForUnshard();
+  tree.PrefetchForward(*this);
+  WaitForUnshard();
+  WatchInputs(inputs);
   const MixedPrecisionPolicy& precision = options_.mixed_precision;
   if (precision.cast_forward_inputs && precision.param_dtype.has_value()) {
     CastFloats(inputs, *precision.param_dtype);
   }
 }
 
+void FsdpState::WatchInputs(const TensorList& inputs) {
+  run_ = std::make_shared<Run>();
+  const bool all_trained =
+      std::all_of(groups_.begin(), groups_.end(),
+                  [](const auto& g) { return g->gradients().trainable(); });
+  if (all_trained || !RankContext::Current().grad_enabled()) return;
+  std::vector<const Node*> seen;
+  for (const Tensor& input : inputs) {
+    if (!input.defined() || !input.requires_grad()) continue;
+    const std::shared_ptr<Node> node = GradEdge(input).node;
+    if (std::find(seen.begin(), seen.end(), node.get()) != seen.end()) continue;
+    seen.push_back(node.get());
+    node->AddPreHook([this, run = run_] { InputGradientsReady(run); });
+  }
+  run_->inputs = static_cast<int>(seen.size());
+}
+
 void FsdpState::PostForward(TensorList& outputs) {
   if (const auto dtype = options_.mixed_precision.output_dtype) {
     CastFloats(outputs, *dtype);
   }
+  const std::shared_ptr<Run> run = std::exchange(run_, nullptr);
   bool backward_follows = false;
   for (const Tensor& output : outputs) {
     if (!output.defined() || !output.requires_grad()) continue;
     backward_follows = true;
-    GradEdge(output).node->AddPreHook([this] { PreBackward(); });
+    GradEdge(output).node->AddPreHook([this, run] { PreBackward(run); });
   }
   if (backward_follows) tree_->RecordForward(*this);
-  if (reshard_after_forward() || !backward_follows) Reshard();
+  if (!backward_follows) {
+    Reshard();
+  } else if (reshard_after_forward(is_root_)) {
+    for (const auto& group : groups_) {
+      // What some ranks' backward may not come to use, none gathers there.
+      if (!group->gradients().reduce_unused()) group->ReshardAfterForward();
+    }
+  }
 }
 
-void FsdpState::PreBackward() {
-  if (in_backward_) return;
-  in_backward_ = true;
-  tree_->BeginBackward();
-  Unshard();
-  for (FsdpState* next : tree_->NextInBackward(*this)) next->Unshard();
-  for (const auto& group : groups_) group->WaitForUnshard();
+void FsdpState::PreBackward(const std::shared_ptr<Run>& run) {
+  const bool is_open =
+      std::find(open_runs_.begin(), open_runs_.end(), run) != open_runs_.end();
+  if (run->inputs > 0 && !is_open) {
+    run->inputs_due = run->inputs;
+    open_runs_.push_back(run);
+  }
+  const bool first = !std::exchange(in_backward_, true);
+  if (first) tree_->BeginBackward();
+  if (unshard_in_backward_) Unshard();
+  if (first) tree_->PrefetchBackward(*this);
+  if (unshard_in_backward_) WaitForUnshard();
 }
 
 void FsdpState::PostBackward(ParamGroup& group) {
-  group.ReduceGradients();
-  group.Reshard();
-  const bool all_reduced = std::all_of(
-      groups_.begin(), groups_.end(),
-      [](const auto& g) { return !g->trainable() || g->gradients_complete(); });
-  if (all_reduced) Reshard();
+  // Where ranks differ in what they use, reductions keep to one order: that of
+  // the end of backward.
+  if (!tree_->manual_finalization() && !group.gradients().reduce_unused()) {
+    group.gradients().Reduce();
+  }
+  if (reshard_after_backward_) group.Reshard();
+  ReshardFinished();
+}
+
+void FsdpState::InputGradientsReady(const std::shared_ptr<Run>& run) {
+  const auto found = std::find(open_runs_.begin(), open_runs_.end(), run);
+  if (found == open_runs_.end() || --run->inputs_due > 0) return;
+  open_runs_.erase(found);
+  ReshardFinished();
+}
+
+void FsdpState::ReshardFinished() {
+  if (!reshard_after_backward_ || !open_runs_.empty()) return;
+  for (const auto& group : groups_) {
+    if (group->gradients().trainable() && !group->gradients().complete()) {
+      return;
+    }
+  }
+  Reshard();
 }
 
 void FsdpState::EndBackward() {
   for (const auto& group : groups_) {
-    group->ReduceGradients();
-    group->Reshard();
+    if (!tree_->manual_finalization()) group->gradients().Reduce();
+    if (reshard_after_backward_) group->Reshard();
+    group->gradients().EndBackward();
   }
+  open_runs_.clear();
   in_backward_ = false;
 }
 
-void FsdpState::FinishReductions() {
-  for (const auto& group : groups_) group->FinishReduction();
+void FsdpState::Reset() {
+  for (const auto& group : groups_) {
+    group->gradients().Reset();
+    group->Reshard();
+  }
+  run_ = nullptr;
+  open_runs_.clear();
+  in_backward_ = false;
+}
+
+std::string FsdpState::ZeroStage(bool as_root) const {
+  if (reshard_after_forward(as_root)) {
+    const int size = options_.post_forward_mesh_size;
+    return size > 1 ? absl::StrCat("ZeRO-3, between forward and backward ",
+                                   "gathered from ", size, " ranks")
+                    : "ZeRO-3";
+  }
+  return reshard_after_backward_
+             ? "ZeRO-2, gathered from forward to the end of backward"
+             : "ZeRO-1, gathered until resharded";
+}
+
+std::string FsdpState::Describe(bool as_root) const {
+  std::string text;
+  for (const auto& group : groups_) {
+    absl::StrAppend(&text, group->Describe(ZeroStage(as_root)));
+  }
+  for (const nn::Parameter* parameter : left_out_.tied) {
+    absl::StrAppend(&text, "  (", parameter->name(),
+                    ": tied, in the group of the lowest common ancestor)\n");
+  }
+  for (const std::string& name : left_out_.ignored) {
+    absl::StrAppend(&text, "  (", name, ": ignored)\n");
+  }
+  return text;
 }
 
 }  // namespace crosshatch::fsdp

@@ -12,61 +12,25 @@
 ///   gradients there   reduce, free
 ///   end of backward   whatever of this is left; compute waits for reductions
 ///
+/// Frozen parameters have no gradient to wait for: they are freed when those of
+/// the module's inputs are there.
+///
 /// The first sharded module that runs makes itself and all below it one tree
 /// (FsdpTree), with itself as the root.
 
+#include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "crosshatch/fsdp/comm_context.h"
+#include "crosshatch/fsdp/fsdp_tree.h"
 #include "crosshatch/fsdp/param_group.h"
 #include "crosshatch/fsdp/policy.h"
 #include "crosshatch/nn/module.h"
 
 namespace crosshatch::fsdp {
-
-class FsdpState;
-
-/// What the sharded modules of one tree share.
-class FsdpTree {
- public:
-  /// Makes a tree of `root` and all sharded modules below it.
-  static void Form(nn::Module& root);
-
-  CommContext& comm() { return *comm_; }
-  const std::vector<FsdpState*>& states() const { return states_; }
-
-  /// The root's forward begins: gathers must see what compute did to the
-  /// shards (the optimizer's step).
-  void BeginForward();
-  /// The modules to gather ahead while `state` computes, nearest first.
-  std::vector<FsdpState*> NextInForward(const FsdpState& state);
-  std::vector<FsdpState*> NextInBackward(const FsdpState& state) const;
-
-  void RecordForward(FsdpState& state) { forward_order_.push_back(&state); }
-  /// Arranges for the end of the backward that is running.
-  void BeginBackward();
-
- private:
-  FsdpTree() = default;
-  void EndBackward();
-
-  std::shared_ptr<CommContext> comm_;
-  int forward_prefetch_ = 0;
-  int backward_prefetch_ = 0;
-  /// All states, the root first, in the order of the modules.
-  std::vector<FsdpState*> states_;
-  /// The order in which forward is expected to run: that of the modules at
-  /// first, then that of the last iteration.
-  std::vector<FsdpState*> expected_order_;
-  size_t position_ = 0;
-  /// The order in which this iteration's forwards ended.
-  std::vector<FsdpState*> forward_order_;
-  /// The order in which they began.
-  std::vector<FsdpState*> begin_order_;
-  bool in_backward_ = false;
-};
 
 class FsdpState final : public nn::Attachment {
  public:
@@ -74,9 +38,18 @@ class FsdpState final : public nn::Attachment {
 
   /// The state of a sharded module; null for others.
   static FsdpState* Of(const nn::Module& module);
+  /// Those of `module` and all below it, in the order of the modules.
+  static std::vector<FsdpState*> Below(nn::Module& module);
+
+  /// What FullyShard left out of the groups, to be told of.
+  struct LeftOut {
+    /// Tied with parameters of modules above: a group there must take them.
+    std::vector<nn::Parameter*> tied;
+    std::vector<std::string> ignored;
+  };
 
   FsdpState(nn::Module& module, FullyShardOptions options,
-            std::vector<std::unique_ptr<ParamGroup>> groups);
+            std::vector<std::unique_ptr<ParamGroup>> groups, LeftOut left_out);
 
   nn::Module& module() { return module_; }
   const FullyShardOptions& options() const { return options_; }
@@ -84,31 +57,90 @@ class FsdpState final : public nn::Attachment {
     return groups_;
   }
 
+  /// \name The tree
+  /// @{
+  /// Null before the first forward.
+  const std::shared_ptr<FsdpTree>& tree() const { return tree_; }
+  /// Forms one with this module as its root if there is none.
+  FsdpTree& EnsureTree();
   void JoinTree(std::shared_ptr<FsdpTree> tree, bool is_root,
                 const std::shared_ptr<CommContext>& comm);
+  /// Checks that groups above took the tied parameters that were left to them.
+  void CheckAllSharded() const;
+  /// @}
+
+  /// \name Settings
+  /// @{
+  void set_reshard_after_forward(bool on) { reshard_after_forward_ = on; }
+  void set_reshard_after_backward(bool on) { reshard_after_backward_ = on; }
+  void set_unshard_in_backward(bool on) { unshard_in_backward_ = on; }
+  using Modules = std::vector<nn::Module*>;
+  void set_forward_prefetch(Modules modules) { forward_prefetch_ = modules; }
+  void set_backward_prefetch(Modules modules) { backward_prefetch_ = modules; }
+  const std::optional<Modules>& forward_prefetch() const {
+    return forward_prefetch_;
+  }
+  const std::optional<Modules>& backward_prefetch() const {
+    return backward_prefetch_;
+  }
+  /// @}
 
   /// Issues the gathers of all groups.
   void Unshard();
+  /// Makes compute wait for them.
+  void WaitForUnshard();
   void Reshard();
-  /// The part of the end of backward that concerns this module.
-  void EndBackward();
-  void FinishReductions();
+  /// Of gathered parameters that Unshard would issue a gather for, or has
+  /// issued one for that compute has not waited for.
+  int64_t BytesToGather() const;
+  int64_t BytesGathering() const;
 
- private:
+  /// What happens around a forward; also for entry points other than Call.
   void PreForward(TensorList& inputs);
   void PostForward(TensorList& outputs);
-  void PreBackward();
+
+  /// The part of the end of backward that concerns this module.
+  void EndBackward();
+  /// Leaves the iteration: sharded, with no gradient pending.
+  void Reset();
+
+  /// The groups, and what was left out of them.
+  std::string Describe(bool as_root) const;
+
+ private:
+  /// One forward of a module with frozen groups whose inputs need gradients.
+  struct Run {
+    int inputs = 0;      ///< Nodes that made the inputs.
+    int inputs_due = 0;  ///< In backward: those without their gradients yet.
+  };
+
+  void WatchInputs(const TensorList& inputs);
+  void PreBackward(const std::shared_ptr<Run>& run);
   void PostBackward(ParamGroup& group);
-  bool reshard_after_forward() const {
-    return options_.reshard_after_forward.value_or(!is_root_);
-  }
+  void InputGradientsReady(const std::shared_ptr<Run>& run);
+  /// Frees the groups without a gradient to wait for, when nothing that
+  /// computes with them is left.
+  void ReshardFinished();
+  bool reshard_after_forward(bool as_root) const;
+  std::string ZeroStage(bool as_root) const;
 
   nn::Module& module_;
   const FullyShardOptions options_;
   std::vector<std::unique_ptr<ParamGroup>> groups_;
+  const LeftOut left_out_;
   std::shared_ptr<FsdpTree> tree_;
   bool is_root_ = false;
+
+  std::optional<bool> reshard_after_forward_;
+  bool reshard_after_backward_ = true;
+  bool unshard_in_backward_ = true;
+  std::optional<Modules> forward_prefetch_;
+  std::optional<Modules> backward_prefetch_;
+
   bool in_backward_ = false;
+  std::shared_ptr<Run> run_;  ///< Of the forward that is running.
+  /// Runs whose backward has begun and whose inputs' gradients are due.
+  std::vector<std::shared_ptr<Run>> open_runs_;
 };
 
 }  // namespace crosshatch::fsdp

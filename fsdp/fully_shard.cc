@@ -1,13 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "crosshatch/fsdp/fully_shard.h"
 
+#include <algorithm>
 #include <map>
 #include <memory>
 #include <set>
+#include <tuple>
 #include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "crosshatch/base/status_macros.h"
 #include "crosshatch/fsdp/fsdp_state.h"
 #include "crosshatch/fsdp/param_group.h"
@@ -26,29 +29,98 @@ std::string CommonPrefix(const std::vector<nn::Parameter*>& parameters) {
   return dot == std::string::npos ? "root" : prefix.substr(0, dot);
 }
 
-// Parameters below `module` that have no group yet, each once.
-std::vector<nn::Parameter*> Unclaimed(nn::Module& module) {
-  std::set<const nn::Parameter*> claimed;
-  for (const nn::NamedModule& named : module.NamedModules()) {
-    const FsdpState* const state = FsdpState::Of(*named.module);
-    if (state == nullptr) continue;
-    for (const auto& group : state->groups()) {
-      for (const nn::Parameter* p : group->parameters()) claimed.insert(p);
+// Where a parameter is registered in the whole tree.
+struct Use {
+  const nn::Module* module;
+  std::string name;
+};
+using Uses = std::map<const nn::Parameter*, std::vector<Use>>;
+
+Uses UsesInTreeOf(nn::Module& module) {
+  nn::Module* root = &module;
+  while (root->parent() != nullptr) root = root->parent();
+  Uses uses;
+  for (const nn::NamedModule& named : root->NamedModules()) {
+    for (const auto& [name, parameter] : named.module->own_parameters()) {
+      uses[parameter.get()].push_back(
+          {named.module,
+           named.name.empty() ? name : absl::StrCat(named.name, ".", name)});
     }
   }
-  std::vector<nn::Parameter*> parameters;
-  for (const nn::NamedParameter& named : module.NamedParameters()) {
-    if (claimed.count(named.parameter) == 0) {
-      parameters.push_back(named.parameter);
-    }
-  }
-  return parameters;
+  return uses;
 }
 
-}  // namespace
+std::set<const nn::Module*> Subtree(nn::Module& module) {
+  std::set<const nn::Module*> modules;
+  for (const nn::NamedModule& named : module.NamedModules()) {
+    modules.insert(named.module);
+  }
+  return modules;
+}
 
-absl::Status FullyShard(nn::Module& module, const DeviceMesh& mesh,
-                        const FullyShardOptions& options) {
+// The first use outside of `modules`; null if there is none.
+const Use* UseOutside(const std::vector<Use>& uses,
+                      const std::set<const nn::Module*>& modules) {
+  for (const Use& use : uses) {
+    if (modules.count(use.module) == 0) return &use;
+  }
+  return nullptr;
+}
+
+// "tied with a, b" for a parameter of several uses.
+std::string TieNote(const std::vector<Use>& uses, const std::string& own) {
+  std::vector<std::string> others;
+  for (const Use& use : uses) {
+    if (use.name != own) others.push_back(use.name);
+  }
+  return others.empty()
+             ? std::string()
+             : absl::StrCat("tied with ", absl::StrJoin(others, ", "));
+}
+
+// Parameters below `module` that have no group yet, each once, sorted out.
+struct Sorted {
+  std::vector<nn::Parameter*> to_shard;
+  FsdpState::LeftOut left_out;
+};
+
+absl::StatusOr<Sorted> SortOut(nn::Module& module, const Uses& uses,
+                               const FullyShardOptions& options) {
+  std::set<const nn::Parameter*> claimed;
+  for (FsdpState* state : FsdpState::Below(module)) {
+    const std::set<const nn::Module*> below = Subtree(state->module());
+    for (const auto& group : state->groups()) {
+      for (const nn::Parameter* p : group->parameters()) {
+        if (const Use* other = UseOutside(uses.at(p), below)) {
+          return absl::FailedPreconditionError(absl::StrCat(
+              "FullyShard: parameter ", p->name(), " is tied with ",
+              other->name, ", but was sharded with the group ", group->name(),
+              " before the tree had both; register all modules first, then "
+              "call FullyShard bottom-up"));
+        }
+        claimed.insert(p);
+      }
+    }
+  }
+  const std::set<const nn::Module*> below = Subtree(module);
+  Sorted sorted;
+  for (const nn::NamedParameter& named : module.NamedParameters()) {
+    nn::Parameter* const p = named.parameter;
+    if (claimed.count(p) != 0) continue;
+    const auto& ignored = options.ignored_params;
+    if (std::find(ignored.begin(), ignored.end(), p) != ignored.end()) {
+      sorted.left_out.ignored.push_back(p->name());
+    } else if (UseOutside(uses.at(p), below) != nullptr) {
+      sorted.left_out.tied.push_back(p);
+    } else {
+      sorted.to_shard.push_back(p);
+    }
+  }
+  return sorted;
+}
+
+absl::Status CheckArguments(const nn::Module& module, const DeviceMesh& mesh,
+                            const FullyShardOptions& options) {
   if (mesh.ndim() > 2) {
     return absl::InvalidArgumentError(absl::StrCat(
         "FullyShard takes a mesh of one axis (shard) or two (replicate, "
@@ -63,43 +135,73 @@ absl::Status FullyShard(nn::Module& module, const DeviceMesh& mesh,
     return absl::FailedPreconditionError(absl::StrCat(
         "FullyShard: this ", module.type_name(), " is sharded already"));
   }
-  const std::vector<nn::Parameter*> unclaimed = Unclaimed(module);
-  // Ordered by first appearance, so that all ranks make the same groups.
-  std::vector<std::pair<std::pair<DType, bool>, std::vector<nn::Parameter*>>>
-      kinds;
-  for (nn::Parameter* parameter : unclaimed) {
-    const std::pair<DType, bool> kind = {parameter->data().dtype(),
-                                         parameter->requires_grad()};
+  if (options.post_forward_mesh_size > 0 &&
+      options.reshard_after_forward == false) {
+    return absl::InvalidArgumentError(
+        "FullyShard: post_forward_mesh_size is for parameters that are "
+        "resharded after forward, and reshard_after_forward is false");
+  }
+  if (options.forward_prefetch < 0 || options.backward_prefetch < 0 ||
+      options.reduce_buffers < 1) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("FullyShard: forward_prefetch ", options.forward_prefetch,
+                     " and backward_prefetch ", options.backward_prefetch,
+                     " must not be negative, reduce_buffers ",
+                     options.reduce_buffers, " must be positive"));
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+absl::Status FullyShard(nn::Module& module, const DeviceMesh& mesh,
+                        const FullyShardOptions& options) {
+  CH_RETURN_IF_ERROR(CheckArguments(module, mesh, options));
+  module.Parameters();  // Gives names.
+  const Uses uses = UsesInTreeOf(module);
+  CH_ASSIGN_OR_RETURN(Sorted sorted, SortOut(module, uses, options));
+
+  // What cannot share a buffer: its dtype, the dtype to gather in, and whether
+  // there are gradients. Ordered by first appearance, so that all ranks make
+  // the same groups.
+  using Kind = std::tuple<DType, DType, bool>;
+  std::vector<std::pair<Kind, std::vector<ParamGroup::Entry>>> kinds;
+  for (nn::Parameter* parameter : sorted.to_shard) {
+    const Kind kind = {parameter->data().dtype(),
+                       ParamGroup::GatherDType(*parameter, options),
+                       parameter->requires_grad()};
     auto found = kinds.begin();
     while (found != kinds.end() && found->first != kind) ++found;
     if (found == kinds.end()) found = kinds.insert(found, {kind, {}});
-    found->second.push_back(parameter);
+    found->second.push_back(
+        {parameter, TieNote(uses.at(parameter), parameter->name())});
   }
   std::vector<std::unique_ptr<ParamGroup>> groups;
-  for (const auto& [kind, parameters] : kinds) {
-    std::string name = CommonPrefix(unclaimed);
+  for (const auto& [kind, entries] : kinds) {
+    const auto& [dtype, gather_dtype, trained] = kind;
+    std::string name = CommonPrefix(sorted.to_shard);
     if (kinds.size() > 1) {
-      absl::StrAppend(&name, " (", Name(kind.first),
-                      kind.second ? "" : ", frozen", ")");
+      absl::StrAppend(&name, " (", Name(dtype));
+      if (gather_dtype != options.mixed_precision.param_dtype.value_or(dtype)) {
+        absl::StrAppend(&name, " as ", Name(gather_dtype));
+      }
+      absl::StrAppend(&name, trained ? "" : ", frozen", ")");
     }
     CH_ASSIGN_OR_RETURN(
         groups.emplace_back(),
-        ParamGroup::Create(std::move(name), parameters, mesh, options));
+        ParamGroup::Create(std::move(name), entries, mesh, options));
   }
   for (const auto& group : groups) group->Commit();
-  module.Attach(FsdpState::kKey, std::make_shared<FsdpState>(
-                                     module, options, std::move(groups)));
+  module.Attach(FsdpState::kKey,
+                std::make_shared<FsdpState>(module, options, std::move(groups),
+                                            std::move(sorted.left_out)));
   return absl::OkStatus();
 }
 
 std::string DescribePlan(nn::Module& module) {
   std::string text;
-  for (const nn::NamedModule& named : module.NamedModules()) {
-    const FsdpState* const state = FsdpState::Of(*named.module);
-    if (state == nullptr) continue;
-    for (const auto& group : state->groups()) {
-      absl::StrAppend(&text, group->Describe());
-    }
+  for (const FsdpState* state : FsdpState::Below(module)) {
+    absl::StrAppend(&text, state->Describe(state == FsdpState::Of(module)));
   }
   return text;
 }

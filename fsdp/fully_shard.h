@@ -22,17 +22,24 @@ namespace crosshatch::fsdp {
 /// own. From then on Parameter::data() is a DTensor, and optimizers made of the
 /// parameters work on shards.
 ///
+/// A parameter that is tied with one outside of `module` is left to the lowest
+/// ancestor that is sharded and has all its users below it: build the whole
+/// model, then shard it.
+///
 /// \param mesh 1-D: shards over its axis (ZeRO-3; with reshard_after_forward
 ///     false ZeRO-2 and gathered parameters kept to the end of backward). 2-D:
 ///     HSDP, replicates over the first axis and shards over the second.
-/// \error kInvalidArgument for a mesh of other ndim or without this rank, a
-///     parameter that cannot be sharded, or a DTensor parameter without
-///     FullyShardOptions::extension; kFailedPrecondition for a module that is
-///     sharded already. On an error nothing has changed.
+/// \error kInvalidArgument for a mesh of other ndim or without this rank,
+///     options that contradict each other, a parameter that cannot be sharded,
+///     or a DTensor parameter without FullyShardOptions::extension;
+///     kFailedPrecondition for a module that is sharded already, or above a
+///     group that holds a parameter tied with one outside of it. On an error
+///     nothing has changed.
 absl::Status FullyShard(nn::Module& module, const DeviceMesh& mesh,
                         const FullyShardOptions& options = {});
 
-/// The groups of `module` and all below it, with the why and the shares.
+/// The groups of `module` and all below it, with the why, the shares and the
+/// ZeRO stage that they amount to when `module` is the root.
 std::string DescribePlan(nn::Module& module);
 
 }  // namespace crosshatch::fsdp

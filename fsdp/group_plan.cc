@@ -85,17 +85,21 @@ SegmentList GroupPlan::ShardSegments(void* shard, int rank) const {
   return {Segment{.data = shard, .run_elems = shard_elems(rank)}};
 }
 
+std::string GroupPlan::ToString(int i) const {
+  const PlannedParameter& p = parameter(i);
+  std::string text =
+      absl::StrCat("  ", p.name, " ", crosshatch::ToString(p.full_shape),
+                   " dim ", p.shard_dim, ":");
+  for (const Interval& piece : p.intervals) {
+    absl::StrAppend(&text, " ", piece.begin, ":", piece.end);
+  }
+  return text;
+}
+
 std::string GroupPlan::ToString() const {
   std::string text;
   for (int i = 0; i < num_parameters(); ++i) {
-    const PlannedParameter& p = parameter(i);
-    absl::StrAppend(&text, "  ", p.name, " ",
-                    crosshatch::ToString(p.full_shape), " dim ", p.shard_dim,
-                    ":");
-    for (const Interval& piece : p.intervals) {
-      absl::StrAppend(&text, " ", piece.begin, ":", piece.end);
-    }
-    absl::StrAppend(&text, "\n");
+    absl::StrAppend(&text, ToString(i), "\n");
   }
   return text;
 }

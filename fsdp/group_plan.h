@@ -72,6 +72,8 @@ class GroupPlan {
 
   /// A line for each parameter.
   std::string ToString() const;
+  /// Parameter i's, without its end.
+  std::string ToString(int i) const;
 
  private:
   std::vector<PlannedParameter> parameters_;

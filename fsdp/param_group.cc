@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "crosshatch/fsdp/param_group.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -8,7 +9,6 @@
 #include "crosshatch/base/status_macros.h"
 #include "crosshatch/dtensor/dtensor.h"
 #include "crosshatch/fsdp/plain_extension.h"
-#include "crosshatch/tensor/autograd.h"
 #include "crosshatch/tensor/ops/in_place.h"
 #include "crosshatch/tensor/ops/view.h"
 #include "crosshatch/tensor/rank_context.h"
@@ -38,12 +38,51 @@ absl::Status Annotate(const absl::Status& status, const std::string& name) {
                                                   name, " ", status.message()));
 }
 
+// The dim to shard `parameter` on.
+absl::StatusOr<int> ShardDim(const nn::Parameter& parameter,
+                             const FullyShardOptions& options) {
+  const Tensor& data = parameter.data();
+  if (data.ndim() == 0) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "FullyShard: parameter ", parameter.name(),
+        " is a scalar, which has no dim to shard; give it the shape [1], or "
+        "name it in FullyShardOptions::ignored_params"));
+  }
+  const int dim = options.shard_dim ? options.shard_dim(parameter) : 0;
+  const int counted = dim < 0 ? dim + data.ndim() : dim;
+  if (counted < 0 || counted >= data.ndim()) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "FullyShard: parameter ", parameter.name(), " of shape ",
+        ToString(data.sizes()), " cannot be sharded on dim ", dim));
+  }
+  return counted;
+}
+
+// `plan` with each run of neighbouring shards joined to one of `size`.
+GroupPlan Coarser(const GroupPlan& plan, int size) {
+  const auto joined = static_cast<size_t>(plan.num_shards() / size);
+  std::vector<PlannedParameter> parameters;
+  for (int i = 0; i < plan.num_parameters(); ++i) {
+    PlannedParameter& p = parameters.emplace_back(plan.parameter(i));
+    std::vector<Interval> intervals;
+    for (size_t r = 0; r < p.intervals.size(); ++r) {
+      if (r % joined == 0) intervals.push_back({p.intervals[r].begin, 0});
+      intervals.back().end =
+          std::max(intervals.back().begin, p.intervals[r].end);
+    }
+    p.intervals = std::move(intervals);
+  }
+  return GroupPlan(std::move(parameters), size);
+}
+
 }  // namespace
 
 const char* Name(ParamState state) {
   switch (state) {
     case ParamState::kSharded:
       return "sharded";
+    case ParamState::kShardedPostForward:
+      return "sharded post-forward";
     case ParamState::kGathering:
       return "gathering";
     case ParamState::kGathered:
@@ -52,110 +91,109 @@ const char* Name(ParamState state) {
   return "?";
 }
 
-// Owns the gradient of one gathered parameter: a place in the group's full
-// gradients.
-class ParamGroup::Sink final : public GradSink {
- public:
-  Sink(ParamGroup& group, size_t index) : group_(group), index_(index) {}
-
-  GradDestination Acquire() override {
-    Member& member = group_.members_[index_];
-    if (!group_.full_gradients_->attached()) {
-      RankContext& context = group_.comm_->context();
-      group_.full_gradients_->Attach(
-          context.allocator().Allocate(group_.full_gradients_->bytes(),
-                                       MemoryClass::kGradient,
-                                       context.compute_stream()),
-          context.device());
-    }
-    return {member.full_gradient, std::exchange(member.written, true)};
+DType ParamGroup::GatherDType(const nn::Parameter& parameter,
+                              const FullyShardOptions& options) {
+  const MixedPrecisionPolicy& precision = options.mixed_precision;
+  if (precision.param_dtype_override) {
+    const auto dtype = precision.param_dtype_override(parameter);
+    if (dtype.has_value()) return *dtype;
   }
-
-  void Complete() override {
-    group_.members_[index_].complete = true;
-    group_.OnMemberComplete();
-  }
-
- private:
-  ParamGroup& group_;
-  const size_t index_;
-};
+  return precision.param_dtype.value_or(parameter.data().dtype());
+}
 
 absl::StatusOr<std::unique_ptr<ParamGroup>> ParamGroup::Create(
-    std::string name, std::vector<nn::Parameter*> parameters,
+    std::string name, const std::vector<Entry>& parameters,
     const DeviceMesh& mesh, const FullyShardOptions& options) {
   const ShardExtension& extension =
       options.extension != nullptr ? *options.extension : PlainExtension();
   const std::string& fsdp_axis_name = mesh.axis_names().back();
   std::vector<PlannedParameter> planned;
-  std::vector<Member> members;
-  for (nn::Parameter* parameter : parameters) {
-    const Tensor& data = parameter->data();
-    int dim = options.shard_dim ? options.shard_dim(*parameter) : 0;
-    if (dim < 0) dim += data.ndim();
-    if (dim < 0 || dim >= data.ndim()) {
-      return absl::InvalidArgumentError(absl::StrCat(
-          "FullyShard: parameter ", parameter->name(), " of shape ",
-          ToString(data.sizes()), " cannot be sharded on dim ", dim));
-    }
+  std::vector<GroupMember> members;
+  std::vector<std::string> notes;
+  for (const Entry& entry : parameters) {
+    nn::Parameter& parameter = *entry.parameter;
+    const Tensor& data = parameter.data();
+    CH_ASSIGN_OR_RETURN(const int dim, ShardDim(parameter, options));
     absl::StatusOr<ShardedForm> form = extension.Chunk(data, mesh, dim);
-    if (!form.ok()) return Annotate(form.status(), parameter->name());
+    if (!form.ok()) return Annotate(form.status(), parameter.name());
     CH_ASSIGN_OR_RETURN(const int axis,
                         form->mesh.layout().AxisIndex(fsdp_axis_name));
-    planned.push_back({parameter->name(), extension.LocalOf(data).sizes(), dim,
+    planned.push_back({parameter.name(), extension.LocalOf(data).sizes(), dim,
                        ShardIntervals(*form, axis, data.sizes(), dim)});
-    members.push_back({.parameter = parameter->shared_from_this(),
+    members.push_back({.parameter = parameter.shared_from_this(),
                        .form = extension.FormOf(data),
                        .sharded_form = *std::move(form)});
+    notes.push_back(entry.note);
   }
-  GroupPlan plan(std::move(planned), mesh.size(mesh.ndim() - 1));
-  std::unique_ptr<ParamGroup> group(new ParamGroup(
-      std::move(name), std::move(plan), std::move(members), mesh, options));
+  const nn::Parameter& first = *parameters.front().parameter;
+  const DType shard_dtype = first.data().dtype();
+  GroupCore core{
+      .name = std::move(name),
+      .plan = GroupPlan(std::move(planned), mesh.size(mesh.ndim() - 1)),
+      .members = std::move(members),
+      .mesh = mesh,
+      .shard_rank = mesh.coordinate()->back(),
+      .shard_dtype = shard_dtype,
+      .gather_dtype = GatherDType(first, options),
+      .reduce_dtype =
+          options.mixed_precision.reduce_dtype.value_or(shard_dtype)};
+  std::unique_ptr<ParamGroup> group(
+      new ParamGroup(std::move(core), std::move(notes), options));
   CH_RETURN_IF_ERROR(group->MakeCommunicators());
+  CH_RETURN_IF_ERROR(
+      group->MakePostForwardMesh(options.post_forward_mesh_size));
   return group;
 }
 
 void ParamGroup::Commit() {
   // Forward tensors first: they take their kind from the unsharded parameter.
   MakeForwardTensors();
+  gradients_.MakeDestinations();
+  for (GroupMember& member : core_.members) {
+    member.parameter->set_gathered(member.gathered);
+  }
   MakeShards();
 }
 
-ParamGroup::ParamGroup(std::string name, GroupPlan plan,
-                       std::vector<Member> members, const DeviceMesh& mesh,
+ParamGroup::ParamGroup(GroupCore core, std::vector<std::string> notes,
                        const FullyShardOptions& options)
-    : name_(std::move(name)),
-      plan_(std::move(plan)),
-      members_(std::move(members)),
-      shard_rank_(mesh.coordinate()->back()),
-      trainable_(members_.front().parameter->requires_grad()),
-      shard_dtype_(members_.front().parameter->data().dtype()),
+    : core_(std::move(core)),
+      notes_(std::move(notes)),
       extension_(options.extension),
-      mesh_(mesh) {
-  const MixedPrecisionPolicy& precision = options.mixed_precision;
-  gather_dtype_ = precision.param_dtype.value_or(shard_dtype_);
-  reduce_dtype_ = precision.reduce_dtype.value_or(shard_dtype_);
-  gradient_scale_ = 1.0 / options.gradient_divide_factor.value_or(mesh.size());
-}
+      gradients_(core_,
+                 options.gradient_divide_factor.value_or(core_.mesh.size()),
+                 options.force_sum_reduction) {}
 
 ParamGroup::~ParamGroup() {
-  for (Member& member : members_) {
-    if (!member.gathered.defined()) continue;
-    SetGradSink(member.gathered, nullptr);
-    member.parameter->set_gathered(Tensor());
+  for (GroupMember& member : core_.members) {
+    if (member.gathered.defined()) member.parameter->set_gathered(Tensor());
   }
 }
 
 absl::Status ParamGroup::MakeCommunicators() {
-  const int shard_axis = mesh_.ndim() - 1;
-  CH_ASSIGN_OR_RETURN(gather_comm_,
-                      mesh_.communicator(shard_axis, kAllGatherStream));
-  CH_ASSIGN_OR_RETURN(reduce_comm_,
-                      mesh_.communicator(shard_axis, kReduceScatterStream));
-  if (shard_axis == 1) {
-    CH_ASSIGN_OR_RETURN(replicate_comm_,
-                        mesh_.communicator(0, kAllReduceStream));
+  CH_ASSIGN_OR_RETURN(gather_comm_, core_.mesh.communicator(core_.shard_axis(),
+                                                            kAllGatherStream));
+  return gradients_.MakeCommunicators();
+}
+
+absl::Status ParamGroup::MakePostForwardMesh(int size) {
+  const int shards = core_.plan.num_shards();
+  if (size < 0 || (size > 0 && shards % size != 0)) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "FullyShard: post_forward_mesh_size ", size, " does not divide the ",
+        shards, " ranks of ", core_.mesh.ToString(), " that shard"));
   }
+  if (size <= 1 || size == shards) return absl::OkStatus();
+  const std::string& axis = core_.mesh.axis_names().back();
+  CH_ASSIGN_OR_RETURN(
+      post_forward_mesh_,
+      core_.mesh.Unflatten(axis,
+                           {{absl::StrCat(axis, "_between"), shards / size},
+                            {absl::StrCat(axis, "_within"), size}}));
+  CH_ASSIGN_OR_RETURN(post_forward_comm_,
+                      post_forward_mesh_->communicator(
+                          post_forward_mesh_->ndim() - 1, kAllGatherStream));
+  post_forward_plan_ = Coarser(core_.plan, size);
   return absl::OkStatus();
 }
 
@@ -165,24 +203,21 @@ const ShardExtension& ParamGroup::extension() const {
 
 std::vector<const nn::Parameter*> ParamGroup::parameters() const {
   std::vector<const nn::Parameter*> parameters;
-  for (const Member& member : members_) {
+  for (const GroupMember& member : core_.members) {
     parameters.push_back(member.parameter.get());
   }
   return parameters;
 }
 
 void ParamGroup::MakeShards() {
-  const int64_t bytes = plan_.shard_elems(shard_rank_) * SizeOf(shard_dtype_);
-  shards_ = std::make_shared<Storage>(bytes, name_);
+  const int64_t bytes = core_.shard_elems() * SizeOf(core_.shard_dtype);
+  shards_ = std::make_shared<Storage>(bytes, core_.name);
   RankContext& context = RankContext::Current();
   NoGrad no_grad;
-  for (int i = 0; i < plan_.num_parameters(); ++i) {
-    Member& member = members_[static_cast<size_t>(i)];
+  for (int i = 0; i < core_.plan.num_parameters(); ++i) {
+    GroupMember& member = core_.members[static_cast<size_t>(i)];
     const Tensor whole = extension().LocalOf(member.parameter->data());
-    const Shape shape = plan_.ShardShape(i, shard_rank_);
-    const Tensor shard =
-        MakeView(shards_, plan_.shard_offset(i, shard_rank_), shape,
-                 ContiguousStrides(shape), shard_dtype_);
+    const Tensor shard = core_.ShardOf(i, shards_, core_.shard_dtype);
     if (whole.storage()->attached()) {
       if (!shards_->attached()) {
         shards_->Attach(
@@ -190,9 +225,9 @@ void ParamGroup::MakeShards() {
                                          context.current_stream()),
             context.device());
       }
-      const PlannedParameter& planned = plan_.parameter(i);
+      const PlannedParameter& planned = core_.plan.parameter(i);
       const Interval piece =
-          planned.intervals[static_cast<size_t>(shard_rank_)];
+          planned.intervals[static_cast<size_t>(core_.shard_rank)];
       CopyInPlace(shard,
                   Slice(whole, planned.shard_dim, piece.begin, piece.end));
     }
@@ -204,87 +239,107 @@ void ParamGroup::MakeShards() {
 }
 
 void ParamGroup::MakeForwardTensors() {
-  gathered_ = std::make_shared<Storage>(gathered_bytes(),
-                                        absl::StrCat(name_, " (gathered)"));
-  full_gradients_ =
-      std::make_shared<Storage>(plan_.full_elems() * SizeOf(reduce_dtype_),
-                                absl::StrCat(name_, " (full gradients)"));
-  for (int i = 0; i < plan_.num_parameters(); ++i) {
-    Member& member = members_[static_cast<size_t>(i)];
-    const Shape& shape = plan_.parameter(i).full_shape;
-    const Shape strides = ContiguousStrides(shape);
-    member.gathered = member.form->Wrap(MakeView(
-        gathered_, plan_.full_offset(i), shape, strides, gather_dtype_));
-    if (!trainable_) continue;
-    member.gathered.set_requires_grad(true);
-    member.full_gradient = member.form->Wrap(MakeView(
-        full_gradients_, plan_.full_offset(i), shape, strides, reduce_dtype_));
-    member.sink = std::make_shared<Sink>(*this, static_cast<size_t>(i));
-    SetGradSink(member.gathered, member.sink);
-  }
-  for (Member& member : members_) {
-    member.parameter->set_gathered(member.gathered);
-  }
-}
-
-void ParamGroup::Log(const char* what, int64_t bytes) const {
-  if (EventSink* sink = comm_->context().sink(); sink != nullptr) {
-    sink->Write({.kind = EventKind::kFsdp,
-                 .what = what,
-                 .subject = &name_,
-                 .where = nullptr,
-                 .bytes = bytes});
+  gathered_ = std::make_shared<Storage>(
+      gathered_bytes(), absl::StrCat(core_.name, " (gathered)"));
+  for (int i = 0; i < core_.plan.num_parameters(); ++i) {
+    GroupMember& member = core_.members[static_cast<size_t>(i)];
+    const Shape& shape = core_.plan.parameter(i).full_shape;
+    member.gathered = member.form->Wrap(
+        MakeView(gathered_, core_.plan.full_offset(i), shape,
+                 ContiguousStrides(shape), core_.gather_dtype));
   }
 }
 
 void ParamGroup::MoveTo(ParamState next) {
-  const bool legal =
-      (state_ == ParamState::kSharded && next == ParamState::kGathering) ||
-      (state_ == ParamState::kGathering && next == ParamState::kGathered) ||
-      (state_ == ParamState::kGathered && next == ParamState::kSharded);
-  CH_CHECK(legal) << "FSDP group " << name_ << ": " << Name(state_) << " -> "
-                  << Name(next);
+  using S = ParamState;
+  bool legal = false;
+  switch (state_) {
+    case S::kSharded:
+      legal = next == S::kGathering;
+      break;
+    case S::kShardedPostForward:
+      legal = next == S::kGathering || next == S::kSharded;
+      break;
+    case S::kGathering:
+      legal = next == S::kGathered;
+      break;
+    case S::kGathered:
+      legal = next == S::kSharded || next == S::kShardedPostForward;
+      break;
+  }
+  CH_CHECK(legal) << "FSDP group " << core_.name << ": " << Name(state_)
+                  << " -> " << Name(next);
   state_ = next;
 }
 
-Tensor ParamGroup::ShardView(const std::shared_ptr<Storage>& storage,
-                             DType dtype) const {
-  return MakeView(storage, 0, {plan_.shard_elems(shard_rank_)}, {1}, dtype);
-}
-
-void ParamGroup::Unshard() {
-  if (state_ != ParamState::kSharded) return;
-  RankContext& context = comm_->context();
-  Stream& stream = comm_->all_gather();
-  CH_CHECK(shards_->attached())
-      << "FSDP group " << name_
-      << ": its parameters have no memory yet; call Module::Materialize";
+void ParamGroup::LeaseGathered(Stream& stream) {
+  if (gathered_->attached()) {  // Kept since the last time.
+    stream.Wait(kept_event_);
+    return;
+  }
+  RankContext& context = core_.comm->context();
   gathered_->Attach(
       context.allocator().Allocate(gathered_->bytes(),
                                    MemoryClass::kGatheredParameter, stream),
       context.device());
-  std::shared_ptr<Storage> source = shards_;
-  if (gather_dtype_ != shard_dtype_) {
-    source = std::make_shared<Storage>(
-        context.allocator().Allocate(
-            plan_.shard_elems(shard_rank_) * SizeOf(gather_dtype_),
-            MemoryClass::kCommunication, stream),
-        context.device());
-    StreamScope on_stream(stream);
-    NoGrad no_grad;
-    CopyInPlace(ShardView(source, gather_dtype_),
-                ShardView(shards_, shard_dtype_));
-  }
+}
+
+std::shared_ptr<Storage> ParamGroup::GatherSource(Stream& stream) {
+  if (core_.gather_dtype == core_.shard_dtype) return shards_;
+  RankContext& context = core_.comm->context();
+  auto source = std::make_shared<Storage>(
+      context.allocator().Allocate(
+          core_.shard_elems() * SizeOf(core_.gather_dtype),
+          MemoryClass::kCommunication, stream),
+      context.device());
+  StreamScope on_stream(stream);
+  NoGrad no_grad;
+  CopyInPlace(core_.ShardView(source, core_.gather_dtype),
+              core_.ShardView(shards_, core_.shard_dtype));
+  return source;
+}
+
+void ParamGroup::IssueGather(Communicator& comm, const GroupPlan& plan,
+                             int rank, std::byte* source) {
   Collective gather{.kind = CollectiveKind::kAllGather,
-                    .dtype = gather_dtype_,
-                    .label = name_};
-  gather.send.push_back(plan_.ShardSegments(source->data(), shard_rank_));
-  for (int r = 0; r < plan_.num_shards(); ++r) {
+                    .dtype = core_.gather_dtype,
+                    .label = core_.name};
+  gather.send.push_back(plan.ShardSegments(source, rank));
+  for (int r = 0; r < plan.num_shards(); ++r) {
     gather.recv.push_back(
-        plan_.FullSegments(gathered_->data(), gather_dtype_, r));
+        plan.FullSegments(gathered_->data(), core_.gather_dtype, r));
   }
-  Log("unshard", gathered_->bytes());
-  CH_CHECK_OK(gather_comm_->Issue(std::move(gather), stream));
+  CH_CHECK_OK(comm.Issue(std::move(gather), core_.comm->all_gather()));
+}
+
+void ParamGroup::Unshard() {
+  if (state_ != ParamState::kSharded) {
+    CH_CHECK_EQ(shards_->version(), gathered_version_)
+        << "FSDP group " << core_.name << " is " << Name(state_)
+        << " and its shards were changed since: it would compute with old "
+           "values; call ShardedModule::Reshard, or ResetIteration after an "
+           "iteration that was left unfinished";
+    if (state_ != ParamState::kShardedPostForward) return;
+  }
+  CH_CHECK(shards_->attached())
+      << "FSDP group " << core_.name << ": its parameters (the first is "
+      << core_.plan.parameter(0).name
+      << ") have no memory yet; call Module::Materialize";
+  Stream& stream = core_.comm->all_gather();
+  LeaseGathered(stream);
+  if (state_ == ParamState::kShardedPostForward) {
+    stream.Wait(post_forward_event_);
+    core_.Log("unshard_within", gathered_->bytes());
+    IssueGather(*post_forward_comm_, *post_forward_plan_,
+                post_forward_comm_->rank(), post_forward_->data());
+    post_forward_->block().UsedOn(stream);
+    post_forward_ = nullptr;
+  } else {
+    const std::shared_ptr<Storage> source = GatherSource(stream);
+    core_.Log("unshard", gathered_->bytes());
+    IssueGather(*gather_comm_, core_.plan, core_.shard_rank, source->data());
+    gathered_version_ = shards_->version();
+  }
   gathered_event_ = stream.Record();
   MoveTo(ParamState::kGathering);
 }
@@ -292,140 +347,102 @@ void ParamGroup::Unshard() {
 void ParamGroup::WaitForUnshard() {
   Unshard();
   if (state_ != ParamState::kGathering) return;
-  comm_->compute().Wait(gathered_event_);
+  core_.comm->compute().Wait(gathered_event_);
   gathered_event_ = Event();
-  Log("wait", 0);
+  core_.Log("wait", 0);
   MoveTo(ParamState::kGathered);
+}
+
+void ParamGroup::ReleaseGathered() {
+  if (keep_unsharded_) {
+    kept_event_ = core_.comm->compute().Record();
+    return;
+  }
+  Block block = gathered_->Detach();
+  block.UsedOn(core_.comm->compute());
 }
 
 void ParamGroup::Reshard() {
   if (state_ == ParamState::kSharded) return;
-  // A gather that nobody came to use is waited for like any other: the lease
-  // must not end before it.
-  WaitForUnshard();
-  Block block = gathered_->Detach();
-  block.UsedOn(comm_->compute());
-  Log("reshard", block.bytes());
+  if (state_ == ParamState::kShardedPostForward) {
+    post_forward_ = nullptr;
+  } else {
+    // A gather that nobody came to use is waited for like any other: the lease
+    // must not end before it.
+    if (state_ == ParamState::kGathering) {
+      core_.comm->compute().Wait(gathered_event_);
+      gathered_event_ = Event();
+      core_.Log("wait", 0);
+      MoveTo(ParamState::kGathered);
+    }
+    ReleaseGathered();
+  }
+  core_.Log("reshard", gathered_->bytes());
   MoveTo(ParamState::kSharded);
 }
 
-bool ParamGroup::gradients_complete() const {
-  for (const Member& member : members_) {
-    if (!member.complete) return false;
+void ParamGroup::ReshardAfterForward() {
+  if (!post_forward_plan_.has_value() || state_ != ParamState::kGathered) {
+    Reshard();
+    return;
   }
-  return trainable_;
-}
-
-void ParamGroup::OnMemberComplete() {
-  if (on_complete_ && gradients_complete()) on_complete_();
-}
-
-void ParamGroup::ReduceGradients() {
-  if (!has_gradients()) return;
-  RankContext& context = comm_->context();
-  Stream& compute = comm_->compute();
-  Stream& stream = comm_->reduce_scatter();
+  RankContext& context = core_.comm->context();
+  Stream& compute = core_.comm->compute();
+  const int rank = post_forward_comm_->rank();
+  post_forward_ = std::make_shared<Storage>(
+      context.allocator().Allocate(
+          post_forward_plan_->shard_elems(rank) * SizeOf(core_.gather_dtype),
+          MemoryClass::kGatheredParameter, compute),
+      context.device());
   NoGrad no_grad;
-  std::shared_ptr<Storage> gradients = sharded_gradients_.lock();
-  bool accumulate = gradients != nullptr;
-  for (const Member& member : members_) {
-    if (!member.written) ZeroInPlace(member.full_gradient);
-    // ZeroGrad drops all gradients of a group, or none.
-    if (member.written && !member.parameter->grad().defined()) {
-      accumulate = false;
-    }
+  for (int i = 0; i < post_forward_plan_->num_parameters(); ++i) {
+    const PlannedParameter& planned = post_forward_plan_->parameter(i);
+    const Interval piece = planned.intervals[static_cast<size_t>(rank)];
+    const Shape shape = post_forward_plan_->ShardShape(i, rank);
+    const Tensor full = MakeView(
+        gathered_, post_forward_plan_->full_offset(i), planned.full_shape,
+        ContiguousStrides(planned.full_shape), core_.gather_dtype);
+    CopyInPlace(
+        MakeView(post_forward_, post_forward_plan_->shard_offset(i, rank),
+                 shape, ContiguousStrides(shape), core_.gather_dtype),
+        Slice(full, planned.shard_dim, piece.begin, piece.end));
   }
-  const int64_t shard_elems = plan_.shard_elems(shard_rank_);
-  // Leased from compute, which has the last word on all of it.
-  const auto lease = [&](DType dtype, MemoryClass memory_class) {
-    return std::make_shared<Storage>(
-        context.allocator().Allocate(shard_elems * SizeOf(dtype), memory_class,
-                                     compute),
-        context.device());
-  };
-  const bool reduce_in_place = !accumulate && reduce_dtype_ == shard_dtype_;
-  if (!accumulate) {
-    gradients = lease(shard_dtype_, MemoryClass::kGradient);
-    sharded_gradients_ = gradients;
-  }
-  const std::shared_ptr<Storage> reduced =
-      reduce_in_place ? gradients
-                      : lease(reduce_dtype_, MemoryClass::kCommunication);
-
-  stream.Wait(compute.Record());
-  Collective reduce{.kind = CollectiveKind::kReduceScatter,
-                    .dtype = reduce_dtype_,
-                    .reduce_op = ReduceOp::kSum,
-                    .scale = gradient_scale_,
-                    .label = name_};
-  for (int r = 0; r < plan_.num_shards(); ++r) {
-    reduce.send.push_back(
-        plan_.FullSegments(full_gradients_->data(), reduce_dtype_, r));
-  }
-  reduce.recv.push_back(plan_.ShardSegments(reduced->data(), shard_rank_));
-  Log("reduce_scatter", full_gradients_->bytes());
-  CH_CHECK_OK(reduce_comm_->Issue(std::move(reduce), stream));
-  Block full = full_gradients_->Detach();
-  full.UsedOn(stream);
-  comm_->HoldUntilNextReduction(std::move(full));
-
-  Stream* last = &stream;
-  if (replicate_comm_ != nullptr) {
-    last = &comm_->all_reduce();
-    last->Wait(stream.Record());
-    Log("all_reduce", shard_elems * SizeOf(reduce_dtype_));
-    CH_CHECK_OK(AllReduce(*replicate_comm_, reduced->data(), shard_elems,
-                          reduce_dtype_, ReduceOp::kSum, *last, name_));
-  }
-  if (!reduce_in_place) {
-    StreamScope on_stream(*last);
-    const Tensor from = ShardView(reduced, reduce_dtype_);
-    const Tensor to = ShardView(gradients, shard_dtype_);
-    if (accumulate) {
-      AddInPlace(to, from);
-    } else {
-      CopyInPlace(to, from);
-    }
-    reduced->block().UsedOn(*last);
-  }
-  gradients->block().UsedOn(*last);
-  reduced_event_ = last->Record();
-
-  for (int i = 0; i < plan_.num_parameters(); ++i) {
-    Member& member = members_[static_cast<size_t>(i)];
-    if (member.written && !accumulate) {
-      const Shape shape = plan_.ShardShape(i, shard_rank_);
-      member.parameter->set_grad(
-          MakeDTensor(MakeView(gradients, plan_.shard_offset(i, shard_rank_),
-                               shape, ContiguousStrides(shape), shard_dtype_),
-                      member.sharded_form.mesh, member.sharded_form.layout,
-                      member.parameter->data().sizes()));
-    }
-    member.written = false;
-  }
+  post_forward_event_ = compute.Record();
+  ReleaseGathered();
+  core_.Log("reshard_post_forward", post_forward_->bytes());
+  MoveTo(ParamState::kShardedPostForward);
 }
 
-void ParamGroup::FinishReduction() {
-  comm_->compute().Wait(reduced_event_);
-  reduced_event_ = Event();
-  for (Member& member : members_) member.complete = false;
+void ParamGroup::set_keep_unsharded(bool keep) {
+  keep_unsharded_ = keep;
+  const bool sharded = state_ == ParamState::kSharded ||
+                       state_ == ParamState::kShardedPostForward;
+  if (keep || !sharded || !gathered_->attached()) return;
+  Block block = gathered_->Detach();
+  block.UsedOn(core_.comm->compute());
 }
 
-std::string ParamGroup::Describe() const {
-  std::string text =
-      absl::StrCat(name_, ": ", crosshatch::Name(shard_dtype_),
-                   " shards, gathered as ", crosshatch::Name(gather_dtype_));
-  if (trainable_) {
+std::string ParamGroup::Describe(const std::string& note) const {
+  std::string text = absl::StrCat(
+      core_.name, ": ", crosshatch::Name(core_.shard_dtype),
+      " shards, gathered as ", crosshatch::Name(core_.gather_dtype));
+  if (gradients_.trainable()) {
     absl::StrAppend(&text, ", gradients reduced as ",
-                    crosshatch::Name(reduce_dtype_));
+                    crosshatch::Name(core_.reduce_dtype));
   } else {
     absl::StrAppend(&text, ", frozen");
   }
   absl::StrAppend(&text, ", over ", gather_comm_->size(), " ranks");
-  if (replicate_comm_ != nullptr) {
-    absl::StrAppend(&text, ", replicated ", replicate_comm_->size(), " times");
+  if (core_.replicated()) {
+    absl::StrAppend(&text, ", replicated ", core_.mesh.size(0), " times");
   }
-  absl::StrAppend(&text, "\n", plan_.ToString());
+  absl::StrAppend(&text, "; ", note, "\n");
+  for (int i = 0; i < core_.plan.num_parameters(); ++i) {
+    absl::StrAppend(&text, core_.plan.ToString(i));
+    const std::string& of_parameter = notes_[static_cast<size_t>(i)];
+    if (!of_parameter.empty()) absl::StrAppend(&text, ", ", of_parameter);
+    text.push_back('\n');
+  }
   return text;
 }
 

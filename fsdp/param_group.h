@@ -4,39 +4,38 @@
 
 /// \file
 /// ParamGroup: parameters that are gathered, freed and reduced together, and
-/// the life of their buffers. fsdp_state.h says when; docs/fsdp.md draws it.
+/// the life of their memory. fsdp_state.h says when; docs/fsdp.md draws it;
+/// group_gradients.h has the gradients' side.
 ///
-/// Buffers of a group, each contiguous (group_plan.h):
+/// Buffers, each contiguous (group_plan.h):
 ///
-/// | buffer             | dtype        | class              | lives |
-/// |--------------------|--------------|--------------------|------------------|
-/// | sharded parameters | parameter's  | kParameter         | always | |
-/// gathered parameters| param_dtype  | kGatheredParameter | Unshard..Reshard |
-/// | full gradients     | reduce_dtype | kGradient          | first gradient |
-/// |                    |              |                    | .. next group's |
-/// |                    |              |                    | reduction | |
-/// sharded gradients  | parameter's  | kGradient          | reduction ..     |
-/// |                    |              |                    | ZeroGrad |
+/// | buffer              | dtype       | class              | lives           |
+/// |---------------------|-------------|--------------------|-----------------|
+/// | sharded parameters  | parameter's | kParameter         | always          |
+/// | gathered parameters | param_dtype | kGatheredParameter | Unshard ..      |
+/// |                     |             |                    | Reshard         |
+/// | post-forward shards | param_dtype | kGatheredParameter | ReshardAfter-   |
+/// |                     |             |                    | Forward ..      |
+/// |                     |             |                    | Unshard         |
 ///
-/// and, where dtypes differ, a cast shard to gather from and a reduced shard to
-/// cast from (kCommunication), for the length of the collective.
+/// and, where dtypes differ, a cast shard to gather from (kCommunication), for
+/// the length of the collective.
 ///
 /// Streams: gathering runs on the all-gather stream, which leases the gathered
 /// buffer; compute waits for it in WaitForUnshard; Reshard records compute's
 /// use with the lease, so the next lease of that memory waits for compute.
-/// Reducing runs on the reduce-scatter stream after what compute has issued,
-/// and over replicas on the all-reduce stream; compute waits in
-/// FinishReduction.
 
 #include <cstdint>
-#include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "absl/status/statusor.h"
 #include "crosshatch/comm/communicator.h"
 #include "crosshatch/fsdp/comm_context.h"
+#include "crosshatch/fsdp/group_core.h"
+#include "crosshatch/fsdp/group_gradients.h"
 #include "crosshatch/fsdp/group_plan.h"
 #include "crosshatch/fsdp/policy.h"
 #include "crosshatch/mesh/device_mesh.h"
@@ -46,22 +45,35 @@ namespace crosshatch::fsdp {
 
 /// Where the parameters are.
 enum class ParamState : uint8_t {
-  kSharded,    ///< No gathered buffer.
-  kGathering,  ///< The all-gather has been issued; compute has not waited.
-  kGathered,   ///< Compute may use the gathered parameters.
+  kSharded,             ///< Nothing but the shards.
+  kShardedPostForward,  ///< Spread over the post-forward mesh as well.
+  kGathering,           ///< The all-gather is issued; compute has not waited.
+  kGathered,            ///< Compute may use the gathered parameters.
 };
 const char* Name(ParamState state);
 
 class ParamGroup {
  public:
-  /// Plans to shard `parameters` over the last axis of `mesh` (1-D, or 2-D for
-  /// HSDP, whose first axis replicates). Changes nothing yet. All have one
-  /// dtype and are all trainable or all frozen.
+  /// A parameter, and what a description says of it besides its shape: "tied
+  /// with lm_head.weight".
+  struct Entry {
+    nn::Parameter* parameter;
+    std::string note;
+  };
+
+  /// Plans to shard the parameters over the last axis of `mesh` (1-D, or 2-D
+  /// for HSDP, whose first axis replicates). Changes nothing yet. All have one
+  /// dtype, are gathered in one dtype, and are all trained or all frozen.
   /// \param mesh the rank is a member of it.
-  /// \error kInvalidArgument naming a parameter that cannot be sharded.
+  /// \error kInvalidArgument naming a parameter that cannot be sharded, or for
+  ///     a post-forward mesh that does not divide the axis.
   static absl::StatusOr<std::unique_ptr<ParamGroup>> Create(
-      std::string name, std::vector<nn::Parameter*> parameters,
+      std::string name, const std::vector<Entry>& parameters,
       const DeviceMesh& mesh, const FullyShardOptions& options);
+
+  /// The dtype that `parameter` is gathered in.
+  static DType GatherDType(const nn::Parameter& parameter,
+                           const FullyShardOptions& options);
 
   /// Shards: each Parameter's data() becomes a DTensor that views the group's
   /// shard buffer, with the values it had if it had any, and Get() the tensor
@@ -72,98 +84,77 @@ class ParamGroup {
   ParamGroup(const ParamGroup&) = delete;
   ParamGroup& operator=(const ParamGroup&) = delete;
 
-  const std::string& name() const { return name_; }
-  const GroupPlan& plan() const { return plan_; }
+  const std::string& name() const { return core_.name; }
+  const GroupPlan& plan() const { return core_.plan; }
   std::vector<const nn::Parameter*> parameters() const;
   ParamState state() const { return state_; }
-  bool trainable() const { return trainable_; }
+  GroupGradients& gradients() { return gradients_; }
+  const GroupGradients& gradients() const { return gradients_; }
   int64_t gathered_bytes() const {
-    return plan_.full_elems() * SizeOf(gather_dtype_);
+    return core_.plan.full_elems() * SizeOf(core_.gather_dtype);
   }
 
   /// Joins the tree. Before the first Unshard.
   void set_comm_context(std::shared_ptr<CommContext> comm) {
-    comm_ = std::move(comm);
+    core_.comm = std::move(comm);
   }
 
-  /// Issues the all-gather; nothing to do unless kSharded.
+  /// Issues the all-gather; nothing to do where it has been issued. Checks that
+  /// nobody changed the shards of parameters that are gathered.
   void Unshard();
   /// Makes compute wait for it and gives forward the gathered parameters.
   void WaitForUnshard();
   /// Gives the gathered buffer back, after what compute has issued.
   void Reshard();
+  /// As Reshard, but keeps post-forward shards where the options ask for them.
+  void ReshardAfterForward();
 
-  /// Whether every trainable parameter has its gradient of this backward.
-  bool gradients_complete() const;
-  /// Whether there is any gradient that has not been reduced.
-  bool has_gradients() const { return full_gradients_->attached(); }
-  /// Called when gradients_complete() turns true during a backward.
-  void set_on_gradients_complete(std::function<void()> callback) {
-    on_complete_ = std::move(callback);
-  }
-
-  /// Reduces the full gradients into the sharded ones: overwrites where a
-  /// parameter has none, adds where it has. A parameter without a gradient
-  /// takes part with zeros and keeps none.
-  void ReduceGradients();
-  /// Makes compute wait for the reduction. Ends the group's backward.
-  void FinishReduction();
+  /// Whether the gathered buffer's memory is kept while the parameters are
+  /// sharded, at one address for the next Unshard.
+  void set_keep_unsharded(bool keep);
 
   /// The dtypes, the ranks' shares and the intervals, for people.
-  std::string Describe() const;
+  /// \param note ends the first line: "ZeRO-3".
+  std::string Describe(const std::string& note) const;
 
  private:
-  class Sink;
-  struct Member {
-    std::shared_ptr<nn::Parameter> parameter;
-    std::shared_ptr<const ForwardForm> form;
-    ShardedForm sharded_form;
-    Tensor gathered;       ///< What forward computes with.
-    Tensor full_gradient;  ///< Where backward writes.
-    std::shared_ptr<Sink> sink;
-    bool written = false;   ///< This backward: the destination has content.
-    bool complete = false;  ///< This backward: all contributions are there.
-  };
-
-  ParamGroup(std::string name, GroupPlan plan, std::vector<Member> members,
-             const DeviceMesh& mesh, const FullyShardOptions& options);
+  ParamGroup(GroupCore core, std::vector<std::string> notes,
+             const FullyShardOptions& options);
   const ShardExtension& extension() const;
 
   absl::Status MakeCommunicators();
+  absl::Status MakePostForwardMesh(int size);
   void MakeShards();
   void MakeForwardTensors();
   void MoveTo(ParamState next);
-  void Log(const char* what, int64_t bytes) const;
-  void OnMemberComplete();
-  Tensor ShardView(const std::shared_ptr<Storage>& storage, DType dtype) const;
+  void LeaseGathered(Stream& stream);
+  std::shared_ptr<Storage> GatherSource(Stream& stream);
+  void IssueGather(Communicator& comm, const GroupPlan& plan, int rank,
+                   std::byte* source);
+  void ReleaseGathered();
 
-  std::string name_;
-  GroupPlan plan_;
-  std::vector<Member> members_;
-  int shard_rank_ = 0;
-  bool trainable_ = true;
-  DType shard_dtype_ = kFloat32;
-  DType gather_dtype_ = kFloat32;
-  DType reduce_dtype_ = kFloat32;
-  double gradient_scale_ = 1.0;
+  GroupCore core_;
+  const std::vector<std::string> notes_;             ///< Of the parameters.
   std::shared_ptr<const ShardExtension> extension_;  ///< Null: the plain one.
-
-  /// Keeps the communicators.
-  const DeviceMesh mesh_;
   Communicator* gather_comm_ = nullptr;
-  Communicator* reduce_comm_ = nullptr;
-  Communicator* replicate_comm_ = nullptr;  ///< Null without HSDP.
-  std::shared_ptr<CommContext> comm_;
+  GroupGradients gradients_;
 
   ParamState state_ = ParamState::kSharded;
   std::shared_ptr<Storage> shards_;
   std::shared_ptr<Storage> gathered_;
-  std::shared_ptr<Storage> full_gradients_;
-  std::weak_ptr<Storage>
-      sharded_gradients_;  ///< Owned by the parameters' gradients.
+  /// Of shards_ when they were gathered.
+  uint32_t gathered_version_ = 0;
   Event gathered_event_;
-  Event reduced_event_;
-  std::function<void()> on_complete_;
+
+  bool keep_unsharded_ = false;
+  Event kept_event_;  ///< Compute's last use of what is kept.
+
+  /// The same full parameters, cut for the post-forward mesh.
+  std::optional<GroupPlan> post_forward_plan_;
+  std::optional<DeviceMesh> post_forward_mesh_;  ///< Keeps the communicator.
+  Communicator* post_forward_comm_ = nullptr;
+  std::shared_ptr<Storage> post_forward_;
+  Event post_forward_event_;
 };
 
 }  // namespace crosshatch::fsdp

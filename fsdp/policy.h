@@ -9,6 +9,7 @@
 #include <functional>
 #include <memory>
 #include <optional>
+#include <vector>
 
 #include "crosshatch/fsdp/shard_extension.h"
 #include "crosshatch/nn/parameter.h"
@@ -21,8 +22,13 @@ namespace crosshatch::fsdp {
 struct MixedPrecisionPolicy {
   /// Of gathered parameters, and so of compute. Unset: the parameter's own.
   std::optional<DType> param_dtype;
+  /// Of single parameters (norms kept in float32); where it gives nothing,
+  /// param_dtype holds. Parameters gathered in different dtypes become groups
+  /// of their own.
+  std::function<std::optional<DType>(const nn::Parameter&)>
+      param_dtype_override;
   /// In which gradients are accumulated and reduced. Unset: the parameter's
-  /// own.
+  /// own. For float16 see gradient_division.h.
   std::optional<DType> reduce_dtype;
   /// Floating-point outputs of the module are cast to it. Unset: left alone.
   std::optional<DType> output_dtype;
@@ -38,6 +44,13 @@ struct FullyShardOptions {
   /// for the root, whose parameters backward needs first.
   std::optional<bool> reshard_after_forward;
 
+  /// Not 0: instead of freeing all after forward, keep shards spread over this
+  /// many neighbouring ranks of the sharding axis, and gather for backward
+  /// among them alone: less to move over slow links, for 1 / that many of the
+  /// gathered parameters. Divides the axis; its whole size is the same as 0, 1
+  /// the same as reshard_after_forward false.
+  int post_forward_mesh_size = 0;
+
   /// How many groups ahead are gathered while one computes, in forward (by the
   /// order of the modules) and in backward (by the reverse of the order in
   /// which forward ran). Each costs one group's gathered parameters of memory.
@@ -45,12 +58,28 @@ struct FullyShardOptions {
   int forward_prefetch = 1;
   int backward_prefetch = 1;
 
+  /// At most so many bytes of gathered parameters that nothing computes with
+  /// yet: prefetching stops before it would exceed them. Unset: no limit but
+  /// the depths above. Of the root's options.
+  std::optional<int64_t> prefetch_bytes;
+
+  /// How many groups' unsharded gradients, beyond those that backward is
+  /// writing, may wait for their reduction: the next one waits for the oldest.
+  /// Of the root's options.
+  int reduce_buffers = 1;
+
   /// Gradients are summed over the data-parallel ranks and divided by this.
   /// Unset: by their number, which gives the mean.
   std::optional<double> gradient_divide_factor;
+  /// Divide after the collectives, by a pass of its own, for an engine that
+  /// can do nothing but sum.
+  bool force_sum_reduction = false;
 
   /// The dim to shard a parameter on. Unset: 0. Any dim of any size will do.
   std::function<int(const nn::Parameter&)> shard_dim;
+
+  /// Left as they are: neither sharded, gathered nor reduced.
+  std::vector<const nn::Parameter*> ignored_params;
 
   /// Joins this sharding with another that a parameter already has. Needed for
   /// parameters that are DTensors (tensor parallelism), and then for all

@@ -66,6 +66,8 @@ class Module {
   /// From the root of the tree: "layers.0.mlp"; empty for the root.
   std::string FullName() const;
 
+  /// The module that registered this one first; null for the root of a tree.
+  Module* parent() const { return parent_; }
   const std::vector<std::pair<std::string, Module*>>& children() const {
     return children_;
   }

@@ -1,0 +1,138 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "crosshatch/fsdp/fsdp_tree.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "crosshatch/fsdp/fsdp_state.h"
+#include "crosshatch/tensor/autograd.h"
+
+namespace crosshatch::fsdp {
+
+void FsdpTree::Form(nn::Module& root, std::shared_ptr<CommContext> comm) {
+  std::shared_ptr<FsdpTree> tree(new FsdpTree);
+  FsdpState& root_state = *FsdpState::Of(root);
+  const FullyShardOptions& options = root_state.options();
+  tree->comm_ = comm != nullptr
+                    ? std::move(comm)
+                    : std::make_shared<CommContext>(RankContext::Current(),
+                                                    options.reduce_buffers);
+  tree->forward_prefetch_ = options.forward_prefetch;
+  tree->backward_prefetch_ = options.backward_prefetch;
+  tree->prefetch_bytes_ = options.prefetch_bytes;
+  tree->states_ = FsdpState::Below(root);
+  tree->expected_order_ = tree->states_;
+  for (FsdpState* state : tree->states_) {
+    state->CheckAllSharded();
+    state->JoinTree(tree, state == &root_state, tree->comm_);
+  }
+}
+
+void FsdpTree::BeginGathering() {
+  comm_->all_gather().Wait(post_optimizer_.has_value()
+                               ? *std::exchange(post_optimizer_, std::nullopt)
+                               : comm_->compute().Record());
+}
+
+void FsdpTree::BeginForward() {
+  BeginGathering();
+  if (!begin_order_.empty()) expected_order_ = std::exchange(begin_order_, {});
+  position_ = 0;
+}
+
+// Gathers the first `depth` of `order` besides `running`. A module that runs
+// more than once counts once.
+void FsdpTree::Prefetch(const std::vector<FsdpState*>& order,
+                        const FsdpState& running, int depth) {
+  std::vector<const FsdpState*> seen = {&running};
+  for (FsdpState* next : order) {
+    if (static_cast<int>(seen.size()) > depth) return;
+    if (std::find(seen.begin(), seen.end(), next) != seen.end()) continue;
+    seen.push_back(next);
+    if (prefetch_bytes_.has_value()) {
+      int64_t ahead = next->BytesToGather();
+      for (const FsdpState* state : states_) {
+        if (state != &running) ahead += state->BytesGathering();
+      }
+      if (ahead > *prefetch_bytes_) return;
+    }
+    next->Unshard();
+  }
+}
+
+std::vector<FsdpState*> FsdpTree::States(
+    const std::vector<nn::Module*>& modules) {
+  std::vector<FsdpState*> states;
+  for (const nn::Module* module : modules) {
+    states.push_back(FsdpState::Of(*module));
+  }
+  return states;
+}
+
+void FsdpTree::PrefetchForward(FsdpState& running) {
+  const auto begin = expected_order_.begin();
+  const auto found = std::find(begin + static_cast<ptrdiff_t>(position_),
+                               expected_order_.end(), &running);
+  begin_order_.push_back(&running);
+  // A module that was not expected here says nothing of what comes next.
+  const bool expected = found != expected_order_.end();
+  if (expected) position_ = static_cast<size_t>(found - begin) + 1;
+  if (running.forward_prefetch().has_value()) {
+    const std::vector<FsdpState*> next = States(*running.forward_prefetch());
+    Prefetch(next, running, static_cast<int>(next.size()));
+  } else if (expected) {
+    Prefetch({begin + static_cast<ptrdiff_t>(position_), expected_order_.end()},
+             running, forward_prefetch_);
+  }
+}
+
+void FsdpTree::PrefetchBackward(FsdpState& running) {
+  if (running.backward_prefetch().has_value()) {
+    const std::vector<FsdpState*> next = States(*running.backward_prefetch());
+    Prefetch(next, running, static_cast<int>(next.size()));
+    return;
+  }
+  const auto found =
+      std::find(forward_order_.rbegin(), forward_order_.rend(), &running);
+  if (found == forward_order_.rend()) return;
+  Prefetch({found + 1, forward_order_.rend()}, running, backward_prefetch_);
+}
+
+void FsdpTree::BeginBackward() {
+  if (in_backward_) return;
+  in_backward_ = true;
+  AtBackwardEnd([tree = shared_from_this()] { tree->EndBackward(); });
+}
+
+void FsdpTree::EndBackward() {
+  for (FsdpState* state : states_) state->EndBackward();
+  in_backward_ = false;
+  if (is_last_backward_ && !manual_finalization_) Finish();
+}
+
+void FsdpTree::Reduce() {
+  // Most likely the order in which backward filled them.
+  for (auto it = states_.rbegin(); it != states_.rend(); ++it) {
+    for (const auto& group : (*it)->groups()) group->gradients().Reduce();
+  }
+}
+
+void FsdpTree::Finish() {
+  for (FsdpState* state : states_) {
+    for (const auto& group : state->groups()) group->gradients().Finish();
+  }
+  comm_->ReleaseHeld();
+  forward_order_.clear();
+}
+
+void FsdpTree::Reset() {
+  for (FsdpState* state : states_) state->Reset();
+  comm_->ReleaseHeld();
+  forward_order_.clear();
+  begin_order_.clear();
+  position_ = 0;
+  in_backward_ = false;
+  post_optimizer_.reset();
+}
+
+}  // namespace crosshatch::fsdp

@@ -1,0 +1,74 @@
+// SPDX-License-Identifier: Apache-2.0
+#ifndef CROSSHATCH_FSDP_GROUP_CORE_H_
+#define CROSSHATCH_FSDP_GROUP_CORE_H_
+
+/// \file
+/// GroupCore: what a group of parameters is, which its two sides work on:
+/// ParamGroup (parameters) and GroupGradients (gradients).
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "crosshatch/fsdp/comm_context.h"
+#include "crosshatch/fsdp/group_plan.h"
+#include "crosshatch/fsdp/shard_extension.h"
+#include "crosshatch/mesh/device_mesh.h"
+#include "crosshatch/nn/parameter.h"
+#include "crosshatch/tensor/dtype.h"
+#include "crosshatch/tensor/storage.h"
+#include "crosshatch/tensor/tensor.h"
+
+namespace crosshatch::fsdp {
+
+struct GroupMember {
+  std::shared_ptr<nn::Parameter> parameter;
+  std::shared_ptr<const ForwardForm> form;
+  ShardedForm sharded_form;
+  Tensor gathered;  ///< What forward computes with.
+};
+
+struct GroupCore {
+  std::string name;
+  GroupPlan plan;
+  std::vector<GroupMember> members;
+  /// 1-D, or (replicate, shard). Keeps the communicators.
+  DeviceMesh mesh;
+  int shard_rank;
+  DType shard_dtype;
+  DType gather_dtype;
+  DType reduce_dtype;
+  /// Of the tree; null until the group joins one.
+  std::shared_ptr<CommContext> comm;
+
+  int shard_axis() const { return mesh.ndim() - 1; }
+  bool replicated() const { return mesh.ndim() == 2; }
+  int64_t shard_elems() const { return plan.shard_elems(shard_rank); }
+
+  /// A whole shard buffer of this rank.
+  Tensor ShardView(const std::shared_ptr<Storage>& storage, DType dtype) const {
+    return MakeView(storage, 0, {shard_elems()}, {1}, dtype);
+  }
+  /// Parameter i in a shard buffer of this rank.
+  Tensor ShardOf(int i, const std::shared_ptr<Storage>& storage,
+                 DType dtype) const {
+    const Shape shape = plan.ShardShape(i, shard_rank);
+    return MakeView(storage, plan.shard_offset(i, shard_rank), shape,
+                    ContiguousStrides(shape), dtype);
+  }
+
+  void Log(const char* what, int64_t bytes) const {
+    if (EventSink* sink = comm->context().sink(); sink != nullptr) {
+      sink->Write({.kind = EventKind::kFsdp,
+                   .what = what,
+                   .subject = &name,
+                   .where = nullptr,
+                   .bytes = bytes});
+    }
+  }
+};
+
+}  // namespace crosshatch::fsdp
+
+#endif  // CROSSHATCH_FSDP_GROUP_CORE_H_

@@ -1,0 +1,135 @@
+// SPDX-License-Identifier: Apache-2.0
+#ifndef CROSSHATCH_FSDP_GROUP_GRADIENTS_H_
+#define CROSSHATCH_FSDP_GROUP_GRADIENTS_H_
+
+/// \file
+/// GroupGradients: the gradients of a group, from where backward writes them to
+/// where the optimizer reads them.
+///
+/// Buffers, each contiguous (group_plan.h):
+///
+/// | buffer            | dtype        | class     | lives                     |
+/// |-------------------|--------------|-----------|---------------------------|
+/// | full gradients    | reduce_dtype | kGradient | first gradient .. the     |
+/// |                   |              |           | reduction of a next group |
+/// | partial reduction | reduce_dtype | kGradient | reduction without the     |
+/// |                   |              |           | replicas .. one with them |
+/// | sharded gradients | parameter's  | kGradient | reduction .. ZeroGrad     |
+///
+/// and, where dtypes differ or gradients add up, a reduced shard to take them
+/// from (kCommunication), for the length of the reduction.
+///
+/// Reducing runs on the reduce-scatter stream after what compute has issued,
+/// and over replicas on the all-reduce stream; compute waits in Finish.
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "crosshatch/comm/communicator.h"
+#include "crosshatch/fsdp/gradient_division.h"
+#include "crosshatch/fsdp/group_core.h"
+#include "crosshatch/tensor/node.h"
+#include "crosshatch/tensor/stream.h"
+
+namespace crosshatch::fsdp {
+
+class GroupGradients {
+ public:
+  /// \param core outlives it.
+  /// \param divide_factor what the sum over ranks is divided by.
+  GroupGradients(GroupCore& core, double divide_factor, bool force_sum);
+  ~GroupGradients();
+  GroupGradients(const GroupGradients&) = delete;
+  GroupGradients& operator=(const GroupGradients&) = delete;
+
+  absl::Status MakeCommunicators();
+  /// Makes backward write the gradients of the gathered tensors here. Call when
+  /// core's gathered tensors are there.
+  void MakeDestinations();
+
+  /// Whether any parameter is trained.
+  bool trainable() const;
+  /// Takes up what Parameter::set_requires_grad was told since.
+  void FollowTrainability();
+
+  /// \name Settings, good from the next reduction on
+  /// @{
+  /// Off: gradients stay unsharded and add up; the next reduction takes all.
+  void set_requires_sync(bool on) { requires_sync_ = on; }
+  /// Off, on a mesh with replicas: sums stay within the sharding ranks and add
+  /// up; the next reduction takes all.
+  void set_requires_all_reduce(bool on) { requires_all_reduce_ = on; }
+  /// On: parameters without a gradient take part with zeros and get what the
+  /// other ranks give, even if this rank has no gradient of the whole group.
+  void set_reduce_unused(bool on) { reduce_unused_ = on; }
+  bool reduce_unused() const { return reduce_unused_; }
+  void set_divide_factor(double factor) { divide_factor_ = factor; }
+  void set_force_sum(bool on) { force_sum_ = on; }
+  /// @}
+
+  /// Called when complete() turns true during a backward.
+  void set_on_complete(std::function<void()> callback) {
+    on_complete_ = std::move(callback);
+  }
+  /// Whether every trained parameter has its gradient of this backward.
+  bool complete() const;
+  /// Whether there are gradients that have not been reduced.
+  bool pending() const { return full_->attached(); }
+
+  /// Reduces what is pending into the sharded gradients: overwrites where no
+  /// parameter has a gradient, adds where one has. A parameter without a
+  /// gradient takes part with zeros and keeps none.
+  void Reduce();
+  /// Makes compute wait for the reductions.
+  void Finish();
+  /// The backward is over: the next one completes anew.
+  void EndBackward();
+  /// Drops what is pending or partly reduced, as if no backward had run. The
+  /// parameters' gradients stay.
+  void Reset();
+
+ private:
+  class Sink;
+  struct Destination {
+    Tensor full;  ///< Where backward writes.
+    std::shared_ptr<Sink> sink;
+    bool written = false;   ///< `full` has content.
+    bool complete = false;  ///< This backward: all contributions are there.
+    bool partial = false;   ///< The partial reduction has content.
+  };
+
+  void AttachFull();
+  std::shared_ptr<Storage> Lease(DType dtype, MemoryClass memory_class);
+  /// Gives the sharded gradients. \returns whether they hold something that is
+  /// to be added to.
+  bool PrepareSharded(std::shared_ptr<Storage>& sharded);
+  void ReduceScatterTo(const Storage& target, double scale);
+  void KeepPartial(double scale);
+  /// Gives the parameters that took part their gradients.
+  void ShowGradients(const std::shared_ptr<Storage>& sharded);
+
+  GroupCore& core_;
+  double divide_factor_;
+  bool force_sum_;
+  bool requires_sync_ = true;
+  bool requires_all_reduce_ = true;
+  bool reduce_unused_ = false;
+
+  Communicator* reduce_comm_ = nullptr;
+  Communicator* replicate_comm_ = nullptr;  ///< Null without replicas.
+  std::vector<Destination> destinations_;
+  std::shared_ptr<Storage> full_;
+  std::shared_ptr<Storage> partial_;
+  /// Owned by the parameters' gradients.
+  std::weak_ptr<Storage> sharded_;
+  Event reduced_;
+  std::function<void()> on_complete_;
+};
+
+}  // namespace crosshatch::fsdp
+
+#endif  // CROSSHATCH_FSDP_GROUP_GRADIENTS_H_
