@@ -45,6 +45,9 @@ class EventSink {
  public:
   virtual ~EventSink() = default;
   virtual void Write(const LogEvent& event) = 0;
+  /// Whether kSpanBegin and kSpanEnd are written at all: each costs a task on
+  /// the stream it is about.
+  virtual bool wants_spans() const { return false; }
 };
 
 }  // namespace crosshatch

@@ -9,6 +9,7 @@
 #include "crosshatch/tensor/autograd.h"
 #include "crosshatch/tensor/ops/cast.h"
 #include "crosshatch/tensor/rank_context.h"
+#include "crosshatch/tensor/recompute.h"
 
 namespace crosshatch::fsdp {
 namespace {
@@ -120,12 +121,20 @@ bool FsdpState::reshard_after_forward(bool as_root) const {
 
 void FsdpState::PreForward(TensorList& inputs) {
   FsdpTree& tree = EnsureTree();
-  if (is_root_) tree.BeginForward();
-  for (const auto& group : groups_) group->gradients().FollowTrainability();
-  Unshard();
-  tree.PrefetchForward(*this);
-  WaitForUnshard();
-  WatchInputs(inputs);
+  if (InRecomputation()) {
+    // Part of a backward: gathered here unless backward has been here already,
+    // and kept for it.
+    tree.BeginBackward();
+    Unshard();
+    WaitForUnshard();
+  } else {
+    if (is_root_) tree.BeginForward();
+    for (const auto& group : groups_) group->gradients().FollowTrainability();
+    Unshard();
+    tree.PrefetchForward(*this);
+    WaitForUnshard();
+    WatchInputs(inputs);
+  }
   const MixedPrecisionPolicy& precision = options_.mixed_precision;
   if (precision.cast_forward_inputs && precision.param_dtype.has_value()) {
     CastFloats(inputs, *precision.param_dtype);
@@ -153,6 +162,7 @@ void FsdpState::PostForward(TensorList& outputs) {
   if (const auto dtype = options_.mixed_precision.output_dtype) {
     CastFloats(outputs, *dtype);
   }
+  if (InRecomputation()) return;
   const std::shared_ptr<Run> run = std::exchange(run_, nullptr);
   bool backward_follows = false;
   for (const Tensor& output : outputs) {

@@ -31,7 +31,11 @@ TensorList Module::Call(TensorList inputs) {
     const HookList<PreHook> hooks = pre_hooks_;
     for (const Hook<PreHook>& hook : hooks) (*hook.run)(*this, inputs);
   }
-  TensorList outputs = ForwardImpl(inputs);
+  TensorList outputs = forward_wrapper_ == nullptr
+                           ? ForwardImpl(inputs)
+                           : forward_wrapper_(inputs, [this](TensorSpan in) {
+                               return ForwardImpl(in);
+                             });
   if (!post_hooks_.empty()) {
     const HookList<PostHook> hooks = post_hooks_;
     for (const Hook<PostHook>& hook : hooks) {

@@ -48,6 +48,9 @@ class Module {
   using PreHook = std::function<void(Module&, TensorList& inputs)>;
   using PostHook =
       std::function<void(Module&, TensorSpan inputs, TensorList& outputs)>;
+  using ForwardFunction = std::function<TensorList(TensorSpan inputs)>;
+  using ForwardWrapper = std::function<TensorList(
+      TensorSpan inputs, const ForwardFunction& forward)>;
 
   Module() = default;
   virtual ~Module();
@@ -95,6 +98,12 @@ class Module {
   int AddPostHook(PostHook hook, bool first = false);
   void RemoveHook(int id);
 
+  /// From now on `wrapper` runs in the place of ForwardImpl, between the hooks,
+  /// and gets it as `forward`. Null takes it away.
+  void set_forward_wrapper(ForwardWrapper wrapper) {
+    forward_wrapper_ = std::move(wrapper);
+  }
+
   /// The runtime state under `key` ("fsdp"); null if none.
   Attachment* attachment(const std::string& key) const;
   /// Replaces what is there; null takes it away.
@@ -132,6 +141,7 @@ class Module {
   std::vector<std::pair<std::string, std::shared_ptr<Parameter>>> parameters_;
   HookList<PreHook> pre_hooks_;
   HookList<PostHook> post_hooks_;
+  ForwardWrapper forward_wrapper_;
   int next_hook_id_ = 0;
   std::map<std::string, std::shared_ptr<Attachment>> attachments_;
 };

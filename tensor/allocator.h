@@ -103,8 +103,13 @@ class Allocator {
 
   virtual Device device() const = 0;
 
-  /// Where leases and returns are logged; null for nowhere.
-  void set_sink(EventSink* sink) { sink_ = sink; }
+  /// Where leases and returns are logged, as "allocate" and "release", of host
+  /// memory beside a device's as "allocate_host" and "release_host"; null for
+  /// nowhere.
+  void set_sink(EventSink* sink, bool of_host = false) {
+    sink_ = sink;
+    of_host_ = of_host;
+  }
 
   /// Leases `bytes` (0 is fine) to work issued to `stream` from now on. The
   /// content is undefined. Running out of memory ends the process with a
@@ -151,6 +156,7 @@ class Allocator {
   MemoryStats stats_;
   int64_t leases_ = 0;
   EventSink* sink_ = nullptr;
+  bool of_host_ = false;
 };
 
 /// Caches blocks of host memory by stream and size.

@@ -66,25 +66,36 @@ SavedTensor::SavedTensor(const Tensor& tensor, bool is_output)
   tensor_ = tensor.Detach();
   version_ = GraphTies::Version(tensor);
   if (!is_output) edge_ = GradEdge(tensor);
+  SavedTensorStore* const store = RankContext::Current().saved_tensor_store();
+  if (store == nullptr) return;
+  // A leaf lives anyway, and to hold it itself shows whether it was changed.
+  if (edge_.node != nullptr &&
+      edge_.node->sequence() == GraphTies::kLeafSequence) {
+    return;
+  }
+  store_ = store->Put(tensor_, slot_);
+  tensor_ = Tensor();
 }
 
-Tensor SavedTensor::Unpack(const Node& node) const {
-  CH_CHECK(tensor_.defined())
+Tensor SavedTensor::Content(const Node& node) const {
+  CH_CHECK(defined())
       << node.name()
       << ": what it saved was released by an earlier Backward; set "
          "BackwardOptions::retain_graph to run it again";
-  CH_CHECK(GraphTies::Version(tensor_) == version_)
-      << node.name() << ": a tensor that its backward needs, "
-      << tensor_.Describe() << ", was changed in place: it is at version "
-      << GraphTies::Version(tensor_) << ", version " << version_
-      << " was saved";
-  if (!RankContext::Current().grad_enabled()) return tensor_;
+  if (store_ != nullptr) return store_->Get(slot_, node);
+  GraphTies::CheckUnchanged(node, tensor_, version_);
+  return tensor_;
+}
+
+Tensor SavedTensor::Unpack(const Node& node) const {
+  const Tensor content = Content(node);
+  if (!RankContext::Current().grad_enabled()) return content;
   Node::Edge edge = edge_;
   if (is_output_) {
     edge.node = std::const_pointer_cast<Node>(node.shared_from_this());
   }
-  if (edge.node == nullptr) return tensor_;
-  Tensor tied = tensor_.Detach();
+  if (edge.node == nullptr) return content;
+  Tensor tied = content.Detach();
   AutogradMeta& meta = GraphTies::Meta(tied);
   meta.grad_fn = std::move(edge.node);
   meta.output_index = edge.output_index;
@@ -92,6 +103,7 @@ Tensor SavedTensor::Unpack(const Node& node) const {
 }
 
 void SavedTensor::Reset() {
+  if (store_ != nullptr) std::exchange(store_, nullptr)->Drop(slot_);
   tensor_ = Tensor();
   edge_ = {};
 }
@@ -195,6 +207,14 @@ void GraphTies::TieView(const ViewHistory* history, const Tensor& input,
                   : input;
   meta.view_history = view.is_distributed() ? nullptr : history;
   meta.view_version = Version(view);
+}
+
+void GraphTies::CheckUnchanged(const Node& node, const Tensor& tensor,
+                               uint32_t version) {
+  CH_CHECK(Version(tensor) == version)
+      << node.name() << ": a tensor that its backward needs, "
+      << tensor.Describe() << ", was changed in place: it is at version "
+      << Version(tensor) << ", version " << version << " was saved";
 }
 
 void GraphTies::Refresh(const Tensor& view, AutogradMeta& meta) {

@@ -109,6 +109,25 @@ class Node : public std::enable_shared_from_this<Node> {
   std::unique_ptr<Hooks> hooks_;
 };
 
+/// Where tensors go that the graph is to keep for backward but does not hold:
+/// they are made again when backward asks (recompute.h). SavedTensorScope
+/// installs one.
+class SavedTensorStore {
+ public:
+  virtual ~SavedTensorStore() = default;
+  /// `tensor`, outside of the graph, would be kept now.
+  /// \param slot its number there.
+  /// \returns the store to ask for it; null if nobody will.
+  virtual std::shared_ptr<SavedTensorStore> Put(const Tensor& tensor,
+                                                int& slot) = 0;
+  /// The tensor, for `node`.
+  virtual Tensor Get(int slot, const Node& node) = 0;
+  /// It is not needed any more.
+  virtual void Drop(int slot) = 0;
+  /// Whether what runs in the scope is run again, for what it saves.
+  virtual bool recomputing() const = 0;
+};
+
 /// A tensor kept for backward.
 class SavedTensor {
  public:
@@ -119,11 +138,15 @@ class SavedTensor {
   /// The tensor, with its place in the graph. Fails a check that names `node`
   /// if it was changed in place meanwhile, or was released.
   Tensor Unpack(const Node& node) const;
-  bool defined() const { return tensor_.defined(); }
+  bool defined() const { return tensor_.defined() || store_ != nullptr; }
   void Reset();
 
  private:
+  Tensor Content(const Node& node) const;
+
   Tensor tensor_;  // Outside of the graph; edge_ ties it in again.
+  std::shared_ptr<SavedTensorStore> store_;  // Not null: has it, in slot_.
+  int slot_ = 0;
   Node::Edge edge_;
   uint32_t version_ = 0;
   bool is_output_ = false;
@@ -201,6 +224,10 @@ class GraphTies {
   /// `view` was made of `input` in grad mode.
   static void TieView(const ViewHistory* history, const Tensor& input,
                       const Tensor& view);
+  /// Fails a check that names `node` unless `tensor` is at `version` still.
+  static void CheckUnchanged(const Node& node, const Tensor& tensor,
+                             uint32_t version);
+
   /// Brings the history of a view up to date with writes to its memory.
   static void Refresh(const Tensor& view, AutogradMeta& meta);
 };

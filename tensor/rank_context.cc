@@ -52,20 +52,10 @@ RankContext::RankContext(const RankContextOptions& options)
       poison_(std::make_unique<Poisoned>()),
       kernel_context_{.pool = &pool_} {
   const bool adversarial = options_.adversarial_seed != 0;
-  switch (options.device.kind()) {
-    case Device::Kind::kCpu:
-      allocator_ = MakeCpuAllocator(adversarial);
-      kernels_ = &CpuKernels();
-      break;
-    case Device::Kind::kMeta:
-      allocator_ = MakeAccountingAllocator();
-      kernels_ = &CpuKernels();
-      break;
-    case Device::Kind::kCuda:
-      CH_CHECK(false) << "no streams and memory for " << options.device;
-  }
-  allocator_ = Decorated(options_.decorator, std::move(allocator_));
+  allocator_ = MakeAllocator();
   allocator_->set_sink(options.sink);
+  current_allocator_ = allocator_.get();
+  kernels_ = &CpuKernels();
   compute_stream_ = Decorated(
       options_.decorator, adversarial && options.device.is_cpu()
                               ? MakeQueue("compute")
@@ -83,6 +73,28 @@ RankContext::~RankContext() {
   }
 }
 
+std::unique_ptr<Allocator> RankContext::MakeAllocator() {
+  switch (options_.device.kind()) {
+    case Device::Kind::kCpu:
+      return Decorated(options_.decorator,
+                       MakeCpuAllocator(options_.adversarial_seed != 0));
+    case Device::Kind::kMeta:
+      return Decorated(options_.decorator, MakeAccountingAllocator());
+    case Device::Kind::kCuda:
+      break;
+  }
+  CH_CHECK(false) << "no streams and memory for " << options_.device;
+  return nullptr;
+}
+
+Allocator& RankContext::host_allocator() {
+  if (host_allocator_ == nullptr) {
+    host_allocator_ = MakeAllocator();
+    host_allocator_->set_sink(options_.sink, /*of_host=*/true);
+  }
+  return *host_allocator_;
+}
+
 RankContext& RankContext::Current() {
   if (current_context != nullptr) return *current_context;
   thread_local RankContext own_context{RankContextOptions()};
@@ -92,6 +104,9 @@ RankContext& RankContext::Current() {
 void RankContext::set_sink(EventSink* sink) {
   options_.sink = sink;
   allocator_->set_sink(sink);
+  if (host_allocator_ != nullptr) {
+    host_allocator_->set_sink(sink, /*of_host=*/true);
+  }
 }
 
 std::unique_ptr<Stream> RankContext::MakeQueue(const std::string& name) {
@@ -171,5 +186,20 @@ MemoryClassScope::MemoryClassScope(MemoryClass memory_class)
       previous_(std::exchange(context_.memory_class_, memory_class)) {}
 
 MemoryClassScope::~MemoryClassScope() { context_.memory_class_ = previous_; }
+
+HostMemoryScope::HostMemoryScope()
+    : context_(RankContext::Current()),
+      previous_(std::exchange(context_.current_allocator_,
+                              &context_.host_allocator())) {}
+
+HostMemoryScope::~HostMemoryScope() { context_.current_allocator_ = previous_; }
+
+SavedTensorScope::SavedTensorScope(SavedTensorStore* store)
+    : context_(RankContext::Current()),
+      previous_(std::exchange(context_.saved_tensor_store_, store)) {}
+
+SavedTensorScope::~SavedTensorScope() {
+  context_.saved_tensor_store_ = previous_;
+}
 
 }  // namespace crosshatch

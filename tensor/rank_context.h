@@ -26,6 +26,7 @@ namespace crosshatch {
 
 struct KernelTable;
 class BackwardEngine;
+class SavedTensorStore;
 class ContextDecorator;
 
 /// How a rank's context is set up.
@@ -74,7 +75,14 @@ class RankContext {
   AgentId host_agent() const { return host_agent_; }
 
   ThreadPool& pool() { return pool_; }
-  Allocator& allocator() { return *allocator_; }
+  /// Of the memory that ops allocate from: the device's, or in a
+  /// HostMemoryScope the host's.
+  Allocator& allocator() { return *current_allocator_; }
+  /// The device's in any scope.
+  Allocator& device_allocator() { return *allocator_; }
+  /// Memory beside the device's, accounted for itself: what is offloaded lies
+  /// there. Made when first asked for.
+  Allocator& host_allocator();
   /// The device's. A dry run launches none of them, and asks those of the CPU
   /// how much memory they take.
   const KernelTable& kernels() const { return *kernels_; }
@@ -92,6 +100,9 @@ class RankContext {
   bool grad_enabled() const { return grad_enabled_; }
   /// Class of what ops allocate now; kActivation unless a scope changes it.
   MemoryClass memory_class() const { return memory_class_; }
+
+  /// Where what autograd saves goes; null: the graph keeps it (recompute.h).
+  SavedTensorStore* saved_tensor_store() const { return saved_tensor_store_; }
 
   /// Bytes that ops and collectives copied although a better layout could
   /// have avoided it (packing, unpacking, casting excluded).
@@ -126,10 +137,13 @@ class RankContext {
   friend class StreamScope;
   friend class GradModeScope;
   friend class MemoryClassScope;
+  friend class HostMemoryScope;
+  friend class SavedTensorScope;
   friend class BackwardEngine;
   friend class GraphTies;
   struct Poisoned;
 
+  std::unique_ptr<Allocator> MakeAllocator();
   std::unique_ptr<Stream> MakeQueue(const std::string& name);
 
   RankContextOptions options_;
@@ -140,11 +154,14 @@ class RankContext {
   KernelContext kernel_context_;
   // Before the streams, and so gone after them: queued work uses memory.
   std::unique_ptr<Allocator> allocator_;
+  std::unique_ptr<Allocator> host_allocator_;
+  Allocator* current_allocator_ = nullptr;
   std::unique_ptr<Stream> compute_stream_;
   std::vector<std::unique_ptr<Stream>> side_streams_;
   Stream* current_stream_ = nullptr;
   bool grad_enabled_ = true;
   MemoryClass memory_class_ = MemoryClass::kActivation;
+  SavedTensorStore* saved_tensor_store_ = nullptr;
   int64_t copied_bytes_ = 0;
   // Autograd's: the number of the latest node, and the innermost Backward.
   uint64_t node_sequence_ = 0;
@@ -207,6 +224,32 @@ class MemoryClassScope {
  private:
   RankContext& context_;
   const MemoryClass previous_;
+};
+
+/// What the scope allocates lies in host memory.
+class HostMemoryScope {
+ public:
+  HostMemoryScope();
+  ~HostMemoryScope();
+  HostMemoryScope(const HostMemoryScope&) = delete;
+  HostMemoryScope& operator=(const HostMemoryScope&) = delete;
+
+ private:
+  RankContext& context_;
+  Allocator* const previous_;
+};
+
+/// Sends what autograd saves in the scope to `store` (may be null).
+class SavedTensorScope {
+ public:
+  explicit SavedTensorScope(SavedTensorStore* store);
+  ~SavedTensorScope();
+  SavedTensorScope(const SavedTensorScope&) = delete;
+  SavedTensorScope& operator=(const SavedTensorScope&) = delete;
+
+ private:
+  RankContext& context_;
+  SavedTensorStore* const previous_;
 };
 
 }  // namespace crosshatch

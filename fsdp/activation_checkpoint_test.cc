@@ -1,0 +1,195 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Sharded and checkpointed modules within one another.
+
+#include <algorithm>
+#include <string>
+#include <vector>
+
+#include "crosshatch/base/status_macros.h"
+#include "crosshatch/comm/world.h"
+#include "crosshatch/dtensor/dtensor.h"
+#include "crosshatch/fsdp/fully_shard.h"
+#include "crosshatch/fsdp/testutil.h"
+#include "crosshatch/nn/checkpoint.h"
+#include "crosshatch/tensor/autograd.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+namespace crosshatch::fsdp {
+namespace {
+
+using ::testing::ElementsAre;
+
+constexpr int kBlocks = 3;
+
+enum class Checkpointed {
+  kNothing,
+  kBlocks,        // The modules that are sharded.
+  kBlocksFirst,   // The same, before they are.
+  kWithinBlocks,  // A part of what is sharded as one.
+  kAround,        // A module that is not sharded, around those that are.
+  kRoot,          // The sharded root, and the blocks as well.
+};
+
+// Keeps a TestModel below a module that FSDP does not know.
+class Outer final : public nn::Module {
+ public:
+  Outer() : model_(kBlocks, 5, 7, 3) {
+    RegisterModule("model", model_);
+    NamedParameters();
+  }
+  const char* type_name() const override { return "Outer"; }
+  TestModel& model() { return model_; }
+
+ protected:
+  TensorList ForwardImpl(TensorSpan inputs) override {
+    return {Tanh(model_.Forward(Tanh(inputs[0])))};
+  }
+
+ private:
+  TestModel model_;
+};
+
+struct Result {
+  std::vector<std::vector<float>> gradients;
+  std::vector<std::string> log;
+  int runs_of_a_block = 0;
+};
+
+absl::Status Step(World& world, Checkpointed what, LineSink& sink,
+                  Result& result) {
+  CH_ASSIGN_OR_RETURN(const DeviceMesh mesh,
+                      InitDeviceMesh(world, {{"fsdp", world.size()}}));
+  Outer outer;
+  TestModel& model = outer.model();
+  CH_RETURN_IF_ERROR(outer.Materialize({.seed = 3}));
+  const auto checkpoint_blocks = [&]() -> absl::Status {
+    for (auto& block : model.blocks()) {
+      CH_RETURN_IF_ERROR(nn::Checkpoint(*block));
+    }
+    return absl::OkStatus();
+  };
+  if (what == Checkpointed::kBlocksFirst) {
+    CH_RETURN_IF_ERROR(checkpoint_blocks());
+  }
+  for (auto& block : model.blocks()) {
+    CH_RETURN_IF_ERROR(FullyShard(*block, mesh));
+  }
+  CH_RETURN_IF_ERROR(FullyShard(model, mesh));
+  switch (what) {
+    case Checkpointed::kNothing:
+    case Checkpointed::kBlocksFirst:
+      break;
+    case Checkpointed::kBlocks:
+      CH_RETURN_IF_ERROR(checkpoint_blocks());
+      break;
+    case Checkpointed::kWithinBlocks:
+      for (auto& block : model.blocks()) {
+        CH_RETURN_IF_ERROR(nn::Checkpoint(*block->children()[0].second));
+      }
+      break;
+    case Checkpointed::kRoot:
+      CH_RETURN_IF_ERROR(checkpoint_blocks());
+      CH_RETURN_IF_ERROR(nn::Checkpoint(model));
+      break;
+    case Checkpointed::kAround:
+      CH_RETURN_IF_ERROR(nn::Checkpoint(outer));
+      break;
+  }
+  Result mine;
+  // Hooks of what a block calls run as often as the block's own forward.
+  model.blocks()[1]->children()[1].second->AddPreHook(
+      [&](nn::Module&, TensorList&) { ++mine.runs_of_a_block; });
+  Tensor x = SmallIntegers({4, 5}, world.rank());
+  for (int step = 0; step < 2; ++step) {
+    // The second step finds everything as the first did.
+    for (nn::Parameter* p : outer.Parameters()) p->set_grad(Tensor());
+    mine.runs_of_a_block = 0;
+    if (world.rank() == 0) sink.Take();
+    CH_RETURN_IF_ERROR(Backward(Sum(Square(outer.Forward(x)))));
+  }
+  for (nn::Parameter* p : outer.Parameters()) {
+    mine.gradients.push_back(LocalTensor(p->grad()).ToVector<float>());
+  }
+  if (world.rank() == 0) {
+    mine.log = sink.Take();
+    result = mine;
+  }
+  return world.context().Synchronize();
+}
+
+Result RunStep(Checkpointed what, uint64_t adversarial_seed = 0) {
+  Result result;
+  LineSink sink(EventKind::kFsdp);
+  const absl::Status status =
+      RunLocal(3, [&](World& world) { return Step(world, what, sink, result); },
+               {.adversarial_seed = adversarial_seed,
+                .sinks = {&sink, nullptr, nullptr}});
+  EXPECT_TRUE(status.ok()) << status;
+  return result;
+}
+
+int Count(const Result& result, const std::string& line) {
+  return static_cast<int>(
+      std::count(result.log.begin(), result.log.end(), line));
+}
+
+TEST(ActivationCheckpointTest, OfWhatIsShardedChangesNoGather) {
+  const Result plain = RunStep(Checkpointed::kNothing);
+  EXPECT_EQ(plain.runs_of_a_block, 1);
+  for (const Checkpointed what :
+       {Checkpointed::kBlocks, Checkpointed::kBlocksFirst,
+        Checkpointed::kWithinBlocks}) {
+    const Result result = RunStep(what);
+    EXPECT_EQ(result.gradients, plain.gradients);
+    // Backward has gathered the block before it asks for its activations.
+    EXPECT_EQ(result.log, plain.log);
+    EXPECT_EQ(result.runs_of_a_block,
+              what == Checkpointed::kWithinBlocks ? 1 : 2);
+  }
+}
+
+TEST(ActivationCheckpointTest, AroundWhatIsShardedGathersOnceForBackward) {
+  const Result plain = RunStep(Checkpointed::kNothing);
+  for (const Checkpointed what : {Checkpointed::kAround, Checkpointed::kRoot}) {
+    const Result result = RunStep(what);
+    EXPECT_EQ(result.gradients, plain.gradients);
+    for (int i = 0; i < kBlocks; ++i) {
+      const std::string block = absl::StrCat("blocks.", i);
+      EXPECT_EQ(Count(result, "unshard " + block), 2) << block;
+      EXPECT_EQ(Count(result, "reshard " + block), 2) << block;
+      EXPECT_EQ(Count(result, "reduce_scatter " + block), 1) << block;
+    }
+    EXPECT_EQ(Count(result, "unshard head"), 1);
+    EXPECT_EQ(result.runs_of_a_block, what == Checkpointed::kRoot ? 3 : 2);
+  }
+}
+
+TEST(ActivationCheckpointTest, LogsTheSecondRunInBackward) {
+  EXPECT_THAT(
+      RunStep(Checkpointed::kAround).log,
+      ElementsAre("unshard head", "unshard blocks.0", "wait head",
+                  "unshard blocks.1", "wait blocks.0", "reshard blocks.0",
+                  "unshard blocks.2", "wait blocks.1", "reshard blocks.1",
+                  "wait blocks.2", "reshard blocks.2",
+                  // The second run gathers in its order and ahead of nothing;
+                  // what it gathered stays.
+                  "unshard blocks.0", "wait blocks.0", "unshard blocks.1",
+                  "wait blocks.1", "unshard blocks.2", "wait blocks.2",
+                  "reduce_scatter head", "reshard head",
+                  "reduce_scatter blocks.2", "reshard blocks.2",
+                  "reduce_scatter blocks.1", "reshard blocks.1",
+                  "reduce_scatter blocks.0", "reshard blocks.0"));
+}
+
+TEST(ActivationCheckpointTest, GivesTheSameBitsOnAdversarialStreams) {
+  const Result plain = RunStep(Checkpointed::kNothing);
+  for (uint64_t seed = 1; seed <= 3; ++seed) {
+    EXPECT_EQ(RunStep(Checkpointed::kBlocks, seed).gradients, plain.gradients);
+    EXPECT_EQ(RunStep(Checkpointed::kRoot, seed).gradients, plain.gradients);
+  }
+}
+
+}  // namespace
+}  // namespace crosshatch::fsdp

@@ -1,0 +1,30 @@
+// SPDX-License-Identifier: Apache-2.0
+#ifndef CROSSHATCH_NN_CHECKPOINT_H_
+#define CROSSHATCH_NN_CHECKPOINT_H_
+
+/// \file
+/// Activation checkpointing of a module: time for memory.
+
+#include "absl/status/status.h"
+#include "crosshatch/nn/module.h"
+
+namespace crosshatch::nn {
+
+/// From now on `module` keeps its inputs for backward instead of its
+/// activations, and backward runs its forward again (tensor/recompute.h):
+/// gradients have the same bits. Modules below may be checkpointed as well.
+///
+/// What stands on the module's own hooks runs once: FullyShard on the same
+/// module, before or after this call, gathers as often as without, and so do
+/// sharded modules below, whose parameters stay gathered from the second run
+/// to their backward. The collectives of tensor parallelism below are issued
+/// again.
+///
+/// The names of modules and parameters do not change. The module outlives the
+/// graphs recorded through it.
+/// \error kFailedPrecondition for a module that is checkpointed already.
+absl::Status Checkpoint(Module& module);
+
+}  // namespace crosshatch::nn
+
+#endif  // CROSSHATCH_NN_CHECKPOINT_H_
