@@ -127,7 +127,7 @@ void FsdpState::PreForward(TensorList& inputs) {
     tree.BeginBackward();
     Unshard();
     WaitForUnshard();
-  } else {
+  } else if (++depth_ == 1) {
     if (is_root_) tree.BeginForward();
     for (const auto& group : groups_) group->gradients().FollowTrainability();
     Unshard();
@@ -162,7 +162,7 @@ void FsdpState::PostForward(TensorList& outputs) {
   if (const auto dtype = options_.mixed_precision.output_dtype) {
     CastFloats(outputs, *dtype);
   }
-  if (InRecomputation()) return;
+  if (InRecomputation() || --depth_ > 0) return;
   const std::shared_ptr<Run> run = std::exchange(run_, nullptr);
   bool backward_follows = false;
   for (const Tensor& output : outputs) {
@@ -237,6 +237,7 @@ void FsdpState::Reset() {
     group->gradients().Reset();
     group->Reshard();
   }
+  depth_ = 0;
   run_ = nullptr;
   open_runs_.clear();
   in_backward_ = false;

@@ -95,7 +95,8 @@ class FsdpState final : public nn::Attachment {
   int64_t BytesToGather() const;
   int64_t BytesGathering() const;
 
-  /// What happens around a forward; also for entry points other than Call.
+  /// What happens around a forward; also for entry points other than Call,
+  /// which may call forward within.
   void PreForward(TensorList& inputs);
   void PostForward(TensorList& outputs);
 
@@ -138,6 +139,7 @@ class FsdpState final : public nn::Attachment {
   std::optional<Modules> backward_prefetch_;
 
   bool in_backward_ = false;
+  int depth_ = 0;             ///< Of forwards of this module within each other.
   std::shared_ptr<Run> run_;  ///< Of the forward that is running.
   /// Runs whose backward has begun and whose inputs' gradients are due.
   std::vector<std::shared_ptr<Run>> open_runs_;

@@ -10,7 +10,6 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_join.h"
 #include "crosshatch/base/status_macros.h"
 #include "crosshatch/fsdp/fsdp_state.h"
 #include "crosshatch/fsdp/param_group.h"
@@ -67,15 +66,14 @@ const Use* UseOutside(const std::vector<Use>& uses,
   return nullptr;
 }
 
-// "tied with a, b" for a parameter of several uses.
-std::string TieNote(const std::vector<Use>& uses, const std::string& own) {
-  std::vector<std::string> others;
-  for (const Use& use : uses) {
-    if (use.name != own) others.push_back(use.name);
+// "tied with a, b" for a parameter of several uses, the first of which names
+// it.
+std::string TieNote(const std::vector<Use>& uses) {
+  std::string note;
+  for (size_t i = 1; i < uses.size(); ++i) {
+    absl::StrAppend(&note, i == 1 ? "tied with " : ", ", uses[i].name);
   }
-  return others.empty()
-             ? std::string()
-             : absl::StrCat("tied with ", absl::StrJoin(others, ", "));
+  return note;
 }
 
 // Parameters below `module` that have no group yet, each once, sorted out.
@@ -173,8 +171,7 @@ absl::Status FullyShard(nn::Module& module, const DeviceMesh& mesh,
     auto found = kinds.begin();
     while (found != kinds.end() && found->first != kind) ++found;
     if (found == kinds.end()) found = kinds.insert(found, {kind, {}});
-    found->second.push_back(
-        {parameter, TieNote(uses.at(parameter), parameter->name())});
+    found->second.push_back({parameter, TieNote(uses.at(parameter))});
   }
   std::vector<std::unique_ptr<ParamGroup>> groups;
   for (const auto& [kind, entries] : kinds) {

@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "crosshatch/fsdp/fully_shard.h"
 
-#include <algorithm>
-#include <cmath>
 #include <string>
 #include <vector>
 
@@ -11,6 +9,7 @@
 #include "crosshatch/comm/world.h"
 #include "crosshatch/dtensor/dtensor.h"
 #include "crosshatch/fsdp/testutil.h"
+#include "crosshatch/fsdp/training_testutil.h"
 #include "crosshatch/tensor/autograd.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -21,50 +20,11 @@ namespace {
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
-constexpr int64_t kRows = 5;  // Of the batch: no mesh here divides it.
 constexpr int64_t kDim = 5;
 constexpr int kSteps = 2;
 
-// The rows of the batch that rank `rank` of `size` takes.
-Tensor BatchOf(int rank, int size, int64_t salt) {
-  const Tensor batch = SmallIntegers({kRows, kDim}, salt);
-  const int64_t chunk = (kRows + size - 1) / size;
-  return Contiguous(Slice(batch, 0, std::min(kRows, rank * chunk),
-                          std::min(kRows, (rank + 1) * chunk)));
-}
-
-// w = w - gradient, cut to [-1, 1], on what this rank holds: small integers
-// stay small integers.
-void IntegerDescent(nn::Module& model) {
-  NoGrad no_grad;
-  for (nn::Parameter* p : model.Parameters()) {
-    if (!p->grad().defined()) continue;
-    const Tensor data = LocalTensor(p->data());
-    std::vector<float> values = data.ToVector<float>();
-    const std::vector<float> grads = LocalTensor(p->grad()).ToVector<float>();
-    for (size_t i = 0; i < values.size(); ++i) {
-      // Exact only below 2^24, where float32 holds every integer.
-      CH_CHECK_LT(std::abs(grads[i]), 16777216.0f);
-      values[i] = std::clamp(values[i] - grads[i], -1.0f, 1.0f);
-    }
-    CopyInPlace(data, FromValues<float>(data.sizes(), values));
-    p->set_grad(Tensor());
-  }
-}
-
 Tensor LossOf(TestModel& model, const Tensor& x) {
   return Sum(model.Forward(x));
-}
-
-using Weights = std::vector<std::vector<float>>;
-
-Weights FullWeights(nn::Module& model) {
-  NoGrad no_grad;
-  Weights weights;
-  for (nn::Parameter* p : model.Parameters()) {
-    weights.push_back(FullTensor(p->data()).ToVector<float>());
-  }
-  return weights;
 }
 
 // Trains unsharded on the whole batch.

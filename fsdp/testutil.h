@@ -52,11 +52,12 @@ class TestBlock final : public nn::Module {
   nn::Linear down_;
 };
 
-/// `blocks` blocks, then a Linear [out, dim].
+/// `blocks` blocks, all of them `repeats` times, then a Linear [out, dim].
 class TestModel final : public nn::Module {
  public:
-  TestModel(int blocks, int64_t dim, int64_t inner, int64_t out)
-      : head_(dim, out, {.bias = true}) {
+  TestModel(int blocks, int64_t dim, int64_t inner, int64_t out,
+            int repeats = 1)
+      : repeats_(repeats), head_(dim, out, {.bias = true}) {
     for (int i = 0; i < blocks; ++i) {
       blocks_.push_back(std::make_unique<TestBlock>(dim, inner));
       RegisterModule(absl::StrCat("blocks.", i), *blocks_.back());
@@ -79,11 +80,14 @@ class TestModel final : public nn::Module {
  protected:
   TensorList ForwardImpl(TensorSpan inputs) override {
     Tensor x = inputs[0];
-    for (auto& block : blocks_) x = block->Forward(x);
+    for (int i = 0; i < repeats_; ++i) {
+      for (auto& block : blocks_) x = block->Forward(x);
+    }
     return {head_.Forward(x)};
   }
 
  private:
+  const int repeats_;
   std::vector<std::unique_ptr<TestBlock>> blocks_;
   nn::Linear head_;
 };

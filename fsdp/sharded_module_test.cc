@@ -1,0 +1,740 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "crosshatch/fsdp/sharded_module.h"
+
+#include <cmath>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "crosshatch/base/status_macros.h"
+#include "crosshatch/comm/world.h"
+#include "crosshatch/dtensor/dtensor.h"
+#include "crosshatch/fsdp/fully_shard.h"
+#include "crosshatch/fsdp/testutil.h"
+#include "crosshatch/fsdp/training_testutil.h"
+#include "crosshatch/nn/embedding.h"
+#include "crosshatch/tensor/autograd.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+namespace crosshatch::fsdp {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+
+using Axes = std::vector<MeshAxis>;
+
+FullyShardOptions Summing() {
+  FullyShardOptions options;
+  options.gradient_divide_factor = 1;
+  return options;
+}
+
+// A model of two blocks, sharded, on one rank of a mesh.
+struct Job {
+  TestModel& model;
+  const DeviceMesh& mesh;
+  ShardedModule root;
+  LineSink& log;  // Rank 0's.
+
+  Tensor Loss(int64_t salt) const {
+    return Sum(
+        model.Forward(BatchOf(mesh.world().rank(), mesh.world().size(), salt)));
+  }
+};
+
+int RanksOf(const Axes& axes) {
+  int ranks = 1;
+  for (const MeshAxis& axis : axes) ranks *= axis.size;
+  return ranks;
+}
+
+// Runs `body` on every rank with the log of FSDP's events of rank 0.
+void OnRanks(
+    const Axes& axes,
+    const std::function<absl::Status(const DeviceMesh&, LineSink&)>& body,
+    uint64_t adversarial_seed = 0) {
+  LineSink sink(EventKind::kFsdp);
+  std::vector<EventSink*> sinks(static_cast<size_t>(RanksOf(axes)), nullptr);
+  sinks[0] = &sink;
+  const absl::Status status = RunLocal(
+      RanksOf(axes),
+      [&](World& world) -> absl::Status {
+        CH_ASSIGN_OR_RETURN(const DeviceMesh mesh, InitDeviceMesh(world, axes));
+        LineSink mine(EventKind::kFsdp);
+        CH_RETURN_IF_ERROR(body(mesh, world.rank() == 0 ? sink : mine));
+        return world.context().Synchronize();
+      },
+      {.adversarial_seed = adversarial_seed, .sinks = sinks});
+  EXPECT_TRUE(status.ok()) << status;
+}
+
+absl::Status ShardAll(TestModel& model, const DeviceMesh& mesh,
+                      const FullyShardOptions& options) {
+  for (auto& block : model.blocks()) {
+    CH_RETURN_IF_ERROR(FullyShard(*block, mesh, options));
+  }
+  return FullyShard(model, mesh, options);
+}
+
+// What `body` logs on rank 0 after one plain step.
+std::vector<std::string> LogOf(const Axes& axes,
+                               const FullyShardOptions& options,
+                               const std::function<absl::Status(Job&)>& body,
+                               int repeats = 1) {
+  std::vector<std::string> lines;
+  OnRanks(axes, [&](const DeviceMesh& mesh, LineSink& log) -> absl::Status {
+    TestModel model(2, 5, 7, 3, repeats);
+    model.FillWithIntegers();
+    CH_RETURN_IF_ERROR(ShardAll(model, mesh, options));
+    CH_ASSIGN_OR_RETURN(ShardedModule root, ShardedModule::Of(model));
+    Job job{model, mesh, root, log};
+    CH_RETURN_IF_ERROR(Backward(job.Loss(0)));
+    log.Take();
+    CH_RETURN_IF_ERROR(body(job));
+    if (mesh.world().rank() == 0) lines = log.Take();
+    return absl::OkStatus();
+  });
+  return lines;
+}
+
+absl::Status Step(Job& job) { return Backward(job.Loss(0)); }
+
+TEST(ShardedModuleTest, LogsAccumulationWithoutCommunication) {
+  EXPECT_THAT(
+      LogOf({{"fsdp", 2}}, {},
+            [](Job& job) {
+              job.root.SetRequiresGradientSync(false);
+              return Step(job);
+            }),
+      ElementsAre("unshard head", "unshard blocks.0", "wait head",
+                  "unshard blocks.1", "wait blocks.0", "reshard blocks.0",
+                  "wait blocks.1", "reshard blocks.1", "unshard blocks.1",
+                  "reshard head", "unshard blocks.0", "wait blocks.1",
+                  "reshard blocks.1", "wait blocks.0", "reshard blocks.0"));
+}
+
+TEST(ShardedModuleTest, LogsThatNothingIsGatheredTwice) {
+  EXPECT_THAT(LogOf({{"fsdp", 2}}, {},
+                    [](Job& job) {
+                      job.root.SetReshardAfterBackward(false);
+                      job.root.SetReshardAfterForward(false);
+                      CH_RETURN_IF_ERROR(Step(job));
+                      job.log.Take();
+                      job.root.SetReshardAfterBackward(true);
+                      return Step(job);
+                    }),
+              ElementsAre("reduce_scatter head", "reshard head",
+                          "reduce_scatter blocks.1", "reshard blocks.1",
+                          "reduce_scatter blocks.0", "reshard blocks.0"));
+}
+
+TEST(ShardedModuleTest, LogsReductionWithinReplicas) {
+  EXPECT_THAT(LogOf({{"replicate", 2}, {"fsdp", 2}}, {},
+                    [](Job& job) {
+                      job.root.SetReshardAfterForward(false);
+                      job.root.SetReshardAfterBackward(false);
+                      job.root.SetRequiresAllReduce(false);
+                      CH_RETURN_IF_ERROR(Step(job));
+                      job.log.Take();
+                      CH_RETURN_IF_ERROR(Step(job));
+                      job.root.SetRequiresAllReduce(true);
+                      return Step(job);
+                    }),
+              ElementsAre("reduce_scatter head", "reduce_scatter blocks.1",
+                          "reduce_scatter blocks.0", "reduce_scatter head",
+                          "all_reduce head", "reduce_scatter blocks.1",
+                          "all_reduce blocks.1", "reduce_scatter blocks.0",
+                          "all_reduce blocks.0"));
+}
+
+TEST(ShardedModuleTest, LogsFinalizationByHand) {
+  EXPECT_THAT(LogOf({{"fsdp", 2}}, {},
+                    [](Job& job) {
+                      job.root.SetManualBackwardFinalization(true);
+                      CH_RETURN_IF_ERROR(Step(job));
+                      job.log.Take();
+                      job.root.FinalizeBackward().Wait();
+                      return absl::OkStatus();
+                    }),
+              ElementsAre("reduce_scatter blocks.1", "reduce_scatter blocks.0",
+                          "reduce_scatter head"));
+}
+
+TEST(ShardedModuleTest, LogsTheSmallerMesh) {
+  FullyShardOptions options;
+  options.post_forward_mesh_size = 2;
+  EXPECT_THAT(
+      LogOf({{"fsdp", 4}}, options, Step),
+      ElementsAre(
+          "unshard head", "unshard blocks.0", "wait head", "unshard blocks.1",
+          "wait blocks.0", "reshard_post_forward blocks.0", "wait blocks.1",
+          "reshard_post_forward blocks.1", "reshard_post_forward head",
+          "unshard_within head", "unshard_within blocks.1", "wait head",
+          "reduce_scatter head", "reshard head", "unshard_within blocks.0",
+          "wait blocks.1", "reduce_scatter blocks.1", "reshard blocks.1",
+          "wait blocks.0", "reduce_scatter blocks.0", "reshard blocks.0"));
+}
+
+TEST(ShardedModuleTest, PrefetchesWhatItIsToldTo) {
+  EXPECT_THAT(
+      LogOf({{"fsdp", 2}}, {},
+            [](Job& job) -> absl::Status {
+              nn::Module* const first = job.model.blocks()[0].get();
+              nn::Module* const second = job.model.blocks()[1].get();
+              CH_RETURN_IF_ERROR(job.root.SetForwardPrefetch({first, second}));
+              CH_RETURN_IF_ERROR(job.root.SetBackwardPrefetch({}));
+              return Step(job);
+            }),
+      ElementsAre("unshard head", "unshard blocks.0", "unshard blocks.1",
+                  "wait head", "wait blocks.0", "reshard blocks.0",
+                  "wait blocks.1", "reshard blocks.1", "reduce_scatter head",
+                  "reshard head", "unshard blocks.1", "unshard blocks.0",
+                  "wait blocks.1", "reduce_scatter blocks.1",
+                  "reshard blocks.1", "wait blocks.0",
+                  "reduce_scatter blocks.0", "reshard blocks.0"));
+}
+
+TEST(ShardedModuleTest, PrefetchesNoMoreBytesThanAllowed) {
+  FullyShardOptions options;
+  options.forward_prefetch = options.backward_prefetch = 9;
+  const auto forward = [&](int64_t bytes) {
+    options.prefetch_bytes = bytes;
+    std::vector<std::string> lines = LogOf({{"fsdp", 2}}, options, Step);
+    lines.resize(4);
+    return lines;
+  };
+  // A block takes up.weight 35 -> 48, up.bias 7 -> 16, down.weight 35 -> 48 and
+  // down.bias 5 -> 16 elements of 4 bytes: 512.
+  EXPECT_THAT(forward(511), ElementsAre("unshard head", "wait head",
+                                        "unshard blocks.0", "wait blocks.0"));
+  EXPECT_THAT(forward(512), ElementsAre("unshard head", "unshard blocks.0",
+                                        "wait head", "unshard blocks.1"));
+  EXPECT_THAT(forward(1024), ElementsAre("unshard head", "unshard blocks.0",
+                                         "unshard blocks.1", "wait head"));
+}
+
+TEST(ShardedModuleTest, LogsModulesThatRunTwice) {
+  EXPECT_THAT(
+      LogOf({{"fsdp", 2}}, {}, Step, /*repeats=*/2),
+      ElementsAre("unshard head", "unshard blocks.0", "wait head",
+                  "unshard blocks.1", "wait blocks.0", "reshard blocks.0",
+                  "unshard blocks.0", "wait blocks.1", "reshard blocks.1",
+                  "unshard blocks.1", "wait blocks.0", "reshard blocks.0",
+                  "wait blocks.1", "reshard blocks.1",
+                  // Backward: gathered once, reduced after the last use.
+                  "unshard blocks.1", "reduce_scatter head", "reshard head",
+                  "unshard blocks.0", "wait blocks.1", "wait blocks.0",
+                  "reduce_scatter blocks.1", "reshard blocks.1",
+                  "reduce_scatter blocks.0", "reshard blocks.0"));
+}
+
+TEST(ShardedModuleTest, StartsAnewAfterReset) {
+  const std::vector<std::string> plain = LogOf({{"fsdp", 2}}, {}, Step);
+  EXPECT_EQ(
+      LogOf({{"fsdp", 2}}, {},
+            [](Job& job) {
+              // A forward that breaks off in the second block.
+              job.root.Run({BatchOf(0, 1, 0)}, [&](TensorSpan inputs) {
+                return TensorList{job.model.blocks()[0]->Forward(inputs[0])};
+              });
+              job.root.ResetIteration();
+              job.log.Take();
+              return Step(job);
+            }),
+      plain);
+}
+
+TEST(ShardedModuleTest, AnEmbeddingNeedsNoParametersInBackward) {
+  OnRanks({{"fsdp", 2}},
+          [](const DeviceMesh& mesh, LineSink& log) -> absl::Status {
+            nn::Embedding embedding(7, 3);
+            embedding.Parameters()[0]->set_data(SmallIntegers({7, 3}, 1));
+            CH_RETURN_IF_ERROR(FullyShard(embedding, mesh, Summing()));
+            CH_ASSIGN_OR_RETURN(auto sharded, ShardedModule::Of(embedding));
+            sharded.SetReshardAfterForward(true);
+            sharded.SetUnshardInBackward(false);
+            const Tensor tokens = FromValues<int32_t>({3}, {6, 1, 6});
+            CH_RETURN_IF_ERROR(Backward(Sum(embedding.Forward(tokens))));
+            if (mesh.world().rank() == 0) {
+              EXPECT_THAT(log.Take(),
+                          ElementsAre("unshard root", "wait root",
+                                      "reshard root", "reduce_scatter root"));
+            }
+            std::vector<float> expected(21, 0.0f);
+            for (size_t i = 0; i < 3; ++i) {
+              expected[1 * 3 + i] = 2;  // On both ranks.
+              expected[6 * 3 + i] = 4;
+            }
+            EXPECT_EQ(FullGradients(embedding)[0], expected);
+            return absl::OkStatus();
+          });
+}
+
+TEST(ShardedModuleTest, KeepsTheMemoryOfGatheredParameters) {
+  OnRanks(
+      {{"fsdp", 2}},
+      [](const DeviceMesh& mesh, LineSink&) -> absl::Status {
+        TestModel model(2, 5, 7, 3);
+        model.FillWithIntegers();
+        CH_RETURN_IF_ERROR(ShardAll(model, mesh, Summing()));
+        CH_ASSIGN_OR_RETURN(auto root, ShardedModule::Of(model));
+        const auto gathered_bytes = [] {
+          return RankContext::Current()
+              .allocator()
+              .stats()
+              .current[static_cast<size_t>(MemoryClass::kGatheredParameter)];
+        };
+        root.SetKeepUnsharded(true);
+        CH_RETURN_IF_ERROR(Backward(Sum(model.Forward(BatchOf(0, 1, 0)))));
+        EXPECT_EQ(gathered_bytes(), 2 * 512 + 128);
+        root.SetKeepUnsharded(false);
+        EXPECT_EQ(gathered_bytes(), 0);
+        return absl::OkStatus();
+      },
+      3);
+}
+
+// y = last(frozen(first(x))): a frozen layer between trained ones.
+class Adapter final : public nn::Module {
+ public:
+  Adapter() : first_(5, 5), frozen_(5, 5), last_(5, 5) {
+    RegisterModule("first", first_);
+    RegisterModule("frozen", frozen_);
+    RegisterModule("last", last_);
+    first_.weight()->set_data(SmallIntegers({5, 5}, 4));
+    frozen_.weight()->set_data(SmallIntegers({5, 5}, 5));
+    last_.weight()->set_data(SmallIntegers({5, 5}, 6));
+    frozen_.weight()->set_requires_grad(false);
+  }
+  const char* type_name() const override { return "Adapter"; }
+
+ protected:
+  TensorList ForwardImpl(TensorSpan inputs) override {
+    return {frozen_.Forward(last_.Forward(
+        frozen_.Forward(first_.Forward(frozen_.Forward(inputs[0])))))};
+  }
+
+ private:
+  nn::Linear first_, frozen_, last_;
+};
+
+// Two adapters, each run twice, one of them on its own output.
+class Adapters final : public nn::Module {
+ public:
+  Adapters() {
+    RegisterModule("a", a);
+    RegisterModule("b", b);
+    NamedParameters();
+  }
+  const char* type_name() const override { return "Adapters"; }
+  Adapter a, b;
+
+ protected:
+  TensorList ForwardImpl(TensorSpan inputs) override {
+    const Tensor x = a.Forward(inputs[0]);
+    return {Add(b.Forward(b.Forward(x)), a.Forward(x))};
+  }
+};
+
+TEST(ShardedModuleTest, FrozenParametersStayUntilTheirLastUse) {
+  Adapters dense;
+  CH_CHECK_OK(Backward(Sum(dense.Forward(BatchOf(0, 1, 5)))));
+  const Weights expected = FullGradients(dense);
+  OnRanks({{"fsdp", 2}},
+          [&](const DeviceMesh& mesh, LineSink& log) -> absl::Status {
+            Adapters model;
+            CH_RETURN_IF_ERROR(FullyShard(model.a, mesh, Summing()));
+            CH_RETURN_IF_ERROR(FullyShard(model.b, mesh, Summing()));
+            CH_RETURN_IF_ERROR(FullyShard(model, mesh, Summing()));
+            const Tensor loss =
+                Sum(model.Forward(BatchOf(mesh.world().rank(), 2, 5)));
+            log.Take();
+            CH_RETURN_IF_ERROR(Backward(loss));
+            EXPECT_EQ(FullGradients(model), expected);
+            EXPECT_THAT(DescribePlan(model),
+                        HasSubstr("a (f32, frozen): f32 shards, gathered as "
+                                  "f32, frozen, over 2 ranks; ZeRO-3\n"
+                                  "  a.frozen.weight [5, 5] dim 0: 0:3 3:5\n"));
+            return absl::OkStatus();
+          });
+}
+
+// A chain of Linears [5, 5], the first and the last of which are one.
+class Tied final : public nn::Module {
+ public:
+  Tied() : first_(5, 5), middle_(5, 5), last_(first_.weight()) {
+    RegisterModule("first", first_);
+    RegisterModule("middle", middle_);
+    RegisterModule("last", last_);
+    int64_t salt = 3;
+    for (nn::Parameter* p : Parameters()) {
+      p->set_data(SmallIntegers({5, 5}, ++salt));
+    }
+  }
+  const char* type_name() const override { return "Tied"; }
+  nn::Linear& first() { return first_; }
+  nn::Linear& middle() { return middle_; }
+  nn::Linear& last() { return last_; }
+
+ protected:
+  TensorList ForwardImpl(TensorSpan inputs) override {
+    return {last_.Forward(middle_.Forward(first_.Forward(inputs[0])))};
+  }
+
+ private:
+  nn::Linear first_, middle_, last_;
+};
+
+TEST(ShardedModuleTest, TiedParametersBelongToTheLowestCommonAncestor) {
+  Tied dense;
+  CH_CHECK_OK(Backward(Sum(dense.Forward(BatchOf(0, 1, 5)))));
+  const Weights expected = FullGradients(dense);
+  for (const Axes& axes :
+       std::vector<Axes>{{{"fsdp", 3}}, {{"replicate", 2}, {"fsdp", 2}}}) {
+    OnRanks(axes, [&](const DeviceMesh& mesh, LineSink&) -> absl::Status {
+      Tied model;
+      CH_RETURN_IF_ERROR(FullyShard(model.first(), mesh, Summing()));
+      CH_RETURN_IF_ERROR(FullyShard(model.middle(), mesh, Summing()));
+      CH_RETURN_IF_ERROR(FullyShard(model.last(), mesh, Summing()));
+      CH_RETURN_IF_ERROR(FullyShard(model, mesh, Summing()));
+      const World& world = mesh.world();
+      CH_RETURN_IF_ERROR(
+          Backward(Sum(model.Forward(BatchOf(world.rank(), world.size(), 5)))));
+      EXPECT_EQ(FullGradients(model), expected);
+      const std::string plan = DescribePlan(model);
+      EXPECT_THAT(plan, HasSubstr("first.weight [5, 5] dim 0: 0:"));
+      EXPECT_THAT(plan, HasSubstr(", tied with last.weight\n"));
+      EXPECT_THAT(plan, HasSubstr("  (first.weight: tied, in the group of the "
+                                  "lowest common ancestor)\n"));
+      return absl::OkStatus();
+    });
+  }
+}
+
+TEST(ShardedModuleTest, TiesMadeTooLateAreErrors) {
+  OnRanks({{"fsdp", 2}}, [](const DeviceMesh& mesh, LineSink&) -> absl::Status {
+    class Outer final : public nn::Module {
+     public:
+      explicit Outer(nn::Linear& a, nn::Linear& b) {
+        RegisterModule("a", a);
+        RegisterModule("b", b);
+      }
+      const char* type_name() const override { return "Outer"; }
+
+     protected:
+      TensorList ForwardImpl(TensorSpan) override { return {}; }
+    };
+    nn::Linear a(5, 5);
+    a.weight()->set_data(SmallIntegers({5, 5}, 1));
+    nn::Linear b(a.weight());
+    CH_RETURN_IF_ERROR(FullyShard(a, mesh));
+    Outer outer(a, b);
+    EXPECT_THAT(std::string(FullyShard(outer, mesh).message()),
+                HasSubstr("parameter weight is tied with b.weight, but was "
+                          "sharded with the group root before"));
+    return absl::OkStatus();
+  });
+}
+
+// Uses its second branch on odd ranks only.
+class Conditional final : public nn::Module {
+ public:
+  explicit Conditional(std::function<bool()> uses)
+      : a_(5, 5), b_(5, 5), uses_(std::move(uses)) {
+    RegisterModule("a", a_);
+    RegisterModule("b", b_);
+    int64_t salt = 3;
+    for (nn::Parameter* p : Parameters()) {
+      p->set_data(SmallIntegers({5, 5}, ++salt));
+    }
+  }
+  const char* type_name() const override { return "Conditional"; }
+  nn::Linear& a() { return a_; }
+  nn::Linear& b() { return b_; }
+
+ protected:
+  TensorList ForwardImpl(TensorSpan inputs) override {
+    const Tensor x = a_.Forward(inputs[0]);
+    const Tensor y = b_.Forward(x);
+    return {uses_() ? Add(x, y) : x};
+  }
+
+ private:
+  nn::Linear a_, b_;
+  const std::function<bool()> uses_;
+};
+
+TEST(ShardedModuleTest, RanksMayDifferInWhatTheyUse) {
+  bool uses = false;
+  Conditional dense([&uses] { return uses; });
+  for (const int part : {0, 1}) {
+    uses = part == 1;
+    CH_CHECK_OK(Backward(Sum(dense.Forward(BatchOf(part, 2, 5)))));
+  }
+  const Weights expected = FullGradients(dense);
+  OnRanks(
+      {{"fsdp", 2}}, [&](const DeviceMesh& mesh, LineSink&) -> absl::Status {
+        const int rank = mesh.world().rank();
+        Conditional model([rank] { return rank == 1; });
+        CH_RETURN_IF_ERROR(FullyShard(model.b(), mesh, Summing()));
+        CH_RETURN_IF_ERROR(FullyShard(model.a(), mesh, Summing()));
+        CH_RETURN_IF_ERROR(FullyShard(model, mesh, Summing()));
+        CH_ASSIGN_OR_RETURN(auto root, ShardedModule::Of(model));
+        root.SetReduceUnusedParams(true);
+        for (int i = 0; i < 2; ++i) {
+          CH_RETURN_IF_ERROR(Backward(Sum(model.Forward(BatchOf(rank, 2, 5)))));
+          if (i == 0) {
+            EXPECT_EQ(FullGradients(model), expected);
+          }
+        }
+        return absl::OkStatus();
+      });
+}
+
+TEST(ShardedModuleTest, IgnoredParametersStayAsTheyAre) {
+  OnRanks({{"fsdp", 2}}, [](const DeviceMesh& mesh, LineSink&) -> absl::Status {
+    TestModel model(1, 5, 7, 3);
+    model.FillWithIntegers();
+    FullyShardOptions options = Summing();
+    nn::Parameter* const ignored = model.Parameters()[1];
+    options.ignored_params = {ignored};
+    CH_RETURN_IF_ERROR(FullyShard(model, mesh, options));
+    EXPECT_FALSE(ignored->data().is_distributed());
+    EXPECT_THAT(DescribePlan(model),
+                HasSubstr("  (blocks.0.up.bias: ignored)\n"));
+    CH_RETURN_IF_ERROR(Backward(Sum(model.Forward(BatchOf(0, 1, 0)))));
+    EXPECT_FALSE(ignored->grad().is_distributed());
+    return absl::OkStatus();
+  });
+}
+
+// Gradients of some parameters are dropped, replaced, or not there yet.
+TEST(ShardedModuleTest, AddsToWhateverGradientsThereAre) {
+  TestModel dense(1, 5, 7, 3);
+  dense.FillWithIntegers();
+  const Tensor x = BatchOf(0, 1, 2);
+  const auto disturb = [](TestModel& model) {
+    std::vector<nn::Parameter*> p = model.Parameters();
+    NoGrad no_grad;
+    p[0]->set_grad(Tensor());
+    p[2]->set_grad(Mul(p[2]->grad(), 3.0));
+  };
+  for (int i = 0; i < 3; ++i) {
+    CH_CHECK_OK(Backward(Sum(dense.Forward(x))));
+    if (i < 2) disturb(dense);
+    // A backward that reaches the blocks only.
+    CH_CHECK_OK(Backward(Sum(dense.blocks()[0]->Forward(x))));
+  }
+  const Weights expected = FullGradients(dense);
+  for (const uint64_t seed : {0, 7}) {
+    OnRanks(
+        {{"fsdp", 2}},
+        [&](const DeviceMesh& mesh, LineSink&) -> absl::Status {
+          TestModel model(1, 5, 7, 3);
+          model.FillWithIntegers();
+          FullyShardOptions options;  // The mean: both ranks compute the same.
+          options.reshard_after_forward = false;
+          CH_RETURN_IF_ERROR(FullyShard(model, mesh, options));
+          CH_ASSIGN_OR_RETURN(auto root, ShardedModule::Of(model));
+          for (int i = 0; i < 3; ++i) {
+            CH_RETURN_IF_ERROR(Backward(Sum(model.Forward(x))));
+            if (i < 2) disturb(model);
+            const TensorList y = root.Run({x}, [&](TensorSpan inputs) {
+              return TensorList{model.blocks()[0]->Forward(inputs[0])};
+            });
+            CH_RETURN_IF_ERROR(Backward(Sum(y[0])));
+          }
+          EXPECT_EQ(FullGradients(model), expected);
+          return absl::OkStatus();
+        },
+        seed);
+  }
+}
+
+TEST(ShardedModuleTest, SeveralRootsAndOtherEntryPoints) {
+  const auto build = [](TestModel& model, int64_t salt) {
+    for (nn::Parameter* p : model.Parameters()) {
+      p->set_data(SmallIntegers(p->data().sizes(), ++salt));
+    }
+  };
+  TestModel dense_a(1, 5, 7, 5), dense_b(1, 5, 7, 3);
+  build(dense_a, 0);
+  build(dense_b, 9);
+  CH_CHECK_OK(
+      Backward(Sum(dense_b.Forward(dense_a.Forward(BatchOf(0, 1, 1))))));
+  for (const bool share : {false, true}) {
+    OnRanks(
+        {{"fsdp", 2}},
+        [&](const DeviceMesh& mesh, LineSink&) -> absl::Status {
+          TestModel a(1, 5, 7, 5), b(1, 5, 7, 3);
+          build(a, 0);
+          build(b, 9);
+          CH_RETURN_IF_ERROR(ShardAll(a, mesh, Summing()));
+          CH_RETURN_IF_ERROR(ShardAll(b, mesh, Summing()));
+          if (share) CH_RETURN_IF_ERROR(ShareCommContext({&a, &b}));
+          CH_ASSIGN_OR_RETURN(auto entry, ShardedModule::Of(b));
+          const Tensor x = a.Forward(BatchOf(mesh.world().rank(), 2, 1));
+          const TensorList y = entry.Run({x}, [&](TensorSpan inputs) {
+            return TensorList{b.Forward(inputs[0])};
+          });
+          CH_RETURN_IF_ERROR(Backward(Sum(y[0])));
+          EXPECT_EQ(FullGradients(a), FullGradients(dense_a));
+          EXPECT_EQ(FullGradients(b), FullGradients(dense_b));
+          return absl::OkStatus();
+        },
+        13);
+  }
+}
+
+// The gradient of a Linear [1, 1] without bias is its input.
+Tensor Column(float value) { return FromValues<float>({1, 1}, {value}); }
+
+TEST(ShardedModuleTest, AccumulatesInTheReduceDType) {
+  for (const DType reduce : {kFloat32, kBFloat16}) {
+    for (const int ranks : {1, 2}) {
+      OnRanks({{"fsdp", ranks}},
+              [&](const DeviceMesh& mesh, LineSink&) -> absl::Status {
+                nn::Linear linear(1, 1);
+                linear.weight()->set_data(Column(1));
+                FullyShardOptions options;
+                options.mixed_precision = {.param_dtype = kBFloat16,
+                                           .reduce_dtype = reduce,
+                                           .output_dtype = kFloat32};
+                CH_RETURN_IF_ERROR(FullyShard(linear, mesh, options));
+                CH_ASSIGN_OR_RETURN(auto sharded, ShardedModule::Of(linear));
+                for (const float x : {256.0f, 1.0f}) {
+                  sharded.SetRequiresGradientSync(x == 1.0f);
+                  const Tensor y = linear.Forward(Column(x));
+                  EXPECT_EQ(y.dtype(), kFloat32);
+                  EXPECT_EQ(linear.weight()->gathered().dtype(), kBFloat16);
+                  CH_RETURN_IF_ERROR(Backward(Sum(y)));
+                }
+                // bfloat16 has 8 bits: 256 + 1 is 256 there.
+                EXPECT_EQ(FullGradients(linear)[0][0],
+                          reduce == kFloat32 ? 257.0f : 256.0f);
+                EXPECT_EQ(linear.weight()->grad().dtype(), kFloat32);
+                return absl::OkStatus();
+              });
+    }
+  }
+}
+
+TEST(ShardedModuleTest, SumsInFloat16NeitherOverflowNorVanish) {
+  for (const bool force_sum : {false, true}) {
+    OnRanks({{"replicate", 2}, {"fsdp", 2}},
+            [&](const DeviceMesh& mesh, LineSink&) -> absl::Status {
+              nn::Linear linear(1, 1);
+              linear.weight()->set_data(Column(1));
+              FullyShardOptions options;
+              options.mixed_precision.reduce_dtype = kFloat16;
+              options.force_sum_reduction = force_sum;
+              CH_RETURN_IF_ERROR(FullyShard(linear, mesh, options));
+              for (const float x : {40000.0f, 0x1p-20f}) {
+                CH_RETURN_IF_ERROR(Backward(Sum(linear.Forward(Column(x)))));
+                const float mean = FullGradients(linear)[0][0];
+                // Four times 40000 is above 65504; a plain sum shows it.
+                if (force_sum && x > 1) {
+                  EXPECT_TRUE(std::isinf(mean));
+                } else {
+                  EXPECT_EQ(mean, x);
+                }
+                linear.weight()->set_grad(Tensor());
+              }
+              return absl::OkStatus();
+            });
+  }
+}
+
+TEST(ShardedModuleTest, ParametersChooseTheirDType) {
+  OnRanks({{"fsdp", 2}}, [](const DeviceMesh& mesh, LineSink&) -> absl::Status {
+    TestModel model(1, 5, 7, 3);
+    model.FillWithIntegers();
+    FullyShardOptions options;
+    options.mixed_precision.param_dtype = kBFloat16;
+    options.mixed_precision.param_dtype_override =
+        [](const nn::Parameter& p) -> std::optional<DType> {
+      if (p.data().ndim() == 1) return kFloat32;
+      return std::nullopt;
+    };
+    CH_RETURN_IF_ERROR(FullyShard(model, mesh, options));
+    for (nn::Parameter* p : model.Parameters()) {
+      EXPECT_EQ(p->gathered().dtype(),
+                p->data().ndim() == 1 ? kFloat32 : kBFloat16);
+    }
+    EXPECT_THAT(DescribePlan(model),
+                HasSubstr("(float32 as float32): float32 shards, "
+                          "gathered as float32,"));
+    return absl::OkStatus();
+  });
+}
+
+TEST(ShardedModuleTest, NamesWhatIsWrong) {
+  OnRanks({{"fsdp", 4}}, [](const DeviceMesh& mesh, LineSink&) -> absl::Status {
+    TestModel model(1, 5, 7, 3);
+    EXPECT_THAT(std::string(ShardedModule::Of(model).status().message()),
+                HasSubstr("the TestModel  is not sharded; call"));
+    const auto message = [&](const FullyShardOptions& options) {
+      return std::string(FullyShard(model, mesh, options).message());
+    };
+    FullyShardOptions options;
+    options.post_forward_mesh_size = 3;
+    EXPECT_THAT(message(options),
+                HasSubstr("post_forward_mesh_size 3 does not divide the 4 "
+                          "ranks of mesh(fsdp=4)"));
+    options.post_forward_mesh_size = 2;
+    options.reshard_after_forward = false;
+    EXPECT_THAT(message(options), HasSubstr("reshard_after_forward is"));
+    options = {};
+    options.reduce_buffers = 0;
+    EXPECT_THAT(message(options), HasSubstr("reduce_buffers 0 must be"));
+    CH_RETURN_IF_ERROR(FullyShard(model, mesh));
+    CH_ASSIGN_OR_RETURN(auto root, ShardedModule::Of(model));
+    EXPECT_THAT(
+        std::string(
+            root.SetForwardPrefetch({model.blocks()[0].get()}).message()),
+        HasSubstr("SetForwardPrefetch: the TestBlock blocks.0 is not"));
+
+    class Scalar final : public nn::Module {
+     public:
+      Scalar() {
+        RegisterParameter("scale", std::make_shared<nn::Parameter>(
+                                       Shape{}, kFloat32, nn::Initializer{}));
+      }
+      const char* type_name() const override { return "Scalar"; }
+
+     protected:
+      TensorList ForwardImpl(TensorSpan) override { return {}; }
+    } scalar;
+    EXPECT_THAT(std::string(FullyShard(scalar, mesh).message()),
+                HasSubstr("parameter scale is a scalar"));
+    return absl::OkStatus();
+  });
+}
+
+TEST(ShardedModuleDeathTest, NeverComputesWithOldValues) {
+  EXPECT_DEATH(OnRanks({{"fsdp", 1}},
+                       [](const DeviceMesh& mesh, LineSink&) -> absl::Status {
+                         TestModel model(1, 5, 7, 3);
+                         model.FillWithIntegers();
+                         CH_RETURN_IF_ERROR(FullyShard(model, mesh));
+                         CH_ASSIGN_OR_RETURN(auto root,
+                                             ShardedModule::Of(model));
+                         root.SetReshardAfterBackward(false);
+                         for (int i = 0; i < 2; ++i) {
+                           CH_RETURN_IF_ERROR(
+                               Backward(Sum(model.Forward(BatchOf(0, 1, i)))));
+                           IntegerDescent(model);
+                         }
+                         return absl::OkStatus();
+                       }),
+               "is gathered and its shards were changed since");
+}
+
+}  // namespace
+}  // namespace crosshatch::fsdp

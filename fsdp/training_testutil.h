@@ -1,0 +1,79 @@
+// SPDX-License-Identifier: Apache-2.0
+#ifndef CROSSHATCH_FSDP_TRAINING_TESTUTIL_H_
+#define CROSSHATCH_FSDP_TRAINING_TESTUTIL_H_
+
+/// \file
+/// Training in small integers, for tests that compare what a mesh learns with
+/// what one rank learns, bit for bit (testutil.h).
+
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
+#include <vector>
+
+#include "crosshatch/base/check.h"
+#include "crosshatch/dtensor/dtensor.h"
+#include "crosshatch/fsdp/testutil.h"
+#include "crosshatch/nn/module.h"
+#include "crosshatch/tensor/creation.h"
+#include "crosshatch/tensor/ops/ops.h"
+#include "crosshatch/tensor/rank_context.h"
+
+namespace crosshatch::fsdp {
+
+/// Rows of the batch: no mesh of the tests divides it.
+inline constexpr int64_t kBatchRows = 5;
+
+/// The rows [.., dim] of batch `salt` that rank `rank` of `size` takes.
+inline Tensor BatchOf(int rank, int size, int64_t salt, int64_t dim = 5) {
+  const Tensor batch = SmallIntegers({kBatchRows, dim}, salt);
+  const int64_t chunk = (kBatchRows + size - 1) / size;
+  return Contiguous(Slice(batch, 0, std::min(kBatchRows, rank * chunk),
+                          std::min(kBatchRows, (rank + 1) * chunk)));
+}
+
+/// w = w - gradient, cut to [-1, 1], on what this rank holds: small integers
+/// stay small integers. Drops the gradients.
+inline void IntegerDescent(nn::Module& model) {
+  NoGrad no_grad;
+  for (nn::Parameter* p : model.Parameters()) {
+    if (!p->grad().defined()) continue;
+    const Tensor data = LocalTensor(p->data());
+    std::vector<float> values = data.ToVector<float>();
+    const std::vector<float> grads = LocalTensor(p->grad()).ToVector<float>();
+    for (size_t i = 0; i < values.size(); ++i) {
+      // Exact only below 2^24, where float32 holds every integer.
+      CH_CHECK_LT(std::abs(grads[i]), 16777216.0f);
+      values[i] = std::clamp(values[i] - grads[i], -1.0f, 1.0f);
+    }
+    CopyInPlace(data, FromValues<float>(data.sizes(), values));
+    p->set_grad(Tensor());
+  }
+}
+
+using Weights = std::vector<std::vector<float>>;
+
+inline Weights FullWeights(nn::Module& model) {
+  NoGrad no_grad;
+  Weights weights;
+  for (nn::Parameter* p : model.Parameters()) {
+    weights.push_back(FullTensor(p->data()).ToVector<float>());
+  }
+  return weights;
+}
+
+/// The whole gradients; empty where there is none.
+inline Weights FullGradients(nn::Module& model) {
+  NoGrad no_grad;
+  Weights gradients;
+  for (nn::Parameter* p : model.Parameters()) {
+    gradients.push_back(p->grad().defined()
+                            ? FullTensor(p->grad()).ToVector<float>()
+                            : std::vector<float>());
+  }
+  return gradients;
+}
+
+}  // namespace crosshatch::fsdp
+
+#endif  // CROSSHATCH_FSDP_TRAINING_TESTUTIL_H_

@@ -1,0 +1,398 @@
+// SPDX-License-Identifier: Apache-2.0
+
+/// \file
+/// What a program may ask of FSDP, on every kind of mesh, beside one rank: the
+/// arithmetic is of small integers, so the weights are equal bit for bit.
+
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "crosshatch/base/check.h"
+#include "crosshatch/base/status_macros.h"
+#include "crosshatch/comm/world.h"
+#include "crosshatch/extensions/dtensor_extensions.h"
+#include "crosshatch/fsdp/fully_shard.h"
+#include "crosshatch/fsdp/sharded_module.h"
+#include "crosshatch/fsdp/testutil.h"
+#include "crosshatch/fsdp/training_testutil.h"
+#include "crosshatch/mesh/device_mesh.h"
+#include "crosshatch/tensor/autograd.h"
+#include "crosshatch/tp/parallelize_module.h"
+#include "gtest/gtest.h"
+
+namespace crosshatch::fsdp {
+namespace {
+
+using Axes = std::vector<MeshAxis>;
+
+const std::vector<Axes>& Meshes() {
+  static const auto* const meshes =
+      new std::vector<Axes>{{{"fsdp", 2}},
+                            {{"fsdp", 3}},
+                            {{"fsdp", 4}},
+                            {{"replicate", 2}, {"fsdp", 2}},
+                            {{"fsdp", 2}, {"tp", 2}},
+                            {{"replicate", 2}, {"fsdp", 2}, {"tp", 2}}};
+  return *meshes;
+}
+
+constexpr int kSteps = 2;
+constexpr int kMicro = 3;  // Backwards to a step.
+
+// A model on one rank of a mesh, or on no mesh at all.
+struct Job {
+  TestModel& model;
+  int part;  // Of the batch.
+  int parts;
+  ShardedModule* root;  // Null where nothing is sharded.
+
+  Tensor Loss(int64_t salt) const {
+    return Sum(model.Forward(BatchOf(part, parts, salt)));
+  }
+  Tensor LossOfMicro(int step, int micro) const {
+    return Loss(step * kMicro + micro);
+  }
+};
+
+// A step: kMicro backwards, their gradients added up.
+using Step = std::function<absl::Status(Job& job, int step)>;
+
+absl::Status PlainStep(Job& job, int step) {
+  for (int i = 0; i < kMicro; ++i) {
+    CH_RETURN_IF_ERROR(Backward(job.LossOfMicro(step, i)));
+  }
+  return absl::OkStatus();
+}
+
+// Calls `set(root, on)` with on = false before all backwards but the last.
+Step Except(void (*set)(ShardedModule&, bool)) {
+  return [set](Job& job, int step) -> absl::Status {
+    for (int i = 0; i < kMicro; ++i) {
+      set(*job.root, i + 1 == kMicro);
+      CH_RETURN_IF_ERROR(Backward(job.LossOfMicro(step, i)));
+    }
+    return absl::OkStatus();
+  };
+}
+
+struct Scenario {
+  std::string name;
+  Step step;
+  FullyShardOptions options = {};
+  int repeats = 1;
+  // Also on one rank: what the program itself does to the model.
+  std::function<void(TestModel&, int step)> before_step = {};
+};
+
+Weights Dense(const Scenario& scenario) {
+  TestModel model(2, 5, 7, 3, scenario.repeats);
+  model.FillWithIntegers();
+  Job job{model, 0, 1, nullptr};
+  for (int step = 0; step < kSteps; ++step) {
+    if (scenario.before_step) scenario.before_step(model, step);
+    CH_CHECK_OK(PlainStep(job, step));
+    IntegerDescent(model);
+  }
+  return FullWeights(model);
+}
+
+absl::Status Shard(TestModel& model, const DeviceMesh& mesh,
+                   FullyShardOptions options, Job& job) {
+  std::vector<std::string> data_axes;
+  for (const std::string& axis : mesh.axis_names()) {
+    if (axis != "tp") data_axes.push_back(axis);
+  }
+  CH_ASSIGN_OR_RETURN(const DeviceMesh data, mesh.Slice(data_axes));
+  if (data.ndim() < mesh.ndim()) {
+    CH_ASSIGN_OR_RETURN(const DeviceMesh tp, mesh.Slice("tp"));
+    CH_RETURN_IF_ERROR(tp::ParallelizeModule(
+        model, tp,
+        {{"blocks.*.up", tp::ColwiseParallel()},
+         {"blocks.*.down", tp::RowwiseParallel({.use_local_output = true})}}));
+    options.extension = DTensorExtensions::Create();
+  }
+  for (auto& block : model.blocks()) {
+    CH_RETURN_IF_ERROR(FullyShard(*block, data, options));
+  }
+  job.part = 0;
+  for (int i = 0; i < data.ndim(); ++i) {
+    job.part = job.part * data.size(i) + *data.index(i);
+  }
+  job.parts = data.size();
+  return FullyShard(model, data, options);
+}
+
+// Shards a model on `axes`, calls `body`, gives rank 0's view of the weights.
+Weights Sharded(const Axes& axes, const FullyShardOptions& options, int repeats,
+                const std::function<absl::Status(Job&)>& body,
+                uint64_t adversarial_seed = 0) {
+  int ranks = 1;
+  for (const MeshAxis& axis : axes) ranks *= axis.size;
+  Weights weights;
+  const absl::Status status = RunLocal(
+      ranks,
+      [&](World& world) -> absl::Status {
+        CH_ASSIGN_OR_RETURN(const DeviceMesh mesh, InitDeviceMesh(world, axes));
+        TestModel model(2, 5, 7, 3, repeats);
+        model.FillWithIntegers();
+        Job job{model, 0, 1, nullptr};
+        CH_RETURN_IF_ERROR(Shard(model, mesh, options, job));
+        CH_ASSIGN_OR_RETURN(ShardedModule root, ShardedModule::Of(model));
+        job.root = &root;
+        CH_RETURN_IF_ERROR(body(job));
+        Weights full = FullWeights(model);
+        if (world.rank() == 0) weights = std::move(full);
+        return world.context().Synchronize();
+      },
+      {.adversarial_seed = adversarial_seed});
+  EXPECT_TRUE(status.ok()) << status;
+  return weights;
+}
+
+void TrainsAsOneRank(const Scenario& scenario, const std::vector<Axes>& meshes,
+                     uint64_t adversarial_seed = 0) {
+  const Weights dense = Dense(scenario);
+  for (const Axes& axes : meshes) {
+    FullyShardOptions options = scenario.options;
+    if (!options.gradient_divide_factor) options.gradient_divide_factor = 1;
+    const auto train = [&](Job& job) -> absl::Status {
+      for (int step = 0; step < kSteps; ++step) {
+        if (scenario.before_step) scenario.before_step(job.model, step);
+        CH_RETURN_IF_ERROR(scenario.step(job, step));
+        IntegerDescent(job.model);
+      }
+      return absl::OkStatus();
+    };
+    EXPECT_EQ(Sharded(axes, options, scenario.repeats, train, adversarial_seed),
+              dense)
+        << scenario.name << " on " << MeshLayout::Create(axes)->ToString();
+  }
+}
+
+std::vector<Scenario> Accumulations() {
+  using M = ShardedModule;
+  return {
+      {"with communication", PlainStep},
+      {"without communication",
+       Except([](M& m, bool last) { m.SetRequiresGradientSync(last); })},
+      {"gathered between microbatches",
+       Except([](M& m, bool last) { m.SetReshardAfterBackward(last); })},
+      {"gathered, without communication", Except([](M& m, bool last) {
+         m.SetReshardAfterBackward(last);
+         m.SetRequiresGradientSync(last);
+       })},
+      {"within replicas",
+       Except([](M& m, bool last) { m.SetRequiresAllReduce(last); })},
+      {"waiting once",
+       Except([](M& m, bool last) { m.SetIsLastBackward(last); })},
+      {"first nothing, then within replicas, then all",
+       [](Job& job, int step) -> absl::Status {
+         for (int i = 0; i < kMicro; ++i) {
+           job.root->SetRequiresGradientSync(i > 0);
+           job.root->SetRequiresAllReduce(i > 1);
+           CH_RETURN_IF_ERROR(Backward(job.LossOfMicro(step, i)));
+         }
+         return absl::OkStatus();
+       }},
+      {"finalized by hand",
+       [](Job& job, int step) -> absl::Status {
+         job.root->SetManualBackwardFinalization(true);
+         CH_RETURN_IF_ERROR(PlainStep(job, step));
+         job.root->FinalizeBackward().Wait();
+         return absl::OkStatus();
+       }},
+      {"two forwards before their backwards",
+       [](Job& job, int step) -> absl::Status {
+         const Tensor first = job.LossOfMicro(step, 0);
+         const Tensor second = job.LossOfMicro(step, 1);
+         CH_RETURN_IF_ERROR(Backward(second));
+         CH_RETURN_IF_ERROR(Backward(first));
+         return Backward(job.LossOfMicro(step, 2));
+       }},
+  };
+}
+
+TEST(FsdpScenariosTest, AccumulatesGradientsInEveryWay) {
+  for (const Scenario& scenario : Accumulations()) {
+    TrainsAsOneRank(scenario, Meshes());
+  }
+}
+
+TEST(FsdpScenariosTest, AccumulatesOnAdversarialStreams) {
+  for (const Scenario& scenario : Accumulations()) {
+    for (uint64_t seed = 1; seed <= 3; ++seed) {
+      TrainsAsOneRank(scenario, {{{"replicate", 2}, {"fsdp", 2}}}, seed);
+    }
+  }
+}
+
+TEST(FsdpScenariosTest, ObeysEverySetting) {
+  std::vector<Scenario> scenarios;
+  const auto add = [&](std::string name,
+                       std::function<absl::Status(Job&)> set) -> Scenario& {
+    scenarios.push_back(
+        {std::move(name), [set](Job& job, int step) -> absl::Status {
+           CH_RETURN_IF_ERROR(set(job));
+           return PlainStep(job, step);
+         }});
+    return scenarios.back();
+  };
+  add("gathered by hand", [](Job& job) {
+    job.root->Unshard().Wait();
+    ShardedModule::Of(*job.model.blocks()[1])->Unshard();
+    return absl::OkStatus();
+  });
+  add("freed by hand", [](Job& job) {
+    job.root->Unshard();
+    job.root->Reshard();
+    return absl::OkStatus();
+  });
+  add("memory kept", [](Job& job) {
+    job.root->SetKeepUnsharded(true);
+    return absl::OkStatus();
+  });
+  add("freed after forward, also the root", [](Job& job) {
+    job.root->SetReshardAfterForward(true);
+    return absl::OkStatus();
+  });
+  add("prefetched in lists", [](Job& job) -> absl::Status {
+    auto& blocks = job.model.blocks();
+    CH_ASSIGN_OR_RETURN(auto last, ShardedModule::Of(*blocks[1]));
+    CH_RETURN_IF_ERROR(
+        job.root->SetForwardPrefetch({blocks[0].get(), blocks[1].get()}));
+    CH_RETURN_IF_ERROR(job.root->SetBackwardPrefetch({blocks[1].get()}));
+    CH_RETURN_IF_ERROR(last.SetForwardPrefetch({}));
+    return last.SetBackwardPrefetch({blocks[0].get()});
+  });
+  add("only sums", [](Job& job) {
+    job.root->SetForceSumReduction(true);
+    return absl::OkStatus();
+  });
+  add("divided as set later", [](Job& job) {
+    job.root->SetGradientDivideFactor(1);
+    return absl::OkStatus();
+  }).options.gradient_divide_factor = 7;
+  add("after the optimizer's event", [](Job& job) {
+    RankContext& context = RankContext::Current();
+    job.root->SetPostOptimizerEvent(context.compute_stream().Record());
+    return absl::OkStatus();
+  });
+  add("unused ones reduced", [](Job& job) {
+    job.root->SetReduceUnusedParams(true);
+    return absl::OkStatus();
+  });
+  const auto nothing = [](Job&) { return absl::OkStatus(); };
+  add("few bytes ahead", nothing).options.prefetch_bytes = 1;
+  add("three buffers", nothing).options.reduce_buffers = 3;
+  add("modules run three times", nothing).repeats = 3;
+  add("frozen at times", nothing).before_step = [](TestModel& model, int step) {
+    for (nn::Parameter* p : model.blocks()[0]->Parameters()) {
+      p->set_requires_grad(step % 2 == 1);
+    }
+  };
+  for (const Scenario& scenario : scenarios) {
+    TrainsAsOneRank(scenario, Meshes());
+    TrainsAsOneRank(scenario, {{{"replicate", 2}, {"fsdp", 2}}}, 11);
+  }
+}
+
+TEST(FsdpScenariosTest, ReshardsToASmallerMeshAfterForward) {
+  for (const int size : {1, 2, 4}) {
+    for (const int dim : {0, -1}) {
+      Scenario scenario{absl::StrCat("of ", size), PlainStep};
+      scenario.repeats = 2;
+      scenario.options.post_forward_mesh_size = size;
+      scenario.options.shard_dim = [dim](const nn::Parameter&) { return dim; };
+      TrainsAsOneRank(scenario, {{{"fsdp", 4}},
+                                 {{"replicate", 2}, {"fsdp", 4}},
+                                 {{"fsdp", 4}, {"tp", 2}}});
+      TrainsAsOneRank(scenario, {{{"fsdp", 4}}}, 5);
+    }
+  }
+}
+
+// All that one iteration calls, one by one.
+std::vector<std::function<absl::Status(Job&, Tensor& loss)>> PublicCalls() {
+  const auto call = [](auto f) {
+    return [f](Job& job, Tensor& loss) -> absl::Status {
+      f(job, loss);
+      return absl::OkStatus();
+    };
+  };
+  return {
+      call([](Job& job, Tensor&) { job.root->Unshard(); }),
+      call([](Job& job, Tensor& loss) { loss = job.Loss(91); }),
+      [](Job&, Tensor& loss) { return Backward(std::exchange(loss, {})); },
+      call([](Job& job, Tensor&) { job.root->SetRequiresGradientSync(false); }),
+      call([](Job& job, Tensor& loss) { loss = job.Loss(92); }),
+      [](Job&, Tensor& loss) { return Backward(std::exchange(loss, {})); },
+      call([](Job& job, Tensor&) { job.root->SetRequiresGradientSync(true); }),
+      call([](Job& job, Tensor&) { job.root->SetRequiresAllReduce(false); }),
+      call([](Job& job, Tensor&) { job.root->SetReshardAfterBackward(false); }),
+      call([](Job& job, Tensor&) { job.root->SetIsLastBackward(false); }),
+      call([](Job& job, Tensor& loss) { loss = job.Loss(93); }),
+      [](Job&, Tensor& loss) { return Backward(std::exchange(loss, {})); },
+      call([](Job& job, Tensor& loss) {
+        // A part of the model alone.
+        loss = Sum(
+            job.model.blocks()[0]->Forward(BatchOf(job.part, job.parts, 94)));
+      }),
+      call([](Job& job, Tensor&) {
+        job.root->SetManualBackwardFinalization(true);
+      }),
+      [](Job&, Tensor& loss) { return Backward(std::exchange(loss, {})); },
+      call([](Job& job, Tensor& loss) { loss = job.Loss(95); }),
+      [](Job&, Tensor& loss) { return Backward(std::exchange(loss, {})); },
+      call([](Job& job, Tensor&) { job.root->FinalizeBackward(); }),
+  };
+}
+
+TEST(FsdpScenariosTest, LeavesAnIterationBetweenAnyTwoCalls) {
+  const Scenario scenario{"left", PlainStep};
+  const Weights dense = Dense(scenario);
+  const size_t calls = PublicCalls().size();
+  for (const Axes& axes : std::vector<Axes>{
+           {{"fsdp", 3}}, {{"replicate", 2}, {"fsdp", 2}, {"tp", 2}}}) {
+    for (size_t stop = 0; stop <= calls; ++stop) {
+      FullyShardOptions options;
+      options.gradient_divide_factor = 1;
+      if (stop % 2 == 1) options.reshard_after_forward = false;
+      const auto leave_and_train = [&](Job& job) -> absl::Status {
+        Allocator& allocator = RankContext::Current().allocator();
+        const MemoryStats before = allocator.stats();
+        Tensor loss;
+        const auto all = PublicCalls();
+        for (size_t i = 0; i < stop; ++i) {
+          CH_RETURN_IF_ERROR(all[i](job, loss));
+        }
+        loss = Tensor();
+        job.root->ResetIteration();
+        job.root->SetRequiresGradientSync(true);
+        job.root->SetRequiresAllReduce(true);
+        job.root->SetReshardAfterBackward(true);
+        job.root->SetIsLastBackward(true);
+        job.root->SetManualBackwardFinalization(false);
+        for (nn::Parameter* p : job.model.Parameters()) p->set_grad(Tensor());
+        EXPECT_EQ(allocator.stats().current, before.current)
+            << "left after " << stop;
+        for (int step = 0; step < kSteps; ++step) {
+          CH_RETURN_IF_ERROR(PlainStep(job, step));
+          IntegerDescent(job.model);
+        }
+        EXPECT_EQ(allocator.stats().current, before.current)
+            << "trained after " << stop;
+        return absl::OkStatus();
+      };
+      EXPECT_EQ(Sharded(axes, options, 1, leave_and_train), dense)
+          << "left after " << stop << " calls on "
+          << MeshLayout::Create(axes)->ToString();
+    }
+  }
+}
+
+}  // namespace
+}  // namespace crosshatch::fsdp
