@@ -668,8 +668,7 @@ TEST(ShardedModuleTest, ParametersChooseTheirDType) {
                 p->data().ndim() == 1 ? kFloat32 : kBFloat16);
     }
     EXPECT_THAT(DescribePlan(model),
-                HasSubstr("(float32 as float32): float32 shards, "
-                          "gathered as float32,"));
+                HasSubstr("root (f32 as f32): f32 shards, gathered as f32,"));
     return absl::OkStatus();
   });
 }
