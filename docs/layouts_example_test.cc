@@ -11,6 +11,7 @@
 #include "crosshatch/comm/world.h"
 #include "crosshatch/dtensor/dtensor.h"
 #include "crosshatch/dtensor/layout.h"
+#include "crosshatch/dtensor/local_map.h"
 #include "crosshatch/mesh/device_mesh.h"
 #include "crosshatch/tensor/autograd.h"
 #include "crosshatch/tensor/creation.h"
@@ -95,6 +96,39 @@ TEST(LayoutsExampleTest, Borders) {
       }
     }
   }
+}
+
+TEST(LayoutsExampleTest, LocalMap) {
+  const absl::Status status = RunLocal(2, [](World& world) {
+    CH_ASSIGN_OR_RETURN(DeviceMesh mesh, InitDeviceMesh(world, {{"dp", 2}}));
+    const Layout replicated = Layout::Replicated(mesh.layout(), 2);
+    const Layout rows = replicated.WithShard(0, 0);
+    const Layout sums = replicated.WithPartial(0, ReduceOp::kSum);
+    Tensor x = DistributeTensor(Integers({5, 6}, 0), mesh, rows);
+    Tensor w = DistributeTensor(Integers({6, 3}, 1), mesh, replicated);
+    w.set_requires_grad(true);
+    // [local_map]
+    // Each rank has its own rows of x and all of w, so it adds a summand to the
+    // gradient of w.
+    CH_ASSIGN_OR_RETURN(
+        TensorList y,
+        LocalMap(
+            [](TensorSpan in) -> TensorList { return {MatMul(in[0], in[1])}; },
+            {x, w}, mesh,
+            {.inputs = {{rows, /*grad_layout=*/rows},
+                        {replicated, /*grad_layout=*/sums}},
+             .outputs = {{rows, /*sizes=*/{5, 3}, /*grad_layout=*/rows}}}));
+    // [/local_map]
+    CH_RETURN_IF_ERROR(Backward(Sum(y[0])));
+    EXPECT_EQ(
+        FullTensor(y[0]).ToVector<float>(),
+        MatMul(Integers({5, 6}, 0), Integers({6, 3}, 1)).ToVector<float>());
+    EXPECT_EQ(LocalTensor(w.grad()).ToVector<float>(),
+              MatMul(Integers({5, 6}, 0), Ones({5, 3}), true, false)
+                  .ToVector<float>());
+    return absl::OkStatus();
+  });
+  EXPECT_TRUE(status.ok()) << status;
 }
 
 }  // namespace

@@ -13,6 +13,7 @@ const OpRuleTable& BuiltinOpRules() {
     AddMatMulRules(*made);
     AddLayerRules(*made);
     AddCrossEntropyRules(*made);
+    AddIndexRules(*made);
     return made;
   }();
   return table;

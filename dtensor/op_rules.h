@@ -26,6 +26,8 @@ void AddMatMulRules(OpRuleTable& table);
 /// Normalizations, rotary embedding, attention, table look-up.
 void AddLayerRules(OpRuleTable& table);
 void AddCrossEntropyRules(OpRuleTable& table);
+/// Gather, scatter and their like; dropout, which goes by index too.
+void AddIndexRules(OpRuleTable& table);
 /// @}
 
 }  // namespace crosshatch

@@ -1,0 +1,41 @@
+// SPDX-License-Identifier: Apache-2.0
+#ifndef CROSSHATCH_TENSOR_KERNELS_CPU_INDICES_H_
+#define CROSSHATCH_TENSOR_KERNELS_CPU_INDICES_H_
+
+/// \file
+/// Reading indices of the dtypes there are.
+
+#include <cstdint>
+
+#include "crosshatch/base/check.h"
+#include "crosshatch/tensor/kernels/index_kernel_table.h"
+
+namespace crosshatch::internal {
+
+/// Calls f(T()) with the C++ type of the indices.
+template <typename F>
+void DispatchIndices(const IndexedDim& at, DType dtype, F&& f) {
+  switch (dtype) {
+    case DType::kInt32:
+      return f(int32_t{});
+    case DType::kUInt16:
+      return f(uint16_t{});
+    default:
+      CH_CHECK(dtype == DType::kInt64)
+          << at.op << " kernel: indices of " << Name(dtype);
+      return f(int64_t{});
+  }
+}
+
+/// The place of `index` in what is at hand: outside of [0, at.count) where it
+/// is not there. Checks that the index names something.
+inline int64_t PlaceOf(const IndexedDim& at, int64_t index) {
+  CH_CHECK(index >= 0 && index < at.bound)
+      << at.op << ": index " << index << " is out of range: dim " << at.dim
+      << " has " << at.bound << " elements";
+  return index - at.first;
+}
+
+}  // namespace crosshatch::internal
+
+#endif  // CROSSHATCH_TENSOR_KERNELS_CPU_INDICES_H_

@@ -1,0 +1,79 @@
+// SPDX-License-Identifier: Apache-2.0
+#ifndef CROSSHATCH_TENSOR_KERNELS_INDEX_KERNEL_TABLE_H_
+#define CROSSHATCH_TENSOR_KERNELS_INDEX_KERNEL_TABLE_H_
+
+/// \file
+/// Kernels that go by index: what a tensor of indices names, and what the index
+/// of an element decides. A table beside kernel_table.h, whose common rules
+/// hold here too.
+
+#include <cstdint>
+
+#include "crosshatch/tensor/kernels/kernel_table.h"
+
+namespace crosshatch {
+
+/// What the indices of GatherArgs and ScatterArgs name: a dim, of which the
+/// tensor at hand has the elements [first, first + count).
+struct IndexedDim {
+  /// In messages.
+  const char* op = nullptr;
+  int dim = 0;
+  int64_t first = 0;
+  int64_t count = 0;
+  /// Every index is in [0, bound), checked.
+  int64_t bound = 0;
+};
+
+/// out[i.., j, k..] = src[i.., index[i.., j, k..] - first, k..], zero bytes
+/// where the index is outside of [first, first + count).
+struct GatherArgs {
+  /// Of index and out; src has the same sizes but for `count` in the dim.
+  KernelShape shape;
+  IndexedDim at;
+  KernelInput index;  ///< i32, i64 or u16.
+  KernelInput src;
+  KernelOutput out;  ///< Of src's dtype: any.
+};
+
+/// out[i.., index[i.., j, k..] - first, k..] (=, +=) src[i.., j, k..], j
+/// ascending: where an index comes twice the last is written, and sums are in
+/// order. Indices outside of [first, first + count) write nothing.
+struct ScatterArgs {
+  /// Of index and src; out has the same sizes but for `count` in the dim.
+  KernelShape shape;
+  IndexedDim at;
+  KernelInput index;  ///< i32, i64 or u16.
+  KernelInput src;
+  /// Of src's dtype, any. kAccumulate: f32, f64, i32 or i64, and f32 takes
+  /// 16-bit floats.
+  KernelOutput out;
+  WriteMode mode = WriteMode::kOverwrite;
+};
+
+/// out = x / (1 - p) where the element's uniform random number u, the one that
+/// RandomKind::kUniform makes of (key, stream) and the element's index in the
+/// global tensor, is at least p; else 0. p is rounded up to a multiple of
+/// 2^-24.
+struct DropoutArgs {
+  KernelShape shape;
+  KernelInput x;        ///< Floating point.
+  void* out = nullptr;  ///< Contiguous, of x's dtype.
+  double p = 0;
+  uint64_t key = 0;
+  uint64_t stream = 0;
+  /// Where x starts in the global tensor.
+  int64_t offsets[kMaxKernelDims] = {};
+  int64_t global_sizes[kMaxKernelDims] = {};
+};
+
+/// What a device can do.
+struct IndexKernels {
+  void (*gather)(const GatherArgs&, KernelContext&);
+  void (*scatter)(const ScatterArgs&, KernelContext&);
+  void (*dropout)(const DropoutArgs&, KernelContext&);
+};
+
+}  // namespace crosshatch
+
+#endif  // CROSSHATCH_TENSOR_KERNELS_INDEX_KERNEL_TABLE_H_

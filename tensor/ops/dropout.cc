@@ -1,0 +1,61 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "crosshatch/tensor/ops/dropout.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "crosshatch/base/check.h"
+#include "crosshatch/tensor/creation.h"
+#include "crosshatch/tensor/kernels/index_kernels.h"
+#include "crosshatch/tensor/ops/launch.h"
+#include "crosshatch/tensor/ops/saving_node.h"
+
+namespace crosshatch {
+
+TensorList DropoutOp::Forward(TensorSpan inputs) const {
+  const Shape origin(static_cast<size_t>(inputs[0].ndim()), 0);
+  return {ForwardPart(inputs[0], origin, inputs[0].sizes())};
+}
+
+Tensor DropoutOp::ForwardPart(const Tensor& x, ShapeView offsets,
+                              ShapeView global_sizes) const {
+  internal::CheckFloating(kInfo.name, x);
+  CH_CHECK(x.sizes().size() == offsets.size() &&
+           x.sizes().size() == global_sizes.size())
+      << kInfo.name << " of " << x.Describe() << " as a part of "
+      << ToString(global_sizes);
+  Tensor out = Empty(x.sizes(), x.dtype());
+  DropoutArgs args;
+  args.shape = internal::ToKernelShape(x.sizes(), kInfo.name);
+  args.x = internal::Input(x);
+  args.out = out.raw_data();
+  args.p = p;
+  args.key = key;
+  args.stream = step;
+  std::copy(offsets.begin(), offsets.end(), args.offsets);
+  std::copy(global_sizes.begin(), global_sizes.end(), args.global_sizes);
+  RankContext& context = RankContext::Current();
+  if (!context.device().is_meta()) {
+    const auto run = IndexKernelsOf(context.device()).dropout;
+    context.current_stream().Launch(
+        [args, run](KernelContext& on) { run(args, on); });
+  }
+  return out;
+}
+
+std::shared_ptr<Node> DropoutOp::Differentiate(TensorSpan /*inputs*/,
+                                               TensorSpan /*outputs*/) const {
+  return internal::MakeNode<0>(
+      kInfo, [p = p, key = key, step = step](const auto&, TensorSpan grads,
+                                             GradientSlots& slots) {
+        slots.Put(0, Dropout(grads[0], p, key, step));
+      });
+}
+
+Tensor Dropout(const Tensor& x, double p, uint64_t key, uint64_t step) {
+  CH_CHECK(p >= 0 && p <= 1)
+      << "dropout of " << x.Describe() << " with p = " << p;
+  return Apply1(DropoutOp(p, key, step), {&x, 1});
+}
+
+}  // namespace crosshatch

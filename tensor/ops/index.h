@@ -1,0 +1,130 @@
+// SPDX-License-Identifier: Apache-2.0
+#ifndef CROSSHATCH_TENSOR_OPS_INDEX_H_
+#define CROSSHATCH_TENSOR_OPS_INDEX_H_
+
+/// \file
+/// Taking and writing elements that indices name along one dim. Indices are
+/// i32, i64 or u16 and name elements from 0 on; one out of range is a check of
+/// the kernel, which names the op, the index and the bound.
+
+#include <cstdint>
+
+#include "crosshatch/tensor/op.h"
+#include "crosshatch/tensor/tensor.h"
+
+namespace crosshatch {
+
+/// The dim that indices name, of `bound` elements. The tensor at hand may be
+/// those of them from `first` on, as a shard is.
+struct IndexedBy {
+  int dim = 0;
+  int64_t bound = 0;
+  int64_t first = 0;
+};
+
+/// (a, index) -> out[.., j, ..] = a[.., index[.., j, ..], ..], of index's
+/// sizes; zeros for elements that are not at hand. Sizes of a and index are
+/// equal but for the dim.
+class GatherOp final : public Op {
+ public:
+  static constexpr OpInfo kInfo = {"gather"};
+  /// \param selects messages speak of index_select
+  explicit GatherOp(const IndexedBy& by, bool selects = false)
+      : by(by), selects(selects) {}
+  const OpInfo& info() const override { return kInfo; }
+  TensorList Forward(TensorSpan inputs) const override;
+  std::shared_ptr<Node> Differentiate(TensorSpan inputs,
+                                      TensorSpan outputs) const override;
+  void AppendKey(OpKey& key) const override;
+
+  const IndexedBy by;
+  const bool selects;
+};
+
+/// (index, src) -> the gradient of GatherOp: zeros of `count` elements in the
+/// dim, to which src is added. Sizes of index and src are equal. 16-bit floats
+/// are summed in f32.
+class GatherGradOp final : public Op {
+ public:
+  static constexpr OpInfo kInfo = {"gather_grad"};
+  GatherGradOp(const IndexedBy& by, int64_t count) : by(by), count(count) {}
+  const OpInfo& info() const override { return kInfo; }
+  TensorList Forward(TensorSpan inputs) const override;
+  std::shared_ptr<Node> Differentiate(TensorSpan inputs,
+                                      TensorSpan outputs) const override;
+  void AppendKey(OpKey& key) const override;
+
+  const IndexedBy by;
+  const int64_t count;
+};
+
+/// (base, index, src) -> base with src added where the indices say.
+class ScatterAddOp final : public Op {
+ public:
+  static constexpr OpInfo kInfo = {"scatter_add"};
+  explicit ScatterAddOp(const IndexedBy& by) : by(by) {}
+  const OpInfo& info() const override { return kInfo; }
+  TensorList Forward(TensorSpan inputs) const override;
+  std::shared_ptr<Node> Differentiate(TensorSpan inputs,
+                                      TensorSpan outputs) const override;
+  void AppendKey(OpKey& key) const override;
+
+  const IndexedBy by;
+};
+
+/// (base, index, src) -> base with src written where the indices say, or
+/// `value` where there is no src.
+class ScatterOp final : public Op {
+ public:
+  static constexpr OpInfo kInfo = {"scatter"};
+  explicit ScatterOp(const IndexedBy& by, double value = 0)
+      : by(by), value(value) {}
+  const OpInfo& info() const override { return kInfo; }
+  TensorList Forward(TensorSpan inputs) const override;
+  std::shared_ptr<Node> Differentiate(TensorSpan inputs,
+                                      TensorSpan outputs) const override;
+  void AppendKey(OpKey& key) const override;
+
+  const IndexedBy by;
+  const double value;
+};
+
+/// (index, grad) -> the gradient of ScatterOp's src: that of what was written
+/// last, zeros for what was written over or is not at hand.
+class ScatterGradOp final : public Op {
+ public:
+  static constexpr OpInfo kInfo = {"scatter_grad"};
+  explicit ScatterGradOp(const IndexedBy& by) : by(by) {}
+  const OpInfo& info() const override { return kInfo; }
+  TensorList Forward(TensorSpan inputs) const override;
+  std::shared_ptr<Node> Differentiate(TensorSpan inputs,
+                                      TensorSpan outputs) const override;
+  void AppendKey(OpKey& key) const override;
+
+  const IndexedBy by;
+};
+
+/// out[i, j, k] = a[i, index[i, j, k], k] for dim 1, and so on: the result has
+/// index's sizes, which are a's but for `dim`.
+Tensor Gather(const Tensor& a, int64_t dim, const Tensor& index);
+
+/// a[.., index, ..] for an index of one dim: `dim` gets its size. No copy of
+/// the index is made.
+Tensor IndexSelect(const Tensor& a, int64_t dim, const Tensor& index);
+
+/// base, with src[i, j, k] added at [i, index[i, j, k], k] for dim 1, and so
+/// on. Sizes of index and src are equal, and base's but for `dim`. Sums are in
+/// the order of j. Floating point, i32 and i64.
+Tensor ScatterAdd(const Tensor& base, int64_t dim, const Tensor& index,
+                  const Tensor& src);
+
+/// As ScatterAdd, but src takes the place of what was there. Where an index
+/// comes twice the last is written, and has the gradient.
+Tensor Scatter(const Tensor& base, int64_t dim, const Tensor& index,
+               const Tensor& src);
+Tensor Scatter(const Tensor& base, int64_t dim, const Tensor& index,
+               double value);
+
+}  // namespace crosshatch
+
+#endif  // CROSSHATCH_TENSOR_OPS_INDEX_H_
