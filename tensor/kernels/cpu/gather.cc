@@ -16,32 +16,37 @@ constexpr int64_t kPiece = 1024;
 // Operands of the loop.
 enum { kIndex, kSource, kOut };
 
-/// `count` elements of a row of the loop: to[i] = src[place of index[i]].
+/// `count` elements of a row of the loop: to[i] = the source's element at
+/// `src` + i and the place that index[i] names. Nothing is read, nor pointed
+/// to, of a source that has nothing of the dim.
 template <typename T, typename I>
 void GatherRun(const GatherArgs& args, const StridedLoop& loop, const I* index,
-               const T* src, T* to, int64_t count) {
+               int64_t src, T* to, int64_t count) {
   const int64_t index_stride = loop.inner_stride(kIndex);
   const int64_t src_stride = loop.inner_stride(kSource);
   const int64_t to_stride = loop.inner_stride(kOut);
   const int64_t along = args.src.strides[args.at.dim];
+  const T* const data = static_cast<const T*>(args.src.data);
   if (index_stride == 0) {
     // One index for the run.
     const int64_t place = PlaceOf(args.at, *index);
-    const bool here = place >= 0 && place < args.at.count;
-    if (here) src += place * along;
-    if (here && src_stride == 1 && to_stride == 1) {
-      std::memcpy(to, src, static_cast<size_t>(count) * sizeof(T));
+    if (place < 0 || place >= args.at.count) {
+      for (int64_t i = 0; i < count; ++i) to[i * to_stride] = T{};
       return;
     }
-    for (int64_t i = 0; i < count; ++i) {
-      to[i * to_stride] = here ? src[i * src_stride] : T{};
+    const T* const from = data + src + place * along;
+    if (src_stride == 1 && to_stride == 1) {
+      std::memcpy(to, from, static_cast<size_t>(count) * sizeof(T));
+      return;
     }
+    for (int64_t i = 0; i < count; ++i)
+      to[i * to_stride] = from[i * src_stride];
     return;
   }
   for (int64_t i = 0; i < count; ++i) {
     const int64_t place = PlaceOf(args.at, index[i * index_stride]);
     to[i * to_stride] = place >= 0 && place < args.at.count
-                            ? src[i * src_stride + place * along]
+                            ? data[src + i * src_stride + place * along]
                             : T{};
   }
 }
@@ -67,7 +72,7 @@ void GatherAs(const GatherArgs& args, KernelContext& context) {
           };
           GatherRun(args, loop,
                     static_cast<const I*>(args.index.data) + first(kIndex),
-                    static_cast<const T*>(args.src.data) + first(kSource),
+                    first(kSource),
                     static_cast<T*>(args.out.data) + first(kOut),
                     std::min(kPiece, loop.inner() - start));
         }

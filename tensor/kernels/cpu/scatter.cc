@@ -54,12 +54,14 @@ void ScatterAs(const ScatterArgs& args, KernelContext& context) {
     };
     const auto* index = static_cast<const I*>(args.index.data) + first(kIndex);
     const auto* src = static_cast<const From*>(args.src.data) + first(kSource);
-    auto* out = static_cast<To*>(args.out.data) + first(kOut);
+    // Not a pointer: of nothing of the dim there is none.
+    auto* const out = static_cast<To*>(args.out.data);
+    const int64_t out_first = first(kOut);
     const auto put = [&](int64_t i, int64_t j) {
       const int64_t place = PlaceOf(
           args.at, index[i * loop.inner_stride(kIndex) + j * index_along]);
       if (place < 0 || place >= args.at.count) return;
-      Put(out[i * loop.inner_stride(kOut) + place * out_along],
+      Put(out[out_first + i * loop.inner_stride(kOut) + place * out_along],
           src[i * loop.inner_stride(kSource) + j * src_along], args.mode);
     };
     // The way that steps less far inside; order along the dim is kept either
