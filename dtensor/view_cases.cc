@@ -11,55 +11,52 @@ using T = TensorSpan;
 
 }  // namespace
 
-std::vector<RuleCase> ViewCases(){
-    return {{"transpose",
-             {{{3, 5}}},
-             [](T t) { return Transpose(t[0], 0, 1); }},
-            {"permute",
-             {{{2, 3, 5}}},
-             [](T t) {
-               return Permute(t[0], {2, 0, 1});
-             }},
-            {"slice", {{{5, 3}}}, [](T t) { return Slice(t[0], 0, 1, 4); }},
-            {"slice all", {{{5, 3}}}, [](T t) { return Slice(t[0], 0, 0, 5); }},
-            {"expand",
-             {{{1, 3}}},
-             [](T t) {
-               return Expand(t[0], {2, 4, 3});
-             }},
-            {"unsqueeze", {{{3, 5}}}, [](T t) { return Unsqueeze(t[0], 1); }},
-            {"cat",
-             {{{2, 3}}, {{4, 3}}},
-             [](T t) {
-               return Cat({t[0], t[1]}, 0);
-             }},
-            {"pad", {{{3, 2}}}, [](T t) { return Pad(t[0], 1, 1, 2); }},
-            {"cat of one dim",
-             {{{2, 3}}, {{2, 2}}, {{2, 0}}},
-             [](T t) {
-               return Cat({t[0], t[1], t[2]}, 1);
-             }},
-            {"stack",
-             {{{2, 3}}, {{2, 3}}},
-             [](T t) {
-               return Stack({t[0], t[1]}, 1);
-             }},
-            {"split",
-             {{{2, 5}}},
-             [](T t) {
-               const TensorList parts = Split(t[0], {1, 0, 4}, 1);
-               return Cat({parts[2], Mul(parts[0], 2), parts[1]}, 1);
-             }},
-            {"narrow and select",
-             {{{4, 5}}},
-             [](T t) { return Select(Narrow(t[0], 1, 1, 3), 0, 2); }},
-            {"slice of none",
-             {{{5, 3}}},
-             [](T t) { return Slice(t[0], 0, 2, 2); }},
-            {"squeeze",
-             {{{3, 5}}},
-             [](T t) { return Squeeze(Unsqueeze(t[0], 1), 1); }},
-};
+std::vector<RuleCase> ViewCases() {
+  return {
+      {"transpose", {{{3, 5}}}, [](T t) { return Transpose(t[0], 0, 1); }},
+      {"permute",
+       {{{2, 3, 5}}},
+       [](T t) {
+         return Permute(t[0], {2, 0, 1});
+       }},
+      {"slice", {{{5, 3}}}, [](T t) { return Slice(t[0], 0, 1, 4); }},
+      {"slice all", {{{5, 3}}}, [](T t) { return Slice(t[0], 0, 0, 5); }},
+      {"expand",
+       {{{1, 3}}},
+       [](T t) {
+         return Expand(t[0], {2, 4, 3});
+       }},
+      {"unsqueeze", {{{3, 5}}}, [](T t) { return Unsqueeze(t[0], 1); }},
+      {"cat",
+       {{{2, 3}}, {{4, 3}}},
+       [](T t) {
+         return Cat({t[0], t[1]}, 0);
+       }},
+      {"pad", {{{3, 2}}}, [](T t) { return Pad(t[0], 1, 1, 2); }},
+      {"cat of one dim",
+       {{{2, 3}}, {{2, 2}}, {{2, 0}}},
+       [](T t) {
+         return Cat({t[0], t[1], t[2]}, 1);
+       }},
+      {"stack",
+       {{{2, 3}}, {{2, 3}}},
+       [](T t) {
+         return Stack({t[0], t[1]}, 1);
+       }},
+      {"split",
+       {{{2, 5}}},
+       [](T t) {
+         const TensorList parts = Split(t[0], {1, 0, 4}, 1);
+         return Cat({parts[2], Mul(parts[0], 2), parts[1]}, 1);
+       }},
+      {"narrow and select",
+       {{{4, 5}}},
+       [](T t) { return Select(Narrow(t[0], 1, 1, 3), 0, 2); }},
+      {"slice of none", {{{5, 3}}}, [](T t) { return Slice(t[0], 0, 2, 2); }},
+      {"squeeze",
+       {{{3, 5}}},
+       [](T t) { return Squeeze(Unsqueeze(t[0], 1), 1); }},
+  };
 }
 
 }  // namespace crosshatch
