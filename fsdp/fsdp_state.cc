@@ -2,6 +2,7 @@
 #include "crosshatch/fsdp/fsdp_state.h"
 
 #include <algorithm>
+#include <set>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -29,9 +30,31 @@ FsdpState* FsdpState::Of(const nn::Module& module) {
   return static_cast<FsdpState*>(module.attachment(kKey));
 }
 
+bool FsdpState::IsReplicated(const nn::Module& module) {
+  const FsdpState* const state = Of(module);
+  return state != nullptr && state->replicated_;
+}
+
+std::vector<nn::NamedModule> FsdpState::ModulesOf(nn::Module& module) {
+  if (IsReplicated(module)) return {{"", &module}};
+  std::set<const nn::Module*> left_out;
+  std::vector<nn::NamedModule> modules;
+  for (const nn::NamedModule& named : module.NamedModules()) {
+    if (left_out.count(named.module) != 0) continue;
+    if (IsReplicated(*named.module)) {
+      for (const nn::NamedModule& below : named.module->NamedModules()) {
+        left_out.insert(below.module);
+      }
+    } else {
+      modules.push_back(named);
+    }
+  }
+  return modules;
+}
+
 std::vector<FsdpState*> FsdpState::Below(nn::Module& module) {
   std::vector<FsdpState*> states;
-  for (const nn::NamedModule& named : module.NamedModules()) {
+  for (const nn::NamedModule& named : ModulesOf(module)) {
     FsdpState* const state = Of(*named.module);
     if (state != nullptr) states.push_back(state);
   }
@@ -120,6 +143,9 @@ bool FsdpState::reshard_after_forward(bool as_root) const {
 }
 
 void FsdpState::PreForward(TensorList& inputs) {
+  CH_CHECK(!summoned_) << "FSDP: " << module_.type_name() << " "
+                       << module_.FullName()
+                       << " runs while its full parameters are summoned";
   FsdpTree& tree = EnsureTree();
   if (InRecomputation()) {
     // Part of a backward: gathered here unless backward has been here already,
@@ -244,6 +270,7 @@ void FsdpState::Reset() {
 }
 
 std::string FsdpState::ZeroStage(bool as_root) const {
+  if (replicated_) return "DDP";
   if (reshard_after_forward(as_root)) {
     const int size = options_.post_forward_mesh_size;
     return size > 1 ? absl::StrCat("ZeRO-3, between forward and backward ",

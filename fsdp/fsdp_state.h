@@ -38,7 +38,13 @@ class FsdpState final : public nn::Attachment {
 
   /// The state of a sharded module; null for others.
   static FsdpState* Of(const nn::Module& module);
-  /// Those of `module` and all below it, in the order of the modules.
+  /// Whether it is under Replicate: then it is no part of a tree above, nor is
+  /// what is below it.
+  static bool IsReplicated(const nn::Module& module);
+  /// `module` and all below it, but for replicated modules other than itself
+  /// and what is below one. In the order of Module::NamedModules.
+  static std::vector<nn::NamedModule> ModulesOf(nn::Module& module);
+  /// The states of these.
   static std::vector<FsdpState*> Below(nn::Module& module);
 
   /// What FullyShard left out of the groups, to be told of.
@@ -95,6 +101,13 @@ class FsdpState final : public nn::Attachment {
   int64_t BytesToGather() const;
   int64_t BytesGathering() const;
 
+  /// After Replicate.
+  void set_replicated() { replicated_ = true; }
+  bool replicated() const { return replicated_; }
+  /// SummonFullParameters has the parameters: the module must not run.
+  void set_summoned(bool summoned) { summoned_ = summoned; }
+  bool summoned() const { return summoned_; }
+
   /// What happens around a forward; also for entry points other than Call,
   /// which may call forward within.
   void PreForward(TensorList& inputs);
@@ -131,6 +144,8 @@ class FsdpState final : public nn::Attachment {
   const LeftOut left_out_;
   std::shared_ptr<FsdpTree> tree_;
   bool is_root_ = false;
+  bool replicated_ = false;
+  bool summoned_ = false;
 
   std::optional<bool> reshard_after_forward_;
   bool reshard_after_backward_ = true;

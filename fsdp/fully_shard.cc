@@ -100,6 +100,10 @@ absl::StatusOr<Sorted> SortOut(nn::Module& module, const Uses& uses,
       }
     }
   }
+  for (const nn::NamedModule& named : module.NamedModules()) {
+    if (!FsdpState::IsReplicated(*named.module)) continue;
+    for (const nn::Parameter* p : named.module->Parameters()) claimed.insert(p);
+  }
   const std::set<const nn::Module*> below = Subtree(module);
   Sorted sorted;
   for (const nn::NamedParameter& named : module.NamedParameters()) {
@@ -130,8 +134,10 @@ absl::Status CheckArguments(const nn::Module& module, const DeviceMesh& mesh,
         absl::StrCat("FullyShard: this rank is not on ", mesh.ToString()));
   }
   if (FsdpState::Of(module) != nullptr) {
-    return absl::FailedPreconditionError(absl::StrCat(
-        "FullyShard: this ", module.type_name(), " is sharded already"));
+    return absl::FailedPreconditionError(
+        absl::StrCat("FullyShard: this ", module.type_name(), " is ",
+                     FsdpState::IsReplicated(module) ? "replicated" : "sharded",
+                     " already"));
   }
   if (options.post_forward_mesh_size > 0 &&
       options.reshard_after_forward == false) {

@@ -1,121 +1,29 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "crosshatch/nn/clip_grad.h"
 
+#include <algorithm>
 #include <cmath>
 #include <cstdint>
 #include <numeric>
-#include <optional>
 #include <string>
-#include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
-#include "crosshatch/base/check.h"
 #include "crosshatch/base/status_macros.h"
 #include "crosshatch/comm/communicator.h"
-#include "crosshatch/dtensor/dtensor.h"
 #include "crosshatch/mesh/device_mesh.h"
-#include "crosshatch/nn/neighbours.h"
+#include "crosshatch/nn/local_grads.h"
 #include "crosshatch/tensor/creation.h"
-#include "crosshatch/tensor/kernels/kernel_table.h"
+#include "crosshatch/tensor/ops/cast.h"
 #include "crosshatch/tensor/ops/in_place.h"
+#include "crosshatch/tensor/ops/pointwise.h"
+#include "crosshatch/tensor/ops/reduce.h"
 #include "crosshatch/tensor/rank_context.h"
 
 namespace crosshatch::nn {
 namespace {
-
-/// A gradient's local part.
-struct LocalGrad {
-  const Parameter* parameter;
-  Tensor local;
-  /// Index in the list of meshes; -1 for a plain gradient.
-  int mesh;
-  /// Whether this rank counts it.
-  bool owned;
-};
-
-/// The gradients of `parameters`, and the meshes they are on, each once.
-absl::StatusOr<std::vector<LocalGrad>> Collect(
-    absl::Span<Parameter* const> parameters, std::vector<DeviceMesh>& meshes) {
-  std::vector<LocalGrad> grads;
-  for (const Parameter* parameter : parameters) {
-    const Tensor& grad = parameter->grad();
-    if (!grad.defined()) continue;
-    if (!grad.is_distributed()) {
-      grads.push_back({parameter, grad, -1, true});
-      continue;
-    }
-    const Layout& layout = LayoutOf(grad);
-    if (layout.is_partial()) {
-      return absl::FailedPreconditionError(
-          absl::StrCat("cannot clip the gradient of ", parameter->name(),
-                       ", which holds partial sums: ", grad.Describe()));
-    }
-    const DeviceMesh mesh = MeshOf(grad);
-    if (!mesh.coordinate().has_value()) continue;
-    int index = 0;
-    while (index < static_cast<int>(meshes.size()) &&
-           meshes[static_cast<size_t>(index)] != mesh) {
-      ++index;
-    }
-    if (index == static_cast<int>(meshes.size())) meshes.push_back(mesh);
-    grads.push_back({parameter, LocalTensor(grad), index,
-                     layout.IsOwner(*mesh.coordinate())});
-  }
-  return grads;
-}
-
-/// Calls `visit(start, count)` for each run of gradients that are neighbours in
-/// memory, and for each gradient that is not contiguous by itself.
-template <typename Together, typename Visit>
-void VisitRuns(const std::vector<LocalGrad>& grads, Together together,
-               Visit visit) {
-  size_t next = 0;
-  while (next < grads.size()) {
-    const LocalGrad& first = grads[next];
-    int64_t count = 0;
-    do {
-      count += grads[next].local.numel();
-      ++next;
-    } while (next < grads.size() && first.local.is_contiguous() &&
-             grads[next].local.is_contiguous() &&
-             together(first, grads[next]) &&
-             FollowsAfter(first.local, count, grads[next].local));
-    if (count == 0) continue;
-    if (first.local.is_contiguous()) {
-      visit(first, MakeView(first.local.storage(), first.local.storage_offset(),
-                            {count}, {1}, first.local.dtype()));
-    } else {
-      visit(first, first.local);
-    }
-  }
-}
-
-/// sums[slot] += the squares of `local`, in float64.
-void AddSquares(const Tensor& local, const Tensor& sums, int slot) {
-  RankContext& context = RankContext::Current();
-  if (context.device().is_meta()) return;
-  ReduceArgs args;
-  args.kind = ReduceKind::kSumOfSquares;
-  args.shape.ndim = local.ndim();
-  CH_CHECK_LE(local.ndim(), kMaxKernelDims) << "clip_grad_norm";
-  for (int d = 0; d < local.ndim(); ++d) {
-    args.shape.sizes[d] = local.sizes()[static_cast<size_t>(d)];
-    args.in.strides[d] = local.strides()[static_cast<size_t>(d)];
-  }
-  args.reduced = (1u << local.ndim()) - 1;
-  args.in.data = local.raw_data();
-  args.in.dtype = local.dtype();
-  args.out.data = sums.data<double>() + slot;
-  args.out.dtype = kFloat64;
-  args.mode = WriteMode::kAccumulate;
-  context.current_stream().Launch(
-      [args, &kernels = context.kernels()](KernelContext& kernel_context) {
-        kernels.reduce(args, kernel_context);
-      });
-}
 
 absl::Status NotFinite(const std::vector<LocalGrad>& grads, double norm) {
   const std::string start =
@@ -131,63 +39,125 @@ absl::Status NotFinite(const std::vector<LocalGrad>& grads, double norm) {
       absl::StrCat(start, "another rank holds the part that is not finite"));
 }
 
-}  // namespace
+/// parts[slot] takes in what `run` brings to the norm: a sum of powers, or for
+/// infinity the largest magnitude.
+void AddPart(const Tensor& run, double norm_type, const Tensor& parts,
+             int slot) {
+  if (norm_type == 2) return AddSquares(run, parts, slot);
+  const Tensor part = MakeView(parts.storage(), slot, {}, {}, kFloat64);
+  const Tensor magnitudes = ToDType(Abs(run), kFloat64);
+  if (std::isinf(norm_type)) {
+    CopyInPlace(part, Maximum(part, Max(magnitudes)));
+  } else {
+    AddInPlace(part,
+               Sum(norm_type == 1 ? magnitudes : Pow(magnitudes, norm_type)));
+  }
+}
 
-absl::StatusOr<float> ClipGradNorm(absl::Span<Parameter* const> parameters,
-                                   double max_norm,
-                                   const ClipGradNormOptions& options) {
+/// A maximum that a NaN wins, whatever engine it is reduced by.
+double Largest(const std::vector<double>& values) {
+  double largest = 0;
+  for (const double value : values) {
+    if (std::isnan(value)) return value;
+    largest = std::max(largest, value);
+  }
+  return largest;
+}
+
+absl::StatusOr<double> NormOf(const LocalGrads& local, double norm_type) {
   RankContext& context = RankContext::Current();
-  CH_RETURN_IF_ERROR(context.status());
-  const NoGrad no_grad;
-  std::vector<DeviceMesh> meshes;
-  CH_ASSIGN_OR_RETURN(const std::vector<LocalGrad> grads,
-                      Collect(parameters, meshes));
-
   // One slot for each mesh, and the last for plain gradients.
-  const auto num_meshes = static_cast<int>(meshes.size());
-  const Tensor sums = Zeros({num_meshes + 1}, kFloat64);
-  const auto slot_of = [&](const LocalGrad& grad) {
-    return grad.mesh < 0 ? num_meshes : grad.mesh;
-  };
+  const auto num_meshes = static_cast<int>(local.meshes.size());
+  const Tensor parts = Zeros({num_meshes + 1}, kFloat64);
   VisitRuns(
-      grads,
+      local.grads,
       [](const LocalGrad& a, const LocalGrad& b) {
         return a.mesh == b.mesh && a.owned == b.owned;
       },
       [&](const LocalGrad& first, const Tensor& run) {
-        if (first.owned) AddSquares(run, sums, slot_of(first));
+        if (!first.owned) return;
+        AddPart(run, norm_type, parts,
+                first.mesh < 0 ? num_meshes : first.mesh);
       });
 
   Stream& stream = context.current_stream();
   for (int m = 0; m < num_meshes; ++m) {
-    const DeviceMesh& mesh = meshes[static_cast<size_t>(m)];
+    const DeviceMesh& mesh = local.meshes[static_cast<size_t>(m)];
     std::vector<int> axes(static_cast<size_t>(mesh.ndim()));
     std::iota(axes.begin(), axes.end(), 0);
     CH_ASSIGN_OR_RETURN(Communicator * comm,
                         mesh.communicator(axes, stream.name()));
-    double* const sum =
-        context.device().is_meta() ? nullptr : sums.data<double>() + m;
-    CH_RETURN_IF_ERROR(AllReduce(*comm, sum, 1, kFloat64, ReduceOp::kSum,
-                                 stream, "clip_grad_norm"));
+    double* const part =
+        context.device().is_meta() ? nullptr : parts.data<double>() + m;
+    CH_RETURN_IF_ERROR(
+        AllReduce(*comm, part, 1, kFloat64,
+                  std::isinf(norm_type) ? ReduceOp::kMax : ReduceOp::kSum,
+                  stream, "clip_grad_norm"));
   }
-  if (context.device().is_meta()) return 0.0f;
+  if (context.device().is_meta()) return 0.0;
 
-  const std::vector<double> squares = sums.ToVector<double>();
+  const std::vector<double> values = parts.ToVector<double>();
   CH_RETURN_IF_ERROR(context.status());
-  const double norm =
-      std::sqrt(std::accumulate(squares.begin(), squares.end(), 0.0));
+  if (std::isinf(norm_type)) return Largest(values);
+  const double sum = std::accumulate(values.begin(), values.end(), 0.0);
+  return norm_type == 2 ? std::sqrt(sum) : std::pow(sum, 1 / norm_type);
+}
+
+absl::Status CheckNormType(double norm_type) {
+  if (norm_type > 0) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat(
+      "a norm of gradients is of a type above 0, or infinity, not ",
+      norm_type));
+}
+
+}  // namespace
+
+absl::StatusOr<double> GradNorm(absl::Span<Parameter* const> parameters,
+                                double norm_type) {
+  CH_RETURN_IF_ERROR(RankContext::Current().status());
+  CH_RETURN_IF_ERROR(CheckNormType(norm_type));
+  const NoGrad no_grad;
+  CH_ASSIGN_OR_RETURN(const LocalGrads local,
+                      CollectLocalGrads(parameters, "measure"));
+  return NormOf(local, norm_type);
+}
+
+absl::StatusOr<float> ClipGradNorm(absl::Span<Parameter* const> parameters,
+                                   double max_norm,
+                                   const ClipGradNormOptions& options) {
+  CH_RETURN_IF_ERROR(RankContext::Current().status());
+  CH_RETURN_IF_ERROR(CheckNormType(options.norm_type));
+  const NoGrad no_grad;
+  CH_ASSIGN_OR_RETURN(const LocalGrads local,
+                      CollectLocalGrads(parameters, "clip"));
+  CH_ASSIGN_OR_RETURN(const double norm, NormOf(local, options.norm_type));
   if (!std::isfinite(norm)) {
-    if (options.error_if_nonfinite) return NotFinite(grads, norm);
+    if (options.error_if_nonfinite) return NotFinite(local.grads, norm);
     return static_cast<float>(norm);
   }
   // As torch.nn.utils.clip_grad_norm_ has it.
   const double factor = max_norm / (norm + 1e-6);
   if (factor < 1) {
-    VisitRuns(
-        grads, [](const LocalGrad&, const LocalGrad&) { return true; },
-        [&](const LocalGrad&, const Tensor& run) { MulInPlace(run, factor); });
+    VisitAllRuns(local.grads,
+                 [&](const Tensor& run) { MulInPlace(run, factor); });
   }
   return static_cast<float>(norm);
+}
+
+absl::Status ClipGradValue(absl::Span<Parameter* const> parameters,
+                           double max_value) {
+  CH_RETURN_IF_ERROR(RankContext::Current().status());
+  if (!(max_value >= 0)) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "gradients are clipped to a value of at least 0, not ", max_value));
+  }
+  const NoGrad no_grad;
+  CH_ASSIGN_OR_RETURN(const LocalGrads local,
+                      CollectLocalGrads(parameters, "clip"));
+  VisitAllRuns(local.grads, [&](const Tensor& run) {
+    CopyInPlace(run, Maximum(Minimum(run, max_value), -max_value));
+  });
+  return absl::OkStatus();
 }
 
 }  // namespace crosshatch::nn

@@ -3,8 +3,9 @@
 #define CROSSHATCH_NN_CLIP_GRAD_H_
 
 /// \file
-/// Clipping of gradients by their global norm.
+/// Clipping of gradients by their global norm, or by value.
 
+#include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
 #include "crosshatch/nn/parameter.h"
@@ -12,29 +13,42 @@
 namespace crosshatch::nn {
 
 struct ClipGradNormOptions {
+  /// p: the norm is the p-th root of the sum of all |x|^p, or, of infinity, the
+  /// largest |x|. Above 0.
+  double norm_type = 2.0;
   /// A norm that is NaN or infinite is an error that names a parameter with
   /// such a gradient; if unset, it is returned, and the gradients stay.
   bool error_if_nonfinite = true;
 };
 
-/// Scales all gradients by max_norm / norm if `norm`, the L2 norm over all of
-/// them, is larger than `max_norm`; torch.nn.utils.clip_grad_norm_ gives the
-/// same. A max_norm of infinity only measures.
+/// The norm over all gradients: of the whole ones, on every rank. Of a
+/// distributed gradient each element is counted by its one owner, and the sums
+/// are reduced over the gradient's mesh. Parameters may be on different meshes.
+/// Plain gradients count once. Powers are added in float64, in an order that
+/// depends on layouts alone: between two meshes of n elements the norm differs
+/// by no more than n * 2^-52 of itself, and for infinity not at all.
 ///
-/// The norm is that of the whole gradients, on every rank: of a distributed
-/// gradient each element is counted by its one owner, and the sums are reduced
-/// over the gradient's mesh. Parameters may be on different meshes. Plain
-/// gradients count once. Squares are added in float64, in an order that depends
-/// on layouts alone.
-///
-/// Called by all ranks that hold a part. Waits for the current stream once, for
-/// the norm; the scaling is issued to it. On a dry run the norm is 0.
+/// Called by all ranks that hold a part. Waits for the current stream once. On
+/// a dry run the norm is 0.
 /// \error the rank's first error, if a collective failed; kFailedPrecondition
-///     for a gradient that holds partial sums; kInvalidArgument for a norm that
-///     is not finite.
+///     for a gradient that holds partial sums; kInvalidArgument for a norm type
+///     that is not above 0.
+absl::StatusOr<double> GradNorm(absl::Span<Parameter* const> parameters,
+                                double norm_type = 2.0);
+
+/// Scales all gradients by max_norm / norm if their norm is larger than
+/// `max_norm`; torch.nn.utils.clip_grad_norm_ gives the same. A max_norm of
+/// infinity only measures. The scaling is issued to the current stream.
+/// \error as GradNorm; kInvalidArgument for a norm that is not finite.
 absl::StatusOr<float> ClipGradNorm(absl::Span<Parameter* const> parameters,
                                    double max_norm,
                                    const ClipGradNormOptions& options = {});
+
+/// Cuts every element of every gradient to [-max_value, max_value]; NaN stays.
+/// Communicates nothing: each rank cuts what it holds.
+/// \error as ClipGradNorm; kInvalidArgument for a negative value.
+absl::Status ClipGradValue(absl::Span<Parameter* const> parameters,
+                           double max_value);
 
 }  // namespace crosshatch::nn
 

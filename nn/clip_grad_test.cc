@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "crosshatch/nn/clip_grad.h"
 
+#include <algorithm>
 #include <cmath>
 #include <cstdint>
 #include <limits>
@@ -76,6 +77,59 @@ double SumOfSquares(const Shape& sizes, int seed) {
   return sum;
 }
 
+/// Of gradients 0, 1, ... of these shapes.
+double SumOfPowers(const std::vector<Shape>& shapes, double p) {
+  double sum = 0;
+  for (size_t i = 0; i < shapes.size(); ++i) {
+    for (int64_t k = 0; k < NumElements(shapes[i]); ++k) {
+      sum += std::pow(std::abs(double{Value(k, static_cast<int>(i))}), p);
+    }
+  }
+  return sum;
+}
+
+double Largest(const std::vector<Shape>& shapes) {
+  double largest = 0;
+  for (size_t i = 0; i < shapes.size(); ++i) {
+    for (int64_t k = 0; k < NumElements(shapes[i]); ++k) {
+      largest =
+          std::max(largest, std::abs(double{Value(k, static_cast<int>(i))}));
+    }
+  }
+  return largest;
+}
+
+TEST(ClipGradNormTest, ScalesByAnyNorm) {
+  const auto a = WithGrad("a", FromValues<float>(Shape{2}, {3, 0}));
+  const auto b = WithGrad("b", FromValues<float>(Shape{1, 1}, {-4}));
+  const std::vector<Parameter*> all = {a.get(), b.get()};
+  EXPECT_EQ(*GradNorm(all), 5);
+  EXPECT_EQ(*GradNorm(all, 1), 7);
+  const double infinity = std::numeric_limits<double>::infinity();
+  EXPECT_EQ(*ClipGradNorm(all, 2, {.norm_type = infinity}), 4.0f);
+  EXPECT_NEAR(a->grad().ToVector<float>()[0], 1.5, 1e-6);
+  EXPECT_NEAR(b->grad().ToVector<float>()[0], -2, 1e-6);
+  for (const double type : {0.0, -1.0}) {
+    EXPECT_TRUE(absl::IsInvalidArgument(GradNorm(all, type).status()));
+  }
+}
+
+TEST(ClipGradValueTest, CutsWhatARankHolds) {
+  const float nan = std::numeric_limits<float>::quiet_NaN();
+  const float infinity = std::numeric_limits<float>::infinity();
+  const auto a =
+      WithGrad("a", FromValues<float>(Shape{5}, {3, -0.5, nan, -infinity, 1}));
+  Parameter without({2}, kFloat32, {Initializer::Kind::kZeros});
+  ASSERT_TRUE(ClipGradValue({a.get(), &without}, 1).ok());
+  const std::vector<float> values = a->grad().ToVector<float>();
+  EXPECT_EQ(values[0], 1);
+  EXPECT_EQ(values[1], -0.5f);
+  EXPECT_TRUE(std::isnan(values[2]));
+  EXPECT_EQ(values[3], -1);
+  EXPECT_EQ(values[4], 1);
+  EXPECT_TRUE(absl::IsInvalidArgument(ClipGradValue({a.get()}, -1)));
+}
+
 TEST(ClipGradNormTest, ScalesToTheMaximum) {
   const auto a = WithGrad("a", FromValues<float>(Shape{2}, {3, 0}));
   const auto b = WithGrad("b", FromValues<float>(Shape{1, 1}, {-4}));
@@ -145,6 +199,18 @@ TEST(ClipGradNormTest, EqualsTheSingleDeviceNormOnAnyMesh) {
     add(Sharded(tp, replicated(tp, 2).WithShard(0, 1), shapes[3], 3));
     add(Plain(shapes[4], 4));
     add(Sharded(fsdp, replicated(fsdp, 2), shapes[5], 5));
+
+    for (const double p : {0.5, 1.0, 3.0}) {
+      CH_ASSIGN_OR_RETURN(const double norm, GradNorm(parameters, p));
+      const double sum = SumOfPowers(shapes, p);
+      // Of 36 elements: 36 additions, and a power of two roundings each.
+      EXPECT_NEAR(norm, std::pow(sum, 1 / p),
+                  std::pow(sum, 1 / p) / p * 40 * 0x1p-52);
+    }
+    CH_ASSIGN_OR_RETURN(
+        const double largest,
+        GradNorm(parameters, std::numeric_limits<double>::infinity()));
+    EXPECT_EQ(largest, Largest(shapes));
 
     for (int round = 0; round < 2; ++round) {
       CH_ASSIGN_OR_RETURN(const float norm,

@@ -1,0 +1,42 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "crosshatch/fsdp/replicate.h"
+
+#include <string>
+
+#include "absl/strings/str_cat.h"
+#include "crosshatch/base/status_macros.h"
+#include "crosshatch/fsdp/fsdp_state.h"
+#include "crosshatch/fsdp/fully_shard.h"
+
+namespace crosshatch::fsdp {
+
+absl::Status Replicate(nn::Module& module, const DeviceMesh& mesh,
+                       const FullyShardOptions& options) {
+  if (mesh.ndim() != 1) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "Replicate takes a mesh of one axis, not ", mesh.ToString()));
+  }
+  if (options.reshard_after_forward.has_value() ||
+      options.post_forward_mesh_size != 0 || options.shard_dim) {
+    return absl::InvalidArgumentError(
+        "Replicate shards nothing: reshard_after_forward, "
+        "post_forward_mesh_size and shard_dim have no meaning");
+  }
+  if (options.extension != nullptr) {
+    return absl::InvalidArgumentError(
+        "Replicate takes plain parameters; for tensor-parallel ones call "
+        "FullyShard on a mesh of two axes whose second has one rank");
+  }
+  const std::string& axis = mesh.axis_names()[0];
+  CH_ASSIGN_OR_RETURN(
+      const DeviceMesh whole,
+      mesh.Unflatten(
+          axis, {{axis, mesh.size(0)}, {absl::StrCat(axis, "_whole"), 1}}));
+  FullyShardOptions kept = options;
+  kept.reshard_after_forward = false;
+  CH_RETURN_IF_ERROR(FullyShard(module, whole, kept));
+  FsdpState::Of(module)->set_replicated();
+  return absl::OkStatus();
+}
+
+}  // namespace crosshatch::fsdp

@@ -1,0 +1,142 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "crosshatch/fsdp/replicate.h"
+
+#include <string>
+#include <vector>
+
+#include "crosshatch/base/status_macros.h"
+#include "crosshatch/comm/world.h"
+#include "crosshatch/dtensor/dtensor.h"
+#include "crosshatch/fsdp/fully_shard.h"
+#include "crosshatch/fsdp/testutil.h"
+#include "crosshatch/mesh/device_mesh.h"
+#include "crosshatch/tensor/autograd.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+namespace crosshatch::fsdp {
+namespace {
+
+using ::testing::Contains;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::Not;
+
+constexpr int kRanks = 3;
+
+Tensor RowsOf(int rank) { return SmallIntegers({4, 5}, rank); }
+
+std::vector<std::vector<float>> DenseGradients() {
+  TestModel model(3, 5, 7, 3);
+  model.FillWithIntegers();
+  for (nn::Parameter* p : model.Parameters()) {
+    Tensor(p->data()).set_requires_grad(true);
+  }
+  for (int rank = 0; rank < kRanks; ++rank) {
+    EXPECT_TRUE(Backward(Sum(model.Forward(RowsOf(rank)))).ok());
+  }
+  std::vector<std::vector<float>> gradients;
+  for (nn::Parameter* p : model.Parameters()) {
+    gradients.push_back(p->grad().ToVector<float>());
+  }
+  return gradients;
+}
+
+// Gradients of rank 0 after `shard` on each rank.
+template <typename ShardFn>
+std::vector<std::vector<float>> GradientsAfter(ShardFn shard,
+                                               LineSink* sink = nullptr,
+                                               uint64_t adversarial_seed = 0) {
+  std::vector<std::vector<float>> gradients;
+  const absl::Status status = RunLocal(
+      kRanks,
+      [&](World& world) -> absl::Status {
+        CH_ASSIGN_OR_RETURN(const DeviceMesh mesh,
+                            InitDeviceMesh(world, {{"dp", kRanks}}));
+        TestModel model(3, 5, 7, 3);
+        model.FillWithIntegers();
+        FullyShardOptions options;
+        options.gradient_divide_factor = 1;
+        CH_RETURN_IF_ERROR(shard(model, mesh, options));
+        CH_RETURN_IF_ERROR(Backward(Sum(model.Forward(RowsOf(world.rank())))));
+        NoGrad no_grad;
+        for (nn::Parameter* p : model.Parameters()) {
+          const std::vector<float> full =
+              FullTensor(p->grad()).ToVector<float>();
+          if (world.rank() == 0) gradients.push_back(full);
+        }
+        return absl::OkStatus();
+      },
+      {.adversarial_seed = adversarial_seed,
+       .sinks = {sink, nullptr, nullptr}});
+  EXPECT_TRUE(status.ok()) << status;
+  return gradients;
+}
+
+TEST(ReplicateTest, SumsGradientsAndSendsNoParameters) {
+  LineSink sink(EventKind::kFsdp);
+  const auto whole = [](TestModel& model, const DeviceMesh& mesh,
+                        const FullyShardOptions& options) -> absl::Status {
+    CH_RETURN_IF_ERROR(Replicate(model, mesh, options));
+    EXPECT_THAT(DescribePlan(model), HasSubstr("DDP"));
+    // Each rank holds all.
+    for (nn::Parameter* p : model.Parameters()) {
+      EXPECT_EQ(LocalTensor(p->data()).sizes(), p->data().sizes());
+    }
+    return absl::OkStatus();
+  };
+  EXPECT_EQ(GradientsAfter(whole, &sink), DenseGradients());
+  EXPECT_THAT(sink.Take(), Contains("all_reduce root"));
+  EXPECT_EQ(GradientsAfter(whole, nullptr, 5), DenseGradients());
+}
+
+TEST(ReplicateTest, IsIgnoredWholeByWhatShardsAbove) {
+  LineSink sink(EventKind::kFsdp);
+  const auto nested = [](TestModel& model, const DeviceMesh& mesh,
+                         const FullyShardOptions& options) -> absl::Status {
+    TestBlock& replicated = *model.blocks()[1];
+    nn::Module& down = *replicated.children()[1].second;
+    CH_RETURN_IF_ERROR(FullyShard(down, mesh, options));
+    CH_RETURN_IF_ERROR(Replicate(replicated, mesh, options));
+    CH_RETURN_IF_ERROR(FullyShard(*model.blocks()[0], mesh, options));
+    CH_RETURN_IF_ERROR(FullyShard(model, mesh, options));
+    // The root took the last block and the head.
+    EXPECT_THAT(DescribePlan(model), HasSubstr("blocks.2.up.weight"));
+    EXPECT_THAT(DescribePlan(model), Not(HasSubstr("blocks.1")));
+    EXPECT_THAT(DescribePlan(replicated), HasSubstr("blocks.1.up.weight"));
+    EXPECT_THAT(DescribePlan(replicated), Not(HasSubstr("blocks.1.down")));
+    EXPECT_THAT(DescribePlan(down), HasSubstr("blocks.1.down.weight"));
+    return absl::OkStatus();
+  };
+  EXPECT_EQ(GradientsAfter(nested, &sink), DenseGradients());
+  const std::vector<std::string> log = sink.Take();
+  EXPECT_THAT(log, Contains("all_reduce blocks.1.up"));
+  EXPECT_THAT(log, Not(Contains("all_reduce blocks.1.down")));
+  EXPECT_EQ(GradientsAfter(nested, nullptr, 5), DenseGradients());
+}
+
+TEST(ReplicateTest, RefusesWhatCannotBe) {
+  const absl::Status status = RunLocal(2, [](World& world) -> absl::Status {
+    CH_ASSIGN_OR_RETURN(const DeviceMesh mesh,
+                        InitDeviceMesh(world, {{"a", 1}, {"dp", 2}}));
+    CH_ASSIGN_OR_RETURN(const DeviceMesh dp, mesh.Slice("dp"));
+    TestModel model(1, 5, 7, 3);
+    const auto message = [](const absl::Status& status) {
+      return std::string(status.message());
+    };
+    EXPECT_THAT(message(Replicate(model, mesh)),
+                HasSubstr("Replicate takes a mesh of one axis"));
+    EXPECT_THAT(message(Replicate(model, dp, {.reshard_after_forward = true})),
+                HasSubstr("Replicate shards nothing"));
+    CH_RETURN_IF_ERROR(Replicate(model, dp));
+    EXPECT_THAT(message(Replicate(model, dp)),
+                HasSubstr("this TestModel is replicated already"));
+    EXPECT_THAT(message(FullyShard(model, dp)),
+                HasSubstr("this TestModel is replicated already"));
+    return absl::OkStatus();
+  });
+  EXPECT_TRUE(status.ok()) << status;
+}
+
+}  // namespace
+}  // namespace crosshatch::fsdp

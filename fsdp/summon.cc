@@ -1,0 +1,138 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "crosshatch/fsdp/summon.h"
+
+#include <set>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "crosshatch/base/status_macros.h"
+#include "crosshatch/dtensor/dtensor.h"
+#include "crosshatch/fsdp/fsdp_state.h"
+#include "crosshatch/tensor/ops/cast.h"
+#include "crosshatch/tensor/ops/in_place.h"
+#include "crosshatch/tensor/ops/view.h"
+#include "crosshatch/tensor/rank_context.h"
+
+namespace crosshatch::fsdp {
+namespace {
+
+absl::Status CheckAtRest(FsdpState& state) {
+  if (state.summoned()) {
+    return absl::FailedPreconditionError(absl::StrCat(
+        "SummonFullParameters: the parameters of ", state.module().type_name(),
+        " ", state.module().FullName(), " are summoned already"));
+  }
+  for (const auto& group : state.groups()) {
+    if (group->state() != ParamState::kSharded) {
+      return absl::FailedPreconditionError(
+          absl::StrCat("SummonFullParameters: the group ", group->name(),
+                       " is ", Name(group->state()),
+                       "; finish the backward or call ShardedModule::Reshard"));
+    }
+    if (group->gradients().pending()) {
+      return absl::FailedPreconditionError(
+          absl::StrCat("SummonFullParameters: the group ", group->name(),
+                       " has gradients that are not reduced yet"));
+    }
+  }
+  return absl::OkStatus();
+}
+
+// A tensor of its own with all elements of `t`.
+Tensor WholeOf(const Tensor& t, const SummonOptions& options) {
+  Tensor full = FullTensor(t).Detach();
+  const bool shared = full.storage() == LocalTensor(t).storage();
+  if (options.rank0_only && RankContext::Current().world_rank() != 0) return {};
+  if (options.offload_to_cpu) {
+    const HostMemoryScope host;
+    return Clone(full);
+  }
+  return shared ? Clone(full) : Contiguous(full);
+}
+
+void TakeShard(const Tensor& t, const Tensor& full) {
+  Tensor part = full;
+  if (t.is_distributed()) {
+    const DeviceMesh& mesh = MeshOf(t);
+    if (!mesh.coordinate().has_value()) return;
+    const Box box = LayoutOf(t).LocalBox(t.sizes(), *mesh.coordinate());
+    for (int d = 0; d < t.ndim(); ++d) {
+      const Interval interval = box.interval(d);
+      part = Slice(part, d, interval.begin, interval.end);
+    }
+  }
+  CopyInPlace(LocalTensor(t), part);
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<SummonFullParameters>>
+SummonFullParameters::Begin(nn::Module& module, const SummonOptions& options) {
+  CH_RETURN_IF_ERROR(RankContext::Current().status());
+  if (options.rank0_only && options.writeback) {
+    return absl::InvalidArgumentError(
+        "SummonFullParameters: rank0_only leaves the other ranks nothing to "
+        "write back; set writeback to false");
+  }
+  std::unique_ptr<SummonFullParameters> scope(
+      new SummonFullParameters(options));
+  std::set<const nn::Parameter*> wanted;
+  std::vector<FsdpState*> states;
+  for (FsdpState* state : FsdpState::Below(module)) {
+    if (!options.recurse && &state->module() != &module) continue;
+    CH_RETURN_IF_ERROR(CheckAtRest(*state));
+    states.push_back(state);
+    for (const auto& group : state->groups()) {
+      for (const nn::Parameter* p : group->parameters()) wanted.insert(p);
+    }
+  }
+  const NoGrad no_grad;
+  for (const nn::NamedParameter& named : module.NamedParameters()) {
+    nn::Parameter* const p = named.parameter;
+    if (!options.recurse && wanted.count(p) == 0) continue;
+    if (!LocalTensor(p->data()).storage()->attached()) {
+      return absl::FailedPreconditionError(
+          absl::StrCat("SummonFullParameters: ", named.name,
+                       " has no memory yet; call Module::Materialize"));
+    }
+    Entry& entry =
+        scope->entries_.emplace_back(Entry{.parameter = p, .name = named.name});
+    entry.full = WholeOf(p->data(), options);
+    if (options.with_grads && p->grad().defined()) {
+      entry.grad = WholeOf(p->grad(), options);
+    }
+  }
+  CH_RETURN_IF_ERROR(RankContext::Current().status());
+  scope->states_ = std::move(states);
+  for (FsdpState* state : scope->states_) state->set_summoned(true);
+  return scope;
+}
+
+SummonFullParameters::~SummonFullParameters() {
+  const absl::Status status = End();
+  if (!status.ok()) RankContext::Current().Poison(status);
+}
+
+const SummonFullParameters::Entry* SummonFullParameters::Find(
+    absl::string_view name) const {
+  for (const Entry& entry : entries_) {
+    if (entry.name == name) return &entry;
+  }
+  return nullptr;
+}
+
+absl::Status SummonFullParameters::End() {
+  if (std::exchange(ended_, true)) return absl::OkStatus();
+  for (FsdpState* state : states_) state->set_summoned(false);
+  const std::vector<Entry> entries = std::exchange(entries_, {});
+  CH_RETURN_IF_ERROR(RankContext::Current().status());
+  if (!options_.writeback) return absl::OkStatus();
+  const NoGrad no_grad;
+  for (const Entry& entry : entries) {
+    TakeShard(entry.parameter->data(), entry.full);
+    if (entry.grad.defined()) TakeShard(entry.parameter->grad(), entry.grad);
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace crosshatch::fsdp

@@ -1,0 +1,125 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "crosshatch/nn/grad_scaler.h"
+
+#include <algorithm>
+#include <cmath>
+#include <numeric>
+
+#include "crosshatch/base/check.h"
+#include "crosshatch/base/status_macros.h"
+#include "crosshatch/comm/communicator.h"
+#include "crosshatch/mesh/device_mesh.h"
+#include "crosshatch/nn/local_grads.h"
+#include "crosshatch/tensor/creation.h"
+#include "crosshatch/tensor/ops/in_place.h"
+#include "crosshatch/tensor/ops/pointwise.h"
+#include "crosshatch/tensor/rank_context.h"
+
+namespace crosshatch::nn {
+namespace {
+
+// Whether any rank holds a gradient that is not finite. Squares in float64 do
+// not overflow by themselves, so their sum is finite if all elements are.
+absl::StatusOr<bool> AnyOverflow(const LocalGrads& local) {
+  RankContext& context = RankContext::Current();
+  const Tensor sum = Zeros({1}, kFloat64);
+  VisitAllRuns(local.grads,
+               [&](const Tensor& run) { AddSquares(run, sum, 0); });
+  // The whole job, not each gradient's mesh: a rank outside of it must not
+  // step either.
+  std::vector<DeviceMesh> roots;
+  for (const DeviceMesh& mesh : local.meshes) {
+    const DeviceMesh root = mesh.root();
+    if (std::find(roots.begin(), roots.end(), root) == roots.end()) {
+      roots.push_back(root);
+    }
+  }
+  Stream& stream = context.current_stream();
+  for (const DeviceMesh& root : roots) {
+    std::vector<int> axes(static_cast<size_t>(root.ndim()));
+    std::iota(axes.begin(), axes.end(), 0);
+    CH_ASSIGN_OR_RETURN(Communicator * comm,
+                        root.communicator(axes, stream.name()));
+    CH_RETURN_IF_ERROR(AllReduce(*comm, sum.raw_data(), 1, kFloat64,
+                                 ReduceOp::kSum, stream, "found_inf"));
+  }
+  if (context.device().is_meta()) return false;
+  const double squares = sum.ToVector<double>()[0];
+  CH_RETURN_IF_ERROR(context.status());
+  return !std::isfinite(squares);
+}
+
+}  // namespace
+
+GradScaler::GradScaler(const GradScalerOptions& options)
+    : options_(options), state_{.scale = options.init_scale} {
+  CH_CHECK(options.init_scale > 0 && options.growth_factor > 1 &&
+           options.backoff_factor > 0 && options.backoff_factor < 1 &&
+           options.growth_interval > 0)
+      << "GradScaler: scale " << options.init_scale << ", growth by "
+      << options.growth_factor << " each " << options.growth_interval
+      << ", backoff by " << options.backoff_factor;
+}
+
+Tensor GradScaler::Scale(const Tensor& loss) const {
+  return Mul(loss, state_.scale);
+}
+
+GradScaler::Unscaled* GradScaler::Find(const AdamW& optimizer) {
+  for (Unscaled& entry : unscaled_) {
+    if (entry.optimizer == &optimizer) return &entry;
+  }
+  return nullptr;
+}
+
+absl::Status GradScaler::Unscale(const AdamW& optimizer) {
+  CH_RETURN_IF_ERROR(RankContext::Current().status());
+  if (Find(optimizer) != nullptr) {
+    return absl::FailedPreconditionError(
+        "GradScaler: this optimizer's gradients are unscaled already; Update "
+        "ends the iteration");
+  }
+  const NoGrad no_grad;
+  CH_ASSIGN_OR_RETURN(const LocalGrads local,
+                      CollectLocalGrads(optimizer.parameters(), "unscale"));
+  CH_ASSIGN_OR_RETURN(const bool overflowed, AnyOverflow(local));
+  VisitAllRuns(local.grads,
+               [&](const Tensor& run) { MulInPlace(run, 1 / state_.scale); });
+  unscaled_.push_back({&optimizer, overflowed, false});
+  return absl::OkStatus();
+}
+
+absl::StatusOr<bool> GradScaler::Step(AdamW& optimizer) {
+  if (Find(optimizer) == nullptr) CH_RETURN_IF_ERROR(Unscale(optimizer));
+  Unscaled& entry = *Find(optimizer);
+  if (entry.stepped) {
+    return absl::FailedPreconditionError(
+        "GradScaler: this optimizer has stepped already; Update ends the "
+        "iteration");
+  }
+  entry.stepped = true;
+  if (entry.overflowed) return false;
+  CH_RETURN_IF_ERROR(optimizer.Step());
+  return true;
+}
+
+absl::Status GradScaler::Update() {
+  if (unscaled_.empty()) {
+    return absl::FailedPreconditionError(
+        "GradScaler: no gradients were unscaled since the last Update");
+  }
+  const bool overflowed =
+      std::any_of(unscaled_.begin(), unscaled_.end(),
+                  [](const Unscaled& entry) { return entry.overflowed; });
+  unscaled_.clear();
+  if (overflowed) {
+    state_.scale *= options_.backoff_factor;
+    state_.growth_tracker = 0;
+  } else if (++state_.growth_tracker == options_.growth_interval) {
+    state_.scale *= options_.growth_factor;
+    state_.growth_tracker = 0;
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace crosshatch::nn

@@ -1,0 +1,137 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "crosshatch/nn/grad_scaler.h"
+
+#include <limits>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "crosshatch/base/status_macros.h"
+#include "crosshatch/comm/world.h"
+#include "crosshatch/dtensor/dtensor.h"
+#include "crosshatch/mesh/device_mesh.h"
+#include "crosshatch/tensor/autograd.h"
+#include "crosshatch/tensor/creation.h"
+#include "crosshatch/tensor/ops/ops.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+namespace crosshatch::nn {
+namespace {
+
+using ::testing::ElementsAre;
+
+std::unique_ptr<Parameter> Ready(const std::string& name, const Tensor& data) {
+  auto parameter = std::make_unique<Parameter>(
+      data.sizes(), kFloat32, Initializer{Initializer::Kind::kZeros});
+  parameter->set_name(name);
+  parameter->set_data(data);
+  return parameter;
+}
+
+Tensor Values(std::vector<float> values) {
+  return FromValues<float>({static_cast<int64_t>(values.size())},
+                           absl::MakeConstSpan(values));
+}
+
+constexpr float kInfinity = std::numeric_limits<float>::infinity();
+
+TEST(GradScalerTest, StepsAsWithoutScaling) {
+  std::vector<float> weights[2];
+  for (const bool scaled : {false, true}) {
+    const auto p = Ready("p", Values({1, -2, 3}));
+    AdamW optimizer({p.get()}, {.lr = 0.25});
+    GradScaler scaler;
+    for (int step = 0; step < 3; ++step) {
+      const Tensor loss = Sum(Square(p->data()));
+      ASSERT_TRUE(Backward(scaled ? scaler.Scale(loss) : loss).ok());
+      if (scaled) {
+        EXPECT_EQ(*scaler.Step(optimizer), true);
+        ASSERT_TRUE(scaler.Update().ok());
+      } else {
+        ASSERT_TRUE(optimizer.Step().ok());
+      }
+      optimizer.ZeroGrad();
+    }
+    weights[scaled] = p->data().ToVector<float>();
+  }
+  // The scale is a power of two: not a bit is lost.
+  EXPECT_EQ(weights[0], weights[1]);
+}
+
+TEST(GradScalerTest, GrowsAndBacksOff) {
+  const auto p = Ready("p", Values({1}));
+  AdamW optimizer({p.get()}, {});
+  GradScaler scaler({.init_scale = 8, .growth_interval = 2});
+  std::vector<double> scales;
+  std::vector<bool> steps;
+  for (const float gradient : {1.0f, kInfinity, 1.0f, 1.0f, 1.0f, -kInfinity,
+                               std::numeric_limits<float>::quiet_NaN()}) {
+    p->set_grad(Values({gradient}));
+    const absl::StatusOr<bool> stepped = scaler.Step(optimizer);
+    ASSERT_TRUE(stepped.ok()) << stepped.status();
+    steps.push_back(*stepped);
+    ASSERT_TRUE(scaler.Update().ok());
+    scales.push_back(scaler.scale());
+  }
+  EXPECT_THAT(steps, ElementsAre(true, false, true, true, true, false, false));
+  EXPECT_THAT(scales, ElementsAre(8, 4, 4, 8, 8, 4, 2));
+  EXPECT_EQ(optimizer.state(0).step, 4);
+  const GradScalerState state = scaler.state();
+  GradScaler resumed;
+  resumed.set_state(state);
+  EXPECT_EQ(resumed.scale(), 2);
+}
+
+TEST(GradScalerTest, HoldsToItsOrder) {
+  const auto p = Ready("p", Values({1}));
+  AdamW optimizer({p.get()}, {});
+  GradScaler scaler({.init_scale = 4});
+  EXPECT_TRUE(absl::IsFailedPrecondition(scaler.Update()));
+  p->set_grad(Values({8}));
+  ASSERT_TRUE(scaler.Unscale(optimizer).ok());
+  EXPECT_THAT(p->grad().ToVector<float>(), ElementsAre(2));
+  EXPECT_TRUE(absl::IsFailedPrecondition(scaler.Unscale(optimizer)));
+  EXPECT_TRUE(*scaler.Step(optimizer));
+  EXPECT_THAT(p->grad().ToVector<float>(), ElementsAre(2));
+  EXPECT_TRUE(absl::IsFailedPrecondition(scaler.Step(optimizer).status()));
+  EXPECT_TRUE(scaler.Update().ok());
+}
+
+TEST(GradScalerTest, EveryRankOfTheJobHearsOfAnOverflow) {
+  const absl::Status status = RunLocal(4, [](World& world) -> absl::Status {
+    CH_ASSIGN_OR_RETURN(DeviceMesh mesh,
+                        InitDeviceMesh(world, {{"fsdp", 2}, {"tp", 2}}));
+    CH_ASSIGN_OR_RETURN(DeviceMesh tp, mesh.Slice("tp"));
+    // Sharded over the first pair of ranks by itself, over the second by
+    // itself; the other one over all.
+    const auto on_tp = [&](float value) {
+      return MakeDTensor(Values({value}), tp,
+                         Layout::Replicated(tp.layout(), 1).WithShard(0, 0),
+                         {2});
+    };
+    const auto on_all = [&](float value) {
+      return MakeDTensor(
+          Values({value}), mesh,
+          Layout::Replicated(mesh.layout(), 1).WithShard(0, 0).WithShard(1, 0),
+          {4});
+    };
+    const auto a = Ready("a", on_tp(1));
+    const auto b = Ready("b", on_all(1));
+    AdamW optimizer({a.get(), b.get()}, {});
+    GradScaler scaler;
+    for (const int bad_rank : {-1, 0, 3}) {
+      a->set_grad(on_tp(world.rank() == bad_rank ? kInfinity : 1.0f));
+      b->set_grad(on_all(1));
+      CH_ASSIGN_OR_RETURN(const bool stepped, scaler.Step(optimizer));
+      EXPECT_EQ(stepped, bad_rank < 0) << world.rank();
+      CH_RETURN_IF_ERROR(scaler.Update());
+    }
+    EXPECT_EQ(scaler.scale(), 65536 / 4);
+    return absl::OkStatus();
+  });
+  EXPECT_TRUE(status.ok()) << status;
+}
+
+}  // namespace
+}  // namespace crosshatch::nn

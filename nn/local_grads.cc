@@ -1,0 +1,67 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "crosshatch/nn/local_grads.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
+#include "crosshatch/base/check.h"
+#include "crosshatch/dtensor/dtensor.h"
+#include "crosshatch/tensor/kernels/kernel_table.h"
+#include "crosshatch/tensor/rank_context.h"
+
+namespace crosshatch::nn {
+
+absl::StatusOr<LocalGrads> CollectLocalGrads(
+    absl::Span<Parameter* const> parameters, const char* purpose) {
+  LocalGrads result;
+  for (const Parameter* parameter : parameters) {
+    const Tensor& grad = parameter->grad();
+    if (!grad.defined()) continue;
+    if (!grad.is_distributed()) {
+      result.grads.push_back({parameter, grad, -1, true});
+      continue;
+    }
+    const Layout& layout = LayoutOf(grad);
+    if (layout.is_partial()) {
+      return absl::FailedPreconditionError(absl::StrCat(
+          "cannot ", purpose, " the gradient of ", parameter->name(),
+          ", which holds partial sums: ", grad.Describe()));
+    }
+    const DeviceMesh mesh = MeshOf(grad);
+    if (!mesh.coordinate().has_value()) continue;
+    std::vector<DeviceMesh>& meshes = result.meshes;
+    const auto found = std::find(meshes.begin(), meshes.end(), mesh);
+    const auto index = static_cast<int>(found - meshes.begin());
+    if (found == meshes.end()) meshes.push_back(mesh);
+    result.grads.push_back({parameter, LocalTensor(grad), index,
+                            layout.IsOwner(*mesh.coordinate())});
+  }
+  return result;
+}
+
+void AddSquares(const Tensor& local, const Tensor& sums, int slot) {
+  RankContext& context = RankContext::Current();
+  if (context.device().is_meta()) return;
+  ReduceArgs args;
+  args.kind = ReduceKind::kSumOfSquares;
+  args.shape.ndim = local.ndim();
+  CH_CHECK_LE(local.ndim(), kMaxKernelDims) << "clip_grad_norm";
+  for (int d = 0; d < local.ndim(); ++d) {
+    args.shape.sizes[d] = local.sizes()[static_cast<size_t>(d)];
+    args.in.strides[d] = local.strides()[static_cast<size_t>(d)];
+  }
+  args.reduced = (1u << local.ndim()) - 1;
+  args.in.data = local.raw_data();
+  args.in.dtype = local.dtype();
+  args.out.data = sums.data<double>() + slot;
+  args.out.dtype = kFloat64;
+  args.mode = WriteMode::kAccumulate;
+  context.current_stream().Launch(
+      [args, &kernels = context.kernels()](KernelContext& kernel_context) {
+        kernels.reduce(args, kernel_context);
+      });
+}
+
+}  // namespace crosshatch::nn
