@@ -10,14 +10,10 @@
 #include "crosshatch/base/status_macros.h"
 #include "crosshatch/dtensor/dtensor.h"
 #include "crosshatch/dtensor/redistribute.h"
+#include "crosshatch/fsdp/plain_extension.h"
 
 namespace crosshatch {
 namespace {
-
-class PlainForm final : public fsdp::ForwardForm {
- public:
-  Tensor Wrap(Tensor local) const override { return local; }
-};
 
 class DTensorForm final : public fsdp::ForwardForm {
  public:
@@ -61,7 +57,9 @@ Tensor DTensorExtensions::LocalOf(const Tensor& parameter) const {
 
 std::shared_ptr<const fsdp::ForwardForm> DTensorExtensions::FormOf(
     const Tensor& parameter) const {
-  if (!parameter.is_distributed()) return std::make_shared<PlainForm>();
+  if (!parameter.is_distributed()) {
+    return fsdp::PlainExtension().FormOf(parameter);
+  }
   return std::make_shared<DTensorForm>(parameter);
 }
 

@@ -17,6 +17,9 @@ namespace crosshatch::fsdp {
 inline constexpr char kAllGatherStream[] = "fsdp_all_gather";
 inline constexpr char kReduceScatterStream[] = "fsdp_reduce_scatter";
 inline constexpr char kAllReduceStream[] = "fsdp_all_reduce";
+/// Of copies, where shards lie in host memory.
+inline constexpr char kToDeviceStream[] = "fsdp_to_device";
+inline constexpr char kToHostStream[] = "fsdp_to_host";
 
 class CommContext {
  public:
@@ -33,6 +36,10 @@ class CommContext {
   Stream& reduce_scatter() { return reduce_scatter_; }
   /// HSDP: of the sums over replicas.
   Stream& all_reduce() { return all_reduce_; }
+
+  /// Made when first asked for.
+  Stream& to_device() { return context_.SideStream(kToDeviceStream); }
+  Stream& to_host() { return context_.SideStream(kToHostStream); }
 
   /// Takes the lease of unsharded gradients that a reduction reads. It is held
   /// until the next groups' reductions have been issued, as many as

@@ -11,6 +11,7 @@
 #include "crosshatch/tensor/ops/cast.h"
 #include "crosshatch/tensor/rank_context.h"
 #include "crosshatch/tensor/recompute.h"
+#include "crosshatch/tensor/span.h"
 
 namespace crosshatch::fsdp {
 namespace {
@@ -93,6 +94,8 @@ void FsdpState::JoinTree(std::shared_ptr<FsdpTree> tree, bool is_root,
                          const std::shared_ptr<CommContext>& comm) {
   tree_ = std::move(tree);
   is_root_ = is_root;
+  span_name_ = module_.FullName();
+  if (span_name_.empty()) span_name_ = module_.type_name();
   for (const auto& group : groups_) group->set_comm_context(comm);
 }
 
@@ -160,6 +163,7 @@ void FsdpState::PreForward(TensorList& inputs) {
     tree.PrefetchForward(*this);
     WaitForUnshard();
     WatchInputs(inputs);
+    BeginSpan(tree.comm().compute(), "forward", span_name_);
   }
   const MixedPrecisionPolicy& precision = options_.mixed_precision;
   if (precision.cast_forward_inputs && precision.param_dtype.has_value()) {
@@ -189,6 +193,7 @@ void FsdpState::PostForward(TensorList& outputs) {
     CastFloats(outputs, *dtype);
   }
   if (InRecomputation() || --depth_ > 0) return;
+  EndSpan(tree_->comm().compute(), "forward", span_name_);
   const std::shared_ptr<Run> run = std::exchange(run_, nullptr);
   bool backward_follows = false;
   for (const Tensor& output : outputs) {
@@ -219,6 +224,10 @@ void FsdpState::PreBackward(const std::shared_ptr<Run>& run) {
   if (unshard_in_backward_) Unshard();
   if (first) tree_->PrefetchBackward(*this);
   if (unshard_in_backward_) WaitForUnshard();
+  if (first) {
+    BeginSpan(tree_->comm().compute(), "backward", span_name_);
+    backward_span_ = true;
+  }
 }
 
 void FsdpState::PostBackward(ParamGroup& group) {
@@ -246,6 +255,12 @@ void FsdpState::ReshardFinished() {
     }
   }
   Reshard();
+  EndBackwardSpan();
+}
+
+void FsdpState::EndBackwardSpan() {
+  if (!std::exchange(backward_span_, false)) return;
+  EndSpan(tree_->comm().compute(), "backward", span_name_);
 }
 
 void FsdpState::EndBackward() {
@@ -254,6 +269,7 @@ void FsdpState::EndBackward() {
     if (reshard_after_backward_) group->Reshard();
     group->gradients().EndBackward();
   }
+  EndBackwardSpan();
   open_runs_.clear();
   in_backward_ = false;
 }
@@ -264,6 +280,7 @@ void FsdpState::Reset() {
     group->Reshard();
   }
   depth_ = 0;
+  EndBackwardSpan();
   run_ = nullptr;
   open_runs_.clear();
   in_backward_ = false;

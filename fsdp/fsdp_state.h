@@ -135,6 +135,7 @@ class FsdpState final : public nn::Attachment {
   /// Frees the groups without a gradient to wait for, when nothing that
   /// computes with them is left.
   void ReshardFinished();
+  void EndBackwardSpan();
   bool reshard_after_forward(bool as_root) const;
   std::string ZeroStage(bool as_root) const;
 
@@ -155,6 +156,8 @@ class FsdpState final : public nn::Attachment {
 
   bool in_backward_ = false;
   int depth_ = 0;             ///< Of forwards of this module within each other.
+  bool backward_span_ = false;  ///< Begun in the trace, not ended.
+  std::string span_name_;
   std::shared_ptr<Run> run_;  ///< Of the forward that is running.
   /// Runs whose backward has begun and whose inputs' gradients are due.
   std::vector<std::shared_ptr<Run>> open_runs_;

@@ -29,9 +29,16 @@ void FsdpTree::Form(nn::Module& root, std::shared_ptr<CommContext> comm) {
 }
 
 void FsdpTree::BeginGathering() {
-  comm_->all_gather().Wait(post_optimizer_.has_value()
-                               ? *std::exchange(post_optimizer_, std::nullopt)
-                               : comm_->compute().Record());
+  const Event shards_are_there =
+      post_optimizer_.has_value()
+          ? *std::exchange(post_optimizer_, std::nullopt)
+          : comm_->compute().Record();
+  comm_->all_gather().Wait(shards_are_there);
+  for (const FsdpState* state : states_) {
+    if (!state->options().cpu_offload) continue;
+    comm_->to_device().Wait(shards_are_there);
+    break;
+  }
 }
 
 void FsdpTree::BeginForward() {

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "crosshatch/fsdp/comm_context.h"
+#include "crosshatch/fsdp/custom_comm.h"
 #include "crosshatch/fsdp/group_plan.h"
 #include "crosshatch/fsdp/shard_extension.h"
 #include "crosshatch/mesh/device_mesh.h"
@@ -39,6 +40,9 @@ struct GroupCore {
   DType shard_dtype;
   DType gather_dtype;
   DType reduce_dtype;
+  /// Whether shards and their gradients lie in host memory.
+  bool offloaded;
+  CustomComm custom;
   /// Of the tree; null until the group joins one.
   std::shared_ptr<CommContext> comm;
 
@@ -46,6 +50,10 @@ struct GroupCore {
   bool replicated() const { return mesh.ndim() == 2; }
   int64_t shard_elems() const { return plan.shard_elems(shard_rank); }
 
+  /// Of shards and their gradients.
+  Allocator& ShardMemory(RankContext& context) const {
+    return offloaded ? context.host_allocator() : context.allocator();
+  }
   /// A whole shard buffer of this rank.
   Tensor ShardView(const std::shared_ptr<Storage>& storage, DType dtype) const {
     return MakeView(storage, 0, {shard_elems()}, {1}, dtype);

@@ -10,6 +10,7 @@
 #include "crosshatch/dtensor/dtensor.h"
 #include "crosshatch/tensor/ops/in_place.h"
 #include "crosshatch/tensor/rank_context.h"
+#include "crosshatch/tensor/span.h"
 
 namespace crosshatch::fsdp {
 
@@ -129,7 +130,12 @@ bool GroupGradients::PrepareSharded(std::shared_ptr<Storage>& sharded) {
   }
   if (accumulate) sharded = sharded_.lock();
   if (sharded == nullptr) {
-    sharded = Lease(core_.shard_dtype, MemoryClass::kGradient);
+    RankContext& context = core_.comm->context();
+    sharded = std::make_shared<Storage>(
+        core_.ShardMemory(context).Allocate(
+            core_.shard_elems() * SizeOf(core_.shard_dtype),
+            MemoryClass::kGradient, context.compute_stream()),
+        context.device());
     sharded_ = sharded;
   }
   if (!accumulate) return false;
@@ -167,7 +173,12 @@ void GroupGradients::ReduceScatterTo(const Storage& target, double scale) {
   reduce.recv.push_back(
       core_.plan.ShardSegments(target.data(), core_.shard_rank));
   core_.Log("reduce_scatter", full_->bytes());
-  CH_CHECK_OK(reduce_comm_->Issue(std::move(reduce), stream));
+  BeginSpan(stream, "reduce_scatter", core_.name);
+  CH_CHECK_OK(core_.custom.reduce_scatter
+                  ? core_.custom.reduce_scatter(*reduce_comm_,
+                                                std::move(reduce), stream)
+                  : reduce_comm_->Issue(std::move(reduce), stream));
+  EndSpan(stream, "reduce_scatter", core_.name);
   Block full = full_->Detach();
   full.UsedOn(stream);
   core_.comm->HoldUntilNextReduction(std::move(full));
@@ -218,7 +229,8 @@ void GroupGradients::Reduce() {
 
   std::shared_ptr<Storage> sharded;
   const bool accumulate = PrepareSharded(sharded);
-  const bool in_place = !accumulate && core_.reduce_dtype == core_.shard_dtype;
+  const bool in_place = !accumulate && !core_.offloaded &&
+                        core_.reduce_dtype == core_.shard_dtype;
   const std::shared_ptr<Storage> reduced =
       in_place ? sharded
                : Lease(core_.reduce_dtype, MemoryClass::kCommunication);
@@ -244,21 +256,41 @@ void GroupGradients::Reduce() {
         core_.plan.ShardSegments(reduced->data(), core_.shard_rank));
     reduce.recv = reduce.send;
     core_.Log("all_reduce", reduced->bytes());
+    BeginSpan(stream, "all_reduce", core_.name);
     CH_CHECK_OK(replicate_comm_->Issue(std::move(reduce), stream));
+    EndSpan(stream, "all_reduce", core_.name);
   }
-  {
-    StreamScope on_stream(*last);
-    if (division.after != 1) MulInPlace(reduced_view, division.after);
-    if (!in_place) {
-      const Tensor to = core_.ShardView(sharded, core_.shard_dtype);
-      if (accumulate) {
-        AddInPlace(to, reduced_view);
-      } else {
-        CopyInPlace(to, reduced_view);
-      }
-      reduced->block().UsedOn(*last);
+  if (core_.custom.all_reduce_hook) {
+    if (core_.custom.hook_stream != nullptr) {
+      core_.custom.hook_stream->Wait(last->Record());
+      last = core_.custom.hook_stream;
     }
+    StreamScope on_stream(*last);
+    core_.custom.all_reduce_hook(reduced_view);
+    reduced->block().UsedOn(*last);
   }
+  if (division.after != 1) {
+    StreamScope on_stream(*last);
+    MulInPlace(reduced_view, division.after);
+  }
+  if (core_.offloaded) {
+    Stream& stream = core_.comm->to_host();
+    stream.Wait(last->Record());
+    last = &stream;
+    core_.Log("copy_to_host", sharded->bytes());
+    BeginSpan(stream, "copy_to_host", core_.name);
+  }
+  if (!in_place) {
+    StreamScope on_stream(*last);
+    const Tensor to = core_.ShardView(sharded, core_.shard_dtype);
+    if (accumulate) {
+      AddInPlace(to, reduced_view);
+    } else {
+      CopyInPlace(to, reduced_view);
+    }
+    reduced->block().UsedOn(*last);
+  }
+  if (core_.offloaded) EndSpan(*last, "copy_to_host", core_.name);
   sharded->block().UsedOn(*last);
   reduced_ = last->Record();
   ShowGradients(sharded);

@@ -12,6 +12,7 @@
 #include "crosshatch/tensor/ops/in_place.h"
 #include "crosshatch/tensor/ops/view.h"
 #include "crosshatch/tensor/rank_context.h"
+#include "crosshatch/tensor/span.h"
 
 namespace crosshatch::fsdp {
 namespace {
@@ -136,7 +137,8 @@ absl::StatusOr<std::unique_ptr<ParamGroup>> ParamGroup::Create(
       .shard_dtype = shard_dtype,
       .gather_dtype = GatherDType(first, options),
       .reduce_dtype =
-          options.mixed_precision.reduce_dtype.value_or(shard_dtype)};
+          options.mixed_precision.reduce_dtype.value_or(shard_dtype),
+      .offloaded = options.cpu_offload};
   std::unique_ptr<ParamGroup> group(
       new ParamGroup(std::move(core), std::move(notes), options));
   CH_RETURN_IF_ERROR(group->MakeCommunicators());
@@ -221,8 +223,8 @@ void ParamGroup::MakeShards() {
     if (whole.storage()->attached()) {
       if (!shards_->attached()) {
         shards_->Attach(
-            context.allocator().Allocate(bytes, MemoryClass::kParameter,
-                                         context.current_stream()),
+            core_.ShardMemory(context).Allocate(bytes, MemoryClass::kParameter,
+                                                context.current_stream()),
             context.device());
       }
       const PlannedParameter& planned = core_.plan.parameter(i);
@@ -235,6 +237,7 @@ void ParamGroup::MakeShards() {
         MakeDTensor(shard, member.sharded_form.mesh, member.sharded_form.layout,
                     member.parameter->data().sizes());
     member.parameter->set_data(std::move(sharded));
+    member.parameter->set_on_host(core_.offloaded);
   }
 }
 
@@ -284,18 +287,31 @@ void ParamGroup::LeaseGathered(Stream& stream) {
       context.device());
 }
 
-std::shared_ptr<Storage> ParamGroup::GatherSource(Stream& stream) {
-  if (core_.gather_dtype == core_.shard_dtype) return shards_;
+std::shared_ptr<Storage> ParamGroup::GatherSource(Stream& gathering) {
+  if (core_.gather_dtype == core_.shard_dtype && !core_.offloaded) {
+    return shards_;
+  }
+  Stream& stream = core_.offloaded ? core_.comm->to_device() : gathering;
   RankContext& context = core_.comm->context();
   auto source = std::make_shared<Storage>(
       context.allocator().Allocate(
           core_.shard_elems() * SizeOf(core_.gather_dtype),
           MemoryClass::kCommunication, stream),
       context.device());
-  StreamScope on_stream(stream);
-  NoGrad no_grad;
-  CopyInPlace(core_.ShardView(source, core_.gather_dtype),
-              core_.ShardView(shards_, core_.shard_dtype));
+  if (core_.offloaded) {
+    core_.Log("copy_to_device", source->bytes());
+    BeginSpan(stream, "copy_to_device", core_.name);
+  }
+  {
+    StreamScope on_stream(stream);
+    NoGrad no_grad;
+    CopyInPlace(core_.ShardView(source, core_.gather_dtype),
+                core_.ShardView(shards_, core_.shard_dtype));
+  }
+  if (core_.offloaded) {
+    EndSpan(stream, "copy_to_device", core_.name);
+    gathering.Wait(stream.Record());
+  }
   return source;
 }
 
@@ -309,7 +325,12 @@ void ParamGroup::IssueGather(Communicator& comm, const GroupPlan& plan,
     gather.recv.push_back(
         plan.FullSegments(gathered_->data(), core_.gather_dtype, r));
   }
-  CH_CHECK_OK(comm.Issue(std::move(gather), core_.comm->all_gather()));
+  Stream& stream = core_.comm->all_gather();
+  BeginSpan(stream, "all_gather", core_.name);
+  CH_CHECK_OK(core_.custom.all_gather
+                  ? core_.custom.all_gather(comm, std::move(gather), stream)
+                  : comm.Issue(std::move(gather), stream));
+  EndSpan(stream, "all_gather", core_.name);
 }
 
 void ParamGroup::Unshard() {
@@ -338,6 +359,7 @@ void ParamGroup::Unshard() {
     const std::shared_ptr<Storage> source = GatherSource(stream);
     core_.Log("unshard", gathered_->bytes());
     IssueGather(*gather_comm_, core_.plan, core_.shard_rank, source->data());
+    if (source != shards_) source->block().UsedOn(stream);
     gathered_version_ = shards_->version();
   }
   gathered_event_ = stream.Record();

@@ -109,6 +109,9 @@ class ParamGroup {
   /// As Reshard, but keeps post-forward shards where the options ask for them.
   void ReshardAfterForward();
 
+  /// Good from the next collective on.
+  void set_custom_comm(CustomComm custom) { core_.custom = std::move(custom); }
+
   /// Whether the gathered buffer's memory is kept while the parameters are
   /// sharded, at one address for the next Unshard.
   void set_keep_unsharded(bool keep);
@@ -128,7 +131,7 @@ class ParamGroup {
   void MakeForwardTensors();
   void MoveTo(ParamState next);
   void LeaseGathered(Stream& stream);
-  std::shared_ptr<Storage> GatherSource(Stream& stream);
+  std::shared_ptr<Storage> GatherSource(Stream& gathering);
   void IssueGather(Communicator& comm, const GroupPlan& plan, int rank,
                    std::byte* source);
   void ReleaseGathered();

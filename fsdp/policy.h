@@ -75,6 +75,12 @@ struct FullyShardOptions {
   /// can do nothing but sum.
   bool force_sum_reduction = false;
 
+  /// Keep sharded parameters, their gradients and so what an optimizer holds
+  /// for them in host memory (RankContext::host_allocator). A shard is copied
+  /// to the device for each gather and a reduced gradient back, on streams of
+  /// their own.
+  bool cpu_offload = false;
+
   /// The dim to shard a parameter on. Unset: 0. Any dim of any size will do.
   std::function<int(const nn::Parameter&)> shard_dim;
 

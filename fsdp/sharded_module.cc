@@ -119,6 +119,12 @@ void ShardedModule::SetForceSumReduction(bool on, bool recurse) {
   });
 }
 
+void ShardedModule::SetCustomComm(const CustomComm& custom, bool recurse) {
+  ForEach(recurse, [&custom](FsdpState& state) {
+    for (const auto& group : state.groups()) group->set_custom_comm(custom);
+  });
+}
+
 void ShardedModule::SetIsLastBackward(bool on) {
   state_->EnsureTree().set_is_last_backward(on);
 }

@@ -19,6 +19,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
+#include "crosshatch/fsdp/custom_comm.h"
 #include "crosshatch/nn/module.h"
 #include "crosshatch/tensor/stream.h"
 
@@ -102,6 +103,8 @@ class ShardedModule {
   /// As the options of these names.
   void SetGradientDivideFactor(double factor, bool recurse = true);
   void SetForceSumReduction(bool on, bool recurse = true);
+  /// See custom_comm.h.
+  void SetCustomComm(const CustomComm& custom, bool recurse = true);
   /// @}
 
   /// \name The iteration. These concern the whole tree: call them on its root.

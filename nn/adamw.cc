@@ -3,6 +3,7 @@
 
 #include <cmath>
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -54,6 +55,8 @@ void AdamW::MakeStates() {
       ++i;
       continue;
     }
+    std::optional<HostMemoryScope> on_host;
+    if (parameters_[i]->on_host()) on_host.emplace();
     // One storage for as many parameters as are neighbours in theirs.
     const size_t first = i;
     const Tensor start = LocalTensor(parameters_[first]->data());
@@ -92,6 +95,8 @@ absl::Status AdamW::Step() {
   for (size_t i = 0; i < parameters_.size(); ++i) {
     const Parameter& parameter = *parameters_[i];
     if (!parameter.grad().defined()) continue;
+    std::optional<HostMemoryScope> on_host;
+    if (parameter.on_host()) on_host.emplace();
     const Tensor data = LocalTensor(parameter.data());
     const Tensor grad =
         Contiguous(ToDType(LocalTensor(parameter.grad()), kFloat32));

@@ -39,10 +39,11 @@ void LeaseParameters(absl::Span<Parameter* const> parameters) {
   for (const Parameter* parameter : parameters) {
     if (!IsDeferred(*parameter)) continue;
     Storage& storage = *LocalTensor(parameter->data()).storage();
-    storage.Attach(
-        context.allocator().Allocate(storage.bytes(), MemoryClass::kParameter,
-                                     context.current_stream()),
-        context.device());
+    Allocator& allocator =
+        parameter->on_host() ? context.host_allocator() : context.allocator();
+    storage.Attach(allocator.Allocate(storage.bytes(), MemoryClass::kParameter,
+                                      context.current_stream()),
+                   context.device());
   }
 }
 

@@ -59,6 +59,11 @@ class Parameter : public std::enable_shared_from_this<Parameter> {
   const Tensor& grad() const { return data_.grad(); }
   void set_grad(Tensor grad) { data_.set_grad(std::move(grad)); }
 
+  /// Whether the memory of data() is the host's beside a device's: there goes
+  /// what is leased for it and for its optimizer.
+  bool on_host() const { return on_host_; }
+  void set_on_host(bool on_host) { on_host_ = on_host; }
+
   bool requires_grad() const { return requires_grad_; }
   void set_requires_grad(bool requires_grad);
 
@@ -66,6 +71,7 @@ class Parameter : public std::enable_shared_from_this<Parameter> {
   std::string name_;
   Initializer initializer_;
   bool requires_grad_ = true;
+  bool on_host_ = false;
   Tensor data_;
   Tensor gathered_;
 };

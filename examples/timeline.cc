@@ -1,0 +1,62 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "crosshatch/examples/timeline.h"
+
+#include <cstdint>
+#include <vector>
+
+#include "crosshatch/base/status_macros.h"
+#include "crosshatch/comm/world.h"
+#include "crosshatch/examples/chrome_trace.h"
+#include "crosshatch/fsdp/fully_shard.h"
+#include "crosshatch/mesh/device_mesh.h"
+#include "crosshatch/nn/adamw.h"
+#include "crosshatch/nn/models/llama.h"
+#include "crosshatch/tensor/autograd.h"
+#include "crosshatch/tensor/creation.h"
+#include "crosshatch/tensor/ops/ops.h"
+
+namespace crosshatch::examples {
+namespace {
+
+absl::Status Train(World& world, const TimelineOptions& options) {
+  constexpr int64_t kRows = 2;
+  constexpr int64_t kLength = 128;
+  CH_ASSIGN_OR_RETURN(const DeviceMesh mesh,
+                      InitDeviceMesh(world, {{"fsdp", world.size()}}));
+  nn::Llama model(
+      {.dim = 256, .layers = options.layers, .heads = 4, .ffn = 688});
+  for (nn::Module& block : model.blocks()) {
+    CH_RETURN_IF_ERROR(fsdp::FullyShard(block, mesh));
+  }
+  CH_RETURN_IF_ERROR(fsdp::FullyShard(model, mesh));
+  CH_RETURN_IF_ERROR(model.Materialize({.seed = 7}));
+  nn::AdamW optimizer(model.Parameters(), {.lr = 1e-3});
+  std::vector<int32_t> tokens(kRows * kLength + 1);
+  for (size_t i = 0; i < tokens.size(); ++i) {
+    tokens[i] =
+        static_cast<int32_t>((i + static_cast<size_t>(world.rank())) * 7 % 61);
+  }
+  const Shape shape = {kRows, kLength};
+  const Tensor inputs = FromValues<int32_t>(
+      shape, absl::MakeConstSpan(tokens).first(kRows * kLength));
+  const Tensor targets =
+      FromValues<int32_t>(shape, absl::MakeConstSpan(tokens).subspan(1));
+  for (int step = 0; step < options.steps; ++step) {
+    CH_RETURN_IF_ERROR(Backward(CrossEntropy(model.Forward(inputs), targets)));
+    CH_RETURN_IF_ERROR(optimizer.Step());
+    optimizer.ZeroGrad();
+  }
+  return world.context().Synchronize();
+}
+
+}  // namespace
+
+absl::StatusOr<std::string> TraceTraining(const TimelineOptions& options) {
+  ChromeTrace trace(options.ranks);
+  CH_RETURN_IF_ERROR(RunLocal(
+      options.ranks, [&](World& world) { return Train(world, options); },
+      {.sinks = trace.sinks()}));
+  return trace.ToJson();
+}
+
+}  // namespace crosshatch::examples

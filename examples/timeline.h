@@ -1,0 +1,23 @@
+// SPDX-License-Identifier: Apache-2.0
+#ifndef CROSSHATCH_EXAMPLES_TIMELINE_H_
+#define CROSSHATCH_EXAMPLES_TIMELINE_H_
+
+#include <string>
+
+#include "absl/status/statusor.h"
+
+namespace crosshatch::examples {
+
+struct TimelineOptions {
+  int ranks = 2;
+  int steps = 3;
+  int layers = 4;
+};
+
+/// Trains a small Llama model with FullyShard on rank threads and gives the
+/// trace of it (chrome_trace.h): when each rank computes, gathers and reduces.
+absl::StatusOr<std::string> TraceTraining(const TimelineOptions& options);
+
+}  // namespace crosshatch::examples
+
+#endif  // CROSSHATCH_EXAMPLES_TIMELINE_H_

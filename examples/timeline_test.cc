@@ -1,0 +1,125 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "crosshatch/examples/timeline.h"
+
+#include <algorithm>
+#include <map>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "nlohmann/json.hpp"
+
+namespace crosshatch::examples {
+namespace {
+
+using nlohmann::json;
+using ::testing::IsSupersetOf;
+
+struct Span {
+  std::string category;
+  std::string group;
+  double begin;
+  double end;
+};
+// By rank and name of the row.
+using Rows = std::map<int, std::map<std::string, std::vector<Span>>>;
+
+Rows Parse(const json& trace) {
+  std::map<std::pair<int, int>, std::string> names;
+  Rows rows;
+  for (const json& event : trace.at("traceEvents")) {
+    const int rank = event.at("pid");
+    const std::pair<int, int> row = {rank, event.at("tid")};
+    if (event.at("ph") == "M") {
+      if (event.at("name") == "thread_name") {
+        names[row] = event.at("args").at("name");
+      }
+      continue;
+    }
+    EXPECT_EQ(event.at("ph"), "X");
+    EXPECT_TRUE(names.count(row)) << "a span before the name of its row";
+    const double begin = event.at("ts");
+    rows[rank][names[row]].push_back({event.at("cat"),
+                                      event.at("args").at("group"), begin,
+                                      begin + double{event.at("dur")}});
+  }
+  return rows;
+}
+
+bool Overlap(const Span& a, const Span& b) {
+  return a.begin < b.end && b.begin < a.end;
+}
+
+class TimelineTest : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    const absl::StatusOr<std::string> trace = TraceTraining(options_);
+    ASSERT_TRUE(trace.ok()) << trace.status();
+    rows_ = Parse(json::parse(*trace));
+  }
+  const std::vector<Span>& Row(int rank, const std::string& name) {
+    return rows_[rank][name];
+  }
+
+  const TimelineOptions options_ = {.ranks = 2, .steps = 3, .layers = 4};
+  Rows rows_;
+};
+
+TEST_F(TimelineTest, HasARowForEachKindOfWorkOfEachRank) {
+  const auto groups = static_cast<size_t>(options_.layers + 1);
+  const auto steps = static_cast<size_t>(options_.steps);
+  ASSERT_EQ(rows_.size(), 2u);
+  for (int rank = 0; rank < 2; ++rank) {
+    std::set<std::string> names;
+    for (const auto& [name, spans] : rows_[rank]) names.insert(name);
+    EXPECT_THAT(names, IsSupersetOf({"compute", "fsdp_all_gather",
+                                     "fsdp_reduce_scatter"}));
+    EXPECT_EQ(Row(rank, "compute").size(), 2 * groups * steps);
+    // The root stays gathered for its backward.
+    EXPECT_EQ(Row(rank, "fsdp_all_gather").size(), (2 * groups - 1) * steps);
+    EXPECT_EQ(Row(rank, "fsdp_reduce_scatter").size(), groups * steps);
+  }
+}
+
+TEST_F(TimelineTest, NestsTheSpansOfARow) {
+  for (const auto& [rank, rows] : rows_) {
+    for (const auto& [name, spans] : rows) {
+      for (size_t i = 0; i < spans.size(); ++i) {
+        EXPECT_LE(spans[i].begin, spans[i].end);
+        for (size_t k = i + 1; k < spans.size(); ++k) {
+          const Span& a = spans[i];
+          const Span& b = spans[k];
+          EXPECT_LE(a.begin, b.begin);
+          EXPECT_TRUE(b.begin >= a.end || b.end <= a.end)
+              << name << ": " << a.group << " and " << b.group;
+        }
+      }
+    }
+  }
+}
+
+// While a block computes, the next one is gathered, and in backward the one
+// after it is reduced.
+TEST_F(TimelineTest, ShowsOverlap) {
+  const auto shows = [&](const std::string& row, const std::string& compute) {
+    for (int rank = 0; rank < 2; ++rank) {
+      for (const Span& beside : Row(rank, row)) {
+        for (const Span& span : Row(rank, "compute")) {
+          if (span.category == compute && span.group != beside.group &&
+              span.group != "Llama" && Overlap(span, beside)) {
+            return true;
+          }
+        }
+      }
+    }
+    return false;
+  };
+  EXPECT_TRUE(shows("fsdp_all_gather", "forward"));
+  EXPECT_TRUE(shows("fsdp_all_gather", "backward"));
+  EXPECT_TRUE(shows("fsdp_reduce_scatter", "backward"));
+}
+
+}  // namespace
+}  // namespace crosshatch::examples

@@ -1,0 +1,168 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// FullyShardOptions::cpu_offload: the same bits with shards, gradients and
+// optimizer state in host memory, which on the CPU is a second accounted pool.
+
+#include <algorithm>
+#include <string>
+#include <vector>
+
+#include "crosshatch/base/status_macros.h"
+#include "crosshatch/comm/world.h"
+#include "crosshatch/dtensor/dtensor.h"
+#include "crosshatch/fsdp/fully_shard.h"
+#include "crosshatch/fsdp/sharded_module.h"
+#include "crosshatch/fsdp/testutil.h"
+#include "crosshatch/mesh/device_mesh.h"
+#include "crosshatch/nn/adamw.h"
+#include "crosshatch/tensor/autograd.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+namespace crosshatch::fsdp {
+namespace {
+
+constexpr int kSteps = 2;
+
+struct Case {
+  std::vector<MeshAxis> axes = {{"fsdp", 3}};
+  FullyShardOptions options = {};
+  /// Backwards before each step; the gradients of all but the last, too, are
+  /// reduced.
+  int microbatches = 1;
+};
+
+struct Bytes {
+  MemoryStats device;
+  MemoryStats host;
+  int64_t shards = 0;
+};
+
+int64_t Of(const MemoryStats& stats, MemoryClass memory_class) {
+  return stats.current[static_cast<size_t>(memory_class)];
+}
+
+// Rank 0's shards after training, and its memory between backward and step of
+// the last step.
+std::vector<std::vector<float>> Train(const Case& c, bool offload,
+                                      uint64_t adversarial_seed = 0,
+                                      Bytes* bytes = nullptr,
+                                      LineSink* sink = nullptr) {
+  int ranks = 1;
+  for (const MeshAxis& axis : c.axes) ranks *= axis.size;
+  std::vector<EventSink*> sinks(static_cast<size_t>(ranks), nullptr);
+  sinks[0] = sink;
+  std::vector<std::vector<float>> weights;
+  const auto body = [&](World& world) -> absl::Status {
+    CH_ASSIGN_OR_RETURN(const DeviceMesh mesh, InitDeviceMesh(world, c.axes));
+    TestModel model(3, 5, 7, 3);
+    FullyShardOptions options = c.options;
+    options.cpu_offload = offload;
+    for (auto& block : model.blocks()) {
+      CH_RETURN_IF_ERROR(FullyShard(*block, mesh, options));
+    }
+    CH_RETURN_IF_ERROR(FullyShard(model, mesh, options));
+    CH_RETURN_IF_ERROR(model.Materialize({.seed = 5}));
+    nn::AdamW optimizer(model.Parameters(), {.lr = 0.01});
+    for (int step = 0; step < kSteps; ++step) {
+      if (sink != nullptr && world.rank() == 0) sink->Take();
+      for (int i = 0; i < c.microbatches; ++i) {
+        const Tensor x = SmallIntegers({4, 5}, world.rank() + 10 * i);
+        CH_RETURN_IF_ERROR(
+            Backward(Mean(Square(ToDType(model.Forward(x), kFloat32)))));
+      }
+      CH_RETURN_IF_ERROR(optimizer.Step());
+      if (bytes != nullptr && world.rank() == 0) {
+        bytes->device = world.context().device_allocator().stats();
+        bytes->host = world.context().host_allocator().stats();
+        bytes->shards = 0;
+        for (nn::Parameter* p : model.Parameters()) {
+          bytes->shards += LocalTensor(p->data()).numel() * 4;
+        }
+      }
+      optimizer.ZeroGrad();
+    }
+    for (nn::Parameter* p : model.Parameters()) {
+      std::vector<float> values = LocalTensor(p->data()).ToVector<float>();
+      if (world.rank() == 0) weights.push_back(std::move(values));
+    }
+    return world.context().Synchronize();
+  };
+  const absl::Status status = RunLocal(
+      ranks, body, {.adversarial_seed = adversarial_seed, .sinks = sinks});
+  EXPECT_TRUE(status.ok()) << status;
+  return weights;
+}
+
+std::vector<Case> Cases() {
+  std::vector<Case> cases = {{},
+                             {.axes = {{"replicate", 2}, {"fsdp", 2}}},
+                             {.axes = {{"fsdp", 1}}},
+                             {.microbatches = 2}};
+  Case& low = cases.emplace_back();
+  low.options.mixed_precision.param_dtype = kBFloat16;
+  low.options.mixed_precision.reduce_dtype = kBFloat16;
+  Case& half = cases.emplace_back();
+  half.options.mixed_precision.reduce_dtype = kFloat16;
+  half.microbatches = 2;
+  Case& kept = cases.emplace_back();
+  kept.options.reshard_after_forward = false;
+  kept.options.forward_prefetch = 2;
+  kept.options.shard_dim = [](const nn::Parameter& p) {
+    return p.data().ndim() - 1;
+  };
+  return cases;
+}
+
+TEST(CpuOffloadTest, TrainsToTheSameBits) {
+  const std::vector<Case> cases = Cases();
+  for (size_t i = 0; i < cases.size(); ++i) {
+    const std::vector<std::vector<float>> expected = Train(cases[i], false);
+    EXPECT_EQ(Train(cases[i], true), expected) << "case " << i;
+    for (uint64_t seed = 1; seed <= 3; ++seed) {
+      EXPECT_EQ(Train(cases[i], true, seed), expected)
+          << "case " << i << ", seed " << seed;
+    }
+  }
+}
+
+TEST(CpuOffloadTest, LeavesNothingThatLastsOnTheDevice) {
+  for (const bool offload : {false, true}) {
+    Bytes bytes;
+    Train({}, offload, 0, &bytes);
+    const MemoryStats& holds = offload ? bytes.host : bytes.device;
+    const MemoryStats& free = offload ? bytes.device : bytes.host;
+    // Two moments; gradients of all parameters.
+    EXPECT_EQ(Of(holds, MemoryClass::kParameter), bytes.shards);
+    EXPECT_EQ(Of(holds, MemoryClass::kGradient), bytes.shards);
+    EXPECT_EQ(Of(holds, MemoryClass::kOptimizerState), 2 * bytes.shards);
+    for (const MemoryClass memory_class :
+         {MemoryClass::kParameter, MemoryClass::kGradient,
+          MemoryClass::kOptimizerState, MemoryClass::kCommunication,
+          MemoryClass::kGatheredParameter}) {
+      EXPECT_EQ(Of(free, memory_class), 0) << Name(memory_class);
+    }
+    // Gathered parameters are never the host's.
+    EXPECT_EQ(
+        bytes.host.peak[static_cast<size_t>(MemoryClass::kGatheredParameter)],
+        0);
+  }
+}
+
+TEST(CpuOffloadTest, CopiesOnceForEachGatherAndReduction) {
+  LineSink sink(EventKind::kFsdp);
+  Train({}, true, 0, nullptr, &sink);
+  const std::vector<std::string> log = sink.Take();
+  const auto count = [&](const std::string& line) {
+    return std::count(log.begin(), log.end(), line);
+  };
+  for (const char* group : {"blocks.0", "blocks.1", "blocks.2", "head"}) {
+    const std::string name = group;
+    EXPECT_EQ(count("copy_to_device " + name), count("unshard " + name));
+    EXPECT_EQ(count("copy_to_device " + name), name == "head" ? 1 : 2);
+    EXPECT_EQ(count("copy_to_host " + name), 1);
+  }
+}
+
+}  // namespace
+}  // namespace crosshatch::fsdp

@@ -1,0 +1,120 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "crosshatch/fsdp/custom_comm.h"
+
+#include <map>
+#include <string>
+#include <vector>
+
+#include "crosshatch/base/status_macros.h"
+#include "crosshatch/comm/world.h"
+#include "crosshatch/dtensor/dtensor.h"
+#include "crosshatch/fsdp/fully_shard.h"
+#include "crosshatch/fsdp/sharded_module.h"
+#include "crosshatch/fsdp/testutil.h"
+#include "crosshatch/mesh/device_mesh.h"
+#include "crosshatch/tensor/autograd.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+namespace crosshatch::fsdp {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::Pair;
+
+// Gradients of rank 0 on a mesh, after `customize` on each rank.
+template <typename Customize>
+std::vector<std::vector<float>> Gradients(std::vector<MeshAxis> axes,
+                                          Customize customize,
+                                          uint64_t adversarial_seed = 0) {
+  std::vector<std::vector<float>> gradients;
+  const auto body = [&](World& world) -> absl::Status {
+    CH_ASSIGN_OR_RETURN(const DeviceMesh mesh, InitDeviceMesh(world, axes));
+    TestModel model(2, 5, 7, 3);
+    model.FillWithIntegers();
+    CH_ASSIGN_OR_RETURN(const DeviceMesh fsdp, mesh.Slice("fsdp"));
+    FullyShardOptions options;
+    options.gradient_divide_factor = 1;
+    for (auto& block : model.blocks()) {
+      CH_RETURN_IF_ERROR(FullyShard(*block, fsdp, options));
+    }
+    CH_RETURN_IF_ERROR(FullyShard(model, fsdp, options));
+    CH_ASSIGN_OR_RETURN(ShardedModule sharded, ShardedModule::Of(model));
+    CH_RETURN_IF_ERROR(customize(world, mesh, sharded));
+    const Tensor x = SmallIntegers({4, 5}, world.rank());
+    CH_RETURN_IF_ERROR(Backward(Sum(model.Forward(x))));
+    NoGrad no_grad;
+    for (nn::Parameter* p : model.Parameters()) {
+      const std::vector<float> full = FullTensor(p->grad()).ToVector<float>();
+      if (world.rank() == 0) gradients.push_back(full);
+    }
+    return world.context().Synchronize();
+  };
+  int ranks = 1;
+  for (const MeshAxis& axis : axes) ranks *= axis.size;
+  const absl::Status status =
+      RunLocal(ranks, body, {.adversarial_seed = adversarial_seed});
+  EXPECT_TRUE(status.ok()) << status;
+  return gradients;
+}
+
+absl::Status Nothing(World&, const DeviceMesh&, ShardedModule&) {
+  return absl::OkStatus();
+}
+
+TEST(CustomCommTest, TakesThePlaceOfGathersAndReductions) {
+  std::map<std::string, int> gathers;
+  std::map<std::string, int> reductions;
+  const auto custom = [&](World& world, const DeviceMesh&,
+                          ShardedModule& sharded) {
+    const auto counting = [&world](std::map<std::string, int>& counts) {
+      return [&world, &counts](Communicator& communicator,
+                               Collective collective, Stream& stream) {
+        if (world.rank() == 0) ++counts[collective.label];
+        return communicator.Issue(std::move(collective), stream);
+      };
+    };
+    sharded.SetCustomComm({.all_gather = counting(gathers),
+                           .reduce_scatter = counting(reductions)});
+    return absl::OkStatus();
+  };
+  EXPECT_EQ(Gradients({{"fsdp", 3}}, custom),
+            Gradients({{"fsdp", 3}}, Nothing));
+  EXPECT_THAT(gathers, ElementsAre(Pair("blocks.0", 2), Pair("blocks.1", 2),
+                                   Pair("head", 1)));
+  EXPECT_THAT(reductions, ElementsAre(Pair("blocks.0", 1), Pair("blocks.1", 1),
+                                      Pair("head", 1)));
+}
+
+// Replicas that FullyShard knows nothing of, reduced by the hook.
+TEST(CustomCommTest, AHookReducesFurther) {
+  const std::vector<std::vector<float>> whole =
+      Gradients({{"fsdp", 4}}, Nothing);
+  for (const bool own_stream : {false, true}) {
+    const auto hook = [&](World& world, const DeviceMesh& mesh,
+                          ShardedModule& sharded) -> absl::Status {
+      Stream& stream = world.context().SideStream(
+          own_stream ? "hook" : "fsdp_reduce_scatter");
+      CH_ASSIGN_OR_RETURN(Communicator * replicas,
+                          mesh.communicator(0, stream.name()));
+      sharded.SetCustomComm(
+          {.all_reduce_hook =
+               [replicas, &world](const Tensor& reduced) {
+                 EXPECT_TRUE(AllReduce(*replicas, reduced.raw_data(),
+                                       reduced.numel(), reduced.dtype(),
+                                       ReduceOp::kSum,
+                                       world.context().current_stream(), "hook")
+                                 .ok());
+               },
+           .hook_stream = own_stream ? &stream : nullptr});
+      return absl::OkStatus();
+    };
+    for (const uint64_t seed : {0, 1, 2}) {
+      EXPECT_EQ(Gradients({{"replicate", 2}, {"fsdp", 2}}, hook, seed), whole)
+          << "seed " << seed;
+    }
+  }
+}
+
+}  // namespace
+}  // namespace crosshatch::fsdp
