@@ -53,19 +53,26 @@ std::vector<nn::NamedModule> FsdpState::ModulesOf(nn::Module& module) {
   return modules;
 }
 
-std::vector<FsdpState*> FsdpState::Below(nn::Module& module) {
+std::vector<FsdpState*> FsdpState::Below(
+    absl::Span<nn::Module* const> modules) {
   std::vector<FsdpState*> states;
-  for (const nn::NamedModule& named : ModulesOf(module)) {
-    FsdpState* const state = Of(*named.module);
-    if (state != nullptr) states.push_back(state);
+  for (nn::Module* module : modules) {
+    for (const nn::NamedModule& named : ModulesOf(*module)) {
+      FsdpState* const state = Of(*named.module);
+      if (state == nullptr) continue;
+      if (std::find(states.begin(), states.end(), state) == states.end()) {
+        states.push_back(state);
+      }
+    }
   }
   return states;
 }
 
-FsdpState::FsdpState(nn::Module& module, FullyShardOptions options,
+FsdpState::FsdpState(std::vector<nn::Module*> modules,
+                     FullyShardOptions options,
                      std::vector<std::unique_ptr<ParamGroup>> groups,
                      LeftOut left_out)
-    : module_(module),
+    : modules_(std::move(modules)),
       options_(std::move(options)),
       groups_(std::move(groups)),
       left_out_(std::move(left_out)) {
@@ -77,16 +84,25 @@ FsdpState::FsdpState(nn::Module& module, FullyShardOptions options,
     group->gradients().set_on_complete(
         [this, g = group.get()] { PostBackward(*g); });
   }
-  module_.AddPreHook(
-      [this](nn::Module&, TensorList& inputs) { PreForward(inputs); },
-      /*first=*/true);
-  module_.AddPostHook([this](nn::Module&, TensorSpan, TensorList& outputs) {
-    PostForward(outputs);
-  });
+  for (nn::Module* module : modules_) {
+    module->AddPreHook(
+        [this](nn::Module&, TensorList& inputs) { PreForward(inputs); },
+        /*first=*/true);
+    module->AddPostHook([this, frees = module == modules_.back()](
+                            nn::Module&, TensorSpan, TensorList& outputs) {
+      PostForward(outputs, frees);
+    });
+  }
+}
+
+std::string FsdpState::Name() const {
+  const nn::Module& first = *modules_.front();
+  const std::string name = first.FullName();
+  return name.empty() ? first.type_name() : name;
 }
 
 FsdpTree& FsdpState::EnsureTree() {
-  if (tree_ == nullptr) FsdpTree::Form(module_);
+  if (tree_ == nullptr) FsdpTree::Form(*this);
   return *tree_;
 }
 
@@ -94,8 +110,7 @@ void FsdpState::JoinTree(std::shared_ptr<FsdpTree> tree, bool is_root,
                          const std::shared_ptr<CommContext>& comm) {
   tree_ = std::move(tree);
   is_root_ = is_root;
-  span_name_ = module_.FullName();
-  if (span_name_.empty()) span_name_ = module_.type_name();
+  span_name_ = Name();
   for (const auto& group : groups_) group->set_comm_context(comm);
 }
 
@@ -146,8 +161,7 @@ bool FsdpState::reshard_after_forward(bool as_root) const {
 }
 
 void FsdpState::PreForward(TensorList& inputs) {
-  CH_CHECK(!summoned_) << "FSDP: " << module_.type_name() << " "
-                       << module_.FullName()
+  CH_CHECK(!summoned_) << "FSDP: " << Name()
                        << " runs while its full parameters are summoned";
   FsdpTree& tree = EnsureTree();
   if (InRecomputation()) {
@@ -157,10 +171,11 @@ void FsdpState::PreForward(TensorList& inputs) {
     Unshard();
     WaitForUnshard();
   } else if (++depth_ == 1) {
-    if (is_root_) tree.BeginForward();
+    const bool first = !std::exchange(in_forward_, true);
+    if (first && is_root_) tree.BeginForward();
     for (const auto& group : groups_) group->gradients().FollowTrainability();
     Unshard();
-    tree.PrefetchForward(*this);
+    if (first) tree.PrefetchForward(*this);
     WaitForUnshard();
     WatchInputs(inputs);
     BeginSpan(tree.comm().compute(), "forward", span_name_);
@@ -188,7 +203,7 @@ void FsdpState::WatchInputs(const TensorList& inputs) {
   run_->inputs = static_cast<int>(seen.size());
 }
 
-void FsdpState::PostForward(TensorList& outputs) {
+void FsdpState::PostForward(TensorList& outputs, bool frees) {
   if (const auto dtype = options_.mixed_precision.output_dtype) {
     CastFloats(outputs, *dtype);
   }
@@ -202,8 +217,14 @@ void FsdpState::PostForward(TensorList& outputs) {
     GradEdge(output).node->AddPreHook([this, run] { PreBackward(run); });
   }
   if (backward_follows) tree_->RecordForward(*this);
+  if (!frees) return;
+  in_forward_ = false;
   if (!backward_follows) {
     Reshard();
+    // Modules of lists whose last has not run.
+    if (is_root_) {
+      for (FsdpState* state : tree_->states()) state->Reshard();
+    }
   } else if (reshard_after_forward(is_root_)) {
     for (const auto& group : groups_) {
       // What some ranks' backward may not come to use, none gathers there.
@@ -271,7 +292,7 @@ void FsdpState::EndBackward() {
   }
   EndBackwardSpan();
   open_runs_.clear();
-  in_backward_ = false;
+  in_backward_ = in_forward_ = false;
 }
 
 void FsdpState::Reset() {
@@ -279,6 +300,7 @@ void FsdpState::Reset() {
     group->gradients().Reset();
     group->Reshard();
   }
+  in_forward_ = false;
   depth_ = 0;
   EndBackwardSpan();
   run_ = nullptr;

@@ -24,6 +24,7 @@
 #include <string>
 #include <vector>
 
+#include "absl/types/span.h"
 #include "crosshatch/fsdp/comm_context.h"
 #include "crosshatch/fsdp/fsdp_tree.h"
 #include "crosshatch/fsdp/param_group.h"
@@ -44,8 +45,8 @@ class FsdpState final : public nn::Attachment {
   /// `module` and all below it, but for replicated modules other than itself
   /// and what is below one. In the order of Module::NamedModules.
   static std::vector<nn::NamedModule> ModulesOf(nn::Module& module);
-  /// The states of these.
-  static std::vector<FsdpState*> Below(nn::Module& module);
+  /// The states of these for each of `modules`, each once.
+  static std::vector<FsdpState*> Below(absl::Span<nn::Module* const> modules);
 
   /// What FullyShard left out of the groups, to be told of.
   struct LeftOut {
@@ -54,10 +55,14 @@ class FsdpState final : public nn::Attachment {
     std::vector<std::string> ignored;
   };
 
-  FsdpState(nn::Module& module, FullyShardOptions options,
+  /// \param modules one, or several that are gathered before the first of them
+  ///     runs and freed after the last in the list has run.
+  FsdpState(std::vector<nn::Module*> modules, FullyShardOptions options,
             std::vector<std::unique_ptr<ParamGroup>> groups, LeftOut left_out);
 
-  nn::Module& module() { return module_; }
+  const std::vector<nn::Module*>& modules() const { return modules_; }
+  /// The first module's, for messages and traces.
+  std::string Name() const;
   const FullyShardOptions& options() const { return options_; }
   const std::vector<std::unique_ptr<ParamGroup>>& groups() const {
     return groups_;
@@ -111,7 +116,8 @@ class FsdpState final : public nn::Attachment {
   /// What happens around a forward; also for entry points other than Call,
   /// which may call forward within.
   void PreForward(TensorList& inputs);
-  void PostForward(TensorList& outputs);
+  /// \param frees whether the parameters' use in forward ends with it.
+  void PostForward(TensorList& outputs, bool frees = true);
 
   /// The part of the end of backward that concerns this module.
   void EndBackward();
@@ -139,7 +145,7 @@ class FsdpState final : public nn::Attachment {
   bool reshard_after_forward(bool as_root) const;
   std::string ZeroStage(bool as_root) const;
 
-  nn::Module& module_;
+  const std::vector<nn::Module*> modules_;
   const FullyShardOptions options_;
   std::vector<std::unique_ptr<ParamGroup>> groups_;
   const LeftOut left_out_;
@@ -155,6 +161,7 @@ class FsdpState final : public nn::Attachment {
   std::optional<Modules> backward_prefetch_;
 
   bool in_backward_ = false;
+  bool in_forward_ = false;   ///< Some module ran, the last has not.
   int depth_ = 0;             ///< Of forwards of this module within each other.
   bool backward_span_ = false;  ///< Begun in the trace, not ended.
   std::string span_name_;

@@ -9,10 +9,9 @@
 
 namespace crosshatch::fsdp {
 
-void FsdpTree::Form(nn::Module& root, std::shared_ptr<CommContext> comm) {
+void FsdpTree::Form(FsdpState& root, std::shared_ptr<CommContext> comm) {
   std::shared_ptr<FsdpTree> tree(new FsdpTree);
-  FsdpState& root_state = *FsdpState::Of(root);
-  const FullyShardOptions& options = root_state.options();
+  const FullyShardOptions& options = root.options();
   tree->comm_ = comm != nullptr
                     ? std::move(comm)
                     : std::make_shared<CommContext>(RankContext::Current(),
@@ -20,11 +19,11 @@ void FsdpTree::Form(nn::Module& root, std::shared_ptr<CommContext> comm) {
   tree->forward_prefetch_ = options.forward_prefetch;
   tree->backward_prefetch_ = options.backward_prefetch;
   tree->prefetch_bytes_ = options.prefetch_bytes;
-  tree->states_ = FsdpState::Below(root);
+  tree->states_ = FsdpState::Below(root.modules());
   tree->expected_order_ = tree->states_;
   for (FsdpState* state : tree->states_) {
     state->CheckAllSharded();
-    state->JoinTree(tree, state == &root_state, tree->comm_);
+    state->JoinTree(tree, state == &root, tree->comm_);
   }
 }
 

@@ -23,10 +23,10 @@ class FsdpState;
 
 class FsdpTree : public std::enable_shared_from_this<FsdpTree> {
  public:
-  /// Makes a tree of the sharded module `root` and all sharded modules below
-  /// it. They leave the trees they were in.
+  /// Makes a tree of `root` and all sharded modules below its own. They leave
+  /// the trees they were in.
   /// \param comm what to share with another tree; null for its own.
-  static void Form(nn::Module& root,
+  static void Form(FsdpState& root,
                    std::shared_ptr<CommContext> comm = nullptr);
 
   CommContext& comm() { return *comm_; }

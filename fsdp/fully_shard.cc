@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "absl/types/span.h"
 #include "crosshatch/base/status_macros.h"
 #include "crosshatch/fsdp/fsdp_state.h"
 #include "crosshatch/fsdp/param_group.h"
@@ -35,24 +36,35 @@ struct Use {
 };
 using Uses = std::map<const nn::Parameter*, std::vector<Use>>;
 
-Uses UsesInTreeOf(nn::Module& module) {
-  nn::Module* root = &module;
-  while (root->parent() != nullptr) root = root->parent();
+using Modules = absl::Span<nn::Module* const>;
+
+Uses UsesInTreesOf(Modules modules) {
+  std::vector<nn::Module*> roots;
+  for (nn::Module* root : modules) {
+    while (root->parent() != nullptr) root = root->parent();
+    if (std::find(roots.begin(), roots.end(), root) == roots.end()) {
+      roots.push_back(root);
+    }
+  }
   Uses uses;
-  for (const nn::NamedModule& named : root->NamedModules()) {
-    for (const auto& [name, parameter] : named.module->own_parameters()) {
-      uses[parameter.get()].push_back(
-          {named.module,
-           named.name.empty() ? name : absl::StrCat(named.name, ".", name)});
+  for (nn::Module* root : roots) {
+    for (const nn::NamedModule& named : root->NamedModules()) {
+      for (const auto& [name, parameter] : named.module->own_parameters()) {
+        uses[parameter.get()].push_back(
+            {named.module,
+             named.name.empty() ? name : absl::StrCat(named.name, ".", name)});
+      }
     }
   }
   return uses;
 }
 
-std::set<const nn::Module*> Subtree(nn::Module& module) {
+std::set<const nn::Module*> Subtrees(Modules roots) {
   std::set<const nn::Module*> modules;
-  for (const nn::NamedModule& named : module.NamedModules()) {
-    modules.insert(named.module);
+  for (nn::Module* root : roots) {
+    for (const nn::NamedModule& named : root->NamedModules()) {
+      modules.insert(named.module);
+    }
   }
   return modules;
 }
@@ -76,17 +88,17 @@ std::string TieNote(const std::vector<Use>& uses) {
   return note;
 }
 
-// Parameters below `module` that have no group yet, each once, sorted out.
+// Parameters below `modules` that have no group yet, each once, sorted out.
 struct Sorted {
   std::vector<nn::Parameter*> to_shard;
   FsdpState::LeftOut left_out;
 };
 
-absl::StatusOr<Sorted> SortOut(nn::Module& module, const Uses& uses,
+absl::StatusOr<Sorted> SortOut(Modules modules, const Uses& uses,
                                const FullyShardOptions& options) {
   std::set<const nn::Parameter*> claimed;
-  for (FsdpState* state : FsdpState::Below(module)) {
-    const std::set<const nn::Module*> below = Subtree(state->module());
+  for (FsdpState* state : FsdpState::Below(modules)) {
+    const std::set<const nn::Module*> below = Subtrees(state->modules());
     for (const auto& group : state->groups()) {
       for (const nn::Parameter* p : group->parameters()) {
         if (const Use* other = UseOutside(uses.at(p), below)) {
@@ -100,15 +112,20 @@ absl::StatusOr<Sorted> SortOut(nn::Module& module, const Uses& uses,
       }
     }
   }
-  for (const nn::NamedModule& named : module.NamedModules()) {
-    if (!FsdpState::IsReplicated(*named.module)) continue;
-    for (const nn::Parameter* p : named.module->Parameters()) claimed.insert(p);
+  std::vector<nn::Parameter*> parameters;
+  for (nn::Module* module : modules) {
+    for (const nn::NamedModule& named : module->NamedModules()) {
+      if (!FsdpState::IsReplicated(*named.module)) continue;
+      for (const nn::Parameter* p : named.module->Parameters()) {
+        claimed.insert(p);
+      }
+    }
+    for (nn::Parameter* p : module->Parameters()) parameters.push_back(p);
   }
-  const std::set<const nn::Module*> below = Subtree(module);
+  const std::set<const nn::Module*> below = Subtrees(modules);
   Sorted sorted;
-  for (const nn::NamedParameter& named : module.NamedParameters()) {
-    nn::Parameter* const p = named.parameter;
-    if (claimed.count(p) != 0) continue;
+  for (nn::Parameter* p : parameters) {
+    if (!claimed.insert(p).second) continue;
     const auto& ignored = options.ignored_params;
     if (std::find(ignored.begin(), ignored.end(), p) != ignored.end()) {
       sorted.left_out.ignored.push_back(p->name());
@@ -121,7 +138,7 @@ absl::StatusOr<Sorted> SortOut(nn::Module& module, const Uses& uses,
   return sorted;
 }
 
-absl::Status CheckArguments(const nn::Module& module, const DeviceMesh& mesh,
+absl::Status CheckArguments(Modules modules, const DeviceMesh& mesh,
                             const FullyShardOptions& options) {
   if (mesh.ndim() > 2) {
     return absl::InvalidArgumentError(absl::StrCat(
@@ -133,11 +150,22 @@ absl::Status CheckArguments(const nn::Module& module, const DeviceMesh& mesh,
     return absl::InvalidArgumentError(
         absl::StrCat("FullyShard: this rank is not on ", mesh.ToString()));
   }
-  if (FsdpState::Of(module) != nullptr) {
-    return absl::FailedPreconditionError(
-        absl::StrCat("FullyShard: this ", module.type_name(), " is ",
-                     FsdpState::IsReplicated(module) ? "replicated" : "sharded",
-                     " already"));
+  if (modules.empty()) {
+    return absl::InvalidArgumentError("FullyShard: no modules");
+  }
+  for (size_t i = 0; i < modules.size(); ++i) {
+    if (FsdpState::Of(*modules[i]) != nullptr) {
+      return absl::FailedPreconditionError(absl::StrCat(
+          "FullyShard: this ", modules[i]->type_name(), " is ",
+          FsdpState::IsReplicated(*modules[i]) ? "replicated" : "sharded",
+          " already"));
+    }
+    for (size_t j = 0; j < i; ++j) {
+      if (modules[i] != modules[j]) continue;
+      return absl::InvalidArgumentError(
+          absl::StrCat("FullyShard: the ", modules[i]->type_name(), " ",
+                       modules[i]->FullName(), " is in the list twice"));
+    }
   }
   if (options.post_forward_mesh_size > 0 &&
       options.reshard_after_forward == false) {
@@ -160,10 +188,15 @@ absl::Status CheckArguments(const nn::Module& module, const DeviceMesh& mesh,
 
 absl::Status FullyShard(nn::Module& module, const DeviceMesh& mesh,
                         const FullyShardOptions& options) {
-  CH_RETURN_IF_ERROR(CheckArguments(module, mesh, options));
-  module.Parameters();  // Gives names.
-  const Uses uses = UsesInTreeOf(module);
-  CH_ASSIGN_OR_RETURN(Sorted sorted, SortOut(module, uses, options));
+  return FullyShard({&module}, mesh, options);
+}
+
+absl::Status FullyShard(absl::Span<nn::Module* const> modules,
+                        const DeviceMesh& mesh,
+                        const FullyShardOptions& options) {
+  CH_RETURN_IF_ERROR(CheckArguments(modules, mesh, options));
+  const Uses uses = UsesInTreesOf(modules);
+  CH_ASSIGN_OR_RETURN(Sorted sorted, SortOut(modules, uses, options));
 
   // What cannot share a buffer: its dtype, the dtype to gather in, and whether
   // there are gradients. Ordered by first appearance, so that all ranks make
@@ -195,15 +228,16 @@ absl::Status FullyShard(nn::Module& module, const DeviceMesh& mesh,
         ParamGroup::Create(std::move(name), entries, mesh, options));
   }
   for (const auto& group : groups) group->Commit();
-  module.Attach(FsdpState::kKey,
-                std::make_shared<FsdpState>(module, options, std::move(groups),
-                                            std::move(sorted.left_out)));
+  const auto state = std::make_shared<FsdpState>(
+      std::vector<nn::Module*>(modules.begin(), modules.end()), options,
+      std::move(groups), std::move(sorted.left_out));
+  for (nn::Module* module : modules) module->Attach(FsdpState::kKey, state);
   return absl::OkStatus();
 }
 
 std::string DescribePlan(nn::Module& module) {
   std::string text;
-  for (const FsdpState* state : FsdpState::Below(module)) {
+  for (const FsdpState* state : FsdpState::Below({&module})) {
     absl::StrAppend(&text, state->Describe(state == FsdpState::Of(module)));
   }
   return text;

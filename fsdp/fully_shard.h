@@ -9,6 +9,7 @@
 #include <string>
 
 #include "absl/status/status.h"
+#include "absl/types/span.h"
 #include "crosshatch/fsdp/policy.h"
 #include "crosshatch/mesh/device_mesh.h"
 #include "crosshatch/nn/module.h"
@@ -36,6 +37,15 @@ namespace crosshatch::fsdp {
 ///     group that holds a parameter tied with one outside of it. On an error
 ///     nothing has changed.
 absl::Status FullyShard(nn::Module& module, const DeviceMesh& mesh,
+                        const FullyShardOptions& options = {});
+
+/// As above for several modules, whose parameters become groups together: a
+/// norm and the head after it, say. They are gathered before the first of them
+/// runs and freed after the last of the list has run; one that runs again is
+/// gathered again.
+/// \error kInvalidArgument also for no modules, or one that is there twice.
+absl::Status FullyShard(absl::Span<nn::Module* const> modules,
+                        const DeviceMesh& mesh,
                         const FullyShardOptions& options = {});
 
 /// The groups of `module` and all below it, with the why, the shares and the

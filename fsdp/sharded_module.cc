@@ -47,7 +47,7 @@ void ShardedModule::ForEach(bool recurse, F set) {
     set(*state_);
     return;
   }
-  for (FsdpState* state : FsdpState::Below(state_->module())) set(*state);
+  for (FsdpState* state : FsdpState::Below(state_->modules())) set(*state);
 }
 
 UnshardHandle ShardedModule::Unshard() {
@@ -174,8 +174,9 @@ absl::Status ShareCommContext(absl::Span<nn::Module* const> roots) {
   CH_RETURN_IF_ERROR(CheckSharded(roots, "ShareCommContext"));
   std::shared_ptr<CommContext> comm;
   for (nn::Module* root : roots) {
-    FsdpTree::Form(*root, comm);
-    comm = FsdpState::Of(*root)->tree()->shared_comm();
+    FsdpState& state = *FsdpState::Of(*root);
+    FsdpTree::Form(state, comm);
+    comm = state.tree()->shared_comm();
   }
   return absl::OkStatus();
 }

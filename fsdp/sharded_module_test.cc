@@ -442,6 +442,49 @@ TEST(ShardedModuleTest, TiesMadeTooLateAreErrors) {
   });
 }
 
+TEST(ShardedModuleTest, SeveralModulesAreOneGroup) {
+  TestModel dense(3, 5, 7, 3);
+  dense.FillWithIntegers();
+  CH_CHECK_OK(Backward(Sum(dense.Forward(BatchOf(0, 1, 5)))));
+  const Weights expected = FullGradients(dense);
+  OnRanks(
+      {{"fsdp", 2}},
+      [&](const DeviceMesh& mesh, LineSink& log) -> absl::Status {
+        TestModel model(3, 5, 7, 3);
+        model.FillWithIntegers();
+        nn::Module* const first = model.blocks()[0].get();
+        nn::Module* const second = model.blocks()[1].get();
+        EXPECT_THAT(std::string(FullyShard({first, first}, mesh).message()),
+                    HasSubstr("the TestBlock blocks.0 is in the list twice"));
+        CH_RETURN_IF_ERROR(FullyShard({first, second}, mesh, Summing()));
+        CH_RETURN_IF_ERROR(FullyShard(model, mesh, Summing()));
+        const int rank = mesh.world().rank();
+        CH_RETURN_IF_ERROR(Backward(Sum(model.Forward(BatchOf(rank, 2, 5)))));
+        if (rank == 0) {
+          EXPECT_THAT(log.Take(),
+                      ElementsAre("unshard root", "unshard blocks", "wait root",
+                                  "wait blocks", "reshard blocks",
+                                  "reduce_scatter root", "reshard root",
+                                  "unshard blocks", "wait blocks",
+                                  "reduce_scatter blocks", "reshard blocks"));
+        }
+        EXPECT_EQ(FullGradients(model), expected);
+        // The first alone: what stays gathered is freed by the root.
+        CH_ASSIGN_OR_RETURN(auto root, ShardedModule::Of(model));
+        NoGrad no_grad;
+        root.Run({BatchOf(0, 1, 1)}, [&](TensorSpan inputs) {
+          return TensorList{first->Forward(inputs[0])};
+        });
+        if (rank == 0) {
+          EXPECT_THAT(
+              log.Take(),
+              ElementsAre("unshard root", "unshard blocks", "wait root",
+                          "wait blocks", "reshard root", "reshard blocks"));
+        }
+        return absl::OkStatus();
+      });
+}
+
 // Uses its second branch on odd ranks only.
 class Conditional final : public nn::Module {
  public:

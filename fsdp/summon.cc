@@ -19,8 +19,8 @@ namespace {
 absl::Status CheckAtRest(FsdpState& state) {
   if (state.summoned()) {
     return absl::FailedPreconditionError(absl::StrCat(
-        "SummonFullParameters: the parameters of ", state.module().type_name(),
-        " ", state.module().FullName(), " are summoned already"));
+        "SummonFullParameters: the parameters of ", state.Name(),
+        " are summoned already"));
   }
   for (const auto& group : state.groups()) {
     if (group->state() != ParamState::kSharded) {
@@ -78,8 +78,8 @@ SummonFullParameters::Begin(nn::Module& module, const SummonOptions& options) {
       new SummonFullParameters(options));
   std::set<const nn::Parameter*> wanted;
   std::vector<FsdpState*> states;
-  for (FsdpState* state : FsdpState::Below(module)) {
-    if (!options.recurse && &state->module() != &module) continue;
+  for (FsdpState* state : FsdpState::Below({&module})) {
+    if (!options.recurse && state != FsdpState::Of(module)) continue;
     CH_RETURN_IF_ERROR(CheckAtRest(*state));
     states.push_back(state);
     for (const auto& group : state->groups()) {
