@@ -105,8 +105,10 @@ absl::Status AdamW::Step() {
     CH_CHECK(data.sizes() == grad.sizes())
         << "adamw: parameter " << parameter.name() << " " << data.Describe()
         << " has the gradient " << grad.Describe();
+    ++states_[i].step;
+    if (data.numel() == 0) continue;  // No address to begin a run with.
     data.storage()->BumpVersion();
-    updates.push_back({i, ++states_[i].step, data, grad});
+    updates.push_back({i, states_[i].step, data, grad});
   }
 
   const KernelTable& kernels = context.kernels();
@@ -126,7 +128,7 @@ absl::Status AdamW::Step() {
         FollowsAfter(exp_avg, count, local_exp_avg_[updates[next].index]) &&
         FollowsAfter(exp_avg_sq, count,
                      local_exp_avg_sq_[updates[next].index]));
-    if (count == 0 || context.device().is_meta()) continue;
+    if (context.device().is_meta()) continue;
     const auto step = static_cast<double>(first.step);
     const AdamWArgs args = {
         .count = count,

@@ -272,6 +272,24 @@ TEST(AdamWTest, UpdatesShards) {
   }
 }
 
+TEST(AdamWTest, NeighboursBeginWithAnEmptyOne) {
+  const auto storage = Zeros({2}).storage();
+  const auto gradients = Ones({2}).storage();
+  const auto part = [](const std::shared_ptr<Storage>& all, int64_t count) {
+    return MakeView(all, 0, {count}, {1}, kFloat32);
+  };
+  const auto empty = MakeParameter("empty", part(storage, 0));
+  const auto whole = MakeParameter("whole", part(storage, 2));
+  empty->set_grad(part(gradients, 0));
+  whole->set_grad(part(gradients, 2));
+  AdamW optimizer({empty.get(), whole.get()}, {.lr = 1, .weight_decay = 0});
+  ASSERT_TRUE(optimizer.Step().ok());
+  for (const float value : whole->data().ToVector<float>()) {
+    EXPECT_NEAR(value, -1, 1e-6);
+  }
+  EXPECT_EQ(optimizer.state(0).step, 1);
+}
+
 TEST(AdamWTest, AFailedCollectiveSurfaces) {
   const absl::Status status = RunLocal(1, [](World& world) {
     const auto parameter = MakeParameter("p", Ones({2}));

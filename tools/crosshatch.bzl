@@ -46,7 +46,8 @@
     JSON are for .cc files only.
   * Tags of tests: "2d" for those that cross FSDP and TP (CI runs them under
     ThreadSanitizer too), "fuzz" and "nightly" for those too long for every
-    change, which tools/nightly runs.
+    change, which tools/nightly runs, "planted" for those that plant races on
+    purpose, which ThreadSanitizer does not run.
   * A kernel uses Highway's run-time dispatch (hwy/foreach_target.h); it gets no
     -march flag, so one binary runs on every machine. Include its own file as
     HWY_TARGET_INCLUDE "tensor/kernels/cpu/add.cc" (from the repository's root).

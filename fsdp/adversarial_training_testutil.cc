@@ -1,0 +1,224 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "crosshatch/fsdp/adversarial_training_testutil.h"
+
+#include <cstring>
+#include <memory>
+#include <utility>
+
+#include "crosshatch/base/status_macros.h"
+#include "crosshatch/comm/world.h"
+#include "crosshatch/dtensor/dtensor.h"
+#include "crosshatch/fsdp/fully_shard.h"
+#include "crosshatch/fsdp/sharded_module.h"
+#include "crosshatch/fsdp/testutil.h"
+#include "crosshatch/nn/adamw.h"
+#include "crosshatch/tensor/autograd.h"
+#include "gtest/gtest.h"
+
+namespace crosshatch::fsdp {
+namespace {
+
+constexpr int kSteps = 3;
+constexpr int kPlantedStep = 1;
+constexpr int64_t kDim = 4;
+
+void AppendBits(const Tensor& tensor, std::vector<uint64_t>& bits) {
+  for (const double value : tensor.ToVector<double>()) {
+    std::memcpy(&bits.emplace_back(), &value, sizeof(value));
+  }
+}
+
+// The host reads nothing before the end, so streams may run far apart.
+absl::Status TrainOn(World& world, const Scenario& scenario,
+                     const FaultPlanter* planter, RankResult& result) {
+  CH_ASSIGN_OR_RETURN(const DeviceMesh mesh,
+                      InitDeviceMesh(world, scenario.axes));
+  // Sizes that every mesh divides: all ranks issue the same, and so a fault is
+  // in the same place on all.
+  TestModel model(scenario.blocks, kDim, 8, 4);
+  model.FillWithIntegers();
+  for (auto& block : model.blocks()) {
+    CH_RETURN_IF_ERROR(FullyShard(*block, mesh, scenario.options));
+  }
+  CH_RETURN_IF_ERROR(FullyShard(model, mesh, scenario.options));
+  CH_ASSIGN_OR_RETURN(ShardedModule sharded, ShardedModule::Of(model));
+  nn::AdamW optimizer(model.Parameters(), {.lr = 0.125});
+  std::vector<Tensor> losses;
+  for (int step = 0; step < kSteps; ++step) {
+    if (planter != nullptr && step == kPlantedStep) {
+      result.first_wait = planter->log().waits.size();
+      result.first_lease = planter->log().leases.size();
+    }
+    for (int i = 0; i < scenario.backwards_per_step; ++i) {
+      const bool last = i + 1 == scenario.backwards_per_step;
+      using Postponed = Scenario::Postponed;
+      sharded.SetRequiresAllReduce(last ||
+                                   scenario.postponed != Postponed::kAllReduce);
+      sharded.SetRequiresGradientSync(last || scenario.postponed !=
+                                                  Postponed::kReduction);
+      const Tensor loss = Sum(model.Forward(
+          SmallIntegers({2, kDim}, 10 * step + 3 * i + world.rank())));
+      CH_RETURN_IF_ERROR(Backward(loss));
+      losses.push_back(loss.Detach());
+    }
+    CH_RETURN_IF_ERROR(optimizer.Step());
+    optimizer.ZeroGrad();
+    if (planter != nullptr && step == kPlantedStep) {
+      result.last_wait = planter->log().waits.size();
+      result.last_lease = planter->log().leases.size();
+    }
+  }
+  NoGrad no_grad;
+  for (const Tensor& loss : losses) AppendBits(loss, result.bits);
+  for (nn::Parameter* p : model.Parameters()) {
+    AppendBits(LocalTensor(p->data()), result.bits);
+  }
+  return absl::OkStatus();
+}
+
+TrainingResult Train(const Scenario& scenario, uint64_t seed,
+                     std::optional<Fault> fault) {
+  TrainingResult result(static_cast<size_t>(scenario.ranks()));
+  std::vector<std::unique_ptr<FaultPlanter>> planters;
+  LocalOptions options = {.threads_per_rank = 1, .adversarial_seed = seed};
+  for (size_t r = 0; fault.has_value() && r < result.size(); ++r) {
+    planters.push_back(std::make_unique<FaultPlanter>(*fault));
+    options.sinks.push_back(planters.back().get());
+    options.decorators.push_back(planters.back().get());
+  }
+  const absl::Status status = RunLocal(
+      scenario.ranks(),
+      [&](World& world) {
+        const auto rank = static_cast<size_t>(world.rank());
+        return TrainOn(world, scenario,
+                       planters.empty() ? nullptr : planters[rank].get(),
+                       result[rank]);
+      },
+      options);
+  EXPECT_TRUE(status.ok()) << status;
+  for (size_t r = 0; r < planters.size(); ++r) {
+    result[r].log = planters[r]->log();
+    result[r].overlaps = planters[r]->overlaps();
+  }
+  return result;
+}
+
+bool SameBits(const TrainingResult& a, const TrainingResult& b) {
+  for (size_t r = 0; r < a.size(); ++r) {
+    if (a[r].bits != b[r].bits) return false;
+  }
+  return true;
+}
+
+}  // namespace
+
+int Scenario::ranks() const {
+  int ranks = 1;
+  for (const MeshAxis& axis : axes) ranks *= axis.size;
+  return ranks;
+}
+
+Scenario PlainScenario() { return {"fsdp 2", {{"fsdp", 2}}, {}}; }
+
+Scenario HybridScenario() {
+  Scenario scenario = {"replicate 2, fsdp 2, float64, two backwards",
+                       {{"replicate", 2}, {"fsdp", 2}},
+                       {}};
+  scenario.options.mixed_precision = {.param_dtype = kFloat64,
+                                      .reduce_dtype = kFloat64};
+  scenario.backwards_per_step = 2;
+  return scenario;
+}
+
+Scenario PartialScenario() {
+  Scenario scenario = HybridScenario();
+  scenario.name += ", one sum over replicas";
+  scenario.postponed = Scenario::Postponed::kAllReduce;
+  return scenario;
+}
+
+Scenario PostForwardScenario() {
+  Scenario scenario = {
+      "fsdp 4, gathered from 2 in backward, two backwards, one reduction",
+      {{"fsdp", 4}},
+      {.post_forward_mesh_size = 2}};
+  scenario.backwards_per_step = 2;
+  scenario.postponed = Scenario::Postponed::kReduction;
+  return scenario;
+}
+
+std::vector<Scenario> AllScenarios() {
+  return {PlainScenario(), HybridScenario(), PartialScenario(),
+          PostForwardScenario()};
+}
+
+Reference::Reference(Scenario scenario)
+    : scenario_(std::move(scenario)),
+      calm_(Train(scenario_, 0, std::nullopt)),
+      logged_(Train(scenario_, 1, Fault())) {
+  EXPECT_TRUE(SameBits(calm_, logged_)) << name();
+  for (const RankResult& other : logged_) {
+    EXPECT_EQ(other.log.waits.size(), log().waits.size());
+    EXPECT_EQ(other.log.leases.size(), log().leases.size());
+    for (size_t i = 0; i < log().waits.size(); ++i) {
+      const auto index = static_cast<int64_t>(i);
+      EXPECT_EQ(other.log.DescribeWait(index), log().DescribeWait(index));
+    }
+  }
+}
+
+bool Reference::IsSound(uint64_t seed) const {
+  return SameBits(Train(scenario_, seed, std::nullopt), calm_);
+}
+
+Verdict Reference::Find(Fault fault) const {
+  Verdict verdict;
+  if (fault.kind == Fault::Kind::kDropWait) {
+    if (log().IsCovered(fault.index)) {
+      verdict.equivalent = "other waits cover it";
+      return verdict;
+    }
+    Fault late = fault;
+    late.late = log().AwaitedBy(fault.index);
+    if (SameBits(Train(scenario_, 1, late), calm_)) {
+      verdict.equivalent = "what runs ahead of it has nothing to do with it";
+      return verdict;
+    }
+  } else if (fault.kind != Fault::Kind::kWrongStream) {
+    bool ordered = true;
+    for (const RankResult& rank : Train(scenario_, 1, fault)) {
+      ordered = ordered && rank.log.NextLeaseIsOrdered(fault.index);
+      verdict.overlap = verdict.overlap || rank.overlaps > 0;
+    }
+    if (ordered) {
+      verdict.equivalent = "whoever has the memory next comes after all uses";
+      return verdict;
+    }
+  }
+  for (uint64_t seed = 1; seed <= kSeeds; ++seed) {
+    if (SameBits(Train(scenario_, seed, fault), calm_)) continue;
+    verdict.seed = seed;
+    break;
+  }
+  return verdict;
+}
+
+std::vector<int64_t> Reference::Waits(
+    const std::function<bool(const LoggedWait&)>& wanted) const {
+  std::vector<int64_t> found;
+  for (size_t i = rank().first_wait; i < rank().last_wait; ++i) {
+    if (wanted(log().waits[i])) found.push_back(static_cast<int64_t>(i));
+  }
+  return found;
+}
+
+std::vector<int64_t> Reference::Leases(
+    const std::function<bool(const LoggedLease&)>& wanted) const {
+  std::vector<int64_t> found;
+  for (size_t i = rank().first_lease; i < rank().last_lease; ++i) {
+    if (wanted(log().leases[i])) found.push_back(static_cast<int64_t>(i));
+  }
+  return found;
+}
+
+}  // namespace crosshatch::fsdp

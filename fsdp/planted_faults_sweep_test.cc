@@ -1,0 +1,68 @@
+// SPDX-License-Identifier: Apache-2.0
+
+/// \file
+/// Leaves out every wait of a training step, ends every lease too early, one at
+/// a time: each mistake shows within a thousand seeds, unless the log of what
+/// was issued proves that it changes nothing. Without one nothing shows.
+
+#include <iostream>
+#include <string>
+
+#include "crosshatch/fsdp/adversarial_training_testutil.h"
+#include "gtest/gtest.h"
+
+namespace crosshatch::fsdp {
+namespace {
+
+void Sweep(const Reference& reference) {
+  std::cout << reference.name() << "\n";
+  const RankResult& rank = reference.rank();
+  int found = 0;
+  int equivalent = 0;
+  const auto judge = [&](Fault fault, const char* what,
+                         const std::string& where) {
+    const Verdict verdict = reference.Find(fault);
+    std::cout << "  " << what << " " << where << ": ";
+    if (!verdict.equivalent.empty()) {
+      ++equivalent;
+      std::cout << verdict.equivalent << "\n";
+      return;
+    }
+    const bool shows = verdict.seed != 0 || verdict.overlap;
+    EXPECT_TRUE(shows) << what << " " << where << " was not found";
+    found += shows;
+    std::cout << "seed " << verdict.seed
+              << (verdict.overlap ? ", leases overlap" : "") << std::endl;
+  };
+  for (size_t i = rank.first_wait; i < rank.last_wait; ++i) {
+    const auto index = static_cast<int64_t>(i);
+    judge({Fault::Kind::kDropWait, index}, "drop",
+          reference.log().DescribeWait(index));
+  }
+  for (size_t i = rank.first_lease; i < rank.last_lease; ++i) {
+    const auto index = static_cast<int64_t>(i);
+    const std::string where = reference.log().DescribeLease(index);
+    if (rank.log.leases[i].used_elsewhere) {
+      judge({Fault::Kind::kForgetUses, index}, "forget the uses of", where);
+    }
+    judge({Fault::Kind::kReleaseEarly, index}, "release early", where);
+  }
+  std::cout << "  " << found << " found, " << equivalent << " equivalent\n";
+}
+
+TEST(PlantedFaultsSweepTest, EveryWaitAndLeaseOfAStepCounts) {
+  for (const Scenario& scenario : AllScenarios()) Sweep(Reference(scenario));
+}
+
+TEST(PlantedFaultsSweepTest, NothingShowsWhereNothingIsPlanted) {
+  for (const Scenario& scenario : AllScenarios()) {
+    const Reference reference(scenario);
+    for (uint64_t seed = 1; seed <= kSeeds; ++seed) {
+      ASSERT_TRUE(reference.IsSound(seed))
+          << scenario.name << ", seed " << seed;
+    }
+  }
+}
+
+}  // namespace
+}  // namespace crosshatch::fsdp

@@ -1,0 +1,73 @@
+// SPDX-License-Identifier: Apache-2.0
+
+/// \file
+/// Lifetime bugs that users of other libraries met, planted in the streams and
+/// leases under this one: each shows within a thousand seeds.
+
+#include <cstdint>
+#include <iostream>
+#include <string>
+#include <vector>
+
+#include "crosshatch/fsdp/adversarial_training_testutil.h"
+#include "gtest/gtest.h"
+
+namespace crosshatch::fsdp {
+namespace {
+
+// Plants the fault at each place; where it can matter, it must show.
+void ExpectFound(const std::string& what, const Reference& reference,
+                 Fault::Kind kind, const std::vector<int64_t>& places) {
+  int found = 0;
+  for (const int64_t place : places) {
+    const Verdict verdict = reference.Find({kind, place});
+    if (!verdict.equivalent.empty()) continue;
+    ++found;
+    EXPECT_NE(verdict.seed, 0u) << what << " was not found at " << place;
+    std::cout << what << ": seed " << verdict.seed
+              << (verdict.overlap ? ", and leases overlap" : "") << "\n";
+  }
+  EXPECT_GT(found, 0) << what << " changes nothing anywhere";
+}
+
+// Enough blocks for a step to use memory again.
+Scenario Deep(Scenario scenario) {
+  scenario.blocks = 4;
+  return scenario;
+}
+
+TEST(PlantedFaultsTest, FindsTheRacesOthersHad) {
+  const Reference plain(Deep(PlainScenario()));
+  const Reference hybrid(Deep(HybridScenario()));
+  const auto leased = [](MemoryClass memory_class) {
+    return [memory_class](const LoggedLease& lease) {
+      return lease.memory_class == memory_class && lease.stream == "compute" &&
+             lease.used_elsewhere;
+    };
+  };
+  const std::vector<int64_t> gradients =
+      plain.Leases(leased(MemoryClass::kGradient));
+
+  // PyTorch #180665.
+  ExpectFound("a reduced gradient freed before it is read", hybrid,
+              Fault::Kind::kForgetUses,
+              hybrid.Leases(leased(MemoryClass::kCommunication)));
+  // Megatron-LM #6187.
+  ExpectFound("a gradient leased on another stream than the one that writes",
+              plain, Fault::Kind::kWrongStream, gradients);
+  // Megatron-LM #5222.
+  ExpectFound("a gradient overwritten while it is reduced", plain,
+              Fault::Kind::kForgetUses, gradients);
+  // ROCm/pytorch #3500: what a reduction needs is drained too early. Its input
+  // is given back, its result taken.
+  ExpectFound("a gradient given back before it is reduced", plain,
+              Fault::Kind::kReleaseEarly, gradients);
+  ExpectFound("an update before the gradient is reduced", plain,
+              Fault::Kind::kDropWait, plain.Waits([](const LoggedWait& wait) {
+                return wait.stream == "compute" && !wait.for_memory &&
+                       wait.waits_for == "fsdp_reduce_scatter";
+              }));
+}
+
+}  // namespace
+}  // namespace crosshatch::fsdp

@@ -1,0 +1,113 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <atomic>
+#include <cstdint>
+#include <string>
+
+#include "crosshatch/tensor/fault_planter_testutil.h"
+#include "crosshatch/tensor/rank_context.h"
+#include "gtest/gtest.h"
+
+namespace crosshatch {
+namespace {
+
+constexpr uint64_t kSeeds = 1000;
+
+struct Outcome {
+  IssueLog log;
+  int64_t overlaps = 0;
+  int wrong = 0;
+};
+
+// Writes numbers on one stream and reads them on another.
+Outcome RunWith(Fault fault, uint64_t seed) {
+  FaultPlanter planter(fault);
+  std::atomic<int> wrong = 0;
+  {
+    RankContext rank(
+        {.adversarial_seed = seed, .sink = &planter, .decorator = &planter});
+    Stream& compute = rank.compute_stream();
+    Stream& side = rank.SideStream("side");
+    const auto lease = [&] {
+      return rank.allocator().Allocate(64, MemoryClass::kActivation, compute);
+    };
+    for (int round = 0; round < 10; ++round) {
+      const std::string name = std::to_string(round);
+      planter.Write({EventKind::kFsdp, "round", &name, nullptr});
+      Block block = lease();
+      auto* const value = reinterpret_cast<int*>(block.data());
+      compute.Launch([=](KernelContext&) { *value = round; });
+      Block other = lease();
+      auto* const scratch = reinterpret_cast<int*>(other.data());
+      compute.Launch([=](KernelContext&) { *scratch = -1; });
+      side.Wait(compute.Record());
+      side.Launch([=, &wrong](KernelContext&) { wrong += *value != round; });
+      side.Wait(compute.Record());  // Nothing new.
+      block.UsedOn(side);
+    }
+    EXPECT_TRUE(rank.Synchronize().ok());
+  }
+  return {planter.log(), planter.overlaps(), wrong};
+}
+
+// The seed that finds the fault; 0 if none does.
+uint64_t SeedThatFinds(Fault fault) {
+  for (uint64_t seed = 1; seed <= kSeeds; ++seed) {
+    if (RunWith(fault, seed).wrong > 0) return seed;
+  }
+  return 0;
+}
+
+TEST(FaultPlanterTest, ChangesNothingUnlessTold) {
+  for (uint64_t seed = 1; seed <= 20; ++seed) {
+    const Outcome run = RunWith({}, seed);
+    EXPECT_EQ(run.wrong, 0);
+    EXPECT_EQ(run.overlaps, 0);
+  }
+}
+
+TEST(FaultPlanterTest, FindsADroppedWaitUnlessAnotherCoversIt) {
+  const IssueLog log = RunWith({}, 1).log;
+  int covered = 0;
+  for (size_t i = 0; i < log.waits.size(); ++i) {
+    const auto index = static_cast<int64_t>(i);
+    if (log.waits[i].where != "round 5") continue;
+    const Fault fault = {Fault::Kind::kDropWait, index};
+    if (log.IsCovered(index)) {
+      ++covered;
+      EXPECT_EQ(log.DescribeWait(index), "wait " + std::to_string(i) +
+                                             ": side for compute, after "
+                                             "'round 5'");
+      for (uint64_t seed = 1; seed <= 20; ++seed) {
+        EXPECT_EQ(RunWith(fault, seed).wrong, 0) << log.DescribeWait(index);
+      }
+    } else {
+      EXPECT_NE(SeedThatFinds(fault), 0u) << log.DescribeWait(index);
+    }
+  }
+  EXPECT_EQ(covered, 1);
+}
+
+TEST(FaultPlanterTest, FindsWhatIsWrongWithALease) {
+  const IssueLog log = RunWith({}, 1).log;
+  int uses = 0;
+  for (size_t i = 0; i < log.leases.size(); ++i) {
+    const auto index = static_cast<int64_t>(i);
+    if (log.leases[i].where != "round 5") continue;
+    SCOPED_TRACE(log.DescribeLease(index));
+    EXPECT_TRUE(log.NextLeaseIsOrdered(index));
+    if (!log.leases[i].used_elsewhere) continue;
+    ++uses;
+    EXPECT_NE(SeedThatFinds({Fault::Kind::kWrongStream, index}), 0u);
+    const Fault forgetful = {Fault::Kind::kForgetUses, index};
+    EXPECT_FALSE(RunWith(forgetful, 1).log.NextLeaseIsOrdered(index));
+    EXPECT_NE(SeedThatFinds(forgetful), 0u);
+    const Fault early = {Fault::Kind::kReleaseEarly, index};
+    EXPECT_FALSE(RunWith(early, 1).log.NextLeaseIsOrdered(index));
+    EXPECT_EQ(RunWith(early, 1).overlaps, 1);
+    EXPECT_NE(SeedThatFinds(early), 0u);
+  }
+  EXPECT_EQ(uses, 1);
+}
+
+}  // namespace
+}  // namespace crosshatch

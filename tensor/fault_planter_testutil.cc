@@ -1,0 +1,218 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "crosshatch/tensor/fault_planter_testutil.h"
+
+#include <algorithm>
+#include <chrono>
+#include <thread>
+
+#include "absl/strings/str_cat.h"
+#include "crosshatch/base/check.h"
+
+namespace crosshatch {
+
+// A point of a planted stream, which knows its number in the log.
+class FaultPlanter::Point final : public Event::State {
+ public:
+  Point(FaultPlanter& planter, Event event, int stream, int64_t id)
+      : planter_(planter), event_(std::move(event)), stream_(stream), id_(id) {}
+
+  bool reached() override { return event_.state()->reached(); }
+  void Block() override {
+    planter_.log_.issues.push_back(
+        {.kind = Issue::Kind::kHostWait, .stream = stream_, .point = id_});
+    event_.state()->Block();
+  }
+  void BlockWorker(AgentId worker) override {
+    event_.state()->BlockWorker(worker);
+  }
+
+  int stream() const { return stream_; }
+  int64_t id() const { return id_; }
+
+  static const Point& Of(const Event& event) {
+    const auto* const point = dynamic_cast<const Point*>(event.state());
+    CH_CHECK(point != nullptr) << "an event of a stream without decoration";
+    return *point;
+  }
+
+ private:
+  FaultPlanter& planter_;
+  const Event event_;
+  const int stream_;
+  const int64_t id_;
+};
+
+class FaultPlanter::PlantedStream final : public Stream {
+ public:
+  PlantedStream(FaultPlanter& planter, std::unique_ptr<Stream> stream,
+                int index)
+      : Stream(stream->name(), nullptr),
+        planter_(planter),
+        stream_(std::move(stream)),
+        index_(index) {
+    CH_CHECK(!stream_->runs_inline())
+        << "faults are planted in queues: run on adversarial streams";
+  }
+
+  int index() const { return index_; }
+
+  Event Record() override {
+    Event event = stream_->Record();
+    if (event.state() == nullptr) return event;
+    const int64_t id = planter_.points_++;
+    Log({.kind = Issue::Kind::kRecord, .stream = index_, .point = id});
+    return Event(
+        std::make_shared<Point>(planter_, std::move(event), index_, id));
+  }
+
+  void Wait(const Event& event) override {
+    if (event.state() == nullptr) return;
+    IssueLog& log = planter_.log_;
+    const Point& point = Point::Of(event);
+    const auto index = static_cast<int64_t>(log.waits.size());
+    log.waits.push_back(
+        {.stream = name(),
+         .waits_for = log.streams[static_cast<size_t>(point.stream())],
+         .for_memory = planter_.leasing_,
+         .where = planter_.where_});
+    if (planter_.Has(Fault::Kind::kDropWait, index)) return;
+    Log({.kind = Issue::Kind::kWait,
+         .stream = index_,
+         .index = index,
+         .point = point.id()});
+    stream_->Wait(event);
+  }
+
+  void Synchronize() override {
+    const Event end = Record();
+    if (end.state() != nullptr) {
+      Log({.kind = Issue::Kind::kHostWait,
+           .stream = index_,
+           .point = Point::Of(end).id()});
+    }
+    stream_->Synchronize();
+  }
+
+  AgentId agent() const override { return stream_->agent(); }
+
+ private:
+  void Enqueue(Task task) override {
+    Log({.kind = Issue::Kind::kTask, .stream = index_});
+    ++tasks_;
+    const IssueLog::Work& late = planter_.fault_.late;
+    if (late.stream == index_ && late.number == tasks_) {
+      stream_->Launch([](KernelContext&) {
+        std::this_thread::sleep_for(std::chrono::milliseconds(30));
+      });
+    }
+    stream_->Launch(std::move(task));
+  }
+
+  void Log(const Issue& issue) { planter_.log_.issues.push_back(issue); }
+
+  FaultPlanter& planter_;
+  const std::unique_ptr<Stream> stream_;
+  const int index_;
+  int64_t tasks_ = 0;
+};
+
+// Leases everything from another allocator, in the same way but for the fault.
+class FaultPlanter::PlantedAllocator final : public Allocator {
+ public:
+  PlantedAllocator(FaultPlanter& planter, std::unique_ptr<Allocator> allocator)
+      : planter_(planter), allocator_(std::move(allocator)) {}
+
+  Device device() const override { return allocator_->device(); }
+  int64_t reserved_bytes() const override {
+    return allocator_->reserved_bytes();
+  }
+
+ private:
+  struct Held {
+    int64_t lease;
+    const std::byte* data;
+    Block block;  // Empty where it has been released early.
+  };
+
+  void Lease(Block& block, Stream& stream) override {
+    IssueLog& log = planter_.log_;
+    const auto lease = static_cast<int64_t>(log.leases.size());
+    Stream* home = &stream;
+    if (planter_.Has(Fault::Kind::kWrongStream, lease)) {
+      home = planter_.streams_[static_cast<size_t>(Index(stream) + 1) %
+                               planter_.streams_.size()];
+    }
+    // Before the allocator's waits, which it then knows the reason of.
+    log.leases.push_back({.stream = stream.name(),
+                          .memory_class = block.memory_class(),
+                          .bytes = block.bytes(),
+                          .data = nullptr,
+                          .where = planter_.where_});
+    const bool nested = std::exchange(planter_.leasing_, true);
+    Block leased =
+        allocator_->Allocate(block.bytes(), block.memory_class(), *home);
+    planter_.leasing_ = nested;
+    std::byte* const data = leased.data();
+    log.leases.back().data = data;
+    log.issues.push_back(
+        {.kind = Issue::Kind::kLease, .stream = Index(stream), .index = lease});
+    SetMemory(block, data, capacity(leased));
+    planter_.overlaps_ +=
+        std::any_of(held_.begin(), held_.end(),
+                    [&](const Held& held) { return held.data == data; });
+    if (planter_.Has(Fault::Kind::kReleaseEarly, lease)) leased = Block();
+    held_.push_back({lease, data, std::move(leased)});
+  }
+
+  void Return(Block& block) override {
+    IssueLog& log = planter_.log_;
+    const auto held =
+        std::find_if(held_.begin(), held_.end(),
+                     [&](const Held& h) { return h.data == block.data(); });
+    CH_CHECK(held != held_.end()) << "a block that was not leased here";
+    for (const MemoryUse& use : uses(block)) {
+      log.leases[static_cast<size_t>(held->lease)].used_elsewhere = true;
+      log.issues.push_back({.kind = Issue::Kind::kUse,
+                            .stream = Index(*use.stream),
+                            .index = held->lease,
+                            .point = Point::Of(use.event).id()});
+    }
+    log.issues.push_back({.kind = Issue::Kind::kReturn,
+                          .stream = Index(*home(block)),
+                          .index = held->lease});
+    if (planter_.Has(Fault::Kind::kForgetUses, held->lease)) {
+      uses(block).clear();
+    }
+    uses(held->block) = std::move(uses(block));
+    uses(block).clear();
+    held_.erase(held);
+  }
+
+  static int Index(Stream& stream) {
+    return static_cast<PlantedStream&>(stream).index();
+  }
+
+  FaultPlanter& planter_;
+  const std::unique_ptr<Allocator> allocator_;
+  std::vector<Held> held_;  // Last: gone before the allocator.
+};
+
+std::unique_ptr<Stream> FaultPlanter::Decorate(std::unique_ptr<Stream> stream) {
+  log_.streams.push_back(stream->name());
+  auto planted = std::make_unique<PlantedStream>(
+      *this, std::move(stream), static_cast<int>(streams_.size()));
+  streams_.push_back(planted.get());
+  return planted;
+}
+
+std::unique_ptr<Allocator> FaultPlanter::Decorate(
+    std::unique_ptr<Allocator> allocator) {
+  return std::make_unique<PlantedAllocator>(*this, std::move(allocator));
+}
+
+void FaultPlanter::Write(const LogEvent& event) {
+  if (event.kind != EventKind::kFsdp) return;
+  where_ = absl::StrCat(event.what, " ", *event.subject);
+}
+
+}  // namespace crosshatch

@@ -1,0 +1,490 @@
+// SPDX-License-Identifier: Apache-2.0
+
+/// \file
+/// Every two options of FSDP in every pair of their values, on every mesh:
+/// training gives the losses and weights of one rank.
+///
+/// Weights and inputs are small integers, so that sums are exact in every dtype
+/// and order. With weights and inputs of -1, 0 and 1 the largest number that
+/// can appear in a forward of this model is 127, and in the gradient that a
+/// rank computes of a row 84; the rows of a rank and the scale of its loss
+/// leave that below 256, where bfloat16 holds every integer. The one thing that
+/// may round is a division by 3: by 2^-24 of the gradient for each backward.
+
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <tuple>
+#include <utility>
+#include <vector>
+
+#include "crosshatch/base/check.h"
+#include "crosshatch/base/status_macros.h"
+#include "crosshatch/comm/world.h"
+#include "crosshatch/dtensor/dtensor.h"
+#include "crosshatch/extensions/dtensor_extensions.h"
+#include "crosshatch/fsdp/fully_shard.h"
+#include "crosshatch/fsdp/sharded_module.h"
+#include "crosshatch/fsdp/testutil.h"
+#include "crosshatch/nn/checkpoint.h"
+#include "crosshatch/nn/linear.h"
+#include "crosshatch/tensor/autograd.h"
+#include "crosshatch/tests/covering_array.h"
+#include "crosshatch/tp/parallelize_module.h"
+#include "gtest/gtest.h"
+
+namespace crosshatch {
+namespace {
+
+using fsdp::FullyShardOptions;
+using fsdp::ShardedModule;
+using fsdp::SmallIntegers;
+
+constexpr int kSteps = 5;
+constexpr int64_t kRows = 5;  // Of a batch: no mesh here divides it.
+constexpr int64_t kDim = 3;
+constexpr int64_t kHidden = 4;
+
+enum Option {
+  kMesh,
+  kReshard,
+  kForwardPrefetch,
+  kBackwardPrefetch,
+  kPrefetchBytes,
+  kReduceBuffers,
+  kParamDtype,
+  kOverride,
+  kReduceDtype,
+  kOutputDtype,
+  kCastInputs,
+  kDivideFactor,
+  kForceSum,
+  kShardDim,
+  kExtension,
+  kOffset,
+  kTied,
+  kUnused,
+  kAccumulation,
+  kAfterBackward,
+  kKeepUnsharded,
+  kByHand,
+  kCheckpoint,
+  kStreams,
+};
+
+const std::vector<Factor>& Factors() {
+  static const std::vector<Factor> factors = {
+      {"mesh",
+       {"fsdp:2", "fsdp:3", "fsdp:4", "replicate:2,fsdp:2", "fsdp:2,tp:2",
+        "replicate:2,fsdp:2,tp:2", "replicate:2,fsdp:4", "fsdp:4,tp:2"}},
+      {"reshard", {"by default", "always", "never", "to two ranks"}},
+      {"forward prefetch", {"1", "0", "2"}},
+      {"backward prefetch", {"1", "0", "2"}},
+      {"prefetch bytes", {"unset", "100"}},
+      {"reduce buffers", {"1", "3"}},
+      {"param dtype", {"unset", "f64", "bf16"}},
+      {"override", {"none", "f32 offset"}},
+      {"reduce dtype", {"unset", "f64", "f16"}},
+      {"output dtype", {"unset", "f64"}},
+      {"cast inputs", {"yes", "no"}},
+      {"divide factor", {"unset", "1", "2"}},
+      {"force sum", {"no", "yes"}},
+      {"shard dim", {"0", "-1"}},
+      {"extension", {"DTensor", "none"}},
+      {"offset", {"trained", "frozen", "ignored"}},
+      {"tied", {"no", "across groups"}},
+      {"unused", {"none", "one", "one, reduced"}},
+      {"accumulation",
+       {"none", "sharded", "unsharded", "before replicas", "last backward",
+        "by hand"}},
+      {"after backward", {"reshard", "keep"}},
+      {"keep unsharded", {"no", "yes"}},
+      {"unshard", {"by hooks", "by hand"}},
+      {"checkpoint", {"nothing", "the inner module", "the middle one"}},
+      {"streams", {"calm", "adversarial"}},
+  };
+  return factors;
+}
+
+std::vector<MeshAxis> AxesOf(int mesh) {
+  static const std::vector<std::vector<MeshAxis>> meshes = {
+      {{"fsdp", 2}},
+      {{"fsdp", 3}},
+      {{"fsdp", 4}},
+      {{"replicate", 2}, {"fsdp", 2}},
+      {{"fsdp", 2}, {"tp", 2}},
+      {{"replicate", 2}, {"fsdp", 2}, {"tp", 2}},
+      {{"replicate", 2}, {"fsdp", 4}},
+      {{"fsdp", 4}, {"tp", 2}},
+  };
+  return meshes[static_cast<size_t>(mesh)];
+}
+
+int SizeOfAxis(const std::vector<MeshAxis>& axes, const std::string& name) {
+  for (const MeshAxis& axis : axes) {
+    if (axis.name == name) return static_cast<int>(axis.size);
+  }
+  return 1;
+}
+
+// Parameters split by tp need the extension, and two must be less than all.
+bool MakeSense(int a, int va, int b, int vb) {
+  if (a != kMesh) return true;
+  const std::vector<MeshAxis> axes = AxesOf(va);
+  if (b == kExtension) return vb == 0 || SizeOfAxis(axes, "tp") == 1;
+  if (b == kReshard) return vb != 3 || SizeOfAxis(axes, "fsdp") > 3;
+  return true;
+}
+
+/// relu(up(first(x))).
+class Inner final : public nn::Module {
+ public:
+  explicit Inner(std::shared_ptr<nn::Parameter> weight)
+      : first_(std::move(weight)), up_(kDim, kHidden, {.bias = true}) {
+    RegisterModule("first", first_);
+    RegisterModule("up", up_);
+  }
+  const char* type_name() const override { return "Inner"; }
+
+ protected:
+  TensorList ForwardImpl(TensorSpan inputs) override {
+    return {Relu(up_.Forward(first_.Forward(inputs[0])))};
+  }
+
+ private:
+  nn::Linear first_;
+  nn::Linear up_;
+};
+
+/// down(inner(x)) + offset.
+class Middle final : public nn::Module {
+ public:
+  explicit Middle(std::shared_ptr<nn::Parameter> weight)
+      : inner_(std::move(weight)),
+        down_(kHidden, kDim, {.bias = true}),
+        unused_(kDim, kDim),
+        offset_(std::make_shared<nn::Parameter>(Shape{kDim}, kFloat32,
+                                                nn::Initializer{})) {
+    RegisterModule("inner", inner_);
+    RegisterModule("down", down_);
+    RegisterModule("unused", unused_);
+    RegisterParameter("offset", offset_);
+  }
+  const char* type_name() const override { return "Middle"; }
+  Inner& inner() { return inner_; }
+  nn::Parameter& offset() { return *offset_; }
+  nn::Parameter& unused() { return *unused_.weight(); }
+
+ protected:
+  TensorList ForwardImpl(TensorSpan inputs) override {
+    const Tensor y = down_.Forward(inner_.Forward(inputs[0]));
+    const Tensor& offset = offset_->Get();
+    return {ToDType(Add(ToDType(y, offset.dtype()), offset), y.dtype())};
+  }
+
+ private:
+  Inner inner_;
+  nn::Linear down_;
+  nn::Linear unused_;
+  std::shared_ptr<nn::Parameter> offset_;
+};
+
+/// head(middle(x)): three groups, one in the other.
+class Outer final : public nn::Module {
+ public:
+  explicit Outer(bool tied)
+      : head_(kDim, kDim, {.bias = true}),
+        middle_(tied ? head_.weight()
+                     : std::make_shared<nn::Parameter>(
+                           Shape{kDim, kDim}, kFloat32, nn::Initializer{})) {
+    RegisterModule("middle", middle_);
+    RegisterModule("head", head_);
+    NamedParameters();
+  }
+  const char* type_name() const override { return "Outer"; }
+  Middle& middle() { return middle_; }
+
+ protected:
+  TensorList ForwardImpl(TensorSpan inputs) override {
+    return {head_.Forward(middle_.Forward(inputs[0]))};
+  }
+
+ private:
+  nn::Linear head_;
+  Middle middle_;
+};
+
+/// What decides what training computes; all else must not.
+struct Task {
+  bool tied;
+  bool offset_trained;
+  bool has_unused;
+  int microbatches;
+  friend bool operator<(const Task& a, const Task& b) {
+    return std::tie(a.tied, a.offset_trained, a.has_unused, a.microbatches) <
+           std::tie(b.tied, b.offset_trained, b.has_unused, b.microbatches);
+  }
+};
+
+struct Trained {
+  std::vector<double> losses;  ///< By step.
+  std::vector<std::vector<float>> weights;
+};
+
+std::unique_ptr<Outer> MakeModel(const Task& task) {
+  auto model = std::make_unique<Outer>(task.tied);
+  int64_t salt = 0;
+  for (nn::Parameter* p : model->Parameters()) {
+    p->set_data(SmallIntegers(p->data().sizes(), ++salt));
+  }
+  model->middle().offset().set_requires_grad(task.offset_trained);
+  model->middle().unused().set_requires_grad(task.has_unused);
+  return model;
+}
+
+Tensor BatchOf(int rank, int size, int step, int microbatch) {
+  const Tensor batch = SmallIntegers({kRows, kDim}, 3 * step + microbatch);
+  const int64_t chunk = (kRows + size - 1) / size;
+  return Contiguous(Slice(batch, 0, std::min(kRows, rank * chunk),
+                          std::min(kRows, (rank + 1) * chunk)));
+}
+
+Tensor LossOf(Outer& model, const Tensor& x) {
+  return Sum(ToDType(model.Forward(x), kFloat64));
+}
+
+// w - gradient modulo 3, in -1, 0 and 1: a gradient that is off by one shows.
+void Descend(nn::Module& model, int microbatches) {
+  NoGrad no_grad;
+  for (nn::Parameter* p : model.Parameters()) {
+    if (!p->grad().defined()) continue;
+    const Tensor data = LocalTensor(p->data());
+    std::vector<float> values = data.ToVector<float>();
+    const std::vector<float> grads = LocalTensor(p->grad()).ToVector<float>();
+    for (size_t i = 0; i < values.size(); ++i) {
+      const float gradient = std::round(grads[i]);
+      CH_CHECK_LE(std::abs(grads[i] - gradient),
+                  static_cast<float>(microbatches) * std::ldexp(1.0f, -23) *
+                      std::abs(gradient))
+          << p->name();
+      // Thirds of it add up exactly in float16.
+      CH_CHECK_LE(std::abs(gradient), 682.0f) << p->name();
+      const float sum = std::fmod(values[i] - gradient + 1, 3.0f);
+      values[i] = (sum < 0 ? sum + 3 : sum) - 1;
+    }
+    CopyInPlace(data, FromValues<float>(data.sizes(), values));
+    p->set_grad(Tensor());
+  }
+}
+
+Trained TrainDense(const Task& task) {
+  const std::unique_ptr<Outer> model = MakeModel(task);
+  Trained trained;
+  for (int step = 0; step < kSteps; ++step) {
+    double& loss = trained.losses.emplace_back();
+    for (int m = 0; m < task.microbatches; ++m) {
+      const Tensor part = LossOf(*model, BatchOf(0, 1, step, m));
+      CH_CHECK_OK(Backward(part));
+      loss += part.Detach().ToVector<double>()[0];
+    }
+    Descend(*model, task.microbatches);
+  }
+  for (nn::Parameter* p : model->Parameters()) {
+    trained.weights.push_back(p->data().ToVector<float>());
+  }
+  return trained;
+}
+
+class Row {
+ public:
+  explicit Row(Combination values) : values_(std::move(values)) {}
+
+  int at(Option option) const { return values_[static_cast<size_t>(option)]; }
+  std::vector<MeshAxis> axes() const { return AxesOf(at(kMesh)); }
+  int data_ranks() const {
+    return SizeOfAxis(axes(), "replicate") * SizeOfAxis(axes(), "fsdp");
+  }
+  int tp_ranks() const { return SizeOfAxis(axes(), "tp"); }
+  Task task() const {
+    return {.tied = at(kTied) == 1,
+            .offset_trained = at(kOffset) == 0,
+            .has_unused = at(kUnused) > 0,
+            .microbatches = at(kAccumulation) == 0 ? 1 : 2};
+  }
+  // What the loss is multiplied by, for gradients to be divided by it.
+  double factor() const {
+    const int value = at(kDivideFactor);
+    return value == 0 ? data_ranks() : value;
+  }
+  std::optional<DType> param_dtype() const {
+    if (at(kParamDtype) == 0) return std::nullopt;
+    return at(kParamDtype) == 1 ? kFloat64 : kBFloat16;
+  }
+
+  FullyShardOptions OptionsOf(Outer& model) const {
+    FullyShardOptions options;
+    const nn::Parameter* const offset = &model.middle().offset();
+    options.mixed_precision.param_dtype = param_dtype();
+    if (at(kOverride) == 1) {
+      options.mixed_precision.param_dtype_override =
+          [offset](const nn::Parameter& p) -> std::optional<DType> {
+        if (&p != offset) return std::nullopt;
+        return kFloat32;
+      };
+    }
+    if (at(kReduceDtype) > 0) {
+      options.mixed_precision.reduce_dtype =
+          at(kReduceDtype) == 1 ? kFloat64 : kFloat16;
+    }
+    options.mixed_precision.cast_forward_inputs = at(kCastInputs) == 0;
+    if (at(kReshard) == 1) options.reshard_after_forward = true;
+    if (at(kReshard) == 2) options.reshard_after_forward = false;
+    if (at(kReshard) == 3) options.post_forward_mesh_size = 2;
+    constexpr int kDepths[] = {1, 0, 2};
+    options.forward_prefetch = kDepths[at(kForwardPrefetch)];
+    options.backward_prefetch = kDepths[at(kBackwardPrefetch)];
+    if (at(kPrefetchBytes) == 1) options.prefetch_bytes = 100;
+    options.reduce_buffers = at(kReduceBuffers) == 0 ? 1 : 3;
+    if (at(kDivideFactor) > 0) options.gradient_divide_factor = factor();
+    options.force_sum_reduction = at(kForceSum) == 1;
+    if (at(kShardDim) == 1) {
+      options.shard_dim = [](const nn::Parameter&) { return -1; };
+    }
+    if (at(kExtension) == 0) options.extension = DTensorExtensions::Create();
+    if (at(kOffset) == 2) options.ignored_params = {offset};
+    return options;
+  }
+
+  absl::Status Shard(World& world, Outer& model) const {
+    CH_ASSIGN_OR_RETURN(DeviceMesh mesh, InitDeviceMesh(world, axes()));
+    if (tp_ranks() > 1) {
+      CH_ASSIGN_OR_RETURN(const DeviceMesh tp, mesh.Slice("tp"));
+      CH_RETURN_IF_ERROR(tp::ParallelizeModule(
+          model, tp,
+          {{"middle.inner.up", tp::ColwiseParallel()},
+           {"middle.down", tp::RowwiseParallel({.use_local_output = true})}}));
+      std::vector<std::string> data(mesh.axis_names().begin(),
+                                    mesh.axis_names().end());
+      data.pop_back();
+      CH_ASSIGN_OR_RETURN(mesh, mesh.Slice(data));
+    }
+    FullyShardOptions options = OptionsOf(model);
+    CH_RETURN_IF_ERROR(fsdp::FullyShard(model.middle().inner(), mesh, options));
+    CH_RETURN_IF_ERROR(fsdp::FullyShard(model.middle(), mesh, options));
+    // Of the root alone: what is within goes on in the compute dtype.
+    if (at(kOutputDtype) == 1) options.mixed_precision.output_dtype = kFloat64;
+    return fsdp::FullyShard(model, mesh, options);
+  }
+
+  // The switches of a backward, the last one of its step or not.
+  void Steer(ShardedModule& sharded, bool last) const {
+    sharded.SetRequiresGradientSync(last || at(kAccumulation) != 2);
+    sharded.SetRequiresAllReduce(last || at(kAccumulation) != 3);
+    sharded.SetIsLastBackward(last || at(kAccumulation) != 4);
+    sharded.SetReshardAfterBackward(last || at(kAfterBackward) == 0);
+  }
+
+  absl::Status Train(World& world, Trained& trained) const {
+    const std::unique_ptr<Outer> model = MakeModel(task());
+    CH_RETURN_IF_ERROR(Shard(world, *model));
+    if (at(kCheckpoint) > 0) {
+      nn::Module& kept_out =
+          at(kCheckpoint) == 1
+              ? static_cast<nn::Module&>(model->middle().inner())
+              : model->middle();
+      CH_RETURN_IF_ERROR(nn::Checkpoint(kept_out));
+    }
+    CH_ASSIGN_OR_RETURN(ShardedModule sharded, ShardedModule::Of(*model));
+    sharded.SetKeepUnsharded(at(kKeepUnsharded) == 1);
+    sharded.SetReduceUnusedParams(at(kUnused) == 2);
+    sharded.SetManualBackwardFinalization(at(kAccumulation) == 5);
+    const int rank = world.rank() / tp_ranks();
+    const int microbatches = task().microbatches;
+    for (int step = 0; step < kSteps; ++step) {
+      double& loss = trained.losses.emplace_back();
+      for (int m = 0; m < microbatches; ++m) {
+        Steer(sharded, m + 1 == microbatches);
+        Tensor x = BatchOf(rank, data_ranks(), step, m);
+        if (at(kCastInputs) == 1) {
+          x = ToDType(x, param_dtype().value_or(kFloat32));
+        }
+        if (at(kByHand) == 1) sharded.Unshard();
+        const Tensor part = LossOf(*model, x);
+        CH_RETURN_IF_ERROR(Backward(Mul(part, factor())));
+        loss += part.Detach().ToVector<double>()[0];
+      }
+      if (at(kAccumulation) == 5) sharded.FinalizeBackward().Wait();
+      Descend(*model, microbatches);
+    }
+    NoGrad no_grad;
+    for (nn::Parameter* p : model->Parameters()) {
+      trained.weights.push_back(FullTensor(p->data()).ToVector<float>());
+    }
+    return world.context().Synchronize();
+  }
+
+ private:
+  const Combination values_;
+};
+
+TEST(FsdpPairwiseTest, TheCombinationsCoverAllPairs) {
+  const std::vector<Combination> rows = CoverAllPairs(Factors(), MakeSense);
+  const int n = static_cast<int>(Factors().size());
+  const auto values = [](int factor) {
+    return static_cast<int>(
+        Factors()[static_cast<size_t>(factor)].values.size());
+  };
+  for (int a = 0; a < n; ++a) {
+    for (int b = a + 1; b < n; ++b) {
+      for (int va = 0; va < values(a); ++va) {
+        for (int vb = 0; vb < values(b); ++vb) {
+          const bool found =
+              std::any_of(rows.begin(), rows.end(), [&](const Combination& c) {
+                return c[static_cast<size_t>(a)] == va &&
+                       c[static_cast<size_t>(b)] == vb;
+              });
+          EXPECT_EQ(found, MakeSense(a, va, b, vb))
+              << a << "=" << va << " " << b << "=" << vb;
+        }
+      }
+    }
+  }
+}
+
+TEST(FsdpPairwiseTest, EveryPairOfOptionsTrainsAsOneRankDoes) {
+  std::map<Task, Trained> dense;
+  uint64_t number = 0;
+  for (const Combination& combination : CoverAllPairs(Factors(), MakeSense)) {
+    SCOPED_TRACE(Describe(Factors(), combination));
+    ++number;
+    const Row row(combination);
+    auto [expected, is_new] = dense.try_emplace(row.task());
+    if (is_new) expected->second = TrainDense(row.task());
+    const int ranks = row.data_ranks() * row.tp_ranks();
+    std::vector<Trained> trained(static_cast<size_t>(ranks));
+    const absl::Status status = RunLocal(
+        ranks,
+        [&](World& world) {
+          return row.Train(world, trained[static_cast<size_t>(world.rank())]);
+        },
+        {.threads_per_rank = 1,
+         .adversarial_seed = row.at(kStreams) == 1 ? number : 0});
+    ASSERT_TRUE(status.ok()) << status;
+    std::vector<double> losses(kSteps);
+    for (int rank = 0; rank < ranks; ++rank) {
+      const Trained& part = trained[static_cast<size_t>(rank)];
+      EXPECT_EQ(part.weights, expected->second.weights) << "rank " << rank;
+      if (rank % row.tp_ranks() != 0) continue;
+      for (size_t s = 0; s < losses.size(); ++s) losses[s] += part.losses[s];
+    }
+    EXPECT_EQ(losses, expected->second.losses);
+    if (testing::Test::HasFailure()) break;  // The others fail alike.
+  }
+}
+
+}  // namespace
+}  // namespace crosshatch
