@@ -15,6 +15,7 @@
 #include "crosshatch/tensor/ops/in_place.h"
 #include "crosshatch/tensor/ops/pointwise.h"
 #include "crosshatch/tensor/rank_context.h"
+#include "crosshatch/tensor/running_node.h"
 
 namespace crosshatch {
 
@@ -30,6 +31,7 @@ class BackwardEngine {
   BackwardEngine& operator=(const BackwardEngine&) = delete;
 
   static BackwardEngine* Current() { return RankContext::Current().backward_; }
+  const Node* running() const { return running_; }
 
   /// Asks for the gradients of `inputs` instead of accumulation into leaves.
   void Capture(absl::Span<const Tensor> inputs, TensorList& gradients);
@@ -87,6 +89,8 @@ class BackwardEngine {
   RankContext& context_;
   const BackwardOptions& options_;
   BackwardEngine* const outer_;
+  // The node whose turn it is.
+  const Node* running_ = nullptr;
   bool capturing_ = false;
   std::vector<Wanted> captures_;
   std::vector<Task> tasks_;
@@ -264,8 +268,10 @@ absl::Status BackwardEngine::Run(const Tensor& root) {
   while (!ready_.empty() && !context_.poisoned()) {
     const int task = ready_.top().task;
     ready_.pop();
+    running_ = tasks_[static_cast<size_t>(task)].node.get();
     RunTask(task);
   }
+  running_ = nullptr;
   // A callback may register another.
   for (size_t i = 0; i < callbacks_.size(); ++i) {
     const std::function<void()> callback = std::move(callbacks_[i]);
@@ -439,5 +445,10 @@ void AtBackwardEnd(std::function<void()> callback) {
 }
 
 bool InBackward() { return BackwardEngine::Current() != nullptr; }
+
+const Node* RunningNode() {
+  const BackwardEngine* const engine = BackwardEngine::Current();
+  return engine == nullptr ? nullptr : engine->running();
+}
 
 }  // namespace crosshatch

@@ -9,8 +9,10 @@
 #include "absl/status/status.h"
 #include "crosshatch/tensor/creation.h"
 #include "crosshatch/tensor/gradcheck_testutil.h"
+#include "crosshatch/tensor/node.h"
 #include "crosshatch/tensor/ops/ops.h"
 #include "crosshatch/tensor/rank_context.h"
+#include "crosshatch/tensor/running_node.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
@@ -31,6 +33,34 @@ Tensor Leaf(std::vector<double> values) {
 }
 
 absl::Status BackwardOfSum(const Tensor& a) { return Backward(Sum(a)); }
+
+TEST(RunningNodeTest, IsTheNodeWhoseTurnItIs) {
+  EXPECT_EQ(RunningNode(), nullptr);
+  const Tensor x = Leaf({1, 2});
+  const Tensor y = Exp(x);
+  const Tensor z = Mul(y, y);
+  const Node* const nodes[] = {GradEdge(z).node.get(), GradEdge(y).node.get(),
+                               GradEdge(x).node.get()};
+  std::vector<const Node*> seen;
+  const auto see = [&seen] { seen.push_back(RunningNode()); };
+  GradEdge(z).node->AddPreHook(see);
+  GradEdge(y).node->AddPostHook([&] {
+    see();
+    // A backward pass within.
+    const GradModeScope recording(true);
+    const Tensor inner = Leaf({3});
+    const Tensor sum = Sum(inner);
+    const Node* const inner_node = GradEdge(sum).node.get();
+    GradEdge(sum).node->AddPreHook(
+        [inner_node] { EXPECT_EQ(RunningNode(), inner_node); });
+    EXPECT_TRUE(Backward(sum).ok());
+    see();
+  });
+  GradEdge(x).node->AddPostHook(see);
+  ASSERT_TRUE(BackwardOfSum(z).ok());
+  EXPECT_THAT(seen, ElementsAre(nodes[0], nodes[1], nodes[1], nodes[2]));
+  EXPECT_EQ(RunningNode(), nullptr);
+}
 
 TEST(BackwardTest, AddsUpEveryUseOfALeaf) {
   const Tensor x = Leaf({1, 2, 3});
