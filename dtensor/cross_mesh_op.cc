@@ -136,6 +136,8 @@ TensorList CrossMeshOp::Run(const Tensor& input) const {
   const PreparedCrossMeshPlan& plan =
       CrossMeshPlans::Of(RankContext::Current()).Plan(route, rank);
   CountAndLog(plan.plan);
+  const DTensorRuntime::OriginScope origin(
+      DTensorRuntime::Current(), {CommOrigin::Kind::kExplicit, "redistribute"});
   Tensor local = ExecuteCrossMesh(
       plan, sends ? DTensorHandler::Of(input).local() : Tensor(), route.dtype,
       route.from_mesh, route.to_mesh);

@@ -92,6 +92,11 @@ const DeviceMesh& MeshOf(const Tensor& t) {
   return HandlerOf(t, "MeshOf").mesh();
 }
 
+Box LocalBoxOf(const Tensor& t) {
+  const InternedLayout& interned = HandlerOf(t, "LocalBoxOf").interned();
+  return interned.layout.LocalBox(t.sizes(), interned.here);
+}
+
 Tensor LocalTensor(const Tensor& t) {
   return t.is_distributed() ? DTensorHandler::Of(t).local().Detach() : t;
 }

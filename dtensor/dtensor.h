@@ -21,6 +21,7 @@
 /// Every rank of the mesh makes the same calls in the same order. A rank that
 /// is not on the mesh can hold no tensor on it (DeviceMesh::coordinate).
 
+#include "crosshatch/dtensor/box.h"
 #include "crosshatch/dtensor/layout.h"
 #include "crosshatch/mesh/device_mesh.h"
 #include "crosshatch/tensor/tensor.h"
@@ -32,6 +33,8 @@ namespace crosshatch {
 /// @{
 const Layout& LayoutOf(const Tensor& t);
 const DeviceMesh& MeshOf(const Tensor& t);
+/// Which part of the whole this rank holds: what a checkpoint writes of it.
+Box LocalBoxOf(const Tensor& t);
 /// @}
 
 /// This rank's part, outside of the graph, in the same memory; a plain tensor's

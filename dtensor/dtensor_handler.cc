@@ -203,10 +203,14 @@ TensorList DTensorHandler::Dispatch(const Op& op, TensorSpan inputs) const {
                   "that it is a view of"
                 : "a plain tensor cannot take what is distributed");
   }
-  TensorList outputs =
-      plan.program != nullptr
-          ? plan.program->Run(op, locals, mesh_)
-          : (plan.local_op != nullptr ? *plan.local_op : op).Forward(locals);
+  TensorList outputs;
+  if (plan.program != nullptr) {
+    const DTensorRuntime::OriginScope origin(
+        runtime, {CommOrigin::Kind::kOp, info.name});
+    outputs = plan.program->Run(op, locals, mesh_);
+  } else {
+    outputs = (plan.local_op != nullptr ? *plan.local_op : op).Forward(locals);
+  }
 
   CH_CHECK_EQ(outputs.size(), plan.outputs.size())
       << "outputs of " << info.name << " and of its rule";

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "crosshatch/dtensor/dtensor_runtime.h"
 
+#include <cstdio>
 #include <optional>
 #include <string>
 
@@ -58,16 +59,30 @@ const PreparedPlan& DTensorRuntime::Plan(const InternedLayout& from,
   return *plan;
 }
 
+// Names the op and the plan where the rank's mode wants that.
+void DTensorRuntime::CheckImplicit(const PreparedPlan& plan,
+                                   const char* for_op) {
+  if (implicit_redistribution_ == ImplicitRedistribution::kAllow ||
+      plan.plan.cost.launches == 0) {
+    return;
+  }
+  CH_CHECK(implicit_redistribution_ != ImplicitRedistribution::kForbid)
+      << for_op << ": an input would be redistributed, which this scope "
+      << "forbids: " << plan.plan.ToString();
+  const std::string warning =
+      absl::StrCat("crosshatch: rank ", context_.world_rank(), ": ", for_op,
+                   ": an input is redistributed: ", plan.plan.ToString());
+  if (!warnings_.insert(warning).second) return;
+  std::fputs((warning + "\n").c_str(), stderr);
+}
+
 Tensor DTensorRuntime::Redistribute(const PreparedPlan& plan,
                                     const Tensor& local, const DeviceMesh& mesh,
                                     const char* for_op) {
   if (plan.stays) return local;
   (for_op == nullptr ? counts_.explicit_calls : counts_.implicit_calls) += 1;
   counts_.cost += plan.plan.cost;
-  CH_CHECK(for_op == nullptr || !forbids_implicit_ ||
-           plan.plan.cost.launches == 0)
-      << for_op << ": an input would be redistributed, which this scope "
-      << "forbids: " << plan.plan.ToString();
+  if (for_op != nullptr) CheckImplicit(plan, for_op);
   if (EventSink* sink = context_.sink(); sink != nullptr) {
     const std::string subject = absl::StrCat(plan.plan.from.ToString(), " -> ",
                                              plan.plan.to.ToString());
@@ -78,6 +93,10 @@ Tensor DTensorRuntime::Redistribute(const PreparedPlan& plan,
                  .where = for_op == nullptr ? nullptr : &where,
                  .bytes = plan.plan.cost.bytes});
   }
+  const OriginScope origin(
+      *this, for_op == nullptr
+                 ? CommOrigin{CommOrigin::Kind::kExplicit, "redistribute"}
+                 : CommOrigin{CommOrigin::Kind::kImplicit, for_op});
   return Execute(plan, local, mesh);
 }
 

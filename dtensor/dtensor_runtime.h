@@ -8,12 +8,16 @@
 
 #include <cstdint>
 #include <memory>
+#include <string>
 #include <utility>
 #include <vector>
 
 #include "absl/container/flat_hash_map.h"
+#include "absl/container/flat_hash_set.h"
 #include "absl/container/inlined_vector.h"
 #include "absl/types/span.h"
+#include "crosshatch/dtensor/comm_origin.h"
+#include "crosshatch/dtensor/implicit_redistribution.h"
 #include "crosshatch/dtensor/layout.h"
 #include "crosshatch/dtensor/op_rule.h"
 #include "crosshatch/dtensor/redistribute_counts.h"
@@ -89,18 +93,44 @@ class DTensorRuntime final : public RankContext::Extension {
   }
   RedistributeCounts& counts() { return counts_; }
 
-  /// Whether an implicit redistribution that communicates is an error.
-  bool forbids_implicit() const { return forbids_implicit_; }
-  void set_forbids_implicit(bool forbids) { forbids_implicit_ = forbids; }
+  /// What becomes of an implicit redistribution that communicates.
+  ImplicitRedistribution implicit_redistribution() const {
+    return implicit_redistribution_;
+  }
+  void set_implicit_redistribution(ImplicitRedistribution mode) {
+    implicit_redistribution_ = mode;
+  }
+
+  /// Says where collectives come from while it lives.
+  class OriginScope {
+   public:
+    OriginScope(DTensorRuntime& runtime, CommOrigin origin)
+        : runtime_(runtime), previous_(runtime.comm_origin_) {
+      runtime_.comm_origin_ = origin;
+    }
+    ~OriginScope() { runtime_.comm_origin_ = previous_; }
+    OriginScope(const OriginScope&) = delete;
+    OriginScope& operator=(const OriginScope&) = delete;
+
+   private:
+    DTensorRuntime& runtime_;
+    const CommOrigin previous_;
+  };
+  const CommOrigin& comm_origin() const { return comm_origin_; }
 
  private:
+  void CheckImplicit(const PreparedPlan& plan, const char* for_op);
+
   RankContext& context_;
   absl::flat_hash_map<Layout, std::unique_ptr<InternedLayout>> layouts_;
   MapByNumbers<std::unique_ptr<PreparedPlan>> plans_;
   MapByNumbers<std::unique_ptr<DispatchPlan>> dispatch_plans_;
   absl::flat_hash_map<const OpInfo*, OpRuleEntry> rules_;
   RedistributeCounts counts_;
-  bool forbids_implicit_ = false;
+  ImplicitRedistribution implicit_redistribution_ =
+      ImplicitRedistribution::kAllow;
+  absl::flat_hash_set<std::string> warnings_;
+  CommOrigin comm_origin_;
 };
 
 }  // namespace crosshatch

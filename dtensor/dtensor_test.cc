@@ -79,6 +79,45 @@ TEST(DTensor, FromLocalWorksOutTheSizes) {
   });
 }
 
+TEST(DTensor, BoxesOfTheRanksMakeUpTheTensor) {
+  OnMesh({2, 3}, [](const DeviceMesh& mesh, Complaints& complaints) {
+    const Tensor dense = Numbers({5, 4}, 1);
+    for (const Layout& layout : AllLayouts(mesh.layout(), 2, false)) {
+      const Tensor t = DistributeTensor(dense, mesh, layout);
+      const Box box = LocalBoxOf(t);
+      complaints.Add(Differs(
+          LocalTensor(t),
+          Slice(Slice(dense, 0, box.offsets[0], box.offsets[0] + box.sizes[0]),
+                1, box.offsets[1], box.offsets[1] + box.sizes[1])));
+    }
+  });
+}
+
+TEST(DTensor, PlainScalarsCountAsReplicated) {
+  OnMesh({2}, [](const DeviceMesh& mesh, Complaints& complaints) {
+    const Tensor dense = Numbers({5}, 1);
+    for (const Layout& layout : AllLayouts(mesh.layout(), 1, true)) {
+      const Tensor x = Spread(dense, mesh, layout);
+      const Tensor y = Mul(x, Full({}, 3));
+      if (LayoutOf(y) != layout) complaints.Add(layout.ToString());
+      complaints.Add(Differs(y, Mul(dense, 3)));
+      complaints.Add(Differs(Add(Full({}, 2), x), Add(dense, 2)));
+    }
+  });
+}
+
+TEST(DTensorDeathTest, RanksOffTheMeshHoldNoTensor) {
+  EXPECT_DEATH(RunLocal(3,
+                        [](World& world) {
+                          const auto mesh = InitDeviceMesh(world, {{"a", 2}});
+                          if (mesh->coordinate()) return absl::OkStatus();
+                          DistributeTensor(Ones({4}), *mesh, Whole(*mesh, 1));
+                          return absl::OkStatus();
+                        })
+                   .IgnoreError(),
+               "rank 2 is not on mesh\\(a=2\\) and can hold no tensor on it");
+}
+
 // Each rank goes on with its part by itself; the gradient layouts say how the
 // local gradients make up the whole one.
 TEST(DTensor, GradientsCrossBordersAsTheCallerSays) {

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "crosshatch/dtensor/redistribute.h"
 
-#include "crosshatch/base/check.h"
 #include "crosshatch/dtensor/boundary_ops.h"
 #include "crosshatch/dtensor/dtensor_handler.h"
 #include "crosshatch/dtensor/dtensor_runtime.h"
@@ -16,15 +15,6 @@ Tensor Redistribute(const Tensor& t, const Layout& to) {
 
 const RedistributeCounts& GetRedistributeCounts() {
   return DTensorRuntime::Current().counts();
-}
-
-ForbidImplicitRedistribution::ForbidImplicitRedistribution()
-    : previous_(DTensorRuntime::Current().forbids_implicit()) {
-  DTensorRuntime::Current().set_forbids_implicit(true);
-}
-
-ForbidImplicitRedistribution::~ForbidImplicitRedistribution() {
-  DTensorRuntime::Current().set_forbids_implicit(previous_);
 }
 
 }  // namespace crosshatch

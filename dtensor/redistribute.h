@@ -5,6 +5,7 @@
 /// \file
 /// From one layout to another.
 
+#include "crosshatch/dtensor/implicit_redistribution.h"
 #include "crosshatch/dtensor/layout.h"
 #include "crosshatch/dtensor/redistribute_counts.h"
 #include "crosshatch/tensor/tensor.h"
@@ -34,20 +35,6 @@ Tensor Redistribute(const Tensor& t, const Layout& to);
 
 /// The rank's counts.
 const RedistributeCounts& GetRedistributeCounts();
-
-/// Makes every implicit redistribution that communicates a failed check, which
-/// names the op and the plan, while it lives.
-class ForbidImplicitRedistribution {
- public:
-  ForbidImplicitRedistribution();
-  ~ForbidImplicitRedistribution();
-  ForbidImplicitRedistribution(const ForbidImplicitRedistribution&) = delete;
-  ForbidImplicitRedistribution& operator=(const ForbidImplicitRedistribution&) =
-      delete;
-
- private:
-  const bool previous_;
-};
 
 }  // namespace crosshatch
 

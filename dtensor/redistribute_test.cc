@@ -277,6 +277,62 @@ TEST(Redistribute, IsCountedAndLogged) {
   }
 }
 
+// A sum that is due before Exp may follow.
+Tensor HiddenSum(const DeviceMesh& mesh) {
+  return Exp(Spread(
+      Numbers({4}, 1), mesh,
+      Layout::Replicated(mesh.layout(), 1).WithPartial(0, ReduceOp::kSum)));
+}
+
+TEST(Redistribute, ScopesOfImplicitOnesNest) {
+  using Mode = ImplicitRedistribution;
+  OnMesh({2}, [](const DeviceMesh& mesh, Complaints& complaints) {
+    const Layout rows = Layout::Replicated(mesh.layout(), 1).WithShard(0, 0);
+    const Tensor x = Spread(Numbers({4}, 1), mesh, rows);
+    const Tensor whole = Replicated(Numbers({4}, 2), mesh);
+    const ForbidImplicitRedistribution forbid;
+    // Asked for, or nothing moves: `whole` is cut where it lies.
+    Redistribute(x, Layout::Replicated(mesh.layout(), 1));
+    complaints.Add(
+        Differs(Add(x, whole), Add(Numbers({4}, 1), Numbers({4}, 2))));
+    {
+      const ImplicitRedistributionScope allow(Mode::kAllow);
+      HiddenSum(mesh);
+      const ImplicitRedistributionScope warn(Mode::kWarn);
+      HiddenSum(mesh);
+    }
+  });
+}
+
+TEST(Redistribute, WarnsOnceForEachOpAndPlan) {
+  testing::internal::CaptureStderr();
+  OnMesh({2}, [](const DeviceMesh& mesh, Complaints&) {
+    const ImplicitRedistributionScope warn(ImplicitRedistribution::kWarn);
+    for (int i = 0; i < 3; ++i) HiddenSum(mesh);
+  });
+  const std::string text = testing::internal::GetCapturedStderr();
+  for (const char* rank : {"rank 0: exp: an input is redistributed: [P(sum)]",
+                           "rank 1: exp: an input is redistributed: "}) {
+    const size_t at = text.find(rank);
+    EXPECT_NE(at, std::string::npos) << text;
+    EXPECT_EQ(text.find(rank, at + 1), std::string::npos) << text;
+  }
+}
+
+TEST(RedistributeDeathTest, TheInnermostScopeCounts) {
+  EXPECT_DEATH(OnMesh({2},
+                      [](const DeviceMesh& mesh, Complaints&) {
+                        const ForbidImplicitRedistribution forbid;
+                        {
+                          const ImplicitRedistributionScope allow(
+                              ImplicitRedistribution::kAllow);
+                          HiddenSum(mesh);
+                        }
+                        HiddenSum(mesh);
+                      }),
+               "exp: an input would be redistributed.*all_reduce");
+}
+
 TEST(RedistributeDeathTest, ImplicitOnesCanBeForbidden) {
   EXPECT_DEATH(OnMesh({2},
                       [](const DeviceMesh& mesh, Complaints&) {

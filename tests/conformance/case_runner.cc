@@ -166,7 +166,7 @@ absl::StatusOr<Json> RunCase(const Case& c, World& world) {
     const Tensor t = DistributeTensor(dense, mesh, from);
     Json part = PartOf(t);
     part["offset"] =
-        ShapeJson(LayoutOf(t).LocalBox(t.sizes(), *mesh.coordinate()).offsets);
+        ShapeJson(LocalBoxOf(t).offsets);
     return part;
   }
   CH_ASSIGN_OR_RETURN(const Layout to, Layout::FromPlacements(

@@ -1,0 +1,39 @@
+// SPDX-License-Identifier: Apache-2.0
+#ifndef CROSSHATCH_DTENSOR_COMM_ORIGIN_H_
+#define CROSSHATCH_DTENSOR_COMM_ORIGIN_H_
+
+/// \file
+/// Why a rank communicates: what an event sink may ask while it receives a
+/// collective.
+
+#include <cstdint>
+
+namespace crosshatch {
+
+struct CommOrigin {
+  enum class Kind : uint8_t {
+    /// Not a distributed tensor's doing: FSDP, a checkpoint, the user's own.
+    kOther,
+    /// A redistribution that the program asked for.
+    kExplicit,
+    /// One of an op's input that lay otherwise than the op's rule asks, or of a
+    /// gradient.
+    kImplicit,
+    /// Part of an op, such as a loss over split classes.
+    kOp,
+  };
+
+  Kind kind = Kind::kOther;
+  /// The op, e.g. "matmul"; "redistribute" for kExplicit, null for kOther.
+  const char* op = nullptr;
+};
+
+/// "other", "explicit", "implicit", "op".
+const char* Name(CommOrigin::Kind kind);
+
+/// The origin of what the calling rank issues now.
+CommOrigin CurrentCommOrigin();
+
+}  // namespace crosshatch
+
+#endif  // CROSSHATCH_DTENSOR_COMM_ORIGIN_H_
