@@ -10,6 +10,7 @@
 #include "crosshatch/base/status_macros.h"
 #include "crosshatch/dtensor/dtensor.h"
 #include "crosshatch/dtensor/redistribute.h"
+#include "crosshatch/nn/distribute_module.h"
 #include "crosshatch/nn/linear.h"
 
 namespace crosshatch::tp {
@@ -52,17 +53,9 @@ Tensor LocalOutput(const Tensor& output) {
 // layout several times.
 absl::Status Spread(nn::Parameter& parameter, const DeviceMesh& mesh,
                     Placement placement, int64_t unit = 1) {
-  const Layout layout =
-      LayoutFor(mesh, parameter.data().ndim(), placement, unit);
-  if (!parameter.data().is_distributed()) {
-    parameter.set_data(DistributeTensor(parameter.data(), mesh, layout));
-    return absl::OkStatus();
-  }
-  if (LayoutOf(parameter.data()) == layout) return absl::OkStatus();
-  return absl::FailedPreconditionError(
-      absl::StrCat("parameter ", parameter.name(), " is spread as ",
-                   LayoutOf(parameter.data()).ToString(), " already, not ",
-                   layout.ToString()));
+  return nn::DistributeParameter(
+      parameter, mesh,
+      LayoutFor(mesh, parameter.data().ndim(), placement, unit));
 }
 
 absl::Status SpreadAll(nn::Module& module, const DeviceMesh& mesh,

@@ -1,0 +1,81 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "crosshatch/nn/distribute_module.h"
+
+#include <memory>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "crosshatch/base/status_macros.h"
+#include "crosshatch/dtensor/dtensor.h"
+
+namespace crosshatch::nn {
+namespace {
+
+constexpr char kAttachment[] = "distribute_module";
+
+// That it is there says that the module's hooks are.
+class Distributed final : public Attachment {};
+
+}  // namespace
+
+absl::Status DistributeParameter(Parameter& parameter, const DeviceMesh& mesh,
+                                 const Layout& layout) {
+  const Tensor& data = parameter.data();
+  if (!data.is_distributed()) {
+    parameter.set_data(DistributeTensor(data, mesh, layout));
+    return absl::OkStatus();
+  }
+  if (LayoutOf(data) == layout) return absl::OkStatus();
+  return absl::FailedPreconditionError(absl::StrCat(
+      "parameter ", parameter.name(), " is spread as ",
+      LayoutOf(data).ToString(), " already, on ", MeshOf(data).ToString(),
+      ", not ", layout.ToString(), " on ", mesh.ToString()));
+}
+
+absl::Status DistributeModule(Module& module, const DeviceMesh& mesh,
+                              const DistributeModuleOptions& options) {
+  if (!mesh.coordinate().has_value()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("DistributeModule: rank ", mesh.world().rank(),
+                     " is not on ", mesh.ToString()));
+  }
+  if (module.attachment(kAttachment) != nullptr) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("DistributeModule: ", module.type_name(), " ",
+                     module.FullName(), " is distributed already"));
+  }
+  // Names the parameters, for messages.
+  const std::vector<NamedParameter> parameters = module.NamedParameters();
+  if (options.partition != nullptr) {
+    for (const NamedModule& named : module.NamedModules()) {
+      CH_RETURN_IF_ERROR(options.partition(named.name, *named.module, mesh));
+    }
+  }
+  for (const NamedParameter& named : parameters) {
+    const Tensor& data = named.parameter->data();
+    if (!data.is_distributed()) {
+      CH_RETURN_IF_ERROR(
+          DistributeParameter(*named.parameter, mesh,
+                              Layout::Replicated(mesh.layout(), data.ndim())));
+    } else if (MeshOf(data) != mesh) {
+      return absl::FailedPreconditionError(
+          absl::StrCat("DistributeModule: parameter ", named.name, " is on ",
+                       MeshOf(data).ToString(), ", not on ", mesh.ToString()));
+    }
+  }
+  if (options.input != nullptr) {
+    module.AddPreHook([mesh, run = options.input](Module&, TensorList& inputs) {
+      run(inputs, mesh);
+    });
+  }
+  if (options.output != nullptr) {
+    module.AddPostHook(
+        [mesh, run = options.output](Module&, TensorSpan, TensorList& outputs) {
+          run(outputs, mesh);
+        });
+  }
+  module.Attach(kAttachment, std::make_shared<Distributed>());
+  return absl::OkStatus();
+}
+
+}  // namespace crosshatch::nn

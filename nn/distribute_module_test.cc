@@ -1,0 +1,186 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "crosshatch/nn/distribute_module.h"
+
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "crosshatch/base/status_macros.h"
+#include "crosshatch/comm/world.h"
+#include "crosshatch/dtensor/dtensor.h"
+#include "crosshatch/nn/linear.h"
+#include "crosshatch/tensor/autograd.h"
+#include "crosshatch/tensor/creation.h"
+#include "crosshatch/tensor/ops/ops.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+namespace crosshatch::nn {
+namespace {
+
+using ::testing::HasSubstr;
+
+// -1, 0 or 1: sums of products of few of them are exact in any order.
+Tensor Integers(ShapeView sizes, int64_t salt) {
+  std::vector<float> values(static_cast<size_t>(NumElements(sizes)));
+  for (size_t i = 0; i < values.size(); ++i) {
+    const auto at = static_cast<int64_t>(i);
+    values[i] =
+        static_cast<float>((at * at * 31 + at * 7 + salt * 13) % 7 % 3) - 1;
+  }
+  return FromValues<float>(sizes, values);
+}
+
+// [B, 5] to [B, 3] by 7 hidden units.
+class Net final : public Module {
+ public:
+  explicit Net(bool filled = true)
+      : square_(5, 5), up_(5, 7, {.bias = true}), down_(7, 3) {
+    RegisterModule("square", square_);
+    RegisterModule("up", up_);
+    RegisterModule("down", down_);
+    if (!filled) return;
+    int64_t salt = 0;
+    for (Parameter* p : Parameters()) {
+      Tensor values = Integers(p->data().sizes(), ++salt);
+      values.set_requires_grad(true);
+      p->set_data(values);
+    }
+  }
+  const char* type_name() const override { return "Net"; }
+
+ protected:
+  TensorList ForwardImpl(TensorSpan inputs) override {
+    const Tensor twice = square_.Forward(square_.Forward(inputs[0]));
+    return {down_.Forward(Relu(up_.Forward(twice)))};
+  }
+
+ private:
+  Linear square_;
+  Linear up_;
+  Linear down_;
+};
+
+// Hidden units over the mesh's one axis.
+absl::Status SplitHidden(const std::string& name, Module& module,
+                         const DeviceMesh& mesh) {
+  if (name != "up" && name != "down") return absl::OkStatus();
+  for (const auto& [own, parameter] : module.own_parameters()) {
+    const Layout whole =
+        Layout::Replicated(mesh.layout(), parameter->data().ndim());
+    CH_RETURN_IF_ERROR(DistributeParameter(
+        *parameter, mesh, whole.WithShard(0, name == "up" ? 0 : 1)));
+  }
+  return absl::OkStatus();
+}
+
+// Plain tensors in and out.
+DistributeModuleOptions PlainOutside() {
+  return {
+      .partition = SplitHidden,
+      .input =
+          [](TensorList& inputs, const DeviceMesh& mesh) {
+            inputs[0] = Replicated(inputs[0], mesh);
+          },
+      .output =
+          [](TensorList& outputs, const DeviceMesh& mesh) {
+            outputs[0] =
+                FullTensor(outputs[0], Layout::Replicated(mesh.layout(), 2));
+          },
+  };
+}
+
+// The output, then the gradients.
+using Values = std::vector<std::vector<float>>;
+absl::StatusOr<Values> OutputAndGradients(Net& net) {
+  const Tensor output = net.Forward(Integers({4, 5}, 9));
+  EXPECT_FALSE(output.is_distributed());
+  Values values = {output.ToVector<float>()};
+  CH_RETURN_IF_ERROR(Backward(Sum(output)));
+  for (Parameter* p : net.Parameters()) {
+    values.push_back(FullTensor(p->grad()).ToVector<float>());
+  }
+  return values;
+}
+
+TEST(DistributeModule, ComputesWhatOneRankComputes) {
+  Net dense;
+  const Values expected = *OutputAndGradients(dense);
+  for (const int ranks : {1, 2, 3}) {
+    const absl::Status status =
+        RunLocal(ranks, [&](World& world) -> absl::Status {
+          CH_ASSIGN_OR_RETURN(const DeviceMesh mesh,
+                              InitDeviceMesh(world, {{"tp", ranks}}));
+          Net net;
+          CH_RETURN_IF_ERROR(DistributeModule(net, mesh, PlainOutside()));
+          CH_ASSIGN_OR_RETURN(const Values values, OutputAndGradients(net));
+          EXPECT_EQ(values, expected) << ranks;
+          return absl::OkStatus();
+        });
+    EXPECT_TRUE(status.ok()) << status;
+  }
+}
+
+TEST(DistributeModule, ReplicatesWhatThePartitionLeaves) {
+  const absl::Status status = RunLocal(4, [](World& world) -> absl::Status {
+    CH_ASSIGN_OR_RETURN(const DeviceMesh mesh,
+                        InitDeviceMesh(world, {{"dp", 2}, {"tp", 2}}));
+    // Without memory: only each rank's part is ever made.
+    Net net(/*filled=*/false);
+    CH_RETURN_IF_ERROR(DistributeModule(net, mesh));
+    for (Parameter* p : net.Parameters()) {
+      EXPECT_EQ(LayoutOf(p->data()).ToString(), "[R,R]");
+      EXPECT_FALSE(LocalTensor(p->data()).storage()->attached());
+      EXPECT_TRUE(p->data().requires_grad());
+    }
+    CH_RETURN_IF_ERROR(net.Materialize({.seed = 7}));
+    const Tensor output = net.Forward(Replicated(Integers({2, 5}, 1), mesh));
+    EXPECT_EQ(LayoutOf(output).ToString(), "[R,R]");
+    return absl::OkStatus();
+  });
+  EXPECT_TRUE(status.ok()) << status;
+}
+
+TEST(DistributeModule, NamesWhatDoesNotFit) {
+  const absl::Status status = RunLocal(3, [](World& world) -> absl::Status {
+    CH_ASSIGN_OR_RETURN(const DeviceMesh mesh,
+                        InitDeviceMesh(world, {{"tp", 2}}));
+    Net net;
+    const absl::Status first = DistributeModule(net, mesh);
+    if (world.rank() == 2) {
+      EXPECT_THAT(std::string(first.message()),
+                  HasSubstr("rank 2 is not on mesh(tp=2)"));
+    } else {
+      EXPECT_TRUE(first.ok()) << first;
+    }
+    CH_ASSIGN_OR_RETURN(const DeviceMesh world_mesh,
+                        InitDeviceMesh(world, {{"dp", 3}}));
+    if (world.rank() == 2) return absl::OkStatus();
+    EXPECT_THAT(std::string(DistributeModule(net, mesh).message()),
+                HasSubstr("is distributed already"));
+    Net other;
+    const auto message = [&](const DistributeModuleOptions& options) {
+      return std::string(DistributeModule(other, mesh, options).message());
+    };
+    EXPECT_EQ(
+        message({.partition =
+                     [](const std::string& name, Module&, const DeviceMesh&) {
+                       return name == "up" ? absl::CancelledError("not " + name)
+                                           : absl::OkStatus();
+                     }}),
+        "not up");
+    EXPECT_THAT(message({.partition =
+                             [&](const std::string& name, Module& module,
+                                 const DeviceMesh&) {
+                               return SplitHidden(name, module, world_mesh);
+                             }}),
+                HasSubstr("up.weight is on mesh(dp=3), not on mesh(tp=2)"));
+    EXPECT_THAT(message({.partition = SplitHidden}),
+                HasSubstr("parameter up.weight is spread as [S(0)] already"));
+    return absl::OkStatus();
+  });
+  EXPECT_TRUE(status.ok()) << status;
+}
+
+}  // namespace
+}  // namespace crosshatch::nn
