@@ -7,6 +7,7 @@
 #include "crosshatch/dtensor/cross_mesh_op.h"
 #include "crosshatch/dtensor/dtensor_handler.h"
 #include "crosshatch/tensor/node.h"
+#include "crosshatch/tensor/ops/cast.h"
 
 namespace crosshatch {
 namespace {
@@ -20,18 +21,33 @@ Tensor RedistributeGradient(const Tensor& gradient, const Layout& to,
   return Apply1(RedistributeOp(to), {gradient});
 }
 
+// As above, cast before it moves.
+Tensor RedistributeGradient(const Tensor& gradient, const Layout& to,
+                            DType dtype, const char* node) {
+  if (gradient.dtype() == dtype)
+    return RedistributeGradient(gradient, to, node);
+  return Apply1(RedistributeOp(to, nullptr, {.forward_dtype = dtype}),
+                {gradient});
+}
+
 class RedistributeNode final : public Node {
  public:
-  explicit RedistributeNode(Layout to) : to_(std::move(to)) {}
+  /// \param moved the dtype that the gradient is moved in.
+  RedistributeNode(Layout to, DType moved, DType dtype)
+      : to_(std::move(to)), moved_(moved), dtype_(dtype) {}
   const char* name() const override { return "redistribute"; }
   void Backward(TensorSpan output_grads, GradientSlots& slots) override {
     if (!slots.Needed(0)) return;
-    slots.Put(0, RedistributeGradient(output_grads[0], to_, name()));
+    const Tensor gradient =
+        RedistributeGradient(output_grads[0], to_, moved_, name());
+    slots.Put(0, RedistributeGradient(gradient, to_, dtype_, name()));
   }
   void ReleaseSaved() override {}
 
  private:
   const Layout to_;
+  const DType moved_;
+  const DType dtype_;
 };
 
 class FromLocalNode final : public Node {
@@ -89,16 +105,24 @@ TensorList RedistributeOp::Run(const Tensor& input) const {
   const DTensorHandler& from = DTensorHandler::Of(input);
   DTensorRuntime& runtime = from.interned().runtime;
   const InternedLayout& target = runtime.Intern(to);
-  const PreparedPlan& plan = runtime.Plan(from.interned(), target,
-                                          input.sizes(), SizeOf(input.dtype()));
-  Tensor local = runtime.Redistribute(plan, from.local(), from.mesh(), for_op);
-  return {Wrap(std::move(local), target, from.mesh(), input.sizes())};
+  const DType dtype = options.forward_dtype.value_or(input.dtype());
+  const PreparedPlan& plan =
+      runtime.Plan(from.interned(), target, input.sizes(), SizeOf(dtype));
+  Tensor source = from.local();
+  if (source.dtype() != dtype) source = CastOp(dtype).Forward({source})[0];
+  Event done;
+  Tensor local = runtime.Redistribute(plan, source, from.mesh(), for_op,
+                                      options.async ? &done : nullptr);
+  return {Wrap(std::move(local), target, from.mesh(), input.sizes(),
+               std::move(done))};
 }
 
 std::shared_ptr<Node> RedistributeOp::Differentiate(
     TensorSpan inputs, TensorSpan /*outputs*/) const {
+  const DType dtype = inputs[0].dtype();
   return std::make_shared<RedistributeNode>(
-      GradientLayout(DTensorHandler::Of(inputs[0]).layout()));
+      GradientLayout(DTensorHandler::Of(inputs[0]).layout()),
+      options.backward_dtype.value_or(dtype), dtype);
 }
 
 TensorList FromLocalOp::Forward(TensorSpan inputs) const {

@@ -9,6 +9,7 @@
 #include <memory>
 
 #include "crosshatch/dtensor/layout.h"
+#include "crosshatch/dtensor/redistribute_options.h"
 #include "crosshatch/mesh/device_mesh.h"
 #include "crosshatch/tensor/op.h"
 #include "crosshatch/tensor/tensor.h"
@@ -17,15 +18,17 @@ namespace crosshatch {
 
 class DTensorHandler;
 
-/// (distributed) -> the same values in another layout. The gradient goes back
-/// in the input's layout, pending reductions of the input read as replicated:
-/// each summand has the gradient of the sum.
+/// (distributed) -> the same values in another layout, of another dtype if the
+/// options say so. The gradient goes back in the input's layout, pending
+/// reductions of the input read as replicated: each summand has the gradient of
+/// the sum.
 class RedistributeOp final : public Op {
  public:
   static constexpr OpInfo kInfo = {"redistribute"};
   /// \param for_op the op that it is done for; null where the user asked.
-  explicit RedistributeOp(const Layout& to, const char* for_op = nullptr)
-      : to(to), for_op(for_op) {}
+  explicit RedistributeOp(const Layout& to, const char* for_op = nullptr,
+                          const RedistributeOptions& options = {})
+      : to(to), for_op(for_op), options(options) {}
   const OpInfo& info() const override { return kInfo; }
   TensorList Forward(TensorSpan inputs) const override;
   std::shared_ptr<Node> Differentiate(TensorSpan inputs,
@@ -35,6 +38,7 @@ class RedistributeOp final : public Op {
 
   const Layout& to;
   const char* const for_op;
+  const RedistributeOptions options;
 };
 
 /// (local) -> the distributed tensor that it is this rank's part of. The

@@ -266,8 +266,17 @@ bool DTensorHandler::OwnsMemory() const {
          local_.storage()->bytes() == local_.numel() * SizeOf(local_.dtype());
 }
 
+void DTensorHandler::WaitFor(InFlight& work) {
+  Stream& stream = RankContext::Current().current_stream();
+  for (const Stream* ordered : work.ordered) {
+    if (ordered == &stream) return;
+  }
+  stream.Wait(work.written);
+  work.ordered.push_back(&stream);
+}
+
 Tensor Wrap(Tensor local, const InternedLayout& layout, const DeviceMesh& mesh,
-            Shape sizes) {
+            Shape sizes, Event written) {
   CH_CHECK(!local.is_distributed());
   CH_CHECK_EQ(static_cast<int>(sizes.size()), layout.layout.ndim());
   const Shape expected = layout.layout.LocalShape(sizes, layout.here);
@@ -277,9 +286,10 @@ Tensor Wrap(Tensor local, const InternedLayout& layout, const DeviceMesh& mesh,
       << ToString(expected) << " on rank " << mesh.world().rank()
       << ", the local tensor is " << ToString(local.sizes());
   const DType dtype = local.dtype();
-  return MakeHandled(
-      std::make_shared<DTensorHandler>(std::move(local), layout, mesh),
-      std::move(sizes), dtype);
+  return MakeHandled(std::make_shared<DTensorHandler>(
+                         std::move(local), layout, mesh,
+                         /*unwritable=*/false, std::move(written)),
+                     std::move(sizes), dtype);
 }
 
 }  // namespace crosshatch

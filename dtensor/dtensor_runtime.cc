@@ -78,7 +78,7 @@ void DTensorRuntime::CheckImplicit(const PreparedPlan& plan,
 
 Tensor DTensorRuntime::Redistribute(const PreparedPlan& plan,
                                     const Tensor& local, const DeviceMesh& mesh,
-                                    const char* for_op) {
+                                    const char* for_op, Event* done) {
   if (plan.stays) return local;
   (for_op == nullptr ? counts_.explicit_calls : counts_.implicit_calls) += 1;
   counts_.cost += plan.plan.cost;
@@ -97,7 +97,8 @@ Tensor DTensorRuntime::Redistribute(const PreparedPlan& plan,
       *this, for_op == nullptr
                  ? CommOrigin{CommOrigin::Kind::kExplicit, "redistribute"}
                  : CommOrigin{CommOrigin::Kind::kImplicit, for_op});
-  return Execute(plan, local, mesh);
+  return done == nullptr ? Execute(plan, local, mesh)
+                         : ExecuteAsync(plan, local, mesh, *done);
 }
 
 const OpRuleEntry* DTensorRuntime::UserRule(const OpInfo& info) const {

@@ -80,9 +80,11 @@ class DTensorRuntime final : public RankContext::Extension {
                            ShapeView shape, int64_t element_size);
 
   /// Executes a plan, counts it and logs it. `for_op` is the op whose input it
-  /// is; null for one that the user asked for.
+  /// is; null for one that the user asked for. With `done` what communicates
+  /// runs on a side stream (ExecuteAsync).
   Tensor Redistribute(const PreparedPlan& plan, const Tensor& local,
-                      const DeviceMesh& mesh, const char* for_op);
+                      const DeviceMesh& mesh, const char* for_op,
+                      Event* done = nullptr);
 
   /// The rule that the user registered for an op; null if none.
   const OpRuleEntry* UserRule(const OpInfo& info) const;

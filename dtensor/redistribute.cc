@@ -8,9 +8,14 @@
 
 namespace crosshatch {
 
-Tensor Redistribute(const Tensor& t, const Layout& to) {
-  if (t.is_distributed() && DTensorHandler::Of(t).layout() == to) return t;
-  return Apply1(RedistributeOp(to), {t});
+Tensor Redistribute(const Tensor& t, const Layout& to,
+                    const RedistributeOptions& options) {
+  const DType dtype = options.forward_dtype.value_or(t.dtype());
+  if (t.is_distributed() && DTensorHandler::Of(t).layout() == to &&
+      dtype == t.dtype()) {
+    return t;
+  }
+  return Apply1(RedistributeOp(to, nullptr, options), {t});
 }
 
 const RedistributeCounts& GetRedistributeCounts() {

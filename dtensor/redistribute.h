@@ -8,13 +8,15 @@
 #include "crosshatch/dtensor/implicit_redistribution.h"
 #include "crosshatch/dtensor/layout.h"
 #include "crosshatch/dtensor/redistribute_counts.h"
+#include "crosshatch/dtensor/redistribute_options.h"
 #include "crosshatch/tensor/tensor.h"
 
 namespace crosshatch {
 
 /// The same values in another layout of the same mesh; `t` itself where it lies
 /// so already. What is moved, and how, PlanRedistribute says; collectives go to
-/// the current stream. The result may alias `t` where nothing moves.
+/// the current stream, or to a side stream with `options.async`. The result may
+/// alias `t` where nothing moves.
 ///
 /// Differentiable, and twice. The gradient goes back in the layout of `t`, a
 /// pending reduction read as Replicate (each summand has the gradient of the
@@ -31,7 +33,8 @@ namespace crosshatch {
 ///
 /// A communication error poisons the rank; it comes out of Backward,
 /// Synchronize and the like.
-Tensor Redistribute(const Tensor& t, const Layout& to);
+Tensor Redistribute(const Tensor& t, const Layout& to,
+                    const RedistributeOptions& options = {});
 
 /// The rank's counts.
 const RedistributeCounts& GetRedistributeCounts();

@@ -93,6 +93,8 @@ class Candidates {
       return;
     }
     if (!Extend(path, std::move(step))) return;
+    // Of many axes there are thousands of sequences, few of them light.
+    if (path.weight + LeastWeight(problem_, result) >= Limit()) return;
     if (MostMissing(layout, result, shape_) == 0) Reduce(path, result);
   }
 

@@ -35,14 +35,32 @@ bool IsWhole(const Box& box, ShapeView sizes) {
                     sizes.end());
 }
 
+// What a run allocates belongs to the stream `home` and is used on the current
+// one; null where these are one.
+Tensor EmptyOf(ShapeView sizes, DType dtype, Stream* home) {
+  if (home == nullptr) return Empty(sizes, dtype);
+  Stream& current = RankContext::Current().current_stream();
+  StreamScope scope(*home);
+  Tensor made = Empty(sizes, dtype);
+  // The memory may be in use until then.
+  current.Wait(home->Record());
+  return made;
+}
+
+// Keeps the memory from being leased anew before the current stream gets here.
+void UsedHere(const Tensor& t, const Stream* home) {
+  if (home == nullptr) return;
+  t.storage()->block().UsedOn(RankContext::Current().current_stream());
+}
+
 // A step without communication.
 Tensor RunLocal(const RedistributeStep& step, const PreparedPlan::Step& part,
-                const Tensor& source) {
+                const Tensor& source, Stream* home) {
   const bool copies = !part.boxes.sends.empty();
   if (copies && IsWhole(part.boxes.receives[0], part.sizes)) {
     return ViewOf(source, part.boxes.sends[0]);
   }
-  Tensor destination = Empty(part.sizes, source.dtype());
+  Tensor destination = EmptyOf(part.sizes, source.dtype(), home);
   if (NumElements(part.sizes) == 0) return destination;
   FillInPlaceOp(step.FillValue()).Forward({destination});
   if (copies) {
@@ -134,28 +152,61 @@ PreparedPlan Prepare(RedistributePlan plan, ShapeView global_shape,
   return prepared;
 }
 
-Tensor Execute(const PreparedPlan& plan, const Tensor& local,
-               const DeviceMesh& mesh) {
+namespace {
+
+Tensor Run(const PreparedPlan& plan, const Tensor& local,
+           const DeviceMesh& mesh, Stream* home) {
   if (plan.stays) return local;
   Tensor current = local;
   for (size_t i = 0; i < plan.steps.size(); ++i) {
     const RedistributeStep& step = plan.plan.steps[i];
     const PreparedPlan::Step& part = plan.steps[i];
-    if (!step.communicates()) {
-      current = RunLocal(step, part, current);
-      continue;
+    Tensor destination;
+    if (step.communicates()) {
+      // A collective reads each element of memory once.
+      if (Repeats(current)) {
+        Tensor copy = CloneOp().Forward({current})[0];
+        UsedHere(current, home);
+        current = std::move(copy);
+      }
+      destination = EmptyOf(part.sizes, current.dtype(), home);
+      // Empty lists: no member of the group has anything to reduce.
+      if (!part.boxes.sends.empty()) {
+        absl::Status status = Issue(step, part, current, destination, mesh);
+        if (!status.ok()) RankContext::Current().Poison(std::move(status));
+      }
+    } else {
+      destination = RunLocal(step, part, current, home);
     }
-    // A collective reads each element of memory once.
-    if (Repeats(current)) current = CloneOp().Forward({current})[0];
-    Tensor destination = Empty(part.sizes, current.dtype());
-    // Empty lists: no member of the group has anything to reduce.
-    if (!part.boxes.sends.empty()) {
-      absl::Status status = Issue(step, part, current, destination, mesh);
-      if (!status.ok()) RankContext::Current().Poison(std::move(status));
-    }
+    UsedHere(current, home);
+    UsedHere(destination, home);
     current = std::move(destination);
   }
   return current;
+}
+
+}  // namespace
+
+Tensor Execute(const PreparedPlan& plan, const Tensor& local,
+               const DeviceMesh& mesh) {
+  return Run(plan, local, mesh, /*home=*/nullptr);
+}
+
+Tensor ExecuteAsync(const PreparedPlan& plan, const Tensor& local,
+                    const DeviceMesh& mesh, Event& done) {
+  RankContext& context = RankContext::Current();
+  // Who lends memory cannot be told until when it is used.
+  const bool borrowed = local.numel() > 0 && local.storage()->block().empty();
+  if (plan.plan.cost.launches == 0 || borrowed) {
+    return Execute(plan, local, mesh);
+  }
+  Stream& home = context.current_stream();
+  Stream& side = context.SideStream("redistribute");
+  side.Wait(home.Record());
+  StreamScope scope(side);
+  Tensor result = Run(plan, local, mesh, &home);
+  done = side.Record();
+  return result;
 }
 
 PreparedCrossMeshPlan PrepareCrossMesh(CrossMeshPlan plan,

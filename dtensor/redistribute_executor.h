@@ -17,6 +17,7 @@
 #include "crosshatch/dtensor/cross_mesh_plan.h"
 #include "crosshatch/dtensor/redistribute_plan.h"
 #include "crosshatch/mesh/device_mesh.h"
+#include "crosshatch/tensor/stream.h"
 #include "crosshatch/tensor/tensor.h"
 
 namespace crosshatch {
@@ -47,6 +48,13 @@ PreparedPlan Prepare(RedistributePlan plan, ShapeView global_shape,
 /// which is never written. Errors of communication poison the rank.
 Tensor Execute(const PreparedPlan& plan, const Tensor& local,
                const DeviceMesh& mesh);
+
+/// As above on the side stream "redistribute", for memory of the current
+/// stream: whatever uses the result waits for `done` first, which is a past
+/// event where nothing is communicated. Result and source may be dropped
+/// before.
+Tensor ExecuteAsync(const PreparedPlan& plan, const Tensor& local,
+                    const DeviceMesh& mesh, Event& done);
 
 /// As PreparedPlan, from one mesh to another: `settle` on a rank of the
 /// source's mesh, `finish` on one of the destination's.

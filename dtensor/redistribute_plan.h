@@ -57,7 +57,7 @@ struct RedistributePlan {
 /// The cheapest plan from `from` to `to` for a tensor of global shape `shape`
 /// with elements of `element_size` bytes. No sequence of steps weighs less
 /// where no reduction is pending, where the lower bound is met, and where
-/// SearchAllLayouts has not too many to search.
+/// SearchAllLayouts does not give up.
 /// \param max_elements bounds RedistributePlan::peak_elements.
 /// \error kInvalidArgument for layouts of different meshes, for a shape that
 /// does not have their number of dims, for negative sizes, and for a model of

@@ -26,8 +26,15 @@ int64_t LeastWeight(const RedistributeProblem& problem, const Layout& layout) {
     if (mesh.size(axis) == 1) continue;
     launch = std::max(launch, problem.model.LaunchWeight({axis}));
   }
-  const int64_t elements =
-      RedistributeLowerBound(layout, problem.to, problem.shape);
+  // Every operand of an average, minimum or maximum is the value, which each
+  // rank has to have.
+  Layout held = problem.to;
+  for (int axis : PartialChanges(layout, problem.to).created) {
+    if (!IsFilled(problem.to.state_of_axis(axis).op)) {
+      held = held.WithReplicate(axis);
+    }
+  }
+  const int64_t elements = RedistributeLowerBound(layout, held, problem.shape);
   if (launch == 0 && elements > 0) {
     launch = std::numeric_limits<int64_t>::max();
     for (int axis = 0; axis < mesh.ndim(); ++axis) {

@@ -89,6 +89,7 @@ class Search {
       }
     }
     while (!open_.empty()) {
+      if (!IsBounded() && work_ > kMostWorkOfSearch) return std::nullopt;
       const Candidate best = open_.top();
       open_.pop();
       const Place& place = places_[best.place];
@@ -167,6 +168,7 @@ class Search {
                       })) {
         continue;
       }
+      work_ += layout.mesh().size();
       std::optional<RedistributeStep> step = StepTo(layout, next.layout);
       if (!step.has_value()) continue;
       auto further = std::make_shared<Path>(path);
@@ -202,6 +204,7 @@ class Search {
   std::vector<Place> places_;
   std::priority_queue<Candidate> open_;
   int64_t number_ = 0;
+  int64_t work_ = 0;
 };
 
 }  // namespace
