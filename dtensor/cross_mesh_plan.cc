@@ -144,17 +144,29 @@ std::vector<Layout> Unfinished(const Layout& to) {
   return layouts;
 }
 
+/// Whether some element is the result of a reduction of several operands.
+bool HasSummands(const Layout& layout) {
+  for (int axis = 0; axis < layout.mesh().ndim(); ++axis) {
+    if (layout.state_of_axis(axis).is_partial() &&
+        layout.mesh().size(axis) > 1) {
+      return true;
+    }
+  }
+  return false;
+}
+
 /// CrossMeshPlan::least_bytes, in elements.
 int64_t LeastReceived(const Layout& from, const Layout& to, ShapeView shape) {
   AxisList pooled;
   for (int axis = 0; axis < to.mesh().ndim(); ++axis) {
     if (to.state_of_axis(axis).is_partial()) pooled.push_back(axis);
   }
-  // Summands may pass from one mesh to the other as they are.
-  if (from.is_partial() && !pooled.empty()) return 0;
+  const bool summands = HasSummands(from);
+  // They may pass from one mesh to the other as they are.
+  if (summands && !pooled.empty()) return 0;
   const MeshLayout& mesh = to.mesh();
   const std::vector<HeldShard> shards =
-      from.is_partial() ? std::vector<HeldShard>() : ShardsOf(from, shape);
+      summands ? std::vector<HeldShard>() : ShardsOf(from, shape);
   int64_t most = 0;
   for (int i = 0; i < mesh.size(); ++i) {
     const MeshCoordinate at = mesh.CoordinateAt(i);

@@ -85,6 +85,8 @@ TEST(CrossMeshPlanTest, AllPairsOfSmallMeshes) {
       {OracleMesh({4}), OracleMesh({2}, {2, 1})},
       {OracleMesh({1}, {5}), OracleMesh({2, 2}, {4, 5, 7, 6})},
       {OracleMesh({2, 3}), OracleMesh({1}, {9})},
+      // A pending reduction over one rank is none.
+      {OracleMesh({1, 2}), OracleMesh({3}, {0, 1, 5})},
   };
   std::mt19937 random(3);
   int64_t count = 0;

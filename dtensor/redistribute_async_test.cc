@@ -21,6 +21,7 @@
 #include "crosshatch/tensor/ops/in_place.h"
 #include "crosshatch/tensor/ops/pointwise.h"
 #include "crosshatch/tensor/ops/reduce.h"
+#include "crosshatch/tensor/ops/view.h"
 #include "crosshatch/tensor/rank_context.h"
 
 namespace crosshatch {
@@ -121,6 +122,20 @@ TEST(AsyncRedistribute, EveryStreamThatUsesItWaits) {
     complaints.Add(Differs(Mul(y, 2), Mul(dense, 2)));
     context.compute_stream().Wait(other.Record());
     complaints.Add(Differs(sum, Mul(dense, 3)));
+  });
+}
+
+// Its elements are one in memory, which is copied before it is sent.
+TEST(AsyncRedistribute, TheSourceIsReadAfterItWasWritten) {
+  OnAdversarialMeshes({2}, [](const DeviceMesh& mesh, Complaints& complaints) {
+    const Layout r = Layout::Replicated(mesh.layout(), 2);
+    for (int i = 0; i < 8; ++i) {
+      const Tensor row = Numbers({1, 3}, i);
+      const Tensor rows = Expand(Mul(row, 2), {4, 3});
+      const Tensor x = MakeDTensor(rows, mesh, r.WithShard(0, 0), {8, 3});
+      complaints.Add(Differs(Redistribute(x, r, kAsync),
+                             Contiguous(Expand(Mul(row, 2), {8, 3}))));
+    }
   });
 }
 

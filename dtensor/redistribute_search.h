@@ -17,8 +17,8 @@ namespace crosshatch {
 inline constexpr int kMostLayoutsSearched = 128;
 /// After so many steps between layouts were looked at, each counted as the
 /// ranks of the mesh, a search without a bound on memory gives up: a plan
-/// takes milliseconds on any mesh. Up to 32 ranks it never does.
-inline constexpr int64_t kMostWorkOfSearch = int64_t{1} << 19;
+/// takes milliseconds on any mesh. Up to 16 ranks it never does.
+inline constexpr int64_t kMostWorkOfSearch = int64_t{1} << 18;
 
 /// The lightest of all sequences of steps that weigh less than `limit` and keep
 /// to the bound on memory; nullopt if there are none, too many layouts, or too
