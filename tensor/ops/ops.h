@@ -19,6 +19,8 @@
 #include "crosshatch/tensor/ops/pointwise.h"
 #include "crosshatch/tensor/ops/reduce.h"
 #include "crosshatch/tensor/ops/rope.h"
+#include "crosshatch/tensor/ops/settle.h"
+#include "crosshatch/tensor/ops/statistics.h"
 #include "crosshatch/tensor/ops/view.h"
 
 #endif  // CROSSHATCH_TENSOR_OPS_OPS_H_

@@ -9,13 +9,17 @@
 #include "crosshatch/tensor/ops/cast.h"
 #include "crosshatch/tensor/ops/launch.h"
 #include "crosshatch/tensor/ops/pointwise.h"
+#include "crosshatch/tensor/ops/reduce_dims.h"
 #include "crosshatch/tensor/ops/saving_node.h"
+#include "crosshatch/tensor/ops/settle.h"
 #include "crosshatch/tensor/ops/view.h"
 
 namespace crosshatch {
 namespace {
 
+using internal::KeptSizes;
 using internal::MakeNode;
+using internal::NormalizeDims;
 
 // In the order of the enum.
 constexpr OpInfo kInfos[] = {{"sum"},    {"mean"},          {"prod"},
@@ -26,28 +30,6 @@ static_assert(std::size(kInfos) ==
 
 bool IsArg(ReduceKind kind) {
   return kind == ReduceKind::kArgMax || kind == ReduceKind::kArgMin;
-}
-
-/// Ascending dims in [0, ndim); all where none are given.
-Shape NormalizeDims(ShapeView dims, const Tensor& a, const char* op) {
-  Shape result;
-  if (dims.empty()) {
-    for (int d = 0; d < a.ndim(); ++d) result.push_back(d);
-    return result;
-  }
-  for (int64_t dim : dims) result.push_back(NormalizeDim(dim, a.ndim(), op));
-  std::sort(result.begin(), result.end());
-  CH_CHECK(std::adjacent_find(result.begin(), result.end()) == result.end())
-      << op << " of " << a.Describe() << " over " << ToString(dims)
-      << ": a dim twice";
-  return result;
-}
-
-/// `sizes` with those of `dims` made 1.
-Shape KeptSizes(ShapeView sizes, ShapeView dims) {
-  Shape kept(sizes.begin(), sizes.end());
-  for (int64_t dim : dims) kept[static_cast<size_t>(dim)] = 1;
-  return kept;
 }
 
 Tensor Reduce(ReduceKind kind, const Tensor& a, ShapeView dims, bool keepdim) {
@@ -81,8 +63,8 @@ Tensor ProductGradient(const Call& call, const Tensor& g, const Tensor& a) {
   const Tensor zero = Equal(a, ZerosLike(a));
   const Tensor nonzero = Where(zero, OnesLike(a), a);
   const Tensor zeros_in_group =
-      call.Spread(Sum(ToDType(zero, call.dtype), call.dims, true));
-  const Tensor product = call.Spread(Prod(nonzero, call.dims, true));
+      call.Spread(Settle(Sum(ToDType(zero, call.dtype), call.dims, true)));
+  const Tensor product = call.Spread(Settle(Prod(nonzero, call.dims, true)));
   const Tensor nothing = ZerosLike(a);
   const Tensor no_zero = Equal(zeros_in_group, nothing);
   const Tensor one_zero = Equal(zeros_in_group, OnesLike(a));
@@ -93,9 +75,9 @@ Tensor ProductGradient(const Call& call, const Tensor& g, const Tensor& a) {
 
 Tensor ExtremeGradient(const Call& call, const Tensor& g, const Tensor& a,
                        const Tensor& out) {
-  const Tensor mask = ToDType(Equal(a, call.Spread(out)), call.dtype);
-  const Tensor count = Sum(mask, call.dims, /*keepdim=*/true);
-  return Mul(mask, Expand(Div(Reshape(g, call.kept), count), call.sizes));
+  const Tensor mask = ToDType(Equal(a, call.Spread(Settle(out))), call.dtype);
+  const Tensor count = Settle(Sum(mask, call.dims, /*keepdim=*/true));
+  return Mul(mask, call.Spread(Div(Reshape(g, call.kept), count)));
 }
 
 }  // namespace
