@@ -14,6 +14,7 @@ const OpRuleTable& BuiltinOpRules() {
     AddLayerRules(*made);
     AddCrossEntropyRules(*made);
     AddIndexRules(*made);
+    AddLaneRules(*made);
     return made;
   }();
   return table;

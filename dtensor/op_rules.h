@@ -28,6 +28,8 @@ void AddLayerRules(OpRuleTable& table);
 void AddCrossEntropyRules(OpRuleTable& table);
 /// Gather, scatter and their like; dropout, which goes by index too.
 void AddIndexRules(OpRuleTable& table);
+/// Running sums and sorts.
+void AddLaneRules(OpRuleTable& table);
 /// @}
 
 }  // namespace crosshatch

@@ -9,6 +9,7 @@
 #include "crosshatch/tensor/ops/cast.h"
 #include "crosshatch/tensor/ops/cat.h"
 #include "crosshatch/tensor/ops/cross_entropy.h"
+#include "crosshatch/tensor/ops/cumsum.h"
 #include "crosshatch/tensor/ops/dropout.h"
 #include "crosshatch/tensor/ops/embedding.h"
 #include "crosshatch/tensor/ops/in_place.h"
@@ -20,6 +21,7 @@
 #include "crosshatch/tensor/ops/reduce.h"
 #include "crosshatch/tensor/ops/rope.h"
 #include "crosshatch/tensor/ops/settle.h"
+#include "crosshatch/tensor/ops/sort.h"
 #include "crosshatch/tensor/ops/statistics.h"
 #include "crosshatch/tensor/ops/view.h"
 

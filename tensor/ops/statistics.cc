@@ -122,11 +122,11 @@ Tensor LogSumExp(const Tensor& a, ShapeView dims, bool keepdim) {
 }
 
 Tensor Any(const Tensor& a, ShapeView dims, bool keepdim) {
-  return ToDType(Sum(ToDType(a, kBool), dims, keepdim), kBool);
+  return ToDType(Settle(Sum(ToDType(Settle(a), kBool), dims, keepdim)), kBool);
 }
 
 Tensor All(const Tensor& a, ShapeView dims, bool keepdim) {
-  return LogicalNot(Any(LogicalNot(ToDType(a, kBool)), dims, keepdim));
+  return LogicalNot(Any(LogicalNot(ToDType(Settle(a), kBool)), dims, keepdim));
 }
 
 }  // namespace crosshatch
