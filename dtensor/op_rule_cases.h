@@ -57,6 +57,9 @@ std::vector<RuleFamily> RuleFamilies();
 std::vector<RuleCase> PointwiseCases();
 std::vector<RuleCase> InPlaceCases();
 std::vector<RuleCase> ReductionCases();
+std::vector<RuleCase> StatisticsCases();
+/// Running sums and sorts.
+std::vector<RuleCase> LaneCases();
 std::vector<RuleCase> ViewCases();
 std::vector<RuleCase> MatMulCases();
 std::vector<RuleCase> LayerCases();

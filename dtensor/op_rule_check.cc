@@ -207,7 +207,8 @@ RuleTally CheckRules(const std::vector<int>& mesh_shape,
 std::vector<RuleFamily> RuleFamilies() {
   return {
       {"Pointwise", PointwiseCases()}, {"InPlace", InPlaceCases()},
-      {"Reduction", ReductionCases()}, {"View", ViewCases()},
+      {"Reduction", ReductionCases()}, {"Statistics", StatisticsCases()},
+      {"Lane", LaneCases()},           {"View", ViewCases()},
       {"MatMul", MatMulCases()},       {"Layer", LayerCases()},
       {"Attention", AttentionCases()}, {"Lookup", LookupCases()},
       {"Index", IndexCases()},         {"Twice", TwiceCases(), true},

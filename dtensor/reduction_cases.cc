@@ -48,6 +48,20 @@ std::vector<RuleCase> ReductionCases() {
       {"argmin",
        {{{3, 5}, kFraction}},
        [](T t) { return ArgMin(t[0], 0, true); }},
+      {"argmax with ties", {{{7, 3}}}, [](T t) { return ArgMax(t[0], 0); }},
+      {"argmax of one", {{{1, 2}}}, [](T t) { return ArgMax(t[0], 0); }},
+      {"argmax of empty rows", {{{3, 0}}}, [](T t) { return ArgMax(t[0], 0); }},
+      {"prod rows",
+       {{{5, 2}, kPositive}},
+       [](T t) { return Prod(t[0], {0}); },
+       kRounding},
+      {"max with ties",
+       {{{7, 2}}},
+       [](T t) { return Max(t[0], {0}); },
+       kRounding},
+      {"max of bool",
+       {{{5, 2}}},
+       [](T t) { return Max(Greater(t[0], FullLike(t[0], 1)), {0}); }},
   };
 }
 
