@@ -2,6 +2,7 @@
 #include "crosshatch/checkpoint/huggingface.h"
 
 #include <algorithm>
+#include <cstring>
 #include <memory>
 #include <numeric>
 #include <set>
@@ -41,6 +42,45 @@ std::string StoredName(const std::string& parameter_name) {
 /// What old versions of transformers stored though it follows from the config.
 bool IsRedundant(const std::string& name) {
   return absl::EndsWith(name, ".rotary_emb.inv_freq");
+}
+
+constexpr char kHead[] = "lm_head.weight";
+constexpr char kEmbedding[] = "model.embed_tokens.weight";
+
+/// Whether both hold the same values, whatever their dtypes.
+bool SameValues(const StoredTensor& a, const StoredTensor& b) {
+  const Shape& sizes = a.info().sizes;
+  if (b.info().sizes != sizes || !CanConvert(a.info().dtype, kFloat64) ||
+      !CanConvert(b.info().dtype, kFloat64)) {
+    return false;
+  }
+  Box row = WholeBox(sizes);
+  row.sizes[0] = 1;
+  std::vector<double> of_a(static_cast<size_t>(row.numel()));
+  std::vector<double> of_b(of_a.size());
+  for (row.offsets[0] = 0; row.offsets[0] < sizes[0]; ++row.offsets[0]) {
+    a.file->Read(a.index, row, kFloat64, of_a.data());
+    b.file->Read(b.index, row, kFloat64, of_b.data());
+    if (std::memcmp(of_a.data(), of_b.data(), of_a.size() * sizeof(double))) {
+      return false;
+    }
+  }
+  return true;
+}
+
+/// Some programs write the head of a tied model as well. That is no loss where
+/// it is what the model has for a head.
+absl::Status CheckTiedHead(const StoredTensors& stored,
+                           const std::string& dir) {
+  const auto head = stored.find(kHead);
+  const auto embedding = stored.find(kEmbedding);
+  if (head == stored.end() || embedding == stored.end() ||
+      SameValues(head->second, embedding->second)) {
+    return absl::OkStatus();
+  }
+  return absl::InvalidArgumentError(absl::StrCat(
+      dir, " holds a ", kHead, " that differs from ", kEmbedding,
+      ", but config.json says that they are tied (tie_word_embeddings)"));
 }
 
 /// "a, b, c and 7 more".
@@ -105,6 +145,9 @@ absl::StatusOr<std::vector<Slice>> PlanSlices(
   if (!missing.empty()) {
     return absl::NotFoundError(
         absl::StrCat(dir, " lacks weights of the model: ", ListNames(missing)));
+  }
+  if (used.insert(kHead).second) {
+    CH_RETURN_IF_ERROR(CheckTiedHead(stored, dir));
   }
   std::vector<std::string> extra;
   for (const auto& [name, tensor] : stored) {

@@ -25,8 +25,9 @@ namespace crosshatch::checkpoint {
 /// memory yet are given some, so Materialize is not needed before. Reading is
 /// issued to the current stream. On a dry run files are checked and not read.
 /// \error before any weight changes, naming the tensor: kNotFound for weights
-///     that are missing; kInvalidArgument for tensors that the model lacks,
-///     and for a shape or dtype that is not the parameter's; kDataLoss for a
+///     that are missing; kInvalidArgument for tensors that the model lacks
+///     (but for the head of a tied model that equals the embedding), and for
+///     a shape or dtype that is not the parameter's; kDataLoss for a
 ///     file that is not valid; what the system said.
 absl::Status LoadHuggingFace(nn::Llama& model, const std::string& dir);
 

@@ -122,9 +122,10 @@ class DamagedDirectoryTest : public ::testing::Test {
   }
 
   /// Writes the tied model's weights, each changed by `change`; a tensor whose
-  /// name `change` empties is left out.
+  /// name `change` empties is left out. All are zero but for the last byte of
+  /// `extra`.
   template <typename Change>
-  void Write(Change change, const TensorInfo* extra = nullptr) {
+  void Write(Change change, const TensorInfo* extra = nullptr, char last = 0) {
     const auto stored = OpenWeights(kTied);
     ASSERT_TRUE(stored.ok());
     std::vector<TensorInfo> infos;
@@ -138,8 +139,9 @@ class DamagedDirectoryTest : public ::testing::Test {
         SafetensorsWriter::Create(dir_ + "/model.safetensors", infos, {});
     ASSERT_TRUE(writer.ok());
     for (const TensorInfo& info : infos) {
-      const std::vector<char> zeros(static_cast<size_t>(info.bytes()));
-      ASSERT_TRUE((*writer)->Write(info.name, zeros.data()).ok());
+      std::vector<char> data(static_cast<size_t>(info.bytes()));
+      if (extra != nullptr && info.name == extra->name) data.back() = last;
+      ASSERT_TRUE((*writer)->Write(info.name, data.data()).ok());
     }
     ASSERT_TRUE((*writer)->Finish().ok());
   }
@@ -165,11 +167,30 @@ TEST_F(DamagedDirectoryTest, NamesWhatIsMissing) {
 }
 
 TEST_F(DamagedDirectoryTest, NamesWhatIsTooMuch) {
-  const TensorInfo extra = {"lm_head.weight", kFloat32, {257, 48}};
+  const TensorInfo extra = {"model.layers.7.mlp.up_proj.bias", kFloat32, {5}};
   Write([](TensorInfo&) {}, &extra);
   const absl::Status status = Load();
   EXPECT_TRUE(absl::IsInvalidArgument(status)) << status;
-  EXPECT_THAT(std::string(status.message()), HasSubstr("lm_head.weight"));
+  EXPECT_THAT(std::string(status.message()),
+              HasSubstr("lacks: model.layers.7.mlp.up_proj.bias"));
+}
+
+TEST_F(DamagedDirectoryTest, TakesTheHeadOfATiedModelIfItIsTheEmbedding) {
+  for (const DType dtype : {kFloat32, kBFloat16}) {
+    TensorInfo extra = {"lm_head.weight", dtype, {257, 48}};
+    Write([](TensorInfo&) {}, &extra);
+    EXPECT_TRUE(Load().ok()) << Load();
+    Write([](TensorInfo&) {}, &extra, 1);
+    absl::Status status = Load();
+    EXPECT_TRUE(absl::IsInvalidArgument(status)) << status;
+    EXPECT_THAT(std::string(status.message()),
+                HasSubstr("a lm_head.weight that differs from "
+                          "model.embed_tokens.weight"));
+    extra.sizes = {257, 47};
+    Write([](TensorInfo&) {}, &extra);
+    status = Load();
+    EXPECT_TRUE(absl::IsInvalidArgument(status)) << status;
+  }
 }
 
 TEST_F(DamagedDirectoryTest, NamesAWrongShapeAndDtype) {

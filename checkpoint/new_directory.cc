@@ -3,6 +3,7 @@
 
 #include <fcntl.h>
 #include <stdio.h>
+#include <unistd.h>
 
 #include <cerrno>
 #include <filesystem>
@@ -61,17 +62,40 @@ absl::Status MoveRest(const std::string& from, const std::string& to) {
   return error ? ToStatus(error, "list", from) : absl::OkStatus();
 }
 
+/// Whether the directory that `path` would lie in is there and takes files, or
+/// can be made.
+absl::Status CheckParent(const std::string& path) {
+  std::error_code error;
+  fs::path parent = fs::absolute(path, error).parent_path();
+  while (!error && !fs::exists(parent, error) && parent.has_relative_path()) {
+    parent = parent.parent_path();
+  }
+  if (error) return ToStatus(error, "examine", parent.string());
+  if (!fs::is_directory(parent, error)) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "cannot write ", path, ": ", parent.string(), " is not a directory"));
+  }
+  if (access(parent.c_str(), W_OK | X_OK) != 0) {
+    return absl::ErrnoToStatus(
+        errno, absl::StrCat("cannot write ", path, " in ", parent.string()));
+  }
+  return absl::OkStatus();
+}
+
 }  // namespace
 
 absl::Status CheckMayWrite(const std::string& path, bool overwrite) {
   std::error_code error;
   const fs::file_status status = fs::status(path, error);
-  if (status.type() == fs::file_type::not_found) return absl::OkStatus();
+  if (status.type() == fs::file_type::not_found) {
+    return CheckParent(Normalized(path));
+  }
   if (error) return ToStatus(error, "examine", path);
   if (!fs::is_directory(status)) {
     return absl::InvalidArgumentError(
         absl::StrCat(path, " exists and is not a directory"));
   }
+  CH_RETURN_IF_ERROR(CheckParent(Normalized(path)));
   const bool empty = fs::is_empty(path, error);
   if (error) return ToStatus(error, "examine", path);
   if (!empty && !overwrite) {

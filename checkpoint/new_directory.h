@@ -14,9 +14,11 @@
 namespace crosshatch::checkpoint {
 
 /// Whether a directory may be written at `path`: nothing is there yet, or an
-/// empty directory, or `overwrite` is set and it is a directory. Changes
-/// nothing, so that a program can ask before it starts work.
-/// \error kAlreadyExists or kInvalidArgument naming the path.
+/// empty directory, or `overwrite` is set and it is a directory; and the
+/// directory around it takes files or can be made. Changes nothing, so that a
+/// program can ask before it starts work.
+/// \error kAlreadyExists or kInvalidArgument naming the path, or what the
+///     system said, as kPermissionDenied.
 absl::Status CheckMayWrite(const std::string& path, bool overwrite);
 
 /// Files are written to partial_path(), beside the directory's own place, and

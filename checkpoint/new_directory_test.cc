@@ -82,6 +82,12 @@ TEST_F(NewDirectoryTest, RefusesWhatIsThere) {
 
   Write(Path("file"), "");
   EXPECT_TRUE(absl::IsInvalidArgument(CheckMayWrite(Path("file"), true)));
+  // A file where a directory would be needed, near and far above.
+  EXPECT_TRUE(absl::IsInvalidArgument(CheckMayWrite(Path("file/a"), false)));
+  EXPECT_TRUE(absl::IsInvalidArgument(CheckMayWrite(Path("file/a/b"), false)));
+  EXPECT_TRUE(CheckMayWrite(Path("new/a/b"), false).ok());
+  // Where even root may make nothing.
+  EXPECT_FALSE(CheckMayWrite("/proc/self/model", false).ok());
   EXPECT_FALSE(NewDirectory::Create(Path("file/model"), true).ok());
   EXPECT_FALSE(NewDirectory::Create("", true).ok());
   EXPECT_EQ(Read(Path("model/notes")), "keep");
