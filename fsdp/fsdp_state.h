@@ -161,8 +161,8 @@ class FsdpState final : public nn::Attachment {
   std::optional<Modules> backward_prefetch_;
 
   bool in_backward_ = false;
-  bool in_forward_ = false;   ///< Some module ran, the last has not.
-  int depth_ = 0;             ///< Of forwards of this module within each other.
+  bool in_forward_ = false;  ///< Some module ran, the last has not.
+  int depth_ = 0;            ///< Of forwards of this module within each other.
   bool backward_span_ = false;  ///< Begun in the trace, not ended.
   std::string span_name_;
   std::shared_ptr<Run> run_;  ///< Of the forward that is running.

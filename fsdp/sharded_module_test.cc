@@ -464,8 +464,8 @@ TEST(ShardedModuleTest, SeveralModulesAreOneGroup) {
           EXPECT_THAT(log.Take(),
                       ElementsAre("unshard root", "unshard blocks", "wait root",
                                   "wait blocks", "reshard blocks",
-                                  "reduce_scatter root", "reshard root",
-                                  "unshard blocks", "wait blocks",
+                                  "unshard blocks", "reduce_scatter root",
+                                  "reshard root", "wait blocks",
                                   "reduce_scatter blocks", "reshard blocks"));
         }
         EXPECT_EQ(FullGradients(model), expected);

@@ -18,9 +18,9 @@ namespace {
 
 absl::Status CheckAtRest(FsdpState& state) {
   if (state.summoned()) {
-    return absl::FailedPreconditionError(absl::StrCat(
-        "SummonFullParameters: the parameters of ", state.Name(),
-        " are summoned already"));
+    return absl::FailedPreconditionError(
+        absl::StrCat("SummonFullParameters: the parameters of ", state.Name(),
+                     " are summoned already"));
   }
   for (const auto& group : state.groups()) {
     if (group->state() != ParamState::kSharded) {

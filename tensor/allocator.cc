@@ -115,9 +115,9 @@ void Allocator::Reclassify(Block& block, MemoryClass memory_class) {
 
 void Allocator::Log(EventKind kind, const Block& block) const {
   const std::string memory_class = Name(block.memory_class_);
-  const char* const what =
-      kind == EventKind::kAllocate ? (of_host_ ? "allocate_host" : "allocate")
-                                   : (of_host_ ? "release_host" : "release");
+  const char* const what = kind == EventKind::kAllocate
+                               ? (of_host_ ? "allocate_host" : "allocate")
+                               : (of_host_ ? "release_host" : "release");
   sink_->Write({
       .kind = kind,
       .what = what,

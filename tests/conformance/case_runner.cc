@@ -165,8 +165,7 @@ absl::StatusOr<Json> RunCase(const Case& c, World& world) {
   if (c.kind == "layout") {
     const Tensor t = DistributeTensor(dense, mesh, from);
     Json part = PartOf(t);
-    part["offset"] =
-        ShapeJson(LocalBoxOf(t).offsets);
+    part["offset"] = ShapeJson(LocalBoxOf(t).offsets);
     return part;
   }
   CH_ASSIGN_OR_RETURN(const Layout to, Layout::FromPlacements(
