@@ -5,7 +5,6 @@
 #include <map>
 #include <memory>
 #include <set>
-#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -14,6 +13,7 @@
 #include "crosshatch/base/status_macros.h"
 #include "crosshatch/fsdp/fsdp_state.h"
 #include "crosshatch/fsdp/param_group.h"
+#include "crosshatch/tensor/dtype.h"
 
 namespace crosshatch::fsdp {
 namespace {
@@ -138,6 +138,31 @@ absl::StatusOr<Sorted> SortOut(Modules modules, const Uses& uses,
   return sorted;
 }
 
+// What cannot share a buffer: its dtype, the dtype to gather in, and whether
+// there are gradients.
+struct Kind {
+  DType dtype;
+  DType gather_dtype;
+  bool trained;
+  friend bool operator==(const Kind&, const Kind&) = default;
+};
+
+// Why a group of `kind` is not one with `other`, the first of its module.
+std::string WhyApart(const Kind& kind, const Kind& other,
+                     const std::string& other_name) {
+  std::string why = absl::StrCat("apart from ", other_name, ": ");
+  const char* separator = "";
+  const auto add = [&](bool differs, const char* what) {
+    if (differs) absl::StrAppend(&why, separator, what);
+    if (differs) separator = ", ";
+  };
+  add(kind.dtype != other.dtype, "dtype");
+  add(kind.dtype == other.dtype && kind.gather_dtype != other.gather_dtype,
+      "dtype gathered in");
+  add(kind.trained != other.trained, kind.trained ? "trained" : "frozen");
+  return why;
+}
+
 absl::Status CheckArguments(Modules modules, const DeviceMesh& mesh,
                             const FullyShardOptions& options) {
   if (mesh.ndim() > 2) {
@@ -198,10 +223,7 @@ absl::Status FullyShard(absl::Span<nn::Module* const> modules,
   const Uses uses = UsesInTreesOf(modules);
   CH_ASSIGN_OR_RETURN(Sorted sorted, SortOut(modules, uses, options));
 
-  // What cannot share a buffer: its dtype, the dtype to gather in, and whether
-  // there are gradients. Ordered by first appearance, so that all ranks make
-  // the same groups.
-  using Kind = std::tuple<DType, DType, bool>;
+  // Ordered by first appearance, so that all ranks make the same groups.
   std::vector<std::pair<Kind, std::vector<ParamGroup::Entry>>> kinds;
   for (nn::Parameter* parameter : sorted.to_shard) {
     const Kind kind = {parameter->data().dtype(),
@@ -214,18 +236,22 @@ absl::Status FullyShard(absl::Span<nn::Module* const> modules,
   }
   std::vector<std::unique_ptr<ParamGroup>> groups;
   for (const auto& [kind, entries] : kinds) {
-    const auto& [dtype, gather_dtype, trained] = kind;
     std::string name = CommonPrefix(sorted.to_shard);
     if (kinds.size() > 1) {
-      absl::StrAppend(&name, " (", Name(dtype));
-      if (gather_dtype != options.mixed_precision.param_dtype.value_or(dtype)) {
-        absl::StrAppend(&name, " as ", Name(gather_dtype));
+      absl::StrAppend(&name, " (", Name(kind.dtype));
+      if (kind.gather_dtype !=
+          options.mixed_precision.param_dtype.value_or(kind.dtype)) {
+        absl::StrAppend(&name, " as ", Name(kind.gather_dtype));
       }
-      absl::StrAppend(&name, trained ? "" : ", frozen", ")");
+      absl::StrAppend(&name, kind.trained ? "" : ", frozen", ")");
     }
     CH_ASSIGN_OR_RETURN(
         groups.emplace_back(),
         ParamGroup::Create(std::move(name), entries, mesh, options));
+    if (groups.size() > 1) {
+      groups.back()->set_why_apart(
+          WhyApart(kind, kinds.front().first, groups.front()->name()));
+    }
   }
   for (const auto& group : groups) group->Commit();
   const auto state = std::make_shared<FsdpState>(

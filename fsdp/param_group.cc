@@ -458,7 +458,9 @@ std::string ParamGroup::Describe(const std::string& note) const {
   if (core_.replicated()) {
     absl::StrAppend(&text, ", replicated ", core_.mesh.size(0), " times");
   }
-  absl::StrAppend(&text, "; ", note, "\n");
+  absl::StrAppend(&text, "; ", note);
+  if (!why_apart_.empty()) absl::StrAppend(&text, "; ", why_apart_);
+  text.push_back('\n');
   for (int i = 0; i < core_.plan.num_parameters(); ++i) {
     absl::StrAppend(&text, core_.plan.ToString(i));
     const std::string& of_parameter = notes_[static_cast<size_t>(i)];

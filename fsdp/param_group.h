@@ -29,6 +29,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/status/statusor.h"
@@ -116,6 +117,10 @@ class ParamGroup {
   /// sharded, at one address for the next Unshard.
   void set_keep_unsharded(bool keep);
 
+  /// Why the parameters are no part of another group of their module, for
+  /// Describe: "apart from root (float32): dtype".
+  void set_why_apart(std::string why) { why_apart_ = std::move(why); }
+
   /// The dtypes, the ranks' shares and the intervals, for people.
   /// \param note ends the first line: "ZeRO-3".
   std::string Describe(const std::string& note) const;
@@ -137,7 +142,8 @@ class ParamGroup {
   void ReleaseGathered();
 
   GroupCore core_;
-  const std::vector<std::string> notes_;             ///< Of the parameters.
+  const std::vector<std::string> notes_;  ///< Of the parameters.
+  std::string why_apart_;
   std::shared_ptr<const ShardExtension> extension_;  ///< Null: the plain one.
   Communicator* gather_comm_ = nullptr;
   GroupGradients gradients_;

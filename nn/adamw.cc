@@ -16,6 +16,7 @@
 #include "crosshatch/tensor/creation.h"
 #include "crosshatch/tensor/kernels/kernel_table.h"
 #include "crosshatch/tensor/ops/cast.h"
+#include "crosshatch/tensor/ops/in_place.h"
 #include "crosshatch/tensor/rank_context.h"
 
 namespace crosshatch::nn {
@@ -27,13 +28,19 @@ Tensor WrapLike(const Tensor& whole, const Tensor& local) {
   return MakeDTensor(local, MeshOf(whole), LayoutOf(whole), whole.sizes());
 }
 
-/// What one parameter brings to a step. All local, f32 and contiguous.
+/// What one parameter brings to a step. All local and contiguous.
 struct Update {
   size_t index;
   int64_t step;
   Tensor data;
   Tensor grad;
 };
+
+/// The `count` elements that begin where `first` does.
+Tensor RunOf(const Tensor& first, int64_t count) {
+  return MakeView(first.storage(), first.storage_offset(), {count}, {1},
+                  first.dtype());
+}
 
 }  // namespace
 
@@ -98,9 +105,8 @@ absl::Status AdamW::Step() {
     std::optional<HostMemoryScope> on_host;
     if (parameter.on_host()) on_host.emplace();
     const Tensor data = LocalTensor(parameter.data());
-    const Tensor grad =
-        Contiguous(ToDType(LocalTensor(parameter.grad()), kFloat32));
-    CH_CHECK(data.dtype() == kFloat32 && data.is_contiguous())
+    const Tensor grad = Contiguous(LocalTensor(parameter.grad()));
+    CH_CHECK(IsFloatingPoint(data.dtype()) && data.is_contiguous())
         << "adamw: parameter " << parameter.name() << " is " << data.Describe();
     CH_CHECK(data.sizes() == grad.sizes())
         << "adamw: parameter " << parameter.name() << " " << data.Describe()
@@ -112,6 +118,7 @@ absl::Status AdamW::Step() {
   }
 
   const KernelTable& kernels = context.kernels();
+  const MemoryClassScope memory_class(MemoryClass::kOptimizerState);
   size_t next = 0;
   while (next < updates.size()) {
     const Update& first = updates[next];
@@ -128,26 +135,33 @@ absl::Status AdamW::Step() {
         FollowsAfter(exp_avg, count, local_exp_avg_[updates[next].index]) &&
         FollowsAfter(exp_avg_sq, count,
                      local_exp_avg_sq_[updates[next].index]));
-    if (context.device().is_meta()) continue;
-    const auto step = static_cast<double>(first.step);
-    const AdamWArgs args = {
-        .count = count,
-        .param = first.data.data<float>(),
-        .grad = first.grad.data<float>(),
-        .exp_avg = exp_avg.data<float>(),
-        .exp_avg_sq = exp_avg_sq.data<float>(),
-        .lr = options_.lr,
-        .beta1 = options_.beta1,
-        .beta2 = options_.beta2,
-        .eps = options_.eps,
-        .weight_decay = options_.weight_decay,
-        .bias_correction1 = 1 - std::pow(options_.beta1, step),
-        .bias_correction2 = 1 - std::pow(options_.beta2, step),
-    };
-    context.current_stream().Launch(
-        [args, &kernels](KernelContext& kernel_context) {
-          kernels.adamw(args, kernel_context);
-        });
+    std::optional<HostMemoryScope> on_host;
+    if (parameters_[first.index]->on_host()) on_host.emplace();
+    const Tensor data = RunOf(first.data, count);
+    const Tensor values = ToDType(data, kFloat32);
+    const Tensor grads = ToDType(RunOf(first.grad, count), kFloat32);
+    if (!context.device().is_meta()) {
+      const auto step = static_cast<double>(first.step);
+      const AdamWArgs args = {
+          .count = count,
+          .param = values.data<float>(),
+          .grad = grads.data<float>(),
+          .exp_avg = exp_avg.data<float>(),
+          .exp_avg_sq = exp_avg_sq.data<float>(),
+          .lr = options_.lr,
+          .beta1 = options_.beta1,
+          .beta2 = options_.beta2,
+          .eps = options_.eps,
+          .weight_decay = options_.weight_decay,
+          .bias_correction1 = 1 - std::pow(options_.beta1, step),
+          .bias_correction2 = 1 - std::pow(options_.beta2, step),
+      };
+      context.current_stream().Launch(
+          [args, &kernels](KernelContext& kernel_context) {
+            kernels.adamw(args, kernel_context);
+          });
+    }
+    if (data.dtype() != kFloat32) CopyInPlace(data, values);
   }
   return context.status();
 }

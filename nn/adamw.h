@@ -34,7 +34,10 @@ struct AdamWState {
   Tensor exp_avg_sq;
 };
 
-/// The same numbers as torch.optim.AdamW gives, on float32 parameters.
+/// The same numbers as torch.optim.AdamW gives, on float32 parameters. Those of
+/// other floating-point dtypes are updated in float32, from a copy that is
+/// leased as optimizer state for the length of the update, and rounded to their
+/// dtype once.
 ///
 /// State is leased (MemoryClass::kOptimizerState) at the first step in which a
 /// parameter has a gradient. Parameters that are neighbours in memory, with

@@ -12,6 +12,8 @@
 #include "crosshatch/dtensor/dtensor.h"
 #include "crosshatch/mesh/device_mesh.h"
 #include "crosshatch/tensor/creation.h"
+#include "crosshatch/tensor/ops/cast.h"
+#include "crosshatch/tensor/ops/in_place.h"
 #include "crosshatch/tensor/rank_context.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -143,6 +145,53 @@ TEST(AdamWTest, NeighboursShareStateAndResults) {
               separate.state(i).exp_avg.ToVector<float>());
     EXPECT_EQ(joint.state(i).exp_avg_sq.ToVector<float>(),
               separate.state(i).exp_avg_sq.ToVector<float>());
+  }
+}
+
+// State and arithmetic are float32 whatever a parameter is stored as: a step is
+// that of a float32 parameter of the same value, rounded once. Neighbours of
+// one dtype go together, on shards too.
+TEST(AdamWTest, UpdatesOtherFloatsInFloat32) {
+  for (const DType dtype : {kBFloat16, kFloat16, kFloat64}) {
+    const Tensor flat = ToDType(FromVector(Shape{6}, Values(6, 1)), dtype);
+    const Tensor flat_grad = ToDType(FromVector(Shape{6}, Values(6, 2)), dtype);
+    std::vector<std::unique_ptr<Parameter>> stored;
+    std::vector<std::unique_ptr<Parameter>> exact;
+    std::vector<Parameter*> stored_list;
+    std::vector<Parameter*> exact_list;
+    for (const int64_t offset : {0, 2}) {
+      const Shape sizes = {2 + offset};
+      const auto part = [&](const Tensor& all) {
+        return MakeView(all.storage(), offset, sizes, {1}, dtype);
+      };
+      auto parameter = std::make_unique<Parameter>(sizes, dtype, Initializer{});
+      parameter->set_data(part(flat));
+      parameter->set_grad(part(flat_grad));
+      stored_list.push_back(parameter.get());
+      stored.push_back(std::move(parameter));
+      exact.push_back(MakeParameter("p", Clone(ToDType(part(flat), kFloat32))));
+      exact.back()->set_grad(Clone(ToDType(part(flat_grad), kFloat32)));
+      exact_list.push_back(exact.back().get());
+    }
+    AdamW optimizer(stored_list, kOptions);
+    AdamW reference(exact_list, kOptions);
+    for (int step = 0; step < 3; ++step) {
+      ASSERT_TRUE(optimizer.Step().ok());
+      ASSERT_TRUE(reference.Step().ok());
+      for (size_t i = 0; i < stored.size(); ++i) {
+        EXPECT_EQ(stored[i]->data().dtype(), dtype);
+        const Tensor rounded = ToDType(exact[i]->data(), dtype);
+        EXPECT_EQ(stored[i]->data().ToVector<double>(),
+                  rounded.ToVector<double>())
+            << Name(dtype) << " step " << step;
+        EXPECT_EQ(optimizer.state(i).exp_avg.dtype(), kFloat32);
+        EXPECT_EQ(optimizer.state(i).exp_avg_sq.ToVector<float>(),
+                  reference.state(i).exp_avg_sq.ToVector<float>());
+        // The next step starts from what is stored.
+        const NoGrad no_grad;
+        CopyInPlace(exact[i]->data(), rounded);
+      }
+    }
   }
 }
 

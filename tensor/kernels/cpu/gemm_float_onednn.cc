@@ -2,14 +2,35 @@
 #include <omp.h>
 #include <oneapi/dnnl/dnnl.h>
 
+#include <cstdlib>
+
 #include "crosshatch/base/check.h"
 #include "crosshatch/tensor/kernels/cpu/gemm.h"
 
 namespace crosshatch::internal {
+namespace {
+
+// Some machines advertise AMX and fault on it, and products of float32 are
+// float32 whatever the environment asks of oneDNN. An instruction set that the
+// environment names is kept. Good only before oneDNN's first use.
+bool Guard() {
+  if (std::getenv("ONEDNN_MAX_CPU_ISA") == nullptr &&
+      std::getenv("DNNL_MAX_CPU_ISA") == nullptr) {
+    // Refused where the program has used oneDNN by itself: then that stands.
+    dnnl_set_max_cpu_isa(dnnl_cpu_isa_avx512_core_bf16);
+  }
+  CH_CHECK(dnnl_set_default_fpmath_mode(dnnl_fpmath_mode_strict) ==
+           dnnl_success);
+  return true;
+}
+
+}  // namespace
 
 void Gemm(int64_t m, int64_t n, int64_t k, float alpha,
           GemmMatrix<const float> a, GemmMatrix<const float> b, float beta,
           GemmMatrix<float> c) {
+  static const bool guarded = Guard();
+  CH_CHECK(guarded);
   // The threads are ours: oneDNN's OpenMP must start none of its own. The
   // setting belongs to the calling thread.
   thread_local const bool single_threaded = [] {

@@ -1,0 +1,314 @@
+// SPDX-License-Identifier: Apache-2.0
+
+/// \file
+/// Parameters of several dtypes, frozen and trained, tied, ignored and on two
+/// layouts of tensor parallelism, each module by one call: which groups come of
+/// it, that they train as one rank does, and that they hold no more than what a
+/// person would have grouped. The arithmetic is of small integers, exact in
+/// bfloat16.
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "crosshatch/base/check.h"
+#include "crosshatch/base/status_macros.h"
+#include "crosshatch/comm/world.h"
+#include "crosshatch/extensions/dtensor_extensions.h"
+#include "crosshatch/fsdp/fully_shard.h"
+#include "crosshatch/fsdp/testutil.h"
+#include "crosshatch/fsdp/training_testutil.h"
+#include "crosshatch/nn/adamw.h"
+#include "crosshatch/nn/linear.h"
+#include "crosshatch/tensor/autograd.h"
+#include "crosshatch/tp/parallelize_module.h"
+#include "gtest/gtest.h"
+
+namespace crosshatch::fsdp {
+namespace {
+
+constexpr int64_t kDim = 3;
+constexpr int64_t kHidden = 4;
+constexpr int64_t kLow = 2;
+
+std::shared_ptr<nn::Parameter> NewParameter(Shape sizes, DType dtype) {
+  return std::make_shared<nn::Parameter>(sizes, dtype, nn::Initializer{});
+}
+
+void FillWithIntegers(nn::Module& model) {
+  int64_t salt = 0;
+  for (nn::Parameter* p : model.Parameters()) {
+    p->set_data(
+        ToDType(SmallIntegers(p->data().sizes(), ++salt), p->data().dtype()));
+  }
+}
+
+/// A product of low rank, in bfloat16.
+class Adapter final : public nn::Module {
+ public:
+  Adapter()
+      : a_(NewParameter({kLow, kDim}, kBFloat16)),
+        b_(NewParameter({kDim, kLow}, kBFloat16)) {
+    RegisterParameter("a", a_);
+    RegisterParameter("b", b_);
+  }
+  const char* type_name() const override { return "Adapter"; }
+
+ protected:
+  TensorList ForwardImpl(TensorSpan inputs) override {
+    const Tensor low =
+        crosshatch::Linear(ToDType(inputs[0], kBFloat16), a_->Get(), Tensor());
+    return {ToDType(crosshatch::Linear(low, b_->Get(), Tensor()), kFloat32)};
+  }
+
+ private:
+  std::shared_ptr<nn::Parameter> a_, b_;
+};
+
+/// base(x) + adapter(x), the base frozen or not.
+class Adapted final : public nn::Module {
+ public:
+  explicit Adapted(bool frozen = true) : base_(kDim, kDim) {
+    RegisterModule("base", base_);
+    RegisterModule("adapter", adapter_);
+    base_.weight()->set_requires_grad(!frozen);
+  }
+  const char* type_name() const override { return "Adapted"; }
+  Adapter& adapter() { return adapter_; }
+
+ protected:
+  TensorList ForwardImpl(TensorSpan inputs) override {
+    return {Add(base_.Forward(inputs[0]), adapter_.Forward(inputs[0]))};
+  }
+
+ private:
+  nn::Linear base_;
+  Adapter adapter_;
+};
+
+/// scale * (down(relu(up(y))) + adapted(y)) + offset of y = first(x).
+class Middle final : public nn::Module {
+ public:
+  explicit Middle(std::shared_ptr<nn::Parameter> tied)
+      : first_(std::move(tied)),
+        up_(kDim, kHidden, {.bias = true}),
+        down_(kHidden, kDim),
+        scale_(NewParameter({kDim}, kFloat64)),
+        offset_(NewParameter({kDim}, kFloat32)) {
+    RegisterModule("first", first_);
+    RegisterModule("up", up_);
+    RegisterModule("down", down_);
+    RegisterModule("adapted", adapted_);
+    RegisterParameter("scale", scale_);
+    RegisterParameter("offset", offset_);
+    offset_->set_requires_grad(false);
+  }
+  const char* type_name() const override { return "Middle"; }
+  const nn::Parameter& offset() const { return *offset_; }
+
+ protected:
+  TensorList ForwardImpl(TensorSpan inputs) override {
+    const Tensor y = first_.Forward(inputs[0]);
+    const Tensor sum =
+        Add(down_.Forward(Relu(up_.Forward(y))), adapted_.Forward(y));
+    const Tensor scaled = Mul(ToDType(sum, kFloat64), scale_->Get());
+    return {Add(ToDType(scaled, kFloat32), offset_->Get())};
+  }
+
+ private:
+  nn::Linear first_, up_, down_;
+  Adapted adapted_;
+  std::shared_ptr<nn::Parameter> scale_, offset_;
+};
+
+/// head(middle(x)); the head's weight is that of the middle's first product.
+class Mixed final : public nn::Module {
+ public:
+  Mixed() : head_(kDim, kDim, {.bias = true}), middle_(head_.weight()) {
+    RegisterModule("middle", middle_);
+    RegisterModule("head", head_);
+    NamedParameters();
+    FillWithIntegers(*this);
+  }
+  const char* type_name() const override { return "Mixed"; }
+  Middle& middle() { return middle_; }
+
+ protected:
+  TensorList ForwardImpl(TensorSpan inputs) override {
+    return {head_.Forward(middle_.Forward(inputs[0]))};
+  }
+
+ private:
+  nn::Linear head_;
+  Middle middle_;
+};
+
+// Two steps in integers, then one of AdamW, after which nothing is exact.
+absl::Status TrainSome(Mixed& model, int rank, int ranks) {
+  for (int step = 0; step < 3; ++step) {
+    CH_RETURN_IF_ERROR(
+        Backward(Sum(model.Forward(BatchOf(rank, ranks, step, kDim)))));
+    if (step < 2) {
+      IntegerDescent(model);
+    } else {
+      nn::AdamW optimizer(model.Parameters(), {.lr = 0.1});
+      CH_RETURN_IF_ERROR(optimizer.Step());
+    }
+  }
+  return absl::OkStatus();
+}
+
+absl::Status Shard(World& world, std::vector<MeshAxis> axes, Mixed& model) {
+  CH_ASSIGN_OR_RETURN(const DeviceMesh mesh,
+                      InitDeviceMesh(world, std::move(axes)));
+  CH_ASSIGN_OR_RETURN(const DeviceMesh tp, mesh.Slice("tp"));
+  CH_ASSIGN_OR_RETURN(const DeviceMesh fsdp, mesh.Slice("fsdp"));
+  CH_RETURN_IF_ERROR(tp::ParallelizeModule(
+      model, tp,
+      {{"middle.up", tp::ColwiseParallel()},
+       {"middle.down", tp::RowwiseParallel({.use_local_output = true})}}));
+  FullyShardOptions options;
+  options.gradient_divide_factor = 1;
+  options.extension = DTensorExtensions::Create();
+  options.ignored_params = {&model.middle().offset()};
+  CH_RETURN_IF_ERROR(FullyShard(model.middle(), fsdp, options));
+  return FullyShard(model, fsdp, options);
+}
+
+struct Outcome {
+  std::string plan;
+  Weights weights;
+};
+
+Outcome Sharded(int fsdp, int tp, uint64_t adversarial_seed) {
+  Outcome outcome;
+  const absl::Status status = RunLocal(
+      fsdp * tp,
+      [&](World& world) -> absl::Status {
+        Mixed model;
+        CH_RETURN_IF_ERROR(Shard(world, {{"fsdp", fsdp}, {"tp", tp}}, model));
+        CH_RETURN_IF_ERROR(TrainSome(model, world.rank() / tp, fsdp));
+        Weights weights = FullWeights(model);
+        if (world.rank() == 0) {
+          outcome = {DescribePlan(model), std::move(weights)};
+        }
+        return world.context().Synchronize();
+      },
+      {.adversarial_seed = adversarial_seed});
+  EXPECT_TRUE(status.ok()) << status;
+  return outcome;
+}
+
+TEST(FsdpGroupingTest, GroupsLawfullyAndTellsWhy) {
+  EXPECT_EQ(
+      Sharded(2, 2, 0).plan,
+      "root: f32 shards, gathered as f32, gradients reduced as f32, over 2 "
+      "ranks; ZeRO-2, gathered from forward to the end of backward\n"
+      "  middle.first.weight [3, 3] dim 0: 0:2 2:3, tied with head.weight\n"
+      "  head.bias [3] dim 0: 0:2 2:3\n"
+      "  (middle.offset: ignored)\n"
+      "middle (f64): f64 shards, gathered as f64, gradients reduced as f64, "
+      "over 2 ranks; ZeRO-3\n"
+      "  middle.scale [3] dim 0: 0:2 2:3\n"
+      "middle (f32): f32 shards, gathered as f32, gradients reduced as f32, "
+      "over 2 ranks; ZeRO-3; apart from middle (f64): dtype\n"
+      "  middle.up.weight [2, 3] dim 0: 0:1 1:2\n"
+      "  middle.up.bias [2] dim 0: 0:1 1:2\n"
+      "  middle.down.weight [3, 2] dim 0: 0:2 2:3\n"
+      "middle (f32, frozen): f32 shards, gathered as f32, frozen, over 2 "
+      "ranks; ZeRO-3; apart from middle (f64): dtype, frozen\n"
+      "  middle.adapted.base.weight [3, 3] dim 0: 0:2 2:3\n"
+      "middle (bf16): bf16 shards, gathered as bf16, gradients reduced as "
+      "bf16, over 2 ranks; ZeRO-3; apart from middle (f64): dtype\n"
+      "  middle.adapted.adapter.a [2, 3] dim 0: 0:1 1:2\n"
+      "  middle.adapted.adapter.b [3, 2] dim 0: 0:2 2:3\n"
+      "  (middle.first.weight: tied, in the group of the lowest common "
+      "ancestor)\n"
+      "  (middle.offset: ignored)\n");
+}
+
+TEST(FsdpGroupingTest, TrainsAsOneRankDoes) {
+  Mixed dense;
+  CH_CHECK_OK(TrainSome(dense, 0, 1));
+  const Weights expected = FullWeights(dense);
+  EXPECT_EQ(Sharded(1, 1, 0).weights, expected);
+  for (const uint64_t seed : {0, 1, 2}) {
+    EXPECT_EQ(Sharded(2, 2, seed).weights, expected) << "seed " << seed;
+    EXPECT_EQ(Sharded(3, 1, seed).weights, expected) << "seed " << seed;
+  }
+}
+
+// A chain of adapted products.
+class Chain final : public nn::Module {
+ public:
+  explicit Chain(bool frozen) {
+    for (int i = 0; i < 3; ++i) {
+      blocks_.push_back(std::make_unique<Adapted>(frozen));
+      RegisterModule(std::to_string(i), *blocks_.back());
+    }
+    NamedParameters();
+    FillWithIntegers(*this);
+  }
+  const char* type_name() const override { return "Chain"; }
+  std::vector<std::unique_ptr<Adapted>>& blocks() { return blocks_; }
+
+ protected:
+  TensorList ForwardImpl(TensorSpan inputs) override {
+    Tensor x = inputs[0];
+    for (auto& block : blocks_) x = block->Forward(x);
+    return {x};
+  }
+
+ private:
+  std::vector<std::unique_ptr<Adapted>> blocks_;
+};
+
+// Parameters of two dtypes: one call for a block holds what a call for each of
+// them holds. A frozen group is given back when the gradients of its block's
+// inputs are there, and so lies beside the whole block before it.
+TEST(FsdpGroupingTest, HoldsNoMoreThanGroupsMadeByHand) {
+  const auto peaks = [](bool frozen, bool by_hand) {
+    MemoryStats stats;
+    const absl::Status status = RunLocal(2, [&](World& world) -> absl::Status {
+      CH_ASSIGN_OR_RETURN(const DeviceMesh mesh,
+                          InitDeviceMesh(world, {{"fsdp", 2}}));
+      Chain chain(frozen);
+      FullyShardOptions options;
+      options.forward_prefetch = options.backward_prefetch = 0;
+      for (auto& block : chain.blocks()) {
+        if (by_hand) {
+          CH_RETURN_IF_ERROR(FullyShard(block->adapter(), mesh, options));
+        }
+        CH_RETURN_IF_ERROR(FullyShard(*block, mesh, options));
+      }
+      CH_RETURN_IF_ERROR(FullyShard(chain, mesh, options));
+      const Tensor x = SmallIntegers({4, kDim}, world.rank());
+      CH_RETURN_IF_ERROR(Backward(Sum(chain.Forward(x))));
+      if (world.rank() == 0) stats = world.context().allocator().stats();
+      return world.context().Synchronize();
+    });
+    EXPECT_TRUE(status.ok()) << status;
+    return stats;
+  };
+  // Each parameter from a multiple of 16 elements on.
+  constexpr int64_t kBase = 16 * 4;
+  constexpr int64_t kAdapter = 2 * 16 * 2;
+  for (const bool frozen : {false, true}) {
+    const MemoryStats whole = peaks(frozen, false);
+    const MemoryStats by_hand = peaks(frozen, true);
+    for (const MemoryClass memory_class :
+         {MemoryClass::kParameter, MemoryClass::kGradient,
+          MemoryClass::kCommunication}) {
+      const auto index = static_cast<size_t>(memory_class);
+      EXPECT_EQ(whole.peak[index], by_hand.peak[index]) << Name(memory_class);
+    }
+    const auto gathered = static_cast<size_t>(MemoryClass::kGatheredParameter);
+    EXPECT_EQ(by_hand.peak[gathered], kBase + kAdapter);
+    EXPECT_EQ(whole.peak[gathered], kBase + kAdapter + (frozen ? kBase : 0));
+  }
+}
+
+}  // namespace
+}  // namespace crosshatch::fsdp
