@@ -12,6 +12,7 @@
 #include "crosshatch/fsdp/sharded_module.h"
 #include "crosshatch/fsdp/testutil.h"
 #include "crosshatch/nn/adamw.h"
+#include "crosshatch/nn/checkpoint.h"
 #include "crosshatch/tensor/autograd.h"
 #include "gtest/gtest.h"
 
@@ -39,6 +40,7 @@ absl::Status TrainOn(World& world, const Scenario& scenario,
   model.FillWithIntegers();
   for (auto& block : model.blocks()) {
     CH_RETURN_IF_ERROR(FullyShard(*block, mesh, scenario.options));
+    if (scenario.checkpointed) CH_RETURN_IF_ERROR(nn::Checkpoint(*block));
   }
   CH_RETURN_IF_ERROR(FullyShard(model, mesh, scenario.options));
   CH_ASSIGN_OR_RETURN(ShardedModule sharded, ShardedModule::Of(model));
@@ -147,9 +149,23 @@ Scenario PostForwardScenario() {
   return scenario;
 }
 
+Scenario OffloadScenario() {
+  Scenario scenario = HybridScenario();
+  scenario.name += ", in host memory";
+  scenario.options.cpu_offload = true;
+  return scenario;
+}
+
+Scenario CheckpointScenario() {
+  Scenario scenario = PlainScenario();
+  scenario.name += ", checkpointed";
+  scenario.checkpointed = true;
+  return scenario;
+}
+
 std::vector<Scenario> AllScenarios() {
-  return {PlainScenario(), HybridScenario(), PartialScenario(),
-          PostForwardScenario()};
+  return {PlainScenario(),       HybridScenario(),  PartialScenario(),
+          PostForwardScenario(), OffloadScenario(), CheckpointScenario()};
 }
 
 Reference::Reference(Scenario scenario)

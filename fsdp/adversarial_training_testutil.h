@@ -31,6 +31,8 @@ struct Scenario {
   /// What all backwards of a step but the last leave out.
   enum class Postponed : uint8_t { kNothing, kAllReduce, kReduction };
   Postponed postponed = Postponed::kNothing;
+  /// Each block under nn::Checkpoint.
+  bool checkpointed = false;
 
   int ranks() const;
 };
@@ -45,6 +47,10 @@ Scenario PartialScenario();
 /// Parameters that are gathered from two of four ranks in backward, and
 /// gradients that accumulate unsharded.
 Scenario PostForwardScenario();
+/// As HybridScenario, with shards, gradients and optimizer in host memory.
+Scenario OffloadScenario();
+/// Two ranks, blocks that run again in backward.
+Scenario CheckpointScenario();
 /// All of these.
 std::vector<Scenario> AllScenarios();
 

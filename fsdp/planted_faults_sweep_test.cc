@@ -5,6 +5,8 @@
 /// a time: each mistake shows within a thousand seeds, unless the log of what
 /// was issued proves that it changes nothing. Without one nothing shows.
 
+#include <cctype>
+#include <cstdint>
 #include <iostream>
 #include <string>
 
@@ -50,19 +52,31 @@ void Sweep(const Reference& reference) {
   std::cout << "  " << found << " found, " << equivalent << " equivalent\n";
 }
 
-TEST(PlantedFaultsSweepTest, EveryWaitAndLeaseOfAStepCounts) {
-  for (const Scenario& scenario : AllScenarios()) Sweep(Reference(scenario));
+class PlantedFaultsSweepTest : public testing::TestWithParam<Scenario> {};
+
+TEST_P(PlantedFaultsSweepTest, EveryWaitAndLeaseOfAStepCounts) {
+  Sweep(Reference(GetParam()));
 }
 
-TEST(PlantedFaultsSweepTest, NothingShowsWhereNothingIsPlanted) {
-  for (const Scenario& scenario : AllScenarios()) {
-    const Reference reference(scenario);
-    for (uint64_t seed = 1; seed <= kSeeds; ++seed) {
-      ASSERT_TRUE(reference.IsSound(seed))
-          << scenario.name << ", seed " << seed;
-    }
+TEST_P(PlantedFaultsSweepTest, NothingShowsWhereNothingIsPlanted) {
+  const Reference reference(GetParam());
+  for (uint64_t seed = 1; seed <= kSeeds; ++seed) {
+    ASSERT_TRUE(reference.IsSound(seed))
+        << reference.name() << ", seed " << seed;
   }
 }
+
+INSTANTIATE_TEST_SUITE_P(Scenarios, PlantedFaultsSweepTest,
+                         testing::ValuesIn(AllScenarios()),
+                         [](const testing::TestParamInfo<Scenario>& info) {
+                           std::string name;
+                           for (const char c : info.param.name) {
+                             if (std::isalnum(static_cast<unsigned char>(c)) !=
+                                 0)
+                               name += c;
+                           }
+                           return name;
+                         });
 
 }  // namespace
 }  // namespace crosshatch::fsdp

@@ -69,5 +69,32 @@ TEST(PlantedFaultsTest, FindsTheRacesOthersHad) {
               }));
 }
 
+// PyTorch #180665 is of sums over replicas with offload; here are the waits and
+// leases that offload adds.
+TEST(PlantedFaultsTest, FindsTheRacesOfCopiesToAndFromTheHost) {
+  const Reference offload(Deep(OffloadScenario()));
+  ExpectFound("a reduced gradient freed before the copy to the host", offload,
+              Fault::Kind::kForgetUses,
+              offload.Leases([](const LoggedLease& lease) {
+                return lease.memory_class == MemoryClass::kCommunication &&
+                       lease.stream == "compute" && lease.used_elsewhere;
+              }));
+  const auto drop = [&](const std::string& what, const std::string& stream,
+                        const std::string& waits_for) {
+    ExpectFound(what, offload, Fault::Kind::kDropWait,
+                offload.Waits([&](const LoggedWait& wait) {
+                  return wait.stream == stream && !wait.for_memory &&
+                         wait.waits_for == waits_for;
+                }));
+  };
+  drop("an update before the gradient is on the host", "compute",
+       "fsdp_to_host");
+  drop("a copy to the host before the sum over replicas", "fsdp_to_host",
+       "fsdp_all_reduce");
+  drop("a gather before the shard is on the device", "fsdp_all_gather",
+       "fsdp_to_device");
+  drop("a copy to the device before the update", "fsdp_to_device", "compute");
+}
+
 }  // namespace
 }  // namespace crosshatch::fsdp

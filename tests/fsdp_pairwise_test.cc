@@ -27,7 +27,9 @@
 #include "crosshatch/comm/world.h"
 #include "crosshatch/dtensor/dtensor.h"
 #include "crosshatch/extensions/dtensor_extensions.h"
+#include "crosshatch/fsdp/custom_comm.h"
 #include "crosshatch/fsdp/fully_shard.h"
+#include "crosshatch/fsdp/replicate.h"
 #include "crosshatch/fsdp/sharded_module.h"
 #include "crosshatch/fsdp/testutil.h"
 #include "crosshatch/nn/checkpoint.h"
@@ -73,6 +75,12 @@ enum Option {
   kKeepUnsharded,
   kByHand,
   kCheckpoint,
+  kOffload,
+  kInnerForm,
+  kPrefetchLists,
+  kOptimizerEvent,
+  kCustomComm,
+  kReshardLate,
   kStreams,
 };
 
@@ -105,6 +113,12 @@ const std::vector<Factor>& Factors() {
       {"keep unsharded", {"no", "yes"}},
       {"unshard", {"by hooks", "by hand"}},
       {"checkpoint", {"nothing", "the inner module", "the middle one"}},
+      {"offload", {"no", "yes"}},
+      {"inner module", {"sharded", "a list of two", "replicated"}},
+      {"prefetch lists", {"none", "set"}},
+      {"optimizer event", {"none", "set"}},
+      {"communication", {"its own", "passed through"}},
+      {"reshard after forward", {"as ever", "changed in each step"}},
       {"streams", {"calm", "adversarial"}},
   };
   return factors;
@@ -131,12 +145,15 @@ int SizeOfAxis(const std::vector<MeshAxis>& axes, const std::string& name) {
   return 1;
 }
 
-// Parameters split by tp need the extension, and two must be less than all.
+// Parameters split by tp need the extension and cannot be replicated, and two
+// must be less than all.
 bool MakeSense(int a, int va, int b, int vb) {
+  if (a == kTied && b == kInnerForm) return va == 0 || vb != 2;
   if (a != kMesh) return true;
   const std::vector<MeshAxis> axes = AxesOf(va);
   if (b == kExtension) return vb == 0 || SizeOfAxis(axes, "tp") == 1;
   if (b == kReshard) return vb != 3 || SizeOfAxis(axes, "fsdp") > 3;
+  if (b == kInnerForm) return vb != 2 || SizeOfAxis(axes, "tp") == 1;
   return true;
 }
 
@@ -149,6 +166,8 @@ class Inner final : public nn::Module {
     RegisterModule("up", up_);
   }
   const char* type_name() const override { return "Inner"; }
+  nn::Linear& first() { return first_; }
+  nn::Linear& up() { return up_; }
 
  protected:
   TensorList ForwardImpl(TensorSpan inputs) override {
@@ -351,6 +370,7 @@ class Row {
     options.reduce_buffers = at(kReduceBuffers) == 0 ? 1 : 3;
     if (at(kDivideFactor) > 0) options.gradient_divide_factor = factor();
     options.force_sum_reduction = at(kForceSum) == 1;
+    options.cpu_offload = at(kOffload) == 1;
     if (at(kShardDim) == 1) {
       options.shard_dim = [](const nn::Parameter&) { return -1; };
     }
@@ -373,11 +393,58 @@ class Row {
       CH_ASSIGN_OR_RETURN(mesh, mesh.Slice(data));
     }
     FullyShardOptions options = OptionsOf(model);
-    CH_RETURN_IF_ERROR(fsdp::FullyShard(model.middle().inner(), mesh, options));
+    CH_RETURN_IF_ERROR(ShardInner(model.middle().inner(), mesh, options));
     CH_RETURN_IF_ERROR(fsdp::FullyShard(model.middle(), mesh, options));
     // Of the root alone: what is within goes on in the compute dtype.
     if (at(kOutputDtype) == 1) options.mixed_precision.output_dtype = kFloat64;
     return fsdp::FullyShard(model, mesh, options);
+  }
+
+  absl::Status ShardInner(Inner& inner, const DeviceMesh& mesh,
+                          const FullyShardOptions& options) const {
+    if (at(kInnerForm) == 0) return fsdp::FullyShard(inner, mesh, options);
+    if (at(kInnerForm) == 1) {
+      return fsdp::FullyShard({&inner.first(), &inner.up()}, mesh, options);
+    }
+    FullyShardOptions whole = options;
+    whole.reshard_after_forward = std::nullopt;
+    whole.post_forward_mesh_size = 0;
+    whole.shard_dim = nullptr;
+    whole.extension = nullptr;
+    if (mesh.ndim() == 1) return fsdp::Replicate(inner, mesh, whole);
+    CH_ASSIGN_OR_RETURN(const DeviceMesh flat,
+                        mesh.Flatten(mesh.axis_names(), "data"));
+    CH_ASSIGN_OR_RETURN(const DeviceMesh data, flat.Slice("data"));
+    return fsdp::Replicate(inner, data, whole);
+  }
+
+  // What is told once, after sharding.
+  absl::Status SetUp(Outer& model, ShardedModule& sharded) const {
+    if (at(kPrefetchLists) == 1) {
+      Inner& inner = model.middle().inner();
+      std::vector<nn::Module*> inners;
+      if (at(kInnerForm) == 0) inners = {&inner};
+      if (at(kInnerForm) == 1) inners = {&inner.first()};
+      CH_ASSIGN_OR_RETURN(ShardedModule middle,
+                          ShardedModule::Of(model.middle()));
+      CH_RETURN_IF_ERROR(sharded.SetForwardPrefetch({&model.middle()}));
+      CH_RETURN_IF_ERROR(sharded.SetBackwardPrefetch({}));
+      CH_RETURN_IF_ERROR(middle.SetForwardPrefetch({}));
+      CH_RETURN_IF_ERROR(middle.SetBackwardPrefetch(inners));
+    }
+    if (at(kCustomComm) == 1) {
+      fsdp::CustomComm custom;
+      custom.all_gather =
+          custom.reduce_scatter = [](Communicator& communicator,
+                                     Collective collective, Stream& stream) {
+            return communicator.Issue(std::move(collective), stream);
+          };
+      custom.all_reduce_hook = [](const Tensor& reduced) {
+        MulInPlace(reduced, 1);
+      };
+      sharded.SetCustomComm(custom);
+    }
+    return absl::OkStatus();
   }
 
   // The switches of a backward, the last one of its step or not.
@@ -399,12 +466,18 @@ class Row {
       CH_RETURN_IF_ERROR(nn::Checkpoint(kept_out));
     }
     CH_ASSIGN_OR_RETURN(ShardedModule sharded, ShardedModule::Of(*model));
+    CH_RETURN_IF_ERROR(SetUp(*model, sharded));
     sharded.SetKeepUnsharded(at(kKeepUnsharded) == 1);
     sharded.SetReduceUnusedParams(at(kUnused) == 2);
     sharded.SetManualBackwardFinalization(at(kAccumulation) == 5);
     const int rank = world.rank() / tp_ranks();
     const int microbatches = task().microbatches;
     for (int step = 0; step < kSteps; ++step) {
+      if (at(kReshardLate) == 1) sharded.SetReshardAfterForward(step % 2 == 0);
+      if (at(kOptimizerEvent) == 1) {
+        sharded.SetPostOptimizerEvent(
+            world.context().compute_stream().Record());
+      }
       double& loss = trained.losses.emplace_back();
       for (int m = 0; m < microbatches; ++m) {
         Steer(sharded, m + 1 == microbatches);

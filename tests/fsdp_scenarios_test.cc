@@ -20,6 +20,7 @@
 #include "crosshatch/fsdp/testutil.h"
 #include "crosshatch/fsdp/training_testutil.h"
 #include "crosshatch/mesh/device_mesh.h"
+#include "crosshatch/nn/checkpoint.h"
 #include "crosshatch/tensor/autograd.h"
 #include "crosshatch/tp/parallelize_module.h"
 #include "gtest/gtest.h"
@@ -355,15 +356,42 @@ TEST(FsdpScenariosTest, LeavesAnIterationBetweenAnyTwoCalls) {
   const Scenario scenario{"left", PlainStep};
   const Weights dense = Dense(scenario);
   const size_t calls = PublicCalls().size();
-  for (const Axes& axes : std::vector<Axes>{
-           {{"fsdp", 3}}, {{"replicate", 2}, {"fsdp", 2}, {"tp", 2}}}) {
+  struct Variant {
+    Axes axes;
+    bool offload = false;
+    int post_forward_mesh_size = 0;
+    bool checkpointed = false;
+  };
+  for (const Variant& variant : std::vector<Variant>{
+           {{{"fsdp", 3}}},
+           {{{"replicate", 2}, {"fsdp", 2}, {"tp", 2}}},
+           {.axes = {{"replicate", 2}, {"fsdp", 2}}, .offload = true},
+           {.axes = {{"fsdp", 4}}, .post_forward_mesh_size = 2},
+           {.axes = {{"fsdp", 2}}, .offload = true, .checkpointed = true},
+           {.axes = {{"fsdp", 4}},
+           .post_forward_mesh_size = 2,
+           .checkpointed = true}}) {
+    const Axes& axes = variant.axes;
     for (size_t stop = 0; stop <= calls; ++stop) {
       FullyShardOptions options;
       options.gradient_divide_factor = 1;
-      if (stop % 2 == 1) options.reshard_after_forward = false;
+      options.cpu_offload = variant.offload;
+      options.post_forward_mesh_size = variant.post_forward_mesh_size;
+      if (stop % 2 == 1 && variant.post_forward_mesh_size == 0) {
+        options.reshard_after_forward = false;
+      }
       const auto leave_and_train = [&](Job& job) -> absl::Status {
-        Allocator& allocator = RankContext::Current().allocator();
-        const MemoryStats before = allocator.stats();
+        if (variant.checkpointed) {
+          for (auto& block : job.model.blocks()) {
+            CH_RETURN_IF_ERROR(nn::Checkpoint(*block));
+          }
+        }
+        RankContext& context = RankContext::Current();
+        const auto held = [&context] {
+          return std::pair(context.device_allocator().stats().current,
+                           context.host_allocator().stats().current);
+        };
+        const auto before = held();
         Tensor loss;
         const auto all = PublicCalls();
         for (size_t i = 0; i < stop; ++i) {
@@ -377,14 +405,12 @@ TEST(FsdpScenariosTest, LeavesAnIterationBetweenAnyTwoCalls) {
         job.root->SetIsLastBackward(true);
         job.root->SetManualBackwardFinalization(false);
         for (nn::Parameter* p : job.model.Parameters()) p->set_grad(Tensor());
-        EXPECT_EQ(allocator.stats().current, before.current)
-            << "left after " << stop;
+        EXPECT_EQ(held(), before) << "left after " << stop;
         for (int step = 0; step < kSteps; ++step) {
           CH_RETURN_IF_ERROR(PlainStep(job, step));
           IntegerDescent(job.model);
         }
-        EXPECT_EQ(allocator.stats().current, before.current)
-            << "trained after " << stop;
+        EXPECT_EQ(held(), before) << "trained after " << stop;
         return absl::OkStatus();
       };
       EXPECT_EQ(Sharded(axes, options, 1, leave_and_train), dense)
