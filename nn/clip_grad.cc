@@ -103,6 +103,14 @@ absl::StatusOr<double> NormOf(const LocalGrads& local, double norm_type) {
   return norm_type == 2 ? std::sqrt(sum) : std::pow(sum, 1 / norm_type);
 }
 
+// As torch.nn.utils.clip_grad_norm_ has it.
+void ScaleTo(double max_norm, double norm,
+             const std::vector<LocalGrad>& grads) {
+  const double factor = max_norm / (norm + 1e-6);
+  if (factor >= 1) return;
+  VisitAllRuns(grads, [&](const Tensor& run) { MulInPlace(run, factor); });
+}
+
 absl::Status CheckNormType(double norm_type) {
   if (norm_type > 0) return absl::OkStatus();
   return absl::InvalidArgumentError(absl::StrCat(
@@ -135,13 +143,22 @@ absl::StatusOr<float> ClipGradNorm(absl::Span<Parameter* const> parameters,
     if (options.error_if_nonfinite) return NotFinite(local.grads, norm);
     return static_cast<float>(norm);
   }
-  // As torch.nn.utils.clip_grad_norm_ has it.
-  const double factor = max_norm / (norm + 1e-6);
-  if (factor < 1) {
-    VisitAllRuns(local.grads,
-                 [&](const Tensor& run) { MulInPlace(run, factor); });
-  }
+  ScaleTo(max_norm, norm, local.grads);
   return static_cast<float>(norm);
+}
+
+absl::Status ScaleGradsToNorm(absl::Span<Parameter* const> parameters,
+                              double max_norm, double total_norm) {
+  CH_RETURN_IF_ERROR(RankContext::Current().status());
+  if (!std::isfinite(total_norm)) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("gradients cannot be scaled by the norm ", total_norm));
+  }
+  const NoGrad no_grad;
+  CH_ASSIGN_OR_RETURN(const LocalGrads local,
+                      CollectLocalGrads(parameters, "clip"));
+  ScaleTo(max_norm, total_norm, local.grads);
+  return absl::OkStatus();
 }
 
 absl::Status ClipGradValue(absl::Span<Parameter* const> parameters,

@@ -44,6 +44,15 @@ absl::StatusOr<float> ClipGradNorm(absl::Span<Parameter* const> parameters,
                                    double max_norm,
                                    const ClipGradNormOptions& options = {});
 
+/// Scales the gradients by max_norm / total_norm if `total_norm` is larger than
+/// `max_norm`, whatever their own norm is: for parameters that are clipped by
+/// the norm of more than themselves (GradNorm of all, then this for each
+/// optimizer's). Communicates nothing.
+/// \error the rank's first error; kFailedPrecondition for a gradient that holds
+///     partial sums; kInvalidArgument for a norm that is not finite.
+absl::Status ScaleGradsToNorm(absl::Span<Parameter* const> parameters,
+                              double max_norm, double total_norm);
+
 /// Cuts every element of every gradient to [-max_value, max_value]; NaN stays.
 /// Communicates nothing: each rank cuts what it holds.
 /// \error as ClipGradNorm; kInvalidArgument for a negative value.

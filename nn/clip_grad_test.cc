@@ -149,6 +149,27 @@ TEST(ClipGradNormTest, ScalesToTheMaximum) {
   EXPECT_EQ(*ClipGradNorm({}, 1), 0.0f);
 }
 
+// Two lists of parameters, clipped by the norm of both.
+TEST(ScaleGradsToNormTest, ClipsPartsByTheNormOfTheWhole) {
+  const auto a = WithGrad("a", Plain({7}, 1));
+  const auto b = WithGrad("b", Plain({2, 3}, 2));
+  const auto a_at_once = WithGrad("a", Plain({7}, 1));
+  const auto b_at_once = WithGrad("b", Plain({2, 3}, 2));
+  const absl::StatusOr<double> norm = GradNorm({a.get(), b.get()});
+  ASSERT_TRUE(norm.ok()) << norm.status();
+  for (const double max_norm : {1e3, 0.5}) {
+    ASSERT_TRUE(ScaleGradsToNorm({a.get()}, max_norm, *norm).ok());
+    ASSERT_TRUE(ScaleGradsToNorm({b.get()}, max_norm, *norm).ok());
+    ASSERT_TRUE(
+        ClipGradNorm({a_at_once.get(), b_at_once.get()}, max_norm).ok());
+    EXPECT_EQ(a->grad().ToVector<float>(), a_at_once->grad().ToVector<float>());
+    EXPECT_EQ(b->grad().ToVector<float>(), b_at_once->grad().ToVector<float>());
+  }
+  const absl::Status status =
+      ScaleGradsToNorm({a.get()}, 1, std::numeric_limits<double>::infinity());
+  EXPECT_TRUE(absl::IsInvalidArgument(status)) << status;
+}
+
 TEST(ClipGradNormTest, NeighboursCountLikeOthers) {
   const Tensor flat = Plain({12}, 1);
   const auto part = [&](int64_t offset, Shape sizes, Shape strides) {

@@ -18,6 +18,7 @@
 #include "crosshatch/comm/world.h"
 #include "crosshatch/extensions/dtensor_extensions.h"
 #include "crosshatch/fsdp/fully_shard.h"
+#include "crosshatch/fsdp/summon.h"
 #include "crosshatch/fsdp/testutil.h"
 #include "crosshatch/fsdp/training_testutil.h"
 #include "crosshatch/nn/adamw.h"
@@ -160,11 +161,15 @@ absl::Status TrainSome(Mixed& model, int rank, int ranks) {
   return absl::OkStatus();
 }
 
+// The last of the axes is tp.
 absl::Status Shard(World& world, std::vector<MeshAxis> axes, Mixed& model) {
   CH_ASSIGN_OR_RETURN(const DeviceMesh mesh,
                       InitDeviceMesh(world, std::move(axes)));
   CH_ASSIGN_OR_RETURN(const DeviceMesh tp, mesh.Slice("tp"));
-  CH_ASSIGN_OR_RETURN(const DeviceMesh fsdp, mesh.Slice("fsdp"));
+  std::vector<std::string> data_axes(mesh.axis_names().begin(),
+                                     mesh.axis_names().end());
+  data_axes.pop_back();
+  CH_ASSIGN_OR_RETURN(const DeviceMesh data, mesh.Slice(data_axes));
   CH_RETURN_IF_ERROR(tp::ParallelizeModule(
       model, tp,
       {{"middle.up", tp::ColwiseParallel()},
@@ -173,8 +178,8 @@ absl::Status Shard(World& world, std::vector<MeshAxis> axes, Mixed& model) {
   options.gradient_divide_factor = 1;
   options.extension = DTensorExtensions::Create();
   options.ignored_params = {&model.middle().offset()};
-  CH_RETURN_IF_ERROR(FullyShard(model.middle(), fsdp, options));
-  return FullyShard(model, fsdp, options);
+  CH_RETURN_IF_ERROR(FullyShard(model.middle(), data, options));
+  return FullyShard(model, data, options);
 }
 
 struct Outcome {
@@ -237,6 +242,50 @@ TEST(FsdpGroupingTest, TrainsAsOneRankDoes) {
   for (const uint64_t seed : {0, 1, 2}) {
     EXPECT_EQ(Sharded(2, 2, seed).weights, expected) << "seed " << seed;
     EXPECT_EQ(Sharded(3, 1, seed).weights, expected) << "seed " << seed;
+  }
+}
+
+// Whole parameters come and go with tensor parallelism beneath, with replicas,
+// and whatever their dtypes are.
+TEST(FsdpGroupingTest, IsSummonedWholeAndTrainsOn) {
+  const auto negate = [](const Tensor& t) {
+    NoGrad no_grad;
+    MulInPlace(t, -1);
+  };
+  Mixed dense;
+  const Weights before = FullWeights(dense);
+  for (nn::Parameter* p : dense.Parameters()) negate(p->data());
+  CH_CHECK_OK(TrainSome(dense, 0, 1));
+  const Weights expected = FullWeights(dense);
+  for (const std::vector<MeshAxis>& axes : std::vector<std::vector<MeshAxis>>{
+           {{"fsdp", 2}, {"tp", 2}},
+           {{"replicate", 2}, {"fsdp", 2}, {"tp", 1}},
+           {{"replicate", 2}, {"fsdp", 2}, {"tp", 2}}}) {
+    int ranks = 1;
+    for (const MeshAxis& axis : axes) ranks *= axis.size;
+    for (const uint64_t seed : {0, 1, 2}) {
+      const absl::Status status = RunLocal(
+          ranks,
+          [&](World& world) -> absl::Status {
+            Mixed model;
+            CH_RETURN_IF_ERROR(Shard(world, axes, model));
+            CH_ASSIGN_OR_RETURN(auto scope, SummonFullParameters::Begin(model));
+            for (size_t i = 0; i < before.size(); ++i) {
+              const Tensor& full = scope->entries()[i].full;
+              EXPECT_EQ(full.ToVector<float>(), before[i])
+                  << scope->entries()[i].name;
+              negate(full);
+            }
+            CH_RETURN_IF_ERROR(scope->End());
+            const int tp = static_cast<int>(axes.back().size);
+            CH_RETURN_IF_ERROR(
+                TrainSome(model, world.rank() / tp, world.size() / tp));
+            EXPECT_EQ(FullWeights(model), expected);
+            return world.context().Synchronize();
+          },
+          {.adversarial_seed = seed});
+      EXPECT_TRUE(status.ok()) << status;
+    }
   }
 }
 

@@ -1,0 +1,227 @@
+// SPDX-License-Identifier: Apache-2.0
+
+/// \file
+/// Norms, clipping, AdamW and loss scaling on what FSDP's backward leaves: on
+/// parameters that lie on different meshes, in memory of the device or the
+/// host, they give what one rank gets. Gradients are integers, so their norms
+/// and all that follows are equal bit for bit.
+
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
+#include <limits>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "crosshatch/base/check.h"
+#include "crosshatch/base/status_macros.h"
+#include "crosshatch/comm/world.h"
+#include "crosshatch/dtensor/dtensor.h"
+#include "crosshatch/extensions/dtensor_extensions.h"
+#include "crosshatch/fsdp/fully_shard.h"
+#include "crosshatch/fsdp/replicate.h"
+#include "crosshatch/fsdp/testutil.h"
+#include "crosshatch/fsdp/training_testutil.h"
+#include "crosshatch/mesh/device_mesh.h"
+#include "crosshatch/nn/adamw.h"
+#include "crosshatch/nn/clip_grad.h"
+#include "crosshatch/nn/grad_scaler.h"
+#include "crosshatch/tensor/autograd.h"
+#include "crosshatch/tp/parallelize_module.h"
+#include "gtest/gtest.h"
+
+namespace crosshatch::fsdp {
+namespace {
+
+using Axes = std::vector<MeshAxis>;
+
+constexpr double kInfinity = std::numeric_limits<double>::infinity();
+constexpr int64_t kDim = 5;
+
+struct Meshes {
+  DeviceMesh data;  ///< All axes but tp.
+  DeviceMesh flat;  ///< The same as one axis.
+  DeviceMesh tp;
+};
+
+// The last of the axes is tp.
+absl::StatusOr<Meshes> MakeMeshes(World& world, const Axes& axes) {
+  CH_ASSIGN_OR_RETURN(const DeviceMesh mesh, InitDeviceMesh(world, axes));
+  CH_ASSIGN_OR_RETURN(DeviceMesh tp, mesh.Slice("tp"));
+  std::vector<std::string> names(mesh.axis_names().begin(),
+                                 mesh.axis_names().end());
+  names.pop_back();
+  CH_ASSIGN_OR_RETURN(DeviceMesh data, mesh.Slice(names));
+  DeviceMesh flat = data;
+  if (data.ndim() > 1) {
+    CH_ASSIGN_OR_RETURN(flat, data.Flatten(names, "data"));
+  }
+  return Meshes{std::move(data), std::move(flat), std::move(tp)};
+}
+
+// Block 0 on fsdp and tp, block 1 replicated, block 2 on tp alone, the head's
+// weight on fsdp, its bias plain.
+absl::StatusOr<std::vector<const nn::Parameter*>> Spread(
+    TestModel& model, const Meshes& meshes, FullyShardOptions options) {
+  const auto col = tp::ColwiseParallel();
+  const auto row = tp::RowwiseParallel({.use_local_output = true});
+  CH_RETURN_IF_ERROR(tp::ParallelizeModule(model, meshes.tp,
+                                           {{"blocks.0.up", col},
+                                            {"blocks.0.down", row},
+                                            {"blocks.2.up", col},
+                                            {"blocks.2.down", row}}));
+  CH_RETURN_IF_ERROR(Replicate(*model.blocks()[1], meshes.flat, options));
+  for (nn::Parameter* p : model.blocks()[2]->Parameters()) {
+    options.ignored_params.push_back(p);
+  }
+  for (const nn::NamedParameter& named : model.NamedParameters()) {
+    if (named.name == "head.bias") {
+      options.ignored_params.push_back(named.parameter);
+    }
+  }
+  options.extension = DTensorExtensions::Create();
+  CH_RETURN_IF_ERROR(FullyShard(*model.blocks()[0], meshes.data, options));
+  CH_RETURN_IF_ERROR(FullyShard(model, meshes.data, options));
+  return options.ignored_params;
+}
+
+// What FSDP was told to leave alone, the program sums by itself.
+absl::Status SumOver(const DeviceMesh& mesh,
+                     const std::vector<const nn::Parameter*>& parameters) {
+  NoGrad no_grad;
+  Stream& stream = RankContext::Current().compute_stream();
+  CH_ASSIGN_OR_RETURN(Communicator * comm, mesh.communicator(0, stream.name()));
+  for (const nn::Parameter* p : parameters) {
+    const Tensor gradient = LocalTensor(p->grad());
+    CH_RETURN_IF_ERROR(AllReduce(*comm, gradient.data<float>(),
+                                 gradient.numel(), kFloat32, ReduceOp::kSum,
+                                 stream, "left alone"));
+  }
+  return absl::OkStatus();
+}
+
+struct Outcome {
+  double norm;
+  Weights weights;  ///< The clipped gradients, then the weights.
+};
+
+absl::StatusOr<Outcome> ClipAndStep(TestModel& model, double norm_type) {
+  const std::vector<nn::Parameter*> parameters = model.Parameters();
+  CH_ASSIGN_OR_RETURN(const double norm, nn::GradNorm(parameters, norm_type));
+  CH_RETURN_IF_ERROR(
+      nn::ClipGradNorm(parameters, 1, {.norm_type = norm_type}).status());
+  nn::AdamW optimizer(parameters, {.lr = 0.25});
+  CH_RETURN_IF_ERROR(optimizer.Step());
+  Weights weights = FullGradients(model);
+  for (auto& more : FullWeights(model)) weights.push_back(std::move(more));
+  return Outcome{norm, std::move(weights)};
+}
+
+TEST(FsdpOptimizersTest, ClipsAndStepsAcrossMeshesAsOneRankDoes) {
+  for (const double norm_type : {1.0, 2.0, kInfinity}) {
+    TestModel dense(3, kDim, 7, 3);
+    dense.FillWithIntegers();
+    ASSERT_TRUE(Backward(Sum(dense.Forward(BatchOf(0, 1, 1)))).ok());
+    const absl::StatusOr<Outcome> expected = ClipAndStep(dense, norm_type);
+    ASSERT_TRUE(expected.ok()) << expected.status();
+    EXPECT_GT(expected->norm, 1);
+    for (const Axes& axes :
+         std::vector<Axes>{{{"fsdp", 2}, {"tp", 2}},
+                           {{"fsdp", 3}, {"tp", 1}},
+                           {{"replicate", 2}, {"fsdp", 2}, {"tp", 2}}}) {
+      for (const bool offload : {false, true}) {
+        SCOPED_TRACE(absl::StrCat("norm ", norm_type, " on ",
+                                  MeshLayout::Create(axes)->ToString(),
+                                  offload ? ", offloaded" : ""));
+        int ranks = 1;
+        for (const MeshAxis& axis : axes) ranks *= axis.size;
+        const absl::Status status = RunLocal(
+            ranks,
+            [&](World& world) -> absl::Status {
+              CH_ASSIGN_OR_RETURN(const Meshes meshes, MakeMeshes(world, axes));
+              TestModel model(3, kDim, 7, 3);
+              model.FillWithIntegers();
+              FullyShardOptions options;
+              options.gradient_divide_factor = 1;
+              options.cpu_offload = offload;
+              CH_ASSIGN_OR_RETURN(const auto ignored,
+                                  Spread(model, meshes, options));
+              const int part = static_cast<int>(*meshes.flat.index(0));
+              const int parts = meshes.flat.size(0);
+              CH_RETURN_IF_ERROR(
+                  Backward(Sum(model.Forward(BatchOf(part, parts, 1)))));
+              CH_RETURN_IF_ERROR(SumOver(meshes.flat, ignored));
+              CH_ASSIGN_OR_RETURN(const Outcome outcome,
+                                  ClipAndStep(model, norm_type));
+              EXPECT_EQ(outcome.norm, expected->norm);
+              EXPECT_EQ(outcome.weights, expected->weights);
+              return world.context().Synchronize();
+            },
+            {.adversarial_seed = offload ? 7u : 0u});
+        EXPECT_TRUE(status.ok()) << status;
+      }
+    }
+  }
+}
+
+// The last output of the last rank overflows float16 in the reduction. Its
+// weights are zeros, so nothing before them does: only the rank that holds the
+// last row hears of it by itself.
+TEST(FsdpOptimizersTest, NoRankStepsWhereOneOverflows) {
+  for (const bool offload : {false, true}) {
+    const absl::Status status = RunLocal(4, [&](World& world) -> absl::Status {
+      CH_ASSIGN_OR_RETURN(const Meshes meshes,
+                          MakeMeshes(world, {{"fsdp", 2}, {"tp", 2}}));
+      TestModel model(1, kDim, 7, 3);
+      model.FillWithIntegers();
+      nn::Parameter* head = nullptr;
+      for (const nn::NamedParameter& named : model.NamedParameters()) {
+        if (named.name == "head.weight") head = named.parameter;
+      }
+      std::vector<float> values = head->data().ToVector<float>();
+      std::fill(values.end() - kDim, values.end(), 0.0f);
+      head->set_data(FromValues<float>({3, kDim}, values));
+      CH_RETURN_IF_ERROR(tp::ParallelizeModule(
+          model, meshes.tp,
+          {{"blocks.0.up", tp::ColwiseParallel()},
+           {"blocks.0.down",
+            tp::RowwiseParallel({.use_local_output = true})}}));
+      FullyShardOptions options;
+      options.cpu_offload = offload;
+      options.mixed_precision.reduce_dtype = kFloat16;
+      options.extension = DTensorExtensions::Create();
+      CH_RETURN_IF_ERROR(FullyShard(*model.blocks()[0], meshes.data, options));
+      CH_RETURN_IF_ERROR(FullyShard(model, meshes.data, options));
+      nn::AdamW optimizer(model.Parameters(), {.lr = 0.1});
+      nn::GradScaler scaler({.init_scale = 4});
+      const int part = static_cast<int>(*meshes.data.index(0));
+      for (const bool overflows : {true, false}) {
+        const Weights before = FullWeights(model);
+        const float last = overflows && part == 1 ? 1e6f : 1.0f;
+        const Tensor loss = Sum(Mul(model.Forward(BatchOf(part, 2, 1)),
+                                    FromValues<float>({3}, {1, 1, last})));
+        CH_RETURN_IF_ERROR(Backward(scaler.Scale(loss)));
+        bool finite = true;
+        for (nn::Parameter* p : model.Parameters()) {
+          for (const float g : LocalTensor(p->grad()).ToVector<float>()) {
+            finite = finite && std::isfinite(g);
+          }
+        }
+        EXPECT_EQ(finite, !overflows || part == 0);
+        CH_ASSIGN_OR_RETURN(const bool stepped, scaler.Step(optimizer));
+        EXPECT_EQ(stepped, !overflows);
+        EXPECT_EQ(FullWeights(model) == before, overflows);
+        CH_RETURN_IF_ERROR(scaler.Update());
+        EXPECT_EQ(scaler.scale(), 2);
+        optimizer.ZeroGrad();
+      }
+      return world.context().Synchronize();
+    });
+    EXPECT_TRUE(status.ok()) << status;
+  }
+}
+
+}  // namespace
+}  // namespace crosshatch::fsdp
