@@ -132,7 +132,13 @@ void FsdpState::WaitForUnshard() {
   for (const auto& group : groups_) group->WaitForUnshard();
 }
 
+void FsdpState::UnshardAhead() {
+  if (BytesToGather() > 0 || reduce_unused()) ahead_ = true;
+  Unshard();
+}
+
 void FsdpState::Reshard() {
+  ahead_ = false;
   for (const auto& group : groups_) group->Reshard();
 }
 
@@ -156,6 +162,14 @@ int64_t FsdpState::BytesGathering() const {
   return bytes;
 }
 
+void FsdpState::FollowTrainability() {
+  for (const auto& group : groups_) group->gradients().FollowTrainability();
+}
+
+bool FsdpState::reduce_unused() const {
+  return !groups_.empty() && groups_.front()->gradients().reduce_unused();
+}
+
 bool FsdpState::reshard_after_forward(bool as_root) const {
   return reshard_after_forward_.value_or(!as_root);
 }
@@ -172,8 +186,9 @@ void FsdpState::PreForward(TensorList& inputs) {
     WaitForUnshard();
   } else if (++depth_ == 1) {
     const bool first = !std::exchange(in_forward_, true);
-    if (first && is_root_) tree.BeginForward();
-    for (const auto& group : groups_) group->gradients().FollowTrainability();
+    tree.BeginForward(/*of_root=*/first && is_root_);
+    ahead_ = reduce_unused();
+    FollowTrainability();
     Unshard();
     if (first) tree.PrefetchForward(*this);
     WaitForUnshard();
@@ -217,20 +232,22 @@ void FsdpState::PostForward(TensorList& outputs, bool frees) {
     GradEdge(output).node->AddPreHook([this, run] { PreBackward(run); });
   }
   if (backward_follows) tree_->RecordForward(*this);
-  if (!frees) return;
-  in_forward_ = false;
-  if (!backward_follows) {
-    Reshard();
-    // Modules of lists whose last has not run.
-    if (is_root_) {
-      for (FsdpState* state : tree_->states()) state->Reshard();
-    }
-  } else if (reshard_after_forward(is_root_)) {
-    for (const auto& group : groups_) {
-      // What some ranks' backward may not come to use, none gathers there.
-      if (!group->gradients().reduce_unused()) group->ReshardAfterForward();
+  if (frees) {
+    in_forward_ = false;
+    // What ranks may differ in using stays to the end of the outermost forward
+    // or of backward: one that uses it again must not gather it alone.
+    const bool stays = reduce_unused();
+    if (!backward_follows && !stays) Reshard();
+    if (backward_follows && !stays && reshard_after_forward(is_root_)) {
+      for (const auto& group : groups_) group->ReshardAfterForward();
     }
   }
+  tree_->EndForward(backward_follows);
+}
+
+void FsdpState::LeaveForward() {
+  const bool waits_for_more = std::exchange(in_forward_, false);
+  if (waits_for_more || ahead_) Reshard();
 }
 
 void FsdpState::PreBackward(const std::shared_ptr<Run>& run) {
@@ -252,12 +269,12 @@ void FsdpState::PreBackward(const std::shared_ptr<Run>& run) {
 }
 
 void FsdpState::PostBackward(ParamGroup& group) {
-  // Where ranks differ in what they use, reductions keep to one order: that of
-  // the end of backward.
-  if (!tree_->manual_finalization() && !group.gradients().reduce_unused()) {
-    group.gradients().Reduce();
+  // Where ranks differ in what they use, gathers and reductions keep to one
+  // order: nothing before the end of backward.
+  if (!reduce_unused()) {
+    if (!tree_->manual_finalization()) group.gradients().Reduce();
+    if (reshard_after_backward_) group.Reshard();
   }
-  if (reshard_after_backward_) group.Reshard();
   ReshardFinished();
 }
 
@@ -275,7 +292,7 @@ void FsdpState::ReshardFinished() {
       return;
     }
   }
-  Reshard();
+  if (!reduce_unused()) Reshard();
   EndBackwardSpan();
 }
 
@@ -292,7 +309,7 @@ void FsdpState::EndBackward() {
   }
   EndBackwardSpan();
   open_runs_.clear();
-  in_backward_ = in_forward_ = false;
+  in_backward_ = in_forward_ = ahead_ = false;
 }
 
 void FsdpState::Reset() {
@@ -300,7 +317,7 @@ void FsdpState::Reset() {
     group->gradients().Reset();
     group->Reshard();
   }
-  in_forward_ = false;
+  in_forward_ = ahead_ = false;
   depth_ = 0;
   EndBackwardSpan();
   run_ = nullptr;

@@ -85,6 +85,10 @@ class FsdpState final : public nn::Attachment {
   void set_reshard_after_forward(bool on) { reshard_after_forward_ = on; }
   void set_reshard_after_backward(bool on) { reshard_after_backward_ = on; }
   void set_unshard_in_backward(bool on) { unshard_in_backward_ = on; }
+  bool unshard_in_backward() const { return unshard_in_backward_; }
+  /// Whether ranks may differ in using it:
+  /// ShardedModule::SetReduceUnusedParams.
+  bool reduce_unused() const;
   using Modules = std::vector<nn::Module*>;
   void set_forward_prefetch(Modules modules) { forward_prefetch_ = modules; }
   void set_backward_prefetch(Modules modules) { backward_prefetch_ = modules; }
@@ -98,9 +102,13 @@ class FsdpState final : public nn::Attachment {
 
   /// Issues the gathers of all groups.
   void Unshard();
+  /// As Unshard, for a forward or backward that may not come.
+  void UnshardAhead();
   /// Makes compute wait for them.
   void WaitForUnshard();
   void Reshard();
+  /// Takes up what Parameter::set_requires_grad was told since.
+  void FollowTrainability();
   /// Of gathered parameters that Unshard would issue a gather for, or has
   /// issued one for that compute has not waited for.
   int64_t BytesToGather() const;
@@ -118,6 +126,9 @@ class FsdpState final : public nn::Attachment {
   void PreForward(TensorList& inputs);
   /// \param frees whether the parameters' use in forward ends with it.
   void PostForward(TensorList& outputs, bool frees = true);
+  /// Frees what was gathered for forwards that have not come, other modules of
+  /// a list among them.
+  void LeaveForward();
 
   /// The part of the end of backward that concerns this module.
   void EndBackward();
@@ -162,6 +173,7 @@ class FsdpState final : public nn::Attachment {
 
   bool in_backward_ = false;
   bool in_forward_ = false;  ///< Some module ran, the last has not.
+  bool ahead_ = false;       ///< Gathered by others, for a forward to come.
   int depth_ = 0;            ///< Of forwards of this module within each other.
   bool backward_span_ = false;  ///< Begun in the trace, not ended.
   std::string span_name_;

@@ -2,6 +2,7 @@
 #include "crosshatch/fsdp/fsdp_tree.h"
 
 #include <algorithm>
+#include <iterator>
 #include <utility>
 
 #include "crosshatch/fsdp/fsdp_state.h"
@@ -40,29 +41,55 @@ void FsdpTree::BeginGathering() {
   }
 }
 
-void FsdpTree::BeginForward() {
-  BeginGathering();
+void FsdpTree::BeginForward(bool of_root) {
+  if (++forwards_ == 1) {
+    BeginGathering();
+    GatherUnused(/*in_backward=*/false);
+  }
+  if (!of_root) return;
   if (!begin_order_.empty()) expected_order_ = std::exchange(begin_order_, {});
   position_ = 0;
 }
 
+void FsdpTree::EndForward(bool backward_follows) {
+  if (--forwards_ > 0 || backward_follows || in_backward_) return;
+  for (FsdpState* state : states_) {
+    // The backward of an earlier forward is to find these gathered.
+    if (state->reduce_unused() && !forward_order_.empty()) continue;
+    state->LeaveForward();
+  }
+}
+
+void FsdpTree::GatherUnused(bool in_backward) {
+  for (FsdpState* state : states_) {
+    if (!state->reduce_unused()) continue;
+    if (in_backward && !state->unshard_in_backward()) continue;
+    // A module that does not run takes it up all the same.
+    if (!in_backward) state->FollowTrainability();
+    state->UnshardAhead();
+  }
+}
+
 // Gathers the first `depth` of `order` besides `running`. A module that runs
-// more than once counts once.
+// more than once counts once. What is gathered and how far ahead is the same on
+// all ranks: it takes no notice of modules that ranks may differ in using.
 void FsdpTree::Prefetch(const std::vector<FsdpState*>& order,
                         const FsdpState& running, int depth) {
   std::vector<const FsdpState*> seen = {&running};
   for (FsdpState* next : order) {
     if (static_cast<int>(seen.size()) > depth) return;
+    if (next->reduce_unused()) continue;
     if (std::find(seen.begin(), seen.end(), next) != seen.end()) continue;
     seen.push_back(next);
     if (prefetch_bytes_.has_value()) {
       int64_t ahead = next->BytesToGather();
       for (const FsdpState* state : states_) {
-        if (state != &running) ahead += state->BytesGathering();
+        if (state == &running || state->reduce_unused()) continue;
+        ahead += state->BytesGathering();
       }
       if (ahead > *prefetch_bytes_) return;
     }
-    next->Unshard();
+    next->UnshardAhead();
   }
 }
 
@@ -76,6 +103,7 @@ std::vector<FsdpState*> FsdpTree::States(
 }
 
 void FsdpTree::PrefetchForward(FsdpState& running) {
+  if (running.reduce_unused()) return;
   const auto begin = expected_order_.begin();
   const auto found = std::find(begin + static_cast<ptrdiff_t>(position_),
                                expected_order_.end(), &running);
@@ -93,6 +121,7 @@ void FsdpTree::PrefetchForward(FsdpState& running) {
 }
 
 void FsdpTree::PrefetchBackward(FsdpState& running) {
+  if (running.reduce_unused()) return;
   if (running.backward_prefetch().has_value()) {
     const std::vector<FsdpState*> next = States(*running.backward_prefetch());
     Prefetch(next, running, static_cast<int>(next.size()));
@@ -101,13 +130,18 @@ void FsdpTree::PrefetchBackward(FsdpState& running) {
   const auto found =
       std::find(forward_order_.rbegin(), forward_order_.rend(), &running);
   if (found == forward_order_.rend()) return;
-  Prefetch({found + 1, forward_order_.rend()}, running, backward_prefetch_);
+  std::vector<FsdpState*> next;
+  std::copy_if(
+      found + 1, forward_order_.rend(), std::back_inserter(next),
+      [](const FsdpState* state) { return state->unshard_in_backward(); });
+  Prefetch(next, running, backward_prefetch_);
 }
 
 void FsdpTree::BeginBackward() {
   if (in_backward_) return;
   in_backward_ = true;
   AtBackwardEnd([tree = shared_from_this()] { tree->EndBackward(); });
+  GatherUnused(/*in_backward=*/true);
 }
 
 void FsdpTree::EndBackward() {
@@ -137,6 +171,7 @@ void FsdpTree::Reset() {
   forward_order_.clear();
   begin_order_.clear();
   position_ = 0;
+  forwards_ = 0;
   in_backward_ = false;
   post_optimizer_.reset();
 }

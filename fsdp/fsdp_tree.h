@@ -36,8 +36,12 @@ class FsdpTree : public std::enable_shared_from_this<FsdpTree> {
   /// Gathers from now on see what compute did to the shards (the optimizer's
   /// step).
   void BeginGathering();
-  /// The root's forward begins.
-  void BeginForward();
+  /// A module's forward begins, and has ended. The outermost of the tree,
+  /// whichever module's it is, may follow an optimizer's step; where no
+  /// backward comes, nothing that was gathered ahead of modules stays after it.
+  /// \param of_root the order of modules begins anew.
+  void BeginForward(bool of_root);
+  void EndForward(bool backward_follows);
   /// Issues the gathers of modules to come, nearest first.
   void PrefetchForward(FsdpState& running);
   void PrefetchBackward(FsdpState& running);
@@ -68,6 +72,9 @@ class FsdpTree : public std::enable_shared_from_this<FsdpTree> {
 
  private:
   FsdpTree() = default;
+  /// Gathers those that ranks may differ in using, all at once: nothing else
+  /// puts their gathers in one order on every rank.
+  void GatherUnused(bool in_backward);
   void Prefetch(const std::vector<FsdpState*>& order, const FsdpState& running,
                 int depth);
   static std::vector<FsdpState*> States(
@@ -87,9 +94,10 @@ class FsdpTree : public std::enable_shared_from_this<FsdpTree> {
   /// first, then that of the last iteration.
   std::vector<FsdpState*> expected_order_;
   size_t position_ = 0;
+  int forwards_ = 0;  ///< That run, within each other.
   /// The order in which this iteration's forwards ended.
   std::vector<FsdpState*> forward_order_;
-  /// The order in which they began.
+  /// The order in which they began, but for those that ranks may differ in.
   std::vector<FsdpState*> begin_order_;
   bool in_backward_ = false;
 };

@@ -88,6 +88,18 @@ std::string TieNote(const std::vector<Use>& uses) {
   return note;
 }
 
+// All there are, those of replicated modules and of what is below them too.
+std::vector<const FsdpState*> StatesBelow(Modules modules) {
+  std::vector<const FsdpState*> states;
+  for (nn::Module* module : modules) {
+    for (const nn::NamedModule& named : module->NamedModules()) {
+      const FsdpState* const state = FsdpState::Of(*named.module);
+      if (state != nullptr) states.push_back(state);
+    }
+  }
+  return states;
+}
+
 // Parameters below `modules` that have no group yet, each once, sorted out.
 struct Sorted {
   std::vector<nn::Parameter*> to_shard;
@@ -97,7 +109,7 @@ struct Sorted {
 absl::StatusOr<Sorted> SortOut(Modules modules, const Uses& uses,
                                const FullyShardOptions& options) {
   std::set<const nn::Parameter*> claimed;
-  for (FsdpState* state : FsdpState::Below(modules)) {
+  for (const FsdpState* state : StatesBelow(modules)) {
     const std::set<const nn::Module*> below = Subtrees(state->modules());
     for (const auto& group : state->groups()) {
       for (const nn::Parameter* p : group->parameters()) {
@@ -116,8 +128,9 @@ absl::StatusOr<Sorted> SortOut(Modules modules, const Uses& uses,
   for (nn::Module* module : modules) {
     for (const nn::NamedModule& named : module->NamedModules()) {
       if (!FsdpState::IsReplicated(*named.module)) continue;
+      const std::set<const nn::Module*> inside = Subtrees({named.module});
       for (const nn::Parameter* p : named.module->Parameters()) {
-        claimed.insert(p);
+        if (UseOutside(uses.at(p), inside) == nullptr) claimed.insert(p);
       }
     }
     for (nn::Parameter* p : module->Parameters()) parameters.push_back(p);
@@ -197,6 +210,17 @@ absl::Status CheckArguments(Modules modules, const DeviceMesh& mesh,
     return absl::InvalidArgumentError(
         "FullyShard: post_forward_mesh_size is for parameters that are "
         "resharded after forward, and reshard_after_forward is false");
+  }
+  if (options.gradient_divide_factor.has_value() &&
+      !(*options.gradient_divide_factor > 0)) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("FullyShard: gradient_divide_factor ",
+                     *options.gradient_divide_factor, " must be positive"));
+  }
+  if (options.prefetch_bytes.value_or(0) < 0) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("FullyShard: prefetch_bytes ", *options.prefetch_bytes,
+                     " must not be negative"));
   }
   if (options.forward_prefetch < 0 || options.backward_prefetch < 0 ||
       options.reduce_buffers < 1) {

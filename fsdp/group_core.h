@@ -28,6 +28,8 @@ struct GroupMember {
   std::shared_ptr<const ForwardForm> form;
   ShardedForm sharded_form;
   Tensor gathered;  ///< What forward computes with.
+  /// Parameter::data(), unless the program has replaced it.
+  Tensor sharded;
 };
 
 struct GroupCore {

@@ -206,9 +206,10 @@ void GroupGradients::KeepPartial(double scale) {
 }
 
 void GroupGradients::Reduce() {
-  if (!requires_sync_ || !trainable()) return;
+  if (!requires_sync_) return;
   if (!pending()) {
-    if (!reduce_unused_) return;
+    const bool sums_partial = partial_ != nullptr && requires_all_reduce_;
+    if (!sums_partial && !(reduce_unused_ && trainable())) return;
     AttachFull();
   }
   NoGrad no_grad;

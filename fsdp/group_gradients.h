@@ -80,7 +80,8 @@ class GroupGradients {
   /// Whether there are gradients that have not been reduced.
   bool pending() const { return full_->attached(); }
 
-  /// Reduces what is pending into the sharded gradients: overwrites where no
+  /// Reduces what is pending, also from before the parameters were frozen, into
+  /// the sharded gradients: overwrites where no
   /// parameter has a gradient, adds where one has. A parameter without a
   /// gradient takes part with zeros and keeps none.
   void Reduce();

@@ -92,14 +92,31 @@ const char* Name(ParamState state) {
   return "?";
 }
 
+bool IsLegal(ParamState from, ParamState to) {
+  using S = ParamState;
+  switch (from) {
+    case S::kSharded:
+      return to == S::kGathering;
+    case S::kShardedPostForward:
+      return to == S::kGathering || to == S::kSharded;
+    case S::kGathering:
+      return to == S::kGathered;
+    case S::kGathered:
+      return to == S::kSharded || to == S::kShardedPostForward;
+  }
+  return false;
+}
+
 DType ParamGroup::GatherDType(const nn::Parameter& parameter,
                               const FullyShardOptions& options) {
   const MixedPrecisionPolicy& precision = options.mixed_precision;
+  const DType own = parameter.data().dtype();
+  if (!IsFloatingPoint(own)) return own;
   if (precision.param_dtype_override) {
     const auto dtype = precision.param_dtype_override(parameter);
     if (dtype.has_value()) return *dtype;
   }
-  return precision.param_dtype.value_or(parameter.data().dtype());
+  return precision.param_dtype.value_or(own);
 }
 
 absl::StatusOr<std::unique_ptr<ParamGroup>> ParamGroup::Create(
@@ -211,34 +228,79 @@ std::vector<const nn::Parameter*> ParamGroup::parameters() const {
   return parameters;
 }
 
-void ParamGroup::MakeShards() {
-  const int64_t bytes = core_.shard_elems() * SizeOf(core_.shard_dtype);
-  shards_ = std::make_shared<Storage>(bytes, core_.name);
+std::string ParamGroup::NamesOfParameters() const {
+  std::string names;
+  for (int i = 0; i < core_.plan.num_parameters(); ++i) {
+    absl::StrAppend(&names, i == 0 ? "" : ", ", core_.plan.parameter(i).name);
+  }
+  return names;
+}
+
+void ParamGroup::AttachShards() {
   RankContext& context = RankContext::Current();
+  shards_->Attach(
+      core_.ShardMemory(context).Allocate(
+          shards_->bytes(), MemoryClass::kParameter, context.current_stream()),
+      context.device());
+}
+
+void ParamGroup::MakeShards() {
+  shards_ = std::make_shared<Storage>(
+      core_.shard_elems() * SizeOf(core_.shard_dtype), core_.name);
   NoGrad no_grad;
   for (int i = 0; i < core_.plan.num_parameters(); ++i) {
     GroupMember& member = core_.members[static_cast<size_t>(i)];
     const Tensor whole = extension().LocalOf(member.parameter->data());
     const Tensor shard = core_.ShardOf(i, shards_, core_.shard_dtype);
     if (whole.storage()->attached()) {
-      if (!shards_->attached()) {
-        shards_->Attach(
-            core_.ShardMemory(context).Allocate(bytes, MemoryClass::kParameter,
-                                                context.current_stream()),
-            context.device());
-      }
+      if (!shards_->attached()) AttachShards();
       const PlannedParameter& planned = core_.plan.parameter(i);
       const Interval piece =
           planned.intervals[static_cast<size_t>(core_.shard_rank)];
       CopyInPlace(shard,
                   Slice(whole, planned.shard_dim, piece.begin, piece.end));
     }
-    Tensor sharded =
+    member.sharded =
         MakeDTensor(shard, member.sharded_form.mesh, member.sharded_form.layout,
                     member.parameter->data().sizes());
-    member.parameter->set_data(std::move(sharded));
+    member.parameter->set_data(member.sharded);
     member.parameter->set_on_host(core_.offloaded);
   }
+}
+
+bool ParamGroup::IsReplaced(const GroupMember& member) const {
+  const Tensor& data = member.parameter->data();
+  return data.handler() != member.sharded.handler() &&
+         LocalTensor(data).storage() != shards_;
+}
+
+void ParamGroup::TakeReplaced() {
+  bool taken = false;
+  const NoGrad no_grad;
+  for (int i = 0; i < core_.plan.num_parameters(); ++i) {
+    GroupMember& member = core_.members[static_cast<size_t>(i)];
+    if (!IsReplaced(member)) continue;
+    const Tensor data = member.parameter->data();
+    const ShardedForm& form = member.sharded_form;
+    CH_CHECK(data.is_distributed() && MeshOf(data) == form.mesh &&
+             LayoutOf(data) == form.layout && data.dtype() == core_.shard_dtype)
+        << "FSDP group " << core_.name << ": the data of parameter "
+        << core_.plan.parameter(i).name << " was replaced by "
+        << data.Describe() << ", which is not sharded as "
+        << member.sharded.Describe()
+        << " is; call DistributeTensor with that one's mesh and layout";
+    if (!shards_->attached()) AttachShards();
+    CopyInPlace(core_.ShardOf(i, shards_, core_.shard_dtype),
+                LocalTensor(data));
+    const Tensor gradient = data.grad();
+    member.parameter->set_data(member.sharded);
+    member.parameter->set_grad(gradient);
+    taken = true;
+  }
+  if (!taken) return;
+  Stream& reader =
+      core_.offloaded ? core_.comm->to_device() : core_.comm->all_gather();
+  reader.Wait(core_.comm->compute().Record());
 }
 
 void ParamGroup::MakeForwardTensors() {
@@ -254,24 +316,8 @@ void ParamGroup::MakeForwardTensors() {
 }
 
 void ParamGroup::MoveTo(ParamState next) {
-  using S = ParamState;
-  bool legal = false;
-  switch (state_) {
-    case S::kSharded:
-      legal = next == S::kGathering;
-      break;
-    case S::kShardedPostForward:
-      legal = next == S::kGathering || next == S::kSharded;
-      break;
-    case S::kGathering:
-      legal = next == S::kGathered;
-      break;
-    case S::kGathered:
-      legal = next == S::kSharded || next == S::kShardedPostForward;
-      break;
-  }
-  CH_CHECK(legal) << "FSDP group " << core_.name << ": " << Name(state_)
-                  << " -> " << Name(next);
+  CH_CHECK(IsLegal(state_, next)) << "FSDP group " << core_.name << ": "
+                                  << Name(state_) << " -> " << Name(next);
   state_ = next;
 }
 
@@ -334,18 +380,22 @@ void ParamGroup::IssueGather(Communicator& comm, const GroupPlan& plan,
 }
 
 void ParamGroup::Unshard() {
+  bool replaced = false;
+  for (const GroupMember& member : core_.members) {
+    replaced = replaced || IsReplaced(member);
+  }
   if (state_ != ParamState::kSharded) {
-    CH_CHECK_EQ(shards_->version(), gathered_version_)
+    CH_CHECK(!replaced && shards_->version() == gathered_version_)
         << "FSDP group " << core_.name << " is " << Name(state_)
         << " and its shards were changed since: it would compute with old "
            "values; call ShardedModule::Reshard, or ResetIteration after an "
            "iteration that was left unfinished";
     if (state_ != ParamState::kShardedPostForward) return;
   }
+  if (replaced) TakeReplaced();
   CH_CHECK(shards_->attached())
-      << "FSDP group " << core_.name << ": its parameters (the first is "
-      << core_.plan.parameter(0).name
-      << ") have no memory yet; call Module::Materialize";
+      << "FSDP group " << core_.name << ": its parameters "
+      << NamesOfParameters() << " have no memory yet; call Module::Materialize";
   Stream& stream = core_.comm->all_gather();
   LeaseGathered(stream);
   if (state_ == ParamState::kShardedPostForward) {
@@ -367,7 +417,6 @@ void ParamGroup::Unshard() {
 }
 
 void ParamGroup::WaitForUnshard() {
-  Unshard();
   if (state_ != ParamState::kGathering) return;
   core_.comm->compute().Wait(gathered_event_);
   gathered_event_ = Event();

@@ -52,6 +52,8 @@ enum class ParamState : uint8_t {
   kGathered,            ///< Compute may use the gathered parameters.
 };
 const char* Name(ParamState state);
+/// Whether a group may go from one to the other.
+bool IsLegal(ParamState from, ParamState to);
 
 class ParamGroup {
  public:
@@ -72,7 +74,7 @@ class ParamGroup {
       std::string name, const std::vector<Entry>& parameters,
       const DeviceMesh& mesh, const FullyShardOptions& options);
 
-  /// The dtype that `parameter` is gathered in.
+  /// The dtype that `parameter` is gathered in. Integers stay what they are.
   static DType GatherDType(const nn::Parameter& parameter,
                            const FullyShardOptions& options);
 
@@ -101,9 +103,10 @@ class ParamGroup {
   }
 
   /// Issues the all-gather; nothing to do where it has been issued. Checks that
-  /// nobody changed the shards of parameters that are gathered.
+  /// nobody changed the shards of parameters that are gathered. Takes the
+  /// values of parameters whose data the program replaced.
   void Unshard();
-  /// Makes compute wait for it and gives forward the gathered parameters.
+  /// Makes compute wait for an all-gather that has been issued.
   void WaitForUnshard();
   /// Gives the gathered buffer back, after what compute has issued.
   void Reshard();
@@ -133,6 +136,10 @@ class ParamGroup {
   absl::Status MakeCommunicators();
   absl::Status MakePostForwardMesh(int size);
   void MakeShards();
+  void AttachShards();
+  bool IsReplaced(const GroupMember& member) const;
+  void TakeReplaced();
+  std::string NamesOfParameters() const;
   void MakeForwardTensors();
   void MoveTo(ParamState next);
   void LeaseGathered(Stream& stream);

@@ -10,6 +10,8 @@
 #include "crosshatch/fsdp/fully_shard.h"
 #include "crosshatch/fsdp/testutil.h"
 #include "crosshatch/mesh/device_mesh.h"
+#include "crosshatch/nn/linear.h"
+#include "crosshatch/nn/module.h"
 #include "crosshatch/tensor/autograd.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -113,6 +115,73 @@ TEST(ReplicateTest, IsIgnoredWholeByWhatShardsAbove) {
   EXPECT_THAT(log, Contains("all_reduce blocks.1.up"));
   EXPECT_THAT(log, Not(Contains("all_reduce blocks.1.down")));
   EXPECT_EQ(GradientsAfter(nested, nullptr, 5), DenseGradients());
+}
+
+// head(b(a(x))) where the head has a's weight.
+class Tying final : public nn::Module {
+ public:
+  class Pair final : public nn::Module {
+   public:
+    Pair() : a(5, 5), b(5, 5) {
+      RegisterModule("a", a);
+      RegisterModule("b", b);
+    }
+    const char* type_name() const override { return "Pair"; }
+    nn::Linear a, b;
+
+   protected:
+    TensorList ForwardImpl(TensorSpan inputs) override {
+      return {b.Forward(a.Forward(inputs[0]))};
+    }
+  };
+
+  Tying() : head_(pair.a.weight()) {
+    RegisterModule("pair", pair);
+    RegisterModule("head", head_);
+    int64_t salt = 0;
+    for (nn::Parameter* p : Parameters()) {
+      p->set_data(SmallIntegers({5, 5}, ++salt));
+    }
+  }
+  const char* type_name() const override { return "Tying"; }
+  Pair pair;
+
+ protected:
+  TensorList ForwardImpl(TensorSpan inputs) override {
+    return {head_.Forward(pair.Forward(inputs[0]))};
+  }
+
+ private:
+  nn::Linear head_;
+};
+
+TEST(ReplicateTest, LeavesTiedParametersToTheSharderAbove) {
+  Tying dense;
+  for (int rank = 0; rank < kRanks; ++rank) {
+    EXPECT_TRUE(Backward(Sum(dense.Forward(RowsOf(rank)))).ok());
+  }
+  const absl::Status status =
+      RunLocal(kRanks, [&](World& world) -> absl::Status {
+        CH_ASSIGN_OR_RETURN(const DeviceMesh mesh,
+                            InitDeviceMesh(world, {{"dp", kRanks}}));
+        Tying model;
+        FullyShardOptions options;
+        options.gradient_divide_factor = 1;
+        CH_RETURN_IF_ERROR(Replicate(model.pair, mesh, options));
+        CH_RETURN_IF_ERROR(FullyShard(model, mesh, options));
+        EXPECT_THAT(DescribePlan(model.pair),
+                    HasSubstr("pair.b.weight [5, 5] dim 0"));
+        EXPECT_THAT(DescribePlan(model), HasSubstr("tied with head.weight"));
+        EXPECT_THAT(DescribePlan(model), Not(HasSubstr("pair.b")));
+        CH_RETURN_IF_ERROR(Backward(Sum(model.Forward(RowsOf(world.rank())))));
+        NoGrad no_grad;
+        for (size_t i = 0; i < 2; ++i) {
+          EXPECT_EQ(FullTensor(model.Parameters()[i]->grad()).ToVector<float>(),
+                    dense.Parameters()[i]->grad().ToVector<float>());
+        }
+        return absl::OkStatus();
+      });
+  EXPECT_TRUE(status.ok()) << status;
 }
 
 TEST(ReplicateTest, RefusesWhatCannotBe) {

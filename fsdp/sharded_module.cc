@@ -134,9 +134,8 @@ void ShardedModule::SetManualBackwardFinalization(bool on) {
 }
 
 ReductionHandle ShardedModule::FinalizeBackward() {
-  FsdpTree& tree = state_->EnsureTree();
-  tree.Reduce();
-  return ReductionHandle(&tree);
+  state_->EnsureTree().Reduce();
+  return ReductionHandle(state_->tree());
 }
 
 void ShardedModule::SetPostOptimizerEvent(Event event) {

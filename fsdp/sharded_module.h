@@ -13,6 +13,8 @@
 ///       CH_RETURN_IF_ERROR(ch::Backward(LossOf(model, batches[i])));
 ///     }
 
+#include <memory>
+#include <utility>
 #include <vector>
 
 #include "absl/functional/function_ref.h"
@@ -32,7 +34,8 @@ class FsdpTree;
 class UnshardHandle {
  public:
   /// Makes compute wait for it: then the gathered parameters may be used.
-  /// Again, or after forward waited by itself: no effect.
+  /// Again, after forward waited by itself, or after they were freed: no
+  /// effect.
   void Wait();
 
  private:
@@ -49,8 +52,9 @@ class ReductionHandle {
 
  private:
   friend class ShardedModule;
-  explicit ReductionHandle(FsdpTree* tree) : tree_(tree) {}
-  FsdpTree* tree_;
+  explicit ReductionHandle(std::shared_ptr<FsdpTree> tree)
+      : tree_(std::move(tree)) {}
+  std::shared_ptr<FsdpTree> tree_;
 };
 
 /// A handle, cheap to copy; valid as long as the module is. All ranks that
@@ -80,7 +84,8 @@ class ShardedModule {
   /// On again before the last one: forward checks that shards have not been
   /// changed beneath gathered parameters.
   void SetReshardAfterBackward(bool on, bool recurse = true);
-  /// Off: this module's backward needs no parameters (an embedding's).
+  /// Off: this module's backward needs no parameters (an embedding's): neither
+  /// it nor prefetching gathers them for it.
   void SetUnshardInBackward(bool on);
   /// @}
 
@@ -95,10 +100,12 @@ class ShardedModule {
   /// effect without replicas.
   void SetRequiresAllReduce(bool on, bool recurse = true);
   /// On: parameters without a gradient take part in reductions with zeros and
-  /// get the gradient that other ranks give. For models that use a parameter on
-  /// some ranks only. The groups then stay gathered from forward to backward
-  /// and are reduced at the end of backward, in the order of the modules: what
-  /// a rank communicates does not depend on what it uses.
+  /// get the gradient that other ranks give. For models of which a rank uses
+  /// only a part in a step, and calls no other. These groups are gathered when
+  /// the outermost forward of the tree begins, all of them, in the order of the
+  /// modules, stay gathered to the end of backward, and are reduced there in
+  /// that order: what a rank communicates does not depend on what it uses. All
+  /// ranks run the same outermost forwards and backwards.
   void SetReduceUnusedParams(bool on, bool recurse = true);
   /// As the options of these names.
   void SetGradientDivideFactor(double factor, bool recurse = true);

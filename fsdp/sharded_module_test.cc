@@ -14,6 +14,8 @@
 #include "crosshatch/comm/world.h"
 #include "crosshatch/dtensor/dtensor.h"
 #include "crosshatch/fsdp/fully_shard.h"
+#include "crosshatch/fsdp/odd_models_testutil.h"
+#include "crosshatch/fsdp/on_ranks_testutil.h"
 #include "crosshatch/fsdp/testutil.h"
 #include "crosshatch/fsdp/training_testutil.h"
 #include "crosshatch/nn/embedding.h"
@@ -26,229 +28,6 @@ namespace {
 
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
-
-using Axes = std::vector<MeshAxis>;
-
-FullyShardOptions Summing() {
-  FullyShardOptions options;
-  options.gradient_divide_factor = 1;
-  return options;
-}
-
-// A model of two blocks, sharded, on one rank of a mesh.
-struct Job {
-  TestModel& model;
-  const DeviceMesh& mesh;
-  ShardedModule root;
-  LineSink& log;  // Rank 0's.
-
-  Tensor Loss(int64_t salt) const {
-    return Sum(
-        model.Forward(BatchOf(mesh.world().rank(), mesh.world().size(), salt)));
-  }
-};
-
-int RanksOf(const Axes& axes) {
-  int ranks = 1;
-  for (const MeshAxis& axis : axes) ranks *= axis.size;
-  return ranks;
-}
-
-// Runs `body` on every rank with the log of FSDP's events of rank 0.
-void OnRanks(
-    const Axes& axes,
-    const std::function<absl::Status(const DeviceMesh&, LineSink&)>& body,
-    uint64_t adversarial_seed = 0) {
-  LineSink sink(EventKind::kFsdp);
-  std::vector<EventSink*> sinks(static_cast<size_t>(RanksOf(axes)), nullptr);
-  sinks[0] = &sink;
-  const absl::Status status = RunLocal(
-      RanksOf(axes),
-      [&](World& world) -> absl::Status {
-        CH_ASSIGN_OR_RETURN(const DeviceMesh mesh, InitDeviceMesh(world, axes));
-        LineSink mine(EventKind::kFsdp);
-        CH_RETURN_IF_ERROR(body(mesh, world.rank() == 0 ? sink : mine));
-        return world.context().Synchronize();
-      },
-      {.adversarial_seed = adversarial_seed, .sinks = sinks});
-  EXPECT_TRUE(status.ok()) << status;
-}
-
-absl::Status ShardAll(TestModel& model, const DeviceMesh& mesh,
-                      const FullyShardOptions& options) {
-  for (auto& block : model.blocks()) {
-    CH_RETURN_IF_ERROR(FullyShard(*block, mesh, options));
-  }
-  return FullyShard(model, mesh, options);
-}
-
-// What `body` logs on rank 0 after one plain step.
-std::vector<std::string> LogOf(const Axes& axes,
-                               const FullyShardOptions& options,
-                               const std::function<absl::Status(Job&)>& body,
-                               int repeats = 1) {
-  std::vector<std::string> lines;
-  OnRanks(axes, [&](const DeviceMesh& mesh, LineSink& log) -> absl::Status {
-    TestModel model(2, 5, 7, 3, repeats);
-    model.FillWithIntegers();
-    CH_RETURN_IF_ERROR(ShardAll(model, mesh, options));
-    CH_ASSIGN_OR_RETURN(ShardedModule root, ShardedModule::Of(model));
-    Job job{model, mesh, root, log};
-    CH_RETURN_IF_ERROR(Backward(job.Loss(0)));
-    log.Take();
-    CH_RETURN_IF_ERROR(body(job));
-    if (mesh.world().rank() == 0) lines = log.Take();
-    return absl::OkStatus();
-  });
-  return lines;
-}
-
-absl::Status Step(Job& job) { return Backward(job.Loss(0)); }
-
-TEST(ShardedModuleTest, LogsAccumulationWithoutCommunication) {
-  EXPECT_THAT(
-      LogOf({{"fsdp", 2}}, {},
-            [](Job& job) {
-              job.root.SetRequiresGradientSync(false);
-              return Step(job);
-            }),
-      ElementsAre("unshard head", "unshard blocks.0", "wait head",
-                  "unshard blocks.1", "wait blocks.0", "reshard blocks.0",
-                  "wait blocks.1", "reshard blocks.1", "unshard blocks.1",
-                  "reshard head", "unshard blocks.0", "wait blocks.1",
-                  "reshard blocks.1", "wait blocks.0", "reshard blocks.0"));
-}
-
-TEST(ShardedModuleTest, LogsThatNothingIsGatheredTwice) {
-  EXPECT_THAT(LogOf({{"fsdp", 2}}, {},
-                    [](Job& job) {
-                      job.root.SetReshardAfterBackward(false);
-                      job.root.SetReshardAfterForward(false);
-                      CH_RETURN_IF_ERROR(Step(job));
-                      job.log.Take();
-                      job.root.SetReshardAfterBackward(true);
-                      return Step(job);
-                    }),
-              ElementsAre("reduce_scatter head", "reshard head",
-                          "reduce_scatter blocks.1", "reshard blocks.1",
-                          "reduce_scatter blocks.0", "reshard blocks.0"));
-}
-
-TEST(ShardedModuleTest, LogsReductionWithinReplicas) {
-  EXPECT_THAT(LogOf({{"replicate", 2}, {"fsdp", 2}}, {},
-                    [](Job& job) {
-                      job.root.SetReshardAfterForward(false);
-                      job.root.SetReshardAfterBackward(false);
-                      job.root.SetRequiresAllReduce(false);
-                      CH_RETURN_IF_ERROR(Step(job));
-                      job.log.Take();
-                      CH_RETURN_IF_ERROR(Step(job));
-                      job.root.SetRequiresAllReduce(true);
-                      return Step(job);
-                    }),
-              ElementsAre("reduce_scatter head", "reduce_scatter blocks.1",
-                          "reduce_scatter blocks.0", "reduce_scatter head",
-                          "all_reduce head", "reduce_scatter blocks.1",
-                          "all_reduce blocks.1", "reduce_scatter blocks.0",
-                          "all_reduce blocks.0"));
-}
-
-TEST(ShardedModuleTest, LogsFinalizationByHand) {
-  EXPECT_THAT(LogOf({{"fsdp", 2}}, {},
-                    [](Job& job) {
-                      job.root.SetManualBackwardFinalization(true);
-                      CH_RETURN_IF_ERROR(Step(job));
-                      job.log.Take();
-                      job.root.FinalizeBackward().Wait();
-                      return absl::OkStatus();
-                    }),
-              ElementsAre("reduce_scatter blocks.1", "reduce_scatter blocks.0",
-                          "reduce_scatter head"));
-}
-
-TEST(ShardedModuleTest, LogsTheSmallerMesh) {
-  FullyShardOptions options;
-  options.post_forward_mesh_size = 2;
-  EXPECT_THAT(
-      LogOf({{"fsdp", 4}}, options, Step),
-      ElementsAre(
-          "unshard head", "unshard blocks.0", "wait head", "unshard blocks.1",
-          "wait blocks.0", "reshard_post_forward blocks.0", "wait blocks.1",
-          "reshard_post_forward blocks.1", "reshard_post_forward head",
-          "unshard_within head", "unshard_within blocks.1", "wait head",
-          "reduce_scatter head", "reshard head", "unshard_within blocks.0",
-          "wait blocks.1", "reduce_scatter blocks.1", "reshard blocks.1",
-          "wait blocks.0", "reduce_scatter blocks.0", "reshard blocks.0"));
-}
-
-TEST(ShardedModuleTest, PrefetchesWhatItIsToldTo) {
-  EXPECT_THAT(
-      LogOf({{"fsdp", 2}}, {},
-            [](Job& job) -> absl::Status {
-              nn::Module* const first = job.model.blocks()[0].get();
-              nn::Module* const second = job.model.blocks()[1].get();
-              CH_RETURN_IF_ERROR(job.root.SetForwardPrefetch({first, second}));
-              CH_RETURN_IF_ERROR(job.root.SetBackwardPrefetch({}));
-              return Step(job);
-            }),
-      ElementsAre("unshard head", "unshard blocks.0", "unshard blocks.1",
-                  "wait head", "wait blocks.0", "reshard blocks.0",
-                  "wait blocks.1", "reshard blocks.1", "reduce_scatter head",
-                  "reshard head", "unshard blocks.1", "unshard blocks.0",
-                  "wait blocks.1", "reduce_scatter blocks.1",
-                  "reshard blocks.1", "wait blocks.0",
-                  "reduce_scatter blocks.0", "reshard blocks.0"));
-}
-
-TEST(ShardedModuleTest, PrefetchesNoMoreBytesThanAllowed) {
-  FullyShardOptions options;
-  options.forward_prefetch = options.backward_prefetch = 9;
-  const auto forward = [&](int64_t bytes) {
-    options.prefetch_bytes = bytes;
-    std::vector<std::string> lines = LogOf({{"fsdp", 2}}, options, Step);
-    lines.resize(4);
-    return lines;
-  };
-  // A block takes up.weight 35 -> 48, up.bias 7 -> 16, down.weight 35 -> 48 and
-  // down.bias 5 -> 16 elements of 4 bytes: 512.
-  EXPECT_THAT(forward(511), ElementsAre("unshard head", "wait head",
-                                        "unshard blocks.0", "wait blocks.0"));
-  EXPECT_THAT(forward(512), ElementsAre("unshard head", "unshard blocks.0",
-                                        "wait head", "unshard blocks.1"));
-  EXPECT_THAT(forward(1024), ElementsAre("unshard head", "unshard blocks.0",
-                                         "unshard blocks.1", "wait head"));
-}
-
-TEST(ShardedModuleTest, LogsModulesThatRunTwice) {
-  EXPECT_THAT(
-      LogOf({{"fsdp", 2}}, {}, Step, /*repeats=*/2),
-      ElementsAre("unshard head", "unshard blocks.0", "wait head",
-                  "unshard blocks.1", "wait blocks.0", "reshard blocks.0",
-                  "unshard blocks.0", "wait blocks.1", "reshard blocks.1",
-                  "unshard blocks.1", "wait blocks.0", "reshard blocks.0",
-                  "wait blocks.1", "reshard blocks.1",
-                  // Backward: gathered once, reduced after the last use.
-                  "unshard blocks.1", "reduce_scatter head", "reshard head",
-                  "unshard blocks.0", "wait blocks.1", "wait blocks.0",
-                  "reduce_scatter blocks.1", "reshard blocks.1",
-                  "reduce_scatter blocks.0", "reshard blocks.0"));
-}
-
-TEST(ShardedModuleTest, StartsAnewAfterReset) {
-  const std::vector<std::string> plain = LogOf({{"fsdp", 2}}, {}, Step);
-  EXPECT_EQ(
-      LogOf({{"fsdp", 2}}, {},
-            [](Job& job) {
-              // A forward that breaks off in the second block.
-              job.root.Run({BatchOf(0, 1, 0)}, [&](TensorSpan inputs) {
-                return TensorList{job.model.blocks()[0]->Forward(inputs[0])};
-              });
-              job.root.ResetIteration();
-              job.log.Take();
-              return Step(job);
-            }),
-      plain);
-}
 
 TEST(ShardedModuleTest, AnEmbeddingNeedsNoParametersInBackward) {
   OnRanks({{"fsdp", 2}},
@@ -300,48 +79,6 @@ TEST(ShardedModuleTest, KeepsTheMemoryOfGatheredParameters) {
       3);
 }
 
-// y = last(frozen(first(x))): a frozen layer between trained ones.
-class Adapter final : public nn::Module {
- public:
-  Adapter() : first_(5, 5), frozen_(5, 5), last_(5, 5) {
-    RegisterModule("first", first_);
-    RegisterModule("frozen", frozen_);
-    RegisterModule("last", last_);
-    first_.weight()->set_data(SmallIntegers({5, 5}, 4));
-    frozen_.weight()->set_data(SmallIntegers({5, 5}, 5));
-    last_.weight()->set_data(SmallIntegers({5, 5}, 6));
-    frozen_.weight()->set_requires_grad(false);
-  }
-  const char* type_name() const override { return "Adapter"; }
-
- protected:
-  TensorList ForwardImpl(TensorSpan inputs) override {
-    return {frozen_.Forward(last_.Forward(
-        frozen_.Forward(first_.Forward(frozen_.Forward(inputs[0])))))};
-  }
-
- private:
-  nn::Linear first_, frozen_, last_;
-};
-
-// Two adapters, each run twice, one of them on its own output.
-class Adapters final : public nn::Module {
- public:
-  Adapters() {
-    RegisterModule("a", a);
-    RegisterModule("b", b);
-    NamedParameters();
-  }
-  const char* type_name() const override { return "Adapters"; }
-  Adapter a, b;
-
- protected:
-  TensorList ForwardImpl(TensorSpan inputs) override {
-    const Tensor x = a.Forward(inputs[0]);
-    return {Add(b.Forward(b.Forward(x)), a.Forward(x))};
-  }
-};
-
 TEST(ShardedModuleTest, FrozenParametersStayUntilTheirLastUse) {
   Adapters dense;
   CH_CHECK_OK(Backward(Sum(dense.Forward(BatchOf(0, 1, 5)))));
@@ -366,32 +103,6 @@ TEST(ShardedModuleTest, FrozenParametersStayUntilTheirLastUse) {
           });
 }
 
-// A chain of Linears [5, 5], the first and the last of which are one.
-class Tied final : public nn::Module {
- public:
-  Tied() : first_(5, 5), middle_(5, 5), last_(first_.weight()) {
-    RegisterModule("first", first_);
-    RegisterModule("middle", middle_);
-    RegisterModule("last", last_);
-    int64_t salt = 3;
-    for (nn::Parameter* p : Parameters()) {
-      p->set_data(SmallIntegers({5, 5}, ++salt));
-    }
-  }
-  const char* type_name() const override { return "Tied"; }
-  nn::Linear& first() { return first_; }
-  nn::Linear& middle() { return middle_; }
-  nn::Linear& last() { return last_; }
-
- protected:
-  TensorList ForwardImpl(TensorSpan inputs) override {
-    return {last_.Forward(middle_.Forward(first_.Forward(inputs[0])))};
-  }
-
- private:
-  nn::Linear first_, middle_, last_;
-};
-
 TEST(ShardedModuleTest, TiedParametersBelongToTheLowestCommonAncestor) {
   Tied dense;
   CH_CHECK_OK(Backward(Sum(dense.Forward(BatchOf(0, 1, 5)))));
@@ -400,9 +111,9 @@ TEST(ShardedModuleTest, TiedParametersBelongToTheLowestCommonAncestor) {
        std::vector<Axes>{{{"fsdp", 3}}, {{"replicate", 2}, {"fsdp", 2}}}) {
     OnRanks(axes, [&](const DeviceMesh& mesh, LineSink&) -> absl::Status {
       Tied model;
-      CH_RETURN_IF_ERROR(FullyShard(model.first(), mesh, Summing()));
-      CH_RETURN_IF_ERROR(FullyShard(model.middle(), mesh, Summing()));
-      CH_RETURN_IF_ERROR(FullyShard(model.last(), mesh, Summing()));
+      CH_RETURN_IF_ERROR(FullyShard(model.first, mesh, Summing()));
+      CH_RETURN_IF_ERROR(FullyShard(model.middle, mesh, Summing()));
+      CH_RETURN_IF_ERROR(FullyShard(model.last, mesh, Summing()));
       CH_RETURN_IF_ERROR(FullyShard(model, mesh, Summing()));
       const World& world = mesh.world();
       CH_RETURN_IF_ERROR(
@@ -481,61 +192,6 @@ TEST(ShardedModuleTest, SeveralModulesAreOneGroup) {
               log.Take(),
               ElementsAre("unshard root", "unshard blocks", "wait root",
                           "wait blocks", "reshard root", "reshard blocks"));
-        }
-        return absl::OkStatus();
-      });
-}
-
-// Uses its second branch on odd ranks only.
-class Conditional final : public nn::Module {
- public:
-  explicit Conditional(std::function<bool()> uses)
-      : a_(5, 5), b_(5, 5), uses_(std::move(uses)) {
-    RegisterModule("a", a_);
-    RegisterModule("b", b_);
-    int64_t salt = 3;
-    for (nn::Parameter* p : Parameters()) {
-      p->set_data(SmallIntegers({5, 5}, ++salt));
-    }
-  }
-  const char* type_name() const override { return "Conditional"; }
-  nn::Linear& a() { return a_; }
-  nn::Linear& b() { return b_; }
-
- protected:
-  TensorList ForwardImpl(TensorSpan inputs) override {
-    const Tensor x = a_.Forward(inputs[0]);
-    const Tensor y = b_.Forward(x);
-    return {uses_() ? Add(x, y) : x};
-  }
-
- private:
-  nn::Linear a_, b_;
-  const std::function<bool()> uses_;
-};
-
-TEST(ShardedModuleTest, RanksMayDifferInWhatTheyUse) {
-  bool uses = false;
-  Conditional dense([&uses] { return uses; });
-  for (const int part : {0, 1}) {
-    uses = part == 1;
-    CH_CHECK_OK(Backward(Sum(dense.Forward(BatchOf(part, 2, 5)))));
-  }
-  const Weights expected = FullGradients(dense);
-  OnRanks(
-      {{"fsdp", 2}}, [&](const DeviceMesh& mesh, LineSink&) -> absl::Status {
-        const int rank = mesh.world().rank();
-        Conditional model([rank] { return rank == 1; });
-        CH_RETURN_IF_ERROR(FullyShard(model.b(), mesh, Summing()));
-        CH_RETURN_IF_ERROR(FullyShard(model.a(), mesh, Summing()));
-        CH_RETURN_IF_ERROR(FullyShard(model, mesh, Summing()));
-        CH_ASSIGN_OR_RETURN(auto root, ShardedModule::Of(model));
-        root.SetReduceUnusedParams(true);
-        for (int i = 0; i < 2; ++i) {
-          CH_RETURN_IF_ERROR(Backward(Sum(model.Forward(BatchOf(rank, 2, 5)))));
-          if (i == 0) {
-            EXPECT_EQ(FullGradients(model), expected);
-          }
         }
         return absl::OkStatus();
       });
@@ -717,6 +373,188 @@ TEST(ShardedModuleTest, ParametersChooseTheirDType) {
   });
 }
 
+// A table of integers, which nothing trains.
+class Table final : public nn::Module {
+ public:
+  Table() {
+    auto table = std::make_shared<nn::Parameter>(Shape{3, 2}, kFloat32,
+                                                 nn::Initializer{});
+    table->set_requires_grad(false);
+    table->set_data(
+        FromValues<int32_t>({3, 2}, {1, 257, 65537, -3, 16777217, 0}));
+    RegisterParameter("table", table);
+  }
+  const char* type_name() const override { return "Table"; }
+
+ protected:
+  TensorList ForwardImpl(TensorSpan) override {
+    return {Clone(own_parameters()[0].second->Get())};
+  }
+};
+
+TEST(ShardedModuleTest, IntegersAreGatheredAsTheyAre) {
+  const std::vector<int32_t> expected = Table().Call({})[0].ToVector<int32_t>();
+  OnRanks({{"fsdp", 2}},
+          [&](const DeviceMesh& mesh, LineSink&) -> absl::Status {
+            Table table;
+            FullyShardOptions options;
+            options.mixed_precision.param_dtype = kBFloat16;
+            CH_RETURN_IF_ERROR(FullyShard(table, mesh, options));
+            const Tensor gathered = table.Call({})[0];
+            EXPECT_EQ(gathered.dtype(), kInt32);
+            EXPECT_EQ(gathered.ToVector<int32_t>(), expected);
+            return absl::OkStatus();
+          });
+}
+
+// What a backward left unreduced of parameters that are frozen, or not used,
+// when the next one reduces.
+TEST(ShardedModuleTest, ReducesWhatAnEarlierBackwardLeft) {
+  for (const bool freezes : {true, false}) {
+    TestModel dense(2, 5, 7, 3);
+    dense.FillWithIntegers();
+    const auto freeze = [freezes](TestModel& model) {
+      for (nn::Parameter* p : model.blocks()[0]->Parameters()) {
+        if (freezes) p->set_requires_grad(false);
+      }
+    };
+    const auto later = [freezes](TestModel& model, const Tensor& x) {
+      return Sum(freezes ? model.Forward(x) : model.blocks()[1]->Forward(x));
+    };
+    CH_CHECK_OK(Backward(Sum(dense.Forward(BatchOf(0, 1, 5)))));
+    freeze(dense);
+    CH_CHECK_OK(Backward(later(dense, BatchOf(0, 1, 6))));
+    const Weights expected = FullGradients(dense);
+    for (const bool within_replicas : {false, true}) {
+      OnRanks(
+          {{"replicate", 2}, {"fsdp", 2}},
+          [&](const DeviceMesh& mesh, LineSink&) -> absl::Status {
+            TestModel model(2, 5, 7, 3);
+            model.FillWithIntegers();
+            CH_RETURN_IF_ERROR(ShardAll(model, mesh, Summing()));
+            CH_ASSIGN_OR_RETURN(auto root, ShardedModule::Of(model));
+            const int rank = mesh.world().rank();
+            const auto reduce = [&](bool all) {
+              if (within_replicas) {
+                root.SetRequiresAllReduce(all);
+              } else {
+                root.SetRequiresGradientSync(all);
+              }
+            };
+            reduce(false);
+            CH_RETURN_IF_ERROR(
+                Backward(Sum(model.Forward(BatchOf(rank, 4, 5)))));
+            reduce(true);
+            freeze(model);
+            CH_RETURN_IF_ERROR(Backward(later(model, BatchOf(rank, 4, 6))));
+            EXPECT_EQ(FullGradients(model), expected)
+                << "frozen " << freezes << ", within replicas "
+                << within_replicas;
+            for (nn::Parameter* p : model.Parameters()) p->set_grad(Tensor());
+            EXPECT_EQ(RankContext::Current()
+                          .allocator()
+                          .stats()
+                          .current[static_cast<size_t>(MemoryClass::kGradient)],
+                      0);
+            return absl::OkStatus();
+          },
+          3);
+    }
+  }
+}
+
+TEST(ShardedModuleTest, AHandleOutlivesTheTreeItIsOf) {
+  TestModel dense(2, 5, 7, 3);
+  dense.FillWithIntegers();
+  CH_CHECK_OK(Backward(Sum(dense.Forward(BatchOf(0, 1, 5)))));
+  OnRanks(
+      {{"fsdp", 2}},
+      [&](const DeviceMesh& mesh, LineSink&) -> absl::Status {
+        TestModel model(2, 5, 7, 3);
+        model.FillWithIntegers();
+        CH_RETURN_IF_ERROR(ShardAll(model, mesh, Summing()));
+        CH_ASSIGN_OR_RETURN(auto root, ShardedModule::Of(model));
+        root.SetManualBackwardFinalization(true);
+        const int rank = mesh.world().rank();
+        CH_RETURN_IF_ERROR(Backward(Sum(model.Forward(BatchOf(rank, 2, 5)))));
+        ReductionHandle handle = root.FinalizeBackward();
+        CH_RETURN_IF_ERROR(ShareCommContext({&model}));  // Another tree.
+        handle.Wait();
+        EXPECT_EQ(FullGradients(model), FullGradients(dense));
+        return absl::OkStatus();
+      },
+      5);
+}
+
+// Replaces every parameter by `values` of it, in the layout it has.
+void Replace(nn::Module& model, int64_t salt) {
+  for (nn::Parameter* p : model.Parameters()) {
+    const Tensor values = SmallIntegers(p->data().sizes(), ++salt);
+    p->set_data(
+        p->data().is_distributed()
+            ? DistributeTensor(values, MeshOf(p->data()), LayoutOf(p->data()))
+            : values);
+  }
+}
+
+TEST(ShardedModuleTest, ComputesWithDataThatWasReplaced) {
+  TestModel dense(2, 5, 7, 3);
+  for (const int64_t salt : {20, 30}) {
+    Replace(dense, salt);
+    CH_CHECK_OK(Backward(Sum(dense.Forward(BatchOf(0, 1, 5)))));
+    IntegerDescent(dense);
+  }
+  const Weights expected = FullWeights(dense);
+  for (const uint64_t seed : {0, 4, 5, 6}) {
+    for (const bool offload : {false, true}) {
+      OnRanks(
+          {{"fsdp", 2}},
+          [&](const DeviceMesh& mesh, LineSink&) -> absl::Status {
+            TestModel model(2, 5, 7, 3);
+            FullyShardOptions options = Summing();
+            options.cpu_offload = offload;
+            CH_RETURN_IF_ERROR(ShardAll(model, mesh, options));
+            const int rank = mesh.world().rank();
+            // The first time in place of memory that was never leased.
+            for (const int64_t salt : {20, 30}) {
+              Replace(model, salt);
+              CH_RETURN_IF_ERROR(
+                  Backward(Sum(model.Forward(BatchOf(rank, 2, 5)))));
+              IntegerDescent(model);
+            }
+            EXPECT_EQ(FullWeights(model), expected) << "seed " << seed;
+            return absl::OkStatus();
+          },
+          seed);
+    }
+  }
+}
+
+TEST(ShardedModuleDeathTest, NamesDataOfAnotherLayout) {
+  const auto replace_by = [](const std::function<Tensor(const Tensor&)>& make) {
+    OnRanks({{"fsdp", 1}},
+            [&](const DeviceMesh& mesh, LineSink&) -> absl::Status {
+              TestModel model(1, 5, 7, 3);
+              model.FillWithIntegers();
+              CH_RETURN_IF_ERROR(FullyShard(model, mesh));
+              nn::Parameter& p = *model.Parameters()[1];
+              p.set_data(make(p.data()));
+              model.Forward(BatchOf(0, 1, 0));
+              return absl::OkStatus();
+            });
+  };
+  EXPECT_DEATH(replace_by([](const Tensor& data) {
+                 return SmallIntegers(data.sizes(), 1);
+               }),
+               "blocks.0.up.bias was replaced by .*, which is not sharded");
+  EXPECT_DEATH(replace_by([](const Tensor& data) {
+                 return DistributeTensor(
+                     SmallIntegers(data.sizes(), 1), MeshOf(data),
+                     Layout::Replicated(MeshOf(data).layout(), 1));
+               }),
+               "blocks.0.up.bias was replaced by .*, which is not sharded");
+}
+
 TEST(ShardedModuleTest, NamesWhatIsWrong) {
   OnRanks({{"fsdp", 4}}, [](const DeviceMesh& mesh, LineSink&) -> absl::Status {
     TestModel model(1, 5, 7, 3);
@@ -736,6 +574,14 @@ TEST(ShardedModuleTest, NamesWhatIsWrong) {
     options = {};
     options.reduce_buffers = 0;
     EXPECT_THAT(message(options), HasSubstr("reduce_buffers 0 must be"));
+    for (const double factor : {0.0, -2.0, std::nan("")}) {
+      options = {};
+      options.gradient_divide_factor = factor;
+      EXPECT_THAT(message(options), HasSubstr("gradient_divide_factor"));
+    }
+    options = {};
+    options.prefetch_bytes = -1;
+    EXPECT_THAT(message(options), HasSubstr("prefetch_bytes -1 must not"));
     CH_RETURN_IF_ERROR(FullyShard(model, mesh));
     CH_ASSIGN_OR_RETURN(auto root, ShardedModule::Of(model));
     EXPECT_THAT(

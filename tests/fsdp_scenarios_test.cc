@@ -301,6 +301,51 @@ TEST(FsdpScenariosTest, ObeysEverySetting) {
   }
 }
 
+// An update that the host does not wait for.
+void Negate(nn::Module& model) {
+  const NoGrad no_grad;
+  for (nn::Parameter* p : model.Parameters()) {
+    MulInPlace(LocalTensor(p->data()), -1);
+  }
+}
+
+// A part of the model by itself, right after an update.
+TEST(FsdpScenariosTest, APartByItselfSeesTheUpdate) {
+  const auto train = [](Job& job) -> absl::Status {
+    for (int step = 0; step < kSteps; ++step) {
+      CH_RETURN_IF_ERROR(PlainStep(job, step));
+      IntegerDescent(job.model);
+      Negate(job.model);
+      for (const size_t block : {0, 1}) {
+        const Tensor x = BatchOf(job.part, job.parts, step);
+        CH_RETURN_IF_ERROR(
+            Backward(Sum(job.model.blocks()[block]->Forward(x))));
+        IntegerDescent(job.model);
+        Negate(job.model);
+      }
+      // Nothing that was gathered ahead of a part stays behind.
+      const NoGrad no_grad;
+      job.model.blocks()[0]->Forward(BatchOf(job.part, job.parts, step));
+    }
+    return absl::OkStatus();
+  };
+  TestModel model(2, 5, 7, 3);
+  model.FillWithIntegers();
+  Job job{model, 0, 1, nullptr};
+  CH_CHECK_OK(train(job));
+  const Weights dense = FullWeights(model);
+  FullyShardOptions options;
+  options.gradient_divide_factor = 1;
+  for (const Axes& axes : Meshes()) {
+    EXPECT_EQ(Sharded(axes, options, 1, train), dense)
+        << MeshLayout::Create(axes)->ToString();
+  }
+  for (uint64_t seed = 1; seed <= 20; ++seed) {
+    EXPECT_EQ(Sharded({{"fsdp", 2}}, options, 1, train, seed), dense)
+        << "seed " << seed;
+  }
+}
+
 TEST(FsdpScenariosTest, ReshardsToASmallerMeshAfterForward) {
   for (const int size : {1, 2, 4}) {
     for (const int dim : {0, -1}) {

@@ -1,0 +1,157 @@
+// SPDX-License-Identifier: Apache-2.0
+
+/// \file
+/// ShardedModule::SetReduceUnusedParams: ranks that use different parameters.
+
+#include <string>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "crosshatch/base/check.h"
+#include "crosshatch/base/status_macros.h"
+#include "crosshatch/comm/world.h"
+#include "crosshatch/fsdp/fully_shard.h"
+#include "crosshatch/fsdp/odd_models_testutil.h"
+#include "crosshatch/fsdp/on_ranks_testutil.h"
+#include "crosshatch/fsdp/sharded_module.h"
+#include "crosshatch/fsdp/training_testutil.h"
+#include "crosshatch/tensor/autograd.h"
+#include "gtest/gtest.h"
+
+namespace crosshatch::fsdp {
+namespace {
+
+constexpr int kSteps = 3;
+
+// How a step goes.
+enum class Way { kPlain, kForwardsFirst, kEvaluatedBetween };
+
+struct Case {
+  Axes axes;
+  BranchUse other;  // Where the branch is not used.
+  Way way = Way::kPlain;
+  int prefetch = 1;
+  bool whole = true;  // Set for the whole model, not the branch alone.
+  uint64_t seed = 0;
+
+  int ranks() const {
+    int ranks = 1;
+    for (const MeshAxis& axis : axes) ranks *= axis.size;
+    return ranks;
+  }
+  // Every rank uses it and does not, in turn; one step nobody but rank 0.
+  BranchUse Use(int rank, int step) const {
+    const bool uses = step == 1 ? rank == 0 : (rank + step) % 2 == 0;
+    return uses ? BranchUse::kUsed : other;
+  }
+  std::string ToString() const {
+    return absl::StrCat(ranks(), " ranks, ", axes.size(), " axes, other ",
+                        static_cast<int>(other), ", way ",
+                        static_cast<int>(way), ", prefetch ", prefetch,
+                        ", whole ", whole, ", seed ", seed);
+  }
+};
+
+Weights Dense(const Case& c) {
+  BranchUse use = BranchUse::kUsed;
+  Conditional model([&use] { return use; });
+  for (int step = 0; step < kSteps; ++step) {
+    for (int rank = 0; rank < c.ranks(); ++rank) {
+      use = c.Use(rank, step);
+      for (const int64_t salt : {5, 6}) {
+        CH_CHECK_OK(
+            Backward(Sum(model.Forward(BatchOf(rank, c.ranks(), salt)))));
+      }
+    }
+    IntegerDescent(model);
+  }
+  return FullWeights(model);
+}
+
+absl::Status Train(const Case& c, const DeviceMesh& mesh, Conditional& model) {
+  const int rank = mesh.world().rank();
+  const auto loss = [&](int64_t salt) {
+    return Sum(model.Forward(BatchOf(rank, c.ranks(), salt)));
+  };
+  if (c.way == Way::kForwardsFirst) {
+    const Tensor first = loss(5);
+    const Tensor second = loss(6);
+    CH_RETURN_IF_ERROR(Backward(first));
+    return Backward(second);
+  }
+  for (const int64_t salt : {5, 6}) {
+    const Tensor value = loss(salt);
+    if (c.way == Way::kEvaluatedBetween) {
+      const NoGrad no_grad;
+      loss(7);
+    }
+    CH_RETURN_IF_ERROR(Backward(value));
+  }
+  if (c.way == Way::kEvaluatedBetween) {
+    const NoGrad no_grad;
+    loss(8);
+  }
+  return absl::OkStatus();
+}
+
+void TrainsAsOneRank(const Case& c) {
+  const Weights expected = Dense(c);
+  std::vector<std::vector<std::string>> gathers(static_cast<size_t>(c.ranks()));
+  OnRanks(
+      c.axes,
+      [&](const DeviceMesh& mesh, LineSink& log) -> absl::Status {
+        const int rank = mesh.world().rank();
+        int step = 0;
+        Conditional model([&] { return c.Use(rank, step); });
+        FullyShardOptions options = Summing();
+        options.forward_prefetch = options.backward_prefetch = c.prefetch;
+        CH_RETURN_IF_ERROR(FullyShard(model.b, mesh, options));
+        CH_RETURN_IF_ERROR(FullyShard(model.a, mesh, options));
+        CH_RETURN_IF_ERROR(FullyShard(model, mesh, options));
+        nn::Module& unused = model.b;
+        CH_ASSIGN_OR_RETURN(auto sharded,
+                            ShardedModule::Of(c.whole ? model : unused));
+        sharded.SetReduceUnusedParams(true);
+        for (; step < kSteps; ++step) {
+          CH_RETURN_IF_ERROR(Train(c, mesh, model));
+          IntegerDescent(model);
+        }
+        for (const std::string& line : log.Take()) {
+          if (line.rfind("unshard ", 0) != 0) continue;
+          gathers[static_cast<size_t>(rank)].push_back(line);
+        }
+        EXPECT_EQ(FullWeights(model), expected);
+        return absl::OkStatus();
+      },
+      c.seed);
+  for (const auto& of_rank : gathers) EXPECT_EQ(of_rank, gathers[0]);
+}
+
+TEST(UnusedParametersTest, RanksMayDifferInWhatTheyUse) {
+  for (const BranchUse other : {BranchUse::kDropped, BranchUse::kSkipped}) {
+    for (const Way way :
+         {Way::kPlain, Way::kForwardsFirst, Way::kEvaluatedBetween}) {
+      for (const int prefetch : {0, 1, 2}) {
+        for (const bool whole : {true, false}) {
+          const Case c{{{"fsdp", 2}}, other, way, prefetch, whole};
+          SCOPED_TRACE(c.ToString());
+          TrainsAsOneRank(c);
+        }
+      }
+    }
+  }
+}
+
+TEST(UnusedParametersTest, RanksMayDifferOnEveryMesh) {
+  for (const Axes& axes : std::vector<Axes>{
+           {{"fsdp", 3}}, {{"fsdp", 4}}, {{"replicate", 2}, {"fsdp", 2}}}) {
+    for (const uint64_t seed : {0, 1, 2}) {
+      const Case c{axes, BranchUse::kSkipped, Way::kPlain, 1, seed == 1, seed};
+      SCOPED_TRACE(c.ToString());
+      TrainsAsOneRank(c);
+    }
+  }
+}
+
+}  // namespace
+}  // namespace crosshatch::fsdp
