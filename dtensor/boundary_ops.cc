@@ -4,8 +4,8 @@
 #include <utility>
 
 #include "crosshatch/base/check.h"
-#include "crosshatch/dtensor/cross_mesh_op.h"
 #include "crosshatch/dtensor/dtensor_handler.h"
+#include "crosshatch/dtensor/grad_layout.h"
 #include "crosshatch/tensor/node.h"
 #include "crosshatch/tensor/ops/cast.h"
 
@@ -109,12 +109,14 @@ TensorList RedistributeOp::Run(const Tensor& input) const {
   const PreparedPlan& plan =
       runtime.Plan(from.interned(), target, input.sizes(), SizeOf(dtype));
   Tensor source = from.local();
+  // Else the result has memory of its own.
+  const bool shares = plan.shares_memory && source.dtype() == dtype;
   if (source.dtype() != dtype) source = CastOp(dtype).Forward({source})[0];
   Event done;
   Tensor local = runtime.Redistribute(plan, source, from.mesh(), for_op,
                                       options.async ? &done : nullptr);
   return {Wrap(std::move(local), target, from.mesh(), input.sizes(),
-               std::move(done))};
+               std::move(done), /*unwritable=*/shares)};
 }
 
 std::shared_ptr<Node> RedistributeOp::Differentiate(
@@ -135,6 +137,7 @@ TensorList FromLocalOp::Forward(TensorSpan inputs) const {
 
 std::shared_ptr<Node> FromLocalOp::Differentiate(TensorSpan /*inputs*/,
                                                  TensorSpan /*outputs*/) const {
+  CH_CHECK_OK(CheckBorderGradLayout(kInfo.name, layout, grad_layout));
   return std::make_shared<FromLocalNode>(layout, grad_layout);
 }
 
@@ -150,6 +153,8 @@ TensorList ToLocalOp::Run(const Tensor& input) const {
 
 std::shared_ptr<Node> ToLocalOp::Differentiate(TensorSpan inputs,
                                                TensorSpan /*outputs*/) const {
+  CH_CHECK_OK(CheckBorderGradLayout(
+      kInfo.name, DTensorHandler::Of(inputs[0]).layout(), grad_layout));
   return std::make_shared<ToLocalNode>(inputs[0], grad_layout);
 }
 

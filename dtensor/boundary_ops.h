@@ -42,7 +42,8 @@ class RedistributeOp final : public Op {
 };
 
 /// (local) -> the distributed tensor that it is this rank's part of. The
-/// gradient is the local part of the distributed one in `grad_layout`.
+/// gradient is the local part of the distributed one in `grad_layout`, which
+/// CheckBorderGradLayout must allow where there is a gradient.
 class FromLocalOp final : public Op {
  public:
   static constexpr OpInfo kInfo = {"from_local"};
@@ -61,7 +62,8 @@ class FromLocalOp final : public Op {
 };
 
 /// (distributed) -> this rank's part. The gradient, local, is this rank's part
-/// of a distributed one in `grad_layout`.
+/// of a distributed one in `grad_layout`, which CheckBorderGradLayout must
+/// allow where there is a gradient.
 class ToLocalOp final : public Op {
  public:
   static constexpr OpInfo kInfo = {"to_local"};

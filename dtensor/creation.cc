@@ -24,6 +24,13 @@ Layout WithoutSums(const Layout& layout) {
   return whole;
 }
 
+// The values of `made` in a layout with pending reductions. It may lie in the
+// memory of `made`, which nobody else has, and may be written to all the same.
+Tensor InSums(const Tensor& made, const Layout& layout) {
+  return MakeDTensor(LocalTensor(Redistribute(made, layout)), MeshOf(made),
+                     layout, made.sizes());
+}
+
 // A tensor in `layout` whose local part `part` makes of this rank's box.
 Tensor Make(const char* what, ShapeView sizes, const DeviceMesh& mesh,
             const Layout& layout,
@@ -41,7 +48,7 @@ Tensor Make(const char* what, ShapeView sizes, const DeviceMesh& mesh,
   const Layout whole = WithoutSums(layout);
   const Tensor made = MakeDTensor(part(whole.LocalBox(sizes, *here)), mesh,
                                   whole, Shape(sizes.begin(), sizes.end()));
-  return whole == layout ? made : Redistribute(made, layout);
+  return whole == layout ? made : InSums(made, layout);
 }
 
 using FillFunction = void (*)(const Tensor& t, uint64_t seed,
@@ -62,7 +69,7 @@ Tensor Random(FillFunction fill, ShapeView sizes, const RandomDraw& draw,
   fill(t, draw.seed, draw.name, 0, 1, draw.step);
   if (whole == layout) return t;
   NoGrad no_grad;
-  return Redistribute(t, layout);
+  return InSums(t, layout);
 }
 
 }  // namespace

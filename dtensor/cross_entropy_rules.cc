@@ -58,8 +58,11 @@ bool Holds(DType dtype, int64_t value) {
 // numbers for each row instead of the logits.
 class ClassParallelCrossEntropy final : public LocalProgram {
  public:
-  ClassParallelCrossEntropy(absl::Span<const int> axes, int64_t first_class)
-      : axes_(axes.begin(), axes.end()), first_class_(first_class) {}
+  ClassParallelCrossEntropy(absl::Span<const int> axes, int64_t first_class,
+                            int64_t classes)
+      : axes_(axes.begin(), axes.end()),
+        first_class_(first_class),
+        classes_(classes) {}
 
   TensorList Run(const Op& op, TensorSpan locals,
                  const DeviceMesh& mesh) const override {
@@ -77,8 +80,9 @@ class ClassParallelCrossEntropy final : public LocalProgram {
         ReductionOp(ReduceKind::kMax, last, /*keepdim=*/false, dtype)
             .Forward({logits});
     if (row_max[0].numel() > 0) reduce(row_max, ReduceOp::kMax);
-    TensorList parts = CrossEntropyPartOp(whole.ignore_index, first_class_)
-                           .Forward({logits, targets, row_max[0]});
+    TensorList parts =
+        CrossEntropyPartOp(whole.ignore_index, first_class_, classes_)
+            .Forward({logits, targets, row_max[0]});
     if (row_max[0].numel() > 0) reduce(parts, ReduceOp::kSum);
 
     Tensor logsumexp = UnaryPointwiseOp(UnaryOp::kLog).Forward({parts[0]})[0];
@@ -99,6 +103,7 @@ class ClassParallelCrossEntropy final : public LocalProgram {
  private:
   const absl::InlinedVector<int, 2> axes_;
   const int64_t first_class_;
+  const int64_t classes_;
 };
 
 // The dims of targets, then the classes.
@@ -135,7 +140,7 @@ RuleResult CrossEntropyRule(const RuleCall& call) {
   const absl::Span<const int> axes = layout.axes_of_dim(layout.ndim() - 1);
   if (axes.empty()) return result;
   result.program = std::make_unique<ClassParallelCrossEntropy>(
-      axes, FirstClass(call, layout, logits.back()));
+      axes, FirstClass(call, layout, logits.back()), logits.back());
   for (RuleResult::Output& output : result.outputs) {
     for (int axis : axes) output.layout = output.layout.WithReplicate(axis);
   }

@@ -5,6 +5,7 @@
 
 #include "crosshatch/base/check.h"
 #include "crosshatch/dtensor/cross_mesh_op.h"
+#include "crosshatch/dtensor/grad_layout.h"
 #include "crosshatch/tensor/creation.h"
 #include "crosshatch/tensor/op.h"
 
@@ -55,10 +56,7 @@ CrossMeshTensor RedistributeAcross(const CrossMeshTensor& t,
       .sizes = ends.sizes,
       .dtype = ends.dtype,
       .gradient = ends.gradient.value_or(GradientLayout(ends.to))};
-  CH_CHECK(route.gradient.mesh() == ends.to.mesh())
-      << "RedistributeAcross: the gradient's layout is on "
-      << route.gradient.mesh().ToString() << ", the result on "
-      << ends.to.mesh().ToString();
+  CH_CHECK_OK(CheckGradLayout("RedistributeAcross", ends.to, route.gradient));
   return MakeCrossMeshTensor(Apply1(CrossMeshOp(route), {t.tie()}));
 }
 

@@ -63,7 +63,8 @@ struct CrossMeshEnds {
   DType dtype = kFloat32;
   /// On `to_mesh`: the layout in which the gradient is taken and sent back. By
   /// default `to` with pending reductions read as Replicate; Partial(sum) in
-  /// place of Replicate where each rank's gradient is but a summand.
+  /// place of Replicate where each rank's gradient is but a summand; nothing
+  /// else (grad_layout.h).
   std::optional<Layout> gradient = std::nullopt;
 };
 
@@ -73,7 +74,8 @@ struct CrossMeshEnds {
 /// Each element that a rank of `to_mesh` lacks comes from one rank that holds
 /// it, straight to its place: one all-to-all over the ranks of both meshes, or
 /// none if no rank lacks anything. Pending reductions are done first, on
-/// `from_mesh`. The result may alias `t` then.
+/// `from_mesh`. Where no rank communicates, the result may alias `t` and is not
+/// written to in place.
 ///
 /// Differentiable, and twice: the gradient goes the same way back, into the
 /// layout `ends.from` with pending reductions read as Replicate. For that the

@@ -12,6 +12,7 @@
 #include "crosshatch/dtensor/cross_mesh_plan.h"
 #include "crosshatch/dtensor/dtensor_handler.h"
 #include "crosshatch/dtensor/dtensor_runtime.h"
+#include "crosshatch/dtensor/grad_layout.h"
 #include "crosshatch/dtensor/redistribute_executor.h"
 #include "crosshatch/tensor/creation.h"
 #include "crosshatch/tensor/node.h"
@@ -103,16 +104,6 @@ class CrossMeshNode final : public Node {
 
 }  // namespace
 
-Layout GradientLayout(const Layout& layout) {
-  Layout gradient = layout;
-  for (int axis = 0; axis < layout.mesh().ndim(); ++axis) {
-    if (layout.state_of_axis(axis).is_partial()) {
-      gradient = gradient.WithReplicate(axis);
-    }
-  }
-  return gradient;
-}
-
 TensorList CrossMeshOp::Forward(TensorSpan inputs) const {
   return Run(inputs[0]);
 }
@@ -143,7 +134,8 @@ TensorList CrossMeshOp::Run(const Tensor& input) const {
       route.from_mesh, route.to_mesh);
   if (!receives) return {Zeros({})};
   return {Wrap(std::move(local), DTensorRuntime::Current().Intern(route.to),
-               route.to_mesh, route.sizes)};
+               route.to_mesh, route.sizes, Event(),
+               /*unwritable=*/plan.shares_memory)};
 }
 
 std::shared_ptr<Node> CrossMeshOp::Differentiate(TensorSpan /*inputs*/,

@@ -46,10 +46,6 @@ class CrossMeshOp final : public Op {
   const CrossMeshRoute& route;
 };
 
-/// `layout` for the gradient of a tensor that lies so: each summand of a
-/// pending reduction has the gradient of the result.
-Layout GradientLayout(const Layout& layout);
-
 }  // namespace crosshatch
 
 #endif  // CROSSHATCH_DTENSOR_CROSS_MESH_OP_H_

@@ -18,6 +18,7 @@
 #include "crosshatch/dtensor/redistribute.h"
 #include "crosshatch/tensor/autograd.h"
 #include "crosshatch/tensor/creation.h"
+#include "crosshatch/tensor/ops/in_place.h"
 #include "crosshatch/tensor/ops/pointwise.h"
 #include "crosshatch/tensor/ops/reduce.h"
 #include "crosshatch/tensor/rank_context.h"
@@ -287,6 +288,40 @@ TEST(CrossMeshDeathTest, RefusesWhatTheEndsDoNotDescribe) {
                                   .sizes = {4}});
                            }),
                "redistribute_across: .* beside a route from");
+  EXPECT_DEATH(
+      OnTwoMeshes(2, {{2}, {0, 1}}, {{2}, {1, 0}},
+                  [](World&, const DeviceMesh& from, const DeviceMesh& to,
+                     Complaints&) {
+                    const Layout r = Layout::Replicated(from.layout(), 1);
+                    const Layout sums = Layout::Replicated(to.layout(), 1)
+                                            .WithPartial(0, ReduceOp::kSum);
+                    RedistributeAcross(Present(from, r, Numbers({4}, 1), true),
+                                       {.from_mesh = from,
+                                        .from = r,
+                                        .to_mesh = to,
+                                        .to = sums,
+                                        .sizes = {4},
+                                        .gradient = sums});
+                  }),
+      "RedistributeAcross: each summand of .*P.sum.* has the whole gradient");
+  // Nothing is exchanged, so that the result is a part of the source.
+  EXPECT_DEATH(
+      OnTwoMeshes(
+          2, {{2}, {0, 1}}, {{2}, {1, 0}},
+          [](World&, const DeviceMesh& from, const DeviceMesh& to,
+             Complaints&) {
+            NoGrad no_grad;
+            const Layout r = Layout::Replicated(from.layout(), 1);
+            const CrossMeshTensor y = RedistributeAcross(
+                Present(from, r, Numbers({4}, 1), false),
+                {.from_mesh = from,
+                 .from = r,
+                 .to_mesh = to,
+                 .to = Layout::Replicated(to.layout(), 1).WithShard(0, 0),
+                 .sizes = {4}});
+            MulInPlace(y.tensor(), 2);
+          }),
+      "scale_in_place: .* is not written to");
 }
 
 }  // namespace

@@ -33,6 +33,11 @@ const DTensorHandler& HandlerOf(const Tensor& t, const char* what) {
 // dims; a rank sums the sizes along each dim's axes.
 absl::StatusOr<Shape> GlobalShape(const Tensor& local, const DeviceMesh& mesh,
                                   const Layout& layout) {
+  CH_CHECK(layout.mesh() == mesh.layout())
+      << "FromLocal: the layout " << layout.ToString() << " is on "
+      << layout.mesh().ToString() << ", the mesh is " << mesh.ToString();
+  CH_CHECK_EQ(layout.ndim(), local.ndim())
+      << "FromLocal of " << local.Describe() << " as " << layout.ToString();
   Shape sizes = local.sizes();
   absl::InlinedVector<int, 4> axes;
   for (int axis = 0; axis < layout.mesh().ndim(); ++axis) {

@@ -184,7 +184,7 @@ TensorList DTensorHandler::Dispatch(const Op& op, TensorSpan inputs) const {
   auto found = plans.find(absl::Span<const int64_t>(key));
   if (found == plans.end()) {
     if (plans.size() >= DTensorRuntime::kMaxPlans) plans.clear();
-    std::unique_ptr<DispatchPlan> made = MakePlan(runtime, op, inputs, layout_);
+    std::shared_ptr<DispatchPlan> made = MakePlan(runtime, op, inputs, layout_);
     found =
         plans
             .emplace(absl::InlinedVector<int64_t, 16>(key.begin(), key.end()),
@@ -192,6 +192,9 @@ TensorList DTensorHandler::Dispatch(const Op& op, TensorSpan inputs) const {
             .first;
   }
   const DispatchPlan& plan = *found->second;
+  // A user's program may run distributed ops, and these may empty the cache.
+  const std::shared_ptr<DispatchPlan> kept =
+      plan.program != nullptr ? found->second : nullptr;
 
   const Locals locals = LocalsOf(op, inputs, plan, runtime, mesh_);
   if (plan.in_place) {
@@ -200,7 +203,9 @@ TensorList DTensorHandler::Dispatch(const Op& op, TensorSpan inputs) const {
         << info.name << ": " << written.Describe() << " is not written to: "
         << (written.is_distributed()
                 ? "a view that had to be copied would not reach the tensor "
-                  "that it is a view of"
+                  "that it is a view of, and what was redistributed without "
+                  "communication may be a part of another tensor, of which "
+                  "other ranks have copies; Clone it"
                 : "a plain tensor cannot take what is distributed");
   }
   TensorList outputs;
@@ -262,7 +267,7 @@ uint32_t DTensorHandler::Version() const { return local_.storage()->version(); }
 
 bool DTensorHandler::OwnsMemory() const {
   // A view of a part would keep the rest from being freed.
-  return local_.IsUnique() && local_.is_contiguous() &&
+  return !unwritable_ && local_.IsUnique() && local_.is_contiguous() &&
          local_.storage()->bytes() == local_.numel() * SizeOf(local_.dtype());
 }
 
@@ -276,7 +281,7 @@ void DTensorHandler::WaitFor(InFlight& work) {
 }
 
 Tensor Wrap(Tensor local, const InternedLayout& layout, const DeviceMesh& mesh,
-            Shape sizes, Event written) {
+            Shape sizes, Event written, bool unwritable) {
   CH_CHECK(!local.is_distributed());
   CH_CHECK_EQ(static_cast<int>(sizes.size()), layout.layout.ndim());
   const Shape expected = layout.layout.LocalShape(sizes, layout.here);
@@ -286,10 +291,10 @@ Tensor Wrap(Tensor local, const InternedLayout& layout, const DeviceMesh& mesh,
       << ToString(expected) << " on rank " << mesh.world().rank()
       << ", the local tensor is " << ToString(local.sizes());
   const DType dtype = local.dtype();
-  return MakeHandled(std::make_shared<DTensorHandler>(
-                         std::move(local), layout, mesh,
-                         /*unwritable=*/false, std::move(written)),
-                     std::move(sizes), dtype);
+  return MakeHandled(
+      std::make_shared<DTensorHandler>(std::move(local), layout, mesh,
+                                       unwritable, std::move(written)),
+      std::move(sizes), dtype);
 }
 
 }  // namespace crosshatch

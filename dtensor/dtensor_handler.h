@@ -29,8 +29,9 @@ namespace crosshatch {
 class DTensorHandler final : public TensorHandler {
  public:
   /// \param layout lives as long as the rank.
-  /// \param unwritable a view that had to be copied: writing to it would not
-  ///     reach the tensor that it is a view of, and is refused.
+  /// \param unwritable writing to it is refused: a view that had to be copied,
+  ///     so that it would not reach the tensor that it is a view of, or a part
+  ///     of another tensor, of whose copies it would reach this rank's alone.
   /// \param written when `local` will be: whoever asks for it waits on the
   ///     current stream, without noticing.
   DTensorHandler(Tensor local, const InternedLayout& layout, DeviceMesh mesh,
@@ -82,9 +83,9 @@ class DTensorHandler final : public TensorHandler {
 
 /// A distributed tensor of global shape `sizes`, outside of the graph. Checks
 /// that `local` has the shape of this rank's shard.
-/// \param written as for DTensorHandler.
+/// \param written, unwritable as for DTensorHandler.
 Tensor Wrap(Tensor local, const InternedLayout& layout, const DeviceMesh& mesh,
-            Shape sizes, Event written = {});
+            Shape sizes, Event written = {}, bool unwritable = false);
 
 }  // namespace crosshatch
 

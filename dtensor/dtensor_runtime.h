@@ -90,7 +90,8 @@ class DTensorRuntime final : public RankContext::Extension {
   const OpRuleEntry* UserRule(const OpInfo& info) const;
   void AddUserRule(const OpInfo& info, OpRuleEntry entry);
 
-  MapByNumbers<std::unique_ptr<DispatchPlan>>& dispatch_plans() {
+  /// Shared with the calls whose programs run.
+  MapByNumbers<std::shared_ptr<DispatchPlan>>& dispatch_plans() {
     return dispatch_plans_;
   }
   RedistributeCounts& counts() { return counts_; }
@@ -126,7 +127,7 @@ class DTensorRuntime final : public RankContext::Extension {
   RankContext& context_;
   absl::flat_hash_map<Layout, std::unique_ptr<InternedLayout>> layouts_;
   MapByNumbers<std::unique_ptr<PreparedPlan>> plans_;
-  MapByNumbers<std::unique_ptr<DispatchPlan>> dispatch_plans_;
+  MapByNumbers<std::shared_ptr<DispatchPlan>> dispatch_plans_;
   absl::flat_hash_map<const OpInfo*, OpRuleEntry> rules_;
   RedistributeCounts counts_;
   ImplicitRedistribution implicit_redistribution_ =

@@ -3,10 +3,14 @@
 
 #include <gtest/gtest.h>
 
+#include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
+#include "absl/container/inlined_vector.h"
 #include "absl/strings/str_cat.h"
+#include "crosshatch/dtensor/dtensor_runtime.h"
 #include "crosshatch/dtensor/dtensor_testutil.h"
 #include "crosshatch/dtensor/factor_rule.h"
 #include "crosshatch/dtensor/redistribute.h"
@@ -371,6 +375,127 @@ TEST(DTensorDeathTest, RefusesToWriteToAViewThatWasCopied) {
                "fill_in_place: .* is not written to");
 }
 
+// A slice of what is replicated is a part of this rank's copy.
+TEST(DTensorDeathTest, RefusesToWriteToAPartOfAReplica) {
+  for (const auto& to :
+       {+[](const Layout& r) { return r.WithShard(0, 0); },
+        +[](const Layout& r) { return r.WithPartial(0, ReduceOp::kAvg); }}) {
+    EXPECT_DEATH(OnMesh({2},
+                        [to](const DeviceMesh& mesh, Complaints&) {
+                          NoGrad no_grad;
+                          const Tensor x =
+                              Spread(Numbers({4}, 1), mesh, Whole(mesh, 1));
+                          MulInPlace(Redistribute(x, to(LayoutOf(x))), 2);
+                        }),
+                 "scale_in_place: .* is not written to.*Clone it");
+  }
+}
+
+TEST(DTensor, WritesToWhatIsRedistributedIntoMemoryOfItsOwn) {
+  OnMesh({2}, [](const DeviceMesh& mesh, Complaints& complaints) {
+    NoGrad no_grad;
+    const Layout r = Whole(mesh, 1);
+    const Tensor dense = Numbers({5}, 1);
+    const auto expect_written = [&](const Tensor& x, const Tensor& y) {
+      MulInPlace(y, 2);
+      complaints.Add(Differs(y, Mul(dense, 2)));
+      complaints.Add(Differs(x, dense));
+    };
+    // Gathered; cloned; cast on the way.
+    const Tensor rows = Spread(dense, mesh, r.WithShard(0, 0));
+    expect_written(rows, Redistribute(rows, r));
+    const Tensor whole = Spread(dense, mesh, r);
+    expect_written(whole, Clone(Redistribute(whole, r.WithShard(0, 0))));
+    const Tensor wide =
+        Redistribute(whole, r.WithShard(0, 0), {.forward_dtype = kFloat64});
+    MulInPlace(wide, 2);
+    complaints.Add(Differs(whole, dense));
+    // Another name of the same shards: written on every rank alike.
+    const Layout by_five = r.WithDim(0, {.axes = {0}, .unit = 3});
+    const Tensor named = Redistribute(rows, by_five);
+    FillInPlace(named, 1);
+    complaints.Add(Differs(rows, Ones({5})));
+  });
+}
+
+TEST(DTensor, DetachKeepsTheLayoutAndLeavesTheGraph) {
+  OnMesh({2}, [](const DeviceMesh& mesh, Complaints& complaints) {
+    for (const Layout& layout : AllLayouts(mesh.layout(), 1, true)) {
+      Tensor x = Spread(Numbers({5}, 1), mesh, layout);
+      x.set_requires_grad(true);
+      const Tensor y = Mul(x, 2);
+      const Tensor detached = y.Detach();
+      if (LayoutOf(detached) != LayoutOf(y) || detached.requires_grad() ||
+          !y.requires_grad()) {
+        complaints.Add(layout.ToString());
+      }
+      complaints.Add(Differs(detached, Mul(Numbers({5}, 1), 2)));
+    }
+  });
+}
+
+// Each of these would lose a reduction of the gradient, or do it twice.
+TEST(DTensorDeathTest, RefusesGradientsThatCannotBeOnesOfTheTensor) {
+  struct Declared {
+    ReduceOp tensor;
+    std::optional<ReduceOp> grad;
+    const char* error;
+  };
+  const Declared cases[] = {
+      {ReduceOp::kSum, ReduceOp::kSum, "each summand of \\[P\\(sum\\)\\] has "},
+      {ReduceOp::kAvg, std::nullopt, "pending sums only"},
+      {ReduceOp::kMax, std::nullopt, "pending sums only"},
+  };
+  for (const Declared& c : cases) {
+    const auto from_local = [&c](const DeviceMesh& mesh, Complaints&) {
+      Tensor local = Ones({4});
+      local.set_requires_grad(true);
+      const Layout r = Whole(mesh, 1);
+      FromLocal(local, mesh, r.WithPartial(0, c.tensor), {4},
+                c.grad.has_value() ? r.WithPartial(0, *c.grad) : r);
+    };
+    EXPECT_DEATH(OnMesh({2}, from_local),
+                 absl::StrCat("from_local: .*", c.error));
+    const auto to_local = [&c](const DeviceMesh& mesh, Complaints&) {
+      const Layout r = Whole(mesh, 1);
+      Tensor t = Spread(Ones({4}), mesh, r.WithPartial(0, c.tensor));
+      t.set_requires_grad(true);
+      ToLocal(t, c.grad.has_value() ? r.WithPartial(0, *c.grad) : r);
+    };
+    EXPECT_DEATH(OnMesh({2}, to_local), absl::StrCat("to_local: .*", c.error));
+  }
+  for (const auto& grad :
+       {+[](const Layout& r) { return r.WithShard(0, 0); },
+        +[](const Layout& r) { return r.WithPartial(0, ReduceOp::kAvg); }}) {
+    EXPECT_DEATH(OnMesh({2},
+                        [grad](const DeviceMesh& mesh, Complaints&) {
+                          const Layout r = Whole(mesh, 1);
+                          Tensor t = Spread(Ones({4}), mesh, r.WithShard(0, 0));
+                          t.set_requires_grad(true);
+                          FullTensor(t, grad(r));
+                        }),
+                 "to_local: .*(must be split|gradients add up)");
+  }
+}
+
+TEST(DTensorDeathTest, FromLocalChecksTheLayoutBeforeItExchangesSizes) {
+  EXPECT_DEATH(OnMesh({2},
+                      [](const DeviceMesh& mesh, Complaints&) {
+                        FromLocal(Ones({4}), mesh,
+                                  Whole(mesh, 2).WithShard(0, 1),
+                                  Whole(mesh, 2));
+                      }),
+               "FromLocal of f32\\[4\\].* as \\[S\\(1\\)\\]");
+  EXPECT_DEATH(
+      OnMesh({2, 2},
+             [](const DeviceMesh& mesh, Complaints&) {
+               const auto a = mesh.Slice("a");
+               FromLocal(Ones({4}), *a, Whole(mesh, 1).WithShard(1, 0),
+                         Whole(mesh, 1));
+             }),
+      "FromLocal: the layout \\[R,S\\(0\\)\\] is on mesh\\(a=2, b=2\\)");
+}
+
 TEST(DTensorDeathTest, RefusesShardsOfAnotherShape) {
   EXPECT_DEATH(OnMesh({2},
                       [](const DeviceMesh& mesh, Complaints&) {
@@ -401,6 +526,43 @@ TEST(RegisterOpRule, GivesAUsersOpARule) {
       if (LayoutOf(y) != layout) complaints.Add("layout");
       complaints.Add(Differs(y, Mul(dense, 2)));
     }
+  });
+}
+
+// A program of a user's that runs a distributed op itself.
+class Nested final : public LocalProgram {
+ public:
+  explicit Nested(bool* gone) : gone_(gone) {}
+  ~Nested() override { *gone_ = true; }
+  TensorList Run(const Op&, TensorSpan locals,
+                 const DeviceMesh& mesh) const override {
+    const Tensor whole = Replicated(Ones({2}), mesh);
+    Add(whole, whole);
+    EXPECT_FALSE(*gone_) << "the program that runs was dropped";
+    return {locals[0].Detach()};
+  }
+
+ private:
+  bool* const gone_;
+};
+
+TEST(RegisterOpRule, AProgramMayRunDistributedOpsThatEmptyTheCache) {
+  OnMesh({2}, [](const DeviceMesh& mesh, Complaints& complaints) {
+    bool gone = false;
+    RegisterOpRule(Twice::kInfo, [&gone](const RuleCall& call) {
+      RuleResult result =
+          SolveFactors(call, PointwiseFactors(call, Linearity::kMultilinear));
+      result.program = std::make_unique<Nested>(&gone);
+      return result;
+    });
+    const Tensor x = Spread(Ones({5}), mesh, Whole(mesh, 1));
+    auto& plans = DTensorRuntime::Current().dispatch_plans();
+    for (int64_t i = 0; plans.size() + 1 < DTensorRuntime::kMaxPlans; ++i) {
+      plans.emplace(absl::InlinedVector<int64_t, 16>{-1, i}, nullptr);
+    }
+    complaints.Add(Differs(Apply1(Twice(), {x}), Ones({5})));
+    if (plans.size() > 2) complaints.Add("the cache was not emptied");
+    plans.clear();
   });
 }
 

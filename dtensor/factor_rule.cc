@@ -320,19 +320,6 @@ class Solver {
 
 }  // namespace
 
-bool SameShards(const Layout& a, const Layout& b, ShapeView sizes) {
-  if (a == b) return true;
-  if (a.partials() != b.partials()) return false;
-  for (int i = 0; i < a.mesh().size(); ++i) {
-    const MeshCoordinate at = a.mesh().CoordinateAt(i);
-    const Box box_a = a.LocalBox(sizes, at);
-    const Box box_b = b.LocalBox(sizes, at);
-    if (box_a.sizes != box_b.sizes) return false;
-    if (!box_a.empty() && box_a != box_b) return false;
-  }
-  return true;
-}
-
 RuleResult SolveFactors(const RuleCall& call, const FactorRule& rule) {
   return Solver(call, rule).Solve();
 }

@@ -81,10 +81,6 @@ struct FactorRule {
   }
 };
 
-/// Whether every rank holds the same elements of a tensor of sizes `sizes`, and
-/// the same reductions are pending. \pre layouts of one mesh
-bool SameShards(const Layout& a, const Layout& b, ShapeView sizes);
-
 /// The layouts for `call` under `rule`. Sets neither local_op nor program.
 RuleResult SolveFactors(const RuleCall& call, const FactorRule& rule);
 

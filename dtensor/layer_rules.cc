@@ -193,7 +193,8 @@ RuleResult EmbeddingRule(const RuleCall& call) {
   RuleResult result = SolveFactors(call, factors.rule);
   if (result.inputs[1].is_sharded(0)) {
     result.local_op = std::make_unique<EmbeddingOp>(
-        op.first_row + OffsetHere(call, result.inputs[1], 0, table[0]));
+        op.first_row + OffsetHere(call, result.inputs[1], 0, table[0]),
+        op.bound);
   }
   return result;
 }

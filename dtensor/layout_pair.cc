@@ -245,4 +245,17 @@ AxisList NeededAxes(const Layout& from, const Layout& to, int dim,
   return needed;
 }
 
+bool SameShards(const Layout& a, const Layout& b, ShapeView shape) {
+  if (a == b) return true;
+  if (a.partials() != b.partials()) return false;
+  for (int i = 0; i < a.mesh().size(); ++i) {
+    const MeshCoordinate at = a.mesh().CoordinateAt(i);
+    const Box box_a = a.LocalBox(shape, at);
+    const Box box_b = b.LocalBox(shape, at);
+    if (box_a.sizes != box_b.sizes) return false;
+    if (!box_a.empty() && box_a != box_b) return false;
+  }
+  return true;
+}
+
 }  // namespace crosshatch

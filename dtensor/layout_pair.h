@@ -8,7 +8,7 @@
 /// is enough to go through the chunks of each dim.
 ///
 /// Everywhere `from` and `to` are layouts of one mesh and of tensors of
-/// `shape`. Pending reductions are not looked at.
+/// `shape`. Pending reductions are not looked at but by SameShards.
 
 #include <cstdint>
 
@@ -39,6 +39,10 @@ int64_t LargestShard(const Layout& layout, ShapeView shape);
 /// shards. \pre axes in `pooled` do not split `to`.
 int64_t MostMissing(const Layout& from, const Layout& to, ShapeView shape,
                     absl::Span<const int> pooled = {});
+
+/// Whether every rank holds the same elements, and the same reductions are
+/// pending.
+bool SameShards(const Layout& a, const Layout& b, ShapeView shape);
 
 /// The axes along which some rank has to look for its part of `dim`, which has
 /// `size` elements: every rank finds it among the ranks that differ from it in

@@ -8,6 +8,7 @@
 #include "crosshatch/base/check.h"
 #include "crosshatch/base/status_macros.h"
 #include "crosshatch/dtensor/dtensor.h"
+#include "crosshatch/dtensor/grad_layout.h"
 #include "crosshatch/dtensor/redistribute.h"
 #include "crosshatch/tensor/rank_context.h"
 
@@ -29,38 +30,6 @@ absl::Status CheckLayout(const std::string& what, const Layout& layout,
   if (layout.ndim() != ndim) {
     return Invalid(what, "the layout ", layout.ToString(), " is of ",
                    layout.ndim(), " dims, the tensor has ", ndim);
-  }
-  return absl::OkStatus();
-}
-
-// That a gradient in `grad` is one of a tensor in `layout`: the table in
-// local_map.h.
-absl::Status CheckGradLayout(const std::string& what, const Layout& layout,
-                             const Layout& grad, const DeviceMesh& mesh) {
-  CH_RETURN_IF_ERROR(CheckLayout(absl::StrCat(what, "'s gradient"), grad, mesh,
-                                 layout.ndim()));
-  bool shards_agree = true;
-  for (int d = 0; d < layout.ndim(); ++d) {
-    shards_agree = shards_agree && layout.sharding(d) == grad.sharding(d);
-  }
-  if (!shards_agree) {
-    return Invalid(what, "its gradient must be split as the tensor is, by ",
-                   layout.ToString(), ", and is declared ", grad.ToString());
-  }
-  for (int axis = 0; axis < layout.mesh().ndim(); ++axis) {
-    const AxisState& state = layout.state_of_axis(axis);
-    const AxisState& of_grad = grad.state_of_axis(axis);
-    if (!of_grad.is_partial()) continue;
-    if (state.is_partial()) {
-      return Invalid(
-          what, "each summand of ", layout.ToString(),
-          " has the whole gradient, which is declared a sum itself: ",
-          grad.ToString());
-    }
-    if (of_grad.op != ReduceOp::kSum) {
-      return Invalid(what, "gradients add up, and this one is declared ",
-                     grad.ToString());
-    }
   }
   return absl::OkStatus();
 }
@@ -96,7 +65,10 @@ absl::Status CheckInput(const std::string& what, const Tensor& input,
                    "; redistribute it, or set redistribute_inputs");
   }
   if (spec.grad_layout.has_value()) {
-    return CheckGradLayout(what, *spec.layout, *spec.grad_layout, mesh);
+    const std::string name = absl::StrCat("LocalMap: ", what);
+    return differentiated
+               ? CheckBorderGradLayout(name, *spec.layout, *spec.grad_layout)
+               : CheckGradLayout(name, *spec.layout, *spec.grad_layout);
   }
   if (differentiated) {
     return Invalid(what, input.Describe(),
@@ -111,7 +83,8 @@ absl::Status CheckOutput(const std::string& what,
   CH_RETURN_IF_ERROR(CheckLayout(what, spec.layout, mesh,
                                  static_cast<int>(spec.sizes.size())));
   if (!spec.grad_layout.has_value()) return absl::OkStatus();
-  return CheckGradLayout(what, spec.layout, *spec.grad_layout, mesh);
+  return CheckGradLayout(absl::StrCat("LocalMap: ", what), spec.layout,
+                         *spec.grad_layout);
 }
 
 // What depends on whether the function's output has a gradient.
@@ -126,15 +99,8 @@ absl::Status CheckResult(const std::string& what, const Tensor& local,
     return Invalid(what, local.Describe(),
                    " requires a gradient and no grad_layout is declared");
   }
-  for (const AxisState& state : spec.layout.axis_states()) {
-    if (state.is_partial() && state.op != ReduceOp::kSum) {
-      return Invalid(what,
-                     "gradients go through pending sums only, and it is "
-                     "declared ",
-                     spec.layout.ToString());
-    }
-  }
-  return absl::OkStatus();
+  return CheckBorderGradLayout(absl::StrCat("LocalMap: ", what), spec.layout,
+                               *spec.grad_layout);
 }
 
 std::string InputName(size_t i) { return absl::StrCat("input ", i); }
@@ -145,6 +111,11 @@ std::string OutputName(size_t i) { return absl::StrCat("output ", i); }
 absl::StatusOr<TensorList> LocalMap(LocalFunction function, TensorSpan inputs,
                                     const DeviceMesh& mesh,
                                     const LocalMapSpec& spec) {
+  if (!mesh.coordinate().has_value()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("LocalMap: rank ", mesh.world().rank(), " is not on ",
+                     mesh.ToString(), " and has no part of a tensor on it"));
+  }
   if (inputs.size() != spec.inputs.size()) {
     return absl::InvalidArgumentError(
         absl::StrCat("LocalMap: ", inputs.size(), " inputs, ",

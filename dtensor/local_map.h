@@ -15,15 +15,7 @@
 ///                     {replicated, /*grad_layout=*/sums}},
 ///          .outputs = {{rows, {8, 4}, /*grad_layout=*/rows}}}));
 ///
-/// What the layouts of gradients may be, by mesh axis:
-///
-/// | the tensor is | an input's local gradients are | an output's           |
-/// |---------------|--------------------------------|-----------------------|
-/// | Shard(d)      | Shard(d)                       | Shard(d)              |
-/// | Partial(sum)  | Replicate                      | Replicate             |
-/// | Replicate     | Replicate, where all ranks go on alike and all of them|
-/// |               | compute the whole gradient; Partial(sum), where each  |
-/// |               | computes a summand of it                              |
+/// What the layouts of gradients may be is in grad_layout.h.
 
 #include <optional>
 #include <vector>
@@ -76,10 +68,10 @@ using LocalFunction = absl::FunctionRef<TensorList(TensorSpan locals)>;
 /// other than declared; a layout on another mesh or of another number of dims;
 /// an input that lies otherwise than declared (without redistribute_inputs), is
 /// plain where declared distributed or the reverse; a gradient's layout that is
-/// missing or cannot be (see the table); a plain input that requires a
-/// gradient. After the function ran: a number of outputs other than declared;
-/// an output that requires a gradient without a layout for it, or is Partial by
-/// other than a sum.
+/// missing or cannot be (grad_layout.h); a plain input that requires a
+/// gradient; a rank that is not on the mesh. After the function ran: a number
+/// of outputs other than declared; an output that requires a gradient without a
+/// layout for it, or is Partial by other than a sum.
 absl::StatusOr<TensorList> LocalMap(LocalFunction function, TensorSpan inputs,
                                     const DeviceMesh& mesh,
                                     const LocalMapSpec& spec);

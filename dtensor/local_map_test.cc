@@ -237,17 +237,40 @@ TEST(LocalMap, RefusesWrongDeclarations) {
     expect("gradients add up", x, {{{whole, averages}}, {out}, true});
     expect("output 0: its gradient must be split", x,
            {{{rows, rows}}, {{rows, {4}, sums}}});
-    expect("output 0'", x, {{{rows, rows}}, {{rows, {4}, Whole(mesh, 2)}}});
+    expect("output 0: the layout [R] of its gradient is of 2 dims", x,
+           {{{rows, rows}}, {{rows, {4}, Whole(mesh, 2)}}});
     expect("output 0: f32[2] on cpu requires a gradient and no grad_layout", x,
            {{{rows, rows}}, {{rows, {4}}}});
     expect("pending sums only", x, {{{rows, rows}}, {{averages, {2}, whole}}});
     expect("gave 1 outputs, 2 are declared", x, {{{rows, rows}}, {out, out}});
+    expect("gradients go through pending sums only", x,
+           {{{averages, whole}}, {out}, true});
     // Without a gradient none of its layouts matters.
     const auto y =
         LocalMap([](TensorSpan t) -> TensorList { return {Mul(t[0], 2)}; },
                  {constant}, mesh, {{{rows}}, {{rows, {4}}}});
     EXPECT_TRUE(y.ok()) << y.status();
   });
+}
+
+TEST(LocalMap, IsAnErrorOnARankOffTheMesh) {
+  const absl::Status status = RunLocal(3, [](World& world) {
+    const auto mesh = InitDeviceMesh(world, {{"a", 2}});
+    const Layout rows = Whole(*mesh, 1).WithShard(0, 0);
+    const auto y =
+        LocalMap([](TensorSpan t) -> TensorList { return {Mul(t[0], 2)}; },
+                 {Ones({2})}, *mesh, {{{}}, {{rows, {4}}}});
+    if (world.rank() < 2) {
+      EXPECT_TRUE(y.ok()) << y.status();
+    } else {
+      EXPECT_EQ(y.status().code(), absl::StatusCode::kInvalidArgument);
+      EXPECT_TRUE(
+          absl::StrContains(y.status().message(), "rank 2 is not on mesh(a=2)"))
+          << y.status();
+    }
+    return absl::OkStatus();
+  });
+  EXPECT_TRUE(status.ok()) << status;
 }
 
 TEST(LocalMapDeathTest, RefusesOutputsOfAnotherShape) {

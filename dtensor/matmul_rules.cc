@@ -5,6 +5,7 @@
 #include "crosshatch/base/check.h"
 #include "crosshatch/dtensor/dtensor_runtime.h"
 #include "crosshatch/dtensor/factor_rule.h"
+#include "crosshatch/dtensor/layout_pair.h"
 #include "crosshatch/dtensor/op_rules.h"
 #include "crosshatch/tensor/ops/in_place.h"
 #include "crosshatch/tensor/ops/matmul.h"

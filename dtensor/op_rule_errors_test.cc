@@ -138,7 +138,7 @@ TEST(NoRuleDeathTest, NamesRegisterOpRule) {
                   [](const DeviceMesh& mesh) {
                     const Tensor rows =
                         Spread(Numbers({4}, 1), mesh, Rows(mesh, 1));
-                    Apply(CrossEntropyPartOp(-100, 0), {rows, rows, rows});
+                    Apply(CrossEntropyPartOp(-100, 0, 4), {rows, rows, rows});
                   }),
                "cross_entropy_part.*RegisterOpRule");
 }
@@ -159,6 +159,25 @@ TEST(IndexErrorsDeathTest, NameTheIndexAndTheGlobalBound) {
                   }),
                "gather\\(f32\\[5, 2\\]\\|\\[S\\(0\\)\\], i64\\[2, 3\\] plain\\)"
                ": sizes must be equal but for dim 0");
+  // No rank has these, and each would take them for another's.
+  EXPECT_DEATH(On(2,
+                  [](const DeviceMesh& mesh) {
+                    Embedding(FromValues<int64_t>({2}, {4, 5}),
+                              Spread(Numbers({5, 2}, 1), mesh, Rows(mesh, 2)));
+                  }),
+               "embedding: id 5 at 1 is out of range: there are 5 rows in the "
+               "table");
+  for (int64_t target : {-1, 5, 7}) {
+    EXPECT_DEATH(
+        On(2,
+           [target](const DeviceMesh& mesh) {
+             CrossEntropy(Spread(Numbers({3, 5}, 1), mesh,
+                                 Whole(mesh, 2).WithShard(0, 1)),
+                          FromValues<int64_t>({3}, {0, -100, target}));
+           }),
+        "cross_entropy: target -?[157] at 2 is out of range: there are 5 "
+        "classes");
+  }
 }
 
 }  // namespace

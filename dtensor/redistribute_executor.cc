@@ -9,6 +9,7 @@
 #include "absl/strings/str_cat.h"
 #include "crosshatch/base/status_macros.h"
 #include "crosshatch/comm/communicator.h"
+#include "crosshatch/dtensor/layout_pair.h"
 #include "crosshatch/dtensor/segments.h"
 #include "crosshatch/tensor/creation.h"
 #include "crosshatch/tensor/ops/cast.h"
@@ -149,6 +150,9 @@ PreparedPlan Prepare(RedistributePlan plan, ShapeView global_shape,
                          step.to.LocalBox(global_shape, coordinate);
     prepared.steps.push_back(std::move(part));
   }
+  prepared.shares_memory =
+      prepared.plan.cost.launches == 0 && !prepared.plan.steps.empty() &&
+      !SameShards(prepared.plan.from, prepared.plan.to, global_shape);
   return prepared;
 }
 
@@ -223,6 +227,7 @@ PreparedCrossMeshPlan PrepareCrossMesh(CrossMeshPlan plan,
     prepared.sizes = of.destination().LocalShape(global_shape, *here);
     prepared.finish = Prepare(of.finish, global_shape, *here);
   }
+  prepared.shares_memory = of.cost.launches == 0;
   prepared.group = absl::StrCat(from.ToString(), " and ", to.ToString());
   prepared.label = absl::StrCat("redistribute ", of.from().ToString(), " on ",
                                 from.ToString(), " -> ", of.to().ToString(),

@@ -38,6 +38,9 @@ struct PreparedPlan {
   std::vector<Step> steps;
   /// This rank's shard stays as it is: the layouts differ in name only.
   bool stays = false;
+  /// Some rank's result is a part of its source's memory, and not of all ranks
+  /// the whole: a write to it would reach some copies of what it is of.
+  bool shares_memory = false;
 };
 
 /// \pre the rank at `coordinate` is the one that will run it.
@@ -65,6 +68,8 @@ struct PreparedCrossMeshPlan {
   /// Of this rank's part of plan.destination(), on a rank of its mesh.
   Shape sizes;
   std::optional<PreparedPlan> finish;
+  /// The result may lie in the source's memory.
+  bool shares_memory = false;
   std::string group;
   std::string label;
 };

@@ -22,8 +22,8 @@
 namespace crosshatch {
 namespace {
 
-/// The layouts of gradients whose parts have the shapes of those of `layout`:
-/// what does not split replicates or has pending sums.
+/// The layouts that gradients of a tensor in `layout` may have: what replicates
+/// may have pending sums.
 std::vector<Layout> GradientLayouts(const Layout& layout) {
   std::vector<Layout> layouts = {layout};
   for (int axis = 0; axis < layout.mesh().ndim(); ++axis) {
@@ -31,6 +31,8 @@ std::vector<Layout> GradientLayouts(const Layout& layout) {
     std::vector<Layout> wider;
     for (const Layout& other : layouts) {
       wider.push_back(other.WithReplicate(axis));
+      // Each summand of a pending sum has the whole gradient.
+      if (layout.state_of_axis(axis).is_partial()) continue;
       wider.push_back(other.WithPartial(axis, ReduceOp::kSum));
     }
     layouts = std::move(wider);

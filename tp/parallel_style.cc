@@ -9,6 +9,7 @@
 #include "crosshatch/base/check.h"
 #include "crosshatch/base/status_macros.h"
 #include "crosshatch/dtensor/dtensor.h"
+#include "crosshatch/dtensor/grad_layout.h"
 #include "crosshatch/dtensor/redistribute.h"
 #include "crosshatch/nn/distribute_module.h"
 #include "crosshatch/nn/linear.h"
@@ -36,7 +37,7 @@ Tensor Bring(const Tensor& tensor, const DeviceMesh& mesh, Placement given,
   Tensor spread = tensor;
   if (!tensor.is_distributed()) {
     const Layout layout = LayoutFor(mesh, tensor.ndim(), given);
-    spread = FromLocal(tensor, mesh, layout, layout);
+    spread = FromLocal(tensor, mesh, layout, GradientLayout(layout));
   }
   Layout target = LayoutFor(mesh, tensor.ndim(), desired);
   // A split into units that is there already is the split that is wanted.
@@ -46,7 +47,7 @@ Tensor Bring(const Tensor& tensor, const DeviceMesh& mesh, Placement given,
 }
 
 Tensor LocalOutput(const Tensor& output) {
-  return ToLocal(output, LayoutOf(output));
+  return ToLocal(output, GradientLayout(LayoutOf(output)));
 }
 
 // Gives `parameter` the layout `placement`. A tied parameter may be given one

@@ -8,6 +8,7 @@
 /// hold here too.
 
 #include <cstdint>
+#include <optional>
 
 #include "crosshatch/tensor/kernels/kernel_table.h"
 
@@ -67,11 +68,25 @@ struct DropoutArgs {
   int64_t global_sizes[kMaxKernelDims] = {};
 };
 
+/// Checks that every index is in [0, bound) or `ignored`: "op: id 7 at 3 is out
+/// of range: there are 5 rows".
+struct CheckIndexRangeArgs {
+  const char* op = nullptr;
+  const char* index = nullptr;  ///< What an index is called ...
+  const char* named = nullptr;  ///< ... and what it names, in the plural.
+  int64_t count = 0;
+  const void* indices = nullptr;  ///< Contiguous.
+  DType dtype = DType::kInt64;    ///< i32, i64 or u16.
+  int64_t bound = 0;
+  std::optional<int64_t> ignored = std::nullopt;
+};
+
 /// What a device can do.
 struct IndexKernels {
   void (*gather)(const GatherArgs&, KernelContext&);
   void (*scatter)(const ScatterArgs&, KernelContext&);
   void (*dropout)(const DropoutArgs&, KernelContext&);
+  void (*check_index_range)(const CheckIndexRangeArgs&, KernelContext&);
 };
 
 }  // namespace crosshatch

@@ -5,6 +5,7 @@
 
 #include "crosshatch/base/check.h"
 #include "crosshatch/tensor/creation.h"
+#include "crosshatch/tensor/ops/index_range.h"
 #include "crosshatch/tensor/ops/launch.h"
 #include "crosshatch/tensor/ops/pointwise.h"
 #include "crosshatch/tensor/ops/reduce.h"
@@ -134,6 +135,14 @@ TensorList CrossEntropyPartOp::Forward(TensorSpan inputs) const {
   const Rows logits = ToRows(inputs[0]);
   const Tensor targets = Dense(inputs[1]);
   const Tensor row_max = Dense(inputs[2]);
+  internal::LaunchIndexRangeCheck({.op = "cross_entropy",
+                                   .index = "target",
+                                   .named = "classes",
+                                   .count = targets.numel(),
+                                   .indices = targets.raw_data(),
+                                   .dtype = targets.dtype(),
+                                   .bound = classes,
+                                   .ignored = ignore_index});
   Tensor sum_exp = Statistics(inputs[0]);
   Tensor picked = Statistics(inputs[0]);
   CrossEntropyShardArgs args;
@@ -153,6 +162,7 @@ TensorList CrossEntropyPartOp::Forward(TensorSpan inputs) const {
 void CrossEntropyPartOp::AppendKey(OpKey& key) const {
   key.push_back(ignore_index);
   key.push_back(first_class);
+  key.push_back(classes);
 }
 
 TensorList CountTargetsOp::Forward(TensorSpan inputs) const {

@@ -51,20 +51,24 @@ class CrossEntropyBackwardOp final : public Op {
 /// first_class + V) of more: (logits [..., V], targets [...], row_max [...])
 /// -> (sum_exp [...], picked [...]), the sum of exp(logit - row_max) and the
 /// target's logit where it is among these classes, else 0. row_max is of all
-/// classes. Then loss = log(sum of sum_exp) + row_max - sum of picked over the
-/// parts, and log(...) + row_max is the logsumexp. Below autograd: not
+/// classes, of which there are `classes`: a target must be one of them or
+/// ignored, checked. Then loss = log(sum of sum_exp) + row_max - sum of picked
+/// over the parts, and log(...) + row_max is the logsumexp. Below autograd: not
 /// differentiable by itself.
 class CrossEntropyPartOp final : public Op {
  public:
   static constexpr OpInfo kInfo = {"cross_entropy_part"};
-  CrossEntropyPartOp(int64_t ignore_index, int64_t first_class)
-      : ignore_index(ignore_index), first_class(first_class) {}
+  CrossEntropyPartOp(int64_t ignore_index, int64_t first_class, int64_t classes)
+      : ignore_index(ignore_index),
+        first_class(first_class),
+        classes(classes) {}
   const OpInfo& info() const override { return kInfo; }
   TensorList Forward(TensorSpan inputs) const override;
   void AppendKey(OpKey& key) const override;
 
   const int64_t ignore_index;
   const int64_t first_class;
+  const int64_t classes;
 };
 
 /// (targets [...]) -> how many are not `ignore_index`, of dtype `dtype` and no

@@ -88,7 +88,7 @@ TEST(CrossEntropyTest, ComesFromPartsOfTheClasses) {
   const Tensor row_max = Max(logits, {1});
   Tensor sum_exp, picked;
   for (const auto& [first, end] : {std::pair{0, 2}, {2, 2}, {2, 5}}) {
-    TensorList part = Apply(CrossEntropyPartOp(-100, first),
+    TensorList part = Apply(CrossEntropyPartOp(-100, first, 5),
                             {Slice(logits, 1, first, end), targets, row_max});
     sum_exp = sum_exp.defined() ? Add(sum_exp, part[0]) : part[0];
     picked = picked.defined() ? Add(picked, part[1]) : part[1];

@@ -5,6 +5,7 @@
 
 #include "crosshatch/base/check.h"
 #include "crosshatch/tensor/creation.h"
+#include "crosshatch/tensor/ops/index_range.h"
 #include "crosshatch/tensor/ops/launch.h"
 #include "crosshatch/tensor/ops/saving_node.h"
 
@@ -93,6 +94,13 @@ TensorList EmbeddingOp::Forward(TensorSpan inputs) const {
       << kInfo.name << " of " << ids.Describe() << " in " << weight.Describe();
   const Tensor dense_ids = Dense(ids);
   const Rows table = ToRows(weight);
+  internal::LaunchIndexRangeCheck({.op = kInfo.name,
+                                   .index = "id",
+                                   .named = "rows in the table",
+                                   .count = dense_ids.numel(),
+                                   .indices = dense_ids.raw_data(),
+                                   .dtype = dense_ids.dtype(),
+                                   .bound = bound});
   Tensor out = Empty(WithColumns(ids, table.cols), weight.dtype());
   EmbeddingArgs args;
   args.rows = ids.numel();
@@ -113,7 +121,10 @@ std::shared_ptr<Node> EmbeddingOp::Differentiate(TensorSpan inputs,
   return std::make_shared<EmbeddingNode>(inputs[0], inputs[1], first_row);
 }
 
-void EmbeddingOp::AppendKey(OpKey& key) const { key.push_back(first_row); }
+void EmbeddingOp::AppendKey(OpKey& key) const {
+  key.push_back(first_row);
+  key.push_back(bound);
+}
 
 TensorList EmbeddingGradOp::Forward(TensorSpan inputs) const {
   const Tensor& grad = inputs[1];
@@ -127,9 +138,10 @@ TensorList EmbeddingGradOp::Forward(TensorSpan inputs) const {
 std::shared_ptr<Node> EmbeddingGradOp::Differentiate(
     TensorSpan inputs, TensorSpan /*outputs*/) const {
   auto node = internal::MakeNode<1>(
-      kInfo, [first_row = first_row](const auto& self, TensorSpan grads,
-                                     GradientSlots& slots) {
-        slots.Put(1, Apply1(EmbeddingOp(first_row), {self.Saved(0), grads[0]}));
+      kInfo, [first_row = first_row, bound = first_row + num_rows](
+                 const auto& self, TensorSpan grads, GradientSlots& slots) {
+        slots.Put(1, Apply1(EmbeddingOp(first_row, bound),
+                            {self.Saved(0), grads[0]}));
       });
   node->Save(0, inputs[0]);
   return node;
@@ -163,7 +175,10 @@ void EmbeddingGradIntoOp::AppendKey(OpKey& key) const {
 }
 
 Tensor Embedding(const Tensor& ids, const Tensor& weight) {
-  return Apply1(EmbeddingOp(/*first_row=*/0), {ids, weight});
+  CH_CHECK_GE(weight.ndim(), 1)
+      << "embedding of " << ids.Describe() << " in " << weight.Describe();
+  return Apply1(EmbeddingOp(/*first_row=*/0, /*bound=*/weight.size(0)),
+                {ids, weight});
 }
 
 }  // namespace crosshatch

@@ -12,11 +12,13 @@ namespace crosshatch {
 
 /// (ids [...], weight [R, C]) -> [..., C]: row id - first_row of the table,
 /// zeros for ids outside of [first_row, first_row + R). So a table that is a
-/// shard of the rows looks up its part.
+/// shard of the rows looks up its part. Every id is in [0, bound), checked:
+/// that is the number of rows of the whole table.
 class EmbeddingOp final : public Op {
  public:
   static constexpr OpInfo kInfo = {"embedding"};
-  explicit EmbeddingOp(int64_t first_row) : first_row(first_row) {}
+  EmbeddingOp(int64_t first_row, int64_t bound)
+      : first_row(first_row), bound(bound) {}
   const OpInfo& info() const override { return kInfo; }
   TensorList Forward(TensorSpan inputs) const override;
   std::shared_ptr<Node> Differentiate(TensorSpan inputs,
@@ -24,6 +26,7 @@ class EmbeddingOp final : public Op {
   void AppendKey(OpKey& key) const override;
 
   const int64_t first_row;
+  const int64_t bound;
 };
 
 /// (ids [...], grad [..., C]) -> [num_rows, C]: the sums of grad's rows by id.

@@ -31,7 +31,7 @@ TEST(EmbeddingTest, LooksRowsUp) {
 TEST(EmbeddingTest, GivesZerosForRowsOfOtherShards) {
   const Tensor shard = View(Add(Arange(4), 1), {2, 2});  // Rows 3 and 4.
   const Tensor ids = FromValues<int64_t>({4}, {2, 3, 4, 5});
-  EXPECT_THAT(Apply1(EmbeddingOp(3), {ids, shard}).ToVector<float>(),
+  EXPECT_THAT(Apply1(EmbeddingOp(3, 6), {ids, shard}).ToVector<float>(),
               ElementsAre(0, 0, 1, 2, 3, 4, 0, 0));
   const Tensor grad = Apply1(EmbeddingGradOp(2, 3), {ids, Ones({4, 2})});
   EXPECT_THAT(grad.ToVector<float>(), ElementsAre(1, 1, 1, 1));
@@ -55,6 +55,11 @@ TEST(EmbeddingTest, RefusesWhatDoesNotFit) {
                "embedding with indices f32\\[2\\]");
   EXPECT_DEATH(Embedding(Ones({2}, kInt64), Ones({3})),
                "embedding of i64\\[2\\].*in f32\\[3\\]");
+  EXPECT_DEATH(
+      Embedding(FromValues<int64_t>({3}, {0, 2, 3}), Ones({3, 2})),
+      "embedding: id 3 at 2 is out of range: there are 3 rows in the table");
+  EXPECT_DEATH(Embedding(FromValues<int64_t>({1}, {-1}), Ones({3, 2})),
+               "embedding: id -1 at 0 is out of range");
 }
 
 }  // namespace

@@ -8,6 +8,7 @@ const IndexKernels& CpuIndexKernels() {
       .gather = internal::CpuGather,
       .scatter = internal::CpuScatter,
       .dropout = internal::CpuDropout,
+      .check_index_range = internal::CpuCheckIndexRange,
   };
   return kTable;
 }

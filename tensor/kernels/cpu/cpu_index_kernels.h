@@ -3,7 +3,7 @@
 #define CROSSHATCH_TENSOR_KERNELS_CPU_CPU_INDEX_KERNELS_H_
 
 /// \file
-/// Gather, scatter and dropout on the CPU.
+/// Gather, scatter, dropout and the range of indices on the CPU.
 
 #include "crosshatch/tensor/kernels/index_kernel_table.h"
 
@@ -20,6 +20,9 @@ void CpuGather(const GatherArgs& args, KernelContext& context);
 void CpuScatter(const ScatterArgs& args, KernelContext& context);
 // dropout.cc
 void CpuDropout(const DropoutArgs& args, KernelContext& context);
+// check_index_range.cc
+void CpuCheckIndexRange(const CheckIndexRangeArgs& args,
+                        KernelContext& context);
 
 }  // namespace internal
 }  // namespace crosshatch
