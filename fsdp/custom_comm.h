@@ -10,6 +10,7 @@
 
 #include "absl/status/status.h"
 #include "crosshatch/comm/communicator.h"
+#include "crosshatch/nn/parameter.h"
 #include "crosshatch/tensor/stream.h"
 #include "crosshatch/tensor/tensor.h"
 
@@ -34,6 +35,15 @@ struct CustomComm {
   /// The current stream of the hook. Null: that of the last reduction.
   /// Outlives the groups.
   Stream* hook_stream = nullptr;
+
+  /// Called in backward with each parameter whose gradient has been reduced, or
+  /// added to: parameter.grad() is its shard, as the optimizer will see it. The
+  /// current stream is the one that has written it, so what is issued comes
+  /// after; it may read, change or drop the gradient and update the parameter
+  /// (an optimizer's step within backward, after which no gradient is kept).
+  /// Compute comes after it at the end of backward. An update is for the last
+  /// backward of a step alone.
+  std::function<void(nn::Parameter& parameter)> gradient_ready;
 };
 
 }  // namespace crosshatch::fsdp

@@ -12,6 +12,7 @@
 #include "crosshatch/fsdp/sharded_module.h"
 #include "crosshatch/fsdp/testutil.h"
 #include "crosshatch/mesh/device_mesh.h"
+#include "crosshatch/nn/adamw.h"
 #include "crosshatch/tensor/autograd.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -112,6 +113,80 @@ TEST(CustomCommTest, AHookReducesFurther) {
     for (const uint64_t seed : {0, 1, 2}) {
       EXPECT_EQ(Gradients({{"replicate", 2}, {"fsdp", 2}}, hook, seed), whole)
           << "seed " << seed;
+    }
+  }
+}
+
+// An optimizer for each parameter, which steps within backward, gives what one
+// for all gives after it, and no gradient is left.
+TEST(CustomCommTest, StepsWhereGradientsAreReady) {
+  struct Case {
+    std::vector<MeshAxis> axes;
+    FullyShardOptions options;
+  };
+  std::vector<Case> cases = {{{{"fsdp", 3}}, {}},
+                             {{{"replicate", 2}, {"fsdp", 2}}, {}},
+                             {{{"fsdp", 3}}, {}}};
+  cases[1].options.cpu_offload = true;
+  cases[2].options.mixed_precision.reduce_dtype = kFloat64;
+  for (const Case& c : cases) {
+    const auto train = [&c](bool within, uint64_t seed) {
+      int ranks = 1;
+      for (const MeshAxis& axis : c.axes) ranks *= axis.size;
+      std::vector<std::vector<float>> weights;
+      const auto body = [&](World& world) -> absl::Status {
+        CH_ASSIGN_OR_RETURN(const DeviceMesh mesh,
+                            InitDeviceMesh(world, c.axes));
+        TestModel model(2, 5, 7, 3);
+        model.FillWithIntegers();
+        for (auto& block : model.blocks()) {
+          CH_RETURN_IF_ERROR(FullyShard(*block, mesh, c.options));
+        }
+        CH_RETURN_IF_ERROR(FullyShard(model, mesh, c.options));
+        CH_ASSIGN_OR_RETURN(ShardedModule sharded, ShardedModule::Of(model));
+        nn::AdamW whole(model.Parameters(), {.lr = 0.125});
+        std::map<nn::Parameter*, nn::AdamW> each;
+        std::vector<std::string> order;
+        if (within) {
+          for (nn::Parameter* p : model.Parameters()) {
+            each.emplace(p, nn::AdamW({p}, {.lr = 0.125}));
+          }
+          sharded.SetCustomComm({.gradient_ready = [&](nn::Parameter& p) {
+            order.push_back(p.name());
+            EXPECT_TRUE(each.at(&p).Step().ok());
+            p.set_grad(Tensor());
+          }});
+        }
+        for (int step = 0; step < 3; ++step) {
+          const Tensor x = SmallIntegers({4, 5}, 5 * step + world.rank());
+          CH_RETURN_IF_ERROR(Backward(Sum(model.Forward(x))));
+          if (!within) {
+            CH_RETURN_IF_ERROR(whole.Step());
+            whole.ZeroGrad();
+          }
+          for (nn::Parameter* p : model.Parameters()) {
+            EXPECT_FALSE(p->grad().defined());
+          }
+        }
+        if (within) {
+          EXPECT_EQ(order.size(), 3 * each.size());
+          EXPECT_EQ(order.front(), "head.weight");
+        }
+        NoGrad no_grad;
+        for (nn::Parameter* p : model.Parameters()) {
+          std::vector<float> full = FullTensor(p->data()).ToVector<float>();
+          if (world.rank() == 0) weights.push_back(std::move(full));
+        }
+        return world.context().Synchronize();
+      };
+      const absl::Status status =
+          RunLocal(ranks, body, {.adversarial_seed = seed});
+      EXPECT_TRUE(status.ok()) << status;
+      return weights;
+    };
+    const auto expected = train(false, 0);
+    for (uint64_t seed = 0; seed <= 20; ++seed) {
+      ASSERT_EQ(train(true, seed), expected) << "seed " << seed;
     }
   }
 }

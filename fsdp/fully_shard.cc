@@ -151,12 +151,13 @@ absl::StatusOr<Sorted> SortOut(Modules modules, const Uses& uses,
   return sorted;
 }
 
-// What cannot share a buffer: its dtype, the dtype to gather in, and whether
-// there are gradients.
+// What cannot share a buffer: its dtype, the dtype to gather in, whether there
+// are gradients, and the ranks to share them with.
 struct Kind {
   DType dtype;
   DType gather_dtype;
   bool trained;
+  DeviceMesh mesh;
   friend bool operator==(const Kind&, const Kind&) = default;
 };
 
@@ -172,12 +173,12 @@ std::string WhyApart(const Kind& kind, const Kind& other,
   add(kind.dtype != other.dtype, "dtype");
   add(kind.dtype == other.dtype && kind.gather_dtype != other.gather_dtype,
       "dtype gathered in");
+  add(kind.mesh != other.mesh, "mesh");
   add(kind.trained != other.trained, kind.trained ? "trained" : "frozen");
   return why;
 }
 
-absl::Status CheckArguments(Modules modules, const DeviceMesh& mesh,
-                            const FullyShardOptions& options) {
+absl::Status CheckMesh(const DeviceMesh& mesh) {
   if (mesh.ndim() > 2) {
     return absl::InvalidArgumentError(absl::StrCat(
         "FullyShard takes a mesh of one axis (shard) or two (replicate, "
@@ -188,6 +189,12 @@ absl::Status CheckArguments(Modules modules, const DeviceMesh& mesh,
     return absl::InvalidArgumentError(
         absl::StrCat("FullyShard: this rank is not on ", mesh.ToString()));
   }
+  return absl::OkStatus();
+}
+
+absl::Status CheckArguments(Modules modules, const DeviceMesh& mesh,
+                            const FullyShardOptions& options) {
+  CH_RETURN_IF_ERROR(CheckMesh(mesh));
   if (modules.empty()) {
     return absl::InvalidArgumentError("FullyShard: no modules");
   }
@@ -250,9 +257,14 @@ absl::Status FullyShard(absl::Span<nn::Module* const> modules,
   // Ordered by first appearance, so that all ranks make the same groups.
   std::vector<std::pair<Kind, std::vector<ParamGroup::Entry>>> kinds;
   for (nn::Parameter* parameter : sorted.to_shard) {
+    DeviceMesh parameter_mesh = mesh;
+    if (options.mesh_of) {
+      parameter_mesh = options.mesh_of(*parameter).value_or(mesh);
+      CH_RETURN_IF_ERROR(CheckMesh(parameter_mesh));
+    }
     const Kind kind = {parameter->data().dtype(),
                        ParamGroup::GatherDType(*parameter, options),
-                       parameter->requires_grad()};
+                       parameter->requires_grad(), parameter_mesh};
     auto found = kinds.begin();
     while (found != kinds.end() && found->first != kind) ++found;
     if (found == kinds.end()) found = kinds.insert(found, {kind, {}});
@@ -268,16 +280,19 @@ absl::Status FullyShard(absl::Span<nn::Module* const> modules,
         absl::StrAppend(&name, " as ", Name(kind.gather_dtype));
       }
       absl::StrAppend(&name, kind.trained ? "" : ", frozen", ")");
+      if (kind.mesh != mesh) {
+        absl::StrAppend(&name, " on ", kind.mesh.ToString());
+      }
     }
     CH_ASSIGN_OR_RETURN(
         groups.emplace_back(),
-        ParamGroup::Create(std::move(name), entries, mesh, options));
+        ParamGroup::Create(std::move(name), entries, kind.mesh, options));
     if (groups.size() > 1) {
       groups.back()->set_why_apart(
           WhyApart(kind, kinds.front().first, groups.front()->name()));
     }
   }
-  for (const auto& group : groups) group->Commit();
+  for (const auto& group : groups) CH_RETURN_IF_ERROR(group->Commit());
   const auto state = std::make_shared<FsdpState>(
       std::vector<nn::Module*>(modules.begin(), modules.end()), options,
       std::move(groups), std::move(sorted.left_out));

@@ -123,6 +123,69 @@ TEST(FullyShardTest, TrainsAlikeOnAdversarialStreams) {
   }
 }
 
+// Ranks that disagree, or have nothing, get what the first rank has.
+TEST(FullyShardTest, TakesTheFirstRanksValues) {
+  TestModel first(2, kDim, 7, 3);
+  first.FillWithIntegers();
+  const Weights expected = FullWeights(first);
+  for (const std::vector<MeshAxis>& axes : std::vector<std::vector<MeshAxis>>{
+           {{"fsdp", 3}}, {{"replicate", 2}, {"fsdp", 2}}}) {
+    for (const bool others_have_values : {true, false}) {
+      for (const bool offload : {false, true}) {
+        const auto body = [&](World& world) -> absl::Status {
+          CH_ASSIGN_OR_RETURN(const DeviceMesh mesh,
+                              InitDeviceMesh(world, axes));
+          TestModel model(2, kDim, 7, 3);
+          if (world.rank() == 0) {
+            model.FillWithIntegers();
+          } else if (others_have_values) {
+            for (nn::Parameter* p : model.Parameters()) {
+              p->set_data(SmallIntegers(p->data().sizes(), 50 + world.rank()));
+            }
+          }
+          const Tensor mine = model.Parameters()[0]->data();
+          FullyShardOptions options;
+          options.sync_from_first_rank = true;
+          options.cpu_offload = offload;
+          CH_RETURN_IF_ERROR(ShardAll(model, mesh, options));
+          EXPECT_EQ(FullWeights(model), expected) << world.rank();
+          // A tensor of the program's own is left alone.
+          if (world.rank() > 0 && others_have_values) {
+            EXPECT_EQ(mine.ToVector<float>(),
+                      SmallIntegers(mine.sizes(), 50 + world.rank())
+                          .ToVector<float>());
+          }
+          return world.context().Synchronize();
+        };
+        for (const uint64_t seed : {0, 1}) {
+          const absl::Status status = RunLocal(axes.size() == 1 ? 3 : 4, body,
+                                               {.adversarial_seed = seed});
+          EXPECT_TRUE(status.ok()) << status;
+        }
+      }
+    }
+  }
+}
+
+// What the first rank has not made is made by Materialize, on all.
+TEST(FullyShardTest, LeavesToMaterializeWhatTheFirstRankHasNot) {
+  const absl::Status status = RunLocal(2, [](World& world) -> absl::Status {
+    CH_ASSIGN_OR_RETURN(const DeviceMesh mesh,
+                        InitDeviceMesh(world, {{"fsdp", 2}}));
+    TestModel model(1, kDim, 7, 3);
+    if (world.rank() == 1) model.FillWithIntegers();
+    FullyShardOptions options;
+    options.sync_from_first_rank = true;
+    CH_RETURN_IF_ERROR(ShardAll(model, mesh, options));
+    CH_RETURN_IF_ERROR(model.Materialize({.seed = 3}));
+    TestModel alone(1, kDim, 7, 3);
+    CH_RETURN_IF_ERROR(alone.Materialize({.seed = 3}));
+    EXPECT_EQ(FullWeights(model), FullWeights(alone));
+    return world.context().Synchronize();
+  });
+  EXPECT_TRUE(status.ok()) << status;
+}
+
 TEST(FullyShardTest, LogsWhatItDoesInOrder) {
   LineSink sink(EventKind::kFsdp);
   std::vector<std::string> first;

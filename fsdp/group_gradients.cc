@@ -292,9 +292,12 @@ void GroupGradients::Reduce() {
     reduced->block().UsedOn(*last);
   }
   if (core_.offloaded) EndSpan(*last, "copy_to_host", core_.name);
+  {
+    StreamScope on_stream(*last);
+    ShowGradients(sharded);
+  }
   sharded->block().UsedOn(*last);
   reduced_ = last->Record();
-  ShowGradients(sharded);
 }
 
 void GroupGradients::ShowGradients(const std::shared_ptr<Storage>& sharded) {
@@ -305,10 +308,16 @@ void GroupGradients::ShowGradients(const std::shared_ptr<Storage>& sharded) {
         destination.written || destination.partial ||
         (reduce_unused_ && member.gathered.requires_grad());
     destination.written = destination.partial = false;
-    if (!has_gradient || member.parameter->grad().defined()) continue;
-    member.parameter->set_grad(MakeDTensor(
-        core_.ShardOf(i, sharded, core_.shard_dtype), member.sharded_form.mesh,
-        member.sharded_form.layout, member.parameter->data().sizes()));
+    if (!has_gradient) continue;
+    if (!member.parameter->grad().defined()) {
+      member.parameter->set_grad(
+          MakeDTensor(core_.ShardOf(i, sharded, core_.shard_dtype),
+                      member.sharded_form.mesh, member.sharded_form.layout,
+                      member.parameter->data().sizes()));
+    }
+    if (core_.custom.gradient_ready) {
+      core_.custom.gradient_ready(*member.parameter);
+    }
   }
 }
 

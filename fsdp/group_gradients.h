@@ -110,7 +110,8 @@ class GroupGradients {
   bool PrepareSharded(std::shared_ptr<Storage>& sharded);
   void ReduceScatterTo(const Storage& target, double scale);
   void KeepPartial(double scale);
-  /// Gives the parameters that took part their gradients.
+  /// Gives the parameters that took part their gradients, on the stream that
+  /// wrote them.
   void ShowGradients(const std::shared_ptr<Storage>& sharded);
 
   GroupCore& core_;

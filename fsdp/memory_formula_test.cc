@@ -32,7 +32,12 @@ constexpr int64_t kWidth = 5;
 constexpr int64_t kOut = 7;
 constexpr int kSteps = 2;
 
-enum class Reshard { kAlways, kNever, kToTwo };
+enum class Reshard { kAlways, kNever, kToTwo, kToThree };
+
+int PostForwardMeshSize(Reshard reshard) {
+  if (reshard == Reshard::kToTwo) return 2;
+  return reshard == Reshard::kToThree ? 3 : 0;
+}
 
 struct Case {
   std::string name;
@@ -220,8 +225,8 @@ Formula FormulaOf(const Case& c, int rank) {
   formula.F = c.axes.back().size;
   formula.f = rank % formula.F;
   formula.reshard = c.reshard != Reshard::kNever;
-  const bool whole = c.reshard != Reshard::kToTwo || formula.F == 2;
-  formula.k = whole ? 0 : 2;
+  const int size = PostForwardMeshSize(c.reshard);
+  formula.k = size == formula.F ? 0 : size;
   formula.p = c.prefetch;
   formula.b = c.reduce_buffers;
   formula.e_p = SizeOf(c.param_dtype);
@@ -287,7 +292,7 @@ absl::Status Train(World& world, const Case& c, MemoryStats& stats) {
   options.mixed_precision.param_dtype = c.param_dtype;
   options.mixed_precision.reduce_dtype = c.reduce_dtype;
   options.reshard_after_forward = c.reshard != Reshard::kNever;
-  if (c.reshard == Reshard::kToTwo) options.post_forward_mesh_size = 2;
+  options.post_forward_mesh_size = PostForwardMeshSize(c.reshard);
   options.forward_prefetch = options.backward_prefetch = c.prefetch;
   options.reduce_buffers = c.reduce_buffers;
   for (auto& block : model.blocks()) {
@@ -349,20 +354,23 @@ TEST_P(MemoryFormulaTest, PeaksAreThoseOfTheFormula) {
 
 std::vector<Case> Cases() {
   std::vector<Case> cases;
-  for (const Reshard reshard :
-       {Reshard::kAlways, Reshard::kNever, Reshard::kToTwo}) {
+  for (const Reshard reshard : {Reshard::kAlways, Reshard::kNever,
+                                Reshard::kToTwo, Reshard::kToThree}) {
     for (const int prefetch : {0, 1, 2}) {
       const auto add = [&](const char* name, std::vector<MeshAxis> axes,
                            std::vector<int64_t> inner, int64_t rows,
                            int reduce_buffers = 1, DType param_dtype = kFloat32,
                            DType reduce_dtype = kFloat32) {
-        constexpr const char* kNames[] = {"always", "never", "to_two"};
+        constexpr const char* kNames[] = {"always", "never", "to_two",
+                                          "to_three"};
         cases.push_back(
             {absl::StrCat(name, "_reshard_", kNames[static_cast<int>(reshard)],
                           "_prefetch_", prefetch),
              std::move(axes), std::move(inner), rows, reshard, prefetch,
              reduce_buffers, param_dtype, reduce_dtype});
       };
+      add("six", {{"fsdp", 6}}, {23, 3, 11, 37}, 3, 2);
+      if (reshard == Reshard::kToThree) continue;
       add("even", {{"fsdp", 4}}, {16, 16, 16}, 8);
       add("uneven", {{"fsdp", 4}}, {23, 3, 11, 37}, 3, 2);
       add("dtypes", {{"fsdp", 4}}, {3, 13, 6}, 5, 1, kFloat64, kBFloat16);

@@ -8,7 +8,10 @@
 #include "crosshatch/base/check.h"
 #include "crosshatch/base/status_macros.h"
 #include "crosshatch/dtensor/dtensor.h"
+#include "crosshatch/fsdp/first_rank_values.h"
 #include "crosshatch/fsdp/plain_extension.h"
+#include "crosshatch/tensor/creation.h"
+#include "crosshatch/tensor/ops/cast.h"
 #include "crosshatch/tensor/ops/in_place.h"
 #include "crosshatch/tensor/ops/view.h"
 #include "crosshatch/tensor/rank_context.h"
@@ -164,14 +167,14 @@ absl::StatusOr<std::unique_ptr<ParamGroup>> ParamGroup::Create(
   return group;
 }
 
-void ParamGroup::Commit() {
+absl::Status ParamGroup::Commit() {
   // Forward tensors first: they take their kind from the unsharded parameter.
   MakeForwardTensors();
   gradients_.MakeDestinations();
   for (GroupMember& member : core_.members) {
     member.parameter->set_gathered(member.gathered);
   }
-  MakeShards();
+  return MakeShards();
 }
 
 ParamGroup::ParamGroup(GroupCore core, std::vector<std::string> notes,
@@ -179,6 +182,7 @@ ParamGroup::ParamGroup(GroupCore core, std::vector<std::string> notes,
     : core_(std::move(core)),
       notes_(std::move(notes)),
       extension_(options.extension),
+      sync_from_first_rank_(options.sync_from_first_rank),
       gradients_(core_,
                  options.gradient_divide_factor.value_or(core_.mesh.size()),
                  options.force_sum_reduction) {}
@@ -244,15 +248,35 @@ void ParamGroup::AttachShards() {
       context.device());
 }
 
-void ParamGroup::MakeShards() {
+absl::Status ParamGroup::MakeShards() {
   shards_ = std::make_shared<Storage>(
       core_.shard_elems() * SizeOf(core_.shard_dtype), core_.name);
   NoGrad no_grad;
+  std::vector<Tensor> wholes;
+  for (const GroupMember& member : core_.members) {
+    wholes.push_back(extension().LocalOf(member.parameter->data()));
+  }
+  std::vector<bool> has_values;
+  if (sync_from_first_rank_) {
+    CH_ASSIGN_OR_RETURN(has_values,
+                        HasValuesOnFirstRank(core_.mesh, wholes, core_.name));
+  } else {
+    for (const Tensor& whole : wholes) {
+      has_values.push_back(whole.storage()->attached());
+    }
+  }
   for (int i = 0; i < core_.plan.num_parameters(); ++i) {
     GroupMember& member = core_.members[static_cast<size_t>(i)];
-    const Tensor whole = extension().LocalOf(member.parameter->data());
+    Tensor whole = std::exchange(wholes[static_cast<size_t>(i)], Tensor());
     const Tensor shard = core_.ShardOf(i, shards_, core_.shard_dtype);
-    if (whole.storage()->attached()) {
+    if (has_values[static_cast<size_t>(i)]) {
+      if (sync_from_first_rank_) {
+        whole = whole.storage()->attached()
+                    ? Clone(whole)
+                    : Empty(whole.sizes(), whole.dtype());
+        CH_RETURN_IF_ERROR(
+            TakeFromFirstRank(core_.mesh, whole, member.parameter->name()));
+      }
       if (!shards_->attached()) AttachShards();
       const PlannedParameter& planned = core_.plan.parameter(i);
       const Interval piece =
@@ -266,6 +290,7 @@ void ParamGroup::MakeShards() {
     member.parameter->set_data(member.sharded);
     member.parameter->set_on_host(core_.offloaded);
   }
+  return absl::OkStatus();
 }
 
 bool ParamGroup::IsReplaced(const GroupMember& member) const {

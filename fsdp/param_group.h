@@ -32,6 +32,7 @@
 #include <utility>
 #include <vector>
 
+#include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "crosshatch/comm/communicator.h"
 #include "crosshatch/fsdp/comm_context.h"
@@ -81,7 +82,8 @@ class ParamGroup {
   /// Shards: each Parameter's data() becomes a DTensor that views the group's
   /// shard buffer, with the values it had if it had any, and Get() the tensor
   /// that is gathered.
-  void Commit();
+  /// \error the rank's first error, of values that other ranks give.
+  absl::Status Commit();
 
   ~ParamGroup();
   ParamGroup(const ParamGroup&) = delete;
@@ -135,7 +137,7 @@ class ParamGroup {
 
   absl::Status MakeCommunicators();
   absl::Status MakePostForwardMesh(int size);
-  void MakeShards();
+  absl::Status MakeShards();
   void AttachShards();
   bool IsReplaced(const GroupMember& member) const;
   void TakeReplaced();
@@ -152,6 +154,7 @@ class ParamGroup {
   const std::vector<std::string> notes_;  ///< Of the parameters.
   std::string why_apart_;
   std::shared_ptr<const ShardExtension> extension_;  ///< Null: the plain one.
+  const bool sync_from_first_rank_;
   Communicator* gather_comm_ = nullptr;
   GroupGradients gradients_;
 

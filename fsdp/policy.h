@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "crosshatch/fsdp/shard_extension.h"
+#include "crosshatch/mesh/device_mesh.h"
 #include "crosshatch/nn/parameter.h"
 #include "crosshatch/tensor/dtype.h"
 
@@ -83,6 +84,19 @@ struct FullyShardOptions {
 
   /// The dim to shard a parameter on. Unset: 0. Any dim of any size will do.
   std::function<int(const nn::Parameter&)> shard_dim;
+
+  /// The mesh of single parameters, 1-D or 2-D as the one FullyShard is given;
+  /// where it gives nothing, that one holds. Parameters of different meshes
+  /// become groups of their own, each divided by the number of its own ranks
+  /// unless gradient_divide_factor says otherwise: experts, say, on a part of
+  /// the ranks that the others are spread over.
+  std::function<std::optional<DeviceMesh>(const nn::Parameter&)> mesh_of;
+
+  /// Shards are cut from the values that the first rank of the mesh has, which
+  /// are broadcast one parameter after the other; the other ranks need have
+  /// none. Unset: each rank cuts from its own, which must be equal. Parameters
+  /// that the first rank has not materialized are left to Materialize.
+  bool sync_from_first_rank = false;
 
   /// Left as they are: neither sharded, gathered nor reduced.
   std::vector<const nn::Parameter*> ignored_params;

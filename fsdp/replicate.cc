@@ -17,10 +17,11 @@ absl::Status Replicate(nn::Module& module, const DeviceMesh& mesh,
         "Replicate takes a mesh of one axis, not ", mesh.ToString()));
   }
   if (options.reshard_after_forward.has_value() ||
-      options.post_forward_mesh_size != 0 || options.shard_dim) {
+      options.post_forward_mesh_size != 0 || options.shard_dim ||
+      options.mesh_of) {
     return absl::InvalidArgumentError(
         "Replicate shards nothing: reshard_after_forward, "
-        "post_forward_mesh_size and shard_dim have no meaning");
+        "post_forward_mesh_size, shard_dim and mesh_of have no meaning");
   }
   if (options.extension != nullptr) {
     return absl::InvalidArgumentError(

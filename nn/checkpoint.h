@@ -5,6 +5,9 @@
 /// \file
 /// Activation checkpointing of a module: time for memory.
 
+#include <string>
+
+#include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "crosshatch/nn/module.h"
 
@@ -24,6 +27,17 @@ namespace crosshatch::nn {
 /// graphs recorded through it.
 /// \error kFailedPrecondition for a module that is checkpointed already.
 absl::Status Checkpoint(Module& module);
+
+/// Checkpoint for each module of `root`, itself included, that `wants`, told
+/// the module's name from `root`: "layers.0". What is checkpointed is what will
+/// run again, so a predicate that takes only the modules between products, say,
+/// keeps the products' results and nothing else.
+/// \error kInvalidArgument if it wants none; kFailedPrecondition for a module
+///     that is checkpointed already. Then none is.
+absl::Status CheckpointEach(
+    Module& root,
+    absl::FunctionRef<bool(const Module& module, const std::string& name)>
+        wants);
 
 }  // namespace crosshatch::nn
 

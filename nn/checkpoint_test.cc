@@ -2,6 +2,7 @@
 #include "crosshatch/nn/checkpoint.h"
 
 #include <cstdint>
+#include <string>
 #include <vector>
 
 #include "crosshatch/dtensor/random.h"
@@ -15,6 +16,7 @@
 namespace crosshatch::nn {
 namespace {
 
+using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
 /// Two inputs, two outputs, and noise that depends on elements and steps.
@@ -92,6 +94,30 @@ TEST(CheckpointTest, RefusesASecondTime) {
   EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition);
   EXPECT_THAT(std::string(status.message()),
               HasSubstr("noisy is checkpointed already"));
+}
+
+TEST(CheckpointTest, TakesThoseThatAPredicateWants) {
+  Tree tree;
+  std::vector<std::string> asked;
+  EXPECT_EQ(CheckpointEach(
+                tree, [](const Module&, const std::string&) { return false; })
+                .code(),
+            absl::StatusCode::kInvalidArgument);
+  ASSERT_TRUE(
+      CheckpointEach(tree, [&](const Module& module, const std::string& name) {
+        asked.push_back(name);
+        return std::string(module.type_name()) == "Noisy";
+      }).ok());
+  EXPECT_THAT(asked, ElementsAre("", "noisy", "noisy.up"));
+  ASSERT_TRUE(tree.Materialize({.seed = 1}).ok());
+  const Tensor x = Ones({4, 3}).set_requires_grad(true);
+  ASSERT_TRUE(Backward(tree.Forward(x)).ok());
+  EXPECT_EQ(tree.noisy().runs, 4);
+  // One that is checkpointed already: the others are left as they are.
+  const auto all = [](const Module&, const std::string&) { return true; };
+  EXPECT_EQ(CheckpointEach(tree, all).code(),
+            absl::StatusCode::kFailedPrecondition);
+  EXPECT_TRUE(Checkpoint(tree).ok());
 }
 
 }  // namespace

@@ -148,7 +148,6 @@ int SizeOfAxis(const std::vector<MeshAxis>& axes, const std::string& name) {
 // Parameters split by tp need the extension and cannot be replicated, and two
 // must be less than all.
 bool MakeSense(int a, int va, int b, int vb) {
-  if (a == kTied && b == kInnerForm) return va == 0 || vb != 2;
   if (a != kMesh) return true;
   const std::vector<MeshAxis> axes = AxesOf(va);
   if (b == kExtension) return vb == 0 || SizeOfAxis(axes, "tp") == 1;

@@ -361,6 +361,17 @@ TEST(FsdpScenariosTest, ReshardsToASmallerMeshAfterForward) {
   }
 }
 
+// Data parallelism alone of parameters that tensor parallelism splits: a mesh
+// whose sharding axis has one rank.
+TEST(FsdpScenariosTest, KeepsTensorParallelParametersWholeOnEachRank) {
+  const std::vector<Axes> meshes = {{{"replicate", 2}, {"fsdp", 1}, {"tp", 2}},
+                                    {{"replicate", 3}, {"fsdp", 1}, {"tp", 2}}};
+  Scenario scenario{"replicated", PlainStep};
+  scenario.options.reshard_after_forward = false;
+  TrainsAsOneRank(scenario, meshes);
+  TrainsAsOneRank(scenario, meshes, 3);
+}
+
 // All that one iteration calls, one by one.
 std::vector<std::function<absl::Status(Job&, Tensor& loss)>> PublicCalls() {
   const auto call = [](auto f) {
