@@ -45,6 +45,51 @@ absl::StatusOr<Layout> OnMesh(const Layout& layout, const MeshLayout& mesh) {
   return Layout::Create(mesh, std::move(dims));
 }
 
+// `whole`, a mesh of all ranks of the job, with the axes of `mesh`, each of
+// which is one of its own, several of them joined, or one of a single rank.
+absl::StatusOr<DeviceMesh> WithAxesOf(const DeviceMesh& mesh,
+                                      DeviceMesh whole) {
+  for (int i = 0; i < mesh.ndim(); ++i) {
+    const std::string& name = mesh.axis_names()[static_cast<size_t>(i)];
+    const std::vector<int> line = mesh.layout().GroupRanks(
+        absl::MakeConstSpan(&i, 1), *mesh.coordinate());
+    const MeshLayout& layout = whole.layout();
+    // The axes along which the ranks of the line differ. One that varies slower
+    // differs from the line's start for the first time further down.
+    std::vector<std::pair<size_t, int>> varying;
+    for (int axis = 0; axis < layout.ndim(); ++axis) {
+      const auto at = [&](int rank) {
+        return (*layout.CoordinateOf(rank))[static_cast<size_t>(axis)];
+      };
+      size_t first = 1;
+      while (first < line.size() && at(line[first]) == at(line[0])) ++first;
+      if (first < line.size()) varying.push_back({first, axis});
+    }
+    std::sort(varying.rbegin(), varying.rend());
+    std::vector<int> axes;
+    std::vector<std::string> names;
+    for (const auto& [first, axis] : varying) {
+      axes.push_back(axis);
+      names.push_back(layout.axis_name(axis));
+    }
+    if (layout.GroupRanks(axes, line[0]) != line) {
+      return absl::FailedPreconditionError(
+          absl::StrCat("the axis \"", name, "\" of ", mesh.ToString(),
+                       " is not made of whole axes of ", whole.ToString()));
+    }
+    if (names.empty()) {
+      if (layout.AxisIndex(name).ok()) continue;
+      CH_ASSIGN_OR_RETURN(
+          whole,
+          whole.Unflatten(layout.axis_name(0),
+                          {{layout.axis_name(0), layout.size(0)}, {name, 1}}));
+    } else if (names.size() > 1 || names[0] != name) {
+      CH_ASSIGN_OR_RETURN(whole, whole.Flatten(names, name));
+    }
+  }
+  return whole;
+}
+
 }  // namespace
 
 std::shared_ptr<const DTensorExtensions> DTensorExtensions::Create() {
@@ -66,7 +111,8 @@ std::shared_ptr<const fsdp::ForwardForm> DTensorExtensions::FormOf(
 absl::StatusOr<fsdp::ShardedForm> DTensorExtensions::Chunk(
     const Tensor& parameter, const DeviceMesh& fsdp_mesh, int dim) const {
   const DeviceMesh root = fsdp_mesh.root();
-  Layout layout = Layout::Replicated(root.layout(), parameter.ndim());
+  CH_ASSIGN_OR_RETURN(DeviceMesh whole, WithAxesOf(fsdp_mesh, root));
+  Layout layout = Layout::Replicated(whole.layout(), parameter.ndim());
   if (parameter.is_distributed()) {
     const Layout& inner = LayoutOf(parameter);
     if (inner.mesh().root() != root.layout()) {
@@ -86,11 +132,12 @@ absl::StatusOr<fsdp::ShardedForm> DTensorExtensions::Chunk(
       return absl::InvalidArgumentError(
           absl::StrCat("has reductions due: ", inner.ToString()));
     }
-    CH_ASSIGN_OR_RETURN(layout, OnMesh(inner, root.layout()));
+    CH_ASSIGN_OR_RETURN(whole, WithAxesOf(MeshOf(parameter), whole));
+    CH_ASSIGN_OR_RETURN(layout, OnMesh(inner, whole.layout()));
   }
   CH_ASSIGN_OR_RETURN(const int axis,
-                      root.layout().AxisIndex(fsdp_mesh.axis_names().back()));
-  return fsdp::ShardedForm{root, layout.WithFineShard(axis, dim)};
+                      whole.layout().AxisIndex(fsdp_mesh.axis_names().back()));
+  return fsdp::ShardedForm{whole, layout.WithFineShard(axis, dim)};
 }
 
 absl::StatusOr<Tensor> DTensorExtensions::AllGather(

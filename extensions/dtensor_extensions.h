@@ -36,13 +36,16 @@ class DTensorExtensions final : public fsdp::ShardExtension {
   std::shared_ptr<const fsdp::ForwardForm> FormOf(
       const Tensor& parameter) const override;
 
-  /// A layout on the root of `fsdp_mesh`. On a mesh (fsdp, tp):
+  /// A layout on the root of `fsdp_mesh`, whose axes may be several of the
+  /// root's joined (DeviceMesh::Flatten), as those of the parameter's mesh may:
+  /// then the layout's mesh has them joined too. On a mesh (fsdp, tp):
   ///   plain tensor         [S(dim), R]
   ///   DTensor S(0) on tp   [_S(0,tp), S(0)] for dim 0, [S(1), S(0)] for dim 1
   /// and with an HSDP axis in front one more R. Where tp keeps units (heads)
   /// together, fsdp splits single elements beneath.
   /// \error kFailedPrecondition for a DTensor whose mesh has another root, or
-  ///     that is spread over an axis of `fsdp_mesh` already;
+  ///     that is spread over an axis of `fsdp_mesh` already, or an axis that is
+  ///     a part of one of the root's;
   ///     kInvalidArgument for one with reductions due.
   absl::StatusOr<fsdp::ShardedForm> Chunk(const Tensor& parameter,
                                           const DeviceMesh& fsdp_mesh,

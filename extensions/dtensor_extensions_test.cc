@@ -77,6 +77,65 @@ TEST(DTensorExtensionsTest, ReplicatesOverTheAxisOfHsdp) {
          });
 }
 
+TEST(DTensorExtensionsTest, ChunksOverJoinedAxes) {
+  OnMesh(
+      {{"dp", 2}, {"cp", 3}, {"tp", 2}},
+      [](const DeviceMesh& mesh) -> absl::Status {
+        CH_ASSIGN_OR_RETURN(const DeviceMesh data, mesh.Slice({"dp", "cp"}));
+        CH_ASSIGN_OR_RETURN(const DeviceMesh joined,
+                            data.Flatten({"dp", "cp"}, "fsdp"));
+        CH_ASSIGN_OR_RETURN(const DeviceMesh turned,
+                            data.Flatten({"cp", "dp"}, "fsdp"));
+        CH_ASSIGN_OR_RETURN(const DeviceMesh tp, mesh.Slice("tp"));
+        const Tensor plain = SmallIntegers({13, 3}, 1);
+        const Tensor rows = DistributeTensor(
+            plain, tp, Layout::Replicated(tp.layout(), 2).WithShard(0, 0));
+        for (const DeviceMesh& fsdp : {joined, turned}) {
+          for (const Tensor& parameter : {plain, rows}) {
+            CH_ASSIGN_OR_RETURN(const fsdp::ShardedForm form,
+                                Extensions().Chunk(parameter, fsdp, 0));
+            EXPECT_EQ(form.mesh.size(0), 6);
+            EXPECT_EQ(form.mesh.root(), mesh);
+            EXPECT_EQ(form.layout.ToString(), parameter.is_distributed()
+                                                  ? "[_S(0,2),S(0)]"
+                                                  : "[S(0),R]");
+            // A rank's place on the mesh of FSDP is that of its chunk.
+            EXPECT_EQ((*form.mesh.coordinate())[0], *fsdp.index(0));
+            const Tensor sharded =
+                DistributeTensor(plain, form.mesh, form.layout);
+            CH_ASSIGN_OR_RETURN(const Tensor back,
+                                Extensions().AllGather(sharded, fsdp));
+            EXPECT_EQ(FullTensor(back).ToVector<float>(),
+                      plain.ToVector<float>());
+            EXPECT_EQ(LocalTensor(back).sizes(),
+                      LocalTensor(parameter).sizes());
+          }
+        }
+        // An axis of one rank that the root lacks.
+        CH_ASSIGN_OR_RETURN(
+            const DeviceMesh one,
+            joined.Unflatten("fsdp", {{"fsdp", 6}, {"whole", 1}}));
+        CH_ASSIGN_OR_RETURN(const fsdp::ShardedForm form,
+                            Extensions().Chunk(rows, one, 0));
+        EXPECT_EQ(LocalTensor(DistributeTensor(plain, form.mesh, form.layout))
+                      .sizes(),
+                  LocalTensor(rows).sizes());
+        // A part of an axis, and one that is taken.
+        CH_ASSIGN_OR_RETURN(const DeviceMesh parts,
+                            joined.Unflatten("fsdp", {{"a", 3}, {"b", 2}}));
+        EXPECT_THAT(
+            std::string(Extensions().Chunk(plain, parts, 0).status().message()),
+            HasSubstr("the axis \"a\" of mesh(a=3, b=2"));
+        const Tensor taken = DistributeTensor(
+            plain, data, Layout::Replicated(data.layout(), 2).WithShard(0, 0));
+        EXPECT_THAT(
+            std::string(
+                Extensions().Chunk(taken, joined, 0).status().message()),
+            HasSubstr("the axis \"dp\" of mesh(dp=2, cp=3"));
+        return absl::OkStatus();
+      });
+}
+
 TEST(DTensorExtensionsTest, AllGatherGivesTheParameterAsItWas) {
   // 7 rows over 2 x 3 ranks: uneven, and empty on some.
   OnMesh({{"fsdp", 2}, {"tp", 3}}, [](const DeviceMesh& mesh) -> absl::Status {

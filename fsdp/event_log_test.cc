@@ -4,12 +4,16 @@
 /// The order in which sharded modules gather, wait, reduce and free, as rank 0
 /// logs it, for each way to use them.
 
+#include <functional>
 #include <string>
 #include <vector>
 
 #include "crosshatch/base/status_macros.h"
+#include "crosshatch/comm/world.h"
 #include "crosshatch/fsdp/fully_shard.h"
+#include "crosshatch/fsdp/odd_models_testutil.h"
 #include "crosshatch/fsdp/on_ranks_testutil.h"
+#include "crosshatch/fsdp/replicate.h"
 #include "crosshatch/fsdp/sharded_module.h"
 #include "crosshatch/fsdp/testutil.h"
 #include "crosshatch/fsdp/training_testutil.h"
@@ -22,6 +26,306 @@ namespace crosshatch::fsdp {
 namespace {
 
 using ::testing::ElementsAre;
+
+using Lines = std::vector<std::string>;
+
+// A forward's and a backward's lines.
+Lines operator+(Lines a, const Lines& b) {
+  a.insert(a.end(), b.begin(), b.end());
+  return a;
+}
+
+const Lines& PlainForward() {
+  static const Lines lines = {
+      "unshard head",  "unshard blocks.0", "wait head",     "unshard blocks.1",
+      "wait blocks.0", "reshard blocks.0", "wait blocks.1", "reshard blocks.1"};
+  return lines;
+}
+
+const Lines& PlainBackward() {
+  static const Lines lines = {
+      "unshard blocks.1", "reduce_scatter head", "reshard head",
+      "unshard blocks.0", "wait blocks.1",       "reduce_scatter blocks.1",
+      "reshard blocks.1", "wait blocks.0",       "reduce_scatter blocks.0",
+      "reshard blocks.0"};
+  return lines;
+}
+
+// Rank 0's lines of what `body` does, from the beginning.
+Lines LogOnMesh(const Axes& axes,
+                const std::function<absl::Status(const DeviceMesh& mesh,
+                                                 LineSink& log)>& body) {
+  Lines lines;
+  OnRanks(axes, [&](const DeviceMesh& mesh, LineSink& log) -> absl::Status {
+    CH_RETURN_IF_ERROR(body(mesh, log));
+    if (mesh.world().rank() == 0) lines = log.Take();
+    return absl::OkStatus();
+  });
+  return lines;
+}
+
+TEST(EventLogTest, LogsAStep) {
+  EXPECT_EQ(LogOf({{"fsdp", 2}}, {}, Step), PlainForward() + PlainBackward());
+}
+
+TEST(EventLogTest, LogsPrefetchingAtAnyDepth) {
+  const auto log_of = [](int depth) {
+    FullyShardOptions options;
+    options.forward_prefetch = options.backward_prefetch = depth;
+    return LogOf({{"fsdp", 2}}, options, Step);
+  };
+  EXPECT_THAT(
+      log_of(0),
+      ElementsAre("unshard head", "wait head", "unshard blocks.0",
+                  "wait blocks.0", "reshard blocks.0", "unshard blocks.1",
+                  "wait blocks.1", "reshard blocks.1", "reduce_scatter head",
+                  "reshard head", "unshard blocks.1", "wait blocks.1",
+                  "reduce_scatter blocks.1", "reshard blocks.1",
+                  "unshard blocks.0", "wait blocks.0",
+                  "reduce_scatter blocks.0", "reshard blocks.0"));
+  EXPECT_EQ(log_of(1), PlainForward() + PlainBackward());
+  EXPECT_THAT(
+      log_of(2),
+      ElementsAre("unshard head", "unshard blocks.0", "unshard blocks.1",
+                  "wait head", "wait blocks.0", "reshard blocks.0",
+                  "wait blocks.1", "reshard blocks.1", "unshard blocks.1",
+                  "unshard blocks.0", "reduce_scatter head", "reshard head",
+                  "wait blocks.1", "reduce_scatter blocks.1",
+                  "reshard blocks.1", "wait blocks.0",
+                  "reduce_scatter blocks.0", "reshard blocks.0"));
+}
+
+TEST(EventLogTest, LogsInference) {
+  EXPECT_EQ(LogOf({{"fsdp", 2}}, {},
+                  [](Job& job) {
+                    const NoGrad no_grad;
+                    job.Loss(0);
+                    return absl::OkStatus();
+                  }),
+            PlainForward() + Lines{"reshard head"});
+}
+
+TEST(EventLogTest, LogsReplicas) {
+  EXPECT_EQ(
+      LogOf({{"replicate", 2}, {"fsdp", 2}}, {}, Step),
+      PlainForward() +
+          Lines({"unshard blocks.1", "reduce_scatter head", "all_reduce head",
+                 "reshard head", "unshard blocks.0", "wait blocks.1",
+                 "reduce_scatter blocks.1", "all_reduce blocks.1",
+                 "reshard blocks.1", "wait blocks.0", "reduce_scatter blocks.0",
+                 "all_reduce blocks.0", "reshard blocks.0"}));
+}
+
+TEST(EventLogTest, LogsReplication) {
+  EXPECT_THAT(LogOnMesh({{"dp", 2}},
+                        [](const DeviceMesh& mesh, LineSink&) -> absl::Status {
+                          TestModel model(2, 5, 7, 3);
+                          model.FillWithIntegers();
+                          CH_RETURN_IF_ERROR(Replicate(model, mesh));
+                          return Backward(Sum(model.Forward(BatchOf(0, 1, 0))));
+                        }),
+              ElementsAre("unshard root", "wait root", "reduce_scatter root",
+                          "all_reduce root", "reshard root"));
+}
+
+TEST(EventLogTest, LogsCopiesFromAndToHostMemory) {
+  FullyShardOptions options;
+  options.cpu_offload = true;
+  EXPECT_THAT(
+      LogOf({{"fsdp", 2}}, options, Step),
+      ElementsAre(
+          "copy_to_device head", "unshard head", "copy_to_device blocks.0",
+          "unshard blocks.0", "wait head", "copy_to_device blocks.1",
+          "unshard blocks.1", "wait blocks.0", "reshard blocks.0",
+          "wait blocks.1", "reshard blocks.1",
+          // Backward.
+          "copy_to_device blocks.1", "unshard blocks.1", "reduce_scatter head",
+          "copy_to_host head", "reshard head", "copy_to_device blocks.0",
+          "unshard blocks.0", "wait blocks.1", "reduce_scatter blocks.1",
+          "copy_to_host blocks.1", "reshard blocks.1", "wait blocks.0",
+          "reduce_scatter blocks.0", "copy_to_host blocks.0",
+          "reshard blocks.0"));
+}
+
+TEST(EventLogTest, KeepingMemoryChangesNoStep) {
+  EXPECT_EQ(LogOf({{"fsdp", 2}}, {},
+                  [](Job& job) {
+                    job.root.SetKeepUnsharded(true);
+                    return Step(job);
+                  }),
+            PlainForward() + PlainBackward());
+}
+
+TEST(EventLogTest, LogsGatheringByHand) {
+  EXPECT_EQ(LogOf({{"fsdp", 2}}, {},
+                  [](Job& job) -> absl::Status {
+                    CH_ASSIGN_OR_RETURN(
+                        auto last, ShardedModule::Of(*job.model.blocks()[1]));
+                    job.root.Unshard().Wait();
+                    job.root.Reshard();
+                    last.Unshard();
+                    job.root.Unshard().Wait();
+                    return Step(job);
+                  }),
+            Lines({"unshard head", "wait head", "reshard head",
+                   "unshard blocks.1", "unshard head", "wait head",
+                   // Forward finds what is gathered.
+                   "unshard blocks.0", "wait blocks.0", "reshard blocks.0",
+                   "wait blocks.1", "reshard blocks.1"}) +
+                PlainBackward());
+}
+
+TEST(EventLogTest, LogsBackwardsThatAreNotTheLast) {
+  EXPECT_EQ(
+      LogOf({{"fsdp", 2}}, {},
+            [](Job& job) -> absl::Status {
+              job.root.SetIsLastBackward(false);
+              CH_RETURN_IF_ERROR(Step(job));
+              job.root.SetIsLastBackward(true);
+              return Step(job);
+            }),
+      PlainForward() + PlainBackward() + PlainForward() + PlainBackward());
+}
+
+// The backwards of two forwards, after both.
+Lines LogOfTwo(bool first_is_last) {
+  return LogOf({{"fsdp", 2}}, {}, [&](Job& job) -> absl::Status {
+    const Tensor first = job.Loss(0);
+    const Tensor second = job.Loss(1);
+    job.log.Take();
+    job.root.SetIsLastBackward(first_is_last);
+    CH_RETURN_IF_ERROR(Backward(second));
+    job.root.SetIsLastBackward(true);
+    return Backward(first);
+  });
+}
+
+TEST(EventLogTest, GathersAheadForTheBackwardOfAnEarlierForward) {
+  EXPECT_EQ(
+      LogOfTwo(false),
+      Lines({"unshard blocks.1", "reduce_scatter head", "reshard head",
+             "unshard blocks.0", "wait blocks.1", "reduce_scatter blocks.1",
+             "reshard blocks.1", "unshard head", "wait blocks.0",
+             "reduce_scatter blocks.0", "reshard blocks.0",
+             // The second backward finds it.
+             "unshard blocks.1", "wait head", "reduce_scatter head",
+             "reshard head", "unshard blocks.0", "wait blocks.1",
+             "reduce_scatter blocks.1", "reshard blocks.1", "wait blocks.0",
+             "reduce_scatter blocks.0", "reshard blocks.0"}));
+  // Where nothing is said of another to come, it finds nothing.
+  EXPECT_EQ(LogOfTwo(true),
+            PlainBackward() +
+                Lines({"unshard head", "wait head", "reduce_scatter head",
+                       "reshard head", "unshard blocks.1", "wait blocks.1",
+                       "reduce_scatter blocks.1", "reshard blocks.1",
+                       "unshard blocks.0", "wait blocks.0",
+                       "reduce_scatter blocks.0", "reshard blocks.0"}));
+}
+
+// The lines of two models, a and then b, of one block each.
+TEST(EventLogTest, LogsTwoRoots) {
+  const Lines lines = LogOnMesh(
+      {{"fsdp", 2}}, [](const DeviceMesh& mesh, LineSink&) -> absl::Status {
+        TestModel a(1, 5, 7, 5), b(1, 5, 7, 3);
+        for (TestModel* model : {&a, &b}) {
+          for (nn::Parameter* p : model->Parameters()) {
+            p->set_name((model == &a ? "a." : "b.") + p->name());
+          }
+          model->FillWithIntegers();
+          CH_RETURN_IF_ERROR(ShardAll(*model, mesh, {}));
+        }
+        return Backward(Sum(b.Forward(a.Forward(BatchOf(0, 1, 0)))));
+      });
+  EXPECT_THAT(lines,
+              ElementsAre("unshard a.head", "unshard a.blocks.0", "wait a.head",
+                          "wait a.blocks.0", "reshard a.blocks.0",
+                          "unshard b.head", "unshard b.blocks.0", "wait b.head",
+                          "wait b.blocks.0", "reshard b.blocks.0",
+                          // Backward.
+                          "unshard b.blocks.0", "reduce_scatter b.head",
+                          "reshard b.head", "wait b.blocks.0",
+                          "reduce_scatter b.blocks.0", "reshard b.blocks.0",
+                          "unshard a.blocks.0", "reduce_scatter a.head",
+                          "reshard a.head", "wait a.blocks.0",
+                          "reduce_scatter a.blocks.0", "reshard a.blocks.0"));
+}
+
+TEST(EventLogTest, LogsTiedParameters) {
+  EXPECT_THAT(
+      LogOnMesh({{"fsdp", 2}},
+                [](const DeviceMesh& mesh, LineSink&) -> absl::Status {
+                  Tied model;
+                  CH_RETURN_IF_ERROR(FullyShard(model.first, mesh));
+                  CH_RETURN_IF_ERROR(FullyShard(model.middle, mesh));
+                  CH_RETURN_IF_ERROR(FullyShard(model.last, mesh));
+                  CH_RETURN_IF_ERROR(FullyShard(model, mesh));
+                  return Backward(Sum(model.Forward(BatchOf(0, 1, 0))));
+                }),
+      // The first's and last's one weight is the root's, reduced after both.
+      ElementsAre("unshard first", "wait first", "unshard middle",
+                  "wait middle", "reshard middle", "unshard middle",
+                  "wait middle", "reduce_scatter middle", "reshard middle",
+                  "reduce_scatter first", "reshard first"));
+}
+
+TEST(EventLogTest, LogsFrozenGroups) {
+  EXPECT_THAT(
+      LogOnMesh({{"fsdp", 2}},
+                [](const DeviceMesh& mesh, LineSink& log) -> absl::Status {
+                  Adapters model;
+                  CH_RETURN_IF_ERROR(FullyShard(model.a, mesh));
+                  CH_RETURN_IF_ERROR(FullyShard(model.b, mesh));
+                  CH_RETURN_IF_ERROR(FullyShard(model, mesh));
+                  const Tensor loss = Sum(model.Forward(BatchOf(0, 1, 0)));
+                  log.Take();
+                  return Backward(loss);
+                }),
+      // A frozen group is freed when the gradients of its module's inputs are
+      // there: of b's when a has been gathered.
+      ElementsAre("unshard b (f32)", "unshard b (f32, frozen)",
+                  "unshard a (f32)", "unshard a (f32, frozen)", "wait b (f32)",
+                  "wait b (f32, frozen)", "reduce_scatter b (f32)",
+                  "reshard b (f32)", "wait a (f32)", "wait a (f32, frozen)",
+                  "reshard b (f32, frozen)", "reduce_scatter a (f32)",
+                  "reshard a (f32)", "reshard a (f32, frozen)"));
+}
+
+// What a step of Conditional logs that does not call its second branch.
+Lines LogOfSkipping(bool reduces_unused, bool one_group) {
+  return LogOnMesh(
+      {{"fsdp", 2}},
+      [&](const DeviceMesh& mesh, LineSink& log) -> absl::Status {
+        Conditional model([] { return BranchUse::kSkipped; });
+        if (!one_group) {
+          CH_RETURN_IF_ERROR(FullyShard(model.a, mesh));
+          CH_RETURN_IF_ERROR(FullyShard(model.b, mesh));
+        }
+        CH_RETURN_IF_ERROR(FullyShard(model, mesh));
+        CH_ASSIGN_OR_RETURN(auto root, ShardedModule::Of(model));
+        root.SetReduceUnusedParams(reduces_unused);
+        CH_RETURN_IF_ERROR(Backward(Sum(model.Forward(BatchOf(0, 1, 0)))));
+        log.Take();
+        return Backward(Sum(model.Forward(BatchOf(0, 1, 0))));
+      });
+}
+
+TEST(EventLogTest, LogsUnusedParameters) {
+  EXPECT_THAT(LogOfSkipping(false, false),
+              ElementsAre("unshard a", "wait a", "reshard a", "unshard a",
+                          "wait a", "reduce_scatter a", "reshard a"));
+  // Beside one that is used: reduced with zeros at the end of backward.
+  EXPECT_THAT(LogOfSkipping(false, true),
+              ElementsAre("unshard root", "wait root", "reduce_scatter root",
+                          "reshard root"));
+}
+
+TEST(EventLogTest, LogsUnusedParametersThatAreReduced) {
+  EXPECT_THAT(LogOfSkipping(true, false),
+              ElementsAre("unshard a", "unshard b", "wait a",
+                          // The end of backward.
+                          "reduce_scatter a", "reshard a", "reduce_scatter b",
+                          "wait b", "reshard b"));
+}
 
 TEST(EventLogTest, LogsAccumulationWithoutCommunication) {
   EXPECT_THAT(

@@ -10,6 +10,7 @@
 #include "crosshatch/dtensor/dtensor.h"
 #include "crosshatch/fsdp/testutil.h"
 #include "crosshatch/fsdp/training_testutil.h"
+#include "crosshatch/nn/linear.h"
 #include "crosshatch/tensor/autograd.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -184,6 +185,30 @@ TEST(FullyShardTest, LeavesToMaterializeWhatTheFirstRankHasNot) {
     return world.context().Synchronize();
   });
   EXPECT_TRUE(status.ok()) << status;
+}
+
+TEST(FullyShardTest, TakesParametersOfAnyStrides) {
+  for (const int dim : {0, 1}) {
+    const absl::Status status = RunLocal(3, [&](World& world) -> absl::Status {
+      CH_ASSIGN_OR_RETURN(const DeviceMesh mesh,
+                          InitDeviceMesh(world, {{"fsdp", 3}}));
+      nn::Linear linear(7, 5);
+      const Tensor transposed = Transpose(SmallIntegers({7, 5}, 2), 0, 1);
+      EXPECT_FALSE(transposed.is_contiguous());
+      linear.weight()->set_data(transposed);
+      FullyShardOptions options;
+      options.shard_dim = [dim](const nn::Parameter&) { return dim; };
+      CH_RETURN_IF_ERROR(FullyShard(linear, mesh, options));
+      const std::vector<float> values =
+          Contiguous(transposed).ToVector<float>();
+      EXPECT_EQ(FullTensor(linear.weight()->data()).ToVector<float>(), values);
+      const Tensor x = SmallIntegers({4, 7}, 1);
+      EXPECT_EQ(linear.Forward(x).ToVector<float>(),
+                MatMul(x, Transpose(transposed, 0, 1)).ToVector<float>());
+      return absl::OkStatus();
+    });
+    EXPECT_TRUE(status.ok()) << status;
+  }
 }
 
 TEST(FullyShardTest, LogsWhatItDoesInOrder) {

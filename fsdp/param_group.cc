@@ -81,35 +81,6 @@ GroupPlan Coarser(const GroupPlan& plan, int size) {
 
 }  // namespace
 
-const char* Name(ParamState state) {
-  switch (state) {
-    case ParamState::kSharded:
-      return "sharded";
-    case ParamState::kShardedPostForward:
-      return "sharded post-forward";
-    case ParamState::kGathering:
-      return "gathering";
-    case ParamState::kGathered:
-      return "gathered";
-  }
-  return "?";
-}
-
-bool IsLegal(ParamState from, ParamState to) {
-  using S = ParamState;
-  switch (from) {
-    case S::kSharded:
-      return to == S::kGathering;
-    case S::kShardedPostForward:
-      return to == S::kGathering || to == S::kSharded;
-    case S::kGathering:
-      return to == S::kGathered;
-    case S::kGathered:
-      return to == S::kSharded || to == S::kShardedPostForward;
-  }
-  return false;
-}
-
 DType ParamGroup::GatherDType(const nn::Parameter& parameter,
                               const FullyShardOptions& options) {
   const MixedPrecisionPolicy& precision = options.mixed_precision;
@@ -341,9 +312,7 @@ void ParamGroup::MakeForwardTensors() {
 }
 
 void ParamGroup::MoveTo(ParamState next) {
-  CH_CHECK(IsLegal(state_, next)) << "FSDP group " << core_.name << ": "
-                                  << Name(state_) << " -> " << Name(next);
-  state_ = next;
+  state_ = Transition(core_.name, state_, next);
 }
 
 void ParamGroup::LeaseGathered(Stream& stream) {
@@ -503,6 +472,7 @@ void ParamGroup::ReshardAfterForward() {
                  shape, ContiguousStrides(shape), core_.gather_dtype),
         Slice(full, planned.shard_dim, piece.begin, piece.end));
   }
+  context.AddCopiedBytes(post_forward_->bytes());
   post_forward_event_ = compute.Record();
   ReleaseGathered();
   core_.Log("reshard_post_forward", post_forward_->bytes());

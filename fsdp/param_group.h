@@ -39,22 +39,12 @@
 #include "crosshatch/fsdp/group_core.h"
 #include "crosshatch/fsdp/group_gradients.h"
 #include "crosshatch/fsdp/group_plan.h"
+#include "crosshatch/fsdp/param_state.h"
 #include "crosshatch/fsdp/policy.h"
 #include "crosshatch/mesh/device_mesh.h"
 #include "crosshatch/nn/parameter.h"
 
 namespace crosshatch::fsdp {
-
-/// Where the parameters are.
-enum class ParamState : uint8_t {
-  kSharded,             ///< Nothing but the shards.
-  kShardedPostForward,  ///< Spread over the post-forward mesh as well.
-  kGathering,           ///< The all-gather is issued; compute has not waited.
-  kGathered,            ///< Compute may use the gathered parameters.
-};
-const char* Name(ParamState state);
-/// Whether a group may go from one to the other.
-bool IsLegal(ParamState from, ParamState to);
 
 class ParamGroup {
  public:

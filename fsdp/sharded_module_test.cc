@@ -129,31 +129,6 @@ TEST(ShardedModuleTest, TiedParametersBelongToTheLowestCommonAncestor) {
   }
 }
 
-TEST(ShardedModuleTest, TiesMadeTooLateAreErrors) {
-  OnRanks({{"fsdp", 2}}, [](const DeviceMesh& mesh, LineSink&) -> absl::Status {
-    class Outer final : public nn::Module {
-     public:
-      explicit Outer(nn::Linear& a, nn::Linear& b) {
-        RegisterModule("a", a);
-        RegisterModule("b", b);
-      }
-      const char* type_name() const override { return "Outer"; }
-
-     protected:
-      TensorList ForwardImpl(TensorSpan) override { return {}; }
-    };
-    nn::Linear a(5, 5);
-    a.weight()->set_data(SmallIntegers({5, 5}, 1));
-    nn::Linear b(a.weight());
-    CH_RETURN_IF_ERROR(FullyShard(a, mesh));
-    Outer outer(a, b);
-    EXPECT_THAT(std::string(FullyShard(outer, mesh).message()),
-                HasSubstr("parameter weight is tied with b.weight, but was "
-                          "sharded with the group root before"));
-    return absl::OkStatus();
-  });
-}
-
 TEST(ShardedModuleTest, SeveralModulesAreOneGroup) {
   TestModel dense(3, 5, 7, 3);
   dense.FillWithIntegers();
@@ -530,99 +505,92 @@ TEST(ShardedModuleTest, ComputesWithDataThatWasReplaced) {
   }
 }
 
-TEST(ShardedModuleDeathTest, NamesDataOfAnotherLayout) {
-  const auto replace_by = [](const std::function<Tensor(const Tensor&)>& make) {
-    OnRanks({{"fsdp", 1}},
+TEST(ShardedModuleTest, APartMayRunBeforeTheRoot) {
+  TestModel dense(2, 5, 7, 3);
+  dense.FillWithIntegers();
+  CH_CHECK_OK(Backward(Sum(dense.blocks()[0]->Forward(BatchOf(0, 1, 5)))));
+  CH_CHECK_OK(Backward(Sum(dense.Forward(BatchOf(0, 1, 6)))));
+  const Weights expected = FullGradients(dense);
+  for (const bool reduces_first : {true, false}) {
+    OnRanks(
+        {{"fsdp", 2}},
+        [&](const DeviceMesh& mesh, LineSink&) -> absl::Status {
+          TestModel model(2, 5, 7, 3);
+          model.FillWithIntegers();
+          CH_RETURN_IF_ERROR(ShardAll(model, mesh, Summing()));
+          nn::Module& block = *model.blocks()[0];
+          CH_ASSIGN_OR_RETURN(auto part, ShardedModule::Of(block));
+          const int rank = mesh.world().rank();
+          // The root of a tree of its own, until the model runs.
+          part.SetRequiresGradientSync(reduces_first);
+          CH_RETURN_IF_ERROR(Backward(Sum(block.Forward(BatchOf(rank, 2, 5)))));
+          part.SetRequiresGradientSync(true);
+          CH_RETURN_IF_ERROR(Backward(Sum(model.Forward(BatchOf(rank, 2, 6)))));
+          EXPECT_EQ(FullGradients(model), expected);
+          return absl::OkStatus();
+        },
+        3);
+  }
+}
+
+TEST(ShardedModuleTest, UnusedParametersKeepNoGradient) {
+  const auto use = [] { return BranchUse::kSkipped; };
+  Conditional dense(use);
+  CH_CHECK_OK(Backward(Sum(dense.Forward(BatchOf(0, 1, 5)))));
+  const Weights expected = FullGradients(dense);
+  EXPECT_TRUE(expected[1].empty());
+  for (const bool apart : {false, true}) {
+    OnRanks({{"replicate", 2}, {"fsdp", 2}},
             [&](const DeviceMesh& mesh, LineSink&) -> absl::Status {
-              TestModel model(1, 5, 7, 3);
-              model.FillWithIntegers();
-              CH_RETURN_IF_ERROR(FullyShard(model, mesh));
-              nn::Parameter& p = *model.Parameters()[1];
-              p.set_data(make(p.data()));
-              model.Forward(BatchOf(0, 1, 0));
+              Conditional model(use);
+              if (apart) {
+                CH_RETURN_IF_ERROR(FullyShard(model.b, mesh, Summing()));
+              }
+              CH_RETURN_IF_ERROR(FullyShard(model, mesh, Summing()));
+              for (int step = 0; step < 2; ++step) {
+                CH_RETURN_IF_ERROR(Backward(
+                    Sum(model.Forward(BatchOf(mesh.world().rank(), 4, 5)))));
+                EXPECT_FALSE(model.b.weight()->grad().defined());
+                EXPECT_EQ(FullGradients(model), expected);
+                for (nn::Parameter* p : model.Parameters()) {
+                  p->set_grad(Tensor());
+                }
+              }
               return absl::OkStatus();
             });
-  };
-  EXPECT_DEATH(replace_by([](const Tensor& data) {
-                 return SmallIntegers(data.sizes(), 1);
-               }),
-               "blocks.0.up.bias was replaced by .*, which is not sharded");
-  EXPECT_DEATH(replace_by([](const Tensor& data) {
-                 return DistributeTensor(
-                     SmallIntegers(data.sizes(), 1), MeshOf(data),
-                     Layout::Replicated(MeshOf(data).layout(), 1));
-               }),
-               "blocks.0.up.bias was replaced by .*, which is not sharded");
+  }
 }
 
-TEST(ShardedModuleTest, NamesWhatIsWrong) {
-  OnRanks({{"fsdp", 4}}, [](const DeviceMesh& mesh, LineSink&) -> absl::Status {
-    TestModel model(1, 5, 7, 3);
-    EXPECT_THAT(std::string(ShardedModule::Of(model).status().message()),
-                HasSubstr("the TestModel  is not sharded; call"));
-    const auto message = [&](const FullyShardOptions& options) {
-      return std::string(FullyShard(model, mesh, options).message());
-    };
-    FullyShardOptions options;
-    options.post_forward_mesh_size = 3;
-    EXPECT_THAT(message(options),
-                HasSubstr("post_forward_mesh_size 3 does not divide the 4 "
-                          "ranks of mesh(fsdp=4)"));
-    options.post_forward_mesh_size = 2;
-    options.reshard_after_forward = false;
-    EXPECT_THAT(message(options), HasSubstr("reshard_after_forward is"));
-    options = {};
-    options.reduce_buffers = 0;
-    EXPECT_THAT(message(options), HasSubstr("reduce_buffers 0 must be"));
-    for (const double factor : {0.0, -2.0, std::nan("")}) {
-      options = {};
-      options.gradient_divide_factor = factor;
-      EXPECT_THAT(message(options), HasSubstr("gradient_divide_factor"));
-    }
-    options = {};
-    options.prefetch_bytes = -1;
-    EXPECT_THAT(message(options), HasSubstr("prefetch_bytes -1 must not"));
-    CH_RETURN_IF_ERROR(FullyShard(model, mesh));
-    CH_ASSIGN_OR_RETURN(auto root, ShardedModule::Of(model));
-    EXPECT_THAT(
-        std::string(
-            root.SetForwardPrefetch({model.blocks()[0].get()}).message()),
-        HasSubstr("SetForwardPrefetch: the TestBlock blocks.0 is not"));
-
-    class Scalar final : public nn::Module {
-     public:
-      Scalar() {
-        RegisterParameter("scale", std::make_shared<nn::Parameter>(
-                                       Shape{}, kFloat32, nn::Initializer{}));
-      }
-      const char* type_name() const override { return "Scalar"; }
-
-     protected:
-      TensorList ForwardImpl(TensorSpan) override { return {}; }
-    } scalar;
-    EXPECT_THAT(std::string(FullyShard(scalar, mesh).message()),
-                HasSubstr("parameter scale is a scalar"));
-    return absl::OkStatus();
-  });
-}
-
-TEST(ShardedModuleDeathTest, NeverComputesWithOldValues) {
-  EXPECT_DEATH(OnRanks({{"fsdp", 1}},
-                       [](const DeviceMesh& mesh, LineSink&) -> absl::Status {
-                         TestModel model(1, 5, 7, 3);
-                         model.FillWithIntegers();
-                         CH_RETURN_IF_ERROR(FullyShard(model, mesh));
-                         CH_ASSIGN_OR_RETURN(auto root,
-                                             ShardedModule::Of(model));
-                         root.SetReshardAfterBackward(false);
-                         for (int i = 0; i < 2; ++i) {
-                           CH_RETURN_IF_ERROR(
-                               Backward(Sum(model.Forward(BatchOf(0, 1, i)))));
-                           IntegerDescent(model);
-                         }
-                         return absl::OkStatus();
-                       }),
-               "is gathered and its shards were changed since");
+// Hooks that a program had set before it sharded.
+TEST(ShardedModuleTest, HooksOfOthersSeeGatheredParameters) {
+  OnRanks(
+      {{"fsdp", 2}},
+      [](const DeviceMesh& mesh, LineSink&) -> absl::Status {
+        nn::Linear linear(5, 3);
+        linear.weight()->set_data(SmallIntegers({3, 5}, 1));
+        const std::vector<float> values =
+            linear.weight()->data().ToVector<float>();
+        int calls = 0;
+        const auto look = [&] {
+          ++calls;
+          EXPECT_EQ(ToDType(linear.weight()->Get(), kFloat32).ToVector<float>(),
+                    values);
+        };
+        linear.AddPreHook([&](nn::Module&, TensorList& inputs) {
+          look();
+          EXPECT_EQ(inputs[0].dtype(), kBFloat16);
+        });
+        linear.AddPostHook(
+            [&](nn::Module&, TensorSpan, TensorList&) { look(); });
+        FullyShardOptions options;
+        options.reshard_after_forward = true;
+        options.mixed_precision.param_dtype = kBFloat16;
+        CH_RETURN_IF_ERROR(FullyShard(linear, mesh, options));
+        linear.Forward(BatchOf(0, 1, 0));
+        EXPECT_EQ(calls, 2);
+        return absl::OkStatus();
+      },
+      3);
 }
 
 }  // namespace

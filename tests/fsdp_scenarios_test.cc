@@ -107,8 +107,11 @@ absl::Status Shard(TestModel& model, const DeviceMesh& mesh,
   for (const std::string& axis : mesh.axis_names()) {
     if (axis != "tp") data_axes.push_back(axis);
   }
-  CH_ASSIGN_OR_RETURN(const DeviceMesh data, mesh.Slice(data_axes));
-  if (data.ndim() < mesh.ndim()) {
+  CH_ASSIGN_OR_RETURN(DeviceMesh data, mesh.Slice(data_axes));
+  if (data_axes.back() == "cp") {  // FSDP sees dp and cp as one axis.
+    CH_ASSIGN_OR_RETURN(data, data.Flatten(data_axes, "joined"));
+  }
+  if (mesh.axis_names().back() == "tp") {
     CH_ASSIGN_OR_RETURN(const DeviceMesh tp, mesh.Slice("tp"));
     CH_RETURN_IF_ERROR(tp::ParallelizeModule(
         model, tp,
@@ -343,6 +346,17 @@ TEST(FsdpScenariosTest, APartByItselfSeesTheUpdate) {
   for (uint64_t seed = 1; seed <= 20; ++seed) {
     EXPECT_EQ(Sharded({{"fsdp", 2}}, options, 1, train, seed), dense)
         << "seed " << seed;
+  }
+}
+
+TEST(FsdpScenariosTest, ShardsOverJoinedAxes) {
+  for (const int dim : {0, -1}) {
+    Scenario scenario{absl::StrCat("dim ", dim), PlainStep};
+    scenario.options.shard_dim = [dim](const nn::Parameter&) { return dim; };
+    TrainsAsOneRank(scenario, {{{"dp", 2}, {"cp", 3}},
+                               {{"dp", 2}, {"cp", 2}, {"tp", 2}},
+                               {{"dp", 1}, {"cp", 3}, {"tp", 2}}});
+    TrainsAsOneRank(scenario, {{{"dp", 2}, {"cp", 2}, {"tp", 2}}}, 3);
   }
 }
 

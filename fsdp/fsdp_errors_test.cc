@@ -1,0 +1,177 @@
+// SPDX-License-Identifier: Apache-2.0
+
+/// \file
+/// What FSDP refuses and where it stops, and what it says then.
+
+#include <cmath>
+#include <functional>
+#include <memory>
+#include <string>
+
+#include "crosshatch/base/status_macros.h"
+#include "crosshatch/dtensor/dtensor.h"
+#include "crosshatch/fsdp/fully_shard.h"
+#include "crosshatch/fsdp/odd_models_testutil.h"
+#include "crosshatch/fsdp/on_ranks_testutil.h"
+#include "crosshatch/fsdp/sharded_module.h"
+#include "crosshatch/fsdp/testutil.h"
+#include "crosshatch/fsdp/training_testutil.h"
+#include "crosshatch/nn/linear.h"
+#include "crosshatch/tensor/autograd.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+namespace crosshatch::fsdp {
+namespace {
+
+using ::testing::HasSubstr;
+
+TEST(FsdpErrorsTest, NamesWhatIsWrong) {
+  OnRanks({{"fsdp", 4}}, [](const DeviceMesh& mesh, LineSink&) -> absl::Status {
+    TestModel model(1, 5, 7, 3);
+    EXPECT_THAT(std::string(ShardedModule::Of(model).status().message()),
+                HasSubstr("the TestModel  is not sharded; call"));
+    const auto message = [&](const FullyShardOptions& options) {
+      return std::string(FullyShard(model, mesh, options).message());
+    };
+    FullyShardOptions options;
+    options.post_forward_mesh_size = 3;
+    EXPECT_THAT(message(options),
+                HasSubstr("post_forward_mesh_size 3 does not divide the 4 "
+                          "ranks of mesh(fsdp=4)"));
+    options.post_forward_mesh_size = 2;
+    options.reshard_after_forward = false;
+    EXPECT_THAT(message(options), HasSubstr("reshard_after_forward is"));
+    options = {};
+    options.reduce_buffers = 0;
+    EXPECT_THAT(message(options), HasSubstr("reduce_buffers 0 must be"));
+    for (const double factor : {0.0, -2.0, std::nan("")}) {
+      options = {};
+      options.gradient_divide_factor = factor;
+      EXPECT_THAT(message(options), HasSubstr("gradient_divide_factor"));
+    }
+    options = {};
+    options.prefetch_bytes = -1;
+    EXPECT_THAT(message(options), HasSubstr("prefetch_bytes -1 must not"));
+    CH_RETURN_IF_ERROR(FullyShard(model, mesh));
+    CH_ASSIGN_OR_RETURN(auto root, ShardedModule::Of(model));
+    EXPECT_THAT(
+        std::string(
+            root.SetForwardPrefetch({model.blocks()[0].get()}).message()),
+        HasSubstr("SetForwardPrefetch: the TestBlock blocks.0 is not"));
+
+    class Scalar final : public nn::Module {
+     public:
+      Scalar() {
+        RegisterParameter("scale", std::make_shared<nn::Parameter>(
+                                       Shape{}, kFloat32, nn::Initializer{}));
+      }
+      const char* type_name() const override { return "Scalar"; }
+
+     protected:
+      TensorList ForwardImpl(TensorSpan) override { return {}; }
+    } scalar;
+    EXPECT_THAT(std::string(FullyShard(scalar, mesh).message()),
+                HasSubstr("parameter scale is a scalar"));
+    return absl::OkStatus();
+  });
+}
+
+TEST(FsdpErrorsTest, TiesMadeTooLateAreErrors) {
+  OnRanks({{"fsdp", 2}}, [](const DeviceMesh& mesh, LineSink&) -> absl::Status {
+    class Outer final : public nn::Module {
+     public:
+      explicit Outer(nn::Linear& a, nn::Linear& b) {
+        RegisterModule("a", a);
+        RegisterModule("b", b);
+      }
+      const char* type_name() const override { return "Outer"; }
+
+     protected:
+      TensorList ForwardImpl(TensorSpan) override { return {}; }
+    };
+    nn::Linear a(5, 5);
+    a.weight()->set_data(SmallIntegers({5, 5}, 1));
+    nn::Linear b(a.weight());
+    CH_RETURN_IF_ERROR(FullyShard(a, mesh));
+    Outer outer(a, b);
+    EXPECT_THAT(std::string(FullyShard(outer, mesh).message()),
+                HasSubstr("parameter weight is tied with b.weight, but was "
+                          "sharded with the group root before"));
+    return absl::OkStatus();
+  });
+}
+
+TEST(FsdpErrorsDeathTest, NeverComputesWithOldValues) {
+  EXPECT_DEATH(OnRanks({{"fsdp", 1}},
+                       [](const DeviceMesh& mesh, LineSink&) -> absl::Status {
+                         TestModel model(1, 5, 7, 3);
+                         model.FillWithIntegers();
+                         CH_RETURN_IF_ERROR(FullyShard(model, mesh));
+                         CH_ASSIGN_OR_RETURN(auto root,
+                                             ShardedModule::Of(model));
+                         root.SetReshardAfterBackward(false);
+                         for (int i = 0; i < 2; ++i) {
+                           CH_RETURN_IF_ERROR(
+                               Backward(Sum(model.Forward(BatchOf(0, 1, i)))));
+                           IntegerDescent(model);
+                         }
+                         return absl::OkStatus();
+                       }),
+               "is gathered and its shards were changed since");
+}
+
+TEST(FsdpErrorsDeathTest, NamesDataOfAnotherLayout) {
+  const auto replace_by = [](const std::function<Tensor(const Tensor&)>& make) {
+    OnRanks({{"fsdp", 1}},
+            [&](const DeviceMesh& mesh, LineSink&) -> absl::Status {
+              TestModel model(1, 5, 7, 3);
+              model.FillWithIntegers();
+              CH_RETURN_IF_ERROR(FullyShard(model, mesh));
+              nn::Parameter& p = *model.Parameters()[1];
+              p.set_data(make(p.data()));
+              model.Forward(BatchOf(0, 1, 0));
+              return absl::OkStatus();
+            });
+  };
+  EXPECT_DEATH(replace_by([](const Tensor& data) {
+                 return SmallIntegers(data.sizes(), 1);
+               }),
+               "blocks.0.up.bias was replaced by .*, which is not sharded");
+  EXPECT_DEATH(replace_by([](const Tensor& data) {
+                 return DistributeTensor(
+                     SmallIntegers(data.sizes(), 1), MeshOf(data),
+                     Layout::Replicated(MeshOf(data).layout(), 1));
+               }),
+               "blocks.0.up.bias was replaced by .*, which is not sharded");
+}
+
+TEST(FsdpErrorsDeathTest, NamesParametersWithoutMemory) {
+  EXPECT_DEATH(OnRanks({{"fsdp", 1}},
+                       [](const DeviceMesh& mesh, LineSink&) -> absl::Status {
+                         TestModel model(1, 5, 7, 3);
+                         CH_RETURN_IF_ERROR(ShardAll(model, mesh, {}));
+                         model.blocks()[0]->Forward(BatchOf(0, 1, 0));
+                         return absl::OkStatus();
+                       }),
+               "blocks.0.up.weight, blocks.0.up.bias, blocks.0.down.weight, "
+               "blocks.0.down.bias have no memory yet; call "
+               "Module::Materialize");
+}
+
+TEST(FsdpErrorsDeathTest, NamesTiesThatNobodyTook) {
+  EXPECT_DEATH(OnRanks({{"fsdp", 1}},
+                       [](const DeviceMesh& mesh, LineSink&) -> absl::Status {
+                         Tied model;
+                         CH_RETURN_IF_ERROR(FullyShard(model.first, mesh));
+                         CH_RETURN_IF_ERROR(FullyShard(model.middle, mesh));
+                         CH_RETURN_IF_ERROR(FullyShard(model.last, mesh));
+                         model.Forward(BatchOf(0, 1, 0));
+                         return absl::OkStatus();
+                       }),
+               "parameter first.weight is tied between modules that are "
+               "sharded apart");
+}
+
+}  // namespace
+}  // namespace crosshatch::fsdp
