@@ -132,13 +132,13 @@ void FsdpState::WaitForUnshard() {
   for (const auto& group : groups_) group->WaitForUnshard();
 }
 
-void FsdpState::UnshardAhead() {
-  if (BytesToGather() > 0 || reduce_unused()) ahead_ = true;
+void FsdpState::UnshardAhead(Ahead ahead) {
+  if (BytesToGather() > 0 || reduce_unused()) ahead_ = ahead;
   Unshard();
 }
 
 void FsdpState::Reshard() {
-  ahead_ = false;
+  ahead_ = Ahead::kOfNothing;
   for (const auto& group : groups_) group->Reshard();
 }
 
@@ -187,7 +187,7 @@ void FsdpState::PreForward(TensorList& inputs) {
   } else if (++depth_ == 1) {
     const bool first = !std::exchange(in_forward_, true);
     tree.BeginForward(/*of_root=*/first && is_root_);
-    ahead_ = reduce_unused();
+    if (!reduce_unused()) ahead_ = Ahead::kOfNothing;
     FollowTrainability();
     Unshard();
     if (first) tree.PrefetchForward(*this);
@@ -247,7 +247,7 @@ void FsdpState::PostForward(TensorList& outputs, bool frees) {
 
 void FsdpState::LeaveForward() {
   const bool waits_for_more = std::exchange(in_forward_, false);
-  if (waits_for_more || ahead_) Reshard();
+  if (waits_for_more || ahead_ == Ahead::kOfForward) Reshard();
 }
 
 void FsdpState::PreBackward(const std::shared_ptr<Run>& run) {
@@ -259,6 +259,7 @@ void FsdpState::PreBackward(const std::shared_ptr<Run>& run) {
   }
   const bool first = !std::exchange(in_backward_, true);
   if (first) tree_->BeginBackward();
+  if (!reduce_unused()) ahead_ = Ahead::kOfNothing;
   if (unshard_in_backward_) Unshard();
   if (first) tree_->PrefetchBackward(*this);
   if (unshard_in_backward_) WaitForUnshard();
@@ -302,14 +303,17 @@ void FsdpState::EndBackwardSpan() {
 }
 
 void FsdpState::EndBackward() {
+  // What was gathered ahead of the next backward waits for it.
+  const bool waits = ahead_ == Ahead::kOfBackward && !tree_->is_last_backward();
   for (const auto& group : groups_) {
     if (!tree_->manual_finalization()) group->gradients().Reduce();
-    if (reshard_after_backward_) group->Reshard();
+    if (reshard_after_backward_ && !waits) group->Reshard();
     group->gradients().EndBackward();
   }
   EndBackwardSpan();
   open_runs_.clear();
-  in_backward_ = in_forward_ = ahead_ = false;
+  in_backward_ = in_forward_ = false;
+  if (!waits) ahead_ = Ahead::kOfNothing;
 }
 
 void FsdpState::Reset() {
@@ -317,7 +321,8 @@ void FsdpState::Reset() {
     group->gradients().Reset();
     group->Reshard();
   }
-  in_forward_ = ahead_ = false;
+  in_forward_ = false;
+  ahead_ = Ahead::kOfNothing;
   depth_ = 0;
   EndBackwardSpan();
   run_ = nullptr;

@@ -33,6 +33,9 @@
 
 namespace crosshatch::fsdp {
 
+/// What a state has been gathered for before it came.
+enum class Ahead : uint8_t { kOfNothing, kOfForward, kOfBackward };
+
 class FsdpState final : public nn::Attachment {
  public:
   static constexpr char kKey[] = "fsdp";
@@ -103,7 +106,7 @@ class FsdpState final : public nn::Attachment {
   /// Issues the gathers of all groups.
   void Unshard();
   /// As Unshard, for a forward or backward that may not come.
-  void UnshardAhead();
+  void UnshardAhead(Ahead ahead);
   /// Makes compute wait for them.
   void WaitForUnshard();
   void Reshard();
@@ -173,8 +176,8 @@ class FsdpState final : public nn::Attachment {
 
   bool in_backward_ = false;
   bool in_forward_ = false;  ///< Some module ran, the last has not.
-  bool ahead_ = false;       ///< Gathered by others, for a forward to come.
-  int depth_ = 0;            ///< Of forwards of this module within each other.
+  Ahead ahead_ = Ahead::kOfNothing;
+  int depth_ = 0;  ///< Of forwards of this module within each other.
   bool backward_span_ = false;  ///< Begun in the trace, not ended.
   std::string span_name_;
   std::shared_ptr<Run> run_;  ///< Of the forward that is running.

@@ -2,7 +2,6 @@
 #include "crosshatch/fsdp/fsdp_tree.h"
 
 #include <algorithm>
-#include <iterator>
 #include <utility>
 
 #include "crosshatch/fsdp/fsdp_state.h"
@@ -64,9 +63,13 @@ void FsdpTree::GatherUnused(bool in_backward) {
   for (FsdpState* state : states_) {
     if (!state->reduce_unused()) continue;
     if (in_backward && !state->unshard_in_backward()) continue;
-    // A module that does not run takes it up all the same.
-    if (!in_backward) state->FollowTrainability();
-    state->UnshardAhead();
+    if (in_backward) {
+      state->Unshard();
+    } else {
+      // A module that does not run takes it up all the same.
+      state->FollowTrainability();
+      state->UnshardAhead(Ahead::kOfForward);
+    }
   }
 }
 
@@ -89,7 +92,7 @@ void FsdpTree::Prefetch(const std::vector<FsdpState*>& order,
       }
       if (ahead > *prefetch_bytes_) return;
     }
-    next->UnshardAhead();
+    next->UnshardAhead(in_backward_ ? Ahead::kOfBackward : Ahead::kOfForward);
   }
 }
 
@@ -122,18 +125,22 @@ void FsdpTree::PrefetchForward(FsdpState& running) {
 
 void FsdpTree::PrefetchBackward(FsdpState& running) {
   if (running.reduce_unused()) return;
+  const auto found =
+      std::find(forward_order_.rbegin(), forward_order_.rend(), &running);
+  const bool expected = found != forward_order_.rend();
+  if (expected) forward_order_.erase(found.base() - 1, forward_order_.end());
   if (running.backward_prefetch().has_value()) {
     const std::vector<FsdpState*> next = States(*running.backward_prefetch());
     Prefetch(next, running, static_cast<int>(next.size()));
     return;
   }
-  const auto found =
-      std::find(forward_order_.rbegin(), forward_order_.rend(), &running);
-  if (found == forward_order_.rend()) return;
+  if (!expected) return;
   std::vector<FsdpState*> next;
-  std::copy_if(
-      found + 1, forward_order_.rend(), std::back_inserter(next),
-      [](const FsdpState* state) { return state->unshard_in_backward(); });
+  for (auto it = forward_order_.rbegin(); it != forward_order_.rend(); ++it) {
+    // From here on it is an earlier forward, which another backward is for.
+    if (*it == states_.front() && is_last_backward_) break;
+    if ((*it)->unshard_in_backward()) next.push_back(*it);
+  }
   Prefetch(next, running, backward_prefetch_);
 }
 

@@ -55,6 +55,7 @@ class FsdpTree : public std::enable_shared_from_this<FsdpTree> {
   /// wait for reductions, and the order of forward is kept.
   /// @{
   void set_is_last_backward(bool on) { is_last_backward_ = on; }
+  bool is_last_backward() const { return is_last_backward_; }
   /// On: no backward reduces anything by itself; Reduce and Finish do.
   void set_manual_finalization(bool on) { manual_finalization_ = on; }
   bool manual_finalization() const { return manual_finalization_; }
@@ -95,7 +96,8 @@ class FsdpTree : public std::enable_shared_from_this<FsdpTree> {
   std::vector<FsdpState*> expected_order_;
   size_t position_ = 0;
   int forwards_ = 0;  ///< That run, within each other.
-  /// The order in which this iteration's forwards ended.
+  /// The order in which this iteration's forwards ended; backward takes them
+  /// from the end.
   std::vector<FsdpState*> forward_order_;
   /// The order in which they began, but for those that ranks may differ in.
   std::vector<FsdpState*> begin_order_;
