@@ -65,6 +65,14 @@ absl::Status TrainOn(World& world, const Scenario& scenario,
     }
     CH_RETURN_IF_ERROR(optimizer.Step());
     optimizer.ZeroGrad();
+    if (scenario.steps_of_a_part) {
+      const Tensor loss = Sum(model.blocks()[0]->Forward(
+          SmallIntegers({2, kDim}, 100 + 10 * step + world.rank())));
+      CH_RETURN_IF_ERROR(Backward(loss));
+      losses.push_back(loss.Detach());
+      CH_RETURN_IF_ERROR(optimizer.Step());
+      optimizer.ZeroGrad();
+    }
     if (planter != nullptr && step == kPlantedStep) {
       result.last_wait = planter->log().waits.size();
       result.last_lease = planter->log().leases.size();
@@ -163,9 +171,17 @@ Scenario CheckpointScenario() {
   return scenario;
 }
 
+Scenario PartScenario() {
+  Scenario scenario = PlainScenario();
+  scenario.name += ", steps of a part";
+  scenario.steps_of_a_part = true;
+  return scenario;
+}
+
 std::vector<Scenario> AllScenarios() {
   return {PlainScenario(),       HybridScenario(),  PartialScenario(),
-          PostForwardScenario(), OffloadScenario(), CheckpointScenario()};
+          PostForwardScenario(), OffloadScenario(), CheckpointScenario(),
+          PartScenario()};
 }
 
 Reference::Reference(Scenario scenario)

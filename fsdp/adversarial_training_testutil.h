@@ -33,6 +33,8 @@ struct Scenario {
   Postponed postponed = Postponed::kNothing;
   /// Each block under nn::Checkpoint.
   bool checkpointed = false;
+  /// After each step one of the first block alone.
+  bool steps_of_a_part = false;
 
   int ranks() const;
 };
@@ -51,6 +53,8 @@ Scenario PostForwardScenario();
 Scenario OffloadScenario();
 /// Two ranks, blocks that run again in backward.
 Scenario CheckpointScenario();
+/// Two ranks, a block that is trained by itself between steps.
+Scenario PartScenario();
 /// All of these.
 std::vector<Scenario> AllScenarios();
 

@@ -118,8 +118,8 @@ class ShardedModule {
   /// @{
 
   /// Off for all backwards of an iteration but the last: at their end compute
-  /// does not wait for reductions, and backward prefetching goes on by the
-  /// order of all forwards. With it off the gradients must not be read.
+  /// does not wait for reductions, and they gather ahead for the backwards of
+  /// forwards before theirs. With it off the gradients must not be read.
   void SetIsLastBackward(bool on);
   /// On: backwards reduce nothing by themselves; gradients add up unsharded
   /// until FinalizeBackward.
