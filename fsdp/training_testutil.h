@@ -24,16 +24,19 @@ namespace crosshatch::fsdp {
 /// Rows of the batch: no mesh of the tests divides it.
 inline constexpr int64_t kBatchRows = 5;
 
-/// The rows [.., dim] of batch `salt` that rank `rank` of `size` takes.
+/// The rows [.., dim] of batch `salt` that rank `rank` of `size` takes. Rows
+/// differ: what one rank computes is not what another does.
 inline Tensor BatchOf(int rank, int size, int64_t salt, int64_t dim = 5) {
-  const Tensor batch = SmallIntegers({kBatchRows, dim}, salt);
+  const Tensor batch =
+      Slice(SmallIntegers({kBatchRows, dim + 1}, salt), 1, 0, dim);
   const int64_t chunk = (kBatchRows + size - 1) / size;
   return Contiguous(Slice(batch, 0, std::min(kBatchRows, rank * chunk),
                           std::min(kBatchRows, (rank + 1) * chunk)));
 }
 
-/// w = w - gradient, cut to [-1, 1], on what this rank holds: small integers
-/// stay small integers. Drops the gradients.
+/// w = w - gradient modulo 3, in -1, 0 and 1, on what this rank holds: small
+/// integers stay small integers, and a gradient that is off by one shows. Drops
+/// the gradients.
 inline void IntegerDescent(nn::Module& model) {
   NoGrad no_grad;
   for (nn::Parameter* p : model.Parameters()) {
@@ -44,7 +47,9 @@ inline void IntegerDescent(nn::Module& model) {
     for (size_t i = 0; i < values.size(); ++i) {
       // Exact only below 2^24, where float32 holds every integer.
       CH_CHECK_LT(std::abs(grads[i]), 16777216.0f);
-      values[i] = std::clamp(values[i] - grads[i], -1.0f, 1.0f);
+      CH_CHECK_EQ(grads[i], std::round(grads[i])) << p->name();
+      const float sum = std::fmod(values[i] - grads[i] + 1, 3.0f);
+      values[i] = (sum < 0 ? sum + 3 : sum) - 1;
     }
     CopyInPlace(data, FromValues<float>(data.sizes(), values));
     p->set_grad(Tensor());

@@ -162,7 +162,8 @@ absl::Status TrainSome(Mixed& model, int rank, int ranks) {
 }
 
 // The last of the axes is tp.
-absl::Status Shard(World& world, std::vector<MeshAxis> axes, Mixed& model) {
+absl::Status Shard(World& world, std::vector<MeshAxis> axes, Mixed& model,
+                   bool sync_from_first_rank = false) {
   CH_ASSIGN_OR_RETURN(const DeviceMesh mesh,
                       InitDeviceMesh(world, std::move(axes)));
   CH_ASSIGN_OR_RETURN(const DeviceMesh tp, mesh.Slice("tp"));
@@ -178,6 +179,7 @@ absl::Status Shard(World& world, std::vector<MeshAxis> axes, Mixed& model) {
   options.gradient_divide_factor = 1;
   options.extension = DTensorExtensions::Create();
   options.ignored_params = {&model.middle().offset()};
+  options.sync_from_first_rank = sync_from_first_rank;
   CH_RETURN_IF_ERROR(FullyShard(model.middle(), data, options));
   return FullyShard(model, data, options);
 }
@@ -243,6 +245,29 @@ TEST(FsdpGroupingTest, TrainsAsOneRankDoes) {
     EXPECT_EQ(Sharded(2, 2, seed).weights, expected) << "seed " << seed;
     EXPECT_EQ(Sharded(3, 1, seed).weights, expected) << "seed " << seed;
   }
+}
+
+// Every kind of parameter begins with the values of the first rank of its mesh,
+// which has as much of it as tensor parallelism gave it.
+TEST(FsdpGroupingTest, TakesTheFirstRanksValues) {
+  Mixed dense;
+  CH_CHECK_OK(TrainSome(dense, 0, 1));
+  const Weights expected = FullWeights(dense);
+  const absl::Status status = RunLocal(8, [&](World& world) -> absl::Status {
+    Mixed model;
+    const bool first = world.rank() < 2;
+    for (nn::Parameter* p : model.Parameters()) {
+      if (!first && p != &model.middle().offset()) {
+        p->set_data(ZerosLike(p->data()));
+      }
+    }
+    CH_RETURN_IF_ERROR(Shard(world, {{"replicate", 2}, {"fsdp", 2}, {"tp", 2}},
+                             model, /*sync_from_first_rank=*/true));
+    CH_RETURN_IF_ERROR(TrainSome(model, world.rank() / 2, 4));
+    EXPECT_EQ(FullWeights(model), expected);
+    return world.context().Synchronize();
+  });
+  EXPECT_TRUE(status.ok()) << status;
 }
 
 // Whole parameters come and go with tensor parallelism beneath, with replicas,
