@@ -1,46 +1,50 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "crosshatch/dtensor/boundary_ops.h"
 
+#include <optional>
 #include <utility>
 
 #include "crosshatch/base/check.h"
 #include "crosshatch/dtensor/dtensor_handler.h"
 #include "crosshatch/dtensor/grad_layout.h"
+#include "crosshatch/tensor/creation.h"
 #include "crosshatch/tensor/node.h"
 #include "crosshatch/tensor/ops/cast.h"
+#include "crosshatch/tensor/rank_context.h"
 
 namespace crosshatch {
 namespace {
 
+// \param options of how, not of when: they hold no layout.
 Tensor RedistributeGradient(const Tensor& gradient, const Layout& to,
-                            const char* node) {
+                            const char* node,
+                            const RedistributeOptions& options = {}) {
   CH_CHECK(gradient.is_distributed())
       << node << ": the gradient " << gradient.Describe()
       << " of a distributed tensor is not distributed";
-  if (DTensorHandler::Of(gradient).layout() == to) return gradient;
-  return Apply1(RedistributeOp(to), {gradient});
-}
-
-// As above, cast before it moves.
-Tensor RedistributeGradient(const Tensor& gradient, const Layout& to,
-                            DType dtype, const char* node) {
-  if (gradient.dtype() == dtype)
-    return RedistributeGradient(gradient, to, node);
-  return Apply1(RedistributeOp(to, nullptr, {.forward_dtype = dtype}),
-                {gradient});
+  const bool casts =
+      options.forward_dtype.value_or(gradient.dtype()) != gradient.dtype();
+  if (!casts && DTensorHandler::Of(gradient).layout() == to) return gradient;
+  return Apply1(RedistributeOp(to, CommOrigin::Op(node), options), {gradient});
 }
 
 class RedistributeNode final : public Node {
  public:
   /// \param moved the dtype that the gradient is moved in.
-  RedistributeNode(Layout to, DType moved, DType dtype)
-      : to_(std::move(to)), moved_(moved), dtype_(dtype) {}
+  RedistributeNode(Layout to, DType moved, DType dtype,
+                   std::optional<RedistributeCostModel> cost)
+      : to_(std::move(to)),
+        moved_(moved),
+        dtype_(dtype),
+        cost_(std::move(cost)) {}
   const char* name() const override { return "redistribute"; }
   void Backward(TensorSpan output_grads, GradientSlots& slots) override {
     if (!slots.Needed(0)) return;
-    const Tensor gradient =
-        RedistributeGradient(output_grads[0], to_, moved_, name());
-    slots.Put(0, RedistributeGradient(gradient, to_, dtype_, name()));
+    // Cast before it moves.
+    const Tensor gradient = RedistributeGradient(
+        output_grads[0], to_, name(), {.forward_dtype = moved_, .cost = cost_});
+    slots.Put(0, RedistributeGradient(gradient, to_, name(),
+                                      {.forward_dtype = dtype_}));
   }
   void ReleaseSaved() override {}
 
@@ -48,6 +52,7 @@ class RedistributeNode final : public Node {
   const Layout to_;
   const DType moved_;
   const DType dtype_;
+  const std::optional<RedistributeCostModel> cost_;
 };
 
 class FromLocalNode final : public Node {
@@ -106,14 +111,28 @@ TensorList RedistributeOp::Run(const Tensor& input) const {
   DTensorRuntime& runtime = from.interned().runtime;
   const InternedLayout& target = runtime.Intern(to);
   const DType dtype = options.forward_dtype.value_or(input.dtype());
-  const PreparedPlan& plan =
-      runtime.Plan(from.interned(), target, input.sizes(), SizeOf(dtype));
+  const PreparedPlan* chosen = nullptr;
+  if (options.cost.has_value() || options.max_elements.has_value()) {
+    const absl::StatusOr<const PreparedPlan*> asked = runtime.Plan(
+        from.interned(), target, input.sizes(), SizeOf(dtype),
+        options.cost.value_or(RedistributeCostModel()), options.max_elements);
+    if (!asked.ok()) {
+      RankContext::Current().Poison(asked.status());
+      return {Wrap(Empty(to.LocalShape(input.sizes(), target.here), dtype),
+                   target, from.mesh(), input.sizes())};
+    }
+    chosen = *asked;
+  } else {
+    chosen =
+        &runtime.Plan(from.interned(), target, input.sizes(), SizeOf(dtype));
+  }
+  const PreparedPlan& plan = *chosen;
   Tensor source = from.local();
   // Else the result has memory of its own.
   const bool shares = plan.shares_memory && source.dtype() == dtype;
   if (source.dtype() != dtype) source = CastOp(dtype).Forward({source})[0];
   Event done;
-  Tensor local = runtime.Redistribute(plan, source, from.mesh(), for_op,
+  Tensor local = runtime.Redistribute(plan, source, from.mesh(), cause,
                                       options.async ? &done : nullptr);
   return {Wrap(std::move(local), target, from.mesh(), input.sizes(),
                std::move(done), /*unwritable=*/shares)};
@@ -124,7 +143,7 @@ std::shared_ptr<Node> RedistributeOp::Differentiate(
   const DType dtype = inputs[0].dtype();
   return std::make_shared<RedistributeNode>(
       GradientLayout(DTensorHandler::Of(inputs[0]).layout()),
-      options.backward_dtype.value_or(dtype), dtype);
+      options.backward_dtype.value_or(dtype), dtype, options.cost);
 }
 
 TensorList FromLocalOp::Forward(TensorSpan inputs) const {

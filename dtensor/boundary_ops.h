@@ -8,6 +8,7 @@
 
 #include <memory>
 
+#include "crosshatch/dtensor/comm_origin.h"
 #include "crosshatch/dtensor/layout.h"
 #include "crosshatch/dtensor/redistribute_options.h"
 #include "crosshatch/mesh/device_mesh.h"
@@ -25,10 +26,11 @@ class DTensorHandler;
 class RedistributeOp final : public Op {
  public:
   static constexpr OpInfo kInfo = {"redistribute"};
-  /// \param for_op the op that it is done for; null where the user asked.
-  explicit RedistributeOp(const Layout& to, const char* for_op = nullptr,
+  /// \param cause what it is done for.
+  explicit RedistributeOp(const Layout& to,
+                          const CommOrigin& cause = CommOrigin::Explicit(),
                           const RedistributeOptions& options = {})
-      : to(to), for_op(for_op), options(options) {}
+      : to(to), cause(cause), options(options) {}
   const OpInfo& info() const override { return kInfo; }
   TensorList Forward(TensorSpan inputs) const override;
   std::shared_ptr<Node> Differentiate(TensorSpan inputs,
@@ -37,7 +39,7 @@ class RedistributeOp final : public Op {
   TensorList Run(const Tensor& input) const;
 
   const Layout& to;
-  const char* const for_op;
+  const CommOrigin cause;
   const RedistributeOptions options;
 };
 

@@ -17,15 +17,20 @@ struct CommOrigin {
     /// A redistribution that the program asked for.
     kExplicit,
     /// One of an op's input that lay otherwise than the op's rule asks, or of a
-    /// gradient.
+    /// gradient that lay otherwise than its leaf.
     kImplicit,
-    /// Part of an op, such as a loss over split classes.
+    /// Part of an op, such as a loss over split classes or the pending
+    /// reductions that a statistic does; the gradient of a redistribution.
     kOp,
   };
 
   Kind kind = Kind::kOther;
   /// The op, e.g. "matmul"; "redistribute" for kExplicit, null for kOther.
   const char* op = nullptr;
+
+  static CommOrigin Explicit() { return {Kind::kExplicit, "redistribute"}; }
+  static CommOrigin Implicit(const char* op) { return {Kind::kImplicit, op}; }
+  static CommOrigin Op(const char* op) { return {Kind::kOp, op}; }
 };
 
 /// "other", "explicit", "implicit", "op".

@@ -9,6 +9,8 @@
 #include "crosshatch/dtensor/random.h"
 #include "crosshatch/dtensor/redistribute.h"
 #include "crosshatch/tensor/kernels/kernel_table.h"
+#include "crosshatch/tensor/ops/cast.h"
+#include "crosshatch/tensor/ops/pointwise.h"
 #include "crosshatch/tensor/rank_context.h"
 
 namespace crosshatch {
@@ -49,6 +51,32 @@ Tensor Make(const char* what, ShapeView sizes, const DeviceMesh& mesh,
   const Tensor made = MakeDTensor(part(whole.LocalBox(sizes, *here)), mesh,
                                   whole, Shape(sizes.begin(), sizes.end()));
   return whole == layout ? made : InSums(made, layout);
+}
+
+// start, start + 1, ...
+Tensor Count(int64_t start, int64_t count, DType dtype) {
+  const Tensor part = Empty({count}, dtype);
+  RankContext& context = RankContext::Current();
+  if (context.device().is_meta()) return part;
+  ArangeArgs args;
+  args.out = part.raw_data();
+  args.dtype = dtype;
+  args.count = count;
+  args.start = static_cast<double>(start);
+  context.current_stream().Launch([args, arange = context.kernels().arange](
+                                      KernelContext& on) { arange(args, on); });
+  return part;
+}
+
+// The values `start`, ..., start + count - 1 of all `n`.
+Tensor LinspacePart(double first, double last, int64_t n, int64_t start,
+                    int64_t count, DType dtype) {
+  CH_CHECK(IsFloatingPoint(dtype) && n >= 0)
+      << "Linspace of " << n << " values of " << Name(dtype);
+  const double steps = n > 1 ? static_cast<double>(n - 1) : 1;
+  const Tensor w = Div(Count(start, count, kFloat64), steps);
+  const Tensor rest = Add(Neg(w), 1.0);
+  return ToDType(Add(Mul(rest, first), Mul(w, last)), dtype);
 }
 
 using FillFunction = void (*)(const Tensor& t, uint64_t seed,
@@ -100,20 +128,22 @@ Tensor Full(ShapeView sizes, double value, const DeviceMesh& mesh,
 Tensor Arange(int64_t n, const DeviceMesh& mesh, const Layout& layout,
               DType dtype) {
   return Make("Arange", {n}, mesh, layout, [dtype](const Box& here) {
-    const Tensor part = Empty(here.sizes, dtype);
-    RankContext& context = RankContext::Current();
-    if (context.device().is_meta()) return part;
-    ArangeArgs args;
-    args.out = part.raw_data();
-    args.dtype = dtype;
-    args.count = here.sizes[0];
-    args.start = static_cast<double>(here.offsets[0]);
-    context.current_stream().Launch(
-        [args, arange = context.kernels().arange](KernelContext& on) {
-          arange(args, on);
-        });
-    return part;
+    return Count(here.offsets[0], here.sizes[0], dtype);
   });
+}
+
+Tensor Linspace(double first, double last, int64_t n, DType dtype) {
+  NoGrad no_grad;
+  return LinspacePart(first, last, n, 0, n, dtype);
+}
+
+Tensor Linspace(double first, double last, int64_t n, const DeviceMesh& mesh,
+                const Layout& layout, DType dtype) {
+  return Make("Linspace", {n}, mesh, layout,
+              [first, last, n, dtype](const Box& here) {
+                return LinspacePart(first, last, n, here.offsets[0],
+                                    here.sizes[0], dtype);
+              });
 }
 
 Tensor Rand(ShapeView sizes, const RandomDraw& draw, DType dtype) {

@@ -36,6 +36,13 @@ Tensor Full(ShapeView sizes, double value, const DeviceMesh& mesh,
 Tensor Arange(int64_t n, const DeviceMesh& mesh, const Layout& layout,
               DType dtype = kFloat32);
 
+/// n values evenly from `first` to `last`, both of them exactly: the i-th is
+/// first (1 - w) + last w with w = i / (n - 1), worked out in f64; one value is
+/// `first`. Floating point.
+Tensor Linspace(double first, double last, int64_t n, DType dtype = kFloat32);
+Tensor Linspace(double first, double last, int64_t n, const DeviceMesh& mesh,
+                const Layout& layout, DType dtype = kFloat32);
+
 /// What random values follow from, with the element's index; see random.h.
 struct RandomDraw {
   uint64_t seed = 0;

@@ -103,6 +103,29 @@ TEST(DTensorCreation, CountsAcrossRanks) {
   }
 }
 
+TEST(DTensorCreation, LinspaceIsThatOfOneDevice) {
+  const std::vector<double> plain =
+      Linspace(-0.1, 0.7, 9, kFloat64).ToVector<double>();
+  EXPECT_EQ(plain.front(), -0.1);
+  EXPECT_EQ(plain.back(), 0.7);
+  for (size_t i = 0; i < plain.size(); ++i) {
+    // Two products and a sum, each rounded once, of numbers below 1.
+    EXPECT_NEAR(plain[i], -0.1 + 0.1 * static_cast<double>(i), 4e-16);
+  }
+  EXPECT_EQ(Linspace(3, 5, 1).ToVector<float>(), std::vector<float>{3});
+  EXPECT_EQ(Linspace(3, 5, 0).sizes(), Shape{0});
+  OnMesh({2, 2}, [](const DeviceMesh& mesh, Complaints& complaints) {
+    for (int64_t n : {0, 1, 2, 7}) {
+      for (DType dtype : {kFloat32, kFloat64, kBFloat16}) {
+        for (const Layout& layout : AllLayouts(mesh.layout(), 1, true)) {
+          complaints.Add(Differs(Linspace(-0.1, 0.7, n, mesh, layout, dtype),
+                                 Linspace(-0.1, 0.7, n, dtype)));
+        }
+      }
+    }
+  });
+}
+
 TEST(DTensorCreation, CommunicatesNothing) {
   OnMesh({2, 2}, [](const DeviceMesh& mesh, Complaints& complaints) {
     for (const Layout& layout : AllLayouts(mesh.layout(), 2, true)) {

@@ -53,19 +53,24 @@ class CrossMeshPlans final : public RankContext::Extension {
   absl::flat_hash_map<Key, std::unique_ptr<PreparedCrossMeshPlan>> plans_;
 };
 
-void CountAndLog(const CrossMeshPlan& plan) {
-  DTensorRuntime& runtime = DTensorRuntime::Current();
-  runtime.counts().explicit_calls += 1;
-  runtime.counts().cost += plan.cost;
+CommOrigin CauseOf(const CrossMeshRoute& route) {
+  return route.of_gradient ? CommOrigin::Op(CrossMeshOp::kInfo.name)
+                           : CommOrigin::Explicit();
+}
+
+void CountAndLog(const CrossMeshPlan& plan, const CommOrigin& cause) {
+  DTensorRuntime::Current().Count(cause.kind, plan.cost);
   EventSink* const sink = RankContext::Current().sink();
   if (sink == nullptr) return;
   const std::string subject = absl::StrCat(
       plan.from().ToString(), " on ", plan.from().mesh().ToString(), " -> ",
       plan.to().ToString(), " on ", plan.to().mesh().ToString());
+  const std::string where = cause.op;
+  const bool asked_for = cause.kind == CommOrigin::Kind::kExplicit;
   sink->Write({.kind = EventKind::kRedistribute,
-               .what = "explicit",
+               .what = Name(cause.kind),
                .subject = &subject,
-               .where = nullptr,
+               .where = asked_for ? nullptr : &where,
                .bytes = plan.cost.bytes});
 }
 
@@ -78,14 +83,16 @@ class CrossMeshNode final : public Node {
               .to = GradientLayout(forward.from),
               .sizes = forward.sizes,
               .dtype = forward.dtype,
-              .gradient = GradientLayout(GradientLayout(forward.from))} {}
+              .gradient = GradientLayout(GradientLayout(forward.from)),
+              .of_gradient = true} {}
   const char* name() const override { return "redistribute_across"; }
   void Backward(TensorSpan output_grads, GradientSlots& slots) override {
     if (!slots.Needed(0)) return;
     Tensor gradient = output_grads[0];
     if (back_.from_mesh.coordinate().has_value() &&
         LayoutOfGradient(gradient) != back_.from) {
-      gradient = Apply1(RedistributeOp(back_.from), {gradient});
+      gradient = Apply1(RedistributeOp(back_.from, CommOrigin::Op(name())),
+                        {gradient});
     }
     slots.Put(0, Apply1(CrossMeshOp(back_), {gradient}));
   }
@@ -126,9 +133,9 @@ TensorList CrossMeshOp::Run(const Tensor& input) const {
   }
   const PreparedCrossMeshPlan& plan =
       CrossMeshPlans::Of(RankContext::Current()).Plan(route, rank);
-  CountAndLog(plan.plan);
-  const DTensorRuntime::OriginScope origin(
-      DTensorRuntime::Current(), {CommOrigin::Kind::kExplicit, "redistribute"});
+  CountAndLog(plan.plan, CauseOf(route));
+  const DTensorRuntime::OriginScope origin(DTensorRuntime::Current(),
+                                           CauseOf(route));
   Tensor local = ExecuteCrossMesh(
       plan, sends ? DTensorHandler::Of(input).local() : Tensor(), route.dtype,
       route.from_mesh, route.to_mesh);

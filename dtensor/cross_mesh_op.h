@@ -28,6 +28,8 @@ struct CrossMeshRoute {
   DType dtype = kFloat32;
   /// On `to_mesh`: the layout in which the gradient is sent back.
   Layout gradient;
+  /// What is sent is a gradient, which nobody asked for by itself.
+  bool of_gradient = false;
 };
 
 class CrossMeshOp final : public Op {

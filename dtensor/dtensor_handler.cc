@@ -155,8 +155,9 @@ Locals LocalsOf(const Op& op, TensorSpan inputs, const DispatchPlan& plan,
       locals.push_back(input);
     }
     if (plan.redistributes && plan.redistribute[i] != nullptr) {
-      locals.back() = runtime.Redistribute(*plan.redistribute[i], locals.back(),
-                                           mesh, op.info().name);
+      locals.back() =
+          runtime.Redistribute(*plan.redistribute[i], locals.back(), mesh,
+                               CommOrigin::Implicit(op.info().name));
     }
   }
   return locals;
@@ -210,8 +211,8 @@ TensorList DTensorHandler::Dispatch(const Op& op, TensorSpan inputs) const {
   }
   TensorList outputs;
   if (plan.program != nullptr) {
-    const DTensorRuntime::OriginScope origin(
-        runtime, {CommOrigin::Kind::kOp, info.name});
+    const DTensorRuntime::OriginScope origin(runtime,
+                                             CommOrigin::Op(info.name));
     outputs = plan.program->Run(op, locals, mesh_);
   } else {
     outputs = (plan.local_op != nullptr ? *plan.local_op : op).Forward(locals);
@@ -254,7 +255,8 @@ Tensor DTensorHandler::ConformGradient(const Tensor& leaf,
       << "the gradient of the distributed tensor " << leaf.Describe()
       << " is the plain tensor " << gradient.Describe();
   if (Of(gradient).layout() != layout()) {
-    return Apply1(RedistributeOp(layout(), "backward"), {gradient});
+    return Apply1(RedistributeOp(layout(), CommOrigin::Implicit("backward")),
+                  {gradient});
   }
   if (gradient.IsUnique()) {
     RankContext::Current().allocator().Reclassify(

@@ -4,10 +4,12 @@
 #include <cstdio>
 #include <optional>
 #include <string>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "crosshatch/base/check.h"
 #include "crosshatch/base/event_sink.h"
+#include "crosshatch/base/status_macros.h"
 #include "crosshatch/dtensor/dispatch_plan.h"
 
 namespace crosshatch {
@@ -59,6 +61,32 @@ const PreparedPlan& DTensorRuntime::Plan(const InternedLayout& from,
   return *plan;
 }
 
+absl::StatusOr<const PreparedPlan*> DTensorRuntime::Plan(
+    const InternedLayout& from, const InternedLayout& to, ShapeView shape,
+    int64_t element_size, const RedistributeCostModel& model,
+    std::optional<int64_t> max_elements) {
+  absl::InlinedVector<int64_t, 16> key = {from.id, to.id, element_size};
+  key.insert(key.end(), shape.begin(), shape.end());
+  // Longer than the keys of plans without: both layouts have as many dims.
+  key.push_back(max_elements.value_or(-1));
+  key.push_back(model.bytes_per_launch);
+  for (const auto& by_axis :
+       {model.bytes_per_launch_of_axis, model.weight_of_byte_by_axis}) {
+    key.push_back(static_cast<int64_t>(by_axis.size()));
+    key.insert(key.end(), by_axis.begin(), by_axis.end());
+  }
+  if (plans_.size() > kMaxPlans) plans_.clear();
+  auto found = plans_.find(absl::Span<const int64_t>(key));
+  if (found != plans_.end()) return found->second.get();
+  CH_ASSIGN_OR_RETURN(RedistributePlan made,
+                      PlanRedistribute(from.layout, to.layout, shape,
+                                       element_size, model, max_elements));
+  auto& plan = plans_[key];
+  plan = std::make_unique<PreparedPlan>(
+      Prepare(std::move(made), shape, from.here));
+  return plan.get();
+}
+
 // Names the op and the plan where the rank's mode wants that.
 void DTensorRuntime::CheckImplicit(const PreparedPlan& plan,
                                    const char* for_op) {
@@ -76,27 +104,32 @@ void DTensorRuntime::CheckImplicit(const PreparedPlan& plan,
   std::fputs((warning + "\n").c_str(), stderr);
 }
 
+void DTensorRuntime::Count(CommOrigin::Kind cause,
+                           const RedistributeCost& cost) {
+  (cause == CommOrigin::Kind::kExplicit   ? counts_.explicit_calls
+   : cause == CommOrigin::Kind::kImplicit ? counts_.implicit_calls
+                                          : counts_.op_calls) += 1;
+  counts_.cost += cost;
+}
+
 Tensor DTensorRuntime::Redistribute(const PreparedPlan& plan,
                                     const Tensor& local, const DeviceMesh& mesh,
-                                    const char* for_op, Event* done) {
+                                    const CommOrigin& cause, Event* done) {
   if (plan.stays) return local;
-  (for_op == nullptr ? counts_.explicit_calls : counts_.implicit_calls) += 1;
-  counts_.cost += plan.plan.cost;
-  if (for_op != nullptr) CheckImplicit(plan, for_op);
+  Count(cause.kind, plan.plan.cost);
+  if (cause.kind == CommOrigin::Kind::kImplicit) CheckImplicit(plan, cause.op);
   if (EventSink* sink = context_.sink(); sink != nullptr) {
     const std::string subject = absl::StrCat(plan.plan.from.ToString(), " -> ",
                                              plan.plan.to.ToString());
-    const std::string where = for_op == nullptr ? "" : for_op;
+    const std::string where = cause.op;
+    const bool asked_for = cause.kind == CommOrigin::Kind::kExplicit;
     sink->Write({.kind = EventKind::kRedistribute,
-                 .what = for_op == nullptr ? "explicit" : "implicit",
+                 .what = Name(cause.kind),
                  .subject = &subject,
-                 .where = for_op == nullptr ? nullptr : &where,
+                 .where = asked_for ? nullptr : &where,
                  .bytes = plan.plan.cost.bytes});
   }
-  const OriginScope origin(
-      *this, for_op == nullptr
-                 ? CommOrigin{CommOrigin::Kind::kExplicit, "redistribute"}
-                 : CommOrigin{CommOrigin::Kind::kImplicit, for_op});
+  const OriginScope origin(*this, cause);
   return done == nullptr ? Execute(plan, local, mesh)
                          : ExecuteAsync(plan, local, mesh, *done);
 }

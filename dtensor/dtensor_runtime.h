@@ -8,6 +8,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -15,6 +16,7 @@
 #include "absl/container/flat_hash_map.h"
 #include "absl/container/flat_hash_set.h"
 #include "absl/container/inlined_vector.h"
+#include "absl/status/statusor.h"
 #include "absl/types/span.h"
 #include "crosshatch/dtensor/comm_origin.h"
 #include "crosshatch/dtensor/implicit_redistribution.h"
@@ -79,11 +81,20 @@ class DTensorRuntime final : public RankContext::Extension {
   const PreparedPlan& Plan(const InternedLayout& from, const InternedLayout& to,
                            ShapeView shape, int64_t element_size);
 
-  /// Executes a plan, counts it and logs it. `for_op` is the op whose input it
-  /// is; null for one that the user asked for. With `done` what communicates
-  /// runs on a side stream (ExecuteAsync).
+  /// As above by a cost model and a bound of the caller's, as PlanRedistribute
+  /// takes them.
+  /// \error those of PlanRedistribute.
+  absl::StatusOr<const PreparedPlan*> Plan(const InternedLayout& from,
+                                           const InternedLayout& to,
+                                           ShapeView shape,
+                                           int64_t element_size,
+                                           const RedistributeCostModel& model,
+                                           std::optional<int64_t> max_elements);
+
+  /// Executes a plan, counts it and logs it, by what it is done for. With
+  /// `done` what communicates runs on a side stream (ExecuteAsync).
   Tensor Redistribute(const PreparedPlan& plan, const Tensor& local,
-                      const DeviceMesh& mesh, const char* for_op,
+                      const DeviceMesh& mesh, const CommOrigin& cause,
                       Event* done = nullptr);
 
   /// The rule that the user registered for an op; null if none.
@@ -94,7 +105,8 @@ class DTensorRuntime final : public RankContext::Extension {
   MapByNumbers<std::shared_ptr<DispatchPlan>>& dispatch_plans() {
     return dispatch_plans_;
   }
-  RedistributeCounts& counts() { return counts_; }
+  const RedistributeCounts& counts() const { return counts_; }
+  void Count(CommOrigin::Kind cause, const RedistributeCost& cost);
 
   /// What becomes of an implicit redistribution that communicates.
   ImplicitRedistribution implicit_redistribution() const {

@@ -3,18 +3,13 @@
 
 #include <gtest/gtest.h>
 
-#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
 
-#include "absl/container/inlined_vector.h"
 #include "absl/strings/str_cat.h"
-#include "crosshatch/dtensor/dtensor_runtime.h"
 #include "crosshatch/dtensor/dtensor_testutil.h"
-#include "crosshatch/dtensor/factor_rule.h"
 #include "crosshatch/dtensor/redistribute.h"
-#include "crosshatch/dtensor/register_op_rule.h"
 #include "crosshatch/tensor/autograd.h"
 #include "crosshatch/tensor/creation.h"
 #include "crosshatch/tensor/ops/ops.h"
@@ -274,6 +269,25 @@ TEST(DTensor, MatMulIntoWritesInTheDestinationsLayout) {
   });
 }
 
+// (d0 + v) d1 is not d0 d1 + v.
+TEST(DTensorDeathTest, AddsNoProductToPendingFactors) {
+  const auto into = [](bool accumulate) {
+    return [accumulate](const DeviceMesh& mesh, Complaints& complaints) {
+      NoGrad no_grad;
+      const Tensor a = Numbers({3, 4}, 1);
+      const Tensor b = Numbers({4, 2}, 2);
+      const Layout factors = Whole(mesh, 2).WithPartial(0, ReduceOp::kProduct);
+      const Tensor dst = Spread(Numbers({3, 2}, 3), mesh, factors);
+      MatMulInto(dst, Spread(a, mesh, Whole(mesh, 2)),
+                 Spread(b, mesh, Whole(mesh, 2)), {}, accumulate);
+      complaints.Add(Differs(dst, MatMul(a, b)));
+    };
+  };
+  OnMesh({2}, into(/*accumulate=*/false));
+  EXPECT_DEATH(OnMesh({2}, into(/*accumulate=*/true)),
+               "matmul_into.*factors are pending");
+}
+
 TEST(DTensor, EmbeddingGradIntoWritesInTheDestinationsLayout) {
   OnMesh({3}, [](const DeviceMesh& mesh, Complaints& complaints) {
     NoGrad no_grad;
@@ -362,6 +376,22 @@ TEST(DTensorDeathTest, RefusesPlainTensorsAmongDistributedOnes) {
                             factor);
                       }),
                "mul: input 1, a plain tensor .* requires a gradient");
+}
+
+// A replicated leaf, of which a sharded op used a part: its gradient has to be
+// gathered.
+TEST(DTensorDeathTest, GradientsThatHaveToConformAreImplicit) {
+  EXPECT_DEATH(
+      OnMesh({2},
+             [](const DeviceMesh& mesh, Complaints&) {
+               Tensor x = Spread(Numbers({4}, 1), mesh, Whole(mesh, 1));
+               x.set_requires_grad(true);
+               const ForbidImplicitRedistribution forbid;
+               Backward(Sum(Mul(x, Spread(Numbers({4}, 2), mesh,
+                                          Whole(mesh, 1).WithShard(0, 0)))))
+                   .IgnoreError();
+             }),
+      "backward: an input would be redistributed.*all_gather");
 }
 
 TEST(DTensorDeathTest, RefusesToWriteToAViewThatWasCopied) {
@@ -503,76 +533,6 @@ TEST(DTensorDeathTest, RefusesShardsOfAnotherShape) {
                                     Whole(mesh, 1).WithShard(0, 0), {4});
                       }),
                "the shard of \\[4\\] by \\[S\\(0\\)\\]");
-}
-
-class Twice final : public Op {
- public:
-  static constexpr OpInfo kInfo = {"twice"};
-  const OpInfo& info() const override { return kInfo; }
-  TensorList Forward(TensorSpan inputs) const override {
-    return {Mul(inputs[0], 2)};
-  }
-};
-
-TEST(RegisterOpRule, GivesAUsersOpARule) {
-  OnMesh({2}, [](const DeviceMesh& mesh, Complaints& complaints) {
-    RegisterOpRule(Twice::kInfo, [](const RuleCall& call) {
-      return SolveFactors(call,
-                          PointwiseFactors(call, Linearity::kMultilinear));
-    });
-    const Tensor dense = Numbers({5}, 1);
-    for (const Layout& layout : AllLayouts(mesh.layout(), 1, true)) {
-      const Tensor y = Apply1(Twice(), {Spread(dense, mesh, layout)});
-      if (LayoutOf(y) != layout) complaints.Add("layout");
-      complaints.Add(Differs(y, Mul(dense, 2)));
-    }
-  });
-}
-
-// A program of a user's that runs a distributed op itself.
-class Nested final : public LocalProgram {
- public:
-  explicit Nested(bool* gone) : gone_(gone) {}
-  ~Nested() override { *gone_ = true; }
-  TensorList Run(const Op&, TensorSpan locals,
-                 const DeviceMesh& mesh) const override {
-    const Tensor whole = Replicated(Ones({2}), mesh);
-    Add(whole, whole);
-    EXPECT_FALSE(*gone_) << "the program that runs was dropped";
-    return {locals[0].Detach()};
-  }
-
- private:
-  bool* const gone_;
-};
-
-TEST(RegisterOpRule, AProgramMayRunDistributedOpsThatEmptyTheCache) {
-  OnMesh({2}, [](const DeviceMesh& mesh, Complaints& complaints) {
-    bool gone = false;
-    RegisterOpRule(Twice::kInfo, [&gone](const RuleCall& call) {
-      RuleResult result =
-          SolveFactors(call, PointwiseFactors(call, Linearity::kMultilinear));
-      result.program = std::make_unique<Nested>(&gone);
-      return result;
-    });
-    const Tensor x = Spread(Ones({5}), mesh, Whole(mesh, 1));
-    auto& plans = DTensorRuntime::Current().dispatch_plans();
-    for (int64_t i = 0; plans.size() + 1 < DTensorRuntime::kMaxPlans; ++i) {
-      plans.emplace(absl::InlinedVector<int64_t, 16>{-1, i}, nullptr);
-    }
-    complaints.Add(Differs(Apply1(Twice(), {x}), Ones({5})));
-    if (plans.size() > 2) complaints.Add("the cache was not emptied");
-    plans.clear();
-  });
-}
-
-TEST(RegisterOpRuleDeathTest, AnOpWithoutARuleSaysHowToGetOne) {
-  EXPECT_DEATH(OnMesh({2},
-                      [](const DeviceMesh& mesh, Complaints&) {
-                        Apply1(Twice(),
-                               {Spread(Ones({2}), mesh, Whole(mesh, 1))});
-                      }),
-               "twice\\(f32\\[2\\]\\|\\[R\\]\\): .* RegisterOpRule");
 }
 
 TEST(DTensor, RunsDry) {

@@ -51,6 +51,13 @@ void OnMesh(const std::vector<int>& shape,
 }
 
 std::vector<Layout> AllLayouts(const MeshLayout& mesh, int ndim, bool sums) {
+  return AllLayouts(
+      mesh, ndim,
+      sums ? std::vector<ReduceOp>{ReduceOp::kSum} : std::vector<ReduceOp>());
+}
+
+std::vector<Layout> AllLayouts(const MeshLayout& mesh, int ndim,
+                               const std::vector<ReduceOp>& ops, int64_t unit) {
   std::vector<Layout> layouts = {Layout::Replicated(mesh, ndim)};
   for (int axis = 0; axis < mesh.ndim(); ++axis) {
     const std::vector<Layout> before = layouts;
@@ -61,7 +68,22 @@ std::vector<Layout> AllLayouts(const MeshLayout& mesh, int ndim, bool sums) {
           layouts.push_back(layout.WithShard(axis, dim, place));
         }
       }
-      if (sums) layouts.push_back(layout.WithPartial(axis, ReduceOp::kSum));
+      for (ReduceOp op : ops) {
+        bool commutes = true;
+        for (const AxisState& state : layout.axis_states()) {
+          commutes = commutes && (!state.is_partial() || Commute(state.op, op));
+        }
+        if (commutes) layouts.push_back(layout.WithPartial(axis, op));
+      }
+    }
+  }
+  if (unit == 1) return layouts;
+  for (Layout& layout : layouts) {
+    for (int dim = 0; dim < ndim; ++dim) {
+      if (!layout.is_sharded(dim)) continue;
+      DimSharding sharding = layout.sharding(dim);
+      sharding.unit = unit;
+      layout = layout.WithDim(dim, sharding);
     }
   }
   return layouts;
@@ -90,18 +112,46 @@ Tensor Fractions(ShapeView sizes, int seed) {
 Tensor Spread(const Tensor& dense, const DeviceMesh& mesh,
               const Layout& layout) {
   NoGrad no_grad;
-  // Along an axis of n ranks the summands are n, -1, -1, ... times the whole.
+  // What a rank holds is factor * whole + added. Along an axis of n ranks the
+  // summands are n, -1, -1, ... times the whole, and n times that where they
+  // are averaged; the factors are the whole and ones; all but the last rank
+  // have less than the largest and more than the smallest.
   double factor = 1;
+  double added = 0;
   Layout whole = layout;
   for (int axis = 0; axis < mesh.ndim(); ++axis) {
-    if (!layout.state_of_axis(axis).is_partial()) continue;
-    factor *= *mesh.index(axis) == 0 ? mesh.size(axis) : -1;
+    const AxisState& state = layout.state_of_axis(axis);
+    if (!state.is_partial()) continue;
+    const int n = mesh.size(axis);
+    const bool first = *mesh.index(axis) == 0;
+    const bool last = *mesh.index(axis) == n - 1;
+    switch (state.op) {
+      case ReduceOp::kSum:
+        factor *= first ? n : -1;
+        break;
+      case ReduceOp::kAvg:
+        factor *= (first ? n : -1) * n;
+        break;
+      case ReduceOp::kProduct:
+        if (!first) {
+          factor = 0;
+          added = 1;
+        }
+        break;
+      case ReduceOp::kMax:
+        if (!last) added -= 1;
+        break;
+      case ReduceOp::kMin:
+        if (!last) added += 1;
+        break;
+    }
     whole = whole.WithReplicate(axis);
   }
   const Tensor spread = DistributeTensor(dense, mesh, whole);
-  const Tensor local = LocalTensor(spread);
-  return MakeDTensor(factor == 1 ? local : Mul(local, factor), mesh, layout,
-                     dense.sizes());
+  Tensor local = LocalTensor(spread);
+  if (factor != 1) local = Mul(local, factor);
+  if (added != 0) local = Add(local, added);
+  return MakeDTensor(std::move(local), mesh, layout, dense.sizes());
 }
 
 std::string Differs(const Tensor& actual, const Tensor& dense,

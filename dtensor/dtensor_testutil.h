@@ -37,6 +37,11 @@ void OnMesh(const std::vector<int>& shape,
 /// Every layout of a tensor of `ndim` dims on `mesh` with unit 1, every order
 /// of axes that split one dim included; with pending sums where `sums`.
 std::vector<Layout> AllLayouts(const MeshLayout& mesh, int ndim, bool sums);
+/// As above with these pending reductions, and `unit` in every dim that is
+/// split.
+std::vector<Layout> AllLayouts(const MeshLayout& mesh, int ndim,
+                               const std::vector<ReduceOp>& ops,
+                               int64_t unit = 1);
 
 /// Small whole numbers, different for different seeds: sums of products of them
 /// are exact.
@@ -44,8 +49,8 @@ Tensor Numbers(ShapeView sizes, int seed, DType dtype = kFloat32);
 /// Numbers between -1 and 1.
 Tensor Fractions(ShapeView sizes, int seed);
 
-/// `dense` in `layout`, a leaf. Where sums are pending the summands differ from
-/// rank to rank, and are whole if `dense` is.
+/// `dense` in `layout`, a leaf. Where reductions are pending the operands
+/// differ from rank to rank, and are whole if `dense` is.
 Tensor Spread(const Tensor& dense, const DeviceMesh& mesh,
               const Layout& layout);
 

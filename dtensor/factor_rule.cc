@@ -214,6 +214,16 @@ class Solver {
   // any. \pre no factor is split by the axis.
   std::optional<ReduceOp> Kept(int axis) const {
     if (rule_.linearity == Linearity::kNone) return std::nullopt;
+    if (rule_.fixed_input >= 0 && rule_.linearity != Linearity::kMultilinear) {
+      // What is written to a partial destination is made partial as well.
+      const AxisState& written =
+          call_.inputs[rule_.fixed_input].layout.state_of_axis(axis);
+      const bool keeps =
+          rule_.linearity == Linearity::kMove || IsSummed(written.op);
+      if (written.is_partial()) {
+        return keeps ? std::optional<ReduceOp>(written.op) : std::nullopt;
+      }
+    }
     std::optional<ReduceOp> op;
     size_t partial = 0;
     size_t which = 0;
@@ -233,11 +243,7 @@ class Solver {
       return partial == 1 && (rule_.linear_inputs >> which & 1) ? op
                                                                 : std::nullopt;
     }
-    // What is added to a partial destination is made partial as well.
-    const bool fixed =
-        rule_.fixed_input >= 0 &&
-        call_.inputs[rule_.fixed_input].layout.state_of_axis(axis).is_partial();
-    return fixed || partial == call_.inputs.size() ? op : std::nullopt;
+    return partial == call_.inputs.size() ? op : std::nullopt;
   }
 
   bool Splits(const Choice& choice, int axis) const {

@@ -47,6 +47,12 @@ std::vector<RuleCase> AttentionCases() {
             {{2, 3, 3, 4}, kFraction}},
            [](T t) { return CausalAttention(t[0], t[1], t[2], 0.5); },
            kRounding},
+          {"attention of all",
+           {{{2, 3, 2, 4}, kFraction},
+            {{2, 5, 2, 4}, kFraction},
+            {{2, 5, 2, 4}, kFraction}},
+           [](T t) { return Attention(t[0], t[1], t[2], 0.5); },
+           kRounding},
           {"rope",
            {{{2, 3, 4, 4}, kFraction}},
            [](T t) {

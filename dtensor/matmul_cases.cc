@@ -36,6 +36,14 @@ std::vector<RuleCase> MatMulCases() {
       {"linear with bias",
        {{{3, 5}}, {{4, 5}}, {{4}}},
        [](T t) { return Linear(t[0], t[1], t[2]); }},
+      {"dot", {{{5}}, {{5}}}, [](T t) { return Dot(t[0], t[1]); }},
+      {"matvec", {{{2, 3, 4}}, {{4}}}, [](T t) { return MatVec(t[0], t[1]); }},
+      {"addmm",
+       {{{4}}, {{3, 5}}, {{5, 4}}},
+       [](T t) { return AddMM(t[0], t[1], t[2], {.beta = 2, .alpha = 3}); }},
+      {"addmm of batches",
+       {{{2, 3, 4}}, {{2, 3, 2}}, {{2, 2, 4}}},
+       [](T t) { return BAddBMM(t[0], t[1], t[2]); }},
       {"matmul_into",
        {{{4, 5}}, {{2, 3, 4}}, {{2, 3, 5}}},
        [](T t) {
@@ -44,6 +52,16 @@ std::vector<RuleCase> MatMulCases() {
          const MatMulSpec spec = {.transpose_a = true, .sum_batch = true};
          MatMulInto(to, t[1], t[2], spec, /*accumulate=*/true);
          return to;
+       },
+       0,
+       // Nothing is added to pending factors.
+       [](absl::Span<const Layout> layouts) {
+         for (const AxisState& state : layouts[0].axis_states()) {
+           if (state.is_partial() && state.op == ReduceOp::kProduct) {
+             return false;
+           }
+         }
+         return true;
        }},
   };
 }

@@ -75,7 +75,7 @@ class MatMulThenWrite final : public LocalProgram {
     product = runtime.Redistribute(
         runtime.Plan(runtime.Intern(from_), runtime.Intern(to_), sizes_,
                      SizeOf(product.dtype())),
-        product, mesh, op.info().name);
+        product, mesh, CommOrigin::Implicit(op.info().name));
     if (into.accumulate) return AddInPlaceOp(1).Forward({locals[0], product});
     return CopyInPlaceOp().Forward({locals[0], product});
   }
@@ -89,6 +89,13 @@ class MatMulThenWrite final : public LocalProgram {
 RuleResult MatMulIntoRule(const RuleCall& call) {
   const auto& op = static_cast<const MatMulIntoOp&>(call.op);
   const RuleInput& dst = call.inputs[0];
+  for (const AxisState& state : dst.layout.axis_states()) {
+    CH_CHECK(!op.accumulate || !state.is_partial() ||
+             state.op != ReduceOp::kProduct)
+        << DescribeCall(call)
+        << ": a product is added to a tensor whose factors are pending; "
+           "redistribute it first";
+  }
   const RuleCall product = {call.op, call.inputs.subspan(1), call.mesh,
                             call.coordinate};
   RuleResult result = SolveFactors(

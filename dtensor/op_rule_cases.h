@@ -10,6 +10,8 @@
 #include <functional>
 #include <vector>
 
+#include "absl/types/span.h"
+#include "crosshatch/dtensor/layout.h"
 #include "crosshatch/tensor/shape.h"
 #include "crosshatch/tensor/tensor.h"
 
@@ -37,6 +39,9 @@ struct RuleCase {
   std::function<Tensor(TensorSpan)> run;
   /// 0 where all arithmetic is on small whole numbers.
   double tolerance = 0;
+  /// Whether the op can be done on inputs in these layouts; null where it can
+  /// in all. What it refuses other tests check.
+  std::function<bool(absl::Span<const Layout>)> takes = nullptr;
 };
 
 /// Where results are rounded.

@@ -88,9 +88,9 @@ Outcome Run(const RuleCase& c, bool twice, std::vector<Tensor> inputs) {
 }
 
 // Empty if nothing is wrong.
-std::string Compare(const RuleCase& c, absl::Span<const Tensor> inputs,
-                    const Outcome& actual, const Outcome& expected) {
-  std::string wrong = Differs(actual.result, expected.result, c.tolerance);
+std::string Compare(absl::Span<const Tensor> inputs, const Outcome& actual,
+                    const Outcome& expected, double tolerance) {
+  std::string wrong = Differs(actual.result, expected.result, tolerance);
   if (!wrong.empty()) return wrong;
   if (actual.grads.size() != expected.grads.size() ||
       actual.second.size() != expected.second.size()) {
@@ -103,7 +103,7 @@ std::string Compare(const RuleCase& c, absl::Span<const Tensor> inputs,
       ++g;  // The result does not depend on it.
       continue;
     }
-    wrong = Differs(actual.grads[g], expected.grads[g], c.tolerance);
+    wrong = Differs(actual.grads[g], expected.grads[g], tolerance);
     if (wrong.empty() && LayoutOf(actual.grads[g]) != LayoutOf(input)) {
       wrong = "not of its leaf's layout";
     }
@@ -113,7 +113,7 @@ std::string Compare(const RuleCase& c, absl::Span<const Tensor> inputs,
   for (size_t i = 0; i < actual.second.size(); ++i) {
     if (!actual.second[i].defined() && !expected.second[i].defined()) continue;
     wrong = expected.second[i].defined()
-                ? Differs(actual.second[i], expected.second[i], c.tolerance)
+                ? Differs(actual.second[i], expected.second[i], tolerance)
                 : "undefined with plain tensors";
     if (!wrong.empty()) return absl::StrCat("second gradient ", i, ": ", wrong);
   }
@@ -147,33 +147,44 @@ size_t StrideFor(size_t combinations, size_t most,
 
 // Of one case, on one rank. \returns whether to go on.
 bool CheckCase(const RuleCase& c, bool twice, size_t most,
-               const DeviceMesh& mesh, Complaints& complaints,
-               RuleTally& tally) {
+               const RuleLayouts& tried, const DeviceMesh& mesh,
+               Complaints& complaints, RuleTally& tally) {
   std::vector<Tensor> dense;
   std::vector<std::vector<Layout>> layouts;
   size_t combinations = 1;
   for (const CaseInput& input : c.inputs) {
     dense.push_back(Make(input, static_cast<int>(dense.size()) + 1));
-    layouts.push_back(AllLayouts(mesh.layout(),
-                                 static_cast<int>(input.sizes.size()),
-                                 input.sums && input.kind != CaseInput::kIds));
+    const bool sums = input.sums && input.kind != CaseInput::kIds;
+    layouts.push_back(AllLayouts(
+        mesh.layout(), static_cast<int>(input.sizes.size()),
+        sums ? tried.reductions : std::vector<ReduceOp>(), tried.unit));
     combinations *= layouts.back().size();
   }
   const Outcome expected = Run(c, twice, dense);
+  // Averages over three ranks are rounded.
+  const bool averages = std::count(tried.reductions.begin(),
+                                   tried.reductions.end(), ReduceOp::kAvg) != 0;
+  const double tolerance =
+      averages ? std::max(c.tolerance, kRounding) : c.tolerance;
   const size_t stride = StrideFor(combinations, most, layouts);
   for (size_t at = (combinations - 1) % stride / 2; at < combinations;
        at += stride) {
     std::vector<Tensor> inputs;
+    std::vector<Layout> chosen;
     std::string name = c.name;
     size_t rest = at;
     for (size_t i = 0; i < dense.size(); ++i) {
       const Layout& layout = layouts[i][rest % layouts[i].size()];
       rest /= layouts[i].size();
-      inputs.push_back(Spread(dense[i], mesh, layout));
+      chosen.push_back(layout);
       absl::StrAppend(&name, " ", layout.ToString());
     }
+    if (c.takes != nullptr && !c.takes(chosen)) continue;
+    for (size_t i = 0; i < dense.size(); ++i) {
+      inputs.push_back(Spread(dense[i], mesh, chosen[i]));
+    }
     const std::string wrong =
-        Compare(c, inputs, Run(c, twice, inputs), expected);
+        Compare(inputs, Run(c, twice, inputs), expected, tolerance);
     ++tally.combinations;
     if (!wrong.empty() && !complaints.Add(absl::StrCat(name, ": ", wrong))) {
       return false;
@@ -192,12 +203,15 @@ void RuleTally::Add(const RuleTally& other) {
 }
 
 RuleTally CheckRules(const std::vector<int>& mesh_shape,
-                     const RuleFamily& family, size_t most) {
+                     const RuleFamily& family, size_t most,
+                     const RuleLayouts& tried) {
   RuleTally result;
   OnMesh(mesh_shape, [&](const DeviceMesh& mesh, Complaints& complaints) {
     RuleTally tally;
     for (const RuleCase& c : family.cases) {
-      if (!CheckCase(c, family.twice, most, mesh, complaints, tally)) break;
+      if (!CheckCase(c, family.twice, most, tried, mesh, complaints, tally)) {
+        break;
+      }
     }
     if (mesh.world().rank() == 0) result = tally;
   });

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "absl/container/flat_hash_set.h"
+#include "crosshatch/base/reduce_op.h"
 #include "crosshatch/dtensor/op_rule_cases.h"
 
 namespace crosshatch {
@@ -28,13 +29,22 @@ struct RuleTally {
   void Add(const RuleTally& other);
 };
 
+/// The layouts that inputs are tried in.
+struct RuleLayouts {
+  /// Pending reductions, of inputs that have any.
+  std::vector<ReduceOp> reductions = {ReduceOp::kSum};
+  /// Of all dims that are split.
+  int64_t unit = 1;
+};
+
 /// Runs the cases on a mesh of that shape with their inputs in all combinations
 /// of layouts, or in at most `most` of them, evenly picked, for each case.
 /// Expects results and gradients to be those of plain tensors, and gradients to
 /// lie as their leaves do.
 RuleTally CheckRules(const std::vector<int>& mesh_shape,
                      const RuleFamily& family,
-                     size_t most = static_cast<size_t>(-1));
+                     size_t most = static_cast<size_t>(-1),
+                     const RuleLayouts& tried = {});
 
 }  // namespace crosshatch
 

@@ -19,7 +19,16 @@ TEST_P(OpRulesExhaustive, GiveWhatPlainTensorsGive) {
        {std::vector<int>{2}, std::vector<int>{3}, std::vector<int>{4},
         std::vector<int>{2, 2}}) {
     tally.Add(CheckRules(mesh, GetParam()));
+    if (mesh.size() == 1) {
+      const size_t all = static_cast<size_t>(-1);
+      tally.Add(CheckRules(mesh, GetParam(), all, {.unit = 2}));
+    }
   }
+  // More reductions make many more combinations of three inputs.
+  tally.Add(CheckRules(
+      {3}, GetParam(), /*most=*/5000,
+      {.reductions = {ReduceOp::kSum, ReduceOp::kAvg, ReduceOp::kProduct,
+                      ReduceOp::kMin, ReduceOp::kMax}}));
   std::printf("%s: %zu ops, %lld combinations of layouts, %lld calls\n",
               GetParam().name, tally.ops.size(),
               static_cast<long long>(tally.combinations),

@@ -42,6 +42,35 @@ INSTANTIATE_TEST_SUITE_P(All, OpRules,
                            return name;
                          });
 
+class OpRulesOnOtherLayouts
+    : public testing::TestWithParam<std::tuple<RuleFamily, MeshShape>> {};
+
+// Whatever reduction is pending, an op keeps it only where that is right.
+TEST_P(OpRulesOnOtherLayouts, GiveWhatPlainTensorsGiveFromPendingReductions) {
+  const auto& [family, mesh] = GetParam();
+  CheckRules(mesh, family, /*most=*/80,
+             {.reductions = {ReduceOp::kAvg, ReduceOp::kProduct, ReduceOp::kMin,
+                             ReduceOp::kMax}});
+}
+
+// Splits into pairs of elements.
+TEST_P(OpRulesOnOtherLayouts, GiveWhatPlainTensorsGiveInUnits) {
+  const auto& [family, mesh] = GetParam();
+  CheckRules(mesh, family, /*most=*/40, {.unit = 2});
+}
+
+INSTANTIATE_TEST_SUITE_P(All, OpRulesOnOtherLayouts,
+                         testing::Combine(testing::ValuesIn(RuleFamilies()),
+                                          testing::Values(MeshShape{2},
+                                                          MeshShape{3})),
+                         [](const auto& info) {
+                           std::string name = absl::StrCat(
+                               std::get<RuleFamily>(info.param).name, "On");
+                           for (int n : std::get<MeshShape>(info.param))
+                             absl::StrAppend(&name, n);
+                           return name;
+                         });
+
 TEST(OpRuleCases, ThereIsOneForEveryOp) {
   RuleTally tally;
   for (const RuleFamily& family : RuleFamilies()) {

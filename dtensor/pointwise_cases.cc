@@ -12,6 +12,18 @@ using T = TensorSpan;
 constexpr CaseInput::Kind kFraction = CaseInput::kFraction;
 constexpr CaseInput::Kind kPositive = CaseInput::kPositive;
 
+// Whether what is written in place has no pending reductions but sums: others
+// do not go through additions and products.
+bool WritesToSums(absl::Span<const Layout> layouts) {
+  for (const AxisState& state : layouts[0].axis_states()) {
+    if (state.is_partial() && state.op != ReduceOp::kSum &&
+        state.op != ReduceOp::kAvg) {
+      return false;
+    }
+  }
+  return true;
+}
+
 }  // namespace
 
 std::vector<RuleCase> PointwiseCases() {
@@ -102,7 +114,9 @@ std::vector<RuleCase> InPlaceCases() {
          const Tensor to = Clone(t[0]);
          AddInPlace(to, t[1], 2);
          return to;
-       }},
+       },
+       0,
+       WritesToSums},
       {"copy_in_place",
        {{{3, 5}}, {{3, 1}}},
        [](T t) {
@@ -116,7 +130,9 @@ std::vector<RuleCase> InPlaceCases() {
          const Tensor to = Clone(t[0]);
          MulInPlace(to, 3);
          return to;
-       }},
+       },
+       0,
+       WritesToSums},
       {"mul_in_place",
        {{{3, 5}}, factor},
        [](T t) {
@@ -124,14 +140,18 @@ std::vector<RuleCase> InPlaceCases() {
          const Tensor to = Clone(t[0]);
          MulInPlace(to, t[1]);
          return to;
-       }},
+       },
+       0,
+       WritesToSums},
       {"zero_in_place",
        {{{3, 5}}},
        [](T t) {
          const Tensor to = Clone(t[0]);
          ZeroInPlace(to);
          return to;
-       }},
+       },
+       0,
+       WritesToSums},
       {"fill_in_place",
        {factor},
        [](T t) {

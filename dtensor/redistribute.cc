@@ -15,7 +15,7 @@ Tensor Redistribute(const Tensor& t, const Layout& to,
       dtype == t.dtype()) {
     return t;
   }
-  return Apply1(RedistributeOp(to, nullptr, options), {t});
+  return Apply1(RedistributeOp(to, CommOrigin::Explicit(), options), {t});
 }
 
 const RedistributeCounts& GetRedistributeCounts() {

@@ -18,23 +18,39 @@ bool Allocates(const RedistributeStep& step) {
   });
 }
 
-}  // namespace
-
-int64_t RedistributeCostModel::LaunchWeight(absl::Span<const int> axes) const {
-  if (bytes_per_launch_of_axis.empty()) return bytes_per_launch;
+int64_t MostOf(absl::Span<const int64_t> by_axis, absl::Span<const int> axes) {
   int64_t most = 0;
   for (int axis : axes) {
-    CH_CHECK(axis < static_cast<int>(bytes_per_launch_of_axis.size()))
-        << "the cost model knows " << bytes_per_launch_of_axis.size()
-        << " mesh axes";
-    most = std::max(most, bytes_per_launch_of_axis[axis]);
+    CH_CHECK(axis < static_cast<int>(by_axis.size()))
+        << "the cost model knows " << by_axis.size() << " mesh axes";
+    most = std::max(most, by_axis[axis]);
   }
   return most;
 }
 
+}  // namespace
+
+int64_t RedistributeCostModel::LaunchWeight(absl::Span<const int> axes) const {
+  return bytes_per_launch_of_axis.empty()
+             ? bytes_per_launch
+             : MostOf(bytes_per_launch_of_axis, axes);
+}
+
+int64_t RedistributeCostModel::ByteWeight(absl::Span<const int> axes) const {
+  return weight_of_byte_by_axis.empty() ? 1
+                                        : MostOf(weight_of_byte_by_axis, axes);
+}
+
+bool RedistributeCostModel::WeighsBytesAlike() const {
+  return std::all_of(
+      weight_of_byte_by_axis.begin(), weight_of_byte_by_axis.end(),
+      [this](int64_t weight) { return weight == weight_of_byte_by_axis[0]; });
+}
+
 int64_t RedistributeCostModel::Weight(const RedistributeStep& step,
                                       const RedistributeCost& cost) const {
-  return cost.launches == 0 ? cost.bytes : cost.bytes + LaunchWeight(step.axes);
+  if (cost.launches == 0) return cost.bytes;
+  return cost.bytes * ByteWeight(step.axes) + LaunchWeight(step.axes);
 }
 
 HeldElements::HeldElements(const Layout& source, ShapeView shape)

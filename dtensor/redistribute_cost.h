@@ -25,12 +25,20 @@ struct RedistributeCostModel {
   /// meshes that span hosts. A collective over several axes costs the most of
   /// theirs.
   absl::InlinedVector<int64_t, 4> bytes_per_launch_of_axis = {};
+  /// What a byte received over a mesh axis weighs, one where empty: {22, 1} for
+  /// a network between hosts with 1/22 of the bandwidth within. A collective
+  /// over several axes pays the most of theirs for each byte.
+  absl::InlinedVector<int64_t, 4> weight_of_byte_by_axis = {};
 
   /// Of a collective over `axes`.
   int64_t LaunchWeight(absl::Span<const int> axes) const;
+  /// Of a byte that it receives.
+  int64_t ByteWeight(absl::Span<const int> axes) const;
+  /// Whether a byte weighs the same over every axis.
+  bool WeighsBytesAlike() const;
   int64_t Weight(const RedistributeStep& step,
                  const RedistributeCost& cost) const;
-  /// Where all axes are equal. \pre bytes_per_launch_of_axis is empty.
+  /// Where all axes are equal. \pre nothing is given by axis.
   int64_t Weight(const RedistributeCost& cost) const {
     return cost.bytes + cost.launches * bytes_per_launch;
   }

@@ -40,6 +40,23 @@ TEST(RedistributeCostTest, ACollectiveOverSeveralAxesCostsTheMostOfTheirs) {
       7);
 }
 
+TEST(RedistributeCostTest, ABytePaysTheMostOfItsAxes) {
+  const RedistributeCostModel model = {.bytes_per_launch = 3,
+                                       .weight_of_byte_by_axis = {22, 1}};
+  EXPECT_EQ(model.ByteWeight({0}), 22);
+  EXPECT_EQ(model.ByteWeight({1}), 1);
+  EXPECT_EQ(model.ByteWeight({0, 1}), 22);
+  EXPECT_FALSE(model.WeighsBytesAlike());
+  EXPECT_EQ(
+      model.Weight(Step(Kind::kAllGather, {1}, "[R,S(0)]", "[R,R]"), {5, 1}),
+      8);
+  EXPECT_EQ(model.Weight(Step(Kind::kAllGather, {0, 1}, "[S(0),S(0)]", "[R,R]"),
+                         {5, 1}),
+            5 * 22 + 3);
+  EXPECT_TRUE(RedistributeCostModel().WeighsBytesAlike());
+  EXPECT_EQ(RedistributeCostModel().ByteWeight({0}), 1);
+}
+
 TEST(RedistributeCostDeathTest, TheModelKnowsAllAxes) {
   const RedistributeCostModel model = {.bytes_per_launch_of_axis = {40, 2}};
   EXPECT_DEATH(model.LaunchWeight({2}), "knows 2 mesh axes");

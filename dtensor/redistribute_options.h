@@ -2,8 +2,10 @@
 #ifndef CROSSHATCH_DTENSOR_REDISTRIBUTE_OPTIONS_H_
 #define CROSSHATCH_DTENSOR_REDISTRIBUTE_OPTIONS_H_
 
+#include <cstdint>
 #include <optional>
 
+#include "crosshatch/dtensor/redistribute_cost.h"
 #include "crosshatch/tensor/dtype.h"
 
 namespace crosshatch {
@@ -24,6 +26,16 @@ struct RedistributeOptions {
   /// What the gradient is cast to before it moves back; by default the dtype of
   /// the tensor, which is what it is cast to in the end.
   std::optional<DType> backward_dtype = std::nullopt;
+  /// By what the planner weighs plans, the gradient's too; by default all mesh
+  /// axes are equal. Made for the tensor's mesh: kInvalidArgument poisons the
+  /// rank where it is not.
+  std::optional<RedistributeCostModel> cost = std::nullopt;
+  /// The most elements that a rank may hold at once, source and result included
+  /// (RedistributePlan::peak_elements); not for the gradient, whose way may
+  /// need more. Where no plan keeps to it, nothing is communicated and
+  /// kResourceExhausted poisons every rank of the mesh: the plan is the same on
+  /// all. Ask PlanRedistribute first where that may be.
+  std::optional<int64_t> max_elements = std::nullopt;
 };
 
 }  // namespace crosshatch

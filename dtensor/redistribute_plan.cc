@@ -31,9 +31,13 @@ std::optional<Steps> LightestSteps(const RedistributeProblem& problem) {
   }
   std::optional<RedistributePath> path = LightestCandidate(problem);
   const PartialChanges changes(problem.from, problem.to);
-  const bool only_shards = changes.reduced.empty() && changes.created.empty();
+  // One exchange is the lightest, unless it takes bytes over a heavy axis that
+  // others could take over lighter ones.
+  const bool one_exchange = changes.reduced.empty() &&
+                            changes.created.empty() &&
+                            problem.model.WeighsBytesAlike();
   if (path.has_value() &&
-      (only_shards || path->weight <= LeastWeight(problem, problem.from))) {
+      (one_exchange || path->weight <= LeastWeight(problem, problem.from))) {
     return std::move(path->steps);
   }
   std::optional<RedistributePath> better = SearchAllLayouts(
@@ -81,12 +85,19 @@ absl::StatusOr<RedistributePlan> PlanRedistribute(
     return absl::InvalidArgumentError(absl::StrCat(
         "redistribute: negative size in ", crosshatch::ToString(shape)));
   }
-  if (!model.bytes_per_launch_of_axis.empty() &&
-      static_cast<int>(model.bytes_per_launch_of_axis.size()) !=
-          from.mesh().ndim()) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        "redistribute: the cost model knows ",
-        model.bytes_per_launch_of_axis.size(), " axes of ", describe()));
+  for (const auto& by_axis :
+       {model.bytes_per_launch_of_axis, model.weight_of_byte_by_axis}) {
+    if (by_axis.empty()) continue;
+    if (static_cast<int>(by_axis.size()) != from.mesh().ndim()) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("redistribute: the cost model knows ", by_axis.size(),
+                       " axes of ", describe()));
+    }
+    if (*std::min_element(by_axis.begin(), by_axis.end()) < 0) {
+      return absl::InvalidArgumentError(absl::StrCat(
+          "redistribute: the cost model has a negative weight for an axis of ",
+          describe()));
+    }
   }
   RedistributeProblem problem = {from, to, shape, element_size, model};
   if (max_elements.has_value()) problem.max_elements = *max_elements;

@@ -56,12 +56,13 @@ struct RedistributePlan {
 
 /// The cheapest plan from `from` to `to` for a tensor of global shape `shape`
 /// with elements of `element_size` bytes. No sequence of steps weighs less
-/// where no reduction is pending, where the lower bound is met, and where
-/// SearchAllLayouts does not give up.
+/// where no reduction is pending and bytes weigh the same over all axes, where
+/// the lower bound is met, and where SearchAllLayouts does not give up.
 /// \param max_elements bounds RedistributePlan::peak_elements.
 /// \error kInvalidArgument for layouts of different meshes, for a shape that
 /// does not have their number of dims, for negative sizes, and for a model of
-/// other axes; kResourceExhausted where no plan keeps to `max_elements`.
+/// other axes or with negative weights; kResourceExhausted where no plan keeps
+/// to `max_elements`.
 absl::StatusOr<RedistributePlan> PlanRedistribute(
     const Layout& from, const Layout& to, ShapeView shape, int64_t element_size,
     const RedistributeCostModel& model = {},

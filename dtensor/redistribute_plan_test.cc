@@ -106,6 +106,30 @@ TEST(RedistributePlanTest, ShardsMoveInOneStepThatFetchesNothingTwice) {
   }
 }
 
+// What came over the light axis need not come over the heavy one.
+TEST(RedistributePlanTest, TakesFewerBytesOverAHeavyAxis) {
+  const MeshLayout mesh = OracleMesh({2, 2});
+  const auto plan = [&](const RedistributeCostModel& model) {
+    return PlanRedistribute(LayoutOf(mesh, 2, "[S(0),S(0)]"),
+                            LayoutOf(mesh, 2, "[R,R]"), {1024, 1024},
+                            kElementSize, model);
+  };
+  EXPECT_EQ(plan({})->ToString(),
+            "[S(0),S(0)] -> [R,R]: 1 collective, 3145728 bytes (lower bound "
+            "3145728)\n"
+            "  all_gather(dim 0, axes=[dp,tp]) -> [R,R]\n");
+  EXPECT_EQ(plan({.weight_of_byte_by_axis = {20, 1}})->ToString(),
+            "[S(0),S(0)] -> [R,R]: 3 collectives, 3670016 bytes (lower bound "
+            "3145728)\n"
+            "  all_to_all(dim 0 -> dim 0, dim 1, axes=[tp]) -> [S(0),S(1)]\n"
+            "  all_gather(dim 0, axes=[dp]) -> [R,S(1)]\n"
+            "  all_gather(dim 1, axes=[tp]) -> [R,R]\n");
+  EXPECT_EQ(plan({.weight_of_byte_by_axis = {20}}).status().code(),
+            absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(plan({.weight_of_byte_by_axis = {20, -1}}).status().code(),
+            absl::StatusCode::kInvalidArgument);
+}
+
 struct Golden {
   const char* from;
   const char* to;

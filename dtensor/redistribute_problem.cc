@@ -42,7 +42,14 @@ int64_t LeastWeight(const RedistributeProblem& problem, const Layout& layout) {
       launch = std::min(launch, problem.model.LaunchWeight({axis}));
     }
   }
-  return launch + elements * problem.element_size;
+  // No byte weighs less than over the lightest axis.
+  int64_t of_byte = std::numeric_limits<int64_t>::max();
+  for (int axis = 0; elements > 0 && axis < mesh.ndim(); ++axis) {
+    if (mesh.size(axis) == 1) continue;
+    of_byte = std::min(of_byte, problem.model.ByteWeight({axis}));
+  }
+  return elements == 0 ? launch
+                       : launch + elements * problem.element_size * of_byte;
 }
 
 bool RedistributePath::Extend(const RedistributeProblem& problem,

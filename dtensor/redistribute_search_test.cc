@@ -137,11 +137,11 @@ class ExhaustiveSearch {
                                 Intersect(boxes_[i][r], boxes_[j][r]).numel());
     }
     if (missing == 0) return {0, false};
-    return {missing * kElementSize + ExchangeLaunch(i, j), true};
+    return {ExchangeWeight(i, j, missing * kElementSize), true};
   }
 
   /// The least of a group in which all ranks find their destination.
-  int64_t ExchangeLaunch(size_t i, size_t j) const {
+  int64_t ExchangeWeight(size_t i, size_t j, int64_t bytes) const {
     std::vector<int> split;
     for (int axis = 0; axis < mesh_.ndim(); ++axis) {
       if (layouts_[i].state_of_axis(axis).is_shard()) split.push_back(axis);
@@ -160,7 +160,7 @@ class ExhaustiveSearch {
         }
         found &= numel == boxes_[j][r].numel();
       }
-      if (found) least = std::min(least, model_.LaunchWeight(axes));
+      if (found) least = std::min(least, CollectiveWeight(bytes, axes));
     }
     return least;
   }
@@ -178,7 +178,18 @@ class ExhaustiveSearch {
     const int64_t received =
         same ? most + (group - 2) * ((most + group - 1) / group)
              : (group - 1) * most;
-    return {received * kElementSize + model_.LaunchWeight(axes), true};
+    return {CollectiveWeight(received * kElementSize, axes), true};
+  }
+
+  int64_t CollectiveWeight(int64_t bytes, const std::vector<int>& axes) const {
+    int64_t of_byte = model_.weight_of_byte_by_axis.empty() ? 1 : 0;
+    for (size_t a = 0; a < model_.weight_of_byte_by_axis.size(); ++a) {
+      if (std::find(axes.begin(), axes.end(), static_cast<int>(a)) !=
+          axes.end()) {
+        of_byte = std::max(of_byte, model_.weight_of_byte_by_axis[a]);
+      }
+    }
+    return bytes * of_byte + model_.LaunchWeight(axes);
   }
 
   /// Valid if each element of a destination is put in by one of those who will
@@ -320,6 +331,39 @@ TEST(RedistributeSearchTest, WeighsLaunchesByAxis) {
         ASSERT_EQ(WeightOf(*plan, shape, model), search.Weight(i, j))
             << plan->ToString();
       });
+}
+
+TEST(RedistributeSearchTest, WeighsBytesByAxis) {
+  struct Weighed {
+    Case test;
+    RedistributeCostModel model;
+  };
+  const std::vector<Weighed> cases = {
+      {{{2, 2}, 2, {ReduceOp::kSum}, {{4, 4}, {5, 3}, {8, 6}}},
+       {.bytes_per_launch = 10, .weight_of_byte_by_axis = {5, 1}}},
+      {{{2, 2}, 2, {ReduceOp::kSum}, {{4, 4}, {5, 3}}},
+       {.bytes_per_launch_of_axis = {2, 40}, .weight_of_byte_by_axis = {1, 7}}},
+      {{{2, 3}, 1, {ReduceOp::kSum, ReduceOp::kMax}, {{7}, {12}}},
+       {.bytes_per_launch = 1, .weight_of_byte_by_axis = {1, 3}}},
+      {{{3, 2}, 1, {ReduceOp::kAvg}, {{11}, {12}}},
+       {.bytes_per_launch = 0, .weight_of_byte_by_axis = {2, 9}}},
+      {{{2, 2, 2}, 1, {ReduceOp::kSum}, {{11}, {8}}, 300},
+       {.bytes_per_launch = 5, .weight_of_byte_by_axis = {20, 4, 1}}},
+  };
+  for (const Weighed& weighed : cases) {
+    ForEachPair(
+        weighed.test, weighed.model,
+        [&](const ExhaustiveSearch& search, ShapeView shape, size_t i,
+            size_t j) {
+          const auto plan =
+              PlanRedistribute(search.layouts()[i], search.layouts()[j], shape,
+                               kElementSize, weighed.model);
+          ASSERT_TRUE(plan.ok()) << plan.status();
+          ASSERT_EQ(WeightOf(*plan, shape, weighed.model), search.Weight(i, j))
+              << plan->ToString();
+        });
+    if (HasFailure()) return;
+  }
 }
 
 TEST(RedistributeSearchTest, KeepsToABoundOnMemoryWheneverThatIsPossible) {

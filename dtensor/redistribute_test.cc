@@ -6,9 +6,12 @@
 #include <algorithm>
 #include <mutex>
 #include <string>
+#include <utility>
 #include <vector>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "crosshatch/base/status_macros.h"
 #include "crosshatch/dtensor/dtensor.h"
 #include "crosshatch/dtensor/dtensor_testutil.h"
 #include "crosshatch/dtensor/redistribute_plan.h"
@@ -235,6 +238,100 @@ TEST(Redistribute, TheGradientOfAGradientIsRight) {
         if (!complaints.Add(Differs(second[0], Mul(dense, 6)))) return;
       }
     }
+  });
+}
+
+// [P(sum),P(sum)] -> [S(0),R] of 64x64 floats: one all-reduce of the whole is
+// the lightest, a reduce-scatter of quarters and a gather of halves the
+// smallest.
+constexpr int64_t kWhole = 64 * 64;
+
+TEST(Redistribute, KeepsToABoundOnMemory) {
+  OnMesh({2, 2}, [](const DeviceMesh& mesh, Complaints& complaints) {
+    const Tensor dense = Numbers({64, 64}, 1);
+    const Layout r = Layout::Replicated(mesh.layout(), 2);
+    const Layout sums =
+        r.WithPartial(0, ReduceOp::kSum).WithPartial(1, ReduceOp::kSum);
+    const Tensor x = Spread(dense, mesh, sums);
+    Allocator& allocator = RankContext::Current().allocator();
+    // Elements held at once, those of `x` included.
+    const auto peak = [&](const RedistributeOptions& options) {
+      const int64_t before = allocator.stats().current_total;
+      allocator.ResetPeaks();
+      const Tensor y = Redistribute(x, r.WithShard(0, 0), options);
+      const int64_t most = allocator.stats().peak_total - before;
+      complaints.Add(Differs(y, dense));
+      return kWhole + most / static_cast<int64_t>(sizeof(float));
+    };
+    if (peak({}) != 2 * kWhole) complaints.Add("the peak without a bound");
+    const int64_t bound = kWhole + kWhole / 4 + kWhole / 2;
+    for (int i = 0; i < 2; ++i) {
+      if (peak({.max_elements = bound}) > bound) {
+        complaints.Add("the peak with a bound");
+      }
+    }
+    // The bound is not the gradient's: that is gathered whole.
+    Tensor leaf = Spread(dense, mesh, sums);
+    leaf.set_requires_grad(true);
+    const absl::Status status = Backward(
+        Sum(Mul(Redistribute(leaf, r.WithShard(0, 0), {.max_elements = bound}),
+                Replicated(dense, mesh))));
+    if (!status.ok()) complaints.Add(status.ToString());
+    complaints.Add(Differs(leaf.grad(), dense));
+  });
+}
+
+TEST(Redistribute, ABoundThatNoPlanKeepsToIsAnErrorOnEveryRank) {
+  std::mutex mutex;
+  int errors = 0;
+  const absl::Status status = RunLocal(4, [&](World& world) -> absl::Status {
+    CH_ASSIGN_OR_RETURN(const DeviceMesh mesh,
+                        InitDeviceMesh(world, {{"a", 4}}));
+    const Layout r = Layout::Replicated(mesh.layout(), 1);
+    const Tensor x = Spread(Ones({8}), mesh, r.WithShard(0, 0));
+    // 2 elements are here already, and 8 are to come.
+    const Tensor y = Redistribute(x, r, {.max_elements = 9});
+    EXPECT_EQ(LayoutOf(y), r);
+    const absl::Status found = world.context().Synchronize();
+    const std::lock_guard<std::mutex> lock(mutex);
+    errors +=
+        absl::StrContains(found.message(), "no plan keeps within 9 elements");
+    return found;
+  });
+  EXPECT_EQ(errors, 4);
+  EXPECT_FALSE(status.ok());
+}
+
+TEST(Redistribute, WeighsByTheCallersModelForwardAndBack) {
+  OnMesh({2, 2}, [](const DeviceMesh& mesh, Complaints& complaints) {
+    const Tensor dense = Numbers({16, 3}, 1);
+    const Layout r = Layout::Replicated(mesh.layout(), 2);
+    const Layout rows = r.WithShard(0, 0).WithShard(1, 0);
+    Tensor x = Spread(dense, mesh, rows);
+    x.set_requires_grad(true);
+    const auto launches = [] { return GetRedistributeCounts().cost.launches; };
+    const RedistributeOptions by_axis = {
+        .cost = RedistributeCostModel{.bytes_per_launch = 1,
+                                      .weight_of_byte_by_axis = {20, 1}}};
+    for (const auto& [options, at_once] :
+         {std::pair{RedistributeOptions(), true}, {by_axis, false}}) {
+      int64_t before = launches();
+      const Tensor y = Redistribute(x, r, options);
+      if ((launches() - before == 1) != at_once) {
+        complaints.Add("launches");
+      }
+      complaints.Add(Differs(y, dense));
+      // A sum comes back, and is scattered by the same model.
+      const Tensor part = ToLocal(
+          y, r.WithPartial(0, ReduceOp::kSum).WithPartial(1, ReduceOp::kSum));
+      before = launches();
+      const absl::Status status = Backward(Sum(part));
+      if (!status.ok()) complaints.Add(status.ToString());
+      if ((launches() - before == 1) != at_once) {
+        complaints.Add("launches of the gradient");
+      }
+    }
+    complaints.Add(Differs(x.grad(), Full({16, 3}, 8)));
   });
 }
 

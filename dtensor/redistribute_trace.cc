@@ -9,9 +9,23 @@
 
 namespace crosshatch {
 
+namespace {
+
+CommOrigin::Kind CauseOf(const char* name) {
+  for (const auto kind : {CommOrigin::Kind::kImplicit, CommOrigin::Kind::kOp}) {
+    if (std::strcmp(name, Name(kind)) == 0) return kind;
+  }
+  return CommOrigin::Kind::kExplicit;
+}
+
+}  // namespace
+
 std::string RedistributeTrace::Entry::ToString() const {
-  return absl::StrCat(implicit ? "implicit  " : "explicit  ", layouts, "  ",
-                      bytes, " bytes", op.empty() ? "" : "  ", op);
+  std::string text = Name(cause);
+  text.resize(10, ' ');
+  absl::StrAppend(&text, layouts, "  ", bytes, " bytes", op.empty() ? "" : "  ",
+                  op);
+  return text;
 }
 
 RedistributeTrace::RedistributeTrace()
@@ -27,7 +41,7 @@ RedistributeTrace::~RedistributeTrace() {
 
 void RedistributeTrace::Write(const LogEvent& event) {
   if (event.kind == EventKind::kRedistribute) {
-    entries_.push_back({.implicit = std::strcmp(event.what, "implicit") == 0,
+    entries_.push_back({.cause = CauseOf(event.what),
                         .layouts = *event.subject,
                         .op = event.where == nullptr ? "" : *event.where,
                         .bytes = event.bytes});

@@ -11,16 +11,19 @@
 ///
 ///     explicit  [S(0)] -> [R]  4096 bytes
 ///     implicit  [P(sum)] -> [R]  1024 bytes  exp
+///     op        [P(sum)] -> [R]  1024 bytes  settle
 ///
 /// Implicit ones are for inputs of an op, named last, that lay otherwise than
-/// the op's rule asks. Those that only take a part of what the rank holds have
-/// 0 bytes.
+/// the op's rule asks; those of an op are its own work, or the gradient of a
+/// redistribution (comm_origin.h). Those that only take a part of what the rank
+/// holds have 0 bytes.
 
 #include <cstdint>
 #include <string>
 #include <vector>
 
 #include "crosshatch/base/event_sink.h"
+#include "crosshatch/dtensor/comm_origin.h"
 
 namespace crosshatch {
 
@@ -32,10 +35,10 @@ class RankContext;
 class RedistributeTrace final : public EventSink {
  public:
   struct Entry {
-    bool implicit = false;
+    CommOrigin::Kind cause = CommOrigin::Kind::kExplicit;
     /// "[S(0)] -> [R]"; between meshes with these.
     std::string layouts;
-    /// The op that an implicit one is for; empty otherwise.
+    /// The op that it is for or of; empty for an explicit one.
     std::string op;
     /// Received by the rank that receives most.
     int64_t bytes = 0;

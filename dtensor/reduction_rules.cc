@@ -205,15 +205,15 @@ RuleResult ReductionRule(const RuleCall& call) {
   return result;
 }
 
-// The reductions, which are what the op is for: not an implicit redistribution.
+// The reductions are what the op is for: not an implicit redistribution.
 class FinishReductions final : public LocalProgram {
  public:
   explicit FinishReductions(PreparedPlan plan) : plan_(std::move(plan)) {}
 
-  TensorList Run(const Op& /*op*/, TensorSpan locals,
+  TensorList Run(const Op& op, TensorSpan locals,
                  const DeviceMesh& mesh) const override {
-    return {DTensorRuntime::Current().Redistribute(plan_, locals[0], mesh,
-                                                   /*for_op=*/nullptr)};
+    return {DTensorRuntime::Current().Redistribute(
+        plan_, locals[0], mesh, CommOrigin::Op(op.info().name))};
   }
 
  private:

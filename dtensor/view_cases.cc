@@ -2,12 +2,23 @@
 #include <vector>
 
 #include "crosshatch/dtensor/op_rule_cases.h"
+#include "crosshatch/dtensor/view_layout.h"
 #include "crosshatch/tensor/ops/ops.h"
 
 namespace crosshatch {
 namespace {
 
 using T = TensorSpan;
+
+RuleCase ViewCase(const char* name, Shape from, Shape to) {
+  return {name,
+          {{from}},
+          [to](T t) { return View(t[0], to); },
+          0,
+          [from, to](absl::Span<const Layout> layouts) {
+            return ViewLayout(layouts[0], from, to).has_value();
+          }};
+}
 
 }  // namespace
 
@@ -56,6 +67,28 @@ std::vector<RuleCase> ViewCases() {
       {"squeeze",
        {{{3, 5}}},
        [](T t) { return Squeeze(Unsqueeze(t[0], 1), 1); }},
+      ViewCase("merge", {4, 3}, {12}),
+      ViewCase("merge of pairs", {2, 2, 3}, {4, 3}),
+      ViewCase("merge of the last dims", {3, 2, 4}, {3, 8}),
+      ViewCase("split", {12}, {4, 3}),
+      ViewCase("split of the last dim", {3, 8}, {3, 4, 2}),
+      ViewCase("split and merge", {2, 6}, {4, 3}),
+      ViewCase("of none", {0, 3}, {3, 0}),
+      {"unflatten",
+       {{{3, 8}}},
+       [](T t) {
+         return Unflatten(t[0], 1, {4, -1});
+       },
+       0,
+       [](absl::Span<const Layout> layouts) {
+         return ViewLayout(layouts[0], {3, 8}, {3, 4, 2}).has_value();
+       }},
+      {"move dim", {{{2, 3, 5}}}, [](T t) { return MoveDim(t[0], 0, -1); }},
+      {"repeat",
+       {{{2, 3}}},
+       [](T t) {
+         return Repeat(t[0], {2, 1, 3});
+       }},
   };
 }
 

@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-#include <algorithm>
 #include <memory>
+#include <optional>
 #include <utility>
 
 #include "crosshatch/base/check.h"
 #include "crosshatch/dtensor/factor_rule.h"
 #include "crosshatch/dtensor/op_rules.h"
+#include "crosshatch/dtensor/view_layout.h"
 #include "crosshatch/tensor/ops/cat.h"
 #include "crosshatch/tensor/ops/pad.h"
 #include "crosshatch/tensor/ops/view.h"
@@ -13,146 +14,24 @@
 namespace crosshatch {
 namespace {
 
-// Dims [in_begin, in_end) of the input and [out_begin, out_end) of the output
-// hold the same elements; no smaller ranges do.
-struct DimGroup {
-  int in_begin, in_end;
-  int out_begin, out_end;
-};
-
-std::vector<DimGroup> GroupDims(ShapeView in, ShapeView out) {
-  std::vector<DimGroup> groups;
-  const int in_dims = static_cast<int>(in.size());
-  const int out_dims = static_cast<int>(out.size());
-  int i = 0;
-  int o = 0;
-  while (i < in_dims || o < out_dims) {
-    DimGroup group = {i, i, o, o};
-    int64_t in_numel = 1;
-    int64_t out_numel = 1;
-    if (i < in_dims) in_numel = in[i++];
-    if (o < out_dims) out_numel = out[o++];
-    while (in_numel != out_numel) {
-      if (in_numel < out_numel && i < in_dims) {
-        in_numel *= in[i++];
-      } else if (o < out_dims) {
-        out_numel *= out[o++];
-      } else if (i < in_dims) {
-        in_numel *= in[i++];
-      } else {
-        break;  // Only where there are no elements at all.
-      }
-    }
-    group.in_end = i;
-    group.out_end = o;
-    groups.push_back(group);
-  }
-  return groups;
-}
-
-int64_t Product(ShapeView sizes, int begin, int end) {
-  int64_t product = 1;
-  for (int d = begin; d < end; ++d) product *= sizes[d];
-  return product;
-}
-
-class ViewLayout {
- public:
-  ViewLayout(const RuleCall& call, ShapeView out)
-      : call_(call),
-        in_layout_(call.inputs[0].layout),
-        in_(call.inputs[0].sizes),
-        out_(out),
-        dims_(out.size()) {}
-
-  Layout Solve() {
-    CH_CHECK_EQ(NumElements(in_), NumElements(out_))
-        << DescribeCall(call_) << ": the view has sizes " << ToString(out_);
-    for (const DimGroup& group : GroupDims(in_, out_)) Carry(group);
-    return Layout(call_.mesh, std::move(dims_), in_layout_.partials());
-  }
-
- private:
-  // Takes the split of a group's input dims to its output dims.
-  void Carry(const DimGroup& group) {
-    int split = -1;
-    for (int d = group.in_begin; d < group.in_end; ++d) {
-      if (!in_layout_.is_sharded(d)) continue;
-      if (split >= 0) Fail(d);
-      split = d;
-    }
-    if (split < 0) return;
-    if (Product(in_, group.in_begin, split) != 1 && NumElements(in_) != 0) {
-      // What is next to each other in the output would come from several
-      // ranks in turn.
-      Fail(split);
-    }
-    // In elements of the group.
-    const int64_t in_inner = Product(in_, split + 1, group.in_end);
-    const DimSharding& sharding = in_layout_.sharding(split);
-    for (int d = group.out_begin; d < group.out_end; ++d) {
-      const int64_t out_inner = Product(out_, d + 1, group.out_end);
-      if (Product(out_, group.out_begin, d) != 1) break;
-      DimSharding candidate = sharding;
-      for (int64_t unit :
-           {CeilDiv(sharding.unit * in_inner, out_inner), int64_t{1}}) {
-        candidate.unit = std::max<int64_t>(unit, 1);
-        if (candidate.unit == 1) candidate.fine_axes = 0;
-        if (SameElements(split, in_inner, d, out_inner, candidate)) {
-          dims_[d] = candidate;
-          return;
-        }
-      }
-    }
-    Fail(split);
-  }
-
-  static int64_t CeilDiv(int64_t a, int64_t b) {
-    return b == 0 ? a : (a + b - 1) / b;
-  }
-
-  // Whether every rank's part of the input is its part of the output.
-  bool SameElements(int in_dim, int64_t in_inner, int out_dim,
-                    int64_t out_inner, const DimSharding& candidate) const {
-    const Layout split(call_.mesh, {candidate});
-    for (int i = 0; i < call_.mesh.size(); ++i) {
-      const MeshCoordinate at = call_.mesh.CoordinateAt(i);
-      const Interval in = in_layout_.DimInterval(in_dim, in_[in_dim], at);
-      const Interval out = split.DimInterval(0, out_[out_dim], at);
-      if (in.size() * in_inner != out.size() * out_inner) return false;
-      if (in.size() != 0 && in.begin * in_inner != out.begin * out_inner) {
-        return false;
-      }
-    }
-    return true;
-  }
-
-  [[noreturn]] void Fail(int dim) const {
-    CH_CHECK(false) << DescribeCall(call_)
-                    << ": no layout of a tensor of sizes " << ToString(out_)
-                    << " has the same elements on every rank "
-                    << "as the split of dim " << dim
-                    << "; redistribute that dim to Replicate first";
-    std::abort();
-  }
-
-  const RuleCall& call_;
-  const Layout& in_layout_;
-  const ShapeView in_;
-  const ShapeView out_;
-  std::vector<DimSharding> dims_;
-};
-
 RuleResult ViewRule(const RuleCall& call) {
   const auto& op = static_cast<const ViewOp&>(call.op);
-  Layout layout = ViewLayout(call, op.sizes).Solve();
+  const RuleInput& input = call.inputs[0];
+  CH_CHECK_EQ(NumElements(input.sizes), NumElements(op.sizes))
+      << DescribeCall(call) << ": the view has sizes " << ToString(op.sizes);
+  std::optional<Layout> layout =
+      ViewLayout(input.layout, input.sizes, op.sizes);
+  CH_CHECK(layout.has_value())
+      << DescribeCall(call) << ": no layout of a tensor of sizes "
+      << ToString(op.sizes) << " has the same elements on every rank; "
+      << "redistribute the dims that are merged or split to Replicate first";
   RuleResult result;
-  result.inputs = {call.inputs[0].layout};
+  result.inputs = {input.layout};
   // The strides of a shard are not the user's doing: it may be a part of what
   // the rank held before.
   result.local_op = std::make_unique<ViewOp>(
-      layout.LocalShape(op.sizes, call.coordinate), /*may_copy=*/true);
-  result.outputs.push_back({std::move(layout), op.sizes});
+      layout->LocalShape(op.sizes, call.coordinate), /*may_copy=*/true);
+  result.outputs.push_back({*std::move(layout), op.sizes});
   return result;
 }
 

@@ -226,6 +226,17 @@ TEST(DeviceMesh, LeavesOutRanks) {
     if (world.rank() == 1) {
       if (mesh->coordinate().has_value() || mesh->index(0)) return "member";
       if (mesh->Slice("tp").ok()) return "slice";
+      // What only rearranges the mesh goes on knowing that this rank is not on
+      // it.
+      const std::string names[] = {"tp"};
+      const auto flat = mesh->Flatten(names, "all");
+      if (!flat.ok() || flat->coordinate().has_value()) return "flatten";
+      const MeshAxis axes[] = {{"x", 1}, {"y", 2}};
+      const auto split = mesh->Unflatten("tp", axes);
+      if (!split.ok() || split->coordinate().has_value()) return "unflatten";
+      const DeviceMesh parts[] = {*mesh};
+      const auto joined = DeviceMesh::Concatenate(parts);
+      if (!joined.ok() || joined->coordinate().has_value()) return "join";
       auto comm = mesh->communicator(0, "s");
       return std::string(comm.status().message());
     }

@@ -1,10 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "crosshatch/tensor/ops/cat.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "crosshatch/base/check.h"
 #include "crosshatch/tensor/creation.h"
+#include "crosshatch/tensor/ops/cast.h"
 #include "crosshatch/tensor/ops/launch.h"
 #include "crosshatch/tensor/ops/saving_node.h"
 #include "crosshatch/tensor/ops/view.h"
@@ -74,6 +76,25 @@ Tensor Stack(TensorSpan tensors, int64_t dim) {
     unsqueezed.push_back(Unsqueeze(tensor, d));
   }
   return Cat(unsqueezed, d);
+}
+
+Tensor Repeat(const Tensor& a, ShapeView times) {
+  const int added = static_cast<int>(times.size()) - a.ndim();
+  CH_CHECK(added >= 0 && std::all_of(times.begin(), times.end(),
+                                     [](int64_t n) { return n >= 0; }))
+      << "repeat of " << a.Describe() << " by " << ToString(times);
+  Tensor repeated = a;
+  for (int i = 0; i < added; ++i) repeated = Unsqueeze(repeated, 0);
+  bool copied = false;
+  for (int d = 0; d < static_cast<int>(times.size()); ++d) {
+    if (times[d] == 1) continue;
+    copied = true;
+    repeated =
+        times[d] == 0
+            ? Slice(repeated, d, 0, 0)
+            : Cat(TensorList(static_cast<size_t>(times[d]), repeated), d);
+  }
+  return copied ? repeated : Clone(repeated);
 }
 
 TensorList Split(const Tensor& a, ShapeView sizes, int64_t dim) {

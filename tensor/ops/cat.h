@@ -31,6 +31,9 @@ class CatOp final : public Op {
 Tensor Cat(TensorSpan tensors, int64_t dim);
 /// Along a new dim before dim `dim`.
 Tensor Stack(TensorSpan tensors, int64_t dim);
+/// `times[i]` copies along dim i one after the other, in memory of its own;
+/// more times than dims add leading dims.
+Tensor Repeat(const Tensor& a, ShapeView times);
 /// Views of `sizes[i]` elements each along `dim`; the sizes sum to all.
 TensorList Split(const Tensor& a, ShapeView sizes, int64_t dim);
 

@@ -34,6 +34,22 @@ TEST(CatTest, SplitUndoesIt) {
   EXPECT_EQ(Cat(parts, 1).ToVector<float>(), a.ToVector<float>());
 }
 
+TEST(CatTest, Repeats) {
+  const Tensor a = View(Arange(2), {1, 2});
+  EXPECT_EQ(Repeat(a, {2, 2}).ToVector<float>(),
+            (std::vector<float>{0, 1, 0, 1, 0, 1, 0, 1}));
+  EXPECT_EQ(Repeat(a, {3, 1, 2}).sizes(), Shape({3, 1, 4}));
+  EXPECT_EQ(Repeat(a, {2, 0}).sizes(), Shape({2, 0}));
+  // In memory of its own, even once.
+  EXPECT_NE(Repeat(a, {1, 1}).storage(), a.storage());
+  EXPECT_DEATH(Repeat(a, {2}), "repeat of f32\\[1, 2\\].* by \\[2\\]");
+  EXPECT_TRUE(Gradcheck(
+      [](TensorSpan in) {
+        return Square(Repeat(in[0], {2, 1, 3}));
+      },
+      {RandomInput({2, 2}, 1)}));
+}
+
 TEST(CatTest, HasGradients) {
   const TensorFunction fn = [](TensorSpan in) {
     const Tensor joined = Cat({in[0], in[1], in[0]}, 1);

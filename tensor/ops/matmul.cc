@@ -8,8 +8,10 @@
 #include "crosshatch/tensor/creation.h"
 #include "crosshatch/tensor/ops/in_place.h"
 #include "crosshatch/tensor/ops/launch.h"
+#include "crosshatch/tensor/ops/pointwise.h"
 #include "crosshatch/tensor/ops/reduce.h"
 #include "crosshatch/tensor/ops/saving_node.h"
+#include "crosshatch/tensor/ops/view.h"
 
 namespace crosshatch {
 namespace {
@@ -332,6 +334,46 @@ Tensor MatMul(const Tensor& a, const Tensor& b, bool transpose_a,
 void MatMulInto(const Tensor& dst, const Tensor& a, const Tensor& b,
                 const MatMulSpec& spec, bool accumulate) {
   Apply(MatMulIntoOp(spec, accumulate), {dst, a, b});
+}
+
+Tensor Dot(const Tensor& a, const Tensor& b) {
+  CH_CHECK(a.ndim() == 1 && b.sizes() == a.sizes())
+      << "dot of " << a.Describe() << " and " << b.Describe();
+  return Squeeze(Squeeze(MatMul(Unsqueeze(a, 0), Unsqueeze(b, 1)), 1), 0);
+}
+
+Tensor MatVec(const Tensor& a, const Tensor& v) {
+  CH_CHECK(a.ndim() >= 2 && v.ndim() == 1 && a.size(-1) == v.size(0))
+      << "matvec of " << a.Describe() << " and " << v.Describe();
+  return Squeeze(MatMul(a, Unsqueeze(v, 1)), -1);
+}
+
+namespace {
+
+Tensor AddProduct(const char* name, int ndim, const Tensor& c, const Tensor& a,
+                  const Tensor& b, const AddMMOptions& options) {
+  CH_CHECK(a.ndim() == ndim && b.ndim() == ndim && c.ndim() <= ndim)
+      << name << " of " << c.Describe() << ", " << a.Describe() << " and "
+      << b.Describe();
+  const Tensor product = MatMul(a, b);
+  CH_CHECK(BroadcastShapes(product.sizes(), c.sizes(), name) == product.sizes())
+      << name << " of " << c.Describe() << " and a product of "
+      << product.Describe();
+  const Tensor scaled =
+      options.alpha == 1 ? product : Mul(product, options.alpha);
+  return options.beta == 1 ? Add(c, scaled) : Add(scaled, c, options.beta);
+}
+
+}  // namespace
+
+Tensor AddMM(const Tensor& c, const Tensor& a, const Tensor& b,
+             const AddMMOptions& options) {
+  return AddProduct("addmm", 2, c, a, b, options);
+}
+
+Tensor BAddBMM(const Tensor& c, const Tensor& a, const Tensor& b,
+               const AddMMOptions& options) {
+  return AddProduct("baddbmm", 3, c, a, b, options);
 }
 
 Tensor Linear(const Tensor& x, const Tensor& w, const Tensor& bias) {

@@ -69,6 +69,30 @@ Tensor MatMul(const Tensor& a, const Tensor& b, bool transpose_a = false,
 void MatMulInto(const Tensor& dst, const Tensor& a, const Tensor& b,
                 const MatMulSpec& spec, bool accumulate);
 
+/// The sum of the products of two vectors' elements.
+/// \param a, b [n]
+/// \returns no dims
+Tensor Dot(const Tensor& a, const Tensor& b);
+/// \param a [..., m, n]
+/// \param v [n]
+/// \returns [..., m]
+Tensor MatVec(const Tensor& a, const Tensor& v);
+
+struct AddMMOptions {
+  double beta = 1;
+  double alpha = 1;
+};
+/// beta c + alpha a b.
+/// \param c broadcasts to [m, n]
+/// \param a, b [m, k] and [k, n]
+Tensor AddMM(const Tensor& c, const Tensor& a, const Tensor& b,
+             const AddMMOptions& options = {});
+/// As AddMM for each matrix of a batch.
+/// \param c broadcasts to [batch, m, n]
+/// \param a, b [batch, m, k] and [batch, k, n]
+Tensor BAddBMM(const Tensor& c, const Tensor& a, const Tensor& b,
+               const AddMMOptions& options = {});
+
 /// x w^T + bias.
 /// \param x [..., in]
 /// \param w [out, in]

@@ -8,6 +8,7 @@
 #include "crosshatch/tensor/autograd.h"
 #include "crosshatch/tensor/creation.h"
 #include "crosshatch/tensor/gradcheck_testutil.h"
+#include "crosshatch/tensor/ops/pointwise.h"
 #include "crosshatch/tensor/ops/view.h"
 #include "crosshatch/tensor/rank_context.h"
 #include "gmock/gmock.h"
@@ -187,6 +188,33 @@ TEST(LinearTest, AddsTheBias) {
   EXPECT_THAT(
       Linear(Ones({1, 2}), Ones({2, 2}), Full({2}, 3)).ToVector<float>(),
       ElementsAre(5, 5));
+}
+
+TEST(MatMulTest, OfVectorsAndWithSummands) {
+  const Tensor a = View(Arange(6), {2, 3});
+  const Tensor v = Arange(3);
+  EXPECT_THAT(Dot(v, v).ToVector<float>(), ElementsAre(5));
+  EXPECT_EQ(Dot(v, v).ndim(), 0);
+  EXPECT_THAT(Dot(Zeros({0}), Zeros({0})).ToVector<float>(), ElementsAre(0));
+  EXPECT_THAT(MatVec(a, v).ToVector<float>(), ElementsAre(5, 14));
+  EXPECT_EQ(MatVec(Expand(a, {4, 2, 3}), v).sizes(), Shape({4, 2}));
+  const Tensor square = View(Arange(4), {2, 2});
+  EXPECT_THAT(AddMM(Ones({2}), square, square, {.beta = 5, .alpha = 2})
+                  .ToVector<float>(),
+              ElementsAre(2 * 2 + 5, 2 * 3 + 5, 2 * 6 + 5, 2 * 11 + 5));
+  const Tensor batch = View(Arange(8), {2, 2, 2});
+  EXPECT_EQ(BAddBMM(Zeros({2, 2, 2}), batch, batch).ToVector<float>(),
+            MatMul(batch, batch).ToVector<float>());
+  EXPECT_DEATH(Dot(v, Arange(4)), "dot of f32\\[3\\].*f32\\[4\\]");
+  EXPECT_DEATH(MatVec(a, Arange(2)), "matvec of f32\\[2, 3\\]");
+  EXPECT_DEATH(AddMM(Ones({3, 2, 2}), square, square), "addmm of f32");
+  EXPECT_DEATH(AddMM(Ones({5}), square, square), "addmm");
+  EXPECT_TRUE(Gradcheck(
+      [](TensorSpan in) {
+        return Add(Dot(in[1], in[1]), AddMM(MatVec(in[0], in[1]), in[0], in[0],
+                                            {.beta = 2, .alpha = 3}));
+      },
+      {RandomInput({2, 2}, 1), RandomInput({2}, 2)}));
 }
 
 TEST(MatMulTest, NarrowsInputsIntoWideDestinations) {

@@ -344,6 +344,27 @@ Tensor Flatten(const Tensor& a, int64_t first, int64_t last) {
   return Reshape(a, sizes);
 }
 
+Tensor Unflatten(const Tensor& a, int64_t dim, ShapeView sizes) {
+  const int d = NormalizeDim(dim, a.ndim(), "unflatten");
+  const int64_t size = a.size(d);
+  Shape split(sizes.begin(), sizes.end());
+  const auto left = std::find(split.begin(), split.end(), -1);
+  if (left != split.end()) {
+    *left = 1;
+    const int64_t others = NumElements(split);
+    *left = others == 0 ? 0 : size / others;
+  }
+  CH_CHECK(std::all_of(split.begin(), split.end(),
+                       [](int64_t n) { return n >= 0; }) &&
+           NumElements(split) == size)
+      << "unflatten of dim " << d << " of " << a.Describe() << " into "
+      << ToString(sizes);
+  Shape whole(a.sizes().begin(), a.sizes().begin() + d);
+  whole.insert(whole.end(), split.begin(), split.end());
+  whole.insert(whole.end(), a.sizes().begin() + d + 1, a.sizes().end());
+  return View(a, whole);
+}
+
 Tensor Squeeze(const Tensor& a, int64_t dim) {
   const int d = NormalizeDim(dim, a.ndim(), "squeeze");
   CH_CHECK_EQ(a.size(d), 1) << "squeeze of dim " << d << " of " << a.Describe();
@@ -380,6 +401,17 @@ Tensor Permute(const Tensor& a, ShapeView dims) {
     normal.push_back(d);
   }
   return Apply1(PermuteOp(normal), {&a, 1});
+}
+
+Tensor MoveDim(const Tensor& a, int64_t from, int64_t to) {
+  const int source = NormalizeDim(from, a.ndim(), "move_dim");
+  const int destination = NormalizeDim(to, a.ndim(), "move_dim");
+  Shape dims;
+  for (int d = 0; d < a.ndim(); ++d) {
+    if (d != source) dims.push_back(d);
+  }
+  dims.insert(dims.begin() + destination, source);
+  return Permute(a, dims);
 }
 
 Tensor Slice(const Tensor& a, int64_t dim, int64_t start, int64_t end) {

@@ -93,6 +93,8 @@ Tensor View(const Tensor& a, ShapeView sizes);
 Tensor Reshape(const Tensor& a, ShapeView sizes);
 /// Dims [first, last] become one.
 Tensor Flatten(const Tensor& a, int64_t first = 0, int64_t last = -1);
+/// Dim `dim` becomes dims of `sizes`, one of which may be -1.
+Tensor Unflatten(const Tensor& a, int64_t dim, ShapeView sizes);
 /// Drops dim `dim`, whose size is 1.
 Tensor Squeeze(const Tensor& a, int64_t dim);
 /// Adds a dim of size 1 before dim `dim` of a (ndim: at the end).
@@ -100,6 +102,8 @@ Tensor Unsqueeze(const Tensor& a, int64_t dim);
 /// Swaps two dims.
 Tensor Transpose(const Tensor& a, int64_t dim0, int64_t dim1);
 Tensor Permute(const Tensor& a, ShapeView dims);
+/// Dim `from` becomes dim `to` of the result, the others in order.
+Tensor MoveDim(const Tensor& a, int64_t from, int64_t to);
 /// Elements [start, end) of a dim; both are clamped as Python does.
 Tensor Slice(const Tensor& a, int64_t dim, int64_t start, int64_t end);
 /// `length` elements of a dim from `start` on; must be there.

@@ -109,6 +109,26 @@ TEST(ViewTest, RefusesWhatDoesNotFit) {
   EXPECT_DEATH(Transpose(a, 0, 2), "transpose");
 }
 
+TEST(ViewTest, UnflattensAndMovesDims) {
+  const Tensor a = View(Arange(24), {2, 12});
+  const Tensor split = Unflatten(a, -1, {3, -1, 2});
+  EXPECT_EQ(split.sizes(), Shape({2, 3, 2, 2}));
+  EXPECT_EQ(split.ToVector<float>(), a.ToVector<float>());
+  EXPECT_EQ(split.storage(), a.storage());
+  EXPECT_EQ(Unflatten(Zeros({0, 2}), 0, {3, -1}).sizes(), Shape({3, 0, 2}));
+  EXPECT_EQ(Unflatten(Zeros({0}), 0, {0, -1}).sizes(), Shape({0, 0}));
+  EXPECT_DEATH(Unflatten(a, 1, {5, -1}), "unflatten of dim 1 of f32");
+  EXPECT_DEATH(Unflatten(a, 1, {-1, -1}), "unflatten of dim 1 of f32");
+
+  const Tensor b = View(Arange(24), {2, 3, 4});
+  EXPECT_EQ(MoveDim(b, 0, -1).sizes(), Shape({3, 4, 2}));
+  EXPECT_EQ(MoveDim(b, 0, -1).ToVector<float>(),
+            Permute(b, {1, 2, 0}).ToVector<float>());
+  EXPECT_EQ(MoveDim(b, 2, 0).ToVector<float>(),
+            Permute(b, {2, 0, 1}).ToVector<float>());
+  EXPECT_EQ(MoveDim(b, 1, 1).ToVector<float>(), b.ToVector<float>());
+}
+
 TEST(ViewTest, HasGradients) {
   const TensorFunction all = [](TensorSpan in) {
     const Tensor& a = in[0];  // [2, 3]

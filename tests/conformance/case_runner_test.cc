@@ -45,6 +45,24 @@ TEST(CaseRunner, GivesTheAnswersOfOtherSystems) {
   }
 }
 
+// On the whole mesh: axes between those of FSDP and of tensor parallelism
+// replicate.
+TEST(CaseRunner, NamesAPlacementOfEveryAxis) {
+  const std::vector<std::string> answers = RunCasesLocal(
+      {R"json({"id":"a","kind":"fsdp_tp","mesh":[2,2,2],"shape":[5],"tp":"S(0)"})json"});
+  const Json answer = Json::parse(answers[0]);
+  ASSERT_TRUE(answer.contains("ranks")) << answers[0];
+  ASSERT_EQ(answer["ranks"].size(), 8u);
+  for (const Json& rank : answer["ranks"]) {
+    EXPECT_EQ(rank["placements"], Json::array({"_S(0,2)", "R", "S(0)"}));
+  }
+  // By fsdp, replica and tp: 3 and 2 elements over tp, then halves of these.
+  EXPECT_EQ(answer["ranks"][0]["values"], Json::array({0.0, 1.0}));
+  EXPECT_EQ(answer["ranks"][2]["values"], Json::array({0.0, 1.0}));
+  EXPECT_EQ(answer["ranks"][1]["values"], Json::array({3.0}));
+  EXPECT_EQ(answer["ranks"][4]["values"], Json::array({2.0}));
+}
+
 TEST(CaseRunner, RefusesWhatIsWrongAndGoesOn) {
   const std::vector<std::string> answers = RunCasesLocal({
       R"json({"id":"a","kind":"layout","mesh":[2],"shape":[3],"src":["S(1)"]})json",
