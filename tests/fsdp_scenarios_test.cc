@@ -217,6 +217,16 @@ std::vector<Scenario> Accumulations() {
          CH_RETURN_IF_ERROR(Backward(first));
          return Backward(job.LossOfMicro(step, 2));
        }},
+      {"two forwards before their backwards, waiting once",
+       [](Job& job, int step) -> absl::Status {
+         job.root->SetIsLastBackward(false);
+         const Tensor first = job.LossOfMicro(step, 0);
+         const Tensor second = job.LossOfMicro(step, 1);
+         CH_RETURN_IF_ERROR(Backward(second));
+         CH_RETURN_IF_ERROR(Backward(first));
+         job.root->SetIsLastBackward(true);
+         return Backward(job.LossOfMicro(step, 2));
+       }},
   };
 }
 
