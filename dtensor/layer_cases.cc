@@ -52,7 +52,11 @@ std::vector<RuleCase> AttentionCases() {
             {{2, 5, 2, 4}, kFraction},
             {{2, 5, 2, 4}, kFraction}},
            [](T t) { return Attention(t[0], t[1], t[2], 0.5); },
-           kRounding},
+           kRounding,
+           // The case above has them lie otherwise.
+           [](absl::Span<const Layout> layouts) {
+             return layouts[1] == layouts[2];
+           }},
           {"rope",
            {{{2, 3, 4, 4}, kFraction}},
            [](T t) {
