@@ -228,6 +228,8 @@ absl::Status Helpers(const ConformanceEngine& engine, World& world) {
   const std::vector<float> mine(kCount, static_cast<float>(me + 1));
   const Block piece = allocate(kCount);
   const Block whole = allocate(n * kCount);
+  // An adversarial lease is filled by its stream.
+  CH_RETURN_IF_ERROR(context.Synchronize());
   engine.copy(piece.data(), mine.data(), kCount * int64_t{sizeof(float)});
   Communicator& comm = rank.comm();
   Stream& stream = rank.stream();

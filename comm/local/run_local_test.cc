@@ -152,6 +152,7 @@ TEST(RunLocal, OneRankDoesEveryCollectiveAlone) {
     CH_RETURN_IF_ERROR(AllGather(*comm, from, to, 3, kFloat32, stream, "g"));
     CH_RETURN_IF_ERROR(
         AllReduce(*comm, to, 3, kFloat32, ReduceOp::kAvg, stream, "r"));
+    CH_RETURN_IF_ERROR(world.context().Synchronize());
     EXPECT_THAT(to, testing::ElementsAre(1, 2, 3));
     return absl::OkStatus();
   });
