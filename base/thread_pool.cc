@@ -1,7 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "crosshatch/base/thread_pool.h"
 
+#include <utility>
+
+#include "absl/strings/str_cat.h"
 #include "crosshatch/base/check.h"
+#include "crosshatch/base/start_thread.h"
 
 namespace crosshatch {
 namespace {
@@ -26,7 +30,15 @@ ThreadPool::ThreadPool(int width) : width_(width) {
   CH_CHECK_GE(width, 1) << "threads of a pool";
   threads_.reserve(static_cast<size_t>(width - 1));
   for (int i = 1; i < width; ++i) {
-    threads_.emplace_back([this, i] { Work(i); });
+    absl::StatusOr<std::thread> thread = StartThread(
+        absl::StrCat("thread ", i, " of a pool of ", width, " threads"),
+        [this, i] { Work(i); });
+    if (!thread.ok()) {
+      status_ = thread.status();
+      width_ = i;  // Those that run read it with their first work.
+      break;
+    }
+    threads_.push_back(*std::move(thread));
   }
 }
 

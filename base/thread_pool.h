@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "absl/functional/function_ref.h"
+#include "absl/status/status.h"
 
 namespace crosshatch {
 
@@ -28,13 +29,17 @@ namespace crosshatch {
 class ThreadPool {
  public:
   /// \param width threads that take part, the caller's included; at least 1.
-  ///     Width 1 starts no thread and runs everything inline.
+  ///     Width 1 starts no thread and runs everything inline. Where the system
+  ///     has no room for all, the pool is as wide as it could be made, and
+  ///     status() says so.
   explicit ThreadPool(int width);
   ~ThreadPool();
   ThreadPool(const ThreadPool&) = delete;
   ThreadPool& operator=(const ThreadPool&) = delete;
 
   int width() const { return width_; }
+  /// OK, or kResourceExhausted where threads are missing.
+  const absl::Status& status() const { return status_; }
 
   /// Calls body(part) for each part in [0, parts); returns when all are done.
   void ParallelFor(int64_t parts, absl::FunctionRef<void(int64_t)> body);
@@ -44,7 +49,8 @@ class ThreadPool {
   void RunShare(int thread_index);
   bool IsNestedCall() const;
 
-  const int width_;
+  int width_;
+  absl::Status status_;
   // Held for a whole ParallelFor: callers take turns.
   std::mutex caller_mutex_;
   std::atomic<std::thread::id> caller_{};

@@ -5,6 +5,7 @@
 #include <thread>
 #include <vector>
 
+#include "crosshatch/base/few_threads_testutil.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
@@ -96,6 +97,16 @@ INSTANTIATE_TEST_SUITE_P(Widths, ThreadPoolTest, ::testing::Values(1, 2, 3, 5));
 
 TEST(ThreadPoolDeathTest, NeedsAThread) {
   EXPECT_DEATH(ThreadPool(0), "threads of a pool");
+}
+
+TEST(ThreadPool, IsAsWideAsTheSystemAllows) {
+  const FewThreadsScope scope(2);
+  ThreadPool pool(8);
+  EXPECT_EQ(pool.status().code(), absl::StatusCode::kResourceExhausted);
+  EXPECT_EQ(pool.width(), 3);
+  std::vector<int> runs(100);
+  pool.ParallelFor(100, [&](int64_t p) { ++runs[static_cast<size_t>(p)]; });
+  EXPECT_THAT(runs, Each(1));
 }
 
 }  // namespace

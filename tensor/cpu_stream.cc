@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "crosshatch/base/start_thread.h"
 
 namespace crosshatch {
 namespace {
@@ -203,14 +204,23 @@ class QueueStream final : public Stream {
   QueueStream(std::string name, QueueStreamOptions options)
       : Stream(std::move(name), nullptr),
         options_(std::move(options)),
-        progress_(std::make_shared<Progress>(this->name(), options_)),
-        worker_([this] {
-          if (options_.run_worker) {
-            options_.run_worker([this] { Work(); });
-          } else {
-            Work();
-          }
-        }) {}
+        progress_(std::make_shared<Progress>(this->name(), options_)) {
+    absl::StatusOr<std::thread> worker =
+        StartThread(absl::StrCat("the worker of stream ", this->name(),
+                                 " of rank ", options_.rank),
+                    [this] {
+                      if (options_.run_worker) {
+                        options_.run_worker([this] { Work(); });
+                      } else {
+                        Work();
+                      }
+                    });
+    if (worker.ok()) {
+      worker_ = *std::move(worker);
+    } else if (options_.on_no_worker) {
+      options_.on_no_worker(worker.status());
+    }
+  }
 
   ~QueueStream() override {
     Synchronize();
@@ -219,7 +229,7 @@ class QueueStream final : public Stream {
       stopping_ = true;
     }
     work_.notify_one();
-    worker_.join();
+    if (worker_.joinable()) worker_.join();
   }
 
   Event Record() override {
@@ -247,6 +257,12 @@ class QueueStream final : public Stream {
  private:
   void Enqueue(Task task) override {
     ++issued_;
+    if (!worker_.joinable()) {
+      KernelContext context{.pool = options_.pool};
+      task(context);
+      progress_->Advance();
+      return;
+    }
     {
       std::lock_guard<std::mutex> lock(progress_->mutex());
       pending_.push_back(std::move(task));

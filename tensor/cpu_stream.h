@@ -11,6 +11,7 @@
 #include <string>
 
 #include "absl/functional/function_ref.h"
+#include "absl/status/status.h"
 #include "crosshatch/base/thread_pool.h"
 #include "crosshatch/base/wait_graph.h"
 #include "crosshatch/tensor/stream.h"
@@ -36,6 +37,9 @@ struct QueueStreamOptions {
   uint64_t adversarial_seed = 0;
   /// Runs the worker's loop with whatever its thread should inherit.
   std::function<void(absl::FunctionRef<void()> loop)> run_worker;
+  /// Told that the system has no thread for the worker. The stream then runs
+  /// its work when it is issued, on the issuing thread.
+  std::function<void(const absl::Status& error)> on_no_worker;
 };
 
 /// A stream with a queue and a worker thread of its own. Its destructor waits

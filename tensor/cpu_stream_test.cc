@@ -8,6 +8,7 @@
 #include <thread>
 #include <vector>
 
+#include "crosshatch/base/few_threads_testutil.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
@@ -318,6 +319,23 @@ TEST_F(WaitGraphOfStreamsTest, IdleQueueWaitsForItsRank) {
   while (!stalled) std::this_thread::yield();
   graph_.EndWait(host_);
   graph_.EndWait(peer);
+}
+
+TEST(QueueStream, RunsItsWorkItselfWhereTheSystemHasNoThreadForIt) {
+  const FewThreadsScope scope(0);
+  absl::Status error;
+  const auto stream = MakeQueueStream(
+      "comm", {.rank = 3, .on_no_worker = [&](const absl::Status& status) {
+                 error = status;
+               }});
+  EXPECT_EQ(error.code(), absl::StatusCode::kResourceExhausted);
+  EXPECT_THAT(std::string(error.message()),
+              testing::HasSubstr("the worker of stream comm of rank 3"));
+  bool ran = false;
+  stream->Launch([&](KernelContext&) { ran = true; });
+  EXPECT_TRUE(ran);
+  stream->Wait(stream->Record());
+  stream->Synchronize();
 }
 
 }  // namespace

@@ -51,6 +51,7 @@ RankContext::RankContext(const RankContextOptions& options)
                                                      kNoAgent)),
       poison_(std::make_unique<Poisoned>()),
       kernel_context_{.pool = &pool_} {
+  if (!pool_.status().ok()) Poison(pool_.status());
   const bool adversarial = options_.adversarial_seed != 0;
   allocator_ = MakeAllocator();
   allocator_->set_sink(options.sink);
@@ -110,16 +111,19 @@ void RankContext::set_sink(EventSink* sink) {
 }
 
 std::unique_ptr<Stream> RankContext::MakeQueue(const std::string& name) {
-  return MakeQueueStream(name,
-                         {.pool = &pool_,
-                          .wait_graph = options_.wait_graph,
-                          .rank = options_.world_rank,
-                          .host_agent = host_agent_,
-                          .adversarial_seed = options_.adversarial_seed,
-                          .run_worker = [this](absl::FunctionRef<void()> loop) {
-                            const RankContextScope scope(this);
-                            loop();
-                          }});
+  return MakeQueueStream(
+      name,
+      {.pool = &pool_,
+       .wait_graph = options_.wait_graph,
+       .rank = options_.world_rank,
+       .host_agent = host_agent_,
+       .adversarial_seed = options_.adversarial_seed,
+       .run_worker =
+           [this](absl::FunctionRef<void()> loop) {
+             const RankContextScope scope(this);
+             loop();
+           },
+       .on_no_worker = [this](const absl::Status& error) { Poison(error); }});
 }
 
 Stream& RankContext::SideStream(const std::string& name) {
