@@ -1,12 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "crosshatch/comm/communicator.h"
 
+#include <cstring>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_join.h"
+#include "crosshatch/base/check.h"
 #include "crosshatch/base/event_sink.h"
 #include "crosshatch/base/status_macros.h"
+#include "crosshatch/comm/collective_check.h"
+#include "crosshatch/comm/fingerprint.h"
+#include "crosshatch/comm/transport.h"
 #include "crosshatch/tensor/rank_context.h"
 
 namespace crosshatch {
@@ -24,223 +28,142 @@ SegmentList Piece(const void* data, int64_t index, int64_t count, DType dtype) {
   return Contiguous(begin, count);
 }
 
-bool IsReduction(CollectiveKind kind) {
-  return kind == CollectiveKind::kReduceScatter ||
-         kind == CollectiveKind::kAllReduce;
+/// What a rank says in an exchange: its label, then its blob.
+std::string Letter(const std::string& label, const std::string& blob) {
+  const uint64_t length = label.size();
+  std::string letter(sizeof(length), '\0');
+  std::memcpy(letter.data(), &length, sizeof(length));
+  absl::StrAppend(&letter, label, blob);
+  return letter;
 }
 
-/// Checks one collective as one rank sees it.
-class Checker {
- public:
-  Checker(const Communicator& comm, const Collective& collective, bool is_meta)
-      : comm_(comm), collective_(collective), is_meta_(is_meta) {}
-
-  absl::Status Check() const {
-    CH_RETURN_IF_ERROR(CheckLists());
-    if (IsReduction(collective_.kind)) CH_RETURN_IF_ERROR(CheckReduction());
-    const size_t n = comm_.size();
-    const int me = comm_.rank();
-    const auto& send = collective_.send;
-    const auto& recv = collective_.recv;
-    switch (collective_.kind) {
-      case CollectiveKind::kAllGather:
-        CH_RETURN_IF_ERROR(CheckNumLists(1, n));
-        return CheckEqual("send[0]", send[0], "its own recv", recv[me]);
-      case CollectiveKind::kReduceScatter:
-        CH_RETURN_IF_ERROR(CheckNumLists(n, 1));
-        return CheckEqual("its own send", send[me], "recv[0]", recv[0]);
-      case CollectiveKind::kAllReduce:
-        CH_RETURN_IF_ERROR(CheckNumLists(1, 1));
-        return CheckEqual("send[0]", send[0], "recv[0]", recv[0]);
-      case CollectiveKind::kAllToAll:
-        CH_RETURN_IF_ERROR(CheckNumLists(n, n));
-        return CheckEqual("its own send", send[me], "its own recv", recv[me]);
-      case CollectiveKind::kBroadcast:
-        return CheckBroadcast();
-      case CollectiveKind::kBarrier:
-        return CheckNumLists(0, 0);
-    }
-    return Error("has no such kind");
-  }
-
- private:
-  template <typename... Parts>
-  absl::Status Error(const Parts&... parts) const {
-    return absl::InvalidArgumentError(
-        absl::StrCat(Name(collective_.kind), " '", collective_.label, "' in ",
-                     comm_.Describe(), ", rank ",
-                     comm_.world_ranks()[comm_.rank()], ": ", parts...));
-  }
-
-  absl::Status CheckLists() const {
-    for (const auto* lists : {&collective_.send, &collective_.recv}) {
-      for (const SegmentList& list : *lists) {
-        for (const Segment& segment : list) {
-          CH_RETURN_IF_ERROR(CheckSegment(segment));
-        }
-      }
-    }
-    return absl::OkStatus();
-  }
-
-  absl::Status CheckSegment(const Segment& s) const {
-    if (s.run_elems < 0 || s.runs < 0) {
-      return Error("a segment of ", s.runs, " runs of ", s.run_elems,
-                   " elements");
-    }
-    if (s.runs > 1 && s.stride_elems < s.run_elems) {
-      return Error("runs of ", s.run_elems, " elements overlap at a stride of ",
-                   s.stride_elems);
-    }
-    if (s.data == nullptr && s.elems() > 0 && !is_meta_) {
-      return Error("a segment of ", s.elems(), " elements has no memory");
-    }
-    return absl::OkStatus();
-  }
-
-  absl::Status CheckReduction() const {
-    const DType dtype = collective_.dtype;
-    if (dtype == DType::kBool) return Error("reductions of bool do not exist");
-    if (IsFloatingPoint(dtype)) return absl::OkStatus();
-    if (collective_.reduce_op == ReduceOp::kAvg || collective_.scale != 1.0) {
-      return Error("averages and scales need floating point, not ",
-                   Name(dtype));
-    }
-    return absl::OkStatus();
-  }
-
-  absl::Status CheckBroadcast() const {
-    const int root = collective_.root;
-    if (root < 0 || root >= comm_.size()) {
-      return Error("root ", root, " is no member of a group of ", comm_.size());
-    }
-    const size_t sends = collective_.send.size();
-    const size_t recvs = collective_.recv.size();
-    if (comm_.rank() != root) {
-      if (sends <= 1 && recvs == 1) return absl::OkStatus();
-      return Error("has ", sends, " send and ", recvs,
-                   " recv lists; one that is not the root takes one recv list");
-    }
-    if (sends != 1 || recvs > 1) {
-      return Error("has ", sends, " send and ", recvs,
-                   " recv lists; the root takes one send list");
-    }
-    if (recvs == 0 || NumElements(collective_.recv[0]) == 0) {
-      return absl::OkStatus();
-    }
-    return CheckEqual("send[0]", collective_.send[0], "recv[0]",
-                      collective_.recv[0]);
-  }
-
-  absl::Status CheckNumLists(size_t send, size_t recv) const {
-    if (collective_.send.size() == send && collective_.recv.size() == recv) {
-      return absl::OkStatus();
-    }
-    return Error("has ", collective_.send.size(), " send and ",
-                 collective_.recv.size(), " recv lists instead of ", send,
-                 " and ", recv);
-  }
-
-  absl::Status CheckEqual(const char* a_name, const SegmentList& a,
-                          const char* b_name, const SegmentList& b) const {
-    if (NumElements(a) == NumElements(b)) return absl::OkStatus();
-    return Error(a_name, " has ", NumElements(a), " elements and ", b_name, " ",
-                 NumElements(b));
-  }
-
-  const Communicator& comm_;
-  const Collective& collective_;
-  const bool is_meta_;
+struct LetterParts {
+  std::string label;
+  std::string blob;
 };
 
-/// See CommunicatorStats.
-int64_t BytesReceived(const Collective& c, int me, int n) {
-  int64_t elems = 0;
-  switch (c.kind) {
-    case CollectiveKind::kAllGather:
-    case CollectiveKind::kAllToAll:
-      for (int r = 0; r < n; ++r) {
-        if (r != me) elems += NumElements(c.recv[r]);
-      }
-      break;
-    case CollectiveKind::kReduceScatter:
-      elems = (n - 1) * NumElements(c.recv[0]);
-      break;
-    case CollectiveKind::kAllReduce: {
-      const int64_t count = NumElements(c.recv[0]);
-      const int64_t piece =
-          PieceBegin(count, n, me + 1) - PieceBegin(count, n, me);
-      elems = (n - 1) * piece + count - piece;
-      break;
-    }
-    case CollectiveKind::kBroadcast:
-      if (me != c.root) elems = NumElements(c.recv[0]);
-      break;
-    case CollectiveKind::kBarrier:
-      break;
-  }
-  return elems * SizeOf(c.dtype);
+LetterParts Open(const std::string& letter) {
+  uint64_t length = 0;
+  CH_CHECK(letter.size() >= sizeof(length)) << "a letter without a label";
+  std::memcpy(&length, letter.data(), sizeof(length));
+  CH_CHECK(letter.size() - sizeof(length) >= length) << "a letter cut short";
+  return {letter.substr(sizeof(length), length),
+          letter.substr(sizeof(length) + length)};
 }
 
 }  // namespace
 
-int64_t NumElements(absl::Span<const Segment> segments) {
-  int64_t count = 0;
-  for (const Segment& segment : segments) count += segment.elems();
-  return count;
-}
+Communicator::Communicator(GroupKey key, int member, RankContext& context,
+                           std::unique_ptr<Transport> transport)
+    : key_(std::move(key)),
+      member_(member),
+      context_(context),
+      transport_(std::move(transport)),
+      fingerprint_(std::make_unique<Fingerprint>()) {}
 
-const char* Name(CollectiveKind kind) {
-  switch (kind) {
-    case CollectiveKind::kAllGather:
-      return "all_gather";
-    case CollectiveKind::kReduceScatter:
-      return "reduce_scatter";
-    case CollectiveKind::kAllReduce:
-      return "all_reduce";
-    case CollectiveKind::kAllToAll:
-      return "all_to_all";
-    case CollectiveKind::kBroadcast:
-      return "broadcast";
-    case CollectiveKind::kBarrier:
-      return "barrier";
-  }
-  return "unknown";
-}
-
-Communicator::Communicator(std::string name, int rank,
-                           std::vector<int> world_ranks)
-    : name_(std::move(name)),
-      rank_(rank),
-      world_ranks_(std::move(world_ranks)) {}
+Communicator::~Communicator() = default;
 
 std::string Communicator::Describe() const {
-  return absl::StrCat("group '", name_, "' (ranks ",
-                      absl::StrJoin(world_ranks_, ", "), ")");
+  return ::crosshatch::Describe(key_);
 }
 
 absl::Status Communicator::Issue(Collective collective, Stream& stream) {
-  RankContext& context = RankContext::Current();
-  if (context.poisoned()) {
-    Abort(context.status());
+  CheckThread();
+  if (context_.poisoned()) {
+    Abort(context_.status());
     return absl::OkStatus();
   }
   CH_RETURN_IF_ERROR(
-      Checker(*this, collective, context.device().is_meta()).Check());
-  const int64_t bytes = BytesReceived(collective, rank_, size());
+      CheckCollective(collective, key_, member_, context_.device().is_meta()));
+  BindTo(stream);
+  Count(collective);
+  stream.Launch([this, collective = std::move(collective),
+                 sequence = next_sequence_++](KernelContext& kernel_context) {
+    Run(collective, sequence, kernel_context);
+  });
+  return absl::OkStatus();
+}
+
+void Communicator::Run(const Collective& collective, int64_t sequence,
+                       KernelContext& kernel_context) {
+  if (context_.poisoned()) {
+    // Peers may be on their way to this collective.
+    Abort(context_.status());
+    return;
+  }
+  fingerprint_->Assign(collective, sequence);
+  const absl::Status status =
+      transport_->Run(collective, *fingerprint_, kernel_context);
+  if (!status.ok()) context_.Poison(status);
+}
+
+absl::StatusOr<std::vector<std::string>> Communicator::Exchange(
+    const std::string& blob, const std::string& label) {
+  CheckThread();
+  if (context_.poisoned()) {
+    Abort(context_.status());
+    return context_.status();
+  }
+  absl::StatusOr<std::vector<std::string>> blobs = transport_->Gather(
+      Letter(label, blob), absl::StrCat("exchange '", label, "'"));
+  if (!blobs.ok()) {
+    context_.Poison(blobs.status());
+    return blobs;
+  }
+  // All members have the same letters and so find the same.
+  std::string first;
+  for (int r = 0; r < size(); ++r) {
+    LetterParts parts = Open((*blobs)[r]);
+    (*blobs)[r] = std::move(parts.blob);
+    if (r == 0) first = std::move(parts.label);
+    if (r == 0 || parts.label == first) continue;
+    const absl::Status failure = absl::FailedPreconditionError(
+        absl::StrCat("ranks of ", Describe(), " disagree: rank ",
+                     world_ranks()[0], " came to exchange '", first, "', rank ",
+                     world_ranks()[r], " to exchange '", parts.label, "'"));
+    transport_->Fail(failure);
+    context_.Poison(failure);
+    return failure;
+  }
+  return blobs;
+}
+
+void Communicator::Abort(const absl::Status& error) {
+  CH_CHECK(!error.ok()) << Describe() << " aborted without an error";
+  transport_->Fail(absl::Status(
+      error.code(),
+      absl::StrCat(Describe(), " was aborted by rank ", world_ranks()[member_],
+                   ": ", error.message())));
+}
+
+void Communicator::CheckThread() const {
+  CH_CHECK(&RankContext::Current() == &context_)
+      << Describe() << " of rank " << world_ranks()[member_]
+      << " is used by a thread that is not the rank's, or after its run";
+}
+
+void Communicator::BindTo(Stream& stream) {
+  if (stream_ == &stream) return;
+  CH_CHECK(stream_ == nullptr)
+      << Describe() << " is used on stream " << stream_->name()
+      << " and then on stream " << stream.name();
+  stream_ = &stream;
+  transport_->Bind(stream);
+}
+
+void Communicator::Count(const Collective& collective) {
+  const int64_t bytes = BytesReceived(collective, member_, size());
   CommunicatorStats::Count& count =
       stats_.by_kind[static_cast<int>(collective.kind)];
   ++count.calls;
   count.bytes += bytes;
-  if (EventSink* sink = context.sink(); sink != nullptr) {
+  if (EventSink* sink = context_.sink(); sink != nullptr) {
     sink->Write({.kind = EventKind::kCollective,
                  .what = Name(collective.kind),
                  .subject = &collective.label,
-                 .where = &name_,
+                 .where = &key_.name,
                  .bytes = bytes});
   }
-  IssueChecked(std::move(collective), next_sequence_++, stream);
-  return absl::OkStatus();
 }
 
 absl::Status AllGather(Communicator& comm, const void* send, void* recv,

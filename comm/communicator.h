@@ -3,118 +3,47 @@
 #define CROSSHATCH_COMM_COMMUNICATOR_H_
 
 /// \file
-/// The contract of collectives. Engines (local, fake, mpi, nccl) implement one
-/// class, Communicator, and pass one suite, conformance_testutil.h.
-///
-/// A collective is a value, `Collective`: what to do, on which memory. All data
-/// is named by lists of segments, so that a transfer reads from and writes to
-/// its final place whatever the layout; a contiguous buffer is the list of one.
+/// The contract of collectives: Communicator, the same class on every engine.
+/// An engine moves the data (comm/transport.h) and nothing else; `local` runs
+/// ranks as threads, `fake` one rank by itself. Both pass one suite,
+/// conformance_testutil.h, each the parts that its capabilities name.
 ///
 /// Rules for callers:
 /// - All members issue the same collectives in the same order on one
 ///   communicator. Sequence numbers are taken at issue. A difference in kind,
 ///   dtype, counts, op, root or label, a member that is missing, a stall and a
-///   dead member are errors on every member, within bounded time, naming both
-///   sides; nothing hangs.
-/// - One communicator is used on one stream.
+///   dead member are errors on every member, naming both sides; nothing hangs.
+///   A difference is found when the last member comes, a stall among rank
+///   threads when it becomes certain, and a member that merely keeps the others
+///   waiting after the engine's timeout (LocalOptions::timeout) and the watch's
+///   interval, an eighth of it and at most a second.
+/// - One communicator is used on one stream, and by its rank's thread.
 /// - Memory named by a collective must stay leased, in the order of its stream,
 ///   until the stream has passed it.
 /// - An error found at issue (a negative count) is returned. Whatever goes
-/// wrong
-///   later poisons the rank's context, and the error comes out where a result
-///   would; a poisoned rank fails its groups, so nobody waits for it.
+///   wrong later poisons the rank's context, and the error comes out where a
+///   result would; a poisoned rank fails its groups, so nobody waits for it.
 
 #include <cstdint>
 #include <memory>
 #include <string>
 #include <vector>
 
-#include "absl/container/inlined_vector.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "absl/types/span.h"
-#include "crosshatch/base/reduce_op.h"
-#include "crosshatch/tensor/dtype.h"
+#include "crosshatch/comm/collective.h"
+#include "crosshatch/comm/group_key.h"
 #include "crosshatch/tensor/stream.h"
 
 namespace crosshatch {
 
-/// `runs` runs of `run_elems` contiguous elements, starting `stride_elems`
-/// apart. Counted in elements of the collective's dtype. Runs do not overlap.
-struct Segment {
-  void* data = nullptr;
-  int64_t run_elems = 0;
-  int64_t runs = 1;
-  int64_t stride_elems = 0;
-
-  int64_t elems() const { return run_elems * runs; }
-};
-using SegmentList = absl::InlinedVector<Segment, 1>;
-
-/// Elements of a list.
-int64_t NumElements(absl::Span<const Segment> segments);
-
-enum class CollectiveKind : uint8_t {
-  /// recv[r] takes all of rank r's send[0].
-  kAllGather,
-  /// recv[0] takes the reduction over ranks r of r's send[this rank].
-  kReduceScatter,
-  /// recv[0] takes the reduction over ranks r of r's send[0]. send[0] and
-  /// recv[0] may be the same segments (in place).
-  kAllReduce,
-  /// recv[r] takes r's send[this rank]. Lists may be empty.
-  kAllToAll,
-  /// recv[0] takes the root's send[0] on every rank; the root's own recv[0] may
-  /// be empty.
-  kBroadcast,
-  /// Completes when all have arrived.
-  kBarrier,
-};
-inline constexpr int kNumCollectiveKinds = 6;
-
-/// "all_gather", "reduce_scatter", ...
-const char* Name(CollectiveKind kind);
-
-/// One collective of one rank. Lists are matched element by element in order;
-/// how a list is cut into segments may differ between the two sides, the number
-/// of elements may not.
-struct Collective {
-  CollectiveKind kind = CollectiveKind::kBarrier;
-  DType dtype = DType::kFloat32;
-  /// kReduceScatter and kAllReduce, on any dtype but bool. kAvg divides by the
-  /// group's size (floating point only).
-  ReduceOp reduce_op = ReduceOp::kSum;
-  /// Multiplies the reduction once at its end (in float32 or wider; floating
-  /// point only), for gradients that are averaged over another count than the
-  /// group's size.
-  double scale = 1.0;
-  /// kBroadcast.
-  int root = 0;
-  /// Names the tensor or group concerned; compared between ranks and printed in
-  /// errors and logs.
-  std::string label;
-
-  std::vector<SegmentList> send;
-  std::vector<SegmentList> recv;
-};
-
-/// An all-reduce is a reduce-scatter and an all-gather of the pieces: rank r
-/// reduces the elements [PieceBegin(count, size, r), PieceBegin(count, size,
-/// r + 1)) of `count`.
-constexpr int64_t PieceBegin(int64_t count, int size, int r) {
-  return count / size * r + count % size * r / size;
-}
+class RankContext;
+class Transport;
+struct Fingerprint;
 
 /// What a rank moved on one communicator. The bytes are those that this rank
-/// takes from other ranks' memory, counted at issue and by the contract, so
-/// that every engine, a dry run included, gives the same numbers. With n ranks,
-/// me this rank, and elems(x) the elements of a list:
-///   all_gather, all_to_all   sum over r != me of elems(recv[r])
-///   reduce_scatter           (n - 1) * elems(recv[0])
-///   all_reduce               (n - 1) * piece(me) + elems(recv[0]) - piece(me)
-///   broadcast                elems(recv[0]), on the root 0
-///   barrier                  0
-/// times the size of the dtype.
+/// takes from other ranks' memory (BytesReceived), counted at issue and by the
+/// contract, so that every engine, a dry run included, gives the same numbers.
 struct CommunicatorStats {
   struct Count {
     int64_t calls = 0;
@@ -126,27 +55,31 @@ struct CommunicatorStats {
 
 /// The members of one group, seen from one of them.
 /// \threadsafety the rank's thread only, except Abort.
-class Communicator {
+class Communicator final {
  public:
-  virtual ~Communicator() = default;
+  /// \param member this rank's index in `key`.
+  /// \param context of this rank; outlives what is issued.
+  Communicator(GroupKey key, int member, RankContext& context,
+               std::unique_ptr<Transport> transport);
+  ~Communicator();
   Communicator(const Communicator&) = delete;
   Communicator& operator=(const Communicator&) = delete;
 
   /// E.g. "tp".
-  const std::string& name() const { return name_; }
+  const std::string& name() const { return key_.name; }
   /// This rank's index in the group.
-  int rank() const { return rank_; }
-  int size() const { return static_cast<int>(world_ranks_.size()); }
+  int rank() const { return member_; }
+  int size() const { return key_.size(); }
   /// The members' world ranks, by index.
-  const std::vector<int>& world_ranks() const { return world_ranks_; }
+  const std::vector<int>& world_ranks() const { return key_.world_ranks; }
 
   /// "group 'tp' (ranks 0, 2)", for messages.
   std::string Describe() const;
 
   /// Issues `collective` to `stream`. Checks it, takes the next sequence
-  /// number, counts and logs it, and hands it to the engine. On a poisoned rank
-  /// nothing is issued, the group fails, and the result is OK: the error comes
-  /// out where a result would.
+  /// number, counts and logs it, and launches the engine's part. On a poisoned
+  /// rank nothing is issued, the group fails, and the result is OK: the error
+  /// comes out where a result would.
   ///
   /// local: completes in stream order when this rank's data is in place and no
   ///     peer reads its memory any more. Sums add ranks 0..n-1 in order, in
@@ -162,30 +95,38 @@ class Communicator {
   /// The side channel: gathers a small blob of bytes of every rank, by index.
   /// Blocks the calling thread; not ordered with any stream. Used for meshes,
   /// counts and other metadata.
-  /// \error what went wrong with the group; blobs may differ in size.
-  virtual absl::StatusOr<std::vector<std::string>> Exchange(
-      std::string blob, const std::string& label) = 0;
+  /// \param label compared between ranks; blobs may differ, in size too.
+  /// \error what went wrong with the group.
+  absl::StatusOr<std::vector<std::string>> Exchange(const std::string& blob,
+                                                    const std::string& label);
 
   /// Fails the group: every member's pending and later collectives end with
-  /// `error`, which must not be OK. \threadsafety any thread.
-  virtual void Abort(absl::Status error) = 0;
+  /// `error`, which must not be OK, and the name of this rank.
+  /// \threadsafety any thread.
+  void Abort(const absl::Status& error);
 
   const CommunicatorStats& stats() const { return stats_; }
 
- protected:
-  Communicator(std::string name, int rank, std::vector<int> world_ranks);
-
-  /// The engine's part: `collective` has been checked; `sequence` counts from
-  /// 0 per communicator.
-  virtual void IssueChecked(Collective collective, int64_t sequence,
-                            Stream& stream) = 0;
-
  private:
-  const std::string name_;
-  const int rank_;
-  const std::vector<int> world_ranks_;
+  void CheckThread() const;
+  void BindTo(Stream& stream);
+  void Count(const Collective& collective);
+  /// The stream has come to `collective`.
+  void Run(const Collective& collective, int64_t sequence,
+           KernelContext& kernel_context);
+
+  const GroupKey key_;
+  const int member_;
+  RankContext& context_;
+  const std::unique_ptr<Transport> transport_;
+
+  // The rank's thread only.
+  Stream* stream_ = nullptr;
   int64_t next_sequence_ = 0;
   CommunicatorStats stats_;
+
+  // Of the collective that the stream has come to.
+  const std::unique_ptr<Fingerprint> fingerprint_;
 };
 
 /// \name The common collectives on contiguous buffers.

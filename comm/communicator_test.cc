@@ -1,11 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "crosshatch/comm/communicator.h"
 
+#include <memory>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "crosshatch/base/event_sink.h"
+#include "crosshatch/comm/fingerprint.h"
+#include "crosshatch/comm/transport.h"
 #include "crosshatch/tensor/rank_context.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -17,27 +20,48 @@ using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 
-/// Keeps what reaches the engine.
-class RecordingCommunicator final : public Communicator {
+/// What reached the engine.
+struct Recording {
+  std::vector<Stream*> bound;
+  std::vector<Collective> run;
+  std::vector<Fingerprint> fingerprints;
+  std::vector<std::string> gathered;
+  std::vector<std::string> letters;
+  absl::Status failed;
+  /// What the engine answers.
+  absl::Status result;
+  /// Instead of the blobs of others, which are like this rank's.
+  std::vector<std::string> blobs;
+};
+
+class RecordingTransport final : public Transport {
  public:
-  RecordingCommunicator(int rank, std::vector<int> world_ranks)
-      : Communicator("tp", rank, std::move(world_ranks)) {}
+  RecordingTransport(Recording& recording, int size)
+      : recording_(recording), size_(size) {}
 
-  absl::StatusOr<std::vector<std::string>> Exchange(
-      std::string blob, const std::string&) override {
-    return std::vector<std::string>(size(), blob);
+  void Bind(Stream& stream) override { recording_.bound.push_back(&stream); }
+  absl::Status Run(const Collective& collective, const Fingerprint& fingerprint,
+                   KernelContext&) override {
+    recording_.run.push_back(collective);
+    recording_.fingerprints.push_back(fingerprint);
+    return recording_.result;
   }
-  void Abort(absl::Status error) override { aborted = std::move(error); }
-
-  std::vector<Collective> issued;
-  std::vector<int64_t> sequences;
-  absl::Status aborted;
-
- protected:
-  void IssueChecked(Collective collective, int64_t sequence, Stream&) override {
-    issued.push_back(std::move(collective));
-    sequences.push_back(sequence);
+  absl::StatusOr<std::vector<std::string>> Gather(
+      std::string blob, const std::string& what) override {
+    recording_.gathered.push_back(what);
+    recording_.letters.push_back(blob);
+    if (!recording_.result.ok()) return recording_.result;
+    std::vector<std::string> blobs = recording_.blobs;
+    blobs.resize(static_cast<size_t>(size_), blob);
+    return blobs;
   }
+  void Fail(const absl::Status& failure) override {
+    recording_.failed = failure;
+  }
+
+ private:
+  Recording& recording_;
+  const int size_;
 };
 
 class RecordingSink final : public EventSink {
@@ -62,7 +86,7 @@ class CommunicatorTest : public testing::Test {
   std::string Refusal(Collective collective) {
     const absl::Status status = Issue(std::move(collective));
     EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument) << status;
-    EXPECT_THAT(comm_.issued, IsEmpty());
+    EXPECT_THAT(recording_.run, IsEmpty());
     return std::string(status.message());
   }
 
@@ -70,7 +94,11 @@ class CommunicatorTest : public testing::Test {
   RecordingSink sink_;
   RankContext context_{{.world_rank = 4, .world_size = 8, .sink = &sink_}};
   RankContextScope scope_{&context_};
-  RecordingCommunicator comm_{1, {2, 4, 6}};
+  Recording recording_;
+  Communicator comm_{{"tp", {2, 4, 6}, "compute"},
+                     1,
+                     context_,
+                     std::make_unique<RecordingTransport>(recording_, 3)};
 };
 
 TEST_F(CommunicatorTest, DescribesItself) {
@@ -117,7 +145,14 @@ TEST_F(CommunicatorTest, CountsLogsAndNumbersWhatItIssues) {
                           "all_reduce n on tp 52", "all_to_all t on tp 16",
                           "broadcast b on tp 24", "broadcast c on tp 0",
                           "barrier z on tp 0"));
-  EXPECT_THAT(comm_.sequences, ElementsAre(0, 1, 2, 3, 4, 5, 6));
+  std::vector<int64_t> sequences;
+  for (const Fingerprint& fingerprint : recording_.fingerprints) {
+    sequences.push_back(fingerprint.sequence);
+  }
+  EXPECT_THAT(sequences, ElementsAre(0, 1, 2, 3, 4, 5, 6));
+  EXPECT_EQ(Describe(recording_.fingerprints[2]),
+            "all_reduce #2 'n' (f32, sum)");
+  EXPECT_THAT(recording_.bound, ElementsAre(&stream())) << "once";
   const auto count = [&](CollectiveKind kind) {
     return comm_.stats().by_kind[static_cast<int>(kind)];
   };
@@ -193,6 +228,11 @@ TEST_F(CommunicatorTest, RefusesBadSegments) {
       Refusal(reduce(
           {.data = memory_, .run_elems = 4, .runs = 2, .stride_elems = 3})),
       HasSubstr("overlap at a stride of 3"));
+  EXPECT_THAT(Refusal(reduce({.data = memory_,
+                              .run_elems = int64_t{1} << 32,
+                              .runs = int64_t{1} << 32,
+                              .stride_elems = int64_t{1} << 32})),
+              HasSubstr("larger than any memory"));
   EXPECT_THAT(Refusal(reduce({.run_elems = 4})),
               HasSubstr("4 elements has no memory"));
 }
@@ -217,24 +257,88 @@ TEST_F(CommunicatorTest, HelpersCutContiguousMemory) {
   ASSERT_TRUE(ReduceScatter(comm_, data, data, 4, kFloat32, ReduceOp::kMax,
                             stream(), "s")
                   .ok());
-  ASSERT_EQ(comm_.issued.size(), 2u);
-  EXPECT_EQ(comm_.issued[0].recv[2][0].data, data + 8);
-  EXPECT_EQ(comm_.issued[1].send[1][0].data, data + 4);
-  EXPECT_EQ(comm_.issued[1].reduce_op, ReduceOp::kMax);
+  ASSERT_EQ(recording_.run.size(), 2u);
+  EXPECT_EQ(recording_.run[0].recv[2][0].data, data + 8);
+  EXPECT_EQ(recording_.run[1].send[1][0].data, data + 4);
+  EXPECT_EQ(recording_.run[1].reduce_op, ReduceOp::kMax);
 }
 
 TEST_F(CommunicatorTest, PoisonedRankIssuesNothingAndFailsItsGroup) {
   context_.Poison(absl::DataLossError("boom"));
   EXPECT_TRUE(Barrier(comm_, stream(), "z").ok());
-  EXPECT_THAT(comm_.issued, IsEmpty());
+  EXPECT_THAT(recording_.run, IsEmpty());
   EXPECT_THAT(sink_.lines, IsEmpty());
-  EXPECT_EQ(comm_.aborted, absl::DataLossError("boom"));
+  EXPECT_EQ(recording_.failed,
+            absl::DataLossError(
+                "group 'tp' (ranks 2, 4, 6) was aborted by rank 4: boom"));
+}
+
+TEST_F(CommunicatorTest, PoisonOnTheWayToTheStreamFailsTheGroup) {
+  Stream& side = context_.SideStream("side");
+  side.Launch(
+      [&](KernelContext&) { context_.Poison(absl::AbortedError("x")); });
+  EXPECT_TRUE(Barrier(comm_, side, "z").ok());
+  EXPECT_EQ(context_.Synchronize(), absl::AbortedError("x"));
+  EXPECT_THAT(recording_.run, IsEmpty());
+  EXPECT_EQ(recording_.failed.code(), absl::StatusCode::kAborted);
+}
+
+TEST_F(CommunicatorTest, AnErrorOfTheEnginePoisonsTheRank) {
+  recording_.result = absl::UnavailableError("cable cut");
+  EXPECT_TRUE(Barrier(comm_, stream(), "z").ok());
+  EXPECT_EQ(context_.Synchronize(), absl::UnavailableError("cable cut"));
+}
+
+TEST_F(CommunicatorTest, ExchangeGivesTheBlobsOfAll) {
+  const auto blobs = comm_.Exchange(std::string("a\0b", 3), "sizes");
+  ASSERT_TRUE(blobs.ok()) << blobs.status();
+  EXPECT_THAT(*blobs, testing::Each(std::string("a\0b", 3)));
+  EXPECT_EQ(blobs->size(), 3u);
+  EXPECT_THAT(recording_.gathered, ElementsAre("exchange 'sizes'"));
+}
+
+TEST_F(CommunicatorTest, ExchangesOfDifferentLabelsFailTheGroup) {
+  // Rank 2 speaks first; the engine hands its letter on.
+  ASSERT_TRUE(comm_.Exchange("its", "shapes").ok());
+  recording_.blobs = {recording_.letters.back()};
+  const absl::Status status = comm_.Exchange("mine", "sizes").status();
+  EXPECT_EQ(status, absl::FailedPreconditionError(
+                        "ranks of group 'tp' (ranks 2, 4, 6) disagree: rank 2 "
+                        "came to exchange 'shapes', rank 4 to exchange "
+                        "'sizes'"));
+  EXPECT_EQ(recording_.failed, status);
+  EXPECT_EQ(context_.status(), status);
+}
+
+TEST_F(CommunicatorTest, PoisonedRankExchangesNothing) {
+  context_.Poison(absl::DataLossError("boom"));
+  EXPECT_EQ(comm_.Exchange("", "x").status(), absl::DataLossError("boom"));
+  EXPECT_THAT(recording_.gathered, IsEmpty());
+  EXPECT_EQ(recording_.failed.code(), absl::StatusCode::kDataLoss);
+}
+
+TEST_F(CommunicatorTest, AnErrorOfAnExchangePoisonsTheRank) {
+  recording_.result = absl::UnavailableError("cable cut");
+  EXPECT_FALSE(comm_.Exchange("", "x").ok());
+  EXPECT_EQ(context_.status(), absl::UnavailableError("cable cut"));
+}
+
+using CommunicatorDeathTest = CommunicatorTest;
+
+TEST_F(CommunicatorDeathTest, OneCommunicatorIsForTheThreadOfOneRank) {
+  RankContext other({.world_rank = 5, .world_size = 8});
+  const RankContextScope scope(&other);
+  EXPECT_DEATH(Barrier(comm_, other.compute_stream(), "z").IgnoreError(),
+               "group 'tp' \\(ranks 2, 4, 6\\) of rank 4 is used by a thread "
+               "that is not the rank's");
 }
 
 TEST(Communicator, NeedsNoMemoryInADryRun) {
   RankContext context({.device = Device::Meta()});
   RankContextScope scope(&context);
-  RecordingCommunicator comm(0, {0, 1});
+  Recording recording;
+  Communicator comm({"tp", {0, 1}, "compute"}, 0, context,
+                    std::make_unique<RecordingTransport>(recording, 2));
   EXPECT_TRUE(AllGather(comm, nullptr, nullptr, 4, kFloat32,
                         context.compute_stream(), "w")
                   .ok());

@@ -59,6 +59,7 @@ class CollectiveRun {
   absl::Status Issue(Stream& stream);
   /// Compares what has been received with the expectation, and what lies
   /// between the lists with what was there before. The stream has passed it.
+  /// A dry run has nothing to compare.
   absl::Status Check() const;
 
  private:

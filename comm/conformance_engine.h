@@ -33,6 +33,10 @@ struct ConformanceEngine {
   std::vector<int> world_sizes = {1, 2, 3, 4, 5};
 
   // Capabilities.
+  /// Ranks run together and data move. Without, as in a dry run, `run` runs
+  /// each rank by itself, one after the other, and the suite is what one rank
+  /// sees (conformance_contract.h).
+  bool has_peers = true;
   /// Sums add ranks 0..n-1 in order, in float32 for the 16-bit types.
   bool order_fixed_sums = true;
   /// Finds by itself, without a timeout, that ranks wait in a circle or for one
@@ -40,7 +44,7 @@ struct ConformanceEngine {
   bool exact_stalls = true;
 
   /// Copies between the host's memory and that of the rank's allocator; memcpy
-  /// if left out.
+  /// if left out. Not called where a block has no memory.
   std::function<void(void* to, const void* from, int64_t bytes)> copy;
 };
 

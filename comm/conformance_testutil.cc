@@ -8,6 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "crosshatch/base/status_macros.h"
 #include "crosshatch/comm/conformance_case.h"
+#include "crosshatch/comm/conformance_contract.h"
 #include "crosshatch/comm/conformance_faults.h"
 #include "crosshatch/comm/conformance_rank.h"
 #include "gtest/gtest.h"
@@ -30,11 +31,6 @@ constexpr CollectiveKind kDataKinds[] = {
     CollectiveKind::kAllReduce, CollectiveKind::kAllToAll,
     CollectiveKind::kBroadcast};
 constexpr int64_t kCounts[] = {0, 1, 3, 5, 7, 13, 31, 64, 127, 1000};
-
-bool IsReduction(CollectiveKind kind) {
-  return kind == CollectiveKind::kReduceScatter ||
-         kind == CollectiveKind::kAllReduce;
-}
 
 /// How many counts a case of this kind has.
 size_t NumCounts(CollectiveKind kind, int n) {
@@ -299,6 +295,11 @@ bool RegisterCommunicatorConformanceTests(ConformanceEngine engine) {
   const auto shared =
       std::make_shared<const ConformanceEngine>(std::move(engine));
   for (int n : shared->world_sizes) {
+    for (internal::ContractTest& test : internal::ContractTests(shared, n)) {
+      internal::Register(*shared, absl::StrCat(test.name, "/", n),
+                         std::move(test.body));
+    }
+    if (!shared->has_peers) continue;
     for (CollectiveKind kind : internal::kDataKinds) {
       internal::RegisterDataTest(
           shared, Name(kind), n,

@@ -15,11 +15,6 @@ namespace {
 /// Enough to see the pattern; 64 ranks would give 4,096 lines.
 constexpr int kMaxCountDifferences = 4;
 
-bool IsReduction(const Fingerprint& f) {
-  return f.kind == CollectiveKind::kReduceScatter ||
-         f.kind == CollectiveKind::kAllReduce;
-}
-
 bool SameBits(double a, double b) { return std::memcmp(&a, &b, sizeof a) == 0; }
 
 bool SameFields(const Fingerprint& a, const Fingerprint& b) {
@@ -31,13 +26,14 @@ bool SameFields(const Fingerprint& a, const Fingerprint& b) {
 /// Calls differ(sender, elements sent, receiver, elements expected) for each
 /// pair of members, by index, whose counts do not fit, until it returns false.
 template <typename F>
-void ForEachCountDifference(absl::Span<const Fingerprint> members, F&& differ) {
+void ForEachCountDifference(absl::Span<const Fingerprint* const> members,
+                            F&& differ) {
   const int n = static_cast<int>(members.size());
-  const Fingerprint& first = members[0];
+  const Fingerprint& first = *members[0];
   for (int receiver = 0; receiver < n; ++receiver) {
-    const Fingerprint& to = members[receiver];
+    const Fingerprint& to = *members[receiver];
     for (int sender = 0; sender < n; ++sender) {
-      const Fingerprint& from = members[sender];
+      const Fingerprint& from = *members[sender];
       int64_t sent = 0;
       int64_t expected = 0;
       switch (first.kind) {
@@ -75,7 +71,7 @@ void ForEachCountDifference(absl::Span<const Fingerprint> members, F&& differ) {
 class Difference {
  public:
   Difference(absl::Span<const int> world_ranks,
-             absl::Span<const Fingerprint> members)
+             absl::Span<const Fingerprint* const> members)
       : world_ranks_(world_ranks), members_(members) {}
 
   std::string Text() {
@@ -95,8 +91,9 @@ class Difference {
     if (!fields_differ_) Counts();
     for (size_t i = 0; i < members_.size() && i < kMaxMembers; ++i) {
       absl::StrAppend(&text_, "\n  rank ", world_ranks_[i], " issued ",
-                      Describe(members_[i]), ", sends ", Join(members_[i].send),
-                      ", receives ", Join(members_[i].recv));
+                      Describe(*members_[i]), ", sends ",
+                      Join(members_[i]->send), ", receives ",
+                      Join(members_[i]->recv));
     }
     return std::move(text_);
   }
@@ -114,7 +111,7 @@ class Difference {
   void Field(const char* name, F&& value_of) {
     std::vector<std::pair<std::string, std::vector<int>>> groups;
     for (size_t i = 0; i < members_.size(); ++i) {
-      const std::string value = value_of(members_[i]);
+      const std::string value = value_of(*members_[i]);
       auto it = groups.begin();
       while (it != groups.end() && it->first != value) ++it;
       if (it == groups.end()) it = groups.insert(it, {value, {}});
@@ -144,7 +141,7 @@ class Difference {
   }
 
   const absl::Span<const int> world_ranks_;
-  const absl::Span<const Fingerprint> members_;
+  const absl::Span<const Fingerprint* const> members_;
   bool fields_differ_ = false;
   std::string text_;
 };
@@ -174,7 +171,7 @@ std::string Describe(const Fingerprint& f) {
       absl::StrCat(Name(f.kind), " #", f.sequence, " '", f.label, "'");
   if (f.kind == CollectiveKind::kBarrier) return text;
   absl::StrAppend(&text, " (", Name(f.dtype));
-  if (IsReduction(f)) {
+  if (IsReduction(f.kind)) {
     absl::StrAppend(&text, ", ", ToString(f.reduce_op));
     if (f.scale != 1.0) absl::StrAppend(&text, " times ", f.scale);
   }
@@ -187,10 +184,10 @@ std::string Describe(const Fingerprint& f) {
 
 absl::Status CheckAgreement(const std::string& group,
                             absl::Span<const int> world_ranks,
-                            absl::Span<const Fingerprint> members) {
+                            absl::Span<const Fingerprint* const> members) {
   bool agree = true;
-  for (const Fingerprint& member : members) {
-    agree = agree && SameFields(members[0], member);
+  for (const Fingerprint* member : members) {
+    agree = agree && SameFields(*members[0], *member);
   }
   if (agree) {
     ForEachCountDifference(

@@ -11,7 +11,7 @@
 #include "absl/container/inlined_vector.h"
 #include "absl/status/status.h"
 #include "absl/types/span.h"
-#include "crosshatch/comm/communicator.h"
+#include "crosshatch/comm/collective.h"
 
 namespace crosshatch {
 
@@ -44,7 +44,7 @@ std::string Describe(const Fingerprint& fingerprint);
 /// \error kFailedPrecondition saying for each difference which ranks say what.
 absl::Status CheckAgreement(const std::string& group,
                             absl::Span<const int> world_ranks,
-                            absl::Span<const Fingerprint> members);
+                            absl::Span<const Fingerprint* const> members);
 
 }  // namespace crosshatch
 

@@ -23,6 +23,14 @@ std::vector<Fingerprint> AllGathers() {
   return {f, f, f};
 }
 
+absl::Status CheckAgreement(const std::string& group,
+                            const std::vector<int>& world_ranks,
+                            const std::vector<Fingerprint>& members) {
+  std::vector<const Fingerprint*> pointers;
+  for (const Fingerprint& member : members) pointers.push_back(&member);
+  return ::crosshatch::CheckAgreement(group, world_ranks, pointers);
+}
+
 std::string Disagreement(const std::vector<Fingerprint>& members) {
   const absl::Status status =
       CheckAgreement("group 'tp' (ranks 3, 5, 9)", kRanks, members);

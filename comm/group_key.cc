@@ -6,12 +6,15 @@
 
 namespace crosshatch {
 
+std::string Describe(const GroupKey& key) {
+  return absl::StrCat("group '", key.name, "' (ranks ",
+                      absl::StrJoin(key.world_ranks, ", "), ")");
+}
+
 absl::StatusOr<int> MemberIndex(const GroupKey& key, int world_rank,
                                 int world_size) {
   const auto error = [&](const std::string& what) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("group '", key.name, "' (ranks ",
-                     absl::StrJoin(key.world_ranks, ", "), ") ", what));
+    return absl::InvalidArgumentError(absl::StrCat(Describe(key), " ", what));
   };
   std::vector<bool> is_member(world_size);
   int index = -1;

@@ -14,12 +14,19 @@
 namespace crosshatch {
 
 struct GroupKey {
+  /// E.g. "tp".
   std::string name;
+  /// Of the members, by their index in the group.
   std::vector<int> world_ranks;
   std::string stream_name;
 
+  int size() const { return static_cast<int>(world_ranks.size()); }
+
   friend auto operator<=>(const GroupKey&, const GroupKey&) = default;
 };
+
+/// "group 'tp' (ranks 0, 2)", for messages.
+std::string Describe(const GroupKey& key);
 
 /// The index of `world_rank` among the members.
 /// \error kInvalidArgument unless the members are ranks of a world of

@@ -9,7 +9,7 @@
 #include <cstdint>
 
 #include "absl/types/span.h"
-#include "crosshatch/comm/communicator.h"
+#include "crosshatch/comm/collective.h"
 
 namespace crosshatch {
 

@@ -7,6 +7,7 @@
 /// from.
 
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <string>
 #include <vector>
@@ -17,23 +18,34 @@
 #include "absl/time/time.h"
 #include "crosshatch/base/event_sink.h"
 #include "crosshatch/comm/communicator.h"
+#include "crosshatch/comm/group_key.h"
 #include "crosshatch/tensor/rank_context.h"
 
 namespace crosshatch {
 
 class ContextDecorator;
+class Engine;
 
-/// One rank's view of the running job.
-class World {
+/// One rank's view of the running job. The engine's part is behind it
+/// (comm/engine.h).
+/// \threadsafety the rank's thread only.
+class World final {
  public:
-  virtual ~World() = default;
+  /// \param engine, context of this rank; both outlive the world.
+  World(Engine& engine, RankContext& context)
+      : engine_(engine), context_(context) {}
+  World(const World&) = delete;
+  World& operator=(const World&) = delete;
 
   /// "local", "fake".
-  virtual const std::string& engine() const = 0;
-  int rank() const { return context().world_rank(); }
-  int size() const { return context().world_size(); }
-  virtual RankContext& context() const = 0;
-  Device device() const { return context().device(); }
+  const std::string& engine() const;
+  /// The engine itself, for one that stands around it: a World can be made of
+  /// that (comm/faulty_engine_testutil.h).
+  Engine& implementation() const { return engine_; }
+  int rank() const { return context_.world_rank(); }
+  int size() const { return context_.world_size(); }
+  RankContext& context() const { return context_; }
+  Device device() const { return context_.device(); }
 
   /// The communicator of `world_ranks` (this rank among them, in the order of
   /// their indices in the group) for work on stream `stream_name`. Called by
@@ -41,17 +53,25 @@ class World {
   /// \param name names the group in errors and counts: the mesh axis, or axes
   ///     joined by ",".
   /// \error kInvalidArgument unless `world_ranks` are different ranks of this
-  ///     world, this one among them.
-  virtual absl::StatusOr<std::shared_ptr<Communicator>> Group(
+  ///     world, this one among them; what kept the engine from making it.
+  absl::StatusOr<std::shared_ptr<Communicator>> Group(
       const std::string& name, std::vector<int> world_ranks,
-      const std::string& stream_name) = 0;
+      const std::string& stream_name);
 
-  /// All communicators made so far, for counting.
-  virtual std::vector<std::shared_ptr<Communicator>> groups() const = 0;
+  /// All communicators made so far, in the order of creation, for counting.
+  const std::vector<std::shared_ptr<Communicator>>& groups() const {
+    return groups_;
+  }
 
   /// Fails this rank and so the job: all ranks are poisoned and all groups
   /// fail, so that peers fail instead of waiting. `error` must not be OK.
-  virtual void Abort(absl::Status error) = 0;
+  void Abort(const absl::Status& error);
+
+ private:
+  Engine& engine_;
+  RankContext& context_;
+  std::map<GroupKey, std::shared_ptr<Communicator>> by_key_;
+  std::vector<std::shared_ptr<Communicator>> groups_;
 };
 
 struct LocalOptions {
@@ -87,11 +107,13 @@ struct FakeOptions {
 };
 
 /// Runs `fn` as one rank of a job of any size, without the others and without
-/// computing anything: tensors are on Device::Meta(), allocations and
-/// collectives are accounted and logged exactly as a real run would.
+/// computing anything: tensors are on Device::Meta(). Allocations, collectives
+/// and changes of state are accounted and logged as in a real run of the same
+/// way through the program; one that branches on values, which a dry run does
+/// not have, or on what others exchange may take another way.
 /// Communicator::Exchange gives this rank's own blob for every member, as if
 /// all had said the same, so that checks of agreement pass.
-/// \returns what `fn` does, or the poison of its context.
+/// \returns the error of `fn`, or the poison of its context.
 absl::Status RunFake(const FakeOptions& options,
                      absl::FunctionRef<absl::Status(World&)> fn);
 

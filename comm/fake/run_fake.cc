@@ -1,74 +1,53 @@
 // SPDX-License-Identifier: Apache-2.0
-#include <map>
-#include <utility>
+#include <memory>
+#include <string>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "crosshatch/base/check.h"
-#include "crosshatch/base/status_macros.h"
+#include "crosshatch/comm/engine.h"
 #include "crosshatch/comm/group_key.h"
+#include "crosshatch/comm/transport.h"
 #include "crosshatch/comm/world.h"
 
 namespace crosshatch {
 namespace {
 
-/// Counts and logs (Communicator does), and moves nothing.
-class FakeCommunicator final : public Communicator {
+/// Moves nothing; Communicator counts and logs.
+class FakeTransport final : public Transport {
  public:
-  FakeCommunicator(RankContext& context, const GroupKey& key, int member)
-      : Communicator(key.name, member, key.world_ranks), context_(context) {}
+  FakeTransport(RankContext& context, int size)
+      : context_(context), size_(size) {}
 
-  absl::StatusOr<std::vector<std::string>> Exchange(
-      std::string blob, const std::string&) override {
-    if (context_.poisoned()) return context_.status();
-    return std::vector<std::string>(size(), blob);
+  void Bind(Stream&) override {}
+  absl::Status Run(const Collective&, const Fingerprint&,
+                   KernelContext&) override {
+    return absl::OkStatus();
   }
-
-  void Abort(absl::Status error) override {
-    CH_CHECK(!error.ok()) << Describe() << " aborted without an error";
-    context_.Poison(std::move(error));
+  absl::StatusOr<std::vector<std::string>> Gather(std::string blob,
+                                                  const std::string&) override {
+    return std::vector<std::string>(static_cast<size_t>(size_), blob);
   }
-
- protected:
-  void IssueChecked(Collective, int64_t, Stream&) override {}
+  void Fail(const absl::Status& failure) override { context_.Poison(failure); }
 
  private:
   RankContext& context_;
+  const int size_;
 };
 
-class FakeWorld final : public World {
+class FakeEngine final : public Engine {
  public:
-  explicit FakeWorld(RankContext& context) : context_(context) {}
+  explicit FakeEngine(RankContext& context) : context_(context) {}
 
-  const std::string& engine() const override { return engine_; }
-  RankContext& context() const override { return context_; }
-
-  absl::StatusOr<std::shared_ptr<Communicator>> Group(
-      const std::string& name, std::vector<int> world_ranks,
-      const std::string& stream_name) override {
-    const GroupKey key{name, std::move(world_ranks), stream_name};
-    CH_ASSIGN_OR_RETURN(const int member, MemberIndex(key, rank(), size()));
-    std::shared_ptr<Communicator>& communicator = by_key_[key];
-    if (communicator == nullptr) {
-      communicator = std::make_shared<FakeCommunicator>(context_, key, member);
-      groups_.push_back(communicator);
-    }
-    return communicator;
+  const std::string& name() const override { return name_; }
+  absl::StatusOr<std::unique_ptr<Transport>> Connect(const GroupKey& key,
+                                                     int) override {
+    return std::make_unique<FakeTransport>(context_, key.size());
   }
-
-  std::vector<std::shared_ptr<Communicator>> groups() const override {
-    return groups_;
-  }
-
-  void Abort(absl::Status error) override {
-    CH_CHECK(!error.ok()) << "rank " << rank() << " aborts without an error";
-    context_.Poison(std::move(error));
-  }
+  void FailJob(const absl::Status& error) override { context_.Poison(error); }
 
  private:
-  const std::string engine_ = "fake";
+  const std::string name_ = "fake";
   RankContext& context_;
-  std::map<GroupKey, std::shared_ptr<Communicator>> by_key_;
-  std::vector<std::shared_ptr<Communicator>> groups_;
 };
 
 }  // namespace
@@ -86,9 +65,9 @@ absl::Status RunFake(const FakeOptions& options,
                        .device = Device::Meta(),
                        .sink = options.sink});
   RankContextScope scope(&context);
-  FakeWorld world(context);
-  CH_RETURN_IF_ERROR(fn(world));
-  return context.Synchronize();
+  FakeEngine engine(context);
+  World world(engine, context);
+  return RunRank(world, fn);
 }
 
 }  // namespace crosshatch

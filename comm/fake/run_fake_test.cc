@@ -130,16 +130,16 @@ TEST(RunFake, RefusesARankThatDoesNotExist) {
 }
 
 TEST(RunFake, AbortComesOutAsTheResult) {
-  EXPECT_EQ(RunFake({},
-                    [](World& world) -> absl::Status {
-                      CH_ASSIGN_OR_RETURN(auto comm,
-                                          world.Group("g", {0}, "compute"));
-                      comm->Abort(absl::DataLossError("nan"));
-                      EXPECT_FALSE(comm->Exchange("", "x").ok());
-                      return Barrier(*comm, world.context().compute_stream(),
-                                     "b");
-                    }),
-            absl::DataLossError("nan"));
+  EXPECT_EQ(
+      RunFake({},
+              [](World& world) -> absl::Status {
+                CH_ASSIGN_OR_RETURN(auto comm,
+                                    world.Group("g", {0}, "compute"));
+                comm->Abort(absl::DataLossError("nan"));
+                EXPECT_FALSE(comm->Exchange("", "x").ok());
+                return Barrier(*comm, world.context().compute_stream(), "b");
+              }),
+      absl::DataLossError("group 'g' (ranks 0) was aborted by rank 0: nan"));
   EXPECT_EQ(RunFake({},
                     [](World& world) {
                       world.Abort(absl::InternalError("stop"));

@@ -6,7 +6,6 @@
 
 #include "absl/container/inlined_vector.h"
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_join.h"
 #include "crosshatch/base/check.h"
 #include "crosshatch/base/status_macros.h"
 #include "crosshatch/tensor/stream.h"
@@ -28,29 +27,29 @@ void Copy(const SegmentList& from, const SegmentList& to, DType dtype) {
 LocalGroup::LocalGroup(WaitGraph* graph, const GroupKey& key,
                        std::vector<AgentId> host_agents,
                        OnGroupBroken on_broken)
-    : group_(absl::StrCat("group '", key.name, "' (ranks ",
-                          absl::StrJoin(key.world_ranks, ", "), ")")),
+    : group_(Describe(key)),
       world_ranks_(key.world_ranks),
       on_broken_(std::move(on_broken)),
       collectives_(
           graph, group_, world_ranks_, host_agents,
           [this](const absl::Status& failure) { on_broken_(*this, failure); }),
       barrier_(size()),
-      exchanges_(
+      gathers_(
           graph, group_, world_ranks_, host_agents,
           [this](const absl::Status& failure) { on_broken_(*this, failure); }),
-      exchange_barrier_(size()),
+      gather_barrier_(size()),
       slots_(size()),
       fingerprints_(size()) {}
 
 absl::Status LocalGroup::Run(int member, const Collective& collective,
-                             int64_t sequence, const KernelTable& kernels) {
+                             const Fingerprint& fingerprint,
+                             const KernelTable& kernels) {
   slots_[member].collective = &collective;
-  fingerprints_[member].Assign(collective, sequence);
+  fingerprints_[member] = &fingerprint;
   CH_RETURN_IF_ERROR(collectives_.Meet(
       member,
       [&] { return CheckAgreement(group_, world_ranks_, fingerprints_); },
-      [&] { return Describe(fingerprints_[member]); }));
+      [&] { return Describe(fingerprint); }));
   if (collective.kind == CollectiveKind::kBarrier) return absl::OkStatus();
   Move(member, kernels);
   barrier_.ArriveAndWait();
@@ -153,40 +152,27 @@ void LocalGroup::Reduce(const Collective& collective,
   }
 }
 
-absl::StatusOr<std::vector<std::string>> LocalGroup::Exchange(
-    int member, const std::string& blob, const std::string& label) {
+absl::StatusOr<std::vector<std::string>> LocalGroup::Gather(
+    int member, const std::string& blob, const std::string& what) {
   slots_[member].blob = &blob;
-  slots_[member].label = &label;
-  CH_RETURN_IF_ERROR(exchanges_.Meet(
-      member, [&] { return CheckExchange(); },
-      [&] { return absl::StrCat("exchange '", label, "'"); }));
+  CH_RETURN_IF_ERROR(gathers_.Meet(
+      member, [] { return absl::OkStatus(); }, [&] { return what; }));
   std::vector<std::string> blobs;
   blobs.reserve(slots_.size());
   for (const Slot& slot : slots_) blobs.push_back(*slot.blob);
-  exchange_barrier_.ArriveAndWait();
+  gather_barrier_.ArriveAndWait();
   return blobs;
-}
-
-absl::Status LocalGroup::CheckExchange() const {
-  for (size_t r = 1; r < slots_.size(); ++r) {
-    if (*slots_[r].label == *slots_[0].label) continue;
-    return absl::FailedPreconditionError(
-        absl::StrCat("ranks of ", group_, " disagree: rank ", world_ranks_[0],
-                     " came to exchange '", *slots_[0].label, "', rank ",
-                     world_ranks_[r], " to exchange '", *slots_[r].label, "'"));
-  }
-  return absl::OkStatus();
 }
 
 void LocalGroup::Fail(const absl::Status& failure) {
   collectives_.Fail(failure);
-  exchanges_.Fail(failure);
+  gathers_.Fail(failure);
 }
 
 void LocalGroup::CheckDeadline(Rendezvous::Clock::time_point now,
                                absl::Duration timeout) {
   collectives_.CheckDeadline(now, timeout);
-  exchanges_.CheckDeadline(now, timeout);
+  gathers_.CheckDeadline(now, timeout);
 }
 
 }  // namespace crosshatch::internal

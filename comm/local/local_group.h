@@ -14,7 +14,7 @@
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "crosshatch/base/wait_graph.h"
-#include "crosshatch/comm/communicator.h"
+#include "crosshatch/comm/collective.h"
 #include "crosshatch/comm/fingerprint.h"
 #include "crosshatch/comm/group_key.h"
 #include "crosshatch/comm/local/rendezvous.h"
@@ -51,13 +51,13 @@ class LocalGroup {
 
   /// Does `member`'s part of a collective on the calling thread; returns when
   /// it is done. \error why the group has failed.
-  absl::Status Run(int member, const Collective& collective, int64_t sequence,
-                   const KernelTable& kernels);
+  absl::Status Run(int member, const Collective& collective,
+                   const Fingerprint& fingerprint, const KernelTable& kernels);
 
-  /// See Communicator::Exchange.
-  absl::StatusOr<std::vector<std::string>> Exchange(int member,
-                                                    const std::string& blob,
-                                                    const std::string& label);
+  /// See Transport::Gather.
+  absl::StatusOr<std::vector<std::string>> Gather(int member,
+                                                  const std::string& blob,
+                                                  const std::string& what);
 
   void Fail(const absl::Status& failure);
   void CheckDeadline(Rendezvous::Clock::time_point now, absl::Duration timeout);
@@ -68,11 +68,9 @@ class LocalGroup {
   struct Slot {
     const Collective* collective = nullptr;
     const std::string* blob = nullptr;
-    const std::string* label = nullptr;
   };
 
   const Collective& of(int member) const { return *slots_[member].collective; }
-  absl::Status CheckExchange() const;
 
   void Move(int me, const KernelTable& kernels);
   void AllReduce(int me, const KernelTable& kernels);
@@ -85,10 +83,11 @@ class LocalGroup {
   const OnGroupBroken on_broken_;
   Rendezvous collectives_;
   ThreadBarrier barrier_;
-  Rendezvous exchanges_;
-  ThreadBarrier exchange_barrier_;
+  Rendezvous gathers_;
+  ThreadBarrier gather_barrier_;
   std::vector<Slot> slots_;
-  std::vector<Fingerprint> fingerprints_;
+  /// By member; each is its own communicator's.
+  std::vector<const Fingerprint*> fingerprints_;
 };
 
 }  // namespace crosshatch::internal

@@ -1,10 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "crosshatch/comm/local/local_hub.h"
 
-#include <algorithm>
 #include <utility>
 
-#include "absl/strings/str_cat.h"
 #include "crosshatch/base/check.h"
 
 namespace crosshatch::internal {
@@ -33,33 +31,22 @@ std::shared_ptr<LocalGroup> LocalHub::Group(const GroupKey& key) {
         [this](const LocalGroup& broken, const absl::Status& failure) {
           FailGroup(broken, failure);
         });
-    if (!failure_.ok()) group->Fail(induced_);
+    if (!failure_.result.ok()) group->Fail(failure_.induced);
   }
   return group;
 }
 
 void LocalHub::FailRank(int rank, const absl::Status& error) {
-  const std::string message(error.message());
-  Fail({.result = absl::Status(error.code(),
-                               absl::StrCat("rank ", rank, ": ", message)),
-        .ranks = {&rank, 1},
-        .own = error,
-        .induced = absl::AbortedError(
-            absl::StrCat("rank ", rank, " failed: ", message))});
+  Fail(FailureOfRank(rank, error), nullptr);
 }
 
 void LocalHub::FailGroup(const LocalGroup& group, const absl::Status& error) {
-  Fail({.result = error,
-        .ranks = group.world_ranks(),
-        .group = &group,
-        .own = error,
-        .induced = absl::AbortedError(
-            absl::StrCat("another group failed: ", error.message()))});
+  Fail(FailureOfGroup(group.world_ranks(), error), &group);
 }
 
 absl::Status LocalHub::failure() const {
   std::lock_guard lock(mutex_);
-  return failure_;
+  return failure_.result;
 }
 
 void LocalHub::CheckDeadlines(absl::Duration timeout) {
@@ -67,22 +54,18 @@ void LocalHub::CheckDeadlines(absl::Duration timeout) {
   for (const auto& group : Groups()) group->CheckDeadline(now, timeout);
 }
 
-void LocalHub::Fail(const Failure& failure) {
+void LocalHub::Fail(const JobFailure& failure, const LocalGroup* group) {
   {
     std::lock_guard lock(mutex_);
-    if (!failure_.ok()) return;
-    failure_ = failure.result;
-    induced_ = failure.induced;
+    if (!failure_.result.ok()) return;
+    failure_ = failure;
     for (RankContext* context : contexts_) {
       if (context == nullptr) continue;
-      const bool own = std::find(failure.ranks.begin(), failure.ranks.end(),
-                                 context->world_rank()) != failure.ranks.end();
-      context->Poison(own ? failure.own : failure.induced);
+      context->Poison(failure.For(context->world_rank()));
     }
   }
-  for (const auto& group : Groups()) {
-    const bool own = group.get() == failure.group;
-    group->Fail(own ? failure.own : failure.induced);
+  for (const auto& each : Groups()) {
+    each->Fail(each.get() == group ? failure.own : failure.induced);
   }
 }
 

@@ -13,17 +13,15 @@
 
 #include "absl/status/status.h"
 #include "absl/time/time.h"
-#include "absl/types/span.h"
 #include "crosshatch/base/wait_graph.h"
 #include "crosshatch/comm/group_key.h"
+#include "crosshatch/comm/job_failure.h"
 #include "crosshatch/comm/local/local_group.h"
 #include "crosshatch/tensor/rank_context.h"
 
 namespace crosshatch::internal {
 
-/// The groups of a run, and its failure. A run fails as a whole: the first
-/// failure poisons all ranks and ends all groups, so that nobody waits for one
-/// who will not come.
+/// The groups of a run, and its failure (job_failure.h).
 /// \threadsafety all members may be called from any thread.
 class LocalHub {
  public:
@@ -54,26 +52,16 @@ class LocalHub {
   void CheckDeadlines(absl::Duration timeout);
 
  private:
-  /// What failed, and what is said to whom.
-  struct Failure {
-    /// The result of the run.
-    absl::Status result;
-    /// The ranks and the group that failed by themselves, and their error.
-    absl::Span<const int> ranks;
-    const LocalGroup* group = nullptr;
-    absl::Status own;
-    /// For everybody else.
-    absl::Status induced;
-  };
-  void Fail(const Failure& failure);
+  /// \param group that failed by itself; null for none.
+  void Fail(const JobFailure& failure, const LocalGroup* group);
   std::vector<std::shared_ptr<LocalGroup>> Groups() const;
 
   WaitGraph graph_;
   mutable std::mutex mutex_;
   std::vector<RankContext*> contexts_;
   std::map<GroupKey, std::shared_ptr<LocalGroup>> groups_;
-  absl::Status failure_;
-  absl::Status induced_;
+  /// The first; OK while there is none.
+  JobFailure failure_;
 };
 
 }  // namespace crosshatch::internal

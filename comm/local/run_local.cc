@@ -3,64 +3,49 @@
 #include <chrono>
 #include <condition_variable>
 #include <latch>
-#include <map>
+#include <memory>
 #include <mutex>
 #include <optional>
+#include <string>
 #include <thread>
 #include <utility>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "crosshatch/base/check.h"
+#include "crosshatch/base/start_thread.h"
 #include "crosshatch/base/status_macros.h"
-#include "crosshatch/comm/local/local_communicator.h"
+#include "crosshatch/comm/engine.h"
 #include "crosshatch/comm/local/local_hub.h"
+#include "crosshatch/comm/local/local_transport.h"
 #include "crosshatch/comm/world.h"
 
 namespace crosshatch {
 namespace {
 
-using internal::LocalCommunicator;
 using internal::LocalHub;
+using internal::LocalTransport;
 using Clock = std::chrono::steady_clock;
 
-class LocalWorld final : public World {
+class LocalEngine final : public Engine {
  public:
-  LocalWorld(std::shared_ptr<LocalHub> hub, RankContext& context)
+  LocalEngine(std::shared_ptr<LocalHub> hub, RankContext& context)
       : hub_(std::move(hub)), context_(context) {}
 
-  const std::string& engine() const override { return engine_; }
-  RankContext& context() const override { return context_; }
-
-  absl::StatusOr<std::shared_ptr<Communicator>> Group(
-      const std::string& name, std::vector<int> world_ranks,
-      const std::string& stream_name) override {
-    const GroupKey key{name, std::move(world_ranks), stream_name};
-    CH_ASSIGN_OR_RETURN(const int member, MemberIndex(key, rank(), size()));
-    std::shared_ptr<Communicator>& communicator = by_key_[key];
-    if (communicator == nullptr) {
-      communicator =
-          std::make_shared<LocalCommunicator>(hub_, context_, key, member);
-      groups_.push_back(communicator);
-    }
-    return communicator;
+  const std::string& name() const override { return name_; }
+  absl::StatusOr<std::unique_ptr<Transport>> Connect(const GroupKey& key,
+                                                     int member) override {
+    return std::make_unique<LocalTransport>(hub_, context_, key, member);
   }
-
-  std::vector<std::shared_ptr<Communicator>> groups() const override {
-    return groups_;
-  }
-
-  void Abort(absl::Status error) override {
-    CH_CHECK(!error.ok()) << "rank " << rank() << " aborts without an error";
-    hub_->FailRank(rank(), error);
+  void FailJob(const absl::Status& error) override {
+    hub_->FailRank(context_.world_rank(), error);
   }
 
  private:
-  const std::string engine_ = "local";
+  const std::string name_ = "local";
   const std::shared_ptr<LocalHub> hub_;
   RankContext& context_;
-  std::map<GroupKey, std::shared_ptr<Communicator>> by_key_;
-  std::vector<std::shared_ptr<Communicator>> groups_;
 };
 
 /// Which ranks have finished, for the thread that watches over them.
@@ -150,8 +135,13 @@ absl::Status RunLocal(int ranks, absl::FunctionRef<absl::Status(World&)> fn,
   Progress progress(ranks);
   std::latch all_here(ranks);
   std::latch all_finished(ranks);
+  // Nothing of a run begins before all of its threads are there.
+  std::latch threads_known(1);
+  bool all_started = true;
 
   const auto run_rank = [&](int rank) {
+    threads_known.wait();
+    if (!all_started) return;
     RankContext context(
         {.world_rank = rank,
          .world_size = ranks,
@@ -165,11 +155,9 @@ absl::Status RunLocal(int ranks, absl::FunctionRef<absl::Status(World&)> fn,
     hub->Enter(context);
     all_here.arrive_and_wait();
     {
-      LocalWorld world(hub, context);
-      const absl::Status result = fn(world);
-      if (!result.ok()) hub->FailRank(rank, result);
-      const absl::Status drained = context.Synchronize();
-      if (!drained.ok()) hub->FailRank(rank, drained);
+      LocalEngine engine(hub, context);
+      World world(engine, context);
+      RunRank(world, fn).IgnoreError();  // It has failed the run.
     }
     hub->graph().SetFinished(context.host_agent());
     progress.Finish(rank);
@@ -179,11 +167,19 @@ absl::Status RunLocal(int ranks, absl::FunctionRef<absl::Status(World&)> fn,
   };
 
   std::vector<std::thread> threads;
-  threads.reserve(ranks);
-  for (int rank = 0; rank < ranks; ++rank) threads.emplace_back(run_rank, rank);
-  Watch(*hub, progress, options.timeout);
+  absl::Status started;
+  for (int rank = 0; rank < ranks && started.ok(); ++rank) {
+    absl::StatusOr<std::thread> thread =
+        StartThread(absl::StrCat("the thread of rank ", rank, " of ", ranks),
+                    [&run_rank, rank] { run_rank(rank); });
+    started = thread.status();
+    if (thread.ok()) threads.push_back(*std::move(thread));
+  }
+  all_started = started.ok();
+  threads_known.count_down();
+  if (all_started) Watch(*hub, progress, options.timeout);
   for (std::thread& thread : threads) thread.join();
-  return hub->failure();
+  return all_started ? hub->failure() : started;
 }
 
 }  // namespace crosshatch

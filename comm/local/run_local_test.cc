@@ -2,11 +2,14 @@
 #include <atomic>
 #include <chrono>
 #include <memory>
+#include <new>
+#include <stdexcept>
 #include <string>
 #include <thread>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "crosshatch/base/few_threads_testutil.h"
 #include "crosshatch/base/status_macros.h"
 #include "crosshatch/comm/world.h"
 #include "gmock/gmock.h"
@@ -41,6 +44,57 @@ TEST(RunLocal, RefusesBadOptions) {
   EXPECT_EQ(RunLocal(2, fn, {.timeout = absl::ZeroDuration()}).code(),
             absl::StatusCode::kInvalidArgument);
   EXPECT_TRUE(RunLocal(1, fn, {.timeout = absl::InfiniteDuration()}).ok());
+}
+
+TEST(RunLocal, ReleasesAllRanksWhereTheSystemHasNoThreadForOne) {
+  std::atomic<int> calls = 0;
+  absl::Status status;
+  {
+    const FewThreadsScope scope(3);
+    status = RunLocal(100, [&](World&) {
+      ++calls;
+      return absl::OkStatus();
+    });
+  }
+  EXPECT_EQ(status.code(), absl::StatusCode::kResourceExhausted);
+  EXPECT_THAT(std::string(status.message()),
+              HasSubstr("cannot start the thread of rank 3 of 100"));
+  EXPECT_EQ(calls, 0);
+  EXPECT_TRUE(RunLocal(4, [](World&) { return absl::OkStatus(); }).ok());
+}
+
+TEST(RunLocal, NamesTheRankWhosePoolOrStreamFoundNoThread) {
+  for (int threads_per_rank : {1, 4}) {
+    const FewThreadsScope scope(2);
+    const absl::Status status = RunLocal(
+        2,
+        [](World& world) -> absl::Status {
+          CH_ASSIGN_OR_RETURN(auto all, world.Group("all", {0, 1}, "s"));
+          return Barrier(*all, world.context().SideStream("s"), "b");
+        },
+        {.threads_per_rank = threads_per_rank});
+    EXPECT_EQ(status.code(), absl::StatusCode::kResourceExhausted) << status;
+    EXPECT_THAT(std::string(status.message()), HasSubstr("cannot start "));
+    EXPECT_THAT(std::string(status.message()), HasSubstr("rank "));
+  }
+}
+
+TEST(RunLocal, AnExceptionOfARankIsItsError) {
+  const auto throws = [](const auto& exception) {
+    return RunLocal(2, [&](World& world) -> absl::Status {
+      if (world.rank() == 1) throw exception;
+      CH_ASSIGN_OR_RETURN(auto all, world.Group("all", {0, 1}, "s"));
+      return Barrier(*all, world.context().compute_stream(), "b");
+    });
+  };
+  EXPECT_EQ(
+      throws(std::runtime_error("no such file")),
+      absl::InternalError("rank 1: the rank's function threw: no such file"));
+  EXPECT_EQ(throws(std::bad_alloc()),
+            absl::ResourceExhaustedError(
+                "rank 1: the rank's function ran out of memory"));
+  EXPECT_EQ(throws(3), absl::InternalError("rank 1: the rank's function threw "
+                                           "what is no std::exception"));
 }
 
 TEST(RunLocal, ThreadsPerRankIsThePoolsWidth) {
@@ -173,22 +227,6 @@ TEST(RunLocalDeathTest, EndsTheProcessWhenARankNeverComesBack) {
           .IgnoreError(),
       "rank 1 did not come back within 50ms after the run failed: INTERNAL: "
       "rank 0: boom");
-}
-
-TEST(RunLocalDeathTest, OneCommunicatorIsForOneStream) {
-  GTEST_FLAG_SET(death_test_style, "threadsafe");
-  EXPECT_DEATH(RunLocal(1,
-                        [](World& world) -> absl::Status {
-                          CH_ASSIGN_OR_RETURN(auto comm,
-                                              world.Group("a", {0}, "s"));
-                          RankContext& context = world.context();
-                          CH_RETURN_IF_ERROR(
-                              Barrier(*comm, context.SideStream("s"), "b"));
-                          return Barrier(*comm, context.SideStream("t"), "b");
-                        })
-                   .IgnoreError(),
-               "group 'a' \\(ranks 0\\) is used on stream s and then on "
-               "stream t");
 }
 
 }  // namespace

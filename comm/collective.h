@@ -1,0 +1,102 @@
+// SPDX-License-Identifier: Apache-2.0
+#ifndef CROSSHATCH_COMM_COLLECTIVE_H_
+#define CROSSHATCH_COMM_COLLECTIVE_H_
+
+/// \file
+/// A collective as a value: what to do, on which memory. All data is named by
+/// lists of segments, so that a transfer reads from and writes to its final
+/// place whatever the layout; a contiguous buffer is the list of one.
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "absl/container/inlined_vector.h"
+#include "absl/types/span.h"
+#include "crosshatch/base/reduce_op.h"
+#include "crosshatch/tensor/dtype.h"
+
+namespace crosshatch {
+
+/// `runs` runs of `run_elems` contiguous elements, starting `stride_elems`
+/// apart. Counted in elements of the collective's dtype. Runs do not overlap.
+struct Segment {
+  void* data = nullptr;
+  int64_t run_elems = 0;
+  int64_t runs = 1;
+  int64_t stride_elems = 0;
+
+  int64_t elems() const { return run_elems * runs; }
+};
+using SegmentList = absl::InlinedVector<Segment, 1>;
+
+/// Elements of a list.
+int64_t NumElements(absl::Span<const Segment> segments);
+
+enum class CollectiveKind : uint8_t {
+  /// recv[r] takes all of rank r's send[0].
+  kAllGather,
+  /// recv[0] takes the reduction over ranks r of r's send[this rank].
+  kReduceScatter,
+  /// recv[0] takes the reduction over ranks r of r's send[0]. send[0] and
+  /// recv[0] may be the same segments (in place).
+  kAllReduce,
+  /// recv[r] takes r's send[this rank]. Lists may be empty.
+  kAllToAll,
+  /// recv[0] takes the root's send[0] on every rank; the root's own recv[0] may
+  /// be empty.
+  kBroadcast,
+  /// Completes when all have arrived.
+  kBarrier,
+};
+inline constexpr int kNumCollectiveKinds = 6;
+
+/// "all_gather", "reduce_scatter", ...
+const char* Name(CollectiveKind kind);
+
+/// One collective of one rank. Lists are matched element by element in order;
+/// how a list is cut into segments may differ between the two sides, the number
+/// of elements may not.
+struct Collective {
+  CollectiveKind kind = CollectiveKind::kBarrier;
+  DType dtype = DType::kFloat32;
+  /// kReduceScatter and kAllReduce, on any dtype but bool. kAvg divides by the
+  /// group's size (floating point only).
+  ReduceOp reduce_op = ReduceOp::kSum;
+  /// Multiplies the reduction once at its end (in float32 or wider; floating
+  /// point only), for gradients that are averaged over another count than the
+  /// group's size.
+  double scale = 1.0;
+  /// kBroadcast.
+  int root = 0;
+  /// Names the tensor or group concerned; compared between ranks and printed in
+  /// errors and logs.
+  std::string label;
+
+  std::vector<SegmentList> send;
+  std::vector<SegmentList> recv;
+};
+
+/// An all-reduce is a reduce-scatter and an all-gather of the pieces: rank r
+/// reduces the elements [PieceBegin(count, size, r), PieceBegin(count, size,
+/// r + 1)) of `count`.
+constexpr int64_t PieceBegin(int64_t count, int size, int r) {
+  return count / size * r + count % size * r / size;
+}
+
+/// Whether the ranks' data are combined: kReduceScatter and kAllReduce.
+bool IsReduction(CollectiveKind kind);
+
+/// Bytes that member `me` of a group of `n` takes from the others' memory in
+/// `collective`. With elems(x) the elements of a list:
+///   all_gather, all_to_all   sum over r != me of elems(recv[r])
+///   reduce_scatter           (n - 1) * elems(recv[0])
+///   all_reduce               (n - 1) * piece(me) + elems(recv[0]) - piece(me)
+///   broadcast                elems(recv[0]), on the root 0
+///   barrier                  0
+/// times the size of the dtype.
+int64_t BytesReceived(const Collective& collective, int me, int n);
+
+}  // namespace crosshatch
+
+#endif  // CROSSHATCH_COMM_COLLECTIVE_H_

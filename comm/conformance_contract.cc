@@ -1,0 +1,335 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "crosshatch/comm/conformance_contract.h"
+
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "crosshatch/base/event_sink.h"
+#include "crosshatch/base/status_macros.h"
+#include "crosshatch/comm/conformance_case.h"
+#include "crosshatch/comm/conformance_rank.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+namespace crosshatch::internal {
+namespace {
+
+constexpr CollectiveKind kDataKinds[] = {
+    CollectiveKind::kAllGather, CollectiveKind::kReduceScatter,
+    CollectiveKind::kAllReduce, CollectiveKind::kAllToAll,
+    CollectiveKind::kBroadcast};
+
+using Body =
+    std::function<absl::Status(const ConformanceEngine& engine, World& world)>;
+
+/// An error of the test itself.
+template <typename... Parts>
+absl::Status Wrong(const Parts&... parts) {
+  return absl::DataLossError(absl::StrCat(parts...));
+}
+
+absl::Status ExpectSays(const absl::Status& status, absl::StatusCode code,
+                        const std::string& text) {
+  if (status.code() == code &&
+      status.message().find(text) != absl::string_view::npos) {
+    return absl::OkStatus();
+  }
+  return Wrong("'", status.ToString(), "' does not say '", text, "'");
+}
+
+/// Lists of different lengths, one of them empty.
+CollectiveCase Uneven(CollectiveKind kind, int n, uint64_t seed) {
+  CollectiveCase c{.kind = kind,
+                   .dtype = seed % 2 == 0 ? kFloat32 : kBFloat16,
+                   .root = static_cast<int>(seed % static_cast<uint64_t>(n)),
+                   .seed = seed};
+  const bool one =
+      kind == CollectiveKind::kAllReduce || kind == CollectiveKind::kBroadcast;
+  const int lists = kind == CollectiveKind::kAllToAll ? n * n : one ? 1 : n;
+  for (int i = 0; i < lists; ++i)
+    c.counts.push_back(i * 5 % 7 + (one ? 11 : 0));
+  return c;
+}
+
+/// Elements that rank `me` of `n` takes from others, counted one by one.
+int64_t ElementsReceived(const CollectiveCase& c, int me, int n) {
+  int64_t elems = 0;
+  for (int r = 0; r < n; ++r) {
+    if (r == me) continue;
+    switch (c.kind) {
+      case CollectiveKind::kAllGather:
+        elems += c.counts[r];
+        break;
+      case CollectiveKind::kReduceScatter:
+        elems += c.counts[me];
+        break;
+      case CollectiveKind::kAllReduce:
+        // A summand of each element of this rank's piece, then r's piece.
+        elems += PieceBegin(c.counts[0], n, me + 1) -
+                 PieceBegin(c.counts[0], n, me) +
+                 PieceBegin(c.counts[0], n, r + 1) -
+                 PieceBegin(c.counts[0], n, r);
+        break;
+      case CollectiveKind::kAllToAll:
+        elems += c.counts[r * n + me];
+        break;
+      case CollectiveKind::kBroadcast:
+        if (r == c.root) elems += c.counts[0];
+        break;
+      case CollectiveKind::kBarrier:
+        break;
+    }
+  }
+  return elems;
+}
+
+class CollectiveSink final : public EventSink {
+ public:
+  void Write(const LogEvent& event) override {
+    if (event.kind != EventKind::kCollective) return;
+    lines.push_back(absl::StrCat(event.what, " ", *event.subject, " on ",
+                                 *event.where, " ", event.bytes));
+  }
+  std::vector<std::string> lines;
+};
+
+/// The rank's events go to a sink for the scope.
+class SinkScope {
+ public:
+  explicit SinkScope(RankContext& context)
+      : context_(context), previous_(context.sink()) {
+    context.set_sink(&sink_);
+  }
+  ~SinkScope() { context_.set_sink(previous_); }
+  SinkScope(const SinkScope&) = delete;
+  SinkScope& operator=(const SinkScope&) = delete;
+  const std::vector<std::string>& lines() const { return sink_.lines; }
+
+ private:
+  RankContext& context_;
+  EventSink* const previous_;
+  CollectiveSink sink_;
+};
+
+absl::Status CountsAndLogs(const ConformanceEngine& engine, World& world) {
+  CH_ASSIGN_OR_RETURN(ConformanceRank rank,
+                      ConformanceRank::Create(engine, world));
+  const SinkScope sink(world.context());
+  std::vector<std::string> lines;
+  CommunicatorStats want;
+  uint64_t seed = 0;
+  for (int round = 0; round < 3; ++round) {
+    for (CollectiveKind kind : kDataKinds) {
+      const CollectiveCase c = Uneven(kind, world.size(), ++seed);
+      CollectiveRun run(engine, world, rank.comm(), c);
+      CH_RETURN_IF_ERROR(run.Issue(rank.stream()));
+      const int64_t bytes =
+          ElementsReceived(c, world.rank(), world.size()) * SizeOf(c.dtype);
+      ++want.by_kind[static_cast<int>(kind)].calls;
+      want.by_kind[static_cast<int>(kind)].bytes += bytes;
+      lines.push_back(
+          absl::StrCat(Name(kind), " ", c.Describe(), " on all ", bytes));
+      CH_RETURN_IF_ERROR(world.context().Synchronize());
+    }
+    CH_RETURN_IF_ERROR(Barrier(rank.comm(), rank.stream(), "round"));
+    ++want.by_kind[static_cast<int>(CollectiveKind::kBarrier)].calls;
+    lines.push_back("barrier round on all 0");
+  }
+  for (int k = 0; k < kNumCollectiveKinds; ++k) {
+    const auto& got = rank.comm().stats().by_kind[k];
+    if (got.calls != want.by_kind[k].calls ||
+        got.bytes != want.by_kind[k].bytes) {
+      return Wrong(Name(static_cast<CollectiveKind>(k)), ": ", got.calls,
+                   " calls and ", got.bytes, " bytes instead of ",
+                   want.by_kind[k].calls, " and ", want.by_kind[k].bytes);
+    }
+  }
+  for (size_t i = 0; i < lines.size() || i < sink.lines().size(); ++i) {
+    const std::string got = i < sink.lines().size() ? sink.lines()[i] : "";
+    const std::string line = i < lines.size() ? lines[i] : "";
+    if (got != line) return Wrong("logged '", got, "' instead of '", line, "'");
+  }
+  return world.context().Synchronize();
+}
+
+/// What cannot be is refused on every rank, takes no sequence number and is not
+/// counted: what follows works.
+absl::Status RefusesWhatCannotBe(const ConformanceEngine& engine,
+                                 World& world) {
+  CH_ASSIGN_OR_RETURN(ConformanceRank rank,
+                      ConformanceRank::Create(engine, world));
+  RankContext& context = world.context();
+  const Block block = context.allocator().Allocate(
+      4096, MemoryClass::kCommunication, context.compute_stream());
+  CH_RETURN_IF_ERROR(context.Synchronize());
+  const auto list = [&](int64_t elems) {
+    return SegmentList{{.data = block.data(), .run_elems = elems}};
+  };
+  const auto n = static_cast<size_t>(world.size());
+  const std::vector<SegmentList> too_many(n + 1, list(4));
+  Collective bad[] = {
+      {.kind = CollectiveKind::kAllGather, .send = {list(4)}, .recv = too_many},
+      {.kind = CollectiveKind::kReduceScatter,
+       .send = too_many,
+       .recv = {list(4)}},
+      {.kind = CollectiveKind::kAllReduce,
+       .send = {list(4)},
+       .recv = {list(5)}},
+      {.kind = CollectiveKind::kAllToAll, .send = too_many, .recv = too_many},
+      {.kind = CollectiveKind::kBroadcast,
+       .root = world.size(),
+       .recv = {list(4)}},
+      {.kind = CollectiveKind::kBarrier, .send = {list(1)}},
+      {.kind = CollectiveKind::kAllReduce,
+       .send = {list(-1)},
+       .recv = {list(-1)}},
+      {.kind = CollectiveKind::kAllReduce,
+       .dtype = kBool,
+       .send = {list(4)},
+       .recv = {list(4)}},
+      {.kind = CollectiveKind::kAllReduce,
+       .dtype = kInt32,
+       .reduce_op = ReduceOp::kAvg,
+       .send = {list(4)},
+       .recv = {list(4)}},
+      {.kind = CollectiveKind::kAllReduce,
+       .send = {list(int64_t{1} << 60)},
+       .recv = {list(int64_t{1} << 60)}}};
+  for (Collective& c : bad) {
+    c.label = "wrong";
+    const std::string said =
+        absl::StrCat(Name(c.kind), " 'wrong' in ", rank.comm().Describe(),
+                     ", rank ", world.rank(), ": ");
+    CH_RETURN_IF_ERROR(ExpectSays(rank.comm().Issue(c, rank.stream()),
+                                  absl::StatusCode::kInvalidArgument, said));
+  }
+  for (const auto& count : rank.comm().stats().by_kind) {
+    if (count.calls != 0) return Wrong("what was refused has been counted");
+  }
+  return rank.Run({.kind = CollectiveKind::kAllReduce, .counts = {100}});
+}
+
+absl::Status ExchangesOfAnySize(const ConformanceEngine& engine, World& world) {
+  CH_ASSIGN_OR_RETURN(ConformanceRank rank,
+                      ConformanceRank::Create(engine, world));
+  for (size_t size : {0, 1, 8, 4097}) {
+    const std::string mine(size, static_cast<char>('a' + world.rank() % 26));
+    CH_ASSIGN_OR_RETURN(const std::vector<std::string> blobs,
+                        rank.comm().Exchange(mine, ""));
+    if (blobs.size() != static_cast<size_t>(world.size()) ||
+        blobs[static_cast<size_t>(world.rank())] != mine) {
+      return Wrong(blobs.size(), " blobs of ", size, " bytes");
+    }
+  }
+  return absl::OkStatus();
+}
+
+absl::Status GroupsByKey(const ConformanceEngine&, World& world) {
+  std::vector<int> all;
+  for (int r = 0; r < world.size(); ++r) all.push_back(r);
+  CH_ASSIGN_OR_RETURN(auto a, world.Group("x", all, "a"));
+  CH_ASSIGN_OR_RETURN(auto b, world.Group("x", all, "b"));
+  CH_ASSIGN_OR_RETURN(auto a_again, world.Group("x", all, "a"));
+  if (a != a_again || a == b) return Wrong("groups are not by key");
+  if (world.groups().size() != 2 || world.groups()[1] != b) {
+    return Wrong("groups are not listed as they were made");
+  }
+  if (a->rank() != world.rank() || a->size() != world.size() ||
+      a->world_ranks() != all) {
+    return Wrong("another place in ", a->Describe());
+  }
+  for (const std::vector<int>& ranks :
+       std::vector<std::vector<int>>{{},
+                                     {world.rank(), world.rank()},
+                                     {world.rank(), world.size()},
+                                     {world.rank(), -1}}) {
+    CH_RETURN_IF_ERROR(ExpectSays(world.Group("y", ranks, "a").status(),
+                                  absl::StatusCode::kInvalidArgument, "'y'"));
+  }
+  return absl::OkStatus();
+}
+
+/// A rank that is poisoned before it issues: nothing is counted, nothing is
+/// exchanged, and the error comes out where a result would.
+absl::Status PoisonedBefore(const ConformanceEngine& engine, World& world) {
+  CH_ASSIGN_OR_RETURN(ConformanceRank rank,
+                      ConformanceRank::Create(engine, world));
+  world.context().Poison(absl::OutOfRangeError("not a number"));
+  // A peer may have been quicker.
+  const absl::Status poison = world.context().status();
+  CH_RETURN_IF_ERROR(ExpectSays(poison, poison.code(), "not a number"));
+  CH_RETURN_IF_ERROR(Barrier(rank.comm(), rank.stream(), "b"));
+  for (const auto& count : rank.comm().stats().by_kind) {
+    if (count.calls != 0) return Wrong("a poisoned rank counts");
+  }
+  if (rank.comm().Exchange("", "x").status() != poison) {
+    return Wrong("a poisoned rank exchanges");
+  }
+  if (world.context().Synchronize() != poison) return Wrong("lost poison");
+  return poison;
+}
+
+absl::Status AbortsItsGroup(const ConformanceEngine& engine, World& world) {
+  CH_ASSIGN_OR_RETURN(ConformanceRank rank,
+                      ConformanceRank::Create(engine, world));
+  rank.comm().Abort(absl::UnavailableError("cable cut"));
+  return ExpectSays(
+      world.context().Synchronize(), absl::StatusCode::kUnavailable,
+      absl::StrCat(rank.comm().Describe(), " was aborted by rank "));
+}
+
+absl::Status AbortsTheJob(const ConformanceEngine&, World& world) {
+  world.Abort(absl::UnavailableError("cable cut"));
+  const absl::Status poison = world.context().Synchronize();
+  return ExpectSays(poison, poison.code(), "cable cut");
+}
+
+absl::Status UsesTwoStreams(const ConformanceEngine& engine, World& world) {
+  CH_ASSIGN_OR_RETURN(ConformanceRank rank,
+                      ConformanceRank::Create(engine, world));
+  CH_RETURN_IF_ERROR(Barrier(rank.comm(), rank.stream(), "b"));
+  return Barrier(rank.comm(), world.context().SideStream("other"), "b");
+}
+
+}  // namespace
+
+std::vector<ContractTest> ContractTests(
+    std::shared_ptr<const ConformanceEngine> engine, int ranks) {
+  std::vector<ContractTest> tests;
+  /// \param failure what the job ends with says; empty for success.
+  const auto add = [&](const std::string& name, Body body,
+                       const std::string& failure = "") {
+    tests.push_back(
+        {name, [=] {
+           const absl::Status status = engine->run(
+               ranks, [&](World& world) { return body(*engine, world); }, {});
+           EXPECT_EQ(status.ok(), failure.empty()) << status;
+           EXPECT_THAT(std::string(status.message()),
+                       testing::HasSubstr(failure));
+           EXPECT_NE(status.code(), absl::StatusCode::kDataLoss) << status;
+         }});
+  };
+  add("CountsAndLogs", CountsAndLogs);
+  add("RefusesWhatCannotBe", RefusesWhatCannotBe);
+  add("ExchangesOfAnySize", ExchangesOfAnySize);
+  add("GroupsByKey", GroupsByKey);
+  add("PoisonedBefore", PoisonedBefore, "not a number");
+  add("AbortsItsGroup", AbortsItsGroup, "cable cut");
+  add("AbortsTheJob", AbortsTheJob, "cable cut");
+  tests.push_back({"OneCommunicatorIsForOneStreamDeathTest", [=] {
+                     GTEST_FLAG_SET(death_test_style, "threadsafe");
+                     EXPECT_DEATH(
+                         engine
+                             ->run(ranks,
+                                   [&](World& world) {
+                                     return UsesTwoStreams(*engine, world);
+                                   },
+                                   {})
+                             .IgnoreError(),
+                         "group 'all' .* is used on stream comm and then on "
+                         "stream other");
+                   }});
+  return tests;
+}
+
+}  // namespace crosshatch::internal

@@ -1,0 +1,41 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "crosshatch/comm/engine.h"
+
+#include <exception>
+#include <new>
+
+#include "absl/strings/str_cat.h"
+
+namespace crosshatch {
+namespace {
+
+/// Were an exception to leave the rank's thread, it would end the process, and
+/// with it what the other ranks have to say.
+absl::Status CallRank(World& world,
+                      absl::FunctionRef<absl::Status(World&)> fn) {
+  try {
+    return fn(world);
+  } catch (const std::bad_alloc&) {
+    return absl::ResourceExhaustedError(
+        "the rank's function ran out of memory");
+  } catch (const std::exception& error) {
+    return absl::InternalError(
+        absl::StrCat("the rank's function threw: ", error.what()));
+  } catch (...) {
+    return absl::InternalError(
+        "the rank's function threw what is no std::exception");
+  }
+}
+
+}  // namespace
+
+absl::Status RunRank(World& world, absl::FunctionRef<absl::Status(World&)> fn) {
+  const absl::Status result = CallRank(world, fn);
+  if (!result.ok()) world.Abort(result);
+  const absl::Status drained = world.context().Synchronize();
+  if (!result.ok()) return result;
+  if (!drained.ok()) world.Abort(drained);
+  return drained;
+}
+
+}  // namespace crosshatch

@@ -1,0 +1,22 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "crosshatch/base/status_macros.h"
+#include "crosshatch/comm/conformance_testutil.h"
+#include "crosshatch/comm/world.h"
+
+namespace crosshatch {
+namespace {
+
+/// Every rank, one after the other.
+absl::Status RunEachRank(int ranks, absl::FunctionRef<absl::Status(World&)> fn,
+                         const ConformanceRunOptions&) {
+  for (int rank = 0; rank < ranks; ++rank) {
+    CH_RETURN_IF_ERROR(RunFake({.world_size = ranks, .rank = rank}, fn));
+  }
+  return absl::OkStatus();
+}
+
+const bool registered = RegisterCommunicatorConformanceTests(
+    {.name = "Fake", .run = RunEachRank, .has_peers = false});
+
+}  // namespace
+}  // namespace crosshatch

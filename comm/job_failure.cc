@@ -1,0 +1,35 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "crosshatch/comm/job_failure.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+
+namespace crosshatch {
+
+const absl::Status& JobFailure::For(int world_rank) const {
+  const bool failed_itself = std::find(world_ranks.begin(), world_ranks.end(),
+                                       world_rank) != world_ranks.end();
+  return failed_itself ? own : induced;
+}
+
+JobFailure FailureOfRank(int rank, const absl::Status& error) {
+  return {.result = absl::Status(
+              error.code(), absl::StrCat("rank ", rank, ": ", error.message())),
+          .world_ranks = {rank},
+          .own = error,
+          .induced = absl::AbortedError(
+              absl::StrCat("rank ", rank, " failed: ", error.message()))};
+}
+
+JobFailure FailureOfGroup(std::vector<int> world_ranks,
+                          const absl::Status& error) {
+  return {.result = error,
+          .world_ranks = std::move(world_ranks),
+          .own = error,
+          .induced = absl::AbortedError(
+              absl::StrCat("another group failed: ", error.message()))};
+}
+
+}  // namespace crosshatch

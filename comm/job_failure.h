@@ -1,0 +1,40 @@
+// SPDX-License-Identifier: Apache-2.0
+#ifndef CROSSHATCH_COMM_JOB_FAILURE_H_
+#define CROSSHATCH_COMM_JOB_FAILURE_H_
+
+/// \file
+/// What is said to whom when a job fails. A job fails as a whole: the first
+/// failure poisons all ranks and ends all groups, so that nobody waits for one
+/// who will not come. Those that failed by themselves get their own error, all
+/// others are told of it.
+
+#include <vector>
+
+#include "absl/status/status.h"
+
+namespace crosshatch {
+
+struct JobFailure {
+  /// The result of the job.
+  absl::Status result;
+  /// The ranks that failed by themselves, and their error, which is also that
+  /// of their group if a group failed.
+  std::vector<int> world_ranks;
+  absl::Status own;
+  /// For all other ranks and groups: kAborted.
+  absl::Status induced;
+
+  /// What poisons `world_rank`.
+  const absl::Status& For(int world_rank) const;
+};
+
+/// `rank` failed with `error`, alone.
+JobFailure FailureOfRank(int rank, const absl::Status& error);
+
+/// A group of `world_ranks` failed with `error`, which names it.
+JobFailure FailureOfGroup(std::vector<int> world_ranks,
+                          const absl::Status& error);
+
+}  // namespace crosshatch
+
+#endif  // CROSSHATCH_COMM_JOB_FAILURE_H_

@@ -1,0 +1,27 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "crosshatch/comm/job_failure.h"
+
+#include "gtest/gtest.h"
+
+namespace crosshatch {
+namespace {
+
+TEST(JobFailure, OfARankIsTheRanksErrorAndNewsToTheOthers) {
+  const JobFailure failure = FailureOfRank(2, absl::NotFoundError("x.bin"));
+  EXPECT_EQ(failure.result, absl::NotFoundError("rank 2: x.bin"));
+  EXPECT_EQ(failure.For(2), absl::NotFoundError("x.bin"));
+  EXPECT_EQ(failure.For(0), absl::AbortedError("rank 2 failed: x.bin"));
+}
+
+TEST(JobFailure, OfAGroupIsTheErrorOfAllItsMembers) {
+  const JobFailure failure =
+      FailureOfGroup({1, 3}, absl::DeadlineExceededError("group 'g' is late"));
+  EXPECT_EQ(failure.result, absl::DeadlineExceededError("group 'g' is late"));
+  EXPECT_EQ(failure.For(1), failure.result);
+  EXPECT_EQ(failure.For(3), failure.result);
+  EXPECT_EQ(failure.For(0),
+            absl::AbortedError("another group failed: group 'g' is late"));
+}
+
+}  // namespace
+}  // namespace crosshatch
