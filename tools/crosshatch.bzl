@@ -44,10 +44,12 @@
     @com_google_googletest//:gtest (in libraries for tests), @eigen, @highway,
     @onednn, @nlohmann_json, @google_benchmark, @mpi. Eigen, Highway, oneDNN and
     JSON are for .cc files only.
-  * Tags of tests: "2d" for those that cross FSDP and TP (CI runs them under
-    ThreadSanitizer too), "fuzz" and "nightly" for those too long for every
-    change, which tools/nightly runs, "planted" for those that plant races on
-    purpose, which ThreadSanitizer does not run.
+  * Tags of tests: "threads" where threads meet, which CI runs under
+    ThreadSanitizer (CONTRIBUTING.md has the rule); "2d" for those that cross FSDP
+    and TP; "fuzz" for those that take $CROSSHATCH_FUZZ_SEED, which tools/nightly
+    repeats; "nightly" for those too long for every change, which it runs;
+    "planted" for those that plant races on purpose, which ThreadSanitizer does
+    not run.
   * A kernel uses Highway's run-time dispatch (hwy/foreach_target.h); it gets no
     -march flag, so one binary runs on every machine. Include its own file as
     HWY_TARGET_INCLUDE "tensor/kernels/cpu/add.cc" (from the repository's root).
@@ -55,11 +57,12 @@
 
 load("@rules_cc//cc:defs.bzl", "cc_binary", "cc_library", "cc_test")
 load("//third_party/cuda:cuda_library.bzl", "cuda_library")
+load("//third_party/precompiled:precompiled.bzl", "precompiled_copts")
 load("//tools:layers.bzl", "check_layer")
 
 # Fused multiply-add happens where the source says so and nowhere else: sums
 # then have the same bits for every instruction set and optimisation level.
-_COPTS = [
+COPTS = [
     "-std=c++20",
     "-ffp-contract=off",
     "-Wall",
@@ -69,9 +72,26 @@ _COPTS = [
     "-Wno-maybe-uninitialized",  # false alarms of GCC 12 on std::optional
 ]
 
-def _copts():
-    # A warning of a consumer's newer compiler must not break their build.
-    return _COPTS + (["-Werror"] if native.repository_name() == "@" else [])
+# A test's own code runs for milliseconds and is compiled for seconds; what it
+# tests is optimised as ever.
+TEST_COPTS = COPTS + select({
+    "//tools:optimised": ["-O1"],
+    "//conditions:default": [],
+})
+
+def _settings(copts, precompiled):
+    """The copts, and the deps to add, of a target that uses :<precompiled>."""
+    if native.repository_name() != "@":
+        # A warning of a consumer's newer compiler must not break their build,
+        # and their sources do without a header of ours in front of them.
+        return copts, []
+    return copts + ["-Werror"] + select({
+        "//third_party/precompiled:off": [],
+        "//conditions:default": precompiled_copts(precompiled),
+    }), select({
+        "//third_party/precompiled:off": [],
+        "//conditions:default": ["//third_party/precompiled:" + precompiled],
+    })
 
 def _check(name, deps):
     check_layer(native.package_name(), name, deps)
@@ -82,35 +102,41 @@ def ch_cc_library(name, srcs = [], hdrs = [], deps = [], copts = [], **kwargs):
     for src in srcs if type(srcs) == "list" else []:
         if src.endswith(".h"):
             fail("{}: list {} in hdrs; a private header belongs to a private target".format(name, src))
+    if kwargs.get("testonly"):
+        base, more = _settings(TEST_COPTS, "test")
+    else:
+        base, more = _settings(COPTS, "library")
     cc_library(
         name = name,
         srcs = srcs,
         hdrs = hdrs,
-        copts = _copts() + copts,
+        copts = base + copts,
         include_prefix = "crosshatch/" + native.package_name(),
         strip_include_prefix = "/" + native.package_name(),
-        deps = deps,
+        deps = deps + more,
         **kwargs
     )
 
 def ch_cc_binary(name, deps = [], copts = [], **kwargs):
     """A program."""
     _check(name, deps)
+    base, more = _settings(COPTS, "library")
     cc_binary(
         name = name,
-        copts = _copts() + copts,
-        deps = deps,
+        copts = base + copts,
+        deps = deps + more,
         **kwargs
     )
 
 def ch_cc_test(name, deps = [], copts = [], size = "small", **kwargs):
     """A GoogleTest test; gtest, gmock and their main are among its deps."""
     _check(name, deps)
+    base, more = _settings(TEST_COPTS, "test")
     cc_test(
         name = name,
         size = size,
-        copts = _copts() + copts,
-        deps = deps + ["@com_google_googletest//:gtest_main"],
+        copts = base + copts,
+        deps = deps + more + ["@com_google_googletest//:gtest_main"],
         **kwargs
     )
 
@@ -147,10 +173,11 @@ def ch_rank_test(name, ranks, tags = [], **kwargs):
 def ch_cc_benchmark(name, deps = [], copts = [], **kwargs):
     """A Google Benchmark program: bazel run //pkg:name -- --benchmark_filter=X."""
     _check(name, deps)
+    base, more = _settings(COPTS, "library")
     cc_binary(
         name = name,
         testonly = True,
-        copts = _copts() + copts,
-        deps = deps + ["@google_benchmark//:benchmark_main"],
+        copts = base + copts,
+        deps = deps + more + ["@google_benchmark//:benchmark_main"],
         **kwargs
     )

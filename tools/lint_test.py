@@ -91,6 +91,24 @@ class LintTest(unittest.TestCase):
         self.check("not readable", "mesh/BUILD", BUILD + "f(\n")
         self.check("load the rule", "mesh/a.bzl", BUILD + "native.cc_test()\n")
 
+    def test_threads(self):
+        def said(build, **sources):
+            found = lint.Findings()
+            lint.check_threads("base/BUILD", build, {
+                name.replace("__", "."): text for name, text in sources.items()}, found)
+            return found.errors
+
+        plain = 't(name = "a_test", srcs = ["a_test.cc"])\n'
+        tagged = 't(name = "b_test", srcs = ["b_test.cc"], tags = ["2d", "threads"])\n'
+        threads = "#include <mutex>\n"
+        self.assertEqual(said(plain, a__h="#include <map>\n", a_test__cc=threads), [])
+        self.assertEqual(said(tagged, b__h=threads, b__cc=threads, c__cc=threads), [])
+        self.assertEqual(said('l(name = "u", testonly = True, hdrs = ["u.h"])\n',
+                              u__h=threads), [])
+        self.assertIn("a.h synchronises", said(plain + tagged, a__h=threads)[0])
+        self.assertIn("c.cc synchronises", said(plain, c__cc=threads)[0])
+        self.assertIn("b-inl.h synchronises", said("", **{"b-inl__h": threads})[0])
+
 
 if __name__ == "__main__":
     unittest.main()

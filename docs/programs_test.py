@@ -1,0 +1,80 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""Runs the programs that the pages tell people to run.
+
+usage: programs_test.py PROGRAM...      (the programs' paths, as //pkg:name builds)
+
+Each `./bazelw run //pkg:name -- ARGUMENTS` line of an sh block, once, with what
+Bazel built of it. (pages_test checks what other lines name.) A program that the
+pages name and that is not among this test's data is a failure.
+"""
+
+import glob
+import os
+import re
+import shlex
+import subprocess
+import sys
+import time
+
+BLOCK = re.compile(r"^```sh\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+SECONDS = 600
+
+
+def commands():
+    """The lines, in order, each once, with the page that has it first."""
+    found = {}
+    for page in sorted(glob.glob("*.md") + glob.glob("docs/*.md")):
+        with open(page, encoding="utf-8") as stream:
+            text = stream.read()
+        for block in BLOCK.findall(text):
+            for line in block.replace("\\\n", " ").splitlines():
+                if re.match(r"(\w+=\S+ )*\./bazelw run ", line):
+                    found.setdefault(line, page)
+    return found
+
+
+def run(line, programs):
+    """(exit status, output) of a line."""
+    words = shlex.split(line, comments=True)
+    environment = dict(os.environ, BUILD_WORKING_DIRECTORY=os.environ["TEST_TMPDIR"])
+    while words[0] != "./bazelw":
+        name, _, value = words.pop(0).partition("=")
+        environment[name] = value
+    label, arguments = words[2], words[3:]
+    if arguments[:1] not in ([], ["--"]):
+        return 1, f"flags of Bazel's own are not understood here: {arguments[0]}"
+    package, _, name = label[len("//"):].partition(":")
+    program = f"{package}/{name or os.path.basename(package)}"
+    if program not in programs:
+        return 1, f"add {label} to the data of //docs:programs_test"
+    try:
+        done = subprocess.run(
+            [os.path.abspath(program), *arguments[1:]], stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+            errors="replace", timeout=SECONDS, env=environment)
+    except subprocess.TimeoutExpired as late:
+        output = (late.stdout or b"").decode(errors="replace")
+        return 1, output + f"\nnot finished after {SECONDS} s"
+    return done.returncode, done.stdout
+
+
+def main():
+    programs = set(sys.argv[1:])
+    lines = commands()
+    assert lines, "the pages name no program"
+    failed = 0
+    for line, page in lines.items():
+        start = time.monotonic()
+        status, output = run(line, programs)
+        outcome = "ok" if status == 0 else f"exit {status}"
+        print(f"{page}: {line}: {outcome} ({time.monotonic() - start:.0f} s)", flush=True)
+        if status != 0:
+            print(output[-4000:])
+            failed += 1
+    print(f"{len(lines)} documented commands, {failed} failed")
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
