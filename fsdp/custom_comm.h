@@ -21,7 +21,9 @@ struct CustomComm {
   /// In the place of communicator.Issue(collective, stream): moves the same
   /// data, in the order of that stream, or of another that it then makes
   /// `stream` wait for. Memory is leased until what `stream` has been issued
-  /// by the return is done. An error ends the process.
+  /// by the return is done. An error poisons the rank and aborts the
+  /// communicator's group: it comes out where a result would, on every rank,
+  /// and names the group of parameters.
   using Issue = std::function<absl::Status(
       Communicator& communicator, Collective collective, Stream& stream)>;
   Issue all_gather;

@@ -3,6 +3,7 @@
 
 #include <map>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "crosshatch/base/status_macros.h"
@@ -21,6 +22,7 @@ namespace crosshatch::fsdp {
 namespace {
 
 using ::testing::ElementsAre;
+using ::testing::HasSubstr;
 using ::testing::Pair;
 
 // Gradients of rank 0 on a mesh, after `customize` on each rank.
@@ -187,6 +189,71 @@ TEST(CustomCommTest, StepsWhereGradientsAreReady) {
     const auto expected = train(false, 0);
     for (uint64_t seed = 0; seed <= 20; ++seed) {
       ASSERT_EQ(train(true, seed), expected) << "seed " << seed;
+    }
+  }
+}
+
+// One rank's error, before or after it let the collective through, or every
+// rank's: each rank hears of it, by the group's name, and nothing hangs.
+TEST(CustomCommTest, AnErrorComesOutOfEveryRank) {
+  enum class When { kInsteadOfIssuing, kAfterIssuing };
+  for (const bool gathers : {true, false}) {
+    for (const When when : {When::kInsteadOfIssuing, When::kAfterIssuing}) {
+      for (const bool everywhere : {false, true}) {
+        for (const uint64_t seed : {0, 1, 2}) {
+          std::vector<absl::Status> heard(3);
+          const absl::Status status = RunLocal(
+              3,
+              [&](World& world) -> absl::Status {
+                CH_ASSIGN_OR_RETURN(const DeviceMesh mesh,
+                                    InitDeviceMesh(world, {{"fsdp", 3}}));
+                TestModel model(2, 5, 7, 3);
+                model.FillWithIntegers();
+                for (auto& block : model.blocks()) {
+                  CH_RETURN_IF_ERROR(FullyShard(*block, mesh));
+                }
+                CH_RETURN_IF_ERROR(FullyShard(model, mesh));
+                CH_ASSIGN_OR_RETURN(ShardedModule sharded,
+                                    ShardedModule::Of(*model.blocks()[1]));
+                const CustomComm::Issue fails =
+                    [&](Communicator& communicator, Collective collective,
+                        Stream& stream) -> absl::Status {
+                  const bool mine = everywhere || world.rank() == 1;
+                  if (!mine || when == When::kAfterIssuing) {
+                    CH_RETURN_IF_ERROR(
+                        communicator.Issue(std::move(collective), stream));
+                  }
+                  if (!mine) return absl::OkStatus();
+                  return absl::UnavailableError("the wire is cut");
+                };
+                sharded.SetCustomComm(
+                    gathers ? CustomComm{.all_gather = fails}
+                            : CustomComm{.reduce_scatter = fails});
+                // The second finds what the first left to hear of.
+                for (int step = 0; step < 2; ++step) {
+                  const Tensor x = SmallIntegers({4, 5}, world.rank());
+                  heard[static_cast<size_t>(world.rank())].Update(
+                      Backward(Sum(model.Forward(x))));
+                }
+                // What a stream finds later comes out here.
+                heard[static_cast<size_t>(world.rank())].Update(
+                    world.context().Synchronize());
+                return heard[static_cast<size_t>(world.rank())];
+              },
+              {.adversarial_seed = seed});
+          EXPECT_EQ(status.code(), absl::StatusCode::kUnavailable) << status;
+          for (const absl::Status& of_rank : heard) {
+            EXPECT_FALSE(of_rank.ok());
+            EXPECT_THAT(std::string(of_rank.message()),
+                        HasSubstr("the wire is cut"));
+            EXPECT_THAT(
+                std::string(of_rank.message()),
+                HasSubstr(gathers ? "all_gather of the FSDP group blocks.1"
+                                  : "reduce_scatter of the FSDP group "
+                                    "blocks.1"));
+          }
+        }
+      }
     }
   }
 }

@@ -115,8 +115,17 @@ void FsdpState::JoinTree(std::shared_ptr<FsdpTree> tree, bool is_root,
 }
 
 void FsdpState::CheckAllSharded() const {
+  const auto is_ignored_above = [this](const nn::Parameter* parameter) {
+    const std::vector<FsdpState*>& states = tree_->states();
+    return std::any_of(
+        states.begin(), states.end(), [parameter](const FsdpState* state) {
+          const auto& ignored = state->options_.ignored_params;
+          return std::find(ignored.begin(), ignored.end(), parameter) !=
+                 ignored.end();
+        });
+  };
   for (const nn::Parameter* parameter : left_out_.tied) {
-    CH_CHECK(parameter->gathered().defined())
+    CH_CHECK(parameter->gathered().defined() || is_ignored_above(parameter))
         << "FSDP: parameter " << parameter->name()
         << " is tied between modules that are sharded apart, and no sharded "
            "module has them all below it; call FullyShard on their common "
@@ -196,6 +205,7 @@ void FsdpState::PreForward(TensorList& inputs) {
     BeginSpan(tree.comm().compute(), "forward", span_name_);
   }
   const MixedPrecisionPolicy& precision = options_.mixed_precision;
+  if (precision.output_dtype.has_value()) tree.BeginCasting();
   if (precision.cast_forward_inputs && precision.param_dtype.has_value()) {
     CastFloats(inputs, *precision.param_dtype);
   }
@@ -220,7 +230,8 @@ void FsdpState::WatchInputs(const TensorList& inputs) {
 
 void FsdpState::PostForward(TensorList& outputs, bool frees) {
   if (const auto dtype = options_.mixed_precision.output_dtype) {
-    CastFloats(outputs, *dtype);
+    // Run again in backward it is within no other, and casts as it did.
+    if (Captured(tree_->EndCasting())) CastFloats(outputs, *dtype);
   }
   if (InRecomputation() || --depth_ > 0) return;
   EndSpan(tree_->comm().compute(), "forward", span_name_);

@@ -22,8 +22,8 @@ void FsdpTree::Form(FsdpState& root, std::shared_ptr<CommContext> comm) {
   tree->states_ = FsdpState::Below(root.modules());
   tree->expected_order_ = tree->states_;
   for (FsdpState* state : tree->states_) {
-    state->CheckAllSharded();
     state->JoinTree(tree, state == &root, tree->comm_);
+    state->CheckAllSharded();
   }
 }
 
@@ -178,7 +178,7 @@ void FsdpTree::Reset() {
   forward_order_.clear();
   begin_order_.clear();
   position_ = 0;
-  forwards_ = 0;
+  forwards_ = casting_forwards_ = 0;
   in_backward_ = false;
   post_optimizer_.reset();
 }

@@ -42,6 +42,10 @@ class FsdpTree : public std::enable_shared_from_this<FsdpTree> {
   /// \param of_root the order of modules begins anew.
   void BeginForward(bool of_root);
   void EndForward(bool backward_follows);
+  /// A forward whose outputs are cast begins, and has ended. \returns whether
+  /// it ran within no other such.
+  void BeginCasting() { ++casting_forwards_; }
+  bool EndCasting() { return --casting_forwards_ == 0; }
   /// Issues the gathers of modules to come, nearest first.
   void PrefetchForward(FsdpState& running);
   void PrefetchBackward(FsdpState& running);
@@ -95,7 +99,8 @@ class FsdpTree : public std::enable_shared_from_this<FsdpTree> {
   /// first, then that of the last iteration.
   std::vector<FsdpState*> expected_order_;
   size_t position_ = 0;
-  int forwards_ = 0;  ///< That run, within each other.
+  int forwards_ = 0;          ///< That run, within each other.
+  int casting_forwards_ = 0;  ///< Those among them whose outputs are cast.
   /// The order in which this iteration's forwards ended; backward takes them
   /// from the end.
   std::vector<FsdpState*> forward_order_;

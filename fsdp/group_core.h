@@ -9,8 +9,13 @@
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
+#include "crosshatch/base/check.h"
+#include "crosshatch/comm/communicator.h"
 #include "crosshatch/fsdp/comm_context.h"
 #include "crosshatch/fsdp/custom_comm.h"
 #include "crosshatch/fsdp/group_plan.h"
@@ -66,6 +71,28 @@ struct GroupCore {
     const Shape shape = plan.ShardShape(i, shard_rank);
     return MakeView(storage, plan.shard_offset(i, shard_rank), shape,
                     ContiguousStrides(shape), dtype);
+  }
+
+  /// Issues `collective`, or has `issue` do it where it is set.
+  /// \param what for messages: the member of CustomComm.
+  void IssueBy(const CustomComm::Issue& issue, const char* what,
+               Communicator& communicator, Collective collective,
+               Stream& stream) const {
+    if (!issue) {
+      CH_CHECK_OK(communicator.Issue(std::move(collective), stream));
+      return;
+    }
+    const absl::Status status =
+        issue(communicator, std::move(collective), stream);
+    if (status.ok()) return;
+    const absl::Status error(
+        status.code(),
+        absl::StrCat("CustomComm::", what, " of the FSDP group ", name,
+                     " on rank ", comm->context().world_rank(), ": ",
+                     status.message()));
+    comm->context().Poison(error);
+    // Peers may be in this collective already.
+    communicator.Abort(error);
   }
 
   void Log(const char* what, int64_t bytes) const {

@@ -174,10 +174,8 @@ void GroupGradients::ReduceScatterTo(const Storage& target, double scale) {
       core_.plan.ShardSegments(target.data(), core_.shard_rank));
   core_.Log("reduce_scatter", full_->bytes());
   BeginSpan(stream, "reduce_scatter", core_.name);
-  CH_CHECK_OK(core_.custom.reduce_scatter
-                  ? core_.custom.reduce_scatter(*reduce_comm_,
-                                                std::move(reduce), stream)
-                  : reduce_comm_->Issue(std::move(reduce), stream));
+  core_.IssueBy(core_.custom.reduce_scatter, "reduce_scatter", *reduce_comm_,
+                std::move(reduce), stream);
   EndSpan(stream, "reduce_scatter", core_.name);
   Block full = full_->Detach();
   full.UsedOn(stream);

@@ -367,9 +367,8 @@ void ParamGroup::IssueGather(Communicator& comm, const GroupPlan& plan,
   }
   Stream& stream = core_.comm->all_gather();
   BeginSpan(stream, "all_gather", core_.name);
-  CH_CHECK_OK(core_.custom.all_gather
-                  ? core_.custom.all_gather(comm, std::move(gather), stream)
-                  : comm.Issue(std::move(gather), stream));
+  core_.IssueBy(core_.custom.all_gather, "all_gather", comm, std::move(gather),
+                stream);
   EndSpan(stream, "all_gather", core_.name);
 }
 

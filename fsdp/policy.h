@@ -25,13 +25,17 @@ struct MixedPrecisionPolicy {
   std::optional<DType> param_dtype;
   /// Of single parameters (norms kept in float32); where it gives nothing,
   /// param_dtype holds. Parameters gathered in different dtypes become groups
-  /// of their own.
+  /// of their own. Inputs are not cast for it: the modules of nn/ take inputs
+  /// of another dtype than their weight's and give outputs of the inputs'.
   std::function<std::optional<DType>(const nn::Parameter&)>
       param_dtype_override;
   /// In which gradients are accumulated and reduced. Unset: the parameter's
   /// own. For float16 see gradient_division.h.
   std::optional<DType> reduce_dtype;
   /// Floating-point outputs of the module are cast to it. Unset: left alone.
+  /// Where one value serves modules within one another, those that run within
+  /// a forward whose outputs are cast go on in the compute dtype: what leaves
+  /// the outermost of them is cast.
   std::optional<DType> output_dtype;
   /// Cast floating-point inputs of the module to param_dtype.
   bool cast_forward_inputs = true;

@@ -3,12 +3,14 @@
 
 #include <cmath>
 #include <cstdint>
+#include <limits>
 #include <optional>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
 #include "crosshatch/base/check.h"
 #include "crosshatch/base/status_macros.h"
 #include "crosshatch/dtensor/dtensor.h"
@@ -26,6 +28,26 @@ namespace {
 Tensor WrapLike(const Tensor& whole, const Tensor& local) {
   if (!whole.is_distributed()) return local;
   return MakeDTensor(local, MeshOf(whole), LayoutOf(whole), whole.sizes());
+}
+
+absl::Status CheckOptions(const AdamWOptions& options) {
+  const double infinity = std::numeric_limits<double>::infinity();
+  const struct {
+    const char* name;
+    double value;
+    double end;  // The first value that is too large.
+  } ranges[] = {{"lr", options.lr, infinity},
+                {"beta1", options.beta1, 1},
+                {"beta2", options.beta2, 1},
+                {"eps", options.eps, infinity},
+                {"weight_decay", options.weight_decay, infinity}};
+  for (const auto& range : ranges) {
+    if (range.value >= 0 && range.value < range.end) continue;
+    return absl::InvalidArgumentError(
+        absl::StrCat("AdamW: ", range.name, " is at least 0 and below ",
+                     range.end, ", not ", range.value));
+  }
+  return absl::OkStatus();
 }
 
 /// What one parameter brings to a step. All local and contiguous.
@@ -95,6 +117,7 @@ void AdamW::MakeStates() {
 absl::Status AdamW::Step() {
   RankContext& context = RankContext::Current();
   CH_RETURN_IF_ERROR(context.status());
+  CH_RETURN_IF_ERROR(CheckOptions(options_));
   const NoGrad no_grad;
   MakeStates();
 

@@ -17,10 +17,10 @@ namespace crosshatch::nn {
 
 /// The defaults are those of torch.optim.AdamW.
 struct AdamWOptions {
-  double lr = 1e-3;
-  double beta1 = 0.9;
+  double lr = 1e-3;    ///< Finite, at least 0.
+  double beta1 = 0.9;  ///< In [0, 1), as beta2.
   double beta2 = 0.999;
-  double eps = 1e-8;
+  double eps = 1e-8;  ///< Finite, at least 0, as weight_decay.
   double weight_decay = 0.01;
 };
 
@@ -34,10 +34,11 @@ struct AdamWState {
   Tensor exp_avg_sq;
 };
 
-/// The same numbers as torch.optim.AdamW gives, on float32 parameters. Those of
-/// other floating-point dtypes are updated in float32, from a copy that is
-/// leased as optimizer state for the length of the update, and rounded to their
-/// dtype once.
+/// The update of torch.optim.AdamW, computed in float32; on float32 parameters
+/// the two agree within 5e-6 of the largest magnitude in training, not in bits,
+/// as they round in other places. Parameters of other floating-point dtypes are
+/// updated in float32, from a copy that is leased as optimizer state for the
+/// length of the update, and rounded to their dtype once.
 ///
 /// State is leased (MemoryClass::kOptimizerState) at the first step in which a
 /// parameter has a gradient. Parameters that are neighbours in memory, with
@@ -52,7 +53,9 @@ class AdamW {
 
   /// Updates every parameter that has a gradient, in the order of the current
   /// stream; does not wait for it.
-  /// \error the rank's first error, if a collective failed: nothing is updated.
+  /// \error the rank's first error, if a collective failed; kInvalidArgument
+  ///     naming an option (AdamWOptions) that makes no update. Then nothing is
+  ///     updated.
   absl::Status Step();
 
   /// Drops the gradients.

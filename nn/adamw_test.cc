@@ -2,11 +2,13 @@
 #include "crosshatch/nn/adamw.h"
 
 #include <cmath>
+#include <limits>
 #include <memory>
 #include <string>
 #include <vector>
 
 #include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
 #include "crosshatch/base/status_macros.h"
 #include "crosshatch/comm/world.h"
 #include "crosshatch/dtensor/dtensor.h"
@@ -365,6 +367,33 @@ TEST(AdamWTest, ADryRunAccountsTheSame) {
     return absl::OkStatus();
   });
   EXPECT_TRUE(status.ok()) << status;
+}
+
+TEST(AdamWTest, NamesAnOptionThatMakesNoUpdate) {
+  const double nan = std::numeric_limits<double>::quiet_NaN();
+  const double infinity = std::numeric_limits<double>::infinity();
+  double AdamWOptions::*const members[] = {
+      &AdamWOptions::lr, &AdamWOptions::beta1, &AdamWOptions::beta2,
+      &AdamWOptions::eps, &AdamWOptions::weight_decay};
+  const char* const names[] = {"lr", "beta1", "beta2", "eps", "weight_decay"};
+  for (int i = 0; i < 5; ++i) {
+    for (const double value : {nan, -1.0, infinity}) {
+      AdamWOptions options;
+      options.*members[i] = value;
+      const auto parameter = MakeParameter("p", FromVector(Shape{1}, {1}));
+      parameter->set_grad(FromVector(Shape{1}, {1}));
+      const absl::Status status = AdamW({parameter.get()}, options).Step();
+      EXPECT_TRUE(absl::IsInvalidArgument(status)) << names[i] << value;
+      EXPECT_THAT(std::string(status.message()),
+                  HasSubstr(absl::StrCat("AdamW: ", names[i], " ")));
+      EXPECT_EQ(parameter->data().ToVector<float>()[0], 1.0f);
+    }
+  }
+  const auto parameter = MakeParameter("p", FromVector(Shape{1}, {1}));
+  AdamW optimizer({parameter.get()}, {.lr = 0, .beta1 = 0, .beta2 = 0});
+  EXPECT_TRUE(optimizer.Step().ok());
+  optimizer.set_lr(nan);
+  EXPECT_TRUE(absl::IsInvalidArgument(optimizer.Step()));
 }
 
 }  // namespace

@@ -17,6 +17,11 @@ namespace crosshatch::nn {
 /// activations, and backward runs its forward again (tensor/recompute.h):
 /// gradients have the same bits. Modules below may be checkpointed as well.
 ///
+/// State that forward depends on and that changes before backward (the step of
+/// a Dropout) is that of forward where the module reads it through Captured
+/// (tensor/recompute.h), as all modules of nn/ do. Whether parameters require a
+/// gradient does not change between a forward and its backward.
+///
 /// What stands on the module's own hooks runs once: FullyShard on the same
 /// module, before or after this call, gathers as often as without, and so do
 /// sharded modules below, whose parameters stay gathered from the second run

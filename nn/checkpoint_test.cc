@@ -3,13 +3,17 @@
 
 #include <cstdint>
 #include <string>
+#include <tuple>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
 #include "crosshatch/dtensor/random.h"
+#include "crosshatch/nn/dropout.h"
 #include "crosshatch/nn/linear.h"
 #include "crosshatch/tensor/autograd.h"
 #include "crosshatch/tensor/creation.h"
 #include "crosshatch/tensor/ops/ops.h"
+#include "crosshatch/tensor/recompute.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
@@ -32,7 +36,8 @@ class Noisy final : public Module {
   TensorList ForwardImpl(TensorSpan inputs) override {
     ++runs;
     const Tensor noise = Empty({4, 3});
-    FillUniform(noise, 7, "noise", 0.5, 1.5, static_cast<uint64_t>(step));
+    FillUniform(noise, 7, "noise", 0.5, 1.5,
+                static_cast<uint64_t>(Captured(step)));
     const Tensor x = Gelu(up_.Forward(Mul(inputs[0], noise)));
     return {x, Mul(Tanh(inputs[1]), noise)};
   }
@@ -85,6 +90,104 @@ TEST(CheckpointTest, GivesTheSameBitsOfAModuleThatRunsTwice) {
   EXPECT_EQ(gradients[0], gradients[1]);
   EXPECT_EQ(names[0], names[1]);
 }
+
+/// A layer, noise with a state of its own and a Dropout, in a part that may be
+/// checkpointed once more.
+class Stateful final : public Module {
+ public:
+  Stateful() {
+    RegisterModule("noisy", noisy_);
+    RegisterModule("drop", drop_);
+    RegisterModule("up", up_);
+  }
+  const char* type_name() const override { return "Stateful"; }
+  Noisy& noisy() { return noisy_; }
+  Dropout& drop() { return drop_; }
+
+ protected:
+  TensorList ForwardImpl(TensorSpan inputs) override {
+    const TensorList both = noisy_.Call({inputs[0], inputs[0]});
+    return {Tanh(up_.Forward(drop_.Forward(Gelu(both[0]))))};
+  }
+
+ private:
+  Noisy noisy_;
+  Dropout drop_{0.5};
+  Linear up_{5, 5};
+};
+
+/// What a program changes of modules between forwards.
+struct State {
+  uint64_t seed;
+  uint64_t step;
+  bool training;
+};
+
+struct Change {
+  const char* name;
+  /// Of the first forward, of the second, and of their backwards.
+  State states[3];
+};
+
+class CheckpointStateTest
+    : public ::testing::TestWithParam<std::tuple<Change, int>> {};
+
+// Every module of nn/ whose forward depends on state gives the bits that it
+// gives without Checkpoint, whatever became of the state before backward.
+TEST_P(CheckpointStateTest, IsThatOfTheForward) {
+  const auto& [change, checkpointed] = GetParam();
+  std::vector<std::vector<float>> gradients[2];
+  for (const bool with : {false, true}) {
+    Stateful model;
+    ASSERT_TRUE(model.Materialize({.seed = 1}).ok());
+    if (with) {
+      // Bit by bit: the whole, the noise, the Dropout.
+      Module* const parts[] = {&model, &model.noisy(), &model.drop()};
+      for (int i = 0; i < 3; ++i) {
+        if ((checkpointed >> i & 1) == 0) continue;
+        ASSERT_TRUE(Checkpoint(*parts[i]).ok());
+      }
+    }
+    const auto set = [&](const State& state) {
+      model.noisy().step = static_cast<int>(state.step);
+      SetDropoutStep(model, state.seed, state.step);
+      SetDropoutTraining(model, state.training);
+    };
+    const Tensor x = Ones({4, 3}).set_requires_grad(true);
+    std::vector<Tensor> losses;
+    for (int i = 0; i < 2; ++i) {
+      set(change.states[i]);
+      losses.push_back(Sum(model.Forward(Tanh(x))));
+    }
+    set(change.states[2]);
+    for (int i = 1; i >= 0; --i) {
+      ASSERT_TRUE(Backward(losses[static_cast<size_t>(i)]).ok());
+      gradients[with].push_back(x.grad().ToVector<float>());
+      for (Parameter* p : model.Parameters()) {
+        gradients[with].push_back(p->grad().ToVector<float>());
+      }
+    }
+  }
+  EXPECT_EQ(gradients[0], gradients[1]);
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    All, CheckpointStateTest,
+    ::testing::Combine(
+        ::testing::Values(
+            Change{"nothing", {{1, 1, true}, {1, 1, true}, {1, 1, true}}},
+            Change{"step", {{1, 1, true}, {1, 2, true}, {1, 3, true}}},
+            Change{"seed", {{1, 1, true}, {2, 1, true}, {3, 1, true}}},
+            Change{"training_ends",
+                   {{1, 1, true}, {1, 2, true}, {1, 2, false}}},
+            Change{"training_begins",
+                   {{1, 1, false}, {1, 1, false}, {1, 1, true}}},
+            Change{"alternates", {{1, 1, true}, {1, 2, false}, {1, 3, true}}}),
+        ::testing::Range(1, 8)),
+    [](const auto& info) {
+      return absl::StrCat(std::get<0>(info.param).name, "_",
+                          std::get<1>(info.param));
+    });
 
 TEST(CheckpointTest, RefusesASecondTime) {
   Tree tree;

@@ -118,6 +118,14 @@ absl::Status CheckNormType(double norm_type) {
       norm_type));
 }
 
+absl::Status CheckMaxNorm(double max_norm) {
+  if (max_norm >= 0) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat(
+      "gradients are clipped to a norm of at least 0, or infinity to measure "
+      "only, not ",
+      max_norm));
+}
+
 }  // namespace
 
 absl::StatusOr<double> GradNorm(absl::Span<Parameter* const> parameters,
@@ -134,6 +142,7 @@ absl::StatusOr<float> ClipGradNorm(absl::Span<Parameter* const> parameters,
                                    double max_norm,
                                    const ClipGradNormOptions& options) {
   CH_RETURN_IF_ERROR(RankContext::Current().status());
+  CH_RETURN_IF_ERROR(CheckMaxNorm(max_norm));
   CH_RETURN_IF_ERROR(CheckNormType(options.norm_type));
   const NoGrad no_grad;
   CH_ASSIGN_OR_RETURN(const LocalGrads local,
@@ -150,7 +159,8 @@ absl::StatusOr<float> ClipGradNorm(absl::Span<Parameter* const> parameters,
 absl::Status ScaleGradsToNorm(absl::Span<Parameter* const> parameters,
                               double max_norm, double total_norm) {
   CH_RETURN_IF_ERROR(RankContext::Current().status());
-  if (!std::isfinite(total_norm)) {
+  CH_RETURN_IF_ERROR(CheckMaxNorm(max_norm));
+  if (!std::isfinite(total_norm) || total_norm < 0) {
     return absl::InvalidArgumentError(
         absl::StrCat("gradients cannot be scaled by the norm ", total_norm));
   }

@@ -28,7 +28,8 @@ struct ClipGradNormOptions {
 /// depends on layouts alone: between two meshes of n elements the norm differs
 /// by no more than n * 2^-52 of itself, and for infinity not at all.
 ///
-/// Called by all ranks that hold a part. Waits for the current stream once. On
+/// Called by all ranks of the parameters' meshes, also by one without
+/// gradients. Waits for the current stream once. On
 /// a dry run the norm is 0.
 /// \error the rank's first error, if a collective failed; kFailedPrecondition
 ///     for a gradient that holds partial sums; kInvalidArgument for a norm type
@@ -36,20 +37,23 @@ struct ClipGradNormOptions {
 absl::StatusOr<double> GradNorm(absl::Span<Parameter* const> parameters,
                                 double norm_type = 2.0);
 
-/// Scales all gradients by max_norm / norm if their norm is larger than
-/// `max_norm`; torch.nn.utils.clip_grad_norm_ gives the same. A max_norm of
+/// Scales all gradients by max_norm / (norm + 1e-6) if that is below 1, as
+/// torch.nn.utils.clip_grad_norm_ does. A max_norm of 0 gives zeros, one of
 /// infinity only measures. The scaling is issued to the current stream.
-/// \error as GradNorm; kInvalidArgument for a norm that is not finite.
+/// \returns the norm before.
+/// \error as GradNorm; kInvalidArgument for a max_norm that is negative or NaN,
+///     before anything is communicated, and for a norm that is not finite.
 absl::StatusOr<float> ClipGradNorm(absl::Span<Parameter* const> parameters,
                                    double max_norm,
                                    const ClipGradNormOptions& options = {});
 
-/// Scales the gradients by max_norm / total_norm if `total_norm` is larger than
-/// `max_norm`, whatever their own norm is: for parameters that are clipped by
-/// the norm of more than themselves (GradNorm of all, then this for each
-/// optimizer's). Communicates nothing.
+/// Scales the gradients by max_norm / (total_norm + 1e-6) if that is below 1,
+/// whatever their own norm is: for parameters that are clipped by the norm of
+/// more than themselves (GradNorm of all, then this for each optimizer's).
+/// Communicates nothing.
 /// \error the rank's first error; kFailedPrecondition for a gradient that holds
-///     partial sums; kInvalidArgument for a norm that is not finite.
+///     partial sums; kInvalidArgument for a max_norm that is negative or NaN,
+///     and for a total_norm that is negative or not finite.
 absl::Status ScaleGradsToNorm(absl::Span<Parameter* const> parameters,
                               double max_norm, double total_norm);
 

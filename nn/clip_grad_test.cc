@@ -280,6 +280,57 @@ TEST(ClipGradNormTest, NamesWhatIsNotFinite) {
   EXPECT_EQ(good->grad().ToVector<float>()[0], 1.0f);
 }
 
+TEST(ClipGradNormTest, ScalesByTheFormulaThatItStates) {
+  const double infinity = std::numeric_limits<double>::infinity();
+  // Norm 5; of 5 + 1e-6 what its header says is below 1, of 5.1 not.
+  for (const double max_norm : {0.0, 0.5, 5.0, 5.1, infinity}) {
+    const auto p = WithGrad("p", FromValues<float>(Shape{2}, {3, -4}));
+    const double factor = std::min(1.0, max_norm / (5 + 1e-6));
+    EXPECT_EQ(*ClipGradNorm({p.get()}, max_norm), 5.0f);
+    const std::vector<float> clipped = p->grad().ToVector<float>();
+    EXPECT_EQ(clipped[0], 3 * static_cast<float>(factor)) << max_norm;
+    EXPECT_EQ(clipped[1], -4 * static_cast<float>(factor)) << max_norm;
+    const auto q = WithGrad("q", FromValues<float>(Shape{2}, {3, -4}));
+    ASSERT_TRUE(ScaleGradsToNorm({q.get()}, max_norm, 5).ok());
+    EXPECT_EQ(q->grad().ToVector<float>(), clipped);
+  }
+}
+
+TEST(ClipGradNormTest, RefusesAMaximumThatIsNone) {
+  const double nan = std::numeric_limits<double>::quiet_NaN();
+  const double infinity = std::numeric_limits<double>::infinity();
+  const auto p = WithGrad("p", FromValues<float>(Shape{2}, {3, -4}));
+  for (const double max_norm : {nan, -1.0, -1e-300, -infinity}) {
+    for (const absl::Status& status :
+         {ClipGradNorm({p.get()}, max_norm).status(),
+          ScaleGradsToNorm({p.get()}, max_norm, 5)}) {
+      EXPECT_TRUE(absl::IsInvalidArgument(status)) << status;
+      EXPECT_THAT(std::string(status.message()),
+                  HasSubstr("a norm of at least 0"));
+    }
+  }
+  for (const double norm : {nan, -1.0, infinity}) {
+    EXPECT_TRUE(absl::IsInvalidArgument(ScaleGradsToNorm({p.get()}, 1, norm)));
+  }
+  EXPECT_EQ(p->grad().ToVector<float>(), (std::vector<float>{3, -4}));
+}
+
+// It has to take part in what the others reduce.
+TEST(ClipGradNormTest, ARankMayHaveNoGradient) {
+  const absl::Status status = RunLocal(3, [](World& world) -> absl::Status {
+    CH_ASSIGN_OR_RETURN(DeviceMesh mesh, InitDeviceMesh(world, {{"fsdp", 3}}));
+    const auto p = WithGrad(
+        "p", MakeDTensor(FromValues<float>(Shape{1}, {2}), mesh,
+                         Layout::Replicated(mesh.layout(), 1).WithShard(0, 0),
+                         Shape{3}));
+    if (world.rank() == 1) p->set_grad(Tensor());
+    CH_ASSIGN_OR_RETURN(const double norm, GradNorm({p.get()}));
+    EXPECT_EQ(norm, std::sqrt(8.0));
+    return absl::OkStatus();
+  });
+  EXPECT_TRUE(status.ok()) << status;
+}
+
 TEST(ClipGradNormTest, ARankHearsOfAnothersNan) {
   const absl::Status status = RunLocal(2, [](World& world) {
     CH_ASSIGN_OR_RETURN(DeviceMesh mesh, InitDeviceMesh(world, {{"fsdp", 2}}));

@@ -4,6 +4,7 @@
 #include "crosshatch/base/check.h"
 #include "crosshatch/dtensor/random.h"
 #include "crosshatch/tensor/ops/dropout.h"
+#include "crosshatch/tensor/recompute.h"
 
 namespace crosshatch::nn {
 
@@ -17,11 +18,12 @@ void Dropout::SetStep(uint64_t seed, uint64_t step) {
 
 TensorList Dropout::ForwardImpl(TensorSpan inputs) {
   CH_CHECK_EQ(inputs.size(), 1u) << "dropout";
-  if (!training_ || p_ == 0) return {inputs[0]};
+  if (!Captured(training_) || p_ == 0) return {inputs[0]};
   CH_CHECK(draw_.has_value())
       << "Dropout \"" << FullName() << "\" does not know which step it is; "
       << "SetDropoutStep (nn/dropout.h) says it";
-  return {crosshatch::Dropout(inputs[0], p_, draw_->key, draw_->step)};
+  const Draw draw = Captured(*draw_);
+  return {crosshatch::Dropout(inputs[0], p_, draw.key, draw.step)};
 }
 
 void SetDropoutTraining(Module& root, bool training) {

@@ -14,9 +14,11 @@ namespace crosshatch::nn {
 ///
 /// What is dropped follows from a seed, the module's full name, a step and the
 /// element's index in the global tensor, and from nothing else: it is the same
-/// on every mesh, after a resume, and where a forward is computed again for its
-/// backward. So somebody has to say which step it is: SetDropoutStep, once for
-/// each forward of the model. Calls of one step drop the same.
+/// on every mesh and after a resume. So somebody has to say which step it is:
+/// SetDropoutStep, once for each forward of the model. Calls of one step drop
+/// the same; a forward that is computed again for its backward (checkpoint.h)
+/// drops what it dropped, whatever step was said, and whether it trains was
+/// changed, since.
 class Dropout final : public Module {
  public:
   /// \param p in [0, 1], checked

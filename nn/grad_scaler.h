@@ -41,8 +41,8 @@ struct GradScalerState {
 
 /// All ranks call the same, in the same order, and come to the same scale and
 /// the same steps: whether a gradient overflowed is asked of all ranks of the
-/// job that the gradients' meshes are part of, also of those that hold no part
-/// of the one that did.
+/// job that the trained parameters' meshes are part of, also of those that hold
+/// no part of the one that did, or no gradient at all.
 /// \threadsafety the rank's thread only.
 class GradScaler {
  public:

@@ -133,5 +133,37 @@ TEST(GradScalerTest, EveryRankOfTheJobHearsOfAnOverflow) {
   EXPECT_TRUE(status.ok()) << status;
 }
 
+// Which ranks have gradients, and which one's overflowed.
+TEST(GradScalerTest, ARankWithoutGradientsHearsOfAnOverflow) {
+  for (int with = 1; with < 8; ++with) {
+    const absl::Status status =
+        RunLocal(3, [with](World& world) -> absl::Status {
+          CH_ASSIGN_OR_RETURN(DeviceMesh mesh,
+                              InitDeviceMesh(world, {{"fsdp", 3}}));
+          const auto shard = [&](float value) {
+            return MakeDTensor(
+                Values({value}), mesh,
+                Layout::Replicated(mesh.layout(), 1).WithShard(0, 0), {3});
+          };
+          const auto p = Ready("p", shard(1));
+          AdamW optimizer({p.get()}, {});
+          GradScaler scaler;
+          for (int bad_rank = -1; bad_rank < 3; ++bad_rank) {
+            if (bad_rank >= 0 && (with >> bad_rank & 1) == 0) continue;
+            if ((with >> world.rank() & 1) != 0) {
+              p->set_grad(shard(world.rank() == bad_rank ? kInfinity : 1.0f));
+            }
+            const double scale = scaler.scale();
+            CH_ASSIGN_OR_RETURN(const bool stepped, scaler.Step(optimizer));
+            EXPECT_EQ(stepped, bad_rank < 0) << world.rank();
+            CH_RETURN_IF_ERROR(scaler.Update());
+            EXPECT_EQ(scaler.scale(), bad_rank < 0 ? scale : scale / 2);
+          }
+          return absl::OkStatus();
+        });
+    EXPECT_TRUE(status.ok()) << status;
+  }
+}
+
 }  // namespace
 }  // namespace crosshatch::nn

@@ -8,6 +8,7 @@
 #include "crosshatch/nn/rms_norm.h"
 #include "crosshatch/tensor/autograd.h"
 #include "crosshatch/tensor/creation.h"
+#include "crosshatch/tensor/ops/ops.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
@@ -37,6 +38,35 @@ TEST(LinearTest, ComputesWithTheGatheredWeight) {
   EXPECT_EQ(linear.bias(), nullptr);
   linear.weight()->set_gathered(FromValues<float>(Shape{1, 2}, {3, 4}));
   EXPECT_THAT(linear.Forward(Ones({1, 2})).ToVector<float>(), ElementsAre(7));
+}
+
+// What is exact in bfloat16 is the same in any dtype.
+TEST(LinearTest, TakesAnyDTypeAndGivesTheInputs) {
+  const DType dtypes[] = {kFloat32, kFloat64, kBFloat16, kFloat16};
+  for (const DType of_x : dtypes) {
+    for (const DType of_weight : dtypes) {
+      Linear linear(3, 2, {.bias = true});
+      const Tensor weight =
+          ToDType(FromValues<float>(Shape{2, 3}, {1, 2, 3, -1, 0, 1}),
+                  of_weight)
+              .set_requires_grad(true);
+      linear.weight()->set_gathered(weight);
+      // The bias lies as it was made, in float32.
+      linear.bias()->set_data(FromValues<float>(Shape{2}, {10, 20}));
+      const Tensor x = ToDType(FromValues<float>(Shape{1, 3}, {1, 2, 3}), of_x)
+                           .set_requires_grad(true);
+      const Tensor y = linear.Forward(x);
+      EXPECT_EQ(y.dtype(), of_x);
+      EXPECT_THAT(y.ToVector<double>(), ElementsAre(24, 22));
+      ASSERT_TRUE(Backward(Sum(y)).ok());
+      EXPECT_EQ(x.grad().dtype(), of_x);
+      EXPECT_THAT(x.grad().ToVector<double>(), ElementsAre(0, 2, 4));
+      EXPECT_EQ(weight.grad().dtype(), of_weight);
+      EXPECT_THAT(weight.grad().ToVector<double>(),
+                  ElementsAre(1, 2, 3, 1, 2, 3));
+      EXPECT_EQ(linear.bias()->grad().dtype(), kFloat32);
+    }
+  }
 }
 
 TEST(LinearDeathTest, KeepsUnitsWhole) {
@@ -76,6 +106,28 @@ TEST(RmsNormTest, DividesByTheRootMeanSquare) {
   const float rms = std::sqrt(12.5f + 0.5f);
   EXPECT_THAT(y.ToVector<float>(),
               ElementsAre(FloatEq(3 / rms), FloatEq(8 / rms)));
+}
+
+TEST(RmsNormTest, TakesAnyDTypeAndGivesTheInputs) {
+  const DType dtypes[] = {kFloat32, kFloat64, kBFloat16, kFloat16};
+  for (const DType of_x : dtypes) {
+    for (const DType of_weight : dtypes) {
+      RmsNorm norm(2, 0);
+      const Tensor weight =
+          ToDType(FromValues<float>(Shape{2}, {1, 2}), of_weight)
+              .set_requires_grad(true);
+      norm.weight()->set_gathered(weight);
+      const Tensor x = ToDType(FromValues<float>(Shape{1, 2}, {-4, 4}), of_x)
+                           .set_requires_grad(true);
+      const Tensor y = norm.Forward(x);
+      EXPECT_EQ(y.dtype(), of_x);
+      EXPECT_THAT(y.ToVector<double>(), ElementsAre(-1, 2));
+      ASSERT_TRUE(Backward(Sum(y)).ok());
+      EXPECT_EQ(x.grad().dtype(), of_x);
+      EXPECT_EQ(weight.grad().dtype(), of_weight);
+      EXPECT_THAT(weight.grad().ToVector<double>(), ElementsAre(-1, 1));
+    }
+  }
 }
 
 }  // namespace

@@ -5,9 +5,20 @@
 #include <utility>
 
 #include "crosshatch/base/check.h"
+#include "crosshatch/tensor/ops/cast.h"
 #include "crosshatch/tensor/ops/matmul.h"
 
 namespace crosshatch::nn {
+namespace {
+
+int64_t UnitFor(int64_t features, int64_t unit, int64_t part, int ranks) {
+  if (part == 0 || features / unit >= ranks) return unit;
+  // The largest share, in parts: a whole unit gains nothing from being cut.
+  const int64_t share = (features / part + ranks - 1) / ranks;
+  return share * part < unit ? part : unit;
+}
+
+}  // namespace
 
 Linear::Linear(int64_t in_features, int64_t out_features,
                const LinearOptions& options)
@@ -15,9 +26,13 @@ Linear::Linear(int64_t in_features, int64_t out_features,
           Shape{out_features, in_features}, kFloat32,
           Initializer{Initializer::Kind::kNormal, options.stddev})),
       out_unit_(options.out_unit),
-      in_unit_(options.in_unit) {
+      in_unit_(options.in_unit),
+      out_part_(options.out_part),
+      in_part_(options.in_part) {
   CH_CHECK_EQ(out_features % out_unit_, 0) << "linear";
   CH_CHECK_EQ(in_features % in_unit_, 0) << "linear";
+  CH_CHECK(out_part_ == 0 || out_unit_ % out_part_ == 0) << "linear";
+  CH_CHECK(in_part_ == 0 || in_unit_ % in_part_ == 0) << "linear";
   RegisterParameter("weight", weight_);
   if (options.bias) {
     bias_ = std::make_shared<Parameter>(Shape{out_features}, kFloat32,
@@ -31,10 +46,25 @@ Linear::Linear(std::shared_ptr<Parameter> weight) : weight_(std::move(weight)) {
   RegisterParameter("weight", weight_);
 }
 
+int64_t Linear::out_unit(int ranks) const {
+  return UnitFor(weight_->data().size(0), out_unit_, out_part_, ranks);
+}
+
+int64_t Linear::in_unit(int ranks) const {
+  return UnitFor(weight_->data().size(1), in_unit_, in_part_, ranks);
+}
+
 TensorList Linear::ForwardImpl(TensorSpan inputs) {
   CH_CHECK_EQ(inputs.size(), 1u) << "linear";
-  return {crosshatch::Linear(inputs[0], weight_->Get(),
-                             bias_ == nullptr ? Tensor() : bias_->Get())};
+  const Tensor& x = inputs[0];
+  const Tensor& weight = weight_->Get();
+  const Tensor bias =
+      bias_ == nullptr ? Tensor() : ToDType(bias_->Get(), weight.dtype());
+  if (!IsFloatingPoint(x.dtype())) {
+    return {crosshatch::Linear(x, weight, bias)};
+  }
+  return {ToDType(crosshatch::Linear(ToDType(x, weight.dtype()), weight, bias),
+                  x.dtype())};
 }
 
 }  // namespace crosshatch::nn

@@ -19,9 +19,15 @@ struct LinearOptions {
   /// input: the width of a head, so that heads stay whole.
   int64_t out_unit = 1;
   int64_t in_unit = 1;
+  /// Not 0: where there are fewer units than ranks, and so ranks without one,
+  /// units are cut into parts of so many features, which divide them, if that
+  /// makes the largest share smaller.
+  int64_t out_part = 0;
+  int64_t in_part = 0;
 };
 
-/// y = x weight^T + bias: [..., in] to [..., out].
+/// y = x weight^T + bias: [..., in] to [..., out]. Where x and the weight are
+/// of different dtypes it computes in the weight's and gives x's.
 class Linear final : public Module {
  public:
   Linear(int64_t in_features, int64_t out_features,
@@ -37,6 +43,9 @@ class Linear final : public Module {
   const std::shared_ptr<Parameter>& bias() const { return bias_; }
   int64_t out_unit() const { return out_unit_; }
   int64_t in_unit() const { return in_unit_; }
+  /// Those to split between `ranks`: the units, or their parts.
+  int64_t out_unit(int ranks) const;
+  int64_t in_unit(int ranks) const;
 
  protected:
   TensorList ForwardImpl(TensorSpan inputs) override;
@@ -46,6 +55,8 @@ class Linear final : public Module {
   std::shared_ptr<Parameter> bias_;
   int64_t out_unit_ = 1;
   int64_t in_unit_ = 1;
+  int64_t out_part_ = 0;
+  int64_t in_part_ = 0;
 };
 
 }  // namespace crosshatch::nn

@@ -18,23 +18,25 @@ absl::StatusOr<LocalGrads> CollectLocalGrads(
   LocalGrads result;
   for (const Parameter* parameter : parameters) {
     const Tensor& grad = parameter->grad();
-    if (!grad.defined()) continue;
-    if (!grad.is_distributed()) {
-      result.grads.push_back({parameter, grad, -1, true});
+    if (!grad.defined() && !parameter->requires_grad()) continue;
+    const Tensor& whole = grad.defined() ? grad : parameter->data();
+    if (!whole.is_distributed()) {
+      if (grad.defined()) result.grads.push_back({parameter, grad, -1, true});
       continue;
     }
+    const DeviceMesh mesh = MeshOf(whole);
+    if (!mesh.coordinate().has_value()) continue;
+    std::vector<DeviceMesh>& meshes = result.meshes;
+    const auto found = std::find(meshes.begin(), meshes.end(), mesh);
+    const auto index = static_cast<int>(found - meshes.begin());
+    if (found == meshes.end()) meshes.push_back(mesh);
+    if (!grad.defined()) continue;
     const Layout& layout = LayoutOf(grad);
     if (layout.is_partial()) {
       return absl::FailedPreconditionError(absl::StrCat(
           "cannot ", purpose, " the gradient of ", parameter->name(),
           ", which holds partial sums: ", grad.Describe()));
     }
-    const DeviceMesh mesh = MeshOf(grad);
-    if (!mesh.coordinate().has_value()) continue;
-    std::vector<DeviceMesh>& meshes = result.meshes;
-    const auto found = std::find(meshes.begin(), meshes.end(), mesh);
-    const auto index = static_cast<int>(found - meshes.begin());
-    if (found == meshes.end()) meshes.push_back(mesh);
     result.grads.push_back({parameter, LocalTensor(grad), index,
                             layout.IsOwner(*mesh.coordinate())});
   }

@@ -30,7 +30,9 @@ struct LocalGrad {
 /// The gradients of `parameters` that this rank has a part of.
 struct LocalGrads {
   std::vector<LocalGrad> grads;
-  /// The meshes that they are on, each once.
+  /// The meshes that they are on, each once, and those of trained parameters
+  /// without a gradient: other ranks of a mesh may have one, so that which
+  /// meshes are asked follows from the parameters, which ranks share.
   std::vector<DeviceMesh> meshes;
 };
 

@@ -63,7 +63,7 @@ class Module {
   /// Call for one input and one output.
   Tensor Forward(const Tensor& input);
 
-  /// E.g. "Linear"; what parallel styles ask for.
+  /// E.g. "Linear", for messages: what a module is says its C++ type.
   virtual const char* type_name() const = 0;
 
   /// From the root of the tree: "layers.0.mlp"; empty for the root.

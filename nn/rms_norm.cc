@@ -4,6 +4,7 @@
 #include <memory>
 
 #include "crosshatch/base/check.h"
+#include "crosshatch/tensor/ops/cast.h"
 #include "crosshatch/tensor/ops/norm.h"
 
 namespace crosshatch::nn {
@@ -17,7 +18,16 @@ RmsNorm::RmsNorm(int64_t dim, double eps)
 
 TensorList RmsNorm::ForwardImpl(TensorSpan inputs) {
   CH_CHECK_EQ(inputs.size(), 1u) << "rms_norm";
-  return {crosshatch::RmsNorm(inputs[0], weight_->Get(), eps_)};
+  const Tensor& x = inputs[0];
+  const Tensor& weight = weight_->Get();
+  if (!IsFloatingPoint(x.dtype())) {
+    return {crosshatch::RmsNorm(x, weight, eps_)};
+  }
+  const DType wider =
+      SizeOf(x.dtype()) > SizeOf(weight.dtype()) ? x.dtype() : weight.dtype();
+  return {ToDType(
+      crosshatch::RmsNorm(ToDType(x, wider), ToDType(weight, wider), eps_),
+      x.dtype())};
 }
 
 }  // namespace crosshatch::nn

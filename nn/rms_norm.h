@@ -10,7 +10,9 @@
 
 namespace crosshatch::nn {
 
-/// x / sqrt(mean(x^2) + eps) * weight over the last dim, of size `dim`.
+/// x / sqrt(mean(x^2) + eps) * weight over the last dim, of size `dim`. Where x
+/// and the weight are of different dtypes (a norm kept in float32 in a model
+/// that computes in bfloat16) it computes in the wider one and gives x's.
 class RmsNorm final : public Module {
  public:
   RmsNorm(int64_t dim, double eps);

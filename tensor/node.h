@@ -6,6 +6,7 @@
 /// The graph that forward records and backward walks: nodes, what they save,
 /// and where gradients of leaves go. autograd.h runs it.
 
+#include <cstddef>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -124,6 +125,9 @@ class SavedTensorStore {
   virtual Tensor Get(int slot, const Node& node) = 0;
   /// It is not needed any more.
   virtual void Drop(int slot) = 0;
+  /// `size` bytes at `value`, which what runs in the scope depends on: a first
+  /// run keeps them, a second one sets them to what the first had.
+  virtual void Capture(void* value, size_t size) = 0;
   /// Whether what runs in the scope is run again, for what it saves.
   virtual bool recomputing() const = 0;
 };

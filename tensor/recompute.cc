@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "crosshatch/tensor/recompute.h"
 
+#include <cstddef>
 #include <cstdint>
+#include <cstring>
 #include <memory>
 #include <utility>
 #include <vector>
@@ -31,10 +33,12 @@ class Region final : public SavedTensorStore,
   }
 
   TensorList Run(TensorSpan inputs) {
+    around_ = RankContext::Current().saved_tensor_store();
     const SavedTensorScope scope(this);
     recording_ = true;
     TensorList outputs = forward_(inputs);
     recording_ = false;
+    around_ = nullptr;
     return outputs;
   }
 
@@ -56,6 +60,13 @@ class Region final : public SavedTensorStore,
     Slot& dropped = slots_[static_cast<size_t>(slot)];
     dropped.tensor = Tensor();
     dropped.wanted = false;
+  }
+
+  void Capture(void* value, size_t size) override {
+    // The part around this one runs this one again too.
+    if (around_ != nullptr) around_->Capture(value, size);
+    const auto* const bytes = static_cast<const std::byte*>(value);
+    captured_.emplace_back(bytes, bytes + size);
   }
 
   bool recomputing() const override { return recomputing_; }
@@ -86,13 +97,18 @@ class Region final : public SavedTensorStore,
       return Tensor();
     }
     void Drop(int /*slot*/) override {}
+    void Capture(void* value, size_t size) override {
+      region_.Restore(next_captured_++, value, size);
+    }
     bool recomputing() const override { return true; }
 
     size_t count() const { return next_; }
+    size_t captured() const { return next_captured_; }
 
    private:
     Region& region_;
     size_t next_ = 0;
+    size_t next_captured_ = 0;
   };
 
   void Fill(size_t i, const Tensor& tensor) {
@@ -104,6 +120,13 @@ class Region final : public SavedTensorStore,
     if (!slot.wanted) return;
     slot.tensor = tensor;
     slot.version = GraphTies::Version(tensor);
+  }
+
+  void Restore(size_t i, void* value, size_t size) const {
+    CH_CHECK(i < captured_.size() && captured_[i].size() == size)
+        << "recomputing " << name_ << ": it captures as " << i
+        << " what it did not capture in forward";
+    std::memcpy(value, captured_[i].data(), size);
   }
 
   void Recompute() {
@@ -124,6 +147,9 @@ class Region final : public SavedTensorStore,
     CH_CHECK_EQ(refill.count(), slots_.size())
         << "recomputing " << name_
         << ": it saves another number of tensors than in forward";
+    CH_CHECK_EQ(refill.captured(), captured_.size())
+        << "recomputing " << name_
+        << ": it captures another number of values than in forward";
   }
 
   void DropContents() {
@@ -149,6 +175,8 @@ class Region final : public SavedTensorStore,
   const std::shared_ptr<User> user_ = std::make_shared<User>(name_);
   std::vector<SavedTensor> inputs_;
   std::vector<Slot> slots_;
+  std::vector<std::vector<std::byte>> captured_;
+  SavedTensorStore* around_ = nullptr;  ///< While recording.
   bool recording_ = false;
 };
 
@@ -160,6 +188,15 @@ TensorList Recomputed(std::string name, TensorSpan inputs,
   return std::make_shared<Region>(std::move(name), inputs, std::move(forward))
       ->Run(inputs);
 }
+
+namespace internal {
+
+void Capture(void* value, size_t size) {
+  SavedTensorStore* const store = RankContext::Current().saved_tensor_store();
+  if (store != nullptr) store->Capture(value, size);
+}
+
+}  // namespace internal
 
 bool InRecomputation() {
   const SavedTensorStore* const store =

@@ -13,11 +13,23 @@
 /// bits as without, leaves complete at the same time, and hooks on nodes,
 /// gradients of gradients and parts within parts work as they do without.
 ///
+/// A second run finds as the first did
+/// - the inputs, whose memory must not have been written to meanwhile;
+/// - grad mode, which was on, and the class of memory;
+/// - what the part asked of Captured: state of modules that a program changes
+///   between forwards (the step of a Dropout, whether it trains).
+///
+/// It runs on the stream that is current in backward, and reads all else as it
+/// is then. So parameters have the values of the first run, which backward
+/// checks, and require a gradient where they did.
+///
 /// With A the bytes that the nodes of a part save, I those of its inputs that
 /// are not leaves, a chain of n equal parts holds n * I + A instead of n * A.
 
+#include <cstddef>
 #include <functional>
 #include <string>
+#include <type_traits>
 
 #include "crosshatch/tensor/tensor.h"
 
@@ -31,9 +43,10 @@ using RecomputedFunction = std::function<TensorList(TensorSpan inputs)>;
 ///
 /// \param name for messages: a module's.
 /// \param forward does the same each time: its randomness depends on elements
-///     and steps, not on how often it is called. One that saves something else
-///     when run again fails a check that names the part, as do inputs changed
-///     in place meanwhile. Kept, with all it captures, as long as the graph.
+///     and steps, not on how often it is called, and state that may change is
+///     read through Captured. One that saves or captures something else when
+///     run again fails a check that names the part, as do inputs changed in
+///     place meanwhile. Kept, with all it captures, as long as the graph.
 ///     It may issue collectives; they are issued again.
 TensorList Recomputed(std::string name, TensorSpan inputs,
                       RecomputedFunction forward);
@@ -41,6 +54,21 @@ TensorList Recomputed(std::string name, TensorSpan inputs,
 /// Whether what runs now is run again for a backward: a runtime that acts
 /// around modules then has acted in forward already.
 bool InRecomputation();
+
+namespace internal {
+void Capture(void* value, size_t size);
+}  // namespace internal
+
+/// `value`, or where a part is run again what `value` was in its first run.
+/// What forward does may depend on it though it changes before backward:
+///
+///     if (!Captured(training_)) return {inputs[0]};
+template <typename T>
+T Captured(T value) {
+  static_assert(std::is_trivially_copyable_v<T>);
+  internal::Capture(&value, sizeof(value));
+  return value;
+}
 
 }  // namespace crosshatch
 

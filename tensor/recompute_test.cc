@@ -204,6 +204,44 @@ TEST(RecomputedTest, HoldsTheInputsOfPartsAndTheActivationsOfOne) {
   }
 }
 
+// State of a program, here a factor, that is another when backward comes.
+TEST(RecomputedTest, FindsWhatItCapturedInForward) {
+  for (const bool retained : {false, true}) {
+    std::vector<std::vector<float>> gradients[2];
+    for (const bool recomputed : {false, true}) {
+      float factor = 2;
+      bool squares = true;
+      const auto inner = [&](TensorSpan in) -> TensorList {
+        const Tensor scaled = Exp(Mul(in[0], Captured(factor)));
+        return {Captured(squares) ? Square(scaled) : scaled};
+      };
+      const auto run = [&](auto part, const Tensor& x) {
+        return recomputed ? Recomputed("part", {x}, part)[0] : part({x})[0];
+      };
+      const auto outer = [&](TensorSpan in) -> TensorList {
+        return {Mul(run(inner, Tanh(in[0])), Captured(factor))};
+      };
+      const Tensor x = Leaf({5}, 1);
+      // Two forwards, each with a factor of its own, before their backwards.
+      const Tensor first = Sum(run(outer, Tanh(x)));
+      factor = 3;
+      squares = false;
+      const Tensor second = Sum(run(outer, Tanh(x)));
+      factor = 5;
+      squares = true;
+      for (const Tensor& loss : {second, first}) {
+        if (retained) {
+          ASSERT_TRUE(Backward(loss, {.retain_graph = true}).ok());
+          factor = 7;
+        }
+        ASSERT_TRUE(Backward(loss).ok());
+        gradients[recomputed].push_back(Bits(x.grad()));
+      }
+    }
+    EXPECT_EQ(gradients[0], gradients[1]);
+  }
+}
+
 TEST(RecomputedTest, NamesWhatIsNotTheSame) {
   const Tensor x = Leaf({2}, 1);
   int calls = 0;
@@ -220,6 +258,23 @@ TEST(RecomputedTest, NamesWhatIsNotTheSame) {
   EXPECT_DEATH(
       Backward(Sum(Recomputed("layers.3", {x}, other_shape)[0])).IgnoreError(),
       HasSubstr("recomputing layers.3: what is saved as 0 was f32[2]"));
+  calls = 0;
+  const auto other_captures = [&](int first, int second) {
+    const int count = ++calls == 1 ? first : second;
+    for (int i = 0; i < count; ++i) Captured(i);
+    return Exp(x);
+  };
+  const auto captures = [&](int first, int second) {
+    Backward(Sum(Recomputed("layers.3", {x},
+                            [&](TensorSpan) {
+                              return TensorList{other_captures(first, second)};
+                            })[0]))
+        .IgnoreError();
+  };
+  EXPECT_DEATH(captures(1, 2), HasSubstr("recomputing layers.3: it captures as "
+                                         "1 what it did not capture"));
+  EXPECT_DEATH(captures(2, 1), HasSubstr("recomputing layers.3: it captures "
+                                         "another number of values"));
   const auto changed_input = [&] {
     const Tensor input = Square(x);
     const Tensor y = Sum(Recomputed("layers.3", {input}, [](TensorSpan in) {

@@ -78,11 +78,16 @@ struct Formula {
   std::string data_axes, all_axes;  // E.g. "fsdp" and "fsdp,tp".
   bool has_replicate, has_tp;
 
+  // Whether ranks share the query heads of a key head: there are fewer key
+  // heads than ranks, and it gives no rank as many heads as a group has.
+  bool SharesKeys() const { return K < T && Part(H, T, 0) < H / K; }
+
   // Parameters of a block and of the root as this tp rank holds them: whole
   // groups of query heads with their key head, rows of the vocabulary.
   Group Block() const {
     const int64_t keys = Part(K, T, t) * (D / H);
-    const int64_t queries = keys * (H / K);
+    const int64_t queries =
+        SharesKeys() ? Part(H, T, t) * (D / H) : keys * (H / K);
     const int64_t inner = Part(M, T, t);
     return {{D, 1}, {queries, D}, {keys, D},  {keys, D}, {D, queries},
             {D, 1}, {inner, D},   {inner, D}, {D, inner}};
@@ -131,6 +136,14 @@ struct Formula {
       const int64_t times = whole == 0 || T == 1 ? 0 : 2 * (2 * N + 1);
       add("tp", "all_gather", times, (whole - mine) * e);
       add("tp", "reduce_scatter", times, (T - 1) * mine * e);
+      // Keys and values that ranks share are gathered for the attention and for
+      // its backward; their gradients are summed.
+      if (SharesKeys() && rows > 0) {
+        const int64_t of_head = rows * L * (D / H);
+        add("tp", "all_gather", 4 * N, (K - Part(K, T, t)) * of_head * e);
+        add("tp", "reduce_scatter", 2 * N,
+            (T - 1) * Part(K, T, t) * of_head * e);
+      }
       // The weights of the norms saw these positions only: their gradients are
       // summed.
       add("tp", "all_reduce", T == 1 ? 0 : 2 * N + 1, AllReduced(D, T, t) * e);
@@ -289,6 +302,7 @@ INSTANTIATE_TEST_SUITE_P(
         Case{"rank_without_heads_2x3", 0, 2, 3, 3, 7, 24, 2, 4, 2, 25, 125,
              kFloat32},
         Case{"replicated_2x2x2", 2, 2, 2, 7, 5, 12, 2, 2, 1, 25, 125, kFloat32},
+        Case{"shared_keys_2x4", 0, 2, 4, 3, 7, 24, 2, 6, 2, 25, 125, kFloat32},
         Case{"fsdp_3", 0, 3, 0, 5, 7, 18, 3, 3, 3, 25, 125, kFloat32},
         Case{"tp_3", 0, 1, 3, 3, 7, 18, 1, 3, 3, 25, 125, kFloat32},
         Case{"one_rank", 0, 1, 0, 3, 7, 18, 2, 3, 3, 25, 125, kFloat32}),

@@ -22,11 +22,11 @@ Pair Ordered(int a, int va, int b, int vb) {
 
 }  // namespace
 
-std::vector<Combination> CoverAllPairs(const std::vector<Factor>& factors,
+std::vector<Combination> CoverAllPairs(const std::vector<TestedOption>& options,
                                        const MayMeet& may_meet) {
-  const int n = static_cast<int>(factors.size());
-  const auto count = [&](int factor) {
-    return static_cast<int>(factors[static_cast<size_t>(factor)].values.size());
+  const int n = static_cast<int>(options.size());
+  const auto count = [&](int option) {
+    return static_cast<int>(options[static_cast<size_t>(option)].values.size());
   };
   std::set<Pair> missing;
   for (int a = 0; a < n; ++a) {
@@ -68,8 +68,8 @@ std::vector<Combination> CoverAllPairs(const std::vector<Factor>& factors,
         }
       }
       CH_CHECK(best != kOpen)
-          << "no value of " << factors[static_cast<size_t>(f)].name
-          << " may meet " << Describe(factors, chosen);
+          << "no value of " << options[static_cast<size_t>(f)].name
+          << " may meet " << Describe(options, chosen);
       value = best;
     }
     for (int f = 0; f < n; ++f) {
@@ -83,13 +83,13 @@ std::vector<Combination> CoverAllPairs(const std::vector<Factor>& factors,
   return combinations;
 }
 
-std::string Describe(const std::vector<Factor>& factors,
+std::string Describe(const std::vector<TestedOption>& options,
                      const Combination& combination) {
   std::string text;
-  for (size_t f = 0; f < factors.size(); ++f) {
+  for (size_t f = 0; f < options.size(); ++f) {
     if (combination[f] == kOpen) continue;
-    absl::StrAppend(&text, text.empty() ? "" : ", ", factors[f].name, " ",
-                    factors[f].values[static_cast<size_t>(combination[f])]);
+    absl::StrAppend(&text, text.empty() ? "" : ", ", options[f].name, " ",
+                    options[f].values[static_cast<size_t>(combination[f])]);
   }
   return text;
 }

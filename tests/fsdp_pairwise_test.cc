@@ -84,8 +84,8 @@ enum Option {
   kStreams,
 };
 
-const std::vector<Factor>& Factors() {
-  static const std::vector<Factor> factors = {
+const std::vector<TestedOption>& TestedOptions() {
+  static const std::vector<TestedOption> options = {
       {"mesh",
        {"fsdp:2", "fsdp:3", "fsdp:4", "replicate:2,fsdp:2", "fsdp:2,tp:2",
         "replicate:2,fsdp:2,tp:2", "replicate:2,fsdp:4", "fsdp:4,tp:2"}},
@@ -121,7 +121,7 @@ const std::vector<Factor>& Factors() {
       {"reshard after forward", {"as ever", "changed in each step"}},
       {"streams", {"calm", "adversarial"}},
   };
-  return factors;
+  return options;
 }
 
 std::vector<MeshAxis> AxesOf(int mesh) {
@@ -504,11 +504,12 @@ class Row {
 };
 
 TEST(FsdpPairwiseTest, TheCombinationsCoverAllPairs) {
-  const std::vector<Combination> rows = CoverAllPairs(Factors(), MakeSense);
-  const int n = static_cast<int>(Factors().size());
+  const std::vector<Combination> rows =
+      CoverAllPairs(TestedOptions(), MakeSense);
+  const int n = static_cast<int>(TestedOptions().size());
   const auto values = [](int factor) {
     return static_cast<int>(
-        Factors()[static_cast<size_t>(factor)].values.size());
+        TestedOptions()[static_cast<size_t>(factor)].values.size());
   };
   for (int a = 0; a < n; ++a) {
     for (int b = a + 1; b < n; ++b) {
@@ -530,8 +531,9 @@ TEST(FsdpPairwiseTest, TheCombinationsCoverAllPairs) {
 TEST(FsdpPairwiseTest, EveryPairOfOptionsTrainsAsOneRankDoes) {
   std::map<Task, Trained> dense;
   uint64_t number = 0;
-  for (const Combination& combination : CoverAllPairs(Factors(), MakeSense)) {
-    SCOPED_TRACE(Describe(Factors(), combination));
+  for (const Combination& combination :
+       CoverAllPairs(TestedOptions(), MakeSense)) {
+    SCOPED_TRACE(Describe(TestedOptions(), combination));
     ++number;
     const Row row(combination);
     auto [expected, is_new] = dense.try_emplace(row.task());

@@ -64,6 +64,37 @@ class LintTest(unittest.TestCase):
                    CC + "using namespace absl;\n")
         self.check(None, "mesh/a.cc", CC + "std::mutex mutex;\n")
 
+    def test_definitions(self):
+        def findings(*bodies):
+            found = lint.Findings()
+            lint.check_definitions(
+                {f"mesh/{i}.cc": "namespace crosshatch {\n%s\n}\n" % body
+                 for i, body in enumerate(bodies)}, found)
+            return found.errors
+
+        for body in ("struct Factor { int a; };", "class Factor final : B<1> {};",
+                     "enum class Factor : uint8_t { kA };",
+                     "template <typename T>\nclass Factor {};",
+                     "inline int Factor(int a) { return a; }",
+                     "template <typename T>\nint Factor(T a) { return a; }",
+                     "namespace a::b { union Factor {}; }"):
+            self.assertEqual(len(findings(body, "int f();", body)), 1, body)
+            self.assertIn("is defined in mesh/0.cc too", findings(body, body)[0])
+            hidden = "namespace {\n%s\n}" % body
+            self.assertEqual(findings(body, hidden, hidden), [], body)
+        for one, other in (
+                ("struct Factor {};", "struct Factor;"),
+                ("struct Factor {};", "namespace tp { struct Factor {}; }"),
+                ("struct Factor {};", "struct Rule { struct Factor {}; };"),
+                ("struct Factor {};", "void f() { struct Factor {}; }"),
+                ("struct Factor {};", "// struct Factor {};"),
+                ("struct Factor {};", 'const char* a = "struct Factor {";'),
+                ("struct Factor {};", "void f(struct Factor a) { g(); }"),
+                ("inline int F(int a) { return a; }",
+                 "inline int F(float a) { return 1; }")):
+            self.assertEqual(findings(one, other), [], other)
+            self.assertEqual(findings(other, one), [], other)
+
     def test_build_loads(self):
         self.check(None, "mesh/BUILD", BUILD + 'load("@a//a:b.bzl", "c")\n'
                    'load("//a:b.bzl", "d", "e")\nc()\nd()\ne()\n')

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "crosshatch/tp/parallel_style.h"
 
-#include <cstring>
+#include <cstdint>
 #include <utility>
 #include <vector>
 
@@ -12,6 +12,7 @@
 #include "crosshatch/dtensor/grad_layout.h"
 #include "crosshatch/dtensor/redistribute.h"
 #include "crosshatch/nn/distribute_module.h"
+#include "crosshatch/nn/embedding.h"
 #include "crosshatch/nn/linear.h"
 
 namespace crosshatch::tp {
@@ -31,15 +32,26 @@ Layout LayoutFor(const DeviceMesh& mesh, int ndim, Placement placement,
   return layout.WithDim(dim, {.axes = {0}, .unit = unit});
 }
 
+// The layout of an activation whose last dim, that of features, comes in units.
+Layout ActivationLayout(const DeviceMesh& mesh, int ndim, Placement placement,
+                        int64_t unit) {
+  const bool splits_features =
+      placement.is_shard() &&
+      NormalizeDim(placement.dim(), ndim, "a tensor-parallel layout") ==
+          ndim - 1;
+  return LayoutFor(mesh, ndim, placement, splits_features ? unit : 1);
+}
+
 // `tensor` on `mesh` as `desired`; a plain one lies as `given` says.
 Tensor Bring(const Tensor& tensor, const DeviceMesh& mesh, Placement given,
-             Placement desired) {
+             Placement desired, int64_t given_unit, int64_t desired_unit) {
   Tensor spread = tensor;
   if (!tensor.is_distributed()) {
-    const Layout layout = LayoutFor(mesh, tensor.ndim(), given);
+    const Layout layout =
+        ActivationLayout(mesh, tensor.ndim(), given, given_unit);
     spread = FromLocal(tensor, mesh, layout, GradientLayout(layout));
   }
-  Layout target = LayoutFor(mesh, tensor.ndim(), desired);
+  Layout target = ActivationLayout(mesh, tensor.ndim(), desired, desired_unit);
   // A split into units that is there already is the split that is wanted.
   const Layout& layout = LayoutOf(spread);
   if (layout.state_of_axis(0) == target.state_of_axis(0)) target = layout;
@@ -67,38 +79,30 @@ absl::Status SpreadAll(nn::Module& module, const DeviceMesh& mesh,
   return absl::OkStatus();
 }
 
-bool IsA(const nn::Module& module, const char* type) {
-  return std::strcmp(module.type_name(), type) == 0;
-}
-
 absl::Status DoesNotFit(const char* style, const nn::Module& module,
                         const std::string& name) {
   return absl::InvalidArgumentError(absl::StrCat(
-      style, " fits Linear and Embedding; ", name, " is a ", module.type_name(),
+      style, " fits nn::Linear and nn::Embedding; ", name,
+      " is of another class, which calls itself ", module.type_name(),
       "; give it a style of its own (ParallelStyle)"));
 }
 
-nn::Parameter& Own(const nn::Module& module, const std::string& name) {
-  for (const auto& [own_name, parameter] : module.own_parameters()) {
-    if (own_name == name) return *parameter;
-  }
-  CH_CHECK(false) << module.type_name() << " has no parameter " << name;
-  __builtin_unreachable();
-}
-
-// Brings the first input and the first output into their layouts.
+// Brings the first input and the first output into their layouts; units are of
+// their features.
 void AddInputHook(nn::Module& module, const DeviceMesh& mesh, Placement given,
-                  Placement desired) {
-  module.AddPreHook([mesh, given, desired](nn::Module&, TensorList& inputs) {
-    inputs[0] = Bring(inputs[0], mesh, given, desired);
+                  Placement desired, int64_t given_unit = 1,
+                  int64_t desired_unit = 1) {
+  module.AddPreHook([=](nn::Module&, TensorList& inputs) {
+    inputs[0] =
+        Bring(inputs[0], mesh, given, desired, given_unit, desired_unit);
   });
 }
 
 void AddOutputHook(nn::Module& module, const DeviceMesh& mesh, Placement given,
-                   Placement desired, bool use_local) {
-  module.AddPostHook([mesh, given, desired, use_local](nn::Module&, TensorSpan,
-                                                       TensorList& outputs) {
-    outputs[0] = Bring(outputs[0], mesh, given, desired);
+                   Placement desired, bool use_local, int64_t unit = 1) {
+  module.AddPostHook([mesh, given, desired, use_local, unit](
+                         nn::Module&, TensorSpan, TensorList& outputs) {
+    outputs[0] = Bring(outputs[0], mesh, given, desired, unit, unit);
     if (use_local) outputs[0] = LocalOutput(outputs[0]);
   });
 }
@@ -111,21 +115,26 @@ class Colwise final : public ParallelStyle {
 
   absl::Status Apply(nn::Module& module, const std::string& module_name,
                      const DeviceMesh& mesh) const override {
-    if (IsA(module, "Linear")) {
-      const auto& linear = static_cast<const nn::Linear&>(module);
-      for (const auto& parameter : {linear.weight(), linear.bias()}) {
+    int64_t in_unit = 1;
+    int64_t out_unit = 1;
+    if (const auto* linear = dynamic_cast<const nn::Linear*>(&module)) {
+      in_unit = linear->in_unit();
+      // A rank's own heads, as plain tensors, come with their keys.
+      out_unit = options_.use_local_output ? linear->out_unit()
+                                           : linear->out_unit(mesh.size(0));
+      for (const auto& parameter : {linear->weight(), linear->bias()}) {
         if (parameter == nullptr) continue;
-        CH_RETURN_IF_ERROR(
-            Spread(*parameter, mesh, Shard(0), linear.out_unit()));
+        CH_RETURN_IF_ERROR(Spread(*parameter, mesh, Shard(0), out_unit));
       }
-    } else if (IsA(module, "Embedding")) {
-      CH_RETURN_IF_ERROR(Spread(Own(module, "weight"), mesh, Shard(1)));
+    } else if (const auto* table =
+                   dynamic_cast<const nn::Embedding*>(&module)) {
+      CH_RETURN_IF_ERROR(Spread(*table->weight(), mesh, Shard(1)));
     } else {
       return DoesNotFit(name(), module, module_name);
     }
-    AddInputHook(module, mesh, options_.input, Replicate());
+    AddInputHook(module, mesh, options_.input, Replicate(), in_unit, in_unit);
     AddOutputHook(module, mesh, Shard(-1), options_.output,
-                  options_.use_local_output);
+                  options_.use_local_output, out_unit);
     return absl::OkStatus();
   }
 
@@ -142,22 +151,29 @@ class Rowwise final : public ParallelStyle {
   absl::Status Apply(nn::Module& module, const std::string& module_name,
                      const DeviceMesh& mesh) const override {
     Placement wanted = Replicate();
-    if (IsA(module, "Linear")) {
-      const auto& linear = static_cast<const nn::Linear&>(module);
+    int64_t in_unit = 1;
+    int64_t wanted_unit = 1;
+    int64_t out_unit = 1;
+    if (const auto* linear = dynamic_cast<const nn::Linear*>(&module)) {
+      in_unit = linear->in_unit();
+      out_unit = linear->out_unit();
+      wanted_unit = linear->in_unit(mesh.size(0));
       CH_RETURN_IF_ERROR(
-          Spread(*linear.weight(), mesh, Shard(1), linear.in_unit()));
-      if (linear.bias() != nullptr) {
-        CH_RETURN_IF_ERROR(Spread(*linear.bias(), mesh, Replicate()));
+          Spread(*linear->weight(), mesh, Shard(1), wanted_unit));
+      if (linear->bias() != nullptr) {
+        CH_RETURN_IF_ERROR(Spread(*linear->bias(), mesh, Replicate()));
       }
       wanted = Shard(-1);
-    } else if (IsA(module, "Embedding")) {
-      CH_RETURN_IF_ERROR(Spread(Own(module, "weight"), mesh, Shard(0)));
+    } else if (const auto* table =
+                   dynamic_cast<const nn::Embedding*>(&module)) {
+      CH_RETURN_IF_ERROR(Spread(*table->weight(), mesh, Shard(0)));
     } else {
       return DoesNotFit(name(), module, module_name);
     }
-    AddInputHook(module, mesh, options_.input.value_or(wanted), wanted);
+    AddInputHook(module, mesh, options_.input.value_or(wanted), wanted, in_unit,
+                 wanted_unit);
     AddOutputHook(module, mesh, Partial(), options_.output,
-                  options_.use_local_output);
+                  options_.use_local_output, out_unit);
     return absl::OkStatus();
   }
 

@@ -11,8 +11,9 @@
 ///
 /// Layouts are of one placement, that of the one axis. Negative dims count from
 /// the end. A plain tensor at an input is taken to lie as the style's `input`
-/// says; what enters as a DTensor is redistributed if need be. Gradients lie as
-/// the tensors they belong to, so a replicated input gets its whole gradient.
+/// says, split between units where a Linear's features come in units; what
+/// enters as a DTensor is redistributed if need be. Gradients lie as the
+/// tensors they belong to, so a replicated input gets its whole gradient.
 ///
 /// The styles follow those of PyTorch's torch.distributed.tensor.parallel. Here
 /// no size needs to divide, and a Linear whose features come in units (heads)

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "crosshatch/tp/parallelize_module.h"
 
+#include <memory>
 #include <string>
 #include <utility>
 #include <vector>
@@ -161,13 +162,99 @@ TEST(ParallelizeModuleTest, NamesWhatDoesNotFit) {
     EXPECT_THAT(message(tp, {{"upp", ColwiseParallel()}}),
                 HasSubstr("\"upp\" for ColwiseParallel matches no module"));
     EXPECT_THAT(message(tp, {{"", RowwiseParallel()}}),
-                HasSubstr("RowwiseParallel fits Linear and Embedding"));
+                HasSubstr("RowwiseParallel fits nn::Linear and nn::Embedding"));
     EXPECT_THAT(
         message(tp, {{"up", ColwiseParallel()}, {"up", RowwiseParallel()}}),
         HasSubstr("parameter up.weight is spread as [S(0)] already"));
     return absl::OkStatus();
   });
   EXPECT_TRUE(status.ok()) << status;
+}
+
+// Modules of the user's own that call themselves as ours do.
+class NamedLikeOurs final : public nn::Module {
+ public:
+  explicit NamedLikeOurs(const char* name) : name_(name) {
+    RegisterParameter("weight", std::make_shared<nn::Parameter>(
+                                    Shape{4, 4}, kFloat32, nn::Initializer{}));
+  }
+  const char* type_name() const override { return name_; }
+
+ protected:
+  TensorList ForwardImpl(TensorSpan inputs) override { return {inputs[0]}; }
+
+ private:
+  const char* name_;
+};
+
+TEST(ParallelizeModuleTest, AsksForTypesAndNotForNames) {
+  const absl::Status status = RunLocal(2, [](World& world) -> absl::Status {
+    CH_ASSIGN_OR_RETURN(const DeviceMesh mesh,
+                        InitDeviceMesh(world, {{"tp", 2}}));
+    for (const char* name : {"Linear", "Embedding"}) {
+      for (const Style& style : {ColwiseParallel(), RowwiseParallel()}) {
+        NamedLikeOurs module(name);
+        const absl::Status refused =
+            ParallelizeModule(module, mesh, {{"", style}});
+        EXPECT_EQ(refused.code(), absl::StatusCode::kInvalidArgument);
+        EXPECT_THAT(std::string(refused.message()),
+                    HasSubstr(std::string("which calls itself ") + name));
+        EXPECT_FALSE(module.Parameters()[0]->data().is_distributed());
+      }
+    }
+    return absl::OkStatus();
+  });
+  EXPECT_TRUE(status.ok()) << status;
+}
+
+// Columns then rows, in units that ranks do not divide, with a plain tensor of
+// each rank's own columns in between.
+TEST(ParallelizeModuleTest, TakesLocalInputsInUnits) {
+  for (const int64_t units : {0, 1, 2, 3, 5}) {
+    for (const int64_t unit : {1, 2, 4}) {
+      const auto run = [&](nn::Linear& up, nn::Linear& down,
+                           std::vector<std::vector<float>>& values) {
+        const Tensor x = Integers({3, 4}, 3).set_requires_grad(true);
+        const Tensor y = down.Forward(Relu(up.Forward(x)));
+        EXPECT_TRUE(Backward(Sum(y)).ok());
+        for (const Tensor& t :
+             {y, x.grad(), up.weight()->grad(), down.weight()->grad()}) {
+          values.push_back(FullTensor(t).ToVector<float>());
+        }
+      };
+      const int64_t inner = units * unit;
+      const auto fill = [&](nn::Linear& up, nn::Linear& down) {
+        up.weight()->set_data(Integers({inner, 4}, 1));
+        down.weight()->set_data(Integers({5, inner}, 2));
+      };
+      nn::Linear one_up(4, inner, {.out_unit = unit});
+      nn::Linear one_down(inner, 5, {.in_unit = unit});
+      fill(one_up, one_down);
+      std::vector<std::vector<float>> expected;
+      run(one_up, one_down, expected);
+      for (const int ranks : {1, 2, 3, 4}) {
+        const absl::Status status =
+            RunLocal(ranks, [&](World& world) -> absl::Status {
+              CH_ASSIGN_OR_RETURN(const DeviceMesh mesh,
+                                  InitDeviceMesh(world, {{"tp", ranks}}));
+              nn::Linear up(4, inner, {.out_unit = unit});
+              nn::Linear down(inner, 5, {.in_unit = unit});
+              fill(up, down);
+              CH_RETURN_IF_ERROR(ParallelizeModule(
+                  up, mesh,
+                  {{"", ColwiseParallel({.use_local_output = true})}}));
+              CH_RETURN_IF_ERROR(
+                  ParallelizeModule(down, mesh, {{"", RowwiseParallel()}}));
+              std::vector<std::vector<float>> values;
+              run(up, down, values);
+              EXPECT_EQ(values, expected)
+                  << units << " units of " << unit << " on " << ranks;
+              return absl::OkStatus();
+            });
+        EXPECT_TRUE(status.ok()) << status;
+      }
+    }
+  }
 }
 
 }  // namespace

@@ -17,6 +17,11 @@
 namespace crosshatch::nn {
 namespace {
 
+/// Width of the query heads that share a key head.
+int64_t QueryUnit(const LlamaConfig& config) {
+  return config.heads / config.kv_heads * config.head_dim;
+}
+
 LinearOptions Projection(const LlamaConfig& config, int64_t out_unit = 1,
                          int64_t in_unit = 1) {
   return {.stddev = config.initializer_stddev,
@@ -24,9 +29,12 @@ LinearOptions Projection(const LlamaConfig& config, int64_t out_unit = 1,
           .in_unit = in_unit};
 }
 
-/// Width of the query heads that share a key head.
-int64_t QueryUnit(const LlamaConfig& config) {
-  return config.heads / config.kv_heads * config.head_dim;
+/// With its heads on the side of the output, or of the input.
+LinearOptions OfQueries(const LlamaConfig& config, bool output) {
+  LinearOptions options = Projection(config, output ? QueryUnit(config) : 1,
+                                     output ? 1 : QueryUnit(config));
+  (output ? options.out_part : options.in_part) = config.head_dim;
+  return options;
 }
 
 /// [B, T, heads * head_dim] to [B, T, heads, head_dim].
@@ -46,13 +54,13 @@ LlamaAttention::LlamaAttention(const LlamaConfig& config, RotaryTable& rotary)
     : head_dim_(config.head_dim),
       rotary_(rotary),
       q_proj_(config.dim, config.heads * config.head_dim,
-              Projection(config, QueryUnit(config))),
+              OfQueries(config, /*output=*/true)),
       k_proj_(config.dim, config.kv_heads * config.head_dim,
               Projection(config, config.head_dim)),
       v_proj_(config.dim, config.kv_heads * config.head_dim,
               Projection(config, config.head_dim)),
       o_proj_(config.heads * config.head_dim, config.dim,
-              Projection(config, 1, QueryUnit(config))) {
+              OfQueries(config, /*output=*/false)) {
   RegisterModule("q_proj", q_proj_);
   RegisterModule("k_proj", k_proj_);
   RegisterModule("v_proj", v_proj_);

@@ -40,7 +40,9 @@ namespace crosshatch::nn {
 ///
 /// The number of heads is read off the projections' outputs, so it is right
 /// where tensor parallelism hands each rank its own heads as plain tensors. The
-/// projections' units keep a key head and the query heads that use it together.
+/// projections' units keep a key head and the query heads that use it together,
+/// unless there are more ranks than key heads: then query heads are split one
+/// by one, and a rank takes the keys that its queries use.
 class LlamaAttention final : public Module {
  public:
   /// \param rotary outlives the module

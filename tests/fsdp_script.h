@@ -1,0 +1,103 @@
+// SPDX-License-Identifier: Apache-2.0
+#ifndef CROSSHATCH_TESTS_FSDP_SCRIPT_H_
+#define CROSSHATCH_TESTS_FSDP_SCRIPT_H_
+
+/// \file
+/// Random programs that use FSDP: a model, how it is sharded and what is called
+/// on it, in any order, as one value that prints. fsdp_script_run.h runs it on
+/// a mesh and on one rank.
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "crosshatch/fsdp/policy.h"
+#include "crosshatch/mesh/device_mesh.h"
+
+namespace crosshatch {
+
+/// A part of the model: a Linear [3, 3], or parts one after another. Parts are
+/// numbered in depth-first order; 0 is the root, whose last part is a Linear
+/// that is always run and trained.
+struct PartSpec {
+  enum class Form : uint8_t { kLinear, kChain, kResidual };
+  Form form = Form::kLinear;
+  bool bias = false;
+  bool relu = false;
+  bool frozen = false;
+  /// The number of an earlier Linear whose weight it has too; -1: its own.
+  int tied_to = -1;
+  bool checkpointed = false;
+  std::vector<PartSpec> parts;
+};
+
+/// One call of FullyShard.
+struct ShardSpec {
+  std::vector<int> parts;  ///< One, or a list.
+  fsdp::FullyShardOptions options;
+  bool ignores_frozen = false;
+  std::string text;  ///< Of the options.
+};
+
+/// What a program does. `part` is where it applies to one; those that are not
+/// sharded stand for the root.
+struct ScriptCall {
+  enum class Kind : uint8_t {
+    kForward,        ///< value: which batch; on: by ShardedModule::Run
+    kForwardNoGrad,  ///< as kForward
+    kBackward,       ///< value: which of the losses that are left
+    kDropLosses,     ///< leaves the iteration
+    kStep,           ///< on: then the gathers wait for it alone
+    kZeroGrad,
+    kClipValue,
+    kNorm,
+    kCompare,  ///< weights and gradients
+    kSummon,   ///< on: negates; value: bits of the options
+    kUnshard,  ///< on: and waits
+    kReshard,
+    kSync,  ///< part, on, recurse; as the following
+    kAllReduce,
+    kReshardAfterForward,
+    kReshardAfterBackward,
+    kKeepUnsharded,
+    kForceSum,
+    kCustomComm,
+    kReduceUnused,  ///< of all
+    kLastBackward,
+    kManual,
+    kFinalize,
+    kDivide,    ///< value: the factor's power of two
+    kFreeze,    ///< value: which parameter
+    kSkip,      ///< value: the ranks that leave out `part`, by bits
+    kPrefetch,  ///< on: of forward; value: chooses the list
+    kReset,
+    kMistake,  ///< value: which
+  };
+  static constexpr int kNumKinds = static_cast<int>(Kind::kMistake) + 1;
+
+  Kind kind = Kind::kForward;
+  int part = 0;
+  int value = 0;
+  bool on = false;
+  bool recurse = false;
+};
+
+struct FsdpScript {
+  std::vector<MeshAxis> axes;
+  PartSpec model;
+  std::vector<ShardSpec> shards;  ///< In order.
+  std::vector<ScriptCall> calls;
+  uint64_t adversarial_seed = 0;
+
+  int ranks() const;
+  bool replicates() const { return axes.size() == 2; }
+};
+
+/// Follows from the seed.
+FsdpScript RandomFsdpScript(uint64_t seed, int num_calls);
+
+std::string ToString(const FsdpScript& script);
+
+}  // namespace crosshatch
+
+#endif  // CROSSHATCH_TESTS_FSDP_SCRIPT_H_

@@ -1,0 +1,329 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <algorithm>
+#include <cstdint>
+#include <limits>
+#include <optional>
+#include <utility>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
+#include "crosshatch/base/status_macros.h"
+#include "crosshatch/comm/world.h"
+#include "crosshatch/dtensor/dtensor.h"
+#include "crosshatch/fsdp/custom_comm.h"
+#include "crosshatch/fsdp/fully_shard.h"
+#include "crosshatch/fsdp/sharded_module.h"
+#include "crosshatch/fsdp/summon.h"
+#include "crosshatch/fsdp/training_testutil.h"
+#include "crosshatch/nn/checkpoint.h"
+#include "crosshatch/nn/clip_grad.h"
+#include "crosshatch/tensor/autograd.h"
+#include "crosshatch/tests/fsdp_script_run.h"
+#include "crosshatch/tests/fsdp_script_runner.h"
+
+namespace crosshatch {
+namespace {
+
+using Kind = ScriptCall::Kind;
+using fsdp::ShardedModule;
+
+// One rank of the mesh.
+class MeshRunner final : public ScriptRunner {
+ public:
+  MeshRunner(const FsdpScript& script, World& world, ScriptResult& result)
+      : ScriptRunner(script), world_(world), result_(result) {}
+
+  absl::Status Shard() {
+    CH_ASSIGN_OR_RETURN(mesh_, InitDeviceMesh(world_, script().axes));
+    for (ScriptPart* part : model().parts) {
+      if (!part->spec().checkpointed) continue;
+      CH_RETURN_IF_ERROR(nn::Checkpoint(*part));
+    }
+    for (const ShardSpec& shard : script().shards) {
+      std::vector<nn::Module*> modules;
+      for (const int part : shard.parts) {
+        modules.push_back(model().parts[static_cast<size_t>(part)]);
+      }
+      fsdp::FullyShardOptions options = shard.options;
+      if (shard.ignores_frozen) {
+        for (const nn::Parameter* p : model().root->Parameters()) {
+          if (!p->requires_grad()) options.ignored_params.push_back(p);
+        }
+      }
+      CH_RETURN_IF_ERROR(fsdp::FullyShard(modules, *mesh_, options));
+    }
+    return absl::OkStatus();
+  }
+
+ protected:
+  absl::Status Forward(int batch, bool by_run, bool grad) override {
+    SkipAsRank(world_.rank());
+    const Tensor x =
+        fsdp::BatchOf(world_.rank(), script().ranks(), batch, kScriptDim);
+    const GradModeScope mode(grad);
+    Tensor loss;
+    if (by_run) {
+      loss = Of(0).Run({x}, [&](TensorSpan in) -> TensorList {
+        return {ScriptLoss(*model().root, in[0])};
+      })[0];
+    } else {
+      loss = ScriptLoss(*model().root, x);
+    }
+    Observe("loss", ToDoubles(loss.Detach()));
+    if (grad) losses_.push_back(loss);
+    return world_.context().status();
+  }
+
+  absl::Status BackwardOf(size_t loss) override {
+    const Tensor of = losses_[loss];
+    losses_.erase(losses_.begin() + static_cast<ptrdiff_t>(loss));
+    return Backward(Mul(of, factor()));
+  }
+
+  absl::Status ResetIteration() override {
+    losses_.clear();
+    Of(0).ResetIteration();
+    return absl::OkStatus();
+  }
+
+  absl::Status Step(bool arms_event) override {
+    fsdp::IntegerDescent(*model().root);
+    if (arms_event) ArmEvent();
+    return absl::OkStatus();
+  }
+
+  void ZeroGrad() override {
+    for (nn::Parameter* p : model().root->Parameters()) p->set_grad(Tensor());
+  }
+
+  absl::Status ClipValue() override {
+    return nn::ClipGradValue(model().root->Parameters(), 1);
+  }
+
+  absl::Status Norm() override {
+    CH_ASSIGN_OR_RETURN(const double norm,
+                        nn::GradNorm(model().root->Parameters()));
+    Observe("norm", {norm});
+    return absl::OkStatus();
+  }
+
+  absl::Status Compare() override {
+    const NoGrad no_grad;
+    for (const nn::NamedParameter& named : model().root->NamedParameters()) {
+      const nn::Parameter& p = *named.parameter;
+      Observe(named.name, ToDoubles(FullTensor(p.data())));
+      std::vector<double> gradient(static_cast<size_t>(p.data().numel()));
+      if (p.grad().defined()) gradient = ToDoubles(FullTensor(p.grad()));
+      Observe(absl::StrCat("gradient of ", named.name), std::move(gradient));
+    }
+    return world_.context().Synchronize();
+  }
+
+  absl::Status Summon(const ScriptCall& call, bool must_succeed) override {
+    const fsdp::SummonOptions options = {
+        .recurse = (call.value & 1) != 0,
+        .writeback = call.on,
+        .rank0_only = !call.on && (call.value & 2) != 0,
+        .offload_to_cpu = (call.value & 4) != 0,
+        .with_grads = (call.value & 8) != 0};
+    auto scope = fsdp::SummonFullParameters::Begin(
+        *model().parts[static_cast<size_t>(call.part)], options);
+    Summoned& summoned =
+        result_.summoned.emplace_back(Summoned{this->call(), !scope.ok(), {}});
+    if (!scope.ok()) {
+      if (must_succeed || !absl::IsFailedPrecondition(scope.status())) {
+        return scope.status();
+      }
+      return absl::OkStatus();
+    }
+    const std::vector<nn::Parameter*> all = model().root->Parameters();
+    for (const auto& entry : (*scope)->entries()) {
+      const auto index = static_cast<size_t>(
+          std::find(all.begin(), all.end(), entry.parameter) - all.begin());
+      summoned.parameters.push_back(static_cast<int>(index));
+      if (!entry.full.defined()) continue;
+      Observe(absl::StrCat("summoned ", entry.name), ToDoubles(entry.full));
+      if (options.with_grads) {
+        std::vector<double> gradient(
+            static_cast<size_t>(entry.parameter->data().numel()));
+        if (entry.grad.defined()) gradient = ToDoubles(entry.grad);
+        Observe(absl::StrCat("summoned gradient of ", entry.name),
+                std::move(gradient));
+      }
+      const NoGrad no_grad;
+      if (call.on) MulInPlace(entry.full, -1);
+    }
+    CH_RETURN_IF_ERROR((*scope)->End());
+    if (call.on && event_armed()) ArmEvent();
+    return absl::OkStatus();
+  }
+
+  absl::Status Finalize() override {
+    Of(0).FinalizeBackward().Wait();
+    return world_.context().status();
+  }
+
+  absl::Status Tell(const ScriptCall& call) override {
+    ShardedModule sharded = Of(call.part);
+    switch (call.kind) {
+      case Kind::kUnshard: {
+        fsdp::UnshardHandle handle = sharded.Unshard();
+        if (call.on) handle.Wait();
+        break;
+      }
+      case Kind::kReshard:
+        sharded.Reshard();
+        break;
+      case Kind::kSync:
+        sharded.SetRequiresGradientSync(call.on, call.recurse);
+        break;
+      case Kind::kAllReduce:
+        sharded.SetRequiresAllReduce(call.on, call.recurse);
+        break;
+      case Kind::kReshardAfterForward:
+        sharded.SetReshardAfterForward(call.on, call.recurse);
+        break;
+      case Kind::kReshardAfterBackward:
+        sharded.SetReshardAfterBackward(call.on, call.recurse);
+        break;
+      case Kind::kKeepUnsharded:
+        sharded.SetKeepUnsharded(call.on, call.recurse);
+        break;
+      case Kind::kForceSum:
+        sharded.SetForceSumReduction(call.on, call.recurse);
+        break;
+      case Kind::kCustomComm:
+        SetCustomComm(sharded, call);
+        break;
+      case Kind::kReduceUnused:
+        Of(0).SetReduceUnusedParams(call.on);
+        break;
+      case Kind::kLastBackward:
+        Of(0).SetIsLastBackward(call.on);
+        break;
+      case Kind::kManual:
+        Of(0).SetManualBackwardFinalization(call.on);
+        break;
+      case Kind::kDivide:
+        Of(0).SetGradientDivideFactor(factor());
+        break;
+      case Kind::kPrefetch:
+        return SetPrefetch(sharded, call);
+      case Kind::kMistake:
+        return Mistake(call.value);
+      default:
+        break;
+    }
+    return absl::OkStatus();
+  }
+
+ private:
+  void Observe(std::string what, std::vector<double> values) {
+    result_.observations.push_back(
+        {call(), std::move(what), std::move(values)});
+  }
+
+  nn::Module& Module(int shard) {
+    return *model().parts[static_cast<size_t>(shards().At(shard).parts[0])];
+  }
+  ShardedModule Of(int part) {
+    return *ShardedModule::Of(Module(shards().Of(part)));
+  }
+
+  void ArmEvent() {
+    Of(0).SetPostOptimizerEvent(world_.context().compute_stream().Record());
+  }
+
+  void SetCustomComm(ShardedModule& sharded, const ScriptCall& call) {
+    fsdp::CustomComm custom;
+    if (call.on) {
+      custom.all_gather =
+          custom.reduce_scatter = [](Communicator& communicator,
+                                     Collective collective, Stream& stream) {
+            return communicator.Issue(std::move(collective), stream);
+          };
+      custom.all_reduce_hook = [](const Tensor& reduced) {
+        MulInPlace(reduced, 1);
+      };
+    }
+    sharded.SetCustomComm(custom, call.recurse);
+  }
+
+  absl::Status SetPrefetch(ShardedModule& sharded, const ScriptCall& call) {
+    std::vector<nn::Module*> modules;
+    for (int s = 0; s < shards().count(); ++s) {
+      if ((call.value >> s & 1) != 0) modules.push_back(&Module(s));
+    }
+    if (call.recurse) std::reverse(modules.begin(), modules.end());
+    return call.on ? sharded.SetForwardPrefetch(std::move(modules))
+                   : sharded.SetBackwardPrefetch(std::move(modules));
+  }
+
+  // Errors that change nothing.
+  absl::Status Mistake(int which) {
+    nn::Linear other(2, 2);
+    nn::Module& root = *model().root;
+    const double nan = std::numeric_limits<double>::quiet_NaN();
+    absl::Status status;
+    absl::StatusCode expected = absl::StatusCode::kInvalidArgument;
+    switch (which % 7) {
+      case 0:
+        status = fsdp::FullyShard(root, *mesh_);
+        expected = absl::StatusCode::kFailedPrecondition;
+        break;
+      case 1:
+        status = ShardedModule::Of(other).status();
+        expected = absl::StatusCode::kNotFound;
+        break;
+      case 2:
+        status = Of(0).SetForwardPrefetch({&other});
+        break;
+      case 3:
+        status = fsdp::SummonFullParameters::Begin(
+                     root, {.writeback = true, .rank0_only = true})
+                     .status();
+        break;
+      case 4:
+        status = nn::ClipGradNorm(root.Parameters(), nan).status();
+        break;
+      case 5:
+        status = fsdp::FullyShard({}, *mesh_);
+        break;
+      default:
+        status = nn::ClipGradValue(root.Parameters(), -1);
+        break;
+    }
+    if (status.code() == expected) return absl::OkStatus();
+    return absl::InternalError(
+        absl::StrCat("mistake ", which % 7, " gives ", status.ToString()));
+  }
+
+  World& world_;
+  ScriptResult& result_;
+  std::optional<DeviceMesh> mesh_;
+  std::vector<Tensor> losses_;
+};
+
+}  // namespace
+
+absl::StatusOr<std::vector<ScriptResult>> RunOnMesh(const FsdpScript& script) {
+  std::vector<ScriptResult> results(static_cast<size_t>(script.ranks()));
+  CH_RETURN_IF_ERROR(RunLocal(
+      script.ranks(),
+      [&](World& world) -> absl::Status {
+        MeshRunner runner(script, world,
+                          results[static_cast<size_t>(world.rank())]);
+        CH_RETURN_IF_ERROR(runner.Shard());
+        CH_RETURN_IF_ERROR(runner.Run());
+        return world.context().Synchronize();
+      },
+      {.threads_per_rank = 1, .adversarial_seed = script.adversarial_seed}));
+  for (const ScriptResult& result : results) {
+    if (result.summoned == results[0].summoned) continue;
+    return absl::InternalError("ranks differ in what they could summon");
+  }
+  return results;
+}
+
+}  // namespace crosshatch

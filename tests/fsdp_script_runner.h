@@ -1,0 +1,332 @@
+// SPDX-License-Identifier: Apache-2.0
+#ifndef CROSSHATCH_TESTS_FSDP_SCRIPT_RUNNER_H_
+#define CROSSHATCH_TESTS_FSDP_SCRIPT_RUNNER_H_
+
+/// \file
+/// What a run of an FsdpScript on a mesh and one on one rank have in common.
+
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
+#include <map>
+#include <set>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "crosshatch/base/status_macros.h"
+#include "crosshatch/tests/fsdp_script.h"
+#include "crosshatch/tests/fsdp_script_model.h"
+
+namespace crosshatch {
+
+/// Which calls of FullyShard a setting is for, and which parameters each has.
+class ScriptShards {
+ public:
+  ScriptShards(const FsdpScript& script, const ScriptModel& model)
+      : script_(script), model_(model) {
+    std::map<const nn::Module*, int> numbers;
+    for (size_t i = 0; i < model.parts.size(); ++i) {
+      numbers[model.parts[i]] = static_cast<int>(i);
+    }
+    for (const ShardSpec& shard : script.shards) {
+      std::set<int>& below = below_.emplace_back();
+      for (const int part : shard.parts) {
+        for (const auto& named :
+             model.parts[static_cast<size_t>(part)]->NamedModules()) {
+          const auto found = numbers.find(named.module);
+          if (found != numbers.end()) below.insert(found->second);
+        }
+      }
+    }
+  }
+
+  int count() const { return static_cast<int>(below_.size()); }
+  int root() const { return count() - 1; }
+
+  // The shard of part `part`, or the root's.
+  int Of(int part) const {
+    for (int s = 0; s < count(); ++s) {
+      const std::vector<int>& parts = At(s).parts;
+      if (std::find(parts.begin(), parts.end(), part) != parts.end()) return s;
+    }
+    return root();
+  }
+  const ShardSpec& At(int shard) const {
+    return script_.shards[static_cast<size_t>(shard)];
+  }
+
+  // It alone, or with all below.
+  std::vector<int> Reached(int shard, bool recurse) const {
+    if (!recurse) return {shard};
+    std::vector<int> reached;
+    for (int s = 0; s < count(); ++s) {
+      if (below_[static_cast<size_t>(shard)].count(At(s).parts[0]) != 0) {
+        reached.push_back(s);
+      }
+    }
+    return reached;
+  }
+
+  // Whether it has `parameter`, which no shard before it has.
+  bool Takes(int shard, const nn::Parameter& parameter) const {
+    for (size_t i = 0; i < model_.parts.size(); ++i) {
+      if (model_.parts[i]->linear() == nullptr) continue;
+      const int part = static_cast<int>(i);
+      for (const nn::Parameter* p : model_.parts[i]->Parameters()) {
+        if (p == &parameter &&
+            below_[static_cast<size_t>(shard)].count(part) == 0) {
+          return false;
+        }
+      }
+    }
+    return true;
+  }
+
+ private:
+  const FsdpScript& script_;
+  const ScriptModel& model_;
+  std::vector<std::set<int>> below_;
+};
+
+/// Goes through the calls, takes those that make sense and keeps what it needs
+/// to know of the iteration to tell. A subclass does them.
+class ScriptRunner {
+ public:
+  explicit ScriptRunner(const FsdpScript& script)
+      : script_(script),
+        model_(script.model),
+        shards_(script, model_),
+        settings_(static_cast<size_t>(shards_.count())) {}
+  virtual ~ScriptRunner() = default;
+
+  absl::Status Run() {
+    for (call_ = 0; call_ < static_cast<int>(script_.calls.size()); ++call_) {
+      CH_RETURN_IF_ERROR(Do(script_.calls[static_cast<size_t>(call_)]));
+    }
+    CH_RETURN_IF_ERROR(Reset());
+    return Compare();
+  }
+
+ protected:
+  struct Settings {
+    bool sync = true;
+    bool all_reduce = true;
+    bool reshard_after_backward = true;
+  };
+
+  virtual absl::Status Forward(int batch, bool by_run, bool grad) = 0;
+  virtual absl::Status BackwardOf(size_t loss) = 0;
+  virtual absl::Status ResetIteration() = 0;
+  virtual absl::Status Step(bool arms_event) = 0;
+  virtual void ZeroGrad() = 0;
+  virtual absl::Status ClipValue() = 0;
+  virtual absl::Status Norm() = 0;
+  virtual absl::Status Compare() = 0;
+  virtual absl::Status Summon(const ScriptCall& call, bool must_succeed) = 0;
+  virtual absl::Status Finalize() = 0;
+  // What one rank knows nothing of.
+  virtual absl::Status Tell(const ScriptCall&) { return absl::OkStatus(); }
+
+  const FsdpScript& script() const { return script_; }
+  ScriptModel& model() { return model_; }
+  const ScriptShards& shards() const { return shards_; }
+  const Settings& settings(int shard) const {
+    return settings_[static_cast<size_t>(shard)];
+  }
+  int call() const { return call_; }
+  bool manual() const { return manual_; }
+  bool reduce_unused() const { return reduce_unused_; }
+  double factor() const { return std::ldexp(1.0, log_factor_); }
+  bool event_armed() const { return event_armed_; }
+  void SkipAsRank(int rank) {
+    for (size_t i = 0; i < model_.parts.size(); ++i) {
+      model_.parts[i]->set_skipped((skipped_[i] >> rank & 1) != 0);
+    }
+  }
+
+ private:
+  absl::Status Reset() {
+    losses_ = 0;
+    pending_ = gathered_ = unsettled_ = event_armed_ = false;
+    return ResetIteration();
+  }
+
+  bool All(bool Settings::*member) const {
+    return std::all_of(settings_.begin(), settings_.end(),
+                       [member](const Settings& s) { return s.*member; });
+  }
+
+  void Reduced() {
+    pending_ = !All(&Settings::sync) ||
+               (script_.replicates() && !All(&Settings::all_reduce));
+  }
+
+  absl::Status Do(const ScriptCall& call) {
+    switch (call.kind) {
+      case ScriptCall::Kind::kForward:
+        if (losses_ == 2) return absl::OkStatus();
+        ++losses_;
+        gathered_ = true;
+        event_armed_ = false;
+        return Forward(call.value % 50, call.on, /*grad=*/true);
+      case ScriptCall::Kind::kForwardNoGrad:
+        event_armed_ = false;
+        return Forward(call.value % 50, call.on, /*grad=*/false);
+      case ScriptCall::Kind::kBackward:
+        return DoBackward(call);
+      case ScriptCall::Kind::kDropLosses:
+        return losses_ > 0 ? Reset() : absl::OkStatus();
+      case ScriptCall::Kind::kStep:
+        if (unsettled_) return absl::OkStatus();
+        // Else shards would change beneath gathered parameters, or graphs.
+        if (losses_ > 0 || gathered_) CH_RETURN_IF_ERROR(Reset());
+        event_armed_ = event_armed_ || call.on;
+        return Step(event_armed_);
+      case ScriptCall::Kind::kZeroGrad:
+        if (!unsettled_) ZeroGrad();
+        return absl::OkStatus();
+      case ScriptCall::Kind::kClipValue:
+        return unsettled_ ? absl::OkStatus() : ClipValue();
+      case ScriptCall::Kind::kNorm:
+        return unsettled_ ? absl::OkStatus() : Norm();
+      case ScriptCall::Kind::kCompare:
+        return unsettled_ ? absl::OkStatus() : Compare();
+      case ScriptCall::Kind::kSummon:
+        if (unsettled_) return absl::OkStatus();
+        if (call.on && losses_ > 0) CH_RETURN_IF_ERROR(Reset());
+        return Summon(call, losses_ == 0 && !gathered_ && !pending_);
+      case ScriptCall::Kind::kUnshard:
+        gathered_ = true;
+        event_armed_ = false;
+        return Tell(call);
+      case ScriptCall::Kind::kFinalize:
+        unsettled_ = false;
+        Reduced();
+        return Finalize();
+      case ScriptCall::Kind::kReset:
+        return Reset();
+      default:
+        return DoSetting(call);
+    }
+  }
+
+  absl::Status DoBackward(const ScriptCall& call) {
+    if (losses_ == 0) return absl::OkStatus();
+    const auto loss = static_cast<size_t>(call.value % losses_);
+    --losses_;
+    gathered_ = !last_ || !All(&Settings::reshard_after_backward);
+    if (manual_) {
+      pending_ = true;
+    } else {
+      unsettled_ = !last_;
+      Reduced();
+    }
+    return BackwardOf(loss);
+  }
+
+  absl::Status DoSetting(const ScriptCall& call) {
+    for (const int shard :
+         shards_.Reached(shards_.Of(call.part), call.recurse)) {
+      Settings& settings = settings_[static_cast<size_t>(shard)];
+      if (call.kind == ScriptCall::Kind::kSync) settings.sync = call.on;
+      if (call.kind == ScriptCall::Kind::kAllReduce)
+        settings.all_reduce = call.on;
+      if (call.kind == ScriptCall::Kind::kReshardAfterBackward) {
+        settings.reshard_after_backward = call.on;
+      }
+    }
+    switch (call.kind) {
+      case ScriptCall::Kind::kReduceUnused:
+        if (losses_ > 0 || gathered_) CH_RETURN_IF_ERROR(Reset());
+        reduce_unused_ = call.on;
+        for (uint32_t& ranks : skipped_) {
+          if (!call.on && ranks != AllRanks()) ranks = 0;
+        }
+        break;
+      case ScriptCall::Kind::kLastBackward:
+        last_ = call.on;
+        break;
+      case ScriptCall::Kind::kManual:
+        manual_ = call.on;
+        break;
+      case ScriptCall::Kind::kDivide:
+        // What waits for its reduction was multiplied by the factor before.
+        if (losses_ > 0 || pending_) return absl::OkStatus();
+        log_factor_ = call.value % 3;
+        break;
+      case ScriptCall::Kind::kFreeze:
+        return Freeze(call);
+      case ScriptCall::Kind::kSkip: {
+        const int last = static_cast<int>(model_.parts.size()) - 1;
+        if (call.part == 0 || call.part == last) return absl::OkStatus();
+        uint32_t& ranks = skipped_[static_cast<size_t>(call.part)];
+        if (reduce_unused_) {
+          ranks = static_cast<uint32_t>(call.value) & AllRanks();
+        } else {
+          ranks = call.on ? AllRanks() : 0;
+        }
+        return absl::OkStatus();
+      }
+      default:
+        break;
+    }
+    return Tell(call);
+  }
+
+  absl::Status Freeze(const ScriptCall& call) {
+    if (losses_ > 0) return absl::OkStatus();
+    const std::vector<nn::Parameter*> all = model_.root->Parameters();
+    const size_t index = static_cast<size_t>(call.value) % all.size();
+    // Those of the head are trained throughout, and what FullyShard was told to
+    // ignore is frozen throughout.
+    for (const nn::Parameter* p : model_.parts.back()->Parameters()) {
+      if (p == all[index]) return absl::OkStatus();
+    }
+    const bool ignores = std::any_of(
+        script_.shards.begin(), script_.shards.end(),
+        [](const ShardSpec& shard) { return shard.ignores_frozen; });
+    if (ignores && frozen_[index]) return absl::OkStatus();
+    all[index]->set_requires_grad(!call.on);
+    return absl::OkStatus();
+  }
+
+  uint32_t AllRanks() const { return (1u << script_.ranks()) - 1; }
+
+  std::vector<bool> FrozenAtFirst() {
+    std::vector<bool> frozen;
+    for (const nn::Parameter* p : model_.root->Parameters()) {
+      frozen.push_back(!p->requires_grad());
+    }
+    return frozen;
+  }
+
+  const FsdpScript& script_;
+  ScriptModel model_;
+  const ScriptShards shards_;
+  std::vector<Settings> settings_;  // By shard.
+  const std::vector<bool> frozen_ = FrozenAtFirst();
+  std::vector<uint32_t> skipped_ =
+      std::vector<uint32_t>(model_.parts.size(), 0);  // By part: ranks.
+  int call_ = 0;
+  int losses_ = 0;          // Without their backward yet.
+  bool pending_ = false;    // Gradients may wait for a reduction.
+  bool gathered_ = false;   // Something may be.
+  bool unsettled_ = false;  // Compute has not waited for reductions.
+  bool event_armed_ = false;
+  bool last_ = true;
+  bool manual_ = false;
+  bool reduce_unused_ = false;
+  int log_factor_ = 0;
+};
+
+inline std::vector<double> ToDoubles(const Tensor& t) {
+  return t.ToVector<double>();
+}
+
+inline Tensor ScriptLoss(nn::Module& model, const Tensor& x) {
+  return Sum(ToDType(model.Forward(x), kFloat64));
+}
+
+}  // namespace crosshatch
+
+#endif  // CROSSHATCH_TESTS_FSDP_SCRIPT_RUNNER_H_

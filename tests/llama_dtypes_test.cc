@@ -1,0 +1,193 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Llama under every policy of dtypes that FullyShardOptions can say.
+
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "crosshatch/base/status_macros.h"
+#include "crosshatch/comm/world.h"
+#include "crosshatch/dtensor/dtensor.h"
+#include "crosshatch/extensions/dtensor_extensions.h"
+#include "crosshatch/fsdp/fully_shard.h"
+#include "crosshatch/mesh/device_mesh.h"
+#include "crosshatch/nn/checkpoint.h"
+#include "crosshatch/nn/models/llama.h"
+#include "crosshatch/tensor/autograd.h"
+#include "crosshatch/tensor/creation.h"
+#include "crosshatch/tensor/ops/ops.h"
+#include "crosshatch/tp/llama_plan.h"
+#include "crosshatch/tp/parallelize_module.h"
+#include "gtest/gtest.h"
+
+namespace crosshatch {
+namespace {
+
+nn::LlamaConfig Small() {
+  return {.dim = 12,
+          .layers = 2,
+          .heads = 3,
+          .kv_heads = 3,
+          .head_dim = 4,
+          .ffn = 10,
+          .vocab = 11,
+          .initializer_stddev = 0.2};
+}
+
+// Which module's parameters are kept in float32, by the end of their names, and
+// which calls get the output dtype.
+struct Policy {
+  std::string in_float32;
+  bool output_of_blocks = false;
+  bool output_of_root = false;
+  bool checkpointed = false;
+};
+
+struct Result {
+  DType dtype = kFloat32;
+  std::vector<float> logits;
+  std::vector<std::vector<float>> gradients;
+};
+
+bool EndsWith(const std::string& name, const std::string& end) {
+  return name.size() >= end.size() &&
+         name.compare(name.size() - end.size(), end.size(), end) == 0;
+}
+
+// What rank 0 gets of a forward and its backward.
+Result Train(const std::vector<MeshAxis>& axes, const Policy& policy) {
+  Result result;
+  int ranks = 1;
+  for (const MeshAxis& axis : axes) ranks *= axis.size;
+  const absl::Status status =
+      RunLocal(ranks, [&](World& world) -> absl::Status {
+        CH_ASSIGN_OR_RETURN(const DeviceMesh mesh, InitDeviceMesh(world, axes));
+        CH_ASSIGN_OR_RETURN(const DeviceMesh fsdp, mesh.Slice("fsdp"));
+        nn::Llama model(Small());
+        fsdp::FullyShardOptions options;
+        if (axes.size() == 2) {
+          CH_ASSIGN_OR_RETURN(const DeviceMesh tp, mesh.Slice("tp"));
+          CH_RETURN_IF_ERROR(tp::ParallelizeModule(model, tp, tp::LlamaPlan()));
+          options.extension = DTensorExtensions::Create();
+        }
+        options.mixed_precision.param_dtype = kBFloat16;
+        if (!policy.in_float32.empty()) {
+          options.mixed_precision.param_dtype_override =
+              [&](const nn::Parameter& p) -> std::optional<DType> {
+            if (EndsWith(p.name(), policy.in_float32)) return kFloat32;
+            return std::nullopt;
+          };
+        }
+        const auto shard = [&](nn::Module& module, bool casts) {
+          options.mixed_precision.output_dtype =
+              casts ? std::optional<DType>(kFloat32) : std::nullopt;
+          return fsdp::FullyShard(module, fsdp, options);
+        };
+        for (nn::Module& block : model.blocks()) {
+          if (policy.checkpointed) CH_RETURN_IF_ERROR(nn::Checkpoint(block));
+          CH_RETURN_IF_ERROR(shard(block, policy.output_of_blocks));
+        }
+        if (policy.checkpointed) CH_RETURN_IF_ERROR(nn::Checkpoint(model));
+        CH_RETURN_IF_ERROR(shard(model, policy.output_of_root));
+        CH_RETURN_IF_ERROR(model.Materialize({.seed = 5}));
+        // The same rows on all ranks: what ranks differ in is what they hold.
+        const std::vector<int32_t> ids = {0, 3, 10, 7, 7, 2, 9, 4, 1, 5};
+        const Tensor logits = model.Forward(FromValues<int32_t>({2, 5}, ids));
+        CH_RETURN_IF_ERROR(Backward(Sum(Tanh(logits))));
+        const std::vector<float> values =
+            ToDType(FullTensor(logits), kFloat32).ToVector<float>();
+        std::vector<std::vector<float>> gradients;
+        for (nn::Parameter* p : model.Parameters()) {
+          gradients.push_back(FullTensor(p->grad()).ToVector<float>());
+        }
+        if (world.rank() == 0) result = {logits.dtype(), values, gradients};
+        return world.context().Synchronize();
+      });
+  EXPECT_TRUE(status.ok()) << status;
+  return result;
+}
+
+double LargestOf(const std::vector<float>& values) {
+  double largest = 0;
+  for (const float value : values) {
+    largest = std::max(largest, std::abs(double{value}));
+  }
+  return largest;
+}
+
+// By bfloat16's unit of 2^-8, and some 20 roundings one after another in either
+// run, of values no larger than the largest.
+void ExpectNear(const std::vector<float>& a, const std::vector<float>& b) {
+  ASSERT_EQ(a.size(), b.size());
+  const double bound = 40 * 0x1p-8 * std::max(LargestOf(a), LargestOf(b));
+  for (size_t i = 0; i < a.size(); ++i) EXPECT_NEAR(a[i], b[i], bound) << i;
+}
+
+const std::vector<std::vector<MeshAxis>> kMeshes = {
+    {{"fsdp", 1}}, {{"fsdp", 3}}, {{"fsdp", 2}, {"tp", 2}}};
+
+class LlamaDTypesTest : public ::testing::TestWithParam<std::string> {};
+
+// Any parameter may be kept in float32 in a model that computes in bfloat16.
+TEST_P(LlamaDTypesTest, KeepsAnyParameterWide) {
+  const Result plain = Train(kMeshes[0], {});
+  for (const std::vector<MeshAxis>& axes : kMeshes) {
+    const Result wide = Train(axes, {.in_float32 = GetParam()});
+    ExpectNear(wide.logits, plain.logits);
+    ASSERT_EQ(wide.gradients.size(), plain.gradients.size());
+    for (size_t i = 0; i < wide.gradients.size(); ++i) {
+      ExpectNear(wide.gradients[i], plain.gradients[i]);
+    }
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    EachKind, LlamaDTypesTest,
+    ::testing::Values("norm.weight", "input_layernorm.weight",
+                      "embed_tokens.weight", "q_proj.weight", "o_proj.weight",
+                      "gate_proj.weight", "down_proj.weight", "lm_head.weight",
+                      "weight"),
+    [](const auto& info) {
+      std::string name = info.param;
+      for (char& c : name) c = c == '.' ? '_' : c;
+      return name;
+    });
+
+// One value of the options may serve all calls: what leaves the model is cast,
+// once, and is to the bit what the root's alone gives.
+TEST(LlamaDTypesTest, CastsWhatLeavesTheOutermost) {
+  for (const std::vector<MeshAxis>& axes : kMeshes) {
+    const Result none = Train(axes, {});
+    EXPECT_EQ(none.dtype, kBFloat16);
+    for (const bool checkpointed : {false, true}) {
+      for (const std::string in_float32 : {"", "norm.weight"}) {
+        const Result root = Train(axes, {.in_float32 = in_float32,
+                                         .output_of_root = true,
+                                         .checkpointed = checkpointed});
+        const Result all = Train(axes, {.in_float32 = in_float32,
+                                        .output_of_blocks = true,
+                                        .output_of_root = true,
+                                        .checkpointed = checkpointed});
+        EXPECT_EQ(root.dtype, kFloat32);
+        EXPECT_EQ(all.dtype, kFloat32);
+        EXPECT_EQ(all.logits, root.logits);
+        EXPECT_EQ(all.gradients, root.gradients);
+        if (in_float32.empty()) {
+          EXPECT_EQ(root.logits, none.logits);
+        }
+        // Of blocks alone: the head takes what they give.
+        const Result blocks = Train(axes, {.in_float32 = in_float32,
+                                           .output_of_blocks = true,
+                                           .checkpointed = checkpointed});
+        ExpectNear(blocks.logits, root.logits);
+      }
+    }
+  }
+}
+
+}  // namespace
+}  // namespace crosshatch

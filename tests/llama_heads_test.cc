@@ -1,0 +1,122 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// How Llama's heads lie on the ranks of tensor parallelism: any number of
+// query heads and key heads on any number of ranks.
+
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
+#include <string>
+#include <tuple>
+#include <vector>
+
+#include "crosshatch/base/status_macros.h"
+#include "crosshatch/comm/world.h"
+#include "crosshatch/dtensor/dtensor.h"
+#include "crosshatch/mesh/device_mesh.h"
+#include "crosshatch/nn/models/llama.h"
+#include "crosshatch/tensor/autograd.h"
+#include "crosshatch/tensor/creation.h"
+#include "crosshatch/tensor/ops/ops.h"
+#include "crosshatch/tp/llama_plan.h"
+#include "crosshatch/tp/parallelize_module.h"
+#include "gtest/gtest.h"
+
+namespace crosshatch {
+namespace {
+
+nn::LlamaConfig Config(int64_t heads, int64_t kv_heads) {
+  return {.dim = 4 * heads,
+          .layers = 1,
+          .heads = heads,
+          .kv_heads = kv_heads,
+          .head_dim = 4,
+          .ffn = 7,
+          .vocab = 11,
+          .initializer_stddev = 0.3};
+}
+
+using Values = std::vector<std::vector<float>>;
+
+absl::StatusOr<Values> LogitsAndGradients(nn::Llama& model) {
+  const std::vector<int32_t> ids = {0, 3, 10, 7, 7, 2, 9, 4, 1, 5};
+  const Tensor logits = model.Forward(FromValues<int32_t>({2, 5}, ids));
+  CH_RETURN_IF_ERROR(Backward(Sum(Tanh(logits))));
+  Values values = {FullTensor(logits).ToVector<float>()};
+  for (nn::Parameter* p : model.Parameters()) {
+    values.push_back(FullTensor(p->grad()).ToVector<float>());
+  }
+  return values;
+}
+
+// Sums of at most some 100 products in other orders.
+void ExpectNear(const Values& got, const Values& expected) {
+  ASSERT_EQ(got.size(), expected.size());
+  for (size_t i = 0; i < got.size(); ++i) {
+    ASSERT_EQ(got[i].size(), expected[i].size());
+    double largest = 0;
+    for (const float v : expected[i]) {
+      largest = std::max(largest, std::abs(double{v}));
+    }
+    for (size_t k = 0; k < got[i].size(); ++k) {
+      EXPECT_NEAR(got[i][k], expected[i][k], 200 * 0x1p-24 * largest)
+          << i << ", " << k;
+    }
+  }
+}
+
+tp::ParallelPlan Plan(bool local_outputs) {
+  tp::ParallelPlan plan = tp::LlamaPlan();
+  if (!local_outputs) return plan;
+  // Each rank's own heads as plain tensors, as attention kernels of a program's
+  // own want them.
+  for (auto& [pattern, style] : plan) {
+    if (pattern == "layers.*.self_attn.[qkv]_proj") {
+      style = tp::ColwiseParallel({.use_local_output = true});
+    }
+  }
+  return plan;
+}
+
+class LlamaHeadsTest
+    : public ::testing::TestWithParam<std::tuple<int, int, int, bool>> {};
+
+TEST_P(LlamaHeadsTest, ComputesWhatOneRankComputes) {
+  const auto& [kv_heads, group, ranks, local_outputs] = GetParam();
+  const nn::LlamaConfig config = Config(kv_heads * group, kv_heads);
+  nn::Llama whole(config, Device::Cpu());
+  const absl::StatusOr<Values> expected = LogitsAndGradients(whole);
+  ASSERT_TRUE(expected.ok()) << expected.status();
+  const absl::Status status = RunLocal(
+      ranks,
+      [&, ranks = ranks,
+       local_outputs = local_outputs](World& world) -> absl::Status {
+        CH_ASSIGN_OR_RETURN(const DeviceMesh mesh,
+                            InitDeviceMesh(world, {{"tp", ranks}}));
+        nn::Llama model(config);
+        CH_RETURN_IF_ERROR(
+            tp::ParallelizeModule(model, mesh, Plan(local_outputs)));
+        CH_RETURN_IF_ERROR(model.Materialize({.seed = 0}));
+        CH_ASSIGN_OR_RETURN(const Values got, LogitsAndGradients(model));
+        if (world.rank() == 0) ExpectNear(got, *expected);
+        return world.context().Synchronize();
+      });
+  EXPECT_TRUE(status.ok()) << status;
+}
+
+INSTANTIATE_TEST_SUITE_P(All, LlamaHeadsTest,
+                         ::testing::Combine(::testing::Values(1, 2, 3),
+                                            ::testing::Values(1, 2, 3),
+                                            ::testing::Values(2, 3, 4),
+                                            ::testing::Bool()),
+                         [](const auto& info) {
+                           const int kv_heads = std::get<0>(info.param);
+                           const int heads = kv_heads * std::get<1>(info.param);
+                           return "kv" + std::to_string(kv_heads) + "_heads" +
+                                  std::to_string(heads) + "_tp" +
+                                  std::to_string(std::get<2>(info.param)) +
+                                  (std::get<3>(info.param) ? "_local" : "");
+                         });
+
+}  // namespace
+}  // namespace crosshatch
