@@ -70,6 +70,8 @@ class BackwardEngine {
   };
 
   int TaskOf(const std::shared_ptr<Node>& node);
+  // Whether this run writes to the memory of `gradient` by accumulating.
+  bool IsPartOfAGrad(const Tensor& gradient) const;
   void Discover(const Node::Edge& root);
   void Prune();
   void RunTask(int index);
@@ -101,9 +103,20 @@ class BackwardEngine {
 
 namespace {
 
-/// a + b, in the memory of one of them where that may be written.
+/// Whether ranks that write a + b into a or b agree with ranks that do not.
+bool AddsInPlace(const Tensor& a, const Tensor& b) {
+  if (a.is_distributed() != b.is_distributed() || a.sizes() != b.sizes() ||
+      a.dtype() != b.dtype()) {
+    return false;
+  }
+  return !a.is_distributed() || a.handler()->AddsInPlace(b);
+}
+
+/// a + b, in the memory of one of them where that may be written. Who else
+/// refers to a part's memory, and how it lies, are facts of a rank: they decide
+/// only between ways that communicate nothing and have the same result.
 Tensor SumOf(Tensor a, Tensor b, bool recording) {
-  if (!recording) {
+  if (!recording && AddsInPlace(a, b)) {
     if (a.IsUnique() && a.is_contiguous()) {
       AddInPlace(a, b);
       return a;
@@ -216,6 +229,18 @@ void BackwardEngine::Discover(const Node::Edge& root) {
   }
 }
 
+bool BackwardEngine::IsPartOfAGrad(const Tensor& gradient) const {
+  const auto memory = [](const Tensor& t) -> const Storage* {
+    return t.is_distributed() ? &t.handler()->memory() : t.storage().get();
+  };
+  if (!options_.gradient.defined()) return false;
+  return std::any_of(tasks_.begin(), tasks_.end(), [&](const Task& task) {
+    if (task.node->sequence() != GraphTies::kLeafSequence) return false;
+    const Tensor& grad = static_cast<const LeafNode&>(*task.node).leaf().grad();
+    return grad.defined() && memory(grad) == memory(gradient);
+  });
+}
+
 void BackwardEngine::Prune() {
   for (Task& task : tasks_) task.wanted = task.runs = false;
   for (const Wanted& capture : captures_) {
@@ -260,6 +285,7 @@ absl::Status BackwardEngine::Run(const Tensor& root) {
 
   const Node::Edge root_edge = GradEdge(root);
   Discover(root_edge);
+  if (!capturing_ && IsPartOfAGrad(gradient)) gradient = Clone(gradient);
   if (capturing_) Prune();
   if (tasks_[0].wanted) {
     Deliver(0, root_edge.output_index, std::move(gradient));

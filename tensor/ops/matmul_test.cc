@@ -217,6 +217,20 @@ TEST(MatMulTest, OfVectorsAndWithSummands) {
       {RandomInput({2, 2}, 1), RandomInput({2}, 2)}));
 }
 
+TEST(MatMulTest, DoesNotReadASummandOfNoWeight) {
+  const double nan = std::numeric_limits<double>::quiet_NaN();
+  const Tensor a = Ones({2, 3}, kFloat64);
+  const Tensor b = Ones({3, 2}, kFloat64);
+  const Tensor c = Full({2}, nan, kFloat64).set_requires_grad(true);
+  const Tensor y = AddMM(c, a, b, {.beta = 0, .alpha = 2});
+  EXPECT_THAT(y.ToVector<double>(), ::testing::Each(6));
+  ASSERT_TRUE(Backward(Sum(y)).ok());
+  EXPECT_THAT(c.grad().ToVector<double>(), ::testing::Each(0));
+  EXPECT_THAT(BAddBMM(c, Unsqueeze(a, 0), Unsqueeze(b, 0), {.beta = 0})
+                  .ToVector<double>(),
+              ::testing::Each(3));
+}
+
 TEST(MatMulTest, NarrowsInputsIntoWideDestinations) {
   for (DType dtype : {kBFloat16, kFloat16}) {
     const Tensor a = Full({2, 3}, 2, dtype);
