@@ -154,7 +154,7 @@ enum class BinaryOp : uint8_t {
   // Floating point only.
   kPow,
   // Derivatives, floating point only: a is the output's gradient.
-  kReluBackward,     ///< 0 where b <= 0, else a; b = input or output.
+  kReluBackward,     ///< a where b > 0, else 0; b = input or output.
   kSiluBackward,     ///< b = input.
   kGeluBackward,     ///< b = input.
   kTanhBackward,     ///< b = output: a * (1 - b^2).
@@ -316,9 +316,8 @@ struct HeadsOutput {
 
 /// out = softmax(scale * q k^T, masked) v for each head; query head h uses key
 /// head h / (q_heads / kv_heads). Causal: query i sees keys j <= i + kv_len -
-/// q_len; a query that sees no key, or whose scores are all -inf, gives zeros,
-/// a log-sum-exp of -inf and probabilities of zero in the gradients. Memory
-/// beside the operands is of order of tiles, never q_len x kv_len.
+/// q_len; a query that sees no key gives zeros and a log-sum-exp of -inf.
+/// Memory beside the operands is of order of tiles, never q_len x kv_len.
 struct AttentionArgs {
   int64_t batch = 0;
   int64_t q_len = 0;
