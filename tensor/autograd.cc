@@ -103,29 +103,31 @@ class BackwardEngine {
 
 namespace {
 
-/// Whether ranks that write a + b into a or b agree with ranks that do not.
-bool AddsInPlace(const Tensor& a, const Tensor& b) {
-  if (a.is_distributed() != b.is_distributed() || a.sizes() != b.sizes() ||
-      a.dtype() != b.dtype()) {
-    return false;
-  }
-  return !a.is_distributed() || a.handler()->AddsInPlace(b);
+/// Adds `b` to `a`, in a's memory where that may be written.
+Tensor AddTo(Tensor a, const Tensor& b) {
+  if (!a.IsUnique()) a = Clone(a);
+  AddInPlace(a, b);
+  return a;
 }
 
-/// a + b, in the memory of one of them where that may be written. Who else
-/// refers to a part's memory, and how it lies, are facts of a rank: they decide
-/// only between ways that communicate nothing and have the same result.
+/// a + b, in the memory of one of them where that may be written.
 Tensor SumOf(Tensor a, Tensor b, bool recording) {
-  if (!recording && AddsInPlace(a, b)) {
-    if (a.IsUnique() && a.is_contiguous()) {
-      AddInPlace(a, b);
-      return a;
-    }
-    if (b.IsUnique() && b.is_contiguous()) {
-      AddInPlace(b, a);
-      return b;
-    }
+  if (recording) return Add(a, b);
+  // Of distributed tensors that lie alike every way communicates nothing and
+  // has the same result, and a rank may choose by what its part looks like.
+  if (!a.is_distributed() || !b.is_distributed() ||
+      a.handler()->AddsInPlace(b)) {
+    if (a.IsUnique() && a.is_contiguous()) return AddTo(std::move(a), b);
+    if (b.IsUnique() && b.is_contiguous()) return AddTo(std::move(b), a);
+    return Add(a, b);
   }
+  // Else the one that is added to sets the layout: facts that ranks share say
+  // which one that is, never who else refers to a part's memory.
+  const auto takes_sums = [](const Tensor& t) {
+    return t.IsOnlyHandle() && t.is_contiguous() && t.handler()->AddsInPlace(t);
+  };
+  if (takes_sums(a)) return AddTo(std::move(a), b);
+  if (takes_sums(b)) return AddTo(std::move(b), a);
   return Add(a, b);
 }
 

@@ -93,6 +93,9 @@ class Tensor {
   /// Whether this is the only handle to a tensor that alone refers to its
   /// memory: then nobody sees a write to it. Says no where it cannot tell.
   bool IsUnique() const;
+  /// The part of IsUnique that is the same on all ranks: whether this is the
+  /// only handle to a tensor. Its memory may be shared.
+  bool IsOnlyHandle() const { return impl_.use_count() == 1; }
 
   /// Sizes; the global ones of a distributed tensor.
   const Shape& sizes() const { return impl_->sizes; }

@@ -2,6 +2,7 @@
 #include "crosshatch/tensor/ops/matmul.h"
 
 #include <cmath>
+#include <limits>
 #include <tuple>
 #include <vector>
 
@@ -9,6 +10,7 @@
 #include "crosshatch/tensor/creation.h"
 #include "crosshatch/tensor/gradcheck_testutil.h"
 #include "crosshatch/tensor/ops/pointwise.h"
+#include "crosshatch/tensor/ops/reduce.h"
 #include "crosshatch/tensor/ops/view.h"
 #include "crosshatch/tensor/rank_context.h"
 #include "gmock/gmock.h"
