@@ -140,7 +140,8 @@ absl::StatusOr<std::vector<Slice>> PlanSlices(
       if (!mesh.coordinate().has_value()) continue;
       box = layout.LocalBox(data.sizes(), *mesh.coordinate());
     }
-    slices.push_back({found->second, std::move(box), LocalTensor(data)});
+    slices.push_back({found->second, std::move(box),
+                      WritableLocalTensor(data, "a load of weights")});
   }
   if (!missing.empty()) {
     return absl::NotFoundError(

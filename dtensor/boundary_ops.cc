@@ -7,6 +7,7 @@
 #include "crosshatch/base/check.h"
 #include "crosshatch/dtensor/dtensor_handler.h"
 #include "crosshatch/dtensor/grad_layout.h"
+#include "crosshatch/dtensor/layout_pair.h"
 #include "crosshatch/tensor/creation.h"
 #include "crosshatch/tensor/node.h"
 #include "crosshatch/tensor/ops/cast.h"
@@ -128,14 +129,29 @@ TensorList RedistributeOp::Run(const Tensor& input) const {
   }
   const PreparedPlan& plan = *chosen;
   Tensor source = from.local();
-  // Else the result has memory of its own.
-  const bool shares = plan.shares_memory && source.dtype() == dtype;
+  // Where it stays, it stays on all ranks; and what communicates or casts has
+  // memory of its own.
+  PartInfo info;
+  Shape strides = ContiguousStrides(input.sizes());
+  if (source.dtype() == dtype && plan.shares_memory) {
+    info = from.ShadowInfo();
+  } else if (source.dtype() == dtype && plan.plan.cost.launches == 0 &&
+             SameShards(from.layout(), to, input.sizes())) {
+    info = from.is_shadow() ? from.ShadowInfo()
+                            : PartInfo{.tie = MemoryTie::kAlias};
+    info.regular = from.regular();
+    strides = input.strides();
+  } else {
+    info.regular =
+        plan.plan.steps.empty() || plan.plan.steps.back().communicates();
+  }
   if (source.dtype() != dtype) source = CastOp(dtype).Forward({source})[0];
-  Event done;
   Tensor local = runtime.Redistribute(plan, source, from.mesh(), cause,
-                                      options.async ? &done : nullptr);
-  return {Wrap(std::move(local), target, from.mesh(), input.sizes(),
-               std::move(done), /*unwritable=*/shares)};
+                                      options.async ? &info.written : nullptr);
+  return {
+      MakeHandled(std::make_shared<DTensorHandler>(
+                      std::move(local), target, from.mesh(), std::move(info)),
+                  input.sizes(), std::move(strides), dtype)};
 }
 
 std::shared_ptr<Node> RedistributeOp::Differentiate(
@@ -151,7 +167,8 @@ TensorList FromLocalOp::Forward(TensorSpan inputs) const {
       << "from_local: the layout is on " << layout.mesh().ToString()
       << ", the mesh is " << mesh.ToString();
   return {Wrap(inputs[0].Detach(), DTensorRuntime::Current().Intern(layout),
-               mesh, Shape(sizes.begin(), sizes.end()))};
+               mesh, Shape(sizes.begin(), sizes.end()),
+               {.tie = MemoryTie::kAlias, .regular = false})};
 }
 
 std::shared_ptr<Node> FromLocalOp::Differentiate(TensorSpan /*inputs*/,

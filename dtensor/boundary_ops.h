@@ -43,12 +43,13 @@ class RedistributeOp final : public Op {
   const RedistributeOptions options;
 };
 
-/// (local) -> the distributed tensor that it is this rank's part of. The
+/// (local) -> the distributed tensor that it is this rank's part of, in the
+/// same memory: a view, which takes no write where autograd records. The
 /// gradient is the local part of the distributed one in `grad_layout`, which
 /// CheckBorderGradLayout must allow where there is a gradient.
 class FromLocalOp final : public Op {
  public:
-  static constexpr OpInfo kInfo = {"from_local"};
+  static constexpr OpInfo kInfo = {.name = "from_local", .view = true};
   FromLocalOp(const DeviceMesh& mesh, const Layout& layout, ShapeView sizes,
               const Layout& grad_layout)
       : mesh(mesh), layout(layout), sizes(sizes), grad_layout(grad_layout) {}
@@ -63,12 +64,13 @@ class FromLocalOp final : public Op {
   const Layout& grad_layout;
 };
 
-/// (distributed) -> this rank's part. The gradient, local, is this rank's part
-/// of a distributed one in `grad_layout`, which CheckBorderGradLayout must
-/// allow where there is a gradient.
+/// (distributed) -> this rank's part, in the same memory: a view, which takes
+/// no write where autograd records. The gradient, local, is this rank's part of
+/// a distributed one in `grad_layout`, which CheckBorderGradLayout must allow
+/// where there is a gradient.
 class ToLocalOp final : public Op {
  public:
-  static constexpr OpInfo kInfo = {"to_local"};
+  static constexpr OpInfo kInfo = {.name = "to_local", .view = true};
   explicit ToLocalOp(const Layout& grad_layout) : grad_layout(grad_layout) {}
   const OpInfo& info() const override { return kInfo; }
   TensorList Forward(TensorSpan inputs) const override;

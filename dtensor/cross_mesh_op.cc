@@ -140,9 +140,14 @@ TensorList CrossMeshOp::Run(const Tensor& input) const {
       plan, sends ? DTensorHandler::Of(input).local() : Tensor(), route.dtype,
       route.from_mesh, route.to_mesh);
   if (!receives) return {Zeros({})};
+  PartInfo info = {.regular = false};
+  if (plan.shares_memory) {
+    // A rank that holds no part of the input got nothing of it either.
+    info = sends ? DTensorHandler::Of(input).ShadowInfo()
+                 : PartInfo{.tie = MemoryTie::kShadow, .regular = false};
+  }
   return {Wrap(std::move(local), DTensorRuntime::Current().Intern(route.to),
-               route.to_mesh, route.sizes, Event(),
-               /*unwritable=*/plan.shares_memory)};
+               route.to_mesh, route.sizes, std::move(info))};
 }
 
 std::shared_ptr<Node> CrossMeshOp::Differentiate(TensorSpan /*inputs*/,

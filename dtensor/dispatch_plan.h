@@ -33,6 +33,10 @@ struct DispatchPlan {
   std::unique_ptr<LocalProgram> program;
   bool in_place = false;
   bool view = false;
+  /// Of some rank the part of input 0 is another than it holds.
+  bool moves_first = false;
+  /// The part of input 0 comes by communication, on every rank.
+  bool moves_apart = false;
 };
 
 }  // namespace crosshatch

@@ -32,14 +32,6 @@ Layout WithoutPartials(Layout layout) {
   return layout;
 }
 
-// Whether several elements are one in memory.
-bool Repeats(const Tensor& t) {
-  for (int d = 0; d < t.ndim(); ++d) {
-    if (t.size(d) > 1 && t.strides()[d] == 0) return true;
-  }
-  return false;
-}
-
 // Moves the parts of the source's `full` to each rank's `local`. `source` is
 // the source's index among the ranks of the mesh.
 absl::Status Scatter(int source, const Tensor& full, const Tensor& local,
@@ -98,7 +90,8 @@ Tensor DistributeTensorFrom(int source_rank, const Tensor& full,
     const DTensorRuntime::OriginScope origin(
         runtime, {CommOrigin::Kind::kExplicit, "distribute_tensor"});
     // A collective reads each element of memory once.
-    const Tensor sent = Repeats(full) ? Clone(full) : full;
+    const Tensor sent =
+        Repeats(full.sizes(), full.strides()) ? Clone(full) : full;
     absl::Status status = Scatter(static_cast<int>(found - ranks.begin()), sent,
                                   local, mesh, plain);
     if (!status.ok()) RankContext::Current().Poison(std::move(status));

@@ -106,6 +106,11 @@ Tensor LocalTensor(const Tensor& t) {
   return t.is_distributed() ? DTensorHandler::Of(t).local().Detach() : t;
 }
 
+Tensor WritableLocalTensor(const Tensor& t, const char* what) {
+  return t.is_distributed() ? DTensorHandler::Of(t).WritableLocal(what).Detach()
+                            : t;
+}
+
 Tensor MakeDTensor(Tensor local, const DeviceMesh& mesh, const Layout& layout,
                    Shape sizes) {
   NoGrad no_grad;

@@ -41,6 +41,12 @@ Box LocalBoxOf(const Tensor& t);
 /// own. For what works on shards as they are: optimizers, checkpoints, FSDP.
 Tensor LocalTensor(const Tensor& t);
 
+/// As LocalTensor, for what writes to it. A check that names `what` where `t`
+/// is not to be written: a view that had to be copied, or a part of another
+/// tensor that was redistributed without communication (ops/view.h,
+/// redistribute.h).
+Tensor WritableLocalTensor(const Tensor& t, const char* what);
+
 /// The distributed tensor of global shape `sizes` that `local` is this rank's
 /// part of, outside of the graph, in the same memory. `local` may have no
 /// memory (yet): then so has the result. Checks that it has the shard's shape.
@@ -50,6 +56,10 @@ Tensor MakeDTensor(Tensor local, const DeviceMesh& mesh, const Layout& layout,
 /// \name Into and out of the graph of distributed tensors
 /// Gradients cross such a border as local tensors, and only the caller knows
 /// what these are of the whole: `grad_layout` says it, there is no default.
+///
+/// The result lies in the memory of the argument, as a view does: in NoGrad a
+/// write to one of them shows in the other, and where autograd records it fails
+/// a check, for its gradient would be lost; write to a Clone.
 /// @{
 
 /// The tensor of global shape `sizes` that `local` is this rank's part of.

@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "crosshatch/dtensor/dtensor_handler.h"
 
+#include <algorithm>
 #include <memory>
+#include <optional>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -9,7 +11,9 @@
 #include "crosshatch/dtensor/boundary_ops.h"
 #include "crosshatch/dtensor/cross_mesh_op.h"
 #include "crosshatch/dtensor/dispatch_plan.h"
+#include "crosshatch/dtensor/layout_pair.h"
 #include "crosshatch/dtensor/op_rules.h"
+#include "crosshatch/tensor/ops/cast.h"
 #include "crosshatch/tensor/rank_context.h"
 
 namespace crosshatch {
@@ -119,6 +123,7 @@ std::unique_ptr<DispatchPlan> MakePlan(DTensorRuntime& runtime, const Op& op,
     absl::StatusOr<RedistributePlan> path = PlanRedistribute(
         input.layout, result.inputs[i], input.sizes, SizeOf(input.dtype));
     CH_CHECK_OK(path.status());
+    if (i == 0) plan->moves_apart = path->cost.launches > 0;
     PreparedPlan prepared = Prepare(*std::move(path), input.sizes, first.here);
     if (prepared.stays) continue;
     plan->redistribute[i] = std::make_unique<PreparedPlan>(std::move(prepared));
@@ -134,7 +139,71 @@ std::unique_ptr<DispatchPlan> MakePlan(DTensorRuntime& runtime, const Op& op,
   plan->program = std::move(result.program);
   plan->in_place = info.in_place;
   plan->view = info.view;
+  plan->moves_first =
+      described[0].defined &&
+      !SameShards(described[0].layout, result.inputs[0], described[0].sizes);
   return plan;
+}
+
+// How output 0 of a view lies.
+struct ViewResult {
+  Shape strides;
+  PartInfo info;
+};
+
+// Where the strides of the whole allow a view, a result aliases on every rank,
+// or if some rank's part may have to be copied, stands for a view. Where they
+// do not, it is a copy on every rank. May replace `output`.
+ViewResult FinishView(const Op& op, const Tensor& input,
+                      const DispatchPlan& plan, const Shape& sizes,
+                      Tensor& output) {
+  const DTensorHandler& from = DTensorHandler::Of(input);
+  std::optional<Shape> strides = op.AliasStrides(input, input.strides());
+  if (!strides.has_value()) {
+    // A part may be viewed where the whole cannot.
+    if (output.storage().get() == &from.memory() || !output.is_contiguous()) {
+      output = CloneOp().Forward({output})[0];
+    }
+    return {ContiguousStrides(sizes), {}};
+  }
+  // Strides of which none fits another allow what any strides do.
+  const bool any_rank_may_copy =
+      plan.moves_first ||
+      (!from.regular() &&
+       !op.AliasStrides(input, Shape(input.sizes().size(), 1)).has_value());
+  if (any_rank_may_copy) {
+    // The same values, not another form: what was communicated stands for
+    // itself.
+    if (op.info().view_history == nullptr && plan.moves_apart) {
+      return {ContiguousStrides(sizes), {}};
+    }
+    return {*std::move(strides), from.ShadowInfo()};
+  }
+  CH_CHECK(output.storage().get() == &from.memory())
+      << op.info().name << " of " << input.Describe()
+      << ": the part was copied, as a view of the whole was expected";
+  PartInfo info;
+  if (from.is_shadow()) {
+    info = from.ShadowInfo();
+  } else {
+    info.tie = MemoryTie::kAlias;
+  }
+  info.regular = from.regular();
+  return {*std::move(strides), std::move(info)};
+}
+
+// The part of a result that is no view: contiguous, and in memory of its own,
+// whatever the op or the user's program gave.
+Tensor OwnPart(Tensor part, TensorSpan inputs) {
+  const bool shared =
+      std::any_of(inputs.begin(), inputs.end(), [&](const Tensor& input) {
+        return input.defined() &&
+               part.storage().get() ==
+                   (input.is_distributed() ? &DTensorHandler::Of(input).memory()
+                                           : input.storage().get());
+      });
+  if (!shared && part.is_contiguous()) return part;
+  return CloneOp().Forward({part})[0];
 }
 
 // The local parts of the inputs as the plan wants them.
@@ -197,18 +266,17 @@ TensorList DTensorHandler::Dispatch(const Op& op, TensorSpan inputs) const {
   const std::shared_ptr<DispatchPlan> kept =
       plan.program != nullptr ? found->second : nullptr;
 
-  const Locals locals = LocalsOf(op, inputs, plan, runtime, mesh_);
   if (plan.in_place) {
     const Tensor& written = inputs[0];
-    CH_CHECK(written.is_distributed() && !Of(written).unwritable())
+    CH_CHECK(written.is_distributed())
         << info.name << ": " << written.Describe() << " is not written to: "
-        << (written.is_distributed()
-                ? "a view that had to be copied would not reach the tensor "
-                  "that it is a view of, and what was redistributed without "
-                  "communication may be a part of another tensor, of which "
-                  "other ranks have copies; Clone it"
-                : "a plain tensor cannot take what is distributed");
+        << "a plain tensor cannot take what is distributed";
+    CH_CHECK(!Repeats(written.sizes(), written.strides()))
+        << info.name << " into an expanded tensor, " << written.Describe()
+        << ": several of its elements are one";
+    Of(written).WritableLocal(info.name);
   }
+  const Locals locals = LocalsOf(op, inputs, plan, runtime, mesh_);
   TensorList outputs;
   if (plan.program != nullptr) {
     const DTensorRuntime::OriginScope origin(runtime,
@@ -232,13 +300,19 @@ TensorList DTensorHandler::Dispatch(const Op& op, TensorSpan inputs) const {
         << outputs[i].Describe() << ", its layout "
         << output.layout->layout.ToString() << " of " << ToString(output.sizes)
         << " asks for " << ToString(output.local_sizes);
-    const bool unwritable =
-        plan.view && (Of(inputs[0]).unwritable() ||
-                      outputs[i].storage() != Of(inputs[0]).local().storage());
     const DType dtype = outputs[i].dtype();
+    if (i == 0 && plan.view) {
+      ViewResult view =
+          FinishView(op, inputs[0], plan, output.sizes, outputs[0]);
+      outputs[0] = MakeHandled(std::make_shared<DTensorHandler>(
+                                   std::move(outputs[0]), *output.layout, mesh_,
+                                   std::move(view.info)),
+                               output.sizes, std::move(view.strides), dtype);
+      continue;
+    }
     outputs[i] = MakeHandled(
-        std::make_shared<DTensorHandler>(std::move(outputs[i]), *output.layout,
-                                         mesh_, unwritable),
+        std::make_shared<DTensorHandler>(OwnPart(std::move(outputs[i]), inputs),
+                                         *output.layout, mesh_),
         output.sizes, dtype);
   }
   return outputs;
@@ -265,25 +339,84 @@ Tensor DTensorHandler::ConformGradient(const Tensor& leaf,
   return gradient;
 }
 
-uint32_t DTensorHandler::Version() const { return local_.storage()->version(); }
+bool DTensorHandler::AddsInPlace(const Tensor& other) const {
+  const Layout& mine = layout();
+  if (Of(other).layout() != mine || Of(other).mesh() != mesh_) return false;
+  for (int axis = 0; axis < mine.mesh().ndim(); ++axis) {
+    // Other reductions do not commute with the sum.
+    const AxisState& state = mine.state_of_axis(axis);
+    if (state.is_partial() && state.op != ReduceOp::kSum &&
+        state.op != ReduceOp::kAvg) {
+      return false;
+    }
+  }
+  return true;
+}
 
 bool DTensorHandler::OwnsMemory() const {
   // A view of a part would keep the rest from being freed.
-  return !unwritable_ && local_.IsUnique() && local_.is_contiguous() &&
+  return !is_shadow() && local_.IsUnique() && local_.is_contiguous() &&
          local_.storage()->bytes() == local_.numel() * SizeOf(local_.dtype());
 }
 
-void DTensorHandler::WaitFor(InFlight& work) {
+DTensorHandler::DTensorHandler(Tensor local, const InternedLayout& layout,
+                               DeviceMesh mesh, PartInfo info)
+    : local_(std::move(local)),
+      layout_(layout),
+      mesh_(std::move(mesh)),
+      tie_(info.tie),
+      regular_(info.regular),
+      watched_(info.tie != MemoryTie::kShadow && info.written.state() == nullptr
+                   ? nullptr
+                   : std::make_unique<Watched>(
+                         Watched{.written = std::move(info.written),
+                                 .ordered = {},
+                                 .source = std::move(info.source),
+                                 .source_version = info.source_version})) {}
+
+PartInfo DTensorHandler::ShadowInfo() const {
+  PartInfo info = {.tie = MemoryTie::kShadow, .regular = false};
+  if (is_shadow()) {
+    info.source = watched_->source;
+    info.source_version = watched_->source_version;
+  } else {
+    info.source = local_.storage();
+    info.source_version = memory().version();
+  }
+  return info;
+}
+
+const Tensor& DTensorHandler::WritableLocal(const char* what) const {
+  CH_CHECK(!is_shadow())
+      << what << ": " << Describe() << " is not written to: a view that had to "
+      << "be copied would not reach the tensor that it is a view of, and what "
+      << "was redistributed without communication may be a part of another "
+      << "tensor, of which other ranks have copies; Clone it";
+  return local();
+}
+
+void DTensorHandler::Watch() const {
+  Watched& watched = *watched_;
+  if (is_shadow()) {
+    // Nobody writes to what is gone.
+    const std::shared_ptr<Storage> source = watched.source.lock();
+    CH_CHECK(source == nullptr || source->version() == watched.source_version)
+        << Describe() << " is used after a write in place to the tensor that "
+        << "it was made of, which reached some ranks' parts of it only: it is "
+        << "a view that had to be copied, or was redistributed without "
+        << "communication; make it again, or Clone it before the write";
+  }
+  if (watched.written.state() == nullptr) return;
   Stream& stream = RankContext::Current().current_stream();
-  for (const Stream* ordered : work.ordered) {
+  for (const Stream* ordered : watched.ordered) {
     if (ordered == &stream) return;
   }
-  stream.Wait(work.written);
-  work.ordered.push_back(&stream);
+  stream.Wait(watched.written);
+  watched.ordered.push_back(&stream);
 }
 
 Tensor Wrap(Tensor local, const InternedLayout& layout, const DeviceMesh& mesh,
-            Shape sizes, Event written, bool unwritable) {
+            Shape sizes, PartInfo info) {
   CH_CHECK(!local.is_distributed());
   CH_CHECK_EQ(static_cast<int>(sizes.size()), layout.layout.ndim());
   const Shape expected = layout.layout.LocalShape(sizes, layout.here);
@@ -293,10 +426,9 @@ Tensor Wrap(Tensor local, const InternedLayout& layout, const DeviceMesh& mesh,
       << ToString(expected) << " on rank " << mesh.world().rank()
       << ", the local tensor is " << ToString(local.sizes());
   const DType dtype = local.dtype();
-  return MakeHandled(
-      std::make_shared<DTensorHandler>(std::move(local), layout, mesh,
-                                       unwritable, std::move(written)),
-      std::move(sizes), dtype);
+  return MakeHandled(std::make_shared<DTensorHandler>(std::move(local), layout,
+                                                      mesh, std::move(info)),
+                     std::move(sizes), dtype);
 }
 
 }  // namespace crosshatch

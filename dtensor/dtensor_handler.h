@@ -11,7 +11,9 @@
 ///    op's rule (op_rule.h).
 /// 2. Redistribute those inputs that lie otherwise than the rule asks.
 /// 3. Run the op on the local tensors.
-/// 4. Wrap the results.
+/// 4. Wrap the results. Whether one aliases an operand was settled by what
+/// ranks
+///    share: layouts, sizes, and the strides of the whole.
 
 #include <memory>
 #include <string>
@@ -26,24 +28,41 @@
 
 namespace crosshatch {
 
+/// How the memory of a distributed tensor hangs together with that of others.
+/// The same on all ranks.
+enum class MemoryTie : uint8_t {
+  /// It has memory of its own.
+  kNone,
+  /// Every rank's part lies in the memory of an operand's: what is written to
+  /// one of them the other shows.
+  kAlias,
+  /// A part may lie in an operand's memory or be a copy of what was there: a
+  /// view that had to be copied, or a part of another tensor, of which other
+  /// ranks have copies. It is neither written to nor used once the operand was.
+  kShadow,
+};
+
+/// What a handler knows of its local part beside the part itself.
+struct PartInfo {
+  MemoryTie tie = MemoryTie::kNone;
+  /// Each rank's part lies as the strides of the whole say, so that where these
+  /// allow a view those of the part do. Of a part that a rank supplied, or that
+  /// lies within a larger one, this is not known.
+  bool regular = true;
+  /// Of a shadow, the operand's: its part's memory. Of a shadow of a shadow,
+  /// that one's operand's.
+  std::weak_ptr<Storage> source;
+  uint32_t source_version = 0;
+  /// When `local` will be written: whoever asks for it waits on the current
+  /// stream, without noticing.
+  Event written;
+};
+
 class DTensorHandler final : public TensorHandler {
  public:
   /// \param layout lives as long as the rank.
-  /// \param unwritable writing to it is refused: a view that had to be copied,
-  ///     so that it would not reach the tensor that it is a view of, or a part
-  ///     of another tensor, of whose copies it would reach this rank's alone.
-  /// \param written when `local` will be: whoever asks for it waits on the
-  ///     current stream, without noticing.
   DTensorHandler(Tensor local, const InternedLayout& layout, DeviceMesh mesh,
-                 bool unwritable = false, Event written = {})
-      : local_(std::move(local)),
-        layout_(layout),
-        mesh_(std::move(mesh)),
-        unwritable_(unwritable),
-        in_flight_(written.state() == nullptr
-                       ? nullptr
-                       : std::make_unique<InFlight>(
-                             InFlight{std::move(written), {}})) {}
+                 PartInfo info = {});
 
   /// The handler of a distributed tensor. \pre t.is_distributed()
   static const DTensorHandler& Of(const Tensor& t) {
@@ -53,39 +72,53 @@ class DTensorHandler final : public TensorHandler {
   TensorList Dispatch(const Op& op, TensorSpan inputs) const override;
   std::string Describe() const override;
   Tensor ConformGradient(const Tensor& leaf, Tensor gradient) const override;
-  uint32_t Version() const override;
+  const Storage& memory() const override { return *local_.storage(); }
+  bool is_alias() const override { return tie_ == MemoryTie::kAlias; }
+  bool AddsInPlace(const Tensor& other) const override;
   bool OwnsMemory() const override;
 
+  /// The part, for work on the current stream. Fails a check where it is a
+  /// shadow of what was written meanwhile.
   const Tensor& local() const {
-    if (in_flight_ != nullptr) WaitFor(*in_flight_);
+    if (watched_ != nullptr) Watch();
     return local_;
   }
+  /// As above, for work that writes to it. Fails a check that names `what`
+  /// where it is a shadow.
+  const Tensor& WritableLocal(const char* what) const;
   const InternedLayout& interned() const { return layout_; }
   const Layout& layout() const { return layout_.layout; }
   const DeviceMesh& mesh() const { return mesh_; }
-  bool unwritable() const { return unwritable_; }
+  bool is_shadow() const { return tie_ == MemoryTie::kShadow; }
+  bool regular() const { return regular_; }
+
+  /// What a shadow of this tensor is to hold on to.
+  PartInfo ShadowInfo() const;
 
  private:
-  /// Work on a side stream that `local_` is the result of.
-  struct InFlight {
+  /// What is asked about at each use of `local_`.
+  struct Watched {
+    /// Work on a side stream that `local_` is the result of.
     Event written;
     /// Streams that are ordered after it already.
     absl::InlinedVector<const Stream*, 1> ordered;
+    std::weak_ptr<Storage> source;
+    uint32_t source_version = 0;
   };
-  static void WaitFor(InFlight& work);
+  void Watch() const;
 
   const Tensor local_;
   const InternedLayout& layout_;
   const DeviceMesh mesh_;
-  const bool unwritable_;
-  const std::unique_ptr<InFlight> in_flight_;
+  const MemoryTie tie_;
+  const bool regular_;
+  const std::unique_ptr<Watched> watched_;
 };
 
-/// A distributed tensor of global shape `sizes`, outside of the graph. Checks
-/// that `local` has the shape of this rank's shard.
-/// \param written, unwritable as for DTensorHandler.
+/// A distributed tensor of global shape `sizes`, contiguous and outside of the
+/// graph. Checks that `local` has the shape of this rank's shard.
 Tensor Wrap(Tensor local, const InternedLayout& layout, const DeviceMesh& mesh,
-            Shape sizes, Event written = {}, bool unwritable = false);
+            Shape sizes, PartInfo info = {});
 
 }  // namespace crosshatch
 

@@ -79,7 +79,7 @@ class ShardedCumSum final : public LocalProgram {
     if (n > 0) {
       const int64_t last = cumsum.reverse ? 0 : n - 1;
       total = Only(SliceOp(dim, last, last + 1).Forward({sums}));
-      total = Only(CloneOp(/*only_if_strided=*/true).Forward({total}));
+      if (!total.is_contiguous()) total = Only(CloneOp().Forward({total}));
     }
     const Tensor totals =
         GatherParts(total, dim, counts_, split_.axes, mesh, "cumsum");

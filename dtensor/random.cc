@@ -25,6 +25,9 @@ uint64_t Mix(uint64_t x) {
 void Fill(const Tensor& t, RandomKind kind, uint64_t key, uint64_t stream,
           double a, double b) {
   CH_CHECK(IsFloatingPoint(t.dtype())) << "random values for " << t.Describe();
+  CH_CHECK(!Repeats(t.sizes(), t.strides()))
+      << "random values for an expanded tensor, " << t.Describe()
+      << ": several of its elements are one";
   Tensor local = t;
   Box box = WholeBox(t.sizes());
   if (t.is_distributed()) {
@@ -32,7 +35,7 @@ void Fill(const Tensor& t, RandomKind kind, uint64_t key, uint64_t stream,
     CH_CHECK(!handler.layout().is_partial())
         << "random values for " << t.Describe()
         << ": its reductions are pending";
-    local = handler.local();
+    local = handler.WritableLocal("random values");
     box = handler.layout().LocalBox(t.sizes(), handler.interned().here);
   }
   NoGrad no_grad;

@@ -15,8 +15,13 @@ namespace crosshatch {
 
 /// The same values in another layout of the same mesh; `t` itself where it lies
 /// so already. What is moved, and how, PlanRedistribute says; collectives go to
-/// the current stream, or to a side stream with `options.async`. The result may
-/// alias `t` where nothing moves.
+/// the current stream, or to a side stream with `options.async`.
+///
+/// Where layouts differ in name only (every rank holds the same elements), the
+/// result is `t` in all but the layout: it shares its memory, on all ranks.
+/// Where nothing is communicated, it is a part of `t` or a copy, from rank to
+/// rank: it is not written to, and not used after a write to `t`; both fail a
+/// check. Else, and where the dtype changes, it has memory of its own.
 ///
 /// Differentiable, and twice. The gradient goes back in the layout of `t`, a
 /// pending reduction read as Replicate (each summand has the gradient of the

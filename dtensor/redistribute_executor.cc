@@ -71,14 +71,6 @@ Tensor RunLocal(const RedistributeStep& step, const PreparedPlan::Step& part,
   return destination;
 }
 
-// Whether several elements are one in memory.
-bool Repeats(const Tensor& t) {
-  for (int d = 0; d < t.ndim(); ++d) {
-    if (t.size(d) > 1 && t.strides()[d] == 0) return true;
-  }
-  return false;
-}
-
 Collective CollectiveOf(const RedistributeStep& step,
                         const PreparedPlan::Step& part, const Tensor& source,
                         const Tensor& destination) {
@@ -168,7 +160,7 @@ Tensor Run(const PreparedPlan& plan, const Tensor& local,
     Tensor destination;
     if (step.communicates()) {
       // A collective reads each element of memory once.
-      if (Repeats(current)) {
+      if (Repeats(current.sizes(), current.strides())) {
         Tensor copy = CloneOp().Forward({current})[0];
         UsedHere(current, home);
         current = std::move(copy);
@@ -274,7 +266,7 @@ Tensor ExecuteCrossMesh(const PreparedCrossMeshPlan& plan, const Tensor& local,
         *plan.finish,
         box.has_value() ? ViewOf(source, *box) : Empty(plan.sizes, dtype), to);
   }
-  if (source.defined() && Repeats(source)) {
+  if (source.defined() && Repeats(source.sizes(), source.strides())) {
     source = CloneOp().Forward({source})[0];
   }
   Tensor destination;

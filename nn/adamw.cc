@@ -127,7 +127,7 @@ absl::Status AdamW::Step() {
     if (!parameter.grad().defined()) continue;
     std::optional<HostMemoryScope> on_host;
     if (parameter.on_host()) on_host.emplace();
-    const Tensor data = LocalTensor(parameter.data());
+    const Tensor data = WritableLocalTensor(parameter.data(), "AdamW");
     const Tensor grad = Contiguous(LocalTensor(parameter.grad()));
     CH_CHECK(IsFloatingPoint(data.dtype()) && data.is_contiguous())
         << "adamw: parameter " << parameter.name() << " is " << data.Describe();

@@ -23,9 +23,9 @@ void Fill(const Parameter& parameter, const MaterializeOptions& options) {
   const Initializer& initializer = parameter.initializer();
   switch (initializer.kind) {
     case Initializer::Kind::kZeros:
-      return ZeroInPlace(LocalTensor(data));
+      return ZeroInPlace(WritableLocalTensor(data, "Materialize"));
     case Initializer::Kind::kOnes:
-      return FillInPlace(LocalTensor(data), 1.0);
+      return FillInPlace(WritableLocalTensor(data, "Materialize"), 1.0);
     case Initializer::Kind::kNormal:
       return FillNormal(data, options.seed, parameter.name(), 0.0,
                         initializer.stddev);

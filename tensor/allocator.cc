@@ -2,13 +2,28 @@
 #include "crosshatch/tensor/allocator.h"
 
 #include <algorithm>
+#include <atomic>
+#include <mutex>
 #include <sstream>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "crosshatch/base/check.h"
 
 namespace crosshatch {
+
+namespace {
+
+// Numbers of threads are not used again, as ids and addresses are.
+uint64_t ThisThread() {
+  static std::atomic<uint64_t> threads{0};
+  thread_local constinit uint64_t number = 0;
+  if (number == 0) number = ++threads;
+  return number;
+}
+
+}  // namespace
 
 const char* Name(MemoryClass memory_class) {
   switch (memory_class) {
@@ -59,6 +74,7 @@ Block::~Block() {
 
 void Block::UsedOn(Stream& stream) {
   if (&stream == home_ || data_ == nullptr) return;
+  if (!allocator_->OnOwnThread()) return;
   Event event = stream.Record();
   if (event.state() == nullptr) return;  // Past already.
   for (MemoryUse& use : uses_) {
@@ -78,6 +94,14 @@ Allocator::~Allocator() {
 Block Allocator::Allocate(int64_t bytes, MemoryClass memory_class,
                           Stream& stream) {
   CH_CHECK_GE(bytes, 0) << "size of an allocation";
+  if (!OnOwnThread()) {
+    uint64_t nobody = 0;
+    CH_CHECK(thread_.compare_exchange_strong(nobody, ThisThread()))
+        << "a thread makes tensors in the context of another thread's "
+        << (owner_.name.empty() ? "own" : owner_.name)
+        << ": each rank has one thread, and others a context of their own";
+  }
+  if (has_returned_.load(std::memory_order_relaxed)) TakeReturned();
   Block block;
   block.allocator_ = this;
   block.bytes_ = bytes;
@@ -95,7 +119,57 @@ Block Allocator::Allocate(int64_t bytes, MemoryClass memory_class,
   return block;
 }
 
+bool Allocator::OnOwnThread() const {
+  return thread_.load(std::memory_order_relaxed) == ThisThread();
+}
+
+void Allocator::TakeReturned() {
+  std::vector<Block> returned;
+  const std::lock_guard<std::mutex> lock(mutex_);
+  returned.swap(returned_);
+  has_returned_.store(false, std::memory_order_relaxed);
+  for (Block& block : returned) ReleaseHere(block);
+}
+
+void Allocator::Retire(std::unique_ptr<Allocator> allocator) {
+  allocator->TakeReturned();
+  Allocator* ending = nullptr;
+  {
+    const std::lock_guard<std::mutex> lock(allocator->mutex_);
+    for (Block& block : allocator->returned_) allocator->ReleaseHere(block);
+    allocator->returned_.clear();
+    allocator->retired_ = true;
+    allocator->sink_ = nullptr;
+    // Else the last of its blocks ends it.
+    Allocator* const retired = allocator.release();
+    if (retired->leases_ == 0) ending = retired;
+  }
+  delete ending;
+}
+
 void Allocator::Release(Block& block) {
+  if (OnOwnThread() && !retired_) {
+    ReleaseHere(block);
+  } else {
+    ReleaseElsewhere(block);
+  }
+}
+
+void Allocator::ReleaseElsewhere(Block& block) {
+  {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    if (!retired_) {
+      returned_.push_back(std::move(block));
+      has_returned_.store(true, std::memory_order_relaxed);
+      return;
+    }
+    ReleaseHere(block);
+    if (leases_ > 0) return;
+  }
+  delete this;
+}
+
+void Allocator::ReleaseHere(Block& block) {
   if (sink_ != nullptr) Log(EventKind::kRelease, block);
   --leases_;
   stats_.current[static_cast<size_t>(block.memory_class_)] -= block.bytes_;
@@ -105,7 +179,7 @@ void Allocator::Release(Block& block) {
 }
 
 void Allocator::Reclassify(Block& block, MemoryClass memory_class) {
-  if (block.empty() || block.memory_class_ == memory_class) return;
+  if (block.allocator_ != this || block.memory_class_ == memory_class) return;
   stats_.current[static_cast<size_t>(block.memory_class_)] -= block.bytes_;
   block.memory_class_ = memory_class;
   const auto i = static_cast<size_t>(memory_class);

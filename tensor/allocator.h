@@ -12,13 +12,21 @@
 /// Nothing ever asks whether work has finished, so what is reused and what the
 /// peaks are is the same in every run.
 ///
+/// Who leases is one thread. What it leased may be given back on any: there it
+/// waits for the owner, who takes it at the next lease.
+///
 /// Bytes are accounted at issue. The accounting allocator of a dry run hands
 /// out blocks without memory and accounts them alike.
 
 #include <array>
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <mutex>
+#include <string>
+#include <utility>
+#include <vector>
 
 #include "absl/container/inlined_vector.h"
 #include "crosshatch/base/event_sink.h"
@@ -69,8 +77,12 @@ class Block {
   bool empty() const { return allocator_ == nullptr; }
 
   /// Work issued to `stream` so far uses this block: the next lease of the
-  /// memory starts after it. Not needed for the block's own stream.
+  /// memory starts after it. Not needed for the block's own stream, nor in
+  /// another rank's context, which holds what it uses (RankContext::Hold).
   void UsedOn(Stream& stream);
+
+  /// The allocator that it is a lease of; null if empty.
+  const Allocator* allocator() const { return allocator_; }
 
  private:
   friend class Allocator;
@@ -92,8 +104,18 @@ struct MemoryStats {
   int64_t peak_total = 0;
 };
 
+/// Whose an allocator is.
+struct AllocatorOwner {
+  /// The context's (RankContext::id); 0: nobody's.
+  uint64_t context = 0;
+  /// "rank 3"; empty for a thread without a rank, whose memory other threads
+  /// may use.
+  std::string name;
+};
+
 /// Leases blocks of one device to one rank.
-/// \threadsafety used by its rank's thread only.
+/// \threadsafety used by its rank's thread only, that of the first lease; but
+///     blocks may be given back on any thread.
 class Allocator {
  public:
   /// All blocks must have been given back.
@@ -116,9 +138,20 @@ class Allocator {
   /// message that gives the stats: there is no way on.
   Block Allocate(int64_t bytes, MemoryClass memory_class, Stream& stream);
 
-  /// Accounts a block that is leased, of this allocator or empty, to another
-  /// class from now on.
+  /// Accounts a block that is leased to another class from now on; one that is
+  /// empty or of another allocator is left alone.
   void Reclassify(Block& block, MemoryClass memory_class);
+
+  void set_owner(AllocatorOwner owner) { owner_ = std::move(owner); }
+  const AllocatorOwner& owner() const { return owner_; }
+  /// Whether the calling thread is the one that leases.
+  bool OnOwnThread() const;
+
+  /// Takes what other threads have given back.
+  void TakeReturned();
+  /// Ends `allocator` when the last of its blocks is given back, on whatever
+  /// thread that is. Called by the thread that leases, which does so no more.
+  static void Retire(std::unique_ptr<Allocator> allocator);
 
   const MemoryStats& stats() const { return stats_; }
   /// Makes the current bytes the peaks.
@@ -151,12 +184,24 @@ class Allocator {
  private:
   friend class Block;
   void Release(Block& block);
+  void ReleaseHere(Block& block);
+  void ReleaseElsewhere(Block& block);
   void Log(EventKind kind, const Block& block) const;
 
   MemoryStats stats_;
   int64_t leases_ = 0;
   EventSink* sink_ = nullptr;
   bool of_host_ = false;
+  AllocatorOwner owner_;
+
+  // The number of the thread that leases; 0 before the first lease.
+  std::atomic<uint64_t> thread_{0};
+  // Set by that thread, under the mutex; then every release takes the mutex.
+  bool retired_ = false;
+  // Whether there is anything in returned_.
+  std::atomic<bool> has_returned_{false};
+  std::mutex mutex_;
+  std::vector<Block> returned_;  // Given back by other threads.
 };
 
 /// Caches blocks of host memory by stream and size.

@@ -70,6 +70,8 @@ class BackwardEngine {
   };
 
   int TaskOf(const std::shared_ptr<Node>& node);
+  // Whether this run writes to the memory of `gradient` by accumulating.
+  bool IsPartOfAGrad(const Tensor& gradient) const;
   void Discover(const Node::Edge& root);
   void Prune();
   void RunTask(int index);
@@ -101,18 +103,31 @@ class BackwardEngine {
 
 namespace {
 
+/// Adds `b` to `a`, in a's memory where that may be written.
+Tensor AddTo(Tensor a, const Tensor& b) {
+  if (!a.IsUnique()) a = Clone(a);
+  AddInPlace(a, b);
+  return a;
+}
+
 /// a + b, in the memory of one of them where that may be written.
 Tensor SumOf(Tensor a, Tensor b, bool recording) {
-  if (!recording) {
-    if (a.IsUnique() && a.is_contiguous()) {
-      AddInPlace(a, b);
-      return a;
-    }
-    if (b.IsUnique() && b.is_contiguous()) {
-      AddInPlace(b, a);
-      return b;
-    }
+  if (recording) return Add(a, b);
+  // Of distributed tensors that lie alike every way communicates nothing and
+  // has the same result, and a rank may choose by what its part looks like.
+  if (!a.is_distributed() || !b.is_distributed() ||
+      a.handler()->AddsInPlace(b)) {
+    if (a.IsUnique() && a.is_contiguous()) return AddTo(std::move(a), b);
+    if (b.IsUnique() && b.is_contiguous()) return AddTo(std::move(b), a);
+    return Add(a, b);
   }
+  // Else the one that is added to sets the layout: facts that ranks share say
+  // which one that is, never who else refers to a part's memory.
+  const auto takes_sums = [](const Tensor& t) {
+    return t.IsOnlyHandle() && t.is_contiguous() && t.handler()->AddsInPlace(t);
+  };
+  if (takes_sums(a)) return AddTo(std::move(a), b);
+  if (takes_sums(b)) return AddTo(std::move(b), a);
   return Add(a, b);
 }
 
@@ -216,6 +231,18 @@ void BackwardEngine::Discover(const Node::Edge& root) {
   }
 }
 
+bool BackwardEngine::IsPartOfAGrad(const Tensor& gradient) const {
+  const auto memory = [](const Tensor& t) -> const Storage* {
+    return t.is_distributed() ? &t.handler()->memory() : t.storage().get();
+  };
+  if (!options_.gradient.defined()) return false;
+  return std::any_of(tasks_.begin(), tasks_.end(), [&](const Task& task) {
+    if (task.node->sequence() != GraphTies::kLeafSequence) return false;
+    const Tensor& grad = static_cast<const LeafNode&>(*task.node).leaf().grad();
+    return grad.defined() && memory(grad) == memory(gradient);
+  });
+}
+
 void BackwardEngine::Prune() {
   for (Task& task : tasks_) task.wanted = task.runs = false;
   for (const Wanted& capture : captures_) {
@@ -260,6 +287,7 @@ absl::Status BackwardEngine::Run(const Tensor& root) {
 
   const Node::Edge root_edge = GradEdge(root);
   Discover(root_edge);
+  if (!capturing_ && IsPartOfAGrad(gradient)) gradient = Clone(gradient);
   if (capturing_) Prune();
   if (tasks_[0].wanted) {
     Deliver(0, root_edge.output_index, std::move(gradient));

@@ -102,6 +102,24 @@ TEST(BackwardTest, TakesTheGradientOfTheRoot) {
   EXPECT_THAT(x.grad().ToVector<double>(), ElementsAre(3, 30));
 }
 
+// The gradient given may be one that the run adds to, or a part of one.
+TEST(BackwardTest, ReadsTheGivenGradientAsItWas) {
+  const Tensor x = Leaf({1, 1, 1});
+  const Tensor z = Leaf({1, 1, 1});
+  const auto run = [&](const auto& part_of) {
+    x.set_grad(Values({3}, {1, 1, 1}));
+    z.set_grad(Tensor());
+    const Tensor gradient = part_of(x.grad());
+    ASSERT_TRUE(
+        Backward(Add(Mul(x, 3.0), Add(x, z)), {.gradient = gradient}).ok());
+    EXPECT_THAT(x.grad().ToVector<double>(), ElementsAre(5, 5, 5));
+    EXPECT_THAT(z.grad().ToVector<double>(), ElementsAre(1, 1, 1));
+  };
+  run([](const Tensor& grad) { return grad; });
+  run([](const Tensor& grad) { return grad.Detach(); });
+  run([](const Tensor& grad) { return Expand(Slice(grad, 0, 1, 2), {3}); });
+}
+
 TEST(BackwardTest, RecordsNothingInNoGrad) {
   const Tensor x = Leaf({1});
   NoGrad no_grad;
@@ -418,6 +436,21 @@ TEST(InPlaceTest, MakesNoCycle) {
     CopyInPlace(buffer, Mul(buffer, w));
   }
   EXPECT_EQ(context.allocator().stats().current_total, before);
+}
+
+// Of no elements, every shape is contiguous, and none is one with another.
+TEST(BackwardTest, AddsUpGradientsOfNoElements) {
+  for (const Shape& sizes : {Shape{3, 0}, Shape{0, 3}, Shape{0, 0}}) {
+    const Tensor c = Ones(sizes, kFloat64).set_requires_grad(true);
+    const Tensor h = Ones(sizes, kFloat64).set_requires_grad(true);
+    for (int64_t dim : {0, 1}) {
+      ASSERT_TRUE(
+          Backward(Sum(Mul(c, Sum(Mul(h, c), {dim}, /*keepdim=*/true)))).ok());
+      EXPECT_EQ(c.grad().sizes(), sizes);
+      EXPECT_EQ(h.grad().sizes(), sizes);
+    }
+    ASSERT_TRUE(Backward(Sum(Mul(c, Sum(Expand(Sum(h), {3, 0}))))).ok());
+  }
 }
 
 TEST(InPlaceTest, HasGradientsInEveryForm) {

@@ -148,7 +148,7 @@ AutogradMeta& GraphTies::Meta(const Tensor& tensor) {
 }
 
 uint32_t GraphTies::Version(const Tensor& tensor) {
-  return tensor.is_distributed() ? tensor.handler()->Version()
+  return tensor.is_distributed() ? tensor.handler()->memory().version()
                                  : tensor.storage()->version();
 }
 
@@ -161,8 +161,9 @@ void GraphTies::CheckWritable(const char* op, const Tensor& dst, bool record) {
         << "grad mode: " << tensor.Describe() << "; write to it in NoGrad";
   }
   CH_CHECK(!record || !meta->base.defined() || meta->view_history != nullptr)
-      << op << ": a view of a distributed tensor is written in place where "
-      << "autograd records: " << dst.Describe();
+      << op << ": a view of a distributed tensor, or across the border to one, "
+      << "is written in place where autograd records: " << dst.Describe()
+      << "; write to a Clone of it, or in NoGrad";
 }
 
 void GraphTies::TieOutputs(const std::shared_ptr<Node>& node,
@@ -205,7 +206,8 @@ void GraphTies::TieView(const ViewHistory* history, const Tensor& input,
   meta.base = input_meta != nullptr && input_meta->base.defined()
                   ? input_meta->base
                   : input;
-  meta.view_history = view.is_distributed() ? nullptr : history;
+  meta.view_history =
+      view.is_distributed() || input.is_distributed() ? nullptr : history;
   meta.view_version = Version(view);
 }
 
@@ -225,7 +227,8 @@ void GraphTies::Refresh(const Tensor& view, AutogradMeta& meta) {
   meta.output_index = 0;
   if (base.node != nullptr) {
     CH_CHECK(meta.view_history != nullptr)
-        << "a view of a distributed tensor, " << view.Describe()
+        << "a view of a distributed tensor, or across the border to one, "
+        << view.Describe()
         << ", is used after a write in place to what it is a view of; make "
            "the view again";
     std::shared_ptr<Node> node = meta.view_history->of_view(meta.base, view);

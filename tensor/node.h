@@ -185,7 +185,8 @@ struct AutogradMeta {
   /// Of a view made in grad mode: the tensor that it is a view of, itself no
   /// view, and the version of the memory that grad_fn belongs to.
   Tensor base;
-  const ViewHistory* view_history = nullptr;  ///< Null where distributed.
+  /// Null where one of the two is distributed.
+  const ViewHistory* view_history = nullptr;
   uint32_t view_version = 0;
 };
 

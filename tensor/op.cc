@@ -16,6 +16,22 @@ std::shared_ptr<Node> Op::Differentiate(TensorSpan /*inputs*/,
 
 void Op::AppendKey(OpKey& /*key*/) const {}
 
+std::optional<Shape> Op::AliasStrides(const Tensor& /*input*/,
+                                      ShapeView /*strides*/) const {
+  return std::nullopt;
+}
+
+namespace {
+
+/// Whether `output` 0 of a call shares memory with `input` 0.
+bool Aliases(const Tensor& output, const Tensor& input, bool view) {
+  if (output.is_distributed()) return output.handler()->is_alias();
+  return view &&
+         (input.is_distributed() || output.storage() == input.storage());
+}
+
+}  // namespace
+
 TensorList Apply(const Op& op, TensorSpan inputs) {
   const OpInfo& info = op.info();
   const bool grad_mode = RankContext::Current().grad_enabled();
@@ -62,8 +78,7 @@ TensorList Apply(const Op& op, TensorSpan inputs) {
   }
   // Known even where nothing requires a gradient: a write through the view may
   // make its base require one.
-  if (info.view &&
-      (handler != nullptr || outputs[0].storage() == inputs[0].storage())) {
+  if (!info.in_place && Aliases(outputs[0], inputs[0], info.view)) {
     GraphTies::TieView(info.view_history, inputs[0], outputs[0]);
   }
   return outputs;

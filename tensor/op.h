@@ -17,6 +17,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 
 #include "absl/container/inlined_vector.h"
 #include "crosshatch/tensor/tensor.h"
@@ -32,7 +33,8 @@ struct OpInfo {
   const char* name;
   /// Output i is input 0 itself, written in place (or a destination).
   bool in_place = false;
-  /// Output 0 aliases the memory of input 0.
+  /// Output 0 aliases the memory of input 0, or where AliasStrides says that
+  /// it cannot, is a copy.
   bool view = false;
   /// Of a view: how autograd follows writes through it (node.h).
   const ViewHistory* view_history = nullptr;
@@ -54,6 +56,13 @@ class Op {
   /// Device::Meta() it allocates just the same and issues nothing. An op that
   /// writes in place bumps the version of what it wrote.
   virtual TensorList Forward(TensorSpan inputs) const = 0;
+
+  /// Of a view: the strides with which output 0 aliases input 0, were those of
+  /// input 0 `strides`; nullopt where none do. Forward goes by it, and so do
+  /// distributed tensors, by the sizes and strides of the whole: whether a
+  /// result aliases is the same for all ranks and on one device.
+  virtual std::optional<Shape> AliasStrides(const Tensor& input,
+                                            ShapeView strides) const;
 
   /// The backward node of a call, holding what it needs of inputs and outputs;
   /// its edges are tied by the caller. Null: no output is differentiable.

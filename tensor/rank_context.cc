@@ -1,12 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "crosshatch/tensor/rank_context.h"
 
+#include <algorithm>
 #include <atomic>
 #include <cstdlib>
 #include <mutex>
+#include <thread>
 #include <utility>
 
 #include "absl/functional/function_ref.h"
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
 #include "crosshatch/base/check.h"
 #include "crosshatch/tensor/context_decorator.h"
 #include "crosshatch/tensor/cpu_stream.h"
@@ -17,15 +21,30 @@ namespace {
 
 thread_local RankContext* current_context = nullptr;
 
+// The one that runs main and its tests.
+const std::thread::id kFirstThread = std::this_thread::get_id();
+
 // A program can be run on adversarial streams without being changed. What it
 // computes must stay the same.
 RankContextOptions WithSeedOfEnvironment(RankContextOptions options) {
-  const char* const seed = std::getenv("CROSSHATCH_ADVERSARIAL_SEED");
-  if (options.adversarial_seed == 0 && seed != nullptr) {
-    options.adversarial_seed = std::strtoull(seed, nullptr, 10);
+  // What a loader's thread makes is done when it hands it over.
+  const bool is_loader =
+      options.without_rank && std::this_thread::get_id() != kFirstThread;
+  if (options.adversarial_seed == 0 && !is_loader) {
+    const absl::StatusOr<uint64_t> seed = AdversarialSeedOfEnvironment();
+    CH_CHECK_OK(seed.status());
+    options.adversarial_seed = *seed;
   }
   return options;
 }
+
+uint64_t NextId() {
+  static std::atomic<uint64_t> contexts{0};
+  return ++contexts;
+}
+
+// Of memory that is held for work which may not be done.
+constexpr size_t kMostHeld = 64;
 
 template <typename Part>
 std::unique_ptr<Part> Decorated(ContextDecorator* decorator,
@@ -42,6 +61,20 @@ struct RankContext::Poisoned {
   absl::Status first;
 };
 
+absl::StatusOr<uint64_t> AdversarialSeedOfEnvironment() {
+  constexpr char kName[] = "CROSSHATCH_ADVERSARIAL_SEED";
+  const char* const text = std::getenv(kName);
+  uint64_t seed = 0;
+  if (text == nullptr) return seed;
+  if (!absl::SimpleAtoi(text, &seed)) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("environment variable ", kName, "='", text,
+                     "': it takes an integer from 0, which stands for none, to "
+                     "18446744073709551615"));
+  }
+  return seed;
+}
+
 RankContext::RankContext(const RankContextOptions& options)
     : options_(WithSeedOfEnvironment(options)),
       pool_(options.threads),
@@ -50,10 +83,12 @@ RankContext::RankContext(const RankContextOptions& options)
                       : options.wait_graph->AddAgent(options.world_rank, "host",
                                                      kNoAgent)),
       poison_(std::make_unique<Poisoned>()),
-      kernel_context_{.pool = &pool_} {
+      kernel_context_{.pool = &pool_},
+      id_(NextId()) {
   if (!pool_.status().ok()) Poison(pool_.status());
   const bool adversarial = options_.adversarial_seed != 0;
   allocator_ = MakeAllocator();
+  allocator_->set_owner(Owner());
   allocator_->set_sink(options.sink);
   current_allocator_ = allocator_.get();
   kernels_ = &CpuKernels();
@@ -69,6 +104,15 @@ RankContext::~RankContext() {
   Synchronize().IgnoreError();
   side_streams_.clear();
   compute_stream_.reset();
+  extensions_.clear();
+  for (auto* allocator : {&allocator_, &host_allocator_}) {
+    if (*allocator == nullptr) continue;
+    if (options_.without_rank) {
+      Allocator::Retire(std::move(*allocator));
+    } else {
+      (*allocator)->TakeReturned();
+    }
+  }
   if (options_.wait_graph != nullptr) {
     options_.wait_graph->SetFinished(host_agent_);
   }
@@ -91,15 +135,29 @@ std::unique_ptr<Allocator> RankContext::MakeAllocator() {
 Allocator& RankContext::host_allocator() {
   if (host_allocator_ == nullptr) {
     host_allocator_ = MakeAllocator();
+    host_allocator_->set_owner(Owner());
     host_allocator_->set_sink(options_.sink, /*of_host=*/true);
   }
   return *host_allocator_;
 }
 
+AllocatorOwner RankContext::Owner() const {
+  return {id_, options_.without_rank
+                   ? ""
+                   : absl::StrCat("rank ", options_.world_rank)};
+}
+
 RankContext& RankContext::Current() {
   if (current_context != nullptr) return *current_context;
-  thread_local RankContext own_context{RankContextOptions()};
+  thread_local RankContext own_context{{.without_rank = true}};
   return own_context;
+}
+
+void RankContext::Hold(const std::shared_ptr<Storage>& storage) {
+  if (compute_stream_->runs_inline() && side_streams_.empty()) return;
+  if (std::find(held_.begin(), held_.end(), storage) != held_.end()) return;
+  if (held_.size() == kMostHeld) Synchronize().IgnoreError();
+  held_.push_back(storage);
 }
 
 void RankContext::set_sink(EventSink* sink) {
@@ -147,6 +205,7 @@ AgentId RankContext::AgentOf(const Stream& stream) const {
 absl::Status RankContext::Synchronize() {
   compute_stream_->Synchronize();
   for (const auto& stream : side_streams_) stream->Synchronize();
+  held_.clear();
   return status();
 }
 

@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
 #include "crosshatch/base/event_sink.h"
 #include "crosshatch/base/thread_pool.h"
 #include "crosshatch/base/wait_graph.h"
@@ -27,6 +28,7 @@ namespace crosshatch {
 struct KernelTable;
 class BackwardEngine;
 class SavedTensorStore;
+class Storage;
 class ContextDecorator;
 
 /// How a rank's context is set up.
@@ -45,13 +47,28 @@ struct RankContextOptions {
   WaitGraph* wait_graph = nullptr;
   /// Outlives the context; may be null.
   EventSink* sink = nullptr;
+  /// Of a thread that has no rank: its tensors may go to other threads, and
+  /// outlive the context.
+  bool without_rank = false;
   /// Stands around the streams and the memory (context_decorator.h). Outlives
   /// the context; may be null.
   ContextDecorator* decorator = nullptr;
 };
 
+/// The seed of CROSSHATCH_ADVERSARIAL_SEED; 0 where it is not set.
+/// \error kInvalidArgument: it is no number. A context that is made
+///     nevertheless ends the process.
+absl::StatusOr<uint64_t> AdversarialSeedOfEnvironment();
+
 /// The context. Lives as long as the rank runs; everything a rank allocates
 /// must be gone before it (checked).
+///
+/// A thread that is none of a rank, such as a data loader's, has a context of
+/// its own. What it makes may be given to rank threads (by whatever orders the
+/// two, a queue with a lock), which read it from then on, any number of them,
+/// and nobody writes to it any more. It may be dropped on any thread, and later
+/// than its maker ends. What a rank makes may be dropped on any thread as well,
+/// but is used on the rank's own only: elsewhere its use fails a check.
 /// \threadsafety the rank's thread only, except Poison and status.
 class RankContext {
  public:
@@ -64,6 +81,15 @@ class RankContext {
   /// its own on first use: a CPU world of one rank. On a stream's worker it is
   /// that of the stream's rank, for Poison and status.
   static RankContext& Current();
+
+  /// Not 0, and of no other context, before or after.
+  uint64_t id() const { return id_; }
+
+  /// Keeps memory of another context from being given back before work of this
+  /// one that uses it is done: until the next Synchronize, or the 64th of other
+  /// memory, which synchronizes. Where all streams run inline, nothing need be
+  /// kept.
+  void Hold(const std::shared_ptr<Storage>& storage);
 
   int world_rank() const { return options_.world_rank; }
   int world_size() const { return options_.world_size; }
@@ -143,6 +169,7 @@ class RankContext {
   friend class GraphTies;
   struct Poisoned;
 
+  AllocatorOwner Owner() const;
   std::unique_ptr<Allocator> MakeAllocator();
   std::unique_ptr<Stream> MakeQueue(const std::string& name);
 
@@ -163,6 +190,8 @@ class RankContext {
   MemoryClass memory_class_ = MemoryClass::kActivation;
   SavedTensorStore* saved_tensor_store_ = nullptr;
   int64_t copied_bytes_ = 0;
+  const uint64_t id_;
+  std::vector<std::shared_ptr<Storage>> held_;
   // Autograd's: the number of the latest node, and the innermost Backward.
   uint64_t node_sequence_ = 0;
   BackwardEngine* backward_ = nullptr;

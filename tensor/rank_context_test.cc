@@ -3,6 +3,7 @@
 
 #include <atomic>
 #include <chrono>
+#include <cstdlib>
 #include <memory>
 #include <string>
 #include <thread>
@@ -218,6 +219,25 @@ TEST(RankContextTest, CountsCopiedBytes) {
   rank.AddCopiedBytes(5);
   rank.AddCopiedBytes(7);
   EXPECT_EQ(rank.copied_bytes(), 12);
+}
+
+TEST(RankContextTest, ReadsTheSeedOfTheEnvironment) {
+  constexpr char kName[] = "CROSSHATCH_ADVERSARIAL_SEED";
+  const char* const before = std::getenv(kName);
+  const std::string kept = before == nullptr ? "" : before;
+  ASSERT_EQ(setenv(kName, "17", 1), 0);
+  EXPECT_EQ(*AdversarialSeedOfEnvironment(), 17);
+  EXPECT_FALSE(RankContext({}).compute_stream().runs_inline());
+  ASSERT_EQ(unsetenv(kName), 0);
+  EXPECT_EQ(*AdversarialSeedOfEnvironment(), 0);
+  for (const char* bad : {"abc", "", "-1", "1x", "18446744073709551616"}) {
+    ASSERT_EQ(setenv(kName, bad, 1), 0);
+    const absl::Status status = AdversarialSeedOfEnvironment().status();
+    EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
+    EXPECT_THAT(std::string(status.message()),
+                testing::HasSubstr(std::string(kName) + "='" + bad + "'"));
+  }
+  before == nullptr ? unsetenv(kName) : setenv(kName, kept.c_str(), 1);
 }
 
 TEST(RankContextDeathTest, RefusesWhatCannotBe) {

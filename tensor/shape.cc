@@ -37,6 +37,14 @@ bool IsContiguous(ShapeView sizes, ShapeView strides) {
   return dense;
 }
 
+bool Repeats(ShapeView sizes, ShapeView strides) {
+  if (NumElements(sizes) == 0) return false;
+  for (size_t d = 0; d < sizes.size(); ++d) {
+    if (sizes[d] > 1 && strides[d] == 0) return true;
+  }
+  return false;
+}
+
 int NormalizeDim(int64_t dim, int ndim, const char* op) {
   CH_CHECK(dim >= -ndim && dim < ndim)
       << op << ": dim " << dim << " of a tensor of " << ndim << " dims";

@@ -27,6 +27,10 @@ Shape ContiguousStrides(ShapeView sizes);
 /// may have any stride; a tensor without elements is contiguous).
 bool IsContiguous(ShapeView sizes, ShapeView strides);
 
+/// Whether several elements are one, by strides of zero: an expanded tensor,
+/// which is not written to.
+bool Repeats(ShapeView sizes, ShapeView strides);
+
 /// Dim in [0, ndim) from one in [-ndim, ndim); checks the range and names `op`
 /// in the message.
 int NormalizeDim(int64_t dim, int ndim, const char* op);

@@ -8,11 +8,9 @@
 namespace crosshatch {
 
 Storage::Storage(Block block, Device device)
-    : block_(std::move(block)),
-      data_(block_.data()),
-      bytes_(block_.bytes()),
-      device_(device),
-      attached_(true) {}
+    : bytes_(block.bytes()), device_(device), attached_(true) {
+  TakeBlock(std::move(block));
+}
 
 Storage::Storage(int64_t bytes, std::string owner)
     : bytes_(bytes), device_(Device::Meta()), owner_(std::move(owner)) {
@@ -23,10 +21,16 @@ void Storage::Attach(Block block, Device device) {
   CH_CHECK(!attached_) << "attaching memory to " << owner_
                        << ", which has memory already";
   CH_CHECK_GE(block.bytes(), bytes_) << "memory attached to " << owner_;
-  block_ = std::move(block);
-  data_ = block_.data();
+  TakeBlock(std::move(block));
   device_ = device;
   attached_ = true;
+}
+
+void Storage::TakeBlock(Block block) {
+  block_ = std::move(block);
+  data_ = block_.data();
+  context_ =
+      block_.allocator() == nullptr ? 0 : block_.allocator()->owner().context;
 }
 
 void Storage::AttachBorrowed(std::byte* data, Device device) {
@@ -41,6 +45,7 @@ Block Storage::Detach() {
   CH_CHECK(attached_) << "detaching the memory of " << owner_
                       << ", which has none";
   data_ = nullptr;
+  context_ = 0;
   device_ = Device::Meta();
   attached_ = false;
   return std::move(block_);

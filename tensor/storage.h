@@ -34,6 +34,8 @@ class Storage {
   bool attached() const { return attached_; }
   const std::string& owner() const { return owner_; }
   Block& block() { return block_; }
+  /// The context that the memory is of (AllocatorOwner); 0: nobody's.
+  uint64_t context() const { return context_; }
 
   /// Start of the bytes. Fails a check when detached. Null on Device::Meta()
   /// and for no bytes.
@@ -56,11 +58,13 @@ class Storage {
 
  private:
   [[noreturn]] void FailDetached() const;
+  void TakeBlock(Block block);
 
   Block block_;
   std::byte* data_ = nullptr;
   int64_t bytes_ = 0;
   Device device_;
+  uint64_t context_ = 0;
   bool attached_ = false;
   uint32_t version_ = 0;
   std::string owner_;

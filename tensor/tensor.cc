@@ -5,6 +5,7 @@
 #include <type_traits>
 #include <utility>
 
+#include "crosshatch/tensor/allocator.h"
 #include "crosshatch/tensor/node.h"
 #include "crosshatch/tensor/rank_context.h"
 
@@ -50,6 +51,16 @@ void CopyOut(const Tensor& tensor, To* out) {
   }
 }
 
+// What a rank made is used on its own thread: nothing orders another thread's
+// work after that of the rank's streams.
+void CheckMayBeUsedHere(const Tensor& tensor) {
+  const Allocator* const allocator = tensor.storage()->block().allocator();
+  CH_CHECK(allocator->OnOwnThread() || allocator->owner().name.empty())
+      << tensor.Describe() << " is used on another thread than that of "
+      << allocator->owner().name << ", which made it: a rank's tensors stay "
+      << "with the rank; read its values there (ToVector)";
+}
+
 }  // namespace
 
 TensorImpl::TensorImpl() = default;
@@ -73,6 +84,13 @@ void* Tensor::raw_data() const {
       << "the address of a distributed tensor: " << Describe();
   std::byte* const start = impl_->storage->data();
   if (start == nullptr || numel() == 0) return nullptr;
+  if (impl_->storage->context() != 0) {
+    RankContext& context = RankContext::Current();
+    if (impl_->storage->context() != context.id()) {
+      CheckMayBeUsedHere(*this);
+      context.Hold(impl_->storage);
+    }
+  }
   return start + impl_->offset * SizeOf(impl_->dtype);
 }
 
@@ -126,9 +144,16 @@ Tensor MakeView(std::shared_ptr<Storage> storage, int64_t offset, Shape sizes,
 
 Tensor MakeHandled(std::shared_ptr<const TensorHandler> handler, Shape sizes,
                    DType dtype) {
+  Shape strides = ContiguousStrides(sizes);
+  return MakeHandled(std::move(handler), std::move(sizes), std::move(strides),
+                     dtype);
+}
+
+Tensor MakeHandled(std::shared_ptr<const TensorHandler> handler, Shape sizes,
+                   Shape strides, DType dtype) {
   auto impl = std::make_shared<TensorImpl>();
   impl->handler = std::move(handler);
-  impl->strides = ContiguousStrides(sizes);
+  impl->strides = std::move(strides);
   impl->sizes = std::move(sizes);
   impl->dtype = dtype;
   return Tensor(std::move(impl));

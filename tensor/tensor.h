@@ -47,8 +47,17 @@ class TensorHandler {
   /// that accumulates as leaf's .grad: in leaf's layout, partial sums reduced.
   virtual Tensor ConformGradient(const Tensor& leaf, Tensor gradient) const;
 
-  /// Counts writes to the memory behind (Storage::version).
-  virtual uint32_t Version() const { return 0; }
+  /// The memory of this rank's part, never null; it counts the writes.
+  virtual const Storage& memory() const = 0;
+
+  /// Whether it was made of an operand as another form of the same elements:
+  /// what is written to one of them, the other shows.
+  virtual bool is_alias() const { return false; }
+
+  /// Whether a sum of this and `other` is the same in every respect, wherever a
+  /// rank writes it: in this one's memory, in other's, or in new memory. Asks
+  /// for nothing that ranks may differ in.
+  virtual bool AddsInPlace(const Tensor& other) const = 0;
 
   /// Whether no other handler and no view refers to the memory behind, and no
   /// two elements share a place in it, so that whoever holds this one may
@@ -65,7 +74,7 @@ struct TensorImpl {
   std::shared_ptr<Storage> storage;  ///< Null where there is a handler.
   int64_t offset = 0;                ///< First element, in elements.
   Shape sizes;                       ///< Global sizes where distributed.
-  Shape strides;                     ///< In elements.
+  Shape strides;                     ///< In elements; global as the sizes.
   DType dtype = DType::kFloat32;
   std::shared_ptr<const TensorHandler> handler;
   std::unique_ptr<AutogradMeta> autograd;  ///< Null: never needed a gradient.
@@ -84,6 +93,9 @@ class Tensor {
   /// Whether this is the only handle to a tensor that alone refers to its
   /// memory: then nobody sees a write to it. Says no where it cannot tell.
   bool IsUnique() const;
+  /// The part of IsUnique that is the same on all ranks: whether this is the
+  /// only handle to a tensor. Its memory may be shared.
+  bool IsOnlyHandle() const { return impl_.use_count() == 1; }
 
   /// Sizes; the global ones of a distributed tensor.
   const Shape& sizes() const { return impl_->sizes; }
@@ -94,6 +106,10 @@ class Tensor {
   }
   int ndim() const { return static_cast<int>(impl_->sizes.size()); }
   int64_t numel() const { return NumElements(impl_->sizes); }
+  /// In elements. Of a distributed tensor those that it would have on one
+  /// device, whatever its parts lie like: whether the result of an op aliases
+  /// its operand, as a view or by Contiguous, follows from them, and so is the
+  /// same on every rank and for plain tensors.
   const Shape& strides() const { return impl_->strides; }
   int64_t storage_offset() const { return impl_->offset; }
   DType dtype() const { return impl_->dtype; }
@@ -157,6 +173,9 @@ Tensor MakeView(std::shared_ptr<Storage> storage, int64_t offset, Shape sizes,
 /// A distributed tensor: `sizes` are global, `handler` holds the rest.
 Tensor MakeHandled(std::shared_ptr<const TensorHandler> handler, Shape sizes,
                    DType dtype);
+/// As above; `strides` are those that the tensor would have on one device.
+Tensor MakeHandled(std::shared_ptr<const TensorHandler> handler, Shape sizes,
+                   Shape strides, DType dtype);
 
 }  // namespace crosshatch
 

@@ -24,6 +24,11 @@ class NamedHandler : public TensorHandler {
  public:
   TensorList Dispatch(const Op&, TensorSpan) const override { return {}; }
   std::string Describe() const override { return "f32[4, 2]|S(0)"; }
+  const Storage& memory() const override { return memory_; }
+  bool AddsInPlace(const Tensor&) const override { return false; }
+
+ private:
+  const Storage memory_{0, "nobody"};
 };
 
 TEST(TensorTest, UndefinedByDefault) {

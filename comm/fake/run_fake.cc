@@ -60,6 +60,7 @@ absl::Status RunFake(const FakeOptions& options,
         absl::StrCat("there is no rank ", options.rank, " in a world of ",
                      options.world_size));
   }
+  CH_RETURN_IF_ERROR(AdversarialSeedOfEnvironment().status());
   RankContext context({.world_rank = options.rank,
                        .world_size = options.world_size,
                        .device = Device::Meta(),

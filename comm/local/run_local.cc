@@ -127,6 +127,9 @@ absl::Status RunLocal(int ranks, absl::FunctionRef<absl::Status(World&)> fn,
         absl::StrCat("a timeout must be positive, not ",
                      absl::FormatDuration(options.timeout)));
   }
+  CH_RETURN_IF_ERROR(AdversarialSeedOfEnvironment().status());
+  // What this thread has made is done when a rank reads it.
+  RankContext::Current().Synchronize().IgnoreError();
   const int cores = static_cast<int>(std::thread::hardware_concurrency());
   const int threads_per_rank = options.threads_per_rank > 0
                                    ? options.threads_per_rank

@@ -33,7 +33,6 @@ void CastOp::AppendKey(OpKey& key) const {
 
 TensorList CloneOp::Forward(TensorSpan inputs) const {
   const Tensor& a = inputs[0];
-  if (only_if_strided && a.is_contiguous()) return {a};
   Tensor out = Empty(a.sizes(), a.dtype());
   internal::LaunchCopy(out, a);
   return {std::move(out)};
@@ -47,17 +46,12 @@ std::shared_ptr<Node> CloneOp::Differentiate(TensorSpan /*inputs*/,
                      });
 }
 
-void CloneOp::AppendKey(OpKey& key) const { key.push_back(only_if_strided); }
-
 Tensor ToDType(const Tensor& a, DType dtype) {
   if (a.dtype() == dtype) return a;
   return Apply1(CastOp(dtype), {&a, 1});
 }
 
-Tensor Contiguous(const Tensor& a) {
-  if (!a.is_distributed() && a.is_contiguous()) return a;
-  return Apply1(CloneOp(/*only_if_strided=*/true), {&a, 1});
-}
+Tensor Contiguous(const Tensor& a) { return a.is_contiguous() ? a : Clone(a); }
 
 Tensor Clone(const Tensor& a) { return Apply1(CloneOp(), {&a, 1}); }
 

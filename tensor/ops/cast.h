@@ -24,26 +24,21 @@ class CastOp final : public Op {
   const DType dtype;
 };
 
-/// (a) -> a contiguous copy, or with `only_if_strided` the same memory where a
-/// is contiguous already.
+/// (a) -> a contiguous copy.
 class CloneOp final : public Op {
  public:
   static constexpr OpInfo kInfo = {"clone"};
-  explicit CloneOp(bool only_if_strided = false)
-      : only_if_strided(only_if_strided) {}
   const OpInfo& info() const override { return kInfo; }
   TensorList Forward(TensorSpan inputs) const override;
   std::shared_ptr<Node> Differentiate(TensorSpan inputs,
                                       TensorSpan outputs) const override;
-  void AppendKey(OpKey& key) const override;
-
-  const bool only_if_strided;
 };
 
 /// Float to integer truncates towards zero; anything to bool asks for != 0.
 /// `a` itself where it has that dtype.
 Tensor ToDType(const Tensor& a, DType dtype);
-/// `a` itself where it is contiguous.
+/// `a` itself where it is contiguous, by the strides of the whole if it is
+/// distributed; else a Clone.
 Tensor Contiguous(const Tensor& a);
 /// A contiguous copy in memory of its own.
 Tensor Clone(const Tensor& a);

@@ -62,7 +62,7 @@ TensorList CrossEntropyOp::Forward(TensorSpan inputs) const {
   args.loss = loss.raw_data();
   args.logsumexp = logsumexp.raw_data();
   args.dtype = inputs[0].dtype();
-  Launch(&KernelTable::cross_entropy, args);
+  internal::LaunchChecked(&KernelTable::cross_entropy, args);
   return {std::move(loss), std::move(logsumexp)};
 }
 

@@ -26,11 +26,9 @@ using internal::ToKernelShape;
 
 /// Checks that `dst` may be written, and counts the write.
 void BeginWrite(const char* op, const Tensor& dst) {
-  for (size_t d = 0; d < dst.sizes().size(); ++d) {
-    CH_CHECK(dst.sizes()[d] <= 1 || dst.strides()[d] != 0)
-        << op << " into an expanded tensor, " << dst.Describe()
-        << ": several of its elements are one";
-  }
+  CH_CHECK(!Repeats(dst.sizes(), dst.strides()))
+      << op << " into an expanded tensor, " << dst.Describe()
+      << ": several of its elements are one";
   dst.storage()->BumpVersion();
 }
 

@@ -15,14 +15,18 @@
 namespace crosshatch {
 namespace {
 
+/// A poisoned rank launches nothing: its indices may be what a collective that
+/// failed did not write, and naming nothing they would end the process, before
+/// the error is told.
 template <typename Args>
 void Launch(void (*IndexKernels::*kernel)(const Args&, KernelContext&),
             const Args& args) {
   RankContext& context = RankContext::Current();
   if (context.device().is_meta()) return;
   const auto run = IndexKernelsOf(context.device()).*kernel;
-  context.current_stream().Launch(
-      [args, run](KernelContext& on) { run(args, on); });
+  context.current_stream().Launch([args, run, &context](KernelContext& on) {
+    if (!context.poisoned()) run(args, on);
+  });
 }
 
 /// Checks that sizes are equal but for the dim.

@@ -3,13 +3,17 @@
 
 #include <vector>
 
+#include "absl/status/status.h"
 #include "crosshatch/tensor/autograd.h"
 #include "crosshatch/tensor/creation.h"
 #include "crosshatch/tensor/gradcheck_testutil.h"
 #include "crosshatch/tensor/ops/cast.h"
+#include "crosshatch/tensor/ops/cross_entropy.h"
+#include "crosshatch/tensor/ops/embedding.h"
 #include "crosshatch/tensor/ops/pointwise.h"
 #include "crosshatch/tensor/ops/reduce.h"
 #include "crosshatch/tensor/ops/view.h"
+#include "crosshatch/tensor/rank_context.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
@@ -100,6 +104,23 @@ TEST(IndexTest, HasGradients) {
   EXPECT_TRUE(GradGradcheck(write, {a, src}));
   EXPECT_TRUE(Gradcheck(fill, {a}));
   EXPECT_TRUE(GradGradcheck(fill, {a}));
+}
+
+// The indices may be what a failed collective did not write.
+TEST(IndexTest, OfAPoisonedRankAreNotLookedAt) {
+  RankContext context({});
+  const RankContextScope scope(&context);
+  const Tensor wild = Ids({1, 3}, {-7, 3, 1'000'000'000'000});
+  const Tensor table = Ones({3, 3}).set_requires_grad(true);
+  context.Poison(absl::UnavailableError("rank 3 is gone"));
+  EXPECT_EQ(Gather(table, 0, wild).sizes(), wild.sizes());
+  EXPECT_EQ(Scatter(table, 0, wild, Ones({1, 3})).sizes(), table.sizes());
+  EXPECT_EQ(Scatter(table, 0, wild, -1).sizes(), table.sizes());
+  EXPECT_EQ(ScatterAdd(table, 0, wild, Ones({1, 3})).sizes(), table.sizes());
+  EXPECT_EQ(IndexSelect(table, 1, View(wild, {3})).sizes(), Shape({3, 3}));
+  EXPECT_EQ(Embedding(View(wild, {3}), table).sizes(), Shape({3, 3}));
+  const Tensor losses = CrossEntropy(table, View(wild, {3}));
+  EXPECT_EQ(Backward(losses).message(), "rank 3 is gone");
 }
 
 TEST(IndexDeathTest, NamesAnIndexOutOfRange) {

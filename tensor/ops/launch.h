@@ -27,6 +27,20 @@ void Launch(void (*KernelTable::*kernel)(const Args&, KernelContext&),
                                       KernelContext& on) { run(args, on); });
 }
 
+/// As Launch, of a kernel that ends the process where an index names nothing. A
+/// poisoned rank skips it: its indices may be what a failed collective did not
+/// write, and the error would be lost with the process.
+template <typename Args>
+void LaunchChecked(void (*KernelTable::*kernel)(const Args&, KernelContext&),
+                   const Args& args) {
+  RankContext& context = RankContext::Current();
+  if (context.device().is_meta()) return;
+  context.current_stream().Launch(
+      [args, run = context.kernels().*kernel, &context](KernelContext& on) {
+        if (!context.poisoned()) run(args, on);
+      });
+}
+
 /// A lease for one kernel: it may end as soon as the kernel is issued.
 Block Workspace(int64_t bytes);
 

@@ -361,6 +361,11 @@ Tensor AddProduct(const char* name, int ndim, const Tensor& c, const Tensor& a,
       << product.Describe();
   const Tensor scaled =
       options.alpha == 1 ? product : Mul(product, options.alpha);
+  if (options.beta == 0) {
+    // What is not read may be NaN.
+    const Tensor nothing = ZerosLike(c);
+    return Add(scaled, Where(Equal(nothing, nothing), nothing, c));
+  }
   return options.beta == 1 ? Add(c, scaled) : Add(scaled, c, options.beta);
 }
 

@@ -82,9 +82,9 @@ struct AddMMOptions {
   double beta = 1;
   double alpha = 1;
 };
-/// beta c + alpha a b.
-/// \param c broadcasts to [m, n]
-/// \param a, b [m, k] and [k, n]
+/// beta c + alpha a b. With beta = 0 the elements of c are not read, so that
+/// NaN in them does not spread, and their gradients are zeros. \param c
+/// broadcasts to [m, n] \param a, b [m, k] and [k, n]
 Tensor AddMM(const Tensor& c, const Tensor& a, const Tensor& b,
              const AddMMOptions& options = {});
 /// As AddMM for each matrix of a batch.

@@ -2,6 +2,7 @@
 #include "crosshatch/tensor/ops/matmul.h"
 
 #include <cmath>
+#include <limits>
 #include <tuple>
 #include <vector>
 
@@ -9,6 +10,7 @@
 #include "crosshatch/tensor/creation.h"
 #include "crosshatch/tensor/gradcheck_testutil.h"
 #include "crosshatch/tensor/ops/pointwise.h"
+#include "crosshatch/tensor/ops/reduce.h"
 #include "crosshatch/tensor/ops/view.h"
 #include "crosshatch/tensor/rank_context.h"
 #include "gmock/gmock.h"
@@ -215,6 +217,20 @@ TEST(MatMulTest, OfVectorsAndWithSummands) {
                                             {.beta = 2, .alpha = 3}));
       },
       {RandomInput({2, 2}, 1), RandomInput({2}, 2)}));
+}
+
+TEST(MatMulTest, DoesNotReadASummandOfNoWeight) {
+  const double nan = std::numeric_limits<double>::quiet_NaN();
+  const Tensor a = Ones({2, 3}, kFloat64);
+  const Tensor b = Ones({3, 2}, kFloat64);
+  const Tensor c = Full({2}, nan, kFloat64).set_requires_grad(true);
+  const Tensor y = AddMM(c, a, b, {.beta = 0, .alpha = 2});
+  EXPECT_THAT(y.ToVector<double>(), ::testing::Each(6));
+  ASSERT_TRUE(Backward(Sum(y)).ok());
+  EXPECT_THAT(c.grad().ToVector<double>(), ::testing::Each(0));
+  EXPECT_THAT(BAddBMM(c, Unsqueeze(a, 0), Unsqueeze(b, 0), {.beta = 0})
+                  .ToVector<double>(),
+              ::testing::Each(3));
 }
 
 TEST(MatMulTest, NarrowsInputsIntoWideDestinations) {

@@ -97,9 +97,12 @@ Tensor Add(const Tensor& a, const Tensor& b, double alpha = 1);
 Tensor Sub(const Tensor& a, const Tensor& b, double alpha = 1);
 Tensor Mul(const Tensor& a, const Tensor& b);
 Tensor Div(const Tensor& a, const Tensor& b);
-/// a ^ b. The derivative by b takes the logarithm of a.
+/// a ^ b; 0 ^ 0 is 1. The derivative by b takes the logarithm of a. Where the
+/// power is constant, the derivative is zero: by a where b = 0, by b where a =
+/// 0 and b >= 0.
 Tensor Pow(const Tensor& a, const Tensor& b);
-/// The larger; NaN if either is. Where equal, each gets half of the gradient.
+/// The larger; NaN if either is. Where equal, each gets half of the gradient,
+/// where one is NaN, each gets all of it.
 Tensor Maximum(const Tensor& a, const Tensor& b);
 Tensor Minimum(const Tensor& a, const Tensor& b);
 
@@ -110,6 +113,7 @@ Tensor Mul(const Tensor& a, double b);
 Tensor Div(const Tensor& a, double b);
 Tensor Div(double a, const Tensor& b);
 Tensor Pow(const Tensor& a, double exponent);
+/// The larger. Where equal, the gradient is zero, where a is NaN, all of it.
 Tensor Maximum(const Tensor& a, double b);
 Tensor Minimum(const Tensor& a, double b);
 

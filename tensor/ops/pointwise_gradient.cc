@@ -20,7 +20,7 @@ Tensor Fused(BinaryOp kind, const Tensor& grad, const Tensor& saved) {
   return Apply1(BinaryPointwiseOp(kind), {grad, saved});
 }
 
-/// grad where x > 0, else 0.
+/// 0 where x <= 0, else grad: NaN is not hidden.
 Tensor WherePositive(const Tensor& grad, const Tensor& x) {
   return Fused(BinaryOp::kReluBackward, grad, x);
 }
@@ -86,7 +86,7 @@ Tensor UnaryGradient(UnaryOp kind, double scalar, const Tensor& g,
       return Recording() ? Mul(g, GeluDerivative(saved))
                          : Fused(BinaryOp::kGeluBackward, g, saved);
     case UnaryOp::kPowScalar:
-      if (scalar == 0) return Mul(g, 0.0);
+      if (scalar == 0) return ZerosLike(g);
       return Mul(Mul(g, Pow(saved, scalar - 1)), scalar);
     case UnaryOp::kSign:
     case UnaryOp::kNot:
@@ -168,16 +168,23 @@ std::shared_ptr<Node> PowNode(const OpInfo& info, const Tensor& a,
                 const auto& self, TensorSpan grads, GradientSlots& slots) {
         const Tensor& g = grads[0];
         const Tensor a = self.Saved(0);
+        const Tensor b = self.Saved(1);
+        // Where the derivative is zero, a factor of it may be infinite: a^-1
+        // and log(a) at a = 0. There it is replaced by a finite one.
         if (slots.Needed(0)) {
-          const Tensor b = self.Saved(1);
-          slots.Put(0, SumTo(Mul(Mul(g, b), Pow(a, Sub(b, 1))), a_sizes));
+          const Tensor constant = Equal(b, ZerosLike(b));
+          const Tensor power = Where(constant, OnesLike(b), Sub(b, 1));
+          slots.Put(0, SumTo(Mul(Mul(g, b), Pow(a, power)), a_sizes));
         }
         if (slots.Needed(1)) {
-          slots.Put(1, SumTo(Mul(Mul(g, self.Saved(2)), Log(a)), b_sizes));
+          const Tensor constant =
+              LogicalAnd(Equal(a, ZerosLike(a)), GreaterEqual(b, ZerosLike(b)));
+          const Tensor base = Where(constant, OnesLike(a), a);
+          slots.Put(1, SumTo(Mul(Mul(g, self.Saved(2)), Log(base)), b_sizes));
         }
       });
   node->Save(0, a);
-  if (a.requires_grad()) node->Save(1, b);
+  node->Save(1, b);
   if (b.requires_grad()) node->SaveOutput(2, out);
   return node;
 }

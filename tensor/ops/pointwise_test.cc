@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "crosshatch/tensor/ops/pointwise.h"
 
+#include <cmath>
 #include <limits>
 #include <string>
 #include <vector>
@@ -216,6 +217,61 @@ TEST(MaximumTest, SharesTheGradientOfATie) {
   ASSERT_TRUE(Backward(Maximum(a, b)).ok());
   EXPECT_THAT(a.grad().ToVector<double>(), ElementsAre(0.5));
   EXPECT_THAT(b.grad().ToVector<double>(), ElementsAre(0.5));
+}
+
+// What PyTorch gives.
+TEST(NanTest, PassesThroughGradients) {
+  const float nan = std::numeric_limits<float>::quiet_NaN();
+  const auto gradients = [](const auto& fn, const Tensor& a, const Tensor& b) {
+    EXPECT_TRUE(Backward(Sum(fn(a, b))).ok());
+    std::vector<float> both = a.grad().ToVector<float>();
+    for (float x : b.grad().ToVector<float>()) both.push_back(x);
+    return both;
+  };
+  const auto leaf = [](std::vector<float> values) {
+    return Values({static_cast<int64_t>(values.size())}, std::move(values))
+        .set_requires_grad(true);
+  };
+  for (auto fn :
+       {static_cast<Tensor (*)(const Tensor&, const Tensor&)>(Maximum),
+        static_cast<Tensor (*)(const Tensor&, const Tensor&)>(Minimum)}) {
+    EXPECT_THAT(gradients(fn, leaf({nan, 1, nan, 2}), leaf({1, nan, nan, 2})),
+                ElementsAre(1, 1, 1, 0.5, 1, 1, 1, 0.5));
+  }
+  const Tensor x = leaf({nan, 0, -1, 2});
+  ASSERT_TRUE(Backward(Sum(Relu(x))).ok());
+  EXPECT_THAT(x.grad().ToVector<float>(), ElementsAre(1, 0, 0, 1));
+  EXPECT_TRUE(std::isnan(Relu(x).ToVector<float>()[0]));
+}
+
+TEST(PowTest, HasFiniteGradientsAtZero) {
+  const auto leaf = [](std::vector<double> values) {
+    return FromValues<double>({static_cast<int64_t>(values.size())},
+                              absl::MakeConstSpan(values))
+        .set_requires_grad(true);
+  };
+  const Tensor a = leaf({0, 0, 0, 2});
+  const Tensor b = leaf({0, 1, 2, 0});
+  const Tensor y = Pow(a, b);
+  EXPECT_THAT(y.ToVector<double>(), ElementsAre(1, 0, 0, 1));
+  ASSERT_TRUE(Backward(Sum(y), {.create_graph = true}).ok());
+  EXPECT_THAT(a.grad().ToVector<double>(), ElementsAre(0, 1, 0, 0));
+  EXPECT_THAT(b.grad().ToVector<double>(),
+              ElementsAre(0, 0, 0, ::testing::DoubleEq(std::log(2.0))));
+  // So have the gradients.
+  TensorList second;
+  const Tensor inputs[] = {a, b};
+  ASSERT_TRUE(Gradients(Sum(Add(a.grad(), b.grad())), inputs, {}, second).ok());
+  for (const Tensor& gradient : second) {
+    for (double value : gradient.ToVector<double>()) {
+      EXPECT_TRUE(std::isfinite(value)) << value;
+    }
+  }
+  const Tensor c = leaf({0, 3});
+  const double inf = std::numeric_limits<double>::infinity();
+  ASSERT_TRUE(
+      Backward(Pow(c, 0.0), {.gradient = leaf({inf, inf}).Detach()}).ok());
+  EXPECT_THAT(c.grad().ToVector<double>(), ElementsAre(0, 0));
 }
 
 TEST(OpInfoTest, EachKindHasItsName) {

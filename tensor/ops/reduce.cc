@@ -62,6 +62,7 @@ struct Call {
 Tensor ProductGradient(const Call& call, const Tensor& g, const Tensor& a) {
   const Tensor zero = Equal(a, ZerosLike(a));
   const Tensor nonzero = Where(zero, OnesLike(a), a);
+  // In 16 bits the count may be off, but for none and one.
   const Tensor zeros_in_group =
       call.Spread(Settle(Sum(ToDType(zero, call.dtype), call.dims, true)));
   const Tensor product = call.Spread(Settle(Prod(nonzero, call.dims, true)));
@@ -75,9 +76,14 @@ Tensor ProductGradient(const Call& call, const Tensor& g, const Tensor& a) {
 
 Tensor ExtremeGradient(const Call& call, const Tensor& g, const Tensor& a,
                        const Tensor& out) {
-  const Tensor mask = ToDType(Equal(a, call.Spread(Settle(out))), call.dtype);
-  const Tensor count = Settle(Sum(mask, call.dims, /*keepdim=*/true));
-  return Mul(mask, call.Spread(Div(Reshape(g, call.kept), count)));
+  const Tensor equal = Equal(a, call.Spread(Settle(out)));
+  // 16 bits do not count far.
+  const DType counts = StatisticsDType(call.dtype);
+  const Tensor count =
+      Settle(Sum(ToDType(equal, counts), call.dims, /*keepdim=*/true));
+  const Tensor share =
+      ToDType(Div(ToDType(Reshape(g, call.kept), counts), count), call.dtype);
+  return Mul(ToDType(equal, call.dtype), call.Spread(share));
 }
 
 }  // namespace

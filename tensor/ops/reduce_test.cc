@@ -15,6 +15,7 @@
 namespace crosshatch {
 namespace {
 
+using ::testing::Each;
 using ::testing::ElementsAre;
 
 TEST(ReduceTest, ReducesAnyDims) {
@@ -111,6 +112,18 @@ TEST(ReductionGradientTest, EqualLargestElementsShare) {
       FromValues<double>({4}, {1, 3, 3, 2}).set_requires_grad(true);
   ASSERT_TRUE(Backward(Max(x)).ok());
   EXPECT_THAT(x.grad().ToVector<double>(), ElementsAre(0, 0.5, 0.5, 0));
+}
+
+TEST(ReductionGradientTest, OfMoreEqualsThan16BitsCount) {
+  constexpr int64_t kCount = 70'000;
+  for (DType dtype : {kFloat16, kBFloat16}) {
+    for (auto* fn : {Max, Min}) {
+      const Tensor x = Ones({kCount}, dtype).set_requires_grad(true);
+      // Large enough for a share that 16 bits hold.
+      ASSERT_TRUE(Backward(Mul(fn(x, {}, false), 35'000.0)).ok());
+      EXPECT_THAT(x.grad().ToVector<float>(), Each(0.5f)) << dtype;
+    }
+  }
 }
 
 TEST(SumToTest, UndoesBroadcasting) {

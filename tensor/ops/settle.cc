@@ -7,6 +7,11 @@ namespace crosshatch {
 
 TensorList SettleOp::Forward(TensorSpan inputs) const { return {inputs[0]}; }
 
+std::optional<Shape> SettleOp::AliasStrides(const Tensor& /*input*/,
+                                            ShapeView strides) const {
+  return Shape(strides.begin(), strides.end());
+}
+
 std::shared_ptr<Node> SettleOp::Differentiate(TensorSpan /*inputs*/,
                                               TensorSpan /*outputs*/) const {
   return internal::MakeNode<0>(

@@ -6,6 +6,7 @@
 /// What ops that are made of others do about pending reductions.
 
 #include <memory>
+#include <optional>
 
 #include "crosshatch/tensor/op.h"
 #include "crosshatch/tensor/tensor.h"
@@ -15,8 +16,10 @@ namespace crosshatch {
 /// (a) -> the same values, with no reduction pending.
 class SettleOp final : public Op {
  public:
-  static constexpr OpInfo kInfo = {"settle"};
+  static constexpr OpInfo kInfo = {.name = "settle", .view = true};
   const OpInfo& info() const override { return kInfo; }
+  std::optional<Shape> AliasStrides(const Tensor& input,
+                                    ShapeView strides) const override;
   TensorList Forward(TensorSpan inputs) const override;
   std::shared_ptr<Node> Differentiate(TensorSpan inputs,
                                       TensorSpan outputs) const override;

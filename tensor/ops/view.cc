@@ -104,6 +104,10 @@ class AsStridedOp final : public Op {
   }
 
   const OpInfo& info() const override { return kInfo; }
+  std::optional<Shape> AliasStrides(const Tensor& /*input*/,
+                                    ShapeView /*strides*/) const override {
+    return strides_;
+  }
   TensorList Forward(TensorSpan inputs) const override {
     return {ViewOf(inputs[0], inputs[0].storage_offset() + offset_, sizes_,
                    strides_)};
@@ -216,7 +220,7 @@ TensorList ViewOp::Forward(TensorSpan inputs) const {
   CH_CHECK(NumElements(sizes) == a.numel())
       << "view of " << a.Describe() << " as " << ToString(sizes)
       << ": another number of elements";
-  std::optional<Shape> strides = ViewStrides(a.sizes(), a.strides(), sizes);
+  std::optional<Shape> strides = AliasStrides(a, a.strides());
   if (strides.has_value()) {
     return {ViewOf(a, a.storage_offset(), sizes, *std::move(strides))};
   }
@@ -225,6 +229,11 @@ TensorList ViewOp::Forward(TensorSpan inputs) const {
                      << ": its strides do not allow it; use Reshape";
   const Tensor copy = internal::Dense(a);
   return {ViewOf(copy, copy.storage_offset(), sizes, ContiguousStrides(sizes))};
+}
+
+std::optional<Shape> ViewOp::AliasStrides(const Tensor& input,
+                                          ShapeView strides) const {
+  return ViewStrides(input.sizes(), strides, sizes);
 }
 
 std::shared_ptr<Node> ViewOp::Differentiate(TensorSpan inputs,
@@ -244,12 +253,16 @@ void ViewOp::AppendKey(OpKey& key) const {
 TensorList PermuteOp::Forward(TensorSpan inputs) const {
   const Tensor& a = inputs[0];
   Shape sizes;
-  Shape strides;
-  for (int64_t dim : dims) {
-    sizes.push_back(a.sizes()[Index(dim)]);
-    strides.push_back(a.strides()[Index(dim)]);
-  }
-  return {ViewOf(a, a.storage_offset(), std::move(sizes), std::move(strides))};
+  for (int64_t dim : dims) sizes.push_back(a.sizes()[Index(dim)]);
+  return {ViewOf(a, a.storage_offset(), std::move(sizes),
+                 *AliasStrides(a, a.strides()))};
+}
+
+std::optional<Shape> PermuteOp::AliasStrides(const Tensor& /*input*/,
+                                             ShapeView strides) const {
+  Shape result;
+  for (int64_t dim : dims) result.push_back(strides[Index(dim)]);
+  return result;
 }
 
 std::shared_ptr<Node> PermuteOp::Differentiate(TensorSpan /*inputs*/,
@@ -279,6 +292,11 @@ TensorList SliceOp::Forward(TensorSpan inputs) const {
                  std::move(sizes), a.strides())};
 }
 
+std::optional<Shape> SliceOp::AliasStrides(const Tensor& /*input*/,
+                                           ShapeView strides) const {
+  return Shape(strides.begin(), strides.end());
+}
+
 std::shared_ptr<Node> SliceOp::Differentiate(TensorSpan inputs,
                                              TensorSpan /*outputs*/) const {
   return MakeNode<0>(
@@ -299,14 +317,22 @@ TensorList ExpandOp::Forward(TensorSpan inputs) const {
   CH_CHECK_GE(sizes.size(), a.sizes().size())
       << "expand of " << a.Describe() << " to " << ToString(sizes);
   const size_t lead = sizes.size() - a.sizes().size();
-  Shape strides(sizes.size(), 0);
   for (size_t i = 0; i < a.sizes().size(); ++i) {
     const int64_t size = a.sizes()[i];
     CH_CHECK(size == sizes[lead + i] || size == 1)
         << "expand of " << a.Describe() << " to " << ToString(sizes);
-    strides[lead + i] = size == sizes[lead + i] ? a.strides()[i] : 0;
   }
-  return {ViewOf(a, a.storage_offset(), sizes, std::move(strides))};
+  return {ViewOf(a, a.storage_offset(), sizes, *AliasStrides(a, a.strides()))};
+}
+
+std::optional<Shape> ExpandOp::AliasStrides(const Tensor& input,
+                                            ShapeView strides) const {
+  const size_t lead = sizes.size() - strides.size();
+  Shape result(sizes.size(), 0);
+  for (size_t i = 0; i < strides.size(); ++i) {
+    if (input.sizes()[i] == sizes[lead + i]) result[lead + i] = strides[i];
+  }
+  return result;
 }
 
 std::shared_ptr<Node> ExpandOp::Differentiate(TensorSpan inputs,

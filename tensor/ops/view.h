@@ -7,6 +7,15 @@
 /// the tensor it is of, and in grad mode that tensor's history too. (A view
 /// made in NoGrad is a tensor of its own to autograd.) Negative dims count from
 /// the end.
+///
+/// Whether a result is a view follows from sizes and strides, of a distributed
+/// tensor from those of the whole (Tensor::strides), and never from how a rank
+/// happens to hold its part. A view that moves elements between ranks first
+/// (Slice of a split dim), or whose parts cannot be views everywhere, is a copy
+/// that stands for a view: it is not written to, and not used after what it is
+/// a view of was written; both fail a check, on every rank.
+
+#include <optional>
 
 #include "crosshatch/tensor/node.h"
 #include "crosshatch/tensor/op.h"
@@ -28,6 +37,8 @@ class ViewOp final : public Op {
       : sizes(sizes.begin(), sizes.end()), may_copy(may_copy) {}
   const OpInfo& info() const override { return kInfo; }
   TensorList Forward(TensorSpan inputs) const override;
+  std::optional<Shape> AliasStrides(const Tensor& input,
+                                    ShapeView strides) const override;
   std::shared_ptr<Node> Differentiate(TensorSpan inputs,
                                       TensorSpan outputs) const override;
   void AppendKey(OpKey& key) const override;
@@ -45,6 +56,8 @@ class PermuteOp final : public Op {
   explicit PermuteOp(ShapeView dims) : dims(dims.begin(), dims.end()) {}
   const OpInfo& info() const override { return kInfo; }
   TensorList Forward(TensorSpan inputs) const override;
+  std::optional<Shape> AliasStrides(const Tensor& input,
+                                    ShapeView strides) const override;
   std::shared_ptr<Node> Differentiate(TensorSpan inputs,
                                       TensorSpan outputs) const override;
   void AppendKey(OpKey& key) const override;
@@ -62,6 +75,8 @@ class SliceOp final : public Op {
       : dim(dim), start(start), end(end) {}
   const OpInfo& info() const override { return kInfo; }
   TensorList Forward(TensorSpan inputs) const override;
+  std::optional<Shape> AliasStrides(const Tensor& input,
+                                    ShapeView strides) const override;
   std::shared_ptr<Node> Differentiate(TensorSpan inputs,
                                       TensorSpan outputs) const override;
   void AppendKey(OpKey& key) const override;
@@ -79,6 +94,8 @@ class ExpandOp final : public Op {
   explicit ExpandOp(ShapeView sizes) : sizes(sizes.begin(), sizes.end()) {}
   const OpInfo& info() const override { return kInfo; }
   TensorList Forward(TensorSpan inputs) const override;
+  std::optional<Shape> AliasStrides(const Tensor& input,
+                                    ShapeView strides) const override;
   std::shared_ptr<Node> Differentiate(TensorSpan inputs,
                                       TensorSpan outputs) const override;
   void AppendKey(OpKey& key) const override;
@@ -87,7 +104,8 @@ class ExpandOp final : public Op {
 };
 
 /// The same elements, in row-major order, as another shape; one size may be -1.
-/// A check where the strides do not allow a view.
+/// A check where the strides do not allow a view; of a distributed tensor as
+/// Reshape.
 Tensor View(const Tensor& a, ShapeView sizes);
 /// As View, with a copy where the strides do not allow a view.
 Tensor Reshape(const Tensor& a, ShapeView sizes);

@@ -174,6 +174,13 @@ T MaxOf(const T* HWY_RESTRICT row, int64_t count) {
   return hn::GetLane(hn::MaxOfLanes(d, max));
 }
 
+/// What scores are shifted by whose maximum or log-sum-exp is `x`: where all
+/// are -inf, and -inf less -inf would be NaN, their exponentials are zeros.
+template <typename T>
+T FiniteShift(T x) {
+  return x == -std::numeric_limits<T>::infinity() ? T(0) : x;
+}
+
 /// row = exp(row - shift) for the first `count`, zero for the rest of `width`;
 /// returns their sum, lane by lane and then over lanes.
 template <typename T>
@@ -278,8 +285,8 @@ void ForwardUnit(const AttentionArgs& args, const internal::ForwardCut& cut,
           const T new_max =
               std::max(old_max, MaxOf(group_scores + r * kKeys,
                                       Visible(args, begin + first + r, key)));
-          // Nothing finite seen yet: any finite shift will do.
-          shift[r] = std::isinf(new_max) ? T(0) : new_max;
+          // Of nothing but -inf so far: any finite shift gives zeros.
+          shift[r] = FiniteShift(new_max);
           factor[r] = old_max - shift[r];
           old_max = new_max;
         }
@@ -307,7 +314,7 @@ void ForwardUnit(const AttentionArgs& args, const internal::ForwardCut& cut,
     MapRun([](auto d, auto x) HWY_ATTR { return FullLog(d, x); }, logsumexp,
            rows, sum);
     for (int64_t r = 0; r < rows; ++r) {
-      logsumexp[r] += std::isinf(max[r]) ? T(0) : max[r];
+      logsumexp[r] += FiniteShift(max[r]);
       if (sum[r] != T(0)) ScaleRow(out + r * dim, dim, T(1) / sum[r]);
       StoreRun(out + r * dim, RowOf(args.out, args.dtype, b, begin + r, head),
                args.dtype, 1, args.head_dim);
@@ -412,7 +419,7 @@ void BackwardUnit(const AttentionBackwardArgs& all, int64_t unit,
                           kKeys);
           for (int64_t r = 0; r < count; ++r) {
             ExpRow(p + r * kKeys, Visible(args, begin + first + r, key), width,
-                   logsumexp[begin + first + r]);
+                   FiniteShift(logsumexp[begin + first + r]));
           }
           GemmTile<true>(seen, dim, count, p, int64_t{1}, kKeys,
                          grads + first * dim, dim, dvalues + key * dim, dim);

@@ -241,7 +241,7 @@ void BinaryRun(BinaryOp op, T alpha, T* to, int64_t count, const T* a,
                        b);
     case BinaryOp::kReluBackward:
       return run([](auto d, auto g, auto x) HWY_ATTR {
-        return hn::IfThenElseZero(hn::Gt(x, hn::Zero(d)), g);
+        return hn::IfThenZeroElse(hn::Le(x, hn::Zero(d)), g);
       });
     case BinaryOp::kSiluBackward:
       return run([](auto d, auto g, auto x)

@@ -218,10 +218,30 @@ void ReduceColumns(const ReduceArgs& args, const Plan& plan,
       });
 }
 
+/// The extreme of no terms: integers are reduced as i64, whose limit a narrower
+/// out would wrap.
+void ReduceNothing(const ReduceArgs& args, const Plan& plan) {
+  internal::DispatchDType(args.out.dtype, [&](auto element) {
+    using T = decltype(element);
+    if constexpr (std::is_integral_v<T>) {
+      using Limits = std::numeric_limits<T>;
+      const T limit =
+          args.kind == ReduceKind::kMax ? Limits::lowest() : Limits::max();
+      for (int64_t output = 0; output < plan.outputs; ++output) {
+        static_cast<T*>(args.out.data)[OffsetOf(plan.kept, 1, output)] = limit;
+      }
+    }
+  });
+}
+
 template <typename Op, typename C>
 void ReduceAs(const ReduceArgs& args, KernelContext& context) {
   const Plan plan = MakePlan(args);
   if (plan.outputs == 0) return;
+  if constexpr (std::is_integral_v<C> &&
+                (std::is_same_v<Op, MaxOp> || std::is_same_v<Op, MinOp>)) {
+    if (plan.terms == 0) return ReduceNothing(args, plan);
+  }
   const bool side_by_side = plan.kept.inner_stride(0) == 1 &&
                             plan.kept.inner() >= 8 && plan.terms > 1 &&
                             plan.reduced.inner_stride(0) != 1;

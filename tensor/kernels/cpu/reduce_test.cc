@@ -195,6 +195,38 @@ TEST(ReduceTest, Integers) {
              LayoutKind::kContiguous);
 }
 
+TEST(ReduceTest, ExtremesOfNothingAreLimitsOfTheDType) {
+  for (ReduceKind kind : {ReduceKind::kMax, ReduceKind::kMin}) {
+    for (DType dtype : {DType::kInt32, DType::kInt64, DType::kUInt16,
+                        DType::kBool, DType::kFloat32, DType::kFloat64}) {
+      for (int64_t outputs : {0, 1, 3, 9, 40}) {
+        Operand in(dtype, {0, outputs});
+        Operand out(dtype, {outputs});
+        ReduceArgs args;
+        args.kind = kind;
+        args.shape = in.shape();
+        args.reduced = 1;
+        args.in = in.in();
+        args.out = out.out();
+        args.out.strides[1] = args.out.strides[0];
+        kernel_test::RunOnPools(
+            {&out},
+            [&](KernelContext& context) { CpuKernels().reduce(args, context); },
+            Name(dtype));
+        // Conversion of an infinity gives the nearest limit, but not to bool.
+        const Real infinity = std::numeric_limits<Real>::infinity();
+        Operand limit(dtype, {1});
+        limit.Set({dtype == DType::kBool      ? Real(kind == ReduceKind::kMin)
+                   : kind == ReduceKind::kMax ? -infinity
+                                              : infinity});
+        for (Real value : out.Read()) {
+          EXPECT_EQ(value, limit.Read()[0]) << Name(dtype);
+        }
+      }
+    }
+  }
+}
+
 TEST(ReduceTest, NanWins) {
   for (int64_t position : {0, 5, 40, 1500}) {
     Operand in(DType::kFloat32, {2000});

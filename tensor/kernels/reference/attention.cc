@@ -71,10 +71,15 @@ Row Probabilities(const AttentionArgs& args, const Inputs& in, int64_t b,
     row.magnitude = std::max(row.magnitude, magnitude);
     max = std::max(max, score);
   }
+  if (max == -std::numeric_limits<Real>::infinity()) {
+    row.p.assign(row.p.size(), 0);
+    row.logsumexp = max;
+    return row;
+  }
   Real sum = 0;
   for (Real& p : row.p) sum += p = std::exp(p - max);
   for (Real& p : row.p) p /= sum;
-  row.logsumexp = row.p.empty() ? max : max + std::log(sum);
+  row.logsumexp = max + std::log(sum);
   return row;
 }
 

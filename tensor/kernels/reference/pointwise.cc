@@ -93,7 +93,7 @@ Real Binary(BinaryOp op, Real a, Real b, Real alpha) {
     case BinaryOp::kPow:
       return std::pow(a, b);
     case BinaryOp::kReluBackward:
-      return b > 0 ? a : 0;
+      return b <= 0 ? 0 : a;
     case BinaryOp::kSiluBackward:
       return a * SiluDerivative(b);
     case BinaryOp::kGeluBackward: {
