@@ -152,7 +152,11 @@ void Report::PrintTraffic() const {
               FormatBytes(last_->memory.peak_total).c_str());
 }
 
-void Report::Finish() {
+void Report::Warn(const std::string& text) {
+  if (speaks_) std::fprintf(stderr, "train_lm: %s\n", text.c_str());
+}
+
+void Report::Finish(const std::string& save_dir) {
   if (!speaks_ || !last_.has_value()) return;
   PrintTraffic();
   if (last_->loss.has_value()) {
@@ -161,6 +165,7 @@ void Report::Finish() {
                 MinutesAndSeconds(absl::Now() - begin_).c_str(), *first_loss_,
                 *last_->loss);
   }
+  if (!save_dir.empty()) std::printf("saved to %s\n", save_dir.c_str());
   std::fflush(stdout);
 }
 

@@ -28,8 +28,11 @@ class Report {
   void Plan(const std::string& plan);
   /// Prints the first step, the last, and in between one a second.
   void Step(const StepMetrics& metrics);
-  /// Totals of the last step's kind and the time in all.
-  void Finish();
+  /// A line to stderr.
+  void Warn(const std::string& text);
+  /// Totals of the last step's kind, the time in all, and where the model was
+  /// saved, if it was.
+  void Finish(const std::string& save_dir);
 
  private:
   void PrintTraffic() const;

@@ -2,12 +2,13 @@
 #include "crosshatch/tensor/rank_context.h"
 
 #include <atomic>
-#include <cstdlib>
 #include <mutex>
 #include <utility>
 
 #include "absl/functional/function_ref.h"
+#include "absl/status/statusor.h"
 #include "crosshatch/base/check.h"
+#include "crosshatch/tensor/adversarial_seed.h"
 #include "crosshatch/tensor/context_decorator.h"
 #include "crosshatch/tensor/cpu_stream.h"
 #include "crosshatch/tensor/kernels/cpu/cpu_kernels.h"
@@ -20,9 +21,10 @@ thread_local RankContext* current_context = nullptr;
 // A program can be run on adversarial streams without being changed. What it
 // computes must stay the same.
 RankContextOptions WithSeedOfEnvironment(RankContextOptions options) {
-  const char* const seed = std::getenv("CROSSHATCH_ADVERSARIAL_SEED");
-  if (options.adversarial_seed == 0 && seed != nullptr) {
-    options.adversarial_seed = std::strtoull(seed, nullptr, 10);
+  if (options.adversarial_seed == 0) {
+    const absl::StatusOr<uint64_t> seed = AdversarialSeedOfEnvironment();
+    CH_CHECK(seed.ok()) << seed.status().ToString();
+    options.adversarial_seed = *seed;
   }
   return options;
 }

@@ -4,10 +4,12 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "crosshatch/base/status_macros.h"
 #include "crosshatch/comm/engine.h"
 #include "crosshatch/comm/group_key.h"
 #include "crosshatch/comm/transport.h"
 #include "crosshatch/comm/world.h"
+#include "crosshatch/tensor/adversarial_seed.h"
 
 namespace crosshatch {
 namespace {
@@ -60,6 +62,7 @@ absl::Status RunFake(const FakeOptions& options,
         absl::StrCat("there is no rank ", options.rank, " in a world of ",
                      options.world_size));
   }
+  CH_RETURN_IF_ERROR(AdversarialSeedOfEnvironment().status());
   RankContext context({.world_rank = options.rank,
                        .world_size = options.world_size,
                        .device = Device::Meta(),

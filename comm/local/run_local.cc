@@ -20,6 +20,7 @@
 #include "crosshatch/comm/local/local_hub.h"
 #include "crosshatch/comm/local/local_transport.h"
 #include "crosshatch/comm/world.h"
+#include "crosshatch/tensor/adversarial_seed.h"
 
 namespace crosshatch {
 namespace {
@@ -127,6 +128,7 @@ absl::Status RunLocal(int ranks, absl::FunctionRef<absl::Status(World&)> fn,
         absl::StrCat("a timeout must be positive, not ",
                      absl::FormatDuration(options.timeout)));
   }
+  CH_RETURN_IF_ERROR(AdversarialSeedOfEnvironment().status());
   const int cores = static_cast<int>(std::thread::hardware_concurrency());
   const int threads_per_rank = options.threads_per_rank > 0
                                    ? options.threads_per_rank
