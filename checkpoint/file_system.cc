@@ -76,6 +76,10 @@ int FileSystem::List(const std::string& path, std::vector<std::string>& names) {
   return error;
 }
 
+int FileSystem::CheckWritable(const std::string& directory) {
+  return ErrorOf(access(directory.c_str(), W_OK | X_OK));
+}
+
 int FileSystem::MakeDirectory(const std::string& path) {
   return ErrorOf(mkdir(path.c_str(), 0777));
 }

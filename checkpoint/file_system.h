@@ -51,6 +51,9 @@ class FileSystem {
   /// The names in a directory but "." and "..", in order.
   virtual int List(const std::string& path, std::vector<std::string>& names);
 
+  /// Whether names in a directory may be made and removed.
+  virtual int CheckWritable(const std::string& directory);
+
   /// EEXIST where the name is taken, by a dangling link too.
   virtual int MakeDirectory(const std::string& path);
   virtual int RemoveDirectory(const std::string& path);

@@ -46,6 +46,9 @@ class FaultyFileSystem final : public FileSystem {
   int List(const std::string& path, std::vector<std::string>& names) override {
     return Do("List", [&] { return Real().List(path, names); });
   }
+  int CheckWritable(const std::string& directory) override {
+    return Do("CheckWritable", [&] { return Real().CheckWritable(directory); });
+  }
   int MakeDirectory(const std::string& path) override {
     return Do("MakeDirectory", [&] { return Real().MakeDirectory(path); });
   }

@@ -92,7 +92,7 @@ TEST(HfConfigTest, NamesTheFileAndTheField) {
        "num_key_value_heads is 0, but it must be at least 1"},
       {Config(R"("head_dim": 0)"), "head_dim is 0"},
       {Config(R"("head_dim": 18446744073709551615)"), "a size is expected"},
-      {Config(R"("head_dim": 4294967296)"), "more than"},
+      {Config(R"("head_dim": 1099511627776)"), "more than"},
       {Config(R"("rope_theta": 1e308, "rms_norm_eps": -1)"), "rms_norm_eps"},
       {Config(R"("bos_token_id": "<s>")"), "bos_token_id is \"<s>\""},
       {Config(R"("pad_token_id": 1.5)"), "pad_token_id is 1.5"},

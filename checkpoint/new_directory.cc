@@ -217,6 +217,11 @@ absl::Status CheckPlace(const std::string& path, bool overwrite,
         " exists and is not empty; it is replaced only when overwriting "
         "is asked for"));
   }
+  if (!names.empty()) {
+    if (const int failed = files.CheckWritable(path); failed != 0) {
+      return SystemError(failed, "move or remove files in", path);
+    }
+  }
   CH_RETURN_IF_ERROR(trial.Make(path));
   CH_RETURN_IF_ERROR(trial.CheckRename(path));
   return CheckEntries(path, names, trial, files);

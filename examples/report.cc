@@ -105,6 +105,10 @@ void Report::Start(const DeviceMesh& mesh, nn::Module& model) {
   std::fflush(stdout);
 }
 
+void Report::Note(const std::string& text) {
+  if (speaks_) std::printf("note: %s\n", text.c_str());
+}
+
 void Report::Plan(const std::string& plan) {
   if (!speaks_) return;
   std::printf("groups:\n%s", plan.c_str());

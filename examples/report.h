@@ -24,6 +24,8 @@ class Report {
   /// The mesh, and a line for each kind of parameter: blocks' parameters are of
   /// one kind where only the block's number differs.
   void Start(const DeviceMesh& mesh, nn::Module& model);
+  /// A line about what the user may not expect.
+  void Note(const std::string& text);
   /// FSDP's groups, for dry runs.
   void Plan(const std::string& plan);
   /// Prints the first step, the last, and in between one a second.

@@ -46,6 +46,14 @@ std::vector<std::string> DataAxes(const TrainOptions& options) {
   return {"fsdp"};
 }
 
+// Of one copy of the model, where a rank's share of key heads may be none.
+int RanksWithoutHeads(const TrainOptions& options) {
+  const int64_t ranks = options.AxisSize("tp");
+  const int64_t heads = options.config.Resolved().kv_heads;
+  const int64_t share = (heads + ranks - 1) / ranks;
+  return static_cast<int>(ranks - (heads + share - 1) / share);
+}
+
 // Splits the model over the mesh: by tp first, then each block and the rest by
 // FSDP.
 absl::Status Parallelize(nn::Llama& model, const DeviceMesh& mesh,
@@ -182,6 +190,13 @@ absl::Status Trainer::Step(nn::AdamW& optimizer, int64_t step,
 absl::Status Trainer::Run() {
   CH_RETURN_IF_ERROR(SetUp());
   report_.Start(mesh_, model_);
+  if (const int idle = RanksWithoutHeads(options_); idle > 0) {
+    report_.Note(absl::StrCat(
+        idle, " of ", options_.AxisSize("tp"),
+        " tp ranks compute no attention: a key head and the query heads that "
+        "use it stay on one rank, and the model has ",
+        model_.config().kv_heads, " key heads"));
+  }
   if (speaks_ && options_.backend == Backend::kFake) {
     report_.Plan(fsdp::DescribePlan(model_, options_.verbose
                                                 ? fsdp::PlanDetail::kEveryRank

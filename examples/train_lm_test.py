@@ -127,6 +127,19 @@ class TrainLmTest(unittest.TestCase):
         more = self.metrics("--mesh=tp:3", "--heads=2", without=TIMES)
         for a, b in zip(one, more):
             self.assertAlmostEqual(a["loss"], b["loss"], 5)
+        # It is no secret that some ranks have no head.
+        for mesh, heads, note in [
+            ("tp:4", ["--heads=2", "--kv_heads=1"], "3 of 4 tp ranks"),
+            ("tp:4", ["--heads=4", "--kv_heads=2"], "2 of 4 tp ranks"),
+            ("tp:2", ["--heads=4", "--kv_heads=2"], None),
+        ]:
+            run = self.run_program("--text=" + self.text, "--backend=fake",
+                                   *SMALL, *heads, "--mesh=" + mesh)
+            self.assertEqual(run.returncode, 0, run.stderr)
+            if note:
+                self.assertIn("note: " + note, run.stdout)
+            else:
+                self.assertNotIn("note:", run.stdout)
 
     def test_help_is_no_error(self):
         for flag in ["--help", "-help", "--helpfull"]:
@@ -221,7 +234,7 @@ class TrainLmTest(unittest.TestCase):
             ([text, "--vocab=" + huge], "vocab must be at most"),
             ([text, "--dim=1000000000"], "parameters"),
             ([text, "--dim=1000000"], "this machine has"),
-            ([text, "--ffn=1000000000000"], "this machine has"),
+            ([text, "--ffn=100000000000"], "this machine has"),
             # Sizes of a step.
             ([text, "--steps=0"], "--steps=0: must be at least 1"),
             ([text, "--seq_len=0"], "--seq_len=0: must be at least 1"),
@@ -230,7 +243,7 @@ class TrainLmTest(unittest.TestCase):
             ([text, "--global_batch=" + huge], "is too large"),
             ([text, "--global_batch=-1"], "must be at least 1"),
             ([text, "--global_batch=100000000"], "this machine has"),
-            ([text, "--seq_len=100000000"], "this machine has"),
+            ([text, "--seq_len=30000000"], "this machine has"),
             # Other numbers.
             ([text, "--lr=nan"], "--lr=nan: must be a number"),
             ([text, "--lr=-1"], "--lr=-1: must be a number of at least 0"),
