@@ -145,7 +145,8 @@ class TrainLmTest(unittest.TestCase):
         for flag in ["--help", "-help", "--helpfull"]:
             run = self.run_program("--text=/no/such", flag)
             self.assertEqual((run.returncode, run.stderr), (0, ""))
-            for name in ["--mesh (fsdp:1)", "--heads (4)", "--save", "--verbose"]:
+            for name in ["--mesh (fsdp:1)", "--heads (4)", "--save",
+                         "--verbose (false)"]:
                 self.assertIn("\n  " + name + "\n", run.stdout)
             self.assertNotIn("--flagfile", run.stdout)
 
