@@ -6,36 +6,30 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include <algorithm>
 #include <cerrno>
-#include <cstdio>
 #include <filesystem>
 #include <memory>
 #include <string>
 #include <utility>
 
 #include "absl/cleanup/cleanup.h"
+#include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
 #include "crosshatch/base/status_macros.h"
+#include "crosshatch/checkpoint/file_system.h"
 
 namespace crosshatch::checkpoint {
-namespace {
-
-absl::Status SystemError(const char* action, const std::string& path) {
-  return absl::ErrnoToStatus(errno, absl::StrCat("cannot ", action, " ", path));
-}
-
-}  // namespace
 
 absl::StatusOr<std::unique_ptr<const MappedFile>> MappedFile::Open(
     const std::string& path) {
-  const int fd = open(path.c_str(), O_RDONLY | O_CLOEXEC);
-  if (fd < 0) return SystemError("open", path);
+  // What is no file may let its opener wait for a writer; it is refused below.
+  const int fd = open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+  if (fd < 0) return SystemError(errno, "open", path);
   absl::Cleanup close_fd = [fd] { close(fd); };
   struct stat info;
-  if (fstat(fd, &info) != 0) return SystemError("examine", path);
+  if (fstat(fd, &info) != 0) return SystemError(errno, "examine", path);
   if (!S_ISREG(info.st_mode)) {
     return absl::InvalidArgumentError(
         absl::StrCat(path, " is not a regular file"));
@@ -44,7 +38,7 @@ absl::StatusOr<std::unique_ptr<const MappedFile>> MappedFile::Open(
   void* data = nullptr;
   if (size > 0) {
     data = mmap(nullptr, info.st_size, PROT_READ, MAP_PRIVATE, fd, 0);
-    if (data == MAP_FAILED) return SystemError("map", path);
+    if (data == MAP_FAILED) return SystemError(errno, "map", path);
   }
   return std::unique_ptr<const MappedFile>(
       new MappedFile(path, static_cast<const std::byte*>(data), size));
@@ -57,38 +51,52 @@ MappedFile::~MappedFile() {
 }
 
 absl::StatusOr<std::string> ReadFile(const std::string& path) {
+  constexpr int64_t kMostBytes = 100'000'000;
   CH_ASSIGN_OR_RETURN(const std::unique_ptr<const MappedFile> file,
                       MappedFile::Open(path));
+  if (file->size() > kMostBytes) {
+    return absl::InvalidArgumentError(absl::StrCat(path, " has ", file->size(),
+                                                   " bytes; at most ",
+                                                   kMostBytes, " are read"));
+  }
   return std::string(reinterpret_cast<const char*>(file->data()),
                      static_cast<size_t>(file->size()));
 }
 
+int TakeSavingName(const std::string& path,
+                   absl::FunctionRef<int(const std::string&)> attempt,
+                   std::string& taken) {
+  taken = absl::StrCat(path, ".saving");
+  for (int number = 2;; ++number) {
+    const int error = attempt(taken);
+    if (error != EEXIST) return error;
+    taken = absl::StrCat(path, ".saving-", number);
+  }
+}
+
 absl::StatusOr<std::unique_ptr<AtomicFile>> AtomicFile::Create(
-    std::string path) {
-  std::string partial = absl::StrCat(path, ".partial");
-  const int fd =
-      open(partial.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
-  if (fd < 0) return SystemError("create", partial);
+    std::string path, FileSystem& files) {
+  int fd = -1;
+  std::string saving;
+  const int error = TakeSavingName(
+      path, [&](const std::string& name) { return files.CreateFile(name, fd); },
+      saving);
+  if (error != 0) return SystemError(error, "create", saving);
   return std::unique_ptr<AtomicFile>(
-      new AtomicFile(std::move(path), std::move(partial), fd));
+      new AtomicFile(files, std::move(path), std::move(saving), fd));
 }
 
 AtomicFile::~AtomicFile() {
-  if (fd_ >= 0) close(fd_);
-  if (!committed_) unlink(partial_.c_str());
+  if (fd_ >= 0) files_.Close(fd_);
+  if (!complete_) files_.RemoveFile(saving_);
 }
 
 absl::Status AtomicFile::Append(const void* data, int64_t bytes) {
-  // Linux writes at most 0x7ffff000 bytes at a time.
-  constexpr int64_t kMostAtOnce = int64_t{1} << 30;
   auto* next = static_cast<const char*>(data);
   while (bytes > 0) {
-    const ssize_t written =
-        write(fd_, next, static_cast<size_t>(std::min(bytes, kMostAtOnce)));
-    if (written < 0) {
-      if (errno == EINTR) continue;
-      return SystemError("write to", partial_);
-    }
+    int64_t written = 0;
+    const int error = files_.Write(fd_, next, bytes, written);
+    if (error != 0) return SystemError(error, "write to", saving_);
     next += written;
     bytes -= written;
   }
@@ -96,24 +104,33 @@ absl::Status AtomicFile::Append(const void* data, int64_t bytes) {
 }
 
 absl::Status AtomicFile::Commit() {
-  if (fsync(fd_) != 0) return SystemError("flush", partial_);
-  const int fd = std::exchange(fd_, -1);
-  if (close(fd) != 0) return SystemError("close", partial_);
-  if (rename(partial_.c_str(), path_.c_str()) != 0) {
-    return SystemError("rename to", path_);
+  complete_ = true;
+  const auto failed = [this](int error, const char* action) {
+    return absl::ErrnoToStatus(
+        error, absl::StrCat("cannot ", action, " ", path_,
+                            ", which was written to ", saving_));
+  };
+  if (const int error = files_.Sync(fd_); error != 0) {
+    return failed(error, "flush");
   }
-  committed_ = true;
-  std::string parent = std::filesystem::path(path_).parent_path().string();
-  return SyncDirectory(parent.empty() ? "." : parent);
+  const int fd = std::exchange(fd_, -1);
+  if (const int error = files_.Close(fd); error != 0) {
+    return failed(error, "close");
+  }
+  if (const int error = files_.Rename(saving_, path_); error != 0) {
+    return failed(error, "give its name to");
+  }
+  const std::string parent = ParentOf(path_);
+  if (const int error = files_.SyncDirectory(parent); error != 0) {
+    return absl::ErrnoToStatus(
+        error, absl::StrCat(path_, " is written, but cannot flush ", parent));
+  }
+  return absl::OkStatus();
 }
 
-absl::Status SyncDirectory(const std::string& path) {
-  const int fd = open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-  if (fd < 0) return SystemError("open", path);
-  absl::Cleanup close_fd = [fd] { close(fd); };
-  // Some file systems cannot flush a directory and say EINVAL.
-  if (fsync(fd) != 0 && errno != EINVAL) return SystemError("flush", path);
-  return absl::OkStatus();
+std::string ParentOf(const std::string& path) {
+  const std::string parent = std::filesystem::path(path).parent_path().string();
+  return parent.empty() ? "." : parent;
 }
 
 }  // namespace crosshatch::checkpoint

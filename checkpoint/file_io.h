@@ -11,8 +11,10 @@
 #include <memory>
 #include <string>
 
+#include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "crosshatch/checkpoint/file_system.h"
 
 namespace crosshatch::checkpoint {
 
@@ -42,14 +44,29 @@ class MappedFile {
 };
 
 /// The whole of a (small) text file.
+/// \error as MappedFile::Open; kInvalidArgument beyond 100 MB, which no config
+///     or index has.
 absl::StatusOr<std::string> ReadFile(const std::string& path);
 
+/// `attempt` is given `<path>.saving`, `<path>.saving-2`, ... until it returns
+/// other than EEXIST, so that the name is nobody else's; `taken` is set to that
+/// name. Returns its error number.
+int TakeSavingName(const std::string& path,
+                   absl::FunctionRef<int(const std::string&)> attempt,
+                   std::string& taken);
+
 /// A file that appears under its name complete or not at all: it is written
-/// beside, as "<path>.partial", and renamed once its bytes are on the disk.
+/// beside, as "<path>.saving" (or "<path>.saving-2" and so on, where that name
+/// is taken), and renamed once its bytes are on the disk.
+///
+/// Bytes that are complete are never deleted: where Commit fails, its error
+/// says under which name they lie.
 class AtomicFile {
  public:
-  static absl::StatusOr<std::unique_ptr<AtomicFile>> Create(std::string path);
-  /// Removes what was written unless Commit succeeded.
+  /// \param files outlives the file
+  static absl::StatusOr<std::unique_ptr<AtomicFile>> Create(
+      std::string path, FileSystem& files = FileSystem::Real());
+  /// Removes what was written unless Commit was called.
   ~AtomicFile();
   AtomicFile(const AtomicFile&) = delete;
   AtomicFile& operator=(const AtomicFile&) = delete;
@@ -59,17 +76,21 @@ class AtomicFile {
   absl::Status Commit();
 
  private:
-  AtomicFile(std::string path, std::string partial, int fd)
-      : path_(std::move(path)), partial_(std::move(partial)), fd_(fd) {}
+  AtomicFile(FileSystem& files, std::string path, std::string saving, int fd)
+      : files_(files),
+        path_(std::move(path)),
+        saving_(std::move(saving)),
+        fd_(fd) {}
 
+  FileSystem& files_;
   const std::string path_;
-  const std::string partial_;
+  const std::string saving_;
   int fd_;
-  bool committed_ = false;
+  bool complete_ = false;
 };
 
-/// Flushes the entries of a directory (a rename within it) to the disk.
-absl::Status SyncDirectory(const std::string& path);
+/// The directory that `path` lies in.
+std::string ParentOf(const std::string& path);
 
 }  // namespace crosshatch::checkpoint
 

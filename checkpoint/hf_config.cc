@@ -3,13 +3,17 @@
 
 #include <cstdint>
 #include <limits>
+#include <optional>
 #include <string>
+#include <utility>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
 #include "crosshatch/base/status_macros.h"
 #include "crosshatch/checkpoint/file_io.h"
+#include "crosshatch/checkpoint/json_text-inl.h"
 #include "nlohmann/json.hpp"
 
 namespace crosshatch::checkpoint {
@@ -26,17 +30,47 @@ class FieldReader {
 
   const absl::Status& status() const { return status_; }
 
-  /// A size; required where there is no `fallback`.
+  /// A size of 1 or more; required where there is no `fallback`.
   int64_t Size(const char* name, int64_t fallback = -1) {
     const Json* value = Get(name, fallback < 0);
     if (value == nullptr) return fallback;
-    if (!value->is_number_unsigned() ||
-        value->get<uint64_t>() >
-            uint64_t{std::numeric_limits<int64_t>::max()}) {
+    if (!value->is_number_unsigned() || !IsInt64(*value)) {
       Refuse(name, *value, "a size is expected");
       return fallback;
     }
-    return static_cast<int64_t>(value->get<uint64_t>());
+    // A 0 in a file is no way to leave a size open.
+    if (*value == 0) Refuse(name, *value, "it must be at least 1");
+    return value->get<int64_t>();
+  }
+
+  /// The id of a token, as any integer: -1 is in use for none.
+  std::optional<int64_t> Token(const char* name,
+                               std::optional<int64_t> fallback) {
+    const auto found = object_.find(name);
+    if (found == object_.end()) return fallback;
+    if (found->is_null()) return std::nullopt;
+    if (!IsInt64(*found)) {
+      Refuse(name, *found, "the id of a token is expected");
+      return fallback;
+    }
+    return found->get<int64_t>();
+  }
+
+  /// One id of a token, or a list of them.
+  std::vector<int64_t> Tokens(const char* name, int64_t fallback) {
+    const auto found = object_.find(name);
+    if (found == object_.end()) return {fallback};
+    if (found->is_null()) return {};
+    if (!found->is_array()) return {Token(name, fallback).value_or(fallback)};
+    std::vector<int64_t> tokens;
+    for (const Json& token : *found) {
+      if (!IsInt64(token)) {
+        Refuse(name, *found, "ids of tokens are expected");
+        break;
+      }
+      tokens.push_back(token.get<int64_t>());
+    }
+    return tokens;
   }
 
   double Number(const char* name, double fallback) {
@@ -86,6 +120,13 @@ class FieldReader {
   }
 
  private:
+  static bool IsInt64(const Json& value) {
+    return value.is_number_integer() &&
+           (!value.is_number_unsigned() ||
+            value.get<uint64_t>() <=
+                uint64_t{std::numeric_limits<int64_t>::max()});
+  }
+
   static std::string Print(const Json& value) {
     constexpr size_t kLongest = 60;
     std::string text =
@@ -139,11 +180,8 @@ absl::StatusOr<nn::LlamaConfig> LoadConfig(const std::string& dir) {
 
 absl::StatusOr<nn::LlamaConfig> ParseConfig(const std::string& text,
                                             const std::string& path) {
-  const Json json = Json::parse(text, nullptr, /*allow_exceptions=*/false);
-  if (!json.is_object()) {
-    return absl::InvalidArgumentError(
-        absl::StrCat(path, " is not a JSON object"));
-  }
+  Json json;
+  CH_RETURN_IF_ERROR(ParseJsonObject(text, path, json));
   FieldReader fields(json, path, "");
   fields.Expect("model_type", "llama");
   fields.Expect("hidden_act", "silu");
@@ -164,6 +202,9 @@ absl::StatusOr<nn::LlamaConfig> ParseConfig(const std::string& text,
   config.tied_embeddings = fields.Bool("tie_word_embeddings", false);
   config.max_positions = fields.Size("max_position_embeddings", 2048);
   config.initializer_stddev = fields.Number("initializer_range", 0.02);
+  config.bos_token = fields.Token("bos_token_id", 1);
+  config.eos_tokens = fields.Tokens("eos_token_id", 2);
+  config.pad_token = fields.Token("pad_token_id", std::nullopt);
   CH_RETURN_IF_ERROR(ReadRope(path, fields, config));
 
   const absl::Status valid = config.Validate();
@@ -176,6 +217,12 @@ absl::StatusOr<nn::LlamaConfig> ParseConfig(const std::string& text,
 
 std::string FormatConfig(const nn::LlamaConfig& given) {
   const nn::LlamaConfig config = given.Resolved();
+  const auto token = [](const std::optional<int64_t>& id) {
+    return id.has_value() ? Json(*id) : Json(nullptr);
+  };
+  Json eos = nullptr;
+  if (config.eos_tokens.size() == 1) eos = config.eos_tokens[0];
+  if (config.eos_tokens.size() > 1) eos = config.eos_tokens;
   const Json json = {
       {"architectures", Json::array({"LlamaForCausalLM"})},
       {"model_type", "llama"},
@@ -196,6 +243,9 @@ std::string FormatConfig(const nn::LlamaConfig& given) {
       {"tie_word_embeddings", config.tied_embeddings},
       {"max_position_embeddings", config.max_positions},
       {"initializer_range", config.initializer_stddev},
+      {"bos_token_id", token(config.bos_token)},
+      {"eos_token_id", std::move(eos)},
+      {"pad_token_id", token(config.pad_token)},
       {"rope_theta", config.rope_theta},
       {"rope_parameters",
        {{"rope_theta", config.rope_theta}, {"rope_type", "default"}}},

@@ -15,7 +15,9 @@ namespace crosshatch::checkpoint {
 /// Reads `dir`/config.json. Both forms of the rotary base are read: the field
 /// `rope_theta`, and `rope_parameters` with `rope_type` "default". Whatever the
 /// model here would compute differently is refused: scaled rotary embeddings,
-/// biases, dropout, another activation.
+/// biases, dropout, another activation. So is what transformers refuses, heads
+/// that do not divide the width for instance. Where a field is missing, the
+/// default of transformers counts.
 /// \error what the system said; kInvalidArgument naming the file and the field.
 absl::StatusOr<nn::LlamaConfig> LoadConfig(const std::string& dir);
 

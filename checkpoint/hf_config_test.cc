@@ -1,7 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "crosshatch/checkpoint/hf_config.h"
 
+#include <cstdint>
+#include <optional>
 #include <string>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "gmock/gmock.h"
@@ -75,9 +78,26 @@ TEST(HfConfigTest, NamesTheFileAndTheField) {
     std::string text;
     const char* message;
   } cases[] = {
-      {"", "not a JSON object"},
+      {"", "not JSON"},
       {"[1]", "not a JSON object"},
-      {Config("").substr(0, 40), "not a JSON object"},
+      {Config("").substr(0, 40), "not JSON"},
+      {Config(R"("x": )" + std::string(200'000, '[') +
+              std::string(200'000, ']')),
+       "nested deeper than 64"},
+      {Config(R"("num_key_value_heads": )" + std::string(40, '[') +
+              std::string(40, ']')),
+       "num_key_value_heads is [["},
+      {Config(R"("hidden_size": 32)"), "names \"hidden_size\" twice"},
+      {Config(R"("num_key_value_heads": 0)"),
+       "num_key_value_heads is 0, but it must be at least 1"},
+      {Config(R"("head_dim": 0)"), "head_dim is 0"},
+      {Config(R"("head_dim": 18446744073709551615)"), "a size is expected"},
+      {Config(R"("head_dim": 1099511627776)"), "more than"},
+      {Config(R"("rope_theta": 1e308, "rms_norm_eps": -1)"), "rms_norm_eps"},
+      {Config(R"("bos_token_id": "<s>")"), "bos_token_id is \"<s>\""},
+      {Config(R"("pad_token_id": 1.5)"), "pad_token_id is 1.5"},
+      {Config(R"("eos_token_id": [1, "2"])"), "eos_token_id is [1,\"2\"]"},
+      {Config(R"("eos_token_id": 18446744073709551615)"), "eos_token_id is"},
       {R"({"hidden_size": 64})", "num_hidden_layers is missing"},
       {Config(R"("num_key_value_heads": "x")"), "num_key_value_heads is \"x\""},
       {Config(R"("num_key_value_heads": 3)"), "kv_heads must divide heads"},
@@ -108,6 +128,53 @@ TEST(HfConfigTest, NamesTheFileAndTheField) {
     EXPECT_THAT(std::string(status.message()), HasSubstr(c.message));
   }
   EXPECT_TRUE(absl::IsNotFound(LoadConfig("no/such/dir").status()));
+}
+
+// transformers 5 raises for these.
+TEST(HfConfigTest, RefusesHeadsThatDoNotDivideTheWidth) {
+  const std::string text =
+      R"({"hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 6,
+          "head_dim": 10, "intermediate_size": 176, "vocab_size": 256})";
+  const absl::Status status = ParseConfig(text, "config.json").status();
+  EXPECT_TRUE(absl::IsInvalidArgument(status)) << status;
+  EXPECT_THAT(std::string(status.message()),
+              HasSubstr("config.json: heads must divide dim: dim 64, 6 heads"));
+}
+
+TEST(HfConfigTest, KeepsTheTokensThatBeginEndAndFill) {
+  using Ids = std::vector<int64_t>;
+  const struct {
+    const char* more;
+    std::optional<int64_t> bos;
+    Ids eos;
+    std::optional<int64_t> pad;
+    const char* formatted;
+  } cases[] = {
+      // The defaults of transformers.
+      {"", 1, {2}, std::nullopt, R"("eos_token_id": 2,)"},
+      {R"("bos_token_id": 128000, "eos_token_id": [128001, 128009],
+          "pad_token_id": 128004)",
+       128000,
+       {128001, 128009},
+       128004,
+       R"("pad_token_id": 128004,)"},
+      {R"("bos_token_id": null, "eos_token_id": null, "pad_token_id": -1)",
+       std::nullopt,
+       {},
+       -1,
+       R"("eos_token_id": null,)"},
+  };
+  for (const auto& c : cases) {
+    const auto config = ParseConfig(Config(c.more), "config.json");
+    ASSERT_TRUE(config.ok()) << config.status();
+    EXPECT_EQ(config->bos_token, c.bos);
+    EXPECT_EQ(config->eos_tokens, c.eos);
+    EXPECT_EQ(config->pad_token, c.pad);
+    EXPECT_THAT(FormatConfig(*config), HasSubstr(c.formatted));
+    const auto again = ParseConfig(FormatConfig(*config), "config.json");
+    ASSERT_TRUE(again.ok()) << again.status();
+    EXPECT_EQ(*again, *config);
+  }
 }
 
 TEST(HfConfigTest, ReadsWhatItFormats) {

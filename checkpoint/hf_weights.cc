@@ -11,6 +11,7 @@
 #include "absl/strings/str_cat.h"
 #include "crosshatch/base/status_macros.h"
 #include "crosshatch/checkpoint/file_io.h"
+#include "crosshatch/checkpoint/json_text-inl.h"
 #include "nlohmann/json.hpp"
 
 namespace crosshatch::checkpoint {
@@ -37,11 +38,9 @@ bool IsPlainFileName(const std::string& name) {
 absl::StatusOr<StoredTensors> OpenIndexed(const std::string& dir,
                                           const std::string& index_path) {
   CH_ASSIGN_OR_RETURN(const std::string text, ReadFile(index_path));
-  const Json json = Json::parse(text, nullptr, /*allow_exceptions=*/false);
-  if (!json.is_object()) {
-    return absl::DataLossError(
-        absl::StrCat(index_path, " is not a JSON object"));
-  }
+  Json json;
+  const absl::Status parsed = ParseJsonObject(text, index_path, json);
+  if (!parsed.ok()) return absl::DataLossError(parsed.message());
   const auto weight_map = json.find("weight_map");
   if (weight_map == json.end() || !weight_map->is_object()) {
     return absl::DataLossError(

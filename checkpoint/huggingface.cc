@@ -13,16 +13,17 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/match.h"
-#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/types/span.h"
 #include "crosshatch/base/check.h"
 #include "crosshatch/base/status_macros.h"
 #include "crosshatch/checkpoint/file_io.h"
+#include "crosshatch/checkpoint/file_system.h"
 #include "crosshatch/checkpoint/hf_config.h"
 #include "crosshatch/checkpoint/hf_weights.h"
 #include "crosshatch/checkpoint/new_directory.h"
+#include "crosshatch/checkpoint/on_first_rank.h"
 #include "crosshatch/checkpoint/safetensors.h"
 #include "crosshatch/comm/communicator.h"
 #include "crosshatch/comm/world.h"
@@ -161,38 +162,38 @@ absl::StatusOr<std::vector<Slice>> PlanSlices(
   return slices;
 }
 
-/// Rank 0's `status`, on every rank.
-absl::Status Agree(Communicator& comm, const absl::Status& status,
-                   const char* label) {
-  std::string blob;
-  if (!status.ok()) {
-    blob = absl::StrCat(static_cast<int>(status.code()), " ",
-                        std::string(status.message()));
-  }
-  CH_ASSIGN_OR_RETURN(const std::vector<std::string> blobs,
-                      comm.Exchange(std::move(blob), label));
-  if (!status.ok()) return status;
-  const std::string& first = blobs[0];
-  if (first.empty()) return absl::OkStatus();
-  const size_t space = first.find(' ');
-  int code = 0;
-  CH_CHECK(absl::SimpleAtoi(first.substr(0, space), &code)) << first;
-  return absl::Status(static_cast<absl::StatusCode>(code),
-                      absl::StrCat("on rank 0: ", first.substr(space + 1)));
-}
-
-/// What rank 0 writes.
+/// What rank 0 writes. Unless it was finished, it vanishes with this: the file
+/// before the directory that it is in.
 struct Output {
   std::unique_ptr<NewDirectory> directory;
   std::unique_ptr<SafetensorsWriter> weights;
+
+  Output() = default;
+  ~Output() { Reset(); }
+  Output(const Output&) = delete;
+  Output& operator=(const Output&) = delete;
+
+  void Reset() {
+    weights.reset();
+    directory.reset();
+  }
 };
 
-absl::StatusOr<Output> Open(absl::Span<const nn::NamedParameter> parameters,
-                            const std::string& dir,
-                            const SaveOptions& options) {
-  Output output;
+absl::Status Open(absl::Span<const nn::NamedParameter> parameters,
+                  const nn::LlamaConfig& config, const std::string& dir,
+                  const SaveOptions& options, Output& output) {
+  FileSystem& files = *options.file_system;
   CH_ASSIGN_OR_RETURN(output.directory,
-                      NewDirectory::Create(dir, options.overwrite));
+                      NewDirectory::Create(dir, options.overwrite, files));
+  // The small file comes first: a full disk is found before the weights are
+  // complete.
+  CH_ASSIGN_OR_RETURN(
+      const std::unique_ptr<AtomicFile> file,
+      AtomicFile::Create(output.directory->Add("config.json"), files));
+  const std::string text = FormatConfig(config);
+  CH_RETURN_IF_ERROR(
+      file->Append(text.data(), static_cast<int64_t>(text.size())));
+  CH_RETURN_IF_ERROR(file->Commit());
   std::vector<TensorInfo> tensors;
   for (const nn::NamedParameter& named : parameters) {
     const Tensor& data = named.parameter->data();
@@ -201,21 +202,16 @@ absl::StatusOr<Output> Open(absl::Span<const nn::NamedParameter> parameters,
   // transformers asks for the format.
   CH_ASSIGN_OR_RETURN(
       output.weights,
-      SafetensorsWriter::Create(
-          absl::StrCat(output.directory->partial_path(), "/model.safetensors"),
-          std::move(tensors), {{"format", "pt"}}));
-  return output;
+      SafetensorsWriter::Create(output.directory->Add("model.safetensors"),
+                                std::move(tensors), {{"format", "pt"}}, files));
+  return absl::OkStatus();
 }
 
-absl::Status Finish(Output& output, const nn::LlamaConfig& config) {
-  CH_RETURN_IF_ERROR(output.weights->Finish());
-  CH_ASSIGN_OR_RETURN(const std::unique_ptr<AtomicFile> file,
-                      AtomicFile::Create(absl::StrCat(
-                          output.directory->partial_path(), "/config.json")));
-  const std::string text = FormatConfig(config);
-  CH_RETURN_IF_ERROR(
-      file->Append(text.data(), static_cast<int64_t>(text.size())));
-  CH_RETURN_IF_ERROR(file->Commit());
+absl::Status Finish(Output& output) {
+  // All weights are written: whatever comes now, they stay.
+  output.directory->Keep();
+  const absl::Status status = output.weights->Finish();
+  if (!status.ok()) return output.directory->Explain(status);
   return output.directory->Commit();
 }
 
@@ -242,7 +238,12 @@ absl::Status LoadHuggingFace(nn::Llama& model, const std::string& dir) {
 
 absl::Status CheckSaveDirectory(const std::string& dir,
                                 const SaveOptions& options) {
-  return CheckMayWrite(dir, options.overwrite);
+  return CheckMayWrite(dir, options.overwrite, *options.file_system);
+}
+
+absl::StatusOr<std::vector<std::string>> UnfinishedSaves(
+    const std::string& dir) {
+  return FindUnfinishedSaves(dir);
 }
 
 absl::Status SaveHuggingFace(World& world, nn::Llama& model,
@@ -260,28 +261,33 @@ absl::Status SaveHuggingFace(World& world, nn::Llama& model,
       const std::shared_ptr<Communicator> comm,
       world.Group("world", std::move(ranks), context.compute_stream().name()));
 
-  const bool writes = world.rank() == 0;
+  // What was given up is removed before the ranks learn of it: a program may
+  // save again at once.
   Output output;
-  absl::Status status;
-  if (writes) {
-    absl::StatusOr<Output> opened = Open(parameters, dir, options);
-    status = opened.status();
-    if (opened.ok()) output = *std::move(opened);
-  }
-  CH_RETURN_IF_ERROR(Agree(*comm, status, "save: open"));
-
+  CH_RETURN_IF_ERROR(OnFirstRank(*comm, "save: open", [&] {
+    const absl::Status status =
+        Open(parameters, model.config(), dir, options, output);
+    if (!status.ok()) output.Reset();
+    return status;
+  }));
   const NoGrad no_grad;
   for (const nn::NamedParameter& named : parameters) {
     const Tensor whole = FullTensor(named.parameter->data());
-    // After an error rank 0 goes on taking part, so that nobody waits for it.
     CH_RETURN_IF_ERROR(context.Synchronize());
-    if (writes && status.ok()) {
-      CH_CHECK(whole.is_contiguous()) << whole.Describe();
-      status = output.weights->Write(StoredName(named.name), whole.raw_data());
-    }
+    CH_CHECK(whole.is_contiguous()) << whole.Describe();
+    const void* const data = whole.raw_data();
+    CH_RETURN_IF_ERROR(OnFirstRank(*comm, "save: write", [&] {
+      const absl::Status status =
+          output.weights->Write(StoredName(named.name), data);
+      if (!status.ok()) output.Reset();
+      return status;
+    }));
   }
-  if (writes && status.ok()) status = Finish(output, model.config());
-  return Agree(*comm, status, "save: finish");
+  return OnFirstRank(*comm, "save: finish", [&] {
+    const absl::Status status = Finish(output);
+    output.Reset();
+    return status;
+  });
 }
 
 }  // namespace crosshatch::checkpoint

@@ -13,8 +13,11 @@
 /// so. A tied output projection is not stored.
 
 #include <string>
+#include <vector>
 
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "crosshatch/checkpoint/file_system.h"
 #include "crosshatch/comm/world.h"
 #include "crosshatch/nn/models/llama.h"
 
@@ -32,21 +35,35 @@ namespace crosshatch::checkpoint {
 absl::Status LoadHuggingFace(nn::Llama& model, const std::string& dir);
 
 struct SaveOptions {
-  /// Replace a directory that is not empty; see NewDirectory for what goes.
+  /// Replace the model's files in a directory that is not empty; all else there
+  /// stays. See new_directory.h for what goes and when.
   bool overwrite = false;
+  /// By which rank 0 writes. Outlives the save.
+  FileSystem* file_system = &FileSystem::Real();
 };
 
-/// Whether SaveHuggingFace would refuse `dir` because of what is there. Lets a
-/// program find out before it trains.
+/// Whether SaveHuggingFace would refuse `dir` because of what is there, or the
+/// system would not let a directory take its place. Lets a program find out
+/// before it trains; a directory made to try it is removed again.
+/// \error says what stands in the way
 absl::Status CheckSaveDirectory(const std::string& dir,
                                 const SaveOptions& options = {});
 
+/// Directories beside `dir` that saves to it, killed before they were done,
+/// left there (or are writing now). They may hold the only copy of a model, and
+/// no save removes them; a program can tell its user.
+absl::StatusOr<std::vector<std::string>> UnfinishedSaves(
+    const std::string& dir);
+
 /// Writes config.json and model.safetensors into the directory `dir`, which
 /// appears complete or not at all. Called by all ranks of `world`; rank 0
-/// writes, and holds one whole parameter at a time.
+/// writes, and holds one whole parameter at a time. The time that the disk
+/// takes counts against no timeout of collectives.
 /// \error on every rank alike: kAlreadyExists for a directory that is not
-///     empty; what the system said; a failed collective; kFailedPrecondition on
-///     a dry run, which has no weights.
+///     empty, or that another save wrote meanwhile; what the system said; a
+///     failed collective; kFailedPrecondition on a dry run, which has no
+///     weights. Complete weights are never deleted: an error after they were
+///     written says where they lie.
 absl::Status SaveHuggingFace(World& world, nn::Llama& model,
                              const std::string& dir,
                              const SaveOptions& options = {});

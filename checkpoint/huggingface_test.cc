@@ -5,11 +5,14 @@
 #include <fstream>
 #include <memory>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
+#include "absl/time/time.h"
 #include "crosshatch/base/status_macros.h"
+#include "crosshatch/checkpoint/file_system.h"
 #include "crosshatch/checkpoint/hf_config.h"
 #include "crosshatch/checkpoint/hf_weights.h"
 #include "crosshatch/comm/world.h"
@@ -35,7 +38,6 @@ constexpr char kUntied[] = "tests/conformance/llama/gqa";
 std::string FreshDir(const std::string& name) {
   const std::string dir = ::testing::TempDir() + name;
   fs::remove_all(dir);
-  fs::remove_all(dir + ".partial");
   return dir;
 }
 
@@ -76,7 +78,7 @@ TEST(HuggingFaceTest, SavesWhatItLoaded) {
     const auto after = LoadConfig(dir);
     ASSERT_TRUE(after.ok()) << after.status();
     EXPECT_EQ(*before, *after);
-    EXPECT_FALSE(fs::exists(dir + ".partial"));
+    EXPECT_FALSE(fs::exists(dir + ".saving"));
   }
 }
 
@@ -248,7 +250,36 @@ TEST(SaveTest, EveryRankHearsOfARefusal) {
   EXPECT_TRUE(CheckSaveDirectory(dir, {.overwrite = true}).ok());
   EXPECT_TRUE(fs::exists(dir + "/notes"));
   EXPECT_TRUE(fs::exists(dir + "/model.safetensors"));
-  EXPECT_FALSE(fs::exists(dir + ".partial"));
+  EXPECT_FALSE(fs::exists(dir + ".saving"));
+}
+
+/// Flushes as a disk does that is busy for long.
+class SlowFileSystem final : public FileSystem {
+ public:
+  explicit SlowFileSystem(absl::Duration time) : time_(time) {}
+  int Sync(int fd) override {
+    std::this_thread::sleep_for(absl::ToChronoMilliseconds(time_));
+    return FileSystem::Sync(fd);
+  }
+
+ private:
+  const absl::Duration time_;
+};
+
+TEST(SaveTest, ASlowDiskIsNoRankThatKeepsTheOthersWaiting) {
+  const std::string dir = FreshDir("slow");
+  const absl::Duration timeout = absl::Milliseconds(700);
+  SlowFileSystem files(3 * timeout);
+  const absl::Status status = RunLocal(
+      3,
+      [&](World& world) {
+        nn::Llama model({.dim = 8, .layers = 1, .heads = 2, .ffn = 8},
+                        world.device());
+        return SaveHuggingFace(world, model, dir, {.file_system = &files});
+      },
+      {.timeout = timeout});
+  EXPECT_TRUE(status.ok()) << status;
+  EXPECT_TRUE(LoadConfig(dir).ok());
 }
 
 TEST(SaveTest, ADryRunHasNothingToSave) {

@@ -1,21 +1,24 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "crosshatch/checkpoint/new_directory.h"
 
-#include <fcntl.h>
-#include <stdio.h>
-#include <unistd.h>
-
+#include <algorithm>
+#include <cctype>
 #include <cerrno>
+#include <cstring>
 #include <filesystem>
 #include <memory>
 #include <string>
 #include <system_error>
 #include <utility>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/match.h"
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "absl/strings/string_view.h"
 #include "crosshatch/base/status_macros.h"
 #include "crosshatch/checkpoint/file_io.h"
 
@@ -24,137 +27,464 @@ namespace {
 
 namespace fs = std::filesystem;
 
-absl::Status ToStatus(const std::error_code& error, const char* action,
-                      const std::string& path) {
-  return absl::ErrnoToStatus(error.value(),
-                             absl::StrCat("cannot ", action, " ", path));
+/// "model-00001-of-00002.safetensors".
+bool IsNumberedPart(const std::string& name) {
+  const std::string pattern = "model-#####-of-#####.safetensors";
+  if (name.size() != pattern.size()) return false;
+  for (size_t i = 0; i < name.size(); ++i) {
+    const bool fits = pattern[i] == '#'
+                          ? std::isdigit(static_cast<unsigned char>(name[i]))
+                          : name[i] == pattern[i];
+    if (!fits) return false;
+  }
+  return true;
 }
 
 bool IsModelFile(const std::string& name) {
-  return name == "config.json" || name == "generation_config.json" ||
-         absl::EndsWith(name, ".safetensors") ||
-         absl::EndsWith(name, ".safetensors.index.json");
+  return name == "config.json" || name == "model.safetensors" ||
+         name == "model.safetensors.index.json" || IsNumberedPart(name);
 }
 
-/// `path` without trailing slashes, links resolved where it exists.
-std::string Normalized(const std::string& path) {
+bool IsRenameUnknown(int error) { return error == EINVAL || error == ENOSYS; }
+
+/// Renames to a name that is free, on any file system.
+int RenameToFree(FileSystem& files, const std::string& from,
+                 const std::string& to) {
+  const int error = files.RenameToNew(from, to);
+  if (!IsRenameUnknown(error)) return error;
+  FileInfo info;
+  if (const int failed = files.Examine(to, info); failed != 0) return failed;
+  return info.exists() ? EEXIST : files.Rename(from, to);
+}
+
+/// `path` absolute, without a slash at its end, links resolved.
+/// \error kInvalidArgument for a link to nothing
+absl::StatusOr<std::string> Normalized(const std::string& path,
+                                       FileSystem& files) {
+  if (path.empty()) {
+    return absl::InvalidArgumentError("\"\" names no directory to write");
+  }
   std::error_code error;
-  const fs::path resolved = fs::weakly_canonical(path, error);
-  fs::path normal = error ? fs::path(path).lexically_normal() : resolved;
+  fs::path normal = fs::weakly_canonical(fs::absolute(path, error), error);
+  if (error) return SystemError(error.value(), "examine", path);
   if (!normal.has_filename()) normal = normal.parent_path();
+  // What was not resolved is not there, or is a link to what is not there.
+  for (fs::path at = normal; at.has_relative_path(); at = at.parent_path()) {
+    FileInfo info;
+    const int failed = files.Examine(at.string(), info);
+    if (failed == ENOTDIR) continue;  // Something above is a file.
+    if (failed != 0) return SystemError(failed, "examine", at.string());
+    if (info.kind == FileInfo::Kind::kLink) {
+      return absl::InvalidArgumentError(absl::StrCat(
+          "cannot write ", path, ": ", at.string(), " is a link to ",
+          fs::read_symlink(at, error).string(), ", which does not exist"));
+    }
+    if (info.exists()) break;
+  }
   return normal.string();
 }
 
-/// Moves all but the files of a model from `from` to `to`, where it replaces
-/// nothing.
-absl::Status MoveRest(const std::string& from, const std::string& to) {
-  std::error_code error;
-  fs::directory_iterator entry(from, error);
-  while (!error && entry != fs::directory_iterator()) {
-    const std::string name = entry->path().filename().string();
-    const fs::path place = fs::path(to) / name;
-    if (!IsModelFile(name) && !fs::exists(place, error) && !error) {
-      fs::rename(entry->path(), place, error);
-    }
-    if (error) return ToStatus(error, "move over", from + "/" + name);
-    entry.increment(error);
+/// A directory made to try out what a save will do, and gone afterwards.
+class Trial {
+ public:
+  explicit Trial(FileSystem& files) : files_(files) {}
+  ~Trial() {
+    if (!inner_.empty()) files_.RemoveDirectory(inner_);
+    if (!outer_.empty()) files_.RemoveDirectory(outer_);
   }
-  return error ? ToStatus(error, "list", from) : absl::OkStatus();
+  Trial(const Trial&) = delete;
+  Trial& operator=(const Trial&) = delete;
+
+  /// Makes it where the directory of a save to `path` would be made.
+  absl::Status Make(const std::string& path) {
+    std::string name;
+    const int error = TakeSavingName(
+        path, [&](const std::string& n) { return files_.MakeDirectory(n); },
+        name);
+    if (error != 0) {
+      return absl::ErrnoToStatus(
+          error, absl::StrCat("cannot write ", path, ": cannot create ", name));
+    }
+    outer_ = name;
+    if (const int failed = files_.MakeDirectory(name + "/trial"); failed != 0) {
+      return SystemError(failed, "create", name + "/trial");
+    }
+    inner_ = name + "/trial";
+    return absl::OkStatus();
+  }
+
+  /// Whether the system would let the directory at `path` be renamed. It is
+  /// asked to give it the name of a directory that is not empty: that cannot
+  /// be, but what else stands in the way it finds first.
+  absl::Status CheckRename(const std::string& path) {
+    const int error = files_.Rename(path, outer_);
+    if (error == ENOTEMPTY || error == EEXIST) return absl::OkStatus();
+    const char* reason = "";
+    if (error == EBUSY) reason = ", a mount point or in use";
+    if (error == EXDEV) {
+      reason = ", which lies in a lower layer of an overlay";
+    }
+    return absl::ErrnoToStatus(
+        error, absl::StrCat("cannot replace or move ", path, reason));
+  }
+
+ private:
+  FileSystem& files_;
+  std::string outer_;
+  std::string inner_;
+};
+
+absl::Status MountError(const std::string& path, const std::string& what) {
+  return absl::InvalidArgumentError(
+      absl::StrCat("cannot write ", path, ": ", what));
 }
 
-/// Whether the directory that `path` would lie in is there and takes files, or
-/// can be made.
-absl::Status CheckParent(const std::string& path) {
-  std::error_code error;
-  fs::path parent = fs::absolute(path, error).parent_path();
-  while (!error && !fs::exists(parent, error) && parent.has_relative_path()) {
-    parent = parent.parent_path();
-  }
-  if (error) return ToStatus(error, "examine", parent.string());
-  if (!fs::is_directory(parent, error)) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        "cannot write ", path, ": ", parent.string(), " is not a directory"));
-  }
-  if (access(parent.c_str(), W_OK | X_OK) != 0) {
-    return absl::ErrnoToStatus(
-        errno, absl::StrCat("cannot write ", path, " in ", parent.string()));
+/// Whether the entries of a directory that is to be replaced can move and go.
+absl::Status CheckEntries(const std::string& path,
+                          const std::vector<std::string>& names, Trial& trial,
+                          FileSystem& files) {
+  for (const std::string& name : names) {
+    const std::string entry = absl::StrCat(path, "/", name);
+    FileInfo info;
+    if (const int error = files.Examine(entry, info); error != 0) {
+      return SystemError(error, "examine", entry);
+    }
+    if (info.is_mount) {
+      return MountError(path, absl::StrCat(entry,
+                                           " is a mount point, which "
+                                           "cannot move to a new "
+                                           "directory"));
+    }
+    if (!info.is_directory()) continue;
+    if (IsModelFile(name)) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("cannot write ", path, ": ", entry, " is a directory"));
+    }
+    CH_RETURN_IF_ERROR(trial.CheckRename(entry));
   }
   return absl::OkStatus();
 }
 
-}  // namespace
-
-absl::Status CheckMayWrite(const std::string& path, bool overwrite) {
-  std::error_code error;
-  const fs::file_status status = fs::status(path, error);
-  if (status.type() == fs::file_type::not_found) {
-    return CheckParent(Normalized(path));
+/// The first directory that is missing on the way to `path`, or `path`.
+absl::StatusOr<std::string> FirstMissing(const std::string& path,
+                                         FileSystem& files) {
+  fs::path missing = path;
+  while (true) {
+    const fs::path parent = missing.parent_path();
+    FileInfo info;
+    const int error = files.Examine(parent.string(), info);
+    if (error != 0 && error != ENOTDIR) {
+      return SystemError(error, "examine", parent.string());
+    }
+    if (info.is_directory()) return missing.string();
+    if (info.exists()) {
+      return absl::InvalidArgumentError(absl::StrCat(
+          "cannot write ", path, ": ", parent.string(), " is not a directory"));
+    }
+    missing = parent;
   }
-  if (error) return ToStatus(error, "examine", path);
-  if (!fs::is_directory(status)) {
+}
+
+/// CheckMayWrite of a normalized path.
+absl::Status CheckPlace(const std::string& path, bool overwrite,
+                        FileSystem& files) {
+  FileInfo place;
+  const int error = files.Examine(path, place);
+  if (error != 0 && error != ENOTDIR) {
+    return SystemError(error, "examine", path);
+  }
+  Trial trial(files);
+  if (!place.exists()) {
+    CH_ASSIGN_OR_RETURN(const std::string missing, FirstMissing(path, files));
+    return trial.Make(missing);
+  }
+  if (!place.is_directory()) {
     return absl::InvalidArgumentError(
         absl::StrCat(path, " exists and is not a directory"));
   }
-  CH_RETURN_IF_ERROR(CheckParent(Normalized(path)));
-  const bool empty = fs::is_empty(path, error);
-  if (error) return ToStatus(error, "examine", path);
-  if (!empty && !overwrite) {
+  if (place.is_mount || path == "/") {
+    return MountError(path,
+                      "it is a mount point, which cannot be replaced; name a "
+                      "directory in it");
+  }
+  std::vector<std::string> names;
+  if (const int failed = files.List(path, names); failed != 0) {
+    return SystemError(failed, "list", path);
+  }
+  if (!names.empty() && !overwrite) {
     return absl::AlreadyExistsError(absl::StrCat(
         path,
         " exists and is not empty; it is replaced only when overwriting "
         "is asked for"));
   }
-  return absl::OkStatus();
+  if (!names.empty()) {
+    if (const int failed = files.CheckWritable(path); failed != 0) {
+      return SystemError(failed, "move or remove files in", path);
+    }
+  }
+  CH_RETURN_IF_ERROR(trial.Make(path));
+  CH_RETURN_IF_ERROR(trial.CheckRename(path));
+  return CheckEntries(path, names, trial, files);
+}
+
+}  // namespace
+
+absl::Status CheckMayWrite(const std::string& given, bool overwrite,
+                           FileSystem& files) {
+  CH_ASSIGN_OR_RETURN(const std::string path, Normalized(given, files));
+  return CheckPlace(path, overwrite, files);
+}
+
+absl::StatusOr<std::vector<std::string>> FindUnfinishedSaves(
+    const std::string& given, FileSystem& files) {
+  CH_ASSIGN_OR_RETURN(const std::string path, Normalized(given, files));
+  const std::string parent = ParentOf(path);
+  std::vector<std::string> names;
+  const int error = files.List(parent, names);
+  if (error == ENOENT || error == ENOTDIR) return names;
+  if (error != 0) return SystemError(error, "list", parent);
+  const std::string saving =
+      absl::StrCat(fs::path(path).filename().string(), ".saving");
+  std::vector<std::string> found;
+  for (const std::string& name : names) {
+    int number = 0;
+    if (name != saving &&
+        !(absl::StartsWith(name, saving + "-") &&
+          absl::SimpleAtoi(name.substr(saving.size() + 1), &number))) {
+      continue;
+    }
+    const std::string entry = (fs::path(parent) / name).string();
+    FileInfo info;
+    if (const int failed = files.Examine(entry, info); failed != 0) {
+      return SystemError(failed, "examine", entry);
+    }
+    if (info.is_directory()) found.push_back(entry);
+  }
+  return found;
 }
 
 absl::StatusOr<std::unique_ptr<NewDirectory>> NewDirectory::Create(
-    const std::string& given, bool overwrite) {
-  const std::string path = Normalized(given);
-  if (path.empty()) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("\"", given, "\" names no directory to write"));
+    const std::string& given, bool overwrite, FileSystem& files) {
+  CH_ASSIGN_OR_RETURN(std::string path, Normalized(given, files));
+  CH_RETURN_IF_ERROR(CheckPlace(path, overwrite, files));
+  std::unique_ptr<NewDirectory> directory(
+      new NewDirectory(files, std::move(path)));
+  CH_RETURN_IF_ERROR(directory->Prepare());
+  return directory;
+}
+
+absl::Status NewDirectory::Prepare() {
+  if (const int error = files_.Examine(path_, place_);
+      error != 0 && error != ENOTDIR) {
+    return SystemError(error, "examine", path_);
   }
-  CH_RETURN_IF_ERROR(CheckMayWrite(path, overwrite));
-  std::string partial = absl::StrCat(path, ".partial");
-  std::error_code error;
-  fs::remove_all(partial, error);  // Left by a run that was killed.
-  if (error) return ToStatus(error, "remove", partial);
-  fs::create_directories(partial, error);
-  if (error) return ToStatus(error, "create", partial);
-  return std::unique_ptr<NewDirectory>(
-      new NewDirectory(path, std::move(partial)));
+  if (place_.exists()) {
+    std::vector<std::string> names;
+    if (const int error = files_.List(path_, names); error != 0) {
+      return SystemError(error, "list", path_);
+    }
+    replaces_ = !names.empty();
+    for (const std::string& name : names) {
+      if (!IsModelFile(name)) continue;
+      OldFile old{name, {}};
+      const std::string entry = absl::StrCat(path_, "/", name);
+      if (const int error = files_.Examine(entry, old.info); error != 0) {
+        return SystemError(error, "examine", entry);
+      }
+      old_files_.push_back(std::move(old));
+    }
+  } else {
+    // Top down, each where it is missing.
+    std::vector<std::string> missing;
+    for (fs::path at = fs::path(path_).parent_path();; at = at.parent_path()) {
+      FileInfo info;
+      const int error = files_.Examine(at.string(), info);
+      if (error != 0) return SystemError(error, "examine", at.string());
+      if (info.exists()) break;
+      missing.push_back(at.string());
+    }
+    std::reverse(missing.begin(), missing.end());
+    for (const std::string& parent : missing) {
+      const int error = files_.MakeDirectory(parent);
+      if (error != 0 && error != EEXIST) {
+        return SystemError(error, "create", parent);
+      }
+    }
+  }
+  std::string name;
+  const int error = TakeSavingName(
+      path_, [&](const std::string& n) { return files_.MakeDirectory(n); },
+      name);
+  if (error != 0) return SystemError(error, "create", name);
+  partial_ = std::move(name);
+  return absl::OkStatus();
 }
 
 NewDirectory::~NewDirectory() {
-  std::error_code ignored;
-  fs::remove_all(partial_, ignored);
+  if (keeps_ || partial_.empty()) return;
+  for (const std::string& name : added_) {
+    const std::string file = absl::StrCat(partial_, "/", name);
+    files_.RemoveFile(file);
+    // A file under its name of the time before it was complete.
+    files_.RemoveFile(file + ".saving");
+  }
+  files_.RemoveDirectory(partial_);
+}
+
+std::string NewDirectory::Add(const std::string& name) {
+  added_.push_back(name);
+  return absl::StrCat(partial_, "/", name);
+}
+
+absl::Status NewDirectory::Explain(const absl::Status& error) const {
+  if (error.ok() || !keeps_) return error;
+  return absl::Status(error.code(),
+                      absl::StrCat(error.message(), "; what was written for ",
+                                   path_, " lies in ", partial_));
 }
 
 absl::Status NewDirectory::Commit() {
-  CH_RETURN_IF_ERROR(SyncDirectory(partial_));
-  std::error_code error;
-  const bool replaces = fs::exists(path_, error);
-  if (error) return ToStatus(error, "examine", path_);
-  // Where there is a directory already the two trade places, so that at no time
-  // there is none.
-  if (renameat2(AT_FDCWD, partial_.c_str(), AT_FDCWD, path_.c_str(),
-                replaces ? RENAME_EXCHANGE : RENAME_NOREPLACE) != 0) {
-    if (errno != EINVAL && errno != ENOSYS) {
-      return absl::ErrnoToStatus(
-          errno, absl::StrCat("cannot rename ", partial_, " to ", path_));
-    }
-    // The file system cannot trade names.
-    const std::string old = absl::StrCat(path_, ".replaced");
-    if (replaces) fs::rename(path_, old, error);
-    if (error) return ToStatus(error, "rename", path_);
-    fs::rename(partial_, path_, error);
-    if (error) return ToStatus(error, "rename", partial_);
-    if (replaces) fs::rename(old, partial_, error);
-    if (error) return ToStatus(error, "rename", old);
+  keeps_ = true;
+  if (const int error = files_.SyncDirectory(partial_); error != 0) {
+    return Explain(SystemError(error, "flush", partial_));
   }
-  if (replaces) CH_RETURN_IF_ERROR(MoveRest(partial_, path_));
-  const fs::path parent = fs::path(path_).parent_path();
-  return SyncDirectory(parent.empty() ? "." : parent.string());
+  CH_RETURN_IF_ERROR(replaces_ ? TradePlaces() : TakeFreePlace());
+  const std::string parent = ParentOf(path_);
+  if (const int error = files_.SyncDirectory(parent); error != 0) {
+    return absl::ErrnoToStatus(
+        error,
+        absl::StrCat(path_, " is saved",
+                     old_.empty() ? ""
+                                  : absl::StrCat(" and what was there before "
+                                                 "lies in ",
+                                                 old_),
+                     ", but cannot flush ", parent));
+  }
+  return replaces_ ? EmptyOldDirectory() : absl::OkStatus();
+}
+
+absl::Status NewDirectory::TakeFreePlace() {
+  // A directory takes the name of an empty one, and of no other.
+  const int error = place_.exists() ? files_.Rename(partial_, path_)
+                                    : RenameToFree(files_, partial_, path_);
+  if (error == 0) return absl::OkStatus();
+  if (error == EEXIST || error == ENOTEMPTY) {
+    return Explain(absl::AlreadyExistsError(absl::StrCat(
+        path_, " was written by another while this save was going on")));
+  }
+  return Explain(SystemError(error, "rename " + partial_ + " to", path_));
+}
+
+absl::Status NewDirectory::TradePlaces() {
+  const auto changed = [this] {
+    return Explain(absl::AbortedError(absl::StrCat(
+        path_,
+        " was replaced by another while this save was going on, and is "
+        "left as it is")));
+  };
+  FileInfo now;
+  if (const int error = files_.Examine(path_, now); error != 0) {
+    return Explain(SystemError(error, "examine", path_));
+  }
+  if (!now.IsSame(place_)) return changed();
+  const int error = files_.Exchange(partial_, path_);
+  if (IsRenameUnknown(error)) return TradeByTwoRenames();
+  if (error != 0) {
+    return Explain(SystemError(error, "exchange " + partial_ + " with", path_));
+  }
+  old_ = partial_;
+  // Another save may have been as fast.
+  const int failed = files_.Examine(old_, now);
+  if (failed == 0 && now.IsSame(place_)) return absl::OkStatus();
+  if (const int back = files_.Exchange(partial_, path_); back != 0) {
+    return absl::AbortedError(
+        absl::StrCat(path_,
+                     " is saved, but took the place of what another "
+                     "had put there meanwhile, which lies in ",
+                     old_));
+  }
+  old_.clear();
+  if (failed != 0) return Explain(SystemError(failed, "examine", partial_));
+  return changed();
+}
+
+absl::Status NewDirectory::TradeByTwoRenames() {
+  std::string aside;
+  const int error = TakeSavingName(
+      path_,
+      [this](const std::string& name) {
+        return RenameToFree(files_, path_, name);
+      },
+      aside);
+  if (error != 0) {
+    return Explain(SystemError(error, "rename " + path_ + " to", aside));
+  }
+  const int failed = RenameToFree(files_, partial_, path_);
+  if (failed == 0) {
+    old_ = aside;
+    return absl::OkStatus();
+  }
+  const absl::Status status =
+      Explain(SystemError(failed, "rename " + partial_ + " to", path_));
+  if (RenameToFree(files_, aside, path_) == 0) return status;
+  return absl::Status(
+      status.code(), absl::StrCat(status.message(), ", and what was at ", path_,
+                                  " before lies in ", aside));
+}
+
+std::string NewDirectory::MoveOrDelete(const std::string& name) {
+  const std::string from = absl::StrCat(old_, "/", name);
+  const auto known =
+      std::find_if(old_files_.begin(), old_files_.end(),
+                   [&](const OldFile& old) { return old.name == name; });
+  if (known != old_files_.end()) {
+    FileInfo now;
+    if (const int error = files_.Examine(from, now); error != 0) {
+      return std::strerror(error);
+    }
+    if (!now.IsSame(known->info) || now.size != known->info.size ||
+        now.modified_ns != known->info.modified_ns) {
+      return "it was written while this save was going on";
+    }
+    const int error = files_.RemoveFile(from);
+    return error == 0 ? "" : std::strerror(error);
+  }
+  const int error = RenameToFree(files_, from, absl::StrCat(path_, "/", name));
+  if (error == EEXIST) return "the saved model has a file of that name";
+  return error == 0 ? "" : std::strerror(error);
+}
+
+absl::Status NewDirectory::EmptyOldDirectory() {
+  const auto incomplete = [this](const std::string& why) {
+    return absl::FailedPreconditionError(absl::StrCat(
+        path_,
+        " is saved, but not all that was there before could be moved "
+        "over or deleted; the rest lies in ",
+        old_, ": ", why));
+  };
+  std::vector<std::string> names;
+  if (const int error = files_.List(old_, names); error != 0) {
+    return incomplete(absl::StrCat("cannot list it: ", std::strerror(error)));
+  }
+  // All that is not the model's moves, and is known to have, before anything
+  // is deleted.
+  std::stable_partition(names.begin(), names.end(),
+                        [](const std::string& n) { return !IsModelFile(n); });
+  std::vector<std::string> problems;
+  for (const std::string& name : names) {
+    const std::string problem = MoveOrDelete(name);
+    if (!problem.empty()) {
+      problems.push_back(absl::StrCat(name, " (", problem, ")"));
+    }
+  }
+  if (!problems.empty()) return incomplete(absl::StrJoin(problems, ", "));
+  if (const int error = files_.SyncDirectory(path_); error != 0) {
+    return incomplete(
+        absl::StrCat("cannot flush ", path_, ": ", std::strerror(error)));
+  }
+  const int error = files_.RemoveDirectory(old_);
+  if (error != 0) return incomplete(std::strerror(error));
+  return absl::OkStatus();
 }
 
 }  // namespace crosshatch::checkpoint

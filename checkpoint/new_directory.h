@@ -3,50 +3,108 @@
 #define CROSSHATCH_CHECKPOINT_NEW_DIRECTORY_H_
 
 /// \file
-/// A directory that appears complete or not at all.
+/// A directory of a model that appears complete or not at all, and the rule for
+/// what a save may delete:
+///
+/// 1. Complete weights are never deleted, but for those that overwriting was
+///    asked to replace, once the new ones are in place and on the disk.
+/// 2. What is removed is removed by name: files that this save wrote and gave
+///    up, and the model's files that the directory held when the save began
+///    (config.json, model.safetensors, its index and its numbered parts). No
+///    directory is emptied.
+/// 3. Every error says where the data lie.
+///
+/// Files are written to a directory beside the place, "<place>.saving" (or
+/// "<place>.saving-2" and so on where that name is taken), which then takes the
+/// place in one step. Where the place holds a directory already, the two trade
+/// names, what is not the model's moves over, and the old model's files are
+/// deleted. A process that is killed leaves that directory; later saves do not
+/// touch it (FindUnfinishedSaves).
 
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "crosshatch/checkpoint/file_system.h"
 
 namespace crosshatch::checkpoint {
 
 /// Whether a directory may be written at `path`: nothing is there yet, or an
-/// empty directory, or `overwrite` is set and it is a directory; and the
-/// directory around it takes files or can be made. Changes nothing, so that a
-/// program can ask before it starts work.
-/// \error kAlreadyExists or kInvalidArgument naming the path, or what the
-///     system said, as kPermissionDenied.
-absl::Status CheckMayWrite(const std::string& path, bool overwrite);
+/// empty directory, or `overwrite` is set and it is a directory; and the system
+/// would let the new one take its place and all else move over. The system is
+/// asked by the calls that a save makes, on a directory made for it and removed
+/// again, so that a program finds out before it starts work.
+/// \error kAlreadyExists or kInvalidArgument naming the path and what stands in
+///     the way (a link to nothing, a mount point, a file), or what the system
+///     said.
+absl::Status CheckMayWrite(const std::string& path, bool overwrite,
+                           FileSystem& files = FileSystem::Real());
 
-/// Files are written to partial_path(), beside the directory's own place, and
-/// Commit puts the directory there in one step. What is written when no Commit
-/// follows is removed.
+/// Directories beside `path` that saves to it have left, or are writing now:
+/// what a killed one was writing, or was replacing.
+absl::StatusOr<std::vector<std::string>> FindUnfinishedSaves(
+    const std::string& path, FileSystem& files = FileSystem::Real());
+
+/// A directory in the making.
 class NewDirectory {
  public:
   /// Makes the parents where they are missing.
-  /// \error as CheckMayWrite, and what the system says.
+  /// \param files outlives the directory
+  /// \error as CheckMayWrite
   static absl::StatusOr<std::unique_ptr<NewDirectory>> Create(
-      const std::string& path, bool overwrite);
+      const std::string& path, bool overwrite,
+      FileSystem& files = FileSystem::Real());
+  /// Removes the files added, unless Keep or Commit was called.
   ~NewDirectory();
   NewDirectory(const NewDirectory&) = delete;
   NewDirectory& operator=(const NewDirectory&) = delete;
 
+  /// Where files are written until Commit.
   const std::string& partial_path() const { return partial_; }
+  /// The path at which to write the directory's file `name`.
+  std::string Add(const std::string& name);
 
-  /// Puts the directory in place. Of a directory that it replaces, the files of
-  /// a model (config.json, generation_config.json, *.safetensors and its index)
-  /// go, and all else (a tokenizer, notes) moves over.
+  /// From here on nothing that was added is deleted, whatever happens: it is
+  /// complete, or its loss is worse than a file too many.
+  void Keep() { keeps_ = true; }
+  /// `error`, with where the data lie.
+  absl::Status Explain(const absl::Status& error) const;
+
+  /// Puts the directory in place. Fails without a change where something else
+  /// took the place since Create, another save for instance. Call once.
+  /// \error says where the new files lie, and the old ones.
   absl::Status Commit();
 
  private:
-  NewDirectory(std::string path, std::string partial)
-      : path_(std::move(path)), partial_(std::move(partial)) {}
+  /// A file of the model that the directory held, as it was at Create.
+  struct OldFile {
+    std::string name;
+    FileInfo info;
+  };
 
+  NewDirectory(FileSystem& files, std::string path)
+      : files_(files), path_(std::move(path)) {}
+
+  absl::Status Prepare();
+  absl::Status TakeFreePlace();
+  absl::Status TradePlaces();
+  absl::Status TradeByTwoRenames();
+  absl::Status EmptyOldDirectory();
+  std::string MoveOrDelete(const std::string& name);
+
+  FileSystem& files_;
   const std::string path_;
-  const std::string partial_;
+  std::string partial_;
+  /// What is at path_ when the save begins.
+  FileInfo place_;
+  bool replaces_ = false;
+  std::vector<OldFile> old_files_;
+  std::vector<std::string> added_;
+  /// Where the directory that was replaced lies.
+  std::string old_;
+  bool keeps_ = false;
 };
 
 }  // namespace crosshatch::checkpoint

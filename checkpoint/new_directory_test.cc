@@ -1,10 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "crosshatch/checkpoint/new_directory.h"
 
+#include <cerrno>
 #include <filesystem>
 #include <fstream>
 #include <memory>
+#include <set>
 #include <string>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "gmock/gmock.h"
@@ -41,19 +44,19 @@ TEST_F(NewDirectoryTest, AppearsWhenCommitted) {
   // Parents are made, and a slash at the end changes nothing.
   auto directory = NewDirectory::Create(Path("a/b/model/"), false);
   ASSERT_TRUE(directory.ok()) << directory.status();
-  Write((*directory)->partial_path() + "/config.json", "{}");
+  Write((*directory)->Add("config.json"), "{}");
   EXPECT_FALSE(fs::exists(Path("a/b/model")));
   ASSERT_TRUE((*directory)->Commit().ok());
   directory->reset();
   EXPECT_EQ(Read(Path("a/b/model/config.json")), "{}");
-  EXPECT_FALSE(fs::exists(Path("a/b/model.partial")));
+  EXPECT_FALSE(fs::exists(Path("a/b/model.saving")));
 }
 
 TEST_F(NewDirectoryTest, LeavesNothingWhenAbandoned) {
   {
     auto directory = NewDirectory::Create(Path("model"), false);
     ASSERT_TRUE(directory.ok());
-    Write((*directory)->partial_path() + "/config.json", "{}");
+    Write((*directory)->Add("config.json"), "{}");
   }
   EXPECT_TRUE(fs::is_empty(root_));
 }
@@ -62,11 +65,11 @@ TEST_F(NewDirectoryTest, TakesThePlaceOfAnEmptyDirectory) {
   fs::create_directory(Path("model"));
   auto directory = NewDirectory::Create(Path("model"), false);
   ASSERT_TRUE(directory.ok());
-  Write((*directory)->partial_path() + "/config.json", "{}");
+  Write((*directory)->Add("config.json"), "{}");
   ASSERT_TRUE((*directory)->Commit().ok());
   directory->reset();
   EXPECT_TRUE(fs::exists(Path("model/config.json")));
-  EXPECT_FALSE(fs::exists(Path("model.partial")));
+  EXPECT_FALSE(fs::exists(Path("model.saving")));
 }
 
 TEST_F(NewDirectoryTest, RefusesWhatIsThere) {
@@ -99,6 +102,13 @@ TEST_F(NewDirectoryTest, ReplacesTheModelAndKeepsTheRest) {
   Write(Path("model/config.json"), "old");
   Write(Path("model/model-00001-of-00002.safetensors"), "old");
   Write(Path("model/model.safetensors.index.json"), "old");
+  // Of the user's, whatever it is called.
+  Write(Path("model/adapter.safetensors"), "keep");
+  Write(Path("model/generation_config.json"), "keep");
+  fs::create_directory(Path("model.partial"));
+  Write(Path("model.partial/mine"), "keep");
+  fs::create_directory(Path("model.saving"));
+  Write(Path("model.saving/mine"), "keep");
   {
     auto abandoned = NewDirectory::Create(Path("model"), true);
     ASSERT_TRUE(abandoned.ok());
@@ -107,7 +117,7 @@ TEST_F(NewDirectoryTest, ReplacesTheModelAndKeepsTheRest) {
 
   auto directory = NewDirectory::Create(Path("model"), true);
   ASSERT_TRUE(directory.ok());
-  Write((*directory)->partial_path() + "/config.json", "new");
+  Write((*directory)->Add("config.json"), "new");
   ASSERT_TRUE((*directory)->Commit().ok());
   directory->reset();
   EXPECT_EQ(Read(Path("model/config.json")), "new");
@@ -115,7 +125,109 @@ TEST_F(NewDirectoryTest, ReplacesTheModelAndKeepsTheRest) {
   EXPECT_TRUE(fs::is_directory(Path("model/tokenizer")));
   EXPECT_FALSE(fs::exists(Path("model/model-00001-of-00002.safetensors")));
   EXPECT_FALSE(fs::exists(Path("model/model.safetensors.index.json")));
-  EXPECT_FALSE(fs::exists(Path("model.partial")));
+  for (const char* kept :
+       {"model/adapter.safetensors", "model/generation_config.json",
+        "model.partial/mine", "model.saving/mine"}) {
+    EXPECT_EQ(Read(Path(kept)), "keep") << kept;
+  }
+  EXPECT_FALSE(fs::exists(Path("model.saving-2")));
+}
+
+// A system whose answers are the test's.
+class OtherSystem final : public FileSystem {
+ public:
+  int Examine(const std::string& path, FileInfo& info) override {
+    const int error = FileSystem::Examine(path, info);
+    info.is_mount = path == mount;
+    return error;
+  }
+  int Rename(const std::string& from, const std::string& to) override {
+    return from == refused ? refusal : FileSystem::Rename(from, to);
+  }
+
+  std::string mount;
+  std::string refused;
+  int refusal = 0;
+};
+
+TEST_F(NewDirectoryTest, FindsBeforehandWhatTheEndWouldMeet) {
+  fs::create_directories(Path("model/data"));
+  fs::create_directories(Path("empty"));
+  Write(Path("model/notes"), "keep");
+  fs::create_directory_symlink(Path("nowhere"), Path("link"));
+  const struct {
+    const char* path;
+    const char* mount;
+    const char* refused;
+    int refusal;
+    const char* message;
+  } cases[] = {
+      {"model", "model", "", 0, "it is a mount point"},
+      {"empty", "empty", "", 0, "it is a mount point"},
+      {"model", "model/data", "", 0, "model/data is a mount point"},
+      {"model", "model/notes", "", 0, "model/notes is a mount point"},
+      // Where the kernel does not tell of mounts.
+      {"model", "", "model", EBUSY, "a mount point or in use"},
+      {"empty", "", "empty", EBUSY, "a mount point or in use"},
+      {"model", "", "model", EXDEV, "a lower layer of an overlay"},
+      {"model", "", "model/data", EXDEV, "model/data, which lies in a lower"},
+      {"model", "", "model", EPERM, "Operation not permitted"},
+      {"link", "", "", 0, "is a link to"},
+      {"link/model", "", "", 0, "is a link to"},
+  };
+  for (const auto& c : cases) {
+    const std::string root = fs::canonical(root_).string() + "/";
+    OtherSystem system;
+    system.mount = root + c.mount;
+    system.refused = root + c.refused;
+    system.refusal = c.refusal;
+    const absl::Status status = CheckMayWrite(Path(c.path), true, system);
+    EXPECT_FALSE(status.ok()) << c.path << " " << c.mount << c.refused;
+    EXPECT_THAT(std::string(status.message()), HasSubstr(c.message));
+    EXPECT_EQ(NewDirectory::Create(Path(c.path), true, system).status(),
+              status);
+  }
+  EXPECT_EQ(Read(Path("model/notes")), "keep");
+  EXPECT_TRUE(CheckMayWrite(Path("model"), true).ok());
+  std::set<std::string> names;
+  for (const auto& entry : fs::directory_iterator(root_)) {
+    names.insert(entry.path().filename());
+  }
+  EXPECT_EQ(names, (std::set<std::string>{"empty", "link", "model"}));
+}
+
+// The first reported OK, and its weights are there.
+TEST_F(NewDirectoryTest, OfTwoSaversTheSecondIsRefused) {
+  enum Place { kNothing, kEmpty, kModel };
+  for (const Place place : {kNothing, kEmpty, kModel}) {
+    SetUp();
+    if (place != kNothing) fs::create_directory(Path("model"));
+    if (place == kModel) Write(Path("model/config.json"), "old");
+    auto first = NewDirectory::Create(Path("model"), true);
+    auto second = NewDirectory::Create(Path("model"), true);
+    ASSERT_TRUE(first.ok() && second.ok());
+    Write((*first)->Add("model.safetensors"), "first");
+    Write((*second)->Add("model.safetensors"), "second");
+    ASSERT_TRUE((*first)->Commit().ok());
+    const absl::Status status = (*second)->Commit();
+    EXPECT_FALSE(status.ok());
+    const std::string where = (*second)->partial_path();
+    EXPECT_THAT(std::string(status.message()), HasSubstr("lies in " + where));
+    first->reset();
+    second->reset();
+    EXPECT_EQ(Read(Path("model/model.safetensors")), "first");
+    EXPECT_EQ(Read(where + "/model.safetensors"), "second");
+    // What is left is told of, and the next save does not touch it.
+    const auto unfinished = FindUnfinishedSaves(Path("model"));
+    ASSERT_TRUE(unfinished.ok());
+    EXPECT_EQ(*unfinished, std::vector<std::string>{where});
+    auto third = NewDirectory::Create(Path("model"), true);
+    ASSERT_TRUE(third.ok());
+    Write((*third)->Add("model.safetensors"), "third");
+    ASSERT_TRUE((*third)->Commit().ok());
+    EXPECT_EQ(Read(Path("model/model.safetensors")), "third");
+    EXPECT_EQ(Read(where + "/model.safetensors"), "second");
+  }
 }
 
 }  // namespace

@@ -21,6 +21,7 @@
 #include "absl/strings/string_view.h"
 #include "crosshatch/base/check.h"
 #include "crosshatch/base/status_macros.h"
+#include "crosshatch/checkpoint/json_text-inl.h"
 #include "nlohmann/json.hpp"
 
 namespace crosshatch::checkpoint {
@@ -130,46 +131,6 @@ std::string ParseEntry(const Json& value, Entry& entry) {
   return "";
 }
 
-/// Parses without exceptions and refuses an object that names a key twice,
-/// which the parser would let pass.
-std::optional<Json> ParseJson(absl::string_view text, std::string& problem) {
-  std::vector<std::set<std::string>> keys;
-  std::string duplicate;
-  const auto watch = [&](int, Json::parse_event_t event, Json& parsed) {
-    switch (event) {
-      case Json::parse_event_t::object_start:
-        keys.emplace_back();
-        break;
-      case Json::parse_event_t::object_end:
-        keys.pop_back();
-        break;
-      case Json::parse_event_t::key:
-        if (!keys.back().insert(parsed.get_ref<const std::string&>()).second) {
-          duplicate = parsed.get_ref<const std::string&>();
-        }
-        break;
-      default:
-        break;
-    }
-    return true;
-  };
-  Json json = Json::parse(text.begin(), text.end(), watch,
-                          /*allow_exceptions=*/false);
-  if (json.is_discarded()) {
-    problem = "its header is not JSON";
-    return std::nullopt;
-  }
-  if (!duplicate.empty()) {
-    problem = absl::StrCat("its header names \"", duplicate, "\" twice");
-    return std::nullopt;
-  }
-  if (!json.is_object()) {
-    problem = "its header is not a JSON object";
-    return std::nullopt;
-  }
-  return json;
-}
-
 template <typename From, typename To>
 void ConvertRun(const std::byte* from, std::byte* to, int64_t count) {
   // Wide enough for the narrower of the two, so that nothing rounds twice but
@@ -272,12 +233,12 @@ absl::Status SafetensorsFile::ParseHeader() {
   const absl::string_view text(
       reinterpret_cast<const char*>(file_->data()) + kPrefixBytes,
       static_cast<size_t>(header_bytes));
-  std::string problem;
-  const std::optional<Json> json = ParseJson(text, problem);
-  if (!json.has_value()) return corrupt(problem);
+  Json json;
+  const absl::Status parsed = ParseJsonObject(text, "its header", json);
+  if (!parsed.ok()) return corrupt(parsed.message());
 
   std::vector<Entry> entries;
-  for (const auto& [name, value] : json->items()) {
+  for (const auto& [name, value] : json.items()) {
     if (name == kMetadataKey) {
       if (!value.is_object()) return corrupt("__metadata__ is not an object");
       for (const auto& [key, text_value] : value.items()) {
@@ -381,7 +342,7 @@ void SafetensorsFile::Read(int index, const Box& box, DType dtype,
 
 absl::StatusOr<std::unique_ptr<SafetensorsWriter>> SafetensorsWriter::Create(
     const std::string& path, std::vector<TensorInfo> tensors,
-    const std::map<std::string, std::string>& metadata) {
+    const std::map<std::string, std::string>& metadata, FileSystem& files) {
   // Keys come out in the order of the data.
   nlohmann::ordered_json header = nlohmann::ordered_json::object();
   if (!metadata.empty()) header[kMetadataKey] = metadata;
@@ -410,7 +371,7 @@ absl::StatusOr<std::unique_ptr<SafetensorsWriter>> SafetensorsWriter::Create(
                      " bytes is longer than the format allows"));
   }
   CH_ASSIGN_OR_RETURN(std::unique_ptr<AtomicFile> file,
-                      AtomicFile::Create(path));
+                      AtomicFile::Create(path, files));
   const uint64_t header_bytes = text.size();
   CH_RETURN_IF_ERROR(file->Append(&header_bytes, sizeof(header_bytes)));
   CH_RETURN_IF_ERROR(

@@ -25,6 +25,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "crosshatch/checkpoint/file_io.h"
+#include "crosshatch/checkpoint/file_system.h"
 #include "crosshatch/dtensor/box.h"
 #include "crosshatch/tensor/dtype.h"
 #include "crosshatch/tensor/shape.h"
@@ -85,17 +86,19 @@ class SafetensorsFile {
 };
 
 /// Writes a file one tensor at a time, in an order announced up front. The file
-/// appears under its name when Finish succeeds; before, and after an error,
-/// there is nothing.
+/// appears under its name when Finish succeeds; before, there is nothing. Where
+/// Finish fails, its error says where the bytes lie (AtomicFile).
 class SafetensorsWriter {
  public:
   /// Writes the header. The data starts at a multiple of eight bytes; list
   /// tensors of wide dtypes first to have each aligned to its element.
+  /// \param files outlives the writer
   /// \error kInvalidArgument for a name that appears twice or is
   ///     "__metadata__"; what the system said.
   static absl::StatusOr<std::unique_ptr<SafetensorsWriter>> Create(
       const std::string& path, std::vector<TensorInfo> tensors,
-      const std::map<std::string, std::string>& metadata);
+      const std::map<std::string, std::string>& metadata,
+      FileSystem& files = FileSystem::Real());
 
   /// Writes the next tensor, which must be `name`: all of its elements,
   /// row-major, in its dtype.

@@ -28,12 +28,16 @@ int main(int argc, char** argv) {
        .steps = absl::GetFlag(FLAGS_steps),
        .layers = absl::GetFlag(FLAGS_layers)});
   if (!trace.ok()) {
-    std::fprintf(stderr, "%s\n", trace.status().ToString().c_str());
+    std::fprintf(stderr, "%s\n", std::string(trace.status().message()).c_str());
     return 1;
   }
   std::string path = absl::GetFlag(FLAGS_out);
   // `bazel run` starts programs elsewhere than where it was called.
   const char* const called_from = std::getenv("BUILD_WORKING_DIRECTORY");
+  if (path.empty()) {
+    std::fprintf(stderr, "--out= names nothing\n");
+    return 1;
+  }
   if (called_from != nullptr && path[0] != '/') {
     path = absl::StrCat(called_from, "/", path);
   }

@@ -1,14 +1,30 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "crosshatch/examples/metrics.h"
 
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
 #include <cerrno>
 #include <cstring>
+#include <filesystem>
 #include <nlohmann/json.hpp>
+#include <system_error>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "crosshatch/base/status_macros.h"
 
 namespace crosshatch::examples {
+namespace {
+
+absl::Status Refused(const std::string& path) {
+  const int error = errno;
+  return absl::InvalidArgumentError(absl::StrCat(
+      "--metrics: cannot write ", path, ": ", std::strerror(error)));
+}
+
+}  // namespace
 
 Traffic TotalTraffic(const World& world) {
   Traffic traffic;
@@ -73,28 +89,74 @@ std::string ToJson(const StepMetrics& metrics, int rank) {
   return line.dump();
 }
 
+absl::Status MetricsFile::Check(const std::string& path) {
+  struct stat info;
+  const bool existed = stat(path.c_str(), &info) == 0;
+  if (existed && S_ISFIFO(info.st_mode)) {
+    return access(path.c_str(), W_OK) == 0 ? absl::OkStatus() : Refused(path);
+  }
+  CH_RETURN_IF_ERROR(Open(path).status());
+  // What was made may lie behind a link.
+  std::error_code error;
+  const auto made = std::filesystem::canonical(path, error);
+  if (!existed && !error) unlink(made.c_str());
+  return absl::OkStatus();
+}
+
 absl::StatusOr<MetricsFile> MetricsFile::Open(const std::string& path) {
   MetricsFile metrics(path);
   if (path.empty()) return metrics;
-  errno = 0;
-  metrics.file_.open(path, std::ios::trunc);
-  if (!metrics.file_) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        "--metrics: cannot write ", path, ": ", std::strerror(errno)));
+  // A pipe that nobody reads is refused instead of waited for.
+  metrics.fd_ =
+      open(path.c_str(), O_WRONLY | O_CREAT | O_NONBLOCK | O_CLOEXEC, 0666);
+  if (metrics.fd_ < 0) return Refused(path);
+  const int flags = fcntl(metrics.fd_, F_GETFL);
+  if (flags < 0 || fcntl(metrics.fd_, F_SETFL, flags & ~O_NONBLOCK) != 0) {
+    return Refused(path);
   }
   return metrics;
 }
 
-absl::Status MetricsFile::Write(const StepMetrics& metrics, int rank) {
-  if (!file_.is_open()) return absl::OkStatus();
-  errno = 0;
-  // A line a write, so that a reader at any time finds whole lines.
-  file_ << ToJson(metrics, rank) + "\n" << std::flush;
-  if (!file_) {
-    return absl::InternalError(absl::StrCat("--metrics: cannot write ", path_,
-                                            ": ", std::strerror(errno)));
+MetricsFile::~MetricsFile() {
+  if (fd_ >= 0) close(fd_);
+}
+
+absl::Status MetricsFile::Append(const std::string& line) {
+  const auto failed = [this] {
+    const int error = errno;
+    return absl::InternalError(absl::StrCat(
+        "--metrics: cannot write ", path_, ": ", std::strerror(error),
+        "; it has the first ", lines_, " steps"));
+  };
+  // What is no file, a pipe say, has no earlier content and no end to go to.
+  struct stat info;
+  if (fstat(fd_, &info) != 0) return failed();
+  const bool is_file = S_ISREG(info.st_mode);
+  if (is_file && lines_ == 0 && ftruncate(fd_, 0) != 0) return failed();
+  size_t written = 0;
+  while (written < line.size()) {
+    const ssize_t result =
+        write(fd_, line.data() + written, line.size() - written);
+    if (result >= 0) {
+      written += static_cast<size_t>(result);
+    } else if (errno != EINTR) {
+      const absl::Status status = failed();
+      if (is_file && written > 0 && ftruncate(fd_, bytes_) != 0) {
+        return absl::InternalError(absl::StrCat(std::string(status.message()),
+                                                " and a part of the next"));
+      }
+      return status;
+    }
   }
+  ++lines_;
+  bytes_ += static_cast<int64_t>(line.size());
   return absl::OkStatus();
+}
+
+absl::Status MetricsFile::Write(const StepMetrics& metrics, int rank) {
+  if (fd_ < 0 || !status_.ok()) return status_;
+  status_ = Append(ToJson(metrics, rank) + "\n");
+  return status_;
 }
 
 }  // namespace crosshatch::examples

@@ -6,10 +6,10 @@
 /// What train_lm measures of a step, and the file it writes it to.
 
 #include <cstdint>
-#include <fstream>
 #include <map>
 #include <optional>
 #include <string>
+#include <utility>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
@@ -49,18 +49,42 @@ struct StepMetrics {
 std::string ToJson(const StepMetrics& metrics, int rank);
 
 /// A file of such lines. Without a path it takes them and does nothing.
+///
+/// What the file held before is there until the first line comes, and a line
+/// that could not be written whole is taken back, so that a reader finds whole
+/// lines at any time. After an error no more are taken.
 class MetricsFile {
  public:
-  /// \error kInvalidArgument if the file cannot be written.
+  /// Whether the file can be written, changing nothing. A pipe is not opened:
+  /// its reader would see it end.
+  /// \error kInvalidArgument naming it and what the system says
+  static absl::Status Check(const std::string& path);
+
+  /// \error as Check
   static absl::StatusOr<MetricsFile> Open(const std::string& path);
-  /// \error kInternal, e.g. for a full disk.
+  MetricsFile(MetricsFile&& other) noexcept
+      : path_(std::move(other.path_)),
+        fd_(std::exchange(other.fd_, -1)),
+        lines_(other.lines_),
+        bytes_(other.bytes_),
+        status_(std::move(other.status_)) {}
+  MetricsFile& operator=(MetricsFile&&) = delete;
+  ~MetricsFile();
+
+  /// \error kInternal, e.g. for a full disk, naming the file and the last step
+  ///     that it has; the same from then on.
   absl::Status Write(const StepMetrics& metrics, int rank);
 
  private:
   explicit MetricsFile(std::string path) : path_(std::move(path)) {}
 
+  absl::Status Append(const std::string& line);
+
   std::string path_;
-  std::ofstream file_;
+  int fd_ = -1;
+  int64_t lines_ = 0;
+  int64_t bytes_ = 0;
+  absl::Status status_;
 };
 
 }  // namespace crosshatch::examples

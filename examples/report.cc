@@ -105,6 +105,10 @@ void Report::Start(const DeviceMesh& mesh, nn::Module& model) {
   std::fflush(stdout);
 }
 
+void Report::Note(const std::string& text) {
+  if (speaks_) std::printf("note: %s\n", text.c_str());
+}
+
 void Report::Plan(const std::string& plan) {
   if (!speaks_) return;
   std::printf("groups:\n%s", plan.c_str());
@@ -152,7 +156,11 @@ void Report::PrintTraffic() const {
               FormatBytes(last_->memory.peak_total).c_str());
 }
 
-void Report::Finish() {
+void Report::Warn(const std::string& text) {
+  if (speaks_) std::fprintf(stderr, "train_lm: %s\n", text.c_str());
+}
+
+void Report::Finish(const std::string& save_dir) {
   if (!speaks_ || !last_.has_value()) return;
   PrintTraffic();
   if (last_->loss.has_value()) {
@@ -161,6 +169,7 @@ void Report::Finish() {
                 MinutesAndSeconds(absl::Now() - begin_).c_str(), *first_loss_,
                 *last_->loss);
   }
+  if (!save_dir.empty()) std::printf("saved to %s\n", save_dir.c_str());
   std::fflush(stdout);
 }
 

@@ -24,12 +24,17 @@ class Report {
   /// The mesh, and a line for each kind of parameter: blocks' parameters are of
   /// one kind where only the block's number differs.
   void Start(const DeviceMesh& mesh, nn::Module& model);
+  /// A line about what the user may not expect.
+  void Note(const std::string& text);
   /// FSDP's groups, for dry runs.
   void Plan(const std::string& plan);
   /// Prints the first step, the last, and in between one a second.
   void Step(const StepMetrics& metrics);
-  /// Totals of the last step's kind and the time in all.
-  void Finish();
+  /// A line to stderr.
+  void Warn(const std::string& text);
+  /// Totals of the last step's kind, the time in all, and where the model was
+  /// saved, if it was.
+  void Finish(const std::string& save_dir);
 
  private:
   void PrintTraffic() const;

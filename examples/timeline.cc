@@ -4,6 +4,8 @@
 #include <cstdint>
 #include <vector>
 
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
 #include "crosshatch/base/status_macros.h"
 #include "crosshatch/comm/world.h"
 #include "crosshatch/examples/chrome_trace.h"
@@ -18,13 +20,16 @@
 namespace crosshatch::examples {
 namespace {
 
+nn::LlamaConfig ConfigOf(const TimelineOptions& options) {
+  return {.dim = 256, .layers = options.layers, .heads = 4, .ffn = 688};
+}
+
 absl::Status Train(World& world, const TimelineOptions& options) {
   constexpr int64_t kRows = 2;
   constexpr int64_t kLength = 128;
   CH_ASSIGN_OR_RETURN(const DeviceMesh mesh,
                       InitDeviceMesh(world, {{"fsdp", world.size()}}));
-  nn::Llama model(
-      {.dim = 256, .layers = options.layers, .heads = 4, .ffn = 688});
+  nn::Llama model(ConfigOf(options));
   for (nn::Module& block : model.blocks()) {
     CH_RETURN_IF_ERROR(fsdp::FullyShard(block, mesh));
   }
@@ -52,6 +57,16 @@ absl::Status Train(World& world, const TimelineOptions& options) {
 }  // namespace
 
 absl::StatusOr<std::string> TraceTraining(const TimelineOptions& options) {
+  constexpr int kMostRanks = 1024;
+  if (options.ranks < 1 || options.ranks > kMostRanks) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "a trace is of 1 to ", kMostRanks, " ranks, not ", options.ranks));
+  }
+  if (options.steps < 1) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("a trace is of 1 step or more, not ", options.steps));
+  }
+  CH_RETURN_IF_ERROR(ConfigOf(options).Validate());
   ChromeTrace trace(options.ranks);
   CH_RETURN_IF_ERROR(RunLocal(
       options.ranks, [&](World& world) { return Train(world, options); },

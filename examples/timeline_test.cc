@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "absl/status/status.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "nlohmann/json.hpp"
@@ -119,6 +120,15 @@ TEST_F(TimelineTest, ShowsOverlap) {
   EXPECT_TRUE(shows("fsdp_all_gather", "forward"));
   EXPECT_TRUE(shows("fsdp_all_gather", "backward"));
   EXPECT_TRUE(shows("fsdp_reduce_scatter", "backward"));
+}
+
+TEST(TraceTrainingTest, RefusesWhatIsNoTrace) {
+  for (const TimelineOptions& options :
+       {TimelineOptions{.ranks = 0}, TimelineOptions{.ranks = -1},
+        TimelineOptions{.ranks = 1 << 20}, TimelineOptions{.steps = 0},
+        TimelineOptions{.layers = 0}, TimelineOptions{.layers = -1}}) {
+    EXPECT_TRUE(absl::IsInvalidArgument(TraceTraining(options).status()));
+  }
 }
 
 }  // namespace

@@ -24,8 +24,10 @@ struct TokenBatch {
 class TokenSource {
  public:
   /// The bytes of `files`, one after the other.
-  /// \error kNotFound or kInvalidArgument naming the file that cannot be read
-  ///     or is empty.
+  /// \error naming the file: what the system says; kInvalidArgument for one
+  /// that
+  ///     is empty or neither a file nor a pipe; kResourceExhausted for more
+  ///     than the machine's memory should hold.
   static absl::StatusOr<TokenSource> FromText(
       const std::vector<std::string>& files);
   /// A file of little-endian uint16, as nanoGPT writes them.

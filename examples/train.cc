@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "crosshatch/examples/train.h"
 
+#include <algorithm>
 #include <cmath>
 #include <limits>
 #include <optional>
@@ -8,7 +9,9 @@
 #include <utility>
 #include <vector>
 
+#include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/string_view.h"
 #include "absl/time/clock.h"
 #include "crosshatch/base/status_macros.h"
 #include "crosshatch/checkpoint/huggingface.h"
@@ -31,24 +34,31 @@
 namespace crosshatch::examples {
 namespace {
 
-// The axes that split the batch.
-std::vector<std::string> DataAxes(const TrainOptions& options) {
-  std::vector<std::string> axes;
-  for (const MeshAxis& axis : options.mesh) {
-    if (axis.name != "tp") axes.push_back(axis.name);
-  }
-  return axes;
+bool HasAxis(const TrainOptions& options, absl::string_view name) {
+  return std::any_of(options.mesh.begin(), options.mesh.end(),
+                     [&](const MeshAxis& axis) { return axis.name == name; });
 }
 
-bool HasTp(const TrainOptions& options) {
-  return DataAxes(options).size() < options.mesh.size();
+// The axes that split the batch. FullyShard goes by their order: copies over
+// the first of two, shards over the second. The user's goes by their names.
+std::vector<std::string> DataAxes(const TrainOptions& options) {
+  if (HasAxis(options, "replicate")) return {"replicate", "fsdp"};
+  return {"fsdp"};
+}
+
+// Of one copy of the model, where a rank's share of key heads may be none.
+int RanksWithoutHeads(const TrainOptions& options) {
+  const int64_t ranks = options.AxisSize("tp");
+  const int64_t heads = options.config.Resolved().kv_heads;
+  const int64_t share = (heads + ranks - 1) / ranks;
+  return static_cast<int>(ranks - (heads + share - 1) / share);
 }
 
 // Splits the model over the mesh: by tp first, then each block and the rest by
 // FSDP.
 absl::Status Parallelize(nn::Llama& model, const DeviceMesh& mesh,
                          const TrainOptions& options) {
-  if (HasTp(options)) {
+  if (HasAxis(options, "tp")) {
     CH_ASSIGN_OR_RETURN(const DeviceMesh tp_mesh, mesh.Slice("tp"));
     CH_RETURN_IF_ERROR(tp::ParallelizeModule(model, tp_mesh, tp::LlamaPlan()));
   }
@@ -71,13 +81,14 @@ absl::Status Parallelize(nn::Llama& model, const DeviceMesh& mesh,
 // One rank's run.
 class Trainer {
  public:
+  // `speaks`: prints, and writes the metrics.
   Trainer(World& world, const TrainOptions& options, const TokenSource& tokens,
-          DeviceMesh mesh)
+          DeviceMesh mesh, bool speaks)
       : world_(world),
         options_(options),
         tokens_(tokens),
         mesh_(std::move(mesh)),
-        speaks_(options.backend == Backend::kFake || world.rank() == 0),
+        speaks_(speaks),
         model_(options.config),
         report_(speaks_, options.steps) {}
 
@@ -85,6 +96,8 @@ class Trainer {
 
  private:
   absl::Status SetUp();
+  // This rank's rows of a step, [rows, seq_len] each: inputs and targets.
+  std::pair<Tensor, Tensor> Batch(int64_t step) const;
   absl::Status Step(nn::AdamW& optimizer, int64_t step, StepMetrics& metrics);
   // Sums this rank's share of the loss over the ranks that split the batch.
   absl::StatusOr<double> GlobalLoss(const Tensor& loss);
@@ -130,13 +143,21 @@ absl::StatusOr<double> Trainer::GlobalLoss(const Tensor& loss) {
   return value;
 }
 
-absl::Status Trainer::Step(nn::AdamW& optimizer, int64_t step,
-                           StepMetrics& metrics) {
+std::pair<Tensor, Tensor> Trainer::Batch(int64_t step) const {
+  const Shape shape = {rows_.size(), options_.seq_len};
+  // A dry run of a batch beyond this machine's memory holds no batch.
+  if (world_.device().is_meta()) {
+    return {Empty(shape, kInt32), Empty(shape, kInt32)};
+  }
   const TokenBatch batch = tokens_.Rows(
       step, options_.global_batch, options_.seq_len, rows_.begin, rows_.end);
-  const Shape shape = {rows_.size(), options_.seq_len};
-  const Tensor inputs = FromValues<int32_t>(shape, batch.inputs);
-  const Tensor targets = FromValues<int32_t>(shape, batch.targets);
+  return {FromValues<int32_t>(shape, batch.inputs),
+          FromValues<int32_t>(shape, batch.targets)};
+}
+
+absl::Status Trainer::Step(nn::AdamW& optimizer, int64_t step,
+                           StepMetrics& metrics) {
+  const auto [inputs, targets] = Batch(step);
   const double global_targets =
       static_cast<double>(options_.global_batch * options_.seq_len);
 
@@ -169,8 +190,17 @@ absl::Status Trainer::Step(nn::AdamW& optimizer, int64_t step,
 absl::Status Trainer::Run() {
   CH_RETURN_IF_ERROR(SetUp());
   report_.Start(mesh_, model_);
-  if (options_.backend == Backend::kFake) {
-    report_.Plan(fsdp::DescribePlan(model_));
+  if (const int idle = RanksWithoutHeads(options_); idle > 0) {
+    report_.Note(absl::StrCat(
+        idle, " of ", options_.AxisSize("tp"),
+        " tp ranks compute no attention: a key head and the query heads that "
+        "use it stay on one rank, and the model has ",
+        model_.config().kv_heads, " key heads"));
+  }
+  if (speaks_ && options_.backend == Backend::kFake) {
+    report_.Plan(fsdp::DescribePlan(model_, options_.verbose
+                                                ? fsdp::PlanDetail::kEveryRank
+                                                : fsdp::PlanDetail::kSummary));
   }
   CH_ASSIGN_OR_RETURN(MetricsFile file,
                       MetricsFile::Open(speaks_ ? options_.metrics : ""));
@@ -181,6 +211,7 @@ absl::Status Trainer::Run() {
                        .eps = options_.eps,
                        .weight_decay = options_.weight_decay});
   RankContext& context = world_.context();
+  absl::Status unwritten;
   for (int64_t step = 0; step < options_.steps; ++step) {
     context.allocator().ResetPeaks();
     const Traffic traffic = TotalTraffic(world_);
@@ -196,44 +227,50 @@ absl::Status Trainer::Run() {
     metrics.memory = context.allocator().stats();
     metrics.copied_bytes = context.copied_bytes() - copied;
     metrics.traffic = Difference(TotalTraffic(world_), traffic);
-    CH_RETURN_IF_ERROR(file.Write(metrics, world_.rank()));
+    // Weeks of training are worth more than a line.
+    if (const absl::Status status = file.Write(metrics, world_.rank());
+        !status.ok() && unwritten.ok()) {
+      unwritten = status;
+      report_.Warn(std::string(status.message()));
+    }
     report_.Step(metrics);
   }
   if (!options_.save_dir.empty()) {
     CH_RETURN_IF_ERROR(checkpoint::SaveHuggingFace(
         world_, model_, options_.save_dir, {.overwrite = options_.overwrite}));
   }
-  report_.Finish();
-  return absl::OkStatus();
+  report_.Finish(options_.save_dir);
+  return unwritten;
 }
 
 }  // namespace
 
-absl::Status CheckTraining(const TrainOptions& options,
-                           const TokenSource& tokens) {
-  const nn::LlamaConfig config = options.config.Resolved();
-  CH_RETURN_IF_ERROR(config.Validate());
-  if (const int tp = options.AxisSize("tp"); config.heads < tp) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("the model has ", config.heads, " heads, fewer than the ",
-                     tp, " tp ranks they are split over"));
-  }
-  if (tokens.max_token() >= config.vocab) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        "token ", tokens.max_token(), " is beyond the vocabulary of ",
-        config.vocab, "; --vocab must be above every token"));
-  }
-  if (!options.save_dir.empty()) {
-    CH_RETURN_IF_ERROR(checkpoint::CheckSaveDirectory(
-        options.save_dir, {.overwrite = options.overwrite}));
-  }
-  return absl::OkStatus();
-}
-
 absl::Status Train(World& world, const TrainOptions& options,
                    const TokenSource& tokens) {
   CH_ASSIGN_OR_RETURN(DeviceMesh mesh, InitDeviceMesh(world, options.mesh));
-  return Trainer(world, options, tokens, std::move(mesh)).Run();
+  const bool speaks = options.backend == Backend::kFake || world.rank() == 0;
+  return Trainer(world, options, tokens, std::move(mesh), speaks).Run();
+}
+
+absl::StatusOr<int64_t> DryPeak(const TrainOptions& options,
+                                const TokenSource& tokens, int rank) {
+  TrainOptions dry = options;
+  dry.backend = Backend::kFake;
+  dry.steps = 1;
+  dry.metrics.clear();
+  dry.save_dir.clear();
+  int64_t peak = 0;
+  CH_RETURN_IF_ERROR(RunFake(
+      {.world_size = options.world_size(), .rank = rank},
+      [&](World& world) -> absl::Status {
+        CH_ASSIGN_OR_RETURN(DeviceMesh mesh, InitDeviceMesh(world, dry.mesh));
+        CH_RETURN_IF_ERROR(
+            Trainer(world, dry, tokens, std::move(mesh), /*speaks=*/false)
+                .Run());
+        peak = world.context().allocator().stats().peak_total;
+        return absl::OkStatus();
+      }));
+  return peak;
 }
 
 }  // namespace crosshatch::examples

@@ -3,31 +3,52 @@
 /// \file
 /// Trains a Llama-style language model on a mesh of ranks; see --help.
 
+#include <csignal>
 #include <cstdio>
 #include <string>
+#include <vector>
 
 #include "absl/status/statusor.h"
 #include "crosshatch/base/status_macros.h"
 #include "crosshatch/checkpoint/hf_config.h"
+#include "crosshatch/checkpoint/huggingface.h"
 #include "crosshatch/comm/world.h"
 #include "crosshatch/examples/token_source.h"
 #include "crosshatch/examples/train.h"
+#include "crosshatch/examples/train_checks.h"
 #include "crosshatch/examples/train_options.h"
 
 namespace crosshatch::examples {
 namespace {
 
+// They may be the only copy of an earlier run's model.
+absl::Status NoteUnfinishedSaves(const TrainOptions& options) {
+  if (options.save_dir.empty()) return absl::OkStatus();
+  CH_ASSIGN_OR_RETURN(const std::vector<std::string> found,
+                      checkpoint::UnfinishedSaves(options.save_dir));
+  for (const std::string& dir : found) {
+    std::fprintf(
+        stderr,
+        "train_lm: note: %s was left by a save that did not end, or is "
+        "going on; it is not touched\n",
+        dir.c_str());
+  }
+  return absl::OkStatus();
+}
+
 absl::Status Main(int argc, char** argv) {
   CH_ASSIGN_OR_RETURN(TrainOptions options, ParseTrainOptions(argc, argv));
-  CH_ASSIGN_OR_RETURN(const TokenSource tokens,
-                      options.tokens.empty()
-                          ? TokenSource::FromText(options.text)
-                          : TokenSource::FromTokenFile(options.tokens));
   if (!options.model_dir.empty()) {
     CH_ASSIGN_OR_RETURN(options.config,
                         checkpoint::LoadConfig(options.model_dir));
   }
+  CH_RETURN_IF_ERROR(CheckOptions(options));
+  CH_ASSIGN_OR_RETURN(const TokenSource tokens,
+                      options.tokens.empty()
+                          ? TokenSource::FromText(options.text)
+                          : TokenSource::FromTokenFile(options.tokens));
   CH_RETURN_IF_ERROR(CheckTraining(options, tokens));
+  CH_RETURN_IF_ERROR(NoteUnfinishedSaves(options));
   const auto train = [&](World& world) {
     return Train(world, options, tokens);
   };
@@ -47,6 +68,10 @@ absl::Status Main(int argc, char** argv) {
 }  // namespace crosshatch::examples
 
 int main(int argc, char** argv) {
+  // A reader that is gone, and a file that is too long, are errors of the write
+  // that meets them, not the end of a training that is to be saved.
+  std::signal(SIGPIPE, SIG_IGN);
+  std::signal(SIGXFSZ, SIG_IGN);
   const absl::Status status = crosshatch::examples::Main(argc, argv);
   if (status.ok()) return 0;
   std::fprintf(stderr, "train_lm: %s\n", std::string(status.message()).c_str());

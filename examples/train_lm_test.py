@@ -8,6 +8,7 @@ where MODEL_FILE is a file of a Hugging Face model directory.
 
 import json
 import os
+import resource
 import shutil
 import subprocess
 import sys
@@ -33,9 +34,13 @@ class TrainLmTest(unittest.TestCase):
     def path(self, name):
         return os.path.join(self.dir, name)
 
-    def run_program(self, *flags):
+    def run_program(self, *flags, limit=None):
+        """`limit`: the most bytes that a file may have."""
+        def set_limit():
+            resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit))
         return subprocess.run([PROGRAM, *flags], capture_output=True,
-                              text=True, timeout=120)
+                              text=True, timeout=120,
+                              preexec_fn=set_limit if limit else None)
 
     def metrics(self, *flags, without=()):
         path = self.path("metrics")
@@ -97,23 +102,315 @@ class TrainLmTest(unittest.TestCase):
         losses = [line["loss"] for line in self.metrics("--lr=0.01")]
         self.assertLess(losses[-1], losses[0])
 
+    def test_axes_go_by_their_names(self):
+        # The same roles on other ranks: the same memory, traffic and, but for
+        # the order of sums, losses.
+        for meshes in [
+            ["replicate:2,fsdp:3", "fsdp:3,replicate:2"],
+            ["fsdp:3,tp:2", "tp:2,fsdp:3"],
+            ["replicate:2,fsdp:2,tp:2", "tp:2,replicate:2,fsdp:2",
+             "fsdp:2,tp:2,replicate:2"],
+        ]:
+            runs = [self.metrics("--mesh=" + mesh, without=TIMES)
+                    for mesh in meshes]
+            for mesh, run in zip(meshes, runs):
+                for line, first in zip(run, runs[0]):
+                    self.assertEqual(line["peak_bytes"], first["peak_bytes"], mesh)
+                    for axis in ["fsdp", "replicate", "tp"]:
+                        self.assertEqual(line["moved"].get(axis),
+                                         first["moved"].get(axis), mesh)
+                    # 8 ranks' sums of float32 in another order.
+                    self.assertAlmostEqual(line["loss"], first["loss"], 5, mesh)
+
+    def test_fewer_heads_than_ranks_train(self):
+        one = self.metrics("--mesh=fsdp:1", "--heads=2", without=TIMES)
+        more = self.metrics("--mesh=tp:3", "--heads=2", without=TIMES)
+        for a, b in zip(one, more):
+            self.assertAlmostEqual(a["loss"], b["loss"], 5)
+        # It is no secret that some ranks have no head.
+        for mesh, heads, note in [
+            ("tp:4", ["--heads=2", "--kv_heads=1"], "3 of 4 tp ranks"),
+            ("tp:4", ["--heads=4", "--kv_heads=2"], "2 of 4 tp ranks"),
+            ("tp:2", ["--heads=4", "--kv_heads=2"], None),
+        ]:
+            run = self.run_program("--text=" + self.text, "--backend=fake",
+                                   *SMALL, *heads, "--mesh=" + mesh)
+            self.assertEqual(run.returncode, 0, run.stderr)
+            if note:
+                self.assertIn("note: " + note, run.stdout)
+            else:
+                self.assertNotIn("note:", run.stdout)
+
+    def test_help_is_no_error(self):
+        for flag in ["--help", "-help", "--helpfull"]:
+            run = self.run_program("--text=/no/such", flag)
+            self.assertEqual((run.returncode, run.stderr), (0, ""))
+            for name in ["--mesh (fsdp:1)", "--heads (4)", "--save",
+                         "--verbose (false)"]:
+                self.assertIn("\n  " + name + "\n", run.stdout)
+            self.assertNotIn("--flagfile", run.stdout)
+
     def test_refuses_in_one_sentence(self):
         text = "--text=" + self.text
+        odd, empty, fifo = (self.path(n) for n in ["odd", "empty", "fifo"])
+        with open(odd, "wb") as file:
+            file.write(b"abc")
+        open(empty, "w").close()
+        os.mkfifo(fifo)
+        os.symlink(self.path("nowhere"), self.path("link"))
+        config = self.path("config")
+        os.mkdir(config)
+        with open(MODEL_FILE) as file:
+            fields = json.load(file)
+
+        def model(**changes):
+            """A directory whose config.json has these fields changed."""
+            place = tempfile.mkdtemp(dir=config)
+            with open(os.path.join(place, "config.json"), "w") as file:
+                json.dump({**fields, **changes}, file)
+            return "--model=" + place
+
+        def raw(content):
+            place = tempfile.mkdtemp(dir=config)
+            with open(os.path.join(place, "config.json"), "wb") as file:
+                file.write(content)
+            return "--model=" + place
+
+        huge = str(2 ** 63 - 1)
         for flags, expected in [
-            (["--text=/no/such"], "cannot open /no/such: No such file"),
+            # What to train on.
             ([], "either --text=FILE,... or --tokens=FILE"),
+            (["--text="], "either --text=FILE,... or --tokens=FILE"),
+            ([text, "--tokens=" + self.text], "either --text=FILE,..."),
+            (["--text=/no/such"], "cannot open /no/such: No such file"),
+            (["--text=" + self.dir], "neither a file nor a pipe"),
+            (["--text=/dev/zero"], "neither a file nor a pipe"),
+            (["--text=" + empty], "is empty"),
+            ([text + ",," + self.text], "cannot open "),
+            (["--tokens="], "--tokens= names nothing"),
+            (["--tokens=" + odd], "an even number is due"),
+            (["--tokens=" + self.dir], "neither a file nor a pipe"),
+            (["--tokens=" + self.text, "--vocab=9"], "beyond the vocabulary"),
+            ([text, "--vocab=50"], "beyond the vocabulary of 50"),
+            # The command line.
+            ([text, "more"], '"more" is not a flag'),
+            ([text, "--nosuch=1"], "nosuch"),
+            ([text, "--dim=x"], "dim"),
+            ([text, "--dim="], "dim"),
+            ([text, "--heads=4.5"], "heads"),
+            ([text, "--steps=9223372036854775808"], "steps"),
+            ([text, "--seed=-1"], "seed"),
+            ([text, "--timeout=3"], "timeout"),
+            ([text, "--overwrite=maybe"], "overwrite"),
+            # The mesh.
+            ([text, "--mesh="], "is not AXIS:SIZE"),
             ([text, "--mesh=pp:2"], 'unknown axis "pp"'),
             ([text, "--mesh=fsdp:0"], '"fsdp:0" is not AXIS:SIZE'),
+            ([text, "--mesh=fsdp:-1"], '"fsdp:-1" is not AXIS:SIZE'),
+            ([text, "--mesh=fsdp:2,"], '"" is not AXIS:SIZE'),
+            ([text, "--mesh=fsdp"], '"fsdp" is not AXIS:SIZE'),
             ([text, "--mesh=tp:2,tp:2"], 'the axis "tp" comes twice'),
-            ([text, "--mesh=tp:3", "--heads=2"], "2 heads, fewer than the 3"),
-            ([text, "--vocab=50"], "beyond the vocabulary of 50"),
-            ([text, "--steps=0"], "--steps=0: must be at least 1"),
+            ([text, "--mesh=fsdp:99999999999"], "is not AXIS:SIZE"),
+            ([text, "--mesh=fsdp:2000000"], "more than 1048576 ranks"),
+            ([text, "--mesh=fsdp:1048576"], "local runs at most 4096"),
             ([text, "--fake_rank=1"], "--fake_rank is for --backend=fake"),
-            ([text, "--model=" + MODEL, "--dim=64"], "brings its own"),
-            ([text, "--model=/no/such"], "cannot open /no/such/config.json"),
+            ([text, "--fake_rank=0"], "--fake_rank is for --backend=fake"),
+            ([text, "--backend=fake", "--fake_rank=-1"], "--fake_rank=-1"),
+            ([text, "--backend=fake", "--fake_rank=1"], "ranks 0 to 0"),
+            ([text, "--backend=mpi"], "must be local or fake"),
+            ([text, "--dtype=float8"], "must be float32 or bfloat16"),
+            ([text, "--verbose"], "--verbose is for --backend=fake"),
+            # Sizes of a model.
+            ([text, "--heads=3"], "heads must divide dim: dim 128, 3 heads"),
+            ([text, "--dim=130"], "heads must divide dim"),
+            ([text, "--dim=12"], "head_dim must be even"),
+            ([text, "--dim=0"], "dim must be at least 1, not 0"),
+            ([text, "--dim=-128"], "dim must be at least 1"),
+            ([text, "--heads=0"], "heads must be at least 1"),
+            ([text, "--kv_heads=3"], "kv_heads must divide heads"),
+            ([text, "--kv_heads=-1"], "kv_heads must be at least 1"),
+            ([text, "--layers=0"], "layers must be at least 1"),
+            ([text, "--layers=1000000000"], "layers must be at most 10000"),
+            ([text, "--ffn=0"], "ffn must be at least 1"),
+            ([text, "--vocab=" + huge], "vocab must be at most"),
+            ([text, "--dim=1000000000"], "parameters"),
+            ([text, "--dim=1000000"], "this machine has"),
+            ([text, "--ffn=100000000000"], "this machine has"),
+            # Sizes of a step.
+            ([text, "--steps=0"], "--steps=0: must be at least 1"),
+            ([text, "--seq_len=0"], "--seq_len=0: must be at least 1"),
+            ([text, "--seq_len=" + huge], "is too large"),
+            ([text, "--seq_len=" + huge, "--backend=fake"], "is too large"),
+            ([text, "--global_batch=" + huge], "is too large"),
+            ([text, "--global_batch=-1"], "must be at least 1"),
+            ([text, "--global_batch=100000000"], "this machine has"),
+            ([text, "--seq_len=30000000"], "this machine has"),
+            # Other numbers.
+            ([text, "--lr=nan"], "--lr=nan: must be a number"),
+            ([text, "--lr=-1"], "--lr=-1: must be a number of at least 0"),
+            ([text, "--lr=inf"], "--lr=inf: must be a number"),
+            ([text, "--beta1=1"], "--beta1=1: must be at least 0 and below 1"),
+            ([text, "--beta2=nan"], "--beta2=nan"),
+            ([text, "--eps=-1e-9"], "--eps=-1e-09"),
+            ([text, "--weight_decay=inf"], "--weight_decay=inf"),
+            ([text, "--clip_norm=nan"], "--clip_norm=nan"),
+            ([text, "--timeout=0s"], "--timeout: must be above zero"),
+            ([text, "--timeout=-5m"], "--timeout: must be above zero"),
             ([text, "--lr=1e30", "--mesh=fsdp:2", "--steps=9"], "nan"),
+            # A model.
+            ([text, "--model="], "--model= names nothing"),
+            ([text, "--model=/no/such"], "cannot open /no/such/config.json"),
+            ([text, "--model=" + self.text], "Not a directory"),
+            ([text, "--model=" + MODEL, "--dim=64"], "brings its own"),
+            ([text, "--model=" + MODEL, "--dim=128"], "brings its own"),
+            ([text, "--model=" + MODEL, "--kv_heads=0"], "brings its own"),
+            ([text, "--model=" + MODEL, "--seed=0"], "brings its own"),
+            ([text, raw(b"")], "is not JSON"),
+            ([text, raw(b"\xff{}")], "is not JSON"),
+            ([text, raw(b"[" * 200000 + b"]" * 200000)], "nested deeper"),
+            ([text, model(x=json.loads("[" * 90 + "]" * 90))], "nested deeper"),
+            ([text, raw(b'{"num_key_value_heads": ' + b"[" * 200000)],
+             "nested deeper"),
+            ([text, model(num_key_value_heads=0)], "must be at least 1"),
+            ([text, model(num_key_value_heads=3)], "kv_heads must divide"),
+            ([text, model(head_dim=0)], "head_dim is 0"),
+            ([text, model(num_attention_heads=6)], "heads must divide dim"),
+            ([text, model(num_attention_heads=2 ** 32, head_dim=2 ** 32,
+                          hidden_size=2 ** 32, num_key_value_heads=2 ** 32)],
+             "parameters"),
+            ([text, model(hidden_size=2 ** 63)], "a size is expected"),
+            ([text, model(hidden_size=-64)], "a size is expected"),
+            ([text, model(num_hidden_layers=10 ** 9)], "at most 10000"),
+            ([text, model(vocab_size="257")], "a size is expected"),
+            ([text, model(eos_token_id={})], "eos_token_id is {}"),
+            ([text, model()], "holds neither model.safetensors nor"),
+            # Where to write.
+            ([text, "--save="], "--save= names nothing"),
+            ([text, "--save=/proc/x"], "/proc/x"),
+            ([text, "--save=" + self.text], "not a directory"),
+            ([text, "--save=" + self.text + "/a"], "is not a directory"),
+            ([text, "--save=" + self.path("link")], "is a link to"),
+            ([text, "--save=/"], "a mount point"),
+            ([text, "--save=/proc", "--overwrite"], "a mount point"),
+            ([text, "--save=" + self.path("a" * 250)], "File name too long"),
+            ([text, "--save=" + self.path("out"), "--backend=fake"],
+             "computes nothing"),
+            ([text, "--overwrite"], "--overwrite is for --save"),
+            ([text, "--metrics="], "--metrics= names nothing"),
+            ([text, "--metrics=" + self.dir], "Is a directory"),
+            ([text, "--metrics=/no/such/file"], "No such file"),
+            ([text, "--metrics=/proc/x"], "--metrics: cannot write /proc/x"),
+            ([text, "--metrics=" + fifo], "No such device"),
+            ([text, "--metrics=" + self.text], "which is trained on"),
+            ([text, "--metrics=" + self.path("out/metrics"),
+              "--save=" + self.path("out")], "lies in --save"),
+            ([text, "--metrics=" + self.path("out"),
+              "--save=" + self.path("out")], "lies in --save"),
+            ([text, "--metrics=" + MODEL_FILE, "--model=" + MODEL],
+             "lies in --model"),
         ]:
-            self.assertIn(expected, self.refusal(*flags))
+            with self.subTest(flags):
+                self.assertIn(expected, self.refusal(*flags))
+        with open(self.text) as file:
+            self.assertIn("A small text", file.read())
+        self.assertEqual(sorted(os.listdir(self.dir)),
+                         ["config", "empty", "fifo", "link", "odd", "text"])
+
+    def test_refuses_a_seed_of_the_environment_that_is_no_number(self):
+        run = subprocess.run(
+            [PROGRAM, "--text=" + self.text, *SMALL], capture_output=True,
+            text=True, env={**os.environ, "CROSSHATCH_ADVERSARIAL_SEED": "abc"})
+        self.assertEqual(run.returncode, 1)
+        self.assertEqual(run.stderr.count("\n"), 1, run.stderr)
+        self.assertIn("CROSSHATCH_ADVERSARIAL_SEED=abc", run.stderr)
+
+    def test_metrics_that_cannot_be_written_end_no_training(self):
+        out = self.path("model")
+        for metrics in ["/dev/full", self.path("metrics")]:
+            # A shell's limit on the size of files is a disk that is full, but
+            # for the model.
+            run = self.run_program("--text=" + self.text, "--save=" + out,
+                                   "--metrics=" + metrics, "--overwrite", *SMALL,
+                                   limit=None if metrics == "/dev/full" else 800)
+            if metrics == "/dev/full":
+                self.assertEqual(run.returncode, 1)
+                # At once, and at the end.
+                self.assertEqual(run.stderr.count("--metrics: cannot write"), 2)
+                self.assertIn("No space left", run.stderr)
+                self.assertIn("saved to " + out, run.stdout)
+                self.assertTrue(os.path.exists(out + "/model.safetensors"))
+            else:
+                # The limit holds for the model too: it is given up, and says
+                # so; whole lines remain.
+                self.assertEqual(run.returncode, 1)
+                self.assertIn("File too large", run.stderr)
+                with open(metrics) as file:
+                    for line in file:
+                        self.assertIn("step", json.loads(line))
+                self.assertFalse(os.path.exists(out + ".saving"))
+
+    def test_an_old_metrics_file_is_there_until_the_first_step(self):
+        metrics = self.path("metrics")
+        with open(metrics, "w") as file:
+            file.write("an old run's\n" * 1000)
+        self.refusal("--text=" + self.text, "--metrics=" + metrics,
+                     "--model=/no/such")
+        self.refusal("--text=" + self.text, "--metrics=" + metrics,
+                     "--lr=1e30", "--vocab=20")
+        with open(metrics) as file:
+            self.assertEqual(file.read(), "an old run's\n" * 1000)
+        self.metrics()
+
+    def test_output_that_nobody_reads_ends_no_training(self):
+        out = self.path("model")
+        reader, writer = os.pipe()
+        os.close(reader)
+        run = subprocess.run(
+            [PROGRAM, "--text=" + self.text, "--save=" + out, *SMALL],
+            stdout=writer, stderr=subprocess.PIPE, timeout=120)
+        os.close(writer)
+        self.assertEqual((run.returncode, run.stderr), (0, b""))
+        self.assertTrue(os.path.exists(out + "/model.safetensors"))
+
+    def test_a_save_tells_of_one_that_was_killed(self):
+        out = self.path("model")
+        left = out + ".saving"
+        os.mkdir(left)
+        with open(os.path.join(left, "model.safetensors"), "w") as file:
+            file.write("keep")
+        run = self.run_program("--text=" + self.text, "--save=" + out, *SMALL)
+        self.assertEqual(run.returncode, 0)
+        self.assertIn(left + " was left by a save", run.stderr)
+        with open(os.path.join(left, "model.safetensors")) as file:
+            self.assertEqual(file.read(), "keep")
+
+    def test_tokens_that_begin_and_end_are_kept(self):
+        place, out = self.path("place"), self.path("out")
+        shutil.copytree(MODEL, place)
+        os.chmod(place, 0o755)
+        path = os.path.join(place, "config.json")
+        os.chmod(path, 0o644)
+        with open(path) as file:
+            fields = json.load(file)
+        ids = {"bos_token_id": 5, "eos_token_id": [6, 7], "pad_token_id": 0}
+        with open(path, "w") as file:
+            json.dump({**fields, **ids}, file)
+        run = self.run_program("--text=" + self.text, "--model=" + place,
+                               "--save=" + out, "--steps=1", "--seq_len=9")
+        self.assertEqual(run.returncode, 0, run.stderr)
+        with open(os.path.join(out, "config.json")) as file:
+            saved = json.load(file)
+        self.assertEqual({name: saved[name] for name in ids}, ids)
+
+    def test_a_dry_run_of_many_ranks_prints_a_summary(self):
+        flags = ["--text=" + self.text, "--mesh=fsdp:512", "--backend=fake",
+                 "--steps=1", *SMALL]
+        summary = self.run_program(*flags)
+        self.assertEqual(summary.returncode, 0, summary.stderr)
+        self.assertIn("dim 0: 32 x 1, 480 x 0", summary.stdout)
+        self.assertLess(max(map(len, summary.stdout.split("\n"))), 200)
+        every = self.run_program(*flags, "--verbose")
+        self.assertIn(" 0:1 1:2 2:3 ", every.stdout)
 
     def test_refuses_a_directory_that_is_in_use(self):
         out = self.path("full")

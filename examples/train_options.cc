@@ -2,39 +2,75 @@
 #include "crosshatch/examples/train_options.h"
 
 #include <algorithm>
+#include <cmath>
+#include <cstdio>
+#include <cstdlib>
+#include <map>
+#include <utility>
 
 #include "absl/flags/flag.h"
+#include "absl/flags/marshalling.h"
 #include "absl/flags/parse.h"
 #include "absl/flags/reflection.h"
-#include "absl/flags/usage.h"
-#include "absl/flags/usage_config.h"
 #include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "crosshatch/base/status_macros.h"
 
+namespace crosshatch::examples {
+
+/// A flag that knows whether it was given: what a default means, the same value
+/// spelt out may contradict.
+template <typename T>
+struct Given {
+  T value{};
+  bool is_given = false;
+};
+using GivenInt = Given<int64_t>;
+using GivenSeed = Given<uint64_t>;
+using GivenPath = Given<std::string>;
+
+template <typename T>
+bool AbslParseFlag(absl::string_view text, Given<T>* flag, std::string* error) {
+  flag->is_given = true;
+  return absl::ParseFlag(text, &flag->value, error);
+}
+
+template <typename T>
+std::string AbslUnparseFlag(const Given<T>& flag) {
+  return absl::UnparseFlag(flag.value);
+}
+
+}  // namespace crosshatch::examples
+
+using crosshatch::examples::GivenInt;
+using crosshatch::examples::GivenPath;
+using crosshatch::examples::GivenSeed;
+
 ABSL_FLAG(std::string, mesh, "fsdp:1",
-          "The mesh as AXIS:SIZE,... of the axes replicate, fsdp and tp.");
+          "The mesh as AXIS:SIZE,... of the axes replicate, fsdp and tp. The "
+          "order says which ranks are neighbours, the last axis' first; what "
+          "an axis does goes by its name.");
 ABSL_FLAG(std::string, backend, "local",
           "local: every rank is a thread of this process. fake: a dry run of "
           "one rank, which prints the plan, bytes and peaks and computes "
           "nothing.");
-ABSL_FLAG(int, fake_rank, 0, "The rank that --backend=fake runs.");
+ABSL_FLAG(GivenInt, fake_rank, {0}, "The rank that --backend=fake runs.");
 ABSL_FLAG(std::vector<std::string>, text, {},
           "Text files to train on; each byte is a token.");
-ABSL_FLAG(std::string, tokens, "",
+ABSL_FLAG(GivenPath, tokens, {},
           "A file of tokens to train on, little-endian uint16.");
-ABSL_FLAG(std::string, model, "",
+ABSL_FLAG(GivenPath, model, {},
           "A directory with a Llama model in Hugging Face's layout to start "
           "from. Without it a new model is made of the sizes below.");
-ABSL_FLAG(int64_t, dim, 128, "Width of the residual stream.");
-ABSL_FLAG(int64_t, layers, 4, "Number of blocks.");
-ABSL_FLAG(int64_t, heads, 4, "Number of query heads.");
-ABSL_FLAG(int64_t, kv_heads, 0,
+ABSL_FLAG(GivenInt, dim, {128}, "Width of the residual stream.");
+ABSL_FLAG(GivenInt, layers, {4}, "Number of blocks.");
+ABSL_FLAG(GivenInt, heads, {4}, "Number of query heads.");
+ABSL_FLAG(GivenInt, kv_heads, {0},
           "Number of key and value heads; 0: as many as query heads.");
-ABSL_FLAG(int64_t, ffn, 352, "Inner width of the MLP.");
-ABSL_FLAG(int64_t, vocab, 256, "Number of distinct tokens.");
+ABSL_FLAG(GivenInt, ffn, {352}, "Inner width of the MLP.");
+ABSL_FLAG(GivenInt, vocab, {256}, "Number of distinct tokens.");
 ABSL_FLAG(int64_t, global_batch, 8, "Rows of a step, over all ranks.");
 ABSL_FLAG(int64_t, seq_len, 128, "Tokens of a row.");
 ABSL_FLAG(int64_t, steps, 200, "Steps to train.");
@@ -45,18 +81,23 @@ ABSL_FLAG(double, eps, 1e-8, "AdamW's epsilon.");
 ABSL_FLAG(double, weight_decay, 0.1, "AdamW's decoupled weight decay.");
 ABSL_FLAG(double, clip_norm, 1.0,
           "Gradients are clipped to this global L2 norm; 0: not at all.");
-ABSL_FLAG(uint64_t, seed, 0, "Seed of the initial weights.");
+ABSL_FLAG(GivenSeed, seed, {0}, "Seed of the initial weights.");
 ABSL_FLAG(absl::Duration, timeout, absl::Minutes(10),
           "How long one rank may keep the others waiting, e.g. 30s.");
 ABSL_FLAG(std::string, dtype, "float32",
           "Element type of compute: float32 or bfloat16. Master weights stay "
           "float32.");
-ABSL_FLAG(std::string, metrics, "", "A file to write a JSON object a step to.");
+ABSL_FLAG(GivenPath, metrics, {},
+          "A file to write a JSON object a step to. Where it cannot be written "
+          "any more, training goes on, and the program ends with status 1.");
 ABSL_FLAG(
-    std::string, save, "",
+    GivenPath, save, {},
     "A directory to save the trained model to, in Hugging Face's layout.");
 ABSL_FLAG(bool, overwrite, false,
-          "Let --save replace a directory that is not empty.");
+          "Let --save replace the model in a directory that is not empty; all "
+          "else there stays.");
+ABSL_FLAG(bool, verbose, false,
+          "Print every rank's interval of every parameter in a dry run.");
 
 namespace crosshatch::examples {
 namespace {
@@ -66,16 +107,31 @@ constexpr char kUsage[] =
     "  train_lm --text=FILE,... [--mesh=fsdp:2,tp:2] [flags]\n"
     "  train_lm --tokens=FILE --model=DIR [--save=DIR] [flags]";
 
-absl::Status CheckAtLeast(const char* flag, double value, double least) {
+absl::Status CheckAtLeast(const char* flag, int64_t value, int64_t least) {
   if (value >= least) return absl::OkStatus();
   return absl::InvalidArgumentError(
       absl::StrCat("--", flag, "=", value, ": must be at least ", least));
+}
+
+absl::Status CheckNotNegative(const char* flag, double value) {
+  if (value >= 0 && std::isfinite(value)) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrCat("--", flag, "=", value, ": must be a number of at least 0"));
 }
 
 absl::Status CheckFraction(const char* flag, double value) {
   if (value >= 0 && value < 1) return absl::OkStatus();
   return absl::InvalidArgumentError(
       absl::StrCat("--", flag, "=", value, ": must be at least 0 and below 1"));
+}
+
+// A path that is given and empty comes from a script whose variable is not set.
+absl::StatusOr<std::string> PathOf(const char* flag, const GivenPath& path) {
+  if (path.is_given && path.value.empty()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("--", flag, "= names nothing"));
+  }
+  return path.value;
 }
 
 absl::StatusOr<Backend> ParseBackend(const std::string& name) {
@@ -100,54 +156,94 @@ absl::Status CheckSource(const TrainOptions& options) {
   return absl::OkStatus();
 }
 
-bool IsGiven(const char* flag) {
-  const absl::CommandLineFlag& found = *absl::FindCommandLineFlag(flag);
-  return found.CurrentValue() != found.DefaultValue();
-}
-
 // Flags that would have no effect beside others.
 absl::Status CheckConflicts(const TrainOptions& options) {
-  for (const char* flag :
-       {"dim", "layers", "heads", "kv_heads", "ffn", "vocab", "seed"}) {
-    if (!options.model_dir.empty() && IsGiven(flag)) {
+  const std::pair<const char*, bool> of_new_models[] = {
+      {"dim", absl::GetFlag(FLAGS_dim).is_given},
+      {"layers", absl::GetFlag(FLAGS_layers).is_given},
+      {"heads", absl::GetFlag(FLAGS_heads).is_given},
+      {"kv_heads", absl::GetFlag(FLAGS_kv_heads).is_given},
+      {"ffn", absl::GetFlag(FLAGS_ffn).is_given},
+      {"vocab", absl::GetFlag(FLAGS_vocab).is_given},
+      {"seed", absl::GetFlag(FLAGS_seed).is_given},
+  };
+  for (const auto& [flag, is_given] : of_new_models) {
+    if (!options.model_dir.empty() && is_given) {
       return absl::InvalidArgumentError(absl::StrCat(
           "--", flag, " describes a new model, but --model=", options.model_dir,
           " brings its own"));
     }
   }
-  if (options.backend != Backend::kFake && IsGiven("fake_rank")) {
+  if (options.backend != Backend::kFake &&
+      absl::GetFlag(FLAGS_fake_rank).is_given) {
     return absl::InvalidArgumentError(
         "--fake_rank is for --backend=fake: other backends run all ranks");
+  }
+  if (options.backend != Backend::kFake && options.verbose) {
+    return absl::InvalidArgumentError(
+        "--verbose is for --backend=fake, which prints the plan");
   }
   if (options.backend == Backend::kFake && !options.save_dir.empty()) {
     return absl::InvalidArgumentError(
         "--save: --backend=fake computes nothing that could be saved");
   }
+  if (options.overwrite && options.save_dir.empty()) {
+    return absl::InvalidArgumentError(
+        "--overwrite is for --save, which is not given");
+  }
   return absl::OkStatus();
 }
 
 absl::Status CheckNumbers(const TrainOptions& options) {
-  CH_RETURN_IF_ERROR(CheckAtLeast(
-      "global_batch", static_cast<double>(options.global_batch), 1));
-  CH_RETURN_IF_ERROR(
-      CheckAtLeast("seq_len", static_cast<double>(options.seq_len), 1));
-  CH_RETURN_IF_ERROR(
-      CheckAtLeast("steps", static_cast<double>(options.steps), 1));
-  CH_RETURN_IF_ERROR(CheckAtLeast("lr", options.lr, 0));
+  CH_RETURN_IF_ERROR(CheckAtLeast("global_batch", options.global_batch, 1));
+  CH_RETURN_IF_ERROR(CheckAtLeast("seq_len", options.seq_len, 1));
+  CH_RETURN_IF_ERROR(CheckAtLeast("steps", options.steps, 1));
+  CH_RETURN_IF_ERROR(CheckNotNegative("lr", options.lr));
   CH_RETURN_IF_ERROR(CheckFraction("beta1", options.beta1));
   CH_RETURN_IF_ERROR(CheckFraction("beta2", options.beta2));
-  CH_RETURN_IF_ERROR(CheckAtLeast("eps", options.eps, 0));
-  CH_RETURN_IF_ERROR(CheckAtLeast("weight_decay", options.weight_decay, 0));
-  CH_RETURN_IF_ERROR(CheckAtLeast("clip_norm", options.clip_norm, 0));
+  CH_RETURN_IF_ERROR(CheckNotNegative("eps", options.eps));
+  CH_RETURN_IF_ERROR(CheckNotNegative("weight_decay", options.weight_decay));
+  CH_RETURN_IF_ERROR(CheckNotNegative("clip_norm", options.clip_norm));
   if (options.timeout <= absl::ZeroDuration()) {
     return absl::InvalidArgumentError("--timeout: must be above zero");
   }
-  if (options.fake_rank < 0 || options.fake_rank >= options.world_size()) {
+  const int64_t fake_rank = absl::GetFlag(FLAGS_fake_rank).value;
+  if (fake_rank < 0 || fake_rank >= options.world_size()) {
     return absl::InvalidArgumentError(
-        absl::StrCat("--fake_rank=", options.fake_rank, ": the mesh has ranks ",
+        absl::StrCat("--fake_rank=", fake_rank, ": the mesh has ranks ",
                      "0 to ", options.world_size() - 1));
   }
   return absl::OkStatus();
+}
+
+// Whether one of the arguments asks for help. Abseil's own help ends the
+// process as if something were wrong.
+bool AsksForHelp(int argc, char** argv) {
+  for (int i = 1; i < argc; ++i) {
+    const absl::string_view arg = argv[i];
+    if (arg == "--") return false;
+    if (absl::StartsWith(arg, "--help") || arg == "-help" || arg == "-h") {
+      return true;
+    }
+  }
+  return false;
+}
+
+void PrintHelp() {
+  std::map<std::string, const absl::CommandLineFlag*> flags;
+  for (const auto& [name, flag] : absl::GetAllFlags()) {
+    // Those of this file, whatever else is linked in.
+    if (absl::EndsWith(flag->Filename(), "examples/train_options.cc")) {
+      flags[std::string(name)] = flag;
+    }
+  }
+  std::printf("%s\n\n", kUsage);
+  for (const auto& [name, flag] : flags) {
+    const std::string value = flag->DefaultValue();
+    std::printf("  --%s%s\n      %s\n", name.c_str(),
+                value.empty() ? "" : absl::StrCat(" (", value, ")").c_str(),
+                flag->Help().c_str());
+  }
 }
 
 }  // namespace
@@ -208,13 +304,10 @@ absl::StatusOr<std::vector<MeshAxis>> ParseMesh(const std::string& text) {
 }
 
 absl::StatusOr<TrainOptions> ParseTrainOptions(int argc, char** argv) {
-  absl::SetProgramUsageMessage(kUsage);
-  absl::FlagsUsageConfig usage;
-  // The flags of this file are the program's, whatever the file of main().
-  usage.contains_help_flags = [](absl::string_view file) {
-    return absl::EndsWith(file, "train_options.cc");
-  };
-  absl::SetFlagsUsageConfig(usage);
+  if (AsksForHelp(argc, argv)) {
+    PrintHelp();
+    std::exit(0);
+  }
   const std::vector<char*> rest = absl::ParseCommandLine(argc, argv);
   if (rest.size() > 1) {
     return absl::InvalidArgumentError(absl::StrCat(
@@ -225,16 +318,18 @@ absl::StatusOr<TrainOptions> ParseTrainOptions(int argc, char** argv) {
   CH_ASSIGN_OR_RETURN(options.mesh, ParseMesh(absl::GetFlag(FLAGS_mesh)));
   CH_ASSIGN_OR_RETURN(options.backend,
                       ParseBackend(absl::GetFlag(FLAGS_backend)));
-  options.fake_rank = absl::GetFlag(FLAGS_fake_rank);
+  options.fake_rank = static_cast<int>(absl::GetFlag(FLAGS_fake_rank).value);
   options.text = absl::GetFlag(FLAGS_text);
-  options.tokens = absl::GetFlag(FLAGS_tokens);
-  options.model_dir = absl::GetFlag(FLAGS_model);
-  options.config.dim = absl::GetFlag(FLAGS_dim);
-  options.config.layers = absl::GetFlag(FLAGS_layers);
-  options.config.heads = absl::GetFlag(FLAGS_heads);
-  options.config.kv_heads = absl::GetFlag(FLAGS_kv_heads);
-  options.config.ffn = absl::GetFlag(FLAGS_ffn);
-  options.config.vocab = absl::GetFlag(FLAGS_vocab);
+  CH_ASSIGN_OR_RETURN(options.tokens,
+                      PathOf("tokens", absl::GetFlag(FLAGS_tokens)));
+  CH_ASSIGN_OR_RETURN(options.model_dir,
+                      PathOf("model", absl::GetFlag(FLAGS_model)));
+  options.config.dim = absl::GetFlag(FLAGS_dim).value;
+  options.config.layers = absl::GetFlag(FLAGS_layers).value;
+  options.config.heads = absl::GetFlag(FLAGS_heads).value;
+  options.config.kv_heads = absl::GetFlag(FLAGS_kv_heads).value;
+  options.config.ffn = absl::GetFlag(FLAGS_ffn).value;
+  options.config.vocab = absl::GetFlag(FLAGS_vocab).value;
   options.global_batch = absl::GetFlag(FLAGS_global_batch);
   options.seq_len = absl::GetFlag(FLAGS_seq_len);
   options.steps = absl::GetFlag(FLAGS_steps);
@@ -244,12 +339,15 @@ absl::StatusOr<TrainOptions> ParseTrainOptions(int argc, char** argv) {
   options.eps = absl::GetFlag(FLAGS_eps);
   options.weight_decay = absl::GetFlag(FLAGS_weight_decay);
   options.clip_norm = absl::GetFlag(FLAGS_clip_norm);
-  options.seed = absl::GetFlag(FLAGS_seed);
+  options.seed = absl::GetFlag(FLAGS_seed).value;
   options.timeout = absl::GetFlag(FLAGS_timeout);
   CH_ASSIGN_OR_RETURN(options.dtype, ParseDType(absl::GetFlag(FLAGS_dtype)));
-  options.metrics = absl::GetFlag(FLAGS_metrics);
-  options.save_dir = absl::GetFlag(FLAGS_save);
+  CH_ASSIGN_OR_RETURN(options.metrics,
+                      PathOf("metrics", absl::GetFlag(FLAGS_metrics)));
+  CH_ASSIGN_OR_RETURN(options.save_dir,
+                      PathOf("save", absl::GetFlag(FLAGS_save)));
   options.overwrite = absl::GetFlag(FLAGS_overwrite);
+  options.verbose = absl::GetFlag(FLAGS_verbose);
   CH_RETURN_IF_ERROR(CheckSource(options));
   CH_RETURN_IF_ERROR(CheckConflicts(options));
   CH_RETURN_IF_ERROR(CheckNumbers(options));

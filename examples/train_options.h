@@ -48,14 +48,16 @@ struct TrainOptions {
   std::string metrics;
   std::string save_dir;
   bool overwrite = false;
+  bool verbose = false;
 
   int world_size() const;
   /// Size of an axis; 1 for one that the mesh lacks.
   int AxisSize(absl::string_view name) const;
 };
 
-/// Parses the command line. `--help` prints the flags and ends the process, as
-/// does a flag that does not exist (with status 1).
+/// Parses the command line. `--help` prints the flags and ends the process with
+/// status 0; a flag that does not exist, or a value that is none of its type,
+/// with status 1.
 /// \error kInvalidArgument naming the flag and what would be right.
 absl::StatusOr<TrainOptions> ParseTrainOptions(int argc, char** argv);
 

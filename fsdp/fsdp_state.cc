@@ -354,10 +354,10 @@ std::string FsdpState::ZeroStage(bool as_root) const {
              : "ZeRO-1, gathered until resharded";
 }
 
-std::string FsdpState::Describe(bool as_root) const {
+std::string FsdpState::Describe(bool as_root, PlanDetail detail) const {
   std::string text;
   for (const auto& group : groups_) {
-    absl::StrAppend(&text, group->Describe(ZeroStage(as_root)));
+    absl::StrAppend(&text, group->Describe(ZeroStage(as_root), detail));
   }
   for (const nn::Parameter* parameter : left_out_.tied) {
     absl::StrAppend(&text, "  (", parameter->name(),

@@ -139,7 +139,7 @@ class FsdpState final : public nn::Attachment {
   void Reset();
 
   /// The groups, and what was left out of them.
-  std::string Describe(bool as_root) const;
+  std::string Describe(bool as_root, PlanDetail detail) const;
 
  private:
   /// One forward of a module with frozen groups whose inputs need gradients.

@@ -300,10 +300,11 @@ absl::Status FullyShard(absl::Span<nn::Module* const> modules,
   return absl::OkStatus();
 }
 
-std::string DescribePlan(nn::Module& module) {
+std::string DescribePlan(nn::Module& module, PlanDetail detail) {
   std::string text;
   for (const FsdpState* state : FsdpState::Below({&module})) {
-    absl::StrAppend(&text, state->Describe(state == FsdpState::Of(module)));
+    absl::StrAppend(&text,
+                    state->Describe(state == FsdpState::Of(module), detail));
   }
   return text;
 }

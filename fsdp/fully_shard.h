@@ -10,6 +10,7 @@
 
 #include "absl/status/status.h"
 #include "absl/types/span.h"
+#include "crosshatch/fsdp/plan_detail.h"
 #include "crosshatch/fsdp/policy.h"
 #include "crosshatch/mesh/device_mesh.h"
 #include "crosshatch/nn/module.h"
@@ -51,7 +52,8 @@ absl::Status FullyShard(absl::Span<nn::Module* const> modules,
 
 /// The groups of `module` and all below it, with the why, the shares and the
 /// ZeRO stage that they amount to when `module` is the root.
-std::string DescribePlan(nn::Module& module);
+std::string DescribePlan(nn::Module& module,
+                         PlanDetail detail = PlanDetail::kSummary);
 
 }  // namespace crosshatch::fsdp
 

@@ -85,21 +85,34 @@ SegmentList GroupPlan::ShardSegments(void* shard, int rank) const {
   return {Segment{.data = shard, .run_elems = shard_elems(rank)}};
 }
 
-std::string GroupPlan::ToString(int i) const {
+std::string GroupPlan::ToString(int i, PlanDetail detail) const {
   const PlannedParameter& p = parameter(i);
   std::string text =
       absl::StrCat("  ", p.name, " ", crosshatch::ToString(p.full_shape),
                    " dim ", p.shard_dim, ":");
-  for (const Interval& piece : p.intervals) {
-    absl::StrAppend(&text, " ", piece.begin, ":", piece.end);
+  constexpr size_t kMostPrinted = 8;
+  if (detail == PlanDetail::kEveryRank || p.intervals.size() <= kMostPrinted) {
+    for (const Interval& piece : p.intervals) {
+      absl::StrAppend(&text, " ", piece.begin, ":", piece.end);
+    }
+    return text;
+  }
+  const char* before = " ";
+  for (auto at = p.intervals.begin(); at != p.intervals.end();) {
+    const auto end = std::find_if(
+        at, p.intervals.end(),
+        [&](const Interval& piece) { return piece.size() != at->size(); });
+    absl::StrAppend(&text, std::exchange(before, ", "), end - at, " x ",
+                    at->size());
+    at = end;
   }
   return text;
 }
 
-std::string GroupPlan::ToString() const {
+std::string GroupPlan::ToString(PlanDetail detail) const {
   std::string text;
   for (int i = 0; i < num_parameters(); ++i) {
-    absl::StrAppend(&text, ToString(i), "\n");
+    absl::StrAppend(&text, ToString(i, detail), "\n");
   }
   return text;
 }

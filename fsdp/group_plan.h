@@ -21,6 +21,7 @@
 #include "absl/types/span.h"
 #include "crosshatch/comm/communicator.h"
 #include "crosshatch/dtensor/box.h"
+#include "crosshatch/fsdp/plan_detail.h"
 #include "crosshatch/tensor/dtype.h"
 #include "crosshatch/tensor/shape.h"
 
@@ -71,9 +72,9 @@ class GroupPlan {
   SegmentList ShardSegments(void* shard, int rank) const;
 
   /// A line for each parameter.
-  std::string ToString() const;
+  std::string ToString(PlanDetail detail = PlanDetail::kSummary) const;
   /// Parameter i's, without its end.
-  std::string ToString(int i) const;
+  std::string ToString(int i, PlanDetail detail = PlanDetail::kSummary) const;
 
  private:
   std::vector<PlannedParameter> parameters_;

@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "crosshatch/fsdp/group_plan.h"
 
+#include <algorithm>
 #include <numeric>
+#include <string>
 #include <vector>
 
 #include "gtest/gtest.h"
@@ -85,6 +87,21 @@ TEST(GroupPlanTest, FullParametersStartAtCacheLines) {
 TEST(GroupPlanTest, PrintsTheIntervals) {
   const GroupPlan plan({{"w", {5, 2}, 0, Chunks(5, 2)}}, 2);
   EXPECT_EQ(plan.ToString(), "  w [5, 2] dim 0: 0:3 3:5\n");
+}
+
+TEST(GroupPlanTest, CountsTheIntervalsOfManyRanks) {
+  const GroupPlan plan({{"w", {1030, 2}, 0, Chunks(1030, 512)},
+                        {"b", {512}, 0, Chunks(512, 512)}},
+                       512);
+  // Chunks of 3: 343 of them, one row, and nothing.
+  EXPECT_EQ(plan.ToString(),
+            "  w [1030, 2] dim 0: 343 x 3, 1 x 1, 168 x 0\n"
+            "  b [512] dim 0: 512 x 1\n");
+  const std::string all = plan.ToString(PlanDetail::kEveryRank);
+  EXPECT_EQ(std::count(all.begin(), all.end(), ':'), 2 * (512 + 1));
+  const GroupPlan eight({{"w", {8}, 0, Chunks(8, 8)}}, 8);
+  EXPECT_EQ(eight.ToString(),
+            "  w [8] dim 0: 0:1 1:2 2:3 3:4 4:5 5:6 6:7 7:8\n");
 }
 
 }  // namespace

@@ -487,7 +487,8 @@ void ParamGroup::set_keep_unsharded(bool keep) {
   block.UsedOn(core_.comm->compute());
 }
 
-std::string ParamGroup::Describe(const std::string& note) const {
+std::string ParamGroup::Describe(const std::string& note,
+                                 PlanDetail detail) const {
   std::string text = absl::StrCat(
       core_.name, ": ", crosshatch::Name(core_.shard_dtype),
       " shards, gathered as ", crosshatch::Name(core_.gather_dtype));
@@ -505,7 +506,7 @@ std::string ParamGroup::Describe(const std::string& note) const {
   if (!why_apart_.empty()) absl::StrAppend(&text, "; ", why_apart_);
   text.push_back('\n');
   for (int i = 0; i < core_.plan.num_parameters(); ++i) {
-    absl::StrAppend(&text, core_.plan.ToString(i));
+    absl::StrAppend(&text, core_.plan.ToString(i, detail));
     const std::string& of_parameter = notes_[static_cast<size_t>(i)];
     if (!of_parameter.empty()) absl::StrAppend(&text, ", ", of_parameter);
     text.push_back('\n');

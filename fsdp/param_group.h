@@ -118,7 +118,7 @@ class ParamGroup {
 
   /// The dtypes, the ranks' shares and the intervals, for people.
   /// \param note ends the first line: "ZeRO-3".
-  std::string Describe(const std::string& note) const;
+  std::string Describe(const std::string& note, PlanDetail detail) const;
 
  private:
   ParamGroup(GroupCore core, std::vector<std::string> notes,

@@ -3,15 +3,14 @@
 
 #include <algorithm>
 #include <atomic>
-#include <cstdlib>
 #include <mutex>
 #include <thread>
 #include <utility>
 
 #include "absl/functional/function_ref.h"
-#include "absl/strings/numbers.h"
-#include "absl/strings/str_cat.h"
+#include "absl/status/statusor.h"
 #include "crosshatch/base/check.h"
+#include "crosshatch/tensor/adversarial_seed.h"
 #include "crosshatch/tensor/context_decorator.h"
 #include "crosshatch/tensor/cpu_stream.h"
 #include "crosshatch/tensor/kernels/cpu/cpu_kernels.h"
@@ -60,20 +59,6 @@ struct RankContext::Poisoned {
   std::mutex mutex;
   absl::Status first;
 };
-
-absl::StatusOr<uint64_t> AdversarialSeedOfEnvironment() {
-  constexpr char kName[] = "CROSSHATCH_ADVERSARIAL_SEED";
-  const char* const text = std::getenv(kName);
-  uint64_t seed = 0;
-  if (text == nullptr) return seed;
-  if (!absl::SimpleAtoi(text, &seed)) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("environment variable ", kName, "='", text,
-                     "': it takes an integer from 0, which stands for none, to "
-                     "18446744073709551615"));
-  }
-  return seed;
-}
 
 RankContext::RankContext(const RankContextOptions& options)
     : options_(WithSeedOfEnvironment(options)),

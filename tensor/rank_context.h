@@ -55,11 +55,6 @@ struct RankContextOptions {
   ContextDecorator* decorator = nullptr;
 };
 
-/// The seed of CROSSHATCH_ADVERSARIAL_SEED; 0 where it is not set.
-/// \error kInvalidArgument: it is no number. A context that is made
-///     nevertheless ends the process.
-absl::StatusOr<uint64_t> AdversarialSeedOfEnvironment();
-
 /// The context. Lives as long as the rank runs; everything a rank allocates
 /// must be gone before it (checked).
 ///

@@ -20,6 +20,7 @@
 #include "crosshatch/comm/local/local_hub.h"
 #include "crosshatch/comm/local/local_transport.h"
 #include "crosshatch/comm/world.h"
+#include "crosshatch/tensor/adversarial_seed.h"
 
 namespace crosshatch {
 namespace {

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <atomic>
 #include <chrono>
+#include <cstdlib>
 #include <memory>
 #include <new>
 #include <stdexcept>
@@ -95,6 +96,27 @@ TEST(RunLocal, AnExceptionOfARankIsItsError) {
                 "rank 1: the rank's function ran out of memory"));
   EXPECT_EQ(throws(3), absl::InternalError("rank 1: the rank's function threw "
                                            "what is no std::exception"));
+}
+
+// Not a number was taken for 0, and the run for one on adversarial streams.
+TEST(RunLocal, RefusesASeedThatIsNoNumber) {
+  const auto fn = [](World&) { return absl::OkStatus(); };
+  const char* const variable = "CROSSHATCH_ADVERSARIAL_SEED";
+  const char* const before = std::getenv(variable);
+  const std::string kept = before == nullptr ? "" : before;
+  for (const char* seed : {"abc", "1x", "-1", " ", "18446744073709551616"}) {
+    setenv(variable, seed, 1);
+    for (const absl::Status& status : {RunLocal(2, fn), RunFake({}, fn)}) {
+      EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument) << seed;
+      EXPECT_THAT(std::string(status.message()),
+                  HasSubstr("CROSSHATCH_ADVERSARIAL_SEED="));
+    }
+  }
+  for (const char* seed : {"", "0", "18446744073709551615"}) {
+    setenv(variable, seed, 1);
+    EXPECT_TRUE(RunLocal(2, fn).ok()) << seed;
+  }
+  setenv(variable, kept.c_str(), 1);
 }
 
 TEST(RunLocal, ThreadsPerRankIsThePoolsWidth) {

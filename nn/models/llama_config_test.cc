@@ -25,6 +25,55 @@ TEST(LlamaConfigTest, FillsInHeads) {
   EXPECT_EQ(config.Resolved(), config);
 }
 
+TEST(LlamaConfigTest, CountsParameters) {
+  LlamaConfig config;
+  config.dim = 6;
+  config.layers = 5;
+  config.heads = 3;
+  config.head_dim = 4;
+  config.kv_heads = 1;
+  config.ffn = 7;
+  config.vocab = 11;
+  // Queries and outputs of 12, keys and values of 4, three matrices of the MLP,
+  // two norms.
+  const int64_t block = 2 * 12 * 6 + 2 * 4 * 6 + 3 * 7 * 6 + 2 * 6;
+  EXPECT_EQ(config.NumParameters(), 2 * 11 * 6 + 5 * block + 6);
+  config.tied_embeddings = true;
+  EXPECT_EQ(config.NumParameters(), 11 * 6 + 5 * block + 6);
+}
+
+// No product of sizes that pass overflows, whichever are large.
+TEST(LlamaConfigTest, RefusesWhatWouldOverflow) {
+  int refused = 0;
+  constexpr int64_t kLarge = int64_t{1} << 32;
+  for (int which = 0; which < 1 << 6; ++which) {
+    for (const int64_t large : {kLarge, kLarge << 8, kLarge << 30}) {
+      LlamaConfig config;
+      int64_t* const sizes[] = {&config.dim,   &config.layers,
+                                &config.heads, &config.head_dim,
+                                &config.ffn,   &config.vocab};
+      config.head_dim = 8;
+      for (int i = 0; i < 6; ++i) {
+        if (which >> i & 1) *sizes[i] = large;
+      }
+      const absl::Status status = config.Validate();
+      if (status.ok()) {
+        const int64_t count = config.NumParameters();
+        EXPECT_GT(count, 0) << which;
+        EXPECT_LE(count, LlamaConfig::kMostParameters) << which;
+      } else {
+        ++refused;
+      }
+    }
+  }
+  // Heads of 2^32 times 2^32, alone, were 0.
+  LlamaConfig config;
+  config.dim = config.heads = config.head_dim = kLarge;
+  EXPECT_FALSE(config.Validate().ok());
+  EXPECT_GT(refused, 150);
+  EXPECT_LT(refused, 192);
+}
+
 TEST(LlamaConfigTest, NamesWhatMakesNoModel) {
   const auto message = [](auto change) {
     LlamaConfig config;
@@ -41,6 +90,18 @@ TEST(LlamaConfigTest, NamesWhatMakesNoModel) {
               HasSubstr("kv_heads must divide heads: 8 heads, 3 kv_heads"));
   EXPECT_THAT(message([](LlamaConfig& c) { c.heads = 7; }),
               HasSubstr("heads must divide dim"));
+  // transformers refuses them even where head_dim is given.
+  EXPECT_THAT(message([](LlamaConfig& c) {
+                c.heads = 7;
+                c.head_dim = 8;
+              }),
+              HasSubstr("heads must divide dim: dim 256, 7 heads"));
+  EXPECT_THAT(message([](LlamaConfig& c) { c.heads = 512; }),
+              HasSubstr("heads must divide dim"));
+  EXPECT_THAT(message([](LlamaConfig& c) { c.head_dim = -2; }),
+              HasSubstr("head_dim must be 1 to"));
+  EXPECT_THAT(message([](LlamaConfig& c) { c.layers = 10'001; }),
+              HasSubstr("layers must be at most 10000"));
   EXPECT_THAT(message([](LlamaConfig& c) { c.head_dim = 9; }),
               HasSubstr("head_dim must be even"));
   EXPECT_THAT(message([](LlamaConfig& c) { c.rope_theta = 0; }),

@@ -1,0 +1,122 @@
+// SPDX-License-Identifier: Apache-2.0
+#ifndef CROSSHATCH_CHECKPOINT_FILE_SYSTEM_TESTUTIL_H_
+#define CROSSHATCH_CHECKPOINT_FILE_SYSTEM_TESTUTIL_H_
+
+/// \file
+/// A disk that fails when told to.
+
+#include <cerrno>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "absl/functional/function_ref.h"
+#include "crosshatch/checkpoint/file_system.h"
+
+namespace crosshatch::checkpoint {
+
+/// What goes wrong at one call.
+struct DiskFault {
+  enum class Kind {
+    kNone,
+    kFail,  ///< The call fails; the later ones work again.
+    kKill,  ///< As if the process were killed there: nothing happens any more.
+  };
+  Kind kind = Kind::kNone;
+  int at = 0;  ///< The call's number, from 0.
+  int error = EIO;
+};
+
+/// The machine's file system with a fault. A write that fails has written half.
+/// Flushing takes no time: nothing here outlives the machine.
+class FaultyFileSystem final : public FileSystem {
+ public:
+  explicit FaultyFileSystem(DiskFault fault, bool can_exchange = true)
+      : fault_(fault), can_exchange_(can_exchange) {}
+
+  /// The calls so far, and the name of the one that met the fault.
+  int calls() const { return calls_; }
+  const std::string& failed_call() const { return failed_call_; }
+  /// Bytes written by whole calls.
+  int64_t written() const { return written_; }
+
+  int Examine(const std::string& path, FileInfo& info) override {
+    return Do("Examine", [&] { return Real().Examine(path, info); });
+  }
+  int List(const std::string& path, std::vector<std::string>& names) override {
+    return Do("List", [&] { return Real().List(path, names); });
+  }
+  int CheckWritable(const std::string& directory) override {
+    return Do("CheckWritable", [&] { return Real().CheckWritable(directory); });
+  }
+  int MakeDirectory(const std::string& path) override {
+    return Do("MakeDirectory", [&] { return Real().MakeDirectory(path); });
+  }
+  int RemoveDirectory(const std::string& path) override {
+    return Do("RemoveDirectory", [&] { return Real().RemoveDirectory(path); });
+  }
+  int RemoveFile(const std::string& path) override {
+    return Do("RemoveFile", [&] { return Real().RemoveFile(path); });
+  }
+  int Rename(const std::string& from, const std::string& to) override {
+    return Do("Rename", [&] { return Real().Rename(from, to); });
+  }
+  int RenameToNew(const std::string& from, const std::string& to) override {
+    return Do("RenameToNew", [&] {
+      return can_exchange_ ? Real().RenameToNew(from, to) : EINVAL;
+    });
+  }
+  int Exchange(const std::string& a, const std::string& b) override {
+    return Do("Exchange",
+              [&] { return can_exchange_ ? Real().Exchange(a, b) : EINVAL; });
+  }
+  int SyncDirectory(const std::string&) override {
+    return Do("SyncDirectory", [] { return 0; });
+  }
+  int CreateFile(const std::string& path, int& fd) override {
+    return Do("CreateFile", [&] { return Real().CreateFile(path, fd); });
+  }
+  int Write(int fd, const void* data, int64_t bytes,
+            int64_t& written) override {
+    const bool was_killed = killed_;
+    const int error = Do("Write", [&] {
+      const int result = Real().Write(fd, data, bytes, written);
+      written_ += written;
+      return result;
+    });
+    if (error != 0 && !was_killed) {
+      Real().Write(fd, data, bytes / 2, written);
+    }
+    return error;
+  }
+  int Sync(int) override {
+    return Do("Sync", [] { return 0; });
+  }
+  int Close(int fd) override {
+    // The system closes what a killed process had open.
+    Real().Close(fd);
+    return Do("Close", [] { return 0; });
+  }
+
+ private:
+  int Do(const char* name, absl::FunctionRef<int()> call) {
+    if (killed_) return EIO;
+    if (fault_.kind != DiskFault::Kind::kNone && calls_++ == fault_.at) {
+      failed_call_ = name;
+      killed_ = fault_.kind == DiskFault::Kind::kKill;
+      return fault_.error;
+    }
+    return call();
+  }
+
+  const DiskFault fault_;
+  const bool can_exchange_;
+  int calls_ = 0;
+  bool killed_ = false;
+  std::string failed_call_;
+  int64_t written_ = 0;
+};
+
+}  // namespace crosshatch::checkpoint
+
+#endif  // CROSSHATCH_CHECKPOINT_FILE_SYSTEM_TESTUTIL_H_

@@ -1,0 +1,282 @@
+// SPDX-License-Identifier: Apache-2.0
+
+/// \file
+/// Saves a model with every system call failing once and being the last once:
+/// nothing of the user's and no complete weights are ever gone, and an error
+/// says where they lie.
+
+#include <cerrno>
+#include <filesystem>
+#include <fstream>
+#include <map>
+#include <ostream>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
+#include "crosshatch/checkpoint/file_system_testutil.h"
+#include "crosshatch/checkpoint/hf_config.h"
+#include "crosshatch/checkpoint/huggingface.h"
+#include "crosshatch/comm/world.h"
+#include "crosshatch/nn/materialize.h"
+#include "crosshatch/nn/models/llama.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+namespace crosshatch::checkpoint {
+namespace {
+
+namespace fs = std::filesystem;
+
+using ::testing::HasSubstr;
+
+std::string Read(const fs::path& path) {
+  std::ifstream in(path, std::ios::binary);
+  return {std::istreambuf_iterator<char>(in), {}};
+}
+
+absl::Status Save(const std::string& dir, uint64_t seed,
+                  const SaveOptions& options) {
+  nn::LlamaConfig config;
+  config.dim = 8;
+  config.heads = 2;
+  config.layers = 1;
+  config.ffn = 8;
+  config.vocab = 8;
+  return RunLocal(2, [&](World& world) -> absl::Status {
+    nn::Llama model(config);
+    const absl::Status made = model.Materialize({.seed = seed});
+    if (!made.ok()) return made;
+    return SaveHuggingFace(world, model, dir, options);
+  });
+}
+
+enum class Before { kNothing, kEmptyDirectory, kModel, kModelInParts };
+
+struct Case {
+  std::string name;
+  Before before;
+  bool can_exchange;
+  DiskFault::Kind kind;
+  int error;
+};
+
+void PrintTo(const Case& c, std::ostream* out) { *out << c.name; }
+
+class SaveFaultsTest : public ::testing::TestWithParam<Case> {
+ protected:
+  static void SetUpTestSuite() {
+    const std::string dir = ::testing::TempDir() + "save_faults_reference";
+    for (const uint64_t seed : {1, 2}) {
+      ASSERT_TRUE(Save(dir, seed, {.overwrite = true}).ok());
+      weights_[seed] = Read(dir + "/model.safetensors");
+      config_size_ = fs::file_size(dir + "/config.json");
+    }
+    ASSERT_NE(weights_[1], weights_[2]);
+  }
+
+  /// A fresh root with what the user has in it.
+  void Prepare() {
+    fs::remove_all(root_);
+    fs::create_directories(root_);
+    user_files_ = {"model.partial/mine", "model.saving/mine"};
+    switch (GetParam().before) {
+      case Before::kNothing:
+        break;
+      case Before::kEmptyDirectory:
+        fs::create_directories(model_);
+        break;
+      case Before::kModel:
+      case Before::kModelInParts:
+        ASSERT_TRUE(Save(model_, 1, {}).ok());
+        for (const char* name :
+             {"notes", "tokenizer/vocab", "adapter.safetensors"}) {
+          user_files_.push_back(absl::StrCat("model/", name));
+        }
+        break;
+    }
+    if (GetParam().before == Before::kModelInParts) {
+      const std::string part = "model-00001-of-00001.safetensors";
+      fs::rename(model_ + "/model.safetensors", model_ + "/" + part);
+      std::ofstream(model_ + "/model.safetensors.index.json") << "{}";
+    }
+    for (const std::string& file : user_files_) {
+      fs::create_directories(fs::path(root_ + file).parent_path());
+      std::ofstream(root_ + file) << "of " << file;
+    }
+  }
+
+  /// The directories below the root that hold a file of this content.
+  std::vector<std::string> Holders(const std::string& content) const {
+    std::vector<std::string> holders;
+    for (const auto& entry : fs::recursive_directory_iterator(root_)) {
+      if (entry.is_regular_file() && Read(entry.path()) == content) {
+        holders.push_back(entry.path().parent_path().string());
+      }
+    }
+    return holders;
+  }
+
+  bool HoldsModel(const std::string& dir, uint64_t seed) const {
+    if (!LoadConfig(dir).ok()) return false;
+    return Read(dir + "/model.safetensors") == weights_[seed] ||
+           Read(dir + "/model-00001-of-00001.safetensors") == weights_[seed];
+  }
+
+  std::set<std::string> NamesInRoot() const {
+    std::set<std::string> names;
+    for (const auto& entry : fs::directory_iterator(root_)) {
+      names.insert(entry.path().filename().string());
+    }
+    return names;
+  }
+
+  void ExpectUserFiles(const std::string& message) const {
+    for (const std::string& file : user_files_) {
+      const std::vector<std::string> holders =
+          Holders(absl::StrCat("of ", file));
+      ASSERT_EQ(holders.size(), 1u) << file;
+      const bool in_place = fs::exists(root_ + file);
+      // Of what moves as a directory, that one's name.
+      const fs::path top =
+          fs::path(root_) /
+          *fs::path(holders[0]).lexically_relative(root_).begin();
+      if (!in_place && !message.empty()) {
+        EXPECT_THAT(message, HasSubstr(top.string())) << file;
+      }
+    }
+  }
+
+  /// Checks the root after a save that met a fault.
+  void Check(const FaultyFileSystem& files, const absl::Status& status) const {
+    const bool killed = GetParam().kind == DiskFault::Kind::kKill;
+    const std::string message(killed ? "" : status.message());
+    ExpectUserFiles(message);
+    const bool had_model = GetParam().before == Before::kModel ||
+                           GetParam().before == Before::kModelInParts;
+    const std::vector<std::string> old_at = Holders(weights_[1]);
+    const std::vector<std::string> new_at = Holders(weights_[2]);
+    if (status.ok() && !killed) {
+      EXPECT_TRUE(HoldsModel(model_, 2));
+      EXPECT_TRUE(old_at.empty());
+      // What was made to try the disk and could not be removed is empty.
+      for (const std::string& name : NamesInRoot()) {
+        if (name == "model" || fs::exists(root_ + name + "/mine")) continue;
+        EXPECT_EQ(files.failed_call(), "RemoveDirectory");
+        for (const auto& entry :
+             fs::recursive_directory_iterator(root_ + name)) {
+          EXPECT_TRUE(entry.is_directory()) << entry.path();
+        }
+      }
+      return;
+    }
+    if (had_model) {
+      bool old_or_new = HoldsModel(model_, 1) || HoldsModel(model_, 2);
+      if (!GetParam().can_exchange) {
+        // Without an exchange there is a moment without a name.
+        for (const std::string& dir : old_at) {
+          old_or_new = old_or_new || HoldsModel(dir, 1);
+          if (!killed) {
+            EXPECT_THAT(message, HasSubstr(dir));
+          }
+        }
+      }
+      EXPECT_TRUE(old_or_new);
+    } else if (fs::exists(model_)) {
+      EXPECT_TRUE(fs::is_empty(model_) || HoldsModel(model_, 2));
+    }
+    const auto all = static_cast<int64_t>(weights_[2].size() + config_size_);
+    if (files.written() == all) {
+      ASSERT_EQ(new_at.size(), 1u);
+      EXPECT_TRUE(fs::exists(new_at[0] + "/config.json"));
+      if (!killed) {
+        EXPECT_THAT(message, HasSubstr(new_at[0]));
+      }
+    } else if (!killed && files.failed_call() != "RemoveFile" &&
+               files.failed_call() != "RemoveDirectory") {
+      // Given up, and nothing left behind.
+      EXPECT_EQ(NamesInRoot().size(),
+                GetParam().before == Before::kNothing ? 2u : 3u);
+    }
+  }
+
+  static std::map<uint64_t, std::string> weights_;
+  static uintmax_t config_size_;
+
+  const std::string root_ = fs::canonical(::testing::TempDir()).string() +
+                            "/save_faults_" + GetParam().name + "/";
+  const std::string model_ = root_ + "model";
+  std::vector<std::string> user_files_;
+};
+
+std::map<uint64_t, std::string> SaveFaultsTest::weights_;
+uintmax_t SaveFaultsTest::config_size_ = 0;
+
+TEST_P(SaveFaultsTest, LosesNothing) {
+  for (int at = 0;; ++at) {
+    ASSERT_LT(at, 200) << "calls without an end";
+    ASSERT_NO_FATAL_FAILURE(Prepare());
+    FaultyFileSystem files(
+        {.kind = GetParam().kind, .at = at, .error = GetParam().error},
+        GetParam().can_exchange);
+    const absl::Status status =
+        Save(model_, 2, {.overwrite = true, .file_system = &files});
+    SCOPED_TRACE(absl::StrCat("call ", at, " ", files.failed_call(), ": ",
+                              status.ToString()));
+    ASSERT_NO_FATAL_FAILURE(Check(files, status));
+    if (files.failed_call().empty()) {
+      EXPECT_TRUE(status.ok());
+      EXPECT_GT(at, 20);
+      return;
+    }
+    // A save after that goes well, and finds again what lay about.
+    const std::vector<std::string> aside = Holders(weights_[2]);
+    ASSERT_TRUE(Save(model_, 2, {.overwrite = true}).ok());
+    EXPECT_TRUE(HoldsModel(model_, 2));
+    ExpectUserFiles("");
+    for (const std::string& dir : aside) {
+      EXPECT_EQ(Read(dir + "/model.safetensors") == weights_[2] ||
+                    Read(dir + "/model.safetensors.saving") == weights_[2],
+                true)
+          << dir;
+    }
+  }
+}
+
+std::vector<Case> Cases() {
+  const struct {
+    const char* name;
+    Before before;
+  } befores[] = {{"nothing", Before::kNothing},
+                 {"empty", Before::kEmptyDirectory},
+                 {"model", Before::kModel},
+                 {"parts", Before::kModelInParts}};
+  std::vector<Case> cases;
+  for (const auto& before : befores) {
+    for (const bool can_exchange : {true, false}) {
+      const bool is_model = before.before == Before::kModel;
+      if (!can_exchange && !is_model && before.before != Before::kNothing) {
+        continue;
+      }
+      const std::string name =
+          absl::StrCat(before.name, can_exchange ? "" : "_without_exchange");
+      cases.push_back({name + "_full", before.before, can_exchange,
+                       DiskFault::Kind::kFail, ENOSPC});
+      cases.push_back({name + "_killed", before.before, can_exchange,
+                       DiskFault::Kind::kKill, EIO});
+      if (is_model) {
+        cases.push_back({name + "_forbidden", before.before, can_exchange,
+                         DiskFault::Kind::kFail, EPERM});
+      }
+    }
+  }
+  return cases;
+}
+
+INSTANTIATE_TEST_SUITE_P(All, SaveFaultsTest, ::testing::ValuesIn(Cases()),
+                         [](const auto& info) { return info.param.name; });
+
+}  // namespace
+}  // namespace crosshatch::checkpoint

@@ -1,0 +1,183 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "crosshatch/examples/train_checks.h"
+
+#include <sys/stat.h>
+
+#include <algorithm>
+#include <cstdint>
+#include <filesystem>
+#include <string>
+#include <system_error>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "absl/strings/str_cat.h"
+#include "crosshatch/base/status_macros.h"
+#include "crosshatch/checkpoint/huggingface.h"
+#include "crosshatch/examples/machine_memory.h"
+#include "crosshatch/examples/metrics.h"
+#include "crosshatch/examples/report.h"
+#include "crosshatch/examples/train.h"
+
+namespace crosshatch::examples {
+namespace {
+
+namespace fs = std::filesystem;
+
+// Bytes and elements below this can be added and scaled without a thought.
+constexpr int64_t kMostElements = int64_t{1} << 58;
+
+// \error where `a` times `b` is more than kMostElements
+absl::StatusOr<int64_t> Product(int64_t a, int64_t b, const char* what) {
+  int64_t product = 0;
+  if (__builtin_mul_overflow(a, b, &product) || product > kMostElements) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(what, ": ", a, " times ", b, " is too large"));
+  }
+  return product;
+}
+
+absl::Status CheckSizes(const TrainOptions& options) {
+  CH_RETURN_IF_ERROR(options.config.Validate());
+  const nn::LlamaConfig c = options.config.Resolved();
+  CH_ASSIGN_OR_RETURN(
+      const int64_t tokens,
+      Product(options.global_batch, options.seq_len,
+              "the tokens of a step, --global_batch times --seq_len"));
+  const int64_t widest =
+      std::max({c.dim, c.ffn, c.vocab, c.heads * c.head_dim});
+  CH_RETURN_IF_ERROR(
+      Product(tokens, widest, "the tokens of a step times the model's width")
+          .status());
+  // Attention pairs every position with every other.
+  CH_ASSIGN_OR_RETURN(
+      const int64_t scores,
+      Product(tokens, options.seq_len, "the tokens of a step times --seq_len"));
+  return Product(scores, c.heads, "the attention scores of a step").status();
+}
+
+absl::Status CheckMesh(const TrainOptions& options) {
+  if (options.backend == Backend::kLocal &&
+      options.world_size() > kMostLocalRanks) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("--mesh has ", options.world_size(),
+                     " ranks: --backend=local runs at "
+                     "most ",
+                     kMostLocalRanks,
+                     ", each a thread of this process; "
+                     "--backend=fake runs one rank of any mesh dry"));
+  }
+  return absl::OkStatus();
+}
+
+// Where `path` lies, links resolved as far as it exists.
+fs::path Resolved(const std::string& path) {
+  std::error_code error;
+  fs::path resolved = fs::weakly_canonical(fs::absolute(path, error), error);
+  if (error) resolved = fs::path(path).lexically_normal();
+  return resolved.has_filename() ? resolved : resolved.parent_path();
+}
+
+// Whether `path` is `directory` or lies in it.
+bool IsIn(const fs::path& path, const fs::path& directory) {
+  const auto [in_directory, in_path] = std::mismatch(
+      directory.begin(), directory.end(), path.begin(), path.end());
+  return in_directory == directory.end();
+}
+
+bool IsSameFile(const std::string& a, const std::string& b) {
+  struct stat of_a;
+  struct stat of_b;
+  return stat(a.c_str(), &of_a) == 0 && stat(b.c_str(), &of_b) == 0 &&
+         of_a.st_dev == of_b.st_dev && of_a.st_ino == of_b.st_ino;
+}
+
+absl::Status CheckMetrics(const TrainOptions& options) {
+  const std::string& metrics = options.metrics;
+  if (metrics.empty()) return absl::OkStatus();
+  std::vector<std::string> read = options.text;
+  if (!options.tokens.empty()) read.push_back(options.tokens);
+  for (const std::string& path : read) {
+    if (IsSameFile(metrics, path)) {
+      return absl::InvalidArgumentError(absl::StrCat("--metrics=", metrics,
+                                                     " would overwrite ", path,
+                                                     ", which is trained on"));
+    }
+  }
+  if (!options.model_dir.empty() &&
+      IsIn(Resolved(metrics), Resolved(options.model_dir))) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "--metrics=", metrics, " lies in --model=", options.model_dir,
+        ", which is only read"));
+  }
+  if (!options.save_dir.empty() &&
+      IsIn(Resolved(metrics), Resolved(options.save_dir))) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "--metrics=", metrics, " lies in --save=", options.save_dir,
+        ", which is put in place as a whole after training; write it beside"));
+  }
+  return MetricsFile::Check(metrics);
+}
+
+absl::Status CheckSave(const TrainOptions& options) {
+  if (options.save_dir.empty()) return absl::OkStatus();
+  const absl::Status status = checkpoint::CheckSaveDirectory(
+      options.save_dir, {.overwrite = options.overwrite});
+  if (status.ok()) return status;
+  return absl::Status(
+      status.code(),
+      absl::StrCat("--save: ", std::string(status.message()),
+                   absl::IsAlreadyExists(status) ? " (--overwrite)" : ""));
+}
+
+absl::Status CheckMemory(const TrainOptions& options,
+                         const TokenSource& tokens) {
+  if (options.backend != Backend::kLocal) return absl::OkStatus();
+  const int64_t memory = MachineMemory();
+  // Before anything of the model's size is made at all: weights, gradients
+  // and two moments of float32, and a step's tokens and logits.
+  const double bytes =
+      16.0 * static_cast<double>(options.config.NumParameters()) +
+      4.0 * static_cast<double>(options.global_batch) *
+          static_cast<double>(options.seq_len) *
+          (4.0 + static_cast<double>(options.config.vocab));
+  const auto too_much = [&](double need) {
+    return absl::ResourceExhaustedError(absl::StrCat(
+        "the run needs ", FormatBytes(static_cast<int64_t>(need)),
+        " and this machine has ", FormatBytes(memory),
+        ": make the model, --global_batch or --seq_len smaller, or run one "
+        "rank of it dry with --backend=fake"));
+  };
+  if (bytes > static_cast<double>(memory)) return too_much(bytes);
+  // The last rank holds least where sizes do not divide.
+  const int ranks = options.world_size();
+  CH_ASSIGN_OR_RETURN(const int64_t first, DryPeak(options, tokens, 0));
+  CH_ASSIGN_OR_RETURN(const int64_t last,
+                      ranks == 1 ? first : DryPeak(options, tokens, ranks - 1));
+  const double total =
+      static_cast<double>(first) +
+      (ranks - 1.0) * static_cast<double>(std::min(first, last));
+  if (total > static_cast<double>(memory)) return too_much(total);
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+absl::Status CheckOptions(const TrainOptions& options) {
+  CH_RETURN_IF_ERROR(CheckSizes(options));
+  CH_RETURN_IF_ERROR(CheckMesh(options));
+  CH_RETURN_IF_ERROR(CheckMetrics(options));
+  return CheckSave(options);
+}
+
+absl::Status CheckTraining(const TrainOptions& options,
+                           const TokenSource& tokens) {
+  if (tokens.max_token() >= options.config.vocab) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "token ", tokens.max_token(), " is beyond the vocabulary of ",
+        options.config.vocab, "; --vocab must be above every token"));
+  }
+  return CheckMemory(options, tokens);
+}
+
+}  // namespace crosshatch::examples
