@@ -3,8 +3,8 @@
 #define CROSSHATCH_DTENSOR_REDISTRIBUTION_FUZZ_TESTUTIL_H_
 
 /// \file
-/// What the fuzz tests of redistribution have in common: how many cases, from
-/// which seed, on which meshes.
+/// What the fuzz tests of distributed tensors have in common: how many cases,
+/// from which seed, on which meshes.
 
 #include <cstdlib>
 #include <vector>

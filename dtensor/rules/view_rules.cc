@@ -14,19 +14,37 @@
 namespace crosshatch {
 namespace {
 
+// The layout of a view's input with dims of one element no longer split, which
+// only one of the ranks holds: one of these dims if that is enough, else all.
+// As a Select of one element of many is, so is a Select of the only one.
+Layout WithSinglesWhole(const RuleInput& input, ShapeView out) {
+  Layout all = input.layout;
+  for (int d = 0; d < input.layout.ndim(); ++d) {
+    if (input.sizes[d] != 1 || !input.layout.is_sharded(d)) continue;
+    const Layout one = input.layout.WithDim(d, {});
+    if (ViewLayout(one, input.sizes, out).has_value()) return one;
+    all = all.WithDim(d, {});
+  }
+  return all;
+}
+
 RuleResult ViewRule(const RuleCall& call) {
   const auto& op = static_cast<const ViewOp&>(call.op);
   const RuleInput& input = call.inputs[0];
   CH_CHECK_EQ(NumElements(input.sizes), NumElements(op.sizes))
       << DescribeCall(call) << ": the view has sizes " << ToString(op.sizes);
-  std::optional<Layout> layout =
-      ViewLayout(input.layout, input.sizes, op.sizes);
+  Layout taken = input.layout;
+  std::optional<Layout> layout = ViewLayout(taken, input.sizes, op.sizes);
+  if (!layout.has_value()) {
+    taken = WithSinglesWhole(input, op.sizes);
+    layout = ViewLayout(taken, input.sizes, op.sizes);
+  }
   CH_CHECK(layout.has_value())
       << DescribeCall(call) << ": no layout of a tensor of sizes "
       << ToString(op.sizes) << " has the same elements on every rank; "
       << "redistribute the dims that are merged or split to Replicate first";
   RuleResult result;
-  result.inputs = {input.layout};
+  result.inputs = {std::move(taken)};
   // The strides of a shard are not the user's doing: it may be a part of what
   // the rank held before.
   result.local_op = std::make_unique<ViewOp>(
