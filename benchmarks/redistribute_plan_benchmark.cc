@@ -17,7 +17,7 @@
 #include "absl/strings/str_cat.h"
 #include "crosshatch/base/check.h"
 #include "crosshatch/dtensor/cross_mesh_plan.h"
-#include "crosshatch/dtensor/redistribute_oracle.h"
+#include "crosshatch/dtensor/layout/layout_testutil.h"
 #include "crosshatch/dtensor/redistribute_plan.h"
 #include "crosshatch/dtensor/redistribute_step.h"
 

@@ -2,43 +2,6 @@
 #ifndef CROSSHATCH_DTENSOR_COMM_ORIGIN_H_
 #define CROSSHATCH_DTENSOR_COMM_ORIGIN_H_
 
-/// \file
-/// Why a rank communicates: what an event sink may ask while it receives a
-/// collective.
-
-#include <cstdint>
-
-namespace crosshatch {
-
-struct CommOrigin {
-  enum class Kind : uint8_t {
-    /// Not a distributed tensor's doing: FSDP, a checkpoint, the user's own.
-    kOther,
-    /// A redistribution that the program asked for.
-    kExplicit,
-    /// One of an op's input that lay otherwise than the op's rule asks, or of a
-    /// gradient that lay otherwise than its leaf.
-    kImplicit,
-    /// Part of an op, such as a loss over split classes or the pending
-    /// reductions that a statistic does; the gradient of a redistribution.
-    kOp,
-  };
-
-  Kind kind = Kind::kOther;
-  /// The op, e.g. "matmul"; "redistribute" for kExplicit, null for kOther.
-  const char* op = nullptr;
-
-  static CommOrigin Explicit() { return {Kind::kExplicit, "redistribute"}; }
-  static CommOrigin Implicit(const char* op) { return {Kind::kImplicit, op}; }
-  static CommOrigin Op(const char* op) { return {Kind::kOp, op}; }
-};
-
-/// "other", "explicit", "implicit", "op".
-const char* Name(CommOrigin::Kind kind);
-
-/// The origin of what the calling rank issues now.
-CommOrigin CurrentCommOrigin();
-
-}  // namespace crosshatch
+#include "crosshatch/dtensor/redistribution/comm_origin.h"  // IWYU pragma: export
 
 #endif  // CROSSHATCH_DTENSOR_COMM_ORIGIN_H_

@@ -2,46 +2,6 @@
 #ifndef CROSSHATCH_DTENSOR_IMPLICIT_REDISTRIBUTION_H_
 #define CROSSHATCH_DTENSOR_IMPLICIT_REDISTRIBUTION_H_
 
-/// \file
-/// What becomes of hidden communication: inputs of ops, and gradients, that
-/// have to be redistributed although nobody asked for it.
-
-#include <cstdint>
-
-namespace crosshatch {
-
-enum class ImplicitRedistribution : uint8_t {
-  /// It happens. Counts and the event log show it.
-  kAllow,
-  /// It happens, and standard error names the op and the plan: once for each
-  /// rank, op and plan.
-  kWarn,
-  /// A failed check, which names the op and the plan.
-  kForbid,
-};
-
-/// Sets what becomes of every implicit redistribution of the rank that
-/// communicates; those that only take a part of what a rank holds are free in
-/// any mode. Scopes nest: the innermost counts.
-class ImplicitRedistributionScope {
- public:
-  explicit ImplicitRedistributionScope(ImplicitRedistribution mode);
-  ~ImplicitRedistributionScope();
-  ImplicitRedistributionScope(const ImplicitRedistributionScope&) = delete;
-  ImplicitRedistributionScope& operator=(const ImplicitRedistributionScope&) =
-      delete;
-
- private:
-  const ImplicitRedistribution previous_;
-};
-
-/// ImplicitRedistributionScope(ImplicitRedistribution::kForbid).
-class ForbidImplicitRedistribution : public ImplicitRedistributionScope {
- public:
-  ForbidImplicitRedistribution()
-      : ImplicitRedistributionScope(ImplicitRedistribution::kForbid) {}
-};
-
-}  // namespace crosshatch
+#include "crosshatch/dtensor/redistribution/implicit_redistribution.h"  // IWYU pragma: export
 
 #endif  // CROSSHATCH_DTENSOR_IMPLICIT_REDISTRIBUTION_H_

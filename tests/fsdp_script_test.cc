@@ -9,7 +9,7 @@
 
 #include <cstdint>
 
-#include "crosshatch/dtensor/fuzz_testutil.h"
+#include "crosshatch/dtensor/redistribution/fuzz_testutil.h"
 #include "crosshatch/tests/fsdp_script_run.h"
 #include "gtest/gtest.h"
 

@@ -24,6 +24,12 @@ LAYERS = {
     "examples": _THROUGH_EXTENSIONS + ["checkpoint"],
 }
 
+# Package -> its sub-packages, each of which may depend on those before it. The
+# package itself, which is their public face, and its tests/ see all of them.
+STEPS = {
+    "dtensor": ["layout", "redistribution", "rules", "dispatch", "ops", "debug"],
+}
+
 # What crosses packages sees all of them.
 _CROSSING = ["tests", "benchmarks", "docs"]
 
@@ -31,6 +37,26 @@ def users_of(layer):
     """Returns the package specifications of everything that may use `layer`."""
     users = [layer] + [p for p in LAYERS if layer in LAYERS[p]] + _CROSSING
     return ["//" + p + "/..." for p in users]
+
+def _split(package):
+    """Returns ("dtensor", "ops") for "dtensor/ops", ("dtensor", "") for "dtensor"."""
+    layer, _, step = package.partition("/")
+    return layer, step
+
+def _check_step(layer, package, name, dep):
+    """Fails if `dep`, of the same layer, is of a step above that of `package`."""
+    steps = STEPS.get(layer, [])
+    step = _split(package)[1]
+    other = _split(dep[2:].split(":")[0])[1]
+    if step in steps and other not in steps[:steps.index(step) + 1]:
+        fail("//{}:{} may not depend on {}: //{} sees only {}".format(
+            package,
+            name,
+            dep,
+            package,
+            ", ".join(["//" + layer + "/" + s for s in steps[:steps.index(step)]]) or
+            "the layers below",
+        ))
 
 def check_layer(package, name, deps):
     """Fails if a target of `package` depends on a package above it.
@@ -41,13 +67,15 @@ def check_layer(package, name, deps):
       deps: its dependencies. What a select() holds cannot be read here; the
         visibility of its targets and //tests:layers_test still apply to it.
     """
-    layer = package.split("/")[0]
+    layer = _split(package)[0]
     if layer not in LAYERS or type(deps) != "list":
         return
     for dep in deps:
         if not dep.startswith("//"):
             continue
-        other = dep[2:].split(":")[0].split("/")[0]
+        other = _split(dep[2:].split(":")[0])[0]
+        if other == layer:
+            _check_step(layer, package, name, dep)
         if other != layer and other != "third_party" and other not in LAYERS[layer]:
             fail("//{}:{} may not depend on {}: //{} sees only {}".format(
                 package,
@@ -63,4 +91,14 @@ def layer_groups():
         native.package_group(
             name = "users_of_" + layer,
             packages = users_of(layer),
+        )
+
+def step_groups(layer):
+    """Defines one package group, users_of_<step>, for each step of a package."""
+    steps = STEPS[layer]
+    for i, step in enumerate(steps):
+        native.package_group(
+            name = "users_of_" + step,
+            packages = ["//" + layer, "//" + layer + "/tests"] +
+                       ["//" + layer + "/" + s + "/..." for s in steps[i:]],
         )

@@ -2,7 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0
 #
 # The public API of each package is built from the packages below it and from
-# no other. usage: layers_test.sh PACKAGE.deps...
+# no other, and each of its sub-packages from those before it.
+# usage: layers_test.sh PACKAGE.deps... PACKAGE.STEP.above...
 set -euo pipefail
 
 # Package, and what it may be built from. Written out here again, so that a
@@ -20,9 +21,25 @@ declare -A ladder=(
   [checkpoint]="base tensor comm mesh dtensor nn fsdp tp extensions"
 )
 
+# The sub-packages in their order; FILE.above lists what one of them takes from
+# those after it.
+steps="dtensor.layout dtensor.redistribution dtensor.rules dtensor.dispatch
+dtensor.ops dtensor.debug"
+
 checked=0
 wrong=0
+seen=
 for file in "$@"; do
+  if [[ $file == *.above ]]; then
+    step=$(basename "$file" .above)
+    seen="$seen $step"
+    if [ -s "$file" ]; then
+      echo "//${step/.//} is built from what is above it:"
+      cat "$file"
+      wrong=$((wrong + 1))
+    fi
+    continue
+  fi
   package=$(basename "$file" .deps)
   allowed=" $package third_party ${ladder[$package]} "
   [ -s "$file" ] || { echo "$file is empty"; exit 1; }
@@ -40,4 +57,5 @@ for file in "$@"; do
 done
 
 [ $checked = ${#ladder[@]} ] || { echo "$checked packages checked of ${#ladder[@]}"; exit 1; }
+[ "$(echo $seen)" = "$(echo $steps)" ] || { echo "checked the steps$seen"; exit 1; }
 [ $wrong = 0 ]

@@ -1,0 +1,134 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "crosshatch/dtensor/debug/verify.h"
+
+#include <cstdint>
+#include <numeric>
+#include <string>
+#include <vector>
+
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "crosshatch/base/check.h"
+#include "crosshatch/base/status_macros.h"
+#include "crosshatch/comm/communicator.h"
+#include "crosshatch/dtensor/ops/dtensor.h"
+#include "crosshatch/tensor/ops/cast.h"
+#include "crosshatch/tensor/rank_context.h"
+
+namespace crosshatch {
+namespace {
+
+// What every rank of the mesh says, in the order of mesh.layout().ranks().
+absl::StatusOr<std::vector<std::string>> ExchangeOnMesh(const DeviceMesh& mesh,
+                                                        std::string blob,
+                                                        const char* label) {
+  std::vector<int> axes(mesh.ndim());
+  std::iota(axes.begin(), axes.end(), 0);
+  CH_ASSIGN_OR_RETURN(
+      Communicator * group,
+      mesh.communicator(axes, RankContext::Current().current_stream().name()));
+  return group->Exchange(std::move(blob), label);
+}
+
+// FNV-1a: the same in every process.
+std::string HashOfElements(const Tensor& local) {
+  if (local.device().is_meta()) return "";
+  NoGrad no_grad;
+  const Tensor t = local.is_contiguous() ? local : Clone(local);
+  RankContext::Current().current_stream().Synchronize();
+  const auto* bytes = static_cast<const unsigned char*>(t.raw_data());
+  uint64_t hash = 0xcbf29ce484222325u;
+  for (int64_t i = 0; i < t.numel() * SizeOf(t.dtype()); ++i) {
+    hash = (hash ^ bytes[i]) * 0x100000001b3u;
+  }
+  return absl::StrCat(absl::Hex(hash));
+}
+
+// What is wrong with this rank's part; empty if nothing.
+std::string Complaint(const Tensor& local, const DeviceMesh& mesh,
+                      const Layout& layout, ShapeView sizes,
+                      const Layout& grad_layout) {
+  for (const Layout* l : {&layout, &grad_layout}) {
+    if (l->mesh() != mesh.layout()) {
+      return absl::StrCat("layout ", l->ToString(), " is on ",
+                          l->mesh().ToString(), ", the mesh is ",
+                          mesh.ToString());
+    }
+    if (l->ndim() != static_cast<int>(sizes.size())) {
+      return absl::StrCat("layout ", l->ToString(), " is for ", l->ndim(),
+                          " dims, the sizes are ", ToString(sizes));
+    }
+  }
+  if (local.is_distributed()) {
+    return absl::StrCat(local.Describe(), " is distributed already");
+  }
+  const Shape expected = layout.LocalShape(sizes, *mesh.coordinate());
+  if (local.sizes() == expected) return "";
+  return absl::StrCat("its part is ", ToString(local.sizes()),
+                      ", the shard of ", ToString(sizes), " by ",
+                      layout.ToString(), " is ", ToString(expected), " there");
+}
+
+}  // namespace
+
+absl::Status VerifyReplicas(const Tensor& t) {
+  const Layout& layout = LayoutOf(t);
+  const DeviceMesh& mesh = MeshOf(t);
+  CH_ASSIGN_OR_RETURN(
+      const std::vector<std::string> hashes,
+      ExchangeOnMesh(mesh, HashOfElements(LocalTensor(t)), "VerifyReplicas"));
+  std::vector<int> axes(mesh.ndim());
+  std::iota(axes.begin(), axes.end(), 0);
+  for (int i = 0; i < mesh.size(); ++i) {
+    // Among ranks that replicate each other, the one with coordinate 0.
+    MeshCoordinate at = mesh.layout().CoordinateAt(i);
+    for (int axis = 0; axis < mesh.ndim(); ++axis) {
+      if (layout.state_of_axis(axis).is_replicate()) at[axis] = 0;
+    }
+    const int first = mesh.layout().GroupIndex(axes, at);
+    if (hashes[i] == hashes[first]) continue;
+    return absl::FailedPreconditionError(
+        absl::StrCat("VerifyReplicas: ranks ", mesh.layout().ranks()[first],
+                     " and ", mesh.layout().ranks()[i], " replicate a part of ",
+                     ToString(t.sizes()), " by ", layout.ToString(), " on ",
+                     mesh.ToString(), ", but hold different values"));
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<Tensor> VerifiedFromLocal(const Tensor& local,
+                                         const DeviceMesh& mesh,
+                                         const Layout& layout, ShapeView sizes,
+                                         const Layout& grad_layout) {
+  const std::string wrong = Complaint(local, mesh, layout, sizes, grad_layout);
+  CH_ASSIGN_OR_RETURN(
+      const std::vector<std::string> said,
+      ExchangeOnMesh(
+          mesh,
+          wrong.empty()
+              ? absl::StrCat(Name(local.dtype()), ToString(sizes), " as ",
+                             layout.ToStringByDim(), ", gradient ",
+                             grad_layout.ToStringByDim())
+              : "!" + wrong,
+          "VerifiedFromLocal"));
+  const auto ranks = mesh.layout().ranks();
+  for (int i = 0; i < mesh.size(); ++i) {
+    if (said[i][0] == '!') {
+      return absl::InvalidArgumentError(absl::StrCat(
+          "VerifiedFromLocal: on rank ", ranks[i], ": ", said[i].substr(1)));
+    }
+  }
+  for (int i = 1; i < mesh.size(); ++i) {
+    if (said[i] != said[0]) {
+      return absl::InvalidArgumentError(absl::StrCat(
+          "VerifiedFromLocal: ranks describe different tensors: rank ",
+          ranks[0], " gives ", said[0], ", rank ", ranks[i], " gives ",
+          said[i]));
+    }
+  }
+  Tensor t = FromLocal(local, mesh, layout, sizes, grad_layout);
+  CH_RETURN_IF_ERROR(VerifyReplicas(t));
+  return t;
+}
+
+}  // namespace crosshatch

@@ -1,0 +1,94 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "crosshatch/dtensor/dispatch/dtensor_handler.h"
+
+#include <memory>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "crosshatch/base/check.h"
+#include "crosshatch/tensor/rank_context.h"
+
+namespace crosshatch {
+
+std::string DTensorHandler::Describe() const {
+  return absl::StrCat(local_.Describe(), " here|", layout().ToString(), " on ",
+                      mesh_.ToString());
+}
+
+bool DTensorHandler::AddsInPlace(const Tensor& other) const {
+  const Layout& mine = layout();
+  if (Of(other).layout() != mine || Of(other).mesh() != mesh_) return false;
+  for (int axis = 0; axis < mine.mesh().ndim(); ++axis) {
+    // Other reductions do not commute with the sum.
+    const AxisState& state = mine.state_of_axis(axis);
+    if (state.is_partial() && state.op != ReduceOp::kSum &&
+        state.op != ReduceOp::kAvg) {
+      return false;
+    }
+  }
+  return true;
+}
+
+bool DTensorHandler::OwnsMemory() const {
+  // A view of a part would keep the rest from being freed.
+  return !is_shadow() && local_.IsUnique() && local_.is_contiguous() &&
+         local_.storage()->bytes() == local_.numel() * SizeOf(local_.dtype());
+}
+
+DTensorHandler::DTensorHandler(Tensor local, const InternedLayout& layout,
+                               DeviceMesh mesh, PartInfo info)
+    : local_(std::move(local)),
+      layout_(layout),
+      mesh_(std::move(mesh)),
+      tie_(info.tie),
+      regular_(info.regular),
+      watched_(info.tie != MemoryTie::kShadow && info.written.state() == nullptr
+                   ? nullptr
+                   : std::make_unique<Watched>(
+                         Watched{.written = std::move(info.written),
+                                 .ordered = {},
+                                 .source = std::move(info.source),
+                                 .source_version = info.source_version})) {}
+
+PartInfo DTensorHandler::ShadowInfo() const {
+  PartInfo info = {.tie = MemoryTie::kShadow, .regular = false};
+  if (is_shadow()) {
+    info.source = watched_->source;
+    info.source_version = watched_->source_version;
+  } else {
+    info.source = local_.storage();
+    info.source_version = memory().version();
+  }
+  return info;
+}
+
+const Tensor& DTensorHandler::WritableLocal(const char* what) const {
+  CH_CHECK(!is_shadow())
+      << what << ": " << Describe() << " is not written to: a view that had to "
+      << "be copied would not reach the tensor that it is a view of, and what "
+      << "was redistributed without communication may be a part of another "
+      << "tensor, of which other ranks have copies; Clone it";
+  return local();
+}
+
+void DTensorHandler::Watch() const {
+  Watched& watched = *watched_;
+  if (is_shadow()) {
+    // Nobody writes to what is gone.
+    const std::shared_ptr<Storage> source = watched.source.lock();
+    CH_CHECK(source == nullptr || source->version() == watched.source_version)
+        << Describe() << " is used after a write in place to the tensor that "
+        << "it was made of, which reached some ranks' parts of it only: it is "
+        << "a view that had to be copied, or was redistributed without "
+        << "communication; make it again, or Clone it before the write";
+  }
+  if (watched.written.state() == nullptr) return;
+  Stream& stream = RankContext::Current().current_stream();
+  for (const Stream* ordered : watched.ordered) {
+    if (ordered == &stream) return;
+  }
+  stream.Wait(watched.written);
+  watched.ordered.push_back(&stream);
+}
+
+}  // namespace crosshatch

@@ -1,0 +1,115 @@
+// SPDX-License-Identifier: Apache-2.0
+#ifndef CROSSHATCH_DTENSOR_DISPATCH_DTENSOR_HANDLER_H_
+#define CROSSHATCH_DTENSOR_DISPATCH_DTENSOR_HANDLER_H_
+
+/// \file
+/// What a Tensor carries that is spread over ranks. How ops run on such tensors
+/// is rule_handler.h's.
+
+#include <memory>
+#include <string>
+#include <utility>
+
+#include "absl/container/inlined_vector.h"
+#include "crosshatch/dtensor/redistribution/runtime.h"
+#include "crosshatch/mesh/device_mesh.h"
+#include "crosshatch/tensor/op.h"
+#include "crosshatch/tensor/stream.h"
+#include "crosshatch/tensor/tensor.h"
+
+namespace crosshatch {
+
+/// How the memory of a distributed tensor hangs together with that of others.
+/// The same on all ranks.
+enum class MemoryTie : uint8_t {
+  /// It has memory of its own.
+  kNone,
+  /// Every rank's part lies in the memory of an operand's: what is written to
+  /// one of them the other shows.
+  kAlias,
+  /// A part may lie in an operand's memory or be a copy of what was there: a
+  /// view that had to be copied, or a part of another tensor, of which other
+  /// ranks have copies. It is neither written to nor used once the operand was.
+  kShadow,
+};
+
+/// What a handler knows of its local part beside the part itself.
+struct PartInfo {
+  MemoryTie tie = MemoryTie::kNone;
+  /// Each rank's part lies as the strides of the whole say, so that where these
+  /// allow a view those of the part do. Of a part that a rank supplied, or that
+  /// lies within a larger one, this is not known.
+  bool regular = true;
+  /// Of a shadow, the operand's: its part's memory. Of a shadow of a shadow,
+  /// that one's operand's.
+  std::weak_ptr<Storage> source;
+  uint32_t source_version = 0;
+  /// When `local` will be written: whoever asks for it waits on the current
+  /// stream, without noticing.
+  Event written;
+};
+
+class DTensorHandler : public TensorHandler {
+ public:
+  /// \param layout lives as long as the rank.
+  DTensorHandler(Tensor local, const InternedLayout& layout, DeviceMesh mesh,
+                 PartInfo info = {});
+
+  /// The handler of a distributed tensor. \pre t.is_distributed()
+  static const DTensorHandler& Of(const Tensor& t) {
+    return static_cast<const DTensorHandler&>(*t.handler());
+  }
+
+  /// A distributed tensor of global shape `sizes` on the same mesh, outside of
+  /// the graph, on which ops run as on this one.
+  /// \param strides of the whole.
+  virtual Tensor Like(Tensor local, const InternedLayout& layout, Shape sizes,
+                      Shape strides, PartInfo info) const = 0;
+
+  std::string Describe() const override;
+  const Storage& memory() const override { return *local_.storage(); }
+  bool is_alias() const override { return tie_ == MemoryTie::kAlias; }
+  bool AddsInPlace(const Tensor& other) const override;
+  bool OwnsMemory() const override;
+
+  /// The part, for work on the current stream. Fails a check where it is a
+  /// shadow of what was written meanwhile.
+  const Tensor& local() const {
+    if (watched_ != nullptr) Watch();
+    return local_;
+  }
+  /// As above, for work that writes to it. Fails a check that names `what`
+  /// where it is a shadow.
+  const Tensor& WritableLocal(const char* what) const;
+  const InternedLayout& interned() const { return layout_; }
+  const Layout& layout() const { return layout_.layout; }
+  const DeviceMesh& mesh() const { return mesh_; }
+  bool is_shadow() const { return tie_ == MemoryTie::kShadow; }
+  bool regular() const { return regular_; }
+
+  /// What a shadow of this tensor is to hold on to.
+  PartInfo ShadowInfo() const;
+
+ private:
+  /// What is asked about at each use of `local_`.
+  struct Watched {
+    /// Work on a side stream that `local_` is the result of.
+    Event written;
+    /// Streams that are ordered after it already.
+    absl::InlinedVector<const Stream*, 1> ordered;
+    std::weak_ptr<Storage> source;
+    uint32_t source_version = 0;
+  };
+  void Watch() const;
+
+  const Tensor local_;
+  const InternedLayout& layout_;
+  const DeviceMesh mesh_;
+  const MemoryTie tie_;
+  const bool regular_;
+  const std::unique_ptr<Watched> watched_;
+};
+
+}  // namespace crosshatch
+
+#endif  // CROSSHATCH_DTENSOR_DISPATCH_DTENSOR_HANDLER_H_

@@ -1,0 +1,94 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "crosshatch/dtensor/layout/layout_testutil.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "crosshatch/dtensor/layout/placement.h"
+
+namespace crosshatch {
+namespace {
+
+int Pick(int n, std::mt19937& random) {
+  return std::uniform_int_distribution<int>(0, n - 1)(random);
+}
+
+}  // namespace
+
+MeshLayout OracleMesh(const std::vector<int>& sizes, std::vector<int> ranks) {
+  const std::vector<std::string> names = {"dp", "tp", "cp"};
+  std::vector<MeshAxis> axes;
+  for (size_t i = 0; i < sizes.size(); ++i) {
+    axes.push_back({names[i], sizes[i]});
+  }
+  return ranks.empty()
+             ? MeshLayout::Create(std::move(axes)).value()
+             : MeshLayout::Create(std::move(axes), std::move(ranks)).value();
+}
+
+Layout LayoutOf(const MeshLayout& mesh, int ndim, const std::string& text) {
+  return Layout::FromPlacements(mesh, ndim, ParsePlacements(text).value())
+      .value();
+}
+
+std::vector<Layout> AllLayouts(const MeshLayout& mesh, int ndim,
+                               const std::vector<ReduceOp>& ops) {
+  std::vector<Layout> layouts = {Layout::Replicated(mesh, ndim)};
+  for (int axis = 0; axis < mesh.ndim(); ++axis) {
+    std::vector<Layout> next;
+    for (const Layout& layout : layouts) {
+      next.push_back(layout);
+      for (int dim = 0; dim < ndim; ++dim) {
+        const int others = static_cast<int>(layout.axes_of_dim(dim).size());
+        for (int position = 0; position <= others; ++position) {
+          next.push_back(layout.WithShard(axis, dim, position));
+        }
+      }
+      for (ReduceOp op : ops) {
+        bool commutes = true;
+        for (const AxisState& state : layout.axis_states()) {
+          commutes &= !state.is_partial() || Commute(state.op, op);
+        }
+        if (commutes) next.push_back(layout.WithPartial(axis, op));
+      }
+    }
+    layouts = std::move(next);
+  }
+  return layouts;
+}
+
+Layout RandomLayout(const MeshLayout& mesh, int ndim, std::mt19937& random) {
+  std::vector<DimSharding> dims(ndim);
+  Layout::Partials partials(mesh.ndim());
+  const bool linear = Pick(2, random) == 0;
+  const std::vector<ReduceOp> linear_ops = {ReduceOp::kSum, ReduceOp::kAvg};
+  const std::vector<ReduceOp> other_ops = {ReduceOp::kProduct, ReduceOp::kMin,
+                                           ReduceOp::kMax};
+  const ReduceOp other = other_ops[Pick(3, random)];
+  for (int axis = 0; axis < mesh.ndim(); ++axis) {
+    const int choice = Pick(ndim + 2, random);
+    if (choice < ndim) {
+      auto& axes = dims[choice].axes;
+      axes.insert(
+          axes.begin() + Pick(static_cast<int>(axes.size()) + 1, random), axis);
+      if (Pick(2, random) == 0) dims[choice].unit = 1 + Pick(3, random);
+    } else if (choice == ndim) {
+      partials[axis] = linear ? linear_ops[Pick(2, random)] : other;
+    }
+  }
+  for (DimSharding& sharding : dims) {
+    sharding.fine_axes =
+        Pick(static_cast<int>(sharding.axes.size()) + 1, random);
+  }
+  return Layout(mesh, std::move(dims), std::move(partials));
+}
+
+Shape RandomShape(int ndim, int most, std::mt19937& random) {
+  Shape shape;
+  for (int dim = 0; dim < ndim; ++dim) {
+    shape.push_back(Pick(most + 1, random));
+  }
+  return shape;
+}
+
+}  // namespace crosshatch

@@ -1,0 +1,40 @@
+// SPDX-License-Identifier: Apache-2.0
+#ifndef CROSSHATCH_DTENSOR_LAYOUT_LAYOUT_TESTUTIL_H_
+#define CROSSHATCH_DTENSOR_LAYOUT_LAYOUT_TESTUTIL_H_
+
+/// \file
+/// For tests: meshes and layouts to try, all of them or at random.
+
+#include <random>
+#include <string>
+#include <vector>
+
+#include "crosshatch/base/reduce_op.h"
+#include "crosshatch/dtensor/layout/layout.h"
+#include "crosshatch/mesh/mesh_layout.h"
+#include "crosshatch/tensor/shape.h"
+
+namespace crosshatch {
+
+/// Axes "dp", "tp", "cp" of the given sizes, over ranks 0..n-1 or `ranks`.
+MeshLayout OracleMesh(const std::vector<int>& sizes,
+                      std::vector<int> ranks = {});
+
+/// From "[S(0),R]".
+Layout LayoutOf(const MeshLayout& mesh, int ndim, const std::string& text);
+
+/// Every layout of tensors of `ndim` dims on `mesh` with unit 1 and the given
+/// reductions.
+std::vector<Layout> AllLayouts(const MeshLayout& mesh, int ndim,
+                               const std::vector<ReduceOp>& ops);
+
+/// A layout in which each axis does something at random, with random units that
+/// a random number of axes keep to.
+Layout RandomLayout(const MeshLayout& mesh, int ndim, std::mt19937& random);
+
+/// Of `ndim` dims of up to `most` elements.
+Shape RandomShape(int ndim, int most, std::mt19937& random);
+
+}  // namespace crosshatch
+
+#endif  // CROSSHATCH_DTENSOR_LAYOUT_LAYOUT_TESTUTIL_H_

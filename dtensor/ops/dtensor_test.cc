@@ -1,0 +1,556 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "crosshatch/dtensor/ops/dtensor.h"
+
+#include <gtest/gtest.h>
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "crosshatch/dtensor/ops/dtensor_testutil.h"
+#include "crosshatch/dtensor/ops/redistribute.h"
+#include "crosshatch/tensor/autograd.h"
+#include "crosshatch/tensor/creation.h"
+#include "crosshatch/tensor/ops/ops.h"
+#include "crosshatch/tensor/rank_context.h"
+
+namespace crosshatch {
+namespace {
+
+Layout Whole(const DeviceMesh& mesh, int ndim) {
+  return Layout::Replicated(mesh.layout(), ndim);
+}
+
+TEST(DTensor, DistributeTensorTakesEachRanksPart) {
+  for (const std::vector<int>& shape :
+       {std::vector<int>{2}, std::vector<int>{3}, std::vector<int>{2, 2}}) {
+    OnMesh(shape, [](const DeviceMesh& mesh, Complaints& complaints) {
+      for (const Shape& sizes :
+           {Shape{}, Shape{5}, Shape{0, 2}, Shape{3, 4}, Shape{1, 2, 5}}) {
+        const Tensor dense = Numbers(sizes, 1);
+        for (const Layout& layout :
+             AllLayouts(mesh.layout(), static_cast<int>(sizes.size()), true)) {
+          const Tensor t = DistributeTensor(dense, mesh, layout);
+          if (LayoutOf(t) != layout || MeshOf(t) != mesh) {
+            complaints.Add("layout or mesh");
+          }
+          if (LocalTensor(t).sizes() !=
+              layout.LocalShape(sizes, *mesh.coordinate())) {
+            complaints.Add("local shape");
+          }
+          // Memory of its own and no more of it than the part has.
+          if (LocalTensor(t).storage()->bytes() != LocalTensor(t).numel() * 4) {
+            complaints.Add("memory");
+          }
+          complaints.Add(Differs(t, dense));
+        }
+      }
+    });
+  }
+}
+
+TEST(DTensor, PartsWithoutMemoryStayWithout) {
+  OnMesh({2}, [](const DeviceMesh& mesh, Complaints& complaints) {
+    Tensor deferred = Deferred({5, 3}, kFloat32, "w");
+    deferred.set_requires_grad(true);
+    const Tensor t =
+        DistributeTensor(deferred, mesh, Whole(mesh, 2).WithShard(0, 0));
+    const Tensor local = LocalTensor(t);
+    if (local.storage()->attached() || local.storage()->owner() != "w") {
+      complaints.Add("storage");
+    }
+    if (local.size(0) != (*mesh.index(0) == 0 ? 3 : 2)) complaints.Add("size");
+    if (!t.requires_grad() || !t.is_leaf()) complaints.Add("leaf");
+  });
+}
+
+TEST(DTensor, FromLocalWorksOutTheSizes) {
+  OnMesh({2, 3}, [](const DeviceMesh& mesh, Complaints& complaints) {
+    for (const Shape& sizes : {Shape{5, 7}, Shape{2, 1}}) {
+      const Tensor dense = Numbers(sizes, 1);
+      for (const Layout& layout : AllLayouts(mesh.layout(), 2, true)) {
+        const Tensor local = LocalTensor(DistributeTensor(dense, mesh, layout));
+        complaints.Add(
+            Differs(FromLocal(local, mesh, layout, Whole(mesh, 2)), dense));
+      }
+    }
+  });
+}
+
+TEST(DTensor, BoxesOfTheRanksMakeUpTheTensor) {
+  OnMesh({2, 3}, [](const DeviceMesh& mesh, Complaints& complaints) {
+    const Tensor dense = Numbers({5, 4}, 1);
+    for (const Layout& layout : AllLayouts(mesh.layout(), 2, false)) {
+      const Tensor t = DistributeTensor(dense, mesh, layout);
+      const Box box = LocalBoxOf(t);
+      complaints.Add(Differs(
+          LocalTensor(t),
+          Slice(Slice(dense, 0, box.offsets[0], box.offsets[0] + box.sizes[0]),
+                1, box.offsets[1], box.offsets[1] + box.sizes[1])));
+    }
+  });
+}
+
+TEST(DTensor, PlainScalarsCountAsReplicated) {
+  OnMesh({2}, [](const DeviceMesh& mesh, Complaints& complaints) {
+    const Tensor dense = Numbers({5}, 1);
+    for (const Layout& layout : AllLayouts(mesh.layout(), 1, true)) {
+      const Tensor x = Spread(dense, mesh, layout);
+      const Tensor y = Mul(x, Full({}, 3));
+      if (LayoutOf(y) != layout) complaints.Add(layout.ToString());
+      complaints.Add(Differs(y, Mul(dense, 3)));
+      complaints.Add(Differs(Add(Full({}, 2), x), Add(dense, 2)));
+    }
+  });
+}
+
+TEST(DTensorDeathTest, RanksOffTheMeshHoldNoTensor) {
+  EXPECT_DEATH(RunLocal(3,
+                        [](World& world) {
+                          const auto mesh = InitDeviceMesh(world, {{"a", 2}});
+                          if (mesh->coordinate()) return absl::OkStatus();
+                          DistributeTensor(Ones({4}), *mesh, Whole(*mesh, 1));
+                          return absl::OkStatus();
+                        })
+                   .IgnoreError(),
+               "rank 2 is not on mesh\\(a=2\\) and can hold no tensor on it");
+}
+
+// Each rank goes on with its part by itself; the gradient layouts say how the
+// local gradients make up the whole one.
+TEST(DTensor, GradientsCrossBordersAsTheCallerSays) {
+  OnMesh({2}, [](const DeviceMesh& mesh, Complaints& complaints) {
+    const Layout r = Whole(mesh, 1);
+    const Layout rows = r.WithShard(0, 0);
+    const Layout sums = r.WithPartial(0, ReduceOp::kSum);
+    const Tensor dense = Numbers({5}, 1);
+    const double mine = *mesh.index(0) + 1;
+
+    // Sharded: the local gradient is the shard's.
+    Tensor x = Spread(dense, mesh, rows);
+    x.set_requires_grad(true);
+    absl::Status status = Backward(Sum(Mul(ToLocal(x, rows), mine)));
+    complaints.Add(
+        Differs(LocalTensor(x.grad()), Full(LocalTensor(x).sizes(), mine)));
+
+    // Replicated, used for different things: the gradients add up.
+    Tensor y = Spread(dense, mesh, r);
+    y.set_requires_grad(true);
+    status.Update(Backward(Sum(Mul(ToLocal(y, sums), mine))));
+    complaints.Add(Differs(LocalTensor(y.grad()), Full({5}, 3)));
+
+    // Replicated, used alike.
+    Tensor z = Spread(dense, mesh, r);
+    z.set_requires_grad(true);
+    status.Update(Backward(Sum(Mul(FullTensor(z, r), 7.0))));
+    complaints.Add(Differs(LocalTensor(z.grad()), Full({5}, 7)));
+
+    // Into the graph: the gradient of a summand is that of the sum.
+    Tensor local = Full({5}, mine);
+    local.set_requires_grad(true);
+    const Tensor weight = Replicated(dense, mesh);
+    status.Update(
+        Backward(Sum(Mul(FromLocal(local, mesh, sums, {5}, r), weight))));
+    complaints.Add(Differs(local.grad(), dense));
+
+    // A rank's own part of what became a shard.
+    Tensor part = LocalTensor(Spread(dense, mesh, rows));
+    part = Clone(part);
+    part.set_requires_grad(true);
+    status.Update(
+        Backward(Sum(Mul(FromLocal(part, mesh, rows, {5}, rows), weight))));
+    complaints.Add(
+        Differs(part.grad(), LocalTensor(DistributeTensor(dense, mesh, rows))));
+    if (!status.ok()) complaints.Add(status.ToString());
+  });
+}
+
+TEST(DTensor, BordersAreTwiceDifferentiable) {
+  OnMesh({2}, [](const DeviceMesh& mesh, Complaints& complaints) {
+    const Layout r = Whole(mesh, 1);
+    const Layout rows = r.WithShard(0, 0);
+    Tensor x = Spread(Numbers({5}, 1), mesh, rows);
+    x.set_requires_grad(true);
+    const Tensor local = ToLocal(x, rows);
+    const Tensor back =
+        FromLocal(Mul(local, Mul(local, local)), mesh, rows, {5}, rows);
+    TensorList first;
+    TensorList second;
+    const Tensor inputs[] = {x};
+    absl::Status status =
+        Gradients(Sum(back), inputs, {.create_graph = true}, first);
+    status.Update(Gradients(Sum(first[0]), inputs, {}, second));
+    if (!status.ok()) complaints.Add(status.ToString());
+    complaints.Add(Differs(second[0], Mul(Numbers({5}, 1), 6)));
+  });
+}
+
+TEST(DTensor, LocalTensorsShareMemoryAndHaveNoGraph) {
+  OnMesh({2}, [](const DeviceMesh& mesh, Complaints& complaints) {
+    Tensor x = Spread(Numbers({5}, 1), mesh, Whole(mesh, 1).WithShard(0, 0));
+    x.set_requires_grad(true);
+    const Tensor local = LocalTensor(x);
+    if (local.requires_grad()) complaints.Add("graph");
+    FillInPlace(local, 4);
+    complaints.Add(Differs(x, Full({5}, 4)));
+    const Tensor plain = Ones({2});
+    if (!LocalTensor(plain).SameAs(plain)) complaints.Add("plain");
+  });
+}
+
+TEST(DTensor, ViewsShareMemory) {
+  OnMesh({2}, [](const DeviceMesh& mesh, Complaints& complaints) {
+    NoGrad no_grad;
+    const Tensor x =
+        Spread(Numbers({4, 6}, 1), mesh, Whole(mesh, 2).WithShard(0, 0));
+    FillInPlace(Slice(Transpose(View(x, {4, 2, 3}), 1, 2), 1, 1, 2), 9);
+    const Tensor dense = Numbers({4, 6}, 1);
+    FillInPlace(Slice(Transpose(View(dense, {4, 2, 3}), 1, 2), 1, 1, 2), 9);
+    complaints.Add(Differs(x, dense));
+  });
+}
+
+TEST(DTensor, InPlaceOpsKeepTheLayout) {
+  for (const std::vector<int>& shape :
+       {std::vector<int>{2}, std::vector<int>{2, 2}}) {
+    OnMesh(shape, [](const DeviceMesh& mesh, Complaints& complaints) {
+      NoGrad no_grad;
+      const Tensor a = Numbers({3, 5}, 1);
+      const Tensor b = Numbers({3, 5}, 2);
+      for (const Layout& to : AllLayouts(mesh.layout(), 2, true)) {
+        for (const Layout& from : AllLayouts(mesh.layout(), 2, true)) {
+          const Tensor dst = Spread(a, mesh, to);
+          AddInPlace(dst, Spread(b, mesh, from), 2);
+          MulInPlace(dst, 3);
+          if (LayoutOf(dst) != to) complaints.Add("layout");
+          const std::string wrong = Differs(dst, Mul(Add(a, b, 2), 3));
+          if (!wrong.empty()) {
+            complaints.Add(absl::StrCat(to.ToString(), " += ", from.ToString(),
+                                        ": ", wrong));
+          }
+          CopyInPlace(dst, Spread(b, mesh, from));
+          complaints.Add(Differs(dst, b));
+          ZeroInPlace(dst);
+          complaints.Add(Differs(dst, ZerosLike(a)));
+        }
+      }
+    });
+  }
+}
+
+TEST(DTensor, MatMulIntoWritesInTheDestinationsLayout) {
+  OnMesh({2}, [](const DeviceMesh& mesh, Complaints& complaints) {
+    NoGrad no_grad;
+    const MatMulSpec spec = {.transpose_a = true, .sum_batch = true};
+    const Tensor a = Numbers({2, 3, 4}, 1);
+    const Tensor b = Numbers({2, 3, 5}, 2);
+    const Tensor start = Numbers({4, 5}, 3);
+    const Tensor product = MatMul(a, b, spec);
+    for (const Layout& la : AllLayouts(mesh.layout(), 3, true)) {
+      for (const Layout& lb : AllLayouts(mesh.layout(), 3, true)) {
+        for (const Layout& to : AllLayouts(mesh.layout(), 2, true)) {
+          const Tensor dst = Spread(start, mesh, to);
+          const Tensor x = Spread(a, mesh, la);
+          const Tensor y = Spread(b, mesh, lb);
+          MatMulInto(dst, x, y, spec, /*accumulate=*/true);
+          std::string wrong = Differs(dst, Add(start, product));
+          MatMulInto(dst, x, y, spec, /*accumulate=*/false);
+          if (wrong.empty()) wrong = Differs(dst, product);
+          if (LayoutOf(dst) != to) wrong = "layout";
+          if (!wrong.empty() && !complaints.Add(absl::StrCat(
+                                    to.ToString(), " = ", la.ToString(), " x ",
+                                    lb.ToString(), ": ", wrong))) {
+            return;
+          }
+        }
+      }
+    }
+  });
+}
+
+// (d0 + v) d1 is not d0 d1 + v.
+TEST(DTensorDeathTest, AddsNoProductToPendingFactors) {
+  const auto into = [](bool accumulate) {
+    return [accumulate](const DeviceMesh& mesh, Complaints& complaints) {
+      NoGrad no_grad;
+      const Tensor a = Numbers({3, 4}, 1);
+      const Tensor b = Numbers({4, 2}, 2);
+      const Layout factors = Whole(mesh, 2).WithPartial(0, ReduceOp::kProduct);
+      const Tensor dst = Spread(Numbers({3, 2}, 3), mesh, factors);
+      MatMulInto(dst, Spread(a, mesh, Whole(mesh, 2)),
+                 Spread(b, mesh, Whole(mesh, 2)), {}, accumulate);
+      complaints.Add(Differs(dst, MatMul(a, b)));
+    };
+  };
+  OnMesh({2}, into(/*accumulate=*/false));
+  EXPECT_DEATH(OnMesh({2}, into(/*accumulate=*/true)),
+               "matmul_into.*factors are pending");
+}
+
+TEST(DTensor, EmbeddingGradIntoWritesInTheDestinationsLayout) {
+  OnMesh({3}, [](const DeviceMesh& mesh, Complaints& complaints) {
+    NoGrad no_grad;
+    const Tensor ids = FromValues<int64_t>({5}, {3, 0, 6, 3, 1});
+    const Tensor grad = Numbers({5, 2}, 1);
+    const Tensor start = Numbers({7, 2}, 2);
+    const Tensor expected = Clone(start);
+    EmbeddingGradIntoOp(0, true).Forward({expected, ids, grad});
+    for (const Layout& to : AllLayouts(mesh.layout(), 2, false)) {
+      for (const Layout& from : AllLayouts(mesh.layout(), 2, true)) {
+        const Tensor dst = Spread(start, mesh, to);
+        Apply(EmbeddingGradIntoOp(0, true),
+              {dst, ids, Spread(grad, mesh, from)});
+        complaints.Add(Differs(dst, expected));
+      }
+    }
+  });
+}
+
+TEST(DTensor, ViewsSplitAndMergeDims) {
+  struct ViewCase {
+    Shape from;
+    DimSharding sharding;
+    int dim;
+    Shape to;
+    const char* layout;
+  };
+  // Five heads of four: 3 and 2.
+  const ViewCase cases[] = {
+      {{2, 20}, {.axes = {0}, .unit = 4}, 1, {2, 5, 4}, "[S(1)]"},
+      {{2, 5, 4}, {.axes = {0}}, 1, {2, 20}, "[S(1)/4]"},
+      {{2, 8}, {.axes = {0}}, 1, {2, 2, 4}, "[S(1)]"},
+      {{3, 2}, {.axes = {0}}, 0, {6}, "[S(0)/2]"},
+      {{3, 2}, {.axes = {0}}, 1, {3, 1, 2}, "[S(2)]"},
+      {{1, 3, 2}, {.axes = {0}}, 1, {3, 2}, "[S(0)]"},
+      {{3, 4, 2}, {.axes = {0}}, 0, {3, 8}, "[S(0)]"},
+      {{3, 4, 2}, {.axes = {0}}, 0, {12, 2}, "[S(0)/4]"},
+  };
+  OnMesh({2}, [&](const DeviceMesh& mesh, Complaints& complaints) {
+    for (const ViewCase& c : cases) {
+      const Tensor dense = Numbers(c.from, 1);
+      const Layout layout = Whole(mesh, static_cast<int>(c.from.size()))
+                                .WithDim(c.dim, c.sharding);
+      const Tensor x = Spread(dense, mesh, layout);
+      const Tensor y = View(x, c.to);
+      if (LayoutOf(y).ToString() != c.layout) {
+        complaints.Add(
+            absl::StrCat(ToString(c.to), ": ", LayoutOf(y).ToString()));
+      }
+      complaints.Add(Differs(y, View(dense, c.to)));
+      complaints.Add(Differs(View(y, c.from), dense));
+    }
+  });
+}
+
+TEST(DTensorDeathTest, RefusesViewsThatNoLayoutExpresses) {
+  EXPECT_DEATH(OnMesh({2},
+                      [](const DeviceMesh& mesh, Complaints&) {
+                        const Tensor x = Spread(Numbers({2, 10}, 1), mesh,
+                                                Whole(mesh, 2).WithShard(0, 1));
+                        View(x, {2, 5, 2});
+                      }),
+               "view\\(f32\\[2, 10\\]\\|\\[S\\(1\\)\\]\\): no layout");
+  EXPECT_DEATH(OnMesh({2},
+                      [](const DeviceMesh& mesh, Complaints&) {
+                        const Tensor x = Spread(Numbers({3, 4}, 1), mesh,
+                                                Whole(mesh, 2).WithShard(0, 1));
+                        View(x, {12});
+                      }),
+               "view.*no layout");
+}
+
+TEST(DTensorDeathTest, RefusesPlainTensorsAmongDistributedOnes) {
+  EXPECT_DEATH(OnMesh({2},
+                      [](const DeviceMesh& mesh, Complaints&) {
+                        Add(Spread(Numbers({4}, 1), mesh, Whole(mesh, 1)),
+                            Ones({4}));
+                      }),
+               "add\\(f32\\[4\\]\\|\\[R\\], f32\\[4\\] plain\\): input 1 is a "
+               "plain tensor");
+  EXPECT_DEATH(OnMesh({2},
+                      [](const DeviceMesh& mesh, Complaints&) {
+                        Tensor factor = Full({}, 2);
+                        factor.set_requires_grad(true);
+                        Mul(Spread(Numbers({4}, 1), mesh, Whole(mesh, 1)),
+                            factor);
+                      }),
+               "mul: input 1, a plain tensor .* requires a gradient");
+}
+
+// A replicated leaf, of which a sharded op used a part: its gradient has to be
+// gathered.
+TEST(DTensorDeathTest, GradientsThatHaveToConformAreImplicit) {
+  EXPECT_DEATH(
+      OnMesh({2},
+             [](const DeviceMesh& mesh, Complaints&) {
+               Tensor x = Spread(Numbers({4}, 1), mesh, Whole(mesh, 1));
+               x.set_requires_grad(true);
+               const ForbidImplicitRedistribution forbid;
+               Backward(Sum(Mul(x, Spread(Numbers({4}, 2), mesh,
+                                          Whole(mesh, 1).WithShard(0, 0)))))
+                   .IgnoreError();
+             }),
+      "backward: an input would be redistributed.*all_gather");
+}
+
+TEST(DTensorDeathTest, RefusesToWriteToAViewThatWasCopied) {
+  EXPECT_DEATH(OnMesh({2},
+                      [](const DeviceMesh& mesh, Complaints&) {
+                        NoGrad no_grad;
+                        const Tensor x = Spread(Numbers({4}, 1), mesh,
+                                                Whole(mesh, 1).WithShard(0, 0));
+                        FillInPlace(Slice(x, 0, 1, 3), 5);
+                      }),
+               "fill_in_place: .* is not written to");
+}
+
+// A slice of what is replicated is a part of this rank's copy.
+TEST(DTensorDeathTest, RefusesToWriteToAPartOfAReplica) {
+  for (const auto& to :
+       {+[](const Layout& r) { return r.WithShard(0, 0); },
+        +[](const Layout& r) { return r.WithPartial(0, ReduceOp::kAvg); }}) {
+    EXPECT_DEATH(OnMesh({2},
+                        [to](const DeviceMesh& mesh, Complaints&) {
+                          NoGrad no_grad;
+                          const Tensor x =
+                              Spread(Numbers({4}, 1), mesh, Whole(mesh, 1));
+                          MulInPlace(Redistribute(x, to(LayoutOf(x))), 2);
+                        }),
+                 "scale_in_place: .* is not written to.*Clone it");
+  }
+}
+
+TEST(DTensor, WritesToWhatIsRedistributedIntoMemoryOfItsOwn) {
+  OnMesh({2}, [](const DeviceMesh& mesh, Complaints& complaints) {
+    NoGrad no_grad;
+    const Layout r = Whole(mesh, 1);
+    const Tensor dense = Numbers({5}, 1);
+    const auto expect_written = [&](const Tensor& x, const Tensor& y) {
+      MulInPlace(y, 2);
+      complaints.Add(Differs(y, Mul(dense, 2)));
+      complaints.Add(Differs(x, dense));
+    };
+    // Gathered; cloned; cast on the way.
+    const Tensor rows = Spread(dense, mesh, r.WithShard(0, 0));
+    expect_written(rows, Redistribute(rows, r));
+    const Tensor whole = Spread(dense, mesh, r);
+    expect_written(whole, Clone(Redistribute(whole, r.WithShard(0, 0))));
+    const Tensor wide =
+        Redistribute(whole, r.WithShard(0, 0), {.forward_dtype = kFloat64});
+    MulInPlace(wide, 2);
+    complaints.Add(Differs(whole, dense));
+    // Another name of the same shards: written on every rank alike.
+    const Layout by_five = r.WithDim(0, {.axes = {0}, .unit = 3});
+    const Tensor named = Redistribute(rows, by_five);
+    FillInPlace(named, 1);
+    complaints.Add(Differs(rows, Ones({5})));
+  });
+}
+
+TEST(DTensor, DetachKeepsTheLayoutAndLeavesTheGraph) {
+  OnMesh({2}, [](const DeviceMesh& mesh, Complaints& complaints) {
+    for (const Layout& layout : AllLayouts(mesh.layout(), 1, true)) {
+      Tensor x = Spread(Numbers({5}, 1), mesh, layout);
+      x.set_requires_grad(true);
+      const Tensor y = Mul(x, 2);
+      const Tensor detached = y.Detach();
+      if (LayoutOf(detached) != LayoutOf(y) || detached.requires_grad() ||
+          !y.requires_grad()) {
+        complaints.Add(layout.ToString());
+      }
+      complaints.Add(Differs(detached, Mul(Numbers({5}, 1), 2)));
+    }
+  });
+}
+
+// Each of these would lose a reduction of the gradient, or do it twice.
+TEST(DTensorDeathTest, RefusesGradientsThatCannotBeOnesOfTheTensor) {
+  struct Declared {
+    ReduceOp tensor;
+    std::optional<ReduceOp> grad;
+    const char* error;
+  };
+  const Declared cases[] = {
+      {ReduceOp::kSum, ReduceOp::kSum, "each summand of \\[P\\(sum\\)\\] has "},
+      {ReduceOp::kAvg, std::nullopt, "pending sums only"},
+      {ReduceOp::kMax, std::nullopt, "pending sums only"},
+  };
+  for (const Declared& c : cases) {
+    const auto from_local = [&c](const DeviceMesh& mesh, Complaints&) {
+      Tensor local = Ones({4});
+      local.set_requires_grad(true);
+      const Layout r = Whole(mesh, 1);
+      FromLocal(local, mesh, r.WithPartial(0, c.tensor), {4},
+                c.grad.has_value() ? r.WithPartial(0, *c.grad) : r);
+    };
+    EXPECT_DEATH(OnMesh({2}, from_local),
+                 absl::StrCat("from_local: .*", c.error));
+    const auto to_local = [&c](const DeviceMesh& mesh, Complaints&) {
+      const Layout r = Whole(mesh, 1);
+      Tensor t = Spread(Ones({4}), mesh, r.WithPartial(0, c.tensor));
+      t.set_requires_grad(true);
+      ToLocal(t, c.grad.has_value() ? r.WithPartial(0, *c.grad) : r);
+    };
+    EXPECT_DEATH(OnMesh({2}, to_local), absl::StrCat("to_local: .*", c.error));
+  }
+  for (const auto& grad :
+       {+[](const Layout& r) { return r.WithShard(0, 0); },
+        +[](const Layout& r) { return r.WithPartial(0, ReduceOp::kAvg); }}) {
+    EXPECT_DEATH(OnMesh({2},
+                        [grad](const DeviceMesh& mesh, Complaints&) {
+                          const Layout r = Whole(mesh, 1);
+                          Tensor t = Spread(Ones({4}), mesh, r.WithShard(0, 0));
+                          t.set_requires_grad(true);
+                          FullTensor(t, grad(r));
+                        }),
+                 "to_local: .*(must be split|gradients add up)");
+  }
+}
+
+TEST(DTensorDeathTest, FromLocalChecksTheLayoutBeforeItExchangesSizes) {
+  EXPECT_DEATH(OnMesh({2},
+                      [](const DeviceMesh& mesh, Complaints&) {
+                        FromLocal(Ones({4}), mesh,
+                                  Whole(mesh, 2).WithShard(0, 1),
+                                  Whole(mesh, 2));
+                      }),
+               "FromLocal of f32\\[4\\].* as \\[S\\(1\\)\\]");
+  EXPECT_DEATH(
+      OnMesh({2, 2},
+             [](const DeviceMesh& mesh, Complaints&) {
+               const auto a = mesh.Slice("a");
+               FromLocal(Ones({4}), *a, Whole(mesh, 1).WithShard(1, 0),
+                         Whole(mesh, 1));
+             }),
+      "FromLocal: the layout \\[R,S\\(0\\)\\] is on mesh\\(a=2, b=2\\)");
+}
+
+TEST(DTensorDeathTest, RefusesShardsOfAnotherShape) {
+  EXPECT_DEATH(OnMesh({2},
+                      [](const DeviceMesh& mesh, Complaints&) {
+                        MakeDTensor(Ones({3}), mesh,
+                                    Whole(mesh, 1).WithShard(0, 0), {4});
+                      }),
+               "the shard of \\[4\\] by \\[S\\(0\\)\\]");
+}
+
+TEST(DTensor, RunsDry) {
+  const absl::Status status =
+      RunFake({.world_size = 4, .rank = 3}, [](World& world) {
+        const auto mesh = InitDeviceMesh(world, {{"a", 2}, {"b", 2}});
+        EXPECT_TRUE(mesh.ok()) << mesh.status();
+        for (const Layout& layout : AllLayouts(mesh->layout(), 2, true)) {
+          const Tensor x = DistributeTensor(Zeros({5, 3}), *mesh, layout);
+          const Tensor y = MatMul(x, Transpose(x, 0, 1));
+          const Tensor whole = FullTensor(y);
+          EXPECT_EQ(whole.sizes(), Shape({5, 5}));
+          EXPECT_TRUE(whole.device().is_meta());
+        }
+        return absl::OkStatus();
+      });
+  EXPECT_TRUE(status.ok()) << status;
+}
+
+}  // namespace
+}  // namespace crosshatch

@@ -1,0 +1,181 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "crosshatch/dtensor/ops/dtensor_testutil.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <utility>
+
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
+#include "crosshatch/base/status_macros.h"
+#include "crosshatch/dtensor/ops/dtensor.h"
+#include "crosshatch/tensor/creation.h"
+#include "crosshatch/tensor/ops/cast.h"
+#include "crosshatch/tensor/ops/pointwise.h"
+#include "crosshatch/tensor/rank_context.h"
+
+namespace crosshatch {
+
+bool Complaints::Add(std::string text) {
+  constexpr size_t kEnough = 5;
+  if (!text.empty() && list_.size() < kEnough) list_.push_back(std::move(text));
+  return list_.size() < kEnough;
+}
+
+void OnMesh(const std::vector<int>& shape,
+            const std::function<void(const DeviceMesh&, Complaints&)>& body,
+            const LocalOptions& options) {
+  int ranks = 1;
+  std::vector<MeshAxis> axes;
+  for (size_t i = 0; i < shape.size(); ++i) {
+    axes.push_back({std::string(1, static_cast<char>('a' + i)), shape[i]});
+    ranks *= shape[i];
+  }
+  std::vector<Complaints> complaints(ranks);
+  const absl::Status status = RunLocal(
+      ranks,
+      [&](World& world) -> absl::Status {
+        CH_ASSIGN_OR_RETURN(const DeviceMesh mesh, InitDeviceMesh(world, axes));
+        body(mesh, complaints[world.rank()]);
+        return world.context().Synchronize();
+      },
+      options);
+  EXPECT_TRUE(status.ok()) << status;
+  for (int rank = 0; rank < ranks; ++rank) {
+    for (const std::string& complaint : complaints[rank].list()) {
+      ADD_FAILURE() << "rank " << rank << ": " << complaint;
+    }
+  }
+}
+
+std::vector<Layout> AllLayouts(const MeshLayout& mesh, int ndim, bool sums) {
+  return AllLayouts(
+      mesh, ndim,
+      sums ? std::vector<ReduceOp>{ReduceOp::kSum} : std::vector<ReduceOp>());
+}
+
+std::vector<Layout> AllLayouts(const MeshLayout& mesh, int ndim,
+                               const std::vector<ReduceOp>& ops, int64_t unit) {
+  std::vector<Layout> layouts = {Layout::Replicated(mesh, ndim)};
+  for (int axis = 0; axis < mesh.ndim(); ++axis) {
+    const std::vector<Layout> before = layouts;
+    for (const Layout& layout : before) {
+      for (int dim = 0; dim < ndim; ++dim) {
+        const int places = static_cast<int>(layout.axes_of_dim(dim).size());
+        for (int place = 0; place <= places; ++place) {
+          layouts.push_back(layout.WithShard(axis, dim, place));
+        }
+      }
+      for (ReduceOp op : ops) {
+        bool commutes = true;
+        for (const AxisState& state : layout.axis_states()) {
+          commutes = commutes && (!state.is_partial() || Commute(state.op, op));
+        }
+        if (commutes) layouts.push_back(layout.WithPartial(axis, op));
+      }
+    }
+  }
+  if (unit == 1) return layouts;
+  for (Layout& layout : layouts) {
+    for (int dim = 0; dim < ndim; ++dim) {
+      if (!layout.is_sharded(dim)) continue;
+      DimSharding sharding = layout.sharding(dim);
+      sharding.unit = unit;
+      layout = layout.WithDim(dim, sharding);
+    }
+  }
+  return layouts;
+}
+
+Tensor Numbers(ShapeView sizes, int seed, DType dtype) {
+  std::vector<float> values(NumElements(sizes));
+  uint32_t state = static_cast<uint32_t>(seed) * 2654435761u + 12345u;
+  for (float& value : values) {
+    state = state * 1664525u + 1013904223u;
+    value = static_cast<float>(static_cast<int>(state >> 24) % 7 - 3);
+  }
+  return ToDType(FromValues<float>(sizes, values), dtype);
+}
+
+Tensor Fractions(ShapeView sizes, int seed) {
+  std::vector<float> values(NumElements(sizes));
+  uint32_t state = static_cast<uint32_t>(seed) * 2654435761u + 777u;
+  for (float& value : values) {
+    state = state * 1664525u + 1013904223u;
+    value = static_cast<float>(state >> 8) / (1 << 23) - 1.0f;
+  }
+  return FromValues<float>(sizes, values);
+}
+
+Tensor Spread(const Tensor& dense, const DeviceMesh& mesh,
+              const Layout& layout) {
+  NoGrad no_grad;
+  // What a rank holds is factor * whole + added. Along an axis of n ranks the
+  // summands are n, -1, -1, ... times the whole, and n times that where they
+  // are averaged; the factors are the whole and ones; all but the last rank
+  // have less than the largest and more than the smallest.
+  double factor = 1;
+  double added = 0;
+  Layout whole = layout;
+  for (int axis = 0; axis < mesh.ndim(); ++axis) {
+    const AxisState& state = layout.state_of_axis(axis);
+    if (!state.is_partial()) continue;
+    const int n = mesh.size(axis);
+    const bool first = *mesh.index(axis) == 0;
+    const bool last = *mesh.index(axis) == n - 1;
+    switch (state.op) {
+      case ReduceOp::kSum:
+        factor *= first ? n : -1;
+        break;
+      case ReduceOp::kAvg:
+        factor *= (first ? n : -1) * n;
+        break;
+      case ReduceOp::kProduct:
+        if (!first) {
+          factor = 0;
+          added = 1;
+        }
+        break;
+      case ReduceOp::kMax:
+        if (!last) added -= 1;
+        break;
+      case ReduceOp::kMin:
+        if (!last) added += 1;
+        break;
+    }
+    whole = whole.WithReplicate(axis);
+  }
+  const Tensor spread = DistributeTensor(dense, mesh, whole);
+  Tensor local = LocalTensor(spread);
+  if (factor != 1) local = Mul(local, factor);
+  if (added != 0) local = Add(local, added);
+  return MakeDTensor(std::move(local), mesh, layout, dense.sizes());
+}
+
+std::string Differs(const Tensor& actual, const Tensor& dense,
+                    double tolerance) {
+  if (!actual.defined()) return "undefined";
+  if (actual.sizes() != dense.sizes() || actual.dtype() != dense.dtype()) {
+    return absl::StrCat(actual.Describe(), " beside ", dense.Describe());
+  }
+  const auto as_doubles = [](const Tensor& t) {
+    NoGrad no_grad;
+    return ToDType(t, kFloat64).ToVector<double>();
+  };
+  const std::vector<double> a = as_doubles(FullTensor(actual));
+  const std::vector<double> b = as_doubles(dense);
+  for (size_t i = 0; i < a.size(); ++i) {
+    if (std::isnan(a[i]) && std::isnan(b[i])) continue;
+    if (a[i] == b[i]) continue;
+    const double size = std::max({1.0, std::abs(a[i]), std::abs(b[i])});
+    if (!(std::abs(a[i] - b[i]) <= tolerance * size)) {
+      return absl::StrCat(actual.Describe(), ": element ", i, " is ", a[i],
+                          ", should be ", b[i]);
+    }
+  }
+  return "";
+}
+
+}  // namespace crosshatch

@@ -1,0 +1,126 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "crosshatch/dtensor/ops/item.h"
+
+#include <gtest/gtest.h>
+
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "crosshatch/dtensor/ops/dtensor.h"
+#include "crosshatch/dtensor/ops/dtensor_testutil.h"
+#include "crosshatch/tensor/creation.h"
+#include "crosshatch/tensor/ops/ops.h"
+#include "crosshatch/tensor/rank_context.h"
+
+namespace crosshatch {
+namespace {
+
+template <typename T>
+void ExpectValue(const absl::StatusOr<T>& value, T expected,
+                 Complaints& complaints) {
+  if (!value.ok()) {
+    complaints.Add(value.status().ToString());
+  } else if (*value != expected) {
+    complaints.Add(absl::StrCat(*value, " instead of ", expected));
+  }
+}
+
+TEST(Item, GivesTheValueOfEveryLayoutToEveryRank) {
+  for (const std::vector<int>& shape :
+       {std::vector<int>{1}, std::vector<int>{3}, std::vector<int>{2, 2}}) {
+    OnMesh(shape, [](const DeviceMesh& mesh, Complaints& complaints) {
+      for (const Shape& sizes : {Shape{}, Shape{1}, Shape{1, 1}}) {
+        const Tensor dense = Full(sizes, -2.5);
+        for (const Layout& layout :
+             AllLayouts(mesh.layout(), static_cast<int>(sizes.size()), true)) {
+          Tensor t = Spread(dense, mesh, layout);
+          t.set_requires_grad(true);
+          ExpectValue(Item(t), -2.5, complaints);
+          ExpectValue(Item<float>(t), -2.5f, complaints);
+        }
+      }
+    });
+  }
+}
+
+TEST(Item, DoesTheReductionsThatArePending) {
+  OnMesh({3}, [](const DeviceMesh& mesh, Complaints& complaints) {
+    const double mine = *mesh.index(0) + 2;  // 2, 3, 4
+    const auto of = [&](ReduceOp op) {
+      const Layout layout =
+          Layout::Replicated(mesh.layout(), 0).WithPartial(0, op);
+      return Item(MakeDTensor(Full({}, mine), mesh, layout, {}));
+    };
+    ExpectValue(of(ReduceOp::kSum), 9.0, complaints);
+    ExpectValue(of(ReduceOp::kAvg), 3.0, complaints);
+    ExpectValue(of(ReduceOp::kProduct), 24.0, complaints);
+    ExpectValue(of(ReduceOp::kMax), 4.0, complaints);
+    ExpectValue(of(ReduceOp::kMin), 2.0, complaints);
+  });
+}
+
+TEST(Item, TakesPlainTensorsAndKeepsIntegersExact) {
+  OnMesh({2}, [](const DeviceMesh& mesh, Complaints& complaints) {
+    ExpectValue(Item(Full({1, 1}, 7)), 7.0, complaints);
+    ExpectValue(Item(Full({}, 1, kBool)), 1.0, complaints);
+    const int64_t large = (int64_t{1} << 53) + 1;
+    const Tensor count = FromValues<int64_t>({1}, std::vector<int64_t>{large});
+    ExpectValue(Item<int64_t>(count), large, complaints);
+    ExpectValue(
+        Item<int64_t>(DistributeTensor(
+            count, mesh, Layout::Replicated(mesh.layout(), 1).WithShard(0, 0))),
+        large, complaints);
+  });
+}
+
+TEST(Item, GivesTheErrorOfAPoisonedRank) {
+  RunLocal(2, [](World& world) -> absl::Status {
+    world.context().Poison(absl::UnavailableError("a peer is lost"));
+    for (const absl::Status& status :
+         {Item(Full({}, 7)).status(), Item<float>(Full({}, 7)).status()}) {
+      EXPECT_TRUE(absl::StrContains(status.message(), "a peer is lost"))
+          << status;
+    }
+    return absl::OkStatus();
+  }).IgnoreError();
+}
+
+TEST(Item, IsAnErrorInADryRun) {
+  const absl::Status status =
+      RunFake({.world_size = 2, .rank = 1}, [](World& world) {
+        const auto mesh = InitDeviceMesh(world, {{"a", 2}});
+        EXPECT_TRUE(mesh.ok()) << mesh.status();
+        const Tensor x = DistributeTensor(
+            Zeros({1}), *mesh,
+            Layout::Replicated(mesh->layout(), 1).WithShard(0, 0));
+        EXPECT_EQ(Item(x).status().code(),
+                  absl::StatusCode::kFailedPrecondition);
+        return absl::OkStatus();
+      });
+  EXPECT_TRUE(status.ok()) << status;
+}
+
+TEST(ItemDeathTest, ChecksTheNumberOfElementsAndTheDType) {
+  EXPECT_DEATH(
+      OnMesh({2},
+             [](const DeviceMesh& mesh, Complaints&) {
+               // One element on each rank.
+               Item(
+                   Spread(Ones({2}), mesh,
+                          Layout::Replicated(mesh.layout(), 1).WithShard(0, 0)))
+                   .IgnoreError();
+             }),
+      "Item of f32\\[1\\] on cpu here.*has not one element");
+  EXPECT_DEATH(OnMesh({2}, [](const DeviceMesh&,
+                              Complaints&) { Item(Ones({0})).IgnoreError(); }),
+               "Item of f32\\[0\\].*has not one element");
+  EXPECT_DEATH(
+      OnMesh({2}, [](const DeviceMesh&,
+                     Complaints&) { Item<double>(Ones({})).IgnoreError(); }),
+      "Item<f64> of f32\\[\\]");
+}
+
+}  // namespace
+}  // namespace crosshatch

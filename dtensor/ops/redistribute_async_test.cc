@@ -1,0 +1,230 @@
+// SPDX-License-Identifier: Apache-2.0
+
+/// \file
+/// Redistributions on a stream of their own: who uses the result waits, and
+/// nobody else does. Runs on adversarial streams with several seeds, on which
+/// whatever is not ordered comes out wrong.
+
+#include <gtest/gtest.h>
+
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "crosshatch/dtensor/ops/dtensor.h"
+#include "crosshatch/dtensor/ops/dtensor_testutil.h"
+#include "crosshatch/dtensor/ops/redistribute.h"
+#include "crosshatch/tensor/autograd.h"
+#include "crosshatch/tensor/creation.h"
+#include "crosshatch/tensor/ops/cast.h"
+#include "crosshatch/tensor/ops/in_place.h"
+#include "crosshatch/tensor/ops/pointwise.h"
+#include "crosshatch/tensor/ops/reduce.h"
+#include "crosshatch/tensor/ops/view.h"
+#include "crosshatch/tensor/rank_context.h"
+
+namespace crosshatch {
+namespace {
+
+constexpr RedistributeOptions kAsync = {.async = true};
+
+void OnAdversarialMeshes(
+    const std::vector<int>& shape,
+    const std::function<void(const DeviceMesh&, Complaints&)>& body) {
+  for (uint64_t seed = 0; seed < 4; ++seed) {
+    SCOPED_TRACE(absl::StrCat("adversarial seed ", seed));
+    OnMesh(shape, body, {.adversarial_seed = seed});
+  }
+}
+
+TEST(AsyncRedistribute, TheFirstUseWaits) {
+  OnAdversarialMeshes({2, 2}, [](const DeviceMesh& mesh,
+                                 Complaints& complaints) {
+    const Tensor dense = Numbers({5, 3}, 1);
+    const Tensor twice = Mul(dense, 2);
+    const auto layouts = AllLayouts(mesh.layout(), 2, true);
+    size_t i = 0;
+    for (const Layout& from : layouts) {
+      for (const Layout& to : layouts) {
+        const Tensor x = Spread(dense, mesh, from);
+        const Tensor y = Redistribute(x, to, kAsync);
+        std::string wrong;
+        // An op, another redistribution, the local part, the whole.
+        switch (i++ % 4) {
+          case 0:
+            wrong = Differs(Mul(y, 2), twice);
+            break;
+          case 1:
+            wrong = Differs(Redistribute(y, from, kAsync), dense);
+            break;
+          case 2:
+            wrong = Differs(
+                MakeDTensor(Clone(LocalTensor(y)), mesh, to, {5, 3}), dense);
+            break;
+          default:
+            wrong = Differs(y, dense);
+        }
+        if (!wrong.empty() &&
+            !complaints.Add(absl::StrCat(from.ToString(), " -> ", to.ToString(),
+                                         ": ", wrong))) {
+          return;
+        }
+      }
+    }
+  });
+}
+
+TEST(AsyncRedistribute, WhatIsDroppedHarmsNobody) {
+  OnAdversarialMeshes({2}, [](const DeviceMesh& mesh, Complaints& complaints) {
+    const Shape sizes = {64, 3};
+    const Layout r = Layout::Replicated(mesh.layout(), 2);
+    const Layout rows = r.WithShard(0, 0);
+    const Layout sums = r.WithPartial(0, ReduceOp::kSum);
+    for (int i = 0; i < 8; ++i) {
+      const Tensor dense = Numbers(sizes, i);
+      for (const auto& [from, to] :
+           {std::pair(rows, r), {sums, rows}, {sums, r}}) {
+        Tensor x = Spread(dense, mesh, from);
+        Tensor y = Redistribute(x, to, kAsync);
+        const int64_t numel = LocalTensor(x).numel();
+        if (i % 2 == 0) {
+          // The result: its memory is written by somebody else next.
+          y = Tensor();
+          const Tensor next =
+              Full(LocalTensor(Spread(dense, mesh, to)).sizes(), 7);
+          complaints.Add(Differs(next, Full(next.sizes(), 7)));
+        } else {
+          // The source: its memory is, before it was read.
+          x = Tensor();
+          const Tensor next = Full({numel}, -100);
+          complaints.Add(Differs(y, dense));
+          complaints.Add(Differs(next, Full({numel}, -100)));
+        }
+      }
+    }
+  });
+}
+
+TEST(AsyncRedistribute, EveryStreamThatUsesItWaits) {
+  OnAdversarialMeshes({2}, [](const DeviceMesh& mesh, Complaints& complaints) {
+    RankContext& context = mesh.world().context();
+    const Layout r = Layout::Replicated(mesh.layout(), 1);
+    const Tensor dense = Numbers({257}, 2);
+    const Tensor y =
+        Redistribute(Spread(dense, mesh, r.WithShard(0, 0)), r, kAsync);
+    Tensor sum;
+    Stream& other = context.SideStream("other");
+    {
+      StreamScope scope(other);
+      sum = Mul(y, 3);
+    }
+    complaints.Add(Differs(Mul(y, 2), Mul(dense, 2)));
+    context.compute_stream().Wait(other.Record());
+    complaints.Add(Differs(sum, Mul(dense, 3)));
+  });
+}
+
+// Its elements are one in memory, which is copied before it is sent.
+TEST(AsyncRedistribute, TheSourceIsReadAfterItWasWritten) {
+  OnAdversarialMeshes({2}, [](const DeviceMesh& mesh, Complaints& complaints) {
+    const Layout r = Layout::Replicated(mesh.layout(), 2);
+    for (int i = 0; i < 8; ++i) {
+      const Tensor row = Numbers({1, 3}, i);
+      const Tensor rows = Expand(Mul(row, 2), {4, 3});
+      const Tensor x = MakeDTensor(rows, mesh, r.WithShard(0, 0), {8, 3});
+      complaints.Add(Differs(Redistribute(x, r, kAsync),
+                             Contiguous(Expand(Mul(row, 2), {8, 3}))));
+    }
+  });
+}
+
+TEST(AsyncRedistribute, SeveralAreInFlightAtATime) {
+  OnAdversarialMeshes(
+      {2, 2}, [](const DeviceMesh& mesh, Complaints& complaints) {
+        const Layout r = Layout::Replicated(mesh.layout(), 1);
+        std::vector<Tensor> results;
+        for (int i = 0; i < 6; ++i) {
+          const Layout from = i % 2 == 0 ? r.WithShard(i / 2 % 2, 0)
+                                         : r.WithPartial(0, ReduceOp::kSum);
+          results.push_back(Redistribute(Spread(Numbers({33}, i), mesh, from),
+                                         r.WithShard(1, 0), kAsync));
+        }
+        for (int i = 5; i >= 0; --i) {
+          complaints.Add(Differs(results[i], Numbers({33}, i)));
+        }
+      });
+}
+
+TEST(AsyncRedistribute, IsDifferentiable) {
+  OnAdversarialMeshes({2}, [](const DeviceMesh& mesh, Complaints& complaints) {
+    const Tensor dense = Numbers({5, 3}, 1);
+    const auto layouts = AllLayouts(mesh.layout(), 2, true);
+    for (const Layout& from : layouts) {
+      for (const Layout& to : layouts) {
+        Tensor x = Spread(dense, mesh, from);
+        x.set_requires_grad(true);
+        const Tensor y = Redistribute(x, to, kAsync);
+        const Tensor loss = Sum(Mul(y, Mul(y, y)));
+        TensorList first;
+        const Tensor inputs[] = {x};
+        absl::Status status =
+            Gradients(loss, inputs, {.create_graph = true}, first);
+        if (!status.ok()) complaints.Add(status.ToString());
+        complaints.Add(Differs(first[0], Mul(Mul(dense, dense), 3)));
+        TensorList second;
+        status = Gradients(Sum(first[0]), inputs, {}, second);
+        if (!status.ok()) complaints.Add(status.ToString());
+        if (!complaints.Add(Differs(second[0], Mul(dense, 6)))) return;
+      }
+    }
+  });
+}
+
+TEST(RedistributeDTypes, MovesInTheDTypesGiven) {
+  OnMesh({2}, [](const DeviceMesh& mesh, Complaints& complaints) {
+    // 8 bits of a bfloat16 hold 256, not 257.
+    const Tensor dense = FromValues<float>({4}, {256, 257, -1, 259});
+    const Tensor rounded = ToDType(ToDType(dense, DType::kBFloat16), kFloat32);
+    const Layout r = Layout::Replicated(mesh.layout(), 1);
+    const Layout rows = r.WithShard(0, 0);
+
+    Tensor x = Spread(dense, mesh, rows);
+    x.set_requires_grad(true);
+    const int64_t before = GetRedistributeCounts().cost.bytes;
+    const Tensor y = Redistribute(x, r, {.forward_dtype = DType::kBFloat16});
+    if (GetRedistributeCounts().cost.bytes - before != 2 * 2) {
+      complaints.Add("bytes");
+    }
+    complaints.Add(Differs(y, ToDType(dense, DType::kBFloat16)));
+    // Each rank's summand of the gradient is 257 / 2 + 1 or the like; bfloat16
+    // would round it, the tensor's own dtype does not.
+    const Layout sums = r.WithPartial(0, ReduceOp::kSum);
+    absl::Status status =
+        Backward(Redistribute(y, sums, {.forward_dtype = kFloat32}),
+                 {.gradient = Spread(dense, mesh, r)});
+    if (!status.ok()) complaints.Add(status.ToString());
+    complaints.Add(Differs(x.grad(), rounded));
+
+    // The gradient alone.
+    Tensor z = Spread(dense, mesh, rows);
+    z.set_requires_grad(true);
+    const Tensor whole =
+        Redistribute(z, r, {.backward_dtype = DType::kBFloat16});
+    complaints.Add(Differs(whole, dense));
+    status = Backward(whole, {.gradient = Spread(dense, mesh, r)});
+    if (!status.ok()) complaints.Add(status.ToString());
+    complaints.Add(Differs(z.grad(), rounded));
+
+    // The same layout in another dtype is a cast.
+    complaints.Add(
+        Differs(Redistribute(z, rows, {.forward_dtype = DType::kFloat64}),
+                ToDType(dense, DType::kFloat64)));
+    if (!Redistribute(z, rows, {.forward_dtype = kFloat32}).SameAs(z)) {
+      complaints.Add("another tensor");
+    }
+  });
+}
+
+}  // namespace
+}  // namespace crosshatch

@@ -1,0 +1,119 @@
+// SPDX-License-Identifier: Apache-2.0
+
+/// \file
+/// First and second derivatives through every redistribution, with the gradient
+/// coming back in every layout that it can.
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <string>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "crosshatch/dtensor/ops/dtensor.h"
+#include "crosshatch/dtensor/ops/dtensor_testutil.h"
+#include "crosshatch/dtensor/ops/redistribute.h"
+#include "crosshatch/tensor/autograd.h"
+#include "crosshatch/tensor/creation.h"
+#include "crosshatch/tensor/ops/pointwise.h"
+#include "crosshatch/tensor/ops/reduce.h"
+
+namespace crosshatch {
+namespace {
+
+/// The layouts that gradients of a tensor in `layout` may have: what replicates
+/// may have pending sums.
+std::vector<Layout> GradientLayouts(const Layout& layout) {
+  std::vector<Layout> layouts = {layout};
+  for (int axis = 0; axis < layout.mesh().ndim(); ++axis) {
+    if (layout.state_of_axis(axis).is_shard()) continue;
+    std::vector<Layout> wider;
+    for (const Layout& other : layouts) {
+      wider.push_back(other.WithReplicate(axis));
+      // Each summand of a pending sum has the whole gradient.
+      if (layout.state_of_axis(axis).is_partial()) continue;
+      wider.push_back(other.WithPartial(axis, ReduceOp::kSum));
+    }
+    layouts = std::move(wider);
+  }
+  return layouts;
+}
+
+void CheckGradients(const std::vector<int>& shape, const Shape& sizes) {
+  OnMesh(shape, [&](const DeviceMesh& mesh, Complaints& complaints) {
+    const Tensor dense = Numbers(sizes, 1);
+    const Tensor weight = Numbers(sizes, 2);
+    const auto layouts =
+        AllLayouts(mesh.layout(), static_cast<int>(sizes.size()), true);
+    const auto report = [&](const Layout& from, const Layout& to,
+                            const Layout& gradient, const std::string& wrong) {
+      if (wrong.empty()) return true;
+      return complaints.Add(absl::StrCat(from.ToString(), " -> ", to.ToString(),
+                                         ", gradient ", gradient.ToString(),
+                                         ": ", wrong));
+    };
+    for (const Layout& from : layouts) {
+      for (const Layout& to : layouts) {
+        for (const Layout& gradient : GradientLayouts(to)) {
+          Tensor x = Spread(dense, mesh, from);
+          x.set_requires_grad(true);
+          const Tensor inputs[] = {x};
+          const Tensor part =
+              ToLocal(Redistribute(x, to), /*grad_layout=*/gradient);
+          // The ranks' parts of the weight in that layout: the gradient of the
+          // sum of what they multiply is the weight.
+          const Tensor factor = LocalTensor(Spread(weight, mesh, gradient));
+          TensorList first;
+          absl::Status status =
+              Gradients(Sum(Mul(part, factor)), inputs, {}, first);
+          if (!status.ok()) complaints.Add(status.ToString());
+          if (!report(from, to, gradient, Differs(first[0], weight))) return;
+          // Where nothing is redistributed the gradient stays as it is.
+          if (from != to && !from.is_partial() && LayoutOf(first[0]) != from) {
+            complaints.Add("the gradient's layout");
+          }
+
+          // Squares of summands are no summands of squares.
+          if (to.is_partial()) continue;
+          const Tensor again =
+              ToLocal(Redistribute(x, to), /*grad_layout=*/gradient);
+          status = Gradients(Sum(Mul(Mul(again, again), factor)), inputs,
+                             {.create_graph = true}, first);
+          if (!status.ok()) complaints.Add(status.ToString());
+          if (!report(from, to, gradient,
+                      Differs(first[0], Mul(Mul(dense, weight), 2)))) {
+            return;
+          }
+          TensorList second;
+          status = Gradients(Sum(Mul(first[0], Replicated(dense, mesh))),
+                             inputs, {}, second);
+          if (!status.ok()) complaints.Add(status.ToString());
+          if (!report(from, to, gradient,
+                      Differs(second[0], Mul(Mul(dense, weight), 2)))) {
+            return;
+          }
+        }
+      }
+    }
+  });
+}
+
+TEST(RedistributeGradient, OfMatricesOnTwoRanks) {
+  CheckGradients({2}, {5, 3});
+  CheckGradients({2}, {1, 4});
+}
+
+TEST(RedistributeGradient, OfMatricesOnThreeRanks) {
+  CheckGradients({3}, {4, 2});
+}
+
+TEST(RedistributeGradient, OfVectorsOnTwoByTwoRanks) {
+  CheckGradients({2, 2}, {5});
+  CheckGradients({2, 2}, {3});
+}
+
+TEST(RedistributeGradient, OfScalars) { CheckGradients({2, 2}, {}); }
+
+}  // namespace
+}  // namespace crosshatch

@@ -1,0 +1,211 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "crosshatch/dtensor/redistribution/candidates.h"
+
+#include <algorithm>
+#include <limits>
+#include <utility>
+#include <vector>
+
+#include "crosshatch/dtensor/layout/layout_pair.h"
+#include "crosshatch/dtensor/redistribution/moves.h"
+
+namespace crosshatch {
+namespace {
+
+using Path = RedistributePath;
+using Layouts = std::vector<Layout>;
+
+class Candidates {
+ public:
+  explicit Candidates(const RedistributeProblem& problem)
+      : problem_(problem),
+        from_(problem.from),
+        to_(problem.to),
+        mesh_(problem.from.mesh()),
+        shape_(problem.shape),
+        least_(LeastWeight(problem, problem.from)),
+        changes_(problem.from, problem.to),
+        settled_(problem.to) {
+    for (int axis : changes_.created) settled_ = settled_.WithReplicate(axis);
+  }
+
+  std::optional<Path> Lightest() {
+    Reduce(Path(problem_), from_);
+    return std::move(best_);
+  }
+
+ private:
+  int64_t Limit() const {
+    return best_.has_value() ? best_->weight
+                             : std::numeric_limits<int64_t>::max();
+  }
+
+  /// Whether nothing can be lighter than what was found.
+  bool IsDone() const { return best_.has_value() && best_->weight <= least_; }
+
+  bool Extend(Path& path, std::optional<RedistributeStep> step) const {
+    return path.Extend(problem_, std::move(step), Limit());
+  }
+
+  /// From `layout` to the destination, where reductions may be left to do.
+  void Reduce(const Path& path, const Layout& layout) {
+    AxisList pending;
+    for (int axis : changes_.reduced) {
+      if (layout.state_of_axis(axis) == from_.state_of_axis(axis)) {
+        pending.push_back(axis);
+      }
+    }
+    if (pending.empty()) return Complete(path, layout);
+    // All at once first.
+    for (unsigned mask = (1u << pending.size()) - 1; mask > 0; --mask) {
+      AxisList axes;
+      for (size_t i = 0; i < pending.size(); ++i) {
+        if (mask >> i & 1) axes.push_back(pending[i]);
+      }
+      for (const Layout& result : Results(layout, axes)) {
+        ReduceTo(path, layout, axes, result);
+        if (IsDone()) return;
+      }
+    }
+  }
+
+  /// Does the reductions over `axes`, giving `result`, and the rest.
+  void ReduceTo(Path path, const Layout& layout, const AxisList& axes,
+                const Layout& result) {
+    const auto scattered = std::count_if(
+        axes.begin(), axes.end(),
+        [&result](int axis) { return result.state_of_axis(axis).is_shard(); });
+    Layout source = layout;
+    if (scattered == 0) {
+      // An all-reduce needs but a slice.
+      source = result;
+      for (int axis : axes) {
+        source = source.WithPartial(axis, layout.state_of_axis(axis).op);
+      }
+    } else if (scattered != static_cast<int>(axes.size())) {
+      // To scatter along some axes only makes engines send copies.
+      return;
+    }
+    RedistributeStep step = ReductionStep(source, result, axes);
+    if (!step.communicates()) {
+      step.from = layout;
+    } else if (source != layout && !Extend(path, LocalStep(layout, source))) {
+      return;
+    }
+    if (!Extend(path, std::move(step))) return;
+    // Of many axes there are thousands of sequences, few of them light.
+    if (path.weight + LeastWeight(problem_, result) >= Limit()) return;
+    if (MostMissing(layout, result, shape_) == 0) Reduce(path, result);
+  }
+
+  /// Layouts to have after reductions over `axes`.
+  Layouts Results(const Layout& layout, const AxisList& axes) const {
+    Layouts results;
+    const auto add = [&results](Layout result) {
+      if (std::find(results.begin(), results.end(), result) == results.end()) {
+        results.push_back(std::move(result));
+      }
+    };
+    // The destination's own shards.
+    Layout final = settled_;
+    for (int axis : changes_.reduced) {
+      const AxisState& state = layout.state_of_axis(axis);
+      if (state.is_partial() && !HasAxis(axes, axis)) {
+        final = final.WithPartial(axis, state.op);
+      }
+    }
+    add(std::move(final));
+
+    Layout replicated = layout;
+    for (int axis : axes) replicated = replicated.WithReplicate(axis);
+    // Replicas may do a part each of what the destination splits.
+    Layout sliced = replicated;
+    for (int axis = 0; axis < mesh_.ndim(); ++axis) {
+      const AxisState& after = to_.state_of_axis(axis);
+      if (layout.state_of_axis(axis).is_replicate() && after.is_shard()) {
+        sliced = AppendShard(sliced, axis, after.dim, to_);
+      }
+    }
+    for (const Layout& base : {replicated, sliced}) {
+      // Split as the destination; not at all; along some dim, to be put right
+      // by the exchange that follows.
+      Layout scattered = base;
+      for (int axis : axes) {
+        const AxisState& after = to_.state_of_axis(axis);
+        if (after.is_shard()) {
+          scattered = AppendShard(scattered, axis, after.dim, to_);
+        }
+      }
+      add(std::move(scattered));
+      add(base);
+      for (int dim = 0; dim < layout.ndim(); ++dim) {
+        Layout along = base;
+        for (int axis : axes) along = AppendShard(along, axis, dim, to_);
+        add(std::move(along));
+      }
+    }
+    return results;
+  }
+
+  /// From `layout`, where nothing is left to reduce, to the destination.
+  void Complete(Path path, const Layout& layout) {
+    const AxisList& created = changes_.created;
+    if (created.empty()) {
+      if (Extend(path, ExchangeStep(layout, to_, shape_))) {
+        best_ = std::move(path);
+      }
+      return;
+    }
+    if (BecomesPartialInPlace(layout, to_, created, shape_)) {
+      if (Extend(path, ToPartialStep(layout, to_, created))) {
+        best_ = std::move(path);
+      }
+      return;
+    }
+    // Each rank of a group may have but a part of its sums and products: where
+    // it has that already, or all along one dim.
+    Layout kept = settled_;
+    for (int axis : created) {
+      const AxisState& before = layout.state_of_axis(axis);
+      if (before.is_shard() && IsFilled(to_.state_of_axis(axis).op)) {
+        kept = AppendShard(kept, axis, before.dim, layout);
+      }
+    }
+    Layouts layouts = {kept, settled_};
+    for (int dim = 0; dim < layout.ndim(); ++dim) {
+      Layout along = settled_;
+      for (int axis : created) {
+        if (!IsFilled(to_.state_of_axis(axis).op)) continue;
+        along = AppendShard(along, axis, dim, to_);
+      }
+      layouts.push_back(std::move(along));
+    }
+    for (const Layout& parts : layouts) {
+      Path whole = path;
+      if (Extend(whole, ExchangeStep(layout, parts, shape_)) &&
+          Extend(whole, ToPartialStep(parts, to_, created))) {
+        best_ = std::move(whole);
+      }
+    }
+  }
+
+  const RedistributeProblem& problem_;
+  const Layout& from_;
+  const Layout& to_;
+  const MeshLayout& mesh_;
+  const ShapeView shape_;
+  const int64_t least_;
+  const PartialChanges changes_;
+  /// `to_` before values become partial: replicated over those axes.
+  Layout settled_;
+  std::optional<Path> best_;
+};
+
+}  // namespace
+
+std::optional<RedistributePath> LightestCandidate(
+    const RedistributeProblem& problem) {
+  return Candidates(problem).Lightest();
+}
+
+}  // namespace crosshatch

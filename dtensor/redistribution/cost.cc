@@ -1,0 +1,67 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "crosshatch/dtensor/redistribution/cost.h"
+
+#include "crosshatch/base/check.h"
+#include "crosshatch/dtensor/layout/layout_pair.h"
+
+namespace crosshatch {
+namespace {
+
+/// Whether ranks write the step's result to memory of its own.
+bool Allocates(const RedistributeStep& step) {
+  if (step.communicates()) return true;
+  if (step.kind != RedistributeStepKind::kToPartial) return false;
+  // Averages, minima and maxima keep the value on every rank.
+  return std::any_of(step.axes.begin(), step.axes.end(), [&step](int axis) {
+    return step.to.mesh().size(axis) > 1 &&
+           IsFilled(step.to.state_of_axis(axis).op);
+  });
+}
+
+int64_t MostOf(absl::Span<const int64_t> by_axis, absl::Span<const int> axes) {
+  int64_t most = 0;
+  for (int axis : axes) {
+    CH_CHECK(axis < static_cast<int>(by_axis.size()))
+        << "the cost model knows " << by_axis.size() << " mesh axes";
+    most = std::max(most, by_axis[axis]);
+  }
+  return most;
+}
+
+}  // namespace
+
+int64_t RedistributeCostModel::LaunchWeight(absl::Span<const int> axes) const {
+  return bytes_per_launch_of_axis.empty()
+             ? bytes_per_launch
+             : MostOf(bytes_per_launch_of_axis, axes);
+}
+
+int64_t RedistributeCostModel::ByteWeight(absl::Span<const int> axes) const {
+  return weight_of_byte_by_axis.empty() ? 1
+                                        : MostOf(weight_of_byte_by_axis, axes);
+}
+
+bool RedistributeCostModel::WeighsBytesAlike() const {
+  return std::all_of(
+      weight_of_byte_by_axis.begin(), weight_of_byte_by_axis.end(),
+      [this](int64_t weight) { return weight == weight_of_byte_by_axis[0]; });
+}
+
+int64_t RedistributeCostModel::Weight(const RedistributeStep& step,
+                                      const RedistributeCost& cost) const {
+  if (cost.launches == 0) return cost.bytes;
+  return cost.bytes * ByteWeight(step.axes) + LaunchWeight(step.axes);
+}
+
+HeldElements::HeldElements(const Layout& source, ShapeView shape)
+    : source_(LargestShard(source, shape)), peak_(source_) {}
+
+// The largest shards of all layouts are those of the rank at coordinate 0.
+void HeldElements::Run(const RedistributeStep& step, ShapeView shape) {
+  if (!Allocates(step)) return;
+  const int64_t next = LargestShard(step.to, shape);
+  peak_ = std::max(peak_, source_ + result_ + next);
+  result_ = next;
+}
+
+}  // namespace crosshatch

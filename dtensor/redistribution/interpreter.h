@@ -1,0 +1,54 @@
+// SPDX-License-Identifier: Apache-2.0
+#ifndef CROSSHATCH_DTENSOR_REDISTRIBUTION_INTERPRETER_H_
+#define CROSSHATCH_DTENSOR_REDISTRIBUTION_INTERPRETER_H_
+
+/// \file
+/// For tests: runs redistribution plans on one thread that holds the shards of
+/// all ranks, checking what a plan promises as it goes.
+
+#include <functional>
+#include <vector>
+
+#include "crosshatch/dtensor/layout/box.h"
+#include "crosshatch/dtensor/layout/layout.h"
+#include "crosshatch/dtensor/redistribution/cross_mesh_plan.h"
+#include "crosshatch/dtensor/redistribution/plan.h"
+#include "crosshatch/tensor/shape.h"
+
+namespace crosshatch {
+
+/// Elements in row-major order.
+using Values = std::vector<double>;
+
+/// The part `box` of a tensor of shape `shape`.
+Values Cut(const Values& tensor, ShapeView shape, const Box& box);
+
+/// Gives the dense tensor that ranks at `coordinate` hold a shard of: the
+/// tensor itself, or a summand where the layout is partial.
+using DenseAt = std::function<const Values&(const MeshCoordinate& coordinate)>;
+
+/// The shards of all ranks, by row-major position on the mesh.
+std::vector<Values> CutAll(const Layout& layout, ShapeView shape,
+                           const DenseAt& dense);
+
+/// The reduction of `values` with `op`.
+double ReduceValues(ReduceOp op, const std::vector<double>& values);
+
+/// The shards after `plan`, given those before, by row-major position. Aborts
+/// unless the plan's steps join up, each pair of ranks agrees on what passes
+/// between them, each element of a result is written exactly once, the bytes
+/// received (as StepCost counts them) are what the plan says, and no rank holds
+/// more elements than it says.
+std::vector<Values> RunPlan(const RedistributePlan& plan, ShapeView shape,
+                            int64_t element_size, std::vector<Values> shards);
+
+/// As above from one mesh to another: takes the shards by position on the
+/// source's mesh, gives those by position on the destination's. Checks as well
+/// that no rank is sent what it holds.
+std::vector<Values> RunCrossMeshPlan(const CrossMeshPlan& plan, ShapeView shape,
+                                     int64_t element_size,
+                                     std::vector<Values> shards);
+
+}  // namespace crosshatch
+
+#endif  // CROSSHATCH_DTENSOR_REDISTRIBUTION_INTERPRETER_H_

@@ -1,0 +1,109 @@
+// SPDX-License-Identifier: Apache-2.0
+#ifndef CROSSHATCH_DTENSOR_REDISTRIBUTION_RUNTIME_H_
+#define CROSSHATCH_DTENSOR_REDISTRIBUTION_RUNTIME_H_
+
+/// \file
+/// What a rank keeps for its distributed tensors: layouts by number, plans from
+/// one to another, and counts. It hangs on the RankContext.
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/container/flat_hash_map.h"
+#include "absl/container/flat_hash_set.h"
+#include "absl/container/inlined_vector.h"
+#include "absl/status/statusor.h"
+#include "absl/types/span.h"
+#include "crosshatch/dtensor/layout/layout.h"
+#include "crosshatch/dtensor/redistribution/comm_origin.h"
+#include "crosshatch/dtensor/redistribution/counts.h"
+#include "crosshatch/dtensor/redistribution/executor.h"
+#include "crosshatch/tensor/rank_context.h"
+
+namespace crosshatch {
+
+class DTensorRuntime;
+
+/// A layout with a number of its own: equal layouts of a rank are one object,
+/// so that caches compare and hash a number. Lives as long as the rank.
+struct InternedLayout {
+  DTensorRuntime& runtime;
+  int64_t id;
+  Layout layout;
+  /// This rank's place on the layout's mesh.
+  MeshCoordinate here;
+};
+
+/// A vector of numbers as a key: looked up by span, without a copy.
+struct NumbersHash {
+  using is_transparent = void;
+  size_t operator()(absl::Span<const int64_t> numbers) const {
+    return absl::HashOf(numbers);
+  }
+};
+struct NumbersEqual {
+  using is_transparent = void;
+  bool operator()(absl::Span<const int64_t> a,
+                  absl::Span<const int64_t> b) const {
+    return a == b;
+  }
+};
+template <typename T>
+using MapByNumbers = absl::flat_hash_map<absl::InlinedVector<int64_t, 16>, T,
+                                         NumbersHash, NumbersEqual>;
+
+/// \threadsafety the rank's thread only.
+class DTensorRuntime final : public RankContext::Extension {
+ public:
+  static DTensorRuntime& Current();
+
+  /// A program whose shapes never repeat must not grow the caches for ever.
+  static constexpr size_t kMaxPlans = 1 << 16;
+
+  DTensorRuntime();
+
+  /// Checks that this rank is on the layout's mesh.
+  const InternedLayout& Intern(const Layout& layout);
+
+  /// The plan for a tensor of global shape `shape`, worked out for this rank.
+  /// Valid until the next call. Checks that the layouts fit each other and the
+  /// shape.
+  const PreparedPlan& Plan(const InternedLayout& from, const InternedLayout& to,
+                           ShapeView shape, int64_t element_size);
+
+  /// As above by a cost model and a bound of the caller's, as PlanRedistribute
+  /// takes them.
+  /// \error those of PlanRedistribute.
+  absl::StatusOr<const PreparedPlan*> Plan(const InternedLayout& from,
+                                           const InternedLayout& to,
+                                           ShapeView shape,
+                                           int64_t element_size,
+                                           const RedistributeCostModel& model,
+                                           std::optional<int64_t> max_elements);
+
+  /// Executes a plan, counts it and logs it, by what it is done for. With
+  /// `done` what communicates runs on a side stream (ExecuteAsync).
+  Tensor Redistribute(const PreparedPlan& plan, const Tensor& local,
+                      const DeviceMesh& mesh, const CommOrigin& cause,
+                      Event* done = nullptr);
+
+  const RedistributeCounts& counts() const { return counts_; }
+  void Count(CommOrigin::Kind cause, const RedistributeCost& cost);
+
+ private:
+  void CheckImplicit(const PreparedPlan& plan, const char* for_op);
+
+  RankContext& context_;
+  absl::flat_hash_map<Layout, std::unique_ptr<InternedLayout>> layouts_;
+  MapByNumbers<std::unique_ptr<PreparedPlan>> plans_;
+  RedistributeCounts counts_;
+  absl::flat_hash_set<std::string> warnings_;
+};
+
+}  // namespace crosshatch
+
+#endif  // CROSSHATCH_DTENSOR_REDISTRIBUTION_RUNTIME_H_

@@ -1,0 +1,185 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <limits>
+#include <memory>
+#include <utility>
+
+#include "absl/status/status.h"
+#include "crosshatch/base/check.h"
+#include "crosshatch/base/status_macros.h"
+#include "crosshatch/comm/communicator.h"
+#include "crosshatch/dtensor/layout/box.h"
+#include "crosshatch/dtensor/redistribution/segments.h"
+#include "crosshatch/dtensor/rules/factor_rule.h"
+#include "crosshatch/dtensor/rules/op_rules.h"
+#include "crosshatch/tensor/creation.h"
+#include "crosshatch/tensor/ops/cross_entropy.h"
+#include "crosshatch/tensor/ops/in_place.h"
+#include "crosshatch/tensor/ops/pointwise.h"
+#include "crosshatch/tensor/ops/reduce.h"
+#include "crosshatch/tensor/rank_context.h"
+
+namespace crosshatch {
+namespace {
+
+// One all-reduce, in place, of all `tensors`.
+absl::Status Reduce(TensorSpan tensors, ReduceOp op, absl::Span<const int> axes,
+                    const DeviceMesh& mesh) {
+  Stream& stream = RankContext::Current().current_stream();
+  CH_ASSIGN_OR_RETURN(Communicator * communicator,
+                      mesh.communicator(axes, stream.name()));
+  Collective collective;
+  collective.kind = CollectiveKind::kAllReduce;
+  collective.dtype = tensors[0].dtype();
+  collective.reduce_op = op;
+  collective.label = "cross_entropy";
+  SegmentList segments;
+  for (const Tensor& t : tensors) {
+    AppendSegments(t, WholeBox(t.sizes()), segments);
+  }
+  collective.send = {segments};
+  collective.recv = {std::move(segments)};
+  return communicator->Issue(std::move(collective), stream);
+}
+
+// Whether a target of `dtype` can be `value`.
+bool Holds(DType dtype, int64_t value) {
+  switch (dtype) {
+    case kUInt16:
+      return value >= 0 && value <= std::numeric_limits<uint16_t>::max();
+    case kInt32:
+      return value >= std::numeric_limits<int32_t>::min() &&
+             value <= std::numeric_limits<int32_t>::max();
+    default:
+      return true;
+  }
+}
+
+// Cross entropy of logits whose classes are split: the ranks exchange three
+// numbers for each row instead of the logits.
+class ClassParallelCrossEntropy final : public LocalProgram {
+ public:
+  ClassParallelCrossEntropy(absl::Span<const int> axes, int64_t first_class,
+                            int64_t classes)
+      : axes_(axes.begin(), axes.end()),
+        first_class_(first_class),
+        classes_(classes) {}
+
+  TensorList Run(const Op& op, TensorSpan locals,
+                 const DeviceMesh& mesh) const override {
+    const auto& whole = static_cast<const CrossEntropyOp&>(op);
+    const Tensor& logits = locals[0];
+    const Tensor& targets = locals[1];
+    const DType dtype = StatisticsDType(logits.dtype());
+    const auto reduce = [&](TensorSpan tensors, ReduceOp with) {
+      absl::Status status = Reduce(tensors, with, axes_, mesh);
+      if (!status.ok()) RankContext::Current().Poison(std::move(status));
+    };
+
+    const Shape last = {logits.ndim() - 1};
+    TensorList row_max =
+        ReductionOp(ReduceKind::kMax, last, /*keepdim=*/false, dtype)
+            .Forward({logits});
+    if (row_max[0].numel() > 0) reduce(row_max, ReduceOp::kMax);
+    TensorList parts =
+        CrossEntropyPartOp(whole.ignore_index, first_class_, classes_)
+            .Forward({logits, targets, row_max[0]});
+    if (row_max[0].numel() > 0) reduce(parts, ReduceOp::kSum);
+
+    Tensor logsumexp = UnaryPointwiseOp(UnaryOp::kLog).Forward({parts[0]})[0];
+    AddInPlaceOp(1).Forward({logsumexp, row_max[0]});
+    const Tensor loss =
+        BinaryPointwiseOp(BinaryOp::kSub).Forward({logsumexp, parts[1]})[0];
+    if (!Holds(targets.dtype(), whole.ignore_index)) {
+      return {loss, std::move(logsumexp)};
+    }
+    const Tensor ignored =
+        BinaryPointwiseOp(BinaryOp::kEqual)
+            .Forward({targets, Full({}, static_cast<double>(whole.ignore_index),
+                                    targets.dtype())})[0];
+    return {WhereOp().Forward({ignored, Full({}, 0, dtype), loss})[0],
+            std::move(logsumexp)};
+  }
+
+ private:
+  const absl::InlinedVector<int, 2> axes_;
+  const int64_t first_class_;
+  const int64_t classes_;
+};
+
+// The dims of targets, then the classes.
+struct ClassFactors {
+  ClassFactors(const RuleCall& call, const Shape& logits) {
+    CH_CHECK(!logits.empty()) << DescribeCall(call);
+    for (size_t d = 0; d + 1 < logits.size(); ++d) {
+      rows.push_back({rule.Add(logits[d]), 1});
+      row_sizes.push_back(logits[d]);
+    }
+    all = rows;
+    all.push_back({rule.Add(logits.back()), 1});
+  }
+
+  FactorRule rule;
+  DimFactors rows;
+  DimFactors all;
+  Shape row_sizes;
+};
+
+int64_t FirstClass(const RuleCall& call, const Layout& logits,
+                   int64_t classes) {
+  return logits.DimInterval(logits.ndim() - 1, classes, call.coordinate).begin;
+}
+
+RuleResult CrossEntropyRule(const RuleCall& call) {
+  const Shape& logits = call.inputs[0].sizes;
+  ClassFactors factors(call, logits);
+  factors.rule.inputs = {factors.all, factors.rows};
+  factors.rule.outputs = {{factors.rows, factors.row_sizes},
+                          {factors.rows, factors.row_sizes}};
+  RuleResult result = SolveFactors(call, factors.rule);
+  const Layout& layout = result.inputs[0];
+  const absl::Span<const int> axes = layout.axes_of_dim(layout.ndim() - 1);
+  if (axes.empty()) return result;
+  result.program = std::make_unique<ClassParallelCrossEntropy>(
+      axes, FirstClass(call, layout, logits.back()), logits.back());
+  for (RuleResult::Output& output : result.outputs) {
+    for (int axis : axes) output.layout = output.layout.WithReplicate(axis);
+  }
+  return result;
+}
+
+RuleResult CrossEntropyBackwardRule(const RuleCall& call) {
+  const auto& op = static_cast<const CrossEntropyBackwardOp&>(call.op);
+  const Shape& logits = call.inputs[1].sizes;
+  ClassFactors factors(call, logits);
+  factors.rule.linearity = Linearity::kMultilinear;
+  factors.rule.linear_inputs = 1;
+  factors.rule.inputs = {factors.rows, factors.all, factors.rows, factors.rows};
+  factors.rule.outputs = {{factors.all, logits}};
+  RuleResult result = SolveFactors(call, factors.rule);
+  if (result.inputs[1].is_sharded(result.inputs[1].ndim() - 1)) {
+    result.local_op = std::make_unique<CrossEntropyBackwardOp>(
+        op.ignore_index,
+        op.first_class + FirstClass(call, result.inputs[1], logits.back()));
+  }
+  return result;
+}
+
+RuleResult CountTargetsRule(const RuleCall& call) {
+  FactorRule rule;
+  DimFactors dims;
+  for (int64_t size : call.inputs[0].sizes) dims.push_back({rule.Add(size), 1});
+  rule.inputs = {std::move(dims)};
+  rule.outputs = {{{}, {}}};
+  return SolveFactors(call, rule);
+}
+
+}  // namespace
+
+void AddCrossEntropyRules(OpRuleTable& table) {
+  // Targets carry no gradient.
+  table[&CrossEntropyOp::kInfo] = {CrossEntropyRule, 1u << 1};
+  table[&CrossEntropyBackwardOp::kInfo] = {CrossEntropyBackwardRule, 1u << 2};
+  table[&CountTargetsOp::kInfo] = {CountTargetsRule};
+}
+
+}  // namespace crosshatch

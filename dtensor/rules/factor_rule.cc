@@ -1,0 +1,363 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "crosshatch/dtensor/rules/factor_rule.h"
+
+#include <algorithm>
+#include <optional>
+#include <utility>
+#include <vector>
+
+#include "crosshatch/base/check.h"
+#include "crosshatch/dtensor/redistribution/plan.h"
+
+namespace crosshatch {
+namespace {
+
+// The split of each factor, its unit counted in the factor's elements.
+using Choice = absl::InlinedVector<DimSharding, 6>;
+
+bool IsSummed(ReduceOp op) {
+  return op == ReduceOp::kSum || op == ReduceOp::kAvg;
+}
+
+class Solver {
+ public:
+  Solver(const RuleCall& call, const FactorRule& rule)
+      : call_(call), rule_(rule), candidates_(rule.factors.size()) {
+    CH_CHECK_EQ(rule.inputs.size(), call.inputs.size())
+        << "in the rule of " << DescribeCall(call);
+    for (size_t i = 0; i < rule.inputs.size(); ++i) {
+      CH_CHECK_EQ(rule.inputs[i].size(), call.inputs[i].sizes.size())
+          << "in the rule of " << DescribeCall(call);
+      CollectCandidates(i);
+    }
+  }
+
+  RuleResult Solve() {
+    std::optional<Choice> agreed = Agreed();
+    return ResultOf(agreed.has_value() ? *agreed : Cheapest());
+  }
+
+ private:
+  bool SameSplit(const DimSharding& a, const DimSharding& b,
+                 int64_t size) const {
+    if (a == b) return true;
+    if (a.axes != b.axes) return false;
+    const Layout by_a(call_.mesh, {a});
+    const Layout by_b(call_.mesh, {b});
+    for (int i = 0; i < call_.mesh.size(); ++i) {
+      const MeshCoordinate at = call_.mesh.CoordinateAt(i);
+      if (!(by_a.DimInterval(0, size, at) == by_b.DimInterval(0, size, at))) {
+        return false;
+      }
+    }
+    return true;
+  }
+
+  // Whether some dim has several elements to each of the factor.
+  bool Wide(int factor) const {
+    const auto wide = [factor](const DimFactors& dims) {
+      return std::any_of(dims.begin(), dims.end(), [factor](const auto& dim) {
+        return dim.factor == factor && dim.width != 1;
+      });
+    };
+    return std::any_of(rule_.inputs.begin(), rule_.inputs.end(), wide) ||
+           std::any_of(
+               rule_.outputs.begin(), rule_.outputs.end(),
+               [&wide](const auto& output) { return wide(output.dims); });
+  }
+
+  static void DropFineAxes(DimSharding& split) {
+    split.axes.resize(split.axes.size() - split.fine_axes);
+    split.fine_axes = 0;
+  }
+
+  void CollectCandidates(size_t input) {
+    const DimFactors& dims = rule_.inputs[input];
+    for (size_t d = 0; d < dims.size(); ++d) {
+      const DimFactor& dim = dims[d];
+      if (dim.factor < 0) continue;
+      const DimSharding& split = call_.inputs[input].layout.sharding(d);
+      const Factor& factor = rule_.factors[dim.factor];
+      if (split.axes.empty() || factor.whole) continue;
+      DimSharding candidate = split;
+      candidate.unit = (split.unit + dim.width - 1) / dim.width;
+      if (Wide(dim.factor)) DropFineAxes(candidate);
+      if (candidate.axes.empty()) continue;
+      auto& list = candidates_[dim.factor];
+      const bool known =
+          std::any_of(list.begin(), list.end(), [&](const DimSharding& c) {
+            return SameSplit(c, candidate, factor.size);
+          });
+      if (!known) list.push_back(candidate);
+    }
+  }
+
+  // The one split that the inputs ask for, if they agree.
+  std::optional<Choice> Agreed() const {
+    Choice choice(rule_.factors.size());
+    absl::InlinedVector<bool, 4> used(call_.mesh.ndim(), false);
+    for (size_t f = 0; f < choice.size(); ++f) {
+      if (candidates_[f].size() > 1) return std::nullopt;
+      if (candidates_[f].empty()) continue;
+      choice[f] = candidates_[f][0];
+      for (int axis : choice[f].axes) {
+        if (used[axis]) return std::nullopt;
+        used[axis] = true;
+      }
+    }
+    if (rule_.fixed_input >= 0 && !KeepsFixed(choice)) return std::nullopt;
+    return choice;
+  }
+
+  bool KeepsFixed(const Choice& choice) const {
+    const size_t fixed = rule_.fixed_input;
+    const Layout& layout = call_.inputs[fixed].layout;
+    for (size_t d = 0; d < rule_.inputs[fixed].size(); ++d) {
+      const DimFactor& dim = rule_.inputs[fixed][d];
+      const DimSharding& before = layout.sharding(static_cast<int>(d));
+      if (dim.factor < 0 || choice[dim.factor].axes.empty()) {
+        if (!before.axes.empty()) return false;
+        continue;
+      }
+      DimSharding after = choice[dim.factor];
+      after.unit *= dim.width;
+      if (!SameSplit(before, after, call_.inputs[fixed].sizes[d])) return false;
+    }
+    // An axis along which the destination is partial has no other use.
+    for (const DimSharding& split : choice) {
+      for (int axis : split.axes) {
+        if (layout.state_of_axis(axis).is_partial()) return false;
+      }
+    }
+    return true;
+  }
+
+  // Every way to split each factor by some of the axes that some input splits
+  // it by.
+  std::vector<std::vector<DimSharding>> Options() const {
+    std::vector<std::vector<DimSharding>> options(candidates_.size());
+    for (size_t f = 0; f < candidates_.size(); ++f) {
+      for (const DimSharding& candidate : candidates_[f]) {
+        const unsigned all = (1u << candidate.axes.size()) - 1;
+        for (unsigned mask = all; mask != 0; --mask) {
+          DimSharding option;
+          option.unit = candidate.unit;
+          const size_t coarse = candidate.axes.size() - candidate.fine_axes;
+          for (size_t i = 0; i < candidate.axes.size(); ++i) {
+            if ((mask >> i & 1) == 0) continue;
+            option.axes.push_back(candidate.axes[i]);
+            if (i >= coarse) ++option.fine_axes;
+          }
+          if (std::find(options[f].begin(), options[f].end(), option) ==
+              options[f].end()) {
+            options[f].push_back(option);
+          }
+        }
+      }
+      options[f].emplace_back();
+    }
+    return options;
+  }
+
+  Choice Cheapest() const {
+    const auto options = Options();
+    Choice choice(rule_.factors.size());
+    std::optional<Choice> best;
+    std::pair<int64_t, int64_t> best_cost;
+    const auto visit = [&](auto& self, size_t f, unsigned used) -> void {
+      if (f == choice.size()) {
+        if (rule_.fixed_input >= 0 && !KeepsFixed(choice)) return;
+        const auto cost = CostOf(choice);
+        if (!best.has_value() || cost < best_cost) {
+          best = choice;
+          best_cost = cost;
+        }
+        return;
+      }
+      for (const DimSharding& option : options[f]) {
+        unsigned axes = 0;
+        for (int axis : option.axes) axes |= 1u << axis;
+        if ((axes & used) != 0) continue;
+        choice[f] = option;
+        self(self, f + 1, used | axes);
+      }
+    };
+    visit(visit, 0, 0);
+    CH_CHECK(best.has_value())
+        << DescribeCall(call_)
+        << ": the op writes in place and would change the layout of what it "
+           "writes to; redistribute first";
+    return *best;
+  }
+
+  // What bringing the inputs there weighs; what reductions stay pending.
+  std::pair<int64_t, int64_t> CostOf(const Choice& choice) const {
+    const RedistributeCostModel model;
+    int64_t before = 0;
+    for (size_t i = 0; i < call_.inputs.size(); ++i) {
+      const RuleInput& input = call_.inputs[i];
+      auto plan = PlanRedistribute(input.layout, TargetOf(choice, i),
+                                   input.sizes, SizeOf(input.dtype), model);
+      CH_CHECK_OK(plan.status());
+      before += model.Weight(plan->cost);
+    }
+    int64_t pending = 0;
+    for (size_t i = 0; i < rule_.outputs.size(); ++i) {
+      if (OutputLayout(choice, i).is_partial()) {
+        pending += NumElements(rule_.outputs[i].sizes);
+      }
+    }
+    return {before, pending};
+  }
+
+  // The reduction over `axis` that stays pending from inputs to outputs, if
+  // any. \pre no factor is split by the axis.
+  std::optional<ReduceOp> Kept(int axis) const {
+    if (rule_.linearity == Linearity::kNone) return std::nullopt;
+    if (rule_.fixed_input >= 0 && rule_.linearity != Linearity::kMultilinear) {
+      // What is written to a partial destination is made partial as well.
+      const AxisState& written =
+          call_.inputs[rule_.fixed_input].layout.state_of_axis(axis);
+      const bool keeps =
+          rule_.linearity == Linearity::kMove || IsSummed(written.op);
+      if (written.is_partial()) {
+        return keeps ? std::optional<ReduceOp>(written.op) : std::nullopt;
+      }
+    }
+    std::optional<ReduceOp> op;
+    size_t partial = 0;
+    size_t which = 0;
+    for (size_t i = 0; i < call_.inputs.size(); ++i) {
+      const AxisState& state = call_.inputs[i].layout.state_of_axis(axis);
+      if (!state.is_partial()) continue;
+      if (rule_.linearity != Linearity::kMove && !IsSummed(state.op)) {
+        return std::nullopt;
+      }
+      if (op.has_value() && *op != state.op) return std::nullopt;
+      op = state.op;
+      which = i;
+      ++partial;
+    }
+    if (partial == 0) return std::nullopt;
+    if (rule_.linearity == Linearity::kMultilinear) {
+      return partial == 1 && (rule_.linear_inputs >> which & 1) ? op
+                                                                : std::nullopt;
+    }
+    return partial == call_.inputs.size() ? op : std::nullopt;
+  }
+
+  bool Splits(const Choice& choice, int axis) const {
+    return std::any_of(choice.begin(), choice.end(), [&](const auto& split) {
+      return std::find(split.axes.begin(), split.axes.end(), axis) !=
+             split.axes.end();
+    });
+  }
+
+  std::vector<DimSharding> DimsOf(const Choice& choice,
+                                  const DimFactors& factors) const {
+    std::vector<DimSharding> dims(factors.size());
+    for (size_t d = 0; d < factors.size(); ++d) {
+      if (factors[d].factor < 0) continue;
+      dims[d] = choice[factors[d].factor];
+      dims[d].unit *= factors[d].width;
+    }
+    return dims;
+  }
+
+  Layout TargetOf(const Choice& choice, size_t input) const {
+    const Layout& from = call_.inputs[input].layout;
+    Layout::Partials partials(call_.mesh.ndim());
+    for (int axis = 0; axis < call_.mesh.ndim(); ++axis) {
+      if (Splits(choice, axis)) continue;
+      const std::optional<ReduceOp> kept = Kept(axis);
+      if (!kept.has_value()) continue;
+      if (rule_.linearity != Linearity::kMultilinear ||
+          from.state_of_axis(axis).is_partial()) {
+        partials[axis] = kept;
+      }
+    }
+    return Layout(call_.mesh, DimsOf(choice, rule_.inputs[input]), partials);
+  }
+
+  Layout OutputLayout(const Choice& choice, size_t index) const {
+    const FactorRule::Output& output = rule_.outputs[index];
+    Layout::Partials partials(call_.mesh.ndim());
+    for (int axis = 0; axis < call_.mesh.ndim(); ++axis) {
+      if (!Splits(choice, axis)) partials[axis] = Kept(axis);
+    }
+    for (size_t f = 0; f < choice.size(); ++f) {
+      const bool held = std::any_of(
+          output.dims.begin(), output.dims.end(),
+          [f](const DimFactor& d) { return d.factor == static_cast<int>(f); });
+      if (held) continue;
+      for (int axis : choice[f].axes) partials[axis] = rule_.factors[f].op;
+    }
+    return Layout(call_.mesh, DimsOf(choice, output.dims), partials);
+  }
+
+  RuleResult ResultOf(const Choice& choice) const {
+    RuleResult result;
+    for (size_t i = 0; i < call_.inputs.size(); ++i) {
+      result.inputs.push_back(TargetOf(choice, i));
+    }
+    for (size_t i = 0; i < rule_.outputs.size(); ++i) {
+      result.outputs.push_back(
+          {OutputLayout(choice, i), rule_.outputs[i].sizes});
+    }
+    if (rule_.fixed_input >= 0) {
+      const size_t fixed = rule_.fixed_input;
+      const Layout& layout = call_.inputs[fixed].layout;
+      CH_CHECK(result.inputs[fixed].partials() == layout.partials())
+          << DescribeCall(call_)
+          << ": the op writes in place to a tensor whose reductions are "
+             "pending; redistribute first";
+      // The same split with another unit is the same shard.
+      result.inputs[fixed] = layout;
+      result.outputs[0].layout = layout;
+    }
+    return result;
+  }
+
+  const RuleCall& call_;
+  const FactorRule& rule_;
+  // By factor: the distinct splits that inputs have, in the inputs' order.
+  std::vector<std::vector<DimSharding>> candidates_;
+};
+
+}  // namespace
+
+RuleResult SolveFactors(const RuleCall& call, const FactorRule& rule) {
+  return Solver(call, rule).Solve();
+}
+
+FactorRule PointwiseFactors(const RuleCall& call, Linearity linearity) {
+  const char* const name = call.op.info().name;
+  Shape sizes;
+  for (const RuleInput& input : call.inputs) {
+    sizes = BroadcastShapes(sizes, input.sizes, name);
+  }
+  FactorRule rule;
+  rule.linearity = linearity;
+  FactorRule::Output output = {{}, sizes};
+  for (int64_t size : sizes) output.dims.push_back({rule.Add(size), 1});
+  for (const RuleInput& input : call.inputs) {
+    DimFactors dims(input.sizes.size());
+    const size_t skipped = sizes.size() - dims.size();
+    for (size_t d = 0; d < dims.size(); ++d) {
+      if (input.sizes[d] == sizes[skipped + d]) {
+        dims[d] = output.dims[skipped + d];
+      }
+    }
+    rule.inputs.push_back(std::move(dims));
+  }
+  rule.outputs.push_back(std::move(output));
+  if (call.op.info().in_place) {
+    CH_CHECK(call.inputs[0].sizes == rule.outputs[0].sizes)
+        << DescribeCall(call) << ": the result does not fit what it is to be "
+        << "written to";
+    rule.fixed_input = 0;
+  }
+  return rule;
+}
+
+}  // namespace crosshatch

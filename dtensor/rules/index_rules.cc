@@ -1,0 +1,187 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <memory>
+#include <utility>
+
+#include "crosshatch/base/check.h"
+#include "crosshatch/dtensor/rules/factor_rule.h"
+#include "crosshatch/dtensor/rules/op_rules.h"
+#include "crosshatch/tensor/ops/dropout.h"
+#include "crosshatch/tensor/ops/index.h"
+
+namespace crosshatch {
+namespace {
+
+constexpr uint32_t kFirst = 1;
+
+// The dims of an op that goes by indices along one of them: each other dim is
+// one factor of all operands; that dim is places in the index and what is
+// gathered or scattered, and elements of what the indices name.
+struct IndexFactors {
+  IndexFactors(const RuleCall& call, const IndexedBy& by, ShapeView index,
+               int64_t named) {
+    CH_CHECK(by.dim < static_cast<int>(index.size())) << DescribeCall(call);
+    for (int d = 0; d < static_cast<int>(index.size()); ++d) {
+      places.push_back({rule.Add(index[static_cast<size_t>(d)]), 1});
+    }
+    elements = places;
+    place = places[static_cast<size_t>(by.dim)].factor;
+    element = rule.Add(named);
+    elements[static_cast<size_t>(by.dim)] = {element, 1};
+  }
+
+  FactorRule rule;
+  DimFactors places;
+  DimFactors elements;
+  int place;
+  int element;
+};
+
+// Checks that the named tensor's sizes are the index's but for the dim.
+void CheckSizes(const RuleCall& call, const IndexedBy& by, ShapeView named,
+                ShapeView index) {
+  bool fits = named.size() == index.size();
+  for (size_t d = 0; fits && d < named.size(); ++d) {
+    fits = static_cast<int>(d) == by.dim || named[d] == index[d];
+  }
+  CH_CHECK(fits) << DescribeCall(call) << ": sizes must be equal but for dim "
+                 << by.dim;
+}
+
+// `by` for the shard of what the indices name, in `layout`, of this rank.
+IndexedBy Here(const RuleCall& call, const IndexedBy& by, const Layout& layout,
+               int64_t size) {
+  IndexedBy here = by;
+  here.first += layout.DimInterval(by.dim, size, call.coordinate).begin;
+  return here;
+}
+
+Shape WithDim(ShapeView sizes, const IndexedBy& by, int64_t size) {
+  Shape result(sizes.begin(), sizes.end());
+  result[static_cast<size_t>(by.dim)] = size;
+  return result;
+}
+
+// A rank gathers what it holds and has zeros for the rest: where the dim is
+// split the result is a sum.
+RuleResult GatherRule(const RuleCall& call) {
+  const auto& op = static_cast<const GatherOp&>(call.op);
+  const RuleInput& a = call.inputs[0];
+  const Shape& index = call.inputs[1].sizes;
+  CheckSizes(call, op.by, a.sizes, index);
+  const int64_t size = a.sizes[static_cast<size_t>(op.by.dim)];
+  IndexFactors factors(call, op.by, index, size);
+  // There are no sums of truth values.
+  factors.rule.factors[factors.element].whole = a.dtype == kBool;
+  factors.rule.linearity = Linearity::kMultilinear;
+  factors.rule.linear_inputs = kFirst;
+  factors.rule.inputs = {factors.elements, factors.places};
+  factors.rule.outputs = {{factors.places, index}};
+  RuleResult result = SolveFactors(call, factors.rule);
+  result.local_op = std::make_unique<GatherOp>(
+      Here(call, op.by, result.inputs[0], size), op.selects);
+  return result;
+}
+
+RuleResult GatherGradRule(const RuleCall& call) {
+  const auto& op = static_cast<const GatherGradOp&>(call.op);
+  const Shape& index = call.inputs[0].sizes;
+  IndexFactors factors(call, op.by, index, op.count);
+  factors.rule.linearity = Linearity::kMultilinear;
+  factors.rule.linear_inputs = kFirst << 1;
+  factors.rule.inputs = {factors.places, factors.places};
+  factors.rule.outputs = {{factors.elements, WithDim(index, op.by, op.count)}};
+  return SolveFactors(call, factors.rule);
+}
+
+// (base, index, src) -> as base. The places of a line are all needed by whoever
+// holds a part of it: they are not split.
+RuleResult SolveScatter(const RuleCall& call, const IndexedBy& by) {
+  const Shape& base = call.inputs[0].sizes;
+  const Shape& index = call.inputs[1].sizes;
+  CheckSizes(call, by, base, index);
+  CH_CHECK(!call.inputs[2].defined || call.inputs[2].sizes == index)
+      << DescribeCall(call) << ": sizes of indices and source must be equal";
+  IndexFactors factors(call, by, index, base[static_cast<size_t>(by.dim)]);
+  factors.rule.factors[factors.place].whole = true;
+  factors.rule.inputs = {
+      factors.elements, factors.places,
+      call.inputs[2].defined ? factors.places : DimFactors{}};
+  factors.rule.outputs = {{factors.elements, base}};
+  return SolveFactors(call, factors.rule);
+}
+
+RuleResult ScatterAddRule(const RuleCall& call) {
+  const auto& op = static_cast<const ScatterAddOp&>(call.op);
+  RuleResult result = SolveScatter(call, op.by);
+  result.local_op = std::make_unique<ScatterAddOp>(
+      Here(call, op.by, result.inputs[0], op.by.bound));
+  return result;
+}
+
+RuleResult ScatterRule(const RuleCall& call) {
+  const auto& op = static_cast<const ScatterOp&>(call.op);
+  RuleResult result = SolveScatter(call, op.by);
+  result.local_op = std::make_unique<ScatterOp>(
+      Here(call, op.by, result.inputs[0], op.by.bound), op.value);
+  return result;
+}
+
+// (index, grad) -> as index, a sum where the dim is split.
+RuleResult ScatterGradRule(const RuleCall& call) {
+  const auto& op = static_cast<const ScatterGradOp&>(call.op);
+  const Shape& index = call.inputs[0].sizes;
+  const Shape& grad = call.inputs[1].sizes;
+  CheckSizes(call, op.by, grad, index);
+  IndexFactors factors(call, op.by, index,
+                       grad[static_cast<size_t>(op.by.dim)]);
+  // Which of equal indices is the last shows in whole lines only.
+  factors.rule.factors[factors.place].whole = true;
+  factors.rule.linearity = Linearity::kMultilinear;
+  factors.rule.linear_inputs = kFirst << 1;
+  factors.rule.inputs = {factors.places, factors.elements};
+  factors.rule.outputs = {{factors.places, index}};
+  RuleResult result = SolveFactors(call, factors.rule);
+  result.local_op = std::make_unique<ScatterGradOp>(
+      Here(call, op.by, result.inputs[1], op.by.bound));
+  return result;
+}
+
+// Drops, of the call's op, what this rank holds of x.
+class PartOfDropout final : public LocalProgram {
+ public:
+  PartOfDropout(Box box, Shape global_sizes)
+      : box_(std::move(box)), global_sizes_(std::move(global_sizes)) {}
+
+  TensorList Run(const Op& op, TensorSpan locals,
+                 const DeviceMesh& /*mesh*/) const override {
+    return {static_cast<const DropoutOp&>(op).ForwardPart(
+        locals[0], box_.offsets, global_sizes_)};
+  }
+
+ private:
+  const Box box_;
+  const Shape global_sizes_;
+};
+
+RuleResult DropoutRule(const RuleCall& call) {
+  RuleResult result =
+      SolveFactors(call, PointwiseFactors(call, Linearity::kMultilinear));
+  const Shape& sizes = call.inputs[0].sizes;
+  result.program = std::make_unique<PartOfDropout>(
+      result.inputs[0].LocalBox(sizes, call.coordinate), sizes);
+  return result;
+}
+
+}  // namespace
+
+void AddIndexRules(OpRuleTable& table) {
+  // Indices carry no gradient.
+  table[&GatherOp::kInfo] = {GatherRule, kFirst << 1};
+  table[&GatherGradOp::kInfo] = {GatherGradRule, kFirst};
+  table[&ScatterAddOp::kInfo] = {ScatterAddRule, kFirst << 1};
+  table[&ScatterOp::kInfo] = {ScatterRule, kFirst << 1};
+  table[&ScatterGradOp::kInfo] = {ScatterGradRule, kFirst};
+  table[&DropoutOp::kInfo] = {DropoutRule};
+}
+
+}  // namespace crosshatch

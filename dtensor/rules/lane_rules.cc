@@ -1,0 +1,218 @@
+// SPDX-License-Identifier: Apache-2.0
+// Rules of ops that work along one dim: running sums and sorts.
+#include <algorithm>
+#include <memory>
+#include <numeric>
+#include <utility>
+#include <vector>
+
+#include "absl/container/inlined_vector.h"
+#include "absl/types/span.h"
+#include "crosshatch/dtensor/rules/factor_rule.h"
+#include "crosshatch/dtensor/rules/gather_parts.h"
+#include "crosshatch/dtensor/rules/op_rules.h"
+#include "crosshatch/tensor/creation.h"
+#include "crosshatch/tensor/kernels/kernel_table.h"
+#include "crosshatch/tensor/ops/cast.h"
+#include "crosshatch/tensor/ops/cumsum.h"
+#include "crosshatch/tensor/ops/in_place.h"
+#include "crosshatch/tensor/ops/pointwise.h"
+#include "crosshatch/tensor/ops/reduce.h"
+#include "crosshatch/tensor/ops/sort.h"
+#include "crosshatch/tensor/ops/view.h"
+
+namespace crosshatch {
+namespace {
+
+Tensor Only(TensorList outputs) { return std::move(outputs[0]); }
+
+Shape WithSize(ShapeView sizes, int dim, int64_t size) {
+  Shape result(sizes.begin(), sizes.end());
+  result[dim] = size;
+  return result;
+}
+
+// A dim that is split: which axes do it, and what each rank has.
+struct SplitDim {
+  SplitDim(const RuleCall& call, const Layout& layout, int dim, int64_t size)
+      : dim(dim),
+        axes(layout.axes_of_dim(dim).begin(), layout.axes_of_dim(dim).end()),
+        parts(layout.DimIntervals(dim, size)) {
+    for (int axis : axes) {
+      here = here * call.mesh.size(axis) + call.coordinate[axis];
+    }
+  }
+
+  int dim;
+  absl::InlinedVector<int, 2> axes;  ///< Major first.
+  std::vector<Interval> parts;       ///< By rank along `axes`, ascending.
+  size_t here = 0;                   ///< This rank.
+};
+
+// Running sums of a dim that is split: the ranks exchange the totals of their
+// parts, and each adds those before it.
+class ShardedCumSum final : public LocalProgram {
+ public:
+  ShardedCumSum(SplitDim split, bool reverse) : split_(std::move(split)) {
+    for (const Interval& part : split_.parts) {
+      counts_.push_back(part.size() > 0);
+    }
+    const auto here = counts_.begin() + static_cast<ptrdiff_t>(split_.here);
+    const int64_t before = std::accumulate(counts_.begin(), here, int64_t{0});
+    const int64_t all = std::accumulate(here, counts_.end(), before);
+    others_ = reverse ? Interval{before + *here, all} : Interval{0, before};
+  }
+
+  TensorList Run(const Op& op, TensorSpan locals,
+                 const DeviceMesh& mesh) const override {
+    const auto& cumsum = static_cast<const CumSumOp&>(op);
+    const int dim = split_.dim;
+    Tensor local = locals[0];
+    const DType dtype = local.dtype();
+    // Totals of 16-bit floats are not rounded.
+    const bool widen = IsFloatingPoint(dtype) && SizeOf(dtype) == 2;
+    if (widen) local = Only(CastOp(kFloat32).Forward({local}));
+    Tensor sums = Only(cumsum.Forward({local}));
+
+    const int64_t n = sums.size(dim);
+    Tensor total = sums;
+    if (n > 0) {
+      const int64_t last = cumsum.reverse ? 0 : n - 1;
+      total = Only(SliceOp(dim, last, last + 1).Forward({sums}));
+      if (!total.is_contiguous()) total = Only(CloneOp().Forward({total}));
+    }
+    const Tensor totals =
+        GatherParts(total, dim, counts_, split_.axes, mesh, "cumsum");
+    if (n > 0 && others_.size() > 0) {
+      const Tensor others =
+          Only(SliceOp(dim, others_.begin, others_.end).Forward({totals}));
+      const Tensor offset = Only(
+          ReductionOp(ReduceKind::kSum, {dim}, /*keepdim=*/true, sums.dtype())
+              .Forward({others}));
+      AddInPlaceOp(1).Forward({sums, offset});
+    }
+    return {widen ? Only(CastOp(dtype).Forward({sums})) : sums};
+  }
+
+ private:
+  const SplitDim split_;
+  std::vector<int64_t> counts_;  // Of totals, by rank.
+  Interval others_;              // The totals to be added here.
+};
+
+RuleResult CumSumRule(const RuleCall& call) {
+  const auto& op = static_cast<const CumSumOp&>(call.op);
+  const Shape& sizes = call.inputs[0].sizes;
+  FactorRule rule;
+  rule.linearity = Linearity::kMultilinear;
+  DimFactors dims;
+  for (int64_t size : sizes) dims.push_back({rule.Add(size), 1});
+  rule.inputs = {dims};
+  rule.outputs = {{dims, sizes}};
+  RuleResult result = SolveFactors(call, rule);
+  if (result.inputs[0].is_sharded(op.dim)) {
+    result.program = std::make_unique<ShardedCumSum>(
+        SplitDim(call, result.inputs[0], op.dim, sizes[op.dim]), op.reverse);
+  }
+  return result;
+}
+
+// The first elements of a dim that is split: those of all are among those of
+// the parts.
+class ShardedTopK final : public LocalProgram {
+ public:
+  ShardedTopK(SplitDim split, std::vector<int64_t> counts)
+      : split_(std::move(split)), counts_(std::move(counts)) {}
+
+  TensorList Run(const Op& op, TensorSpan locals,
+                 const DeviceMesh& mesh) const override {
+    const auto& sort = static_cast<const SortOp&>(op);
+    // By index on each rank, so that all candidates are.
+    TensorList own = SortOp(split_.dim, counts_[split_.here], sort.descending,
+                            /*sorted=*/false)
+                         .Forward({locals[0]});
+    const auto begin = static_cast<double>(split_.parts[split_.here].begin);
+    own[1] =
+        Only(UnaryPointwiseOp(UnaryOp::kAddScalar, begin).Forward({own[1]}));
+    TensorList all;
+    for (const Tensor& t : own) {
+      all.push_back(
+          GatherParts(t, split_.dim, counts_, split_.axes, mesh, "topk"));
+    }
+    return sort.Forward(all);
+  }
+
+ private:
+  const SplitDim split_;
+  const std::vector<int64_t> counts_;  // Of candidates, by rank.
+};
+
+// `layout`, which leaves `dim` whole, with `axes` splitting the longest other
+// dim that has something for each rank, if there is one.
+Layout SplitElsewhere(Layout layout, absl::Span<const int> axes, int dim,
+                      const Shape& sizes) {
+  int longest = -1;
+  for (int d = 0; d < layout.ndim(); ++d) {
+    if (d != dim && (longest < 0 || sizes[d] > sizes[longest])) longest = d;
+  }
+  if (longest < 0) return layout;
+  for (int axis : axes) {
+    const int64_t chunks =
+        int64_t{layout.num_chunks(longest)} * layout.mesh().size(axis);
+    if (layout.state_of_axis(axis).is_replicate() &&
+        chunks * layout.unit(longest) <= sizes[longest]) {
+      layout = layout.WithShard(axis, longest);
+    }
+  }
+  return layout;
+}
+
+RuleResult SortRule(const RuleCall& call) {
+  const auto& op = static_cast<const SortOp&>(call.op);
+  const RuleInput& input = call.inputs[0];
+  const Shape& sizes = input.sizes;
+  const absl::Span<const int> axes = input.layout.axes_of_dim(op.dim);
+  std::vector<int64_t> counts;
+  for (const Interval& part :
+       input.layout.DimIntervals(op.dim, sizes[op.dim])) {
+    counts.push_back(std::min(op.count, part.size()));
+  }
+  // Else lanes are brought together: of the whole the candidates are many.
+  const int64_t candidates =
+      std::accumulate(counts.begin(), counts.end(), int64_t{0});
+  const bool exchange = !axes.empty() && 2 * candidates <= sizes[op.dim];
+
+  FactorRule rule;
+  DimFactors dims;
+  for (int d = 0; d < static_cast<int>(sizes.size()); ++d) {
+    const bool whole = d == op.dim && !exchange;
+    dims.push_back({rule.Add(sizes[d], whole), 1});
+  }
+  rule.inputs = {dims};
+  dims[op.dim] = {};
+  const Shape taken = WithSize(sizes, op.dim, op.count);
+  rule.outputs = {{dims, taken}, {dims, taken}};
+  RuleResult result = SolveFactors(call, rule);
+  if (exchange) {
+    result.program = std::make_unique<ShardedTopK>(
+        SplitDim(call, input.layout, op.dim, sizes[op.dim]), std::move(counts));
+    for (RuleResult::Output& output : result.outputs) {
+      for (int axis : axes) output.layout = output.layout.WithReplicate(axis);
+    }
+  } else if (!axes.empty()) {
+    result.inputs[0] = SplitElsewhere(result.inputs[0], axes, op.dim, sizes);
+    for (RuleResult::Output& output : result.outputs) {
+      output.layout = result.inputs[0];
+    }
+  }
+  return result;
+}
+
+}  // namespace
+
+void AddLaneRules(OpRuleTable& table) {
+  table[&CumSumOp::kInfo] = {CumSumRule};
+  table[&SortOp::kInfo] = {SortRule};
+}
+
+}  // namespace crosshatch

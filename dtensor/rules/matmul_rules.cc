@@ -1,0 +1,124 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <memory>
+#include <utility>
+
+#include "crosshatch/base/check.h"
+#include "crosshatch/dtensor/layout/layout_pair.h"
+#include "crosshatch/dtensor/redistribution/runtime.h"
+#include "crosshatch/dtensor/rules/factor_rule.h"
+#include "crosshatch/dtensor/rules/op_rules.h"
+#include "crosshatch/tensor/ops/in_place.h"
+#include "crosshatch/tensor/ops/matmul.h"
+
+namespace crosshatch {
+namespace {
+
+// The batch dims, then m, n and k, of (a, b) -> out.
+FactorRule MatMulFactors(ShapeView a, ShapeView b, const MatMulSpec& spec) {
+  const Shape out = MatMulSizes(a, b, spec);
+  const size_t a_batch = a.size() - 2;
+  const size_t b_batch = b.size() - 2;
+  const size_t batch = std::max(a_batch, b_batch);
+  const auto batch_size = [&](ShapeView sizes, size_t dims, size_t i) {
+    return i + dims < batch ? int64_t{1} : sizes[i + dims - batch];
+  };
+
+  FactorRule rule;
+  rule.linearity = Linearity::kMultilinear;
+  DimFactors a_dims;
+  DimFactors b_dims;
+  FactorRule::Output output = {{}, out};
+  for (size_t i = 0; i < batch; ++i) {
+    const int64_t in_a = batch_size(a, a_batch, i);
+    const int64_t in_b = batch_size(b, b_batch, i);
+    const int64_t size = in_a == 1 ? in_b : in_a;
+    const int factor = rule.Add(size);
+    const auto dim = [&](int64_t in) {
+      return in == size ? DimFactor{factor, 1} : DimFactor{};
+    };
+    if (i + a_batch >= batch) a_dims.push_back(dim(in_a));
+    if (i + b_batch >= batch) b_dims.push_back(dim(in_b));
+    if (!spec.sum_batch) output.dims.push_back({factor, 1});
+  }
+  const int m = rule.Add(a[a_batch + (spec.transpose_a ? 1 : 0)]);
+  const int k = rule.Add(a[a_batch + (spec.transpose_a ? 0 : 1)]);
+  const int n = rule.Add(b[b_batch + (spec.transpose_b ? 0 : 1)]);
+  a_dims.push_back({spec.transpose_a ? k : m, 1});
+  a_dims.push_back({spec.transpose_a ? m : k, 1});
+  b_dims.push_back({spec.transpose_b ? n : k, 1});
+  b_dims.push_back({spec.transpose_b ? k : n, 1});
+  output.dims.push_back({m, 1});
+  output.dims.push_back({n, 1});
+  rule.inputs = {std::move(a_dims), std::move(b_dims)};
+  rule.outputs = {std::move(output)};
+  return rule;
+}
+
+RuleResult MatMulRule(const RuleCall& call) {
+  const auto& op = static_cast<const MatMulOp&>(call.op);
+  return SolveFactors(
+      call, MatMulFactors(call.inputs[0].sizes, call.inputs[1].sizes, op.spec));
+}
+
+// A product that comes out otherwise than its destination lies: it goes to
+// memory of its own, from there to the destination's layout, then in.
+class MatMulThenWrite final : public LocalProgram {
+ public:
+  MatMulThenWrite(Layout from, Layout to, Shape sizes)
+      : from_(std::move(from)), to_(std::move(to)), sizes_(std::move(sizes)) {}
+
+  TensorList Run(const Op& op, TensorSpan locals,
+                 const DeviceMesh& mesh) const override {
+    const auto& into = static_cast<const MatMulIntoOp&>(op);
+    Tensor product = MatMulOp(into.spec).Forward(locals.subspan(1))[0];
+    DTensorRuntime& runtime = DTensorRuntime::Current();
+    product = runtime.Redistribute(
+        runtime.Plan(runtime.Intern(from_), runtime.Intern(to_), sizes_,
+                     SizeOf(product.dtype())),
+        product, mesh, CommOrigin::Implicit(op.info().name));
+    if (into.accumulate) return AddInPlaceOp(1).Forward({locals[0], product});
+    return CopyInPlaceOp().Forward({locals[0], product});
+  }
+
+ private:
+  const Layout from_;
+  const Layout to_;
+  const Shape sizes_;
+};
+
+RuleResult MatMulIntoRule(const RuleCall& call) {
+  const auto& op = static_cast<const MatMulIntoOp&>(call.op);
+  const RuleInput& dst = call.inputs[0];
+  for (const AxisState& state : dst.layout.axis_states()) {
+    CH_CHECK(!op.accumulate || !state.is_partial() ||
+             state.op != ReduceOp::kProduct)
+        << DescribeCall(call)
+        << ": a product is added to a tensor whose factors are pending; "
+           "redistribute it first";
+  }
+  const RuleCall product = {call.op, call.inputs.subspan(1), call.mesh,
+                            call.coordinate};
+  RuleResult result = SolveFactors(
+      product,
+      MatMulFactors(call.inputs[1].sizes, call.inputs[2].sizes, op.spec));
+  RuleResult::Output& made = result.outputs[0];
+  CH_CHECK(made.sizes == dst.sizes)
+      << DescribeCall(call) << ": the product has sizes "
+      << ToString(made.sizes);
+  if (!SameShards(made.layout, dst.layout, made.sizes)) {
+    result.program =
+        std::make_unique<MatMulThenWrite>(made.layout, dst.layout, made.sizes);
+  }
+  made.layout = dst.layout;
+  result.inputs.insert(result.inputs.begin(), dst.layout);
+  return result;
+}
+
+}  // namespace
+
+void AddMatMulRules(OpRuleTable& table) {
+  table[&MatMulOp::kInfo] = {MatMulRule};
+  table[&MatMulIntoOp::kInfo] = {MatMulIntoRule};
+}
+
+}  // namespace crosshatch

@@ -1,0 +1,23 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "crosshatch/dtensor/rules/op_rules.h"
+
+namespace crosshatch {
+
+const OpRuleTable& BuiltinOpRules() {
+  // Never destroyed: it refers to nothing that needs to be.
+  static const OpRuleTable& table = *[] {
+    auto* made = new OpRuleTable();
+    AddPointwiseRules(*made);
+    AddViewRules(*made);
+    AddReductionRules(*made);
+    AddMatMulRules(*made);
+    AddLayerRules(*made);
+    AddCrossEntropyRules(*made);
+    AddIndexRules(*made);
+    AddLaneRules(*made);
+    return made;
+  }();
+  return table;
+}
+
+}  // namespace crosshatch

@@ -1,0 +1,162 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <memory>
+#include <optional>
+#include <utility>
+
+#include "crosshatch/base/check.h"
+#include "crosshatch/dtensor/layout/view_layout.h"
+#include "crosshatch/dtensor/rules/factor_rule.h"
+#include "crosshatch/dtensor/rules/op_rules.h"
+#include "crosshatch/tensor/ops/cat.h"
+#include "crosshatch/tensor/ops/pad.h"
+#include "crosshatch/tensor/ops/view.h"
+
+namespace crosshatch {
+namespace {
+
+// The layout of a view's input with dims of one element no longer split, which
+// only one of the ranks holds: one of these dims if that is enough, else all.
+// As a Select of one element of many is, so is a Select of the only one.
+Layout WithSinglesWhole(const RuleInput& input, ShapeView out) {
+  Layout all = input.layout;
+  for (int d = 0; d < input.layout.ndim(); ++d) {
+    if (input.sizes[d] != 1 || !input.layout.is_sharded(d)) continue;
+    const Layout one = input.layout.WithDim(d, {});
+    if (ViewLayout(one, input.sizes, out).has_value()) return one;
+    all = all.WithDim(d, {});
+  }
+  return all;
+}
+
+RuleResult ViewRule(const RuleCall& call) {
+  const auto& op = static_cast<const ViewOp&>(call.op);
+  const RuleInput& input = call.inputs[0];
+  CH_CHECK_EQ(NumElements(input.sizes), NumElements(op.sizes))
+      << DescribeCall(call) << ": the view has sizes " << ToString(op.sizes);
+  Layout taken = input.layout;
+  std::optional<Layout> layout = ViewLayout(taken, input.sizes, op.sizes);
+  if (!layout.has_value()) {
+    taken = WithSinglesWhole(input, op.sizes);
+    layout = ViewLayout(taken, input.sizes, op.sizes);
+  }
+  CH_CHECK(layout.has_value())
+      << DescribeCall(call) << ": no layout of a tensor of sizes "
+      << ToString(op.sizes) << " has the same elements on every rank; "
+      << "redistribute the dims that are merged or split to Replicate first";
+  RuleResult result;
+  result.inputs = {std::move(taken)};
+  // The strides of a shard are not the user's doing: it may be a part of what
+  // the rank held before.
+  result.local_op = std::make_unique<ViewOp>(
+      layout->LocalShape(op.sizes, call.coordinate), /*may_copy=*/true);
+  result.outputs.push_back({*std::move(layout), op.sizes});
+  return result;
+}
+
+RuleResult PermuteRule(const RuleCall& call) {
+  const auto& op = static_cast<const PermuteOp&>(call.op);
+  const Shape& sizes = call.inputs[0].sizes;
+  FactorRule rule;
+  rule.linearity = Linearity::kMove;
+  DimFactors dims;
+  for (int64_t size : sizes) dims.push_back({rule.Add(size), 1});
+  FactorRule::Output output;
+  for (int64_t d : op.dims) {
+    output.dims.push_back(dims[d]);
+    output.sizes.push_back(sizes[d]);
+  }
+  rule.inputs = {std::move(dims)};
+  rule.outputs = {std::move(output)};
+  return SolveFactors(call, rule);
+}
+
+RuleResult SliceRule(const RuleCall& call) {
+  const auto& op = static_cast<const SliceOp&>(call.op);
+  const Shape& sizes = call.inputs[0].sizes;
+  const bool all = op.start == 0 && op.end == sizes[op.dim];
+  FactorRule rule;
+  rule.linearity = Linearity::kMove;
+  FactorRule::Output output = {{}, sizes};
+  output.sizes[op.dim] = op.end - op.start;
+  for (int d = 0; d < static_cast<int>(sizes.size()); ++d) {
+    output.dims.push_back({rule.Add(sizes[d], d == op.dim && !all), 1});
+  }
+  rule.inputs = {output.dims};
+  rule.outputs = {std::move(output)};
+  RuleResult result = SolveFactors(call, rule);
+  if (all) {
+    const int64_t here =
+        result.outputs[0].layout.LocalShape(sizes, call.coordinate)[op.dim];
+    result.local_op = std::make_unique<SliceOp>(op.dim, 0, here);
+  }
+  return result;
+}
+
+RuleResult ExpandRule(const RuleCall& call) {
+  const auto& op = static_cast<const ExpandOp&>(call.op);
+  const Shape& sizes = call.inputs[0].sizes;
+  const size_t added = op.sizes.size() - sizes.size();
+  FactorRule rule;
+  rule.linearity = Linearity::kMove;
+  DimFactors dims;
+  FactorRule::Output output = {DimFactors(added), op.sizes};
+  for (size_t d = 0; d < sizes.size(); ++d) {
+    const bool repeats = sizes[d] != op.sizes[added + d];
+    dims.push_back(repeats ? DimFactor{} : DimFactor{rule.Add(sizes[d]), 1});
+    output.dims.push_back(dims.back());
+  }
+  rule.inputs = {std::move(dims)};
+  rule.outputs = {std::move(output)};
+  RuleResult result = SolveFactors(call, rule);
+  result.local_op = std::make_unique<ExpandOp>(
+      result.outputs[0].layout.LocalShape(op.sizes, call.coordinate));
+  return result;
+}
+
+RuleResult CatRule(const RuleCall& call) {
+  const auto& op = static_cast<const CatOp&>(call.op);
+  FactorRule rule;
+  rule.linearity = Linearity::kMove;
+  FactorRule::Output output = {{}, call.inputs[0].sizes};
+  for (int d = 0; d < static_cast<int>(output.sizes.size()); ++d) {
+    output.dims.push_back(
+        d == op.dim ? DimFactor{} : DimFactor{rule.Add(output.sizes[d]), 1});
+  }
+  int64_t joined = 0;
+  for (const RuleInput& input : call.inputs) {
+    CH_CHECK_EQ(input.sizes.size(), output.sizes.size()) << DescribeCall(call);
+    joined += input.sizes[op.dim];
+    rule.inputs.push_back(output.dims);
+  }
+  output.sizes[op.dim] = joined;
+  rule.outputs = {std::move(output)};
+  return SolveFactors(call, rule);
+}
+
+RuleResult PadRule(const RuleCall& call) {
+  const auto& op = static_cast<const PadOp&>(call.op);
+  FactorRule rule;
+  rule.linearity = Linearity::kMove;
+  FactorRule::Output output = {{}, call.inputs[0].sizes};
+  for (int d = 0; d < static_cast<int>(output.sizes.size()); ++d) {
+    output.dims.push_back(
+        d == op.dim ? DimFactor{} : DimFactor{rule.Add(output.sizes[d]), 1});
+  }
+  rule.inputs = {output.dims};
+  output.sizes[op.dim] += op.before + op.after;
+  rule.outputs = {std::move(output)};
+  return SolveFactors(call, rule);
+}
+
+}  // namespace
+
+void AddViewRules(OpRuleTable& table) {
+  table[&ViewOp::kInfo] = {ViewRule};
+  table[&PermuteOp::kInfo] = {PermuteRule};
+  table[&SliceOp::kInfo] = {SliceRule};
+  table[&ExpandOp::kInfo] = {ExpandRule};
+  table[&CatOp::kInfo] = {CatRule};
+  table[&PadOp::kInfo] = {PadRule};
+}
+
+}  // namespace crosshatch

@@ -1,0 +1,275 @@
+// SPDX-License-Identifier: Apache-2.0
+// Which results lie in the memory of their operands: as on one device, whatever
+// layouts and uneven shards make of the parts, and known to autograd.
+#include <gtest/gtest.h>
+
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "crosshatch/dtensor/dtensor.h"
+#include "crosshatch/dtensor/ops/dtensor_testutil.h"
+#include "crosshatch/dtensor/random.h"
+#include "crosshatch/dtensor/redistribute.h"
+#include "crosshatch/tensor/autograd.h"
+#include "crosshatch/tensor/creation.h"
+#include "crosshatch/tensor/ops/ops.h"
+#include "crosshatch/tensor/rank_context.h"
+
+namespace crosshatch {
+namespace {
+
+using Form = std::function<Tensor(const Tensor&)>;
+struct NamedForm {
+  const char* name;
+  Form form;
+};
+
+// Forms of a tensor [4, 6] that move no elements between ranks, in any layout.
+std::vector<NamedForm> Forms() {
+  return {
+      {"contiguous", [](const Tensor& a) { return Contiguous(a); }},
+      {"transpose", [](const Tensor& a) { return Transpose(a, 0, 1); }},
+      {"contiguous of transpose",
+       [](const Tensor& a) { return Contiguous(Transpose(a, 0, 1)); }},
+      {"reshape of transpose",
+       [](const Tensor& a) {
+         return Reshape(Transpose(Unsqueeze(a, 0), 0, 2), {6, 4});
+       }},
+      {"view",
+       [](const Tensor& a) {
+         return View(a, {1, 4, 6});
+       }},
+      {"unsqueeze of contiguous",
+       [](const Tensor& a) { return Unsqueeze(Contiguous(a), 1); }},
+      {"slice of all", [](const Tensor& a) { return Slice(a, 0, 0, 4); }},
+      {"contiguous of an unsqueezed transpose",
+       [](const Tensor& a) {
+         return Contiguous(Unsqueeze(Transpose(a, 0, 1), 0));
+       }},
+      {"to its own dtype",
+       [](const Tensor& a) { return ToDType(a, a.dtype()); }},
+      {"settle", [](const Tensor& a) { return Settle(a); }},
+      {"clone", [](const Tensor& a) { return Clone(a); }},
+  };
+}
+
+class AliasTest : public ::testing::TestWithParam<std::vector<int>> {};
+
+// In NoGrad: what is written to one of them the other shows, or not, as on one
+// device.
+TEST_P(AliasTest, FollowsTheWhole) {
+  for (const Shape& sizes : {Shape{4, 6}, Shape{4, 0}, Shape{4, 1}}) {
+    for (const auto& [name, form] : Forms()) {
+      if (sizes[1] != 6 && std::string(name).find("view") == 0) continue;
+      if (sizes[1] != 6 && std::string(name).find("reshape") == 0) continue;
+      const auto run = [&, form = form](const Tensor& a, bool write_result) {
+        const Tensor b = form(a);
+        FillInPlace(write_result ? b : a, 7);
+        return std::vector<Tensor>{a, b};
+      };
+      NoGrad no_grad;
+      const std::vector<Tensor> by_result = run(Numbers(sizes, 1), true);
+      const std::vector<Tensor> by_operand = run(Numbers(sizes, 1), false);
+      OnMesh(GetParam(), [&, name = name](const DeviceMesh& mesh,
+                                          Complaints& complaints) {
+        NoGrad on_rank;
+        for (const Layout& layout : AllLayouts(mesh.layout(), 2, false)) {
+          for (const bool write_result : {true, false}) {
+            const std::vector<Tensor> got = run(
+                Spread(Numbers(sizes, 1), mesh, layout).Detach(), write_result);
+            const auto& expected = write_result ? by_result : by_operand;
+            for (size_t i = 0; i < got.size(); ++i) {
+              const std::string differs = Differs(got[i], expected[i]);
+              if (differs.empty()) continue;
+              complaints.Add(absl::StrCat(name, " of ", layout.ToString(),
+                                          write_result ? " written" : "",
+                                          ", tensor ", i, ": ", differs));
+            }
+          }
+        }
+      });
+    }
+  }
+}
+
+// In grad mode: the gradient knows of writes to what Contiguous gives.
+TEST_P(AliasTest, OfContiguousHasTheRightGradient) {
+  const auto run = [](const Tensor& x, bool transposed) {
+    const Tensor h = Mul(x, 2.0);
+    const Tensor c = Contiguous(transposed ? Transpose(h, 0, 1) : h);
+    MulInPlace(c, 3.0);
+    return Sum(Add(SumOfSquares(h), SumOfSquares(c)));
+  };
+  for (const bool transposed : {false, true}) {
+    const Tensor dense = Numbers({4, 5}, 3).set_requires_grad(true);
+    ASSERT_TRUE(Backward(run(dense, transposed)).ok());
+    OnMesh(GetParam(), [&](const DeviceMesh& mesh, Complaints& complaints) {
+      for (const Layout& layout : AllLayouts(mesh.layout(), 2, false)) {
+        Tensor x = Spread(Numbers({4, 5}, 3), mesh, layout);
+        x.set_requires_grad(true);
+        if (!Backward(run(x, transposed)).ok()) complaints.Add("backward");
+        const std::string differs = Differs(x.grad(), dense.grad());
+        if (!differs.empty()) {
+          complaints.Add(absl::StrCat(layout.ToString(), ": ", differs));
+        }
+      }
+    });
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Meshes, AliasTest,
+                         ::testing::Values(std::vector<int>{1},
+                                           std::vector<int>{2},
+                                           std::vector<int>{3},
+                                           std::vector<int>{2, 2}));
+
+Layout Rows(const DeviceMesh& mesh, int ndim = 2) {
+  return Layout::Replicated(mesh.layout(), ndim).WithShard(0, 0);
+}
+Layout Whole(const DeviceMesh& mesh, int ndim = 2) {
+  return Layout::Replicated(mesh.layout(), ndim);
+}
+
+TEST(BorderDeathTest, KnowsThatItsSidesShareMemory) {
+  // Writes whose gradient would be lost.
+  const auto dies = [](const std::function<void(const DeviceMesh&)>& body,
+                       const char* message) {
+    EXPECT_DEATH(
+        OnMesh({2}, [&](const DeviceMesh& mesh, Complaints&) { body(mesh); }),
+        message);
+  };
+  dies(
+      [](const DeviceMesh& mesh) {
+        const Tensor x = Ones({2, 3}).set_requires_grad(true);
+        const Tensor h = Mul(x, 2.0);
+        AddInPlace(FromLocal(h, mesh, Whole(mesh), Whole(mesh)),
+                   Replicated(Ones({3}), mesh));
+      },
+      "add_in_place: a view of a distributed tensor, or across the border");
+  dies(
+      [](const DeviceMesh& mesh) {
+        const Tensor x =
+            Spread(Ones({4, 3}), mesh, Rows(mesh)).set_requires_grad(true);
+        AddInPlace(ToLocal(Mul(x, 2.0), Rows(mesh)), Ones({3}));
+      },
+      "add_in_place: a view of a distributed tensor, or across the border");
+  dies(
+      [](const DeviceMesh& mesh) {
+        const Tensor x =
+            Spread(Ones({4, 3}), mesh, Rows(mesh)).set_requires_grad(true);
+        FillInPlace(ToLocal(x, Rows(mesh)), 0);
+      },
+      "fill_in_place: a leaf that requires a gradient");
+  dies(
+      [](const DeviceMesh& mesh) {
+        const Tensor x = Ones({2, 3}).set_requires_grad(true);
+        const Tensor h = Mul(x, 2.0);
+        const Tensor d = FromLocal(h, mesh, Whole(mesh), Whole(mesh));
+        AddInPlace(h, x);
+        Sum(d);
+      },
+      "across the border.*is used after a write in place");
+}
+
+// A shadow, a copy that stands for a view or a part of what was redistributed.
+TEST(ShadowDeathTest, IsNeitherWrittenNorUsedOnceItsSourceWas) {
+  const auto dies = [](const std::function<void(const DeviceMesh&)>& body,
+                       const char* message) {
+    EXPECT_DEATH(
+        OnMesh({3}, [&](const DeviceMesh& mesh, Complaints&) { body(mesh); }),
+        message);
+  };
+  const std::vector<std::function<Tensor(const Tensor&)>> shadows = {
+      [](const Tensor& x) { return Slice(x, 0, 0, 1); },
+      [](const Tensor& x) { return Select(x, 0, 3); },
+      [](const Tensor& x) { return Transpose(Slice(x, 0, 1, 4), 0, 1); },
+  };
+  for (const auto& shadow : shadows) {
+    dies(
+        [&](const DeviceMesh& mesh) {
+          NoGrad no_grad;
+          // Rank 2 of 3 has one row, and for some of these all that is asked.
+          const Tensor x = Spread(Numbers({4, 3}, 1), mesh, Rows(mesh));
+          const Tensor s = shadow(x);
+          FillInPlace(x, 7);
+          Sum(s);
+        },
+        "is used after a write in place to the tensor that it was made of");
+    dies(
+        [&](const DeviceMesh& mesh) {
+          NoGrad no_grad;
+          FillInPlace(shadow(Spread(Ones({4, 3}), mesh, Rows(mesh))), 7);
+        },
+        "fill_in_place: .* is not written to.*Clone it");
+  }
+  dies(
+      [](const DeviceMesh& mesh) {
+        NoGrad no_grad;
+        const Tensor x = Spread(Numbers({4, 3}, 1), mesh, Whole(mesh));
+        const Tensor s = Redistribute(x, Rows(mesh));
+        FillInPlace(x, 7);
+        Sum(s);
+      },
+      "is used after a write in place to the tensor that it was made of");
+  for (const bool normal : {false, true}) {
+    dies(
+        [&](const DeviceMesh& mesh) {
+          const Tensor s =
+              Redistribute(Spread(Ones({4, 3}), mesh, Whole(mesh)), Rows(mesh));
+          normal ? FillNormal(s, 1, "s") : FillUniform(s, 1, "s");
+        },
+        "random values: .* is not written to");
+    dies(
+        [&](const DeviceMesh& mesh) {
+          const Tensor wide = Expand(Replicated(Ones({1, 3}), mesh), {2, 3});
+          normal ? FillNormal(wide, 1, "s") : FillUniform(wide, 1, "s");
+        },
+        "random values for an expanded tensor");
+  }
+  // Of one row here, no two elements of the part are one.
+  dies(
+      [](const DeviceMesh& mesh) {
+        NoGrad no_grad;
+        const Tensor one = Spread(Ones({1, 3}), mesh, Whole(mesh));
+        FillInPlace(Expand(one, {2, 3}), 7);
+      },
+      "fill_in_place into an expanded tensor");
+}
+
+// The gradient of `x` has two summands, one with a rank without rows.
+TEST(SumOfGradients, IsTheSameOnRanksWithoutRows) {
+  const auto loss = [](const Tensor& bias, const Tensor& rows,
+                       const Tensor& more) {
+    const Tensor joined = Cat({Mul(rows, bias), Mul(more, bias)}, 0);
+    return Sum(Add(Sum(joined), Sum(Mul(bias, bias))));
+  };
+  const auto leaf = [](Tensor t) { return t.set_requires_grad(true); };
+  const Tensor bias = leaf(Numbers({2}, 1));
+  const Tensor rows = leaf(Numbers({3, 2}, 2));
+  const Tensor more = leaf(Numbers({5, 2}, 4));
+  ASSERT_TRUE(Backward(loss(bias, rows, more)).ok());
+  for (const auto& shape : {std::vector<int>{4}, std::vector<int>{2, 2}}) {
+    OnMesh(shape, [&](const DeviceMesh& mesh, Complaints& complaints) {
+      for (const Layout& of_bias : AllLayouts(mesh.layout(), 1, false)) {
+        for (const Layout& of_rows : AllLayouts(mesh.layout(), 2, false)) {
+          const Tensor b = leaf(Spread(bias.Detach(), mesh, of_bias));
+          const Tensor r = leaf(Spread(rows.Detach(), mesh, of_rows));
+          const Tensor m = leaf(Spread(more.Detach(), mesh, Rows(mesh)));
+          if (!Backward(loss(b, r, m)).ok()) complaints.Add("backward");
+          for (const auto& [got, expected] :
+               {std::pair(b, bias), std::pair(r, rows), std::pair(m, more)}) {
+            const std::string differs = Differs(got.grad(), expected.grad());
+            if (differs.empty()) continue;
+            complaints.Add(absl::StrCat(of_bias.ToString(), " ",
+                                        of_rows.ToString(), ": ", differs));
+          }
+        }
+      }
+    });
+  }
+}
+
+}  // namespace
+}  // namespace crosshatch

@@ -1,0 +1,143 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <gtest/gtest.h>
+
+#include <functional>
+#include <memory>
+
+#include "absl/container/inlined_vector.h"
+#include "crosshatch/dtensor/dispatch/dispatch_cache.h"
+#include "crosshatch/dtensor/dispatch/register_op_rule.h"
+#include "crosshatch/dtensor/ops/dtensor.h"
+#include "crosshatch/dtensor/ops/dtensor_testutil.h"
+#include "crosshatch/dtensor/redistribution/runtime.h"
+#include "crosshatch/dtensor/rules/factor_rule.h"
+#include "crosshatch/tensor/creation.h"
+#include "crosshatch/tensor/ops/ops.h"
+#include "crosshatch/tensor/rank_context.h"
+
+namespace crosshatch {
+namespace {
+
+// The one path that ops on distributed tensors take: rules, the cache of plans.
+
+Layout Whole(const DeviceMesh& mesh, int ndim) {
+  return Layout::Replicated(mesh.layout(), ndim);
+}
+
+// Of calls, by value: an equal layout made anew is the same, another number in
+// the op, size, dtype or layout is not.
+TEST(Dispatch, KeepsPlansByValue) {
+  OnMesh({2}, [](const DeviceMesh& mesh, Complaints& complaints) {
+    NoGrad no_grad;
+    const auto rows = [&mesh] { return Whole(mesh, 1).WithShard(0, 0); };
+    const auto x = [&](const Layout& layout, int64_t n = 5,
+                       DType dtype = kFloat32) {
+      return Spread(Numbers({n}, 1, dtype), mesh, layout);
+    };
+    auto& plans = DispatchCache::Current().plans();
+    plans.clear();
+    const auto expect_new = [&](size_t more, const char* what,
+                                const std::function<void()>& call) {
+      const size_t before = plans.size();
+      call();
+      if (plans.size() != before + more) complaints.Add(what);
+    };
+    const Tensor a = x(rows());
+    expect_new(1, "first", [&] { Add(a, a, 2); });
+    expect_new(0, "again", [&] { Add(a, a, 2); });
+    const Tensor b = x(rows());
+    expect_new(0, "an equal layout", [&] { Add(b, a, 2); });
+    expect_new(1, "another alpha", [&] { Add(a, a, 3); });
+    const Tensor whole = x(Whole(mesh, 1));
+    expect_new(1, "another layout", [&] { Add(a, whole, 2); });
+    const Tensor longer = x(rows(), 6);
+    expect_new(1, "another size", [&] { Add(longer, longer, 2); });
+    const Tensor wide = x(rows(), 5, kFloat64);
+    expect_new(1, "another dtype", [&] { Add(wide, wide, 2); });
+    expect_new(1, "another op", [&] { Mul(a, a); });
+  });
+}
+
+TEST(DispatchDeathTest, RefusesOperandsOnTwoMeshes) {
+  EXPECT_DEATH(
+      OnMesh({2, 2},
+             [](const DeviceMesh& mesh, Complaints&) {
+               const auto a = mesh.Slice("a");
+               const auto b = mesh.Slice("b");
+               Add(Replicated(Ones({4}), *a), Replicated(Ones({4}), *b));
+             }),
+      "add\\(.*\\): input 1 is on mesh\\(b=2.*, others are on mesh\\(a=2");
+}
+
+class Twice final : public Op {
+ public:
+  static constexpr OpInfo kInfo = {"twice"};
+  const OpInfo& info() const override { return kInfo; }
+  TensorList Forward(TensorSpan inputs) const override {
+    return {Mul(inputs[0], 2)};
+  }
+};
+
+TEST(RegisterOpRule, GivesAUsersOpARule) {
+  OnMesh({2}, [](const DeviceMesh& mesh, Complaints& complaints) {
+    RegisterOpRule(Twice::kInfo, [](const RuleCall& call) {
+      return SolveFactors(call,
+                          PointwiseFactors(call, Linearity::kMultilinear));
+    });
+    const Tensor dense = Numbers({5}, 1);
+    for (const Layout& layout : AllLayouts(mesh.layout(), 1, true)) {
+      const Tensor y = Apply1(Twice(), {Spread(dense, mesh, layout)});
+      if (LayoutOf(y) != layout) complaints.Add("layout");
+      complaints.Add(Differs(y, Mul(dense, 2)));
+    }
+  });
+}
+
+// A program of a user's that runs a distributed op itself.
+class Nested final : public LocalProgram {
+ public:
+  explicit Nested(bool* gone) : gone_(gone) {}
+  ~Nested() override { *gone_ = true; }
+  TensorList Run(const Op&, TensorSpan locals,
+                 const DeviceMesh& mesh) const override {
+    const Tensor whole = Replicated(Ones({2}), mesh);
+    Add(whole, whole);
+    EXPECT_FALSE(*gone_) << "the program that runs was dropped";
+    return {locals[0].Detach()};
+  }
+
+ private:
+  bool* const gone_;
+};
+
+TEST(RegisterOpRule, AProgramMayRunDistributedOpsThatEmptyTheCache) {
+  OnMesh({2}, [](const DeviceMesh& mesh, Complaints& complaints) {
+    bool gone = false;
+    RegisterOpRule(Twice::kInfo, [&gone](const RuleCall& call) {
+      RuleResult result =
+          SolveFactors(call, PointwiseFactors(call, Linearity::kMultilinear));
+      result.program = std::make_unique<Nested>(&gone);
+      return result;
+    });
+    const Tensor x = Spread(Ones({5}), mesh, Whole(mesh, 1));
+    auto& plans = DispatchCache::Current().plans();
+    for (int64_t i = 0; plans.size() + 1 < DTensorRuntime::kMaxPlans; ++i) {
+      plans.emplace(absl::InlinedVector<int64_t, 16>{-1, i}, nullptr);
+    }
+    complaints.Add(Differs(Apply1(Twice(), {x}), Ones({5})));
+    if (plans.size() > 2) complaints.Add("the cache was not emptied");
+    plans.clear();
+  });
+}
+
+TEST(RegisterOpRuleDeathTest, AnOpWithoutARuleSaysHowToGetOne) {
+  EXPECT_DEATH(OnMesh({2},
+                      [](const DeviceMesh& mesh, Complaints&) {
+                        Apply1(Twice(),
+                               {Spread(Ones({2}), mesh, Whole(mesh, 1))});
+                      }),
+               "twice\\(f32\\[2\\]\\|\\[R\\]\\): .* RegisterOpRule");
+}
+
+}  // namespace
+}  // namespace crosshatch

@@ -1,0 +1,170 @@
+// SPDX-License-Identifier: Apache-2.0
+// What reductions, scans and sorts along a split dim exchange: results of the
+// ranks' parts, never the tensor. That they are right is for op_rules_test.
+#include <gtest/gtest.h>
+
+#include <cstdint>
+#include <functional>
+#include <limits>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
+#include "crosshatch/comm/communicator.h"
+#include "crosshatch/dtensor/ops/dtensor.h"
+#include "crosshatch/dtensor/ops/dtensor_testutil.h"
+#include "crosshatch/dtensor/ops/redistribute.h"
+#include "crosshatch/tensor/autograd.h"
+#include "crosshatch/tensor/creation.h"
+#include "crosshatch/tensor/ops/ops.h"
+#include "crosshatch/tensor/rank_context.h"
+
+namespace crosshatch {
+namespace {
+
+constexpr double kInf = std::numeric_limits<double>::infinity();
+constexpr int64_t kRows = 3001;
+
+// Bytes and collectives of this rank on axis 0 so far.
+CommunicatorStats::Count Moved(const DeviceMesh& mesh) {
+  CommunicatorStats::Count sum;
+  auto communicator =
+      mesh.communicator(0, RankContext::Current().current_stream().name());
+  for (const auto& count : (*communicator)->stats().by_kind) {
+    sum.calls += count.calls;
+    sum.bytes += count.bytes;
+  }
+  return sum;
+}
+
+struct Exchange {
+  const char* name;
+  std::function<Tensor(const Tensor&)> run;
+  // Collectives until the result is one tensor, and for its gradient.
+  int64_t forward;
+  int64_t backward;
+};
+
+TEST(Exchange, IsOfResultsOnly) {
+  const std::vector<Exchange> exchanges = {
+      {"norm", [](const Tensor& x) { return Norm(x, 2, {0}); }, 1, 0},
+      {"norm 3", [](const Tensor& x) { return Norm(x, 3, {0}); }, 1, 0},
+      {"norm inf", [](const Tensor& x) { return Norm(x, kInf, {0}); }, 1, 2},
+      {"var", [](const Tensor& x) { return Var(x, {0}); }, 2, 1},
+      {"std", [](const Tensor& x) { return Std(x, {0}); }, 2, 1},
+      {"logsumexp", [](const Tensor& x) { return LogSumExp(x, {0}); }, 2, 0},
+      {"max", [](const Tensor& x) { return Max(x, {0}); }, 1, 2},
+      {"prod", [](const Tensor& x) { return Prod(x, {0}); }, 1, 2},
+      {"any", [](const Tensor& x) { return Any(x, {0}); }, 1, 0},
+      {"argmax", [](const Tensor& x) { return ArgMax(x, 0); }, 2, 0},
+      {"cumsum", [](const Tensor& x) { return CumSum(x, 0); }, 1, 1},
+      {"topk", [](const Tensor& x) { return TopK(x, 5, 0).values; }, 2, 0},
+  };
+  OnMesh({3}, [&](const DeviceMesh& mesh, Complaints& complaints) {
+    const Layout rows = Layout::Replicated(mesh.layout(), 2).WithShard(0, 0);
+    const Tensor dense = Fractions({kRows, 4}, 3);
+    for (const Exchange& e : exchanges) {
+      const Tensor x = Spread(dense, mesh, rows).set_requires_grad(true);
+      const ForbidImplicitRedistribution forbid;
+      CommunicatorStats::Count before = Moved(mesh);
+      const auto check = [&](const char* when, int64_t calls) {
+        const CommunicatorStats::Count now = Moved(mesh);
+        // Of each rank at most five rows, of 8 bytes an element.
+        const int64_t most = calls * 3 * 5 * 4 * 8;
+        if (now.calls - before.calls != calls ||
+            now.bytes - before.bytes > most) {
+          complaints.Add(absl::StrCat(
+              e.name, " ", when, ": ", now.calls - before.calls,
+              " collectives of ", now.bytes - before.bytes, " bytes"));
+        }
+        before = now;
+      };
+      const Tensor result = Settle(e.run(x));
+      check("forward", e.forward);
+      if (!result.requires_grad()) continue;
+      const absl::Status status = Backward(Settle(SumOfSquares(result)));
+      if (!status.ok()) complaints.Add(std::string(status.message()));
+      // One for the loss, where the result is split.
+      const bool split = LayoutOf(result).is_sharded(0);
+      check("backward", e.backward + (split ? 1 : 0));
+      if (LayoutOf(x.grad()) != rows) complaints.Add(e.name);
+    }
+  });
+}
+
+TEST(Exchange, SortsMoveTheSplitToAnotherDim) {
+  OnMesh({2}, [](const DeviceMesh& mesh, Complaints& complaints) {
+    const Layout rows = Layout::Replicated(mesh.layout(), 2).WithShard(0, 0);
+    const Layout columns = Layout::Replicated(mesh.layout(), 2).WithShard(0, 1);
+    const Tensor dense = Fractions({64, 4}, 3);
+    const int64_t before = Moved(mesh).bytes;
+    const Tensor sorted = Sort(Spread(dense, mesh, rows), 0).values;
+    if (LayoutOf(sorted) != columns) {
+      complaints.Add(LayoutOf(sorted).ToString());
+    }
+    // Half of what the rank has.
+    const int64_t moved = Moved(mesh).bytes - before;
+    if (moved != 64 * 4 / 4 * 4) complaints.Add(absl::StrCat(moved));
+  });
+}
+
+TEST(Exchange, ExtremesOfPendingExtremesStayPending) {
+  OnMesh({2}, [](const DeviceMesh& mesh, Complaints& complaints) {
+    const Layout whole = Layout::Replicated(mesh.layout(), 2);
+    const Tensor dense = Fractions({3, 4}, 3);
+    struct {
+      ReduceOp op;
+      Tensor (*run)(const Tensor&, ShapeView, bool);
+    } constexpr kCases[] = {{ReduceOp::kMax, Max}, {ReduceOp::kMin, Min}};
+    for (const auto& c : kCases) {
+      // The other rank's operands are further from the result.
+      const double shift = c.op == ReduceOp::kMax ? -1 : 1;
+      const Tensor local = *mesh.index(0) == 1 ? dense : Add(dense, shift);
+      const Tensor x =
+          MakeDTensor(local, mesh, whole.WithPartial(0, c.op), dense.sizes());
+      const int64_t before = Moved(mesh).calls;
+      const Tensor result = c.run(x, {0}, false);
+      if (Moved(mesh).calls != before) complaints.Add("exchanged too early");
+      complaints.Add(Differs(result, c.run(dense, {0}, false)));
+      // Another reduction of it may not wait.
+      complaints.Add(Differs(Sum(x), Sum(dense), 1e-6));
+      complaints.Add(Differs(ArgMax(x, 1), ArgMax(dense, 1)));
+    }
+  });
+}
+
+// Numbers whose largest are equal, and NaN, on several ranks.
+TEST(Exchange, OrdersTiesAndNaNAcrossRanks) {
+  const float nan = std::numeric_limits<float>::quiet_NaN();
+  const std::vector<std::vector<float>> rows = {
+      {1, 3, 0, 3, -1, -1, 3, 2},
+      {1, nan, 0, 3, nan, -1, 3, 2},
+      {nan, nan, nan, nan, nan, nan, nan, nan}};
+  for (const std::vector<float>& row : rows) {
+    OnMesh({5}, [&](const DeviceMesh& mesh, Complaints& complaints) {
+      const Layout split = Layout::Replicated(mesh.layout(), 1).WithShard(0, 0);
+      const Tensor dense = FromValues<float>({8}, row);
+      const Tensor x = Spread(dense, mesh, split);
+      complaints.Add(Differs(ArgMax(x, 0), ArgMax(dense, 0)));
+      complaints.Add(Differs(ArgMin(x, 0, true), ArgMin(dense, 0, true)));
+      for (int k : {1, 2}) {
+        for (bool largest : {false, true}) {
+          for (bool sorted : {false, true}) {
+            const Sorted a = TopK(x, k, 0, largest, sorted);
+            const Sorted b = TopK(dense, k, 0, largest, sorted);
+            complaints.Add(Differs(a.values, b.values));
+            complaints.Add(Differs(a.indices, b.indices));
+          }
+        }
+      }
+      const Sorted a = Sort(x);
+      const Sorted b = Sort(dense);
+      complaints.Add(Differs(a.values, b.values));
+      complaints.Add(Differs(a.indices, b.indices));
+    });
+  }
+}
+
+}  // namespace
+}  // namespace crosshatch

@@ -1,0 +1,104 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <vector>
+
+#include "crosshatch/dtensor/ops/dtensor_testutil.h"
+#include "crosshatch/dtensor/tests/op_rule_cases.h"
+#include "crosshatch/tensor/ops/ops.h"
+#include "crosshatch/tensor/rank_context.h"
+
+namespace crosshatch {
+namespace {
+
+using T = TensorSpan;
+constexpr CaseInput::Kind kFraction = CaseInput::kFraction;
+constexpr CaseInput::Kind kIds = CaseInput::kIds;
+
+}  // namespace
+
+std::vector<RuleCase> LayerCases() {
+  return {
+      {"rms_norm",
+       {{{3, 5}, kFraction}, {{5}, kFraction}},
+       [](T t) { return RmsNorm(t[0], t[1], 1e-5); },
+       kRounding},
+      {"rms_norm bare",
+       {{{3, 5}, kFraction}},
+       [](T t) { return RmsNorm(t[0], Tensor(), 1e-5); },
+       kRounding},
+      {"softmax",
+       {{{3, 5}, kFraction}},
+       [](T t) { return Softmax(t[0]); },
+       kRounding},
+      {"log_softmax",
+       {{{3, 5}, kFraction}},
+       [](T t) { return LogSoftmax(t[0]); },
+       kRounding},
+      {"layer_norm",
+       {{{3, 5}, kFraction}, {{5}, kFraction}, {{5}, kFraction}},
+       [](T t) { return LayerNorm(t[0], t[1], t[2], 1e-5); },
+       kRounding},
+  };
+}
+
+std::vector<RuleCase> AttentionCases() {
+  return {{"attention",
+           {{{2, 3, 6, 4}, kFraction},
+            {{2, 3, 3, 4}, kFraction},
+            {{2, 3, 3, 4}, kFraction}},
+           [](T t) { return CausalAttention(t[0], t[1], t[2], 0.5); },
+           kRounding},
+          {"attention of all",
+           {{{2, 3, 2, 4}, kFraction},
+            {{2, 5, 2, 4}, kFraction},
+            {{2, 5, 2, 4}, kFraction}},
+           [](T t) { return Attention(t[0], t[1], t[2], 0.5); },
+           kRounding,
+           // The case above has them lie otherwise.
+           [](absl::Span<const Layout> layouts) {
+             return layouts[1] == layouts[2];
+           }},
+          {"rope",
+           {{{2, 3, 4, 4}, kFraction}},
+           [](T t) {
+             const Tensor cos = Fractions({3, 2}, 8);
+             const Tensor sin = Fractions({3, 2}, 9);
+             return ApplyRope(t[0], cos, sin);
+           },
+           kRounding}};
+}
+
+std::vector<RuleCase> LookupCases() {
+  return {
+      {"embedding",
+       {{{5}, kIds, 7}, {{7, 3}}},
+       [](T t) { return Embedding(t[0], t[1]); }},
+      {"embedding 2d",
+       {{{2, 3}, kIds, 4}, {{4, 3}}},
+       [](T t) { return Embedding(t[0], t[1]); }},
+      {"cross_entropy",
+       {{{4, 5}, kFraction}, {{4}, kIds, 5}},
+       [](T t) { return CrossEntropy(t[0], t[1]); },
+       kRounding},
+      {"cross_entropy rows",
+       {{{2, 3, 5}, kFraction}, {{2, 3}, kIds, 5}},
+       [](T t) {
+         using Options = CrossEntropyOptions;
+         return CrossEntropy(
+             t[0], t[1],
+             {.reduction = Options::Reduction::kNone, .ignore_index = 3});
+       },
+       kRounding},
+      {"embedding_grad_into",
+       {{{7, 2}, CaseInput::kWhole, 0, /*sums=*/false},
+        {{5}, kIds, 7},
+        {{5, 2}}},
+       [](T t) {
+         NoGrad no_grad;
+         const Tensor to = Clone(t[0]);
+         Apply(EmbeddingGradIntoOp(0, /*accumulate=*/true), {to, t[1], t[2]});
+         return to;
+       }},
+  };
+}
+
+}  // namespace crosshatch

@@ -1,0 +1,45 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <gtest/gtest.h>
+
+#include <cstdio>
+#include <string>
+#include <vector>
+
+#include "crosshatch/dtensor/tests/op_rule_check.h"
+
+namespace crosshatch {
+namespace {
+
+// Every op on every layout of each of its inputs.
+class OpRulesExhaustive : public testing::TestWithParam<RuleFamily> {};
+
+TEST_P(OpRulesExhaustive, GiveWhatPlainTensorsGive) {
+  RuleTally tally;
+  for (const std::vector<int>& mesh :
+       {std::vector<int>{2}, std::vector<int>{3}, std::vector<int>{4},
+        std::vector<int>{2, 2}}) {
+    tally.Add(CheckRules(mesh, GetParam()));
+    if (mesh.size() == 1) {
+      const size_t all = static_cast<size_t>(-1);
+      tally.Add(CheckRules(mesh, GetParam(), all, {.unit = 2}));
+    }
+  }
+  // More reductions make many more combinations of three inputs.
+  tally.Add(CheckRules(
+      {3}, GetParam(), /*most=*/5000,
+      {.reductions = {ReduceOp::kSum, ReduceOp::kAvg, ReduceOp::kProduct,
+                      ReduceOp::kMin, ReduceOp::kMax}}));
+  std::printf("%s: %zu ops, %lld combinations of layouts, %lld calls\n",
+              GetParam().name, tally.ops.size(),
+              static_cast<long long>(tally.combinations),
+              static_cast<long long>(tally.calls));
+}
+
+INSTANTIATE_TEST_SUITE_P(All, OpRulesExhaustive,
+                         testing::ValuesIn(RuleFamilies()),
+                         [](const auto& info) {
+                           return std::string(info.param.name);
+                         });
+
+}  // namespace
+}  // namespace crosshatch

@@ -1,0 +1,263 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "crosshatch/dtensor/tests/random_program.h"
+
+#include <algorithm>
+#include <memory>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "crosshatch/dtensor/layout/layout_testutil.h"
+#include "crosshatch/tensor/creation.h"
+#include "crosshatch/tensor/rank_context.h"
+
+namespace crosshatch {
+namespace {
+
+constexpr int64_t kMostElements = 300;
+
+int64_t Below(int64_t n, std::mt19937& random) {
+  return std::uniform_int_distribution<int64_t>(0, n - 1)(random);
+}
+
+Layout WithoutPartials(Layout layout) {
+  for (int axis = 0; axis < layout.mesh().ndim(); ++axis) {
+    if (layout.state_of_axis(axis).is_partial()) {
+      layout = layout.WithReplicate(axis);
+    }
+  }
+  return layout;
+}
+
+// Registers grow by inputs and calls; tensors are those of a dry run.
+class Trial {
+ public:
+  explicit Trial(const MeshLayout& mesh)
+      : context_({.device = Device::Meta()}),
+        scope_(&context_),
+        registers_{mesh, {}, {}, {}, {}} {}
+  ~Trial() { registers_.tensors.clear(); }
+
+  void Add(const ProgramInput& input) {
+    registers_.tensors.push_back(Empty(input.sizes, input.dtype));
+    registers_.differentiable_leaf.push_back(input.differentiable);
+    registers_.indices_below.push_back(input.indices_below);
+  }
+
+  // False where the result would be too large.
+  bool Add(const Instruction& call) {
+    TensorList operands;
+    for (int r : call.operands) operands.push_back(registers_.tensors[r]);
+    Tensor result = call.kind->run(operands, call);
+    if (result.numel() > kMostElements) return false;
+    const int first = call.operands[0];
+    if (call.kind->loose) {
+      registers_.loose.push_back(operands[0].storage().get());
+      registers_.loose.push_back(result.storage().get());
+    }
+    registers_.tensors.push_back(std::move(result));
+    registers_.differentiable_leaf.push_back(
+        registers_.differentiable_leaf[first] &&
+        registers_.tensors.back().storage() == operands[0].storage());
+    registers_.indices_below.push_back(0);
+    return true;
+  }
+
+  const Registers& registers() const { return registers_; }
+  Shape SizesOf(int r) const { return registers_.tensors[r].sizes(); }
+  DType DTypeOf(int r) const { return registers_.tensors[r].dtype(); }
+
+ private:
+  RankContext context_;
+  RankContextScope scope_;
+  NoGrad no_grad_;
+  Registers registers_;
+};
+
+// A register that nobody reads but the end of the program.
+RandomProgram WithInput(const RandomProgram& program, size_t call) {
+  Trial trial(program.mesh);
+  for (const ProgramInput& input : program.inputs) trial.Add(input);
+  for (size_t i = 0; i <= call; ++i) trial.Add(program.instructions[i]);
+  const int old = static_cast<int>(program.inputs.size() + call);
+  const int fresh = static_cast<int>(program.inputs.size());
+  RandomProgram less = program;
+  const DType dtype = trial.DTypeOf(old);
+  less.inputs.push_back(
+      {.sizes = trial.SizesOf(old),
+       .dtype = dtype,
+       .differentiable = dtype == kFloat64,
+       .seed = old + 31,
+       .layout = Layout::Replicated(
+           program.mesh, static_cast<int>(trial.SizesOf(old).size()))});
+  less.instructions.erase(less.instructions.begin() +
+                          static_cast<int64_t>(call));
+  for (Instruction& instruction : less.instructions) {
+    for (int& r : instruction.operands) {
+      if (r == old) {
+        r = fresh;
+      } else if (r >= fresh && r < old) {
+        ++r;
+      }
+    }
+  }
+  return less;
+}
+
+bool Reads(const RandomProgram& program, int r) {
+  for (const Instruction& call : program.instructions) {
+    if (std::count(call.operands.begin(), call.operands.end(), r) != 0) {
+      return true;
+    }
+  }
+  return false;
+}
+
+void Renumber(RandomProgram& program, int gone) {
+  for (Instruction& call : program.instructions) {
+    for (int& r : call.operands) r -= r > gone ? 1 : 0;
+  }
+}
+
+}  // namespace
+
+bool Registers::IsLoose(int r) const {
+  return std::count(loose.begin(), loose.end(), tensors[r].storage().get()) !=
+         0;
+}
+
+RandomProgram MakeRandomProgram(const MeshLayout& mesh, std::mt19937& random) {
+  RandomProgram program = {.mesh = mesh};
+  program.twice = Below(2, random) == 0;
+  // Few sizes, so that registers meet.
+  const std::vector<int64_t> all = {0, 1, 1, 2, 3, 4, 5};
+  std::vector<int64_t> palette;
+  for (int i = 0; i < 3; ++i) {
+    palette.push_back(all[Below(static_cast<int64_t>(all.size()), random)]);
+  }
+  const auto sizes = [&](int ndim) {
+    Shape made;
+    for (int d = 0; d < ndim; ++d) made.push_back(palette[Below(3, random)]);
+    return made;
+  };
+  Trial trial(mesh);
+  const auto add = [&](ProgramInput input) {
+    input.seed = static_cast<int>(program.inputs.size()) + 1;
+    trial.Add(input);
+    program.inputs.push_back(std::move(input));
+  };
+  const int64_t floats = 1 + Below(3, random);
+  for (int64_t i = 0; i < floats; ++i) {
+    const int ndim = static_cast<int>(Below(4, random));
+    add({.sizes = sizes(ndim),
+         .differentiable = i == 0 || Below(3, random) != 0,
+         .layout = RandomLayout(mesh, ndim, random)});
+  }
+  if (Below(3, random) == 0) {
+    const int ndim = static_cast<int>(Below(4, random));
+    add({.sizes = sizes(ndim),
+         .dtype = Below(2, random) == 0 ? kInt32 : kInt64,
+         .layout = WithoutPartials(RandomLayout(mesh, ndim, random))});
+  }
+  if (Below(3, random) == 0) {
+    // For the first input: of its sizes but for one dim.
+    Shape like = program.inputs[0].sizes;
+    const int64_t below = 1 + Below(3, random);
+    if (Below(2, random) == 0) like = sizes(1);
+    if (!like.empty()) {
+      like[Below(static_cast<int64_t>(like.size()), random)] =
+          palette[Below(3, random)];
+    }
+    const int ndim = static_cast<int>(like.size());
+    add({.sizes = like,
+         .dtype = kInt64,
+         .indices_below = below,
+         .layout = WithoutPartials(RandomLayout(mesh, ndim, random))});
+  }
+  const auto& kinds = OpKinds();
+  const int64_t calls = 1 + Below(10, random);
+  for (int64_t tries = 0;
+       tries < 40 && static_cast<int64_t>(program.instructions.size()) < calls;
+       ++tries) {
+    const OpKind& kind =
+        kinds[Below(static_cast<int64_t>(kinds.size()), random)];
+    Instruction call = {.kind = &kind};
+    if (!kind.choose(trial.registers(), random, call)) continue;
+    if (trial.Add(call)) program.instructions.push_back(std::move(call));
+  }
+  return program;
+}
+
+std::string RandomProgram::ToString() const {
+  std::string text =
+      absl::StrCat(mesh.ToString(), twice ? ", second gradients too\n" : "\n");
+  int r = 0;
+  for (const ProgramInput& input : inputs) {
+    absl::StrAppend(&text, "  r", r++, " = input ", Name(input.dtype),
+                    crosshatch::ToString(input.sizes), " ",
+                    input.layout.ToString(),
+                    input.differentiable ? " differentiable" : "");
+    if (input.indices_below != 0) {
+      absl::StrAppend(&text, " indices below ", input.indices_below);
+    }
+    absl::StrAppend(&text, "\n");
+  }
+  for (const Instruction& call : instructions) {
+    absl::StrAppend(&text, "  r", r++, " = ", call.kind->name, "(");
+    absl::StrAppend(&text, absl::StrJoin(call.operands, ", ",
+                                         [](std::string* out, int operand) {
+                                           absl::StrAppend(out, "r", operand);
+                                         }));
+    if (!call.numbers.empty()) {
+      absl::StrAppend(&text, "; ", absl::StrJoin(call.numbers, ", "));
+    }
+    if (call.layout.has_value()) {
+      absl::StrAppend(&text, "; ", call.layout->ToString());
+    }
+    absl::StrAppend(&text, call.no_grad ? ") in NoGrad\n" : ")\n");
+  }
+  return text;
+}
+
+std::vector<RandomProgram> Shrunk(const RandomProgram& program) {
+  std::vector<RandomProgram> made;
+  const int inputs = static_cast<int>(program.inputs.size());
+  const int calls = static_cast<int>(program.instructions.size());
+  // What nobody reads, the last first.
+  for (int i = calls - 1; i >= 0; --i) {
+    if (Reads(program, inputs + i)) continue;
+    RandomProgram less = program;
+    less.instructions.erase(less.instructions.begin() + i);
+    Renumber(less, inputs + i);
+    made.push_back(std::move(less));
+  }
+  for (int i = inputs - 1; i >= 0 && inputs > 1; --i) {
+    if (Reads(program, i)) continue;
+    RandomProgram less = program;
+    less.inputs.erase(less.inputs.begin() + i);
+    Renumber(less, i);
+    made.push_back(std::move(less));
+  }
+  for (int i = 0; i < calls; ++i) {
+    made.push_back(WithInput(program, static_cast<size_t>(i)));
+  }
+  if (program.twice) {
+    made.push_back(program);
+    made.back().twice = false;
+  }
+  for (int i = 0; i < inputs; ++i) {
+    const Layout& layout = program.inputs[i].layout;
+    for (int axis = 0; axis < program.mesh.ndim(); ++axis) {
+      if (layout.state_of_axis(axis).is_replicate()) continue;
+      made.push_back(program);
+      made.back().inputs[i].layout = layout.WithReplicate(axis);
+    }
+    if (program.inputs[i].differentiable) {
+      made.push_back(program);
+      made.back().inputs[i].differentiable = false;
+    }
+  }
+  return made;
+}
+
+}  // namespace crosshatch

@@ -1,0 +1,212 @@
+// SPDX-License-Identifier: Apache-2.0
+
+/// \file
+/// Random programs of ops on distributed tensors beside the same on plain ones.
+/// CROSSHATCH_FUZZ_SEED sets the seed, CROSSHATCH_FUZZ_PROGRAMS the number of
+/// programs on each mesh. What fails is printed after everything was left out
+/// of it without which it fails too.
+
+#include <gtest/gtest.h>
+#include <sys/resource.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <array>
+#include <csignal>
+#include <iostream>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "absl/types/span.h"
+#include "crosshatch/base/check.h"
+#include "crosshatch/dtensor/layout/layout_testutil.h"
+#include "crosshatch/dtensor/redistribution/fuzz_testutil.h"
+#include "crosshatch/dtensor/tests/random_program.h"
+#include "crosshatch/dtensor/tests/random_program_run.h"
+
+namespace crosshatch {
+namespace {
+
+// What plain tensors refuse too: the program is none.
+constexpr std::array<const char*, 2> kRefusedByPlain = {
+    "was changed in place: it is at version",
+    "a leaf that requires a gradient is written in place",
+};
+
+// What distributed tensors alone refuse, as their headers say.
+constexpr std::array<const char*, 6> kRefused = {
+    // tensor/ops/in_place.h
+    "a view of a distributed tensor is written in place where",
+    "is used after a write in place to what it is a view of",
+    "is not written to:",
+    // dtensor/rules, of views that no layout can express
+    "redistribute the dims that are merged or split to Replicate first",
+    // of sums, products and the like that are pending
+    "pending",
+    "was changed in place: it is at version",
+};
+
+struct Verdict {
+  enum Kind { kAgrees, kTooLarge, kRefusedByPlain, kRefused, kWrong };
+  Kind kind = kWrong;
+  std::string text;
+};
+
+bool ContainsAny(const std::string& text, absl::Span<const char* const> parts) {
+  for (const char* part : parts) {
+    if (absl::StrContains(text, part)) return true;
+  }
+  return false;
+}
+
+// A program that fails a check ends its process, so programs run in a child,
+// one after the other, and it says how far it got: a line "@plain", then
+// "@distributed", then one of the others.
+[[noreturn]] void RunAll(absl::Span<const RandomProgram> programs, int out) {
+  const rlimit no_core = {0, 0};
+  setrlimit(RLIMIT_CORE, &no_core);
+  dup2(out, STDERR_FILENO);
+  const auto say = [out](const std::string& text) {
+    const std::string line = absl::StrCat("\n", text, "\n");
+    CH_CHECK_EQ(write(out, line.data(), line.size()),
+                static_cast<ssize_t>(line.size()));
+  };
+  for (const RandomProgram& program : programs) {
+    // What hangs is ended, and so wrong.
+    alarm(300);
+    say("@plain");
+    const ProgramOutcome expected = RunPlain(program);
+    if (!IsSmall(program, expected)) {
+      say("@large");
+      continue;
+    }
+    say("@distributed");
+    const std::string wrong = RunDistributed(program, expected);
+    say(wrong.empty() ? "@agrees" : absl::StrCat("@wrong ", wrong));
+  }
+  _exit(0);
+}
+
+std::string OutputOf(absl::Span<const RandomProgram> programs) {
+  int ends[2];
+  CH_CHECK_EQ(pipe(ends), 0);
+  const pid_t child = fork();
+  CH_CHECK_GE(child, 0);
+  if (child == 0) {
+    close(ends[0]);
+    RunAll(programs, ends[1]);
+  }
+  close(ends[1]);
+  std::string output;
+  std::array<char, 4096> buffer;
+  for (ssize_t n = 0; (n = read(ends[0], buffer.data(), buffer.size())) > 0;) {
+    output.append(buffer.data(), static_cast<size_t>(n));
+  }
+  close(ends[0]);
+  int status = 0;
+  waitpid(child, &status, 0);
+  if (WIFSIGNALED(status)) {
+    absl::StrAppend(&output, "\n", strsignal(WTERMSIG(status)), "\n");
+  }
+  return output;
+}
+
+std::vector<Verdict> Judge(absl::Span<const RandomProgram> programs) {
+  std::vector<Verdict> verdicts;
+  while (verdicts.size() < programs.size()) {
+    const std::string output = OutputOf(programs.subspan(verdicts.size()));
+    const std::string start = "\n@plain\n";
+    size_t at = output.find(start);
+    CH_CHECK(at != std::string::npos) << output;
+    while (at != std::string::npos) {
+      const size_t next = output.find(start, at + start.size());
+      const std::string said = output.substr(
+          at + start.size(),
+          next == std::string::npos ? next : next - at - start.size());
+      at = next;
+      const auto judge = [&]() -> Verdict {
+        if (absl::StrContains(said, "\n@agrees\n")) return {Verdict::kAgrees};
+        if (absl::StrContains(said, "\n@large\n")) return {Verdict::kTooLarge};
+        if (absl::StrContains(said, "\n@wrong ")) {
+          return {Verdict::kWrong, said};
+        }
+        if (!absl::StrContains(said, "\n@distributed\n")) {
+          return {ContainsAny(said, kRefusedByPlain) ? Verdict::kRefusedByPlain
+                                                     : Verdict::kWrong,
+                  said};
+        }
+        return {
+            ContainsAny(said, kRefused) ? Verdict::kRefused : Verdict::kWrong,
+            said};
+      };
+      verdicts.push_back(judge());
+    }
+  }
+  return verdicts;
+}
+
+// The smallest found that is wrong too.
+RandomProgram Shrink(RandomProgram program, std::string& text) {
+  int left = 400;
+  for (bool smaller = true; smaller;) {
+    smaller = false;
+    for (RandomProgram& less : Shrunk(program)) {
+      if (left-- == 0) return program;
+      const Verdict verdict = Judge({&less, 1})[0];
+      if (verdict.kind != Verdict::kWrong) continue;
+      program = std::move(less);
+      text = verdict.text;
+      smaller = true;
+      break;
+    }
+  }
+  return program;
+}
+
+class RandomProgramsTest : public testing::TestWithParam<std::vector<int>> {};
+
+TEST_P(RandomProgramsTest, GiveWhatOneDeviceGives) {
+  const MeshLayout mesh = OracleMesh(GetParam());
+  const unsigned seed = FuzzSeed();
+  const unsigned count = FuzzCases("CROSSHATCH_FUZZ_PROGRAMS", 60);
+  std::cout << "seed " << seed << ", " << count << " programs on "
+            << mesh.ToString() << "\n";
+  std::mt19937 random(seed + 1000 * static_cast<unsigned>(mesh.size()) +
+                      static_cast<unsigned>(mesh.ndim()));
+  std::vector<RandomProgram> programs;
+  for (unsigned i = 0; i < count; ++i) {
+    programs.push_back(MakeRandomProgram(mesh, random));
+  }
+  const std::vector<Verdict> verdicts = Judge(programs);
+  std::array<unsigned, 5> tally = {};
+  int shown = 0;
+  for (unsigned i = 0; i < count; ++i) {
+    ++tally[verdicts[i].kind];
+    if (verdicts[i].kind != Verdict::kWrong || ++shown > 3) continue;
+    std::string text = verdicts[i].text;
+    const RandomProgram least = Shrink(programs[i], text);
+    ADD_FAILURE() << "program " << i << " with seed " << seed << ", shrunk:\n"
+                  << least.ToString() << text;
+  }
+  std::cout << absl::StrJoin(tally, " ")
+            << " agree, too large, refused by plain tensors, refused, wrong\n";
+  EXPECT_EQ(tally[Verdict::kWrong], 0u);
+  // What is refused says nothing of what is right.
+  EXPECT_GE(2 * tally[Verdict::kAgrees], count) << "programs too few that run";
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Meshes, RandomProgramsTest,
+    testing::Values(std::vector<int>{1}, std::vector<int>{2},
+                    std::vector<int>{3}, std::vector<int>{4},
+                    std::vector<int>{2, 2}, std::vector<int>{3, 1}),
+    [](const auto& info) {
+      return absl::StrCat("Of", absl::StrJoin(info.param, "By"));
+    });
+
+}  // namespace
+}  // namespace crosshatch

@@ -1,0 +1,105 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <vector>
+
+#include "crosshatch/dtensor/layout/view_layout.h"
+#include "crosshatch/dtensor/tests/op_rule_cases.h"
+#include "crosshatch/tensor/ops/ops.h"
+
+namespace crosshatch {
+namespace {
+
+using T = TensorSpan;
+
+RuleCase ViewCase(const char* name, Shape from, Shape to) {
+  return {name,
+          {{from}},
+          [to](T t) { return View(t[0], to); },
+          0,
+          [from, to](absl::Span<const Layout> layouts) {
+            return ViewLayout(layouts[0], from, to).has_value();
+          }};
+}
+
+}  // namespace
+
+std::vector<RuleCase> ViewCases() {
+  return {
+      {"transpose", {{{3, 5}}}, [](T t) { return Transpose(t[0], 0, 1); }},
+      {"permute",
+       {{{2, 3, 5}}},
+       [](T t) {
+         return Permute(t[0], {2, 0, 1});
+       }},
+      {"slice", {{{5, 3}}}, [](T t) { return Slice(t[0], 0, 1, 4); }},
+      {"slice all", {{{5, 3}}}, [](T t) { return Slice(t[0], 0, 0, 5); }},
+      {"expand",
+       {{{1, 3}}},
+       [](T t) {
+         return Expand(t[0], {2, 4, 3});
+       }},
+      {"unsqueeze", {{{3, 5}}}, [](T t) { return Unsqueeze(t[0], 1); }},
+      {"cat",
+       {{{2, 3}}, {{4, 3}}},
+       [](T t) {
+         return Cat({t[0], t[1]}, 0);
+       }},
+      {"pad", {{{3, 2}}}, [](T t) { return Pad(t[0], 1, 1, 2); }},
+      {"cat of one dim",
+       {{{2, 3}}, {{2, 2}}, {{2, 0}}},
+       [](T t) {
+         return Cat({t[0], t[1], t[2]}, 1);
+       }},
+      {"stack",
+       {{{2, 3}}, {{2, 3}}},
+       [](T t) {
+         return Stack({t[0], t[1]}, 1);
+       }},
+      {"split",
+       {{{2, 5}}},
+       [](T t) {
+         const TensorList parts = Split(t[0], {1, 0, 4}, 1);
+         return Cat({parts[2], Mul(parts[0], 2), parts[1]}, 1);
+       }},
+      {"narrow and select",
+       {{{4, 5}}},
+       [](T t) { return Select(Narrow(t[0], 1, 1, 3), 0, 2); }},
+      {"slice of none", {{{5, 3}}}, [](T t) { return Slice(t[0], 0, 2, 2); }},
+      {"squeeze",
+       {{{3, 5}}},
+       [](T t) { return Squeeze(Unsqueeze(t[0], 1), 1); }},
+      {"squeeze of a dim that may be split",
+       {{{1, 5}}},
+       [](T t) { return Squeeze(t[0], 0); }},
+      {"select the only one",
+       {{{3, 1, 2}}},
+       [](T t) { return Select(t[0], 1, -1); }},
+      {"select the only one of what was narrowed",
+       {{{1, 4}}},
+       [](T t) { return Select(Narrow(t[0], 0, 0, 1), 0, 0); }},
+      {"flatten single dims", {{{1, 1, 5}}}, [](T t) { return Flatten(t[0]); }},
+      ViewCase("merge", {4, 3}, {12}),
+      ViewCase("merge of pairs", {2, 2, 3}, {4, 3}),
+      ViewCase("merge of the last dims", {3, 2, 4}, {3, 8}),
+      ViewCase("split", {12}, {4, 3}),
+      ViewCase("split of the last dim", {3, 8}, {3, 4, 2}),
+      ViewCase("split and merge", {2, 6}, {4, 3}),
+      ViewCase("of none", {0, 3}, {3, 0}),
+      {"unflatten",
+       {{{3, 8}}},
+       [](T t) {
+         return Unflatten(t[0], 1, {4, -1});
+       },
+       0,
+       [](absl::Span<const Layout> layouts) {
+         return ViewLayout(layouts[0], {3, 8}, {3, 4, 2}).has_value();
+       }},
+      {"move dim", {{{2, 3, 5}}}, [](T t) { return MoveDim(t[0], 0, -1); }},
+      {"repeat",
+       {{{2, 3}}},
+       [](T t) {
+         return Repeat(t[0], {2, 1, 3});
+       }},
+  };
+}
+
+}  // namespace crosshatch
