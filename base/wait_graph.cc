@@ -76,13 +76,6 @@ void WaitGraph::EndWait(AgentId agent) {
   waiter.on_stall = nullptr;
 }
 
-std::string WaitGraph::DescribeDelay(AgentId agent) {
-  std::lock_guard lock(mutex_);
-  for (Agent& each : agents_) each.mark = Mark::kNew;
-  path_.clear();
-  return FindRunningPath(agent) ? DescribePath() : "";
-}
-
 WaitGraph::Agent& WaitGraph::at(AgentId agent) {
   CH_CHECK(agent >= 0 && agent < static_cast<AgentId>(agents_.size()))
       << "agent " << agent << " of " << agents_.size();
@@ -124,18 +117,6 @@ bool WaitGraph::FindStuckPath(AgentId from) {
   return false;
 }
 
-bool WaitGraph::FindRunningPath(AgentId from) {
-  path_.push_back(from);
-  Agent& agent = at(from);
-  if (agent.state == State::kRunning) return true;
-  agent.mark = Mark::kFree;
-  for (AgentId next : WaitsFor(agent)) {
-    if (at(next).mark == Mark::kNew && FindRunningPath(next)) return true;
-  }
-  path_.pop_back();
-  return false;
-}
-
 WaitGraph::Stalls WaitGraph::FindStalls(AgentId changed) {
   Stalls stalls;
   // Whatever became stuck by this step, became so by a path through the agent
@@ -169,11 +150,9 @@ std::string WaitGraph::DescribePath() const {
                       " issues some; ");
     }
   }
-  const State last = agents_[path_.back()].state;
+  const bool finished = agents_[path_.back()].state == State::kFinished;
   absl::StrAppend(&text, Label(path_.back()),
-                  last == State::kFinished  ? " has finished"
-                  : last == State::kRunning ? " is still at work"
-                                            : " closes the cycle");
+                  finished ? " has finished" : " closes the cycle");
   return text;
 }
 

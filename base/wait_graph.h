@@ -93,11 +93,6 @@ class WaitGraph {
   /// agent is not waiting.
   void EndWait(AgentId agent);
 
-  /// Why `agent` takes its time, for people: the chain of who waits for whom
-  /// from it to one that neither waits nor has finished. Empty where there is
-  /// none.
-  std::string DescribeDelay(AgentId agent);
-
  private:
   enum class State : uint8_t { kRunning, kIdle, kWaiting, kFinished };
   enum class Mark : uint8_t { kNew, kOnPath, kFree };
@@ -117,7 +112,6 @@ class WaitGraph {
   absl::Span<const AgentId> WaitsFor(const Agent& agent) const;
   bool IsStuck(AgentId from);
   bool FindStuckPath(AgentId from);
-  bool FindRunningPath(AgentId from);
   Stalls FindStalls(AgentId changed);
   std::string Label(AgentId agent) const;
   std::string DescribePath() const;
@@ -125,7 +119,7 @@ class WaitGraph {
   std::mutex mutex_;
   std::vector<Agent> agents_;
   // The search's current path; after a find, the path found. Ends with an agent
-  // that is finished or occurs earlier in the path, or with one that runs.
+  // that is finished or occurs earlier in the path.
   std::vector<AgentId> path_;
 };
 

@@ -72,22 +72,6 @@ TEST(WaitGraph, FinishedAgentStallsThoseThatReachIt) {
             "waits for rank 2 (host) in sum; rank 2 (host) has finished");
 }
 
-TEST(WaitGraph, DescribesTheWayToWhomeverKeepsTheOthersWaiting) {
-  Recorder r;
-  const AgentId a = r.Host(0), b = r.Host(1), c = r.Host(2);
-  const AgentId queue = r.Queue(1, "fsdp", b);
-  EXPECT_EQ(r.graph.DescribeDelay(c), "rank 2 (host) is still at work");
-  r.graph.SetIdle(queue);
-  r.Wait(a, {queue}, "unshard");
-  r.Wait(b, {c}, "sum");
-  EXPECT_EQ(r.graph.DescribeDelay(a),
-            "rank 0 (host) waits for rank 1 (fsdp) in unshard; rank 1 (fsdp) "
-            "has no work until rank 1 (host) issues some; rank 1 (host) waits "
-            "for rank 2 (host) in sum; rank 2 (host) is still at work");
-  r.Wait(c, {a}, "cycle");
-  EXPECT_EQ(r.graph.DescribeDelay(a), "");
-}
-
 TEST(WaitGraph, IdleQueueWaitsForItsIssuer) {
   Recorder r;
   const AgentId h0 = r.Host(0), h1 = r.Host(1);

@@ -116,7 +116,7 @@ void Rendezvous::CheckDeadline(Clock::time_point now, absl::Duration timeout) {
     if (waited <= timeout) return;
     failure = absl::DeadlineExceededError(
         absl::StrCat(group_, " timed out after ", absl::FormatDuration(timeout),
-                     ": ", DescribeMembers(), DescribeDelay()));
+                     ": ", DescribeMembers()));
   }
   Break(failure);
 }
@@ -158,16 +158,6 @@ std::string Rendezvous::DescribeMembers() const {
     absl::StrAppend(&text, ", rank ", member.world_rank, " did not come");
   }
   return text;
-}
-
-std::string Rendezvous::DescribeDelay() const {
-  if (graph_ == nullptr) return "";
-  // Who keeps this group waiting may itself be kept waiting in another.
-  for (AgentId agent : MissingAgents()) {
-    const std::string delay = graph_->DescribeDelay(agent);
-    if (!delay.empty()) return absl::StrCat(" (", delay, ")");
-  }
-  return "";
 }
 
 void Rendezvous::EndWaits() {

@@ -73,7 +73,6 @@ class Rendezvous {
   // These need mutex_.
   std::vector<AgentId> MissingAgents() const;
   std::string DescribeMembers() const;
-  std::string DescribeDelay() const;
   void EndWaits();
 
   void WaitFor(int member, uint32_t epoch,

@@ -164,9 +164,7 @@ TEST(Rendezvous, FailsAfterTheDeadlineNamingWhoCameAndWhoDidNot) {
       EXPECT_THAT(std::string(status.message()),
                   testing::AllOf(HasSubstr("group 'x' timed out after 20ms: "),
                                  HasSubstr("came to step 0"),
-                                 HasSubstr("rank 12 did not come "
-                                           "(rank 12 (host) is still at "
-                                           "work)")));
+                                 HasSubstr("rank 12 did not come")));
       return;
     }
     party.rendezvous.CheckDeadline(Rendezvous::Clock::now(), absl::Hours(1));
