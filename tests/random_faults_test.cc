@@ -451,7 +451,6 @@ TEST_P(RandomFaultsTest, AreErrorsOfAllRanksThatNameTheRank) {
     SCOPED_TRACE(absl::StrCat("CROSSHATCH_FUZZ_SEED=", seed + i,
                               " CROSSHATCH_FUZZ_FAULTS=1"));
     random_faults.PlantOne(seed + i);
-    if (HasFailure()) return;
   }
 }
 
