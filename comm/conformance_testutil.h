@@ -3,8 +3,8 @@
 #define CROSSHATCH_COMM_CONFORMANCE_TESTUTIL_H_
 
 /// \file
-/// The tests that every engine of Communicator passes. An engine's test file is
-/// its registration:
+/// The tests that every engine passes, the parts that its capabilities name.
+/// Its test file is its registration:
 ///
 ///     const bool registered = RegisterCommunicatorConformanceTests({
 ///         .name = "Local",
