@@ -267,6 +267,10 @@ Tensor DTensorHandler::ConformGradient(const Tensor& leaf,
 
 uint32_t DTensorHandler::Version() const { return local_.storage()->version(); }
 
+std::string DTensorHandler::MemoryOwner() const {
+  return MemoryOwnerOf(local_);
+}
+
 bool DTensorHandler::OwnsMemory() const {
   // A view of a part would keep the rest from being freed.
   return !unwritable_ && local_.IsUnique() && local_.is_contiguous() &&

@@ -54,6 +54,7 @@ class DTensorHandler final : public TensorHandler {
   std::string Describe() const override;
   Tensor ConformGradient(const Tensor& leaf, Tensor gradient) const override;
   uint32_t Version() const override;
+  std::string MemoryOwner() const override;
   bool OwnsMemory() const override;
 
   const Tensor& local() const {
