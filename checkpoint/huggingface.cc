@@ -225,8 +225,9 @@ absl::Status LoadHuggingFace(nn::Llama& model, const std::string& dir) {
   if (context.device().is_meta()) return absl::OkStatus();
   for (const Slice& slice : slices) {
     CH_CHECK(slice.local.is_contiguous()) << slice.local.Describe();
-    if (slice.box.empty()) continue;
+    // Also where this rank holds none of it: all ranks count a write.
     slice.local.storage()->BumpVersion();
+    if (slice.box.empty()) continue;
     // The task keeps the file mapped until it has run.
     context.current_stream().Launch(
         [file = slice.source.file, index = slice.source.index, box = slice.box,

@@ -8,6 +8,7 @@
 /// place whatever the layout; a contiguous buffer is the list of one.
 
 #include <cstdint>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -72,6 +73,9 @@ struct Collective {
   /// Names the tensor or group concerned; compared between ranks and printed in
   /// errors and logs.
   std::string label;
+  /// Printed where ranks disagree or wait in vain, and not compared: what a
+  /// reader of the error wants to know. Null for nothing.
+  std::shared_ptr<const std::string> about;
 
   std::vector<SegmentList> send;
   std::vector<SegmentList> recv;

@@ -156,6 +156,7 @@ void Fingerprint::Assign(const Collective& collective, int64_t new_sequence) {
   scale = collective.scale;
   root = collective.root;
   label = collective.label;
+  about = collective.about;
   send.clear();
   for (const SegmentList& list : collective.send) {
     send.push_back(NumElements(list));
@@ -169,16 +170,18 @@ void Fingerprint::Assign(const Collective& collective, int64_t new_sequence) {
 std::string Describe(const Fingerprint& f) {
   std::string text =
       absl::StrCat(Name(f.kind), " #", f.sequence, " '", f.label, "'");
-  if (f.kind == CollectiveKind::kBarrier) return text;
-  absl::StrAppend(&text, " (", Name(f.dtype));
-  if (IsReduction(f.kind)) {
-    absl::StrAppend(&text, ", ", ToString(f.reduce_op));
-    if (f.scale != 1.0) absl::StrAppend(&text, " times ", f.scale);
+  if (f.kind != CollectiveKind::kBarrier) {
+    absl::StrAppend(&text, " (", Name(f.dtype));
+    if (IsReduction(f.kind)) {
+      absl::StrAppend(&text, ", ", ToString(f.reduce_op));
+      if (f.scale != 1.0) absl::StrAppend(&text, " times ", f.scale);
+    }
+    if (f.kind == CollectiveKind::kBroadcast) {
+      absl::StrAppend(&text, ", root ", f.root);
+    }
+    absl::StrAppend(&text, ")");
   }
-  if (f.kind == CollectiveKind::kBroadcast) {
-    absl::StrAppend(&text, ", root ", f.root);
-  }
-  absl::StrAppend(&text, ")");
+  if (f.about != nullptr) absl::StrAppend(&text, " [", *f.about, "]");
   return text;
 }
 

@@ -6,6 +6,7 @@
 /// What ranks compare before they trust one another with data.
 
 #include <cstdint>
+#include <memory>
 #include <string>
 
 #include "absl/container/inlined_vector.h"
@@ -24,6 +25,7 @@ struct Fingerprint {
   double scale = 1.0;
   int root = 0;
   std::string label;
+  std::shared_ptr<const std::string> about;
   /// Elements of each list.
   absl::InlinedVector<int64_t, 4> send;
   absl::InlinedVector<int64_t, 4> recv;
@@ -32,7 +34,7 @@ struct Fingerprint {
   void Assign(const Collective& collective, int64_t sequence);
 };
 
-/// E.g. "all_reduce #4 'grad' (f32, sum)".
+/// E.g. "all_reduce #4 'grad' (f32, sum)", and what it is about in brackets.
 std::string Describe(const Fingerprint& fingerprint);
 
 /// Compares what the members of one group are about to do together: the fields

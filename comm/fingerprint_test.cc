@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "crosshatch/comm/fingerprint.h"
 
+#include <memory>
+#include <string>
 #include <vector>
 
 #include "gmock/gmock.h"
@@ -68,6 +70,8 @@ TEST(Fingerprint, DescribesWhatMattersForTheKind) {
   EXPECT_EQ(Describe(f), "broadcast #0 'g' (f32, root 2)");
   f.kind = CollectiveKind::kBarrier;
   EXPECT_EQ(Describe(f), "barrier #0 'g'");
+  f.about = std::make_shared<const std::string>("of a.weight");
+  EXPECT_EQ(Describe(f), "barrier #0 'g' [of a.weight]");
 }
 
 TEST(CheckAgreement, AcceptsEqualOnes) {

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "crosshatch/fsdp/first_rank_values.h"
 
+#include <algorithm>
 #include <cstdint>
 
 #include "crosshatch/base/status_macros.h"
@@ -33,13 +34,19 @@ absl::StatusOr<std::vector<bool>> HasValuesOnFirstRank(
     flags.push_back(tensor.storage()->attached() ? 1 : 0);
   }
   RankContext& context = RankContext::Current();
-  if (!context.device().is_meta()) {
-    const Tensor shared =
-        FromValues<int64_t>({static_cast<int64_t>(flags.size())}, flags);
-    CH_RETURN_IF_ERROR(TakeFromFirstRank(mesh, shared, label));
-    flags = shared.ToVector<int64_t>();
-    CH_RETURN_IF_ERROR(context.status());
+  const Shape sizes = {static_cast<int64_t>(flags.size())};
+  if (context.device().is_meta()) {
+    CH_RETURN_IF_ERROR(TakeFromFirstRank(mesh, Empty(sizes, kInt64), label));
+    const MeshCoordinate& here = *mesh.coordinate();
+    const bool is_first =
+        std::all_of(here.begin(), here.end(), [](int i) { return i == 0; });
+    if (!is_first) flags.assign(flags.size(), 1);
+    return std::vector<bool>(flags.begin(), flags.end());
   }
+  const Tensor shared = FromValues<int64_t>(sizes, flags);
+  CH_RETURN_IF_ERROR(TakeFromFirstRank(mesh, shared, label));
+  flags = shared.ToVector<int64_t>();
+  CH_RETURN_IF_ERROR(context.status());
   return std::vector<bool>(flags.begin(), flags.end());
 }
 

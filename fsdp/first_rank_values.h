@@ -23,8 +23,9 @@ absl::Status TakeFromFirstRank(const DeviceMesh& mesh, const Tensor& local,
                                const std::string& label);
 
 /// Whether the mesh's first rank has memory for each of `tensors`, of which all
-/// ranks have as many. On a dry run whether this rank has. Waits for the
-/// current stream.
+/// ranks have as many. A dry run of another rank, which cannot ask, takes it to
+/// have all: that is what FullyShardOptions::sync_from_first_rank is for. Waits
+/// for the current stream.
 /// \error as TakeFromFirstRank.
 absl::StatusOr<std::vector<bool>> HasValuesOnFirstRank(
     const DeviceMesh& mesh, const std::vector<Tensor>& tensors,

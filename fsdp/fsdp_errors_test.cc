@@ -13,6 +13,7 @@
 #include "crosshatch/fsdp/fully_shard.h"
 #include "crosshatch/fsdp/odd_models_testutil.h"
 #include "crosshatch/fsdp/on_ranks_testutil.h"
+#include "crosshatch/fsdp/replicate.h"
 #include "crosshatch/fsdp/sharded_module.h"
 #include "crosshatch/fsdp/testutil.h"
 #include "crosshatch/fsdp/training_testutil.h"
@@ -171,6 +172,89 @@ TEST(FsdpErrorsDeathTest, NamesTiesThatNobodyTook) {
                        }),
                "parameter first.weight is tied between modules that are "
                "sharded apart");
+}
+
+// A module that gets parameters and children while the program runs.
+class Growing final : public nn::Module {
+ public:
+  Growing() : linear_(5, 5) { RegisterModule("linear", linear_); }
+  const char* type_name() const override { return "Growing"; }
+
+  void AddParameter(const std::string& name) {
+    const auto parameter = std::make_shared<nn::Parameter>(
+        Shape{5}, kFloat32, nn::Initializer{});
+    parameter->set_data(SmallIntegers({5}, 1));
+    RegisterParameter(name, parameter);
+  }
+  void AddChild() {
+    child_ = std::make_unique<nn::Linear>(5, 5);
+    child_->weight()->set_data(SmallIntegers({5, 5}, 2));
+    RegisterModule("child", *child_);
+  }
+  nn::Linear& child() { return *child_; }
+
+ protected:
+  TensorList ForwardImpl(TensorSpan inputs) override {
+    Tensor x = linear_.Forward(inputs[0]);
+    for (const auto& [name, parameter] : own_parameters()) {
+      x = Add(x, parameter->Get());
+    }
+    return {child_ == nullptr ? x : child_->Forward(x)};
+  }
+
+ private:
+  nn::Linear linear_;
+  std::unique_ptr<nn::Linear> child_;
+};
+
+// Two steps; `change` comes before the first, or between them.
+void TrainGrowing(bool replicated, int when,
+                  const std::function<absl::Status(Growing&, const DeviceMesh&)>&
+                      change) {
+  OnRanks({{"fsdp", 2}},
+          [&](const DeviceMesh& mesh, LineSink&) -> absl::Status {
+            Growing model;
+            for (nn::Parameter* p : model.Parameters()) {
+              p->set_data(SmallIntegers({5, 5}, 1));
+            }
+            CH_RETURN_IF_ERROR(replicated ? Replicate(model, mesh)
+                                          : FullyShard(model, mesh));
+            for (int step = 0; step < 2; ++step) {
+              if (step == when) CH_RETURN_IF_ERROR(change(model, mesh));
+              CH_RETURN_IF_ERROR(
+                  Backward(Sum(model.Forward(BatchOf(0, 1, step)))));
+              IntegerDescent(model);
+            }
+            return absl::OkStatus();
+          });
+}
+
+TEST(FsdpErrorsDeathTest, NamesParametersThatCameTooLate) {
+  for (const bool replicated : {false, true}) {
+    for (const int when : {0, 1}) {
+      EXPECT_DEATH(TrainGrowing(replicated, when,
+                                [](Growing& model, const DeviceMesh&) {
+                                  model.AddParameter("late");
+                                  return absl::OkStatus();
+                                }),
+                   "parameter late was registered after FullyShard");
+      EXPECT_DEATH(TrainGrowing(replicated, when,
+                                [](Growing& model, const DeviceMesh&) {
+                                  model.AddChild();
+                                  return absl::OkStatus();
+                                }),
+                   "parameter child.weight was registered after FullyShard");
+    }
+  }
+}
+
+// A module that came late and was sharded itself has its gradients.
+TEST(FsdpErrorsTest, TakesModulesThatCameLateAndWereSharded) {
+  TrainGrowing(/*replicated=*/false, 0,
+               [](Growing& model, const DeviceMesh& mesh) {
+                 model.AddChild();
+                 return FullyShard(model.child(), mesh);
+               });
 }
 
 }  // namespace

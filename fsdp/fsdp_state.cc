@@ -5,6 +5,7 @@
 #include <set>
 #include <utility>
 
+#include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "crosshatch/base/check.h"
 #include "crosshatch/tensor/autograd.h"
@@ -25,7 +26,20 @@ void CastFloats(TensorList& tensors, DType dtype) {
   }
 }
 
+// The parameters that the backward needs are gone, and so are their gradients.
+void PoisonAsGone(const std::string& name) {
+  RankContext::Current().Poison(absl::FailedPreconditionError(absl::StrCat(
+      "FSDP: a backward through ", name,
+      ", whose module is gone; keep the model until Backward has returned")));
+}
+
 }  // namespace
+
+FsdpState& FsdpLife::Check(const char* what) const {
+  CH_CHECK(state != nullptr) << what << " of " << name
+                             << ", whose module is gone; keep the model";
+  return *state;
+}
 
 FsdpState* FsdpState::Of(const nn::Module& module) {
   return static_cast<FsdpState*>(module.attachment(kKey));
@@ -75,7 +89,8 @@ FsdpState::FsdpState(std::vector<nn::Module*> modules,
     : modules_(std::move(modules)),
       options_(std::move(options)),
       groups_(std::move(groups)),
-      left_out_(std::move(left_out)) {
+      left_out_(std::move(left_out)),
+      life_(std::make_shared<FsdpLife>(FsdpLife{this, Name()})) {
   reshard_after_forward_ = options_.reshard_after_forward;
   if (options_.post_forward_mesh_size > 0) {
     reshard_after_forward_ = options_.post_forward_mesh_size > 1;
@@ -95,6 +110,11 @@ FsdpState::FsdpState(std::vector<nn::Module*> modules,
   }
 }
 
+FsdpState::~FsdpState() {
+  life_->state = nullptr;
+  if (tree_ != nullptr) tree_->Forget(*this);
+}
+
 std::string FsdpState::Name() const {
   const nn::Module& first = *modules_.front();
   const std::string name = first.FullName();
@@ -108,29 +128,11 @@ FsdpTree& FsdpState::EnsureTree() {
 
 void FsdpState::JoinTree(std::shared_ptr<FsdpTree> tree, bool is_root,
                          const std::shared_ptr<CommContext>& comm) {
+  if (tree_ != nullptr) tree_->Forget(*this);
   tree_ = std::move(tree);
   is_root_ = is_root;
-  span_name_ = Name();
+  life_->name = Name();
   for (const auto& group : groups_) group->set_comm_context(comm);
-}
-
-void FsdpState::CheckAllSharded() const {
-  const auto is_ignored_above = [this](const nn::Parameter* parameter) {
-    const std::vector<FsdpState*>& states = tree_->states();
-    return std::any_of(
-        states.begin(), states.end(), [parameter](const FsdpState* state) {
-          const auto& ignored = state->options_.ignored_params;
-          return std::find(ignored.begin(), ignored.end(), parameter) !=
-                 ignored.end();
-        });
-  };
-  for (const nn::Parameter* parameter : left_out_.tied) {
-    CH_CHECK(parameter->gathered().defined() || is_ignored_above(parameter))
-        << "FSDP: parameter " << parameter->name()
-        << " is tied between modules that are sharded apart, and no sharded "
-           "module has them all below it; call FullyShard on their common "
-           "ancestor too";
-  }
 }
 
 void FsdpState::Unshard() {
@@ -202,7 +204,7 @@ void FsdpState::PreForward(TensorList& inputs) {
     if (first) tree.PrefetchForward(*this);
     WaitForUnshard();
     WatchInputs(inputs);
-    BeginSpan(tree.comm().compute(), "forward", span_name_);
+    BeginSpan(tree.comm().compute(), "forward", life_->name);
   }
   const MixedPrecisionPolicy& precision = options_.mixed_precision;
   if (precision.output_dtype.has_value()) tree.BeginCasting();
@@ -223,7 +225,9 @@ void FsdpState::WatchInputs(const TensorList& inputs) {
     const std::shared_ptr<Node> node = GradEdge(input).node;
     if (std::find(seen.begin(), seen.end(), node.get()) != seen.end()) continue;
     seen.push_back(node.get());
-    node->AddPreHook([this, run = run_] { InputGradientsReady(run); });
+    node->AddPreHook([life = life_, run = run_] {
+      if (life->state != nullptr) life->state->InputGradientsReady(run);
+    });
   }
   run_->inputs = static_cast<int>(seen.size());
 }
@@ -234,13 +238,19 @@ void FsdpState::PostForward(TensorList& outputs, bool frees) {
     if (Captured(tree_->EndCasting())) CastFloats(outputs, *dtype);
   }
   if (InRecomputation() || --depth_ > 0) return;
-  EndSpan(tree_->comm().compute(), "forward", span_name_);
+  EndSpan(tree_->comm().compute(), "forward", life_->name);
   const std::shared_ptr<Run> run = std::exchange(run_, nullptr);
   bool backward_follows = false;
   for (const Tensor& output : outputs) {
     if (!output.defined() || !output.requires_grad()) continue;
     backward_follows = true;
-    GradEdge(output).node->AddPreHook([this, run] { PreBackward(run); });
+    GradEdge(output).node->AddPreHook([life = life_, run] {
+      if (life->state != nullptr) {
+        life->state->PreBackward(run);
+      } else {
+        PoisonAsGone(life->name);
+      }
+    });
   }
   if (backward_follows) tree_->RecordForward(*this);
   if (frees) {
@@ -262,6 +272,10 @@ void FsdpState::LeaveForward() {
 }
 
 void FsdpState::PreBackward(const std::shared_ptr<Run>& run) {
+  if (tree_ == nullptr) {
+    PoisonAsGone(absl::StrCat("the root of the tree of ", life_->name));
+    return;
+  }
   const bool is_open =
       std::find(open_runs_.begin(), open_runs_.end(), run) != open_runs_.end();
   if (run->inputs > 0 && !is_open) {
@@ -275,7 +289,7 @@ void FsdpState::PreBackward(const std::shared_ptr<Run>& run) {
   if (first) tree_->PrefetchBackward(*this);
   if (unshard_in_backward_) WaitForUnshard();
   if (first) {
-    BeginSpan(tree_->comm().compute(), "backward", span_name_);
+    BeginSpan(tree_->comm().compute(), "backward", life_->name);
     backward_span_ = true;
   }
 }
@@ -310,7 +324,7 @@ void FsdpState::ReshardFinished() {
 
 void FsdpState::EndBackwardSpan() {
   if (!std::exchange(backward_span_, false)) return;
-  EndSpan(tree_->comm().compute(), "backward", span_name_);
+  EndSpan(tree_->comm().compute(), "backward", life_->name);
 }
 
 void FsdpState::EndBackward() {
@@ -363,8 +377,8 @@ std::string FsdpState::Describe(bool as_root, PlanDetail detail) const {
     absl::StrAppend(&text, "  (", parameter->name(),
                     ": tied, in the group of the lowest common ancestor)\n");
   }
-  for (const std::string& name : left_out_.ignored) {
-    absl::StrAppend(&text, "  (", name, ": ignored)\n");
+  for (const auto& parameter : left_out_.ignored) {
+    absl::StrAppend(&text, "  (", parameter->name(), ": ignored)\n");
   }
   return text;
 }

@@ -33,6 +33,18 @@
 
 namespace crosshatch::fsdp {
 
+class FsdpState;
+
+/// Whether a sharded module is still there: what outlives it holds this
+/// instead of the state, which goes with the module.
+struct FsdpLife {
+  FsdpState* state;  ///< Null when it is gone.
+  std::string name;
+
+  /// The state. Fails a check that names `what` and the module if it is gone.
+  FsdpState& Check(const char* what) const;
+};
+
 /// What a state has been gathered for before it came.
 enum class Ahead : uint8_t { kOfNothing, kOfForward, kOfBackward };
 
@@ -55,14 +67,18 @@ class FsdpState final : public nn::Attachment {
   struct LeftOut {
     /// Tied with parameters of modules above: a group there must take them.
     std::vector<nn::Parameter*> tied;
-    std::vector<std::string> ignored;
+    std::vector<std::shared_ptr<const nn::Parameter>> ignored;
   };
 
   /// \param modules one, or several that are gathered before the first of them
   ///     runs and freed after the last in the list has run.
   FsdpState(std::vector<nn::Module*> modules, FullyShardOptions options,
             std::vector<std::unique_ptr<ParamGroup>> groups, LeftOut left_out);
+  ~FsdpState() override;
+  FsdpState(const FsdpState&) = delete;
+  FsdpState& operator=(const FsdpState&) = delete;
 
+  std::shared_ptr<const FsdpLife> life() const { return life_; }
   const std::vector<nn::Module*>& modules() const { return modules_; }
   /// The first module's, for messages and traces.
   std::string Name() const;
@@ -77,10 +93,11 @@ class FsdpState final : public nn::Attachment {
   const std::shared_ptr<FsdpTree>& tree() const { return tree_; }
   /// Forms one with this module as its root if there is none.
   FsdpTree& EnsureTree();
+  /// Forms or joins another with the next use.
+  void LeaveTree() { tree_ = nullptr; }
   void JoinTree(std::shared_ptr<FsdpTree> tree, bool is_root,
                 const std::shared_ptr<CommContext>& comm);
-  /// Checks that groups above took the tied parameters that were left to them.
-  void CheckAllSharded() const;
+  const LeftOut& left_out() const { return left_out_; }
   /// @}
 
   /// \name Settings
@@ -92,13 +109,13 @@ class FsdpState final : public nn::Attachment {
   /// Whether ranks may differ in using it:
   /// ShardedModule::SetReduceUnusedParams.
   bool reduce_unused() const;
-  using Modules = std::vector<nn::Module*>;
-  void set_forward_prefetch(Modules modules) { forward_prefetch_ = modules; }
-  void set_backward_prefetch(Modules modules) { backward_prefetch_ = modules; }
-  const std::optional<Modules>& forward_prefetch() const {
+  using Lives = std::vector<std::shared_ptr<const FsdpLife>>;
+  void set_forward_prefetch(Lives lives) { forward_prefetch_ = lives; }
+  void set_backward_prefetch(Lives lives) { backward_prefetch_ = lives; }
+  const std::optional<Lives>& forward_prefetch() const {
     return forward_prefetch_;
   }
-  const std::optional<Modules>& backward_prefetch() const {
+  const std::optional<Lives>& backward_prefetch() const {
     return backward_prefetch_;
   }
   /// @}
@@ -163,6 +180,7 @@ class FsdpState final : public nn::Attachment {
   const FullyShardOptions options_;
   std::vector<std::unique_ptr<ParamGroup>> groups_;
   const LeftOut left_out_;
+  std::shared_ptr<FsdpLife> life_;
   std::shared_ptr<FsdpTree> tree_;
   bool is_root_ = false;
   bool replicated_ = false;
@@ -171,15 +189,14 @@ class FsdpState final : public nn::Attachment {
   std::optional<bool> reshard_after_forward_;
   bool reshard_after_backward_ = true;
   bool unshard_in_backward_ = true;
-  std::optional<Modules> forward_prefetch_;
-  std::optional<Modules> backward_prefetch_;
+  std::optional<Lives> forward_prefetch_;
+  std::optional<Lives> backward_prefetch_;
 
   bool in_backward_ = false;
   bool in_forward_ = false;  ///< Some module ran, the last has not.
   Ahead ahead_ = Ahead::kOfNothing;
   int depth_ = 0;  ///< Of forwards of this module within each other.
   bool backward_span_ = false;  ///< Begun in the trace, not ended.
-  std::string span_name_;
   std::shared_ptr<Run> run_;  ///< Of the forward that is running.
   /// Runs whose backward has begun and whose inputs' gradients are due.
   std::vector<std::shared_ptr<Run>> open_runs_;

@@ -2,12 +2,28 @@
 #include "crosshatch/fsdp/fsdp_tree.h"
 
 #include <algorithm>
+#include <memory>
+#include <set>
 #include <utility>
+#include <vector>
 
+#include "crosshatch/base/check.h"
 #include "crosshatch/fsdp/fsdp_state.h"
 #include "crosshatch/tensor/autograd.h"
 
 namespace crosshatch::fsdp {
+namespace {
+
+// Those that are still there.
+std::vector<FsdpState*> StatesOf(const FsdpState::Lives& lives) {
+  std::vector<FsdpState*> states;
+  for (const std::shared_ptr<const FsdpLife>& life : lives) {
+    if (life->state != nullptr) states.push_back(life->state);
+  }
+  return states;
+}
+
+}  // namespace
 
 void FsdpTree::Form(FsdpState& root, std::shared_ptr<CommContext> comm) {
   std::shared_ptr<FsdpTree> tree(new FsdpTree);
@@ -21,10 +37,75 @@ void FsdpTree::Form(FsdpState& root, std::shared_ptr<CommContext> comm) {
   tree->prefetch_bytes_ = options.prefetch_bytes;
   tree->states_ = FsdpState::Below(root.modules());
   tree->expected_order_ = tree->states_;
+  tree->CheckAllSharded();
   for (FsdpState* state : tree->states_) {
     state->JoinTree(tree, state == &root, tree->comm_);
-    state->CheckAllSharded();
   }
+}
+
+void FsdpTree::Forget(const FsdpState& state) {
+  const bool is_root = !states_.empty() && states_.front() == &state;
+  // What was seen below its module may be gone with it.
+  seen_.clear();
+  for (std::vector<FsdpState*>* states :
+       {&states_, &expected_order_, &forward_order_, &begin_order_}) {
+    states->erase(std::remove(states->begin(), states->end(), &state),
+                  states->end());
+  }
+  // What is expected next is found again.
+  position_ = std::min(position_, expected_order_.size());
+  if (!is_root) return;
+  for (FsdpState* orphan : states_) orphan->LeaveTree();
+}
+
+void FsdpTree::CheckAllSharded() {
+  seen_.clear();
+  std::vector<nn::NamedModule> modules;
+  for (nn::Module* root : states_.front()->modules()) {
+    for (const nn::NamedModule& named : root->NamedModules()) {
+      modules.push_back(named);
+      seen_.push_back({named.module, named.module->own_parameters().size(),
+                       named.module->children().size()});
+    }
+  }
+  std::set<const nn::Parameter*> left_out;
+  for (const nn::NamedModule& named : modules) {
+    const FsdpState* const state = FsdpState::Of(*named.module);
+    if (state == nullptr) continue;
+    for (const auto& p : state->left_out().ignored) left_out.insert(p.get());
+  }
+  for (const nn::NamedModule& named : modules) {
+    const FsdpState* const state = FsdpState::Of(*named.module);
+    if (state == nullptr) continue;
+    for (const nn::Parameter* p : state->left_out().tied) {
+      CH_CHECK(p->gathered().defined() || left_out.count(p) != 0)
+          << "FSDP: parameter " << p->name()
+          << " is tied between modules that are sharded apart, and no sharded "
+             "module has them all below it; call FullyShard on their common "
+             "ancestor too";
+    }
+  }
+  for (const nn::NamedModule& named : modules) {
+    for (const auto& [name, parameter] : named.module->own_parameters()) {
+      if (left_out.count(parameter.get()) != 0) continue;
+      CH_CHECK(parameter->gathered().defined())
+          << "FSDP: parameter " << named.module->FullName()
+          << (named.module->parent() == nullptr ? "" : ".") << name
+          << " was registered after FullyShard: it would be neither sharded "
+             "nor reduced; register it before, or name it in "
+             "FullyShardOptions::ignored_params";
+    }
+  }
+}
+
+bool FsdpTree::IsAsSeen() const {
+  for (const Seen& seen : seen_) {
+    if (seen.module->own_parameters().size() != seen.parameters ||
+        seen.module->children().size() != seen.children) {
+      return false;
+    }
+  }
+  return true;
 }
 
 void FsdpTree::BeginGathering() {
@@ -33,15 +114,17 @@ void FsdpTree::BeginGathering() {
           ? *std::exchange(post_optimizer_, std::nullopt)
           : comm_->compute().Record();
   comm_->all_gather().Wait(shards_are_there);
+  bool offloaded = false;
   for (const FsdpState* state : states_) {
-    if (!state->options().cpu_offload) continue;
-    comm_->to_device().Wait(shards_are_there);
-    break;
+    for (const auto& group : state->groups()) group->ShardsAreOrdered();
+    offloaded = offloaded || state->options().cpu_offload;
   }
+  if (offloaded) comm_->to_device().Wait(shards_are_there);
 }
 
 void FsdpTree::BeginForward(bool of_root) {
   if (++forwards_ == 1) {
+    if (!IsAsSeen()) CheckAllSharded();
     BeginGathering();
     GatherUnused(/*in_backward=*/false);
   }
@@ -96,15 +179,6 @@ void FsdpTree::Prefetch(const std::vector<FsdpState*>& order,
   }
 }
 
-std::vector<FsdpState*> FsdpTree::States(
-    const std::vector<nn::Module*>& modules) {
-  std::vector<FsdpState*> states;
-  for (const nn::Module* module : modules) {
-    states.push_back(FsdpState::Of(*module));
-  }
-  return states;
-}
-
 void FsdpTree::PrefetchForward(FsdpState& running) {
   if (running.reduce_unused()) return;
   const auto begin = expected_order_.begin();
@@ -115,7 +189,7 @@ void FsdpTree::PrefetchForward(FsdpState& running) {
   const bool expected = found != expected_order_.end();
   if (expected) position_ = static_cast<size_t>(found - begin) + 1;
   if (running.forward_prefetch().has_value()) {
-    const std::vector<FsdpState*> next = States(*running.forward_prefetch());
+    const std::vector<FsdpState*> next = StatesOf(*running.forward_prefetch());
     Prefetch(next, running, static_cast<int>(next.size()));
   } else if (expected) {
     Prefetch({begin + static_cast<ptrdiff_t>(position_), expected_order_.end()},
@@ -130,7 +204,7 @@ void FsdpTree::PrefetchBackward(FsdpState& running) {
   const bool expected = found != forward_order_.rend();
   if (expected) forward_order_.erase(found.base() - 1, forward_order_.end());
   if (running.backward_prefetch().has_value()) {
-    const std::vector<FsdpState*> next = States(*running.backward_prefetch());
+    const std::vector<FsdpState*> next = StatesOf(*running.backward_prefetch());
     Prefetch(next, running, static_cast<int>(next.size()));
     return;
   }
@@ -153,6 +227,7 @@ void FsdpTree::BeginBackward() {
 
 void FsdpTree::EndBackward() {
   for (FsdpState* state : states_) state->EndBackward();
+  if (!manual_finalization_) EndReductions();
   in_backward_ = false;
   if (is_last_backward_ && !manual_finalization_) Finish();
 }
@@ -161,6 +236,23 @@ void FsdpTree::Reduce() {
   // Most likely the order in which backward filled them.
   for (auto it = states_.rbegin(); it != states_.rend(); ++it) {
     for (const auto& group : (*it)->groups()) group->gradients().Reduce();
+  }
+  if (manual_finalization_) EndReductions();
+}
+
+void FsdpTree::EndReductions() {
+  // A backward that reduced nothing at all (of Gradients, say) has nothing to
+  // say to the other ranks.
+  bool reports = false;
+  for (const FsdpState* state : states_) {
+    for (const auto& group : state->groups()) {
+      reports = reports || group->gradients().took_part();
+    }
+  }
+  for (const FsdpState* state : states_) {
+    for (const auto& group : state->groups()) {
+      group->gradients().EndReductions(reports);
+    }
   }
 }
 

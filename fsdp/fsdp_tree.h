@@ -33,6 +33,10 @@ class FsdpTree : public std::enable_shared_from_this<FsdpTree> {
   const std::shared_ptr<CommContext>& shared_comm() const { return comm_; }
   const std::vector<FsdpState*>& states() const { return states_; }
 
+  /// The state goes: its module was destroyed, or it joins another tree. With
+  /// the root all others leave.
+  void Forget(const FsdpState& state);
+
   /// Gathers from now on see what compute did to the shards (the optimizer's
   /// step).
   void BeginGathering();
@@ -76,15 +80,25 @@ class FsdpTree : public std::enable_shared_from_this<FsdpTree> {
   void Reset();
 
  private:
+  /// What CheckAllSharded saw.
+  struct Seen {
+    const nn::Module* module;
+    size_t parameters;
+    size_t children;
+  };
+
   FsdpTree() = default;
+  /// Checks that no parameter was registered after FullyShard, and that groups
+  /// above took the tied parameters that were left to them.
+  void CheckAllSharded();
+  bool IsAsSeen() const;
   /// Gathers those that ranks may differ in using, all at once: nothing else
   /// puts their gathers in one order on every rank.
   void GatherUnused(bool in_backward);
   void Prefetch(const std::vector<FsdpState*>& order, const FsdpState& running,
                 int depth);
-  static std::vector<FsdpState*> States(
-      const std::vector<nn::Module*>& modules);
   void EndBackward();
+  void EndReductions();
 
   std::shared_ptr<CommContext> comm_;
   int forward_prefetch_ = 0;
@@ -93,6 +107,7 @@ class FsdpTree : public std::enable_shared_from_this<FsdpTree> {
   bool is_last_backward_ = true;
   bool manual_finalization_ = false;
   std::optional<Event> post_optimizer_;
+  std::vector<Seen> seen_;
   /// All states, the root first, in the order of the modules.
   std::vector<FsdpState*> states_;
   /// The order in which forward is expected to run: that of the modules at

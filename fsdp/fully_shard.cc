@@ -141,7 +141,7 @@ absl::StatusOr<Sorted> SortOut(Modules modules, const Uses& uses,
     if (!claimed.insert(p).second) continue;
     const auto& ignored = options.ignored_params;
     if (std::find(ignored.begin(), ignored.end(), p) != ignored.end()) {
-      sorted.left_out.ignored.push_back(p->name());
+      sorted.left_out.ignored.push_back(p->shared_from_this());
     } else if (UseOutside(uses.at(p), below) != nullptr) {
       sorted.left_out.tied.push_back(p);
     } else {

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "crosshatch/fsdp/fully_shard.h"
 
+#include <cstdint>
+#include <map>
 #include <string>
 #include <vector>
 
@@ -164,6 +166,60 @@ TEST(FullyShardTest, TakesTheFirstRanksValues) {
           EXPECT_TRUE(status.ok()) << status;
         }
       }
+    }
+  }
+}
+
+using MovedBytes = std::map<std::string, std::vector<int64_t>>;
+
+// Calls and bytes of each kind on each communicator.
+MovedBytes Moved(World& world) {
+  MovedBytes moved;
+  for (const auto& group : world.groups()) {
+    std::vector<int64_t>& counts = moved[group->Describe()];
+    for (const auto& count : group->stats().by_kind) {
+      counts.push_back(count.calls);
+      counts.push_back(count.bytes);
+    }
+  }
+  return moved;
+}
+
+// A dry run of any rank counts what a run of all ranks moves and leases.
+TEST(FullyShardTest, DryRunsCountValuesFromTheFirstRank) {
+  for (const std::vector<MeshAxis>& axes : std::vector<std::vector<MeshAxis>>{
+           {{"fsdp", 3}}, {{"replicate", 2}, {"fsdp", 2}}}) {
+    const int ranks = axes.size() == 1 ? 3 : 4;
+    for (const bool others_have_values : {true, false}) {
+      SCOPED_TRACE(others_have_values);
+      std::vector<MovedBytes> moved(static_cast<size_t>(ranks));
+      std::vector<int64_t> peaks(static_cast<size_t>(ranks));
+      std::vector<MovedBytes> dry_moved = moved;
+      std::vector<int64_t> dry_peaks = peaks;
+      const auto run = [&](World& world, std::vector<MovedBytes>& to,
+                           std::vector<int64_t>& to_peaks) -> absl::Status {
+        CH_ASSIGN_OR_RETURN(const DeviceMesh mesh, InitDeviceMesh(world, axes));
+        TestModel model(2, kDim, 7, 3);
+        if (world.rank() == 0 || others_have_values) model.FillWithIntegers();
+        FullyShardOptions options;
+        options.sync_from_first_rank = true;
+        CH_RETURN_IF_ERROR(ShardAll(model, mesh, options));
+        const auto rank = static_cast<size_t>(world.rank());
+        to[rank] = Moved(world);
+        to_peaks[rank] = world.context().allocator().stats().peak_total;
+        return world.context().Synchronize();
+      };
+      ASSERT_TRUE(RunLocal(ranks, [&](World& world) {
+                    return run(world, moved, peaks);
+                  }).ok());
+      for (int rank = 0; rank < ranks; ++rank) {
+        ASSERT_TRUE(
+            RunFake({.world_size = ranks, .rank = rank}, [&](World& world) {
+              return run(world, dry_moved, dry_peaks);
+            }).ok());
+      }
+      EXPECT_EQ(dry_moved, moved);
+      EXPECT_EQ(dry_peaks, peaks);
     }
   }
 }

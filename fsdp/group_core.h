@@ -39,6 +39,9 @@ struct GroupMember {
 
 struct GroupCore {
   std::string name;
+  /// What errors of its collectives say of it besides its name: parameters, and
+  /// what to do where ranks differ in those that they use.
+  std::shared_ptr<const std::string> about;
   GroupPlan plan;
   std::vector<GroupMember> members;
   /// 1-D, or (replicate, shard). Keeps the communicators.

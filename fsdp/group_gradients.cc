@@ -158,6 +158,58 @@ bool GroupGradients::PrepareSharded(std::shared_ptr<Storage>& sharded) {
   return true;
 }
 
+const std::string& GroupGradients::Label(bool with_partial) {
+  if (reduce_unused_) return core_.name;
+  lacking_.resize(destinations_.size());
+  bool lacks_any = false;
+  bool changed = false;
+  for (size_t i = 0; i < destinations_.size(); ++i) {
+    const Destination& destination = destinations_[i];
+    const GroupMember& member = core_.members[i];
+    // One that has a gradient from before gets the others' part in any case.
+    const bool lacks = member.gathered.requires_grad() &&
+                       !destination.written &&
+                       !(with_partial && destination.partial) &&
+                       !member.parameter->grad().defined();
+    lacks_any = lacks_any || lacks;
+    changed = changed || lacking_[i] != lacks;
+    lacking_[i] = lacks;
+  }
+  if (!lacks_any) return core_.name;
+  if (changed) {
+    lacking_label_ = absl::StrCat(core_.name, ", without a gradient of ");
+    const char* separator = "";
+    for (size_t i = 0; i < lacking_.size(); ++i) {
+      if (!lacking_[i]) continue;
+      absl::StrAppend(&lacking_label_, separator,
+                      core_.plan.parameter(static_cast<int>(i)).name);
+      separator = ", ";
+    }
+  }
+  return lacking_label_;
+}
+
+void GroupGradients::IssueBarrier(Communicator* comm, Stream& stream) {
+  if (comm == nullptr || comm->size() == 1) return;
+  CH_CHECK_OK(comm->Issue({.kind = CollectiveKind::kBarrier,
+                           .label = absl::StrCat("nothing to reduce of ",
+                                                 core_.name),
+                           .about = core_.about},
+                          stream));
+  reported_ = stream.Record();
+}
+
+void GroupGradients::EndReductions(bool reports) {
+  if (!requires_sync_) return;
+  if (!std::exchange(took_part_, false) && reports && trainable()) {
+    IssueBarrier(reduce_comm_, core_.comm->reduce_scatter());
+    if (requires_all_reduce_ && replicate_comm_ != nullptr) {
+      core_.comm->all_reduce().Wait(reported_);
+      IssueBarrier(replicate_comm_, core_.comm->all_reduce());
+    }
+  }
+}
+
 void GroupGradients::ReduceScatterTo(const Storage& target, double scale) {
   Stream& stream = core_.comm->reduce_scatter();
   stream.Wait(core_.comm->compute().Record());
@@ -165,7 +217,8 @@ void GroupGradients::ReduceScatterTo(const Storage& target, double scale) {
                     .dtype = core_.reduce_dtype,
                     .reduce_op = ReduceOp::kSum,
                     .scale = scale,
-                    .label = core_.name};
+                    .label = Label(/*with_partial=*/false),
+                    .about = core_.about};
   for (int r = 0; r < core_.plan.num_shards(); ++r) {
     reduce.send.push_back(
         core_.plan.FullSegments(full_->data(), core_.reduce_dtype, r));
@@ -210,6 +263,7 @@ void GroupGradients::Reduce() {
     if (!sums_partial && !(reduce_unused_ && trainable())) return;
     AttachFull();
   }
+  took_part_ = true;
   NoGrad no_grad;
   const GradientDivision division =
       PlanGradientDivision(core_.reduce_dtype, divide_factor_,
@@ -250,7 +304,8 @@ void GroupGradients::Reduce() {
                       .dtype = core_.reduce_dtype,
                       .reduce_op = ReduceOp::kSum,
                       .scale = division.all_reduce,
-                      .label = core_.name};
+                      .label = Label(/*with_partial=*/true),
+                      .about = core_.about};
     reduce.send.push_back(
         core_.plan.ShardSegments(reduced->data(), core_.shard_rank));
     reduce.recv = reduce.send;
@@ -321,7 +376,8 @@ void GroupGradients::ShowGradients(const std::shared_ptr<Storage>& sharded) {
 
 void GroupGradients::Finish() {
   core_.comm->compute().Wait(reduced_);
-  reduced_ = Event();
+  core_.comm->compute().Wait(reported_);
+  reduced_ = reported_ = Event();
 }
 
 void GroupGradients::EndBackward() {
@@ -333,6 +389,7 @@ void GroupGradients::Reset() {
   Finish();
   if (pending()) full_->Detach();
   partial_ = nullptr;
+  took_part_ = false;
   for (Destination& destination : destinations_) {
     destination.written = destination.complete = destination.partial = false;
   }

@@ -26,6 +26,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <string>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -81,10 +82,19 @@ class GroupGradients {
   bool pending() const { return full_->attached(); }
 
   /// Reduces what is pending, also from before the parameters were frozen, into
-  /// the sharded gradients: overwrites where no
-  /// parameter has a gradient, adds where one has. A parameter without a
-  /// gradient takes part with zeros and keeps none.
+  /// the sharded gradients: overwrites where no parameter has a gradient, adds
+  /// where one has. A parameter without a gradient takes part with zeros and
+  /// keeps none; which those are is in the label that ranks compare, so that a
+  /// difference is an error on every rank that names parameters and ranks.
   void Reduce();
+  /// Whether this backward, or these backwards, have reduced.
+  bool took_part() const { return took_part_; }
+  /// All of these backwards' reductions have been asked for.
+  /// \param reports where this rank had nothing to reduce, though the
+  ///     parameters are trained, it says so to the other ranks instead of
+  ///     leaving them to wait: a barrier, which is an error on every rank where
+  ///     one of them reduced.
+  void EndReductions(bool reports);
   /// Makes compute wait for the reductions.
   void Finish();
   /// The backward is over: the next one completes anew.
@@ -108,6 +118,11 @@ class GroupGradients {
   /// Gives the sharded gradients. \returns whether they hold something that is
   /// to be added to.
   bool PrepareSharded(std::shared_ptr<Storage>& sharded);
+  /// The name of the group, and the trained parameters that have no gradient on
+  /// this rank.
+  /// \param with_partial a gradient in the partial reduction is one.
+  const std::string& Label(bool with_partial);
+  void IssueBarrier(Communicator* comm, Stream& stream);
   void ReduceScatterTo(const Storage& target, double scale);
   void KeepPartial(double scale);
   /// Gives the parameters that took part their gradients, on the stream that
@@ -129,6 +144,10 @@ class GroupGradients {
   /// Owned by the parameters' gradients.
   std::weak_ptr<Storage> sharded_;
   Event reduced_;
+  Event reported_;
+  bool took_part_ = false;
+  std::vector<bool> lacking_;  ///< By parameter: what lacking_label_ names.
+  std::string lacking_label_;
   std::function<void()> on_complete_;
 };
 

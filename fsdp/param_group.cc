@@ -117,10 +117,18 @@ absl::StatusOr<std::unique_ptr<ParamGroup>> ParamGroup::Create(
                        .sharded_form = *std::move(form)});
     notes.push_back(entry.note);
   }
+  std::string about;
+  for (const PlannedParameter& p : planned) {
+    absl::StrAppend(&about, about.empty() ? "of " : ", ", p.name);
+  }
+  absl::StrAppend(&about,
+                  "; where ranks use different parameters, call "
+                  "ShardedModule::SetReduceUnusedParams");
   const nn::Parameter& first = *parameters.front().parameter;
   const DType shard_dtype = first.data().dtype();
   GroupCore core{
       .name = std::move(name),
+      .about = std::make_shared<const std::string>(std::move(about)),
       .plan = GroupPlan(std::move(planned), mesh.size(mesh.ndim() - 1)),
       .members = std::move(members),
       .mesh = mesh,
@@ -159,6 +167,12 @@ ParamGroup::ParamGroup(GroupCore core, std::vector<std::string> notes,
                  options.force_sum_reduction) {}
 
 ParamGroup::~ParamGroup() {
+  // Work that compute has been given may use what is gathered, and a gather may
+  // read the shards, both still to run.
+  if (core_.comm != nullptr) {
+    Reshard();
+    set_keep_unsharded(false);
+  }
   for (GroupMember& member : core_.members) {
     if (member.gathered.defined()) member.parameter->set_gathered(Tensor());
   }
@@ -271,7 +285,6 @@ bool ParamGroup::IsReplaced(const GroupMember& member) const {
 }
 
 void ParamGroup::TakeReplaced() {
-  bool taken = false;
   const NoGrad no_grad;
   for (int i = 0; i < core_.plan.num_parameters(); ++i) {
     GroupMember& member = core_.members[static_cast<size_t>(i)];
@@ -291,24 +304,32 @@ void ParamGroup::TakeReplaced() {
     const Tensor gradient = data.grad();
     member.parameter->set_data(member.sharded);
     member.parameter->set_grad(gradient);
-    taken = true;
   }
-  if (!taken) return;
+}
+
+void ParamGroup::OrderGather() {
+  if (shards_->version() == ordered_version_) return;
   Stream& reader =
       core_.offloaded ? core_.comm->to_device() : core_.comm->all_gather();
   reader.Wait(core_.comm->compute().Record());
+  ShardsAreOrdered();
 }
 
 void ParamGroup::MakeForwardTensors() {
   gathered_ = std::make_shared<Storage>(
       gathered_bytes(), absl::StrCat(core_.name, " (gathered)"));
+  std::vector<Storage::Part> parts;
   for (int i = 0; i < core_.plan.num_parameters(); ++i) {
     GroupMember& member = core_.members[static_cast<size_t>(i)];
     const Shape& shape = core_.plan.parameter(i).full_shape;
     member.gathered = member.form->Wrap(
         MakeView(gathered_, core_.plan.full_offset(i), shape,
                  ContiguousStrides(shape), core_.gather_dtype));
+    parts.push_back(
+        {core_.plan.full_offset(i) * SizeOf(core_.gather_dtype),
+         absl::StrCat("parameter ", core_.plan.parameter(i).name)});
   }
+  gathered_->set_parts(std::move(parts));
 }
 
 void ParamGroup::MoveTo(ParamState next) {
@@ -359,7 +380,8 @@ void ParamGroup::IssueGather(Communicator& comm, const GroupPlan& plan,
                              int rank, std::byte* source) {
   Collective gather{.kind = CollectiveKind::kAllGather,
                     .dtype = core_.gather_dtype,
-                    .label = core_.name};
+                    .label = core_.name,
+                    .about = core_.about};
   gather.send.push_back(plan.ShardSegments(source, rank));
   for (int r = 0; r < plan.num_shards(); ++r) {
     gather.recv.push_back(
@@ -390,6 +412,7 @@ void ParamGroup::Unshard() {
       << "FSDP group " << core_.name << ": its parameters "
       << NamesOfParameters() << " have no memory yet; call Module::Materialize";
   Stream& stream = core_.comm->all_gather();
+  OrderGather();
   LeaseGathered(stream);
   if (state_ == ParamState::kShardedPostForward) {
     stream.Wait(post_forward_event_);
@@ -403,6 +426,7 @@ void ParamGroup::Unshard() {
     core_.Log("unshard", gathered_->bytes());
     IssueGather(*gather_comm_, core_.plan, core_.shard_rank, source->data());
     if (source != shards_) source->block().UsedOn(stream);
+    if (gathered_version_ != shards_->version()) gathered_->BumpVersion();
     gathered_version_ = shards_->version();
   }
   gathered_event_ = stream.Record();

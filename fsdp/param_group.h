@@ -94,9 +94,15 @@ class ParamGroup {
     core_.comm = std::move(comm);
   }
 
+  /// Gathers from now on are ordered behind whatever has changed the shards so
+  /// far.
+  void ShardsAreOrdered() { ordered_version_ = shards_->version(); }
   /// Issues the all-gather; nothing to do where it has been issued. Checks that
   /// nobody changed the shards of parameters that are gathered. Takes the
-  /// values of parameters whose data the program replaced.
+  /// values of parameters whose data the program replaced. Waits for compute
+  /// where the shards were changed since ShardsAreOrdered. Values other than
+  /// those of the last gather count as a write to the gathered parameters: a
+  /// backward that saved the old ones stops.
   void Unshard();
   /// Makes compute wait for an all-gather that has been issued.
   void WaitForUnshard();
@@ -131,6 +137,7 @@ class ParamGroup {
   void AttachShards();
   bool IsReplaced(const GroupMember& member) const;
   void TakeReplaced();
+  void OrderGather();
   std::string NamesOfParameters() const;
   void MakeForwardTensors();
   void MoveTo(ParamState next);
@@ -153,6 +160,7 @@ class ParamGroup {
   std::shared_ptr<Storage> gathered_;
   /// Of shards_ when they were gathered.
   uint32_t gathered_version_ = 0;
+  uint32_t ordered_version_ = 0;
   Event gathered_event_;
 
   bool keep_unsharded_ = false;

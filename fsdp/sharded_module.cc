@@ -25,9 +25,20 @@ absl::Status CheckSharded(absl::Span<nn::Module* const> modules,
   return absl::OkStatus();
 }
 
+// Of modules that are sharded.
+FsdpState::Lives LivesOf(absl::Span<nn::Module* const> modules) {
+  FsdpState::Lives lives;
+  for (const nn::Module* module : modules) {
+    lives.push_back(FsdpState::Of(*module)->life());
+  }
+  return lives;
+}
+
 }  // namespace
 
-void UnshardHandle::Wait() { state_->WaitForUnshard(); }
+void UnshardHandle::Wait() {
+  if (life_->state != nullptr) life_->state->WaitForUnshard();
+}
 
 void ReductionHandle::Wait() { tree_->Finish(); }
 
@@ -38,25 +49,29 @@ absl::StatusOr<ShardedModule> ShardedModule::Of(nn::Module& module) {
         absl::StrCat("the ", module.type_name(), " ", module.FullName(),
                      " is not sharded; call FullyShard on it"));
   }
-  return ShardedModule(state);
+  return ShardedModule(state->life());
+}
+
+FsdpState& ShardedModule::state() const {
+  return life_->Check("ShardedModule");
 }
 
 template <typename F>
 void ShardedModule::ForEach(bool recurse, F set) {
   if (!recurse) {
-    set(*state_);
+    set(state());
     return;
   }
-  for (FsdpState* state : FsdpState::Below(state_->modules())) set(*state);
+  for (FsdpState* below : FsdpState::Below(state().modules())) set(*below);
 }
 
 UnshardHandle ShardedModule::Unshard() {
-  state_->EnsureTree().BeginGathering();
-  state_->Unshard();
-  return UnshardHandle(state_);
+  state().EnsureTree().BeginGathering();
+  state().Unshard();
+  return UnshardHandle(life_);
 }
 
-void ShardedModule::Reshard() { state_->Reshard(); }
+void ShardedModule::Reshard() { state().Reshard(); }
 
 void ShardedModule::SetKeepUnsharded(bool on, bool recurse) {
   ForEach(recurse, [on](FsdpState& state) {
@@ -75,7 +90,7 @@ void ShardedModule::SetReshardAfterBackward(bool on, bool recurse) {
 }
 
 void ShardedModule::SetUnshardInBackward(bool on) {
-  state_->set_unshard_in_backward(on);
+  state().set_unshard_in_backward(on);
 }
 
 void ShardedModule::SetRequiresGradientSync(bool on, bool recurse) {
@@ -126,46 +141,46 @@ void ShardedModule::SetCustomComm(const CustomComm& custom, bool recurse) {
 }
 
 void ShardedModule::SetIsLastBackward(bool on) {
-  state_->EnsureTree().set_is_last_backward(on);
+  state().EnsureTree().set_is_last_backward(on);
 }
 
 void ShardedModule::SetManualBackwardFinalization(bool on) {
-  state_->EnsureTree().set_manual_finalization(on);
+  state().EnsureTree().set_manual_finalization(on);
 }
 
 ReductionHandle ShardedModule::FinalizeBackward() {
-  state_->EnsureTree().Reduce();
-  return ReductionHandle(state_->tree());
+  state().EnsureTree().Reduce();
+  return ReductionHandle(state().tree());
 }
 
 void ShardedModule::SetPostOptimizerEvent(Event event) {
-  state_->EnsureTree().set_post_optimizer_event(std::move(event));
+  state().EnsureTree().set_post_optimizer_event(std::move(event));
 }
 
 void ShardedModule::ResetIteration() {
   CH_CHECK(!InBackward()) << "ResetIteration within a Backward";
-  state_->EnsureTree().Reset();
+  state().EnsureTree().Reset();
 }
 
 absl::Status ShardedModule::SetForwardPrefetch(
     std::vector<nn::Module*> modules) {
   CH_RETURN_IF_ERROR(CheckSharded(modules, "SetForwardPrefetch"));
-  state_->set_forward_prefetch(std::move(modules));
+  state().set_forward_prefetch(LivesOf(modules));
   return absl::OkStatus();
 }
 
 absl::Status ShardedModule::SetBackwardPrefetch(
     std::vector<nn::Module*> modules) {
   CH_RETURN_IF_ERROR(CheckSharded(modules, "SetBackwardPrefetch"));
-  state_->set_backward_prefetch(std::move(modules));
+  state().set_backward_prefetch(LivesOf(modules));
   return absl::OkStatus();
 }
 
 TensorList ShardedModule::Run(TensorList inputs,
                               absl::FunctionRef<TensorList(TensorSpan)> body) {
-  state_->PreForward(inputs);
+  state().PreForward(inputs);
   TensorList outputs = body(inputs);
-  state_->PostForward(outputs);
+  state().PostForward(outputs);
   return outputs;
 }
 

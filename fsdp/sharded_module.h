@@ -29,19 +29,21 @@ namespace crosshatch::fsdp {
 
 class FsdpState;
 class FsdpTree;
+struct FsdpLife;
 
 /// A gather that has been issued.
 class UnshardHandle {
  public:
   /// Makes compute wait for it: then the gathered parameters may be used.
-  /// Again, after forward waited by itself, or after they were freed: no
-  /// effect.
+  /// Again, after forward waited by itself, or after they were freed, by the
+  /// module's end too: no effect.
   void Wait();
 
  private:
   friend class ShardedModule;
-  explicit UnshardHandle(FsdpState* state) : state_(state) {}
-  FsdpState* state_;
+  explicit UnshardHandle(std::shared_ptr<const FsdpLife> life)
+      : life_(std::move(life)) {}
+  std::shared_ptr<const FsdpLife> life_;
 };
 
 /// Reductions that have been issued.
@@ -57,7 +59,8 @@ class ReductionHandle {
   std::shared_ptr<FsdpTree> tree_;
 };
 
-/// A handle, cheap to copy; valid as long as the module is. All ranks that
+/// A handle, cheap to copy; used after the module is gone it stops, naming the
+/// module. All ranks that
 /// shard the module call the same in the same order. Settings hold until they
 /// are changed; `recurse` gives them to all sharded modules below too.
 class ShardedModule {
@@ -151,11 +154,13 @@ class ShardedModule {
                  absl::FunctionRef<TensorList(TensorSpan)> body);
 
  private:
-  explicit ShardedModule(FsdpState* state) : state_(state) {}
+  explicit ShardedModule(std::shared_ptr<const FsdpLife> life)
+      : life_(std::move(life)) {}
+  FsdpState& state() const;
   template <typename F>
   void ForEach(bool recurse, F set);
 
-  FsdpState* state_;
+  std::shared_ptr<const FsdpLife> life_;
 };
 
 /// Makes each of `roots` the root of a tree, all of which share streams and the

@@ -96,15 +96,17 @@ SummonFullParameters::Begin(nn::Module& module, const SummonOptions& options) {
                        " has no memory yet; call Module::Materialize"));
     }
     Entry& entry =
-        scope->entries_.emplace_back(Entry{.parameter = p, .name = named.name});
+        scope->entries_.emplace_back(Entry{.parameter = p->shared_from_this(), .name = named.name});
     entry.full = WholeOf(p->data(), options);
     if (options.with_grads && p->grad().defined()) {
       entry.grad = WholeOf(p->grad(), options);
     }
   }
   CH_RETURN_IF_ERROR(RankContext::Current().status());
-  scope->states_ = std::move(states);
-  for (FsdpState* state : scope->states_) state->set_summoned(true);
+  for (FsdpState* state : states) {
+    state->set_summoned(true);
+    scope->states_.push_back(state->life());
+  }
   return scope;
 }
 
@@ -123,7 +125,9 @@ const SummonFullParameters::Entry* SummonFullParameters::Find(
 
 absl::Status SummonFullParameters::End() {
   if (std::exchange(ended_, true)) return absl::OkStatus();
-  for (FsdpState* state : states_) state->set_summoned(false);
+  for (const std::shared_ptr<const FsdpLife>& life : states_) {
+    if (life->state != nullptr) life->state->set_summoned(false);
+  }
   const std::vector<Entry> entries = std::exchange(entries_, {});
   CH_RETURN_IF_ERROR(RankContext::Current().status());
   if (!options_.writeback) return absl::OkStatus();

@@ -18,7 +18,7 @@
 
 namespace crosshatch::fsdp {
 
-class FsdpState;
+struct FsdpLife;
 
 struct SummonOptions {
   /// Also those of the modules below, not just the module's own group.
@@ -39,7 +39,7 @@ struct SummonOptions {
 class SummonFullParameters {
  public:
   struct Entry {
-    nn::Parameter* parameter;
+    std::shared_ptr<nn::Parameter> parameter;
     std::string name;  ///< From the module.
     /// Plain tensors of the global sizes, owned by this scope. Undefined on
     /// ranks that keep none; `grad` also where there is no gradient.
@@ -73,7 +73,7 @@ class SummonFullParameters {
       : options_(options) {}
 
   const SummonOptions options_;
-  std::vector<FsdpState*> states_;
+  std::vector<std::shared_ptr<const FsdpLife>> states_;
   std::vector<Entry> entries_;
   bool ended_ = false;
 };

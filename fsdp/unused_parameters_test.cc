@@ -3,6 +3,8 @@
 /// \file
 /// ShardedModule::SetReduceUnusedParams: ranks that use different parameters.
 
+#include <cstdint>
+#include <ostream>
 #include <string>
 #include <vector>
 
@@ -16,10 +18,13 @@
 #include "crosshatch/fsdp/sharded_module.h"
 #include "crosshatch/fsdp/training_testutil.h"
 #include "crosshatch/tensor/autograd.h"
+#include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
 namespace crosshatch::fsdp {
 namespace {
+
+using ::testing::HasSubstr;
 
 constexpr int kSteps = 3;
 
@@ -149,6 +154,131 @@ TEST(UnusedParametersTest, RanksMayDifferOnEveryMesh) {
       const Case c{axes, BranchUse::kSkipped, Way::kPlain, 1, seed == 1, seed};
       SCOPED_TRACE(c.ToString());
       TrainsAsOneRank(c);
+    }
+  }
+}
+
+// Without SetReduceUnusedParams ranks must use the same parameters.
+struct Forgetful {
+  Axes axes;
+  BranchUse other;
+  bool whole;  // One group of both branches, instead of one of each.
+  int prefetch;
+  int microbatches;  // But the last without communication.
+  bool manual = false;
+};
+
+void PrintTo(const Forgetful& f, std::ostream* out) {
+  int ranks = 1;
+  for (const MeshAxis& axis : f.axes) ranks *= axis.size;
+  *out << f.axes[0].name << ranks
+       << (f.other == BranchUse::kDropped ? "Dropped" : "Skipped")
+       << (f.whole ? "InOneGroup" : "Apart") << "Prefetch" << f.prefetch
+       << "Of" << f.microbatches << (f.manual ? "Manual" : "");
+}
+
+std::vector<Forgetful> Forgetfuls() {
+  std::vector<Forgetful> cases;
+  for (const Axes& axes : std::vector<Axes>{{{"fsdp", 2}},
+                                            {{"fsdp", 3}},
+                                            {{"replicate", 2}, {"fsdp", 2}},
+                                            {{"replicate", 2}, {"whole", 1}}}) {
+    for (const BranchUse other : {BranchUse::kDropped, BranchUse::kSkipped}) {
+      for (const int prefetch : {0, 1, 2}) {
+        cases.push_back({axes, other, /*whole=*/false, prefetch, 1});
+      }
+      for (const int microbatches : {1, 2}) {
+        cases.push_back({axes, other, /*whole=*/true, 1, microbatches});
+        cases.push_back({axes, other, /*whole=*/true, 1, microbatches, true});
+        cases.push_back({axes, other, /*whole=*/false, 1, microbatches, true});
+      }
+    }
+  }
+  return cases;
+}
+
+class ForgottenOptionTest : public ::testing::TestWithParam<Forgetful> {};
+
+absl::Status TrainForgetfully(const Forgetful& f, const DeviceMesh& mesh,
+                              Conditional& model) {
+  FullyShardOptions options = Summing();
+  options.forward_prefetch = options.backward_prefetch = f.prefetch;
+  if (!f.whole) {
+    CH_RETURN_IF_ERROR(FullyShard(model.a, mesh, options));
+    CH_RETURN_IF_ERROR(FullyShard(model.b, mesh, options));
+  }
+  CH_RETURN_IF_ERROR(FullyShard(model, mesh, options));
+  CH_ASSIGN_OR_RETURN(auto sharded, ShardedModule::Of(model));
+  sharded.SetManualBackwardFinalization(f.manual);
+  for (int step = 0; step < kSteps; ++step) {
+    for (int i = 0; i < f.microbatches; ++i) {
+      sharded.SetRequiresGradientSync(i + 1 == f.microbatches);
+      Tensor x = BatchOf(0, 1, step);
+      x.set_requires_grad(true);
+      CH_RETURN_IF_ERROR(Backward(Sum(model.Forward(x))));
+    }
+    if (f.manual) sharded.FinalizeBackward().Wait();
+    CH_RETURN_IF_ERROR(mesh.world().context().status());
+    IntegerDescent(model);
+  }
+  return mesh.world().context().Synchronize();
+}
+
+// Only the last rank does not use the second branch.
+TEST_P(ForgottenOptionTest, IsAnErrorNamingParameterAndRanksOnEveryRank) {
+  const Forgetful& f = GetParam();
+  int ranks = 1;
+  for (const MeshAxis& axis : f.axes) ranks *= axis.size;
+  std::vector<absl::Status> statuses(static_cast<size_t>(ranks));
+  const absl::Status status =
+      RunLocal(ranks, [&](World& world) -> absl::Status {
+        CH_ASSIGN_OR_RETURN(const DeviceMesh mesh,
+                            InitDeviceMesh(world, f.axes));
+        const bool uses = world.rank() + 1 < world.size();
+        Conditional model([&] { return uses ? BranchUse::kUsed : f.other; });
+        return statuses[static_cast<size_t>(world.rank())] =
+                   TrainForgetfully(f, mesh, model);
+      });
+  EXPECT_FALSE(status.ok());
+  for (const absl::Status& of_rank : statuses) {
+    const std::string message(of_rank.message());
+    EXPECT_THAT(message, HasSubstr("b.weight"));
+    EXPECT_THAT(message, HasSubstr("SetReduceUnusedParams"));
+    EXPECT_THAT(message, HasSubstr(absl::StrCat("rank ", ranks - 1)));
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(All, ForgottenOptionTest,
+                         ::testing::ValuesIn(Forgetfuls()),
+                         ::testing::PrintToStringParamName());
+
+// What no rank uses is not an error, and costs no reduction.
+TEST(UnusedParametersTest, WhatNobodyUsesKeepsNoGradient) {
+  for (const bool whole : {true, false}) {
+    for (const BranchUse other : {BranchUse::kDropped, BranchUse::kSkipped}) {
+      const auto train = [&](nn::Module& model) -> absl::Status {
+        for (int step = 0; step < kSteps; ++step) {
+          CH_RETURN_IF_ERROR(Backward(Sum(model.Forward(BatchOf(0, 1, step)))));
+          IntegerDescent(model);
+        }
+        return absl::OkStatus();
+      };
+      Conditional alone([&] { return other; });
+      CH_CHECK_OK(train(alone));
+      const Weights expected = FullWeights(alone);
+      OnRanks({{"replicate", 2}, {"fsdp", 2}},
+              [&](const DeviceMesh& mesh, LineSink&) -> absl::Status {
+                Conditional model([&] { return other; });
+                FullyShardOptions options;  // The mean of equal gradients.
+                if (!whole) {
+                  CH_RETURN_IF_ERROR(FullyShard(model.b, mesh, options));
+                }
+                CH_RETURN_IF_ERROR(FullyShard(model, mesh, options));
+                CH_RETURN_IF_ERROR(train(model));
+                EXPECT_EQ(FullWeights(model), expected);
+                EXPECT_FALSE(model.b.weight()->grad().defined());
+                return absl::OkStatus();
+              });
     }
   }
 }

@@ -135,8 +135,9 @@ absl::Status AdamW::Step() {
         << "adamw: parameter " << parameter.name() << " " << data.Describe()
         << " has the gradient " << grad.Describe();
     ++states_[i].step;
-    if (data.numel() == 0) continue;  // No address to begin a run with.
+    // Also where this rank holds none of it: all ranks count a step.
     data.storage()->BumpVersion();
+    if (data.numel() == 0) continue;  // No address to begin a run with.
     updates.push_back({i, states_[i].step, data, grad});
   }
 

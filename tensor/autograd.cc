@@ -333,6 +333,8 @@ void BackwardEngine::RunTask(int index) {
 void BackwardEngine::RunNode(Task& task) {
   Node& node = *task.node;
   node.RunPreHooks();
+  // A hook that could not make ready what the node needs says so.
+  if (context_.poisoned()) return;
   {
     const TensorList gradients = std::move(task.gradients);
     Slots slots(*this, node, node.edges());

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "crosshatch/tensor/node.h"
 
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -213,10 +214,15 @@ void GraphTies::TieView(const ViewHistory* history, const Tensor& input,
 
 void GraphTies::CheckUnchanged(const Node& node, const Tensor& tensor,
                                uint32_t version) {
-  CH_CHECK(Version(tensor) == version)
-      << node.name() << ": a tensor that its backward needs, "
-      << tensor.Describe() << ", was changed in place: it is at version "
-      << Version(tensor) << ", version " << version << " was saved";
+  if (Version(tensor) == version) return;
+  const std::string owner = MemoryOwnerOf(tensor);
+  CH_CHECK(false) << node.name() << ": a tensor that its backward needs, "
+                  << owner << (owner.empty() ? "" : ", ") << tensor.Describe()
+                  << ", was changed in place: it is at version "
+                  << Version(tensor) << ", version " << version
+                  << " was saved; run the backward of a forward before what "
+                     "it used is changed (by an optimizer's step, say), or "
+                     "run forward again";
 }
 
 void GraphTies::Refresh(const Tensor& view, AutogradMeta& meta) {

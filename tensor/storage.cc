@@ -51,6 +51,15 @@ Block Storage::Detach() {
   return std::move(block_);
 }
 
+const std::string& Storage::OwnerAt(int64_t offset_bytes) const {
+  const std::string* name = &owner_;
+  for (const Part& part : parts_) {
+    if (part.begin_bytes > offset_bytes) break;
+    name = &part.name;
+  }
+  return *name;
+}
+
 void Storage::FailDetached() const {
   CH_CHECK(false) << "the memory of " << owner_ << " (" << bytes_
                   << " bytes) was touched while it is not attached: its owner "

@@ -8,6 +8,8 @@
 #include <cstddef>
 #include <cstdint>
 #include <string>
+#include <utility>
+#include <vector>
 
 #include "crosshatch/tensor/allocator.h"
 #include "crosshatch/tensor/device.h"
@@ -33,6 +35,15 @@ class Storage {
   Device device() const { return device_; }
   bool attached() const { return attached_; }
   const std::string& owner() const { return owner_; }
+  /// What lies in the bytes from `begin_bytes` on, up to the next part's.
+  struct Part {
+    int64_t begin_bytes;
+    std::string name;
+  };
+  /// Names parts of the bytes, in their order: the parameters of a group.
+  void set_parts(std::vector<Part> parts) { parts_ = std::move(parts); }
+  /// Of the byte at `offset_bytes`: its part, or the owner; may be empty.
+  const std::string& OwnerAt(int64_t offset_bytes) const;
   Block& block() { return block_; }
   /// The context that the memory is of (AllocatorOwner); 0: nobody's.
   uint64_t context() const { return context_; }
@@ -51,8 +62,9 @@ class Storage {
   /// Gives the memory up; empty if it was borrowed. Must be attached.
   Block Detach();
 
-  /// Counts writes made through ops; autograd compares it to find a saved
-  /// tensor that was changed in place.
+  /// Counts changes of the content that a holder of a tensor could notice:
+  /// writes made through ops, and other values where memory is attached anew.
+  /// Autograd compares it to find a saved tensor that was changed in place.
   uint32_t version() const { return version_; }
   void BumpVersion() { ++version_; }
 
@@ -68,6 +80,7 @@ class Storage {
   bool attached_ = false;
   uint32_t version_ = 0;
   std::string owner_;
+  std::vector<Part> parts_;
 };
 
 }  // namespace crosshatch

@@ -79,6 +79,12 @@ Device Tensor::device() const {
                           : impl_->storage->device();
 }
 
+std::string MemoryOwnerOf(const Tensor& tensor) {
+  if (tensor.is_distributed()) return tensor.handler()->MemoryOwner();
+  return tensor.storage()->OwnerAt(tensor.storage_offset() *
+                                   SizeOf(tensor.dtype()));
+}
+
 void* Tensor::raw_data() const {
   CH_CHECK(!is_distributed())
       << "the address of a distributed tensor: " << Describe();

@@ -59,6 +59,9 @@ class TensorHandler {
   /// for nothing that ranks may differ in.
   virtual bool AddsInPlace(const Tensor& other) const = 0;
 
+  /// Whose the memory behind is (Storage::OwnerAt); may be empty.
+  virtual std::string MemoryOwner() const { return {}; }
+
   /// Whether no other handler and no view refers to the memory behind, and no
   /// two elements share a place in it, so that whoever holds this one may
   /// write to it.
@@ -165,6 +168,10 @@ extern template std::vector<float> Tensor::ToVector<float>() const;
 extern template std::vector<double> Tensor::ToVector<double>() const;
 extern template std::vector<int32_t> Tensor::ToVector<int32_t>() const;
 extern template std::vector<int64_t> Tensor::ToVector<int64_t>() const;
+
+/// Whose memory `tensor` lies in, where that has a name: "blocks.0.up.weight
+/// (gathered)".
+std::string MemoryOwnerOf(const Tensor& tensor);
 
 /// A local view of `storage` (no graph). Offset and strides in elements.
 Tensor MakeView(std::shared_ptr<Storage> storage, int64_t offset, Shape sizes,

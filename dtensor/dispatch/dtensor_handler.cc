@@ -29,6 +29,10 @@ bool DTensorHandler::AddsInPlace(const Tensor& other) const {
   return true;
 }
 
+std::string DTensorHandler::MemoryOwner() const {
+  return MemoryOwnerOf(local_);
+}
+
 bool DTensorHandler::OwnsMemory() const {
   // A view of a part would keep the rest from being freed.
   return !is_shadow() && local_.IsUnique() && local_.is_contiguous() &&

@@ -70,6 +70,7 @@ class DTensorHandler : public TensorHandler {
   const Storage& memory() const override { return *local_.storage(); }
   bool is_alias() const override { return tie_ == MemoryTie::kAlias; }
   bool AddsInPlace(const Tensor& other) const override;
+  std::string MemoryOwner() const override;
   bool OwnsMemory() const override;
 
   /// The part, for work on the current stream. Fails a check where it is a
