@@ -28,6 +28,7 @@
 #include "crosshatch/comm/world.h"
 #include "crosshatch/dtensor/dtensor.h"
 #include "crosshatch/nn/materialize.h"
+#include "crosshatch/tensor/host_access.h"
 #include "crosshatch/tensor/rank_context.h"
 
 namespace crosshatch::checkpoint {
@@ -224,19 +225,17 @@ absl::Status LoadHuggingFace(nn::Llama& model, const std::string& dir) {
   CH_ASSIGN_OR_RETURN(std::vector<Slice> slices,
                       PlanSlices(model.NamedParameters(), dir));
   nn::LeaseParameters(model.Parameters());
-  RankContext& context = RankContext::Current();
-  if (context.device().is_meta()) return absl::OkStatus();
   for (const Slice& slice : slices) {
-    CH_CHECK(slice.local.is_contiguous()) << slice.local.Describe();
     if (slice.box.empty()) continue;
     slice.local.storage()->BumpVersion();
     // The task keeps the file mapped until it has run.
-    context.current_stream().Launch(
-        [file = slice.source.file, index = slice.source.index, box = slice.box,
-         dtype = slice.local.dtype(), out = slice.local.raw_data()](
-            KernelContext&) { file->Read(index, box, dtype, out); });
+    WriteFromHost(slice.local,
+                  [file = slice.source.file, index = slice.source.index,
+                   box = slice.box, dtype = slice.local.dtype()](void* to) {
+                    file->Read(index, box, dtype, to);
+                  });
   }
-  return context.status();
+  return RankContext::Current().status();
 }
 
 absl::Status CheckSaveDirectory(const std::string& dir,
@@ -276,7 +275,8 @@ absl::Status SaveHuggingFace(World& world, nn::Llama& model,
     CH_RETURN_IF_ERROR(context.Synchronize());
     if (writes && status.ok()) {
       CH_CHECK(whole.is_contiguous()) << whole.Describe();
-      status = output.weights->Write(StoredName(named.name), whole.raw_data());
+      const HostView view(whole);
+      status = output.weights->Write(StoredName(named.name), view.data());
     }
   }
   if (writes && status.ok()) status = Finish(output, model.config());
