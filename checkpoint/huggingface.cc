@@ -29,6 +29,7 @@
 #include "crosshatch/comm/world.h"
 #include "crosshatch/dtensor/dtensor.h"
 #include "crosshatch/nn/materialize.h"
+#include "crosshatch/tensor/host_access.h"
 #include "crosshatch/tensor/rank_context.h"
 
 namespace crosshatch::checkpoint {
@@ -221,20 +222,19 @@ absl::Status LoadHuggingFace(nn::Llama& model, const std::string& dir) {
   CH_ASSIGN_OR_RETURN(std::vector<Slice> slices,
                       PlanSlices(model.NamedParameters(), dir));
   nn::LeaseParameters(model.Parameters());
-  RankContext& context = RankContext::Current();
-  if (context.device().is_meta()) return absl::OkStatus();
   for (const Slice& slice : slices) {
     CH_CHECK(slice.local.is_contiguous()) << slice.local.Describe();
     // Also where this rank holds none of it: all ranks count a write.
     slice.local.storage()->BumpVersion();
     if (slice.box.empty()) continue;
     // The task keeps the file mapped until it has run.
-    context.current_stream().Launch(
-        [file = slice.source.file, index = slice.source.index, box = slice.box,
-         dtype = slice.local.dtype(), out = slice.local.raw_data()](
-            KernelContext&) { file->Read(index, box, dtype, out); });
+    WriteFromHost(slice.local,
+                  [file = slice.source.file, index = slice.source.index,
+                   box = slice.box, dtype = slice.local.dtype()](void* to) {
+                    file->Read(index, box, dtype, to);
+                  });
   }
-  return context.status();
+  return RankContext::Current().status();
 }
 
 absl::Status CheckSaveDirectory(const std::string& dir,
@@ -276,10 +276,10 @@ absl::Status SaveHuggingFace(World& world, nn::Llama& model,
     const Tensor whole = FullTensor(named.parameter->data());
     CH_RETURN_IF_ERROR(context.Synchronize());
     CH_CHECK(whole.is_contiguous()) << whole.Describe();
-    const void* const data = whole.raw_data();
+    const HostView view(whole);
     CH_RETURN_IF_ERROR(OnFirstRank(*comm, "save: write", [&] {
       const absl::Status status =
-          output.weights->Write(StoredName(named.name), data);
+          output.weights->Write(StoredName(named.name), view.data());
       if (!status.ok()) output.Reset();
       return status;
     }));

@@ -334,7 +334,7 @@ TEST_F(CommunicatorDeathTest, OneCommunicatorIsForTheThreadOfOneRank) {
 }
 
 TEST(Communicator, NeedsNoMemoryInADryRun) {
-  RankContext context({.device = Device::Meta()});
+  RankContext context({.dry_run = true});
   RankContextScope scope(&context);
   Recording recording;
   Communicator comm({"tp", {0, 1}, "compute"}, 0, context,

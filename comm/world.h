@@ -24,6 +24,7 @@
 namespace crosshatch {
 
 class ContextDecorator;
+class DeviceBackend;
 class Engine;
 
 /// One rank's view of the running job. The engine's part is behind it
@@ -84,6 +85,9 @@ struct LocalOptions {
   absl::Duration timeout = absl::Minutes(10);
   /// Not 0: adversarial streams (tensor/stream.h).
   uint64_t adversarial_seed = 0;
+  /// The device of all ranks (tensor/device_backend.h), whose memory the host
+  /// must be able to address; null: the CPU. Outlives the run.
+  const DeviceBackend* backend = nullptr;
   /// By rank; empty, or entries may be null. Outlive the run.
   std::vector<EventSink*> sinks;
   /// Of the ranks' streams and memory (tensor/context_decorator.h). By rank;
@@ -103,6 +107,8 @@ absl::Status RunLocal(int ranks, absl::FunctionRef<absl::Status(World&)> fn,
 struct FakeOptions {
   int world_size = 1;
   int rank = 0;
+  /// The device whose memory is accounted; null: the CPU. Outlives the run.
+  const DeviceBackend* backend = nullptr;
   EventSink* sink = nullptr;
 };
 

@@ -16,7 +16,7 @@
 #include "crosshatch/dtensor/dtensor.h"
 #include "crosshatch/nn/neighbours.h"
 #include "crosshatch/tensor/creation.h"
-#include "crosshatch/tensor/kernels/kernel_table.h"
+#include "crosshatch/tensor/launch.h"
 #include "crosshatch/tensor/ops/cast.h"
 #include "crosshatch/tensor/ops/in_place.h"
 #include "crosshatch/tensor/rank_context.h"
@@ -141,7 +141,6 @@ absl::Status AdamW::Step() {
     updates.push_back({i, states_[i].step, data, grad});
   }
 
-  const KernelTable& kernels = context.kernels();
   const MemoryClassScope memory_class(MemoryClass::kOptimizerState);
   size_t next = 0;
   while (next < updates.size()) {
@@ -164,27 +163,22 @@ absl::Status AdamW::Step() {
     const Tensor data = RunOf(first.data, count);
     const Tensor values = ToDType(data, kFloat32);
     const Tensor grads = ToDType(RunOf(first.grad, count), kFloat32);
-    if (!context.device().is_meta()) {
-      const auto step = static_cast<double>(first.step);
-      const AdamWArgs args = {
-          .count = count,
-          .param = values.data<float>(),
-          .grad = grads.data<float>(),
-          .exp_avg = exp_avg.data<float>(),
-          .exp_avg_sq = exp_avg_sq.data<float>(),
-          .lr = options_.lr,
-          .beta1 = options_.beta1,
-          .beta2 = options_.beta2,
-          .eps = options_.eps,
-          .weight_decay = options_.weight_decay,
-          .bias_correction1 = 1 - std::pow(options_.beta1, step),
-          .bias_correction2 = 1 - std::pow(options_.beta2, step),
-      };
-      context.current_stream().Launch(
-          [args, &kernels](KernelContext& kernel_context) {
-            kernels.adamw(args, kernel_context);
-          });
-    }
+    const auto step = static_cast<double>(first.step);
+    internal::Launch(&KernelTable::adamw,
+                     AdamWArgs{
+                         .count = count,
+                         .param = values.data<float>(),
+                         .grad = grads.data<float>(),
+                         .exp_avg = exp_avg.data<float>(),
+                         .exp_avg_sq = exp_avg_sq.data<float>(),
+                         .lr = options_.lr,
+                         .beta1 = options_.beta1,
+                         .beta2 = options_.beta2,
+                         .eps = options_.eps,
+                         .weight_decay = options_.weight_decay,
+                         .bias_correction1 = 1 - std::pow(options_.beta1, step),
+                         .bias_correction2 = 1 - std::pow(options_.beta2, step),
+                     });
     if (data.dtype() != kFloat32) CopyInPlace(data, values);
   }
   return context.status();

@@ -8,7 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "crosshatch/base/check.h"
 #include "crosshatch/dtensor/dtensor.h"
-#include "crosshatch/tensor/kernels/kernel_table.h"
+#include "crosshatch/tensor/launch.h"
 #include "crosshatch/tensor/rank_context.h"
 
 namespace crosshatch::nn {
@@ -44,8 +44,7 @@ absl::StatusOr<LocalGrads> CollectLocalGrads(
 }
 
 void AddSquares(const Tensor& local, const Tensor& sums, int slot) {
-  RankContext& context = RankContext::Current();
-  if (context.device().is_meta()) return;
+  if (RankContext::Current().dry_run()) return;  // No address to count from.
   ReduceArgs args;
   args.kind = ReduceKind::kSumOfSquares;
   args.shape.ndim = local.ndim();
@@ -60,10 +59,7 @@ void AddSquares(const Tensor& local, const Tensor& sums, int slot) {
   args.out.data = sums.data<double>() + slot;
   args.out.dtype = kFloat64;
   args.mode = WriteMode::kAccumulate;
-  context.current_stream().Launch(
-      [args, &kernels = context.kernels()](KernelContext& kernel_context) {
-        kernels.reduce(args, kernel_context);
-      });
+  internal::Launch(&KernelTable::reduce, args);
 }
 
 }  // namespace crosshatch::nn

@@ -204,12 +204,6 @@ class Allocator {
   std::vector<Block> returned_;  // Given back by other threads.
 };
 
-/// Caches blocks of host memory by stream and size.
-/// \param adversarial fills what it leases with ones (NaN in every float
-///     type), in the order of its stream, so that a use before the first write
-///     or after the return shows.
-std::unique_ptr<Allocator> MakeCpuAllocator(bool adversarial = false);
-
 /// Accounts as the others do and hands out no memory (Device::Meta()).
 std::unique_ptr<Allocator> MakeAccountingAllocator();
 

@@ -9,7 +9,8 @@
 #include <thread>
 #include <vector>
 
-#include "crosshatch/tensor/cpu_stream.h"
+#include "crosshatch/tensor/backends/cpu/cpu_allocator.h"
+#include "crosshatch/tensor/backends/cpu/cpu_stream.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 

@@ -6,7 +6,8 @@
 #include <vector>
 
 #include "crosshatch/base/check.h"
-#include "crosshatch/tensor/kernels/kernel_table.h"
+#include "crosshatch/tensor/host_access.h"
+#include "crosshatch/tensor/launch.h"
 #include "crosshatch/tensor/rank_context.h"
 
 namespace crosshatch {
@@ -19,7 +20,7 @@ Tensor Empty(ShapeView sizes, DType dtype) {
       context.allocator().Allocate(count * SizeOf(dtype),
                                    context.memory_class(),
                                    context.current_stream()),
-      context.device());
+      context.memory_device());
   auto impl = std::make_shared<TensorImpl>();
   impl->storage = std::move(storage);
   impl->sizes.assign(sizes.begin(), sizes.end());
@@ -34,30 +35,21 @@ Tensor Ones(ShapeView sizes, DType dtype) { return Full(sizes, 1, dtype); }
 
 Tensor Full(ShapeView sizes, double value, DType dtype) {
   Tensor tensor = Empty(sizes, dtype);
-  if (!tensor.device().is_meta()) {
-    FillArgs args{.value = value};
-    args.shape.ndim = 1;
-    args.shape.sizes[0] = tensor.numel();
-    args.out.data = tensor.raw_data();
-    args.out.dtype = dtype;
-    args.out.strides[0] = 1;
-    RankContext& context = RankContext::Current();
-    context.current_stream().Launch([args, fill = context.kernels().fill](
-                                        KernelContext& on) { fill(args, on); });
-  }
+  FillArgs args{.value = value};
+  args.shape.ndim = 1;
+  args.shape.sizes[0] = tensor.numel();
+  args.out.data = tensor.raw_data();
+  args.out.dtype = dtype;
+  args.out.strides[0] = 1;
+  internal::Launch(&KernelTable::fill, args);
   return tensor;
 }
 
 Tensor Arange(int64_t n, DType dtype) {
   Tensor tensor = Empty({n}, dtype);
-  if (!tensor.device().is_meta()) {
-    const ArangeArgs args{.out = tensor.raw_data(), .dtype = dtype, .count = n};
-    RankContext& context = RankContext::Current();
-    context.current_stream().Launch(
-        [args, arange = context.kernels().arange](KernelContext& on) {
-          arange(args, on);
-        });
-  }
+  internal::Launch(
+      &KernelTable::arange,
+      ArangeArgs{.out = tensor.raw_data(), .dtype = dtype, .count = n});
   return tensor;
 }
 
@@ -66,17 +58,15 @@ Tensor FromValues(ShapeView sizes, absl::Span<const T> values) {
   Tensor tensor = Empty(sizes, DTypeOf<T>);
   CH_CHECK_EQ(tensor.numel(), static_cast<int64_t>(values.size()))
       << "elements of sizes " << ToString(sizes) << " and values for them";
-  if (tensor.device().is_meta() || values.empty()) return tensor;
-  void* const out = tensor.raw_data();
-  Stream& stream = RankContext::Current().current_stream();
-  if (stream.runs_inline()) {
-    std::memcpy(out, values.data(), values.size() * sizeof(T));
+  const auto write = [](absl::Span<const T> from, void* to) {
+    std::memcpy(to, from.data(), from.size() * sizeof(T));
+  };
+  if (RankContext::Current().current_stream().runs_inline()) {
+    WriteFromHost(tensor, [values, write](void* to) { write(values, to); });
   } else {
     // The task runs when the caller's values may be gone.
-    stream.Launch([out, copy = std::vector<T>(values.begin(), values.end())](
-                      KernelContext&) {
-      std::memcpy(out, copy.data(), copy.size() * sizeof(T));
-    });
+    WriteFromHost(tensor, [copy = std::vector<T>(values.begin(), values.end()),
+                           write](void* to) { write(copy, to); });
   }
   return tensor;
 }

@@ -9,11 +9,13 @@
 
 #include "absl/functional/function_ref.h"
 #include "absl/status/statusor.h"
+#include "absl/strings/str_cat.h"
 #include "crosshatch/base/check.h"
 #include "crosshatch/tensor/adversarial_seed.h"
+#include "crosshatch/tensor/backends/cpu/cpu_backend.h"
+#include "crosshatch/tensor/backends/cpu/cpu_stream.h"
 #include "crosshatch/tensor/context_decorator.h"
-#include "crosshatch/tensor/cpu_stream.h"
-#include "crosshatch/tensor/kernels/cpu/cpu_kernels.h"
+#include "crosshatch/tensor/device_backend.h"
 
 namespace crosshatch {
 namespace {
@@ -25,7 +27,8 @@ const std::thread::id kFirstThread = std::this_thread::get_id();
 
 // A program can be run on adversarial streams without being changed. What it
 // computes must stay the same.
-RankContextOptions WithSeedOfEnvironment(RankContextOptions options) {
+RankContextOptions Completed(RankContextOptions options) {
+  if (options.backend == nullptr) options.backend = &CpuBackend();
   // What a loader's thread makes is done when it hands it over.
   const bool is_loader =
       options.without_rank && std::this_thread::get_id() != kFirstThread;
@@ -54,33 +57,27 @@ std::unique_ptr<Part> Decorated(ContextDecorator* decorator,
 
 }  // namespace
 
-struct RankContext::Poisoned {
-  std::atomic<bool> is_set{false};
-  std::mutex mutex;
-  absl::Status first;
-};
-
 RankContext::RankContext(const RankContextOptions& options)
-    : options_(WithSeedOfEnvironment(options)),
+    : options_(Completed(options)),
+      device_(options.dry_run ? Device::Meta() : options_.backend->device()),
       pool_(options.threads),
       host_agent_(options.wait_graph == nullptr
                       ? kNoAgent
                       : options.wait_graph->AddAgent(options.world_rank, "host",
                                                      kNoAgent)),
-      poison_(std::make_unique<Poisoned>()),
+      kernels_(&options_.backend->kernels()),
       kernel_context_{.pool = &pool_},
       id_(NextId()) {
   if (!pool_.status().ok()) Poison(pool_.status());
-  const bool adversarial = options_.adversarial_seed != 0;
-  allocator_ = MakeAllocator();
+  allocator_ =
+      Decorated(options_.decorator,
+                options_.dry_run
+                    ? MakeAccountingAllocator()
+                    : backend().MakeAllocator(options_.adversarial_seed != 0));
   allocator_->set_owner(Owner());
   allocator_->set_sink(options.sink);
   current_allocator_ = allocator_.get();
-  kernels_ = &CpuKernels();
-  compute_stream_ = Decorated(
-      options_.decorator, adversarial && options.device.is_cpu()
-                              ? MakeQueue("compute")
-                              : MakeInlineStream("compute", &kernel_context_));
+  compute_stream_ = MakeStream("compute", /*is_compute=*/true);
   current_stream_ = compute_stream_.get();
 }
 
@@ -103,23 +100,13 @@ RankContext::~RankContext() {
   }
 }
 
-std::unique_ptr<Allocator> RankContext::MakeAllocator() {
-  switch (options_.device.kind()) {
-    case Device::Kind::kCpu:
-      return Decorated(options_.decorator,
-                       MakeCpuAllocator(options_.adversarial_seed != 0));
-    case Device::Kind::kMeta:
-      return Decorated(options_.decorator, MakeAccountingAllocator());
-    case Device::Kind::kCuda:
-      break;
-  }
-  CH_CHECK(false) << "no streams and memory for " << options_.device;
-  return nullptr;
-}
-
 Allocator& RankContext::host_allocator() {
   if (host_allocator_ == nullptr) {
-    host_allocator_ = MakeAllocator();
+    host_allocator_ = Decorated(
+        options_.decorator,
+        options_.dry_run
+            ? MakeAccountingAllocator()
+            : backend().MakeHostAllocator(options_.adversarial_seed != 0));
     host_allocator_->set_owner(Owner());
     host_allocator_->set_sink(options_.sink, /*of_host=*/true);
   }
@@ -153,20 +140,30 @@ void RankContext::set_sink(EventSink* sink) {
   }
 }
 
-std::unique_ptr<Stream> RankContext::MakeQueue(const std::string& name) {
-  return MakeQueueStream(
-      name,
-      {.pool = &pool_,
-       .wait_graph = options_.wait_graph,
-       .rank = options_.world_rank,
-       .host_agent = host_agent_,
-       .adversarial_seed = options_.adversarial_seed,
-       .run_worker =
-           [this](absl::FunctionRef<void()> loop) {
-             const RankContextScope scope(this);
-             loop();
-           },
-       .on_no_worker = [this](const absl::Status& error) { Poison(error); }});
+std::unique_ptr<Stream> RankContext::MakeStream(const std::string& name,
+                                                bool is_compute) {
+  // A dry run has no work to do.
+  if (options_.dry_run) {
+    return Decorated(options_.decorator,
+                     MakeInlineStream(name, &kernel_context_));
+  }
+  return Decorated(
+      options_.decorator,
+      backend().MakeStream(
+          name, is_compute ? StreamRole::kCompute : StreamRole::kSide,
+          {.rank = options_.world_rank,
+           .pool = &pool_,
+           .inline_context = &kernel_context_,
+           .wait_graph = options_.wait_graph,
+           .host_agent = host_agent_,
+           .adversarial_seed = options_.adversarial_seed,
+           .run_worker =
+               [this](absl::FunctionRef<void()> loop) {
+                 const RankContextScope scope(this);
+                 loop();
+               },
+           .on_no_worker =
+               [this](const absl::Status& error) { Poison(error); }}));
 }
 
 Stream& RankContext::SideStream(const std::string& name) {
@@ -175,11 +172,7 @@ Stream& RankContext::SideStream(const std::string& name) {
   }
   CH_CHECK(name != compute_stream_->name())
       << "'" << name << "' is the compute stream, not a side stream";
-  // A dry run has no work to do.
-  side_streams_.push_back(Decorated(
-      options_.decorator, options_.device.is_meta()
-                              ? MakeInlineStream(name, &kernel_context_)
-                              : MakeQueue(name)));
+  side_streams_.push_back(MakeStream(name, /*is_compute=*/false));
   return *side_streams_.back();
 }
 
@@ -196,20 +189,16 @@ absl::Status RankContext::Synchronize() {
 
 void RankContext::Poison(absl::Status error) {
   CH_CHECK(!error.ok()) << "poisoning a rank with no error";
-  std::lock_guard<std::mutex> lock(poison_->mutex);
-  if (!poison_->first.ok()) return;
-  poison_->first = std::move(error);
-  poison_->is_set.store(true, std::memory_order_release);
+  std::lock_guard<std::mutex> lock(poison_mutex_);
+  if (!first_error_.ok()) return;
+  first_error_ = std::move(error);
+  is_poisoned_.store(true, std::memory_order_release);
 }
 
 absl::Status RankContext::status() const {
   if (!poisoned()) return absl::OkStatus();
-  std::lock_guard<std::mutex> lock(poison_->mutex);
-  return poison_->first;
-}
-
-bool RankContext::poisoned() const {
-  return poison_->is_set.load(std::memory_order_acquire);
+  std::lock_guard<std::mutex> lock(poison_mutex_);
+  return first_error_;
 }
 
 RankContextScope::RankContextScope(RankContext* context)

@@ -8,8 +8,10 @@
 /// one thread-local pointer, which World sets on rank threads and which stream
 /// workers and pool threads inherit explicitly.
 
+#include <atomic>
 #include <cstdint>
 #include <memory>
+#include <mutex>
 #include <string>
 #include <utility>
 #include <vector>
@@ -27,6 +29,7 @@ namespace crosshatch {
 
 struct KernelTable;
 class BackwardEngine;
+class DeviceBackend;
 class SavedTensorStore;
 class Storage;
 class ContextDecorator;
@@ -35,9 +38,12 @@ class ContextDecorator;
 struct RankContextOptions {
   int world_rank = 0;
   int world_size = 1;
-  /// Device::Meta() makes a dry run: nothing is computed, everything is
-  /// accounted and logged.
-  Device device = Device::Cpu();
+  /// The device that the rank computes on (device_backend.h); null: the CPU.
+  /// Outlives the context.
+  const DeviceBackend* backend = nullptr;
+  /// A dry run: nothing is computed, everything is accounted and logged as on
+  /// the backend's device, and tensors are on Device::Meta().
+  bool dry_run = false;
   /// Threads of the intra-op pool, the rank's own included.
   int threads = 1;
   /// Not 0: adversarial streams with this seed (see stream.h). 0: as the
@@ -88,7 +94,11 @@ class RankContext {
 
   int world_rank() const { return options_.world_rank; }
   int world_size() const { return options_.world_size; }
-  Device device() const { return options_.device; }
+  /// The backend's, or in a dry run Device::Meta().
+  Device device() const { return device_; }
+  /// Never null.
+  const DeviceBackend& backend() const { return *options_.backend; }
+  bool dry_run() const { return options_.dry_run; }
   EventSink* sink() const { return options_.sink; }
   void set_sink(EventSink* sink);
   WaitGraph* wait_graph() const { return options_.wait_graph; }
@@ -104,8 +114,13 @@ class RankContext {
   /// Memory beside the device's, accounted for itself: what is offloaded lies
   /// there. Made when first asked for.
   Allocator& host_allocator();
-  /// The device's. A dry run launches none of them, and asks those of the CPU
-  /// how much memory they take.
+  /// The device of what allocator() gives.
+  Device memory_device() const {
+    return current_allocator_ == allocator_.get() ? device_
+                                                  : host_allocator_->device();
+  }
+  /// The device's; ops issue them by Launch (launch.h). A dry run runs none of
+  /// them, and asks how much memory they take.
   const KernelTable& kernels() const { return *kernels_; }
 
   /// The stream that ops are issued to.
@@ -151,7 +166,7 @@ class RankContext {
   /// OK, or the first error.
   /// \threadsafety any thread.
   absl::Status status() const;
-  bool poisoned() const;
+  bool poisoned() const { return is_poisoned_.load(std::memory_order_acquire); }
 
  private:
   friend class RankContextScope;
@@ -162,17 +177,18 @@ class RankContext {
   friend class SavedTensorScope;
   friend class BackwardEngine;
   friend class GraphTies;
-  struct Poisoned;
 
   AllocatorOwner Owner() const;
-  std::unique_ptr<Allocator> MakeAllocator();
-  std::unique_ptr<Stream> MakeQueue(const std::string& name);
+  std::unique_ptr<Stream> MakeStream(const std::string& name, bool is_compute);
 
   RankContextOptions options_;
+  Device device_;
   ThreadPool pool_;
   AgentId host_agent_ = kNoAgent;
   const KernelTable* kernels_ = nullptr;
-  std::unique_ptr<Poisoned> poison_;
+  std::atomic<bool> is_poisoned_{false};
+  mutable std::mutex poison_mutex_;
+  absl::Status first_error_;
   KernelContext kernel_context_;
   // Before the streams, and so gone after them: queued work uses memory.
   std::unique_ptr<Allocator> allocator_;

@@ -11,7 +11,7 @@ void Mark(EventKind kind, Stream& stream, const char* what,
           const std::string& subject) {
   EventSink* const sink = RankContext::Current().sink();
   if (sink == nullptr || !sink->wants_spans()) return;
-  stream.Launch(
+  stream.LaunchHost(
       [sink, kind, what, subject, where = stream.name()](KernelContext&) {
         sink->Write(
             {.kind = kind, .what = what, .subject = &subject, .where = &where});

@@ -33,14 +33,6 @@ void Storage::TakeBlock(Block block) {
       block_.allocator() == nullptr ? 0 : block_.allocator()->owner().context;
 }
 
-void Storage::AttachBorrowed(std::byte* data, Device device) {
-  CH_CHECK(!attached_) << "attaching memory to " << owner_
-                       << ", which has memory already";
-  data_ = data;
-  device_ = device;
-  attached_ = true;
-}
-
 Block Storage::Detach() {
   CH_CHECK(attached_) << "detaching the memory of " << owner_
                       << ", which has none";

@@ -57,9 +57,7 @@ class Storage {
 
   /// Takes memory of at least bytes() on `device`. Must be detached.
   void Attach(Block block, Device device);
-  /// Views memory that someone else owns and keeps leased until Detach.
-  void AttachBorrowed(std::byte* data, Device device);
-  /// Gives the memory up; empty if it was borrowed. Must be attached.
+  /// Gives the memory up. Must be attached.
   Block Detach();
 
   /// Counts changes of the content that a holder of a tensor could notice:

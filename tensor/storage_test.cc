@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "crosshatch/tensor/storage.h"
 
-#include <array>
 #include <memory>
 #include <utility>
 
-#include "crosshatch/tensor/cpu_stream.h"
+#include "crosshatch/tensor/backends/cpu/cpu_allocator.h"
+#include "crosshatch/tensor/backends/cpu/cpu_stream.h"
 #include "gtest/gtest.h"
 
 namespace crosshatch {
@@ -55,15 +55,6 @@ TEST_F(StorageTest, GetsAndGivesUpMemory) {
   EXPECT_EQ(allocator_->stats().current_total, 0);
 }
 
-TEST_F(StorageTest, BorrowsMemory) {
-  std::array<std::byte, 12> memory;
-  Storage storage(12, "layers.0.wq.weight");
-  storage.AttachBorrowed(memory.data(), Device::Cpu());
-  EXPECT_EQ(storage.data(), memory.data());
-  EXPECT_TRUE(storage.Detach().empty());
-  EXPECT_FALSE(storage.attached());
-}
-
 TEST_F(StorageTest, HasNoAddressInADryRun) {
   auto accounting = MakeAccountingAllocator();
   Storage storage(12, "w");
@@ -93,8 +84,6 @@ TEST_F(StorageDeathTest, NamesTheOwnerOfDetachedMemory) {
                "11 vs 12\\) memory attached to layers.0.wq.weight");
   storage.Attach(Lease(12), Device::Cpu());
   EXPECT_DEATH(storage.Attach(Lease(12), Device::Cpu()),
-               "layers.0.wq.weight, which has memory already");
-  EXPECT_DEATH(storage.AttachBorrowed(nullptr, Device::Cpu()),
                "layers.0.wq.weight, which has memory already");
   storage.Detach();
   EXPECT_DEATH(storage.data(), "layers.0.wq.weight");

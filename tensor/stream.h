@@ -13,6 +13,11 @@
 /// a queue too, and every queue delays its work at will by a seeded choice, so
 /// that a missing wait in either direction fails a test.
 ///
+/// On a device with queues of its own a task runs at once, on the issuing
+/// thread, and issues the device's work; only LaunchHost puts a function of the
+/// host's into the device's queue. A backend (device_backend.h) makes the
+/// streams of its device.
+///
 /// What is issued captures pointers and plain values, never a Tensor: memory
 /// is kept from reuse by the order of streams (see allocator.h), not by
 /// references.
@@ -30,11 +35,11 @@ namespace crosshatch {
 class ThreadPool;
 class Stream;
 
-/// What a kernel may use while it runs.
+/// What a kernel may use while it runs. A device whose kernels need more (the
+/// queue to issue to) derives from it; its streams hand that to its kernels.
 struct KernelContext {
+  /// Null: the calling thread alone.
   ThreadPool* pool = nullptr;
-  /// cudaStream_t where the stream is one of CUDA's; null on the CPU.
-  void* native_stream = nullptr;
 };
 
 /// A point in a stream. Copies refer to the same point. A default-constructed
@@ -45,8 +50,9 @@ class Event {
   class State {
    public:
     virtual ~State() = default;
-    /// Whether the point has been reached. For tests and tools only: no
-    /// product code decides anything by asking.
+    /// Whether the point has been reached. Nothing that is issued, leased or
+    /// counted hangs on the answer: a stream asks to save itself a wait that
+    /// is over, tests and tools ask to look.
     virtual bool reached() = 0;
     /// Blocks the rank's own thread until the point is reached.
     virtual void Block() = 0;
@@ -90,6 +96,17 @@ class Stream {
     }
   }
 
+  /// Issues `task`, which is work of the host: it runs after all work issued
+  /// before, on a device's queue too. On the CPU all work is the host's.
+  template <typename F>
+  void LaunchHost(F&& task) {
+    if (inline_context_ != nullptr) {
+      task(*inline_context_);
+    } else {
+      EnqueueHost(Task(std::forward<F>(task)));
+    }
+  }
+
   /// The point after all work issued so far.
   virtual Event Record() = 0;
 
@@ -109,6 +126,8 @@ class Stream {
       : name_(std::move(name)), inline_context_(inline_context) {}
 
   virtual void Enqueue(Task task) = 0;
+  /// Streams of the CPU run both alike.
+  virtual void EnqueueHost(Task task) { Enqueue(std::move(task)); }
 
  private:
   const std::string name_;

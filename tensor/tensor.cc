@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "crosshatch/tensor/allocator.h"
+#include "crosshatch/tensor/host_access.h"
 #include "crosshatch/tensor/node.h"
 #include "crosshatch/tensor/rank_context.h"
 
@@ -28,26 +29,28 @@ void CopyOut(const From* data, ShapeView sizes, ShapeView strides, To*& out) {
 
 template <typename To>
 void CopyOut(const Tensor& tensor, To* out) {
-  const auto copy = [&](const auto* data) {
-    CopyOut(data, tensor.sizes(), tensor.strides(), out);
+  const HostView view(tensor);
+  const auto copy = [&](auto zero) {
+    CopyOut(static_cast<const decltype(zero)*>(view.data()), tensor.sizes(),
+            tensor.strides(), out);
   };
   switch (tensor.dtype()) {
     case DType::kFloat32:
-      return copy(tensor.data<float>());
+      return copy(float{});
     case DType::kFloat64:
-      return copy(tensor.data<double>());
+      return copy(double{});
     case DType::kBFloat16:
-      return copy(tensor.data<BFloat16>());
+      return copy(BFloat16{});
     case DType::kFloat16:
-      return copy(tensor.data<Float16>());
+      return copy(Float16{});
     case DType::kInt32:
-      return copy(tensor.data<int32_t>());
+      return copy(int32_t{});
     case DType::kInt64:
-      return copy(tensor.data<int64_t>());
+      return copy(int64_t{});
     case DType::kUInt16:
-      return copy(tensor.data<uint16_t>());
+      return copy(uint16_t{});
     case DType::kBool:
-      return copy(tensor.data<bool>());
+      return copy(bool{});
   }
 }
 
@@ -105,9 +108,8 @@ std::vector<T> Tensor::ToVector() const {
   CH_CHECK(defined()) << "ToVector of an undefined tensor";
   CH_CHECK(!is_distributed() && !device().is_meta())
       << "ToVector of " << Describe() << ", whose elements are not all here";
-  RankContext::Current().current_stream().Synchronize();
   std::vector<T> values(static_cast<size_t>(numel()));
-  if (!values.empty()) CopyOut(*this, values.data());
+  CopyOut(*this, values.data());
   return values;
 }
 

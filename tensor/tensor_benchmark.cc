@@ -6,7 +6,7 @@
 
 #include "benchmark/benchmark.h"
 #include "crosshatch/tensor/allocator.h"
-#include "crosshatch/tensor/cpu_stream.h"
+#include "crosshatch/tensor/backends/cpu/cpu_stream.h"
 #include "crosshatch/tensor/creation.h"
 #include "crosshatch/tensor/rank_context.h"
 

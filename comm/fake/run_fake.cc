@@ -65,7 +65,8 @@ absl::Status RunFake(const FakeOptions& options,
   CH_RETURN_IF_ERROR(AdversarialSeedOfEnvironment().status());
   RankContext context({.world_rank = options.rank,
                        .world_size = options.world_size,
-                       .device = Device::Meta(),
+                       .backend = options.backend,
+                       .dry_run = true,
                        .sink = options.sink});
   RankContextScope scope(&context);
   FakeEngine engine(context);

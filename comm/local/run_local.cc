@@ -6,6 +6,7 @@
 #include <memory>
 #include <mutex>
 #include <optional>
+#include <sstream>
 #include <string>
 #include <thread>
 #include <utility>
@@ -21,6 +22,7 @@
 #include "crosshatch/comm/local/local_transport.h"
 #include "crosshatch/comm/world.h"
 #include "crosshatch/tensor/adversarial_seed.h"
+#include "crosshatch/tensor/device_backend.h"
 
 namespace crosshatch {
 namespace {
@@ -131,6 +133,14 @@ absl::Status RunLocal(int ranks, absl::FunctionRef<absl::Status(World&)> fn,
   CH_RETURN_IF_ERROR(AdversarialSeedOfEnvironment().status());
   // What this thread has made is done when a rank reads it.
   RankContext::Current().Synchronize().IgnoreError();
+  if (options.backend != nullptr && !options.backend->host_addressable()) {
+    std::ostringstream device;
+    device << options.backend->device();
+    return absl::InvalidArgumentError(absl::StrCat(
+        "ranks that are threads read one another's memory, and the host cannot "
+        "address that of ",
+        device.str()));
+  }
   const int cores = static_cast<int>(std::thread::hardware_concurrency());
   const int threads_per_rank = options.threads_per_rank > 0
                                    ? options.threads_per_rank
@@ -149,6 +159,7 @@ absl::Status RunLocal(int ranks, absl::FunctionRef<absl::Status(World&)> fn,
     RankContext context(
         {.world_rank = rank,
          .world_size = ranks,
+         .backend = options.backend,
          .threads = threads_per_rank,
          .adversarial_seed = options.adversarial_seed,
          .wait_graph = &hub->graph(),

@@ -12,6 +12,7 @@
 #include "crosshatch/base/status_macros.h"
 #include "crosshatch/comm/communicator.h"
 #include "crosshatch/dtensor/ops/dtensor.h"
+#include "crosshatch/tensor/host_access.h"
 #include "crosshatch/tensor/ops/cast.h"
 #include "crosshatch/tensor/rank_context.h"
 
@@ -35,8 +36,8 @@ std::string HashOfElements(const Tensor& local) {
   if (local.device().is_meta()) return "";
   NoGrad no_grad;
   const Tensor t = local.is_contiguous() ? local : Clone(local);
-  RankContext::Current().current_stream().Synchronize();
-  const auto* bytes = static_cast<const unsigned char*>(t.raw_data());
+  const HostView view(t);
+  const auto* bytes = static_cast<const unsigned char*>(view.data());
   uint64_t hash = 0xcbf29ce484222325u;
   for (int64_t i = 0; i < t.numel() * SizeOf(t.dtype()); ++i) {
     hash = (hash ^ bytes[i]) * 0x100000001b3u;

@@ -8,10 +8,9 @@
 #include "crosshatch/dtensor/ops/dtensor.h"
 #include "crosshatch/dtensor/ops/random.h"
 #include "crosshatch/dtensor/ops/redistribute.h"
-#include "crosshatch/tensor/kernels/kernel_table.h"
+#include "crosshatch/tensor/launch.h"
 #include "crosshatch/tensor/ops/cast.h"
 #include "crosshatch/tensor/ops/pointwise.h"
-#include "crosshatch/tensor/rank_context.h"
 
 namespace crosshatch {
 namespace {
@@ -56,15 +55,11 @@ Tensor Make(const char* what, ShapeView sizes, const DeviceMesh& mesh,
 // start, start + 1, ...
 Tensor Count(int64_t start, int64_t count, DType dtype) {
   const Tensor part = Empty({count}, dtype);
-  RankContext& context = RankContext::Current();
-  if (context.device().is_meta()) return part;
-  ArangeArgs args;
-  args.out = part.raw_data();
-  args.dtype = dtype;
-  args.count = count;
-  args.start = static_cast<double>(start);
-  context.current_stream().Launch([args, arange = context.kernels().arange](
-                                      KernelContext& on) { arange(args, on); });
+  internal::Launch(&KernelTable::arange,
+                   ArangeArgs{.out = part.raw_data(),
+                              .dtype = dtype,
+                              .count = count,
+                              .start = static_cast<double>(start)});
   return part;
 }
 

@@ -7,7 +7,7 @@
 #include "crosshatch/dtensor/dispatch/dtensor_handler.h"
 #include "crosshatch/dtensor/layout/box.h"
 #include "crosshatch/tensor/creation.h"
-#include "crosshatch/tensor/kernels/kernel_table.h"
+#include "crosshatch/tensor/launch.h"
 #include "crosshatch/tensor/ops/in_place.h"
 #include "crosshatch/tensor/rank_context.h"
 
@@ -41,7 +41,6 @@ void Fill(const Tensor& t, RandomKind kind, uint64_t key, uint64_t stream,
   NoGrad no_grad;
   const bool direct = local.is_contiguous();
   const Tensor out = direct ? local : Empty(local.sizes(), local.dtype());
-  RankContext& context = RankContext::Current();
   RandomArgs args;
   args.kind = kind;
   args.out = out.raw_data();
@@ -55,11 +54,7 @@ void Fill(const Tensor& t, RandomKind kind, uint64_t key, uint64_t stream,
   std::copy(box.sizes.begin(), box.sizes.end(), args.box.sizes);
   std::copy(box.offsets.begin(), box.offsets.end(), args.offsets);
   std::copy(t.sizes().begin(), t.sizes().end(), args.global_sizes);
-  if (args.out != nullptr) {
-    const auto random = context.kernels().random;
-    context.current_stream().Launch(
-        [random, args](KernelContext& kernel) { random(args, kernel); });
-  }
+  internal::Launch(&KernelTable::random, args);
   if (direct) {
     out.storage()->BumpVersion();
   } else {

@@ -3,15 +3,90 @@
 #define CROSSHATCH_TENSOR_KERNELS_INDEX_KERNELS_H_
 
 /// \file
-/// The table of kernels that go by index, for each device.
+/// Kernels that go by index: what a tensor of indices names, and what the index
+/// of an element decides.
 
-#include "crosshatch/tensor/device.h"
-#include "crosshatch/tensor/kernels/index_kernel_table.h"
+#include <cstdint>
+#include <optional>
+
+#include "crosshatch/tensor/kernels/operands.h"
 
 namespace crosshatch {
 
-/// A dry run launches none of them.
-const IndexKernels& IndexKernelsOf(Device device);
+/// What the indices of GatherArgs and ScatterArgs name: a dim, of which the
+/// tensor at hand has the elements [first, first + count).
+struct IndexedDim {
+  /// In messages.
+  const char* op = nullptr;
+  int dim = 0;
+  int64_t first = 0;
+  int64_t count = 0;
+  /// Every index is in [0, bound), checked.
+  int64_t bound = 0;
+};
+
+/// out[i.., j, k..] = src[i.., index[i.., j, k..] - first, k..], zero bytes
+/// where the index is outside of [first, first + count).
+struct GatherArgs {
+  /// Of index and out; src has the same sizes but for `count` in the dim.
+  KernelShape shape;
+  IndexedDim at;
+  KernelInput index;  ///< i32, i64 or u16.
+  KernelInput src;
+  KernelOutput out;  ///< Of src's dtype: any.
+};
+
+/// out[i.., index[i.., j, k..] - first, k..] (=, +=) src[i.., j, k..], j
+/// ascending: where an index comes twice the last is written, and sums are in
+/// order. Indices outside of [first, first + count) write nothing.
+struct ScatterArgs {
+  /// Of index and src; out has the same sizes but for `count` in the dim.
+  KernelShape shape;
+  IndexedDim at;
+  KernelInput index;  ///< i32, i64 or u16.
+  KernelInput src;
+  /// Of src's dtype, any. kAccumulate: f32, f64, i32 or i64, and f32 takes
+  /// 16-bit floats.
+  KernelOutput out;
+  WriteMode mode = WriteMode::kOverwrite;
+};
+
+/// out = x / (1 - p) where the element's uniform random number u, the one that
+/// RandomKind::kUniform makes of (key, stream) and the element's index in the
+/// global tensor, is at least p; else 0. p is rounded up to a multiple of
+/// 2^-24.
+struct DropoutArgs {
+  KernelShape shape;
+  KernelInput x;        ///< Floating point.
+  void* out = nullptr;  ///< Contiguous, of x's dtype.
+  double p = 0;
+  uint64_t key = 0;
+  uint64_t stream = 0;
+  /// Where x starts in the global tensor.
+  int64_t offsets[kMaxKernelDims] = {};
+  int64_t global_sizes[kMaxKernelDims] = {};
+};
+
+/// Checks that every index is in [0, bound) or `ignored`: "op: id 7 at 3 is out
+/// of range: there are 5 rows".
+struct CheckIndexRangeArgs {
+  const char* op = nullptr;
+  const char* index = nullptr;  ///< What an index is called ...
+  const char* named = nullptr;  ///< ... and what it names, in the plural.
+  int64_t count = 0;
+  const void* indices = nullptr;  ///< Contiguous.
+  DType dtype = DType::kInt64;    ///< i32, i64 or u16.
+  int64_t bound = 0;
+  std::optional<int64_t> ignored = std::nullopt;
+};
+
+/// What a device can do by index.
+struct IndexKernels {
+  void (*gather)(const GatherArgs&, KernelContext&);
+  void (*scatter)(const ScatterArgs&, KernelContext&);
+  void (*dropout)(const DropoutArgs&, KernelContext&);
+  void (*check_index_range)(const CheckIndexRangeArgs&, KernelContext&);
+};
 
 }  // namespace crosshatch
 

@@ -15,7 +15,7 @@ namespace {
 
 using internal::DenseHeads;
 using internal::InputHeads;
-using internal::Launch;
+using internal::LaunchWithWorkspace;
 using internal::OutputHeads;
 
 AttentionArgs MakeArgs(const Tensor& q, const Tensor& k, const Tensor& v,
@@ -64,11 +64,9 @@ TensorList AttentionOp::Forward(TensorSpan inputs) const {
   Tensor out = Empty(q.sizes(), q.dtype());
   Tensor logsumexp =
       Empty({q.size(0), q.size(2), q.size(1)}, StatisticsDType(q.dtype()));
-  AttentionArgs args = MakeArgs(q, k, v, out, logsumexp, scale, causal);
-  const Block workspace = internal::Workspace(
-      RankContext::Current().kernels().attention_workspace_bytes(args));
-  args.workspace = workspace.data();
-  Launch(&KernelTable::attention, args);
+  LaunchWithWorkspace(&KernelTable::attention_workspace_bytes,
+                      &KernelTable::attention,
+                      MakeArgs(q, k, v, out, logsumexp, scale, causal));
   return {std::move(out), std::move(logsumexp)};
 }
 
@@ -117,11 +115,8 @@ TensorList AttentionBackwardOp::Forward(TensorSpan inputs) const {
   args.dq = OutputHeads(dq);
   args.dk = OutputHeads(dk);
   args.dv = OutputHeads(dv);
-  const Block workspace = internal::Workspace(
-      RankContext::Current().kernels().attention_backward_workspace_bytes(
-          args));
-  args.workspace = workspace.data();
-  Launch(&KernelTable::attention_backward, args);
+  LaunchWithWorkspace(&KernelTable::attention_backward_workspace_bytes,
+                      &KernelTable::attention_backward, args);
   return {std::move(dq), std::move(dk), std::move(dv)};
 }
 

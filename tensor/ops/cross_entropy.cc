@@ -5,7 +5,6 @@
 
 #include "crosshatch/base/check.h"
 #include "crosshatch/tensor/creation.h"
-#include "crosshatch/tensor/ops/index_range.h"
 #include "crosshatch/tensor/ops/launch.h"
 #include "crosshatch/tensor/ops/pointwise.h"
 #include "crosshatch/tensor/ops/reduce.h"
@@ -62,7 +61,7 @@ TensorList CrossEntropyOp::Forward(TensorSpan inputs) const {
   args.loss = loss.raw_data();
   args.logsumexp = logsumexp.raw_data();
   args.dtype = inputs[0].dtype();
-  internal::LaunchChecked(&KernelTable::cross_entropy, args);
+  internal::Launch(&KernelTable::cross_entropy, args);
   return {std::move(loss), std::move(logsumexp)};
 }
 
@@ -135,14 +134,15 @@ TensorList CrossEntropyPartOp::Forward(TensorSpan inputs) const {
   const Rows logits = ToRows(inputs[0]);
   const Tensor targets = Dense(inputs[1]);
   const Tensor row_max = Dense(inputs[2]);
-  internal::LaunchIndexRangeCheck({.op = "cross_entropy",
-                                   .index = "target",
-                                   .named = "classes",
-                                   .count = targets.numel(),
-                                   .indices = targets.raw_data(),
-                                   .dtype = targets.dtype(),
-                                   .bound = classes,
-                                   .ignored = ignore_index});
+  Launch(&KernelTable::check_index_range,
+         CheckIndexRangeArgs{.op = "cross_entropy",
+                             .index = "target",
+                             .named = "classes",
+                             .count = targets.numel(),
+                             .indices = targets.raw_data(),
+                             .dtype = targets.dtype(),
+                             .bound = classes,
+                             .ignored = ignore_index});
   Tensor sum_exp = Statistics(inputs[0]);
   Tensor picked = Statistics(inputs[0]);
   CrossEntropyShardArgs args;

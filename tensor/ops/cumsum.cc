@@ -5,7 +5,6 @@
 
 #include "crosshatch/tensor/creation.h"
 #include "crosshatch/tensor/ops/launch.h"
-#include "crosshatch/tensor/ops/launch_lanes.h"
 #include "crosshatch/tensor/ops/saving_node.h"
 #include "crosshatch/tensor/ops/view.h"
 
@@ -21,7 +20,7 @@ TensorList CumSumOp::Forward(TensorSpan inputs) const {
   args.in = internal::Input(a);
   args.out = internal::Output(out);
   args.reverse = reverse;
-  internal::LaunchLanes(&LaneKernels::cumsum, args);
+  internal::Launch(&KernelTable::cumsum, args);
   return {std::move(out)};
 }
 

@@ -6,7 +6,6 @@
 
 #include "crosshatch/base/check.h"
 #include "crosshatch/tensor/creation.h"
-#include "crosshatch/tensor/kernels/index_kernels.h"
 #include "crosshatch/tensor/ops/launch.h"
 #include "crosshatch/tensor/ops/saving_node.h"
 
@@ -34,12 +33,7 @@ Tensor DropoutOp::ForwardPart(const Tensor& x, ShapeView offsets,
   args.stream = step;
   std::copy(offsets.begin(), offsets.end(), args.offsets);
   std::copy(global_sizes.begin(), global_sizes.end(), args.global_sizes);
-  RankContext& context = RankContext::Current();
-  if (!context.device().is_meta()) {
-    const auto run = IndexKernelsOf(context.device()).dropout;
-    context.current_stream().Launch(
-        [args, run](KernelContext& on) { run(args, on); });
-  }
+  internal::Launch(&KernelTable::dropout, args);
   return out;
 }
 

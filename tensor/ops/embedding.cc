@@ -5,7 +5,6 @@
 
 #include "crosshatch/base/check.h"
 #include "crosshatch/tensor/creation.h"
-#include "crosshatch/tensor/ops/index_range.h"
 #include "crosshatch/tensor/ops/launch.h"
 #include "crosshatch/tensor/ops/saving_node.h"
 
@@ -14,6 +13,7 @@ namespace {
 
 using internal::Dense;
 using internal::Launch;
+using internal::LaunchWithWorkspace;
 using internal::Rows;
 using internal::ToRows;
 
@@ -45,11 +45,8 @@ void SumRowsById(const char* op, const Tensor& dtable, const Tensor& ids,
   args.dtype = grad.dtype();
   args.dtable_dtype = dtable.dtype();
   args.mode = mode;
-  const Block workspace = internal::Workspace(
-      RankContext::Current().kernels().embedding_backward_workspace_bytes(
-          args));
-  args.workspace = workspace.data();
-  Launch(&KernelTable::embedding_backward, args);
+  LaunchWithWorkspace(&KernelTable::embedding_backward_workspace_bytes,
+                      &KernelTable::embedding_backward, args);
 }
 
 class EmbeddingNode final : public internal::SavingNode<1> {
@@ -94,13 +91,14 @@ TensorList EmbeddingOp::Forward(TensorSpan inputs) const {
       << kInfo.name << " of " << ids.Describe() << " in " << weight.Describe();
   const Tensor dense_ids = Dense(ids);
   const Rows table = ToRows(weight);
-  internal::LaunchIndexRangeCheck({.op = kInfo.name,
-                                   .index = "id",
-                                   .named = "rows in the table",
-                                   .count = dense_ids.numel(),
-                                   .indices = dense_ids.raw_data(),
-                                   .dtype = dense_ids.dtype(),
-                                   .bound = bound});
+  Launch(&KernelTable::check_index_range,
+         CheckIndexRangeArgs{.op = kInfo.name,
+                             .index = "id",
+                             .named = "rows in the table",
+                             .count = dense_ids.numel(),
+                             .indices = dense_ids.raw_data(),
+                             .dtype = dense_ids.dtype(),
+                             .bound = bound});
   Tensor out = Empty(WithColumns(ids, table.cols), weight.dtype());
   EmbeddingArgs args;
   args.rows = ids.numel();

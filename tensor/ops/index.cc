@@ -6,7 +6,6 @@
 
 #include "crosshatch/base/check.h"
 #include "crosshatch/tensor/creation.h"
-#include "crosshatch/tensor/kernels/index_kernels.h"
 #include "crosshatch/tensor/ops/launch.h"
 #include "crosshatch/tensor/ops/pointwise.h"
 #include "crosshatch/tensor/ops/saving_node.h"
@@ -15,19 +14,7 @@
 namespace crosshatch {
 namespace {
 
-/// A poisoned rank launches nothing: its indices may be what a collective that
-/// failed did not write, and naming nothing they would end the process, before
-/// the error is told.
-template <typename Args>
-void Launch(void (*IndexKernels::*kernel)(const Args&, KernelContext&),
-            const Args& args) {
-  RankContext& context = RankContext::Current();
-  if (context.device().is_meta()) return;
-  const auto run = IndexKernelsOf(context.device()).*kernel;
-  context.current_stream().Launch([args, run, &context](KernelContext& on) {
-    if (!context.poisoned()) run(args, on);
-  });
-}
+using internal::Launch;
 
 /// Checks that sizes are equal but for the dim.
 void CheckLines(const char* op, const IndexedBy& by, const Tensor& a,
@@ -69,7 +56,7 @@ Tensor GatherFrom(const char* op, const IndexedBy& by, const Tensor& a,
   args.index = internal::Input(index);
   args.src = internal::Input(a);
   args.out = internal::Output(out);
-  Launch(&IndexKernels::gather, args);
+  Launch(&KernelTable::gather, args);
   return out;
 }
 
@@ -84,7 +71,7 @@ void ScatterTo(const char* op, const IndexedBy& by, const Tensor& out,
   args.src = internal::BroadcastInput(src, index.sizes());
   args.out = internal::Output(out);
   args.mode = mode;
-  Launch(&IndexKernels::scatter, args);
+  Launch(&KernelTable::scatter, args);
 }
 
 /// `sums`, of the dtype that src is summed in, as src's.

@@ -3,15 +3,9 @@
 
 #include "crosshatch/base/check.h"
 #include "crosshatch/tensor/creation.h"
+#include "crosshatch/tensor/rank_context.h"
 
 namespace crosshatch::internal {
-
-Block Workspace(int64_t bytes) {
-  if (bytes == 0) return Block();
-  RankContext& context = RankContext::Current();
-  return context.allocator().Allocate(bytes, context.memory_class(),
-                                      context.current_stream());
-}
 
 KernelShape ToKernelShape(ShapeView sizes, const char* op) {
   CH_CHECK(sizes.size() <= static_cast<size_t>(kMaxKernelDims))

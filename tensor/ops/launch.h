@@ -3,46 +3,16 @@
 #define CROSSHATCH_TENSOR_OPS_LAUNCH_H_
 
 /// \file
-/// From local tensors to kernel arguments, and the one place that issues them.
+/// From local tensors to the args of kernels, which Launch (tensor/launch.h)
+/// issues; and the ops' own copies and fills.
 
 #include <cstdint>
 
-#include "crosshatch/tensor/allocator.h"
-#include "crosshatch/tensor/kernels/kernel_table.h"
-#include "crosshatch/tensor/rank_context.h"
+#include "crosshatch/tensor/launch.h"
 #include "crosshatch/tensor/shape.h"
-#include "crosshatch/tensor/stream.h"
 #include "crosshatch/tensor/tensor.h"
 
 namespace crosshatch::internal {
-
-/// Issues kernels().*kernel to the current stream; nothing in a dry run. The
-/// args are copied: they hold pointers and plain values.
-template <typename Args>
-void Launch(void (*KernelTable::*kernel)(const Args&, KernelContext&),
-            const Args& args) {
-  RankContext& context = RankContext::Current();
-  if (context.device().is_meta()) return;
-  context.current_stream().Launch([args, run = context.kernels().*kernel](
-                                      KernelContext& on) { run(args, on); });
-}
-
-/// As Launch, of a kernel that ends the process where an index names nothing. A
-/// poisoned rank skips it: its indices may be what a failed collective did not
-/// write, and the error would be lost with the process.
-template <typename Args>
-void LaunchChecked(void (*KernelTable::*kernel)(const Args&, KernelContext&),
-                   const Args& args) {
-  RankContext& context = RankContext::Current();
-  if (context.device().is_meta()) return;
-  context.current_stream().Launch(
-      [args, run = context.kernels().*kernel, &context](KernelContext& on) {
-        if (!context.poisoned()) run(args, on);
-      });
-}
-
-/// A lease for one kernel: it may end as soon as the kernel is issued.
-Block Workspace(int64_t bytes);
 
 KernelShape ToKernelShape(ShapeView sizes, const char* op);
 /// `tensor` broadcast to `sizes`.

@@ -16,8 +16,6 @@
 namespace crosshatch {
 namespace {
 
-using internal::Launch;
-
 /// An operand or result by the roles of its dims: batch dims and a matrix.
 struct Matrices {
   ShapeView batch;
@@ -59,12 +57,9 @@ void SetBatch(MatMulInput& operand, const Matrices& matrices, ShapeView batch) {
   }
 }
 
-void LaunchMatMul(MatMulArgs args) {
-  // Given back at once: the next lease of it is ordered after this kernel.
-  const Block workspace = internal::Workspace(
-      RankContext::Current().kernels().matmul_workspace_bytes(args));
-  args.workspace = workspace.data();
-  Launch(&KernelTable::matmul, args);
+void LaunchMatMul(const MatMulArgs& args) {
+  internal::LaunchWithWorkspace(&KernelTable::matmul_workspace_bytes,
+                                &KernelTable::matmul, args);
 }
 
 void CheckOperands(const Tensor& a, const Tensor& b) {

@@ -13,6 +13,7 @@ namespace {
 
 using internal::Dense;
 using internal::Launch;
+using internal::LaunchWithWorkspace;
 using internal::Rows;
 using internal::ToRows;
 
@@ -71,10 +72,8 @@ void RmsNormBackward(const char* op, TensorSpan inputs, const Tensor& dx,
     args.dweight_dtype = dweight.dtype();
     args.dweight_mode = mode;
   }
-  const Block workspace = internal::Workspace(
-      RankContext::Current().kernels().rms_norm_backward_workspace_bytes(args));
-  args.workspace = workspace.data();
-  Launch(&KernelTable::rms_norm_backward, args);
+  LaunchWithWorkspace(&KernelTable::rms_norm_backward_workspace_bytes,
+                      &KernelTable::rms_norm_backward, args);
 }
 
 }  // namespace
@@ -198,11 +197,8 @@ TensorList LayerNormBackwardOp::Forward(TensorSpan inputs) const {
   args.want_dx = want_dx;
   args.want_dweight = want_dweight;
   args.want_dbias = want_dbias;
-  const Block workspace = internal::Workspace(
-      RankContext::Current().kernels().layer_norm_backward_workspace_bytes(
-          args));
-  args.workspace = workspace.data();
-  Launch(&KernelTable::layer_norm_backward, args);
+  LaunchWithWorkspace(&KernelTable::layer_norm_backward_workspace_bytes,
+                      &KernelTable::layer_norm_backward, args);
   return {std::move(dx), std::move(dweight), std::move(dbias)};
 }
 

@@ -7,7 +7,6 @@
 #include "crosshatch/tensor/creation.h"
 #include "crosshatch/tensor/ops/index.h"
 #include "crosshatch/tensor/ops/launch.h"
-#include "crosshatch/tensor/ops/launch_lanes.h"
 #include "crosshatch/tensor/ops/saving_node.h"
 #include "crosshatch/tensor/ops/view.h"
 
@@ -57,11 +56,8 @@ TensorList SortOp::Forward(TensorSpan inputs) const {
   }
   args.values = internal::Output(values);
   args.indices = internal::Output(indices);
-  const Block workspace =
-      internal::Workspace(LaneKernelsOf(RankContext::Current().device())
-                              .sort_workspace_bytes(args));
-  args.workspace = workspace.data();
-  internal::LaunchLanes(&LaneKernels::sort, args);
+  internal::LaunchWithWorkspace(&KernelTable::sort_workspace_bytes,
+                                &KernelTable::sort, args);
   return {std::move(values), std::move(indices)};
 }
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "crosshatch/base/check.h"
-#include "crosshatch/tensor/kernels/cpu/cpu_index_kernels.h"
+#include "crosshatch/tensor/kernels/cpu/entry_points.h"
 #include "crosshatch/tensor/kernels/cpu/indices.h"
 
 namespace crosshatch::internal {

@@ -292,6 +292,11 @@ void CpuArange(const ArangeArgs& args, KernelContext& context) {
   });
 }
 
+void CpuTransfer(const TransferArgs& args, KernelContext& /*context*/) {
+  if (args.bytes == 0) return;
+  std::memcpy(args.to, args.from, static_cast<size_t>(args.bytes));
+}
+
 }  // namespace internal
 }  // namespace crosshatch
 #endif  // HWY_ONCE

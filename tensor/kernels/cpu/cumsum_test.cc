@@ -4,7 +4,7 @@
 #include <sstream>
 #include <vector>
 
-#include "crosshatch/tensor/kernels/cpu/cpu_lane_kernels.h"
+#include "crosshatch/tensor/kernels/cpu/cpu_kernels.h"
 #include "crosshatch/tensor/kernels/kernel_testutil.h"
 #include "crosshatch/tensor/kernels/reference/lanes.h"
 #include "gtest/gtest.h"
@@ -42,7 +42,7 @@ void TestCumSum(DType dtype, const std::vector<int64_t>& sizes, int dim,
   const reference::RunningSum expected = reference::CumSum(args);
   kernel_test::RunOnPools(
       {&out},
-      [&](KernelContext& context) { CpuLaneKernels().cumsum(args, context); },
+      [&](KernelContext& context) { CpuKernels().cumsum(args, context); },
       what.str());
   Reals bounds;
   for (Real magnitude : expected.magnitudes) {
@@ -99,7 +99,7 @@ TEST(CumSumKernelTest, WrapsIntegers) {
   args.shape = in.shape();
   args.in = in.in();
   args.out = out.out();
-  CpuLaneKernels().cumsum(args, context);
+  CpuKernels().cumsum(args, context);
   EXPECT_EQ(static_cast<const int64_t*>(out.data())[2],
             std::numeric_limits<int64_t>::min() + 1);
 }

@@ -6,7 +6,7 @@
 #include <cstdint>
 
 #include "crosshatch/base/check.h"
-#include "crosshatch/tensor/kernels/cpu/cpu_index_kernels.h"
+#include "crosshatch/tensor/kernels/cpu/entry_points.h"
 #include "crosshatch/tensor/kernels/cpu/parallel.h"
 
 #undef HWY_TARGET_INCLUDE

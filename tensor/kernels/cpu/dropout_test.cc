@@ -3,7 +3,6 @@
 #include <string>
 #include <vector>
 
-#include "crosshatch/tensor/kernels/cpu/cpu_index_kernels.h"
 #include "crosshatch/tensor/kernels/cpu/cpu_kernels.h"
 #include "crosshatch/tensor/kernels/kernel_testutil.h"
 #include "gtest/gtest.h"
@@ -52,7 +51,7 @@ void Check(DType dtype, const std::vector<int64_t>& sizes,
   const std::string what = std::string("dropout of ") + Name(dtype);
   kernel_test::RunOnPools(
       {&out},
-      [&](KernelContext& context) { CpuIndexKernels().dropout(args, context); },
+      [&](KernelContext& context) { CpuKernels().dropout(args, context); },
       what);
   const Reals u = uniform.Read(), from = x.Read();
   Operand expected(dtype, sizes);
@@ -95,7 +94,7 @@ TEST(DropoutTest, OfOneKeepsNothing) {
   args.p = 1;
   args.global_sizes[0] = 100;
   KernelContext context;
-  CpuIndexKernels().dropout(args, context);
+  CpuKernels().dropout(args, context);
   for (Real value : out.Read()) EXPECT_EQ(value, 0);
 }
 

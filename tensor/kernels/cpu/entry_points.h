@@ -14,6 +14,7 @@ namespace crosshatch::internal {
 void CpuCopy(const CopyArgs& args, KernelContext& context);
 void CpuFill(const FillArgs& args, KernelContext& context);
 void CpuArange(const ArangeArgs& args, KernelContext& context);
+void CpuTransfer(const TransferArgs& args, KernelContext& context);
 // pointwise.cc
 void CpuUnary(const UnaryArgs& args, KernelContext& context);
 void CpuBinary(const BinaryArgs& args, KernelContext& context);
@@ -65,6 +66,20 @@ void CpuRandom(const RandomArgs& args, KernelContext& context);
 // accumulate_ranks.cc
 void CpuAccumulateRanks(const AccumulateRanksArgs& args,
                         KernelContext& context);
+// gather.cc
+void CpuGather(const GatherArgs& args, KernelContext& context);
+// scatter.cc
+void CpuScatter(const ScatterArgs& args, KernelContext& context);
+// dropout.cc
+void CpuDropout(const DropoutArgs& args, KernelContext& context);
+// check_index_range.cc
+void CpuCheckIndexRange(const CheckIndexRangeArgs& args,
+                        KernelContext& context);
+// cumsum.cc
+void CpuCumSum(const CumSumArgs& args, KernelContext& context);
+// sort.cc
+int64_t CpuSortWorkspaceBytes(const SortArgs& args);
+void CpuSort(const SortArgs& args, KernelContext& context);
 
 }  // namespace crosshatch::internal
 

@@ -2,8 +2,8 @@
 #include <algorithm>
 #include <cstring>
 
-#include "crosshatch/tensor/kernels/cpu/cpu_index_kernels.h"
 #include "crosshatch/tensor/kernels/cpu/element.h"
+#include "crosshatch/tensor/kernels/cpu/entry_points.h"
 #include "crosshatch/tensor/kernels/cpu/indices.h"
 #include "crosshatch/tensor/kernels/cpu/parallel.h"
 #include "crosshatch/tensor/kernels/cpu/strided_loop.h"

@@ -2,7 +2,7 @@
 #include <string>
 #include <vector>
 
-#include "crosshatch/tensor/kernels/cpu/cpu_index_kernels.h"
+#include "crosshatch/tensor/kernels/cpu/cpu_kernels.h"
 #include "crosshatch/tensor/kernels/kernel_testutil.h"
 #include "gtest/gtest.h"
 
@@ -46,7 +46,7 @@ void Check(DType dtype, DType index_dtype, const std::vector<int64_t>& sizes,
   const std::string what = std::string("gather of ") + Name(dtype);
   kernel_test::RunOnPools(
       {&out},
-      [&](KernelContext& context) { CpuIndexKernels().gather(args, context); },
+      [&](KernelContext& context) { CpuKernels().gather(args, context); },
       what);
   const Reals places = index.Read(), from = src.Read(), actual = out.Read();
   int64_t inner = 1;
@@ -118,7 +118,7 @@ TEST(GatherDeathTest, NamesAnIndexOutOfRange) {
     args.src = src.in();
     args.out = out.out();
     KernelContext context;
-    EXPECT_DEATH(CpuIndexKernels().gather(args, context),
+    EXPECT_DEATH(CpuKernels().gather(args, context),
                  "index_select: index (-1|5) is out of range: dim 0 has 5 "
                  "elements");
   }

@@ -8,7 +8,7 @@
 #include <cstdint>
 
 #include "crosshatch/base/check.h"
-#include "crosshatch/tensor/kernels/index_kernel_table.h"
+#include "crosshatch/tensor/kernels/index_kernels.h"
 
 namespace crosshatch::internal {
 

@@ -15,8 +15,8 @@
 #include <cmath>
 #include <cstdint>
 
-#include "crosshatch/tensor/kernels/cpu/philox.h"
 #include "crosshatch/tensor/kernels/kernel_table.h"
+#include "crosshatch/tensor/kernels/philox.h"
 #include "hwy/highway.h"
 
 HWY_BEFORE_NAMESPACE();

@@ -5,8 +5,8 @@
 #include <vector>
 
 #include "crosshatch/tensor/kernels/cpu/cpu_kernels.h"
-#include "crosshatch/tensor/kernels/cpu/philox.h"
 #include "crosshatch/tensor/kernels/kernel_testutil.h"
+#include "crosshatch/tensor/kernels/philox.h"
 #include "gtest/gtest.h"
 
 namespace crosshatch {

@@ -3,8 +3,8 @@
 #include <cstdlib>
 #include <type_traits>
 
-#include "crosshatch/tensor/kernels/cpu/cpu_index_kernels.h"
 #include "crosshatch/tensor/kernels/cpu/element.h"
+#include "crosshatch/tensor/kernels/cpu/entry_points.h"
 #include "crosshatch/tensor/kernels/cpu/indices.h"
 #include "crosshatch/tensor/kernels/cpu/parallel.h"
 #include "crosshatch/tensor/kernels/cpu/strided_loop.h"

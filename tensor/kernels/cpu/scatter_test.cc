@@ -3,7 +3,7 @@
 #include <string>
 #include <vector>
 
-#include "crosshatch/tensor/kernels/cpu/cpu_index_kernels.h"
+#include "crosshatch/tensor/kernels/cpu/cpu_kernels.h"
 #include "crosshatch/tensor/kernels/kernel_testutil.h"
 #include "gtest/gtest.h"
 
@@ -64,7 +64,7 @@ void Check(const Scattered& c) {
   const std::string what = std::string("scatter of ") + Name(c.from);
   kernel_test::RunOnPools(
       {&out},
-      [&](KernelContext& context) { CpuIndexKernels().scatter(args, context); },
+      [&](KernelContext& context) { CpuKernels().scatter(args, context); },
       what);
 
   const Reals places = index.Read(), from = src.Read();
@@ -154,7 +154,7 @@ TEST(ScatterDeathTest, NamesAnIndexOutOfRange) {
   args.src = src.in();
   args.out = out.out();
   KernelContext context;
-  EXPECT_DEATH(CpuIndexKernels().scatter(args, context),
+  EXPECT_DEATH(CpuKernels().scatter(args, context),
                "scatter_add: index 9 is out of range: dim 0 has 5 elements");
 }
 

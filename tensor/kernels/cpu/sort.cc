@@ -5,8 +5,8 @@
 #include <limits>
 #include <type_traits>
 
-#include "crosshatch/tensor/kernels/cpu/cpu_lane_kernels.h"
 #include "crosshatch/tensor/kernels/cpu/element.h"
+#include "crosshatch/tensor/kernels/cpu/entry_points.h"
 #include "crosshatch/tensor/kernels/cpu/lanes.h"
 #include "crosshatch/tensor/kernels/cpu/parallel.h"
 

@@ -5,7 +5,7 @@
 #include <sstream>
 #include <vector>
 
-#include "crosshatch/tensor/kernels/cpu/cpu_lane_kernels.h"
+#include "crosshatch/tensor/kernels/cpu/cpu_kernels.h"
 #include "crosshatch/tensor/kernels/kernel_testutil.h"
 #include "crosshatch/tensor/kernels/reference/lanes.h"
 #include "gtest/gtest.h"
@@ -61,7 +61,7 @@ void TestSort(const Operand& in, const SortCase& c, LayoutKind out_layout) {
   if (c.labels) args.labels = labels.in();
   args.values = values.out();
   args.indices = indices.out();
-  kernel_test::Workspace workspace(CpuLaneKernels().sort_workspace_bytes(args));
+  kernel_test::Workspace workspace(CpuKernels().sort_workspace_bytes(args));
   args.workspace = workspace.data();
   std::ostringstream what;
   what << "sort of " << Name(in.dtype()) << " dim " << c.dim << " count "
@@ -73,7 +73,7 @@ void TestSort(const Operand& in, const SortCase& c, LayoutKind out_layout) {
   reference::Sorted expected = reference::Sort(args);
   kernel_test::RunOnPools(
       {&values, &indices},
-      [&](KernelContext& context) { CpuLaneKernels().sort(args, context); },
+      [&](KernelContext& context) { CpuKernels().sort(args, context); },
       what.str());
   EXPECT_TRUE(Same(values.Read(), expected.values)) << what.str();
   Reals places;

@@ -5,7 +5,7 @@
 #include <cstdint>
 #include <vector>
 
-#include "crosshatch/tensor/kernels/lane_kernel_table.h"
+#include "crosshatch/tensor/kernels/lane_kernels.h"
 #include "crosshatch/tensor/kernels/reference/element.h"
 
 namespace crosshatch::reference {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-#ifndef CROSSHATCH_TENSOR_KERNELS_CPU_PHILOX_H_
-#define CROSSHATCH_TENSOR_KERNELS_CPU_PHILOX_H_
+#ifndef CROSSHATCH_TENSOR_KERNELS_PHILOX_H_
+#define CROSSHATCH_TENSOR_KERNELS_PHILOX_H_
 
 /// \file
 /// Random values of single elements: the definition that vector code and other
@@ -98,4 +98,4 @@ inline float NormalOf(uint32_t word0, uint32_t word1) {
 
 }  // namespace crosshatch::internal
 
-#endif  // CROSSHATCH_TENSOR_KERNELS_CPU_PHILOX_H_
+#endif  // CROSSHATCH_TENSOR_KERNELS_PHILOX_H_

@@ -1,18 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
+#include "crosshatch/tensor/caching_allocator.h"
+
 #include <bit>
-#include <cstdlib>
-#include <cstring>
-#include <memory>
 #include <utility>
 #include <vector>
-
-#include "crosshatch/base/check.h"
-#include "crosshatch/tensor/allocator.h"
 
 namespace crosshatch {
 namespace {
 
-constexpr size_t kAlignment = 64;
 constexpr int64_t kSmall = 512;
 
 // Sizes are rounded up to bins: multiples of 64 up to 512 bytes, and eight
@@ -40,20 +35,26 @@ Bin BinOf(int64_t bytes) {
 constexpr int64_t kLarge = int64_t{1} << 20;
 constexpr size_t kBinsAboveForLarge = 4;
 
-class CpuAllocator final : public Allocator {
+class CachingAllocator final : public Allocator {
  public:
-  explicit CpuAllocator(bool adversarial) : adversarial_(adversarial) {}
+  CachingAllocator(Device device, std::unique_ptr<MemorySource> source,
+                   bool adversarial)
+      : device_(device),
+        source_(std::move(source)),
+        adversarial_(adversarial) {}
 
-  ~CpuAllocator() override {
+  ~CachingAllocator() override {
     for (const auto& cache : caches_) {
       for (const FreeLists& lists : cache->bins) {
-        for (const FreeBlock& block : lists.unused) std::free(block.data);
-        for (const FreeBlock& block : lists.used) std::free(block.data);
+        for (const FreeBlock& block : lists.unused) {
+          source_->Release(block.data);
+        }
+        for (const FreeBlock& block : lists.used) source_->Release(block.data);
       }
     }
   }
 
-  Device device() const override { return Device::Cpu(); }
+  Device device() const override { return device_; }
   int64_t reserved_bytes() const override { return reserved_bytes_; }
 
  private:
@@ -76,17 +77,16 @@ class CpuAllocator final : public Allocator {
   void Lease(Block& block, Stream& stream) override {
     const Bin bin = BinOf(block.bytes());
     if (!LeaseCached(block, stream, bin)) {
-      void* const data =
-          std::aligned_alloc(kAlignment, static_cast<size_t>(bin.bytes));
+      std::byte* const data = source_->Acquire(bin.bytes);
       if (data == nullptr) FailOutOfMemory(bin.bytes);
       reserved_bytes_ += bin.bytes;
-      SetMemory(block, static_cast<std::byte*>(data), bin.bytes);
+      SetMemory(block, data, bin.bytes);
     }
     if (adversarial_) {
-      stream.Launch(
-          [data = block.data(), bytes = capacity(block)](KernelContext&) {
-            std::memset(data, 0xFF, static_cast<size_t>(bytes));
-          });
+      stream.Launch([source = source_.get(), data = block.data(),
+                     bytes = capacity(block)](KernelContext& context) {
+        source->SetAllBits(data, bytes, context);
+      });
     }
   }
 
@@ -137,6 +137,8 @@ class CpuAllocator final : public Allocator {
     return *caches_.back();
   }
 
+  const Device device_;
+  const std::unique_ptr<MemorySource> source_;
   const bool adversarial_;
   std::vector<std::unique_ptr<Cache>> caches_;
   int64_t reserved_bytes_ = 0;
@@ -144,8 +146,10 @@ class CpuAllocator final : public Allocator {
 
 }  // namespace
 
-std::unique_ptr<Allocator> MakeCpuAllocator(bool adversarial) {
-  return std::make_unique<CpuAllocator>(adversarial);
+std::unique_ptr<Allocator> MakeCachingAllocator(
+    Device device, std::unique_ptr<MemorySource> source, bool adversarial) {
+  return std::make_unique<CachingAllocator>(device, std::move(source),
+                                            adversarial);
 }
 
 }  // namespace crosshatch

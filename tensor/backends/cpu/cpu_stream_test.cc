@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "crosshatch/tensor/cpu_stream.h"
+#include "crosshatch/tensor/backends/cpu/cpu_stream.h"
 
 #include <atomic>
 #include <chrono>
@@ -228,10 +228,9 @@ TEST(AdversarialModeTest, ShowsOneMissingWaitWithinAFewSeeds) {
 class WaitGraphOfStreamsTest : public ::testing::Test {
  protected:
   std::unique_ptr<Stream> GraphQueue(std::string name, uint64_t seed = 0) {
-    return MakeQueueStream(std::move(name), {.wait_graph = &graph_,
-                                             .rank = 0,
-                                             .host_agent = host_,
-                                             .adversarial_seed = seed});
+    return MakeQueueStream(
+        std::move(name),
+        {.wait_graph = &graph_, .host_agent = host_, .adversarial_seed = seed});
   }
 
   WaitGraph graph_;

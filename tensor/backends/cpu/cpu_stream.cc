@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "crosshatch/tensor/cpu_stream.h"
+#include "crosshatch/tensor/backends/cpu/cpu_stream.h"
 
 #include <atomic>
 #include <chrono>
@@ -99,7 +99,7 @@ class Delays {
 /// The part of a queue that its events share with it and that may outlive it.
 class Progress {
  public:
-  Progress(const std::string& stream, const QueueStreamOptions& options)
+  Progress(const std::string& stream, const RankParts& options)
       : stream_(stream),
         wait_graph_(options.wait_graph),
         host_agent_(options.host_agent),
@@ -201,7 +201,7 @@ class QueuePoint final : public Event::State {
 
 class QueueStream final : public Stream {
  public:
-  QueueStream(std::string name, QueueStreamOptions options)
+  QueueStream(std::string name, RankParts options)
       : Stream(std::move(name), nullptr),
         options_(std::move(options)),
         progress_(std::make_shared<Progress>(this->name(), options_)) {
@@ -320,7 +320,7 @@ class QueueStream final : public Stream {
     return true;
   }
 
-  const QueueStreamOptions options_;
+  const RankParts options_;
   const std::shared_ptr<Progress> progress_;
 
   // The rank's thread only.
@@ -344,9 +344,16 @@ std::unique_ptr<Stream> MakeInlineStream(std::string name,
   return std::make_unique<InlineStream>(std::move(name), context);
 }
 
-std::unique_ptr<Stream> MakeQueueStream(std::string name,
-                                        QueueStreamOptions options) {
-  return std::make_unique<QueueStream>(std::move(name), std::move(options));
+std::unique_ptr<Stream> MakeQueueStream(std::string name, RankParts rank) {
+  return std::make_unique<QueueStream>(std::move(name), std::move(rank));
+}
+
+std::unique_ptr<Stream> MakeCpuStream(const std::string& name, StreamRole role,
+                                      const RankParts& rank) {
+  if (role == StreamRole::kCompute && rank.adversarial_seed == 0) {
+    return MakeInlineStream(name, rank.inline_context);
+  }
+  return MakeQueueStream(name, rank);
 }
 
 }  // namespace crosshatch

@@ -1,0 +1,48 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "crosshatch/tensor/host_access.h"
+
+#include <cstdint>
+
+namespace crosshatch {
+
+namespace internal {
+
+bool IsHostAddressable(const Tensor& tensor) {
+  // What is offloaded lies in host memory whatever the device.
+  return RankContext::Current().backend().host_addressable() ||
+         tensor.device().is_cpu();
+}
+
+}  // namespace internal
+
+HostView::HostView(const Tensor& tensor) : tensor_(tensor) {
+  CH_CHECK(!tensor.is_distributed() && !tensor.device().is_meta())
+      << "a view by the host of " << tensor.Describe()
+      << ", whose elements are not all here";
+  RankContext& context = RankContext::Current();
+  Stream& stream = context.current_stream();
+  const auto* const first = static_cast<const std::byte*>(tensor.raw_data());
+  if (internal::IsHostAddressable(tensor) || first == nullptr) {
+    stream.Synchronize();
+    first_ = first;
+    return;
+  }
+  // All from the lowest element to the highest; gaps come along.
+  const int64_t element = SizeOf(tensor.dtype());
+  int64_t below = 0;
+  int64_t above = 0;
+  for (size_t d = 0; d < tensor.sizes().size(); ++d) {
+    const int64_t extent = (tensor.sizes()[d] - 1) * tensor.strides()[d];
+    (extent < 0 ? below : above) += extent * element;
+  }
+  const int64_t bytes = above - below + element;
+  staging_ =
+      context.host_allocator().Allocate(bytes, context.memory_class(), stream);
+  internal::Launch(&KernelTable::to_host, TransferArgs{.to = staging_.data(),
+                                                       .from = first + below,
+                                                       .bytes = bytes});
+  stream.Synchronize();
+  first_ = staging_.data() - below;
+}
+
+}  // namespace crosshatch

@@ -1,0 +1,94 @@
+// SPDX-License-Identifier: Apache-2.0
+#ifndef CROSSHATCH_TENSOR_KERNELS_ATTENTION_KERNELS_H_
+#define CROSSHATCH_TENSOR_KERNELS_ATTENTION_KERNELS_H_
+
+/// \file
+/// Attention and rotary embedding, on tensors of heads.
+
+#include <cstdint>
+
+#include "crosshatch/tensor/dtype.h"
+#include "crosshatch/tensor/kernels/operands.h"
+
+namespace crosshatch {
+
+/// A tensor [B, T, H, D] whose D is contiguous.
+struct HeadsInput {
+  const void* data = nullptr;
+  int64_t batch_stride = 0;
+  int64_t time_stride = 0;
+  int64_t head_stride = 0;
+};
+struct HeadsOutput {
+  void* data = nullptr;
+  int64_t batch_stride = 0;
+  int64_t time_stride = 0;
+  int64_t head_stride = 0;
+};
+
+/// out = softmax(scale * q k^T, masked) v for each head; query head h uses key
+/// head h / (q_heads / kv_heads). Causal: query i sees keys j <= i + kv_len -
+/// q_len; a query that sees no key gives zeros and a log-sum-exp of -inf.
+/// Memory beside the operands is of order of tiles, never q_len x kv_len.
+struct AttentionArgs {
+  int64_t batch = 0;
+  int64_t q_len = 0;
+  int64_t kv_len = 0;
+  int64_t q_heads = 0;
+  int64_t kv_heads = 0;  ///< Divides q_heads.
+  int64_t head_dim = 0;
+  HeadsInput q;     ///< [batch, q_len, q_heads, head_dim]
+  HeadsInput k;     ///< [batch, kv_len, kv_heads, head_dim]
+  HeadsInput v;     ///< as k
+  HeadsOutput out;  ///< as q
+  /// Contiguous [batch, q_heads, q_len], of StatisticsDType(dtype): natural
+  /// log-sum-exp of the scaled, masked scores.
+  void* logsumexp = nullptr;
+  DType dtype = DType::kFloat32;
+  double scale = 1;
+  bool causal = true;
+  /// attention_workspace_bytes(args) bytes, aligned to 64.
+  void* workspace = nullptr;
+};
+
+/// Gradients of AttentionArgs: dq, dk and dv are overwritten, all three.
+struct AttentionBackwardArgs {
+  /// Of the forward call; `out` and `logsumexp` are read. Its workspace is not
+  /// used.
+  AttentionArgs forward;
+  HeadsInput grad;  ///< as q: the gradient of out
+  HeadsOutput dq;
+  HeadsOutput dk;
+  HeadsOutput dv;
+  /// attention_backward_workspace_bytes(args) bytes, aligned to 64.
+  void* workspace = nullptr;
+};
+
+/// Rotates pairs (x[i], x[i + D/2]) of a [B, T, H, D] tensor (Hugging Face's
+/// rotate_half form): out[i] = x[i] cos - x[i + D/2] sin,
+/// out[i + D/2] = x[i + D/2] cos + x[i] sin.
+struct RopeArgs {
+  int64_t batch = 0;
+  int64_t time = 0;
+  int64_t heads = 0;
+  int64_t head_dim = 0;  ///< Even.
+  HeadsInput x;
+  HeadsOutput out;
+  const float* cos = nullptr;  ///< Contiguous [time, head_dim / 2].
+  const float* sin = nullptr;
+  DType dtype = DType::kFloat32;
+  bool inverse = false;  ///< Rotates back: the gradient.
+};
+
+/// The attention kernels of a device.
+struct AttentionKernels {
+  int64_t (*attention_workspace_bytes)(const AttentionArgs&);
+  void (*attention)(const AttentionArgs&, KernelContext&);
+  int64_t (*attention_backward_workspace_bytes)(const AttentionBackwardArgs&);
+  void (*attention_backward)(const AttentionBackwardArgs&, KernelContext&);
+  void (*rope)(const RopeArgs&, KernelContext&);
+};
+
+}  // namespace crosshatch
+
+#endif  // CROSSHATCH_TENSOR_KERNELS_ATTENTION_KERNELS_H_

@@ -1,0 +1,60 @@
+// SPDX-License-Identifier: Apache-2.0
+#ifndef CROSSHATCH_TENSOR_KERNELS_MATMUL_KERNELS_H_
+#define CROSSHATCH_TENSOR_KERNELS_MATMUL_KERNELS_H_
+
+/// \file
+/// Matrix products.
+
+#include <cstdint>
+
+#include "crosshatch/tensor/dtype.h"
+#include "crosshatch/tensor/kernels/operands.h"
+
+namespace crosshatch {
+
+/// An operand of MatMulArgs: a batch of matrices.
+struct MatMulInput {
+  const void* data = nullptr;
+  int64_t row_stride = 0;
+  int64_t col_stride = 0;
+  int64_t batch_strides[kMaxKernelDims] = {};  ///< 0 where broadcast.
+};
+struct MatMulOutput {
+  void* data = nullptr;
+  int64_t row_stride = 0;
+  int64_t col_stride = 0;
+  int64_t batch_strides[kMaxKernelDims] = {};
+};
+
+/// out = alpha * a b + beta * out, for each of a batch: a (m, k), b (k, n),
+/// out (m, n). A transpose is a swap of strides. With k == 0 out = beta * out;
+/// with beta == 0 the old out is not read. |error| <= gamma(k + 2) *
+/// (|alpha| |a| |b| + |beta out|), and the rounding to a 16-bit out once.
+struct MatMulArgs {
+  int64_t m = 0;
+  int64_t n = 0;
+  int64_t k = 0;
+  /// Sizes of the batch; none for one product.
+  KernelShape batch;
+  MatMulInput a;
+  MatMulInput b;
+  MatMulOutput out;
+  /// Of a and b: floating point.
+  DType dtype = DType::kFloat32;
+  /// `dtype`, or f32 for 16-bit a and b.
+  DType out_dtype = DType::kFloat32;
+  double alpha = 1;
+  double beta = 0;
+  /// matmul_workspace_bytes(args) bytes, aligned to 64; null if 0.
+  void* workspace = nullptr;
+};
+
+/// The matrix products of a device.
+struct MatMulKernels {
+  int64_t (*matmul_workspace_bytes)(const MatMulArgs&);
+  void (*matmul)(const MatMulArgs&, KernelContext&);
+};
+
+}  // namespace crosshatch
+
+#endif  // CROSSHATCH_TENSOR_KERNELS_MATMUL_KERNELS_H_

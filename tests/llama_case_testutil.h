@@ -1,0 +1,21 @@
+// SPDX-License-Identifier: Apache-2.0
+#ifndef CROSSHATCH_TESTS_LLAMA_CASE_TESTUTIL_H_
+#define CROSSHATCH_TESTS_LLAMA_CASE_TESTUTIL_H_
+
+#include <string>
+
+#include "crosshatch/comm/world.h"
+
+namespace crosshatch {
+
+/// Trains a model of tests/conformance/llama ("gqa", "tied") on `mesh` (as
+/// "fsdp:2,tp:2") as train_lm does, and expects the losses, norms and final
+/// weights of the reference, within the bounds that tests/conformance states
+/// for all implementations.
+void ExpectTrainsAsTheReferenceDoes(const std::string& model,
+                                    const std::string& mesh,
+                                    const LocalOptions& run = {});
+
+}  // namespace crosshatch
+
+#endif  // CROSSHATCH_TESTS_LLAMA_CASE_TESTUTIL_H_
