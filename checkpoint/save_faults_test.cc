@@ -89,13 +89,15 @@ class SaveFaultsTest : public ::testing::TestWithParam<Case> {
         fs::create_directories(model_);
         break;
       case Before::kModel:
-      case Before::kModelInParts:
-        ASSERT_TRUE(Save(model_, 1, {}).ok());
+      case Before::kModelInParts: {
+        FaultyFileSystem whole({});
+        ASSERT_TRUE(Save(model_, 1, {.file_system = &whole}).ok());
         for (const char* name :
              {"notes", "tokenizer/vocab", "adapter.safetensors"}) {
           user_files_.push_back(absl::StrCat("model/", name));
         }
         break;
+      }
     }
     if (GetParam().before == Before::kModelInParts) {
       const std::string part = "model-00001-of-00001.safetensors";
@@ -233,7 +235,9 @@ TEST_P(SaveFaultsTest, LosesNothing) {
     }
     // A save after that goes well, and finds again what lay about.
     const std::vector<std::string> aside = Holders(weights_[2]);
-    ASSERT_TRUE(Save(model_, 2, {.overwrite = true}).ok());
+    FaultyFileSystem whole({});
+    ASSERT_TRUE(
+        Save(model_, 2, {.overwrite = true, .file_system = &whole}).ok());
     EXPECT_TRUE(HoldsModel(model_, 2));
     ExpectUserFiles("");
     for (const std::string& dir : aside) {
