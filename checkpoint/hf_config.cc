@@ -131,8 +131,8 @@ class FieldReader {
     constexpr size_t kLongest = 60;
     std::string text =
         value.dump(-1, ' ', false, Json::error_handler_t::replace);
-    if (text.size() > kLongest) text = text.substr(0, kLongest) + "...";
-    return text;
+    if (text.size() <= kLongest) return text;
+    return absl::StrCat(text.substr(0, kLongest), "...");
   }
 
   const Json& object_;

@@ -46,12 +46,21 @@ std::vector<std::string> DataAxes(const TrainOptions& options) {
   return {"fsdp"};
 }
 
-// Of one copy of the model, where a rank's share of key heads may be none.
+// Heads are split whole, a key head with the query heads that use it, or, where
+// that leaves ranks without any, the query heads alone
+// (LinearOptions::out_part).
 int RanksWithoutHeads(const TrainOptions& options) {
+  const nn::LlamaConfig config = options.config.Resolved();
   const int64_t ranks = options.AxisSize("tp");
-  const int64_t heads = options.config.Resolved().kv_heads;
-  const int64_t share = (heads + ranks - 1) / ranks;
-  return static_cast<int>(ranks - (heads + share - 1) / share);
+  const auto busy = [ranks](int64_t units) {
+    const int64_t share = (units + ranks - 1) / ranks;
+    return (units + share - 1) / share;
+  };
+  const bool splits_groups =
+      config.kv_heads < ranks &&
+      (config.heads + ranks - 1) / ranks < config.heads / config.kv_heads;
+  return static_cast<int>(ranks -
+                          busy(splits_groups ? config.heads : config.kv_heads));
 }
 
 // Splits the model over the mesh: by tp first, then each block and the rest by
@@ -193,9 +202,9 @@ absl::Status Trainer::Run() {
   if (const int idle = RanksWithoutHeads(options_); idle > 0) {
     report_.Note(absl::StrCat(
         idle, " of ", options_.AxisSize("tp"),
-        " tp ranks compute no attention: a key head and the query heads that "
-        "use it stay on one rank, and the model has ",
-        model_.config().kv_heads, " key heads"));
+        " tp ranks compute no attention: heads stay whole, and the model has ",
+        model_.config().heads, " with ", model_.config().kv_heads,
+        " key heads"));
   }
   if (speaks_ && options_.backend == Backend::kFake) {
     report_.Plan(fsdp::DescribePlan(model_, options_.verbose

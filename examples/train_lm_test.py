@@ -129,8 +129,9 @@ class TrainLmTest(unittest.TestCase):
             self.assertAlmostEqual(a["loss"], b["loss"], 5)
         # It is no secret that some ranks have no head.
         for mesh, heads, note in [
-            ("tp:4", ["--heads=2", "--kv_heads=1"], "3 of 4 tp ranks"),
-            ("tp:4", ["--heads=4", "--kv_heads=2"], "2 of 4 tp ranks"),
+            ("tp:4", ["--heads=2", "--kv_heads=1"], "2 of 4 tp ranks"),
+            ("tp:3", ["--heads=2", "--kv_heads=2"], "1 of 3 tp ranks"),
+            ("tp:4", ["--heads=4", "--kv_heads=2"], None),
             ("tp:2", ["--heads=4", "--kv_heads=2"], None),
         ]:
             run = self.run_program("--text=" + self.text, "--backend=fake",
