@@ -7,6 +7,7 @@
 
 #include <cstdint>
 #include <fstream>
+#include <thread>
 
 #include "crosshatch/base/check.h"
 
@@ -53,6 +54,9 @@ void SetAddressSpace(uint64_t bytes) {
 
 FewThreadsScope::FewThreadsScope(int threads)
     : previous_stack_(DefaultStack()) {
+  // ThreadSanitizer starts a thread of its own beside the first of a process,
+  // which must not take the place of one of `threads`.
+  std::thread([] {}).join();
   rlimit limit;
   CH_CHECK_EQ(getrlimit(RLIMIT_AS, &limit), 0);
   previous_limit_ = limit.rlim_cur;

@@ -2,7 +2,7 @@
 
 /// \file
 /// Trains a chain of blocks and compares the peak of every class of memory with
-/// the formula of docs/fsdp.md, which prints the part between [formula] and
+/// the formula of docs/memory.md, which prints the part between [formula] and
 /// [/formula]: on rank threads and in dry runs.
 
 #include <algorithm>
