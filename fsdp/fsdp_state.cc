@@ -217,7 +217,7 @@ void FsdpState::WatchInputs(const TensorList& inputs) {
   run_ = std::make_shared<Run>();
   const bool all_trained =
       std::all_of(groups_.begin(), groups_.end(),
-                  [](const auto& g) { return g->gradients().trainable(); });
+                  [](const auto& g) { return g->gradients().trains_all(); });
   if (all_trained || !RankContext::Current().grad_enabled()) return;
   std::vector<const Node*> seen;
   for (const Tensor& input : inputs) {
@@ -299,7 +299,10 @@ void FsdpState::PostBackward(ParamGroup& group) {
   // order: nothing before the end of backward.
   if (!reduce_unused()) {
     if (!tree_->manual_finalization()) group.gradients().Reduce();
-    if (reshard_after_backward_) group.Reshard();
+    // What is frozen in it may be needed yet.
+    if (reshard_after_backward_ && group.gradients().trains_all()) {
+      group.Reshard();
+    }
   }
   ReshardFinished();
 }
@@ -318,8 +321,22 @@ void FsdpState::ReshardFinished() {
       return;
     }
   }
-  if (!reduce_unused()) Reshard();
+  if (!reduce_unused() && !PassesGradients()) Reshard();
   EndBackwardSpan();
+}
+
+bool FsdpState::PassesGradients() const {
+  const bool has_frozen =
+      std::any_of(groups_.begin(), groups_.end(),
+                  [](const auto& g) { return !g->gradients().trains_all(); });
+  if (!has_frozen) return false;
+  for (const FsdpState* state : Below(modules_)) {
+    for (const auto& group : state->groups_) {
+      const GroupGradients& gradients = group->gradients();
+      if (gradients.trainable() && !gradients.complete()) return true;
+    }
+  }
+  return false;
 }
 
 void FsdpState::EndBackwardSpan() {

@@ -172,6 +172,9 @@ class FsdpState final : public nn::Attachment {
   /// Frees the groups without a gradient to wait for, when nothing that
   /// computes with them is left.
   void ReshardFinished();
+  /// Whether gradients on their way to modules below may yet pass through
+  /// frozen parameters of this one.
+  bool PassesGradients() const;
   void EndBackwardSpan();
   bool reshard_after_forward(bool as_root) const;
   std::string ZeroStage(bool as_root) const;

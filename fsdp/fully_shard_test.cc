@@ -10,6 +10,7 @@
 #include "crosshatch/base/status_macros.h"
 #include "crosshatch/comm/world.h"
 #include "crosshatch/dtensor/dtensor.h"
+#include "crosshatch/fsdp/odd_models_testutil.h"
 #include "crosshatch/fsdp/testutil.h"
 #include "crosshatch/fsdp/training_testutil.h"
 #include "crosshatch/nn/linear.h"
@@ -324,6 +325,75 @@ TEST(FullyShardTest, RefusesWhatCannotBe) {
     EXPECT_THAT(DescribePlan(model),
                 HasSubstr("  blocks.0.up.weight [7, 5] dim 0: 0:4 4:7\n"));
     return absl::OkStatus();
+  });
+  EXPECT_TRUE(status.ok()) << status;
+}
+
+// Linears [5, 5] one after another.
+class Three final : public nn::Module {
+ public:
+  Three() : first(5, 5), middle(5, 5), last(5, 5) {
+    RegisterModule("first", first);
+    RegisterModule("middle", middle);
+    RegisterModule("last", last);
+    int64_t salt = 3;
+    for (nn::Parameter* p : Parameters()) {
+      p->set_data(SmallIntegers({5, 5}, ++salt));
+    }
+  }
+  const char* type_name() const override { return "Three"; }
+  nn::Linear first, middle, last;
+
+ protected:
+  TensorList ForwardImpl(TensorSpan inputs) override {
+    return {last.Forward(middle.Forward(first.Forward(inputs[0])))};
+  }
+};
+
+// The root's gradients are there before that of the module below it, which
+// passes through a frozen parameter of the root.
+TEST(FullyShardTest, FrozenParametersStayForGradientsThatPassThroughThem) {
+  Three plain;
+  plain.middle.weight()->set_requires_grad(false);
+  ASSERT_TRUE(Backward(Sum(plain.Forward(SmallIntegers({4, 5}, 1)))).ok());
+  const std::vector<float> expected =
+      plain.first.weight()->grad().ToVector<float>();
+  for (const bool frozen_at_first : {true, false}) {
+    const absl::Status status = RunLocal(2, [&](World& world) -> absl::Status {
+      CH_ASSIGN_OR_RETURN(const DeviceMesh mesh,
+                          InitDeviceMesh(world, {{"fsdp", 2}}));
+      Three model;
+      model.middle.weight()->set_requires_grad(!frozen_at_first);
+      CH_RETURN_IF_ERROR(FullyShard(model.first, mesh));
+      CH_RETURN_IF_ERROR(FullyShard(model, mesh));
+      model.middle.weight()->set_requires_grad(false);
+      CH_RETURN_IF_ERROR(
+          Backward(Sum(model.Forward(SmallIntegers({4, 5}, 1)))));
+      const NoGrad no_grad;
+      EXPECT_EQ(FullTensor(model.first.weight()->grad()).ToVector<float>(),
+                expected);
+      EXPECT_FALSE(model.middle.weight()->grad().defined());
+      return world.context().Synchronize();
+    });
+    EXPECT_TRUE(status.ok()) << status;
+  }
+}
+
+// Left to the module that has all its users, which was told to ignore it.
+TEST(FullyShardTest, ATiedParameterMayBeIgnored) {
+  const absl::Status status = RunLocal(2, [](World& world) -> absl::Status {
+    CH_ASSIGN_OR_RETURN(const DeviceMesh mesh,
+                        InitDeviceMesh(world, {{"fsdp", 2}}));
+    Tied model;
+    model.first.weight()->set_requires_grad(false);
+    FullyShardOptions options;
+    options.ignored_params = {model.first.weight().get()};
+    CH_RETURN_IF_ERROR(FullyShard(model.first, mesh));
+    CH_RETURN_IF_ERROR(FullyShard(model, mesh, options));
+    CH_RETURN_IF_ERROR(Backward(Sum(model.Forward(SmallIntegers({4, 5}, 1)))));
+    EXPECT_FALSE(model.first.weight()->data().is_distributed());
+    EXPECT_TRUE(model.middle.weight()->grad().defined());
+    return world.context().Synchronize();
   });
   EXPECT_TRUE(status.ok()) << status;
 }

@@ -82,6 +82,13 @@ bool GroupGradients::trainable() const {
   return false;
 }
 
+bool GroupGradients::trains_all() const {
+  for (const GroupMember& member : core_.members) {
+    if (!member.gathered.requires_grad()) return false;
+  }
+  return true;
+}
+
 void GroupGradients::FollowTrainability() {
   for (size_t i = 0; i < destinations_.size(); ++i) {
     GroupMember& member = core_.members[i];

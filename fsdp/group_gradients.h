@@ -52,8 +52,10 @@ class GroupGradients {
   /// core's gathered tensors are there.
   void MakeDestinations();
 
-  /// Whether any parameter is trained.
+  /// Whether any parameter is trained, and whether all are: of a group that
+  /// was told to train since, or not to, some may be.
   bool trainable() const;
+  bool trains_all() const;
   /// Takes up what Parameter::set_requires_grad was told since.
   void FollowTrainability();
 

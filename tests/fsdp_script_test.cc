@@ -20,7 +20,7 @@ constexpr int kCalls = 40;
 
 TEST(FsdpScriptTest, AMeshSeesWhatOneRankSees) {
   const unsigned first = FuzzSeed();
-  const unsigned count = FuzzCases("CROSSHATCH_FUZZ_SCRIPTS", 40);
+  const unsigned count = FuzzCases("CROSSHATCH_FUZZ_SCRIPTS", 150);
   for (unsigned i = 0; i < count; ++i) {
     const uint64_t seed = uint64_t{first} * 100000 + i;
     const FsdpScript script = RandomFsdpScript(seed, kCalls);
