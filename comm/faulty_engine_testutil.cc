@@ -120,7 +120,9 @@ class FaultyEngine::FaultyTransport final : public Transport {
       case Kind::kError:
         return Planted(kind);
       case Kind::kFail:
-        transport_->Fail(Planted(kind));
+        // The error of a group names it.
+        transport_->Fail(absl::UnavailableError(
+            absl::StrCat(traffic_->group, ": planted: ", Name(kind))));
         return run(collective);
       case Kind::kPoison:
         context_.Poison(Planted(kind));
