@@ -140,6 +140,8 @@ std::vector<std::shared_ptr<Communicator>> DeviceMesh::communicators() const {
 }
 
 void DeviceMesh::Abort(const absl::Status& error) const {
+  // Those who are about to make the first group would wait for this rank.
+  if (impl_->shared->communicators.empty()) world().Abort(error);
   for (const Shared::Entry& entry : impl_->shared->communicators) {
     entry.communicator->Abort(error);
   }

@@ -92,8 +92,8 @@ class DeviceMesh {
   std::vector<std::shared_ptr<Communicator>> communicators() const;
 
   /// Fails all of communicators(): what waits on one of them, on any member,
-  /// ends with `error`, which must not be OK, and so does the job. Without
-  /// communicators nothing happens; World::Abort needs none.
+  /// ends with `error`, which must not be OK, and so does the job, also where
+  /// there are none yet.
   void Abort(const absl::Status& error) const;
 
   friend bool operator==(const DeviceMesh& a, const DeviceMesh& b) {

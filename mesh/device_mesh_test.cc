@@ -202,6 +202,20 @@ TEST(DeviceMesh, AbortFailsItsGroups) {
   EXPECT_THAT(found[1], HasSubstr("enough"));
 }
 
+TEST(DeviceMesh, AbortBeforeThereIsAGroupFailsTheJob) {
+  const absl::Status status = RunLocal(2, [&](World& world) -> absl::Status {
+    CH_ASSIGN_OR_RETURN(const DeviceMesh mesh,
+                        InitDeviceMesh(world, {{"dp", 2}}));
+    if (world.rank() == 0) {
+      mesh.Abort(absl::CancelledError("enough"));
+      return absl::OkStatus();
+    }
+    CH_ASSIGN_OR_RETURN(Communicator * group, mesh.communicator(0, "s"));
+    return group->Exchange("", "wait").status();
+  });
+  EXPECT_EQ(status.code(), absl::StatusCode::kCancelled) << status;
+}
+
 TEST(DeviceMesh, StandsForAnyRankOfADryRun) {
   const absl::Status status =
       RunFake({.world_size = 4096, .rank = 1234}, [](World& world) {
