@@ -33,7 +33,7 @@ Layout WithoutPartials(Layout layout) {
 class Trial {
  public:
   explicit Trial(const MeshLayout& mesh)
-      : context_({.device = Device::Meta()}),
+      : context_({.dry_run = true}),
         scope_(&context_),
         registers_{mesh, {}, {}, {}, {}} {}
   ~Trial() { registers_.tensors.clear(); }
