@@ -61,7 +61,7 @@ enum class BinaryOp : uint8_t {
   // Floating point only.
   kPow,
   // Derivatives, floating point only: a is the output's gradient.
-  kReluBackward,     ///< a where b > 0, else 0; b = input or output.
+  kReluBackward,     ///< 0 where b <= 0, else a; b = input or output.
   kSiluBackward,     ///< b = input.
   kGeluBackward,     ///< b = input.
   kTanhBackward,     ///< b = output: a * (1 - b^2).
