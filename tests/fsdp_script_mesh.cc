@@ -140,7 +140,8 @@ class MeshRunner final : public ScriptRunner {
     const std::vector<nn::Parameter*> all = model().root->Parameters();
     for (const auto& entry : (*scope)->entries()) {
       const auto index = static_cast<size_t>(
-          std::find(all.begin(), all.end(), entry.parameter) - all.begin());
+          std::find(all.begin(), all.end(), entry.parameter.get()) -
+          all.begin());
       summoned.parameters.push_back(static_cast<int>(index));
       if (!entry.full.defined()) continue;
       Observe(absl::StrCat("summoned ", entry.name), ToDoubles(entry.full));

@@ -454,15 +454,15 @@ TEST_P(RandomFaultsTest, AreErrorsOfAllRanksThatNameTheRank) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(
-    Meshes, RandomFaultsTest, testing::Range(size_t{0}, Meshes().size()),
-    [](const auto& info) {
-      std::string name;
-      for (const MeshAxis& axis : Meshes()[info.param]) {
-        absl::StrAppend(&name, axis.name, axis.size);
-      }
-      return name;
-    });
+INSTANTIATE_TEST_SUITE_P(Meshes, RandomFaultsTest,
+                         testing::Range(size_t{0}, Meshes().size()),
+                         [](const auto& info) {
+                           std::string name;
+                           for (const MeshAxis& axis : Meshes()[info.param]) {
+                             absl::StrAppend(&name, axis.name, axis.size);
+                           }
+                           return name;
+                         });
 
 }  // namespace
 }  // namespace crosshatch
