@@ -63,7 +63,7 @@ TEST(SummonFullParametersTest, ReadsAndWritesBack) {
           EXPECT_EQ(scope->entries().size(), expected.size());
           for (size_t i = 0; i < expected.size(); ++i) {
             const SummonFullParameters::Entry& entry = scope->entries()[i];
-            EXPECT_EQ(entry.parameter, sharded[i]);
+            EXPECT_EQ(entry.parameter.get(), sharded[i]);
             EXPECT_EQ(entry.full.ToVector<float>(),
                       expected[i]->data().ToVector<float>())
                 << entry.name;
