@@ -286,8 +286,7 @@ const std::vector<OpKind>* Made() {
        [](R r, Random& g, Call& c) {
          return Choose(r, g, c, [&](int i) { return r.tensors[i].ndim() > 1; });
        },
-       [](T t, C) { return Reshape(t[0], {t[0].numel()}); }, false,
-       /*loose=*/true},
+       [](T t, C) { return Reshape(t[0], {t[0].numel()}); }},
       // Joining, copies.
       {"cat",
        [](R r, Random& g, Call& c) {
@@ -317,8 +316,7 @@ const std::vector<OpKind>* Made() {
          return Pad(t[0], c.numbers[0], c.numbers[1], c.numbers[2]);
        }},
       {"clone", Any, [](T t, C) { return Clone(t[0]); }},
-      {"contiguous", Any, [](T t, C) { return Contiguous(t[0]); }, false,
-       /*loose=*/true},
+      {"contiguous", Any, [](T t, C) { return Contiguous(t[0]); }},
       // Products.
       {"matmul",
        [](R r, Random& g, Call& c) {
