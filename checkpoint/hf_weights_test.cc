@@ -74,7 +74,7 @@ TEST_F(HfWeightsTest, ReadsFilesByIndex) {
 TEST_F(HfWeightsTest, SaysWhatIsWrong) {
   EXPECT_THAT(Error(), HasSubstr("holds neither model.safetensors nor"));
   WriteIndex("{");
-  EXPECT_THAT(Error(), HasSubstr("index.json is not a JSON object"));
+  EXPECT_THAT(Error(), HasSubstr("index.json is not JSON"));
   WriteIndex(R"({"weight_map": 3})");
   EXPECT_THAT(Error(), HasSubstr("no weight_map"));
   WriteIndex(R"({"weight_map": {"a": "../x.safetensors"}})");

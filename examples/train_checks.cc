@@ -79,10 +79,20 @@ fs::path Resolved(const std::string& path) {
 }
 
 // Whether `path` is `directory` or lies in it.
-bool IsIn(const fs::path& path, const fs::path& directory) {
+bool IsWithin(const fs::path& path, const fs::path& directory) {
   const auto [in_directory, in_path] = std::mismatch(
       directory.begin(), directory.end(), path.begin(), path.end());
   return in_directory == directory.end();
+}
+
+// The same of what the names lead to: also for a link in `directory` that leads
+// out of it.
+bool IsIn(const std::string& path, const std::string& directory) {
+  const fs::path within = Resolved(directory);
+  const fs::path name(path);
+  const fs::path parent = name.has_parent_path() ? name.parent_path() : ".";
+  return IsWithin(Resolved(path), within) ||
+         IsWithin(Resolved(parent.string()) / name.filename(), within);
 }
 
 bool IsSameFile(const std::string& a, const std::string& b) {
@@ -104,14 +114,12 @@ absl::Status CheckMetrics(const TrainOptions& options) {
                                                      ", which is trained on"));
     }
   }
-  if (!options.model_dir.empty() &&
-      IsIn(Resolved(metrics), Resolved(options.model_dir))) {
+  if (!options.model_dir.empty() && IsIn(metrics, options.model_dir)) {
     return absl::InvalidArgumentError(absl::StrCat(
         "--metrics=", metrics, " lies in --model=", options.model_dir,
         ", which is only read"));
   }
-  if (!options.save_dir.empty() &&
-      IsIn(Resolved(metrics), Resolved(options.save_dir))) {
+  if (!options.save_dir.empty() && IsIn(metrics, options.save_dir)) {
     return absl::InvalidArgumentError(absl::StrCat(
         "--metrics=", metrics, " lies in --save=", options.save_dir,
         ", which is put in place as a whole after training; write it beside"));

@@ -138,7 +138,8 @@ std::unique_ptr<DispatchPlan> MakePlan(const DispatchCache& cache, const Op& op,
   plan->local_op = std::move(result.local_op);
   plan->program = std::move(result.program);
   plan->in_place = info.in_place;
-  plan->view = info.view;
+  // What a program gives has memory of its own.
+  plan->view = info.view && plan->program == nullptr;
   plan->moves_first =
       described[0].defined &&
       !SameShards(described[0].layout, result.inputs[0], described[0].sizes);

@@ -276,7 +276,9 @@ const std::vector<OpKind>* Made() {
       {"flatten",
        [](R r, Random& g, Call& c) {
          return Choose(r, g, c, [&](int i) {
-           return r.tensors[i].ndim() > 1 && r.tensors[i].is_contiguous();
+           // Of no elements, -1 could be any size.
+           return r.tensors[i].ndim() > 1 && r.tensors[i].numel() > 0 &&
+                  r.tensors[i].is_contiguous();
          });
        },
        [](T t, C) {

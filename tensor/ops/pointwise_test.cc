@@ -229,8 +229,8 @@ TEST(NanTest, PassesThroughGradients) {
     return both;
   };
   const auto leaf = [](std::vector<float> values) {
-    return Values({static_cast<int64_t>(values.size())}, std::move(values))
-        .set_requires_grad(true);
+    const auto count = static_cast<int64_t>(values.size());
+    return Values({count}, std::move(values)).set_requires_grad(true);
   };
   for (auto fn :
        {static_cast<Tensor (*)(const Tensor&, const Tensor&)>(Maximum),
