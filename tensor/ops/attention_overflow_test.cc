@@ -1,0 +1,34 @@
+// SPDX-License-Identifier: Apache-2.0
+// Where the scores of attention leave the range of their dtype, which not every
+// device's do: the reference computes in a wider one.
+#include "crosshatch/tensor/autograd.h"
+#include "crosshatch/tensor/creation.h"
+#include "crosshatch/tensor/ops/attention.h"
+#include "crosshatch/tensor/ops/reduce.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+namespace crosshatch {
+namespace {
+
+// Scores that are all -inf, by overflow, are as if no key was seen.
+TEST(AttentionOverflowTest, OfNothingButInfinitelyLowScoresGivesZeros) {
+  for (DType dtype : {kFloat32, kFloat64, kBFloat16}) {
+    const double huge = dtype == kFloat64 ? 1e200 : 1e30;
+    for (bool causal : {false, true}) {
+      const Tensor q = Full({1, 3, 2, 2}, huge, dtype).set_requires_grad(true);
+      const Tensor k = Full({1, 3, 1, 2}, -huge, dtype).set_requires_grad(true);
+      const Tensor v = Ones({1, 3, 1, 2}, dtype).set_requires_grad(true);
+      const Tensor out =
+          causal ? CausalAttention(q, k, v, 1) : Attention(q, k, v, 1);
+      EXPECT_THAT(out.ToVector<double>(), ::testing::Each(0));
+      ASSERT_TRUE(Backward(Sum(out)).ok());
+      for (const Tensor& x : {q, k, v}) {
+        EXPECT_THAT(x.grad().ToVector<double>(), ::testing::Each(0));
+      }
+    }
+  }
+}
+
+}  // namespace
+}  // namespace crosshatch
