@@ -181,8 +181,8 @@ class Growing final : public nn::Module {
   const char* type_name() const override { return "Growing"; }
 
   void AddParameter(const std::string& name) {
-    const auto parameter = std::make_shared<nn::Parameter>(
-        Shape{5}, kFloat32, nn::Initializer{});
+    const auto parameter =
+        std::make_shared<nn::Parameter>(Shape{5}, kFloat32, nn::Initializer{});
     parameter->set_data(SmallIntegers({5}, 1));
     RegisterParameter(name, parameter);
   }
@@ -208,25 +208,24 @@ class Growing final : public nn::Module {
 };
 
 // Two steps; `change` comes before the first, or between them.
-void TrainGrowing(bool replicated, int when,
-                  const std::function<absl::Status(Growing&, const DeviceMesh&)>&
-                      change) {
-  OnRanks({{"fsdp", 2}},
-          [&](const DeviceMesh& mesh, LineSink&) -> absl::Status {
-            Growing model;
-            for (nn::Parameter* p : model.Parameters()) {
-              p->set_data(SmallIntegers({5, 5}, 1));
-            }
-            CH_RETURN_IF_ERROR(replicated ? Replicate(model, mesh)
-                                          : FullyShard(model, mesh));
-            for (int step = 0; step < 2; ++step) {
-              if (step == when) CH_RETURN_IF_ERROR(change(model, mesh));
-              CH_RETURN_IF_ERROR(
-                  Backward(Sum(model.Forward(BatchOf(0, 1, step)))));
-              IntegerDescent(model);
-            }
-            return absl::OkStatus();
-          });
+void TrainGrowing(
+    bool replicated, int when,
+    const std::function<absl::Status(Growing&, const DeviceMesh&)>& change) {
+  OnRanks(
+      {{"fsdp", 2}}, [&](const DeviceMesh& mesh, LineSink&) -> absl::Status {
+        Growing model;
+        for (nn::Parameter* p : model.Parameters()) {
+          p->set_data(SmallIntegers({5, 5}, 1));
+        }
+        CH_RETURN_IF_ERROR(replicated ? Replicate(model, mesh)
+                                      : FullyShard(model, mesh));
+        for (int step = 0; step < 2; ++step) {
+          if (step == when) CH_RETURN_IF_ERROR(change(model, mesh));
+          CH_RETURN_IF_ERROR(Backward(Sum(model.Forward(BatchOf(0, 1, step)))));
+          IntegerDescent(model);
+        }
+        return absl::OkStatus();
+      });
 }
 
 TEST(FsdpErrorsDeathTest, NamesParametersThatCameTooLate) {

@@ -36,8 +36,8 @@ void PoisonAsGone(const std::string& name) {
 }  // namespace
 
 FsdpState& FsdpLife::Check(const char* what) const {
-  CH_CHECK(state != nullptr) << what << " of " << name
-                             << ", whose module is gone; keep the model";
+  CH_CHECK(state != nullptr)
+      << what << " of " << name << ", whose module is gone; keep the model";
   return *state;
 }
 

@@ -200,7 +200,7 @@ class FsdpState final : public nn::Attachment {
   Ahead ahead_ = Ahead::kOfNothing;
   int depth_ = 0;  ///< Of forwards of this module within each other.
   bool backward_span_ = false;  ///< Begun in the trace, not ended.
-  std::shared_ptr<Run> run_;  ///< Of the forward that is running.
+  std::shared_ptr<Run> run_;    ///< Of the forward that is running.
   /// Runs whose backward has begun and whose inputs' gradients are due.
   std::vector<std::shared_ptr<Run>> open_runs_;
 };

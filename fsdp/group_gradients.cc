@@ -198,11 +198,11 @@ const std::string& GroupGradients::Label(bool with_partial) {
 
 void GroupGradients::IssueBarrier(Communicator* comm, Stream& stream) {
   if (comm == nullptr || comm->size() == 1) return;
-  CH_CHECK_OK(comm->Issue({.kind = CollectiveKind::kBarrier,
-                           .label = absl::StrCat("nothing to reduce of ",
-                                                 core_.name),
-                           .about = core_.about},
-                          stream));
+  CH_CHECK_OK(
+      comm->Issue({.kind = CollectiveKind::kBarrier,
+                   .label = absl::StrCat("nothing to reduce of ", core_.name),
+                   .about = core_.about},
+                  stream));
   reported_ = stream.Record();
 }
 

@@ -110,19 +110,18 @@ INSTANTIATE_TEST_SUITE_P(
     ::testing::PrintToStringParamName());
 
 TEST(LifetimeTest, AReplicatedModelIsMissedToo) {
-  EveryRankIsToldThat(
-      "TestModel",
-      [](const DeviceMesh& mesh) -> absl::Status {
-        Tensor loss;
-        {
-          TestModel model(1, 5, 7, 3);
-          model.FillWithIntegers();
-          CH_RETURN_IF_ERROR(Replicate(model, mesh));
-          loss = Sum(model.Forward(BatchOf(0, 1, 1)));
-        }
-        return Backward(loss);
-      },
-      {{"data", 2}});
+  EveryRankIsToldThat("TestModel",
+                      [](const DeviceMesh& mesh) -> absl::Status {
+                        Tensor loss;
+                        {
+                          TestModel model(1, 5, 7, 3);
+                          model.FillWithIntegers();
+                          CH_RETURN_IF_ERROR(Replicate(model, mesh));
+                          loss = Sum(model.Forward(BatchOf(0, 1, 1)));
+                        }
+                        return Backward(loss);
+                      },
+                      {{"data", 2}});
 }
 
 // With the second block's module gone, the last one's backward still runs.
@@ -205,8 +204,8 @@ TEST(LifetimeTest, HandlesAndScopesMayOutliveTheModel) {
             CH_RETURN_IF_ERROR(Backward(Sum(model.Forward(BatchOf(0, 1, 1)))));
             reduction = root.FinalizeBackward();
             root.ResetIteration();
-            CH_ASSIGN_OR_RETURN(summoned, SummonFullParameters::Begin(
-                                              *model.blocks()[1]));
+            CH_ASSIGN_OR_RETURN(
+                summoned, SummonFullParameters::Begin(*model.blocks()[1]));
             unshard = block.Unshard();
           }
           unshard->Wait();
@@ -219,20 +218,20 @@ TEST(LifetimeTest, HandlesAndScopesMayOutliveTheModel) {
 }
 
 TEST(LifetimeDeathTest, AHandleOfAModuleThatIsGoneNamesIt) {
-  EXPECT_DEATH(
-      OnRanks({{"fsdp", 1}},
-              [](const DeviceMesh& mesh, LineSink&) -> absl::Status {
-                std::optional<ShardedModule> handle;
-                {
-                  TestModel model(1, 5, 7, 3);
-                  model.FillWithIntegers();
-                  CH_RETURN_IF_ERROR(FullyShard(model, mesh));
-                  CH_ASSIGN_OR_RETURN(handle, ShardedModule::Of(model));
-                }
-                handle->Reshard();
-                return absl::OkStatus();
-              }),
-      "ShardedModule of TestModel, whose module is gone");
+  EXPECT_DEATH(OnRanks({{"fsdp", 1}},
+                       [](const DeviceMesh& mesh, LineSink&) -> absl::Status {
+                         std::optional<ShardedModule> handle;
+                         {
+                           TestModel model(1, 5, 7, 3);
+                           model.FillWithIntegers();
+                           CH_RETURN_IF_ERROR(FullyShard(model, mesh));
+                           CH_ASSIGN_OR_RETURN(handle,
+                                               ShardedModule::Of(model));
+                         }
+                         handle->Reshard();
+                         return absl::OkStatus();
+                       }),
+               "ShardedModule of TestModel, whose module is gone");
 }
 
 }  // namespace

@@ -325,9 +325,8 @@ void ParamGroup::MakeForwardTensors() {
     member.gathered = member.form->Wrap(
         MakeView(gathered_, core_.plan.full_offset(i), shape,
                  ContiguousStrides(shape), core_.gather_dtype));
-    parts.push_back(
-        {core_.plan.full_offset(i) * SizeOf(core_.gather_dtype),
-         absl::StrCat("parameter ", core_.plan.parameter(i).name)});
+    parts.push_back({core_.plan.full_offset(i) * SizeOf(core_.gather_dtype),
+                     absl::StrCat("parameter ", core_.plan.parameter(i).name)});
   }
   gathered_->set_parts(std::move(parts));
 }

@@ -109,9 +109,8 @@ std::vector<Case> Cases() {
   policies.push_back({"Offload", {{"fsdp", 2}}, [](FullyShardOptions& o) {
                         o.cpu_offload = true;
                       }});
-  policies.push_back({.name = "Replicated",
-                      .axes = {{"data", 2}},
-                      .replicated = true});
+  policies.push_back(
+      {.name = "Replicated", .axes = {{"data", 2}}, .replicated = true});
   policies.push_back({.name = "Tied", .axes = {{"fsdp", 2}}, .tied = true});
   policies.push_back({.name = "KeptAfterBackward",
                       .axes = {{"fsdp", 2}},
@@ -135,33 +134,33 @@ TEST_P(StaleParametersDeathTest, StopsBeforeItMixesOldAndNew) {
   const auto train = [&] {
     OnRanks(policy.axes,
             [&](const DeviceMesh& mesh, LineSink&) -> absl::Status {
-      const auto run = [&](nn::Module& model) -> absl::Status {
-        FullyShardOptions options = Summing();
-        policy.set(options);
-        CH_RETURN_IF_ERROR(policy.replicated
-                               ? Replicate(model, mesh, options)
-                               : FullyShard(model, mesh, options));
-        CH_ASSIGN_OR_RETURN(auto sharded, ShardedModule::Of(model));
-        sharded.SetReshardAfterBackward(policy.reshard_after_backward);
-        const auto loss = [&](int64_t salt) {
-          Tensor x = BatchOf(0, 1, salt);
-          x.set_requires_grad(true);
-          return Sum(ToDType(model.Forward(x), kFloat32));
-        };
-        const Tensor first = loss(1);
-        const Tensor second = loss(2);
-        CH_RETURN_IF_ERROR(Backward(first));
-        CH_RETURN_IF_ERROR(writer.write(model));
-        return Backward(second);
-      };
-      if (policy.tied) {
-        Tied model;
-        return run(model);
-      }
-      TestModel model(1, 5, 6, 3);
-      model.FillWithIntegers();
-      return run(model);
-    });
+              const auto run = [&](nn::Module& model) -> absl::Status {
+                FullyShardOptions options = Summing();
+                policy.set(options);
+                CH_RETURN_IF_ERROR(policy.replicated
+                                       ? Replicate(model, mesh, options)
+                                       : FullyShard(model, mesh, options));
+                CH_ASSIGN_OR_RETURN(auto sharded, ShardedModule::Of(model));
+                sharded.SetReshardAfterBackward(policy.reshard_after_backward);
+                const auto loss = [&](int64_t salt) {
+                  Tensor x = BatchOf(0, 1, salt);
+                  x.set_requires_grad(true);
+                  return Sum(ToDType(model.Forward(x), kFloat32));
+                };
+                const Tensor first = loss(1);
+                const Tensor second = loss(2);
+                CH_RETURN_IF_ERROR(Backward(first));
+                CH_RETURN_IF_ERROR(writer.write(model));
+                return Backward(second);
+              };
+              if (policy.tied) {
+                Tied model;
+                return run(model);
+              }
+              TestModel model(1, 5, 6, 3);
+              model.FillWithIntegers();
+              return run(model);
+            });
   };
   EXPECT_DEATH(train(),
                "parameter [a-z0-9.]*weight, .* was changed in place.*run the "

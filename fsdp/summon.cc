@@ -95,8 +95,8 @@ SummonFullParameters::Begin(nn::Module& module, const SummonOptions& options) {
           absl::StrCat("SummonFullParameters: ", named.name,
                        " has no memory yet; call Module::Materialize"));
     }
-    Entry& entry =
-        scope->entries_.emplace_back(Entry{.parameter = p->shared_from_this(), .name = named.name});
+    Entry& entry = scope->entries_.emplace_back(
+        Entry{.parameter = p->shared_from_this(), .name = named.name});
     entry.full = WholeOf(p->data(), options);
     if (options.with_grads && p->grad().defined()) {
       entry.grad = WholeOf(p->grad(), options);

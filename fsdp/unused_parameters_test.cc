@@ -173,8 +173,8 @@ void PrintTo(const Forgetful& f, std::ostream* out) {
   for (const MeshAxis& axis : f.axes) ranks *= axis.size;
   *out << f.axes[0].name << ranks
        << (f.other == BranchUse::kDropped ? "Dropped" : "Skipped")
-       << (f.whole ? "InOneGroup" : "Apart") << "Prefetch" << f.prefetch
-       << "Of" << f.microbatches << (f.manual ? "Manual" : "");
+       << (f.whole ? "InOneGroup" : "Apart") << "Prefetch" << f.prefetch << "Of"
+       << f.microbatches << (f.manual ? "Manual" : "");
 }
 
 std::vector<Forgetful> Forgetfuls() {

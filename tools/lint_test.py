@@ -122,6 +122,16 @@ class LintTest(unittest.TestCase):
         self.check("not readable", "mesh/BUILD", BUILD + "f(\n")
         self.check("load the rule", "mesh/a.bzl", BUILD + "native.cc_test()\n")
 
+    def test_markdown(self):
+        words = 20 * "words "  # 120 columns
+        self.check(None, "docs/a.md", "# A\n\n" + words[:100].rstrip() + "\n")
+        self.check("a.md:3: ends after column 100", "docs/a.md", "# A\n\n" + words + "\n")
+        self.check("a.md:4: ends after", "a.md", "```\na\n```\n" + words + "\n")
+        self.check(None, "docs/a.md", "| " + words + "|\n")
+        self.check(None, "docs/a.md", "```\n" + words + "\n```\n")
+        self.check(None, "docs/a.md", "<!-- lines: " + words + "-->\n")
+        self.check(None, "docs/a.md", "x" * 120 + "\n")
+
     def test_threads(self):
         def said(build, **sources):
             found = lint.Findings()

@@ -28,9 +28,9 @@ struct HeadsOutput {
 
 /// out = softmax(scale * q k^T, masked) v for each head; query head h uses key
 /// head h / (q_heads / kv_heads). Causal: query i sees keys j <= i + kv_len -
-/// q_len; a query that sees no key, or whose scores are all -inf, gives zeros, a
-/// log-sum-exp of -inf and probabilities of zero in the gradients.
-/// Memory beside the operands is of order of tiles, never q_len x kv_len.
+/// q_len; a query that sees no key, or whose scores are all -inf, gives zeros,
+/// a log-sum-exp of -inf and probabilities of zero in the gradients. Memory
+/// beside the operands is of order of tiles, never q_len x kv_len.
 struct AttentionArgs {
   int64_t batch = 0;
   int64_t q_len = 0;
