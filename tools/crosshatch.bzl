@@ -79,19 +79,26 @@ TEST_COPTS = COPTS + select({
     "//conditions:default": [],
 })
 
+def _unless_off(values):
+    """`values`, or none where the package does without precompiled headers."""
+    choices = {
+        "//third_party/precompiled:off": [],
+        "//conditions:default": values,
+    }
+    if native.package_name() == "tensor/kernels/cpu":
+        choices["//third_party/precompiled:off_beside_highway"] = []
+    return select(choices)
+
 def _settings(copts, precompiled):
     """The copts, and the deps to add, of a target that uses :<precompiled>."""
     if native.repository_name() != "@":
         # A warning of a consumer's newer compiler must not break their build,
         # and their sources do without a header of ours in front of them.
         return copts, []
-    return copts + ["-Werror"] + select({
-        "//third_party/precompiled:off": [],
-        "//conditions:default": precompiled_copts(precompiled),
-    }), select({
-        "//third_party/precompiled:off": [],
-        "//conditions:default": ["//third_party/precompiled:" + precompiled],
-    })
+    return (
+        copts + ["-Werror"] + _unless_off(precompiled_copts(precompiled)),
+        _unless_off(["//third_party/precompiled:" + precompiled]),
+    )
 
 def _check(name, deps):
     check_layer(native.package_name(), name, deps)
