@@ -91,13 +91,15 @@ FsdpState::FsdpState(std::vector<nn::Module*> modules,
       groups_(std::move(groups)),
       left_out_(std::move(left_out)),
       life_(std::make_shared<FsdpLife>(FsdpLife{this, Name()})) {
-  reshard_after_forward_ = options_.reshard_after_forward;
+  settings_ = {.reshard_after_forward = options_.reshard_after_forward,
+               .gradient_divide_factor = options_.gradient_divide_factor,
+               .force_sum_reduction = options_.force_sum_reduction};
   if (options_.post_forward_mesh_size > 0) {
-    reshard_after_forward_ = options_.post_forward_mesh_size > 1;
+    settings_.reshard_after_forward = options_.post_forward_mesh_size > 1;
   }
   for (const std::unique_ptr<ParamGroup>& group : groups_) {
     group->gradients().set_on_complete(
-        [this, g = group.get()] { PostBackward(*g); });
+        [this, g = group.get()] { GroupIsComplete(*g); });
   }
   for (nn::Module* module : modules_) {
     module->AddPreHook(
@@ -144,13 +146,11 @@ void FsdpState::WaitForUnshard() {
 }
 
 void FsdpState::UnshardAhead(Ahead ahead) {
-  if (BytesToGather() > 0 || reduce_unused()) ahead_ = ahead;
-  Unshard();
-}
-
-void FsdpState::Reshard() {
-  ahead_ = Ahead::kOfNothing;
-  for (const auto& group : groups_) group->Reshard();
+  ModuleFacts facts = Facts();
+  facts.gathers = BytesToGather() > 0;
+  Take(ahead == Ahead::kOfForward ? ModuleEvent::kGatheredAheadOfForward
+                                  : ModuleEvent::kGatheredAheadOfBackward,
+       facts);
 }
 
 int64_t FsdpState::BytesToGather() const {
@@ -177,37 +177,93 @@ void FsdpState::FollowTrainability() {
   for (const auto& group : groups_) group->gradients().FollowTrainability();
 }
 
-bool FsdpState::reduce_unused() const {
-  return !groups_.empty() && groups_.front()->gradients().reduce_unused();
+bool FsdpState::reshard_after_forward(bool as_root) const {
+  return settings_.reshard_after_forward.value_or(!as_root);
 }
 
-bool FsdpState::reshard_after_forward(bool as_root) const {
-  return reshard_after_forward_.value_or(!as_root);
+ModuleFacts FsdpState::Facts() const {
+  ModuleFacts facts = {
+      .is_root = is_root_,
+      .reshards_after_forward = reshard_after_forward(is_root_),
+      .reshards_after_backward = settings_.reshard_after_backward,
+      .unshards_in_backward = settings_.unshard_in_backward,
+      .ranks_may_differ = reduce_unused()};
+  if (tree_ != nullptr) {
+    facts.is_last_backward = tree_->settings().is_last_backward;
+    facts.manual_finalization = tree_->settings().manual_finalization;
+  }
+  return facts;
+}
+
+void FsdpState::Take(ModuleEvent event, const ModuleFacts& facts,
+                     ParamGroup* group, TensorList* inputs) {
+  const ModuleTransition transition = Transition(iteration_, event, facts);
+  // First: what is done may come back with events of its own.
+  iteration_ = transition.next;
+  for (const ModuleAction action : transition.actions) {
+    Do(action, facts.backward_follows, group, inputs);
+  }
+}
+
+void FsdpState::Do(ModuleAction action, bool backward_follows,
+                   ParamGroup* group, TensorList* inputs) {
+  switch (action) {
+    case ModuleAction::kBeginForwardInTree:
+      return tree_->BeginForward(/*of_root=*/false);
+    case ModuleAction::kBeginForwardOfRootInTree:
+      return tree_->BeginForward(/*of_root=*/true);
+    case ModuleAction::kEndForwardInTree:
+      return tree_->EndForward(backward_follows);
+    case ModuleAction::kBeginBackwardInTree:
+      return tree_->BeginBackward();
+    case ModuleAction::kRecordForward:
+      return tree_->RecordForward(*this);
+    case ModuleAction::kFollowTrainability:
+      return FollowTrainability();
+    case ModuleAction::kUnshard:
+      return Unshard();
+    case ModuleAction::kPrefetchForward:
+      return tree_->PrefetchForward(*this);
+    case ModuleAction::kPrefetchBackward:
+      return tree_->PrefetchBackward(*this);
+    case ModuleAction::kWait:
+      return WaitForUnshard();
+    case ModuleAction::kReshard:
+      for (const auto& each : groups_) each->Reshard();
+      return;
+    case ModuleAction::kReshardAfterForward:
+      for (const auto& each : groups_) each->ReshardAfterForward();
+      return;
+    case ModuleAction::kWatchInputs:
+      return WatchInputs(*inputs);
+    case ModuleAction::kReduceGroup:
+      return group->gradients().Reduce(settings_);
+    case ModuleAction::kReshardGroup:
+      return group->Reshard();
+    case ModuleAction::kEndGroup:
+      return group->gradients().EndBackward();
+    case ModuleAction::kResetGroup:
+      return group->gradients().Reset();
+    case ModuleAction::kBeginForwardSpan:
+      return BeginSpan(tree_->comm().compute(), "forward", life_->name);
+    case ModuleAction::kEndForwardSpan:
+      return EndSpan(tree_->comm().compute(), "forward", life_->name);
+    case ModuleAction::kBeginBackwardSpan:
+      return BeginSpan(tree_->comm().compute(), "backward", life_->name);
+    case ModuleAction::kEndBackwardSpan:
+      return EndSpan(tree_->comm().compute(), "backward", life_->name);
+  }
 }
 
 void FsdpState::PreForward(TensorList& inputs) {
   CH_CHECK(!summoned_) << "FSDP: " << Name()
                        << " runs while its full parameters are summoned";
-  FsdpTree& tree = EnsureTree();
-  if (InRecomputation()) {
-    // Part of a backward: gathered here unless backward has been here already,
-    // and kept for it.
-    tree.BeginBackward();
-    Unshard();
-    WaitForUnshard();
-  } else if (++depth_ == 1) {
-    const bool first = !std::exchange(in_forward_, true);
-    tree.BeginForward(/*of_root=*/first && is_root_);
-    if (!reduce_unused()) ahead_ = Ahead::kOfNothing;
-    FollowTrainability();
-    Unshard();
-    if (first) tree.PrefetchForward(*this);
-    WaitForUnshard();
-    WatchInputs(inputs);
-    BeginSpan(tree.comm().compute(), "forward", life_->name);
-  }
+  EnsureTree();
+  Take(InRecomputation() ? ModuleEvent::kRecomputationBegins
+                         : ModuleEvent::kForwardBegins,
+       Facts(), /*group=*/nullptr, &inputs);
   const MixedPrecisionPolicy& precision = options_.mixed_precision;
-  if (precision.output_dtype.has_value()) tree.BeginCasting();
+  if (precision.output_dtype.has_value()) tree_->BeginCasting();
   if (precision.cast_forward_inputs && precision.param_dtype.has_value()) {
     CastFloats(inputs, *precision.param_dtype);
   }
@@ -237,8 +293,14 @@ void FsdpState::PostForward(TensorList& outputs, bool frees) {
     // Run again in backward it is within no other, and casts as it did.
     if (Captured(tree_->EndCasting())) CastFloats(outputs, *dtype);
   }
-  if (InRecomputation() || --depth_ > 0) return;
-  EndSpan(tree_->comm().compute(), "forward", life_->name);
+  if (InRecomputation()) return;
+  ModuleFacts facts = Facts();
+  facts.frees = frees;
+  if (iteration_.forwards == 1) facts.backward_follows = WatchOutputs(outputs);
+  Take(ModuleEvent::kForwardEnds, facts);
+}
+
+bool FsdpState::WatchOutputs(const TensorList& outputs) {
   const std::shared_ptr<Run> run = std::exchange(run_, nullptr);
   bool backward_follows = false;
   for (const Tensor& output : outputs) {
@@ -252,23 +314,7 @@ void FsdpState::PostForward(TensorList& outputs, bool frees) {
       }
     });
   }
-  if (backward_follows) tree_->RecordForward(*this);
-  if (frees) {
-    in_forward_ = false;
-    // What ranks may differ in using stays to the end of the outermost forward
-    // or of backward: one that uses it again must not gather it alone.
-    const bool stays = reduce_unused();
-    if (!backward_follows && !stays) Reshard();
-    if (backward_follows && !stays && reshard_after_forward(is_root_)) {
-      for (const auto& group : groups_) group->ReshardAfterForward();
-    }
-  }
-  tree_->EndForward(backward_follows);
-}
-
-void FsdpState::LeaveForward() {
-  const bool waits_for_more = std::exchange(in_forward_, false);
-  if (waits_for_more || ahead_ == Ahead::kOfForward) Reshard();
+  return backward_follows;
 }
 
 void FsdpState::PreBackward(const std::shared_ptr<Run>& run) {
@@ -282,47 +328,33 @@ void FsdpState::PreBackward(const std::shared_ptr<Run>& run) {
     run->inputs_due = run->inputs;
     open_runs_.push_back(run);
   }
-  const bool first = !std::exchange(in_backward_, true);
-  if (first) tree_->BeginBackward();
-  if (!reduce_unused()) ahead_ = Ahead::kOfNothing;
-  if (unshard_in_backward_) Unshard();
-  if (first) tree_->PrefetchBackward(*this);
-  if (unshard_in_backward_) WaitForUnshard();
-  if (first) {
-    BeginSpan(tree_->comm().compute(), "backward", life_->name);
-    backward_span_ = true;
-  }
+  Take(ModuleEvent::kBackwardBegins);
 }
 
-void FsdpState::PostBackward(ParamGroup& group) {
-  // Where ranks differ in what they use, gathers and reductions keep to one
-  // order: nothing before the end of backward.
-  if (!reduce_unused()) {
-    if (!tree_->manual_finalization()) group.gradients().Reduce();
-    // What is frozen in it may be needed yet.
-    if (reshard_after_backward_ && group.gradients().trains_all()) {
-      group.Reshard();
-    }
-  }
-  ReshardFinished();
+void FsdpState::GroupIsComplete(ParamGroup& group) {
+  ModuleFacts facts = Facts();
+  facts.trains_all = group.gradients().trains_all();
+  Take(ModuleEvent::kGroupIsComplete, facts, &group);
+  CheckComplete();
 }
 
 void FsdpState::InputGradientsReady(const std::shared_ptr<Run>& run) {
   const auto found = std::find(open_runs_.begin(), open_runs_.end(), run);
   if (found == open_runs_.end() || --run->inputs_due > 0) return;
   open_runs_.erase(found);
-  ReshardFinished();
+  CheckComplete();
 }
 
-void FsdpState::ReshardFinished() {
-  if (!reshard_after_backward_ || !open_runs_.empty()) return;
+void FsdpState::CheckComplete() {
+  if (!open_runs_.empty()) return;
   for (const auto& group : groups_) {
     if (group->gradients().trainable() && !group->gradients().complete()) {
       return;
     }
   }
-  if (!reduce_unused() && !PassesGradients()) Reshard();
-  EndBackwardSpan();
+  ModuleFacts facts = Facts();
+  facts.passes_gradients = PassesGradients();
+  Take(ModuleEvent::kBackwardIsComplete, facts);
 }
 
 bool FsdpState::PassesGradients() const {
@@ -339,37 +371,44 @@ bool FsdpState::PassesGradients() const {
   return false;
 }
 
-void FsdpState::EndBackwardSpan() {
-  if (!std::exchange(backward_span_, false)) return;
-  EndSpan(tree_->comm().compute(), "backward", life_->name);
+void FsdpState::EndBackward() {
+  for (const auto& group : groups_) {
+    Take(ModuleEvent::kGroupBackwardEnds, group.get());
+  }
+  open_runs_.clear();
+  Take(ModuleEvent::kBackwardEnds);
 }
 
-void FsdpState::EndBackward() {
-  // What was gathered ahead of the next backward waits for it.
-  const bool waits = ahead_ == Ahead::kOfBackward && !tree_->is_last_backward();
+void FsdpState::Finalize() {
   for (const auto& group : groups_) {
-    if (!tree_->manual_finalization()) group->gradients().Reduce();
-    if (reshard_after_backward_ && !waits) group->Reshard();
-    group->gradients().EndBackward();
+    Take(ModuleEvent::kGroupIsFinalized, group.get());
   }
-  EndBackwardSpan();
-  open_runs_.clear();
-  in_backward_ = in_forward_ = false;
-  if (!waits) ahead_ = Ahead::kOfNothing;
+}
+
+bool FsdpState::took_part() const {
+  for (const auto& group : groups_) {
+    if (group->gradients().took_part()) return true;
+  }
+  return false;
+}
+
+void FsdpState::EndReductions(bool reports) {
+  for (const auto& group : groups_) {
+    group->gradients().EndReductions(settings_, reports);
+  }
+}
+
+void FsdpState::Finish() {
+  for (const auto& group : groups_) group->gradients().Finish();
 }
 
 void FsdpState::Reset() {
   for (const auto& group : groups_) {
-    group->gradients().Reset();
-    group->Reshard();
+    Take(ModuleEvent::kGroupIsReset, group.get());
   }
-  in_forward_ = false;
-  ahead_ = Ahead::kOfNothing;
-  depth_ = 0;
-  EndBackwardSpan();
   run_ = nullptr;
   open_runs_.clear();
-  in_backward_ = false;
+  Take(ModuleEvent::kIsReset);
 }
 
 std::string FsdpState::ZeroStage(bool as_root) const {
@@ -380,7 +419,7 @@ std::string FsdpState::ZeroStage(bool as_root) const {
                                    "gathered from ", size, " ranks")
                     : "ZeRO-3";
   }
-  return reshard_after_backward_
+  return settings_.reshard_after_backward
              ? "ZeRO-2, gathered from forward to the end of backward"
              : "ZeRO-1, gathered until resharded";
 }

@@ -3,8 +3,9 @@
 #define CROSSHATCH_FSDP_FSDP_STATE_H_
 
 /// \file
-/// FsdpState: when a sharded module's groups are gathered, freed and reduced.
-/// It hangs on the module's hooks and on the autograd graph:
+/// FsdpState: what makes a sharded module's groups gathered, freed and reduced.
+/// It hangs on the module's hooks and on the autograd graph, tells the machine
+/// of iteration.h what happens, and does what that says:
 ///
 ///   before forward    gather, prefetch the next modules', wait
 ///   after forward     free (by policy); watch the outputs' gradients
@@ -27,8 +28,10 @@
 #include "absl/types/span.h"
 #include "crosshatch/fsdp/comm_context.h"
 #include "crosshatch/fsdp/fsdp_tree.h"
+#include "crosshatch/fsdp/iteration.h"
 #include "crosshatch/fsdp/param_group.h"
 #include "crosshatch/fsdp/policy.h"
+#include "crosshatch/fsdp/settings.h"
 #include "crosshatch/nn/module.h"
 
 namespace crosshatch::fsdp {
@@ -44,9 +47,6 @@ struct FsdpLife {
   /// The state. Fails a check that names `what` and the module if it is gone.
   FsdpState& Check(const char* what) const;
 };
-
-/// What a state has been gathered for before it came.
-enum class Ahead : uint8_t { kOfNothing, kOfForward, kOfBackward };
 
 class FsdpState final : public nn::Attachment {
  public:
@@ -102,13 +102,13 @@ class FsdpState final : public nn::Attachment {
 
   /// \name Settings
   /// @{
-  void set_reshard_after_forward(bool on) { reshard_after_forward_ = on; }
-  void set_reshard_after_backward(bool on) { reshard_after_backward_ = on; }
-  void set_unshard_in_backward(bool on) { unshard_in_backward_ = on; }
-  bool unshard_in_backward() const { return unshard_in_backward_; }
+  ModuleSettings& settings() { return settings_; }
+  const ModuleSettings& settings() const { return settings_; }
   /// Whether ranks may differ in using it:
   /// ShardedModule::SetReduceUnusedParams.
-  bool reduce_unused() const;
+  bool reduce_unused() const {
+    return settings_.reduce_unused && !groups_.empty();
+  }
   using Lives = std::vector<std::shared_ptr<const FsdpLife>>;
   void set_forward_prefetch(Lives lives) { forward_prefetch_ = lives; }
   void set_backward_prefetch(Lives lives) { backward_prefetch_ = lives; }
@@ -120,13 +120,16 @@ class FsdpState final : public nn::Attachment {
   }
   /// @}
 
+  /// Where it is in the iteration.
+  const ModuleIteration& iteration() const { return iteration_; }
+
   /// Issues the gathers of all groups.
   void Unshard();
   /// As Unshard, for a forward or backward that may not come.
   void UnshardAhead(Ahead ahead);
   /// Makes compute wait for them.
   void WaitForUnshard();
-  void Reshard();
+  void Reshard() { Take(ModuleEvent::kReshardIsAskedFor); }
   /// Takes up what Parameter::set_requires_grad was told since.
   void FollowTrainability();
   /// Of gathered parameters that Unshard would issue a gather for, or has
@@ -146,14 +149,21 @@ class FsdpState final : public nn::Attachment {
   void PreForward(TensorList& inputs);
   /// \param frees whether the parameters' use in forward ends with it.
   void PostForward(TensorList& outputs, bool frees = true);
-  /// Frees what was gathered for forwards that have not come, other modules of
-  /// a list among them.
-  void LeaveForward();
-
-  /// The part of the end of backward that concerns this module.
+  /// \name What the tree tells of itself
+  /// @{
+  /// Its outermost forward has ended, and no backward comes of it.
+  void LeaveForward() { Take(ModuleEvent::kOutermostForwardEnds); }
   void EndBackward();
+  void Finalize();
+  /// Whether a group has reduced in this backward, or these.
+  bool took_part() const;
+  /// GroupGradients::EndReductions of all groups.
+  void EndReductions(bool reports);
+  /// Makes compute wait for the reductions.
+  void Finish();
   /// Leaves the iteration: sharded, with no gradient pending.
   void Reset();
+  /// @}
 
   /// The groups, and what was left out of them.
   std::string Describe(bool as_root, PlanDetail detail) const;
@@ -165,17 +175,29 @@ class FsdpState final : public nn::Attachment {
     int inputs_due = 0;  ///< In backward: those without their gradients yet.
   };
 
+  ModuleFacts Facts() const;
+  /// Makes the transition that `event` is for and does what it says.
+  /// \param group the one that the event is of, where it is of one.
+  void Take(ModuleEvent event, const ModuleFacts& facts,
+            ParamGroup* group = nullptr, TensorList* inputs = nullptr);
+  void Take(ModuleEvent event, ParamGroup* group = nullptr) {
+    Take(event, Facts(), group);
+  }
+  void Do(ModuleAction action, bool backward_follows, ParamGroup* group,
+          TensorList* inputs);
+
   void WatchInputs(const TensorList& inputs);
+  /// \returns whether any of them has a gradient.
+  bool WatchOutputs(const TensorList& outputs);
   void PreBackward(const std::shared_ptr<Run>& run);
-  void PostBackward(ParamGroup& group);
+  void GroupIsComplete(ParamGroup& group);
   void InputGradientsReady(const std::shared_ptr<Run>& run);
-  /// Frees the groups without a gradient to wait for, when nothing that
-  /// computes with them is left.
-  void ReshardFinished();
+  /// Tells the machine when no gradient is left to wait for, so that nothing
+  /// computes with groups that have none, either.
+  void CheckComplete();
   /// Whether gradients on their way to modules below may yet pass through
   /// frozen parameters of this one.
   bool PassesGradients() const;
-  void EndBackwardSpan();
   bool reshard_after_forward(bool as_root) const;
   std::string ZeroStage(bool as_root) const;
 
@@ -189,18 +211,12 @@ class FsdpState final : public nn::Attachment {
   bool replicated_ = false;
   bool summoned_ = false;
 
-  std::optional<bool> reshard_after_forward_;
-  bool reshard_after_backward_ = true;
-  bool unshard_in_backward_ = true;
+  ModuleSettings settings_;
   std::optional<Lives> forward_prefetch_;
   std::optional<Lives> backward_prefetch_;
 
-  bool in_backward_ = false;
-  bool in_forward_ = false;  ///< Some module ran, the last has not.
-  Ahead ahead_ = Ahead::kOfNothing;
-  int depth_ = 0;  ///< Of forwards of this module within each other.
-  bool backward_span_ = false;  ///< Begun in the trace, not ended.
-  std::shared_ptr<Run> run_;    ///< Of the forward that is running.
+  ModuleIteration iteration_;
+  std::shared_ptr<Run> run_;  ///< Of the forward that is running.
   /// Runs whose backward has begun and whose inputs' gradients are due.
   std::vector<std::shared_ptr<Run>> open_runs_;
 };

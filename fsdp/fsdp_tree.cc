@@ -32,9 +32,9 @@ void FsdpTree::Form(FsdpState& root, std::shared_ptr<CommContext> comm) {
                     ? std::move(comm)
                     : std::make_shared<CommContext>(RankContext::Current(),
                                                     options.reduce_buffers);
-  tree->forward_prefetch_ = options.forward_prefetch;
-  tree->backward_prefetch_ = options.backward_prefetch;
-  tree->prefetch_bytes_ = options.prefetch_bytes;
+  tree->settings_ = {.forward_prefetch = options.forward_prefetch,
+                     .backward_prefetch = options.backward_prefetch,
+                     .prefetch_bytes = options.prefetch_bytes};
   tree->states_ = FsdpState::Below(root.modules());
   tree->expected_order_ = tree->states_;
   tree->CheckAllSharded();
@@ -122,30 +122,79 @@ void FsdpTree::BeginGathering() {
   if (offloaded) comm_->to_device().Wait(shards_are_there);
 }
 
+TreeFacts FsdpTree::Facts() const {
+  return {.is_last_backward = settings_.is_last_backward,
+          .manual_finalization = settings_.manual_finalization};
+}
+
 void FsdpTree::BeginForward(bool of_root) {
-  if (++forwards_ == 1) {
-    if (!IsAsSeen()) CheckAllSharded();
-    BeginGathering();
-    GatherUnused(/*in_backward=*/false);
-  }
-  if (!of_root) return;
-  if (!begin_order_.empty()) expected_order_ = std::exchange(begin_order_, {});
-  position_ = 0;
+  TreeFacts facts = Facts();
+  facts.of_root = of_root;
+  Take(TreeEvent::kForwardBegins, facts);
 }
 
 void FsdpTree::EndForward(bool backward_follows) {
-  if (--forwards_ > 0 || backward_follows || in_backward_) return;
-  for (FsdpState* state : states_) {
-    // The backward of an earlier forward is to find these gathered.
-    if (state->reduce_unused() && !forward_order_.empty()) continue;
-    state->LeaveForward();
+  TreeFacts facts = Facts();
+  facts.backward_follows = backward_follows;
+  Take(TreeEvent::kForwardEnds, facts);
+}
+
+bool FsdpTree::EndCasting() {
+  Take(TreeEvent::kCastingForwardEnds, {});
+  return iteration_.casting_forwards == 0;
+}
+
+void FsdpTree::Take(TreeEvent event, const TreeFacts& facts) {
+  const TreeTransition transition = Transition(iteration_, event, facts);
+  iteration_ = transition.next;
+  for (const TreeAction action : transition.actions) Do(action);
+}
+
+void FsdpTree::Do(TreeAction action) {
+  switch (action) {
+    case TreeAction::kCheckAllSharded:
+      if (!IsAsSeen()) CheckAllSharded();
+      return;
+    case TreeAction::kBeginGathering:
+      return BeginGathering();
+    case TreeAction::kGatherUnusedForForward:
+      return GatherUnused(/*in_backward=*/false);
+    case TreeAction::kGatherUnusedForBackward:
+      return GatherUnused(/*in_backward=*/true);
+    case TreeAction::kBeginOrder:
+      if (!begin_order_.empty()) {
+        expected_order_ = std::exchange(begin_order_, {});
+      }
+      position_ = 0;
+      return;
+    case TreeAction::kLeaveForward:
+      for (FsdpState* state : states_) {
+        // The backward of an earlier forward is to find these gathered.
+        if (state->reduce_unused() && !forward_order_.empty()) continue;
+        state->LeaveForward();
+      }
+      return;
+    case TreeAction::kAwaitBackwardEnd:
+      AtBackwardEnd([tree = shared_from_this()] {
+        tree->Take(TreeEvent::kBackwardEnds, tree->Facts());
+      });
+      return;
+    case TreeAction::kEndModules:
+      for (FsdpState* state : states_) state->EndBackward();
+      return;
+    case TreeAction::kReduceModules:
+      return ReduceModules();
+    case TreeAction::kEndReductions:
+      return EndReductions();
+    case TreeAction::kFinish:
+      return Finish();
   }
 }
 
 void FsdpTree::GatherUnused(bool in_backward) {
   for (FsdpState* state : states_) {
     if (!state->reduce_unused()) continue;
-    if (in_backward && !state->unshard_in_backward()) continue;
+    if (in_backward && !state->settings().unshard_in_backward) continue;
     if (in_backward) {
       state->Unshard();
     } else {
@@ -167,15 +216,16 @@ void FsdpTree::Prefetch(const std::vector<FsdpState*>& order,
     if (next->reduce_unused()) continue;
     if (std::find(seen.begin(), seen.end(), next) != seen.end()) continue;
     seen.push_back(next);
-    if (prefetch_bytes_.has_value()) {
+    if (settings_.prefetch_bytes.has_value()) {
       int64_t ahead = next->BytesToGather();
       for (const FsdpState* state : states_) {
         if (state == &running || state->reduce_unused()) continue;
         ahead += state->BytesGathering();
       }
-      if (ahead > *prefetch_bytes_) return;
+      if (ahead > *settings_.prefetch_bytes) return;
     }
-    next->UnshardAhead(in_backward_ ? Ahead::kOfBackward : Ahead::kOfForward);
+    next->UnshardAhead(iteration_.in_backward ? Ahead::kOfBackward
+                                              : Ahead::kOfForward);
   }
 }
 
@@ -193,7 +243,7 @@ void FsdpTree::PrefetchForward(FsdpState& running) {
     Prefetch(next, running, static_cast<int>(next.size()));
   } else if (expected) {
     Prefetch({begin + static_cast<ptrdiff_t>(position_), expected_order_.end()},
-             running, forward_prefetch_);
+             running, settings_.forward_prefetch);
   }
 }
 
@@ -212,54 +262,29 @@ void FsdpTree::PrefetchBackward(FsdpState& running) {
   std::vector<FsdpState*> next;
   for (auto it = forward_order_.rbegin(); it != forward_order_.rend(); ++it) {
     // From here on it is an earlier forward, which another backward is for.
-    if (*it == states_.front() && is_last_backward_) break;
-    if ((*it)->unshard_in_backward()) next.push_back(*it);
+    if (*it == states_.front() && settings_.is_last_backward) break;
+    if ((*it)->settings().unshard_in_backward) next.push_back(*it);
   }
-  Prefetch(next, running, backward_prefetch_);
+  Prefetch(next, running, settings_.backward_prefetch);
 }
 
-void FsdpTree::BeginBackward() {
-  if (in_backward_) return;
-  in_backward_ = true;
-  AtBackwardEnd([tree = shared_from_this()] { tree->EndBackward(); });
-  GatherUnused(/*in_backward=*/true);
-}
-
-void FsdpTree::EndBackward() {
-  for (FsdpState* state : states_) state->EndBackward();
-  if (!manual_finalization_) EndReductions();
-  in_backward_ = false;
-  if (is_last_backward_ && !manual_finalization_) Finish();
-}
-
-void FsdpTree::Reduce() {
+void FsdpTree::ReduceModules() {
   // Most likely the order in which backward filled them.
   for (auto it = states_.rbegin(); it != states_.rend(); ++it) {
-    for (const auto& group : (*it)->groups()) group->gradients().Reduce();
+    (*it)->Finalize();
   }
-  if (manual_finalization_) EndReductions();
 }
 
 void FsdpTree::EndReductions() {
   // A backward that reduced nothing at all (of Gradients, say) has nothing to
   // say to the other ranks.
   bool reports = false;
-  for (const FsdpState* state : states_) {
-    for (const auto& group : state->groups()) {
-      reports = reports || group->gradients().took_part();
-    }
-  }
-  for (const FsdpState* state : states_) {
-    for (const auto& group : state->groups()) {
-      group->gradients().EndReductions(reports);
-    }
-  }
+  for (const FsdpState* state : states_) reports |= state->took_part();
+  for (FsdpState* state : states_) state->EndReductions(reports);
 }
 
 void FsdpTree::Finish() {
-  for (FsdpState* state : states_) {
-    for (const auto& group : state->groups()) group->gradients().Finish();
-  }
+  for (FsdpState* state : states_) state->Finish();
   comm_->ReleaseHeld();
   forward_order_.clear();
 }
@@ -270,9 +295,8 @@ void FsdpTree::Reset() {
   forward_order_.clear();
   begin_order_.clear();
   position_ = 0;
-  forwards_ = casting_forwards_ = 0;
-  in_backward_ = false;
   post_optimizer_.reset();
+  Take(TreeEvent::kIsReset, {});
 }
 
 }  // namespace crosshatch::fsdp

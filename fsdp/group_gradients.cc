@@ -8,6 +8,7 @@
 #include "crosshatch/base/check.h"
 #include "crosshatch/base/status_macros.h"
 #include "crosshatch/dtensor/dtensor.h"
+#include "crosshatch/fsdp/gradient_division.h"
 #include "crosshatch/tensor/ops/in_place.h"
 #include "crosshatch/tensor/rank_context.h"
 #include "crosshatch/tensor/span.h"
@@ -35,11 +36,8 @@ class GroupGradients::Sink final : public GradSink {
   const size_t index_;
 };
 
-GroupGradients::GroupGradients(GroupCore& core, double divide_factor,
-                               bool force_sum)
+GroupGradients::GroupGradients(GroupCore& core)
     : core_(core),
-      divide_factor_(divide_factor),
-      force_sum_(force_sum),
       full_(std::make_shared<Storage>(
           core.plan.full_elems() * SizeOf(core.reduce_dtype),
           absl::StrCat(core.name, " (full gradients)"))) {}
@@ -130,11 +128,15 @@ std::shared_ptr<Storage> GroupGradients::Lease(DType dtype,
       context.device());
 }
 
-bool GroupGradients::PrepareSharded(std::shared_ptr<Storage>& sharded) {
-  bool accumulate = false;
+bool GroupGradients::accumulates() const {
   for (const GroupMember& member : core_.members) {
-    if (member.parameter->grad().defined()) accumulate = true;
+    if (member.parameter->grad().defined()) return true;
   }
+  return false;
+}
+
+std::shared_ptr<Storage> GroupGradients::PrepareSharded(bool accumulate) {
+  std::shared_ptr<Storage> sharded;
   if (accumulate) sharded = sharded_.lock();
   if (sharded == nullptr) {
     RankContext& context = core_.comm->context();
@@ -145,7 +147,7 @@ bool GroupGradients::PrepareSharded(std::shared_ptr<Storage>& sharded) {
         context.device());
     sharded_ = sharded;
   }
-  if (!accumulate) return false;
+  if (!accumulate) return sharded;
   // Every part must hold what is added to, on the stream that writes next.
   for (int i = 0; i < core_.plan.num_parameters(); ++i) {
     GroupMember& member = core_.members[static_cast<size_t>(i)];
@@ -162,11 +164,12 @@ bool GroupGradients::PrepareSharded(std::shared_ptr<Storage>& sharded) {
       destinations_[static_cast<size_t>(i)].written = true;
     }
   }
-  return true;
+  return sharded;
 }
 
-const std::string& GroupGradients::Label(bool with_partial) {
-  if (reduce_unused_) return core_.name;
+const std::string& GroupGradients::Label(bool with_partial,
+                                         bool reduce_unused) {
+  if (reduce_unused) return core_.name;
   lacking_.resize(destinations_.size());
   bool lacks_any = false;
   bool changed = false;
@@ -206,25 +209,156 @@ void GroupGradients::IssueBarrier(Communicator* comm, Stream& stream) {
   reported_ = stream.Record();
 }
 
-void GroupGradients::EndReductions(bool reports) {
-  if (!requires_sync_) return;
+void GroupGradients::EndReductions(const ModuleSettings& settings,
+                                   bool reports) {
+  if (!settings.requires_gradient_sync) return;
   if (!std::exchange(took_part_, false) && reports && trainable()) {
     IssueBarrier(reduce_comm_, core_.comm->reduce_scatter());
-    if (requires_all_reduce_ && replicate_comm_ != nullptr) {
+    if (settings.requires_all_reduce && replicate_comm_ != nullptr) {
       core_.comm->all_reduce().Wait(reported_);
       IssueBarrier(replicate_comm_, core_.comm->all_reduce());
     }
   }
 }
 
-void GroupGradients::ReduceScatterTo(const Storage& target, double scale) {
-  Stream& stream = core_.comm->reduce_scatter();
-  stream.Wait(core_.comm->compute().Record());
+void GroupGradients::Reduce(const ModuleSettings& settings) {
+  if (!settings.requires_gradient_sync) return;
+  const bool replicated = replicate_comm_ != nullptr;
+  if (!pending()) {
+    const bool sums_partial =
+        partial_ != nullptr && settings.requires_all_reduce;
+    if (!sums_partial && !(settings.reduce_unused && trainable())) return;
+    AttachFull();
+  }
+  took_part_ = true;
+  const NoGrad no_grad;
+  for (const Destination& destination : destinations_) {
+    if (!destination.written) ZeroInPlace(destination.full);
+  }
+  const ReductionFacts facts = {
+      .reduce_dtype = core_.reduce_dtype,
+      .shard_dtype = core_.shard_dtype,
+      .replicated = replicated,
+      .sums_replicas = settings.requires_all_reduce,
+      .has_partial = partial_ != nullptr,
+      .accumulates = accumulates(),
+      .offloaded = core_.offloaded,
+      .hook = static_cast<bool>(core_.custom.all_reduce_hook),
+      .hook_stream = core_.custom.hook_stream != nullptr,
+      .division = PlanGradientDivision(
+          core_.reduce_dtype,
+          settings.gradient_divide_factor.value_or(core_.mesh.size()),
+          replicated, settings.force_sum_reduction)};
+  Run(PlanReduction(facts), facts, settings.reduce_unused);
+}
+
+void GroupGradients::Run(const ReductionPlan& plan, const ReductionFacts& facts,
+                         bool reduce_unused) {
+  Buffers buffers;
+  const bool keeps = plan.result == ReductionBuffer::kPartial;
+  if (!keeps) {
+    buffers.sharded = PrepareSharded(facts.accumulates);
+  } else if (partial_ == nullptr) {
+    partial_ = Lease(core_.reduce_dtype, MemoryClass::kGradient);
+  }
+  if (plan.needs_reduced()) {
+    buffers.reduced = Lease(core_.reduce_dtype, MemoryClass::kCommunication);
+  }
+  Stream* last = &core_.comm->compute();
+  for (const ReductionStep& step : plan.steps) {
+    Stream& stream = StreamOf(step.stream);
+    if (&stream != last) stream.Wait(last->Record());
+    last = &stream;
+    RunStep(step, stream, buffers, reduce_unused);
+  }
+  StorageOf(plan.result, buffers)->block().UsedOn(*last);
+  reduced_ = last->Record();
+  if (!keeps) return;
+  for (Destination& destination : destinations_) {
+    if (std::exchange(destination.written, false)) destination.partial = true;
+  }
+}
+
+Stream& GroupGradients::StreamOf(ReductionStream stream) const {
+  switch (stream) {
+    case ReductionStream::kCompute:
+      break;
+    case ReductionStream::kReduceScatter:
+      return core_.comm->reduce_scatter();
+    case ReductionStream::kAllReduce:
+      return core_.comm->all_reduce();
+    case ReductionStream::kHook:
+      return *core_.custom.hook_stream;
+    case ReductionStream::kToHost:
+      return core_.comm->to_host();
+  }
+  return core_.comm->compute();
+}
+
+const std::shared_ptr<Storage>& GroupGradients::StorageOf(
+    ReductionBuffer buffer, const Buffers& buffers) const {
+  switch (buffer) {
+    case ReductionBuffer::kFull:
+      break;
+    case ReductionBuffer::kPartial:
+      return partial_;
+    case ReductionBuffer::kReduced:
+      return buffers.reduced;
+    case ReductionBuffer::kSharded:
+      return buffers.sharded;
+  }
+  return full_;
+}
+
+Tensor GroupGradients::ViewOf(ReductionBuffer buffer,
+                              const Buffers& buffers) const {
+  return core_.ShardView(StorageOf(buffer, buffers),
+                         buffer == ReductionBuffer::kSharded
+                             ? core_.shard_dtype
+                             : core_.reduce_dtype);
+}
+
+void GroupGradients::RunStep(const ReductionStep& step, Stream& stream,
+                             Buffers& buffers, bool reduce_unused) {
+  const StreamScope on_stream(stream);
+  switch (step.op) {
+    case ReductionOp::kScale:
+      if (step.to != ReductionBuffer::kFull) {
+        MulInPlace(ViewOf(step.to, buffers), step.scale);
+        break;
+      }
+      for (const Destination& destination : destinations_) {
+        if (destination.written) MulInPlace(destination.full, step.scale);
+      }
+      break;
+    case ReductionOp::kReduceScatter:
+      ReduceScatterTo(*StorageOf(step.to, buffers), step.scale, stream,
+                      reduce_unused);
+      break;
+    case ReductionOp::kAllReduce:
+      AllReduce(*StorageOf(step.to, buffers), step.scale, stream,
+                reduce_unused);
+      break;
+    case ReductionOp::kHook:
+      core_.custom.all_reduce_hook(ViewOf(step.to, buffers));
+      break;
+    case ReductionOp::kCopy:
+    case ReductionOp::kAdd:
+      Transfer(step, stream, buffers);
+      break;
+    case ReductionOp::kShow:
+      ShowGradients(buffers.sharded, reduce_unused);
+      break;
+  }
+}
+
+void GroupGradients::ReduceScatterTo(const Storage& target, double scale,
+                                     Stream& stream, bool reduce_unused) {
   Collective reduce{.kind = CollectiveKind::kReduceScatter,
                     .dtype = core_.reduce_dtype,
                     .reduce_op = ReduceOp::kSum,
                     .scale = scale,
-                    .label = Label(/*with_partial=*/false),
+                    .label = Label(/*with_partial=*/false, reduce_unused),
                     .about = core_.about};
   for (int r = 0; r < core_.plan.num_shards(); ++r) {
     reduce.send.push_back(
@@ -242,131 +376,51 @@ void GroupGradients::ReduceScatterTo(const Storage& target, double scale) {
   core_.comm->HoldUntilNextReduction(std::move(full));
 }
 
-void GroupGradients::KeepPartial(double scale) {
-  Stream& stream = core_.comm->reduce_scatter();
-  if (partial_ == nullptr) {
-    partial_ = Lease(core_.reduce_dtype, MemoryClass::kGradient);
-    ReduceScatterTo(*partial_, scale);
-  } else {
-    const std::shared_ptr<Storage> reduced =
-        Lease(core_.reduce_dtype, MemoryClass::kCommunication);
-    ReduceScatterTo(*reduced, scale);
-    StreamScope on_stream(stream);
-    AddInPlace(core_.ShardView(partial_, core_.reduce_dtype),
-               core_.ShardView(reduced, core_.reduce_dtype));
-    reduced->block().UsedOn(stream);
-  }
-  partial_->block().UsedOn(stream);
-  reduced_ = stream.Record();
-  for (Destination& destination : destinations_) {
-    if (std::exchange(destination.written, false)) destination.partial = true;
-  }
+void GroupGradients::AllReduce(const Storage& target, double scale,
+                               Stream& stream, bool reduce_unused) {
+  Collective reduce{.kind = CollectiveKind::kAllReduce,
+                    .dtype = core_.reduce_dtype,
+                    .reduce_op = ReduceOp::kSum,
+                    .scale = scale,
+                    .label = Label(/*with_partial=*/true, reduce_unused),
+                    .about = core_.about};
+  reduce.send.push_back(
+      core_.plan.ShardSegments(target.data(), core_.shard_rank));
+  reduce.recv = reduce.send;
+  core_.Log("all_reduce", target.bytes());
+  BeginSpan(stream, "all_reduce", core_.name);
+  CH_CHECK_OK(replicate_comm_->Issue(std::move(reduce), stream));
+  EndSpan(stream, "all_reduce", core_.name);
 }
 
-void GroupGradients::Reduce() {
-  if (!requires_sync_) return;
-  if (!pending()) {
-    const bool sums_partial = partial_ != nullptr && requires_all_reduce_;
-    if (!sums_partial && !(reduce_unused_ && trainable())) return;
-    AttachFull();
-  }
-  took_part_ = true;
-  NoGrad no_grad;
-  const GradientDivision division =
-      PlanGradientDivision(core_.reduce_dtype, divide_factor_,
-                           replicate_comm_ != nullptr, force_sum_);
-  for (const Destination& destination : destinations_) {
-    if (!destination.written) {
-      ZeroInPlace(destination.full);
-    } else if (division.before != 1) {
-      MulInPlace(destination.full, division.before);
-    }
-  }
-  if (replicate_comm_ != nullptr && !requires_all_reduce_) {
-    KeepPartial(division.reduce_scatter);
-    return;
-  }
-
-  std::shared_ptr<Storage> sharded;
-  const bool accumulate = PrepareSharded(sharded);
-  const bool in_place = !accumulate && !core_.offloaded &&
-                        core_.reduce_dtype == core_.shard_dtype;
-  const std::shared_ptr<Storage> reduced =
-      in_place ? sharded
-               : Lease(core_.reduce_dtype, MemoryClass::kCommunication);
-  const Tensor reduced_view = core_.ShardView(reduced, core_.reduce_dtype);
-  ReduceScatterTo(*reduced, division.reduce_scatter);
-  Stream* last = &core_.comm->reduce_scatter();
-  if (partial_ != nullptr) {
-    StreamScope on_stream(*last);
-    AddInPlace(reduced_view, core_.ShardView(partial_, core_.reduce_dtype));
-    partial_->block().UsedOn(*last);
-    partial_ = nullptr;
-  }
-  if (replicate_comm_ != nullptr) {
-    Stream& stream = core_.comm->all_reduce();
-    stream.Wait(last->Record());
-    last = &stream;
-    Collective reduce{.kind = CollectiveKind::kAllReduce,
-                      .dtype = core_.reduce_dtype,
-                      .reduce_op = ReduceOp::kSum,
-                      .scale = division.all_reduce,
-                      .label = Label(/*with_partial=*/true),
-                      .about = core_.about};
-    reduce.send.push_back(
-        core_.plan.ShardSegments(reduced->data(), core_.shard_rank));
-    reduce.recv = reduce.send;
-    core_.Log("all_reduce", reduced->bytes());
-    BeginSpan(stream, "all_reduce", core_.name);
-    CH_CHECK_OK(replicate_comm_->Issue(std::move(reduce), stream));
-    EndSpan(stream, "all_reduce", core_.name);
-  }
-  if (core_.custom.all_reduce_hook) {
-    if (core_.custom.hook_stream != nullptr) {
-      core_.custom.hook_stream->Wait(last->Record());
-      last = core_.custom.hook_stream;
-    }
-    StreamScope on_stream(*last);
-    core_.custom.all_reduce_hook(reduced_view);
-    reduced->block().UsedOn(*last);
-  }
-  if (division.after != 1) {
-    StreamScope on_stream(*last);
-    MulInPlace(reduced_view, division.after);
-  }
-  if (core_.offloaded) {
-    Stream& stream = core_.comm->to_host();
-    stream.Wait(last->Record());
-    last = &stream;
-    core_.Log("copy_to_host", sharded->bytes());
+void GroupGradients::Transfer(const ReductionStep& step, Stream& stream,
+                              Buffers& buffers) {
+  const bool to_host = step.stream == ReductionStream::kToHost;
+  if (to_host) {
+    core_.Log("copy_to_host", StorageOf(step.to, buffers)->bytes());
     BeginSpan(stream, "copy_to_host", core_.name);
   }
-  if (!in_place) {
-    StreamScope on_stream(*last);
-    const Tensor to = core_.ShardView(sharded, core_.shard_dtype);
-    if (accumulate) {
-      AddInPlace(to, reduced_view);
-    } else {
-      CopyInPlace(to, reduced_view);
-    }
-    reduced->block().UsedOn(*last);
+  const Tensor to = ViewOf(step.to, buffers);
+  const Tensor from = ViewOf(step.from, buffers);
+  if (step.op == ReductionOp::kAdd) {
+    AddInPlace(to, from);
+  } else {
+    CopyInPlace(to, from);
   }
-  if (core_.offloaded) EndSpan(*last, "copy_to_host", core_.name);
-  {
-    StreamScope on_stream(*last);
-    ShowGradients(sharded);
-  }
-  sharded->block().UsedOn(*last);
-  reduced_ = last->Record();
+  if (to_host) EndSpan(stream, "copy_to_host", core_.name);
+  StorageOf(step.from, buffers)->block().UsedOn(stream);
+  (step.from == ReductionBuffer::kPartial ? partial_ : buffers.reduced) =
+      nullptr;
 }
 
-void GroupGradients::ShowGradients(const std::shared_ptr<Storage>& sharded) {
+void GroupGradients::ShowGradients(const std::shared_ptr<Storage>& sharded,
+                                   bool reduce_unused) {
   for (int i = 0; i < core_.plan.num_parameters(); ++i) {
     Destination& destination = destinations_[static_cast<size_t>(i)];
     GroupMember& member = core_.members[static_cast<size_t>(i)];
     const bool has_gradient =
         destination.written || destination.partial ||
-        (reduce_unused_ && member.gathered.requires_grad());
+        (reduce_unused && member.gathered.requires_grad());
     destination.written = destination.partial = false;
     if (!has_gradient) continue;
     if (!member.parameter->grad().defined()) {

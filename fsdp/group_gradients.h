@@ -31,8 +31,9 @@
 
 #include "absl/status/status.h"
 #include "crosshatch/comm/communicator.h"
-#include "crosshatch/fsdp/gradient_division.h"
 #include "crosshatch/fsdp/group_core.h"
+#include "crosshatch/fsdp/reduction_plan.h"
+#include "crosshatch/fsdp/settings.h"
 #include "crosshatch/tensor/node.h"
 #include "crosshatch/tensor/stream.h"
 
@@ -41,8 +42,7 @@ namespace crosshatch::fsdp {
 class GroupGradients {
  public:
   /// \param core outlives it.
-  /// \param divide_factor what the sum over ranks is divided by.
-  GroupGradients(GroupCore& core, double divide_factor, bool force_sum);
+  explicit GroupGradients(GroupCore& core);
   ~GroupGradients();
   GroupGradients(const GroupGradients&) = delete;
   GroupGradients& operator=(const GroupGradients&) = delete;
@@ -59,22 +59,8 @@ class GroupGradients {
   /// Takes up what Parameter::set_requires_grad was told since.
   void FollowTrainability();
 
-  /// \name Settings, good from the next reduction on
-  /// @{
-  /// Off: gradients stay unsharded and add up; the next reduction takes all.
-  void set_requires_sync(bool on) { requires_sync_ = on; }
-  /// Off, on a mesh with replicas: sums stay within the sharding ranks and add
-  /// up; the next reduction takes all.
-  void set_requires_all_reduce(bool on) { requires_all_reduce_ = on; }
-  /// On: parameters without a gradient take part with zeros and get what the
-  /// other ranks give, even if this rank has no gradient of the whole group.
-  void set_reduce_unused(bool on) { reduce_unused_ = on; }
-  bool reduce_unused() const { return reduce_unused_; }
-  void set_divide_factor(double factor) { divide_factor_ = factor; }
-  void set_force_sum(bool on) { force_sum_ = on; }
-  /// @}
-
-  /// Called when complete() turns true during a backward.
+  /// Called when complete() turns true during a backward. The one way back:
+  /// whoever is told decides what comes of it.
   void set_on_complete(std::function<void()> callback) {
     on_complete_ = std::move(callback);
   }
@@ -87,8 +73,9 @@ class GroupGradients {
   /// the sharded gradients: overwrites where no parameter has a gradient, adds
   /// where one has. A parameter without a gradient takes part with zeros and
   /// keeps none; which those are is in the label that ranks compare, so that a
-  /// difference is an error on every rank that names parameters and ranks.
-  void Reduce();
+  /// difference is an error on every rank that names parameters and ranks. What
+  /// it does is a ReductionPlan.
+  void Reduce(const ModuleSettings& settings);
   /// Whether this backward, or these backwards, have reduced.
   bool took_part() const { return took_part_; }
   /// All of these backwards' reductions have been asked for.
@@ -96,7 +83,7 @@ class GroupGradients {
   ///     parameters are trained, it says so to the other ranks instead of
   ///     leaving them to wait: a barrier, which is an error on every rank where
   ///     one of them reduced.
-  void EndReductions(bool reports);
+  void EndReductions(const ModuleSettings& settings, bool reports);
   /// Makes compute wait for the reductions.
   void Finish();
   /// The backward is over: the next one completes anew.
@@ -117,27 +104,44 @@ class GroupGradients {
 
   void AttachFull();
   std::shared_ptr<Storage> Lease(DType dtype, MemoryClass memory_class);
-  /// Gives the sharded gradients. \returns whether they hold something that is
-  /// to be added to.
-  bool PrepareSharded(std::shared_ptr<Storage>& sharded);
+  /// Whether some parameter has a gradient.
+  bool accumulates() const;
+  /// Gives the sharded gradients; where there are gradients, with them in their
+  /// places.
+  std::shared_ptr<Storage> PrepareSharded(bool accumulate);
   /// The name of the group, and the trained parameters that have no gradient on
   /// this rank.
   /// \param with_partial a gradient in the partial reduction is one.
-  const std::string& Label(bool with_partial);
+  const std::string& Label(bool with_partial, bool reduce_unused);
   void IssueBarrier(Communicator* comm, Stream& stream);
-  void ReduceScatterTo(const Storage& target, double scale);
-  void KeepPartial(double scale);
+
+  /// What a plan's steps work on.
+  struct Buffers {
+    std::shared_ptr<Storage> reduced;
+    std::shared_ptr<Storage> sharded;
+  };
+  void Run(const ReductionPlan& plan, const ReductionFacts& facts,
+           bool reduce_unused);
+  void RunStep(const ReductionStep& step, Stream& stream, Buffers& buffers,
+               bool reduce_unused);
+  Stream& StreamOf(ReductionStream stream) const;
+  /// Null where the plan has no such buffer.
+  const std::shared_ptr<Storage>& StorageOf(ReductionBuffer buffer,
+                                            const Buffers& buffers) const;
+  /// All elements of one of this rank's shard.
+  Tensor ViewOf(ReductionBuffer buffer, const Buffers& buffers) const;
+  void ReduceScatterTo(const Storage& target, double scale, Stream& stream,
+                       bool reduce_unused);
+  void AllReduce(const Storage& target, double scale, Stream& stream,
+                 bool reduce_unused);
+  /// Copies or adds, and gives up what was read.
+  void Transfer(const ReductionStep& step, Stream& stream, Buffers& buffers);
   /// Gives the parameters that took part their gradients, on the stream that
   /// wrote them.
-  void ShowGradients(const std::shared_ptr<Storage>& sharded);
+  void ShowGradients(const std::shared_ptr<Storage>& sharded,
+                     bool reduce_unused);
 
   GroupCore& core_;
-  double divide_factor_;
-  bool force_sum_;
-  bool requires_sync_ = true;
-  bool requires_all_reduce_ = true;
-  bool reduce_unused_ = false;
-
   Communicator* reduce_comm_ = nullptr;
   Communicator* replicate_comm_ = nullptr;  ///< Null without replicas.
   std::vector<Destination> destinations_;

@@ -162,9 +162,7 @@ ParamGroup::ParamGroup(GroupCore core, std::vector<std::string> notes,
       notes_(std::move(notes)),
       extension_(options.extension),
       sync_from_first_rank_(options.sync_from_first_rank),
-      gradients_(core_,
-                 options.gradient_divide_factor.value_or(core_.mesh.size()),
-                 options.force_sum_reduction) {}
+      gradients_(core_) {}
 
 ParamGroup::~ParamGroup() {
   // Work that compute has been given may use what is gathered, and a gather may

@@ -80,57 +80,48 @@ void ShardedModule::SetKeepUnsharded(bool on, bool recurse) {
 }
 
 void ShardedModule::SetReshardAfterForward(bool on, bool recurse) {
-  ForEach(recurse,
-          [on](FsdpState& state) { state.set_reshard_after_forward(on); });
+  ForEach(recurse, [on](FsdpState& state) {
+    state.settings().reshard_after_forward = on;
+  });
 }
 
 void ShardedModule::SetReshardAfterBackward(bool on, bool recurse) {
-  ForEach(recurse,
-          [on](FsdpState& state) { state.set_reshard_after_backward(on); });
+  ForEach(recurse, [on](FsdpState& state) {
+    state.settings().reshard_after_backward = on;
+  });
 }
 
 void ShardedModule::SetUnshardInBackward(bool on) {
-  state().set_unshard_in_backward(on);
+  state().settings().unshard_in_backward = on;
 }
 
 void ShardedModule::SetRequiresGradientSync(bool on, bool recurse) {
   ForEach(recurse, [on](FsdpState& state) {
-    for (const auto& group : state.groups()) {
-      group->gradients().set_requires_sync(on);
-    }
+    state.settings().requires_gradient_sync = on;
   });
 }
 
 void ShardedModule::SetRequiresAllReduce(bool on, bool recurse) {
   ForEach(recurse, [on](FsdpState& state) {
-    for (const auto& group : state.groups()) {
-      group->gradients().set_requires_all_reduce(on);
-    }
+    state.settings().requires_all_reduce = on;
   });
 }
 
 void ShardedModule::SetReduceUnusedParams(bool on, bool recurse) {
-  ForEach(recurse, [on](FsdpState& state) {
-    for (const auto& group : state.groups()) {
-      group->gradients().set_reduce_unused(on);
-    }
-  });
+  ForEach(recurse,
+          [on](FsdpState& state) { state.settings().reduce_unused = on; });
 }
 
 void ShardedModule::SetGradientDivideFactor(double factor, bool recurse) {
   CH_CHECK_GT(factor, 0) << "SetGradientDivideFactor";
   ForEach(recurse, [factor](FsdpState& state) {
-    for (const auto& group : state.groups()) {
-      group->gradients().set_divide_factor(factor);
-    }
+    state.settings().gradient_divide_factor = factor;
   });
 }
 
 void ShardedModule::SetForceSumReduction(bool on, bool recurse) {
   ForEach(recurse, [on](FsdpState& state) {
-    for (const auto& group : state.groups()) {
-      group->gradients().set_force_sum(on);
-    }
+    state.settings().force_sum_reduction = on;
   });
 }
 
@@ -141,15 +132,15 @@ void ShardedModule::SetCustomComm(const CustomComm& custom, bool recurse) {
 }
 
 void ShardedModule::SetIsLastBackward(bool on) {
-  state().EnsureTree().set_is_last_backward(on);
+  state().EnsureTree().settings().is_last_backward = on;
 }
 
 void ShardedModule::SetManualBackwardFinalization(bool on) {
-  state().EnsureTree().set_manual_finalization(on);
+  state().EnsureTree().settings().manual_finalization = on;
 }
 
 ReductionHandle ShardedModule::FinalizeBackward() {
-  state().EnsureTree().Reduce();
+  state().EnsureTree().Finalize();
   return ReductionHandle(state().tree());
 }
 
