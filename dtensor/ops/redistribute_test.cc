@@ -215,6 +215,20 @@ TEST(Redistribute, CopiesNothingOnTheWay) {
   });
 }
 
+TEST(Redistribute, CountsTheCopyOfWhatRepeatsInMemory) {
+  OnMesh({2}, [](const DeviceMesh& mesh, Complaints& complaints) {
+    RankContext& context = mesh.world().context();
+    // Two rows that are one in memory, which a collective may not read twice.
+    const Tensor local = Expand(Numbers({1, 3}, 1), {2, 3});
+    const Layout rows = Layout(mesh.layout(), {{.axes = {0}}, {}});
+    const Layout whole = Layout(mesh.layout(), {{}, {}});
+    const Tensor x = FromLocal(local, mesh, rows, rows);
+    const int64_t before = context.copied_bytes();
+    Redistribute(x, whole);
+    if (context.copied_bytes() != before + 24) complaints.Add("another count");
+  });
+}
+
 TEST(Redistribute, TheGradientOfAGradientIsRight) {
   OnMesh({2}, [](const DeviceMesh& mesh, Complaints& complaints) {
     const Tensor dense = Numbers({5, 3}, 1);

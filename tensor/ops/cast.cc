@@ -6,6 +6,7 @@
 #include "crosshatch/tensor/creation.h"
 #include "crosshatch/tensor/ops/launch.h"
 #include "crosshatch/tensor/ops/saving_node.h"
+#include "crosshatch/tensor/rank_context.h"
 
 namespace crosshatch {
 
@@ -35,6 +36,7 @@ TensorList CloneOp::Forward(TensorSpan inputs) const {
   const Tensor& a = inputs[0];
   Tensor out = Empty(a.sizes(), a.dtype());
   internal::LaunchCopy(out, a);
+  RankContext::Current().AddCopiedBytes(out.numel() * SizeOf(out.dtype()));
   return {std::move(out)};
 }
 

@@ -7,6 +7,7 @@
 #include "crosshatch/tensor/ops/pointwise.h"
 #include "crosshatch/tensor/ops/reduce.h"
 #include "crosshatch/tensor/ops/view.h"
+#include "crosshatch/tensor/rank_context.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
@@ -35,6 +36,22 @@ TEST(CastTest, CopiesOnlyWhereNeeded) {
   const Tensor strided = Transpose(a, 0, 1);
   EXPECT_TRUE(Contiguous(strided).is_contiguous());
   EXPECT_TRUE(Clone(strided).is_contiguous());
+}
+
+TEST(CastTest, CountsTheBytesOfCopies) {
+  RankContext& context = RankContext::Current();
+  const Tensor a = Ones({2, 3});
+  const Tensor strided = Transpose(a, 0, 1);
+  const int64_t before = context.copied_bytes();
+  Contiguous(a);
+  ToDType(a, kFloat64);
+  EXPECT_EQ(context.copied_bytes(), before);
+  Contiguous(strided);
+  EXPECT_EQ(context.copied_bytes(), before + 24);
+  Clone(a);
+  EXPECT_EQ(context.copied_bytes(), before + 48);
+  Clone(Zeros({0, 3}));
+  EXPECT_EQ(context.copied_bytes(), before + 48);
 }
 
 TEST(CastTest, HasGradients) {
