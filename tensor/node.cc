@@ -123,6 +123,8 @@ Node::Edge GradEdge(const Tensor& tensor) {
   if (meta->base.defined()) GraphTies::Refresh(tensor, *meta);
   if (meta->grad_fn != nullptr) return {meta->grad_fn, meta->output_index};
   if (!meta->requires_grad) return {};
+  SavedTensorStore* const store = RankContext::Current().saved_tensor_store();
+  if (store != nullptr) store->NoteRead(tensor);
   std::shared_ptr<Node> leaf = meta->accumulator.lock();
   if (leaf == nullptr) {
     leaf = std::make_shared<LeafNode>(tensor);

@@ -128,6 +128,9 @@ class SavedTensorStore {
   /// `size` bytes at `value`, which what runs in the scope depends on: a first
   /// run keeps them, a second one sets them to what the first had.
   virtual void Capture(void* value, size_t size) = 0;
+  /// An op of the scope reads `leaf`, which requires a gradient, whether or not
+  /// it is saved.
+  virtual void NoteRead(const Tensor& leaf) = 0;
   /// Whether what runs in the scope is run again, for what it saves.
   virtual bool recomputing() const = 0;
 };

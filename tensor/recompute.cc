@@ -69,9 +69,20 @@ class Region final : public SavedTensorStore,
     captured_.emplace_back(bytes, bytes + size);
   }
 
+  void NoteRead(const Tensor& leaf) override {
+    if (around_ != nullptr) around_->NoteRead(leaf);
+    read_.push_back({leaf.Detach(), GraphTies::Version(leaf)});
+  }
+
   bool recomputing() const override { return recomputing_; }
 
  private:
+  /// A parameter as the first run found it.
+  struct ReadLeaf {
+    Tensor tensor;  ///< Outside of the graph.
+    uint32_t version;
+  };
+
   struct Slot {
     Tensor tensor;  ///< Undefined until made again.
     uint32_t version = 0;
@@ -100,6 +111,7 @@ class Region final : public SavedTensorStore,
     void Capture(void* value, size_t size) override {
       region_.Restore(next_captured_++, value, size);
     }
+    void NoteRead(const Tensor& /*leaf*/) override {}
     bool recomputing() const override { return true; }
 
     size_t count() const { return next_; }
@@ -144,6 +156,10 @@ class Region final : public SavedTensorStore,
     Refill refill(*this);
     const SavedTensorScope scope(&refill);
     forward_(inputs);
+    // Only now: who gathers parameters counts their versions when it does.
+    for (const ReadLeaf& leaf : read_) {
+      GraphTies::CheckUnchanged(*user_, leaf.tensor, leaf.version);
+    }
     CH_CHECK_EQ(refill.count(), slots_.size())
         << "recomputing " << name_
         << ": it saves another number of tensors than in forward";
@@ -176,6 +192,7 @@ class Region final : public SavedTensorStore,
   std::vector<SavedTensor> inputs_;
   std::vector<Slot> slots_;
   std::vector<std::vector<std::byte>> captured_;
+  std::vector<ReadLeaf> read_;
   SavedTensorStore* around_ = nullptr;  ///< While recording.
   bool recording_ = false;
 };

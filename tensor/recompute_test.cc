@@ -286,5 +286,29 @@ TEST(RecomputedTest, NamesWhatIsNotTheSame) {
   EXPECT_DEATH(changed_input(), HasSubstr("layers.3: a tensor that its"));
 }
 
+// No node saves a bias, but what is made again depends on it.
+TEST(RecomputedTest, NamesParametersThatNoNodeSaves) {
+  const auto steps_before_backward = [](bool within_another) {
+    const Tensor x = Leaf({2}, 1);
+    const Tensor bias = Leaf({2}, 3);
+    const auto forward = [&](TensorSpan in) -> TensorList {
+      return {Exp(Add(in[0], bias))};
+    };
+    const auto outer = [&](TensorSpan in) {
+      return Recomputed("layers.3.mlp", in, forward);
+    };
+    const Tensor loss =
+        Sum(within_another ? Recomputed("layers.3", {x}, outer)[0]
+                           : Recomputed("layers.3", {x}, forward)[0]);
+    {
+      const NoGrad no_grad;
+      MulInPlace(bias, 2);
+    }
+    Backward(loss).IgnoreError();
+  };
+  EXPECT_DEATH(steps_before_backward(false), HasSubstr("changed in place"));
+  EXPECT_DEATH(steps_before_backward(true), HasSubstr("changed in place"));
+}
+
 }  // namespace
 }  // namespace crosshatch
