@@ -406,6 +406,7 @@ void GroupGradients::Transfer(const ReductionStep& step, Stream& stream,
     AddInPlace(to, from);
   } else {
     CopyInPlace(to, from);
+    RankContext::Current().AddCopiedBytes(StorageOf(step.to, buffers)->bytes());
   }
   if (to_host) EndSpan(stream, "copy_to_host", core_.name);
   StorageOf(step.from, buffers)->block().UsedOn(stream);

@@ -356,6 +356,7 @@ std::shared_ptr<Storage> ParamGroup::GatherSource(Stream& gathering) {
           core_.shard_elems() * SizeOf(core_.gather_dtype),
           MemoryClass::kCommunication, stream),
       context.device());
+  context.AddCopiedBytes(source->bytes());
   if (core_.offloaded) {
     core_.Log("copy_to_device", source->bytes());
     BeginSpan(stream, "copy_to_device", core_.name);

@@ -140,8 +140,10 @@ class RankContext {
   /// Where what autograd saves goes; null: the graph keeps it (recompute.h).
   SavedTensorStore* saved_tensor_store() const { return saved_tensor_store_; }
 
-  /// Bytes that ops and collectives copied although a better layout could
-  /// have avoided it (packing, unpacking, casting excluded).
+  /// Bytes written by copies of what was there already: tensors cloned or made
+  /// contiguous, data packed for a collective or an op, and shards that FSDP
+  /// stages in another dtype or memory. An op that casts computes; it copies
+  /// nothing.
   int64_t copied_bytes() const { return copied_bytes_; }
   void AddCopiedBytes(int64_t bytes) { copied_bytes_ += bytes; }
 

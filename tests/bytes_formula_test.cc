@@ -239,10 +239,21 @@ std::string Text(const Counts& counts) {
   });
 }
 
-/// What one rank did in kSteps steps.
+// Where parameters compute in another dtype than that of the master weights,
+// each gather takes a converted copy of this rank's shard.
+int64_t CopiedToGather(const Formula& f) {
+  if (f.e == 4) return 0;
+  const auto shard = [&](const Group& group) {
+    int64_t mine = 0;
+    for (const Matrix& m : group) mine += Part(m.rows, f.F, f.f) * m.columns;
+    return mine * f.e;
+  };
+  return 2 * f.N * shard(f.Block()) + shard(f.Root());
+}
+
 // Where a rank's query heads are parts of two groups, attention's backward goes
 // through them one by one, and each one's statistics lie apart for every row.
-int64_t CopiedBytes(const Formula& f) {
+int64_t CopiedByAttention(const Formula& f) {
   if (!f.SharesKeys()) return 0;
   const int64_t group = f.H / f.K;
   const int64_t heads = Part(f.H, f.T, f.t);
@@ -255,6 +266,7 @@ int64_t CopiedBytes(const Formula& f) {
   return in_parts && rows > 1 ? f.N * rows * heads * f.L * 4 : 0;
 }
 
+/// What one rank did in kSteps steps.
 struct Measured {
   Counts counts;
   int64_t copied_bytes = 0;
@@ -303,7 +315,8 @@ TEST_P(BytesFormulaTest, EveryRankMovesWhatTheFormulaSays) {
     }
     const Measured& actual = measured[static_cast<size_t>(rank)];
     EXPECT_EQ(Text(actual.counts), Text(expected));
-    EXPECT_EQ(actual.copied_bytes, kSteps * CopiedBytes(formula));
+    EXPECT_EQ(actual.copied_bytes,
+              kSteps * (CopiedToGather(formula) + CopiedByAttention(formula)));
     EXPECT_EQ(actual.peak_of_gathered, formula.PeakOfGathered());
   }
 }
