@@ -19,6 +19,7 @@
 #include "crosshatch/tensor/creation.h"
 #include "crosshatch/tensor/ops/pointwise.h"
 #include "crosshatch/tensor/ops/reduce.h"
+#include "crosshatch/tensor/ops/view.h"
 #include "crosshatch/tensor/rank_context.h"
 
 namespace crosshatch {
