@@ -79,8 +79,14 @@ TEST_COPTS = COPTS + select({
     "//conditions:default": [],
 })
 
-def _unless_off(values):
-    """`values`, or none where the package does without precompiled headers."""
+def _precompiled(values):
+    """`values`, or none where the target does without precompiled headers."""
+    if native.repository_name() != "@":
+        # A consumer's sources may not want a header of ours in front of them.
+        return select({
+            "//third_party/precompiled:in_consumers": values,
+            "//conditions:default": [],
+        })
     choices = {
         "//third_party/precompiled:off": [],
         "//conditions:default": values,
@@ -91,13 +97,12 @@ def _unless_off(values):
 
 def _settings(copts, precompiled):
     """The copts, and the deps to add, of a target that uses :<precompiled>."""
-    if native.repository_name() != "@":
-        # A warning of a consumer's newer compiler must not break their build,
-        # and their sources do without a header of ours in front of them.
-        return copts, []
+    if native.repository_name() == "@":
+        # A warning of a consumer's newer compiler must not break their build.
+        copts = copts + ["-Werror"]
     return (
-        copts + ["-Werror"] + _unless_off(precompiled_copts(precompiled)),
-        _unless_off(["//third_party/precompiled:" + precompiled]),
+        copts + _precompiled(precompiled_copts(precompiled)),
+        _precompiled(["//third_party/precompiled:" + precompiled]),
     )
 
 def _check(name, deps):
