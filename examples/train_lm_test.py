@@ -252,7 +252,9 @@ class TrainLmTest(unittest.TestCase):
             ([text, "--lr=inf"], "--lr=inf: must be a number"),
             ([text, "--beta1=1"], "--beta1=1: must be at least 0 and below 1"),
             ([text, "--beta2=nan"], "--beta2=nan"),
-            ([text, "--eps=-1e-9"], "--eps=-1e-09"),
+            ([text, "--eps=-1e-9"], "--eps=-1e-09: must be a number above 0"),
+            ([text, "--eps=0"], "--eps=0: must be a number above 0"),
+            ([text, "--eps=1e-60"], "--eps=1e-60: must be a number above 0"),
             ([text, "--weight_decay=inf"], "--weight_decay=inf"),
             ([text, "--clip_norm=nan"], "--clip_norm=nan"),
             ([text, "--timeout=0s"], "--timeout: must be above zero"),
@@ -372,6 +374,24 @@ class TrainLmTest(unittest.TestCase):
         os.close(writer)
         self.assertEqual((run.returncode, run.stderr), (0, b""))
         self.assertTrue(os.path.exists(out + "/model.safetensors"))
+
+    def test_outputs_that_are_closed_are_written_to_no_file(self):
+        # Enough steps that more is printed than one buffer holds.
+        metrics, out = self.path("metrics"), self.path("model")
+        run = subprocess.run(
+            [PROGRAM, "--text=" + self.text, "--metrics=" + metrics,
+             "--save=" + out, *SMALL, "--steps=200"],
+            preexec_fn=lambda: os.closerange(0, 3), timeout=120)
+        self.assertEqual(run.returncode, 0)
+        with open(metrics) as file:
+            steps = [json.loads(line)["step"] for line in file]
+        self.assertEqual(steps, list(range(1, 201)))
+
+    def test_a_short_timeout_is_an_error_of_one_line(self):
+        for timeout in ["1ns", "100us"]:
+            line = self.refusal("--text=" + self.text, "--mesh=fsdp:2,tp:2",
+                                "--timeout=" + timeout, *SMALL)
+            self.assertIn("timed out after " + timeout, line)
 
     def test_a_save_tells_of_one_that_was_killed(self):
         out = self.path("model")
