@@ -159,6 +159,9 @@ class TrainLmTest(unittest.TestCase):
         open(empty, "w").close()
         os.mkfifo(fifo)
         os.symlink(self.path("nowhere"), self.path("link"))
+        # A link to a file that is still to be made, in an empty directory.
+        os.mkdir(self.path("place"))
+        os.symlink(self.path("place/metrics"), self.path("later"))
         config = self.path("config")
         os.mkdir(config)
         with open(MODEL_FILE) as file:
@@ -309,6 +312,8 @@ class TrainLmTest(unittest.TestCase):
               "--save=" + self.path("out")], "lies in --save"),
             ([text, "--metrics=" + self.path("out"),
               "--save=" + self.path("out")], "lies in --save"),
+            ([text, "--metrics=" + self.path("later"),
+              "--save=" + self.path("place")], "lies in --save"),
             ([text, "--metrics=" + MODEL_FILE, "--model=" + MODEL],
              "lies in --model"),
         ]:
@@ -317,7 +322,9 @@ class TrainLmTest(unittest.TestCase):
         with open(self.text) as file:
             self.assertIn("A small text", file.read())
         self.assertEqual(sorted(os.listdir(self.dir)),
-                         ["config", "empty", "fifo", "link", "odd", "text"])
+                         ["config", "empty", "fifo", "later", "link", "odd",
+                          "place", "text"])
+        self.assertEqual(os.listdir(self.path("place")), [])
 
     def test_refuses_a_seed_of_the_environment_that_is_no_number(self):
         run = subprocess.run(
