@@ -22,8 +22,8 @@ std::string Join(const std::string& prefix, const std::string& name) {
 }
 
 void Collect(const std::string& prefix, Module& module,
-                    absl::flat_hash_set<const Module*>& seen,
-                    std::vector<NamedModule>& modules) {
+             absl::flat_hash_set<const Module*>& seen,
+             std::vector<NamedModule>& modules) {
   if (!seen.insert(&module).second) return;
   modules.push_back({prefix, &module});
   for (const auto& [name, child] : module.children()) {
