@@ -79,9 +79,10 @@ struct LocalOptions {
   /// Threads of each rank's intra-op pool; 0: cores / ranks, at least 1.
   int threads_per_rank = 0;
   /// Bound on the time a rank may keep the others waiting at a collective; the
-  /// run then fails. A rank that does not come back within as long again after
-  /// a failure (its thread is caught in an endless loop) ends the process, with
-  /// a message that names it, because nothing else can stop a thread.
+  /// run then fails. A rank that does not come back within as long again, and
+  /// at least 5 s, after a failure (its thread is caught in an endless loop)
+  /// ends the process, with a message that names it, because nothing else can
+  /// stop a thread.
   absl::Duration timeout = absl::Minutes(10);
   /// Not 0: adversarial streams (tensor/stream.h).
   uint64_t adversarial_seed = 0;

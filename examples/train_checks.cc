@@ -70,10 +70,18 @@ absl::Status CheckMesh(const TrainOptions& options) {
   return absl::OkStatus();
 }
 
-// Where `path` lies, links resolved as far as it exists.
+// Where `path` lies, links resolved as far as it exists, and a link to what
+// does not exist yet: who opens it for writing makes that.
 fs::path Resolved(const std::string& path) {
   std::error_code error;
-  fs::path resolved = fs::weakly_canonical(fs::absolute(path, error), error);
+  fs::path resolved = fs::absolute(path, error);
+  // As many as the system follows; it refuses a circle.
+  for (int links = 0; links < 40 && !error; ++links) {
+    resolved = fs::weakly_canonical(resolved, error);
+    std::error_code absent;  // No link either.
+    if (error || !fs::is_symlink(fs::symlink_status(resolved, absent))) break;
+    resolved = resolved.parent_path() / fs::read_symlink(resolved, error);
+  }
   if (error) resolved = fs::path(path).lexically_normal();
   return resolved.has_filename() ? resolved : resolved.parent_path();
 }

@@ -3,6 +3,9 @@
 /// \file
 /// Trains a Llama-style language model on a mesh of ranks; see --help.
 
+#include <fcntl.h>
+#include <unistd.h>
+
 #include <csignal>
 #include <cstdio>
 #include <string>
@@ -20,6 +23,16 @@
 
 namespace crosshatch::examples {
 namespace {
+
+// Where the caller closed an input or output, its number would go to the next
+// file that is opened, and what is printed would be written into that.
+void FillStandardDescriptors() {
+  int fd = 0;
+  do {
+    fd = open("/dev/null", O_RDWR);
+  } while (fd >= 0 && fd <= STDERR_FILENO);
+  if (fd > STDERR_FILENO) close(fd);
+}
 
 // They may be the only copy of an earlier run's model.
 absl::Status NoteUnfinishedSaves(const TrainOptions& options) {
@@ -68,6 +81,7 @@ absl::Status Main(int argc, char** argv) {
 }  // namespace crosshatch::examples
 
 int main(int argc, char** argv) {
+  crosshatch::examples::FillStandardDescriptors();
   // A reader that is gone, and a file that is too long, are errors of the write
   // that meets them, not the end of a training that is to be saved.
   std::signal(SIGPIPE, SIG_IGN);

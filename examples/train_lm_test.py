@@ -159,6 +159,9 @@ class TrainLmTest(unittest.TestCase):
         open(empty, "w").close()
         os.mkfifo(fifo)
         os.symlink(self.path("nowhere"), self.path("link"))
+        # A link to a file that is still to be made, in an empty directory.
+        os.mkdir(self.path("place"))
+        os.symlink(self.path("place/metrics"), self.path("later"))
         config = self.path("config")
         os.mkdir(config)
         with open(MODEL_FILE) as file:
@@ -252,7 +255,9 @@ class TrainLmTest(unittest.TestCase):
             ([text, "--lr=inf"], "--lr=inf: must be a number"),
             ([text, "--beta1=1"], "--beta1=1: must be at least 0 and below 1"),
             ([text, "--beta2=nan"], "--beta2=nan"),
-            ([text, "--eps=-1e-9"], "--eps=-1e-09"),
+            ([text, "--eps=-1e-9"], "--eps=-1e-09: must be a number above 0"),
+            ([text, "--eps=0"], "--eps=0: must be a number above 0"),
+            ([text, "--eps=1e-60"], "--eps=1e-60: must be a number above 0"),
             ([text, "--weight_decay=inf"], "--weight_decay=inf"),
             ([text, "--clip_norm=nan"], "--clip_norm=nan"),
             ([text, "--timeout=0s"], "--timeout: must be above zero"),
@@ -307,6 +312,8 @@ class TrainLmTest(unittest.TestCase):
               "--save=" + self.path("out")], "lies in --save"),
             ([text, "--metrics=" + self.path("out"),
               "--save=" + self.path("out")], "lies in --save"),
+            ([text, "--metrics=" + self.path("later"),
+              "--save=" + self.path("place")], "lies in --save"),
             ([text, "--metrics=" + MODEL_FILE, "--model=" + MODEL],
              "lies in --model"),
         ]:
@@ -315,7 +322,9 @@ class TrainLmTest(unittest.TestCase):
         with open(self.text) as file:
             self.assertIn("A small text", file.read())
         self.assertEqual(sorted(os.listdir(self.dir)),
-                         ["config", "empty", "fifo", "link", "odd", "text"])
+                         ["config", "empty", "fifo", "later", "link", "odd",
+                          "place", "text"])
+        self.assertEqual(os.listdir(self.path("place")), [])
 
     def test_refuses_a_seed_of_the_environment_that_is_no_number(self):
         run = subprocess.run(
@@ -372,6 +381,24 @@ class TrainLmTest(unittest.TestCase):
         os.close(writer)
         self.assertEqual((run.returncode, run.stderr), (0, b""))
         self.assertTrue(os.path.exists(out + "/model.safetensors"))
+
+    def test_outputs_that_are_closed_are_written_to_no_file(self):
+        # Enough steps that more is printed than one buffer holds.
+        metrics, out = self.path("metrics"), self.path("model")
+        run = subprocess.run(
+            [PROGRAM, "--text=" + self.text, "--metrics=" + metrics,
+             "--save=" + out, *SMALL, "--steps=200"],
+            preexec_fn=lambda: os.closerange(0, 3), timeout=120)
+        self.assertEqual(run.returncode, 0)
+        with open(metrics) as file:
+            steps = [json.loads(line)["step"] for line in file]
+        self.assertEqual(steps, list(range(1, 201)))
+
+    def test_a_short_timeout_is_an_error_of_one_line(self):
+        for timeout in ["1ns", "100us"]:
+            line = self.refusal("--text=" + self.text, "--mesh=fsdp:2,tp:2",
+                                "--timeout=" + timeout, *SMALL)
+            self.assertIn("timed out after " + timeout, line)
 
     def test_a_save_tells_of_one_that_was_killed(self):
         out = self.path("model")

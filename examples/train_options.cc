@@ -119,6 +119,14 @@ absl::Status CheckNotNegative(const char* flag, double value) {
       absl::StrCat("--", flag, "=", value, ": must be a number of at least 0"));
 }
 
+// Also as the float32 that it is used as.
+absl::Status CheckPositive(const char* flag, double value) {
+  const auto used = static_cast<float>(value);
+  if (used > 0 && std::isfinite(used)) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat(
+      "--", flag, "=", value, ": must be a number above 0, in float32 too"));
+}
+
 absl::Status CheckFraction(const char* flag, double value) {
   if (value >= 0 && value < 1) return absl::OkStatus();
   return absl::InvalidArgumentError(
@@ -201,7 +209,8 @@ absl::Status CheckNumbers(const TrainOptions& options) {
   CH_RETURN_IF_ERROR(CheckNotNegative("lr", options.lr));
   CH_RETURN_IF_ERROR(CheckFraction("beta1", options.beta1));
   CH_RETURN_IF_ERROR(CheckFraction("beta2", options.beta2));
-  CH_RETURN_IF_ERROR(CheckNotNegative("eps", options.eps));
+  // With 0 the rows of tokens that never come are divided by 0.
+  CH_RETURN_IF_ERROR(CheckPositive("eps", options.eps));
   CH_RETURN_IF_ERROR(CheckNotNegative("weight_decay", options.weight_decay));
   CH_RETURN_IF_ERROR(CheckNotNegative("clip_norm", options.clip_norm));
   if (options.timeout <= absl::ZeroDuration()) {

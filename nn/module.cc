@@ -21,6 +21,16 @@ std::string Join(const std::string& prefix, const std::string& name) {
   return absl::StrCat(prefix, ".", name);
 }
 
+void Collect(const std::string& prefix, Module& module,
+             absl::flat_hash_set<const Module*>& seen,
+             std::vector<NamedModule>& modules) {
+  if (!seen.insert(&module).second) return;
+  modules.push_back({prefix, &module});
+  for (const auto& [name, child] : module.children()) {
+    Collect(Join(prefix, name), *child, seen, modules);
+  }
+}
+
 }  // namespace
 
 Module::~Module() = default;
@@ -56,20 +66,10 @@ std::string Module::FullName() const {
                             : Join(parent_->FullName(), name_in_parent_);
 }
 
-void Module::CollectModules(const std::string& prefix,
-                            std::vector<NamedModule>& modules) {
-  for (const NamedModule& seen : modules) {
-    if (seen.module == this) return;
-  }
-  modules.push_back({prefix, this});
-  for (const auto& [name, child] : children_) {
-    child->CollectModules(Join(prefix, name), modules);
-  }
-}
-
 std::vector<NamedModule> Module::NamedModules() {
   std::vector<NamedModule> modules;
-  CollectModules("", modules);
+  absl::flat_hash_set<const Module*> seen;
+  Collect("", *this, seen, modules);
   return modules;
 }
 

@@ -132,8 +132,6 @@ class Module {
 
   template <typename F>
   int AddHook(HookList<F>& hooks, F hook, bool first);
-  void CollectModules(const std::string& prefix,
-                      std::vector<NamedModule>& modules);
 
   Module* parent_ = nullptr;
   std::string name_in_parent_;

@@ -30,6 +30,14 @@ const Tensor& RotaryTable::Sin(int64_t length) {
 void RotaryTable::Prepare(int64_t length) {
   if (cos_.defined() && cos_.size(0) == length) return;
   const int64_t half = head_dim_ / 2;
+  const NoGrad no_grad;
+  const Shape sizes = {length, half};
+  // A dry run of sequences beyond this machine's memory has no values to make.
+  if (RankContext::Current().dry_run()) {
+    cos_ = Empty(sizes);
+    sin_ = Empty(sizes);
+    return;
+  }
   std::vector<float> cos;
   std::vector<float> sin;
   cos.reserve(static_cast<size_t>(length * half));
@@ -45,8 +53,6 @@ void RotaryTable::Prepare(int64_t length) {
       sin.push_back(static_cast<float>(std::sin(double{angle})));
     }
   }
-  const NoGrad no_grad;
-  const Shape sizes = {length, half};
   cos_ = FromValues<float>(sizes, absl::MakeConstSpan(cos));
   sin_ = FromValues<float>(sizes, absl::MakeConstSpan(sin));
 }

@@ -2,8 +2,10 @@
 #include "crosshatch/nn/rotary_table.h"
 
 #include <cmath>
+#include <cstdint>
 #include <vector>
 
+#include "crosshatch/tensor/rank_context.h"
 #include "gtest/gtest.h"
 
 namespace crosshatch::nn {
@@ -36,6 +38,16 @@ TEST(RotaryTableTest, IsKeptForALength) {
   EXPECT_EQ(table.Cos(7).size(0), 7);
   EXPECT_EQ(table.Sin(7).size(0), 7);
   EXPECT_EQ(table.Cos(0).numel(), 0);
+}
+
+TEST(RotaryTableTest, HoldsNothingInADryRun) {
+  RankContext context({.dry_run = true});
+  const RankContextScope scope(&context);
+  // More than any machine's memory.
+  constexpr int64_t kLength = int64_t{1} << 40;
+  RotaryTable table(128, 10000.0);
+  EXPECT_EQ(table.Cos(kLength).sizes(), (Shape{kLength, 64}));
+  EXPECT_EQ(table.Sin(kLength).sizes(), (Shape{kLength, 64}));
 }
 
 }  // namespace

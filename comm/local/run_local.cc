@@ -88,10 +88,16 @@ class Progress {
   std::vector<bool> finished_;
 };
 
+/// What a rank gets at least to come back in once the run has failed. It looks
+/// only between ops, so how long it may take has nothing to do with a timeout
+/// that was meant for its peers' patience.
+constexpr absl::Duration kLeastGrace = absl::Seconds(5);
+
 /// Returns when all ranks have finished; meanwhile fails what takes too long.
 void Watch(LocalHub& hub, Progress& progress, absl::Duration timeout) {
   const auto pause = absl::ToChronoNanoseconds(
       std::clamp(timeout / 8, absl::Milliseconds(1), absl::Seconds(1)));
+  const absl::Duration grace = std::max(timeout, kLeastGrace);
   std::optional<Clock::time_point> failed;
   while (!progress.WaitForAll(pause)) {
     hub.CheckDeadlines(timeout);
@@ -100,9 +106,9 @@ void Watch(LocalHub& hub, Progress& progress, absl::Duration timeout) {
     if (!failed.has_value()) failed = now;
     // A thread cannot be stopped from outside, and to wait for ever would be
     // the very hang that the timeout is there to prevent.
-    CH_CHECK(absl::FromChrono(now - *failed) <= timeout)
+    CH_CHECK(absl::FromChrono(now - *failed) <= grace)
         << "rank " << absl::StrJoin(progress.Unfinished(), ", rank ")
-        << " did not come back within " << absl::FormatDuration(timeout)
+        << " did not come back within " << absl::FormatDuration(grace)
         << " after the run failed: " << hub.failure().ToString();
   }
 }

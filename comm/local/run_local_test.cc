@@ -247,8 +247,25 @@ TEST(RunLocalDeathTest, EndsTheProcessWhenARankNeverComesBack) {
                },
                {.timeout = absl::Milliseconds(50)})
           .IgnoreError(),
-      "rank 1 did not come back within 50ms after the run failed: INTERNAL: "
+      "rank 1 did not come back within 5s after the run failed: INTERNAL: "
       "rank 0: boom");
+}
+
+TEST(RunLocalTest, ATimeoutShorterThanAnOpIsAnErrorAndNoEndOfTheProcess) {
+  const absl::Status status = RunLocal(
+      2,
+      [](World& world) -> absl::Status {
+        absl::StatusOr<std::shared_ptr<Communicator>> group =
+            world.Group("all", {0, 1}, world.context().compute_stream().name());
+        if (!group.ok()) return group.status();
+        // Far beyond the timeout, and once more as long again.
+        if (world.rank() == 1) {
+          std::this_thread::sleep_for(std::chrono::milliseconds(100));
+        }
+        return (*group)->Exchange("", "late").status();
+      },
+      {.timeout = absl::Nanoseconds(1)});
+  EXPECT_EQ(status.code(), absl::StatusCode::kDeadlineExceeded) << status;
 }
 
 }  // namespace
