@@ -184,8 +184,14 @@ absl::Status Open(absl::Span<const nn::NamedParameter> parameters,
                   const nn::LlamaConfig& config, const std::string& dir,
                   const SaveOptions& options, Output& output) {
   FileSystem& files = *options.file_system;
-  CH_ASSIGN_OR_RETURN(output.directory,
-                      NewDirectory::Create(dir, options.overwrite, files));
+  absl::StatusOr<std::unique_ptr<NewDirectory>> directory =
+      NewDirectory::Create(dir, options.overwrite, files);
+  if (!directory.ok() && options.beside_if_refused) {
+    auto beside = NewDirectory::CreateBeside(dir, directory.status(), files);
+    if (beside.ok()) directory = *std::move(beside);
+  }
+  CH_RETURN_IF_ERROR(directory.status());
+  output.directory = *std::move(directory);
   // The small file comes first: a full disk is found before the weights are
   // complete.
   CH_ASSIGN_OR_RETURN(

@@ -38,6 +38,10 @@ struct SaveOptions {
   /// Replace the model's files in a directory that is not empty; all else there
   /// stays. See new_directory.h for what goes and when.
   bool overwrite = false;
+  /// Where `dir` is refused, because something took the place after
+  /// CheckSaveDirectory for instance, write beside it all the same, and let the
+  /// error say where: for weights that nothing else holds.
+  bool beside_if_refused = false;
   /// By which rank 0 writes. Outlives the save.
   FileSystem* file_system = &FileSystem::Real();
 };

@@ -273,6 +273,27 @@ absl::StatusOr<std::unique_ptr<NewDirectory>> NewDirectory::Create(
   return directory;
 }
 
+absl::StatusOr<std::unique_ptr<NewDirectory>> NewDirectory::CreateBeside(
+    const std::string& given, absl::Status refusal, FileSystem& files) {
+  std::error_code error;
+  const fs::path absolute = fs::absolute(given, error).lexically_normal();
+  if (error) return SystemError(error.value(), "examine", given);
+  fs::path path;
+  for (const fs::path& part : absolute) {
+    if (part.empty()) break;  // After a slash at the end.
+    path /= part;
+    FileInfo info;
+    if (files.Examine(path.string(), info) != 0) break;
+    // A link is followed as far as it leads to a directory.
+    if (!fs::is_directory(fs::status(path, error))) break;
+  }
+  std::unique_ptr<NewDirectory> directory(
+      new NewDirectory(files, path.string()));
+  directory->refusal_ = std::move(refusal);
+  CH_RETURN_IF_ERROR(directory->MakePartial(path.string()));
+  return directory;
+}
+
 absl::Status NewDirectory::Prepare() {
   if (const int error = files_.Examine(path_, place_);
       error != 0 && error != ENOTDIR) {
@@ -311,9 +332,13 @@ absl::Status NewDirectory::Prepare() {
       }
     }
   }
+  return MakePartial(path_);
+}
+
+absl::Status NewDirectory::MakePartial(const std::string& path) {
   std::string name;
   const int error = TakeSavingName(
-      path_, [&](const std::string& n) { return files_.MakeDirectory(n); },
+      path, [&](const std::string& n) { return files_.MakeDirectory(n); },
       name);
   if (error != 0) return SystemError(error, "create", name);
   partial_ = std::move(name);
@@ -348,6 +373,7 @@ absl::Status NewDirectory::Commit() {
   if (const int error = files_.SyncDirectory(partial_); error != 0) {
     return Explain(SystemError(error, "flush", partial_));
   }
+  if (!refusal_.ok()) return Explain(refusal_);
   CH_RETURN_IF_ERROR(replaces_ ? TradePlaces() : TakeFreePlace());
   const std::string parent = ParentOf(path_);
   if (const int error = files_.SyncDirectory(parent); error != 0) {

@@ -56,6 +56,14 @@ class NewDirectory {
   static absl::StatusOr<std::unique_ptr<NewDirectory>> Create(
       const std::string& path, bool overwrite,
       FileSystem& files = FileSystem::Real());
+  /// For data that nothing else holds, where Create says no: files are written
+  /// beside `path`, or beside the first part of it that is no directory, and
+  /// Commit leaves them there and fails.
+  /// \param refusal (not OK) why Create said no; what Commit says, with where
+  ///     the files lie.
+  static absl::StatusOr<std::unique_ptr<NewDirectory>> CreateBeside(
+      const std::string& path, absl::Status refusal,
+      FileSystem& files = FileSystem::Real());
   /// Removes the files added, unless Keep or Commit was called.
   ~NewDirectory();
   NewDirectory(const NewDirectory&) = delete;
@@ -88,6 +96,8 @@ class NewDirectory {
       : files_(files), path_(std::move(path)) {}
 
   absl::Status Prepare();
+  /// Makes the directory to write to beside `path`.
+  absl::Status MakePartial(const std::string& path);
   absl::Status TakeFreePlace();
   absl::Status TradePlaces();
   absl::Status TradeByTwoRenames();
@@ -100,6 +110,8 @@ class NewDirectory {
   /// What is at path_ when the save begins.
   FileInfo place_;
   bool replaces_ = false;
+  /// Why nothing may be put at path_.
+  absl::Status refusal_;
   std::vector<OldFile> old_files_;
   std::vector<std::string> added_;
   /// Where the directory that was replaced lies.

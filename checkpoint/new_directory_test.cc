@@ -4,6 +4,7 @@
 #include <cerrno>
 #include <filesystem>
 #include <fstream>
+#include <functional>
 #include <memory>
 #include <set>
 #include <string>
@@ -50,6 +51,49 @@ TEST_F(NewDirectoryTest, AppearsWhenCommitted) {
   directory->reset();
   EXPECT_EQ(Read(Path("a/b/model/config.json")), "{}");
   EXPECT_FALSE(fs::exists(Path("a/b/model.saving")));
+}
+
+// What took the place while a program trained must not cost it the weights.
+TEST_F(NewDirectoryTest, IsWrittenBesideWhereThePlaceIsRefused) {
+  struct Taken {
+    std::string path;     ///< Of the directory to write.
+    std::string partial;  ///< Where it is written.
+    std::function<void()> take;
+  };
+  const Taken cases[] = {
+      {"full", "full.saving",
+       [&] {
+         fs::create_directory(Path("full"));
+         Write(Path("full/readme"), "mine");
+       }},
+      {"a/file/model/", "a/file.saving",
+       [&] {
+         fs::create_directory(Path("a"));
+         Write(Path("a/file"), "mine");
+       }},
+      {"link", "link.saving",
+       [&] { fs::create_symlink(Path("nowhere"), Path("link")); }},
+  };
+  for (const Taken& c : cases) {
+    SCOPED_TRACE(c.path);
+    c.take();
+    const absl::Status refusal =
+        NewDirectory::Create(Path(c.path), false).status();
+    ASSERT_FALSE(refusal.ok());
+    auto directory = NewDirectory::CreateBeside(Path(c.path), refusal);
+    ASSERT_TRUE(directory.ok()) << directory.status();
+    Write((*directory)->Add("config.json"), "{}");
+    const absl::Status status = (*directory)->Commit();
+    EXPECT_EQ(status.code(), refusal.code());
+    EXPECT_THAT(std::string(status.message()),
+                HasSubstr(std::string(refusal.message())));
+    EXPECT_THAT(std::string(status.message()),
+                HasSubstr("lies in " + Path(c.partial)));
+    directory->reset();
+    EXPECT_EQ(Read(Path(c.partial) + "/config.json"), "{}");
+  }
+  EXPECT_EQ(Read(Path("full/readme")), "mine");
+  EXPECT_EQ(Read(Path("a/file")), "mine");
 }
 
 TEST_F(NewDirectoryTest, LeavesNothingWhenAbandoned) {

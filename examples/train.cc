@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <numeric>
 #include <optional>
 #include <string>
 #include <utility>
@@ -110,6 +111,8 @@ class Trainer {
   absl::Status Step(nn::AdamW& optimizer, int64_t step, StepMetrics& metrics);
   // Sums this rank's share of the loss over the ranks that split the batch.
   absl::StatusOr<double> GlobalLoss(const Tensor& loss);
+  /// Whether the trained weights may take the place of others.
+  absl::Status CheckWeights();
 
   World& world_;
   const TrainOptions& options_;
@@ -196,6 +199,32 @@ absl::Status Trainer::Step(nn::AdamW& optimizer, int64_t step,
   return absl::OkStatus();
 }
 
+absl::Status Trainer::CheckWeights() {
+  if (world_.device().is_meta()) return absl::OkStatus();
+  NoGrad no_grad;
+  // Squares of float32 do not overflow in float64: the sum is finite if all
+  // weights are.
+  const Tensor squares = Zeros({}, kFloat64);
+  for (const nn::Parameter* parameter : model_.Parameters()) {
+    AddInPlace(squares,
+               Sum(Square(ToDType(LocalTensor(parameter->data()), kFloat64))));
+  }
+  std::vector<int> axes(static_cast<size_t>(mesh_.layout().ndim()));
+  std::iota(axes.begin(), axes.end(), 0);
+  Stream& stream = world_.context().current_stream();
+  CH_ASSIGN_OR_RETURN(
+      Communicator* const all,
+      mesh_.communicator(axes, world_.context().compute_stream().name()));
+  CH_RETURN_IF_ERROR(AllReduce(*all, squares.raw_data(), 1, kFloat64,
+                               ReduceOp::kSum, stream, "weights"));
+  const double sum = squares.ToVector<double>()[0];
+  CH_RETURN_IF_ERROR(world_.context().status());
+  if (std::isfinite(sum)) return absl::OkStatus();
+  return absl::OutOfRangeError(absl::StrCat(
+      "the last step made weights that are not finite; ", options_.save_dir,
+      " is left as it is; a smaller --lr may help"));
+}
+
 absl::Status Trainer::Run() {
   CH_RETURN_IF_ERROR(SetUp());
   report_.Start(mesh_, model_);
@@ -245,8 +274,10 @@ absl::Status Trainer::Run() {
     report_.Step(metrics);
   }
   if (!options_.save_dir.empty()) {
+    CH_RETURN_IF_ERROR(CheckWeights());
     CH_RETURN_IF_ERROR(checkpoint::SaveHuggingFace(
-        world_, model_, options_.save_dir, {.overwrite = options_.overwrite}));
+        world_, model_, options_.save_dir,
+        {.overwrite = options_.overwrite, .beside_if_refused = true}));
   }
   report_.Finish(options_.save_dir);
   return unwritten;

@@ -412,6 +412,41 @@ class TrainLmTest(unittest.TestCase):
         with open(os.path.join(left, "model.safetensors")) as file:
             self.assertEqual(file.read(), "keep")
 
+    def test_weights_whose_place_was_taken_lie_beside_it(self):
+        out = self.path("model")
+        # What is read of the text is read before the first step, when the
+        # place has been checked: a pipe holds the program there.
+        fifo = self.path("fifo")
+        os.mkfifo(fifo)
+        run = subprocess.Popen(
+            [PROGRAM, "--text=" + self.text, "--metrics=" + fifo,
+             "--save=" + out, *SMALL],
+            stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        with open(fifo):  # Lets the metrics be opened, at the first step.
+            os.mkdir(out)
+            with open(os.path.join(out, "mine"), "w") as file:
+                file.write("keep")
+            _, errors = run.communicate(timeout=120)
+        self.assertEqual(run.returncode, 1, errors)
+        self.assertIn("lies in " + out + ".saving", errors)
+        self.assertEqual(sorted(os.listdir(out + ".saving")),
+                         ["config.json", "model.safetensors"])
+        self.assertEqual(os.listdir(out), ["mine"])
+
+    def test_weights_that_are_not_finite_replace_none(self):
+        out = self.path("model")
+        self.assertEqual(self.run_program(
+            "--text=" + self.text, "--save=" + out, *SMALL).returncode, 0)
+        with open(out + "/model.safetensors", "rb") as file:
+            good = file.read()
+        line = self.refusal("--text=" + self.text, "--save=" + out,
+                            "--overwrite", "--mesh=fsdp:2,tp:2", *SMALL,
+                            "--steps=1", "--lr=1e38")
+        self.assertIn("not finite", line)
+        self.assertIn(out + " is left as it is", line)
+        with open(out + "/model.safetensors", "rb") as file:
+            self.assertEqual(file.read(), good)
+
     def test_tokens_that_begin_and_end_are_kept(self):
         place, out = self.path("place"), self.path("out")
         shutil.copytree(MODEL, place)

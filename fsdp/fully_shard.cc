@@ -8,6 +8,7 @@
 #include <utility>
 #include <vector>
 
+#include "absl/container/flat_hash_set.h"
 #include "absl/strings/str_cat.h"
 #include "absl/types/span.h"
 #include "crosshatch/base/status_macros.h"
@@ -38,24 +39,39 @@ using Uses = std::map<const nn::Parameter*, std::vector<Use>>;
 
 using Modules = absl::Span<nn::Module* const>;
 
+// Every call looks at the whole tree, so no name is made but of what is found.
+void FindUses(const nn::Module& module,
+              const absl::flat_hash_set<const nn::Parameter*>& wanted,
+              absl::flat_hash_set<const nn::Module*>& seen, Uses& uses) {
+  if (!seen.insert(&module).second) return;
+  for (const auto& [name, parameter] : module.own_parameters()) {
+    if (!wanted.contains(parameter.get())) continue;
+    const std::string path = module.FullName();
+    uses[parameter.get()].push_back(
+        {&module, path.empty() ? name : absl::StrCat(path, ".", name)});
+  }
+  for (const auto& [name, child] : module.children()) {
+    FindUses(*child, wanted, seen, uses);
+  }
+}
+
+// Of the parameters of `modules` and of all below, in the trees that these are
+// of.
 Uses UsesInTreesOf(Modules modules) {
+  absl::flat_hash_set<const nn::Parameter*> wanted;
   std::vector<nn::Module*> roots;
   for (nn::Module* root : modules) {
+    for (const nn::Parameter* parameter : root->Parameters()) {
+      wanted.insert(parameter);
+    }
     while (root->parent() != nullptr) root = root->parent();
     if (std::find(roots.begin(), roots.end(), root) == roots.end()) {
       roots.push_back(root);
     }
   }
   Uses uses;
-  for (nn::Module* root : roots) {
-    for (const nn::NamedModule& named : root->NamedModules()) {
-      for (const auto& [name, parameter] : named.module->own_parameters()) {
-        uses[parameter.get()].push_back(
-            {named.module,
-             named.name.empty() ? name : absl::StrCat(named.name, ".", name)});
-      }
-    }
-  }
+  absl::flat_hash_set<const nn::Module*> seen;
+  for (const nn::Module* root : roots) FindUses(*root, wanted, seen, uses);
   return uses;
 }
 
