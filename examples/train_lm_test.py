@@ -9,6 +9,7 @@ where MODEL_FILE is a file of a Hugging Face model directory.
 import json
 import os
 import resource
+import select
 import shutil
 import subprocess
 import sys
@@ -414,19 +415,24 @@ class TrainLmTest(unittest.TestCase):
 
     def test_weights_whose_place_was_taken_lie_beside_it(self):
         out = self.path("model")
-        # What is read of the text is read before the first step, when the
-        # place has been checked: a pipe holds the program there.
+        # Metrics that nobody reads hold the program before its last step.
         fifo = self.path("fifo")
         os.mkfifo(fifo)
+        reader = os.open(fifo, os.O_RDONLY | os.O_NONBLOCK)
         run = subprocess.Popen(
             [PROGRAM, "--text=" + self.text, "--metrics=" + fifo,
-             "--save=" + out, *SMALL],
-            stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-        with open(fifo):  # Lets the metrics be opened, at the first step.
-            os.mkdir(out)
-            with open(os.path.join(out, "mine"), "w") as file:
-                file.write("keep")
-            _, errors = run.communicate(timeout=120)
+             "--save=" + out, *SMALL, "--steps=400"],
+            stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+        select.select([reader], [], [], 120)
+        os.mkdir(out)
+        with open(os.path.join(out, "mine"), "w") as file:
+            file.write("keep")
+        os.set_blocking(reader, True)
+        with os.fdopen(reader, "rb") as metrics:
+            lines = metrics.read().splitlines()
+        _, errors = run.communicate(timeout=120)
+        self.assertEqual(len(lines), 400)
+        self.assertGreater(len(b"".join(lines)), 2 * 65536)
         self.assertEqual(run.returncode, 1, errors)
         self.assertIn("lies in " + out + ".saving", errors)
         self.assertEqual(sorted(os.listdir(out + ".saving")),
