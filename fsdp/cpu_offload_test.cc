@@ -16,6 +16,8 @@
 #include "crosshatch/mesh/device_mesh.h"
 #include "crosshatch/nn/adamw.h"
 #include "crosshatch/tensor/autograd.h"
+#include "crosshatch/testing/batch.h"
+#include "crosshatch/testing/ranks.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
@@ -48,13 +50,12 @@ std::vector<std::vector<float>> Train(const Case& c, bool offload,
                                       uint64_t adversarial_seed = 0,
                                       Bytes* bytes = nullptr,
                                       LineSink* sink = nullptr) {
-  int ranks = 1;
-  for (const MeshAxis& axis : c.axes) ranks *= axis.size;
+  const int ranks = MeshAxes(c.axes).ranks();
   std::vector<EventSink*> sinks(static_cast<size_t>(ranks), nullptr);
   sinks[0] = sink;
   std::vector<std::vector<float>> weights;
-  const auto body = [&](World& world) -> absl::Status {
-    CH_ASSIGN_OR_RETURN(const DeviceMesh mesh, InitDeviceMesh(world, c.axes));
+  const auto body = [&](const DeviceMesh& mesh) -> absl::Status {
+    World& world = mesh.world();
     TestModel model(3, 5, 7, 3);
     FullyShardOptions options = c.options;
     options.cpu_offload = offload;
@@ -88,9 +89,7 @@ std::vector<std::vector<float>> Train(const Case& c, bool offload,
     }
     return world.context().Synchronize();
   };
-  const absl::Status status = RunLocal(
-      ranks, body, {.adversarial_seed = adversarial_seed, .sinks = sinks});
-  EXPECT_TRUE(status.ok()) << status;
+  OnMesh(c.axes, body, {.adversarial_seed = adversarial_seed, .sinks = sinks});
   return weights;
 }
 

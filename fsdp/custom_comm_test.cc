@@ -15,6 +15,8 @@
 #include "crosshatch/mesh/device_mesh.h"
 #include "crosshatch/nn/adamw.h"
 #include "crosshatch/tensor/autograd.h"
+#include "crosshatch/testing/batch.h"
+#include "crosshatch/testing/ranks.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
@@ -31,8 +33,8 @@ std::vector<std::vector<float>> Gradients(std::vector<MeshAxis> axes,
                                           Customize customize,
                                           uint64_t adversarial_seed = 0) {
   std::vector<std::vector<float>> gradients;
-  const auto body = [&](World& world) -> absl::Status {
-    CH_ASSIGN_OR_RETURN(const DeviceMesh mesh, InitDeviceMesh(world, axes));
+  const auto body = [&](const DeviceMesh& mesh) -> absl::Status {
+    World& world = mesh.world();
     TestModel model(2, 5, 7, 3);
     model.FillWithIntegers();
     CH_ASSIGN_OR_RETURN(const DeviceMesh fsdp, mesh.Slice("fsdp"));
@@ -53,11 +55,8 @@ std::vector<std::vector<float>> Gradients(std::vector<MeshAxis> axes,
     }
     return world.context().Synchronize();
   };
-  int ranks = 1;
-  for (const MeshAxis& axis : axes) ranks *= axis.size;
-  const absl::Status status =
-      RunLocal(ranks, body, {.adversarial_seed = adversarial_seed});
-  EXPECT_TRUE(status.ok()) << status;
+  const int ranks = MeshAxes(axes).ranks();
+  OnMesh(axes, body, {.adversarial_seed = adversarial_seed});
   return gradients;
 }
 
@@ -103,11 +102,10 @@ TEST(CustomCommTest, AHookReducesFurther) {
       sharded.SetCustomComm(
           {.all_reduce_hook =
                [replicas, &world](const Tensor& reduced) {
-                 EXPECT_TRUE(AllReduce(*replicas, reduced.raw_data(),
-                                       reduced.numel(), reduced.dtype(),
-                                       ReduceOp::kSum,
-                                       world.context().current_stream(), "hook")
-                                 .ok());
+                 CH_EXPECT_OK(
+                     AllReduce(*replicas, reduced.raw_data(), reduced.numel(),
+                               reduced.dtype(), ReduceOp::kSum,
+                               world.context().current_stream(), "hook"));
                },
            .hook_stream = own_stream ? &stream : nullptr});
       return absl::OkStatus();
@@ -133,12 +131,10 @@ TEST(CustomCommTest, StepsWhereGradientsAreReady) {
   cases[2].options.mixed_precision.reduce_dtype = kFloat64;
   for (const Case& c : cases) {
     const auto train = [&c](bool within, uint64_t seed) {
-      int ranks = 1;
-      for (const MeshAxis& axis : c.axes) ranks *= axis.size;
+      const int ranks = MeshAxes(c.axes).ranks();
       std::vector<std::vector<float>> weights;
-      const auto body = [&](World& world) -> absl::Status {
-        CH_ASSIGN_OR_RETURN(const DeviceMesh mesh,
-                            InitDeviceMesh(world, c.axes));
+      const auto body = [&](const DeviceMesh& mesh) -> absl::Status {
+        World& world = mesh.world();
         TestModel model(2, 5, 7, 3);
         model.FillWithIntegers();
         for (auto& block : model.blocks()) {
@@ -155,7 +151,7 @@ TEST(CustomCommTest, StepsWhereGradientsAreReady) {
           }
           sharded.SetCustomComm({.gradient_ready = [&](nn::Parameter& p) {
             order.push_back(p.name());
-            EXPECT_TRUE(each.at(&p).Step().ok());
+            CH_EXPECT_OK(each.at(&p).Step());
             p.set_grad(Tensor());
           }});
         }
@@ -167,12 +163,12 @@ TEST(CustomCommTest, StepsWhereGradientsAreReady) {
             whole.ZeroGrad();
           }
           for (nn::Parameter* p : model.Parameters()) {
-            EXPECT_FALSE(p->grad().defined());
+            CH_EXPECT_FALSE(p->grad().defined());
           }
         }
         if (within) {
-          EXPECT_EQ(order.size(), 3 * each.size());
-          EXPECT_EQ(order.front(), "head.weight");
+          CH_EXPECT_EQ(order.size(), 3 * each.size());
+          CH_EXPECT_EQ(order.front(), "head.weight");
         }
         NoGrad no_grad;
         for (nn::Parameter* p : model.Parameters()) {
@@ -181,9 +177,7 @@ TEST(CustomCommTest, StepsWhereGradientsAreReady) {
         }
         return world.context().Synchronize();
       };
-      const absl::Status status =
-          RunLocal(ranks, body, {.adversarial_seed = seed});
-      EXPECT_TRUE(status.ok()) << status;
+      OnMesh(c.axes, body, {.adversarial_seed = seed});
       return weights;
     };
     const auto expected = train(false, 0);
@@ -202,7 +196,7 @@ TEST(CustomCommTest, AnErrorComesOutOfEveryRank) {
       for (const bool everywhere : {false, true}) {
         for (const uint64_t seed : {0, 1, 2}) {
           std::vector<absl::Status> heard(3);
-          const absl::Status status = RunLocal(
+          const absl::Status status = StatusOfRanks(
               3,
               [&](World& world) -> absl::Status {
                 CH_ASSIGN_OR_RETURN(const DeviceMesh mesh,

@@ -10,6 +10,7 @@
 #include "absl/hash/hash.h"
 #include "absl/status/status.h"
 #include "crosshatch/base/status_macros.h"
+#include "crosshatch/testing/ranks.h"
 
 namespace crosshatch {
 namespace {
@@ -21,11 +22,10 @@ using ::testing::HasSubstr;
 template <typename Check>
 std::vector<std::string> OnRanks(int ranks, Check check) {
   std::vector<std::string> found(ranks);
-  const absl::Status status = RunLocal(ranks, [&](World& world) {
+  RunRanks(ranks, [&](World& world) {
     found[world.rank()] = check(world);
     return absl::OkStatus();
   });
-  EXPECT_TRUE(status.ok()) << status;
   return found;
 }
 
@@ -188,31 +188,33 @@ TEST(DeviceMesh, CommunicatorsThatDoNotFitAreAnErrorOnEveryRank) {
 
 TEST(DeviceMesh, AbortFailsItsGroups) {
   std::vector<std::string> found(2);
-  const absl::Status status = RunLocal(2, [&](World& world) -> absl::Status {
-    auto mesh = InitDeviceMesh(world, {{"dp", 2}});
-    CH_ASSIGN_OR_RETURN(Communicator * group, mesh->communicator(0, "s"));
-    if (world.rank() == 0) {
-      mesh->Abort(absl::CancelledError("enough"));
-      return absl::OkStatus();
-    }
-    found[1] = std::string(group->Exchange("", "wait").status().message());
-    return absl::OkStatus();
-  });
+  const absl::Status status =
+      StatusOfRanks(2, [&](World& world) -> absl::Status {
+        auto mesh = InitDeviceMesh(world, {{"dp", 2}});
+        CH_ASSIGN_OR_RETURN(Communicator * group, mesh->communicator(0, "s"));
+        if (world.rank() == 0) {
+          mesh->Abort(absl::CancelledError("enough"));
+          return absl::OkStatus();
+        }
+        found[1] = std::string(group->Exchange("", "wait").status().message());
+        return absl::OkStatus();
+      });
   EXPECT_FALSE(status.ok());
   EXPECT_THAT(found[1], HasSubstr("enough"));
 }
 
 TEST(DeviceMesh, AbortBeforeThereIsAGroupFailsTheJob) {
-  const absl::Status status = RunLocal(2, [&](World& world) -> absl::Status {
-    CH_ASSIGN_OR_RETURN(const DeviceMesh mesh,
-                        InitDeviceMesh(world, {{"dp", 2}}));
-    if (world.rank() == 0) {
-      mesh.Abort(absl::CancelledError("enough"));
-      return absl::OkStatus();
-    }
-    CH_ASSIGN_OR_RETURN(Communicator * group, mesh.communicator(0, "s"));
-    return group->Exchange("", "wait").status();
-  });
+  const absl::Status status =
+      StatusOfRanks(2, [&](World& world) -> absl::Status {
+        CH_ASSIGN_OR_RETURN(const DeviceMesh mesh,
+                            InitDeviceMesh(world, {{"dp", 2}}));
+        if (world.rank() == 0) {
+          mesh.Abort(absl::CancelledError("enough"));
+          return absl::OkStatus();
+        }
+        CH_ASSIGN_OR_RETURN(Communicator * group, mesh.communicator(0, "s"));
+        return group->Exchange("", "wait").status();
+      });
   EXPECT_EQ(status.code(), absl::StatusCode::kCancelled) << status;
 }
 
@@ -310,7 +312,7 @@ TEST(DeviceMesh, OrderRootAndNumberOfRanksAreCompared) {
 
 TEST(DeviceMesh, ARankThatMakesNoMeshIsAnErrorNotAHang) {
   std::vector<std::string> found(3);
-  const absl::Status status = RunLocal(3, [&](World& world) {
+  const absl::Status status = StatusOfRanks(3, [&](World& world) {
     if (world.rank() == 1) return absl::OkStatus();
     found[world.rank()] =
         std::string(InitDeviceMesh(world, {{"a", 3}}).status().message());

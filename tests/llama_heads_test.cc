@@ -18,6 +18,7 @@
 #include "crosshatch/tensor/autograd.h"
 #include "crosshatch/tensor/creation.h"
 #include "crosshatch/tensor/ops/ops.h"
+#include "crosshatch/testing/ranks.h"
 #include "crosshatch/tp/llama_plan.h"
 #include "crosshatch/tp/parallelize_module.h"
 #include "gtest/gtest.h"
@@ -87,21 +88,18 @@ TEST_P(LlamaHeadsTest, ComputesWhatOneRankComputes) {
   nn::Llama whole(config, Device::Cpu());
   const absl::StatusOr<Values> expected = LogitsAndGradients(whole);
   ASSERT_TRUE(expected.ok()) << expected.status();
-  const absl::Status status = RunLocal(
-      ranks,
-      [&, ranks = ranks,
-       local_outputs = local_outputs](World& world) -> absl::Status {
-        CH_ASSIGN_OR_RETURN(const DeviceMesh mesh,
-                            InitDeviceMesh(world, {{"tp", ranks}}));
-        nn::Llama model(config);
-        CH_RETURN_IF_ERROR(
-            tp::ParallelizeModule(model, mesh, Plan(local_outputs)));
-        CH_RETURN_IF_ERROR(model.Materialize({.seed = 0}));
-        CH_ASSIGN_OR_RETURN(const Values got, LogitsAndGradients(model));
-        if (world.rank() == 0) ExpectNear(got, *expected);
-        return world.context().Synchronize();
-      });
-  EXPECT_TRUE(status.ok()) << status;
+  OnMesh({{"tp", ranks}},
+         [&, ranks = ranks, local_outputs = local_outputs](
+             const DeviceMesh& mesh) -> absl::Status {
+           World& world = mesh.world();
+           nn::Llama model(config);
+           CH_RETURN_IF_ERROR(
+               tp::ParallelizeModule(model, mesh, Plan(local_outputs)));
+           CH_RETURN_IF_ERROR(model.Materialize({.seed = 0}));
+           CH_ASSIGN_OR_RETURN(const Values got, LogitsAndGradients(model));
+           if (world.rank() == 0) ExpectNear(got, *expected);
+           return world.context().Synchronize();
+         });
 }
 
 INSTANTIATE_TEST_SUITE_P(All, LlamaHeadsTest,

@@ -9,6 +9,7 @@
 #include "crosshatch/tensor/autograd.h"
 #include "crosshatch/tensor/creation.h"
 #include "crosshatch/tensor/ops/ops.h"
+#include "crosshatch/testing/ranks.h"
 #include "crosshatch/tp/parallelize_module.h"
 #include "gtest/gtest.h"
 
@@ -86,7 +87,7 @@ TEST(PrepareModuleOutputTest, BringsTheFirstOutputIntoALayout) {
                        << desired.ToString() << (local ? ", local" : ""));
           std::vector<Seen> seen(static_cast<size_t>(ranks));
           const absl::Status status =
-              RunLocal(ranks, [&](World& world) -> absl::Status {
+              StatusOfRanks(ranks, [&](World& world) -> absl::Status {
                 CH_ASSIGN_OR_RETURN(
                     seen[static_cast<size_t>(world.rank())],
                     SeenWith(world, {.output = output,

@@ -15,6 +15,7 @@
 #include "crosshatch/tensor/autograd.h"
 #include "crosshatch/tensor/creation.h"
 #include "crosshatch/tensor/ops/ops.h"
+#include "crosshatch/testing/ranks.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
@@ -104,71 +105,61 @@ TEST(ParallelizeModuleTest, ComputesWhatOneRankComputes) {
   };
   for (const auto& [name, plan] : plans) {
     for (const int ranks : {1, 2, 3}) {
-      const absl::Status status =
-          RunLocal(ranks, [&](World& world) -> absl::Status {
-            CH_ASSIGN_OR_RETURN(const DeviceMesh mesh,
-                                InitDeviceMesh(world, {{"tp", ranks}}));
-            Net net;
-            CH_RETURN_IF_ERROR(ParallelizeModule(net, mesh, plan));
-            CH_ASSIGN_OR_RETURN(const Values values, OutputAndGradients(net));
-            EXPECT_EQ(values, expected) << name << " on " << ranks;
-            return absl::OkStatus();
-          });
-      EXPECT_TRUE(status.ok()) << status;
+      OnMesh({{"tp", ranks}}, [&](const DeviceMesh& mesh) -> absl::Status {
+        Net net;
+        CH_RETURN_IF_ERROR(ParallelizeModule(net, mesh, plan));
+        CH_ASSIGN_OR_RETURN(const Values values, OutputAndGradients(net));
+        CH_EXPECT_EQ(values, expected) << name << " on " << ranks;
+        return absl::OkStatus();
+      });
     }
   }
 }
 
 TEST(ParallelizeModuleTest, HandsOutLocalOutputsWhereAsked) {
-  const absl::Status status = RunLocal(2, [](World& world) -> absl::Status {
-    CH_ASSIGN_OR_RETURN(const DeviceMesh mesh,
-                        InitDeviceMesh(world, {{"tp", 2}}));
+  OnMesh({{"tp", 2}}, [](const DeviceMesh& mesh) -> absl::Status {
+    World& world = mesh.world();
     nn::Linear linear(3, 5);
     linear.weight()->set_data(Integers({5, 3}, 1));
     CH_RETURN_IF_ERROR(ParallelizeModule(
         linear, mesh, {{"", ColwiseParallel({.use_local_output = true})}}));
     const Tensor out = linear.Forward(Integers({4, 3}, 2));
-    EXPECT_FALSE(out.is_distributed());
-    EXPECT_EQ(out.size(1), world.rank() == 0 ? 3 : 2);
+    CH_EXPECT_FALSE(out.is_distributed());
+    CH_EXPECT_EQ(out.size(1), world.rank() == 0 ? 3 : 2);
     return absl::OkStatus();
   });
-  EXPECT_TRUE(status.ok()) << status;
 }
 
 TEST(ParallelizeModuleTest, SplitsBetweenUnitsOnly) {
-  const absl::Status status = RunLocal(2, [](World& world) -> absl::Status {
-    CH_ASSIGN_OR_RETURN(const DeviceMesh mesh,
-                        InitDeviceMesh(world, {{"tp", 2}}));
+  OnMesh({{"tp", 2}}, [](const DeviceMesh& mesh) -> absl::Status {
+    World& world = mesh.world();
     nn::Linear linear(3, 12, {.out_unit = 4});
     CH_RETURN_IF_ERROR(
         ParallelizeModule(linear, mesh, {{"", ColwiseParallel()}}));
-    EXPECT_EQ(LocalTensor(linear.weight()->data()).size(0),
-              world.rank() == 0 ? 8 : 4);
+    CH_EXPECT_EQ(LocalTensor(linear.weight()->data()).size(0),
+                 world.rank() == 0 ? 8 : 4);
     return absl::OkStatus();
   });
-  EXPECT_TRUE(status.ok()) << status;
 }
 
 TEST(ParallelizeModuleTest, NamesWhatDoesNotFit) {
-  const absl::Status status = RunLocal(2, [](World& world) -> absl::Status {
-    CH_ASSIGN_OR_RETURN(const DeviceMesh mesh,
-                        InitDeviceMesh(world, {{"dp", 1}, {"tp", 2}}));
+  OnMesh({{"dp", 1}, {"tp", 2}}, [](const DeviceMesh& mesh) -> absl::Status {
     CH_ASSIGN_OR_RETURN(const DeviceMesh tp, mesh.Slice("tp"));
     Net net;
     const auto message = [&](const DeviceMesh& m, const ParallelPlan& plan) {
       return std::string(ParallelizeModule(net, m, plan).message());
     };
-    EXPECT_THAT(message(mesh, {}), HasSubstr("not mesh(dp=1, tp=2)"));
-    EXPECT_THAT(message(tp, {{"upp", ColwiseParallel()}}),
-                HasSubstr("\"upp\" for ColwiseParallel matches no module"));
-    EXPECT_THAT(message(tp, {{"", RowwiseParallel()}}),
-                HasSubstr("RowwiseParallel fits nn::Linear and nn::Embedding"));
-    EXPECT_THAT(
+    CH_EXPECT_THAT(message(mesh, {}), HasSubstr("not mesh(dp=1, tp=2)"));
+    CH_EXPECT_THAT(message(tp, {{"upp", ColwiseParallel()}}),
+                   HasSubstr("\"upp\" for ColwiseParallel matches no module"));
+    CH_EXPECT_THAT(
+        message(tp, {{"", RowwiseParallel()}}),
+        HasSubstr("RowwiseParallel fits nn::Linear and nn::Embedding"));
+    CH_EXPECT_THAT(
         message(tp, {{"up", ColwiseParallel()}, {"up", RowwiseParallel()}}),
         HasSubstr("parameter up.weight is spread as [S(0)] already"));
     return absl::OkStatus();
   });
-  EXPECT_TRUE(status.ok()) << status;
 }
 
 // Modules of the user's own that call themselves as ours do.
@@ -188,23 +179,20 @@ class NamedLikeOurs final : public nn::Module {
 };
 
 TEST(ParallelizeModuleTest, AsksForTypesAndNotForNames) {
-  const absl::Status status = RunLocal(2, [](World& world) -> absl::Status {
-    CH_ASSIGN_OR_RETURN(const DeviceMesh mesh,
-                        InitDeviceMesh(world, {{"tp", 2}}));
+  OnMesh({{"tp", 2}}, [](const DeviceMesh& mesh) -> absl::Status {
     for (const char* name : {"Linear", "Embedding"}) {
       for (const Style& style : {ColwiseParallel(), RowwiseParallel()}) {
         NamedLikeOurs module(name);
         const absl::Status refused =
             ParallelizeModule(module, mesh, {{"", style}});
-        EXPECT_EQ(refused.code(), absl::StatusCode::kInvalidArgument);
-        EXPECT_THAT(std::string(refused.message()),
-                    HasSubstr(std::string("which calls itself ") + name));
-        EXPECT_FALSE(module.Parameters()[0]->data().is_distributed());
+        CH_EXPECT_EQ(refused.code(), absl::StatusCode::kInvalidArgument);
+        CH_EXPECT_THAT(std::string(refused.message()),
+                       HasSubstr(std::string("which calls itself ") + name));
+        CH_EXPECT_FALSE(module.Parameters()[0]->data().is_distributed());
       }
     }
     return absl::OkStatus();
   });
-  EXPECT_TRUE(status.ok()) << status;
 }
 
 // Columns then rows, in units that ranks do not divide, with a plain tensor of
@@ -216,7 +204,7 @@ TEST(ParallelizeModuleTest, TakesLocalInputsInUnits) {
                            std::vector<std::vector<float>>& values) {
         const Tensor x = Integers({3, 4}, 3).set_requires_grad(true);
         const Tensor y = down.Forward(Relu(up.Forward(x)));
-        EXPECT_TRUE(Backward(Sum(y)).ok());
+        CH_EXPECT_OK(Backward(Sum(y)));
         for (const Tensor& t :
              {y, x.grad(), up.weight()->grad(), down.weight()->grad()}) {
           values.push_back(FullTensor(t).ToVector<float>());
@@ -233,25 +221,20 @@ TEST(ParallelizeModuleTest, TakesLocalInputsInUnits) {
       std::vector<std::vector<float>> expected;
       run(one_up, one_down, expected);
       for (const int ranks : {1, 2, 3, 4}) {
-        const absl::Status status =
-            RunLocal(ranks, [&](World& world) -> absl::Status {
-              CH_ASSIGN_OR_RETURN(const DeviceMesh mesh,
-                                  InitDeviceMesh(world, {{"tp", ranks}}));
-              nn::Linear up(4, inner, {.out_unit = unit});
-              nn::Linear down(inner, 5, {.in_unit = unit});
-              fill(up, down);
-              CH_RETURN_IF_ERROR(ParallelizeModule(
-                  up, mesh,
-                  {{"", ColwiseParallel({.use_local_output = true})}}));
-              CH_RETURN_IF_ERROR(
-                  ParallelizeModule(down, mesh, {{"", RowwiseParallel()}}));
-              std::vector<std::vector<float>> values;
-              run(up, down, values);
-              EXPECT_EQ(values, expected)
-                  << units << " units of " << unit << " on " << ranks;
-              return absl::OkStatus();
-            });
-        EXPECT_TRUE(status.ok()) << status;
+        OnMesh({{"tp", ranks}}, [&](const DeviceMesh& mesh) -> absl::Status {
+          nn::Linear up(4, inner, {.out_unit = unit});
+          nn::Linear down(inner, 5, {.in_unit = unit});
+          fill(up, down);
+          CH_RETURN_IF_ERROR(ParallelizeModule(
+              up, mesh, {{"", ColwiseParallel({.use_local_output = true})}}));
+          CH_RETURN_IF_ERROR(
+              ParallelizeModule(down, mesh, {{"", RowwiseParallel()}}));
+          std::vector<std::vector<float>> values;
+          run(up, down, values);
+          CH_EXPECT_EQ(values, expected)
+              << units << " units of " << unit << " on " << ranks;
+          return absl::OkStatus();
+        });
       }
     }
   }

@@ -5,6 +5,7 @@
 /// \file
 /// For tests: meshes and layouts to try, all of them or at random.
 
+#include <cstdint>
 #include <random>
 #include <string>
 #include <vector>
@@ -23,10 +24,14 @@ MeshLayout OracleMesh(const std::vector<int>& sizes,
 /// From "[S(0),R]".
 Layout LayoutOf(const MeshLayout& mesh, int ndim, const std::string& text);
 
-/// Every layout of tensors of `ndim` dims on `mesh` with unit 1 and the given
-/// reductions.
+/// Every layout of a tensor of `ndim` dims on `mesh`, every order of axes that
+/// split one dim included, with these pending reductions, and `unit` in every
+/// dim that is split.
 std::vector<Layout> AllLayouts(const MeshLayout& mesh, int ndim,
-                               const std::vector<ReduceOp>& ops);
+                               const std::vector<ReduceOp>& ops,
+                               int64_t unit = 1);
+/// As above, with unit 1 and with pending sums where `sums`.
+std::vector<Layout> AllLayouts(const MeshLayout& mesh, int ndim, bool sums);
 
 /// A layout in which each axis does something at random, with random units that
 /// a random number of axes keep to.

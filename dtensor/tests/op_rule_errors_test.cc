@@ -11,6 +11,7 @@
 #include "crosshatch/tensor/creation.h"
 #include "crosshatch/tensor/ops/ops.h"
 #include "crosshatch/tensor/rank_context.h"
+#include "crosshatch/testing/ranks.h"
 
 namespace crosshatch {
 namespace {
@@ -28,7 +29,7 @@ Layout Sums(const DeviceMesh& mesh, int ndim) {
 }
 
 void On(int ranks, const std::function<void(const DeviceMesh&)>& body) {
-  OnMesh({ranks}, [&](const DeviceMesh& mesh, Complaints&) {
+  OnMesh({ranks}, [&](const DeviceMesh& mesh) {
     NoGrad no_grad;
     body(mesh);
   });
