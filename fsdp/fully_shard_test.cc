@@ -62,7 +62,6 @@ struct Case {
 
 // Trains on a mesh; gives rank 0's view of the full weights.
 Weights ShardedWeights(const Case& c, uint64_t adversarial_seed = 0) {
-  const int ranks = MeshAxes(c.axes).ranks();
   Weights weights;
   OnMesh(c.axes,
          [&](const DeviceMesh& mesh) -> absl::Status {
@@ -384,6 +383,38 @@ TEST(FullyShardTest, ATiedParameterMayBeIgnored) {
     CH_EXPECT_TRUE(model.middle.weight()->grad().defined());
     return world.context().Synchronize();
   });
+}
+
+// Hooks that a program had set before it sharded.
+TEST(FullyShardTest, HooksOfOthersSeeGatheredParameters) {
+  OnMesh({{"fsdp", 2}},
+         [](const DeviceMesh& mesh) -> absl::Status {
+           nn::Linear linear(5, 3);
+           linear.weight()->set_data(SmallIntegers({3, 5}, 1));
+           const std::vector<float> values =
+               linear.weight()->data().ToVector<float>();
+           int calls = 0;
+           const auto look = [&] {
+             ++calls;
+             CH_EXPECT_EQ(
+                 ToDType(linear.weight()->Get(), kFloat32).ToVector<float>(),
+                 values);
+           };
+           linear.AddPreHook([&](nn::Module&, TensorList& inputs) {
+             look();
+             CH_EXPECT_EQ(inputs[0].dtype(), kBFloat16);
+           });
+           linear.AddPostHook(
+               [&](nn::Module&, TensorSpan, TensorList&) { look(); });
+           FullyShardOptions options;
+           options.reshard_after_forward = true;
+           options.mixed_precision.param_dtype = kBFloat16;
+           CH_RETURN_IF_ERROR(FullyShard(linear, mesh, options));
+           linear.Forward(BatchOf(0, 1, 0));
+           CH_EXPECT_EQ(calls, 2);
+           return absl::OkStatus();
+         },
+         {.adversarial_seed = 3});
 }
 
 }  // namespace

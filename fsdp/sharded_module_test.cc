@@ -571,38 +571,5 @@ TEST(ShardedModuleTest, UnusedParametersKeepNoGradient) {
   }
 }
 
-// Hooks that a program had set before it sharded.
-TEST(ShardedModuleTest, HooksOfOthersSeeGatheredParameters) {
-  OnRanks(
-      {{"fsdp", 2}},
-      [](const DeviceMesh& mesh, LineSink&) -> absl::Status {
-        nn::Linear linear(5, 3);
-        linear.weight()->set_data(SmallIntegers({3, 5}, 1));
-        const std::vector<float> values =
-            linear.weight()->data().ToVector<float>();
-        int calls = 0;
-        const auto look = [&] {
-          ++calls;
-          CH_EXPECT_EQ(
-              ToDType(linear.weight()->Get(), kFloat32).ToVector<float>(),
-              values);
-        };
-        linear.AddPreHook([&](nn::Module&, TensorList& inputs) {
-          look();
-          CH_EXPECT_EQ(inputs[0].dtype(), kBFloat16);
-        });
-        linear.AddPostHook(
-            [&](nn::Module&, TensorSpan, TensorList&) { look(); });
-        FullyShardOptions options;
-        options.reshard_after_forward = true;
-        options.mixed_precision.param_dtype = kBFloat16;
-        CH_RETURN_IF_ERROR(FullyShard(linear, mesh, options));
-        linear.Forward(BatchOf(0, 1, 0));
-        CH_EXPECT_EQ(calls, 2);
-        return absl::OkStatus();
-      },
-      3);
-}
-
 }  // namespace
 }  // namespace crosshatch::fsdp

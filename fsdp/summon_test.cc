@@ -166,7 +166,6 @@ TEST(SummonFullParametersTest, TrainsOnAfterWritingBackOnAnyMesh) {
         CH_EXPECT_EQ(FullWeights(*model), expected);
         return world.context().Synchronize();
       };
-      const int ranks = MeshAxes(cases[i].axes).ranks();
       OnMesh(cases[i].axes, body, {.adversarial_seed = seed});
     }
   }

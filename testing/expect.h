@@ -17,7 +17,9 @@
 /// Outside of a rank they are GoogleTest's, so that a function that both a rank
 /// and the test's thread call can check as well.
 
+#include <cstdint>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -61,6 +63,20 @@ class CheckScope final {
 
 namespace internal {
 
+/// Of one check.
+class CheckOutcome final {
+ public:
+  explicit CheckOutcome(const ::testing::AssertionResult& result)
+      : result_(result) {}
+  /// Whether it failed and this has not been asked before.
+  bool FailsOnce() { return !result_ && !std::exchange(told_, true); }
+  const char* message() const { return result_.failure_message(); }
+
+ private:
+  const ::testing::AssertionResult result_;
+  bool told_ = false;
+};
+
 /// Takes the text streamed to a check that failed.
 class ReportCheck final {
  public:
@@ -101,16 +117,12 @@ template <typename T>
 }  // namespace internal
 }  // namespace crosshatch
 
-// The switch keeps the else of a caller's if from becoming this one's.
-#define CH_INTERNAL_CHECK(result)                                        \
-  switch (0)                                                             \
-  case 0:                                                                \
-  default:                                                               \
-    if (const ::testing::AssertionResult ch_result = (result)) {         \
-    } else                                                               \
-      ::crosshatch::internal::ReportCheck(__FILE__, __LINE__,            \
-                                          ch_result.failure_message()) = \
-          ::testing::Message()
+// A loop, of at most one round: an if would take the else of a caller's if.
+#define CH_INTERNAL_CHECK(result)                               \
+  for (::crosshatch::internal::CheckOutcome ch_outcome(result); \
+       ch_outcome.FailsOnce();)                                 \
+  ::crosshatch::internal::ReportCheck(                          \
+      __FILE__, __LINE__, ch_outcome.message()) = ::testing::Message()
 
 #define CH_EXPECT_THAT(value, matcher) \
   CH_INTERNAL_CHECK(::crosshatch::internal::CheckThat(#value, value, matcher))

@@ -286,9 +286,8 @@ TEST(FsdpGroupingTest, IsSummonedWholeAndTrainsOn) {
            {{"fsdp", 2}, {"tp", 2}},
            {{"replicate", 2}, {"fsdp", 2}, {"tp", 1}},
            {{"replicate", 2}, {"fsdp", 2}, {"tp", 2}}}) {
-    const int ranks = MeshAxes(axes).ranks();
     for (const uint64_t seed : {0, 1, 2}) {
-      RunRanks(ranks,
+      RunRanks(MeshAxes(axes).ranks(),
                [&](World& world) -> absl::Status {
                  Mixed model;
                  CH_RETURN_IF_ERROR(Shard(world, axes, model));

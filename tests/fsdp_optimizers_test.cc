@@ -137,8 +137,7 @@ TEST(FsdpOptimizersTest, ClipsAndStepsAcrossMeshesAsOneRankDoes) {
         SCOPED_TRACE(absl::StrCat("norm ", norm_type, " on ",
                                   MeshLayout::Create(axes)->ToString(),
                                   offload ? ", offloaded" : ""));
-        const int ranks = MeshAxes(axes).ranks();
-        RunRanks(ranks,
+        RunRanks(MeshAxes(axes).ranks(),
                  [&](World& world) -> absl::Status {
                    CH_ASSIGN_OR_RETURN(const Meshes meshes,
                                        MakeMeshes(world, axes));

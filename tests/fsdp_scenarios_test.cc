@@ -136,7 +136,6 @@ absl::Status Shard(TestModel& model, const DeviceMesh& mesh,
 Weights Sharded(const Axes& axes, const FullyShardOptions& options, int repeats,
                 const std::function<absl::Status(Job&)>& body,
                 uint64_t adversarial_seed = 0) {
-  const int ranks = MeshAxes(axes).ranks();
   Weights weights;
   OnMesh(axes,
          [&](const DeviceMesh& mesh) -> absl::Status {

@@ -62,7 +62,6 @@ bool EndsWith(const std::string& name, const std::string& end) {
 // What rank 0 gets of a forward and its backward.
 Result Train(const std::vector<MeshAxis>& axes, const Policy& policy) {
   Result result;
-  const int ranks = MeshAxes(axes).ranks();
   OnMesh(axes, [&](const DeviceMesh& mesh) -> absl::Status {
     World& world = mesh.world();
     CH_ASSIGN_OR_RETURN(const DeviceMesh fsdp, mesh.Slice("fsdp"));

@@ -3,11 +3,13 @@
 
 #include <memory>
 #include <string>
+#include <tuple>
 #include <utility>
 #include <vector>
 
+#include "absl/status/statusor.h"
+#include "absl/strings/str_cat.h"
 #include "crosshatch/base/status_macros.h"
-#include "crosshatch/comm/world.h"
 #include "crosshatch/dtensor/dtensor.h"
 #include "crosshatch/nn/embedding.h"
 #include "crosshatch/nn/linear.h"
@@ -195,50 +197,65 @@ TEST(ParallelizeModuleTest, AsksForTypesAndNotForNames) {
   });
 }
 
-// Columns then rows, in units that ranks do not divide, with a plain tensor of
-// each rank's own columns in between.
-TEST(ParallelizeModuleTest, TakesLocalInputsInUnits) {
-  for (const int64_t units : {0, 1, 2, 3, 5}) {
-    for (const int64_t unit : {1, 2, 4}) {
-      const auto run = [&](nn::Linear& up, nn::Linear& down,
-                           std::vector<std::vector<float>>& values) {
-        const Tensor x = Integers({3, 4}, 3).set_requires_grad(true);
-        const Tensor y = down.Forward(Relu(up.Forward(x)));
-        CH_EXPECT_OK(Backward(Sum(y)));
-        for (const Tensor& t :
-             {y, x.grad(), up.weight()->grad(), down.weight()->grad()}) {
-          values.push_back(FullTensor(t).ToVector<float>());
-        }
-      };
-      const int64_t inner = units * unit;
-      const auto fill = [&](nn::Linear& up, nn::Linear& down) {
-        up.weight()->set_data(Integers({inner, 4}, 1));
-        down.weight()->set_data(Integers({5, inner}, 2));
-      };
-      nn::Linear one_up(4, inner, {.out_unit = unit});
-      nn::Linear one_down(inner, 5, {.in_unit = unit});
-      fill(one_up, one_down);
-      std::vector<std::vector<float>> expected;
-      run(one_up, one_down, expected);
-      for (const int ranks : {1, 2, 3, 4}) {
-        OnMesh({{"tp", ranks}}, [&](const DeviceMesh& mesh) -> absl::Status {
-          nn::Linear up(4, inner, {.out_unit = unit});
-          nn::Linear down(inner, 5, {.in_unit = unit});
-          fill(up, down);
-          CH_RETURN_IF_ERROR(ParallelizeModule(
-              up, mesh, {{"", ColwiseParallel({.use_local_output = true})}}));
-          CH_RETURN_IF_ERROR(
-              ParallelizeModule(down, mesh, {{"", RowwiseParallel()}}));
-          std::vector<std::vector<float>> values;
-          run(up, down, values);
-          CH_EXPECT_EQ(values, expected)
-              << units << " units of " << unit << " on " << ranks;
-          return absl::OkStatus();
-        });
-      }
-    }
+// The output of columns then rows, and the gradients of its sum.
+absl::StatusOr<std::vector<std::vector<float>>> ColumnsThenRows(
+    nn::Linear& up, nn::Linear& down) {
+  const Tensor x = Integers({3, 4}, 3).set_requires_grad(true);
+  const Tensor y = down.Forward(Relu(up.Forward(x)));
+  CH_RETURN_IF_ERROR(Backward(Sum(y)));
+  std::vector<std::vector<float>> values;
+  for (const Tensor& t :
+       {y, x.grad(), up.weight()->grad(), down.weight()->grad()}) {
+    values.push_back(FullTensor(t).ToVector<float>());
   }
+  return values;
 }
+
+// How many units, of how many features, on how many ranks.
+using UnitsCase = std::tuple<int64_t, int64_t, int>;
+
+class LocalInputsTest : public testing::TestWithParam<UnitsCase> {};
+
+// Ranks do not divide the units; in between is a plain tensor of each rank's
+// own columns.
+TEST_P(LocalInputsTest, AreTakenInUnits) {
+  const auto& [units, unit, ranks] = GetParam();
+  const int64_t inner = units * unit;
+  const nn::LinearOptions of_columns = {.out_unit = unit};
+  const nn::LinearOptions of_rows = {.in_unit = unit};
+  const auto fill = [inner = inner](nn::Linear& up, nn::Linear& down) {
+    up.weight()->set_data(Integers({inner, 4}, 1));
+    down.weight()->set_data(Integers({5, inner}, 2));
+  };
+  nn::Linear one_up(4, inner, of_columns);
+  nn::Linear one_down(inner, 5, of_rows);
+  fill(one_up, one_down);
+  const auto expected = ColumnsThenRows(one_up, one_down);
+  ASSERT_TRUE(expected.ok()) << expected.status();
+  OnMesh({{"tp", ranks}}, [&](const DeviceMesh& mesh) -> absl::Status {
+    nn::Linear up(4, inner, of_columns);
+    nn::Linear down(inner, 5, of_rows);
+    fill(up, down);
+    CH_RETURN_IF_ERROR(ParallelizeModule(
+        up, mesh, {{"", ColwiseParallel({.use_local_output = true})}}));
+    CH_RETURN_IF_ERROR(
+        ParallelizeModule(down, mesh, {{"", RowwiseParallel()}}));
+    CH_ASSIGN_OR_RETURN(const auto values, ColumnsThenRows(up, down));
+    CH_EXPECT_EQ(values, *expected);
+    return absl::OkStatus();
+  });
+}
+
+INSTANTIATE_TEST_SUITE_P(Units, LocalInputsTest,
+                         testing::Combine(testing::Values<int64_t>(0, 1, 2, 3,
+                                                                   5),
+                                          testing::Values<int64_t>(1, 2, 4),
+                                          testing::Values(1, 2, 3, 4)),
+                         [](const testing::TestParamInfo<UnitsCase>& info) {
+                           const auto& [units, unit, ranks] = info.param;
+                           return absl::StrCat(units, "_units_of_", unit,
+                                               "_on_", ranks);
+                         });
 
 }  // namespace
 }  // namespace crosshatch::tp

@@ -94,7 +94,7 @@ TEST(DTensorCreation, CountsAcrossRanks) {
       const Layout rows = Whole(mesh, 2).WithShard(0, 0);
       const Tensor t = Empty({5, 2}, mesh, rows);
       CH_EXPECT_EQ(LayoutOf(t), rows);
-      CH_EXPECT_EQ(t.sizes(), Shape{5, 2});
+      CH_EXPECT_EQ(t.sizes(), (Shape{5, 2}));
     });
   }
 }

@@ -20,6 +20,7 @@
 #include "crosshatch/tensor/creation.h"
 #include "crosshatch/tensor/ops/pointwise.h"
 #include "crosshatch/tensor/ops/reduce.h"
+#include "crosshatch/tensor/ops/view.h"
 #include "crosshatch/tensor/rank_context.h"
 #include "crosshatch/testing/ranks.h"
 
