@@ -247,18 +247,20 @@ TEST_P(CustomCommErrorTest, ComesOutOfEveryRank) {
   }
 }
 
+std::string NameOfCase(const testing::TestParamInfo<ErrorCase>& info) {
+  const auto& [gathers, when, everywhere] = info.param;
+  return absl::StrCat(gathers ? "gathers" : "reductions",
+                      when == When::kAfterIssuing ? "_after" : "_instead",
+                      everywhere ? "_on_all" : "_on_one");
+}
+
 INSTANTIATE_TEST_SUITE_P(
     Errors, CustomCommErrorTest,
     testing::Combine(testing::Bool(),
                      testing::Values(When::kInsteadOfIssuing,
                                      When::kAfterIssuing),
                      testing::Bool()),
-    [](const testing::TestParamInfo<ErrorCase>& info) {
-      const auto& [gathers, when, everywhere] = info.param;
-      return absl::StrCat(gathers ? "gathers" : "reductions",
-                          when == When::kAfterIssuing ? "_after" : "_instead",
-                          everywhere ? "_on_all" : "_on_one");
-    });
+    NameOfCase);
 
 }  // namespace
 }  // namespace crosshatch::fsdp

@@ -87,17 +87,19 @@ std::string NameOf(const Placement& placement) {
                                   : "columns";
 }
 
+std::string NameOfCase(const testing::TestParamInfo<Case>& info) {
+  const auto& [ranks, output, desired, local] = info.param;
+  return absl::StrCat(NameOf(output), "_to_", NameOf(desired), "_on_", ranks,
+                      local ? "_local" : "");
+}
+
 INSTANTIATE_TEST_SUITE_P(
     Styles, PrepareModuleOutputTest,
     testing::Combine(testing::Values(1, 2, 3),
                      testing::Values(Replicate(), Shard(0), Shard(1)),
                      testing::Values(Replicate(), Shard(0), Shard(1)),
                      testing::Bool()),
-    [](const testing::TestParamInfo<Case>& info) {
-      const auto& [ranks, output, desired, local] = info.param;
-      return absl::StrCat(NameOf(output), "_to_", NameOf(desired), "_on_",
-                          ranks, local ? "_local" : "");
-    });
+    NameOfCase);
 
 }  // namespace
 }  // namespace crosshatch::tp

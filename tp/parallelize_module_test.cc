@@ -246,16 +246,17 @@ TEST_P(LocalInputsTest, AreTakenInUnits) {
   });
 }
 
+std::string NameOfCase(const testing::TestParamInfo<UnitsCase>& info) {
+  const auto& [units, unit, ranks] = info.param;
+  return absl::StrCat(units, "_units_of_", unit, "_on_", ranks);
+}
+
 INSTANTIATE_TEST_SUITE_P(Units, LocalInputsTest,
                          testing::Combine(testing::Values<int64_t>(0, 1, 2, 3,
                                                                    5),
                                           testing::Values<int64_t>(1, 2, 4),
                                           testing::Values(1, 2, 3, 4)),
-                         [](const testing::TestParamInfo<UnitsCase>& info) {
-                           const auto& [units, unit, ranks] = info.param;
-                           return absl::StrCat(units, "_units_of_", unit,
-                                               "_on_", ranks);
-                         });
+                         NameOfCase);
 
 }  // namespace
 }  // namespace crosshatch::tp
