@@ -20,6 +20,7 @@
 #include "crosshatch/fsdp/training_testutil.h"
 #include "crosshatch/nn/embedding.h"
 #include "crosshatch/tensor/autograd.h"
+#include "crosshatch/tensor/creation.h"
 #include "crosshatch/testing/batch.h"
 #include "crosshatch/testing/expect.h"
 #include "gmock/gmock.h"

@@ -14,6 +14,7 @@
 #include "crosshatch/fsdp/training_testutil.h"
 #include "crosshatch/mesh/device_mesh.h"
 #include "crosshatch/tensor/autograd.h"
+#include "crosshatch/tensor/creation.h"
 #include "crosshatch/testing/batch.h"
 #include "crosshatch/testing/ranks.h"
 #include "gmock/gmock.h"

@@ -21,7 +21,7 @@
 
 namespace crosshatch::fsdp {
 
-/// x + down(relu(up(x))).
+/// Computes x + down(relu(up(x))).
 class TestBlock final : public nn::Module {
  public:
   TestBlock(int64_t dim, int64_t inner)
@@ -41,7 +41,7 @@ class TestBlock final : public nn::Module {
   nn::Linear down_;
 };
 
-/// `blocks` blocks, all of them `repeats` times, then a Linear [out, dim].
+/// Runs `blocks` blocks, all of them `repeats` times, then a Linear [out, dim].
 class TestModel final : public nn::Module {
  public:
   TestModel(int blocks, int64_t dim, int64_t inner, int64_t out,

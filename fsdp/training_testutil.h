@@ -20,9 +20,9 @@
 
 namespace crosshatch::fsdp {
 
-/// w = w - gradient modulo 3, in -1, 0 and 1, on what this rank holds: small
-/// integers stay small integers, and a gradient that is off by one shows. Drops
-/// the gradients.
+/// Sets w to w - gradient modulo 3, in -1, 0 and 1, on what this rank holds:
+/// small integers stay small integers, and a gradient that is off by one shows.
+/// Drops the gradients.
 inline void IntegerDescent(nn::Module& model) {
   NoGrad no_grad;
   for (nn::Parameter* p : model.Parameters()) {
@@ -44,6 +44,7 @@ inline void IntegerDescent(nn::Module& model) {
 
 using Weights = std::vector<std::vector<float>>;
 
+/// \returns the whole weights, by parameter. All ranks call it.
 inline Weights FullWeights(nn::Module& model) {
   NoGrad no_grad;
   Weights weights;
@@ -53,7 +54,8 @@ inline Weights FullWeights(nn::Module& model) {
   return weights;
 }
 
-/// The whole gradients; empty where there is none.
+/// \returns the whole gradients, by parameter, empty where there is none. All
+/// ranks call it.
 inline Weights FullGradients(nn::Module& model) {
   NoGrad no_grad;
   Weights gradients;

@@ -136,8 +136,9 @@ TEST(DistributeModule, ReplicatesWhatThePartitionLeaves) {
 }
 
 TEST(DistributeModule, NamesWhatDoesNotFit) {
-  OnMesh({{"tp", 2}}, [](const DeviceMesh& mesh) -> absl::Status {
-    World& world = mesh.world();
+  RunRanks(3, [](World& world) -> absl::Status {
+    CH_ASSIGN_OR_RETURN(const DeviceMesh mesh,
+                        InitDeviceMesh(world, {{"tp", 2}}));
     Net net;
     const absl::Status first = DistributeModule(net, mesh);
     if (world.rank() == 2) {

@@ -3,7 +3,7 @@
 #define CROSSHATCH_TESTING_BATCH_H_
 
 /// \file
-/// Data for tests that compare what a mesh computes with what one rank
+/// Makes data for tests that compare what a mesh computes with what one rank
 /// computes, bit for bit: sums of small integers are the same in any order.
 
 #include <cstdint>
@@ -13,12 +13,12 @@
 
 namespace crosshatch {
 
-/// -1, 0 or 1, by index.
+/// Fills a tensor with -1, 0 or 1, by index and `salt`.
 Tensor SmallIntegers(const Shape& sizes, int64_t salt);
 
-/// The rows [.., dim] that rank `rank` of `size` takes of batch `salt`. There
-/// are five in all, which no mesh of the tests divides, and they differ: what
-/// one rank computes is not what another does.
+/// \returns the rows [.., dim] that rank `rank` of `size` takes of batch
+/// `salt`. There are five in all, which no mesh of the tests divides, and they
+/// differ, so that what one rank computes is not what another does.
 Tensor BatchOf(int rank, int size, int64_t salt, int64_t dim = 5);
 
 }  // namespace crosshatch

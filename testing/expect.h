@@ -29,7 +29,7 @@
 
 namespace crosshatch {
 
-/// A check that failed, and where it stands.
+/// Tells of a check that failed, and where it stands.
 struct FailedCheck {
   const char* file;
   int line;
@@ -42,7 +42,8 @@ struct FailedCheck {
 /// within it takes precedence.
 class CheckScope final {
  public:
-  /// The first ones; a sweep that fails everywhere says so in a line.
+  /// Only the first failures are kept, so that a sweep that fails everywhere
+  /// can be read.
   static constexpr size_t kMostKept = 20;
 
   CheckScope();
@@ -51,8 +52,8 @@ class CheckScope final {
   CheckScope& operator=(const CheckScope&) = delete;
 
   void Add(FailedCheck failed);
-  /// In the order in which they failed; the last one tells of those that are
-  /// not kept.
+  /// \returns the failures in their order; the last one tells how many were not
+  /// kept. The scope is empty then.
   std::vector<FailedCheck> Take();
 
  private:
@@ -63,12 +64,12 @@ class CheckScope final {
 
 namespace internal {
 
-/// Of one check.
+/// Holds how one check came out.
 class CheckOutcome final {
  public:
   explicit CheckOutcome(const ::testing::AssertionResult& result)
       : result_(result) {}
-  /// Whether it failed and this has not been asked before.
+  /// \returns whether the check failed and this has not been asked before.
   bool FailsOnce() { return !result_ && !std::exchange(told_, true); }
   const char* message() const { return result_.failure_message(); }
 
@@ -142,10 +143,10 @@ template <typename T>
 #define CH_EXPECT_FALSE(value) \
   CH_INTERNAL_CHECK(           \
       ::crosshatch::internal::CheckTrue(#value, bool(value), false))
-/// Of an absl::Status or absl::StatusOr.
+/// Takes an absl::Status or an absl::StatusOr.
 #define CH_EXPECT_OK(status) \
   CH_INTERNAL_CHECK(::crosshatch::internal::CheckOk(#status, status))
-/// Fails; say why by <<.
+/// Fails always; << says why.
 #define CH_ADD_FAILURE() \
   CH_INTERNAL_CHECK(::testing::AssertionFailure() << "Failed")
 

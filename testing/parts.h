@@ -3,8 +3,8 @@
 #define CROSSHATCH_TESTING_PARTS_H_
 
 /// \file
-/// How ranks share what they split, for tests that count. What is between marks
-/// docs/communication.md and docs/memory.md print.
+/// Tells tests that count how ranks share what they split. The pages
+/// docs/communication.md and docs/memory.md print what is between the marks.
 
 #include <algorithm>
 #include <cstdint>

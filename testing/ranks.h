@@ -31,7 +31,8 @@
 
 namespace crosshatch {
 
-/// Streams, device, sinks and bounds of a test's ranks.
+/// Says on which streams and device a test's ranks run, where they log, and how
+/// long they may take.
 using RankOptions = LocalOptions;
 
 /// Runs `body` on each of `ranks` ranks and reports the checks that failed.
@@ -40,15 +41,15 @@ absl::Status StatusOfRanks(int ranks,
                            absl::FunctionRef<absl::Status(World&)> body,
                            const RankOptions& options = {});
 
-/// As above, and the job has to succeed: otherwise its status is a failure of
-/// the test, at the caller's line.
+/// Does so for a job that has to succeed: if it does not, its status is a
+/// failure of the test, at the caller's line.
 void RunRanks(
     int ranks, absl::FunctionRef<absl::Status(World&)> body,
     const RankOptions& options = {},
     const std::source_location& where = std::source_location::current());
 
-/// The axes of a mesh: {{"fsdp", 2}, {"tp", 2}}, or {2, 2} where the names do
-/// not matter, which are "a", "b" and so on then.
+/// Names the axes of a mesh: {{"fsdp", 2}, {"tp", 2}}, or {2, 2} where the
+/// names do not matter, which are "a", "b" and so on then.
 class MeshAxes final {
  public:
   MeshAxes(std::initializer_list<MeshAxis> axes) : axes_(axes) {}
@@ -58,7 +59,7 @@ class MeshAxes final {
   MeshAxes(const std::vector<int>& sizes);
 
   const std::vector<MeshAxis>& axes() const { return axes_; }
-  /// The product of the sizes.
+  /// \returns the product of the sizes.
   int ranks() const;
 
  private:

@@ -24,6 +24,7 @@
 #include "crosshatch/nn/adamw.h"
 #include "crosshatch/nn/linear.h"
 #include "crosshatch/tensor/autograd.h"
+#include "crosshatch/tensor/creation.h"
 #include "crosshatch/testing/batch.h"
 #include "crosshatch/testing/ranks.h"
 #include "crosshatch/tp/parallelize_module.h"

@@ -29,6 +29,7 @@
 #include "crosshatch/nn/clip_grad.h"
 #include "crosshatch/nn/grad_scaler.h"
 #include "crosshatch/tensor/autograd.h"
+#include "crosshatch/tensor/creation.h"
 #include "crosshatch/testing/batch.h"
 #include "crosshatch/testing/ranks.h"
 #include "crosshatch/tp/parallelize_module.h"

@@ -35,6 +35,7 @@
 #include "crosshatch/nn/checkpoint.h"
 #include "crosshatch/nn/linear.h"
 #include "crosshatch/tensor/autograd.h"
+#include "crosshatch/tensor/creation.h"
 #include "crosshatch/testing/batch.h"
 #include "crosshatch/testing/ranks.h"
 #include "crosshatch/tests/covering_array.h"

@@ -12,6 +12,7 @@
 #include "crosshatch/base/status_macros.h"
 #include "crosshatch/fsdp/training_testutil.h"
 #include "crosshatch/tensor/autograd.h"
+#include "crosshatch/tensor/creation.h"
 #include "crosshatch/testing/batch.h"
 #include "crosshatch/tests/fsdp_script_run.h"
 #include "crosshatch/tests/fsdp_script_runner.h"

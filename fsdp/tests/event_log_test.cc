@@ -17,6 +17,7 @@
 #include "crosshatch/fsdp/testutil.h"
 #include "crosshatch/nn/embedding.h"
 #include "crosshatch/tensor/autograd.h"
+#include "crosshatch/tensor/creation.h"
 #include "crosshatch/testing/batch.h"
 #include "crosshatch/testing/expect.h"
 #include "gmock/gmock.h"
