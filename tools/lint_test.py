@@ -58,10 +58,10 @@ class LintTest(unittest.TestCase):
             self.check(None, "mesh/a.cc", CC + f'#include "{path}"\n')
 
     def test_ranks(self):
-        for path in ("mesh/a_test.cc", "tests/a.cc", "nn/a_testutil.cc", "nn/tests/a.cc"):
+        for path in ("mesh/a_test.cc", "tests/a_test.cc", "nn/a_testutil.cc"):
             self.check("names an engine", path, CC + "auto s = RunLocal(2, f);\n")
         self.check("names an engine", "nn/a_test.cc", CC + "void F(LocalOptions);\n")
-        for path in ("mesh/a.cc", "comm/local/a_test.cc", "testing/ranks.cc"):
+        for path in ("mesh/a.cc", "comm/local/a_test.cc", "tests/program.cc"):
             self.check(None, path, CC + "auto s = RunLocal(2, f);\n")
         self.check(None, "mesh/a_test.cc", CC + "auto s = RunRanks(2, f);\n")
 

@@ -20,7 +20,6 @@
 #include "crosshatch/tensor/ops/pointwise.h"
 #include "crosshatch/tensor/ops/view.h"
 #include "crosshatch/tensor/rank_context.h"
-#include "crosshatch/testing/ranks.h"
 #include "nlohmann/json.hpp"
 
 namespace crosshatch::conformance {
@@ -201,7 +200,7 @@ std::vector<std::string> RunCasesLocal(const std::vector<std::string>& cases) {
     std::vector<std::vector<absl::StatusOr<Json>>> parts(
         indices.size(), std::vector<absl::StatusOr<Json>>(ranks));
     const absl::Status status =
-        StatusOfRanks(ranks, [&, &indices = indices](World& world) {
+        RunLocal(ranks, [&, &indices = indices](World& world) {
           for (size_t i = 0; i < indices.size(); ++i) {
             parts[i][world.rank()] = RunCase(parsed[indices[i]], world);
           }
