@@ -4,7 +4,7 @@
 
 #include <string>
 
-#include "crosshatch/comm/world.h"
+#include "crosshatch/testing/ranks.h"
 
 namespace crosshatch {
 

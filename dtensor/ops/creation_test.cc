@@ -18,10 +18,6 @@
 namespace crosshatch {
 namespace {
 
-Layout Whole(const DeviceMesh& mesh, int ndim) {
-  return Layout::Replicated(mesh.layout(), ndim);
-}
-
 struct Maker {
   const char* name;
   std::function<Tensor(ShapeView)> plain;

@@ -20,10 +20,6 @@
 namespace crosshatch {
 namespace {
 
-Layout Whole(const DeviceMesh& mesh, int ndim) {
-  return Layout::Replicated(mesh.layout(), ndim);
-}
-
 TEST(DTensor, DistributeTensorTakesEachRanksPart) {
   for (const std::vector<int>& shape :
        {std::vector<int>{2}, std::vector<int>{3}, std::vector<int>{2, 2}}) {

@@ -1,20 +1,25 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "crosshatch/dtensor/ops/dtensor_testutil.h"
 
-#include <gtest/gtest.h>
-
 #include <algorithm>
 #include <cmath>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "crosshatch/dtensor/ops/dtensor.h"
+#include "crosshatch/tensor/autograd.h"
 #include "crosshatch/tensor/creation.h"
 #include "crosshatch/tensor/ops/cast.h"
 #include "crosshatch/tensor/ops/pointwise.h"
+#include "crosshatch/tensor/ops/reduce.h"
 #include "crosshatch/tensor/rank_context.h"
+#include "crosshatch/testing/expect.h"
 
 namespace crosshatch {
+
+Layout Whole(const DeviceMesh& mesh, int ndim) {
+  return Layout::Replicated(mesh.layout(), ndim);
+}
 
 Tensor Numbers(ShapeView sizes, int seed, DType dtype) {
   std::vector<float> values(NumElements(sizes));
@@ -103,6 +108,18 @@ std::string Differs(const Tensor& actual, const Tensor& dense,
     }
   }
   return "";
+}
+
+void ExpectGradientsThrough(const Tensor& x, const Tensor& y,
+                            const Tensor& dense) {
+  const Tensor inputs[] = {x};
+  TensorList first;
+  CH_EXPECT_OK(
+      Gradients(Sum(Mul(y, Mul(y, y))), inputs, {.create_graph = true}, first));
+  CH_EXPECT_EQ(Differs(first[0], Mul(Mul(dense, dense), 3)), "");
+  TensorList second;
+  CH_EXPECT_OK(Gradients(Sum(first[0]), inputs, {}, second));
+  CH_EXPECT_EQ(Differs(second[0], Mul(dense, 6)), "");
 }
 
 }  // namespace crosshatch

@@ -14,6 +14,9 @@
 
 namespace crosshatch {
 
+/// \returns the layout of `ndim` dims that splits nothing.
+Layout Whole(const DeviceMesh& mesh, int ndim);
+
 /// Draws small whole numbers, others for other seeds, because sums of products
 /// of them are exact.
 Tensor Numbers(ShapeView sizes, int seed, DType dtype = kFloat32);
@@ -30,6 +33,12 @@ Tensor Spread(const Tensor& dense, const DeviceMesh& mesh,
 /// 1 and their size.
 std::string Differs(const Tensor& actual, const Tensor& dense,
                     double tolerance = 0);
+
+/// Checks (testing/expect.h) that `y`, made of the leaf `x` without a change of
+/// values, passes gradients on: of the sum of its cubes the first are 3 x^2,
+/// and of the sum of these the second are 6 x. `dense` is the whole of both.
+void ExpectGradientsThrough(const Tensor& x, const Tensor& y,
+                            const Tensor& dense);
 
 }  // namespace crosshatch
 

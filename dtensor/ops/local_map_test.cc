@@ -19,10 +19,6 @@
 namespace crosshatch {
 namespace {
 
-Layout Whole(const DeviceMesh& mesh, int ndim) {
-  return Layout::Replicated(mesh.layout(), ndim);
-}
-
 Layout AllSums(const DeviceMesh& mesh, int ndim) {
   Layout layout = Whole(mesh, ndim);
   for (int axis = 0; axis < mesh.ndim(); ++axis) {

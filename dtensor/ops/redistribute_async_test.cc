@@ -160,18 +160,7 @@ TEST(AsyncRedistribute, IsDifferentiable) {
       for (const Layout& to : layouts) {
         Tensor x = Spread(dense, mesh, from);
         x.set_requires_grad(true);
-        const Tensor y = Redistribute(x, to, kAsync);
-        const Tensor loss = Sum(Mul(y, Mul(y, y)));
-        TensorList first;
-        const Tensor inputs[] = {x};
-        absl::Status status =
-            Gradients(loss, inputs, {.create_graph = true}, first);
-        CH_EXPECT_OK(status);
-        CH_EXPECT_EQ(Differs(first[0], Mul(Mul(dense, dense), 3)), "");
-        TensorList second;
-        status = Gradients(Sum(first[0]), inputs, {}, second);
-        CH_EXPECT_OK(status);
-        CH_EXPECT_EQ(Differs(second[0], Mul(dense, 6)), "");
+        ExpectGradientsThrough(x, Redistribute(x, to, kAsync), dense);
       }
     }
   });

@@ -231,21 +231,9 @@ TEST(Redistribute, TheGradientOfAGradientIsRight) {
     const auto layouts = AllLayouts(mesh.layout(), 2, true);
     for (const Layout& from : layouts) {
       for (const Layout& to : layouts) {
-        // The sum of cubes: gradients 3 x^2, and of their sum 6 x.
         Tensor x = Spread(dense, mesh, from);
         x.set_requires_grad(true);
-        const Tensor y = Redistribute(x, to);
-        const Tensor loss = Sum(Mul(y, Mul(y, y)));
-        TensorList first;
-        const Tensor inputs[] = {x};
-        absl::Status status =
-            Gradients(loss, inputs, {.create_graph = true}, first);
-        CH_EXPECT_OK(status);
-        CH_EXPECT_EQ(Differs(first[0], Mul(Mul(dense, dense), 3)), "");
-        TensorList second;
-        status = Gradients(Sum(first[0]), inputs, {}, second);
-        CH_EXPECT_OK(status);
-        CH_EXPECT_EQ(Differs(second[0], Mul(dense, 6)), "");
+        ExpectGradientsThrough(x, Redistribute(x, to), dense);
       }
     }
   });

@@ -123,10 +123,6 @@ INSTANTIATE_TEST_SUITE_P(Meshes, AliasTest,
 Layout Rows(const DeviceMesh& mesh, int ndim = 2) {
   return Layout::Replicated(mesh.layout(), ndim).WithShard(0, 0);
 }
-Layout Whole(const DeviceMesh& mesh, int ndim = 2) {
-  return Layout::Replicated(mesh.layout(), ndim);
-}
-
 TEST(BorderDeathTest, KnowsThatItsSidesShareMemory) {
   // Writes whose gradient would be lost.
   const auto dies = [](const std::function<void(const DeviceMesh&)>& body,
@@ -138,7 +134,7 @@ TEST(BorderDeathTest, KnowsThatItsSidesShareMemory) {
       [](const DeviceMesh& mesh) {
         const Tensor x = Ones({2, 3}).set_requires_grad(true);
         const Tensor h = Mul(x, 2.0);
-        AddInPlace(FromLocal(h, mesh, Whole(mesh), Whole(mesh)),
+        AddInPlace(FromLocal(h, mesh, Whole(mesh, 2), Whole(mesh, 2)),
                    Replicated(Ones({3}), mesh));
       },
       "add_in_place: a view of a distributed tensor, or across the border");
@@ -160,7 +156,7 @@ TEST(BorderDeathTest, KnowsThatItsSidesShareMemory) {
       [](const DeviceMesh& mesh) {
         const Tensor x = Ones({2, 3}).set_requires_grad(true);
         const Tensor h = Mul(x, 2.0);
-        const Tensor d = FromLocal(h, mesh, Whole(mesh), Whole(mesh));
+        const Tensor d = FromLocal(h, mesh, Whole(mesh, 2), Whole(mesh, 2));
         AddInPlace(h, x);
         Sum(d);
       },
@@ -200,7 +196,7 @@ TEST(ShadowDeathTest, IsNeitherWrittenNorUsedOnceItsSourceWas) {
   dies(
       [](const DeviceMesh& mesh) {
         NoGrad no_grad;
-        const Tensor x = Spread(Numbers({4, 3}, 1), mesh, Whole(mesh));
+        const Tensor x = Spread(Numbers({4, 3}, 1), mesh, Whole(mesh, 2));
         const Tensor s = Redistribute(x, Rows(mesh));
         FillInPlace(x, 7);
         Sum(s);
@@ -209,8 +205,8 @@ TEST(ShadowDeathTest, IsNeitherWrittenNorUsedOnceItsSourceWas) {
   for (const bool normal : {false, true}) {
     dies(
         [&](const DeviceMesh& mesh) {
-          const Tensor s =
-              Redistribute(Spread(Ones({4, 3}), mesh, Whole(mesh)), Rows(mesh));
+          const Tensor s = Redistribute(
+              Spread(Ones({4, 3}), mesh, Whole(mesh, 2)), Rows(mesh));
           normal ? FillNormal(s, 1, "s") : FillUniform(s, 1, "s");
         },
         "random values: .* is not written to");
@@ -225,7 +221,7 @@ TEST(ShadowDeathTest, IsNeitherWrittenNorUsedOnceItsSourceWas) {
   dies(
       [](const DeviceMesh& mesh) {
         NoGrad no_grad;
-        const Tensor one = Spread(Ones({1, 3}), mesh, Whole(mesh));
+        const Tensor one = Spread(Ones({1, 3}), mesh, Whole(mesh, 2));
         FillInPlace(Expand(one, {2, 3}), 7);
       },
       "fill_in_place into an expanded tensor");

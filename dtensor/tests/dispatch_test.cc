@@ -22,10 +22,6 @@ namespace {
 
 // The one path that ops on distributed tensors take: rules, the cache of plans.
 
-Layout Whole(const DeviceMesh& mesh, int ndim) {
-  return Layout::Replicated(mesh.layout(), ndim);
-}
-
 // Of calls, by value: an equal layout made anew is the same, another number in
 // the op, size, dtype or layout is not.
 TEST(Dispatch, KeepsPlansByValue) {

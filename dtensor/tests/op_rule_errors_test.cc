@@ -18,9 +18,6 @@ namespace {
 
 // What no rule can make right is an error that says what and where.
 
-Layout Whole(const DeviceMesh& mesh, int ndim) {
-  return Layout::Replicated(mesh.layout(), ndim);
-}
 Layout Rows(const DeviceMesh& mesh, int ndim) {
   return Whole(mesh, ndim).WithShard(0, 0);
 }
