@@ -11,6 +11,7 @@
 #include <cstdint>
 #include <limits>
 #include <string>
+#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -122,49 +123,63 @@ absl::StatusOr<Outcome> ClipAndStep(TestModel& model, double norm_type) {
   return Outcome{norm, std::move(weights)};
 }
 
-TEST(FsdpOptimizersTest, ClipsAndStepsAcrossMeshesAsOneRankDoes) {
-  for (const double norm_type : {1.0, 2.0, kInfinity}) {
-    TestModel dense(3, kDim, 7, 3);
-    dense.FillWithIntegers();
-    ASSERT_TRUE(Backward(Sum(dense.Forward(BatchOf(0, 1, 1)))).ok());
-    const absl::StatusOr<Outcome> expected = ClipAndStep(dense, norm_type);
-    ASSERT_TRUE(expected.ok()) << expected.status();
-    EXPECT_GT(expected->norm, 1);
-    for (const Axes& axes :
-         std::vector<Axes>{{{"fsdp", 2}, {"tp", 2}},
-                           {{"fsdp", 3}, {"tp", 1}},
-                           {{"replicate", 2}, {"fsdp", 2}, {"tp", 2}}}) {
-      for (const bool offload : {false, true}) {
-        SCOPED_TRACE(absl::StrCat("norm ", norm_type, " on ",
-                                  MeshLayout::Create(axes)->ToString(),
-                                  offload ? ", offloaded" : ""));
-        RunRanks(MeshAxes(axes).ranks(),
-                 [&](World& world) -> absl::Status {
-                   CH_ASSIGN_OR_RETURN(const Meshes meshes,
-                                       MakeMeshes(world, axes));
-                   TestModel model(3, kDim, 7, 3);
-                   model.FillWithIntegers();
-                   FullyShardOptions options;
-                   options.gradient_divide_factor = 1;
-                   options.cpu_offload = offload;
-                   CH_ASSIGN_OR_RETURN(const auto ignored,
-                                       Spread(model, meshes, options));
-                   const int part = static_cast<int>(*meshes.flat.index(0));
-                   const int parts = meshes.flat.size(0);
-                   CH_RETURN_IF_ERROR(
-                       Backward(Sum(model.Forward(BatchOf(part, parts, 1)))));
-                   CH_RETURN_IF_ERROR(SumOver(meshes.flat, ignored));
-                   CH_ASSIGN_OR_RETURN(const Outcome outcome,
-                                       ClipAndStep(model, norm_type));
-                   CH_EXPECT_EQ(outcome.norm, expected->norm);
-                   CH_EXPECT_EQ(outcome.weights, expected->weights);
-                   return world.context().Synchronize();
-                 },
-                 {.adversarial_seed = offload ? 7u : 0u});
-      }
-    }
-  }
+// The norm's type, the mesh, whether shards are in host memory.
+using ClipCase = std::tuple<double, Axes, bool>;
+
+class ClippingTest : public testing::TestWithParam<ClipCase> {};
+
+TEST_P(ClippingTest, AndStepsAcrossMeshesAreThoseOfOneRank) {
+  const double norm_type = std::get<0>(GetParam());
+  const Axes& axes = std::get<1>(GetParam());
+  const bool offload = std::get<2>(GetParam());
+  TestModel dense(3, kDim, 7, 3);
+  dense.FillWithIntegers();
+  ASSERT_TRUE(Backward(Sum(dense.Forward(BatchOf(0, 1, 1)))).ok());
+  const absl::StatusOr<Outcome> expected = ClipAndStep(dense, norm_type);
+  ASSERT_TRUE(expected.ok()) << expected.status();
+  EXPECT_GT(expected->norm, 1);
+  RunRanks(MeshAxes(axes).ranks(),
+           [&](World& world) -> absl::Status {
+             CH_ASSIGN_OR_RETURN(const Meshes meshes, MakeMeshes(world, axes));
+             TestModel model(3, kDim, 7, 3);
+             model.FillWithIntegers();
+             FullyShardOptions options;
+             options.gradient_divide_factor = 1;
+             options.cpu_offload = offload;
+             CH_ASSIGN_OR_RETURN(const auto ignored,
+                                 Spread(model, meshes, options));
+             const int part = static_cast<int>(*meshes.flat.index(0));
+             const int parts = meshes.flat.size(0);
+             CH_RETURN_IF_ERROR(
+                 Backward(Sum(model.Forward(BatchOf(part, parts, 1)))));
+             CH_RETURN_IF_ERROR(SumOver(meshes.flat, ignored));
+             CH_ASSIGN_OR_RETURN(const Outcome outcome,
+                                 ClipAndStep(model, norm_type));
+             CH_EXPECT_EQ(outcome.norm, expected->norm);
+             CH_EXPECT_EQ(outcome.weights, expected->weights);
+             return world.context().Synchronize();
+           },
+           {.adversarial_seed = offload ? 7u : 0u});
 }
+
+std::string NameOfCase(const testing::TestParamInfo<ClipCase>& info) {
+  const auto& [norm_type, axes, offload] = info.param;
+  std::string name = absl::StrCat("norm_", norm_type, "_on");
+  for (const MeshAxis& axis : axes) {
+    absl::StrAppend(&name, "_", axis.name, axis.size);
+  }
+  return absl::StrCat(name, offload ? "_offloaded" : "");
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Cases, ClippingTest,
+    testing::Combine(
+        testing::Values(1.0, 2.0, kInfinity),
+        testing::Values(Axes{{"fsdp", 2}, {"tp", 2}},
+                        Axes{{"fsdp", 3}, {"tp", 1}},
+                        Axes{{"replicate", 2}, {"fsdp", 2}, {"tp", 2}}),
+        testing::Bool()),
+    NameOfCase);
 
 // The last output of the last rank overflows float16 in the reduction. Its
 // weights are zeros, so nothing before them does: only the rank that holds the
