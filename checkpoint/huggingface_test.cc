@@ -9,7 +9,6 @@
 #include <vector>
 
 #include "absl/status/status.h"
-#include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
 #include "crosshatch/base/status_macros.h"
 #include "crosshatch/checkpoint/file_system.h"
@@ -21,6 +20,7 @@
 #include "crosshatch/nn/models/llama.h"
 #include "crosshatch/tensor/creation.h"
 #include "crosshatch/tensor/rank_context.h"
+#include "crosshatch/testing/ranks.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
@@ -66,7 +66,7 @@ void ExpectSameWeights(const std::string& a, const std::string& b) {
 TEST(HuggingFaceTest, SavesWhatItLoaded) {
   for (const char* source : {kTied, kUntied}) {
     const std::string dir = FreshDir("saved");
-    const absl::Status status = RunLocal(1, [&](World& world) {
+    const absl::Status status = StatusOfRanks(1, [&](World& world) {
       CH_ASSIGN_OR_RETURN(const nn::LlamaConfig config, LoadConfig(source));
       nn::Llama model(config);
       CH_RETURN_IF_ERROR(LoadHuggingFace(model, source));
@@ -85,7 +85,7 @@ TEST(HuggingFaceTest, SavesWhatItLoaded) {
 // Each rank reads its own slices, and rank 0 writes the whole.
 TEST(HuggingFaceTest, LoadsAndSavesAnyLayout) {
   const std::string dir = FreshDir("sharded");
-  const absl::Status status = RunLocal(4, [&](World& world) {
+  const absl::Status status = StatusOfRanks(4, [&](World& world) {
     CH_ASSIGN_OR_RETURN(DeviceMesh mesh,
                         InitDeviceMesh(world, {{"fsdp", 2}, {"tp", 2}}));
     CH_ASSIGN_OR_RETURN(const nn::LlamaConfig config, LoadConfig(kTied));
@@ -230,7 +230,7 @@ TEST(SaveTest, EveryRankHearsOfARefusal) {
   fs::create_directories(dir);
   std::ofstream(dir + "/notes") << "keep";
   std::vector<absl::Status> saved(2);
-  const absl::Status status = RunLocal(2, [&](World& world) {
+  RunRanks(2, [&](World& world) {
     nn::LlamaConfig config;
     config.dim = 8;
     config.heads = 2;
@@ -241,7 +241,6 @@ TEST(SaveTest, EveryRankHearsOfARefusal) {
     saved[world.rank()] = SaveHuggingFace(world, model, dir);
     return SaveHuggingFace(world, model, dir, {.overwrite = true});
   });
-  EXPECT_TRUE(status.ok()) << status;
   for (const absl::Status& refused : saved) {
     EXPECT_TRUE(absl::IsAlreadyExists(refused)) << refused;
     EXPECT_THAT(std::string(refused.message()), HasSubstr(dir));
@@ -270,15 +269,13 @@ TEST(SaveTest, ASlowDiskIsNoRankThatKeepsTheOthersWaiting) {
   const std::string dir = FreshDir("slow");
   const absl::Duration timeout = absl::Milliseconds(700);
   SlowFileSystem files(3 * timeout);
-  const absl::Status status = RunLocal(
-      3,
-      [&](World& world) {
-        nn::Llama model({.dim = 8, .layers = 1, .heads = 2, .ffn = 8},
-                        world.device());
-        return SaveHuggingFace(world, model, dir, {.file_system = &files});
-      },
-      {.timeout = timeout});
-  EXPECT_TRUE(status.ok()) << status;
+  RunRanks(3,
+           [&](World& world) {
+             nn::Llama model({.dim = 8, .layers = 1, .heads = 2, .ffn = 8},
+                             world.device());
+             return SaveHuggingFace(world, model, dir, {.file_system = &files});
+           },
+           {.timeout = timeout});
   EXPECT_TRUE(LoadConfig(dir).ok());
 }
 

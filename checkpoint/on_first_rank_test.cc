@@ -13,6 +13,7 @@
 #include "absl/time/time.h"
 #include "crosshatch/base/status_macros.h"
 #include "crosshatch/comm/world.h"
+#include "crosshatch/testing/ranks.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
@@ -31,14 +32,15 @@ TEST(OnFirstRankTest, EveryRankHasTheStatus) {
   for (const bool fails : {false, true}) {
     int runs = 0;
     std::vector<absl::Status> got(4, absl::UnknownError(""));
-    const absl::Status status = RunLocal(4, [&](World& world) -> absl::Status {
-      CH_ASSIGN_OR_RETURN(auto comm, Everyone(world));
-      got[world.rank()] = OnFirstRank(*comm, "work", [&] {
-        ++runs;
-        return fails ? absl::DataLossError("busy disk") : absl::OkStatus();
-      });
-      return absl::OkStatus();
-    });
+    const absl::Status status =
+        StatusOfRanks(4, [&](World& world) -> absl::Status {
+          CH_ASSIGN_OR_RETURN(auto comm, Everyone(world));
+          got[world.rank()] = OnFirstRank(*comm, "work", [&] {
+            ++runs;
+            return fails ? absl::DataLossError("busy disk") : absl::OkStatus();
+          });
+          return absl::OkStatus();
+        });
     ASSERT_TRUE(status.ok()) << status;
     EXPECT_EQ(runs, 1);
     EXPECT_EQ(got[0],
@@ -52,7 +54,7 @@ TEST(OnFirstRankTest, EveryRankHasTheStatus) {
 
 TEST(OnFirstRankTest, WorkMayTakeLongerThanAnyCollective) {
   const absl::Duration timeout = absl::Milliseconds(700);
-  const absl::Status status = RunLocal(
+  RunRanks(
       3,
       [&](World& world) -> absl::Status {
         CH_ASSIGN_OR_RETURN(auto comm, Everyone(world));
@@ -63,24 +65,24 @@ TEST(OnFirstRankTest, WorkMayTakeLongerThanAnyCollective) {
         });
       },
       {.timeout = timeout});
-  EXPECT_TRUE(status.ok()) << status;
 }
 
 TEST(OnFirstRankTest, ARankThatFailsMeanwhileIsAnErrorAfterTheWork) {
   bool done = false;
   absl::Status first;
-  const absl::Status status = RunLocal(3, [&](World& world) -> absl::Status {
-    CH_ASSIGN_OR_RETURN(auto comm, Everyone(world));
-    if (world.rank() == 2) return absl::NotFoundError("elsewhere");
-    const absl::Status result = OnFirstRank(*comm, "work", [&] {
-      // Until the failure is there.
-      while (world.context().status().ok()) std::this_thread::yield();
-      done = true;
-      return absl::OkStatus();
-    });
-    if (world.rank() == 0) first = result;
-    return absl::OkStatus();
-  });
+  const absl::Status status =
+      StatusOfRanks(3, [&](World& world) -> absl::Status {
+        CH_ASSIGN_OR_RETURN(auto comm, Everyone(world));
+        if (world.rank() == 2) return absl::NotFoundError("elsewhere");
+        const absl::Status result = OnFirstRank(*comm, "work", [&] {
+          // Until the failure is there.
+          while (world.context().status().ok()) std::this_thread::yield();
+          done = true;
+          return absl::OkStatus();
+        });
+        if (world.rank() == 0) first = result;
+        return absl::OkStatus();
+      });
   EXPECT_TRUE(done);
   EXPECT_THAT(std::string(first.message()), HasSubstr("elsewhere"));
   EXPECT_TRUE(absl::IsNotFound(status)) << status;

@@ -22,6 +22,7 @@
 #include "crosshatch/comm/world.h"
 #include "crosshatch/nn/materialize.h"
 #include "crosshatch/nn/models/llama.h"
+#include "crosshatch/testing/ranks.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
@@ -45,7 +46,7 @@ absl::Status Save(const std::string& dir, uint64_t seed,
   config.layers = 1;
   config.ffn = 8;
   config.vocab = 8;
-  return RunLocal(2, [&](World& world) -> absl::Status {
+  return StatusOfRanks(2, [&](World& world) -> absl::Status {
     nn::Llama model(config);
     const absl::Status made = model.Materialize({.seed = seed});
     if (!made.ok()) return made;

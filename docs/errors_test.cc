@@ -17,6 +17,7 @@
 #include "crosshatch/docs/page_testutil.h"
 #include "crosshatch/mesh/device_mesh.h"
 #include "crosshatch/tensor/rank_context.h"
+#include "crosshatch/testing/ranks.h"
 #include "gtest/gtest.h"
 
 namespace crosshatch::docs {
@@ -26,7 +27,7 @@ namespace {
 // communicator of the axis "fsdp" and waits for what it has issued.
 std::string ErrorOf(
     absl::FunctionRef<absl::Status(Communicator&, Stream&)> work) {
-  const absl::Status status = RunLocal(2, [&](World& world) {
+  const absl::Status status = StatusOfRanks(2, [&](World& world) {
     RankContext& context = world.context();
     Stream& stream = context.compute_stream();
     CH_ASSIGN_OR_RETURN(const DeviceMesh mesh,

@@ -16,6 +16,7 @@
 #include "crosshatch/tensor/autograd.h"
 #include "crosshatch/tensor/creation.h"
 #include "crosshatch/tensor/ops/ops.h"
+#include "crosshatch/testing/ranks.h"
 #include "gtest/gtest.h"
 
 namespace crosshatch {
@@ -50,7 +51,7 @@ TEST(LayoutsExampleTest, Borders) {
   constexpr int kRanks = 2;
   std::vector<std::vector<float>> weight_gradients(kRanks);
   std::vector<std::vector<float>> row_gradients(kRanks);
-  const absl::Status status = RunLocal(kRanks, [&](World& world) {
+  const absl::Status status = StatusOfRanks(kRanks, [&](World& world) {
     CH_ASSIGN_OR_RETURN(DeviceMesh mesh,
                         InitDeviceMesh(world, {{"dp", kRanks}}));
     const Layout replicated = Layout::Replicated(mesh.layout(), 2);
@@ -99,8 +100,7 @@ TEST(LayoutsExampleTest, Borders) {
 }
 
 TEST(LayoutsExampleTest, LocalMap) {
-  const absl::Status status = RunLocal(2, [](World& world) {
-    CH_ASSIGN_OR_RETURN(DeviceMesh mesh, InitDeviceMesh(world, {{"dp", 2}}));
+  OnMesh({{"dp", 2}}, [](const DeviceMesh& mesh) -> absl::Status {
     const Layout replicated = Layout::Replicated(mesh.layout(), 2);
     const Layout rows = replicated.WithShard(0, 0);
     const Layout sums = replicated.WithPartial(0, ReduceOp::kSum);
@@ -120,15 +120,14 @@ TEST(LayoutsExampleTest, LocalMap) {
              .outputs = {{rows, /*sizes=*/{5, 3}, /*grad_layout=*/rows}}}));
     // [/local_map]
     CH_RETURN_IF_ERROR(Backward(Sum(y[0])));
-    EXPECT_EQ(
+    CH_EXPECT_EQ(
         FullTensor(y[0]).ToVector<float>(),
         MatMul(Integers({5, 6}, 0), Integers({6, 3}, 1)).ToVector<float>());
-    EXPECT_EQ(LocalTensor(w.grad()).ToVector<float>(),
-              MatMul(Integers({5, 6}, 0), Ones({5, 3}), true, false)
-                  .ToVector<float>());
+    CH_EXPECT_EQ(LocalTensor(w.grad()).ToVector<float>(),
+                 MatMul(Integers({5, 6}, 0), Ones({5, 3}), true, false)
+                     .ToVector<float>());
     return absl::OkStatus();
   });
-  EXPECT_TRUE(status.ok()) << status;
 }
 
 }  // namespace

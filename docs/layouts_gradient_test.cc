@@ -27,6 +27,7 @@
 #include "crosshatch/mesh/device_mesh.h"
 #include "crosshatch/tensor/autograd.h"
 #include "crosshatch/tensor/creation.h"
+#include "crosshatch/testing/ranks.h"
 #include "gtest/gtest.h"
 
 namespace crosshatch::docs {
@@ -132,9 +133,9 @@ TEST(LayoutsGradientTest, GradientsTakeTheStepsOfThePage) {
   for (size_t i = 1; i < fences[0].lines.size(); ++i) {
     const Case c = ParseCase(fences[0].lines[i]);
     std::vector<RedistributionSink> sinks(static_cast<size_t>(mesh.size()));
-    LocalOptions options;
+    RankOptions options;
     for (RedistributionSink& sink : sinks) options.sinks.push_back(&sink);
-    const absl::Status status = RunLocal(
+    const absl::Status status = StatusOfRanks(
         mesh.size(),
         [&](World& world) {
           return RunCase(world, sinks[static_cast<size_t>(world.rank())], c,

@@ -5,36 +5,23 @@
 #include <vector>
 
 #include "crosshatch/base/status_macros.h"
-#include "crosshatch/comm/world.h"
 #include "crosshatch/dtensor/dtensor.h"
 #include "crosshatch/fsdp/fully_shard.h"
 #include "crosshatch/fsdp/testutil.h"
+#include "crosshatch/testing/batch.h"
+#include "crosshatch/testing/ranks.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
 namespace crosshatch {
 namespace {
 
-using fsdp::SmallIntegers;
 using ::testing::HasSubstr;
 
 const DTensorExtensions& Extensions() {
   static const std::shared_ptr<const DTensorExtensions> extensions =
       DTensorExtensions::Create();
   return *extensions;
-}
-
-// Runs `check` on every rank of a mesh.
-void OnMesh(std::vector<MeshAxis> axes,
-            const std::function<absl::Status(const DeviceMesh&)>& check) {
-  int ranks = 1;
-  for (const MeshAxis& axis : axes) ranks *= axis.size;
-  const absl::Status status =
-      RunLocal(ranks, [&](World& world) -> absl::Status {
-        CH_ASSIGN_OR_RETURN(const DeviceMesh mesh, InitDeviceMesh(world, axes));
-        return check(mesh);
-      });
-  EXPECT_TRUE(status.ok()) << status;
 }
 
 TEST(DTensorExtensionsTest, ChunksBeneathTensorParallelism) {
@@ -50,12 +37,12 @@ TEST(DTensorExtensionsTest, ChunksBeneathTensorParallelism) {
     const Tensor columns = DistributeTensor(plain, tp, whole.WithShard(0, 1));
     const Tensor heads =
         DistributeTensor(plain, tp, whole.WithDim(0, {{0}, 4}));
-    EXPECT_EQ(chunk(plain, 0), "[S(0),R]");
-    EXPECT_EQ(chunk(plain, 1), "[S(1),R]");
-    EXPECT_EQ(chunk(rows, 0), "[_S(0,2),S(0)]");
-    EXPECT_EQ(chunk(rows, 1), "[S(1),S(0)]");
-    EXPECT_EQ(chunk(columns, 0), "[S(0),S(1)]");
-    EXPECT_EQ(chunk(heads, 0), "[_S(0,2),S(0)/4]");
+    CH_EXPECT_EQ(chunk(plain, 0), "[S(0),R]");
+    CH_EXPECT_EQ(chunk(plain, 1), "[S(1),R]");
+    CH_EXPECT_EQ(chunk(rows, 0), "[_S(0,2),S(0)]");
+    CH_EXPECT_EQ(chunk(rows, 1), "[S(1),S(0)]");
+    CH_EXPECT_EQ(chunk(columns, 0), "[S(0),S(1)]");
+    CH_EXPECT_EQ(chunk(heads, 0), "[_S(0,2),S(0)/4]");
     return absl::OkStatus();
   });
 }
@@ -69,10 +56,10 @@ TEST(DTensorExtensionsTest, ReplicatesOverTheAxisOfHsdp) {
            const Tensor plain = SmallIntegers({5}, 1);
            const Tensor split = DistributeTensor(
                plain, tp, Layout::Replicated(tp.layout(), 1).WithShard(0, 0));
-           EXPECT_EQ(Extensions().Chunk(plain, hsdp, 0)->layout.ToString(),
-                     "[R,S(0),R]");
-           EXPECT_EQ(Extensions().Chunk(split, hsdp, 0)->layout.ToString(),
-                     "[R,_S(0,2),S(0)]");
+           CH_EXPECT_EQ(Extensions().Chunk(plain, hsdp, 0)->layout.ToString(),
+                        "[R,S(0),R]");
+           CH_EXPECT_EQ(Extensions().Chunk(split, hsdp, 0)->layout.ToString(),
+                        "[R,_S(0,2),S(0)]");
            return absl::OkStatus();
          });
 }
@@ -94,21 +81,21 @@ TEST(DTensorExtensionsTest, ChunksOverJoinedAxes) {
           for (const Tensor& parameter : {plain, rows}) {
             CH_ASSIGN_OR_RETURN(const fsdp::ShardedForm form,
                                 Extensions().Chunk(parameter, fsdp, 0));
-            EXPECT_EQ(form.mesh.size(0), 6);
-            EXPECT_EQ(form.mesh.root(), mesh);
-            EXPECT_EQ(form.layout.ToString(), parameter.is_distributed()
-                                                  ? "[_S(0,2),S(0)]"
-                                                  : "[S(0),R]");
+            CH_EXPECT_EQ(form.mesh.size(0), 6);
+            CH_EXPECT_EQ(form.mesh.root(), mesh);
+            CH_EXPECT_EQ(form.layout.ToString(), parameter.is_distributed()
+                                                     ? "[_S(0,2),S(0)]"
+                                                     : "[S(0),R]");
             // A rank's place on the mesh of FSDP is that of its chunk.
-            EXPECT_EQ((*form.mesh.coordinate())[0], *fsdp.index(0));
+            CH_EXPECT_EQ((*form.mesh.coordinate())[0], *fsdp.index(0));
             const Tensor sharded =
                 DistributeTensor(plain, form.mesh, form.layout);
             CH_ASSIGN_OR_RETURN(const Tensor back,
                                 Extensions().AllGather(sharded, fsdp));
-            EXPECT_EQ(FullTensor(back).ToVector<float>(),
-                      plain.ToVector<float>());
-            EXPECT_EQ(LocalTensor(back).sizes(),
-                      LocalTensor(parameter).sizes());
+            CH_EXPECT_EQ(FullTensor(back).ToVector<float>(),
+                         plain.ToVector<float>());
+            CH_EXPECT_EQ(LocalTensor(back).sizes(),
+                         LocalTensor(parameter).sizes());
           }
         }
         // An axis of one rank that the root lacks.
@@ -117,18 +104,19 @@ TEST(DTensorExtensionsTest, ChunksOverJoinedAxes) {
             joined.Unflatten("fsdp", {{"fsdp", 6}, {"whole", 1}}));
         CH_ASSIGN_OR_RETURN(const fsdp::ShardedForm form,
                             Extensions().Chunk(rows, one, 0));
-        EXPECT_EQ(LocalTensor(DistributeTensor(plain, form.mesh, form.layout))
-                      .sizes(),
-                  LocalTensor(rows).sizes());
+        CH_EXPECT_EQ(
+            LocalTensor(DistributeTensor(plain, form.mesh, form.layout))
+                .sizes(),
+            LocalTensor(rows).sizes());
         // A part of an axis, and one that is taken.
         CH_ASSIGN_OR_RETURN(const DeviceMesh parts,
                             joined.Unflatten("fsdp", {{"a", 3}, {"b", 2}}));
-        EXPECT_THAT(
+        CH_EXPECT_THAT(
             std::string(Extensions().Chunk(plain, parts, 0).status().message()),
             HasSubstr("the axis \"a\" of mesh(a=3, b=2"));
         const Tensor taken = DistributeTensor(
             plain, data, Layout::Replicated(data.layout(), 2).WithShard(0, 0));
-        EXPECT_THAT(
+        CH_EXPECT_THAT(
             std::string(
                 Extensions().Chunk(taken, joined, 0).status().message()),
             HasSubstr("the axis \"dp\" of mesh(dp=2, cp=3"));
@@ -149,12 +137,12 @@ TEST(DTensorExtensionsTest, AllGatherGivesTheParameterAsItWas) {
     const Tensor sharded = DistributeTensor(full, form.mesh, form.layout);
     CH_ASSIGN_OR_RETURN(const Tensor gathered,
                         Extensions().AllGather(sharded, fsdp));
-    EXPECT_EQ(LayoutOf(gathered), LayoutOf(split));
-    EXPECT_EQ(LocalTensor(gathered).ToVector<float>(),
-              LocalTensor(split).ToVector<float>());
+    CH_EXPECT_EQ(LayoutOf(gathered), LayoutOf(split));
+    CH_EXPECT_EQ(LocalTensor(gathered).ToVector<float>(),
+                 LocalTensor(split).ToVector<float>());
     const Tensor wrapped =
         Extensions().FormOf(split)->Wrap(Extensions().LocalOf(gathered));
-    EXPECT_EQ(FullTensor(wrapped).ToVector<float>(), full.ToVector<float>());
+    CH_EXPECT_EQ(FullTensor(wrapped).ToVector<float>(), full.ToVector<float>());
     return absl::OkStatus();
   });
 }
@@ -169,13 +157,13 @@ TEST(DTensorExtensionsTest, RefusesWhatLiesElsewhere) {
     };
     const Tensor on_fsdp = DistributeTensor(
         full, fsdp, Layout::Replicated(fsdp.layout(), 1).WithShard(0, 0));
-    EXPECT_THAT(message(on_fsdp),
-                HasSubstr("spread over the axis \"fsdp\" already"));
+    CH_EXPECT_THAT(message(on_fsdp),
+                   HasSubstr("spread over the axis \"fsdp\" already"));
     CH_ASSIGN_OR_RETURN(const DeviceMesh other,
                         InitDeviceMesh(mesh.world(), {{"other", 2}}));
     const Tensor elsewhere =
         DistributeTensor(full, other, Layout::Replicated(other.layout(), 1));
-    EXPECT_THAT(message(elsewhere), HasSubstr("slice both from one mesh"));
+    CH_EXPECT_THAT(message(elsewhere), HasSubstr("slice both from one mesh"));
     return absl::OkStatus();
   });
 }
@@ -188,9 +176,9 @@ TEST(DTensorExtensionsTest, FsdpAloneNamesTheParameterAndTheOption) {
     nn::Parameter& first = *model.Parameters().front();
     first.set_data(DistributeTensor(
         first.data(), tp, Layout::Replicated(tp.layout(), 2).WithShard(0, 0)));
-    EXPECT_THAT(std::string(fsdp::FullyShard(model, fsdp, {}).message()),
-                HasSubstr("parameter blocks.0.up.weight is a DTensor; set "
-                          "FullyShardOptions::extension"));
+    CH_EXPECT_THAT(std::string(fsdp::FullyShard(model, fsdp, {}).message()),
+                   HasSubstr("parameter blocks.0.up.weight is a DTensor; set "
+                             "FullyShardOptions::extension"));
     return absl::OkStatus();
   });
 }

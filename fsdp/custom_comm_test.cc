@@ -3,9 +3,11 @@
 
 #include <map>
 #include <string>
+#include <tuple>
 #include <utility>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
 #include "crosshatch/base/status_macros.h"
 #include "crosshatch/comm/world.h"
 #include "crosshatch/dtensor/dtensor.h"
@@ -15,6 +17,8 @@
 #include "crosshatch/mesh/device_mesh.h"
 #include "crosshatch/nn/adamw.h"
 #include "crosshatch/tensor/autograd.h"
+#include "crosshatch/testing/batch.h"
+#include "crosshatch/testing/ranks.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
@@ -31,8 +35,8 @@ std::vector<std::vector<float>> Gradients(std::vector<MeshAxis> axes,
                                           Customize customize,
                                           uint64_t adversarial_seed = 0) {
   std::vector<std::vector<float>> gradients;
-  const auto body = [&](World& world) -> absl::Status {
-    CH_ASSIGN_OR_RETURN(const DeviceMesh mesh, InitDeviceMesh(world, axes));
+  const auto body = [&](const DeviceMesh& mesh) -> absl::Status {
+    World& world = mesh.world();
     TestModel model(2, 5, 7, 3);
     model.FillWithIntegers();
     CH_ASSIGN_OR_RETURN(const DeviceMesh fsdp, mesh.Slice("fsdp"));
@@ -53,11 +57,7 @@ std::vector<std::vector<float>> Gradients(std::vector<MeshAxis> axes,
     }
     return world.context().Synchronize();
   };
-  int ranks = 1;
-  for (const MeshAxis& axis : axes) ranks *= axis.size;
-  const absl::Status status =
-      RunLocal(ranks, body, {.adversarial_seed = adversarial_seed});
-  EXPECT_TRUE(status.ok()) << status;
+  OnMesh(axes, body, {.adversarial_seed = adversarial_seed});
   return gradients;
 }
 
@@ -103,11 +103,10 @@ TEST(CustomCommTest, AHookReducesFurther) {
       sharded.SetCustomComm(
           {.all_reduce_hook =
                [replicas, &world](const Tensor& reduced) {
-                 EXPECT_TRUE(AllReduce(*replicas, reduced.raw_data(),
-                                       reduced.numel(), reduced.dtype(),
-                                       ReduceOp::kSum,
-                                       world.context().current_stream(), "hook")
-                                 .ok());
+                 CH_EXPECT_OK(
+                     AllReduce(*replicas, reduced.raw_data(), reduced.numel(),
+                               reduced.dtype(), ReduceOp::kSum,
+                               world.context().current_stream(), "hook"));
                },
            .hook_stream = own_stream ? &stream : nullptr});
       return absl::OkStatus();
@@ -133,12 +132,9 @@ TEST(CustomCommTest, StepsWhereGradientsAreReady) {
   cases[2].options.mixed_precision.reduce_dtype = kFloat64;
   for (const Case& c : cases) {
     const auto train = [&c](bool within, uint64_t seed) {
-      int ranks = 1;
-      for (const MeshAxis& axis : c.axes) ranks *= axis.size;
       std::vector<std::vector<float>> weights;
-      const auto body = [&](World& world) -> absl::Status {
-        CH_ASSIGN_OR_RETURN(const DeviceMesh mesh,
-                            InitDeviceMesh(world, c.axes));
+      const auto body = [&](const DeviceMesh& mesh) -> absl::Status {
+        World& world = mesh.world();
         TestModel model(2, 5, 7, 3);
         model.FillWithIntegers();
         for (auto& block : model.blocks()) {
@@ -155,7 +151,7 @@ TEST(CustomCommTest, StepsWhereGradientsAreReady) {
           }
           sharded.SetCustomComm({.gradient_ready = [&](nn::Parameter& p) {
             order.push_back(p.name());
-            EXPECT_TRUE(each.at(&p).Step().ok());
+            CH_EXPECT_OK(each.at(&p).Step());
             p.set_grad(Tensor());
           }});
         }
@@ -167,12 +163,12 @@ TEST(CustomCommTest, StepsWhereGradientsAreReady) {
             whole.ZeroGrad();
           }
           for (nn::Parameter* p : model.Parameters()) {
-            EXPECT_FALSE(p->grad().defined());
+            CH_EXPECT_FALSE(p->grad().defined());
           }
         }
         if (within) {
-          EXPECT_EQ(order.size(), 3 * each.size());
-          EXPECT_EQ(order.front(), "head.weight");
+          CH_EXPECT_EQ(order.size(), 3 * each.size());
+          CH_EXPECT_EQ(order.front(), "head.weight");
         }
         NoGrad no_grad;
         for (nn::Parameter* p : model.Parameters()) {
@@ -181,9 +177,7 @@ TEST(CustomCommTest, StepsWhereGradientsAreReady) {
         }
         return world.context().Synchronize();
       };
-      const absl::Status status =
-          RunLocal(ranks, body, {.adversarial_seed = seed});
-      EXPECT_TRUE(status.ok()) << status;
+      OnMesh(c.axes, body, {.adversarial_seed = seed});
       return weights;
     };
     const auto expected = train(false, 0);
@@ -193,70 +187,80 @@ TEST(CustomCommTest, StepsWhereGradientsAreReady) {
   }
 }
 
+enum class When { kInsteadOfIssuing, kAfterIssuing };
+// Of gathers or of reductions; when; on all ranks or one.
+using ErrorCase = std::tuple<bool, When, bool>;
+
+class CustomCommErrorTest : public testing::TestWithParam<ErrorCase> {};
+
 // One rank's error, before or after it let the collective through, or every
 // rank's: each rank hears of it, by the group's name, and nothing hangs.
-TEST(CustomCommTest, AnErrorComesOutOfEveryRank) {
-  enum class When { kInsteadOfIssuing, kAfterIssuing };
-  for (const bool gathers : {true, false}) {
-    for (const When when : {When::kInsteadOfIssuing, When::kAfterIssuing}) {
-      for (const bool everywhere : {false, true}) {
-        for (const uint64_t seed : {0, 1, 2}) {
-          std::vector<absl::Status> heard(3);
-          const absl::Status status = RunLocal(
-              3,
-              [&](World& world) -> absl::Status {
-                CH_ASSIGN_OR_RETURN(const DeviceMesh mesh,
-                                    InitDeviceMesh(world, {{"fsdp", 3}}));
-                TestModel model(2, 5, 7, 3);
-                model.FillWithIntegers();
-                for (auto& block : model.blocks()) {
-                  CH_RETURN_IF_ERROR(FullyShard(*block, mesh));
-                }
-                CH_RETURN_IF_ERROR(FullyShard(model, mesh));
-                CH_ASSIGN_OR_RETURN(ShardedModule sharded,
-                                    ShardedModule::Of(*model.blocks()[1]));
-                const CustomComm::Issue fails =
-                    [&](Communicator& communicator, Collective collective,
-                        Stream& stream) -> absl::Status {
-                  const bool mine = everywhere || world.rank() == 1;
-                  if (!mine || when == When::kAfterIssuing) {
-                    CH_RETURN_IF_ERROR(
-                        communicator.Issue(std::move(collective), stream));
-                  }
-                  if (!mine) return absl::OkStatus();
-                  return absl::UnavailableError("the wire is cut");
-                };
-                sharded.SetCustomComm(
-                    gathers ? CustomComm{.all_gather = fails}
-                            : CustomComm{.reduce_scatter = fails});
-                // The second finds what the first left to hear of.
-                for (int step = 0; step < 2; ++step) {
-                  const Tensor x = SmallIntegers({4, 5}, world.rank());
-                  heard[static_cast<size_t>(world.rank())].Update(
-                      Backward(Sum(model.Forward(x))));
-                }
-                // What a stream finds later comes out here.
-                heard[static_cast<size_t>(world.rank())].Update(
-                    world.context().Synchronize());
-                return heard[static_cast<size_t>(world.rank())];
-              },
-              {.adversarial_seed = seed});
-          EXPECT_EQ(status.code(), absl::StatusCode::kUnavailable) << status;
-          for (const absl::Status& of_rank : heard) {
-            EXPECT_FALSE(of_rank.ok());
-            EXPECT_THAT(std::string(of_rank.message()),
-                        HasSubstr("the wire is cut"));
-            EXPECT_THAT(
-                std::string(of_rank.message()),
-                HasSubstr(gathers ? "all_gather of the FSDP group blocks.1"
-                                  : "reduce_scatter of the FSDP group "
-                                    "blocks.1"));
-          }
-        }
+TEST_P(CustomCommErrorTest, ComesOutOfEveryRank) {
+  const bool gathers = std::get<0>(GetParam());
+  const When when = std::get<1>(GetParam());
+  const bool everywhere = std::get<2>(GetParam());
+  for (const uint64_t seed : {0, 1, 2}) {
+    SCOPED_TRACE(absl::StrCat("adversarial seed ", seed));
+    const auto body = [&](World& world) -> absl::Status {
+      CH_ASSIGN_OR_RETURN(const DeviceMesh mesh,
+                          InitDeviceMesh(world, {{"fsdp", 3}}));
+      TestModel model(2, 5, 7, 3);
+      model.FillWithIntegers();
+      for (auto& block : model.blocks()) {
+        CH_RETURN_IF_ERROR(FullyShard(*block, mesh));
       }
-    }
+      CH_RETURN_IF_ERROR(FullyShard(model, mesh));
+      CH_ASSIGN_OR_RETURN(ShardedModule sharded,
+                          ShardedModule::Of(*model.blocks()[1]));
+      const CustomComm::Issue fails = [&](Communicator& communicator,
+                                          Collective collective,
+                                          Stream& stream) -> absl::Status {
+        const bool mine = everywhere || world.rank() == 1;
+        if (!mine || when == When::kAfterIssuing) {
+          CH_RETURN_IF_ERROR(communicator.Issue(std::move(collective), stream));
+        }
+        if (!mine) return absl::OkStatus();
+        return absl::UnavailableError("the wire is cut");
+      };
+      sharded.SetCustomComm(gathers ? CustomComm{.all_gather = fails}
+                                    : CustomComm{.reduce_scatter = fails});
+      absl::Status heard;
+      // The second finds what the first left to hear of.
+      for (int step = 0; step < 2; ++step) {
+        const Tensor x = SmallIntegers({4, 5}, world.rank());
+        heard.Update(Backward(Sum(model.Forward(x))));
+      }
+      // What a stream finds later comes out here.
+      heard.Update(world.context().Synchronize());
+      CH_EXPECT_FALSE(heard.ok());
+      CH_EXPECT_THAT(std::string(heard.message()),
+                     HasSubstr("the wire is cut"));
+      CH_EXPECT_THAT(
+          std::string(heard.message()),
+          HasSubstr(gathers ? "all_gather of the FSDP group blocks.1"
+                            : "reduce_scatter of the FSDP group blocks.1"));
+      return heard;
+    };
+    const absl::Status status =
+        StatusOfRanks(3, body, {.adversarial_seed = seed});
+    EXPECT_EQ(status.code(), absl::StatusCode::kUnavailable) << status;
   }
 }
+
+std::string NameOfCase(const testing::TestParamInfo<ErrorCase>& info) {
+  const auto& [gathers, when, everywhere] = info.param;
+  return absl::StrCat(gathers ? "gathers" : "reductions",
+                      when == When::kAfterIssuing ? "_after" : "_instead",
+                      everywhere ? "_on_all" : "_on_one");
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Errors, CustomCommErrorTest,
+    testing::Combine(testing::Bool(),
+                     testing::Values(When::kInsteadOfIssuing,
+                                     When::kAfterIssuing),
+                     testing::Bool()),
+    NameOfCase);
 
 }  // namespace
 }  // namespace crosshatch::fsdp

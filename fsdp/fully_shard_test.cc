@@ -15,6 +15,8 @@
 #include "crosshatch/fsdp/training_testutil.h"
 #include "crosshatch/nn/linear.h"
 #include "crosshatch/tensor/autograd.h"
+#include "crosshatch/testing/batch.h"
+#include "crosshatch/testing/ranks.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
@@ -60,30 +62,25 @@ struct Case {
 
 // Trains on a mesh; gives rank 0's view of the full weights.
 Weights ShardedWeights(const Case& c, uint64_t adversarial_seed = 0) {
-  int ranks = 1;
-  for (const MeshAxis& axis : c.axes) ranks *= axis.size;
   Weights weights;
-  const absl::Status status =
-      RunLocal(ranks,
-               [&](World& world) -> absl::Status {
-                 CH_ASSIGN_OR_RETURN(const DeviceMesh mesh,
-                                     InitDeviceMesh(world, c.axes));
-                 TestModel model(3, kDim, 7, 3);
-                 model.FillWithIntegers();
-                 FullyShardOptions options = c.options;
-                 options.gradient_divide_factor = 1;
-                 CH_RETURN_IF_ERROR(ShardAll(model, mesh, options));
-                 for (int step = 0; step < kSteps; ++step) {
-                   CH_RETURN_IF_ERROR(Backward(LossOf(
-                       model, BatchOf(world.rank(), world.size(), step))));
-                   IntegerDescent(model);
-                 }
-                 Weights full = FullWeights(model);
-                 if (world.rank() == 0) weights = std::move(full);
-                 return world.context().Synchronize();
-               },
-               {.adversarial_seed = adversarial_seed});
-  EXPECT_TRUE(status.ok()) << status;
+  OnMesh(c.axes,
+         [&](const DeviceMesh& mesh) -> absl::Status {
+           World& world = mesh.world();
+           TestModel model(3, kDim, 7, 3);
+           model.FillWithIntegers();
+           FullyShardOptions options = c.options;
+           options.gradient_divide_factor = 1;
+           CH_RETURN_IF_ERROR(ShardAll(model, mesh, options));
+           for (int step = 0; step < kSteps; ++step) {
+             CH_RETURN_IF_ERROR(Backward(
+                 LossOf(model, BatchOf(world.rank(), world.size(), step))));
+             IntegerDescent(model);
+           }
+           Weights full = FullWeights(model);
+           if (world.rank() == 0) weights = std::move(full);
+           return world.context().Synchronize();
+         },
+         {.adversarial_seed = adversarial_seed});
   return weights;
 }
 
@@ -136,9 +133,8 @@ TEST(FullyShardTest, TakesTheFirstRanksValues) {
            {{"fsdp", 3}}, {{"replicate", 2}, {"fsdp", 2}}}) {
     for (const bool others_have_values : {true, false}) {
       for (const bool offload : {false, true}) {
-        const auto body = [&](World& world) -> absl::Status {
-          CH_ASSIGN_OR_RETURN(const DeviceMesh mesh,
-                              InitDeviceMesh(world, axes));
+        const auto body = [&](const DeviceMesh& mesh) -> absl::Status {
+          World& world = mesh.world();
           TestModel model(2, kDim, 7, 3);
           if (world.rank() == 0) {
             model.FillWithIntegers();
@@ -152,19 +148,17 @@ TEST(FullyShardTest, TakesTheFirstRanksValues) {
           options.sync_from_first_rank = true;
           options.cpu_offload = offload;
           CH_RETURN_IF_ERROR(ShardAll(model, mesh, options));
-          EXPECT_EQ(FullWeights(model), expected) << world.rank();
+          CH_EXPECT_EQ(FullWeights(model), expected) << world.rank();
           // A tensor of the program's own is left alone.
           if (world.rank() > 0 && others_have_values) {
-            EXPECT_EQ(mine.ToVector<float>(),
-                      SmallIntegers(mine.sizes(), 50 + world.rank())
-                          .ToVector<float>());
+            CH_EXPECT_EQ(mine.ToVector<float>(),
+                         SmallIntegers(mine.sizes(), 50 + world.rank())
+                             .ToVector<float>());
           }
           return world.context().Synchronize();
         };
         for (const uint64_t seed : {0, 1}) {
-          const absl::Status status = RunLocal(axes.size() == 1 ? 3 : 4, body,
-                                               {.adversarial_seed = seed});
-          EXPECT_TRUE(status.ok()) << status;
+          OnMesh(axes, body, {.adversarial_seed = seed});
         }
       }
     }
@@ -210,7 +204,7 @@ TEST(FullyShardTest, DryRunsCountValuesFromTheFirstRank) {
         to_peaks[rank] = world.context().allocator().stats().peak_total;
         return world.context().Synchronize();
       };
-      ASSERT_TRUE(RunLocal(ranks, [&](World& world) {
+      ASSERT_TRUE(StatusOfRanks(ranks, [&](World& world) {
                     return run(world, moved, peaks);
                   }).ok());
       for (int rank = 0; rank < ranks; ++rank) {
@@ -227,9 +221,8 @@ TEST(FullyShardTest, DryRunsCountValuesFromTheFirstRank) {
 
 // What the first rank has not made is made by Materialize, on all.
 TEST(FullyShardTest, LeavesToMaterializeWhatTheFirstRankHasNot) {
-  const absl::Status status = RunLocal(2, [](World& world) -> absl::Status {
-    CH_ASSIGN_OR_RETURN(const DeviceMesh mesh,
-                        InitDeviceMesh(world, {{"fsdp", 2}}));
+  OnMesh({{"fsdp", 2}}, [](const DeviceMesh& mesh) -> absl::Status {
+    World& world = mesh.world();
     TestModel model(1, kDim, 7, 3);
     if (world.rank() == 1) model.FillWithIntegers();
     FullyShardOptions options;
@@ -238,33 +231,30 @@ TEST(FullyShardTest, LeavesToMaterializeWhatTheFirstRankHasNot) {
     CH_RETURN_IF_ERROR(model.Materialize({.seed = 3}));
     TestModel alone(1, kDim, 7, 3);
     CH_RETURN_IF_ERROR(alone.Materialize({.seed = 3}));
-    EXPECT_EQ(FullWeights(model), FullWeights(alone));
+    CH_EXPECT_EQ(FullWeights(model), FullWeights(alone));
     return world.context().Synchronize();
   });
-  EXPECT_TRUE(status.ok()) << status;
 }
 
 TEST(FullyShardTest, TakesParametersOfAnyStrides) {
   for (const int dim : {0, 1}) {
-    const absl::Status status = RunLocal(3, [&](World& world) -> absl::Status {
-      CH_ASSIGN_OR_RETURN(const DeviceMesh mesh,
-                          InitDeviceMesh(world, {{"fsdp", 3}}));
+    OnMesh({{"fsdp", 3}}, [&](const DeviceMesh& mesh) -> absl::Status {
       nn::Linear linear(7, 5);
       const Tensor transposed = Transpose(SmallIntegers({7, 5}, 2), 0, 1);
-      EXPECT_FALSE(transposed.is_contiguous());
+      CH_EXPECT_FALSE(transposed.is_contiguous());
       linear.weight()->set_data(transposed);
       FullyShardOptions options;
       options.shard_dim = [dim](const nn::Parameter&) { return dim; };
       CH_RETURN_IF_ERROR(FullyShard(linear, mesh, options));
       const std::vector<float> values =
           Contiguous(transposed).ToVector<float>();
-      EXPECT_EQ(FullTensor(linear.weight()->data()).ToVector<float>(), values);
+      CH_EXPECT_EQ(FullTensor(linear.weight()->data()).ToVector<float>(),
+                   values);
       const Tensor x = SmallIntegers({4, 7}, 1);
-      EXPECT_EQ(linear.Forward(x).ToVector<float>(),
-                MatMul(x, Transpose(transposed, 0, 1)).ToVector<float>());
+      CH_EXPECT_EQ(linear.Forward(x).ToVector<float>(),
+                   MatMul(x, Transpose(transposed, 0, 1)).ToVector<float>());
       return absl::OkStatus();
     });
-    EXPECT_TRUE(status.ok()) << status;
   }
 }
 
@@ -272,22 +262,22 @@ TEST(FullyShardTest, LogsWhatItDoesInOrder) {
   LineSink sink(EventKind::kFsdp);
   std::vector<std::string> first;
   std::vector<std::string> second;
-  const absl::Status status =
-      RunLocal(2,
-               [&](World& world) -> absl::Status {
-                 CH_ASSIGN_OR_RETURN(const DeviceMesh mesh,
-                                     InitDeviceMesh(world, {{"fsdp", 2}}));
-                 TestModel model(2, kDim, 7, 3);
-                 model.FillWithIntegers();
-                 CH_RETURN_IF_ERROR(ShardAll(model, mesh, {}));
-                 for (std::vector<std::string>* lines : {&first, &second}) {
-                   CH_RETURN_IF_ERROR(
-                       Backward(LossOf(model, BatchOf(world.rank(), 2, 0))));
-                   if (world.rank() == 0) *lines = sink.Take();
-                 }
-                 return absl::OkStatus();
-               },
-               {.sinks = {&sink, nullptr}});
+  const absl::Status status = StatusOfRanks(
+      2,
+      [&](World& world) -> absl::Status {
+        CH_ASSIGN_OR_RETURN(const DeviceMesh mesh,
+                            InitDeviceMesh(world, {{"fsdp", 2}}));
+        TestModel model(2, kDim, 7, 3);
+        model.FillWithIntegers();
+        CH_RETURN_IF_ERROR(ShardAll(model, mesh, {}));
+        for (std::vector<std::string>* lines : {&first, &second}) {
+          CH_RETURN_IF_ERROR(
+              Backward(LossOf(model, BatchOf(world.rank(), 2, 0))));
+          if (world.rank() == 0) *lines = sink.Take();
+        }
+        return absl::OkStatus();
+      },
+      {.sinks = {&sink, nullptr}});
   ASSERT_TRUE(status.ok()) << status;
   EXPECT_THAT(
       first, ElementsAre(
@@ -303,30 +293,31 @@ TEST(FullyShardTest, LogsWhatItDoesInOrder) {
 }
 
 TEST(FullyShardTest, RefusesWhatCannotBe) {
-  const absl::Status status = RunLocal(2, [&](World& world) -> absl::Status {
-    CH_ASSIGN_OR_RETURN(
-        const DeviceMesh mesh,
-        InitDeviceMesh(world, {{"a", 1}, {"b", 1}, {"fsdp", 2}}));
-    CH_ASSIGN_OR_RETURN(const DeviceMesh fsdp, mesh.Slice("fsdp"));
-    TestModel model(1, kDim, 7, 3);
-    const auto message = [&](const DeviceMesh& m, FullyShardOptions options) {
-      return std::string(FullyShard(model, m, options).message());
-    };
-    EXPECT_THAT(message(mesh, {}), HasSubstr("not mesh(a=1, b=1, fsdp=2)"));
-    FullyShardOptions options;
-    options.shard_dim = [](const nn::Parameter&) { return 1; };
-    EXPECT_THAT(message(fsdp, options),
-                HasSubstr("parameter blocks.0.up.bias of shape [7] cannot be "
-                          "sharded on dim 1"));
-    // Nothing has changed: a right call succeeds.
-    CH_RETURN_IF_ERROR(FullyShard(model, fsdp, {}));
-    EXPECT_THAT(message(fsdp, {}),
-                HasSubstr("this TestModel is sharded already"));
-    EXPECT_THAT(DescribePlan(model),
-                HasSubstr("  blocks.0.up.weight [7, 5] dim 0: 0:4 4:7\n"));
-    return absl::OkStatus();
-  });
-  EXPECT_TRUE(status.ok()) << status;
+  OnMesh({{"a", 1}, {"b", 1}, {"fsdp", 2}},
+         [&](const DeviceMesh& mesh) -> absl::Status {
+           CH_ASSIGN_OR_RETURN(const DeviceMesh fsdp, mesh.Slice("fsdp"));
+           TestModel model(1, kDim, 7, 3);
+           const auto message = [&](const DeviceMesh& m,
+                                    FullyShardOptions options) {
+             return std::string(FullyShard(model, m, options).message());
+           };
+           CH_EXPECT_THAT(message(mesh, {}),
+                          HasSubstr("not mesh(a=1, b=1, fsdp=2)"));
+           FullyShardOptions options;
+           options.shard_dim = [](const nn::Parameter&) { return 1; };
+           CH_EXPECT_THAT(
+               message(fsdp, options),
+               HasSubstr("parameter blocks.0.up.bias of shape [7] cannot be "
+                         "sharded on dim 1"));
+           // Nothing has changed: a right call succeeds.
+           CH_RETURN_IF_ERROR(FullyShard(model, fsdp, {}));
+           CH_EXPECT_THAT(message(fsdp, {}),
+                          HasSubstr("this TestModel is sharded already"));
+           CH_EXPECT_THAT(
+               DescribePlan(model),
+               HasSubstr("  blocks.0.up.weight [7, 5] dim 0: 0:4 4:7\n"));
+           return absl::OkStatus();
+         });
 }
 
 // Linears [5, 5] one after another.
@@ -359,9 +350,8 @@ TEST(FullyShardTest, FrozenParametersStayForGradientsThatPassThroughThem) {
   const std::vector<float> expected =
       plain.first.weight()->grad().ToVector<float>();
   for (const bool frozen_at_first : {true, false}) {
-    const absl::Status status = RunLocal(2, [&](World& world) -> absl::Status {
-      CH_ASSIGN_OR_RETURN(const DeviceMesh mesh,
-                          InitDeviceMesh(world, {{"fsdp", 2}}));
+    OnMesh({{"fsdp", 2}}, [&](const DeviceMesh& mesh) -> absl::Status {
+      World& world = mesh.world();
       Three model;
       model.middle.weight()->set_requires_grad(!frozen_at_first);
       CH_RETURN_IF_ERROR(FullyShard(model.first, mesh));
@@ -370,20 +360,18 @@ TEST(FullyShardTest, FrozenParametersStayForGradientsThatPassThroughThem) {
       CH_RETURN_IF_ERROR(
           Backward(Sum(model.Forward(SmallIntegers({4, 5}, 1)))));
       const NoGrad no_grad;
-      EXPECT_EQ(FullTensor(model.first.weight()->grad()).ToVector<float>(),
-                expected);
-      EXPECT_FALSE(model.middle.weight()->grad().defined());
+      CH_EXPECT_EQ(FullTensor(model.first.weight()->grad()).ToVector<float>(),
+                   expected);
+      CH_EXPECT_FALSE(model.middle.weight()->grad().defined());
       return world.context().Synchronize();
     });
-    EXPECT_TRUE(status.ok()) << status;
   }
 }
 
 // Left to the module that has all its users, which was told to ignore it.
 TEST(FullyShardTest, ATiedParameterMayBeIgnored) {
-  const absl::Status status = RunLocal(2, [](World& world) -> absl::Status {
-    CH_ASSIGN_OR_RETURN(const DeviceMesh mesh,
-                        InitDeviceMesh(world, {{"fsdp", 2}}));
+  OnMesh({{"fsdp", 2}}, [](const DeviceMesh& mesh) -> absl::Status {
+    World& world = mesh.world();
     Tied model;
     model.first.weight()->set_requires_grad(false);
     FullyShardOptions options;
@@ -391,11 +379,42 @@ TEST(FullyShardTest, ATiedParameterMayBeIgnored) {
     CH_RETURN_IF_ERROR(FullyShard(model.first, mesh));
     CH_RETURN_IF_ERROR(FullyShard(model, mesh, options));
     CH_RETURN_IF_ERROR(Backward(Sum(model.Forward(SmallIntegers({4, 5}, 1)))));
-    EXPECT_FALSE(model.first.weight()->data().is_distributed());
-    EXPECT_TRUE(model.middle.weight()->grad().defined());
+    CH_EXPECT_FALSE(model.first.weight()->data().is_distributed());
+    CH_EXPECT_TRUE(model.middle.weight()->grad().defined());
     return world.context().Synchronize();
   });
-  EXPECT_TRUE(status.ok()) << status;
+}
+
+// Hooks that a program had set before it sharded.
+TEST(FullyShardTest, HooksOfOthersSeeGatheredParameters) {
+  OnMesh({{"fsdp", 2}},
+         [](const DeviceMesh& mesh) -> absl::Status {
+           nn::Linear linear(5, 3);
+           linear.weight()->set_data(SmallIntegers({3, 5}, 1));
+           const std::vector<float> values =
+               linear.weight()->data().ToVector<float>();
+           int calls = 0;
+           const auto look = [&] {
+             ++calls;
+             CH_EXPECT_EQ(
+                 ToDType(linear.weight()->Get(), kFloat32).ToVector<float>(),
+                 values);
+           };
+           linear.AddPreHook([&](nn::Module&, TensorList& inputs) {
+             look();
+             CH_EXPECT_EQ(inputs[0].dtype(), kBFloat16);
+           });
+           linear.AddPostHook(
+               [&](nn::Module&, TensorSpan, TensorList&) { look(); });
+           FullyShardOptions options;
+           options.reshard_after_forward = true;
+           options.mixed_precision.param_dtype = kBFloat16;
+           CH_RETURN_IF_ERROR(FullyShard(linear, mesh, options));
+           linear.Forward(BatchOf(0, 1, 0));
+           CH_EXPECT_EQ(calls, 2);
+           return absl::OkStatus();
+         },
+         {.adversarial_seed = 3});
 }
 
 }  // namespace

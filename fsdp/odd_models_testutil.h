@@ -14,6 +14,7 @@
 #include "crosshatch/nn/linear.h"
 #include "crosshatch/nn/module.h"
 #include "crosshatch/tensor/ops/ops.h"
+#include "crosshatch/testing/batch.h"
 
 namespace crosshatch::fsdp {
 

@@ -4,8 +4,9 @@
 #include "crosshatch/base/status_macros.h"
 #include "crosshatch/comm/world.h"
 #include "crosshatch/fsdp/fully_shard.h"
-#include "crosshatch/fsdp/training_testutil.h"
 #include "crosshatch/tensor/autograd.h"
+#include "crosshatch/testing/batch.h"
+#include "crosshatch/testing/ranks.h"
 #include "gtest/gtest.h"
 
 namespace crosshatch::fsdp {
@@ -26,15 +27,14 @@ void OnRanks(
                              LineSink(EventKind::kFsdp));
   std::vector<EventSink*> sinks;
   for (LineSink& log : logs) sinks.push_back(&log);
-  const absl::Status status = RunLocal(
-      ranks,
-      [&](World& world) -> absl::Status {
-        CH_ASSIGN_OR_RETURN(const DeviceMesh mesh, InitDeviceMesh(world, axes));
+  OnMesh(
+      axes,
+      [&](const DeviceMesh& mesh) -> absl::Status {
+        World& world = mesh.world();
         CH_RETURN_IF_ERROR(body(mesh, logs[static_cast<size_t>(world.rank())]));
         return world.context().Synchronize();
       },
       {.adversarial_seed = adversarial_seed, .sinks = sinks});
-  EXPECT_TRUE(status.ok()) << status;
 }
 
 absl::Status ShardAll(TestModel& model, const DeviceMesh& mesh,

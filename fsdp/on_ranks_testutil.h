@@ -21,35 +21,38 @@ namespace crosshatch::fsdp {
 
 using Axes = std::vector<MeshAxis>;
 
-/// Gradients are sums over the ranks, as one rank that has the whole batch
-/// computes them.
+/// \returns options by which gradients are sums over the ranks, because one
+/// rank that has the whole batch computes these.
 FullyShardOptions Summing();
 
-/// Runs `body` on every rank of a mesh; `log` is the rank's own.
+/// Runs `body` on every rank of a mesh; `log` is the rank's own, and takes what
+/// FSDP logs there. Failures are reported as OnMesh reports them
+/// (testing/ranks.h).
 void OnRanks(const Axes& axes,
              const std::function<absl::Status(const DeviceMesh& mesh,
                                               LineSink& log)>& body,
              uint64_t adversarial_seed = 0);
 
-/// Each block, then the rest.
+/// Shards each block by itself, then what is left of the model.
 absl::Status ShardAll(TestModel& model, const DeviceMesh& mesh,
                       const FullyShardOptions& options);
 
-/// A sharded model of two blocks on one rank of a mesh.
+/// What a test works on: one rank's view of a sharded model of two blocks.
 struct Job {
   TestModel& model;
   const DeviceMesh& mesh;
   ShardedModule root;
   LineSink& log;
 
-  /// Of this rank's rows of batch `salt`.
+  /// \returns the loss of this rank's rows of batch `salt`.
   Tensor Loss(int64_t salt) const;
 };
 
-/// A forward and its backward.
+/// Runs a forward and its backward.
 absl::Status Step(Job& job);
 
-/// What `body` logs on rank 0 after one Step.
+/// \returns what `body` logs on rank 0 after one Step, which is left out
+/// because a first step differs from those that follow it.
 std::vector<std::string> LogOf(const Axes& axes,
                                const FullyShardOptions& options,
                                const std::function<absl::Status(Job&)>& body,

@@ -13,6 +13,8 @@
 #include "crosshatch/nn/linear.h"
 #include "crosshatch/nn/module.h"
 #include "crosshatch/tensor/autograd.h"
+#include "crosshatch/testing/batch.h"
+#include "crosshatch/testing/ranks.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
@@ -35,7 +37,7 @@ std::vector<std::vector<float>> DenseGradients() {
     Tensor(p->data()).set_requires_grad(true);
   }
   for (int rank = 0; rank < kRanks; ++rank) {
-    EXPECT_TRUE(Backward(Sum(model.Forward(RowsOf(rank)))).ok());
+    CH_EXPECT_OK(Backward(Sum(model.Forward(RowsOf(rank)))));
   }
   std::vector<std::vector<float>> gradients;
   for (nn::Parameter* p : model.Parameters()) {
@@ -50,11 +52,10 @@ std::vector<std::vector<float>> GradientsAfter(ShardFn shard,
                                                LineSink* sink = nullptr,
                                                uint64_t adversarial_seed = 0) {
   std::vector<std::vector<float>> gradients;
-  const absl::Status status = RunLocal(
-      kRanks,
-      [&](World& world) -> absl::Status {
-        CH_ASSIGN_OR_RETURN(const DeviceMesh mesh,
-                            InitDeviceMesh(world, {{"dp", kRanks}}));
+  OnMesh(
+      {{"dp", kRanks}},
+      [&](const DeviceMesh& mesh) -> absl::Status {
+        World& world = mesh.world();
         TestModel model(3, 5, 7, 3);
         model.FillWithIntegers();
         FullyShardOptions options;
@@ -71,7 +72,6 @@ std::vector<std::vector<float>> GradientsAfter(ShardFn shard,
       },
       {.adversarial_seed = adversarial_seed,
        .sinks = {sink, nullptr, nullptr}});
-  EXPECT_TRUE(status.ok()) << status;
   return gradients;
 }
 
@@ -80,10 +80,10 @@ TEST(ReplicateTest, SumsGradientsAndSendsNoParameters) {
   const auto whole = [](TestModel& model, const DeviceMesh& mesh,
                         const FullyShardOptions& options) -> absl::Status {
     CH_RETURN_IF_ERROR(Replicate(model, mesh, options));
-    EXPECT_THAT(DescribePlan(model), HasSubstr("DDP"));
+    CH_EXPECT_THAT(DescribePlan(model), HasSubstr("DDP"));
     // Each rank holds all.
     for (nn::Parameter* p : model.Parameters()) {
-      EXPECT_EQ(LocalTensor(p->data()).sizes(), p->data().sizes());
+      CH_EXPECT_EQ(LocalTensor(p->data()).sizes(), p->data().sizes());
     }
     return absl::OkStatus();
   };
@@ -103,18 +103,18 @@ TEST(ReplicateTest, IsIgnoredWholeByWhatShardsAbove) {
     CH_RETURN_IF_ERROR(FullyShard(*model.blocks()[0], mesh, options));
     CH_RETURN_IF_ERROR(FullyShard(model, mesh, options));
     // The root took the last block and the head.
-    EXPECT_THAT(DescribePlan(model), HasSubstr("blocks.2.up.weight"));
-    EXPECT_THAT(DescribePlan(model), Not(HasSubstr("blocks.1")));
-    EXPECT_THAT(DescribePlan(replicated), HasSubstr("blocks.1.up.weight"));
-    EXPECT_THAT(DescribePlan(replicated), Not(HasSubstr("blocks.1.down")));
-    EXPECT_THAT(DescribePlan(down), HasSubstr("blocks.1.down.weight"));
+    CH_EXPECT_THAT(DescribePlan(model), HasSubstr("blocks.2.up.weight"));
+    CH_EXPECT_THAT(DescribePlan(model), Not(HasSubstr("blocks.1")));
+    CH_EXPECT_THAT(DescribePlan(replicated), HasSubstr("blocks.1.up.weight"));
+    CH_EXPECT_THAT(DescribePlan(replicated), Not(HasSubstr("blocks.1.down")));
+    CH_EXPECT_THAT(DescribePlan(down), HasSubstr("blocks.1.down.weight"));
     return absl::OkStatus();
   };
-  EXPECT_EQ(GradientsAfter(nested, &sink), DenseGradients());
+  CH_EXPECT_EQ(GradientsAfter(nested, &sink), DenseGradients());
   const std::vector<std::string> log = sink.Take();
-  EXPECT_THAT(log, Contains("all_reduce blocks.1.up"));
-  EXPECT_THAT(log, Not(Contains("all_reduce blocks.1.down")));
-  EXPECT_EQ(GradientsAfter(nested, nullptr, 5), DenseGradients());
+  CH_EXPECT_THAT(log, Contains("all_reduce blocks.1.up"));
+  CH_EXPECT_THAT(log, Not(Contains("all_reduce blocks.1.down")));
+  CH_EXPECT_EQ(GradientsAfter(nested, nullptr, 5), DenseGradients());
 }
 
 // head(b(a(x))) where the head has a's weight.
@@ -165,51 +165,46 @@ TEST(ReplicateTest, LeavesTiedParametersToTheSharderAbove) {
   for (size_t i = 0; i < 2; ++i) {
     expected.push_back(dense.Parameters()[i]->grad().ToVector<float>());
   }
-  const absl::Status status =
-      RunLocal(kRanks, [&](World& world) -> absl::Status {
-        CH_ASSIGN_OR_RETURN(const DeviceMesh mesh,
-                            InitDeviceMesh(world, {{"dp", kRanks}}));
-        Tying model;
-        FullyShardOptions options;
-        options.gradient_divide_factor = 1;
-        CH_RETURN_IF_ERROR(Replicate(model.pair, mesh, options));
-        CH_RETURN_IF_ERROR(FullyShard(model, mesh, options));
-        EXPECT_THAT(DescribePlan(model.pair),
-                    HasSubstr("pair.b.weight [5, 5] dim 0"));
-        EXPECT_THAT(DescribePlan(model), HasSubstr("tied with head.weight"));
-        EXPECT_THAT(DescribePlan(model), Not(HasSubstr("pair.b")));
-        CH_RETURN_IF_ERROR(Backward(Sum(model.Forward(RowsOf(world.rank())))));
-        NoGrad no_grad;
-        for (size_t i = 0; i < 2; ++i) {
-          EXPECT_EQ(FullTensor(model.Parameters()[i]->grad()).ToVector<float>(),
-                    expected[i]);
-        }
-        return absl::OkStatus();
-      });
-  EXPECT_TRUE(status.ok()) << status;
+  OnMesh({{"dp", kRanks}}, [&](const DeviceMesh& mesh) -> absl::Status {
+    World& world = mesh.world();
+    Tying model;
+    FullyShardOptions options;
+    options.gradient_divide_factor = 1;
+    CH_RETURN_IF_ERROR(Replicate(model.pair, mesh, options));
+    CH_RETURN_IF_ERROR(FullyShard(model, mesh, options));
+    CH_EXPECT_THAT(DescribePlan(model.pair),
+                   HasSubstr("pair.b.weight [5, 5] dim 0"));
+    CH_EXPECT_THAT(DescribePlan(model), HasSubstr("tied with head.weight"));
+    CH_EXPECT_THAT(DescribePlan(model), Not(HasSubstr("pair.b")));
+    CH_RETURN_IF_ERROR(Backward(Sum(model.Forward(RowsOf(world.rank())))));
+    NoGrad no_grad;
+    for (size_t i = 0; i < 2; ++i) {
+      CH_EXPECT_EQ(FullTensor(model.Parameters()[i]->grad()).ToVector<float>(),
+                   expected[i]);
+    }
+    return absl::OkStatus();
+  });
 }
 
 TEST(ReplicateTest, RefusesWhatCannotBe) {
-  const absl::Status status = RunLocal(2, [](World& world) -> absl::Status {
-    CH_ASSIGN_OR_RETURN(const DeviceMesh mesh,
-                        InitDeviceMesh(world, {{"a", 1}, {"dp", 2}}));
+  OnMesh({{"a", 1}, {"dp", 2}}, [](const DeviceMesh& mesh) -> absl::Status {
     CH_ASSIGN_OR_RETURN(const DeviceMesh dp, mesh.Slice("dp"));
     TestModel model(1, 5, 7, 3);
     const auto message = [](const absl::Status& status) {
       return std::string(status.message());
     };
-    EXPECT_THAT(message(Replicate(model, mesh)),
-                HasSubstr("Replicate takes a mesh of one axis"));
-    EXPECT_THAT(message(Replicate(model, dp, {.reshard_after_forward = true})),
-                HasSubstr("Replicate shards nothing"));
+    CH_EXPECT_THAT(message(Replicate(model, mesh)),
+                   HasSubstr("Replicate takes a mesh of one axis"));
+    CH_EXPECT_THAT(
+        message(Replicate(model, dp, {.reshard_after_forward = true})),
+        HasSubstr("Replicate shards nothing"));
     CH_RETURN_IF_ERROR(Replicate(model, dp));
-    EXPECT_THAT(message(Replicate(model, dp)),
-                HasSubstr("this TestModel is replicated already"));
-    EXPECT_THAT(message(FullyShard(model, dp)),
-                HasSubstr("this TestModel is replicated already"));
+    CH_EXPECT_THAT(message(Replicate(model, dp)),
+                   HasSubstr("this TestModel is replicated already"));
+    CH_EXPECT_THAT(message(FullyShard(model, dp)),
+                   HasSubstr("this TestModel is replicated already"));
     return absl::OkStatus();
   });
-  EXPECT_TRUE(status.ok()) << status;
 }
 
 }  // namespace

@@ -20,6 +20,9 @@
 #include "crosshatch/fsdp/training_testutil.h"
 #include "crosshatch/nn/embedding.h"
 #include "crosshatch/tensor/autograd.h"
+#include "crosshatch/tensor/creation.h"
+#include "crosshatch/testing/batch.h"
+#include "crosshatch/testing/expect.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
@@ -30,29 +33,29 @@ using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
 TEST(ShardedModuleTest, AnEmbeddingNeedsNoParametersInBackward) {
-  OnRanks({{"fsdp", 2}},
-          [](const DeviceMesh& mesh, LineSink& log) -> absl::Status {
-            nn::Embedding embedding(7, 3);
-            embedding.Parameters()[0]->set_data(SmallIntegers({7, 3}, 1));
-            CH_RETURN_IF_ERROR(FullyShard(embedding, mesh, Summing()));
-            CH_ASSIGN_OR_RETURN(auto sharded, ShardedModule::Of(embedding));
-            sharded.SetReshardAfterForward(true);
-            sharded.SetUnshardInBackward(false);
-            const Tensor tokens = FromValues<int32_t>({3}, {6, 1, 6});
-            CH_RETURN_IF_ERROR(Backward(Sum(embedding.Forward(tokens))));
-            if (mesh.world().rank() == 0) {
-              EXPECT_THAT(log.Take(),
-                          ElementsAre("unshard root", "wait root",
-                                      "reshard root", "reduce_scatter root"));
-            }
-            std::vector<float> expected(21, 0.0f);
-            for (size_t i = 0; i < 3; ++i) {
-              expected[1 * 3 + i] = 2;  // On both ranks.
-              expected[6 * 3 + i] = 4;
-            }
-            EXPECT_EQ(FullGradients(embedding)[0], expected);
-            return absl::OkStatus();
-          });
+  OnRanks(
+      {{"fsdp", 2}}, [](const DeviceMesh& mesh, LineSink& log) -> absl::Status {
+        nn::Embedding embedding(7, 3);
+        embedding.Parameters()[0]->set_data(SmallIntegers({7, 3}, 1));
+        CH_RETURN_IF_ERROR(FullyShard(embedding, mesh, Summing()));
+        CH_ASSIGN_OR_RETURN(auto sharded, ShardedModule::Of(embedding));
+        sharded.SetReshardAfterForward(true);
+        sharded.SetUnshardInBackward(false);
+        const Tensor tokens = FromValues<int32_t>({3}, {6, 1, 6});
+        CH_RETURN_IF_ERROR(Backward(Sum(embedding.Forward(tokens))));
+        if (mesh.world().rank() == 0) {
+          CH_EXPECT_THAT(log.Take(),
+                         ElementsAre("unshard root", "wait root",
+                                     "reshard root", "reduce_scatter root"));
+        }
+        std::vector<float> expected(21, 0.0f);
+        for (size_t i = 0; i < 3; ++i) {
+          expected[1 * 3 + i] = 2;  // On both ranks.
+          expected[6 * 3 + i] = 4;
+        }
+        CH_EXPECT_EQ(FullGradients(embedding)[0], expected);
+        return absl::OkStatus();
+      });
 }
 
 TEST(ShardedModuleTest, KeepsTheMemoryOfGatheredParameters) {
@@ -71,9 +74,9 @@ TEST(ShardedModuleTest, KeepsTheMemoryOfGatheredParameters) {
         };
         root.SetKeepUnsharded(true);
         CH_RETURN_IF_ERROR(Backward(Sum(model.Forward(BatchOf(0, 1, 0)))));
-        EXPECT_EQ(gathered_bytes(), 2 * 512 + 128);
+        CH_EXPECT_EQ(gathered_bytes(), 2 * 512 + 128);
         root.SetKeepUnsharded(false);
-        EXPECT_EQ(gathered_bytes(), 0);
+        CH_EXPECT_EQ(gathered_bytes(), 0);
         return absl::OkStatus();
       },
       3);
@@ -93,12 +96,13 @@ TEST(ShardedModuleTest, FrozenParametersStayUntilTheirLastUse) {
                 Sum(model.Forward(BatchOf(mesh.world().rank(), 2, 5)));
             log.Take();
             CH_RETURN_IF_ERROR(Backward(loss));
-            EXPECT_EQ(FullGradients(model), expected);
-            EXPECT_THAT(DescribePlan(model),
-                        HasSubstr("a (f32, frozen): f32 shards, gathered as "
-                                  "f32, frozen, over 2 ranks; ZeRO-3; apart "
-                                  "from a (f32): frozen\n"
-                                  "  a.frozen.weight [5, 5] dim 0: 0:3 3:5\n"));
+            CH_EXPECT_EQ(FullGradients(model), expected);
+            CH_EXPECT_THAT(
+                DescribePlan(model),
+                HasSubstr("a (f32, frozen): f32 shards, gathered as "
+                          "f32, frozen, over 2 ranks; ZeRO-3; apart "
+                          "from a (f32): frozen\n"
+                          "  a.frozen.weight [5, 5] dim 0: 0:3 3:5\n"));
             return absl::OkStatus();
           });
 }
@@ -118,12 +122,13 @@ TEST(ShardedModuleTest, TiedParametersBelongToTheLowestCommonAncestor) {
       const World& world = mesh.world();
       CH_RETURN_IF_ERROR(
           Backward(Sum(model.Forward(BatchOf(world.rank(), world.size(), 5)))));
-      EXPECT_EQ(FullGradients(model), expected);
+      CH_EXPECT_EQ(FullGradients(model), expected);
       const std::string plan = DescribePlan(model);
-      EXPECT_THAT(plan, HasSubstr("first.weight [5, 5] dim 0: 0:"));
-      EXPECT_THAT(plan, HasSubstr(", tied with last.weight\n"));
-      EXPECT_THAT(plan, HasSubstr("  (first.weight: tied, in the group of the "
-                                  "lowest common ancestor)\n"));
+      CH_EXPECT_THAT(plan, HasSubstr("first.weight [5, 5] dim 0: 0:"));
+      CH_EXPECT_THAT(plan, HasSubstr(", tied with last.weight\n"));
+      CH_EXPECT_THAT(plan,
+                     HasSubstr("  (first.weight: tied, in the group of the "
+                               "lowest common ancestor)\n"));
       return absl::OkStatus();
     });
   }
@@ -141,21 +146,22 @@ TEST(ShardedModuleTest, SeveralModulesAreOneGroup) {
         model.FillWithIntegers();
         nn::Module* const first = model.blocks()[0].get();
         nn::Module* const second = model.blocks()[1].get();
-        EXPECT_THAT(std::string(FullyShard({first, first}, mesh).message()),
-                    HasSubstr("the TestBlock blocks.0 is in the list twice"));
+        CH_EXPECT_THAT(
+            std::string(FullyShard({first, first}, mesh).message()),
+            HasSubstr("the TestBlock blocks.0 is in the list twice"));
         CH_RETURN_IF_ERROR(FullyShard({first, second}, mesh, Summing()));
         CH_RETURN_IF_ERROR(FullyShard(model, mesh, Summing()));
         const int rank = mesh.world().rank();
         CH_RETURN_IF_ERROR(Backward(Sum(model.Forward(BatchOf(rank, 2, 5)))));
         if (rank == 0) {
-          EXPECT_THAT(
+          CH_EXPECT_THAT(
               log.Take(),
               ElementsAre("unshard root", "unshard blocks", "wait root",
                           "wait blocks", "reshard blocks", "unshard blocks",
                           "reduce_scatter root", "reshard root", "wait blocks",
                           "reduce_scatter blocks", "reshard blocks"));
         }
-        EXPECT_EQ(FullGradients(model), expected);
+        CH_EXPECT_EQ(FullGradients(model), expected);
         // The first alone: what stays gathered is freed by the root.
         CH_ASSIGN_OR_RETURN(auto root, ShardedModule::Of(model));
         NoGrad no_grad;
@@ -163,7 +169,7 @@ TEST(ShardedModuleTest, SeveralModulesAreOneGroup) {
           return TensorList{first->Forward(inputs[0])};
         });
         if (rank == 0) {
-          EXPECT_THAT(
+          CH_EXPECT_THAT(
               log.Take(),
               ElementsAre("unshard root", "unshard blocks", "wait root",
                           "wait blocks", "reshard root", "reshard blocks"));
@@ -180,11 +186,11 @@ TEST(ShardedModuleTest, IgnoredParametersStayAsTheyAre) {
     nn::Parameter* const ignored = model.Parameters()[1];
     options.ignored_params = {ignored};
     CH_RETURN_IF_ERROR(FullyShard(model, mesh, options));
-    EXPECT_FALSE(ignored->data().is_distributed());
-    EXPECT_THAT(DescribePlan(model),
-                HasSubstr("  (blocks.0.up.bias: ignored)\n"));
+    CH_EXPECT_FALSE(ignored->data().is_distributed());
+    CH_EXPECT_THAT(DescribePlan(model),
+                   HasSubstr("  (blocks.0.up.bias: ignored)\n"));
     CH_RETURN_IF_ERROR(Backward(Sum(model.Forward(BatchOf(0, 1, 0)))));
-    EXPECT_FALSE(ignored->grad().is_distributed());
+    CH_EXPECT_FALSE(ignored->grad().is_distributed());
     return absl::OkStatus();
   });
 }
@@ -225,7 +231,7 @@ TEST(ShardedModuleTest, AddsToWhateverGradientsThereAre) {
             });
             CH_RETURN_IF_ERROR(Backward(Sum(y[0])));
           }
-          EXPECT_EQ(FullGradients(model), expected);
+          CH_EXPECT_EQ(FullGradients(model), expected);
           return absl::OkStatus();
         },
         seed);
@@ -262,8 +268,8 @@ TEST(ShardedModuleTest, SeveralRootsAndOtherEntryPoints) {
             return TensorList{b.Forward(inputs[0])};
           });
           CH_RETURN_IF_ERROR(Backward(Sum(y[0])));
-          EXPECT_EQ(FullGradients(a), expected_a);
-          EXPECT_EQ(FullGradients(b), expected_b);
+          CH_EXPECT_EQ(FullGradients(a), expected_a);
+          CH_EXPECT_EQ(FullGradients(b), expected_b);
           return absl::OkStatus();
         },
         13);
@@ -289,14 +295,14 @@ TEST(ShardedModuleTest, AccumulatesInTheReduceDType) {
                 for (const float x : {256.0f, 1.0f}) {
                   sharded.SetRequiresGradientSync(x == 1.0f);
                   const Tensor y = linear.Forward(Column(x));
-                  EXPECT_EQ(y.dtype(), kFloat32);
-                  EXPECT_EQ(linear.weight()->gathered().dtype(), kBFloat16);
+                  CH_EXPECT_EQ(y.dtype(), kFloat32);
+                  CH_EXPECT_EQ(linear.weight()->gathered().dtype(), kBFloat16);
                   CH_RETURN_IF_ERROR(Backward(Sum(y)));
                 }
                 // bfloat16 has 8 bits: 256 + 1 is 256 there.
-                EXPECT_EQ(FullGradients(linear)[0][0],
-                          reduce == kFloat32 ? 257.0f : 256.0f);
-                EXPECT_EQ(linear.weight()->grad().dtype(), kFloat32);
+                CH_EXPECT_EQ(FullGradients(linear)[0][0],
+                             reduce == kFloat32 ? 257.0f : 256.0f);
+                CH_EXPECT_EQ(linear.weight()->grad().dtype(), kFloat32);
                 return absl::OkStatus();
               });
     }
@@ -318,9 +324,9 @@ TEST(ShardedModuleTest, SumsInFloat16NeitherOverflowNorVanish) {
                 const float mean = FullGradients(linear)[0][0];
                 // Four times 40000 is above 65504; a plain sum shows it.
                 if (force_sum && x > 1) {
-                  EXPECT_TRUE(std::isinf(mean));
+                  CH_EXPECT_TRUE(std::isinf(mean));
                 } else {
-                  EXPECT_EQ(mean, x);
+                  CH_EXPECT_EQ(mean, x);
                 }
                 linear.weight()->set_grad(Tensor());
               }
@@ -342,11 +348,12 @@ TEST(ShardedModuleTest, ParametersChooseTheirDType) {
     };
     CH_RETURN_IF_ERROR(FullyShard(model, mesh, options));
     for (nn::Parameter* p : model.Parameters()) {
-      EXPECT_EQ(p->gathered().dtype(),
-                p->data().ndim() == 1 ? kFloat32 : kBFloat16);
+      CH_EXPECT_EQ(p->gathered().dtype(),
+                   p->data().ndim() == 1 ? kFloat32 : kBFloat16);
     }
-    EXPECT_THAT(DescribePlan(model),
-                HasSubstr("root (f32 as f32): f32 shards, gathered as f32,"));
+    CH_EXPECT_THAT(
+        DescribePlan(model),
+        HasSubstr("root (f32 as f32): f32 shards, gathered as f32,"));
     return absl::OkStatus();
   });
 }
@@ -379,8 +386,8 @@ TEST(ShardedModuleTest, IntegersAreGatheredAsTheyAre) {
             options.mixed_precision.param_dtype = kBFloat16;
             CH_RETURN_IF_ERROR(FullyShard(table, mesh, options));
             const Tensor gathered = table.Call({})[0];
-            EXPECT_EQ(gathered.dtype(), kInt32);
-            EXPECT_EQ(gathered.ToVector<int32_t>(), expected);
+            CH_EXPECT_EQ(gathered.dtype(), kInt32);
+            CH_EXPECT_EQ(gathered.ToVector<int32_t>(), expected);
             return absl::OkStatus();
           });
 }
@@ -425,15 +432,16 @@ TEST(ShardedModuleTest, ReducesWhatAnEarlierBackwardLeft) {
             reduce(true);
             freeze(model);
             CH_RETURN_IF_ERROR(Backward(later(model, BatchOf(rank, 4, 6))));
-            EXPECT_EQ(FullGradients(model), expected)
+            CH_EXPECT_EQ(FullGradients(model), expected)
                 << "frozen " << freezes << ", within replicas "
                 << within_replicas;
             for (nn::Parameter* p : model.Parameters()) p->set_grad(Tensor());
-            EXPECT_EQ(RankContext::Current()
-                          .allocator()
-                          .stats()
-                          .current[static_cast<size_t>(MemoryClass::kGradient)],
-                      0);
+            CH_EXPECT_EQ(
+                RankContext::Current()
+                    .allocator()
+                    .stats()
+                    .current[static_cast<size_t>(MemoryClass::kGradient)],
+                0);
             return absl::OkStatus();
           },
           3);
@@ -458,7 +466,7 @@ TEST(ShardedModuleTest, AHandleOutlivesTheTreeItIsOf) {
         ReductionHandle handle = root.FinalizeBackward();
         CH_RETURN_IF_ERROR(ShareCommContext({&model}));  // Another tree.
         handle.Wait();
-        EXPECT_EQ(FullGradients(model), FullGradients(dense));
+        CH_EXPECT_EQ(FullGradients(model), FullGradients(dense));
         return absl::OkStatus();
       },
       5);
@@ -500,7 +508,7 @@ TEST(ShardedModuleTest, ComputesWithDataThatWasReplaced) {
                   Backward(Sum(model.Forward(BatchOf(rank, 2, 5)))));
               IntegerDescent(model);
             }
-            EXPECT_EQ(FullWeights(model), expected) << "seed " << seed;
+            CH_EXPECT_EQ(FullWeights(model), expected) << "seed " << seed;
             return absl::OkStatus();
           },
           seed);
@@ -529,7 +537,7 @@ TEST(ShardedModuleTest, APartMayRunBeforeTheRoot) {
           CH_RETURN_IF_ERROR(Backward(Sum(block.Forward(BatchOf(rank, 2, 5)))));
           part.SetRequiresGradientSync(true);
           CH_RETURN_IF_ERROR(Backward(Sum(model.Forward(BatchOf(rank, 2, 6)))));
-          EXPECT_EQ(FullGradients(model), expected);
+          CH_EXPECT_EQ(FullGradients(model), expected);
           return absl::OkStatus();
         },
         3);
@@ -553,8 +561,8 @@ TEST(ShardedModuleTest, UnusedParametersKeepNoGradient) {
               for (int step = 0; step < 2; ++step) {
                 CH_RETURN_IF_ERROR(Backward(
                     Sum(model.Forward(BatchOf(mesh.world().rank(), 4, 5)))));
-                EXPECT_FALSE(model.b.weight()->grad().defined());
-                EXPECT_EQ(FullGradients(model), expected);
+                CH_EXPECT_FALSE(model.b.weight()->grad().defined());
+                CH_EXPECT_EQ(FullGradients(model), expected);
                 for (nn::Parameter* p : model.Parameters()) {
                   p->set_grad(Tensor());
                 }
@@ -562,38 +570,6 @@ TEST(ShardedModuleTest, UnusedParametersKeepNoGradient) {
               return absl::OkStatus();
             });
   }
-}
-
-// Hooks that a program had set before it sharded.
-TEST(ShardedModuleTest, HooksOfOthersSeeGatheredParameters) {
-  OnRanks(
-      {{"fsdp", 2}},
-      [](const DeviceMesh& mesh, LineSink&) -> absl::Status {
-        nn::Linear linear(5, 3);
-        linear.weight()->set_data(SmallIntegers({3, 5}, 1));
-        const std::vector<float> values =
-            linear.weight()->data().ToVector<float>();
-        int calls = 0;
-        const auto look = [&] {
-          ++calls;
-          EXPECT_EQ(ToDType(linear.weight()->Get(), kFloat32).ToVector<float>(),
-                    values);
-        };
-        linear.AddPreHook([&](nn::Module&, TensorList& inputs) {
-          look();
-          EXPECT_EQ(inputs[0].dtype(), kBFloat16);
-        });
-        linear.AddPostHook(
-            [&](nn::Module&, TensorSpan, TensorList&) { look(); });
-        FullyShardOptions options;
-        options.reshard_after_forward = true;
-        options.mixed_precision.param_dtype = kBFloat16;
-        CH_RETURN_IF_ERROR(FullyShard(linear, mesh, options));
-        linear.Forward(BatchOf(0, 1, 0));
-        EXPECT_EQ(calls, 2);
-        return absl::OkStatus();
-      },
-      3);
 }
 
 }  // namespace

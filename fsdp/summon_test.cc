@@ -14,6 +14,9 @@
 #include "crosshatch/fsdp/training_testutil.h"
 #include "crosshatch/mesh/device_mesh.h"
 #include "crosshatch/tensor/autograd.h"
+#include "crosshatch/tensor/creation.h"
+#include "crosshatch/testing/batch.h"
+#include "crosshatch/testing/ranks.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
@@ -26,21 +29,18 @@ constexpr int kRanks = 3;
 
 template <typename Body>
 void OnSharded(Body body, uint64_t adversarial_seed = 0) {
-  const absl::Status status =
-      RunLocal(kRanks,
-               [&](World& world) -> absl::Status {
-                 CH_ASSIGN_OR_RETURN(const DeviceMesh mesh,
-                                     InitDeviceMesh(world, {{"fsdp", kRanks}}));
-                 TestModel model(2, 5, 7, 3);
-                 model.FillWithIntegers();
-                 for (auto& block : model.blocks()) {
-                   CH_RETURN_IF_ERROR(FullyShard(*block, mesh));
-                 }
-                 CH_RETURN_IF_ERROR(FullyShard(model, mesh));
-                 return body(world, model);
-               },
-               {.adversarial_seed = adversarial_seed});
-  EXPECT_TRUE(status.ok()) << status;
+  OnMesh({{"fsdp", kRanks}},
+         [&](const DeviceMesh& mesh) -> absl::Status {
+           World& world = mesh.world();
+           TestModel model(2, 5, 7, 3);
+           model.FillWithIntegers();
+           for (auto& block : model.blocks()) {
+             CH_RETURN_IF_ERROR(FullyShard(*block, mesh));
+           }
+           CH_RETURN_IF_ERROR(FullyShard(model, mesh));
+           return body(world, model);
+         },
+         {.adversarial_seed = adversarial_seed});
 }
 
 std::vector<float> ValuesOf(const Tensor& t) {
@@ -60,12 +60,12 @@ TEST(SummonFullParametersTest, ReadsAndWritesBack) {
           const std::vector<nn::Parameter*> sharded = model.Parameters();
           CH_ASSIGN_OR_RETURN(auto scope, SummonFullParameters::Begin(
                                               model, {.with_grads = true}));
-          EXPECT_EQ(scope->entries().size(), expected.size());
+          CH_EXPECT_EQ(scope->entries().size(), expected.size());
           for (size_t i = 0; i < expected.size(); ++i) {
             const SummonFullParameters::Entry& entry = scope->entries()[i];
-            EXPECT_EQ(entry.parameter.get(), sharded[i]);
-            EXPECT_EQ(entry.full.ToVector<float>(),
-                      expected[i]->data().ToVector<float>())
+            CH_EXPECT_EQ(entry.parameter.get(), sharded[i]);
+            CH_EXPECT_EQ(entry.full.ToVector<float>(),
+                         expected[i]->data().ToVector<float>())
                 << entry.name;
             NoGrad no_grad;
             AddInPlace(entry.full, FullLike(entry.full, 0.5));
@@ -73,18 +73,18 @@ TEST(SummonFullParametersTest, ReadsAndWritesBack) {
           }
           const std::vector<float> gradient =
               scope->Find("head.weight")->grad.ToVector<float>();
-          EXPECT_EQ(scope->Find("nothing"), nullptr);
+          CH_EXPECT_EQ(scope->Find("nothing"), nullptr);
           CH_RETURN_IF_ERROR(scope->End());
-          EXPECT_TRUE(scope->entries().empty());
+          CH_EXPECT_TRUE(scope->entries().empty());
           CH_RETURN_IF_ERROR(scope->End());
           for (size_t i = 0; i < expected.size(); ++i) {
             std::vector<float> values = expected[i]->data().ToVector<float>();
             for (float& value : values) value += 0.5f;
-            EXPECT_EQ(ValuesOf(sharded[i]->data()), values);
+            CH_EXPECT_EQ(ValuesOf(sharded[i]->data()), values);
           }
           for (nn::Parameter* p : sharded) {
             if (p->name() == "head.weight") {
-              EXPECT_EQ(ValuesOf(p->grad()), gradient);
+              CH_EXPECT_EQ(ValuesOf(p->grad()), gradient);
             }
           }
           return absl::OkStatus();
@@ -139,9 +139,8 @@ TEST(SummonFullParametersTest, TrainsOnAfterWritingBackOnAnyMesh) {
   for (size_t i = 0; i < cases.size(); ++i) {
     for (const uint64_t seed : {0, 1, 2, 3}) {
       SCOPED_TRACE(absl::StrCat("case ", i, ", seed ", seed));
-      const auto body = [&](World& world) -> absl::Status {
-        CH_ASSIGN_OR_RETURN(const DeviceMesh mesh,
-                            InitDeviceMesh(world, cases[i].axes));
+      const auto body = [&](const DeviceMesh& mesh) -> absl::Status {
+        World& world = mesh.world();
         const auto model = make();
         FullyShardOptions options = cases[i].options;
         options.gradient_divide_factor = 1;
@@ -152,25 +151,23 @@ TEST(SummonFullParametersTest, TrainsOnAfterWritingBackOnAnyMesh) {
                                             *model, {.with_grads = true}));
         for (size_t p = 0; p < values.size(); ++p) {
           const SummonFullParameters::Entry& entry = scope->entries()[p];
-          EXPECT_EQ(entry.full.ToVector<float>(), values[p]) << entry.name;
+          CH_EXPECT_EQ(entry.full.ToVector<float>(), values[p]) << entry.name;
           negate(entry.full);
-          EXPECT_EQ(entry.grad.defined(), !gradients[p].empty()) << entry.name;
+          CH_EXPECT_EQ(entry.grad.defined(), !gradients[p].empty())
+              << entry.name;
           if (!entry.grad.defined()) continue;
-          EXPECT_EQ(entry.grad.ToVector<float>(), gradients[p]) << entry.name;
+          CH_EXPECT_EQ(entry.grad.ToVector<float>(), gradients[p])
+              << entry.name;
           negate(entry.grad);
         }
         CH_RETURN_IF_ERROR(scope->End());
         IntegerDescent(*model);
         CH_RETURN_IF_ERROR(train(*model, world.rank(), world.size(), 1));
         IntegerDescent(*model);
-        EXPECT_EQ(FullWeights(*model), expected);
+        CH_EXPECT_EQ(FullWeights(*model), expected);
         return world.context().Synchronize();
       };
-      int ranks = 1;
-      for (const MeshAxis& axis : cases[i].axes) ranks *= axis.size;
-      const absl::Status status =
-          RunLocal(ranks, body, {.adversarial_seed = seed});
-      EXPECT_TRUE(status.ok()) << status;
+      OnMesh(cases[i].axes, body, {.adversarial_seed = seed});
     }
   }
 }
@@ -187,18 +184,18 @@ TEST(SummonFullParametersTest, LeavesAllAsItWasWithoutWriteback) {
                                               .rank0_only = true,
                                               .offload_to_cpu = true}));
       // In host memory, and on the first rank alone.
-      EXPECT_EQ(context.device_allocator().stats().current_total, held);
-      EXPECT_EQ(context.host_allocator().stats().current_total > 0,
-                world.rank() == 0);
+      CH_EXPECT_EQ(context.device_allocator().stats().current_total, held);
+      CH_EXPECT_EQ(context.host_allocator().stats().current_total > 0,
+                   world.rank() == 0);
       const SummonFullParameters::Entry& entry = scope->entries()[0];
-      EXPECT_EQ(entry.full.defined(), world.rank() == 0);
+      CH_EXPECT_EQ(entry.full.defined(), world.rank() == 0);
       if (world.rank() == 0) {
-        EXPECT_EQ(entry.full.ToVector<float>(), before);
+        CH_EXPECT_EQ(entry.full.ToVector<float>(), before);
         NoGrad no_grad;
         ZeroInPlace(entry.full);
       }
     }
-    EXPECT_EQ(ValuesOf(model.Parameters()[0]->data()), before);
+    CH_EXPECT_EQ(ValuesOf(model.Parameters()[0]->data()), before);
     return absl::OkStatus();
   });
 }
@@ -207,8 +204,8 @@ TEST(SummonFullParametersTest, TakesTheModulesOwnGroupAlone) {
   OnSharded([](World&, TestModel& model) -> absl::Status {
     CH_ASSIGN_OR_RETURN(const auto scope,
                         SummonFullParameters::Begin(model, {.recurse = false}));
-    EXPECT_EQ(scope->entries().size(), 2u);
-    EXPECT_NE(scope->Find("head.bias"), nullptr);
+    CH_EXPECT_EQ(scope->entries().size(), 2u);
+    CH_EXPECT_NE(scope->Find("head.bias"), nullptr);
     // The blocks are free.
     return SummonFullParameters::Begin(*model.blocks()[0]).status();
   });
@@ -220,14 +217,14 @@ TEST(SummonFullParametersTest, RefusesWhatIsInUse) {
       return std::string(
           SummonFullParameters::Begin(model, options).status().message());
     };
-    EXPECT_THAT(message({.rank0_only = true}),
-                HasSubstr("set writeback to false"));
+    CH_EXPECT_THAT(message({.rank0_only = true}),
+                   HasSubstr("set writeback to false"));
     {
       CH_ASSIGN_OR_RETURN(const auto scope, SummonFullParameters::Begin(model));
-      EXPECT_THAT(message({}), HasSubstr("are summoned already"));
+      CH_EXPECT_THAT(message({}), HasSubstr("are summoned already"));
     }
     const Tensor y = model.Forward(SmallIntegers({4, 5}, 1));
-    EXPECT_THAT(message({}), HasSubstr("the group head is gathered"));
+    CH_EXPECT_THAT(message({}), HasSubstr("the group head is gathered"));
     CH_RETURN_IF_ERROR(Backward(Sum(y)));
     return SummonFullParameters::Begin(model).status();
   });
@@ -237,7 +234,7 @@ TEST(SummonFullParametersTest, StopsAForwardWithin) {
   TestModel model(1, 5, 7, 3);
   model.FillWithIntegers();
   const auto run = [&] {
-    RunLocal(1, [&](World& world) -> absl::Status {
+    StatusOfRanks(1, [&](World& world) -> absl::Status {
       CH_ASSIGN_OR_RETURN(const DeviceMesh mesh,
                           InitDeviceMesh(world, {{"fsdp", 1}}));
       CH_RETURN_IF_ERROR(FullyShard(model, mesh));

@@ -3,9 +3,8 @@
 #define CROSSHATCH_FSDP_TESTUTIL_H_
 
 /// \file
-/// A model for tests whose arithmetic is exact: weights and inputs are small
-/// integers, so every sum is the same in any order, and what a mesh computes
-/// must equal what one rank computes bit for bit.
+/// A model for tests whose arithmetic is exact (testing/batch.h): what a mesh
+/// computes must equal what one rank computes bit for bit.
 
 #include <cstdint>
 #include <memory>
@@ -17,22 +16,12 @@
 #include "crosshatch/base/event_sink.h"
 #include "crosshatch/nn/linear.h"
 #include "crosshatch/nn/module.h"
-#include "crosshatch/tensor/creation.h"
 #include "crosshatch/tensor/ops/ops.h"
+#include "crosshatch/testing/batch.h"
 
 namespace crosshatch::fsdp {
 
-/// -1, 0 or 1, by index.
-inline Tensor SmallIntegers(const Shape& sizes, int64_t salt) {
-  std::vector<float> values(static_cast<size_t>(NumElements(sizes)));
-  for (size_t i = 0; i < values.size(); ++i) {
-    const auto mixed = (static_cast<int64_t>(i) + 1) * (salt + 7);
-    values[i] = static_cast<float>(mixed % 5 % 3 - 1);
-  }
-  return FromValues<float>(sizes, values);
-}
-
-/// x + down(relu(up(x))).
+/// Computes x + down(relu(up(x))).
 class TestBlock final : public nn::Module {
  public:
   TestBlock(int64_t dim, int64_t inner)
@@ -52,7 +41,7 @@ class TestBlock final : public nn::Module {
   nn::Linear down_;
 };
 
-/// `blocks` blocks, all of them `repeats` times, then a Linear [out, dim].
+/// Runs `blocks` blocks, all of them `repeats` times, then a Linear [out, dim].
 class TestModel final : public nn::Module {
  public:
   TestModel(int blocks, int64_t dim, int64_t inner, int64_t out,

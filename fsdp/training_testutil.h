@@ -6,7 +6,6 @@
 /// Training in small integers, for tests that compare what a mesh learns with
 /// what one rank learns, bit for bit (testutil.h).
 
-#include <algorithm>
 #include <cmath>
 #include <cstdint>
 #include <vector>
@@ -21,22 +20,9 @@
 
 namespace crosshatch::fsdp {
 
-/// Rows of the batch: no mesh of the tests divides it.
-inline constexpr int64_t kBatchRows = 5;
-
-/// The rows [.., dim] of batch `salt` that rank `rank` of `size` takes. Rows
-/// differ: what one rank computes is not what another does.
-inline Tensor BatchOf(int rank, int size, int64_t salt, int64_t dim = 5) {
-  const Tensor batch =
-      Slice(SmallIntegers({kBatchRows, dim + 1}, salt), 1, 0, dim);
-  const int64_t chunk = (kBatchRows + size - 1) / size;
-  return Contiguous(Slice(batch, 0, std::min(kBatchRows, rank * chunk),
-                          std::min(kBatchRows, (rank + 1) * chunk)));
-}
-
-/// w = w - gradient modulo 3, in -1, 0 and 1, on what this rank holds: small
-/// integers stay small integers, and a gradient that is off by one shows. Drops
-/// the gradients.
+/// Sets w to w - gradient modulo 3, in -1, 0 and 1, on what this rank holds:
+/// small integers stay small integers, and a gradient that is off by one shows.
+/// Drops the gradients.
 inline void IntegerDescent(nn::Module& model) {
   NoGrad no_grad;
   for (nn::Parameter* p : model.Parameters()) {
@@ -58,6 +44,7 @@ inline void IntegerDescent(nn::Module& model) {
 
 using Weights = std::vector<std::vector<float>>;
 
+/// \returns the whole weights, by parameter. All ranks call it.
 inline Weights FullWeights(nn::Module& model) {
   NoGrad no_grad;
   Weights weights;
@@ -67,7 +54,8 @@ inline Weights FullWeights(nn::Module& model) {
   return weights;
 }
 
-/// The whole gradients; empty where there is none.
+/// \returns the whole gradients, by parameter, empty where there is none. All
+/// ranks call it.
 inline Weights FullGradients(nn::Module& model) {
   NoGrad no_grad;
   Weights gradients;

@@ -16,6 +16,8 @@
 #include "crosshatch/nn/linear.h"
 #include "crosshatch/nn/module.h"
 #include "crosshatch/tensor/autograd.h"
+#include "crosshatch/testing/batch.h"
+#include "crosshatch/testing/ranks.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
@@ -88,13 +90,14 @@ TEST(TraversalTest, HasThreeOrders) {
 absl::Status OnTwoRanks(
     const std::function<absl::Status(World&, const DeviceMesh&)>& body,
     EventSink* sink = nullptr) {
-  return RunLocal(2,
-                  [&](World& world) -> absl::Status {
-                    CH_ASSIGN_OR_RETURN(const DeviceMesh mesh,
-                                        InitDeviceMesh(world, {{"fsdp", 2}}));
-                    return body(world, mesh);
-                  },
-                  {.sinks = {sink, nullptr}});
+  return StatusOfRanks(2,
+                       [&](World& world) -> absl::Status {
+                         CH_ASSIGN_OR_RETURN(
+                             const DeviceMesh mesh,
+                             InitDeviceMesh(world, {{"fsdp", 2}}));
+                         return body(world, mesh);
+                       },
+                       {.sinks = {sink, nullptr}});
 }
 
 TEST(TraversalTest, PlansAndLogsDoNotShowTheOrderOfCalls) {
@@ -110,8 +113,8 @@ TEST(TraversalTest, PlansAndLogsDoNotShowTheOrderOfCalls) {
           for (const nn::NamedModule& named : GetModules(tree.mod, order)) {
             CH_RETURN_IF_ERROR(FullyShard(*named.module, mesh));
           }
-          EXPECT_THAT(tree.Names(GetShardedModules(tree.mod)),
-                      ElementsAre("mod", "submod1", "submod2", "subsubmod"));
+          CH_EXPECT_THAT(tree.Names(GetShardedModules(tree.mod)),
+                         ElementsAre("mod", "submod1", "submod2", "subsubmod"));
           CH_RETURN_IF_ERROR(tree.mod.Materialize({}));
           CH_RETURN_IF_ERROR(
               Backward(Sum(tree.mod.Forward(SmallIntegers({2, 3}, 1)))));
@@ -136,13 +139,13 @@ TEST(TraversalTest, DoesNotEnterWhatIsReplicated) {
         CH_RETURN_IF_ERROR(FullyShard(tree.subsubmod, mesh));
         CH_RETURN_IF_ERROR(Replicate(tree.submod2, mesh));
         CH_RETURN_IF_ERROR(FullyShard(tree.mod, mesh));
-        EXPECT_THAT(tree.Names(GetShardedModules(tree.mod)),
-                    ElementsAre("mod"));
-        EXPECT_THAT(tree.Order(TraversalOrder::kComposing),
-                    ElementsAre("submod1", "mod"));
-        EXPECT_THAT(tree.Order(TraversalOrder::kWrapping),
-                    ElementsAre("submod1", "mod"));
-        EXPECT_THAT(DescribePlan(tree.mod), Not(HasSubstr("submod2")));
+        CH_EXPECT_THAT(tree.Names(GetShardedModules(tree.mod)),
+                       ElementsAre("mod"));
+        CH_EXPECT_THAT(tree.Order(TraversalOrder::kComposing),
+                       ElementsAre("submod1", "mod"));
+        CH_EXPECT_THAT(tree.Order(TraversalOrder::kWrapping),
+                       ElementsAre("submod1", "mod"));
+        CH_EXPECT_THAT(DescribePlan(tree.mod), Not(HasSubstr("submod2")));
         return absl::OkStatus();
       });
   EXPECT_TRUE(status.ok()) << status;
@@ -156,13 +159,13 @@ TEST(TraversalTest, ShardsEachModuleThatIsWanted) {
             FullyShardEach(tree.mod, mesh, {}, [&](const nn::Module& module) {
               return &module == &tree.subsubmod || &module == &tree.submod1;
             }));
-        EXPECT_THAT(tree.Names(GetShardedModules(tree.mod)),
-                    ElementsAre("mod", "submod1", "subsubmod"));
+        CH_EXPECT_THAT(tree.Names(GetShardedModules(tree.mod)),
+                       ElementsAre("mod", "submod1", "subsubmod"));
         // The weight of submod2 went to the root's group.
-        EXPECT_THAT(DescribePlan(tree.mod), HasSubstr("submod2.weight"));
+        CH_EXPECT_THAT(DescribePlan(tree.mod), HasSubstr("submod2.weight"));
         const absl::Status again = FullyShardEach(
             tree.mod, mesh, {}, [](const nn::Module&) { return false; });
-        EXPECT_EQ(again.code(), absl::StatusCode::kFailedPrecondition);
+        CH_EXPECT_EQ(again.code(), absl::StatusCode::kFailedPrecondition);
         return absl::OkStatus();
       });
   EXPECT_TRUE(status.ok()) << status;

@@ -17,6 +17,7 @@
 #include "crosshatch/tensor/ops/cast.h"
 #include "crosshatch/tensor/ops/in_place.h"
 #include "crosshatch/tensor/rank_context.h"
+#include "crosshatch/testing/ranks.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
@@ -265,20 +266,19 @@ TEST(AdamWTest, TheLearningRateMayChange) {
 }
 
 TEST(AdamWTest, LeasesStateAsOptimizerState) {
-  const absl::Status status = RunLocal(1, [](World& world) {
+  RunRanks(1, [](World& world) {
     const auto parameter = MakeParameter("p", Zeros({100}));
     AdamW optimizer({parameter.get()}, kOptions);
     const auto bytes = [&] {
       return world.context().allocator().stats().current[static_cast<int>(
           MemoryClass::kOptimizerState)];
     };
-    EXPECT_EQ(bytes(), 0);
+    CH_EXPECT_EQ(bytes(), 0);
     parameter->set_grad(Ones({100}));
     CH_RETURN_IF_ERROR(optimizer.Step());
-    EXPECT_EQ(bytes(), 2 * 100 * 4);
+    CH_EXPECT_EQ(bytes(), 2 * 100 * 4);
     return optimizer.Step();
   });
-  EXPECT_TRUE(status.ok()) << status;
 }
 
 // Uneven shards, an empty one among them, get the single-device update, and
@@ -294,9 +294,7 @@ TEST(AdamWTest, UpdatesShards) {
     ASSERT_TRUE(single.Step().ok());
     const std::vector<float> expected = whole->data().ToVector<float>();
 
-    const absl::Status status = RunLocal(2, [&](World& world) {
-      CH_ASSIGN_OR_RETURN(DeviceMesh mesh,
-                          InitDeviceMesh(world, {{"fsdp", 2}}));
+    OnMesh({{"fsdp", 2}}, [&](const DeviceMesh& mesh) -> absl::Status {
       const Layout layout =
           Layout::Replicated(mesh.layout(), 2).WithShard(0, 0);
       const Box box = layout.LocalBox(sizes, *mesh.coordinate());
@@ -311,15 +309,14 @@ TEST(AdamWTest, UpdatesShards) {
       CH_RETURN_IF_ERROR(optimizer.Step());
       const std::vector<float> values =
           LocalTensor(parameter->data()).ToVector<float>();
-      EXPECT_EQ(static_cast<int64_t>(values.size()), box.numel());
+      CH_EXPECT_EQ(static_cast<int64_t>(values.size()), box.numel());
       for (size_t i = 0; i < values.size(); ++i) {
-        EXPECT_EQ(values[i], expected[box.offsets[0] * 3 + i]);
+        CH_EXPECT_EQ(values[i], expected[box.offsets[0] * 3 + i]);
       }
-      EXPECT_EQ(LayoutOf(optimizer.state(0).exp_avg), layout);
-      EXPECT_EQ(optimizer.state(0).exp_avg_sq.sizes(), sizes);
+      CH_EXPECT_EQ(LayoutOf(optimizer.state(0).exp_avg), layout);
+      CH_EXPECT_EQ(optimizer.state(0).exp_avg_sq.sizes(), sizes);
       return absl::OkStatus();
     });
-    EXPECT_TRUE(status.ok()) << status;
   }
 }
 
@@ -342,14 +339,14 @@ TEST(AdamWTest, NeighboursBeginWithAnEmptyOne) {
 }
 
 TEST(AdamWTest, AFailedCollectiveSurfaces) {
-  const absl::Status status = RunLocal(1, [](World& world) {
+  const absl::Status status = StatusOfRanks(1, [](World& world) {
     const auto parameter = MakeParameter("p", Ones({2}));
     parameter->set_grad(Ones({2}));
     AdamW optimizer({parameter.get()}, kOptions);
     world.context().Poison(absl::UnavailableError("rank 3 is gone"));
     const absl::Status step = optimizer.Step();
-    EXPECT_THAT(std::string(step.message()), HasSubstr("rank 3 is gone"));
-    EXPECT_EQ(optimizer.state(0).step, 0);
+    CH_EXPECT_THAT(std::string(step.message()), HasSubstr("rank 3 is gone"));
+    CH_EXPECT_EQ(optimizer.state(0).step, 0);
     return absl::OkStatus();
   });
   EXPECT_THAT(std::string(status.message()), HasSubstr("rank 3 is gone"));

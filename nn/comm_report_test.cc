@@ -15,6 +15,7 @@
 #include "crosshatch/tensor/creation.h"
 #include "crosshatch/tensor/ops/ops.h"
 #include "crosshatch/tensor/rank_context.h"
+#include "crosshatch/testing/ranks.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
@@ -85,19 +86,17 @@ class Counter final : public EventSink {
 // Runs `check` on two ranks with the net spread over them.
 void OnTwoRanks(
     const std::function<absl::Status(World&, const DeviceMesh&, Net&)>& check,
-    const LocalOptions& options = {}) {
-  const absl::Status status = RunLocal(
-      2,
-      [&](World& world) -> absl::Status {
-        CH_ASSIGN_OR_RETURN(const DeviceMesh mesh,
-                            InitDeviceMesh(world, {{"tp", 2}}));
+    const RankOptions& options = {}) {
+  OnMesh(
+      {{"tp", 2}},
+      [&](const DeviceMesh& mesh) -> absl::Status {
+        World& world = mesh.world();
         Net net;
         CH_RETURN_IF_ERROR(
             DistributeModule(net, mesh, {.partition = SplitHidden}));
         return check(world, mesh, net);
       },
       options);
-  EXPECT_TRUE(status.ok()) << status;
 }
 
 int64_t BytesReceived(World& world) {
@@ -109,40 +108,40 @@ int64_t BytesReceived(World& world) {
 }
 
 TEST(CommReport, SaysWhichModuleAndOpCommunicates) {
-  OnTwoRanks(
-      [](World& world, const DeviceMesh& mesh, Net& net) -> absl::Status {
-        const Tensor x = Replicated(Full({2, 4}, 0.5), mesh);
-        const int64_t before = BytesReceived(world);
-        CommReport report(net);
-        const Tensor output = net.Forward(x);
-        const Layout whole = Layout::Replicated(mesh.layout(), 2);
-        const Tensor sum = Sum(Redistribute(output, whole));
-        EXPECT_EQ(report.ToString(),
-                  "2 collectives, 64 bytes\n"
-                  "(root): 1 collective, 32 bytes\n"
-                  "  forward   implicit exp: all_reduce over tp: 1 collective, "
-                  "32 bytes\n"
-                  "(outside): 1 collective, 32 bytes\n"
-                  "  forward   explicit redistribute: all_reduce over tp: "
-                  "1 collective, 32 bytes\n");
-        report.Reset();
-        CH_RETURN_IF_ERROR(Backward(sum));
-        // The sum that Exp asked for is due backward too, before each of the
-        // two
-        // matmuls that make gradients of `down` and its input.
-        EXPECT_EQ(report.ToString(),
-                  "3 collectives, 128 bytes\n"
-                  "(root): 3 collectives, 128 bytes\n"
-                  "first: 1 collective, 64 bytes\n"
-                  "  backward  implicit backward: all_reduce over tp: "
-                  "1 collective, 64 bytes\n"
-                  "mlp: 2 collectives, 64 bytes\n"
-                  "mlp.down: 2 collectives, 64 bytes\n"
-                  "  backward  implicit matmul: all_reduce over tp: "
-                  "2 collectives, 64 bytes\n");
-        EXPECT_EQ(report.Total().bytes + 64, BytesReceived(world) - before);
-        return absl::OkStatus();
-      });
+  OnTwoRanks([](World& world, const DeviceMesh& mesh,
+                Net& net) -> absl::Status {
+    const Tensor x = Replicated(Full({2, 4}, 0.5), mesh);
+    const int64_t before = BytesReceived(world);
+    CommReport report(net);
+    const Tensor output = net.Forward(x);
+    const Layout whole = Layout::Replicated(mesh.layout(), 2);
+    const Tensor sum = Sum(Redistribute(output, whole));
+    CH_EXPECT_EQ(report.ToString(),
+                 "2 collectives, 64 bytes\n"
+                 "(root): 1 collective, 32 bytes\n"
+                 "  forward   implicit exp: all_reduce over tp: 1 collective, "
+                 "32 bytes\n"
+                 "(outside): 1 collective, 32 bytes\n"
+                 "  forward   explicit redistribute: all_reduce over tp: "
+                 "1 collective, 32 bytes\n");
+    report.Reset();
+    CH_RETURN_IF_ERROR(Backward(sum));
+    // The sum that Exp asked for is due backward too, before each of the
+    // two
+    // matmuls that make gradients of `down` and its input.
+    CH_EXPECT_EQ(report.ToString(),
+                 "3 collectives, 128 bytes\n"
+                 "(root): 3 collectives, 128 bytes\n"
+                 "first: 1 collective, 64 bytes\n"
+                 "  backward  implicit backward: all_reduce over tp: "
+                 "1 collective, 64 bytes\n"
+                 "mlp: 2 collectives, 64 bytes\n"
+                 "mlp.down: 2 collectives, 64 bytes\n"
+                 "  backward  implicit matmul: all_reduce over tp: "
+                 "2 collectives, 64 bytes\n");
+    CH_EXPECT_EQ(report.Total().bytes + 64, BytesReceived(world) - before);
+    return absl::OkStatus();
+  });
 }
 
 TEST(CommReport, SumsByModuleCauseAndCollective) {
@@ -155,14 +154,14 @@ TEST(CommReport, SumsByModuleCauseAndCollective) {
       net.Forward(x);
       FullTensor(net.Forward(x));
     }
-    EXPECT_EQ(report.Total().collectives, 4);
-    EXPECT_EQ(report.InModule("").collectives, 3);
-    EXPECT_EQ(report.InModule("mlp").collectives, 0);
-    EXPECT_EQ(report.InModule("ml").collectives, 0);
-    EXPECT_EQ(report.ByCause().at("exp").collectives, 3);
-    EXPECT_EQ(report.ByCause().at("redistribute").bytes, 32);
-    EXPECT_EQ(report.ByCollective().at("all_reduce").bytes, 4 * 32);
-    EXPECT_EQ(report.entries().size(), 2u);
+    CH_EXPECT_EQ(report.Total().collectives, 4);
+    CH_EXPECT_EQ(report.InModule("").collectives, 3);
+    CH_EXPECT_EQ(report.InModule("mlp").collectives, 0);
+    CH_EXPECT_EQ(report.InModule("ml").collectives, 0);
+    CH_EXPECT_EQ(report.ByCause().at("exp").collectives, 3);
+    CH_EXPECT_EQ(report.ByCause().at("redistribute").bytes, 32);
+    CH_EXPECT_EQ(report.ByCollective().at("all_reduce").bytes, 4 * 32);
+    CH_EXPECT_EQ(report.entries().size(), 2u);
     return absl::OkStatus();
   });
 }
@@ -171,7 +170,7 @@ TEST(CommReport, CountsForTheModuleThatRuns) {
   OnTwoRanks([](World&, const DeviceMesh& mesh, Net& net) -> absl::Status {
     // Communication inside of a module below the root.
     Module& mlp = *net.NamedModules()[2].module;
-    EXPECT_EQ(mlp.FullName(), "mlp");
+    CH_EXPECT_EQ(mlp.FullName(), "mlp");
     const int hook =
         mlp.AddPostHook([](Module&, TensorSpan, TensorList& outputs) {
           outputs[0] = Exp(outputs[0]);
@@ -179,9 +178,9 @@ TEST(CommReport, CountsForTheModuleThatRuns) {
     CommReport report(net);
     NoGrad no_grad;
     net.Forward(Replicated(Full({2, 4}, 0.5), mesh));
-    EXPECT_EQ(report.InModule("mlp").collectives, 2);
-    EXPECT_EQ(report.InModule("").collectives, 2);
-    EXPECT_EQ(report.entries()[0].module, "mlp");
+    CH_EXPECT_EQ(report.InModule("mlp").collectives, 2);
+    CH_EXPECT_EQ(report.InModule("").collectives, 2);
+    CH_EXPECT_EQ(report.entries()[0].module, "mlp");
     mlp.RemoveHook(hook);
     return absl::OkStatus();
   });
@@ -199,11 +198,11 @@ TEST(CommReport, NestsAndPassesEventsOn) {
         {
           CommReport inner(net);
           net.Forward(x);
-          EXPECT_EQ(inner.Total().collectives, 1);
+          CH_EXPECT_EQ(inner.Total().collectives, 1);
         }
         net.Forward(x);
-        EXPECT_EQ(outer.Total().collectives, 3);
-        EXPECT_EQ(counters[world.rank()].collectives - before, 3);
+        CH_EXPECT_EQ(outer.Total().collectives, 3);
+        CH_EXPECT_EQ(counters[world.rank()].collectives - before, 3);
         return absl::OkStatus();
       },
       {.sinks = {&counters[0], &counters[1]}});

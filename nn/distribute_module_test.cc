@@ -12,6 +12,7 @@
 #include "crosshatch/tensor/autograd.h"
 #include "crosshatch/tensor/creation.h"
 #include "crosshatch/tensor/ops/ops.h"
+#include "crosshatch/testing/ranks.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
@@ -94,7 +95,7 @@ DistributeModuleOptions PlainOutside() {
 using Values = std::vector<std::vector<float>>;
 absl::StatusOr<Values> OutputAndGradients(Net& net) {
   const Tensor output = net.Forward(Integers({4, 5}, 9));
-  EXPECT_FALSE(output.is_distributed());
+  CH_EXPECT_FALSE(output.is_distributed());
   Values values = {output.ToVector<float>()};
   CH_RETURN_IF_ERROR(Backward(Sum(output)));
   for (Parameter* p : net.Parameters()) {
@@ -107,79 +108,72 @@ TEST(DistributeModule, ComputesWhatOneRankComputes) {
   Net dense;
   const Values expected = *OutputAndGradients(dense);
   for (const int ranks : {1, 2, 3}) {
-    const absl::Status status =
-        RunLocal(ranks, [&](World& world) -> absl::Status {
-          CH_ASSIGN_OR_RETURN(const DeviceMesh mesh,
-                              InitDeviceMesh(world, {{"tp", ranks}}));
-          Net net;
-          CH_RETURN_IF_ERROR(DistributeModule(net, mesh, PlainOutside()));
-          CH_ASSIGN_OR_RETURN(const Values values, OutputAndGradients(net));
-          EXPECT_EQ(values, expected) << ranks;
-          return absl::OkStatus();
-        });
-    EXPECT_TRUE(status.ok()) << status;
+    OnMesh({{"tp", ranks}}, [&](const DeviceMesh& mesh) -> absl::Status {
+      Net net;
+      CH_RETURN_IF_ERROR(DistributeModule(net, mesh, PlainOutside()));
+      CH_ASSIGN_OR_RETURN(const Values values, OutputAndGradients(net));
+      CH_EXPECT_EQ(values, expected) << ranks;
+      return absl::OkStatus();
+    });
   }
 }
 
 TEST(DistributeModule, ReplicatesWhatThePartitionLeaves) {
-  const absl::Status status = RunLocal(4, [](World& world) -> absl::Status {
-    CH_ASSIGN_OR_RETURN(const DeviceMesh mesh,
-                        InitDeviceMesh(world, {{"dp", 2}, {"tp", 2}}));
+  OnMesh({{"dp", 2}, {"tp", 2}}, [](const DeviceMesh& mesh) -> absl::Status {
     // Without memory: only each rank's part is ever made.
     Net net(/*filled=*/false);
     CH_RETURN_IF_ERROR(DistributeModule(net, mesh));
     for (Parameter* p : net.Parameters()) {
-      EXPECT_EQ(LayoutOf(p->data()).ToString(), "[R,R]");
-      EXPECT_FALSE(LocalTensor(p->data()).storage()->attached());
-      EXPECT_TRUE(p->data().requires_grad());
+      CH_EXPECT_EQ(LayoutOf(p->data()).ToString(), "[R,R]");
+      CH_EXPECT_FALSE(LocalTensor(p->data()).storage()->attached());
+      CH_EXPECT_TRUE(p->data().requires_grad());
     }
     CH_RETURN_IF_ERROR(net.Materialize({.seed = 7}));
     const Tensor output = net.Forward(Replicated(Integers({2, 5}, 1), mesh));
-    EXPECT_EQ(LayoutOf(output).ToString(), "[R,R]");
+    CH_EXPECT_EQ(LayoutOf(output).ToString(), "[R,R]");
     return absl::OkStatus();
   });
-  EXPECT_TRUE(status.ok()) << status;
 }
 
 TEST(DistributeModule, NamesWhatDoesNotFit) {
-  const absl::Status status = RunLocal(3, [](World& world) -> absl::Status {
+  RunRanks(3, [](World& world) -> absl::Status {
     CH_ASSIGN_OR_RETURN(const DeviceMesh mesh,
                         InitDeviceMesh(world, {{"tp", 2}}));
     Net net;
     const absl::Status first = DistributeModule(net, mesh);
     if (world.rank() == 2) {
-      EXPECT_THAT(std::string(first.message()),
-                  HasSubstr("rank 2 is not on mesh(tp=2)"));
+      CH_EXPECT_THAT(std::string(first.message()),
+                     HasSubstr("rank 2 is not on mesh(tp=2)"));
     } else {
-      EXPECT_TRUE(first.ok()) << first;
+      CH_EXPECT_OK(first);
     }
     CH_ASSIGN_OR_RETURN(const DeviceMesh world_mesh,
                         InitDeviceMesh(world, {{"dp", 3}}));
     if (world.rank() == 2) return absl::OkStatus();
-    EXPECT_THAT(std::string(DistributeModule(net, mesh).message()),
-                HasSubstr("is distributed already"));
+    CH_EXPECT_THAT(std::string(DistributeModule(net, mesh).message()),
+                   HasSubstr("is distributed already"));
     Net other;
     const auto message = [&](const DistributeModuleOptions& options) {
       return std::string(DistributeModule(other, mesh, options).message());
     };
-    EXPECT_EQ(
+    CH_EXPECT_EQ(
         message({.partition =
                      [](const std::string& name, Module&, const DeviceMesh&) {
                        return name == "up" ? absl::CancelledError("not " + name)
                                            : absl::OkStatus();
                      }}),
         "not up");
-    EXPECT_THAT(message({.partition =
-                             [&](const std::string& name, Module& module,
-                                 const DeviceMesh&) {
-                               return SplitHidden(name, module, world_mesh);
-                             }}),
-                HasSubstr("up.weight is on mesh(dp=3), not on mesh(tp=2)"));
-    EXPECT_THAT(message({.partition = SplitHidden}),
-                HasSubstr("parameter up.weight is spread as [S(0)] already"));
+    CH_EXPECT_THAT(message({.partition =
+                                [&](const std::string& name, Module& module,
+                                    const DeviceMesh&) {
+                                  return SplitHidden(name, module, world_mesh);
+                                }}),
+                   HasSubstr("up.weight is on mesh(dp=3), not on mesh(tp=2)"));
+    CH_EXPECT_THAT(
+        message({.partition = SplitHidden}),
+        HasSubstr("parameter up.weight is spread as [S(0)] already"));
     return absl::OkStatus();
   });
-  EXPECT_TRUE(status.ok()) << status;
 }
 
 }  // namespace

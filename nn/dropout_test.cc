@@ -6,11 +6,10 @@
 #include <string>
 #include <vector>
 
-#include "crosshatch/base/status_macros.h"
-#include "crosshatch/comm/world.h"
 #include "crosshatch/dtensor/dtensor.h"
 #include "crosshatch/mesh/device_mesh.h"
 #include "crosshatch/tensor/creation.h"
+#include "crosshatch/testing/ranks.h"
 
 namespace crosshatch::nn {
 namespace {
@@ -69,9 +68,7 @@ TEST(Dropout, IsTheSameOnEveryMesh) {
   SetDropoutStep(one_device, 1, 2);
   const std::vector<float> expected =
       one_device.Forward(Ones({5, 7})).ToVector<float>();
-  const absl::Status status = RunLocal(4, [&](World& world) -> absl::Status {
-    CH_ASSIGN_OR_RETURN(const DeviceMesh mesh,
-                        InitDeviceMesh(world, {{"a", 2}, {"b", 2}}));
+  OnMesh({{"a", 2}, {"b", 2}}, [&](const DeviceMesh& mesh) -> absl::Status {
     Twice model;
     SetDropoutStep(model, 1, 2);
     const Layout whole = Layout::Replicated(mesh.layout(), 2);
@@ -79,12 +76,11 @@ TEST(Dropout, IsTheSameOnEveryMesh) {
          {whole, whole.WithShard(0, 0), whole.WithShard(1, 0).WithShard(0, 0),
           whole.WithShard(0, 1).WithShard(1, 0)}) {
       const Tensor x = DistributeTensor(Ones({5, 7}), mesh, layout);
-      EXPECT_EQ(FullTensor(model.Forward(x)).ToVector<float>(), expected)
+      CH_EXPECT_EQ(FullTensor(model.Forward(x)).ToVector<float>(), expected)
           << layout.ToString();
     }
     return absl::OkStatus();
   });
-  EXPECT_TRUE(status.ok()) << status;
 }
 
 TEST(DropoutDeathTest, AsksForTheStep) {

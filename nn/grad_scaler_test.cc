@@ -13,6 +13,7 @@
 #include "crosshatch/tensor/autograd.h"
 #include "crosshatch/tensor/creation.h"
 #include "crosshatch/tensor/ops/ops.h"
+#include "crosshatch/testing/ranks.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
@@ -99,9 +100,8 @@ TEST(GradScalerTest, HoldsToItsOrder) {
 }
 
 TEST(GradScalerTest, EveryRankOfTheJobHearsOfAnOverflow) {
-  const absl::Status status = RunLocal(4, [](World& world) -> absl::Status {
-    CH_ASSIGN_OR_RETURN(DeviceMesh mesh,
-                        InitDeviceMesh(world, {{"fsdp", 2}, {"tp", 2}}));
+  OnMesh({{"fsdp", 2}, {"tp", 2}}, [](const DeviceMesh& mesh) -> absl::Status {
+    World& world = mesh.world();
     CH_ASSIGN_OR_RETURN(DeviceMesh tp, mesh.Slice("tp"));
     // Sharded over the first pair of ranks by itself, over the second by
     // itself; the other one over all.
@@ -124,44 +124,40 @@ TEST(GradScalerTest, EveryRankOfTheJobHearsOfAnOverflow) {
       a->set_grad(on_tp(world.rank() == bad_rank ? kInfinity : 1.0f));
       b->set_grad(on_all(1));
       CH_ASSIGN_OR_RETURN(const bool stepped, scaler.Step(optimizer));
-      EXPECT_EQ(stepped, bad_rank < 0) << world.rank();
+      CH_EXPECT_EQ(stepped, bad_rank < 0) << world.rank();
       CH_RETURN_IF_ERROR(scaler.Update());
     }
-    EXPECT_EQ(scaler.scale(), 65536 / 4);
+    CH_EXPECT_EQ(scaler.scale(), 65536 / 4);
     return absl::OkStatus();
   });
-  EXPECT_TRUE(status.ok()) << status;
 }
 
 // Which ranks have gradients, and which one's overflowed.
 TEST(GradScalerTest, ARankWithoutGradientsHearsOfAnOverflow) {
   for (int with = 1; with < 8; ++with) {
-    const absl::Status status =
-        RunLocal(3, [with](World& world) -> absl::Status {
-          CH_ASSIGN_OR_RETURN(DeviceMesh mesh,
-                              InitDeviceMesh(world, {{"fsdp", 3}}));
-          const auto shard = [&](float value) {
-            return MakeDTensor(
-                Values({value}), mesh,
-                Layout::Replicated(mesh.layout(), 1).WithShard(0, 0), {3});
-          };
-          const auto p = Ready("p", shard(1));
-          AdamW optimizer({p.get()}, {});
-          GradScaler scaler;
-          for (int bad_rank = -1; bad_rank < 3; ++bad_rank) {
-            if (bad_rank >= 0 && (with >> bad_rank & 1) == 0) continue;
-            if ((with >> world.rank() & 1) != 0) {
-              p->set_grad(shard(world.rank() == bad_rank ? kInfinity : 1.0f));
-            }
-            const double scale = scaler.scale();
-            CH_ASSIGN_OR_RETURN(const bool stepped, scaler.Step(optimizer));
-            EXPECT_EQ(stepped, bad_rank < 0) << world.rank();
-            CH_RETURN_IF_ERROR(scaler.Update());
-            EXPECT_EQ(scaler.scale(), bad_rank < 0 ? scale : scale / 2);
-          }
-          return absl::OkStatus();
-        });
-    EXPECT_TRUE(status.ok()) << status;
+    OnMesh({{"fsdp", 3}}, [with](const DeviceMesh& mesh) -> absl::Status {
+      World& world = mesh.world();
+      const auto shard = [&](float value) {
+        return MakeDTensor(Values({value}), mesh,
+                           Layout::Replicated(mesh.layout(), 1).WithShard(0, 0),
+                           {3});
+      };
+      const auto p = Ready("p", shard(1));
+      AdamW optimizer({p.get()}, {});
+      GradScaler scaler;
+      for (int bad_rank = -1; bad_rank < 3; ++bad_rank) {
+        if (bad_rank >= 0 && (with >> bad_rank & 1) == 0) continue;
+        if ((with >> world.rank() & 1) != 0) {
+          p->set_grad(shard(world.rank() == bad_rank ? kInfinity : 1.0f));
+        }
+        const double scale = scaler.scale();
+        CH_ASSIGN_OR_RETURN(const bool stepped, scaler.Step(optimizer));
+        CH_EXPECT_EQ(stepped, bad_rank < 0) << world.rank();
+        CH_RETURN_IF_ERROR(scaler.Update());
+        CH_EXPECT_EQ(scaler.scale(), bad_rank < 0 ? scale : scale / 2);
+      }
+      return absl::OkStatus();
+    });
   }
 }
 

@@ -14,6 +14,7 @@
 #include "crosshatch/mesh/device_mesh.h"
 #include "crosshatch/tensor/creation.h"
 #include "crosshatch/tensor/rank_context.h"
+#include "crosshatch/testing/ranks.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
@@ -104,9 +105,7 @@ TEST(MaterializeTest, LeasesASharedStorageOnce) {
 TEST(MaterializeTest, ValuesAreEqualOnEveryMesh) {
   const Shape sizes = {5, 7};
   const std::vector<float> whole = MakeNormal("w", sizes, 3);
-  const absl::Status status = RunLocal(4, [&](World& world) {
-    CH_ASSIGN_OR_RETURN(DeviceMesh mesh,
-                        InitDeviceMesh(world, {{"fsdp", 2}, {"tp", 2}}));
+  OnMesh({{"fsdp", 2}, {"tp", 2}}, [&](const DeviceMesh& mesh) -> absl::Status {
     const Layout r = Layout::Replicated(mesh.layout(), 2);
     for (const Layout& layout :
          {r, r.WithShard(0, 0), r.WithShard(1, 0).WithShard(0, 0),
@@ -121,19 +120,17 @@ TEST(MaterializeTest, ValuesAreEqualOnEveryMesh) {
       size_t next = 0;
       for (int64_t i = 0; i < box.sizes[0]; ++i) {
         for (int64_t j = 0; j < box.sizes[1]; ++j) {
-          EXPECT_EQ(local[next++],
-                    whole[(box.offsets[0] + i) * 7 + box.offsets[1] + j]);
+          CH_EXPECT_EQ(local[next++],
+                       whole[(box.offsets[0] + i) * 7 + box.offsets[1] + j]);
         }
       }
     }
     return absl::OkStatus();
   });
-  EXPECT_TRUE(status.ok()) << status;
 }
 
 TEST(MaterializeTest, RefusesPartialSums) {
-  const absl::Status status = RunLocal(2, [](World& world) {
-    CH_ASSIGN_OR_RETURN(DeviceMesh mesh, InitDeviceMesh(world, {{"tp", 2}}));
+  OnMesh({{"tp", 2}}, [](const DeviceMesh& mesh) -> absl::Status {
     const auto good = Named("good", {2}, kNormal);
     const auto bad = Named("bad", {2}, kNormal);
     bad->set_data(MakeDTensor(
@@ -141,12 +138,11 @@ TEST(MaterializeTest, RefusesPartialSums) {
         Layout::Replicated(mesh.layout(), 1).WithPartial(0, ReduceOp::kSum),
         Shape{2}));
     const absl::Status made = Materialize({good.get(), bad.get()}, {});
-    EXPECT_TRUE(absl::IsFailedPrecondition(made)) << made;
-    EXPECT_THAT(std::string(made.message()), HasSubstr("parameter bad"));
-    EXPECT_FALSE(good->data().storage()->attached());
+    CH_EXPECT_TRUE(absl::IsFailedPrecondition(made)) << made;
+    CH_EXPECT_THAT(std::string(made.message()), HasSubstr("parameter bad"));
+    CH_EXPECT_FALSE(good->data().storage()->attached());
     return absl::OkStatus();
   });
-  EXPECT_TRUE(status.ok()) << status;
 }
 
 TEST(MaterializeTest, ADryRunAccountsTheSame) {

@@ -21,6 +21,8 @@
 #include "crosshatch/examples/train.h"
 #include "crosshatch/examples/train_options.h"
 #include "crosshatch/tensor/rank_context.h"
+#include "crosshatch/testing/parts.h"
+#include "crosshatch/testing/ranks.h"
 #include "gtest/gtest.h"
 
 namespace crosshatch {
@@ -47,19 +49,6 @@ struct Count {
 using Counts = std::map<std::string, Count>;
 
 // [formula]
-// How many of n elements part i of k holds.
-int64_t Part(int64_t n, int64_t k, int64_t i) {
-  const int64_t chunk = (n + k - 1) / k;
-  return std::min(n, (i + 1) * chunk) - std::min(n, i * chunk);
-}
-
-// What rank i of k receives when n elements are all-reduced: the others'
-// summands of its piece, then the others' pieces.
-int64_t AllReduced(int64_t n, int64_t k, int64_t i) {
-  const int64_t piece = n * (i + 1) / k - n * i / k;
-  return (k - 1) * piece + (n - piece);
-}
-
 // A parameter of a tp rank: FSDP splits the rows.
 struct Matrix {
   int64_t rows, columns;
@@ -298,11 +287,12 @@ TEST_P(BytesFormulaTest, EveryRankMovesWhatTheFormulaSays) {
   ASSERT_TRUE(tokens.ok()) << tokens.status();
   const TrainOptions options = OptionsOf(c);
   std::vector<Measured> measured(static_cast<size_t>(options.world_size()));
-  const absl::Status status = RunLocal(options.world_size(), [&](World& world) {
-    absl::Status trained = examples::Train(world, options, *tokens);
-    measured[static_cast<size_t>(world.rank())] = MeasuredOn(world);
-    return trained;
-  });
+  const absl::Status status =
+      StatusOfRanks(options.world_size(), [&](World& world) {
+        absl::Status trained = examples::Train(world, options, *tokens);
+        measured[static_cast<size_t>(world.rank())] = MeasuredOn(world);
+        return trained;
+      });
   ASSERT_TRUE(status.ok()) << status;
 
   for (int rank = 0; rank < options.world_size(); ++rank) {

@@ -24,6 +24,9 @@
 #include "crosshatch/nn/adamw.h"
 #include "crosshatch/nn/linear.h"
 #include "crosshatch/tensor/autograd.h"
+#include "crosshatch/tensor/creation.h"
+#include "crosshatch/testing/batch.h"
+#include "crosshatch/testing/ranks.h"
 #include "crosshatch/tp/parallelize_module.h"
 #include "gtest/gtest.h"
 
@@ -191,7 +194,7 @@ struct Outcome {
 
 Outcome Sharded(int fsdp, int tp, uint64_t adversarial_seed) {
   Outcome outcome;
-  const absl::Status status = RunLocal(
+  RunRanks(
       fsdp * tp,
       [&](World& world) -> absl::Status {
         Mixed model;
@@ -204,7 +207,6 @@ Outcome Sharded(int fsdp, int tp, uint64_t adversarial_seed) {
         return world.context().Synchronize();
       },
       {.adversarial_seed = adversarial_seed});
-  EXPECT_TRUE(status.ok()) << status;
   return outcome;
 }
 
@@ -253,7 +255,7 @@ TEST(FsdpGroupingTest, TakesTheFirstRanksValues) {
   Mixed dense;
   CH_CHECK_OK(TrainSome(dense, 0, 1));
   const Weights expected = FullWeights(dense);
-  const absl::Status status = RunLocal(8, [&](World& world) -> absl::Status {
+  RunRanks(8, [&](World& world) -> absl::Status {
     Mixed model;
     const bool first = world.rank() < 2;
     for (nn::Parameter* p : model.Parameters()) {
@@ -264,10 +266,9 @@ TEST(FsdpGroupingTest, TakesTheFirstRanksValues) {
     CH_RETURN_IF_ERROR(Shard(world, {{"replicate", 2}, {"fsdp", 2}, {"tp", 2}},
                              model, /*sync_from_first_rank=*/true));
     CH_RETURN_IF_ERROR(TrainSome(model, world.rank() / 2, 4));
-    EXPECT_EQ(FullWeights(model), expected);
+    CH_EXPECT_EQ(FullWeights(model), expected);
     return world.context().Synchronize();
   });
-  EXPECT_TRUE(status.ok()) << status;
 }
 
 // Whole parameters come and go with tensor parallelism beneath, with replicas,
@@ -286,30 +287,27 @@ TEST(FsdpGroupingTest, IsSummonedWholeAndTrainsOn) {
            {{"fsdp", 2}, {"tp", 2}},
            {{"replicate", 2}, {"fsdp", 2}, {"tp", 1}},
            {{"replicate", 2}, {"fsdp", 2}, {"tp", 2}}}) {
-    int ranks = 1;
-    for (const MeshAxis& axis : axes) ranks *= axis.size;
     for (const uint64_t seed : {0, 1, 2}) {
-      const absl::Status status = RunLocal(
-          ranks,
-          [&](World& world) -> absl::Status {
-            Mixed model;
-            CH_RETURN_IF_ERROR(Shard(world, axes, model));
-            CH_ASSIGN_OR_RETURN(auto scope, SummonFullParameters::Begin(model));
-            for (size_t i = 0; i < before.size(); ++i) {
-              const Tensor& full = scope->entries()[i].full;
-              EXPECT_EQ(full.ToVector<float>(), before[i])
-                  << scope->entries()[i].name;
-              negate(full);
-            }
-            CH_RETURN_IF_ERROR(scope->End());
-            const int tp = static_cast<int>(axes.back().size);
-            CH_RETURN_IF_ERROR(
-                TrainSome(model, world.rank() / tp, world.size() / tp));
-            EXPECT_EQ(FullWeights(model), expected);
-            return world.context().Synchronize();
-          },
-          {.adversarial_seed = seed});
-      EXPECT_TRUE(status.ok()) << status;
+      RunRanks(MeshAxes(axes).ranks(),
+               [&](World& world) -> absl::Status {
+                 Mixed model;
+                 CH_RETURN_IF_ERROR(Shard(world, axes, model));
+                 CH_ASSIGN_OR_RETURN(auto scope,
+                                     SummonFullParameters::Begin(model));
+                 for (size_t i = 0; i < before.size(); ++i) {
+                   const Tensor& full = scope->entries()[i].full;
+                   CH_EXPECT_EQ(full.ToVector<float>(), before[i])
+                       << scope->entries()[i].name;
+                   negate(full);
+                 }
+                 CH_RETURN_IF_ERROR(scope->End());
+                 const int tp = static_cast<int>(axes.back().size);
+                 CH_RETURN_IF_ERROR(
+                     TrainSome(model, world.rank() / tp, world.size() / tp));
+                 CH_EXPECT_EQ(FullWeights(model), expected);
+                 return world.context().Synchronize();
+               },
+               {.adversarial_seed = seed});
     }
   }
 }
@@ -345,9 +343,8 @@ class Chain final : public nn::Module {
 TEST(FsdpGroupingTest, HoldsNoMoreThanGroupsMadeByHand) {
   const auto peaks = [](bool frozen, bool by_hand) {
     MemoryStats stats;
-    const absl::Status status = RunLocal(2, [&](World& world) -> absl::Status {
-      CH_ASSIGN_OR_RETURN(const DeviceMesh mesh,
-                          InitDeviceMesh(world, {{"fsdp", 2}}));
+    OnMesh({{"fsdp", 2}}, [&](const DeviceMesh& mesh) -> absl::Status {
+      World& world = mesh.world();
       Chain chain(frozen);
       FullyShardOptions options;
       options.forward_prefetch = options.backward_prefetch = 0;
@@ -363,7 +360,6 @@ TEST(FsdpGroupingTest, HoldsNoMoreThanGroupsMadeByHand) {
       if (world.rank() == 0) stats = world.context().allocator().stats();
       return world.context().Synchronize();
     });
-    EXPECT_TRUE(status.ok()) << status;
     return stats;
   };
   // Each parameter from a multiple of 16 elements on.

@@ -11,6 +11,7 @@
 #include <cstdint>
 #include <limits>
 #include <string>
+#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -29,6 +30,9 @@
 #include "crosshatch/nn/clip_grad.h"
 #include "crosshatch/nn/grad_scaler.h"
 #include "crosshatch/tensor/autograd.h"
+#include "crosshatch/tensor/creation.h"
+#include "crosshatch/testing/batch.h"
+#include "crosshatch/testing/ranks.h"
 #include "crosshatch/tp/parallelize_module.h"
 #include "gtest/gtest.h"
 
@@ -119,59 +123,70 @@ absl::StatusOr<Outcome> ClipAndStep(TestModel& model, double norm_type) {
   return Outcome{norm, std::move(weights)};
 }
 
-TEST(FsdpOptimizersTest, ClipsAndStepsAcrossMeshesAsOneRankDoes) {
-  for (const double norm_type : {1.0, 2.0, kInfinity}) {
-    TestModel dense(3, kDim, 7, 3);
-    dense.FillWithIntegers();
-    ASSERT_TRUE(Backward(Sum(dense.Forward(BatchOf(0, 1, 1)))).ok());
-    const absl::StatusOr<Outcome> expected = ClipAndStep(dense, norm_type);
-    ASSERT_TRUE(expected.ok()) << expected.status();
-    EXPECT_GT(expected->norm, 1);
-    for (const Axes& axes :
-         std::vector<Axes>{{{"fsdp", 2}, {"tp", 2}},
-                           {{"fsdp", 3}, {"tp", 1}},
-                           {{"replicate", 2}, {"fsdp", 2}, {"tp", 2}}}) {
-      for (const bool offload : {false, true}) {
-        SCOPED_TRACE(absl::StrCat("norm ", norm_type, " on ",
-                                  MeshLayout::Create(axes)->ToString(),
-                                  offload ? ", offloaded" : ""));
-        int ranks = 1;
-        for (const MeshAxis& axis : axes) ranks *= axis.size;
-        const absl::Status status = RunLocal(
-            ranks,
-            [&](World& world) -> absl::Status {
-              CH_ASSIGN_OR_RETURN(const Meshes meshes, MakeMeshes(world, axes));
-              TestModel model(3, kDim, 7, 3);
-              model.FillWithIntegers();
-              FullyShardOptions options;
-              options.gradient_divide_factor = 1;
-              options.cpu_offload = offload;
-              CH_ASSIGN_OR_RETURN(const auto ignored,
-                                  Spread(model, meshes, options));
-              const int part = static_cast<int>(*meshes.flat.index(0));
-              const int parts = meshes.flat.size(0);
-              CH_RETURN_IF_ERROR(
-                  Backward(Sum(model.Forward(BatchOf(part, parts, 1)))));
-              CH_RETURN_IF_ERROR(SumOver(meshes.flat, ignored));
-              CH_ASSIGN_OR_RETURN(const Outcome outcome,
-                                  ClipAndStep(model, norm_type));
-              EXPECT_EQ(outcome.norm, expected->norm);
-              EXPECT_EQ(outcome.weights, expected->weights);
-              return world.context().Synchronize();
-            },
-            {.adversarial_seed = offload ? 7u : 0u});
-        EXPECT_TRUE(status.ok()) << status;
-      }
-    }
-  }
+// The norm's type, the mesh, whether shards are in host memory.
+using ClipCase = std::tuple<double, Axes, bool>;
+
+class ClippingTest : public testing::TestWithParam<ClipCase> {};
+
+TEST_P(ClippingTest, AndStepsAcrossMeshesAreThoseOfOneRank) {
+  const double norm_type = std::get<0>(GetParam());
+  const Axes& axes = std::get<1>(GetParam());
+  const bool offload = std::get<2>(GetParam());
+  TestModel dense(3, kDim, 7, 3);
+  dense.FillWithIntegers();
+  ASSERT_TRUE(Backward(Sum(dense.Forward(BatchOf(0, 1, 1)))).ok());
+  const absl::StatusOr<Outcome> expected = ClipAndStep(dense, norm_type);
+  ASSERT_TRUE(expected.ok()) << expected.status();
+  EXPECT_GT(expected->norm, 1);
+  RunRanks(MeshAxes(axes).ranks(),
+           [&](World& world) -> absl::Status {
+             CH_ASSIGN_OR_RETURN(const Meshes meshes, MakeMeshes(world, axes));
+             TestModel model(3, kDim, 7, 3);
+             model.FillWithIntegers();
+             FullyShardOptions options;
+             options.gradient_divide_factor = 1;
+             options.cpu_offload = offload;
+             CH_ASSIGN_OR_RETURN(const auto ignored,
+                                 Spread(model, meshes, options));
+             const int part = static_cast<int>(*meshes.flat.index(0));
+             const int parts = meshes.flat.size(0);
+             CH_RETURN_IF_ERROR(
+                 Backward(Sum(model.Forward(BatchOf(part, parts, 1)))));
+             CH_RETURN_IF_ERROR(SumOver(meshes.flat, ignored));
+             CH_ASSIGN_OR_RETURN(const Outcome outcome,
+                                 ClipAndStep(model, norm_type));
+             CH_EXPECT_EQ(outcome.norm, expected->norm);
+             CH_EXPECT_EQ(outcome.weights, expected->weights);
+             return world.context().Synchronize();
+           },
+           {.adversarial_seed = offload ? 7u : 0u});
 }
+
+std::string NameOfCase(const testing::TestParamInfo<ClipCase>& info) {
+  const auto& [norm_type, axes, offload] = info.param;
+  std::string name = absl::StrCat("norm_", norm_type, "_on");
+  for (const MeshAxis& axis : axes) {
+    absl::StrAppend(&name, "_", axis.name, axis.size);
+  }
+  return absl::StrCat(name, offload ? "_offloaded" : "");
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Cases, ClippingTest,
+    testing::Combine(
+        testing::Values(1.0, 2.0, kInfinity),
+        testing::Values(Axes{{"fsdp", 2}, {"tp", 2}},
+                        Axes{{"fsdp", 3}, {"tp", 1}},
+                        Axes{{"replicate", 2}, {"fsdp", 2}, {"tp", 2}}),
+        testing::Bool()),
+    NameOfCase);
 
 // The last output of the last rank overflows float16 in the reduction. Its
 // weights are zeros, so nothing before them does: only the rank that holds the
 // last row hears of it by itself.
 TEST(FsdpOptimizersTest, NoRankStepsWhereOneOverflows) {
   for (const bool offload : {false, true}) {
-    const absl::Status status = RunLocal(4, [&](World& world) -> absl::Status {
+    RunRanks(4, [&](World& world) -> absl::Status {
       CH_ASSIGN_OR_RETURN(const Meshes meshes,
                           MakeMeshes(world, {{"fsdp", 2}, {"tp", 2}}));
       TestModel model(1, kDim, 7, 3);
@@ -209,17 +224,16 @@ TEST(FsdpOptimizersTest, NoRankStepsWhereOneOverflows) {
             finite = finite && std::isfinite(g);
           }
         }
-        EXPECT_EQ(finite, !overflows || part == 0);
+        CH_EXPECT_EQ(finite, !overflows || part == 0);
         CH_ASSIGN_OR_RETURN(const bool stepped, scaler.Step(optimizer));
-        EXPECT_EQ(stepped, !overflows);
-        EXPECT_EQ(FullWeights(model) == before, overflows);
+        CH_EXPECT_EQ(stepped, !overflows);
+        CH_EXPECT_EQ(FullWeights(model) == before, overflows);
         CH_RETURN_IF_ERROR(scaler.Update());
-        EXPECT_EQ(scaler.scale(), 2);
+        CH_EXPECT_EQ(scaler.scale(), 2);
         optimizer.ZeroGrad();
       }
       return world.context().Synchronize();
     });
-    EXPECT_TRUE(status.ok()) << status;
   }
 }
 

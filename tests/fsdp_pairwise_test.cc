@@ -35,6 +35,9 @@
 #include "crosshatch/nn/checkpoint.h"
 #include "crosshatch/nn/linear.h"
 #include "crosshatch/tensor/autograd.h"
+#include "crosshatch/tensor/creation.h"
+#include "crosshatch/testing/batch.h"
+#include "crosshatch/testing/ranks.h"
 #include "crosshatch/tests/covering_array.h"
 #include "crosshatch/tp/parallelize_module.h"
 #include "gtest/gtest.h"
@@ -44,10 +47,8 @@ namespace {
 
 using fsdp::FullyShardOptions;
 using fsdp::ShardedModule;
-using fsdp::SmallIntegers;
 
 constexpr int kSteps = 5;
-constexpr int64_t kRows = 5;  // Of a batch: no mesh here divides it.
 constexpr int64_t kDim = 3;
 constexpr int64_t kHidden = 4;
 
@@ -264,13 +265,6 @@ std::unique_ptr<Outer> MakeModel(const Task& task) {
   return model;
 }
 
-Tensor BatchOf(int rank, int size, int step, int microbatch) {
-  const Tensor batch = SmallIntegers({kRows, kDim}, 3 * step + microbatch);
-  const int64_t chunk = (kRows + size - 1) / size;
-  return Contiguous(Slice(batch, 0, std::min(kRows, rank * chunk),
-                          std::min(kRows, (rank + 1) * chunk)));
-}
-
 Tensor LossOf(Outer& model, const Tensor& x) {
   return Sum(ToDType(model.Forward(x), kFloat64));
 }
@@ -305,7 +299,7 @@ Trained TrainDense(const Task& task) {
   for (int step = 0; step < kSteps; ++step) {
     double& loss = trained.losses.emplace_back();
     for (int m = 0; m < task.microbatches; ++m) {
-      const Tensor part = LossOf(*model, BatchOf(0, 1, step, m));
+      const Tensor part = LossOf(*model, BatchOf(0, 1, 3 * step + m, kDim));
       CH_CHECK_OK(Backward(part));
       loss += part.Detach().ToVector<double>()[0];
     }
@@ -480,7 +474,7 @@ class Row {
       double& loss = trained.losses.emplace_back();
       for (int m = 0; m < microbatches; ++m) {
         Steer(sharded, m + 1 == microbatches);
-        Tensor x = BatchOf(rank, data_ranks(), step, m);
+        Tensor x = BatchOf(rank, data_ranks(), 3 * step + m, kDim);
         if (at(kCastInputs) == 1) {
           x = ToDType(x, param_dtype().value_or(kFloat32));
         }
@@ -540,7 +534,7 @@ TEST(FsdpPairwiseTest, EveryPairOfOptionsTrainsAsOneRankDoes) {
     if (is_new) expected->second = TrainDense(row.task());
     const int ranks = row.data_ranks() * row.tp_ranks();
     std::vector<Trained> trained(static_cast<size_t>(ranks));
-    const absl::Status status = RunLocal(
+    const absl::Status status = StatusOfRanks(
         ranks,
         [&](World& world) {
           return row.Train(world, trained[static_cast<size_t>(world.rank())]);

@@ -22,6 +22,8 @@
 #include "crosshatch/mesh/device_mesh.h"
 #include "crosshatch/nn/checkpoint.h"
 #include "crosshatch/tensor/autograd.h"
+#include "crosshatch/testing/batch.h"
+#include "crosshatch/testing/ranks.h"
 #include "crosshatch/tp/parallelize_module.h"
 #include "gtest/gtest.h"
 
@@ -134,26 +136,22 @@ absl::Status Shard(TestModel& model, const DeviceMesh& mesh,
 Weights Sharded(const Axes& axes, const FullyShardOptions& options, int repeats,
                 const std::function<absl::Status(Job&)>& body,
                 uint64_t adversarial_seed = 0) {
-  int ranks = 1;
-  for (const MeshAxis& axis : axes) ranks *= axis.size;
   Weights weights;
-  const absl::Status status = RunLocal(
-      ranks,
-      [&](World& world) -> absl::Status {
-        CH_ASSIGN_OR_RETURN(const DeviceMesh mesh, InitDeviceMesh(world, axes));
-        TestModel model(2, 5, 7, 3, repeats);
-        model.FillWithIntegers();
-        Job job{model, 0, 1, nullptr};
-        CH_RETURN_IF_ERROR(Shard(model, mesh, options, job));
-        CH_ASSIGN_OR_RETURN(ShardedModule root, ShardedModule::Of(model));
-        job.root = &root;
-        CH_RETURN_IF_ERROR(body(job));
-        Weights full = FullWeights(model);
-        if (world.rank() == 0) weights = std::move(full);
-        return world.context().Synchronize();
-      },
-      {.adversarial_seed = adversarial_seed});
-  EXPECT_TRUE(status.ok()) << status;
+  OnMesh(axes,
+         [&](const DeviceMesh& mesh) -> absl::Status {
+           World& world = mesh.world();
+           TestModel model(2, 5, 7, 3, repeats);
+           model.FillWithIntegers();
+           Job job{model, 0, 1, nullptr};
+           CH_RETURN_IF_ERROR(Shard(model, mesh, options, job));
+           CH_ASSIGN_OR_RETURN(ShardedModule root, ShardedModule::Of(model));
+           job.root = &root;
+           CH_RETURN_IF_ERROR(body(job));
+           Weights full = FullWeights(model);
+           if (world.rank() == 0) weights = std::move(full);
+           return world.context().Synchronize();
+         },
+         {.adversarial_seed = adversarial_seed});
   return weights;
 }
 
@@ -485,12 +483,12 @@ TEST(FsdpScenariosTest, LeavesAnIterationBetweenAnyTwoCalls) {
         job.root->SetIsLastBackward(true);
         job.root->SetManualBackwardFinalization(false);
         for (nn::Parameter* p : job.model.Parameters()) p->set_grad(Tensor());
-        EXPECT_EQ(held(), before) << "left after " << stop;
+        CH_EXPECT_EQ(held(), before) << "left after " << stop;
         for (int step = 0; step < kSteps; ++step) {
           CH_RETURN_IF_ERROR(PlainStep(job, step));
           IntegerDescent(job.model);
         }
-        EXPECT_EQ(held(), before) << "trained after " << stop;
+        CH_EXPECT_EQ(held(), before) << "trained after " << stop;
         return absl::OkStatus();
       };
       EXPECT_EQ(Sharded(axes, options, 1, leave_and_train), dense)

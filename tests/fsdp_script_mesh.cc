@@ -19,6 +19,8 @@
 #include "crosshatch/nn/checkpoint.h"
 #include "crosshatch/nn/clip_grad.h"
 #include "crosshatch/tensor/autograd.h"
+#include "crosshatch/testing/batch.h"
+#include "crosshatch/testing/ranks.h"
 #include "crosshatch/tests/fsdp_script_run.h"
 #include "crosshatch/tests/fsdp_script_runner.h"
 
@@ -60,7 +62,7 @@ class MeshRunner final : public ScriptRunner {
   absl::Status Forward(int batch, bool by_run, bool grad) override {
     SkipAsRank(world_.rank());
     const Tensor x =
-        fsdp::BatchOf(world_.rank(), script().ranks(), batch, kScriptDim);
+        BatchOf(world_.rank(), script().ranks(), batch, kScriptDim);
     const GradModeScope mode(grad);
     Tensor loss;
     if (by_run) {
@@ -310,7 +312,7 @@ class MeshRunner final : public ScriptRunner {
 
 absl::StatusOr<std::vector<ScriptResult>> RunOnMesh(const FsdpScript& script) {
   std::vector<ScriptResult> results(static_cast<size_t>(script.ranks()));
-  CH_RETURN_IF_ERROR(RunLocal(
+  CH_RETURN_IF_ERROR(StatusOfRanks(
       script.ranks(),
       [&](World& world) -> absl::Status {
         MeshRunner runner(script, world,

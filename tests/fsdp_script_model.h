@@ -16,6 +16,7 @@
 #include "crosshatch/nn/module.h"
 #include "crosshatch/tensor/ops/ops.h"
 #include "crosshatch/tensor/recompute.h"
+#include "crosshatch/testing/batch.h"
 #include "crosshatch/tests/fsdp_script.h"
 
 namespace crosshatch {
@@ -76,7 +77,7 @@ struct ScriptModel {
       : root(std::make_unique<ScriptPart>(spec, parts)) {
     int64_t salt = 0;
     for (nn::Parameter* p : root->Parameters()) {
-      p->set_data(fsdp::SmallIntegers(p->data().sizes(), ++salt));
+      p->set_data(SmallIntegers(p->data().sizes(), ++salt));
     }
     for (ScriptPart* part : parts) {
       if (part->linear() == nullptr || !part->spec().frozen) continue;

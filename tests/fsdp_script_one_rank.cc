@@ -12,6 +12,8 @@
 #include "crosshatch/base/status_macros.h"
 #include "crosshatch/fsdp/training_testutil.h"
 #include "crosshatch/tensor/autograd.h"
+#include "crosshatch/tensor/creation.h"
+#include "crosshatch/testing/batch.h"
 #include "crosshatch/tests/fsdp_script_run.h"
 #include "crosshatch/tests/fsdp_script_runner.h"
 
@@ -41,9 +43,8 @@ class OneRankRunner final : public ScriptRunner {
     std::vector<Tensor> losses;
     for (int rank = 0; rank < script().ranks(); ++rank) {
       SkipAsRank(rank);
-      losses.push_back(
-          ScriptLoss(*model().root,
-                     fsdp::BatchOf(rank, script().ranks(), batch, kScriptDim)));
+      losses.push_back(ScriptLoss(
+          *model().root, BatchOf(rank, script().ranks(), batch, kScriptDim)));
       Observe(rank, "loss", ToDoubles(losses.back().Detach()));
     }
     if (grad) losses_.push_back(std::move(losses));

@@ -17,6 +17,7 @@
 #include "crosshatch/examples/token_source.h"
 #include "crosshatch/examples/train.h"
 #include "crosshatch/examples/train_options.h"
+#include "crosshatch/testing/ranks.h"
 #include "gtest/gtest.h"
 
 namespace crosshatch {
@@ -65,7 +66,7 @@ std::vector<float> AllWeights(const std::string& path) {
 
 void ExpectTrainsAsTheReferenceDoes(const std::string& model,
                                     const std::string& mesh,
-                                    const LocalOptions& run) {
+                                    const RankOptions& run) {
   std::ifstream answer_file(DirOf(model) + "/answer.json");
   const auto answer = nlohmann::json::parse(answer_file);
   const auto& given = answer["case"];
@@ -92,7 +93,7 @@ void ExpectTrainsAsTheReferenceDoes(const std::string& model,
   const auto tokens =
       examples::TokenSource::FromTokenFile(DirOf(model) + "/tokens.bin");
   ASSERT_TRUE(tokens.ok()) << tokens.status();
-  const absl::Status status = RunLocal(
+  const absl::Status status = StatusOfRanks(
       options.world_size(),
       [&](World& world) { return examples::Train(world, options, *tokens); },
       run);

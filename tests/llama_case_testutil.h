@@ -4,7 +4,7 @@
 
 #include <string>
 
-#include "crosshatch/comm/world.h"
+#include "crosshatch/testing/ranks.h"
 
 namespace crosshatch {
 
@@ -14,7 +14,7 @@ namespace crosshatch {
 /// for all implementations.
 void ExpectTrainsAsTheReferenceDoes(const std::string& model,
                                     const std::string& mesh,
-                                    const LocalOptions& run = {});
+                                    const RankOptions& run = {});
 
 }  // namespace crosshatch
 

@@ -20,6 +20,7 @@
 #include "crosshatch/tensor/autograd.h"
 #include "crosshatch/tensor/creation.h"
 #include "crosshatch/tensor/ops/ops.h"
+#include "crosshatch/testing/ranks.h"
 #include "crosshatch/tp/llama_plan.h"
 #include "crosshatch/tp/parallelize_module.h"
 #include "gtest/gtest.h"
@@ -61,53 +62,49 @@ bool EndsWith(const std::string& name, const std::string& end) {
 // What rank 0 gets of a forward and its backward.
 Result Train(const std::vector<MeshAxis>& axes, const Policy& policy) {
   Result result;
-  int ranks = 1;
-  for (const MeshAxis& axis : axes) ranks *= axis.size;
-  const absl::Status status =
-      RunLocal(ranks, [&](World& world) -> absl::Status {
-        CH_ASSIGN_OR_RETURN(const DeviceMesh mesh, InitDeviceMesh(world, axes));
-        CH_ASSIGN_OR_RETURN(const DeviceMesh fsdp, mesh.Slice("fsdp"));
-        nn::Llama model(Small());
-        fsdp::FullyShardOptions options;
-        if (axes.size() == 2) {
-          CH_ASSIGN_OR_RETURN(const DeviceMesh tp, mesh.Slice("tp"));
-          CH_RETURN_IF_ERROR(tp::ParallelizeModule(model, tp, tp::LlamaPlan()));
-          options.extension = DTensorExtensions::Create();
-        }
-        options.mixed_precision.param_dtype = kBFloat16;
-        if (!policy.in_float32.empty()) {
-          options.mixed_precision.param_dtype_override =
-              [&](const nn::Parameter& p) -> std::optional<DType> {
-            if (EndsWith(p.name(), policy.in_float32)) return kFloat32;
-            return std::nullopt;
-          };
-        }
-        const auto shard = [&](nn::Module& module, bool casts) {
-          options.mixed_precision.output_dtype =
-              casts ? std::optional<DType>(kFloat32) : std::nullopt;
-          return fsdp::FullyShard(module, fsdp, options);
-        };
-        for (nn::Module& block : model.blocks()) {
-          if (policy.checkpointed) CH_RETURN_IF_ERROR(nn::Checkpoint(block));
-          CH_RETURN_IF_ERROR(shard(block, policy.output_of_blocks));
-        }
-        if (policy.checkpointed) CH_RETURN_IF_ERROR(nn::Checkpoint(model));
-        CH_RETURN_IF_ERROR(shard(model, policy.output_of_root));
-        CH_RETURN_IF_ERROR(model.Materialize({.seed = 5}));
-        // The same rows on all ranks: what ranks differ in is what they hold.
-        const std::vector<int32_t> ids = {0, 3, 10, 7, 7, 2, 9, 4, 1, 5};
-        const Tensor logits = model.Forward(FromValues<int32_t>({2, 5}, ids));
-        CH_RETURN_IF_ERROR(Backward(Sum(Tanh(logits))));
-        const std::vector<float> values =
-            ToDType(FullTensor(logits), kFloat32).ToVector<float>();
-        std::vector<std::vector<float>> gradients;
-        for (nn::Parameter* p : model.Parameters()) {
-          gradients.push_back(FullTensor(p->grad()).ToVector<float>());
-        }
-        if (world.rank() == 0) result = {logits.dtype(), values, gradients};
-        return world.context().Synchronize();
-      });
-  EXPECT_TRUE(status.ok()) << status;
+  OnMesh(axes, [&](const DeviceMesh& mesh) -> absl::Status {
+    World& world = mesh.world();
+    CH_ASSIGN_OR_RETURN(const DeviceMesh fsdp, mesh.Slice("fsdp"));
+    nn::Llama model(Small());
+    fsdp::FullyShardOptions options;
+    if (axes.size() == 2) {
+      CH_ASSIGN_OR_RETURN(const DeviceMesh tp, mesh.Slice("tp"));
+      CH_RETURN_IF_ERROR(tp::ParallelizeModule(model, tp, tp::LlamaPlan()));
+      options.extension = DTensorExtensions::Create();
+    }
+    options.mixed_precision.param_dtype = kBFloat16;
+    if (!policy.in_float32.empty()) {
+      options.mixed_precision.param_dtype_override =
+          [&](const nn::Parameter& p) -> std::optional<DType> {
+        if (EndsWith(p.name(), policy.in_float32)) return kFloat32;
+        return std::nullopt;
+      };
+    }
+    const auto shard = [&](nn::Module& module, bool casts) {
+      options.mixed_precision.output_dtype =
+          casts ? std::optional<DType>(kFloat32) : std::nullopt;
+      return fsdp::FullyShard(module, fsdp, options);
+    };
+    for (nn::Module& block : model.blocks()) {
+      if (policy.checkpointed) CH_RETURN_IF_ERROR(nn::Checkpoint(block));
+      CH_RETURN_IF_ERROR(shard(block, policy.output_of_blocks));
+    }
+    if (policy.checkpointed) CH_RETURN_IF_ERROR(nn::Checkpoint(model));
+    CH_RETURN_IF_ERROR(shard(model, policy.output_of_root));
+    CH_RETURN_IF_ERROR(model.Materialize({.seed = 5}));
+    // The same rows on all ranks: what ranks differ in is what they hold.
+    const std::vector<int32_t> ids = {0, 3, 10, 7, 7, 2, 9, 4, 1, 5};
+    const Tensor logits = model.Forward(FromValues<int32_t>({2, 5}, ids));
+    CH_RETURN_IF_ERROR(Backward(Sum(Tanh(logits))));
+    const std::vector<float> values =
+        ToDType(FullTensor(logits), kFloat32).ToVector<float>();
+    std::vector<std::vector<float>> gradients;
+    for (nn::Parameter* p : model.Parameters()) {
+      gradients.push_back(FullTensor(p->grad()).ToVector<float>());
+    }
+    if (world.rank() == 0) result = {logits.dtype(), values, gradients};
+    return world.context().Synchronize();
+  });
   return result;
 }
 

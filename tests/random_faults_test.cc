@@ -33,6 +33,7 @@
 #include "crosshatch/tensor/autograd.h"
 #include "crosshatch/tensor/creation.h"
 #include "crosshatch/tensor/ops/ops.h"
+#include "crosshatch/testing/ranks.h"
 #include "crosshatch/tp/llama_plan.h"
 #include "crosshatch/tp/parallelize_module.h"
 #include "gmock/gmock.h"
@@ -61,11 +62,7 @@ const std::vector<Axes>& Meshes() {
   return *meshes;
 }
 
-int RanksOf(const Axes& axes) {
-  int ranks = 1;
-  for (const MeshAxis& axis : axes) ranks *= axis.size;
-  return ranks;
-}
+int RanksOf(const Axes& axes) { return MeshAxes(axes).ranks(); }
 
 /// What goes wrong on the thread of the rank, between two parts of its program.
 enum class HostFault {
@@ -332,7 +329,7 @@ absl::Status Run(const Axes& axes, const Fault& fault, absl::Duration timeout,
   Healthy found;
   found.traffic.resize(static_cast<size_t>(ranks));
   found.losses.resize(static_cast<size_t>(ranks));
-  const absl::Status status = RunLocal(
+  const absl::Status status = StatusOfRanks(
       ranks,
       [&](World& world) -> absl::Status {
         const auto rank = static_cast<size_t>(world.rank());

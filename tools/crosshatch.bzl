@@ -33,7 +33,10 @@
         name = "all_gather_test",
         srcs = ["all_gather_test.cc"],
         ranks = 4,                           # most rank threads at one time
-        deps = [":comm"],
+        deps = [
+            ":comm",
+            "//testing:ranks",               # RunRanks, OnMesh, CH_EXPECT_EQ
+        ],
     )
 
   * A header is always listed in `hdrs`, a private one too (of a private

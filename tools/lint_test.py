@@ -57,6 +57,14 @@ class LintTest(unittest.TestCase):
         for path in ("crosshatch/mesh/a.h", "absl/status/status.h"):
             self.check(None, "mesh/a.cc", CC + f'#include "{path}"\n')
 
+    def test_ranks(self):
+        for path in ("mesh/a_test.cc", "tests/a_test.cc", "nn/a_testutil.cc"):
+            self.check("names an engine", path, CC + "auto s = RunLocal(2, f);\n")
+        self.check("names an engine", "nn/a_test.cc", CC + "void F(LocalOptions);\n")
+        for path in ("mesh/a.cc", "comm/local/a_test.cc", "tests/program.cc"):
+            self.check(None, path, CC + "auto s = RunLocal(2, f);\n")
+        self.check(None, "mesh/a_test.cc", CC + "auto s = RunRanks(2, f);\n")
+
     def test_forbidden(self):
         self.check("std::mutex", "mesh/a.cc", CC + "absl::Mutex m;\n")
         self.check("a test runs", "mesh/a.cc", CC + "GTEST_SKIP();\n")

@@ -3,11 +3,13 @@
 
 #include <memory>
 #include <string>
+#include <tuple>
 #include <utility>
 #include <vector>
 
+#include "absl/status/statusor.h"
+#include "absl/strings/str_cat.h"
 #include "crosshatch/base/status_macros.h"
-#include "crosshatch/comm/world.h"
 #include "crosshatch/dtensor/dtensor.h"
 #include "crosshatch/nn/embedding.h"
 #include "crosshatch/nn/linear.h"
@@ -15,6 +17,7 @@
 #include "crosshatch/tensor/autograd.h"
 #include "crosshatch/tensor/creation.h"
 #include "crosshatch/tensor/ops/ops.h"
+#include "crosshatch/testing/ranks.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
@@ -104,71 +107,61 @@ TEST(ParallelizeModuleTest, ComputesWhatOneRankComputes) {
   };
   for (const auto& [name, plan] : plans) {
     for (const int ranks : {1, 2, 3}) {
-      const absl::Status status =
-          RunLocal(ranks, [&](World& world) -> absl::Status {
-            CH_ASSIGN_OR_RETURN(const DeviceMesh mesh,
-                                InitDeviceMesh(world, {{"tp", ranks}}));
-            Net net;
-            CH_RETURN_IF_ERROR(ParallelizeModule(net, mesh, plan));
-            CH_ASSIGN_OR_RETURN(const Values values, OutputAndGradients(net));
-            EXPECT_EQ(values, expected) << name << " on " << ranks;
-            return absl::OkStatus();
-          });
-      EXPECT_TRUE(status.ok()) << status;
+      OnMesh({{"tp", ranks}}, [&](const DeviceMesh& mesh) -> absl::Status {
+        Net net;
+        CH_RETURN_IF_ERROR(ParallelizeModule(net, mesh, plan));
+        CH_ASSIGN_OR_RETURN(const Values values, OutputAndGradients(net));
+        CH_EXPECT_EQ(values, expected) << name << " on " << ranks;
+        return absl::OkStatus();
+      });
     }
   }
 }
 
 TEST(ParallelizeModuleTest, HandsOutLocalOutputsWhereAsked) {
-  const absl::Status status = RunLocal(2, [](World& world) -> absl::Status {
-    CH_ASSIGN_OR_RETURN(const DeviceMesh mesh,
-                        InitDeviceMesh(world, {{"tp", 2}}));
+  OnMesh({{"tp", 2}}, [](const DeviceMesh& mesh) -> absl::Status {
+    World& world = mesh.world();
     nn::Linear linear(3, 5);
     linear.weight()->set_data(Integers({5, 3}, 1));
     CH_RETURN_IF_ERROR(ParallelizeModule(
         linear, mesh, {{"", ColwiseParallel({.use_local_output = true})}}));
     const Tensor out = linear.Forward(Integers({4, 3}, 2));
-    EXPECT_FALSE(out.is_distributed());
-    EXPECT_EQ(out.size(1), world.rank() == 0 ? 3 : 2);
+    CH_EXPECT_FALSE(out.is_distributed());
+    CH_EXPECT_EQ(out.size(1), world.rank() == 0 ? 3 : 2);
     return absl::OkStatus();
   });
-  EXPECT_TRUE(status.ok()) << status;
 }
 
 TEST(ParallelizeModuleTest, SplitsBetweenUnitsOnly) {
-  const absl::Status status = RunLocal(2, [](World& world) -> absl::Status {
-    CH_ASSIGN_OR_RETURN(const DeviceMesh mesh,
-                        InitDeviceMesh(world, {{"tp", 2}}));
+  OnMesh({{"tp", 2}}, [](const DeviceMesh& mesh) -> absl::Status {
+    World& world = mesh.world();
     nn::Linear linear(3, 12, {.out_unit = 4});
     CH_RETURN_IF_ERROR(
         ParallelizeModule(linear, mesh, {{"", ColwiseParallel()}}));
-    EXPECT_EQ(LocalTensor(linear.weight()->data()).size(0),
-              world.rank() == 0 ? 8 : 4);
+    CH_EXPECT_EQ(LocalTensor(linear.weight()->data()).size(0),
+                 world.rank() == 0 ? 8 : 4);
     return absl::OkStatus();
   });
-  EXPECT_TRUE(status.ok()) << status;
 }
 
 TEST(ParallelizeModuleTest, NamesWhatDoesNotFit) {
-  const absl::Status status = RunLocal(2, [](World& world) -> absl::Status {
-    CH_ASSIGN_OR_RETURN(const DeviceMesh mesh,
-                        InitDeviceMesh(world, {{"dp", 1}, {"tp", 2}}));
+  OnMesh({{"dp", 1}, {"tp", 2}}, [](const DeviceMesh& mesh) -> absl::Status {
     CH_ASSIGN_OR_RETURN(const DeviceMesh tp, mesh.Slice("tp"));
     Net net;
     const auto message = [&](const DeviceMesh& m, const ParallelPlan& plan) {
       return std::string(ParallelizeModule(net, m, plan).message());
     };
-    EXPECT_THAT(message(mesh, {}), HasSubstr("not mesh(dp=1, tp=2)"));
-    EXPECT_THAT(message(tp, {{"upp", ColwiseParallel()}}),
-                HasSubstr("\"upp\" for ColwiseParallel matches no module"));
-    EXPECT_THAT(message(tp, {{"", RowwiseParallel()}}),
-                HasSubstr("RowwiseParallel fits nn::Linear and nn::Embedding"));
-    EXPECT_THAT(
+    CH_EXPECT_THAT(message(mesh, {}), HasSubstr("not mesh(dp=1, tp=2)"));
+    CH_EXPECT_THAT(message(tp, {{"upp", ColwiseParallel()}}),
+                   HasSubstr("\"upp\" for ColwiseParallel matches no module"));
+    CH_EXPECT_THAT(
+        message(tp, {{"", RowwiseParallel()}}),
+        HasSubstr("RowwiseParallel fits nn::Linear and nn::Embedding"));
+    CH_EXPECT_THAT(
         message(tp, {{"up", ColwiseParallel()}, {"up", RowwiseParallel()}}),
         HasSubstr("parameter up.weight is spread as [S(0)] already"));
     return absl::OkStatus();
   });
-  EXPECT_TRUE(status.ok()) << status;
 }
 
 // Modules of the user's own that call themselves as ours do.
@@ -188,74 +181,82 @@ class NamedLikeOurs final : public nn::Module {
 };
 
 TEST(ParallelizeModuleTest, AsksForTypesAndNotForNames) {
-  const absl::Status status = RunLocal(2, [](World& world) -> absl::Status {
-    CH_ASSIGN_OR_RETURN(const DeviceMesh mesh,
-                        InitDeviceMesh(world, {{"tp", 2}}));
+  OnMesh({{"tp", 2}}, [](const DeviceMesh& mesh) -> absl::Status {
     for (const char* name : {"Linear", "Embedding"}) {
       for (const Style& style : {ColwiseParallel(), RowwiseParallel()}) {
         NamedLikeOurs module(name);
         const absl::Status refused =
             ParallelizeModule(module, mesh, {{"", style}});
-        EXPECT_EQ(refused.code(), absl::StatusCode::kInvalidArgument);
-        EXPECT_THAT(std::string(refused.message()),
-                    HasSubstr(std::string("which calls itself ") + name));
-        EXPECT_FALSE(module.Parameters()[0]->data().is_distributed());
+        CH_EXPECT_EQ(refused.code(), absl::StatusCode::kInvalidArgument);
+        CH_EXPECT_THAT(std::string(refused.message()),
+                       HasSubstr(std::string("which calls itself ") + name));
+        CH_EXPECT_FALSE(module.Parameters()[0]->data().is_distributed());
       }
     }
     return absl::OkStatus();
   });
-  EXPECT_TRUE(status.ok()) << status;
 }
 
-// Columns then rows, in units that ranks do not divide, with a plain tensor of
-// each rank's own columns in between.
-TEST(ParallelizeModuleTest, TakesLocalInputsInUnits) {
-  for (const int64_t units : {0, 1, 2, 3, 5}) {
-    for (const int64_t unit : {1, 2, 4}) {
-      const auto run = [&](nn::Linear& up, nn::Linear& down,
-                           std::vector<std::vector<float>>& values) {
-        const Tensor x = Integers({3, 4}, 3).set_requires_grad(true);
-        const Tensor y = down.Forward(Relu(up.Forward(x)));
-        EXPECT_TRUE(Backward(Sum(y)).ok());
-        for (const Tensor& t :
-             {y, x.grad(), up.weight()->grad(), down.weight()->grad()}) {
-          values.push_back(FullTensor(t).ToVector<float>());
-        }
-      };
-      const int64_t inner = units * unit;
-      const auto fill = [&](nn::Linear& up, nn::Linear& down) {
-        up.weight()->set_data(Integers({inner, 4}, 1));
-        down.weight()->set_data(Integers({5, inner}, 2));
-      };
-      nn::Linear one_up(4, inner, {.out_unit = unit});
-      nn::Linear one_down(inner, 5, {.in_unit = unit});
-      fill(one_up, one_down);
-      std::vector<std::vector<float>> expected;
-      run(one_up, one_down, expected);
-      for (const int ranks : {1, 2, 3, 4}) {
-        const absl::Status status =
-            RunLocal(ranks, [&](World& world) -> absl::Status {
-              CH_ASSIGN_OR_RETURN(const DeviceMesh mesh,
-                                  InitDeviceMesh(world, {{"tp", ranks}}));
-              nn::Linear up(4, inner, {.out_unit = unit});
-              nn::Linear down(inner, 5, {.in_unit = unit});
-              fill(up, down);
-              CH_RETURN_IF_ERROR(ParallelizeModule(
-                  up, mesh,
-                  {{"", ColwiseParallel({.use_local_output = true})}}));
-              CH_RETURN_IF_ERROR(
-                  ParallelizeModule(down, mesh, {{"", RowwiseParallel()}}));
-              std::vector<std::vector<float>> values;
-              run(up, down, values);
-              EXPECT_EQ(values, expected)
-                  << units << " units of " << unit << " on " << ranks;
-              return absl::OkStatus();
-            });
-        EXPECT_TRUE(status.ok()) << status;
-      }
-    }
+// The output of columns then rows, and the gradients of its sum.
+absl::StatusOr<std::vector<std::vector<float>>> ColumnsThenRows(
+    nn::Linear& up, nn::Linear& down) {
+  const Tensor x = Integers({3, 4}, 3).set_requires_grad(true);
+  const Tensor y = down.Forward(Relu(up.Forward(x)));
+  CH_RETURN_IF_ERROR(Backward(Sum(y)));
+  std::vector<std::vector<float>> values;
+  for (const Tensor& t :
+       {y, x.grad(), up.weight()->grad(), down.weight()->grad()}) {
+    values.push_back(FullTensor(t).ToVector<float>());
   }
+  return values;
 }
+
+// How many units, of how many features, on how many ranks.
+using UnitsCase = std::tuple<int64_t, int64_t, int>;
+
+class LocalInputsTest : public testing::TestWithParam<UnitsCase> {};
+
+// Ranks do not divide the units; in between is a plain tensor of each rank's
+// own columns.
+TEST_P(LocalInputsTest, AreTakenInUnits) {
+  const auto& [units, unit, ranks] = GetParam();
+  const int64_t inner = units * unit;
+  const nn::LinearOptions of_columns = {.out_unit = unit};
+  const nn::LinearOptions of_rows = {.in_unit = unit};
+  const auto fill = [inner = inner](nn::Linear& up, nn::Linear& down) {
+    up.weight()->set_data(Integers({inner, 4}, 1));
+    down.weight()->set_data(Integers({5, inner}, 2));
+  };
+  nn::Linear one_up(4, inner, of_columns);
+  nn::Linear one_down(inner, 5, of_rows);
+  fill(one_up, one_down);
+  const auto expected = ColumnsThenRows(one_up, one_down);
+  ASSERT_TRUE(expected.ok()) << expected.status();
+  OnMesh({{"tp", ranks}}, [&](const DeviceMesh& mesh) -> absl::Status {
+    nn::Linear up(4, inner, of_columns);
+    nn::Linear down(inner, 5, of_rows);
+    fill(up, down);
+    CH_RETURN_IF_ERROR(ParallelizeModule(
+        up, mesh, {{"", ColwiseParallel({.use_local_output = true})}}));
+    CH_RETURN_IF_ERROR(
+        ParallelizeModule(down, mesh, {{"", RowwiseParallel()}}));
+    CH_ASSIGN_OR_RETURN(const auto values, ColumnsThenRows(up, down));
+    CH_EXPECT_EQ(values, *expected);
+    return absl::OkStatus();
+  });
+}
+
+std::string NameOfCase(const testing::TestParamInfo<UnitsCase>& info) {
+  const auto& [units, unit, ranks] = info.param;
+  return absl::StrCat(units, "_units_of_", unit, "_on_", ranks);
+}
+
+INSTANTIATE_TEST_SUITE_P(Units, LocalInputsTest,
+                         testing::Combine(testing::Values<int64_t>(0, 1, 2, 3,
+                                                                   5),
+                                          testing::Values<int64_t>(1, 2, 4),
+                                          testing::Values(1, 2, 3, 4)),
+                         NameOfCase);
 
 }  // namespace
 }  // namespace crosshatch::tp

@@ -13,6 +13,7 @@
 #include "crosshatch/tensor/ops/ops.h"
 #include "crosshatch/tensor/ops/settle.h"
 #include "crosshatch/tensor/rank_context.h"
+#include "crosshatch/testing/ranks.h"
 
 namespace crosshatch {
 namespace {
@@ -25,7 +26,7 @@ struct Counter final : EventSink {
 TEST(RedistributeTrace, ReadsWellAndPassesOn) {
   Counter counters[2];
   OnMesh({2},
-         [](const DeviceMesh& mesh, Complaints& complaints) {
+         [](const DeviceMesh& mesh) {
            const Layout r = Layout::Replicated(mesh.layout(), 1);
            const Tensor rows = Spread(Numbers({4}, 1), mesh, r.WithShard(0, 0));
            const Tensor sums =
@@ -37,19 +38,17 @@ TEST(RedistributeTrace, ReadsWellAndPassesOn) {
              {
                RedistributeTrace inner;
                Redistribute(rows, r);
-               if (inner.entries().size() != 1) complaints.Add("inner");
+               CH_EXPECT_EQ(inner.entries().size(), 1);
              }
              Exp(sums);
              Redistribute(Replicated(Numbers({4}, 1), mesh), r.WithShard(0, 0));
              text = trace.ToString();
            }
            Redistribute(rows, r);
-           if (text !=
-               "explicit  [S(0)] -> [R]  8 bytes\n"
-               "implicit  [P(sum)] -> [R]  16 bytes  exp\n"
-               "explicit  [R] -> [S(0)]  0 bytes\n") {
-             complaints.Add(text);
-           }
+           CH_EXPECT_EQ(text,
+                        "explicit  [S(0)] -> [R]  8 bytes\n"
+                        "implicit  [P(sum)] -> [R]  16 bytes  exp\n"
+                        "explicit  [R] -> [S(0)]  0 bytes\n");
          },
          {.sinks = {&counters[0], &counters[1]}});
   // Five redistributions, their collectives and allocations.
@@ -59,7 +58,7 @@ TEST(RedistributeTrace, ReadsWellAndPassesOn) {
 // What an op does by itself, and the gradient of what the user asked for, the
 // user did not ask for by itself.
 TEST(RedistributeTrace, TellsWhatOpsAndGradientsDo) {
-  OnMesh({2}, [](const DeviceMesh& mesh, Complaints& complaints) {
+  OnMesh({2}, [](const DeviceMesh& mesh) {
     const Layout r = Layout::Replicated(mesh.layout(), 1);
     const Layout rows = r.WithShard(0, 0);
     const Layout sums = r.WithPartial(0, ReduceOp::kSum);
@@ -75,20 +74,16 @@ TEST(RedistributeTrace, TellsWhatOpsAndGradientsDo) {
     local.set_requires_grad(true);
     const Tensor y = FromLocal(local, mesh, r, {4}, sums);
     status.Update(Backward(Sum(y)));
-    if (!status.ok()) complaints.Add(status.ToString());
-    if (trace.ToString() !=
-        "op        [P(sum)] -> [R]  16 bytes  settle\n"
-        "explicit  [S(0)] -> [R]  8 bytes\n"
-        "op        [R] -> [S(0)]  0 bytes  redistribute\n"
-        "op        [R] -> [P(sum)]  0 bytes  from_local\n") {
-      complaints.Add(trace.ToString());
-    }
+    CH_EXPECT_OK(status);
+    CH_EXPECT_EQ(trace.ToString(),
+                 "op        [P(sum)] -> [R]  16 bytes  settle\n"
+                 "explicit  [S(0)] -> [R]  8 bytes\n"
+                 "op        [R] -> [S(0)]  0 bytes  redistribute\n"
+                 "op        [R] -> [P(sum)]  0 bytes  from_local\n");
     const RedistributeCounts& after = GetRedistributeCounts();
-    if (after.explicit_calls - before.explicit_calls != 1 ||
-        after.implicit_calls != before.implicit_calls ||
-        after.op_calls - before.op_calls != 3) {
-      complaints.Add("counts");
-    }
+    CH_EXPECT_EQ(after.explicit_calls - before.explicit_calls, 1);
+    CH_EXPECT_EQ(after.implicit_calls, before.implicit_calls);
+    CH_EXPECT_EQ(after.op_calls - before.op_calls, 3);
   });
 }
 

@@ -9,10 +9,12 @@
 #include <vector>
 
 #include "absl/status/status.h"
+#include "crosshatch/dtensor/layout/layout_testutil.h"
 #include "crosshatch/dtensor/ops/dtensor.h"
 #include "crosshatch/dtensor/ops/dtensor_testutil.h"
 #include "crosshatch/tensor/creation.h"
 #include "crosshatch/tensor/ops/ops.h"
+#include "crosshatch/testing/ranks.h"
 
 namespace crosshatch {
 namespace {
@@ -31,7 +33,7 @@ struct Given {
 };
 std::vector<std::string> Said(const Given& odd) {
   std::vector<std::string> said(4);
-  const absl::Status status = RunLocal(4, [&](World& world) {
+  RunRanks(4, [&](World& world) {
     const auto mesh = InitDeviceMesh(world, {{"a", 2}, {"b", 2}});
     const Given given = world.rank() == 3 ? odd : Given();
     const Layout layout = Layout::Replicated(mesh->layout(), 2)
@@ -43,7 +45,6 @@ std::vector<std::string> Said(const Given& odd) {
             .message());
     return absl::OkStatus();
   });
-  EXPECT_TRUE(status.ok()) << status;
   return said;
 }
 
@@ -63,25 +64,24 @@ TEST(VerifiedFromLocal, AgreesOnEveryRank) {
 }
 
 TEST(VerifyReplicas, FindsTheReplicaThatDiffers) {
-  OnMesh({2, 3}, [](const DeviceMesh& mesh, Complaints& complaints) {
+  OnMesh({2, 3}, [](const DeviceMesh& mesh) {
     for (const Layout& layout : AllLayouts(mesh.layout(), 2, true)) {
       const Tensor t = Spread(Numbers({5, 4}, 1), mesh, layout);
       const absl::Status good = VerifyReplicas(t);
-      if (!good.ok()) complaints.Add(good.ToString());
+      CH_EXPECT_OK(good);
       // The last rank's part, where it has one that another replicates too.
       const Tensor local = LocalTensor(t);
       const bool replicated = !layout.IsOwner(MeshCoordinate{1, 2});
       const bool empty = layout.LocalBox({5, 4}, MeshCoordinate{1, 2}).empty();
       if (mesh.world().rank() == 5) FillInPlace(local, 100);
-      if (VerifyReplicas(t).ok() == (replicated && !empty)) {
-        complaints.Add(layout.ToString());
-      }
+      CH_EXPECT_NE(VerifyReplicas(t).ok(), (replicated && !empty))
+          << layout.ToString();
     }
   });
 }
 
 TEST(VerifyReplicas, LooksAtStridedPartsAndPassesDryRuns) {
-  OnMesh({2}, [](const DeviceMesh& mesh, Complaints& complaints) {
+  OnMesh({2}, [](const DeviceMesh& mesh) {
     const Layout r = Layout::Replicated(mesh.layout(), 2);
     // The same elements, laid out differently.
     const Tensor local =
@@ -89,7 +89,7 @@ TEST(VerifyReplicas, LooksAtStridedPartsAndPassesDryRuns) {
             ? Numbers({3, 4}, 1)
             : Transpose(Clone(Transpose(Numbers({3, 4}, 1), 0, 1)), 0, 1);
     const auto t = VerifiedFromLocal(local, mesh, r, {3, 4}, r);
-    if (!t.ok()) complaints.Add(t.status().ToString());
+    CH_EXPECT_OK(t);
   });
   const absl::Status status =
       RunFake({.world_size = 4, .rank = 3}, [](World& world) {

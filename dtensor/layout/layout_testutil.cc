@@ -32,7 +32,7 @@ Layout LayoutOf(const MeshLayout& mesh, int ndim, const std::string& text) {
 }
 
 std::vector<Layout> AllLayouts(const MeshLayout& mesh, int ndim,
-                               const std::vector<ReduceOp>& ops) {
+                               const std::vector<ReduceOp>& ops, int64_t unit) {
   std::vector<Layout> layouts = {Layout::Replicated(mesh, ndim)};
   for (int axis = 0; axis < mesh.ndim(); ++axis) {
     std::vector<Layout> next;
@@ -54,7 +54,22 @@ std::vector<Layout> AllLayouts(const MeshLayout& mesh, int ndim,
     }
     layouts = std::move(next);
   }
+  if (unit == 1) return layouts;
+  for (Layout& layout : layouts) {
+    for (int dim = 0; dim < ndim; ++dim) {
+      if (!layout.is_sharded(dim)) continue;
+      DimSharding sharding = layout.sharding(dim);
+      sharding.unit = unit;
+      layout = layout.WithDim(dim, sharding);
+    }
+  }
   return layouts;
+}
+
+std::vector<Layout> AllLayouts(const MeshLayout& mesh, int ndim, bool sums) {
+  return AllLayouts(
+      mesh, ndim,
+      sums ? std::vector<ReduceOp>{ReduceOp::kSum} : std::vector<ReduceOp>());
 }
 
 Layout RandomLayout(const MeshLayout& mesh, int ndim, std::mt19937& random) {

@@ -3,8 +3,9 @@
 #define CROSSHATCH_DTENSOR_LAYOUT_LAYOUT_TESTUTIL_H_
 
 /// \file
-/// For tests: meshes and layouts to try, all of them or at random.
+/// Gives tests meshes and layouts to try, all of them or at random.
 
+#include <cstdint>
 #include <random>
 #include <string>
 #include <vector>
@@ -16,23 +17,28 @@
 
 namespace crosshatch {
 
-/// Axes "dp", "tp", "cp" of the given sizes, over ranks 0..n-1 or `ranks`.
+/// Makes a mesh of axes "dp", "tp", "cp" of the given sizes, over ranks 0..n-1
+/// or `ranks`.
 MeshLayout OracleMesh(const std::vector<int>& sizes,
                       std::vector<int> ranks = {});
 
-/// From "[S(0),R]".
+/// Parses a layout as it prints: "[S(0),R]".
 Layout LayoutOf(const MeshLayout& mesh, int ndim, const std::string& text);
 
-/// Every layout of tensors of `ndim` dims on `mesh` with unit 1 and the given
-/// reductions.
+/// \returns every layout of a tensor of `ndim` dims on `mesh`, every order of
+/// axes that split one dim included, with these pending reductions, and `unit`
+/// in every dim that is split.
 std::vector<Layout> AllLayouts(const MeshLayout& mesh, int ndim,
-                               const std::vector<ReduceOp>& ops);
+                               const std::vector<ReduceOp>& ops,
+                               int64_t unit = 1);
+/// Does so with unit 1, and with pending sums where `sums`.
+std::vector<Layout> AllLayouts(const MeshLayout& mesh, int ndim, bool sums);
 
-/// A layout in which each axis does something at random, with random units that
-/// a random number of axes keep to.
+/// Draws a layout in which each axis does something, with units that some of
+/// the axes keep to.
 Layout RandomLayout(const MeshLayout& mesh, int ndim, std::mt19937& random);
 
-/// Of `ndim` dims of up to `most` elements.
+/// Draws a shape of `ndim` dims of up to `most` elements.
 Shape RandomShape(int ndim, int most, std::mt19937& random);
 
 }  // namespace crosshatch

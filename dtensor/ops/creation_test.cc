@@ -7,19 +7,16 @@
 #include <string>
 #include <vector>
 
-#include "absl/strings/str_cat.h"
+#include "crosshatch/dtensor/layout/layout_testutil.h"
 #include "crosshatch/dtensor/ops/dtensor.h"
 #include "crosshatch/dtensor/ops/dtensor_testutil.h"
 #include "crosshatch/dtensor/ops/redistribute.h"
 #include "crosshatch/tensor/autograd.h"
 #include "crosshatch/tensor/ops/ops.h"
+#include "crosshatch/testing/ranks.h"
 
 namespace crosshatch {
 namespace {
-
-Layout Whole(const DeviceMesh& mesh, int ndim) {
-  return Layout::Replicated(mesh.layout(), ndim);
-}
 
 struct Maker {
   const char* name;
@@ -57,7 +54,7 @@ const std::vector<std::vector<int>> kMeshes = {{1}, {3}, {4}, {2, 2}};
 
 TEST(DTensorCreation, GivesThePlainMakersBits) {
   for (const std::vector<int>& shape : kMeshes) {
-    OnMesh(shape, [](const DeviceMesh& mesh, Complaints& complaints) {
+    OnMesh(shape, [](const DeviceMesh& mesh) {
       for (const DType dtype : {kFloat32, kBFloat16, kFloat64}) {
         for (const Maker& maker : Makers(dtype)) {
           for (const Shape& sizes : {Shape{5, 7}, Shape{2, 1}, Shape{0, 3}}) {
@@ -70,11 +67,7 @@ TEST(DTensorCreation, GivesThePlainMakersBits) {
                   LocalTensor(t).numel() * SizeOf(dtype)) {
                 wrong = "memory beyond the part";
               }
-              if (!wrong.empty() &&
-                  !complaints.Add(absl::StrCat(maker.name, " ",
-                                               layout.ToString(), wrong))) {
-                return;
-              }
+              CH_EXPECT_EQ(wrong, "") << maker.name << " " << layout.ToString();
             }
           }
         }
@@ -85,20 +78,19 @@ TEST(DTensorCreation, GivesThePlainMakersBits) {
 
 TEST(DTensorCreation, CountsAcrossRanks) {
   for (const std::vector<int>& shape : kMeshes) {
-    OnMesh(shape, [](const DeviceMesh& mesh, Complaints& complaints) {
+    OnMesh(shape, [](const DeviceMesh& mesh) {
       for (const DType dtype : {kInt64, kFloat32, kBFloat16}) {
         for (const int64_t n : {0, 1, 7, 600}) {
           for (const Layout& layout : AllLayouts(mesh.layout(), 1, true)) {
-            complaints.Add(
-                Differs(Arange(n, mesh, layout, dtype), Arange(n, dtype)));
+            CH_EXPECT_EQ(
+                Differs(Arange(n, mesh, layout, dtype), Arange(n, dtype)), "");
           }
         }
       }
       const Layout rows = Whole(mesh, 2).WithShard(0, 0);
       const Tensor t = Empty({5, 2}, mesh, rows);
-      if (LayoutOf(t) != rows || t.sizes() != Shape{5, 2}) {
-        complaints.Add("Empty");
-      }
+      CH_EXPECT_EQ(LayoutOf(t), rows);
+      CH_EXPECT_EQ(t.sizes(), (Shape{5, 2}));
     });
   }
 }
@@ -114,12 +106,13 @@ TEST(DTensorCreation, LinspaceIsThatOfOneDevice) {
   }
   EXPECT_EQ(Linspace(3, 5, 1).ToVector<float>(), std::vector<float>{3});
   EXPECT_EQ(Linspace(3, 5, 0).sizes(), Shape{0});
-  OnMesh({2, 2}, [](const DeviceMesh& mesh, Complaints& complaints) {
+  OnMesh({2, 2}, [](const DeviceMesh& mesh) {
     for (int64_t n : {0, 1, 2, 7}) {
       for (DType dtype : {kFloat32, kFloat64, kBFloat16}) {
         for (const Layout& layout : AllLayouts(mesh.layout(), 1, true)) {
-          complaints.Add(Differs(Linspace(-0.1, 0.7, n, mesh, layout, dtype),
-                                 Linspace(-0.1, 0.7, n, dtype)));
+          CH_EXPECT_EQ(Differs(Linspace(-0.1, 0.7, n, mesh, layout, dtype),
+                               Linspace(-0.1, 0.7, n, dtype)),
+                       "");
         }
       }
     }
@@ -127,11 +120,11 @@ TEST(DTensorCreation, LinspaceIsThatOfOneDevice) {
 }
 
 TEST(DTensorCreation, CommunicatesNothing) {
-  OnMesh({2, 2}, [](const DeviceMesh& mesh, Complaints& complaints) {
+  OnMesh({2, 2}, [](const DeviceMesh& mesh) {
     for (const Layout& layout : AllLayouts(mesh.layout(), 2, true)) {
       Randn({5, 3}, {.seed = 1}, mesh, layout);
     }
-    if (GetRedistributeCounts().cost.launches != 0) complaints.Add("launches");
+    CH_EXPECT_EQ(GetRedistributeCounts().cost.launches, 0);
   });
 }
 
@@ -150,12 +143,12 @@ TEST(DTensorDropout, IsThatOfOneDevice) {
   const std::vector<float> values = expected[0].ToVector<float>();
   const std::vector<float> grads = expected[1].ToVector<float>();
   for (const std::vector<int>& shape : kMeshes) {
-    OnMesh(shape, [&](const DeviceMesh& mesh, Complaints& complaints) {
+    OnMesh(shape, [&](const DeviceMesh& mesh) {
       for (const Layout& layout : AllLayouts(mesh.layout(), 2, false)) {
         const TensorList actual =
             run(Spread(Fractions({7, 6}, 1), mesh, layout));
-        complaints.Add(Differs(actual[0], FromValues<float>({6, 7}, values)));
-        complaints.Add(Differs(actual[1], FromValues<float>({7, 6}, grads)));
+        CH_EXPECT_EQ(Differs(actual[0], FromValues<float>({6, 7}, values)), "");
+        CH_EXPECT_EQ(Differs(actual[1], FromValues<float>({7, 6}, grads)), "");
       }
     });
   }
@@ -163,19 +156,20 @@ TEST(DTensorDropout, IsThatOfOneDevice) {
 
 // Each step has other attributes; the plans must not grow with them.
 TEST(DTensorDropout, DrawsAnewEachStep) {
-  OnMesh({2}, [](const DeviceMesh& mesh, Complaints& complaints) {
+  OnMesh({2}, [](const DeviceMesh& mesh) {
     const Tensor x = Ones({64}, mesh, Whole(mesh, 1).WithShard(0, 0));
     for (uint64_t step : {0, 1, 2}) {
-      complaints.Add(
-          Differs(Dropout(x, 0.5, 3, step), Dropout(Ones({64}), 0.5, 3, step)));
+      CH_EXPECT_EQ(
+          Differs(Dropout(x, 0.5, 3, step), Dropout(Ones({64}), 0.5, 3, step)),
+          "");
     }
   });
 }
 
 TEST(DTensorCreationDeathTest, RefusesLayoutsThatDoNotFit) {
   EXPECT_DEATH(
-      OnMesh({2}, [](const DeviceMesh& mesh,
-                     Complaints&) { Zeros({4}, mesh, Whole(mesh, 2)); }),
+      OnMesh({2},
+             [](const DeviceMesh& mesh) { Zeros({4}, mesh, Whole(mesh, 2)); }),
       "Full of sizes \\[4\\] in the layout \\[R\\] of 2 dims");
 }
 

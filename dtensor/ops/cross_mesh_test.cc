@@ -12,6 +12,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "crosshatch/base/status_macros.h"
+#include "crosshatch/dtensor/layout/layout_testutil.h"
 #include "crosshatch/dtensor/ops/dtensor.h"
 #include "crosshatch/dtensor/ops/dtensor_testutil.h"
 #include "crosshatch/dtensor/ops/redistribute.h"
@@ -22,6 +23,7 @@
 #include "crosshatch/tensor/ops/pointwise.h"
 #include "crosshatch/tensor/ops/reduce.h"
 #include "crosshatch/tensor/rank_context.h"
+#include "crosshatch/testing/ranks.h"
 
 namespace crosshatch {
 namespace {
@@ -32,31 +34,22 @@ struct MeshOf {
 };
 
 using Body = std::function<void(World& world, const DeviceMesh& before,
-                                const DeviceMesh& after, Complaints&)>;
+                                const DeviceMesh& after)>;
 
 /// Runs `body` with two meshes of one world.
 void OnTwoMeshes(int ranks, const MeshOf& before, const MeshOf& after,
                  const Body& body) {
-  std::vector<Complaints> complaints(ranks);
-  const absl::Status status =
-      RunLocal(ranks, [&](World& world) -> absl::Status {
-        const auto make = [&world](const MeshOf& of, char name) {
-          std::vector<MeshAxis> axes;
-          for (int size : of.shape)
-            axes.push_back({std::string(1, name++), size});
-          return InitDeviceMesh(world, std::move(axes), of.ranks);
-        };
-        CH_ASSIGN_OR_RETURN(const DeviceMesh from, make(before, 'a'));
-        CH_ASSIGN_OR_RETURN(const DeviceMesh to, make(after, 'p'));
-        body(world, from, to, complaints[world.rank()]);
-        return world.context().Synchronize();
-      });
-  EXPECT_TRUE(status.ok()) << status;
-  for (int rank = 0; rank < ranks; ++rank) {
-    for (const std::string& complaint : complaints[rank].list()) {
-      ADD_FAILURE() << "rank " << rank << ": " << complaint;
-    }
-  }
+  RunRanks(ranks, [&](World& world) -> absl::Status {
+    const auto make = [&world](const MeshOf& of, char name) {
+      std::vector<MeshAxis> axes;
+      for (int size : of.shape) axes.push_back({std::string(1, name++), size});
+      return InitDeviceMesh(world, std::move(axes), of.ranks);
+    };
+    CH_ASSIGN_OR_RETURN(const DeviceMesh from, make(before, 'a'));
+    CH_ASSIGN_OR_RETURN(const DeviceMesh to, make(after, 'p'));
+    body(world, from, to);
+    return world.context().Synchronize();
+  });
 }
 
 CrossMeshTensor Present(const DeviceMesh& mesh, const Layout& layout,
@@ -87,8 +80,8 @@ void CheckAllPairs(int ranks, const MeshOf& before, const MeshOf& after,
   std::vector<std::pair<int64_t, int64_t>> moved;
   OnTwoMeshes(
       ranks, before, after,
-      [&](World& world, const DeviceMesh& from_mesh, const DeviceMesh& to_mesh,
-          Complaints& complaints) {
+      [&](World& world, const DeviceMesh& from_mesh,
+          const DeviceMesh& to_mesh) {
         size_t pair = 0;
         for (const Shape& sizes : shapes) {
           const int ndim = static_cast<int>(sizes.size());
@@ -133,11 +126,8 @@ void CheckAllPairs(int ranks, const MeshOf& before, const MeshOf& after,
               if (x.present() && wrong.empty()) {
                 wrong = Differs(x.tensor().grad(), weight);
               }
-              if (!wrong.empty() && !complaints.Add(absl::StrCat(
-                                        ToString(sizes), " ", from.ToString(),
-                                        " -> ", to.ToString(), ": ", wrong))) {
-                return;
-              }
+              CH_EXPECT_EQ(wrong, "") << absl::StrCat(
+                  ToString(sizes), " ", from.ToString(), " -> ", to.ToString());
             }
           }
         }
@@ -165,34 +155,32 @@ TEST(CrossMesh, AnotherShapeOfTheSameRanks) {
 }
 
 TEST(CrossMesh, MovesOtherDTypesAndUnevenUnits) {
-  OnTwoMeshes(5, {{2}, {0, 1}}, {{3}, {1, 2, 3}},
-              [](World&, const DeviceMesh& from_mesh, const DeviceMesh& to_mesh,
-                 Complaints& complaints) {
-                const Shape sizes = {11, 3};
-                const Layout from = Layout::Replicated(from_mesh.layout(), 2)
-                                        .WithDim(0, {.axes = {0}, .unit = 4});
-                const Layout to = Layout::Replicated(to_mesh.layout(), 2)
-                                      .WithDim(0, {.axes = {0}, .unit = 3});
-                for (DType dtype : {DType::kBFloat16, DType::kInt64}) {
-                  const Tensor dense = Numbers(sizes, 4, dtype);
-                  const CrossMeshTensor y =
-                      RedistributeAcross(Present(from_mesh, from, dense, false),
-                                         {.from_mesh = from_mesh,
-                                          .from = from,
-                                          .to_mesh = to_mesh,
-                                          .to = to,
-                                          .sizes = sizes,
-                                          .dtype = dtype});
-                  if (y.present()) complaints.Add(Differs(y.tensor(), dense));
-                }
-              });
+  OnTwoMeshes(
+      5, {{2}, {0, 1}}, {{3}, {1, 2, 3}},
+      [](World&, const DeviceMesh& from_mesh, const DeviceMesh& to_mesh) {
+        const Shape sizes = {11, 3};
+        const Layout from = Layout::Replicated(from_mesh.layout(), 2)
+                                .WithDim(0, {.axes = {0}, .unit = 4});
+        const Layout to = Layout::Replicated(to_mesh.layout(), 2)
+                              .WithDim(0, {.axes = {0}, .unit = 3});
+        for (DType dtype : {DType::kBFloat16, DType::kInt64}) {
+          const Tensor dense = Numbers(sizes, 4, dtype);
+          const CrossMeshTensor y = RedistributeAcross(
+              Present(from_mesh, from, dense, false), {.from_mesh = from_mesh,
+                                                       .from = from,
+                                                       .to_mesh = to_mesh,
+                                                       .to = to,
+                                                       .sizes = sizes,
+                                                       .dtype = dtype});
+          if (y.present()) CH_EXPECT_EQ(Differs(y.tensor(), dense), "");
+        }
+      });
 }
 
 TEST(CrossMesh, TakesTheGradientInTheLayoutGiven) {
   OnTwoMeshes(
       4, {{2}, {0, 1}}, {{3}, {1, 2, 3}},
-      [](World&, const DeviceMesh& from_mesh, const DeviceMesh& to_mesh,
-         Complaints& complaints) {
+      [](World&, const DeviceMesh& from_mesh, const DeviceMesh& to_mesh) {
         const Shape sizes = {4};
         const Tensor dense = Numbers(sizes, 1);
         const Layout from =
@@ -215,10 +203,9 @@ TEST(CrossMesh, TakesTheGradientInTheLayoutGiven) {
         } else {
           status = Backward(y.tie());
         }
-        if (!status.ok()) complaints.Add(status.ToString());
-        if (x.present()) {
-          complaints.Add(Differs(x.tensor().grad(), Full(sizes, 6)));
-        }
+        CH_EXPECT_OK(status);
+        if (x.present())
+          CH_EXPECT_EQ(Differs(x.tensor().grad(), Full(sizes, 6)), "");
       });
 }
 
@@ -226,8 +213,7 @@ TEST(CrossMesh, TakesTheGradientInTheLayoutGiven) {
 TEST(CrossMesh, TheGradientOfAGradientIsRight) {
   OnTwoMeshes(
       4, {{2, 2}, {0, 1, 2, 3}}, {{4}, {3, 1, 2, 0}},
-      [](World&, const DeviceMesh& from_mesh, const DeviceMesh& to_mesh,
-         Complaints& complaints) {
+      [](World&, const DeviceMesh& from_mesh, const DeviceMesh& to_mesh) {
         const Tensor dense = Numbers({5, 3}, 1);
         for (const Layout& from : AllLayouts(from_mesh.layout(), 2, true)) {
           for (const Layout& to : AllLayouts(to_mesh.layout(), 2, true)) {
@@ -238,60 +224,50 @@ TEST(CrossMesh, TheGradientOfAGradientIsRight) {
                                                     .to = to,
                                                     .sizes = {5, 3}})
                                  .tensor();
-            const Tensor loss = Sum(Mul(y, Mul(y, y)));
-            TensorList first;
-            const Tensor inputs[] = {x.tensor()};
-            absl::Status status =
-                Gradients(loss, inputs, {.create_graph = true}, first);
-            if (!status.ok()) complaints.Add(status.ToString());
-            complaints.Add(Differs(first[0], Mul(Mul(dense, dense), 3)));
-            TensorList second;
-            status = Gradients(Sum(first[0]), inputs, {}, second);
-            if (!status.ok()) complaints.Add(status.ToString());
-            if (!complaints.Add(Differs(second[0], Mul(dense, 6)))) return;
+            ExpectGradientsThrough(x.tensor(), y, dense);
           }
         }
       });
 }
 
 TEST(CrossMesh, ARankThatStaysAwayIsAnError) {
-  const absl::Status status = RunLocal(3, [](World& world) -> absl::Status {
-    CH_ASSIGN_OR_RETURN(const DeviceMesh from,
-                        InitDeviceMesh(world, {{"a", 2}}, {0, 1}));
-    CH_ASSIGN_OR_RETURN(const DeviceMesh to,
-                        InitDeviceMesh(world, {{"b", 1}}, {2}));
-    if (world.rank() == 1) return absl::OkStatus();
-    const Layout rows = Layout::Replicated(from.layout(), 1).WithShard(0, 0);
-    RedistributeAcross(Present(from, rows, Numbers({4}, 1), false),
-                       {.from_mesh = from,
-                        .from = rows,
-                        .to_mesh = to,
-                        .to = Layout::Replicated(to.layout(), 1),
-                        .sizes = {4}});
-    return world.context().Synchronize();
-  });
+  const absl::Status status =
+      StatusOfRanks(3, [](World& world) -> absl::Status {
+        CH_ASSIGN_OR_RETURN(const DeviceMesh from,
+                            InitDeviceMesh(world, {{"a", 2}}, {0, 1}));
+        CH_ASSIGN_OR_RETURN(const DeviceMesh to,
+                            InitDeviceMesh(world, {{"b", 1}}, {2}));
+        if (world.rank() == 1) return absl::OkStatus();
+        const Layout rows =
+            Layout::Replicated(from.layout(), 1).WithShard(0, 0);
+        RedistributeAcross(Present(from, rows, Numbers({4}, 1), false),
+                           {.from_mesh = from,
+                            .from = rows,
+                            .to_mesh = to,
+                            .to = Layout::Replicated(to.layout(), 1),
+                            .sizes = {4}});
+        return world.context().Synchronize();
+      });
   EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition) << status;
 }
 
 TEST(CrossMeshDeathTest, RefusesWhatTheEndsDoNotDescribe) {
-  EXPECT_DEATH(OnTwoMeshes(2, {{2}, {0, 1}}, {{2}, {1, 0}},
-                           [](World&, const DeviceMesh& from,
-                              const DeviceMesh& to, Complaints&) {
-                             const Layout r =
-                                 Layout::Replicated(from.layout(), 1);
-                             RedistributeAcross(
-                                 Present(from, r, Numbers({4}, 1), false),
-                                 {.from_mesh = from,
-                                  .from = r.WithShard(0, 0),
-                                  .to_mesh = to,
-                                  .to = Layout::Replicated(to.layout(), 1),
-                                  .sizes = {4}});
-                           }),
-               "redistribute_across: .* beside a route from");
   EXPECT_DEATH(
       OnTwoMeshes(2, {{2}, {0, 1}}, {{2}, {1, 0}},
-                  [](World&, const DeviceMesh& from, const DeviceMesh& to,
-                     Complaints&) {
+                  [](World&, const DeviceMesh& from, const DeviceMesh& to) {
+                    const Layout r = Layout::Replicated(from.layout(), 1);
+                    RedistributeAcross(
+                        Present(from, r, Numbers({4}, 1), false),
+                        {.from_mesh = from,
+                         .from = r.WithShard(0, 0),
+                         .to_mesh = to,
+                         .to = Layout::Replicated(to.layout(), 1),
+                         .sizes = {4}});
+                  }),
+      "redistribute_across: .* beside a route from");
+  EXPECT_DEATH(
+      OnTwoMeshes(2, {{2}, {0, 1}}, {{2}, {1, 0}},
+                  [](World&, const DeviceMesh& from, const DeviceMesh& to) {
                     const Layout r = Layout::Replicated(from.layout(), 1);
                     const Layout sums = Layout::Replicated(to.layout(), 1)
                                             .WithPartial(0, ReduceOp::kSum);
@@ -308,8 +284,7 @@ TEST(CrossMeshDeathTest, RefusesWhatTheEndsDoNotDescribe) {
   EXPECT_DEATH(
       OnTwoMeshes(
           2, {{2}, {0, 1}}, {{2}, {1, 0}},
-          [](World&, const DeviceMesh& from, const DeviceMesh& to,
-             Complaints&) {
+          [](World&, const DeviceMesh& from, const DeviceMesh& to) {
             NoGrad no_grad;
             const Layout r = Layout::Replicated(from.layout(), 1);
             const CrossMeshTensor y = RedistributeAcross(

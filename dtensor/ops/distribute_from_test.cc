@@ -7,11 +7,12 @@
 #include <string>
 #include <vector>
 
-#include "absl/strings/str_cat.h"
+#include "crosshatch/dtensor/layout/layout_testutil.h"
 #include "crosshatch/dtensor/ops/dtensor.h"
 #include "crosshatch/dtensor/ops/dtensor_testutil.h"
 #include "crosshatch/tensor/creation.h"
 #include "crosshatch/tensor/ops/ops.h"
+#include "crosshatch/testing/ranks.h"
 
 namespace crosshatch {
 namespace {
@@ -29,7 +30,7 @@ int64_t BytesReceived(World& world) {
 TEST(DistributeTensorFrom, TakesTheSourcesValues) {
   for (const std::vector<int>& shape :
        {std::vector<int>{1}, std::vector<int>{3}, std::vector<int>{2, 2}}) {
-    OnMesh(shape, [](const DeviceMesh& mesh, Complaints& complaints) {
+    OnMesh(shape, [](const DeviceMesh& mesh) {
       const int rank = mesh.world().rank();
       int round = 0;
       for (const Shape& sizes :
@@ -45,17 +46,11 @@ TEST(DistributeTensorFrom, TakesTheSourcesValues) {
               mesh, layout);
           const int64_t received = BytesReceived(mesh.world()) - before;
           const int64_t part = LocalTensor(t).numel() * 4;
-          if (received != (rank == source ? 0 : part)) {
-            complaints.Add(
-                absl::StrCat(layout.ToString(), " received ", received));
-          }
-          if (LayoutOf(t) != layout) complaints.Add("layout");
-          const std::string wrong = Differs(t, dense);
-          if (!wrong.empty() &&
-              !complaints.Add(absl::StrCat(ToString(sizes), " ",
-                                           layout.ToString(), ": ", wrong))) {
-            return;
-          }
+          CH_EXPECT_EQ(received, rank == source ? 0 : part)
+              << layout.ToString();
+          CH_EXPECT_EQ(LayoutOf(t), layout);
+          CH_EXPECT_EQ(Differs(t, dense), "")
+              << ToString(sizes) << " " << layout.ToString();
         }
       }
     });
@@ -63,25 +58,27 @@ TEST(DistributeTensorFrom, TakesTheSourcesValues) {
 }
 
 TEST(DistributeTensorFrom, SendsStridedSourcesAndKeepsLeaves) {
-  OnMesh({2}, [](const DeviceMesh& mesh, Complaints& complaints) {
+  OnMesh({2}, [](const DeviceMesh& mesh) {
     const Layout rows = Layout::Replicated(mesh.layout(), 2).WithShard(0, 0);
     const Tensor dense = Numbers({3, 5}, 1);
     const Tensor turned = Transpose(Numbers({3, 5}, 1), 0, 1);
-    complaints.Add(Differs(DistributeTensorFrom(1, turned, mesh, rows),
-                           Transpose(dense, 0, 1)));
+    CH_EXPECT_EQ(Differs(DistributeTensorFrom(1, turned, mesh, rows),
+                         Transpose(dense, 0, 1)),
+                 "");
     const Tensor repeated = Expand(Numbers({1, 5}, 1), {3, 5});
-    complaints.Add(
-        Differs(DistributeTensorFrom(0, repeated, mesh, rows), repeated));
+    CH_EXPECT_EQ(
+        Differs(DistributeTensorFrom(0, repeated, mesh, rows), repeated), "");
     Tensor leaf = Numbers({3, 5}, 2);
     leaf.set_requires_grad(true);
     const Tensor spread = DistributeTensorFrom(0, leaf, mesh, rows);
-    if (!spread.requires_grad() || !spread.is_leaf()) complaints.Add("leaf");
+    CH_EXPECT_TRUE(spread.requires_grad());
+    CH_EXPECT_TRUE(spread.is_leaf());
   });
 }
 
 TEST(DistributeTensorFrom, DifferentSizesAreAnErrorOnEveryRank) {
   std::vector<std::string> found(2);
-  const absl::Status status = RunLocal(2, [&](World& world) {
+  const absl::Status status = StatusOfRanks(2, [&](World& world) {
     const auto mesh = InitDeviceMesh(world, {{"a", 2}});
     DistributeTensorFrom(0, Zeros({world.rank() == 0 ? 4 : 6}), *mesh,
                          Layout::Replicated(mesh->layout(), 1).WithShard(0, 0));

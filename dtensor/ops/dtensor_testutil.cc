@@ -1,92 +1,24 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "crosshatch/dtensor/ops/dtensor_testutil.h"
 
-#include <gtest/gtest.h>
-
 #include <algorithm>
 #include <cmath>
 #include <utility>
 
-#include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
-#include "crosshatch/base/status_macros.h"
 #include "crosshatch/dtensor/ops/dtensor.h"
+#include "crosshatch/tensor/autograd.h"
 #include "crosshatch/tensor/creation.h"
 #include "crosshatch/tensor/ops/cast.h"
 #include "crosshatch/tensor/ops/pointwise.h"
+#include "crosshatch/tensor/ops/reduce.h"
 #include "crosshatch/tensor/rank_context.h"
+#include "crosshatch/testing/expect.h"
 
 namespace crosshatch {
 
-bool Complaints::Add(std::string text) {
-  constexpr size_t kEnough = 5;
-  if (!text.empty() && list_.size() < kEnough) list_.push_back(std::move(text));
-  return list_.size() < kEnough;
-}
-
-void OnMesh(const std::vector<int>& shape,
-            const std::function<void(const DeviceMesh&, Complaints&)>& body,
-            const LocalOptions& options) {
-  int ranks = 1;
-  std::vector<MeshAxis> axes;
-  for (size_t i = 0; i < shape.size(); ++i) {
-    axes.push_back({std::string(1, static_cast<char>('a' + i)), shape[i]});
-    ranks *= shape[i];
-  }
-  std::vector<Complaints> complaints(ranks);
-  const absl::Status status = RunLocal(
-      ranks,
-      [&](World& world) -> absl::Status {
-        CH_ASSIGN_OR_RETURN(const DeviceMesh mesh, InitDeviceMesh(world, axes));
-        body(mesh, complaints[world.rank()]);
-        return world.context().Synchronize();
-      },
-      options);
-  EXPECT_TRUE(status.ok()) << status;
-  for (int rank = 0; rank < ranks; ++rank) {
-    for (const std::string& complaint : complaints[rank].list()) {
-      ADD_FAILURE() << "rank " << rank << ": " << complaint;
-    }
-  }
-}
-
-std::vector<Layout> AllLayouts(const MeshLayout& mesh, int ndim, bool sums) {
-  return AllLayouts(
-      mesh, ndim,
-      sums ? std::vector<ReduceOp>{ReduceOp::kSum} : std::vector<ReduceOp>());
-}
-
-std::vector<Layout> AllLayouts(const MeshLayout& mesh, int ndim,
-                               const std::vector<ReduceOp>& ops, int64_t unit) {
-  std::vector<Layout> layouts = {Layout::Replicated(mesh, ndim)};
-  for (int axis = 0; axis < mesh.ndim(); ++axis) {
-    const std::vector<Layout> before = layouts;
-    for (const Layout& layout : before) {
-      for (int dim = 0; dim < ndim; ++dim) {
-        const int places = static_cast<int>(layout.axes_of_dim(dim).size());
-        for (int place = 0; place <= places; ++place) {
-          layouts.push_back(layout.WithShard(axis, dim, place));
-        }
-      }
-      for (ReduceOp op : ops) {
-        bool commutes = true;
-        for (const AxisState& state : layout.axis_states()) {
-          commutes = commutes && (!state.is_partial() || Commute(state.op, op));
-        }
-        if (commutes) layouts.push_back(layout.WithPartial(axis, op));
-      }
-    }
-  }
-  if (unit == 1) return layouts;
-  for (Layout& layout : layouts) {
-    for (int dim = 0; dim < ndim; ++dim) {
-      if (!layout.is_sharded(dim)) continue;
-      DimSharding sharding = layout.sharding(dim);
-      sharding.unit = unit;
-      layout = layout.WithDim(dim, sharding);
-    }
-  }
-  return layouts;
+Layout Whole(const DeviceMesh& mesh, int ndim) {
+  return Layout::Replicated(mesh.layout(), ndim);
 }
 
 Tensor Numbers(ShapeView sizes, int seed, DType dtype) {
@@ -176,6 +108,18 @@ std::string Differs(const Tensor& actual, const Tensor& dense,
     }
   }
   return "";
+}
+
+void ExpectGradientsThrough(const Tensor& x, const Tensor& y,
+                            const Tensor& dense) {
+  const Tensor inputs[] = {x};
+  TensorList first;
+  CH_EXPECT_OK(
+      Gradients(Sum(Mul(y, Mul(y, y))), inputs, {.create_graph = true}, first));
+  CH_EXPECT_EQ(Differs(first[0], Mul(Mul(dense, dense), 3)), "");
+  TensorList second;
+  CH_EXPECT_OK(Gradients(Sum(first[0]), inputs, {}, second));
+  CH_EXPECT_EQ(Differs(second[0], Mul(dense, 6)), "");
 }
 
 }  // namespace crosshatch

@@ -8,19 +8,16 @@
 #include <vector>
 
 #include "absl/strings/match.h"
-#include "absl/strings/str_cat.h"
+#include "crosshatch/dtensor/layout/layout_testutil.h"
 #include "crosshatch/dtensor/ops/dtensor.h"
 #include "crosshatch/dtensor/ops/dtensor_testutil.h"
 #include "crosshatch/tensor/autograd.h"
 #include "crosshatch/tensor/creation.h"
 #include "crosshatch/tensor/ops/ops.h"
+#include "crosshatch/testing/ranks.h"
 
 namespace crosshatch {
 namespace {
-
-Layout Whole(const DeviceMesh& mesh, int ndim) {
-  return Layout::Replicated(mesh.layout(), ndim);
-}
 
 Layout AllSums(const DeviceMesh& mesh, int ndim) {
   Layout layout = Whole(mesh, ndim);
@@ -49,11 +46,10 @@ struct Product {
   Tensor grad_w;
 };
 
-Product Differentiated(const Tensor& y, const Tensor& x, const Tensor& w,
-                       Complaints& complaints) {
+Product Differentiated(const Tensor& y, const Tensor& x, const Tensor& w) {
   const Tensor weight = ReplicatedLike(Numbers(y.sizes(), 3), y);
   const absl::Status status = Backward(Sum(Mul(y, weight)));
-  if (!status.ok()) complaints.Add(status.ToString());
+  CH_EXPECT_OK(status);
   return {y, x.grad(), w.grad()};
 }
 
@@ -63,13 +59,13 @@ TEST(LocalMap, SplitsRows) {
   for (const std::vector<int>& shape :
        {std::vector<int>{2}, std::vector<int>{3}, std::vector<int>{2, 2}}) {
     for (const int64_t rows : {0, 1, 2, 5, 7}) {
-      OnMesh(shape, [&](const DeviceMesh& mesh, Complaints& complaints) {
+      OnMesh(shape, [&](const DeviceMesh& mesh) {
         Tensor dense_x = Numbers({rows, 5}, 1);
         Tensor dense_w = Numbers({5, 4}, 2);
         dense_x.set_requires_grad(true);
         dense_w.set_requires_grad(true);
-        const Product expected = Differentiated(MatMul(dense_x, dense_w),
-                                                dense_x, dense_w, complaints);
+        const Product expected =
+            Differentiated(MatMul(dense_x, dense_w), dense_x, dense_w);
         for (const Layout& from : AllLayouts(mesh.layout(), 2, true)) {
           Layout split = Whole(mesh, 2);
           for (int axis = 0; axis < mesh.ndim(); ++axis) {
@@ -84,15 +80,13 @@ TEST(LocalMap, SplitsRows) {
               {.inputs = {{split, split}, {Whole(mesh, 2), AllSums(mesh, 2)}},
                .outputs = {{split, {rows, 4}, split}},
                .redistribute_inputs = true});
-          if (!y.ok()) {
-            complaints.Add(y.status().ToString());
-            return;
-          }
-          if (LayoutOf((*y)[0]) != split) complaints.Add("layout");
-          const Product actual = Differentiated((*y)[0], x, w, complaints);
-          complaints.Add(Differs(actual.value, expected.value));
-          complaints.Add(Differs(actual.grad_x, expected.grad_x));
-          complaints.Add(Differs(actual.grad_w, expected.grad_w));
+          CH_EXPECT_OK(y);
+          if (!y.ok()) return;
+          CH_EXPECT_EQ(LayoutOf((*y)[0]), split);
+          const Product actual = Differentiated((*y)[0], x, w);
+          CH_EXPECT_EQ(Differs(actual.value, expected.value), "");
+          CH_EXPECT_EQ(Differs(actual.grad_x, expected.grad_x), "");
+          CH_EXPECT_EQ(Differs(actual.grad_w, expected.grad_w), "");
         }
       });
     }
@@ -103,13 +97,13 @@ TEST(LocalMap, SplitsRows) {
 TEST(LocalMap, GivesSummands) {
   for (const std::vector<int>& shape :
        {std::vector<int>{2}, std::vector<int>{4}, std::vector<int>{2, 2}}) {
-    OnMesh(shape, [&](const DeviceMesh& mesh, Complaints& complaints) {
+    OnMesh(shape, [&](const DeviceMesh& mesh) {
       Tensor dense_x = Numbers({2, 3}, 1);
       Tensor dense_w = Numbers({3, 4}, 2);
       dense_x.set_requires_grad(true);
       dense_w.set_requires_grad(true);
-      const Product expected = Differentiated(MatMul(dense_x, dense_w), dense_x,
-                                              dense_w, complaints);
+      const Product expected =
+          Differentiated(MatMul(dense_x, dense_w), dense_x, dense_w);
       Layout columns = Whole(mesh, 2);
       Layout rows = Whole(mesh, 2);
       for (int axis = 0; axis < mesh.ndim(); ++axis) {
@@ -124,14 +118,12 @@ TEST(LocalMap, GivesSummands) {
           LocalMap(LocalMatMul, {x, w}, mesh,
                    {.inputs = {{columns, columns}, {rows, rows}},
                     .outputs = {{AllSums(mesh, 2), {2, 4}, Whole(mesh, 2)}}});
-      if (!y.ok()) {
-        complaints.Add(y.status().ToString());
-        return;
-      }
-      const Product actual = Differentiated((*y)[0], x, w, complaints);
-      complaints.Add(Differs(actual.value, expected.value));
-      complaints.Add(Differs(actual.grad_x, expected.grad_x));
-      complaints.Add(Differs(actual.grad_w, expected.grad_w));
+      CH_EXPECT_OK(y);
+      if (!y.ok()) return;
+      const Product actual = Differentiated((*y)[0], x, w);
+      CH_EXPECT_EQ(Differs(actual.value, expected.value), "");
+      CH_EXPECT_EQ(Differs(actual.grad_x, expected.grad_x), "");
+      CH_EXPECT_EQ(Differs(actual.grad_w, expected.grad_w), "");
     });
   }
 }
@@ -139,7 +131,7 @@ TEST(LocalMap, GivesSummands) {
 // What all ranks do alike has the whole gradient on each; declared as summands
 // it would count once for each rank.
 TEST(LocalMap, TellsWholeGradientsFromSummands) {
-  OnMesh({3}, [](const DeviceMesh& mesh, Complaints& complaints) {
+  OnMesh({3}, [](const DeviceMesh& mesh) {
     const Layout whole = Whole(mesh, 1);
     const auto gradient_of = [&](const Layout& in, const Layout& out) {
       Tensor x = Spread(Numbers({4}, 1), mesh, whole);
@@ -147,20 +139,20 @@ TEST(LocalMap, TellsWholeGradientsFromSummands) {
       const auto y = LocalMap(
           [](TensorSpan t) -> TensorList { return {Mul(t[0], 5)}; }, {x}, mesh,
           {.inputs = {{whole, in}}, .outputs = {{whole, {4}, out}}});
-      EXPECT_TRUE(y.ok()) << y.status();
+      CH_EXPECT_OK(y);
       const absl::Status status = Backward(Sum((*y)[0]));
-      EXPECT_TRUE(status.ok()) << status;
+      CH_EXPECT_OK(status);
       return x.grad();
     };
     const Layout sums = AllSums(mesh, 1);
-    complaints.Add(Differs(gradient_of(whole, whole), Full({4}, 5)));
-    complaints.Add(Differs(gradient_of(sums, sums), Full({4}, 5)));
-    complaints.Add(Differs(gradient_of(sums, whole), Full({4}, 15)));
+    CH_EXPECT_EQ(Differs(gradient_of(whole, whole), Full({4}, 5)), "");
+    CH_EXPECT_EQ(Differs(gradient_of(sums, sums), Full({4}, 5)), "");
+    CH_EXPECT_EQ(Differs(gradient_of(sums, whole), Full({4}, 15)), "");
   });
 }
 
 TEST(LocalMap, TakesPlainTensorsAndNoGradients) {
-  OnMesh({2, 2}, [](const DeviceMesh& mesh, Complaints& complaints) {
+  OnMesh({2, 2}, [](const DeviceMesh& mesh) {
     const Tensor dense = Numbers({5, 3}, 1);
     const Tensor offset = Full({}, 10);
     for (const Layout& layout : AllLayouts(mesh.layout(), 2, false)) {
@@ -171,12 +163,10 @@ TEST(LocalMap, TakesPlainTensorsAndNoGradients) {
           {Spread(dense, mesh, layout), offset}, mesh,
           {.inputs = {{layout}, {}},
            .outputs = {{layout, {5, 3}}, {layout, {5, 3}}}});
-      if (!y.ok()) {
-        complaints.Add(y.status().ToString());
-        return;
-      }
-      complaints.Add(Differs((*y)[0], Add(dense, 10)));
-      complaints.Add(Differs((*y)[1], Greater(dense, ZerosLike(dense))));
+      CH_EXPECT_OK(y);
+      if (!y.ok()) return;
+      CH_EXPECT_EQ(Differs((*y)[0], Add(dense, 10)), "");
+      CH_EXPECT_EQ(Differs((*y)[1], Greater(dense, ZerosLike(dense))), "");
     }
   });
 }
@@ -184,7 +174,7 @@ TEST(LocalMap, TakesPlainTensorsAndNoGradients) {
 // Axes that do not take part replicate, and its gradients there are whole or
 // summands as the declaration says.
 TEST(LocalMap, KeepsOtherAxes) {
-  OnMesh({2, 2}, [](const DeviceMesh& mesh, Complaints& complaints) {
+  OnMesh({2, 2}, [](const DeviceMesh& mesh) {
     const Layout rows = Whole(mesh, 2).WithShard(0, 0);
     Tensor x = Spread(Numbers({3, 4}, 1), mesh, rows);
     x.set_requires_grad(true);
@@ -192,15 +182,15 @@ TEST(LocalMap, KeepsOtherAxes) {
         [](TensorSpan t) -> TensorList { return {Square(t[0])}; }, {x}, mesh,
         {.inputs = {{rows, SumsElsewhere(rows)}},
          .outputs = {{rows, {3, 4}, SumsElsewhere(rows)}}});
-    EXPECT_TRUE(y.ok()) << y.status();
+    CH_EXPECT_OK(y);
     const absl::Status status = Backward(Sum((*y)[0]));
-    EXPECT_TRUE(status.ok()) << status;
-    complaints.Add(Differs(x.grad(), Mul(Numbers({3, 4}, 1), 2)));
+    CH_EXPECT_OK(status);
+    CH_EXPECT_EQ(Differs(x.grad(), Mul(Numbers({3, 4}, 1), 2)), "");
   });
 }
 
 TEST(LocalMap, RefusesWrongDeclarations) {
-  OnMesh({2}, [](const DeviceMesh& mesh, Complaints& complaints) {
+  OnMesh({2}, [](const DeviceMesh& mesh) {
     const Layout whole = Whole(mesh, 1);
     const Layout rows = whole.WithShard(0, 0);
     const Layout sums = AllSums(mesh, 1);
@@ -216,11 +206,10 @@ TEST(LocalMap, RefusesWrongDeclarations) {
       const auto y =
           LocalMap([](TensorSpan t) -> TensorList { return {Mul(t[0], 2)}; },
                    {input}, mesh, spec);
-      if (y.ok() || y.status().code() != absl::StatusCode::kInvalidArgument ||
-          !absl::StrContains(y.status().message(), message)) {
-        complaints.Add(absl::StrCat("expected ", message, ", got ",
-                                    y.status().ToString()));
-      }
+      CH_EXPECT_EQ(y.status().code(), absl::StatusCode::kInvalidArgument)
+          << message;
+      CH_EXPECT_THAT(std::string(y.status().message()),
+                     ::testing::HasSubstr(message));
     };
     expect("1 inputs, 2 are declared", x, {{{rows, rows}, {}}, {out}});
     expect("lies as [S(0)], is declared [R]", x, {{{whole, whole}}, {out}});
@@ -249,34 +238,33 @@ TEST(LocalMap, RefusesWrongDeclarations) {
     const auto y =
         LocalMap([](TensorSpan t) -> TensorList { return {Mul(t[0], 2)}; },
                  {constant}, mesh, {{{rows}}, {{rows, {4}}}});
-    EXPECT_TRUE(y.ok()) << y.status();
+    CH_EXPECT_OK(y);
   });
 }
 
 TEST(LocalMap, IsAnErrorOnARankOffTheMesh) {
-  const absl::Status status = RunLocal(3, [](World& world) {
+  RunRanks(3, [](World& world) {
     const auto mesh = InitDeviceMesh(world, {{"a", 2}});
     const Layout rows = Whole(*mesh, 1).WithShard(0, 0);
     const auto y =
         LocalMap([](TensorSpan t) -> TensorList { return {Mul(t[0], 2)}; },
                  {Ones({2})}, *mesh, {{{}}, {{rows, {4}}}});
     if (world.rank() < 2) {
-      EXPECT_TRUE(y.ok()) << y.status();
+      CH_EXPECT_OK(y);
     } else {
-      EXPECT_EQ(y.status().code(), absl::StatusCode::kInvalidArgument);
-      EXPECT_TRUE(
+      CH_EXPECT_EQ(y.status().code(), absl::StatusCode::kInvalidArgument);
+      CH_EXPECT_TRUE(
           absl::StrContains(y.status().message(), "rank 2 is not on mesh(a=2)"))
           << y.status();
     }
     return absl::OkStatus();
   });
-  EXPECT_TRUE(status.ok()) << status;
 }
 
 TEST(LocalMapDeathTest, RefusesOutputsOfAnotherShape) {
   EXPECT_DEATH(
       OnMesh({2},
-             [](const DeviceMesh& mesh, Complaints&) {
+             [](const DeviceMesh& mesh) {
                const Layout rows = Whole(mesh, 1).WithShard(0, 0);
                const auto y = LocalMap(
                    [](TensorSpan t) -> TensorList {

@@ -7,11 +7,13 @@
 #include <string>
 #include <vector>
 
+#include "crosshatch/dtensor/layout/layout_testutil.h"
 #include "crosshatch/dtensor/ops/dtensor.h"
 #include "crosshatch/dtensor/ops/dtensor_testutil.h"
 #include "crosshatch/dtensor/ops/redistribute.h"
 #include "crosshatch/tensor/creation.h"
 #include "crosshatch/tensor/ops/ops.h"
+#include "crosshatch/testing/ranks.h"
 
 namespace crosshatch {
 namespace {
@@ -26,16 +28,16 @@ TEST(Random, IsTheSameOnEveryMeshAndLayout) {
     const std::vector<float> uniforms = uniform.ToVector<float>();
     for (const std::vector<int>& shape :
          {std::vector<int>{1}, std::vector<int>{3}, std::vector<int>{2, 2}}) {
-      OnMesh(shape, [&](const DeviceMesh& mesh, Complaints& complaints) {
+      OnMesh(shape, [&](const DeviceMesh& mesh) {
         const auto dense = [&](const std::vector<float>& values) {
           return ToDType(FromValues<float>({5, 7}, values), dtype);
         };
         for (const Layout& layout : AllLayouts(mesh.layout(), 2, false)) {
           const Tensor t = DistributeTensor(Zeros({5, 7}, dtype), mesh, layout);
           FillNormal(t, 3, "w", 1, 0.5);
-          complaints.Add(Differs(t, dense(normals)));
+          CH_EXPECT_EQ(Differs(t, dense(normals)), "");
           FillUniform(t, 3, "w", -1, 2, 8);
-          complaints.Add(Differs(t, dense(uniforms)));
+          CH_EXPECT_EQ(Differs(t, dense(uniforms)), "");
         }
       });
     }
@@ -90,7 +92,7 @@ TEST(Random, HasTheMomentsAskedFor) {
 
 TEST(RandomDeathTest, RefusesPendingSums) {
   EXPECT_DEATH(OnMesh({2},
-                      [](const DeviceMesh& mesh, Complaints&) {
+                      [](const DeviceMesh& mesh) {
                         FillNormal(Spread(Zeros({2}), mesh,
                                           Layout::Replicated(mesh.layout(), 1)
                                               .WithPartial(0, ReduceOp::kSum)),

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "crosshatch/dtensor/layout/layout_testutil.h"
 #include "crosshatch/dtensor/ops/dtensor.h"
 #include "crosshatch/dtensor/ops/dtensor_testutil.h"
 #include "crosshatch/dtensor/ops/redistribute.h"
@@ -23,15 +24,15 @@
 #include "crosshatch/tensor/ops/reduce.h"
 #include "crosshatch/tensor/ops/view.h"
 #include "crosshatch/tensor/rank_context.h"
+#include "crosshatch/testing/ranks.h"
 
 namespace crosshatch {
 namespace {
 
 constexpr RedistributeOptions kAsync = {.async = true};
 
-void OnAdversarialMeshes(
-    const std::vector<int>& shape,
-    const std::function<void(const DeviceMesh&, Complaints&)>& body) {
+void OnAdversarialMeshes(const std::vector<int>& shape,
+                         const std::function<void(const DeviceMesh&)>& body) {
   for (uint64_t seed = 0; seed < 4; ++seed) {
     SCOPED_TRACE(absl::StrCat("adversarial seed ", seed));
     OnMesh(shape, body, {.adversarial_seed = seed});
@@ -39,8 +40,7 @@ void OnAdversarialMeshes(
 }
 
 TEST(AsyncRedistribute, TheFirstUseWaits) {
-  OnAdversarialMeshes({2, 2}, [](const DeviceMesh& mesh,
-                                 Complaints& complaints) {
+  OnAdversarialMeshes({2, 2}, [](const DeviceMesh& mesh) {
     const Tensor dense = Numbers({5, 3}, 1);
     const Tensor twice = Mul(dense, 2);
     const auto layouts = AllLayouts(mesh.layout(), 2, true);
@@ -65,18 +65,14 @@ TEST(AsyncRedistribute, TheFirstUseWaits) {
           default:
             wrong = Differs(y, dense);
         }
-        if (!wrong.empty() &&
-            !complaints.Add(absl::StrCat(from.ToString(), " -> ", to.ToString(),
-                                         ": ", wrong))) {
-          return;
-        }
+        CH_EXPECT_EQ(wrong, "") << from.ToString() << " -> " << to.ToString();
       }
     }
   });
 }
 
 TEST(AsyncRedistribute, WhatIsDroppedHarmsNobody) {
-  OnAdversarialMeshes({2}, [](const DeviceMesh& mesh, Complaints& complaints) {
+  OnAdversarialMeshes({2}, [](const DeviceMesh& mesh) {
     const Shape sizes = {64, 3};
     const Layout r = Layout::Replicated(mesh.layout(), 2);
     const Layout rows = r.WithShard(0, 0);
@@ -93,13 +89,13 @@ TEST(AsyncRedistribute, WhatIsDroppedHarmsNobody) {
           y = Tensor();
           const Tensor next =
               Full(LocalTensor(Spread(dense, mesh, to)).sizes(), 7);
-          complaints.Add(Differs(next, Full(next.sizes(), 7)));
+          CH_EXPECT_EQ(Differs(next, Full(next.sizes(), 7)), "");
         } else {
           // The source: its memory is, before it was read.
           x = Tensor();
           const Tensor next = Full({numel}, -100);
-          complaints.Add(Differs(y, dense));
-          complaints.Add(Differs(next, Full({numel}, -100)));
+          CH_EXPECT_EQ(Differs(y, dense), "");
+          CH_EXPECT_EQ(Differs(next, Full({numel}, -100)), "");
         }
       }
     }
@@ -107,7 +103,7 @@ TEST(AsyncRedistribute, WhatIsDroppedHarmsNobody) {
 }
 
 TEST(AsyncRedistribute, EveryStreamThatUsesItWaits) {
-  OnAdversarialMeshes({2}, [](const DeviceMesh& mesh, Complaints& complaints) {
+  OnAdversarialMeshes({2}, [](const DeviceMesh& mesh) {
     RankContext& context = mesh.world().context();
     const Layout r = Layout::Replicated(mesh.layout(), 1);
     const Tensor dense = Numbers({257}, 2);
@@ -119,70 +115,59 @@ TEST(AsyncRedistribute, EveryStreamThatUsesItWaits) {
       StreamScope scope(other);
       sum = Mul(y, 3);
     }
-    complaints.Add(Differs(Mul(y, 2), Mul(dense, 2)));
+    CH_EXPECT_EQ(Differs(Mul(y, 2), Mul(dense, 2)), "");
     context.compute_stream().Wait(other.Record());
-    complaints.Add(Differs(sum, Mul(dense, 3)));
+    CH_EXPECT_EQ(Differs(sum, Mul(dense, 3)), "");
   });
 }
 
 // Its elements are one in memory, which is copied before it is sent.
 TEST(AsyncRedistribute, TheSourceIsReadAfterItWasWritten) {
-  OnAdversarialMeshes({2}, [](const DeviceMesh& mesh, Complaints& complaints) {
+  OnAdversarialMeshes({2}, [](const DeviceMesh& mesh) {
     const Layout r = Layout::Replicated(mesh.layout(), 2);
     for (int i = 0; i < 8; ++i) {
       const Tensor row = Numbers({1, 3}, i);
       const Tensor rows = Expand(Mul(row, 2), {4, 3});
       const Tensor x = MakeDTensor(rows, mesh, r.WithShard(0, 0), {8, 3});
-      complaints.Add(Differs(Redistribute(x, r, kAsync),
-                             Contiguous(Expand(Mul(row, 2), {8, 3}))));
+      CH_EXPECT_EQ(Differs(Redistribute(x, r, kAsync),
+                           Contiguous(Expand(Mul(row, 2), {8, 3}))),
+                   "");
     }
   });
 }
 
 TEST(AsyncRedistribute, SeveralAreInFlightAtATime) {
-  OnAdversarialMeshes(
-      {2, 2}, [](const DeviceMesh& mesh, Complaints& complaints) {
-        const Layout r = Layout::Replicated(mesh.layout(), 1);
-        std::vector<Tensor> results;
-        for (int i = 0; i < 6; ++i) {
-          const Layout from = i % 2 == 0 ? r.WithShard(i / 2 % 2, 0)
-                                         : r.WithPartial(0, ReduceOp::kSum);
-          results.push_back(Redistribute(Spread(Numbers({33}, i), mesh, from),
-                                         r.WithShard(1, 0), kAsync));
-        }
-        for (int i = 5; i >= 0; --i) {
-          complaints.Add(Differs(results[i], Numbers({33}, i)));
-        }
-      });
+  OnAdversarialMeshes({2, 2}, [](const DeviceMesh& mesh) {
+    const Layout r = Layout::Replicated(mesh.layout(), 1);
+    std::vector<Tensor> results;
+    for (int i = 0; i < 6; ++i) {
+      const Layout from = i % 2 == 0 ? r.WithShard(i / 2 % 2, 0)
+                                     : r.WithPartial(0, ReduceOp::kSum);
+      results.push_back(Redistribute(Spread(Numbers({33}, i), mesh, from),
+                                     r.WithShard(1, 0), kAsync));
+    }
+    for (int i = 5; i >= 0; --i) {
+      CH_EXPECT_EQ(Differs(results[i], Numbers({33}, i)), "");
+    }
+  });
 }
 
 TEST(AsyncRedistribute, IsDifferentiable) {
-  OnAdversarialMeshes({2}, [](const DeviceMesh& mesh, Complaints& complaints) {
+  OnAdversarialMeshes({2}, [](const DeviceMesh& mesh) {
     const Tensor dense = Numbers({5, 3}, 1);
     const auto layouts = AllLayouts(mesh.layout(), 2, true);
     for (const Layout& from : layouts) {
       for (const Layout& to : layouts) {
         Tensor x = Spread(dense, mesh, from);
         x.set_requires_grad(true);
-        const Tensor y = Redistribute(x, to, kAsync);
-        const Tensor loss = Sum(Mul(y, Mul(y, y)));
-        TensorList first;
-        const Tensor inputs[] = {x};
-        absl::Status status =
-            Gradients(loss, inputs, {.create_graph = true}, first);
-        if (!status.ok()) complaints.Add(status.ToString());
-        complaints.Add(Differs(first[0], Mul(Mul(dense, dense), 3)));
-        TensorList second;
-        status = Gradients(Sum(first[0]), inputs, {}, second);
-        if (!status.ok()) complaints.Add(status.ToString());
-        if (!complaints.Add(Differs(second[0], Mul(dense, 6)))) return;
+        ExpectGradientsThrough(x, Redistribute(x, to, kAsync), dense);
       }
     }
   });
 }
 
 TEST(RedistributeDTypes, MovesInTheDTypesGiven) {
-  OnMesh({2}, [](const DeviceMesh& mesh, Complaints& complaints) {
+  OnMesh({2}, [](const DeviceMesh& mesh) {
     // 8 bits of a bfloat16 hold 256, not 257.
     const Tensor dense = FromValues<float>({4}, {256, 257, -1, 259});
     const Tensor rounded = ToDType(ToDType(dense, DType::kBFloat16), kFloat32);
@@ -193,36 +178,34 @@ TEST(RedistributeDTypes, MovesInTheDTypesGiven) {
     x.set_requires_grad(true);
     const int64_t before = GetRedistributeCounts().cost.bytes;
     const Tensor y = Redistribute(x, r, {.forward_dtype = DType::kBFloat16});
-    if (GetRedistributeCounts().cost.bytes - before != 2 * 2) {
-      complaints.Add("bytes");
-    }
-    complaints.Add(Differs(y, ToDType(dense, DType::kBFloat16)));
+    CH_EXPECT_EQ(GetRedistributeCounts().cost.bytes - before, 2 * 2);
+    CH_EXPECT_EQ(Differs(y, ToDType(dense, DType::kBFloat16)), "");
     // Each rank's summand of the gradient is 257 / 2 + 1 or the like; bfloat16
     // would round it, the tensor's own dtype does not.
     const Layout sums = r.WithPartial(0, ReduceOp::kSum);
     absl::Status status =
         Backward(Redistribute(y, sums, {.forward_dtype = kFloat32}),
                  {.gradient = Spread(dense, mesh, r)});
-    if (!status.ok()) complaints.Add(status.ToString());
-    complaints.Add(Differs(x.grad(), rounded));
+    CH_EXPECT_OK(status);
+    CH_EXPECT_EQ(Differs(x.grad(), rounded), "");
 
     // The gradient alone.
     Tensor z = Spread(dense, mesh, rows);
     z.set_requires_grad(true);
     const Tensor whole =
         Redistribute(z, r, {.backward_dtype = DType::kBFloat16});
-    complaints.Add(Differs(whole, dense));
+    CH_EXPECT_EQ(Differs(whole, dense), "");
     status = Backward(whole, {.gradient = Spread(dense, mesh, r)});
-    if (!status.ok()) complaints.Add(status.ToString());
-    complaints.Add(Differs(z.grad(), rounded));
+    CH_EXPECT_OK(status);
+    CH_EXPECT_EQ(Differs(z.grad(), rounded), "");
 
     // The same layout in another dtype is a cast.
-    complaints.Add(
+    CH_EXPECT_EQ(
         Differs(Redistribute(z, rows, {.forward_dtype = DType::kFloat64}),
-                ToDType(dense, DType::kFloat64)));
-    if (!Redistribute(z, rows, {.forward_dtype = kFloat32}).SameAs(z)) {
-      complaints.Add("another tensor");
-    }
+                ToDType(dense, DType::kFloat64)),
+        "");
+    CH_EXPECT_TRUE(
+        Redistribute(z, rows, {.forward_dtype = kFloat32}).SameAs(z));
   });
 }
 

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "crosshatch/dtensor/layout/layout_testutil.h"
 #include "crosshatch/dtensor/ops/dtensor.h"
 #include "crosshatch/dtensor/ops/dtensor_testutil.h"
 #include "crosshatch/dtensor/ops/redistribute.h"
@@ -18,6 +19,7 @@
 #include "crosshatch/tensor/creation.h"
 #include "crosshatch/tensor/ops/pointwise.h"
 #include "crosshatch/tensor/ops/reduce.h"
+#include "crosshatch/testing/ranks.h"
 
 namespace crosshatch {
 namespace {
@@ -41,21 +43,17 @@ std::vector<Layout> GradientLayouts(const Layout& layout) {
 }
 
 void CheckGradients(const std::vector<int>& shape, const Shape& sizes) {
-  OnMesh(shape, [&](const DeviceMesh& mesh, Complaints& complaints) {
+  OnMesh(shape, [&](const DeviceMesh& mesh) {
     const Tensor dense = Numbers(sizes, 1);
     const Tensor weight = Numbers(sizes, 2);
     const auto layouts =
         AllLayouts(mesh.layout(), static_cast<int>(sizes.size()), true);
-    const auto report = [&](const Layout& from, const Layout& to,
-                            const Layout& gradient, const std::string& wrong) {
-      if (wrong.empty()) return true;
-      return complaints.Add(absl::StrCat(from.ToString(), " -> ", to.ToString(),
-                                         ", gradient ", gradient.ToString(),
-                                         ": ", wrong));
-    };
     for (const Layout& from : layouts) {
       for (const Layout& to : layouts) {
         for (const Layout& gradient : GradientLayouts(to)) {
+          const std::string name =
+              absl::StrCat(from.ToString(), " -> ", to.ToString(),
+                           ", gradient ", gradient.ToString());
           Tensor x = Spread(dense, mesh, from);
           x.set_requires_grad(true);
           const Tensor inputs[] = {x};
@@ -67,11 +65,11 @@ void CheckGradients(const std::vector<int>& shape, const Shape& sizes) {
           TensorList first;
           absl::Status status =
               Gradients(Sum(Mul(part, factor)), inputs, {}, first);
-          if (!status.ok()) complaints.Add(status.ToString());
-          if (!report(from, to, gradient, Differs(first[0], weight))) return;
+          CH_EXPECT_OK(status);
+          CH_EXPECT_EQ(Differs(first[0], weight), "") << name;
           // Where nothing is redistributed the gradient stays as it is.
-          if (from != to && !from.is_partial() && LayoutOf(first[0]) != from) {
-            complaints.Add("the gradient's layout");
+          if (from != to && !from.is_partial()) {
+            CH_EXPECT_EQ(LayoutOf(first[0]), from) << name;
           }
 
           // Squares of summands are no summands of squares.
@@ -80,19 +78,15 @@ void CheckGradients(const std::vector<int>& shape, const Shape& sizes) {
               ToLocal(Redistribute(x, to), /*grad_layout=*/gradient);
           status = Gradients(Sum(Mul(Mul(again, again), factor)), inputs,
                              {.create_graph = true}, first);
-          if (!status.ok()) complaints.Add(status.ToString());
-          if (!report(from, to, gradient,
-                      Differs(first[0], Mul(Mul(dense, weight), 2)))) {
-            return;
-          }
+          CH_EXPECT_OK(status);
+          CH_EXPECT_EQ(Differs(first[0], Mul(Mul(dense, weight), 2)), "")
+              << name;
           TensorList second;
           status = Gradients(Sum(Mul(first[0], Replicated(dense, mesh))),
                              inputs, {}, second);
-          if (!status.ok()) complaints.Add(status.ToString());
-          if (!report(from, to, gradient,
-                      Differs(second[0], Mul(Mul(dense, weight), 2)))) {
-            return;
-          }
+          CH_EXPECT_OK(status);
+          CH_EXPECT_EQ(Differs(second[0], Mul(Mul(dense, weight), 2)), "")
+              << name;
         }
       }
     }

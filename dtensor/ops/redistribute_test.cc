@@ -12,6 +12,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "crosshatch/base/status_macros.h"
+#include "crosshatch/dtensor/layout/layout_testutil.h"
 #include "crosshatch/dtensor/ops/dtensor.h"
 #include "crosshatch/dtensor/ops/dtensor_testutil.h"
 #include "crosshatch/dtensor/redistribution/plan.h"
@@ -21,6 +22,7 @@
 #include "crosshatch/tensor/ops/reduce.h"
 #include "crosshatch/tensor/ops/view.h"
 #include "crosshatch/tensor/rank_context.h"
+#include "crosshatch/testing/ranks.h"
 
 namespace crosshatch {
 namespace {
@@ -48,7 +50,7 @@ void CheckAllPairs(const std::vector<int>& shape,
     int64_t received = 0;
   };
   std::vector<Moved> moved;
-  OnMesh(shape, [&](const DeviceMesh& mesh, Complaints& complaints) {
+  OnMesh(shape, [&](const DeviceMesh& mesh) {
     size_t pair = 0;
     for (const Shape& sizes : sizes_list) {
       const int ndim = static_cast<int>(sizes.size());
@@ -70,17 +72,14 @@ void CheckAllPairs(const std::vector<int>& shape,
             moved[pair].received = std::max(moved[pair].received, received);
           }
           ++pair;
-          if (LayoutOf(y) != to) complaints.Add("layout");
+          CH_EXPECT_EQ(LayoutOf(y), to);
           std::string wrong = Differs(y, dense);
           if (wrong.empty()) {
             const Tensor loss = Sum(Mul(y, Replicated(weight, mesh)));
             const absl::Status status = Backward(loss);
             wrong = status.ok() ? Differs(x.grad(), weight) : status.ToString();
           }
-          if (!wrong.empty() && !complaints.Add(absl::StrCat(
-                                    PairName(from, to, sizes), ": ", wrong))) {
-            return;
-          }
+          CH_EXPECT_EQ(wrong, "") << PairName(from, to, sizes);
         }
       }
     }
@@ -108,7 +107,7 @@ TEST(Redistribute, IsRightBetweenAllLayoutsOfTwoByTwoRanks) {
 }
 
 TEST(Redistribute, KeepsUnitsTogether) {
-  OnMesh({2, 2}, [](const DeviceMesh& mesh, Complaints& complaints) {
+  OnMesh({2, 2}, [](const DeviceMesh& mesh) {
     const Shape sizes = {10, 3};
     const Tensor dense = Numbers(sizes, 3);
     const Layout r = Layout::Replicated(mesh.layout(), 2);
@@ -124,9 +123,7 @@ TEST(Redistribute, KeepsUnitsTogether) {
       for (const Layout& to : layouts) {
         const Tensor y = Redistribute(Spread(dense, mesh, from), to);
         const std::string wrong = Differs(y, dense);
-        if (!wrong.empty()) {
-          complaints.Add(absl::StrCat(PairName(from, to, sizes), ": ", wrong));
-        }
+        CH_EXPECT_EQ(wrong, "") << PairName(from, to, sizes);
       }
     }
   });
@@ -134,7 +131,7 @@ TEST(Redistribute, KeepsUnitsTogether) {
 
 // The values of rank i along the axis are base + i.
 TEST(Redistribute, DoesAllReductions) {
-  OnMesh({3}, [](const DeviceMesh& mesh, Complaints& complaints) {
+  OnMesh({3}, [](const DeviceMesh& mesh) {
     const Shape sizes = {5, 2};
     const Layout r = Layout::Replicated(mesh.layout(), 2);
     const float mine = static_cast<float>(*mesh.index(0)) + 2;
@@ -148,61 +145,59 @@ TEST(Redistribute, DoesAllReductions) {
       for (const Layout& to : {r, r.WithShard(0, 0), r.WithShard(0, 1)}) {
         const std::string wrong =
             Differs(Redistribute(x, to), Full(sizes, expected));
-        if (!wrong.empty()) complaints.Add(wrong);
+        CH_EXPECT_EQ(wrong, "");
       }
       // And back: what is reduced again is the same.
       const Tensor back =
           Redistribute(Redistribute(x, r), r.WithPartial(0, op));
       const std::string wrong = Differs(back, Full(sizes, expected));
-      if (!wrong.empty()) complaints.Add(wrong);
+      CH_EXPECT_EQ(wrong, "");
     }
   });
 }
 
 TEST(Redistribute, SumsAndAveragesOverTwoAxesAtOnce) {
-  OnMesh({2, 3}, [](const DeviceMesh& mesh, Complaints& complaints) {
+  OnMesh({2, 3}, [](const DeviceMesh& mesh) {
     const Layout r = Layout::Replicated(mesh.layout(), 1);
     const Layout partial =
         r.WithPartial(0, ReduceOp::kSum).WithPartial(1, ReduceOp::kAvg);
     // Rank (i, j) holds i + 3 j: the sum over i of the averages over j.
     const float mine = static_cast<float>(*mesh.index(0) + 3 * *mesh.index(1));
     const Tensor x = MakeDTensor(Full({4}, mine), mesh, partial, {4});
-    complaints.Add(Differs(Redistribute(x, r), Full({4}, 7), 1e-6));
-    complaints.Add(
-        Differs(Redistribute(x, r.WithShard(1, 0)), Full({4}, 7), 1e-6));
+    CH_EXPECT_EQ(Differs(Redistribute(x, r), Full({4}, 7), 1e-6), "");
+    CH_EXPECT_EQ(
+        Differs(Redistribute(x, r.WithShard(1, 0)), Full({4}, 7), 1e-6), "");
   });
 }
 
 TEST(Redistribute, ReadsAndWritesStridedShards) {
-  OnMesh({2}, [](const DeviceMesh& mesh, Complaints& complaints) {
+  OnMesh({2}, [](const DeviceMesh& mesh) {
     const Layout r = Layout::Replicated(mesh.layout(), 2);
     const Tensor dense = Numbers({6, 8}, 4);
     // A slice of columns is a view with strides.
     const Tensor columns =
         Redistribute(Replicated(dense, mesh), r.WithShard(0, 1));
-    if (LocalTensor(columns).is_contiguous()) complaints.Add("contiguous");
+    CH_EXPECT_FALSE(LocalTensor(columns).is_contiguous());
     for (const Layout& to : AllLayouts(mesh.layout(), 2, true)) {
-      complaints.Add(Differs(Redistribute(columns, to), dense));
+      CH_EXPECT_EQ(Differs(Redistribute(columns, to), dense), "");
     }
   });
 }
 
 TEST(Redistribute, IsTheTensorItselfWhereNothingChanges) {
-  OnMesh({2}, [](const DeviceMesh& mesh, Complaints& complaints) {
+  OnMesh({2}, [](const DeviceMesh& mesh) {
     const Layout rows = Layout::Replicated(mesh.layout(), 1).WithShard(0, 0);
     const Tensor x = Spread(Numbers({5}, 1), mesh, rows);
-    if (!Redistribute(x, rows).SameAs(x)) complaints.Add("another tensor");
+    CH_EXPECT_TRUE(Redistribute(x, rows).SameAs(x));
     // Units that cut alike: another layout of the same memory.
     const Layout units = Layout(mesh.layout(), {{.axes = {0}, .unit = 3}});
     const Tensor same = Redistribute(x, units);
-    if (LocalTensor(same).raw_data() != LocalTensor(x).raw_data()) {
-      complaints.Add("a copy");
-    }
+    CH_EXPECT_EQ(LocalTensor(same).raw_data(), LocalTensor(x).raw_data());
   });
 }
 
 TEST(Redistribute, CopiesNothingOnTheWay) {
-  OnMesh({2, 2}, [](const DeviceMesh& mesh, Complaints& complaints) {
+  OnMesh({2, 2}, [](const DeviceMesh& mesh) {
     RankContext& context = mesh.world().context();
     const Tensor dense = Numbers({6, 8}, 4);
     for (const Layout& from : AllLayouts(mesh.layout(), 2, true)) {
@@ -210,14 +205,14 @@ TEST(Redistribute, CopiesNothingOnTheWay) {
         const Tensor x = Spread(dense, mesh, from);
         const int64_t before = context.copied_bytes();
         Redistribute(x, to);
-        if (context.copied_bytes() != before) complaints.Add("copies");
+        CH_EXPECT_EQ(context.copied_bytes(), before);
       }
     }
   });
 }
 
 TEST(Redistribute, CountsTheCopyOfWhatRepeatsInMemory) {
-  OnMesh({2}, [](const DeviceMesh& mesh, Complaints& complaints) {
+  OnMesh({2}, [](const DeviceMesh& mesh) {
     RankContext& context = mesh.world().context();
     // Two rows that are one in memory, which a collective may not read twice.
     const Tensor local = Expand(Numbers({1, 3}, 1), {2, 3});
@@ -226,31 +221,19 @@ TEST(Redistribute, CountsTheCopyOfWhatRepeatsInMemory) {
     const Tensor x = FromLocal(local, mesh, rows, rows);
     const int64_t before = context.copied_bytes();
     Redistribute(x, whole);
-    if (context.copied_bytes() != before + 24) complaints.Add("another count");
+    CH_EXPECT_EQ(context.copied_bytes(), before + 24);
   });
 }
 
 TEST(Redistribute, TheGradientOfAGradientIsRight) {
-  OnMesh({2}, [](const DeviceMesh& mesh, Complaints& complaints) {
+  OnMesh({2}, [](const DeviceMesh& mesh) {
     const Tensor dense = Numbers({5, 3}, 1);
     const auto layouts = AllLayouts(mesh.layout(), 2, true);
     for (const Layout& from : layouts) {
       for (const Layout& to : layouts) {
-        // The sum of cubes: gradients 3 x^2, and of their sum 6 x.
         Tensor x = Spread(dense, mesh, from);
         x.set_requires_grad(true);
-        const Tensor y = Redistribute(x, to);
-        const Tensor loss = Sum(Mul(y, Mul(y, y)));
-        TensorList first;
-        const Tensor inputs[] = {x};
-        absl::Status status =
-            Gradients(loss, inputs, {.create_graph = true}, first);
-        if (!status.ok()) complaints.Add(status.ToString());
-        complaints.Add(Differs(first[0], Mul(Mul(dense, dense), 3)));
-        TensorList second;
-        status = Gradients(Sum(first[0]), inputs, {}, second);
-        if (!status.ok()) complaints.Add(status.ToString());
-        if (!complaints.Add(Differs(second[0], Mul(dense, 6)))) return;
+        ExpectGradientsThrough(x, Redistribute(x, to), dense);
       }
     }
   });
@@ -262,7 +245,7 @@ TEST(Redistribute, TheGradientOfAGradientIsRight) {
 constexpr int64_t kWhole = 64 * 64;
 
 TEST(Redistribute, KeepsToABoundOnMemory) {
-  OnMesh({2, 2}, [](const DeviceMesh& mesh, Complaints& complaints) {
+  OnMesh({2, 2}, [](const DeviceMesh& mesh) {
     const Tensor dense = Numbers({64, 64}, 1);
     const Layout r = Layout::Replicated(mesh.layout(), 2);
     const Layout sums =
@@ -275,15 +258,13 @@ TEST(Redistribute, KeepsToABoundOnMemory) {
       allocator.ResetPeaks();
       const Tensor y = Redistribute(x, r.WithShard(0, 0), options);
       const int64_t most = allocator.stats().peak_total - before;
-      complaints.Add(Differs(y, dense));
+      CH_EXPECT_EQ(Differs(y, dense), "");
       return kWhole + most / static_cast<int64_t>(sizeof(float));
     };
-    if (peak({}) != 2 * kWhole) complaints.Add("the peak without a bound");
+    CH_EXPECT_EQ(peak({}), 2 * kWhole);
     const int64_t bound = kWhole + kWhole / 4 + kWhole / 2;
     for (int i = 0; i < 2; ++i) {
-      if (peak({.max_elements = bound}) > bound) {
-        complaints.Add("the peak with a bound");
-      }
+      CH_EXPECT_LE(peak({.max_elements = bound}), bound);
     }
     // The bound is not the gradient's: that is gathered whole.
     Tensor leaf = Spread(dense, mesh, sums);
@@ -291,34 +272,35 @@ TEST(Redistribute, KeepsToABoundOnMemory) {
     const absl::Status status = Backward(
         Sum(Mul(Redistribute(leaf, r.WithShard(0, 0), {.max_elements = bound}),
                 Replicated(dense, mesh))));
-    if (!status.ok()) complaints.Add(status.ToString());
-    complaints.Add(Differs(leaf.grad(), dense));
+    CH_EXPECT_OK(status);
+    CH_EXPECT_EQ(Differs(leaf.grad(), dense), "");
   });
 }
 
 TEST(Redistribute, ABoundThatNoPlanKeepsToIsAnErrorOnEveryRank) {
   std::mutex mutex;
   int errors = 0;
-  const absl::Status status = RunLocal(4, [&](World& world) -> absl::Status {
-    CH_ASSIGN_OR_RETURN(const DeviceMesh mesh,
-                        InitDeviceMesh(world, {{"a", 4}}));
-    const Layout r = Layout::Replicated(mesh.layout(), 1);
-    const Tensor x = Spread(Ones({8}), mesh, r.WithShard(0, 0));
-    // 2 elements are here already, and 8 are to come.
-    const Tensor y = Redistribute(x, r, {.max_elements = 9});
-    EXPECT_EQ(LayoutOf(y), r);
-    const absl::Status found = world.context().Synchronize();
-    const std::lock_guard<std::mutex> lock(mutex);
-    errors +=
-        absl::StrContains(found.message(), "no plan keeps within 9 elements");
-    return found;
-  });
+  const absl::Status status =
+      StatusOfRanks(4, [&](World& world) -> absl::Status {
+        CH_ASSIGN_OR_RETURN(const DeviceMesh mesh,
+                            InitDeviceMesh(world, {{"a", 4}}));
+        const Layout r = Layout::Replicated(mesh.layout(), 1);
+        const Tensor x = Spread(Ones({8}), mesh, r.WithShard(0, 0));
+        // 2 elements are here already, and 8 are to come.
+        const Tensor y = Redistribute(x, r, {.max_elements = 9});
+        CH_EXPECT_EQ(LayoutOf(y), r);
+        const absl::Status found = world.context().Synchronize();
+        const std::lock_guard<std::mutex> lock(mutex);
+        errors += absl::StrContains(found.message(),
+                                    "no plan keeps within 9 elements");
+        return found;
+      });
   EXPECT_EQ(errors, 4);
   EXPECT_FALSE(status.ok());
 }
 
 TEST(Redistribute, WeighsByTheCallersModelForwardAndBack) {
-  OnMesh({2, 2}, [](const DeviceMesh& mesh, Complaints& complaints) {
+  OnMesh({2, 2}, [](const DeviceMesh& mesh) {
     const Tensor dense = Numbers({16, 3}, 1);
     const Layout r = Layout::Replicated(mesh.layout(), 2);
     const Layout rows = r.WithShard(0, 0).WithShard(1, 0);
@@ -332,21 +314,17 @@ TEST(Redistribute, WeighsByTheCallersModelForwardAndBack) {
          {std::pair{RedistributeOptions(), true}, {by_axis, false}}) {
       int64_t before = launches();
       const Tensor y = Redistribute(x, r, options);
-      if ((launches() - before == 1) != at_once) {
-        complaints.Add("launches");
-      }
-      complaints.Add(Differs(y, dense));
+      CH_EXPECT_EQ(launches() - before == 1, at_once);
+      CH_EXPECT_EQ(Differs(y, dense), "");
       // A sum comes back, and is scattered by the same model.
       const Tensor part = ToLocal(
           y, r.WithPartial(0, ReduceOp::kSum).WithPartial(1, ReduceOp::kSum));
       before = launches();
       const absl::Status status = Backward(Sum(part));
-      if (!status.ok()) complaints.Add(status.ToString());
-      if ((launches() - before == 1) != at_once) {
-        complaints.Add("launches of the gradient");
-      }
+      CH_EXPECT_OK(status);
+      CH_EXPECT_EQ(launches() - before == 1, at_once);
     }
-    complaints.Add(Differs(x.grad(), Full({16, 3}, 8)));
+    CH_EXPECT_EQ(Differs(x.grad(), Full({16, 3}, 8)), "");
   });
 }
 
@@ -364,7 +342,7 @@ class Recorder final : public EventSink {
 TEST(Redistribute, IsCountedAndLogged) {
   Recorder recorders[2];
   OnMesh({2},
-         [](const DeviceMesh& mesh, Complaints& complaints) {
+         [](const DeviceMesh& mesh) {
            const Layout r = Layout::Replicated(mesh.layout(), 1);
            const Tensor x = Spread(Numbers({4}, 1), mesh, r.WithShard(0, 0));
            const RedistributeCounts before = GetRedistributeCounts();
@@ -373,12 +351,10 @@ TEST(Redistribute, IsCountedAndLogged) {
                Spread(Numbers({4}, 1), mesh, r.WithPartial(0, ReduceOp::kSum));
            Exp(sums);
            const RedistributeCounts& after = GetRedistributeCounts();
-           if (after.explicit_calls - before.explicit_calls != 1 ||
-               after.implicit_calls - before.implicit_calls != 1 ||
-               after.cost.launches - before.cost.launches != 2 ||
-               after.cost.bytes - before.cost.bytes != 8 + 16) {
-             complaints.Add("counts");
-           }
+           CH_EXPECT_EQ(after.explicit_calls - before.explicit_calls, 1);
+           CH_EXPECT_EQ(after.implicit_calls - before.implicit_calls, 1);
+           CH_EXPECT_EQ(after.cost.launches - before.cost.launches, 2);
+           CH_EXPECT_EQ(after.cost.bytes - before.cost.bytes, 8 + 16);
          },
          {.sinks = {&recorders[0], &recorders[1]}});
   for (const Recorder& recorder : recorders) {
@@ -398,15 +374,15 @@ Tensor HiddenSum(const DeviceMesh& mesh) {
 
 TEST(Redistribute, ScopesOfImplicitOnesNest) {
   using Mode = ImplicitRedistribution;
-  OnMesh({2}, [](const DeviceMesh& mesh, Complaints& complaints) {
+  OnMesh({2}, [](const DeviceMesh& mesh) {
     const Layout rows = Layout::Replicated(mesh.layout(), 1).WithShard(0, 0);
     const Tensor x = Spread(Numbers({4}, 1), mesh, rows);
     const Tensor whole = Replicated(Numbers({4}, 2), mesh);
     const ForbidImplicitRedistribution forbid;
     // Asked for, or nothing moves: `whole` is cut where it lies.
     Redistribute(x, Layout::Replicated(mesh.layout(), 1));
-    complaints.Add(
-        Differs(Add(x, whole), Add(Numbers({4}, 1), Numbers({4}, 2))));
+    CH_EXPECT_EQ(Differs(Add(x, whole), Add(Numbers({4}, 1), Numbers({4}, 2))),
+                 "");
     {
       const ImplicitRedistributionScope allow(Mode::kAllow);
       HiddenSum(mesh);
@@ -418,7 +394,7 @@ TEST(Redistribute, ScopesOfImplicitOnesNest) {
 
 TEST(Redistribute, WarnsOnceForEachOpAndPlan) {
   testing::internal::CaptureStderr();
-  OnMesh({2}, [](const DeviceMesh& mesh, Complaints&) {
+  OnMesh({2}, [](const DeviceMesh& mesh) {
     const ImplicitRedistributionScope warn(ImplicitRedistribution::kWarn);
     for (int i = 0; i < 3; ++i) HiddenSum(mesh);
   });
@@ -433,7 +409,7 @@ TEST(Redistribute, WarnsOnceForEachOpAndPlan) {
 
 TEST(RedistributeDeathTest, TheInnermostScopeCounts) {
   EXPECT_DEATH(OnMesh({2},
-                      [](const DeviceMesh& mesh, Complaints&) {
+                      [](const DeviceMesh& mesh) {
                         const ForbidImplicitRedistribution forbid;
                         {
                           const ImplicitRedistributionScope allow(
@@ -447,7 +423,7 @@ TEST(RedistributeDeathTest, TheInnermostScopeCounts) {
 
 TEST(RedistributeDeathTest, ImplicitOnesCanBeForbidden) {
   EXPECT_DEATH(OnMesh({2},
-                      [](const DeviceMesh& mesh, Complaints&) {
+                      [](const DeviceMesh& mesh) {
                         const Layout sum = Layout::Replicated(mesh.layout(), 1)
                                                .WithPartial(0, ReduceOp::kSum);
                         const Tensor x = Spread(Numbers({4}, 1), mesh, sum);

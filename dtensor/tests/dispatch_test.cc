@@ -7,6 +7,7 @@
 #include "absl/container/inlined_vector.h"
 #include "crosshatch/dtensor/dispatch/dispatch_cache.h"
 #include "crosshatch/dtensor/dispatch/register_op_rule.h"
+#include "crosshatch/dtensor/layout/layout_testutil.h"
 #include "crosshatch/dtensor/ops/dtensor.h"
 #include "crosshatch/dtensor/ops/dtensor_testutil.h"
 #include "crosshatch/dtensor/redistribution/runtime.h"
@@ -14,20 +15,17 @@
 #include "crosshatch/tensor/creation.h"
 #include "crosshatch/tensor/ops/ops.h"
 #include "crosshatch/tensor/rank_context.h"
+#include "crosshatch/testing/ranks.h"
 
 namespace crosshatch {
 namespace {
 
 // The one path that ops on distributed tensors take: rules, the cache of plans.
 
-Layout Whole(const DeviceMesh& mesh, int ndim) {
-  return Layout::Replicated(mesh.layout(), ndim);
-}
-
 // Of calls, by value: an equal layout made anew is the same, another number in
 // the op, size, dtype or layout is not.
 TEST(Dispatch, KeepsPlansByValue) {
-  OnMesh({2}, [](const DeviceMesh& mesh, Complaints& complaints) {
+  OnMesh({2}, [](const DeviceMesh& mesh) {
     NoGrad no_grad;
     const auto rows = [&mesh] { return Whole(mesh, 1).WithShard(0, 0); };
     const auto x = [&](const Layout& layout, int64_t n = 5,
@@ -40,7 +38,7 @@ TEST(Dispatch, KeepsPlansByValue) {
                                 const std::function<void()>& call) {
       const size_t before = plans.size();
       call();
-      if (plans.size() != before + more) complaints.Add(what);
+      CH_EXPECT_EQ(plans.size(), before + more) << what;
     };
     const Tensor a = x(rows());
     expect_new(1, "first", [&] { Add(a, a, 2); });
@@ -61,7 +59,7 @@ TEST(Dispatch, KeepsPlansByValue) {
 TEST(DispatchDeathTest, RefusesOperandsOnTwoMeshes) {
   EXPECT_DEATH(
       OnMesh({2, 2},
-             [](const DeviceMesh& mesh, Complaints&) {
+             [](const DeviceMesh& mesh) {
                const auto a = mesh.Slice("a");
                const auto b = mesh.Slice("b");
                Add(Replicated(Ones({4}), *a), Replicated(Ones({4}), *b));
@@ -79,7 +77,7 @@ class Twice final : public Op {
 };
 
 TEST(RegisterOpRule, GivesAUsersOpARule) {
-  OnMesh({2}, [](const DeviceMesh& mesh, Complaints& complaints) {
+  OnMesh({2}, [](const DeviceMesh& mesh) {
     RegisterOpRule(Twice::kInfo, [](const RuleCall& call) {
       return SolveFactors(call,
                           PointwiseFactors(call, Linearity::kMultilinear));
@@ -87,8 +85,8 @@ TEST(RegisterOpRule, GivesAUsersOpARule) {
     const Tensor dense = Numbers({5}, 1);
     for (const Layout& layout : AllLayouts(mesh.layout(), 1, true)) {
       const Tensor y = Apply1(Twice(), {Spread(dense, mesh, layout)});
-      if (LayoutOf(y) != layout) complaints.Add("layout");
-      complaints.Add(Differs(y, Mul(dense, 2)));
+      CH_EXPECT_EQ(LayoutOf(y), layout);
+      CH_EXPECT_EQ(Differs(y, Mul(dense, 2)), "");
     }
   });
 }
@@ -102,7 +100,7 @@ class Nested final : public LocalProgram {
                  const DeviceMesh& mesh) const override {
     const Tensor whole = Replicated(Ones({2}), mesh);
     Add(whole, whole);
-    EXPECT_FALSE(*gone_) << "the program that runs was dropped";
+    CH_EXPECT_FALSE(*gone_) << "the program that runs was dropped";
     return {locals[0].Detach()};
   }
 
@@ -111,7 +109,7 @@ class Nested final : public LocalProgram {
 };
 
 TEST(RegisterOpRule, AProgramMayRunDistributedOpsThatEmptyTheCache) {
-  OnMesh({2}, [](const DeviceMesh& mesh, Complaints& complaints) {
+  OnMesh({2}, [](const DeviceMesh& mesh) {
     bool gone = false;
     RegisterOpRule(Twice::kInfo, [&gone](const RuleCall& call) {
       RuleResult result =
@@ -124,15 +122,15 @@ TEST(RegisterOpRule, AProgramMayRunDistributedOpsThatEmptyTheCache) {
     for (int64_t i = 0; plans.size() + 1 < DTensorRuntime::kMaxPlans; ++i) {
       plans.emplace(absl::InlinedVector<int64_t, 16>{-1, i}, nullptr);
     }
-    complaints.Add(Differs(Apply1(Twice(), {x}), Ones({5})));
-    if (plans.size() > 2) complaints.Add("the cache was not emptied");
+    CH_EXPECT_EQ(Differs(Apply1(Twice(), {x}), Ones({5})), "");
+    CH_EXPECT_LE(plans.size(), 2) << "the cache was not emptied";
     plans.clear();
   });
 }
 
 TEST(RegisterOpRuleDeathTest, AnOpWithoutARuleSaysHowToGetOne) {
   EXPECT_DEATH(OnMesh({2},
-                      [](const DeviceMesh& mesh, Complaints&) {
+                      [](const DeviceMesh& mesh) {
                         Apply1(Twice(),
                                {Spread(Ones({2}), mesh, Whole(mesh, 1))});
                       }),

@@ -10,7 +10,6 @@
 #include <vector>
 
 #include "absl/status/status.h"
-#include "absl/strings/str_cat.h"
 #include "crosshatch/comm/communicator.h"
 #include "crosshatch/dtensor/ops/dtensor.h"
 #include "crosshatch/dtensor/ops/dtensor_testutil.h"
@@ -19,6 +18,7 @@
 #include "crosshatch/tensor/creation.h"
 #include "crosshatch/tensor/ops/ops.h"
 #include "crosshatch/tensor/rank_context.h"
+#include "crosshatch/testing/ranks.h"
 
 namespace crosshatch {
 namespace {
@@ -61,7 +61,7 @@ TEST(Exchange, IsOfResultsOnly) {
       {"cumsum", [](const Tensor& x) { return CumSum(x, 0); }, 1, 1},
       {"topk", [](const Tensor& x) { return TopK(x, 5, 0).values; }, 2, 0},
   };
-  OnMesh({3}, [&](const DeviceMesh& mesh, Complaints& complaints) {
+  OnMesh({3}, [&](const DeviceMesh& mesh) {
     const Layout rows = Layout::Replicated(mesh.layout(), 2).WithShard(0, 0);
     const Tensor dense = Fractions({kRows, 4}, 3);
     for (const Exchange& e : exchanges) {
@@ -72,45 +72,39 @@ TEST(Exchange, IsOfResultsOnly) {
         const CommunicatorStats::Count now = Moved(mesh);
         // Of each rank at most five rows, of 8 bytes an element.
         const int64_t most = calls * 3 * 5 * 4 * 8;
-        if (now.calls - before.calls != calls ||
-            now.bytes - before.bytes > most) {
-          complaints.Add(absl::StrCat(
-              e.name, " ", when, ": ", now.calls - before.calls,
-              " collectives of ", now.bytes - before.bytes, " bytes"));
-        }
+        CH_EXPECT_EQ(now.calls - before.calls, calls) << e.name << " " << when;
+        CH_EXPECT_LE(now.bytes - before.bytes, most) << e.name << " " << when;
         before = now;
       };
       const Tensor result = Settle(e.run(x));
       check("forward", e.forward);
       if (!result.requires_grad()) continue;
       const absl::Status status = Backward(Settle(SumOfSquares(result)));
-      if (!status.ok()) complaints.Add(std::string(status.message()));
+      CH_EXPECT_OK(status);
       // One for the loss, where the result is split.
       const bool split = LayoutOf(result).is_sharded(0);
       check("backward", e.backward + (split ? 1 : 0));
-      if (LayoutOf(x.grad()) != rows) complaints.Add(e.name);
+      CH_EXPECT_EQ(LayoutOf(x.grad()), rows) << e.name;
     }
   });
 }
 
 TEST(Exchange, SortsMoveTheSplitToAnotherDim) {
-  OnMesh({2}, [](const DeviceMesh& mesh, Complaints& complaints) {
+  OnMesh({2}, [](const DeviceMesh& mesh) {
     const Layout rows = Layout::Replicated(mesh.layout(), 2).WithShard(0, 0);
     const Layout columns = Layout::Replicated(mesh.layout(), 2).WithShard(0, 1);
     const Tensor dense = Fractions({64, 4}, 3);
     const int64_t before = Moved(mesh).bytes;
     const Tensor sorted = Sort(Spread(dense, mesh, rows), 0).values;
-    if (LayoutOf(sorted) != columns) {
-      complaints.Add(LayoutOf(sorted).ToString());
-    }
+    CH_EXPECT_EQ(LayoutOf(sorted).ToString(), columns.ToString());
     // Half of what the rank has.
     const int64_t moved = Moved(mesh).bytes - before;
-    if (moved != 64 * 4 / 4 * 4) complaints.Add(absl::StrCat(moved));
+    CH_EXPECT_EQ(moved, 64 * 4 / 4 * 4);
   });
 }
 
 TEST(Exchange, ExtremesOfPendingExtremesStayPending) {
-  OnMesh({2}, [](const DeviceMesh& mesh, Complaints& complaints) {
+  OnMesh({2}, [](const DeviceMesh& mesh) {
     const Layout whole = Layout::Replicated(mesh.layout(), 2);
     const Tensor dense = Fractions({3, 4}, 3);
     struct {
@@ -125,11 +119,11 @@ TEST(Exchange, ExtremesOfPendingExtremesStayPending) {
           MakeDTensor(local, mesh, whole.WithPartial(0, c.op), dense.sizes());
       const int64_t before = Moved(mesh).calls;
       const Tensor result = c.run(x, {0}, false);
-      if (Moved(mesh).calls != before) complaints.Add("exchanged too early");
-      complaints.Add(Differs(result, c.run(dense, {0}, false)));
+      CH_EXPECT_EQ(Moved(mesh).calls, before);
+      CH_EXPECT_EQ(Differs(result, c.run(dense, {0}, false)), "");
       // Another reduction of it may not wait.
-      complaints.Add(Differs(Sum(x), Sum(dense), 1e-6));
-      complaints.Add(Differs(ArgMax(x, 1), ArgMax(dense, 1)));
+      CH_EXPECT_EQ(Differs(Sum(x), Sum(dense), 1e-6), "");
+      CH_EXPECT_EQ(Differs(ArgMax(x, 1), ArgMax(dense, 1)), "");
     }
   });
 }
@@ -142,26 +136,26 @@ TEST(Exchange, OrdersTiesAndNaNAcrossRanks) {
       {1, nan, 0, 3, nan, -1, 3, 2},
       {nan, nan, nan, nan, nan, nan, nan, nan}};
   for (const std::vector<float>& row : rows) {
-    OnMesh({5}, [&](const DeviceMesh& mesh, Complaints& complaints) {
+    OnMesh({5}, [&](const DeviceMesh& mesh) {
       const Layout split = Layout::Replicated(mesh.layout(), 1).WithShard(0, 0);
       const Tensor dense = FromValues<float>({8}, row);
       const Tensor x = Spread(dense, mesh, split);
-      complaints.Add(Differs(ArgMax(x, 0), ArgMax(dense, 0)));
-      complaints.Add(Differs(ArgMin(x, 0, true), ArgMin(dense, 0, true)));
+      CH_EXPECT_EQ(Differs(ArgMax(x, 0), ArgMax(dense, 0)), "");
+      CH_EXPECT_EQ(Differs(ArgMin(x, 0, true), ArgMin(dense, 0, true)), "");
       for (int k : {1, 2}) {
         for (bool largest : {false, true}) {
           for (bool sorted : {false, true}) {
             const Sorted a = TopK(x, k, 0, largest, sorted);
             const Sorted b = TopK(dense, k, 0, largest, sorted);
-            complaints.Add(Differs(a.values, b.values));
-            complaints.Add(Differs(a.indices, b.indices));
+            CH_EXPECT_EQ(Differs(a.values, b.values), "");
+            CH_EXPECT_EQ(Differs(a.indices, b.indices), "");
           }
         }
       }
       const Sorted a = Sort(x);
       const Sorted b = Sort(dense);
-      complaints.Add(Differs(a.values, b.values));
-      complaints.Add(Differs(a.indices, b.indices));
+      CH_EXPECT_EQ(Differs(a.values, b.values), "");
+      CH_EXPECT_EQ(Differs(a.indices, b.indices), "");
     });
   }
 }

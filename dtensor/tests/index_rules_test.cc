@@ -3,13 +3,14 @@
 
 #include <vector>
 
-#include "absl/strings/str_cat.h"
+#include "crosshatch/dtensor/layout/layout_testutil.h"
 #include "crosshatch/dtensor/ops/dtensor.h"
 #include "crosshatch/dtensor/ops/dtensor_testutil.h"
 #include "crosshatch/dtensor/ops/redistribute.h"
 #include "crosshatch/tensor/autograd.h"
 #include "crosshatch/tensor/creation.h"
 #include "crosshatch/tensor/ops/ops.h"
+#include "crosshatch/testing/ranks.h"
 
 namespace crosshatch {
 namespace {
@@ -27,17 +28,14 @@ struct Expected {
   Layout layout;
 };
 
-void Check(const std::vector<Expected>& all, Complaints& complaints) {
+void Check(const std::vector<Expected>& all) {
   for (const Expected& e : all) {
-    if (LayoutOf(e.result) == e.layout) continue;
-    complaints.Add(absl::StrCat(e.what, " lies as ",
-                                LayoutOf(e.result).ToString(), ", not ",
-                                e.layout.ToString()));
+    CH_EXPECT_EQ(LayoutOf(e.result).ToString(), e.layout.ToString()) << e.what;
   }
 }
 
 TEST(IndexRules, OtherDimsStaySplit) {
-  OnMesh({2}, [](const DeviceMesh& mesh, Complaints& complaints) {
+  OnMesh({2}, [](const DeviceMesh& mesh) {
     const Layout columns = Layout::Replicated(mesh.layout(), 2).WithShard(0, 1);
     const ForbidImplicitRedistribution forbid;
     Tensor a = Spread(Numbers({4, 3}, 1), mesh, columns);
@@ -52,20 +50,19 @@ TEST(IndexRules, OtherDimsStaySplit) {
         {"scatter", Scatter(a, 0, index, b), columns},
         {"a scattered value", Scatter(a, 0, index, 1), columns},
     };
-    Check(all, complaints);
+    Check(all);
     for (const Expected& e : all) {
       // The sum is of one element: its gradient is replicated.
       const absl::Status status = Backward(Sum(e.result));
-      EXPECT_TRUE(status.ok()) << status;
+      CH_EXPECT_OK(status);
     }
     Check({{"a's gradient", a.grad(), columns},
-           {"b's gradient", b.grad(), columns}},
-          complaints);
+           {"b's gradient", b.grad(), columns}});
   });
 }
 
 TEST(IndexRules, LookUpInASplitDimGivesASum) {
-  OnMesh({2}, [](const DeviceMesh& mesh, Complaints& complaints) {
+  OnMesh({2}, [](const DeviceMesh& mesh) {
     const Layout whole = Layout::Replicated(mesh.layout(), 2);
     const Layout rows = whole.WithShard(0, 0);
     const Layout sums = whole.WithPartial(0, ReduceOp::kSum);
@@ -77,14 +74,13 @@ TEST(IndexRules, LookUpInASplitDimGivesASum) {
            {"index_select", IndexSelect(a, 0, Ids({2}, {4, 3})), sums},
            // Each rank takes what belongs to its rows.
            {"scatter_add", ScatterAdd(a, 0, index, src), rows},
-           {"scatter", Scatter(a, 0, index, src), rows}},
-          complaints);
+           {"scatter", Scatter(a, 0, index, src), rows}});
   });
 }
 
 // As many places as the index has: the rows of a batch, say.
 TEST(IndexRules, PlacesStaySplit) {
-  OnMesh({3}, [](const DeviceMesh& mesh, Complaints& complaints) {
+  OnMesh({3}, [](const DeviceMesh& mesh) {
     const Layout whole = Layout::Replicated(mesh.layout(), 2);
     const Layout rows = whole.WithShard(0, 0);
     const ForbidImplicitRedistribution forbid;
@@ -92,16 +88,16 @@ TEST(IndexRules, PlacesStaySplit) {
     const Tensor index =
         DistributeTensor(Ids({4}, {4, 0, 1, 3}), mesh,
                          Layout::Replicated(mesh.layout(), 1).WithShard(0, 0));
-    Check({{"index_select", IndexSelect(a, 0, index), rows}}, complaints);
+    Check({{"index_select", IndexSelect(a, 0, index), rows}});
   });
 }
 
 TEST(DropoutRule, KeepsEveryLayout) {
-  OnMesh({2, 2}, [](const DeviceMesh& mesh, Complaints& complaints) {
+  OnMesh({2, 2}, [](const DeviceMesh& mesh) {
     const ForbidImplicitRedistribution forbid;
     for (const Layout& layout : AllLayouts(mesh.layout(), 2, true)) {
       const Tensor x = Spread(Numbers({3, 5}, 1), mesh, layout);
-      Check({{"dropout", Dropout(x, 0.5, 1, 0), layout}}, complaints);
+      Check({{"dropout", Dropout(x, 0.5, 1, 0), layout}});
     }
   });
 }

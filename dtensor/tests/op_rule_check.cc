@@ -8,12 +8,14 @@
 #include "absl/strings/str_cat.h"
 #include "crosshatch/dtensor/dispatch/dispatch_cache.h"
 #include "crosshatch/dtensor/dispatch/dispatch_plan.h"
+#include "crosshatch/dtensor/layout/layout_testutil.h"
 #include "crosshatch/dtensor/ops/dtensor.h"
 #include "crosshatch/dtensor/ops/dtensor_testutil.h"
 #include "crosshatch/tensor/autograd.h"
 #include "crosshatch/tensor/creation.h"
 #include "crosshatch/tensor/op.h"
 #include "crosshatch/tensor/ops/ops.h"
+#include "crosshatch/testing/ranks.h"
 #include "gtest/gtest.h"
 
 namespace crosshatch {
@@ -83,7 +85,7 @@ Outcome Run(const RuleCase& c, bool twice, std::vector<Tensor> inputs) {
     status.Update(SecondGradients(WeightedSum(outcome.result, 99), leaves,
                                   outcome.second));
   }
-  EXPECT_TRUE(status.ok()) << c.name << ": " << status;
+  CH_EXPECT_OK(status) << c.name << ": " << status;
   return outcome;
 }
 
@@ -145,10 +147,10 @@ size_t StrideFor(size_t combinations, size_t most,
   return stride;
 }
 
-// Of one case, on one rank. \returns whether to go on.
-bool CheckCase(const RuleCase& c, bool twice, size_t most,
+// Of one case, on one rank.
+void CheckCase(const RuleCase& c, bool twice, size_t most,
                const RuleLayouts& tried, const DeviceMesh& mesh,
-               Complaints& complaints, RuleTally& tally) {
+               RuleTally& tally) {
   std::vector<Tensor> dense;
   std::vector<std::vector<Layout>> layouts;
   size_t combinations = 1;
@@ -183,15 +185,12 @@ bool CheckCase(const RuleCase& c, bool twice, size_t most,
     for (size_t i = 0; i < dense.size(); ++i) {
       inputs.push_back(Spread(dense[i], mesh, chosen[i]));
     }
-    const std::string wrong =
-        Compare(inputs, Run(c, twice, inputs), expected, tolerance);
     ++tally.combinations;
-    if (!wrong.empty() && !complaints.Add(absl::StrCat(name, ": ", wrong))) {
-      return false;
-    }
+    CH_EXPECT_EQ(Compare(inputs, Run(c, twice, inputs), expected, tolerance),
+                 "")
+        << name;
   }
   NoteCalls(tally);
-  return true;
 }
 
 }  // namespace
@@ -206,12 +205,10 @@ RuleTally CheckRules(const std::vector<int>& mesh_shape,
                      const RuleFamily& family, size_t most,
                      const RuleLayouts& tried) {
   RuleTally result;
-  OnMesh(mesh_shape, [&](const DeviceMesh& mesh, Complaints& complaints) {
+  OnMesh(mesh_shape, [&](const DeviceMesh& mesh) {
     RuleTally tally;
     for (const RuleCase& c : family.cases) {
-      if (!CheckCase(c, family.twice, most, tried, mesh, complaints, tally)) {
-        break;
-      }
+      CheckCase(c, family.twice, most, tried, mesh, tally);
     }
     if (mesh.world().rank() == 0) result = tally;
   });

@@ -11,15 +11,13 @@
 #include "crosshatch/tensor/creation.h"
 #include "crosshatch/tensor/ops/ops.h"
 #include "crosshatch/tensor/rank_context.h"
+#include "crosshatch/testing/ranks.h"
 
 namespace crosshatch {
 namespace {
 
 // What no rule can make right is an error that says what and where.
 
-Layout Whole(const DeviceMesh& mesh, int ndim) {
-  return Layout::Replicated(mesh.layout(), ndim);
-}
 Layout Rows(const DeviceMesh& mesh, int ndim) {
   return Whole(mesh, ndim).WithShard(0, 0);
 }
@@ -28,7 +26,7 @@ Layout Sums(const DeviceMesh& mesh, int ndim) {
 }
 
 void On(int ranks, const std::function<void(const DeviceMesh&)>& body) {
-  OnMesh({ranks}, [&](const DeviceMesh& mesh, Complaints&) {
+  OnMesh({ranks}, [&](const DeviceMesh& mesh) {
     NoGrad no_grad;
     body(mesh);
   });

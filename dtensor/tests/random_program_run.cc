@@ -19,6 +19,7 @@
 #include "crosshatch/tensor/creation.h"
 #include "crosshatch/tensor/ops/ops.h"
 #include "crosshatch/tensor/rank_context.h"
+#include "crosshatch/testing/ranks.h"
 
 namespace crosshatch {
 namespace {
@@ -225,7 +226,7 @@ bool IsSmall(const RandomProgram& program, const ProgramOutcome& outcome) {
 std::string RunDistributed(const RandomProgram& program,
                            const ProgramOutcome& expected) {
   std::vector<std::string> wrong(program.mesh.size());
-  const absl::Status status = RunLocal(
+  const absl::Status status = StatusOfRanks(
       program.mesh.size(),
       [&](World& world) -> absl::Status {
         CH_ASSIGN_OR_RETURN(const DeviceMesh mesh,

@@ -27,6 +27,7 @@
 #include "crosshatch/dtensor/redistribution/oracle.h"
 #include "crosshatch/mesh/device_mesh.h"
 #include "crosshatch/tensor/creation.h"
+#include "crosshatch/testing/ranks.h"
 
 namespace crosshatch {
 namespace {
@@ -107,20 +108,20 @@ TEST(RedistributeLocalFuzzTest, RanksGetWhatTheDenseTensorHolds) {
     for (size_t i = 0; i < count; ++i) {
       batch.push_back(RandomCase(layout, layout, random));
     }
-    const absl::Status status =
-        RunLocal(layout.size(),
-                 [&](World& world) -> absl::Status {
-                   CH_ASSIGN_OR_RETURN(const DeviceMesh mesh,
-                                       InitDeviceMesh(world, AxesOf(layout)));
-                   for (size_t i = 0; i < batch.size(); ++i) {
-                     // Half of them on a stream of their own.
-                     Keep(Redistribute(PartOf(batch[i], mesh, world.rank()),
-                                       batch[i].to, {.async = i % 2 == 1}),
-                          mesh, world.rank(), batch[i]);
-                   }
-                   return world.context().Synchronize();
-                 },
-                 {.threads_per_rank = 1});
+    const absl::Status status = StatusOfRanks(
+        layout.size(),
+        [&](World& world) -> absl::Status {
+          CH_ASSIGN_OR_RETURN(const DeviceMesh mesh,
+                              InitDeviceMesh(world, AxesOf(layout)));
+          for (size_t i = 0; i < batch.size(); ++i) {
+            // Half of them on a stream of their own.
+            Keep(Redistribute(PartOf(batch[i], mesh, world.rank()), batch[i].to,
+                              {.async = i % 2 == 1}),
+                 mesh, world.rank(), batch[i]);
+          }
+          return world.context().Synchronize();
+        },
+        {.threads_per_rank = 1});
     ASSERT_NO_FATAL_FAILURE(ExpectRight(status, batch, seed));
   }
 }
@@ -154,29 +155,29 @@ TEST(RedistributeLocalFuzzTest, AcrossMeshesTheyGetItToo) {
     const MeshLayout from = RandomMesh(kWorld, random);
     batch.push_back(RandomCase(from, RandomMesh(kWorld, random), random));
   }
-  const absl::Status status =
-      RunLocal(kWorld,
-               [&](World& world) -> absl::Status {
-                 for (Case& of : batch) {
-                   CH_ASSIGN_OR_RETURN(const DeviceMesh from,
-                                       InitDeviceMesh(world, of.from.mesh()));
-                   CH_ASSIGN_OR_RETURN(const DeviceMesh to,
-                                       InitDeviceMesh(world, of.to.mesh()));
-                   const CrossMeshTensor y = RedistributeAcross(
-                       from.coordinate().has_value()
-                           ? CrossMeshTensor(PartOf(of, from, world.rank()))
-                           : CrossMeshTensor::Absent(),
-                       {.from_mesh = from,
-                        .from = of.from,
-                        .to_mesh = to,
-                        .to = of.to,
-                        .sizes = of.shape,
-                        .dtype = kFloat64});
-                   if (y.present()) Keep(y.tensor(), to, world.rank(), of);
-                 }
-                 return world.context().Synchronize();
-               },
-               {.threads_per_rank = 1});
+  const absl::Status status = StatusOfRanks(
+      kWorld,
+      [&](World& world) -> absl::Status {
+        for (Case& of : batch) {
+          CH_ASSIGN_OR_RETURN(const DeviceMesh from,
+                              InitDeviceMesh(world, of.from.mesh()));
+          CH_ASSIGN_OR_RETURN(const DeviceMesh to,
+                              InitDeviceMesh(world, of.to.mesh()));
+          const CrossMeshTensor y = RedistributeAcross(
+              from.coordinate().has_value()
+                  ? CrossMeshTensor(PartOf(of, from, world.rank()))
+                  : CrossMeshTensor::Absent(),
+              {.from_mesh = from,
+               .from = of.from,
+               .to_mesh = to,
+               .to = of.to,
+               .sizes = of.shape,
+               .dtype = kFloat64});
+          if (y.present()) Keep(y.tensor(), to, world.rank(), of);
+        }
+        return world.context().Synchronize();
+      },
+      {.threads_per_rank = 1});
   ExpectRight(status, batch, seed);
 }
 

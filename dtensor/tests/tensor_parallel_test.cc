@@ -15,6 +15,7 @@
 #include "crosshatch/tensor/autograd.h"
 #include "crosshatch/tensor/creation.h"
 #include "crosshatch/tensor/ops/ops.h"
+#include "crosshatch/testing/ranks.h"
 
 namespace crosshatch {
 namespace {
@@ -52,9 +53,8 @@ struct Placed {
 // Runs `block` on plain tensors and on distributed ones, compares the results
 // and all gradients, and the collectives of the whole with `calls`.
 template <typename Block>
-void Compare(const DeviceMesh& mesh, Complaints& complaints,
-             const std::vector<Placed>& inputs, const std::string& calls,
-             Block block) {
+void Compare(const DeviceMesh& mesh, const std::vector<Placed>& inputs,
+             const std::string& calls, Block block) {
   std::vector<Tensor> dense;
   std::vector<Tensor> spread;
   for (const Placed& input : inputs) {
@@ -70,16 +70,14 @@ void Compare(const DeviceMesh& mesh, Complaints& complaints,
   const Tensor actual = block(spread);
   status.Update(Backward(Sum(Square(actual))));
   const std::string made = CallsSince(mesh, before);
-  if (!status.ok()) complaints.Add(status.ToString());
-  if (made != calls) {
-    complaints.Add(absl::StrCat("made ", made, ", not ", calls));
-  }
-  complaints.Add(Differs(actual, expected, kRounding));
+  CH_EXPECT_OK(status);
+  CH_EXPECT_EQ(made, calls);
+  CH_EXPECT_EQ(Differs(actual, expected, kRounding), "");
   for (size_t i = 0; i < inputs.size(); ++i) {
     if (!IsFloatingPoint(inputs[i].dense.dtype())) continue;
     const std::string wrong =
         Differs(spread[i].grad(), dense[i].grad(), kRounding);
-    if (!wrong.empty()) complaints.Add(absl::StrCat("input ", i, ": ", wrong));
+    CH_EXPECT_EQ(wrong, "") << absl::StrCat("input ", i);
   }
 }
 
@@ -89,10 +87,10 @@ Tensor SwiGluBlock(TensorSpan t) {
 
 TEST(TensorParallel, MlpNeedsOneReductionEachWay) {
   for (int ranks : {2, 3}) {
-    OnMesh({ranks}, [](const DeviceMesh& mesh, Complaints& complaints) {
+    OnMesh({ranks}, [](const DeviceMesh& mesh) {
       const Layout r2 = Layout::Replicated(mesh.layout(), 2);
       const Layout r3 = Layout::Replicated(mesh.layout(), 3);
-      Compare(mesh, complaints,
+      Compare(mesh,
               {{Fractions({2, 3, 8}, 1), r3},
                {Fractions({7, 8}, 2), r2.WithShard(0, 0)},
                {Fractions({7, 8}, 3), r2.WithShard(0, 0)},
@@ -107,12 +105,12 @@ TEST(TensorParallel, MlpNeedsOneReductionEachWay) {
 }
 
 TEST(TensorParallel, SequenceParallelMlpGathersAndScatters) {
-  OnMesh({2}, [](const DeviceMesh& mesh, Complaints& complaints) {
+  OnMesh({2}, [](const DeviceMesh& mesh) {
     const Layout r1 = Layout::Replicated(mesh.layout(), 1);
     const Layout r2 = Layout::Replicated(mesh.layout(), 2);
     const Layout r3 = Layout::Replicated(mesh.layout(), 3);
     const Layout sequence = r3.WithShard(0, 1);
-    Compare(mesh, complaints,
+    Compare(mesh,
             {{Fractions({2, 5, 8}, 1), sequence},
              {Fractions({7, 8}, 2), r2.WithShard(0, 0)},
              {Fractions({7, 8}, 3), r2.WithShard(0, 0)},
@@ -131,7 +129,7 @@ TEST(TensorParallel, SequenceParallelMlpGathersAndScatters) {
 
 TEST(TensorParallel, AttentionSplitsWholeHeads) {
   // Three key heads of two query heads each over two ranks.
-  OnMesh({2}, [](const DeviceMesh& mesh, Complaints& complaints) {
+  OnMesh({2}, [](const DeviceMesh& mesh) {
     const int64_t width = 4;
     const Layout r2 = Layout::Replicated(mesh.layout(), 2);
     const Layout r3 = Layout::Replicated(mesh.layout(), 3);
@@ -140,7 +138,7 @@ TEST(TensorParallel, AttentionSplitsWholeHeads) {
     };
     const Tensor cos = Fractions({5, 2}, 8);
     const Tensor sin = Fractions({5, 2}, 9);
-    Compare(mesh, complaints,
+    Compare(mesh,
             {{Fractions({2, 5, 8}, 1), r3},
              {Fractions({6 * width, 8}, 2), heads(0, 2 * width)},
              {Fractions({3 * width, 8}, 3), heads(0, width)},
@@ -162,10 +160,10 @@ TEST(TensorParallel, AttentionSplitsWholeHeads) {
 }
 
 TEST(TensorParallel, AttentionOfFewerHeadsThanRanks) {
-  OnMesh({3}, [](const DeviceMesh& mesh, Complaints& complaints) {
+  OnMesh({3}, [](const DeviceMesh& mesh) {
     const Layout r4 = Layout::Replicated(mesh.layout(), 4);
     Compare(
-        mesh, complaints,
+        mesh,
         {{Fractions({1, 3, 4, 2}, 1), r4.WithDim(2, {.axes = {0}, .unit = 2})},
          {Fractions({1, 3, 2, 2}, 2), r4.WithShard(0, 2)},
          {Fractions({1, 3, 2, 2}, 3), r4.WithShard(0, 2)}},
@@ -174,12 +172,12 @@ TEST(TensorParallel, AttentionOfFewerHeadsThanRanks) {
 }
 
 TEST(TensorParallel, EmbeddingOfSplitRowsNeedsOneReduction) {
-  OnMesh({3}, [](const DeviceMesh& mesh, Complaints& complaints) {
+  OnMesh({3}, [](const DeviceMesh& mesh) {
     const Layout r2 = Layout::Replicated(mesh.layout(), 2);
     const Layout r3 = Layout::Replicated(mesh.layout(), 3);
     const Tensor ids = FromValues<int64_t>({2, 3}, {4, 0, 1, 4, 3, 2});
-    Compare(mesh, complaints, {{Numbers({5, 4}, 1), r2.WithShard(0, 0)}},
-            "all_reduce:1", [&](TensorSpan t) {
+    Compare(mesh, {{Numbers({5, 4}, 1), r2.WithShard(0, 0)}}, "all_reduce:1",
+            [&](TensorSpan t) {
               const Tensor y = Embedding(ids, t[0]);
               return y.is_distributed() ? Redistribute(y, r3) : y;
             });
@@ -189,18 +187,18 @@ TEST(TensorParallel, EmbeddingOfSplitRowsNeedsOneReduction) {
 TEST(TensorParallel, CrossEntropyOfSplitClassesMovesRowsOnly) {
   for (int ranks : {2, 3}) {
     for (const DType ids_dtype : {kInt64, kInt32, kUInt16}) {
-      OnMesh({ranks}, [&](const DeviceMesh& mesh, Complaints& complaints) {
+      OnMesh({ranks}, [&](const DeviceMesh& mesh) {
         const Layout classes =
             Layout::Replicated(mesh.layout(), 3).WithShard(0, 2);
         const Tensor targets =
             ToDType(FromValues<int64_t>({2, 3}, {6, 0, 1, 4, 3, 2}), ids_dtype);
         for (const int64_t ignored : {-100, 4}) {
           // The largest logits; then sums and the targets' logits together.
-          Compare(
-              mesh, complaints, {{Mul(Fractions({2, 3, 7}, 1), 9), classes}},
-              "all_reduce:2", [&](TensorSpan t) {
-                return CrossEntropy(t[0], targets, {.ignore_index = ignored});
-              });
+          Compare(mesh, {{Mul(Fractions({2, 3, 7}, 1), 9), classes}},
+                  "all_reduce:2", [&](TensorSpan t) {
+                    return CrossEntropy(t[0], targets,
+                                        {.ignore_index = ignored});
+                  });
         }
       });
     }
@@ -209,10 +207,10 @@ TEST(TensorParallel, CrossEntropyOfSplitClassesMovesRowsOnly) {
 
 TEST(TensorParallel, LogitsOfOneRankOnly) {
   // Two classes over three ranks: the last holds none.
-  OnMesh({3}, [](const DeviceMesh& mesh, Complaints& complaints) {
+  OnMesh({3}, [](const DeviceMesh& mesh) {
     const Layout classes = Layout::Replicated(mesh.layout(), 2).WithShard(0, 1);
     const Tensor targets = FromValues<int64_t>({4}, {0, 1, 1, 0});
-    Compare(mesh, complaints, {{Fractions({4, 2}, 1), classes}}, "all_reduce:2",
+    Compare(mesh, {{Fractions({4, 2}, 1), classes}}, "all_reduce:2",
             [&](TensorSpan t) { return CrossEntropy(t[0], targets); });
   });
 }

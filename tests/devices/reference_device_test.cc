@@ -19,6 +19,7 @@
 #include "crosshatch/tensor/ops/matmul.h"
 #include "crosshatch/tensor/ops/view.h"
 #include "crosshatch/tensor/rank_context.h"
+#include "crosshatch/testing/ranks.h"
 #include "crosshatch/tests/llama_case_testutil.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -85,8 +86,8 @@ TEST(ReferenceDeviceTest, TrainsOnAMesh) {
 
 TEST(ReferenceDeviceTest, RanksThatAreThreadsWantMemoryThatTheyCanRead) {
   const absl::Status status =
-      RunLocal(2, [](World&) { return absl::OkStatus(); },
-               {.backend = &ReferenceBackend()});
+      StatusOfRanks(2, [](World&) { return absl::OkStatus(); },
+                    {.backend = &ReferenceBackend()});
   EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
   EXPECT_THAT(std::string(status.message()),
               HasSubstr("the host cannot address that of reference"));

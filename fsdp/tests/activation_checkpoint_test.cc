@@ -13,6 +13,8 @@
 #include "crosshatch/fsdp/testutil.h"
 #include "crosshatch/nn/checkpoint.h"
 #include "crosshatch/tensor/autograd.h"
+#include "crosshatch/testing/batch.h"
+#include "crosshatch/testing/ranks.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
@@ -122,11 +124,9 @@ absl::Status Step(World& world, Checkpointed what, LineSink& sink,
 Result RunStep(Checkpointed what, uint64_t adversarial_seed = 0) {
   Result result;
   LineSink sink(EventKind::kFsdp);
-  const absl::Status status =
-      RunLocal(3, [&](World& world) { return Step(world, what, sink, result); },
-               {.adversarial_seed = adversarial_seed,
-                .sinks = {&sink, nullptr, nullptr}});
-  EXPECT_TRUE(status.ok()) << status;
+  RunRanks(3, [&](World& world) { return Step(world, what, sink, result); },
+           {.adversarial_seed = adversarial_seed,
+            .sinks = {&sink, nullptr, nullptr}});
   return result;
 }
 

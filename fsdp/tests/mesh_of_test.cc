@@ -17,6 +17,8 @@
 #include "crosshatch/nn/adamw.h"
 #include "crosshatch/nn/clip_grad.h"
 #include "crosshatch/tensor/autograd.h"
+#include "crosshatch/testing/batch.h"
+#include "crosshatch/testing/ranks.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
@@ -78,25 +80,25 @@ TEST(MeshOfTest, TrainsAndClipsAsOneRankDoes) {
   ASSERT_TRUE(expected.ok()) << expected.status();
   for (const uint64_t seed : {0, 1, 2, 3}) {
     const absl::Status status =
-        RunLocal(4,
-                 [&](World& world) -> absl::Status {
-                   TestModel model(2, 5, 7, 3);
-                   model.FillWithIntegers();
-                   CH_RETURN_IF_ERROR(Shard(world, model, nullptr));
-                   CH_ASSIGN_OR_RETURN(const Outcome outcome,
-                                       TrainSome(model, world.rank(), 4));
-                   EXPECT_EQ(outcome.norm, expected->norm);
-                   EXPECT_EQ(outcome.weights, expected->weights);
-                   return world.context().Synchronize();
-                 },
-                 {.adversarial_seed = seed});
+        StatusOfRanks(4,
+                      [&](World& world) -> absl::Status {
+                        TestModel model(2, 5, 7, 3);
+                        model.FillWithIntegers();
+                        CH_RETURN_IF_ERROR(Shard(world, model, nullptr));
+                        CH_ASSIGN_OR_RETURN(const Outcome outcome,
+                                            TrainSome(model, world.rank(), 4));
+                        CH_EXPECT_EQ(outcome.norm, expected->norm);
+                        CH_EXPECT_EQ(outcome.weights, expected->weights);
+                        return world.context().Synchronize();
+                      },
+                      {.adversarial_seed = seed});
     EXPECT_TRUE(status.ok()) << "seed " << seed << ": " << status;
   }
 }
 
 TEST(MeshOfTest, EachMeshIsAGroup) {
   std::string plan;
-  const absl::Status status = RunLocal(4, [&](World& world) {
+  const absl::Status status = StatusOfRanks(4, [&](World& world) {
     TestModel model(2, 5, 7, 3);
     return Shard(world, model, world.rank() == 0 ? &plan : nullptr);
   });
@@ -120,20 +122,18 @@ TEST(MeshOfTest, EachMeshIsAGroup) {
 }
 
 TEST(MeshOfTest, RefusesAMeshThatNobodyCouldGive) {
-  const absl::Status status = RunLocal(2, [](World& world) -> absl::Status {
-    CH_ASSIGN_OR_RETURN(
-        const DeviceMesh mesh,
-        InitDeviceMesh(world, {{"a", 1}, {"b", 1}, {"fsdp", 2}}));
-    CH_ASSIGN_OR_RETURN(const DeviceMesh fsdp, mesh.Slice("fsdp"));
-    TestModel model(1, 5, 7, 3);
-    FullyShardOptions options;
-    options.mesh_of = [&](const nn::Parameter&) { return mesh; };
-    EXPECT_THAT(std::string(FullyShard(model, fsdp, options).message()),
-                HasSubstr("not mesh(a=1, b=1, fsdp=2)"));
-    options.mesh_of = nullptr;
-    return FullyShard(model, fsdp, options);
-  });
-  EXPECT_TRUE(status.ok()) << status;
+  OnMesh({{"a", 1}, {"b", 1}, {"fsdp", 2}},
+         [](const DeviceMesh& mesh) -> absl::Status {
+           CH_ASSIGN_OR_RETURN(const DeviceMesh fsdp, mesh.Slice("fsdp"));
+           TestModel model(1, 5, 7, 3);
+           FullyShardOptions options;
+           options.mesh_of = [&](const nn::Parameter&) { return mesh; };
+           CH_EXPECT_THAT(
+               std::string(FullyShard(model, fsdp, options).message()),
+               HasSubstr("not mesh(a=1, b=1, fsdp=2)"));
+           options.mesh_of = nullptr;
+           return FullyShard(model, fsdp, options);
+         });
 }
 
 }  // namespace

@@ -10,7 +10,7 @@
 #include <iostream>
 #include <string>
 
-#include "crosshatch/fsdp/adversarial_training_testutil.h"
+#include "crosshatch/fsdp/tests/adversarial_training_testutil.h"
 #include "gtest/gtest.h"
 
 namespace crosshatch::fsdp {

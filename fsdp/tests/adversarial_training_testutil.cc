@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "crosshatch/fsdp/adversarial_training_testutil.h"
+#include "crosshatch/fsdp/tests/adversarial_training_testutil.h"
 
 #include <cstring>
 #include <memory>
@@ -14,6 +14,8 @@
 #include "crosshatch/nn/adamw.h"
 #include "crosshatch/nn/checkpoint.h"
 #include "crosshatch/tensor/autograd.h"
+#include "crosshatch/testing/batch.h"
+#include "crosshatch/testing/ranks.h"
 #include "gtest/gtest.h"
 
 namespace crosshatch::fsdp {
@@ -90,13 +92,13 @@ TrainingResult Train(const Scenario& scenario, uint64_t seed,
                      std::optional<Fault> fault) {
   TrainingResult result(static_cast<size_t>(scenario.ranks()));
   std::vector<std::unique_ptr<FaultPlanter>> planters;
-  LocalOptions options = {.threads_per_rank = 1, .adversarial_seed = seed};
+  RankOptions options = {.threads_per_rank = 1, .adversarial_seed = seed};
   for (size_t r = 0; fault.has_value() && r < result.size(); ++r) {
     planters.push_back(std::make_unique<FaultPlanter>(*fault));
     options.sinks.push_back(planters.back().get());
     options.decorators.push_back(planters.back().get());
   }
-  const absl::Status status = RunLocal(
+  RunRanks(
       scenario.ranks(),
       [&](World& world) {
         const auto rank = static_cast<size_t>(world.rank());
@@ -105,7 +107,6 @@ TrainingResult Train(const Scenario& scenario, uint64_t seed,
                        result[rank]);
       },
       options);
-  EXPECT_TRUE(status.ok()) << status;
   for (size_t r = 0; r < planters.size(); ++r) {
     result[r].log = planters[r]->log();
     result[r].overlaps = planters[r]->overlaps();
@@ -122,11 +123,7 @@ bool SameBits(const TrainingResult& a, const TrainingResult& b) {
 
 }  // namespace
 
-int Scenario::ranks() const {
-  int ranks = 1;
-  for (const MeshAxis& axis : axes) ranks *= axis.size;
-  return ranks;
-}
+int Scenario::ranks() const { return MeshAxes(axes).ranks(); }
 
 Scenario PlainScenario() { return {"fsdp 2", {{"fsdp", 2}}, {}}; }
 

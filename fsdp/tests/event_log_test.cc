@@ -9,16 +9,17 @@
 #include <vector>
 
 #include "crosshatch/base/status_macros.h"
-#include "crosshatch/comm/world.h"
 #include "crosshatch/fsdp/fully_shard.h"
 #include "crosshatch/fsdp/odd_models_testutil.h"
 #include "crosshatch/fsdp/on_ranks_testutil.h"
 #include "crosshatch/fsdp/replicate.h"
 #include "crosshatch/fsdp/sharded_module.h"
 #include "crosshatch/fsdp/testutil.h"
-#include "crosshatch/fsdp/training_testutil.h"
 #include "crosshatch/nn/embedding.h"
 #include "crosshatch/tensor/autograd.h"
+#include "crosshatch/tensor/creation.h"
+#include "crosshatch/testing/batch.h"
+#include "crosshatch/testing/expect.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
@@ -503,7 +504,7 @@ TEST(EventLogTest, WhatBackwardNeedsNotIsNotPrefetched) {
         table.SetUnshardInBackward(false);
         const Tensor tokens = FromValues<int32_t>({3}, {6, 1, 6});
         CH_RETURN_IF_ERROR(Backward(Sum(model.Forward(tokens))));
-        EXPECT_THAT(
+        CH_EXPECT_THAT(
             log.Take(),
             ElementsAre("unshard embedding", "unshard block", "wait embedding",
                         "reshard embedding", "wait block", "reshard block",
@@ -540,8 +541,8 @@ TEST(EventLogTest, AListIsFreedWithoutItsLastModule) {
           const NoGrad no_grad;
           first->Forward(BatchOf(0, 1, 0));
         }
-        EXPECT_THAT(log.Take(), ElementsAre("unshard blocks", "wait blocks",
-                                            "reshard blocks"));
+        CH_EXPECT_THAT(log.Take(), ElementsAre("unshard blocks", "wait blocks",
+                                               "reshard blocks"));
         CH_RETURN_IF_ERROR(FullyShard(model, mesh));
         CH_ASSIGN_OR_RETURN(auto root, ShardedModule::Of(model));
         std::vector<std::string> plain;
@@ -555,7 +556,7 @@ TEST(EventLogTest, AListIsFreedWithoutItsLastModule) {
           log.Take();
           CH_RETURN_IF_ERROR(Backward(Sum(model.Forward(BatchOf(0, 1, 0)))));
           if (after_a_part) {
-            EXPECT_EQ(log.Take(), plain);
+            CH_EXPECT_EQ(log.Take(), plain);
           } else {
             plain = log.Take();
           }

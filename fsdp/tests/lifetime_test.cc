@@ -20,9 +20,10 @@
 #include "crosshatch/fsdp/replicate.h"
 #include "crosshatch/fsdp/sharded_module.h"
 #include "crosshatch/fsdp/summon.h"
-#include "crosshatch/fsdp/training_testutil.h"
 #include "crosshatch/nn/checkpoint.h"
 #include "crosshatch/tensor/autograd.h"
+#include "crosshatch/testing/batch.h"
+#include "crosshatch/testing/ranks.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
@@ -38,15 +39,15 @@ using Body = std::function<absl::Status(const DeviceMesh&)>;
 void EveryRankIsToldThat(const std::string& module, const Body& body,
                          const Axes& axes = {{"fsdp", 2}}) {
   for (const uint64_t seed : {0, 1, 2, 3}) {
-    const absl::Status status = RunLocal(
+    const absl::Status status = StatusOfRanks(
         2,
         [&](World& world) -> absl::Status {
           CH_ASSIGN_OR_RETURN(const DeviceMesh mesh,
                               InitDeviceMesh(world, axes));
           const absl::Status backward = body(mesh);
-          EXPECT_THAT(std::string(backward.message()),
-                      AllOf(HasSubstr("a backward through " + module),
-                            HasSubstr("module is gone; keep the model")));
+          CH_EXPECT_THAT(std::string(backward.message()),
+                         AllOf(HasSubstr("a backward through " + module),
+                               HasSubstr("module is gone; keep the model")));
           return backward;
         },
         {.adversarial_seed = seed});

@@ -23,6 +23,8 @@
 #include "crosshatch/tensor/autograd.h"
 #include "crosshatch/tensor/creation.h"
 #include "crosshatch/tensor/ops/ops.h"
+#include "crosshatch/testing/parts.h"
+#include "crosshatch/testing/ranks.h"
 #include "gtest/gtest.h"
 
 namespace crosshatch::fsdp {
@@ -51,22 +53,12 @@ struct Case {
   DType param_dtype = kFloat32;
   DType reduce_dtype = kFloat32;
 
-  int ranks() const {
-    int ranks = 1;
-    for (const MeshAxis& axis : axes) ranks *= axis.size;
-    return ranks;
-  }
+  int ranks() const { return MeshAxes(axes).ranks(); }
 };
 
 void PrintTo(const Case& c, std::ostream* out) { *out << c.name; }
 
 // [formula]
-// How many of n rows part i of k holds.
-int64_t Part(int64_t n, int64_t k, int64_t i) {
-  const int64_t chunk = (n + k - 1) / k;
-  return std::min(n, (i + 1) * chunk) - std::min(n, i * chunk);
-}
-
 struct Matrix {
   int64_t rows, columns;
 };
@@ -335,7 +327,7 @@ void ExpectPeaks(const MemoryStats& stats, const Formula& formula) {
 TEST_P(MemoryFormulaTest, PeaksAreThoseOfTheFormula) {
   const Case& c = GetParam();
   std::vector<MemoryStats> real(static_cast<size_t>(c.ranks()));
-  const absl::Status status = RunLocal(c.ranks(), [&](World& world) {
+  const absl::Status status = StatusOfRanks(c.ranks(), [&](World& world) {
     return Train(world, c, real[static_cast<size_t>(world.rank())]);
   });
   ASSERT_TRUE(status.ok()) << status;

@@ -4,6 +4,7 @@
 // optimizer state in host memory, which on the CPU is a second accounted pool.
 
 #include <algorithm>
+#include <ostream>
 #include <string>
 #include <vector>
 
@@ -16,6 +17,8 @@
 #include "crosshatch/mesh/device_mesh.h"
 #include "crosshatch/nn/adamw.h"
 #include "crosshatch/tensor/autograd.h"
+#include "crosshatch/testing/batch.h"
+#include "crosshatch/testing/ranks.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
@@ -25,6 +28,7 @@ namespace {
 constexpr int kSteps = 2;
 
 struct Case {
+  std::string name = "plain";
   std::vector<MeshAxis> axes = {{"fsdp", 3}};
   FullyShardOptions options = {};
   /// Backwards before each step; the gradients of all but the last, too, are
@@ -48,13 +52,12 @@ std::vector<std::vector<float>> Train(const Case& c, bool offload,
                                       uint64_t adversarial_seed = 0,
                                       Bytes* bytes = nullptr,
                                       LineSink* sink = nullptr) {
-  int ranks = 1;
-  for (const MeshAxis& axis : c.axes) ranks *= axis.size;
-  std::vector<EventSink*> sinks(static_cast<size_t>(ranks), nullptr);
+  std::vector<EventSink*> sinks(static_cast<size_t>(MeshAxes(c.axes).ranks()),
+                                nullptr);
   sinks[0] = sink;
   std::vector<std::vector<float>> weights;
-  const auto body = [&](World& world) -> absl::Status {
-    CH_ASSIGN_OR_RETURN(const DeviceMesh mesh, InitDeviceMesh(world, c.axes));
+  const auto body = [&](const DeviceMesh& mesh) -> absl::Status {
+    World& world = mesh.world();
     TestModel model(3, 5, 7, 3);
     FullyShardOptions options = c.options;
     options.cpu_offload = offload;
@@ -88,24 +91,25 @@ std::vector<std::vector<float>> Train(const Case& c, bool offload,
     }
     return world.context().Synchronize();
   };
-  const absl::Status status = RunLocal(
-      ranks, body, {.adversarial_seed = adversarial_seed, .sinks = sinks});
-  EXPECT_TRUE(status.ok()) << status;
+  OnMesh(c.axes, body, {.adversarial_seed = adversarial_seed, .sinks = sinks});
   return weights;
 }
 
+void PrintTo(const Case& c, std::ostream* out) { *out << c.name; }
+
 std::vector<Case> Cases() {
-  std::vector<Case> cases = {{},
-                             {.axes = {{"replicate", 2}, {"fsdp", 2}}},
-                             {.axes = {{"fsdp", 1}}},
-                             {.microbatches = 2}};
-  Case& low = cases.emplace_back();
+  std::vector<Case> cases = {
+      {},
+      {.name = "hybrid", .axes = {{"replicate", 2}, {"fsdp", 2}}},
+      {.name = "one_rank", .axes = {{"fsdp", 1}}},
+      {.name = "two_backwards", .microbatches = 2}};
+  Case& low = cases.emplace_back(Case{.name = "bfloat16"});
   low.options.mixed_precision.param_dtype = kBFloat16;
   low.options.mixed_precision.reduce_dtype = kBFloat16;
-  Case& half = cases.emplace_back();
+  Case& half = cases.emplace_back(Case{.name = "reduced_in_float16"});
   half.options.mixed_precision.reduce_dtype = kFloat16;
   half.microbatches = 2;
-  Case& kept = cases.emplace_back();
+  Case& kept = cases.emplace_back(Case{.name = "kept_gathered"});
   kept.options.reshard_after_forward = false;
   kept.options.forward_prefetch = 2;
   kept.options.shard_dim = [](const nn::Parameter& p) {
@@ -114,17 +118,17 @@ std::vector<Case> Cases() {
   return cases;
 }
 
-TEST(CpuOffloadTest, TrainsToTheSameBits) {
-  const std::vector<Case> cases = Cases();
-  for (size_t i = 0; i < cases.size(); ++i) {
-    const std::vector<std::vector<float>> expected = Train(cases[i], false);
-    EXPECT_EQ(Train(cases[i], true), expected) << "case " << i;
-    for (uint64_t seed = 1; seed <= 3; ++seed) {
-      EXPECT_EQ(Train(cases[i], true, seed), expected)
-          << "case " << i << ", seed " << seed;
-    }
+class CpuOffloadCaseTest : public testing::TestWithParam<Case> {};
+
+TEST_P(CpuOffloadCaseTest, TrainsToTheSameBits) {
+  const std::vector<std::vector<float>> expected = Train(GetParam(), false);
+  for (uint64_t seed = 0; seed <= 3; ++seed) {
+    EXPECT_EQ(Train(GetParam(), true, seed), expected) << "seed " << seed;
   }
 }
+
+INSTANTIATE_TEST_SUITE_P(Cases, CpuOffloadCaseTest, testing::ValuesIn(Cases()),
+                         [](const auto& info) { return info.param.name; });
 
 TEST(CpuOffloadTest, LeavesNothingThatLastsOnTheDevice) {
   for (const bool offload : {false, true}) {

@@ -24,6 +24,9 @@
 #include "crosshatch/nn/linear.h"
 #include "crosshatch/tensor/autograd.h"
 #include "crosshatch/tensor/rank_context.h"
+#include "crosshatch/testing/batch.h"
+#include "crosshatch/testing/expect.h"
+#include "crosshatch/testing/parts.h"
 #include "gtest/gtest.h"
 
 namespace crosshatch::fsdp {
@@ -83,19 +86,6 @@ struct Case {
 
 // Bytes by "axis collective", and what is copied within the rank.
 using Bytes = std::map<std::string, int64_t>;
-
-// How many of n elements part i of k holds.
-int64_t Part(int64_t n, int64_t k, int64_t i) {
-  const int64_t chunk = (n + k - 1) / k;
-  return std::min(n, (i + 1) * chunk) - std::min(n, i * chunk);
-}
-
-// What rank i of k receives when n elements are all-reduced: the others'
-// summands of its piece, then the others' pieces.
-int64_t AllReduced(int64_t n, int64_t k, int64_t i) {
-  const int64_t piece = n * (i + 1) / k - n * i / k;
-  return (k - 1) * piece + (n - piece);
-}
 
 // The least that this rank of a mesh can receive in a step.
 Bytes LeastBytes(Mixed& model, const Case& c, int rank) {
@@ -204,11 +194,11 @@ TEST(WireBytesTest, MovesTheLeastAndCopiesNothing) {
       for (auto it = least.begin(); it != least.end();) {
         it = it->second == 0 ? least.erase(it) : std::next(it);
       }
-      EXPECT_EQ(Text(BytesSoFar(world)), Text(least));
+      CH_EXPECT_EQ(Text(BytesSoFar(world)), Text(least));
       // No buffer to pack into or to unpack from.
-      EXPECT_EQ(world.context().allocator().stats().peak[static_cast<size_t>(
-                    MemoryClass::kCommunication)],
-                0);
+      CH_EXPECT_EQ(world.context().allocator().stats().peak[static_cast<size_t>(
+                       MemoryClass::kCommunication)],
+                   0);
       return absl::OkStatus();
     });
   }

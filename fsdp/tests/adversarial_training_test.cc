@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "crosshatch/fsdp/adversarial_training_testutil.h"
+#include "crosshatch/fsdp/tests/adversarial_training_testutil.h"
 #include "gtest/gtest.h"
 
 namespace crosshatch::fsdp {

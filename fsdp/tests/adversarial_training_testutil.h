@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-#ifndef CROSSHATCH_FSDP_ADVERSARIAL_TRAINING_TESTUTIL_H_
-#define CROSSHATCH_FSDP_ADVERSARIAL_TRAINING_TESTUTIL_H_
+#ifndef CROSSHATCH_FSDP_TESTS_ADVERSARIAL_TRAINING_TESTUTIL_H_
+#define CROSSHATCH_FSDP_TESTS_ADVERSARIAL_TRAINING_TESTUTIL_H_
 
 /// \file
 /// Trains a model of three groups on adversarial streams, with or without a
@@ -14,7 +14,6 @@
 #include <vector>
 
 #include "crosshatch/fsdp/policy.h"
-#include "crosshatch/mesh/device_mesh.h"
 #include "crosshatch/tensor/fault_planter_testutil.h"
 
 namespace crosshatch::fsdp {
@@ -111,4 +110,4 @@ class Reference {
 
 }  // namespace crosshatch::fsdp
 
-#endif  // CROSSHATCH_FSDP_ADVERSARIAL_TRAINING_TESTUTIL_H_
+#endif  // CROSSHATCH_FSDP_TESTS_ADVERSARIAL_TRAINING_TESTUTIL_H_

@@ -13,7 +13,6 @@
 #include <string>
 #include <vector>
 
-#include "absl/strings/str_cat.h"
 #include "crosshatch/base/status_macros.h"
 #include "crosshatch/dtensor/dtensor.h"
 #include "crosshatch/fsdp/fully_shard.h"
@@ -26,6 +25,8 @@
 #include "crosshatch/nn/adamw.h"
 #include "crosshatch/tensor/autograd.h"
 #include "crosshatch/tensor/ops/in_place.h"
+#include "crosshatch/testing/batch.h"
+#include "crosshatch/testing/expect.h"
 #include "gtest/gtest.h"
 
 namespace crosshatch::fsdp {
@@ -196,8 +197,8 @@ TEST(StaleParametersTest, WhatBackwardDoesNotNeedMayBeWritten) {
           FullyShardOptions options;  // The mean of equal gradients.
           CH_RETURN_IF_ERROR(FullyShard(linear, mesh, options));
           CH_RETURN_IF_ERROR(train(linear, x));
-          EXPECT_EQ(FullGradients(linear), FullGradients(alone));
-          EXPECT_EQ(FullWeights(linear), FullWeights(alone));
+          CH_EXPECT_EQ(FullGradients(linear), FullGradients(alone));
+          CH_EXPECT_EQ(FullWeights(linear), FullWeights(alone));
           return absl::OkStatus();
         },
         seed);
@@ -228,8 +229,8 @@ TEST(StaleParametersTest, GathersSeeWhatComputeWroteJustBefore) {
               });
             }
             const Tensor x = BatchOf(0, 1, 3);
-            EXPECT_EQ(model.Forward(x).ToVector<float>(),
-                      alone.Forward(x).ToVector<float>());
+            CH_EXPECT_EQ(model.Forward(x).ToVector<float>(),
+                         alone.Forward(x).ToVector<float>());
             return absl::OkStatus();
           },
           seed);

@@ -18,6 +18,8 @@
 #include "crosshatch/fsdp/sharded_module.h"
 #include "crosshatch/fsdp/training_testutil.h"
 #include "crosshatch/tensor/autograd.h"
+#include "crosshatch/testing/batch.h"
+#include "crosshatch/testing/ranks.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
@@ -39,11 +41,7 @@ struct Case {
   bool whole = true;  // Set for the whole model, not the branch alone.
   uint64_t seed = 0;
 
-  int ranks() const {
-    int ranks = 1;
-    for (const MeshAxis& axis : axes) ranks *= axis.size;
-    return ranks;
-  }
+  int ranks() const { return MeshAxes(axes).ranks(); }
   // Every rank uses it and does not, in turn; one step nobody but rank 0.
   BranchUse Use(int rank, int step) const {
     const bool uses = step == 1 ? rank == 0 : (rank + step) % 2 == 0;
@@ -125,7 +123,7 @@ void TrainsAsOneRank(const Case& c) {
           if (line.rfind("unshard ", 0) != 0) continue;
           gathers[static_cast<size_t>(rank)].push_back(line);
         }
-        EXPECT_EQ(FullWeights(model), expected);
+        CH_EXPECT_EQ(FullWeights(model), expected);
         return absl::OkStatus();
       },
       c.seed);
@@ -169,8 +167,7 @@ struct Forgetful {
 };
 
 void PrintTo(const Forgetful& f, std::ostream* out) {
-  int ranks = 1;
-  for (const MeshAxis& axis : f.axes) ranks *= axis.size;
+  const int ranks = MeshAxes(f.axes).ranks();
   *out << f.axes[0].name << ranks
        << (f.other == BranchUse::kDropped ? "Dropped" : "Skipped")
        << (f.whole ? "InOneGroup" : "Apart") << "Prefetch" << f.prefetch << "Of"
@@ -227,11 +224,10 @@ absl::Status TrainForgetfully(const Forgetful& f, const DeviceMesh& mesh,
 // Only the last rank does not use the second branch.
 TEST_P(ForgottenOptionTest, IsAnErrorNamingParameterAndRanksOnEveryRank) {
   const Forgetful& f = GetParam();
-  int ranks = 1;
-  for (const MeshAxis& axis : f.axes) ranks *= axis.size;
+  const int ranks = MeshAxes(f.axes).ranks();
   std::vector<absl::Status> statuses(static_cast<size_t>(ranks));
   const absl::Status status =
-      RunLocal(ranks, [&](World& world) -> absl::Status {
+      StatusOfRanks(ranks, [&](World& world) -> absl::Status {
         CH_ASSIGN_OR_RETURN(const DeviceMesh mesh,
                             InitDeviceMesh(world, f.axes));
         const bool uses = world.rank() + 1 < world.size();
@@ -275,8 +271,8 @@ TEST(UnusedParametersTest, WhatNobodyUsesKeepsNoGradient) {
                 }
                 CH_RETURN_IF_ERROR(FullyShard(model, mesh, options));
                 CH_RETURN_IF_ERROR(train(model));
-                EXPECT_EQ(FullWeights(model), expected);
-                EXPECT_FALSE(model.b.weight()->grad().defined());
+                CH_EXPECT_EQ(FullWeights(model), expected);
+                CH_EXPECT_FALSE(model.b.weight()->grad().defined());
                 return absl::OkStatus();
               });
     }

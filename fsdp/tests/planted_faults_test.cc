@@ -9,7 +9,7 @@
 #include <string>
 #include <vector>
 
-#include "crosshatch/fsdp/adversarial_training_testutil.h"
+#include "crosshatch/fsdp/tests/adversarial_training_testutil.h"
 #include "gtest/gtest.h"
 
 namespace crosshatch::fsdp {

@@ -19,6 +19,8 @@
 #include "crosshatch/fsdp/training_testutil.h"
 #include "crosshatch/nn/linear.h"
 #include "crosshatch/tensor/autograd.h"
+#include "crosshatch/testing/batch.h"
+#include "crosshatch/testing/expect.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
@@ -30,33 +32,33 @@ using ::testing::HasSubstr;
 TEST(FsdpErrorsTest, NamesWhatIsWrong) {
   OnRanks({{"fsdp", 4}}, [](const DeviceMesh& mesh, LineSink&) -> absl::Status {
     TestModel model(1, 5, 7, 3);
-    EXPECT_THAT(std::string(ShardedModule::Of(model).status().message()),
-                HasSubstr("the TestModel  is not sharded; call"));
+    CH_EXPECT_THAT(std::string(ShardedModule::Of(model).status().message()),
+                   HasSubstr("the TestModel  is not sharded; call"));
     const auto message = [&](const FullyShardOptions& options) {
       return std::string(FullyShard(model, mesh, options).message());
     };
     FullyShardOptions options;
     options.post_forward_mesh_size = 3;
-    EXPECT_THAT(message(options),
-                HasSubstr("post_forward_mesh_size 3 does not divide the 4 "
-                          "ranks of mesh(fsdp=4)"));
+    CH_EXPECT_THAT(message(options),
+                   HasSubstr("post_forward_mesh_size 3 does not divide the 4 "
+                             "ranks of mesh(fsdp=4)"));
     options.post_forward_mesh_size = 2;
     options.reshard_after_forward = false;
-    EXPECT_THAT(message(options), HasSubstr("reshard_after_forward is"));
+    CH_EXPECT_THAT(message(options), HasSubstr("reshard_after_forward is"));
     options = {};
     options.reduce_buffers = 0;
-    EXPECT_THAT(message(options), HasSubstr("reduce_buffers 0 must be"));
+    CH_EXPECT_THAT(message(options), HasSubstr("reduce_buffers 0 must be"));
     for (const double factor : {0.0, -2.0, std::nan("")}) {
       options = {};
       options.gradient_divide_factor = factor;
-      EXPECT_THAT(message(options), HasSubstr("gradient_divide_factor"));
+      CH_EXPECT_THAT(message(options), HasSubstr("gradient_divide_factor"));
     }
     options = {};
     options.prefetch_bytes = -1;
-    EXPECT_THAT(message(options), HasSubstr("prefetch_bytes -1 must not"));
+    CH_EXPECT_THAT(message(options), HasSubstr("prefetch_bytes -1 must not"));
     CH_RETURN_IF_ERROR(FullyShard(model, mesh));
     CH_ASSIGN_OR_RETURN(auto root, ShardedModule::Of(model));
-    EXPECT_THAT(
+    CH_EXPECT_THAT(
         std::string(
             root.SetForwardPrefetch({model.blocks()[0].get()}).message()),
         HasSubstr("SetForwardPrefetch: the TestBlock blocks.0 is not"));
@@ -72,8 +74,8 @@ TEST(FsdpErrorsTest, NamesWhatIsWrong) {
      protected:
       TensorList ForwardImpl(TensorSpan) override { return {}; }
     } scalar;
-    EXPECT_THAT(std::string(FullyShard(scalar, mesh).message()),
-                HasSubstr("parameter scale is a scalar"));
+    CH_EXPECT_THAT(std::string(FullyShard(scalar, mesh).message()),
+                   HasSubstr("parameter scale is a scalar"));
     return absl::OkStatus();
   });
 }
@@ -96,9 +98,9 @@ TEST(FsdpErrorsTest, TiesMadeTooLateAreErrors) {
     nn::Linear b(a.weight());
     CH_RETURN_IF_ERROR(FullyShard(a, mesh));
     Outer outer(a, b);
-    EXPECT_THAT(std::string(FullyShard(outer, mesh).message()),
-                HasSubstr("parameter weight is tied with b.weight, but was "
-                          "sharded with the group root before"));
+    CH_EXPECT_THAT(std::string(FullyShard(outer, mesh).message()),
+                   HasSubstr("parameter weight is tied with b.weight, but was "
+                             "sharded with the group root before"));
     return absl::OkStatus();
   });
 }

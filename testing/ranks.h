@@ -1,0 +1,90 @@
+// SPDX-License-Identifier: Apache-2.0
+#ifndef CROSSHATCH_TESTING_RANKS_H_
+#define CROSSHATCH_TESTING_RANKS_H_
+
+/// \file
+/// Runs what a test does on several ranks. Tests name no engine: which one the
+/// ranks are on is decided here alone.
+///
+///     OnMesh({{"fsdp", 2}, {"tp", 2}}, [](const DeviceMesh& mesh)
+///         -> absl::Status {
+///       CH_ASSIGN_OR_RETURN(const DeviceMesh tp, mesh.Slice("tp"));
+///       CH_EXPECT_EQ(tp.size(0), 2);
+///       return absl::OkStatus();
+///     });
+///
+/// A rank checks by the macros of expect.h. What failed is reported here, on
+/// the test's thread, at the line of the check, with the ranks that it failed
+/// on: in the order of ranks, not of time.
+
+#include <initializer_list>
+#include <source_location>
+#include <type_traits>
+#include <utility>
+#include <vector>
+
+#include "absl/functional/function_ref.h"
+#include "absl/status/status.h"
+#include "crosshatch/comm/world.h"
+#include "crosshatch/mesh/device_mesh.h"
+#include "crosshatch/testing/expect.h"
+
+namespace crosshatch {
+
+/// Says on which streams and device a test's ranks run, where they log, and how
+/// long they may take.
+using RankOptions = LocalOptions;
+
+/// Runs `body` on each of `ranks` ranks and reports the checks that failed.
+/// \returns what the job failed with, OK if it did not: for tests of failures.
+absl::Status StatusOfRanks(int ranks,
+                           absl::FunctionRef<absl::Status(World&)> body,
+                           const RankOptions& options = {});
+
+/// Does so for a job that has to succeed: if it does not, its status is a
+/// failure of the test, at the caller's line.
+void RunRanks(
+    int ranks, absl::FunctionRef<absl::Status(World&)> body,
+    const RankOptions& options = {},
+    const std::source_location& where = std::source_location::current());
+
+/// Names the axes of a mesh: {{"fsdp", 2}, {"tp", 2}}, or {2, 2} where the
+/// names do not matter, which are "a", "b" and so on then.
+class MeshAxes final {
+ public:
+  MeshAxes(std::initializer_list<MeshAxis> axes) : axes_(axes) {}
+  MeshAxes(std::vector<MeshAxis> axes) : axes_(std::move(axes)) {}
+  MeshAxes(std::initializer_list<int> sizes)
+      : MeshAxes(std::vector<int>(sizes)) {}
+  MeshAxes(const std::vector<int>& sizes);
+
+  const std::vector<MeshAxis>& axes() const { return axes_; }
+  /// \returns the product of the sizes.
+  int ranks() const;
+
+ private:
+  std::vector<MeshAxis> axes_;
+};
+
+/// Runs `body`, which takes a const DeviceMesh& and returns an absl::Status or
+/// nothing, on every rank of a mesh of all ranks, as RunRanks does.
+template <typename Body>
+void OnMesh(
+    const MeshAxes& axes, const Body& body, const RankOptions& options = {},
+    const std::source_location& where = std::source_location::current()) {
+  const auto on_rank = [&](World& world) -> absl::Status {
+    const absl::StatusOr<DeviceMesh> mesh = InitDeviceMesh(world, axes.axes());
+    if (!mesh.ok()) return mesh.status();
+    if constexpr (std::is_void_v<decltype(body(*mesh))>) {
+      body(*mesh);
+      return absl::OkStatus();
+    } else {
+      return body(*mesh);
+    }
+  };
+  RunRanks(axes.ranks(), on_rank, options, where);
+}
+
+}  // namespace crosshatch
+
+#endif  // CROSSHATCH_TESTING_RANKS_H_
