@@ -8,11 +8,11 @@
 
 #include "absl/status/status.h"
 #include "crosshatch/base/status_macros.h"
-#include "crosshatch/comm/world.h"
 #include "crosshatch/tensor/autograd.h"
 #include "crosshatch/tensor/creation.h"
 #include "crosshatch/tensor/ops/ops.h"
 #include "crosshatch/tensor/rank_context.h"
+#include "crosshatch/testing/ranks.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
@@ -77,12 +77,12 @@ TEST_P(PoisonedOpsTest, TellOfBothSides) {
   for (const uint64_t seed : {0, 1}) {
     std::vector<absl::Status> statuses(2);
     const absl::Status run =
-        RunLocal(2,
-                 [&](World& world) {
-                   return statuses[world.rank()] =
-                              ReadIndicesThatDidNotCome(world, GetParam());
-                 },
-                 {.adversarial_seed = seed});
+        StatusOfRanks(2,
+                      [&](World& world) {
+                        return statuses[world.rank()] =
+                                   ReadIndicesThatDidNotCome(world, GetParam());
+                      },
+                      {.adversarial_seed = seed});
     for (const absl::Status& status : {run, statuses[0], statuses[1]}) {
       EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition) << seed;
       const std::string message(status.message());
