@@ -1,0 +1,46 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <cstdlib>
+#include <string>
+
+#include "crosshatch/base/check.h"
+#include "crosshatch/comm/conformance_testutil.h"
+#include "crosshatch/comm/world.h"
+#include "gtest/gtest.h"
+
+namespace crosshatch {
+namespace {
+
+/// As mpirun says; the tests are registered before MPI is there.
+int NumProcesses() {
+  const char* size = std::getenv("OMPI_COMM_WORLD_SIZE");
+  CH_CHECK(size != nullptr) << "this test is started by mpirun";
+  return std::atoi(size);
+}
+
+/// The child in which a test dies is no process of the job: it has MPI for
+/// itself.
+void BeAloneInDeathTest() {
+  if (GTEST_FLAG_GET(internal_run_death_test).empty()) return;
+  for (const char* name :
+       {"PMIX_NAMESPACE", "PMIX_RANK", "PMIX_SERVER_URI", "PMIX_SERVER_URI2",
+        "PMIX_SERVER_URI21", "PMIX_SERVER_URI3", "OMPI_MCA_orte_jobid",
+        "OMPI_MCA_orte_ess_jobid", "OMPI_MCA_ess"}) {
+    unsetenv(name);
+  }
+  setenv("OMPI_MCA_ess_singleton_isolated", "1", /*overwrite=*/1);
+}
+
+const bool registered = RegisterCommunicatorConformanceTests(
+    {.name = "Mpi",
+     .run =
+         [](int, absl::FunctionRef<absl::Status(World&)> fn,
+            const ConformanceRunOptions& options) {
+           BeAloneInDeathTest();
+           return RunMpi(fn, {.timeout = options.timeout,
+                              .adversarial_seed = options.adversarial_seed});
+         },
+     .world_sizes = {NumProcesses()},
+     .exact_stalls = false});
+
+}  // namespace
+}  // namespace crosshatch
