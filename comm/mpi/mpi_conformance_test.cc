@@ -1,6 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <unistd.h>
+
 #include <cstdlib>
 #include <string>
+#include <vector>
 
 #include "crosshatch/base/check.h"
 #include "crosshatch/comm/conformance_testutil.h"
@@ -21,12 +24,14 @@ int NumProcesses() {
 /// itself.
 void BeAloneInDeathTest() {
   if (GTEST_FLAG_GET(internal_run_death_test).empty()) return;
-  for (const char* name :
-       {"PMIX_NAMESPACE", "PMIX_RANK", "PMIX_SERVER_URI", "PMIX_SERVER_URI2",
-        "PMIX_SERVER_URI21", "PMIX_SERVER_URI3", "OMPI_MCA_orte_jobid",
-        "OMPI_MCA_orte_ess_jobid", "OMPI_MCA_ess"}) {
-    unsetenv(name);
+  std::vector<std::string> names;
+  for (char** variable = environ; *variable != nullptr; ++variable) {
+    const std::string text = *variable;
+    if (text.starts_with("PMIX_") || text.starts_with("OMPI_")) {
+      names.push_back(text.substr(0, text.find('=')));
+    }
   }
+  for (const std::string& name : names) unsetenv(name.c_str());
   setenv("OMPI_MCA_ess_singleton_isolated", "1", /*overwrite=*/1);
 }
 

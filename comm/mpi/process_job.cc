@@ -6,7 +6,6 @@
 
 #include "absl/strings/str_cat.h"
 #include "crosshatch/base/check.h"
-#include "crosshatch/base/status_macros.h"
 
 namespace crosshatch::internal {
 namespace {
