@@ -4,7 +4,8 @@
 // rank threads, and what the comparison of fingerprints costs:
 //
 //   bazel build //benchmarks:mpi_benchmark
-//   mpirun -np 4 --oversubscribe --bind-to none bazel-bin/benchmarks/mpi_benchmark
+//   mpirun -np 4 --oversubscribe --bind-to none
+//   bazel-bin/benchmarks/mpi_benchmark
 //
 // `bytes` is the size of the whole buffer of each rank. Medians of one
 // collective, seen from rank 0, in microseconds. A barrier moves no data: its
@@ -47,8 +48,8 @@ std::vector<int64_t> SizesOf(CollectiveKind kind) {
 }
 
 double MedianMicros(int64_t bytes, const std::function<void()>& once) {
-  const int repeats = static_cast<int>(
-      std::clamp<int64_t>((64 << 20) / (bytes + 1), 15, 2000));
+  const int repeats =
+      static_cast<int>(std::clamp<int64_t>((64 << 20) / (bytes + 1), 15, 2000));
   std::vector<double> micros;
   for (int i = -3; i < repeats; ++i) {
     const auto begin = Clock::now();

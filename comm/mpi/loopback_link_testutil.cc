@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "crosshatch/comm/mpi/loopback_link_testutil.h"
 
+#include <algorithm>
 #include <cstring>
 
-#include "absl/strings/str_cat.h"
 #include "crosshatch/base/check.h"
 
 namespace crosshatch::internal {
@@ -26,7 +26,7 @@ class LoopbackLink final : public Link {
   absl::Status SendNote(int to, const std::string& note,
                         LinkRequest& request) override {
     std::lock_guard lock(wire_.mutex_);
-    if (absl::Status error = TakeError(); !error.ok()) return error;
+    if (absl::Status error = OwnLoss(); !error.ok()) return error;
     if (!Dead(to)) {
       wire_.notes_[to].emplace_back(rank_, std::make_shared<std::string>(note));
     }
@@ -37,19 +37,25 @@ class LoopbackLink final : public Link {
   absl::Status TakeNote(int& from, std::string& note) override {
     std::lock_guard lock(wire_.mutex_);
     from = -1;
-    if (absl::Status error = TakeError(); !error.ok()) return error;
+    if (absl::Status error = OwnLoss(); !error.ok()) return error;
     auto& notes = wire_.notes_[rank_];
-    if (notes.empty() || Late()) return absl::OkStatus();
-    from = notes.front().first;
-    note = *notes.front().second;
-    notes.pop_front();
+    if (Late()) return absl::OkStatus();
+    const auto next =
+        std::find_if(notes.begin(), notes.end(), [&](const auto& each) {
+          return wire_.held_ != std::pair(each.first, rank_);
+        });
+    if (next == notes.end()) return absl::OkStatus();
+    from = next->first;
+    note = *next->second;
+    notes.erase(next);
     return absl::OkStatus();
   }
 
   absl::Status Send(int to, int tag, const void* data, int64_t bytes,
                     LinkRequest& request) override {
     std::lock_guard lock(wire_.mutex_);
-    if (absl::Status error = TakeError(); !error.ok()) return error;
+    if (rank_ == wire_.options_.dies_at_first_send) wire_.lost_[rank_] = true;
+    if (absl::Status error = OwnLoss(); !error.ok()) return error;
     auto message = std::make_shared<LoopbackWire::Message>();
     message->from = data;
     message->bytes = bytes;
@@ -77,7 +83,7 @@ class LoopbackLink final : public Link {
   absl::Status Receive(int from, int tag, void* data, int64_t bytes,
                        LinkRequest& request) override {
     std::lock_guard lock(wire_.mutex_);
-    if (absl::Status error = TakeError(); !error.ok()) return error;
+    if (absl::Status error = OwnLoss(); !error.ok()) return error;
     auto message = std::make_shared<LoopbackWire::Message>();
     message->to = data;
     message->bytes = bytes;
@@ -95,7 +101,7 @@ class LoopbackLink final : public Link {
 
   absl::Status Test(LinkRequest& request) override {
     std::lock_guard lock(wire_.mutex_);
-    if (absl::Status error = TakeError(); !error.ok()) return error;
+    if (absl::Status error = OwnLoss(); !error.ok()) return error;
     if (!request.pending || Late()) return absl::OkStatus();
     const auto& message = *kept_.at(request.handle);
     if (!message.done && !message.cancelled) return absl::OkStatus();
@@ -134,9 +140,10 @@ class LoopbackLink final : public Link {
            (rank_ < wire_.options_.num_near);
   }
   // With the wire's lock held.
-  bool Dead(int to) const { return wire_.killed_[to] || wire_.killed_[rank_]; }
-  absl::Status TakeError() {
-    return std::exchange(wire_.errors_[rank_], absl::OkStatus());
+  bool Dead(int to) const { return wire_.lost_[to] || wire_.lost_[rank_]; }
+  absl::Status OwnLoss() const {
+    if (!wire_.lost_[rank_]) return absl::OkStatus();
+    return absl::InternalError("this end is cut off");
   }
   bool Late() {
     if (wire_.options_.delay_seed == 0) return false;
@@ -165,22 +172,23 @@ class LoopbackLink final : public Link {
 LoopbackWire::LoopbackWire(const LoopbackOptions& options)
     : options_(options),
       notes_(static_cast<size_t>(options.size)),
-      killed_(static_cast<size_t>(options.size)),
-      errors_(static_cast<size_t>(options.size)),
+      lost_(static_cast<size_t>(options.size)),
       bells_(static_cast<size_t>(options.size)) {}
 
 std::unique_ptr<Link> LoopbackWire::End(int rank) {
   return std::make_unique<LoopbackLink>(*this, rank);
 }
 
-void LoopbackWire::Kill(int rank) {
+void LoopbackWire::Hold(int from, int to) {
   std::lock_guard lock(mutex_);
-  killed_[rank] = true;
+  held_ = {from, to};
 }
 
-void LoopbackWire::FailNextCall(int rank, const absl::Status& error) {
+void LoopbackWire::Release() { Hold(-1, -1); }
+
+bool LoopbackWire::lost(int rank) const {
   std::lock_guard lock(mutex_);
-  errors_[rank] = error;
+  return lost_[rank];
 }
 
 int LoopbackWire::num_unmet() const {

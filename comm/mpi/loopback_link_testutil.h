@@ -30,6 +30,8 @@ struct LoopbackOptions {
   uint64_t delay_seed = 0;
   /// Ranks from here on are on another machine: nobody rings there.
   int num_near = 1 << 30;
+  /// This rank is lost when it first sends data.
+  int dies_at_first_send = -1;
 };
 
 /// What the links of one job share. Outlives them.
@@ -39,11 +41,13 @@ class LoopbackWire {
 
   std::unique_ptr<Link> End(int rank);
 
-  /// Nothing comes from `rank` any more, and nothing reaches it.
-  void Kill(int rank);
-  /// The next call of `rank`'s link fails with `error`.
-  void FailNextCall(int rank, const absl::Status& error);
-  /// Data messages of one byte or more that were sent and never met.
+  /// Notes from the one rank to the other stay on their way until Release.
+  void Hold(int from, int to);
+  void Release();
+
+  /// Whether nothing comes from `rank` any more, and nothing reaches it.
+  bool lost(int rank) const;
+  /// Messages of data that are sent and have not been met.
   int num_unmet() const;
 
  private:
@@ -68,8 +72,8 @@ class LoopbackWire {
   std::vector<std::deque<std::pair<int, std::shared_ptr<std::string>>>> notes_;
   std::map<Key, std::deque<std::shared_ptr<Message>>> sent_;
   std::map<Key, std::deque<std::shared_ptr<Message>>> awaited_;
-  std::vector<bool> killed_;
-  std::vector<absl::Status> errors_;
+  std::vector<bool> lost_;
+  std::pair<int, int> held_{-1, -1};
   std::vector<Doorbell> bells_;
 };
 

@@ -2,7 +2,6 @@
 #include "crosshatch/comm/mpi/run_loopback_testutil.h"
 
 #include <memory>
-#include <string>
 #include <thread>
 #include <utility>
 
@@ -40,7 +39,8 @@ std::vector<FailureNotice> FailureChannelForTest::reported() const {
 
 std::vector<ProcessResult> RunLoopback(
     LoopbackWire& wire, int ranks, absl::FunctionRef<absl::Status(World&)> fn,
-    absl::FunctionRef<MpiOptions(int rank)> options) {
+    absl::FunctionRef<MpiOptions(int rank)> options,
+    const std::function<void(int rank)>& returned) {
   std::vector<ProcessResult> results(static_cast<size_t>(ranks));
   // The links outlive what others send to them.
   std::vector<std::unique_ptr<Link>> links;
@@ -51,6 +51,7 @@ std::vector<ProcessResult> RunLoopback(
       MpiOptions of_rank = options(rank);
       of_rank.threads_per_rank = 1;
       results[rank] = RunProcess(*links[rank], fn, of_rank);
+      if (returned) returned(rank);
     });
   }
   for (std::thread& thread : threads) thread.join();

@@ -4,6 +4,7 @@
 
 #include <functional>
 #include <mutex>
+#include <string>
 #include <vector>
 
 #include "absl/functional/function_ref.h"
@@ -38,9 +39,11 @@ class FailureChannelForTest final : public FailureChannel {
 /// Runs `fn` as the engine of processes does, each process a thread of this
 /// one, and returns what each of them returned.
 /// \param options of each rank, given its number.
+/// \param returned told of each rank that has returned.
 std::vector<ProcessResult> RunLoopback(
     LoopbackWire& wire, int ranks, absl::FunctionRef<absl::Status(World&)> fn,
-    absl::FunctionRef<MpiOptions(int rank)> options);
+    absl::FunctionRef<MpiOptions(int rank)> options,
+    const std::function<void(int rank)>& returned = nullptr);
 
 }  // namespace crosshatch::internal
 
