@@ -16,8 +16,8 @@
 #include "absl/time/clock.h"
 #include "crosshatch/base/status_macros.h"
 #include "crosshatch/comm/mpi/doorbell.h"
+#include "crosshatch/comm/mpi/join_session.h"
 #include "crosshatch/comm/mpi/mpi_status.h"
-#include "crosshatch/comm/mpi/name_server.h"
 
 namespace crosshatch::internal {
 namespace {
@@ -221,7 +221,7 @@ struct MpiProcess::State {
   Neighbours neighbours;
   bool joined = false;
   bool initialised_here = false;
-  std::optional<NameServer> name_server;
+  std::optional<JoinSession> session;
 };
 
 MpiProcess::MpiProcess() : state_(std::make_unique<State>()) {}
@@ -235,7 +235,6 @@ MpiProcess::~MpiProcess() {
   // What fails here has nobody to be told.
   MPI_Win_free(&state_->bells);
   MPI_Comm_free(&state_->node);
-  if (state_->joined) MPI_Comm_disconnect(&state_->world);
   if (state_->initialised_here) MPI_Finalize();
 }
 
@@ -268,16 +267,18 @@ absl::Status MpiProcess::Start(const MpiJoin* join) {
                      ", or a function is missing"));
   }
   if (join != nullptr && join->size > 1) {
-    std::string uri;
+    CH_ASSIGN_OR_RETURN(
+        JoinSession session,
+        JoinSession::Start(/*serve=*/join->rank == 0, absl::Seconds(20)));
+    std::string uri = session.uri();
     if (join->rank == 0) {
-      CH_ASSIGN_OR_RETURN(NameServer server,
-                          NameServer::Start(absl::Seconds(20)));
-      uri = server.uri();
-      state_->name_server.emplace(std::move(server));
       CH_RETURN_IF_ERROR(join->put("mpi/server", uri));
     } else {
       CH_ASSIGN_OR_RETURN(uri, join->get("mpi/server"));
     }
+    setenv("OMPI_MCA_orte_tmpdir_base", session.directory().c_str(),
+           /*overwrite=*/1);
+    state_->session.emplace(std::move(session));
     setenv("OMPI_MCA_pmix_server_uri", uri.c_str(), /*overwrite=*/1);
   }
   int initialised = 0;

@@ -39,7 +39,8 @@ struct NoteHeader {
   /// kMeet: the tag of the sender's data; the next is its for a second round.
   int32_t tag = 0;
   uint64_t group = 0;
-  /// Of the group's meetings of this kind, in the order of coming.
+  /// Of the group's meetings of this kind, in the order of coming. kUp, kDown:
+  /// 1 if somebody has given up waiting for another, else 0.
   int64_t meeting = 0;
   /// kMeet: bytes of data at DataAt(note); 0 if they come by themselves.
   int64_t data_bytes = 0;

@@ -18,7 +18,8 @@ TEST(NoteTest, AFingerprintComesBack) {
   f.reduce_op = ReduceOp::kMax;
   f.scale = 0.3;
   f.root = 3;
-  f.label = std::string(5000, 'x') + '\0' + "y";
+  f.label.assign(5000, 'x');
+  f.label.push_back('\0');
   f.about = std::make_shared<const std::string>("shape [4, 4]");
   f.send = {1, 1, 1, 2, 1, 0, 0};
   f.recv = {};

@@ -160,7 +160,7 @@ bool ProcessJob::TakeLeave(Lock& lock) {
   // A binary tree: what is below rank r hangs on 2r + 1 and 2r + 2.
   const auto post = [&](int to, NoteKind kind) {
     std::string note;
-    StartNote({.kind = kind}, note);
+    StartNote({.kind = kind, .meeting = together_ ? 0 : 1}, note);
     AppendFailure(failure_, note);
     PostNote(to, note);
     link_.Ring(to);
@@ -168,11 +168,12 @@ bool ProcessJob::TakeLeave(Lock& lock) {
   const int first_child = 2 * rank_ + 1;
   const int num_children = std::clamp(size_ - first_child, 0, 2);
   Wait(lock, [&] { return num_up_ == num_children || gave_up(); });
-  if (gave_up()) return false;
+  // Who gives up says so, for those that come later.
+  together_ = together_ && num_up_ == num_children;
   if (rank_ != 0) {
     post((rank_ - 1) / 2, NoteKind::kUp);
     Wait(lock, [&] { return down_ || gave_up(); });
-    if (gave_up() && !down_) return false;
+    together_ = together_ && down_;
   }
   for (int i = 0; i < num_children; ++i) {
     post(first_child + i, NoteKind::kDown);
@@ -181,7 +182,7 @@ bool ProcessJob::TakeLeave(Lock& lock) {
     TestPosted();
     return posted_.empty() || gave_up();
   });
-  return posted_.empty();
+  return together_ && posted_.empty();
 }
 
 bool ProcessJob::ended_together() const {
@@ -289,6 +290,7 @@ void ProcessJob::Deliver(int from, std::string& note) {
           failure_ = std::move(failure);
         }
       }
+      together_ = together_ && header.meeting == 0;
       down_ = down_ || is_down;
       num_up_ += is_down ? 0 : 1;
       break;

@@ -195,6 +195,8 @@ class ProcessJob {
   /// Notes kUp of the tree's children, and kDown of its parent.
   int num_up_ = 0;
   bool down_ = false;
+  /// Nobody has given another one up.
+  bool together_ = true;
   bool ended_together_ = false;
 };
 

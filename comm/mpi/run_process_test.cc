@@ -189,6 +189,8 @@ TEST(RunProcessTest, ARankThatDoesNotComeBackIsLeftBehind) {
       });
   EXPECT_EQ(results[0].status, absl::InternalError("rank 0: disk full"));
   EXPECT_FALSE(results[0].ended_together);
+  EXPECT_EQ(results[1].status, results[0].status);
+  EXPECT_FALSE(results[1].ended_together);
 }
 
 TEST(RunProcessDeathTest, ARankThatDoesNotComeBackEndsItsProcess) {
