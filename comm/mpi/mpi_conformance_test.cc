@@ -21,12 +21,13 @@ int NumProcesses() {
 }
 
 /// The child in which a test dies is no process of the job: it has MPI for
-/// itself.
+/// itself, with its files where those of the job are.
 void BeAloneInDeathTest() {
   if (GTEST_FLAG_GET(internal_run_death_test).empty()) return;
   std::vector<std::string> names;
   for (char** variable = environ; *variable != nullptr; ++variable) {
     const std::string text = *variable;
+    if (text.starts_with("OMPI_MCA_orte_tmpdir_base")) continue;
     if (text.starts_with("PMIX_") || text.starts_with("OMPI_")) {
       names.push_back(text.substr(0, text.find('=')));
     }
