@@ -39,9 +39,10 @@ struct ConformanceEngine {
   bool has_peers = true;
   /// Sums add ranks 0..n-1 in order, in float32 for the 16-bit types.
   bool order_fixed_sums = true;
-  /// Finds by itself, without a timeout, that ranks wait in a circle or for one
-  /// that has finished.
+  /// Finds by itself, without a timeout, that ranks wait in a circle.
   bool exact_stalls = true;
+  /// Finds so that ranks wait for one that has finished.
+  bool finds_finished = true;
 
   /// Copies between the host's memory and that of the rank's allocator; memcpy
   /// if left out. Not called where a block has no memory.

@@ -162,7 +162,7 @@ class Faults {
   }
 
   void AddMissing() {
-    if (engine_->exact_stalls) {
+    if (engine_->finds_finished) {
       Add("ExtraCollective",
           [](const ConformanceEngine& engine, World& world,
              bool is_culprit) -> absl::Status {
@@ -310,7 +310,7 @@ class Faults {
               .status();
         },
         {.said = {"rank 0", "shapes", "sizes"}});
-    if (!engine_->exact_stalls) return;
+    if (!engine_->finds_finished) return;
     Add("ExchangeWithOneThatHasFinished",
         [](const ConformanceEngine& engine, World& world,
            bool is_culprit) -> absl::Status {

@@ -36,6 +36,16 @@ void SegmentCursor::Advance(int64_t count) {
   Seek(run * run_ + in_run_ + count);
 }
 
+void SegmentCursor::Skip(int64_t count) {
+  while (count > 0) {
+    const int64_t n = std::min(contiguous_, count);
+    CH_CHECK(n > 0) << "a list of segments ends " << count
+                    << " elements too early";
+    Advance(n);
+    count -= n;
+  }
+}
+
 void SegmentCursor::Seek(int64_t skip) {
   while (segment_ < segments_.size() && skip >= segments_[segment_].elems()) {
     skip -= segments_[segment_].elems();

@@ -27,6 +27,8 @@ class SegmentCursor {
   int64_t contiguous() const { return contiguous_; }
   /// Moves on by `count`, at most contiguous().
   void Advance(int64_t count);
+  /// Moves on by `count`, at most as many as there are.
+  void Skip(int64_t count);
 
  private:
   /// Goes to element `skip` from the start of the current segment, or of those

@@ -72,6 +72,25 @@ TEST(SegmentCursor, WalksThroughRandomLists) {
   }
 }
 
+TEST(SegmentCursor, SkipsOverRunsAndSegments) {
+  Random random(2);
+  std::vector<int32_t> memory(1000);
+  for (int round = 0; round < 100; ++round) {
+    const SegmentList list = random.List(memory.data(), 20);
+    const std::vector<int64_t> offsets = Offsets(list, memory.data());
+    const auto count = static_cast<int64_t>(offsets.size());
+    SegmentCursor cursor(list, sizeof(int32_t));
+    for (int64_t at = 0; at < count;) {
+      const int64_t skipped = 1 + random.Below(count - at);
+      cursor.Skip(skipped);
+      at += skipped;
+      const SegmentCursor there(list, sizeof(int32_t), at);
+      EXPECT_EQ(cursor.data(), there.data());
+      EXPECT_EQ(cursor.contiguous(), there.contiguous());
+    }
+  }
+}
+
 TEST(SegmentCursor, JoinsRunsThatTouch) {
   int32_t memory[12];
   const SegmentList list = {
@@ -93,6 +112,13 @@ TEST(CopySegments, CopiesBetweenAnyTwoLists) {
     CopySegments(SegmentCursor(from, 4), SegmentCursor(to, 4), 50, 4);
     ASSERT_EQ(target, want) << "seed " << seed;
   }
+}
+
+TEST(SegmentCursorDeathTest, SkipsNoMoreThanThereIs) {
+  int32_t memory[4];
+  const SegmentList list = {{.data = memory, .run_elems = 4}};
+  SegmentCursor cursor(list, sizeof(int32_t));
+  EXPECT_DEATH(cursor.Skip(5), "ends 1 elements too early");
 }
 
 TEST(CopySegmentsDeathTest, StopsAtTheEndOfAList) {

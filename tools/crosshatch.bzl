@@ -39,6 +39,13 @@
         ],
     )
 
+    ch_mpi_test(                             # ranks are processes of an MPI job
+        name = "mpi_conformance_test",
+        srcs = ["mpi_conformance_test.cc"],
+        ranks = [1, 2, 4],                   # one job each, of one program
+        deps = [":comm"],
+    )
+
   * A header is always listed in `hdrs`, a private one too (of a private
     target): only those are found as "crosshatch/<package>/<file>.h".
   * Visibility: private; ["//tensor:__subpackages__"] for the subpackages;
@@ -59,6 +66,7 @@
 """
 
 load("@rules_cc//cc:defs.bzl", "cc_binary", "cc_library", "cc_test")
+load("@rules_shell//shell:sh_test.bzl", "sh_test")
 load("//third_party/cuda:cuda_library.bzl", "cuda_library")
 load("//third_party/precompiled:precompiled.bzl", "precompiled_copts")
 load("//tools:layers.bzl", "check_layer")
@@ -183,6 +191,57 @@ def ch_rank_test(name, ranks, tags = [], **kwargs):
         name = name,
         tags = tags + ["ranks", "cpu:" + str(ranks)],
         **kwargs
+    )
+
+def ch_mpi_test(name, ranks, tags = [], deps = [], copts = [], seconds = 50, **kwargs):
+    """A GoogleTest test that runs as processes of an MPI job, every test on each.
+
+    One program, <name>_program, and a test <name>_<n> for each n of `ranks`,
+    which starts mpirun itself. :<name> is all of them. Skipped by wildcards
+    where //:mpi is off.
+
+    Args:
+      name: of the suite.
+      ranks: the numbers of processes, a list.
+      tags: of the tests; Bazel counts each as that many busy cores.
+      deps: of the program, beside gtest, gmock and their main.
+      copts: of the program.
+      seconds: that one job may take.
+      **kwargs: for the program.
+    """
+    _check(name, deps)
+    base, more = _settings(TEST_COPTS, "test")
+    needs_mpi = select({
+        "//:with_mpi": [],
+        "//conditions:default": ["//third_party:incompatible"],
+    })
+    cc_binary(
+        name = name + "_program",
+        testonly = True,
+        copts = base + copts,
+        target_compatible_with = needs_mpi,
+        deps = deps + more + ["@com_google_googletest//:gtest_main"],
+        **kwargs
+    )
+    tests = []
+    for n in ranks:
+        tests.append("{}_{}".format(name, n))
+        sh_test(
+            name = tests[-1],
+            size = "small",
+            srcs = ["//tools:run_mpi_test"],
+            args = [
+                str(n),
+                str(seconds),
+                "$(rootpath :{}_program)".format(name),
+            ],
+            data = [":{}_program".format(name)],
+            tags = tags + ["mpi", "cpu:" + str(n)],
+            target_compatible_with = needs_mpi,
+        )
+    native.test_suite(
+        name = name,
+        tests = [":" + test for test in tests],
     )
 
 def ch_cc_benchmark(name, deps = [], copts = [], **kwargs):

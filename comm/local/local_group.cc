@@ -1,14 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "crosshatch/comm/local/local_group.h"
 
-#include <algorithm>
 #include <utility>
 
 #include "absl/container/inlined_vector.h"
 #include "absl/strings/str_cat.h"
 #include "crosshatch/base/check.h"
 #include "crosshatch/base/status_macros.h"
-#include "crosshatch/tensor/stream.h"
+#include "crosshatch/comm/reduce_segments.h"
 
 namespace crosshatch::internal {
 namespace {
@@ -73,9 +72,9 @@ void LocalGroup::Move(int me, const KernelTable& kernels) {
       for (int r = 0; r < n; ++r) {
         sources.emplace_back(of(r).send[me], elem_bytes);
       }
-      Reduce(mine, absl::MakeSpan(sources),
-             SegmentCursor(mine.recv[0], elem_bytes), NumElements(mine.recv[0]),
-             kernels);
+      ReduceSegments(mine, absl::MakeSpan(sources),
+                     SegmentCursor(mine.recv[0], elem_bytes),
+                     NumElements(mine.recv[0]), kernels);
       break;
     }
     case CollectiveKind::kAllReduce:
@@ -109,9 +108,9 @@ void LocalGroup::AllReduce(int me, const KernelTable& kernels) {
   for (int r = 0; r < n; ++r) {
     sources.emplace_back(of(r).send[0], elem_bytes, begin);
   }
-  Reduce(mine, absl::MakeSpan(sources),
-         SegmentCursor(mine.recv[0], elem_bytes, begin),
-         PieceBegin(count, n, me + 1) - begin, kernels);
+  ReduceSegments(mine, absl::MakeSpan(sources),
+                 SegmentCursor(mine.recv[0], elem_bytes, begin),
+                 PieceBegin(count, n, me + 1) - begin, kernels);
   if (n == 1) return;
   barrier_.ArriveAndWait();
   for (int i = 1; i < n; ++i) {
@@ -120,35 +119,6 @@ void LocalGroup::AllReduce(int me, const KernelTable& kernels) {
     CopySegments(SegmentCursor(of(r).recv[0], elem_bytes, start),
                  SegmentCursor(mine.recv[0], elem_bytes, start),
                  PieceBegin(count, n, r + 1) - start, elem_bytes);
-  }
-}
-
-void LocalGroup::Reduce(const Collective& collective,
-                        absl::Span<SegmentCursor> sources, SegmentCursor to,
-                        int64_t count, const KernelTable& kernels) {
-  // No pool: the ranks are the parallelism, and compute streams need the pools.
-  KernelContext context;
-  absl::InlinedVector<const void*, 8> pointers(sources.size());
-  AccumulateRanksArgs args{.op = collective.reduce_op,
-                           .sources = pointers.data(),
-                           .num_sources = static_cast<int>(sources.size()),
-                           .dtype = collective.dtype,
-                           .out_dtype = collective.dtype,
-                           .scale = collective.scale};
-  while (count > 0) {
-    int64_t n = std::min(count, to.contiguous());
-    for (size_t i = 0; i < sources.size(); ++i) {
-      pointers[i] = sources[i].data();
-      n = std::min(n, sources[i].contiguous());
-    }
-    CH_CHECK(n > 0) << group_ << ": a list of segments ends " << count
-                    << " elements too early";
-    args.out = to.data();
-    args.count = n;
-    kernels.accumulate_ranks(args, context);
-    for (SegmentCursor& source : sources) source.Advance(n);
-    to.Advance(n);
-    count -= n;
   }
 }
 

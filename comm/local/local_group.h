@@ -74,9 +74,6 @@ class LocalGroup {
 
   void Move(int me, const KernelTable& kernels);
   void AllReduce(int me, const KernelTable& kernels);
-  /// Reduces `count` elements of which `sources` holds a cursor per member.
-  void Reduce(const Collective& collective, absl::Span<SegmentCursor> sources,
-              SegmentCursor to, int64_t count, const KernelTable& kernels);
 
   const std::string group_;
   const std::vector<int> world_ranks_;

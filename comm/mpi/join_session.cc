@@ -1,0 +1,118 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "crosshatch/comm/mpi/join_session.h"
+
+#include <fcntl.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstdlib>
+#include <cstring>
+#include <fstream>
+#include <iterator>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "crosshatch/base/status_macros.h"
+
+namespace crosshatch::internal {
+namespace {
+
+/// $1 is the directory, $2 whether to serve. A signal to the whole group of
+/// processes (Ctrl-C) ends the server, and this when the process is gone.
+constexpr char kScript[] = R"sh(
+trap '' INT TERM HUP
+if [ "$2" = serve ]; then
+  if command -v ompi-server >/dev/null 2>&1; then
+    {
+      OMPI_MCA_orte_tmpdir_base=$1 OMPI_MCA_plm=isolated \
+        ompi-server --no-daemonize -r "$1/uri" >"$1/output" 2>&1 </dev/null &
+      echo $! >"$1/pid"
+      wait
+      echo ended >"$1/ended"
+    } 2>/dev/null &
+  else
+    echo missing >"$1/ended"
+  fi
+fi
+read -r nothing
+[ ! -e "$1/pid" ] || kill -9 "$(cat "$1/pid")" 2>/dev/null
+wait
+rm -rf "$1"
+)sh";
+
+std::string ReadFile(const std::string& path) {
+  std::ifstream file(path);
+  return std::string(std::istreambuf_iterator<char>(file), {});
+}
+
+absl::Status SystemError(const std::string& what) {
+  return absl::ResourceExhaustedError(
+      absl::StrCat("cannot ", what, ": ", std::strerror(errno)));
+}
+
+}  // namespace
+
+JoinSession::JoinSession(pid_t child, int life, std::string directory)
+    : child_(child), life_(life), directory_(std::move(directory)) {}
+
+JoinSession::JoinSession(JoinSession&& other) noexcept
+    : child_(std::exchange(other.child_, -1)),
+      life_(std::exchange(other.life_, -1)),
+      directory_(std::move(other.directory_)),
+      uri_(std::move(other.uri_)) {}
+
+JoinSession::~JoinSession() {
+  if (child_ < 0) return;
+  close(life_);
+  waitpid(child_, nullptr, 0);
+}
+
+absl::StatusOr<JoinSession> JoinSession::Start(bool serve,
+                                               absl::Duration timeout) {
+  // Sockets in it need a short name.
+  std::string directory = "/tmp/crosshatch-mpi-XXXXXX";
+  if (mkdtemp(directory.data()) == nullptr) {
+    return SystemError(absl::StrCat("make the directory ", directory));
+  }
+  int ends[2];
+  if (pipe2(ends, O_CLOEXEC) != 0) return SystemError("make a pipe");
+  const pid_t child = fork();
+  if (child < 0) return SystemError("start a shell");
+  if (child == 0) {
+    // Only what is safe after a fork of a process with threads.
+    dup2(ends[0], STDIN_FILENO);
+    execl("/bin/sh", "sh", "-c", kScript, "sh", directory.c_str(),
+          serve ? "serve" : "", nullptr);
+    _exit(127);
+  }
+  close(ends[0]);
+  JoinSession session(child, ends[1], directory);
+  const absl::Time deadline = absl::Now() + timeout;
+  while (serve) {
+    session.uri_ = ReadFile(directory + "/uri");
+    if (!session.uri_.empty() && session.uri_.back() == '\n') {
+      session.uri_.pop_back();
+      break;
+    }
+    const std::string ended = ReadFile(directory + "/ended");
+    if (ended.starts_with("missing")) {
+      return absl::NotFoundError(
+          "ompi-server is not in the PATH; it comes with Open MPI's programs "
+          "(Debian: openmpi-bin), or start the job with mpirun");
+    }
+    if (!ended.empty() || absl::Now() > deadline) {
+      return absl::UnavailableError(absl::StrCat(
+          "ompi-server ",
+          ended.empty() ? absl::StrCat("did not start within ",
+                                       absl::FormatDuration(timeout))
+                        : "ended at once",
+          ": ", ReadFile(directory + "/output")));
+    }
+    absl::SleepFor(absl::Milliseconds(5));
+  }
+  return session;
+}
+
+}  // namespace crosshatch::internal

@@ -1,0 +1,83 @@
+// SPDX-License-Identifier: Apache-2.0
+#ifndef CROSSHATCH_COMM_MPI_LINK_H_
+#define CROSSHATCH_COMM_MPI_LINK_H_
+
+/// \file
+/// Link: messages between the processes of one job, which is all that the
+/// engine of processes asks of MPI (mpi_link.h). Behind it stands MPI, or in
+/// tests threads of one process (loopback_link_testutil.h).
+
+#include <chrono>
+#include <cstdint>
+#include <string>
+
+#include "absl/status/status.h"
+
+namespace crosshatch::internal {
+
+/// A message under way. Its memory stays as it is until it is no longer
+/// pending.
+struct LinkRequest {
+  uint64_t handle = 0;
+  bool pending = false;
+};
+
+/// One process's end.
+/// \threadsafety calls are serialised by the caller, but for Ring and Sleep.
+/// \error whatever fails here leaves the link unusable.
+class Link {
+ public:
+  virtual ~Link() = default;
+
+  virtual int rank() const = 0;
+  virtual int size() const = 0;
+  /// Processes on this machine.
+  virtual int num_near() const = 0;
+
+  /// \name Notes
+  /// Small messages of any size. Those of one sender arrive in order; they need
+  /// no receiver to be sent, if they are small.
+  /// @{
+  virtual absl::Status SendNote(int to, const std::string& note,
+                                LinkRequest& request) = 0;
+  /// Takes the next note that has come; `from` becomes -1 if none has.
+  virtual absl::Status TakeNote(int& from, std::string& note) = 0;
+  /// @}
+
+  /// \name Data
+  /// A message goes where its sender, tag and size are awaited. Of one sender
+  /// and tag, they are matched in the order in which both sides start them.
+  /// \param tag from 1 to max_tag().
+  /// @{
+  virtual int max_tag() const = 0;
+  virtual absl::Status Send(int to, int tag, const void* data, int64_t bytes,
+                            LinkRequest& request) = 0;
+  virtual absl::Status Receive(int from, int tag, void* data, int64_t bytes,
+                               LinkRequest& request) = 0;
+  /// @}
+
+  /// Clears `pending` if the message is done: sent data have been taken,
+  /// received ones are in place.
+  virtual absl::Status Test(LinkRequest& request) = 0;
+  /// Ends a receive that no message has met yet; one that has goes on.
+  virtual absl::Status CancelReceive(LinkRequest& request) = 0;
+  /// Drops a message that will never be done.
+  virtual void Forget(LinkRequest& request) = 0;
+
+  /// \name Sleeping until something comes
+  /// A ring may be lost or needless; what waits looks again soon.
+  /// @{
+  /// Wakes `rank` if it sleeps and is near; its own rank too.
+  virtual void Ring(int rank) = 0;
+  /// What Sleep is to be given; from here on rings are heard. The caller looks
+  /// for messages once more, then sleeps, or says that it will not.
+  virtual uint32_t Listen() = 0;
+  virtual void DoNotSleep() = 0;
+  /// Returns at a ring since Listen gave `heard`, or after `longest`.
+  virtual void Sleep(uint32_t heard, std::chrono::nanoseconds longest) = 0;
+  /// @}
+};
+
+}  // namespace crosshatch::internal
+
+#endif  // CROSSHATCH_COMM_MPI_LINK_H_

@@ -1,0 +1,203 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "crosshatch/comm/mpi/loopback_link_testutil.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include "crosshatch/base/check.h"
+
+namespace crosshatch::internal {
+
+/// The end of one rank. Requests are numbers of messages that it keeps.
+class LoopbackLink final : public Link {
+ public:
+  LoopbackLink(LoopbackWire& wire, int rank)
+      : wire_(wire),
+        rank_(rank),
+        random_(wire.options_.delay_seed + static_cast<uint64_t>(rank)) {}
+
+  int rank() const override { return rank_; }
+  int size() const override { return wire_.options_.size; }
+  int num_near() const override {
+    return std::min(size(), wire_.options_.num_near);
+  }
+  int max_tag() const override { return 32767; }
+
+  absl::Status SendNote(int to, const std::string& note,
+                        LinkRequest& request) override {
+    std::lock_guard lock(wire_.mutex_);
+    if (absl::Status error = OwnLoss(); !error.ok()) return error;
+    if (!Dead(to)) {
+      wire_.notes_[to].emplace_back(rank_, std::make_shared<std::string>(note));
+    }
+    request.pending = false;
+    return absl::OkStatus();
+  }
+
+  absl::Status TakeNote(int& from, std::string& note) override {
+    std::lock_guard lock(wire_.mutex_);
+    from = -1;
+    if (absl::Status error = OwnLoss(); !error.ok()) return error;
+    auto& notes = wire_.notes_[rank_];
+    if (Late()) return absl::OkStatus();
+    const auto next =
+        std::find_if(notes.begin(), notes.end(), [&](const auto& each) {
+          return wire_.held_ != std::pair(each.first, rank_);
+        });
+    if (next == notes.end()) return absl::OkStatus();
+    from = next->first;
+    note = *next->second;
+    notes.erase(next);
+    return absl::OkStatus();
+  }
+
+  absl::Status Send(int to, int tag, const void* data, int64_t bytes,
+                    LinkRequest& request) override {
+    std::lock_guard lock(wire_.mutex_);
+    if (rank_ == wire_.options_.dies_at_first_send) wire_.lost_[rank_] = true;
+    if (absl::Status error = OwnLoss(); !error.ok()) return error;
+    auto message = std::make_shared<LoopbackWire::Message>();
+    message->from = data;
+    message->bytes = bytes;
+    if (bytes <= wire_.options_.eager_bytes) {
+      message->eager.assign(static_cast<const char*>(data),
+                            static_cast<size_t>(bytes));
+      message->from = message->eager.data();
+    }
+    const LoopbackWire::Key key{rank_, to, tag};
+    auto& awaited = wire_.awaited_[key];
+    if (!Dead(to)) {
+      if (awaited.empty()) {
+        wire_.sent_[key].push_back(message);
+      } else {
+        Meet(*message, *awaited.front());
+        awaited.pop_front();
+      }
+    }
+    Keep(message, request);
+    // An eager message has left, whoever takes it.
+    if (bytes <= wire_.options_.eager_bytes) request.pending = false;
+    return absl::OkStatus();
+  }
+
+  absl::Status Receive(int from, int tag, void* data, int64_t bytes,
+                       LinkRequest& request) override {
+    std::lock_guard lock(wire_.mutex_);
+    if (absl::Status error = OwnLoss(); !error.ok()) return error;
+    auto message = std::make_shared<LoopbackWire::Message>();
+    message->to = data;
+    message->bytes = bytes;
+    const LoopbackWire::Key key{from, rank_, tag};
+    auto& sent = wire_.sent_[key];
+    if (sent.empty()) {
+      wire_.awaited_[key].push_back(message);
+    } else {
+      Meet(*sent.front(), *message);
+      sent.pop_front();
+    }
+    Keep(message, request);
+    return absl::OkStatus();
+  }
+
+  absl::Status Test(LinkRequest& request) override {
+    std::lock_guard lock(wire_.mutex_);
+    if (absl::Status error = OwnLoss(); !error.ok()) return error;
+    if (!request.pending || Late()) return absl::OkStatus();
+    const auto& message = *kept_.at(request.handle);
+    if (!message.done && !message.cancelled) return absl::OkStatus();
+    kept_.erase(request.handle);
+    request.pending = false;
+    return absl::OkStatus();
+  }
+
+  absl::Status CancelReceive(LinkRequest& request) override {
+    std::lock_guard lock(wire_.mutex_);
+    const auto message = kept_.at(request.handle);
+    if (message->done) return absl::OkStatus();
+    message->cancelled = true;
+    for (auto& [key, awaited] : wire_.awaited_) std::erase(awaited, message);
+    return absl::OkStatus();
+  }
+
+  void Forget(LinkRequest& request) override {
+    std::lock_guard lock(wire_.mutex_);
+    kept_.erase(request.handle);
+    request.pending = false;
+  }
+
+  void Ring(int rank) override {
+    if (rank == rank_ || Near(rank)) wire_.bells_[rank].Ring();
+  }
+  uint32_t Listen() override { return wire_.bells_[rank_].Listen(); }
+  void DoNotSleep() override { wire_.bells_[rank_].DoNotSleep(); }
+  void Sleep(uint32_t heard, std::chrono::nanoseconds longest) override {
+    wire_.bells_[rank_].Sleep(heard, longest);
+  }
+
+ private:
+  bool Near(int rank) const {
+    return (rank < wire_.options_.num_near) ==
+           (rank_ < wire_.options_.num_near);
+  }
+  // With the wire's lock held.
+  bool Dead(int to) const { return wire_.lost_[to] || wire_.lost_[rank_]; }
+  absl::Status OwnLoss() const {
+    if (!wire_.lost_[rank_]) return absl::OkStatus();
+    return absl::InternalError("this end is cut off");
+  }
+  bool Late() {
+    if (wire_.options_.delay_seed == 0) return false;
+    random_ = random_ * 6364136223846793005u + 1442695040888963407u;
+    return (random_ >> 33) % 4 != 0;
+  }
+  void Meet(LoopbackWire::Message& sent, LoopbackWire::Message& awaited) {
+    CH_CHECK_EQ(sent.bytes, awaited.bytes);
+    std::memcpy(awaited.to, sent.from, static_cast<size_t>(sent.bytes));
+    sent.done = awaited.done = true;
+  }
+  void Keep(std::shared_ptr<LoopbackWire::Message> message,
+            LinkRequest& request) {
+    request.handle = ++requests_;
+    request.pending = true;
+    kept_[request.handle] = std::move(message);
+  }
+
+  LoopbackWire& wire_;
+  const int rank_;
+  uint64_t random_;
+  uint64_t requests_ = 0;
+  std::map<uint64_t, std::shared_ptr<LoopbackWire::Message>> kept_;
+};
+
+LoopbackWire::LoopbackWire(const LoopbackOptions& options)
+    : options_(options),
+      notes_(static_cast<size_t>(options.size)),
+      lost_(static_cast<size_t>(options.size)),
+      bells_(static_cast<size_t>(options.size)) {}
+
+std::unique_ptr<Link> LoopbackWire::End(int rank) {
+  return std::make_unique<LoopbackLink>(*this, rank);
+}
+
+void LoopbackWire::Hold(int from, int to) {
+  std::lock_guard lock(mutex_);
+  held_ = {from, to};
+}
+
+void LoopbackWire::Release() { Hold(-1, -1); }
+
+bool LoopbackWire::lost(int rank) const {
+  std::lock_guard lock(mutex_);
+  return lost_[rank];
+}
+
+int LoopbackWire::num_unmet() const {
+  std::lock_guard lock(mutex_);
+  int unmet = 0;
+  for (const auto& [key, messages] : sent_) {
+    unmet += static_cast<int>(messages.size());
+  }
+  return unmet;
+}
+
+}  // namespace crosshatch::internal

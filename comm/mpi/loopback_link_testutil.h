@@ -1,0 +1,82 @@
+// SPDX-License-Identifier: Apache-2.0
+#ifndef CROSSHATCH_COMM_MPI_LOOPBACK_LINK_TESTUTIL_H_
+#define CROSSHATCH_COMM_MPI_LOOPBACK_LINK_TESTUTIL_H_
+
+/// \file
+/// Links between threads of one process, so that the engine of processes can be
+/// tested under ThreadSanitizer, with processes that die and messages that are
+/// late.
+
+#include <cstdint>
+#include <deque>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "crosshatch/comm/mpi/doorbell.h"
+#include "crosshatch/comm/mpi/link.h"
+
+namespace crosshatch::internal {
+
+struct LoopbackOptions {
+  int size = 1;
+  /// Messages up to this size leave at once, larger ones when they are met, as
+  /// MPI has it.
+  int64_t eager_bytes = 64;
+  /// Not 0: messages are found late, by a seeded choice.
+  uint64_t delay_seed = 0;
+  /// Ranks from here on are on another machine: nobody rings there.
+  int num_near = 1 << 30;
+  /// This rank is lost when it first sends data.
+  int dies_at_first_send = -1;
+};
+
+/// What the links of one job share. Outlives them.
+class LoopbackWire {
+ public:
+  explicit LoopbackWire(const LoopbackOptions& options);
+
+  std::unique_ptr<Link> End(int rank);
+
+  /// Notes from the one rank to the other stay on their way until Release.
+  void Hold(int from, int to);
+  void Release();
+
+  /// Whether nothing comes from `rank` any more, and nothing reaches it.
+  bool lost(int rank) const;
+  /// Messages of data that are sent and have not been met.
+  int num_unmet() const;
+
+ private:
+  friend class LoopbackLink;
+
+  /// A message of data, from either side.
+  struct Message {
+    const void* from = nullptr;
+    void* to = nullptr;
+    int64_t bytes = 0;
+    std::string eager;
+    bool done = false;
+    bool cancelled = false;
+  };
+  struct Key {
+    int from, to, tag;
+    friend auto operator<=>(const Key&, const Key&) = default;
+  };
+
+  LoopbackOptions options_;
+  mutable std::mutex mutex_;
+  std::vector<std::deque<std::pair<int, std::shared_ptr<std::string>>>> notes_;
+  std::map<Key, std::deque<std::shared_ptr<Message>>> sent_;
+  std::map<Key, std::deque<std::shared_ptr<Message>>> awaited_;
+  std::vector<bool> lost_;
+  std::pair<int, int> held_{-1, -1};
+  std::vector<Doorbell> bells_;
+};
+
+}  // namespace crosshatch::internal
+
+#endif  // CROSSHATCH_COMM_MPI_LOOPBACK_LINK_TESTUTIL_H_

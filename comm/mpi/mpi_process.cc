@@ -1,0 +1,442 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "crosshatch/comm/mpi/mpi_process.h"
+
+#include <mpi.h>
+
+#include <algorithm>
+#include <climits>
+#include <cstdlib>
+#include <cstring>
+#include <new>
+#include <optional>
+#include <thread>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "crosshatch/base/status_macros.h"
+#include "crosshatch/comm/mpi/doorbell.h"
+#include "crosshatch/comm/mpi/join_session.h"
+#include "crosshatch/comm/mpi/mpi_status.h"
+
+namespace crosshatch::internal {
+namespace {
+
+constexpr int kNoteTag = 0;
+
+/// Processes that share memory with this one.
+struct Neighbours {
+  int count = 1;
+  /// By rank; null for those on other machines.
+  std::vector<Doorbell*> bells;
+};
+
+class MpiLink final : public Link {
+ public:
+  MpiLink(MPI_Comm comm, int rank, int size, int max_tag,
+          const Neighbours& neighbours)
+      : comm_(comm),
+        rank_(rank),
+        size_(size),
+        max_tag_(max_tag),
+        neighbours_(neighbours) {}
+
+  void Close() { MPI_Comm_free(&comm_); }
+
+  int rank() const override { return rank_; }
+  int size() const override { return size_; }
+  int num_near() const override { return neighbours_.count; }
+  int max_tag() const override { return max_tag_; }
+
+  absl::Status SendNote(int to, const std::string& note,
+                        LinkRequest& request) override {
+    if (note.size() > INT_MAX) {
+      return absl::ResourceExhaustedError(absl::StrCat(
+          "a message of ", note.size(), " bytes to rank ", to,
+          " is larger than MPI takes; the side channel is for small ones"));
+    }
+    return Send(to, kNoteTag, note.data(), static_cast<int64_t>(note.size()),
+                request);
+  }
+
+  absl::Status TakeNote(int& from, std::string& note) override {
+    from = -1;
+    if (!incoming_.pending) {
+      int found = 0;
+      MPI_Message message;
+      MPI_Status status;
+      CH_RETURN_IF_ERROR(MpiStatus(MPI_Improbe(MPI_ANY_SOURCE, kNoteTag, comm_,
+                                               &found, &message, &status),
+                                   "MPI_Improbe"));
+      if (found == 0) return absl::OkStatus();
+      int bytes = 0;
+      CH_RETURN_IF_ERROR(
+          MpiStatus(MPI_Get_count(&status, MPI_BYTE, &bytes), "MPI_Get_count"));
+      incoming_from_ = status.MPI_SOURCE;
+      incoming_note_.resize(static_cast<size_t>(bytes));
+      MPI_Request request;
+      CH_RETURN_IF_ERROR(MpiStatus(MPI_Imrecv(incoming_note_.data(), bytes,
+                                              MPI_BYTE, &message, &request),
+                                   "MPI_Imrecv"));
+      Keep(request, incoming_);
+    }
+    CH_RETURN_IF_ERROR(Test(incoming_));
+    if (incoming_.pending) return absl::OkStatus();
+    from = incoming_from_;
+    std::swap(note, incoming_note_);
+    return absl::OkStatus();
+  }
+
+  absl::Status Send(int to, int tag, const void* data, int64_t bytes,
+                    LinkRequest& request) override {
+    MPI_Request started;
+    CH_RETURN_IF_ERROR(MpiStatus(MPI_Isend(data, static_cast<int>(bytes),
+                                           MPI_BYTE, to, tag, comm_, &started),
+                                 "MPI_Isend"));
+    Keep(started, request);
+    return absl::OkStatus();
+  }
+
+  absl::Status Receive(int from, int tag, void* data, int64_t bytes,
+                       LinkRequest& request) override {
+    MPI_Request started;
+    CH_RETURN_IF_ERROR(
+        MpiStatus(MPI_Irecv(data, static_cast<int>(bytes), MPI_BYTE, from, tag,
+                            comm_, &started),
+                  "MPI_Irecv"));
+    Keep(started, request);
+    return absl::OkStatus();
+  }
+
+  absl::Status Test(LinkRequest& request) override {
+    if (!request.pending) return absl::OkStatus();
+    MPI_Request under_way = Held(request);
+    int done = 0;
+    CH_RETURN_IF_ERROR(
+        MpiStatus(MPI_Test(&under_way, &done, MPI_STATUS_IGNORE), "MPI_Test"));
+    request.pending = done == 0;
+    return absl::OkStatus();
+  }
+
+  absl::Status CancelReceive(LinkRequest& request) override {
+    MPI_Request under_way = Held(request);
+    return MpiStatus(MPI_Cancel(&under_way), "MPI_Cancel");
+  }
+
+  void Forget(LinkRequest& request) override {
+    MPI_Request under_way = Held(request);
+    MPI_Request_free(&under_way);
+    request.pending = false;
+  }
+
+  void Ring(int rank) override {
+    if (neighbours_.bells[rank] != nullptr) neighbours_.bells[rank]->Ring();
+  }
+  uint32_t Listen() override { return neighbours_.bells[rank_]->Listen(); }
+  void DoNotSleep() override { neighbours_.bells[rank_]->DoNotSleep(); }
+  void Sleep(uint32_t heard, std::chrono::nanoseconds longest) override {
+    neighbours_.bells[rank_]->Sleep(heard, longest);
+  }
+
+ private:
+  static_assert(sizeof(MPI_Request) <= sizeof(LinkRequest::handle));
+
+  static void Keep(MPI_Request request, LinkRequest& kept) {
+    std::memcpy(&kept.handle, &request, sizeof(request));
+    kept.pending = true;
+  }
+  static MPI_Request Held(const LinkRequest& kept) {
+    MPI_Request request;
+    std::memcpy(&request, &kept.handle, sizeof(request));
+    return request;
+  }
+
+  MPI_Comm comm_;
+  const int rank_;
+  const int size_;
+  const int max_tag_;
+  const Neighbours& neighbours_;
+
+  /// A note on its way, of this sender.
+  LinkRequest incoming_;
+  int incoming_from_ = -1;
+  std::string incoming_note_;
+};
+
+/// Connects the processes one after the other: the first r of them take in the
+/// next.
+absl::Status ConnectOneByOne(const MpiJoin& join, MPI_Comm& world) {
+  CH_RETURN_IF_ERROR(
+      MpiStatus(MPI_Comm_dup(MPI_COMM_SELF, &world), "MPI_Comm_dup"));
+  if (join.size == 1) return absl::OkStatus();
+  char port[MPI_MAX_PORT_NAME] = "";
+  if (join.rank == 0) {
+    CH_RETURN_IF_ERROR(
+        MpiStatus(MPI_Open_port(MPI_INFO_NULL, port), "MPI_Open_port"));
+    CH_RETURN_IF_ERROR(join.put("mpi/port", port));
+  } else {
+    CH_ASSIGN_OR_RETURN(const std::string opened, join.get("mpi/port"));
+    std::strncpy(port, opened.c_str(), sizeof(port) - 1);
+  }
+  for (int next = 1; next < join.size; ++next) {
+    if (next < join.rank) continue;
+    MPI_Comm between = MPI_COMM_NULL;
+    if (next == join.rank) {
+      // Two must not come at the same time: each waits for its turn.
+      if (next > 1) {
+        CH_RETURN_IF_ERROR(join.get(absl::StrCat("mpi/turn/", next)).status());
+      }
+      CH_RETURN_IF_ERROR(MpiStatus(
+          MPI_Comm_connect(port, MPI_INFO_NULL, 0, MPI_COMM_SELF, &between),
+          "MPI_Comm_connect"));
+    } else {
+      CH_RETURN_IF_ERROR(
+          MpiStatus(MPI_Comm_accept(port, MPI_INFO_NULL, 0, world, &between),
+                    "MPI_Comm_accept"));
+    }
+    MPI_Comm merged = MPI_COMM_NULL;
+    CH_RETURN_IF_ERROR(
+        MpiStatus(MPI_Intercomm_merge(between, next == join.rank, &merged),
+                  "MPI_Intercomm_merge"));
+    MPI_Comm_free(&between);
+    MPI_Comm_free(&world);
+    world = merged;
+    if (join.rank == 0 && next + 1 < join.size) {
+      CH_RETURN_IF_ERROR(join.put(absl::StrCat("mpi/turn/", next + 1), "go"));
+    }
+  }
+  if (join.rank == 0) MPI_Close_port(port);
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+struct MpiProcess::State {
+  MPI_Comm world = MPI_COMM_NULL;
+  MPI_Comm node = MPI_COMM_NULL;
+  MPI_Win bells = MPI_WIN_NULL;
+  int rank = 0;
+  int size = 1;
+  int max_tag = 0;
+  Neighbours neighbours;
+  bool joined = false;
+  bool initialised_here = false;
+  std::optional<JoinSession> session;
+};
+
+MpiProcess::MpiProcess() : state_(std::make_unique<State>()) {}
+
+MpiProcess::~MpiProcess() {
+  int finalised = 0;
+  if (!started_ || !broken_.ok() || MPI_Finalized(&finalised) != MPI_SUCCESS ||
+      finalised != 0) {
+    return;
+  }
+  // What fails here has nobody to be told.
+  MPI_Win_free(&state_->bells);
+  MPI_Comm_free(&state_->node);
+  if (state_->initialised_here) MPI_Finalize();
+}
+
+absl::StatusOr<MpiProcess*> MpiProcess::Get(const MpiJoin* join) {
+  static MpiProcess process;
+  if (!process.broken_.ok()) return process.broken_;
+  int finalised = 0;
+  CH_RETURN_IF_ERROR(MpiStatus(MPI_Finalized(&finalised), "MPI_Finalized"));
+  if (finalised != 0) {
+    return absl::FailedPreconditionError(
+        "MPI has been finalised in this process; a job must come before that");
+  }
+  if (!process.started_) {
+    const absl::Status started = process.Start(join);
+    if (!started.ok()) {
+      process.Break(started);
+      return started;
+    }
+    process.started_ = true;
+  }
+  return &process;
+}
+
+absl::Status MpiProcess::Start(const MpiJoin* join) {
+  if (join != nullptr &&
+      (join->size < 1 || join->rank < 0 || join->rank >= join->size ||
+       !join->put || !join->get)) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("MpiJoin: rank ", join->rank, " of ", join->size,
+                     ", or a function is missing"));
+  }
+  if (join != nullptr && join->size > 1) {
+    CH_ASSIGN_OR_RETURN(
+        JoinSession session,
+        JoinSession::Start(/*serve=*/join->rank == 0, absl::Seconds(20)));
+    std::string uri = session.uri();
+    if (join->rank == 0) {
+      CH_RETURN_IF_ERROR(join->put("mpi/server", uri));
+    } else {
+      CH_ASSIGN_OR_RETURN(uri, join->get("mpi/server"));
+    }
+    setenv("OMPI_MCA_orte_tmpdir_base", session.directory().c_str(),
+           /*overwrite=*/1);
+    state_->session.emplace(std::move(session));
+    setenv("OMPI_MCA_pmix_server_uri", uri.c_str(), /*overwrite=*/1);
+  }
+  int initialised = 0;
+  CH_RETURN_IF_ERROR(
+      MpiStatus(MPI_Initialized(&initialised), "MPI_Initialized"));
+  int level = MPI_THREAD_SINGLE;
+  if (initialised == 0) {
+    CH_RETURN_IF_ERROR(MpiStatus(
+        MPI_Init_thread(nullptr, nullptr, MPI_THREAD_SERIALIZED, &level),
+        "MPI_Init_thread"));
+    state_->initialised_here = true;
+  } else {
+    CH_RETURN_IF_ERROR(MpiStatus(MPI_Query_thread(&level), "MPI_Query_thread"));
+  }
+  if (level < MPI_THREAD_SERIALIZED) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("MPI gives thread level ", level,
+                     "; MPI_THREAD_SERIALIZED or more is needed"));
+  }
+  MPI_Comm_set_errhandler(MPI_COMM_WORLD, MPI_ERRORS_RETURN);
+  MPI_Comm_set_errhandler(MPI_COMM_SELF, MPI_ERRORS_RETURN);
+  if (join != nullptr) {
+    state_->joined = true;
+    CH_RETURN_IF_ERROR(ConnectOneByOne(*join, state_->world));
+    MPI_Comm_set_errhandler(state_->world, MPI_ERRORS_RETURN);
+  } else {
+    state_->world = MPI_COMM_WORLD;
+  }
+  CH_RETURN_IF_ERROR(
+      MpiStatus(MPI_Comm_rank(state_->world, &state_->rank), "MPI_Comm_rank"));
+  CH_RETURN_IF_ERROR(
+      MpiStatus(MPI_Comm_size(state_->world, &state_->size), "MPI_Comm_size"));
+  if (join != nullptr && join->rank != state_->rank) {
+    return absl::InternalError(absl::StrCat(
+        "rank ", join->rank, " became rank ", state_->rank, " of MPI"));
+  }
+  int* max_tag = nullptr;
+  int found = 0;
+  CH_RETURN_IF_ERROR(
+      MpiStatus(MPI_Comm_get_attr(MPI_COMM_WORLD, MPI_TAG_UB, &max_tag, &found),
+                "MPI_Comm_get_attr"));
+  state_->max_tag =
+      found != 0 ? *max_tag : 32767;  // The least that MPI allows.
+  return MeetNeighbours();
+}
+
+absl::Status MpiProcess::MeetNeighbours() {
+  State& state = *state_;
+  CH_RETURN_IF_ERROR(
+      MpiStatus(MPI_Comm_split_type(state.world, MPI_COMM_TYPE_SHARED, 0,
+                                    MPI_INFO_NULL, &state.node),
+                "MPI_Comm_split_type"));
+  CH_RETURN_IF_ERROR(MpiStatus(
+      MPI_Comm_size(state.node, &state.neighbours.count), "MPI_Comm_size"));
+  void* memory = nullptr;
+  CH_RETURN_IF_ERROR(
+      MpiStatus(MPI_Win_allocate_shared(sizeof(Doorbell), 1, MPI_INFO_NULL,
+                                        state.node, &memory, &state.bells),
+                "MPI_Win_allocate_shared"));
+  new (memory) Doorbell;
+  CH_RETURN_IF_ERROR(MpiStatus(MPI_Barrier(state.node), "MPI_Barrier"));
+
+  MPI_Group world = MPI_GROUP_NULL;
+  MPI_Group node = MPI_GROUP_NULL;
+  MPI_Comm_group(state.world, &world);
+  MPI_Comm_group(state.node, &node);
+  std::vector<int> ranks(static_cast<size_t>(state.size));
+  for (int r = 0; r < state.size; ++r) ranks[r] = r;
+  std::vector<int> near(ranks.size(), MPI_UNDEFINED);
+  const absl::Status translated =
+      MpiStatus(MPI_Group_translate_ranks(world, state.size, ranks.data(), node,
+                                          near.data()),
+                "MPI_Group_translate_ranks");
+  MPI_Group_free(&world);
+  MPI_Group_free(&node);
+  CH_RETURN_IF_ERROR(translated);
+  state.neighbours.bells.assign(ranks.size(), nullptr);
+  for (int r = 0; r < state.size; ++r) {
+    if (near[r] == MPI_UNDEFINED) continue;
+    MPI_Aint bytes = 0;
+    int unit = 0;
+    void* bell = nullptr;
+    CH_RETURN_IF_ERROR(MpiStatus(
+        MPI_Win_shared_query(state.bells, near[r], &bytes, &unit, &bell),
+        "MPI_Win_shared_query"));
+    state.neighbours.bells[r] = static_cast<Doorbell*>(bell);
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<std::unique_ptr<Link>> MpiProcess::Open(absl::Duration timeout) {
+  MPI_Comm comm = MPI_COMM_NULL;
+  MPI_Request request = MPI_REQUEST_NULL;
+  CH_RETURN_IF_ERROR(MpiStatus(MPI_Comm_idup(state_->world, &comm, &request),
+                               "MPI_Comm_idup"));
+  const absl::Time deadline = absl::Now() + timeout;
+  absl::Duration pause = absl::Microseconds(20);
+  while (true) {
+    int done = 0;
+    CH_RETURN_IF_ERROR(
+        MpiStatus(MPI_Test(&request, &done, MPI_STATUS_IGNORE), "MPI_Test"));
+    if (done != 0) break;
+    if (absl::Now() > deadline) {
+      const absl::Status late = absl::DeadlineExceededError(absl::StrCat(
+          "rank ", state_->rank, " waited for ", absl::FormatDuration(timeout),
+          " for all ", state_->size, " processes to come to the same job"));
+      Break(late);
+      return late;
+    }
+    absl::SleepFor(pause);
+    pause = std::min(2 * pause, absl::Milliseconds(1));
+  }
+  MPI_Comm_set_errhandler(comm, MPI_ERRORS_RETURN);
+  return std::make_unique<MpiLink>(comm, state_->rank, state_->size,
+                                   state_->max_tag, state_->neighbours);
+}
+
+void MpiProcess::Close(std::unique_ptr<Link> link) {
+  static_cast<MpiLink&>(*link).Close();
+}
+
+void MpiProcess::Break(const absl::Status& why) {
+  if (!broken_.ok()) return;
+  broken_ = absl::FailedPreconditionError(absl::StrCat(
+      "nothing more can run in this process, because: ", why.message()));
+}
+
+absl::StatusOr<std::vector<std::string>> MpiProcess::Exchange(
+    const std::string& blob) {
+  const auto n = static_cast<size_t>(state_->size);
+  if (blob.size() > INT_MAX / n) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("a blob of ", blob.size(), " bytes is too large"));
+  }
+  const int mine = static_cast<int>(blob.size());
+  std::vector<int> sizes(n), begins(n);
+  CH_RETURN_IF_ERROR(MpiStatus(
+      MPI_Allgather(&mine, 1, MPI_INT, sizes.data(), 1, MPI_INT, state_->world),
+      "MPI_Allgather"));
+  size_t total = 0;
+  for (size_t r = 0; r < n; ++r) {
+    begins[r] = static_cast<int>(total);
+    total += static_cast<size_t>(sizes[r]);
+    if (total > INT_MAX) {
+      return absl::InvalidArgumentError("the blobs are too large together");
+    }
+  }
+  std::string all(total, '\0');
+  CH_RETURN_IF_ERROR(MpiStatus(
+      MPI_Allgatherv(blob.data(), mine, MPI_BYTE, all.data(), sizes.data(),
+                     begins.data(), MPI_BYTE, state_->world),
+      "MPI_Allgatherv"));
+  std::vector<std::string> blobs;
+  for (size_t r = 0; r < n; ++r) {
+    blobs.push_back(all.substr(static_cast<size_t>(begins[r]),
+                               static_cast<size_t>(sizes[r])));
+  }
+  return blobs;
+}
+
+}  // namespace crosshatch::internal

@@ -1,0 +1,60 @@
+// SPDX-License-Identifier: Apache-2.0
+#ifndef CROSSHATCH_COMM_MPI_MPI_PROCESS_H_
+#define CROSSHATCH_COMM_MPI_MPI_PROCESS_H_
+
+/// \file
+/// MPI in this process, and the links of jobs on it. Only the source of this
+/// file calls MPI.
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+#include "crosshatch/comm/mpi/link.h"
+#include "crosshatch/comm/world.h"
+
+namespace crosshatch::internal {
+
+/// MPI in this process, from the first use to the process's exit, where it is
+/// finalised unless it is broken.
+/// \threadsafety one thread at a time, and none while a job runs.
+class MpiProcess {
+ public:
+  /// Initialises MPI where that has not been done.
+  /// \param join see MpiOptions.
+  /// \error why it cannot be used: it could not be initialised, or finalised
+  ///     already, or a process of an earlier job is lost.
+  static absl::StatusOr<MpiProcess*> Get(const MpiJoin* join);
+
+  /// A link with messages of its own, made by all processes together: what an
+  /// earlier job has left under way does not reach it.
+  /// \error kDeadlineExceeded if not all have come within `timeout`.
+  absl::StatusOr<std::unique_ptr<Link>> Open(absl::Duration timeout);
+  /// No process has anything under way on `link`, one of Open: gives back what
+  /// it took.
+  void Close(std::unique_ptr<Link> link);
+  /// A process is lost: nothing works any more, and finalising would hang.
+  void Break(const absl::Status& why);
+
+  /// See ExchangeByMpi.
+  absl::StatusOr<std::vector<std::string>> Exchange(const std::string& blob);
+
+ private:
+  struct State;
+
+  MpiProcess();
+  ~MpiProcess();
+  absl::Status Start(const MpiJoin* join);
+  absl::Status MeetNeighbours();
+
+  const std::unique_ptr<State> state_;
+  bool started_ = false;
+  absl::Status broken_;
+};
+
+}  // namespace crosshatch::internal
+
+#endif  // CROSSHATCH_COMM_MPI_MPI_PROCESS_H_

@@ -1,0 +1,77 @@
+// SPDX-License-Identifier: Apache-2.0
+#ifndef CROSSHATCH_COMM_MPI_NOTE_H_
+#define CROSSHATCH_COMM_MPI_NOTE_H_
+
+/// \file
+/// What the processes of a job write one another beside data: a header and,
+/// after it, what its kind needs.
+
+#include <cstdint>
+#include <string>
+
+#include "crosshatch/comm/fingerprint.h"
+#include "crosshatch/comm/group_key.h"
+#include "crosshatch/comm/job_failure.h"
+
+namespace crosshatch::internal {
+
+enum class NoteKind : uint32_t {
+  /// The sender has come to a collective: its fingerprint, and data that are
+  /// small enough to come along.
+  kMeet,
+  /// The sender has come to a gathering: its blob.
+  kGather,
+  /// The sender will take no part in this and all later collectives of the
+  /// group, and reads nobody's memory for them.
+  kLeft,
+  /// The sender's function has returned.
+  kFinished,
+  /// The job has failed.
+  kFailure,
+  /// The end of a job: all ranks below the sender in the tree have finished;
+  /// whether the job has failed. Then down again.
+  kUp,
+  kDown,
+};
+
+struct NoteHeader {
+  NoteKind kind = NoteKind::kMeet;
+  /// kMeet: the tag of the sender's data; the next is its for a second round.
+  int32_t tag = 0;
+  uint64_t group = 0;
+  /// Of the group's meetings of this kind, in the order of coming. kUp, kDown:
+  /// 1 if somebody has given up waiting for another, else 0.
+  int64_t meeting = 0;
+  /// kMeet: bytes of data at DataAt(note); 0 if they come by themselves.
+  int64_t data_bytes = 0;
+  /// kMeet: where the data begin, a multiple of 16.
+  int64_t data_at = 0;
+};
+
+/// Names a group: the same on all processes, another for another key (64 bits
+/// of a hash: one collision in 10^13 among a thousand groups).
+uint64_t GroupId(const GroupKey& key);
+
+/// Makes `note` a header without anything after it.
+void StartNote(const NoteHeader& header, std::string& note);
+NoteHeader HeaderOf(const std::string& note);
+void SetHeader(const NoteHeader& header, std::string& note);
+
+/// \name kMeet
+/// Reading gives back what was appended, into memory that it reuses.
+/// @{
+void AppendFingerprint(const Fingerprint& fingerprint, std::string& note);
+void ReadFingerprint(const std::string& note, Fingerprint& fingerprint);
+/// Room for `bytes` of data, aligned; writes it into the header.
+char* AppendData(int64_t bytes, std::string& note);
+/// @}
+
+/// \name kFailure, kUp and kDown
+/// @{
+void AppendFailure(const JobFailure& failure, std::string& note);
+JobFailure ReadFailure(const std::string& note);
+/// @}
+
+}  // namespace crosshatch::internal
+
+#endif  // CROSSHATCH_COMM_MPI_NOTE_H_

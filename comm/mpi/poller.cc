@@ -1,0 +1,105 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "crosshatch/comm/mpi/poller.h"
+
+#include <algorithm>
+#include <chrono>
+#include <utility>
+
+namespace crosshatch::internal {
+namespace {
+
+using std::chrono::microseconds;
+
+/// Looks before sleeping: some tens of microseconds, about what falling asleep
+/// and waking up cost together.
+constexpr int kLooks = 40;
+/// The longest sleep, which is also what a lost ring costs.
+constexpr microseconds kLongestSleep(1000);
+/// The first sleep where a peer is on another machine and cannot ring.
+constexpr microseconds kFirstSleepAfar(50);
+
+/// Tells the processor that the thread spins.
+void Pause() {
+#if defined(__x86_64__) || defined(__i386__)
+  __builtin_ia32_pause();
+#elif defined(__aarch64__)
+  asm volatile("yield");
+#endif
+}
+
+}  // namespace
+
+Poller::Poller(Link& link, std::function<bool()> take_notes)
+    : link_(link), take_notes_(std::move(take_notes)) {}
+
+void Poller::Wait(std::unique_lock<std::mutex>& lock,
+                  absl::FunctionRef<bool()> done) {
+  // What has come may be all that is waited for.
+  if (!has_leader_) take_notes_();
+  if (done()) return;
+  Waiter self{.done = done};
+  waiters_.push_back(&self);
+  const bool all_near = link_.num_near() == link_.size();
+  // A leader may sleep long because nothing was going on.
+  if (has_leader_ && !all_near) link_.Ring(link_.rank());
+  while (!self.finished) {
+    if (has_leader_) {
+      self.wake.wait(lock);
+    } else {
+      has_leader_ = true;
+      Lead(lock, self);
+      has_leader_ = false;
+    }
+  }
+  waiters_.erase(std::find(waiters_.begin(), waiters_.end(), &self));
+  if (!has_leader_ && !waiters_.empty()) waiters_.front()->wake.notify_one();
+}
+
+void Poller::LookOnce() {
+  if (!has_leader_) Look();
+}
+
+void Poller::Lead(std::unique_lock<std::mutex>& lock, Waiter& self) {
+  const bool all_near = link_.num_near() == link_.size();
+  const microseconds first_sleep = all_near ? kLongestSleep : kFirstSleepAfar;
+  microseconds sleep = first_sleep;
+  int looks = 0;
+  while (true) {
+    if (Look()) {
+      looks = 0;
+      sleep = first_sleep;
+    }
+    if (self.finished) return;
+    if (++looks < kLooks) {
+      // Whoever wants to send needs the lock.
+      lock.unlock();
+      Pause();
+      lock.lock();
+      continue;
+    }
+    const uint32_t heard = link_.Listen();
+    if (Look()) {
+      link_.DoNotSleep();
+      if (self.finished) return;
+      looks = 0;
+      continue;
+    }
+    lock.unlock();
+    link_.Sleep(heard, sleep);
+    lock.lock();
+    sleep = std::min(2 * sleep, kLongestSleep);
+  }
+}
+
+bool Poller::Look() {
+  bool any = take_notes_();
+  for (Waiter* waiter : waiters_) {
+    if (waiter->finished || !waiter->done()) continue;
+    waiter->finished = true;
+    waiter->wake.notify_one();
+    any = true;
+  }
+  return any;
+}
+
+}  // namespace crosshatch::internal

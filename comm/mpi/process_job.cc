@@ -1,0 +1,378 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "crosshatch/comm/mpi/process_job.h"
+
+#include <algorithm>
+#include <set>
+
+#include "absl/strings/str_cat.h"
+#include "crosshatch/base/check.h"
+
+namespace crosshatch::internal {
+namespace {
+
+constexpr int64_t kStays = std::numeric_limits<int64_t>::max();
+
+absl::flat_hash_map<int, int> MembersByRank(const GroupKey& key) {
+  absl::flat_hash_map<int, int> members;
+  for (int i = 0; i < key.size(); ++i) members[key.world_ranks[i]] = i;
+  return members;
+}
+
+std::string For(JobGroup::Clock::time_point since) {
+  const auto waited = absl::FromChrono(JobGroup::Clock::now() - since);
+  return absl::StrCat(" for ", absl::FormatDuration(
+                                   absl::Trunc(waited, absl::Milliseconds(1))));
+}
+
+}  // namespace
+
+JobGroup::JobGroup(const GroupKey& group_key, int member)
+    : key(group_key),
+      me(member),
+      id(GroupId(key)),
+      member_of(MembersByRank(key)),
+      collectives(key.size()),
+      gathers(key.size()),
+      left(static_cast<size_t>(key.size()), kStays) {}
+
+ProcessJob::ProcessJob(Link& link, absl::Duration timeout,
+                       FailureChannel* channel)
+    : link_(link),
+      rank_(link.rank()),
+      size_(link.size()),
+      timeout_(timeout),
+      channel_(channel),
+      poller_(link, [this] { return TakeNotes(); }),
+      lost_(static_cast<size_t>(size_)),
+      finished_(static_cast<size_t>(size_)) {}
+
+ProcessJob::~ProcessJob() = default;
+
+void ProcessJob::Enter(RankContext& context) {
+  {
+    Lock lock = TakeLock();
+    context_ = &context;
+    if (failed()) context.Poison(failure_.For(rank_));
+  }
+  if (channel_ == nullptr) return;
+  channel_->SetActivity([this] { return Activity(); });
+  channel_->OnFailure([this](const FailureNotice& notice) { Told(notice); });
+}
+
+void ProcessJob::Leave() {
+  if (channel_ != nullptr) {
+    channel_->OnFailure(nullptr);
+    channel_->SetActivity(nullptr);
+  }
+  Lock lock = TakeLock();
+  context_ = nullptr;
+}
+
+std::shared_ptr<JobGroup> ProcessJob::Connect(const GroupKey& key, int member) {
+  auto group = std::make_shared<JobGroup>(key, member);
+  Lock lock = TakeLock();
+  const bool is_new = groups_.emplace(group->id, group).second;
+  CH_CHECK(is_new) << Describe(key) << " is connected twice";
+  const auto waiting = unclaimed_.find(group->id);
+  if (waiting == unclaimed_.end()) return group;
+  for (auto& [from, note] : waiting->second) {
+    DeliverToGroup(from, HeaderOf(note), note);
+  }
+  unclaimed_.erase(waiting);
+  return group;
+}
+
+void ProcessJob::Fail(const JobFailure& failure, const FailureNotice& notice,
+                      bool tell) {
+  {
+    Lock lock = TakeLock();
+    if (failed()) return;
+    FailLocked(failure);
+    if (tell) {
+      std::string note;
+      StartNote({.kind = NoteKind::kFailure}, note);
+      AppendFailure(failure, note);
+      for (int r = 0; r < size_; ++r) {
+        if (r != rank_) PostNote(r, note);
+      }
+    }
+  }
+  for (int r = 0; r < size_; ++r) {
+    // Those that wait in this process as well.
+    if (tell || r == rank_) link_.Ring(r);
+  }
+  if (tell && channel_ != nullptr) channel_->Report(notice);
+}
+
+void ProcessJob::FailRank(const absl::Status& error) {
+  Fail(FailureOfRank(rank_, error),
+       {.world_ranks = {rank_}, .of_group = false, .error = error},
+       /*tell=*/true);
+}
+
+void ProcessJob::FailGroup(const JobGroup& group, const absl::Status& error,
+                           bool all_find_it) {
+  Fail(FailureOfGroup(group.key.world_ranks, error),
+       {.world_ranks = group.key.world_ranks, .of_group = true, .error = error},
+       /*tell=*/!all_find_it || group.me == 0);
+}
+
+void ProcessJob::FailLink(const absl::Status& error) {
+  {
+    Lock lock = TakeLock();
+    NoteLinkError(error);
+  }
+  if (channel_ != nullptr) {
+    channel_->Report({.world_ranks = {rank_}, .error = error});
+  }
+}
+
+absl::Status ProcessJob::failure() const {
+  std::lock_guard lock(mutex_);
+  return failure_.result.ok() ? absl::OkStatus() : failure_.For(rank_);
+}
+
+absl::Status ProcessJob::End() {
+  Lock lock = TakeLock();
+  function_returned_ = true;
+  std::set<int> peers;
+  for (const auto& [id, group] : groups_) {
+    peers.insert(group->key.world_ranks.begin(), group->key.world_ranks.end());
+  }
+  std::string note;
+  StartNote({.kind = NoteKind::kFinished}, note);
+  for (int peer : peers) {
+    if (peer == rank_) continue;
+    PostNote(peer, note);
+    link_.Ring(peer);
+  }
+  ended_together_ = TakeLeave(lock);
+  return failure_.result;
+}
+
+bool ProcessJob::TakeLeave(Lock& lock) {
+  const auto patience = absl::ToChronoNanoseconds(timeout_ + timeout_ / 2);
+  const auto gave_up = [&] {
+    return !link_error_.ok() ||
+           std::find(lost_.begin(), lost_.end(), true) != lost_.end() ||
+           (failed_at_.has_value() && Clock::now() - *failed_at_ > patience);
+  };
+  // A binary tree: what is below rank r hangs on 2r + 1 and 2r + 2.
+  const auto post = [&](int to, NoteKind kind) {
+    std::string note;
+    StartNote({.kind = kind, .meeting = together_ ? 0 : 1}, note);
+    AppendFailure(failure_, note);
+    PostNote(to, note);
+    link_.Ring(to);
+  };
+  const int first_child = 2 * rank_ + 1;
+  const int num_children = std::clamp(size_ - first_child, 0, 2);
+  Wait(lock, [&] { return num_up_ == num_children || gave_up(); });
+  // Who gives up says so, for those that come later.
+  together_ = together_ && num_up_ == num_children;
+  if (rank_ != 0) {
+    post((rank_ - 1) / 2, NoteKind::kUp);
+    Wait(lock, [&] { return down_ || gave_up(); });
+    together_ = together_ && down_;
+  }
+  for (int i = 0; i < num_children; ++i) {
+    post(first_child + i, NoteKind::kDown);
+  }
+  Wait(lock, [&] {
+    TestPosted();
+    return posted_.empty() || gave_up();
+  });
+  return together_ && posted_.empty();
+}
+
+bool ProcessJob::ended_together() const {
+  std::lock_guard lock(mutex_);
+  return ended_together_;
+}
+
+void ProcessJob::Watch() {
+  Lock lock = TakeLock();
+  poller_.LookOnce();
+  if (function_returned_ || !failed_at_.has_value()) return;
+  // A thread cannot be stopped from outside, and to wait for ever would be the
+  // very hang that the timeout is there to prevent.
+  CH_CHECK(absl::FromChrono(Clock::now() - *failed_at_) <= timeout_)
+      << "rank " << rank_ << " did not come back within "
+      << absl::FormatDuration(timeout_)
+      << " after the run failed: " << failure_.result.ToString();
+}
+
+int ProcessJob::NextTag() {
+  const auto pairs = static_cast<uint32_t>(link_.max_tag() / 2);
+  const uint32_t taken = tags_taken_.fetch_add(1, std::memory_order_relaxed);
+  return static_cast<int>(1 + taken % pairs * 2);
+}
+
+void ProcessJob::PostNote(int to, const std::string& note) {
+  if (lost_[to] || !link_error_.ok()) return;
+  auto posted = std::make_unique<Posted>();
+  posted->note = note;
+  NoteLinkError(link_.SendNote(to, posted->note, posted->request));
+  if (posted->request.pending) posted_.push_back(std::move(posted));
+}
+
+void ProcessJob::Adopt(std::string note, LinkRequest request) {
+  posted_.push_back(std::make_unique<Posted>(
+      Posted{.note = std::move(note), .request = request}));
+}
+
+void ProcessJob::LeaveMeetings(JobGroup& group, int64_t meeting) {
+  int64_t& left = group.left[static_cast<size_t>(group.me)];
+  if (left <= meeting) return;
+  left = meeting;
+  std::string note;
+  StartNote({.kind = NoteKind::kLeft, .group = group.id, .meeting = meeting},
+            note);
+  for (int rank : group.key.world_ranks) {
+    if (rank == rank_) continue;
+    PostNote(rank, note);
+    link_.Ring(rank);
+  }
+}
+
+void ProcessJob::BeginMeeting(JobGroup& group, int64_t meeting) {
+  group.meeting = meeting;
+  group.meeting_since = Clock::now();
+  group.turn = ++turns_;
+}
+
+void ProcessJob::NoteLinkError(const absl::Status& error) {
+  if (error.ok() || !link_error_.ok()) return;
+  link_error_ = error;
+  if (!failed()) FailLocked(FailureOfRank(rank_, error));
+}
+
+bool ProcessJob::TakeNotes() {
+  bool any = false;
+  while (link_error_.ok()) {
+    int from = -1;
+    NoteLinkError(link_.TakeNote(from, incoming_));
+    if (from < 0) break;
+    any = true;
+    Deliver(from, incoming_);
+  }
+  TestPosted();
+  return any;
+}
+
+void ProcessJob::Deliver(int from, std::string& note) {
+  const NoteHeader header = HeaderOf(note);
+  switch (header.kind) {
+    case NoteKind::kMeet:
+    case NoteKind::kGather:
+    case NoteKind::kLeft:
+      if (groups_.contains(header.group)) {
+        DeliverToGroup(from, header, note);
+      } else {
+        unclaimed_[header.group].emplace_back(from, note);
+      }
+      break;
+    case NoteKind::kFinished:
+      finished_[from] = true;
+      break;
+    case NoteKind::kFailure:
+      if (!failed()) FailLocked(ReadFailure(note));
+      break;
+    case NoteKind::kUp:
+    case NoteKind::kDown: {
+      JobFailure failure = ReadFailure(note);
+      // Of two failures at the same time the tree's root chooses for all.
+      const bool is_down = header.kind == NoteKind::kDown;
+      if (!failure.result.ok()) {
+        if (!failed()) {
+          FailLocked(failure);
+        } else if (is_down) {
+          failure_ = std::move(failure);
+        }
+      }
+      together_ = together_ && header.meeting == 0;
+      down_ = down_ || is_down;
+      num_up_ += is_down ? 0 : 1;
+      break;
+    }
+  }
+}
+
+void ProcessJob::DeliverToGroup(int from, const NoteHeader& header,
+                                std::string& note) {
+  JobGroup& group = *groups_.at(header.group);
+  const int member = group.MemberOf(from);
+  switch (header.kind) {
+    case NoteKind::kMeet:
+      group.collectives.File(member, header, note);
+      break;
+    case NoteKind::kGather:
+      group.gathers.File(member, header, note);
+      break;
+    default:
+      group.left[static_cast<size_t>(member)] = header.meeting;
+      break;
+  }
+}
+
+void ProcessJob::FailLocked(const JobFailure& failure) {
+  failure_ = failure;
+  failed_at_ = Clock::now();
+  if (context_ != nullptr) context_->Poison(failure_.For(rank_));
+}
+
+void ProcessJob::TestPosted() {
+  for (size_t i = 0; i < posted_.size() && link_error_.ok();) {
+    NoteLinkError(link_.Test(posted_[i]->request));
+    if (posted_[i]->request.pending) {
+      ++i;
+    } else {
+      std::swap(posted_[i], posted_.back());
+      posted_.pop_back();
+    }
+  }
+}
+
+void ProcessJob::Told(const FailureNotice& notice) {
+  if (notice.process_lost) {
+    Lock lock = TakeLock();
+    for (int rank : notice.world_ranks) lost_[rank] = true;
+  }
+  const JobFailure failure =
+      notice.of_group ? FailureOfGroup(notice.world_ranks, notice.error)
+                      : FailureOfRank(notice.world_ranks.at(0), notice.error);
+  Fail(failure, notice, /*tell=*/false);
+  // The failure may be an old one, and the loss new.
+  link_.Ring(rank_);
+}
+
+std::string ProcessJob::Activity() {
+  Lock lock = TakeLock();
+  std::string text;
+  const auto add = [&](const auto&... parts) {
+    absl::StrAppend(&text, text.empty() ? "" : "; ", parts...);
+  };
+  const JobGroup* last = nullptr;
+  for (const auto& [id, group] : groups_) {
+    const std::string name = Describe(group->key);
+    if (group->gathering != nullptr) {
+      add("in ", *group->gathering, " of ", name, For(group->gathering_since));
+    }
+    if (group->meeting < 0) continue;
+    if (last == nullptr || last->turn < group->turn) last = group.get();
+    if (!group->meeting_since.has_value()) continue;
+    Fingerprint fingerprint;
+    ReadFingerprint(group->collectives.note(group->me, group->meeting),
+                    fingerprint);
+    add("in ", Describe(fingerprint), " of ", name, For(*group->meeting_since));
+  }
+  if (!text.empty()) return text;
+  if (function_returned_) return "finished";
+  if (last == nullptr) return "before its first collective";
+  Fingerprint fingerprint;
+  ReadFingerprint(last->collectives.note(last->me, last->meeting), fingerprint);
+  return absl::StrCat("computing, after ", Describe(fingerprint), " of ",
+                      Describe(last->key));
+}
+
+}  // namespace crosshatch::internal

@@ -1,0 +1,205 @@
+// SPDX-License-Identifier: Apache-2.0
+#ifndef CROSSHATCH_COMM_MPI_PROCESS_JOB_H_
+#define CROSSHATCH_COMM_MPI_PROCESS_JOB_H_
+
+/// \file
+/// One job of an engine of processes, seen from one of them: its groups, its
+/// failure, its end.
+
+#include <atomic>
+#include <chrono>
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/container/flat_hash_map.h"
+#include "absl/functional/function_ref.h"
+#include "absl/status/status.h"
+#include "absl/time/time.h"
+#include "crosshatch/comm/failure_channel.h"
+#include "crosshatch/comm/group_key.h"
+#include "crosshatch/comm/job_failure.h"
+#include "crosshatch/comm/mpi/link.h"
+#include "crosshatch/comm/mpi/meetings.h"
+#include "crosshatch/comm/mpi/note.h"
+#include "crosshatch/comm/mpi/poller.h"
+#include "crosshatch/tensor/rank_context.h"
+
+namespace crosshatch::internal {
+
+/// What this process knows of one group. Guarded by the job's lock, but for the
+/// notes of a meeting to which all have come, which nobody changes until the
+/// meeting is closed.
+struct JobGroup {
+  using Clock = std::chrono::steady_clock;
+
+  JobGroup(const GroupKey& key, int me);
+
+  int size() const { return key.size(); }
+  /// The index of `world_rank`, which is a member.
+  int MemberOf(int world_rank) const { return member_of.at(world_rank); }
+
+  const GroupKey key;
+  /// This process's index.
+  const int me;
+  const uint64_t id;
+  const absl::flat_hash_map<int, int> member_of;
+  /// Of kMeet and of kGather.
+  Meetings collectives;
+  Meetings gathers;
+  /// By member: it takes no part in meetings from here on.
+  std::vector<int64_t> left;
+
+  /// The collective in which this process is, and the last one.
+  int64_t meeting = -1;
+  std::optional<Clock::time_point> meeting_since;
+  /// Counts the collectives of all groups.
+  int64_t turn = 0;
+  /// What is gathered; null if nothing is.
+  const std::string* gathering = nullptr;
+  Clock::time_point gathering_since;
+};
+
+/// The job. Engine, transports and the watch share it.
+/// \threadsafety all members may be called from any thread, but for what says
+///     that the lock is held.
+class ProcessJob {
+ public:
+  using Clock = JobGroup::Clock;
+  using Lock = std::unique_lock<std::mutex>;
+
+  /// \param link outlives the job's last call, not the job.
+  /// \param timeout see MpiOptions.
+  /// \param channel may be null; outlives the job's End.
+  ProcessJob(Link& link, absl::Duration timeout, FailureChannel* channel);
+  ProcessJob(const ProcessJob&) = delete;
+  ProcessJob& operator=(const ProcessJob&) = delete;
+  ~ProcessJob();
+
+  int rank() const { return rank_; }
+  int size() const { return size_; }
+  absl::Duration timeout() const { return timeout_; }
+  /// Two tags, this one and the next, that no message under way has.
+  int NextTag();
+
+  /// The rank's context exists, and is poisoned when the job fails, from here
+  /// to Leave.
+  void Enter(RankContext& context);
+  void Leave();
+
+  /// This process's end of a group.
+  std::shared_ptr<JobGroup> Connect(const GroupKey& key, int member);
+
+  /// \name Failure
+  /// The first one counts; later ones are dropped.
+  /// @{
+  /// \param tell whether it is this process that tells the others.
+  void Fail(const JobFailure& failure, const FailureNotice& notice, bool tell);
+  /// This rank fails, alone.
+  void FailRank(const absl::Status& error);
+  /// A group fails with `error`, which names it. Where all members find that by
+  /// themselves, the first of them tells the rest of the job.
+  void FailGroup(const JobGroup& group, const absl::Status& error,
+                 bool all_find_it = false);
+  /// A call of the link has failed: this process can say nothing any more.
+  void FailLink(const absl::Status& error);
+  /// Why this rank's work cannot go on; OK while it can.
+  absl::Status failure() const;
+  /// @}
+
+  /// This rank's function has returned. Returns when those of all ranks have,
+  /// with the result of the job, the same on all. After a failure it waits for
+  /// the others for the timeout and a half.
+  absl::Status End();
+  /// Whether all ranks have taken leave, so that the link can be closed.
+  bool ended_together() const;
+
+  /// Looks for messages in a process in which nobody waits for any, and ends
+  /// the process if its rank does not come back in time after a failure.
+  void Watch();
+
+  /// \name With the lock held
+  /// @{
+  Lock TakeLock() { return Lock(mutex_); }
+  Link& link() { return link_; }
+  bool failed() const { return !failure_.result.ok(); }
+  bool lost(int world_rank) const { return lost_[world_rank]; }
+  bool finished(int world_rank) const { return finished_[world_rank]; }
+  void Wait(Lock& lock, absl::FunctionRef<bool()> done) {
+    poller_.Wait(lock, done);
+  }
+  /// Sends a copy of `note`.
+  void PostNote(int to, const std::string& note);
+  /// Keeps a note whose sender cannot wait until it has gone.
+  void Adopt(std::string note, LinkRequest request);
+  /// This process takes no part in `meeting` of the group and those after it,
+  /// and reads nothing of the others for them any more.
+  void LeaveMeetings(JobGroup& group, int64_t meeting);
+  /// The group's `meeting` begins here.
+  void BeginMeeting(JobGroup& group, int64_t meeting);
+  /// Keeps the first error of the link.
+  void NoteLinkError(const absl::Status& error);
+  const absl::Status& link_error() const { return link_error_; }
+  /// @}
+
+  /// What this rank does, for FailureChannel::SetActivity.
+  std::string Activity();
+
+ private:
+  struct Posted {
+    std::string note;
+    LinkRequest request;
+  };
+
+  // With the lock held.
+  bool TakeNotes();
+  void Deliver(int from, std::string& note);
+  void DeliverToGroup(int from, const NoteHeader& header, std::string& note);
+  void FailLocked(const JobFailure& failure);
+  void TestPosted();
+  /// Returns whether all ranks have taken leave of one another.
+  bool TakeLeave(Lock& lock);
+
+  void Told(const FailureNotice& notice);
+
+  Link& link_;
+  const int rank_;
+  const int size_;
+  const absl::Duration timeout_;
+  FailureChannel* const channel_;
+
+  mutable std::mutex mutex_;
+  Poller poller_;
+  RankContext* context_ = nullptr;
+  std::map<uint64_t, std::shared_ptr<JobGroup>> groups_;
+  /// Of groups that this process has not asked for yet, by sender.
+  std::map<uint64_t, std::vector<std::pair<int, std::string>>> unclaimed_;
+  std::vector<std::unique_ptr<Posted>> posted_;
+  std::string incoming_;
+  std::atomic<uint32_t> tags_taken_{0};
+  int64_t turns_ = 0;
+  /// By rank.
+  std::vector<bool> lost_;
+  std::vector<bool> finished_;
+
+  /// The first; OK while there is none.
+  JobFailure failure_;
+  std::optional<Clock::time_point> failed_at_;
+  absl::Status link_error_;
+  bool function_returned_ = false;
+  /// Notes kUp of the tree's children, and kDown of its parent.
+  int num_up_ = 0;
+  bool down_ = false;
+  /// Nobody has given another one up.
+  bool together_ = true;
+  bool ended_together_ = false;
+};
+
+}  // namespace crosshatch::internal
+
+#endif  // CROSSHATCH_COMM_MPI_PROCESS_JOB_H_

@@ -1,0 +1,61 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "crosshatch/comm/mpi/run_loopback_testutil.h"
+
+#include <memory>
+#include <thread>
+#include <utility>
+
+namespace crosshatch::internal {
+
+void FailureChannelForTest::Report(const FailureNotice& notice) {
+  std::lock_guard lock(mutex_);
+  reported_.push_back(notice);
+}
+
+void FailureChannelForTest::OnFailure(Told told) {
+  std::lock_guard lock(mutex_);
+  told_ = std::move(told);
+}
+
+void FailureChannelForTest::SetActivity(Activity activity) {
+  std::lock_guard lock(mutex_);
+  activity_ = std::move(activity);
+}
+
+void FailureChannelForTest::Tell(const FailureNotice& notice) {
+  std::lock_guard lock(mutex_);
+  if (told_) told_(notice);
+}
+
+std::string FailureChannelForTest::Ask() {
+  std::lock_guard lock(mutex_);
+  return activity_ ? activity_() : "";
+}
+
+std::vector<FailureNotice> FailureChannelForTest::reported() const {
+  std::lock_guard lock(mutex_);
+  return reported_;
+}
+
+std::vector<ProcessResult> RunLoopback(
+    LoopbackWire& wire, int ranks, absl::FunctionRef<absl::Status(World&)> fn,
+    absl::FunctionRef<MpiOptions(int rank)> options,
+    const std::function<void(int rank)>& returned) {
+  std::vector<ProcessResult> results(static_cast<size_t>(ranks));
+  // The links outlive what others send to them.
+  std::vector<std::unique_ptr<Link>> links;
+  for (int rank = 0; rank < ranks; ++rank) links.push_back(wire.End(rank));
+  std::vector<std::thread> threads;
+  for (int rank = 0; rank < ranks; ++rank) {
+    threads.emplace_back([&, rank] {
+      MpiOptions of_rank = options(rank);
+      of_rank.threads_per_rank = 1;
+      results[rank] = RunProcess(*links[rank], fn, of_rank);
+      if (returned) returned(rank);
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  return results;
+}
+
+}  // namespace crosshatch::internal

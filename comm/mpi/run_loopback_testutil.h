@@ -1,0 +1,50 @@
+// SPDX-License-Identifier: Apache-2.0
+#ifndef CROSSHATCH_COMM_MPI_RUN_LOOPBACK_TESTUTIL_H_
+#define CROSSHATCH_COMM_MPI_RUN_LOOPBACK_TESTUTIL_H_
+
+#include <functional>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include "absl/functional/function_ref.h"
+#include "absl/status/status.h"
+#include "crosshatch/comm/failure_channel.h"
+#include "crosshatch/comm/mpi/loopback_link_testutil.h"
+#include "crosshatch/comm/mpi/run_process.h"
+#include "crosshatch/comm/world.h"
+
+namespace crosshatch::internal {
+
+/// A channel whose other end is the test.
+class FailureChannelForTest final : public FailureChannel {
+ public:
+  void Report(const FailureNotice& notice) override;
+  void OnFailure(Told told) override;
+  void SetActivity(Activity activity) override;
+
+  /// As if another process had said so.
+  void Tell(const FailureNotice& notice);
+  /// What the rank does; empty if it cannot be asked.
+  std::string Ask();
+  std::vector<FailureNotice> reported() const;
+
+ private:
+  mutable std::mutex mutex_;
+  Told told_;
+  Activity activity_;
+  std::vector<FailureNotice> reported_;
+};
+
+/// Runs `fn` as the engine of processes does, each process a thread of this
+/// one, and returns what each of them returned.
+/// \param options of each rank, given its number.
+/// \param returned told of each rank that has returned.
+std::vector<ProcessResult> RunLoopback(
+    LoopbackWire& wire, int ranks, absl::FunctionRef<absl::Status(World&)> fn,
+    absl::FunctionRef<MpiOptions(int rank)> options,
+    const std::function<void(int rank)>& returned = nullptr);
+
+}  // namespace crosshatch::internal
+
+#endif  // CROSSHATCH_COMM_MPI_RUN_LOOPBACK_TESTUTIL_H_

@@ -1,0 +1,152 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "crosshatch/comm/mpi/run_process.h"
+
+#include <algorithm>
+#include <chrono>
+#include <condition_variable>
+#include <memory>
+#include <mutex>
+#include <sstream>
+#include <string>
+#include <thread>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "crosshatch/base/start_thread.h"
+#include "crosshatch/base/status_macros.h"
+#include "crosshatch/comm/engine.h"
+#include "crosshatch/comm/mpi/process_job.h"
+#include "crosshatch/comm/mpi/process_transport.h"
+#include "crosshatch/tensor/adversarial_seed.h"
+#include "crosshatch/tensor/device_backend.h"
+
+namespace crosshatch::internal {
+namespace {
+
+class ProcessEngine final : public Engine {
+ public:
+  ProcessEngine(std::shared_ptr<ProcessJob> job, RankContext& context,
+                int64_t max_message_bytes)
+      : job_(std::move(job)),
+        context_(context),
+        max_message_bytes_(max_message_bytes) {}
+
+  const std::string& name() const override { return name_; }
+  absl::StatusOr<std::unique_ptr<Transport>> Connect(const GroupKey& key,
+                                                     int member) override {
+    return std::make_unique<ProcessTransport>(job_, context_, key, member,
+                                              max_message_bytes_);
+  }
+  void FailJob(const absl::Status& error) override { job_->FailRank(error); }
+
+ private:
+  const std::string name_ = "mpi";
+  const std::shared_ptr<ProcessJob> job_;
+  RankContext& context_;
+  const int64_t max_message_bytes_;
+};
+
+/// The thread that watches over a job while its rank does something else.
+class WatchThread {
+ public:
+  explicit WatchThread(ProcessJob& job) : job_(job) {}
+  WatchThread(const WatchThread&) = delete;
+  WatchThread& operator=(const WatchThread&) = delete;
+  ~WatchThread() {
+    {
+      std::lock_guard lock(mutex_);
+      ending_ = true;
+    }
+    ends_.notify_one();
+    if (thread_.joinable()) thread_.join();
+  }
+
+  absl::Status Start() {
+    CH_ASSIGN_OR_RETURN(
+        thread_, StartThread(absl::StrCat("the watch over rank ", job_.rank()),
+                             [this] { Watch(); }));
+    return absl::OkStatus();
+  }
+
+ private:
+  // News of a failure takes no longer than this to reach a rank that waits for
+  // nothing; to look costs some microseconds.
+  static constexpr std::chrono::milliseconds kPause{20};
+
+  void Watch() {
+    std::unique_lock lock(mutex_);
+    while (!ends_.wait_for(lock, kPause, [this] { return ending_; })) {
+      job_.Watch();
+    }
+  }
+
+  ProcessJob& job_;
+  std::mutex mutex_;
+  std::condition_variable ends_;
+  bool ending_ = false;
+  std::thread thread_;
+};
+
+}  // namespace
+
+absl::Status CheckOptions(const MpiOptions& options) {
+  if (options.timeout <= absl::ZeroDuration()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("a timeout must be positive, not ",
+                     absl::FormatDuration(options.timeout)));
+  }
+  if (options.max_message_bytes < 8 || options.max_message_bytes > int64_t{1}
+                                                                       << 30) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("max_message_bytes is from 8 to 2^30, not ",
+                     options.max_message_bytes));
+  }
+  CH_RETURN_IF_ERROR(AdversarialSeedOfEnvironment().status());
+  if (options.backend != nullptr && !options.backend->host_addressable()) {
+    std::ostringstream device;
+    device << options.backend->device();
+    return absl::InvalidArgumentError(absl::StrCat(
+        "MPI moves what the host can address, and not the memory of ",
+        device.str()));
+  }
+  return absl::OkStatus();
+}
+
+ProcessResult RunProcess(Link& link, absl::FunctionRef<absl::Status(World&)> fn,
+                         const MpiOptions& options) {
+  // What this thread has made is done when the rank reads it.
+  RankContext::Current().Synchronize().IgnoreError();
+  const int cores = static_cast<int>(std::thread::hardware_concurrency());
+  const int threads = options.threads_per_rank > 0
+                          ? options.threads_per_rank
+                          : std::max(1, cores / link.num_near());
+  const auto job = std::make_shared<ProcessJob>(link, options.timeout,
+                                                options.failure_channel);
+  ProcessResult result;
+  {
+    RankContext context({.world_rank = link.rank(),
+                         .world_size = link.size(),
+                         .backend = options.backend,
+                         .threads = threads,
+                         .adversarial_seed = options.adversarial_seed,
+                         .sink = options.sink,
+                         .decorator = options.decorator});
+    RankContextScope scope(&context);
+    job->Enter(context);
+    WatchThread watch(*job);
+    const absl::Status started = watch.Start();
+    if (started.ok()) {
+      ProcessEngine engine(job, context, options.max_message_bytes);
+      World world(engine, context);
+      RunRank(world, fn).IgnoreError();  // It has failed the job.
+    } else {
+      job->FailRank(started);
+    }
+    result.status = job->End();
+    result.ended_together = job->ended_together();
+    job->Leave();
+  }
+  return result;
+}
+
+}  // namespace crosshatch::internal

@@ -1,0 +1,252 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The engine of processes, with threads for processes: the conformance suite,
+// with messages that are late and small, and processes that are lost.
+
+#include "crosshatch/comm/mpi/run_process.h"
+
+#include <atomic>
+#include <chrono>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "crosshatch/base/status_macros.h"
+#include "crosshatch/comm/conformance_testutil.h"
+#include "crosshatch/comm/mpi/run_loopback_testutil.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+namespace crosshatch::internal {
+namespace {
+
+using testing::HasSubstr;
+
+ConformanceEngine EngineOn(const std::string& name,
+                           const LoopbackOptions& wire_options,
+                           int64_t max_message_bytes,
+                           std::vector<int> world_sizes) {
+  return {.name = name,
+          .run =
+              [=](int ranks, absl::FunctionRef<absl::Status(World&)> fn,
+                  const ConformanceRunOptions& options) {
+                LoopbackOptions with_size = wire_options;
+                with_size.size = ranks;
+                LoopbackWire wire(with_size);
+                const auto results = RunLoopback(wire, ranks, fn, [&](int) {
+                  return MpiOptions{
+                      .timeout = options.timeout,
+                      .adversarial_seed = options.adversarial_seed,
+                      .max_message_bytes = max_message_bytes};
+                });
+                for (const ProcessResult& result : results) {
+                  EXPECT_TRUE(result.ended_together);
+                  // One job, one result.
+                  EXPECT_EQ(result.status, results[0].status);
+                }
+                return results[0].status;
+              },
+          .world_sizes = std::move(world_sizes),
+          .exact_stalls = false};
+}
+
+const bool registered =
+    RegisterCommunicatorConformanceTests(
+        EngineOn("Loopback", {}, int64_t{1} << 30, {1, 2, 3, 5})) &&
+    // Whatever is longer than half a kilobyte goes in many messages, late, and
+    // the last rank cannot be rung.
+    RegisterCommunicatorConformanceTests(
+        EngineOn("LateLoopback", {.delay_seed = 1, .num_near = 2}, 512, {3}));
+
+MpiOptions Plain(int) { return {}; }
+
+/// A gathering of lists that are too long to come with notes.
+class LongGather {
+ public:
+  explicit LongGather(World& world) : world_(world) {
+    mine_.assign(kCount, static_cast<float>(world.rank() + 1));
+    all_.resize(kCount * static_cast<size_t>(world.size()));
+  }
+
+  absl::Status Issue() {
+    std::vector<int> ranks;
+    for (int r = 0; r < world_.size(); ++r) ranks.push_back(r);
+    CH_ASSIGN_OR_RETURN(auto comm, world_.Group("all", ranks, "comm"));
+    return AllGather(*comm, mine_.data(), all_.data(), kCount, kFloat32,
+                     world_.context().SideStream("comm"), "weights");
+  }
+
+ private:
+  static constexpr size_t kCount = 1000;
+  World& world_;
+  std::vector<float> mine_, all_;
+};
+
+void SleepUntil(absl::FunctionRef<bool()> condition) {
+  while (!condition()) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  }
+}
+
+TEST(RunProcessTest, RefusesWhatCannotBe) {
+  EXPECT_THAT(CheckOptions({.timeout = absl::ZeroDuration()}).ToString(),
+              HasSubstr("a timeout must be positive"));
+  EXPECT_THAT(CheckOptions({.max_message_bytes = 7}).ToString(),
+              HasSubstr("max_message_bytes is from 8 to 2^30, not 7"));
+  EXPECT_TRUE(CheckOptions({}).ok());
+}
+
+/// Rank 2 is lost when all have agreed and data move: those that wait for its
+/// data, and to be read by it, are released once they are told.
+TEST(RunProcessTest, ALostProcessReleasesThoseThatMoveData) {
+  LoopbackWire wire({.size = 3, .dies_at_first_send = 2});
+  FailureChannelForTest channels[3];
+  std::string doing;
+  std::thread coordinator([&] {
+    SleepUntil([&] { return wire.lost(2); });
+    SleepUntil([&] {
+      doing = channels[0].Ask();
+      return doing.find("in all_gather") != std::string::npos;
+    });
+    for (FailureChannelForTest& channel : channels) {
+      if (&channel == &channels[2]) continue;
+      channel.Tell({.world_ranks = {2},
+                    .process_lost = true,
+                    .error = absl::UnavailableError("killed by signal 9")});
+    }
+  });
+  const auto results = RunLoopback(
+      wire, 3,
+      [](World& world) -> absl::Status {
+        LongGather gather(world);
+        CH_RETURN_IF_ERROR(gather.Issue());
+        return world.context().Synchronize();
+      },
+      [&](int rank) { return MpiOptions{.failure_channel = &channels[rank]}; });
+  coordinator.join();
+  for (int rank : {0, 1}) {
+    EXPECT_FALSE(results[rank].ended_together);
+    EXPECT_EQ(results[rank].status,
+              absl::UnavailableError("rank 2: killed by signal 9"));
+    EXPECT_TRUE(channels[rank].reported().empty()) << "what it was told";
+  }
+  EXPECT_THAT(results[2].status.ToString(), HasSubstr("this end is cut off"));
+  EXPECT_FALSE(results[2].ended_together);
+  EXPECT_THAT(doing, HasSubstr("in all_gather #0 'weights' (f32) of group "
+                               "'all' (ranks 0, 1, 2) for "));
+}
+
+/// Rank 0 and 2 move data already when rank 1, which lacks a note, hears of its
+/// own failure: it leaves, and they too, when nobody reads them any more.
+TEST(RunProcessTest, AMemberThatLeavesReleasesThoseThatMoveData) {
+  LoopbackWire wire({.size = 3});
+  wire.Hold(2, 1);
+  FailureChannelForTest channels[3];
+  const auto results = RunLoopback(
+      wire, 3,
+      [&](World& world) -> absl::Status {
+        LongGather gather(world);
+        CH_RETURN_IF_ERROR(gather.Issue());
+        if (world.rank() == 1) {
+          // What rank 0 and 2 have sent to rank 1.
+          SleepUntil([&] { return wire.num_unmet() == 2; });
+          world.Abort(absl::UnavailableError("cable cut"));
+          wire.Release();
+        }
+        return world.context().Synchronize();
+      },
+      [&](int rank) { return MpiOptions{.failure_channel = &channels[rank]}; });
+  for (const ProcessResult& result : results) {
+    EXPECT_EQ(result.status, absl::UnavailableError("rank 1: cable cut"));
+    EXPECT_TRUE(result.ended_together);
+  }
+  ASSERT_EQ(channels[1].reported().size(), 1u);
+  EXPECT_EQ(channels[1].reported()[0].world_ranks, std::vector<int>{1});
+  EXPECT_FALSE(channels[1].reported()[0].process_lost);
+  EXPECT_TRUE(channels[0].reported().empty());
+}
+
+/// A rank that waits for nothing hears of a failure too, and one that does not
+/// come back keeps the others no longer than the timeout and a half.
+TEST(RunProcessTest, ARankThatDoesNotComeBackIsLeftBehind) {
+  LoopbackWire wire({.size = 2});
+  std::atomic<bool> others_left = false;
+  const auto results = RunLoopback(
+      wire, 2,
+      [&](World& world) -> absl::Status {
+        if (world.rank() == 0) return absl::InternalError("disk full");
+        SleepUntil([&] { return world.context().poisoned(); });
+        SleepUntil([&] { return others_left.load(); });
+        return world.context().status();
+      },
+      [&](int rank) {
+        // Its own watch would end the process.
+        if (rank == 1) return MpiOptions{};
+        return MpiOptions{.timeout = absl::Milliseconds(20)};
+      },
+      [&](int rank) {
+        if (rank == 0) others_left = true;
+      });
+  EXPECT_EQ(results[0].status, absl::InternalError("rank 0: disk full"));
+  EXPECT_FALSE(results[0].ended_together);
+  EXPECT_EQ(results[1].status, results[0].status);
+  EXPECT_FALSE(results[1].ended_together);
+}
+
+TEST(RunProcessDeathTest, ARankThatDoesNotComeBackEndsItsProcess) {
+  GTEST_FLAG_SET(death_test_style, "threadsafe");
+  EXPECT_DEATH(
+      {
+        LoopbackWire wire({.size = 1});
+        RunLoopback(
+            wire, 1,
+            [&](World& world) -> absl::Status {
+              world.Abort(absl::InternalError("disk full"));
+              SleepUntil([] { return false; });
+              return absl::OkStatus();
+            },
+            [](int) { return MpiOptions{.timeout = absl::Milliseconds(20)}; });
+      },
+      "rank 0 did not come back within 20ms after the run failed: .*disk full");
+}
+
+TEST(RunProcessTest, SaysWhatTheRankDoes) {
+  LoopbackWire wire({.size = 2});
+  FailureChannelForTest channels[2];
+  RunLoopback(
+      wire, 2,
+      [&](World& world) -> absl::Status {
+        FailureChannelForTest& channel = channels[world.rank()];
+        EXPECT_EQ(channel.Ask(), "before its first collective");
+        LongGather gather(world);
+        CH_RETURN_IF_ERROR(gather.Issue());
+        CH_RETURN_IF_ERROR(world.context().Synchronize());
+        EXPECT_EQ(channel.Ask(),
+                  "computing, after all_gather #0 'weights' (f32) of group "
+                  "'all' (ranks 0, 1)");
+        if (world.rank() == 0) return absl::OkStatus();
+        SleepUntil([&] { return channels[0].Ask() == "finished"; });
+        return absl::OkStatus();
+      },
+      [&](int rank) { return MpiOptions{.failure_channel = &channels[rank]}; });
+  EXPECT_EQ(channels[0].Ask(), "") << "the job is over";
+}
+
+TEST(RunProcessTest, LabelsOfAnyLength) {
+  LoopbackWire wire({.size = 2});
+  const std::string label(100000, 'x');
+  const auto results = RunLoopback(
+      wire, 2,
+      [&](World& world) -> absl::Status {
+        CH_ASSIGN_OR_RETURN(auto comm, world.Group("all", {0, 1}, "comm"));
+        CH_RETURN_IF_ERROR(Barrier(*comm, world.context().SideStream("comm"),
+                                   world.rank() == 0 ? label : label + "y"));
+        return world.context().Synchronize();
+      },
+      Plain);
+  EXPECT_THAT(std::string(results[1].status.message()),
+              HasSubstr("'" + label + "y' on rank 1"));
+}
+
+}  // namespace
+}  // namespace crosshatch::internal

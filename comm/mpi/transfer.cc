@@ -1,0 +1,253 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "crosshatch/comm/mpi/transfer.h"
+
+#include <algorithm>
+#include <new>
+#include <string>
+
+#include "absl/strings/str_cat.h"
+
+namespace crosshatch::internal {
+namespace {
+
+constexpr int64_t kLine = 64;
+
+}  // namespace
+
+void Scratch::Free::operator()(std::byte* memory) const {
+  ::operator delete(memory, std::align_val_t(kLine));
+}
+
+std::byte* Scratch::Get(int64_t bytes) {
+  if (bytes > size_) {
+    memory_.reset();
+    memory_.reset(static_cast<std::byte*>(
+        ::operator new(static_cast<size_t>(bytes), std::align_val_t(kLine))));
+    size_ = bytes;
+  }
+  return memory_.get();
+}
+
+Transfer::Transfer(ProcessJob& job, JobGroup& group)
+    : job_(job), group_(group) {}
+
+void Transfer::Begin(int64_t elem_bytes, int64_t piece_elems) {
+  elem_bytes_ = elem_bytes;
+  piece_elems_ = piece_elems;
+  num_rounds_ = 0;
+  flows_.clear();
+}
+
+void Transfer::AddSend(int member, int tag, absl::Span<const Segment> list,
+                       int64_t begin, int64_t elems) {
+  if (elems == 0) return;
+  flows_.push_back({Flow::Kind::kSend, member, tag,
+                    SegmentCursor(list, elem_bytes_, begin), elems});
+}
+
+void Transfer::AddReceive(int member, int tag, absl::Span<const Segment> list,
+                          int64_t begin, int64_t elems) {
+  if (elems == 0) return;
+  flows_.push_back({Flow::Kind::kReceive, member, tag,
+                    SegmentCursor(list, elem_bytes_, begin), elems});
+}
+
+void Transfer::AddToScratch(int member, int tag, int64_t elems) {
+  if (elems == 0) return;
+  flows_.push_back({Flow::Kind::kToScratch, member, tag,
+                    SegmentCursor({}, elem_bytes_), elems});
+}
+
+absl::Status Transfer::Run(int64_t meeting, absl::FunctionRef<void()> meanwhile,
+                           Consume consume) {
+  num_rounds_ = 0;
+  for (const Flow& flow : flows_) {
+    num_rounds_ =
+        std::max(num_rounds_, (flow.elems + piece_elems_ - 1) / piece_elems_);
+  }
+  for (Round& round : rounds_) {
+    round.sends.clear();
+    round.receives.clear();
+  }
+  int64_t posted = 0;
+  while (posted < std::min<int64_t>(num_rounds_, kWindow)) Post(posted++);
+  meanwhile();
+  for (int64_t number = 0; number < num_rounds_; ++number) {
+    Round& round = rounds_[number % kWindow];
+    if (!WaitFor(round.receives, meeting)) return Abandon(meeting);
+    // What has been taken from a peer's memory is news for it.
+    RingSenders(round);
+    consumed_.clear();
+    int64_t elems = 0;
+    for (const Piece& piece : round.receives) {
+      if (piece.flow->kind == Flow::Kind::kToScratch) {
+        consumed_.push_back(piece.memory);
+        elems = piece.elems;
+      } else if (piece.staged) {
+        const Segment packed{.data = piece.memory, .run_elems = piece.elems};
+        CopySegments(SegmentCursor({&packed, 1}, elem_bytes_), piece.cursor,
+                     piece.elems, elem_bytes_);
+      }
+    }
+    if (!consumed_.empty()) {
+      consume(consumed_, number * piece_elems_, elems);
+    }
+    if (!WaitFor(round.sends, meeting)) return Abandon(meeting);
+    if (posted < num_rounds_) Post(posted++);
+  }
+  return absl::OkStatus();
+}
+
+void Transfer::Post(int64_t number) {
+  Round& round = rounds_[number % kWindow];
+  round.sends.clear();
+  round.receives.clear();
+  int64_t staged_bytes = 0;
+  for (Flow& flow : flows_) {
+    const int64_t elems =
+        std::min(piece_elems_, flow.elems - number * piece_elems_);
+    if (elems <= 0) continue;
+    const bool staged = flow.cursor.contiguous() < elems;
+    auto& pieces =
+        flow.kind == Flow::Kind::kSend ? round.sends : round.receives;
+    // The place of a staged piece is known when all have been counted.
+    pieces.push_back({.flow = &flow,
+                      .elems = elems,
+                      .memory = staged ? nullptr : flow.cursor.data(),
+                      .cursor = flow.cursor,
+                      .staged = staged});
+    if (staged) {
+      staged_bytes += (elems * elem_bytes_ + kLine - 1) / kLine * kLine;
+    }
+    if (flow.kind != Flow::Kind::kToScratch) flow.cursor.Skip(elems);
+  }
+  std::byte* scratch = round.scratch.Get(staged_bytes);
+  for (auto* pieces : {&round.sends, &round.receives}) {
+    for (Piece& piece : *pieces) {
+      if (!piece.staged) continue;
+      piece.memory = scratch;
+      scratch += (piece.elems * elem_bytes_ + kLine - 1) / kLine * kLine;
+      if (pieces != &round.sends) continue;
+      const Segment packed{.data = piece.memory, .run_elems = piece.elems};
+      CopySegments(piece.cursor, SegmentCursor({&packed, 1}, elem_bytes_),
+                   piece.elems, elem_bytes_);
+    }
+  }
+  {
+    ProcessJob::Lock lock = job_.TakeLock();
+    Link& link = job_.link();
+    const auto rank = [&](const Piece& piece) {
+      return group_.key.world_ranks[piece.flow->member];
+    };
+    for (Piece& piece : round.receives) {
+      if (!job_.link_error().ok()) return;
+      job_.NoteLinkError(link.Receive(rank(piece), piece.flow->tag,
+                                      piece.memory, piece.elems * elem_bytes_,
+                                      piece.request));
+    }
+    for (Piece& piece : round.sends) {
+      if (!job_.link_error().ok()) return;
+      job_.NoteLinkError(link.Send(rank(piece), piece.flow->tag, piece.memory,
+                                   piece.elems * elem_bytes_, piece.request));
+    }
+  }
+  for (const Piece& piece : round.sends) {
+    job_.link().Ring(group_.key.world_ranks[piece.flow->member]);
+  }
+}
+
+bool Transfer::TestAll(std::vector<Piece>& pieces) {
+  bool all = true;
+  for (Piece& piece : pieces) {
+    if (!piece.request.pending || !job_.link_error().ok()) continue;
+    job_.NoteLinkError(job_.link().Test(piece.request));
+    all = all && !piece.request.pending;
+  }
+  return all && job_.link_error().ok();
+}
+
+bool Transfer::WaitFor(std::vector<Piece>& pieces, int64_t meeting) {
+  ProcessJob::Lock lock = job_.TakeLock();
+  bool done = false;
+  job_.Wait(lock, [&] {
+    done = TestAll(pieces);
+    if (done || !job_.link_error().ok()) return true;
+    for (const Piece& piece : pieces) {
+      if (piece.request.pending && Gone(piece.flow->member, meeting)) {
+        return true;
+      }
+    }
+    return false;
+  });
+  return done;
+}
+
+void Transfer::RingSenders(const Round& round) {
+  for (const Piece& piece : round.receives) {
+    job_.link().Ring(group_.key.world_ranks[piece.flow->member]);
+  }
+}
+
+bool Transfer::Gone(int member, int64_t meeting) const {
+  return group_.left[static_cast<size_t>(member)] <= meeting ||
+         job_.lost(group_.key.world_ranks[member]);
+}
+
+absl::Status Transfer::Abandon(int64_t meeting) {
+  ProcessJob::Lock lock = job_.TakeLock();
+  Link& link = job_.link();
+  const auto for_each_pending = [&](auto&& function) {
+    for (Round& round : rounds_) {
+      for (auto* pieces : {&round.receives, &round.sends}) {
+        for (Piece& piece : *pieces) {
+          if (piece.request.pending) function(piece, pieces == &round.receives);
+        }
+      }
+    }
+  };
+  if (job_.link_error().ok()) {
+    for_each_pending([&](Piece& piece, bool receives) {
+      if (receives) job_.NoteLinkError(link.CancelReceive(piece.request));
+    });
+    // Only what has met its message goes on; then nothing of the others is read
+    // here any more.
+    const auto wait = [&](bool for_sends) {
+      job_.Wait(lock, [&] {
+        bool settled = true;
+        for_each_pending([&](Piece& piece, bool receives) {
+          if (receives == for_sends) return;
+          if (job_.link_error().ok()) {
+            job_.NoteLinkError(link.Test(piece.request));
+          }
+          if (!piece.request.pending) return;
+          const int member = piece.flow->member;
+          const bool gone = for_sends
+                                ? Gone(member, meeting)
+                                : job_.lost(group_.key.world_ranks[member]);
+          settled = settled && gone;
+        });
+        return settled || !job_.link_error().ok();
+      });
+    };
+    wait(/*for_sends=*/false);
+    job_.LeaveMeetings(group_, meeting);
+    wait(/*for_sends=*/true);
+    // Who left did so because the job had failed; its news may be on its way.
+    const auto since = ProcessJob::Clock::now();
+    const auto patience = absl::ToChronoNanoseconds(job_.timeout());
+    job_.Wait(lock, [&] {
+      return job_.failed() || ProcessJob::Clock::now() - since > patience;
+    });
+  }
+  for_each_pending([&](Piece& piece, bool) { link.Forget(piece.request); });
+  lock.unlock();
+  absl::Status failure = job_.failure();
+  if (!failure.ok()) return failure;
+  failure = absl::InternalError(absl::StrCat(
+      "a member of ", Describe(group_.key), " left a collective and did not ",
+      "say why within ", absl::FormatDuration(job_.timeout())));
+  job_.FailGroup(group_, failure);
+  return failure;
+}
+
+}  // namespace crosshatch::internal

@@ -1,0 +1,120 @@
+// SPDX-License-Identifier: Apache-2.0
+#ifndef CROSSHATCH_COMM_MPI_TRANSFER_H_
+#define CROSSHATCH_COMM_MPI_TRANSFER_H_
+
+/// \file
+/// Transfer: the data of one meeting, once all members agree.
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "absl/functional/function_ref.h"
+#include "absl/status/status.h"
+#include "absl/types/span.h"
+#include "crosshatch/comm/mpi/process_job.h"
+#include "crosshatch/comm/segment_cursor.h"
+
+namespace crosshatch::internal {
+
+/// Memory that grows and stays.
+class Scratch {
+ public:
+  /// At least `bytes`, aligned to a cache line; what was there is lost if it
+  /// grows.
+  std::byte* Get(int64_t bytes);
+
+ private:
+  struct Free {
+    void operator()(std::byte* memory) const;
+  };
+  std::unique_ptr<std::byte, Free> memory_;
+  int64_t size_ = 0;
+};
+
+/// Lists on their way to and from the other members, all at the same time. Each
+/// is cut into pieces of the same number of elements, whatever its segments: a
+/// piece that lies in one run of memory is sent from there, or received there;
+/// any other is packed, or unpacked. A few pieces of each list are under way at
+/// a time, so what is packed or summed is bounded and still in the cache.
+///
+/// Once it runs, nothing stops it but a member that has left the meeting, or is
+/// lost: then it returns when no member reads this process's memory any more.
+/// Its memory is kept from one use to the next.
+/// \threadsafety one thread at a time, with no lock held.
+class Transfer {
+ public:
+  /// The pieces of all lists that go to scratch memory, in the order of
+  /// AddToScratch: `elems` elements, `at` from the start.
+  using Consume = absl::FunctionRef<void(
+      absl::Span<const std::byte* const> pieces, int64_t at, int64_t elems)>;
+
+  Transfer(ProcessJob& job, JobGroup& group);
+
+  /// Starts anew.
+  void Begin(int64_t elem_bytes, int64_t piece_elems);
+  /// \param list outlives Run.
+  /// \param begin, elems the part of `list` that is sent.
+  void AddSend(int member, int tag, absl::Span<const Segment> list,
+               int64_t begin, int64_t elems);
+  void AddReceive(int member, int tag, absl::Span<const Segment> list,
+                  int64_t begin, int64_t elems);
+  /// All lists to scratch have as many elements.
+  void AddToScratch(int member, int tag, int64_t elems);
+
+  /// \param meeting the group's, for members that leave it.
+  /// \param meanwhile run once, while the first pieces are on their way.
+  /// \error why the job has failed.
+  absl::Status Run(int64_t meeting, absl::FunctionRef<void()> meanwhile,
+                   Consume consume);
+
+ private:
+  /// Pieces of each list under way at a time.
+  static constexpr int kWindow = 3;
+
+  struct Flow {
+    enum class Kind { kSend, kReceive, kToScratch };
+    Kind kind;
+    int member;
+    int tag;
+    SegmentCursor cursor;
+    int64_t elems;
+  };
+  struct Piece {
+    Flow* flow;
+    int64_t elems;
+    std::byte* memory;
+    /// Where a staged piece goes in the end.
+    SegmentCursor cursor;
+    bool staged;
+    LinkRequest request;
+  };
+  /// The pieces of one number, of all flows.
+  struct Round {
+    std::vector<Piece> sends;
+    std::vector<Piece> receives;
+    Scratch scratch;
+  };
+
+  void Post(int64_t number);
+  bool TestAll(std::vector<Piece>& pieces);
+  /// Waits for the pieces; false if that is in vain.
+  bool WaitFor(std::vector<Piece>& pieces, int64_t meeting);
+  void RingSenders(const Round& round);
+  bool Gone(int member, int64_t meeting) const;
+  absl::Status Abandon(int64_t meeting);
+
+  ProcessJob& job_;
+  JobGroup& group_;
+  int64_t elem_bytes_ = 1;
+  int64_t piece_elems_ = 1;
+  int64_t num_rounds_ = 0;
+  std::vector<Flow> flows_;
+  Round rounds_[kWindow];
+  std::vector<const std::byte*> consumed_;
+};
+
+}  // namespace crosshatch::internal
+
+#endif  // CROSSHATCH_COMM_MPI_TRANSFER_H_

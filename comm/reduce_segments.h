@@ -1,0 +1,28 @@
+// SPDX-License-Identifier: Apache-2.0
+#ifndef CROSSHATCH_COMM_REDUCE_SEGMENTS_H_
+#define CROSSHATCH_COMM_REDUCE_SEGMENTS_H_
+
+/// \file
+/// The sum of what ranks hold, in their order: the one code in which engines
+/// add, so that their results have the same bits.
+
+#include <cstdint>
+
+#include "absl/types/span.h"
+#include "crosshatch/comm/collective.h"
+#include "crosshatch/comm/segment_cursor.h"
+#include "crosshatch/tensor/kernels/kernel_table.h"
+
+namespace crosshatch {
+
+/// Combines `count` elements of each source, one a rank in the order of ranks,
+/// as the collective's dtype, op and scale say, and writes them to `to`. Each
+/// element by itself: the same bits however a list is cut. `to` may be a
+/// source. Runs on the calling thread.
+void ReduceSegments(const Collective& collective,
+                    absl::Span<SegmentCursor> sources, SegmentCursor to,
+                    int64_t count, const KernelTable& kernels);
+
+}  // namespace crosshatch
+
+#endif  // CROSSHATCH_COMM_REDUCE_SEGMENTS_H_
