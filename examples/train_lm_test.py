@@ -218,7 +218,8 @@ class TrainLmTest(unittest.TestCase):
             ([text, "--fake_rank=0"], "--fake_rank is for --backend=fake"),
             ([text, "--backend=fake", "--fake_rank=-1"], "--fake_rank=-1"),
             ([text, "--backend=fake", "--fake_rank=1"], "ranks 0 to 0"),
-            ([text, "--backend=mpi"], "must be local or fake"),
+            ([text, "--backend=nccl"], "must be auto, local, mpi or fake"),
+            ([text, "--backend=mpi"], "nobody started this process as a rank"),
             ([text, "--dtype=float8"], "must be float32 or bfloat16"),
             ([text, "--verbose"], "--verbose is for --backend=fake"),
             # Sizes of a model.

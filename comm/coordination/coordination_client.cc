@@ -32,7 +32,7 @@ std::string Rounded(absl::Duration time) {
 CoordinationClient::CoordinationClient(Member self, ClientOptions options)
     : self_(std::move(self)), options_(std::move(options)) {}
 
-absl::StatusOr<std::unique_ptr<CoordinationClient>> CoordinationClient::Join(
+absl::StatusOr<std::unique_ptr<CoordinationClient>> CoordinationClient::Connect(
     const std::string& host, int port, const Member& self,
     const std::string& token, ClientOptions options) {
   std::unique_ptr<CoordinationClient> client(
@@ -55,18 +55,19 @@ absl::StatusOr<std::unique_ptr<CoordinationClient>> CoordinationClient::Join(
       c.thread_,
       StartThread(absl::StrCat("the coordination thread of rank ", self.rank()),
                   [&c] { c.Run(); }));
-  std::unique_lock lock(c.mutex_);
-  c.changed_.wait(lock, [&c] {
-    return c.has_started_ || !c.refused_.empty() || c.failure_.has_value();
-  });
-  if (!c.refused_.empty()) {
-    return absl::UnauthenticatedError(
-        absl::StrCat(Describe(self), " was sent away by the coordinator on ",
-                     host, ":", port, ": ", c.refused_));
-  }
-  if (c.failure_.has_value()) return ResultOf(*c.failure_);
-  lock.unlock();
   return client;
+}
+
+absl::Status CoordinationClient::AwaitStart() {
+  std::unique_lock lock(mutex_);
+  changed_.wait(lock, [this] {
+    return has_started_ || !refused_.empty() || failure_.has_value();
+  });
+  if (!refused_.empty()) {
+    return absl::UnauthenticatedError(absl::StrCat(
+        Describe(self_), " was sent away by the coordinator: ", refused_));
+  }
+  return failure_.has_value() ? ResultOf(*failure_) : absl::OkStatus();
 }
 
 CoordinationClient::~CoordinationClient() {
@@ -274,7 +275,7 @@ void CoordinationClient::Run() {
   const auto pause =
       absl::ToChronoNanoseconds(std::min(interval, absl::Milliseconds(250)));
   std::unique_lock lock(mutex_);
-  while (!is_ending_) {
+  while (!is_ending_ || (failure_.has_value() && !has_announced_)) {
     const bool is_asked = std::exchange(is_asked_, false);
     has_new_listener_ = false;
     const bool is_time = SteadyNow() >= next_heartbeat_;
@@ -282,6 +283,8 @@ void CoordinationClient::Run() {
     const std::optional<FailureNotice> failure = failure_;
     const bool is_news =
         failure.has_value() && !std::exchange(has_announced_, true);
+    const std::vector<Member> members =
+        is_news ? members_ : std::vector<Member>();
     lock.unlock();
     if (is_asked || is_time) {
       ClientMessage message;
@@ -292,7 +295,7 @@ void CoordinationClient::Run() {
       }
       wire_->Send(std::move(message));
     }
-    if (is_news && options_.on_failure) options_.on_failure(*failure);
+    if (is_news && options_.on_failure) options_.on_failure(*failure, members);
     if (failure.has_value()) {
       std::lock_guard told_lock(told_mutex_);
       if (told_ && !std::exchange(has_told_, true)) told_(*failure);

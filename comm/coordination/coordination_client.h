@@ -27,8 +27,10 @@ struct ClientOptions {
   /// How long this rank's function may go on after it was told that the job has
   /// failed. One that takes longer ends the process: nothing else can stop it.
   absl::Duration leave = absl::Minutes(10);
-  /// Called once, on the client's thread, with what the job failed with.
-  std::function<void(const FailureNotice&)> on_failure;
+  /// Called once, on the client's thread, with what the job failed with and the
+  /// members of the job, none if it has not started. Before the client is gone.
+  std::function<void(const FailureNotice&, const std::vector<Member>&)>
+      on_failure;
   /// Ends the process with a message; null: prints it to stderr and calls
   /// _exit(1).
   std::function<void(const std::string& message)> end_process;
@@ -38,11 +40,10 @@ struct ClientOptions {
 /// \threadsafety all members may be called from any thread.
 class CoordinationClient final : public FailureChannel {
  public:
-  /// Waits until all ranks of the job are there.
-  /// \error what the job failed with at its start, the same on all ranks;
-  ///     kUnauthenticated for another job's token; kDeadlineExceeded if nobody
-  ///     listens within times.start.
-  static absl::StatusOr<std::unique_ptr<CoordinationClient>> Join(
+  /// Registers as `self`.
+  /// \error kDeadlineExceeded if nobody listens within times.start;
+  ///     kResourceExhausted.
+  static absl::StatusOr<std::unique_ptr<CoordinationClient>> Connect(
       const std::string& host, int port, const Member& self,
       const std::string& token, ClientOptions options);
 
@@ -51,7 +52,13 @@ class CoordinationClient final : public FailureChannel {
   CoordinationClient(const CoordinationClient&) = delete;
   CoordinationClient& operator=(const CoordinationClient&) = delete;
 
+  /// Waits until all ranks of the job are there.
+  /// \error what the job failed with at its start, the same on all ranks, and
+  ///     then failure() has it; kUnauthenticated for another job's token.
+  absl::Status AwaitStart();
+
   /// All ranks, by rank.
+  /// \pre AwaitStart has returned without error
   const std::vector<Member>& members() const { return members_; }
 
   /// Sets `key` for all ranks, once.
@@ -94,7 +101,7 @@ class CoordinationClient final : public FailureChannel {
 
   const Member self_;
   const ClientOptions options_;
-  std::vector<Member> members_;  // Written before Join returns.
+  std::vector<Member> members_;  // Written before AwaitStart returns.
 
   mutable std::mutex mutex_;
   std::condition_variable changed_;

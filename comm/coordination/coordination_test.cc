@@ -52,7 +52,13 @@ class Job {
       Member self, const std::string& token = kToken,
       ClientOptions options = {}) {
     options.times = times_;
-    return CoordinationClient::Join(kHost, port(), self, token, options);
+    auto client =
+        CoordinationClient::Connect(kHost, port(), self, token, options);
+    if (!client.ok()) return client;
+    if (absl::Status started = (*client)->AwaitStart(); !started.ok()) {
+      return started;
+    }
+    return client;
   }
 
   /// Runs `fn` as each of `ranks` and gives their results.
@@ -64,8 +70,7 @@ class Job {
     for (size_t i = 0; i < ranks.size(); ++i) {
       threads.emplace_back([&, i] {
         auto client = Join(ThisProcess(ranks[i], size_));
-        results[i] =
-            client.ok() ? fn(**client, ranks[i]) : client.status();
+        results[i] = client.ok() ? fn(**client, ranks[i]) : client.status();
       });
     }
     for (std::thread& thread : threads) thread.join();
@@ -88,8 +93,8 @@ TEST(CoordinationTest, RanksExchangeMeetAndLeave) {
   Job job(4);
   const auto results = job.RunAll([](CoordinationClient& client, int rank) {
     EXPECT_EQ(client.members().size(), 4u);
-    if (absl::Status put = client.Put(absl::StrCat("key ", rank),
-                                      std::string(rank + 1, '\0'));
+    if (absl::Status put =
+            client.Put(absl::StrCat("key ", rank), std::string(rank + 1, '\0'));
         !put.ok()) {
       return put;
     }
@@ -153,22 +158,20 @@ TEST(CoordinationTest, AWrongStartIsOneErrorOnAll) {
 }
 
 TEST(CoordinationTest, RanksThatDoNotComeAreNamed) {
-  Job job(3, {.start = absl::Milliseconds(300),
-              .heartbeat = absl::Seconds(60)});
-  const auto results = job.Run({0, 2}, [](CoordinationClient&, int) {
-    return absl::OkStatus();
-  });
+  Job job(3,
+          {.start = absl::Milliseconds(300), .heartbeat = absl::Seconds(60)});
+  const auto results = job.Run(
+      {0, 2}, [](CoordinationClient&, int) { return absl::OkStatus(); });
   EXPECT_THAT(std::string(results[0].message()), HasSubstr("rank 1 has not"));
   EXPECT_EQ(results[0], results[1]);
 }
 
 TEST(CoordinationTest, NobodyThereIsAnErrorInTime) {
-  const auto client = CoordinationClient::Join(
+  const auto client = CoordinationClient::Connect(
       kHost, 1, ThisProcess(1, 2), kToken,
       {.times = {.start = absl::Milliseconds(200)}});
   EXPECT_EQ(client.status().code(), absl::StatusCode::kDeadlineExceeded);
-  EXPECT_THAT(std::string(client.status().message()),
-              HasSubstr("127.0.0.1:1"));
+  EXPECT_THAT(std::string(client.status().message()), HasSubstr("127.0.0.1:1"));
 }
 
 TEST(CoordinationTest, APortIsTakenOnceAndGivenBack) {
@@ -229,8 +232,7 @@ TEST(CoordinationTest, AFailureEndsWaits) {
     if (rank == 1) {
       client.Report({.world_ranks = {1}, .error = absl::InternalError("bad")});
     }
-    const absl::Status status =
-        client.Get("nothing", absl::Hours(1)).status();
+    const absl::Status status = client.Get("nothing", absl::Hours(1)).status();
     EXPECT_EQ(status.code(), absl::StatusCode::kAborted) << status;
     client.Leave().IgnoreError();
     return status;
@@ -271,8 +273,7 @@ TEST(CoordinationTest, TheEndOfTheCoordinatorIsNoticedAndNamed) {
   started.get_future().wait();
   job.reset();
   rank_1.join();
-  EXPECT_THAT(std::string(left.message()),
-              HasSubstr("rank 0: process "));
+  EXPECT_THAT(std::string(left.message()), HasSubstr("rank 0: process "));
   EXPECT_THAT(std::string(left.message()),
               HasSubstr("which coordinates the job, died"));
 }
