@@ -31,6 +31,10 @@ bool SameToken(const std::string& a, const std::string& b) {
   return differs == 0;
 }
 
+std::string Rounded(absl::Duration time) {
+  return absl::FormatDuration(absl::Trunc(time, absl::Milliseconds(1)));
+}
+
 std::string Process(const Member& member) {
   return absl::StrCat("process ", member.pid(), " on host ", member.host());
 }
@@ -54,12 +58,22 @@ CoordinatorState::CoordinatorState(Member self, std::string token,
       times_(times),
       begin_(now),
       exchange_(self_.size()),
-      last_tick_(now),
+      last_event_(now),
       next_heartbeat_(now) {}
 
 bool CoordinatorState::Lives(int rank) const {
   const auto found = ranks_.find(rank);
   return found != ranks_.end() && !found->second.is_gone;
+}
+
+void CoordinatorState::Wake(absl::Time now) {
+  const absl::Duration gap = now - last_event_;
+  last_event_ = now;
+  if (gap <= times_.heartbeat / 2) return;
+  woke_at_ = now;
+  slept_ = gap;
+  // Who was stopped has heard of nobody.
+  for (auto& [index, rank] : ranks_) rank.heard = now;
 }
 
 bool CoordinatorState::is_over() const {
@@ -113,6 +127,7 @@ void CoordinatorState::Refuse(Peer peer, const std::string& why,
 CoordinatorState::Actions CoordinatorState::OnMessage(
     Peer peer, const ClientMessage& message, absl::Time now) {
   Actions actions;
+  Wake(now);
   if (strangers_.contains(peer)) {
     if (message.has_registration()) {
       Register(peer, message.registration(), now, actions);
@@ -243,6 +258,7 @@ void CoordinatorState::OnMessageOf(Rank& rank, const ClientMessage& message,
 CoordinatorState::Actions CoordinatorState::OnBroken(Peer peer,
                                                      absl::Time now) {
   Actions actions;
+  Wake(now);
   strangers_.erase(peer);
   told_.erase(peer);
   const auto found = rank_of_.find(peer);
@@ -251,6 +267,17 @@ CoordinatorState::Actions CoordinatorState::OnBroken(Peer peer,
   rank_of_.erase(found);
   rank.is_connected = false;
   if (rank.is_gone) return actions;
+  if (!is_over() && now - woke_at_ < times_.heartbeat / 2) {
+    rank.is_gone = true;
+    Tell({.world_ranks = {0},
+          .process_lost = true,
+          .error = absl::UnavailableError(absl::StrCat(
+              Process(self_), ", which coordinates the job, was stopped for ",
+              Rounded(slept_), ": ", Describe(rank.member),
+              " has left meanwhile"))},
+         actions);
+    return actions;
+  }
   OnDeath(rank,
           " died: its connection ended without a goodbye, as when a process is "
           "killed, aborts or exits early",
@@ -322,10 +349,7 @@ std::string CoordinatorState::Activities(absl::Time now) const {
       absl::StrAppend(&text, rank.activity);
     }
     if (!rank.answered && !rank.activity.empty()) {
-      absl::StrAppend(&text, " (",
-                      absl::FormatDuration(absl::Trunc(now - rank.activity_at,
-                                                       absl::Milliseconds(1))),
-                      " before)");
+      absl::StrAppend(&text, " (", Rounded(now - rank.activity_at), " before)");
     }
   }
   return text;
@@ -357,11 +381,10 @@ std::string CoordinatorState::LateStart(absl::Time now) const {
   for (int rank = 0; rank < self_.size(); ++rank) {
     if (!ranks_.contains(rank)) missing.push_back(absl::StrCat("rank ", rank));
   }
-  std::string text = absl::StrCat(
-      absl::StrJoin(missing, ", "), missing.size() == 1 ? " has" : " have",
-      " not come within ",
-      absl::FormatDuration(absl::Trunc(now - begin_, absl::Milliseconds(1))),
-      " of the start of ", Describe(self_));
+  std::string text =
+      absl::StrCat(absl::StrJoin(missing, ", "),
+                   missing.size() == 1 ? " has" : " have", " not come within ",
+                   Rounded(now - begin_), " of the start of ", Describe(self_));
   if (refused_ > 0) {
     absl::StrAppend(&text, "; ", refused_,
                     refused_ == 1 ? " connection" : " connections",
@@ -373,16 +396,12 @@ std::string CoordinatorState::LateStart(absl::Time now) const {
 
 CoordinatorState::Actions CoordinatorState::OnTick(absl::Time now) {
   Actions actions;
-  // Who was stopped itself has heard of nobody.
-  const bool was_stopped = now - last_tick_ > times_.heartbeat / 2;
-  last_tick_ = now;
+  Wake(now);
   for (auto& [index, rank] : ranks_) {
-    if (was_stopped) rank.heard = now;
     if (rank.is_gone || now - rank.heard <= times_.heartbeat) continue;
     OnDeath(rank,
             absl::StrCat(" does not answer: no sign of it for ",
-                         absl::FormatDuration(absl::Trunc(
-                             now - rank.heard, absl::Milliseconds(1))),
+                         Rounded(now - rank.heard),
                          ", as when a process is stopped or its host or "
                          "network is down"),
             now, actions);

@@ -104,6 +104,9 @@ class CoordinatorState {
   };
 
   bool Lives(int rank) const;
+  /// At every event: notices that this process itself was stopped since the
+  /// last one.
+  void Wake(absl::Time now);
   void Send(Peer peer, ServerMessage message, Actions& actions) const;
   void SendToAll(const ServerMessage& message, Actions& actions) const;
   void Send(const ExchangeState::Answers& answers, Actions& actions) const;
@@ -133,7 +136,9 @@ class CoordinatorState {
   std::map<Peer, absl::Time> strangers_;  // Since when.
   std::set<Peer> told_;  // Connections that got the failure, and no rank.
   int refused_ = 0;
-  absl::Time last_tick_;
+  absl::Time last_event_;
+  absl::Time woke_at_ = absl::InfinitePast();
+  absl::Duration slept_;
   absl::Time next_heartbeat_;
 
   // While asking.

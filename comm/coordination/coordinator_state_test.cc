@@ -114,6 +114,8 @@ class Job {
     now_ += seconds;
     return Texts(state_.OnTick(Now()));
   }
+  /// As of a process that is stopped.
+  void Sleep(double seconds) { now_ += seconds; }
   CoordinatorState& state() { return state_; }
 
  private:
@@ -328,6 +330,19 @@ TEST(CoordinatorStateTest, ACoordinatorThatSleptIsTheCause) {
             "10 failure rank 0: process 100 on host h, which coordinates the "
             "job, was stopped or cut off: rank 1 (process 101 on host h) had "
             "no sign of it for 9s");
+}
+
+TEST(CoordinatorStateTest, ACoordinatorKnowsThatItSlept) {
+  Job job(3);
+  job.Start();
+  job.Sleep(20);
+  const std::vector<std::string> told = job.Break(1);
+  ASSERT_EQ(told.size(), 2u);
+  EXPECT_EQ(told[0],
+            "10 failure rank 0: process 100 on host h, which coordinates the "
+            "job, was stopped for 20s: rank 1 (process 101 on host h) has left "
+            "meanwhile");
+  EXPECT_THAT(job.Break(2), IsEmpty());
 }
 
 TEST(CoordinatorStateTest, GoodbyeIsNoDeathAndIsKeptThroughAFailure) {
