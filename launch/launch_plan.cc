@@ -15,24 +15,6 @@ absl::Status CheckTime(const char* name, absl::Duration time) {
   return absl::InvalidArgumentError(absl::StrCat(name, ": must be above zero"));
 }
 
-absl::Status CheckOptions(const RunOptions& options) {
-  CH_RETURN_IF_ERROR(CheckTime("--timeout", options.timeout));
-  CH_RETURN_IF_ERROR(CheckTime("--start_timeout", options.start_timeout));
-  CH_RETURN_IF_ERROR(
-      CheckTime("--heartbeat_timeout", options.heartbeat_timeout));
-  if (options.ranks_per_process != 1) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        "--ranks_per_process=", options.ranks_per_process,
-        ": must be 1. A rank is a process, or, with --backend=local, a thread "
-        "of the only process; start more processes instead"));
-  }
-  if (options.ranks < 0) {
-    return absl::InvalidArgumentError(
-        absl::StrCat(options.ranks_from, " needs ", options.ranks, " ranks"));
-  }
-  return absl::OkStatus();
-}
-
 }  // namespace
 
 absl::StatusOr<Backend> ParseBackend(const std::string& name,
@@ -47,7 +29,6 @@ absl::StatusOr<Backend> ParseBackend(const std::string& name,
 
 absl::StatusOr<LaunchPlan> PlanLaunch(const RunOptions& options,
                                       const Environment& environment) {
-  CH_RETURN_IF_ERROR(CheckOptions(options));
   LaunchPlan plan = {.backend = options.backend,
                      .ranks = std::max(1, options.ranks)};
   if (options.backend == Backend::kLocal || options.backend == Backend::kFake) {
@@ -66,15 +47,33 @@ absl::StatusOr<LaunchPlan> PlanLaunch(const RunOptions& options,
         "and MASTER_PORT"));
   }
   plan.backend = Backend::kMpi;
-  if (options.ranks != 0 && options.ranks != plan.info.size) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        options.ranks_from, " needs ", options.ranks, " ranks, and ",
-        LauncherName(plan.info.launcher), " started ", plan.info.size,
-        plan.info.size == 1 ? " process" : " processes", ": start ",
-        options.ranks, ", or change ", options.ranks_from));
-  }
   plan.ranks = plan.info.size;
   return plan;
+}
+
+absl::Status CheckPlan(const LaunchPlan& plan, const RunOptions& options) {
+  CH_RETURN_IF_ERROR(CheckTime("--timeout", options.timeout));
+  CH_RETURN_IF_ERROR(CheckTime("--start_timeout", options.start_timeout));
+  CH_RETURN_IF_ERROR(
+      CheckTime("--heartbeat_timeout", options.heartbeat_timeout));
+  if (options.ranks_per_process != 1) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "--ranks_per_process=", options.ranks_per_process,
+        ": must be 1. A rank is a process, or, with --backend=local, a thread "
+        "of the only process; start more processes instead"));
+  }
+  if (options.ranks < 0) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(options.ranks_from, " needs ", options.ranks, " ranks"));
+  }
+  if (options.ranks == 0 || options.ranks == plan.ranks) {
+    return absl::OkStatus();
+  }
+  return absl::InvalidArgumentError(
+      absl::StrCat(options.ranks_from, " needs ", options.ranks, " ranks, and ",
+                   LauncherName(plan.info.launcher), " started ", plan.ranks,
+                   plan.ranks == 1 ? " process" : " processes", ": start ",
+                   options.ranks, ", or change ", options.ranks_from));
 }
 
 }  // namespace crosshatch

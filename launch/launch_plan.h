@@ -2,6 +2,7 @@
 #ifndef CROSSHATCH_LAUNCH_LAUNCH_PLAN_H_
 #define CROSSHATCH_LAUNCH_LAUNCH_PLAN_H_
 
+#include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "crosshatch/launch/launch_info.h"
 #include "crosshatch/launch/run_options.h"
@@ -16,11 +17,16 @@ struct LaunchPlan {
   LaunchInfo info;
 };
 
-/// Fits what the program asks for to what its environment says. Pure.
+/// Reads off its environment what a process is to run. Pure.
 /// \error kInvalidArgument naming the option or variable and what would be
 ///     right.
 absl::StatusOr<LaunchPlan> PlanLaunch(const RunOptions& options,
                                       const Environment& environment);
+
+/// Whether what the program asks for fits. Apart, since what is wrong is wrong
+/// on all ranks, which have a plan and can meet to say it once.
+/// \error kInvalidArgument as above.
+absl::Status CheckPlan(const LaunchPlan& plan, const RunOptions& options);
 
 }  // namespace crosshatch
 

@@ -21,6 +21,9 @@ const Environment& TwoProcesses() {
 std::string Plan(const RunOptions& options, const Environment& environment) {
   const auto plan = PlanLaunch(options, environment);
   if (!plan.ok()) return std::string(plan.status().message());
+  if (const absl::Status wrong = CheckPlan(*plan, options); !wrong.ok()) {
+    return std::string(wrong.message());
+  }
   static constexpr const char* kNames[] = {"auto", "local", "mpi", "fake"};
   return absl::StrCat(kNames[static_cast<int>(plan->backend)], " ",
                       plan->info.rank, "/", plan->ranks);

@@ -38,12 +38,17 @@ std::string PrefixOf(int rank, const RunOptions& options) {
 
 }  // namespace
 
-int Run(absl::FunctionRef<absl::Status(World&)> fn, const RunOptions& options) {
+int Run(absl::FunctionRef<absl::Status(World&)> fn, const RunOptions& asked) {
   const absl::StatusOr<LaunchPlan> plan =
-      PlanLaunch(options, LaunchEnvironment());
+      PlanLaunch(asked, LaunchEnvironment());
   if (!plan.ok()) {
     Print("", std::string(plan.status().message()));
     return 1;
+  }
+  RunOptions options = asked;
+  if (const absl::Status wrong = CheckPlan(*plan, asked); !wrong.ok()) {
+    options = {};
+    options.prepare = [wrong](Backend, int) { return wrong; };
   }
   const StopSignals signals;
   const auto run_rank = [&](World& world) -> absl::Status {
@@ -76,7 +81,7 @@ int Run(int argc, char** argv, absl::FunctionRef<absl::Status(World&)> fn,
   absl::Status parsed = ParseFlags(argc, argv);
   if (parsed.ok()) parsed = ReadLaunchFlags(options);
   if (!parsed.ok()) {
-    // The error is the job's, and not to be said by every process of it.
+    // Processes of a job are to say it once.
     options.prepare = [parsed](Backend, int) { return parsed; };
   }
   return Run(fn, options);
