@@ -81,7 +81,8 @@ bool CoordinatorState::is_over() const {
 }
 
 bool CoordinatorState::is_deserted() const {
-  return told_.empty() &&
+  const bool may_come = came_ < self_.size();
+  return !(may_come && !is_late_) && told_.empty() &&
          std::all_of(ranks_.begin(), ranks_.end(),
                      [](const auto& entry) { return entry.second.is_gone; });
 }
@@ -156,6 +157,7 @@ void CoordinatorState::Register(Peer peer, const Registration& registration,
   }
   strangers_.erase(peer);
   const Member& member = registration.member();
+  ++came_;
   const auto twin = ranks_.find(member.rank());
   std::string wrong;
   if (member.size() != self_.size()) {
@@ -407,7 +409,8 @@ CoordinatorState::Actions CoordinatorState::OnTick(absl::Time now) {
             now, actions);
   }
   TellIfKnown(now, actions);
-  if (phase_ == Phase::kGathering && now - begin_ > times_.start) {
+  is_late_ = is_late_ || now - begin_ > times_.start;
+  if (phase_ == Phase::kGathering && is_late_) {
     Tell({.of_group = true,
           .error = absl::DeadlineExceededError(LateStart(now))},
          actions);

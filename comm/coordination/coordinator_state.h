@@ -78,7 +78,8 @@ class CoordinatorState {
   const std::optional<FailureNotice>& failure() const { return failure_; }
   /// Whether all have said goodbye, or the job has failed.
   bool is_over() const;
-  /// Whether no process of the job is there that lives.
+  /// Whether no process of the job is there that lives, nor is to come and be
+  /// told that the job has failed without it.
   bool is_deserted() const;
 
  private:
@@ -134,7 +135,9 @@ class CoordinatorState {
   std::map<int, Rank> ranks_;
   std::map<Peer, int> rank_of_;
   std::map<Peer, absl::Time> strangers_;  // Since when.
-  std::set<Peer> told_;  // Connections that got the failure, and no rank.
+  std::set<Peer> told_;   // Connections that got the failure, and no rank.
+  int came_ = 0;          // Processes of the job, also when it had failed.
+  bool is_late_ = false;  // Whoever has not come is not waited for any more.
   int refused_ = 0;
   absl::Time last_event_;
   absl::Time woke_at_ = absl::InfinitePast();

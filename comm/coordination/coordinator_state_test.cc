@@ -185,8 +185,26 @@ TEST(CoordinatorStateTest, TwoProcessesAsOneRankFailTheJob) {
       "on host h: give each rank to one process";
   EXPECT_THAT(job.Register(50, twin), ElementsAre("10 " + text, "11 " + text,
                                                   "50 " + text, "50 closed"));
+  job.Break(0);
+  job.Break(1);
+  job.state().OnBroken(50, job.Now());
+  EXPECT_TRUE(job.state().is_deserted());
   // One that comes later is told the same.
   EXPECT_THAT(job.Come(2), ElementsAre("12 " + text, "12 closed"));
+  EXPECT_FALSE(job.state().is_deserted());
+}
+
+TEST(CoordinatorStateTest, WhoMayStillComeIsWaitedFor) {
+  Job job(3);
+  job.Come(0);
+  job.Break(0);
+  EXPECT_TRUE(job.state().is_over());
+  for (const int rank : {1, 2}) {
+    EXPECT_FALSE(job.state().is_deserted());
+    EXPECT_THAT(job.Come(rank), Contains(HasSubstr("failure rank 0")));
+    job.Break(rank);
+  }
+  EXPECT_TRUE(job.state().is_deserted());
 }
 
 TEST(CoordinatorStateTest, WorldsOfOtherSizesFailTheJob) {
@@ -235,6 +253,10 @@ TEST(CoordinatorStateTest, RanksThatDoNotComeAreNamed) {
       "(process 100 on host h); 1 connection without this job's token came: "
       "give all ranks the same CROSSHATCH_JOB_TOKEN";
   EXPECT_THAT(job.Pass(2), ElementsAre("10 " + text, "12 " + text));
+  EXPECT_FALSE(job.state().is_deserted());
+  job.Break(0);
+  job.Break(2);
+  EXPECT_TRUE(job.state().is_deserted());
 }
 
 TEST(CoordinatorStateTest, ADeathIsToldWithWhatAllWereDoing) {
