@@ -29,8 +29,9 @@ absl::StatusOr<Backend> ParseBackend(const std::string& name,
 
 absl::StatusOr<LaunchPlan> PlanLaunch(const RunOptions& options,
                                       const Environment& environment) {
-  LaunchPlan plan = {.backend = options.backend,
-                     .ranks = std::max(1, options.ranks)};
+  LaunchPlan plan = {
+      .backend = options.backend,
+      .ranks = options.ranks > 0 ? options.ranks : options.local_ranks};
   if (options.backend == Backend::kLocal || options.backend == Backend::kFake) {
     return plan;
   }

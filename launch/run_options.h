@@ -26,9 +26,10 @@ absl::StatusOr<Backend> ParseBackend(const std::string& name,
 
 struct RunOptions {
   Backend backend = Backend::kAuto;
-  /// How many ranks the program needs; 0: as many as there are processes, and 1
-  /// on `local`.
+  /// How many ranks the program needs; 0: as many as there are processes, and
+  /// local_ranks on `local`.
   int ranks = 0;
+  int local_ranks = 1;
   /// Where `ranks` comes from, for messages, e.g. "--mesh=fsdp:2,tp:2".
   std::string ranks_from = "the program";
   /// The rank that a dry run runs.

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "crosshatch/tests/conformance/case_runner.h"
 
-#include <map>
-#include <memory>
+#include <algorithm>
+#include <numeric>
 #include <optional>
 #include <utility>
 
@@ -152,10 +152,11 @@ absl::StatusOr<Json> RunFsdpOverTp(const Case& c, const Tensor& dense,
   return part;
 }
 
-// This rank's part of the answer. A refusal is the same on all ranks and comes
-// before anything is communicated.
+// This rank's part of the answer, null outside of the mesh. A refusal is the
+// same on all ranks and comes before anything is communicated.
 absl::StatusOr<Json> RunCase(const Case& c, World& world) {
   CH_ASSIGN_OR_RETURN(const DeviceMesh mesh, InitDeviceMesh(world, c.axes));
+  if (!mesh.coordinate().has_value()) return Json();
   const Tensor dense = View(Arange(NumElements(c.shape)), c.shape);
   if (c.kind == "fsdp_tp") return RunFsdpOverTp(c, dense, mesh);
 
@@ -179,45 +180,63 @@ std::string Refusal(const Json& id, const absl::Status& status) {
 
 }  // namespace
 
-std::vector<std::string> RunCasesLocal(const std::vector<std::string>& cases) {
+int RanksOf(const std::vector<std::string>& cases) {
+  int ranks = 1;
+  for (const std::string& text : cases) {
+    const absl::StatusOr<Case> c = ParseCase(Json::parse(text, nullptr, false));
+    if (c.ok()) ranks = std::max(ranks, c->ranks());
+  }
+  return ranks;
+}
+
+absl::StatusOr<std::vector<std::string>> RunCases(
+    World& world, const std::vector<std::string>& cases) {
   std::vector<std::string> answers(cases.size());
-  std::vector<Case> parsed(cases.size());
-  // Indices of the cases by number of ranks.
-  std::map<int, std::vector<size_t>> by_size;
+  // By case: what this rank has of the answer, null outside of the mesh.
+  Json mine = Json::array();
   for (size_t i = 0; i < cases.size(); ++i) {
     const Json json = Json::parse(cases[i], nullptr, false);
-    absl::StatusOr<Case> made = ParseCase(json);
-    if (!made.ok()) {
+    absl::StatusOr<Case> c = ParseCase(json);
+    if (c.ok() && c->ranks() > world.size()) {
+      c = absl::InvalidArgumentError(absl::StrCat("the mesh takes ", c->ranks(),
+                                                  " ranks; this job has ",
+                                                  world.size()));
+    }
+    if (!c.ok()) {
       const bool named = json.is_object() && json.contains("id");
-      answers[i] = Refusal(named ? json["id"] : Json(), made.status());
+      answers[i] = Refusal(named ? json["id"] : Json(), c.status());
+      mine.push_back(Json());
       continue;
     }
-    parsed[i] = *std::move(made);
-    by_size[parsed[i].ranks()].push_back(i);
+    const absl::StatusOr<Json> part = RunCase(*c, world);
+    CH_RETURN_IF_ERROR(world.context().Synchronize());
+    mine.push_back(part.ok() ? *part : Json(part.status().message()));
   }
-  for (const auto& [ranks, indices] : by_size) {
-    // By case, then by rank.
-    std::vector<std::vector<absl::StatusOr<Json>>> parts(
-        indices.size(), std::vector<absl::StatusOr<Json>>(ranks));
-    const absl::Status status =
-        RunLocal(ranks, [&, &indices = indices](World& world) {
-          for (size_t i = 0; i < indices.size(); ++i) {
-            parts[i][world.rank()] = RunCase(parsed[indices[i]], world);
-          }
-          return world.context().Synchronize();
-        });
-    for (size_t i = 0; i < indices.size(); ++i) {
-      const Json& id = parsed[indices[i]].id;
-      absl::Status first = status;
-      Json list = Json::array();
-      for (const absl::StatusOr<Json>& part : parts[i]) {
-        first.Update(part.status());
-        if (part.ok()) list.push_back(*part);
+
+  std::vector<int> ranks(static_cast<size_t>(world.size()));
+  std::iota(ranks.begin(), ranks.end(), 0);
+  CH_ASSIGN_OR_RETURN(
+      const auto all,
+      world.Group("cases", ranks, world.context().compute_stream().name()));
+  CH_ASSIGN_OR_RETURN(const std::vector<std::string> gathered,
+                      all->Exchange(mine.dump(), "answers"));
+  std::vector<Json> by_rank;
+  for (const std::string& text : gathered) by_rank.push_back(Json::parse(text));
+  for (size_t i = 0; i < cases.size(); ++i) {
+    if (!answers[i].empty()) continue;
+    const Json id = Json::parse(cases[i])["id"];
+    Json list = Json::array();
+    for (const Json& of_rank : by_rank) {
+      const Json& part = of_rank[i];
+      if (part.is_string()) {
+        answers[i] =
+            Refusal(id, absl::InvalidArgumentError(part.get<std::string>()));
+        break;
       }
-      answers[indices[i]] = first.ok()
-                                ? Json({{"id", id}, {"ranks", list}}).dump()
-                                : Refusal(id, first);
+      if (!part.is_null()) list.push_back(part);
     }
+    if (!answers[i].empty()) continue;
+    answers[i] = Json({{"id", id}, {"ranks", list}}).dump();
   }
   return answers;
 }

@@ -20,11 +20,20 @@
 #include <string>
 #include <vector>
 
+#include "absl/status/statusor.h"
+#include "crosshatch/comm/world.h"
+
 namespace crosshatch::conformance {
 
-/// The answers to `cases`, one JSON object each, in their order. Ranks are
-/// threads of this process; cases on meshes of one size share a run.
-std::vector<std::string> RunCasesLocal(const std::vector<std::string>& cases);
+/// The most ranks that a mesh of `cases` has; 1 if none has any.
+int RanksOf(const std::vector<std::string>& cases);
+
+/// The answers to `cases`, one JSON object each, in their order, on every rank.
+/// Called by all ranks of `world`; a smaller mesh is made of the first of them,
+/// and a case whose mesh is larger is refused.
+/// \error of a rank, or of what they do together.
+absl::StatusOr<std::vector<std::string>> RunCases(
+    World& world, const std::vector<std::string>& cases);
 
 }  // namespace crosshatch::conformance
 

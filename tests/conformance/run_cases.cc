@@ -1,23 +1,26 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// bazel run //tests:conformance -- --cases=FILE --out=FILE [--backend=local]
+// bazel run //tests:conformance -- --cases=FILE --out=FILE [--backend=auto]
 //
 // Reads a file of cases, one JSON object a line (case_runner.h), runs each on
 // real ranks and writes a file of answers, one line each, in the same order.
+// Ranks are threads, or the processes that mpirun and the like have started.
 #include <cstdlib>
 #include <fstream>
-#include <iostream>
 #include <string>
 #include <vector>
 
 #include "absl/flags/flag.h"
-#include "absl/flags/parse.h"
 #include "absl/flags/usage.h"
+#include "absl/status/status.h"
+#include "crosshatch/base/status_macros.h"
+#include "crosshatch/comm/world.h"
+#include "crosshatch/launch/launch_flags.h"
+#include "crosshatch/launch/run.h"
 #include "crosshatch/tests/conformance/case_runner.h"
 
 ABSL_FLAG(std::string, cases, "", "file of cases, one JSON object a line");
 ABSL_FLAG(std::string, out, "", "file to write the answers to");
-ABSL_FLAG(std::string, backend, "local", "engine to run on: local");
 
 namespace {
 
@@ -28,36 +31,47 @@ std::string FromWhereItWasTyped(const std::string& path) {
   return std::string(directory) + "/" + path;
 }
 
-int Fail(const std::string& message) {
-  std::cerr << "conformance: " << message << "\n";
-  return 1;
+std::vector<std::string> ReadCases(const std::string& path) {
+  std::ifstream in(path);
+  std::vector<std::string> cases;
+  for (std::string line; std::getline(in, line);) {
+    if (!line.empty()) cases.push_back(line);
+  }
+  return cases;
+}
+
+absl::Status WriteAnswers(const std::string& path,
+                          const std::vector<std::string>& answers) {
+  std::ofstream out(path);
+  for (const std::string& answer : answers) out << answer << "\n";
+  out.flush();
+  if (out) return absl::OkStatus();
+  return absl::InternalError("cannot write --out=" + path);
 }
 
 }  // namespace
 
 int main(int argc, char** argv) {
+  namespace ch = crosshatch;
   absl::SetProgramUsageMessage(
-      "runs conformance cases: --cases=FILE --out=FILE [--backend=local]");
-  absl::ParseCommandLine(argc, argv);
-  if (absl::GetFlag(FLAGS_backend) != "local") {
-    return Fail("unknown --backend=" + absl::GetFlag(FLAGS_backend) +
-                "; there is: local");
-  }
-  const std::string cases_path =
-      FromWhereItWasTyped(absl::GetFlag(FLAGS_cases));
-  std::ifstream in(cases_path);
-  if (!in) return Fail("cannot read --cases=" + cases_path);
-  std::vector<std::string> cases;
-  for (std::string line; std::getline(in, line);) {
-    if (!line.empty()) cases.push_back(line);
-  }
-  const std::string out_path = FromWhereItWasTyped(absl::GetFlag(FLAGS_out));
-  std::ofstream out(out_path);
-  if (!out) return Fail("cannot write --out=" + out_path);
-  for (const std::string& answer :
-       crosshatch::conformance::RunCasesLocal(cases)) {
-    out << answer << "\n";
-  }
-  out.flush();
-  return out ? 0 : Fail("cannot write --out=" + out_path);
+      "runs conformance cases: --cases=FILE --out=FILE");
+  absl::Status flags = ch::ParseFlags(argc, argv);
+  const std::string path = FromWhereItWasTyped(absl::GetFlag(FLAGS_cases));
+  const std::string out = FromWhereItWasTyped(absl::GetFlag(FLAGS_out));
+  const std::vector<std::string> cases = ReadCases(path);
+  ch::RunOptions options = {.local_ranks = ch::conformance::RanksOf(cases)};
+  if (flags.ok()) flags = ch::ReadLaunchFlags(options);
+  options.prepare = [&](ch::Backend, int) -> absl::Status {
+    CH_RETURN_IF_ERROR(flags);
+    if (std::ifstream(path)) return absl::OkStatus();
+    return absl::NotFoundError("cannot read --cases=" + path);
+  };
+  return ch::Run(
+      [&](ch::World& world) -> absl::Status {
+        CH_ASSIGN_OR_RETURN(const std::vector<std::string> answers,
+                            ch::conformance::RunCases(world, cases));
+        return world.rank() == 0 ? WriteAnswers(out, answers)
+                                 : absl::OkStatus();
+      },
+      options);
 }
