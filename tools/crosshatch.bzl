@@ -193,7 +193,15 @@ def ch_rank_test(name, ranks, tags = [], **kwargs):
         **kwargs
     )
 
-def ch_mpi_test(name, ranks, tags = [], deps = [], copts = [], seconds = 50, **kwargs):
+def ch_mpi_test(
+        name,
+        ranks,
+        tags = [],
+        deps = [],
+        copts = [],
+        seconds = 50,
+        visibility = None,
+        **kwargs):
     """A GoogleTest test that runs as processes of an MPI job, every test on each.
 
     One program, <name>_program, and a test <name>_<n> for each n of `ranks`,
@@ -207,6 +215,7 @@ def ch_mpi_test(name, ranks, tags = [], deps = [], copts = [], seconds = 50, **k
       deps: of the program, beside gtest, gmock and their main.
       copts: of the program.
       seconds: that one job may take.
+      visibility: of the suite, its tests and the program.
       **kwargs: for the program.
     """
     _check(name, deps)
@@ -220,6 +229,7 @@ def ch_mpi_test(name, ranks, tags = [], deps = [], copts = [], seconds = 50, **k
         testonly = True,
         copts = base + copts,
         target_compatible_with = needs_mpi,
+        visibility = visibility,
         deps = deps + more + ["@com_google_googletest//:gtest_main"],
         **kwargs
     )
@@ -238,10 +248,12 @@ def ch_mpi_test(name, ranks, tags = [], deps = [], copts = [], seconds = 50, **k
             data = [":{}_program".format(name)],
             tags = tags + ["mpi", "cpu:" + str(n)],
             target_compatible_with = needs_mpi,
+            visibility = visibility,
         )
     native.test_suite(
         name = name,
         tests = [":" + test for test in tests],
+        visibility = visibility,
     )
 
 def ch_cc_benchmark(name, deps = [], copts = [], **kwargs):

@@ -148,7 +148,7 @@ class LoopbackLink final : public Link {
   bool Late() {
     if (wire_.options_.delay_seed == 0) return false;
     random_ = random_ * 6364136223846793005u + 1442695040888963407u;
-    return (random_ >> 33) % 4 != 0;
+    return (random_ >> 33) % 2 == 0;
   }
   void Meet(LoopbackWire::Message& sent, LoopbackWire::Message& awaited) {
     CH_CHECK_EQ(sent.bytes, awaited.bytes);

@@ -17,6 +17,8 @@ namespace {
 /// Data of this size or less come with the note; with a note of usual length
 /// that is what shared memory takes as one message without asking back.
 constexpr int64_t kBytesWithNote = 3072;
+/// What a member sends at most in an all-reduce in which all add all.
+constexpr int64_t kMaxDirectBytes = int64_t{1} << 16;
 /// Pieces of data that are moved, and of data that are summed: these lie in
 /// scratch memory, one a rank, and are to be in the cache when they are added.
 constexpr int64_t kMovedPieceBytes = int64_t{1} << 20;
@@ -70,8 +72,9 @@ absl::Status ProcessTransport::Run(const Collective& collective,
 }
 
 bool ProcessTransport::IsDirect(const Collective& collective) const {
-  return NumElements(collective.recv[0]) * SizeOf(collective.dtype) <=
-         kBytesWithNote;
+  const int64_t bytes =
+      NumElements(collective.recv[0]) * SizeOf(collective.dtype);
+  return bytes <= kBytesWithNote && bytes * (size() - 1) <= kMaxDirectBytes;
 }
 
 void ProcessTransport::PlanParts(const Collective& c) {
