@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Runs train_lm as processes: equal to rank threads in bits, however started;
-and what is left, and said, when a process is killed or stopped.
+"""Runs train_lm as 1 to 6 processes: equal to rank threads in bits; and what is
+left, and said, when one is killed or stopped at any moment.
 
-usage: train_lm_processes_test.py PROGRAM RUN_MPI_TEST
+usage: process_faults_test.py PROGRAM RUN_MPI_TEST
 $CROSSHATCH_PROCESS_FAULTS: how many kills and stops (default: 3 of each);
 $CROSSHATCH_FUZZ_SEED: of the moments (default: 1).
 """
@@ -13,7 +13,6 @@ import os
 import random
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import tempfile
@@ -27,12 +26,6 @@ MESHES = {1: ["fsdp:1"], 2: ["tp:2", "fsdp:2"], 4: ["fsdp:2,tp:2"],
           6: ["fsdp:3,tp:2", "replicate:2,fsdp:3"]}
 FAULTS = int(os.environ.get("CROSSHATCH_PROCESS_FAULTS", "3"))
 SEED = int(os.environ.get("CROSSHATCH_FUZZ_SEED", "1"))
-
-
-def free_port():
-    with socket.socket() as listening:
-        listening.bind(("127.0.0.1", 0))
-        return listening.getsockname()[1]
 
 
 def processes_of(program):
@@ -89,20 +82,6 @@ class ProcessesTest(unittest.TestCase):
                        stdout=subprocess.DEVNULL, timeout=120)
         return self.results("alone")
 
-    def by_variables(self, count, mesh, name, **more):
-        port = free_port()
-        runs = []
-        for rank in range(count):
-            variables = {"RANK": rank, "WORLD_SIZE": count,
-                         "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, **more}
-            runs.append(subprocess.Popen(
-                [self.program, *self.flags(mesh, name)],
-                env={**os.environ, **{k: str(v) for k, v in variables.items()}},
-                stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True))
-        for run in runs:
-            _, errors = run.communicate(timeout=120)
-            self.assertEqual((run.returncode, errors), (0, ""))
-
     def test_mpirun_gives_the_bits_of_rank_threads(self):
         for count, meshes in MESHES.items():
             for mesh in meshes:
@@ -114,15 +93,6 @@ class ProcessesTest(unittest.TestCase):
                         capture_output=True, text=True, timeout=120)
                     self.assertEqual(run.returncode, 0, run.stdout + run.stderr)
                     self.assertEqual(self.results("mpi"), expected)
-
-    def test_variables_and_torchrun_give_them_too(self):
-        expected = self.run_alone("fsdp:2,tp:2")
-        self.by_variables(4, "fsdp:2,tp:2", "variables")
-        self.assertEqual(self.results("variables"), expected)
-        self.by_variables(4, "fsdp:2,tp:2", "torchrun",
-                          TORCHELASTIC_RUN_ID="test",
-                          TORCHELASTIC_USE_AGENT_STORE="True")
-        self.assertEqual(self.results("torchrun"), expected)
 
     def fault(self, which, seed):
         """Kills or stops one of four processes at some moment."""
