@@ -47,7 +47,7 @@ class Process {
   absl::Status Prepare();
   absl::Status RunRanks(absl::FunctionRef<absl::Status(World&)> fn);
   void OnFailure(const FailureNotice& notice,
-                 const std::vector<Member>& members);
+                 const coordination::Roster& roster);
   bool HasOwnWord(const absl::Status& status);
 
   const LaunchInfo& info_;
@@ -109,6 +109,10 @@ absl::Status Process::Meet() {
         const std::vector<std::string> told,
         ExchangeByMpi(info_.rank == 0 && listening.ok() ? ToText(point) : ""));
     CH_RETURN_IF_ERROR(listening);
+    if (told[0].empty()) {
+      is_said_ = true;
+      return absl::UnavailableError("rank 0 has no coordinator");
+    }
     CH_ASSIGN_OR_RETURN(point, MeetingPointFromText(told[0]));
   }
   auto client = CoordinationClient::Connect(
@@ -116,8 +120,8 @@ absl::Status Process::Meet() {
       {.times = times_,
        .leave = options_.timeout,
        .on_failure = [this](const FailureNotice& notice,
-                            const std::vector<Member>& members) {
-         OnFailure(notice, members);
+                            const coordination::Roster& roster) {
+         OnFailure(notice, roster);
        }});
   if (!client.ok()) {
     is_said_ = !SpeaksOfNobody(info_.rank, info_.local_rank);
@@ -134,14 +138,13 @@ absl::Status Process::Meet() {
 }
 
 void Process::OnFailure(const FailureNotice& notice,
-                        const std::vector<Member>& members) {
+                        const coordination::Roster& roster) {
   const bool lost_rank_0 = notice.process_lost && notice.world_ranks[0] == 0;
   bool speaks = info_.rank == 0;
   if (lost_rank_0 && !speaks) {
-    std::vector<std::string> hosts;
-    for (const Member& member : members) hosts.push_back(member.host());
-    speaks = hosts.empty() ? SpeaksOfNobody(info_.rank, info_.local_rank)
-                           : SpeaksWithoutRank0(info_.rank, hosts);
+    speaks = roster.has_started
+                 ? SpeaksWithoutRank0(info_.rank, roster.first_elsewhere)
+                 : SpeaksOfNobody(info_.rank, info_.local_rank);
   }
   if (speaks) say_(std::string(coordination::ResultOf(notice).message()));
 }

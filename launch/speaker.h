@@ -2,17 +2,14 @@
 #ifndef CROSSHATCH_LAUNCH_SPEAKER_H_
 #define CROSSHATCH_LAUNCH_SPEAKER_H_
 
-#include <string>
-#include <vector>
-
 namespace crosshatch {
 
 /// Whether `rank` is to say that rank 0, which speaks for the job, is lost: the
 /// lowest rank that is left, and, since rank 0's whole host may be, the lowest
 /// one of another host. The others stay silent, so that there is one line, or
 /// two at most.
-/// \param hosts of all ranks, by rank.
-bool SpeaksWithoutRank0(int rank, const std::vector<std::string>& hosts);
+/// \param first_elsewhere the lowest rank on another host than rank 0's, or -1.
+bool SpeaksWithoutRank0(int rank, int first_elsewhere);
 
 /// The same where no rank has heard of another: nobody came to be rank 0, or
 /// not where the others look for it.

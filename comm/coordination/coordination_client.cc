@@ -61,7 +61,7 @@ absl::StatusOr<std::unique_ptr<CoordinationClient>> CoordinationClient::Connect(
 absl::Status CoordinationClient::AwaitStart() {
   std::unique_lock lock(mutex_);
   changed_.wait(lock, [this] {
-    return has_started_ || !refused_.empty() || failure_.has_value();
+    return roster_.has_started || !refused_.empty() || failure_.has_value();
   });
   if (!refused_.empty()) {
     return absl::UnauthenticatedError(absl::StrCat(
@@ -84,9 +84,9 @@ void CoordinationClient::Received(const ServerMessage& message) {
   heard_ = SteadyNow();
   switch (message.kind_case()) {
     case ServerMessage::kStarted:
-      members_ = {message.started().members().begin(),
-                  message.started().members().end()};
-      has_started_ = true;
+      roster_ = {.has_started = true,
+                 .rank_0 = message.started().rank_0(),
+                 .first_elsewhere = message.started().first_elsewhere()};
       break;
     case ServerMessage::kAnswer: {
       const auto found = answers_.find(message.answer().request());
@@ -124,10 +124,10 @@ void CoordinationClient::Broken() {
 
 void CoordinationClient::Lose(const std::string& how) {
   if (failure_.has_value() || is_dismissed_ || !refused_.empty()) return;
-  const std::string who = members_.empty()
-                              ? "the process of rank 0"
-                              : absl::StrCat("process ", members_[0].pid(),
-                                             " on host ", members_[0].host());
+  const std::string who = roster_.has_started
+                              ? absl::StrCat("process ", roster_.rank_0.pid(),
+                                             " on host ", roster_.rank_0.host())
+                              : "the process of rank 0";
   failure_ = {.world_ranks = {0},
               .process_lost = true,
               .error = absl::UnavailableError(
@@ -256,8 +256,8 @@ void CoordinationClient::CheckTimes(std::unique_lock<std::mutex>& lock) {
     message.set_lost(absl::StrCat("had ", silence));
     wire_->Send(std::move(message));
   }
-  if (failure_.has_value() && !is_leaving_ && has_started_ && !is_late_ &&
-      now - failed_at_ > options_.leave) {
+  if (failure_.has_value() && !is_leaving_ && roster_.has_started &&
+      !is_late_ && now - failed_at_ > options_.leave) {
     is_late_ = true;
     const std::string message = absl::StrCat(
         "[rank ", self_.rank(), "] the function of rank ", self_.rank(),
@@ -283,8 +283,7 @@ void CoordinationClient::Run() {
     const std::optional<FailureNotice> failure = failure_;
     const bool is_news =
         failure.has_value() && !std::exchange(has_announced_, true);
-    const std::vector<Member> members =
-        is_news ? members_ : std::vector<Member>();
+    const Roster roster = roster_;
     lock.unlock();
     if (is_asked || is_time) {
       ClientMessage message;
@@ -295,7 +294,7 @@ void CoordinationClient::Run() {
       }
       wire_->Send(std::move(message));
     }
-    if (is_news && options_.on_failure) options_.on_failure(*failure, members);
+    if (is_news && options_.on_failure) options_.on_failure(*failure, roster);
     if (failure.has_value()) {
       std::lock_guard told_lock(told_mutex_);
       if (told_ && !std::exchange(has_told_, true)) told_(*failure);

@@ -11,7 +11,6 @@
 #include <optional>
 #include <string>
 #include <thread>
-#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
@@ -22,15 +21,23 @@
 
 namespace crosshatch::coordination {
 
+/// What a rank knows of the others.
+struct Roster {
+  /// Whether all have come. Until then the rest is not known.
+  bool has_started = false;
+  Member rank_0;
+  /// The lowest rank on another host than rank 0's; -1 if there is none.
+  int first_elsewhere = -1;
+};
+
 struct ClientOptions {
   CoordinationTimes times;
   /// How long this rank's function may go on after it was told that the job has
   /// failed. One that takes longer ends the process: nothing else can stop it.
   absl::Duration leave = absl::Minutes(10);
-  /// Called once, on the client's thread, with what the job failed with and the
-  /// members of the job, none if it has not started. Before the client is gone.
-  std::function<void(const FailureNotice&, const std::vector<Member>&)>
-      on_failure;
+  /// Called once, on the client's thread, with what the job failed with, before
+  /// the client is gone.
+  std::function<void(const FailureNotice&, const Roster&)> on_failure;
   /// Ends the process with a message; null: prints it to stderr and calls
   /// _exit(1).
   std::function<void(const std::string& message)> end_process;
@@ -56,10 +63,6 @@ class CoordinationClient final : public FailureChannel {
   /// \error what the job failed with at its start, the same on all ranks, and
   ///     then failure() has it; kUnauthenticated for another job's token.
   absl::Status AwaitStart();
-
-  /// All ranks, by rank.
-  /// \pre AwaitStart has returned without error
-  const std::vector<Member>& members() const { return members_; }
 
   /// Sets `key` for all ranks, once.
   /// \error kAlreadyExists where it has another value; kAborted where the job
@@ -101,14 +104,13 @@ class CoordinationClient final : public FailureChannel {
 
   const Member self_;
   const ClientOptions options_;
-  std::vector<Member> members_;  // Written before AwaitStart returns.
 
   mutable std::mutex mutex_;
   std::condition_variable changed_;
   absl::Time heard_;
   absl::Time last_check_;
   absl::Time next_heartbeat_;
-  bool has_started_ = false;
+  Roster roster_;
   std::string refused_;
   bool is_dismissed_ = false;
   bool is_leaving_ = false;

@@ -1,14 +1,43 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "crosshatch/comm/coordination/coordination_server.h"
 
+#include <sys/resource.h>
+
 #include <algorithm>
 #include <utility>
 
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
 #include "crosshatch/base/start_thread.h"
 #include "crosshatch/base/status_macros.h"
 #include "crosshatch/comm/coordination/steady_time.h"
 
 namespace crosshatch::coordination {
+namespace {
+
+/// Files and connections of all but the ranks.
+constexpr rlim_t kOtherFiles = 256;
+
+/// Lets this process have a connection for each of `ranks`, as far as it may.
+absl::Status AllowConnections(int ranks) {
+  rlimit files = {};
+  if (getrlimit(RLIMIT_NOFILE, &files) != 0) return absl::OkStatus();
+  const rlim_t need = static_cast<rlim_t>(ranks) + kOtherFiles;
+  if (files.rlim_cur == RLIM_INFINITY || files.rlim_cur >= need) {
+    return absl::OkStatus();
+  }
+  if (files.rlim_max != RLIM_INFINITY && files.rlim_max < need) {
+    return absl::ResourceExhaustedError(
+        absl::StrCat("rank 0 has a connection to each of ", ranks,
+                     " ranks and may have no more than ", files.rlim_max,
+                     " open files: raise the limit (ulimit -Hn ", need, ")"));
+  }
+  files.rlim_cur = need;
+  setrlimit(RLIMIT_NOFILE, &files);
+  return absl::OkStatus();
+}
+
+}  // namespace
 
 CoordinationServer::CoordinationServer(Member self, std::string token,
                                        CoordinationTimes times)
@@ -18,9 +47,11 @@ CoordinationServer::CoordinationServer(Member self, std::string token,
 absl::StatusOr<std::unique_ptr<CoordinationServer>> CoordinationServer::Start(
     const std::string& host, int port, Member self, std::string token,
     CoordinationTimes times) {
+  const int self_size = self.size();
   std::unique_ptr<CoordinationServer> server(
       new CoordinationServer(std::move(self), std::move(token), times));
   CoordinationServer& s = *server;
+  CH_RETURN_IF_ERROR(AllowConnections(self_size));
   const auto wired = [&s](std::unique_lock<std::mutex>& lock) {
     s.changed_.wait(lock, [&s] { return s.has_wire_; });
   };

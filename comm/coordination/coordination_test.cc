@@ -2,6 +2,8 @@
 //
 // The service with its sockets and threads: several clients in one process.
 
+#include <sys/resource.h>
+
 #include <filesystem>
 #include <functional>
 #include <future>
@@ -92,7 +94,6 @@ class Job {
 TEST(CoordinationTest, RanksExchangeMeetAndLeave) {
   Job job(4);
   const auto results = job.RunAll([](CoordinationClient& client, int rank) {
-    EXPECT_EQ(client.members().size(), 4u);
     if (absl::Status put =
             client.Put(absl::StrCat("key ", rank), std::string(rank + 1, '\0'));
         !put.ok()) {
@@ -299,6 +300,16 @@ TEST(CoordinationTest, WhoDoesNotComeBackIsEnded) {
 TEST(CoordinationTest, ProgramsKnowTheirBuild) {
   EXPECT_THAT(ProgramId(), HasSubstr("build "));
   EXPECT_EQ(ProgramId(), ProgramId());
+}
+
+TEST(CoordinationTest, AJobOfMoreRanksThanFilesIsRefused) {
+  rlimit files = {};
+  ASSERT_EQ(getrlimit(RLIMIT_NOFILE, &files), 0);
+  if (files.rlim_max == RLIM_INFINITY) files.rlim_max = 1 << 30;
+  const auto server = CoordinationServer::Start(
+      kHost, 0, ThisProcess(0, static_cast<int>(files.rlim_max)), kToken,
+      Patient());
+  EXPECT_EQ(server.status().code(), absl::StatusCode::kResourceExhausted);
 }
 
 int Threads() {

@@ -192,9 +192,13 @@ void CoordinatorState::Register(Peer peer, const Registration& registration,
   if (static_cast<int>(ranks_.size()) < self_.size()) return;
   phase_ = Phase::kRunning;
   ServerMessage message;
-  for (const auto& [index, rank] : ranks_) {
-    *message.mutable_started()->add_members() = rank.member;
-  }
+  *message.mutable_started()->mutable_rank_0() = self_;
+  const auto elsewhere =
+      std::find_if(ranks_.begin(), ranks_.end(), [this](const auto& entry) {
+        return entry.second.member.host() != self_.host();
+      });
+  message.mutable_started()->set_first_elsewhere(
+      elsewhere == ranks_.end() ? -1 : elsewhere->first);
   SendToAll(message, actions);
 }
 

@@ -34,7 +34,8 @@ Member MemberOf(int rank, int size) {
 std::string Text(const ServerMessage& message) {
   switch (message.kind_case()) {
     case ServerMessage::kStarted:
-      return absl::StrCat("started ", message.started().members_size());
+      return absl::StrCat("started by ", message.started().rank_0().pid(),
+                          " elsewhere ", message.started().first_elsewhere());
     case ServerMessage::kHeartbeat:
       return "heartbeat";
     case ServerMessage::kAnswer:
@@ -144,7 +145,8 @@ class Job {
 TEST(CoordinatorStateTest, StartsWhenAllAreThereAndEndsWithAllGoodbyes) {
   Job job(2);
   EXPECT_THAT(job.Come(1), IsEmpty());
-  EXPECT_THAT(job.Come(0), ElementsAre("10 started 2", "11 started 2"));
+  EXPECT_THAT(job.Come(0), ElementsAre("10 started by 100 elsewhere -1",
+                                       "11 started by 100 elsewhere -1"));
   EXPECT_THAT(job.Goodbye(1), IsEmpty());
   EXPECT_FALSE(job.state().is_over());
   EXPECT_THAT(job.Goodbye(0), ElementsAre("10 dismissed", "11 dismissed"));
@@ -153,6 +155,16 @@ TEST(CoordinatorStateTest, StartsWhenAllAreThereAndEndsWithAllGoodbyes) {
   EXPECT_THAT(job.Break(0), IsEmpty());
   EXPECT_THAT(job.Break(1), IsEmpty());
   EXPECT_TRUE(job.state().is_deserted());
+}
+
+TEST(CoordinatorStateTest, RanksKnowWhoIsElsewhere) {
+  Job job(3);
+  job.Come(0);
+  job.Come(1);
+  Member elsewhere = MemberOf(2, 3);
+  elsewhere.set_host("i");
+  EXPECT_THAT(job.Register(12, elsewhere),
+              Contains("11 started by 100 elsewhere 2"));
 }
 
 TEST(CoordinatorStateTest, StrangersDoNotDisturbTheJob) {
@@ -171,7 +183,8 @@ TEST(CoordinatorStateTest, StrangersDoNotDisturbTheJob) {
   job.state().OnConnected(53, job.Now());
   EXPECT_THAT(job.Pass(9), Contains("53 refused no registration came"));
   job.Come(0);
-  EXPECT_THAT(job.Come(1), ElementsAre("10 started 2", "11 started 2"));
+  EXPECT_THAT(job.Come(1), ElementsAre("10 started by 100 elsewhere -1",
+                                       "11 started by 100 elsewhere -1"));
 }
 
 TEST(CoordinatorStateTest, TwoProcessesAsOneRankFailTheJob) {
