@@ -1,0 +1,60 @@
+// SPDX-License-Identifier: Apache-2.0
+#ifndef CROSSHATCH_COMM_FAILURE_CHANNEL_H_
+#define CROSSHATCH_COMM_FAILURE_CHANNEL_H_
+
+/// \file
+/// FailureChannel: how an engine of processes hears of a process that has died,
+/// and says what it has found itself. Engines know it as an interface;
+/// a coordination service stands behind it.
+
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+
+namespace crosshatch {
+
+/// Why a job fails, as one process tells the others.
+struct FailureNotice {
+  /// World ranks that failed by themselves: one, or the members of a group.
+  std::vector<int> world_ranks;
+  /// What went wrong went wrong between the members of a group, which `error`
+  /// names (FailureOfGroup in comm/job_failure.h); otherwise with one rank
+  /// alone (FailureOfRank).
+  bool of_group = false;
+  /// The process of world_ranks[0] is gone, or does not answer: nothing will
+  /// come from it any more, and nothing reads its peers' memory.
+  bool process_lost = false;
+  /// Not OK.
+  absl::Status error;
+};
+
+/// One process's end of the channel, for one job. Outlives the job.
+/// \threadsafety all members may be called from any thread.
+class FailureChannel {
+ public:
+  using Told = std::function<void(const FailureNotice& notice)>;
+  using Activity = std::function<std::string()>;
+
+  virtual ~FailureChannel() = default;
+
+  /// This process has found that the job fails. Returns at once; the telling
+  /// may still be under way.
+  virtual void Report(const FailureNotice& notice) = 0;
+
+  /// From now on `told` is called, on a thread of the channel, with each notice
+  /// of another process, with those that came before too. It does not block.
+  /// Null ends that: once this has returned, no call is under way.
+  virtual void OnFailure(Told told) = 0;
+
+  /// From now on `activity` is what to ask for one line on what this rank does,
+  /// e.g. "in all_gather #17 'layers.0' of group 'fsdp' (ranks 0, 2) for 3.2
+  /// s", when a failure is told: nothing is written down before, so that a
+  /// collective pays nothing for it. Null ends that as for OnFailure.
+  virtual void SetActivity(Activity activity) = 0;
+};
+
+}  // namespace crosshatch
+
+#endif  // CROSSHATCH_COMM_FAILURE_CHANNEL_H_
