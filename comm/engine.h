@@ -26,7 +26,7 @@ class Engine {
  public:
   virtual ~Engine() = default;
 
-  /// "local", "fake".
+  /// "local", "mpi", "fake".
   virtual const std::string& name() const = 0;
 
   /// This rank's end of a group that it has not asked for before. All members

@@ -7,6 +7,7 @@
 /// from.
 
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <memory>
 #include <string>
@@ -26,6 +27,7 @@ namespace crosshatch {
 class ContextDecorator;
 class DeviceBackend;
 class Engine;
+class FailureChannel;
 
 /// One rank's view of the running job. The engine's part is behind it
 /// (comm/engine.h).
@@ -38,7 +40,7 @@ class World final {
   World(const World&) = delete;
   World& operator=(const World&) = delete;
 
-  /// "local", "fake".
+  /// "local", "mpi", "fake".
   const std::string& engine() const;
   /// The engine itself, for one that stands around it: a World can be made of
   /// that (comm/faulty_engine_testutil.h).
@@ -103,6 +105,59 @@ struct LocalOptions {
 ///     members of a group, named with all of them.
 absl::Status RunLocal(int ranks, absl::FunctionRef<absl::Status(World&)> fn,
                       const LocalOptions& options = {});
+
+/// How processes that no mpirun started find one another: what each of them
+/// knows, and a store of keys that all of them reach.
+struct MpiJoin {
+  int rank = 0;
+  int size = 1;
+  std::function<absl::Status(const std::string& key, const std::string& value)>
+      put;
+  /// Waits until somebody has put the key, or fails.
+  std::function<absl::StatusOr<std::string>(const std::string& key)> get;
+};
+
+struct MpiOptions {
+  /// Threads of this rank's intra-op pool; 0: the cores of this machine / the
+  /// job's processes on it, at least 1.
+  int threads_per_rank = 0;
+  /// As LocalOptions::timeout, on every rank.
+  absl::Duration timeout = absl::Minutes(10);
+  /// Not 0: adversarial streams (tensor/stream.h).
+  uint64_t adversarial_seed = 0;
+  /// The device of this rank, whose memory the host must be able to address;
+  /// null: the CPU. Outlives the run.
+  const DeviceBackend* backend = nullptr;
+  /// Of this rank; may be null. Outlive the run.
+  EventSink* sink = nullptr;
+  ContextDecorator* decorator = nullptr;
+  /// How this process hears of others that died; null: only by the timeout.
+  /// Outlives the run.
+  FailureChannel* failure_channel = nullptr;
+  /// Null: this process was started by mpirun, or by what speaks PMIx with it.
+  /// Read by the first call of the process.
+  const MpiJoin* join = nullptr;
+  /// Larger pieces of data go as several messages. The same on every rank.
+  int64_t max_message_bytes = int64_t{1} << 30;
+};
+
+/// Runs `fn` as the one rank that this process is, called by every process of
+/// the job; returns when `fn` has returned on all of them. A process may run
+/// one job after the other. MPI is initialised by the first call and finalised
+/// when the process exits. Once a process of the job is lost, nothing more can
+/// be run, nor can MPI be finalised: the call returns with the failure, and the
+/// process is to end with a status that is not 0.
+/// \returns the same on every rank: OK, or the first failure as of RunLocal.
+/// \error kUnimplemented in a build without MPI (--//:mpi=false).
+absl::Status RunMpi(absl::FunctionRef<absl::Status(World&)> fn,
+                    const MpiOptions& options = {});
+
+/// What all processes of the job say, by rank, before there is a job: called by
+/// every process, while it runs no job.
+/// \param join as MpiOptions::join.
+/// \error as of RunMpi.
+absl::StatusOr<std::vector<std::string>> ExchangeByMpi(
+    const std::string& blob, const MpiJoin* join = nullptr);
 
 struct FakeOptions {
   int world_size = 1;

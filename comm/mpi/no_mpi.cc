@@ -1,0 +1,31 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The engine of processes in a build without MPI.
+
+#include <string>
+#include <vector>
+
+#include "crosshatch/comm/world.h"
+
+namespace crosshatch {
+namespace {
+
+absl::Status NotBuilt(const char* function) {
+  return absl::UnimplementedError(
+      std::string(function) +
+      ": this program was built without MPI (--//:mpi=false)");
+}
+
+}  // namespace
+
+absl::Status RunMpi(absl::FunctionRef<absl::Status(World&)>,
+                    const MpiOptions&) {
+  return NotBuilt("RunMpi");
+}
+
+absl::StatusOr<std::vector<std::string>> ExchangeByMpi(const std::string&,
+                                                       const MpiJoin*) {
+  return NotBuilt("ExchangeByMpi");
+}
+
+}  // namespace crosshatch
