@@ -84,3 +84,15 @@ def crosshatch_deps():
         libraries = {"mpi": ["-lmpi"]},
         package = "libopenmpi-dev",
     )
+    maybe(
+        system_library,
+        name = "grpc",
+        header = "grpcpp/grpcpp.h",
+        # Shared libraries, which share the Abseil that @com_google_absl links:
+        # a program that held two would keep two of what Abseil keeps once.
+        libraries = {
+            "grpc": ["-lgrpc++", "-lgrpc", "-lgpr", "-labsl_synchronization"],
+            "protobuf": ["-lprotobuf"],
+        },
+        package = "libgrpc++-dev libprotobuf-dev protobuf-compiler protobuf-compiler-grpc",
+    )

@@ -42,8 +42,8 @@
     ["//:users_of_<layer>"] for the layers above; public for the package's API.
   * External labels: @com_google_absl//absl/status, @com_google_absl//absl/...,
     @com_google_googletest//:gtest (in libraries for tests), @eigen, @highway,
-    @onednn, @nlohmann_json, @google_benchmark, @mpi. Eigen, Highway, oneDNN and
-    JSON are for .cc files only.
+    @onednn, @nlohmann_json, @google_benchmark, @mpi, @grpc. Eigen, Highway,
+    oneDNN, JSON and gRPC are for .cc files only.
   * Tags of tests: "threads" where threads meet, which CI runs under
     ThreadSanitizer (CONTRIBUTING.md has the rule); "2d" for those that cross FSDP
     and TP; "fuzz" for those that take $CROSSHATCH_FUZZ_SEED, which tools/nightly

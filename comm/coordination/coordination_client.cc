@@ -1,0 +1,311 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "crosshatch/comm/coordination/coordination_client.h"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "crosshatch/base/start_thread.h"
+#include "crosshatch/base/status_macros.h"
+#include "crosshatch/comm/coordination/failure_message.h"
+#include "crosshatch/comm/coordination/steady_time.h"
+
+namespace crosshatch::coordination {
+namespace {
+
+/// Ends the process as it is: its threads may be in any state.
+void PrintAndExit(const std::string& message) {
+  std::fprintf(stderr, "%s\n", message.c_str());
+  std::fflush(stderr);
+  _exit(1);
+}
+
+std::string Rounded(absl::Duration time) {
+  return absl::FormatDuration(absl::Trunc(time, absl::Milliseconds(1)));
+}
+
+}  // namespace
+
+CoordinationClient::CoordinationClient(Member self, ClientOptions options)
+    : self_(std::move(self)), options_(std::move(options)) {}
+
+absl::StatusOr<std::unique_ptr<CoordinationClient>> CoordinationClient::Connect(
+    const std::string& host, int port, const Member& self,
+    const std::string& token, ClientOptions options) {
+  std::unique_ptr<CoordinationClient> client(
+      new CoordinationClient(self, std::move(options)));
+  CoordinationClient& c = *client;
+  CH_ASSIGN_OR_RETURN(
+      c.wire_,
+      ConnectGrpc(host, port, c.options_.times.start,
+                  {.received = [&c](const ServerMessage& m) { c.Received(m); },
+                   .broken = [&c] { c.Broken(); }}));
+  ClientMessage registration;
+  registration.mutable_registration()->set_token(token);
+  *registration.mutable_registration()->mutable_member() = self;
+  c.wire_->Send(std::move(registration));
+  {
+    std::lock_guard lock(c.mutex_);
+    c.heard_ = c.last_check_ = c.next_heartbeat_ = SteadyNow();
+  }
+  CH_ASSIGN_OR_RETURN(
+      c.thread_,
+      StartThread(absl::StrCat("the coordination thread of rank ", self.rank()),
+                  [&c] { c.Run(); }));
+  return client;
+}
+
+absl::Status CoordinationClient::AwaitStart() {
+  std::unique_lock lock(mutex_);
+  changed_.wait(lock, [this] {
+    return roster_.has_started || !refused_.empty() || failure_.has_value();
+  });
+  if (!refused_.empty()) {
+    return absl::UnauthenticatedError(absl::StrCat(
+        Describe(self_), " was sent away by the coordinator: ", refused_));
+  }
+  return failure_.has_value() ? ResultOf(*failure_) : absl::OkStatus();
+}
+
+CoordinationClient::~CoordinationClient() {
+  {
+    std::lock_guard lock(mutex_);
+    is_ending_ = true;
+    changed_.notify_all();
+  }
+  if (thread_.joinable()) thread_.join();
+}
+
+void CoordinationClient::Received(const ServerMessage& message) {
+  std::lock_guard lock(mutex_);
+  heard_ = SteadyNow();
+  switch (message.kind_case()) {
+    case ServerMessage::kStarted:
+      roster_ = {.has_started = true,
+                 .rank_0 = message.started().rank_0(),
+                 .first_elsewhere = message.started().first_elsewhere()};
+      break;
+    case ServerMessage::kAnswer: {
+      const auto found = answers_.find(message.answer().request());
+      if (found != answers_.end()) found->second = message.answer();
+      break;
+    }
+    case ServerMessage::kAsk:
+      is_asked_ = true;
+      break;
+    case ServerMessage::kFailure:
+      if (!failure_.has_value()) {
+        failure_ = ToNotice(message.failure());
+        failed_at_ = heard_;
+      }
+      break;
+    case ServerMessage::kRefused:
+      refused_ = message.refused();
+      break;
+    case ServerMessage::kDismissed:
+      is_dismissed_ = true;
+      break;
+    case ServerMessage::kHeartbeat:
+    case ServerMessage::KIND_NOT_SET:
+      return;
+  }
+  changed_.notify_all();
+}
+
+void CoordinationClient::Broken() {
+  std::lock_guard lock(mutex_);
+  is_broken_ = true;
+  Lose("died: its connection ended");
+  changed_.notify_all();
+}
+
+void CoordinationClient::Lose(const std::string& how) {
+  if (failure_.has_value() || is_dismissed_ || !refused_.empty()) return;
+  const std::string who = roster_.has_started
+                              ? absl::StrCat("process ", roster_.rank_0.pid(),
+                                             " on host ", roster_.rank_0.host())
+                              : "the process of rank 0";
+  failure_ = {.world_ranks = {0},
+              .process_lost = true,
+              .error = absl::UnavailableError(
+                  absl::StrCat(who, ", which coordinates the job, ", how))};
+  failed_at_ = SteadyNow();
+}
+
+int64_t CoordinationClient::NextRequest() {
+  std::lock_guard lock(mutex_);
+  answers_[++last_request_] = std::nullopt;
+  return last_request_;
+}
+
+absl::StatusOr<std::string> CoordinationClient::Request(ClientMessage message,
+                                                        int64_t id) {
+  wire_->Send(std::move(message));
+  std::unique_lock lock(mutex_);
+  changed_.wait(lock, [this, id] {
+    return answers_[id].has_value() || failure_.has_value();
+  });
+  const std::optional<Answer> answer = std::move(answers_[id]);
+  answers_.erase(id);
+  if (!answer.has_value()) {
+    return absl::AbortedError(absl::StrCat(
+        "the job failed: ", std::string(ResultOf(*failure_).message())));
+  }
+  if (answer->code() == 0) return answer->value();
+  return absl::Status(static_cast<absl::StatusCode>(answer->code()),
+                      answer->text());
+}
+
+absl::Status CoordinationClient::Put(const std::string& key,
+                                     const std::string& value) {
+  const int64_t id = NextRequest();
+  ClientMessage message;
+  message.mutable_put()->set_request(id);
+  message.mutable_put()->set_key(key);
+  message.mutable_put()->set_value(value);
+  return Request(std::move(message), id).status();
+}
+
+absl::StatusOr<std::string> CoordinationClient::Get(const std::string& key,
+                                                    absl::Duration timeout) {
+  const int64_t id = NextRequest();
+  ClientMessage message;
+  message.mutable_get()->set_request(id);
+  message.mutable_get()->set_key(key);
+  message.mutable_get()->set_timeout_ms(absl::ToInt64Milliseconds(timeout));
+  return Request(std::move(message), id);
+}
+
+absl::Status CoordinationClient::EnterBarrier(const std::string& name,
+                                              absl::Duration timeout) {
+  const int64_t id = NextRequest();
+  ClientMessage message;
+  message.mutable_barrier()->set_request(id);
+  message.mutable_barrier()->set_name(name);
+  message.mutable_barrier()->set_timeout_ms(absl::ToInt64Milliseconds(timeout));
+  return Request(std::move(message), id).status();
+}
+
+absl::Status CoordinationClient::Leave() {
+  {
+    std::lock_guard lock(mutex_);
+    is_leaving_ = true;
+  }
+  ClientMessage message;
+  message.mutable_goodbye();
+  wire_->Send(std::move(message));
+  std::unique_lock lock(mutex_);
+  changed_.wait(lock, [this] {
+    return is_dismissed_ || is_broken_ || failure_.has_value();
+  });
+  if (!failure_.has_value()) return absl::OkStatus();
+  // The goodbye must have gone out, or the coordinator takes it for a death; a
+  // dead coordinator takes it for nothing.
+  changed_.wait_for(lock, absl::ToChronoNanoseconds(options_.times.ask()),
+                    [this] { return is_dismissed_ || is_broken_; });
+  return ResultOf(*failure_);
+}
+
+std::optional<FailureNotice> CoordinationClient::failure() const {
+  std::lock_guard lock(mutex_);
+  return failure_;
+}
+
+void CoordinationClient::Report(const FailureNotice& notice) {
+  ClientMessage message;
+  *message.mutable_failure() = ToMessage(notice);
+  wire_->Send(std::move(message));
+}
+
+void CoordinationClient::OnFailure(Told told) {
+  {
+    std::lock_guard lock(told_mutex_);
+    told_ = std::move(told);
+    has_told_ = false;
+  }
+  std::lock_guard lock(mutex_);
+  has_new_listener_ = true;
+  changed_.notify_all();
+}
+
+void CoordinationClient::SetActivity(Activity activity) {
+  std::lock_guard lock(activity_mutex_);
+  activity_ = std::move(activity);
+}
+
+std::string CoordinationClient::CurrentActivity() {
+  std::lock_guard lock(activity_mutex_);
+  return activity_ ? activity_() : "";
+}
+
+void CoordinationClient::CheckTimes(std::unique_lock<std::mutex>& lock) {
+  const absl::Time now = SteadyNow();
+  // Who was stopped itself has heard of nobody.
+  if (now - last_check_ > options_.times.heartbeat / 2) heard_ = now;
+  last_check_ = now;
+  if (!failure_.has_value() && now - heard_ > options_.times.heartbeat) {
+    const std::string silence =
+        absl::StrCat("no sign of it for ", Rounded(now - heard_));
+    Lose(absl::StrCat("does not answer: ", silence,
+                      ", as when a process is stopped or its host or network "
+                      "is down"));
+    ClientMessage message;
+    message.set_lost(absl::StrCat("had ", silence));
+    wire_->Send(std::move(message));
+  }
+  if (failure_.has_value() && !is_leaving_ && roster_.has_started &&
+      !is_late_ && now - failed_at_ > options_.leave) {
+    is_late_ = true;
+    const std::string message = absl::StrCat(
+        "[rank ", self_.rank(), "] the function of rank ", self_.rank(),
+        " did not come back within ", absl::FormatDuration(options_.leave),
+        " after the job failed, and its process is ended: ",
+        std::string(ResultOf(*failure_).message()));
+    lock.unlock();
+    (options_.end_process ? options_.end_process : PrintAndExit)(message);
+    lock.lock();
+  }
+}
+
+void CoordinationClient::Run() {
+  const absl::Duration interval = options_.times.interval();
+  const auto pause =
+      absl::ToChronoNanoseconds(std::min(interval, absl::Milliseconds(250)));
+  std::unique_lock lock(mutex_);
+  while (!is_ending_ || (failure_.has_value() && !has_announced_)) {
+    const bool is_asked = std::exchange(is_asked_, false);
+    has_new_listener_ = false;
+    const bool is_time = SteadyNow() >= next_heartbeat_;
+    if (is_time) next_heartbeat_ = SteadyNow() + interval;
+    const std::optional<FailureNotice> failure = failure_;
+    const bool is_news =
+        failure.has_value() && !std::exchange(has_announced_, true);
+    const Roster roster = roster_;
+    lock.unlock();
+    if (is_asked || is_time) {
+      ClientMessage message;
+      if (is_asked) {
+        message.set_activity(CurrentActivity());
+      } else {
+        message.set_heartbeat(CurrentActivity());
+      }
+      wire_->Send(std::move(message));
+    }
+    if (is_news && options_.on_failure) options_.on_failure(*failure, roster);
+    if (failure.has_value()) {
+      std::lock_guard told_lock(told_mutex_);
+      if (told_ && !std::exchange(has_told_, true)) told_(*failure);
+    }
+    lock.lock();
+    CheckTimes(lock);
+    changed_.wait_for(lock, pause, [this] {
+      return is_ending_ || is_asked_ || has_new_listener_ ||
+             (failure_.has_value() && !has_announced_);
+    });
+  }
+}
+
+}  // namespace crosshatch::coordination

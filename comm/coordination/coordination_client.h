@@ -1,0 +1,141 @@
+// SPDX-License-Identifier: Apache-2.0
+#ifndef CROSSHATCH_COMM_COORDINATION_COORDINATION_CLIENT_H_
+#define CROSSHATCH_COMM_COORDINATION_COORDINATION_CLIENT_H_
+
+#include <condition_variable>
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <thread>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+#include "crosshatch/comm/coordination/coordinator_state.h"
+#include "crosshatch/comm/coordination/wire.h"
+#include "crosshatch/comm/failure_channel.h"
+
+namespace crosshatch::coordination {
+
+/// What a rank knows of the others.
+struct Roster {
+  /// Whether all have come. Until then the rest is not known.
+  bool has_started = false;
+  Member rank_0;
+  /// The lowest rank on another host than rank 0's; -1 if there is none.
+  int first_elsewhere = -1;
+};
+
+struct ClientOptions {
+  CoordinationTimes times;
+  /// How long this rank's function may go on after it was told that the job has
+  /// failed. One that takes longer ends the process: nothing else can stop it.
+  absl::Duration leave = absl::Minutes(10);
+  /// Called once, on the client's thread, with what the job failed with, before
+  /// the client is gone.
+  std::function<void(const FailureNotice&, const Roster&)> on_failure;
+  /// Ends the process with a message; null: prints it to stderr and calls
+  /// _exit(1).
+  std::function<void(const std::string& message)> end_process;
+};
+
+/// A rank's end of the coordination service; rank 0 has one too.
+/// \threadsafety all members may be called from any thread.
+class CoordinationClient final : public FailureChannel {
+ public:
+  /// Registers as `self`.
+  /// \error kDeadlineExceeded if nobody listens within times.start;
+  ///     kResourceExhausted.
+  static absl::StatusOr<std::unique_ptr<CoordinationClient>> Connect(
+      const std::string& host, int port, const Member& self,
+      const std::string& token, ClientOptions options);
+
+  /// Ends the connection, without a goodbye unless Leave has said it.
+  ~CoordinationClient() override;
+  CoordinationClient(const CoordinationClient&) = delete;
+  CoordinationClient& operator=(const CoordinationClient&) = delete;
+
+  /// Waits until all ranks of the job are there.
+  /// \error what the job failed with at its start, the same on all ranks, and
+  ///     then failure() has it; kUnauthenticated for another job's token.
+  absl::Status AwaitStart();
+
+  /// Sets `key` for all ranks, once.
+  /// \error kAlreadyExists where it has another value; kAborted where the job
+  ///     has failed, here and below.
+  absl::Status Put(const std::string& key, const std::string& value);
+  /// Waits until some rank has set `key`.
+  /// \error kDeadlineExceeded naming the key.
+  absl::StatusOr<std::string> Get(const std::string& key,
+                                  absl::Duration timeout);
+  /// Waits until all ranks are in the barrier `name`.
+  /// \error kDeadlineExceeded naming the ranks that did not come.
+  absl::Status EnterBarrier(const std::string& name, absl::Duration timeout);
+
+  /// This rank's function has returned. Waits for those of the others, which
+  /// may need this process until then.
+  /// \returns OK, or what the job failed with (ResultOf).
+  absl::Status Leave();
+
+  /// What the job failed with, if this rank has been told.
+  std::optional<FailureNotice> failure() const;
+
+  void Report(const FailureNotice& notice) override;
+  void OnFailure(Told told) override;
+  void SetActivity(Activity activity) override;
+
+ private:
+  CoordinationClient(Member self, ClientOptions options);
+
+  void Received(const ServerMessage& message);
+  void Broken();
+  /// The coordinator is dead, as far as can be seen from here.
+  /// \pre mutex_ is held.
+  void Lose(const std::string& how);
+  absl::StatusOr<std::string> Request(ClientMessage message, int64_t id);
+  int64_t NextRequest();
+  std::string CurrentActivity();
+  void Run();
+  void CheckTimes(std::unique_lock<std::mutex>& lock);
+
+  const Member self_;
+  const ClientOptions options_;
+
+  mutable std::mutex mutex_;
+  std::condition_variable changed_;
+  absl::Time heard_;
+  absl::Time last_check_;
+  absl::Time next_heartbeat_;
+  Roster roster_;
+  std::string refused_;
+  bool is_dismissed_ = false;
+  bool is_leaving_ = false;
+  bool is_broken_ = false;
+  bool is_asked_ = false;
+  bool is_ending_ = false;
+  std::optional<FailureNotice> failure_;
+  absl::Time failed_at_;
+  bool has_new_listener_ = false;
+  bool has_announced_ = false;  // To ClientOptions::on_failure.
+  bool is_late_ = false;        // end_process has been called.
+  int64_t last_request_ = 0;
+  std::map<int64_t, std::optional<Answer>> answers_;  // Of pending requests.
+
+  /// Held during calls of what it guards, and never while mutex_ is.
+  std::mutex told_mutex_;
+  Told told_;
+  bool has_told_ = false;
+  std::mutex activity_mutex_;
+  Activity activity_;
+
+  std::unique_ptr<ClientWire> wire_;
+  std::thread thread_;
+};
+
+}  // namespace crosshatch::coordination
+
+#endif  // CROSSHATCH_COMM_COORDINATION_COORDINATION_CLIENT_H_

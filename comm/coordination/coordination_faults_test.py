@@ -1,0 +1,156 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""Kills, stops and ends processes of a job, and reads what the others say.
+
+usage: coordination_faults_test.py PROGRAM
+where PROGRAM is //comm/coordination:rank_process.
+"""
+
+import signal
+import socket
+import subprocess
+import sys
+import time
+import unittest
+
+PROGRAM = sys.argv.pop(1)
+# A machine that is busy may keep a process waiting, so what is measured in
+# these is long, and what is only waited for by mistake much longer.
+HEARTBEAT = 1.5
+LEAVE = 1.0
+LONG = 60.0
+
+
+def free_port():
+    with socket.socket() as listening:
+        listening.bind(("127.0.0.1", 0))
+        return listening.getsockname()[1]
+
+
+class Job:
+    def __init__(self, size, heartbeat=LONG, leave=LONG, faults=None):
+        self.port = free_port()
+        self.ranks = [
+            subprocess.Popen(
+                [PROGRAM, str(rank), str(size), str(self.port),
+                 str(int(heartbeat * 1000)), str(int(leave * 1000)),
+                 *([faults[rank]] if rank in (faults or {}) else [])],
+                stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+            for rank in range(size)]
+        for process in self.ranks:
+            process.stdout.readline()  # "started"
+
+    def end(self):
+        for process in self.ranks:
+            if process.poll() is None:
+                process.kill()
+            process.communicate()
+
+    def said(self, *ranks):
+        """What those ranks print until they end, and that it is the same."""
+        texts = []
+        for rank in ranks:
+            _, text = self.ranks[rank].communicate(timeout=LONG)
+            texts.append(text)
+        assert len(set(texts)) == 1, texts
+        return texts[0]
+
+
+class CoordinationFaultsTest(unittest.TestCase):
+    def job(self, *arguments, **keywords):
+        job = Job(*arguments, **keywords)
+        self.addCleanup(job.end)
+        return job
+
+    def check_loss(self, job, rank, text):
+        """`rank` is named, and what the others were doing."""
+        process = job.ranks[rank].pid
+        self.assertIn(f"rank {rank}: process {process} on host ", text)
+        for other in range(len(job.ranks)):
+            if other != rank:
+                self.assertIn(f"(process {job.ranks[other].pid} on host ", text)
+                self.assertRegex(text, rf"rank {other} \(.*\): in step {other}")
+
+    def check_port_is_free(self, job):
+        with socket.socket() as listening:
+            listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            listening.bind(("127.0.0.1", job.port))
+            listening.listen()
+
+    def test_a_killed_rank_is_named_at_once(self):
+        # The times are such that only the end of the connection can tell.
+        job = self.job(4)
+        job.ranks[2].kill()
+        text = job.said(0, 1, 3)
+        self.check_loss(job, 2, text)
+        self.assertIn("died: its connection ended without a goodbye", text)
+        self.assertEqual([p.wait() for p in job.ranks], [1, 1, -9, 1])
+        self.check_port_is_free(job)
+
+    def test_a_rank_that_exits_or_aborts_is_named_at_once(self):
+        for fault in "exit", "abort":
+            with self.subTest(fault):
+                job = self.job(3, faults={1: fault})
+                text = job.said(0, 2)
+                self.assertRegex(text, "rank 1: process .* died: ")
+
+    def test_a_stopped_rank_is_named_and_learns_of_it(self):
+        job = self.job(3, heartbeat=HEARTBEAT)
+        began = time.monotonic()
+        job.ranks[1].send_signal(signal.SIGSTOP)
+        text = job.said(0, 2)
+        took = time.monotonic() - began
+        self.check_loss(job, 1, text)
+        self.assertIn("does not answer: no sign of it for", text)
+        self.assertGreater(took, HEARTBEAT / 2)
+        job.ranks[1].send_signal(signal.SIGCONT)
+        self.assertNotEqual(job.ranks[1].wait(timeout=LONG), 0)
+
+    def test_a_killed_rank_0_is_named_at_once(self):
+        job = self.job(3)
+        job.ranks[0].kill()
+        text = job.said(1, 2)
+        self.assertIn(f"rank 0: process {job.ranks[0].pid} on host ", text)
+        self.assertIn("which coordinates the job, died", text)
+        self.check_port_is_free(job)
+
+    def test_a_stopped_rank_0_is_named(self):
+        job = self.job(2, heartbeat=HEARTBEAT)
+        job.ranks[0].send_signal(signal.SIGSTOP)
+        text = job.said(1)
+        self.assertIn(f"rank 0: process {job.ranks[0].pid} on host ", text)
+        self.assertIn("does not answer: no sign of it for", text)
+        job.ranks[0].send_signal(signal.SIGCONT)
+        text = job.said(0)
+        self.assertIn("rank 0: process ", text)
+        self.assertRegex(text, "was stopped (for|or cut off)")
+        self.assertIn("rank 1 ", text)
+
+    def test_an_error_is_told_to_all(self):
+        job = self.job(3, faults={2: "error"})
+        self.assertEqual(job.said(0, 1, 2), "rank 2: bad\n")
+
+    def test_a_rank_that_does_not_come_back_is_ended(self):
+        job = self.job(3, leave=LEAVE, faults={1: "hang"})
+        job.ranks[2].kill()
+        self.check_loss(job, 2, job.said(0))
+        text = job.said(1)
+        self.assertIn("[rank 1] the function of rank 1 did not come back "
+                      "within 1s after the job failed", text)
+        self.assertEqual(job.ranks[1].returncode, 1)
+
+    def test_all_leave_together(self):
+        job = self.job(3, faults={rank: "goodbye" for rank in range(3)})
+        self.assertEqual(job.said(0, 1, 2), "")
+        self.assertEqual([p.returncode for p in job.ranks], [0, 0, 0])
+        self.check_port_is_free(job)
+
+    def test_who_has_finished_is_needed_until_all_have(self):
+        job = self.job(3, faults={1: "goodbye"})
+        job.ranks[1].kill()
+        text = job.said(0, 2)
+        self.assertRegex(text, "rank 1: process .* died: ")
+
+
+if __name__ == "__main__":
+    unittest.main()

@@ -1,0 +1,352 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The service with its sockets and threads: several clients in one process.
+
+#include <sys/resource.h>
+
+#include <filesystem>
+#include <functional>
+#include <future>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "absl/time/time.h"
+#include "crosshatch/comm/coordination/coordination_client.h"
+#include "crosshatch/comm/coordination/coordination_server.h"
+#include "crosshatch/comm/coordination/failure_message.h"
+#include "crosshatch/comm/coordination/this_process.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+namespace crosshatch::coordination {
+namespace {
+
+using ::testing::HasSubstr;
+
+constexpr char kHost[] = "127.0.0.1";
+constexpr char kToken[] = "token";
+
+/// Silence is not what these tests wait for: no machine is so busy.
+CoordinationTimes Patient() {
+  return {.start = absl::Seconds(60), .heartbeat = absl::Seconds(60)};
+}
+
+/// A server, and clients that join and act each on a thread of its own.
+class Job {
+ public:
+  explicit Job(int size, CoordinationTimes times = Patient())
+      : size_(size), times_(times) {
+    auto server = CoordinationServer::Start(kHost, 0, ThisProcess(0, size),
+                                            kToken, times);
+    EXPECT_TRUE(server.ok()) << server.status();
+    if (server.ok()) server_ = *std::move(server);
+  }
+
+  int port() const { return server_->port(); }
+
+  absl::StatusOr<std::unique_ptr<CoordinationClient>> Join(
+      Member self, const std::string& token = kToken,
+      ClientOptions options = {}) {
+    options.times = times_;
+    auto client =
+        CoordinationClient::Connect(kHost, port(), self, token, options);
+    if (!client.ok()) return client;
+    if (absl::Status started = (*client)->AwaitStart(); !started.ok()) {
+      return started;
+    }
+    return client;
+  }
+
+  /// Runs `fn` as each of `ranks` and gives their results.
+  std::vector<absl::Status> Run(
+      std::vector<int> ranks,
+      const std::function<absl::Status(CoordinationClient&, int)>& fn) {
+    std::vector<absl::Status> results(ranks.size());
+    std::vector<std::thread> threads;
+    for (size_t i = 0; i < ranks.size(); ++i) {
+      threads.emplace_back([&, i] {
+        auto client = Join(ThisProcess(ranks[i], size_));
+        results[i] = client.ok() ? fn(**client, ranks[i]) : client.status();
+      });
+    }
+    for (std::thread& thread : threads) thread.join();
+    return results;
+  }
+  std::vector<absl::Status> RunAll(
+      const std::function<absl::Status(CoordinationClient&, int)>& fn) {
+    std::vector<int> ranks;
+    for (int rank = 0; rank < size_; ++rank) ranks.push_back(rank);
+    return Run(ranks, fn);
+  }
+
+ private:
+  const int size_;
+  const CoordinationTimes times_;
+  std::unique_ptr<CoordinationServer> server_;
+};
+
+TEST(CoordinationTest, RanksExchangeMeetAndLeave) {
+  Job job(4);
+  const auto results = job.RunAll([](CoordinationClient& client, int rank) {
+    if (absl::Status put =
+            client.Put(absl::StrCat("key ", rank), std::string(rank + 1, '\0'));
+        !put.ok()) {
+      return put;
+    }
+    const auto got =
+        client.Get(absl::StrCat("key ", (rank + 1) % 4), absl::Seconds(60));
+    if (!got.ok()) return got.status();
+    EXPECT_EQ(got->size(), static_cast<size_t>((rank + 1) % 4 + 1));
+    for (int i = 0; i < 3; ++i) {
+      if (absl::Status met = client.EnterBarrier("b", absl::Seconds(60));
+          !met.ok()) {
+        return met;
+      }
+    }
+    return client.Leave();
+  });
+  for (const absl::Status& result : results) EXPECT_TRUE(result.ok()) << result;
+}
+
+TEST(CoordinationTest, WaitsEndAndSayForWhat) {
+  Job job(3);
+  const auto results = job.RunAll([](CoordinationClient& client, int rank) {
+    const auto missing = client.Get("nothing", absl::Milliseconds(50));
+    EXPECT_EQ(missing.status().code(), absl::StatusCode::kDeadlineExceeded);
+    if (rank != 1) {
+      const absl::Status met =
+          client.EnterBarrier("lonely", absl::Milliseconds(50));
+      EXPECT_EQ(met.code(), absl::StatusCode::kDeadlineExceeded);
+      EXPECT_THAT(std::string(met.message()), HasSubstr("rank 1"));
+    }
+    return client.Leave();
+  });
+  for (const absl::Status& result : results) EXPECT_TRUE(result.ok()) << result;
+}
+
+TEST(CoordinationTest, StrangersAreSentAway) {
+  Job job(2);
+  const auto stranger = job.Join(ThisProcess(1, 2), "another token");
+  EXPECT_EQ(stranger.status().code(), absl::StatusCode::kUnauthenticated);
+  EXPECT_THAT(std::string(stranger.status().message()),
+              HasSubstr("CROSSHATCH_JOB_TOKEN"));
+  const auto results = job.RunAll(
+      [](CoordinationClient& client, int) { return client.Leave(); });
+  for (const absl::Status& result : results) EXPECT_TRUE(result.ok()) << result;
+}
+
+TEST(CoordinationTest, AWrongStartIsOneErrorOnAll) {
+  Job job(3);
+  std::vector<absl::Status> results(3);
+  std::vector<std::thread> threads;
+  for (int i = 0; i < 3; ++i) {
+    // Two of them are rank 1.
+    threads.emplace_back([&, i] {
+      results[i] = job.Join(ThisProcess(std::min(i, 1), 3)).status();
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  EXPECT_THAT(std::string(results[0].message()),
+              HasSubstr("two processes are rank 1"));
+  EXPECT_EQ(results[0], results[1]);
+  EXPECT_EQ(results[0], results[2]);
+}
+
+TEST(CoordinationTest, RanksThatDoNotComeAreNamed) {
+  Job job(3,
+          {.start = absl::Milliseconds(300), .heartbeat = absl::Seconds(60)});
+  const auto results = job.Run(
+      {0, 2}, [](CoordinationClient&, int) { return absl::OkStatus(); });
+  EXPECT_THAT(std::string(results[0].message()), HasSubstr("rank 1 has not"));
+  EXPECT_EQ(results[0], results[1]);
+}
+
+TEST(CoordinationTest, NobodyThereIsAnErrorInTime) {
+  const auto client = CoordinationClient::Connect(
+      kHost, 1, ThisProcess(1, 2), kToken,
+      {.times = {.start = absl::Milliseconds(200)}});
+  EXPECT_EQ(client.status().code(), absl::StatusCode::kDeadlineExceeded);
+  EXPECT_THAT(std::string(client.status().message()), HasSubstr("127.0.0.1:1"));
+}
+
+TEST(CoordinationTest, APortIsTakenOnceAndGivenBack) {
+  auto job = std::make_unique<Job>(1);
+  const int port = job->port();
+  const auto second = CoordinationServer::Start(kHost, port, ThisProcess(0, 1),
+                                                kToken, Patient());
+  EXPECT_EQ(second.status().code(), absl::StatusCode::kUnavailable);
+  EXPECT_THAT(std::string(second.status().message()),
+              HasSubstr(absl::StrCat(kHost, ":", port)));
+  job.reset();
+  const auto third = CoordinationServer::Start(kHost, port, ThisProcess(0, 1),
+                                               kToken, Patient());
+  EXPECT_TRUE(third.ok()) << third.status();
+}
+
+TEST(CoordinationTest, TheFirstErrorReachesAllAndTheirListeners) {
+  Job job(3);
+  std::mutex mutex;
+  std::vector<std::string> told;
+  const auto results = job.RunAll([&](CoordinationClient& client, int rank) {
+    std::promise<void> heard;
+    client.OnFailure([&](const FailureNotice& notice) {
+      std::lock_guard lock(mutex);
+      told.push_back(notice.error.ToString());
+      heard.set_value();
+    });
+    if (rank == 2) {
+      client.Report({.world_ranks = {2}, .error = absl::InternalError("bad")});
+    }
+    heard.get_future().wait();
+    client.OnFailure(nullptr);
+    return client.Leave();
+  });
+  EXPECT_THAT(told, ::testing::ElementsAre("INTERNAL: bad", "INTERNAL: bad",
+                                           "INTERNAL: bad"));
+  for (const absl::Status& result : results) {
+    EXPECT_EQ(result.ToString(), "INTERNAL: rank 2: bad");
+  }
+}
+
+TEST(CoordinationTest, AListenerThatComesLateIsTold) {
+  Job job(1);
+  job.RunAll([](CoordinationClient& client, int) {
+    client.Report({.world_ranks = {0}, .error = absl::InternalError("bad")});
+    while (!client.failure().has_value()) absl::SleepFor(absl::Milliseconds(1));
+    std::promise<void> heard;
+    client.OnFailure([&](const FailureNotice&) { heard.set_value(); });
+    heard.get_future().wait();
+    client.OnFailure(nullptr);
+    return client.Leave();
+  });
+}
+
+TEST(CoordinationTest, AFailureEndsWaits) {
+  Job job(2);
+  const auto results = job.RunAll([](CoordinationClient& client, int rank) {
+    if (rank == 1) {
+      client.Report({.world_ranks = {1}, .error = absl::InternalError("bad")});
+    }
+    const absl::Status status = client.Get("nothing", absl::Hours(1)).status();
+    EXPECT_EQ(status.code(), absl::StatusCode::kAborted) << status;
+    client.Leave().IgnoreError();
+    return status;
+  });
+  EXPECT_THAT(std::string(results[0].message()), HasSubstr("rank 1: bad"));
+}
+
+TEST(CoordinationTest, ARankThatGoesWithoutAGoodbyeIsNamedWithWhatAllDid) {
+  Job job(3);
+  const auto results = job.RunAll([](CoordinationClient& client, int rank) {
+    client.SetActivity([rank] { return absl::StrCat("in step ", rank); });
+    client.EnterBarrier("started", absl::Seconds(60)).IgnoreError();
+    if (rank == 1) return absl::OkStatus();  // As if it were killed.
+    const absl::Status left = client.Leave();
+    client.SetActivity(nullptr);
+    return left;
+  });
+  const std::string text(results[0].message());
+  EXPECT_EQ(results[0], results[2]);
+  EXPECT_THAT(text, HasSubstr("rank 1: process "));
+  EXPECT_THAT(text, HasSubstr("ended without a goodbye"));
+  EXPECT_THAT(text, HasSubstr("in step 0"));
+  EXPECT_THAT(text, HasSubstr("in step 2"));
+}
+
+TEST(CoordinationTest, TheEndOfTheCoordinatorIsNoticedAndNamed) {
+  auto job = std::make_unique<Job>(2);
+  std::promise<void> started;
+  absl::Status left;
+  std::thread rank_1([&] {
+    auto client = job->Join(ThisProcess(1, 2));
+    ASSERT_TRUE(client.ok()) << client.status();
+    started.set_value();
+    left = (*client)->Leave();
+  });
+  auto rank_0 = job->Join(ThisProcess(0, 2));
+  ASSERT_TRUE(rank_0.ok()) << rank_0.status();
+  started.get_future().wait();
+  job.reset();
+  rank_1.join();
+  EXPECT_THAT(std::string(left.message()), HasSubstr("rank 0: process "));
+  EXPECT_THAT(std::string(left.message()),
+              HasSubstr("which coordinates the job, died"));
+}
+
+TEST(CoordinationTest, WhoDoesNotComeBackIsEnded) {
+  Job job(1);
+  std::promise<std::string> ended;
+  ClientOptions options;
+  options.leave = absl::Milliseconds(50);
+  options.end_process = [&](const std::string& message) {
+    ended.set_value(message);
+  };
+  auto client = job.Join(ThisProcess(0, 1), kToken, options);
+  ASSERT_TRUE(client.ok()) << client.status();
+  (*client)->Report({.world_ranks = {0}, .error = absl::InternalError("bad")});
+  EXPECT_THAT(ended.get_future().get(),
+              HasSubstr("the function of rank 0 did not come back within 50ms "
+                        "after the job failed, and its process is ended: "
+                        "rank 0: bad"));
+  (*client)->Leave().IgnoreError();
+}
+
+TEST(CoordinationTest, ProgramsKnowTheirBuild) {
+  EXPECT_THAT(ProgramId(), HasSubstr("build "));
+  EXPECT_EQ(ProgramId(), ProgramId());
+}
+
+TEST(CoordinationTest, AJobOfMoreRanksThanFilesIsRefused) {
+  rlimit files = {};
+  ASSERT_EQ(getrlimit(RLIMIT_NOFILE, &files), 0);
+  if (files.rlim_max == RLIM_INFINITY) files.rlim_max = 1 << 30;
+  const auto server = CoordinationServer::Start(
+      kHost, 0, ThisProcess(0, static_cast<int>(files.rlim_max)), kToken,
+      Patient());
+  EXPECT_EQ(server.status().code(), absl::StatusCode::kResourceExhausted);
+}
+
+int Threads() {
+  int threads = 0;
+  for (const auto& entry :
+       std::filesystem::directory_iterator("/proc/self/task")) {
+    threads += entry.is_directory() ? 1 : 0;
+  }
+  return threads;
+}
+
+int Files() {
+  int files = 0;
+  for (const auto& entry :
+       std::filesystem::directory_iterator("/proc/self/fd")) {
+    files += entry.is_symlink() ? 1 : 0;
+  }
+  return files;
+}
+
+TEST(CoordinationTest, NothingIsLeftOfAJob) {
+  // What the libraries keep for good, they make for the first job.
+  const auto run = [] {
+    Job job(2);
+    job.RunAll([](CoordinationClient& client, int) { return client.Leave(); });
+  };
+  run();
+  const int threads = Threads();
+  const int files = Files();
+  for (int i = 0; i < 5; ++i) run();
+  // gRPC ends its threads a moment after its last object has gone.
+  for (int i = 0; i < 3000 && (Threads() > threads || Files() > files); ++i) {
+    absl::SleepFor(absl::Milliseconds(10));
+  }
+  EXPECT_LE(Threads(), threads);
+  EXPECT_LE(Files(), files);
+}
+
+}  // namespace
+}  // namespace crosshatch::coordination

@@ -1,0 +1,437 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "crosshatch/comm/coordination/coordinator_state.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "crosshatch/comm/coordination/failure_message.h"
+
+namespace crosshatch::coordination {
+namespace {
+
+/// Of a failure's text. All ranks of a large job would fill screens.
+constexpr int kMostActivities = 32;
+
+ServerMessage Message(Nothing* (ServerMessage::*mutable_kind)()) {
+  ServerMessage message;
+  (message.*mutable_kind)();
+  return message;
+}
+
+/// Takes the same time wherever the two differ, so that a stranger cannot find
+/// the token piece by piece.
+bool SameToken(const std::string& a, const std::string& b) {
+  unsigned char differs = a.size() == b.size() ? 0 : 1;
+  for (size_t i = 0; i < std::min(a.size(), b.size()); ++i) {
+    differs |= static_cast<unsigned char>(a[i] ^ b[i]);
+  }
+  return differs == 0;
+}
+
+std::string Rounded(absl::Duration time) {
+  return absl::FormatDuration(absl::Trunc(time, absl::Milliseconds(1)));
+}
+
+std::string Process(const Member& member) {
+  return absl::StrCat("process ", member.pid(), " on host ", member.host());
+}
+
+}  // namespace
+
+absl::Duration CoordinationTimes::interval() const { return heartbeat / 8; }
+
+absl::Duration CoordinationTimes::ask() const {
+  return std::min(heartbeat / 4, absl::Seconds(2));
+}
+
+std::string Describe(const Member& member) {
+  return absl::StrCat("rank ", member.rank(), " (", Process(member), ")");
+}
+
+CoordinatorState::CoordinatorState(Member self, std::string token,
+                                   CoordinationTimes times, absl::Time now)
+    : self_(std::move(self)),
+      token_(std::move(token)),
+      times_(times),
+      begin_(now),
+      exchange_(self_.size()),
+      last_event_(now),
+      next_heartbeat_(now) {}
+
+bool CoordinatorState::Lives(int rank) const {
+  const auto found = ranks_.find(rank);
+  return found != ranks_.end() && !found->second.is_gone;
+}
+
+void CoordinatorState::Wake(absl::Time now) {
+  const absl::Duration gap = now - last_event_;
+  last_event_ = now;
+  if (gap <= times_.heartbeat / 2) return;
+  woke_at_ = now;
+  slept_ = gap;
+  // Who was stopped has heard of nobody.
+  for (auto& [index, rank] : ranks_) rank.heard = now;
+}
+
+bool CoordinatorState::is_over() const {
+  return phase_ == Phase::kFailed || phase_ == Phase::kDismissed;
+}
+
+bool CoordinatorState::is_deserted() const {
+  const bool may_come = came_ < self_.size();
+  return !(may_come && !is_late_) && told_.empty() &&
+         std::all_of(ranks_.begin(), ranks_.end(),
+                     [](const auto& entry) { return entry.second.is_gone; });
+}
+
+void CoordinatorState::Send(Peer peer, ServerMessage message,
+                            Actions& actions) const {
+  actions.send.push_back({peer, std::move(message)});
+}
+
+void CoordinatorState::SendToAll(const ServerMessage& message,
+                                 Actions& actions) const {
+  for (const auto& [index, rank] : ranks_) {
+    if (rank.is_connected) Send(rank.peer, message, actions);
+  }
+}
+
+void CoordinatorState::Send(const ExchangeState::Answers& answers,
+                            Actions& actions) const {
+  for (const ExchangeState::AnswerTo& to : answers) {
+    if (!Lives(to.rank)) continue;
+    ServerMessage message;
+    *message.mutable_answer() = to.answer;
+    Send(ranks_.at(to.rank).peer, std::move(message), actions);
+  }
+}
+
+CoordinatorState::Actions CoordinatorState::OnConnected(Peer peer,
+                                                        absl::Time now) {
+  strangers_.emplace(peer, now);
+  return {};
+}
+
+void CoordinatorState::Refuse(Peer peer, const std::string& why,
+                              Actions& actions) {
+  ++refused_;
+  strangers_.erase(peer);
+  ServerMessage message;
+  message.set_refused(why);
+  Send(peer, std::move(message), actions);
+  actions.close.push_back(peer);
+}
+
+CoordinatorState::Actions CoordinatorState::OnMessage(
+    Peer peer, const ClientMessage& message, absl::Time now) {
+  Actions actions;
+  Wake(now);
+  if (strangers_.contains(peer)) {
+    if (message.has_registration()) {
+      Register(peer, message.registration(), now, actions);
+    } else {
+      Refuse(peer, "the first message must be the registration", actions);
+    }
+    return actions;
+  }
+  const auto found = rank_of_.find(peer);
+  if (found == rank_of_.end()) return actions;
+  Rank& rank = ranks_.at(found->second);
+  if (rank.is_gone) return actions;
+  rank.heard = now;
+  OnMessageOf(rank, message, now, actions);
+  return actions;
+}
+
+void CoordinatorState::Register(Peer peer, const Registration& registration,
+                                absl::Time now, Actions& actions) {
+  if (!SameToken(registration.token(), token_)) {
+    Refuse(peer,
+           "the token is not this job's: give all ranks the same "
+           "CROSSHATCH_JOB_TOKEN",
+           actions);
+    return;
+  }
+  strangers_.erase(peer);
+  const Member& member = registration.member();
+  ++came_;
+  const auto twin = ranks_.find(member.rank());
+  std::string wrong;
+  if (member.size() != self_.size()) {
+    wrong =
+        absl::StrCat(Describe(member), " was started for a world of ",
+                     member.size(), " ranks, ", Describe(self_), " for ",
+                     self_.size(), ": start all ranks with the same number");
+  } else if (member.rank() < 0 || member.rank() >= self_.size()) {
+    wrong =
+        absl::StrCat(Describe(member), " is outside of the world of ",
+                     self_.size(), " ranks, which are 0 to ", self_.size() - 1);
+  } else if (twin != ranks_.end()) {
+    wrong = absl::StrCat("two processes are rank ", member.rank(), ": ",
+                         Process(twin->second.member), ", and ",
+                         Process(member), ": give each rank to one process");
+  } else if (member.program() != self_.program()) {
+    wrong = absl::StrCat(Describe(member), " runs another program (",
+                         member.program(), ") than ", Describe(self_), " (",
+                         self_.program(), "): start the same build on all");
+  }
+  if (!wrong.empty() || phase_ == Phase::kFailed) {
+    if (phase_ != Phase::kFailed) FailStart(wrong, actions);
+    told_.insert(peer);
+    ServerMessage message;
+    *message.mutable_failure() = ToMessage(*failure_);
+    Send(peer, std::move(message), actions);
+    actions.close.push_back(peer);
+    return;
+  }
+  ranks_[member.rank()] = {.member = member, .peer = peer, .heard = now};
+  rank_of_[peer] = member.rank();
+  if (static_cast<int>(ranks_.size()) < self_.size()) return;
+  phase_ = Phase::kRunning;
+  ServerMessage message;
+  *message.mutable_started()->mutable_rank_0() = self_;
+  const auto elsewhere =
+      std::find_if(ranks_.begin(), ranks_.end(), [this](const auto& entry) {
+        return entry.second.member.host() != self_.host();
+      });
+  message.mutable_started()->set_first_elsewhere(
+      elsewhere == ranks_.end() ? -1 : elsewhere->first);
+  SendToAll(message, actions);
+}
+
+void CoordinatorState::OnMessageOf(Rank& rank, const ClientMessage& message,
+                                   absl::Time now, Actions& actions) {
+  const int index = rank.member.rank();
+  switch (message.kind_case()) {
+    case ClientMessage::kHeartbeat:
+      rank.activity = message.heartbeat();
+      rank.activity_at = now;
+      break;
+    case ClientMessage::kPut:
+      Send(exchange_.OnPut(index, message.put()), actions);
+      break;
+    case ClientMessage::kGet:
+      Send(exchange_.OnGet(index, message.get(), now), actions);
+      break;
+    case ClientMessage::kBarrier:
+      Send(exchange_.OnBarrier(index, message.barrier(), now), actions);
+      break;
+    case ClientMessage::kFailure:
+      if (phase_ == Phase::kGathering) {
+        Tell(ToNotice(message.failure()), actions);
+      } else if (phase_ == Phase::kRunning) {
+        Ask(ToNotice(message.failure()), now, actions);
+      }
+      break;
+    case ClientMessage::kActivity:
+      rank.activity = message.activity();
+      rank.activity_at = now;
+      rank.answered = true;
+      TellIfKnown(now, actions);
+      break;
+    case ClientMessage::kGoodbye: {
+      rank.said_goodbye = true;
+      const bool over = std::all_of(
+          ranks_.begin(), ranks_.end(),
+          [](const auto& entry) { return entry.second.said_goodbye; });
+      if (phase_ == Phase::kFailed) {
+        Send(rank.peer, Message(&ServerMessage::mutable_dismissed), actions);
+      } else if (phase_ == Phase::kRunning && over) {
+        phase_ = Phase::kDismissed;
+        SendToAll(Message(&ServerMessage::mutable_dismissed), actions);
+      }
+      break;
+    }
+    case ClientMessage::kLost: {
+      if (phase_ == Phase::kFailed) break;
+      Tell({.world_ranks = {0},
+            .process_lost = true,
+            .error = absl::UnavailableError(absl::StrCat(
+                Process(self_), ", which coordinates the job, was stopped or ",
+                "cut off: ", Describe(rank.member), " ", message.lost()))},
+           actions);
+      break;
+    }
+    case ClientMessage::kRegistration:
+    case ClientMessage::KIND_NOT_SET:
+      break;  // Says no more than that the rank is alive.
+  }
+}
+
+CoordinatorState::Actions CoordinatorState::OnBroken(Peer peer,
+                                                     absl::Time now) {
+  Actions actions;
+  Wake(now);
+  strangers_.erase(peer);
+  told_.erase(peer);
+  const auto found = rank_of_.find(peer);
+  if (found == rank_of_.end()) return actions;
+  Rank& rank = ranks_.at(found->second);
+  rank_of_.erase(found);
+  rank.is_connected = false;
+  if (rank.is_gone) return actions;
+  if (!is_over() && now - woke_at_ < times_.heartbeat / 2) {
+    rank.is_gone = true;
+    Tell({.world_ranks = {0},
+          .process_lost = true,
+          .error = absl::UnavailableError(absl::StrCat(
+              Process(self_), ", which coordinates the job, was stopped for ",
+              Rounded(slept_), ": ", Describe(rank.member),
+              " has left meanwhile"))},
+         actions);
+    return actions;
+  }
+  OnDeath(rank,
+          " died: its connection ended without a goodbye, as when a process is "
+          "killed, aborts or exits early",
+          now, actions);
+  return actions;
+}
+
+void CoordinatorState::OnDeath(Rank& rank, const std::string& how,
+                               absl::Time now, Actions& actions) {
+  rank.is_gone = true;
+  FailureNotice death = {
+      .world_ranks = {rank.member.rank()},
+      .process_lost = true,
+      .error = absl::UnavailableError(Process(rank.member) + how)};
+  switch (phase_) {
+    case Phase::kGathering:
+      Tell(std::move(death), actions);
+      break;
+    case Phase::kRunning:
+      Ask(std::move(death), now, actions);
+      break;
+    case Phase::kAsking:
+      if (!cause_.process_lost) cause_ = std::move(death);
+      TellIfKnown(now, actions);
+      break;
+    case Phase::kFailed:
+    case Phase::kDismissed:
+      break;  // It has left.
+  }
+}
+
+void CoordinatorState::Ask(FailureNotice cause, absl::Time now,
+                           Actions& actions) {
+  phase_ = Phase::kAsking;
+  cause_ = std::move(cause);
+  ask_until_ = now + times_.ask();
+  SendToAll(Message(&ServerMessage::mutable_ask), actions);
+  TellIfKnown(now, actions);
+}
+
+void CoordinatorState::TellIfKnown(absl::Time now, Actions& actions) {
+  if (phase_ != Phase::kAsking) return;
+  for (const auto& [index, rank] : ranks_) {
+    if (!rank.is_gone && !rank.answered && now < ask_until_) return;
+  }
+  FailureNotice failure = cause_;
+  if (failure.process_lost) {
+    failure.error =
+        absl::Status(failure.error.code(),
+                     absl::StrCat(std::string(failure.error.message()),
+                                  "; when that was noticed:", Activities(now)));
+  }
+  Tell(std::move(failure), actions);
+}
+
+std::string CoordinatorState::Activities(absl::Time now) const {
+  std::string text;
+  int told = 0;
+  for (const auto& [index, rank] : ranks_) {
+    if (++told > kMostActivities) {
+      absl::StrAppend(&text, "\n  and ", ranks_.size() - kMostActivities,
+                      " more");
+      break;
+    }
+    absl::StrAppend(&text, "\n  ", Describe(rank.member), ": ");
+    if (rank.activity.empty()) {
+      absl::StrAppend(&text, rank.answered ? "in no collective" : "not known");
+    } else {
+      absl::StrAppend(&text, rank.activity);
+    }
+    if (!rank.answered && !rank.activity.empty()) {
+      absl::StrAppend(&text, " (", Rounded(now - rank.activity_at), " before)");
+    }
+  }
+  return text;
+}
+
+void CoordinatorState::FailStart(const std::string& why, Actions& actions) {
+  Tell({.of_group = true, .error = absl::FailedPreconditionError(why)},
+       actions);
+}
+
+void CoordinatorState::Tell(FailureNotice failure, Actions& actions) {
+  phase_ = Phase::kFailed;
+  failure_ = std::move(failure);
+  ServerMessage message;
+  *message.mutable_failure() = ToMessage(*failure_);
+  SendToAll(message, actions);
+  for (const auto& [index, rank] : ranks_) {
+    if (rank.said_goodbye && rank.is_connected) {
+      Send(rank.peer, Message(&ServerMessage::mutable_dismissed), actions);
+    }
+  }
+  Send(exchange_.OnFailure(absl::AbortedError(absl::StrCat(
+           "the job failed: ", std::string(ResultOf(*failure_).message())))),
+       actions);
+}
+
+std::string CoordinatorState::LateStart(absl::Time now) const {
+  std::vector<std::string> missing;
+  for (int rank = 0; rank < self_.size(); ++rank) {
+    if (!ranks_.contains(rank)) missing.push_back(absl::StrCat("rank ", rank));
+  }
+  std::string text =
+      absl::StrCat(absl::StrJoin(missing, ", "),
+                   missing.size() == 1 ? " has" : " have", " not come within ",
+                   Rounded(now - begin_), " of the start of ", Describe(self_));
+  if (refused_ > 0) {
+    absl::StrAppend(&text, "; ", refused_,
+                    refused_ == 1 ? " connection" : " connections",
+                    " without this job's token came: give all ranks the same "
+                    "CROSSHATCH_JOB_TOKEN");
+  }
+  return text;
+}
+
+CoordinatorState::Actions CoordinatorState::OnTick(absl::Time now) {
+  Actions actions;
+  Wake(now);
+  for (auto& [index, rank] : ranks_) {
+    if (rank.is_gone || now - rank.heard <= times_.heartbeat) continue;
+    OnDeath(rank,
+            absl::StrCat(" does not answer: no sign of it for ",
+                         Rounded(now - rank.heard),
+                         ", as when a process is stopped or its host or "
+                         "network is down"),
+            now, actions);
+  }
+  TellIfKnown(now, actions);
+  is_late_ = is_late_ || now - begin_ > times_.start;
+  if (phase_ == Phase::kGathering && is_late_) {
+    Tell({.of_group = true,
+          .error = absl::DeadlineExceededError(LateStart(now))},
+         actions);
+  }
+  Send(exchange_.OnTick(now), actions);
+  std::vector<Peer> silent;
+  for (const auto& [peer, since] : strangers_) {
+    if (now - since > times_.heartbeat) silent.push_back(peer);
+  }
+  for (const Peer peer : silent) {
+    Refuse(peer, "no registration came", actions);
+  }
+  if (now >= next_heartbeat_) {
+    next_heartbeat_ = now + times_.interval();
+    SendToAll(Message(&ServerMessage::mutable_heartbeat), actions);
+  }
+  return actions;
+}
+
+}  // namespace crosshatch::coordination

@@ -1,0 +1,405 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "crosshatch/comm/coordination/coordinator_state.h"
+
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "crosshatch/comm/coordination/failure_message.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+namespace crosshatch::coordination {
+namespace {
+
+using ::testing::Contains;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+
+constexpr char kToken[] = "token";
+
+Member MemberOf(int rank, int size) {
+  Member member;
+  member.set_rank(rank);
+  member.set_size(size);
+  member.set_host("h");
+  member.set_pid(100 + rank);
+  member.set_program("build 1");
+  return member;
+}
+
+/// "kind", or what it says.
+std::string Text(const ServerMessage& message) {
+  switch (message.kind_case()) {
+    case ServerMessage::kStarted:
+      return absl::StrCat("started by ", message.started().rank_0().pid(),
+                          " elsewhere ", message.started().first_elsewhere());
+    case ServerMessage::kHeartbeat:
+      return "heartbeat";
+    case ServerMessage::kAnswer:
+      return absl::StrCat("answer ", message.answer().text());
+    case ServerMessage::kAsk:
+      return "ask";
+    case ServerMessage::kFailure:
+      return absl::StrCat(
+          "failure ",
+          std::string(ResultOf(ToNotice(message.failure())).message()));
+    case ServerMessage::kRefused:
+      return absl::StrCat("refused ", message.refused());
+    case ServerMessage::kDismissed:
+      return "dismissed";
+    case ServerMessage::KIND_NOT_SET:
+      return "nothing";
+  }
+  return "?";
+}
+
+/// A job whose ranks' peers have the numbers 10 + rank. Heartbeats of the
+/// coordinator are left out, times are seconds.
+class Job {
+ public:
+  explicit Job(int size)
+      : size_(size),
+        state_(MemberOf(0, size), kToken,
+               {.start = absl::Seconds(60), .heartbeat = absl::Seconds(8)},
+               Now()) {}
+
+  absl::Time Now() const { return absl::UnixEpoch() + absl::Seconds(now_); }
+
+  std::vector<std::string> Register(int peer, const Member& member,
+                                    const std::string& token = kToken) {
+    state_.OnConnected(peer, Now());
+    ClientMessage message;
+    message.mutable_registration()->set_token(token);
+    *message.mutable_registration()->mutable_member() = member;
+    return Texts(state_.OnMessage(peer, message, Now()));
+  }
+  std::vector<std::string> Come(int rank) {
+    return Register(10 + rank, MemberOf(rank, size_));
+  }
+  void Start() {
+    for (int rank = 0; rank < size_; ++rank) Come(rank);
+  }
+  std::vector<std::string> Heartbeat(int rank, const std::string& activity) {
+    ClientMessage message;
+    message.set_heartbeat(activity);
+    return Say(rank, message);
+  }
+  std::vector<std::string> Answer(int rank, const std::string& activity) {
+    ClientMessage message;
+    message.set_activity(activity);
+    return Say(rank, message);
+  }
+  std::vector<std::string> Report(int rank, const std::string& error) {
+    ClientMessage message;
+    *message.mutable_failure() =
+        ToMessage({.world_ranks = {rank}, .error = absl::InternalError(error)});
+    return Say(rank, message);
+  }
+  std::vector<std::string> Goodbye(int rank) {
+    ClientMessage message;
+    message.mutable_goodbye();
+    return Say(rank, message);
+  }
+  std::vector<std::string> Lose(int rank, const std::string& how) {
+    ClientMessage message;
+    message.set_lost(how);
+    return Say(rank, message);
+  }
+  std::vector<std::string> Break(int rank) {
+    return Texts(state_.OnBroken(10 + rank, Now()));
+  }
+  std::vector<std::string> Pass(double seconds) {
+    now_ += seconds;
+    return Texts(state_.OnTick(Now()));
+  }
+  /// As of a process that is stopped.
+  void Sleep(double seconds) { now_ += seconds; }
+  CoordinatorState& state() { return state_; }
+
+ private:
+  std::vector<std::string> Say(int rank, const ClientMessage& message) {
+    return Texts(state_.OnMessage(10 + rank, message, Now()));
+  }
+  /// "PEER what", and "PEER closed".
+  static std::vector<std::string> Texts(
+      const CoordinatorState::Actions& actions) {
+    std::vector<std::string> texts;
+    for (const auto& [peer, message] : actions.send) {
+      if (message.has_heartbeat()) continue;
+      texts.push_back(absl::StrCat(peer, " ", Text(message)));
+    }
+    for (const auto peer : actions.close) {
+      texts.push_back(absl::StrCat(peer, " closed"));
+    }
+    return texts;
+  }
+
+  const int size_;
+  double now_ = 0;
+  CoordinatorState state_;
+};
+
+TEST(CoordinatorStateTest, StartsWhenAllAreThereAndEndsWithAllGoodbyes) {
+  Job job(2);
+  EXPECT_THAT(job.Come(1), IsEmpty());
+  EXPECT_THAT(job.Come(0), ElementsAre("10 started by 100 elsewhere -1",
+                                       "11 started by 100 elsewhere -1"));
+  EXPECT_THAT(job.Goodbye(1), IsEmpty());
+  EXPECT_FALSE(job.state().is_over());
+  EXPECT_THAT(job.Goodbye(0), ElementsAre("10 dismissed", "11 dismissed"));
+  EXPECT_TRUE(job.state().is_over());
+  EXPECT_FALSE(job.state().is_deserted());
+  EXPECT_THAT(job.Break(0), IsEmpty());
+  EXPECT_THAT(job.Break(1), IsEmpty());
+  EXPECT_TRUE(job.state().is_deserted());
+}
+
+TEST(CoordinatorStateTest, RanksKnowWhoIsElsewhere) {
+  Job job(3);
+  job.Come(0);
+  job.Come(1);
+  Member elsewhere = MemberOf(2, 3);
+  elsewhere.set_host("i");
+  EXPECT_THAT(job.Register(12, elsewhere),
+              Contains("11 started by 100 elsewhere 2"));
+}
+
+TEST(CoordinatorStateTest, StrangersDoNotDisturbTheJob) {
+  Job job(2);
+  EXPECT_THAT(job.Register(50, MemberOf(1, 2), "tokem"),
+              ElementsAre("50 refused the token is not this job's: give all "
+                          "ranks the same CROSSHATCH_JOB_TOKEN",
+                          "50 closed"));
+  EXPECT_THAT(job.Register(51, MemberOf(1, 2), ""),
+              Contains(HasSubstr("51 refused")));
+  job.state().OnConnected(52, job.Now());
+  const auto said = job.state().OnMessage(52, ClientMessage(), job.Now());
+  ASSERT_EQ(said.send.size(), 1u);
+  EXPECT_EQ(said.send[0].message.refused(),
+            "the first message must be the registration");
+  job.state().OnConnected(53, job.Now());
+  EXPECT_THAT(job.Pass(9), Contains("53 refused no registration came"));
+  job.Come(0);
+  EXPECT_THAT(job.Come(1), ElementsAre("10 started by 100 elsewhere -1",
+                                       "11 started by 100 elsewhere -1"));
+}
+
+TEST(CoordinatorStateTest, TwoProcessesAsOneRankFailTheJob) {
+  Job job(3);
+  job.Come(0);
+  job.Come(1);
+  Member twin = MemberOf(1, 3);
+  twin.set_pid(7);
+  const std::string text =
+      "failure two processes are rank 1: process 101 on host h, and process 7 "
+      "on host h: give each rank to one process";
+  EXPECT_THAT(job.Register(50, twin), ElementsAre("10 " + text, "11 " + text,
+                                                  "50 " + text, "50 closed"));
+  job.Break(0);
+  job.Break(1);
+  job.state().OnBroken(50, job.Now());
+  EXPECT_TRUE(job.state().is_deserted());
+  // One that comes later is told the same.
+  EXPECT_THAT(job.Come(2), ElementsAre("12 " + text, "12 closed"));
+  EXPECT_FALSE(job.state().is_deserted());
+}
+
+TEST(CoordinatorStateTest, WhoMayStillComeIsWaitedFor) {
+  Job job(3);
+  job.Come(0);
+  job.Break(0);
+  EXPECT_TRUE(job.state().is_over());
+  for (const int rank : {1, 2}) {
+    EXPECT_FALSE(job.state().is_deserted());
+    EXPECT_THAT(job.Come(rank), Contains(HasSubstr("failure rank 0")));
+    job.Break(rank);
+  }
+  EXPECT_TRUE(job.state().is_deserted());
+}
+
+TEST(CoordinatorStateTest, WorldsOfOtherSizesFailTheJob) {
+  Job job(3);
+  job.Come(0);
+  EXPECT_THAT(job.Register(11, MemberOf(1, 2)),
+              Contains("10 failure rank 1 (process 101 on host h) was started "
+                       "for a world of 2 ranks, rank 0 (process 100 on host h) "
+                       "for 3: start all ranks with the same number"));
+}
+
+TEST(CoordinatorStateTest, RanksOutsideOfTheWorldFailTheJob) {
+  for (const int rank : {-1, 3}) {
+    Job job(3);
+    job.Come(0);
+    EXPECT_THAT(job.Register(50, MemberOf(rank, 3)),
+                Contains(HasSubstr("is outside of the world of 3 ranks, which "
+                                   "are 0 to 2")));
+  }
+}
+
+TEST(CoordinatorStateTest, OtherProgramsFailTheJob) {
+  Job job(2);
+  job.Come(0);
+  Member other = MemberOf(1, 2);
+  other.set_program("build 2");
+  EXPECT_THAT(job.Register(11, other),
+              Contains("10 failure rank 1 (process 101 on host h) runs another "
+                       "program (build 2) than rank 0 (process 100 on host h) "
+                       "(build 1): start the same build on all"));
+}
+
+TEST(CoordinatorStateTest, RanksThatDoNotComeAreNamed) {
+  Job job(4);
+  job.Come(0);
+  job.Come(2);
+  job.Register(50, MemberOf(1, 4), "other");
+  for (int i = 0; i < 30; ++i) {
+    job.Pass(2);
+    job.Heartbeat(0, "");
+    job.Heartbeat(2, "");
+  }
+  EXPECT_FALSE(job.state().is_over());
+  const std::string text =
+      "failure rank 1, rank 3 have not come within 1m2s of the start of rank 0 "
+      "(process 100 on host h); 1 connection without this job's token came: "
+      "give all ranks the same CROSSHATCH_JOB_TOKEN";
+  EXPECT_THAT(job.Pass(2), ElementsAre("10 " + text, "12 " + text));
+  EXPECT_FALSE(job.state().is_deserted());
+  job.Break(0);
+  job.Break(2);
+  EXPECT_TRUE(job.state().is_deserted());
+}
+
+TEST(CoordinatorStateTest, ADeathIsToldWithWhatAllWereDoing) {
+  Job job(3);
+  job.Start();
+  job.Pass(1);
+  job.Heartbeat(2, "in all_gather #3");
+  job.Pass(0.5);
+  EXPECT_THAT(job.Break(2), ElementsAre("10 ask", "11 ask"));
+  EXPECT_THAT(job.Answer(1, "in all_gather #4"), IsEmpty());
+  const std::string text =
+      "failure rank 2: process 102 on host h died: its connection ended "
+      "without a goodbye, as when a process is killed, aborts or exits early; "
+      "when that was noticed:\n"
+      "  rank 0 (process 100 on host h): in no collective\n"
+      "  rank 1 (process 101 on host h): in all_gather #4\n"
+      "  rank 2 (process 102 on host h): in all_gather #3 (500ms before)";
+  EXPECT_THAT(job.Answer(0, ""), ElementsAre("10 " + text, "11 " + text));
+  EXPECT_TRUE(job.state().is_over());
+  EXPECT_TRUE(job.state().failure()->process_lost);
+  EXPECT_FALSE(job.state().is_deserted());
+  EXPECT_THAT(job.Goodbye(0), ElementsAre("10 dismissed"));
+  EXPECT_THAT(job.Goodbye(1), ElementsAre("11 dismissed"));
+  job.Break(0);
+  job.Break(1);
+  EXPECT_TRUE(job.state().is_deserted());
+}
+
+TEST(CoordinatorStateTest, SilenceIsADeathAndASleeperIsTold) {
+  Job job(2);
+  job.Start();
+  for (int i = 0; i < 4; ++i) {
+    job.Pass(2);
+    job.Heartbeat(0, "");
+  }
+  EXPECT_FALSE(job.state().is_over());
+  EXPECT_THAT(job.Pass(0.5), ElementsAre("10 ask", "11 ask"));
+  const std::vector<std::string> told = job.Answer(0, "");
+  ASSERT_EQ(told.size(), 2u);
+  EXPECT_THAT(told[0], HasSubstr("process 101 on host h does not answer: no "
+                                 "sign of it for 8.5s"));
+  EXPECT_THAT(told[1], HasSubstr("11 failure rank 1"));
+}
+
+TEST(CoordinatorStateTest, ACoordinatorThatWasStoppedBlamesNobody) {
+  Job job(2);
+  job.Start();
+  EXPECT_THAT(job.Pass(100), IsEmpty());
+  EXPECT_FALSE(job.state().is_over());
+}
+
+TEST(CoordinatorStateTest, AnErrorIsToldOnceAllAnswerAndTheFirstOneCounts) {
+  Job job(3);
+  job.Start();
+  EXPECT_THAT(job.Report(1, "bad"), ElementsAre("10 ask", "11 ask", "12 ask"));
+  EXPECT_THAT(job.Report(2, "worse"), IsEmpty());
+  job.Answer(0, "");
+  job.Answer(1, "");
+  EXPECT_THAT(job.Answer(2, ""),
+              ElementsAre("10 failure rank 1: bad", "11 failure rank 1: bad",
+                          "12 failure rank 1: bad"));
+  EXPECT_THAT(job.Report(2, "worse"), IsEmpty());
+  EXPECT_THAT(job.Break(2), IsEmpty());
+}
+
+TEST(CoordinatorStateTest, ADeathIsTheCauseOfErrorsThatCameBefore) {
+  Job job(3);
+  job.Start();
+  job.Report(1, "a peer is gone");
+  job.Answer(0, "");
+  job.Answer(1, "");
+  const std::vector<std::string> told = job.Break(2);
+  ASSERT_EQ(told.size(), 2u);
+  EXPECT_THAT(told[0], HasSubstr("failure rank 2: process 102 on host h died"));
+}
+
+TEST(CoordinatorStateTest, WhoDoesNotAnswerIsNotWaitedForLong) {
+  Job job(3);
+  job.Start();
+  job.Report(1, "bad");
+  job.Answer(0, "");
+  job.Answer(1, "");
+  EXPECT_THAT(job.Pass(1), IsEmpty());
+  EXPECT_THAT(job.Pass(1.1), Contains("10 failure rank 1: bad"));
+}
+
+TEST(CoordinatorStateTest, ACoordinatorThatSleptIsTheCause) {
+  Job job(2);
+  job.Start();
+  const std::vector<std::string> told = job.Lose(1, "had no sign of it for 9s");
+  ASSERT_EQ(told.size(), 2u);
+  EXPECT_EQ(told[0],
+            "10 failure rank 0: process 100 on host h, which coordinates the "
+            "job, was stopped or cut off: rank 1 (process 101 on host h) had "
+            "no sign of it for 9s");
+}
+
+TEST(CoordinatorStateTest, ACoordinatorKnowsThatItSlept) {
+  Job job(3);
+  job.Start();
+  job.Sleep(20);
+  const std::vector<std::string> told = job.Break(1);
+  ASSERT_EQ(told.size(), 2u);
+  EXPECT_EQ(told[0],
+            "10 failure rank 0: process 100 on host h, which coordinates the "
+            "job, was stopped for 20s: rank 1 (process 101 on host h) has left "
+            "meanwhile");
+  EXPECT_THAT(job.Break(2), IsEmpty());
+}
+
+TEST(CoordinatorStateTest, GoodbyeIsNoDeathAndIsKeptThroughAFailure) {
+  Job job(2);
+  job.Start();
+  job.Goodbye(1);
+  job.Report(0, "bad");
+  job.Answer(0, "");
+  EXPECT_THAT(job.Answer(1, ""),
+              ElementsAre("10 failure rank 0: bad", "11 failure rank 0: bad",
+                          "11 dismissed"));
+}
+
+TEST(CoordinatorStateTest, LargeJobsNameSomeRanks) {
+  Job job(100);
+  job.Start();
+  job.Break(99);
+  std::vector<std::string> told;
+  for (int rank = 0; rank < 99; ++rank) told = job.Answer(rank, "");
+  ASSERT_EQ(told.size(), 99u);
+  EXPECT_THAT(told[0], HasSubstr("and 68 more"));
+}
+
+}  // namespace
+}  // namespace crosshatch::coordination

@@ -1,0 +1,22 @@
+// SPDX-License-Identifier: Apache-2.0
+#ifndef CROSSHATCH_COMM_COORDINATION_FAILURE_MESSAGE_H_
+#define CROSSHATCH_COMM_COORDINATION_FAILURE_MESSAGE_H_
+
+#include "crosshatch/comm/coordination/messages.pb.h"
+#include "crosshatch/comm/failure_channel.h"
+
+namespace crosshatch::coordination {
+
+/// \name A FailureNotice as it travels.
+/// @{
+Failure ToMessage(const FailureNotice& notice);
+/// A code of OK, which no failure has, becomes kUnknown.
+FailureNotice ToNotice(const Failure& message);
+/// @}
+
+/// The result of a job that failed so, the same on all of its ranks.
+absl::Status ResultOf(const FailureNotice& notice);
+
+}  // namespace crosshatch::coordination
+
+#endif  // CROSSHATCH_COMM_COORDINATION_FAILURE_MESSAGE_H_

@@ -1,0 +1,121 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <grpcpp/grpcpp.h>
+
+#include <condition_variable>
+#include <deque>
+#include <mutex>
+#include <utility>
+
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
+#include "crosshatch/comm/coordination/grpc_log.h"
+#include "crosshatch/comm/coordination/messages.grpc.pb.h"
+#include "crosshatch/comm/coordination/wire.h"
+
+namespace crosshatch::coordination {
+namespace {
+
+class GrpcClient final
+    : public ClientWire,
+      private grpc::ClientBidiReactor<ClientMessage, ServerMessage> {
+ public:
+  GrpcClient(std::shared_ptr<grpc::Channel> channel, Events events)
+      : events_(std::move(events)),
+        channel_(std::move(channel)),
+        stub_(Coordination::NewStub(channel_)) {}
+
+  void Begin() {
+    stub_->async()->Join(&context_, this);
+    // Writes start outside of gRPC's calls too, and it must know that more may
+    // come.
+    AddHold();
+    StartRead(&incoming_);
+    StartCall();
+  }
+
+  ~GrpcClient() override {
+    context_.TryCancel();
+    RemoveHold();
+    std::unique_lock lock(mutex_);
+    done_.wait(lock, [this] { return is_done_; });
+  }
+
+  void Send(ClientMessage message) override {
+    std::lock_guard lock(mutex_);
+    if (is_broken_) return;
+    outgoing_.push_back(std::move(message));
+    if (outgoing_.size() == 1) StartWrite(&outgoing_.front());
+  }
+
+ private:
+  void OnReadDone(bool ok) override {
+    if (ok) {
+      events_.received(incoming_);
+      StartRead(&incoming_);
+      return;
+    }
+    {
+      std::lock_guard lock(mutex_);
+      is_broken_ = true;
+    }
+    events_.broken();
+  }
+  void OnWriteDone(bool ok) override {
+    std::lock_guard lock(mutex_);
+    outgoing_.pop_front();
+    if (!ok) {
+      is_broken_ = true;
+    } else if (!outgoing_.empty() && !is_broken_) {
+      StartWrite(&outgoing_.front());
+    }
+  }
+  void OnDone(const grpc::Status&) override {
+    // Whoever waits for this destroys the object, condition and all.
+    std::lock_guard lock(mutex_);
+    is_done_ = true;
+    done_.notify_all();
+  }
+
+  const Events events_;
+  const std::shared_ptr<grpc::Channel> channel_;
+  const std::unique_ptr<Coordination::Stub> stub_;
+  grpc::ClientContext context_;
+  ServerMessage incoming_;
+
+  std::mutex mutex_;
+  std::condition_variable done_;
+  std::deque<ClientMessage> outgoing_;  // The first is being written.
+  bool is_broken_ = false;
+  bool is_done_ = false;
+};
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<ClientWire>> ConnectGrpc(
+    const std::string& host, int port, absl::Duration timeout,
+    ClientWire::Events events) {
+  QuietenGrpc();
+  grpc::ChannelArguments arguments;
+  arguments.SetInt(GRPC_ARG_INITIAL_RECONNECT_BACKOFF_MS, 50);
+  arguments.SetInt(GRPC_ARG_MIN_RECONNECT_BACKOFF_MS, 1000);
+  arguments.SetInt(GRPC_ARG_MAX_RECONNECT_BACKOFF_MS, 500);
+  // A proxy for the web is none for a job.
+  arguments.SetInt(GRPC_ARG_ENABLE_HTTP_PROXY, 0);
+  // Clients of one process have connections of their own, which end with them.
+  arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
+  const std::string target = absl::StrCat(host, ":", port);
+  std::shared_ptr<grpc::Channel> channel = grpc::CreateCustomChannel(
+      target, grpc::InsecureChannelCredentials(), arguments);
+  if (!channel->WaitForConnected(std::chrono::system_clock::now() +
+                                 absl::ToChronoMilliseconds(timeout))) {
+    return absl::DeadlineExceededError(
+        absl::StrCat("nobody listened on ", target, " within ",
+                     absl::FormatDuration(timeout)));
+  }
+  auto client =
+      std::make_unique<GrpcClient>(std::move(channel), std::move(events));
+  client->Begin();
+  return client;
+}
+
+}  // namespace crosshatch::coordination

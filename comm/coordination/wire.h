@@ -1,0 +1,70 @@
+// SPDX-License-Identifier: Apache-2.0
+#ifndef CROSSHATCH_COMM_COORDINATION_WIRE_H_
+#define CROSSHATCH_COMM_COORDINATION_WIRE_H_
+
+/// \file
+/// How messages travel between ranks and the coordinator. The two functions at
+/// the end are gRPC's; nothing else here knows of it.
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+#include "crosshatch/comm/coordination/messages.pb.h"
+
+namespace crosshatch::coordination {
+
+/// The coordinator's end of all connections. Destroying it ends them and frees
+/// the port; no event comes once that has returned.
+/// \threadsafety all members may be called from any thread, events included.
+class ServerWire {
+ public:
+  /// Called from threads of the wire, for one peer in order: connected once,
+  /// received any number of times, broken once.
+  struct Events {
+    std::function<void(int64_t peer)> connected;
+    std::function<void(int64_t peer, const ClientMessage&)> received;
+    std::function<void(int64_t peer)> broken;
+  };
+
+  virtual ~ServerWire() = default;
+  virtual int port() const = 0;
+  /// Queues a message; none for a peer that is broken.
+  virtual void Send(int64_t peer, ServerMessage message) = 0;
+  /// Ends the connection when all that was queued before has been written.
+  virtual void Close(int64_t peer) = 0;
+};
+
+/// A rank's end. Destroying it ends the connection; no event comes once that
+/// has returned.
+/// \threadsafety all members may be called from any thread, events included.
+class ClientWire {
+ public:
+  struct Events {
+    std::function<void(const ServerMessage&)> received;
+    /// Once; nothing is received after it.
+    std::function<void()> broken;
+  };
+
+  virtual ~ClientWire() = default;
+  virtual void Send(ClientMessage message) = 0;
+};
+
+/// Listens on the addresses of `host` alone.
+/// \param port 0: any that is free.
+/// \error kUnavailable where that port cannot be had.
+absl::StatusOr<std::unique_ptr<ServerWire>> ListenGrpc(
+    const std::string& host, int port, ServerWire::Events events);
+
+/// Tries again until somebody listens there.
+/// \error kDeadlineExceeded.
+absl::StatusOr<std::unique_ptr<ClientWire>> ConnectGrpc(
+    const std::string& host, int port, absl::Duration timeout,
+    ClientWire::Events events);
+
+}  // namespace crosshatch::coordination
+
+#endif  // CROSSHATCH_COMM_COORDINATION_WIRE_H_
