@@ -14,6 +14,7 @@ LAYERS = {
     "base": [],
     "tensor": ["base"],
     "comm": ["base", "tensor"],
+    "launch": ["base", "tensor", "comm"],
     "mesh": ["base", "tensor", "comm"],
     "dtensor": ["base", "tensor", "comm", "mesh"],
     "nn": ["base", "tensor", "comm", "mesh", "dtensor"],
@@ -21,7 +22,7 @@ LAYERS = {
     "tp": _THROUGH_NN,
     "extensions": _THROUGH_NN + ["fsdp", "tp"],
     "checkpoint": _THROUGH_EXTENSIONS,
-    "examples": _THROUGH_EXTENSIONS + ["checkpoint"],
+    "examples": _THROUGH_EXTENSIONS + ["checkpoint", "launch"],
 }
 
 # Package -> its sub-packages, each of which may depend on those before it. The

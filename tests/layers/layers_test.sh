@@ -12,6 +12,7 @@ declare -A ladder=(
   [base]=""
   [tensor]="base"
   [comm]="base tensor"
+  [launch]="base tensor comm"
   [mesh]="base tensor comm"
   [dtensor]="base tensor comm mesh"
   [nn]="base tensor comm mesh dtensor"

@@ -1,0 +1,151 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""Starts jobs of processes wrongly: each is one line on the whole job.
+
+usage: bad_start_test.py PROGRAM OTHER_PROGRAM
+where both are builds of probe_program.cc, with other build ids.
+"""
+
+import os
+import socket
+import subprocess
+import sys
+import unittest
+
+OTHER, PROGRAM = sys.argv.pop(), sys.argv.pop()
+LONG = 60
+
+
+def free_port():
+    with socket.socket() as listening:
+        listening.bind(("127.0.0.1", 0))
+        return listening.getsockname()[1]
+
+
+class BadStartTest(unittest.TestCase):
+    def setUp(self):
+        self.port = free_port()
+
+    def start(self, rank, size, *flags, program=PROGRAM, **variables):
+        environment = {
+            "PATH": os.environ["PATH"], "RANK": str(rank),
+            "WORLD_SIZE": str(size), "MASTER_ADDR": "127.0.0.1",
+            "MASTER_PORT": str(self.port), **variables}
+        process = subprocess.Popen(
+            [program, *flags],
+            env={k: v for k, v in environment.items() if v is not None},
+            stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        self.addCleanup(process.stderr.close)
+        self.addCleanup(process.stdout.close)
+        self.addCleanup(process.kill)
+        return process
+
+    def line(self, processes):
+        """The one line that all of them print, as they fail."""
+        said = ""
+        for process in processes:
+            out, error = process.communicate(timeout=LONG)
+            self.assertEqual((process.returncode, out), (1, ""), error)
+            said += error
+        self.assertEqual(said.count("\n"), 1, said)
+        return said
+
+    def test_twice_the_same_rank(self):
+        for twice in range(3):
+            with self.subTest(rank=twice):
+                self.port = free_port()
+                # Rank 3 is missing, so that the others are still there.
+                ranks = [self.start(rank, 4) for rank in (0, 1, 2, twice)]
+                self.assertIn(f"two processes are rank {twice}: process ",
+                              self.line(ranks))
+
+    def test_worlds_of_other_sizes(self):
+        line = self.line([self.start(0, 3), self.start(1, 2), self.start(2, 3)])
+        self.assertIn("rank 1 (process ", line)
+        self.assertIn("was started for a world of 2 ranks", line)
+
+    def test_another_program(self):
+        line = self.line([self.start(0, 2), self.start(1, 2, program=OTHER)])
+        self.assertIn("rank 1 (process ", line)
+        self.assertIn("runs another program (build ", line)
+
+    def test_a_rank_does_not_come(self):
+        flag = "--start_timeout=500ms"
+        line = self.line([self.start(0, 3, flag), self.start(2, 3, flag)])
+        self.assertIn("rank 1 has not come within ", line)
+
+    def test_rank_0_does_not_come(self):
+        flag = "--start_timeout=500ms"
+        local = {"LOCAL_WORLD_SIZE": "3"}
+        line = self.line([
+            self.start(1, 3, flag, LOCAL_RANK="1", **local),
+            self.start(2, 3, flag, LOCAL_RANK="2", **local)])
+        self.assertIn("[rank 1] ", line)
+        self.assertIn(f"nobody listened on 127.0.0.1:{self.port} within 500ms",
+                      line)
+
+    def test_another_token(self):
+        # Which is that of a rank that belongs to another job, and does not
+        # disturb this one.
+        flag = "--start_timeout=500ms"
+        rank_0 = self.start(0, 2, flag, CROSSHATCH_JOB_TOKEN="a")
+        stranger = self.start(1, 2, flag, CROSSHATCH_JOB_TOKEN="b")
+        self.assertIn("[rank 1] ", self.line([stranger]))
+        self.assertIn("rank 1 has not come", self.line([rank_0]))
+
+    def test_the_port_is_taken(self):
+        with socket.socket() as listening:
+            listening.bind(("127.0.0.1", self.port))
+            listening.listen()
+            line = self.line([self.start(0, 1, "--start_timeout=300ms")])
+        self.assertIn(f"cannot listen on 127.0.0.1:{self.port}", line)
+
+    def test_variables(self):
+        for variables, expected in [
+                ({"WORLD_SIZE": None}, "WORLD_SIZE is not set"),
+                ({"RANK": "x"}, "RANK=x: must be a rank from 0 to 0"),
+                ({"RANK": "1"}, "RANK=1: must be a rank from 0 to 0"),
+                ({"MASTER_ADDR": None}, "MASTER_ADDR is not set"),
+                ({"MASTER_PORT": "0"}, "MASTER_PORT=0: must be"),
+                ({"CROSSHATCH_JOB_TOKEN": ""}, "CROSSHATCH_JOB_TOKEN is empty"),
+                ({"OMPI_COMM_WORLD_RANK": "1", "OMPI_COMM_WORLD_SIZE": "2"},
+                 "two launchers disagree")]:
+            with self.subTest(variables=variables):
+                self.assertIn(expected,
+                              self.line([self.start(0, 1, **variables)]))
+
+    def test_flags(self):
+        for flags, expected in [
+                (["--nosuch=1"], '"--nosuch=1" is not a flag'),
+                (["more"], '"more" is not a flag'),
+                (["--timeout=soon"], "timeout"),
+                (["--timeout"], "--timeout: its value is missing"),
+                (["--timeout=-1s"], "--timeout: must be above zero"),
+                (["--backend=nccl"], "--backend=nccl: must be auto, local"),
+                (["--fake_rank=1"], "--fake_rank is for --backend=fake"),
+                (["--stop_status=999"], "--stop_status=999: must be from 0"),
+                (["--ranks_per_process=2"], "--ranks_per_process=2: must be 1")]:
+            with self.subTest(flags=flags):
+                # They are wrong on all ranks, and said once.
+                self.port = free_port()
+                line = self.line([self.start(r, 2, *flags) for r in range(2)])
+                self.assertIn(expected, line)
+
+    def test_another_number_of_ranks(self):
+        line = self.line([self.start(r, 2, PROBE_RANKS="4") for r in range(2)])
+        self.assertIn("the program needs 4 ranks, and a launcher of processes "
+                      "started 2 processes: start 4", line)
+
+    def test_what_one_rank_lacks(self):
+        line = self.line(
+            [self.start(r, 3, PROBE_BAD_RANK="2") for r in range(3)])
+        self.assertTrue(line.endswith(": rank 2: the data are not here\n"), line)
+
+    def test_alone(self):
+        run = subprocess.run([PROGRAM], capture_output=True, text=True,
+                             env={"PATH": os.environ["PATH"]}, timeout=LONG)
+        self.assertEqual((run.returncode, run.stdout, run.stderr), (0, "", ""))
+
+
+if __name__ == "__main__":
+    unittest.main()

@@ -1,0 +1,340 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "crosshatch/launch/launch_info.h"
+
+#include <cstdint>
+#include <cstdlib>
+#include <initializer_list>
+#include <tuple>
+
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "crosshatch/base/status_macros.h"
+
+namespace crosshatch {
+namespace {
+
+constexpr const char* kVariables[] = {
+    "CROSSHATCH_COORDINATOR",
+    "CROSSHATCH_JOB_TOKEN",
+    "LOCAL_RANK",
+    "LOCAL_WORLD_SIZE",
+    "MASTER_ADDR",
+    "MASTER_PORT",
+    "OMPI_COMM_WORLD_LOCAL_RANK",
+    "OMPI_COMM_WORLD_LOCAL_SIZE",
+    "OMPI_COMM_WORLD_RANK",
+    "OMPI_COMM_WORLD_SIZE",
+    "PMIX_NAMESPACE",
+    "PMIX_RANK",
+    "RANK",
+    "SLURM_JOB_ID",
+    "SLURM_LOCALID",
+    "SLURM_NTASKS",
+    "SLURM_PROCID",
+    "SLURM_STEP_ID",
+    "SLURM_STEP_NODELIST",
+    "SLURM_STEP_NUM_TASKS",
+    "TORCHELASTIC_RESTART_COUNT",
+    "TORCHELASTIC_RUN_ID",
+    "WORLD_SIZE",
+};
+
+constexpr int kMostRanks = 1 << 20;
+constexpr int kLargestPort = 65535;
+
+/// Reads variables of one launcher and says which is wrong.
+class Reader {
+ public:
+  Reader(const Environment& environment, Launcher launcher)
+      : environment_(environment), launcher_(launcher) {}
+
+  bool Has(const std::string& name) const {
+    return environment_.contains(name);
+  }
+
+  absl::StatusOr<std::string> Text(const std::string& name) const {
+    const auto found = environment_.find(name);
+    if (found != environment_.end() && !found->second.empty()) {
+      return found->second;
+    }
+    return absl::InvalidArgumentError(absl::StrCat(
+        name, found == environment_.end() ? " is not set" : " is empty",
+        ", which ", LauncherName(launcher_), " sets beside ", Seen(name),
+        ": set it, or unset all of them to run alone"));
+  }
+
+  /// A whole number of at least `least` and at most `most`.
+  absl::StatusOr<int> Number(const std::string& name, int least,
+                             int most) const {
+    CH_ASSIGN_OR_RETURN(const std::string text, Text(name));
+    int number = 0;
+    if (absl::SimpleAtoi(text, &number) && number >= least && number <= most) {
+      return number;
+    }
+    return absl::InvalidArgumentError(
+        absl::StrCat(name, "=", text, ": must be a whole number from ", least,
+                     " to ", most));
+  }
+
+  /// `rank` of `size` ranks. Sets both.
+  absl::Status RankOf(const std::string& rank_name,
+                      const std::string& size_name, int& rank,
+                      int& size) const {
+    CH_ASSIGN_OR_RETURN(size, Number(size_name, 1, kMostRanks));
+    CH_ASSIGN_OR_RETURN(const std::string text, Text(rank_name));
+    if (!absl::SimpleAtoi(text, &rank) || rank < 0 || rank >= size) {
+      return absl::InvalidArgumentError(
+          absl::StrCat(rank_name, "=", text, ": must be a rank from 0 to ",
+                       size - 1, ", since ", size_name, "=", size));
+    }
+    return absl::OkStatus();
+  }
+
+  /// As RankOf where one of the two is set; else leaves both as they are.
+  absl::Status LocalRankOf(const std::string& rank_name,
+                           const std::string& size_name,
+                           LaunchInfo& info) const {
+    if (!Has(rank_name) && !Has(size_name)) return absl::OkStatus();
+    CH_RETURN_IF_ERROR(
+        RankOf(rank_name, size_name, info.local_rank, info.local_size));
+    if (info.local_size <= info.size) return absl::OkStatus();
+    return absl::InvalidArgumentError(absl::StrCat(
+        size_name, "=", info.local_size, ": a host cannot have more than the ",
+        info.size, " processes of the job"));
+  }
+
+ private:
+  /// A variable of the launcher that is there.
+  std::string Seen(const std::string& missing) const {
+    for (const char* name : kVariables) {
+      const auto found = environment_.find(name);
+      if (found == environment_.end() || name == missing) continue;
+      const std::string variable = name;
+      const bool is_ompi = variable.starts_with("OMPI_");
+      const bool is_slurm = variable.starts_with("SLURM_");
+      const bool is_ours =
+          variable.starts_with("CROSSHATCH_") || variable.starts_with("PMIX_");
+      const bool fits = launcher_ == Launcher::kOpenMpi ? is_ompi
+                        : launcher_ == Launcher::kSlurm
+                            ? is_slurm
+                            : !is_ompi && !is_slurm && !is_ours;
+      if (fits) return absl::StrCat(name, "=", found->second);
+    }
+    return "others";
+  }
+
+  const Environment& environment_;
+  const Launcher launcher_;
+};
+
+absl::Status ReadOpenMpi(const Environment& environment, LaunchInfo& info) {
+  const Reader reader(environment, Launcher::kOpenMpi);
+  CH_RETURN_IF_ERROR(reader.RankOf(
+      "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", info.rank, info.size));
+  CH_RETURN_IF_ERROR(reader.LocalRankOf("OMPI_COMM_WORLD_LOCAL_RANK",
+                                        "OMPI_COMM_WORLD_LOCAL_SIZE", info));
+  const auto job = environment.find("PMIX_NAMESPACE");
+  if (job != environment.end()) info.job = absl::StrCat("mpi/", job->second);
+  return absl::OkStatus();
+}
+
+absl::Status ReadPlain(const Environment& environment, Launcher launcher,
+                       LaunchInfo& info) {
+  const Reader reader(environment, launcher);
+  CH_RETURN_IF_ERROR(reader.RankOf("RANK", "WORLD_SIZE", info.rank, info.size));
+  if (reader.Has("LOCAL_WORLD_SIZE")) {
+    CH_RETURN_IF_ERROR(
+        reader.LocalRankOf("LOCAL_RANK", "LOCAL_WORLD_SIZE", info));
+  } else if (reader.Has("LOCAL_RANK")) {
+    CH_ASSIGN_OR_RETURN(info.local_rank,
+                        reader.Number("LOCAL_RANK", 0, info.size - 1));
+  }
+  CH_ASSIGN_OR_RETURN(info.host, reader.Text("MASTER_ADDR"));
+  // torchrun's agent listens on the port itself.
+  const int above = launcher == Launcher::kTorchrun ? 1 : 0;
+  CH_ASSIGN_OR_RETURN(const int port,
+                      reader.Number("MASTER_PORT", 1, kLargestPort - above));
+  info.port = port + above;
+  info.job = absl::StrCat(info.host, ":", port);
+  for (const char* name :
+       {"TORCHELASTIC_RUN_ID", "TORCHELASTIC_RESTART_COUNT"}) {
+    const auto found = environment.find(name);
+    if (found != environment.end()) {
+      absl::StrAppend(&info.job, "/", found->second);
+    }
+  }
+  return absl::OkStatus();
+}
+
+absl::Status ReadSlurm(const Environment& environment, LaunchInfo& info) {
+  const Reader reader(environment, Launcher::kSlurm);
+  const char* size = reader.Has("SLURM_STEP_NUM_TASKS") ? "SLURM_STEP_NUM_TASKS"
+                                                        : "SLURM_NTASKS";
+  CH_RETURN_IF_ERROR(reader.RankOf("SLURM_PROCID", size, info.rank, info.size));
+  if (reader.Has("SLURM_LOCALID")) {
+    CH_ASSIGN_OR_RETURN(info.local_rank,
+                        reader.Number("SLURM_LOCALID", 0, info.size - 1));
+  }
+  if (reader.Has("PMIX_RANK")) {
+    CH_ASSIGN_OR_RETURN(const std::string pmix, reader.Text("PMIX_RANK"));
+    if (pmix != absl::StrCat(info.rank)) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("PMIX_RANK=", pmix, " and SLURM_PROCID=", info.rank,
+                       ": srun gives both the same rank; unset PMIX_RANK if it "
+                       "is left from another job"));
+    }
+  }
+  CH_ASSIGN_OR_RETURN(const std::string job, reader.Text("SLURM_JOB_ID"));
+  CH_ASSIGN_OR_RETURN(const std::string step, reader.Text("SLURM_STEP_ID"));
+  CH_ASSIGN_OR_RETURN(const std::string nodes,
+                      reader.Text("SLURM_STEP_NODELIST"));
+  info.job = absl::StrCat("slurm/", job, "/", step);
+  info.host = FirstHost(nodes);
+  if (info.host.empty()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("SLURM_STEP_NODELIST=", nodes,
+                     ": names no host; it must be a list "
+                     "such as node[01-04]"));
+  }
+  // Steps of jobs that share a host get ports of their own, with luck; where
+  // not, the error names CROSSHATCH_COORDINATOR.
+  uint32_t hash = 2166136261u;
+  for (const char c : info.job) {
+    hash = (hash ^ static_cast<unsigned char>(c)) * 16777619u;
+  }
+  info.port = static_cast<int>(20000 + hash % 10000);
+  return absl::OkStatus();
+}
+
+absl::Status CheckSameAnswer(const Environment& environment,
+                             const LaunchInfo& info) {
+  for (const auto& [plain, ompi, value] :
+       {std::tuple("RANK", "OMPI_COMM_WORLD_RANK", info.rank),
+        std::tuple("WORLD_SIZE", "OMPI_COMM_WORLD_SIZE", info.size)}) {
+    const auto found = environment.find(plain);
+    if (found == environment.end() || found->second == absl::StrCat(value)) {
+      continue;
+    }
+    return absl::InvalidArgumentError(
+        absl::StrCat(plain, "=", found->second, " and ", ompi, "=", value,
+                     ": two launchers disagree; unset ", plain,
+                     ", or start without mpirun"));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status ReadOverrides(const Environment& environment, LaunchInfo& info) {
+  const auto token = environment.find("CROSSHATCH_JOB_TOKEN");
+  if (token != environment.end()) {
+    if (token->second.empty()) {
+      return absl::InvalidArgumentError(
+          "CROSSHATCH_JOB_TOKEN is empty: give it a secret, the same on all "
+          "ranks, or unset it");
+    }
+    info.token = token->second;
+  }
+  const auto address = environment.find("CROSSHATCH_COORDINATOR");
+  if (address == environment.end()) return absl::OkStatus();
+  const size_t colon = address->second.rfind(':');
+  int port = 0;
+  if (colon == std::string::npos || colon == 0 ||
+      !absl::SimpleAtoi(address->second.substr(colon + 1), &port) || port < 1 ||
+      port > kLargestPort) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "CROSSHATCH_COORDINATOR=", address->second,
+        ": must be HOST:PORT of rank 0, with a port from 1 to ", kLargestPort));
+  }
+  info.host = address->second.substr(0, colon);
+  info.port = port;
+  return absl::OkStatus();
+}
+
+absl::Status ReadLauncher(const Environment& environment, LaunchInfo& info) {
+  const auto has_one_of = [&](std::initializer_list<const char*> names) {
+    for (const char* name : names) {
+      if (environment.contains(name)) return true;
+    }
+    return false;
+  };
+  const bool is_ompi =
+      has_one_of({"OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"});
+  if (has_one_of({"TORCHELASTIC_RUN_ID"})) {
+    info.launcher = Launcher::kTorchrun;
+  } else if (is_ompi) {
+    info.launcher = Launcher::kOpenMpi;
+  } else if (has_one_of({"RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE",
+                         "MASTER_ADDR", "MASTER_PORT"})) {
+    info.launcher = Launcher::kPlain;
+  } else if (has_one_of({"SLURM_STEP_ID"}) && has_one_of({"SLURM_PROCID"})) {
+    // A batch script and an interactive shell have a SLURM_JOB_ID too, and are
+    // no tasks of srun.
+    info.launcher = Launcher::kSlurm;
+  }
+  switch (info.launcher) {
+    case Launcher::kNone:
+      return absl::OkStatus();
+    case Launcher::kOpenMpi:
+      CH_RETURN_IF_ERROR(ReadOpenMpi(environment, info));
+      return CheckSameAnswer(environment, info);
+    case Launcher::kTorchrun:
+    case Launcher::kPlain:
+      return ReadPlain(environment, info.launcher, info);
+    case Launcher::kSlurm:
+      return ReadSlurm(environment, info);
+  }
+  return absl::InternalError("no such launcher");
+}
+
+}  // namespace
+
+const char* LauncherName(Launcher launcher) {
+  switch (launcher) {
+    case Launcher::kNone:
+      return "nobody";
+    case Launcher::kOpenMpi:
+      return "mpirun";
+    case Launcher::kSlurm:
+      return "srun";
+    case Launcher::kTorchrun:
+      return "torchrun";
+    case Launcher::kPlain:
+      return "a launcher of processes";
+  }
+  return "?";
+}
+
+Environment LaunchEnvironment() {
+  Environment environment;
+  for (const char* name : kVariables) {
+    const char* value = std::getenv(name);
+    if (value != nullptr) environment[name] = value;
+  }
+  return environment;
+}
+
+std::string FirstHost(const std::string& nodes) {
+  const size_t bracket = nodes.find('[');
+  const size_t comma = nodes.find(',');
+  if (bracket == std::string::npos || comma < bracket) {
+    return nodes.substr(0, comma);
+  }
+  const size_t end = nodes.find(']', bracket);
+  const size_t number_end = nodes.find_first_of(",-]", bracket);
+  if (end == std::string::npos || number_end == bracket + 1) return "";
+  const size_t rest_end = nodes.find(',', end);
+  const std::string after =
+      nodes.substr(end + 1, rest_end == std::string::npos ? std::string::npos
+                                                          : rest_end - end - 1);
+  return absl::StrCat(nodes.substr(0, bracket),
+                      nodes.substr(bracket + 1, number_end - bracket - 1),
+                      after);
+}
+
+absl::StatusOr<LaunchInfo> DetectLaunch(const Environment& environment) {
+  LaunchInfo info;
+  CH_RETURN_IF_ERROR(ReadLauncher(environment, info));
+  CH_RETURN_IF_ERROR(ReadOverrides(environment, info));
+  return info;
+}
+
+}  // namespace crosshatch

@@ -1,0 +1,64 @@
+// SPDX-License-Identifier: Apache-2.0
+#ifndef CROSSHATCH_LAUNCH_LAUNCH_INFO_H_
+#define CROSSHATCH_LAUNCH_LAUNCH_INFO_H_
+
+/// \file
+/// What a process can tell from its environment about the job it belongs to.
+
+#include <cstdint>
+#include <map>
+#include <string>
+
+#include "absl/status/statusor.h"
+
+namespace crosshatch {
+
+/// Who started this process.
+enum class Launcher : uint8_t {
+  kNone,     ///< A user: the job is this process.
+  kOpenMpi,  ///< mpirun.
+  kSlurm,    ///< srun.
+  kTorchrun,
+  kPlain,  ///< Something that sets RANK, WORLD_SIZE, MASTER_ADDR, MASTER_PORT.
+};
+
+/// "mpirun", for messages.
+const char* LauncherName(Launcher launcher);
+
+struct LaunchInfo {
+  Launcher launcher = Launcher::kNone;
+  int rank = 0;
+  int size = 1;  ///< Processes of the job.
+  /// Among the processes of this host; -1 where the launcher does not say.
+  int local_rank = -1;
+  int local_size = -1;
+  /// Where rank 0's coordinator listens; empty and 0 where the launcher does
+  /// not say.
+  std::string host;
+  int port = 0;
+  /// What the processes of this job share and those of another do not, as far
+  /// as the launcher says. No secret.
+  std::string job;
+  /// Everything that takes part must know it (CROSSHATCH_JOB_TOKEN); empty
+  /// where the user gave none.
+  std::string token;
+};
+
+using Environment = std::map<std::string, std::string>;
+
+/// The variables of this process that DetectLaunch reads.
+Environment LaunchEnvironment();
+
+/// Of several launchers around one another the innermost counts, which is the
+/// first of: torchrun, mpirun, plain variables, srun.
+/// \error kInvalidArgument naming the variable that is missing or wrong and
+///     what would be right; also where mpirun and plain variables disagree.
+absl::StatusOr<LaunchInfo> DetectLaunch(const Environment& environment);
+
+/// The first host of a list as Slurm writes it: "n01" of "n[01-04,7],m3".
+/// Empty where there is none.
+std::string FirstHost(const std::string& nodes);
+
+}  // namespace crosshatch
+
+#endif  // CROSSHATCH_LAUNCH_LAUNCH_INFO_H_

@@ -1,0 +1,79 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "crosshatch/launch/launch_plan.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "crosshatch/base/status_macros.h"
+
+namespace crosshatch {
+namespace {
+
+absl::Status CheckTime(const char* name, absl::Duration time) {
+  if (time > absl::ZeroDuration()) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat(name, ": must be above zero"));
+}
+
+}  // namespace
+
+absl::StatusOr<Backend> ParseBackend(const std::string& name,
+                                     const std::string& flag) {
+  if (name == "auto") return Backend::kAuto;
+  if (name == "local") return Backend::kLocal;
+  if (name == "mpi") return Backend::kMpi;
+  if (name == "fake") return Backend::kFake;
+  return absl::InvalidArgumentError(
+      absl::StrCat(flag, "=", name, ": must be auto, local, mpi or fake"));
+}
+
+absl::StatusOr<LaunchPlan> PlanLaunch(const RunOptions& options,
+                                      const Environment& environment) {
+  LaunchPlan plan = {.backend = options.backend,
+                     .ranks = std::max(1, options.ranks)};
+  if (options.backend == Backend::kLocal || options.backend == Backend::kFake) {
+    return plan;
+  }
+  CH_ASSIGN_OR_RETURN(plan.info, DetectLaunch(environment));
+  if (plan.info.launcher == Launcher::kNone) {
+    if (options.backend == Backend::kAuto) {
+      plan.backend = Backend::kLocal;
+      return plan;
+    }
+    return absl::InvalidArgumentError(absl::StrCat(
+        "--backend=mpi: nobody started this process as a rank: use mpirun -np ",
+        plan.ranks,
+        ", srun or torchrun, or set RANK, WORLD_SIZE, MASTER_ADDR "
+        "and MASTER_PORT"));
+  }
+  plan.backend = Backend::kMpi;
+  plan.ranks = plan.info.size;
+  return plan;
+}
+
+absl::Status CheckPlan(const LaunchPlan& plan, const RunOptions& options) {
+  CH_RETURN_IF_ERROR(CheckTime("--timeout", options.timeout));
+  CH_RETURN_IF_ERROR(CheckTime("--start_timeout", options.start_timeout));
+  CH_RETURN_IF_ERROR(
+      CheckTime("--heartbeat_timeout", options.heartbeat_timeout));
+  if (options.ranks_per_process != 1) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "--ranks_per_process=", options.ranks_per_process,
+        ": must be 1. A rank is a process, or, with --backend=local, a thread "
+        "of the only process; start more processes instead"));
+  }
+  if (options.ranks < 0) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(options.ranks_from, " needs ", options.ranks, " ranks"));
+  }
+  if (options.ranks == 0 || options.ranks == plan.ranks) {
+    return absl::OkStatus();
+  }
+  return absl::InvalidArgumentError(
+      absl::StrCat(options.ranks_from, " needs ", options.ranks, " ranks, and ",
+                   LauncherName(plan.info.launcher), " started ", plan.ranks,
+                   plan.ranks == 1 ? " process" : " processes", ": start ",
+                   options.ranks, ", or change ", options.ranks_from));
+}
+
+}  // namespace crosshatch

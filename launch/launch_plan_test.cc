@@ -1,0 +1,84 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "crosshatch/launch/launch_plan.h"
+
+#include <string>
+
+#include "absl/strings/str_cat.h"
+#include "gtest/gtest.h"
+
+namespace crosshatch {
+namespace {
+
+const Environment& TwoProcesses() {
+  static const auto& environment = *new Environment{{"RANK", "1"},
+                                                    {"WORLD_SIZE", "2"},
+                                                    {"MASTER_ADDR", "a"},
+                                                    {"MASTER_PORT", "5"}};
+  return environment;
+}
+
+/// "mpi 1/2", or the error.
+std::string Plan(const RunOptions& options, const Environment& environment) {
+  const auto plan = PlanLaunch(options, environment);
+  if (!plan.ok()) return std::string(plan.status().message());
+  if (const absl::Status wrong = CheckPlan(*plan, options); !wrong.ok()) {
+    return std::string(wrong.message());
+  }
+  static constexpr const char* kNames[] = {"auto", "local", "mpi", "fake"};
+  return absl::StrCat(kNames[static_cast<int>(plan->backend)], " ",
+                      plan->info.rank, "/", plan->ranks);
+}
+
+TEST(LaunchPlanTest, AutoFollowsTheEnvironment) {
+  EXPECT_EQ(Plan({}, {}), "local 0/1");
+  EXPECT_EQ(Plan({.ranks = 4}, {}), "local 0/4");
+  EXPECT_EQ(Plan({}, TwoProcesses()), "mpi 1/2");
+  EXPECT_EQ(Plan({.ranks = 2}, TwoProcesses()), "mpi 1/2");
+}
+
+TEST(LaunchPlanTest, AskedForBackendsCount) {
+  EXPECT_EQ(Plan({.backend = Backend::kLocal, .ranks = 4}, TwoProcesses()),
+            "local 0/4");
+  EXPECT_EQ(Plan({.backend = Backend::kFake, .ranks = 8}, TwoProcesses()),
+            "fake 0/8");
+  EXPECT_EQ(Plan({.backend = Backend::kMpi}, TwoProcesses()), "mpi 1/2");
+}
+
+TEST(LaunchPlanTest, LocalDoesNotReadWhatItDoesNotNeed) {
+  EXPECT_EQ(Plan({.backend = Backend::kLocal}, {{"RANK", "x"}}), "local 0/1");
+}
+
+TEST(LaunchPlanTest, RefusesWhatDoesNotFit) {
+  EXPECT_EQ(Plan({.ranks = 4, .ranks_from = "--mesh=fsdp:4"}, TwoProcesses()),
+            "--mesh=fsdp:4 needs 4 ranks, and a launcher of processes started "
+            "2 processes: start 4, or change --mesh=fsdp:4");
+  EXPECT_EQ(Plan({.backend = Backend::kMpi, .ranks = 4}, {}),
+            "--backend=mpi: nobody started this process as a rank: use mpirun "
+            "-np 4, srun or torchrun, or set RANK, WORLD_SIZE, MASTER_ADDR and "
+            "MASTER_PORT");
+  EXPECT_EQ(Plan({.ranks_per_process = 2}, {}),
+            "--ranks_per_process=2: must be 1. A rank is a process, or, with "
+            "--backend=local, a thread of the only process; start more "
+            "processes instead");
+  EXPECT_EQ(Plan({.timeout = absl::ZeroDuration()}, {}),
+            "--timeout: must be above zero");
+  EXPECT_EQ(Plan({.start_timeout = -absl::Seconds(1)}, {}),
+            "--start_timeout: must be above zero");
+  EXPECT_EQ(Plan({.heartbeat_timeout = absl::ZeroDuration()}, {}),
+            "--heartbeat_timeout: must be above zero");
+  EXPECT_EQ(Plan({.ranks = -1}, {}), "the program needs -1 ranks");
+  EXPECT_EQ(Plan({}, {{"RANK", "1"}, {"WORLD_SIZE", "1"}}),
+            "RANK=1: must be a rank from 0 to 0, since WORLD_SIZE=1");
+}
+
+TEST(LaunchPlanTest, BackendsHaveNames) {
+  EXPECT_EQ(*ParseBackend("auto", "--b"), Backend::kAuto);
+  EXPECT_EQ(*ParseBackend("local", "--b"), Backend::kLocal);
+  EXPECT_EQ(*ParseBackend("mpi", "--b"), Backend::kMpi);
+  EXPECT_EQ(*ParseBackend("fake", "--b"), Backend::kFake);
+  EXPECT_EQ(std::string(ParseBackend("nccl", "--b").status().message()),
+            "--b=nccl: must be auto, local, mpi or fake");
+}
+
+}  // namespace
+}  // namespace crosshatch

@@ -1,0 +1,228 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "crosshatch/launch/process_run.h"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <memory>
+#include <optional>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "crosshatch/base/status_macros.h"
+#include "crosshatch/comm/coordination/coordination_client.h"
+#include "crosshatch/comm/coordination/coordination_server.h"
+#include "crosshatch/comm/coordination/failure_message.h"
+#include "crosshatch/comm/coordination/this_process.h"
+#include "crosshatch/launch/meeting_point.h"
+#include "crosshatch/launch/speaker.h"
+
+namespace crosshatch {
+namespace {
+
+using coordination::CoordinationClient;
+using coordination::CoordinationServer;
+using coordination::Member;
+
+/// One process's part of a job.
+class Process {
+ public:
+  Process(const LaunchPlan& plan, const RunOptions& options, const Say& say)
+      : info_(plan.info),
+        options_(options),
+        say_(say),
+        self_(coordination::ThisProcess(plan.info.rank, plan.info.size)) {
+    times_.start = options.start_timeout;
+    times_.heartbeat = std::min(options.heartbeat_timeout, options.timeout);
+  }
+
+  absl::Status Run(absl::FunctionRef<absl::Status(World&)> fn);
+
+ private:
+  absl::Status Meet();
+  /// Rank 0: listens, and puts the port that it got into `point`.
+  absl::Status Listen(MeetingPoint& point);
+  absl::Status Prepare();
+  absl::Status RunRanks(absl::FunctionRef<absl::Status(World&)> fn);
+  void OnFailure(const FailureNotice& notice,
+                 const coordination::Roster& roster);
+  bool HasOwnWord(const absl::Status& status);
+
+  const LaunchInfo& info_;
+  const RunOptions& options_;
+  const Say& say_;
+  const Member self_;
+  coordination::CoordinationTimes times_;
+  // Why the job did not start is said by OnFailure or by another process.
+  bool is_said_ = false;
+  // In this order: the client leaves before the server waits for all to have.
+  std::unique_ptr<CoordinationServer> server_;
+  std::unique_ptr<CoordinationClient> client_;
+};
+
+absl::Status Process::Listen(MeetingPoint& point) {
+  if (point.token.empty()) {
+    CH_ASSIGN_OR_RETURN(point.token, RandomToken());
+  }
+  auto server = CoordinationServer::Start(point.host, point.port, self_,
+                                          point.token, times_);
+  if (server.ok()) {
+    server_ = *std::move(server);
+    point.port = server_->port();
+    return absl::OkStatus();
+  }
+  // Another rank 0 of this job may be there: as its client this process brings
+  // about the one error of the job.
+  const auto twin = CoordinationClient::Connect(
+      point.host, point.port, self_, point.token,
+      {.times = {.start = std::min(times_.start, absl::Seconds(2)),
+                 .heartbeat = times_.heartbeat}});
+  if (twin.ok()) {
+    const absl::Status started = (*twin)->AwaitStart();
+    if ((*twin)->failure().has_value()) {
+      is_said_ = true;
+      return started;
+    }
+  }
+  return absl::Status(
+      server.status().code(),
+      absl::StrCat("rank 0's coordinator ",
+                   std::string(server.status().message()),
+                   "; give MASTER_ADDR and MASTER_PORT, or "
+                   "CROSSHATCH_COORDINATOR=HOST:PORT, that are rank 0's and "
+                   "free"));
+}
+
+absl::Status Process::Meet() {
+  MeetingPoint point = MeetingPointOf(info_);
+  const bool is_chosen = IsToBeChosen(point);
+  absl::Status listening;
+  if (info_.rank == 0) {
+    listening = Listen(point);
+    if (!is_chosen) CH_RETURN_IF_ERROR(listening);
+  }
+  if (is_chosen) {
+    // Whatever became of it, the others wait to be told.
+    CH_ASSIGN_OR_RETURN(
+        const std::vector<std::string> told,
+        ExchangeByMpi(info_.rank == 0 && listening.ok() ? ToText(point) : ""));
+    CH_RETURN_IF_ERROR(listening);
+    if (told[0].empty()) {
+      is_said_ = true;
+      return absl::UnavailableError("rank 0 has no coordinator");
+    }
+    CH_ASSIGN_OR_RETURN(point, MeetingPointFromText(told[0]));
+  }
+  auto client = CoordinationClient::Connect(
+      point.host, point.port, self_, point.token,
+      {.times = times_,
+       .leave = options_.timeout,
+       .on_failure = [this](const FailureNotice& notice,
+                            const coordination::Roster& roster) {
+         OnFailure(notice, roster);
+       }});
+  if (!client.ok()) {
+    is_said_ = !SpeaksOfNobody(info_.rank, info_.local_rank);
+    return absl::Status(
+        client.status().code(),
+        absl::StrCat("rank 0's coordinator is not to be found: ",
+                     std::string(client.status().message()),
+                     "; is rank 0 started, and its address the same here?"));
+  }
+  client_ = *std::move(client);
+  const absl::Status started = client_->AwaitStart();
+  is_said_ = client_->failure().has_value();
+  return started;
+}
+
+void Process::OnFailure(const FailureNotice& notice,
+                        const coordination::Roster& roster) {
+  const bool lost_rank_0 = notice.process_lost && notice.world_ranks[0] == 0;
+  bool speaks = info_.rank == 0;
+  if (lost_rank_0 && !speaks) {
+    speaks = roster.has_started
+                 ? SpeaksWithoutRank0(info_.rank, roster.first_elsewhere)
+                 : SpeaksOfNobody(info_.rank, info_.local_rank);
+  }
+  if (speaks) say_(std::string(coordination::ResultOf(notice).message()));
+}
+
+absl::Status Process::Prepare() {
+  if (!options_.prepare) return absl::OkStatus();
+  const absl::Status prepared = options_.prepare(Backend::kMpi, info_.rank);
+  if (!prepared.ok()) {
+    client_->Report({.world_ranks = {info_.rank}, .error = prepared});
+    return prepared;
+  }
+  return client_->EnterBarrier("prepared", options_.timeout);
+}
+
+absl::Status Process::RunRanks(absl::FunctionRef<absl::Status(World&)> fn) {
+  CH_RETURN_IF_ERROR(Prepare());
+  const MpiJoin join = {
+      .rank = info_.rank,
+      .size = info_.size,
+      .put = [this](
+                 const std::string& key,
+                 const std::string& value) { return client_->Put(key, value); },
+      .get =
+          [this](const std::string& key) {
+            return client_->Get(key, options_.timeout);
+          }};
+  const bool has_launcher = info_.launcher == Launcher::kOpenMpi ||
+                            info_.launcher == Launcher::kSlurm;
+  const auto run_rank = [&](World& world) -> absl::Status {
+    if (world.size() != info_.size || world.rank() != info_.rank) {
+      return absl::FailedPreconditionError(
+          absl::StrCat("MPI says that this is rank ", world.rank(), " of ",
+                       world.size(), ", and ", LauncherName(info_.launcher),
+                       " rank ", info_.rank, " of ", info_.size,
+                       ": start with a launcher that MPI knows, as srun "
+                       "--mpi=pmix or mpirun"));
+    }
+    return fn(world);
+  };
+  return RunMpi(run_rank, {.timeout = options_.timeout,
+                           .failure_channel = client_.get(),
+                           .join = has_launcher ? nullptr : &join});
+}
+
+/// Whether `status`, with which this process ends, is said by nobody else.
+bool Process::HasOwnWord(const absl::Status& status) {
+  const std::optional<FailureNotice> failure = client_->failure();
+  if (!failure.has_value()) return true;
+  // Without one of its processes the job fails in many ways.
+  if (failure->process_lost) return false;
+  // What another's failure has caused here says so.
+  const std::string said(coordination::ResultOf(*failure).message());
+  return !absl::IsAborted(status) &&
+         !absl::StrContains(said, std::string(status.message())) &&
+         !absl::StrContains(std::string(status.message()),
+                            std::string(failure->error.message()));
+}
+
+absl::Status Process::Run(absl::FunctionRef<absl::Status(World&)> fn) {
+  if (const absl::Status met = Meet(); !met.ok()) {
+    if (!is_said_) say_(std::string(met.message()));
+    return met;
+  }
+  const absl::Status ran = RunRanks(fn);
+  if (!ran.ok() && !client_->failure().has_value()) {
+    client_->Report({.world_ranks = {info_.rank}, .error = ran});
+  }
+  const absl::Status left = client_->Leave();
+  if (!ran.ok() && HasOwnWord(ran)) say_(std::string(ran.message()));
+  return left.ok() ? ran : left;
+}
+
+}  // namespace
+
+absl::Status RunAsProcess(const LaunchPlan& plan, const RunOptions& options,
+                          absl::FunctionRef<absl::Status(World&)> fn,
+                          const Say& say) {
+  return Process(plan, options, say).Run(fn);
+}
+
+}  // namespace crosshatch

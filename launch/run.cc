@@ -1,0 +1,90 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "crosshatch/launch/run.h"
+
+#include <errno.h>
+
+#include <cstdio>
+#include <string>
+#include <utility>
+
+#include "absl/status/statusor.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_replace.h"
+#include "crosshatch/base/status_macros.h"
+#include "crosshatch/launch/launch_flags.h"
+#include "crosshatch/launch/launch_plan.h"
+#include "crosshatch/launch/process_run.h"
+#include "crosshatch/launch/stop.h"
+
+namespace crosshatch {
+namespace {
+
+/// Prints `text` as lines of the program, in one write, so that those of
+/// several processes do not mix.
+void Print(const std::string& prefix, const std::string& text) {
+  const std::string lines = absl::StrCat(
+      prefix, program_invocation_short_name, ": ",
+      absl::StrReplaceAll(text, {{"\n", absl::StrCat("\n", prefix)}}), "\n");
+  std::fwrite(lines.data(), 1, lines.size(), stderr);
+  std::fflush(stderr);
+}
+
+/// What this process's line begins with: the rank, unless it is rank 0, which
+/// speaks for the job.
+std::string PrefixOf(int rank, const RunOptions& options) {
+  if (rank == 0 && !options.log_prefix) return "";
+  return absl::StrCat("[rank ", rank, "] ");
+}
+
+}  // namespace
+
+int Run(absl::FunctionRef<absl::Status(World&)> fn, const RunOptions& asked) {
+  const absl::StatusOr<LaunchPlan> plan =
+      PlanLaunch(asked, LaunchEnvironment());
+  if (!plan.ok()) {
+    Print("", std::string(plan.status().message()));
+    return 1;
+  }
+  RunOptions options = asked;
+  if (const absl::Status wrong = CheckPlan(*plan, asked); !wrong.ok()) {
+    options = {};
+    options.prepare = [wrong](Backend, int) { return wrong; };
+  }
+  const StopSignals signals;
+  const auto run_rank = [&](World& world) -> absl::Status {
+    CH_RETURN_IF_ERROR(fn(world));
+    if (!signals.was_agreed() || !options.on_stop) return absl::OkStatus();
+    return options.on_stop(world);
+  };
+  const std::string prefix = PrefixOf(plan->info.rank, options);
+  absl::Status status;
+  if (plan->backend == Backend::kMpi) {
+    status = RunAsProcess(
+        *plan, options, run_rank,
+        [&prefix](const std::string& text) { Print(prefix, text); });
+  } else {
+    if (options.prepare) status = options.prepare(plan->backend, 0);
+    if (status.ok() && plan->backend == Backend::kFake) {
+      status = RunFake({.world_size = plan->ranks, .rank = options.fake_rank},
+                       run_rank);
+    } else if (status.ok()) {
+      status = RunLocal(plan->ranks, run_rank, {.timeout = options.timeout});
+    }
+    if (!status.ok()) Print(prefix, std::string(status.message()));
+  }
+  if (!status.ok()) return 1;
+  return signals.was_agreed() ? options.stop_status : 0;
+}
+
+int Run(int argc, char** argv, absl::FunctionRef<absl::Status(World&)> fn,
+        RunOptions options) {
+  absl::Status parsed = ParseFlags(argc, argv);
+  if (parsed.ok()) parsed = ReadLaunchFlags(options);
+  if (!parsed.ok()) {
+    // Processes of a job are to say it once.
+    options.prepare = [parsed](Backend, int) { return parsed; };
+  }
+  return Run(fn, options);
+}
+
+}  // namespace crosshatch

@@ -1,0 +1,38 @@
+// SPDX-License-Identifier: Apache-2.0
+#ifndef CROSSHATCH_LAUNCH_RUN_H_
+#define CROSSHATCH_LAUNCH_RUN_H_
+
+/// \file
+/// Run: what main of a training program calls. docs/running.md goes through the
+/// ways to start one.
+
+#include "absl/functional/function_ref.h"
+#include "absl/status/status.h"
+#include "crosshatch/comm/world.h"
+#include "crosshatch/launch/run_options.h"
+
+namespace crosshatch {
+
+/// Finds out how this program was started and runs `fn` as the ranks of this
+/// process: one, where mpirun, srun, torchrun or variables say which, else
+/// options.ranks threads. Listens to SIGTERM and SIGINT (launch/stop.h).
+/// What goes wrong is printed to stderr in one line for the job, or more where
+/// it takes more, in which every rank that is meant is named.
+///
+///     int main(int argc, char** argv) { return ch::Run(argc, argv, Train); }
+///
+/// \param argv its flags (launch/launch_flags.h, and those of the program) are
+///     parsed, and go before what `options` says.
+/// \returns the status to exit with: 0; 1 after an error; after a stop
+///     options.stop_status.
+/// \threadsafety the main thread, one at a time.
+int Run(int argc, char** argv, absl::FunctionRef<absl::Status(World&)> fn,
+        RunOptions options = {});
+
+/// The same for a program that has parsed its flags. Its name for messages is
+/// that of its file.
+int Run(absl::FunctionRef<absl::Status(World&)> fn, const RunOptions& options);
+
+}  // namespace crosshatch
+
+#endif  // CROSSHATCH_LAUNCH_RUN_H_

@@ -1,0 +1,66 @@
+// SPDX-License-Identifier: Apache-2.0
+#ifndef CROSSHATCH_LAUNCH_RUN_OPTIONS_H_
+#define CROSSHATCH_LAUNCH_RUN_OPTIONS_H_
+
+#include <cstdint>
+#include <functional>
+#include <string>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+#include "crosshatch/comm/world.h"
+
+namespace crosshatch {
+
+enum class Backend : uint8_t {
+  kAuto,   ///< mpi where a launcher started this process, else local.
+  kLocal,  ///< Rank threads of this process, whatever started it.
+  kMpi,    ///< This process is one rank.
+  kFake,   ///< A dry run of one rank.
+};
+
+/// \error kInvalidArgument naming `flag` and the backends that there are.
+absl::StatusOr<Backend> ParseBackend(const std::string& name,
+                                     const std::string& flag);
+
+struct RunOptions {
+  Backend backend = Backend::kAuto;
+  /// How many ranks the program needs; 0: as many as there are processes, and 1
+  /// on `local`.
+  int ranks = 0;
+  /// Where `ranks` comes from, for messages, e.g. "--mesh=fsdp:2,tp:2".
+  std::string ranks_from = "the program";
+  /// The rank that a dry run runs.
+  int fake_rank = 0;
+  /// Only 1: a rank is a process, or, on `local`, a thread of the only one.
+  int ranks_per_process = 1;
+  /// How long a rank may keep the others waiting, and, once a job has failed,
+  /// how long a rank's function may take to return before its process is ended.
+  absl::Duration timeout = absl::Minutes(10);
+  /// How long ranks that are processes wait for all to start.
+  absl::Duration start_timeout = absl::Minutes(5);
+  /// How long a process may give no sign of life before it counts as dead; at
+  /// most `timeout` is used. One that ends is noticed at once.
+  absl::Duration heartbeat_timeout = absl::Seconds(30);
+  /// Begin the lines of all ranks with "[rank R] ". Else those of rank 0, which
+  /// speaks for the job, have nothing in front.
+  bool log_prefix = false;
+  /// The exit status of a run that a signal has stopped (launch/stop.h): 143,
+  /// as of a process that SIGTERM ends, or 0.
+  int stop_status = 143;
+
+  /// Called once in each process before ranks run, with what it will be: what
+  /// a rank must have and may lack. The first error of any process is that of
+  /// the job.
+  /// \param backend kLocal, kMpi or kFake.
+  /// \param rank of the process; 0 but with kMpi.
+  std::function<absl::Status(Backend backend, int rank)> prepare;
+  /// Called on each rank when its function has returned without error because
+  /// of a stop.
+  std::function<absl::Status(World& world)> on_stop;
+};
+
+}  // namespace crosshatch
+
+#endif  // CROSSHATCH_LAUNCH_RUN_OPTIONS_H_

@@ -1,0 +1,45 @@
+// SPDX-License-Identifier: Apache-2.0
+#ifndef CROSSHATCH_LAUNCH_STOP_H_
+#define CROSSHATCH_LAUNCH_STOP_H_
+
+/// \file
+/// Stopping a run by SIGTERM or SIGINT: what the end of a Slurm allocation, a
+/// preemption and Ctrl-C send. Run (launch/run.h) listens; the program asks
+/// between its steps, and all ranks get the same answer at the same step.
+
+#include <csignal>
+
+#include "absl/status/statusor.h"
+#include "crosshatch/comm/world.h"
+
+namespace crosshatch {
+
+/// Whether any rank's process was told to stop. All ranks call it at the same
+/// places and get the same answer there; one small exchange each time. Once it
+/// was true, the rank's function is to end without an error, and the run ends
+/// with RunOptions::stop_status.
+/// \error what went wrong with the exchange.
+absl::StatusOr<bool> StopRequested(World& world);
+
+/// While there is one, a first SIGTERM or SIGINT of this process is what
+/// StopRequested tells; a second one ends the process as if nobody listened.
+/// \threadsafety at most one at a time in a process, made and destroyed while
+///     no ranks run.
+class StopSignals {
+ public:
+  StopSignals();
+  ~StopSignals();
+  StopSignals(const StopSignals&) = delete;
+  StopSignals& operator=(const StopSignals&) = delete;
+
+  /// Whether StopRequested has been true.
+  bool was_agreed() const;
+
+ private:
+  struct sigaction term_before_;
+  struct sigaction int_before_;
+};
+
+}  // namespace crosshatch
+
+#endif  // CROSSHATCH_LAUNCH_STOP_H_
