@@ -165,7 +165,7 @@ void Report::Finish(const std::string& save_dir) {
   PrintTraffic();
   if (last_->loss.has_value()) {
     std::printf("trained %lld steps in %s: loss %.4f -> %.4f\n",
-                static_cast<long long>(steps_),
+                static_cast<long long>(last_->step),
                 MinutesAndSeconds(absl::Now() - begin_).c_str(), *first_loss_,
                 *last_->loss);
   }

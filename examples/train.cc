@@ -21,6 +21,7 @@
 #include "crosshatch/examples/report.h"
 #include "crosshatch/extensions/dtensor_extensions.h"
 #include "crosshatch/fsdp/fully_shard.h"
+#include "crosshatch/launch/stop.h"
 #include "crosshatch/mesh/device_mesh.h"
 #include "crosshatch/nn/adamw.h"
 #include "crosshatch/nn/clip_grad.h"
@@ -206,7 +207,7 @@ absl::Status Trainer::Run() {
         model_.config().heads, " with ", model_.config().kv_heads,
         " key heads"));
   }
-  if (speaks_ && options_.backend == Backend::kFake) {
+  if (speaks_ && options_.run.backend == Backend::kFake) {
     report_.Plan(fsdp::DescribePlan(model_, options_.verbose
                                                 ? fsdp::PlanDetail::kEveryRank
                                                 : fsdp::PlanDetail::kSummary));
@@ -243,6 +244,11 @@ absl::Status Trainer::Run() {
       report_.Warn(std::string(status.message()));
     }
     report_.Step(metrics);
+    CH_ASSIGN_OR_RETURN(const bool stops, StopRequested(world_));
+    if (stops && step + 1 < options_.steps) {
+      report_.Note(absl::StrCat("stopped by a signal after step ", step + 1));
+      break;
+    }
   }
   if (!options_.save_dir.empty()) {
     CH_RETURN_IF_ERROR(checkpoint::SaveHuggingFace(
@@ -257,14 +263,15 @@ absl::Status Trainer::Run() {
 absl::Status Train(World& world, const TrainOptions& options,
                    const TokenSource& tokens) {
   CH_ASSIGN_OR_RETURN(DeviceMesh mesh, InitDeviceMesh(world, options.mesh));
-  const bool speaks = options.backend == Backend::kFake || world.rank() == 0;
+  const bool speaks =
+      options.run.backend == Backend::kFake || world.rank() == 0;
   return Trainer(world, options, tokens, std::move(mesh), speaks).Run();
 }
 
 absl::StatusOr<int64_t> DryPeak(const TrainOptions& options,
                                 const TokenSource& tokens, int rank) {
   TrainOptions dry = options;
-  dry.backend = Backend::kFake;
+  dry.run.backend = Backend::kFake;
   dry.steps = 1;
   dry.metrics.clear();
   dry.save_dir.clear();

@@ -57,7 +57,7 @@ absl::Status CheckSizes(const TrainOptions& options) {
 }
 
 absl::Status CheckMesh(const TrainOptions& options) {
-  if (options.backend == Backend::kLocal &&
+  if (options.run.backend == Backend::kLocal &&
       options.world_size() > kMostLocalRanks) {
     return absl::InvalidArgumentError(
         absl::StrCat("--mesh has ", options.world_size(),
@@ -140,15 +140,20 @@ absl::Status CheckSave(const TrainOptions& options) {
 
 absl::Status CheckMemory(const TrainOptions& options,
                          const TokenSource& tokens) {
-  if (options.backend != Backend::kLocal) return absl::OkStatus();
+  if (options.run.backend == Backend::kFake) return absl::OkStatus();
+  // A rank that is a process may have the machine to itself.
+  const int ranks =
+      options.run.backend == Backend::kLocal ? options.world_size() : 1;
   const int64_t memory = MachineMemory();
   // Before anything of the model's size is made at all: weights, gradients
   // and two moments of float32, and a step's tokens and logits.
-  const double bytes =
-      16.0 * static_cast<double>(options.config.NumParameters()) +
-      4.0 * static_cast<double>(options.global_batch) *
-          static_cast<double>(options.seq_len) *
-          (4.0 + static_cast<double>(options.config.vocab));
+  const double bytes = ranks / static_cast<double>(options.world_size()) *
+                           16.0 *
+                           static_cast<double>(options.config.NumParameters()) +
+                       ranks / static_cast<double>(options.world_size()) * 4.0 *
+                           static_cast<double>(options.global_batch) *
+                           static_cast<double>(options.seq_len) *
+                           (4.0 + static_cast<double>(options.config.vocab));
   const auto too_much = [&](double need) {
     return absl::ResourceExhaustedError(absl::StrCat(
         "the run needs ", FormatBytes(static_cast<int64_t>(need)),
@@ -158,7 +163,6 @@ absl::Status CheckMemory(const TrainOptions& options,
   };
   if (bytes > static_cast<double>(memory)) return too_much(bytes);
   // The last rank holds least where sizes do not divide.
-  const int ranks = options.world_size();
   CH_ASSIGN_OR_RETURN(const int64_t first, DryPeak(options, tokens, 0));
   CH_ASSIGN_OR_RETURN(const int64_t last,
                       ranks == 1 ? first : DryPeak(options, tokens, ranks - 1));

@@ -5,6 +5,7 @@
 
 #include <csignal>
 #include <cstdio>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -17,6 +18,7 @@
 #include "crosshatch/examples/train.h"
 #include "crosshatch/examples/train_checks.h"
 #include "crosshatch/examples/train_options.h"
+#include "crosshatch/launch/run.h"
 
 namespace crosshatch::examples {
 namespace {
@@ -36,32 +38,40 @@ absl::Status NoteUnfinishedSaves(const TrainOptions& options) {
   return absl::OkStatus();
 }
 
-absl::Status Main(int argc, char** argv) {
-  CH_ASSIGN_OR_RETURN(TrainOptions options, ParseTrainOptions(argc, argv));
+// What can be known to be wrong before any rank runs. `options` gets the
+// model's config and the backend.
+absl::Status Prepare(TrainOptions& options, std::optional<TokenSource>& tokens,
+                     Backend backend, int rank) {
+  options.run.backend = backend;
   if (!options.model_dir.empty()) {
     CH_ASSIGN_OR_RETURN(options.config,
                         checkpoint::LoadConfig(options.model_dir));
   }
-  CH_RETURN_IF_ERROR(CheckOptions(options));
-  CH_ASSIGN_OR_RETURN(const TokenSource tokens,
-                      options.tokens.empty()
-                          ? TokenSource::FromText(options.text)
-                          : TokenSource::FromTokenFile(options.tokens));
-  CH_RETURN_IF_ERROR(CheckTraining(options, tokens));
-  CH_RETURN_IF_ERROR(NoteUnfinishedSaves(options));
-  const auto train = [&](World& world) {
-    return Train(world, options, tokens);
-  };
-  switch (options.backend) {
-    case Backend::kLocal:
-      return RunLocal(options.world_size(), train,
-                      {.timeout = options.timeout});
-    case Backend::kFake:
-      return RunFake(
-          {.world_size = options.world_size(), .rank = options.fake_rank},
-          train);
+  TrainOptions checked = options;
+  if (rank != 0) {
+    // Only rank 0 writes; other hosts may not even have the directories.
+    checked.metrics.clear();
+    checked.save_dir.clear();
   }
-  return absl::InternalError("no such backend");
+  CH_RETURN_IF_ERROR(CheckOptions(checked));
+  CH_ASSIGN_OR_RETURN(tokens, options.tokens.empty()
+                                  ? TokenSource::FromText(options.text)
+                                  : TokenSource::FromTokenFile(options.tokens));
+  CH_RETURN_IF_ERROR(CheckTraining(options, *tokens));
+  return NoteUnfinishedSaves(checked);
+}
+
+int Main(int argc, char** argv) {
+  absl::StatusOr<TrainOptions> options = ParseTrainOptions(argc, argv);
+  RunOptions run;
+  std::optional<TokenSource> tokens;
+  if (options.ok()) run = options->run;
+  run.prepare = [&](Backend backend, int rank) -> absl::Status {
+    CH_RETURN_IF_ERROR(options.status());
+    return Prepare(*options, tokens, backend, rank);
+  };
+  return Run([&](World& world) { return Train(world, *options, *tokens); },
+             run);
 }
 
 }  // namespace
@@ -72,8 +82,5 @@ int main(int argc, char** argv) {
   // that meets them, not the end of a training that is to be saved.
   std::signal(SIGPIPE, SIG_IGN);
   std::signal(SIGXFSZ, SIG_IGN);
-  const absl::Status status = crosshatch::examples::Main(argc, argv);
-  if (status.ok()) return 0;
-  std::fprintf(stderr, "train_lm: %s\n", std::string(status.message()).c_str());
-  return 1;
+  return crosshatch::examples::Main(argc, argv);
 }

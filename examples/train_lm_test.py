@@ -10,6 +10,7 @@ import json
 import os
 import resource
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -151,6 +152,27 @@ class TrainLmTest(unittest.TestCase):
                 self.assertIn("\n  " + name + "\n", run.stdout)
             self.assertNotIn("--flagfile", run.stdout)
 
+    def test_a_signal_ends_the_run_after_a_step_and_saves(self):
+        for stop, flags, status in [
+                (signal.SIGTERM, ["--mesh=fsdp:2"], 143),
+                (signal.SIGINT, ["--mesh=tp:2", "--stop_status=0"], 0)]:
+            with self.subTest(stop=stop):
+                saved = self.path("saved" + str(status))
+                run = subprocess.Popen(
+                    [PROGRAM, "--text=" + self.text, "--save=" + saved,
+                     *[flag for flag in SMALL if "steps" not in flag],
+                     "--steps=1000000000", *flags],
+                    stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+                self.addCleanup(run.kill)
+                while "step 1/" not in run.stdout.readline():
+                    self.assertIsNone(run.poll())
+                run.send_signal(stop)
+                out, error = run.communicate(timeout=120)
+                self.assertEqual((run.returncode, error), (status, ""))
+                self.assertIn("note: stopped by a signal after step ", out)
+                self.assertIn("saved to " + saved, out)
+                self.assertTrue(os.path.exists(saved + "/config.json"))
+
     def test_refuses_in_one_sentence(self):
         text = "--text=" + self.text
         odd, empty, fifo = (self.path(n) for n in ["odd", "empty", "fifo"])
@@ -218,7 +240,8 @@ class TrainLmTest(unittest.TestCase):
             ([text, "--fake_rank=0"], "--fake_rank is for --backend=fake"),
             ([text, "--backend=fake", "--fake_rank=-1"], "--fake_rank=-1"),
             ([text, "--backend=fake", "--fake_rank=1"], "ranks 0 to 0"),
-            ([text, "--backend=mpi"], "must be local or fake"),
+            ([text, "--backend=nccl"], "must be auto, local, mpi or fake"),
+            ([text, "--backend=mpi"], "nobody started this process as a rank"),
             ([text, "--dtype=float8"], "must be float32 or bfloat16"),
             ([text, "--verbose"], "--verbose is for --backend=fake"),
             # Sizes of a model.

@@ -5,58 +5,24 @@
 #include <cmath>
 #include <cstdio>
 #include <cstdlib>
-#include <map>
 #include <utility>
 
 #include "absl/flags/flag.h"
-#include "absl/flags/marshalling.h"
-#include "absl/flags/parse.h"
-#include "absl/flags/reflection.h"
-#include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "crosshatch/base/status_macros.h"
+#include "crosshatch/launch/given_flag.h"
+#include "crosshatch/launch/launch_flags.h"
 
-namespace crosshatch::examples {
-
-/// A flag that knows whether it was given: what a default means, the same value
-/// spelt out may contradict.
-template <typename T>
-struct Given {
-  T value{};
-  bool is_given = false;
-};
-using GivenInt = Given<int64_t>;
-using GivenSeed = Given<uint64_t>;
-using GivenPath = Given<std::string>;
-
-template <typename T>
-bool AbslParseFlag(absl::string_view text, Given<T>* flag, std::string* error) {
-  flag->is_given = true;
-  return absl::ParseFlag(text, &flag->value, error);
-}
-
-template <typename T>
-std::string AbslUnparseFlag(const Given<T>& flag) {
-  return absl::UnparseFlag(flag.value);
-}
-
-}  // namespace crosshatch::examples
-
-using crosshatch::examples::GivenInt;
-using crosshatch::examples::GivenPath;
-using crosshatch::examples::GivenSeed;
+using GivenInt = crosshatch::GivenFlag<int64_t>;
+using GivenPath = crosshatch::GivenFlag<std::string>;
+using GivenSeed = crosshatch::GivenFlag<uint64_t>;
 
 ABSL_FLAG(std::string, mesh, "fsdp:1",
           "The mesh as AXIS:SIZE,... of the axes replicate, fsdp and tp. The "
           "order says which ranks are neighbours, the last axis' first; what "
           "an axis does goes by its name.");
-ABSL_FLAG(std::string, backend, "local",
-          "local: every rank is a thread of this process. fake: a dry run of "
-          "one rank, which prints the plan, bytes and peaks and computes "
-          "nothing.");
-ABSL_FLAG(GivenInt, fake_rank, {0}, "The rank that --backend=fake runs.");
 ABSL_FLAG(std::vector<std::string>, text, {},
           "Text files to train on; each byte is a token.");
 ABSL_FLAG(GivenPath, tokens, {},
@@ -82,8 +48,6 @@ ABSL_FLAG(double, weight_decay, 0.1, "AdamW's decoupled weight decay.");
 ABSL_FLAG(double, clip_norm, 1.0,
           "Gradients are clipped to this global L2 norm; 0: not at all.");
 ABSL_FLAG(GivenSeed, seed, {0}, "Seed of the initial weights.");
-ABSL_FLAG(absl::Duration, timeout, absl::Minutes(10),
-          "How long one rank may keep the others waiting, e.g. 30s.");
 ABSL_FLAG(std::string, dtype, "float32",
           "Element type of compute: float32 or bfloat16. Master weights stay "
           "float32.");
@@ -134,13 +98,6 @@ absl::StatusOr<std::string> PathOf(const char* flag, const GivenPath& path) {
   return path.value;
 }
 
-absl::StatusOr<Backend> ParseBackend(const std::string& name) {
-  if (name == "local") return Backend::kLocal;
-  if (name == "fake") return Backend::kFake;
-  return absl::InvalidArgumentError(
-      absl::StrCat("--backend=", name, ": must be local or fake"));
-}
-
 absl::StatusOr<DType> ParseDType(const std::string& name) {
   if (name == "float32") return kFloat32;
   if (name == "bfloat16") return kBFloat16;
@@ -174,16 +131,11 @@ absl::Status CheckConflicts(const TrainOptions& options) {
           " brings its own"));
     }
   }
-  if (options.backend != Backend::kFake &&
-      absl::GetFlag(FLAGS_fake_rank).is_given) {
-    return absl::InvalidArgumentError(
-        "--fake_rank is for --backend=fake: other backends run all ranks");
-  }
-  if (options.backend != Backend::kFake && options.verbose) {
+  if (options.run.backend != Backend::kFake && options.verbose) {
     return absl::InvalidArgumentError(
         "--verbose is for --backend=fake, which prints the plan");
   }
-  if (options.backend == Backend::kFake && !options.save_dir.empty()) {
+  if (options.run.backend == Backend::kFake && !options.save_dir.empty()) {
     return absl::InvalidArgumentError(
         "--save: --backend=fake computes nothing that could be saved");
   }
@@ -204,46 +156,13 @@ absl::Status CheckNumbers(const TrainOptions& options) {
   CH_RETURN_IF_ERROR(CheckNotNegative("eps", options.eps));
   CH_RETURN_IF_ERROR(CheckNotNegative("weight_decay", options.weight_decay));
   CH_RETURN_IF_ERROR(CheckNotNegative("clip_norm", options.clip_norm));
-  if (options.timeout <= absl::ZeroDuration()) {
-    return absl::InvalidArgumentError("--timeout: must be above zero");
-  }
-  const int64_t fake_rank = absl::GetFlag(FLAGS_fake_rank).value;
+  const int fake_rank = options.run.fake_rank;
   if (fake_rank < 0 || fake_rank >= options.world_size()) {
     return absl::InvalidArgumentError(
         absl::StrCat("--fake_rank=", fake_rank, ": the mesh has ranks ",
                      "0 to ", options.world_size() - 1));
   }
   return absl::OkStatus();
-}
-
-// Whether one of the arguments asks for help. Abseil's own help ends the
-// process as if something were wrong.
-bool AsksForHelp(int argc, char** argv) {
-  for (int i = 1; i < argc; ++i) {
-    const absl::string_view arg = argv[i];
-    if (arg == "--") return false;
-    if (absl::StartsWith(arg, "--help") || arg == "-help" || arg == "-h") {
-      return true;
-    }
-  }
-  return false;
-}
-
-void PrintHelp() {
-  std::map<std::string, const absl::CommandLineFlag*> flags;
-  for (const auto& [name, flag] : absl::GetAllFlags()) {
-    // Those of this file, whatever else is linked in.
-    if (absl::EndsWith(flag->Filename(), "examples/train_options.cc")) {
-      flags[std::string(name)] = flag;
-    }
-  }
-  std::printf("%s\n\n", kUsage);
-  for (const auto& [name, flag] : flags) {
-    const std::string value = flag->DefaultValue();
-    std::printf("  --%s%s\n      %s\n", name.c_str(),
-                value.empty() ? "" : absl::StrCat(" (", value, ")").c_str(),
-                flag->Help().c_str());
-  }
 }
 
 }  // namespace
@@ -305,20 +224,17 @@ absl::StatusOr<std::vector<MeshAxis>> ParseMesh(const std::string& text) {
 
 absl::StatusOr<TrainOptions> ParseTrainOptions(int argc, char** argv) {
   if (AsksForHelp(argc, argv)) {
-    PrintHelp();
+    std::printf("%s\n\n%s", kUsage,
+                DescribeFlags("examples/train_options.cc").c_str());
     std::exit(0);
   }
-  const std::vector<char*> rest = absl::ParseCommandLine(argc, argv);
-  if (rest.size() > 1) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        "\"", rest[1], "\" is not a flag; flags are --NAME=VALUE"));
-  }
+  CH_RETURN_IF_ERROR(ParseFlags(argc, argv));
 
   TrainOptions options;
   CH_ASSIGN_OR_RETURN(options.mesh, ParseMesh(absl::GetFlag(FLAGS_mesh)));
-  CH_ASSIGN_OR_RETURN(options.backend,
-                      ParseBackend(absl::GetFlag(FLAGS_backend)));
-  options.fake_rank = static_cast<int>(absl::GetFlag(FLAGS_fake_rank).value);
+  options.run.ranks = options.world_size();
+  options.run.ranks_from = absl::StrCat("--mesh=", absl::GetFlag(FLAGS_mesh));
+  CH_RETURN_IF_ERROR(ReadLaunchFlags(options.run));
   options.text = absl::GetFlag(FLAGS_text);
   CH_ASSIGN_OR_RETURN(options.tokens,
                       PathOf("tokens", absl::GetFlag(FLAGS_tokens)));
@@ -340,7 +256,6 @@ absl::StatusOr<TrainOptions> ParseTrainOptions(int argc, char** argv) {
   options.weight_decay = absl::GetFlag(FLAGS_weight_decay);
   options.clip_norm = absl::GetFlag(FLAGS_clip_norm);
   options.seed = absl::GetFlag(FLAGS_seed).value;
-  options.timeout = absl::GetFlag(FLAGS_timeout);
   CH_ASSIGN_OR_RETURN(options.dtype, ParseDType(absl::GetFlag(FLAGS_dtype)));
   CH_ASSIGN_OR_RETURN(options.metrics,
                       PathOf("metrics", absl::GetFlag(FLAGS_metrics)));

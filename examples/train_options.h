@@ -12,20 +12,18 @@
 
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
-#include "absl/time/time.h"
+#include "crosshatch/launch/run_options.h"
 #include "crosshatch/mesh/mesh_layout.h"
 #include "crosshatch/nn/models/llama_config.h"
 #include "crosshatch/tensor/dtype.h"
 
 namespace crosshatch::examples {
 
-enum class Backend : uint8_t { kLocal, kFake };
-
 struct TrainOptions {
   /// As given, completed with an fsdp axis of size 1 if it has none.
   std::vector<MeshAxis> mesh;
-  Backend backend = Backend::kLocal;
-  int fake_rank = 0;
+  /// Of the backend, the ranks and the times.
+  RunOptions run;
 
   std::vector<std::string> text;  ///< Files; or
   std::string tokens;             ///< one file of uint16.
@@ -42,7 +40,6 @@ struct TrainOptions {
   double weight_decay = 0;
   double clip_norm = 0;  ///< 0: the norm is reported, nothing is clipped.
   uint64_t seed = 0;
-  absl::Duration timeout;
   DType dtype = kFloat32;
 
   std::string metrics;
@@ -56,8 +53,7 @@ struct TrainOptions {
 };
 
 /// Parses the command line. `--help` prints the flags and ends the process with
-/// status 0; a flag that does not exist, or a value that is none of its type,
-/// with status 1.
+/// status 0.
 /// \error kInvalidArgument naming the flag and what would be right.
 absl::StatusOr<TrainOptions> ParseTrainOptions(int argc, char** argv);
 

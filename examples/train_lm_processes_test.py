@@ -1,0 +1,173 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""Runs train_lm as processes: what is equal to rank threads, and what is said
+when processes are lost, stopped or wrong.
+
+usage: train_lm_processes_test.py PROGRAM
+"""
+
+import json
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+import unittest
+
+PROGRAM = sys.argv.pop(1)
+SMALL = ["--dim=32", "--layers=2", "--heads=4", "--ffn=50", "--global_batch=5",
+         "--seq_len=17", "--mesh=fsdp:2,tp:2"]
+LONG = 60
+TIMEOUT = 5
+
+
+def free_port():
+    with socket.socket() as listening:
+        listening.bind(("127.0.0.1", 0))
+        return listening.getsockname()[1]
+
+
+class ProcessesTest(unittest.TestCase):
+    def setUp(self):
+        # Short, for the names of sockets in it.
+        self.dir = tempfile.mkdtemp(prefix="ch", dir="/tmp")
+        self.addCleanup(shutil.rmtree, self.dir)
+        self.text = os.path.join(self.dir, "text")
+        with open(self.text, "w") as file:
+            file.write("A small text to learn, which goes on and on. " * 20)
+        self.environment = {
+            "PATH": os.environ["PATH"], "HOME": self.dir, "TMPDIR": self.dir,
+            "OMPI_ALLOW_RUN_AS_ROOT": "1",
+            "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
+            "OMPI_MCA_orte_tmpdir_base": self.dir}
+
+    def popen(self, command, **variables):
+        process = subprocess.Popen(
+            [*command, PROGRAM, "--text=" + self.text, *SMALL, *self.flags],
+            env={**self.environment, **variables},
+            stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        self.addCleanup(process.stdout.close)
+        self.addCleanup(process.stderr.close)
+        self.addCleanup(process.kill)
+        return process
+
+    def mpirun(self, *flags, ranks=4, options=()):
+        self.flags = flags
+        return self.popen(["mpirun", "--oversubscribe", "-np", str(ranks),
+                           *options])
+
+    def plain(self, *flags, ranks=4, **variables):
+        self.flags = flags
+        port = free_port()
+        return [self.popen([], RANK=str(rank), WORLD_SIZE=str(ranks),
+                           MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port),
+                           **variables)
+                for rank in range(ranks)]
+
+    def await_steps(self, rank_0):
+        while True:
+            line = rank_0.stdout.readline()
+            if "step 1/" in line:
+                return
+            self.assertNotEqual(line, "", "it ended early")
+
+    def metrics(self, path):
+        with open(path) as file:
+            lines = [json.loads(line) for line in file]
+        for line in lines:
+            for key in "tokens_per_s", "step_ms", "peak_bytes", "copied_bytes":
+                del line[key]
+        return lines
+
+    def test_metrics_are_those_of_rank_threads(self):
+        paths = [os.path.join(self.dir, how) for how in ("l", "m", "p")]
+        self.flags = ["--steps=3", "--metrics=" + paths[0]]
+        self.assertEqual(self.popen([]).wait(timeout=LONG), 0)
+        run = self.mpirun("--steps=3", "--metrics=" + paths[1])
+        out, error = run.communicate(timeout=LONG)
+        self.assertEqual((run.returncode, error), (0, ""))
+        self.assertEqual(out.count("trained 3 steps"), 1)
+        for process in self.plain("--steps=3", "--metrics=" + paths[2]):
+            _, error = process.communicate(timeout=LONG)
+            self.assertEqual((process.returncode, error), (0, ""))
+        local, by_mpirun, by_variables = map(self.metrics, paths)
+        self.assertEqual(len(local), 3)
+        self.assertEqual(local, by_mpirun)
+        self.assertEqual(local, by_variables)
+
+    def test_torchrun_leaves_its_port_to_itself(self):
+        # torchrun's agent, as far as a rank can tell.
+        with socket.socket() as agent:
+            while True:
+                agent.bind(("127.0.0.1", 0))
+                port = agent.getsockname()[1]
+                if port < 65535:
+                    break
+            agent.listen()
+            self.flags = ["--steps=2", "--mesh=fsdp:2"]
+            ranks = [self.popen([], RANK=str(rank), WORLD_SIZE="2",
+                                LOCAL_RANK=str(rank), LOCAL_WORLD_SIZE="2",
+                                MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port),
+                                TORCHELASTIC_RUN_ID="none",
+                                TORCHELASTIC_RESTART_COUNT="0")
+                     for rank in range(2)]
+            for rank in ranks:
+                _, error = rank.communicate(timeout=LONG)
+                self.assertEqual((rank.returncode, error), (0, ""))
+
+    def lose(self, victim, fault):
+        """What all print when a rank is lost, and that they are gone in time."""
+        ranks = self.plain("--steps=1000000", f"--timeout={TIMEOUT}s")
+        self.await_steps(ranks[0])
+        began = time.monotonic()
+        ranks[victim].send_signal(fault)
+        said = ""
+        for number, process in enumerate(ranks):
+            if number != victim:
+                said += process.communicate(timeout=LONG)[1]
+                self.assertEqual(process.returncode, 1)
+        self.assertLess(time.monotonic() - began, 2 * TIMEOUT)
+        return [line for line in said.splitlines() if "train_lm: " in line]
+
+    def test_a_lost_rank_is_one_error(self):
+        for victim, fault in (2, signal.SIGKILL), (3, signal.SIGSTOP):
+            with self.subTest(fault=fault):
+                said = self.lose(victim, fault)
+                self.assertEqual(len(said), 1, said)
+                self.assertRegex(said[0], f"^train_lm: rank {victim}: process")
+
+    def test_a_lost_rank_0_is_said_by_the_next(self):
+        for fault in signal.SIGKILL, signal.SIGSTOP:
+            with self.subTest(fault=fault):
+                said = self.lose(0, fault)
+                self.assertEqual(len(said), 1, said)
+                self.assertRegex(said[0],
+                                 r"^\[rank 1\] train_lm: rank 0: process")
+
+    def test_a_signal_to_one_ends_all_after_the_same_step(self):
+        saved = os.path.join(self.dir, "saved")
+        ranks = self.plain("--steps=1000000", "--save=" + saved)
+        self.await_steps(ranks[0])
+        ranks[2].send_signal(signal.SIGTERM)
+        out, _ = ranks[0].communicate(timeout=LONG)
+        self.assertIn("note: stopped by a signal after step ", out)
+        for process in ranks:
+            process.communicate(timeout=LONG)
+            self.assertEqual(process.returncode, 143)
+        self.assertTrue(os.path.exists(saved + "/config.json"))
+
+    def test_another_number_of_processes_is_one_line(self):
+        run = self.mpirun("--steps=1", ranks=2)
+        _, error = run.communicate(timeout=LONG)
+        self.assertNotEqual(run.returncode, 0)
+        said = [line for line in error.splitlines() if "train_lm: " in line]
+        self.assertEqual(len(said), 1, error)
+        self.assertIn("--mesh=fsdp:2,tp:2 needs 4 ranks, and mpirun started 2 "
+                      "processes: start 4", said[0])
+
+
+if __name__ == "__main__":
+    unittest.main()
