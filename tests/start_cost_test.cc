@@ -1,0 +1,77 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// What a job exchanges before its first step and in each: as much as the mesh
+// has axes, whatever the number of parameters and ranks. docs/scale.md counts
+// on it.
+
+#include <cstdint>
+#include <cstdlib>
+#include <fstream>
+#include <string>
+
+#include "absl/strings/str_cat.h"
+#include "crosshatch/comm/counting_engine_testutil.h"
+#include "crosshatch/comm/world.h"
+#include "crosshatch/examples/token_source.h"
+#include "crosshatch/examples/train.h"
+#include "crosshatch/examples/train_options.h"
+#include "gtest/gtest.h"
+
+namespace crosshatch {
+namespace {
+
+using examples::TokenSource;
+using examples::TrainOptions;
+
+using Counts = CountingEngine::Counts;
+
+/// What rank 1 of a mesh of fsdp x tp does in `steps` steps.
+Counts CountsOf(int fsdp, int tp, int64_t layers, int64_t steps) {
+  TrainOptions options;
+  options.mesh = {{"fsdp", fsdp}, {"tp", tp}};
+  options.config = {.dim = 64,
+                    .layers = layers,
+                    .heads = 8,
+                    .kv_heads = 8,
+                    .ffn = 64,
+                    .vocab = 256};
+  options.global_batch = fsdp;
+  options.seq_len = 8;
+  options.steps = steps;
+  options.lr = 1e-3;
+  // A real run's way through the program; only rank 0 prints.
+  options.run.backend = Backend::kLocal;
+  const std::string path = absl::StrCat(std::getenv("TEST_TMPDIR"), "/text");
+  std::ofstream(path) << "a text";
+  const auto tokens = TokenSource::FromText({path});
+  EXPECT_TRUE(tokens.ok()) << tokens.status();
+  Counts counts;
+  const absl::Status status = RunFake(
+      {.world_size = fsdp * tp, .rank = 1}, [&](World& world) -> absl::Status {
+        CountingEngine engine(world.implementation(), counts);
+        World counted(engine, world.context());
+        return Train(counted, options, *tokens);
+      });
+  EXPECT_TRUE(status.ok()) << status;
+  return counts;
+}
+
+TEST(StartCostTest, DoesNotGrowWithParametersOrRanks) {
+  const Counts small = CountsOf(2, 2, 1, 1);
+  EXPECT_TRUE(CountsOf(2, 2, 6, 1) == small);
+  EXPECT_TRUE(CountsOf(8, 8, 1, 1) == small);
+  EXPECT_TRUE(CountsOf(32, 32, 1, 1) == small);
+  EXPECT_TRUE(CountsOf(128, 128, 1, 1) == small);
+}
+
+TEST(StartCostTest, IsOneExchangeForTheMeshAndOneForEachStep) {
+  // The step's is whether to stop.
+  const Counts one = CountsOf(2, 2, 2, 1);
+  EXPECT_EQ(one.exchanges, 2);
+  const Counts four = CountsOf(2, 2, 2, 4);
+  EXPECT_EQ(four.exchanges, one.exchanges + 3);
+  EXPECT_EQ(four.groups, one.groups);
+}
+
+}  // namespace
+}  // namespace crosshatch
