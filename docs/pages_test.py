@@ -9,6 +9,7 @@ usage: pages_test.py TARGETS      (the output of a genquery: one label a line)
 * A block after `<!-- lines: FILE... -->` consists of lines of those files.
 * In sh blocks each line is a command that exists: its targets, configurations,
   scripts, their arguments, flags and environment variables.
+* In launch blocks, commands of launchers, the flags of train_lm exist.
 * Labels and paths of files in `code` exist, links lead to pages that are there.
 * docs/README.md lists each page.
 """
@@ -20,7 +21,7 @@ import textwrap
 
 LABEL = re.compile(r"(?:@crosshatch)?(//[\w./-]*(?::[\w.+-]+)?)")
 KINDS = {"", "cpp", "sh", "starlark", "layout", "plan", "gradient",
-         "error"}
+         "error", "launch"}
 
 
 def read(path):
@@ -147,8 +148,13 @@ class Checker:
                 self.error(page, number, f"not a flag that is checked: {flag}")
         if own and labels != ["//examples:train_lm"]:
             self.error(page, number, f"flags of {labels} are not checked")
-        flags = re.findall(r"ABSL_FLAG\([^,]+, (\w+),", read("examples/train_options.cc"))
-        assert len(flags) > 20, flags
+        self.check_flags(page, number, own)
+
+    def check_flags(self, page, number, own):
+        flags = []
+        for source in "examples/train_options.cc", "launch/launch_flags.cc":
+            flags += re.findall(r"ABSL_FLAG\([^,]+, (\w+),", read(source))
+        assert len(flags) > 30, flags
         for flag in own:
             name = re.match(r"--(\w+)", flag)
             if not name or name.group(1) not in flags:
@@ -183,6 +189,12 @@ class Checker:
             if kind == "sh":
                 for offset, line in enumerate(text.splitlines(), 1):
                     self.check_command(page, number + offset, line)
+            if kind == "launch":
+                for offset, line in enumerate(text.splitlines(), 1):
+                    words = line.split()
+                    if "train_lm" in words:
+                        self.check_flags(page, number + offset,
+                                         words[words.index("train_lm") + 1:])
             self.check_lines(page, number, before, text)
         for number, line in page.prose:
             self.check_prose(page, number, line)
