@@ -50,7 +50,9 @@ class GrpcClient final
  private:
   void OnReadDone(bool ok) override {
     if (ok) {
-      events_.received(incoming_);
+      ServerMessage message;
+      message.Swap(&incoming_);
+      events_.received(message);
       StartRead(&incoming_);
       return;
     }

@@ -150,7 +150,9 @@ class GrpcServer final : public ServerWire,
 
 void ServerStream::OnReadDone(bool ok) {
   if (ok) {
-    server_.Received(peer_, incoming_);
+    ClientMessage message;
+    message.Swap(&incoming_);
+    server_.Received(peer_, message);
     StartRead(&incoming_);
     return;
   }
