@@ -36,7 +36,7 @@ const IndexOp kIndexOps[] = {
      }},
     {"Gather",
      [](const Tensor& values, const Tensor& indices) {
-       return Gather(values, 0, View(indices, {2, 1}));
+       return Gather(Slice(values, 1, 0, 1), 0, View(indices, {2, 1}));
      }},
     {"IndexSelect",
      [](const Tensor& values, const Tensor& indices) {
@@ -44,7 +44,8 @@ const IndexOp kIndexOps[] = {
      }},
     {"ScatterAdd",
      [](const Tensor& values, const Tensor& indices) {
-       return ScatterAdd(values, 0, View(indices, {2, 1}), Ones({2, 1}));
+       return ScatterAdd(Slice(values, 1, 0, 1), 0, View(indices, {2, 1}),
+                         Ones({2, 1}));
      }},
     {"CrossEntropy",
      [](const Tensor& values, const Tensor& indices) {
