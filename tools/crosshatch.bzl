@@ -58,8 +58,9 @@
     ThreadSanitizer (CONTRIBUTING.md has the rule); "2d" for those that cross FSDP
     and TP; "fuzz" for those that take $CROSSHATCH_FUZZ_SEED, which tools/nightly
     repeats; "nightly" for those too long for every change, which it runs;
-    "planted" for those that plant races on purpose, which ThreadSanitizer does
-    not run.
+    "planted" for those that plant races on purpose, "uninstrumented" for those
+    of a library that synchronizes out of its sight (gRPC); ThreadSanitizer runs
+    neither.
   * A kernel uses Highway's run-time dispatch (hwy/foreach_target.h); it gets no
     -march flag, so one binary runs on every machine. Include its own file as
     HWY_TARGET_INCLUDE "tensor/kernels/cpu/add.cc" (from the repository's root).
