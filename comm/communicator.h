@@ -5,8 +5,9 @@
 /// \file
 /// The contract of collectives: Communicator, the same class on every engine.
 /// An engine moves the data (comm/transport.h) and nothing else; `local` runs
-/// ranks as threads, `fake` one rank by itself. Both pass one suite,
-/// conformance_testutil.h, each the parts that its capabilities name.
+/// ranks as threads, `mpi` as processes, `fake` one rank by itself. All pass
+/// one suite, conformance_testutil.h, each the parts that its capabilities
+/// name.
 ///
 /// Rules for callers:
 /// - All members issue the same collectives in the same order on one
@@ -14,9 +15,11 @@
 ///   dtype, counts, op, root or label, a member that is missing, a stall and a
 ///   dead member are errors on every member, naming both sides; nothing hangs.
 ///   A difference is found when the last member comes, a stall among rank
-///   threads when it becomes certain, and a member that merely keeps the others
-///   waiting after the engine's timeout (LocalOptions::timeout) and the watch's
-///   interval, an eighth of it and at most a second.
+///   threads when it becomes certain, a dead process when its connection to the
+///   coordinator ends or is silent (comm/coordination), and a member that
+///   merely keeps the others waiting after the engine's timeout
+///   (LocalOptions::timeout) and the watch's interval, an eighth of it and at
+///   most a second.
 /// - One communicator is used on one stream, and by its rank's thread.
 /// - Memory named by a collective must stay leased, in the order of its stream,
 ///   until the stream has passed it.
@@ -85,6 +88,8 @@ class Communicator final {
   ///     peer reads its memory any more. Sums add ranks 0..n-1 in order, in
   ///     float32 for the 16-bit types, so results are bitwise the same in every
   ///     run. Data moves once, from the peer's memory to its final place.
+  /// mpi: the same, with the same bits; data move straight from and to where
+  ///     they lie where that is one run of memory (docs/mpi.md).
   /// fake: counts and logs, moves nothing.
   /// \error kInvalidArgument for lists that do not fit the kind.
   /// Later, as poison: kFailedPrecondition where ranks differ, a rank has
