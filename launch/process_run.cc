@@ -18,6 +18,7 @@
 #include "crosshatch/comm/coordination/this_process.h"
 #include "crosshatch/launch/meeting_point.h"
 #include "crosshatch/launch/speaker.h"
+#include "crosshatch/launch/start_deadline.h"
 
 namespace crosshatch {
 namespace {
@@ -98,16 +99,30 @@ absl::Status Process::Listen(MeetingPoint& point) {
 absl::Status Process::Meet() {
   MeetingPoint point = MeetingPointOf(info_);
   const bool is_chosen = IsToBeChosen(point);
+  // All processes are there: none may be missed for longer than in the job.
+  if (is_chosen) times_.start = std::min(times_.start, options_.timeout);
   absl::Status listening;
   if (info_.rank == 0) {
     listening = Listen(point);
     if (!is_chosen) CH_RETURN_IF_ERROR(listening);
   }
   if (is_chosen) {
-    // Whatever became of it, the others wait to be told.
-    CH_ASSIGN_OR_RETURN(
-        const std::vector<std::string> told,
-        ExchangeByMpi(info_.rank == 0 && listening.ok() ? ToText(point) : ""));
+    std::vector<std::string> told;
+    {
+      const StartDeadline deadline(times_.start, [this] {
+        say_(absl::StrCat("MPI has not started within ",
+                          absl::FormatDuration(times_.start), " in rank ",
+                          info_.rank, " (process ", self_.pid(), " on host ",
+                          self_.host(),
+                          "): another process of the job was lost before it "
+                          "had, or a host cannot reach another; "
+                          "--start_timeout and --timeout bound it"));
+      });
+      // Whatever became of it, the others wait to be told.
+      CH_ASSIGN_OR_RETURN(
+          told, ExchangeByMpi(info_.rank == 0 && listening.ok() ? ToText(point)
+                                                                : ""));
+    }
     CH_RETURN_IF_ERROR(listening);
     if (told[0].empty()) {
       is_said_ = true;

@@ -39,7 +39,8 @@ struct RunOptions {
   /// How long a rank may keep the others waiting, and, once a job has failed,
   /// how long a rank's function may take to return before its process is ended.
   absl::Duration timeout = absl::Minutes(10);
-  /// How long ranks that are processes wait for all to start.
+  /// How long ranks that are processes wait for all to start; where mpirun has
+  /// started them all, at most `timeout` is used.
   absl::Duration start_timeout = absl::Minutes(5);
   /// How long a process may give no sign of life before it counts as dead; at
   /// most `timeout` is used. One that ends is noticed at once.

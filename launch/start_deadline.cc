@@ -1,0 +1,45 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "crosshatch/launch/start_deadline.h"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "crosshatch/base/start_thread.h"
+
+namespace crosshatch {
+namespace {
+
+// Clocks cannot add infinity to what they show.
+constexpr absl::Duration kNever = absl::Hours(24 * 365);
+
+}  // namespace
+
+StartDeadline::StartDeadline(absl::Duration time, std::function<void()> say) {
+  auto watch = StartThread(
+      "the watch over the start", [this, time, say = std::move(say)] {
+        std::unique_lock lock(mutex_);
+        const bool in_time = changed_.wait_for(
+            lock, absl::ToChronoNanoseconds(std::min(time, kNever)),
+            [this] { return is_over_; });
+        if (in_time) return;
+        say();
+        // Nothing that a destructor would do can be
+        // waited for.
+        _exit(1);
+      });
+  // A system that has no thread left fails the start by itself soon.
+  if (watch.ok()) watch_ = *std::move(watch);
+}
+
+StartDeadline::~StartDeadline() {
+  {
+    std::lock_guard lock(mutex_);
+    is_over_ = true;
+  }
+  changed_.notify_one();
+  if (watch_.joinable()) watch_.join();
+}
+
+}  // namespace crosshatch
