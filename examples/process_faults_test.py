@@ -140,6 +140,7 @@ class ProcessesTest(unittest.TestCase):
             for which, words in [(signal.SIGKILL, "died"),
                                  (signal.SIGSTOP, "does not answer")]:
                 seed = 1000 * SEED + number
+                self.kill_all()  # Of a fault before that went wrong.
                 with self.subTest(signal=which.name, seed=seed):
                     before = set(os.listdir("/dev/shm"))
                     rank, output = self.fault(which, seed)
