@@ -20,9 +20,13 @@ namespace crosshatch::internal {
 namespace {
 
 /// $1 is the directory, $2 whether to serve. A signal to the whole group of
-/// processes (Ctrl-C) ends the server, and this when the process is gone.
+/// processes (Ctrl-C) ends the server, and this when the process is gone. MPI's
+/// daemon of that process, which has the directory in its environment, ends by
+/// itself, or is ended two seconds later. Nobody who reads what the process
+/// prints waits for this.
 constexpr char kScript[] = R"sh(
 trap '' INT TERM HUP
+exec >/dev/null 2>&1
 if [ "$2" = serve ]; then
   if command -v ompi-server >/dev/null 2>&1; then
     {
@@ -39,12 +43,33 @@ fi
 read -r nothing
 [ ! -e "$1/pid" ] || kill -9 "$(cat "$1/pid")" 2>/dev/null
 wait
+for try in 1 2 3 4 5 6 7 8 9 10 last; do
+  left=
+  for environ in /proc/[0-9]*/environ; do
+    if grep -qsaF "OMPI_MCA_orte_tmpdir_base=$1" "$environ"; then
+      environ=${environ%/environ}
+      left="$left ${environ#/proc/}"
+    fi
+  done
+  [ -n "$left" ] || break
+  [ $try != last ] || kill -9 $left
+  sleep 0.2
+done
 rm -rf "$1"
 )sh";
 
 std::string ReadFile(const std::string& path) {
   std::ifstream file(path);
   return std::string(std::istreambuf_iterator<char>(file), {});
+}
+
+/// The names of sockets hold 107 bytes, and Open MPI adds some 50.
+std::string DirectoryForSockets() {
+  const char* const chosen = std::getenv("TMPDIR");
+  if (chosen == nullptr || chosen[0] != '/' || std::strlen(chosen) > 30) {
+    return "/tmp";
+  }
+  return chosen;
 }
 
 absl::Status SystemError(const std::string& what) {
@@ -71,8 +96,7 @@ JoinSession::~JoinSession() {
 
 absl::StatusOr<JoinSession> JoinSession::Start(bool serve,
                                                absl::Duration timeout) {
-  // Sockets in it need a short name.
-  std::string directory = "/tmp/crosshatch-mpi-XXXXXX";
+  std::string directory = DirectoryForSockets() + "/crosshatch-mpi-XXXXXX";
   if (mkdtemp(directory.data()) == nullptr) {
     return SystemError(absl::StrCat("make the directory ", directory));
   }

@@ -17,6 +17,8 @@
 #include <string>
 #include <vector>
 
+#include "absl/strings/match.h"
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "crosshatch/base/status_macros.h"
@@ -29,6 +31,7 @@ namespace {
 constexpr int kRanks = 3;
 constexpr const char* kRank = "CROSSHATCH_JOIN_TEST_RANK";
 constexpr const char* kStore = "CROSSHATCH_JOIN_TEST_STORE";
+constexpr const char* kStay = "CROSSHATCH_JOIN_TEST_STAY";
 
 /// A file for each key.
 std::string PathOf(std::string key) {
@@ -83,6 +86,10 @@ int RunRank() {
     std::cerr << "rank " << join.rank << ": " << blobs.status() << "\n";
     return 1;
   }
+  if (std::getenv(kStay) != nullptr) {
+    std::ofstream(PathOf(absl::StrCat("stays", join.rank))) << "x";
+    pause();
+  }
   for (int job = 0; job < 2; ++job) {
     const absl::Status status = RunMpi(AddUp, {.join = &join});
     if (status.ok()) continue;
@@ -92,39 +99,95 @@ int RunRank() {
   return 0;
 }
 
-std::set<std::string> NameServerFiles() {
-  std::set<std::string> found;
-  for (const auto& entry : std::filesystem::directory_iterator("/tmp")) {
-    const std::string name = entry.path().filename();
-    if (name.starts_with("crosshatch-mpi-")) found.insert(name);
+/// MPI's daemons and servers whose files lie below `directory`.
+std::set<pid_t> HelpersIn(const std::string& directory) {
+  std::set<pid_t> found;
+  for (const auto& entry : std::filesystem::directory_iterator("/proc")) {
+    pid_t process = 0;
+    if (!absl::SimpleAtoi(entry.path().filename().string(), &process)) continue;
+    std::ifstream file(entry.path() / "environ");
+    const std::string environment(std::istreambuf_iterator<char>(file), {});
+    if (absl::StrContains(environment, "tmpdir_base=" + directory)) {
+      found.insert(process);
+    }
   }
   return found;
 }
 
-TEST(MpiJoinTest, ProcessesFindOneAnotherAndLeaveNothingBehind) {
-  const std::set<std::string> before = NameServerFiles();
-  std::string store = testing::TempDir() + "/store-XXXXXX";
-  ASSERT_NE(mkdtemp(store.data()), nullptr);
-  setenv(kStore, store.c_str(), /*overwrite=*/1);
-  std::vector<pid_t> processes;
-  for (int rank = 0; rank < kRanks; ++rank) {
-    setenv(kRank, absl::StrCat(rank).c_str(), /*overwrite=*/1);
-    std::string program = std::filesystem::read_symlink("/proc/self/exe");
-    char* const arguments[] = {program.data(), nullptr};
-    pid_t process = 0;
-    ASSERT_EQ(posix_spawn(&process, program.c_str(), nullptr, nullptr,
-                          arguments, environ),
-              0);
-    processes.push_back(process);
+class MpiJoinTest : public testing::Test {
+ protected:
+  void SetUp() override {
+    store_ = testing::TempDir() + "/store-XXXXXX";
+    ASSERT_NE(mkdtemp(store_.data()), nullptr);
+    setenv(kStore, store_.c_str(), /*overwrite=*/1);
+    // Not below the test's directory: the names of sockets are short.
+    files_ = "/tmp/ch-XXXXXX";
+    ASSERT_NE(mkdtemp(files_.data()), nullptr);
+    setenv("TMPDIR", files_.c_str(), /*overwrite=*/1);
   }
-  unsetenv(kRank);
-  for (pid_t process : processes) {
+  void TearDown() override {
+    std::filesystem::remove_all(store_);
+    std::filesystem::remove_all(files_);
+  }
+
+  /// Of each process a directory, while it is there.
+  int NumDirectories() const {
+    return static_cast<int>(
+        std::distance(std::filesystem::directory_iterator(files_), {}));
+  }
+
+  /// Starts one process for each rank.
+  void Start() {
+    for (int rank = 0; rank < kRanks; ++rank) {
+      setenv(kRank, absl::StrCat(rank).c_str(), /*overwrite=*/1);
+      std::string program = std::filesystem::read_symlink("/proc/self/exe");
+      char* const arguments[] = {program.data(), nullptr};
+      pid_t process = 0;
+      ASSERT_EQ(posix_spawn(&process, program.c_str(), nullptr, nullptr,
+                            arguments, environ),
+                0);
+      processes_.push_back(process);
+    }
+    unsetenv(kRank);
+  }
+
+  std::string store_;
+  std::string files_;
+  std::vector<pid_t> processes_;
+};
+
+TEST_F(MpiJoinTest, ProcessesFindOneAnotherAndLeaveNothingBehind) {
+  Start();
+  for (pid_t process : processes_) {
     int status = -1;
     ASSERT_EQ(waitpid(process, &status, 0), process);
     EXPECT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) == 0) << status;
   }
-  EXPECT_EQ(NameServerFiles(), before);
-  std::filesystem::remove_all(store);
+  EXPECT_EQ(NumDirectories(), 0);
+}
+
+TEST_F(MpiJoinTest, LeavesNoDaemonThatDoesNotEnd) {
+  setenv(kStay, "1", /*overwrite=*/1);
+  Start();
+  unsetenv(kStay);
+  for (int rank = 0; rank < kRanks; ++rank) {
+    ASSERT_TRUE(Get(absl::StrCat("stays", rank)).ok());
+  }
+  EXPECT_EQ(NumDirectories(), kRanks);
+  const std::set<pid_t> helpers = HelpersIn(files_);
+  // A daemon for each, and rank 0's server.
+  EXPECT_GE(helpers.size(), static_cast<size_t>(kRanks) + 1);
+  for (pid_t helper : helpers) kill(helper, SIGSTOP);
+  for (pid_t process : processes_) {
+    kill(process, SIGKILL);
+    ASSERT_EQ(waitpid(process, nullptr, 0), process);
+  }
+  const absl::Time deadline = absl::Now() + absl::Seconds(30);
+  while (NumDirectories() > 0 && absl::Now() < deadline) {
+    absl::SleepFor(absl::Milliseconds(20));
+  }
+  EXPECT_EQ(NumDirectories(), 0);
+  EXPECT_EQ(HelpersIn(files_), std::set<pid_t>());
 }
 
 }  // namespace
