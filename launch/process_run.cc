@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <memory>
 #include <optional>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -82,7 +83,9 @@ absl::Status Process::Listen(MeetingPoint& point) {
                  .heartbeat = times_.heartbeat}});
   if (twin.ok()) {
     const absl::Status started = (*twin)->AwaitStart();
-    if ((*twin)->failure().has_value()) {
+    const std::optional<FailureNotice> failure = (*twin)->failure();
+    // One that is lost was no coordinator of this job.
+    if (failure.has_value() && !failure->process_lost) {
       is_said_ = true;
       return started;
     }
@@ -199,7 +202,13 @@ absl::Status Process::RunRanks(absl::FunctionRef<absl::Status(World&)> fn) {
     }
     return fn(world);
   };
-  return RunMpi(run_rank, {.timeout = options_.timeout,
+  // Processes that join do not see which of them share a machine.
+  const int cores = static_cast<int>(std::thread::hardware_concurrency());
+  const int threads = has_launcher || info_.local_size < 1
+                          ? 0
+                          : std::max(1, cores / info_.local_size);
+  return RunMpi(run_rank, {.threads_per_rank = threads,
+                           .timeout = options_.timeout,
                            .failure_channel = client_.get(),
                            .join = has_launcher ? nullptr : &join});
 }

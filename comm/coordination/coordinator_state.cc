@@ -155,6 +155,14 @@ void CoordinatorState::Register(Peer peer, const Registration& registration,
            actions);
     return;
   }
+  if (phase_ != Phase::kGathering && phase_ != Phase::kFailed) {
+    Refuse(peer,
+           absl::StrCat("the job of ", Describe(self_),
+                        " has all its ranks: give another job another "
+                        "MASTER_PORT"),
+           actions);
+    return;
+  }
   strangers_.erase(peer);
   const Member& member = registration.member();
   ++came_;

@@ -187,6 +187,23 @@ TEST(CoordinatorStateTest, StrangersDoNotDisturbTheJob) {
                                        "11 started by 100 elsewhere -1"));
 }
 
+// Jobs without a token of the user's share one if they share an address.
+TEST(CoordinatorStateTest, AnotherJobDoesNotDisturbOneThatRuns) {
+  Job job(2);
+  job.Start();
+  const auto is_refused = [&job](int peer, const Member& member) {
+    const std::vector<std::string> texts = job.Register(peer, member);
+    ASSERT_EQ(texts.size(), 2u);
+    EXPECT_THAT(texts[0], HasSubstr("refused the job of rank 0 (process "));
+    EXPECT_THAT(texts[0], HasSubstr("has all its ranks"));
+  };
+  is_refused(50, MemberOf(0, 2));
+  is_refused(51, MemberOf(3, 4));
+  job.Goodbye(0);
+  job.Goodbye(1);
+  is_refused(52, MemberOf(1, 2));
+}
+
 TEST(CoordinatorStateTest, TwoProcessesAsOneRankFailTheJob) {
   Job job(3);
   job.Come(0);

@@ -41,7 +41,10 @@ if [ "$2" = serve ]; then
   fi
 fi
 read -r nothing
-[ ! -e "$1/pid" ] || kill -9 "$(cat "$1/pid")" 2>/dev/null
+if [ "$2" = serve ]; then
+  until [ -s "$1/pid" ] || [ -s "$1/ended" ]; do sleep 0.01; done
+fi
+[ ! -s "$1/pid" ] || kill -9 "$(cat "$1/pid")" 2>/dev/null
 wait
 for try in 1 2 3 4 5 6 7 8 9 10 last; do
   left=
@@ -87,6 +90,8 @@ JoinSession::JoinSession(JoinSession&& other) noexcept
       life_(std::exchange(other.life_, -1)),
       directory_(std::move(other.directory_)),
       uri_(std::move(other.uri_)) {}
+
+void JoinSession::LeaveToExit() { child_ = -1; }
 
 JoinSession::~JoinSession() {
   if (child_ < 0) return;

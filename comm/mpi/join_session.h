@@ -27,6 +27,9 @@ class JoinSession {
   JoinSession(JoinSession&& other) noexcept;
   JoinSession& operator=(JoinSession&&) = delete;
   ~JoinSession();
+  /// Leaves the end of the session to that of this process, which does not wait
+  /// for it.
+  void LeaveToExit();
 
   const std::string& directory() const { return directory_; }
   /// What processes are to have in OMPI_MCA_pmix_server_uri before MPI starts;

@@ -2,6 +2,7 @@
 #include "crosshatch/comm/mpi/mpi_process.h"
 
 #include <mpi.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <climits>
@@ -14,6 +15,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
+#include "crosshatch/base/start_thread.h"
 #include "crosshatch/base/status_macros.h"
 #include "crosshatch/comm/mpi/doorbell.h"
 #include "crosshatch/comm/mpi/join_session.h"
@@ -40,8 +42,6 @@ class MpiLink final : public Link {
         size_(size),
         max_tag_(max_tag),
         neighbours_(neighbours) {}
-
-  void Close() { MPI_Comm_free(&comm_); }
 
   int rank() const override { return rank_; }
   int size() const override { return size_; }
@@ -224,14 +224,31 @@ struct MpiProcess::State {
   std::optional<JoinSession> session;
 };
 
+namespace {
+
+constexpr absl::Duration kFinalising = absl::Seconds(30);
+
+}  // namespace
+
 MpiProcess::MpiProcess() : state_(std::make_unique<State>()) {}
 
 MpiProcess::~MpiProcess() {
   int finalised = 0;
-  if (!started_ || !broken_.ok() || MPI_Finalized(&finalised) != MPI_SUCCESS ||
-      finalised != 0) {
+  if (!is_in_step_ || !broken_.ok() ||
+      MPI_Finalized(&finalised) != MPI_SUCCESS || finalised != 0) {
+    // MPI's daemon stays for as long as this process.
+    if (state_->session.has_value()) state_->session->LeaveToExit();
     return;
   }
+  // A process that is lost now is one that nobody watches over any more.
+  auto watch = StartThread("the watch over MPI's end", [] {
+    absl::SleepFor(kFinalising);
+    constexpr char kText[] =
+        "MPI did not end within 30 s: another process of the job is lost\n";
+    static_cast<void>(!write(STDERR_FILENO, kText, sizeof kText - 1));
+    _exit(1);
+  });
+  if (watch.ok()) watch->detach();
   // What fails here has nobody to be told.
   MPI_Win_free(&state_->bells);
   MPI_Comm_free(&state_->node);
@@ -370,6 +387,7 @@ absl::Status MpiProcess::MeetNeighbours() {
 }
 
 absl::StatusOr<std::unique_ptr<Link>> MpiProcess::Open(absl::Duration timeout) {
+  is_in_step_ = false;
   MPI_Comm comm = MPI_COMM_NULL;
   MPI_Request request = MPI_REQUEST_NULL;
   CH_RETURN_IF_ERROR(MpiStatus(MPI_Comm_idup(state_->world, &comm, &request),
@@ -394,10 +412,6 @@ absl::StatusOr<std::unique_ptr<Link>> MpiProcess::Open(absl::Duration timeout) {
   MPI_Comm_set_errhandler(comm, MPI_ERRORS_RETURN);
   return std::make_unique<MpiLink>(comm, state_->rank, state_->size,
                                    state_->max_tag, state_->neighbours);
-}
-
-void MpiProcess::Close(std::unique_ptr<Link> link) {
-  static_cast<MpiLink&>(*link).Close();
 }
 
 void MpiProcess::Break(const absl::Status& why) {

@@ -19,7 +19,8 @@
 namespace crosshatch::internal {
 
 /// MPI in this process, from the first use to the process's exit, where it is
-/// finalised unless it is broken.
+/// finalised if its last job has ended on all processes together: finalising
+/// waits for all of them.
 /// \threadsafety one thread at a time, and none while a job runs.
 class MpiProcess {
  public:
@@ -33,9 +34,8 @@ class MpiProcess {
   /// earlier job has left under way does not reach it.
   /// \error kDeadlineExceeded if not all have come within `timeout`.
   absl::StatusOr<std::unique_ptr<Link>> Open(absl::Duration timeout);
-  /// No process has anything under way on `link`, one of Open: gives back what
-  /// it took.
-  void Close(std::unique_ptr<Link> link);
+  /// The job of the last Open has ended on all processes together.
+  void EndJob() { is_in_step_ = true; }
   /// A process is lost: nothing works any more, and finalising would hang.
   void Break(const absl::Status& why);
 
@@ -52,6 +52,9 @@ class MpiProcess {
 
   const std::unique_ptr<State> state_;
   bool started_ = false;
+  /// No process has left alone since the last job, as one that calls exit in a
+  /// job does.
+  bool is_in_step_ = false;
   absl::Status broken_;
 };
 

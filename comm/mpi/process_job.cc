@@ -151,7 +151,7 @@ absl::Status ProcessJob::End() {
 }
 
 bool ProcessJob::TakeLeave(Lock& lock) {
-  const auto patience = absl::ToChronoNanoseconds(timeout_ + timeout_ / 2);
+  const auto patience = absl::ToChronoNanoseconds(timeout_);
   const auto gave_up = [&] {
     return !link_error_.ok() ||
            std::find(lost_.begin(), lost_.end(), true) != lost_.end() ||

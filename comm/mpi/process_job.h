@@ -114,7 +114,7 @@ class ProcessJob {
 
   /// This rank's function has returned. Returns when those of all ranks have,
   /// with the result of the job, the same on all. After a failure it waits for
-  /// the others for the timeout and a half.
+  /// the others for the timeout.
   absl::Status End();
   /// Whether all ranks have taken leave, so that the link can be closed.
   bool ended_together() const;

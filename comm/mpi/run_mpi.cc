@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <memory>
 #include <string>
-#include <utility>
 #include <vector>
 
 #include "crosshatch/base/status_macros.h"
@@ -20,11 +19,12 @@ absl::Status RunMpi(absl::FunctionRef<absl::Status(World&)> fn,
                       process->Open(options.timeout));
   const internal::ProcessResult result =
       internal::RunProcess(*link, fn, options);
-  if (!result.ended_together) {
+  // MPI keeps the communicator: messages of this job that come late must not
+  // find one of the next job by its number.
+  if (result.ended_together) {
+    process->EndJob();
+  } else {
     process->Break(result.status);
-  } else if (result.status.ok()) {
-    // A failed job may have left messages that nobody takes.
-    process->Close(std::move(link));
   }
   return result.status;
 }

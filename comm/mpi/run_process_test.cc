@@ -167,7 +167,7 @@ TEST(RunProcessTest, AMemberThatLeavesReleasesThoseThatMoveData) {
 }
 
 /// A rank that waits for nothing hears of a failure too, and one that does not
-/// come back keeps the others no longer than the timeout and a half.
+/// come back keeps the others no longer than the timeout.
 TEST(RunProcessTest, ARankThatDoesNotComeBackIsLeftBehind) {
   LoopbackWire wire({.size = 2});
   std::atomic<bool> others_left = false;
