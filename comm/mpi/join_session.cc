@@ -2,7 +2,6 @@
 #include "crosshatch/comm/mpi/join_session.h"
 
 #include <fcntl.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 #include <cerrno>
@@ -82,21 +81,18 @@ absl::Status SystemError(const std::string& what) {
 
 }  // namespace
 
-JoinSession::JoinSession(pid_t child, int life, std::string directory)
-    : child_(child), life_(life), directory_(std::move(directory)) {}
+JoinSession::JoinSession(int life, std::string directory)
+    : life_(life), directory_(std::move(directory)) {}
 
 JoinSession::JoinSession(JoinSession&& other) noexcept
-    : child_(std::exchange(other.child_, -1)),
-      life_(std::exchange(other.life_, -1)),
+    : life_(std::exchange(other.life_, -1)),
       directory_(std::move(other.directory_)),
       uri_(std::move(other.uri_)) {}
 
-void JoinSession::LeaveToExit() { child_ = -1; }
-
 JoinSession::~JoinSession() {
-  if (child_ < 0) return;
-  close(life_);
-  waitpid(child_, nullptr, 0);
+  // What is left is the shell's to end: MPI's daemon waits for the end of this
+  // process.
+  if (life_ >= 0) close(life_);
 }
 
 absl::StatusOr<JoinSession> JoinSession::Start(bool serve,
@@ -117,7 +113,7 @@ absl::StatusOr<JoinSession> JoinSession::Start(bool serve,
     _exit(127);
   }
   close(ends[0]);
-  JoinSession session(child, ends[1], directory);
+  JoinSession session(ends[1], directory);
   const absl::Time deadline = absl::Now() + timeout;
   while (serve) {
     session.uri_ = ReadFile(directory + "/uri");

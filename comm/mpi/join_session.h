@@ -27,9 +27,6 @@ class JoinSession {
   JoinSession(JoinSession&& other) noexcept;
   JoinSession& operator=(JoinSession&&) = delete;
   ~JoinSession();
-  /// Leaves the end of the session to that of this process, which does not wait
-  /// for it.
-  void LeaveToExit();
 
   const std::string& directory() const { return directory_; }
   /// What processes are to have in OMPI_MCA_pmix_server_uri before MPI starts;
@@ -37,10 +34,9 @@ class JoinSession {
   const std::string& uri() const { return uri_; }
 
  private:
-  JoinSession(pid_t child, int life, std::string directory);
+  JoinSession(int life, std::string directory);
 
-  pid_t child_;
-  /// The pipe that the child reads; its end is the end of the session.
+  /// The pipe that the shell reads; its end is the end of the session.
   int life_;
   std::string directory_;
   std::string uri_;

@@ -151,6 +151,15 @@ class MpiJoinTest : public testing::Test {
     unsetenv(kRank);
   }
 
+  /// They go after the processes have.
+  void AwaitNoDirectories() const {
+    const absl::Time deadline = absl::Now() + absl::Seconds(30);
+    while (NumDirectories() > 0 && absl::Now() < deadline) {
+      absl::SleepFor(absl::Milliseconds(20));
+    }
+    EXPECT_EQ(NumDirectories(), 0);
+  }
+
   std::string store_;
   std::string files_;
   std::vector<pid_t> processes_;
@@ -163,7 +172,7 @@ TEST_F(MpiJoinTest, ProcessesFindOneAnotherAndLeaveNothingBehind) {
     ASSERT_EQ(waitpid(process, &status, 0), process);
     EXPECT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) == 0) << status;
   }
-  EXPECT_EQ(NumDirectories(), 0);
+  AwaitNoDirectories();
 }
 
 TEST_F(MpiJoinTest, LeavesNoDaemonThatDoesNotEnd) {
@@ -182,11 +191,7 @@ TEST_F(MpiJoinTest, LeavesNoDaemonThatDoesNotEnd) {
     kill(process, SIGKILL);
     ASSERT_EQ(waitpid(process, nullptr, 0), process);
   }
-  const absl::Time deadline = absl::Now() + absl::Seconds(30);
-  while (NumDirectories() > 0 && absl::Now() < deadline) {
-    absl::SleepFor(absl::Milliseconds(20));
-  }
-  EXPECT_EQ(NumDirectories(), 0);
+  AwaitNoDirectories();
   EXPECT_EQ(HelpersIn(files_), std::set<pid_t>());
 }
 

@@ -236,8 +236,6 @@ MpiProcess::~MpiProcess() {
   int finalised = 0;
   if (!is_in_step_ || !broken_.ok() ||
       MPI_Finalized(&finalised) != MPI_SUCCESS || finalised != 0) {
-    // MPI's daemon stays for as long as this process.
-    if (state_->session.has_value()) state_->session->LeaveToExit();
     return;
   }
   // A process that is lost now is one that nobody watches over any more.
