@@ -2,8 +2,6 @@
 #ifndef CROSSHATCH_COMM_MPI_JOIN_SESSION_H_
 #define CROSSHATCH_COMM_MPI_JOIN_SESSION_H_
 
-#include <sys/types.h>
-
 #include <string>
 
 #include "absl/status/status.h"

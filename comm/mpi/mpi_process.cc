@@ -43,6 +43,8 @@ class MpiLink final : public Link {
         max_tag_(max_tag),
         neighbours_(neighbours) {}
 
+  void Close() { MPI_Comm_free(&comm_); }
+
   int rank() const override { return rank_; }
   int size() const override { return size_; }
   int num_near() const override { return neighbours_.count; }
@@ -410,6 +412,10 @@ absl::StatusOr<std::unique_ptr<Link>> MpiProcess::Open(absl::Duration timeout) {
   MPI_Comm_set_errhandler(comm, MPI_ERRORS_RETURN);
   return std::make_unique<MpiLink>(comm, state_->rank, state_->size,
                                    state_->max_tag, state_->neighbours);
+}
+
+void MpiProcess::Close(std::unique_ptr<Link> link) {
+  static_cast<MpiLink&>(*link).Close();
 }
 
 void MpiProcess::Break(const absl::Status& why) {

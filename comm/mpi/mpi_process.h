@@ -34,6 +34,9 @@ class MpiProcess {
   /// earlier job has left under way does not reach it.
   /// \error kDeadlineExceeded if not all have come within `timeout`.
   absl::StatusOr<std::unique_ptr<Link>> Open(absl::Duration timeout);
+  /// No process has anything under way on `link`, one of Open: gives back what
+  /// it took.
+  void Close(std::unique_ptr<Link> link);
   /// The job of the last Open has ended on all processes together.
   void EndJob() { is_in_step_ = true; }
   /// A process is lost: nothing works any more, and finalising would hang.

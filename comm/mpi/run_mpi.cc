@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "crosshatch/base/status_macros.h"
@@ -19,13 +20,13 @@ absl::Status RunMpi(absl::FunctionRef<absl::Status(World&)> fn,
                       process->Open(options.timeout));
   const internal::ProcessResult result =
       internal::RunProcess(*link, fn, options);
-  // MPI keeps the communicator: messages of this job that come late must not
-  // find one of the next job by its number.
-  if (result.ended_together) {
-    process->EndJob();
-  } else {
+  if (!result.ended_together) {
     process->Break(result.status);
+    return result.status;
   }
+  process->EndJob();
+  // A failed job may have left messages that nobody takes.
+  if (result.status.ok()) process->Close(std::move(link));
   return result.status;
 }
 
