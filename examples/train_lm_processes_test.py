@@ -34,7 +34,7 @@ class ProcessesTest(unittest.TestCase):
     def setUp(self):
         # Short, for the names of sockets in it.
         self.dir = tempfile.mkdtemp(prefix="ch", dir="/tmp")
-        self.addCleanup(shutil.rmtree, self.dir)
+        self.addCleanup(self.remove_files)
         self.text = os.path.join(self.dir, "text")
         with open(self.text, "w") as file:
             file.write("A small text to learn, which goes on and on. " * 20)
@@ -43,6 +43,15 @@ class ProcessesTest(unittest.TestCase):
             "OMPI_ALLOW_RUN_AS_ROOT": "1",
             "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
             "OMPI_MCA_orte_tmpdir_base": self.dir}
+
+    def remove_files(self):
+        # MPI's files go after the processes that they were of.
+        until = time.monotonic() + LONG
+        while (any(name.startswith("crosshatch-mpi-")
+                   for name in os.listdir(self.dir))
+               and time.monotonic() < until):
+            time.sleep(0.02)
+        shutil.rmtree(self.dir)
 
     def popen(self, command, **variables):
         process = subprocess.Popen(
