@@ -4,7 +4,6 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
-#include <numeric>
 #include <optional>
 #include <string>
 #include <utility>
@@ -27,6 +26,7 @@
 #include "crosshatch/nn/adamw.h"
 #include "crosshatch/nn/clip_grad.h"
 #include "crosshatch/nn/models/llama.h"
+#include "crosshatch/nn/sum_is_finite.h"
 #include "crosshatch/tensor/autograd.h"
 #include "crosshatch/tensor/creation.h"
 #include "crosshatch/tensor/ops/ops.h"
@@ -201,26 +201,15 @@ absl::Status Trainer::Step(nn::AdamW& optimizer, int64_t step,
 }
 
 absl::Status Trainer::CheckWeights() {
-  if (world_.device().is_meta()) return absl::OkStatus();
   NoGrad no_grad;
-  // Squares of float32 do not overflow in float64: the sum is finite if all
-  // weights are.
   const Tensor squares = Zeros({}, kFloat64);
   for (const nn::Parameter* parameter : model_.Parameters()) {
     AddInPlace(squares,
                Sum(Square(ToDType(LocalTensor(parameter->data()), kFloat64))));
   }
-  std::vector<int> axes(static_cast<size_t>(mesh_.layout().ndim()));
-  std::iota(axes.begin(), axes.end(), 0);
-  Stream& stream = world_.context().current_stream();
-  CH_ASSIGN_OR_RETURN(
-      Communicator* const all,
-      mesh_.communicator(axes, world_.context().compute_stream().name()));
-  CH_RETURN_IF_ERROR(AllReduce(*all, squares.raw_data(), 1, kFloat64,
-                               ReduceOp::kSum, stream, "weights"));
-  const double sum = squares.ToVector<double>()[0];
-  CH_RETURN_IF_ERROR(world_.context().status());
-  if (std::isfinite(sum)) return absl::OkStatus();
+  CH_ASSIGN_OR_RETURN(const bool finite,
+                      nn::SumIsFinite(squares, {&mesh_, 1}, "weights"));
+  if (finite) return absl::OkStatus();
   return absl::OutOfRangeError(absl::StrCat(
       "the last step made weights that are not finite; ", options_.save_dir,
       " is left as it is; a smaller --lr may help"));

@@ -6,12 +6,12 @@
 #include <algorithm>
 #include <memory>
 #include <optional>
-#include <thread>
 #include <utility>
 #include <vector>
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "crosshatch/base/core_share.h"
 #include "crosshatch/base/status_macros.h"
 #include "crosshatch/comm/coordination/coordination_client.h"
 #include "crosshatch/comm/coordination/coordination_server.h"
@@ -203,10 +203,8 @@ absl::Status Process::RunRanks(absl::FunctionRef<absl::Status(World&)> fn) {
     return fn(world);
   };
   // Processes that join do not see which of them share a machine.
-  const int cores = static_cast<int>(std::thread::hardware_concurrency());
-  const int threads = has_launcher || info_.local_size < 1
-                          ? 0
-                          : std::max(1, cores / info_.local_size);
+  const int threads =
+      has_launcher || info_.local_size < 1 ? 0 : CoreShare(info_.local_size);
   return RunMpi(run_rank, {.threads_per_rank = threads,
                            .timeout = options_.timeout,
                            .failure_channel = client_.get(),

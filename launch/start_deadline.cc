@@ -3,30 +3,22 @@
 
 #include <unistd.h>
 
-#include <algorithm>
 #include <utility>
 
 #include "crosshatch/base/start_thread.h"
+#include "crosshatch/base/wait_time.h"
 
 namespace crosshatch {
-namespace {
-
-// Clocks cannot add infinity to what they show.
-constexpr absl::Duration kNever = absl::Hours(24 * 365);
-
-}  // namespace
 
 StartDeadline::StartDeadline(absl::Duration time, std::function<void()> say) {
   auto watch = StartThread(
       "the watch over the start", [this, time, say = std::move(say)] {
         std::unique_lock lock(mutex_);
-        const bool in_time = changed_.wait_for(
-            lock, absl::ToChronoNanoseconds(std::min(time, kNever)),
-            [this] { return is_over_; });
+        const bool in_time = changed_.wait_for(lock, WaitTime(time),
+                                               [this] { return is_over_; });
         if (in_time) return;
         say();
-        // Nothing that a destructor would do can be
-        // waited for.
+        // Nothing that a destructor would do can be waited for.
         _exit(1);
       });
   // A system that has no thread left fails the start by itself soon.

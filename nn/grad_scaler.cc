@@ -1,15 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "crosshatch/nn/grad_scaler.h"
 
-#include <algorithm>
-#include <cmath>
-#include <numeric>
 
 #include "crosshatch/base/check.h"
 #include "crosshatch/base/status_macros.h"
-#include "crosshatch/comm/communicator.h"
-#include "crosshatch/mesh/device_mesh.h"
 #include "crosshatch/nn/local_grads.h"
+#include "crosshatch/nn/sum_is_finite.h"
 #include "crosshatch/tensor/creation.h"
 #include "crosshatch/tensor/ops/in_place.h"
 #include "crosshatch/tensor/ops/pointwise.h"
@@ -18,35 +14,15 @@
 namespace crosshatch::nn {
 namespace {
 
-// Whether any rank holds a gradient that is not finite. Squares in float64 do
-// not overflow by themselves, so their sum is finite if all elements are.
+// Whether any rank holds a gradient that is not finite. The whole job is asked,
+// not each gradient's mesh: a rank outside of it must not step either.
 absl::StatusOr<bool> AnyOverflow(const LocalGrads& local) {
-  RankContext& context = RankContext::Current();
   const Tensor sum = Zeros({1}, kFloat64);
   VisitAllRuns(local.grads,
                [&](const Tensor& run) { AddSquares(run, sum, 0); });
-  // The whole job, not each gradient's mesh: a rank outside of it must not
-  // step either.
-  std::vector<DeviceMesh> roots;
-  for (const DeviceMesh& mesh : local.meshes) {
-    const DeviceMesh root = mesh.root();
-    if (std::find(roots.begin(), roots.end(), root) == roots.end()) {
-      roots.push_back(root);
-    }
-  }
-  Stream& stream = context.current_stream();
-  for (const DeviceMesh& root : roots) {
-    std::vector<int> axes(static_cast<size_t>(root.ndim()));
-    std::iota(axes.begin(), axes.end(), 0);
-    CH_ASSIGN_OR_RETURN(Communicator * comm,
-                        root.communicator(axes, stream.name()));
-    CH_RETURN_IF_ERROR(AllReduce(*comm, sum.raw_data(), 1, kFloat64,
-                                 ReduceOp::kSum, stream, "found_inf"));
-  }
-  if (context.device().is_meta()) return false;
-  const double squares = sum.ToVector<double>()[0];
-  CH_RETURN_IF_ERROR(context.status());
-  return !std::isfinite(squares);
+  CH_ASSIGN_OR_RETURN(const bool finite,
+                      SumIsFinite(sum, local.meshes, "found_inf"));
+  return !finite;
 }
 
 }  // namespace

@@ -91,6 +91,12 @@ TEST_COPTS = COPTS + select({
     "//conditions:default": [],
 })
 
+# target_compatible_with of what needs MPI: wildcards skip it where //:mpi is off.
+NEEDS_MPI = select({
+    "//:with_mpi": [],
+    "//conditions:default": ["//third_party:incompatible"],
+})
+
 def _precompiled(values):
     """`values`, or none where the target does without precompiled headers."""
     if native.repository_name() != "@":
@@ -221,15 +227,11 @@ def ch_mpi_test(
     """
     _check(name, deps)
     base, more = _settings(TEST_COPTS, "test")
-    needs_mpi = select({
-        "//:with_mpi": [],
-        "//conditions:default": ["//third_party:incompatible"],
-    })
     cc_binary(
         name = name + "_program",
         testonly = True,
         copts = base + copts,
-        target_compatible_with = needs_mpi,
+        target_compatible_with = NEEDS_MPI,
         visibility = visibility,
         deps = deps + more + ["@com_google_googletest//:gtest_main"],
         **kwargs
@@ -248,7 +250,7 @@ def ch_mpi_test(
             ],
             data = [":{}_program".format(name)],
             tags = tags + ["mpi", "cpu:" + str(n)],
-            target_compatible_with = needs_mpi,
+            target_compatible_with = NEEDS_MPI,
             visibility = visibility,
         )
     native.test_suite(

@@ -10,6 +10,7 @@
 #include "absl/strings/str_cat.h"
 #include "crosshatch/base/start_thread.h"
 #include "crosshatch/base/status_macros.h"
+#include "crosshatch/base/wait_time.h"
 #include "crosshatch/comm/coordination/steady_time.h"
 
 namespace crosshatch::coordination {
@@ -88,7 +89,7 @@ CoordinationServer::~CoordinationServer() {
   {
     std::unique_lock lock(mutex_);
     if (state_.is_over()) {
-      changed_.wait_for(lock, absl::ToChronoNanoseconds(times_.heartbeat),
+      changed_.wait_for(lock, WaitTime(times_.heartbeat),
                         [this] { return state_.is_deserted(); });
     }
     is_ending_ = true;

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <grpcpp/grpcpp.h>
 
-#include <algorithm>
 #include <condition_variable>
 #include <deque>
 #include <mutex>
@@ -9,15 +8,13 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
+#include "crosshatch/base/wait_time.h"
 #include "crosshatch/comm/coordination/grpc_log.h"
 #include "crosshatch/comm/coordination/messages.grpc.pb.h"
 #include "crosshatch/comm/coordination/wire.h"
 
 namespace crosshatch::coordination {
 namespace {
-
-// Clocks cannot add infinity to what they show.
-constexpr absl::Duration kNever = absl::Hours(24 * 365);
 
 class GrpcClient final
     : public ClientWire,
@@ -112,9 +109,8 @@ absl::StatusOr<std::unique_ptr<ClientWire>> ConnectGrpc(
   const std::string target = absl::StrCat(host, ":", port);
   std::shared_ptr<grpc::Channel> channel = grpc::CreateCustomChannel(
       target, grpc::InsecureChannelCredentials(), arguments);
-  if (!channel->WaitForConnected(
-          std::chrono::system_clock::now() +
-          absl::ToChronoMilliseconds(std::min(timeout, kNever)))) {
+  if (!channel->WaitForConnected(std::chrono::system_clock::now() +
+                                 WaitTime(timeout))) {
     return absl::DeadlineExceededError(
         absl::StrCat("nobody listened on ", target, " within ",
                      absl::FormatDuration(timeout)));

@@ -15,6 +15,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "crosshatch/base/check.h"
+#include "crosshatch/base/core_share.h"
 #include "crosshatch/base/start_thread.h"
 #include "crosshatch/base/status_macros.h"
 #include "crosshatch/comm/engine.h"
@@ -147,10 +148,9 @@ absl::Status RunLocal(int ranks, absl::FunctionRef<absl::Status(World&)> fn,
         "address that of ",
         device.str()));
   }
-  const int cores = static_cast<int>(std::thread::hardware_concurrency());
   const int threads_per_rank = options.threads_per_rank > 0
                                    ? options.threads_per_rank
-                                   : std::max(1, cores / ranks);
+                                   : CoreShare(ranks);
   const auto hub = std::make_shared<LocalHub>(ranks);
   Progress progress(ranks);
   std::latch all_here(ranks);

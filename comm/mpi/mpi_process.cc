@@ -221,7 +221,6 @@ struct MpiProcess::State {
   int size = 1;
   int max_tag = 0;
   Neighbours neighbours;
-  bool joined = false;
   bool initialised_here = false;
   std::optional<JoinSession> session;
 };
@@ -318,7 +317,6 @@ absl::Status MpiProcess::Start(const MpiJoin* join) {
   MPI_Comm_set_errhandler(MPI_COMM_WORLD, MPI_ERRORS_RETURN);
   MPI_Comm_set_errhandler(MPI_COMM_SELF, MPI_ERRORS_RETURN);
   if (join != nullptr) {
-    state_->joined = true;
     CH_RETURN_IF_ERROR(ConnectOneByOne(*join, state_->world));
     MPI_Comm_set_errhandler(state_->world, MPI_ERRORS_RETURN);
   } else {

@@ -117,16 +117,6 @@ void ProcessJob::FailGroup(const JobGroup& group, const absl::Status& error,
        /*tell=*/!all_find_it || group.me == 0);
 }
 
-void ProcessJob::FailLink(const absl::Status& error) {
-  {
-    Lock lock = TakeLock();
-    NoteLinkError(error);
-  }
-  if (channel_ != nullptr) {
-    channel_->Report({.world_ranks = {rank_}, .error = error});
-  }
-}
-
 absl::Status ProcessJob::failure() const {
   std::lock_guard lock(mutex_);
   return failure_.result.ok() ? absl::OkStatus() : failure_.For(rank_);

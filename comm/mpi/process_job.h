@@ -106,8 +106,6 @@ class ProcessJob {
   /// themselves, the first of them tells the rest of the job.
   void FailGroup(const JobGroup& group, const absl::Status& error,
                  bool all_find_it = false);
-  /// A call of the link has failed: this process can say nothing any more.
-  void FailLink(const absl::Status& error);
   /// Why this rank's work cannot go on; OK while it can.
   absl::Status failure() const;
   /// @}

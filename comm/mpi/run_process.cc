@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "crosshatch/comm/mpi/run_process.h"
 
-#include <algorithm>
 #include <chrono>
 #include <condition_variable>
 #include <memory>
@@ -12,6 +11,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "crosshatch/base/core_share.h"
 #include "crosshatch/base/start_thread.h"
 #include "crosshatch/base/status_macros.h"
 #include "crosshatch/comm/engine.h"
@@ -116,10 +116,8 @@ ProcessResult RunProcess(Link& link, absl::FunctionRef<absl::Status(World&)> fn,
                          const MpiOptions& options) {
   // What this thread has made is done when the rank reads it.
   RankContext::Current().Synchronize().IgnoreError();
-  const int cores = static_cast<int>(std::thread::hardware_concurrency());
-  const int threads = options.threads_per_rank > 0
-                          ? options.threads_per_rank
-                          : std::max(1, cores / link.num_near());
+  const int threads = options.threads_per_rank > 0 ? options.threads_per_rank
+                                                   : CoreShare(link.num_near());
   const auto job = std::make_shared<ProcessJob>(link, options.timeout,
                                                 options.failure_channel);
   ProcessResult result;
