@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "crosshatch/nn/grad_scaler.h"
 
+#include <algorithm>
 
 #include "crosshatch/base/check.h"
 #include "crosshatch/base/status_macros.h"
