@@ -1,0 +1,80 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "crosshatch/nn/state_dict.h"
+
+#include <iterator>
+#include <utility>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "crosshatch/base/status_macros.h"
+
+namespace crosshatch::nn {
+namespace {
+
+/// "a tensor", "an integer", ...: what `value` is.
+const char* KindOf(const StateValue& value) {
+  constexpr const char* kKinds[] = {"a tensor", "an integer", "a number",
+                                    "a text"};
+  static_assert(std::variant_size_v<StateValue> == std::size(kKinds));
+  return kKinds[value.index()];
+}
+
+}  // namespace
+
+absl::Status StateDict::Add(std::string name, StateValue value) {
+  if (name.empty()) {
+    return absl::InvalidArgumentError("an entry of a state has no name");
+  }
+  const auto [it, is_new] = entries_.emplace(std::move(name), std::move(value));
+  if (is_new) return absl::OkStatus();
+  return absl::AlreadyExistsError(
+      absl::StrCat("two entries of a state are called \"", it->first, "\""));
+}
+
+absl::Status StateDict::AddAll(absl::string_view prefix,
+                               const StateDict& part) {
+  for (const auto& [name, value] : part.entries_) {
+    CH_RETURN_IF_ERROR(Add(absl::StrCat(prefix, ".", name), value));
+  }
+  return absl::OkStatus();
+}
+
+const StateValue* StateDict::Find(absl::string_view name) const {
+  const auto it = entries_.find(name);
+  return it == entries_.end() ? nullptr : &it->second;
+}
+
+StateValue* StateDict::Find(absl::string_view name) {
+  const auto it = entries_.find(name);
+  return it == entries_.end() ? nullptr : &it->second;
+}
+
+StateDict StateDict::Part(absl::string_view prefix) const {
+  const std::string start = absl::StrCat(prefix, ".");
+  StateDict part;
+  for (auto it = entries_.lower_bound(start);
+       it != entries_.end() && absl::StartsWith(it->first, start); ++it) {
+    part.entries_.emplace(it->first.substr(start.size()), it->second);
+  }
+  return part;
+}
+
+template <typename T>
+absl::StatusOr<T> StateDict::Get(absl::string_view name) const {
+  const StateValue* value = Find(name);
+  if (value == nullptr) {
+    return absl::NotFoundError(
+        absl::StrCat("the state has no entry \"", name, "\""));
+  }
+  if (const T* held = std::get_if<T>(value)) return *held;
+  return absl::InvalidArgumentError(
+      absl::StrCat("the entry \"", name, "\" of the state is ", KindOf(*value),
+                   ", not ", KindOf(StateValue(T()))));
+}
+
+template absl::StatusOr<Tensor> StateDict::Get(absl::string_view) const;
+template absl::StatusOr<int64_t> StateDict::Get(absl::string_view) const;
+template absl::StatusOr<double> StateDict::Get(absl::string_view) const;
+template absl::StatusOr<std::string> StateDict::Get(absl::string_view) const;
+
+}  // namespace crosshatch::nn

@@ -1,0 +1,90 @@
+// SPDX-License-Identifier: Apache-2.0
+#ifndef CROSSHATCH_NN_STATE_DICT_H_
+#define CROSSHATCH_NN_STATE_DICT_H_
+
+/// \file
+/// What a run keeps when it stops: names with tensors and small values, and
+/// the interface of what has such state.
+
+#include <cstdint>
+#include <map>
+#include <string>
+#include <variant>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "crosshatch/tensor/tensor.h"
+
+namespace crosshatch::nn {
+
+/// One entry of a state. A tensor is shared with what it is the state of, not
+/// copied: a DTensor stands for its global tensor, a plain one is the same on
+/// every rank. Small values are the same on every rank.
+using StateValue = std::variant<Tensor, int64_t, double, std::string>;
+
+/// Names to values, in the order of the names. Names are those of parameters
+/// ("layers.0.mlp.up_proj.weight"), of whatever wraps a module free, after the
+/// name of the part that they belong to ("model.", "optimizer.").
+///
+/// \threadsafety as a standard container
+class StateDict {
+ public:
+  using Map = std::map<std::string, StateValue, std::less<>>;
+
+  /// \error kAlreadyExists for a name that is there, kInvalidArgument for an
+  ///     empty one.
+  absl::Status Add(std::string name, StateValue value);
+  /// Adds all of `part` under "<prefix>.".
+  absl::Status AddAll(absl::string_view prefix, const StateDict& part);
+
+  /// Null if there is none.
+  const StateValue* Find(absl::string_view name) const;
+  StateValue* Find(absl::string_view name);
+  /// The entries under "<prefix>.", without it.
+  StateDict Part(absl::string_view prefix) const;
+
+  /// \error kNotFound naming the entry; kInvalidArgument if it is of another
+  ///     type.
+  template <typename T>
+  absl::StatusOr<T> Get(absl::string_view name) const;
+
+  const Map& entries() const { return entries_; }
+  bool empty() const { return entries_.empty(); }
+  size_t size() const { return entries_.size(); }
+
+ private:
+  Map entries_;
+};
+
+/// What a checkpoint can keep: a module, an optimizer, a loss scaler, a
+/// schedule, a data position, a value of the user's.
+///
+/// All ranks call the same, in the same order.
+/// \threadsafety the rank's thread only.
+class Stateful {
+ public:
+  virtual ~Stateful() = default;
+
+  /// What to keep. Its tensors share memory with this: they hold still until
+  /// the next step.
+  /// \error kFailedPrecondition if the state cannot be told now.
+  virtual absl::StatusOr<StateDict> State() = 0;
+
+  /// The state as it is to be filled from one that has `saved`, with memory for
+  /// every tensor: a loader reads into them and then calls Restore.
+  /// \param saved all names of the state that was kept, in order
+  virtual absl::StatusOr<StateDict> StateToFill(
+      const std::vector<std::string>& saved) = 0;
+
+  /// Takes over the values of `state`, whose tensors are those of StateToFill,
+  /// filled.
+  /// \error naming what is missing or does not fit; then nothing has changed
+  ///     but what was filled.
+  virtual absl::Status Restore(const StateDict& state) = 0;
+};
+
+}  // namespace crosshatch::nn
+
+#endif  // CROSSHATCH_NN_STATE_DICT_H_
