@@ -117,6 +117,37 @@ FsdpState::~FsdpState() {
   if (tree_ != nullptr) tree_->Forget(*this);
 }
 
+absl::Status FsdpState::CheckReadable(const char* what) const {
+  return CheckAtRest(what, /*gathered_too=*/false);
+}
+
+absl::Status FsdpState::CheckWritable(const char* what) const {
+  return CheckAtRest(what, /*gathered_too=*/true);
+}
+
+absl::Status FsdpState::CheckAtRest(const char* what, bool gathered_too) const {
+  if (summoned_) {
+    return absl::FailedPreconditionError(absl::StrCat(
+        what, ": the parameters of ", Name(),
+        " are summoned already; end SummonFullParameters before"));
+  }
+  for (const auto& group : groups_) {
+    if (gathered_too && group->state() != ParamState::kSharded) {
+      return absl::FailedPreconditionError(
+          absl::StrCat(what, ": the group ", group->name(), " is ",
+                       fsdp::Name(group->state()),
+                       "; finish the backward or call ShardedModule::Reshard"));
+    }
+    if (group->gradients().unfinished()) {
+      return absl::FailedPreconditionError(absl::StrCat(
+          what, ": the group ", group->name(),
+          " has gradients that are not reduced yet; finish the accumulation, "
+          "or leave it by ShardedModule::ResetIteration"));
+    }
+  }
+  return absl::OkStatus();
+}
+
 std::string FsdpState::Name() const {
   const nn::Module& first = *modules_.front();
   const std::string name = first.FullName();

@@ -25,6 +25,7 @@
 #include <string>
 #include <vector>
 
+#include "absl/status/status.h"
 #include "absl/types/span.h"
 #include "crosshatch/fsdp/comm_context.h"
 #include "crosshatch/fsdp/fsdp_tree.h"
@@ -33,6 +34,7 @@
 #include "crosshatch/fsdp/policy.h"
 #include "crosshatch/fsdp/settings.h"
 #include "crosshatch/nn/module.h"
+#include "crosshatch/nn/state_guard.h"
 
 namespace crosshatch::fsdp {
 
@@ -48,7 +50,7 @@ struct FsdpLife {
   FsdpState& Check(const char* what) const;
 };
 
-class FsdpState final : public nn::Attachment {
+class FsdpState final : public nn::StateGuard {
  public:
   static constexpr char kKey[] = "fsdp";
 
@@ -144,6 +146,16 @@ class FsdpState final : public nn::Attachment {
   void set_summoned(bool summoned) { summoned_ = summoned; }
   bool summoned() const { return summoned_; }
 
+  /// \name Whether shards are all there is
+  /// `what` begins the messages, which name the module or group.
+  /// @{
+  /// Gathered parameters do not differ from them, and no gradient is on its way
+  /// to the optimizer.
+  absl::Status CheckReadable(const char* what) const override;
+  /// And none are gathered.
+  absl::Status CheckWritable(const char* what) const override;
+  /// @}
+
   /// What happens around a forward; also for entry points other than Call,
   /// which may call forward within.
   void PreForward(TensorList& inputs);
@@ -175,6 +187,7 @@ class FsdpState final : public nn::Attachment {
     int inputs_due = 0;  ///< In backward: those without their gradients yet.
   };
 
+  absl::Status CheckAtRest(const char* what, bool gathered_too) const;
   ModuleFacts Facts() const;
   /// Makes the transition that `event` is for and does what it says.
   /// \param group the one that the event is of, where it is of one.

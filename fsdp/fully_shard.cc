@@ -312,7 +312,10 @@ absl::Status FullyShard(absl::Span<nn::Module* const> modules,
   const auto state = std::make_shared<FsdpState>(
       std::vector<nn::Module*>(modules.begin(), modules.end()), options,
       std::move(groups), std::move(sorted.left_out));
-  for (nn::Module* module : modules) module->Attach(FsdpState::kKey, state);
+  for (nn::Module* module : modules) {
+    module->Attach(FsdpState::kKey, state);
+    module->Attach(nn::StateGuard::kKey, state);
+  }
   return absl::OkStatus();
 }
 
