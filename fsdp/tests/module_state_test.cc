@@ -39,7 +39,7 @@ void OnModels(
     OnRanks(axes, [&](const DeviceMesh& mesh, LineSink& log) -> absl::Status {
       TestModel model(2, 5, 7, 3);
       model.FillWithIntegers();
-      nn::Checkpoint(*model.blocks()[1]);
+      CH_RETURN_IF_ERROR(nn::Checkpoint(*model.blocks()[1]));
       CH_RETURN_IF_ERROR(ShardAll(model, mesh, Summing()));
       CH_ASSIGN_OR_RETURN(ShardedModule root, ShardedModule::Of(model));
       Job job{model, mesh, root, log};
