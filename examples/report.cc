@@ -8,6 +8,7 @@
 
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
 #include "absl/time/clock.h"
@@ -119,7 +120,7 @@ void Report::Step(const StepMetrics& metrics) {
   last_ = metrics;
   if (!speaks_ || !metrics.loss.has_value()) return;
   const absl::Time now = absl::Now();
-  if (metrics.step != 1 && metrics.step != steps_ &&
+  if (metrics.step != 1 && metrics.step != steps_ && !metrics.eval_loss &&
       now - last_line_ < absl::Seconds(1)) {
     return;
   }
@@ -127,12 +128,15 @@ void Report::Step(const StepMetrics& metrics) {
   const absl::Duration left =
       (now - begin_) / metrics.step * (steps_ - metrics.step);
   std::printf(
-      "step %lld/%lld  loss %.4f  norm %.3f  %s tokens/s  memory %s  left %s\n",
+      "step %lld/%lld  loss %.4f  norm %.3f  %s tokens/s  memory %s  left %s%s\n",
       static_cast<long long>(metrics.step), static_cast<long long>(steps_),
       *metrics.loss, metrics.grad_norm.value_or(0),
       FormatCount(static_cast<int64_t>(metrics.tokens_per_s)).c_str(),
       FormatBytes(metrics.memory.peak_total).c_str(),
-      MinutesAndSeconds(left).c_str());
+      MinutesAndSeconds(left).c_str(),
+      metrics.eval_loss.has_value()
+          ? absl::StrFormat("  eval loss %.4f", *metrics.eval_loss).c_str()
+          : "");
   std::fflush(stdout);
 }
 

@@ -28,7 +28,8 @@ class Report {
   void Note(const std::string& text);
   /// FSDP's groups, for dry runs.
   void Plan(const std::string& plan);
-  /// Prints the first step, the last, and in between one a second.
+  /// Prints the first step, the last, those after which the model was
+  /// evaluated, and in between one a second.
   void Step(const StepMetrics& metrics);
   /// A line to stderr.
   void Warn(const std::string& text);

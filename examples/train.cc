@@ -15,17 +15,19 @@
 #include "absl/time/clock.h"
 #include "crosshatch/base/status_macros.h"
 #include "crosshatch/checkpoint/huggingface.h"
-#include "crosshatch/comm/communicator.h"
 #include "crosshatch/dtensor/dtensor.h"
+#include "crosshatch/examples/data_parallel.h"
 #include "crosshatch/examples/metrics.h"
 #include "crosshatch/examples/report.h"
 #include "crosshatch/extensions/dtensor_extensions.h"
+#include "crosshatch/fsdp/accumulate.h"
 #include "crosshatch/fsdp/fully_shard.h"
 #include "crosshatch/launch/stop.h"
 #include "crosshatch/mesh/device_mesh.h"
 #include "crosshatch/nn/adamw.h"
 #include "crosshatch/nn/clip_grad.h"
 #include "crosshatch/nn/models/llama.h"
+#include "crosshatch/nn/name_pattern.h"
 #include "crosshatch/nn/sum_is_finite.h"
 #include "crosshatch/tensor/autograd.h"
 #include "crosshatch/tensor/creation.h"
@@ -89,115 +91,186 @@ absl::Status Parallelize(nn::Llama& model, const DeviceMesh& mesh,
   return fsdp::FullyShard(model, fsdp_mesh, fsdp_options);
 }
 
+// Micro-batch `i` of `count` that `rows` are split into: of as many rows as the
+// others, or fewer.
+Interval MicroBatch(int64_t rows, int64_t count, int64_t i) {
+  const int64_t share = (rows + count - 1) / count;
+  return {std::min(rows, i * share), std::min(rows, (i + 1) * share)};
+}
+
+std::vector<nn::AdamWGroup> Groups(const TrainOptions& options) {
+  if (!options.decay_matrices_only) return {};
+  return {nn::NoDecayOfVectors(),
+          {.has = nn::NameMatches("embed_tokens.weight"), .weight_decay = 0}};
+}
+
 // One rank's run.
 class Trainer {
  public:
   // `speaks`: prints, and writes the metrics.
   Trainer(World& world, const TrainOptions& options, const TokenSource& tokens,
-          DeviceMesh mesh, bool speaks)
+          const TokenSource* eval, DeviceMesh mesh, bool speaks)
       : world_(world),
         options_(options),
         tokens_(tokens),
+        eval_(eval),
         mesh_(std::move(mesh)),
         speaks_(speaks),
         model_(options.config),
+        optimizer_(model_.Parameters(),
+                   {.lr = options.lr,
+                    .beta1 = options.beta1,
+                    .beta2 = options.beta2,
+                    .eps = options.eps,
+                    .weight_decay = options.weight_decay},
+                   Groups(options)),
         report_(speaks_, options.steps) {}
 
   absl::Status Run();
 
  private:
   absl::Status SetUp();
-  // This rank's rows of a step, [rows, seq_len] each: inputs and targets.
-  std::pair<Tensor, Tensor> Batch(int64_t step) const;
-  absl::Status Step(nn::AdamW& optimizer, int64_t step, StepMetrics& metrics);
-  // Sums this rank's share of the loss over the ranks that split the batch.
-  absl::StatusOr<double> GlobalLoss(const Tensor& loss);
+  void Introduce();
+  // Inputs and targets, [rows, seq_len] each, of these rows of the batch that
+  // begins at a token.
+  std::pair<Tensor, Tensor> Batch(const TokenSource& tokens, int64_t position,
+                                  const Interval& rows) const;
+  // The sum of the losses of all targets, divided by `targets`.
+  Tensor Loss(const std::pair<Tensor, Tensor>& batch, double targets);
+  // One step, and what it measures.
+  absl::Status Step(StepMetrics& metrics);
+  absl::Status Learn(StepMetrics& metrics);
+  // The mean loss over all whole rows of the text to evaluate on.
+  absl::StatusOr<double> Evaluate();
+  // Whether step_ is one of every `every`, or the run's last.
+  bool IsDue(int64_t every) const {
+    return step_ == options_.steps || (every > 0 && step_ % every == 0);
+  }
   /// Whether the trained weights may take the place of others.
   absl::Status CheckWeights();
 
   World& world_;
   const TrainOptions& options_;
   const TokenSource& tokens_;
+  const TokenSource* const eval_;  // May be null.
   const DeviceMesh mesh_;
   const bool speaks_;
   nn::Llama model_;
+  nn::AdamW optimizer_;
   Report report_;
-  Communicator* data_comm_ = nullptr;
-  Interval rows_;  // Of the global batch, this rank's.
+  std::optional<DataParallel> data_;
+  int64_t step_ = 0;      // Steps done.
+  int64_t position_ = 0;  // In tokens_, of the next step's batch.
 };
 
 absl::Status Trainer::SetUp() {
   CH_RETURN_IF_ERROR(Parallelize(model_, mesh_, options_));
-  std::vector<int> data_axes;
-  Layout batch = Layout::Replicated(mesh_.layout(), 1);
-  for (const std::string& name : DataAxes(options_)) {
-    CH_ASSIGN_OR_RETURN(const int axis, mesh_.layout().AxisIndex(name));
-    data_axes.push_back(axis);
-    batch = batch.WithShard(axis, 0);
-  }
-  rows_ = batch.DimInterval(0, options_.global_batch, *mesh_.coordinate());
-  CH_ASSIGN_OR_RETURN(
-      data_comm_,
-      mesh_.communicator(data_axes, world_.context().compute_stream().name()));
+  CH_ASSIGN_OR_RETURN(data_, DataParallel::Create(mesh_, DataAxes(options_)));
   return options_.model_dir.empty()
              ? model_.Materialize({.seed = options_.seed})
              : checkpoint::LoadHuggingFace(model_, options_.model_dir);
 }
 
-absl::StatusOr<double> Trainer::GlobalLoss(const Tensor& loss) {
-  NoGrad no_grad;
-  const Tensor sum = ToDType(LocalTensor(loss), kFloat64);
-  CH_RETURN_IF_ERROR(AllReduce(*data_comm_, sum.raw_data(), 1, kFloat64,
-                               ReduceOp::kSum,
-                               world_.context().current_stream(), "loss"));
-  if (world_.device().is_meta()) return 0.0;
-  const double value = sum.ToVector<double>()[0];
-  CH_RETURN_IF_ERROR(world_.context().status());
-  return value;
-}
-
-std::pair<Tensor, Tensor> Trainer::Batch(int64_t step) const {
-  const Shape shape = {rows_.size(), options_.seq_len};
+std::pair<Tensor, Tensor> Trainer::Batch(const TokenSource& tokens,
+                                         int64_t position,
+                                         const Interval& rows) const {
+  const Interval own = data_->RowsOf(rows.size());
+  const Shape shape = {own.size(), options_.seq_len};
   // A dry run of a batch beyond this machine's memory holds no batch.
   if (world_.device().is_meta()) {
     return {Empty(shape, kInt32), Empty(shape, kInt32)};
   }
-  const TokenBatch batch = tokens_.Rows(
-      step, options_.global_batch, options_.seq_len, rows_.begin, rows_.end);
+  const TokenBatch batch =
+      tokens.Rows(position, options_.seq_len, rows.begin + own.begin,
+                  rows.begin + own.end);
   return {FromValues<int32_t>(shape, batch.inputs),
           FromValues<int32_t>(shape, batch.targets)};
 }
 
-absl::Status Trainer::Step(nn::AdamW& optimizer, int64_t step,
-                           StepMetrics& metrics) {
-  const auto [inputs, targets] = Batch(step);
-  const double global_targets =
-      static_cast<double>(options_.global_batch * options_.seq_len);
+Tensor Trainer::Loss(const std::pair<Tensor, Tensor>& batch, double targets) {
+  return Mul(CrossEntropy(model_.Forward(batch.first), batch.second,
+                          {.reduction = CrossEntropyOptions::Reduction::kSum}),
+             1.0 / targets);
+}
 
-  const Tensor loss =
-      Mul(CrossEntropy(model_.Forward(inputs), targets,
-                       {.reduction = CrossEntropyOptions::Reduction::kSum}),
-          1.0 / global_targets);
-  CH_ASSIGN_OR_RETURN(const double global_loss, GlobalLoss(loss));
-  if (!std::isfinite(global_loss)) {
-    return absl::OutOfRangeError(absl::StrCat("the loss of step ", step + 1,
-                                              " is ", global_loss,
-                                              "; a smaller --lr may help"));
-  }
-  CH_RETURN_IF_ERROR(Backward(loss));
+absl::Status Trainer::Learn(StepMetrics& metrics) {
+  const auto targets =
+      static_cast<double>(options_.global_batch * options_.seq_len);
+  double global_loss = 0;
+  Tensor so_far;  // The loss of the micro-batches, this rank's share.
+  const int64_t count = options_.accumulate;
+  const auto micro_batch = [&](int64_t i) -> absl::Status {
+    const Tensor loss =
+        Loss(Batch(tokens_, position_,
+                   MicroBatch(options_.global_batch, count, i)),
+             targets);
+    Tensor own = LocalTensor(loss);
+    if (count > 1) own = ToDType(own, kFloat64);
+    so_far = so_far.defined() ? Add(so_far, own) : own;
+    if (i + 1 == count) {
+      CH_ASSIGN_OR_RETURN(global_loss, data_->Sum(so_far, "loss"));
+      if (!std::isfinite(global_loss)) {
+        return absl::OutOfRangeError(
+            absl::StrCat("the loss of step ", metrics.step, " is ", global_loss,
+                         "; a smaller --lr may help"));
+      }
+    }
+    return Backward(loss);
+  };
+  CH_RETURN_IF_ERROR(fsdp::AccumulateGradients(model_, count, micro_batch,
+                                               fsdp::AccumulateBy::kShards));
   CH_ASSIGN_OR_RETURN(
       const float norm,
       nn::ClipGradNorm(model_.Parameters(),
                        options_.clip_norm > 0
                            ? options_.clip_norm
                            : std::numeric_limits<double>::infinity()));
-  CH_RETURN_IF_ERROR(optimizer.Step());
-  optimizer.ZeroGrad();
+  metrics.lr = options_.LearningRates().At(step_);
+  optimizer_.set_lr(metrics.lr);
+  CH_RETURN_IF_ERROR(optimizer_.Step());
+  optimizer_.ZeroGrad();
   if (!world_.device().is_meta()) {
     metrics.loss = global_loss;
     metrics.grad_norm = norm;
   }
   return absl::OkStatus();
+}
+
+absl::Status Trainer::Step(StepMetrics& metrics) {
+  RankContext& context = world_.context();
+  context.allocator().ResetPeaks();
+  const Traffic traffic = TotalTraffic(world_);
+  const int64_t copied = context.copied_bytes();
+  const absl::Time begin = absl::Now();
+  metrics.step = step_ + 1;
+  CH_RETURN_IF_ERROR(Learn(metrics));
+  CH_RETURN_IF_ERROR(context.Synchronize());
+  const double seconds = absl::ToDoubleSeconds(absl::Now() - begin);
+  metrics.step_ms = seconds * 1e3;
+  metrics.tokens_per_s =
+      static_cast<double>(options_.global_batch * options_.seq_len) / seconds;
+  metrics.memory = context.allocator().stats();
+  metrics.copied_bytes = context.copied_bytes() - copied;
+  metrics.traffic = Difference(TotalTraffic(world_), traffic);
+  ++step_;
+  position_ = tokens_.PositionAfter(position_, options_.seq_len,
+                                    options_.global_batch);
+  return absl::OkStatus();
+}
+
+absl::StatusOr<double> Trainer::Evaluate() {
+  const NoGrad no_grad;
+  // The last token is a target only.
+  const int64_t rows = (eval_->size() - 1) / options_.seq_len;
+  const auto targets = static_cast<double>(rows * options_.seq_len);
+  Tensor total = Zeros({}, kFloat64);
+  for (int64_t row = 0; row < rows; row += options_.global_batch) {
+    const Interval batch = {row, std::min(rows, row + options_.global_batch)};
+    total = Add(total,
+                ToDType(LocalTensor(Loss(Batch(*eval_, 0, batch), targets)),
+                        kFloat64));
+  }
+  return data_->Sum(total, "eval loss");
 }
 
 absl::Status Trainer::CheckWeights() {
@@ -215,8 +288,7 @@ absl::Status Trainer::CheckWeights() {
       " is left as it is; a smaller --lr may help"));
 }
 
-absl::Status Trainer::Run() {
-  CH_RETURN_IF_ERROR(SetUp());
+void Trainer::Introduce() {
   report_.Start(mesh_, model_);
   if (const int idle = RanksWithoutHeads(options_); idle > 0) {
     report_.Note(absl::StrCat(
@@ -230,31 +302,20 @@ absl::Status Trainer::Run() {
                                                 ? fsdp::PlanDetail::kEveryRank
                                                 : fsdp::PlanDetail::kSummary));
   }
+}
+
+absl::Status Trainer::Run() {
+  CH_RETURN_IF_ERROR(SetUp());
+  Introduce();
   CH_ASSIGN_OR_RETURN(MetricsFile file,
                       MetricsFile::Open(speaks_ ? options_.metrics : ""));
-  nn::AdamW optimizer(model_.Parameters(),
-                      {.lr = options_.lr,
-                       .beta1 = options_.beta1,
-                       .beta2 = options_.beta2,
-                       .eps = options_.eps,
-                       .weight_decay = options_.weight_decay});
-  RankContext& context = world_.context();
   absl::Status unwritten;
-  for (int64_t step = 0; step < options_.steps; ++step) {
-    context.allocator().ResetPeaks();
-    const Traffic traffic = TotalTraffic(world_);
-    const int64_t copied = context.copied_bytes();
-    const absl::Time begin = absl::Now();
-    StepMetrics metrics{.step = step + 1};
-    CH_RETURN_IF_ERROR(Step(optimizer, step, metrics));
-    CH_RETURN_IF_ERROR(context.Synchronize());
-    const double seconds = absl::ToDoubleSeconds(absl::Now() - begin);
-    metrics.step_ms = seconds * 1e3;
-    metrics.tokens_per_s =
-        static_cast<double>(options_.global_batch * options_.seq_len) / seconds;
-    metrics.memory = context.allocator().stats();
-    metrics.copied_bytes = context.copied_bytes() - copied;
-    metrics.traffic = Difference(TotalTraffic(world_), traffic);
+  while (step_ < options_.steps) {
+    StepMetrics metrics;
+    CH_RETURN_IF_ERROR(Step(metrics));
+    if (eval_ != nullptr && IsDue(options_.eval_every)) {
+      CH_ASSIGN_OR_RETURN(metrics.eval_loss, Evaluate());
+    }
     // Weeks of training are worth more than a line.
     if (const absl::Status status = file.Write(metrics, world_.rank());
         !status.ok() && unwritten.ok()) {
@@ -263,8 +324,8 @@ absl::Status Trainer::Run() {
     }
     report_.Step(metrics);
     CH_ASSIGN_OR_RETURN(const bool stops, StopRequested(world_));
-    if (stops && step + 1 < options_.steps) {
-      report_.Note(absl::StrCat("stopped by a signal after step ", step + 1));
+    if (stops && step_ < options_.steps) {
+      report_.Note(absl::StrCat("stopped by a signal after step ", step_));
       break;
     }
   }
@@ -281,11 +342,11 @@ absl::Status Trainer::Run() {
 }  // namespace
 
 absl::Status Train(World& world, const TrainOptions& options,
-                   const TokenSource& tokens) {
+                   const TokenSource& tokens, const TokenSource* eval) {
   CH_ASSIGN_OR_RETURN(DeviceMesh mesh, InitDeviceMesh(world, options.mesh));
   const bool speaks =
       options.run.backend == Backend::kFake || world.rank() == 0;
-  return Trainer(world, options, tokens, std::move(mesh), speaks).Run();
+  return Trainer(world, options, tokens, eval, std::move(mesh), speaks).Run();
 }
 
 absl::StatusOr<int64_t> DryPeak(const TrainOptions& options,
@@ -295,13 +356,15 @@ absl::StatusOr<int64_t> DryPeak(const TrainOptions& options,
   dry.steps = 1;
   dry.metrics.clear();
   dry.save_dir.clear();
+  dry.checkpoints.clear();
   int64_t peak = 0;
   CH_RETURN_IF_ERROR(RunFake(
       {.world_size = options.world_size(), .rank = rank},
       [&](World& world) -> absl::Status {
         CH_ASSIGN_OR_RETURN(DeviceMesh mesh, InitDeviceMesh(world, dry.mesh));
         CH_RETURN_IF_ERROR(
-            Trainer(world, dry, tokens, std::move(mesh), /*speaks=*/false)
+            Trainer(world, dry, tokens, /*eval=*/nullptr, std::move(mesh),
+                    /*speaks=*/false)
                 .Run());
         peak = world.context().allocator().stats().peak_total;
         return absl::OkStatus();

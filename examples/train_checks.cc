@@ -115,11 +115,12 @@ absl::Status CheckMetrics(const TrainOptions& options) {
   if (metrics.empty()) return absl::OkStatus();
   std::vector<std::string> read = options.text;
   if (!options.tokens.empty()) read.push_back(options.tokens);
+  read.insert(read.end(), options.eval_text.begin(), options.eval_text.end());
   for (const std::string& path : read) {
     if (IsSameFile(metrics, path)) {
       return absl::InvalidArgumentError(absl::StrCat("--metrics=", metrics,
                                                      " would overwrite ", path,
-                                                     ", which is trained on"));
+                                                     ", which is only read"));
     }
   }
   if (!options.model_dir.empty() && IsIn(metrics, options.model_dir)) {
@@ -144,6 +145,14 @@ absl::Status CheckSave(const TrainOptions& options) {
       status.code(),
       absl::StrCat("--save: ", std::string(status.message()),
                    absl::IsAlreadyExists(status) ? " (--overwrite)" : ""));
+}
+
+absl::Status CheckVocabulary(const TrainOptions& options,
+                             const TokenSource& tokens) {
+  if (tokens.max_token() < options.config.vocab) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat(
+      "token ", tokens.max_token(), " is beyond the vocabulary of ",
+      options.config.vocab, "; --vocab must be above every token"));
 }
 
 absl::Status CheckMemory(const TrainOptions& options,
@@ -192,12 +201,17 @@ absl::Status CheckOptions(const TrainOptions& options) {
 
 absl::Status CheckTraining(const TrainOptions& options,
                            const TokenSource& tokens) {
-  if (tokens.max_token() >= options.config.vocab) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        "token ", tokens.max_token(), " is beyond the vocabulary of ",
-        options.config.vocab, "; --vocab must be above every token"));
-  }
+  CH_RETURN_IF_ERROR(CheckVocabulary(options, tokens));
   return CheckMemory(options, tokens);
+}
+
+absl::Status CheckEvaluation(const TrainOptions& options,
+                             const TokenSource& eval) {
+  CH_RETURN_IF_ERROR(CheckVocabulary(options, eval));
+  if (eval.size() > options.seq_len) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat(
+      "--eval_text holds ", eval.size(), " tokens; a row takes the ",
+      options.seq_len, " of --seq_len and one more"));
 }
 
 }  // namespace crosshatch::examples

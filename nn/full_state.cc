@@ -154,12 +154,17 @@ absl::StatusOr<StateDict> FromFirst(Communicator& comm,
   return state;
 }
 
+/// "f32[3, 2]", of the whole tensor.
+std::string Shaped(const Tensor& tensor) {
+  return absl::StrCat(Name(tensor.dtype()), ToString(tensor.sizes()));
+}
+
 absl::Status CheckFits(const std::string& name, const Tensor& to,
                        const Tensor& from, const RestoreFullOptions& options) {
   const auto refused = [&](const std::string& why) {
     return absl::InvalidArgumentError(
-        absl::StrCat("\"", name, "\" is ", to.Describe(), ", and ",
-                     from.Describe(), " was kept of it: ", why));
+        absl::StrCat("\"", name, "\" is ", Shaped(to), ", and ", Shaped(from),
+                     " was kept of it: ", why));
   };
   if (from.is_distributed()) return refused("whole tensors are due");
   if (from.sizes() != to.sizes()) return refused("the sizes differ");
