@@ -120,13 +120,14 @@ void Report::Step(const StepMetrics& metrics) {
   last_ = metrics;
   if (!speaks_ || !metrics.loss.has_value()) return;
   const absl::Time now = absl::Now();
-  if (metrics.step != 1 && metrics.step != steps_ && !metrics.eval_loss &&
+  if (metrics.step != before_ + 1 && metrics.step != steps_ &&
+      !metrics.eval_loss &&
       now - last_line_ < absl::Seconds(1)) {
     return;
   }
   last_line_ = now;
   const absl::Duration left =
-      (now - begin_) / metrics.step * (steps_ - metrics.step);
+      (now - begin_) / (metrics.step - before_) * (steps_ - metrics.step);
   std::printf(
       "step %lld/%lld  loss %.4f  norm %.3f  %s tokens/s  memory %s  left %s%s\n",
       static_cast<long long>(metrics.step), static_cast<long long>(steps_),
@@ -169,7 +170,7 @@ void Report::Finish(const std::string& save_dir) {
   PrintTraffic();
   if (last_->loss.has_value()) {
     std::printf("trained %lld steps in %s: loss %.4f -> %.4f\n",
-                static_cast<long long>(last_->step),
+                static_cast<long long>(last_->step - before_),
                 MinutesAndSeconds(absl::Now() - begin_).c_str(), *first_loss_,
                 *last_->loss);
   }

@@ -4,12 +4,14 @@
 #include <algorithm>
 #include <bit>
 #include <memory>
-#include <nlohmann/json.hpp>
 #include <numeric>
 #include <utility>
 #include <vector>
 
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/string_view.h"
+#include "crosshatch/base/check.h"
 #include "crosshatch/base/status_macros.h"
 #include "crosshatch/dtensor/cross_mesh.h"
 #include "crosshatch/dtensor/distribute_from.h"
@@ -24,9 +26,38 @@
 namespace crosshatch::nn {
 namespace {
 
-using Json = nlohmann::json;
-
 constexpr int kFirst = 0;
+
+/// Appends a field to what ranks tell one another.
+void Put(absl::string_view field, std::string& blob) {
+  absl::StrAppend(&blob, field.size(), ":", field);
+}
+void Put(int64_t number, std::string& blob) {
+  Put(absl::StrCat(number), blob);
+}
+
+/// Takes the fields in their order.
+class Fields {
+ public:
+  explicit Fields(absl::string_view blob) : left_(blob) {}
+  bool empty() const { return left_.empty(); }
+  absl::string_view Text() {
+    const size_t colon = left_.find(':');
+    size_t size = 0;
+    CH_CHECK(absl::SimpleAtoi(left_.substr(0, colon), &size));
+    const absl::string_view field = left_.substr(colon + 1, size);
+    left_.remove_prefix(colon + 1 + size);
+    return field;
+  }
+  int64_t Number() {
+    int64_t number = 0;
+    CH_CHECK(absl::SimpleAtoi(Text(), &number));
+    return number;
+  }
+
+ private:
+  absl::string_view left_;
+};
 
 absl::StatusOr<std::shared_ptr<Communicator>> AllRanks(World& world) {
   std::vector<int> ranks(static_cast<size_t>(world.size()));
@@ -38,20 +69,20 @@ absl::StatusOr<std::shared_ptr<Communicator>> AllRanks(World& world) {
 /// The first error of any rank, on all of them.
 absl::Status AgreeOn(Communicator& comm, const absl::Status& own,
                      const std::string& label) {
-  const Json blob = {static_cast<int>(own.code()), std::string(own.message())};
-  CH_ASSIGN_OR_RETURN(
-      const std::vector<std::string> all,
-      comm.Exchange(blob.dump(-1, ' ', false, Json::error_handler_t::replace),
-                    label));
+  std::string blob;
+  Put(static_cast<int>(own.code()), blob);
+  Put(absl::string_view(own.message().data(), own.message().size()), blob);
+  CH_ASSIGN_OR_RETURN(const std::vector<std::string> all,
+                      comm.Exchange(blob, label));
   for (size_t rank = 0; rank < all.size(); ++rank) {
-    const Json said = Json::parse(all[rank]);
-    const auto code = said[0].get<absl::StatusCode>();
+    Fields said(all[rank]);
+    const auto code = static_cast<absl::StatusCode>(said.Number());
     if (code == absl::StatusCode::kOk) continue;
-    return absl::Status(
-        code, static_cast<int>(rank) == comm.rank()
-                  ? said[1].get<std::string>()
-                  : absl::StrCat("on rank ", comm.world_ranks()[rank], ": ",
-                                 said[1].get<std::string>()));
+    const std::string message(said.Text());
+    return absl::Status(code,
+                        static_cast<int>(rank) == comm.rank()
+                            ? message
+                            : absl::StrCat("on rank ", rank, ": ", message));
   }
   return absl::OkStatus();
 }
@@ -97,59 +128,58 @@ Tensor OnFirstRank(const Tensor& tensor, const DeviceMesh& first) {
   return moved.present() ? LocalTensor(moved.tensor()) : Tensor();
 }
 
-// What a rank without the values must know of an entry: its kind and value, or
-// its dtype and sizes. Numbers go by their bits.
-Json Describe(const StateValue& value) {
-  const auto index = static_cast<int>(value.index());
+/// Appends what a rank without the values must know of an entry: its kind and
+/// value, or its dtype and sizes. A number goes by its bits.
+void Describe(const StateValue& value, std::string& blob) {
+  Put(static_cast<int64_t>(value.index()), blob);
   if (const auto* tensor = std::get_if<Tensor>(&value)) {
-    return {index, static_cast<int>(tensor->dtype()),
-            std::vector<int64_t>(tensor->sizes().begin(),
-                                 tensor->sizes().end())};
+    Put(static_cast<int64_t>(tensor->dtype()), blob);
+    Put(tensor->ndim(), blob);
+    for (const int64_t size : tensor->sizes()) Put(size, blob);
+  } else if (const auto* number = std::get_if<double>(&value)) {
+    Put(std::bit_cast<int64_t>(*number), blob);
+  } else if (const auto* text = std::get_if<std::string>(&value)) {
+    Put(*text, blob);
+  } else {
+    Put(std::get<int64_t>(value), blob);
   }
-  if (const auto* number = std::get_if<double>(&value)) {
-    return {index, std::bit_cast<uint64_t>(*number)};
-  }
-  if (const auto* text = std::get_if<std::string>(&value)) {
-    return {index, std::vector<uint8_t>(text->begin(), text->end())};
-  }
-  return {index, std::get<int64_t>(value)};
 }
 
-StateValue ValueOf(const std::string& name, const Json& said) {
-  switch (said[0].get<int>()) {
-    case 0:
-      return Deferred(said[2].get<std::vector<int64_t>>(),
-                      said[1].get<DType>(),
+StateValue TakeValue(const std::string& name, Fields& said) {
+  switch (said.Number()) {
+    case 0: {
+      const auto dtype = static_cast<DType>(said.Number());
+      Shape sizes(static_cast<size_t>(said.Number()));
+      for (int64_t& size : sizes) size = said.Number();
+      return Deferred(sizes, dtype,
                       absl::StrCat("\"", name, "\" of rank 0's state"));
-    case 1:
-      return said[1].get<int64_t>();
-    case 2:
-      return std::bit_cast<double>(said[1].get<uint64_t>());
-    default: {
-      const auto bytes = said[1].get<std::vector<uint8_t>>();
-      return std::string(bytes.begin(), bytes.end());
     }
+    case 1:
+      return said.Number();
+    case 2:
+      return std::bit_cast<double>(said.Number());
+    default:
+      return std::string(said.Text());
   }
 }
 
 /// Rank 0's state; on the others with tensors that have no memory.
 absl::StatusOr<StateDict> FromFirst(Communicator& comm,
                                     const StateDict& saved) {
-  Json own = Json::array();
+  std::string own;
   if (comm.rank() == kFirst) {
     for (const auto& [name, value] : saved.entries()) {
-      own.push_back({std::vector<uint8_t>(name.begin(), name.end()),
-                     Describe(value)});
+      Put(name, own);
+      Describe(value, own);
     }
   }
   CH_ASSIGN_OR_RETURN(const std::vector<std::string> all,
-                      comm.Exchange(own.dump(), "full state: entries"));
+                      comm.Exchange(own, "full state: entries"));
   if (comm.rank() == kFirst) return saved;
   StateDict state;
-  for (const Json& entry : Json::parse(all[kFirst])) {
-    const auto bytes = entry[0].get<std::vector<uint8_t>>();
-    const std::string name(bytes.begin(), bytes.end());
-    CH_RETURN_IF_ERROR(state.Add(name, ValueOf(name, entry[1])));
+  for (Fields said(all[kFirst]); !said.empty();) {
+    const std::string name(said.Text());
+    CH_RETURN_IF_ERROR(state.Add(name, TakeValue(name, said)));
   }
   return state;
 }

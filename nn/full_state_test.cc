@@ -6,6 +6,7 @@
 #include <utility>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
 #include "crosshatch/base/status_macros.h"
 #include "crosshatch/comm/world.h"
 #include "crosshatch/dtensor/creation.h"
@@ -25,7 +26,7 @@ namespace crosshatch::nn {
 namespace {
 
 using ::testing::HasSubstr;
-using Values = std::map<std::string, std::vector<float>>;
+using Values = std::map<std::string, std::vector<double>>;
 
 /// A model, its optimizer and a step, on a mesh or, without one, plain.
 class TestRun {
@@ -48,6 +49,8 @@ class TestRun {
   /// Updates by gradients of 1, 2 and so on.
   absl::Status Step() {
     ++step_;
+    rate_ /= 3;
+    absl::StrAppend(&name_, "\"3:\n", step_);
     for (Parameter* p : model_.Parameters()) {
       const Tensor& data = p->data();
       p->set_grad(data.is_distributed()
@@ -60,10 +63,12 @@ class TestRun {
 
  private:
   int64_t step_ = 0;
+  double rate_ = 0.1;
+  std::string name_;
   Linear model_{3, 5, {.bias = true}};
   AdamW optimizer_{model_.Parameters(), {.lr = 0.1}};
   ModuleState parameters_{model_};
-  BoundValues values_{{{"step", &step_}}};
+  BoundValues values_{{{"step", &step_}, {"rate", &rate_}, {"name", &name_}}};
   CombinedState state_{{{"model", &parameters_},
                         {"optimizer", &optimizer_},
                         {"values", &values_}}};
@@ -84,9 +89,14 @@ Values ValuesOf(const StateDict& whole) {
   Values values;
   for (const auto& [name, value] : whole.entries()) {
     if (const auto* tensor = std::get_if<Tensor>(&value)) {
-      values[name] = tensor->ToVector<float>();
+      const std::vector<float> floats = tensor->ToVector<float>();
+      values[name].assign(floats.begin(), floats.end());
+    } else if (const auto* text = std::get_if<std::string>(&value)) {
+      values[name].assign(text->begin(), text->end());
+    } else if (const auto* number = std::get_if<double>(&value)) {
+      values[name] = {*number};
     } else {
-      values[name] = {static_cast<float>(std::get<int64_t>(value))};
+      values[name] = {static_cast<double>(std::get<int64_t>(value))};
     }
   }
   return values;
@@ -110,7 +120,7 @@ Values Expected(int steps) {
 TEST(FullStateTest, GoesFromAnyMeshToAnyMesh) {
   const Values at_two = Expected(2);
   const Values at_three = Expected(3);
-  EXPECT_EQ(at_two.size(), 2 + 2 * 3 + 1);
+  EXPECT_EQ(at_two.size(), 2 + 2 * 3 + 3);
   for (const StateHolder holder :
        {StateHolder::kFirstRank, StateHolder::kEveryRank}) {
     OnMesh({4}, [&](const DeviceMesh& mesh) -> absl::Status {
