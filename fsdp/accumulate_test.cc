@@ -30,9 +30,11 @@ Weights Expected() {
   OnRanks({{"fsdp", 1}}, [&](const DeviceMesh&, LineSink&) -> absl::Status {
     TestModel model(2, 5, 7, 3);
     model.FillWithIntegers();
+    // [accumulate]
     CH_RETURN_IF_ERROR(AccumulateGradients(model, 3, [&](int64_t i) {
       return Backward(Sum(model.Forward(BatchOf(0, 1, i))));
     }));
+    // [/accumulate]
     expected = FullGradients(model);
     return absl::OkStatus();
   });

@@ -16,6 +16,7 @@
 #include "crosshatch/dtensor/dtensor.h"
 #include "crosshatch/mesh/device_mesh.h"
 #include "crosshatch/nn/name_pattern.h"
+#include "crosshatch/nn/schedule.h"
 #include "crosshatch/tensor/creation.h"
 #include "crosshatch/tensor/ops/cast.h"
 #include "crosshatch/tensor/ops/in_place.h"
@@ -457,6 +458,35 @@ TEST(AdamWTest, LeavesDecayOffVectors) {
                   {NoDecayOfVectors()});
   EXPECT_EQ(*optimizer.OptionsOf(0), kOptions);
   EXPECT_EQ(optimizer.OptionsOf(1)->weight_decay, 0);
+}
+
+TEST(AdamWTest, GoesByASchedule) {
+  const auto embed = MakeParameter("embed.weight", Ones({4, 2}));
+  const auto head = MakeParameter("lm.head.weight", Ones({4, 2}));
+  const auto norm = MakeParameter("norm.weight", Ones({2}));
+  const std::vector<Parameter*> parameters = {embed.get(), head.get(),
+                                              norm.get()};
+  // [groups]
+  AdamW optimizer(parameters, {.lr = 3e-4, .weight_decay = 0.1},
+                  {{.has = NameMatches("embed.weight"), .weight_decay = 0},
+                   {.has = NameMatches("**.head.*"), .lr_scale = 0.5},
+                   NoDecayOfVectors()});  // norms and biases
+  // [/groups]
+  const int64_t step = 4;
+  // [schedule]
+  const Schedule rates = {.shape = Schedule::Shape::kCosine,
+                          .peak = 3e-4,
+                          .warmup = 10,
+                          .steps = 100};
+  optimizer.set_lr(rates.At(step));
+  // [/schedule]
+  EXPECT_EQ(*optimizer.OptionsOf(0),
+            (AdamWOptions{.lr = rates.At(4), .weight_decay = 0}));
+  EXPECT_EQ(*optimizer.OptionsOf(1),
+            (AdamWOptions{.lr = rates.At(4) * 0.5, .weight_decay = 0.1}));
+  EXPECT_EQ(*optimizer.OptionsOf(2),
+            (AdamWOptions{.lr = rates.At(4), .weight_decay = 0}));
+  EXPECT_LT(rates.At(4), 3e-4);
 }
 
 TEST(AdamWTest, NamesAGroupThatMakesNoUpdate) {
