@@ -13,10 +13,9 @@ namespace crosshatch::checkpoint {
 
 void ForEachRun(ShapeView sizes, const Box& box,
                 absl::FunctionRef<void(int64_t first, int64_t count)> run) {
-  ForEachRunOfBoth(sizes, box, sizes, box,
-                   [&](int64_t first, int64_t, int64_t count) {
-                     run(first, count);
-                   });
+  ForEachRunOfBoth(
+      sizes, box, sizes, box,
+      [&](int64_t first, int64_t, int64_t count) { run(first, count); });
 }
 
 void ForEachRunOfBoth(

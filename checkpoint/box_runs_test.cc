@@ -52,7 +52,8 @@ TEST(BoxRunsTest, CopiesAPartOfOneTensorToAPartOfAnother) {
   for (int64_t i = 0; i < 4; ++i) {
     for (int64_t j = 0; j < 2; ++j) {
       for (int64_t k = 0; k < 5; ++k) {
-        const int expected = i < 2 ? -1 : static_cast<int>(((i - 1) * 4 + j + 2) * 5 + k);
+        const int expected =
+            i < 2 ? -1 : static_cast<int>(((i - 1) * 4 + j + 2) * 5 + k);
         EXPECT_EQ(copied[(i * 2 + j) * 5 + k], expected);
       }
     }

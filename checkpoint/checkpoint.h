@@ -10,11 +10,11 @@
 ///     ...
 ///     CH_RETURN_IF_ERROR(LoadCheckpoint(world, run, "runs/a/step-000100"));
 ///
-/// A checkpoint is a directory with an index (checkpoint.json) and a safetensors
-/// file of each rank that had something to write. No rank ever holds more of a
-/// tensor than its own part of it; of what several ranks hold one writes; each
-/// reads the intervals that it needs. docs/checkpoints.md has the format and
-/// what is promised of it.
+/// A checkpoint is a directory with an index (checkpoint.json) and a
+/// safetensors file of each rank that had something to write. No rank ever
+/// holds more of a tensor than its own part of it; of what several ranks hold
+/// one writes; each reads the intervals that it needs. docs/checkpoints.md has
+/// the format and what is promised of it.
 
 #include <cstdint>
 #include <string>
@@ -43,12 +43,12 @@ struct SaveCheckpointOptions {
 /// on several machines, these share a file system. The time that the disk takes
 /// counts against no timeout of collectives.
 /// \error on every rank alike, with all ranks' reasons: kInvalidArgument for a
-///     partial tensor; kFailedPrecondition for states that differ between ranks,
-///     and on a dry run, which has nothing to save (PlanOf tells what it would);
-///     kAlreadyExists for a directory that is not empty, or that another save
-///     wrote meanwhile; what the system said; a failed collective. Data that
-///     are complete are never deleted: an error after they were written says
-///     where they lie.
+///     partial tensor; kFailedPrecondition for states that differ between
+///     ranks, and on a dry run, which has nothing to save (PlanOf tells what it
+///     would); kAlreadyExists for a directory that is not empty, or that
+///     another save wrote meanwhile; what the system said; a failed collective.
+///     Data that are complete are never deleted: an error after they were
+///     written says where they lie.
 absl::Status SaveCheckpoint(World& world, const nn::StateDict& state,
                             const std::string& dir,
                             const SaveCheckpointOptions& options = {});
@@ -65,8 +65,8 @@ absl::StatusOr<SavePlan> PlanOf(const World& world, const nn::StateDict& state);
 
 /// Whether SaveCheckpoint would refuse `dir` because of what is there, or the
 /// system would not let a directory take its place (CheckSaveDirectory).
-absl::Status CheckCheckpointDirectory(const std::string& dir,
-                                      const SaveCheckpointOptions& options = {});
+absl::Status CheckCheckpointDirectory(
+    const std::string& dir, const SaveCheckpointOptions& options = {});
 
 struct LoadStats {
   /// Of elements of the files: the sum, over the tensors, of what this rank
@@ -99,8 +99,8 @@ struct LoadCheckpointOptions {
 /// \error on every rank alike, with all ranks' reasons: kNotFound for a
 ///     directory that is no checkpoint, and for entries that it lacks;
 ///     kInvalidArgument for entries that `state` lacks, shapes and types that
-///     differ, and tensors of `state` that are partial; kDataLoss for files that
-///     are damaged or missing; kFailedPrecondition for states that differ
+///     differ, and tensors of `state` that are partial; kDataLoss for files
+///     that are damaged or missing; kFailedPrecondition for states that differ
 ///     between ranks, and a checkpoint without hashes where verifying was asked
 ///     for. With kDataLoss for wrong content some tensors may have been filled.
 absl::Status LoadCheckpoint(World& world, nn::StateDict& state,

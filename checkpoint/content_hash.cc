@@ -84,7 +84,8 @@ bool HashFromHex(absl::string_view text, uint64_t& hash) {
   for (const char c : text) {
     const bool is_digit = c >= '0' && c <= '9';
     if (!is_digit && (c < 'a' || c > 'f')) return false;
-    value = value * 16 + static_cast<uint64_t>(is_digit ? c - '0' : c - 'a' + 10);
+    value =
+        value * 16 + static_cast<uint64_t>(is_digit ? c - '0' : c - 'a' + 10);
   }
   hash = value;
   return true;

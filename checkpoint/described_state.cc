@@ -117,20 +117,20 @@ absl::Status Agree(Communicator& comm, const std::string& label,
   if (description.ok()) mine = HashToHex(HashText(*description));
   CH_ASSIGN_OR_RETURN(const std::vector<std::string> hashes,
                       Gather(comm, label, mine));
-  const auto other = std::find_if(
-      hashes.begin(), hashes.end(),
-      [&](const std::string& hash) { return hash != hashes[0]; });
+  const auto other =
+      std::find_if(hashes.begin(), hashes.end(),
+                   [&](const std::string& hash) { return hash != hashes[0]; });
   if (other == hashes.end()) return absl::OkStatus();
   // All ranks know that, so all of them meet again.
-  CH_ASSIGN_OR_RETURN(const std::vector<std::string> texts,
-                      Gather(comm, absl::StrCat(label, ", in full"),
-                             description));
+  CH_ASSIGN_OR_RETURN(
+      const std::vector<std::string> texts,
+      Gather(comm, absl::StrCat(label, ", in full"), description));
   const auto index = static_cast<size_t>(other - hashes.begin());
   const auto [first, second] = Difference(texts[0], texts[index]);
-  return absl::FailedPreconditionError(absl::StrCat(
-      label, ": ranks have different states: ", OrNothing(first), " on rank ",
-      comm.world_ranks()[0], ", ", OrNothing(second), " on rank ",
-      comm.world_ranks()[index]));
+  return absl::FailedPreconditionError(
+      absl::StrCat(label, ": ranks have different states: ", OrNothing(first),
+                   " on rank ", comm.world_ranks()[0], ", ", OrNothing(second),
+                   " on rank ", comm.world_ranks()[index]));
 }
 
 }  // namespace crosshatch::checkpoint

@@ -166,8 +166,7 @@ std::string ParseCells(const Json& json, size_t num_files,
   }
   for (const Json& file : json) {
     const std::optional<int64_t> parsed = ParseJsonCount(file);
-    if (!parsed.has_value() ||
-        *parsed >= static_cast<int64_t>(num_files)) {
+    if (!parsed.has_value() || *parsed >= static_cast<int64_t>(num_files)) {
       return absl::StrCat("a cell lies in file ", file.dump(), " of ",
                           num_files);
     }
@@ -246,11 +245,11 @@ std::string ParseHead(const Json& json, CheckpointIndex& index) {
     // Anything else could lead out of the directory.
     if (!file.is_string() ||
         !IsDataFileName(file.get_ref<const std::string&>())) {
-      return absl::StrCat("its file ",
-                          file.dump(-1, ' ', false,
-                                    Json::error_handler_t::replace),
-                          " is not called state-00001-of-00002.safetensors or "
-                          "alike");
+      return absl::StrCat(
+          "its file ",
+          file.dump(-1, ' ', false, Json::error_handler_t::replace),
+          " is not called state-00001-of-00002.safetensors or "
+          "alike");
     }
     index.files.push_back(file.get<std::string>());
     if (!names.insert(index.files.back()).second) {
@@ -365,8 +364,8 @@ absl::StatusOr<std::string> FormatIndex(const CheckpointIndex& index) {
 absl::StatusOr<CheckpointIndex> ParseIndex(const std::string& text,
                                            const std::string& what) {
   const auto corrupt = [&](const auto&... wrong) {
-    return absl::DataLossError(
-        absl::StrCat(what, " is not a valid index of a checkpoint: ", wrong...));
+    return absl::DataLossError(absl::StrCat(
+        what, " is not a valid index of a checkpoint: ", wrong...));
   };
   Json json;
   const absl::Status parsed = ParseJsonObject(text, "it", json);

@@ -118,10 +118,10 @@ absl::Status Loader::Open() {
   files_ = std::make_unique<DataFiles>(dir_, index_);
   for (size_t i = 0; i < texts.size(); ++i) {
     if (texts[i] == texts[0]) continue;
-    return absl::FailedPreconditionError(absl::StrCat(
-        "ranks ", comm_.world_ranks()[0], " and ", comm_.world_ranks()[i],
-        " find different checkpoints in ", dir_,
-        ": is it a directory that their machines share?"));
+    return absl::FailedPreconditionError(
+        absl::StrCat("ranks ", comm_.world_ranks()[0], " and ",
+                     comm_.world_ranks()[i], " find different checkpoints in ",
+                     dir_, ": is it a directory that their machines share?"));
   }
   return absl::OkStatus();
 }
@@ -148,8 +148,8 @@ absl::Status Loader::CheckNames(const nn::StateDict& state, bool allows_missing,
                                      ListNames(extra))));
   }
   if (!extra.empty()) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        dir_, " holds what the state lacks: ", ListNames(extra)));
+    return absl::InvalidArgumentError(
+        absl::StrCat(dir_, " holds what the state lacks: ", ListNames(extra)));
   }
   return absl::OkStatus();
 }
@@ -157,10 +157,9 @@ absl::Status Loader::CheckNames(const nn::StateDict& state, bool allows_missing,
 absl::Status Loader::Fits(const IndexedTensor& stored,
                           const TensorSpec& spec) const {
   if (stored.sizes != spec.sizes) {
-    return absl::InvalidArgumentError(
-        absl::StrCat(dir_, ": \"", spec.name, "\" has shape ",
-                     ToString(stored.sizes), ", and the state's is ",
-                     ToString(spec.sizes)));
+    return absl::InvalidArgumentError(absl::StrCat(
+        dir_, ": \"", spec.name, "\" has shape ", ToString(stored.sizes),
+        ", and the state's is ", ToString(spec.sizes)));
   }
   if (stored.dtype == spec.dtype) return absl::OkStatus();
   const bool could = CanConvert(stored.dtype, spec.dtype);
@@ -181,7 +180,8 @@ absl::StatusOr<std::vector<Part>> Loader::PlanParts(
     CH_RETURN_IF_ERROR(Fits(*stored, spec));
     if (options_.verify && !stored->hash.has_value()) {
       return absl::FailedPreconditionError(absl::StrCat(
-          dir_, " has no hashes: its save did not come to its end, though all "
+          dir_,
+          " has no hashes: its save did not come to its end, though all "
           "files may be complete; LoadCheckpointOptions::verify = false loads "
           "it"));
     }
@@ -192,9 +192,9 @@ absl::StatusOr<std::vector<Part>> Loader::PlanParts(
     if (!data.is_distributed() || MeshOf(data).coordinate().has_value()) {
       part.local = WritableLocalTensor(data, "a load of a checkpoint");
       if (!part.local.is_contiguous()) {
-        return absl::FailedPreconditionError(
-            absl::StrCat("\"", spec.name, "\" cannot be read into: its memory (",
-                         part.local.Describe(), ") is not contiguous"));
+        return absl::FailedPreconditionError(absl::StrCat(
+            "\"", spec.name, "\" cannot be read into: its memory (",
+            part.local.Describe(), ") is not contiguous"));
       }
     }
     parts.push_back(std::move(part));
@@ -245,9 +245,8 @@ absl::Status Loader::Verify(absl::Span<const Part> parts) {
       }
     }
     if (sum == *stored.hash) continue;
-    wrong.push_back(absl::StrCat("\"", stored.name, "\" (hash ",
-                                 HashToHex(sum), ", saved as ",
-                                 HashToHex(*stored.hash), ")"));
+    wrong.push_back(absl::StrCat("\"", stored.name, "\" (hash ", HashToHex(sum),
+                                 ", saved as ", HashToHex(*stored.hash), ")"));
   }
   if (wrong.empty()) return absl::OkStatus();
   return absl::DataLossError(
@@ -258,8 +257,8 @@ absl::Status Loader::FillValues(nn::StateDict& state) const {
   for (const auto& [name, value] : index_.values) {
     nn::StateValue* entry = state.Find(name);
     if (entry == nullptr) continue;
-    nn::StateValue filled = std::visit(
-        [](const auto& v) { return nn::StateValue(v); }, value);
+    nn::StateValue filled =
+        std::visit([](const auto& v) { return nn::StateValue(v); }, value);
     if (filled.index() != entry->index()) {
       return absl::InvalidArgumentError(
           absl::StrCat(dir_, ": the value \"", name,

@@ -53,9 +53,8 @@ absl::Status DataFiles::Open(const IndexedTensor& tensor,
     const std::string name = tensor.CellName(part.cell);
     const int index = file->Find(name);
     if (index < 0) {
-      return absl::DataLossError(absl::StrCat(path, " lacks \"", name,
-                                              "\", which ", kIndexFile,
-                                              " says it holds"));
+      return absl::DataLossError(absl::StrCat(
+          path, " lacks \"", name, "\", which ", kIndexFile, " says it holds"));
     }
     const TensorInfo& info = file->tensors()[static_cast<size_t>(index)];
     const Shape& sizes = tensor.CellBox(part.cell).sizes;
@@ -69,9 +68,9 @@ absl::Status DataFiles::Open(const IndexedTensor& tensor,
   return absl::OkStatus();
 }
 
-DataFiles::Stored DataFiles::Find(const IndexedTensor& tensor,
-                                  int cell) const {
-  const auto number = static_cast<size_t>(tensor.files[static_cast<size_t>(cell)]);
+DataFiles::Stored DataFiles::Find(const IndexedTensor& tensor, int cell) const {
+  const auto number =
+      static_cast<size_t>(tensor.files[static_cast<size_t>(cell)]);
   CH_CHECK(files_[number] != nullptr) << index_.files[number] << " not opened";
   const SafetensorsFile* file = files_[number].get();
   return {file, file->Find(tensor.CellName(cell))};
@@ -85,9 +84,8 @@ uint64_t DataFiles::Read(const IndexedTensor& tensor,
     const Stored stored = Find(tensor, part.cell);
     hash += Hash(tensor, part);
     stored.file->ReadInto(
-        stored.index,
-        RelativeTo(part.box, tensor.CellBox(part.cell).offsets), dtype, out,
-        box.sizes, RelativeTo(part.box, box.offsets));
+        stored.index, RelativeTo(part.box, tensor.CellBox(part.cell).offsets),
+        dtype, out, box.sizes, RelativeTo(part.box, box.offsets));
   }
   return hash;
 }

@@ -146,8 +146,8 @@ absl::Status GatherErrors(absl::Span<const absl::Status> by_rank,
 absl::Status OnFirstRank(Communicator& comm, const std::string& label,
                          absl::FunctionRef<absl::Status()> work) {
   const bool is_first = comm.rank() == 0;
-  absl::StatusOr<Outcomes> outcomes = MeetUntilDone(
-      comm, label, [&]() -> absl::StatusOr<std::string> {
+  absl::StatusOr<Outcomes> outcomes =
+      MeetUntilDone(comm, label, [&]() -> absl::StatusOr<std::string> {
         if (is_first) CH_RETURN_IF_ERROR(work());
         return std::string();
       });

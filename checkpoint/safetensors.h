@@ -78,8 +78,8 @@ class SafetensorsFile {
   /// converted to `dtype`. Touches the pages of that part alone.
   /// \pre the box lies in the tensor, and CanConvert(its dtype, dtype)
   void Read(int index, const Box& box, DType dtype, void* out) const;
-  /// As Read, to the part `out_box`, of the sizes of `box`, of a dense row-major
-  /// tensor of `out_sizes` at `out`.
+  /// As Read, to the part `out_box`, of the sizes of `box`, of a dense
+  /// row-major tensor of `out_sizes` at `out`.
   void ReadInto(int index, const Box& box, DType dtype, void* out,
                 ShapeView out_sizes, const Box& out_box) const;
   /// The elements of tensor `index` as they lie in the file, at any address;

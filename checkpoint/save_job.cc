@@ -51,8 +51,7 @@ absl::StatusOr<std::unique_ptr<SaveJob>> SaveJob::Prepare(
   }
   CH_RETURN_IF_ERROR(Agree(comm, absl::StrCat("save to ", dir), text));
   // From here on all ranks find the same errors.
-  CH_ASSIGN_OR_RETURN(SavePlan plan,
-                      PlanSave(described->tensors, comm.size()));
+  CH_ASSIGN_OR_RETURN(SavePlan plan, PlanSave(described->tensors, comm.size()));
   plan.index.values = described->values;
   CH_RETURN_IF_ERROR(FormatIndex(plan.index).status());
   std::unique_ptr<SaveJob> job(
@@ -72,9 +71,9 @@ absl::StatusOr<std::unique_ptr<SaveJob>> SaveJob::Prepare(
   job->directory_ = directories[0];
   for (const PlannedCell& cell : job->plan_.by_rank[job->rank_]) {
     // Tensors of the plan are in the order of names, as those of a state.
-    job->cells_.push_back(CellOf(
-        described->data[cell.tensor],
-        job->plan_.index.tensors[cell.tensor].CellBox(cell.cell)));
+    job->cells_.push_back(
+        CellOf(described->data[cell.tensor],
+               job->plan_.index.tensors[cell.tensor].CellBox(cell.cell)));
   }
   return job;
 }
@@ -110,17 +109,17 @@ absl::StatusOr<std::string> SaveJob::WriteFile(
     infos.push_back({tensor.CellName(cell.cell), tensor.dtype,
                      tensor.CellBox(cell.cell).sizes});
   }
-  const std::string path = absl::StrCat(
-      directory_, "/", plan_.index.files[plan_.FileOf(rank_)]);
+  const std::string path =
+      absl::StrCat(directory_, "/", plan_.index.files[plan_.FileOf(rank_)]);
   // transformers asks for the format.
   CH_ASSIGN_OR_RETURN(
       const std::unique_ptr<SafetensorsWriter> writer,
       SafetensorsWriter::Create(path, infos, {{"format", "pt"}}, files_));
   for (size_t i = 0; i < cells.size(); ++i) {
     const IndexedTensor& tensor = plan_.index.tensors[cells[i].tensor];
-    absl::StrAppend(&hashes, HashToHex(HashBox(
-                                 data[i], SizeOf(tensor.dtype), tensor.sizes,
-                                 tensor.CellBox(cells[i].cell))));
+    absl::StrAppend(
+        &hashes, HashToHex(HashBox(data[i], SizeOf(tensor.dtype), tensor.sizes,
+                                   tensor.CellBox(cells[i].cell))));
     CH_RETURN_IF_ERROR(writer->Write(infos[i].name, data[i]));
   }
   CH_RETURN_IF_ERROR(writer->Finish());
@@ -139,12 +138,12 @@ absl::Status SaveJob::Commit(absl::Span<const std::string> hashes) {
       uint64_t hash = 0;
       const std::string& all = hashes[rank];
       if (all.size() != cells.size() * kHexDigits ||
-          !HashFromHex(absl::string_view(all).substr(i * kHexDigits,
-                                                     kHexDigits),
-                       hash)) {
-        return target->Explain(absl::DataLossError(absl::StrCat(
-            "rank ", rank, " told other hashes than those of its cells: ",
-            all)));
+          !HashFromHex(
+              absl::string_view(all).substr(i * kHexDigits, kHexDigits),
+              hash)) {
+        return target->Explain(absl::DataLossError(
+            absl::StrCat("rank ", rank,
+                         " told other hashes than those of its cells: ", all)));
       }
       *plan_.index.tensors[cells[i].tensor].hash += hash;
     }

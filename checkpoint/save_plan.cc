@@ -83,9 +83,9 @@ std::vector<std::vector<int>> HoldersOf(const TensorSpec& tensor,
     cells *= static_cast<int64_t>(dim.chunks.size());
   }
   std::vector<std::vector<int>> holders;
-  const std::vector<int> replicas =
-      tensor.layout.has_value() ? AxesThatReplicate(*tensor.layout)
-                                : std::vector<int>();
+  const std::vector<int> replicas = tensor.layout.has_value()
+                                        ? AxesThatReplicate(*tensor.layout)
+                                        : std::vector<int>();
   for (int64_t cell = 0; cell < cells; ++cell) {
     if (!tensor.layout.has_value()) {
       holders.push_back(everyone);
@@ -117,10 +117,9 @@ absl::Status Check(const TensorSpec& tensor, int world_size) {
   }
   for (const int rank : tensor.layout->mesh().ranks()) {
     if (rank < world_size) continue;
-    return absl::InvalidArgumentError(
-        absl::StrCat("\"", tensor.name, "\" lies on ",
-                     tensor.layout->mesh().ToString(), ", beyond the ",
-                     world_size, " ranks of the world"));
+    return absl::InvalidArgumentError(absl::StrCat(
+        "\"", tensor.name, "\" lies on ", tensor.layout->mesh().ToString(),
+        ", beyond the ", world_size, " ranks of the world"));
   }
   return absl::OkStatus();
 }
@@ -192,8 +191,8 @@ std::string SavePlan::ToString() const {
   std::string text;
   for (size_t rank = 0; rank < by_rank.size(); ++rank) {
     if (by_rank[rank].empty()) continue;
-    absl::StrAppend(&text, "rank ", rank, ": ",
-                    BytesOf(static_cast<int>(rank)), " bytes:");
+    absl::StrAppend(&text, "rank ", rank, ": ", BytesOf(static_cast<int>(rank)),
+                    " bytes:");
     for (const PlannedCell& c : by_rank[rank]) {
       absl::StrAppend(
           &text, " ",
@@ -235,12 +234,10 @@ absl::StatusOr<SavePlan> PlanSave(absl::Span<const TensorSpec> tensors,
         HoldersOf(*tensor, dims, world_size);
     indexed.files.resize(holders.size());
     for (size_t cell = 0; cell < holders.size(); ++cell) {
-      const int64_t bytes =
-          indexed.CellBox(static_cast<int>(cell)).numel() *
-          SizeOf(indexed.dtype);
-      shards.push_back({{number, static_cast<int>(cell)},
-                        bytes,
-                        std::move(holders[cell])});
+      const int64_t bytes = indexed.CellBox(static_cast<int>(cell)).numel() *
+                            SizeOf(indexed.dtype);
+      shards.push_back(
+          {{number, static_cast<int>(cell)}, bytes, std::move(holders[cell])});
     }
     plan.index.tensors.push_back(std::move(indexed));
   }

@@ -26,8 +26,8 @@ TensorSpec Plain(const std::string& name, Shape sizes,
 TensorSpec Laid(const std::string& name, Shape sizes, const MeshLayout& mesh,
                 const std::vector<Placement>& placements,
                 DType dtype = DType::kFloat32) {
-  const auto layout = Layout::FromPlacements(
-      mesh, static_cast<int>(sizes.size()), placements);
+  const auto layout =
+      Layout::FromPlacements(mesh, static_cast<int>(sizes.size()), placements);
   EXPECT_TRUE(layout.ok()) << layout.status();
   return {.name = name,
           .dtype = dtype,
@@ -43,16 +43,15 @@ std::string PlanOf(const std::vector<TensorSpec>& tensors, int world_size) {
 TEST(SavePlanTest, WritesShardsWhereTheyLieAndReplicasOnce) {
   const MeshLayout mesh = *MeshLayout::Create({{"fsdp", 2}, {"tp", 2}});
   // 5 rows over both axes: 2, 1 | 1, 1.
-  EXPECT_EQ(
-      PlanOf({Laid("w", {5, 4}, mesh, {Shard(0), Shard(1)}),
-              Laid("uneven", {5, 2}, mesh, {Shard(0), Shard(0)}),
-              Laid("norm", {8}, mesh, {Shard(0), Replicate()}),
-              Plain("step", {}, DType::kInt64), Plain("none", {3, 0})},
-             4),
-      "rank 0: 40 bytes: uneven[0:2, 0:2] w[0:3, 0:2]\n"
-      "rank 1: 48 bytes: norm[0:4] uneven[2:3, 0:2] w[0:3, 2:4]\n"
-      "rank 2: 40 bytes: norm[4:8] uneven[3:4, 0:2] w[3:5, 0:2]\n"
-      "rank 3: 32 bytes: step uneven[4:5, 0:2] w[3:5, 2:4]\n");
+  EXPECT_EQ(PlanOf({Laid("w", {5, 4}, mesh, {Shard(0), Shard(1)}),
+                    Laid("uneven", {5, 2}, mesh, {Shard(0), Shard(0)}),
+                    Laid("norm", {8}, mesh, {Shard(0), Replicate()}),
+                    Plain("step", {}, DType::kInt64), Plain("none", {3, 0})},
+                   4),
+            "rank 0: 40 bytes: uneven[0:2, 0:2] w[0:3, 0:2]\n"
+            "rank 1: 48 bytes: norm[0:4] uneven[2:3, 0:2] w[0:3, 2:4]\n"
+            "rank 2: 40 bytes: norm[4:8] uneven[3:4, 0:2] w[3:5, 0:2]\n"
+            "rank 3: 32 bytes: step uneven[4:5, 0:2] w[3:5, 2:4]\n");
 }
 
 TEST(SavePlanTest, FsdpOverTpOnOneDimIsAGridToo) {
@@ -91,8 +90,8 @@ TEST(SavePlanTest, BytesAreBalancedOverReplicas) {
   int64_t total = 0;
   int64_t largest = 0;
   for (int64_t i = 1; i <= 40; ++i) {
-    tensors.push_back(Laid(std::to_string(i), {i, 5}, mesh,
-                           {Replicate(), Shard(0)}));
+    tensors.push_back(
+        Laid(std::to_string(i), {i, 5}, mesh, {Replicate(), Shard(0)}));
     total += i * 5 * 4;
     largest = std::max(largest, (i + 2) / 3 * 5 * 4);
   }
@@ -108,10 +107,10 @@ TEST(SavePlanTest, BytesAreBalancedOverReplicas) {
 
 TEST(SavePlanTest, EveryCellLiesInTheFileOfItsWriter) {
   const MeshLayout mesh = *MeshLayout::Create({{"a", 2}, {"b", 3}});
-  const auto plan = PlanSave(
-      {Laid("x", {7, 9}, mesh, {Shard(1), Shard(0)}),
-       Laid("y", {7}, mesh, {Replicate(), Shard(0)}), Plain("z", {5})},
-      6);
+  const auto plan =
+      PlanSave({Laid("x", {7, 9}, mesh, {Shard(1), Shard(0)}),
+                Laid("y", {7}, mesh, {Replicate(), Shard(0)}), Plain("z", {5})},
+               6);
   ASSERT_TRUE(plan.ok()) << plan.status();
   size_t cells = 0;
   for (int rank = 0; rank < 6; ++rank) {
