@@ -166,9 +166,9 @@ void Report::Warn(const std::string& text) {
 }
 
 void Report::Finish(const std::string& save_dir) {
-  if (!speaks_ || !last_.has_value()) return;
-  PrintTraffic();
-  if (last_->loss.has_value()) {
+  if (!speaks_) return;
+  if (last_.has_value()) PrintTraffic();
+  if (last_.has_value() && last_->loss.has_value()) {
     std::printf("trained %lld steps in %s: loss %.4f -> %.4f\n",
                 static_cast<long long>(last_->step - before_),
                 MinutesAndSeconds(absl::Now() - begin_).c_str(), *first_loss_,

@@ -19,14 +19,18 @@
 #include "crosshatch/examples/data_parallel.h"
 #include "crosshatch/examples/metrics.h"
 #include "crosshatch/examples/report.h"
+#include "crosshatch/examples/run_checkpoints.h"
 #include "crosshatch/extensions/dtensor_extensions.h"
 #include "crosshatch/fsdp/accumulate.h"
 #include "crosshatch/fsdp/fully_shard.h"
 #include "crosshatch/launch/stop.h"
 #include "crosshatch/mesh/device_mesh.h"
 #include "crosshatch/nn/adamw.h"
+#include "crosshatch/nn/bound_values.h"
 #include "crosshatch/nn/clip_grad.h"
+#include "crosshatch/nn/combined_state.h"
 #include "crosshatch/nn/models/llama.h"
+#include "crosshatch/nn/module_state.h"
 #include "crosshatch/nn/name_pattern.h"
 #include "crosshatch/nn/sum_is_finite.h"
 #include "crosshatch/tensor/autograd.h"
@@ -124,13 +128,22 @@ class Trainer {
                     .eps = options.eps,
                     .weight_decay = options.weight_decay},
                    Groups(options)),
-        report_(speaks_, options.steps) {}
+        report_(speaks_, options.steps),
+        checkpoints_(world, options),
+        data_size_(tokens.size()) {}
 
   absl::Status Run();
 
  private:
   absl::Status SetUp();
+  // Goes on where the newest checkpoint was written, if there is one.
+  // \returns whether it does.
+  absl::StatusOr<bool> Resume();
   void Introduce();
+  // Trains to the last step, or until a signal stops it.
+  absl::Status TrainSteps(MetricsFile& file);
+  // Keeps the run as it is after step_.
+  absl::Status SaveCheckpoint();
   // Inputs and targets, [rows, seq_len] each, of these rows of the batch that
   // begins at a token.
   std::pair<Tensor, Tensor> Batch(const TokenSource& tokens, int64_t position,
@@ -146,8 +159,8 @@ class Trainer {
   bool IsDue(int64_t every) const {
     return step_ == options_.steps || (every > 0 && step_ % every == 0);
   }
-  /// Whether the trained weights may take the place of others.
-  absl::Status CheckWeights();
+  // Whether the trained weights may take the place of others, in `place`.
+  absl::Status CheckWeights(const std::string& place);
 
   World& world_;
   const TrainOptions& options_;
@@ -159,16 +172,57 @@ class Trainer {
   nn::AdamW optimizer_;
   Report report_;
   std::optional<DataParallel> data_;
+  RunCheckpoints checkpoints_;
+  absl::Status unwritten_;  // The first metrics that could not be written.
+
   int64_t step_ = 0;      // Steps done.
   int64_t position_ = 0;  // In tokens_, of the next step's batch.
+  int64_t data_size_;     // Of tokens_, which position_ is in.
+  nn::ModuleState parameters_{model_};
+  nn::BoundValues progress_{{{"step", &step_},
+                             {"position", &position_},
+                             {"data_size", &data_size_}}};
+  nn::CombinedState state_{{{"model", &parameters_},
+                            {"optimizer", &optimizer_},
+                            {"run", &progress_}}};
 };
 
 absl::Status Trainer::SetUp() {
   CH_RETURN_IF_ERROR(Parallelize(model_, mesh_, options_));
   CH_ASSIGN_OR_RETURN(data_, DataParallel::Create(mesh_, DataAxes(options_)));
+  CH_ASSIGN_OR_RETURN(const bool resumes, Resume());
+  if (resumes) return absl::OkStatus();
   return options_.model_dir.empty()
              ? model_.Materialize({.seed = options_.seed})
              : checkpoint::LoadHuggingFace(model_, options_.model_dir);
+}
+
+absl::StatusOr<bool> Trainer::Resume() {
+  if (!options_.resume) return false;
+  CH_ASSIGN_OR_RETURN(const std::optional<int64_t> newest,
+                      checkpoints_.Newest());
+  if (!newest.has_value()) {
+    report_.Note(absl::StrCat(options_.checkpoints,
+                              " holds no checkpoint yet: the run begins"));
+    return false;
+  }
+  CH_RETURN_IF_ERROR(checkpoints_.Load(*newest, state_));
+  report_.Resume(step_);
+  report_.Note(absl::StrCat("goes on after step ", step_, " of ",
+                            checkpoints_.DirectoryOf(*newest)));
+  if (data_size_ != tokens_.size()) {
+    report_.Note(absl::StrCat(
+        "the checkpoint was written in training on ", data_size_,
+        " tokens, and now there are ", tokens_.size(), ": goes on at token ",
+        position_ % tokens_.size()));
+    data_size_ = tokens_.size();
+    position_ %= data_size_;
+  }
+  if (step_ >= options_.steps) {
+    report_.Note(absl::StrCat("nothing is left to train of --steps=",
+                              options_.steps));
+  }
+  return true;
 }
 
 std::pair<Tensor, Tensor> Trainer::Batch(const TokenSource& tokens,
@@ -273,7 +327,7 @@ absl::StatusOr<double> Trainer::Evaluate() {
   return data_->Sum(total, "eval loss");
 }
 
-absl::Status Trainer::CheckWeights() {
+absl::Status Trainer::CheckWeights(const std::string& place) {
   NoGrad no_grad;
   const Tensor squares = Zeros({}, kFloat64);
   for (const nn::Parameter* parameter : model_.Parameters()) {
@@ -284,7 +338,7 @@ absl::Status Trainer::CheckWeights() {
                       nn::SumIsFinite(squares, {&mesh_, 1}, "weights"));
   if (finite) return absl::OkStatus();
   return absl::OutOfRangeError(absl::StrCat(
-      "the last step made weights that are not finite; ", options_.save_dir,
+      "the last step made weights that are not finite; ", place,
       " is left as it is; a smaller --lr may help"));
 }
 
@@ -304,13 +358,15 @@ void Trainer::Introduce() {
   }
 }
 
-absl::Status Trainer::Run() {
-  CH_RETURN_IF_ERROR(SetUp());
-  Introduce();
-  CH_ASSIGN_OR_RETURN(MetricsFile file,
-                      MetricsFile::Open(speaks_ ? options_.metrics : ""));
-  absl::Status unwritten;
-  while (step_ < options_.steps) {
+absl::Status Trainer::SaveCheckpoint() {
+  if (options_.checkpoints.empty()) return absl::OkStatus();
+  CH_RETURN_IF_ERROR(CheckWeights(options_.checkpoints));
+  return checkpoints_.Save(step_, state_);
+}
+
+absl::Status Trainer::TrainSteps(MetricsFile& file) {
+  bool stops = false;
+  while (step_ < options_.steps && !stops) {
     StepMetrics metrics;
     CH_RETURN_IF_ERROR(Step(metrics));
     if (eval_ != nullptr && IsDue(options_.eval_every)) {
@@ -318,25 +374,37 @@ absl::Status Trainer::Run() {
     }
     // Weeks of training are worth more than a line.
     if (const absl::Status status = file.Write(metrics, world_.rank());
-        !status.ok() && unwritten.ok()) {
-      unwritten = status;
+        !status.ok() && unwritten_.ok()) {
+      unwritten_ = status;
       report_.Warn(std::string(status.message()));
     }
     report_.Step(metrics);
-    CH_ASSIGN_OR_RETURN(const bool stops, StopRequested(world_));
+    CH_ASSIGN_OR_RETURN(stops, StopRequested(world_));
     if (stops && step_ < options_.steps) {
       report_.Note(absl::StrCat("stopped by a signal after step ", step_));
-      break;
+    }
+    if (stops || IsDue(options_.save_every)) {
+      CH_RETURN_IF_ERROR(SaveCheckpoint());
     }
   }
+  return checkpoints_.Finish();
+}
+
+absl::Status Trainer::Run() {
+  CH_RETURN_IF_ERROR(SetUp());
+  Introduce();
+  CH_ASSIGN_OR_RETURN(
+      MetricsFile file,
+      MetricsFile::Open(speaks_ ? options_.metrics : "", step_));
+  CH_RETURN_IF_ERROR(TrainSteps(file));
   if (!options_.save_dir.empty()) {
-    CH_RETURN_IF_ERROR(CheckWeights());
+    CH_RETURN_IF_ERROR(CheckWeights(options_.save_dir));
     CH_RETURN_IF_ERROR(checkpoint::SaveHuggingFace(
         world_, model_, options_.save_dir,
         {.overwrite = options_.overwrite, .beside_if_refused = true}));
   }
   report_.Finish(options_.save_dir);
-  return unwritten;
+  return unwritten_;
 }
 
 }  // namespace

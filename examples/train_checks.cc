@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cstdint>
 #include <filesystem>
+#include <optional>
 #include <string>
 #include <system_error>
 #include <vector>
@@ -17,6 +18,7 @@
 #include "crosshatch/examples/machine_memory.h"
 #include "crosshatch/examples/metrics.h"
 #include "crosshatch/examples/report.h"
+#include "crosshatch/examples/run_checkpoints.h"
 #include "crosshatch/examples/train.h"
 
 namespace crosshatch::examples {
@@ -147,6 +149,30 @@ absl::Status CheckSave(const TrainOptions& options) {
                    absl::IsAlreadyExists(status) ? " (--overwrite)" : ""));
 }
 
+absl::Status CheckCheckpoints(const TrainOptions& options) {
+  const std::string& dir = options.checkpoints;
+  if (dir.empty()) return absl::OkStatus();
+  if (!options.save_dir.empty() &&
+      (IsIn(dir, options.save_dir) || IsIn(options.save_dir, dir))) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("--checkpoints=", dir, " and --save=", options.save_dir,
+                     " lie in one another; name places apart"));
+  }
+  if (!options.model_dir.empty() && IsIn(dir, options.model_dir)) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "--checkpoints=", dir, " lies in --model=", options.model_dir,
+        ", which is only read"));
+  }
+  const std::optional<int64_t> newest = NewestCheckpointIn(dir);
+  if (newest.has_value() && !options.resume) {
+    return absl::AlreadyExistsError(absl::StrCat(
+        "--checkpoints=", dir, " holds step-", absl::Dec(*newest, absl::kZeroPad6),
+        " of an earlier run: --resume goes on from it; for a new run name "
+        "another directory"));
+  }
+  return absl::OkStatus();
+}
+
 absl::Status CheckVocabulary(const TrainOptions& options,
                              const TokenSource& tokens) {
   if (tokens.max_token() < options.config.vocab) return absl::OkStatus();
@@ -196,6 +222,7 @@ absl::Status CheckOptions(const TrainOptions& options) {
   CH_RETURN_IF_ERROR(CheckSizes(options));
   CH_RETURN_IF_ERROR(CheckMesh(options));
   CH_RETURN_IF_ERROR(CheckMetrics(options));
+  CH_RETURN_IF_ERROR(CheckCheckpoints(options));
   return CheckSave(options);
 }
 

@@ -66,6 +66,7 @@ absl::Status Prepare(TrainOptions& options, std::optional<TokenSource>& tokens,
     // Only rank 0 writes; other hosts may not even have the directories.
     checked.metrics.clear();
     checked.save_dir.clear();
+    checked.checkpoints.clear();
   }
   CH_RETURN_IF_ERROR(CheckOptions(checked));
   CH_ASSIGN_OR_RETURN(tokens, options.tokens.empty()

@@ -73,7 +73,8 @@ ABSL_FLAG(GivenInt, eval_every, {0}, "Steps from one evaluation to the next.");
 ABSL_FLAG(GivenPath, checkpoints, {},
           "A directory for checkpoints of the run: model, optimizer, schedule "
           "and data position, written where the run ends, also by SIGTERM or "
-          "SIGINT, and as often as --save_every says.");
+          "SIGINT (then with status 0, unless --stop_status says another), and "
+          "as often as --save_every says.");
 ABSL_FLAG(GivenInt, save_every, {0}, "Steps from one checkpoint to the next.");
 ABSL_FLAG(GivenInt, keep, {0},
           "How many of the newest checkpoints stay; 0: all.");
@@ -343,6 +344,10 @@ absl::StatusOr<TrainOptions> ParseTrainOptions(int argc, char** argv) {
   CH_ASSIGN_OR_RETURN(options.mesh, ParseMesh(absl::GetFlag(FLAGS_mesh)));
   options.run.ranks = options.world_size();
   options.run.ranks_from = absl::StrCat("--mesh=", absl::GetFlag(FLAGS_mesh));
+  CH_ASSIGN_OR_RETURN(options.checkpoints,
+                      PathOf("checkpoints", absl::GetFlag(FLAGS_checkpoints)));
+  // A run that can go on has not failed.
+  if (!options.checkpoints.empty()) options.run.stop_status = 0;
   CH_RETURN_IF_ERROR(ReadLaunchFlags(options.run));
   options.text = absl::GetFlag(FLAGS_text);
   CH_ASSIGN_OR_RETURN(options.tokens,
@@ -375,8 +380,6 @@ absl::StatusOr<TrainOptions> ParseTrainOptions(int argc, char** argv) {
   CH_ASSIGN_OR_RETURN(options.dtype, ParseDType(absl::GetFlag(FLAGS_dtype)));
   options.eval_text = absl::GetFlag(FLAGS_eval_text);
   options.eval_every = absl::GetFlag(FLAGS_eval_every).value;
-  CH_ASSIGN_OR_RETURN(options.checkpoints,
-                      PathOf("checkpoints", absl::GetFlag(FLAGS_checkpoints)));
   options.save_every = absl::GetFlag(FLAGS_save_every).value;
   options.keep = absl::GetFlag(FLAGS_keep).value;
   options.save_async = absl::GetFlag(FLAGS_save_async);

@@ -4,8 +4,6 @@
 #include <algorithm>
 #include <bit>
 #include <memory>
-#include <numeric>
-#include <utility>
 #include <vector>
 
 #include "absl/strings/numbers.h"
@@ -13,6 +11,7 @@
 #include "absl/strings/string_view.h"
 #include "crosshatch/base/check.h"
 #include "crosshatch/base/status_macros.h"
+#include "crosshatch/comm/all_ranks.h"
 #include "crosshatch/dtensor/cross_mesh.h"
 #include "crosshatch/dtensor/distribute_from.h"
 #include "crosshatch/dtensor/dtensor.h"
@@ -58,13 +57,6 @@ class Fields {
  private:
   absl::string_view left_;
 };
-
-absl::StatusOr<std::shared_ptr<Communicator>> AllRanks(World& world) {
-  std::vector<int> ranks(static_cast<size_t>(world.size()));
-  std::iota(ranks.begin(), ranks.end(), 0);
-  return world.Group("world", std::move(ranks),
-                     world.context().compute_stream().name());
-}
 
 /// The first error of any rank, on all of them.
 absl::Status AgreeOn(Communicator& comm, const absl::Status& own,
