@@ -19,8 +19,8 @@ absl::StatusOr<DataParallel> DataParallel::Create(
   }
   CH_ASSIGN_OR_RETURN(
       Communicator * comm,
-      mesh.communicator(
-          indices, mesh.world().context().compute_stream().name()));
+      mesh.communicator(indices,
+                        mesh.world().context().compute_stream().name()));
   return DataParallel(mesh, rows, comm);
 }
 

@@ -25,8 +25,8 @@ absl::Status Refused(const std::string& path) {
       "--metrics: cannot write ", path, ": ", std::strerror(error)));
 }
 
-/// The bytes and the number of the lines that `path` begins with and that are of
-/// steps up to `last`, whole.
+/// The bytes and the number of the lines that `path` begins with and that are
+/// of steps up to `last`, whole.
 struct KeptLines {
   int64_t bytes = 0;
   int64_t lines = 0;

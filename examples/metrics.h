@@ -55,9 +55,9 @@ std::string ToJson(const StepMetrics& metrics, int rank);
 /// A file of such lines. Without a path it takes them and does nothing.
 ///
 /// What the file held before is there until the first line comes, and then goes
-/// but for the lines that are to be kept. A line that could not be written whole
-/// is taken back, so that a reader finds whole lines at any time. After an error
-/// no more are taken.
+/// but for the lines that are to be kept. A line that could not be written
+/// whole is taken back, so that a reader finds whole lines at any time. After
+/// an error no more are taken.
 class MetricsFile {
  public:
   /// Whether the file can be written, changing nothing. A pipe is not opened:

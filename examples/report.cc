@@ -121,15 +121,15 @@ void Report::Step(const StepMetrics& metrics) {
   if (!speaks_ || !metrics.loss.has_value()) return;
   const absl::Time now = absl::Now();
   if (metrics.step != before_ + 1 && metrics.step != steps_ &&
-      !metrics.eval_loss &&
-      now - last_line_ < absl::Seconds(1)) {
+      !metrics.eval_loss && now - last_line_ < absl::Seconds(1)) {
     return;
   }
   last_line_ = now;
   const absl::Duration left =
       (now - begin_) / (metrics.step - before_) * (steps_ - metrics.step);
   std::printf(
-      "step %lld/%lld  loss %.4f  norm %.3f  %s tokens/s  memory %s  left %s%s\n",
+      "step %lld/%lld  loss %.4f  norm %.3f  %s tokens/s  memory %s  left "
+      "%s%s\n",
       static_cast<long long>(metrics.step), static_cast<long long>(steps_),
       *metrics.loss, metrics.grad_norm.value_or(0),
       FormatCount(static_cast<int64_t>(metrics.tokens_per_s)).c_str(),

@@ -101,14 +101,14 @@ absl::StatusOr<TokenFormat> FormatOf(const std::string& path,
     const uint64_t count = LittleEndian(bytes, 8, 4);
     const uint64_t size = bytes.size() - kHeaderBytes;
     if (count * static_cast<uint64_t>(header.bits / 8) != size) {
-      return absl::InvalidArgumentError(absl::StrCat(
-          path, ": the header tells of ", count, " tokens of ", header.bits,
-          " bits, and ", size, " bytes follow it"));
+      return absl::InvalidArgumentError(
+          absl::StrCat(path, ": the header tells of ", count, " tokens of ",
+                       header.bits, " bits, and ", size, " bytes follow it"));
     }
     if (bits != 0 && bits != header.bits) {
-      return absl::InvalidArgumentError(absl::StrCat(
-          path, ": its header says that tokens have ", header.bits,
-          " bits, not ", bits));
+      return absl::InvalidArgumentError(
+          absl::StrCat(path, ": its header says that tokens have ", header.bits,
+                       " bits, not ", bits));
     }
     if (count == 0) {
       return absl::InvalidArgumentError(
@@ -162,8 +162,7 @@ absl::StatusOr<TokenSource> TokenSource::FromTokenFile(const std::string& path,
   std::vector<uint16_t> narrow(format.bits == 16 ? count : 0);
   std::vector<int32_t> wide(format.bits == 32 ? count : 0);
   for (size_t i = 0; i < count; ++i) {
-    const uint32_t token =
-        LittleEndian(bytes, format.begin + i * width, width);
+    const uint32_t token = LittleEndian(bytes, format.begin + i * width, width);
     if (token > std::numeric_limits<int32_t>::max()) {
       return absl::InvalidArgumentError(absl::StrCat(
           path, ": token ", i, " is ", token, "; is it a file of uint16?"));

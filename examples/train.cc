@@ -27,6 +27,7 @@
 #include "crosshatch/mesh/device_mesh.h"
 #include "crosshatch/nn/adamw.h"
 #include "crosshatch/nn/bound_values.h"
+#include "crosshatch/nn/checkpoint.h"
 #include "crosshatch/nn/clip_grad.h"
 #include "crosshatch/nn/combined_state.h"
 #include "crosshatch/nn/models/llama.h"
@@ -86,10 +87,12 @@ absl::Status Parallelize(nn::Llama& model, const DeviceMesh& mesh,
   // every target weighs the same however the batch splits.
   fsdp_options.gradient_divide_factor = 1.0;
   fsdp_options.extension = DTensorExtensions::Create();
+  fsdp_options.cpu_offload = options.offload;
   if (options.dtype != kFloat32) {
     fsdp_options.mixed_precision.param_dtype = options.dtype;
   }
   for (nn::Module& block : model.blocks()) {
+    if (options.recompute) CH_RETURN_IF_ERROR(nn::Checkpoint(block));
     CH_RETURN_IF_ERROR(fsdp::FullyShard(block, fsdp_mesh, fsdp_options));
   }
   return fsdp::FullyShard(model, fsdp_mesh, fsdp_options);
@@ -179,9 +182,8 @@ class Trainer {
   int64_t position_ = 0;  // In tokens_, of the next step's batch.
   int64_t data_size_;     // Of tokens_, which position_ is in.
   nn::ModuleState parameters_{model_};
-  nn::BoundValues progress_{{{"step", &step_},
-                             {"position", &position_},
-                             {"data_size", &data_size_}}};
+  nn::BoundValues progress_{
+      {{"step", &step_}, {"position", &position_}, {"data_size", &data_size_}}};
   nn::CombinedState state_{{{"model", &parameters_},
                             {"optimizer", &optimizer_},
                             {"run", &progress_}}};
@@ -211,16 +213,16 @@ absl::StatusOr<bool> Trainer::Resume() {
   report_.Note(absl::StrCat("goes on after step ", step_, " of ",
                             checkpoints_.DirectoryOf(*newest)));
   if (data_size_ != tokens_.size()) {
-    report_.Note(absl::StrCat(
-        "the checkpoint was written in training on ", data_size_,
-        " tokens, and now there are ", tokens_.size(), ": goes on at token ",
-        position_ % tokens_.size()));
+    report_.Note(absl::StrCat("the checkpoint was written in training on ",
+                              data_size_, " tokens, and now there are ",
+                              tokens_.size(), ": goes on at token ",
+                              position_ % tokens_.size()));
     data_size_ = tokens_.size();
     position_ %= data_size_;
   }
   if (step_ >= options_.steps) {
-    report_.Note(absl::StrCat("nothing is left to train of --steps=",
-                              options_.steps));
+    report_.Note(
+        absl::StrCat("nothing is left to train of --steps=", options_.steps));
   }
   return true;
 }
@@ -234,9 +236,8 @@ std::pair<Tensor, Tensor> Trainer::Batch(const TokenSource& tokens,
   if (world_.device().is_meta()) {
     return {Empty(shape, kInt32), Empty(shape, kInt32)};
   }
-  const TokenBatch batch =
-      tokens.Rows(position, options_.seq_len, rows.begin + own.begin,
-                  rows.begin + own.end);
+  const TokenBatch batch = tokens.Rows(
+      position, options_.seq_len, rows.begin + own.begin, rows.begin + own.end);
   return {FromValues<int32_t>(shape, batch.inputs),
           FromValues<int32_t>(shape, batch.targets)};
 }
@@ -254,10 +255,9 @@ absl::Status Trainer::Learn(StepMetrics& metrics) {
   Tensor so_far;  // The loss of the micro-batches, this rank's share.
   const int64_t count = options_.accumulate;
   const auto micro_batch = [&](int64_t i) -> absl::Status {
-    const Tensor loss =
-        Loss(Batch(tokens_, position_,
-                   MicroBatch(options_.global_batch, count, i)),
-             targets);
+    const Tensor loss = Loss(
+        Batch(tokens_, position_, MicroBatch(options_.global_batch, count, i)),
+        targets);
     Tensor own = LocalTensor(loss);
     if (count > 1) own = ToDType(own, kFloat64);
     so_far = so_far.defined() ? Add(so_far, own) : own;
@@ -307,8 +307,8 @@ absl::Status Trainer::Step(StepMetrics& metrics) {
   metrics.copied_bytes = context.copied_bytes() - copied;
   metrics.traffic = Difference(TotalTraffic(world_), traffic);
   ++step_;
-  position_ = tokens_.PositionAfter(position_, options_.seq_len,
-                                    options_.global_batch);
+  position_ =
+      tokens_.PositionAfter(position_, options_.seq_len, options_.global_batch);
   return absl::OkStatus();
 }
 
@@ -320,9 +320,9 @@ absl::StatusOr<double> Trainer::Evaluate() {
   Tensor total = Zeros({}, kFloat64);
   for (int64_t row = 0; row < rows; row += options_.global_batch) {
     const Interval batch = {row, std::min(rows, row + options_.global_batch)};
-    total = Add(total,
-                ToDType(LocalTensor(Loss(Batch(*eval_, 0, batch), targets)),
-                        kFloat64));
+    total = Add(
+        total,
+        ToDType(LocalTensor(Loss(Batch(*eval_, 0, batch), targets)), kFloat64));
   }
   return data_->Sum(total, "eval loss");
 }
@@ -337,9 +337,9 @@ absl::Status Trainer::CheckWeights(const std::string& place) {
   CH_ASSIGN_OR_RETURN(const bool finite,
                       nn::SumIsFinite(squares, {&mesh_, 1}, "weights"));
   if (finite) return absl::OkStatus();
-  return absl::OutOfRangeError(absl::StrCat(
-      "the last step made weights that are not finite; ", place,
-      " is left as it is; a smaller --lr may help"));
+  return absl::OutOfRangeError(
+      absl::StrCat("the last step made weights that are not finite; ", place,
+                   " is left as it is; a smaller --lr may help"));
 }
 
 void Trainer::Introduce() {
@@ -430,10 +430,10 @@ absl::StatusOr<int64_t> DryPeak(const TrainOptions& options,
       {.world_size = options.world_size(), .rank = rank},
       [&](World& world) -> absl::Status {
         CH_ASSIGN_OR_RETURN(DeviceMesh mesh, InitDeviceMesh(world, dry.mesh));
-        CH_RETURN_IF_ERROR(
-            Trainer(world, dry, tokens, /*eval=*/nullptr, std::move(mesh),
-                    /*speaks=*/false)
-                .Run());
+        CH_RETURN_IF_ERROR(Trainer(world, dry, tokens, /*eval=*/nullptr,
+                                   std::move(mesh),
+                                   /*speaks=*/false)
+                               .Run());
         peak = world.context().allocator().stats().peak_total;
         return absl::OkStatus();
       }));

@@ -166,7 +166,8 @@ absl::Status CheckCheckpoints(const TrainOptions& options) {
   const std::optional<int64_t> newest = NewestCheckpointIn(dir);
   if (newest.has_value() && !options.resume) {
     return absl::AlreadyExistsError(absl::StrCat(
-        "--checkpoints=", dir, " holds step-", absl::Dec(*newest, absl::kZeroPad6),
+        "--checkpoints=", dir, " holds step-",
+        absl::Dec(*newest, absl::kZeroPad6),
         " of an earlier run: --resume goes on from it; for a new run name "
         "another directory"));
   }

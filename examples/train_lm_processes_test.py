@@ -107,6 +107,29 @@ class ProcessesTest(unittest.TestCase):
         self.assertEqual(local, by_mpirun)
         self.assertEqual(local, by_variables)
 
+    def test_a_run_goes_on_on_either_engine(self):
+        def path(name):
+            return os.path.join(self.dir, name)
+
+        def local(*flags):
+            self.flags = flags
+            return self.popen([])
+
+        def run(start, name, *flags):
+            process = start("--metrics=" + path(name), "--resume",
+                            "--checkpoints=" + path(name + ".run"), *flags)
+            _, error = process.communicate(timeout=LONG)
+            self.assertEqual((process.returncode, error), (0, ""))
+        run(local, "whole", "--steps=4")
+        for name, first, second in [("lm", local, self.mpirun),
+                                    ("ml", self.mpirun, local),
+                                    ("mm", self.mpirun, self.mpirun)]:
+            with self.subTest(order=name):
+                run(first, name, "--steps=2")
+                run(second, name, "--steps=4")
+                self.assertEqual(self.metrics(path(name)),
+                                 self.metrics(path("whole")))
+
     def test_torchrun_leaves_its_port_to_itself(self):
         # torchrun's agent, as far as a rank can tell.
         with socket.socket() as agent:

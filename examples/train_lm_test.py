@@ -117,6 +117,23 @@ class TrainLmTest(unittest.TestCase):
             self.assertLess(parts[0]["peak_bytes"]["activation"],
                             whole[0]["peak_bytes"]["activation"] / 2)
 
+    def test_less_memory_gives_the_same_bits(self):
+        for mesh in ["fsdp:2,tp:2", "replicate:2,fsdp:2"]:
+            without = [*TIMES, "peak_bytes", "moved", "copied_bytes"]
+            flags = ["--mesh=" + mesh, "--layers=4"]
+            plain = self.metrics(*flags)
+            recomputed = self.metrics(*flags, "--recompute")
+            offloaded = self.metrics(*flags, "--offload")
+            self.assertLess(recomputed[1]["peak_bytes"]["activation"],
+                            plain[1]["peak_bytes"]["activation"] / 2)
+            self.assertEqual(offloaded[1]["peak_bytes"]["optimizer_state"], 0)
+            for lines in plain, recomputed, offloaded:
+                for line in lines:
+                    for key in without:
+                        del line[key]
+            self.assertEqual(recomputed, plain)
+            self.assertEqual(offloaded, plain)
+
     def test_the_learning_rate_follows_the_schedule(self):
         def rates(*flags):
             return [line["lr"] for line in self.metrics("--lr=0.5", *flags)]

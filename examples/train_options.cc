@@ -27,9 +27,10 @@ ABSL_FLAG(std::vector<std::string>, text, {},
           "Text files to train on; each byte is a token.");
 ABSL_FLAG(GivenPath, tokens, {},
           "A file of tokens to train on, little-endian integers.");
-ABSL_FLAG(int, token_bits, 0,
-          "Bits of a token of --tokens, 16 or 32; 0: by the header of the file, "
-          "where it has one as llm.c writes it, else 16.");
+ABSL_FLAG(
+    int, token_bits, 0,
+    "Bits of a token of --tokens, 16 or 32; 0: by the header of the file, "
+    "where it has one as llm.c writes it, else 16.");
 ABSL_FLAG(GivenPath, model, {},
           "A directory with a Llama model in Hugging Face's layout to start "
           "from. Without it a new model is made of the sizes below.");
@@ -65,6 +66,12 @@ ABSL_FLAG(GivenSeed, seed, {0}, "Seed of the initial weights.");
 ABSL_FLAG(std::string, dtype, "float32",
           "Element type of compute: float32 or bfloat16. Master weights stay "
           "float32.");
+ABSL_FLAG(bool, recompute, false,
+          "Keep the inputs of each block for backward and run its forward "
+          "again there: less memory, more time, the same bits.");
+ABSL_FLAG(bool, offload, false,
+          "Keep the shards of parameters, gradients and moments in the memory "
+          "of the host, and update them there.");
 ABSL_FLAG(std::vector<std::string>, eval_text, {},
           "Text files to evaluate the model on: the mean loss over all whole "
           "rows of --seq_len that they hold, after the last step and as often "
@@ -78,8 +85,7 @@ ABSL_FLAG(GivenPath, checkpoints, {},
 ABSL_FLAG(GivenInt, save_every, {0}, "Steps from one checkpoint to the next.");
 ABSL_FLAG(GivenInt, keep, {0},
           "How many of the newest checkpoints stay; 0: all.");
-ABSL_FLAG(bool, save_async, false,
-          "Write checkpoints while training goes on.");
+ABSL_FLAG(bool, save_async, false, "Write checkpoints while training goes on.");
 ABSL_FLAG(bool, resume, false,
           "Go on from the newest checkpoint in --checkpoints, on whatever mesh "
           "it was written; where there is none, begin.");
@@ -240,9 +246,9 @@ absl::Status CheckNumbers(const TrainOptions& options) {
   CH_RETURN_IF_ERROR(CheckAtLeast("steps", options.steps, 1));
   CH_RETURN_IF_ERROR(CheckAtLeast("accumulate", options.accumulate, 1));
   if (options.accumulate > options.global_batch) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        "--accumulate=", options.accumulate, ": a step has the ",
-        options.global_batch, " rows of --global_batch to split"));
+    return absl::InvalidArgumentError(
+        absl::StrCat("--accumulate=", options.accumulate, ": a step has the ",
+                     options.global_batch, " rows of --global_batch to split"));
   }
   if (options.token_bits != 0 && options.token_bits != 16 &&
       options.token_bits != 32) {
@@ -378,6 +384,8 @@ absl::StatusOr<TrainOptions> ParseTrainOptions(int argc, char** argv) {
   options.clip_norm = absl::GetFlag(FLAGS_clip_norm);
   options.seed = absl::GetFlag(FLAGS_seed).value;
   CH_ASSIGN_OR_RETURN(options.dtype, ParseDType(absl::GetFlag(FLAGS_dtype)));
+  options.recompute = absl::GetFlag(FLAGS_recompute);
+  options.offload = absl::GetFlag(FLAGS_offload);
   options.eval_text = absl::GetFlag(FLAGS_eval_text);
   options.eval_every = absl::GetFlag(FLAGS_eval_every).value;
   options.save_every = absl::GetFlag(FLAGS_save_every).value;

@@ -49,6 +49,8 @@ struct TrainOptions {
   double clip_norm = 0;  ///< 0: the norm is reported, nothing is clipped.
   uint64_t seed = 0;
   DType dtype = kFloat32;
+  bool recompute = false;  ///< Blocks run again in backward.
+  bool offload = false;    ///< Shards and moments in host memory.
 
   std::vector<std::string> eval_text;  ///< Empty: nothing is evaluated.
   int64_t eval_every = 0;              ///< Steps; 0: only after the last one.

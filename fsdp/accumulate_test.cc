@@ -79,37 +79,37 @@ TEST(AccumulateGradientsTest, AddsUpAndReducesOnceOrEachTime) {
 }
 
 TEST(AccumulateGradientsTest, LeavesNothingSwitchedOff) {
-  OnRanks({{"fsdp", 2}}, [](const DeviceMesh& mesh, LineSink& log)
-                             -> absl::Status {
-    TestModel model(2, 5, 7, 3);
-    model.FillWithIntegers();
-    CH_RETURN_IF_ERROR(ShardAll(model, mesh, Summing()));
-    CH_ASSIGN_OR_RETURN(ShardedModule root, ShardedModule::Of(model));
-    const Job job{model, mesh, root, log};
-    const absl::Status status =
-        AccumulateGradients(model, 3, [&](int64_t i) -> absl::Status {
-          if (i == 1) return absl::DataLossError("no more data");
-          return Backward(job.Loss(0));
-        });
-    CH_EXPECT_TRUE(absl::IsDataLoss(status));
-    // What is pending is no state of the model.
-    CH_EXPECT_THAT(
-        std::string(nn::ModuleState(model).State().status().message()),
-        HasSubstr("has gradients that are not reduced yet"));
-    root.ResetIteration();
-    CH_RETURN_IF_ERROR(Backward(job.Loss(0)));
-    CH_EXPECT_TRUE(model.Parameters()[0]->grad().defined());
+  OnRanks(
+      {{"fsdp", 2}}, [](const DeviceMesh& mesh, LineSink& log) -> absl::Status {
+        TestModel model(2, 5, 7, 3);
+        model.FillWithIntegers();
+        CH_RETURN_IF_ERROR(ShardAll(model, mesh, Summing()));
+        CH_ASSIGN_OR_RETURN(ShardedModule root, ShardedModule::Of(model));
+        const Job job{model, mesh, root, log};
+        const absl::Status status =
+            AccumulateGradients(model, 3, [&](int64_t i) -> absl::Status {
+              if (i == 1) return absl::DataLossError("no more data");
+              return Backward(job.Loss(0));
+            });
+        CH_EXPECT_TRUE(absl::IsDataLoss(status));
+        // What is pending is no state of the model.
+        CH_EXPECT_THAT(
+            std::string(nn::ModuleState(model).State().status().message()),
+            HasSubstr("has gradients that are not reduced yet"));
+        root.ResetIteration();
+        CH_RETURN_IF_ERROR(Backward(job.Loss(0)));
+        CH_EXPECT_TRUE(model.Parameters()[0]->grad().defined());
 
-    CH_EXPECT_TRUE(absl::IsInvalidArgument(AccumulateGradients(
-        model, 0, [](int64_t) { return absl::OkStatus(); })));
-    root.SetRequiresGradientSync(false);
-    CH_EXPECT_THAT(
-        std::string(AccumulateGradients(model, 1, [](int64_t) {
-                      return absl::OkStatus();
-                    }).message()),
-        HasSubstr("told by SetRequiresGradientSync(false)"));
-    return absl::OkStatus();
-  });
+        CH_EXPECT_TRUE(absl::IsInvalidArgument(AccumulateGradients(
+            model, 0, [](int64_t) { return absl::OkStatus(); })));
+        root.SetRequiresGradientSync(false);
+        CH_EXPECT_THAT(
+            std::string(AccumulateGradients(
+                            model, 1, [](int64_t) { return absl::OkStatus(); })
+                            .message()),
+            HasSubstr("told by SetRequiresGradientSync(false)"));
+        return absl::OkStatus();
+      });
 }
 
 }  // namespace

@@ -127,9 +127,9 @@ absl::Status FsdpState::CheckWritable(const char* what) const {
 
 absl::Status FsdpState::CheckAtRest(const char* what, bool gathered_too) const {
   if (summoned_) {
-    return absl::FailedPreconditionError(absl::StrCat(
-        what, ": the parameters of ", Name(),
-        " are summoned already; end SummonFullParameters before"));
+    return absl::FailedPreconditionError(
+        absl::StrCat(what, ": the parameters of ", Name(),
+                     " are summoned already; end SummonFullParameters before"));
   }
   for (const auto& group : groups_) {
     if (gathered_too && group->state() != ParamState::kSharded) {

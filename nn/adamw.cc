@@ -96,10 +96,9 @@ absl::Status AdamW::FindGroups() {
   }
   for (size_t group = 0; group < groups_.size(); ++group) {
     if (is_used[group]) continue;
-    return absl::InvalidArgumentError(
-        absl::StrCat("AdamW: group ", group, " of ", groups_.size(),
-                     " has none of the ", parameters_.size(),
-                     " parameters that the groups before it leave"));
+    return absl::InvalidArgumentError(absl::StrCat(
+        "AdamW: group ", group, " of ", groups_.size(), " has none of the ",
+        parameters_.size(), " parameters that the groups before it leave"));
   }
   group_of_ = std::move(group_of);
   return absl::OkStatus();

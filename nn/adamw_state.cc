@@ -28,10 +28,9 @@ struct EntryNames {
 
 absl::Status CheckNamed(const Parameter& parameter) {
   if (!parameter.name().empty()) return absl::OkStatus();
-  return absl::FailedPreconditionError(
-      absl::StrCat("AdamW: the state goes by the names of parameters, and ",
-                   parameter.data().Describe(),
-                   " has none; call Module::NamedParameters"));
+  return absl::FailedPreconditionError(absl::StrCat(
+      "AdamW: the state goes by the names of parameters, and ",
+      parameter.data().Describe(), " has none; call Module::NamedParameters"));
 }
 
 }  // namespace

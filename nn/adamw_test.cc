@@ -454,8 +454,7 @@ TEST(AdamWTest, GroupsHaveOptionsOfTheirOwn) {
 TEST(AdamWTest, LeavesDecayOffVectors) {
   const auto matrix = MakeParameter("w", Ones({2, 2}));
   const auto vector = MakeParameter("b", Ones({4}));
-  AdamW optimizer({matrix.get(), vector.get()}, kOptions,
-                  {NoDecayOfVectors()});
+  AdamW optimizer({matrix.get(), vector.get()}, kOptions, {NoDecayOfVectors()});
   EXPECT_EQ(*optimizer.OptionsOf(0), kOptions);
   EXPECT_EQ(optimizer.OptionsOf(1)->weight_decay, 0);
 }
@@ -583,7 +582,8 @@ TEST(AdamWTest, RefusesAStateThatIsNotItsOwn) {
   AdamW other({a.get()}, kOptions, {}, {.allow_unexpected = true});
   EXPECT_EQ(other.StateToFill({"b.step"})->size(), 0);
   AdamW nameless({unnamed.get()}, kOptions);
-  EXPECT_THAT(message(nameless.StateToFill({}).status()), HasSubstr("has none"));
+  EXPECT_THAT(message(nameless.StateToFill({}).status()),
+              HasSubstr("has none"));
 }
 
 }  // namespace

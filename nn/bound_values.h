@@ -26,9 +26,8 @@ class BoundValues final : public Stateful {
  public:
   using Variable = std::variant<int64_t*, double*, std::string*>;
 
-  explicit BoundValues(
-      std::vector<std::pair<std::string, Variable>> variables,
-      const RestoreOptions& options = {})
+  explicit BoundValues(std::vector<std::pair<std::string, Variable>> variables,
+                       const RestoreOptions& options = {})
       : variables_(std::move(variables)), options_(options) {}
 
   /// \error kAlreadyExists for a name that is there twice.

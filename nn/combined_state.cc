@@ -61,8 +61,7 @@ absl::StatusOr<StateDict> CombinedState::StateToFill(
     if (own.ok()) {
       CH_RETURN_IF_ERROR(state.AddAll(name, *own));
     } else if (absl::IsInvalidArgument(own.status())) {
-      errors.push_back(
-          std::string(InPart(name, own.status()).message()));
+      errors.push_back(std::string(InPart(name, own.status()).message()));
     } else {
       return InPart(name, own.status());
     }

@@ -31,9 +31,7 @@ constexpr int kFirst = 0;
 void Put(absl::string_view field, std::string& blob) {
   absl::StrAppend(&blob, field.size(), ":", field);
 }
-void Put(int64_t number, std::string& blob) {
-  Put(absl::StrCat(number), blob);
-}
+void Put(int64_t number, std::string& blob) { Put(absl::StrCat(number), blob); }
 
 /// Takes the fields in their order.
 class Fields {
@@ -84,9 +82,8 @@ absl::Status CheckSameNames(Communicator& comm, const StateDict& state) {
   for (const auto& [name, value] : state.entries()) {
     key = RandomKeyOf(key, name);
   }
-  CH_ASSIGN_OR_RETURN(
-      const std::vector<std::string> all,
-      comm.Exchange(absl::StrCat(key), "full state: names"));
+  CH_ASSIGN_OR_RETURN(const std::vector<std::string> all,
+                      comm.Exchange(absl::StrCat(key), "full state: names"));
   for (size_t rank = 1; rank < all.size(); ++rank) {
     if (all[rank] == all[0]) continue;
     return absl::InvalidArgumentError(absl::StrCat(
@@ -212,10 +209,9 @@ absl::Status Fill(World& world, Communicator& comm, const Tensor& to,
   } else if (options.from == StateHolder::kFirstRank) {
     part = world.rank() == kFirst ? Contiguous(from)
                                   : Empty(from.sizes(), from.dtype());
-    CH_RETURN_IF_ERROR(Broadcast(comm, part.raw_data(), part.numel(),
-                                 part.dtype(), kFirst,
-                                 world.context().current_stream(),
-                                 "full state"));
+    CH_RETURN_IF_ERROR(
+        Broadcast(comm, part.raw_data(), part.numel(), part.dtype(), kFirst,
+                  world.context().current_stream(), "full state"));
   }
   CopyInPlace(WritableLocalTensor(to, "RestoreFullState"),
               ToDType(LocalTensor(part), to.dtype()));

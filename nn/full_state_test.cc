@@ -75,7 +75,8 @@ class TestRun {
 };
 
 /// All tensors of a run, whole, as `holder` holds them.
-absl::StatusOr<StateDict> Whole(World& world, TestRun& run, StateHolder holder) {
+absl::StatusOr<StateDict> Whole(World& world, TestRun& run,
+                                StateHolder holder) {
   CH_ASSIGN_OR_RETURN(const StateDict state, run.state().State());
   StateDict whole;
   CH_RETURN_IF_ERROR(VisitFullState(
@@ -125,8 +126,7 @@ TEST(FullStateTest, GoesFromAnyMeshToAnyMesh) {
        {StateHolder::kFirstRank, StateHolder::kEveryRank}) {
     OnMesh({4}, [&](const DeviceMesh& mesh) -> absl::Status {
       World& world = mesh.world();
-      const bool holds =
-          holder == StateHolder::kEveryRank || world.rank() == 0;
+      const bool holds = holder == StateHolder::kEveryRank || world.rank() == 0;
       TestRun run(&mesh);
       CH_RETURN_IF_ERROR(run.model().Materialize({.seed = 4}));
       CH_RETURN_IF_ERROR(run.Step());
@@ -170,8 +170,7 @@ TEST(FullStateTest, NoRankHoldsTwoWholeTensors) {
                        ? absl::OkStatus()
                        : absl::InternalError("a part");
           }));
-      const bool holds =
-          holder == StateHolder::kEveryRank || world.rank() == 0;
+      const bool holds = holder == StateHolder::kEveryRank || world.rank() == 0;
       // A rank without a result has a scalar in its place.
       CH_EXPECT_EQ((allocator.stats().peak_total - before) / 16,
                    holds ? kBytes / 16 : 0)
@@ -188,12 +187,12 @@ TEST(FullStateTest, AnErrorOfOneRankIsThatOfAll) {
     CH_RETURN_IF_ERROR(run.model().Materialize({.seed = 4}));
     CH_ASSIGN_OR_RETURN(const StateDict state, run.state().State());
     int visits = 0;
-    const absl::Status status = VisitFullState(
-        world, state, StateHolder::kFirstRank,
-        [&](const std::string& name, const StateValue&) {
-          ++visits;
-          return absl::DataLossError("no place for " + name);
-        });
+    const absl::Status status =
+        VisitFullState(world, state, StateHolder::kFirstRank,
+                       [&](const std::string& name, const StateValue&) {
+                         ++visits;
+                         return absl::DataLossError("no place for " + name);
+                       });
     CH_EXPECT_EQ(visits, world.rank() == 0 ? 1 : 0);
     CH_EXPECT_TRUE(absl::IsDataLoss(status));
     CH_EXPECT_THAT(std::string(status.message()),
@@ -216,9 +215,9 @@ TEST(FullStateTest, ConvertsWhereItIsTold) {
   OnMesh({2}, [](const DeviceMesh& mesh) -> absl::Status {
     World& world = mesh.world();
     Linear linear(2, 3);
-    linear.weight()->set_data(DistributeTensor(
-        linear.weight()->data(), mesh,
-        Layout::Replicated(mesh.layout(), 2).WithShard(0, 0)));
+    linear.weight()->set_data(
+        DistributeTensor(linear.weight()->data(), mesh,
+                         Layout::Replicated(mesh.layout(), 2).WithShard(0, 0)));
     ModuleState target(linear);
     const auto restore = [&](const Tensor& from, bool convert) {
       StateDict saved;

@@ -182,8 +182,7 @@ TEST(GradScalerTest, IsAState) {
   // The third iteration without an overflow.
   EXPECT_EQ(resumed.scale(), 16);
 
-  EXPECT_TRUE(
-      absl::IsInvalidArgument(resumed.StateToFill({"scale"}).status()));
+  EXPECT_TRUE(absl::IsInvalidArgument(resumed.StateToFill({"scale"}).status()));
   StateDict bad = *kept;
   *bad.Find("scale") = std::numeric_limits<double>::quiet_NaN();
   EXPECT_TRUE(absl::IsInvalidArgument(resumed.Restore(bad)));

@@ -34,9 +34,8 @@ absl::Status CheckWhole(const std::string& name, const Parameter& parameter) {
   if (!data.is_distributed() || !LayoutOf(data).is_partial()) {
     return absl::OkStatus();
   }
-  return absl::FailedPreconditionError(
-      absl::StrCat(kWhat, ": parameter ", name,
-                   " holds partial sums: ", data.Describe()));
+  return absl::FailedPreconditionError(absl::StrCat(
+      kWhat, ": parameter ", name, " holds partial sums: ", data.Describe()));
 }
 
 }  // namespace

@@ -107,9 +107,8 @@ TEST(ModuleStateTest, FillsParametersThatHadNoMemory) {
 TEST(ModuleStateTest, ListsNamesThatAreMissingOrUnexpected) {
   Tied model;
   EXPECT_EQ(
-      MessageOf(ModuleState(model)
-                    .StateToFill({"head.weight", "up.bias"})
-                    .status()),
+      MessageOf(
+          ModuleState(model).StateToFill({"head.weight", "up.bias"}).status()),
       "the state that was kept is not that of this Tied: 2 missing "
       "(table.weight, up.weight), 1 unexpected (head.weight)");
   EXPECT_THAT(MessageOf(ModuleState(model, {.allow_unexpected = true})

@@ -24,8 +24,8 @@ struct Schedule {
     kCosine,    ///< By half a turn of the cosine.
   };
   Shape shape = Shape::kConstant;
-  double peak = 0;   ///< Finite, at least 0, as last.
-  double last = 0;   ///< Where kLinear and kCosine end, and stay.
+  double peak = 0;     ///< Finite, at least 0, as last.
+  double last = 0;     ///< Where kLinear and kCosine end, and stay.
   int64_t warmup = 0;  ///< Steps; at least 0.
   int64_t steps = 0;   ///< The run's, at least as many; kConstant needs none.
 

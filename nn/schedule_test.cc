@@ -31,20 +31,14 @@ TEST(ScheduleTest, WarmsUpAndGoesDown) {
   EXPECT_THAT(
       Rates({.shape = Shape::kLinear, .peak = 2, .warmup = 2, .steps = 6}, 8),
       ElementsAre(1, 2, 2, 1.5, 1, 0.5, 0, 0));
-  EXPECT_THAT(Rates({.shape = Shape::kLinear,
-                     .peak = 2,
-                     .last = 1,
-                     .steps = 4},
-                    6),
-              ElementsAre(2, 1.75, 1.5, 1.25, 1, 1));
+  EXPECT_THAT(
+      Rates({.shape = Shape::kLinear, .peak = 2, .last = 1, .steps = 4}, 6),
+      ElementsAre(2, 1.75, 1.5, 1.25, 1, 1));
 }
 
 TEST(ScheduleTest, FollowsTheCosine) {
-  const Schedule cosine = {.shape = Shape::kCosine,
-                           .peak = 3,
-                           .last = 1,
-                           .warmup = 2,
-                           .steps = 8};
+  const Schedule cosine = {
+      .shape = Shape::kCosine, .peak = 3, .last = 1, .warmup = 2, .steps = 8};
   EXPECT_EQ(cosine.At(1), 3);
   EXPECT_EQ(cosine.At(2), 3);
   // The cosines of 60, 90 and 120 degrees, each to within some roundings.

@@ -105,9 +105,9 @@ absl::StatusOr<std::vector<std::string>> MatchStateNames(
   AppendNames("missing", missing, parts);
   AppendNames("unexpected", unexpected, parts);
   if (parts.empty()) return common;
-  return absl::InvalidArgumentError(absl::StrCat(
-      "the state that was kept is not that of ", what, ": ",
-      absl::StrJoin(parts, ", ")));
+  return absl::InvalidArgumentError(
+      absl::StrCat("the state that was kept is not that of ", what, ": ",
+                   absl::StrJoin(parts, ", ")));
 }
 
 absl::Status CheckFilled(const StateDict& state, const std::string& name,

@@ -5,6 +5,8 @@
 /// without FSDP, whatever goes on around them; where they are not what the
 /// module is at, or would be mixed with what is gathered, an error by name.
 
+#include "crosshatch/nn/module_state.h"
+
 #include <functional>
 #include <string>
 #include <variant>
@@ -19,7 +21,6 @@
 #include "crosshatch/fsdp/testutil.h"
 #include "crosshatch/fsdp/training_testutil.h"
 #include "crosshatch/nn/checkpoint.h"
-#include "crosshatch/nn/module_state.h"
 #include "crosshatch/tensor/autograd.h"
 #include "crosshatch/tensor/ops/in_place.h"
 #include "crosshatch/testing/expect.h"
@@ -32,8 +33,7 @@ namespace {
 using ::testing::HasSubstr;
 
 /// Runs `body` with a model on each of the ways to shard it.
-void OnModels(
-    const std::function<absl::Status(Job&, nn::ModuleState&)>& body) {
+void OnModels(const std::function<absl::Status(Job&, nn::ModuleState&)>& body) {
   for (const Axes& axes :
        {Axes{{"fsdp", 3}}, Axes{{"replicate", 2}, {"fsdp", 2}}}) {
     OnRanks(axes, [&](const DeviceMesh& mesh, LineSink& log) -> absl::Status {
