@@ -65,18 +65,6 @@ absl::StatusOr<Outcomes> MeetUntilDone(
   }
 }
 
-absl::StatusOr<std::vector<std::string>> TextsOf(const Communicator& comm,
-                                                 const Outcomes& outcomes) {
-  std::vector<absl::Status> statuses;
-  std::vector<std::string> texts;
-  for (const absl::StatusOr<std::string>& outcome : outcomes) {
-    statuses.push_back(outcome.status());
-    if (outcome.ok()) texts.push_back(*outcome);
-  }
-  CH_RETURN_IF_ERROR(GatherErrors(statuses, comm.world_ranks()));
-  return texts;
-}
-
 }  // namespace
 
 absl::StatusOr<std::shared_ptr<Communicator>> AllRanks(World& world) {
@@ -103,6 +91,19 @@ absl::StatusOr<std::string> DecodeOutcome(const std::string& text) {
   std::string rest = text.substr(space + 1);
   if (code == 0) return rest;
   return absl::Status(static_cast<absl::StatusCode>(code), rest);
+}
+
+absl::StatusOr<std::vector<std::string>> TextsOf(
+    absl::Span<const absl::StatusOr<std::string>> outcomes,
+    absl::Span<const int> ranks) {
+  std::vector<absl::Status> statuses;
+  std::vector<std::string> texts;
+  for (const absl::StatusOr<std::string>& outcome : outcomes) {
+    statuses.push_back(outcome.status());
+    if (outcome.ok()) texts.push_back(*outcome);
+  }
+  CH_RETURN_IF_ERROR(GatherErrors(statuses, ranks));
+  return texts;
 }
 
 absl::Status GatherErrors(absl::Span<const absl::Status> by_rank,
@@ -164,7 +165,7 @@ absl::StatusOr<std::vector<std::string>> OnEveryRank(
     absl::FunctionRef<absl::StatusOr<std::string>()> work) {
   CH_ASSIGN_OR_RETURN(const Outcomes outcomes,
                       MeetUntilDone(comm, label, work));
-  return TextsOf(comm, outcomes);
+  return TextsOf(outcomes, comm.world_ranks());
 }
 
 absl::StatusOr<std::vector<std::string>> Gather(
@@ -174,7 +175,7 @@ absl::StatusOr<std::vector<std::string>> Gather(
                       comm.Exchange(EncodeOutcome(mine), label));
   Outcomes outcomes;
   for (const std::string& text : said) outcomes.push_back(DecodeOutcome(text));
-  return TextsOf(comm, outcomes);
+  return TextsOf(outcomes, comm.world_ranks());
 }
 
 absl::Status Gather(Communicator& comm, const std::string& label,

@@ -56,6 +56,12 @@ std::string EncodeOutcome(const absl::StatusOr<std::string>& outcome);
 /// \error also kDataLoss for what EncodeOutcome did not write.
 absl::StatusOr<std::string> DecodeOutcome(const std::string& text);
 
+/// What all ranks gave, or their errors in one (GatherErrors).
+/// \param ranks the names of the ranks, by index
+absl::StatusOr<std::vector<std::string>> TextsOf(
+    absl::Span<const absl::StatusOr<std::string>> outcomes,
+    absl::Span<const int> ranks);
+
 /// One error for those of all ranks, of which ranks that say the same share a
 /// line; OK if none has one. Its code is that of the first.
 /// \param ranks the names of the ranks, by index

@@ -6,7 +6,6 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "absl/strings/str_cat.h"
 #include "crosshatch/base/status_macros.h"
 #include "crosshatch/checkpoint/checkpoint.h"
 #include "crosshatch/checkpoint/described_state.h"
@@ -22,29 +21,11 @@ namespace {
 absl::Status Save(World& world, const absl::StatusOr<nn::StateDict>& state,
                   const std::string& dir,
                   const SaveCheckpointOptions& options) {
-  RankContext& context = world.context();
-  if (context.dry_run()) {
-    return absl::FailedPreconditionError(
-        absl::StrCat("a dry run has no state to save to ", dir));
-  }
+  CH_ASSIGN_OR_RETURN(const std::unique_ptr<SaveJob> job,
+                      SaveJob::Prepare(world, state, dir, options.overwrite,
+                                       *options.file_system));
   CH_ASSIGN_OR_RETURN(const std::shared_ptr<Communicator> comm,
                       AllRanks(world));
-  absl::StatusOr<DescribedState> described = DescribedState();
-  if (state.ok()) {
-    described = Describe(*state);
-  } else {
-    described = state.status();
-  }
-  CH_ASSIGN_OR_RETURN(const std::unique_ptr<SaveJob> job,
-                      SaveJob::Prepare(*comm, described, dir, options.overwrite,
-                                       *options.file_system));
-  // A poisoned rank has no elements to save.
-  const absl::Status synchronized =
-      Gather(*comm, "save: elements", context.Synchronize());
-  if (!synchronized.ok()) {
-    job->GiveUp();
-    return synchronized;
-  }
   std::vector<HostView> views;
   views.reserve(job->cells().size());
   std::vector<const void*> data;

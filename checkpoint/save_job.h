@@ -6,11 +6,11 @@
 /// One save of a checkpoint, as one rank sees it, in the steps that saving at
 /// once (checkpoint.h) and saving beside training (async_save.h) share:
 ///
-/// 1. Prepare: ranks agree on the state and its plan; the first rank makes the
-///    directory beside the place (new_directory.h) and writes the index into
-///    it, as yet without hashes, so that from the moment on that the last file
-///    is complete the directory can be loaded.
-/// 2. WriteFile: every rank writes and hashes its cells.
+/// 1. Prepare: ranks agree on the state and its plan, and the first rank makes
+///    the directory beside the place (new_directory.h).
+/// 2. WriteFile: every rank writes and hashes its cells. The first rank writes
+///    the index before, as yet without hashes, so that from the moment on that
+///    all files are complete the directory can be loaded.
 /// 3. Commit: the first rank completes the index and renames the directory.
 ///
 /// Step 1 is of the rank's thread; the others may be of any, and communicate
@@ -21,26 +21,27 @@
 #include <string>
 #include <vector>
 
+#include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
-#include "crosshatch/checkpoint/described_state.h"
 #include "crosshatch/checkpoint/file_system.h"
 #include "crosshatch/checkpoint/new_directory.h"
 #include "crosshatch/checkpoint/save_plan.h"
-#include "crosshatch/comm/communicator.h"
+#include "crosshatch/comm/world.h"
+#include "crosshatch/nn/state_dict.h"
 #include "crosshatch/tensor/tensor.h"
 
 namespace crosshatch::checkpoint {
 
 class SaveJob {
  public:
-  /// Called by all ranks of `comm`, which are all of the world.
-  /// \param described of this rank, or why it has no state
+  /// Called by all ranks. What was issued before is done when it returns.
+  /// \param state of this rank, or why it has none
   /// \param files outlives the job
   /// \error on every rank alike; then nothing is left behind
   static absl::StatusOr<std::unique_ptr<SaveJob>> Prepare(
-      Communicator& comm, const absl::StatusOr<DescribedState>& described,
+      World& world, const absl::StatusOr<nn::StateDict>& state,
       const std::string& dir, bool overwrite, FileSystem& files);
 
   /// What this rank writes: for each cell of the plan its local tensor, dense.
@@ -49,14 +50,34 @@ class SaveJob {
   /// Where the files are written.
   const std::string& directory() const { return directory_; }
 
-  /// Writes this rank's file.
+  /// Writes this rank's file. Call once.
   /// \param data for each of cells() its elements, row-major
   /// \returns what Commit needs of this rank: the hashes of its cells
   absl::StatusOr<std::string> WriteFile(absl::Span<const void* const> data);
 
   /// First rank: completes the checkpoint. Call once.
   /// \param hashes of each rank, what WriteFile returned
+  /// \error says where the data lie
   absl::Status Commit(absl::Span<const std::string> hashes);
+
+  /// \name Reports
+  /// How ranks tell the first one of their WriteFile where they cannot meet: by
+  /// a file each in the directory, which Commit removes.
+  /// @{
+
+  /// Other ranks: leaves `outcome`, of WriteFile.
+  absl::Status WriteReport(const absl::StatusOr<std::string>& outcome);
+  /// First rank: the reports of all ranks, `own` for its own, as Commit takes
+  /// them.
+  /// \param give_up is asked many times a second; a status that is not OK ends
+  ///     the wait
+  /// \error all ranks' errors in one; what give_up said, with the ranks that
+  /// did
+  ///     not report
+  absl::StatusOr<std::vector<std::string>> AwaitReports(
+      const absl::StatusOr<std::string>& own,
+      absl::FunctionRef<absl::Status()> give_up);
+  /// @}
 
   /// First rank: removes what was written. Call after every rank's WriteFile.
   void GiveUp() { target_.reset(); }
@@ -67,6 +88,8 @@ class SaveJob {
 
   absl::Status Open(const std::string& dir, bool overwrite);
   absl::Status WriteIndex();
+  /// Writes a small file into the directory, complete or not at all.
+  absl::Status WriteText(const std::string& name, const std::string& text);
 
   const int rank_;
   SavePlan plan_;
@@ -75,6 +98,8 @@ class SaveJob {
   std::vector<Tensor> cells_;
   /// First rank only.
   std::unique_ptr<NewDirectory> target_;
+  /// First rank only: the names of reports that were read.
+  std::vector<std::string> reports_;
 };
 
 }  // namespace crosshatch::checkpoint
