@@ -170,6 +170,35 @@ class ResumeTest(unittest.TestCase):
         self.assertEqual([line["loss"] for line in lines],
                          [line["loss"] for line in whole])
 
+    def test_keeps_the_newest_while_training_goes_on(self):
+        for how in [], ["--save_async"]:
+            with self.subTest(how=how):
+                checkpoints = self.path("kept" + "".join(how))
+                flags = ["--mesh=fsdp:2,tp:2", "--checkpoints=" + checkpoints,
+                         "--save_every=1", "--keep=2", *how]
+                plain, _ = self.train("plain", "fsdp:2,tp:2",
+                                      f"--steps={STEPS}")
+                lines, _ = self.train("run", "fsdp:2,tp:2", *flags,
+                                      f"--steps={STEPS}")
+                self.assertEqual([line["loss"] for line in lines],
+                                 [line["loss"] for line in plain])
+                self.assertEqual(sorted(os.listdir(checkpoints)),
+                                 [f"step-{STEPS - 1:06d}", f"step-{STEPS:06d}"])
+
+    def test_a_checkpoint_that_cannot_be_written_ends_no_training(self):
+        checkpoints = self.path("run")
+        os.mkdir(checkpoints)
+        # What stands there is no checkpoint, so nothing replaces it.
+        open(os.path.join(checkpoints, "step-000002"), "w").close()
+        run = self.run_program(*MODEL, *RUN, "--steps=3", "--save_every=1",
+                               "--checkpoints=" + checkpoints,
+                               "--save=" + self.path("model"), status=1)
+        self.assertIn("trained 3 steps", run.stdout)
+        self.assertEqual(run.stderr.count("step-000002"), 2, run.stderr)
+        self.assertTrue(os.path.exists(self.path("model/model.safetensors")))
+        self.assertTrue(os.path.exists(checkpoints
+                                       + "/step-000003/checkpoint.json"))
+
     def test_says_where_it_begins(self):
         checkpoints = self.path("run")
         flags = [*MODEL, *RUN, "--checkpoints=" + checkpoints]

@@ -15,11 +15,11 @@
 #include "absl/time/clock.h"
 #include "crosshatch/base/status_macros.h"
 #include "crosshatch/checkpoint/huggingface.h"
+#include "crosshatch/checkpoint/run_directory.h"
 #include "crosshatch/dtensor/dtensor.h"
 #include "crosshatch/examples/data_parallel.h"
 #include "crosshatch/examples/metrics.h"
 #include "crosshatch/examples/report.h"
-#include "crosshatch/examples/run_checkpoints.h"
 #include "crosshatch/extensions/dtensor_extensions.h"
 #include "crosshatch/fsdp/accumulate.h"
 #include "crosshatch/fsdp/fully_shard.h"
@@ -132,7 +132,9 @@ class Trainer {
                     .weight_decay = options.weight_decay},
                    Groups(options)),
         report_(speaks_, options.steps),
-        checkpoints_(world, options),
+        checkpoints_(world, options.checkpoints,
+                     {.keep = static_cast<int>(options.keep),
+                      .async = options.save_async}),
         data_size_(tokens.size()) {}
 
   absl::Status Run();
@@ -147,6 +149,10 @@ class Trainer {
   absl::Status TrainSteps(MetricsFile& file);
   // Keeps the run as it is after step_.
   absl::Status SaveCheckpoint();
+  // Tells at once, and Run in the end, of what could not be written: weeks of
+  // training are worth more than a line or a checkpoint.
+  // \error the rank's first error: then there is no going on
+  absl::Status Unwritten(const absl::Status& status);
   // Inputs and targets, [rows, seq_len] each, of these rows of the batch that
   // begins at a token.
   std::pair<Tensor, Tensor> Batch(const TokenSource& tokens, int64_t position,
@@ -175,8 +181,9 @@ class Trainer {
   nn::AdamW optimizer_;
   Report report_;
   std::optional<DataParallel> data_;
-  RunCheckpoints checkpoints_;
-  absl::Status unwritten_;  // The first metrics that could not be written.
+  checkpoint::RunCheckpoints checkpoints_;
+  absl::Status unwritten_metrics_;
+  absl::Status unwritten_;  // The first of what could not be written.
 
   int64_t step_ = 0;      // Steps done.
   int64_t position_ = 0;  // In tokens_, of the next step's batch.
@@ -202,16 +209,16 @@ absl::Status Trainer::SetUp() {
 absl::StatusOr<bool> Trainer::Resume() {
   if (!options_.resume) return false;
   CH_ASSIGN_OR_RETURN(const std::optional<int64_t> newest,
-                      checkpoints_.Newest());
+                      checkpoints_.Latest());
   if (!newest.has_value()) {
     report_.Note(absl::StrCat(options_.checkpoints,
                               " holds no checkpoint yet: the run begins"));
     return false;
   }
-  CH_RETURN_IF_ERROR(checkpoints_.Load(*newest, state_));
+  CH_RETURN_IF_ERROR(checkpoints_.Load(state_, *newest));
   report_.Resume(step_);
   report_.Note(absl::StrCat("goes on after step ", step_, " of ",
-                            checkpoints_.DirectoryOf(*newest)));
+                            checkpoint::StepDirectory(options_.checkpoints, *newest)));
   if (data_size_ != tokens_.size()) {
     report_.Note(absl::StrCat("the checkpoint was written in training on ",
                               data_size_, " tokens, and now there are ",
@@ -361,7 +368,15 @@ void Trainer::Introduce() {
 absl::Status Trainer::SaveCheckpoint() {
   if (options_.checkpoints.empty()) return absl::OkStatus();
   CH_RETURN_IF_ERROR(CheckWeights(options_.checkpoints));
-  return checkpoints_.Save(step_, state_);
+  return Unwritten(checkpoints_.Save(state_, step_));
+}
+
+absl::Status Trainer::Unwritten(const absl::Status& status) {
+  if (status.ok()) return status;
+  CH_RETURN_IF_ERROR(world_.context().status());
+  report_.Warn(std::string(status.message()));
+  if (unwritten_.ok()) unwritten_ = status;
+  return absl::OkStatus();
 }
 
 absl::Status Trainer::TrainSteps(MetricsFile& file) {
@@ -372,11 +387,11 @@ absl::Status Trainer::TrainSteps(MetricsFile& file) {
     if (eval_ != nullptr && IsDue(options_.eval_every)) {
       CH_ASSIGN_OR_RETURN(metrics.eval_loss, Evaluate());
     }
-    // Weeks of training are worth more than a line.
+    // It says the same again.
     if (const absl::Status status = file.Write(metrics, world_.rank());
-        !status.ok() && unwritten_.ok()) {
-      unwritten_ = status;
-      report_.Warn(std::string(status.message()));
+        status != unwritten_metrics_) {
+      unwritten_metrics_ = status;
+      CH_RETURN_IF_ERROR(Unwritten(status));
     }
     report_.Step(metrics);
     CH_ASSIGN_OR_RETURN(stops, StopRequested(world_));
@@ -387,7 +402,8 @@ absl::Status Trainer::TrainSteps(MetricsFile& file) {
       CH_RETURN_IF_ERROR(SaveCheckpoint());
     }
   }
-  return checkpoints_.Finish();
+  return options_.checkpoints.empty() ? absl::OkStatus()
+                                      : Unwritten(checkpoints_.Wait());
 }
 
 absl::Status Trainer::Run() {

@@ -15,10 +15,10 @@
 #include "absl/strings/str_cat.h"
 #include "crosshatch/base/status_macros.h"
 #include "crosshatch/checkpoint/huggingface.h"
+#include "crosshatch/checkpoint/run_directory.h"
 #include "crosshatch/examples/machine_memory.h"
 #include "crosshatch/examples/metrics.h"
 #include "crosshatch/examples/report.h"
-#include "crosshatch/examples/run_checkpoints.h"
 #include "crosshatch/examples/train.h"
 
 namespace crosshatch::examples {
@@ -163,15 +163,16 @@ absl::Status CheckCheckpoints(const TrainOptions& options) {
         "--checkpoints=", dir, " lies in --model=", options.model_dir,
         ", which is only read"));
   }
-  const std::optional<int64_t> newest = NewestCheckpointIn(dir);
-  if (newest.has_value() && !options.resume) {
+  CH_ASSIGN_OR_RETURN(const std::optional<int64_t> latest,
+                      checkpoint::LatestIn(dir));
+  if (latest.has_value() && !options.resume) {
     return absl::AlreadyExistsError(absl::StrCat(
-        "--checkpoints=", dir, " holds step-",
-        absl::Dec(*newest, absl::kZeroPad6),
+        "--checkpoints=", dir, " holds ",
+        fs::path(checkpoint::StepDirectory(dir, *latest)).filename().string(),
         " of an earlier run: --resume goes on from it; for a new run name "
         "another directory"));
   }
-  return absl::OkStatus();
+  return checkpoint::CheckRunDirectory(dir);
 }
 
 absl::Status CheckVocabulary(const TrainOptions& options,
