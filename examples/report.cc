@@ -165,6 +165,10 @@ void Report::Warn(const std::string& text) {
   if (speaks_) std::fprintf(stderr, "train_lm: %s\n", text.c_str());
 }
 
+void Report::Sample(const std::string& text) {
+  if (speaks_) std::printf("sample: %s\n", text.c_str());
+}
+
 void Report::Finish(const std::string& save_dir) {
   if (!speaks_) return;
   if (last_.has_value()) PrintTraffic();

@@ -35,6 +35,8 @@ class Report {
   void Step(const StepMetrics& metrics);
   /// A line to stderr.
   void Warn(const std::string& text);
+  /// What was drawn from the model.
+  void Sample(const std::string& text);
   /// Totals of the last step's kind and the time in all, if there was a step,
   /// and where the model was saved, if it was.
   void Finish(const std::string& save_dir);

@@ -223,6 +223,31 @@ class ResumeTest(unittest.TestCase):
         self.assertIn("training on 315 tokens, and now there are 320",
                       run.stdout)
 
+    def test_a_sample_is_the_same_on_every_mesh(self):
+        with open(self.text, "w") as file:
+            file.write("abcdefgh" * 50)
+        checkpoints = self.path("run")
+        self.run_program(*MODEL, "--mesh=fsdp:2", "--steps=40", "--lr=0.02",
+                         "--global_batch=5", "--seq_len=13",
+                         "--checkpoints=" + checkpoints)
+
+        def sample(mesh, *flags):
+            run = self.run_program(*MODEL, "--mesh=" + mesh, "--steps=40",
+                                   "--checkpoints=" + checkpoints, "--resume",
+                                   *flags)
+            return run.stdout.split("sample: ")[1]
+        for mesh in ["fsdp:1", "tp:4", "fsdp:2,tp:3"]:
+            # It has learnt the text.
+            self.assertEqual(sample(mesh, "--sample=21", "--prompt=def",
+                                    "--temperature=0"),
+                             "defghabcdefghabcdefghabc\n")
+        hot = ["--sample=40", "--temperature=5", "--vocab=131"]
+        drawn = sample("fsdp:1", *hot)
+        self.assertEqual(drawn, sample("fsdp:1", *hot))
+        self.assertEqual(drawn[:16], "abcdefghabcdefgh")
+        self.assertNotEqual(drawn[16:24], "abcdefgh")
+        self.assertEqual(sample("fsdp:1", *hot, "--top_k=1")[16:24], "abcdefgh")
+
 
 if __name__ == "__main__":
     unittest.main()

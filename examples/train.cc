@@ -11,6 +11,7 @@
 
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "absl/strings/string_view.h"
 #include "absl/time/clock.h"
 #include "crosshatch/base/status_macros.h"
@@ -20,6 +21,7 @@
 #include "crosshatch/examples/data_parallel.h"
 #include "crosshatch/examples/metrics.h"
 #include "crosshatch/examples/report.h"
+#include "crosshatch/examples/sample.h"
 #include "crosshatch/extensions/dtensor_extensions.h"
 #include "crosshatch/fsdp/accumulate.h"
 #include "crosshatch/fsdp/fully_shard.h"
@@ -164,6 +166,8 @@ class Trainer {
   absl::Status Learn(StepMetrics& metrics);
   // The mean loss over all whole rows of the text to evaluate on.
   absl::StatusOr<double> Evaluate();
+  // Draws from the model, and prints it behind the prompt.
+  absl::Status PrintSample();
   // Whether step_ is one of every `every`, or the run's last.
   bool IsDue(int64_t every) const {
     return step_ == options_.steps || (every > 0 && step_ % every == 0);
@@ -217,8 +221,9 @@ absl::StatusOr<bool> Trainer::Resume() {
   }
   CH_RETURN_IF_ERROR(checkpoints_.Load(state_, *newest));
   report_.Resume(step_);
-  report_.Note(absl::StrCat("goes on after step ", step_, " of ",
-                            checkpoint::StepDirectory(options_.checkpoints, *newest)));
+  report_.Note(
+      absl::StrCat("goes on after step ", step_, " of ",
+                   checkpoint::StepDirectory(options_.checkpoints, *newest)));
   if (data_size_ != tokens_.size()) {
     report_.Note(absl::StrCat("the checkpoint was written in training on ",
                               data_size_, " tokens, and now there are ",
@@ -349,6 +354,30 @@ absl::Status Trainer::CheckWeights(const std::string& place) {
                    " is left as it is; a smaller --lr may help"));
 }
 
+absl::Status Trainer::PrintSample() {
+  if (options_.sample == 0) return absl::OkStatus();
+  std::vector<int32_t> tokens;
+  for (const char c : options_.prompt) {
+    tokens.push_back(static_cast<unsigned char>(c));
+  }
+  if (tokens.empty()) {
+    constexpr int64_t kPromptTokens = 16;
+    tokens =
+        tokens_.Rows(0, std::min(tokens_.size(), kPromptTokens), 0, 1).inputs;
+  }
+  CH_ASSIGN_OR_RETURN(const std::vector<int32_t> drawn,
+                      Sample(world_, model_, tokens,
+                             {.count = options_.sample,
+                              .temperature = options_.temperature,
+                              .top_k = options_.top_k,
+                              .seed = options_.seed}));
+  tokens.insert(tokens.end(), drawn.begin(), drawn.end());
+  report_.Sample(options_.text.empty()
+                     ? absl::StrJoin(tokens, " ")
+                     : std::string(tokens.begin(), tokens.end()));
+  return absl::OkStatus();
+}
+
 void Trainer::Introduce() {
   report_.Start(mesh_, model_);
   if (const int idle = RanksWithoutHeads(options_); idle > 0) {
@@ -419,6 +448,7 @@ absl::Status Trainer::Run() {
         world_, model_, options_.save_dir,
         {.overwrite = options_.overwrite, .beside_if_refused = true}));
   }
+  CH_RETURN_IF_ERROR(PrintSample());
   report_.Finish(options_.save_dir);
   return unwritten_;
 }
@@ -441,6 +471,7 @@ absl::StatusOr<int64_t> DryPeak(const TrainOptions& options,
   dry.metrics.clear();
   dry.save_dir.clear();
   dry.checkpoints.clear();
+  dry.sample = 0;
   int64_t peak = 0;
   CH_RETURN_IF_ERROR(RunFake(
       {.world_size = options.world_size(), .rank = rank},

@@ -175,12 +175,11 @@ absl::Status CheckCheckpoints(const TrainOptions& options) {
   return checkpoint::CheckRunDirectory(dir);
 }
 
-absl::Status CheckVocabulary(const TrainOptions& options,
-                             const TokenSource& tokens) {
-  if (tokens.max_token() < options.config.vocab) return absl::OkStatus();
+absl::Status CheckVocabulary(const TrainOptions& options, int32_t token) {
+  if (token < options.config.vocab) return absl::OkStatus();
   return absl::InvalidArgumentError(absl::StrCat(
-      "token ", tokens.max_token(), " is beyond the vocabulary of ",
-      options.config.vocab, "; --vocab must be above every token"));
+      "token ", token, " is beyond the vocabulary of ", options.config.vocab,
+      "; --vocab must be above every token"));
 }
 
 absl::Status CheckMemory(const TrainOptions& options,
@@ -230,13 +229,16 @@ absl::Status CheckOptions(const TrainOptions& options) {
 
 absl::Status CheckTraining(const TrainOptions& options,
                            const TokenSource& tokens) {
-  CH_RETURN_IF_ERROR(CheckVocabulary(options, tokens));
+  CH_RETURN_IF_ERROR(CheckVocabulary(options, tokens.max_token()));
+  for (const char c : options.prompt) {
+    CH_RETURN_IF_ERROR(CheckVocabulary(options, static_cast<unsigned char>(c)));
+  }
   return CheckMemory(options, tokens);
 }
 
 absl::Status CheckEvaluation(const TrainOptions& options,
                              const TokenSource& eval) {
-  CH_RETURN_IF_ERROR(CheckVocabulary(options, eval));
+  CH_RETURN_IF_ERROR(CheckVocabulary(options, eval.max_token()));
   if (eval.size() > options.seq_len) return absl::OkStatus();
   return absl::InvalidArgumentError(absl::StrCat(
       "--eval_text holds ", eval.size(), " tokens; a row takes the ",

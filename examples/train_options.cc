@@ -77,6 +77,18 @@ ABSL_FLAG(std::vector<std::string>, eval_text, {},
           "rows of --seq_len that they hold, after the last step and as often "
           "as --eval_every says.");
 ABSL_FLAG(GivenInt, eval_every, {0}, "Steps from one evaluation to the next.");
+ABSL_FLAG(
+    int64_t, sample, 0,
+    "Tokens to draw from the model at the end, and to print: as text with "
+    "--text, as numbers with --tokens.");
+ABSL_FLAG(
+    GivenPath, prompt, {},
+    "The text that --sample goes on from. Without it: the first 16 tokens "
+    "that are trained on.");
+ABSL_FLAG(double, temperature, 1.0,
+          "Divides the logits that --sample draws by; 0: the likeliest token.");
+ABSL_FLAG(int64_t, top_k, 0,
+          "Let --sample draw from the likeliest so many; 0: from all.");
 ABSL_FLAG(GivenPath, checkpoints, {},
           "A directory for checkpoints of the run: model, optimizer, schedule "
           "and data position, written where the run ends, also by SIGTERM or "
@@ -191,6 +203,8 @@ absl::Status CheckNeeds(const TrainOptions& options) {
       {"save_async", options.save_async, "checkpoints",
        !options.checkpoints.empty()},
       {"resume", options.resume, "checkpoints", !options.checkpoints.empty()},
+      {"prompt", !options.prompt.empty(), "sample", options.sample > 0},
+      {"prompt", !options.prompt.empty(), "text", !options.text.empty()},
       {"token_bits", options.token_bits != 0, "tokens",
        !options.tokens.empty()},
       {"overwrite", options.overwrite, "save", !options.save_dir.empty()},
@@ -237,6 +251,10 @@ absl::Status CheckConflicts(const TrainOptions& options) {
     return absl::InvalidArgumentError(
         "--eval_text: --backend=fake computes nothing to evaluate");
   }
+  if (options.run.backend == Backend::kFake && options.sample > 0) {
+    return absl::InvalidArgumentError(
+        "--sample: --backend=fake computes nothing to draw from");
+  }
   return CheckNeeds(options);
 }
 
@@ -266,6 +284,9 @@ absl::Status CheckNumbers(const TrainOptions& options) {
   CH_RETURN_IF_ERROR(CheckAtLeast("eval_every", options.eval_every, 0));
   CH_RETURN_IF_ERROR(CheckAtLeast("save_every", options.save_every, 0));
   CH_RETURN_IF_ERROR(CheckAtLeast("keep", options.keep, 0));
+  CH_RETURN_IF_ERROR(CheckAtLeast("sample", options.sample, 0));
+  CH_RETURN_IF_ERROR(CheckNotNegative("temperature", options.temperature));
+  CH_RETURN_IF_ERROR(CheckAtLeast("top_k", options.top_k, 0));
   CH_RETURN_IF_ERROR(CheckFraction("beta1", options.beta1));
   CH_RETURN_IF_ERROR(CheckFraction("beta2", options.beta2));
   // With 0 the rows of tokens that never come are divided by 0.
@@ -392,6 +413,11 @@ absl::StatusOr<TrainOptions> ParseTrainOptions(int argc, char** argv) {
   options.keep = absl::GetFlag(FLAGS_keep).value;
   options.save_async = absl::GetFlag(FLAGS_save_async);
   options.resume = absl::GetFlag(FLAGS_resume);
+  options.sample = absl::GetFlag(FLAGS_sample);
+  CH_ASSIGN_OR_RETURN(options.prompt,
+                      PathOf("prompt", absl::GetFlag(FLAGS_prompt)));
+  options.temperature = absl::GetFlag(FLAGS_temperature);
+  options.top_k = absl::GetFlag(FLAGS_top_k);
   CH_ASSIGN_OR_RETURN(options.metrics,
                       PathOf("metrics", absl::GetFlag(FLAGS_metrics)));
   CH_ASSIGN_OR_RETURN(options.save_dir,

@@ -61,6 +61,11 @@ struct TrainOptions {
   bool save_async = false;
   bool resume = false;
 
+  int64_t sample = 0;  ///< Tokens to draw at the end.
+  std::string prompt;  ///< What they follow; empty: the first training tokens.
+  double temperature = 1;
+  int64_t top_k = 0;
+
   std::string metrics;
   std::string save_dir;
   bool overwrite = false;

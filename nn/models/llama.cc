@@ -73,11 +73,25 @@ TensorList LlamaAttention::ForwardImpl(TensorSpan inputs) {
   const Tensor k = SplitHeads(k_proj_.Forward(x), head_dim_);
   const Tensor v = SplitHeads(v_proj_.Forward(x), head_dim_);
   const int64_t length = q.size(1);
-  const Tensor& cos = rotary_.Cos(length);
-  const Tensor& sin = rotary_.Sin(length);
-  const Tensor heads =
-      CausalAttention(ApplyRope(q, cos, sin), ApplyRope(k, cos, sin), v,
-                      1.0 / std::sqrt(static_cast<double>(head_dim_)));
+  const double scale = 1.0 / std::sqrt(static_cast<double>(head_dim_));
+  Tensor heads;
+  if (cache_ == nullptr) {
+    const Tensor& cos = rotary_.Cos(length);
+    const Tensor& sin = rotary_.Sin(length);
+    heads = CausalAttention(ApplyRope(q, cos, sin), ApplyRope(k, cos, sin), v,
+                            scale);
+  } else {
+    const int64_t begin = cache_->length();
+    const auto rows = [&](const Tensor& table) {
+      return Slice(table, 0, begin, begin + length);
+    };
+    const Tensor cos = rows(rotary_.Cos(cache_->capacity()));
+    const Tensor sin = rows(rotary_.Sin(cache_->capacity()));
+    const KvCache::Entry all =
+        cache_->Append(index_, ApplyRope(k, cos, sin), v);
+    heads =
+        CausalAttention(ApplyRope(q, cos, sin), all.keys, all.values, scale);
+  }
   return {o_proj_.Forward(
       View(heads, {heads.size(0), heads.size(1), heads.size(2) * head_dim_}))};
 }
@@ -146,7 +160,15 @@ TensorList Llama::ForwardImpl(TensorSpan inputs) {
       << "llama: tokens " << inputs[0].Describe() << " are not [B, T]";
   Tensor x = embed_tokens_.Forward(inputs[0]);
   for (const auto& block : blocks_) x = block->Forward(x);
+  if (cache_ != nullptr) cache_->Advance(inputs[0].size(1));
   return {lm_head_.Forward(norm_.Forward(x))};
+}
+
+void Llama::set_cache(KvCache* cache) {
+  cache_ = cache;
+  for (size_t i = 0; i < blocks_.size(); ++i) {
+    blocks_[i]->attention().set_cache(cache, i);
+  }
 }
 
 }  // namespace crosshatch::nn

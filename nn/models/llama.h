@@ -21,12 +21,14 @@
 /// Shapes: B rows of the batch (0 is fine), T positions, D = dim,
 /// H = head_dim, V = vocab.
 
+#include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <vector>
 
 #include "crosshatch/nn/embedding.h"
 #include "crosshatch/nn/linear.h"
+#include "crosshatch/nn/models/kv_cache.h"
 #include "crosshatch/nn/models/llama_config.h"
 #include "crosshatch/nn/module.h"
 #include "crosshatch/nn/rms_norm.h"
@@ -50,12 +52,20 @@ class LlamaAttention final : public Module {
 
   const char* type_name() const override { return "LlamaAttention"; }
 
+  /// As Llama::set_cache; this attention's entry there is `index`.
+  void set_cache(KvCache* cache, size_t index) {
+    cache_ = cache;
+    index_ = index;
+  }
+
  protected:
   TensorList ForwardImpl(TensorSpan inputs) override;
 
  private:
   const int64_t head_dim_;
   RotaryTable& rotary_;
+  KvCache* cache_ = nullptr;
+  size_t index_ = 0;
   Linear q_proj_;
   Linear k_proj_;
   Linear v_proj_;
@@ -84,6 +94,7 @@ class LlamaBlock final : public Module {
   LlamaBlock(const LlamaConfig& config, RotaryTable& rotary);
 
   const char* type_name() const override { return "LlamaBlock"; }
+  LlamaAttention& attention() { return self_attn_; }
 
  protected:
   TensorList ForwardImpl(TensorSpan inputs) override;
@@ -137,11 +148,18 @@ class Llama final : public Module {
   const LlamaConfig& config() const { return config_; }
   Blocks blocks() const { return Blocks(blocks_); }
 
+  /// From now on the tokens of a forward are those that follow what `cache`
+  /// holds, and are added to it: in NoGrad, and of one batch for the cache's
+  /// life (checked). Null: a forward begins at position 0, as without. The
+  /// cache outlives its use.
+  void set_cache(KvCache* cache);
+
  protected:
   TensorList ForwardImpl(TensorSpan inputs) override;
 
  private:
   const LlamaConfig config_;
+  KvCache* cache_ = nullptr;
   RotaryTable rotary_;
   Embedding embed_tokens_;
   std::vector<std::unique_ptr<LlamaBlock>> blocks_;
