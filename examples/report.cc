@@ -166,7 +166,11 @@ void Report::Warn(const std::string& text) {
 }
 
 void Report::Sample(const std::string& text) {
-  if (speaks_) std::printf("sample: %s\n", text.c_str());
+  if (!speaks_) return;
+  std::printf("sample: ");
+  // Tokens may be zeros.
+  std::fwrite(text.data(), 1, text.size(), stdout);
+  std::printf("\n");
 }
 
 void Report::Finish(const std::string& save_dir) {

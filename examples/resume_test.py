@@ -39,7 +39,8 @@ class ResumeTest(unittest.TestCase):
 
     def run_program(self, *flags, status=0):
         run = subprocess.run([PROGRAM, "--text=" + self.text, *flags],
-                             capture_output=True, text=True, timeout=LONG)
+                             capture_output=True, text=True, errors="replace",
+                             timeout=LONG)
         self.assertEqual(run.returncode, status, run.stdout + run.stderr)
         return run
 

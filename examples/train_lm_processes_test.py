@@ -181,15 +181,21 @@ class ProcessesTest(unittest.TestCase):
 
     def test_a_signal_to_one_ends_all_after_the_same_step(self):
         saved = os.path.join(self.dir, "saved")
-        ranks = self.plain("--steps=1000000", "--save=" + saved)
-        self.await_steps(ranks[0])
-        ranks[2].send_signal(signal.SIGTERM)
-        out, _ = ranks[0].communicate(timeout=LONG)
-        self.assertIn("note: stopped by a signal after step ", out)
-        for process in ranks:
-            process.communicate(timeout=LONG)
-            self.assertEqual(process.returncode, 143)
+        checkpoints = os.path.join(self.dir, "run")
+        for flags, status in [(["--save=" + saved], 143),
+                              (["--checkpoints=" + checkpoints], 0)]:
+            with self.subTest(flags=flags):
+                ranks = self.plain("--steps=1000000", *flags)
+                self.await_steps(ranks[0])
+                ranks[2].send_signal(signal.SIGTERM)
+                out, _ = ranks[0].communicate(timeout=LONG)
+                step = out.split("note: stopped by a signal after step ")[1]
+                for process in ranks:
+                    process.communicate(timeout=LONG)
+                    self.assertEqual(process.returncode, status)
         self.assertTrue(os.path.exists(saved + "/config.json"))
+        self.assertEqual(os.listdir(checkpoints),
+                         [f"step-{int(step.split()[0]):06d}"])
 
     def test_another_number_of_processes_is_one_line(self):
         run = self.mpirun("--steps=1", ranks=2)

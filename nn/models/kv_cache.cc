@@ -9,13 +9,16 @@
 
 namespace crosshatch::nn {
 
+void KvCache::CheckRoom(int64_t count) const {
+  CH_CHECK(length_ + count <= capacity_)
+      << "a KvCache of " << capacity_ << " positions that has " << length_
+      << " gets " << count << " more";
+}
+
 KvCache::Entry KvCache::Append(size_t index, const Tensor& keys,
                                const Tensor& values) {
   CH_CHECK(!keys.requires_grad() && !values.requires_grad())
       << "a KvCache keeps no graph; run the model in NoGrad";
-  CH_CHECK(length_ + keys.size(1) <= capacity_)
-      << "a KvCache of " << capacity_ << " positions that has " << length_
-      << " gets " << keys.size(1) << " more";
   entries_.resize(std::max(entries_.size(), index + 1));
   Entry& entry = entries_[index];
   if (!entry.keys.defined()) {

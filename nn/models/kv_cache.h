@@ -33,8 +33,10 @@ class KvCache {
     Tensor keys;    ///< [B, length, Hkv, D]; undefined at length 0.
     Tensor values;  ///< The same.
   };
+  /// Checks that `count` more positions fit.
+  void CheckRoom(int64_t count) const;
   /// Appends the keys and values [B, T, Hkv, D] of the attention `index`, and
-  /// gives all of them. Checks that they fit.
+  /// gives all of them.
   Entry Append(size_t index, const Tensor& keys, const Tensor& values);
   /// All attentions have appended `count` positions.
   void Advance(int64_t count) { length_ += count; }

@@ -158,6 +158,7 @@ TensorList Llama::ForwardImpl(TensorSpan inputs) {
   CH_CHECK_EQ(inputs.size(), 1u) << "llama";
   CH_CHECK_EQ(inputs[0].ndim(), 2)
       << "llama: tokens " << inputs[0].Describe() << " are not [B, T]";
+  if (cache_ != nullptr) cache_->CheckRoom(inputs[0].size(1));
   Tensor x = embed_tokens_.Forward(inputs[0]);
   for (const auto& block : blocks_) x = block->Forward(x);
   if (cache_ != nullptr) cache_->Advance(inputs[0].size(1));
