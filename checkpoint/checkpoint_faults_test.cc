@@ -8,9 +8,10 @@
 #include <cerrno>
 #include <filesystem>
 #include <map>
-#include <optional>
+#include <mutex>
 #include <ostream>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -175,6 +176,45 @@ TEST_P(CheckpointFaultsTest, WhatLoadsIsTheOldOrTheNewOne) {
       if (!version.ok()) continue;
       EXPECT_EQ(VersionIn(path, false).value(), *version) << path;
     }
+  }
+}
+
+/// A disk at whose first file somebody else saves version 3 to the same place.
+class SharedFileSystem final : public FileSystem {
+ public:
+  explicit SharedFileSystem(std::string dir) : dir_(std::move(dir)) {}
+  int CreateFile(const std::string& path, int& fd) override {
+    std::call_once(once_, [this] {
+      FaultyFileSystem whole({});
+      const absl::Status other = Save(dir_, 3, whole, false);
+      EXPECT_TRUE(other.ok()) << other;
+    });
+    return FileSystem::CreateFile(path, fd);
+  }
+
+ private:
+  const std::string dir_;
+  std::once_flag once_;
+};
+
+TEST(TwoSaversTest, OfTwoSaversTheFirstWinsAndNothingIsLost) {
+  for (const bool replaces : {false, true}) {
+    const std::string root =
+        fs::canonical(::testing::TempDir()).string() + "/two_savers/";
+    fs::remove_all(root);
+    const std::string dir = root + "run";
+    FaultyFileSystem whole({});
+    if (replaces) {
+      ASSERT_TRUE(Save(dir, 1, whole, false).ok());
+    }
+    SharedFileSystem shared(dir);
+    const absl::Status status = Save(dir, 2, shared, false);
+    EXPECT_TRUE(absl::IsAlreadyExists(status) || absl::IsAborted(status))
+        << status;
+    EXPECT_EQ(VersionIn(dir).value(), 3);
+    // What lost lies aside, whole, where the error says.
+    EXPECT_EQ(VersionIn(dir + ".saving").value(), 2);
+    EXPECT_THAT(std::string(status.message()), HasSubstr(dir + ".saving"));
   }
 }
 

@@ -63,6 +63,9 @@ class StepState final : public nn::Stateful {
 
 void SaveSteps(const std::string& root, const std::vector<int64_t>& steps,
                RunCheckpointsOptions options) {
+  // Takes no time to flush.
+  FaultyFileSystem whole({});
+  options.file_system = &whole;
   RunRanks(2, [&](World& world) -> absl::Status {
     RunCheckpoints checkpoints(world, root, options);
     for (const int64_t step : steps) {
