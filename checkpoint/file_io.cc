@@ -128,6 +128,15 @@ absl::Status AtomicFile::Commit() {
   return absl::OkStatus();
 }
 
+absl::Status WriteFile(const std::string& path, const std::string& text,
+                       FileSystem& files) {
+  CH_ASSIGN_OR_RETURN(const std::unique_ptr<AtomicFile> file,
+                      AtomicFile::Create(path, files));
+  CH_RETURN_IF_ERROR(
+      file->Append(text.data(), static_cast<int64_t>(text.size())));
+  return file->Commit();
+}
+
 std::string ParentOf(const std::string& path) {
   const std::string parent = std::filesystem::path(path).parent_path().string();
   return parent.empty() ? "." : parent;

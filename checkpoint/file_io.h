@@ -89,6 +89,10 @@ class AtomicFile {
   bool complete_ = false;
 };
 
+/// Writes a (small) file by an AtomicFile.
+absl::Status WriteFile(const std::string& path, const std::string& text,
+                       FileSystem& files);
+
 /// The directory that `path` lies in.
 std::string ParentOf(const std::string& path);
 

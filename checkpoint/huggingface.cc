@@ -180,13 +180,8 @@ absl::Status Open(absl::Span<const nn::NamedParameter> parameters,
   output.directory = *std::move(directory);
   // The small file comes first: a full disk is found before the weights are
   // complete.
-  CH_ASSIGN_OR_RETURN(
-      const std::unique_ptr<AtomicFile> file,
-      AtomicFile::Create(output.directory->Add("config.json"), files));
-  const std::string text = FormatConfig(config);
-  CH_RETURN_IF_ERROR(
-      file->Append(text.data(), static_cast<int64_t>(text.size())));
-  CH_RETURN_IF_ERROR(file->Commit());
+  CH_RETURN_IF_ERROR(WriteFile(output.directory->Add("config.json"),
+                               FormatConfig(config), files));
   std::vector<TensorInfo> tensors;
   for (const nn::NamedParameter& named : parameters) {
     const Tensor& data = named.parameter->data();

@@ -358,9 +358,21 @@ absl::StatusOr<std::unique_ptr<SafetensorsWriter>> SafetensorsWriter::Create(
 absl::Status SafetensorsWriter::Write(const std::string& name,
                                       const void* data) {
   CH_CHECK_LT(next_, tensors_.size()) << name << " after the last tensor";
-  const TensorInfo& tensor = tensors_[next_++];
+  return WritePart(name, data, tensors_[next_].bytes());
+}
+
+absl::Status SafetensorsWriter::WritePart(const std::string& name,
+                                          const void* data, int64_t bytes) {
+  CH_CHECK_LT(next_, tensors_.size()) << name << " after the last tensor";
+  const TensorInfo& tensor = tensors_[next_];
   CH_CHECK_EQ(tensor.name, name) << "tensors come in the order announced";
-  return file_->Append(data, tensor.bytes());
+  part_bytes_ += bytes;
+  CH_CHECK_LE(part_bytes_, tensor.bytes()) << "more than all of " << name;
+  if (part_bytes_ == tensor.bytes()) {
+    ++next_;
+    part_bytes_ = 0;
+  }
+  return file_->Append(data, bytes);
 }
 
 absl::Status SafetensorsWriter::Finish() {

@@ -116,6 +116,10 @@ class SafetensorsWriter {
   /// Writes the next tensor, which must be `name`: all of its elements,
   /// row-major, in its dtype.
   absl::Status Write(const std::string& name, const void* data);
+  /// Writes the next `bytes` of the tensor `name`: as Write, in pieces that
+  /// together are all of it.
+  absl::Status WritePart(const std::string& name, const void* data,
+                         int64_t bytes);
   /// Call once, after all tensors.
   absl::Status Finish();
 
@@ -127,6 +131,8 @@ class SafetensorsWriter {
   std::unique_ptr<AtomicFile> file_;
   std::vector<TensorInfo> tensors_;
   size_t next_ = 0;
+  /// Of tensor next_, which were written.
+  int64_t part_bytes_ = 0;
 };
 
 }  // namespace crosshatch::checkpoint

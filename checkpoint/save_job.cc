@@ -116,17 +116,8 @@ absl::Status SaveJob::Open(const std::string& dir, bool overwrite) {
 
 absl::Status SaveJob::WriteIndex() {
   CH_ASSIGN_OR_RETURN(const std::string text, FormatIndex(plan_.index));
-  return WriteText(kIndexFile, text);
-}
-
-absl::Status SaveJob::WriteText(const std::string& name,
-                                const std::string& text) {
-  CH_ASSIGN_OR_RETURN(
-      const std::unique_ptr<AtomicFile> file,
-      AtomicFile::Create(absl::StrCat(directory_, "/", name), files_));
-  CH_RETURN_IF_ERROR(
-      file->Append(text.data(), static_cast<int64_t>(text.size())));
-  return file->Commit();
+  return checkpoint::WriteFile(absl::StrCat(directory_, "/", kIndexFile), text,
+                               files_);
 }
 
 absl::StatusOr<std::string> SaveJob::WriteFile(
@@ -136,12 +127,7 @@ absl::StatusOr<std::string> SaveJob::WriteFile(
   if (target_ != nullptr) CH_RETURN_IF_ERROR(WriteIndex());
   std::string hashes;
   if (cells.empty()) return hashes;
-  std::vector<TensorInfo> infos;
-  for (const PlannedCell& cell : cells) {
-    const IndexedTensor& tensor = plan_.index.tensors[cell.tensor];
-    infos.push_back({tensor.CellName(cell.cell), tensor.dtype,
-                     tensor.CellBox(cell.cell).sizes});
-  }
+  const std::vector<TensorInfo> infos = plan_.InfosOf(rank_);
   const std::string path =
       absl::StrCat(directory_, "/", plan_.index.files[plan_.FileOf(rank_)]);
   // transformers asks for the format.
@@ -191,7 +177,9 @@ absl::Status SaveJob::Commit(absl::Span<const std::string> hashes) {
 }
 
 absl::Status SaveJob::WriteReport(const absl::StatusOr<std::string>& outcome) {
-  return WriteText(ReportFileName(rank_), EncodeOutcome(outcome));
+  return checkpoint::WriteFile(
+      absl::StrCat(directory_, "/", ReportFileName(rank_)),
+      EncodeOutcome(outcome), files_);
 }
 
 absl::StatusOr<std::vector<std::string>> SaveJob::AwaitReports(

@@ -88,8 +88,6 @@ class SaveJob {
 
   absl::Status Open(const std::string& dir, bool overwrite);
   absl::Status WriteIndex();
-  /// Writes a small file into the directory, complete or not at all.
-  absl::Status WriteText(const std::string& name, const std::string& text);
 
   const int rank_;
   SavePlan plan_;

@@ -187,6 +187,16 @@ int64_t SavePlan::BytesOf(int rank) const {
   return bytes;
 }
 
+std::vector<TensorInfo> SavePlan::InfosOf(int rank) const {
+  std::vector<TensorInfo> infos;
+  for (const PlannedCell& c : by_rank[static_cast<size_t>(rank)]) {
+    const IndexedTensor& tensor = index.tensors[static_cast<size_t>(c.tensor)];
+    infos.push_back(
+        {tensor.CellName(c.cell), tensor.dtype, tensor.CellBox(c.cell).sizes});
+  }
+  return infos;
+}
+
 std::string SavePlan::ToString() const {
   std::string text;
   for (size_t rank = 0; rank < by_rank.size(); ++rank) {

@@ -15,6 +15,7 @@
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
 #include "crosshatch/checkpoint/index.h"
+#include "crosshatch/checkpoint/safetensors.h"
 #include "crosshatch/dtensor/layout.h"
 #include "crosshatch/tensor/dtype.h"
 #include "crosshatch/tensor/shape.h"
@@ -49,6 +50,8 @@ struct SavePlan {
   /// In index.files; -1 for a rank that writes nothing.
   int FileOf(int rank) const;
   int64_t BytesOf(int rank) const;
+  /// What that file holds.
+  std::vector<TensorInfo> InfosOf(int rank) const;
   /// For each rank that writes a line of its bytes and cells.
   std::string ToString() const;
 };
