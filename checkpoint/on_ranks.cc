@@ -6,7 +6,6 @@
 #include <cstddef>
 #include <future>
 #include <memory>
-#include <numeric>
 #include <string>
 #include <utility>
 #include <vector>
@@ -66,13 +65,6 @@ absl::StatusOr<Outcomes> MeetUntilDone(
 }
 
 }  // namespace
-
-absl::StatusOr<std::shared_ptr<Communicator>> AllRanks(World& world) {
-  std::vector<int> ranks(static_cast<size_t>(world.size()));
-  std::iota(ranks.begin(), ranks.end(), 0);
-  return world.Group("world", std::move(ranks),
-                     world.context().compute_stream().name());
-}
 
 std::string EncodeOutcome(const absl::StatusOr<std::string>& outcome) {
   return absl::StrCat(

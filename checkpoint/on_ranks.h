@@ -11,7 +11,6 @@
 /// fails meanwhile is found. The work itself is always waited for: it would
 /// outlive what it works on.
 
-#include <memory>
 #include <string>
 #include <vector>
 
@@ -19,13 +18,10 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
+#include "crosshatch/comm/all_ranks.h"
 #include "crosshatch/comm/communicator.h"
-#include "crosshatch/comm/world.h"
 
 namespace crosshatch::checkpoint {
-
-/// The communicator of all ranks, for work on the compute stream.
-absl::StatusOr<std::shared_ptr<Communicator>> AllRanks(World& world);
 
 /// Runs `work` once, on a thread of index 0 of `comm`, and returns what it
 /// returned on every rank. Called by all ranks.
