@@ -135,7 +135,8 @@ class Trainer {
                    Groups(options)),
         report_(speaks_, options.steps),
         checkpoints_(world, options.checkpoints,
-                     {.keep = static_cast<int>(options.keep),
+                     {.keep = static_cast<int>(std::min<int64_t>(
+                          options.keep, std::numeric_limits<int>::max())),
                       .async = options.save_async}),
         data_size_(tokens.size()) {}
 
@@ -220,6 +221,12 @@ absl::StatusOr<bool> Trainer::Resume() {
     return false;
   }
   CH_RETURN_IF_ERROR(checkpoints_.Load(state_, *newest));
+  if (step_ < 0 || position_ < 0 || data_size_ < 1) {
+    return absl::DataLossError(
+        absl::StrCat(checkpoint::StepDirectory(options_.checkpoints, *newest),
+                     " is of step ", step_, ", at token ", position_, " of ",
+                     data_size_, ", where no run comes to"));
+  }
   report_.Resume(step_);
   report_.Note(
       absl::StrCat("goes on after step ", step_, " of ",
@@ -416,7 +423,7 @@ absl::Status Trainer::TrainSteps(MetricsFile& file) {
     if (eval_ != nullptr && IsDue(options_.eval_every)) {
       CH_ASSIGN_OR_RETURN(metrics.eval_loss, Evaluate());
     }
-    // It says the same again.
+    // Once it has failed it says the same each time.
     if (const absl::Status status = file.Write(metrics, world_.rank());
         status != unwritten_metrics_) {
       unwritten_metrics_ = status;
@@ -471,6 +478,7 @@ absl::StatusOr<int64_t> DryPeak(const TrainOptions& options,
   dry.metrics.clear();
   dry.save_dir.clear();
   dry.checkpoints.clear();
+  dry.resume = false;
   dry.sample = 0;
   int64_t peak = 0;
   CH_RETURN_IF_ERROR(RunFake(
