@@ -217,7 +217,16 @@ class ResumeTest(unittest.TestCase):
         self.assertIn("trained 1 steps", run.stdout)
         run = self.run_program(*flags, "--steps=3", "--resume")
         self.assertIn("nothing is left to train of --steps=3", run.stdout)
-        # Another model, other data.
+        # A file that somebody has changed, another model, other data.
+        index = checkpoints + "/step-000003/checkpoint.json"
+        with open(index) as file:
+            text = file.read()
+        with open(index, "w") as file:
+            file.write(text.replace('"run.step": 3', '"run.step": -3'))
+        run = self.run_program(*flags, "--steps=4", "--resume", status=1)
+        self.assertIn("is of step -3, at token", run.stderr)
+        with open(index, "w") as file:
+            file.write(text)
         run = self.run_program(*flags, "--steps=4", "--layers=3", "--resume",
                                status=1)
         self.assertIn("layers.2.", run.stderr)
