@@ -7,6 +7,7 @@
 #include <functional>
 #include <future>
 #include <memory>
+#include <mutex>
 #include <string>
 #include <thread>
 #include <utility>
@@ -31,7 +32,8 @@ AsyncCheckpointer::AsyncCheckpointer(World& world, AsyncOptions options)
 
 AsyncCheckpointer::~AsyncCheckpointer() {
   // The peers of a run that failed may never report.
-  if (!world_.context().status().ok()) cancelled_ = true;
+  const absl::Status status = world_.context().status();
+  if (!status.ok()) Deliver(status);
   JoinWriter();
 }
 
@@ -56,7 +58,10 @@ absl::Status AsyncCheckpointer::Begin(
                                              *options_.file_system));
   written_ = {};
   committed_ = {};
-  cancelled_ = false;
+  {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    delivered_.reset();
+  }
   absl::StatusOr<std::thread> writer =
       StartThread(absl::StrCat("the thread that writes checkpoints of rank ",
                                world_.rank()),
@@ -99,23 +104,34 @@ void AsyncCheckpointer::Write(const std::vector<const void*>& data,
                               const std::function<absl::Status()>& then) {
   absl::StatusOr<std::string> hashes = job_->WriteFile(data);
   if (world_.rank() != 0) {
-    const absl::Status reported = job_->WriteReport(hashes);
-    if (hashes.ok() && !reported.ok()) hashes = reported;
+    // Where it cannot be left, the first rank hears of it when they meet.
+    job_->WriteReport(hashes).IgnoreError();
     written_.set_value(hashes);
     return;
   }
   written_.set_value(hashes);
   const absl::Time until = absl::Now() + options_.timeout;
-  const absl::StatusOr<std::vector<std::string>> all =
+  absl::StatusOr<std::vector<std::string>> all =
       job_->AwaitReports(hashes, [&]() -> absl::Status {
-        if (cancelled_) return absl::AbortedError("the run has failed");
+        const std::lock_guard<std::mutex> lock(mutex_);
+        if (delivered_.has_value()) {
+          return delivered_->ok() ? absl::AbortedError("they said so otherwise")
+                                  : delivered_->status();
+        }
         if (absl::Now() < until) return absl::OkStatus();
         return absl::DeadlineExceededError(
             absl::StrCat("waited ", absl::FormatDuration(options_.timeout)));
       });
+  if (!all.ok()) {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    if (delivered_.has_value() && delivered_->ok()) all = **delivered_;
+  }
   absl::Status status = all.status();
-  if (all.ok()) status = job_->Commit(*all);
-  if (!all.ok()) job_->GiveUp();
+  if (all.ok()) {
+    status = job_->Commit(*all);
+  } else {
+    job_->GiveUp();
+  }
   if (status.ok() && then != nullptr) status = then();
   committed_.set_value(status);
 }
@@ -131,15 +147,19 @@ absl::Status AsyncCheckpointer::Wait() {
 absl::Status AsyncCheckpointer::Finish() {
   CH_ASSIGN_OR_RETURN(const std::shared_ptr<Communicator> comm,
                       AllRanks(world_));
-  const absl::Status written = OnEveryRank(*comm, "async save: write", [&] {
-                                 return written_.get_future().get();
-                               }).status();
-  // Also where a rank could not leave its report: nobody waits for it then.
-  if (!written.ok()) cancelled_ = true;
+  const absl::StatusOr<std::vector<std::string>> written = OnEveryRank(
+      *comm, "async save: write", [&] { return written_.get_future().get(); });
+  Deliver(written);
   const absl::Status committed = OnFirstRank(*comm, "async save: commit", [&] {
     return committed_.get_future().get();
   });
-  return written.ok() ? committed : written;
+  return written.ok() ? committed : written.status();
+}
+
+void AsyncCheckpointer::Deliver(
+    absl::StatusOr<std::vector<std::string>> hashes) {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  delivered_ = std::move(hashes);
 }
 
 void AsyncCheckpointer::JoinWriter() {

@@ -20,11 +20,12 @@
 /// thread puts the checkpoint in place as soon as all have. So a checkpoint is
 /// there once it is written, not when the program next asks.
 
-#include <atomic>
 #include <cstddef>
 #include <functional>
 #include <future>
 #include <memory>
+#include <mutex>
+#include <optional>
 #include <string>
 #include <thread>
 #include <vector>
@@ -89,6 +90,9 @@ class AsyncCheckpointer {
   void Write(const std::vector<const void*>& data,
              const std::function<absl::Status()>& then);
   absl::Status Finish();
+  /// Ends the first rank's wait for reports: with the ranks' hashes, or
+  /// without.
+  void Deliver(absl::StatusOr<std::vector<std::string>> hashes);
   void JoinWriter();
 
   World& world_;
@@ -103,7 +107,10 @@ class AsyncCheckpointer {
   std::promise<absl::StatusOr<std::string>> written_;
   /// First rank only.
   std::promise<absl::Status> committed_;
-  std::atomic<bool> cancelled_{false};
+  std::mutex mutex_;
+  /// What the ranks' threads were told where they met, if they did before all
+  /// reports were there; under mutex_.
+  std::optional<absl::StatusOr<std::vector<std::string>>> delivered_;
   std::thread writer_;
   /// @}
 };

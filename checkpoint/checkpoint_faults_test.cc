@@ -6,6 +6,7 @@
 /// and complete data are told of.
 
 #include <cerrno>
+#include <cstdint>
 #include <filesystem>
 #include <map>
 #include <mutex>
@@ -93,6 +94,17 @@ void PrintTo(const Case& c, std::ostream* out) { *out << c.name; }
 
 class CheckpointFaultsTest : public ::testing::TestWithParam<Case> {
  protected:
+  /// Finds out how many bytes a save writes before its commit.
+  void SetUp() override {
+    FaultyFileSystem whole({});
+    fs::remove_all(root_);
+    fs::create_directories(root_);
+    ASSERT_TRUE(Save(dir_, 2, whole, GetParam().async).ok());
+    complete_bytes_ =
+        whole.written() -
+        static_cast<int64_t>(fs::file_size(dir_ + "/" + kIndexFile));
+  }
+
   /// A root with what the user has in it.
   void Prepare() {
     fs::remove_all(root_);
@@ -113,7 +125,7 @@ class CheckpointFaultsTest : public ::testing::TestWithParam<Case> {
     return aside;
   }
 
-  void Check(const absl::Status& status, bool failed) const {
+  void Check(const absl::Status& status, bool failed, int64_t written) const {
     const bool killed = GetParam().kind == DiskFault::Kind::kKill;
     const absl::StatusOr<int64_t> in_place = VersionIn(dir_);
     const auto aside = Aside();
@@ -129,6 +141,11 @@ class CheckpointFaultsTest : public ::testing::TestWithParam<Case> {
     bool has_old = in_place.ok() && *in_place == 1;
     bool has_new = in_place.ok() && *in_place == 2;
     for (const auto& [path, version] : aside) {
+      // Of the old one, the index goes first.
+      if (!has_new && fs::exists(path + "/" + DataFileName(0, 2)) &&
+          fs::exists(path + "/" + DataFileName(1, 2))) {
+        EXPECT_TRUE(version.ok()) << path << ": " << version.status();
+      }
       if (!version.ok()) continue;
       has_old = has_old || *version == 1;
       has_new = has_new || *version == 2;
@@ -136,6 +153,12 @@ class CheckpointFaultsTest : public ::testing::TestWithParam<Case> {
         // Complete data are told of.
         EXPECT_THAT(std::string(status.message()), HasSubstr(path));
       }
+    }
+    // Once all files of data are complete they stay.
+    const bool is_of_data =
+        std::string(status.message()).find(".safetensors") != std::string::npos;
+    if (!killed && written >= complete_bytes_ && !is_of_data) {
+      EXPECT_TRUE(has_new);
     }
     if (!GetParam().replaces) return;
     EXPECT_TRUE(has_old || has_new);
@@ -147,6 +170,7 @@ class CheckpointFaultsTest : public ::testing::TestWithParam<Case> {
   const std::string root_ = fs::canonical(::testing::TempDir()).string() +
                             "/faults_" + GetParam().name + "/";
   const std::string dir_ = root_ + "run";
+  int64_t complete_bytes_ = 0;
 };
 
 TEST_P(CheckpointFaultsTest, WhatLoadsIsTheOldOrTheNewOne) {
@@ -160,7 +184,7 @@ TEST_P(CheckpointFaultsTest, WhatLoadsIsTheOldOrTheNewOne) {
     const bool failed = !files.failed_call().empty();
     SCOPED_TRACE(absl::StrCat("call ", at, " ", files.failed_call(), ": ",
                               status.ToString()));
-    ASSERT_NO_FATAL_FAILURE(Check(status, failed));
+    ASSERT_NO_FATAL_FAILURE(Check(status, failed, files.written()));
     if (!failed) {
       EXPECT_TRUE(status.ok()) << status;
       EXPECT_GT(at, 20);

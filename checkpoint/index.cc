@@ -271,7 +271,7 @@ std::string ReportFileName(int rank) {
 
 bool IsCheckpointFile(const std::string& name) {
   return name == kIndexFile || IsDataFileName(name) ||
-         FitsPattern(name, "report-#");
+         FitsPattern(name, "report-#") || FitsPattern(name, "report-#.saving");
 }
 
 Box IndexedTensor::CellBox(int cell) const {

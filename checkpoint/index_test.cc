@@ -122,7 +122,8 @@ TEST(IndexTest, NamesThatAreNotUtf8AreRefused) {
 TEST(IndexTest, FilesOfACheckpointAreKnownByTheirNames) {
   for (const std::string& name :
        {std::string(kIndexFile), DataFileName(0, 1),
-        DataFileName(122'000, 123'456), ReportFileName(17)}) {
+        DataFileName(122'000, 123'456), ReportFileName(17),
+        ReportFileName(17) + ".saving"}) {
     EXPECT_TRUE(IsCheckpointFile(name)) << name;
   }
   for (const char* name :

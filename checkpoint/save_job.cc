@@ -169,9 +169,12 @@ absl::Status SaveJob::Commit(absl::Span<const std::string> hashes) {
   }
   const absl::Status written = WriteIndex();
   if (!written.ok()) return target->Explain(written);
-  for (const std::string& report : reports_) {
+  for (int rank = 1; has_reports_ && rank < plan_.index.ranks; ++rank) {
     // One that stays does no harm: it is known by its name, and never read.
-    files_.RemoveFile(absl::StrCat(directory_, "/", report));
+    const std::string report =
+        absl::StrCat(directory_, "/", ReportFileName(rank));
+    files_.RemoveFile(report);
+    files_.RemoveFile(report + ".saving");
   }
   return target->Commit();
 }
@@ -185,6 +188,7 @@ absl::Status SaveJob::WriteReport(const absl::StatusOr<std::string>& outcome) {
 absl::StatusOr<std::vector<std::string>> SaveJob::AwaitReports(
     const absl::StatusOr<std::string>& own,
     absl::FunctionRef<absl::Status()> give_up) {
+  has_reports_ = true;
   const auto size = static_cast<size_t>(plan_.index.ranks);
   std::vector<absl::StatusOr<std::string>> outcomes(size, own);
   std::vector<int> missing(size - 1);
@@ -194,12 +198,10 @@ absl::StatusOr<std::vector<std::string>> SaveJob::AwaitReports(
   std::chrono::milliseconds wait(1);
   while (true) {
     const auto has_reported = [&](int rank) {
-      const std::string name = ReportFileName(rank);
       const absl::StatusOr<std::string> text =
-          ReadFile(absl::StrCat(directory_, "/", name));
+          ReadFile(absl::StrCat(directory_, "/", ReportFileName(rank)));
       if (!text.ok()) return false;
       outcomes[static_cast<size_t>(rank)] = DecodeOutcome(*text);
-      reports_.push_back(name);
       return true;
     };
     missing.erase(std::remove_if(missing.begin(), missing.end(), has_reported),

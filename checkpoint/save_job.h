@@ -96,8 +96,8 @@ class SaveJob {
   std::vector<Tensor> cells_;
   /// First rank only.
   std::unique_ptr<NewDirectory> target_;
-  /// First rank only: the names of reports that were read.
-  std::vector<std::string> reports_;
+  /// First rank only: the others leave reports.
+  bool has_reports_ = false;
 };
 
 }  // namespace crosshatch::checkpoint
