@@ -90,6 +90,15 @@ uint64_t DataFiles::Read(const IndexedTensor& tensor,
   return hash;
 }
 
+void DataFiles::Release(const IndexedTensor& tensor,
+                        absl::Span<const CellPart> parts) const {
+  for (const CellPart& part : parts) {
+    const Stored stored = Find(tensor, part.cell);
+    stored.file->Release(
+        stored.index, RelativeTo(part.box, tensor.CellBox(part.cell).offsets));
+  }
+}
+
 uint64_t DataFiles::Hash(const IndexedTensor& tensor,
                          const CellPart& part) const {
   const Stored stored = Find(tensor, part.cell);

@@ -50,6 +50,9 @@ class DataFiles {
   /// \returns the hash of what was read, as it is stored
   uint64_t Read(const IndexedTensor& tensor, absl::Span<const CellPart> parts,
                 const Box& box, DType dtype, void* out) const;
+  /// Lets go of the memory that reading `parts` took. \pre as Read
+  void Release(const IndexedTensor& tensor,
+               absl::Span<const CellPart> parts) const;
   /// Hashes `part` alone. \pre as Read
   uint64_t Hash(const IndexedTensor& tensor, const CellPart& part) const;
 

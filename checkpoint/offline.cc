@@ -9,6 +9,7 @@
 #include <memory>
 #include <set>
 #include <string>
+#include <tuple>
 #include <utility>
 #include <variant>
 #include <vector>
@@ -94,8 +95,10 @@ struct Source {
         ForEachBlock(box, element, [&](const Box& block) -> absl::Status {
           const int64_t bytes = block.numel() * element;
           buffer.resize(static_cast<size_t>(bytes));
-          hash += files->Read(tensor, PartsOf(tensor, block), block,
-                              tensor.dtype, buffer.data());
+          const std::vector<CellPart> parts = PartsOf(tensor, block);
+          hash +=
+              files->Read(tensor, parts, block, tensor.dtype, buffer.data());
+          files->Release(tensor, parts);
           return write(buffer.data(), bytes);
         }));
     return hash;
@@ -146,8 +149,12 @@ absl::StatusOr<std::string> DiffElements(Source& a, const IndexedTensor& x,
       WholeBox(x.sizes), element, [&](const Box& block) -> absl::Status {
         of_a.resize(static_cast<size_t>(block.numel() * element));
         of_b.resize(of_a.size());
-        a.files->Read(x, PartsOf(x, block), block, dtype, of_a.data());
-        b.files->Read(y, PartsOf(y, block), block, dtype, of_b.data());
+        for (const auto& [source, tensor, out] :
+             {std::tuple(&a, &x, &of_a), std::tuple(&b, &y, &of_b)}) {
+          const std::vector<CellPart> parts = PartsOf(*tensor, block);
+          source->files->Read(*tensor, parts, block, dtype, out->data());
+          source->files->Release(*tensor, parts);
+        }
         for (int64_t i = 0; i < block.numel(); ++i) {
           const std::byte* p = of_a.data() + i * element;
           const std::byte* q = of_b.data() + i * element;
@@ -214,9 +221,16 @@ absl::StatusOr<std::string> Verify(const std::string& dir) {
     }
     has_hashes = has_hashes && tensor.hash.has_value();
     uint64_t hash = 0;
-    for (const CellPart& part : PartsOf(tensor, WholeBox(tensor.sizes))) {
-      hash += source->files->Hash(tensor, part);
-    }
+    CH_RETURN_IF_ERROR(ForEachBlock(
+        WholeBox(tensor.sizes), SizeOf(tensor.dtype),
+        [&](const Box& block) -> absl::Status {
+          const std::vector<CellPart> parts = PartsOf(tensor, block);
+          for (const CellPart& part : parts) {
+            hash += source->files->Hash(tensor, part);
+          }
+          source->files->Release(tensor, parts);
+          return absl::OkStatus();
+        }));
     const absl::Status same = CheckHash(dir, tensor, hash);
     if (!same.ok()) wrong.insert(std::string(same.message()));
   }

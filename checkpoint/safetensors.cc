@@ -315,6 +315,22 @@ const void* SafetensorsFile::data(int index) const {
   return data_ + offsets_[static_cast<size_t>(index)];
 }
 
+void SafetensorsFile::Release(int index, const Box& box) const {
+  if (box.empty()) return;
+  const TensorInfo& info = tensors_[static_cast<size_t>(index)];
+  const Shape strides = ContiguousStrides(info.sizes);
+  int64_t first = 0;
+  int64_t last = 0;
+  for (size_t d = 0; d < strides.size(); ++d) {
+    first += box.offsets[d] * strides[d];
+    last += (box.offsets[d] + box.sizes[d] - 1) * strides[d];
+  }
+  const int64_t element = SizeOf(info.dtype);
+  const int64_t start =
+      data_ - file_->data() + offsets_[static_cast<size_t>(index)];
+  file_->Release(start + first * element, (last + 1 - first) * element);
+}
+
 absl::StatusOr<std::unique_ptr<SafetensorsWriter>> SafetensorsWriter::Create(
     const std::string& path, std::vector<TensorInfo> tensors,
     const std::map<std::string, std::string>& metadata, FileSystem& files) {

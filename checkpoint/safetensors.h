@@ -85,6 +85,9 @@ class SafetensorsFile {
   /// The elements of tensor `index` as they lie in the file, at any address;
   /// as long as this lives.
   const void* data(int index) const;
+  /// Lets go of the memory that reading `box` of tensor `index` took: for what
+  /// streams files beyond the machine's memory.
+  void Release(int index, const Box& box) const;
 
  private:
   SafetensorsFile() = default;
