@@ -85,9 +85,12 @@ COPTS = [
 ]
 
 # A test's own code runs for milliseconds and is compiled for seconds; what it
-# tests is optimised as ever.
+# tests is optimised as ever. Fortified functions need an optimiser.
 TEST_COPTS = COPTS + select({
-    "//tools:optimised": ["-O1"],
+    "//tools:optimised": [
+        "-O0",
+        "-U_FORTIFY_SOURCE",
+    ],
     "//conditions:default": [],
 })
 
