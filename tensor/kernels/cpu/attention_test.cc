@@ -26,6 +26,7 @@ struct Case {
   bool causal = true;
   bool heads_first = false;  // Memory order [B, H, T, D].
   double size = 1;           // Of the inputs.
+  int64_t window = 0;
 };
 
 // A tensor [B, T, H, D] in one of the two memory orders.
@@ -86,6 +87,7 @@ void TestAttention(const Case& c) {
   args.dtype = c.dtype;
   args.scale = 1 / std::sqrt(static_cast<double>(c.dim));
   args.causal = c.causal;
+  args.window = c.window;
   backward.grad = grad.in();
   backward.dq = dq.out();
   backward.dk = dk.out();
@@ -99,7 +101,8 @@ void TestAttention(const Case& c) {
   std::ostringstream what;
   what << "attention B" << c.batch << " Tq" << c.q_len << " Tk" << c.kv_len
        << " Hq" << c.q_heads << " Hkv" << c.kv_heads << " D" << c.dim << " "
-       << Name(c.dtype) << (c.causal ? " causal" : " full");
+       << Name(c.dtype) << (c.causal ? " causal" : " full")
+       << " window " << c.window;
   kernel_test::RunOnPools(
       {&out.operand(), &logsumexp, &dq.operand(), &dk.operand(), &dv.operand()},
       [&](KernelContext& context) {
@@ -188,6 +191,22 @@ TEST(AttentionTest, DifferentLengths) {
                                       {130, 65}}) {
     for (bool causal : {false, true}) {
       TestAttention({2, q_len, kv_len, 2, 1, 8, DType::kFloat32, causal});
+    }
+  }
+}
+
+TEST(AttentionTest, Windows) {
+  for (const auto& [q_len, kv_len] : {std::pair<int64_t, int64_t>{1, 70},
+                                      {5, 64},
+                                      {70, 3},
+                                      {70, 70},
+                                      {3, 0},
+                                      {200, 200}}) {
+    for (int64_t window : {1, 2, 7, 64, 65, 128, 1000}) {
+      for (bool causal : {false, true}) {
+        TestAttention({1, q_len, kv_len, 2, 1, 8, DType::kFloat32, causal,
+                       /*heads_first=*/false, /*size=*/1, window});
+      }
     }
   }
 }
