@@ -1,10 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "crosshatch/checkpoint/huggingface.h"
 
-#include <algorithm>
 #include <cstring>
 #include <memory>
-#include <numeric>
 #include <set>
 #include <string>
 #include <utility>
@@ -14,7 +12,6 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_join.h"
 #include "absl/types/span.h"
 #include "crosshatch/base/check.h"
 #include "crosshatch/base/status_macros.h"
@@ -22,8 +19,9 @@
 #include "crosshatch/checkpoint/file_system.h"
 #include "crosshatch/checkpoint/hf_config.h"
 #include "crosshatch/checkpoint/hf_weights.h"
+#include "crosshatch/checkpoint/list_names.h"
 #include "crosshatch/checkpoint/new_directory.h"
-#include "crosshatch/checkpoint/on_first_rank.h"
+#include "crosshatch/checkpoint/on_ranks.h"
 #include "crosshatch/checkpoint/safetensors.h"
 #include "crosshatch/comm/communicator.h"
 #include "crosshatch/comm/world.h"
@@ -83,18 +81,6 @@ absl::Status CheckTiedHead(const StoredTensors& stored,
   return absl::InvalidArgumentError(absl::StrCat(
       dir, " holds a ", kHead, " that differs from ", kEmbedding,
       ", but config.json says that they are tied (tie_word_embeddings)"));
-}
-
-/// "a, b, c and 7 more".
-std::string ListNames(const std::vector<std::string>& names) {
-  constexpr size_t kMost = 3;
-  const size_t shown = std::min(names.size(), kMost);
-  std::string text =
-      absl::StrJoin(absl::MakeConstSpan(names).subspan(0, shown), ", ");
-  if (names.size() > shown) {
-    absl::StrAppend(&text, " and ", names.size() - shown, " more");
-  }
-  return text;
 }
 
 /// This rank's part of a parameter, and where it comes from.
@@ -262,11 +248,8 @@ absl::Status SaveHuggingFace(World& world, nn::Llama& model,
         absl::StrCat("a dry run has no weights to save to ", dir));
   }
   const std::vector<nn::NamedParameter> parameters = model.NamedParameters();
-  std::vector<int> ranks(static_cast<size_t>(world.size()));
-  std::iota(ranks.begin(), ranks.end(), 0);
-  CH_ASSIGN_OR_RETURN(
-      const std::shared_ptr<Communicator> comm,
-      world.Group("world", std::move(ranks), context.compute_stream().name()));
+  CH_ASSIGN_OR_RETURN(const std::shared_ptr<Communicator> comm,
+                      AllRanks(world));
 
   // What was given up is removed before the ranks learn of it: a program may
   // save again at once.

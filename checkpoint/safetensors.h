@@ -18,6 +18,7 @@
 #include <cstdint>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -43,6 +44,11 @@ struct TensorInfo {
 
 /// "F32", "BF16", ...: the format's name of a dtype.
 const char* SafetensorsName(DType dtype);
+/// The dtype of that name; nullopt for one that DType has not.
+std::optional<DType> DTypeOfSafetensors(const std::string& name);
+
+/// Bytes of a tensor of `sizes`, none negative; nullopt where that overflows.
+std::optional<int64_t> CheckedBytes(ShapeView sizes, DType dtype);
 
 /// Whether values of `from` can be read into memory of `to`: equal types, or
 /// both of floating point.
@@ -72,6 +78,13 @@ class SafetensorsFile {
   /// converted to `dtype`. Touches the pages of that part alone.
   /// \pre the box lies in the tensor, and CanConvert(its dtype, dtype)
   void Read(int index, const Box& box, DType dtype, void* out) const;
+  /// As Read, to the part `out_box`, of the sizes of `box`, of a dense
+  /// row-major tensor of `out_sizes` at `out`.
+  void ReadInto(int index, const Box& box, DType dtype, void* out,
+                ShapeView out_sizes, const Box& out_box) const;
+  /// The elements of tensor `index` as they lie in the file, at any address;
+  /// as long as this lives.
+  const void* data(int index) const;
 
  private:
   SafetensorsFile() = default;

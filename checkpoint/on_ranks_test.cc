@@ -1,15 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "crosshatch/checkpoint/on_first_rank.h"
+#include "crosshatch/checkpoint/on_ranks.h"
 
 #include <chrono>
-#include <memory>
-#include <numeric>
 #include <string>
 #include <thread>
 #include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
 #include "crosshatch/base/status_macros.h"
 #include "crosshatch/comm/world.h"
@@ -20,13 +19,8 @@
 namespace crosshatch::checkpoint {
 namespace {
 
+using ::testing::ElementsAre;
 using ::testing::HasSubstr;
-
-absl::StatusOr<std::shared_ptr<Communicator>> Everyone(World& world) {
-  std::vector<int> ranks(static_cast<size_t>(world.size()));
-  std::iota(ranks.begin(), ranks.end(), 0);
-  return world.Group("world", ranks, "compute");
-}
 
 TEST(OnFirstRankTest, EveryRankHasTheStatus) {
   for (const bool fails : {false, true}) {
@@ -34,7 +28,7 @@ TEST(OnFirstRankTest, EveryRankHasTheStatus) {
     std::vector<absl::Status> got(4, absl::UnknownError(""));
     const absl::Status status =
         StatusOfRanks(4, [&](World& world) -> absl::Status {
-          CH_ASSIGN_OR_RETURN(auto comm, Everyone(world));
+          CH_ASSIGN_OR_RETURN(auto comm, AllRanks(world));
           got[world.rank()] = OnFirstRank(*comm, "work", [&] {
             ++runs;
             return fails ? absl::DataLossError("busy disk") : absl::OkStatus();
@@ -57,7 +51,7 @@ TEST(OnFirstRankTest, WorkMayTakeLongerThanAnyCollective) {
   RunRanks(
       3,
       [&](World& world) -> absl::Status {
-        CH_ASSIGN_OR_RETURN(auto comm, Everyone(world));
+        CH_ASSIGN_OR_RETURN(auto comm, AllRanks(world));
         return OnFirstRank(*comm, "work", [&] {
           // The slow disk.
           std::this_thread::sleep_for(absl::ToChronoMilliseconds(timeout * 3));
@@ -72,7 +66,7 @@ TEST(OnFirstRankTest, ARankThatFailsMeanwhileIsAnErrorAfterTheWork) {
   absl::Status first;
   const absl::Status status =
       StatusOfRanks(3, [&](World& world) -> absl::Status {
-        CH_ASSIGN_OR_RETURN(auto comm, Everyone(world));
+        CH_ASSIGN_OR_RETURN(auto comm, AllRanks(world));
         if (world.rank() == 2) return absl::NotFoundError("elsewhere");
         const absl::Status result = OnFirstRank(*comm, "work", [&] {
           // Until the failure is there.
@@ -86,6 +80,54 @@ TEST(OnFirstRankTest, ARankThatFailsMeanwhileIsAnErrorAfterTheWork) {
   EXPECT_TRUE(done);
   EXPECT_THAT(std::string(first.message()), HasSubstr("elsewhere"));
   EXPECT_TRUE(absl::IsNotFound(status)) << status;
+}
+
+TEST(OnEveryRankTest, EveryRankLearnsWhatAllGave) {
+  RunRanks(3, [&](World& world) -> absl::Status {
+    CH_ASSIGN_OR_RETURN(auto comm, AllRanks(world));
+    CH_ASSIGN_OR_RETURN(
+        const std::vector<std::string> said,
+        OnEveryRank(*comm, "work", [&]() -> absl::StatusOr<std::string> {
+          // A text that a busy rank's word or a code is part of.
+          return absl::StrCat("busy 0 ", world.rank());
+        }));
+    CH_EXPECT_THAT(said, ElementsAre("busy 0 0", "busy 0 1", "busy 0 2"));
+    return absl::OkStatus();
+  });
+}
+
+TEST(OnEveryRankTest, ErrorsOfAllRanksAreOne) {
+  RunRanks(4, [&](World& world) -> absl::Status {
+    CH_ASSIGN_OR_RETURN(auto comm, AllRanks(world));
+    const absl::Status status =
+        OnEveryRank(*comm, "work", [&]() -> absl::StatusOr<std::string> {
+          if (world.rank() == 0) return std::string();
+          if (world.rank() == 2) return absl::DataLossError("torn");
+          return absl::NotFoundError("gone");
+        }).status();
+    CH_EXPECT_EQ(status,
+                 absl::NotFoundError("on ranks 1, 3: gone\non rank 2: torn"));
+    return absl::OkStatus();
+  });
+}
+
+TEST(GatherTest, WhatAllRanksSayIsSaidOnce) {
+  RunRanks(2, [&](World& world) -> absl::Status {
+    CH_ASSIGN_OR_RETURN(auto comm, AllRanks(world));
+    CH_EXPECT_EQ(Gather(*comm, "meet", absl::NotFoundError("gone")),
+                 absl::NotFoundError("gone"));
+    CH_EXPECT_OK(Gather(*comm, "meet", absl::OkStatus()));
+    return absl::OkStatus();
+  });
+}
+
+TEST(OutcomeTest, TextsThatAreNoneAreRefused) {
+  EXPECT_EQ(DecodeOutcome(EncodeOutcome(std::string("a b"))).value(), "a b");
+  EXPECT_EQ(DecodeOutcome(EncodeOutcome(absl::AbortedError("x y"))).status(),
+            absl::AbortedError("x y"));
+  for (const char* wrong : {"", "0", "x y", "-1 y", "99 y"}) {
+    EXPECT_TRUE(absl::IsDataLoss(DecodeOutcome(wrong).status())) << wrong;
+  }
 }
 
 }  // namespace
