@@ -363,8 +363,31 @@ absl::Status SafetensorsWriter::Write(const std::string& name,
   return file_->Append(data, tensor.bytes());
 }
 
+absl::Status SafetensorsWriter::WritePart(const std::string& name,
+                                          const void* data, int64_t bytes) {
+  if (bytes == 0) return absl::OkStatus();
+  while (next_ < tensors_.size() && tensors_[next_].bytes() == 0) ++next_;
+  CH_CHECK_LT(next_, tensors_.size()) << name << " after the last tensor";
+  const TensorInfo& tensor = tensors_[next_];
+  CH_CHECK_EQ(tensor.name, name) << "tensors come in the order announced";
+  written_ += bytes;
+  CH_CHECK_LE(written_, tensor.bytes()) << name;
+  if (written_ == tensor.bytes()) {
+    ++next_;
+    written_ = 0;
+  }
+  return file_->Append(data, bytes);
+}
+
+bool SafetensorsWriter::IsComplete() const {
+  for (size_t i = next_; i < tensors_.size(); ++i) {
+    if (tensors_[i].bytes() != 0) return false;
+  }
+  return true;
+}
+
 absl::Status SafetensorsWriter::Finish() {
-  CH_CHECK_EQ(next_, tensors_.size()) << "some tensors were not written";
+  CH_CHECK(IsComplete()) << "some tensors were not written";
   return file_->Commit();
 }
 

@@ -116,6 +116,12 @@ class SafetensorsWriter {
   /// Writes the next tensor, which must be `name`: all of its elements,
   /// row-major, in its dtype.
   absl::Status Write(const std::string& name, const void* data);
+  /// The next `bytes` of the next tensor that has any, which must be `name`, for
+  /// one that is written in parts. Does nothing for 0 bytes.
+  absl::Status WritePart(const std::string& name, const void* data,
+                         int64_t bytes);
+  /// Whether nothing is left to write.
+  bool IsComplete() const;
   /// Call once, after all tensors.
   absl::Status Finish();
 
@@ -127,6 +133,7 @@ class SafetensorsWriter {
   std::unique_ptr<AtomicFile> file_;
   std::vector<TensorInfo> tensors_;
   size_t next_ = 0;
+  int64_t written_ = 0;  ///< Of that tensor.
 };
 
 }  // namespace crosshatch::checkpoint

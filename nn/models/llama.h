@@ -4,7 +4,9 @@
 
 /// \file
 /// The Llama family: pre-norm blocks of grouped-query attention with rotary
-/// positions and a SwiGLU MLP.
+/// positions and a SwiGLU MLP. With the options of LlamaConfig it is also
+/// Mistral, Qwen2, Qwen3 and Phi-3 (whose projections are merged in files, and
+/// here are not).
 ///
 /// Modules have the names that Hugging Face gives them, without the leading
 /// "model.", so that weights need no table of names and a plan written for one
@@ -13,6 +15,7 @@
 ///     embed_tokens
 ///     layers.N.input_layernorm
 ///     layers.N.self_attn.{q,k,v,o}_proj
+///     layers.N.self_attn.{q,k}_norm (of Qwen3)
 ///     layers.N.post_attention_layernorm
 ///     layers.N.mlp.{gate,up,down}_proj
 ///     norm
@@ -23,6 +26,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <vector>
 
 #include "crosshatch/nn/embedding.h"
@@ -46,7 +50,9 @@ namespace crosshatch::nn {
 class LlamaAttention final : public Module {
  public:
   /// \param rotary outlives the module
-  LlamaAttention(const LlamaConfig& config, RotaryTable& rotary);
+  /// \param window how far a position looks back; 0: to the beginning
+  LlamaAttention(const LlamaConfig& config, RotaryTable& rotary,
+                 int64_t window);
 
   const char* type_name() const override { return "LlamaAttention"; }
 
@@ -60,6 +66,9 @@ class LlamaAttention final : public Module {
   Linear k_proj_;
   Linear v_proj_;
   Linear o_proj_;
+  std::optional<RmsNorm> q_norm_;
+  std::optional<RmsNorm> k_norm_;
+  const int64_t window_;
 };
 
 /// down(silu(gate(x)) * up(x)): [B, T, D] to [B, T, D].
@@ -81,7 +90,8 @@ class LlamaMlp final : public Module {
 /// Attention and MLP, each around the residual stream: [B, T, D] to [B, T, D].
 class LlamaBlock final : public Module {
  public:
-  LlamaBlock(const LlamaConfig& config, RotaryTable& rotary);
+  /// \param layer the block's number
+  LlamaBlock(const LlamaConfig& config, RotaryTable& rotary, int64_t layer);
 
   const char* type_name() const override { return "LlamaBlock"; }
 
