@@ -1,9 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "crosshatch/checkpoint/hf_config.h"
 
-#include <cmath>
 #include <cstdint>
-#include <limits>
 #include <optional>
 #include <string>
 #include <utility>
@@ -16,6 +14,8 @@
 #include "absl/strings/str_join.h"
 #include "crosshatch/base/status_macros.h"
 #include "crosshatch/checkpoint/file_io.h"
+#include "crosshatch/checkpoint/hf_fields-inl.h"
+#include "crosshatch/checkpoint/hf_rope-inl.h"
 #include "crosshatch/checkpoint/json_text-inl.h"
 #include "nlohmann/json.hpp"
 
@@ -23,157 +23,6 @@ namespace crosshatch::checkpoint {
 namespace {
 
 using Json = nlohmann::json;
-
-/// The fields of one JSON object. Keeps the first error; later reads then give
-/// their defaults.
-class FieldReader {
- public:
-  FieldReader(const Json& object, std::string path, std::string prefix)
-      : object_(object), path_(std::move(path)), prefix_(std::move(prefix)) {}
-
-  const absl::Status& status() const { return status_; }
-
-  /// A size of 1 or more; required where there is no `fallback`.
-  int64_t Size(const char* name, int64_t fallback = -1) {
-    const Json* value = Get(name, fallback < 0);
-    if (value == nullptr) return fallback;
-    if (!value->is_number_unsigned() || !IsInt64(*value)) {
-      Refuse(name, *value, "a size is expected");
-      return fallback;
-    }
-    // A 0 in a file is no way to leave a size open.
-    if (*value == 0) Refuse(name, *value, "it must be at least 1");
-    return value->get<int64_t>();
-  }
-
-  /// The id of a token, as any integer: -1 is in use for none.
-  std::optional<int64_t> Token(const char* name,
-                               std::optional<int64_t> fallback) {
-    const auto found = object_.find(name);
-    if (found == object_.end()) return fallback;
-    if (found->is_null()) return std::nullopt;
-    if (!IsInt64(*found)) {
-      Refuse(name, *found, "the id of a token is expected");
-      return fallback;
-    }
-    return found->get<int64_t>();
-  }
-
-  /// One id of a token, or a list of them.
-  std::vector<int64_t> Tokens(const char* name,
-                              std::optional<int64_t> fallback) {
-    const auto found = object_.find(name);
-    std::vector<int64_t> tokens;
-    if (found == object_.end() || !found->is_array()) {
-      const std::optional<int64_t> token = Token(name, fallback);
-      if (token.has_value()) tokens.push_back(*token);
-      return tokens;
-    }
-    for (const Json& token : *found) {
-      if (!IsInt64(token)) {
-        Refuse(name, *found, "ids of tokens are expected");
-        break;
-      }
-      tokens.push_back(token.get<int64_t>());
-    }
-    return tokens;
-  }
-
-  /// A number of things, 0 among them.
-  int64_t Count(const char* name, int64_t fallback) {
-    const Json* value = Get(name, false);
-    if (value == nullptr) return fallback;
-    if (!value->is_number_unsigned() || !IsInt64(*value)) {
-      Refuse(name, *value, "a number of 0 or more is expected");
-      return fallback;
-    }
-    return value->get<int64_t>();
-  }
-
-  /// Required: a list of numbers.
-  std::vector<double> Numbers(const char* name) {
-    std::vector<double> numbers;
-    const Json* value = Get(name, true);
-    if (value == nullptr) return numbers;
-    const auto is_number = [](const Json& x) { return x.is_number(); };
-    if (!value->is_array() || !absl::c_all_of(*value, is_number)) {
-      Refuse(name, *value, "a list of numbers is expected");
-      return numbers;
-    }
-    for (const Json& number : *value) numbers.push_back(number.get<double>());
-    return numbers;
-  }
-
-  /// Also where it is null.
-  bool Has(const char* name) const { return object_.contains(name); }
-
-  double Number(const char* name, double fallback) {
-    const Json* value = Get(name, false);
-    if (value == nullptr) return fallback;
-    if (!value->is_number()) {
-      Refuse(name, *value, "a number is expected");
-      return fallback;
-    }
-    return value->get<double>();
-  }
-
-  bool Bool(const char* name, bool fallback) {
-    const Json* value = Get(name, false);
-    if (value == nullptr) return fallback;
-    if (!value->is_boolean()) {
-      Refuse(name, *value, "true or false is expected");
-      return fallback;
-    }
-    return value->get<bool>();
-  }
-
-  /// Refuses any value but `supported` (and a missing field).
-  void Expect(const char* name, const Json& supported) {
-    const Json* value = Get(name, false);
-    if (value != nullptr && *value != supported) {
-      Refuse(name, *value,
-             absl::StrCat("only ", Print(supported), " is supported"));
-    }
-  }
-
-  /// Null where it is missing or null.
-  const Json* Get(const char* name, bool required) {
-    const auto found = object_.find(name);
-    if (found != object_.end() && !found->is_null()) return &*found;
-    if (required && status_.ok()) {
-      status_ = absl::InvalidArgumentError(
-          absl::StrCat(path_, ": ", prefix_, name, " is missing"));
-    }
-    return nullptr;
-  }
-
-  void Refuse(const char* name, const Json& value, const std::string& why) {
-    if (!status_.ok()) return;
-    status_ = absl::InvalidArgumentError(absl::StrCat(
-        path_, ": ", prefix_, name, " is ", Print(value), ", but ", why));
-  }
-
- private:
-  static bool IsInt64(const Json& value) {
-    return value.is_number_integer() &&
-           (!value.is_number_unsigned() ||
-            value.get<uint64_t>() <=
-                uint64_t{std::numeric_limits<int64_t>::max()});
-  }
-
-  static std::string Print(const Json& value) {
-    constexpr size_t kLongest = 60;
-    std::string text =
-        value.dump(-1, ' ', false, Json::error_handler_t::replace);
-    if (text.size() <= kLongest) return text;
-    return absl::StrCat(text.substr(0, kLongest), "...");
-  }
-
-  const Json& object_;
-  const std::string path_;
-  const std::string prefix_;
-  absl::Status status_;
-};
 
 /// What transformers assumes of a family where a field is missing.
 struct FamilyDefaults {
@@ -188,14 +37,46 @@ struct FamilyDefaults {
 };
 
 constexpr FamilyDefaults kFamilies[] = {
-    {nn::LlamaFamily::kLlama, "LlamaForCausalLM", 0, 0, 1e-6, 2048, 1, 2, {},
+    {nn::LlamaFamily::kLlama,
+     "LlamaForCausalLM",
+     0,
+     0,
+     1e-6,
+     2048,
+     1,
+     2,
+     {},
      0},
-    {nn::LlamaFamily::kMistral, "MistralForCausalLM", 8, 0, 1e-6, 131072, 1, 2,
-     {}, 4096},
-    {nn::LlamaFamily::kQwen2, "Qwen2ForCausalLM", 32, 0, 1e-6, 32768, {}, {},
-     {}, 4096},
-    {nn::LlamaFamily::kQwen3, "Qwen3ForCausalLM", 32, 128, 1e-6, 32768, {}, {},
-     {}, 4096},
+    {nn::LlamaFamily::kMistral,
+     "MistralForCausalLM",
+     8,
+     0,
+     1e-6,
+     131072,
+     1,
+     2,
+     {},
+     4096},
+    {nn::LlamaFamily::kQwen2,
+     "Qwen2ForCausalLM",
+     32,
+     0,
+     1e-6,
+     32768,
+     {},
+     {},
+     {},
+     4096},
+    {nn::LlamaFamily::kQwen3,
+     "Qwen3ForCausalLM",
+     32,
+     128,
+     1e-6,
+     32768,
+     {},
+     {},
+     {},
+     4096},
     {nn::LlamaFamily::kPhi3, "Phi3ForCausalLM", 0, 0, 1e-5, 4096, 1, 32000,
      32000, 0},
 };
@@ -218,164 +99,6 @@ std::string FamilyNames() {
                        [](std::string* out, const FamilyDefaults& family) {
                          absl::StrAppend(out, Name(family.family));
                        });
-}
-
-using RopeKind = nn::RopeScaling::Kind;
-
-/// The names of the kinds, and the fields that each reads.
-struct RopeKindFields {
-  RopeKind kind;
-  const char* name;
-  std::vector<const char*> fields;
-};
-
-const std::vector<RopeKindFields>& RopeKinds() {
-  static const auto* const kKinds = new std::vector<RopeKindFields>{
-      {RopeKind::kNone, "default", {}},
-      {RopeKind::kLinear, "linear", {"factor"}},
-      {RopeKind::kDynamic, "dynamic", {"factor"}},
-      {RopeKind::kLlama3,
-       "llama3",
-       {"factor", "low_freq_factor", "high_freq_factor",
-        "original_max_position_embeddings"}},
-      {RopeKind::kYarn,
-       "yarn",
-       {"factor", "attention_factor", "beta_fast", "beta_slow", "mscale",
-        "mscale_all_dim", "truncate", "original_max_position_embeddings"}},
-      {RopeKind::kLongRope,
-       "longrope",
-       {"factor", "attention_factor", "short_factor", "long_factor",
-        "original_max_position_embeddings"}},
-  };
-  return *kKinds;
-}
-
-const RopeKindFields& FieldsOf(RopeKind kind) {
-  return RopeKinds()[static_cast<size_t>(kind)];
-}
-
-/// Null for a type of rope that is not supported.
-const RopeKindFields* FindRopeKind(const Json& type, nn::LlamaFamily family) {
-  // What early files of Phi-3 call longrope.
-  if (family == nn::LlamaFamily::kPhi3 && (type == "su" || type == "yarn")) {
-    return &FieldsOf(RopeKind::kLongRope);
-  }
-  for (const RopeKindFields& kind : RopeKinds()) {
-    if (type == kind.name) return &kind;
-  }
-  return nullptr;
-}
-
-/// By how much yarn sharpens attention at `factor`.
-double YarnSharpness(double factor, double mscale) {
-  return factor <= 1 ? 1.0 : 0.1 * mscale * std::log(factor) + 1.0;
-}
-
-/// What follows from the other fields where a file does not say it.
-double DefaultAttentionFactor(const nn::RopeScaling& rope, double factor,
-                              FieldReader& fields) {
-  if (rope.kind == RopeKind::kYarn) {
-    const double mscale = fields.Number("mscale", 0);
-    const double all = fields.Number("mscale_all_dim", 0);
-    return mscale != 0 && all != 0
-               ? YarnSharpness(factor, mscale) / YarnSharpness(factor, all)
-               : YarnSharpness(factor, 1);
-  }
-  if (rope.kind != RopeKind::kLongRope || factor <= 1) return 1;
-  return std::sqrt(1 + std::log(factor) / std::log(static_cast<double>(
-                                              rope.original_positions)));
-}
-
-/// The fields of one object of rotary parameters, whose kind is known.
-/// \param outer the fields of the config, whose max_positions is read already
-void ReadScaling(FieldReader& fields, FieldReader& outer,
-                 const nn::LlamaConfig& config, nn::RopeScaling& rope) {
-  const bool factor_follows =
-      rope.kind == RopeKind::kYarn || rope.kind == RopeKind::kLongRope;
-  // Beside the object it counts more than within (Phi-3 has it there).
-  rope.original_positions =
-      rope.kind == RopeKind::kDynamic
-          ? config.max_positions
-          : outer.Size("original_max_position_embeddings",
-                       fields.Size("original_max_position_embeddings",
-                                   config.max_positions));
-  double factor = 1;
-  if (factor_follows && fields.Get("factor", false) == nullptr) {
-    factor = static_cast<double>(config.max_positions) /
-             static_cast<double>(rope.original_positions);
-  } else if (fields.Get("factor", true) != nullptr) {
-    factor = fields.Number("factor", 1);
-  }
-  if (rope.kind != RopeKind::kLongRope) rope.factor = factor;
-  if (rope.kind == RopeKind::kLlama3) {
-    fields.Get("low_freq_factor", true);
-    fields.Get("high_freq_factor", true);
-  }
-  rope.low_freq_factor = fields.Number("low_freq_factor", 1);
-  rope.high_freq_factor = fields.Number("high_freq_factor", 4);
-  rope.beta_fast = fields.Number("beta_fast", 32);
-  rope.beta_slow = fields.Number("beta_slow", 1);
-  rope.truncate = fields.Bool("truncate", true);
-  if (rope.kind == RopeKind::kLongRope) {
-    rope.short_factor = fields.Numbers("short_factor");
-    rope.long_factor = fields.Numbers("long_factor");
-  }
-  if (factor_follows) {
-    rope.attention_factor = fields.Number(
-        "attention_factor", DefaultAttentionFactor(rope, factor, fields));
-  }
-}
-
-/// The rotary base and its scaling out of rope_parameters (transformers 5), or
-/// out of rope_theta and rope_scaling (before).
-absl::Status ReadRope(const std::string& path, FieldReader& fields,
-                      nn::LlamaConfig& config) {
-  config.rope_theta = fields.Number("rope_theta", 10000.0);
-  fields.Expect("partial_rotary_factor", 1.0);
-  for (const char* name : {"rope_parameters", "rope_scaling"}) {
-    const Json* rope = fields.Get(name, false);
-    if (rope == nullptr) continue;
-    if (!rope->is_object()) {
-      fields.Refuse(name, *rope, "an object is expected");
-      break;
-    }
-    FieldReader rope_fields(*rope, path, absl::StrCat(name, "."));
-    config.rope_theta = rope_fields.Number("rope_theta", config.rope_theta);
-    rope_fields.Expect("partial_rotary_factor", 1.0);
-    const char* const type_name =
-        rope->contains("rope_type") ? "rope_type" : "type";
-    const Json* type = rope_fields.Get(type_name, false);
-    const RopeKindFields* kind =
-        type == nullptr ? &FieldsOf(RopeKind::kNone)
-                        : FindRopeKind(*type, config.family);
-    if (kind == nullptr) {
-      rope_fields.Refuse(type_name, *type,
-                         "default, linear, dynamic, llama3, yarn and longrope "
-                         "are supported");
-      return rope_fields.status();
-    }
-    for (const auto& [key, value] : rope->items()) {
-      const bool is_known =
-          key == "rope_theta" || key == "rope_type" || key == "type" ||
-          key == "partial_rotary_factor" ||
-          // transformers 5 writes it beside whatever it does not scale too.
-          key == "original_max_position_embeddings" ||
-          absl::c_linear_search(kind->fields, key);
-      if (!is_known) {
-        rope_fields.Refuse(
-            key.c_str(), value,
-            absl::StrCat("rotary positions of type ", kind->name,
-                         " have no such field"));
-      }
-    }
-    config.rope_scaling = {.kind = kind->kind};
-    if (kind->kind != RopeKind::kNone) {
-      ReadScaling(rope_fields, fields, config, config.rope_scaling);
-    }
-    CH_RETURN_IF_ERROR(rope_fields.status());
-    if (kind->kind != RopeKind::kNone) break;
-  }
-  return fields.status();
 }
 
 /// The window of a family that has one, and the blocks that it begins at.
@@ -431,35 +154,6 @@ const char* TorchName(DType dtype) {
   }
 }
 
-/// The rotary parameters in transformers' form.
-Json FormatRope(const nn::LlamaConfig& config) {
-  const nn::RopeScaling& rope = config.rope_scaling;
-  const RopeKindFields& kind = FieldsOf(rope.kind);
-  const std::pair<const char*, Json> values[] = {
-      {"factor", rope.factor},
-      {"attention_factor", rope.attention_factor},
-      {"low_freq_factor", rope.low_freq_factor},
-      {"high_freq_factor", rope.high_freq_factor},
-      {"beta_fast", rope.beta_fast},
-      {"beta_slow", rope.beta_slow},
-      {"truncate", rope.truncate},
-      {"short_factor", rope.short_factor},
-      {"long_factor", rope.long_factor},
-      {"original_max_position_embeddings", rope.original_positions},
-  };
-  Json json = {{"rope_theta", config.rope_theta}, {"rope_type", kind.name}};
-  for (const auto& [name, value] : values) {
-    // longrope's own factors say all that `factor` would.
-    if (rope.kind == RopeKind::kLongRope && name == std::string("factor")) {
-      continue;
-    }
-    if (absl::c_linear_search(kind.fields, std::string(name))) {
-      json[name] = value;
-    }
-  }
-  return json;
-}
-
 }  // namespace
 
 absl::StatusOr<nn::LlamaConfig> LoadConfig(const std::string& dir) {
@@ -496,8 +190,8 @@ absl::StatusOr<nn::LlamaConfig> ParseConfig(const std::string& text,
   config.kv_heads = fields.Has("num_key_value_heads")
                         ? fields.Size("num_key_value_heads", 0)
                         : family.kv_heads;
-  config.head_dim = fields.Has("head_dim") ? fields.Size("head_dim", 0)
-                                           : family.head_dim;
+  config.head_dim =
+      fields.Has("head_dim") ? fields.Size("head_dim", 0) : family.head_dim;
   config.ffn = fields.Size("intermediate_size");
   config.vocab = fields.Size("vocab_size");
   config.rms_norm_eps = fields.Number("rms_norm_eps", family.rms_norm_eps);
@@ -595,13 +289,13 @@ std::string FormatConfig(const nn::LlamaConfig& given, DType dtype) {
     case nn::LlamaFamily::kPhi3:
       json["sliding_window"] = window;
       json["original_max_position_embeddings"] =
-          config.rope_scaling.kind == RopeKind::kLongRope
+          config.rope_scaling.kind == nn::RopeScaling::Kind::kLongRope
               ? config.rope_scaling.original_positions
               : config.max_positions;
       break;
   }
   // What versions before 5 read.
-  if (config.rope_scaling.kind != RopeKind::kNone) {
+  if (config.rope_scaling.kind != nn::RopeScaling::Kind::kNone) {
     Json scaling = json["rope_parameters"];
     scaling.erase("rope_theta");
     json["rope_scaling"] = std::move(scaling);

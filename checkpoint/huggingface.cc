@@ -79,7 +79,8 @@ absl::Status CheckExtra(const StoredTensors& stored,
   for (const auto& [name, tensor] : stored) {
     if (used.count(name) != 0) continue;
     const auto copy = absl::c_find_if(
-        names.copies, [&name = name](const auto& c) { return c.first == name; });
+        names.copies,
+        [&name = name](const auto& c) { return c.first == name; });
     if (copy != names.copies.end()) {
       CH_RETURN_IF_ERROR(CheckCopy(stored, name, copy->second, dir));
       continue;
@@ -214,10 +215,9 @@ absl::Status Open(absl::Span<const MergedTensor> tensors,
   for (const MergedTensor& tensor : tensors) {
     infos.push_back({tensor.name, StoredDType(tensor, options), tensor.sizes});
   }
-  CH_ASSIGN_OR_RETURN(
-      output.weights,
-      WeightFiles::Create(*output.directory, std::move(infos),
-                          options.most_bytes_of_a_file, files));
+  CH_ASSIGN_OR_RETURN(output.weights,
+                      WeightFiles::Create(*output.directory, std::move(infos),
+                                          options.most_bytes_of_a_file, files));
   return absl::OkStatus();
 }
 
@@ -288,9 +288,9 @@ absl::Status SaveWeights(World& world, nn::Module& model,
                      ": SaveOptions::dtype is a floating-point type"));
   }
   if (options.most_bytes_of_a_file < 0) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        "SaveOptions::most_bytes_of_a_file must not be negative: ",
-        options.most_bytes_of_a_file));
+    return absl::InvalidArgumentError(
+        absl::StrCat("SaveOptions::most_bytes_of_a_file must not be negative: ",
+                     options.most_bytes_of_a_file));
   }
   const std::vector<nn::NamedParameter> parameters = model.NamedParameters();
   CH_ASSIGN_OR_RETURN(const std::vector<MergedTensor> tensors,

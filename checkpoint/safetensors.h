@@ -116,8 +116,8 @@ class SafetensorsWriter {
   /// Writes the next tensor, which must be `name`: all of its elements,
   /// row-major, in its dtype.
   absl::Status Write(const std::string& name, const void* data);
-  /// The next `bytes` of the next tensor that has any, which must be `name`, for
-  /// one that is written in parts. Does nothing for 0 bytes.
+  /// The next `bytes` of the next tensor that has any, which must be `name`,
+  /// for one that is written in parts. Does nothing for 0 bytes.
   absl::Status WritePart(const std::string& name, const void* data,
                          int64_t bytes);
   /// Whether nothing is left to write.

@@ -25,9 +25,9 @@ absl::StatusOr<StoredName> StoredNameOf(const std::string& parameter,
     if (!MatchesStars(rule.parameter, parameter, &stars)) continue;
     const std::vector<std::string> pieces = absl::StrSplit(rule.stored, '*');
     if (pieces.size() > stars.size() + 1) {
-      return absl::InvalidArgumentError(absl::StrCat(
-          "the rule \"", rule.parameter, "\" -> \"", rule.stored,
-          "\" has more stars to fill than to match"));
+      return absl::InvalidArgumentError(
+          absl::StrCat("the rule \"", rule.parameter, "\" -> \"", rule.stored,
+                       "\" has more stars to fill than to match"));
     }
     std::string name = pieces[0];
     for (size_t i = 1; i < pieces.size(); ++i) {

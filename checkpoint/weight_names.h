@@ -19,8 +19,8 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "absl/types/span.h"
-#include "crosshatch/nn/module.h"
 #include "crosshatch/nn/models/llama_config.h"
+#include "crosshatch/nn/module.h"
 #include "crosshatch/tensor/shape.h"
 
 namespace crosshatch::checkpoint {

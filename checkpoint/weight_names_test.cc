@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "absl/status/status.h"
+#include "crosshatch/nn/models/llama.h"
 #include "crosshatch/nn/parameter.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -62,6 +63,31 @@ TEST(WeightNamesTest, MergesPartsInTheirOrder) {
   EXPECT_EQ((*tensors)[0].parts[2].name, "layers.0.self_attn.v_proj.weight");
   EXPECT_EQ((*tensors)[1].name, "model.norm.weight");
   EXPECT_EQ((*tensors)[2].name, "lm_head.weight");
+}
+
+TEST(WeightNamesTest, TheTableOfThePageIsThatOfPhi3) {
+  // [names]
+  const WeightNames names = {
+      .rules = {
+          {"*.q_proj.weight", "model.*.qkv_proj.weight", 0},
+          {"*.k_proj.weight", "model.*.qkv_proj.weight", 1},
+          {"*.v_proj.weight", "model.*.qkv_proj.weight", 2},
+          {"*.gate_proj.weight", "model.*.gate_up_proj.weight", 0},
+          {"*.up_proj.weight", "model.*.gate_up_proj.weight", 1},
+          {"lm_head.*", "lm_head.*"},
+          {"*", "model.*"},
+      }};
+  // [/names]
+  nn::Llama model({.family = nn::LlamaFamily::kPhi3, .layers = 2});
+  const auto expected =
+      MergeByName(model.NamedParameters(), LlamaNames(nn::LlamaFamily::kPhi3));
+  const auto got = MergeByName(model.NamedParameters(), names);
+  ASSERT_TRUE(got.ok()) << got.status();
+  ASSERT_EQ(got->size(), expected->size());
+  for (size_t i = 0; i < got->size(); ++i) {
+    EXPECT_EQ((*got)[i].name, (*expected)[i].name);
+    EXPECT_EQ((*got)[i].parts.size(), (*expected)[i].parts.size());
+  }
 }
 
 TEST(WeightNamesTest, NamesWhatCannotLieInOneTensor) {

@@ -71,7 +71,8 @@ absl::Status Parallelize(nn::Llama& model, const DeviceMesh& mesh,
                          const TrainOptions& options) {
   if (HasAxis(options, "tp")) {
     CH_ASSIGN_OR_RETURN(const DeviceMesh tp_mesh, mesh.Slice("tp"));
-    CH_RETURN_IF_ERROR(tp::ParallelizeModule(model, tp_mesh, tp::LlamaPlan(model.config())));
+    CH_RETURN_IF_ERROR(
+        tp::ParallelizeModule(model, tp_mesh, tp::LlamaPlan(model.config())));
   }
   CH_ASSIGN_OR_RETURN(const DeviceMesh fsdp_mesh,
                       mesh.Slice(DataAxes(options)));

@@ -27,8 +27,8 @@ double DynamicTheta(int64_t head_dim, double theta, const RopeScaling& s,
   const auto n = static_cast<double>(s.original_positions);
   const double longest = std::max(static_cast<double>(length), n);
   const auto dim = static_cast<double>(head_dim);
-  return theta * std::pow(s.factor * longest / n - (s.factor - 1),
-                          dim / (dim - 2));
+  return theta *
+         std::pow(s.factor * longest / n - (s.factor - 1), dim / (dim - 2));
 }
 
 float Llama3Frequency(float f, const RopeScaling& s) {
@@ -79,9 +79,8 @@ struct YarnRamp {
 
 absl::Status RopeScaling::Validate(int64_t head_dim, double theta) const {
   const auto refuse = [](const char* name, double value, const char* wants) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("rope scaling: ", name, " must be ", wants, ", not ",
-                     value));
+    return absl::InvalidArgumentError(absl::StrCat(
+        "rope scaling: ", name, " must be ", wants, ", not ", value));
   };
   // Comparisons are such that NaN fails them.
   const auto positive = [](double x) { return x > 0 && std::isfinite(x); };
@@ -90,8 +89,8 @@ absl::Status RopeScaling::Validate(int64_t head_dim, double theta) const {
     return refuse("factor", factor, "at least 1");
   }
   if (kind != Kind::kLinear && original_positions < 1) {
-    return refuse("original_positions",
-                  static_cast<double>(original_positions), "at least 1");
+    return refuse("original_positions", static_cast<double>(original_positions),
+                  "at least 1");
   }
   if (!positive(attention_factor)) {
     return refuse("attention_factor", attention_factor, "positive");
@@ -141,9 +140,9 @@ std::vector<float> RotaryFrequencies(int64_t head_dim, double theta,
     theta = DynamicTheta(head_dim, theta, scaling, length);
   }
   const auto factor = static_cast<float>(scaling.factor);
-  const std::vector<double>& stretch =
-      length > scaling.original_positions ? scaling.long_factor
-                                          : scaling.short_factor;
+  const std::vector<double>& stretch = length > scaling.original_positions
+                                           ? scaling.long_factor
+                                           : scaling.short_factor;
   std::vector<float> frequencies;
   for (int64_t i = 0; i < head_dim / 2; ++i) {
     const float wavelength = Wavelength(i, head_dim, theta);
@@ -160,8 +159,7 @@ std::vector<float> RotaryFrequencies(int64_t head_dim, double theta,
         break;
       case Kind::kYarn: {
         // As there: what is kept is one less what is divided, and back.
-        const float kept =
-            1 - YarnRamp(head_dim, theta, scaling).Divided(i);
+        const float kept = 1 - YarnRamp(head_dim, theta, scaling).Divided(i);
         f = 1.0f / (factor * wavelength) * (1 - kept) + f * kept;
         break;
       }

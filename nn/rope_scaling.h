@@ -32,11 +32,11 @@ struct RopeScaling {
   int64_t original_positions = 0;
   /// What cos and sin are multiplied by; kYarn and kLongRope.
   double attention_factor = 1;
-  double low_freq_factor = 1;  ///< kLlama3: the turns within n positions below
+  double low_freq_factor = 1;   ///< kLlama3: the turns within n positions below
   double high_freq_factor = 4;  ///< and above which a frequency is low or high.
-  double beta_fast = 32;  ///< kYarn: the turns from which f is kept, and
-  double beta_slow = 1;   ///< those up to which it is divided.
-  bool truncate = true;   ///< kYarn: the ramp begins and ends at whole i.
+  double beta_fast = 32;        ///< kYarn: the turns from which f is kept, and
+  double beta_slow = 1;         ///< those up to which it is divided.
+  bool truncate = true;         ///< kYarn: the ramp begins and ends at whole i.
   /// kLongRope: head_dim / 2 each.
   std::vector<double> short_factor;
   std::vector<double> long_factor;

@@ -147,8 +147,7 @@ TEST_P(LlamaFamiliesTest, ComputesAndSavesWhatTransformersDoes) {
                                               {.most_bytes_of_a_file = 5000});
          });
   ExpectSameWeights(dir, saved);
-  EXPECT_TRUE(
-      std::filesystem::exists(saved + "/model.safetensors.index.json"));
+  EXPECT_TRUE(std::filesystem::exists(saved + "/model.safetensors.index.json"));
   const auto before = checkpoint::LoadConfig(dir);
   const auto after = checkpoint::LoadConfig(saved);
   ASSERT_TRUE(after.ok()) << after.status();

@@ -7,10 +7,10 @@
 
 namespace crosshatch::tp {
 
-/// The plan for nn::Llama of `config`: projections split by heads and inner features, the
-/// embedding and the output by vocabulary, the residual stream and the norms by
-/// position. The logits stay split by vocabulary (Shard(-1)), and CrossEntropy
-/// takes them so: no rank ever holds a row of them.
+/// The plan for nn::Llama of `config`: projections split by heads and inner
+/// features, the embedding and the output by vocabulary, the residual stream
+/// and the norms by position. The logits stay split by vocabulary (Shard(-1)),
+/// and CrossEntropy takes them so: no rank ever holds a row of them.
 ParallelPlan LlamaPlan(const nn::LlamaConfig& config = {});
 
 }  // namespace crosshatch::tp

@@ -51,9 +51,9 @@ absl::Status CheckFamily(const LlamaConfig& c) {
   };
   const auto refuse = [&](const char* option, const std::string& value,
                           const std::string& wants) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        option, " is ", value, ", but a model of the family ", rule.name,
-        " has ", wants));
+    return absl::InvalidArgumentError(
+        absl::StrCat(option, " is ", value, ", but a model of the family ",
+                     rule.name, " has ", wants));
   };
   for (const auto& option : options) {
     if (option.allowed >= 0 && option.value != (option.allowed == 1)) {
@@ -79,8 +79,7 @@ absl::Status CheckFamily(const LlamaConfig& c) {
                   rule.may_window_late ? "it together with sliding_window"
                                        : "a window in all blocks or in none");
   }
-  if (rule.only_long_rope &&
-      c.rope_scaling.kind != RopeScaling::Kind::kNone &&
+  if (rule.only_long_rope && c.rope_scaling.kind != RopeScaling::Kind::kNone &&
       c.rope_scaling.kind != RopeScaling::Kind::kLongRope) {
     return absl::InvalidArgumentError(absl::StrCat(
         "a model of the family ", rule.name,

@@ -77,8 +77,8 @@ TensorList AttentionOp::Forward(TensorSpan inputs) const {
 std::shared_ptr<Node> AttentionOp::Differentiate(TensorSpan inputs,
                                                  TensorSpan outputs) const {
   auto node = internal::MakeNode<5>(
-      kInfo, [scale = scale, mask = mask](
-                 const auto& self, TensorSpan grads, GradientSlots& slots) {
+      kInfo, [scale = scale, mask = mask](const auto& self, TensorSpan grads,
+                                          GradientSlots& slots) {
         TensorList gradients =
             Apply(AttentionBackwardOp(scale, mask),
                   {grads[0], self.Saved(0), self.Saved(1), self.Saved(2),

@@ -101,8 +101,8 @@ void TestAttention(const Case& c) {
   std::ostringstream what;
   what << "attention B" << c.batch << " Tq" << c.q_len << " Tk" << c.kv_len
        << " Hq" << c.q_heads << " Hkv" << c.kv_heads << " D" << c.dim << " "
-       << Name(c.dtype) << (c.causal ? " causal" : " full")
-       << " window " << c.window;
+       << Name(c.dtype) << (c.causal ? " causal" : " full") << " window "
+       << c.window;
   kernel_test::RunOnPools(
       {&out.operand(), &logsumexp, &dq.operand(), &dk.operand(), &dv.operand()},
       [&](KernelContext& context) {
