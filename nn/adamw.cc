@@ -14,6 +14,7 @@
 #include "crosshatch/base/check.h"
 #include "crosshatch/base/status_macros.h"
 #include "crosshatch/dtensor/dtensor.h"
+#include "crosshatch/nn/gradient_check.h"
 #include "crosshatch/nn/neighbours.h"
 #include "crosshatch/tensor/creation.h"
 #include "crosshatch/tensor/launch.h"
@@ -118,6 +119,7 @@ absl::Status AdamW::Step() {
   RankContext& context = RankContext::Current();
   CH_RETURN_IF_ERROR(context.status());
   CH_RETURN_IF_ERROR(CheckOptions(options_));
+  CH_RETURN_IF_ERROR(CheckGradients("AdamW::Step", parameters_));
   const NoGrad no_grad;
   MakeStates();
 

@@ -54,7 +54,9 @@ class AdamW {
   /// Updates every parameter that has a gradient, in the order of the current
   /// stream; does not wait for it.
   /// \error the rank's first error, if a collective failed; kInvalidArgument
-  ///     naming an option (AdamWOptions) that makes no update. Then nothing is
+  ///     naming an option (AdamWOptions) that makes no update;
+  ///     kFailedPrecondition where no parameter has a gradient, or one has a
+  ///     gradient that was not reduced (gradient_check.h). Then nothing is
   ///     updated.
   absl::Status Step();
 

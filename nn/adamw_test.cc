@@ -224,7 +224,10 @@ TEST(AdamWTest, ParametersWithoutGradientsWait) {
 
   optimizer.ZeroGrad();
   EXPECT_FALSE(first->grad().defined());
-  ASSERT_TRUE(optimizer.Step().ok());
+  // A step of nobody is a mistake.
+  EXPECT_THAT(std::string(optimizer.Step().message()),
+              HasSubstr("none of the 2 parameters (the first is first) has a "
+                        "gradient"));
   EXPECT_EQ(optimizer.FindState("second")->step, 1);
 }
 
@@ -387,6 +390,7 @@ TEST(AdamWTest, NamesAnOptionThatMakesNoUpdate) {
     }
   }
   const auto parameter = MakeParameter("p", FromVector(Shape{1}, {1}));
+  parameter->set_grad(FromVector(Shape{1}, {1}));
   AdamW optimizer({parameter.get()}, {.lr = 0, .beta1 = 0, .beta2 = 0});
   EXPECT_TRUE(optimizer.Step().ok());
   optimizer.set_lr(nan);

@@ -64,10 +64,10 @@ TEST(StartCostTest, DoesNotGrowWithParametersOrRanks) {
   EXPECT_TRUE(CountsOf(128, 128, 1, 1) == small);
 }
 
-TEST(StartCostTest, IsOneExchangeForTheMeshAndOneForEachStep) {
-  // The step's is whether to stop.
+TEST(StartCostTest, IsOneExchangeForTheMeshOneForTheModelAndOneForEachStep) {
+  // The model's is whether ranks make the same; the step's whether to stop.
   const Counts one = CountsOf(2, 2, 2, 1);
-  EXPECT_EQ(one.exchanges, 2);
+  EXPECT_EQ(one.exchanges, 3);
   const Counts four = CountsOf(2, 2, 2, 4);
   EXPECT_EQ(four.exchanges, one.exchanges + 3);
   EXPECT_EQ(four.groups, one.groups);
