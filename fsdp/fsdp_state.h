@@ -32,6 +32,7 @@
 #include "crosshatch/fsdp/param_group.h"
 #include "crosshatch/fsdp/policy.h"
 #include "crosshatch/fsdp/settings.h"
+#include "crosshatch/mesh/device_mesh.h"
 #include "crosshatch/nn/module.h"
 
 namespace crosshatch::fsdp {
@@ -72,7 +73,9 @@ class FsdpState final : public nn::Attachment {
 
   /// \param modules one, or several that are gathered before the first of them
   ///     runs and freed after the last in the list has run.
-  FsdpState(std::vector<nn::Module*> modules, FullyShardOptions options,
+  /// \param mesh over which the batch is split
+  FsdpState(std::vector<nn::Module*> modules, DeviceMesh mesh,
+            FullyShardOptions options,
             std::vector<std::unique_ptr<ParamGroup>> groups, LeftOut left_out);
   ~FsdpState() override;
   FsdpState(const FsdpState&) = delete;
@@ -83,6 +86,8 @@ class FsdpState final : public nn::Attachment {
   /// The first module's, for messages and traces.
   std::string Name() const;
   const FullyShardOptions& options() const { return options_; }
+  const DeviceMesh& mesh() const { return mesh_; }
+  bool splits_batch() const override { return mesh_.size() > 1; }
   const std::vector<std::unique_ptr<ParamGroup>>& groups() const {
     return groups_;
   }
@@ -202,6 +207,7 @@ class FsdpState final : public nn::Attachment {
   std::string ZeroStage(bool as_root) const;
 
   const std::vector<nn::Module*> modules_;
+  const DeviceMesh mesh_;
   const FullyShardOptions options_;
   std::vector<std::unique_ptr<ParamGroup>> groups_;
   const LeftOut left_out_;

@@ -29,7 +29,8 @@ using ParallelPlan = std::vector<std::pair<std::string, Style>>;
 /// \param mesh one axis, e.g. mesh.Slice("tp").
 /// \error kInvalidArgument for a mesh of another ndim, a pattern that matches
 ///     nothing (a misspelt one would leave a module unsplit) or a style that
-///     does not fit; the module and pattern are named.
+///     does not fit; the module and pattern are named. kFailedPrecondition for
+///     a parameter that is spread otherwise, or sharded by FullyShard.
 absl::Status ParallelizeModule(nn::Module& root, const DeviceMesh& mesh,
                                const ParallelPlan& plan);
 
