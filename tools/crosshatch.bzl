@@ -85,12 +85,9 @@ COPTS = [
 ]
 
 # A test's own code runs for milliseconds and is compiled for seconds; what it
-# tests is optimised as ever. Fortified functions need an optimiser.
+# tests is optimised as ever.
 TEST_COPTS = COPTS + select({
-    "//tools:optimised": [
-        "-O0",
-        "-U_FORTIFY_SOURCE",
-    ],
+    "//tools:optimised": ["-O1"],
     "//conditions:default": [],
 })
 
