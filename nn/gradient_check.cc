@@ -59,7 +59,7 @@ absl::Status CheckGradients(const char* what,
           "FinalizeBackward after it where finalization is manual"));
     }
     any = any || parameter->grad().defined();
-    ranks_share = ranks_share || parameter->data().is_distributed();
+    ranks_share = ranks_share || parameter->gathered().defined();
     if (trained == nullptr && parameter->requires_grad()) trained = parameter;
   }
   if (!any && trained != nullptr) {
@@ -68,7 +68,8 @@ absl::Status CheckGradients(const char* what,
         trained->name(), ") has a gradient: call Backward before the step, ",
         "ZeroGrad after it, and make the optimizer of the parameters that the ",
         "model has now");
-    // Plain parameters are a rank's own, and so is what has gradients of them.
+    // Of sharded parameters all ranks have a gradient or none; of others a rank
+    // may have none by itself.
     if (!ranks_share && RankContext::Current().world_size() > 1) {
       WarnOnce(message);
     } else {

@@ -13,11 +13,13 @@ namespace crosshatch::nn {
 
 /// OK if a step with the gradients of `parameters` would be one of the whole
 /// job: some have a gradient, and none has one that waits for its reduction.
-/// Where ranks have plain parameters of their own, one without any gradient is
-/// warned of on standard error, once. Errors read what all ranks share. With
-/// CROSSHATCH_DEBUG=replicas it compares the replicas of parameters and
-/// gradients too, and is called by all ranks. \param what for messages:
-/// "AdamW::Step" \error kFailedPrecondition naming parameters and what to do.
+/// A rank among several that has no gradient of parameters that no runtime
+/// shards is warned of on standard error, once: errors read what all ranks
+/// share. With CROSSHATCH_DEBUG=replicas it compares the replicas of parameters
+/// and gradients too, and is called by all ranks.
+///
+/// \param what for messages: "AdamW::Step"
+/// \error kFailedPrecondition naming parameters and what to do.
 absl::Status CheckGradients(const char* what,
                             absl::Span<Parameter* const> parameters);
 
