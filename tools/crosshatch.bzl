@@ -33,6 +33,7 @@
         name = "all_gather_test",
         srcs = ["all_gather_test.cc"],
         ranks = 4,                           # most rank threads at one time
+        engines = ["local", "mpi"],          # ..._on_mpi: ranks are processes
         deps = [
             ":comm",
             "//testing:ranks",               # RunRanks, OnMesh, CH_EXPECT_EQ
@@ -188,16 +189,65 @@ def ch_cuda_library(name, srcs, deps = [], **kwargs):
         **kwargs
     )
 
-def ch_rank_test(name, ranks, tags = [], **kwargs):
+def ch_rank_test(
+        name,
+        ranks,
+        tags = [],
+        engines = ["local"],
+        mpi_args = [],
+        mpi_seconds = 100,
+        **kwargs):
     """A test that runs up to `ranks` ranks, each a thread of its one process.
 
     Bazel counts it as that many busy cores, so that rank threads of several
     tests do not starve each other into time-outs.
+
+    Args:
+      name: of the test.
+      ranks: that run at one time, at most.
+      tags: of the test.
+      engines: "local", and "mpi" for a test <name>_on_mpi besides, of the same
+        program, in which each rank is a process. Wildcards skip it where //:mpi
+        is off.
+      mpi_args: of the program there, as a --gtest_filter.
+      mpi_seconds: that the job of processes may take.
+      **kwargs: of the ch_cc_test.
     """
     ch_cc_test(
         name = name,
         tags = tags + ["ranks", "cpu:" + str(ranks)],
         **kwargs
+    )
+    for engine in engines:
+        if engine not in ["local", "mpi"]:
+            fail("{}: engines are local and mpi, not {}".format(name, engine))
+    if "mpi" in engines:
+        _run_by_mpi(
+            name = name + "_on_mpi",
+            program = name,
+            ranks = ranks,
+            seconds = mpi_seconds,
+            args = mpi_args,
+            # Where threads meet is the other test's.
+            tags = [tag for tag in tags if tag != "threads"],
+            visibility = kwargs.get("visibility"),
+        )
+
+def _run_by_mpi(name, program, ranks, seconds, args, tags, visibility, runner = "run_mpi_test"):
+    """A test that runs :<program> as processes of an MPI job."""
+    sh_test(
+        name = name,
+        size = "small" if seconds <= 50 else "medium",
+        srcs = ["//tools:" + runner],
+        args = [
+            str(ranks),
+            str(seconds),
+            "$(rootpath :{})".format(program),
+        ] + args,
+        data = [":" + program],
+        tags = tags + ["mpi", "cpu:" + str(ranks)],
+        target_compatible_with = NEEDS_MPI,
+        visibility = visibility,
     )
 
 def ch_mpi_test(
@@ -207,6 +257,7 @@ def ch_mpi_test(
         deps = [],
         copts = [],
         seconds = 50,
+        two_hosts = [],
         visibility = None,
         **kwargs):
     """A GoogleTest test that runs as processes of an MPI job, every test on each.
@@ -222,6 +273,9 @@ def ch_mpi_test(
       deps: of the program, beside gtest, gmock and their main.
       copts: of the program.
       seconds: that one job may take.
+      two_hosts: numbers of processes for a test <name>_<n>_on_two_hosts each, of
+        which half are in another network namespace, reached by TCP; where the
+        machine has no such the test says so, and passes.
       visibility: of the suite, its tests and the program.
       **kwargs: for the program.
     """
@@ -239,19 +293,26 @@ def ch_mpi_test(
     tests = []
     for n in ranks:
         tests.append("{}_{}".format(name, n))
-        sh_test(
+        _run_by_mpi(
             name = tests[-1],
-            size = "small",
-            srcs = ["//tools:run_mpi_test"],
-            args = [
-                str(n),
-                str(seconds),
-                "$(rootpath :{}_program)".format(name),
-            ],
-            data = [":{}_program".format(name)],
-            tags = tags + ["mpi", "cpu:" + str(n)],
-            target_compatible_with = NEEDS_MPI,
+            program = name + "_program",
+            ranks = n,
+            seconds = seconds,
+            args = [],
+            tags = tags,
             visibility = visibility,
+        )
+    for n in two_hosts:
+        tests.append("{}_{}_on_two_hosts".format(name, n))
+        _run_by_mpi(
+            name = tests[-1],
+            program = name + "_program",
+            ranks = n,
+            seconds = seconds,
+            args = [],
+            tags = tags,
+            visibility = visibility,
+            runner = "run_mpi_test_on_two_hosts",
         )
     native.test_suite(
         name = name,
