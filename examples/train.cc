@@ -262,8 +262,9 @@ absl::Status Trainer::Run() {
       report_.Warn(std::string(status.message()));
     }
     report_.Step(metrics);
+    if (step + 1 == options_.steps) break;  // There is nothing left to stop.
     CH_ASSIGN_OR_RETURN(const bool stops, StopRequested(world_));
-    if (stops && step + 1 < options_.steps) {
+    if (stops) {
       report_.Note(absl::StrCat("stopped by a signal after step ", step + 1));
       break;
     }

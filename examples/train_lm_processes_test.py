@@ -168,6 +168,11 @@ class ProcessesTest(unittest.TestCase):
             self.assertEqual(process.returncode, 143)
         self.assertTrue(os.path.exists(saved + "/config.json"))
 
+    def test_help_is_printed_once(self):
+        said = [p.communicate(timeout=LONG)[0] for p in self.plain("--help")]
+        self.assertIn("--mesh (fsdp:1)", said[0])
+        self.assertEqual(said[1:], ["", "", ""])
+
     def test_another_number_of_processes_is_one_line(self):
         run = self.mpirun("--steps=1", ranks=2)
         _, error = run.communicate(timeout=LONG)

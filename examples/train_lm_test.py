@@ -8,6 +8,7 @@ where MODEL_FILE is a file of a Hugging Face model directory.
 
 import json
 import os
+import re
 import resource
 import select
 import shutil
@@ -152,6 +153,21 @@ class TrainLmTest(unittest.TestCase):
                          "--verbose (false)"]:
                 self.assertIn("\n  " + name + "\n", run.stdout)
             self.assertNotIn("--flagfile", run.stdout)
+
+    def test_a_signal_in_the_last_step_stops_nothing(self):
+        run = subprocess.Popen(
+            [PROGRAM, "--text=" + self.text, *SMALL, "--mesh=fsdp:2",
+             "--steps=1"],
+            stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+        self.addCleanup(run.stdout.close)
+        caught = 0
+        while not caught >> (signal.SIGTERM - 1) & 1:
+            with open(f"/proc/{run.pid}/status") as file:
+                caught = int(re.search(r"SigCgt:\s*(\S+)", file.read())[1], 16)
+        run.send_signal(signal.SIGTERM)
+        out, _ = run.communicate(timeout=60)
+        self.assertEqual(run.returncode, 0, out)
+        self.assertNotIn("stopped by a signal", out)
 
     def test_a_signal_ends_the_run_after_a_step_and_saves(self):
         for stop, flags, status in [

@@ -233,8 +233,8 @@ absl::StatusOr<std::vector<MeshAxis>> ParseMesh(const std::string& text) {
 
 absl::StatusOr<TrainOptions> ParseTrainOptions(int argc, char** argv) {
   if (AsksForHelp(argc, argv)) {
-    std::printf("%s\n\n%s", kUsage,
-                DescribeFlags("examples/train_options.cc").c_str());
+    PrintHelp(absl::StrCat(kUsage, "\n\n",
+                           DescribeFlags("examples/train_options.cc")));
     std::exit(0);
   }
   CH_RETURN_IF_ERROR(ParseFlags(argc, argv));
