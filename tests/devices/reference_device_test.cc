@@ -90,7 +90,7 @@ TEST(ReferenceDeviceTest, RanksThatAreThreadsWantMemoryThatTheyCanRead) {
                     {.backend = &ReferenceBackend()});
   EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
   EXPECT_THAT(std::string(status.message()),
-              HasSubstr("the host cannot address that of reference"));
+              HasSubstr("the host cannot address the memory of reference"));
 }
 
 // A dry run is of the device: with its kernels' workspaces, of which the
