@@ -89,7 +89,7 @@ class BadStartTest(unittest.TestCase):
     def test_another_token(self):
         # It may be that of a rank of another job, so it fails this one only by
         # what is missing.
-        flag = "--start_timeout=2s"
+        flag = "--start_timeout=5s"
         line = self.line([self.start(0, 2, flag, CROSSHATCH_JOB_TOKEN="a"),
                           self.start(1, 2, flag, CROSSHATCH_JOB_TOKEN="b")])
         self.assertIn("rank 1 has not come within ", line)
@@ -145,9 +145,9 @@ class BadStartTest(unittest.TestCase):
                        f'{silent.getsockname()[1]}" >"$2"\nexec sleep 1000\n')
         os.chmod(server, 0o755)
         path = directory + ":" + os.environ["PATH"]
-        line = self.line([self.start(r, 2, "--start_timeout=3s", PATH=path)
+        line = self.line([self.start(r, 2, "--start_timeout=5s", PATH=path)
                           for r in range(2)])
-        self.assertRegex(line, r"rank [01]: MPI has not started within 3s in "
+        self.assertRegex(line, r"rank [01]: MPI has not started within 5s in "
                          r"rank [01] \(process ")
 
     def test_variables(self):
