@@ -10,6 +10,7 @@
 
 #include <atomic>
 #include <bit>
+#include <cstddef>
 #include <cstdint>
 #include <cstring>
 #include <type_traits>
@@ -52,6 +53,35 @@ uint64_t Bits(T value) {
   std::memcpy(&bits, &value, sizeof(T));
   return bits;
 }
+
+__forceinline__ void CheckAccess(const void* address, size_t bytes) {
+  if (reinterpret_cast<uintptr_t>(address) % bytes != 0) [[unlikely]] {
+    FailMisaligned(address, bytes);
+  }
+}
+
+/// \name Global memory
+/// One instruction of a thread: a value of 1, 2, 4, 8 or 16 bytes at an address
+/// that is a multiple of its size (checked, as a device does).
+/// @{
+
+template <typename T>
+__forceinline__ T LoadValue(const void* address) {
+  CheckAccess(address, sizeof(T));
+  NoteLoad(address, sizeof(T));
+  T value;
+  std::memcpy(&value, address, sizeof(T));
+  return value;
+}
+
+template <typename T>
+__forceinline__ void StoreValue(void* address, const T& value) {
+  CheckAccess(address, sizeof(T));
+  NoteStore(address, sizeof(T));
+  std::memcpy(address, &value, sizeof(T));
+}
+
+/// @}
 
 template <typename T>
 T Shuffled(unsigned mask, T value, int from, Place place) {

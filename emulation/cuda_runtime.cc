@@ -161,8 +161,11 @@ void SetDevices(int count, int64_t bytes_each) {
   settings.bytes_each = bytes_each;
 }
 
-void SetSeed(cudaStream_t stream, uint64_t seed) {
+void SetThreadOrder(cudaStream_t stream, uint64_t seed) {
   stream->seed.store(seed);
+}
+
+void SetDelays(cudaStream_t stream, uint64_t seed) {
   stream->queue.SetSeed(seed);
 }
 

@@ -117,13 +117,16 @@ namespace emulation {
 /// a machine without any.
 void SetDevices(int count, int64_t bytes_each);
 
+/// Of kernels issued to `stream` from now on: blocks and threads run in an
+/// order that is drawn anew for each kernel. 0: in that of their numbers.
+void SetThreadOrder(cudaStream_t stream, uint64_t seed);
+
 /// Makes a stream that was just created adversarial (tensor/stream.h): its work
-/// is late at will, and the blocks and threads of its kernels run in an order
-/// that is drawn anew for each. 0: it is as ever.
-void SetSeed(cudaStream_t stream, uint64_t seed);
+/// is late at will. 0: it is as ever.
+void SetDelays(cudaStream_t stream, uint64_t seed);
 
 /// Issues a kernel: `thread` runs once for each thread of the launch, whose
-/// seed is the stream's affair.
+/// order is the stream's affair.
 cudaError_t LaunchKernel(const Launch& launch, cudaStream_t stream,
                          absl::AnyInvocable<void()> thread);
 

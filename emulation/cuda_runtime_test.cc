@@ -23,7 +23,8 @@ class Stream {
   explicit Stream(uint64_t seed = 0) {
     EXPECT_EQ(cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking),
               cudaSuccess);
-    emulation::SetSeed(stream_, seed);
+    emulation::SetThreadOrder(stream_, seed);
+    emulation::SetDelays(stream_, seed);
   }
   ~Stream() { EXPECT_EQ(cudaStreamDestroy(stream_), cudaSuccess); }
   cudaStream_t get() const { return stream_; }

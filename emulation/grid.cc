@@ -474,6 +474,12 @@ void* DynamicSharedMemory() {
   return grid.Shared(&kTag, grid.dynamic_shared_bytes(), 16);
 }
 
+void FailMisaligned(const void* address, size_t bytes) {
+  CH_CHECK(false) << WhereInGrid() << ": an access of " << bytes << " bytes at "
+                  << address << ", which is not aligned";
+  __builtin_unreachable();
+}
+
 const char* WhereInGrid() {
   return current_grid == nullptr ? "" : current_grid->Where();
 }

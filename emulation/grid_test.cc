@@ -313,6 +313,20 @@ TEST(GridDeathTest, LaunchesThatADeviceRefuses) {
                "kernel fat, .* a block has no more shared memory");
 }
 
+TEST(GridDeathTest, AccessesThatAreNotAligned) {
+  alignas(16) static float memory[8] = {1, 2, 3, 4};
+  RunGrid({"aligned", {}, {1}}, [] {
+    emulation::StoreValue(memory + 4, emulation::LoadValue<double>(memory + 2));
+    EXPECT_EQ(emulation::LoadValue<float>(memory + 5), 4);
+  });
+  EXPECT_DEATH(RunGrid({"askew", {}, {1}},
+                       [] {
+                         emulation::StoreValue(
+                             memory, emulation::LoadValue<double>(memory + 1));
+                       }),
+               "kernel askew, .* an access of 8 bytes at .* is not aligned");
+}
+
 TEST(GridDeathTest, OpsOutsideOfKernels) {
   EXPECT_DEATH(__syncthreads(), "__syncthreads outside of a kernel");
 }

@@ -29,6 +29,18 @@
         deps = [":dtype"],
     )
 
+    ch_cuda_library(                         # by nvcc, with --config=cuda
+        name = "copy_cuda",
+        srcs = ["copy.cu"],
+        deps = [":copy"],                    # its headers
+    )
+
+    ch_emulated_cuda_library(                # for tests on any machine
+        name = "copy_emulated",
+        srcs = ["copy.cu"],
+        deps = [":copy"],
+    )
+
     ch_rank_test(                            # ranks are threads of one process
         name = "all_gather_test",
         srcs = ["all_gather_test.cc"],
@@ -185,6 +197,42 @@ def ch_cuda_library(name, srcs, deps = [], **kwargs):
             "//conditions:default": ["//third_party:incompatible"],
         }),
         deps = deps + ["@local_config_cuda//:cudart"],
+        **kwargs
+    )
+
+def ch_emulated_cuda_library(name, srcs, deps = [], **kwargs):
+    """The same sources (.cu), compiled by the host's compiler for the emulation.
+
+    For tests, on any machine: no toolkit and no device are needed
+    (//emulation).
+    """
+    wrappers = []
+    for src in srcs:
+        wrapper = "{}_{}.cc".format(name, src[:-len(".cu")])
+        native.genrule(
+            name = wrapper + ".make",
+            testonly = True,
+            srcs = [src],
+            outs = [wrapper],
+            cmd = "printf '#define CROSSHATCH_CUDA_EMULATION 1\\n#include " +
+                  "\"crosshatch/{}/{}\"\\n' >$@".format(native.package_name(), src),
+            visibility = ["//visibility:private"],
+        )
+        wrappers.append(wrapper)
+    _check(name, deps)
+
+    # Not as a test's own code, which is hardly optimised.
+    base, more = _settings(COPTS, "library")
+    cc_library(
+        name = name,
+        testonly = True,
+        srcs = wrappers,
+        hdrs = srcs,
+        # Kernels have pragmas that unroll loops, for nvcc.
+        copts = base + ["-Wno-unknown-pragmas"],
+        include_prefix = "crosshatch/" + native.package_name(),
+        strip_include_prefix = "/" + native.package_name(),
+        deps = deps + ["//emulation"] + more,
         **kwargs
     )
 
