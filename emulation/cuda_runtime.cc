@@ -171,7 +171,10 @@ void SetDelays(cudaStream_t stream, uint64_t seed) {
 
 cudaError_t LaunchKernel(const Launch& launch, cudaStream_t stream,
                          absl::AnyInvocable<void()> thread) {
-  if (stream == nullptr) return Return(cudaErrorInvalidResourceHandle);
+  // A device's stream takes kernels of its own device alone.
+  if (stream == nullptr || stream->device != current_device) {
+    return Return(cudaErrorInvalidResourceHandle);
+  }
   TheMachine().kernels.fetch_add(1);
   Launch seeded = launch;
   // Another order for each kernel.
@@ -466,7 +469,8 @@ cudaError_t cudaMemsetAsync(void* data, int value, size_t bytes,
                             cudaStream_t stream) {
   if (stream == nullptr) return Return(cudaErrorInvalidResourceHandle);
   if (bytes == 0) return cudaSuccess;
-  if (!IsOfDevice(data, bytes, "a memset")) {
+  if (!IsOfDevice(data, bytes, "a memset") &&
+      !TheMachine().IsPinned(data, bytes)) {
     return Return(cudaErrorInvalidValue);
   }
   return IssueDeviceWork(

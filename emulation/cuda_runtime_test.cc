@@ -149,6 +149,9 @@ TEST(CudaRuntimeDeathTest, KernelsTouchMemoryOfPeersOnlyWhenTold) {
   AddTo(there.data(), 64, 3, here);
   here.Synchronize();
   EXPECT_THAT(there.Read(stream_there), Each(3));
+  // The other device is not the current one.
+  EXPECT_EQ(emulation::LaunchKernel({"none"}, stream_there.get(), [] {}),
+            cudaErrorInvalidResourceHandle);
 }
 
 TEST(CudaRuntimeTest, PinnedMemoryIsReadWhenTheCopyRuns) {

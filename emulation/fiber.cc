@@ -2,14 +2,18 @@
 #include "crosshatch/emulation/fiber.h"
 
 #include <sys/mman.h>
-#include <unistd.h>
 
 #include <boost/context/detail/fcontext.hpp>
+#include <cstdint>
+#include <cstring>
+#include <vector>
 
 #include "crosshatch/base/check.h"
 
 #if defined(__SANITIZE_ADDRESS__)
-#include <sanitizer/common_interface_defs.h>
+#include <sanitizer/asan_interface.h>
+#else
+#define ASAN_UNPOISON_MEMORY_REGION(address, bytes) static_cast<void>(address)
 #endif
 #if defined(__SANITIZE_THREAD__)
 #include <sanitizer/tsan_interface.h>
@@ -22,21 +26,80 @@ using boost::context::detail::jump_fcontext;
 using boost::context::detail::make_fcontext;
 using boost::context::detail::transfer_t;
 
-// Frames are several times as large under AddressSanitizer. Pages that are not
-// touched cost nothing.
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+// Frames are several times as large.
 constexpr size_t kStackBytes = size_t{256} << 10;
+#else
+constexpr size_t kStackBytes = size_t{32} << 10;
+#endif
+constexpr size_t kStacksPerSlab = 64;
+constexpr size_t kHugePageBytes = size_t{2} << 20;
+constexpr size_t kSlabBytes = kStackBytes * kStacksPerSlab;
+static_assert(kSlabBytes % kHugePageBytes == 0);
 
 // The stacks of fibers start on different lines of the caches, of which all
-// that start on a page's end would share a few.
+// that start on a page's end would share a few; nine lines are what a turn
+// touches at least.
 constexpr size_t kLineBytes = 64;
-constexpr size_t kFirstLines = 251;
+constexpr size_t kFirstLines = 61;
+constexpr size_t kLinesOfTurn = 9;
 
-size_t PageBytes() {
-  static const auto bytes = static_cast<size_t>(sysconf(_SC_PAGESIZE));
-  return bytes;
-}
+// What stands at the end of a stack that did not overflow.
+constexpr uint64_t kMark = 0x5ACCED57ACCE5500u;
 
 }  // namespace
+
+/// Stacks that are nobody's, of one thread of the process. They lie side by
+/// side in large pages: the threads of a block take turns too fast for small
+/// ones.
+class Fiber::Stacks {
+ public:
+  ~Stacks() {
+    for (void* slab : slabs_) {
+      // What the process maps here next is not poisoned.
+      ASAN_UNPOISON_MEMORY_REGION(slab, kSlabBytes);
+      munmap(slab, kSlabBytes);
+    }
+  }
+
+  std::byte* Take() {
+    if (unused_.empty()) AddSlab();
+    std::byte* const stack = unused_.back();
+    unused_.pop_back();
+    return stack;
+  }
+  void GiveBack(std::byte* stack) { unused_.push_back(stack); }
+
+ private:
+  void AddSlab() {
+    void* const memory =
+        mmap(nullptr, kSlabBytes + kHugePageBytes, PROT_READ | PROT_WRITE,
+             MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    CH_CHECK(memory != MAP_FAILED) << "no memory for the stacks of fibers";
+    // What lies before and behind whole large pages goes back.
+    auto* const start = static_cast<std::byte*>(memory);
+    const size_t before =
+        (kHugePageBytes - reinterpret_cast<uintptr_t>(start) % kHugePageBytes) %
+        kHugePageBytes;
+    if (before > 0) munmap(start, before);
+    std::byte* const slab = start + before;
+    munmap(slab + kSlabBytes, kHugePageBytes - before);
+    madvise(slab, kSlabBytes, MADV_HUGEPAGE);
+    slabs_.push_back(slab);
+    for (size_t i = 0; i < kStacksPerSlab; ++i) {
+      unused_.push_back(slab + i * kStackBytes);
+    }
+  }
+
+  std::vector<void*> slabs_;
+  std::vector<std::byte*> unused_;
+};
+
+// Fibers that the thread keeps may end later than this.
+const std::shared_ptr<Fiber::Stacks>& Fiber::StacksOfThread() {
+  static thread_local const auto stacks = std::make_shared<Stacks>();
+  return stacks;
+}
 
 #if defined(__SANITIZE_ADDRESS__)
 
@@ -105,21 +168,20 @@ struct Fiber::Entry {
   }
 };
 
-Fiber::Fiber() : switching_(std::make_unique<Switching>()) {
-  void* const memory =
-      mmap(nullptr, PageBytes() + kStackBytes, PROT_READ | PROT_WRITE,
-           MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-  CH_CHECK(memory != MAP_FAILED) << "no memory for the stack of a fiber";
-  CH_CHECK_EQ(mprotect(memory, PageBytes(), PROT_NONE), 0);
-  stack_ = static_cast<std::byte*>(memory) + PageBytes();
+Fiber::Fiber()
+    : stacks_(StacksOfThread()),
+      stack_(stacks_->Take()),
+      switching_(std::make_unique<Switching>()) {
   static thread_local size_t fibers = 0;
-  // Nine lines are what a turn touches at least.
-  top_ = stack_ + kStackBytes - 9 * ++fibers % kFirstLines * kLineBytes;
+  const size_t offset = kLinesOfTurn * ++fibers % kFirstLines * kLineBytes;
+  top_ = stack_ + kStackBytes - offset;
+  mark_ = stack_ + offset;
+  std::memcpy(mark_, &kMark, sizeof(kMark));
 }
 
 Fiber::~Fiber() {
   CH_CHECK(ended_) << "a fiber goes while its function is in the middle";
-  munmap(stack_ - PageBytes(), PageBytes() + kStackBytes);
+  stacks_->GiveBack(stack_);
 }
 
 void Fiber::Begin(void (*run)(void*), void* argument) {

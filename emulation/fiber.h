@@ -34,11 +34,15 @@ class Fiber {
  private:
   struct Switching;  // What sanitizers are told.
   struct Entry;
+  class Stacks;
+  static const std::shared_ptr<Stacks>& StacksOfThread();
 
-  std::byte* stack_ = nullptr;  // With a page below it that faults.
-  std::byte* top_ = nullptr;    // Where it starts, downwards.
-  void* context_ = nullptr;     // Where the function is to go on.
-  void* resumer_ = nullptr;     // Where Resume is to go on.
+  const std::shared_ptr<Stacks> stacks_;
+  std::byte* const stack_;
+  std::byte* top_ = nullptr;   // Where it starts, downwards.
+  std::byte* mark_ = nullptr;  // What it must not reach.
+  void* context_ = nullptr;    // Where the function is to go on.
+  void* resumer_ = nullptr;    // Where Resume is to go on.
   void (*run_)(void*) = nullptr;
   void* argument_ = nullptr;
   bool ended_ = true;

@@ -5,6 +5,7 @@
 #include <bit>
 #include <cstring>
 #include <memory>
+#include <numeric>
 #include <string>
 #include <utility>
 #include <vector>
@@ -186,6 +187,8 @@ class Grid {
   }
 
   void RunBlock();
+  /// \returns the turns that its lanes took; `ended` counts those that ended.
+  size_t RunWarp(size_t warp, size_t& ended);
   void Turn(Thread& thread);
   void Wait(Thread& thread, State state, Place place) {
     thread.state = state;
@@ -272,26 +275,39 @@ void Grid::Run() {
 void Grid::RunBlock() {
   Arena().Begin();
   TrafficBlock traffic;
-  std::vector<int> waiting(threads_.size());
-  for (size_t i = 0; i < threads_.size(); ++i) {
-    threads_[i].state = State::kReady;
-    waiting[i] = static_cast<int>(i);
-  }
+  for (Thread& thread : threads_) thread.state = State::kReady;
   at_barrier_ = 0;
-  while (!waiting.empty()) {
-    order_.Shuffle(waiting);
-    bool moved = false;
-    for (int number : waiting) {
+  size_t ended = 0;
+  std::vector<int> warps(warps_.size());
+  std::iota(warps.begin(), warps.end(), 0);
+  while (ended < threads_.size()) {
+    order_.Shuffle(warps);
+    size_t turns = 0;
+    for (int warp : warps) turns += RunWarp(static_cast<size_t>(warp), ended);
+    if (turns == 0) FailStuck();
+  }
+}
+
+// A warp goes on as far as it can before the next one does: what its lanes
+// exchange stays in the processor's nearest cache.
+size_t Grid::RunWarp(size_t warp, size_t& ended) {
+  const size_t first = warp * kWarpSize;
+  std::vector<int> lanes(std::min<size_t>(kWarpSize, threads_.size() - first));
+  std::iota(lanes.begin(), lanes.end(), static_cast<int>(first));
+  size_t turns = 0;
+  for (bool moved = true; moved;) {
+    moved = false;
+    order_.Shuffle(lanes);
+    for (int number : lanes) {
       Thread& thread = threads_[static_cast<size_t>(number)];
       if (thread.state != State::kReady) continue;
-      moved = true;
       Turn(thread);
+      if (thread.state == State::kEnded) ++ended;
+      moved = true;
+      ++turns;
     }
-    if (!moved) FailStuck();
-    std::erase_if(waiting, [&](int number) {
-      return threads_[static_cast<size_t>(number)].state == State::kEnded;
-    });
   }
+  return turns;
 }
 
 void Grid::Turn(Thread& thread) {

@@ -72,7 +72,7 @@
     repeats; "nightly" for those too long for every change, which it runs;
     "planted" for those that plant races on purpose, "uninstrumented" for those
     of a library that synchronizes out of its sight (gRPC); ThreadSanitizer runs
-    neither.
+    neither; "cuda_emulation" for those of CUDA's code without a device.
   * A kernel uses Highway's run-time dispatch (hwy/foreach_target.h); it gets no
     -march flag, so one binary runs on every machine. Include its own file as
     HWY_TARGET_INCLUDE "tensor/kernels/cpu/add.cc" (from the repository's root).

@@ -1,6 +1,4 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "crosshatch/tensor/backends/cuda/cuda_backend.h"
-
 #include <map>
 #include <memory>
 #include <mutex>
@@ -8,6 +6,7 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
+#include "crosshatch/tensor/backends/cuda/cuda_backend.h"
 #include "crosshatch/tensor/backends/cuda/cuda_memory.h"
 #include "crosshatch/tensor/backends/cuda/cuda_stream.h"
 #include "crosshatch/tensor/caching_allocator.h"
@@ -52,9 +51,9 @@ absl::StatusOr<const DeviceBackend*> CudaBackend(int index) {
                      cudaGetErrorString(error), ")"));
   }
   if (index < 0 || index >= count) {
-    return absl::NotFoundError(
-        absl::StrCat("no CUDA device ", index, ": the process sees ", count,
-                     ", counted from 0"));
+    return absl::NotFoundError(absl::StrCat("no CUDA device ", index,
+                                            ": the process sees ", count,
+                                            ", counted from 0"));
   }
   static std::mutex mutex;
   static auto* const backends = new std::map<int, Cuda>;

@@ -10,15 +10,17 @@ namespace crosshatch {
 /// Device::Cuda(index), of the devices that the process sees. It lives as long
 /// as the process.
 ///
-/// Every stream is one of CUDA's; its memory is the device's own, which the host
-/// cannot address, and host memory beside it is pinned. What a kernel finds
-/// wrong with the numbers that it is given, such as an index out of range, ends
-/// the program when the host next issues to that stream or waits for it.
+/// Every stream is one of CUDA's; its memory is the device's own, which the
+/// host cannot address, and host memory beside it is pinned. What a kernel
+/// finds wrong with the numbers that it is given, such as an index out of
+/// range, ends the program when the host next issues to that stream or waits
+/// for it.
 ///
 /// An adversarial stream (RankParts::adversarial_seed) is late at will under
 /// emulation only; a device's own streams are never delayed.
 /// \error kNotFound: there is no such device.
-/// \threadsafety any thread. What it makes for a rank sets the current device of
+/// \threadsafety any thread. What it makes for a rank sets the current device
+/// of
 ///     the threads that use it.
 absl::StatusOr<const DeviceBackend*> CudaBackend(int index);
 

@@ -1,9 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "crosshatch/tensor/backends/cuda/cuda_memory.h"
-
 #include <cstddef>
 #include <cstdint>
 
+#include "crosshatch/tensor/backends/cuda/cuda_memory.h"
 #include "crosshatch/tensor/kernels/cuda/cuda_api.cuh"
 
 namespace crosshatch::internal {
@@ -55,8 +54,8 @@ class PinnedMemory final : public CudaMemory {
   std::byte* Acquire(int64_t bytes) override {
     SetDevice();
     void* data = nullptr;
-    const cudaError_t error = cudaHostAlloc(&data, static_cast<size_t>(bytes),
-                                            cudaHostAllocPortable);
+    const cudaError_t error =
+        cudaHostAlloc(&data, static_cast<size_t>(bytes), cudaHostAllocPortable);
     return Memory(error, data, "cudaHostAlloc");
   }
   void Release(std::byte* data) override {

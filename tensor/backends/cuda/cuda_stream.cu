@@ -1,6 +1,4 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "crosshatch/tensor/backends/cuda/cuda_stream.h"
-
 #include <cstdint>
 #include <functional>
 #include <mutex>
@@ -8,6 +6,7 @@
 #include <vector>
 
 #include "crosshatch/base/check.h"
+#include "crosshatch/tensor/backends/cuda/cuda_stream.h"
 #include "crosshatch/tensor/kernels/cuda/cuda_api.cuh"
 
 namespace crosshatch::internal {
@@ -98,9 +97,8 @@ class CudaStream final : public Stream {
     context_.pool = rank.pool;
     context_.stream = stream_;
     context_.complaint = new (complaint) Complaint;
-    CheckCuda(
-        cudaMalloc(&context_.scratch, static_cast<size_t>(kScratchBytes)),
-        "cudaMalloc");
+    CheckCuda(cudaMalloc(&context_.scratch, static_cast<size_t>(kScratchBytes)),
+              "cudaMalloc");
   }
 
   ~CudaStream() override {

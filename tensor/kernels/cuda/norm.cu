@@ -13,7 +13,7 @@
 namespace crosshatch::internal {
 namespace {
 
-constexpr int64_t kMostForwardPieces = 1024;
+constexpr int64_t kMostForwardPieces = 512;
 constexpr int64_t kMostBackwardPieces = 256;
 /// Vectors that a thread keeps of each row and of what belongs to columns.
 constexpr int kKept = 2;

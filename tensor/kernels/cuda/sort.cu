@@ -40,8 +40,7 @@ struct Lanes {
   }
 };
 
-template <typename Operand>
-Lanes LanesOf(const SortArgs& args, const Operand& operand) {
+Lanes LanesOf(const SortArgs& args, const StridedOperand& operand) {
   KernelShape lanes = args.shape;
   lanes.sizes[args.dim] = 1;
   // In row-major order of the other dims, whatever the operand's strides: lane
@@ -49,8 +48,7 @@ Lanes LanesOf(const SortArgs& args, const Operand& operand) {
   Lanes result;
   result.stride = operand.strides[args.dim];
   result.beside.loop = StridedLoop::Make(lanes, {operand.strides}, -1);
-  result.beside.data[0] =
-      const_cast<void*>(static_cast<const void*>(operand.data));
+  result.beside.data[0] = operand.data;
   result.beside.dtypes[0] = operand.dtype;
   result.beside.vectors_per_row = result.beside.loop.inner();
   result.beside.vectors =
@@ -148,7 +146,7 @@ void CudaSort(const SortArgs& args, KernelContext& context) {
   sort.sorted_keys = reinterpret_cast<uint64_t*>(array(2));
   sort.sorted_values = reinterpret_cast<int64_t*>(array(3));
   sort.workspace = array(4);
-  const Lanes in = LanesOf(args, args.in);
+  const Lanes in = LanesOf(args, AsOperand(args.in));
   LaunchKernel("sort_keys", &KeysKernel,
                GeometryOfItems(layout.lanes * layout.length), context, in,
                layout.length, args.descending, keys, indices);
@@ -166,8 +164,9 @@ void CudaSort(const SortArgs& args, KernelContext& context) {
   }
   LaunchKernel("sort_take", &TakeKernel,
                GeometryOfItems(layout.lanes * args.count), context, in,
-               LanesOf(args, args.labels), LanesOf(args, args.values),
-               LanesOf(args, args.indices), taken_length, args.count,
+               LanesOf(args, AsOperand(args.labels)),
+               LanesOf(args, AsOperand(args.values)),
+               LanesOf(args, AsOperand(args.indices)), taken_length, args.count,
                static_cast<const int64_t*>(sort.sorted_values));
 }
 
