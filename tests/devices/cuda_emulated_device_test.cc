@@ -30,10 +30,9 @@ TEST(EmulatedCudaDeviceTest, IsWhatTheTestsOfThisBinaryRunOn) {
 }
 
 TEST(EmulatedCudaDeviceTest, TrainsOnAnyDeviceAndInAnyOrder) {
-  for (int device : {0, 1}) {
-    for (uint64_t seed : {0, 1, 2}) {
-      ExpectTrainsAsOnTheCpu(**CudaBackend(device), seed);
-    }
+  ExpectTrainsAsOnTheCpu(**CudaBackend(0), 0);
+  for (uint64_t seed : {1, 2}) {
+    ExpectTrainsAsOnTheCpu(**CudaBackend(1), seed);
   }
 }
 

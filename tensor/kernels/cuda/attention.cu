@@ -19,8 +19,8 @@ namespace crosshatch::internal {
 namespace {
 
 constexpr int kTile = 32;
-constexpr int kWarps = 8;
-constexpr int kRows = kTile / kWarps;  // Of a warp.
+constexpr int kMostWarps = 8;
+constexpr int kRows = kTile / kMostWarps;  // Of a warp.
 
 /// Columns of the results that a block makes.
 template <typename C>
@@ -53,14 +53,18 @@ struct Where {
   int64_t col;
 };
 __device__ Where WhereOf(int64_t rows, int64_t heads, int cols) {
-  const int64_t tiles = (rows + kTile - 1) / kTile;
+  const int64_t of_block = int64_t{blockDim.x} / kWarpThreads * kRows;
+  const int64_t tiles = (rows + of_block - 1) / of_block;
   const int64_t block = blockIdx.x;
-  return {block % tiles * kTile, block / tiles / heads, block / tiles % heads,
-          int64_t{blockIdx.y} * cols};
+  return {block % tiles * of_block, block / tiles / heads,
+          block / tiles % heads, int64_t{blockIdx.y} * cols};
 }
 
 __device__ __forceinline__ int Warp() {
   return static_cast<int>(threadIdx.x) / kWarpThreads;
+}
+__device__ __forceinline__ int Warps() {
+  return static_cast<int>(blockDim.x) / kWarpThreads;
 }
 __device__ __forceinline__ int LaneOfWarp() {
   return static_cast<int>(threadIdx.x) % kWarpThreads;
@@ -70,7 +74,7 @@ __device__ __forceinline__ int LaneOfWarp() {
 template <typename C>
 __device__ void LoadChunk(ScoreTile<C>& tile, const Head& head, DType dtype,
                           int64_t row, int64_t col, int64_t dim) {
-  for (int r = Warp() * kRows; r < (Warp() + 1) * kRows; ++r) {
+  for (int r = Warp(); r < kTile; r += Warps()) {
     const int64_t t = row + r;
     const int64_t d = col + LaneOfWarp();
     tile[r][LaneOfWarp()] =
@@ -85,7 +89,7 @@ __device__ void LoadChunk(ScoreTile<C>& tile, const Head& head, DType dtype,
 template <typename C>
 __device__ void LoadValues(ValueTile<C>& tile, const Head& head, DType dtype,
                            int64_t row, int64_t col, int64_t dim) {
-  for (int r = Warp() * kRows; r < (Warp() + 1) * kRows; ++r) {
+  for (int r = Warp(); r < kTile; r += Warps()) {
     const int64_t t = row + r;
     for (int c = LaneOfWarp(); c < kCols<C>; c += kWarpThreads) {
       const int64_t d = col + c;
@@ -183,11 +187,12 @@ __device__ bool Sees(const AttentionArgs& args, int64_t query, int64_t key) {
          (!args.causal || key <= query + args.kv_len - args.q_len);
 }
 
-/// Keys that the last of 32 queries from `row` on may see.
+/// Keys that the last of the block's queries, from `row` on, may see.
 __device__ int64_t KeysSeen(const AttentionArgs& args, int64_t row) {
   if (!args.causal) return args.kv_len;
+  const int64_t rows = int64_t{Warps()} * kRows;
   const int64_t last =
-      row + kTile < args.q_len ? row + kTile - 1 : args.q_len - 1;
+      row + rows < args.q_len ? row + rows - 1 : args.q_len - 1;
   const int64_t keys = last + args.kv_len - args.q_len + 1;
   return keys < 0 ? 0 : keys;
 }
@@ -197,7 +202,7 @@ __device__ int64_t KvHead(const AttentionArgs& args, int64_t head) {
 }
 
 template <typename C>
-__global__ void __launch_bounds__(kTile* kWarps)
+__global__ void __launch_bounds__(kMostWarps* kWarpThreads)
     AttentionKernel(AttentionArgs args) {
   CH_SHARED(shared, Shared<C>);
   constexpr C kNothing = -std::numeric_limits<C>::infinity();
@@ -301,7 +306,7 @@ struct OfQuery {
 };
 
 template <typename C>
-__global__ void __launch_bounds__(kTile* kWarps)
+__global__ void __launch_bounds__(kMostWarps* kWarpThreads)
     QueryGradientKernel(AttentionBackwardArgs args, const C* deltas) {
   CH_SHARED(shared, Shared<C>);
   const AttentionArgs& forward = args.forward;
@@ -338,7 +343,7 @@ __global__ void __launch_bounds__(kTile* kWarps)
 }
 
 template <typename C>
-__global__ void __launch_bounds__(kTile* kWarps)
+__global__ void __launch_bounds__(kMostWarps* kWarpThreads)
     KeyGradientKernel(AttentionBackwardArgs args, const C* deltas) {
   CH_SHARED(shared, Shared<C>);
   const AttentionArgs& forward = args.forward;
@@ -387,10 +392,13 @@ __global__ void __launch_bounds__(kTile* kWarps)
 
 LaunchGeometry GeometryOfTiles(int64_t batch, int64_t heads, int64_t rows,
                                int64_t dim, int cols) {
+  const auto ceil_div = [](int64_t a, int64_t b) { return (a + b - 1) / b; };
+  const int64_t warps =
+      std::clamp<int64_t>(ceil_div(rows, kRows), 1, kMostWarps);
   LaunchGeometry geometry;
-  geometry.blocks = batch * heads * ((rows + kTile - 1) / kTile);
-  geometry.blocks_y = (dim + cols - 1) / cols;
-  geometry.threads = kTile * kWarps;
+  geometry.blocks = batch * heads * ceil_div(rows, warps * kRows);
+  geometry.blocks_y = ceil_div(dim, cols);
+  geometry.threads = static_cast<int>(warps) * kWarpThreads;
   CH_CHECK_LT(geometry.blocks, int64_t{1} << 31) << "attention kernel";
   return geometry;
 }

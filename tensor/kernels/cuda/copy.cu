@@ -18,6 +18,15 @@ struct Identity {
   }
 };
 
+template <typename To, typename From>
+__device__ __forceinline__ To Converted(From value) {
+  if constexpr (std::is_integral_v<To> && !std::is_integral_v<From>) {
+    return Saturated<To>(value);
+  } else {
+    return static_cast<To>(value);
+  }
+}
+
 /// Converts what was read, computed in From, to the type that the output is
 /// computed in, To, and adds the old output.
 template <typename From, typename To>
@@ -30,7 +39,7 @@ __global__ void __launch_bounds__(256) AddConvertedKernel(Strided<2> strided) {
     const To old =
         LoadElement<To>(strided.data[1], strided.dtypes[1], offsets[1]);
     StoreElement<To>(strided.data[1], strided.dtypes[1], offsets[1],
-                     Plus(old, static_cast<To>(value)));
+                     Plus(old, Converted<To>(value)));
   }
 }
 
@@ -160,13 +169,8 @@ void AddConverted(const CopyArgs& args, KernelContext& context) {
     DispatchSource(args.out.dtype, [&](auto to) {
       using From = decltype(from);
       using To = decltype(to);
-      if constexpr (std::is_integral_v<To> && !std::is_integral_v<From>) {
-        CH_CHECK(false) << "copy kernel: " << Name(args.out.dtype)
-                        << " += " << Name(args.src.dtype);
-      } else {
-        LaunchKernel("copy_add", &AddConvertedKernel<From, To>,
-                     GeometryOfItems(strided.vectors), context, strided);
-      }
+      LaunchKernel("copy_add", &AddConvertedKernel<From, To>,
+                   GeometryOfItems(strided.vectors), context, strided);
     });
   });
 }

@@ -119,8 +119,8 @@ void CudaCrossEntropy(const CrossEntropyArgs& args, KernelContext& context) {
         LaunchKernel(
             "cross_entropy",
             &CrossEntropyKernel<decltype(zero), decltype(width)::value>,
-            GeometryOfRows(args.rows, args.cols / width + 1), context, args,
-            complainer);
+            GeometryOfVectors(args.rows, args.cols, width, kKeptVectors),
+            context, args, complainer);
       });
 }
 
@@ -132,7 +132,8 @@ void CudaCrossEntropyShard(const CrossEntropyShardArgs& args,
         LaunchKernel(
             "cross_entropy_shard",
             &CrossEntropyShardKernel<decltype(zero), decltype(width)::value>,
-            GeometryOfRows(args.rows, args.cols / width + 1), context, args);
+            GeometryOfVectors(args.rows, args.cols, width, kKeptVectors),
+            context, args);
       });
 }
 
@@ -145,7 +146,8 @@ void CudaCrossEntropyBackward(const CrossEntropyBackwardArgs& args,
     LaunchKernel(
         "cross_entropy_backward",
         &CrossEntropyBackwardKernel<decltype(zero), decltype(width)::value>,
-        GeometryOfRows(args.rows, args.cols / width + 1), context, args);
+        GeometryOfVectors(args.rows, args.cols, width, kKeptVectors), context,
+        args);
   });
 }
 

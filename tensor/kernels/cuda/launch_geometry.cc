@@ -40,6 +40,11 @@ LaunchGeometry GeometryOfRows(int64_t rows, int64_t items) {
   return geometry;
 }
 
+LaunchGeometry GeometryOfVectors(int64_t rows, int64_t cols, int width,
+                                 int vectors) {
+  return GeometryOfRows(rows, CeilDiv(cols, int64_t{width} * vectors));
+}
+
 RowPieces PiecesOfRows(int64_t rows, int64_t most) {
   if (rows == 0) return {};
   const int64_t rows_per_piece = CeilDiv(rows, std::min(rows, most));

@@ -37,6 +37,12 @@ LaunchGeometry GeometryOfItems(int64_t items);
 /// turns.
 LaunchGeometry GeometryOfRows(int64_t rows, int64_t items);
 
+/// For rows of `cols` columns, of which a thread takes vectors of `width` at
+/// once and up to `vectors` of them: fewer threads do less together, and leave
+/// the device more rows.
+LaunchGeometry GeometryOfVectors(int64_t rows, int64_t cols, int width,
+                                 int vectors);
+
 /// The cut of `rows` rows into at most `most` pieces of as many whole rows.
 struct RowPieces {
   int64_t pieces = 0;

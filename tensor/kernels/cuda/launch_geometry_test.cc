@@ -55,6 +55,21 @@ TEST(LaunchGeometryTest, RowsGetABlockEach) {
   }
 }
 
+TEST(LaunchGeometryTest, ThreadsOfARowTakeTheirVectorsOrTurns) {
+  for (int64_t cols : Sizes()) {
+    for (int width : {1, 4, 8}) {
+      for (int vectors : {1, 4}) {
+        const LaunchGeometry geometry =
+            GeometryOfVectors(7, cols, width, vectors);
+        ExpectLaunchable(geometry);
+        EXPECT_EQ(geometry.blocks, 7);
+        EXPECT_TRUE(int64_t{geometry.threads} * width * vectors >= cols ||
+                    geometry.threads == 512);
+      }
+    }
+  }
+}
+
 TEST(LaunchGeometryTest, PiecesHoldAllRows) {
   for (int64_t rows : Sizes()) {
     for (int64_t most : {1, 2, 7, 256}) {

@@ -236,8 +236,8 @@ void Norm(const char* name, const LayerNormArgs& args, KernelContext& context) {
   DispatchRows(args.dtype, vectors, [&](auto zero, auto width) {
     LaunchKernel(name,
                  &NormKernel<decltype(zero), decltype(width)::value, kCentered>,
-                 GeometryOfRows(pieces.pieces, args.cols / width + 1), context,
-                 args, pieces.rows_per_piece);
+                 GeometryOfVectors(pieces.pieces, args.cols, width, kKept),
+                 context, args, pieces.rows_per_piece);
   });
 }
 
@@ -261,8 +261,8 @@ void NormBackward(const char* name, const LayerNormBackwardArgs& args,
                             : nullptr;
     LaunchKernel(name,
                  &NormBackwardKernel<C, decltype(width)::value, kCentered>,
-                 GeometryOfRows(pieces.pieces, args.cols / width + 1), context,
-                 args, pieces.rows_per_piece, parts);
+                 GeometryOfVectors(pieces.pieces, args.cols, width, kKept),
+                 context, args, pieces.rows_per_piece, parts);
     const LaunchGeometry of_cols = GeometryOfItems(args.cols);
     if (args.want_dweight) {
       LaunchKernel("norm_dweight", &SumPartsKernel<C>, of_cols, context,

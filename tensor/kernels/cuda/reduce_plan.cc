@@ -10,6 +10,9 @@ namespace {
 constexpr int kThreads = 256;
 // As many threads as fill a device; below that outputs are cut into pieces.
 constexpr int64_t kEnoughThreads = int64_t{1} << 17;
+// Vectors of terms of a thread, of which it has at least as many where it can:
+// threads that have less mostly wait for one another.
+constexpr int64_t kFewTerms = 4;
 // Terms of a thread, below which a piece is not worth its second kernel.
 constexpr int64_t kLeastTerms = 16;
 // Above this many terms a thread adds one more often than the contract says.
@@ -94,9 +97,10 @@ ReducePlan MakeReducePlan(const ReduceArgs& args, int64_t most_partials) {
     plan.lanes = 32;
   } else {
     // Few terms are shared by few threads, and more outputs by a block.
-    const int64_t steps = CeilDiv(plan.terms, plan.width);
     int rows = 1;
-    while (rows < steps && rows < block) rows *= 2;
+    while (rows < block && rows * kFewTerms * plan.width < plan.terms) {
+      rows *= 2;
+    }
     plan.lanes = block / rows;
     plan.terms_first = true;
   }

@@ -81,9 +81,10 @@ void CudaSoftmax(const SoftmaxArgs& args, KernelContext& context) {
   const bool vectors =
       HasVectors(args.x, args.dtype) && HasVectors(args.out, args.dtype);
   DispatchRows(args.dtype, vectors, [&](auto zero, auto width) {
-    LaunchKernel(
-        "softmax", &SoftmaxKernel<decltype(zero), decltype(width)::value>,
-        GeometryOfRows(args.rows, args.cols / width + 1), context, args);
+    LaunchKernel("softmax",
+                 &SoftmaxKernel<decltype(zero), decltype(width)::value>,
+                 GeometryOfVectors(args.rows, args.cols, width, kKeptVectors),
+                 context, args);
   });
 }
 
@@ -96,8 +97,8 @@ void CudaSoftmaxBackward(const SoftmaxBackwardArgs& args,
   DispatchRows(args.dtype, vectors, [&](auto zero, auto width) {
     LaunchKernel("softmax_backward",
                  &SoftmaxBackwardKernel<decltype(zero), decltype(width)::value>,
-                 GeometryOfRows(args.rows, args.cols / width + 1), context,
-                 args);
+                 GeometryOfVectors(args.rows, args.cols, width, kKeptVectors),
+                 context, args);
   });
 }
 
