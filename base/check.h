@@ -4,8 +4,10 @@
 
 /// \file
 /// Checks of invariants. A failed check is a bug of the program, never of its
-/// input: it prints the file, the line, the expression and the streamed message
-/// to stderr and aborts. What depends on the outside returns absl::Status.
+/// input: it prints the file, the line, the expression, the streamed message
+/// and where the thread is (place.h) to stderr and aborts. Where several
+/// threads fail, one of them prints. What depends on the outside returns
+/// absl::Status.
 ///
 /// Debian 12's Abseil has no absl/log, hence these few lines.
 

@@ -50,6 +50,14 @@ MappedFile::~MappedFile() {
   }
 }
 
+void MappedFile::Release(int64_t offset, int64_t bytes) const {
+  const auto page = static_cast<int64_t>(sysconf(_SC_PAGESIZE));
+  const int64_t begin = offset / page * page;
+  // What the system does not do costs memory, and nothing else.
+  madvise(const_cast<std::byte*>(data_) + begin,
+          static_cast<size_t>(offset + bytes - begin), MADV_DONTNEED);
+}
+
 absl::StatusOr<std::string> ReadFile(const std::string& path) {
   constexpr int64_t kMostBytes = 100'000'000;
   CH_ASSIGN_OR_RETURN(const std::unique_ptr<const MappedFile> file,
@@ -126,6 +134,15 @@ absl::Status AtomicFile::Commit() {
         error, absl::StrCat(path_, " is written, but cannot flush ", parent));
   }
   return absl::OkStatus();
+}
+
+absl::Status WriteFile(const std::string& path, const std::string& text,
+                       FileSystem& files) {
+  CH_ASSIGN_OR_RETURN(const std::unique_ptr<AtomicFile> file,
+                      AtomicFile::Create(path, files));
+  CH_RETURN_IF_ERROR(
+      file->Append(text.data(), static_cast<int64_t>(text.size())));
+  return file->Commit();
 }
 
 std::string ParentOf(const std::string& path) {

@@ -34,6 +34,10 @@ class MappedFile {
   const std::byte* data() const { return data_; }
   int64_t size() const { return size_; }
 
+  /// Lets go of the memory that the bytes took since they were read. They stay
+  /// where they are, and are read from the disk again when they are touched.
+  void Release(int64_t offset, int64_t bytes) const;
+
  private:
   MappedFile(std::string path, const std::byte* data, int64_t size)
       : path_(std::move(path)), data_(data), size_(size) {}
@@ -88,6 +92,10 @@ class AtomicFile {
   int fd_;
   bool complete_ = false;
 };
+
+/// Writes a (small) file by an AtomicFile.
+absl::Status WriteFile(const std::string& path, const std::string& text,
+                       FileSystem& files);
 
 /// The directory that `path` lies in.
 std::string ParentOf(const std::string& path);

@@ -5,8 +5,10 @@
 /// \file
 /// A disk that fails when told to.
 
+#include <atomic>
 #include <cerrno>
 #include <cstdint>
+#include <mutex>
 #include <string>
 #include <vector>
 
@@ -29,14 +31,23 @@ struct DiskFault {
 
 /// The machine's file system with a fault. A write that fails has written half.
 /// Flushing takes no time: nothing here outlives the machine.
+///
+/// Ranks that are threads may share one; the number of a call is then that of
+/// all of theirs.
 class FaultyFileSystem final : public FileSystem {
  public:
   explicit FaultyFileSystem(DiskFault fault, bool can_exchange = true)
       : fault_(fault), can_exchange_(can_exchange) {}
 
   /// The calls so far, and the name of the one that met the fault.
-  int calls() const { return calls_; }
-  const std::string& failed_call() const { return failed_call_; }
+  int calls() const {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    return calls_;
+  }
+  std::string failed_call() const {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    return failed_call_;
+  }
   /// Bytes written by whole calls.
   int64_t written() const { return written_; }
 
@@ -78,7 +89,11 @@ class FaultyFileSystem final : public FileSystem {
   }
   int Write(int fd, const void* data, int64_t bytes,
             int64_t& written) override {
-    const bool was_killed = killed_;
+    bool was_killed = false;
+    {
+      const std::lock_guard<std::mutex> lock(mutex_);
+      was_killed = killed_;
+    }
     const int error = Do("Write", [&] {
       const int result = Real().Write(fd, data, bytes, written);
       written_ += written;
@@ -100,21 +115,25 @@ class FaultyFileSystem final : public FileSystem {
 
  private:
   int Do(const char* name, absl::FunctionRef<int()> call) {
-    if (killed_) return EIO;
-    if (fault_.kind != DiskFault::Kind::kNone && calls_++ == fault_.at) {
-      failed_call_ = name;
-      killed_ = fault_.kind == DiskFault::Kind::kKill;
-      return fault_.error;
+    {
+      const std::lock_guard<std::mutex> lock(mutex_);
+      if (killed_) return EIO;
+      if (fault_.kind != DiskFault::Kind::kNone && calls_++ == fault_.at) {
+        failed_call_ = name;
+        killed_ = fault_.kind == DiskFault::Kind::kKill;
+        return fault_.error;
+      }
     }
     return call();
   }
 
   const DiskFault fault_;
   const bool can_exchange_;
+  mutable std::mutex mutex_;
   int calls_ = 0;
   bool killed_ = false;
   std::string failed_call_;
-  int64_t written_ = 0;
+  std::atomic<int64_t> written_{0};
 };
 
 }  // namespace crosshatch::checkpoint

@@ -1,12 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "crosshatch/checkpoint/hf_config.h"
 
+#include <cmath>
 #include <cstdint>
 #include <optional>
 #include <string>
 #include <vector>
 
 #include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
+#include "crosshatch/nn/rope_scaling.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
@@ -109,15 +112,42 @@ TEST(HfConfigTest, NamesTheFileAndTheField) {
        "rope_theta is \"1\""},
       {Config(R"("rope_theta": 0)"), "rope_theta must be positive"},
       {Config(R"("tie_word_embeddings": 1)"), "tie_word_embeddings is 1"},
-      {Config(R"("model_type": "mistral")"), "model_type is \"mistral\""},
+      {Config(R"("model_type": "gemma")"),
+       "model_type is \"gemma\", but the families that share Llama's shape are "
+       "llama, mistral, qwen2, qwen3, phi3"},
       {Config(R"("hidden_act": "gelu")"), "only \"silu\" is supported"},
-      {Config(R"("attention_bias": true)"), "attention_bias is true"},
-      {Config(R"("mlp_bias": true)"), "mlp_bias is true"},
+      {Config(R"("attention_bias": 1)"), "attention_bias is 1"},
+      {Config(R"("mlp_bias": "no")"), "mlp_bias is \"no\""},
       {Config(R"("attention_dropout": 0.1)"), "attention_dropout is 0.1"},
       {Config(R"("rope_scaling": {"rope_type": "llama3", "factor": 8.0})"),
-       "rope_scaling.rope_type is \"llama3\""},
+       "rope_scaling.low_freq_factor is missing"},
+      {Config(R"("rope_scaling": {"type": "ntk", "factor": 8.0})"),
+       "rope_scaling.type is \"ntk\", but default, linear"},
+      {Config(R"("rope_scaling": {"type": "linear"})"),
+       "rope_scaling.factor is missing"},
+      {Config(R"("rope_scaling": {"type": "linear", "factor": 0.5})"),
+       "factor must be at least 1"},
+      {Config(R"("rope_scaling": {"type": "linear", "factor": 2, "beta": 1})"),
+       "rope_scaling.beta is 1, but rotary positions of type linear"},
+      {Config(R"("rope_scaling": {"type": "longrope", "short_factor": [1],
+                                  "long_factor": ["2"]})"),
+       "rope_scaling.long_factor is [\"2\"]"},
+      {Config(R"("rope_scaling": {"type": "longrope", "short_factor": [1],
+                                  "long_factor": [2]})"),
+       "short_factor must have head_dim / 2"},
       {Config(R"("rope_scaling": {"factor": 8.0})"),
-       "rope_scaling.factor is 8.0, but scaled"},
+       "rope_scaling.factor is 8.0, but rotary positions of type default"},
+      {Config(R"("partial_rotary_factor": 0.5)"), "partial_rotary_factor is"},
+      {Config(R"("model_type": "qwen2", "num_key_value_heads": 2,
+                 "use_sliding_window": true, "max_window_layers": -1)"),
+       "max_window_layers is -1"},
+      {Config(R"("model_type": "qwen3", "num_key_value_heads": 2,
+                 "use_sliding_window": true,
+                 "layer_types": ["sliding_attention", "full_attention"])"),
+       "layer_types is [\"sliding_attention\""},
+      {Config(R"("model_type": "phi3",
+                 "rope_scaling": {"type": "linear", "factor": 2.0})"),
+       "scaled, or by longrope"},
       {Config(R"("rope_parameters": [])"), "rope_parameters is []"},
   };
   for (const auto& c : cases) {
@@ -175,6 +205,72 @@ TEST(HfConfigTest, KeepsTheTokensThatBeginEndAndFill) {
     ASSERT_TRUE(again.ok()) << again.status();
     EXPECT_EQ(*again, *config);
   }
+}
+
+// What a file leaves out is what transformers assumes of the family.
+TEST(HfConfigTest, FillsInByFamily) {
+  const struct {
+    const char* fields;
+    int64_t kv_heads, head_dim, window, first_windowed, max_positions;
+    bool qkv_bias, qk_norm;
+  } cases[] = {
+      {R"("model_type": "mistral", "num_attention_heads": 16)", 8, 4, 4096, 0,
+       131072, false, false},
+      {R"("model_type": "mistral", "num_key_value_heads": null,
+          "num_attention_heads": 4, "sliding_window": null)",
+       4, 16, 0, 0, 131072, false, false},
+      {R"("model_type": "qwen2", "num_attention_heads": 32)", 32, 2, 0, 0,
+       32768, true, false},
+      {R"("model_type": "qwen2", "num_attention_heads": 32,
+          "use_sliding_window": true, "max_window_layers": 1)",
+       32, 2, 4096, 1, 32768, true, false},
+      {R"("model_type": "qwen3", "num_attention_heads": 32,
+          "use_sliding_window": true, "sliding_window": 7)",
+       32, 128, 0, 0, 32768, false, true},
+      {R"("model_type": "phi3", "num_attention_heads": 4)", 4, 16, 0, 0, 4096,
+       false, false},
+  };
+  for (const auto& c : cases) {
+    const auto config =
+        ParseConfig(absl::StrCat(R"({"hidden_size": 64, "num_hidden_layers": 2,
+                         "intermediate_size": 8, "vocab_size": 8, )",
+                                 c.fields, "}"),
+                    "config.json");
+    ASSERT_TRUE(config.ok()) << config.status();
+    EXPECT_EQ(config->kv_heads, c.kv_heads) << c.fields;
+    EXPECT_EQ(config->head_dim, c.head_dim) << c.fields;
+    EXPECT_EQ(config->sliding_window, c.window) << c.fields;
+    EXPECT_EQ(config->first_windowed_layer, c.first_windowed) << c.fields;
+    EXPECT_EQ(config->max_positions, c.max_positions) << c.fields;
+    EXPECT_EQ(config->qkv_bias, c.qkv_bias) << c.fields;
+    EXPECT_EQ(config->qk_norm, c.qk_norm) << c.fields;
+    const auto again = ParseConfig(FormatConfig(*config), "again");
+    ASSERT_TRUE(again.ok()) << again.status();
+    EXPECT_EQ(*again, *config) << c.fields;
+  }
+}
+
+// The form of files from before transformers 5, and what follows from what.
+TEST(HfConfigTest, ReadsScaledRotaryPositions) {
+  const auto scaling = [](const std::string& fields) {
+    const auto config = ParseConfig(Config(fields), "config.json");
+    EXPECT_TRUE(config.ok()) << config.status();
+    return config.ok() ? config->rope_scaling : nn::RopeScaling{};
+  };
+  using Kind = nn::RopeScaling::Kind;
+  EXPECT_EQ(scaling(R"("rope_scaling": {"type": "linear", "factor": 2.0})"),
+            (nn::RopeScaling{.kind = Kind::kLinear, .factor = 2}));
+  EXPECT_EQ(
+      scaling(R"("max_position_embeddings": 512,
+                 "rope_scaling": {"type": "dynamic", "factor": 2.0})"),
+      (nn::RopeScaling{
+          .kind = Kind::kDynamic, .factor = 2, .original_positions = 512}));
+  // The factor is that of the lengths, the sharpness follows from it.
+  const nn::RopeScaling yarn = scaling(R"("max_position_embeddings": 512,
+                 "rope_scaling": {"rope_type": "yarn",
+                                  "original_max_position_embeddings": 128})");
+  EXPECT_EQ(yarn.factor, 4);
+  EXPECT_DOUBLE_EQ(yarn.attention_factor, 0.1 * std::log(4.0) + 1);
 }
 
 TEST(HfConfigTest, ReadsWhatItFormats) {

@@ -1,20 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "crosshatch/checkpoint/huggingface.h"
 
-#include <algorithm>
 #include <cstring>
 #include <memory>
-#include <numeric>
 #include <set>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "absl/algorithm/container.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_join.h"
 #include "absl/types/span.h"
 #include "crosshatch/base/check.h"
 #include "crosshatch/base/status_macros.h"
@@ -22,32 +19,22 @@
 #include "crosshatch/checkpoint/file_system.h"
 #include "crosshatch/checkpoint/hf_config.h"
 #include "crosshatch/checkpoint/hf_weights.h"
+#include "crosshatch/checkpoint/list_names.h"
 #include "crosshatch/checkpoint/new_directory.h"
-#include "crosshatch/checkpoint/on_first_rank.h"
+#include "crosshatch/checkpoint/on_ranks.h"
 #include "crosshatch/checkpoint/safetensors.h"
+#include "crosshatch/checkpoint/weight_files.h"
+#include "crosshatch/checkpoint/weight_names.h"
 #include "crosshatch/comm/communicator.h"
 #include "crosshatch/comm/world.h"
 #include "crosshatch/dtensor/dtensor.h"
 #include "crosshatch/nn/materialize.h"
 #include "crosshatch/tensor/host_access.h"
+#include "crosshatch/tensor/ops/cast.h"
 #include "crosshatch/tensor/rank_context.h"
 
 namespace crosshatch::checkpoint {
 namespace {
-
-std::string StoredName(const std::string& parameter_name) {
-  return absl::StartsWith(parameter_name, "lm_head.")
-             ? parameter_name
-             : absl::StrCat("model.", parameter_name);
-}
-
-/// What old versions of transformers stored though it follows from the config.
-bool IsRedundant(const std::string& name) {
-  return absl::EndsWith(name, ".rotary_emb.inv_freq");
-}
-
-constexpr char kHead[] = "lm_head.weight";
-constexpr char kEmbedding[] = "model.embed_tokens.weight";
 
 /// Whether both hold the same values, whatever their dtypes.
 bool SameValues(const StoredTensor& a, const StoredTensor& b) {
@@ -70,31 +57,43 @@ bool SameValues(const StoredTensor& a, const StoredTensor& b) {
   return true;
 }
 
-/// Some programs write the head of a tied model as well. That is no loss where
-/// it is what the model has for a head.
-absl::Status CheckTiedHead(const StoredTensors& stored,
-                           const std::string& dir) {
-  const auto head = stored.find(kHead);
-  const auto embedding = stored.find(kEmbedding);
-  if (head == stored.end() || embedding == stored.end() ||
-      SameValues(head->second, embedding->second)) {
+/// Files may hold a copy of what the model has once: some programs write the
+/// head of a tied model as well. That is no loss where it is a copy.
+absl::Status CheckCopy(const StoredTensors& stored, const std::string& copy,
+                       const std::string& original, const std::string& dir) {
+  const auto a = stored.find(copy);
+  const auto b = stored.find(original);
+  if (b == stored.end() || SameValues(a->second, b->second)) {
     return absl::OkStatus();
   }
-  return absl::InvalidArgumentError(absl::StrCat(
-      dir, " holds a ", kHead, " that differs from ", kEmbedding,
-      ", but config.json says that they are tied (tie_word_embeddings)"));
+  return absl::InvalidArgumentError(
+      absl::StrCat(dir, " holds a ", copy, " that differs from ", original,
+                   ", but the model has one for both (tie_word_embeddings)"));
 }
 
-/// "a, b, c and 7 more".
-std::string ListNames(const std::vector<std::string>& names) {
-  constexpr size_t kMost = 3;
-  const size_t shown = std::min(names.size(), kMost);
-  std::string text =
-      absl::StrJoin(absl::MakeConstSpan(names).subspan(0, shown), ", ");
-  if (names.size() > shown) {
-    absl::StrAppend(&text, " and ", names.size() - shown, " more");
+/// The tensors of files that the model has no parameter for, and may not hold.
+absl::Status CheckExtra(const StoredTensors& stored,
+                        const std::set<std::string>& used,
+                        const WeightNames& names, const std::string& dir) {
+  std::vector<std::string> extra;
+  for (const auto& [name, tensor] : stored) {
+    if (used.count(name) != 0) continue;
+    const auto copy = absl::c_find_if(
+        names.copies,
+        [&name = name](const auto& c) { return c.first == name; });
+    if (copy != names.copies.end()) {
+      CH_RETURN_IF_ERROR(CheckCopy(stored, name, copy->second, dir));
+      continue;
+    }
+    const bool is_ignored =
+        absl::c_any_of(names.ignored, [&name = name](const std::string& p) {
+          return MatchesStars(p, name, nullptr);
+        });
+    if (!is_ignored) extra.push_back(name);
   }
-  return text;
+  if (extra.empty()) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat(
+      dir, " holds tensors that the model lacks: ", ListNames(extra)));
 }
 
 /// This rank's part of a parameter, and where it comes from.
@@ -104,35 +103,28 @@ struct Slice {
   Tensor local;
 };
 
-/// The slices of all parameters, or the first thing that does not fit.
-absl::StatusOr<std::vector<Slice>> PlanSlices(
-    absl::Span<const nn::NamedParameter> parameters, const std::string& dir) {
-  CH_ASSIGN_OR_RETURN(const StoredTensors stored, OpenWeights(dir));
-  std::vector<Slice> slices;
-  std::vector<std::string> missing;
-  std::set<std::string> used;
-  for (const nn::NamedParameter& named : parameters) {
-    const std::string name = StoredName(named.name);
-    const auto found = stored.find(name);
-    if (found == stored.end()) {
-      missing.push_back(name);
-      continue;
-    }
-    used.insert(name);
-    const TensorInfo& info = found->second.info();
+/// The slices of the parameters that lie in `stored`.
+absl::Status AddSlices(const MergedTensor& tensor, const StoredTensor& stored,
+                       std::vector<Slice>& slices) {
+  const TensorInfo& info = stored.info();
+  const DType dtype = tensor.parts[0].parameter->data().dtype();
+  const auto refuse = [&](const char* what, const std::string& has,
+                          const std::string& wants) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(stored.file->path(), ": tensor \"", tensor.name, "\" has ",
+                     what, " ", has, ", and the model's is ", wants));
+  };
+  if (info.sizes != tensor.sizes) {
+    return refuse("shape", ToString(info.sizes), ToString(tensor.sizes));
+  }
+  if (!CanConvert(info.dtype, dtype)) {
+    return refuse("dtype", SafetensorsName(info.dtype), Name(dtype));
+  }
+  int64_t row = 0;
+  for (const nn::NamedParameter& named : tensor.parts) {
     const Tensor& data = named.parameter->data();
-    if (info.sizes != data.sizes()) {
-      return absl::InvalidArgumentError(
-          absl::StrCat(found->second.file->path(), ": tensor \"", name,
-                       "\" has shape ", ToString(info.sizes),
-                       ", and the model's is ", ToString(data.sizes())));
-    }
-    if (!CanConvert(info.dtype, data.dtype())) {
-      return absl::InvalidArgumentError(
-          absl::StrCat(found->second.file->path(), ": tensor \"", name,
-                       "\" has dtype ", SafetensorsName(info.dtype),
-                       ", and the model's is ", Name(data.dtype())));
-    }
+    const int64_t first = row;
+    if (data.ndim() > 0) row += data.size(0);
     Box box = WholeBox(data.sizes());
     if (data.is_distributed()) {
       const Layout& layout = LayoutOf(data);
@@ -142,32 +134,51 @@ absl::StatusOr<std::vector<Slice>> PlanSlices(
       if (!mesh.coordinate().has_value()) continue;
       box = layout.LocalBox(data.sizes(), *mesh.coordinate());
     }
-    slices.push_back({found->second, std::move(box),
+    if (data.ndim() > 0) box.offsets[0] += first;
+    slices.push_back({stored, std::move(box),
                       WritableLocalTensor(data, "a load of weights")});
+  }
+  return absl::OkStatus();
+}
+
+/// The slices of all parameters, or the first thing that does not fit.
+absl::StatusOr<std::vector<Slice>> PlanSlices(
+    absl::Span<const nn::NamedParameter> parameters, const std::string& dir,
+    const WeightNames& names) {
+  CH_ASSIGN_OR_RETURN(const std::vector<MergedTensor> tensors,
+                      MergeByName(parameters, names));
+  CH_ASSIGN_OR_RETURN(const StoredTensors stored, OpenWeights(dir));
+  std::vector<Slice> slices;
+  std::vector<std::string> missing;
+  std::set<std::string> used;
+  for (const MergedTensor& tensor : tensors) {
+    const auto found = stored.find(tensor.name);
+    if (found == stored.end()) {
+      missing.push_back(tensor.name);
+      continue;
+    }
+    used.insert(tensor.name);
+    CH_RETURN_IF_ERROR(AddSlices(tensor, found->second, slices));
   }
   if (!missing.empty()) {
     return absl::NotFoundError(
         absl::StrCat(dir, " lacks weights of the model: ", ListNames(missing)));
   }
-  if (used.insert(kHead).second) {
-    CH_RETURN_IF_ERROR(CheckTiedHead(stored, dir));
-  }
-  std::vector<std::string> extra;
-  for (const auto& [name, tensor] : stored) {
-    if (used.count(name) == 0 && !IsRedundant(name)) extra.push_back(name);
-  }
-  if (!extra.empty()) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        dir, " holds tensors that the model lacks: ", ListNames(extra)));
-  }
+  CH_RETURN_IF_ERROR(CheckExtra(stored, used, names, dir));
   return slices;
+}
+
+/// What the elements of a tensor are written as.
+DType StoredDType(const MergedTensor& tensor, const SaveOptions& options) {
+  const DType dtype = tensor.parts[0].parameter->data().dtype();
+  return IsFloatingPoint(dtype) ? options.dtype.value_or(dtype) : dtype;
 }
 
 /// What rank 0 writes. Unless it was finished, it vanishes with this: the file
 /// before the directory that it is in.
 struct Output {
   std::unique_ptr<NewDirectory> directory;
-  std::unique_ptr<SafetensorsWriter> weights;
+  std::unique_ptr<WeightFiles> weights;
 
   Output() = default;
   ~Output() { Reset(); }
@@ -180,8 +191,8 @@ struct Output {
   }
 };
 
-absl::Status Open(absl::Span<const nn::NamedParameter> parameters,
-                  const nn::LlamaConfig& config, const std::string& dir,
+absl::Status Open(absl::Span<const MergedTensor> tensors,
+                  const std::string& config, const std::string& dir,
                   const SaveOptions& options, Output& output) {
   FileSystem& files = *options.file_system;
   absl::StatusOr<std::unique_ptr<NewDirectory>> directory =
@@ -194,23 +205,15 @@ absl::Status Open(absl::Span<const nn::NamedParameter> parameters,
   output.directory = *std::move(directory);
   // The small file comes first: a full disk is found before the weights are
   // complete.
-  CH_ASSIGN_OR_RETURN(
-      const std::unique_ptr<AtomicFile> file,
-      AtomicFile::Create(output.directory->Add("config.json"), files));
-  const std::string text = FormatConfig(config);
   CH_RETURN_IF_ERROR(
-      file->Append(text.data(), static_cast<int64_t>(text.size())));
-  CH_RETURN_IF_ERROR(file->Commit());
-  std::vector<TensorInfo> tensors;
-  for (const nn::NamedParameter& named : parameters) {
-    const Tensor& data = named.parameter->data();
-    tensors.push_back({StoredName(named.name), data.dtype(), data.sizes()});
+      WriteFile(output.directory->Add("config.json"), config, files));
+  std::vector<TensorInfo> infos;
+  for (const MergedTensor& tensor : tensors) {
+    infos.push_back({tensor.name, StoredDType(tensor, options), tensor.sizes});
   }
-  // transformers asks for the format.
-  CH_ASSIGN_OR_RETURN(
-      output.weights,
-      SafetensorsWriter::Create(output.directory->Add("model.safetensors"),
-                                std::move(tensors), {{"format", "pt"}}, files));
+  CH_ASSIGN_OR_RETURN(output.weights,
+                      WeightFiles::Create(*output.directory, std::move(infos),
+                                          options.most_bytes_of_a_file, files));
   return absl::OkStatus();
 }
 
@@ -225,8 +228,13 @@ absl::Status Finish(Output& output) {
 }  // namespace
 
 absl::Status LoadHuggingFace(nn::Llama& model, const std::string& dir) {
+  return LoadWeights(model, dir, LlamaNames(model.config().family));
+}
+
+absl::Status LoadWeights(nn::Module& model, const std::string& dir,
+                         const WeightNames& names) {
   CH_ASSIGN_OR_RETURN(std::vector<Slice> slices,
-                      PlanSlices(model.NamedParameters(), dir));
+                      PlanSlices(model.NamedParameters(), dir, names));
   nn::LeaseParameters(model.Parameters());
   for (const Slice& slice : slices) {
     CH_CHECK(slice.local.is_contiguous()) << slice.local.Describe();
@@ -256,39 +264,59 @@ absl::StatusOr<std::vector<std::string>> UnfinishedSaves(
 absl::Status SaveHuggingFace(World& world, nn::Llama& model,
                              const std::string& dir,
                              const SaveOptions& options) {
+  return SaveWeights(
+      world, model, dir, LlamaNames(model.config().family),
+      FormatConfig(model.config(), options.dtype.value_or(kFloat32)), options);
+}
+
+absl::Status SaveWeights(World& world, nn::Module& model,
+                         const std::string& dir, const WeightNames& names,
+                         const std::string& config,
+                         const SaveOptions& options) {
   RankContext& context = world.context();
   if (context.device().is_meta()) {
     return absl::FailedPreconditionError(
         absl::StrCat("a dry run has no weights to save to ", dir));
   }
+  if (options.dtype.has_value() && !IsFloatingPoint(*options.dtype)) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("weights cannot be saved as ", Name(*options.dtype),
+                     ": SaveOptions::dtype is a floating-point type"));
+  }
+  if (options.most_bytes_of_a_file < 0) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("SaveOptions::most_bytes_of_a_file must not be negative: ",
+                     options.most_bytes_of_a_file));
+  }
   const std::vector<nn::NamedParameter> parameters = model.NamedParameters();
-  std::vector<int> ranks(static_cast<size_t>(world.size()));
-  std::iota(ranks.begin(), ranks.end(), 0);
-  CH_ASSIGN_OR_RETURN(
-      const std::shared_ptr<Communicator> comm,
-      world.Group("world", std::move(ranks), context.compute_stream().name()));
+  CH_ASSIGN_OR_RETURN(const std::vector<MergedTensor> tensors,
+                      MergeByName(parameters, names));
+  CH_ASSIGN_OR_RETURN(const std::shared_ptr<Communicator> comm,
+                      AllRanks(world));
 
   // What was given up is removed before the ranks learn of it: a program may
   // save again at once.
   Output output;
   CH_RETURN_IF_ERROR(OnFirstRank(*comm, "save: open", [&] {
-    const absl::Status status =
-        Open(parameters, model.config(), dir, options, output);
+    const absl::Status status = Open(tensors, config, dir, options, output);
     if (!status.ok()) output.Reset();
     return status;
   }));
   const NoGrad no_grad;
-  for (const nn::NamedParameter& named : parameters) {
-    const Tensor whole = FullTensor(named.parameter->data());
-    CH_RETURN_IF_ERROR(context.Synchronize());
-    CH_CHECK(whole.is_contiguous()) << whole.Describe();
-    const HostView view(whole);
-    CH_RETURN_IF_ERROR(OnFirstRank(*comm, "save: write", [&] {
-      const absl::Status status =
-          output.weights->Write(StoredName(named.name), view.data());
-      if (!status.ok()) output.Reset();
-      return status;
-    }));
+  for (const MergedTensor& tensor : tensors) {
+    for (const nn::NamedParameter& named : tensor.parts) {
+      const Tensor whole = ToDType(FullTensor(named.parameter->data()),
+                                   StoredDType(tensor, options));
+      CH_RETURN_IF_ERROR(context.Synchronize());
+      CH_CHECK(whole.is_contiguous()) << whole.Describe();
+      const HostView view(whole);
+      CH_RETURN_IF_ERROR(OnFirstRank(*comm, "save: write", [&] {
+        const absl::Status status = output.weights->Write(
+            tensor.name, view.data(), whole.numel() * SizeOf(whole.dtype()));
+        if (!status.ok()) output.Reset();
+        return status;
+      }));
+    }
   }
   return OnFirstRank(*comm, "save: finish", [&] {
     const absl::Status status = Finish(output);

@@ -3,7 +3,8 @@
 #define CROSSHATCH_CHECKPOINT_HUGGINGFACE_H_
 
 /// \file
-/// Weights of a Llama model, from and to a Hugging Face directory: config.json
+/// Weights of Llama and its kin, and of any model whose names are described
+/// (weight_names.h), from and to a Hugging Face directory: config.json
 /// (hf_config.h) beside model.safetensors, or beside several files and
 /// model.safetensors.index.json.
 ///
@@ -12,14 +13,19 @@
 /// "model.layers.0.mlp.up_proj.weight" there, and "lm_head.weight" is called
 /// so. A tied output projection is not stored.
 
+#include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "crosshatch/checkpoint/file_system.h"
+#include "crosshatch/checkpoint/weight_names.h"
 #include "crosshatch/comm/world.h"
 #include "crosshatch/nn/models/llama.h"
+#include "crosshatch/nn/module.h"
+#include "crosshatch/tensor/dtype.h"
 
 namespace crosshatch::checkpoint {
 
@@ -34,6 +40,12 @@ namespace crosshatch::checkpoint {
 ///     file that is not valid; what the system said.
 absl::Status LoadHuggingFace(nn::Llama& model, const std::string& dir);
 
+/// As LoadHuggingFace, of any model, whose parameters are called in files as
+/// `names` say.
+/// \error also as MergeByName
+absl::Status LoadWeights(nn::Module& model, const std::string& dir,
+                         const WeightNames& names);
+
 struct SaveOptions {
   /// Replace the model's files in a directory that is not empty; all else there
   /// stays. See new_directory.h for what goes and when.
@@ -42,6 +54,11 @@ struct SaveOptions {
   /// CheckSaveDirectory for instance, write beside it all the same, and let the
   /// error say where: for weights that nothing else holds.
   bool beside_if_refused = false;
+  /// What floating-point weights are written as; none: as the model has them.
+  std::optional<DType> dtype = std::nullopt;
+  /// Not 0: several files (and an index) of so many bytes of tensors each, or
+  /// of one tensor that is larger.
+  int64_t most_bytes_of_a_file = 0;
   /// By which rank 0 writes. Outlives the save.
   FileSystem* file_system = &FileSystem::Real();
 };
@@ -71,6 +88,15 @@ absl::StatusOr<std::vector<std::string>> UnfinishedSaves(
 absl::Status SaveHuggingFace(World& world, nn::Llama& model,
                              const std::string& dir,
                              const SaveOptions& options = {});
+
+/// As SaveHuggingFace, of any model, whose parameters are called in files as
+/// `names` say.
+/// \param config the text of config.json
+/// \error also as MergeByName
+absl::Status SaveWeights(World& world, nn::Module& model,
+                         const std::string& dir, const WeightNames& names,
+                         const std::string& config,
+                         const SaveOptions& options = {});
 
 }  // namespace crosshatch::checkpoint
 

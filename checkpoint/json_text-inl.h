@@ -6,6 +6,8 @@
 /// JSON as files from elsewhere bring it: config.json, the index of weights,
 /// the header of a safetensors file.
 
+#include <cstdint>
+#include <optional>
 #include <string>
 
 #include "absl/status/status.h"
@@ -25,6 +27,14 @@ inline constexpr int kMostJsonDepth = 64;
 /// \error kInvalidArgument beginning with `what`
 absl::Status ParseJsonObject(absl::string_view text, const std::string& what,
                              nlohmann::json& json);
+
+/// A non-negative integer; nullopt for all else, and beyond 64 bits.
+std::optional<int64_t> ParseJsonCount(const nlohmann::json& value);
+
+/// Whether `text` can stand in JSON as it is: whether it is UTF-8.
+bool IsJsonText(const std::string& text);
+/// `text` as JSON has it, in quotes. \pre IsJsonText(text)
+std::string QuoteJson(const std::string& text);
 
 }  // namespace crosshatch::checkpoint
 

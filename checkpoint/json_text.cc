@@ -1,4 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <cstdint>
+#include <limits>
+#include <optional>
 #include <set>
 #include <string>
 #include <vector>
@@ -77,6 +80,26 @@ absl::Status ParseJsonObject(absl::string_view text, const std::string& what,
         absl::StrCat(what, " is not a JSON object"));
   }
   return absl::OkStatus();
+}
+
+std::optional<int64_t> ParseJsonCount(const Json& value) {
+  if (!value.is_number_unsigned()) return std::nullopt;
+  const auto count = value.get<uint64_t>();
+  if (count > uint64_t{std::numeric_limits<int64_t>::max()}) {
+    return std::nullopt;
+  }
+  return static_cast<int64_t>(count);
+}
+
+bool IsJsonText(const std::string& text) {
+  // What is not UTF-8 is left out of the dump.
+  const std::string dumped =
+      Json(text).dump(-1, ' ', false, Json::error_handler_t::ignore);
+  return Json::parse(dumped).get_ref<const std::string&>() == text;
+}
+
+std::string QuoteJson(const std::string& text) {
+  return Json(text).dump(-1, ' ', false, Json::error_handler_t::replace);
 }
 
 }  // namespace crosshatch::checkpoint

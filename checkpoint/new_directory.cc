@@ -40,11 +40,6 @@ bool IsNumberedPart(const std::string& name) {
   return true;
 }
 
-bool IsModelFile(const std::string& name) {
-  return name == "config.json" || name == "model.safetensors" ||
-         name == "model.safetensors.index.json" || IsNumberedPart(name);
-}
-
 bool IsRenameUnknown(int error) { return error == EINVAL || error == ENOSYS; }
 
 /// Renames to a name that is free, on any file system.
@@ -142,7 +137,7 @@ absl::Status MountError(const std::string& path, const std::string& what) {
 /// Whether the entries of a directory that is to be replaced can move and go.
 absl::Status CheckEntries(const std::string& path,
                           const std::vector<std::string>& names, Trial& trial,
-                          FileSystem& files) {
+                          FileSystem& files, KindOfFiles kind) {
   for (const std::string& name : names) {
     const std::string entry = absl::StrCat(path, "/", name);
     FileInfo info;
@@ -156,7 +151,7 @@ absl::Status CheckEntries(const std::string& path,
                                            "directory"));
     }
     if (!info.is_directory()) continue;
-    if (IsModelFile(name)) {
+    if (kind(name)) {
       return absl::InvalidArgumentError(
           absl::StrCat("cannot write ", path, ": ", entry, " is a directory"));
     }
@@ -187,7 +182,7 @@ absl::StatusOr<std::string> FirstMissing(const std::string& path,
 
 /// CheckMayWrite of a normalized path.
 absl::Status CheckPlace(const std::string& path, bool overwrite,
-                        FileSystem& files) {
+                        FileSystem& files, KindOfFiles kind) {
   FileInfo place;
   const int error = files.Examine(path, place);
   if (error != 0 && error != ENOTDIR) {
@@ -224,15 +219,20 @@ absl::Status CheckPlace(const std::string& path, bool overwrite,
   }
   CH_RETURN_IF_ERROR(trial.Make(path));
   CH_RETURN_IF_ERROR(trial.CheckRename(path));
-  return CheckEntries(path, names, trial, files);
+  return CheckEntries(path, names, trial, files, kind);
 }
 
 }  // namespace
 
+bool IsModelFile(const std::string& name) {
+  return name == "config.json" || name == "model.safetensors" ||
+         name == "model.safetensors.index.json" || IsNumberedPart(name);
+}
+
 absl::Status CheckMayWrite(const std::string& given, bool overwrite,
-                           FileSystem& files) {
+                           FileSystem& files, KindOfFiles kind) {
   CH_ASSIGN_OR_RETURN(const std::string path, Normalized(given, files));
-  return CheckPlace(path, overwrite, files);
+  return CheckPlace(path, overwrite, files, kind);
 }
 
 absl::StatusOr<std::vector<std::string>> FindUnfinishedSaves(
@@ -264,11 +264,12 @@ absl::StatusOr<std::vector<std::string>> FindUnfinishedSaves(
 }
 
 absl::StatusOr<std::unique_ptr<NewDirectory>> NewDirectory::Create(
-    const std::string& given, bool overwrite, FileSystem& files) {
+    const std::string& given, bool overwrite, FileSystem& files,
+    KindOfFiles kind) {
   CH_ASSIGN_OR_RETURN(std::string path, Normalized(given, files));
-  CH_RETURN_IF_ERROR(CheckPlace(path, overwrite, files));
+  CH_RETURN_IF_ERROR(CheckPlace(path, overwrite, files, kind));
   std::unique_ptr<NewDirectory> directory(
-      new NewDirectory(files, std::move(path)));
+      new NewDirectory(files, std::move(path), kind));
   CH_RETURN_IF_ERROR(directory->Prepare());
   return directory;
 }
@@ -288,7 +289,7 @@ absl::StatusOr<std::unique_ptr<NewDirectory>> NewDirectory::CreateBeside(
     if (!fs::is_directory(fs::status(path, error))) break;
   }
   std::unique_ptr<NewDirectory> directory(
-      new NewDirectory(files, path.string()));
+      new NewDirectory(files, path.string(), IsModelFile));
   directory->refusal_ = std::move(refusal);
   CH_RETURN_IF_ERROR(directory->MakePartial(path.string()));
   return directory;
@@ -306,7 +307,7 @@ absl::Status NewDirectory::Prepare() {
     }
     replaces_ = !names.empty();
     for (const std::string& name : names) {
-      if (!IsModelFile(name)) continue;
+      if (!kind_(name)) continue;
       OldFile old{name, {}};
       const std::string entry = absl::StrCat(path_, "/", name);
       if (const int error = files_.Examine(entry, old.info); error != 0) {
@@ -476,7 +477,7 @@ std::string NewDirectory::MoveOrDelete(const std::string& name) {
     return error == 0 ? "" : std::strerror(error);
   }
   const int error = RenameToFree(files_, from, absl::StrCat(path_, "/", name));
-  if (error == EEXIST) return "the saved model has a file of that name";
+  if (error == EEXIST) return "what was saved has a file of that name";
   return error == 0 ? "" : std::strerror(error);
 }
 
@@ -492,10 +493,10 @@ absl::Status NewDirectory::EmptyOldDirectory() {
   if (const int error = files_.List(old_, names); error != 0) {
     return incomplete(absl::StrCat("cannot list it: ", std::strerror(error)));
   }
-  // All that is not the model's moves, and is known to have, before anything
+  // All that is not of the kind moves, and is known to have, before anything
   // is deleted.
   std::stable_partition(names.begin(), names.end(),
-                        [](const std::string& n) { return !IsModelFile(n); });
+                        [this](const std::string& n) { return !kind_(n); });
   std::vector<std::string> problems;
   for (const std::string& name : names) {
     const std::string problem = MoveOrDelete(name);

@@ -9,15 +9,15 @@
 /// 1. Complete weights are never deleted, but for those that overwriting was
 ///    asked to replace, once the new ones are in place and on the disk.
 /// 2. What is removed is removed by name: files that this save wrote and gave
-///    up, and the model's files that the directory held when the save began
-///    (config.json, model.safetensors, its index and its numbered parts). No
-///    directory is emptied.
+///    up, and the files of its kind that the directory held when the save began
+///    (of a model config.json, model.safetensors, its index and its numbered
+///    parts). No directory is emptied.
 /// 3. Every error says where the data lie.
 ///
 /// Files are written to a directory beside the place, "<place>.saving" (or
 /// "<place>.saving-2" and so on where that name is taken), which then takes the
 /// place in one step. Where the place holds a directory already, the two trade
-/// names, what is not the model's moves over, and the old model's files are
+/// names, what is not of the kind moves over, and the old files of the kind are
 /// deleted. A process that is killed leaves that directory; later saves do not
 /// touch it (FindUnfinishedSaves).
 
@@ -31,6 +31,13 @@
 
 namespace crosshatch::checkpoint {
 
+/// Tells by their names the files that a save of some kind writes, and so may
+/// replace.
+using KindOfFiles = bool (*)(const std::string& name);
+
+/// Those of a Hugging Face model.
+bool IsModelFile(const std::string& name);
+
 /// Whether a directory may be written at `path`: nothing is there yet, or an
 /// empty directory, or `overwrite` is set and it is a directory; and the system
 /// would let the new one take its place and all else move over. The system is
@@ -40,7 +47,8 @@ namespace crosshatch::checkpoint {
 ///     the way (a link to nothing, a mount point, a file), or what the system
 ///     said.
 absl::Status CheckMayWrite(const std::string& path, bool overwrite,
-                           FileSystem& files = FileSystem::Real());
+                           FileSystem& files = FileSystem::Real(),
+                           KindOfFiles kind = IsModelFile);
 
 /// Directories beside `path` that saves to it have left, or are writing now:
 /// what a killed one was writing, or was replacing.
@@ -55,7 +63,7 @@ class NewDirectory {
   /// \error as CheckMayWrite
   static absl::StatusOr<std::unique_ptr<NewDirectory>> Create(
       const std::string& path, bool overwrite,
-      FileSystem& files = FileSystem::Real());
+      FileSystem& files = FileSystem::Real(), KindOfFiles kind = IsModelFile);
   /// For data that nothing else holds, where Create says no: files are written
   /// beside `path`, or beside the first part of it that is no directory, and
   /// Commit leaves them there and fails.
@@ -86,14 +94,14 @@ class NewDirectory {
   absl::Status Commit();
 
  private:
-  /// A file of the model that the directory held, as it was at Create.
+  /// A file of the kind that the directory held, as it was at Create.
   struct OldFile {
     std::string name;
     FileInfo info;
   };
 
-  NewDirectory(FileSystem& files, std::string path)
-      : files_(files), path_(std::move(path)) {}
+  NewDirectory(FileSystem& files, std::string path, KindOfFiles kind)
+      : files_(files), path_(std::move(path)), kind_(kind) {}
 
   absl::Status Prepare();
   /// Makes the directory to write to beside `path`.
@@ -106,6 +114,7 @@ class NewDirectory {
 
   FileSystem& files_;
   const std::string path_;
+  const KindOfFiles kind_;
   std::string partial_;
   /// What is at path_ when the save begins.
   FileInfo place_;

@@ -5,7 +5,6 @@
 #include <bit>
 #include <cstdint>
 #include <cstring>
-#include <limits>
 #include <map>
 #include <memory>
 #include <numeric>
@@ -21,6 +20,7 @@
 #include "absl/strings/string_view.h"
 #include "crosshatch/base/check.h"
 #include "crosshatch/base/status_macros.h"
+#include "crosshatch/checkpoint/box_runs.h"
 #include "crosshatch/checkpoint/json_text-inl.h"
 #include "nlohmann/json.hpp"
 
@@ -48,37 +48,6 @@ constexpr DTypeName kDTypeNames[] = {
     {"U16", DType::kUInt16},    {"BOOL", DType::kBool},
 };
 
-std::optional<DType> ParseDType(const std::string& name) {
-  for (const DTypeName& entry : kDTypeNames) {
-    if (name == entry.name) return entry.dtype;
-  }
-  return std::nullopt;
-}
-
-/// A non-negative integer of the header.
-std::optional<int64_t> ParseCount(const Json& value) {
-  if (!value.is_number_unsigned()) return std::nullopt;
-  const auto count = value.get<uint64_t>();
-  if (count > uint64_t{std::numeric_limits<int64_t>::max()}) {
-    return std::nullopt;
-  }
-  return static_cast<int64_t>(count);
-}
-
-/// Bytes of a tensor; nullopt where that overflows.
-std::optional<int64_t> CheckedBytes(ShapeView sizes, DType dtype) {
-  int64_t bytes = SizeOf(dtype);
-  bool overflow = false;
-  bool zero = false;
-  for (int64_t size : sizes) {
-    zero = zero || size == 0;
-    overflow = overflow || __builtin_mul_overflow(bytes, size, &bytes);
-  }
-  if (zero) return 0;
-  if (overflow) return std::nullopt;
-  return bytes;
-}
-
 /// What is wrong with one tensor's entry, or nothing.
 struct Entry {
   TensorInfo info;
@@ -95,7 +64,7 @@ std::string ParseEntry(const Json& value, Entry& entry) {
   const auto dtype = value.find("dtype");
   if (dtype == value.end() || !dtype->is_string()) return "it has no dtype";
   const auto& dtype_name = dtype->get_ref<const std::string&>();
-  const std::optional<DType> parsed_dtype = ParseDType(dtype_name);
+  const std::optional<DType> parsed_dtype = DTypeOfSafetensors(dtype_name);
   if (!parsed_dtype.has_value()) {
     return absl::StrCat("its dtype \"", dtype_name,
                         "\" is none of F32 F64 BF16 F16 I32 I64 U16 BOOL");
@@ -105,7 +74,7 @@ std::string ParseEntry(const Json& value, Entry& entry) {
   const auto shape = value.find("shape");
   if (shape == value.end() || !shape->is_array()) return "it has no shape";
   for (const Json& size : *shape) {
-    const std::optional<int64_t> parsed = ParseCount(size);
+    const std::optional<int64_t> parsed = ParseJsonCount(size);
     if (!parsed.has_value()) return "its shape is not a list of sizes";
     entry.info.sizes.push_back(*parsed);
   }
@@ -114,8 +83,8 @@ std::string ParseEntry(const Json& value, Entry& entry) {
   if (offsets == value.end() || !offsets->is_array() || offsets->size() != 2) {
     return "it has no data_offsets of two numbers";
   }
-  const std::optional<int64_t> begin = ParseCount((*offsets)[0]);
-  const std::optional<int64_t> end = ParseCount((*offsets)[1]);
+  const std::optional<int64_t> begin = ParseJsonCount((*offsets)[0]);
+  const std::optional<int64_t> end = ParseJsonCount((*offsets)[1]);
   if (!begin.has_value() || !end.has_value() || *begin > *end) {
     return "its data_offsets are not a range";
   }
@@ -195,6 +164,26 @@ const char* SafetensorsName(DType dtype) {
     if (dtype == entry.dtype) return entry.name;
   }
   return "unknown";
+}
+
+std::optional<DType> DTypeOfSafetensors(const std::string& name) {
+  for (const DTypeName& entry : kDTypeNames) {
+    if (name == entry.name) return entry.dtype;
+  }
+  return std::nullopt;
+}
+
+std::optional<int64_t> CheckedBytes(ShapeView sizes, DType dtype) {
+  int64_t bytes = SizeOf(dtype);
+  bool overflow = false;
+  bool zero = false;
+  for (int64_t size : sizes) {
+    zero = zero || size == 0;
+    overflow = overflow || __builtin_mul_overflow(bytes, size, &bytes);
+  }
+  if (zero) return 0;
+  if (overflow) return std::nullopt;
+  return bytes;
 }
 
 bool CanConvert(DType from, DType to) {
@@ -295,49 +284,51 @@ int SafetensorsFile::Find(const std::string& name) const {
 
 void SafetensorsFile::Read(int index, const Box& box, DType dtype,
                            void* out) const {
+  ReadInto(index, box, dtype, out, box.sizes, WholeBox(box.sizes));
+}
+
+void SafetensorsFile::ReadInto(int index, const Box& box, DType dtype,
+                               void* out, ShapeView out_sizes,
+                               const Box& out_box) const {
   const TensorInfo& info = tensors_[static_cast<size_t>(index)];
-  const int ndim = static_cast<int>(info.sizes.size());
-  CH_CHECK_EQ(box.ndim(), ndim) << info.name;
-  CH_CHECK(Contains(WholeBox(info.sizes), box))
-      << ToString(box) << " of " << info.name << ToString(info.sizes);
   CH_CHECK(CanConvert(info.dtype, dtype))
       << info.name << ": " << info.dtype << " to " << dtype;
-  if (box.empty()) return;
-
-  // Dims from `run_dim` on are whole, so an index of the dims before it is the
-  // start of one contiguous run.
-  int run_dim = ndim;
-  int64_t run = 1;
-  while (run_dim > 0) {
-    --run_dim;
-    run *= box.sizes[run_dim];
-    if (box.sizes[run_dim] != info.sizes[run_dim]) break;
-  }
-  const Shape strides = ContiguousStrides(info.sizes);
-  int64_t offset = 0;
-  for (int d = 0; d < ndim; ++d) offset += box.offsets[d] * strides[d];
-
   const int64_t from_size = SizeOf(info.dtype);
   const int64_t to_size = SizeOf(dtype);
-  const std::byte* const source =
-      data_ + offsets_[static_cast<size_t>(index)] + offset * from_size;
-  auto* to = static_cast<std::byte*>(out);
+  const auto* const from = static_cast<const std::byte*>(data(index));
+  auto* const to = static_cast<std::byte*>(out);
   const RunConverter convert = ConverterOf(info.dtype, dtype);
-  Shape at(static_cast<size_t>(run_dim), 0);
-  while (true) {
-    int64_t start = 0;
-    for (int d = 0; d < run_dim; ++d) start += at[d] * strides[d];
-    if (convert == nullptr) {
-      std::memcpy(to, source + start * from_size,
-                  static_cast<size_t>(run * from_size));
-    } else {
-      convert(source + start * from_size, to, run);
-    }
-    to += run * to_size;
-    int d = run_dim - 1;
-    while (d >= 0 && ++at[d] == box.sizes[d]) at[d--] = 0;
-    if (d < 0) return;
+  ForEachRunOfBoth(info.sizes, box, out_sizes, out_box,
+                   [&](int64_t from_first, int64_t to_first, int64_t count) {
+                     const std::byte* source = from + from_first * from_size;
+                     std::byte* target = to + to_first * to_size;
+                     if (convert == nullptr) {
+                       std::memcpy(target, source,
+                                   static_cast<size_t>(count * from_size));
+                     } else {
+                       convert(source, target, count);
+                     }
+                   });
+}
+
+const void* SafetensorsFile::data(int index) const {
+  return data_ + offsets_[static_cast<size_t>(index)];
+}
+
+void SafetensorsFile::Release(int index, const Box& box) const {
+  if (box.empty()) return;
+  const TensorInfo& info = tensors_[static_cast<size_t>(index)];
+  const Shape strides = ContiguousStrides(info.sizes);
+  int64_t first = 0;
+  int64_t last = 0;
+  for (size_t d = 0; d < strides.size(); ++d) {
+    first += box.offsets[d] * strides[d];
+    last += (box.offsets[d] + box.sizes[d] - 1) * strides[d];
   }
+  const int64_t element = SizeOf(info.dtype);
+  const int64_t start =
+      data_ - file_->data() + offsets_[static_cast<size_t>(index)];
+  file_->Release(start + first * element, (last + 1 - first) * element);
 }
 
 absl::StatusOr<std::unique_ptr<SafetensorsWriter>> SafetensorsWriter::Create(
@@ -383,13 +374,37 @@ absl::StatusOr<std::unique_ptr<SafetensorsWriter>> SafetensorsWriter::Create(
 absl::Status SafetensorsWriter::Write(const std::string& name,
                                       const void* data) {
   CH_CHECK_LT(next_, tensors_.size()) << name << " after the last tensor";
-  const TensorInfo& tensor = tensors_[next_++];
+  const TensorInfo& tensor = tensors_[next_];
   CH_CHECK_EQ(tensor.name, name) << "tensors come in the order announced";
-  return file_->Append(data, tensor.bytes());
+  if (tensor.bytes() == 0) ++next_;
+  return WritePart(name, data, tensor.bytes());
+}
+
+absl::Status SafetensorsWriter::WritePart(const std::string& name,
+                                          const void* data, int64_t bytes) {
+  if (bytes == 0) return absl::OkStatus();
+  while (next_ < tensors_.size() && tensors_[next_].bytes() == 0) ++next_;
+  CH_CHECK_LT(next_, tensors_.size()) << name << " after the last tensor";
+  const TensorInfo& tensor = tensors_[next_];
+  CH_CHECK_EQ(tensor.name, name) << "tensors come in the order announced";
+  written_ += bytes;
+  CH_CHECK_LE(written_, tensor.bytes()) << name;
+  if (written_ == tensor.bytes()) {
+    ++next_;
+    written_ = 0;
+  }
+  return file_->Append(data, bytes);
+}
+
+bool SafetensorsWriter::IsComplete() const {
+  for (size_t i = next_; i < tensors_.size(); ++i) {
+    if (tensors_[i].bytes() != 0) return false;
+  }
+  return true;
 }
 
 absl::Status SafetensorsWriter::Finish() {
-  CH_CHECK_EQ(next_, tensors_.size()) << "some tensors were not written";
+  CH_CHECK(IsComplete()) << "some tensors were not written";
   return file_->Commit();
 }
 

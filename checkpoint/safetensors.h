@@ -18,6 +18,7 @@
 #include <cstdint>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -43,6 +44,11 @@ struct TensorInfo {
 
 /// "F32", "BF16", ...: the format's name of a dtype.
 const char* SafetensorsName(DType dtype);
+/// The dtype of that name; nullopt for one that DType has not.
+std::optional<DType> DTypeOfSafetensors(const std::string& name);
+
+/// Bytes of a tensor of `sizes`, none negative; nullopt where that overflows.
+std::optional<int64_t> CheckedBytes(ShapeView sizes, DType dtype);
 
 /// Whether values of `from` can be read into memory of `to`: equal types, or
 /// both of floating point.
@@ -72,6 +78,16 @@ class SafetensorsFile {
   /// converted to `dtype`. Touches the pages of that part alone.
   /// \pre the box lies in the tensor, and CanConvert(its dtype, dtype)
   void Read(int index, const Box& box, DType dtype, void* out) const;
+  /// As Read, to the part `out_box`, of the sizes of `box`, of a dense
+  /// row-major tensor of `out_sizes` at `out`.
+  void ReadInto(int index, const Box& box, DType dtype, void* out,
+                ShapeView out_sizes, const Box& out_box) const;
+  /// The elements of tensor `index` as they lie in the file, at any address;
+  /// as long as this lives.
+  const void* data(int index) const;
+  /// Lets go of the memory that reading `box` of tensor `index` took: for what
+  /// streams files beyond the machine's memory.
+  void Release(int index, const Box& box) const;
 
  private:
   SafetensorsFile() = default;
@@ -103,6 +119,12 @@ class SafetensorsWriter {
   /// Writes the next tensor, which must be `name`: all of its elements,
   /// row-major, in its dtype.
   absl::Status Write(const std::string& name, const void* data);
+  /// The next `bytes` of the next tensor that has any, which must be `name`,
+  /// for one that is written in parts. Does nothing for 0 bytes.
+  absl::Status WritePart(const std::string& name, const void* data,
+                         int64_t bytes);
+  /// Whether nothing is left to write.
+  bool IsComplete() const;
   /// Call once, after all tensors.
   absl::Status Finish();
 
@@ -114,6 +136,7 @@ class SafetensorsWriter {
   std::unique_ptr<AtomicFile> file_;
   std::vector<TensorInfo> tensors_;
   size_t next_ = 0;
+  int64_t written_ = 0;  ///< Of that tensor.
 };
 
 }  // namespace crosshatch::checkpoint

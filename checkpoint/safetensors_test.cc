@@ -1,6 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "crosshatch/checkpoint/safetensors.h"
 
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <cstddef>
 #include <cstdint>
 #include <cstdio>
 #include <cstring>
@@ -335,6 +339,49 @@ TEST(SafetensorsTest, ReadsHuggingFacesFiles) {
   const int norm = (*file)->Find("model.norm.weight");
   ASSERT_GE(norm, 0);
   EXPECT_EQ((*file)->tensors()[norm].sizes, (Shape{64}));
+}
+
+/// The number of pages of [data, data + bytes) that take memory of this
+/// process.
+int64_t PagesInMemory(const void* data, int64_t bytes) {
+  const int64_t page = sysconf(_SC_PAGESIZE);
+  const int map = open("/proc/self/pagemap", O_RDONLY);
+  EXPECT_GE(map, 0);
+  const auto first =
+      static_cast<int64_t>(reinterpret_cast<uintptr_t>(data)) / page;
+  std::vector<uint64_t> entries(static_cast<size_t>(bytes / page));
+  const auto size = static_cast<ssize_t>(entries.size() * sizeof(uint64_t));
+  EXPECT_EQ(pread(map, entries.data(), static_cast<size_t>(size), first * 8),
+            size);
+  close(map);
+  int64_t present = 0;
+  for (const uint64_t entry : entries) {
+    present += static_cast<int64_t>(entry >> 63);
+  }
+  return present;
+}
+
+TEST(SafetensorsTest, LetsGoOfTheMemoryOfWhatWasRead) {
+  const std::string path = ::testing::TempDir() + "released.safetensors";
+  const std::vector<float> values(1 << 20, 2.0f);
+  auto writer =
+      SafetensorsWriter::Create(path, {{"w", kFloat32, {1024, 1024}}}, {});
+  ASSERT_TRUE(writer.ok()) << writer.status();
+  ASSERT_TRUE((*writer)->Write("w", values.data()).ok());
+  ASSERT_TRUE((*writer)->Finish().ok());
+  const auto file = SafetensorsFile::Open(path);
+  ASSERT_TRUE(file.ok()) << file.status();
+  const Box rows = {{512, 0}, {512, 1024}};
+  const auto* half =
+      static_cast<const std::byte*>((*file)->data(0)) + (2 << 20);
+  std::vector<float> read(512 * 1024);
+  (*file)->Read(0, rows, kFloat32, read.data());
+  EXPECT_GT(PagesInMemory(half, 2 << 20), 0);
+  (*file)->Release(0, rows);
+  EXPECT_EQ(PagesInMemory(half, 2 << 20), 0);
+  // It is there when it is asked for again.
+  (*file)->Read(0, rows, kFloat32, read.data());
+  EXPECT_EQ(read[512 * 1024 - 1], 2.0f);
 }
 
 }  // namespace

@@ -3,7 +3,6 @@
 #define CROSSHATCH_COMM_CONFORMANCE_RANK_H_
 
 #include <memory>
-#include <numeric>
 #include <utility>
 #include <vector>
 
@@ -18,9 +17,7 @@ class ConformanceRank {
  public:
   static absl::StatusOr<ConformanceRank> Create(const ConformanceEngine& engine,
                                                 World& world) {
-    std::vector<int> all(world.size());
-    std::iota(all.begin(), all.end(), 0);
-    auto comm = world.Group("all", std::move(all), "comm");
+    auto comm = world.Group("all", world.AllRanks(), "comm");
     if (!comm.ok()) return comm.status();
     return ConformanceRank(engine, world, *std::move(comm));
   }

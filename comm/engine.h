@@ -12,6 +12,7 @@
 #include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/time/time.h"
 #include "crosshatch/comm/group_key.h"
 #include "crosshatch/comm/transport.h"
 #include "crosshatch/comm/world.h"
@@ -40,6 +41,14 @@ class Engine {
   /// poisoned and all groups end. Only the first failure of a job counts.
   virtual void FailJob(const absl::Status& error) = 0;
 };
+
+/// What every engine refuses before it starts: a timeout that is not positive,
+/// a seed of the environment that is none, and a device of `backend` (null: the
+/// CPU) whose memory the host cannot address.
+/// \param way in which data are moved, for messages: "MPI moves what the host
+///     can address".
+absl::Status CheckRun(absl::Duration timeout, const DeviceBackend* backend,
+                      const std::string& way);
 
 /// What every engine does with one rank's function: runs it, drains the
 /// streams, and fails the job if either ends with an error. An exception out of

@@ -23,14 +23,19 @@ struct FailureNotice {
   /// names (FailureOfGroup in comm/job_failure.h); otherwise with one rank
   /// alone (FailureOfRank).
   bool of_group = false;
-  /// The process of world_ranks[0] is gone, or does not answer: nothing will
-  /// come from it any more, and nothing reads its peers' memory.
+  /// The processes of world_ranks are gone, or do not answer: nothing will
+  /// come from them any more, and nothing reads their peers' memory.
   bool process_lost = false;
+  /// The processes of world_ranks live, but cannot use the engine's link: as
+  /// with those that are gone nothing comes from them any more.
+  bool cut_off = false;
   /// Not OK.
   absl::Status error;
 };
 
 /// One process's end of the channel, for one job. Outlives the job.
+/// Whoever makes one also bounds how long a rank may take to come back once the
+/// job has failed: a thread cannot be stopped, so its process is ended.
 /// \threadsafety all members may be called from any thread.
 class FailureChannel {
  public:
@@ -43,9 +48,10 @@ class FailureChannel {
   /// may still be under way.
   virtual void Report(const FailureNotice& notice) = 0;
 
-  /// From now on `told` is called, on a thread of the channel, with each notice
-  /// of another process, with those that came before too. It does not block.
-  /// Null ends that: once this has returned, no call is under way.
+  /// From now on `told` is called, on a thread of the channel, with what the
+  /// job failed with, be it this process's own Report, and then with all others
+  /// that are lost or cut off; with those that came before too. It does not
+  /// block. Null ends that: once this has returned, no call is under way.
   virtual void OnFailure(Told told) = 0;
 
   /// From now on `activity` is what to ask for one line on what this rank does,

@@ -32,4 +32,11 @@ JobFailure FailureOfGroup(std::vector<int> world_ranks,
               absl::StrCat("another group failed: ", error.message()))};
 }
 
+JobFailure FailureOf(const FailureNotice& notice) {
+  // A start fails between processes of which some are no ranks.
+  return notice.of_group || notice.world_ranks.empty()
+             ? FailureOfGroup(notice.world_ranks, notice.error)
+             : FailureOfRank(notice.world_ranks[0], notice.error);
+}
+
 }  // namespace crosshatch

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "absl/status/status.h"
+#include "crosshatch/comm/failure_channel.h"
 
 namespace crosshatch {
 
@@ -34,6 +35,9 @@ JobFailure FailureOfRank(int rank, const absl::Status& error);
 /// A group of `world_ranks` failed with `error`, which names it.
 JobFailure FailureOfGroup(std::vector<int> world_ranks,
                           const absl::Status& error);
+
+/// What another process told of.
+JobFailure FailureOf(const FailureNotice& notice);
 
 }  // namespace crosshatch
 

@@ -23,5 +23,15 @@ TEST(JobFailure, OfAGroupIsTheErrorOfAllItsMembers) {
             absl::AbortedError("another group failed: group 'g' is late"));
 }
 
+TEST(JobFailure, OfANoticeIsWhatItTellsOf) {
+  const absl::Status error = absl::NotFoundError("x.bin");
+  EXPECT_EQ(FailureOf({.world_ranks = {2, 3}, .error = error}).result,
+            absl::NotFoundError("rank 2: x.bin"));
+  EXPECT_EQ(FailureOf({.world_ranks = {2, 3}, .of_group = true, .error = error})
+                .For(3),
+            error);
+  EXPECT_EQ(FailureOf({.error = error}).result, error) << "of no rank";
+}
+
 }  // namespace
 }  // namespace crosshatch

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "crosshatch/comm/world.h"
 
+#include <numeric>
 #include <utility>
 
 #include "crosshatch/base/check.h"
@@ -10,6 +11,12 @@
 namespace crosshatch {
 
 const std::string& World::engine() const { return engine_.name(); }
+
+std::vector<int> World::AllRanks() const {
+  std::vector<int> ranks(static_cast<size_t>(size()));
+  std::iota(ranks.begin(), ranks.end(), 0);
+  return ranks;
+}
 
 absl::StatusOr<std::shared_ptr<Communicator>> World::Group(
     const std::string& name, std::vector<int> world_ranks,

@@ -49,6 +49,8 @@ class World final {
   int size() const { return context_.world_size(); }
   RankContext& context() const { return context_; }
   Device device() const { return context_.device(); }
+  /// 0 to size() - 1, as Group takes them.
+  std::vector<int> AllRanks() const;
 
   /// The communicator of `world_ranks` (this rank among them, in the order of
   /// their indices in the group) for work on stream `stream_name`. Called by
@@ -132,14 +134,21 @@ struct MpiOptions {
   /// Of this rank; may be null. Outlive the run.
   EventSink* sink = nullptr;
   ContextDecorator* decorator = nullptr;
-  /// How this process hears of others that died; null: only by the timeout.
-  /// Outlives the run.
+  /// How this process hears of others that died, and what ends it where its
+  /// rank does not come back after a failure. Null: a process that died is
+  /// missed by those that wait for it in a collective, after the timeout, and
+  /// by others not at all; one whose rank does not come back in time ends
+  /// itself. Outlives the run.
   FailureChannel* failure_channel = nullptr;
   /// Null: this process was started by mpirun, or by what speaks PMIx with it.
   /// Read by the first call of the process.
   const MpiJoin* join = nullptr;
   /// Larger pieces of data go as several messages. The same on every rank.
   int64_t max_message_bytes = int64_t{1} << 30;
+  /// Only so many processes, from rank 0 on, run the job; for the others the
+  /// call returns OK as soon as all have called it. 0: all. The same on every
+  /// process.
+  int ranks = 0;
 };
 
 /// Runs `fn` as the one rank that this process is, called by every process of
@@ -147,14 +156,17 @@ struct MpiOptions {
 /// one job after the other. MPI is initialised by the first call and finalised
 /// when the process exits. Once a process of the job is lost, nothing more can
 /// be run, nor can MPI be finalised: the call returns with the failure, and the
-/// process is to end with a status that is not 0.
+/// process is to end with a status that is not 0. The same holds where the
+/// timeout has found that a process moves no more data.
 /// \returns the same on every rank: OK, or the first failure as of RunLocal.
 /// \error kUnimplemented in a build without MPI (--//:mpi=false).
 absl::Status RunMpi(absl::FunctionRef<absl::Status(World&)> fn,
                     const MpiOptions& options = {});
 
 /// What all processes of the job say, by rank, before there is a job: called by
-/// every process, while it runs no job.
+/// every process, while it runs no job. Nothing bounds the time it takes where
+/// a process does not come.
+/// \param blob of any size.
 /// \param join as MpiOptions::join.
 /// \error as of RunMpi.
 absl::StatusOr<std::vector<std::string>> ExchangeByMpi(

@@ -8,6 +8,7 @@
 #include <cerrno>
 #include <cstring>
 #include <filesystem>
+#include <fstream>
 #include <nlohmann/json.hpp>
 #include <system_error>
 #include <utility>
@@ -22,6 +23,30 @@ absl::Status Refused(const std::string& path) {
   const int error = errno;
   return absl::InvalidArgumentError(absl::StrCat(
       "--metrics: cannot write ", path, ": ", std::strerror(error)));
+}
+
+/// The bytes and the number of the lines that `path` begins with and that are
+/// of steps up to `last`, whole.
+struct KeptLines {
+  int64_t bytes = 0;
+  int64_t lines = 0;
+};
+
+KeptLines LinesUpTo(const std::string& path, int64_t last) {
+  KeptLines kept;
+  std::ifstream file(path);
+  for (std::string line; std::getline(file, line) && !file.eof();) {
+    const auto json = nlohmann::json::parse(line, nullptr,
+                                            /*allow_exceptions=*/false);
+    if (!json.is_object() || !json.contains("step") ||
+        !json["step"].is_number_integer() ||
+        json["step"].get<int64_t>() > last) {
+      break;
+    }
+    kept.bytes += static_cast<int64_t>(line.size()) + 1;
+    ++kept.lines;
+  }
+  return kept;
 }
 
 }  // namespace
@@ -80,6 +105,8 @@ std::string ToJson(const StepMetrics& metrics, int rank) {
   line["step"] = metrics.step;
   line["loss"] = optional(metrics.loss);
   line["grad_norm"] = optional(metrics.grad_norm);
+  line["lr"] = metrics.lr;
+  if (metrics.eval_loss.has_value()) line["eval_loss"] = *metrics.eval_loss;
   line["tokens_per_s"] = metrics.tokens_per_s;
   line["step_ms"] = metrics.step_ms;
   line["rank"] = rank;
@@ -103,9 +130,17 @@ absl::Status MetricsFile::Check(const std::string& path) {
   return absl::OkStatus();
 }
 
-absl::StatusOr<MetricsFile> MetricsFile::Open(const std::string& path) {
+absl::StatusOr<MetricsFile> MetricsFile::Open(const std::string& path,
+                                              int64_t kept_steps) {
   MetricsFile metrics(path);
   if (path.empty()) return metrics;
+  struct stat info;
+  if (kept_steps > 0 && stat(path.c_str(), &info) == 0 &&
+      S_ISREG(info.st_mode)) {
+    const KeptLines kept = LinesUpTo(path, kept_steps);
+    metrics.bytes_ = kept.bytes;
+    metrics.lines_ = kept.lines;
+  }
   // A pipe that nobody reads is refused instead of waited for.
   metrics.fd_ =
       open(path.c_str(), O_WRONLY | O_CREAT | O_NONBLOCK | O_CLOEXEC, 0666);
@@ -132,7 +167,11 @@ absl::Status MetricsFile::Append(const std::string& line) {
   struct stat info;
   if (fstat(fd_, &info) != 0) return failed();
   const bool is_file = S_ISREG(info.st_mode);
-  if (is_file && lines_ == 0 && ftruncate(fd_, 0) != 0) return failed();
+  if (is_file && !is_begun_ &&
+      (ftruncate(fd_, bytes_) != 0 || lseek(fd_, bytes_, SEEK_SET) < 0)) {
+    return failed();
+  }
+  is_begun_ = true;
   size_t written = 0;
   while (written < line.size()) {
     const ssize_t result =

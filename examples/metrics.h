@@ -34,6 +34,9 @@ struct StepMetrics {
   /// Unset in a dry run, which computes nothing.
   std::optional<double> loss;
   std::optional<double> grad_norm;
+  double lr = 0;
+  /// After the step, where the model was evaluated.
+  std::optional<double> eval_loss;
   double step_ms = 0;
   double tokens_per_s = 0;  ///< Of the whole job.
   /// Of this rank, within the step.
@@ -43,16 +46,18 @@ struct StepMetrics {
 };
 
 /// A JSON object on one line, without the line's end:
-/// {"step":1,"loss":5.5,"grad_norm":1.2,"tokens_per_s":1000.0,"step_ms":10.0,
-///  "rank":0,"peak_bytes":{"parameter":N,...,"total":N},"copied_bytes":0,
+/// {"step":1,"loss":5.5,"grad_norm":1.2,"lr":0.002,"eval_loss":5.4 (where it
+///  was evaluated),"tokens_per_s":1000.0,"step_ms":10.0,"rank":0,
+/// "peak_bytes":{"parameter":N,...,"total":N},"copied_bytes":0,
 ///  "moved":{"fsdp":{"all_gather":{"calls":N,"bytes":N},...},...}}
 std::string ToJson(const StepMetrics& metrics, int rank);
 
 /// A file of such lines. Without a path it takes them and does nothing.
 ///
-/// What the file held before is there until the first line comes, and a line
-/// that could not be written whole is taken back, so that a reader finds whole
-/// lines at any time. After an error no more are taken.
+/// What the file held before is there until the first line comes, and then goes
+/// but for the lines that are to be kept. A line that could not be written
+/// whole is taken back, so that a reader finds whole lines at any time. After
+/// an error no more are taken.
 class MetricsFile {
  public:
   /// Whether the file can be written, changing nothing. A pipe is not opened:
@@ -60,11 +65,15 @@ class MetricsFile {
   /// \error kInvalidArgument naming it and what the system says
   static absl::Status Check(const std::string& path);
 
+  /// \param kept_steps keep the lines that the file begins with as long as they
+  ///     are of steps up to this one: a run that is resumed goes on after them.
   /// \error as Check
-  static absl::StatusOr<MetricsFile> Open(const std::string& path);
+  static absl::StatusOr<MetricsFile> Open(const std::string& path,
+                                          int64_t kept_steps = 0);
   MetricsFile(MetricsFile&& other) noexcept
       : path_(std::move(other.path_)),
         fd_(std::exchange(other.fd_, -1)),
+        is_begun_(other.is_begun_),
         lines_(other.lines_),
         bytes_(other.bytes_),
         status_(std::move(other.status_)) {}
@@ -82,6 +91,7 @@ class MetricsFile {
 
   std::string path_;
   int fd_ = -1;
+  bool is_begun_ = false;  ///< What is not kept has gone.
   int64_t lines_ = 0;
   int64_t bytes_ = 0;
   absl::Status status_;

@@ -8,6 +8,7 @@
 
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
 #include "absl/time/clock.h"
@@ -119,20 +120,24 @@ void Report::Step(const StepMetrics& metrics) {
   last_ = metrics;
   if (!speaks_ || !metrics.loss.has_value()) return;
   const absl::Time now = absl::Now();
-  if (metrics.step != 1 && metrics.step != steps_ &&
-      now - last_line_ < absl::Seconds(1)) {
+  if (metrics.step != before_ + 1 && metrics.step != steps_ &&
+      !metrics.eval_loss && now - last_line_ < absl::Seconds(1)) {
     return;
   }
   last_line_ = now;
   const absl::Duration left =
-      (now - begin_) / metrics.step * (steps_ - metrics.step);
+      (now - begin_) / (metrics.step - before_) * (steps_ - metrics.step);
   std::printf(
-      "step %lld/%lld  loss %.4f  norm %.3f  %s tokens/s  memory %s  left %s\n",
+      "step %lld/%lld  loss %.4f  norm %.3f  %s tokens/s  memory %s  left "
+      "%s%s\n",
       static_cast<long long>(metrics.step), static_cast<long long>(steps_),
       *metrics.loss, metrics.grad_norm.value_or(0),
       FormatCount(static_cast<int64_t>(metrics.tokens_per_s)).c_str(),
       FormatBytes(metrics.memory.peak_total).c_str(),
-      MinutesAndSeconds(left).c_str());
+      MinutesAndSeconds(left).c_str(),
+      metrics.eval_loss.has_value()
+          ? absl::StrFormat("  eval loss %.4f", *metrics.eval_loss).c_str()
+          : "");
   std::fflush(stdout);
 }
 
@@ -160,12 +165,20 @@ void Report::Warn(const std::string& text) {
   if (speaks_) std::fprintf(stderr, "train_lm: %s\n", text.c_str());
 }
 
+void Report::Sample(const std::string& text) {
+  if (!speaks_) return;
+  std::printf("sample: ");
+  // Tokens may be zeros.
+  std::fwrite(text.data(), 1, text.size(), stdout);
+  std::printf("\n");
+}
+
 void Report::Finish(const std::string& save_dir) {
-  if (!speaks_ || !last_.has_value()) return;
-  PrintTraffic();
-  if (last_->loss.has_value()) {
+  if (!speaks_) return;
+  if (last_.has_value()) PrintTraffic();
+  if (last_.has_value() && last_->loss.has_value()) {
     std::printf("trained %lld steps in %s: loss %.4f -> %.4f\n",
-                static_cast<long long>(last_->step),
+                static_cast<long long>(last_->step - before_),
                 MinutesAndSeconds(absl::Now() - begin_).c_str(), *first_loss_,
                 *last_->loss);
   }

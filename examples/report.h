@@ -24,16 +24,21 @@ class Report {
   /// The mesh, and a line for each kind of parameter: blocks' parameters are of
   /// one kind where only the block's number differs.
   void Start(const DeviceMesh& mesh, nn::Module& model);
+  /// The run goes on after step `step`.
+  void Resume(int64_t step) { before_ = step; }
   /// A line about what the user may not expect.
   void Note(const std::string& text);
   /// FSDP's groups, for dry runs.
   void Plan(const std::string& plan);
-  /// Prints the first step, the last, and in between one a second.
+  /// Prints the run's first step, the last, those after which the model was
+  /// evaluated, and in between one a second.
   void Step(const StepMetrics& metrics);
   /// A line to stderr.
   void Warn(const std::string& text);
-  /// Totals of the last step's kind, the time in all, and where the model was
-  /// saved, if it was.
+  /// What was drawn from the model.
+  void Sample(const std::string& text);
+  /// Totals of the last step's kind and the time in all, if there was a step,
+  /// and where the model was saved, if it was.
   void Finish(const std::string& save_dir);
 
  private:
@@ -41,6 +46,7 @@ class Report {
 
   const bool speaks_;
   const int64_t steps_;
+  int64_t before_ = 0;  ///< Steps of earlier runs.
   absl::Time begin_;
   absl::Time last_line_;
   std::optional<double> first_loss_;

@@ -7,6 +7,8 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <cstddef>
+#include <limits>
 #include <string>
 #include <utility>
 
@@ -67,11 +69,73 @@ absl::Status AppendFile(const std::string& path, std::string& content) {
   return absl::OkStatus();
 }
 
+uint32_t LittleEndian(const std::string& bytes, size_t at, size_t count) {
+  uint32_t value = 0;
+  for (size_t i = 0; i < count; ++i) {
+    value |= static_cast<uint32_t>(static_cast<unsigned char>(bytes[at + i]))
+             << (8 * i);
+  }
+  return value;
+}
+
+/// Where the tokens of a file begin, and what they are.
+struct TokenFormat {
+  size_t begin = 0;
+  int bits = 16;
+};
+
+absl::StatusOr<TokenFormat> FormatOf(const std::string& path,
+                                     const std::string& bytes, int bits) {
+  constexpr size_t kHeaderBytes = 256 * 4;
+  constexpr struct {
+    uint32_t magic;
+    uint32_t version;
+    int bits;
+  } kHeaders[] = {{20240520, 1, 16}, {20240801, 7, 32}};
+  for (const auto& header : kHeaders) {
+    if (bytes.size() < kHeaderBytes ||
+        LittleEndian(bytes, 0, 4) != header.magic ||
+        LittleEndian(bytes, 4, 4) != header.version) {
+      continue;
+    }
+    const uint64_t count = LittleEndian(bytes, 8, 4);
+    const uint64_t size = bytes.size() - kHeaderBytes;
+    if (count * static_cast<uint64_t>(header.bits / 8) != size) {
+      return absl::InvalidArgumentError(
+          absl::StrCat(path, ": the header tells of ", count, " tokens of ",
+                       header.bits, " bits, and ", size, " bytes follow it"));
+    }
+    if (bits != 0 && bits != header.bits) {
+      return absl::InvalidArgumentError(
+          absl::StrCat(path, ": its header says that tokens have ", header.bits,
+                       " bits, not ", bits));
+    }
+    if (count == 0) {
+      return absl::InvalidArgumentError(
+          absl::StrCat(path, " has a header and no tokens"));
+    }
+    return TokenFormat{.begin = kHeaderBytes, .bits = header.bits};
+  }
+  const TokenFormat format = {.bits = bits == 0 ? 16 : bits};
+  if (bytes.size() % static_cast<size_t>(format.bits / 8) != 0) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        path, " has ", bytes.size(), " bytes; tokens are uint", format.bits,
+        ", so ",
+        format.bits == 16 ? "an even number is due" : "a multiple of 4 is due",
+        " (--token_bits)"));
+  }
+  return format;
+}
+
 }  // namespace
 
-TokenSource::TokenSource(std::vector<uint16_t> tokens)
-    : tokens_(std::move(tokens)),
-      max_token_(*std::max_element(tokens_.begin(), tokens_.end())) {}
+TokenSource::TokenSource(std::vector<uint16_t> narrow,
+                         std::vector<int32_t> wide)
+    : narrow_(std::move(narrow)),
+      wide_(std::move(wide)),
+      max_token_(wide_.empty()
+                     ? *std::max_element(narrow_.begin(), narrow_.end())
+                     : *std::max_element(wide_.begin(), wide_.end())) {}
 
 absl::StatusOr<TokenSource> TokenSource::FromText(
     const std::vector<std::string>& files) {
@@ -85,45 +149,51 @@ absl::StatusOr<TokenSource> TokenSource::FromText(
   if (tokens.empty()) {
     return absl::InvalidArgumentError("no text file was named");
   }
-  return TokenSource(std::move(tokens));
+  return TokenSource(std::move(tokens), {});
 }
 
-absl::StatusOr<TokenSource> TokenSource::FromTokenFile(
-    const std::string& path) {
+absl::StatusOr<TokenSource> TokenSource::FromTokenFile(const std::string& path,
+                                                       int bits) {
   std::string bytes;
   CH_RETURN_IF_ERROR(AppendFile(path, bytes));
-  if (bytes.size() % 2 != 0) {
-    return absl::InvalidArgumentError(
-        absl::StrCat(path, " has ", bytes.size(),
-                     " bytes; tokens are uint16, so an even number is due"));
+  CH_ASSIGN_OR_RETURN(const TokenFormat format, FormatOf(path, bytes, bits));
+  const auto width = static_cast<size_t>(format.bits / 8);
+  const size_t count = (bytes.size() - format.begin) / width;
+  std::vector<uint16_t> narrow(format.bits == 16 ? count : 0);
+  std::vector<int32_t> wide(format.bits == 32 ? count : 0);
+  for (size_t i = 0; i < count; ++i) {
+    const uint32_t token = LittleEndian(bytes, format.begin + i * width, width);
+    if (token > std::numeric_limits<int32_t>::max()) {
+      return absl::InvalidArgumentError(absl::StrCat(
+          path, ": token ", i, " is ", token, "; is it a file of uint16?"));
+    }
+    if (format.bits == 16) {
+      narrow[i] = static_cast<uint16_t>(token);
+    } else {
+      wide[i] = static_cast<int32_t>(token);
+    }
   }
-  std::vector<uint16_t> tokens(bytes.size() / 2);
-  for (size_t i = 0; i < tokens.size(); ++i) {
-    const auto low = static_cast<unsigned char>(bytes[2 * i]);
-    const auto high = static_cast<unsigned char>(bytes[2 * i + 1]);
-    tokens[i] = static_cast<uint16_t>(low | high << 8);
-  }
-  return TokenSource(std::move(tokens));
+  return TokenSource(std::move(narrow), std::move(wide));
 }
 
-TokenBatch TokenSource::Rows(int64_t step, int64_t global_batch,
-                             int64_t seq_len, int64_t begin,
+TokenBatch TokenSource::Rows(int64_t position, int64_t seq_len, int64_t begin,
                              int64_t end) const {
   TokenBatch batch;
   const auto count = static_cast<size_t>((end - begin) * seq_len);
   batch.inputs.reserve(count);
   batch.targets.reserve(count);
-  for (int64_t row = begin; row < end; ++row) {
-    // Any number of steps: the product is taken in the ring of tokens.
-    const Wide row_of_all = Wide{step} * global_batch + row;
-    auto at = static_cast<int64_t>(row_of_all % size() * seq_len % size());
-    for (int64_t i = 0; i < seq_len; ++i) {
-      batch.inputs.push_back(tokens_[static_cast<size_t>(at)]);
-      at = (at + 1) % size();
-      batch.targets.push_back(tokens_[static_cast<size_t>(at)]);
-    }
+  int64_t at = PositionAfter(position, seq_len, begin);
+  for (size_t i = 0; i < count; ++i) {
+    batch.inputs.push_back(token(at));
+    at = (at + 1) % size();
+    batch.targets.push_back(token(at));
   }
   return batch;
+}
+
+int64_t TokenSource::PositionAfter(int64_t position, int64_t seq_len,
+                                   int64_t rows) const {
+  return static_cast<int64_t>((position + Wide{rows} * seq_len) % size());
 }
 
 }  // namespace crosshatch::examples

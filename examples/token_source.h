@@ -25,27 +25,46 @@ class TokenSource {
  public:
   /// The bytes of `files`, one after the other.
   /// \error naming the file: what the system says; kInvalidArgument for one
-  /// that
-  ///     is empty or neither a file nor a pipe; kResourceExhausted for more
-  ///     than the machine's memory should hold.
+  ///     that is empty or neither a file nor a pipe; kResourceExhausted for
+  ///     more than the machine's memory should hold.
   static absl::StatusOr<TokenSource> FromText(
       const std::vector<std::string>& files);
-  /// A file of little-endian uint16, as nanoGPT writes them.
-  static absl::StatusOr<TokenSource> FromTokenFile(const std::string& file);
+  /// A file of little-endian integers of `bits`, 16 or 32, as nanoGPT writes
+  /// them; 0: by the file's header, or 16. The header is that of llm.c's files:
+  /// 256 of int32, the first three of which are 20240520, 1 and the number of
+  /// tokens, of 16 bits, or 20240801, 7 and the number of tokens, of 32.
+  /// \error also kInvalidArgument for a size that is not that of whole tokens
+  ///     or not the header's, for bits that the header contradicts, and for a
+  ///     token above 2^31 - 1.
+  static absl::StatusOr<TokenSource> FromTokenFile(const std::string& file,
+                                                   int bits = 0);
 
-  int64_t size() const { return static_cast<int64_t>(tokens_.size()); }
+  int64_t size() const {
+    return static_cast<int64_t>(narrow_.size() + wide_.size());
+  }
   /// The largest token.
   int32_t max_token() const { return max_token_; }
 
-  /// Row i of step s (from 0) holds tokens [(s * global_batch + i) * seq_len,
-  /// + seq_len) and the same shifted by one, going round at the end.
-  TokenBatch Rows(int64_t step, int64_t global_batch, int64_t seq_len,
-                  int64_t begin, int64_t end) const;
+  /// Rows [begin, end) of a batch that begins at token `position`: row i holds
+  /// the `seq_len` tokens from position + i * seq_len on and the same shifted
+  /// by one, going round at the end.
+  /// \param position from 0 to size() - 1.
+  TokenBatch Rows(int64_t position, int64_t seq_len, int64_t begin,
+                  int64_t end) const;
+  /// Where the batch after `rows` rows begins, gone round.
+  int64_t PositionAfter(int64_t position, int64_t seq_len, int64_t rows) const;
 
  private:
-  explicit TokenSource(std::vector<uint16_t> tokens);
+  TokenSource(std::vector<uint16_t> narrow, std::vector<int32_t> wide);
 
-  std::vector<uint16_t> tokens_;
+  int32_t token(int64_t at) const {
+    const auto i = static_cast<size_t>(at);
+    return wide_.empty() ? narrow_[i] : wide_[i];
+  }
+
+  // One of them is empty.
+  std::vector<uint16_t> narrow_;
+  std::vector<int32_t> wide_;
   int32_t max_token_ = 0;
 };
 

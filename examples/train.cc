@@ -11,21 +11,30 @@
 
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "absl/strings/string_view.h"
 #include "absl/time/clock.h"
 #include "crosshatch/base/status_macros.h"
 #include "crosshatch/checkpoint/huggingface.h"
-#include "crosshatch/comm/communicator.h"
+#include "crosshatch/checkpoint/run_directory.h"
 #include "crosshatch/dtensor/dtensor.h"
+#include "crosshatch/examples/data_parallel.h"
 #include "crosshatch/examples/metrics.h"
 #include "crosshatch/examples/report.h"
+#include "crosshatch/examples/sample.h"
 #include "crosshatch/extensions/dtensor_extensions.h"
+#include "crosshatch/fsdp/accumulate.h"
 #include "crosshatch/fsdp/fully_shard.h"
 #include "crosshatch/launch/stop.h"
 #include "crosshatch/mesh/device_mesh.h"
 #include "crosshatch/nn/adamw.h"
+#include "crosshatch/nn/bound_values.h"
+#include "crosshatch/nn/checkpoint.h"
 #include "crosshatch/nn/clip_grad.h"
+#include "crosshatch/nn/combined_state.h"
 #include "crosshatch/nn/models/llama.h"
+#include "crosshatch/nn/module_state.h"
+#include "crosshatch/nn/name_pattern.h"
 #include "crosshatch/nn/sum_is_finite.h"
 #include "crosshatch/tensor/autograd.h"
 #include "crosshatch/tensor/creation.h"
@@ -71,7 +80,8 @@ absl::Status Parallelize(nn::Llama& model, const DeviceMesh& mesh,
                          const TrainOptions& options) {
   if (HasAxis(options, "tp")) {
     CH_ASSIGN_OR_RETURN(const DeviceMesh tp_mesh, mesh.Slice("tp"));
-    CH_RETURN_IF_ERROR(tp::ParallelizeModule(model, tp_mesh, tp::LlamaPlan()));
+    CH_RETURN_IF_ERROR(
+        tp::ParallelizeModule(model, tp_mesh, tp::LlamaPlan(model.config())));
   }
   CH_ASSIGN_OR_RETURN(const DeviceMesh fsdp_mesh,
                       mesh.Slice(DataAxes(options)));
@@ -80,13 +90,28 @@ absl::Status Parallelize(nn::Llama& model, const DeviceMesh& mesh,
   // every target weighs the same however the batch splits.
   fsdp_options.gradient_divide_factor = 1.0;
   fsdp_options.extension = DTensorExtensions::Create();
+  fsdp_options.cpu_offload = options.offload;
   if (options.dtype != kFloat32) {
     fsdp_options.mixed_precision.param_dtype = options.dtype;
   }
   for (nn::Module& block : model.blocks()) {
+    if (options.recompute) CH_RETURN_IF_ERROR(nn::Checkpoint(block));
     CH_RETURN_IF_ERROR(fsdp::FullyShard(block, fsdp_mesh, fsdp_options));
   }
   return fsdp::FullyShard(model, fsdp_mesh, fsdp_options);
+}
+
+// Micro-batch `i` of `count` that `rows` are split into: of as many rows as the
+// others, or fewer.
+Interval MicroBatch(int64_t rows, int64_t count, int64_t i) {
+  const int64_t share = (rows + count - 1) / count;
+  return {std::min(rows, i * share), std::min(rows, (i + 1) * share)};
+}
+
+std::vector<nn::AdamWGroup> Groups(const TrainOptions& options) {
+  if (!options.decay_matrices_only) return {};
+  return {nn::NoDecayOfVectors(),
+          {.has = nn::NameMatches("embed_tokens.weight"), .weight_decay = 0}};
 }
 
 // One rank's run.
@@ -94,105 +119,190 @@ class Trainer {
  public:
   // `speaks`: prints, and writes the metrics.
   Trainer(World& world, const TrainOptions& options, const TokenSource& tokens,
-          DeviceMesh mesh, bool speaks)
+          const TokenSource* eval, DeviceMesh mesh, bool speaks)
       : world_(world),
         options_(options),
         tokens_(tokens),
+        eval_(eval),
         mesh_(std::move(mesh)),
         speaks_(speaks),
         model_(options.config),
-        report_(speaks_, options.steps) {}
+        optimizer_(model_.Parameters(),
+                   {.lr = options.lr,
+                    .beta1 = options.beta1,
+                    .beta2 = options.beta2,
+                    .eps = options.eps,
+                    .weight_decay = options.weight_decay},
+                   Groups(options)),
+        report_(speaks_, options.steps),
+        checkpoints_(world, options.checkpoints,
+                     {.keep = static_cast<int>(std::min<int64_t>(
+                          options.keep, std::numeric_limits<int>::max())),
+                      .async = options.save_async}),
+        data_size_(tokens.size()) {}
 
   absl::Status Run();
 
  private:
   absl::Status SetUp();
-  // This rank's rows of a step, [rows, seq_len] each: inputs and targets.
-  std::pair<Tensor, Tensor> Batch(int64_t step) const;
-  absl::Status Step(nn::AdamW& optimizer, int64_t step, StepMetrics& metrics);
-  // Sums this rank's share of the loss over the ranks that split the batch.
-  absl::StatusOr<double> GlobalLoss(const Tensor& loss);
-  /// Whether the trained weights may take the place of others.
-  absl::Status CheckWeights();
+  // Goes on where the newest checkpoint was written, if there is one.
+  // \returns whether it does.
+  absl::StatusOr<bool> Resume();
+  void Introduce();
+  // Trains to the last step, or until a signal stops it.
+  absl::Status TrainSteps(MetricsFile& file);
+  // Keeps the run as it is after step_.
+  absl::Status SaveCheckpoint();
+  // Tells at once, and Run in the end, of what could not be written: weeks of
+  // training are worth more than a line or a checkpoint.
+  // \error the rank's first error: then there is no going on
+  absl::Status Unwritten(const absl::Status& status);
+  // Inputs and targets, [rows, seq_len] each, of these rows of the batch that
+  // begins at a token.
+  std::pair<Tensor, Tensor> Batch(const TokenSource& tokens, int64_t position,
+                                  const Interval& rows) const;
+  // The sum of the losses of all targets, divided by `targets`.
+  Tensor Loss(const std::pair<Tensor, Tensor>& batch, double targets);
+  // One step, and what it measures.
+  absl::Status Step(StepMetrics& metrics);
+  absl::Status Learn(StepMetrics& metrics);
+  // The mean loss over all whole rows of the text to evaluate on.
+  absl::StatusOr<double> Evaluate();
+  // Draws from the model, and prints it behind the prompt.
+  absl::Status PrintSample();
+  // Whether step_ is one of every `every`, or the run's last.
+  bool IsDue(int64_t every) const {
+    return step_ == options_.steps || (every > 0 && step_ % every == 0);
+  }
+  // Whether the trained weights may take the place of others, in `place`.
+  absl::Status CheckWeights(const std::string& place);
 
   World& world_;
   const TrainOptions& options_;
   const TokenSource& tokens_;
+  const TokenSource* const eval_;  // May be null.
   const DeviceMesh mesh_;
   const bool speaks_;
   nn::Llama model_;
+  nn::AdamW optimizer_;
   Report report_;
-  Communicator* data_comm_ = nullptr;
-  Interval rows_;  // Of the global batch, this rank's.
+  std::optional<DataParallel> data_;
+  checkpoint::RunCheckpoints checkpoints_;
+  absl::Status unwritten_metrics_;
+  absl::Status unwritten_;  // The first of what could not be written.
+
+  int64_t step_ = 0;      // Steps done.
+  int64_t position_ = 0;  // In tokens_, of the next step's batch.
+  int64_t data_size_;     // Of tokens_, which position_ is in.
+  nn::ModuleState parameters_{model_};
+  nn::BoundValues progress_{
+      {{"step", &step_}, {"position", &position_}, {"data_size", &data_size_}}};
+  nn::CombinedState state_{{{"model", &parameters_},
+                            {"optimizer", &optimizer_},
+                            {"run", &progress_}}};
 };
 
 absl::Status Trainer::SetUp() {
   CH_RETURN_IF_ERROR(Parallelize(model_, mesh_, options_));
-  std::vector<int> data_axes;
-  Layout batch = Layout::Replicated(mesh_.layout(), 1);
-  for (const std::string& name : DataAxes(options_)) {
-    CH_ASSIGN_OR_RETURN(const int axis, mesh_.layout().AxisIndex(name));
-    data_axes.push_back(axis);
-    batch = batch.WithShard(axis, 0);
-  }
-  rows_ = batch.DimInterval(0, options_.global_batch, *mesh_.coordinate());
-  CH_ASSIGN_OR_RETURN(
-      data_comm_,
-      mesh_.communicator(data_axes, world_.context().compute_stream().name()));
+  CH_ASSIGN_OR_RETURN(data_, DataParallel::Create(mesh_, DataAxes(options_)));
+  CH_ASSIGN_OR_RETURN(const bool resumes, Resume());
+  if (resumes) return absl::OkStatus();
   return options_.model_dir.empty()
              ? model_.Materialize({.seed = options_.seed})
              : checkpoint::LoadHuggingFace(model_, options_.model_dir);
 }
 
-absl::StatusOr<double> Trainer::GlobalLoss(const Tensor& loss) {
-  NoGrad no_grad;
-  const Tensor sum = ToDType(LocalTensor(loss), kFloat64);
-  CH_RETURN_IF_ERROR(AllReduce(*data_comm_, sum.raw_data(), 1, kFloat64,
-                               ReduceOp::kSum,
-                               world_.context().current_stream(), "loss"));
-  if (world_.device().is_meta()) return 0.0;
-  const double value = sum.ToVector<double>()[0];
-  CH_RETURN_IF_ERROR(world_.context().status());
-  return value;
+absl::StatusOr<bool> Trainer::Resume() {
+  if (!options_.resume) return false;
+  CH_ASSIGN_OR_RETURN(const std::optional<int64_t> newest,
+                      checkpoints_.Latest());
+  if (!newest.has_value()) {
+    report_.Note(absl::StrCat(options_.checkpoints,
+                              " holds no checkpoint yet: the run begins"));
+    return false;
+  }
+  CH_RETURN_IF_ERROR(checkpoints_.Load(state_, *newest));
+  if (step_ < 0 || position_ < 0 || data_size_ < 1) {
+    return absl::DataLossError(
+        absl::StrCat(checkpoint::StepDirectory(options_.checkpoints, *newest),
+                     " is of step ", step_, ", at token ", position_, " of ",
+                     data_size_, ", where no run comes to"));
+  }
+  report_.Resume(step_);
+  report_.Note(
+      absl::StrCat("goes on after step ", step_, " of ",
+                   checkpoint::StepDirectory(options_.checkpoints, *newest)));
+  if (data_size_ != tokens_.size()) {
+    report_.Note(absl::StrCat("the checkpoint was written in training on ",
+                              data_size_, " tokens, and now there are ",
+                              tokens_.size(), ": goes on at token ",
+                              position_ % tokens_.size()));
+    data_size_ = tokens_.size();
+    position_ %= data_size_;
+  }
+  if (step_ >= options_.steps) {
+    report_.Note(
+        absl::StrCat("nothing is left to train of --steps=", options_.steps));
+  }
+  return true;
 }
 
-std::pair<Tensor, Tensor> Trainer::Batch(int64_t step) const {
-  const Shape shape = {rows_.size(), options_.seq_len};
+std::pair<Tensor, Tensor> Trainer::Batch(const TokenSource& tokens,
+                                         int64_t position,
+                                         const Interval& rows) const {
+  const Interval own = data_->RowsOf(rows.size());
+  const Shape shape = {own.size(), options_.seq_len};
   // A dry run of a batch beyond this machine's memory holds no batch.
   if (world_.device().is_meta()) {
     return {Empty(shape, kInt32), Empty(shape, kInt32)};
   }
-  const TokenBatch batch = tokens_.Rows(
-      step, options_.global_batch, options_.seq_len, rows_.begin, rows_.end);
+  const TokenBatch batch = tokens.Rows(
+      position, options_.seq_len, rows.begin + own.begin, rows.begin + own.end);
   return {FromValues<int32_t>(shape, batch.inputs),
           FromValues<int32_t>(shape, batch.targets)};
 }
 
-absl::Status Trainer::Step(nn::AdamW& optimizer, int64_t step,
-                           StepMetrics& metrics) {
-  const auto [inputs, targets] = Batch(step);
-  const double global_targets =
-      static_cast<double>(options_.global_batch * options_.seq_len);
+Tensor Trainer::Loss(const std::pair<Tensor, Tensor>& batch, double targets) {
+  return Mul(CrossEntropy(model_.Forward(batch.first), batch.second,
+                          {.reduction = CrossEntropyOptions::Reduction::kSum}),
+             1.0 / targets);
+}
 
-  const Tensor loss =
-      Mul(CrossEntropy(model_.Forward(inputs), targets,
-                       {.reduction = CrossEntropyOptions::Reduction::kSum}),
-          1.0 / global_targets);
-  CH_ASSIGN_OR_RETURN(const double global_loss, GlobalLoss(loss));
-  if (!std::isfinite(global_loss)) {
-    return absl::OutOfRangeError(absl::StrCat("the loss of step ", step + 1,
-                                              " is ", global_loss,
-                                              "; a smaller --lr may help"));
-  }
-  CH_RETURN_IF_ERROR(Backward(loss));
+absl::Status Trainer::Learn(StepMetrics& metrics) {
+  const auto targets =
+      static_cast<double>(options_.global_batch * options_.seq_len);
+  double global_loss = 0;
+  Tensor so_far;  // The loss of the micro-batches, this rank's share.
+  const int64_t count = options_.accumulate;
+  const auto micro_batch = [&](int64_t i) -> absl::Status {
+    const Tensor loss = Loss(
+        Batch(tokens_, position_, MicroBatch(options_.global_batch, count, i)),
+        targets);
+    Tensor own = LocalTensor(loss);
+    if (count > 1) own = ToDType(own, kFloat64);
+    so_far = so_far.defined() ? Add(so_far, own) : own;
+    if (i + 1 == count) {
+      CH_ASSIGN_OR_RETURN(global_loss, data_->Sum(so_far, "loss"));
+      if (!std::isfinite(global_loss)) {
+        return absl::OutOfRangeError(
+            absl::StrCat("the loss of step ", metrics.step, " is ", global_loss,
+                         "; a smaller --lr may help"));
+      }
+    }
+    return Backward(loss);
+  };
+  CH_RETURN_IF_ERROR(fsdp::AccumulateGradients(model_, count, micro_batch,
+                                               fsdp::AccumulateBy::kShards));
   CH_ASSIGN_OR_RETURN(
       const float norm,
       nn::ClipGradNorm(model_.Parameters(),
                        options_.clip_norm > 0
                            ? options_.clip_norm
                            : std::numeric_limits<double>::infinity()));
-  CH_RETURN_IF_ERROR(optimizer.Step());
-  optimizer.ZeroGrad();
+  metrics.lr = options_.LearningRates().At(step_);
+  optimizer_.set_lr(metrics.lr);
+  CH_RETURN_IF_ERROR(optimizer_.Step());
+  optimizer_.ZeroGrad();
   if (!world_.device().is_meta()) {
     metrics.loss = global_loss;
     metrics.grad_norm = norm;
@@ -200,7 +310,44 @@ absl::Status Trainer::Step(nn::AdamW& optimizer, int64_t step,
   return absl::OkStatus();
 }
 
-absl::Status Trainer::CheckWeights() {
+absl::Status Trainer::Step(StepMetrics& metrics) {
+  RankContext& context = world_.context();
+  context.allocator().ResetPeaks();
+  const Traffic traffic = TotalTraffic(world_);
+  const int64_t copied = context.copied_bytes();
+  const absl::Time begin = absl::Now();
+  metrics.step = step_ + 1;
+  CH_RETURN_IF_ERROR(Learn(metrics));
+  CH_RETURN_IF_ERROR(context.Synchronize());
+  const double seconds = absl::ToDoubleSeconds(absl::Now() - begin);
+  metrics.step_ms = seconds * 1e3;
+  metrics.tokens_per_s =
+      static_cast<double>(options_.global_batch * options_.seq_len) / seconds;
+  metrics.memory = context.allocator().stats();
+  metrics.copied_bytes = context.copied_bytes() - copied;
+  metrics.traffic = Difference(TotalTraffic(world_), traffic);
+  ++step_;
+  position_ =
+      tokens_.PositionAfter(position_, options_.seq_len, options_.global_batch);
+  return absl::OkStatus();
+}
+
+absl::StatusOr<double> Trainer::Evaluate() {
+  const NoGrad no_grad;
+  // The last token is a target only.
+  const int64_t rows = (eval_->size() - 1) / options_.seq_len;
+  const auto targets = static_cast<double>(rows * options_.seq_len);
+  Tensor total = Zeros({}, kFloat64);
+  for (int64_t row = 0; row < rows; row += options_.global_batch) {
+    const Interval batch = {row, std::min(rows, row + options_.global_batch)};
+    total = Add(
+        total,
+        ToDType(LocalTensor(Loss(Batch(*eval_, 0, batch), targets)), kFloat64));
+  }
+  return data_->Sum(total, "eval loss");
+}
+
+absl::Status Trainer::CheckWeights(const std::string& place) {
   NoGrad no_grad;
   const Tensor squares = Zeros({}, kFloat64);
   for (const nn::Parameter* parameter : model_.Parameters()) {
@@ -210,13 +357,36 @@ absl::Status Trainer::CheckWeights() {
   CH_ASSIGN_OR_RETURN(const bool finite,
                       nn::SumIsFinite(squares, {&mesh_, 1}, "weights"));
   if (finite) return absl::OkStatus();
-  return absl::OutOfRangeError(absl::StrCat(
-      "the last step made weights that are not finite; ", options_.save_dir,
-      " is left as it is; a smaller --lr may help"));
+  return absl::OutOfRangeError(
+      absl::StrCat("the last step made weights that are not finite; ", place,
+                   " is left as it is; a smaller --lr may help"));
 }
 
-absl::Status Trainer::Run() {
-  CH_RETURN_IF_ERROR(SetUp());
+absl::Status Trainer::PrintSample() {
+  if (options_.sample == 0) return absl::OkStatus();
+  std::vector<int32_t> tokens;
+  for (const char c : options_.prompt) {
+    tokens.push_back(static_cast<unsigned char>(c));
+  }
+  if (tokens.empty()) {
+    constexpr int64_t kPromptTokens = 16;
+    tokens =
+        tokens_.Rows(0, std::min(tokens_.size(), kPromptTokens), 0, 1).inputs;
+  }
+  CH_ASSIGN_OR_RETURN(const std::vector<int32_t> drawn,
+                      Sample(world_, model_, tokens,
+                             {.count = options_.sample,
+                              .temperature = options_.temperature,
+                              .top_k = options_.top_k,
+                              .seed = options_.seed}));
+  tokens.insert(tokens.end(), drawn.begin(), drawn.end());
+  report_.Sample(options_.text.empty()
+                     ? absl::StrJoin(tokens, " ")
+                     : std::string(tokens.begin(), tokens.end()));
+  return absl::OkStatus();
+}
+
+void Trainer::Introduce() {
   report_.Start(mesh_, model_);
   if (const int idle = RanksWithoutHeads(options_); idle > 0) {
     report_.Note(absl::StrCat(
@@ -230,62 +400,78 @@ absl::Status Trainer::Run() {
                                                 ? fsdp::PlanDetail::kEveryRank
                                                 : fsdp::PlanDetail::kSummary));
   }
-  CH_ASSIGN_OR_RETURN(MetricsFile file,
-                      MetricsFile::Open(speaks_ ? options_.metrics : ""));
-  nn::AdamW optimizer(model_.Parameters(),
-                      {.lr = options_.lr,
-                       .beta1 = options_.beta1,
-                       .beta2 = options_.beta2,
-                       .eps = options_.eps,
-                       .weight_decay = options_.weight_decay});
-  RankContext& context = world_.context();
-  absl::Status unwritten;
-  for (int64_t step = 0; step < options_.steps; ++step) {
-    context.allocator().ResetPeaks();
-    const Traffic traffic = TotalTraffic(world_);
-    const int64_t copied = context.copied_bytes();
-    const absl::Time begin = absl::Now();
-    StepMetrics metrics{.step = step + 1};
-    CH_RETURN_IF_ERROR(Step(optimizer, step, metrics));
-    CH_RETURN_IF_ERROR(context.Synchronize());
-    const double seconds = absl::ToDoubleSeconds(absl::Now() - begin);
-    metrics.step_ms = seconds * 1e3;
-    metrics.tokens_per_s =
-        static_cast<double>(options_.global_batch * options_.seq_len) / seconds;
-    metrics.memory = context.allocator().stats();
-    metrics.copied_bytes = context.copied_bytes() - copied;
-    metrics.traffic = Difference(TotalTraffic(world_), traffic);
-    // Weeks of training are worth more than a line.
+}
+
+absl::Status Trainer::SaveCheckpoint() {
+  if (options_.checkpoints.empty()) return absl::OkStatus();
+  CH_RETURN_IF_ERROR(CheckWeights(options_.checkpoints));
+  return Unwritten(checkpoints_.Save(state_, step_));
+}
+
+absl::Status Trainer::Unwritten(const absl::Status& status) {
+  if (status.ok()) return status;
+  CH_RETURN_IF_ERROR(world_.context().status());
+  report_.Warn(std::string(status.message()));
+  if (unwritten_.ok()) unwritten_ = status;
+  return absl::OkStatus();
+}
+
+absl::Status Trainer::TrainSteps(MetricsFile& file) {
+  bool stops = false;
+  while (step_ < options_.steps && !stops) {
+    StepMetrics metrics;
+    CH_RETURN_IF_ERROR(Step(metrics));
+    if (eval_ != nullptr && IsDue(options_.eval_every)) {
+      CH_ASSIGN_OR_RETURN(metrics.eval_loss, Evaluate());
+    }
+    // Once it has failed it says the same each time.
     if (const absl::Status status = file.Write(metrics, world_.rank());
-        !status.ok() && unwritten.ok()) {
-      unwritten = status;
-      report_.Warn(std::string(status.message()));
+        status != unwritten_metrics_) {
+      unwritten_metrics_ = status;
+      CH_RETURN_IF_ERROR(Unwritten(status));
     }
     report_.Step(metrics);
-    CH_ASSIGN_OR_RETURN(const bool stops, StopRequested(world_));
-    if (stops && step + 1 < options_.steps) {
-      report_.Note(absl::StrCat("stopped by a signal after step ", step + 1));
-      break;
+    // In the last step there is nothing left to stop.
+    if (step_ < options_.steps) {
+      CH_ASSIGN_OR_RETURN(stops, StopRequested(world_));
+      if (stops) {
+        report_.Note(absl::StrCat("stopped by a signal after step ", step_));
+      }
+    }
+    if (stops || IsDue(options_.save_every)) {
+      CH_RETURN_IF_ERROR(SaveCheckpoint());
     }
   }
+  return options_.checkpoints.empty() ? absl::OkStatus()
+                                      : Unwritten(checkpoints_.Wait());
+}
+
+absl::Status Trainer::Run() {
+  CH_RETURN_IF_ERROR(SetUp());
+  Introduce();
+  CH_ASSIGN_OR_RETURN(
+      MetricsFile file,
+      MetricsFile::Open(speaks_ ? options_.metrics : "", step_));
+  CH_RETURN_IF_ERROR(TrainSteps(file));
   if (!options_.save_dir.empty()) {
-    CH_RETURN_IF_ERROR(CheckWeights());
+    CH_RETURN_IF_ERROR(CheckWeights(options_.save_dir));
     CH_RETURN_IF_ERROR(checkpoint::SaveHuggingFace(
         world_, model_, options_.save_dir,
         {.overwrite = options_.overwrite, .beside_if_refused = true}));
   }
+  CH_RETURN_IF_ERROR(PrintSample());
   report_.Finish(options_.save_dir);
-  return unwritten;
+  return unwritten_;
 }
 
 }  // namespace
 
 absl::Status Train(World& world, const TrainOptions& options,
-                   const TokenSource& tokens) {
+                   const TokenSource& tokens, const TokenSource* eval) {
   CH_ASSIGN_OR_RETURN(DeviceMesh mesh, InitDeviceMesh(world, options.mesh));
   const bool speaks =
       options.run.backend == Backend::kFake || world.rank() == 0;
-  return Trainer(world, options, tokens, std::move(mesh), speaks).Run();
+  return Trainer(world, options, tokens, eval, std::move(mesh), speaks).Run();
 }
 
 absl::StatusOr<int64_t> DryPeak(const TrainOptions& options,
@@ -295,14 +481,18 @@ absl::StatusOr<int64_t> DryPeak(const TrainOptions& options,
   dry.steps = 1;
   dry.metrics.clear();
   dry.save_dir.clear();
+  dry.checkpoints.clear();
+  dry.resume = false;
+  dry.sample = 0;
   int64_t peak = 0;
   CH_RETURN_IF_ERROR(RunFake(
       {.world_size = options.world_size(), .rank = rank},
       [&](World& world) -> absl::Status {
         CH_ASSIGN_OR_RETURN(DeviceMesh mesh, InitDeviceMesh(world, dry.mesh));
-        CH_RETURN_IF_ERROR(
-            Trainer(world, dry, tokens, std::move(mesh), /*speaks=*/false)
-                .Run());
+        CH_RETURN_IF_ERROR(Trainer(world, dry, tokens, /*eval=*/nullptr,
+                                   std::move(mesh),
+                                   /*speaks=*/false)
+                               .Run());
         peak = world.context().allocator().stats().peak_total;
         return absl::OkStatus();
       }));

@@ -17,11 +17,13 @@ namespace crosshatch::examples {
 
 /// Trains as one rank of the job. `options.config` is the model's, also where
 /// the weights come from options.model_dir.
-/// What could not be written to options.metrics ends neither the training nor
-/// the saving; it is warned of at once and the error at the end.
-/// \error the first thing that went wrong, on every rank.
+/// What could not be written to options.metrics or options.checkpoints ends
+/// neither the training nor the saving; it is warned of at once and the error
+/// at the end. \param eval what to evaluate the model on; null: nothing. \error
+/// the first thing that went wrong, on every rank.
 absl::Status Train(World& world, const TrainOptions& options,
-                   const TokenSource& tokens);
+                   const TokenSource& tokens,
+                   const TokenSource* eval = nullptr);
 
 /// The most memory that `rank` holds at one time in the first step, by a dry
 /// run that prints and writes nothing.

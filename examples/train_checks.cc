@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cstdint>
 #include <filesystem>
+#include <optional>
 #include <string>
 #include <system_error>
 #include <vector>
@@ -14,6 +15,7 @@
 #include "absl/strings/str_cat.h"
 #include "crosshatch/base/status_macros.h"
 #include "crosshatch/checkpoint/huggingface.h"
+#include "crosshatch/checkpoint/run_directory.h"
 #include "crosshatch/examples/machine_memory.h"
 #include "crosshatch/examples/metrics.h"
 #include "crosshatch/examples/report.h"
@@ -115,11 +117,12 @@ absl::Status CheckMetrics(const TrainOptions& options) {
   if (metrics.empty()) return absl::OkStatus();
   std::vector<std::string> read = options.text;
   if (!options.tokens.empty()) read.push_back(options.tokens);
+  read.insert(read.end(), options.eval_text.begin(), options.eval_text.end());
   for (const std::string& path : read) {
     if (IsSameFile(metrics, path)) {
       return absl::InvalidArgumentError(absl::StrCat("--metrics=", metrics,
                                                      " would overwrite ", path,
-                                                     ", which is trained on"));
+                                                     ", which is only read"));
     }
   }
   if (!options.model_dir.empty() && IsIn(metrics, options.model_dir)) {
@@ -144,6 +147,39 @@ absl::Status CheckSave(const TrainOptions& options) {
       status.code(),
       absl::StrCat("--save: ", std::string(status.message()),
                    absl::IsAlreadyExists(status) ? " (--overwrite)" : ""));
+}
+
+absl::Status CheckCheckpoints(const TrainOptions& options) {
+  const std::string& dir = options.checkpoints;
+  if (dir.empty()) return absl::OkStatus();
+  if (!options.save_dir.empty() &&
+      (IsIn(dir, options.save_dir) || IsIn(options.save_dir, dir))) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("--checkpoints=", dir, " and --save=", options.save_dir,
+                     " lie in one another; name places apart"));
+  }
+  if (!options.model_dir.empty() && IsIn(dir, options.model_dir)) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "--checkpoints=", dir, " lies in --model=", options.model_dir,
+        ", which is only read"));
+  }
+  CH_ASSIGN_OR_RETURN(const std::optional<int64_t> latest,
+                      checkpoint::LatestIn(dir));
+  if (latest.has_value() && !options.resume) {
+    return absl::AlreadyExistsError(absl::StrCat(
+        "--checkpoints=", dir, " holds ",
+        fs::path(checkpoint::StepDirectory(dir, *latest)).filename().string(),
+        " of an earlier run: --resume goes on from it; for a new run name "
+        "another directory"));
+  }
+  return checkpoint::CheckRunDirectory(dir);
+}
+
+absl::Status CheckVocabulary(const TrainOptions& options, int32_t token) {
+  if (token < options.config.vocab) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat(
+      "token ", token, " is beyond the vocabulary of ", options.config.vocab,
+      "; --vocab must be above every token"));
 }
 
 absl::Status CheckMemory(const TrainOptions& options,
@@ -187,17 +223,26 @@ absl::Status CheckOptions(const TrainOptions& options) {
   CH_RETURN_IF_ERROR(CheckSizes(options));
   CH_RETURN_IF_ERROR(CheckMesh(options));
   CH_RETURN_IF_ERROR(CheckMetrics(options));
+  CH_RETURN_IF_ERROR(CheckCheckpoints(options));
   return CheckSave(options);
 }
 
 absl::Status CheckTraining(const TrainOptions& options,
                            const TokenSource& tokens) {
-  if (tokens.max_token() >= options.config.vocab) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        "token ", tokens.max_token(), " is beyond the vocabulary of ",
-        options.config.vocab, "; --vocab must be above every token"));
+  CH_RETURN_IF_ERROR(CheckVocabulary(options, tokens.max_token()));
+  for (const char c : options.prompt) {
+    CH_RETURN_IF_ERROR(CheckVocabulary(options, static_cast<unsigned char>(c)));
   }
   return CheckMemory(options, tokens);
+}
+
+absl::Status CheckEvaluation(const TrainOptions& options,
+                             const TokenSource& eval) {
+  CH_RETURN_IF_ERROR(CheckVocabulary(options, eval.max_token()));
+  if (eval.size() > options.seq_len) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat(
+      "--eval_text holds ", eval.size(), " tokens; a row takes the ",
+      options.seq_len, " of --seq_len and one more"));
 }
 
 }  // namespace crosshatch::examples

@@ -28,6 +28,10 @@ absl::Status CheckOptions(const TrainOptions& options);
 absl::Status CheckTraining(const TrainOptions& options,
                            const TokenSource& tokens);
 
+/// That the text to evaluate on is in the vocabulary, and has a whole row.
+absl::Status CheckEvaluation(const TrainOptions& options,
+                             const TokenSource& eval);
+
 }  // namespace crosshatch::examples
 
 #endif  // CROSSHATCH_EXAMPLES_TRAIN_CHECKS_H_

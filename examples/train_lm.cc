@@ -54,7 +54,8 @@ absl::Status NoteUnfinishedSaves(const TrainOptions& options) {
 // What can be known to be wrong before any rank runs. `options` gets the
 // model's config and the backend.
 absl::Status Prepare(TrainOptions& options, std::optional<TokenSource>& tokens,
-                     Backend backend, int rank) {
+                     std::optional<TokenSource>& eval, Backend backend,
+                     int rank) {
   options.run.backend = backend;
   if (!options.model_dir.empty()) {
     CH_ASSIGN_OR_RETURN(options.config,
@@ -65,12 +66,18 @@ absl::Status Prepare(TrainOptions& options, std::optional<TokenSource>& tokens,
     // Only rank 0 writes; other hosts may not even have the directories.
     checked.metrics.clear();
     checked.save_dir.clear();
+    checked.checkpoints.clear();
   }
   CH_RETURN_IF_ERROR(CheckOptions(checked));
   CH_ASSIGN_OR_RETURN(tokens, options.tokens.empty()
                                   ? TokenSource::FromText(options.text)
-                                  : TokenSource::FromTokenFile(options.tokens));
+                                  : TokenSource::FromTokenFile(
+                                        options.tokens, options.token_bits));
   CH_RETURN_IF_ERROR(CheckTraining(options, *tokens));
+  if (!options.eval_text.empty()) {
+    CH_ASSIGN_OR_RETURN(eval, TokenSource::FromText(options.eval_text));
+    CH_RETURN_IF_ERROR(CheckEvaluation(options, *eval));
+  }
   return NoteUnfinishedSaves(checked);
 }
 
@@ -78,13 +85,18 @@ int Main(int argc, char** argv) {
   absl::StatusOr<TrainOptions> options = ParseTrainOptions(argc, argv);
   RunOptions run;
   std::optional<TokenSource> tokens;
+  std::optional<TokenSource> eval;
   if (options.ok()) run = options->run;
   run.prepare = [&](Backend backend, int rank) -> absl::Status {
     CH_RETURN_IF_ERROR(options.status());
-    return Prepare(*options, tokens, backend, rank);
+    return Prepare(*options, tokens, eval, backend, rank);
   };
-  return Run([&](World& world) { return Train(world, *options, *tokens); },
-             run);
+  return Run(
+      [&](World& world) {
+        return Train(world, *options, *tokens,
+                     eval.has_value() ? &*eval : nullptr);
+      },
+      run);
 }
 
 }  // namespace

@@ -107,6 +107,29 @@ class ProcessesTest(unittest.TestCase):
         self.assertEqual(local, by_mpirun)
         self.assertEqual(local, by_variables)
 
+    def test_a_run_goes_on_on_either_engine(self):
+        def path(name):
+            return os.path.join(self.dir, name)
+
+        def local(*flags):
+            self.flags = flags
+            return self.popen([])
+
+        def run(start, name, *flags):
+            process = start("--metrics=" + path(name), "--resume",
+                            "--checkpoints=" + path(name + ".run"), *flags)
+            _, error = process.communicate(timeout=LONG)
+            self.assertEqual((process.returncode, error), (0, ""))
+        run(local, "whole", "--steps=4")
+        for name, first, second in [("lm", local, self.mpirun),
+                                    ("ml", self.mpirun, local),
+                                    ("mm", self.mpirun, self.mpirun)]:
+            with self.subTest(order=name):
+                run(first, name, "--steps=2")
+                run(second, name, "--steps=4")
+                self.assertEqual(self.metrics(path(name)),
+                                 self.metrics(path("whole")))
+
     def test_torchrun_leaves_its_port_to_itself(self):
         # torchrun's agent, as far as a rank can tell.
         with socket.socket() as agent:
@@ -158,15 +181,26 @@ class ProcessesTest(unittest.TestCase):
 
     def test_a_signal_to_one_ends_all_after_the_same_step(self):
         saved = os.path.join(self.dir, "saved")
-        ranks = self.plain("--steps=1000000", "--save=" + saved)
-        self.await_steps(ranks[0])
-        ranks[2].send_signal(signal.SIGTERM)
-        out, _ = ranks[0].communicate(timeout=LONG)
-        self.assertIn("note: stopped by a signal after step ", out)
-        for process in ranks:
-            process.communicate(timeout=LONG)
-            self.assertEqual(process.returncode, 143)
+        checkpoints = os.path.join(self.dir, "run")
+        for flags, status in [(["--save=" + saved], 143),
+                              (["--checkpoints=" + checkpoints], 0)]:
+            with self.subTest(flags=flags):
+                ranks = self.plain("--steps=1000000", *flags)
+                self.await_steps(ranks[0])
+                ranks[2].send_signal(signal.SIGTERM)
+                out, _ = ranks[0].communicate(timeout=LONG)
+                step = out.split("note: stopped by a signal after step ")[1]
+                for process in ranks:
+                    process.communicate(timeout=LONG)
+                    self.assertEqual(process.returncode, status)
         self.assertTrue(os.path.exists(saved + "/config.json"))
+        self.assertEqual(os.listdir(checkpoints),
+                         [f"step-{int(step.split()[0]):06d}"])
+
+    def test_help_is_printed_once(self):
+        said = [p.communicate(timeout=LONG)[0] for p in self.plain("--help")]
+        self.assertIn("--mesh (fsdp:1)", said[0])
+        self.assertEqual(said[1:], ["", "", ""])
 
     def test_another_number_of_processes_is_one_line(self):
         run = self.mpirun("--steps=1", ranks=2)

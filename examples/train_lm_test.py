@@ -8,6 +8,7 @@ where MODEL_FILE is a file of a Hugging Face model directory.
 
 import json
 import os
+import re
 import resource
 import select
 import shutil
@@ -17,46 +18,13 @@ import sys
 import tempfile
 import unittest
 
-PROGRAM, MODEL_FILE = sys.argv.pop(1), sys.argv.pop(1)
+from train_lm_testcase import PROGRAM, SMALL, TIMES, VALUES, TrainLmTestCase
+
+MODEL_FILE = sys.argv.pop(1)
 MODEL = os.path.dirname(MODEL_FILE)
-SMALL = ["--dim=32", "--layers=2", "--heads=4", "--kv_heads=2", "--ffn=50",
-         "--global_batch=5", "--seq_len=17", "--steps=3"]
-TIMES = ["tokens_per_s", "step_ms"]
-VALUES = ["loss", "grad_norm"]
 
 
-class TrainLmTest(unittest.TestCase):
-    def setUp(self):
-        self.dir = tempfile.mkdtemp()
-        self.addCleanup(shutil.rmtree, self.dir)
-        self.text = self.path("text")
-        with open(self.text, "w") as file:
-            file.write("A small text to learn, which goes on and on. " * 20)
-
-    def path(self, name):
-        return os.path.join(self.dir, name)
-
-    def run_program(self, *flags, limit=None):
-        """`limit`: the most bytes that a file may have."""
-        def set_limit():
-            resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit))
-        return subprocess.run([PROGRAM, *flags], capture_output=True,
-                              text=True, timeout=120,
-                              preexec_fn=set_limit if limit else None)
-
-    def metrics(self, *flags, without=()):
-        path = self.path("metrics")
-        run = self.run_program("--text=" + self.text, "--metrics=" + path,
-                               *SMALL, *flags)
-        self.assertEqual(run.returncode, 0, run.stderr)
-        with open(path) as file:
-            lines = [json.loads(line) for line in file]
-        self.assertEqual([line["step"] for line in lines], [1, 2, 3])
-        for line in lines:
-            for key in without:
-                del line[key]
-        return lines
-
+class TrainLmTest(TrainLmTestCase):
     def refusal(self, *flags):
         run = self.run_program(*flags)
         self.assertEqual(run.returncode, 1, run.stdout + run.stderr)
@@ -152,6 +120,21 @@ class TrainLmTest(unittest.TestCase):
                          "--verbose (false)"]:
                 self.assertIn("\n  " + name + "\n", run.stdout)
             self.assertNotIn("--flagfile", run.stdout)
+
+    def test_a_signal_in_the_last_step_stops_nothing(self):
+        run = subprocess.Popen(
+            [PROGRAM, "--text=" + self.text, *SMALL, "--mesh=fsdp:2",
+             "--steps=1"],
+            stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+        self.addCleanup(run.stdout.close)
+        caught = 0
+        while not caught >> (signal.SIGTERM - 1) & 1:
+            with open(f"/proc/{run.pid}/status") as file:
+                caught = int(re.search(r"SigCgt:\s*(\S+)", file.read())[1], 16)
+        run.send_signal(signal.SIGTERM)
+        out, _ = run.communicate(timeout=60)
+        self.assertEqual(run.returncode, 0, out)
+        self.assertNotIn("stopped by a signal", out)
 
     def test_a_signal_ends_the_run_after_a_step_and_saves(self):
         for stop, flags, status in [
@@ -274,6 +257,44 @@ class TrainLmTest(unittest.TestCase):
             ([text, "--global_batch=100000000"], "this machine has"),
             ([text, "--seq_len=30000000"], "this machine has"),
             # Other numbers.
+            ([text, "--accumulate=0"], "--accumulate=0: must be at least 1"),
+            ([text, "--accumulate=9"], "a step has the 8 rows of"),
+            ([text, "--schedule=step"], "must be constant, linear or cosine"),
+            ([text, "--warmup=-1"], "--warmup=-1: must be at least 0"),
+            ([text, "--warmup=9", "--steps=8", "--schedule=linear"],
+             "--warmup=9: the run has the 8 steps"),
+            ([text, "--decay=none"], "--decay=none: must be all or matrices"),
+            ([text, "--eval_every=1"], "--eval_every is for --eval_text"),
+            ([text, "--eval_text=/no/such"], "cannot open /no/such"),
+            ([text, "--eval_text=" + self.text, "--seq_len=900"],
+             "--eval_text holds 900 tokens"),
+            ([text, "--eval_text=" + self.text, "--backend=fake"],
+             "nothing to evaluate"),
+            ([text, "--token_bits=16"], "--token_bits is for --tokens"),
+            (["--tokens=" + self.text, "--token_bits=8"],
+             "must be 16, 32 or 0"),
+            ([text, "--save_every=1"], "--save_every is for --checkpoints"),
+            ([text, "--keep=1"], "--keep is for --checkpoints"),
+            ([text, "--save_async"], "--save_async is for --checkpoints"),
+            ([text, "--resume"], "--resume is for --checkpoints"),
+            ([text, "--checkpoints="], "--checkpoints= names nothing"),
+            ([text, "--checkpoints=" + self.path("out"), "--keep=-1"],
+             "--keep=-1: must be at least 0"),
+            ([text, "--checkpoints=" + self.path("out"), "--backend=fake"],
+             "computes nothing"),
+            ([text, "--checkpoints=" + self.path("out/a"),
+              "--save=" + self.path("out")], "lie in one another"),
+            ([text, "--checkpoints=" + self.text], self.text),
+            ([text, "--sample=-1"], "--sample=-1: must be at least 0"),
+            ([text, "--top_k=-1"], "--top_k=-1: must be at least 0"),
+            ([text, "--temperature=-1"], "--temperature=-1: must be a number"),
+            ([text, "--prompt=a"], "--prompt is for --sample"),
+            ([text, "--sample=1", "--prompt="], "--prompt= names nothing"),
+            ([text, "--sample=1", "--prompt=\xe9", "--vocab=130"],
+             "beyond the vocabulary"),
+            ([text, "--sample=1", "--backend=fake"], "nothing to draw from"),
+            (["--tokens=" + self.text, "--sample=1", "--prompt=a"],
+             "--prompt is for --text"),
             ([text, "--lr=nan"], "--lr=nan: must be a number"),
             ([text, "--lr=-1"], "--lr=-1: must be a number of at least 0"),
             ([text, "--lr=inf"], "--lr=inf: must be a number"),
@@ -331,7 +352,7 @@ class TrainLmTest(unittest.TestCase):
             ([text, "--metrics=/no/such/file"], "No such file"),
             ([text, "--metrics=/proc/x"], "--metrics: cannot write /proc/x"),
             ([text, "--metrics=" + fifo], "No such device"),
-            ([text, "--metrics=" + self.text], "which is trained on"),
+            ([text, "--metrics=" + self.text], "which is only read"),
             ([text, "--metrics=" + self.path("out/metrics"),
               "--save=" + self.path("out")], "lies in --save"),
             ([text, "--metrics=" + self.path("out"),

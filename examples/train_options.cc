@@ -26,7 +26,11 @@ ABSL_FLAG(std::string, mesh, "fsdp:1",
 ABSL_FLAG(std::vector<std::string>, text, {},
           "Text files to train on; each byte is a token.");
 ABSL_FLAG(GivenPath, tokens, {},
-          "A file of tokens to train on, little-endian uint16.");
+          "A file of tokens to train on, little-endian integers.");
+ABSL_FLAG(
+    int, token_bits, 0,
+    "Bits of a token of --tokens, 16 or 32; 0: by the header of the file, "
+    "where it has one as llm.c writes it, else 16.");
 ABSL_FLAG(GivenPath, model, {},
           "A directory with a Llama model in Hugging Face's layout to start "
           "from. Without it a new model is made of the sizes below.");
@@ -38,19 +42,65 @@ ABSL_FLAG(GivenInt, kv_heads, {0},
 ABSL_FLAG(GivenInt, ffn, {352}, "Inner width of the MLP.");
 ABSL_FLAG(GivenInt, vocab, {256}, "Number of distinct tokens.");
 ABSL_FLAG(int64_t, global_batch, 8, "Rows of a step, over all ranks.");
+ABSL_FLAG(int64_t, accumulate, 1,
+          "Micro-batches that the rows of a step are split into: their "
+          "gradients add up, so that less is held at a time.");
 ABSL_FLAG(int64_t, seq_len, 128, "Tokens of a row.");
 ABSL_FLAG(int64_t, steps, 200, "Steps to train.");
-ABSL_FLAG(double, lr, 2e-3, "Learning rate.");
+ABSL_FLAG(double, lr, 2e-3, "Learning rate, the highest of the schedule.");
+ABSL_FLAG(std::string, schedule, "constant",
+          "How the learning rate goes on after the warmup: constant, linear or "
+          "cosine, which end near 0 at the last step.");
+ABSL_FLAG(int64_t, warmup, 0,
+          "Steps in which the learning rate rises to --lr.");
 ABSL_FLAG(double, beta1, 0.9, "AdamW's decay of the mean of gradients.");
 ABSL_FLAG(double, beta2, 0.95, "AdamW's decay of the mean of their squares.");
 ABSL_FLAG(double, eps, 1e-8, "AdamW's epsilon.");
 ABSL_FLAG(double, weight_decay, 0.1, "AdamW's decoupled weight decay.");
+ABSL_FLAG(std::string, decay, "all",
+          "What --weight_decay is for: all parameters, or matrices, which "
+          "leaves out norms, biases and the embedding.");
 ABSL_FLAG(double, clip_norm, 1.0,
           "Gradients are clipped to this global L2 norm; 0: not at all.");
 ABSL_FLAG(GivenSeed, seed, {0}, "Seed of the initial weights.");
 ABSL_FLAG(std::string, dtype, "float32",
           "Element type of compute: float32 or bfloat16. Master weights stay "
           "float32.");
+ABSL_FLAG(bool, recompute, false,
+          "Keep the inputs of each block for backward and run its forward "
+          "again there: less memory, more time, the same bits.");
+ABSL_FLAG(bool, offload, false,
+          "Keep the shards of parameters, gradients and moments in the memory "
+          "of the host, and update them there.");
+ABSL_FLAG(std::vector<std::string>, eval_text, {},
+          "Text files to evaluate the model on: the mean loss over all whole "
+          "rows of --seq_len that they hold, after the last step and as often "
+          "as --eval_every says.");
+ABSL_FLAG(GivenInt, eval_every, {0}, "Steps from one evaluation to the next.");
+ABSL_FLAG(
+    int64_t, sample, 0,
+    "Tokens to draw from the model at the end, and to print: as text with "
+    "--text, as numbers with --tokens.");
+ABSL_FLAG(
+    GivenPath, prompt, {},
+    "The text that --sample goes on from. Without it: the first 16 tokens "
+    "that are trained on.");
+ABSL_FLAG(double, temperature, 1.0,
+          "Divides the logits that --sample draws by; 0: the likeliest token.");
+ABSL_FLAG(int64_t, top_k, 0,
+          "Let --sample draw from the likeliest so many; 0: from all.");
+ABSL_FLAG(GivenPath, checkpoints, {},
+          "A directory for checkpoints of the run: model, optimizer, schedule "
+          "and data position, written where the run ends, also by SIGTERM or "
+          "SIGINT (then with status 0, unless --stop_status says another), and "
+          "as often as --save_every says.");
+ABSL_FLAG(GivenInt, save_every, {0}, "Steps from one checkpoint to the next.");
+ABSL_FLAG(GivenInt, keep, {0},
+          "How many of the newest checkpoints stay; 0: all.");
+ABSL_FLAG(bool, save_async, false, "Write checkpoints while training goes on.");
+ABSL_FLAG(bool, resume, false,
+          "Go on from the newest checkpoint in --checkpoints, on whatever mesh "
+          "it was written; where there is none, begin.");
 ABSL_FLAG(GivenPath, metrics, {},
           "A file to write a JSON object a step to. Where it cannot be written "
           "any more, training goes on, and the program ends with status 1.");
@@ -113,10 +163,56 @@ absl::StatusOr<DType> ParseDType(const std::string& name) {
       absl::StrCat("--dtype=", name, ": must be float32 or bfloat16"));
 }
 
+absl::StatusOr<bool> ParseDecay(const std::string& name) {
+  if (name == "all") return false;
+  if (name == "matrices") return true;
+  return absl::InvalidArgumentError(
+      absl::StrCat("--decay=", name, ": must be all or matrices"));
+}
+
+absl::StatusOr<nn::Schedule::Shape> ParseSchedule(const std::string& name) {
+  const absl::StatusOr<nn::Schedule::Shape> shape =
+      nn::ParseScheduleShape(name);
+  if (shape.ok()) return shape;
+  return absl::InvalidArgumentError(absl::StrCat(
+      "--schedule=", name, ": must be constant, linear or cosine"));
+}
+
 absl::Status CheckSource(const TrainOptions& options) {
   if (options.text.empty() == options.tokens.empty()) {
     return absl::InvalidArgumentError(
         "name what to train on: either --text=FILE,... or --tokens=FILE");
+  }
+  return absl::OkStatus();
+}
+
+// Flags of what is not asked for.
+absl::Status CheckNeeds(const TrainOptions& options) {
+  const struct {
+    const char* flag;
+    bool is_given;
+    const char* needs;
+    bool is_there;
+  } needs[] = {
+      {"eval_every", absl::GetFlag(FLAGS_eval_every).is_given, "eval_text",
+       !options.eval_text.empty()},
+      {"save_every", absl::GetFlag(FLAGS_save_every).is_given, "checkpoints",
+       !options.checkpoints.empty()},
+      {"keep", absl::GetFlag(FLAGS_keep).is_given, "checkpoints",
+       !options.checkpoints.empty()},
+      {"save_async", options.save_async, "checkpoints",
+       !options.checkpoints.empty()},
+      {"resume", options.resume, "checkpoints", !options.checkpoints.empty()},
+      {"prompt", !options.prompt.empty(), "sample", options.sample > 0},
+      {"prompt", !options.prompt.empty(), "text", !options.text.empty()},
+      {"token_bits", options.token_bits != 0, "tokens",
+       !options.tokens.empty()},
+      {"overwrite", options.overwrite, "save", !options.save_dir.empty()},
+  };
+  for (const auto& need : needs) {
+    if (!need.is_given || need.is_there) continue;
+    return absl::InvalidArgumentError(absl::StrCat(
+        "--", need.flag, " is for --", need.needs, ", which is not given"));
   }
   return absl::OkStatus();
 }
@@ -147,18 +243,50 @@ absl::Status CheckConflicts(const TrainOptions& options) {
     return absl::InvalidArgumentError(
         "--save: --backend=fake computes nothing that could be saved");
   }
-  if (options.overwrite && options.save_dir.empty()) {
+  if (options.run.backend == Backend::kFake && !options.checkpoints.empty()) {
     return absl::InvalidArgumentError(
-        "--overwrite is for --save, which is not given");
+        "--checkpoints: --backend=fake computes nothing that could be saved");
   }
-  return absl::OkStatus();
+  if (options.run.backend == Backend::kFake && !options.eval_text.empty()) {
+    return absl::InvalidArgumentError(
+        "--eval_text: --backend=fake computes nothing to evaluate");
+  }
+  if (options.run.backend == Backend::kFake && options.sample > 0) {
+    return absl::InvalidArgumentError(
+        "--sample: --backend=fake computes nothing to draw from");
+  }
+  return CheckNeeds(options);
 }
 
 absl::Status CheckNumbers(const TrainOptions& options) {
   CH_RETURN_IF_ERROR(CheckAtLeast("global_batch", options.global_batch, 1));
   CH_RETURN_IF_ERROR(CheckAtLeast("seq_len", options.seq_len, 1));
   CH_RETURN_IF_ERROR(CheckAtLeast("steps", options.steps, 1));
+  CH_RETURN_IF_ERROR(CheckAtLeast("accumulate", options.accumulate, 1));
+  if (options.accumulate > options.global_batch) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("--accumulate=", options.accumulate, ": a step has the ",
+                     options.global_batch, " rows of --global_batch to split"));
+  }
+  if (options.token_bits != 0 && options.token_bits != 16 &&
+      options.token_bits != 32) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "--token_bits=", options.token_bits, ": must be 16, 32 or 0"));
+  }
   CH_RETURN_IF_ERROR(CheckNotNegative("lr", options.lr));
+  CH_RETURN_IF_ERROR(CheckAtLeast("warmup", options.warmup, 0));
+  if (options.schedule != nn::Schedule::Shape::kConstant &&
+      options.warmup > options.steps) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("--warmup=", options.warmup, ": the run has the ",
+                     options.steps, " steps of --steps"));
+  }
+  CH_RETURN_IF_ERROR(CheckAtLeast("eval_every", options.eval_every, 0));
+  CH_RETURN_IF_ERROR(CheckAtLeast("save_every", options.save_every, 0));
+  CH_RETURN_IF_ERROR(CheckAtLeast("keep", options.keep, 0));
+  CH_RETURN_IF_ERROR(CheckAtLeast("sample", options.sample, 0));
+  CH_RETURN_IF_ERROR(CheckNotNegative("temperature", options.temperature));
+  CH_RETURN_IF_ERROR(CheckAtLeast("top_k", options.top_k, 0));
   CH_RETURN_IF_ERROR(CheckFraction("beta1", options.beta1));
   CH_RETURN_IF_ERROR(CheckFraction("beta2", options.beta2));
   // With 0 the rows of tokens that never come are divided by 0.
@@ -233,8 +361,8 @@ absl::StatusOr<std::vector<MeshAxis>> ParseMesh(const std::string& text) {
 
 absl::StatusOr<TrainOptions> ParseTrainOptions(int argc, char** argv) {
   if (AsksForHelp(argc, argv)) {
-    std::printf("%s\n\n%s", kUsage,
-                DescribeFlags("examples/train_options.cc").c_str());
+    PrintHelp(absl::StrCat(kUsage, "\n\n",
+                           DescribeFlags("examples/train_options.cc")));
     std::exit(0);
   }
   CH_RETURN_IF_ERROR(ParseFlags(argc, argv));
@@ -243,12 +371,17 @@ absl::StatusOr<TrainOptions> ParseTrainOptions(int argc, char** argv) {
   CH_ASSIGN_OR_RETURN(options.mesh, ParseMesh(absl::GetFlag(FLAGS_mesh)));
   options.run.ranks = options.world_size();
   options.run.ranks_from = absl::StrCat("--mesh=", absl::GetFlag(FLAGS_mesh));
+  CH_ASSIGN_OR_RETURN(options.checkpoints,
+                      PathOf("checkpoints", absl::GetFlag(FLAGS_checkpoints)));
+  // A run that can go on has not failed.
+  if (!options.checkpoints.empty()) options.run.stop_status = 0;
   CH_RETURN_IF_ERROR(ReadLaunchFlags(options.run));
   options.text = absl::GetFlag(FLAGS_text);
   CH_ASSIGN_OR_RETURN(options.tokens,
                       PathOf("tokens", absl::GetFlag(FLAGS_tokens)));
   CH_ASSIGN_OR_RETURN(options.model_dir,
                       PathOf("model", absl::GetFlag(FLAGS_model)));
+  options.token_bits = absl::GetFlag(FLAGS_token_bits);
   options.config.dim = absl::GetFlag(FLAGS_dim).value;
   options.config.layers = absl::GetFlag(FLAGS_layers).value;
   options.config.heads = absl::GetFlag(FLAGS_heads).value;
@@ -256,16 +389,35 @@ absl::StatusOr<TrainOptions> ParseTrainOptions(int argc, char** argv) {
   options.config.ffn = absl::GetFlag(FLAGS_ffn).value;
   options.config.vocab = absl::GetFlag(FLAGS_vocab).value;
   options.global_batch = absl::GetFlag(FLAGS_global_batch);
+  options.accumulate = absl::GetFlag(FLAGS_accumulate);
   options.seq_len = absl::GetFlag(FLAGS_seq_len);
   options.steps = absl::GetFlag(FLAGS_steps);
   options.lr = absl::GetFlag(FLAGS_lr);
+  CH_ASSIGN_OR_RETURN(options.schedule,
+                      ParseSchedule(absl::GetFlag(FLAGS_schedule)));
+  options.warmup = absl::GetFlag(FLAGS_warmup);
   options.beta1 = absl::GetFlag(FLAGS_beta1);
   options.beta2 = absl::GetFlag(FLAGS_beta2);
   options.eps = absl::GetFlag(FLAGS_eps);
   options.weight_decay = absl::GetFlag(FLAGS_weight_decay);
+  CH_ASSIGN_OR_RETURN(options.decay_matrices_only,
+                      ParseDecay(absl::GetFlag(FLAGS_decay)));
   options.clip_norm = absl::GetFlag(FLAGS_clip_norm);
   options.seed = absl::GetFlag(FLAGS_seed).value;
   CH_ASSIGN_OR_RETURN(options.dtype, ParseDType(absl::GetFlag(FLAGS_dtype)));
+  options.recompute = absl::GetFlag(FLAGS_recompute);
+  options.offload = absl::GetFlag(FLAGS_offload);
+  options.eval_text = absl::GetFlag(FLAGS_eval_text);
+  options.eval_every = absl::GetFlag(FLAGS_eval_every).value;
+  options.save_every = absl::GetFlag(FLAGS_save_every).value;
+  options.keep = absl::GetFlag(FLAGS_keep).value;
+  options.save_async = absl::GetFlag(FLAGS_save_async);
+  options.resume = absl::GetFlag(FLAGS_resume);
+  options.sample = absl::GetFlag(FLAGS_sample);
+  CH_ASSIGN_OR_RETURN(options.prompt,
+                      PathOf("prompt", absl::GetFlag(FLAGS_prompt)));
+  options.temperature = absl::GetFlag(FLAGS_temperature);
+  options.top_k = absl::GetFlag(FLAGS_top_k);
   CH_ASSIGN_OR_RETURN(options.metrics,
                       PathOf("metrics", absl::GetFlag(FLAGS_metrics)));
   CH_ASSIGN_OR_RETURN(options.save_dir,

@@ -15,6 +15,7 @@
 #include "crosshatch/launch/run_options.h"
 #include "crosshatch/mesh/mesh_layout.h"
 #include "crosshatch/nn/models/llama_config.h"
+#include "crosshatch/nn/schedule.h"
 #include "crosshatch/tensor/dtype.h"
 
 namespace crosshatch::examples {
@@ -26,21 +27,44 @@ struct TrainOptions {
   RunOptions run;
 
   std::vector<std::string> text;  ///< Files; or
-  std::string tokens;             ///< one file of uint16.
+  std::string tokens;             ///< one file of integers.
+  int token_bits = 0;             ///< Of `tokens`; 0: by the file's header.
   std::string model_dir;          ///< Empty: a new model of `config`.
   nn::LlamaConfig config;
 
   int64_t global_batch = 0;
+  /// Micro-batches that a step's rows are split into.
+  int64_t accumulate = 1;
   int64_t seq_len = 0;
   int64_t steps = 0;
-  double lr = 0;
+  double lr = 0;  ///< The peak of the schedule.
+  nn::Schedule::Shape schedule = nn::Schedule::Shape::kConstant;
+  int64_t warmup = 0;
   double beta1 = 0;
   double beta2 = 0;
   double eps = 0;
   double weight_decay = 0;
+  /// Leaves decay off what is no matrix, and off the embedding.
+  bool decay_matrices_only = false;
   double clip_norm = 0;  ///< 0: the norm is reported, nothing is clipped.
   uint64_t seed = 0;
   DType dtype = kFloat32;
+  bool recompute = false;  ///< Blocks run again in backward.
+  bool offload = false;    ///< Shards and moments in host memory.
+
+  std::vector<std::string> eval_text;  ///< Empty: nothing is evaluated.
+  int64_t eval_every = 0;              ///< Steps; 0: only after the last one.
+
+  std::string checkpoints;  ///< A directory of them; empty: none are written.
+  int64_t save_every = 0;   ///< Steps; 0: only where the run ends.
+  int64_t keep = 0;         ///< The newest so many; 0: all.
+  bool save_async = false;
+  bool resume = false;
+
+  int64_t sample = 0;  ///< Tokens to draw at the end.
+  std::string prompt;  ///< What they follow; empty: the first training tokens.
+  double temperature = 1;
+  int64_t top_k = 0;
 
   std::string metrics;
   std::string save_dir;
@@ -50,6 +74,9 @@ struct TrainOptions {
   int world_size() const;
   /// Size of an axis; 1 for one that the mesh lacks.
   int AxisSize(absl::string_view name) const;
+  nn::Schedule LearningRates() const {
+    return {.shape = schedule, .peak = lr, .warmup = warmup, .steps = steps};
+  }
 };
 
 /// Parses the command line. `--help` prints the flags and ends the process with

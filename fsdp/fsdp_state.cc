@@ -82,11 +82,12 @@ std::vector<FsdpState*> FsdpState::Below(
   return states;
 }
 
-FsdpState::FsdpState(std::vector<nn::Module*> modules,
+FsdpState::FsdpState(std::vector<nn::Module*> modules, DeviceMesh mesh,
                      FullyShardOptions options,
                      std::vector<std::unique_ptr<ParamGroup>> groups,
                      LeftOut left_out)
     : modules_(std::move(modules)),
+      mesh_(std::move(mesh)),
       options_(std::move(options)),
       groups_(std::move(groups)),
       left_out_(std::move(left_out)),
@@ -117,6 +118,37 @@ FsdpState::~FsdpState() {
   if (tree_ != nullptr) tree_->Forget(*this);
 }
 
+absl::Status FsdpState::CheckReadable(const char* what) const {
+  return CheckAtRest(what, /*gathered_too=*/false);
+}
+
+absl::Status FsdpState::CheckWritable(const char* what) const {
+  return CheckAtRest(what, /*gathered_too=*/true);
+}
+
+absl::Status FsdpState::CheckAtRest(const char* what, bool gathered_too) const {
+  if (summoned_) {
+    return absl::FailedPreconditionError(
+        absl::StrCat(what, ": the parameters of ", Name(),
+                     " are summoned already; end SummonFullParameters before"));
+  }
+  for (const auto& group : groups_) {
+    if (gathered_too && group->state() != ParamState::kSharded) {
+      return absl::FailedPreconditionError(
+          absl::StrCat(what, ": the group ", group->name(), " is ",
+                       fsdp::Name(group->state()),
+                       "; finish the backward or call ShardedModule::Reshard"));
+    }
+    if (group->gradients().unfinished()) {
+      return absl::FailedPreconditionError(absl::StrCat(
+          what, ": the group ", group->name(),
+          " has gradients that are not reduced yet; finish the accumulation, "
+          "or leave it by ShardedModule::ResetIteration"));
+    }
+  }
+  return absl::OkStatus();
+}
+
 std::string FsdpState::Name() const {
   const nn::Module& first = *modules_.front();
   const std::string name = first.FullName();
@@ -134,7 +166,11 @@ void FsdpState::JoinTree(std::shared_ptr<FsdpTree> tree, bool is_root,
   tree_ = std::move(tree);
   is_root_ = is_root;
   life_->name = Name();
-  for (const auto& group : groups_) group->set_comm_context(comm);
+  const DeviceMesh& batch_mesh = tree_->states().front()->mesh();
+  for (const auto& group : groups_) {
+    group->set_comm_context(comm);
+    group->SplitsBatchOf(batch_mesh);
+  }
 }
 
 void FsdpState::Unshard() {
@@ -259,6 +295,7 @@ void FsdpState::PreForward(TensorList& inputs) {
   CH_CHECK(!summoned_) << "FSDP: " << Name()
                        << " runs while its full parameters are summoned";
   EnsureTree();
+  if (!InRecomputation()) tree_->EnterForward(*this, inputs);
   Take(InRecomputation() ? ModuleEvent::kRecomputationBegins
                          : ModuleEvent::kForwardBegins,
        Facts(), /*group=*/nullptr, &inputs);
@@ -294,6 +331,7 @@ void FsdpState::PostForward(TensorList& outputs, bool frees) {
     if (Captured(tree_->EndCasting())) CastFloats(outputs, *dtype);
   }
   if (InRecomputation()) return;
+  tree_->ExitForward();
   ModuleFacts facts = Facts();
   facts.frees = frees;
   if (iteration_.forwards == 1) facts.backward_follows = WatchOutputs(outputs);

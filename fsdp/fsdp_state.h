@@ -25,6 +25,7 @@
 #include <string>
 #include <vector>
 
+#include "absl/status/status.h"
 #include "absl/types/span.h"
 #include "crosshatch/fsdp/comm_context.h"
 #include "crosshatch/fsdp/fsdp_tree.h"
@@ -32,7 +33,9 @@
 #include "crosshatch/fsdp/param_group.h"
 #include "crosshatch/fsdp/policy.h"
 #include "crosshatch/fsdp/settings.h"
+#include "crosshatch/mesh/device_mesh.h"
 #include "crosshatch/nn/module.h"
+#include "crosshatch/nn/state_guard.h"
 
 namespace crosshatch::fsdp {
 
@@ -48,7 +51,7 @@ struct FsdpLife {
   FsdpState& Check(const char* what) const;
 };
 
-class FsdpState final : public nn::Attachment {
+class FsdpState final : public nn::StateGuard {
  public:
   static constexpr char kKey[] = "fsdp";
 
@@ -72,7 +75,9 @@ class FsdpState final : public nn::Attachment {
 
   /// \param modules one, or several that are gathered before the first of them
   ///     runs and freed after the last in the list has run.
-  FsdpState(std::vector<nn::Module*> modules, FullyShardOptions options,
+  /// \param mesh over which the batch is split
+  FsdpState(std::vector<nn::Module*> modules, DeviceMesh mesh,
+            FullyShardOptions options,
             std::vector<std::unique_ptr<ParamGroup>> groups, LeftOut left_out);
   ~FsdpState() override;
   FsdpState(const FsdpState&) = delete;
@@ -83,6 +88,8 @@ class FsdpState final : public nn::Attachment {
   /// The first module's, for messages and traces.
   std::string Name() const;
   const FullyShardOptions& options() const { return options_; }
+  const DeviceMesh& mesh() const { return mesh_; }
+  bool splits_batch() const override { return mesh_.size() > 1; }
   const std::vector<std::unique_ptr<ParamGroup>>& groups() const {
     return groups_;
   }
@@ -144,6 +151,16 @@ class FsdpState final : public nn::Attachment {
   void set_summoned(bool summoned) { summoned_ = summoned; }
   bool summoned() const { return summoned_; }
 
+  /// \name Whether shards are all there is
+  /// `what` begins the messages, which name the module or group.
+  /// @{
+  /// Gathered parameters do not differ from them, and no gradient is on its way
+  /// to the optimizer.
+  absl::Status CheckReadable(const char* what) const override;
+  /// And none are gathered.
+  absl::Status CheckWritable(const char* what) const override;
+  /// @}
+
   /// What happens around a forward; also for entry points other than Call,
   /// which may call forward within.
   void PreForward(TensorList& inputs);
@@ -175,6 +192,7 @@ class FsdpState final : public nn::Attachment {
     int inputs_due = 0;  ///< In backward: those without their gradients yet.
   };
 
+  absl::Status CheckAtRest(const char* what, bool gathered_too) const;
   ModuleFacts Facts() const;
   /// Makes the transition that `event` is for and does what it says.
   /// \param group the one that the event is of, where it is of one.
@@ -202,6 +220,7 @@ class FsdpState final : public nn::Attachment {
   std::string ZeroStage(bool as_root) const;
 
   const std::vector<nn::Module*> modules_;
+  const DeviceMesh mesh_;
   const FullyShardOptions options_;
   std::vector<std::unique_ptr<ParamGroup>> groups_;
   const LeftOut left_out_;

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "crosshatch/base/check.h"
+#include "crosshatch/fsdp/batch_split.h"
 #include "crosshatch/fsdp/fsdp_state.h"
 #include "crosshatch/tensor/autograd.h"
 
@@ -142,6 +143,20 @@ void FsdpTree::EndForward(bool backward_follows) {
 bool FsdpTree::EndCasting() {
   Take(TreeEvent::kCastingForwardEnds, {});
   return iteration_.casting_forwards == 0;
+}
+
+void FsdpTree::EnterForward(const FsdpState& state, TensorSpan inputs) {
+  if (forwards_++ > 0 || !state.splits_batch()) return;
+  // Whoever knows better has said so.
+  if (nn::BatchRowsScope::Current() != nullptr) return;
+  if (const auto randomness = RowRandomness(state.modules())) {
+    batch_rows_.emplace(
+        ExchangeRows(state.mesh(), state.Name(), inputs, *randomness));
+  }
+}
+
+void FsdpTree::ExitForward() {
+  if (--forwards_ == 0) batch_rows_.reset();
 }
 
 void FsdpTree::Take(TreeEvent event, const TreeFacts& facts) {
@@ -290,6 +305,8 @@ void FsdpTree::Finish() {
 }
 
 void FsdpTree::Reset() {
+  forwards_ = 0;
+  batch_rows_.reset();
   for (FsdpState* state : states_) state->Reset();
   comm_->ReleaseHeld();
   forward_order_.clear();

@@ -16,8 +16,10 @@
 #include "crosshatch/fsdp/comm_context.h"
 #include "crosshatch/fsdp/iteration.h"
 #include "crosshatch/fsdp/settings.h"
+#include "crosshatch/nn/batch_rows.h"
 #include "crosshatch/nn/module.h"
 #include "crosshatch/tensor/stream.h"
+#include "crosshatch/tensor/tensor.h"
 
 namespace crosshatch::fsdp {
 
@@ -55,6 +57,11 @@ class FsdpTree : public std::enable_shared_from_this<FsdpTree> {
   void BeginCasting() { Take(TreeEvent::kCastingForwardBegins, {}); }
   bool EndCasting();
   /// @}
+  /// A forward of a module of the tree begins, and has ended. Between the
+  /// outermost two it is known which rows of the batch `inputs` have, where a
+  /// module below wants to know (nn/batch_rows.h).
+  void EnterForward(const FsdpState& state, TensorSpan inputs);
+  void ExitForward();
   /// Issues the gathers of modules to come, nearest first.
   void PrefetchForward(FsdpState& running);
   void PrefetchBackward(FsdpState& running);
@@ -99,6 +106,8 @@ class FsdpTree : public std::enable_shared_from_this<FsdpTree> {
   std::shared_ptr<CommContext> comm_;
   TreeSettings settings_;
   TreeIteration iteration_;
+  int forwards_ = 0;  ///< That run, within each other.
+  std::optional<nn::BatchRowsScope> batch_rows_;
   std::optional<Event> post_optimizer_;
   std::vector<Seen> seen_;
   /// All states, the root first, in the order of the modules.

@@ -122,6 +122,15 @@ struct Sorted {
   FsdpState::LeftOut left_out;
 };
 
+// The sharded module above `module`, for messages.
+std::string ShardedAbove(const nn::Module& module) {
+  for (const nn::Module* at = module.parent(); at != nullptr;
+       at = at->parent()) {
+    if (FsdpState::Of(*at) != nullptr) return *at->label();
+  }
+  return "another module";
+}
+
 absl::StatusOr<Sorted> SortOut(Modules modules, const Uses& uses,
                                const FullyShardOptions& options) {
   std::set<const nn::Parameter*> claimed;
@@ -155,6 +164,14 @@ absl::StatusOr<Sorted> SortOut(Modules modules, const Uses& uses,
   Sorted sorted;
   for (nn::Parameter* p : parameters) {
     if (!claimed.insert(p).second) continue;
+    if (p->gathered().defined()) {
+      return absl::FailedPreconditionError(absl::StrCat(
+          "FullyShard: parameter ", p->name(), " of ", *modules[0]->label(),
+          " is in the group of ", ShardedAbove(*modules[0]),
+          ", which was sharded before; call FullyShard bottom-up: blocks "
+          "first, "
+          "then the whole model"));
+    }
     const auto& ignored = options.ignored_params;
     if (std::find(ignored.begin(), ignored.end(), p) != ignored.end()) {
       sorted.left_out.ignored.push_back(p->shared_from_this());
@@ -204,6 +221,24 @@ absl::Status CheckMesh(const DeviceMesh& mesh) {
   if (!mesh.coordinate().has_value()) {
     return absl::InvalidArgumentError(
         absl::StrCat("FullyShard: this rank is not on ", mesh.ToString()));
+  }
+  return absl::OkStatus();
+}
+
+// What gradients are divided by follows from `mesh` where that has all ranks of
+// the parameter's own.
+absl::Status CheckDivisor(const nn::Parameter& parameter, const DeviceMesh& own,
+                          const DeviceMesh& mesh,
+                          const FullyShardOptions& options) {
+  if (options.gradient_divide_factor.has_value()) return absl::OkStatus();
+  for (const int rank : own.layout().ranks()) {
+    if (mesh.layout().Contains(rank)) continue;
+    return absl::InvalidArgumentError(absl::StrCat(
+        "FullyShard: mesh_of gives parameter ", parameter.name(), " ",
+        own.ToString(), ", whose rank ", rank, " is not on ", mesh.ToString(),
+        ": it does not follow what the sum of its gradients is divided by; "
+        "set FullyShardOptions::gradient_divide_factor, to the number of ranks "
+        "that the batch is split over for a mean"));
   }
   return absl::OkStatus();
 }
@@ -277,6 +312,8 @@ absl::Status FullyShard(absl::Span<nn::Module* const> modules,
     if (options.mesh_of) {
       parameter_mesh = options.mesh_of(*parameter).value_or(mesh);
       CH_RETURN_IF_ERROR(CheckMesh(parameter_mesh));
+      CH_RETURN_IF_ERROR(
+          CheckDivisor(*parameter, parameter_mesh, mesh, options));
     }
     const Kind kind = {parameter->data().dtype(),
                        ParamGroup::GatherDType(*parameter, options),
@@ -310,9 +347,12 @@ absl::Status FullyShard(absl::Span<nn::Module* const> modules,
   }
   for (const auto& group : groups) CH_RETURN_IF_ERROR(group->Commit());
   const auto state = std::make_shared<FsdpState>(
-      std::vector<nn::Module*>(modules.begin(), modules.end()), options,
+      std::vector<nn::Module*>(modules.begin(), modules.end()), mesh, options,
       std::move(groups), std::move(sorted.left_out));
-  for (nn::Module* module : modules) module->Attach(FsdpState::kKey, state);
+  for (nn::Module* module : modules) {
+    module->Attach(FsdpState::kKey, state);
+    module->Attach(nn::StateGuard::kKey, state);
+  }
   return absl::OkStatus();
 }
 

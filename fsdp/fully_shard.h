@@ -34,10 +34,11 @@ namespace crosshatch::fsdp {
 /// \error kInvalidArgument for a mesh of other ndim or without this rank,
 ///     options that contradict each other, a parameter that cannot be sharded,
 ///     or a DTensor parameter without FullyShardOptions::extension;
-///     kFailedPrecondition for a module that is sharded already, or above a
-///     group that holds a parameter tied with one outside of it; the rank's
-///     first error, where values come from the first rank. On any other error
-///     nothing has changed.
+///     kFailedPrecondition for a module that is sharded already, one whose
+///     parameters belong to a module above that was sharded before, or one
+///     above a group that holds a parameter tied with one outside of it; the
+///     rank's first error, where values come from the first rank. On any other
+///     error nothing has changed.
 absl::Status FullyShard(nn::Module& module, const DeviceMesh& mesh,
                         const FullyShardOptions& options = {});
 

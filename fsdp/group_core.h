@@ -46,6 +46,9 @@ struct GroupCore {
   std::vector<GroupMember> members;
   /// 1-D, or (replicate, shard). Keeps the communicators.
   DeviceMesh mesh;
+  /// The ranks that have a part of the batch each: what gradients are divided
+  /// by where the program does not say.
+  int batch_ranks;
   int shard_rank;
   DType shard_dtype;
   DType gather_dtype;

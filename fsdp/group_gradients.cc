@@ -31,6 +31,15 @@ class GroupGradients::Sink final : public GradSink {
     if (group_.on_complete_ && group_.complete()) group_.on_complete_();
   }
 
+  std::string WhyNoCreateGraph() const override {
+    return absl::StrCat(
+        "FSDP: gradients of gradients (BackwardOptions::create_graph) through ",
+        group_.core_.members[index_].parameter->name(),
+        ", which is sharded: its gathered memory is freed when the first "
+        "backward is over; compute them on a model that is not sharded, or "
+        "take the parameter out by FullyShardOptions::ignored_params");
+  }
+
  private:
   GroupGradients& group_;
   const size_t index_;
@@ -247,7 +256,7 @@ void GroupGradients::Reduce(const ModuleSettings& settings) {
       .hook_stream = core_.custom.hook_stream != nullptr,
       .division = PlanGradientDivision(
           core_.reduce_dtype,
-          settings.gradient_divide_factor.value_or(core_.mesh.size()),
+          settings.gradient_divide_factor.value_or(core_.batch_ranks),
           replicated, settings.force_sum_reduction)};
   Run(PlanReduction(facts), facts, settings.reduce_unused);
 }
@@ -423,6 +432,7 @@ void GroupGradients::ShowGradients(const std::shared_ptr<Storage>& sharded,
         destination.written || destination.partial ||
         (reduce_unused && member.gathered.requires_grad());
     destination.written = destination.partial = false;
+    member.parameter->set_gradient_is_pending(false);
     if (!has_gradient) continue;
     if (!member.parameter->grad().defined()) {
       member.parameter->set_grad(
@@ -443,7 +453,12 @@ void GroupGradients::Finish() {
 }
 
 void GroupGradients::EndBackward() {
-  for (Destination& destination : destinations_) destination.complete = false;
+  for (size_t i = 0; i < destinations_.size(); ++i) {
+    Destination& destination = destinations_[i];
+    destination.complete = false;
+    core_.members[i].parameter->set_gradient_is_pending(destination.written ||
+                                                        destination.partial);
+  }
 }
 
 void GroupGradients::Reset() {
@@ -452,8 +467,10 @@ void GroupGradients::Reset() {
   if (pending()) full_->Detach();
   partial_ = nullptr;
   took_part_ = false;
-  for (Destination& destination : destinations_) {
+  for (size_t i = 0; i < destinations_.size(); ++i) {
+    Destination& destination = destinations_[i];
     destination.written = destination.complete = destination.partial = false;
+    core_.members[i].parameter->set_gradient_is_pending(false);
   }
 }
 

@@ -68,6 +68,9 @@ class GroupGradients {
   bool complete() const;
   /// Whether there are gradients that have not been reduced.
   bool pending() const { return full_->attached(); }
+  /// Whether there are gradients that have not been reduced, or not over the
+  /// replicas.
+  bool unfinished() const { return pending() || partial_ != nullptr; }
 
   /// Reduces what is pending, also from before the parameters were frozen, into
   /// the sharded gradients: overwrites where no parameter has a gradient, adds

@@ -69,7 +69,7 @@ std::vector<std::string> LogOf(const Axes& axes,
     if (mesh.world().rank() == 0) lines = log.Take();
     return absl::OkStatus();
   });
-  return lines;
+  return OfFirstRank(lines);
 }
 
 }  // namespace crosshatch::fsdp

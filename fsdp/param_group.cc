@@ -132,6 +132,7 @@ absl::StatusOr<std::unique_ptr<ParamGroup>> ParamGroup::Create(
       .plan = GroupPlan(std::move(planned), mesh.size(mesh.ndim() - 1)),
       .members = std::move(members),
       .mesh = mesh,
+      .batch_ranks = mesh.size(),
       .shard_rank = mesh.coordinate()->back(),
       .shard_dtype = shard_dtype,
       .gather_dtype = GatherDType(first, options),
@@ -180,6 +181,14 @@ absl::Status ParamGroup::MakeCommunicators() {
   CH_ASSIGN_OR_RETURN(gather_comm_, core_.mesh.communicator(core_.shard_axis(),
                                                             kAllGatherStream));
   return gradients_.MakeCommunicators();
+}
+
+void ParamGroup::SplitsBatchOf(const DeviceMesh& mesh) {
+  const auto ranks = core_.mesh.layout().ranks();
+  const bool has_all = std::all_of(ranks.begin(), ranks.end(), [&](int rank) {
+    return mesh.layout().Contains(rank);
+  });
+  core_.batch_ranks = has_all ? mesh.size() : core_.mesh.size();
 }
 
 absl::Status ParamGroup::MakePostForwardMesh(int size) {

@@ -93,6 +93,9 @@ class ParamGroup {
   void set_comm_context(std::shared_ptr<CommContext> comm) {
     core_.comm = std::move(comm);
   }
+  /// The batch is split over the ranks of `mesh`, if it has all of the group's
+  /// own: experts on some of the ranks get tokens of all.
+  void SplitsBatchOf(const DeviceMesh& mesh);
 
   /// Gathers from now on are ordered behind whatever has changed the shards so
   /// far.

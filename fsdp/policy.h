@@ -73,8 +73,9 @@ struct FullyShardOptions {
   /// Of the root's options.
   int reduce_buffers = 1;
 
-  /// Gradients are summed over the data-parallel ranks and divided by this.
-  /// Unset: by their number, which gives the mean.
+  /// Gradients are summed over the ranks of the parameter's mesh and divided by
+  /// this. Unset: by the number of ranks that the batch is split over, which
+  /// gives the mean: those of the root's mesh.
   std::optional<double> gradient_divide_factor;
   /// Divide after the collectives, by a pass of its own, for an engine that
   /// can do nothing but sum.
@@ -91,9 +92,10 @@ struct FullyShardOptions {
 
   /// The mesh of single parameters, 1-D or 2-D as the one FullyShard is given;
   /// where it gives nothing, that one holds. Parameters of different meshes
-  /// become groups of their own, each divided by the number of its own ranks
-  /// unless gradient_divide_factor says otherwise: experts, say, on a part of
-  /// the ranks that the others are spread over.
+  /// become groups of their own: experts, say, on a part of the ranks that the
+  /// others are spread over. Their gradients, which come of the tokens of all
+  /// ranks, are divided as the others' are. A mesh that has ranks beyond those
+  /// that FullyShard is given needs gradient_divide_factor.
   std::function<std::optional<DeviceMesh>(const nn::Parameter&)> mesh_of;
 
   /// Shards are cut from the values that the first rank of the mesh has, which

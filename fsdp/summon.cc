@@ -16,28 +16,6 @@
 namespace crosshatch::fsdp {
 namespace {
 
-absl::Status CheckAtRest(FsdpState& state) {
-  if (state.summoned()) {
-    return absl::FailedPreconditionError(
-        absl::StrCat("SummonFullParameters: the parameters of ", state.Name(),
-                     " are summoned already"));
-  }
-  for (const auto& group : state.groups()) {
-    if (group->state() != ParamState::kSharded) {
-      return absl::FailedPreconditionError(
-          absl::StrCat("SummonFullParameters: the group ", group->name(),
-                       " is ", Name(group->state()),
-                       "; finish the backward or call ShardedModule::Reshard"));
-    }
-    if (group->gradients().pending()) {
-      return absl::FailedPreconditionError(
-          absl::StrCat("SummonFullParameters: the group ", group->name(),
-                       " has gradients that are not reduced yet"));
-    }
-  }
-  return absl::OkStatus();
-}
-
 // A tensor of its own with all elements of `t`.
 Tensor WholeOf(const Tensor& t, const SummonOptions& options) {
   Tensor full = FullTensor(t).Detach();
@@ -80,7 +58,7 @@ SummonFullParameters::Begin(nn::Module& module, const SummonOptions& options) {
   std::vector<FsdpState*> states;
   for (FsdpState* state : FsdpState::Below({&module})) {
     if (!options.recurse && state != FsdpState::Of(module)) continue;
-    CH_RETURN_IF_ERROR(CheckAtRest(*state));
+    CH_RETURN_IF_ERROR(state->CheckWritable("SummonFullParameters"));
     states.push_back(state);
     for (const auto& group : state->groups()) {
       for (const nn::Parameter* p : group->parameters()) wanted.insert(p);

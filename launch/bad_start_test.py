@@ -7,9 +7,11 @@ where both are builds of probe_program.cc, with other build ids.
 """
 
 import os
+import shutil
 import socket
 import subprocess
 import sys
+import tempfile
 import unittest
 
 OTHER, PROGRAM = sys.argv.pop(), sys.argv.pop()
@@ -85,13 +87,41 @@ class BadStartTest(unittest.TestCase):
                       line)
 
     def test_another_token(self):
-        # Which is that of a rank that belongs to another job, and does not
-        # disturb this one.
-        flag = "--start_timeout=500ms"
-        rank_0 = self.start(0, 2, flag, CROSSHATCH_JOB_TOKEN="a")
-        stranger = self.start(1, 2, flag, CROSSHATCH_JOB_TOKEN="b")
-        self.assertIn("[rank 1] ", self.line([stranger]))
-        self.assertIn("rank 1 has not come", self.line([rank_0]))
+        # It may be that of a rank of another job, so it fails this one only by
+        # what is missing.
+        flag = "--start_timeout=5s"
+        line = self.line([self.start(0, 2, flag, CROSSHATCH_JOB_TOKEN="a"),
+                          self.start(1, 2, flag, CROSSHATCH_JOB_TOKEN="b")])
+        self.assertIn("rank 1 has not come within ", line)
+        self.assertIn("1 connection without this job's token came: give all "
+                      "ranks the same CROSSHATCH_JOB_TOKEN", line)
+
+    def test_a_rank_beyond_the_last(self):
+        line = self.line([self.start(0, 2), self.start(5, 2)])
+        self.assertIn("rank 5 (process ", line)
+        self.assertIn("is outside of the world of 2 ranks", line)
+        # Where there is no job it says so itself.
+        self.port = free_port()
+        line = self.line([self.start(1, 1, "--start_timeout=300ms")])
+        self.assertIn("RANK=1: must be a rank from 0 to 0", line)
+
+    def test_addresses_of_ip_6(self):
+        # The wrong flag is said once if they meet.
+        line = self.line([self.start(0, 2, "--nosuch=1", MASTER_ADDR="::1"),
+                          self.start(1, 2, "--nosuch=1", MASTER_ADDR="[::1]")])
+        self.assertIn("--nosuch=1", line)
+
+    def test_the_rank_that_fails_is_named_once(self):
+        for failing in 0, 2:
+            with self.subTest(rank=failing):
+                self.port = free_port()
+                line = self.line([
+                    self.start(r, 3, "--timeout=30s",
+                               PROBE_FAILING_RANK=str(failing))
+                    for r in range(3)])
+                self.assertTrue(
+                    line.endswith(f"program: rank {failing}: out of luck\n"),
+                    line)
 
     def test_the_port_is_taken(self):
         with socket.socket() as listening:
@@ -100,11 +130,30 @@ class BadStartTest(unittest.TestCase):
             line = self.line([self.start(0, 1, "--start_timeout=300ms")])
         self.assertIn(f"cannot listen on 127.0.0.1:{self.port}", line)
 
+    def test_mpi_does_not_start(self):
+        # A server of MPI's that takes connections and says nothing.
+        directory = tempfile.mkdtemp()
+        self.addCleanup(shutil.rmtree, directory)
+        silent = socket.socket()
+        self.addCleanup(silent.close)
+        silent.bind(("127.0.0.1", 0))
+        silent.listen()
+        server = os.path.join(directory, "ompi-server")
+        with open(server, "w") as file:
+            file.write('#!/bin/sh\nwhile [ "$1" != -r ]; do shift; done\n'
+                       f'echo "3567255552.0;tcp://127.0.0.1:'
+                       f'{silent.getsockname()[1]}" >"$2"\nexec sleep 1000\n')
+        os.chmod(server, 0o755)
+        path = directory + ":" + os.environ["PATH"]
+        line = self.line([self.start(r, 2, "--start_timeout=5s", PATH=path)
+                          for r in range(2)])
+        self.assertRegex(line, r"rank [01]: MPI has not started within 5s in "
+                         r"rank [01] \(process ")
+
     def test_variables(self):
         for variables, expected in [
                 ({"WORLD_SIZE": None}, "WORLD_SIZE is not set"),
                 ({"RANK": "x"}, "RANK=x: must be a rank from 0 to 0"),
-                ({"RANK": "1"}, "RANK=1: must be a rank from 0 to 0"),
                 ({"MASTER_ADDR": None}, "MASTER_ADDR is not set"),
                 ({"MASTER_PORT": "0"}, "MASTER_PORT=0: must be"),
                 ({"CROSSHATCH_JOB_TOKEN": ""}, "CROSSHATCH_JOB_TOKEN is empty"),

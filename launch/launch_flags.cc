@@ -2,6 +2,7 @@
 #include "crosshatch/launch/launch_flags.h"
 
 #include <cstdint>
+#include <cstdio>
 #include <map>
 
 #include "absl/flags/commandlineflag.h"
@@ -13,6 +14,7 @@
 #include "absl/time/time.h"
 #include "crosshatch/base/status_macros.h"
 #include "crosshatch/launch/given_flag.h"
+#include "crosshatch/launch/launch_plan.h"
 
 using GivenName = crosshatch::GivenFlag<std::string>;
 using GivenNumber = crosshatch::GivenFlag<int>;
@@ -112,6 +114,10 @@ bool AsksForHelp(int argc, char** argv) {
     }
   }
   return false;
+}
+
+void PrintHelp(const std::string& text) {
+  if (SpeaksForAll(LaunchEnvironment())) std::fputs(text.c_str(), stdout);
 }
 
 std::string DescribeFlags(const std::string& source) {

@@ -26,6 +26,9 @@ absl::Status ParseFlags(int argc, char** argv);
 /// Whether one of the arguments asks for help.
 bool AsksForHelp(int argc, char** argv);
 
+/// Prints `text` to stdout, on one of the processes of a job.
+void PrintHelp(const std::string& text);
+
 /// The flags that are defined in the source files whose paths end so, and those
 /// of Run, with their defaults, for a program's --help.
 std::string DescribeFlags(const std::string& source);

@@ -9,6 +9,7 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "crosshatch/base/status_macros.h"
+#include "crosshatch/launch/reachable_host.h"
 
 namespace crosshatch {
 namespace {
@@ -76,17 +77,22 @@ class Reader {
                      " to ", most));
   }
 
-  /// `rank` of `size` ranks. Sets both.
+  /// `rank` of `size` ranks. Sets both; what is wrong with a rank beyond the
+  /// last goes to `outside`, if there is one.
   absl::Status RankOf(const std::string& rank_name,
-                      const std::string& size_name, int& rank,
-                      int& size) const {
+                      const std::string& size_name, int& rank, int& size,
+                      std::string* outside = nullptr) const {
     CH_ASSIGN_OR_RETURN(size, Number(size_name, 1, kMostRanks));
     CH_ASSIGN_OR_RETURN(const std::string text, Text(rank_name));
-    if (!absl::SimpleAtoi(text, &rank) || rank < 0 || rank >= size) {
-      return absl::InvalidArgumentError(
-          absl::StrCat(rank_name, "=", text, ": must be a rank from 0 to ",
-                       size - 1, ", since ", size_name, "=", size));
+    const bool is_rank = absl::SimpleAtoi(text, &rank) && rank >= 0;
+    if (is_rank && rank < size) return absl::OkStatus();
+    const std::string error =
+        absl::StrCat(rank_name, "=", text, ": must be a rank from 0 to ",
+                     size - 1, ", since ", size_name, "=", size);
+    if (!is_rank || outside == nullptr) {
+      return absl::InvalidArgumentError(error);
     }
+    *outside = error;
     return absl::OkStatus();
   }
 
@@ -141,7 +147,8 @@ absl::Status ReadOpenMpi(const Environment& environment, LaunchInfo& info) {
 absl::Status ReadPlain(const Environment& environment, Launcher launcher,
                        LaunchInfo& info) {
   const Reader reader(environment, launcher);
-  CH_RETURN_IF_ERROR(reader.RankOf("RANK", "WORLD_SIZE", info.rank, info.size));
+  CH_RETURN_IF_ERROR(
+      reader.RankOf("RANK", "WORLD_SIZE", info.rank, info.size, &info.outside));
   if (reader.Has("LOCAL_WORLD_SIZE")) {
     CH_RETURN_IF_ERROR(
         reader.LocalRankOf("LOCAL_RANK", "LOCAL_WORLD_SIZE", info));
@@ -149,7 +156,8 @@ absl::Status ReadPlain(const Environment& environment, Launcher launcher,
     CH_ASSIGN_OR_RETURN(info.local_rank,
                         reader.Number("LOCAL_RANK", 0, info.size - 1));
   }
-  CH_ASSIGN_OR_RETURN(info.host, reader.Text("MASTER_ADDR"));
+  CH_ASSIGN_OR_RETURN(const std::string host, reader.Text("MASTER_ADDR"));
+  info.host = Bracketed(host);
   // torchrun's agent listens on the port itself.
   const int above = launcher == Launcher::kTorchrun ? 1 : 0;
   CH_ASSIGN_OR_RETURN(const int port,
@@ -244,7 +252,7 @@ absl::Status ReadOverrides(const Environment& environment, LaunchInfo& info) {
         "CROSSHATCH_COORDINATOR=", address->second,
         ": must be HOST:PORT of rank 0, with a port from 1 to ", kLargestPort));
   }
-  info.host = address->second.substr(0, colon);
+  info.host = Bracketed(address->second.substr(0, colon));
   info.port = port;
   return absl::OkStatus();
 }

@@ -32,13 +32,16 @@ struct LaunchInfo {
   /// Among the processes of this host; -1 where the launcher does not say.
   int local_rank = -1;
   int local_size = -1;
-  /// Where rank 0's coordinator listens; empty and 0 where the launcher does
-  /// not say.
+  /// Where rank 0's coordinator listens, an IPv6 address in brackets; empty and
+  /// 0 where the launcher does not say.
   std::string host;
   int port = 0;
   /// What the processes of this job share and those of another do not, as far
   /// as the launcher says. No secret.
   std::string job;
+  /// Not empty where this process is no rank that the job can have: what is
+  /// wrong, for this process to say if it cannot join. The job says it else.
+  std::string outside;
   /// Everything that takes part must know it (CROSSHATCH_JOB_TOKEN); empty
   /// where the user gave none.
   std::string token;

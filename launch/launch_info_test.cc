@@ -13,10 +13,11 @@ namespace {
 std::string Detect(const Environment& environment) {
   const auto info = DetectLaunch(environment);
   if (!info.ok()) return std::string(info.status().message());
-  return absl::StrCat(LauncherName(info->launcher), " ", info->rank, "/",
-                      info->size, " local ", info->local_rank, "/",
-                      info->local_size, " at ", info->host, ":", info->port,
-                      " of ", info->job, " ", info->token);
+  return absl::StrCat(
+      LauncherName(info->launcher), " ", info->rank, "/", info->size, " local ",
+      info->local_rank, "/", info->local_size, " at ", info->host, ":",
+      info->port, " of ", info->job, " ", info->token,
+      info->outside.empty() ? "" : absl::StrCat("(", info->outside, ")"));
 }
 
 struct Case {
@@ -137,6 +138,17 @@ INSTANTIATE_TEST_SUITE_P(
         Case{"PlainOnAddressSix",
              With(Plain(), {{"CROSSHATCH_COORDINATOR", "[::1]:80"}}),
              "a launcher of processes 3/4 local -1/-1 at [::1]:80 of a:29500 "},
+        Case{"PlainOnBareAddressSix", With(Plain(), {{"MASTER_ADDR", "fd::1"}}),
+             "a launcher of processes 3/4 local -1/-1 at [fd::1]:29500 of "
+             "[fd::1]:29500 "},
+        Case{"PlainOnAddressSixInBrackets",
+             With(Plain(), {{"MASTER_ADDR", "[fd::1]"}}),
+             "a launcher of processes 3/4 local -1/-1 at [fd::1]:29500 of "
+             "[fd::1]:29500 "},
+        // The job says what is wrong, if it can.
+        Case{"PlainRankIsTheSize", With(Plain(), {{"RANK", "4"}}),
+             "a launcher of processes 4/4 local -1/-1 at a:29500 of a:29500 "
+             "(RANK=4: must be a rank from 0 to 3, since WORLD_SIZE=4)"},
         Case{"Srun", Slurm(),
              "srun 5/8 local 1/-1 at n07:25861 of slurm/12/0 "},
         Case{"SrunOfFewerTasks", With(Slurm(), {{"SLURM_NTASKS", "99"}}),
@@ -214,8 +226,6 @@ INSTANTIATE_TEST_SUITE_P(
              "RANK=1.5: must be a rank from 0 to 3, since WORLD_SIZE=4"},
         Case{"PlainRankIsNegative", With(Plain(), {{"RANK", "-1"}}),
              "RANK=-1: must be a rank from 0 to 3, since WORLD_SIZE=4"},
-        Case{"PlainRankIsTheSize", With(Plain(), {{"RANK", "4"}}),
-             "RANK=4: must be a rank from 0 to 3, since WORLD_SIZE=4"},
         Case{"PlainSizeIsNegative", With(Plain(), {{"WORLD_SIZE", "-4"}}),
              "WORLD_SIZE=-4: must be a whole number from 1 to 1048576"},
         Case{"PlainSizeIsHuge", With(Plain(), {{"WORLD_SIZE", "99999999999"}}),

@@ -52,6 +52,11 @@ absl::StatusOr<LaunchPlan> PlanLaunch(const RunOptions& options,
   return plan;
 }
 
+bool SpeaksForAll(const Environment& environment) {
+  const absl::StatusOr<LaunchInfo> info = DetectLaunch(environment);
+  return !info.ok() || info->rank == 0;
+}
+
 absl::Status CheckPlan(const LaunchPlan& plan, const RunOptions& options) {
   CH_RETURN_IF_ERROR(CheckTime("--timeout", options.timeout));
   CH_RETURN_IF_ERROR(CheckTime("--start_timeout", options.start_timeout));

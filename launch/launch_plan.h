@@ -23,6 +23,10 @@ struct LaunchPlan {
 absl::StatusOr<LaunchPlan> PlanLaunch(const RunOptions& options,
                                       const Environment& environment);
 
+/// Whether this process is to say what is the same on all ranks, as --help: the
+/// one of rank 0, or one that knows of no others.
+bool SpeaksForAll(const Environment& environment);
+
 /// Whether what the program asks for fits. Apart, since what is wrong is wrong
 /// on all ranks, which have a plan and can meet to say it once.
 /// \error kInvalidArgument as above.

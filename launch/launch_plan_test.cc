@@ -67,8 +67,8 @@ TEST(LaunchPlanTest, RefusesWhatDoesNotFit) {
   EXPECT_EQ(Plan({.heartbeat_timeout = absl::ZeroDuration()}, {}),
             "--heartbeat_timeout: must be above zero");
   EXPECT_EQ(Plan({.ranks = -1}, {}), "the program needs -1 ranks");
-  EXPECT_EQ(Plan({}, {{"RANK", "1"}, {"WORLD_SIZE", "1"}}),
-            "RANK=1: must be a rank from 0 to 0, since WORLD_SIZE=1");
+  EXPECT_EQ(Plan({}, {{"RANK", "x"}, {"WORLD_SIZE", "1"}}),
+            "RANK=x: must be a rank from 0 to 0, since WORLD_SIZE=1");
 }
 
 TEST(LaunchPlanTest, BackendsHaveNames) {

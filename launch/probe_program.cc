@@ -1,12 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 
 /// \file
-/// A program for bad_start_test.py, whose ranks have nothing to do.
+/// A program for bad_start_test.py, whose ranks have nothing to do, or fail.
 
 #include <cstdlib>
 
 #include "absl/strings/str_cat.h"
+#include "crosshatch/base/status_macros.h"
 #include "crosshatch/launch/run.h"
+#include "crosshatch/launch/stop.h"
 
 namespace crosshatch {
 namespace {
@@ -22,7 +24,19 @@ int Main(int argc, char** argv) {
     return absl::NotFoundError("the data are not here");
   };
   return Run(
-      argc, argv, [](World&) { return absl::OkStatus(); }, options);
+      argc, argv,
+      [](World& world) -> absl::Status {
+        const char* failing = std::getenv("PROBE_FAILING_RANK");
+        if (failing == nullptr) return absl::OkStatus();
+        if (std::atoi(failing) == world.rank()) {
+          return absl::InternalError("out of luck");
+        }
+        // The others hear of it in the middle of what they do together.
+        while (true) {
+          CH_RETURN_IF_ERROR(StopRequested(world).status());
+        }
+      },
+      options);
 }
 
 }  // namespace

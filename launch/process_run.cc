@@ -18,6 +18,7 @@
 #include "crosshatch/comm/coordination/failure_message.h"
 #include "crosshatch/comm/coordination/this_process.h"
 #include "crosshatch/launch/meeting_point.h"
+#include "crosshatch/launch/reachable_host.h"
 #include "crosshatch/launch/speaker.h"
 #include "crosshatch/launch/start_deadline.h"
 
@@ -46,6 +47,11 @@ class Process {
   absl::Status Meet();
   /// Rank 0: listens, and puts the port that it got into `point`.
   absl::Status Listen(MeetingPoint& point);
+  /// What this process waited for in vain.
+  std::string LateMpi() const;
+  /// Starts MPI, in bounded time, and tells all what each of them says.
+  absl::StatusOr<std::vector<std::string>> StartMpi(const std::string& blob,
+                                                    const MpiJoin* join);
   absl::Status Prepare();
   absl::Status RunRanks(absl::FunctionRef<absl::Status(World&)> fn);
   void OnFailure(const FailureNotice& notice,
@@ -59,6 +65,8 @@ class Process {
   coordination::CoordinationTimes times_;
   // Why the job did not start is said by OnFailure or by another process.
   bool is_said_ = false;
+  // From then on an error is told of by the rank in which it began.
+  bool has_run_ = false;
   // In this order: the client leaves before the server waits for all to have.
   std::unique_ptr<CoordinationServer> server_;
   std::unique_ptr<CoordinationClient> client_;
@@ -99,9 +107,40 @@ absl::Status Process::Listen(MeetingPoint& point) {
                    "free"));
 }
 
+std::string Process::LateMpi() const {
+  return absl::StrCat(
+      "MPI has not started within ", absl::FormatDuration(times_.start),
+      " in rank ", info_.rank, " (process ", self_.pid(), " on host ",
+      self_.host(),
+      "): another process of the job was lost before it had, or a host cannot "
+      "reach another; --start_timeout and --timeout bound it");
+}
+
+absl::StatusOr<std::vector<std::string>> Process::StartMpi(
+    const std::string& blob, const MpiJoin* join) {
+  // MPI's start ends on no failure of its own.
+  const StartDeadline deadline(times_.start, [this] {
+    if (client_ == nullptr) {
+      say_(LateMpi());
+      return;
+    }
+    // All are late: the coordinator makes one error of it.
+    client_->Report({.world_ranks = {info_.rank},
+                     .error = absl::DeadlineExceededError(LateMpi())});
+    client_->Leave().IgnoreError();
+    server_.reset();
+  });
+  return ExchangeByMpi(blob, join);
+}
+
 absl::Status Process::Meet() {
   MeetingPoint point = MeetingPointOf(info_);
   const bool is_chosen = IsToBeChosen(point);
+  point.host = ReachableHost(point.host);
+  // It is there to be named, which takes rank 0 no time once it is.
+  if (!info_.outside.empty()) {
+    times_.start = std::min(times_.start, absl::Seconds(10));
+  }
   // All processes are there: none may be missed for longer than in the job.
   if (is_chosen) times_.start = std::min(times_.start, options_.timeout);
   absl::Status listening;
@@ -111,21 +150,10 @@ absl::Status Process::Meet() {
   }
   if (is_chosen) {
     std::vector<std::string> told;
-    {
-      const StartDeadline deadline(times_.start, [this] {
-        say_(absl::StrCat("MPI has not started within ",
-                          absl::FormatDuration(times_.start), " in rank ",
-                          info_.rank, " (process ", self_.pid(), " on host ",
-                          self_.host(),
-                          "): another process of the job was lost before it "
-                          "had, or a host cannot reach another; "
-                          "--start_timeout and --timeout bound it"));
-      });
-      // Whatever became of it, the others wait to be told.
-      CH_ASSIGN_OR_RETURN(
-          told, ExchangeByMpi(info_.rank == 0 && listening.ok() ? ToText(point)
-                                                                : ""));
-    }
+    // Whatever became of it, the others wait to be told.
+    CH_ASSIGN_OR_RETURN(
+        told, StartMpi(info_.rank == 0 && listening.ok() ? ToText(point) : "",
+                       /*join=*/nullptr));
     CH_RETURN_IF_ERROR(listening);
     if (told[0].empty()) {
       is_said_ = true;
@@ -142,7 +170,8 @@ absl::Status Process::Meet() {
          OnFailure(notice, roster);
        }});
   if (!client.ok()) {
-    is_said_ = !SpeaksOfNobody(info_.rank, info_.local_rank);
+    is_said_ =
+        info_.outside.empty() && !SpeaksOfNobody(info_.rank, info_.local_rank);
     return absl::Status(
         client.status().code(),
         absl::StrCat("rank 0's coordinator is not to be found: ",
@@ -192,6 +221,7 @@ absl::Status Process::RunRanks(absl::FunctionRef<absl::Status(World&)> fn) {
   const bool has_launcher = info_.launcher == Launcher::kOpenMpi ||
                             info_.launcher == Launcher::kSlurm;
   const auto run_rank = [&](World& world) -> absl::Status {
+    has_run_ = true;
     if (world.size() != info_.size || world.rank() != info_.rank) {
       return absl::FailedPreconditionError(
           absl::StrCat("MPI says that this is rank ", world.rank(), " of ",
@@ -202,6 +232,10 @@ absl::Status Process::RunRanks(absl::FunctionRef<absl::Status(World&)> fn) {
     }
     return fn(world);
   };
+  // Where rank 0's choice was told by MPI, it is there already.
+  if (!IsToBeChosen(MeetingPointOf(info_))) {
+    CH_RETURN_IF_ERROR(StartMpi("", has_launcher ? nullptr : &join).status());
+  }
   // Processes that join do not see which of them share a machine.
   const int threads =
       has_launcher || info_.local_size < 1 ? 0 : CoreShare(info_.local_size);
@@ -227,12 +261,16 @@ bool Process::HasOwnWord(const absl::Status& status) {
 
 absl::Status Process::Run(absl::FunctionRef<absl::Status(World&)> fn) {
   if (const absl::Status met = Meet(); !met.ok()) {
-    if (!is_said_) say_(std::string(met.message()));
+    if (!is_said_) {
+      say_(info_.outside.empty() ? std::string(met.message()) : info_.outside);
+    }
     return met;
   }
   const absl::Status ran = RunRanks(fn);
-  if (!ran.ok() && !client_->failure().has_value()) {
-    client_->Report({.world_ranks = {info_.rank}, .error = ran});
+  if (!ran.ok() && !has_run_) {
+    // It has not come to the job, where others may wait for it.
+    client_->Report(
+        {.world_ranks = {info_.rank}, .cut_off = true, .error = ran});
   }
   const absl::Status left = client_->Leave();
   if (!ran.ok() && HasOwnWord(ran)) say_(std::string(ran.message()));

@@ -1,10 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "crosshatch/launch/stop.h"
 
+#include <time.h>
+
 #include <algorithm>
 #include <atomic>
+#include <cstdint>
 #include <memory>
-#include <numeric>
 #include <string>
 #include <vector>
 
@@ -18,8 +20,25 @@ namespace {
 std::atomic<bool> stop_signalled = false;
 std::atomic<bool> stop_agreed = false;
 
+std::atomic<int64_t> stop_signalled_at_ms = 0;
+
+/// What tells somebody who has lost patience from a terminal and a launcher
+/// that both send the signal they got.
+constexpr int64_t kOneStopMs = 1000;
+
+/// As a signal's handler may.
+int64_t NowMs() {
+  timespec now;
+  clock_gettime(CLOCK_MONOTONIC, &now);
+  return int64_t{now.tv_sec} * 1000 + now.tv_nsec / 1000000;
+}
+
 void OnStopSignal(int signal) {
-  if (!stop_signalled.exchange(true)) return;
+  if (!stop_signalled.exchange(true)) {
+    stop_signalled_at_ms = NowMs();
+    return;
+  }
+  if (NowMs() - stop_signalled_at_ms < kOneStopMs) return;
   std::signal(signal, SIG_DFL);
   std::raise(signal);
 }
@@ -27,10 +46,8 @@ void OnStopSignal(int signal) {
 }  // namespace
 
 absl::StatusOr<bool> StopRequested(World& world) {
-  std::vector<int> ranks(static_cast<size_t>(world.size()));
-  std::iota(ranks.begin(), ranks.end(), 0);
   CH_ASSIGN_OR_RETURN(const std::shared_ptr<Communicator> all,
-                      world.Group("stop", std::move(ranks),
+                      world.Group("stop", world.AllRanks(),
                                   world.context().compute_stream().name()));
   CH_ASSIGN_OR_RETURN(
       const std::vector<std::string> said,
@@ -43,6 +60,7 @@ absl::StatusOr<bool> StopRequested(World& world) {
 
 StopSignals::StopSignals() {
   stop_signalled = false;
+  stop_signalled_at_ms = NowMs();
   stop_agreed = false;
   struct sigaction action = {};
   action.sa_handler = OnStopSignal;

@@ -22,7 +22,9 @@ namespace crosshatch {
 absl::StatusOr<bool> StopRequested(World& world);
 
 /// While there is one, a first SIGTERM or SIGINT of this process is what
-/// StopRequested tells; a second one ends the process as if nobody listened.
+/// StopRequested tells; one that comes a second or more after it ends the
+/// process as if nobody listened. What comes before that is the same stop: a
+/// terminal signals the launcher and all it started, and the launcher again.
 /// \threadsafety at most one at a time in a process, made and destroyed while
 ///     no ranks run.
 class StopSignals {

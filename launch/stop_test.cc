@@ -2,7 +2,10 @@
 #include "crosshatch/launch/stop.h"
 
 #include <atomic>
+#include <chrono>
 #include <csignal>
+#include <cstdio>
+#include <thread>
 #include <vector>
 
 #include "crosshatch/base/status_macros.h"
@@ -46,14 +49,18 @@ TEST_P(StopSignalTest, AllRanksStopAtTheSameStep) {
 INSTANTIATE_TEST_SUITE_P(Signals, StopSignalTest,
                          testing::Values(SIGTERM, SIGINT));
 
-TEST(StopTest, ASecondSignalEndsTheProcess) {
+TEST(StopTest, ASecondSignalEndsTheProcessUnlessItIsTheSameStop) {
   EXPECT_EXIT(
       {
         const StopSignals signals;
         std::raise(SIGTERM);
         std::raise(SIGINT);
+        std::raise(SIGTERM);
+        std::fputs("goes on", stderr);
+        std::this_thread::sleep_for(std::chrono::milliseconds(1001));
+        std::raise(SIGINT);
       },
-      testing::KilledBySignal(SIGINT), "");
+      testing::KilledBySignal(SIGINT), "goes on");
 }
 
 TEST(StopTest, WhatWasBeforeComesBack) {

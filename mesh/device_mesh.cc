@@ -2,7 +2,6 @@
 #include "crosshatch/mesh/device_mesh.h"
 
 #include <algorithm>
-#include <numeric>
 #include <utility>
 
 #include "absl/status/status.h"
@@ -217,10 +216,8 @@ absl::StatusOr<DeviceMesh> InitDeviceMesh(World& world,
                        last, ", but the world has ", world.size(), " ranks"));
     }
   }
-  std::vector<int> everyone(world.size());
-  std::iota(everyone.begin(), everyone.end(), 0);
   CH_ASSIGN_OR_RETURN(std::shared_ptr<Communicator> side_channel,
-                      world.Group("world", std::move(everyone), "mesh"));
+                      world.Group("world", world.AllRanks(), "mesh"));
   CH_RETURN_IF_ERROR(
       CompareDescriptions(*side_channel, layout, "InitDeviceMesh"));
   return DeviceMesh(std::make_shared<DeviceMesh::Shared>(world),

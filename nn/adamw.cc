@@ -14,6 +14,7 @@
 #include "crosshatch/base/check.h"
 #include "crosshatch/base/status_macros.h"
 #include "crosshatch/dtensor/dtensor.h"
+#include "crosshatch/nn/gradient_check.h"
 #include "crosshatch/nn/neighbours.h"
 #include "crosshatch/tensor/creation.h"
 #include "crosshatch/tensor/launch.h"
@@ -30,7 +31,9 @@ Tensor WrapLike(const Tensor& whole, const Tensor& local) {
   return MakeDTensor(local, MeshOf(whole), LayoutOf(whole), whole.sizes());
 }
 
-absl::Status CheckOptions(const AdamWOptions& options) {
+// `whose` stands before the names of options in messages: "group 1's ".
+absl::Status CheckOptions(const AdamWOptions& options,
+                          const std::string& whose) {
   const double infinity = std::numeric_limits<double>::infinity();
   const struct {
     const char* name;
@@ -44,7 +47,7 @@ absl::Status CheckOptions(const AdamWOptions& options) {
   for (const auto& range : ranges) {
     if (range.value >= 0 && range.value < range.end) continue;
     return absl::InvalidArgumentError(
-        absl::StrCat("AdamW: ", range.name, " is at least 0 and below ",
+        absl::StrCat("AdamW: ", whose, range.name, " is at least 0 and below ",
                      range.end, ", not ", range.value));
   }
   return absl::OkStatus();
@@ -66,19 +69,72 @@ Tensor RunOf(const Tensor& first, int64_t count) {
 
 }  // namespace
 
-AdamW::AdamW(std::vector<Parameter*> parameters, const AdamWOptions& options)
+AdamWGroup NoDecayOfVectors() {
+  return {.has = [](const Parameter& p) { return p.data().ndim() < 2; },
+          .weight_decay = 0};
+}
+
+AdamW::AdamW(std::vector<Parameter*> parameters, const AdamWOptions& options,
+             std::vector<AdamWGroup> groups,
+             const RestoreOptions& restore_options)
     : options_(options),
+      groups_(std::move(groups)),
+      restore_options_(restore_options),
       parameters_(std::move(parameters)),
       states_(parameters_.size()),
       local_exp_avg_(parameters_.size()),
       local_exp_avg_sq_(parameters_.size()) {}
 
-void AdamW::MakeStates() {
+absl::Status AdamW::FindGroups() {
+  if (group_of_.size() == parameters_.size()) return absl::OkStatus();
+  std::vector<size_t> group_of;
+  std::vector<bool> is_used(groups_.size() + 1);
+  for (const Parameter* parameter : parameters_) {
+    size_t group = 0;
+    while (group < groups_.size() && !groups_[group].has(*parameter)) ++group;
+    group_of.push_back(group);
+    is_used[group] = true;
+  }
+  for (size_t group = 0; group < groups_.size(); ++group) {
+    if (is_used[group]) continue;
+    return absl::InvalidArgumentError(absl::StrCat(
+        "AdamW: group ", group, " of ", groups_.size(), " has none of the ",
+        parameters_.size(), " parameters that the groups before it leave"));
+  }
+  group_of_ = std::move(group_of);
+  return absl::OkStatus();
+}
+
+absl::StatusOr<std::vector<AdamWOptions>> AdamW::GroupOptions() {
+  CH_RETURN_IF_ERROR(CheckOptions(options_, ""));
+  CH_RETURN_IF_ERROR(FindGroups());
+  std::vector<AdamWOptions> all;
+  for (size_t i = 0; i < groups_.size(); ++i) {
+    const AdamWGroup& group = groups_[i];
+    all.push_back(
+        {.lr = options_.lr * group.lr_scale,
+         .beta1 = group.beta1.value_or(options_.beta1),
+         .beta2 = group.beta2.value_or(options_.beta2),
+         .eps = group.eps.value_or(options_.eps),
+         .weight_decay = group.weight_decay.value_or(options_.weight_decay)});
+    CH_RETURN_IF_ERROR(
+        CheckOptions(all.back(), absl::StrCat("group ", i, "'s ")));
+  }
+  all.push_back(options_);
+  return all;
+}
+
+absl::StatusOr<AdamWOptions> AdamW::OptionsOf(size_t i) {
+  CH_ASSIGN_OR_RETURN(const std::vector<AdamWOptions> all, GroupOptions());
+  return all[group_of_[i]];
+}
+
+void AdamW::MakeStates(absl::FunctionRef<bool(size_t)> wants) {
   const MemoryClassScope memory_class(MemoryClass::kOptimizerState);
   size_t i = 0;
   while (i < parameters_.size()) {
-    const auto wants_state = [this](size_t p) {
-      return parameters_[p]->grad().defined() && !local_exp_avg_[p].defined();
+    const auto wants_state = [&](size_t p) {
+      return wants(p) && !local_exp_avg_[p].defined();
     };
     if (!wants_state(i)) {
       ++i;
@@ -117,9 +173,10 @@ void AdamW::MakeStates() {
 absl::Status AdamW::Step() {
   RankContext& context = RankContext::Current();
   CH_RETURN_IF_ERROR(context.status());
-  CH_RETURN_IF_ERROR(CheckOptions(options_));
+  CH_ASSIGN_OR_RETURN(const std::vector<AdamWOptions> by_group, GroupOptions());
+  CH_RETURN_IF_ERROR(CheckGradients("AdamW::Step", parameters_));
   const NoGrad no_grad;
-  MakeStates();
+  MakeStates([this](size_t i) { return parameters_[i]->grad().defined(); });
 
   std::vector<Update> updates;
   for (size_t i = 0; i < parameters_.size(); ++i) {
@@ -147,12 +204,14 @@ absl::Status AdamW::Step() {
     const Update& first = updates[next];
     const Tensor& exp_avg = local_exp_avg_[first.index];
     const Tensor& exp_avg_sq = local_exp_avg_sq_[first.index];
+    const AdamWOptions& options = by_group[group_of_[first.index]];
     int64_t count = 0;
     do {
       count += updates[next].data.numel();
       ++next;
     } while (
         next < updates.size() && updates[next].step == first.step &&
+        by_group[group_of_[updates[next].index]] == options &&
         FollowsAfter(first.data, count, updates[next].data) &&
         FollowsAfter(first.grad, count, updates[next].grad) &&
         FollowsAfter(exp_avg, count, local_exp_avg_[updates[next].index]) &&
@@ -171,13 +230,13 @@ absl::Status AdamW::Step() {
                          .grad = grads.data<float>(),
                          .exp_avg = exp_avg.data<float>(),
                          .exp_avg_sq = exp_avg_sq.data<float>(),
-                         .lr = options_.lr,
-                         .beta1 = options_.beta1,
-                         .beta2 = options_.beta2,
-                         .eps = options_.eps,
-                         .weight_decay = options_.weight_decay,
-                         .bias_correction1 = 1 - std::pow(options_.beta1, step),
-                         .bias_correction2 = 1 - std::pow(options_.beta2, step),
+                         .lr = options.lr,
+                         .beta1 = options.beta1,
+                         .beta2 = options.beta2,
+                         .eps = options.eps,
+                         .weight_decay = options.weight_decay,
+                         .bias_correction1 = 1 - std::pow(options.beta1, step),
+                         .bias_correction2 = 1 - std::pow(options.beta2, step),
                      });
     if (data.dtype() != kFloat32) CopyInPlace(data, values);
   }

@@ -5,6 +5,8 @@
 #include <limits>
 #include <memory>
 #include <string>
+#include <utility>
+#include <variant>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -13,6 +15,8 @@
 #include "crosshatch/comm/world.h"
 #include "crosshatch/dtensor/dtensor.h"
 #include "crosshatch/mesh/device_mesh.h"
+#include "crosshatch/nn/name_pattern.h"
+#include "crosshatch/nn/schedule.h"
 #include "crosshatch/tensor/creation.h"
 #include "crosshatch/tensor/ops/cast.h"
 #include "crosshatch/tensor/ops/in_place.h"
@@ -24,6 +28,7 @@
 namespace crosshatch::nn {
 namespace {
 
+using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
 /// Values in (-1, 1) without a pattern.
@@ -224,7 +229,10 @@ TEST(AdamWTest, ParametersWithoutGradientsWait) {
 
   optimizer.ZeroGrad();
   EXPECT_FALSE(first->grad().defined());
-  ASSERT_TRUE(optimizer.Step().ok());
+  // A step of nobody is a mistake.
+  EXPECT_THAT(std::string(optimizer.Step().message()),
+              HasSubstr("none of the 2 parameters (the first is first) has a "
+                        "gradient"));
   EXPECT_EQ(optimizer.FindState("second")->step, 1);
 }
 
@@ -387,10 +395,199 @@ TEST(AdamWTest, NamesAnOptionThatMakesNoUpdate) {
     }
   }
   const auto parameter = MakeParameter("p", FromVector(Shape{1}, {1}));
+  parameter->set_grad(FromVector(Shape{1}, {1}));
   AdamW optimizer({parameter.get()}, {.lr = 0, .beta1 = 0, .beta2 = 0});
   EXPECT_TRUE(optimizer.Step().ok());
   optimizer.set_lr(nan);
   EXPECT_TRUE(absl::IsInvalidArgument(optimizer.Step()));
+}
+
+// Equal options go together, others apart; each parameter gets what an
+// optimizer of its own with its group's options would give it.
+TEST(AdamWTest, GroupsHaveOptionsOfTheirOwn) {
+  const Tensor flat = FromVector(Shape{10}, Values(10, 1));
+  const Tensor flat_grad = FromVector(Shape{10}, Values(10, 2));
+  const char* const names[] = {"up.bias", "up.weight", "norm.weight",
+                               "norm.bias", "head.weight"};
+  std::vector<AdamWOptions> expected(5, kOptions);
+  expected[0].weight_decay = expected[3].weight_decay = 0;
+  expected[2].lr *= 0.5;
+  expected[2].beta1 = 0.5;
+  expected[2].beta2 = 0.75;
+  expected[2].eps = 1e-3;
+  std::vector<std::unique_ptr<Parameter>> together;
+  std::vector<Parameter*> list;
+  for (int i = 0; i < 5; ++i) {
+    const auto part = [&](const Tensor& all) {
+      return MakeView(all.storage(), 2 * i, {2}, {1}, kFloat32);
+    };
+    together.push_back(MakeParameter(names[i], part(flat)));
+    together.back()->set_grad(part(flat_grad));
+    list.push_back(together.back().get());
+  }
+  std::vector<std::vector<float>> values;
+  for (int i = 0; i < 5; ++i) {
+    const auto alone =
+        MakeParameter("alone", Clone(together[i]->data().Detach()));
+    alone->set_grad(Clone(together[i]->grad()));
+    AdamW optimizer({alone.get()}, expected[i]);
+    ASSERT_TRUE(optimizer.Step().ok());
+    optimizer.set_lr(2 * expected[i].lr);
+    ASSERT_TRUE(optimizer.Step().ok());
+    values.push_back(alone->data().ToVector<float>());
+  }
+  AdamW optimizer(list, kOptions,
+                  {{.has = NameMatches("**.bias"), .weight_decay = 0},
+                   {.has = NameMatches("norm.*"),
+                    .lr_scale = 0.5,
+                    .beta1 = 0.5,
+                    .beta2 = 0.75,
+                    .eps = 1e-3}});
+  ASSERT_TRUE(optimizer.Step().ok());
+  optimizer.set_lr(2 * kOptions.lr);  // Of all of them.
+  ASSERT_TRUE(optimizer.Step().ok());
+  for (int i = 0; i < 5; ++i) {
+    EXPECT_EQ(together[i]->data().ToVector<float>(), values[i]) << names[i];
+    // The memory is one all the same.
+    EXPECT_EQ(optimizer.state(i).exp_avg.storage(),
+              optimizer.state(0).exp_avg.storage());
+  }
+  EXPECT_EQ(optimizer.OptionsOf(2)->lr, kOptions.lr);
+}
+
+TEST(AdamWTest, LeavesDecayOffVectors) {
+  const auto matrix = MakeParameter("w", Ones({2, 2}));
+  const auto vector = MakeParameter("b", Ones({4}));
+  AdamW optimizer({matrix.get(), vector.get()}, kOptions, {NoDecayOfVectors()});
+  EXPECT_EQ(*optimizer.OptionsOf(0), kOptions);
+  EXPECT_EQ(optimizer.OptionsOf(1)->weight_decay, 0);
+}
+
+TEST(AdamWTest, GoesByASchedule) {
+  const auto embed = MakeParameter("embed.weight", Ones({4, 2}));
+  const auto head = MakeParameter("lm.head.weight", Ones({4, 2}));
+  const auto norm = MakeParameter("norm.weight", Ones({2}));
+  const std::vector<Parameter*> parameters = {embed.get(), head.get(),
+                                              norm.get()};
+  // [groups]
+  AdamW optimizer(parameters, {.lr = 3e-4, .weight_decay = 0.1},
+                  {{.has = NameMatches("embed.weight"), .weight_decay = 0},
+                   {.has = NameMatches("**.head.*"), .lr_scale = 0.5},
+                   NoDecayOfVectors()});  // norms and biases
+  // [/groups]
+  const int64_t step = 4;
+  // [schedule]
+  const Schedule rates = {.shape = Schedule::Shape::kCosine,
+                          .peak = 3e-4,
+                          .warmup = 10,
+                          .steps = 100};
+  optimizer.set_lr(rates.At(step));
+  // [/schedule]
+  EXPECT_EQ(*optimizer.OptionsOf(0),
+            (AdamWOptions{.lr = rates.At(4), .weight_decay = 0}));
+  EXPECT_EQ(*optimizer.OptionsOf(1),
+            (AdamWOptions{.lr = rates.At(4) * 0.5, .weight_decay = 0.1}));
+  EXPECT_EQ(*optimizer.OptionsOf(2),
+            (AdamWOptions{.lr = rates.At(4), .weight_decay = 0}));
+  EXPECT_LT(rates.At(4), 3e-4);
+}
+
+TEST(AdamWTest, NamesAGroupThatMakesNoUpdate) {
+  const auto parameter = MakeParameter("w", Ones({2}));
+  parameter->set_grad(Ones({2}));
+  const auto message = [&](std::vector<AdamWGroup> groups) {
+    return std::string(
+        AdamW({parameter.get()}, kOptions, std::move(groups)).Step().message());
+  };
+  EXPECT_EQ(message({{.has = NameMatches("bias")}}),
+            "AdamW: group 0 of 1 has none of the 1 parameters that the groups "
+            "before it leave");
+  EXPECT_THAT(message({{.has = NameMatches("w"), .beta2 = 1}}),
+              HasSubstr("AdamW: group 0's beta2 is at least 0 and below 1"));
+  EXPECT_EQ(parameter->data().ToVector<float>()[0], 1.0f);
+}
+
+std::vector<float> Floats(const Tensor& t) { return t.ToVector<float>(); }
+
+// Into another order of the parameters and other groups.
+TEST(AdamWTest, StateGoesByNames) {
+  const Tensor grad = FromVector(Shape{3}, Values(3, 5));
+  const auto a = MakeParameter("a", FromVector(Shape{3}, Values(3, 1)));
+  const auto b = MakeParameter("b", FromVector(Shape{3}, Values(3, 2)));
+  const auto idle = MakeParameter("idle", Ones({3}));
+  AdamW optimizer({a.get(), b.get(), idle.get()}, kOptions);
+  for (int step = 0; step < 3; ++step) {
+    a->set_grad(grad);
+    if (step > 0) b->set_grad(grad);
+    ASSERT_TRUE(optimizer.Step().ok());
+  }
+  const absl::StatusOr<StateDict> kept = optimizer.State();
+  ASSERT_TRUE(kept.ok());
+  // Never updated, so without entries.
+  EXPECT_THAT(NamesOf(*kept),
+              ElementsAre("a.exp_avg", "a.exp_avg_sq", "a.step", "b.exp_avg",
+                          "b.exp_avg_sq", "b.step"));
+  EXPECT_EQ(kept->Get<int64_t>("b.step").value(), 2);
+
+  const auto a2 = MakeParameter("a", Clone(a->data().Detach()));
+  const auto b2 = MakeParameter("b", Clone(b->data().Detach()));
+  const auto idle2 = MakeParameter("idle", Ones({3}));
+  AdamW again({idle2.get(), b2.get(), a2.get()}, kOptions,
+              {{.has = NameMatches("b"), .weight_decay = 0.1}});
+  // It has taken another way so far.
+  idle2->set_grad(grad);
+  ASSERT_TRUE(again.Step().ok());
+  const absl::StatusOr<StateDict> to_fill = again.StateToFill(NamesOf(*kept));
+  ASSERT_TRUE(to_fill.ok()) << to_fill.status();
+  StateDict filled;
+  for (const auto& [name, value] : to_fill->entries()) {
+    const StateValue& from = *kept->Find(name);
+    if (const auto* tensor = std::get_if<Tensor>(&value)) {
+      CopyInPlace(*tensor, std::get<Tensor>(from));
+      ASSERT_TRUE(filled.Add(name, *tensor).ok());
+    } else {
+      ASSERT_TRUE(filled.Add(name, from).ok());
+    }
+  }
+  ASSERT_TRUE(again.Restore(filled).ok());
+  EXPECT_FALSE(again.FindState("idle")->exp_avg.defined());
+  EXPECT_EQ(again.FindState("idle")->step, 0);
+
+  for (Parameter* p : {a.get(), b.get(), a2.get(), b2.get()}) p->set_grad(grad);
+  idle2->set_grad(Tensor());
+  ASSERT_TRUE(optimizer.Step().ok());
+  ASSERT_TRUE(again.Step().ok());
+  EXPECT_EQ(Floats(a2->data()), Floats(a->data()));
+  EXPECT_EQ(Floats(b2->data()), Floats(b->data()));
+  EXPECT_EQ(Floats(again.FindState("b")->exp_avg_sq),
+            Floats(optimizer.FindState("b")->exp_avg_sq));
+}
+
+TEST(AdamWTest, RefusesAStateThatIsNotItsOwn) {
+  const auto a = MakeParameter("a", Ones({2}));
+  const auto unnamed = MakeParameter("", Ones({2}));
+  AdamW optimizer({a.get()}, kOptions);
+  const auto message = [](const absl::Status& status) {
+    return std::string(status.message());
+  };
+  EXPECT_THAT(
+      message(
+          optimizer.StateToFill({"a.exp_avg", "a.step", "b.step"}).status()),
+      HasSubstr("this AdamW: 1 missing (a.exp_avg_sq), 1 unexpected (b.step)"));
+  const std::vector<std::string> names = {"a.exp_avg", "a.exp_avg_sq",
+                                          "a.step"};
+  StateDict state = optimizer.StateToFill(names).value();
+  EXPECT_THAT(message(optimizer.Restore(state)), HasSubstr("\"a.step\" is 0"));
+  *state.Find("a.exp_avg") = Ones({2});
+  *state.Find("a.step") = int64_t{1};
+  EXPECT_THAT(message(optimizer.Restore(state)),
+              HasSubstr("\"a.exp_avg\" of the state is not the tensor"));
+  EXPECT_EQ(optimizer.state(0).step, 0);
+  AdamW other({a.get()}, kOptions, {}, {.allow_unexpected = true});
+  EXPECT_EQ(other.StateToFill({"b.step"})->size(), 0);
+  AdamW nameless({unnamed.get()}, kOptions);
+  EXPECT_THAT(message(nameless.StateToFill({}).status()),
+              HasSubstr("has none"));
 }
 
 }  // namespace

@@ -133,7 +133,7 @@ TEST(CommReport, SaysWhichModuleAndOpCommunicates) {
                  "3 collectives, 128 bytes\n"
                  "(root): 3 collectives, 128 bytes\n"
                  "first: 1 collective, 64 bytes\n"
-                 "  backward  implicit backward: all_reduce over tp: "
+                 "  backward  op gradient: all_reduce over tp: "
                  "1 collective, 64 bytes\n"
                  "mlp: 2 collectives, 64 bytes\n"
                  "mlp.down: 2 collectives, 64 bytes\n"

@@ -21,6 +21,14 @@ class Distributed final : public Attachment {};
 absl::Status DistributeParameter(Parameter& parameter, const DeviceMesh& mesh,
                                  const Layout& layout) {
   const Tensor& data = parameter.data();
+  if (parameter.gathered().defined()) {
+    return absl::FailedPreconditionError(absl::StrCat(
+        "parameter ", parameter.name(), " is sharded by FullyShard already: ",
+        data.Describe(), "; spread parameters over tensor-parallel ranks ",
+        "(ParallelizeModule, DistributeModule) before FullyShard, which "
+        "shards ",
+        "beneath that"));
+  }
   if (!data.is_distributed()) {
     parameter.set_data(DistributeTensor(data, mesh, layout));
     return absl::OkStatus();

@@ -1,29 +1,111 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "crosshatch/nn/dropout.h"
 
+#include <algorithm>
+#include <vector>
+
 #include "crosshatch/base/check.h"
 #include "crosshatch/dtensor/random.h"
+#include "crosshatch/nn/batch_rows.h"
 #include "crosshatch/tensor/ops/dropout.h"
+#include "crosshatch/tensor/ops/view.h"
 #include "crosshatch/tensor/recompute.h"
 
 namespace crosshatch::nn {
+namespace {
 
-Dropout::Dropout(double p) : p_(p) {
+// Spreads the bits of what it is multiplied with.
+constexpr uint64_t kOdd = 0x9e3779b97f4a7c15u;
+
+// Whether a runtime splits the batch of `module`, or of one around it.
+bool IsTold(const Module& module) {
+  const Module* at = &module;
+  while (at != nullptr && !at->splits_batch()) at = at->parent();
+  return at != nullptr;
+}
+
+// Whether one splits that of any module of the tree.
+bool AnyIsTold(Module& module) {
+  Module* root = &module;
+  while (root->parent() != nullptr) root = root->parent();
+  const std::vector<NamedModule> modules = root->NamedModules();
+  return std::any_of(modules.begin(), modules.end(), [](const NamedModule& m) {
+    return m.module->splits_batch();
+  });
+}
+
+}  // namespace
+
+Dropout::Dropout(double p, std::optional<int> batch_dim)
+    : p_(p), batch_dim_(batch_dim) {
   CH_CHECK(p >= 0 && p <= 1) << "Dropout with p = " << p;
 }
 
+std::optional<uint64_t> Dropout::row_randomness() const {
+  if (!training_ || p_ == 0 || !batch_dim_.has_value()) return std::nullopt;
+  const Draw draw = step_.value_or(Draw{});
+  return (draw.key ^ draw.step * kOdd) + static_cast<uint64_t>(rows_before_);
+}
+
 void Dropout::SetStep(uint64_t seed, uint64_t step) {
-  draw_ = Draw{RandomKeyOf(seed, FullName()), step};
+  step_ = Draw{RandomKeyOf(seed, FullName()), step, 0};
+  rows_before_ = 0;
+}
+
+Dropout::Draw Dropout::NextDraw(const Tensor& input) {
+  CH_CHECK(step_.has_value())
+      << "Dropout \"" << FullName() << "\" does not know which step it is; "
+      << "SetDropoutStep (nn/dropout.h) says it";
+  Draw draw = *step_;
+  if (!batch_dim_.has_value() || input.ndim() == 0) return draw;
+  const int64_t size =
+      input.size(NormalizeDim(*batch_dim_, input.ndim(), "Dropout"));
+  BatchRows rows;
+  if (const BatchRows* const known = BatchRowsScope::Current()) {
+    rows = *known;
+    if (rows.over.has_value() && IsSpreadOver(input, *rows.over)) {
+      rows.first = 0;
+      rows.here = rows.total;
+    }
+  } else {
+    CH_CHECK(!lacks_rows_ || input.is_distributed())
+        << "Dropout \"" << FullName() << "\" does not know which rows of the "
+        << "batch it has: it runs outside of the sharded modules of its model; "
+        << "call FullyShard on the whole model too, or say it by a "
+        << "BatchRowsScope (nn/batch_rows.h)";
+    const TensorSpan outermost = Module::OutermostInputs();
+    const bool runs_alone = outermost.size() == 1 && outermost[0].SameAs(input);
+    rows.here = runs_alone ? size : RowsOf(outermost).value_or(1);
+    rows.total = rows.here;
+  }
+  // What a row of the batch is along the input's dim.
+  int64_t width = size;
+  if (rows.here > 0) {
+    CH_CHECK(size % rows.here == 0 || rows.here == rows.total)
+        << "Dropout \"" << FullName() << "\" of " << input.Describe()
+        << ": dim " << *batch_dim_ << " is no multiple of the " << rows.here
+        << " rows of the batch here; name the dim of the batch, or nullopt "
+        << "for none (Dropout's batch_dim)";
+    width = (size + rows.here - 1) / rows.here;
+  }
+  draw.first_row = (rows_before_ + rows.first) * width;
+  rows_before_ += rows.total;
+  return draw;
 }
 
 TensorList Dropout::ForwardImpl(TensorSpan inputs) {
   CH_CHECK_EQ(inputs.size(), 1u) << "dropout";
   if (!Captured(training_) || p_ == 0) return {inputs[0]};
-  CH_CHECK(draw_.has_value())
-      << "Dropout \"" << FullName() << "\" does not know which step it is; "
-      << "SetDropoutStep (nn/dropout.h) says it";
-  const Draw draw = Captured(*draw_);
-  return {crosshatch::Dropout(inputs[0], p_, draw.key, draw.step)};
+  const Draw draw = Captured(InRecomputation() ? Draw{} : NextDraw(inputs[0]));
+  const int dim = inputs[0].ndim() == 0 ? 0 : batch_dim_.value_or(0);
+  if (dim == 0) {
+    return {crosshatch::Dropout(inputs[0], p_, draw.key, draw.step,
+                                draw.first_row)};
+  }
+  // Rows are counted along the first dim.
+  const Tensor dropped = crosshatch::Dropout(
+      MoveDim(inputs[0], dim, 0), p_, draw.key, draw.step, draw.first_row);
+  return {MoveDim(dropped, 0, dim)};
 }
 
 void SetDropoutTraining(Module& root, bool training) {
@@ -34,9 +116,12 @@ void SetDropoutTraining(Module& root, bool training) {
 }
 
 void SetDropoutStep(Module& root, uint64_t seed, uint64_t step) {
+  const bool any_is_told = AnyIsTold(root);
   for (const NamedModule& named : root.NamedModules()) {
     auto* dropout = dynamic_cast<Dropout*>(named.module);
-    if (dropout != nullptr) dropout->SetStep(seed, step);
+    if (dropout == nullptr) continue;
+    dropout->SetStep(seed, step);
+    dropout->lacks_rows_ = any_is_told && !IsTold(*dropout);
   }
 }
 

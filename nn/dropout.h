@@ -13,46 +13,73 @@ namespace crosshatch::nn {
 /// by 1 / (1 - p). Else its input.
 ///
 /// What is dropped follows from a seed, the module's full name, a step and the
-/// element's index in the global tensor, and from nothing else: it is the same
-/// on every mesh and after a resume. So somebody has to say which step it is:
-/// SetDropoutStep, once for each forward of the model. Calls of one step drop
-/// the same; a forward that is computed again for its backward (checkpoint.h)
-/// drops what it dropped, whatever step was said, and whether it trains was
-/// changed, since.
+/// element's index in the global batch, and from nothing else: it is what one
+/// device would drop that had the whole batch, on every mesh and after a
+/// resume.
+/// - Somebody has to say which step it is: SetDropoutStep.
+/// - Where data-parallel ranks have plain tensors, each its own rows, rows are
+///   counted through: those of rank 0, then those of rank 1, however many each
+///   has. FullyShard and Replicate tell (batch_rows.h says how), or else a
+///   BatchRowsScope does. A plain tensor is the rank's rows and whole in all
+///   other dims. A distributed one is what it says it is.
+/// - Calls of one step go on counting: the rows of a second forward, of a
+///   micro-batch whose gradients accumulate, come after all rows of the first
+///   one. So several micro-batches drop what one batch of all their rows would,
+///   and may as well have steps of their own. A module that is called twice in
+///   a forward drops other elements each time.
+/// - A forward that is computed again for its backward (checkpoint.h) drops
+///   what it dropped, whatever step was said, and whether it trains was
+///   changed, since.
 class Dropout final : public Module {
  public:
   /// \param p in [0, 1], checked
-  explicit Dropout(double p);
+  /// \param batch_dim the dim of inputs along which the batch lies; negative
+  ///     ones count from the end. Its size is a multiple of the batch's rows
+  ///     here: [B * T, ...] is as good as [B, T, ...]. nullopt: inputs are of
+  ///     no batch (a weight, say), the same on all ranks.
+  explicit Dropout(double p, std::optional<int> batch_dim = 0);
 
   const char* type_name() const override { return "Dropout"; }
+  std::optional<uint64_t> row_randomness() const override;
 
   double p() const { return p_; }
   /// True at first.
   bool training() const { return training_; }
   void set_training(bool training) { training_ = training; }
-  /// For the calls from now on; the module's name is that of now.
+  /// For the calls from now on, whose rows are counted from 0; the module's
+  /// name is that of now.
   void SetStep(uint64_t seed, uint64_t step);
 
  protected:
-  /// Checks, while training, that there is a step.
+  /// Checks, while training, that there is a step, and that it is known where
+  /// the rows lie.
   TensorList ForwardImpl(TensorSpan inputs) override;
 
  private:
+  friend void SetDropoutStep(Module& root, uint64_t seed, uint64_t step);
+
   struct Draw {
     uint64_t key;
     uint64_t step;
+    int64_t first_row;  ///< Along the input's batch dim.
   };
 
+  /// Of a call with `input` now; counts its rows.
+  Draw NextDraw(const Tensor& input);
+
   const double p_;
+  const std::optional<int> batch_dim_;
   bool training_ = true;
-  std::optional<Draw> draw_;
+  std::optional<Draw> step_;
+  int64_t rows_before_ = 0;  ///< Of the batch, in calls of this step.
+  /// Others of its tree are told of their rows, and this one is not.
+  bool lacks_rows_ = false;
 };
 
 /// \name Of all Dropout modules in the tree of `root`
 /// @{
 void SetDropoutTraining(Module& root, bool training);
-/// \param step a number for each forward: of a training step, or of a
-///     micro-batch where gradients of several accumulate
+/// \param step a number for each training step
 void SetDropoutStep(Module& root, uint64_t seed, uint64_t step);
 /// @}
 

@@ -2,7 +2,9 @@
 #include "crosshatch/nn/grad_scaler.h"
 
 #include <algorithm>
+#include <cmath>
 
+#include "absl/strings/str_cat.h"
 #include "crosshatch/base/check.h"
 #include "crosshatch/base/status_macros.h"
 #include "crosshatch/nn/local_grads.h"
@@ -96,6 +98,41 @@ absl::Status GradScaler::Update() {
     state_.scale *= options_.growth_factor;
     state_.growth_tracker = 0;
   }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<StateDict> GradScaler::State() {
+  if (!unscaled_.empty()) {
+    return absl::FailedPreconditionError(
+        "GradScaler: gradients were unscaled; Update ends the iteration, and "
+        "then there is a state");
+  }
+  StateDict state;
+  CH_RETURN_IF_ERROR(state.Add("scale", state_.scale));
+  CH_RETURN_IF_ERROR(state.Add("growth_tracker", state_.growth_tracker));
+  return state;
+}
+
+absl::StatusOr<StateDict> GradScaler::StateToFill(
+    const std::vector<std::string>& saved) {
+  CH_ASSIGN_OR_RETURN(StateDict state, State());
+  CH_RETURN_IF_ERROR(
+      MatchStateNames("this GradScaler", NamesOf(state), saved, {}).status());
+  return state;
+}
+
+absl::Status GradScaler::Restore(const StateDict& state) {
+  GradScalerState restored;
+  CH_ASSIGN_OR_RETURN(restored.scale, state.Get<double>("scale"));
+  CH_ASSIGN_OR_RETURN(restored.growth_tracker,
+                      state.Get<int64_t>("growth_tracker"));
+  if (!(restored.scale > 0) || !std::isfinite(restored.scale) ||
+      restored.growth_tracker < 0) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "GradScaler: a scale of ", restored.scale, " after ",
+        restored.growth_tracker, " iterations is none that it comes to"));
+  }
+  state_ = restored;
   return absl::OkStatus();
 }
 

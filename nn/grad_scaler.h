@@ -13,11 +13,13 @@
 ///     scaler.Update();
 
 #include <cstdint>
+#include <string>
 #include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "crosshatch/nn/adamw.h"
+#include "crosshatch/nn/state_dict.h"
 #include "crosshatch/tensor/tensor.h"
 
 namespace crosshatch::nn {
@@ -32,7 +34,7 @@ struct GradScalerOptions {
   int64_t growth_interval = 2000;
 };
 
-/// What a checkpoint keeps.
+/// What a checkpoint keeps, as "scale" and "growth_tracker".
 struct GradScalerState {
   double scale = 0;
   /// Iterations without an overflow since the scale last changed.
@@ -44,7 +46,7 @@ struct GradScalerState {
 /// job that the trained parameters' meshes are part of, also of those that hold
 /// no part of the one that did, or no gradient at all.
 /// \threadsafety the rank's thread only.
-class GradScaler {
+class GradScaler final : public Stateful {
  public:
   explicit GradScaler(const GradScalerOptions& options = {});
 
@@ -72,6 +74,18 @@ class GradScaler {
   /// overflowed, and raises it after enough iterations without.
   /// \error kFailedPrecondition if nothing was unscaled.
   absl::Status Update();
+
+  /// \name Stateful
+  /// @{
+  /// \error kFailedPrecondition between Unscale or Step and Update.
+  absl::StatusOr<StateDict> State() override;
+  /// \error as State.
+  absl::StatusOr<StateDict> StateToFill(
+      const std::vector<std::string>& saved) override;
+  /// \error kInvalidArgument also for a scale that is not above 0 and finite,
+  ///     and for a negative count.
+  absl::Status Restore(const StateDict& state) override;
+  /// @}
 
  private:
   struct Unscaled {

@@ -161,5 +161,33 @@ TEST(GradScalerTest, ARankWithoutGradientsHearsOfAnOverflow) {
   }
 }
 
+TEST(GradScalerTest, IsAState) {
+  const auto p = Ready("p", Values({1}));
+  AdamW optimizer({p.get()}, {});
+  GradScaler scaler({.init_scale = 8, .growth_interval = 3});
+  for (int step = 0; step < 2; ++step) {
+    p->set_grad(Values({1}));
+    ASSERT_TRUE(scaler.Step(optimizer).ok());
+    EXPECT_TRUE(absl::IsFailedPrecondition(scaler.State().status()));
+    ASSERT_TRUE(scaler.Update().ok());
+  }
+  const absl::StatusOr<StateDict> kept = scaler.State();
+  ASSERT_TRUE(kept.ok());
+  GradScaler resumed({.growth_interval = 3});
+  ASSERT_TRUE(resumed.StateToFill(NamesOf(*kept)).ok());
+  ASSERT_TRUE(resumed.Restore(*kept).ok());
+  p->set_grad(Values({1}));
+  ASSERT_TRUE(resumed.Step(optimizer).ok());
+  ASSERT_TRUE(resumed.Update().ok());
+  // The third iteration without an overflow.
+  EXPECT_EQ(resumed.scale(), 16);
+
+  EXPECT_TRUE(absl::IsInvalidArgument(resumed.StateToFill({"scale"}).status()));
+  StateDict bad = *kept;
+  *bad.Find("scale") = std::numeric_limits<double>::quiet_NaN();
+  EXPECT_TRUE(absl::IsInvalidArgument(resumed.Restore(bad)));
+  EXPECT_EQ(resumed.scale(), 16);
+}
+
 }  // namespace
 }  // namespace crosshatch::nn

@@ -60,6 +60,10 @@ TensorList Linear::ForwardImpl(TensorSpan inputs) {
   const Tensor& weight = weight_->Get();
   const Tensor bias =
       bias_ == nullptr ? Tensor() : ToDType(bias_->Get(), weight.dtype());
+  CH_CHECK(IsFloatingPoint(x.dtype()) || !IsFloatingPoint(weight.dtype()))
+      << "linear of " << x.Describe() << " by a weight of " << weight.Describe()
+      << ": it takes floating point; ids go through an "
+      << "Embedding, ToDType makes numbers of integers";
   if (!IsFloatingPoint(x.dtype())) {
     return {crosshatch::Linear(x, weight, bias)};
   }

@@ -1,11 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "crosshatch/nn/materialize.h"
 
+#include <algorithm>
+#include <numeric>
+#include <string>
 #include <vector>
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "crosshatch/base/check.h"
+#include "crosshatch/base/status_macros.h"
+#include "crosshatch/comm/communicator.h"
 #include "crosshatch/dtensor/dtensor.h"
 #include "crosshatch/dtensor/random.h"
 #include "crosshatch/tensor/ops/in_place.h"
@@ -32,6 +37,61 @@ void Fill(const Parameter& parameter, const MaterializeOptions& options) {
   }
 }
 
+// What is filled on one mesh, and by what: equal on all ranks of it.
+std::string Describe(absl::Span<Parameter* const> parameters,
+                     const DeviceMesh& mesh,
+                     const MaterializeOptions& options) {
+  int count = 0;
+  uint64_t hash = 0;
+  for (const Parameter* parameter : parameters) {
+    const Tensor& data = parameter->data();
+    if (!data.is_distributed() || MeshOf(data) != mesh) continue;
+    ++count;
+    hash = RandomKeyOf(
+        hash, absl::StrCat(parameter->name(), " ", ToString(data.sizes()), " ",
+                           LayoutOf(data).ToStringByDim()));
+  }
+  return absl::StrCat("seed ", options.seed, " for ", count,
+                      " parameters (hash ", absl::Hex(hash), ")");
+}
+
+// Each rank makes its own elements, so nothing else would show that two of them
+// make different models.
+absl::Status CompareOnMesh(const DeviceMesh& mesh, const std::string& here) {
+  if (mesh.size() == 1) return absl::OkStatus();
+  std::vector<int> axes(static_cast<size_t>(mesh.ndim()));
+  std::iota(axes.begin(), axes.end(), 0);
+  CH_ASSIGN_OR_RETURN(
+      Communicator * communicator,
+      mesh.communicator(axes, RankContext::Current().current_stream().name()));
+  CH_ASSIGN_OR_RETURN(const std::vector<std::string> all,
+                      communicator->Exchange(here, "Materialize"));
+  const absl::Span<const int> ranks = mesh.layout().ranks();
+  for (size_t i = 1; i < all.size(); ++i) {
+    if (all[i] == all[0]) continue;
+    return absl::InvalidArgumentError(absl::StrCat(
+        "Materialize: ranks make different models: ", all[0], " on rank ",
+        ranks[0], ", ", all[i], " on rank ", ranks[i],
+        "; every rank takes the same seed and builds the same modules in the "
+        "same order"));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status CompareRanks(absl::Span<Parameter* const> parameters,
+                          const MaterializeOptions& options) {
+  std::vector<DeviceMesh> meshes;
+  for (const Parameter* parameter : parameters) {
+    if (!parameter->data().is_distributed()) continue;
+    const DeviceMesh& mesh = MeshOf(parameter->data());
+    if (std::find(meshes.begin(), meshes.end(), mesh) != meshes.end()) continue;
+    meshes.push_back(mesh);
+    CH_RETURN_IF_ERROR(
+        CompareOnMesh(mesh, Describe(parameters, mesh, options)));
+  }
+  return absl::OkStatus();
+}
+
 }  // namespace
 
 void LeaseParameters(absl::Span<Parameter* const> parameters) {
@@ -44,6 +104,10 @@ void LeaseParameters(absl::Span<Parameter* const> parameters) {
     storage.Attach(allocator.Allocate(storage.bytes(), MemoryClass::kParameter,
                                       context.current_stream()),
                    context.device());
+    // FSDP has named the parts of its own.
+    if (storage.owner() == Parameter::kNotMaterialized) {
+      storage.set_parts({{0, parameter->name()}});
+    }
   }
 }
 
@@ -61,6 +125,7 @@ absl::Status Materialize(absl::Span<Parameter* const> parameters,
     }
     deferred.push_back(parameter);
   }
+  CH_RETURN_IF_ERROR(CompareRanks(deferred, options));
   LeaseParameters(deferred);
   const NoGrad no_grad;
   for (const Parameter* parameter : deferred) Fill(*parameter, options);

@@ -24,10 +24,12 @@ struct MaterializeOptions {
 /// The value of an element depends on the seed, the parameter's name and its
 /// index in the global tensor, so it is the same on every mesh, and each rank
 /// makes only its own elements. On a dry run memory is accounted and nothing is
-/// filled.
+/// filled. For each mesh that deferred parameters are on, its ranks compare
+/// what they make over the side channel, once: all of them call it.
 /// \pre the parameters have names
 /// \error kFailedPrecondition, before anything is done, naming a parameter that
-///     cannot be filled: its layout holds partial sums.
+///     cannot be filled: its layout holds partial sums; kInvalidArgument naming
+///     two ranks whose seeds or parameters differ; what the engine says.
 absl::Status Materialize(absl::Span<Parameter* const> parameters,
                          const MaterializeOptions& options);
 

@@ -11,6 +11,7 @@
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "crosshatch/base/check.h"
+#include "crosshatch/base/place.h"
 
 namespace crosshatch::nn {
 namespace {
@@ -35,7 +36,51 @@ void Collect(const std::string& prefix, Module& module,
 
 Module::~Module() = default;
 
+class Module::Running final : public Place {
+ public:
+  Running(const Module& module, const TensorList& inputs)
+      : Place(Kind::kModule), module_(module), inputs_(inputs) {}
+
+  std::string Describe() const override {
+    return absl::StrCat("module ", *module_.label());
+  }
+  std::shared_ptr<const std::string> module() const override {
+    return module_.label();
+  }
+  const TensorList& inputs() const { return inputs_; }
+
+ private:
+  const Module& module_;
+  const TensorList& inputs_;
+};
+
+TensorSpan Module::OutermostInputs() {
+  const Place* outermost = nullptr;
+  for (const Place* place = Place::Innermost(); place != nullptr;
+       place = place->around()) {
+    if (place->kind() == Place::Kind::kModule) outermost = place;
+  }
+  if (outermost == nullptr) return {};
+  return static_cast<const Running*>(outermost)->inputs();
+}
+
+const std::shared_ptr<const std::string>& Module::label() const {
+  if (label_ == nullptr) {
+    const std::string name = FullName();
+    label_ = std::make_shared<const std::string>(
+        name.empty() ? type_name()
+                     : absl::StrCat(name, " (", type_name(), ")"));
+  }
+  return label_;
+}
+
+void Module::ForgetLabels() {
+  label_ = nullptr;
+  for (const auto& [name, child] : children_) child->ForgetLabels();
+}
+
 TensorList Module::Call(TensorList inputs) {
+  const Running running(*this, inputs);
   // The hooks of this call are those that are there when it starts.
   if (!pre_hooks_.empty()) {
     const HookList<PreHook> hooks = pre_hooks_;
@@ -143,6 +188,13 @@ Attachment* Module::attachment(const std::string& key) const {
   return found == attachments_.end() ? nullptr : found->second.get();
 }
 
+bool Module::splits_batch() const {
+  for (const auto& [key, attachment] : attachments_) {
+    if (attachment->splits_batch()) return true;
+  }
+  return false;
+}
+
 void Module::Attach(const std::string& key,
                     std::shared_ptr<Attachment> attachment) {
   if (attachment == nullptr) {
@@ -160,6 +212,7 @@ void Module::RegisterModule(std::string name, Module& module) {
   if (module.parent_ == nullptr) {
     module.parent_ = this;
     module.name_in_parent_ = name;
+    module.ForgetLabels();
   }
   children_.emplace_back(std::move(name), &module);
 }

@@ -10,6 +10,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -28,6 +29,10 @@ class Module;
 class Attachment {
  public:
   virtual ~Attachment() = default;
+
+  /// Whether it runs the module on a part of the batch on each of several
+  /// ranks, and says which (batch_rows.h).
+  virtual bool splits_batch() const { return false; }
 };
 
 struct NamedParameter {
@@ -68,6 +73,19 @@ class Module {
 
   /// From the root of the tree: "layers.0.mlp"; empty for the root.
   std::string FullName() const;
+  /// For messages: "layers.0.mlp (LlamaMlp)"; of the root its type.
+  const std::shared_ptr<const std::string>& label() const;
+
+  /// Not nullopt: its own forward, as it is set now, draws random numbers for a
+  /// row by where in the batch the row lies (dropout, while training), and they
+  /// follow from this number, which is the same on all ranks.
+  virtual std::optional<uint64_t> row_randomness() const {
+    return std::nullopt;
+  }
+
+  /// The inputs of the outermost module that runs on the calling thread; empty
+  /// outside of modules.
+  static TensorSpan OutermostInputs();
 
   /// The module that registered this one first; null for the root of a tree.
   Module* parent() const { return parent_; }
@@ -106,6 +124,8 @@ class Module {
 
   /// The runtime state under `key` ("fsdp"); null if none.
   Attachment* attachment(const std::string& key) const;
+  /// Whether one of the runtimes on it splits the batch.
+  bool splits_batch() const;
   /// Replaces what is there; null takes it away.
   void Attach(const std::string& key, std::shared_ptr<Attachment> attachment);
 
@@ -127,11 +147,17 @@ class Module {
     std::shared_ptr<F> run;
   };
 
+  /// A call that runs.
+  class Running;
+
   template <typename F>
   using HookList = absl::InlinedVector<Hook<F>, 2>;
 
   template <typename F>
   int AddHook(HookList<F>& hooks, F hook, bool first);
+
+  /// Of this module and all below: a name has changed.
+  void ForgetLabels();
 
   Module* parent_ = nullptr;
   std::string name_in_parent_;
@@ -141,6 +167,7 @@ class Module {
   HookList<PostHook> post_hooks_;
   ForwardWrapper forward_wrapper_;
   int next_hook_id_ = 0;
+  mutable std::shared_ptr<const std::string> label_;  ///< Null until asked for.
   std::map<std::string, std::shared_ptr<Attachment>> attachments_;
 };
 

@@ -10,7 +10,7 @@ namespace crosshatch::nn {
 
 Parameter::Parameter(ShapeView sizes, DType dtype, Initializer initializer)
     : initializer_(initializer),
-      data_(Deferred(sizes, dtype, "a parameter that was not materialized")) {
+      data_(Deferred(sizes, dtype, kNotMaterialized)) {
   data_.set_requires_grad(true);
 }
 

@@ -64,14 +64,24 @@ class Parameter : public std::enable_shared_from_this<Parameter> {
   bool on_host() const { return on_host_; }
   void set_on_host(bool on_host) { on_host_ = on_host; }
 
+  /// Whether a runtime has a gradient of it that waits for its reduction over
+  /// ranks, so that grad() is not all there is; set by the runtime.
+  bool gradient_is_pending() const { return gradient_is_pending_; }
+  void set_gradient_is_pending(bool pending) { gradient_is_pending_ = pending; }
+
   bool requires_grad() const { return requires_grad_; }
   void set_requires_grad(bool requires_grad);
+
+  /// Whose the memory of a deferred parameter is, as far as storages know.
+  static constexpr char kNotMaterialized[] =
+      "a parameter that was not materialized";
 
  private:
   std::string name_;
   Initializer initializer_;
   bool requires_grad_ = true;
   bool on_host_ = false;
+  bool gradient_is_pending_ = false;
   Tensor data_;
   Tensor gathered_;
 };

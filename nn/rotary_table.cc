@@ -3,6 +3,7 @@
 
 #include <cmath>
 #include <cstdint>
+#include <utility>
 #include <vector>
 
 #include "absl/types/span.h"
@@ -12,9 +13,10 @@
 
 namespace crosshatch::nn {
 
-RotaryTable::RotaryTable(int64_t head_dim, double theta)
-    : head_dim_(head_dim), theta_(theta) {
+RotaryTable::RotaryTable(int64_t head_dim, double theta, RopeScaling scaling)
+    : head_dim_(head_dim), theta_(theta), scaling_(std::move(scaling)) {
   CH_CHECK_EQ(head_dim % 2, 0) << "rotary table";
+  CH_CHECK_OK(scaling_.Validate(head_dim, theta));
 }
 
 const Tensor& RotaryTable::Cos(int64_t length) {
@@ -42,15 +44,14 @@ void RotaryTable::Prepare(int64_t length) {
   std::vector<float> sin;
   cos.reserve(static_cast<size_t>(length * half));
   sin.reserve(static_cast<size_t>(length * half));
+  const std::vector<float> frequencies =
+      RotaryFrequencies(head_dim_, theta_, scaling_, length);
+  const auto factor = static_cast<float>(scaling_.attention_factor);
   for (int64_t position = 0; position < length; ++position) {
-    for (int64_t i = 0; i < half; ++i) {
-      const float exponent =
-          static_cast<float>(2 * i) / static_cast<float>(head_dim_);
-      const float frequency =
-          1.0f / static_cast<float>(std::pow(theta_, double{exponent}));
+    for (const float frequency : frequencies) {
       const float angle = static_cast<float>(position) * frequency;
-      cos.push_back(static_cast<float>(std::cos(double{angle})));
-      sin.push_back(static_cast<float>(std::sin(double{angle})));
+      cos.push_back(static_cast<float>(std::cos(double{angle})) * factor);
+      sin.push_back(static_cast<float>(std::sin(double{angle})) * factor);
     }
   }
   cos_ = FromValues<float>(sizes, absl::MakeConstSpan(cos));

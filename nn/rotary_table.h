@@ -7,17 +7,19 @@
 
 #include <cstdint>
 
+#include "crosshatch/nn/rope_scaling.h"
 #include "crosshatch/tensor/tensor.h"
 
 namespace crosshatch::nn {
 
-/// cos and sin of position * theta^(-2i / head_dim), i < head_dim / 2.
-/// Frequency and angle are rounded to float32 as Hugging Face's are, so that
-/// models trained there compute the same here.
+/// cos and sin of position * f[i], i < head_dim / 2, with the frequencies of
+/// rope_scaling.h, times its attention_factor. Frequency and angle are rounded
+/// to float32 as Hugging Face's are, so that models trained there compute the
+/// same here.
 class RotaryTable {
  public:
-  /// \pre head_dim is even
-  RotaryTable(int64_t head_dim, double theta);
+  /// \pre head_dim is even; scaling.Validate(head_dim, theta) is OK
+  RotaryTable(int64_t head_dim, double theta, RopeScaling scaling = {});
 
   /// \name Tables for positions 0 .. length-1
   /// [length, head_dim / 2] f32, on the rank's device; kept until another
@@ -32,6 +34,7 @@ class RotaryTable {
 
   const int64_t head_dim_;
   const double theta_;
+  const RopeScaling scaling_;
   Tensor cos_;
   Tensor sin_;
 };

@@ -1,11 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "crosshatch/nn/state_dict.h"
 
+#include <algorithm>
 #include <iterator>
 #include <utility>
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "crosshatch/base/status_macros.h"
 
 namespace crosshatch::nn {
@@ -17,6 +19,17 @@ const char* KindOf(const StateValue& value) {
                                     "a text"};
   static_assert(std::variant_size_v<StateValue> == std::size(kKinds));
   return kKinds[value.index()];
+}
+
+/// "missing 12: a, b, ...", or nothing.
+void AppendNames(const char* what, const std::vector<std::string>& names,
+                 std::vector<std::string>& parts) {
+  constexpr size_t kMostNames = 10;
+  if (names.empty()) return;
+  const auto end = names.begin() + std::min(names.size(), kMostNames);
+  parts.push_back(absl::StrCat(names.size(), " ", what, " (",
+                               absl::StrJoin(names.begin(), end, ", "),
+                               names.size() > kMostNames ? ", ...)" : ")"));
 }
 
 }  // namespace
@@ -70,6 +83,46 @@ absl::StatusOr<T> StateDict::Get(absl::string_view name) const {
   return absl::InvalidArgumentError(
       absl::StrCat("the entry \"", name, "\" of the state is ", KindOf(*value),
                    ", not ", KindOf(StateValue(T()))));
+}
+
+absl::StatusOr<std::vector<std::string>> MatchStateNames(
+    const std::string& what, const std::vector<std::string>& own,
+    const std::vector<std::string>& saved, const RestoreOptions& options) {
+  std::vector<std::string> common;
+  std::vector<std::string> missing;
+  std::vector<std::string> unexpected;
+  std::set_intersection(own.begin(), own.end(), saved.begin(), saved.end(),
+                        std::back_inserter(common));
+  if (!options.allow_missing) {
+    std::set_difference(own.begin(), own.end(), saved.begin(), saved.end(),
+                        std::back_inserter(missing));
+  }
+  if (!options.allow_unexpected) {
+    std::set_difference(saved.begin(), saved.end(), own.begin(), own.end(),
+                        std::back_inserter(unexpected));
+  }
+  std::vector<std::string> parts;
+  AppendNames("missing", missing, parts);
+  AppendNames("unexpected", unexpected, parts);
+  if (parts.empty()) return common;
+  return absl::InvalidArgumentError(
+      absl::StrCat("the state that was kept is not that of ", what, ": ",
+                   absl::StrJoin(parts, ", ")));
+}
+
+absl::Status CheckFilled(const StateDict& state, const std::string& name,
+                         const Tensor& filled) {
+  CH_ASSIGN_OR_RETURN(const Tensor tensor, state.Get<Tensor>(name));
+  if (filled.defined() && tensor.SameAs(filled)) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrCat("the entry \"", name,
+                   "\" of the state is not the tensor that StateToFill gave"));
+}
+
+std::vector<std::string> NamesOf(const StateDict& state) {
+  std::vector<std::string> names;
+  for (const auto& [name, value] : state.entries()) names.push_back(name);
+  return names;
 }
 
 template absl::StatusOr<Tensor> StateDict::Get(absl::string_view) const;

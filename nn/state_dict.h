@@ -73,8 +73,12 @@ class Stateful {
   virtual absl::StatusOr<StateDict> State() = 0;
 
   /// The state as it is to be filled from one that has `saved`, with memory for
-  /// every tensor: a loader reads into them and then calls Restore.
+  /// every tensor, in the dtype that it is to have: a loader reads into them,
+  /// replaces the other values, which stand for their type alone, and then
+  /// calls Restore. All its names are among `saved`; a loader reads no others.
   /// \param saved all names of the state that was kept, in order
+  /// \error kInvalidArgument listing the names that are missing or unexpected;
+  ///     kFailedPrecondition if the state cannot be changed now.
   virtual absl::StatusOr<StateDict> StateToFill(
       const std::vector<std::string>& saved) = 0;
 
@@ -84,6 +88,33 @@ class Stateful {
   ///     but what was filled.
   virtual absl::Status Restore(const StateDict& state) = 0;
 };
+
+/// How far what was kept and what is restored may differ in names.
+struct RestoreOptions {
+  /// What is not in the state that was kept stays as it is.
+  bool allow_missing = false;
+  /// What is not known is not read.
+  bool allow_unexpected = false;
+};
+
+/// Compares the names of a state with those that were kept.
+/// \param what whose names they are, for the message: "module Llama".
+/// \param own, saved in order
+/// \returns those in both, in order.
+/// \error kInvalidArgument listing the first of the names that are missing or
+///     unexpected and not allowed to be, and their number.
+absl::StatusOr<std::vector<std::string>> MatchStateNames(
+    const std::string& what, const std::vector<std::string>& own,
+    const std::vector<std::string>& saved, const RestoreOptions& options);
+
+/// The tensor `name` of `state`, which must be `filled`: what Restore checks
+/// before it takes over what a loader filled.
+/// \error as StateDict::Get; kInvalidArgument for another tensor.
+absl::Status CheckFilled(const StateDict& state, const std::string& name,
+                         const Tensor& filled);
+
+/// The names of `state`, in order.
+std::vector<std::string> NamesOf(const StateDict& state);
 
 }  // namespace crosshatch::nn
 

@@ -5,11 +5,14 @@
 #include <cstdint>
 #include <memory>
 #include <queue>
+#include <string>
 #include <utility>
 #include <vector>
 
 #include "absl/container/flat_hash_map.h"
+#include "absl/status/status.h"
 #include "crosshatch/base/check.h"
+#include "crosshatch/base/place.h"
 #include "crosshatch/tensor/creation.h"
 #include "crosshatch/tensor/ops/cast.h"
 #include "crosshatch/tensor/ops/in_place.h"
@@ -73,6 +76,8 @@ class BackwardEngine {
   // Whether this run writes to the memory of `gradient` by accumulating.
   bool IsPartOfAGrad(const Tensor& gradient) const;
   void Discover(const Node::Edge& root);
+  // What a sink of a leaf says against recording the graph of the gradients.
+  absl::Status CheckMayRecord() const;
   void Prune();
   void RunTask(int index);
   void RunLeaf(Task& task);
@@ -102,6 +107,29 @@ class BackwardEngine {
 };
 
 namespace {
+
+/// Says of a failed check which step of the backward pass it is in.
+class GradientPlace final : public Place {
+ public:
+  explicit GradientPlace(const Node& node)
+      : Place(Kind::kGradient), node_(node) {}
+
+  std::string Describe() const override {
+    if (node_.sequence() != GraphTies::kLeafSequence) {
+      return std::string("gradient of ") + node_.name();
+    }
+    const Tensor& leaf = static_cast<const LeafNode&>(node_).leaf();
+    const std::string owner = MemoryOwnerOf(leaf);
+    return "gradient for the leaf " + (owner.empty() ? "" : owner + ", ") +
+           leaf.Describe();
+  }
+  std::shared_ptr<const std::string> module() const override {
+    return node_.module();
+  }
+
+ private:
+  const Node& node_;
+};
 
 /// Adds `b` to `a`, in a's memory where that may be written.
 Tensor AddTo(Tensor a, const Tensor& b) {
@@ -231,6 +259,18 @@ void BackwardEngine::Discover(const Node::Edge& root) {
   }
 }
 
+absl::Status BackwardEngine::CheckMayRecord() const {
+  for (const Task& task : tasks_) {
+    if (task.node->sequence() != GraphTies::kLeafSequence) continue;
+    const Tensor& leaf = static_cast<const LeafNode&>(*task.node).leaf();
+    const std::shared_ptr<GradSink> sink = GraphTies::Meta(leaf).sink;
+    if (sink == nullptr) continue;
+    const std::string why = sink->WhyNoCreateGraph();
+    if (!why.empty()) return absl::UnimplementedError(why);
+  }
+  return absl::OkStatus();
+}
+
 bool BackwardEngine::IsPartOfAGrad(const Tensor& gradient) const {
   const auto memory = [](const Tensor& t) -> const Storage* {
     return t.is_distributed() ? &t.handler()->memory() : t.storage().get();
@@ -287,6 +327,9 @@ absl::Status BackwardEngine::Run(const Tensor& root) {
 
   const Node::Edge root_edge = GradEdge(root);
   Discover(root_edge);
+  if (recording) {
+    if (absl::Status status = CheckMayRecord(); !status.ok()) return status;
+  }
   if (!capturing_ && IsPartOfAGrad(gradient)) gradient = Clone(gradient);
   if (capturing_) Prune();
   if (tasks_[0].wanted) {
@@ -297,6 +340,7 @@ absl::Status BackwardEngine::Run(const Tensor& root) {
     const int task = ready_.top().task;
     ready_.pop();
     running_ = tasks_[static_cast<size_t>(task)].node.get();
+    const GradientPlace place(*running_);
     RunTask(task);
   }
   running_ = nullptr;
@@ -408,10 +452,15 @@ void BackwardEngine::WriteTo(const Tensor& leaf,
       << "a gradient of " << gradient.Describe() << " for the leaf "
       << leaf.Describe();
   NoGrad no_grad;
+  // What is due of it is done here: to the ops below it would be an input that
+  // lies as none of theirs should.
+  const Tensor conformed = leaf.is_distributed()
+                               ? leaf.handler()->ConformGradient(leaf, gradient)
+                               : gradient;
   if (destination.accumulate) {
-    AddInPlace(destination.tensor, gradient);
+    AddInPlace(destination.tensor, conformed);
   } else {
-    CopyInPlace(destination.tensor, gradient);
+    CopyInPlace(destination.tensor, conformed);
   }
 }
 

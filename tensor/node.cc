@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "crosshatch/base/check.h"
+#include "crosshatch/base/place.h"
 #include "crosshatch/tensor/rank_context.h"
 
 namespace crosshatch {
@@ -142,6 +143,7 @@ void SetGradSink(const Tensor& leaf, std::shared_ptr<GradSink> sink) {
 
 void GraphTies::Number(Node& node) {
   node.sequence_ = ++RankContext::Current().node_sequence_;
+  node.module_ = RunningModule();
 }
 
 AutogradMeta& GraphTies::Meta(const Tensor& tensor) {
@@ -248,14 +250,16 @@ void GraphTies::Refresh(const Tensor& view, AutogradMeta& meta) {
 }
 
 bool Tensor::requires_grad() const {
-  AutogradMeta* meta = impl_->autograd.get();
+  AutogradMeta* meta = Defined("requires_grad").autograd.get();
   if (meta == nullptr) return false;
   if (meta->base.defined()) GraphTies::Refresh(*this, *meta);
   return meta->requires_grad || meta->grad_fn != nullptr;
 }
 
 Tensor& Tensor::set_requires_grad(bool requires_grad) {
-  if (!requires_grad && impl_->autograd == nullptr) return *this;
+  if (!requires_grad && Defined("set_requires_grad").autograd == nullptr) {
+    return *this;
+  }
   CH_CHECK(is_leaf()) << "set_requires_grad on the result of an op: "
                       << Describe() << "; Detach it first";
   CH_CHECK(!requires_grad || IsFloatingPoint(dtype()))
@@ -268,30 +272,32 @@ Tensor& Tensor::set_requires_grad(bool requires_grad) {
 }
 
 bool Tensor::is_leaf() const {
-  AutogradMeta* meta = impl_->autograd.get();
+  AutogradMeta* meta = Defined("is_leaf").autograd.get();
   if (meta == nullptr) return true;
   if (meta->base.defined()) GraphTies::Refresh(*this, *meta);
   return meta->grad_fn == nullptr;
 }
 
 Tensor Tensor::Detach() const {
+  const TensorImpl& from = Defined("Detach");
   auto impl = std::make_shared<TensorImpl>();
-  impl->storage = impl_->storage;
-  impl->offset = impl_->offset;
-  impl->sizes = impl_->sizes;
-  impl->strides = impl_->strides;
-  impl->dtype = impl_->dtype;
-  impl->handler = impl_->handler;
+  impl->storage = from.storage;
+  impl->offset = from.offset;
+  impl->sizes = from.sizes;
+  impl->strides = from.strides;
+  impl->dtype = from.dtype;
+  impl->handler = from.handler;
   return Tensor(std::move(impl));
 }
 
 const Tensor& Tensor::grad() const {
   static const Tensor* const undefined = new Tensor();
-  return impl_->autograd != nullptr ? impl_->autograd->grad : *undefined;
+  const TensorImpl& impl = Defined("grad");
+  return impl.autograd != nullptr ? impl.autograd->grad : *undefined;
 }
 
 void Tensor::set_grad(Tensor grad) const {
-  if (!grad.defined() && impl_->autograd == nullptr) return;
+  if (!grad.defined() && Defined("set_grad").autograd == nullptr) return;
   CH_CHECK(!grad.defined() || grad.sizes() == sizes())
       << "a gradient of " << grad.Describe() << " for " << Describe();
   GraphTies::Meta(*this).grad = std::move(grad);

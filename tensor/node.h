@@ -10,6 +10,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <string>
 
 #include "absl/container/inlined_vector.h"
 #include "crosshatch/tensor/tensor.h"
@@ -37,6 +38,8 @@ class GradSink {
   /// stream. Called once per Backward whose graph holds the leaf, even if
   /// nothing was contributed.
   virtual void Complete() = 0;
+  /// Why the graph of its gradients cannot be recorded; empty if it can.
+  virtual std::string WhyNoCreateGraph() const { return {}; }
 };
 
 /// Gives `leaf` a sink (null takes it away). The sink outlives the graphs
@@ -85,6 +88,8 @@ class Node : public std::enable_shared_from_this<Node> {
   /// Later nodes have greater numbers; those that accumulate the gradient of a
   /// leaf have the greatest.
   uint64_t sequence() const { return sequence_; }
+  /// The module that ran when the call was recorded; null outside of modules.
+  const std::shared_ptr<const std::string>& module() const { return module_; }
 
   /// Runs before Backward, once the gradients of the outputs are complete.
   void AddPreHook(std::function<void()> hook);
@@ -107,6 +112,7 @@ class Node : public std::enable_shared_from_this<Node> {
   absl::InlinedVector<Edge, 3> edges_;
   int num_outputs_ = 1;
   uint64_t sequence_ = 0;
+  std::shared_ptr<const std::string> module_;
   std::unique_ptr<Hooks> hooks_;
 };
 

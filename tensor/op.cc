@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "crosshatch/tensor/op.h"
 
+#include <string>
 #include <utility>
 
 #include "crosshatch/base/check.h"
+#include "crosshatch/base/place.h"
 #include "crosshatch/tensor/node.h"
 #include "crosshatch/tensor/rank_context.h"
 
@@ -30,15 +32,43 @@ bool Aliases(const Tensor& output, const Tensor& input, bool view) {
          (input.is_distributed() || output.storage() == input.storage());
 }
 
+/// Says of a failed check which op it is in, with global sizes.
+class OpPlace final : public Place {
+ public:
+  OpPlace(const OpInfo& info, TensorSpan inputs)
+      : Place(Kind::kOp), info_(info), inputs_(inputs) {}
+
+  std::string Describe() const override {
+    std::string text = std::string("op ") + info_.name;
+    const char* separator = " of ";
+    for (const Tensor& input : inputs_) {
+      text += separator + input.Describe();
+      separator = ", ";
+    }
+    return text;
+  }
+
+ private:
+  const OpInfo& info_;
+  const TensorSpan inputs_;
+};
+
 }  // namespace
 
 TensorList Apply(const Op& op, TensorSpan inputs) {
   const OpInfo& info = op.info();
+  const OpPlace place(info, inputs);
   const bool grad_mode = RankContext::Current().grad_enabled();
   const TensorHandler* handler = nullptr;
   bool record = false;
   for (const Tensor& input : inputs) {
-    if (!input.defined()) continue;
+    if (!input.defined()) {
+      const auto index = static_cast<size_t>(&input - inputs.data());
+      CH_CHECK(index < 32 && (info.optional_inputs >> index & 1) != 0)
+          << info.name << ": input " << index << " of " << inputs.size()
+          << " is undefined: nothing was assigned to it, or it was moved from";
+      continue;
+    }
     if (handler == nullptr) handler = input.handler().get();
     if (grad_mode && !record) record = input.requires_grad();
   }

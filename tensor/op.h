@@ -38,6 +38,8 @@ struct OpInfo {
   bool view = false;
   /// Of a view: how autograd follows writes through it (node.h).
   const ViewHistory* view_history = nullptr;
+  /// Bit i: input i may be undefined. Every other one is checked by Apply.
+  uint32_t optional_inputs = 0;
 };
 
 /// The attributes of a call by value, for caches. Two calls of one op type with
@@ -52,7 +54,7 @@ class Op {
 
   /// Checks the inputs (a wrong shape is a bug: the message names the op and
   /// the shapes), allocates the outputs and issues the kernels to the current
-  /// stream. Inputs are local; optional ones may be undefined. On
+  /// stream. Inputs are local; optional ones (OpInfo) may be undefined. On
   /// Device::Meta() it allocates just the same and issues nothing. An op that
   /// writes in place bumps the version of what it wrote.
   virtual TensorList Forward(TensorSpan inputs) const = 0;

@@ -202,9 +202,16 @@ absl::Status RankContext::status() const {
 }
 
 RankContextScope::RankContextScope(RankContext* context)
-    : previous_(std::exchange(current_context, context)) {}
+    : Place(Kind::kRank),
+      context_(context),
+      previous_(std::exchange(current_context, context)) {}
 
 RankContextScope::~RankContextScope() { current_context = previous_; }
+
+std::string RankContextScope::Describe() const {
+  if (context_ == nullptr || context_->without_rank()) return "";
+  return absl::StrCat("rank ", context_->world_rank());
+}
 
 StreamScope::StreamScope(Stream& stream)
     : context_(RankContext::Current()),

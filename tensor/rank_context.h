@@ -19,6 +19,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "crosshatch/base/event_sink.h"
+#include "crosshatch/base/place.h"
 #include "crosshatch/base/thread_pool.h"
 #include "crosshatch/base/wait_graph.h"
 #include "crosshatch/tensor/allocator.h"
@@ -85,6 +86,9 @@ class RankContext {
 
   /// Not 0, and of no other context, before or after.
   uint64_t id() const { return id_; }
+
+  /// Whether it is that of a thread without a rank.
+  bool without_rank() const { return options_.without_rank; }
 
   /// Keeps memory of another context from being given back before work of this
   /// one that uses it is done: until the next Synchronize, or the 64th of other
@@ -212,14 +216,16 @@ class RankContext {
 };
 
 /// Makes `context` (may be null) the calling thread's for the scope.
-class RankContextScope {
+class RankContextScope final : public Place {
  public:
   explicit RankContextScope(RankContext* context);
   ~RankContextScope();
-  RankContextScope(const RankContextScope&) = delete;
-  RankContextScope& operator=(const RankContextScope&) = delete;
+
+  /// "rank 1"; empty for a context of no rank.
+  std::string Describe() const override;
 
  private:
+  RankContext* const context_;
   RankContext* const previous_;
 };
 

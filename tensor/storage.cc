@@ -53,9 +53,14 @@ const std::string& Storage::OwnerAt(int64_t offset_bytes) const {
 }
 
 void Storage::FailDetached() const {
-  CH_CHECK(false) << "the memory of " << owner_ << " (" << bytes_
-                  << " bytes) was touched while it is not attached: its owner "
-                     "gives it memory only for the time of its use";
+  CH_CHECK(false)
+      << "the memory of " << owner_ << " (" << bytes_
+      << " bytes) was touched while it is not attached: its owner gives it "
+      << "memory only for the time of its use. A parameter has none before "
+      << "Module::Materialize, which reaches the modules that their parents "
+      << "registered (RegisterModule). A sharded one, \"(gathered)\", has it "
+      << "while its module runs: elsewhere Parameter::data() is the shard, and "
+      << "SummonFullParameters gives the whole";
   __builtin_unreachable();
 }
 

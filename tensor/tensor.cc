@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "crosshatch/tensor/tensor.h"
 
+#include <cstdlib>
 #include <sstream>
 #include <type_traits>
 #include <utility>
@@ -69,6 +70,18 @@ void CheckMayBeUsedHere(const Tensor& tensor) {
 TensorImpl::TensorImpl() = default;
 TensorImpl::~TensorImpl() = default;
 
+void Tensor::FailUndefined(const char* method) {
+  CH_CHECK(false) << method << " of an undefined tensor: nothing was assigned "
+                  << "to it, or it was moved from";
+  std::abort();
+}
+
+void Tensor::FailNoDim(int64_t dim) const {
+  CH_CHECK(false) << "size(" << dim << ") of a tensor of " << ndim()
+                  << " dims: " << Describe();
+  std::abort();
+}
+
 bool Tensor::IsUnique() const {
   if (impl_.use_count() != 1) return false;
   if (is_distributed()) {
@@ -79,7 +92,7 @@ bool Tensor::IsUnique() const {
 
 Device Tensor::device() const {
   return is_distributed() ? RankContext::Current().device()
-                          : impl_->storage->device();
+                          : Defined("device").storage->device();
 }
 
 std::string MemoryOwnerOf(const Tensor& tensor) {
@@ -106,6 +119,8 @@ void* Tensor::raw_data() const {
 template <typename T>
 std::vector<T> Tensor::ToVector() const {
   CH_CHECK(defined()) << "ToVector of an undefined tensor";
+  // What has no memory says why.
+  if (!is_distributed() && !storage()->attached()) storage()->data();
   CH_CHECK(!is_distributed() && !device().is_meta())
       << "ToVector of " << Describe() << ", whose elements are not all here";
   std::vector<T> values(static_cast<size_t>(numel()));
@@ -120,9 +135,16 @@ template std::vector<int64_t> Tensor::ToVector<int64_t>() const;
 
 std::string Tensor::Describe() const {
   if (!defined()) return "an undefined tensor";
-  if (is_distributed()) return handler()->Describe();
   std::ostringstream text;
-  text << dtype() << ToString(sizes()) << " on " << device();
+  text << dtype() << ToString(sizes());
+  if (is_distributed()) {
+    // Of what the handler says, how the whole lies.
+    const std::string of_part = handler()->Describe();
+    const size_t bar = of_part.find('|');
+    if (bar != std::string::npos) text << of_part.substr(bar);
+  } else {
+    text << " on " << device();
+  }
   return text.str();
 }
 

@@ -86,12 +86,13 @@ struct TensorImpl {
 /// A reference-counted handle; copies refer to the same tensor.
 class Tensor {
  public:
-  /// The undefined tensor.
+  /// The undefined tensor. It may be asked whether it is defined, copied and
+  /// described; everything else of it fails a check.
   Tensor() = default;
   explicit Tensor(std::shared_ptr<TensorImpl> impl) : impl_(std::move(impl)) {}
 
   bool defined() const { return impl_ != nullptr; }
-  TensorImpl& impl() const { return *impl_; }
+  TensorImpl& impl() const { return Defined("impl"); }
   bool SameAs(const Tensor& other) const { return impl_ == other.impl_; }
   /// Whether this is the only handle to a tensor that alone refers to its
   /// memory: then nobody sees a write to it. Says no where it cannot tell.
@@ -101,40 +102,49 @@ class Tensor {
   bool IsOnlyHandle() const { return impl_.use_count() == 1; }
 
   /// Sizes; the global ones of a distributed tensor.
-  const Shape& sizes() const { return impl_->sizes; }
+  const Shape& sizes() const { return Defined("sizes").sizes; }
   /// Size of a dim; negative dims count from the end.
   int64_t size(int64_t dim) const {
-    const auto ndim = static_cast<int64_t>(impl_->sizes.size());
-    return impl_->sizes[static_cast<size_t>(dim < 0 ? dim + ndim : dim)];
+    const Shape& sizes = Defined("size").sizes;
+    const auto ndim = static_cast<int64_t>(sizes.size());
+    if (dim < -ndim || dim >= ndim) [[unlikely]] {
+      FailNoDim(dim);
+    }
+    return sizes[static_cast<size_t>(dim < 0 ? dim + ndim : dim)];
   }
-  int ndim() const { return static_cast<int>(impl_->sizes.size()); }
-  int64_t numel() const { return NumElements(impl_->sizes); }
+  int ndim() const { return static_cast<int>(Defined("ndim").sizes.size()); }
+  int64_t numel() const { return NumElements(Defined("numel").sizes); }
   /// In elements. Of a distributed tensor those that it would have on one
   /// device, whatever its parts lie like: whether the result of an op aliases
   /// its operand, as a view or by Contiguous, follows from them, and so is the
   /// same on every rank and for plain tensors.
-  const Shape& strides() const { return impl_->strides; }
-  int64_t storage_offset() const { return impl_->offset; }
-  DType dtype() const { return impl_->dtype; }
+  const Shape& strides() const { return Defined("strides").strides; }
+  int64_t storage_offset() const { return Defined("storage_offset").offset; }
+  DType dtype() const { return Defined("dtype").dtype; }
   Device device() const;
   bool is_contiguous() const {
-    return IsContiguous(impl_->sizes, impl_->strides);
+    const TensorImpl& impl = Defined("is_contiguous");
+    return IsContiguous(impl.sizes, impl.strides);
   }
 
   /// Whether it is spread over ranks.
-  bool is_distributed() const { return impl_->handler != nullptr; }
+  bool is_distributed() const {
+    return Defined("is_distributed").handler != nullptr;
+  }
   const std::shared_ptr<const TensorHandler>& handler() const {
-    return impl_->handler;
+    return Defined("handler").handler;
   }
 
   /// Local tensors only.
-  const std::shared_ptr<Storage>& storage() const { return impl_->storage; }
+  const std::shared_ptr<Storage>& storage() const {
+    return Defined("storage").storage;
+  }
   /// Address of the first element. Null on Device::Meta() or without elements.
   /// Work on it must go through a stream.
   void* raw_data() const;
   template <typename T>
   T* data() const {
-    CH_CHECK(impl_->dtype == DTypeOf<T>)
+    CH_CHECK(Defined("data").dtype == DTypeOf<T>)
         << "data<" << Name(DTypeOf<T>) << "> of a tensor of " << dtype();
     return static_cast<T*>(raw_data());
   }
@@ -161,6 +171,16 @@ class Tensor {
   std::string Describe() const;
 
  private:
+  /// What is behind, for `method`; of an undefined tensor a failed check.
+  TensorImpl& Defined(const char* method) const {
+    if (impl_ == nullptr) [[unlikely]] {
+      FailUndefined(method);
+    }
+    return *impl_;
+  }
+  [[noreturn]] static void FailUndefined(const char* method);
+  [[noreturn]] void FailNoDim(int64_t dim) const;
+
   std::shared_ptr<TensorImpl> impl_;
 };
 

@@ -158,6 +158,8 @@ TEST(TensorDeathTest, RefusesMisuse) {
   const Tensor x = FromValues<float>({2, 3}, {1, 2, 3, 4, 5, 6});
   EXPECT_DEATH(x.data<double>(), "data<f64> of a tensor of f32");
   EXPECT_DEATH(Tensor().ToVector<float>(), "undefined");
+  EXPECT_DEATH(x.size(2), "size\\(2\\) of a tensor of 2 dims: f32\\[2, 3\\]");
+  EXPECT_DEATH(x.size(-3), "size\\(-3\\) of a tensor of 2 dims");
   EXPECT_DEATH(MakeView(x.storage(), 1, {2, 3}, {3, 1}, kFloat32),
                "a view of \\[2, 3\\] with strides \\[3, 1\\] at 1 leaves the "
                "24 bytes");

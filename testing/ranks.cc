@@ -2,10 +2,17 @@
 #include "crosshatch/testing/ranks.h"
 
 #include <algorithm>
+#include <cstdlib>
+#include <set>
 #include <string>
 
+#include "absl/strings/escaping.h"
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "absl/strings/str_split.h"
+#include "crosshatch/base/check.h"
+#include "crosshatch/base/status_macros.h"
 
 namespace crosshatch {
 namespace {
@@ -37,11 +44,116 @@ void Report(const std::vector<std::vector<FailedCheck>>& by_rank) {
   }
 }
 
+// This process's place among those that mpirun started, or -1 without mpirun.
+int RankOfMpirun() {
+  const char* rank = std::getenv("OMPI_COMM_WORLD_RANK");
+  return rank == nullptr ? -1 : std::atoi(rank);
+}
+
+// Strings as one, and back.
+std::string Join(const std::vector<std::string>& texts) {
+  std::string joined;
+  for (const std::string& text : texts) {
+    absl::StrAppend(&joined, absl::CEscape(text), "\n");
+  }
+  return joined;
+}
+std::vector<std::string> Split(const std::string& joined) {
+  std::vector<std::string> texts = absl::StrSplit(joined, '\n');
+  texts.pop_back();  // After the last end of a line.
+  for (std::string& text : texts) {
+    CH_CHECK(absl::CUnescape(std::string(text), &text)) << joined;
+  }
+  return texts;
+}
+
+// What a rank ended with, for the processes of the test.
+std::string TextOf(const absl::Status& status,
+                   const std::vector<FailedCheck>& failed) {
+  std::vector<std::string> texts = {
+      absl::StrCat(static_cast<int>(status.code())),
+      std::string(status.message())};
+  for (const FailedCheck& check : failed) {
+    texts.push_back(check.file);
+    texts.push_back(absl::StrCat(check.line));
+    texts.push_back(check.message);
+  }
+  return Join(texts);
+}
+
+int NumberIn(const std::string& text) {
+  int number = 0;
+  CH_CHECK(absl::SimpleAtoi(text, &number)) << text;
+  return number;
+}
+
+// By what all have told: the job's status, and by rank the checks that failed.
+// `files` holds the names that they point to: equal checks have equal pointers.
+absl::Status ReadTexts(const std::vector<std::vector<std::string>>& texts,
+                       std::set<std::string>& files,
+                       std::vector<std::vector<FailedCheck>>& by_rank) {
+  for (size_t rank = 0; rank < by_rank.size(); ++rank) {
+    for (size_t i = 2; i + 2 < texts[rank].size(); i += 3) {
+      by_rank[rank].push_back({files.insert(texts[rank][i]).first->c_str(),
+                               NumberIn(texts[rank][i + 1]),
+                               texts[rank][i + 2]});
+    }
+  }
+  return absl::Status(static_cast<absl::StatusCode>(NumberIn(texts[0][0])),
+                      texts[0][1]);
+}
+
+// One rank is this process, or none where the job has fewer.
+absl::Status StatusOfProcesses(int ranks,
+                               absl::FunctionRef<absl::Status(World&)> body,
+                               const RankOptions& options) {
+  const auto of_rank = [](const auto& list, size_t rank) {
+    return rank < list.size() ? list[rank] : nullptr;
+  };
+  const auto self = static_cast<size_t>(RankOfMpirun());
+  std::vector<FailedCheck> failed;
+  const absl::Status status = RunMpi(
+      [&](World& world) {
+        CheckScope scope;
+        absl::Status result = body(world);
+        failed = scope.Take();
+        return result;
+      },
+      {.threads_per_rank = options.threads_per_rank,
+       .timeout = options.timeout,
+       .adversarial_seed = options.adversarial_seed,
+       .backend = options.backend,
+       .sink = of_rank(options.sinks, self),
+       .decorator = of_rank(options.decorators, self),
+       .ranks = ranks});
+  const auto told = ExchangeByMpi(TextOf(status, failed));
+  CH_RETURN_IF_ERROR(told.status());
+  std::vector<std::vector<std::string>> texts;
+  for (const std::string& text : *told) texts.push_back(Split(text));
+  std::set<std::string> files;
+  std::vector<std::vector<FailedCheck>> by_rank(texts.size());
+  absl::Status of_job = ReadTexts(texts, files, by_rank);
+  Report(by_rank);
+  return of_job;
+}
+
 }  // namespace
+
+std::string OfFirstRank(std::string text) {
+  if (RankOfMpirun() < 0) return text;
+  const auto told = ExchangeByMpi(text);
+  CH_CHECK_OK(told.status());
+  return (*told)[0];
+}
+
+std::vector<std::string> OfFirstRank(std::vector<std::string> lines) {
+  return Split(OfFirstRank(Join(lines)));
+}
 
 absl::Status StatusOfRanks(int ranks,
                            absl::FunctionRef<absl::Status(World&)> body,
                            const RankOptions& options) {
+  if (RankOfMpirun() >= 0) return StatusOfProcesses(ranks, body, options);
   std::vector<std::vector<FailedCheck>> by_rank(
       static_cast<size_t>(std::max(ranks, 0)));
   const absl::Status status = RunLocal(

@@ -4,7 +4,11 @@
 
 /// \file
 /// Runs what a test does on several ranks. Tests name no engine: which one the
-/// ranks are on is decided here alone.
+/// ranks are on is decided here alone. Ranks are threads, or, where mpirun has
+/// started the test (ch_rank_test with engines = ["local", "mpi"]), processes,
+/// each of which runs the whole test; one that is no rank of a job waits for
+/// its end. Of what a body writes to the test's variables a process has only
+/// its own rank's: what ranks have is checked on them, or comes by OfFirstRank.
 ///
 ///     OnMesh({{"fsdp", 2}, {"tp", 2}}, [](const DeviceMesh& mesh)
 ///         -> absl::Status {
@@ -15,10 +19,11 @@
 ///
 /// A rank checks by the macros of expect.h. What failed is reported here, on
 /// the test's thread, at the line of the check, with the ranks that it failed
-/// on: in the order of ranks, not of time.
+/// on: in the order of ranks, not of time. Every process reports all.
 
 #include <initializer_list>
 #include <source_location>
+#include <string>
 #include <type_traits>
 #include <utility>
 #include <vector>
@@ -47,6 +52,11 @@ void RunRanks(
     int ranks, absl::FunctionRef<absl::Status(World&)> body,
     const RankOptions& options = {},
     const std::source_location& where = std::source_location::current());
+
+/// What the test has after rank 0 of its last job put it there, on every
+/// process of the test. Called by all of them, outside of jobs.
+std::string OfFirstRank(std::string text);
+std::vector<std::string> OfFirstRank(std::vector<std::string> lines);
 
 /// Names the axes of a mesh: {{"fsdp", 2}, {"tp", 2}}, or {2, 2} where the
 /// names do not matter, which are "a", "b" and so on then.

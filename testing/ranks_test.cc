@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "crosshatch/testing/ranks.h"
 
-#include <atomic>
 #include <string>
 #include <vector>
 
 #include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
 #include "crosshatch/base/status_macros.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest-spi.h"
@@ -39,13 +39,29 @@ std::vector<std::string> Reported(Run run) {
 }
 
 TEST(Ranks, RunTheBodyOnEachRank) {
-  std::atomic<int> sum = 0;
-  RunRanks(3, [&](World& world) {
-    CH_EXPECT_EQ(world.size(), 3);
-    sum += 1 << world.rank();
+  for (const int ranks : {3, 1, 4}) {
+    RunRanks(ranks, [&](World& world) -> absl::Status {
+      CH_EXPECT_EQ(world.size(), ranks);
+      CH_ASSIGN_OR_RETURN(const auto all,
+                          world.Group("all", world.AllRanks(), "s"));
+      CH_ASSIGN_OR_RETURN(
+          const std::vector<std::string> here,
+          all->Exchange(absl::StrCat("rank ", world.rank()), "who is here"));
+      CH_EXPECT_EQ(here.size(), static_cast<size_t>(ranks));
+      CH_EXPECT_EQ(here.back(), absl::StrCat("rank ", ranks - 1));
+      return absl::OkStatus();
+    });
+  }
+}
+
+TEST(Ranks, GiveWhatRankZeroHas) {
+  std::vector<std::string> lines;
+  RunRanks(2, [&](World& world) {
+    if (world.rank() == 0) lines = {"", "a\nb", "\\n"};
     return absl::OkStatus();
   });
-  EXPECT_EQ(sum, 7);
+  EXPECT_THAT(OfFirstRank(lines), ElementsAre("", "a\nb", "\\n"));
+  EXPECT_THAT(OfFirstRank(std::vector<std::string>()), ElementsAre());
 }
 
 TEST(Ranks, ReportByRankAndOnce) {

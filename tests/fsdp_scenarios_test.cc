@@ -132,14 +132,14 @@ absl::Status Shard(TestModel& model, const DeviceMesh& mesh,
   return FullyShard(model, data, options);
 }
 
-// Shards a model on `axes`, calls `body`, gives rank 0's view of the weights.
-Weights Sharded(const Axes& axes, const FullyShardOptions& options, int repeats,
-                const std::function<absl::Status(Job&)>& body,
-                uint64_t adversarial_seed = 0) {
-  Weights weights;
+// Shards a model on `axes`, calls `body`, and expects all ranks to see
+// `weights`.
+void ExpectWeights(const Weights& weights, const std::string& what,
+                   const Axes& axes, const FullyShardOptions& options,
+                   int repeats, const std::function<absl::Status(Job&)>& body,
+                   uint64_t adversarial_seed = 0) {
   OnMesh(axes,
          [&](const DeviceMesh& mesh) -> absl::Status {
-           World& world = mesh.world();
            TestModel model(2, 5, 7, 3, repeats);
            model.FillWithIntegers();
            Job job{model, 0, 1, nullptr};
@@ -147,12 +147,11 @@ Weights Sharded(const Axes& axes, const FullyShardOptions& options, int repeats,
            CH_ASSIGN_OR_RETURN(ShardedModule root, ShardedModule::Of(model));
            job.root = &root;
            CH_RETURN_IF_ERROR(body(job));
-           Weights full = FullWeights(model);
-           if (world.rank() == 0) weights = std::move(full);
-           return world.context().Synchronize();
+           CH_EXPECT_EQ(FullWeights(model), weights)
+               << what << " on " << MeshLayout::Create(axes)->ToString();
+           return mesh.world().context().Synchronize();
          },
          {.adversarial_seed = adversarial_seed});
-  return weights;
 }
 
 void TrainsAsOneRank(const Scenario& scenario, const std::vector<Axes>& meshes,
@@ -169,9 +168,8 @@ void TrainsAsOneRank(const Scenario& scenario, const std::vector<Axes>& meshes,
       }
       return absl::OkStatus();
     };
-    EXPECT_EQ(Sharded(axes, options, scenario.repeats, train, adversarial_seed),
-              dense)
-        << scenario.name << " on " << MeshLayout::Create(axes)->ToString();
+    ExpectWeights(dense, scenario.name, axes, options, scenario.repeats, train,
+                  adversarial_seed);
   }
 }
 
@@ -348,12 +346,11 @@ TEST(FsdpScenariosTest, APartByItselfSeesTheUpdate) {
   FullyShardOptions options;
   options.gradient_divide_factor = 1;
   for (const Axes& axes : Meshes()) {
-    EXPECT_EQ(Sharded(axes, options, 1, train), dense)
-        << MeshLayout::Create(axes)->ToString();
+    ExpectWeights(dense, "parts", axes, options, 1, train);
   }
   for (uint64_t seed = 1; seed <= 20; ++seed) {
-    EXPECT_EQ(Sharded({{"fsdp", 2}}, options, 1, train, seed), dense)
-        << "seed " << seed;
+    ExpectWeights(dense, absl::StrCat("seed ", seed), {{"fsdp", 2}}, options, 1,
+                  train, seed);
   }
 }
 
@@ -491,9 +488,8 @@ TEST(FsdpScenariosTest, LeavesAnIterationBetweenAnyTwoCalls) {
         CH_EXPECT_EQ(held(), before) << "trained after " << stop;
         return absl::OkStatus();
       };
-      EXPECT_EQ(Sharded(axes, options, 1, leave_and_train), dense)
-          << "left after " << stop << " calls on "
-          << MeshLayout::Create(axes)->ToString();
+      ExpectWeights(dense, absl::StrCat("left after ", stop, " calls"), axes,
+                    options, 1, leave_and_train);
     }
   }
 }

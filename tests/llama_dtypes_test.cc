@@ -69,7 +69,8 @@ Result Train(const std::vector<MeshAxis>& axes, const Policy& policy) {
     fsdp::FullyShardOptions options;
     if (axes.size() == 2) {
       CH_ASSIGN_OR_RETURN(const DeviceMesh tp, mesh.Slice("tp"));
-      CH_RETURN_IF_ERROR(tp::ParallelizeModule(model, tp, tp::LlamaPlan()));
+      CH_RETURN_IF_ERROR(
+          tp::ParallelizeModule(model, tp, tp::LlamaPlan(model.config())));
       options.extension = DTensorExtensions::Create();
     }
     options.mixed_precision.param_dtype = kBFloat16;

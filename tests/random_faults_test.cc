@@ -236,7 +236,8 @@ absl::Status Program::Parallelize(nn::Llama& model) {
   }
   if (mesh_->axis_names().back() == "tp") {
     CH_ASSIGN_OR_RETURN(const DeviceMesh tp, mesh_->Slice("tp"));
-    CH_RETURN_IF_ERROR(tp::ParallelizeModule(model, tp, tp::LlamaPlan()));
+    CH_RETURN_IF_ERROR(
+        tp::ParallelizeModule(model, tp, tp::LlamaPlan(model.config())));
     options.extension = DTensorExtensions::Create();
   }
   for (nn::Module& block : model.blocks()) {

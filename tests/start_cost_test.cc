@@ -57,20 +57,22 @@ Counts CountsOf(int fsdp, int tp, int64_t layers, int64_t steps) {
 }
 
 TEST(StartCostTest, DoesNotGrowWithParametersOrRanks) {
-  const Counts small = CountsOf(2, 2, 1, 1);
-  EXPECT_TRUE(CountsOf(2, 2, 6, 1) == small);
-  EXPECT_TRUE(CountsOf(8, 8, 1, 1) == small);
-  EXPECT_TRUE(CountsOf(32, 32, 1, 1) == small);
-  EXPECT_TRUE(CountsOf(128, 128, 1, 1) == small);
+  const Counts small = CountsOf(2, 2, 1, 2);
+  EXPECT_TRUE(CountsOf(2, 2, 6, 2) == small);
+  EXPECT_TRUE(CountsOf(8, 8, 1, 2) == small);
+  EXPECT_TRUE(CountsOf(32, 32, 1, 2) == small);
+  EXPECT_TRUE(CountsOf(128, 128, 1, 2) == small);
 }
 
-TEST(StartCostTest, IsOneExchangeForTheMeshAndOneForEachStep) {
-  // The step's is whether to stop.
-  const Counts one = CountsOf(2, 2, 2, 1);
-  EXPECT_EQ(one.exchanges, 2);
-  const Counts four = CountsOf(2, 2, 2, 4);
-  EXPECT_EQ(four.exchanges, one.exchanges + 3);
-  EXPECT_EQ(four.groups, one.groups);
+TEST(StartCostTest, IsOneForTheMeshOneForTheModelAndOneForEachStepButTheLast) {
+  // The model's is whether ranks make the same; the step's whether to stop,
+  // which the last one need not know.
+  EXPECT_EQ(CountsOf(2, 2, 2, 1).exchanges, 2);
+  const Counts two = CountsOf(2, 2, 2, 2);
+  EXPECT_EQ(two.exchanges, 3);
+  const Counts five = CountsOf(2, 2, 2, 5);
+  EXPECT_EQ(five.exchanges, two.exchanges + 3);
+  EXPECT_EQ(five.groups, two.groups);
 }
 
 }  // namespace

@@ -34,6 +34,13 @@ def crosshatch_deps():
     )
     maybe(
         system_library,
+        name = "boost_context",
+        header = "boost/context/detail/fcontext.hpp",
+        libraries = {"boost_context": ["-lboost_context"]},
+        package = "libboost-context-dev",
+    )
+    maybe(
+        system_library,
         name = "eigen",
         header = "Eigen/Core",
         include_dirs = ["/usr/include/eigen3", "/usr/local/include/eigen3"],

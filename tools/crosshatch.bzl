@@ -29,10 +29,23 @@
         deps = [":dtype"],
     )
 
+    ch_cuda_library(                         # by nvcc, with --config=cuda
+        name = "copy_cuda",
+        srcs = ["copy.cu"],
+        deps = [":copy"],                    # its headers
+    )
+
+    ch_emulated_cuda_library(                # for tests on any machine
+        name = "copy_emulated",
+        srcs = ["copy.cu"],
+        deps = [":copy"],
+    )
+
     ch_rank_test(                            # ranks are threads of one process
         name = "all_gather_test",
         srcs = ["all_gather_test.cc"],
         ranks = 4,                           # most rank threads at one time
+        engines = ["local", "mpi"],          # ..._on_mpi: ranks are processes
         deps = [
             ":comm",
             "//testing:ranks",               # RunRanks, OnMesh, CH_EXPECT_EQ
@@ -60,7 +73,7 @@
     repeats; "nightly" for those too long for every change, which it runs;
     "planted" for those that plant races on purpose, "uninstrumented" for those
     of a library that synchronizes out of its sight (gRPC); ThreadSanitizer runs
-    neither.
+    neither; "cuda_emulation" for those of CUDA's code without a device.
   * A kernel uses Highway's run-time dispatch (hwy/foreach_target.h); it gets no
     -march flag, so one binary runs on every machine. Include its own file as
     HWY_TARGET_INCLUDE "tensor/kernels/cpu/add.cc" (from the repository's root).
@@ -191,16 +204,101 @@ def ch_cuda_library(name, srcs, deps = [], **kwargs):
         **kwargs
     )
 
-def ch_rank_test(name, ranks, tags = [], **kwargs):
+def ch_emulated_cuda_library(name, srcs, deps = [], **kwargs):
+    """The same sources (.cu), compiled by the host's compiler for the emulation.
+
+    For tests, on any machine: no toolkit and no device are needed
+    (//emulation).
+    """
+    wrappers = []
+    for src in srcs:
+        wrapper = "{}_{}.cc".format(name, src[:-len(".cu")])
+        native.genrule(
+            name = wrapper + ".make",
+            testonly = True,
+            srcs = [src],
+            outs = [wrapper],
+            cmd = "printf '#define CROSSHATCH_CUDA_EMULATION 1\\n#include " +
+                  "\"crosshatch/{}/{}\"\\n' >$@".format(native.package_name(), src),
+            visibility = ["//visibility:private"],
+        )
+        wrappers.append(wrapper)
+    _check(name, deps)
+
+    # Not as a test's own code, which is hardly optimised.
+    base, more = _settings(COPTS, "library")
+    cc_library(
+        name = name,
+        testonly = True,
+        srcs = wrappers,
+        hdrs = srcs,
+        # Kernels have pragmas that unroll loops, for nvcc.
+        copts = base + ["-Wno-unknown-pragmas"],
+        include_prefix = "crosshatch/" + native.package_name(),
+        strip_include_prefix = "/" + native.package_name(),
+        deps = deps + ["//emulation"] + more,
+        **kwargs
+    )
+
+def ch_rank_test(
+        name,
+        ranks,
+        tags = [],
+        engines = ["local"],
+        mpi_args = [],
+        mpi_seconds = 100,
+        **kwargs):
     """A test that runs up to `ranks` ranks, each a thread of its one process.
 
     Bazel counts it as that many busy cores, so that rank threads of several
     tests do not starve each other into time-outs.
+
+    Args:
+      name: of the test.
+      ranks: that run at one time, at most.
+      tags: of the test.
+      engines: "local", and "mpi" for a test <name>_on_mpi besides, of the same
+        program, in which each rank is a process. Wildcards skip it where //:mpi
+        is off.
+      mpi_args: of the program there, as a --gtest_filter.
+      mpi_seconds: that the job of processes may take.
+      **kwargs: of the ch_cc_test.
     """
     ch_cc_test(
         name = name,
         tags = tags + ["ranks", "cpu:" + str(ranks)],
         **kwargs
+    )
+    for engine in engines:
+        if engine not in ["local", "mpi"]:
+            fail("{}: engines are local and mpi, not {}".format(name, engine))
+    if "mpi" in engines:
+        _run_by_mpi(
+            name = name + "_on_mpi",
+            program = name,
+            ranks = ranks,
+            seconds = mpi_seconds,
+            args = mpi_args,
+            # Where threads meet is the other test's.
+            tags = [tag for tag in tags if tag != "threads"],
+            visibility = kwargs.get("visibility"),
+        )
+
+def _run_by_mpi(name, program, ranks, seconds, args, tags, visibility, runner = "run_mpi_test"):
+    """A test that runs :<program> as processes of an MPI job."""
+    sh_test(
+        name = name,
+        size = "small" if seconds <= 50 else "medium",
+        srcs = ["//tools:" + runner],
+        args = [
+            str(ranks),
+            str(seconds),
+            "$(rootpath :{})".format(program),
+        ] + args,
+        data = [":" + program],
+        tags = tags + ["mpi", "cpu:" + str(ranks)],
+        target_compatible_with = NEEDS_MPI,
+        visibility = visibility,
     )
 
 def ch_mpi_test(
@@ -210,6 +308,7 @@ def ch_mpi_test(
         deps = [],
         copts = [],
         seconds = 50,
+        two_hosts = [],
         visibility = None,
         **kwargs):
     """A GoogleTest test that runs as processes of an MPI job, every test on each.
@@ -225,6 +324,9 @@ def ch_mpi_test(
       deps: of the program, beside gtest, gmock and their main.
       copts: of the program.
       seconds: that one job may take.
+      two_hosts: numbers of processes for a test <name>_<n>_on_two_hosts each, of
+        which half are in another network namespace, reached by TCP; where the
+        machine has no such the test says so, and passes.
       visibility: of the suite, its tests and the program.
       **kwargs: for the program.
     """
@@ -242,19 +344,26 @@ def ch_mpi_test(
     tests = []
     for n in ranks:
         tests.append("{}_{}".format(name, n))
-        sh_test(
+        _run_by_mpi(
             name = tests[-1],
-            size = "small",
-            srcs = ["//tools:run_mpi_test"],
-            args = [
-                str(n),
-                str(seconds),
-                "$(rootpath :{}_program)".format(name),
-            ],
-            data = [":{}_program".format(name)],
-            tags = tags + ["mpi", "cpu:" + str(n)],
-            target_compatible_with = NEEDS_MPI,
+            program = name + "_program",
+            ranks = n,
+            seconds = seconds,
+            args = [],
+            tags = tags,
             visibility = visibility,
+        )
+    for n in two_hosts:
+        tests.append("{}_{}_on_two_hosts".format(name, n))
+        _run_by_mpi(
+            name = tests[-1],
+            program = name + "_program",
+            ranks = n,
+            seconds = seconds,
+            args = [],
+            tags = tags,
+            visibility = visibility,
+            runner = "run_mpi_test_on_two_hosts",
         )
     native.test_suite(
         name = name,

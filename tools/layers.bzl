@@ -23,6 +23,7 @@ LAYERS = {
     "extensions": _THROUGH_NN + ["fsdp", "tp"],
     "checkpoint": _THROUGH_EXTENSIONS,
     "examples": _THROUGH_EXTENSIONS + ["checkpoint", "launch"],
+    "emulation": ["base"],
     "testing": ["base", "tensor", "comm", "mesh"],
 }
 
@@ -35,6 +36,10 @@ STEPS = {
 # Package of what tests share (all of it testonly) -> the packages whose tests
 # may use it. Some of them are below it: their libraries are not.
 TEST_HELPERS = {
+    "emulation": [
+        "tensor",
+        "comm",
+    ],
     "testing": [
         "mesh",
         "dtensor",

@@ -3,7 +3,7 @@
 
 namespace crosshatch::tp {
 
-ParallelPlan LlamaPlan() {
+ParallelPlan LlamaPlan(const nn::LlamaConfig& config) {
   // Between blocks activations are split by position (dim 1). Attention and MLP
   // gather them once for all their projections.
   const Style by_position = SequenceParallel(/*sequence_dim=*/1);
@@ -11,7 +11,7 @@ ParallelPlan LlamaPlan() {
       PrepareModuleInput({.input = Shard(1), .desired = Replicate()});
   const Style split_outputs = ColwiseParallel();
   const Style split_inputs = RowwiseParallel({.output = Shard(1)});
-  return {
+  ParallelPlan plan = {
       {"embed_tokens", split_inputs},
       {"layers.*.input_layernorm", by_position},
       {"layers.*.self_attn", gather_positions},
@@ -25,6 +25,12 @@ ParallelPlan LlamaPlan() {
       {"norm", by_position},
       {"lm_head", split_outputs},
   };
+  // Of queries and keys [B, T, heads, head_dim], each rank its own heads.
+  if (config.qk_norm) {
+    plan.emplace_back("layers.*.self_attn.[qk]_norm",
+                      SequenceParallel(/*sequence_dim=*/2));
+  }
+  return plan;
 }
 
 }  // namespace crosshatch::tp

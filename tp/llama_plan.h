@@ -2,15 +2,16 @@
 #ifndef CROSSHATCH_TP_LLAMA_PLAN_H_
 #define CROSSHATCH_TP_LLAMA_PLAN_H_
 
+#include "crosshatch/nn/models/llama_config.h"
 #include "crosshatch/tp/parallelize_module.h"
 
 namespace crosshatch::tp {
 
-/// The plan for nn::Llama: projections split by heads and inner features, the
-/// embedding and the output by vocabulary, the residual stream and the norms by
-/// position. The logits stay split by vocabulary (Shard(-1)), and CrossEntropy
-/// takes them so: no rank ever holds a row of them.
-ParallelPlan LlamaPlan();
+/// The plan for nn::Llama of `config`: projections split by heads and inner
+/// features, the embedding and the output by vocabulary, the residual stream
+/// and the norms by position. The logits stay split by vocabulary (Shard(-1)),
+/// and CrossEntropy takes them so: no rank ever holds a row of them.
+ParallelPlan LlamaPlan(const nn::LlamaConfig& config = {});
 
 }  // namespace crosshatch::tp
 

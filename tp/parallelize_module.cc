@@ -1,27 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "crosshatch/tp/parallelize_module.h"
 
-#include <fnmatch.h>
-
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_split.h"
 #include "crosshatch/base/status_macros.h"
+#include "crosshatch/nn/name_pattern.h"
 
 namespace crosshatch::tp {
-namespace {
-
-bool Matches(const std::string& pattern, const std::string& name) {
-  const std::vector<std::string> patterns = absl::StrSplit(pattern, '.');
-  const std::vector<std::string> parts = absl::StrSplit(name, '.');
-  if (patterns.size() != parts.size()) return false;
-  for (size_t i = 0; i < parts.size(); ++i) {
-    if (fnmatch(patterns[i].c_str(), parts[i].c_str(), 0) != 0) return false;
-  }
-  return true;
-}
-
-}  // namespace
-
 absl::Status ParallelizeModule(nn::Module& root, const DeviceMesh& mesh,
                                const ParallelPlan& plan) {
   if (mesh.ndim() != 1 || !mesh.coordinate().has_value()) {
@@ -35,7 +19,7 @@ absl::Status ParallelizeModule(nn::Module& root, const DeviceMesh& mesh,
   for (const auto& [pattern, style] : plan) {
     bool matched = false;
     for (const nn::NamedModule& named : modules) {
-      if (!Matches(pattern, named.name)) continue;
+      if (!nn::MatchesName(pattern, named.name)) continue;
       matched = true;
       CH_RETURN_IF_ERROR(style->Apply(*named.module, named.name, mesh));
     }

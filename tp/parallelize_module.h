@@ -16,10 +16,9 @@
 
 namespace crosshatch::tp {
 
-/// Which modules get which style. A pattern is a module's full name from the
-/// root, part by part between dots, where `*`, `?` and `[...]` match within a
-/// part as in file names: "layers.*.attention.w[qkv]". The empty pattern is the
-/// root.
+/// Which modules get which style. A pattern is of modules' full names from the
+/// root (nn/name_pattern.h): "layers.*.attention.w[qkv]". The empty pattern is
+/// the root.
 using ParallelPlan = std::vector<std::pair<std::string, Style>>;
 
 /// Applies `plan` in order to the modules of `root` that its patterns match. A
@@ -29,7 +28,8 @@ using ParallelPlan = std::vector<std::pair<std::string, Style>>;
 /// \param mesh one axis, e.g. mesh.Slice("tp").
 /// \error kInvalidArgument for a mesh of another ndim, a pattern that matches
 ///     nothing (a misspelt one would leave a module unsplit) or a style that
-///     does not fit; the module and pattern are named.
+///     does not fit; the module and pattern are named. kFailedPrecondition for
+///     a parameter that is spread otherwise, or sharded by FullyShard.
 absl::Status ParallelizeModule(nn::Module& root, const DeviceMesh& mesh,
                                const ParallelPlan& plan);
 

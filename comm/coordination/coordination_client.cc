@@ -61,13 +61,13 @@ absl::StatusOr<std::unique_ptr<CoordinationClient>> CoordinationClient::Connect(
 absl::Status CoordinationClient::AwaitStart() {
   std::unique_lock lock(mutex_);
   changed_.wait(lock, [this] {
-    return roster_.has_started || !refused_.empty() || failure_.has_value();
+    return roster_.has_started || !refused_.empty() || !notices_.empty();
   });
   if (!refused_.empty()) {
     return absl::UnauthenticatedError(absl::StrCat(
         Describe(self_), " was sent away by the coordinator: ", refused_));
   }
-  return failure_.has_value() ? ResultOf(*failure_) : absl::OkStatus();
+  return notices_.empty() ? absl::OkStatus() : ResultOf(notices_[0]);
 }
 
 CoordinationClient::~CoordinationClient() {
@@ -97,10 +97,7 @@ void CoordinationClient::Received(const ServerMessage& message) {
       is_asked_ = true;
       break;
     case ServerMessage::kFailure:
-      if (!failure_.has_value()) {
-        failure_ = ToNotice(message.failure());
-        failed_at_ = heard_;
-      }
+      Add(ToNotice(message.failure()));
       break;
     case ServerMessage::kRefused:
       refused_ = message.refused();
@@ -122,17 +119,23 @@ void CoordinationClient::Broken() {
   changed_.notify_all();
 }
 
+void CoordinationClient::Add(FailureNotice notice) {
+  if (notices_.empty()) failed_at_ = SteadyNow();
+  notices_.push_back(std::move(notice));
+  has_news_ = true;
+}
+
 void CoordinationClient::Lose(const std::string& how) {
-  if (failure_.has_value() || is_dismissed_ || !refused_.empty()) return;
+  if (is_dismissed_ || !refused_.empty()) return;
+  if (std::exchange(has_lost_coordinator_, true)) return;
   const std::string who = roster_.has_started
                               ? absl::StrCat("process ", roster_.rank_0.pid(),
                                              " on host ", roster_.rank_0.host())
                               : "the process of rank 0";
-  failure_ = {.world_ranks = {0},
-              .process_lost = true,
-              .error = absl::UnavailableError(
-                  absl::StrCat(who, ", which coordinates the job, ", how))};
-  failed_at_ = SteadyNow();
+  Add({.world_ranks = {0},
+       .process_lost = true,
+       .error = absl::UnavailableError(
+           absl::StrCat(who, ", which coordinates the job, ", how))});
 }
 
 int64_t CoordinationClient::NextRequest() {
@@ -146,13 +149,13 @@ absl::StatusOr<std::string> CoordinationClient::Request(ClientMessage message,
   wire_->Send(std::move(message));
   std::unique_lock lock(mutex_);
   changed_.wait(lock, [this, id] {
-    return answers_[id].has_value() || failure_.has_value();
+    return answers_[id].has_value() || !notices_.empty();
   });
   const std::optional<Answer> answer = std::move(answers_[id]);
   answers_.erase(id);
   if (!answer.has_value()) {
     return absl::AbortedError(absl::StrCat(
-        "the job failed: ", std::string(ResultOf(*failure_).message())));
+        "the job failed: ", std::string(ResultOf(notices_[0]).message())));
   }
   if (answer->code() == 0) return answer->value();
   return absl::Status(static_cast<absl::StatusCode>(answer->code()),
@@ -199,19 +202,21 @@ absl::Status CoordinationClient::Leave() {
   wire_->Send(std::move(message));
   std::unique_lock lock(mutex_);
   changed_.wait(lock, [this] {
-    return is_dismissed_ || is_broken_ || failure_.has_value();
+    return is_dismissed_ || is_broken_ || !notices_.empty();
   });
-  if (!failure_.has_value()) return absl::OkStatus();
+  if (notices_.empty()) return absl::OkStatus();
   // The goodbye must have gone out, or the coordinator takes it for a death; a
   // dead coordinator takes it for nothing.
   changed_.wait_for(lock, absl::ToChronoNanoseconds(options_.times.ask()),
                     [this] { return is_dismissed_ || is_broken_; });
-  return ResultOf(*failure_);
+  changed_.wait(lock, [this] { return has_announced_; });
+  return ResultOf(notices_[0]);
 }
 
 std::optional<FailureNotice> CoordinationClient::failure() const {
   std::lock_guard lock(mutex_);
-  return failure_;
+  if (notices_.empty()) return std::nullopt;
+  return notices_[0];
 }
 
 void CoordinationClient::Report(const FailureNotice& notice) {
@@ -224,10 +229,10 @@ void CoordinationClient::OnFailure(Told told) {
   {
     std::lock_guard lock(told_mutex_);
     told_ = std::move(told);
-    has_told_ = false;
+    num_told_ = 0;
   }
   std::lock_guard lock(mutex_);
-  has_new_listener_ = true;
+  has_news_ = true;
   changed_.notify_all();
 }
 
@@ -246,7 +251,8 @@ void CoordinationClient::CheckTimes(std::unique_lock<std::mutex>& lock) {
   // Who was stopped itself has heard of nobody.
   if (now - last_check_ > options_.times.heartbeat / 2) heard_ = now;
   last_check_ = now;
-  if (!failure_.has_value() && now - heard_ > options_.times.heartbeat) {
+  if (!has_lost_coordinator_ && !is_dismissed_ &&
+      now - heard_ > options_.times.heartbeat) {
     const std::string silence =
         absl::StrCat("no sign of it for ", Rounded(now - heard_));
     Lose(absl::StrCat("does not answer: ", silence,
@@ -256,14 +262,14 @@ void CoordinationClient::CheckTimes(std::unique_lock<std::mutex>& lock) {
     message.set_lost(absl::StrCat("had ", silence));
     wire_->Send(std::move(message));
   }
-  if (failure_.has_value() && !is_leaving_ && roster_.has_started &&
-      !is_late_ && now - failed_at_ > options_.leave) {
+  if (!notices_.empty() && !is_leaving_ && roster_.has_started && !is_late_ &&
+      now - failed_at_ > options_.leave) {
     is_late_ = true;
     const std::string message = absl::StrCat(
         "[rank ", self_.rank(), "] the function of rank ", self_.rank(),
         " did not come back within ", absl::FormatDuration(options_.leave),
         " after the job failed, and its process is ended: ",
-        std::string(ResultOf(*failure_).message()));
+        std::string(ResultOf(notices_[0]).message()));
     lock.unlock();
     (options_.end_process ? options_.end_process : PrintAndExit)(message);
     lock.lock();
@@ -275,14 +281,13 @@ void CoordinationClient::Run() {
   const auto pause =
       absl::ToChronoNanoseconds(std::min(interval, absl::Milliseconds(250)));
   std::unique_lock lock(mutex_);
-  while (!is_ending_ || (failure_.has_value() && !has_announced_)) {
+  while (!is_ending_ || (!notices_.empty() && !has_announced_)) {
     const bool is_asked = std::exchange(is_asked_, false);
-    has_new_listener_ = false;
+    has_news_ = false;
     const bool is_time = SteadyNow() >= next_heartbeat_;
     if (is_time) next_heartbeat_ = SteadyNow() + interval;
-    const std::optional<FailureNotice> failure = failure_;
-    const bool is_news =
-        failure.has_value() && !std::exchange(has_announced_, true);
+    const std::vector<FailureNotice> notices = notices_;
+    const bool announces = !notices.empty() && !has_announced_;
     const Roster roster = roster_;
     lock.unlock();
     if (is_asked || is_time) {
@@ -294,17 +299,21 @@ void CoordinationClient::Run() {
       }
       wire_->Send(std::move(message));
     }
-    if (is_news && options_.on_failure) options_.on_failure(*failure, roster);
-    if (failure.has_value()) {
+    if (announces && options_.on_failure) {
+      options_.on_failure(notices[0], roster);
+    }
+    {
       std::lock_guard told_lock(told_mutex_);
-      if (told_ && !std::exchange(has_told_, true)) told_(*failure);
+      while (told_ && num_told_ < notices.size()) told_(notices[num_told_++]);
     }
     lock.lock();
+    if (announces) {
+      has_announced_ = true;
+      changed_.notify_all();
+    }
     CheckTimes(lock);
-    changed_.wait_for(lock, pause, [this] {
-      return is_ending_ || is_asked_ || has_new_listener_ ||
-             (failure_.has_value() && !has_announced_);
-    });
+    changed_.wait_for(lock, pause,
+                      [this] { return is_ending_ || is_asked_ || has_news_; });
   }
 }
 

@@ -11,6 +11,7 @@
 #include <optional>
 #include <string>
 #include <thread>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
@@ -78,7 +79,8 @@ class CoordinationClient final : public FailureChannel {
 
   /// This rank's function has returned. Waits for those of the others, which
   /// may need this process until then.
-  /// \returns OK, or what the job failed with (ResultOf).
+  /// \returns OK, or what the job failed with (ResultOf); then on_failure has
+  ///     returned.
   absl::Status Leave();
 
   /// What the job failed with, if this rank has been told.
@@ -96,6 +98,8 @@ class CoordinationClient final : public FailureChannel {
   /// The coordinator is dead, as far as can be seen from here.
   /// \pre mutex_ is held.
   void Lose(const std::string& how);
+  /// \pre mutex_ is held.
+  void Add(FailureNotice notice);
   absl::StatusOr<std::string> Request(ClientMessage message, int64_t id);
   int64_t NextRequest();
   std::string CurrentActivity();
@@ -117,9 +121,11 @@ class CoordinationClient final : public FailureChannel {
   bool is_broken_ = false;
   bool is_asked_ = false;
   bool is_ending_ = false;
-  std::optional<FailureNotice> failure_;
+  /// What the job failed with, then who was lost since.
+  std::vector<FailureNotice> notices_;
   absl::Time failed_at_;
-  bool has_new_listener_ = false;
+  bool has_lost_coordinator_ = false;
+  bool has_news_ = false;       // A listener or a notice.
   bool has_announced_ = false;  // To ClientOptions::on_failure.
   bool is_late_ = false;        // end_process has been called.
   int64_t last_request_ = 0;
@@ -128,7 +134,7 @@ class CoordinationClient final : public FailureChannel {
   /// Held during calls of what it guards, and never while mutex_ is.
   std::mutex told_mutex_;
   Told told_;
-  bool has_told_ = false;
+  size_t num_told_ = 0;
   std::mutex activity_mutex_;
   Activity activity_;
 

@@ -132,12 +132,18 @@ TEST(CoordinationTest, WaitsEndAndSayForWhat) {
 
 TEST(CoordinationTest, StrangersAreSentAway) {
   Job job(2);
-  const auto stranger = job.Join(ThisProcess(1, 2), "another token");
-  EXPECT_EQ(stranger.status().code(), absl::StatusCode::kUnauthenticated);
-  EXPECT_THAT(std::string(stranger.status().message()),
-              HasSubstr("CROSSHATCH_JOB_TOKEN"));
+  const auto is_refused = [&job](int rank) {
+    const auto stranger = job.Join(ThisProcess(rank, 2), "another token");
+    EXPECT_EQ(stranger.status().code(), absl::StatusCode::kUnauthenticated);
+    EXPECT_THAT(std::string(stranger.status().message()),
+                HasSubstr("CROSSHATCH_JOB_TOKEN"));
+  };
+  is_refused(0);
+  // It might be what the job lacks, until the job has all.
+  std::thread late([&] { is_refused(1); });
   const auto results = job.RunAll(
       [](CoordinationClient& client, int) { return client.Leave(); });
+  late.join();
   for (const absl::Status& result : results) EXPECT_TRUE(result.ok()) << result;
 }
 
@@ -225,6 +231,36 @@ TEST(CoordinationTest, AListenerThatComesLateIsTold) {
     client.OnFailure(nullptr);
     return client.Leave();
   });
+}
+
+TEST(CoordinationTest, WhoIsLostAfterTheFailureIsToldToo) {
+  Job job(3);
+  std::vector<FailureNotice> told;
+  std::promise<void> heard_both;
+  job.RunAll([&](CoordinationClient& client, int rank) {
+    if (rank == 2) {
+      client.Report({.world_ranks = {2}, .error = absl::InternalError("bad")});
+    }
+    if (rank == 1) {
+      while (!client.failure().has_value()) {
+        absl::SleepFor(absl::Milliseconds(1));
+      }
+      return absl::OkStatus();  // As if it were killed.
+    }
+    if (rank == 0) {
+      client.OnFailure([&](const FailureNotice& notice) {
+        told.push_back(notice);
+        if (told.size() == 2) heard_both.set_value();
+      });
+      heard_both.get_future().wait();
+      client.OnFailure(nullptr);
+    }
+    return client.Leave();
+  });
+  EXPECT_EQ(told[0].world_ranks, std::vector<int>{2});
+  EXPECT_FALSE(told[0].process_lost);
+  EXPECT_EQ(told[1].world_ranks, std::vector<int>{1});
+  EXPECT_TRUE(told[1].process_lost);
 }
 
 TEST(CoordinationTest, AFailureEndsWaits) {

@@ -39,6 +39,28 @@ std::string Process(const Member& member) {
   return absl::StrCat("process ", member.pid(), " on host ", member.host());
 }
 
+constexpr char kWrongToken[] =
+    "the token is not this job's: give all ranks the same CROSSHATCH_JOB_TOKEN";
+
+/// Makes of `losses`, which may be none yet, one notice of them and of `loss`.
+void AddLoss(const FailureNotice& loss, FailureNotice& losses) {
+  if (losses.world_ranks.empty()) {
+    losses = loss;
+    return;
+  }
+  const int rank = loss.world_ranks.at(0);
+  losses.world_ranks.push_back(rank);
+  const auto named = static_cast<int>(losses.world_ranks.size());
+  if (named > kMostActivities + 1) return;
+  losses.error = absl::Status(
+      losses.error.code(),
+      absl::StrCat(std::string(losses.error.message()), "; ",
+                   named > kMostActivities
+                       ? "and more"
+                       : absl::StrCat("rank ", rank, ": ",
+                                      std::string(loss.error.message()))));
+}
+
 }  // namespace
 
 absl::Duration CoordinationTimes::interval() const { return heartbeat / 8; }
@@ -82,9 +104,11 @@ bool CoordinatorState::is_over() const {
 
 bool CoordinatorState::is_deserted() const {
   const bool may_come = came_ < self_.size();
+  // Rank 0 is in this process, and what it must know it does once it leaves.
+  const auto self = ranks_.find(0);
+  const bool self_leaves = Lives(0) && self->second.said_goodbye;
   return !(may_come && !is_late_) && told_.empty() &&
-         std::all_of(ranks_.begin(), ranks_.end(),
-                     [](const auto& entry) { return entry.second.is_gone; });
+         num_living_ == (self_leaves ? 1 : 0);
 }
 
 void CoordinatorState::Send(Peer peer, ServerMessage message,
@@ -149,10 +173,17 @@ CoordinatorState::Actions CoordinatorState::OnMessage(
 void CoordinatorState::Register(Peer peer, const Registration& registration,
                                 absl::Time now, Actions& actions) {
   if (!SameToken(registration.token(), token_)) {
-    Refuse(peer,
-           "the token is not this job's: give all ranks the same "
-           "CROSSHATCH_JOB_TOKEN",
-           actions);
+    const bool may_be_missed = registration.member().rank() != 0;
+    if (phase_ == Phase::kFailed && may_be_missed) {
+      TellStranger(peer, actions);
+    } else if (phase_ == Phase::kGathering && may_be_missed &&
+               static_cast<int>(held_.size()) < self_.size()) {
+      ++refused_;
+      strangers_.erase(peer);
+      held_.insert(peer);
+    } else {
+      Refuse(peer, kWrongToken, actions);
+    }
     return;
   }
   if (phase_ != Phase::kGathering && phase_ != Phase::kFailed) {
@@ -197,6 +228,7 @@ void CoordinatorState::Register(Peer peer, const Registration& registration,
   }
   ranks_[member.rank()] = {.member = member, .peer = peer, .heard = now};
   rank_of_[peer] = member.rank();
+  ++num_living_;
   if (static_cast<int>(ranks_.size()) < self_.size()) return;
   phase_ = Phase::kRunning;
   ServerMessage message;
@@ -208,6 +240,23 @@ void CoordinatorState::Register(Peer peer, const Registration& registration,
   message.mutable_started()->set_first_elsewhere(
       elsewhere == ranks_.end() ? -1 : elsewhere->first);
   SendToAll(message, actions);
+  RefuseHeld(actions);
+}
+
+void CoordinatorState::RefuseHeld(Actions& actions) {
+  for (const Peer peer : std::exchange(held_, {})) {
+    Refuse(peer, kWrongToken, actions);
+  }
+}
+
+void CoordinatorState::TellStranger(Peer peer, Actions& actions) {
+  strangers_.erase(peer);
+  told_.insert(peer);
+  ServerMessage message;
+  *message.mutable_failure() = ToMessage(
+      {.of_group = true, .error = absl::UnauthenticatedError(kWrongToken)});
+  Send(peer, std::move(message), actions);
+  actions.close.push_back(peer);
 }
 
 void CoordinatorState::OnMessageOf(Rank& rank, const ClientMessage& message,
@@ -232,19 +281,20 @@ void CoordinatorState::OnMessageOf(Rank& rank, const ClientMessage& message,
         Tell(ToNotice(message.failure()), actions);
       } else if (phase_ == Phase::kRunning) {
         Ask(ToNotice(message.failure()), now, actions);
+      } else if (message.failure().cut_off()) {
+        AddLoss(ToNotice(message.failure()), losses_);
       }
       break;
     case ClientMessage::kActivity:
       rank.activity = message.activity();
       rank.activity_at = now;
+      if (phase_ == Phase::kAsking && !rank.answered) --num_unanswered_;
       rank.answered = true;
       TellIfKnown(now, actions);
       break;
     case ClientMessage::kGoodbye: {
-      rank.said_goodbye = true;
-      const bool over = std::all_of(
-          ranks_.begin(), ranks_.end(),
-          [](const auto& entry) { return entry.second.said_goodbye; });
+      if (!std::exchange(rank.said_goodbye, true)) ++num_goodbyes_;
+      const bool over = num_goodbyes_ == self_.size();
       if (phase_ == Phase::kFailed) {
         Send(rank.peer, Message(&ServerMessage::mutable_dismissed), actions);
       } else if (phase_ == Phase::kRunning && over) {
@@ -274,6 +324,7 @@ CoordinatorState::Actions CoordinatorState::OnBroken(Peer peer,
   Actions actions;
   Wake(now);
   strangers_.erase(peer);
+  held_.erase(peer);
   told_.erase(peer);
   const auto found = rank_of_.find(peer);
   if (found == rank_of_.end()) return actions;
@@ -283,6 +334,7 @@ CoordinatorState::Actions CoordinatorState::OnBroken(Peer peer,
   if (rank.is_gone) return actions;
   if (!is_over() && now - woke_at_ < times_.heartbeat / 2) {
     rank.is_gone = true;
+    --num_living_;
     Tell({.world_ranks = {0},
           .process_lost = true,
           .error = absl::UnavailableError(absl::StrCat(
@@ -302,6 +354,7 @@ CoordinatorState::Actions CoordinatorState::OnBroken(Peer peer,
 void CoordinatorState::OnDeath(Rank& rank, const std::string& how,
                                absl::Time now, Actions& actions) {
   rank.is_gone = true;
+  --num_living_;
   FailureNotice death = {
       .world_ranks = {rank.member.rank()},
       .process_lost = true,
@@ -314,10 +367,17 @@ void CoordinatorState::OnDeath(Rank& rank, const std::string& how,
       Ask(std::move(death), now, actions);
       break;
     case Phase::kAsking:
-      if (!cause_.process_lost) cause_ = std::move(death);
+      if (!rank.answered) --num_unanswered_;
+      if (!cause_.process_lost) {
+        if (cause_.cut_off) AddLoss(cause_, losses_);
+        cause_ = {};
+      }
+      AddLoss(death, cause_);
       TellIfKnown(now, actions);
       break;
     case Phase::kFailed:
+      if (!rank.said_goodbye) AddLoss(death, losses_);
+      break;
     case Phase::kDismissed:
       break;  // It has left.
   }
@@ -328,15 +388,14 @@ void CoordinatorState::Ask(FailureNotice cause, absl::Time now,
   phase_ = Phase::kAsking;
   cause_ = std::move(cause);
   ask_until_ = now + times_.ask();
+  num_unanswered_ = num_living_;
   SendToAll(Message(&ServerMessage::mutable_ask), actions);
   TellIfKnown(now, actions);
 }
 
 void CoordinatorState::TellIfKnown(absl::Time now, Actions& actions) {
   if (phase_ != Phase::kAsking) return;
-  for (const auto& [index, rank] : ranks_) {
-    if (!rank.is_gone && !rank.answered && now < ask_until_) return;
-  }
+  if (num_unanswered_ > 0 && now < ask_until_) return;
   FailureNotice failure = cause_;
   if (failure.process_lost) {
     failure.error =
@@ -380,6 +439,7 @@ void CoordinatorState::Tell(FailureNotice failure, Actions& actions) {
   ServerMessage message;
   *message.mutable_failure() = ToMessage(*failure_);
   SendToAll(message, actions);
+  for (const Peer peer : std::exchange(held_, {})) TellStranger(peer, actions);
   for (const auto& [index, rank] : ranks_) {
     if (rank.said_goodbye && rank.is_connected) {
       Send(rank.peer, Message(&ServerMessage::mutable_dismissed), actions);
@@ -427,6 +487,11 @@ CoordinatorState::Actions CoordinatorState::OnTick(absl::Time now) {
           .error = absl::DeadlineExceededError(LateStart(now))},
          actions);
   }
+  if (phase_ == Phase::kFailed && !losses_.world_ranks.empty()) {
+    ServerMessage message;
+    *message.mutable_failure() = ToMessage(std::exchange(losses_, {}));
+    SendToAll(message, actions);
+  }
   Send(exchange_.OnTick(now), actions);
   std::vector<Peer> silent;
   for (const auto& [peer, since] : strangers_) {
@@ -437,7 +502,9 @@ CoordinatorState::Actions CoordinatorState::OnTick(absl::Time now) {
   }
   if (now >= next_heartbeat_) {
     next_heartbeat_ = now + times_.interval();
-    SendToAll(Message(&ServerMessage::mutable_heartbeat), actions);
+    const ServerMessage sign = Message(&ServerMessage::mutable_heartbeat);
+    SendToAll(sign, actions);
+    for (const Peer peer : held_) Send(peer, sign, actions);
   }
   return actions;
 }

@@ -14,7 +14,9 @@
 ///
 /// In `asking`, for a moment, all ranks are asked what they do. That tells a
 /// rank that died from those that failed because of it: whoever does not answer
-/// because its stream is broken is the cause, whatever came first.
+/// because its stream is broken is the cause, whatever came first. Of several
+/// that died each is named; who dies later, or is cut off, is told to those
+/// that are left.
 
 #include <cstdint>
 #include <map>
@@ -122,6 +124,8 @@ class CoordinatorState {
   void TellIfKnown(absl::Time now, Actions& actions);
   void Tell(FailureNotice failure, Actions& actions);
   void FailStart(const std::string& why, Actions& actions);
+  void RefuseHeld(Actions& actions);
+  void TellStranger(Peer peer, Actions& actions);
   std::string Activities(absl::Time now) const;
   std::string LateStart(absl::Time now) const;
 
@@ -135,10 +139,16 @@ class CoordinatorState {
   std::map<int, Rank> ranks_;
   std::map<Peer, int> rank_of_;
   std::map<Peer, absl::Time> strangers_;  // Since when.
+  /// Without the token, while ranks are missing: they may be those. A stranger
+  /// cannot fail the job; if it fails for want of them, they need not say more.
+  std::set<Peer> held_;
   std::set<Peer> told_;   // Connections that got the failure, and no rank.
   int came_ = 0;          // Processes of the job, also when it had failed.
   bool is_late_ = false;  // Whoever has not come is not waited for any more.
   int refused_ = 0;
+  // Of ranks_, so that no event needs a look at all of them.
+  int num_living_ = 0;
+  int num_goodbyes_ = 0;
   absl::Time last_event_;
   absl::Time woke_at_ = absl::InfinitePast();
   absl::Duration slept_;
@@ -147,8 +157,11 @@ class CoordinatorState {
   // While asking.
   FailureNotice cause_;
   absl::Time ask_until_;
+  int num_unanswered_ = 0;  // That live.
 
   std::optional<FailureNotice> failure_;
+  /// Who else is lost or cut off, to be told with the next tick.
+  FailureNotice losses_;
 };
 
 }  // namespace crosshatch::coordination

@@ -92,10 +92,13 @@ class Job {
     message.set_activity(activity);
     return Say(rank, message);
   }
-  std::vector<std::string> Report(int rank, const std::string& error) {
+  std::vector<std::string> Report(int rank, const std::string& error,
+                                  bool cut_off = false) {
     ClientMessage message;
     *message.mutable_failure() =
-        ToMessage({.world_ranks = {rank}, .error = absl::InternalError(error)});
+        ToMessage({.world_ranks = {rank},
+                   .cut_off = cut_off,
+                   .error = absl::InternalError(error)});
     return Say(rank, message);
   }
   std::vector<std::string> Goodbye(int rank) {
@@ -169,12 +172,16 @@ TEST(CoordinatorStateTest, RanksKnowWhoIsElsewhere) {
 
 TEST(CoordinatorStateTest, StrangersDoNotDisturbTheJob) {
   Job job(2);
-  EXPECT_THAT(job.Register(50, MemberOf(1, 2), "tokem"),
-              ElementsAre("50 refused the token is not this job's: give all "
+  // They may be ranks that will be missed: they hear how that ends.
+  EXPECT_THAT(job.Register(50, MemberOf(1, 2), "tokem"), IsEmpty());
+  EXPECT_THAT(job.Register(51, MemberOf(1, 2), ""), IsEmpty());
+  // No more of them than the job has ranks, and no rank 0, which is here.
+  EXPECT_THAT(job.Register(54, MemberOf(1, 2), ""),
+              ElementsAre("54 refused the token is not this job's: give all "
                           "ranks the same CROSSHATCH_JOB_TOKEN",
-                          "50 closed"));
-  EXPECT_THAT(job.Register(51, MemberOf(1, 2), ""),
-              Contains(HasSubstr("51 refused")));
+                          "54 closed"));
+  EXPECT_THAT(job.Register(55, MemberOf(0, 2), ""),
+              Contains(HasSubstr("55 refused the token")));
   job.state().OnConnected(52, job.Now());
   const auto said = job.state().OnMessage(52, ClientMessage(), job.Now());
   ASSERT_EQ(said.send.size(), 1u);
@@ -183,8 +190,13 @@ TEST(CoordinatorStateTest, StrangersDoNotDisturbTheJob) {
   job.state().OnConnected(53, job.Now());
   EXPECT_THAT(job.Pass(9), Contains("53 refused no registration came"));
   job.Come(0);
-  EXPECT_THAT(job.Come(1), ElementsAre("10 started by 100 elsewhere -1",
-                                       "11 started by 100 elsewhere -1"));
+  const std::string wrong =
+      " refused the token is not this job's: give all ranks the same "
+      "CROSSHATCH_JOB_TOKEN";
+  EXPECT_THAT(job.Come(1),
+              ElementsAre("10 started by 100 elsewhere -1",
+                          "11 started by 100 elsewhere -1", "50" + wrong,
+                          "51" + wrong, "50 closed", "51 closed"));
 }
 
 // Jobs without a token of the user's share one if they share an address.
@@ -282,10 +294,21 @@ TEST(CoordinatorStateTest, RanksThatDoNotComeAreNamed) {
       "failure rank 1, rank 3 have not come within 1m2s of the start of rank 0 "
       "(process 100 on host h); 1 connection without this job's token came: "
       "give all ranks the same CROSSHATCH_JOB_TOKEN";
-  EXPECT_THAT(job.Pass(2), ElementsAre("10 " + text, "12 " + text));
+  // The one without the token knows why the job failed, and is done.
+  const std::string wrong =
+      "failure the token is not this job's: give all ranks the same "
+      "CROSSHATCH_JOB_TOKEN";
+  EXPECT_THAT(job.Pass(2), ElementsAre("10 " + text, "12 " + text,
+                                       "50 " + wrong, "50 closed"));
+  EXPECT_THAT(job.Register(51, MemberOf(3, 4), "other"),
+              ElementsAre("51 " + wrong, "51 closed"));
   EXPECT_FALSE(job.state().is_deserted());
-  job.Break(0);
   job.Break(2);
+  job.state().OnBroken(50, job.Now());
+  EXPECT_FALSE(job.state().is_deserted());
+  // Rank 0 is here, and done once it says so.
+  job.Goodbye(0);
+  job.state().OnBroken(51, job.Now());
   EXPECT_TRUE(job.state().is_deserted());
 }
 
@@ -313,6 +336,67 @@ TEST(CoordinatorStateTest, ADeathIsToldWithWhatAllWereDoing) {
   job.Break(0);
   job.Break(1);
   EXPECT_TRUE(job.state().is_deserted());
+}
+
+TEST(CoordinatorStateTest, OfSeveralThatDieEachIsNamed) {
+  Job job(4);
+  job.Start();
+  job.Break(2);
+  EXPECT_THAT(job.Answer(0, ""), IsEmpty());
+  EXPECT_THAT(job.Break(1), IsEmpty());
+  const std::vector<std::string> told = job.Answer(3, "");
+  ASSERT_EQ(told.size(), 2u);
+  const std::string died =
+      " on host h died: its connection ended without a goodbye, as when a "
+      "process is killed, aborts or exits early";
+  EXPECT_THAT(told[0],
+              HasSubstr("10 failure rank 2: process 102" + died +
+                        "; rank 1: process 101" + died + "; when that was"));
+  EXPECT_THAT(job.state().failure()->world_ranks, ElementsAre(2, 1));
+  EXPECT_TRUE(job.state().failure()->process_lost);
+}
+
+TEST(CoordinatorStateTest, WhoDiesAfterTheFailureIsToldWithTheNextTick) {
+  Job job(5);
+  job.Start();
+  job.Report(0, "bad");
+  for (int rank = 0; rank < 5; ++rank) job.Answer(rank, "");
+  job.Goodbye(4);
+  EXPECT_THAT(job.Break(4), IsEmpty()) << "it has left";
+  EXPECT_THAT(job.Break(2), IsEmpty());
+  EXPECT_THAT(job.Break(3), IsEmpty());
+  const std::vector<std::string> told = job.Pass(0.25);
+  ASSERT_EQ(told.size(), 2u);
+  EXPECT_THAT(told[0], HasSubstr("10 failure rank 2: process 102 on host h"));
+  EXPECT_THAT(told[0], HasSubstr("; rank 3: process 103 on host h died"));
+  EXPECT_THAT(told[1], HasSubstr("11 failure rank 2"));
+  EXPECT_THAT(job.Pass(0.25), IsEmpty()) << "once";
+  EXPECT_THAT(job.state().failure()->world_ranks, ElementsAre(0));
+}
+
+TEST(CoordinatorStateTest, WhoIsCutOffIsToldWhateverTheCause) {
+  Job job(4);
+  job.Start();
+  job.Report(1, "a link is down", /*cut_off=*/true);
+  job.Report(3, "no route", /*cut_off=*/true);
+  job.Break(2);
+  for (const int rank : {0, 1, 3}) job.Answer(rank, "");
+  EXPECT_THAT(job.state().failure()->world_ranks, ElementsAre(2));
+  const std::vector<std::string> told = job.Pass(0.25);
+  ASSERT_EQ(told.size(), 3u);
+  EXPECT_EQ(told[0], "10 failure rank 3: no route; rank 1: a link is down");
+}
+
+TEST(CoordinatorStateTest, ManyThatDieAreAllToldAndSomeDescribed) {
+  Job job(100);
+  job.Start();
+  std::vector<std::string> told;
+  for (int rank = 1; rank < 100; ++rank) told = job.Break(rank);
+  told = job.Answer(0, "");
+  ASSERT_EQ(told.size(), 1u);
+  EXPECT_THAT(told[0], HasSubstr("; rank 32: process 132"));
+  EXPECT_THAT(told[0], HasSubstr("aborts or exits early; and more; when"));
+  EXPECT_EQ(job.state().failure()->world_ranks.size(), 99u);
 }
 
 TEST(CoordinatorStateTest, SilenceIsADeathAndASleeperIsTold) {

@@ -13,6 +13,7 @@ Failure ToMessage(const FailureNotice& notice) {
                                         notice.world_ranks.end());
   message.set_of_group(notice.of_group);
   message.set_process_lost(notice.process_lost);
+  message.set_cut_off(notice.cut_off);
   message.set_code(static_cast<int>(notice.error.code()));
   message.set_text(std::string(notice.error.message()));
   return message;
@@ -24,14 +25,14 @@ FailureNotice ToNotice(const Failure& message) {
                           message.world_ranks().end()},
           .of_group = message.of_group(),
           .process_lost = message.process_lost(),
+          .cut_off = message.cut_off(),
           .error = absl::Status(
               code == absl::StatusCode::kOk ? absl::StatusCode::kUnknown : code,
               message.text())};
 }
 
 absl::Status ResultOf(const FailureNotice& notice) {
-  if (notice.of_group || notice.world_ranks.empty()) return notice.error;
-  return FailureOfRank(notice.world_ranks[0], notice.error).result;
+  return FailureOf(notice).result;
 }
 
 }  // namespace crosshatch::coordination

@@ -6,7 +6,6 @@
 #include <memory>
 #include <mutex>
 #include <optional>
-#include <sstream>
 #include <string>
 #include <thread>
 #include <utility>
@@ -22,8 +21,6 @@
 #include "crosshatch/comm/local/local_hub.h"
 #include "crosshatch/comm/local/local_transport.h"
 #include "crosshatch/comm/world.h"
-#include "crosshatch/tensor/adversarial_seed.h"
-#include "crosshatch/tensor/device_backend.h"
 
 namespace crosshatch {
 namespace {
@@ -132,22 +129,11 @@ absl::Status RunLocal(int ranks, absl::FunctionRef<absl::Status(World&)> fn,
     return absl::InvalidArgumentError(absl::StrCat(
         options.decorators.size(), " decorators for ", ranks, " ranks"));
   }
-  if (options.timeout <= absl::ZeroDuration()) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("a timeout must be positive, not ",
-                     absl::FormatDuration(options.timeout)));
-  }
-  CH_RETURN_IF_ERROR(AdversarialSeedOfEnvironment().status());
+  CH_RETURN_IF_ERROR(
+      CheckRun(options.timeout, options.backend,
+               "ranks that are threads read one another's memory"));
   // What this thread has made is done when a rank reads it.
   RankContext::Current().Synchronize().IgnoreError();
-  if (options.backend != nullptr && !options.backend->host_addressable()) {
-    std::ostringstream device;
-    device << options.backend->device();
-    return absl::InvalidArgumentError(absl::StrCat(
-        "ranks that are threads read one another's memory, and the host cannot "
-        "address that of ",
-        device.str()));
-  }
   const int threads_per_rank = options.threads_per_rank > 0
                                    ? options.threads_per_rank
                                    : CoreShare(ranks);

@@ -98,13 +98,23 @@ JoinSession::~JoinSession() {
 absl::StatusOr<JoinSession> JoinSession::Start(bool serve,
                                                absl::Duration timeout) {
   std::string directory = DirectoryForSockets() + "/crosshatch-mpi-XXXXXX";
-  if (mkdtemp(directory.data()) == nullptr) {
-    return SystemError(absl::StrCat("make the directory ", directory));
-  }
   int ends[2];
   if (pipe2(ends, O_CLOEXEC) != 0) return SystemError("make a pipe");
+  const auto fail = [&ends](const std::string& what) {
+    const absl::Status error = SystemError(what);
+    close(ends[0]);
+    close(ends[1]);
+    return error;
+  };
+  if (mkdtemp(directory.data()) == nullptr) {
+    return fail(absl::StrCat("make the directory ", directory));
+  }
   const pid_t child = fork();
-  if (child < 0) return SystemError("start a shell");
+  if (child < 0) {
+    const absl::Status error = fail("start a shell");
+    rmdir(directory.c_str());
+    return error;
+  }
   if (child == 0) {
     // Only what is safe after a fork of a process with threads.
     dup2(ends[0], STDIN_FILENO);

@@ -33,6 +33,8 @@ class Link {
   virtual int size() const = 0;
   /// Processes on this machine.
   virtual int num_near() const = 0;
+  /// Cores for this process, of those that the ones on this machine share.
+  virtual int core_share() const = 0;
 
   /// \name Notes
   /// Small messages of any size. Those of one sender arrive in order; they need

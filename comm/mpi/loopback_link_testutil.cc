@@ -21,6 +21,7 @@ class LoopbackLink final : public Link {
   int num_near() const override {
     return std::min(size(), wire_.options_.num_near);
   }
+  int core_share() const override { return 1; }
   int max_tag() const override { return 32767; }
 
   absl::Status SendNote(int to, const std::string& note,
@@ -186,9 +187,29 @@ void LoopbackWire::Hold(int from, int to) {
 
 void LoopbackWire::Release() { Hold(-1, -1); }
 
+int LoopbackWire::num_held() const {
+  std::lock_guard lock(mutex_);
+  int held = 0;
+  for (size_t to = 0; to < notes_.size(); ++to) {
+    for (const auto& [from, note] : notes_[to]) {
+      held += held_ == std::pair(from, static_cast<int>(to)) ? 1 : 0;
+    }
+  }
+  return held;
+}
+
 bool LoopbackWire::lost(int rank) const {
   std::lock_guard lock(mutex_);
   return lost_[rank];
+}
+
+int LoopbackWire::num_unread() const {
+  std::lock_guard lock(mutex_);
+  int unread = 0;
+  for (size_t rank = 0; rank < notes_.size(); ++rank) {
+    if (!lost_[rank]) unread += static_cast<int>(notes_[rank].size());
+  }
+  return unread;
 }
 
 int LoopbackWire::num_unmet() const {

@@ -44,11 +44,15 @@ class LoopbackWire {
   /// Notes from the one rank to the other stay on their way until Release.
   void Hold(int from, int to);
   void Release();
+  /// Notes that Hold keeps on their way.
+  int num_held() const;
 
   /// Whether nothing comes from `rank` any more, and nothing reaches it.
   bool lost(int rank) const;
   /// Messages of data that are sent and have not been met.
   int num_unmet() const;
+  /// Notes on their way to ranks that are not lost.
+  int num_unread() const;
 
  private:
   friend class LoopbackLink;

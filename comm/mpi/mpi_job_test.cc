@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "crosshatch/base/core_share.h"
 #include "crosshatch/base/status_macros.h"
 #include "crosshatch/comm/world.h"
 #include "gmock/gmock.h"
@@ -23,9 +24,7 @@ namespace {
 using std::chrono::milliseconds;
 
 absl::StatusOr<std::shared_ptr<Communicator>> Everybody(World& world) {
-  std::vector<int> all;
-  for (int r = 0; r < world.size(); ++r) all.push_back(r);
-  return world.Group("all", all, "comm");
+  return world.Group("all", world.AllRanks(), "comm");
 }
 
 double CpuSeconds() {
@@ -140,10 +139,68 @@ TEST(MpiJobTest, WhatAllSayBeforeThereIsAJob) {
   }
 }
 
+TEST(MpiJobTest, BlobsThatGoInPieces) {
+  // Of the three one is empty, and one longer than the rest.
+  const auto blob = [](int rank) {
+    std::string text(static_cast<size_t>(rank) * 1500000, 'a');
+    for (size_t i = 0; i < text.size(); i += 1000) text[i] = 'b';
+    return text;
+  };
+  int rank = 0;
+  ASSERT_TRUE(RunMpi([&](World& world) {
+                rank = world.rank();
+                return absl::OkStatus();
+              }).ok());
+  const auto said = ExchangeByMpi(blob(rank));
+  ASSERT_TRUE(said.ok()) << said.status();
+  ASSERT_EQ(said->size(), 3u);
+  for (int r = 0; r < 3; ++r) EXPECT_TRUE((*said)[r] == blob(r)) << r;
+}
+
+TEST(MpiJobTest, SomeOfTheProcessesRunAJob) {
+  for (const int ranks : {2, 1, 3, 0}) {
+    int size = 0;
+    bool took_part = false;
+    const absl::Status status = RunMpi(
+        [&](World& world) -> absl::Status {
+          CH_ASSIGN_OR_RETURN(auto comm, Everybody(world));
+          CH_RETURN_IF_ERROR(
+              Barrier(*comm, world.context().SideStream("comm"), "here"));
+          took_part = true;
+          size = world.size();
+          return world.context().Synchronize();
+        },
+        {.ranks = ranks});
+    EXPECT_TRUE(status.ok()) << status;
+    const auto said = ExchangeByMpi(absl::StrCat(took_part, size));
+    ASSERT_TRUE(said.ok()) << said.status();
+    const int expected = ranks == 0 ? 3 : ranks;
+    for (int r = 0; r < 3; ++r) {
+      EXPECT_EQ((*said)[r],
+                absl::StrCat(r < expected, r < expected ? expected : 0));
+    }
+  }
+}
+
+/// mpirun binds processes to cores: a thread for each of the machine's would
+/// have them all on one.
+TEST(MpiJobTest, ThreadsAreThoseOfTheCoresThatAProcessMayRunOn) {
+  int threads = 0;
+  ASSERT_TRUE(RunMpi([&](World& world) {
+                threads = world.context().pool().width();
+                return absl::OkStatus();
+              }).ok());
+  EXPECT_GE(threads, 1);
+  EXPECT_LE(threads, static_cast<int>(AllowedCores().count()));
+}
+
 TEST(MpiJobTest, RefusesWhatCannotBe) {
   const absl::Status status =
       RunMpi([](World&) { return absl::OkStatus(); }, {.max_message_bytes = 0});
   EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(RunMpi([](World&) { return absl::OkStatus(); }, {.ranks = 4}),
+            absl::InvalidArgumentError(
+                "a job of 4 ranks, and there are 3 processes"));
 }
 
 }  // namespace

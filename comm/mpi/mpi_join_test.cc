@@ -56,9 +56,7 @@ absl::StatusOr<std::string> Get(const std::string& key) {
 
 /// Sums that the ranks know, small and large.
 absl::Status AddUp(World& world) {
-  std::vector<int> all;
-  for (int r = 0; r < world.size(); ++r) all.push_back(r);
-  CH_ASSIGN_OR_RETURN(auto comm, world.Group("all", all, "comm"));
+  CH_ASSIGN_OR_RETURN(auto comm, world.Group("all", world.AllRanks(), "comm"));
   for (int64_t count : {int64_t{1}, int64_t{1} << 20}) {
     std::vector<float> data(static_cast<size_t>(count),
                             static_cast<float>(world.rank() + 1));

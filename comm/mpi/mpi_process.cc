@@ -6,6 +6,8 @@
 
 #include <algorithm>
 #include <climits>
+#include <csignal>
+#include <cstdint>
 #include <cstdlib>
 #include <cstring>
 #include <new>
@@ -15,6 +17,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
+#include "crosshatch/base/core_share.h"
 #include "crosshatch/base/start_thread.h"
 #include "crosshatch/base/status_macros.h"
 #include "crosshatch/comm/mpi/doorbell.h"
@@ -28,7 +31,7 @@ constexpr int kNoteTag = 0;
 
 /// Processes that share memory with this one.
 struct Neighbours {
-  int count = 1;
+  int core_share = 1;
   /// By rank; null for those on other machines.
   std::vector<Doorbell*> bells;
 };
@@ -41,13 +44,17 @@ class MpiLink final : public Link {
         rank_(rank),
         size_(size),
         max_tag_(max_tag),
-        neighbours_(neighbours) {}
+        neighbours_(neighbours),
+        num_near_(static_cast<int>(
+            size - std::count(neighbours.bells.begin(),
+                              neighbours.bells.begin() + size, nullptr))) {}
 
   void Close() { MPI_Comm_free(&comm_); }
 
   int rank() const override { return rank_; }
   int size() const override { return size_; }
-  int num_near() const override { return neighbours_.count; }
+  int num_near() const override { return num_near_; }
+  int core_share() const override { return neighbours_.core_share; }
   int max_tag() const override { return max_tag_; }
 
   absl::Status SendNote(int to, const std::string& note,
@@ -158,6 +165,7 @@ class MpiLink final : public Link {
   const int size_;
   const int max_tag_;
   const Neighbours& neighbours_;
+  const int num_near_;
 
   /// A note on its way, of this sender.
   LinkRequest incoming_;
@@ -228,6 +236,8 @@ struct MpiProcess::State {
 namespace {
 
 constexpr absl::Duration kFinalising = absl::Seconds(30);
+/// What each process gives at a time in an exchange: most blobs go at once.
+constexpr uint64_t kExchangedPiece = uint64_t{1} << 20;
 
 }  // namespace
 
@@ -297,6 +307,10 @@ absl::Status MpiProcess::Start(const MpiJoin* join) {
     state_->session.emplace(std::move(session));
     setenv("OMPI_MCA_pmix_server_uri", uri.c_str(), /*overwrite=*/1);
   }
+  // That a peer is gone is an error of MPI's, and not the end of this process.
+  struct sigaction on_broken_pipe = {};
+  sigaction(SIGPIPE, nullptr, &on_broken_pipe);
+  if (on_broken_pipe.sa_handler == SIG_DFL) std::signal(SIGPIPE, SIG_IGN);
   int initialised = 0;
   CH_RETURN_IF_ERROR(
       MpiStatus(MPI_Initialized(&initialised), "MPI_Initialized"));
@@ -346,8 +360,19 @@ absl::Status MpiProcess::MeetNeighbours() {
       MpiStatus(MPI_Comm_split_type(state.world, MPI_COMM_TYPE_SHARED, 0,
                                     MPI_INFO_NULL, &state.node),
                 "MPI_Comm_split_type"));
-  CH_RETURN_IF_ERROR(MpiStatus(
-      MPI_Comm_size(state.node, &state.neighbours.count), "MPI_Comm_size"));
+  int num_near = 0;
+  int index = 0;
+  CH_RETURN_IF_ERROR(
+      MpiStatus(MPI_Comm_size(state.node, &num_near), "MPI_Comm_size"));
+  CH_RETURN_IF_ERROR(
+      MpiStatus(MPI_Comm_rank(state.node, &index), "MPI_Comm_rank"));
+  const CoreSet mine = AllowedCores();
+  std::vector<CoreSet> cores(static_cast<size_t>(num_near));
+  CH_RETURN_IF_ERROR(
+      MpiStatus(MPI_Allgather(&mine, sizeof mine, MPI_BYTE, cores.data(),
+                              sizeof mine, MPI_BYTE, state.node),
+                "MPI_Allgather"));
+  state.neighbours.core_share = CoreShare(cores, static_cast<size_t>(index));
   void* memory = nullptr;
   CH_RETURN_IF_ERROR(
       MpiStatus(MPI_Win_allocate_shared(sizeof(Doorbell), 1, MPI_INFO_NULL,
@@ -384,7 +409,14 @@ absl::Status MpiProcess::MeetNeighbours() {
   return absl::OkStatus();
 }
 
-absl::StatusOr<std::unique_ptr<Link>> MpiProcess::Open(absl::Duration timeout) {
+absl::StatusOr<std::unique_ptr<Link>> MpiProcess::Open(
+    int ranks, absl::Duration timeout,
+    absl::FunctionRef<absl::Status()> failure) {
+  if (ranks < 0 || ranks > state_->size) {
+    return absl::InvalidArgumentError(absl::StrCat("a job of ", ranks,
+                                                   " ranks, and there are ",
+                                                   state_->size, " processes"));
+  }
   is_in_step_ = false;
   MPI_Comm comm = MPI_COMM_NULL;
   MPI_Request request = MPI_REQUEST_NULL;
@@ -397,6 +429,10 @@ absl::StatusOr<std::unique_ptr<Link>> MpiProcess::Open(absl::Duration timeout) {
     CH_RETURN_IF_ERROR(
         MpiStatus(MPI_Test(&request, &done, MPI_STATUS_IGNORE), "MPI_Test"));
     if (done != 0) break;
+    if (const absl::Status failed = failure(); !failed.ok()) {
+      Break(failed);
+      return failed;
+    }
     if (absl::Now() > deadline) {
       const absl::Status late = absl::DeadlineExceededError(absl::StrCat(
           "rank ", state_->rank, " waited for ", absl::FormatDuration(timeout),
@@ -408,8 +444,15 @@ absl::StatusOr<std::unique_ptr<Link>> MpiProcess::Open(absl::Duration timeout) {
     pause = std::min(2 * pause, absl::Milliseconds(1));
   }
   MPI_Comm_set_errhandler(comm, MPI_ERRORS_RETURN);
-  return std::make_unique<MpiLink>(comm, state_->rank, state_->size,
+  return std::make_unique<MpiLink>(comm, state_->rank,
+                                   ranks > 0 ? ranks : state_->size,
                                    state_->max_tag, state_->neighbours);
+}
+
+void MpiProcess::EndJob(bool well) {
+  // Open MPI finalises processes that joined by messages over TCP. After an
+  // error the first of them may have exited, and MPI complains to the user.
+  is_in_step_ = well || !state_->session.has_value();
 }
 
 void MpiProcess::Close(std::unique_ptr<Link> link) {
@@ -425,32 +468,37 @@ void MpiProcess::Break(const absl::Status& why) {
 absl::StatusOr<std::vector<std::string>> MpiProcess::Exchange(
     const std::string& blob) {
   const auto n = static_cast<size_t>(state_->size);
-  if (blob.size() > INT_MAX / n) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("a blob of ", blob.size(), " bytes is too large"));
-  }
-  const int mine = static_cast<int>(blob.size());
-  std::vector<int> sizes(n), begins(n);
-  CH_RETURN_IF_ERROR(MpiStatus(
-      MPI_Allgather(&mine, 1, MPI_INT, sizes.data(), 1, MPI_INT, state_->world),
-      "MPI_Allgather"));
-  size_t total = 0;
-  for (size_t r = 0; r < n; ++r) {
-    begins[r] = static_cast<int>(total);
-    total += static_cast<size_t>(sizes[r]);
-    if (total > INT_MAX) {
-      return absl::InvalidArgumentError("the blobs are too large together");
+  const auto mine = static_cast<uint64_t>(blob.size());
+  std::vector<uint64_t> sizes(n);
+  CH_RETURN_IF_ERROR(
+      MpiStatus(MPI_Allgather(&mine, 1, MPI_UINT64_T, sizes.data(), 1,
+                              MPI_UINT64_T, state_->world),
+                "MPI_Allgather"));
+  // MPI counts in ints, those of all together.
+  const uint64_t piece = std::min<uint64_t>(kExchangedPiece, INT_MAX / n);
+  const uint64_t longest = *std::max_element(sizes.begin(), sizes.end());
+  std::vector<std::string> blobs(n);
+  std::vector<int> counts(n), begins(n);
+  std::string pieces;
+  for (uint64_t at = 0; at < longest; at += piece) {
+    int total = 0;
+    for (size_t r = 0; r < n; ++r) {
+      counts[r] =
+          at < sizes[r] ? static_cast<int>(std::min(piece, sizes[r] - at)) : 0;
+      begins[r] = total;
+      total += counts[r];
     }
-  }
-  std::string all(total, '\0');
-  CH_RETURN_IF_ERROR(MpiStatus(
-      MPI_Allgatherv(blob.data(), mine, MPI_BYTE, all.data(), sizes.data(),
-                     begins.data(), MPI_BYTE, state_->world),
-      "MPI_Allgatherv"));
-  std::vector<std::string> blobs;
-  for (size_t r = 0; r < n; ++r) {
-    blobs.push_back(all.substr(static_cast<size_t>(begins[r]),
-                               static_cast<size_t>(sizes[r])));
+    pieces.resize(static_cast<size_t>(total));
+    CH_RETURN_IF_ERROR(
+        MpiStatus(MPI_Allgatherv(blob.data() + std::min(at, mine),
+                                 counts[static_cast<size_t>(state_->rank)],
+                                 MPI_BYTE, pieces.data(), counts.data(),
+                                 begins.data(), MPI_BYTE, state_->world),
+                  "MPI_Allgatherv"));
+    for (size_t r = 0; r < n; ++r) {
+      blobs[r].append(pieces, static_cast<size_t>(begins[r]),
+                      static_cast<size_t>(counts[r]));
+    }
   }
   return blobs;
 }

@@ -10,6 +10,7 @@
 #include <string>
 #include <vector>
 
+#include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
@@ -32,13 +33,19 @@ class MpiProcess {
 
   /// A link with messages of its own, made by all processes together: what an
   /// earlier job has left under way does not reach it.
-  /// \error kDeadlineExceeded if not all have come within `timeout`.
-  absl::StatusOr<std::unique_ptr<Link>> Open(absl::Duration timeout);
+  /// \param ranks of the link, from 0 on; 0: all processes. To one that is none
+  ///     of them the link is of no use.
+  /// \param failure not OK once somebody will not come; called again and again.
+  /// \error kDeadlineExceeded if not all have come within `timeout`; `failure`.
+  absl::StatusOr<std::unique_ptr<Link>> Open(
+      int ranks, absl::Duration timeout,
+      absl::FunctionRef<absl::Status()> failure);
   /// No process has anything under way on `link`, one of Open: gives back what
   /// it took.
   void Close(std::unique_ptr<Link> link);
-  /// The job of the last Open has ended on all processes together.
-  void EndJob() { is_in_step_ = true; }
+  /// The job of the last Open has ended on all processes together, `well` or
+  /// with an error.
+  void EndJob(bool well);
   /// A process is lost: nothing works any more, and finalising would hang.
   void Break(const absl::Status& why);
 

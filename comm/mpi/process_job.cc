@@ -2,7 +2,6 @@
 #include "crosshatch/comm/mpi/process_job.h"
 
 #include <algorithm>
-#include <set>
 
 #include "absl/strings/str_cat.h"
 #include "crosshatch/base/check.h"
@@ -88,14 +87,7 @@ void ProcessJob::Fail(const JobFailure& failure, const FailureNotice& notice,
     Lock lock = TakeLock();
     if (failed()) return;
     FailLocked(failure);
-    if (tell) {
-      std::string note;
-      StartNote({.kind = NoteKind::kFailure}, note);
-      AppendFailure(failure, note);
-      for (int r = 0; r < size_; ++r) {
-        if (r != rank_) PostNote(r, note);
-      }
-    }
+    if (tell) TellLocked();
   }
   for (int r = 0; r < size_; ++r) {
     // Those that wait in this process as well.
@@ -125,19 +117,29 @@ absl::Status ProcessJob::failure() const {
 absl::Status ProcessJob::End() {
   Lock lock = TakeLock();
   function_returned_ = true;
-  std::set<int> peers;
-  for (const auto& [id, group] : groups_) {
-    peers.insert(group->key.world_ranks.begin(), group->key.world_ranks.end());
-  }
+  finished_[rank_] = true;
   std::string note;
   StartNote({.kind = NoteKind::kFinished}, note);
-  for (int peer : peers) {
-    if (peer == rank_) continue;
+  // All: one may wait in a group that this rank never came to.
+  for (int i = 1; i < size_; ++i) {
+    const int peer = (rank_ + i) % size_;
     PostNote(peer, note);
     link_.Ring(peer);
   }
   ended_together_ = TakeLeave(lock);
-  return failure_.result;
+  const absl::Status result = failure_.result;
+  lock.unlock();
+  ReportLate();
+  return result;
+}
+
+void ProcessJob::ReportLate() {
+  std::optional<FailureNotice> notice;
+  {
+    Lock lock = TakeLock();
+    notice.swap(unreported_);
+  }
+  if (notice.has_value() && channel_ != nullptr) channel_->Report(*notice);
 }
 
 bool ProcessJob::TakeLeave(Lock& lock) {
@@ -168,11 +170,18 @@ bool ProcessJob::TakeLeave(Lock& lock) {
   for (int i = 0; i < num_children; ++i) {
     post(first_child + i, NoteKind::kDown);
   }
+  // A sender's notes come in order, so after this none of the job is on its
+  // way: to one that has left and cannot take it, or into the next job, which
+  // would take it for one of its own.
+  const auto is_quiet = [&] {
+    return posted_.empty() && std::find(finished_.begin(), finished_.end(),
+                                        false) == finished_.end();
+  };
   Wait(lock, [&] {
     TestPosted();
-    return posted_.empty() || gave_up();
+    return is_quiet() || gave_up();
   });
-  return together_ && posted_.empty();
+  return together_ && is_quiet();
 }
 
 bool ProcessJob::ended_together() const {
@@ -181,8 +190,10 @@ bool ProcessJob::ended_together() const {
 }
 
 void ProcessJob::Watch() {
+  ReportLate();
   Lock lock = TakeLock();
   poller_.LookOnce();
+  if (channel_ != nullptr) return;
   if (function_returned_ || !failed_at_.has_value()) return;
   // A thread cannot be stopped from outside, and to wait for ever would be the
   // very hang that the timeout is there to prevent.
@@ -234,7 +245,15 @@ void ProcessJob::BeginMeeting(JobGroup& group, int64_t meeting) {
 void ProcessJob::NoteLinkError(const absl::Status& error) {
   if (error.ok() || !link_error_.ok()) return;
   link_error_ = error;
+  // Whatever the job has failed with: the others wait for this process.
+  unreported_ = {.world_ranks = {rank_}, .cut_off = true, .error = error};
   if (!failed()) FailLocked(FailureOfRank(rank_, error));
+}
+
+void ProcessJob::BreakLink(const absl::Status& why) {
+  if (!link_error_.ok()) return;
+  link_error_ = why;
+  unreported_ = {.world_ranks = {rank_}, .cut_off = true, .error = why};
 }
 
 bool ProcessJob::TakeNotes() {
@@ -276,6 +295,11 @@ void ProcessJob::Deliver(int from, std::string& note) {
       if (!failure.result.ok()) {
         if (!failed()) {
           FailLocked(failure);
+          // One that was to find it by itself and tell may be this process.
+          TellLocked();
+          unreported_ = {.world_ranks = failure.world_ranks,
+                         .of_group = failure.result == failure.own,
+                         .error = failure.own};
         } else if (is_down) {
           failure_ = std::move(failure);
         }
@@ -311,6 +335,15 @@ void ProcessJob::FailLocked(const JobFailure& failure) {
   if (context_ != nullptr) context_->Poison(failure_.For(rank_));
 }
 
+void ProcessJob::TellLocked() {
+  std::string note;
+  StartNote({.kind = NoteKind::kFailure}, note);
+  AppendFailure(failure_, note);
+  for (int r = 0; r < size_; ++r) {
+    if (r != rank_) PostNote(r, note);
+  }
+}
+
 void ProcessJob::TestPosted() {
   for (size_t i = 0; i < posted_.size() && link_error_.ok();) {
     NoteLinkError(link_.Test(posted_[i]->request));
@@ -324,14 +357,11 @@ void ProcessJob::TestPosted() {
 }
 
 void ProcessJob::Told(const FailureNotice& notice) {
-  if (notice.process_lost) {
+  if (notice.process_lost || notice.cut_off) {
     Lock lock = TakeLock();
     for (int rank : notice.world_ranks) lost_[rank] = true;
   }
-  const JobFailure failure =
-      notice.of_group ? FailureOfGroup(notice.world_ranks, notice.error)
-                      : FailureOfRank(notice.world_ranks.at(0), notice.error);
-  Fail(failure, notice, /*tell=*/false);
+  Fail(FailureOf(notice), notice, /*tell=*/false);
   // The failure may be an old one, and the loss new.
   link_.Ring(rank_);
 }

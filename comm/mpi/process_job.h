@@ -106,6 +106,9 @@ class ProcessJob {
   /// themselves, the first of them tells the rest of the job.
   void FailGroup(const JobGroup& group, const absl::Status& error,
                  bool all_find_it = false);
+  /// Uses the link no more, and so neither gets nor gives anything: others
+  /// still read this process's memory, or may write to it. With the lock held.
+  void BreakLink(const absl::Status& why);
   /// Why this rank's work cannot go on; OK while it can.
   absl::Status failure() const;
   /// @}
@@ -117,8 +120,10 @@ class ProcessJob {
   /// Whether all ranks have taken leave, so that the link can be closed.
   bool ended_together() const;
 
-  /// Looks for messages in a process in which nobody waits for any, and ends
-  /// the process if its rank does not come back in time after a failure.
+  /// Looks for messages in a process in which nobody waits for any, and tells
+  /// of an error of the link. Without a channel, which sees to that where there
+  /// is one, ends the process if its rank does not come back in time after a
+  /// failure.
   void Watch();
 
   /// \name With the lock held
@@ -160,6 +165,10 @@ class ProcessJob {
   void DeliverToGroup(int from, const NoteHeader& header, std::string& note);
   void FailLocked(const JobFailure& failure);
   void TestPosted();
+  /// Tells the other ranks what the job has failed with.
+  void TellLocked();
+  /// Tells the channel what was found with the lock held. Without the lock.
+  void ReportLate();
   /// Returns whether all ranks have taken leave of one another.
   bool TakeLeave(Lock& lock);
 
@@ -189,6 +198,7 @@ class ProcessJob {
   JobFailure failure_;
   std::optional<Clock::time_point> failed_at_;
   absl::Status link_error_;
+  std::optional<FailureNotice> unreported_;  // See ReportLate.
   bool function_returned_ = false;
   /// Notes kUp of the tree's children, and kDown of its parent.
   int num_up_ = 0;

@@ -1,15 +1,43 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <memory>
+#include <mutex>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "crosshatch/base/status_macros.h"
+#include "crosshatch/comm/failure_channel.h"
+#include "crosshatch/comm/job_failure.h"
 #include "crosshatch/comm/mpi/mpi_process.h"
 #include "crosshatch/comm/mpi/run_process.h"
 #include "crosshatch/comm/world.h"
 
 namespace crosshatch {
+namespace {
+
+/// Waits for the processes of the job, as long as all of them may come.
+absl::StatusOr<std::unique_ptr<internal::Link>> Open(
+    internal::MpiProcess& process, const MpiOptions& options) {
+  std::mutex mutex;
+  absl::Status heard;
+  FailureChannel* const channel = options.failure_channel;
+  if (channel != nullptr) {
+    channel->OnFailure([&](const FailureNotice& notice) {
+      // Of any other failure those who live hear in the job.
+      if (!notice.process_lost && !notice.cut_off) return;
+      std::lock_guard lock(mutex);
+      if (heard.ok()) heard = FailureOf(notice).result;
+    });
+  }
+  auto link = process.Open(options.ranks, options.timeout, [&] {
+    std::lock_guard lock(mutex);
+    return heard;
+  });
+  if (channel != nullptr) channel->OnFailure(nullptr);
+  return link;
+}
+
+}  // namespace
 
 absl::Status RunMpi(absl::FunctionRef<absl::Status(World&)> fn,
                     const MpiOptions& options) {
@@ -17,14 +45,19 @@ absl::Status RunMpi(absl::FunctionRef<absl::Status(World&)> fn,
   CH_ASSIGN_OR_RETURN(internal::MpiProcess * process,
                       internal::MpiProcess::Get(options.join));
   CH_ASSIGN_OR_RETURN(std::unique_ptr<internal::Link> link,
-                      process->Open(options.timeout));
+                      Open(*process, options));
+  if (link->rank() >= link->size()) {
+    process->EndJob(/*well=*/true);
+    process->Close(std::move(link));
+    return absl::OkStatus();
+  }
   const internal::ProcessResult result =
       internal::RunProcess(*link, fn, options);
   if (!result.ended_together) {
     process->Break(result.status);
     return result.status;
   }
-  process->EndJob();
+  process->EndJob(result.status.ok());
   // A failed job may have left messages that nobody takes.
   if (result.status.ok()) process->Close(std::move(link));
   return result.status;

@@ -5,20 +5,16 @@
 #include <condition_variable>
 #include <memory>
 #include <mutex>
-#include <sstream>
 #include <string>
 #include <thread>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "crosshatch/base/core_share.h"
 #include "crosshatch/base/start_thread.h"
 #include "crosshatch/base/status_macros.h"
 #include "crosshatch/comm/engine.h"
 #include "crosshatch/comm/mpi/process_job.h"
 #include "crosshatch/comm/mpi/process_transport.h"
-#include "crosshatch/tensor/adversarial_seed.h"
-#include "crosshatch/tensor/device_backend.h"
 
 namespace crosshatch::internal {
 namespace {
@@ -90,26 +86,14 @@ class WatchThread {
 }  // namespace
 
 absl::Status CheckOptions(const MpiOptions& options) {
-  if (options.timeout <= absl::ZeroDuration()) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("a timeout must be positive, not ",
-                     absl::FormatDuration(options.timeout)));
-  }
   if (options.max_message_bytes < 8 || options.max_message_bytes > int64_t{1}
                                                                        << 30) {
     return absl::InvalidArgumentError(
         absl::StrCat("max_message_bytes is from 8 to 2^30, not ",
                      options.max_message_bytes));
   }
-  CH_RETURN_IF_ERROR(AdversarialSeedOfEnvironment().status());
-  if (options.backend != nullptr && !options.backend->host_addressable()) {
-    std::ostringstream device;
-    device << options.backend->device();
-    return absl::InvalidArgumentError(absl::StrCat(
-        "MPI moves what the host can address, and not the memory of ",
-        device.str()));
-  }
-  return absl::OkStatus();
+  return CheckRun(options.timeout, options.backend,
+                  "MPI moves what the host can address");
 }
 
 ProcessResult RunProcess(Link& link, absl::FunctionRef<absl::Status(World&)> fn,
@@ -117,7 +101,7 @@ ProcessResult RunProcess(Link& link, absl::FunctionRef<absl::Status(World&)> fn,
   // What this thread has made is done when the rank reads it.
   RankContext::Current().Synchronize().IgnoreError();
   const int threads = options.threads_per_rank > 0 ? options.threads_per_rank
-                                                   : CoreShare(link.num_near());
+                                                   : link.core_share();
   const auto job = std::make_shared<ProcessJob>(link, options.timeout,
                                                 options.failure_channel);
   ProcessResult result;

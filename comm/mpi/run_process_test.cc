@@ -69,9 +69,8 @@ class LongGather {
   }
 
   absl::Status Issue() {
-    std::vector<int> ranks;
-    for (int r = 0; r < world_.size(); ++r) ranks.push_back(r);
-    CH_ASSIGN_OR_RETURN(auto comm, world_.Group("all", ranks, "comm"));
+    CH_ASSIGN_OR_RETURN(auto comm,
+                        world_.Group("all", world_.AllRanks(), "comm"));
     return AllGather(*comm, mine_.data(), all_.data(), kCount, kFloat32,
                      world_.context().SideStream("comm"), "weights");
   }
@@ -136,6 +135,118 @@ TEST(RunProcessTest, ALostProcessReleasesThoseThatMoveData) {
                                "'all' (ranks 0, 1, 2) for "));
 }
 
+/// The same without anybody to tell them: they miss its data.
+TEST(RunProcessTest, WithoutAChannelALostProcessIsMissedAfterTheTimeout) {
+  LoopbackWire wire({.size = 3, .dies_at_first_send = 2});
+  const auto results = RunLoopback(
+      wire, 3,
+      [](World& world) -> absl::Status {
+        LongGather gather(world);
+        CH_RETURN_IF_ERROR(gather.Issue());
+        return world.context().Synchronize();
+      },
+      [](int) { return MpiOptions{.timeout = absl::Milliseconds(500)}; });
+  for (int rank : {0, 1}) {
+    EXPECT_FALSE(results[rank].ended_together);
+    EXPECT_EQ(results[rank].status,
+              absl::DeadlineExceededError(
+                  "group 'all' (ranks 0, 1, 2) timed out after 500ms: rank 2 "
+                  "came to all_gather #0 'weights' (f32) and moved no data "
+                  "since"));
+  }
+  EXPECT_THAT(results[2].status.ToString(), HasSubstr("this end is cut off"));
+}
+
+/// The link cannot tell of its own error, and its rank takes its time.
+TEST(RunProcessTest, AnErrorOfTheLinkIsToldWhileItsRankGoesOn) {
+  LoopbackWire wire({.size = 2, .dies_at_first_send = 1});
+  FailureChannelForTest channels[2];
+  RunLoopback(
+      wire, 2,
+      [&](World& world) -> absl::Status {
+        LongGather gather(world);
+        CH_RETURN_IF_ERROR(gather.Issue());
+        FailureChannelForTest& of_rank_1 = channels[1];
+        if (world.rank() == 1) {
+          SleepUntil([&] { return !of_rank_1.reported().empty(); });
+          channels[0].Tell(of_rank_1.reported()[0]);
+        }
+        return world.context().Synchronize();
+      },
+      [&](int rank) { return MpiOptions{.failure_channel = &channels[rank]}; });
+  ASSERT_EQ(channels[1].reported().size(), 1u);
+  EXPECT_EQ(channels[1].reported()[0].world_ranks, std::vector<int>{1});
+  EXPECT_EQ(channels[1].reported()[0].error,
+            absl::InternalError("this end is cut off"));
+  EXPECT_TRUE(channels[0].reported().empty()) << "what it was told";
+}
+
+/// A note of the one job that came in the next would be taken for one of it.
+TEST(RunProcessTest, NothingOfAJobThatEndedWellIsOnItsWay) {
+  LoopbackWire wire({.size = 3});
+  wire.Hold(2, 1);
+  std::atomic<int> returned = 0;
+  const auto results = RunLoopback(
+      wire, 3, [](World&) { return absl::OkStatus(); }, Plain,
+      [&](int rank) {
+        if (rank != 1 && ++returned == 2) wire.Release();
+      });
+  for (const ProcessResult& result : results) {
+    EXPECT_TRUE(result.status.ok()) << result.status;
+    EXPECT_TRUE(result.ended_together);
+  }
+  EXPECT_EQ(wire.num_unread(), 0);
+}
+
+TEST(RunProcessTest, WhoWaitsForARankThatNeverCameToTheGroupHearsThatItEnded) {
+  LoopbackWire wire({.size = 2});
+  const auto results = RunLoopback(
+      wire, 2,
+      [](World& world) -> absl::Status {
+        if (world.rank() == 1) return absl::OkStatus();
+        LongGather gather(world);
+        CH_RETURN_IF_ERROR(gather.Issue());
+        return world.context().Synchronize();
+      },
+      [](int) { return MpiOptions{.timeout = absl::Seconds(5)}; });
+  EXPECT_THAT(results[0].status.ToString(),
+              HasSubstr("rank 1 did not come (rank 1 has finished)"));
+  EXPECT_EQ(results[1].status, results[0].status);
+}
+
+/// Rank 1 and 3 disagree, and each may find that by itself, so rank 1 alone
+/// tells. But what it learns first is that rank 3 has failed and ended.
+TEST(RunProcessTest, AFailureThatComesWithTheEndOfARankIsToldToAll) {
+  LoopbackWire wire({.size = 4});
+  wire.Hold(3, 1);
+  FailureChannelForTest channels[4];
+  const auto results = RunLoopback(
+      wire, 4,
+      [&](World& world) -> absl::Status {
+        if (world.rank() == 2) {
+          // What rank 3 came to, that it has finished, and its leave.
+          SleepUntil([&] { return wire.num_held() == 3; });
+          wire.Release();
+        }
+        if (world.rank() % 2 == 0) {
+          SleepUntil([&] { return world.context().poisoned(); });
+          return world.context().status();
+        }
+        CH_ASSIGN_OR_RETURN(auto odd, world.Group("odd", {1, 3}, "comm"));
+        CH_RETURN_IF_ERROR(Barrier(*odd, world.context().SideStream("comm"),
+                                   world.rank() == 1 ? "this" : "that"));
+        return world.context().Synchronize();
+      },
+      [&](int rank) { return MpiOptions{.failure_channel = &channels[rank]}; });
+  for (const ProcessResult& result : results) {
+    EXPECT_THAT(result.status.ToString(), HasSubstr("'that' on rank 3"));
+    EXPECT_TRUE(result.ended_together);
+  }
+  ASSERT_EQ(channels[1].reported().size(), 1u);
+  EXPECT_TRUE(channels[1].reported()[0].of_group);
+  EXPECT_EQ(channels[1].reported()[0].error, results[0].status);
+}
+
 /// Rank 0 and 2 move data already when rank 1, which lacks a note, hears of its
 /// own failure: it leaves, and they too, when nobody reads them any more.
 TEST(RunProcessTest, AMemberThatLeavesReleasesThoseThatMoveData) {
@@ -170,6 +281,7 @@ TEST(RunProcessTest, AMemberThatLeavesReleasesThoseThatMoveData) {
 /// come back keeps the others no longer than the timeout.
 TEST(RunProcessTest, ARankThatDoesNotComeBackIsLeftBehind) {
   LoopbackWire wire({.size = 2});
+  FailureChannelForTest channel;
   std::atomic<bool> others_left = false;
   const auto results = RunLoopback(
       wire, 2,
@@ -177,12 +289,14 @@ TEST(RunProcessTest, ARankThatDoesNotComeBackIsLeftBehind) {
         if (world.rank() == 0) return absl::InternalError("disk full");
         SleepUntil([&] { return world.context().poisoned(); });
         SleepUntil([&] { return others_left.load(); });
+        // Longer than its timeout, and than its watch takes to look.
+        std::this_thread::sleep_for(std::chrono::milliseconds(100));
         return world.context().status();
       },
       [&](int rank) {
-        // Its own watch would end the process.
-        if (rank == 1) return MpiOptions{};
-        return MpiOptions{.timeout = absl::Milliseconds(20)};
+        // Who has made the channel ends processes, and not the engine.
+        return MpiOptions{.timeout = absl::Milliseconds(20),
+                          .failure_channel = rank == 1 ? &channel : nullptr};
       },
       [&](int rank) {
         if (rank == 0) others_left = true;

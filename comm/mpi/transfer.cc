@@ -6,6 +6,9 @@
 #include <string>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "crosshatch/comm/fingerprint.h"
+#include "crosshatch/comm/mpi/note.h"
 
 namespace crosshatch::internal {
 namespace {
@@ -168,7 +171,10 @@ bool Transfer::TestAll(std::vector<Piece>& pieces) {
 
 bool Transfer::WaitFor(std::vector<Piece>& pieces, int64_t meeting) {
   ProcessJob::Lock lock = job_.TakeLock();
+  const auto until =
+      ProcessJob::Clock::now() + absl::ToChronoNanoseconds(job_.timeout());
   bool done = false;
+  bool late = false;
   job_.Wait(lock, [&] {
     done = TestAll(pieces);
     if (done || !job_.link_error().ok()) return true;
@@ -177,9 +183,31 @@ bool Transfer::WaitFor(std::vector<Piece>& pieces, int64_t meeting) {
         return true;
       }
     }
-    return false;
+    late = ProcessJob::Clock::now() > until;
+    return late;
   });
-  return done;
+  if (!late) return done;
+  const std::string whom = Awaited(pieces, meeting);
+  lock.unlock();
+  job_.FailGroup(group_,
+                 absl::DeadlineExceededError(absl::StrCat(
+                     Describe(group_.key), " timed out after ",
+                     absl::FormatDuration(job_.timeout()), ": ", whom)));
+  return false;
+}
+
+std::string Transfer::Awaited(const std::vector<Piece>& pieces,
+                              int64_t meeting) const {
+  std::vector<std::string> ranks;
+  for (const Piece& piece : pieces) {
+    if (!piece.request.pending) continue;
+    ranks.push_back(
+        absl::StrCat("rank ", group_.key.world_ranks[piece.flow->member]));
+  }
+  Fingerprint fingerprint;
+  ReadFingerprint(group_.collectives.note(group_.me, meeting), fingerprint);
+  return absl::StrCat(absl::StrJoin(ranks, ", "), " came to ",
+                      Describe(fingerprint), " and moved no data since");
 }
 
 void Transfer::RingSenders(const Round& round) {
@@ -196,6 +224,10 @@ bool Transfer::Gone(int member, int64_t meeting) const {
 absl::Status Transfer::Abandon(int64_t meeting) {
   ProcessJob::Lock lock = job_.TakeLock();
   Link& link = job_.link();
+  // Less than what a failed job gives its rank to come back.
+  const auto until =
+      ProcessJob::Clock::now() + absl::ToChronoNanoseconds(job_.timeout() / 2);
+  const auto is_late = [&] { return ProcessJob::Clock::now() > until; };
   const auto for_each_pending = [&](auto&& function) {
     for (Round& round : rounds_) {
       for (auto* pieces : {&round.receives, &round.sends}) {
@@ -226,17 +258,19 @@ absl::Status Transfer::Abandon(int64_t meeting) {
                                 : job_.lost(group_.key.world_ranks[member]);
           settled = settled && gone;
         });
-        return settled || !job_.link_error().ok();
+        return settled || !job_.link_error().ok() || is_late();
       });
     };
     wait(/*for_sends=*/false);
     job_.LeaveMeetings(group_, meeting);
     wait(/*for_sends=*/true);
     // Who left did so because the job had failed; its news may be on its way.
-    const auto since = ProcessJob::Clock::now();
-    const auto patience = absl::ToChronoNanoseconds(job_.timeout());
-    job_.Wait(lock, [&] {
-      return job_.failed() || ProcessJob::Clock::now() - since > patience;
+    job_.Wait(lock, [&] { return job_.failed() || is_late(); });
+    for_each_pending([&](Piece& piece, bool) {
+      if (Gone(piece.flow->member, meeting)) return;
+      job_.BreakLink(absl::DeadlineExceededError(
+          absl::StrCat("rank ", group_.key.world_ranks[piece.flow->member],
+                       " may still read the memory of rank ", job_.rank())));
     });
   }
   for_each_pending([&](Piece& piece, bool) { link.Forget(piece.request); });
@@ -245,7 +279,7 @@ absl::Status Transfer::Abandon(int64_t meeting) {
   if (!failure.ok()) return failure;
   failure = absl::InternalError(absl::StrCat(
       "a member of ", Describe(group_.key), " left a collective and did not ",
-      "say why within ", absl::FormatDuration(job_.timeout())));
+      "say why within ", absl::FormatDuration(job_.timeout() / 2)));
   job_.FailGroup(group_, failure);
   return failure;
 }

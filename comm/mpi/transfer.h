@@ -8,6 +8,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <string>
 #include <vector>
 
 #include "absl/functional/function_ref.h"
@@ -39,9 +40,10 @@ class Scratch {
 /// any other is packed, or unpacked. A few pieces of each list are under way at
 /// a time, so what is packed or summed is bounded and still in the cache.
 ///
-/// Once it runs, nothing stops it but a member that has left the meeting, or is
-/// lost: then it returns when no member reads this process's memory any more.
-/// Its memory is kept from one use to the next.
+/// Once it runs, nothing stops it but a member that has left the meeting, is
+/// lost, or moves no data for the job's timeout: then it returns when no member
+/// reads this process's memory any more, or, if that takes half as long again,
+/// after it has given the link up. Its memory is kept from one use to the next.
 /// \threadsafety one thread at a time, with no lock held.
 class Transfer {
  public:
@@ -99,8 +101,11 @@ class Transfer {
 
   void Post(int64_t number);
   bool TestAll(std::vector<Piece>& pieces);
-  /// Waits for the pieces; false if that is in vain.
+  /// Waits for the pieces; false if that is in vain, as where it has taken too
+  /// long and has failed the job.
   bool WaitFor(std::vector<Piece>& pieces, int64_t meeting);
+  /// Whose data have not come, for messages. With the lock held.
+  std::string Awaited(const std::vector<Piece>& pieces, int64_t meeting) const;
   void RingSenders(const Round& round);
   bool Gone(int member, int64_t meeting) const;
   absl::Status Abandon(int64_t meeting);

@@ -1,19 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "crosshatch/dtensor/debug/verify.h"
 
-#include <cstdint>
 #include <numeric>
 #include <string>
 #include <vector>
 
-#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
-#include "crosshatch/base/check.h"
 #include "crosshatch/base/status_macros.h"
 #include "crosshatch/comm/communicator.h"
 #include "crosshatch/dtensor/ops/dtensor.h"
-#include "crosshatch/tensor/host_access.h"
-#include "crosshatch/tensor/ops/cast.h"
 #include "crosshatch/tensor/rank_context.h"
 
 namespace crosshatch {
@@ -29,20 +24,6 @@ absl::StatusOr<std::vector<std::string>> ExchangeOnMesh(const DeviceMesh& mesh,
       Communicator * group,
       mesh.communicator(axes, RankContext::Current().current_stream().name()));
   return group->Exchange(std::move(blob), label);
-}
-
-// FNV-1a: the same in every process.
-std::string HashOfElements(const Tensor& local) {
-  if (local.device().is_meta()) return "";
-  NoGrad no_grad;
-  const Tensor t = local.is_contiguous() ? local : Clone(local);
-  const HostView view(t);
-  const auto* bytes = static_cast<const unsigned char*>(view.data());
-  uint64_t hash = 0xcbf29ce484222325u;
-  for (int64_t i = 0; i < t.numel() * SizeOf(t.dtype()); ++i) {
-    hash = (hash ^ bytes[i]) * 0x100000001b3u;
-  }
-  return absl::StrCat(absl::Hex(hash));
 }
 
 // What is wrong with this rank's part; empty if nothing.
@@ -73,28 +54,8 @@ std::string Complaint(const Tensor& local, const DeviceMesh& mesh,
 }  // namespace
 
 absl::Status VerifyReplicas(const Tensor& t) {
-  const Layout& layout = LayoutOf(t);
-  const DeviceMesh& mesh = MeshOf(t);
-  CH_ASSIGN_OR_RETURN(
-      const std::vector<std::string> hashes,
-      ExchangeOnMesh(mesh, HashOfElements(LocalTensor(t)), "VerifyReplicas"));
-  std::vector<int> axes(mesh.ndim());
-  std::iota(axes.begin(), axes.end(), 0);
-  for (int i = 0; i < mesh.size(); ++i) {
-    // Among ranks that replicate each other, the one with coordinate 0.
-    MeshCoordinate at = mesh.layout().CoordinateAt(i);
-    for (int axis = 0; axis < mesh.ndim(); ++axis) {
-      if (layout.state_of_axis(axis).is_replicate()) at[axis] = 0;
-    }
-    const int first = mesh.layout().GroupIndex(axes, at);
-    if (hashes[i] == hashes[first]) continue;
-    return absl::FailedPreconditionError(
-        absl::StrCat("VerifyReplicas: ranks ", mesh.layout().ranks()[first],
-                     " and ", mesh.layout().ranks()[i], " replicate a part of ",
-                     ToString(t.sizes()), " by ", layout.ToString(), " on ",
-                     mesh.ToString(), ", but hold different values"));
-  }
-  return absl::OkStatus();
+  return CompareReplicas("VerifyReplicas", LocalTensor(t), MeshOf(t),
+                         LayoutOf(t), t.sizes());
 }
 
 absl::StatusOr<Tensor> VerifiedFromLocal(const Tensor& local,

@@ -9,6 +9,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "crosshatch/dtensor/dispatch/replica_check.h"  // IWYU pragma: export
 #include "crosshatch/dtensor/layout/layout.h"
 #include "crosshatch/mesh/device_mesh.h"
 #include "crosshatch/tensor/shape.h"

@@ -10,6 +10,7 @@
 #include "crosshatch/base/check.h"
 #include "crosshatch/dtensor/dispatch/dispatch_cache.h"
 #include "crosshatch/dtensor/dispatch/redistribute_op.h"
+#include "crosshatch/dtensor/dispatch/replica_check.h"
 #include "crosshatch/dtensor/dispatch/whole_op.h"
 #include "crosshatch/dtensor/layout/layout_pair.h"
 #include "crosshatch/dtensor/rules/op_rules.h"
@@ -75,7 +76,8 @@ const OpRuleEntry* RuleOf(const DispatchCache& cache, const OpInfo& info) {
   return found == table.end() ? nullptr : &found->second;
 }
 
-void CheckInputs(const RuleCall& call, const OpRuleEntry& entry) {
+void CheckInputs(const RuleCall& call, const OpRuleEntry& entry,
+                 TensorSpan inputs) {
   for (size_t i = 0; i < call.inputs.size(); ++i) {
     const RuleInput& input = call.inputs[i];
     CH_CHECK(input.layout.mesh() == call.mesh)
@@ -84,10 +86,19 @@ void CheckInputs(const RuleCall& call, const OpRuleEntry& entry) {
         << call.mesh.ToString();
     const bool may_be_plain =
         input.sizes.empty() || (entry.plain_inputs >> i & 1) != 0;
-    CH_CHECK(!input.plain || may_be_plain)
+    if (!input.plain || may_be_plain) continue;
+    // It is not known what its gradient would be of.
+    CH_CHECK(!inputs[i].requires_grad())
         << DescribeCall(call) << ": input " << i
-        << " is a plain tensor among distributed ones; if it is equal on all "
-           "ranks of the mesh, wrap it by Replicated (dtensor/dtensor.h)";
+        << " is a plain tensor among distributed ones and requires a gradient: "
+        << "a parameter that no style of the plan spreads, as it seems; give "
+        << "its module a style (tp::SequenceParallel replicates parameters) or "
+        << "spread it by nn::DistributeParameter; for what is no parameter "
+        << "FromLocal (dtensor/dtensor.h) says how it and its gradient lie";
+    CH_CHECK(false) << DescribeCall(call) << ": input " << i
+                    << " is a plain tensor among distributed ones; if it is "
+                    << "equal on all ranks of the mesh, wrap it by Replicated "
+                    << "(dtensor/dtensor.h)";
   }
 }
 
@@ -111,7 +122,7 @@ std::unique_ptr<DispatchPlan> MakePlan(const DispatchCache& cache, const Op& op,
   CH_CHECK(entry != nullptr)
       << DescribeCall(call) << ": the op has no sharding rule; RegisterOpRule "
       << "(dtensor/register_op_rule.h) adds one";
-  CheckInputs(call, *entry);
+  CheckInputs(call, *entry, inputs);
   RuleResult result = entry->rule(call);
   CheckResult(call, result);
 
@@ -138,11 +149,14 @@ std::unique_ptr<DispatchPlan> MakePlan(const DispatchCache& cache, const Op& op,
   plan->local_op = std::move(result.local_op);
   plan->program = std::move(result.program);
   plan->in_place = info.in_place;
-  // What a program gives has memory of its own.
-  plan->view = info.view && plan->program == nullptr;
+  // What a program gives has memory of its own. Where it runs in the place of a
+  // view of one device's memory, it stands for one.
+  const bool by_program = plan->program != nullptr;
+  plan->view = info.view && (!by_program || info.view_history != nullptr);
   plan->moves_first =
-      described[0].defined &&
-      !SameShards(described[0].layout, result.inputs[0], described[0].sizes);
+      by_program ||
+      (described[0].defined &&
+       !SameShards(described[0].layout, result.inputs[0], described[0].sizes));
   return plan;
 }
 
@@ -222,6 +236,9 @@ Locals LocalsOf(const Op& op, TensorSpan inputs, const DispatchPlan& plan,
           << op.info().name << ": input " << i << ", a plain tensor among "
           << "distributed ones, requires a gradient, which would be "
           << "distributed; wrap it by FromLocal";
+      CompareReplicasIfAsked(op.info().name, input, mesh,
+                             Layout::Replicated(mesh.layout(), input.ndim()),
+                             input.sizes());
       locals.push_back(input);
     }
     if (plan.redistributes && plan.redistribute[i] != nullptr) {
@@ -308,13 +325,29 @@ TensorList RuleHandler::Dispatch(const Op& op, TensorSpan inputs) const {
   return outputs;
 }
 
+namespace {
+
+// Whether `gradient` lies as its leaf but for sums that are due: those a leaf
+// that several ranks use asks for by its layout.
+bool IsLeafsSum(const Layout& gradient, const Layout& leaf) {
+  for (int axis = 0; axis < leaf.mesh().ndim(); ++axis) {
+    const AxisState& state = gradient.state_of_axis(axis);
+    if (!state.is_partial() && state != leaf.state_of_axis(axis)) return false;
+  }
+  return true;
+}
+
+}  // namespace
+
 Tensor RuleHandler::ConformGradient(const Tensor& leaf, Tensor gradient) const {
   CH_CHECK(gradient.is_distributed())
       << "the gradient of the distributed tensor " << leaf.Describe()
       << " is the plain tensor " << gradient.Describe();
-  if (Of(gradient).layout() != layout()) {
-    return Apply1(RedistributeOp(layout(), CommOrigin::Implicit("backward")),
-                  {gradient});
+  if (const Layout& from = Of(gradient).layout(); from != layout()) {
+    const CommOrigin origin = IsLeafsSum(from, layout())
+                                  ? CommOrigin::Op("gradient")
+                                  : CommOrigin::Implicit("backward");
+    return Apply1(RedistributeOp(layout(), origin), {gradient});
   }
   if (gradient.IsUnique()) {
     RankContext::Current().allocator().Reclassify(

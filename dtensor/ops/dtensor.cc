@@ -12,6 +12,7 @@
 #include "crosshatch/base/check.h"
 #include "crosshatch/base/status_macros.h"
 #include "crosshatch/dtensor/dispatch/dtensor_handler.h"
+#include "crosshatch/dtensor/dispatch/replica_check.h"
 #include "crosshatch/dtensor/ops/boundary_ops.h"
 #include "crosshatch/dtensor/ops/redistribute.h"
 #include "crosshatch/dtensor/redistribution/runtime.h"
@@ -120,6 +121,7 @@ Tensor MakeDTensor(Tensor local, const DeviceMesh& mesh, const Layout& layout,
 Tensor FromLocal(const Tensor& local, const DeviceMesh& mesh,
                  const Layout& layout, ShapeView sizes,
                  const Layout& grad_layout) {
+  CompareReplicasIfAsked("FromLocal", local, mesh, layout, sizes);
   return Apply1(FromLocalOp(mesh, layout, sizes, grad_layout), {local});
 }
 
@@ -184,9 +186,10 @@ Tensor Replicated(const Tensor& constant, const DeviceMesh& mesh) {
   CH_CHECK(!constant.requires_grad())
       << "Replicated: " << constant.Describe()
       << " requires a gradient; FromLocal says what becomes of it";
-  return MakeDTensor(constant, mesh,
-                     Layout::Replicated(mesh.layout(), constant.ndim()),
-                     constant.sizes());
+  const Layout layout = Layout::Replicated(mesh.layout(), constant.ndim());
+  CompareReplicasIfAsked("Replicated", constant, mesh, layout,
+                         constant.sizes());
+  return MakeDTensor(constant, mesh, layout, constant.sizes());
 }
 
 Tensor ReplicatedLike(const Tensor& constant, const Tensor& other) {

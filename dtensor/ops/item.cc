@@ -4,18 +4,29 @@
 #include "absl/status/status.h"
 #include "crosshatch/base/check.h"
 #include "crosshatch/base/status_macros.h"
+#include "crosshatch/dtensor/dispatch/redistribute_op.h"
 #include "crosshatch/dtensor/ops/dtensor.h"
+#include "crosshatch/dtensor/redistribution/comm_origin.h"
 #include "crosshatch/tensor/rank_context.h"
 
 namespace crosshatch {
 namespace {
 
 // The element as a plain tensor that has been computed.
+Tensor WholeOf(const Tensor& t) {
+  if (!t.is_distributed()) return t;
+  const NoGrad no_grad;
+  CommOrigin origin = CommOrigin::Explicit();
+  origin.about = "Item, which every rank of the mesh calls";
+  const Layout whole = Layout::Replicated(MeshOf(t).layout(), t.ndim());
+  return LocalTensor(Apply1(RedistributeOp(whole, origin), {t}));
+}
+
 absl::StatusOr<Tensor> Computed(const Tensor& t) {
   CH_CHECK(t.defined() && t.numel() == 1)
       << "Item of " << t.Describe() << ", which has not one element";
   RankContext& context = RankContext::Current();
-  const Tensor whole = FullTensor(t);
+  const Tensor whole = WholeOf(t);
   if (whole.device().is_meta()) {
     return absl::FailedPreconditionError("Item: a dry run has no values");
   }

@@ -20,13 +20,17 @@ struct CommOrigin {
     /// gradient that lay otherwise than its leaf.
     kImplicit,
     /// Part of an op, such as a loss over split classes or the pending
-    /// reductions that a statistic does; the gradient of a redistribution.
+    /// reductions that a statistic does; the gradient of a redistribution; the
+    /// sum of a leaf's gradient over ranks that all use the leaf.
     kOp,
   };
 
   Kind kind = Kind::kOther;
   /// The op, e.g. "matmul"; "redistribute" for kExplicit, null for kOther.
   const char* op = nullptr;
+  /// What an error of the collective says of it besides its label; null for
+  /// nothing.
+  const char* about = nullptr;
 
   static CommOrigin Explicit() { return {Kind::kExplicit, "redistribute"}; }
   static CommOrigin Implicit(const char* op) { return {Kind::kImplicit, op}; }

@@ -10,6 +10,7 @@
 #include "crosshatch/base/status_macros.h"
 #include "crosshatch/comm/communicator.h"
 #include "crosshatch/dtensor/layout/layout_pair.h"
+#include "crosshatch/dtensor/redistribution/comm_origin.h"
 #include "crosshatch/dtensor/redistribution/segments.h"
 #include "crosshatch/tensor/creation.h"
 #include "crosshatch/tensor/ops/cast.h"
@@ -79,6 +80,9 @@ Collective CollectiveOf(const RedistributeStep& step,
   collective.reduce_op = step.op;
   collective.scale = 1.0 / static_cast<double>(step.divisor);
   collective.label = part.label;
+  if (const char* const about = CurrentCommOrigin().about) {
+    collective.about = std::make_shared<const std::string>(about);
+  }
   const auto send = [&](size_t i) {
     collective.send.push_back(SegmentsOf(source, part.boxes.sends[i]));
   };

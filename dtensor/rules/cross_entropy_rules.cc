@@ -132,6 +132,13 @@ int64_t FirstClass(const RuleCall& call, const Layout& logits,
 RuleResult CrossEntropyRule(const RuleCall& call) {
   const Shape& logits = call.inputs[0].sizes;
   ClassFactors factors(call, logits);
+  CH_CHECK(call.inputs[1].sizes == factors.row_sizes)
+      << DescribeCall(call) << ": logits [..., classes] go with targets "
+      << ToString(factors.row_sizes) << ", not "
+      << ToString(call.inputs[1].sizes);
+  CH_CHECK(!IsFloatingPoint(call.inputs[1].dtype))
+      << DescribeCall(call) << ": targets are integers, not "
+      << call.inputs[1].dtype;
   factors.rule.inputs = {factors.all, factors.rows};
   factors.rule.outputs = {{factors.rows, factors.row_sizes},
                           {factors.rows, factors.row_sizes}};

@@ -11,6 +11,7 @@
 #include "crosshatch/dtensor/rules/factor_rule.h"
 #include "crosshatch/dtensor/rules/gather_parts.h"
 #include "crosshatch/dtensor/rules/op_rules.h"
+#include "crosshatch/dtensor/rules/split_dim.h"
 #include "crosshatch/tensor/creation.h"
 #include "crosshatch/tensor/kernels/kernel_table.h"
 #include "crosshatch/tensor/ops/cast.h"
@@ -31,23 +32,6 @@ Shape WithSize(ShapeView sizes, int dim, int64_t size) {
   result[dim] = size;
   return result;
 }
-
-// A dim that is split: which axes do it, and what each rank has.
-struct SplitDim {
-  SplitDim(const RuleCall& call, const Layout& layout, int dim, int64_t size)
-      : dim(dim),
-        axes(layout.axes_of_dim(dim).begin(), layout.axes_of_dim(dim).end()),
-        parts(layout.DimIntervals(dim, size)) {
-    for (int axis : axes) {
-      here = here * call.mesh.size(axis) + call.coordinate[axis];
-    }
-  }
-
-  int dim;
-  absl::InlinedVector<int, 2> axes;  ///< Major first.
-  std::vector<Interval> parts;       ///< By rank along `axes`, ascending.
-  size_t here = 0;                   ///< This rank.
-};
 
 // Running sums of a dim that is split: the ranks exchange the totals of their
 // parts, and each adds those before it.

@@ -1,12 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <algorithm>
 #include <memory>
 #include <optional>
 #include <utility>
+#include <vector>
 
 #include "crosshatch/base/check.h"
 #include "crosshatch/dtensor/layout/view_layout.h"
 #include "crosshatch/dtensor/rules/factor_rule.h"
+#include "crosshatch/dtensor/rules/move_parts.h"
 #include "crosshatch/dtensor/rules/op_rules.h"
+#include "crosshatch/dtensor/rules/split_dim.h"
 #include "crosshatch/tensor/ops/cat.h"
 #include "crosshatch/tensor/ops/pad.h"
 #include "crosshatch/tensor/ops/view.h"
@@ -41,8 +45,11 @@ RuleResult ViewRule(const RuleCall& call) {
   }
   CH_CHECK(layout.has_value())
       << DescribeCall(call) << ": no layout of a tensor of sizes "
-      << ToString(op.sizes) << " has the same elements on every rank; "
-      << "redistribute the dims that are merged or split to Replicate first";
+      << ToString(op.sizes) << " has the same elements on every rank: the "
+      << "split cuts through what the view keeps together. Where it is the "
+      << "output of an nn::Linear, name the width that stays whole, a head's, "
+      << "as LinearOptions::out_unit (the input's: in_unit); else redistribute "
+      << "the dims that are merged or split to Replicate, which gathers them";
   RuleResult result;
   result.inputs = {std::move(taken)};
   // The strides of a shard are not the user's doing: it may be a part of what
@@ -70,10 +77,61 @@ RuleResult PermuteRule(const RuleCall& call) {
   return SolveFactors(call, rule);
 }
 
+// Runs an op that takes a split dim to one that starts elsewhere and is split
+// alike: ranks take from each other what they lack.
+class MovedParts final : public LocalProgram {
+ public:
+  explicit MovedParts(PartsMove move) : move_(std::move(move)) {}
+
+  TensorList Run(const Op& op, TensorSpan locals,
+                 const DeviceMesh& mesh) const override {
+    return {MoveParts(locals[0], move_, mesh, op.info().name)};
+  }
+
+ private:
+  const PartsMove move_;
+};
+
+// The dim keeps its axes and their unit; the result has `size` elements of it,
+// of which the first is element `start` of the input, which may be before it.
+RuleResult KeepSplit(const RuleCall& call, int dim, int64_t start,
+                     int64_t size) {
+  const RuleInput& input = call.inputs[0];
+  SplitDim has(call, input.layout, dim, input.sizes[dim]);
+  PartsMove move = {.dim = dim,
+                    .axes = has.axes,
+                    .has = std::move(has.parts),
+                    .here = has.here};
+  for (const Interval& part : input.layout.DimIntervals(dim, size)) {
+    move.wants.push_back({part.begin + start, part.end + start});
+  }
+  RuleResult result;
+  result.inputs = {input.layout};
+  Shape sizes = input.sizes;
+  sizes[dim] = size;
+  result.outputs.push_back({input.layout, std::move(sizes)});
+  result.program = std::make_unique<MovedParts>(std::move(move));
+  return result;
+}
+
+// Whether a dim is split, and not all of it with one rank: then the split may
+// be none that anybody asked for, as a view's of dims of one element.
+bool SeveralHaveSome(const RuleInput& input, int dim) {
+  if (!input.layout.is_sharded(dim)) return false;
+  const std::vector<Interval> parts =
+      input.layout.DimIntervals(dim, input.sizes[dim]);
+  return std::count_if(parts.begin(), parts.end(), [](const Interval& part) {
+           return part.size() > 0;
+         }) > 1;
+}
+
 RuleResult SliceRule(const RuleCall& call) {
   const auto& op = static_cast<const SliceOp&>(call.op);
   const Shape& sizes = call.inputs[0].sizes;
   const bool all = op.start == 0 && op.end == sizes[op.dim];
+  if (!all && call.inputs[0].layout.is_sharded(op.dim)) {
+    return KeepSplit(call, op.dim, op.start, op.end - op.start);
+  }
   FactorRule rule;
   rule.linearity = Linearity::kMove;
   FactorRule::Output output = {{}, sizes};
@@ -135,6 +193,10 @@ RuleResult CatRule(const RuleCall& call) {
 
 RuleResult PadRule(const RuleCall& call) {
   const auto& op = static_cast<const PadOp&>(call.op);
+  if (SeveralHaveSome(call.inputs[0], op.dim)) {
+    const int64_t size = call.inputs[0].sizes[op.dim];
+    return KeepSplit(call, op.dim, -op.before, op.before + size + op.after);
+  }
   FactorRule rule;
   rule.linearity = Linearity::kMove;
   FactorRule::Output output = {{}, call.inputs[0].sizes};

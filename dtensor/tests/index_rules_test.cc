@@ -92,6 +92,30 @@ TEST(IndexRules, PlacesStaySplit) {
   });
 }
 
+// A part of a split dim is split as the whole is, and so is its gradient.
+TEST(SliceRule, KeepsTheSplit) {
+  OnMesh({2, 2}, [](const DeviceMesh& mesh) {
+    const ForbidImplicitRedistribution forbid;
+    const Layout whole = Layout::Replicated(mesh.layout(), 2);
+    for (const Layout& layout :
+         {whole, whole.WithShard(0, 1), whole.WithShard(1, 1).WithShard(0, 1),
+          whole.WithShard(0, 0).WithShard(1, 1),
+          whole.WithDim(1, {.axes = {1}, .unit = 2}),
+          whole.WithShard(0, 1).WithPartial(1, ReduceOp::kSum)}) {
+      Tensor x = Spread(Numbers({3, 8}, 1), mesh, layout);
+      x.set_requires_grad(true);
+      const Tensor part = Slice(x, 1, 2, 7);
+      Check({{"slice", part, layout},
+             {"narrow", Narrow(x, 1, 0, 1), layout},
+             {"chunk", Chunk(x, 3, 1)[1], layout},
+             {"pad", Pad(x, 1, 1, 2), layout}});
+      if (layout.is_partial()) continue;
+      CH_EXPECT_OK(Backward(Sum(part)));
+      Check({{"gradient", x.grad(), layout}});
+    }
+  });
+}
+
 TEST(DropoutRule, KeepsEveryLayout) {
   OnMesh({2, 2}, [](const DeviceMesh& mesh) {
     const ForbidImplicitRedistribution forbid;

@@ -44,7 +44,7 @@ constexpr std::array<const char*, 5> kRefused = {
     "is used after a write in place to",
     "is not written to:",
     // dtensor/rules, of views that no layout can express
-    "redistribute the dims that are merged or split to Replicate first",
+    "redistribute the dims that are merged or split to Replicate",
     // of sums, products and the like that are pending
     "pending",
 };

@@ -60,6 +60,47 @@ std::vector<RuleCase> ViewCases() {
          const TensorList parts = Split(t[0], {1, 0, 4}, 1);
          return Cat({parts[2], Mul(parts[0], 2), parts[1]}, 1);
        }},
+      {"split in three",
+       {{{12, 2}}},
+       [](T t) {
+         const TensorList parts = Split(t[0], {6, 4, 2}, 0);
+         const Tensor products = MatMul(parts[0], parts[1], false, true);
+         return Add(MatMul(products, parts[1]), Pad(parts[2], 0, 1, 3));
+       }},
+      {"chunk",
+       {{{7, 2}}},
+       [](T t) {
+         const TensorList parts = Chunk(t[0], 3, 0);
+         return Add(parts[0], Mul(parts[1], 2));
+       }},
+      {"unbind",
+       {{{3, 5}}},
+       [](T t) {
+         const TensorList parts = Unbind(t[0], 0);
+         return Add(Mul(parts[0], parts[2]), parts[1]);
+       }},
+      {"merge units",
+       {{{4, 2}}, {{2, 2}}},
+       [](T t) {
+         return MergeUnits({t[0], t[1]}, {2, 1}, 0);
+       },
+       0,
+       [](absl::Span<const Layout> layouts) {
+         return ViewLayout(layouts[0], {4, 2}, {2, 2, 2}).has_value();
+       }},
+      {"split units",
+       {{{6, 2}}},
+       [](T t) {
+         const TensorList parts = SplitUnits(t[0], {2, 1}, 0);
+         return MatMul(parts[0], parts[1], false, true);
+       },
+       0,
+       [](absl::Span<const Layout> layouts) {
+         return ViewLayout(layouts[0], {6, 2}, {2, 3, 2}).has_value();
+       }},
+      {"pad of what was narrowed",
+       {{{6, 2}}},
+       [](T t) { return Pad(Narrow(t[0], 0, 2, 3), 0, 4, 1); }},
       {"narrow and select",
        {{{4, 5}}},
        [](T t) { return Select(Narrow(t[0], 1, 1, 3), 0, 2); }},

@@ -20,6 +20,7 @@
 #include "crosshatch/tensor/creation.h"
 #include "crosshatch/testing/batch.h"
 #include "crosshatch/testing/expect.h"
+#include "crosshatch/testing/ranks.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
@@ -62,7 +63,7 @@ Lines LogOnMesh(const Axes& axes,
     if (mesh.world().rank() == 0) lines = log.Take();
     return absl::OkStatus();
   });
-  return lines;
+  return OfFirstRank(lines);
 }
 
 TEST(EventLogTest, LogsAStep) {

@@ -3,6 +3,7 @@
 // Parameters of one model on several meshes: FullyShardOptions::mesh_of, and
 // calls of FullyShard with different meshes in one tree.
 
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -119,6 +120,67 @@ TEST(MeshOfTest, EachMeshIsAGroup) {
           "f32, over 4 ranks; ZeRO-3; apart from blocks.0 (f32) on "
           "mesh(dp=2, ep=2): mesh\n"
           "  blocks.0.down.bias [5] dim 0: 0:2 2:4 4:5 5:5\n"));
+}
+
+// Of four ranks two each have an expert, "up", and get the tokens of all for
+// it; the losses are means over four.
+TEST(MeshOfTest, ExpertsAreDividedByTheRanksOfTheBatch) {
+  // Given by mesh_of, or sharded by themselves before the rest.
+  for (const bool by_mesh_of : {true, false}) {
+    std::vector<std::vector<float>> gradients[2];
+    for (const bool explicit_factor : {false, true}) {
+      OnMesh(
+          {{"dp", 2}, {"ep", 2}}, [&](const DeviceMesh& mesh) -> absl::Status {
+            CH_ASSIGN_OR_RETURN(const DeviceMesh experts, mesh.Slice("dp"));
+            CH_ASSIGN_OR_RETURN(const DeviceMesh all,
+                                mesh.Flatten(mesh.axis_names(), "all"));
+            TestModel model(1, 5, 7, 3);
+            model.FillWithIntegers();
+            FullyShardOptions options;
+            if (explicit_factor) options.gradient_divide_factor = 4;
+            if (by_mesh_of) {
+              options.mesh_of = [&](const nn::Parameter& p) {
+                return p.name().find("up.") != std::string::npos
+                           ? std::optional<DeviceMesh>(experts)
+                           : std::nullopt;
+              };
+              CH_RETURN_IF_ERROR(FullyShard(*model.blocks()[0], all, options));
+              options.mesh_of = nullptr;
+            } else {
+              CH_RETURN_IF_ERROR(
+                  FullyShard(*model.blocks()[0], experts, options));
+            }
+            CH_RETURN_IF_ERROR(FullyShard(model, all, options));
+            const int rank = mesh.world().rank();
+            CH_RETURN_IF_ERROR(
+                Backward(Sum(model.Forward(BatchOf(rank, 4, 0)))));
+            std::vector<std::vector<float>> here;
+            for (nn::Parameter* p : model.Parameters()) {
+              here.push_back(FullTensor(p->grad()).ToVector<float>());
+            }
+            if (rank == 0) gradients[explicit_factor] = here;
+            return absl::OkStatus();
+          });
+    }
+    EXPECT_FALSE(gradients[0].empty());
+    EXPECT_EQ(gradients[0], gradients[1]) << by_mesh_of;
+  }
+}
+
+// The batch of a mesh that is no part of FullyShard's own is anybody's guess.
+TEST(MeshOfTest, AsksForTheDivisorWhereItDoesNotFollow) {
+  OnMesh({{"a", 2}, {"b", 2}}, [](const DeviceMesh& mesh) -> absl::Status {
+    CH_ASSIGN_OR_RETURN(const DeviceMesh a, mesh.Slice("a"));
+    TestModel model(1, 5, 7, 3);
+    FullyShardOptions options;
+    options.mesh_of = [&](const nn::Parameter&) { return mesh; };
+    CH_EXPECT_THAT(std::string(FullyShard(model, a, options).message()),
+                   ::testing::AllOf(
+                       HasSubstr("mesh_of gives parameter "),
+                       HasSubstr("FullyShardOptions::gradient_divide_factor")));
+    options.gradient_divide_factor = 4;
+    return FullyShard(model, a, options);
+  });
 }
 
 TEST(MeshOfTest, RefusesAMeshThatNobodyCouldGive) {

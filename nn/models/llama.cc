@@ -22,17 +22,19 @@ int64_t QueryUnit(const LlamaConfig& config) {
   return config.heads / config.kv_heads * config.head_dim;
 }
 
-LinearOptions Projection(const LlamaConfig& config, int64_t out_unit = 1,
-                         int64_t in_unit = 1) {
-  return {.stddev = config.initializer_stddev,
+LinearOptions Projection(const LlamaConfig& config, bool bias,
+                         int64_t out_unit = 1, int64_t in_unit = 1) {
+  return {.bias = bias,
+          .stddev = config.initializer_stddev,
           .out_unit = out_unit,
           .in_unit = in_unit};
 }
 
 /// With its heads on the side of the output, or of the input.
 LinearOptions OfQueries(const LlamaConfig& config, bool output) {
-  LinearOptions options = Projection(config, output ? QueryUnit(config) : 1,
-                                     output ? 1 : QueryUnit(config));
+  LinearOptions options = Projection(
+      config, output ? config.qkv_bias : config.o_bias,
+      output ? QueryUnit(config) : 1, output ? 1 : QueryUnit(config));
   (output ? options.out_part : options.in_part) = config.head_dim;
   return options;
 }
@@ -50,42 +52,66 @@ const LlamaConfig& Checked(const LlamaConfig& config) {
 
 }  // namespace
 
-LlamaAttention::LlamaAttention(const LlamaConfig& config, RotaryTable& rotary)
+LlamaAttention::LlamaAttention(const LlamaConfig& config, RotaryTable& rotary,
+                               int64_t window)
     : head_dim_(config.head_dim),
       rotary_(rotary),
       q_proj_(config.dim, config.heads * config.head_dim,
               OfQueries(config, /*output=*/true)),
       k_proj_(config.dim, config.kv_heads * config.head_dim,
-              Projection(config, config.head_dim)),
+              Projection(config, config.qkv_bias, config.head_dim)),
       v_proj_(config.dim, config.kv_heads * config.head_dim,
-              Projection(config, config.head_dim)),
+              Projection(config, config.qkv_bias, config.head_dim)),
       o_proj_(config.heads * config.head_dim, config.dim,
-              OfQueries(config, /*output=*/false)) {
+              OfQueries(config, /*output=*/false)),
+      window_(window) {
   RegisterModule("q_proj", q_proj_);
   RegisterModule("k_proj", k_proj_);
   RegisterModule("v_proj", v_proj_);
   RegisterModule("o_proj", o_proj_);
+  if (config.qk_norm) {
+    q_norm_.emplace(config.head_dim, config.rms_norm_eps);
+    k_norm_.emplace(config.head_dim, config.rms_norm_eps);
+    RegisterModule("q_norm", *q_norm_);
+    RegisterModule("k_norm", *k_norm_);
+  }
 }
 
 TensorList LlamaAttention::ForwardImpl(TensorSpan inputs) {
   const Tensor& x = inputs[0];
-  const Tensor q = SplitHeads(q_proj_.Forward(x), head_dim_);
-  const Tensor k = SplitHeads(k_proj_.Forward(x), head_dim_);
+  Tensor q = SplitHeads(q_proj_.Forward(x), head_dim_);
+  Tensor k = SplitHeads(k_proj_.Forward(x), head_dim_);
   const Tensor v = SplitHeads(v_proj_.Forward(x), head_dim_);
+  if (q_norm_.has_value()) q = q_norm_->Forward(q);
+  if (k_norm_.has_value()) k = k_norm_->Forward(k);
   const int64_t length = q.size(1);
-  const Tensor& cos = rotary_.Cos(length);
-  const Tensor& sin = rotary_.Sin(length);
-  const Tensor heads =
-      CausalAttention(ApplyRope(q, cos, sin), ApplyRope(k, cos, sin), v,
-                      1.0 / std::sqrt(static_cast<double>(head_dim_)));
+  const double scale = 1.0 / std::sqrt(static_cast<double>(head_dim_));
+  Tensor heads;
+  if (cache_ == nullptr) {
+    const Tensor& cos = rotary_.Cos(length);
+    const Tensor& sin = rotary_.Sin(length);
+    heads = CausalAttention(ApplyRope(q, cos, sin), ApplyRope(k, cos, sin), v,
+                            scale, window_);
+  } else {
+    const int64_t begin = cache_->length();
+    const auto rows = [&](const Tensor& table) {
+      return Slice(table, 0, begin, begin + length);
+    };
+    const Tensor cos = rows(rotary_.Cos(cache_->capacity()));
+    const Tensor sin = rows(rotary_.Sin(cache_->capacity()));
+    const KvCache::Entry all =
+        cache_->Append(index_, ApplyRope(k, cos, sin), v);
+    heads = CausalAttention(ApplyRope(q, cos, sin), all.keys, all.values, scale,
+                            window_);
+  }
   return {o_proj_.Forward(
       View(heads, {heads.size(0), heads.size(1), heads.size(2) * head_dim_}))};
 }
 
 LlamaMlp::LlamaMlp(const LlamaConfig& config)
-    : gate_proj_(config.dim, config.ffn, Projection(config)),
-      up_proj_(config.dim, config.ffn, Projection(config)),
-      down_proj_(config.ffn, config.dim, Projection(config)) {
+    : gate_proj_(config.dim, config.ffn, Projection(config, config.mlp_bias)),
+      up_proj_(config.dim, config.ffn, Projection(config, config.mlp_bias)),
+      down_proj_(config.ffn, config.dim, Projection(config, config.mlp_bias)) {
   RegisterModule("gate_proj", gate_proj_);
   RegisterModule("up_proj", up_proj_);
   RegisterModule("down_proj", down_proj_);
@@ -97,9 +123,10 @@ TensorList LlamaMlp::ForwardImpl(TensorSpan inputs) {
       down_proj_.Forward(SwiGlu(gate_proj_.Forward(x), up_proj_.Forward(x)))};
 }
 
-LlamaBlock::LlamaBlock(const LlamaConfig& config, RotaryTable& rotary)
+LlamaBlock::LlamaBlock(const LlamaConfig& config, RotaryTable& rotary,
+                       int64_t layer)
     : input_layernorm_(config.dim, config.rms_norm_eps),
-      self_attn_(config, rotary),
+      self_attn_(config, rotary, config.WindowOf(layer)),
       post_attention_layernorm_(config.dim, config.rms_norm_eps),
       mlp_(config) {
   RegisterModule("input_layernorm", input_layernorm_);
@@ -118,15 +145,16 @@ TensorList LlamaBlock::ForwardImpl(TensorSpan inputs) {
 
 Llama::Llama(const LlamaConfig& config, Device device)
     : config_(Checked(config).Resolved()),
-      rotary_(config_.head_dim, config_.rope_theta),
+      rotary_(config_.head_dim, config_.rope_theta, config_.rope_scaling),
       embed_tokens_(config_.vocab, config_.dim, config_.initializer_stddev),
       norm_(config_.dim, config_.rms_norm_eps),
       lm_head_(config_.tied_embeddings
                    ? Linear(embed_tokens_.weight())
-                   : Linear(config_.dim, config_.vocab, Projection(config_))) {
+                   : Linear(config_.dim, config_.vocab,
+                            Projection(config_, /*bias=*/false))) {
   RegisterModule("embed_tokens", embed_tokens_);
   for (int64_t i = 0; i < config_.layers; ++i) {
-    blocks_.push_back(std::make_unique<LlamaBlock>(config_, rotary_));
+    blocks_.push_back(std::make_unique<LlamaBlock>(config_, rotary_, i));
     RegisterModule(absl::StrCat("layers.", i), *blocks_.back());
   }
   RegisterModule("norm", norm_);
@@ -144,9 +172,18 @@ TensorList Llama::ForwardImpl(TensorSpan inputs) {
   CH_CHECK_EQ(inputs.size(), 1u) << "llama";
   CH_CHECK_EQ(inputs[0].ndim(), 2)
       << "llama: tokens " << inputs[0].Describe() << " are not [B, T]";
+  if (cache_ != nullptr) cache_->CheckRoom(inputs[0].size(1));
   Tensor x = embed_tokens_.Forward(inputs[0]);
   for (const auto& block : blocks_) x = block->Forward(x);
+  if (cache_ != nullptr) cache_->Advance(inputs[0].size(1));
   return {lm_head_.Forward(norm_.Forward(x))};
+}
+
+void Llama::set_cache(KvCache* cache) {
+  cache_ = cache;
+  for (size_t i = 0; i < blocks_.size(); ++i) {
+    blocks_[i]->attention().set_cache(cache, i);
+  }
 }
 
 }  // namespace crosshatch::nn

@@ -4,7 +4,9 @@
 
 /// \file
 /// The Llama family: pre-norm blocks of grouped-query attention with rotary
-/// positions and a SwiGLU MLP.
+/// positions and a SwiGLU MLP. With the options of LlamaConfig it is also
+/// Mistral, Qwen2, Qwen3 and Phi-3 (whose projections are merged in files, and
+/// here are not).
 ///
 /// Modules have the names that Hugging Face gives them, without the leading
 /// "model.", so that weights need no table of names and a plan written for one
@@ -13,6 +15,7 @@
 ///     embed_tokens
 ///     layers.N.input_layernorm
 ///     layers.N.self_attn.{q,k,v,o}_proj
+///     layers.N.self_attn.{q,k}_norm (of Qwen3)
 ///     layers.N.post_attention_layernorm
 ///     layers.N.mlp.{gate,up,down}_proj
 ///     norm
@@ -21,12 +24,15 @@
 /// Shapes: B rows of the batch (0 is fine), T positions, D = dim,
 /// H = head_dim, V = vocab.
 
+#include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <vector>
 
 #include "crosshatch/nn/embedding.h"
 #include "crosshatch/nn/linear.h"
+#include "crosshatch/nn/models/kv_cache.h"
 #include "crosshatch/nn/models/llama_config.h"
 #include "crosshatch/nn/module.h"
 #include "crosshatch/nn/rms_norm.h"
@@ -46,9 +52,17 @@ namespace crosshatch::nn {
 class LlamaAttention final : public Module {
  public:
   /// \param rotary outlives the module
-  LlamaAttention(const LlamaConfig& config, RotaryTable& rotary);
+  /// \param window how far a position looks back; 0: to the beginning
+  LlamaAttention(const LlamaConfig& config, RotaryTable& rotary,
+                 int64_t window);
 
   const char* type_name() const override { return "LlamaAttention"; }
+
+  /// As Llama::set_cache; this attention's entry there is `index`.
+  void set_cache(KvCache* cache, size_t index) {
+    cache_ = cache;
+    index_ = index;
+  }
 
  protected:
   TensorList ForwardImpl(TensorSpan inputs) override;
@@ -56,10 +70,15 @@ class LlamaAttention final : public Module {
  private:
   const int64_t head_dim_;
   RotaryTable& rotary_;
+  KvCache* cache_ = nullptr;
+  size_t index_ = 0;
   Linear q_proj_;
   Linear k_proj_;
   Linear v_proj_;
   Linear o_proj_;
+  std::optional<RmsNorm> q_norm_;
+  std::optional<RmsNorm> k_norm_;
+  const int64_t window_;
 };
 
 /// down(silu(gate(x)) * up(x)): [B, T, D] to [B, T, D].
@@ -81,9 +100,11 @@ class LlamaMlp final : public Module {
 /// Attention and MLP, each around the residual stream: [B, T, D] to [B, T, D].
 class LlamaBlock final : public Module {
  public:
-  LlamaBlock(const LlamaConfig& config, RotaryTable& rotary);
+  /// \param layer the block's number
+  LlamaBlock(const LlamaConfig& config, RotaryTable& rotary, int64_t layer);
 
   const char* type_name() const override { return "LlamaBlock"; }
+  LlamaAttention& attention() { return self_attn_; }
 
  protected:
   TensorList ForwardImpl(TensorSpan inputs) override;
@@ -137,11 +158,18 @@ class Llama final : public Module {
   const LlamaConfig& config() const { return config_; }
   Blocks blocks() const { return Blocks(blocks_); }
 
+  /// From now on the tokens of a forward are those that follow what `cache`
+  /// holds, and are added to it: in NoGrad, and of one batch for the cache's
+  /// life (checked). Null: a forward begins at position 0, as without. The
+  /// cache outlives its use.
+  void set_cache(KvCache* cache);
+
  protected:
   TensorList ForwardImpl(TensorSpan inputs) override;
 
  private:
   const LlamaConfig config_;
+  KvCache* cache_ = nullptr;
   RotaryTable rotary_;
   Embedding embed_tokens_;
   std::vector<std::unique_ptr<LlamaBlock>> blocks_;

@@ -3,12 +3,90 @@
 
 #include <cmath>
 #include <cstdint>
+#include <string>
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
+#include "crosshatch/base/status_macros.h"
 
 namespace crosshatch::nn {
 namespace {
+
+/// What the options of a family may be.
+struct FamilyRule {
+  const char* name;
+  /// -1: as the config says, 0: never, 1: always.
+  int qkv_bias, o_bias, mlp_bias, qk_norm;
+  /// Whether biases of queries, keys and values come with that of the outputs.
+  bool one_attention_bias;
+  bool may_window;
+  /// Whether the first blocks may see everything all the same.
+  bool may_window_late;
+  bool only_long_rope;
+};
+
+const FamilyRule& RuleOf(LlamaFamily family) {
+  static constexpr FamilyRule kRules[] = {
+      {"llama", -1, -1, -1, 0, true, false, false, false},
+      {"mistral", 0, 0, 0, 0, false, true, false, false},
+      {"qwen2", 1, 0, 0, 0, false, true, true, false},
+      {"qwen3", -1, -1, 0, 1, true, true, true, false},
+      {"phi3", 0, 0, 0, 0, false, true, false, true},
+  };
+  return kRules[static_cast<size_t>(family)];
+}
+
+/// Whether the options are those of the family.
+absl::Status CheckFamily(const LlamaConfig& c) {
+  const FamilyRule& rule = RuleOf(c.family);
+  const struct {
+    const char* name;
+    bool value;
+    int allowed;
+  } options[] = {
+      {"qkv_bias", c.qkv_bias, rule.qkv_bias},
+      {"o_bias", c.o_bias, rule.o_bias},
+      {"mlp_bias", c.mlp_bias, rule.mlp_bias},
+      {"qk_norm", c.qk_norm, rule.qk_norm},
+  };
+  const auto refuse = [&](const char* option, const std::string& value,
+                          const std::string& wants) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(option, " is ", value, ", but a model of the family ",
+                     rule.name, " has ", wants));
+  };
+  for (const auto& option : options) {
+    if (option.allowed >= 0 && option.value != (option.allowed == 1)) {
+      return refuse(option.name, option.value ? "true" : "false",
+                    option.allowed == 1 ? "it" : "none");
+    }
+  }
+  if (rule.one_attention_bias && c.qkv_bias != c.o_bias) {
+    return refuse("qkv_bias", c.qkv_bias ? "true" : "false",
+                  "it together with o_bias");
+  }
+  if (c.sliding_window < 0 || c.first_windowed_layer < 0) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "sliding_window and first_windowed_layer must not be negative: ",
+        c.sliding_window, " and ", c.first_windowed_layer));
+  }
+  if (!rule.may_window && c.sliding_window != 0) {
+    return refuse("sliding_window", absl::StrCat(c.sliding_window), "none");
+  }
+  if (c.first_windowed_layer != 0 &&
+      (!rule.may_window_late || c.sliding_window == 0)) {
+    return refuse("first_windowed_layer", absl::StrCat(c.first_windowed_layer),
+                  rule.may_window_late ? "it together with sliding_window"
+                                       : "a window in all blocks or in none");
+  }
+  if (rule.only_long_rope && c.rope_scaling.kind != RopeScaling::Kind::kNone &&
+      c.rope_scaling.kind != RopeScaling::Kind::kLongRope) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "a model of the family ", rule.name,
+        " has rotary positions that are not scaled, or by longrope"));
+  }
+  return c.rope_scaling.Validate(c.head_dim, c.rope_theta);
+}
 
 __extension__ using Wide = __int128;
 
@@ -21,14 +99,20 @@ Wide CountParameters(const LlamaConfig& c) {
   const Wide queries = Wide{c.heads} * c.head_dim;
   const Wide keys = Wide{c.kv_heads} * c.head_dim;
   if (queries > LlamaConfig::kMostParameters) return queries;
-  const Wide block =
+  Wide block =
       c.dim * (2 * queries + 2 * keys) + 3 * Wide{c.dim} * c.ffn + 2 * c.dim;
+  if (c.qkv_bias) block += queries + 2 * keys;
+  if (c.o_bias) block += c.dim;
+  if (c.mlp_bias) block += 2 * Wide{c.ffn} + c.dim;
+  if (c.qk_norm) block += 2 * c.head_dim;
   if (block > LlamaConfig::kMostParameters) return block;
   const Wide matrices = c.tied_embeddings ? 1 : 2;
   return matrices * c.vocab * c.dim + c.layers * block + c.dim;
 }
 
 }  // namespace
+
+const char* Name(LlamaFamily family) { return RuleOf(family).name; }
 
 LlamaConfig LlamaConfig::Resolved() const {
   LlamaConfig config = *this;
@@ -97,6 +181,7 @@ absl::Status LlamaConfig::Validate() const {
     return absl::InvalidArgumentError(absl::StrCat(
         "initializer_stddev must not be negative: ", c.initializer_stddev));
   }
+  CH_RETURN_IF_ERROR(CheckFamily(c));
   if (CountParameters(c) > kMostParameters) {
     return absl::InvalidArgumentError(absl::StrCat(
         "a model of these sizes has more than ", kMostParameters,

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "crosshatch/nn/materialize.h"
+#include "crosshatch/nn/models/kv_cache.h"
 #include "crosshatch/tensor/autograd.h"
 #include "crosshatch/tensor/creation.h"
 #include "crosshatch/tensor/ops/cross_entropy.h"
@@ -129,6 +130,50 @@ TEST(LlamaTest, IsCausal) {
     }
   }
   EXPECT_NE(of_a[changed], of_b[changed]);
+}
+
+// What a cache gives is what the whole sequence gives, however it is cut. The
+// sums of an attention are of at most 9 terms, cut into other blocks.
+TEST(LlamaTest, ACacheStandsForTheTokensBefore) {
+  Llama model(Small(), Device::Cpu());
+  const NoGrad no_grad;
+  const Tensor tokens = Tokens({2, 9});
+  const std::vector<float> whole = model.Forward(tokens).ToVector<float>();
+  for (const std::vector<int64_t>& cuts :
+       {std::vector<int64_t>{9}, {5, 1, 1, 2}, {1, 8}}) {
+    KvCache cache(9);
+    model.set_cache(&cache);
+    int64_t at = 0;
+    for (const int64_t count : cuts) {
+      const std::vector<float> part =
+          model.Forward(Slice(tokens, 1, at, at + count)).ToVector<float>();
+      for (int64_t row = 0; row < 2; ++row) {
+        for (int64_t i = 0; i < count * 11; ++i) {
+          const float expected =
+              whole[static_cast<size_t>((row * 9 + at) * 11 + i)];
+          EXPECT_NEAR(part[static_cast<size_t>(row * count * 11 + i)], expected,
+                      16 * 9 * 0x1p-24 * (std::abs(expected) + 0.1))
+              << at << " " << i;
+        }
+      }
+      at += count;
+      EXPECT_EQ(cache.length(), at);
+    }
+    model.set_cache(nullptr);
+  }
+  // It leaves nothing behind.
+  EXPECT_EQ(model.Forward(tokens).ToVector<float>(), whole);
+}
+
+TEST(LlamaDeathTest, ACacheHasAnEnd) {
+  Llama model(Small(), Device::Cpu());
+  KvCache cache(3);
+  model.set_cache(&cache);
+  EXPECT_DEATH(model.Forward(Tokens({1, 2})), "run the model in NoGrad");
+  const NoGrad no_grad;
+  model.Forward(Tokens({1, 2}));
+  EXPECT_DEATH(model.Forward(Tokens({1, 2})),
+               "a KvCache of 3 positions that has 2 gets 2 more");
 }
 
 // With one head of its own for each query head, grouped attention is plain

@@ -28,7 +28,8 @@ struct HeadsOutput {
 
 /// out = softmax(scale * q k^T, masked) v for each head; query head h uses key
 /// head h / (q_heads / kv_heads). Causal: query i sees keys j <= i + kv_len -
-/// q_len; a query that sees no key, or whose scores are all -inf, gives zeros,
+/// q_len; of a window w: those of them with j > i + kv_len - q_len - w. A query
+/// that sees no key, or whose scores are all -inf, gives zeros,
 /// a log-sum-exp of -inf and probabilities of zero in the gradients. Memory
 /// beside the operands is of order of tiles, never q_len x kv_len.
 struct AttentionArgs {
@@ -48,6 +49,7 @@ struct AttentionArgs {
   DType dtype = DType::kFloat32;
   double scale = 1;
   bool causal = true;
+  int64_t window = 0;  ///< 0: no bound.
   /// attention_workspace_bytes(args) bytes, aligned to 64.
   void* workspace = nullptr;
 };

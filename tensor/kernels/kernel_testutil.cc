@@ -6,13 +6,21 @@
 #include <cstring>
 #include <numeric>
 
-#include "crosshatch/base/thread_pool.h"
+#include "crosshatch/base/check.h"
 #include "gtest/gtest.h"
 
 namespace crosshatch::kernel_test {
 namespace {
 
 constexpr int64_t kCanaries = 64;
+
+const Device* device_under_test = nullptr;
+
+const Device& TheDevice() {
+  CH_CHECK(device_under_test != nullptr)
+      << "the binary links no device to test the kernels of";
+  return *device_under_test;
+}
 
 }  // namespace
 
@@ -102,27 +110,36 @@ int64_t Operand::numel() const {
                          std::multiplies<>());
 }
 
-void RunOnPools(const std::vector<Operand*>& outputs,
+void SetDevice(const Device* device) {
+  CH_CHECK(device_under_test == nullptr) << "a binary tests one device";
+  device_under_test = device;
+}
+
+const KernelTable& Kernels() { return TheDevice().kernels(); }
+KernelContext& Context() { return TheDevice().ContextOf(0); }
+
+void Run(absl::FunctionRef<void(KernelContext&)> kernel) {
+  kernel(TheDevice().ContextOf(0));
+  TheDevice().Check(0);
+}
+
+void RunAllWays(const std::vector<Operand*>& outputs,
                 absl::FunctionRef<void(KernelContext&)> kernel,
                 const std::string& what) {
-  static ThreadPool* const pools[] = {new ThreadPool(2), new ThreadPool(3)};
   std::vector<std::vector<std::byte>> initial;
   for (const Operand* output : outputs) initial.push_back(output->bytes());
-  KernelContext inline_context;
-  kernel(inline_context);
+  Run(kernel);
   std::vector<std::vector<std::byte>> first;
   for (const Operand* output : outputs) first.push_back(output->bytes());
-  for (ThreadPool* pool : pools) {
+  for (int way = 1; way < TheDevice().ways(); ++way) {
     for (size_t i = 0; i < outputs.size(); ++i) {
       outputs[i]->set_bytes(initial[i]);
     }
-    KernelContext context;
-    context.pool = pool;
-    kernel(context);
+    kernel(TheDevice().ContextOf(way));
+    TheDevice().Check(way);
     for (size_t i = 0; i < outputs.size(); ++i) {
       EXPECT_EQ(outputs[i]->bytes(), first[i])
-          << what << ": output " << i << " depends on the pool's width "
-          << pool->width();
+          << what << ": output " << i << " is another when run in way " << way;
     }
   }
 }

@@ -3,8 +3,8 @@
 #define CROSSHATCH_TENSOR_KERNELS_KERNEL_TESTUTIL_H_
 
 /// \file
-/// What tests of kernels share: operands in many layouts, runs on pools of
-/// several widths, and comparison within derived bounds.
+/// What tests of kernels share: operands in many layouts, runs on the device
+/// under test, and comparison within derived bounds.
 
 #include <cstddef>
 #include <cstdint>
@@ -92,9 +92,34 @@ class Operand {
 
 KernelShape ShapeOf(const std::vector<int64_t>& sizes);
 
-/// Runs `kernel` on the calling thread, then on pools of several widths, from
-/// the same initial outputs, and expects the same bits each time.
-void RunOnPools(const std::vector<Operand*>& outputs,
+/// Whose kernels the tests of a binary test: what the binary links in beside
+/// them calls SetDevice.
+class Device {
+ public:
+  virtual ~Device() = default;
+  virtual const KernelTable& kernels() const = 0;
+  /// In how many ways the same kernel runs and gives the same bits: on pools of
+  /// several widths, with threads in several orders.
+  virtual int ways() const = 0;
+  /// Of kernels that have run when their call returns.
+  virtual KernelContext& ContextOf(int way) const = 0;
+  /// Ends the program where a kernel that ran has found something wrong.
+  virtual void Check(int way) const = 0;
+};
+
+/// \param device outlives all tests.
+void SetDevice(const Device* device);
+
+/// The kernels under test, and a context for them.
+const KernelTable& Kernels();
+KernelContext& Context();
+
+/// Runs `kernel` in the device's first way.
+void Run(absl::FunctionRef<void(KernelContext&)> kernel);
+
+/// Runs `kernel` in all ways of the device, from the same initial outputs, and
+/// expects the same bits each time.
+void RunAllWays(const std::vector<Operand*>& outputs,
                 absl::FunctionRef<void(KernelContext&)> kernel,
                 const std::string& what);
 

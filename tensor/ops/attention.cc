@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "crosshatch/tensor/ops/attention.h"
 
+#include <algorithm>
 #include <bit>
+#include <cstdint>
 #include <utility>
 
 #include "crosshatch/base/check.h"
@@ -20,7 +22,7 @@ using internal::OutputHeads;
 
 AttentionArgs MakeArgs(const Tensor& q, const Tensor& k, const Tensor& v,
                        const Tensor& out, const Tensor& logsumexp, double scale,
-                       bool causal) {
+                       AttentionMask mask) {
   AttentionArgs args;
   args.batch = q.size(0);
   args.q_len = q.size(1);
@@ -35,7 +37,9 @@ AttentionArgs MakeArgs(const Tensor& q, const Tensor& k, const Tensor& v,
   args.logsumexp = logsumexp.raw_data();
   args.dtype = q.dtype();
   args.scale = scale;
-  args.causal = causal;
+  args.causal = mask.causal;
+  // No wider than all lengths, so that no sum with it overflows.
+  args.window = std::min(mask.window, args.q_len + args.kv_len);
   return args;
 }
 
@@ -66,17 +70,17 @@ TensorList AttentionOp::Forward(TensorSpan inputs) const {
       Empty({q.size(0), q.size(2), q.size(1)}, StatisticsDType(q.dtype()));
   LaunchWithWorkspace(&KernelTable::attention_workspace_bytes,
                       &KernelTable::attention,
-                      MakeArgs(q, k, v, out, logsumexp, scale, causal));
+                      MakeArgs(q, k, v, out, logsumexp, scale, mask));
   return {std::move(out), std::move(logsumexp)};
 }
 
 std::shared_ptr<Node> AttentionOp::Differentiate(TensorSpan inputs,
                                                  TensorSpan outputs) const {
   auto node = internal::MakeNode<5>(
-      kInfo, [scale = scale, causal = causal](
-                 const auto& self, TensorSpan grads, GradientSlots& slots) {
+      kInfo, [scale = scale, mask = mask](const auto& self, TensorSpan grads,
+                                          GradientSlots& slots) {
         TensorList gradients =
-            Apply(AttentionBackwardOp(scale, causal),
+            Apply(AttentionBackwardOp(scale, mask),
                   {grads[0], self.Saved(0), self.Saved(1), self.Saved(2),
                    self.Saved(3), self.Saved(4)});
         for (int i = 0; i < 3; ++i) {
@@ -92,7 +96,8 @@ std::shared_ptr<Node> AttentionOp::Differentiate(TensorSpan inputs,
 
 void AttentionOp::AppendKey(OpKey& key) const {
   key.push_back(std::bit_cast<int64_t>(scale));
-  key.push_back(causal);
+  key.push_back(mask.causal);
+  key.push_back(mask.window);
 }
 
 TensorList AttentionBackwardOp::Forward(TensorSpan inputs) const {
@@ -110,7 +115,7 @@ TensorList AttentionBackwardOp::Forward(TensorSpan inputs) const {
   Tensor dk = Empty(k.sizes(), k.dtype());
   Tensor dv = Empty(v.sizes(), v.dtype());
   AttentionBackwardArgs args;
-  args.forward = MakeArgs(q, k, v, out, logsumexp, scale, causal);
+  args.forward = MakeArgs(q, k, v, out, logsumexp, scale, mask);
   args.grad = InputHeads(grad);
   args.dq = OutputHeads(dq);
   args.dk = OutputHeads(dk);
@@ -130,17 +135,20 @@ std::shared_ptr<Node> AttentionBackwardOp::Differentiate(
 
 void AttentionBackwardOp::AppendKey(OpKey& key) const {
   key.push_back(std::bit_cast<int64_t>(scale));
-  key.push_back(causal);
+  key.push_back(mask.causal);
+  key.push_back(mask.window);
 }
 
 Tensor CausalAttention(const Tensor& q, const Tensor& k, const Tensor& v,
-                       double scale) {
-  return Apply1(AttentionOp(scale, /*causal=*/true), {q, k, v});
+                       double scale, int64_t window) {
+  CH_CHECK_GE(window, 0) << AttentionOp::kInfo.name;
+  return Apply1(AttentionOp(scale, {.causal = true, .window = window}),
+                {q, k, v});
 }
 
 Tensor Attention(const Tensor& q, const Tensor& k, const Tensor& v,
                  double scale) {
-  return Apply1(AttentionOp(scale, /*causal=*/false), {q, k, v});
+  return Apply1(AttentionOp(scale, {.causal = false}), {q, k, v});
 }
 
 }  // namespace crosshatch

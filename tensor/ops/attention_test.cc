@@ -2,6 +2,7 @@
 #include "crosshatch/tensor/ops/attention.h"
 
 #include <cmath>
+#include <limits>
 #include <vector>
 
 #include "crosshatch/tensor/autograd.h"
@@ -23,7 +24,7 @@ struct Sizes {
 
 /// Attention by its definition, with the matrix of scores.
 Tensor SlowAttention(const Tensor& q, const Tensor& k, const Tensor& v,
-                     double scale, bool causal) {
+                     double scale, bool causal, int64_t window = 0) {
   const int64_t groups = q.size(2) / k.size(2);
   const auto repeat = [groups](const Tensor& t) {  // To [B, Hq, S, D].
     const Tensor spread = Expand(Unsqueeze(t, 3), {-1, -1, -1, groups, -1});
@@ -34,9 +35,14 @@ Tensor SlowAttention(const Tensor& q, const Tensor& k, const Tensor& v,
   if (causal) {
     const int64_t t = q.size(1), s = k.size(1);
     const Tensor row = View(Arange(t, kInt64), {t, 1});
-    const Tensor seen =
-        LessEqual(Expand(Arange(s, kInt64), {t, s}), Add(row, double(s - t)));
-    scores = Where(seen, scores, Full({}, -1e30, scores.dtype()));
+    const Tensor none = Full({}, -1e30, scores.dtype());
+    const Tensor key = Expand(Arange(s, kInt64), {t, s});
+    const Tensor own_key = Add(row, double(s - t));
+    scores = Where(LessEqual(key, own_key), scores, none);
+    if (window > 0) {
+      scores =
+          Where(LessEqual(key, Sub(own_key, double(window))), none, scores);
+    }
   }
   return Transpose(MatMul(Softmax(scores), repeat(v)), 1, 2);
 }
@@ -62,6 +68,32 @@ TEST(AttentionTest, MatchesTheDefinition) {
       }
     }
   }
+}
+
+TEST(AttentionTest, SeesAWindow) {
+  const auto make = [](Shape sizes, uint64_t seed) {
+    return MakeInput(RandomInput(sizes, seed), TestLayout::kContiguous);
+  };
+  const Tensor q = make({2, 9, 4, 4}, 1);
+  const Tensor k = make({2, 11, 2, 4}, 2);
+  const Tensor v = make({2, 11, 2, 4}, 3);
+  for (const int64_t window : {int64_t{1}, int64_t{3}, int64_t{11},
+                               std::numeric_limits<int64_t>::max()}) {
+    const std::vector<double> got =
+        CausalAttention(q, k, v, 0.5, window).ToVector<double>();
+    const std::vector<double> expected =
+        SlowAttention(q, k, v, 0.5, true, window).ToVector<double>();
+    for (size_t i = 0; i < got.size(); ++i) {
+      EXPECT_NEAR(got[i], expected[i], 1e-13) << "window " << window;
+    }
+  }
+  EXPECT_TRUE(Gradcheck(
+      [](TensorSpan in) {
+        return CausalAttention(in[0], in[1], in[2], 0.7, 2);
+      },
+      {RandomInput({1, 4, 2, 2}, 1), RandomInput({1, 4, 1, 2}, 2),
+       RandomInput({1, 4, 1, 2}, 3)}));
+  EXPECT_DEATH(CausalAttention(q, k, v, 0.5, -1), "attention");
 }
 
 TEST(AttentionTest, HasGradients) {

@@ -97,6 +97,94 @@ Tensor Repeat(const Tensor& a, ShapeView times) {
   return copied ? repeated : Clone(repeated);
 }
 
+namespace {
+
+// The sum of `units`, all of which are at least 1 and of which there are some.
+int64_t SumOfUnits(const char* op, ShapeView units) {
+  int64_t sum = 0;
+  for (int64_t unit : units) {
+    CH_CHECK_GE(unit, 1) << op << " by units " << ToString(units);
+    sum += unit;
+  }
+  CH_CHECK_GT(sum, 0) << op << " by no units";
+  return sum;
+}
+
+// `sizes` with dim `d` as two.
+Shape WithTwo(const Shape& sizes, int d, int64_t count, int64_t unit) {
+  Shape two(sizes.begin(), sizes.begin() + d);
+  two.push_back(count);
+  two.push_back(unit);
+  two.insert(two.end(), sizes.begin() + d + 1, sizes.end());
+  return two;
+}
+
+Shape WithSize(Shape sizes, int d, int64_t size) {
+  sizes[static_cast<size_t>(d)] = size;
+  return sizes;
+}
+
+}  // namespace
+
+TensorList Chunk(const Tensor& a, int64_t chunks, int64_t dim) {
+  const int d = NormalizeDim(dim, a.ndim(), "chunk");
+  CH_CHECK_GE(chunks, 1) << "chunk of " << a.Describe();
+  const int64_t size = a.size(d);
+  const int64_t each = (size + chunks - 1) / chunks;
+  TensorList parts;
+  for (int64_t i = 0; i < chunks; ++i) {
+    const int64_t start = std::min(i * each, size);
+    parts.push_back(Narrow(a, d, start, std::min(each, size - start)));
+  }
+  return parts;
+}
+
+TensorList Unbind(const Tensor& a, int64_t dim) {
+  const int d = NormalizeDim(dim, a.ndim(), "unbind");
+  TensorList parts;
+  for (int64_t i = 0; i < a.size(d); ++i) parts.push_back(Select(a, d, i));
+  return parts;
+}
+
+Tensor MergeUnits(TensorSpan parts, ShapeView units, int64_t dim) {
+  for (const Tensor& part : parts) {
+    CH_CHECK(part.defined()) << "merge_units of an undefined tensor";
+  }
+  CH_CHECK(!parts.empty() && parts.size() == units.size())
+      << "merge_units of " << parts.size() << " parts by units "
+      << ToString(units);
+  const int64_t sum = SumOfUnits("merge_units", units);
+  const int d = NormalizeDim(dim, parts[0].ndim(), "merge_units");
+  const int64_t count = parts[0].size(d) / units[0];
+  TensorList by_unit;
+  for (size_t i = 0; i < parts.size(); ++i) {
+    const Tensor& part = parts[i];
+    CH_CHECK(part.ndim() == parts[0].ndim() && part.size(d) == count * units[i])
+        << "merge_units along dim " << d << " by units " << ToString(units)
+        << " of " << parts[0].Describe() << " and " << part.Describe();
+    by_unit.push_back(View(part, WithTwo(part.sizes(), d, count, units[i])));
+  }
+  return View(Cat(by_unit, d + 1), WithSize(parts[0].sizes(), d, count * sum));
+}
+
+TensorList SplitUnits(const Tensor& a, ShapeView units, int64_t dim) {
+  const int64_t sum = SumOfUnits("split_units", units);
+  const int d = NormalizeDim(dim, a.ndim(), "split_units");
+  const int64_t count = a.size(d) / sum;
+  CH_CHECK_EQ(count * sum, a.size(d))
+      << "split_units of dim " << d << " of " << a.Describe() << " by units "
+      << ToString(units);
+  const Tensor by_unit = View(a, WithTwo(a.sizes(), d, count, sum));
+  TensorList parts;
+  int64_t start = 0;
+  for (int64_t unit : units) {
+    parts.push_back(Reshape(Narrow(by_unit, d + 1, start, unit),
+                            WithSize(a.sizes(), d, count * unit)));
+    start += unit;
+  }
+  return parts;
+}
+
 TensorList Split(const Tensor& a, ShapeView sizes, int64_t dim) {
   const int d = NormalizeDim(dim, a.ndim(), "split");
   TensorList parts;

@@ -32,6 +32,7 @@ Tensor DropoutOp::ForwardPart(const Tensor& x, ShapeView offsets,
   args.key = key;
   args.stream = step;
   std::copy(offsets.begin(), offsets.end(), args.offsets);
+  args.offsets[0] += first_row;
   std::copy(global_sizes.begin(), global_sizes.end(), args.global_sizes);
   internal::Launch(&KernelTable::dropout, args);
   return out;
@@ -40,16 +41,19 @@ Tensor DropoutOp::ForwardPart(const Tensor& x, ShapeView offsets,
 std::shared_ptr<Node> DropoutOp::Differentiate(TensorSpan /*inputs*/,
                                                TensorSpan /*outputs*/) const {
   return internal::MakeNode<0>(
-      kInfo, [p = p, key = key, step = step](const auto&, TensorSpan grads,
-                                             GradientSlots& slots) {
-        slots.Put(0, Dropout(grads[0], p, key, step));
+      kInfo, [p = p, key = key, step = step, first_row = first_row](
+                 const auto&, TensorSpan grads, GradientSlots& slots) {
+        slots.Put(0, Dropout(grads[0], p, key, step, first_row));
       });
 }
 
-Tensor Dropout(const Tensor& x, double p, uint64_t key, uint64_t step) {
+Tensor Dropout(const Tensor& x, double p, uint64_t key, uint64_t step,
+               int64_t first_row) {
   CH_CHECK(p >= 0 && p <= 1)
       << "dropout of " << x.Describe() << " with p = " << p;
-  return Apply1(DropoutOp(p, key, step), {&x, 1});
+  CH_CHECK(first_row >= 0) << "dropout of " << x.Describe() << " from row "
+                           << first_row << " on";
+  return Apply1(DropoutOp(p, key, step, first_row), {&x, 1});
 }
 
 }  // namespace crosshatch

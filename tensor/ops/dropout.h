@@ -19,11 +19,12 @@ namespace crosshatch {
 class DropoutOp final : public Op {
  public:
   static constexpr OpInfo kInfo = {"dropout"};
-  DropoutOp(double p, uint64_t key, uint64_t step)
-      : p(p), key(key), step(step) {}
+  DropoutOp(double p, uint64_t key, uint64_t step, int64_t first_row)
+      : p(p), key(key), step(step), first_row(first_row) {}
   const OpInfo& info() const override { return kInfo; }
   TensorList Forward(TensorSpan inputs) const override;
-  /// Of x that starts at `offsets` in a tensor of `global_sizes`.
+  /// Of x that starts at `offsets` in a tensor of `global_sizes`, which starts
+  /// at first_row.
   Tensor ForwardPart(const Tensor& x, ShapeView offsets,
                      ShapeView global_sizes) const;
   std::shared_ptr<Node> Differentiate(TensorSpan inputs,
@@ -34,6 +35,7 @@ class DropoutOp final : public Op {
   const double p;
   const uint64_t key;
   const uint64_t step;
+  const int64_t first_row;
 };
 
 /// \param x floating point
@@ -41,7 +43,10 @@ class DropoutOp final : public Op {
 /// \param key of a stream of random numbers: RandomKeyOf (dtensor/random.h)
 ///     makes it of a seed and a name
 /// \param step tells apart several draws with one key
-Tensor Dropout(const Tensor& x, double p, uint64_t key, uint64_t step);
+/// \param first_row where dim 0 of x starts in a longer tensor, whose elements
+///     the random numbers are those of; at least 0
+Tensor Dropout(const Tensor& x, double p, uint64_t key, uint64_t step,
+               int64_t first_row = 0);
 
 }  // namespace crosshatch
 

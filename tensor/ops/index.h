@@ -76,7 +76,8 @@ class ScatterAddOp final : public Op {
 /// `value` where there is no src.
 class ScatterOp final : public Op {
  public:
-  static constexpr OpInfo kInfo = {"scatter"};
+  static constexpr OpInfo kInfo = {.name = "scatter",
+                                   .optional_inputs = 1 << 2};
   explicit ScatterOp(const IndexedBy& by, double value = 0)
       : by(by), value(value) {}
   const OpInfo& info() const override { return kInfo; }

@@ -15,7 +15,8 @@ namespace crosshatch {
 /// rstd = 1 / sqrt(mean(x^2) + eps).
 class RmsNormOp final : public Op {
  public:
-  static constexpr OpInfo kInfo = {"rms_norm"};
+  static constexpr OpInfo kInfo = {.name = "rms_norm",
+                                   .optional_inputs = 1 << 1};
   explicit RmsNormOp(double eps) : eps(eps) {}
   const OpInfo& info() const override { return kInfo; }
   TensorList Forward(TensorSpan inputs) const override;
@@ -29,7 +30,8 @@ class RmsNormOp final : public Op {
 /// (grad, x, weight, rstd) -> (dx, dweight), undefined where not wanted.
 class RmsNormBackwardOp final : public Op {
  public:
-  static constexpr OpInfo kInfo = {"rms_norm_backward"};
+  static constexpr OpInfo kInfo = {.name = "rms_norm_backward",
+                                   .optional_inputs = 1 << 2};
   RmsNormBackwardOp(bool want_dx, bool want_dweight)
       : want_dx(want_dx), want_dweight(want_dweight) {}
   const OpInfo& info() const override { return kInfo; }
@@ -60,7 +62,8 @@ class RmsNormBackwardIntoOp final : public Op {
 /// (x [..., C], weight [C], bias [C]) -> (y, mean [...], rstd [...]).
 class LayerNormOp final : public Op {
  public:
-  static constexpr OpInfo kInfo = {"layer_norm"};
+  static constexpr OpInfo kInfo = {.name = "layer_norm",
+                                   .optional_inputs = 1 << 1 | 1 << 2};
   explicit LayerNormOp(double eps) : eps(eps) {}
   const OpInfo& info() const override { return kInfo; }
   TensorList Forward(TensorSpan inputs) const override;
@@ -75,7 +78,8 @@ class LayerNormOp final : public Op {
 /// wanted.
 class LayerNormBackwardOp final : public Op {
  public:
-  static constexpr OpInfo kInfo = {"layer_norm_backward"};
+  static constexpr OpInfo kInfo = {.name = "layer_norm_backward",
+                                   .optional_inputs = 1 << 2};
   LayerNormBackwardOp(bool want_dx, bool want_dweight, bool want_dbias)
       : want_dx(want_dx), want_dweight(want_dweight), want_dbias(want_dbias) {}
   const OpInfo& info() const override { return kInfo; }

@@ -2,7 +2,6 @@
 #include "crosshatch/tests/conformance/case_runner.h"
 
 #include <algorithm>
-#include <numeric>
 #include <optional>
 #include <utility>
 
@@ -213,11 +212,9 @@ absl::StatusOr<std::vector<std::string>> RunCases(
     mine.push_back(part.ok() ? *part : Json(part.status().message()));
   }
 
-  std::vector<int> ranks(static_cast<size_t>(world.size()));
-  std::iota(ranks.begin(), ranks.end(), 0);
-  CH_ASSIGN_OR_RETURN(
-      const auto all,
-      world.Group("cases", ranks, world.context().compute_stream().name()));
+  CH_ASSIGN_OR_RETURN(const auto all,
+                      world.Group("cases", world.AllRanks(),
+                                  world.context().compute_stream().name()));
   CH_ASSIGN_OR_RETURN(const std::vector<std::string> gathered,
                       all->Exchange(mine.dump(), "answers"));
   std::vector<Json> by_rank;

@@ -4,22 +4,16 @@
 /// Trainings on the reference device. The tests of the ops are linked to the
 /// same binary.
 
-#include <cstdint>
 #include <string>
-#include <vector>
 
 #include "crosshatch/comm/world.h"
-#include "crosshatch/nn/adamw.h"
-#include "crosshatch/nn/materialize.h"
-#include "crosshatch/nn/models/llama.h"
-#include "crosshatch/tensor/autograd.h"
 #include "crosshatch/tensor/backends/reference/reference_backend.h"
 #include "crosshatch/tensor/creation.h"
-#include "crosshatch/tensor/ops/cross_entropy.h"
 #include "crosshatch/tensor/ops/matmul.h"
 #include "crosshatch/tensor/ops/view.h"
 #include "crosshatch/tensor/rank_context.h"
 #include "crosshatch/testing/ranks.h"
+#include "crosshatch/tests/devices/training_testutil.h"
 #include "crosshatch/tests/llama_case_testutil.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -34,46 +28,8 @@ TEST(ReferenceDeviceTest, IsWhatTheTestsOfThisBinaryRunOn) {
   EXPECT_EQ(Zeros({1}).device(), Device::Reference());
 }
 
-// What five steps of a small model lose, and what they leave leased.
-std::vector<float> LossesOn(const DeviceBackend* backend) {
-  RankContext context({.backend = backend});
-  const RankContextScope scope(&context);
-  nn::LlamaConfig config;
-  config.dim = 12;
-  config.layers = 2;
-  config.heads = 4;
-  config.kv_heads = 2;
-  config.head_dim = 6;
-  config.ffn = 20;
-  config.vocab = 11;
-  nn::Llama model(config);
-  EXPECT_TRUE(model.Materialize({.seed = 5}).ok());
-  nn::AdamW optimizer(model.Parameters(), {.lr = 1e-3});
-  std::vector<int32_t> ids;
-  for (int32_t i = 0; i < 15; ++i) ids.push_back(i * 7 % 11);
-  const Tensor tokens = FromValues<int32_t>({3, 5}, absl::MakeConstSpan(ids));
-  std::vector<float> losses;
-  for (int step = 0; step < 5; ++step) {
-    const Tensor loss = CrossEntropy(model.Forward(tokens), tokens);
-    losses.push_back(loss.ToVector<float>()[0]);
-    EXPECT_TRUE(Backward(loss).ok());
-    EXPECT_TRUE(optimizer.Step().ok());
-    optimizer.ZeroGrad();
-  }
-  EXPECT_GT(context.allocator().reserved_bytes(), 0);
-  return losses;
-}
-
-// Within the bound that tests/conformance states for losses of all
-// implementations.
 TEST(ReferenceDeviceTest, TrainsInMemoryThatTheHostCannotAddress) {
-  const std::vector<float> expected = LossesOn(nullptr);
-  const std::vector<float> losses = LossesOn(&ReferenceBackend());
-  ASSERT_EQ(losses.size(), expected.size());
-  for (size_t i = 0; i < losses.size(); ++i) {
-    EXPECT_NEAR(losses[i], expected[i], 2e-6 * expected[i]) << "step " << i;
-  }
-  EXPECT_LT(losses.back(), losses.front());
+  ExpectTrainsAsOnTheCpu(ReferenceBackend());
 }
 
 TEST(ReferenceDeviceTest, TrainsOnAMesh) {
@@ -90,7 +46,7 @@ TEST(ReferenceDeviceTest, RanksThatAreThreadsWantMemoryThatTheyCanRead) {
                     {.backend = &ReferenceBackend()});
   EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
   EXPECT_THAT(std::string(status.message()),
-              HasSubstr("the host cannot address that of reference"));
+              HasSubstr("the host cannot address the memory of reference"));
 }
 
 // A dry run is of the device: with its kernels' workspaces, of which the

@@ -39,7 +39,7 @@ def _cuda_configure_impl(rctx):
     ]:
         if not home and candidate and rctx.path(candidate + "/bin/nvcc").exists:
             home = candidate
-    architectures = rctx.os.environ.get("CROSSHATCH_CUDA_ARCHITECTURES", "80,90")
+    architectures = rctx.os.environ.get("CROSSHATCH_CUDA_ARCHITECTURES", "80,90,100")
     rctx.file("defs.bzl", _DEFS.format(
         home = repr(home),
         architectures = repr(architectures.split(",")),

@@ -2,7 +2,6 @@
 #include "crosshatch/tensor/backends/cpu/cpu_stream.h"
 
 #include <atomic>
-#include <chrono>
 #include <condition_variable>
 #include <mutex>
 #include <optional>
@@ -11,6 +10,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "crosshatch/base/adversarial_delays.h"
 #include "crosshatch/base/start_thread.h"
 
 namespace crosshatch {
@@ -31,69 +31,6 @@ class InlineStream final : public Stream {
 
  private:
   void Enqueue(Task) override {}  // Launch never comes here.
-};
-
-/// Delays tasks so that a wait that is missing shows. A queue goes through
-/// phases: at full speed, with some delays, and late. It is the late ones that
-/// let another stream get far ahead.
-class Delays {
- public:
-  Delays(uint64_t seed, int rank, const std::string& stream) : state_(seed) {
-    for (char c : stream) Mix(static_cast<uint64_t>(c));
-    Mix(static_cast<uint64_t>(rank));
-  }
-
-  void BeforeTask() {
-    if (tasks_left_ == 0) BeginPhase();
-    --tasks_left_;
-    if (phase_ == Phase::kFast) return;
-    const uint64_t choice = Below(8);
-    if (phase_ == Phase::kJitter && choice >= 2) return;
-    if (choice < 4) {
-      std::this_thread::yield();
-    } else {
-      Sleep(Below(100));
-    }
-  }
-
- private:
-  enum class Phase { kFast, kJitter, kLate };
-
-  void BeginPhase() {
-    switch (Below(4)) {
-      case 0:
-        phase_ = Phase::kLate;
-        tasks_left_ = 1 + Below(8);
-        Sleep(300 + Below(1000));
-        break;
-      case 1:
-        phase_ = Phase::kJitter;
-        tasks_left_ = 1 + Below(32);
-        break;
-      default:
-        phase_ = Phase::kFast;
-        tasks_left_ = 1 + Below(64);
-        break;
-    }
-  }
-
-  static void Sleep(uint64_t microseconds) {
-    std::this_thread::sleep_for(std::chrono::microseconds(microseconds));
-  }
-
-  // SplitMix64.
-  uint64_t Next() {
-    uint64_t z = (state_ += 0x9E3779B97F4A7C15u);
-    z = (z ^ (z >> 30)) * 0xBF58476D1CE4E5B9u;
-    z = (z ^ (z >> 27)) * 0x94D049BB133111EBu;
-    return z ^ (z >> 31);
-  }
-  void Mix(uint64_t value) { state_ = Next() ^ value; }
-  uint64_t Below(uint64_t n) { return Next() % n; }
-
-  uint64_t state_;
-  Phase phase_ = Phase::kFast;
-  uint64_t tasks_left_ = 0;
 };
 
 /// The part of a queue that its events share with it and that may outlive it.
@@ -280,7 +217,7 @@ class QueueStream final : public Stream {
   /// The worker's loop.
   void Work() {
     KernelContext context{.pool = options_.pool};
-    std::optional<Delays> delays;
+    std::optional<AdversarialDelays> delays;
     if (options_.adversarial_seed != 0) {
       delays.emplace(options_.adversarial_seed, options_.rank, name());
     }

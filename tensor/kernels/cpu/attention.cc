@@ -148,6 +148,28 @@ int64_t Visible(const AttentionArgs& args, int64_t query, int64_t key) {
   return std::clamp<int64_t>(end - key, 0, kKeys);
 }
 
+/// How many keys of that tile lie before the window of query `query`.
+int64_t Hidden(const AttentionArgs& args, int64_t query, int64_t key) {
+  if (args.window == 0) return 0;
+  const int64_t first = query + args.kv_len - args.q_len - args.window + 1;
+  return std::clamp<int64_t>(first - key, 0, kKeys);
+}
+
+/// The first key tile that the queries from `query` on see any of.
+int64_t FirstTile(const AttentionArgs& args, int64_t query) {
+  if (args.window == 0) return 0;
+  const int64_t first = query + args.kv_len - args.q_len - args.window + 1;
+  return std::max<int64_t>(first, 0) / kKeys;
+}
+
+/// Takes the scores of the keys before the window of `query` out of its row of
+/// the tile that starts at `key`.
+template <typename T>
+void Hide(const AttentionArgs& args, int64_t query, int64_t key, T* row) {
+  std::fill(row, row + Hidden(args, query, key),
+            -std::numeric_limits<T>::infinity());
+}
+
 /// Key tiles that the queries before `query_end` see any of.
 int64_t VisibleTiles(const AttentionArgs& args, int64_t query_end) {
   int64_t end = args.kv_len;
@@ -268,7 +290,8 @@ void ForwardUnit(const AttentionArgs& args, const internal::ForwardCut& cut,
     std::fill(sum, sum + rows, T(0));
 
     const int64_t tiles = VisibleTiles(args, begin + rows);
-    for (int64_t tile = 0; tile < tiles; ++tile) {
+    const int64_t first_tile = FirstTile(args, begin);
+    for (int64_t tile = first_tile; tile < tiles; ++tile) {
       const int64_t key = tile * kKeys;
       const auto group = [&](int64_t first, int64_t count,
                              int64_t seen) HWY_ATTR {
@@ -281,6 +304,7 @@ void ForwardUnit(const AttentionArgs& args, const internal::ForwardCut& cut,
         T shift[kQueries];
         T factor[kQueries];
         for (int64_t r = 0; r < count; ++r) {
+          Hide(args, begin + first + r, key, group_scores + r * kKeys);
           T& old_max = max[first + r];
           const T new_max =
               std::max(old_max, MaxOf(group_scores + r * kKeys,
@@ -290,12 +314,12 @@ void ForwardUnit(const AttentionArgs& args, const internal::ForwardCut& cut,
           factor[r] = old_max - shift[r];
           old_max = new_max;
         }
-        if (tile > 0) {
+        if (tile > first_tile) {
           MapRun([](auto d, auto x) HWY_ATTR { return ExpOfNonPositive(d, x); },
                  factor, count, factor);
         }
         for (int64_t r = 0; r < count; ++r) {
-          if (tile > 0 && factor[r] != T(1)) {
+          if (tile > first_tile && factor[r] != T(1)) {
             sum[first + r] *= factor[r];
             ScaleRow(group_out + r * dim, dim, factor[r]);
           }
@@ -407,7 +431,7 @@ void BackwardUnit(const AttentionBackwardArgs& all, int64_t unit,
       std::fill(dqueries, dqueries + rows * dim, T(0));
 
       const int64_t tiles = VisibleTiles(args, begin + rows);
-      for (int64_t tile = 0; tile < tiles; ++tile) {
+      for (int64_t tile = FirstTile(args, begin); tile < tiles; ++tile) {
         const int64_t key = tile * kKeys;
         const auto group = [&](int64_t first, int64_t count,
                                int64_t seen) HWY_ATTR {
@@ -418,6 +442,7 @@ void BackwardUnit(const AttentionBackwardArgs& all, int64_t unit,
                           dim, int64_t{1}, key_tiles + key * dim, kKeys, p,
                           kKeys);
           for (int64_t r = 0; r < count; ++r) {
+            Hide(args, begin + first + r, key, p + r * kKeys);
             ExpRow(p + r * kKeys, Visible(args, begin + first + r, key), width,
                    FiniteShift(logsumexp[begin + first + r]));
           }

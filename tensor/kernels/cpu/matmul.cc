@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
 #include <cstdint>
-#include <utility>
 
 #include "crosshatch/base/check.h"
 #include "crosshatch/tensor/kernels/cpu/element.h"
@@ -9,6 +8,7 @@
 #include "crosshatch/tensor/kernels/cpu/gemm.h"
 #include "crosshatch/tensor/kernels/cpu/parallel.h"
 #include "crosshatch/tensor/kernels/cpu/strided_loop.h"
+#include "crosshatch/tensor/kernels/matmul_layout.h"
 
 namespace crosshatch::internal {
 namespace {
@@ -40,31 +40,11 @@ struct Problem {
 /// Elements of a panel that is staged, as far as 64 rows or columns allow.
 constexpr int64_t kPanelElements = int64_t{1} << 20;
 
-/// Whether a library can read (rows, cols) with these strides as it is.
-bool HasLeadingStride(int64_t rows, int64_t cols, int64_t row_stride,
-                      int64_t col_stride) {
-  return (col_stride == 1 || cols == 1) && (row_stride >= cols || rows == 1);
-}
+constexpr MatMulHelpers kHelpers = {CpuCopy, CpuFill, CpuUnary, CpuBinary};
 
 Problem MakeProblem(const MatMulArgs& original) {
-  Problem problem{original};
-  MatMulArgs& args = problem.args;
-  if (args.out.col_stride != 1 && args.out.row_stride == 1 && args.m > 1) {
-    std::swap(args.m, args.n);
-    std::swap(args.a, args.b);
-    std::swap(args.a.row_stride, args.a.col_stride);
-    std::swap(args.b.row_stride, args.b.col_stride);
-    std::swap(args.out.row_stride, args.out.col_stride);
-  }
-  for (int d = args.batch.ndim - 1; d >= 0; --d) {
-    const bool is_rows =
-        args.b.batch_strides[d] == 0 &&
-        args.a.batch_strides[d] == args.m * args.a.row_stride &&
-        args.out.batch_strides[d] == args.m * args.out.row_stride;
-    if (args.batch.sizes[d] != 1 && !is_rows) break;
-    args.m *= args.batch.sizes[d];
-    args.batch.ndim = d;
-  }
+  Problem problem{NormalizedMatMul(original)};
+  const MatMulArgs& args = problem.args;
   problem.batch = StridedLoop::Make(
       args.batch,
       {args.a.batch_strides, args.b.batch_strides, args.out.batch_strides}, -1);
@@ -72,15 +52,9 @@ Problem MakeProblem(const MatMulArgs& original) {
 
   const bool converts = SizeOf(args.dtype) == 2;
   problem.stage_a =
-      converts ||
-      !(HasLeadingStride(args.m, args.k, args.a.row_stride,
-                         args.a.col_stride) ||
-        HasLeadingStride(args.k, args.m, args.a.col_stride, args.a.row_stride));
+      converts || !HasLeadingStrideEitherWay(args.m, args.k, args.a);
   problem.stage_b =
-      converts ||
-      !(HasLeadingStride(args.k, args.n, args.b.row_stride,
-                         args.b.col_stride) ||
-        HasLeadingStride(args.n, args.k, args.b.col_stride, args.b.row_stride));
+      converts || !HasLeadingStrideEitherWay(args.k, args.n, args.b);
   problem.stage_out = SizeOf(args.out_dtype) == 2 ||
                       !HasLeadingStride(args.m, args.n, args.out.row_stride,
                                         args.out.col_stride);
@@ -225,31 +199,6 @@ Strided<const T> Stage(const void* from, DType dtype, int64_t offset,
   return {to, cols, 1};
 }
 
-/// out block = panel + beta * out block, rounded once.
-template <typename T>
-void Unstage(const MatMulArgs& args, const T* panel, int64_t offset,
-             int64_t rows, int64_t cols, KernelContext& context) {
-  const KernelShape shape = {2, {rows, cols}};
-  const KernelInput from = {panel, DTypeOf<T>, {cols, 1}};
-  const KernelOutput to = {ElementAt(args.out.data, args.out_dtype, offset),
-                           args.out_dtype,
-                           {args.out.row_stride, args.out.col_stride}};
-  if (args.beta == 0 || args.beta == 1) {
-    CpuCopy({shape, from, to,
-             args.beta == 0 ? WriteMode::kOverwrite : WriteMode::kAccumulate},
-            context);
-    return;
-  }
-  BinaryArgs add;
-  add.op = BinaryOp::kAdd;
-  add.shape = shape;
-  add.a = from;
-  add.b = {to.data, to.dtype, {args.out.row_stride, args.out.col_stride}};
-  add.out = to;
-  add.alpha = args.beta;
-  CpuBinary(add, context);
-}
-
 /// Panel by panel, through the workspace.
 template <typename T>
 void MultiplyStaged(const Problem& problem, KernelContext& context) {
@@ -293,40 +242,14 @@ void MultiplyStaged(const Problem& problem, KernelContext& context) {
                         problem.stage_out ? T(0) : static_cast<T>(args.beta));
         });
         if (problem.stage_out) {
-          Unstage(args, out_panel,
-                  cursor.offset(2) + m0 * args.out.row_stride +
-                      n0 * args.out.col_stride,
-                  m, n, context);
+          AddPanel(args, out_panel,
+                   cursor.offset(2) + m0 * args.out.row_stride +
+                       n0 * args.out.col_stride,
+                   m, n, kHelpers, context);
         }
       }
     }
   }
-}
-
-/// The product of no terms: out = beta * out.
-void ScaleOut(const MatMulArgs& args, KernelContext& context) {
-  if (args.beta == 1) return;
-  KernelShape shape = args.batch;
-  KernelOutput out = {args.out.data, args.out_dtype};
-  std::copy(args.out.batch_strides, args.out.batch_strides + shape.ndim,
-            out.strides);
-  CH_CHECK(shape.ndim + 2 <= kMaxKernelDims) << "matmul kernel: batch dims";
-  shape.sizes[shape.ndim] = args.m;
-  out.strides[shape.ndim++] = args.out.row_stride;
-  shape.sizes[shape.ndim] = args.n;
-  out.strides[shape.ndim++] = args.out.col_stride;
-  if (args.beta == 0) {
-    CpuFill({shape, out, 0}, context);
-    return;
-  }
-  UnaryArgs scale;
-  scale.op = UnaryOp::kMulScalar;
-  scale.shape = shape;
-  scale.a = {out.data, out.dtype};
-  std::copy(out.strides, out.strides + shape.ndim, scale.a.strides);
-  scale.out = out;
-  scale.scalar = args.beta;
-  CpuUnary(scale, context);
 }
 
 template <typename T>
@@ -358,7 +281,7 @@ void CpuMatMul(const MatMulArgs& args, KernelContext& context) {
   int64_t products = 1;
   for (int d = 0; d < args.batch.ndim; ++d) products *= args.batch.sizes[d];
   if (products * args.m * args.n == 0) return;
-  if (args.k == 0) return ScaleOut(args, context);
+  if (args.k == 0) return ScaleOut(args, kHelpers, context);
   const Problem problem = MakeProblem(args);
   if (args.dtype == DType::kFloat64) {
     MatMulAs<double>(problem, context);

@@ -118,9 +118,9 @@ HWY_INLINE hn::Vec<D> NormalVectors(D d, VU word0, VU word1) {
       hn::BitCast(d, hn::Add(hn::And(shifted, hn::Set(di, 0x007FFFFF)), cut)),
       hn::Set(d, 1.0f));
   const auto f2 = hn::Mul(f, f);
-  auto p = hn::Set(d, internal::kLogCoefficients[0]);
+  auto p = hn::Set(d, internal::LogCoefficient(0));
   for (int i = 1; i < 9; ++i) {
-    p = hn::MulAdd(p, f, hn::Set(d, internal::kLogCoefficients[i]));
+    p = hn::MulAdd(p, f, hn::Set(d, internal::LogCoefficient(i)));
   }
   auto log = hn::Mul(p, hn::Mul(f, f2));
   log = hn::MulAdd(exponent, hn::Set(d, internal::kLog2Low), log);
@@ -133,11 +133,11 @@ HWY_INLINE hn::Vec<D> NormalVectors(D d, VU word0, VU word1) {
   const auto quarter = hn::ConvertTo(di, hn::Add(turns4, hn::Set(d, 0.5f)));
   const auto g = hn::Sub(turns4, hn::ConvertTo(d, quarter));
   const auto g2 = hn::Mul(g, g);
-  auto sine = hn::Set(d, internal::kSinCoefficients[0]);
-  auto cosine = hn::Set(d, internal::kCosCoefficients[0]);
+  auto sine = hn::Set(d, internal::SinCoefficient(0));
+  auto cosine = hn::Set(d, internal::CosCoefficient(0));
   for (int i = 1; i < 5; ++i) {
-    sine = hn::MulAdd(sine, g2, hn::Set(d, internal::kSinCoefficients[i]));
-    cosine = hn::MulAdd(cosine, g2, hn::Set(d, internal::kCosCoefficients[i]));
+    sine = hn::MulAdd(sine, g2, hn::Set(d, internal::SinCoefficient(i)));
+    cosine = hn::MulAdd(cosine, g2, hn::Set(d, internal::CosCoefficient(i)));
   }
   sine = hn::Mul(sine, g);
   const auto one = hn::Set(di, 1);

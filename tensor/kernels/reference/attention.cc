@@ -59,7 +59,12 @@ Row Probabilities(const AttentionArgs& args, const Inputs& in, int64_t b,
   row.magnitude = 0;
   Real max = -std::numeric_limits<Real>::infinity();
   for (int64_t j = 0; j < args.kv_len; ++j) {
-    if (args.causal && j > i + args.kv_len - args.q_len) break;
+    const int64_t own_key = i + args.kv_len - args.q_len;
+    if (args.causal && j > own_key) break;
+    if (args.window > 0 && j <= own_key - args.window) {
+      row.p.push_back(-std::numeric_limits<Real>::infinity());
+      continue;
+    }
     Real score = 0;
     Real magnitude = 0;
     for (int64_t d = 0; d < args.head_dim; ++d) {

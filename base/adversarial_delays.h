@@ -1,0 +1,37 @@
+// SPDX-License-Identifier: Apache-2.0
+#ifndef CROSSHATCH_BASE_ADVERSARIAL_DELAYS_H_
+#define CROSSHATCH_BASE_ADVERSARIAL_DELAYS_H_
+
+#include <cstdint>
+#include <string_view>
+
+namespace crosshatch {
+
+/// Delays the tasks of a queue so that a wait that is missing shows. A queue
+/// goes through phases: at full speed, with some delays, and late. It is the
+/// late ones that let another queue get far ahead.
+/// \threadsafety the queue's thread only.
+class AdversarialDelays {
+ public:
+  /// What is chosen follows from the seed, the rank and the queue's name.
+  AdversarialDelays(uint64_t seed, int rank, std::string_view queue);
+
+  /// Blocks the calling thread for up to about a millisecond.
+  void BeforeTask();
+
+ private:
+  enum class Phase { kFast, kJitter, kLate };
+
+  void BeginPhase();
+  uint64_t Next();
+  void Mix(uint64_t value) { state_ = Next() ^ value; }
+  uint64_t Below(uint64_t n) { return Next() % n; }
+
+  uint64_t state_;
+  Phase phase_ = Phase::kFast;
+  uint64_t tasks_left_ = 0;
+};
+
+}  // namespace crosshatch
+
+#endif  // CROSSHATCH_BASE_ADVERSARIAL_DELAYS_H_

@@ -1,0 +1,55 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "crosshatch/base/core_share.h"
+
+#include <sched.h>
+
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "gtest/gtest.h"
+
+namespace crosshatch {
+namespace {
+
+TEST(CoreShareTest, IsOfWhatTheThreadMayRunOn) {
+  const CoreSet all = AllowedCores();
+  ASSERT_GE(all.count(), 1u);
+  EXPECT_EQ(CoreShare(1), static_cast<int>(all.count()));
+  EXPECT_EQ(CoreShare(1000000), 1);
+  std::thread([&] {
+    cpu_set_t one;
+    CPU_ZERO(&one);
+    size_t last = 0;
+    for (size_t core = 0; core < all.size(); ++core) {
+      if (all[core]) last = core;
+    }
+    CPU_SET(last, &one);
+    ASSERT_EQ(sched_setaffinity(0, sizeof one, &one), 0);
+    EXPECT_EQ(AllowedCores(), CoreSet().set(last));
+    EXPECT_EQ(CoreShare(1), 1);
+  }).join();
+}
+
+std::vector<CoreSet> Sets(const std::vector<std::string>& texts) {
+  std::vector<CoreSet> sets;
+  for (const std::string& text : texts) sets.emplace_back(text);
+  return sets;
+}
+
+TEST(CoreShareTest, CoresCountInPartsForAllThatMayRunOnThem) {
+  // Bound to cores of their own, and to one each.
+  EXPECT_EQ(CoreShare(Sets({"1111", "11110000"}), 1), 4);
+  EXPECT_EQ(CoreShare(Sets({"01", "10"}), 0), 1);
+  // All on the same ones.
+  EXPECT_EQ(CoreShare(Sets({"111111111", "111111111", "111111111"}), 2), 3);
+  EXPECT_EQ(CoreShare(Sets({"11", "11", "11"}), 0), 1);
+  // Two on each half.
+  EXPECT_EQ(CoreShare(Sets({"1111", "1111", "11110000", "11110000"}), 3), 2);
+  // Two of three cores are shared with another.
+  EXPECT_EQ(CoreShare(Sets({"111", "110"}), 0), 2);
+  EXPECT_EQ(CoreShare(Sets({"111", "110"}), 1), 1);
+}
+
+}  // namespace
+}  // namespace crosshatch

@@ -1,0 +1,120 @@
+// SPDX-License-Identifier: Apache-2.0
+#ifndef CROSSHATCH_CHECKPOINT_ASYNC_SAVE_H_
+#define CROSSHATCH_CHECKPOINT_ASYNC_SAVE_H_
+
+/// \file
+/// Saving a checkpoint while training goes on.
+///
+///     AsyncCheckpointer saver(world);
+///     for (...) {
+///       ...
+///       CH_RETURN_IF_ERROR(optimizer.Step());
+///       if (step % 100 == 0) CH_RETURN_IF_ERROR(saver.Save(run, dir));
+///     }
+///     CH_RETURN_IF_ERROR(saver.Wait());
+///
+/// Save copies what this rank writes to memory of the host and returns; a
+/// thread of the rank writes it. That thread takes part in no collective, which
+/// could come between those of training: ranks tell the first one by small
+/// files in the directory that they write to (SaveJob's reports), and its
+/// thread puts the checkpoint in place as soon as all have. So a checkpoint is
+/// there once it is written, not when the program next asks.
+
+#include <cstddef>
+#include <functional>
+#include <future>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+#include "crosshatch/checkpoint/checkpoint.h"
+#include "crosshatch/checkpoint/save_job.h"
+#include "crosshatch/comm/world.h"
+#include "crosshatch/nn/state_dict.h"
+
+namespace crosshatch::checkpoint {
+
+struct AsyncOptions {
+  /// Bounds the time that the first rank's thread waits for the others' files
+  /// after its own is written; then it gives the checkpoint up.
+  absl::Duration timeout = absl::Minutes(30);
+  /// By which this rank writes. Outlives the saver.
+  FileSystem* file_system = &FileSystem::Real();
+};
+
+/// Saves one checkpoint at a time. All ranks make one, and call the same in the
+/// same order.
+/// \threadsafety the rank's thread only.
+class AsyncCheckpointer {
+ public:
+  /// \param world outlives this
+  explicit AsyncCheckpointer(World& world, AsyncOptions options = {});
+  /// Lets a save that is going on come to its end, unless the run has failed:
+  /// then it is given up. Its error is lost; Wait has it.
+  ~AsyncCheckpointer();
+  AsyncCheckpointer(const AsyncCheckpointer&) = delete;
+  AsyncCheckpointer& operator=(const AsyncCheckpointer&) = delete;
+
+  /// Waits for the save before, and begins one of `state` to `dir`, as
+  /// SaveCheckpoint would save it now: what happens to `state` afterwards does
+  /// not show.
+  /// \param overwrite as SaveCheckpointOptions::overwrite
+  /// \param then run on the first rank's writing thread once the checkpoint is
+  ///     in place; its error is one of the save
+  /// \error on every rank alike: that of the save before, and then none was
+  ///     begun; what keeps this one from beginning
+  absl::Status Save(const nn::StateDict& state, const std::string& dir,
+                    bool overwrite = false,
+                    std::function<absl::Status()> then = nullptr);
+  absl::Status Save(nn::Stateful& stateful, const std::string& dir,
+                    bool overwrite = false,
+                    std::function<absl::Status()> then = nullptr);
+
+  /// Waits until no save is going on.
+  /// \error as SaveCheckpoint: why the last one failed, on every rank alike
+  absl::Status Wait();
+
+ private:
+  absl::Status Begin(const absl::StatusOr<nn::StateDict>& state,
+                     const std::string& dir, bool overwrite,
+                     std::function<absl::Status()> then);
+  /// Copies the cells of `job` to staging_ and returns where each lies.
+  std::vector<const void*> Stage(const SaveJob& job);
+  /// On the writing thread.
+  void Write(const std::vector<const void*>& data,
+             const std::function<absl::Status()>& then);
+  absl::Status Finish();
+  /// Ends the first rank's wait for reports: with the ranks' hashes, or
+  /// without.
+  void Deliver(absl::StatusOr<std::vector<std::string>> hashes);
+  void JoinWriter();
+
+  World& world_;
+  const AsyncOptions options_;
+  /// Kept from save to save.
+  std::unique_ptr<std::byte[]> staging_;
+  size_t staging_bytes_ = 0;
+
+  /// \name Of the save that is going on
+  /// @{
+  std::unique_ptr<SaveJob> job_;
+  std::promise<absl::StatusOr<std::string>> written_;
+  /// First rank only.
+  std::promise<absl::Status> committed_;
+  std::mutex mutex_;
+  /// What the ranks' threads were told where they met, if they did before all
+  /// reports were there; under mutex_.
+  std::optional<absl::StatusOr<std::vector<std::string>>> delivered_;
+  std::thread writer_;
+  /// @}
+};
+
+}  // namespace crosshatch::checkpoint
+
+#endif  // CROSSHATCH_CHECKPOINT_ASYNC_SAVE_H_

@@ -1,0 +1,220 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "crosshatch/checkpoint/async_save.h"
+
+#include <cerrno>
+#include <condition_variable>
+#include <cstdint>
+#include <filesystem>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/time/time.h"
+#include "crosshatch/base/status_macros.h"
+#include "crosshatch/checkpoint/checkpoint.h"
+#include "crosshatch/checkpoint/file_system.h"
+#include "crosshatch/checkpoint/index.h"
+#include "crosshatch/comm/world.h"
+#include "crosshatch/nn/state_dict.h"
+#include "crosshatch/tensor/creation.h"
+#include "crosshatch/testing/ranks.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+namespace crosshatch::checkpoint {
+namespace {
+
+namespace fs = std::filesystem;
+
+using ::testing::HasSubstr;
+
+std::string FreshDir(const std::string& name) {
+  const std::string dir = ::testing::TempDir() + name;
+  fs::remove_all(dir);
+  return dir;
+}
+
+/// A disk that writes nothing until it is opened.
+class GatedFileSystem final : public FileSystem {
+ public:
+  int CreateFile(const std::string& path, int& fd) override {
+    std::unique_lock<std::mutex> lock(mutex_);
+    opened_.wait(lock, [this] { return is_open_; });
+    return error_ != 0 ? error_ : FileSystem::CreateFile(path, fd);
+  }
+
+  /// \param error of all files from now on; 0: none.
+  void Open(int error = 0) {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    is_open_ = true;
+    error_ = error;
+    opened_.notify_all();
+  }
+
+ private:
+  std::mutex mutex_;
+  std::condition_variable opened_;
+  bool is_open_ = false;
+  int error_ = 0;
+};
+
+/// Tensors of which each of three ranks writes one.
+nn::StateDict StateOf(float value) {
+  nn::StateDict state;
+  for (const char* name : {"a", "b", "c"}) {
+    EXPECT_TRUE(state.Add(name, Full({5, 7}, value)).ok());
+  }
+  EXPECT_TRUE(state.Add("value", static_cast<double>(value)).ok());
+  return state;
+}
+
+/// Checks that `dir` holds StateOf(value).
+absl::Status ExpectHolds(World& world, const std::string& dir, float value) {
+  nn::StateDict state = StateOf(0);
+  CH_RETURN_IF_ERROR(LoadCheckpoint(world, state, dir));
+  CH_EXPECT_EQ(*state.Get<double>("value"), value);
+  CH_EXPECT_EQ(state.Get<Tensor>("b")->ToVector<float>(),
+               std::vector<float>(35, value));
+  return absl::OkStatus();
+}
+
+TEST(AsyncSaveTest, SavesWhatWasThereWhenItBegan) {
+  const std::string dir = FreshDir("async_began");
+  GatedFileSystem files;
+  RunRanks(3, [&](World& world) -> absl::Status {
+    AsyncCheckpointer saver(world, {.file_system = &files});
+    nn::StateDict state = StateOf(1);
+    CH_RETURN_IF_ERROR(saver.Save(state, dir));
+    CH_EXPECT_FALSE(fs::exists(dir));
+    // Training goes on in the same memory.
+    for (const char* name : {"a", "b", "c"}) {
+      float* data = state.Get<Tensor>(name)->data<float>();
+      std::fill(data, data + 35, 2.0f);
+    }
+    files.Open();
+    CH_RETURN_IF_ERROR(saver.Wait());
+    CH_RETURN_IF_ERROR(ExpectHolds(world, dir, 1));
+    // Neither reports nor anything else is left.
+    CH_EXPECT_EQ(std::distance(fs::directory_iterator(dir), {}), 4);
+    return absl::OkStatus();
+  });
+}
+
+TEST(AsyncSaveTest, TheNextSaveWaitsForTheOneBefore) {
+  const std::string root = FreshDir("async_next");
+  RunRanks(3, [&](World& world) -> absl::Status {
+    AsyncCheckpointer saver(world);
+    for (int i = 1; i <= 3; ++i) {
+      CH_RETURN_IF_ERROR(saver.Save(StateOf(static_cast<float>(i)),
+                                    root + "/" + std::to_string(i)));
+      // In place before the next one began.
+      CH_EXPECT_TRUE(i == 1 || fs::exists(root + "/" + std::to_string(i - 1)));
+    }
+    CH_RETURN_IF_ERROR(saver.Wait());
+    CH_RETURN_IF_ERROR(saver.Wait());
+    for (int i = 1; i <= 3; ++i) {
+      CH_RETURN_IF_ERROR(ExpectHolds(world, root + "/" + std::to_string(i),
+                                     static_cast<float>(i)));
+    }
+    return absl::OkStatus();
+  });
+}
+
+TEST(AsyncSaveTest, ItIsThereWithoutBeingAskedFor) {
+  const std::string dir = FreshDir("async_there");
+  RunRanks(3, [&](World& world) -> absl::Status {
+    AsyncCheckpointer saver(world);
+    CH_RETURN_IF_ERROR(saver.Save(StateOf(1), dir));
+    // No rank calls anything of the saver.
+    while (!fs::exists(dir)) std::this_thread::yield();
+    return saver.Wait();
+  });
+}
+
+TEST(AsyncSaveTest, ErrorsOfAnyRankComeWithTheNextSaveOrWait) {
+  const std::string dir = FreshDir("async_errors");
+  for (const bool by_save : {false, true}) {
+    GatedFileSystem full;
+    full.Open(ENOSPC);
+    RunRanks(3, [&](World& world) -> absl::Status {
+      AsyncOptions options;
+      // The reports of this rank cannot be written either.
+      if (world.rank() == 2) options.file_system = &full;
+      AsyncCheckpointer saver(world, options);
+      CH_RETURN_IF_ERROR(saver.Save(StateOf(1), dir));
+      const absl::Status status =
+          by_save ? saver.Save(StateOf(2), dir) : saver.Wait();
+      CH_EXPECT_TRUE(absl::IsResourceExhausted(status)) << status;
+      CH_EXPECT_THAT(std::string(status.message()), HasSubstr("on rank 2: "));
+      CH_EXPECT_THAT(std::string(status.message()), HasSubstr("create"));
+      // It was told once, and nothing is going on.
+      CH_RETURN_IF_ERROR(saver.Wait());
+      return absl::OkStatus();
+    });
+    EXPECT_FALSE(fs::exists(dir));
+    EXPECT_FALSE(fs::exists(dir + ".saving"));
+  }
+}
+
+TEST(AsyncSaveTest, RunsWhatComesThenOnceOnTheFirstRank) {
+  const std::string dir = FreshDir("async_then");
+  std::vector<int> runs(3, 0);
+  RunRanks(3, [&](World& world) -> absl::Status {
+    AsyncCheckpointer saver(world);
+    const auto then = [&runs, rank = world.rank(), dir] {
+      ++runs[rank];
+      return fs::exists(dir) ? absl::DataLossError("then")
+                             : absl::InternalError("too early");
+    };
+    CH_RETURN_IF_ERROR(saver.Save(StateOf(1), dir, false, then));
+    const absl::Status status = saver.Wait();
+    CH_EXPECT_EQ(status, absl::DataLossError(
+                             world.rank() == 0 ? "then" : "on rank 0: then"));
+    return absl::OkStatus();
+  });
+  EXPECT_EQ(runs, (std::vector<int>{1, 0, 0}));
+}
+
+TEST(AsyncSaveTest, AFailedRunIsNotWaitedFor) {
+  const std::string dir = FreshDir("async_failed");
+  GatedFileSystem gated;
+  const absl::Status status =
+      StatusOfRanks(3, [&](World& world) -> absl::Status {
+        AsyncOptions options;
+        if (world.rank() == 2) options.file_system = &gated;
+        AsyncCheckpointer saver(world, options);
+        CH_RETURN_IF_ERROR(saver.Save(StateOf(1), dir));
+        if (world.rank() == 1) return absl::NotFoundError("elsewhere");
+        // The first rank's thread waits for that of the third meanwhile, which
+        // goes on once the first rank has ended.
+        while (world.context().status().ok()) std::this_thread::yield();
+        if (world.rank() == 2) gated.Open(EIO);
+        return absl::OkStatus();
+      });
+  EXPECT_TRUE(absl::IsNotFound(status)) << status;
+  EXPECT_FALSE(fs::exists(dir));
+}
+
+TEST(AsyncSaveTest, WaitsNoLongerThanItMay) {
+  const std::string dir = FreshDir("async_timeout");
+  GatedFileSystem gated;
+  RunRanks(2, [&](World& world) -> absl::Status {
+    AsyncOptions options{.timeout = absl::Milliseconds(20)};
+    if (world.rank() == 1) options.file_system = &gated;
+    AsyncCheckpointer saver(world, options);
+    CH_RETURN_IF_ERROR(saver.Save(StateOf(1), dir));
+    if (world.rank() == 1) {
+      // Once the first rank has given up, it leaves nothing behind.
+      while (fs::exists(dir + ".saving")) std::this_thread::yield();
+      gated.Open();
+    }
+    const absl::Status status = saver.Wait();
+    CH_EXPECT_FALSE(status.ok());
+    return absl::OkStatus();
+  });
+  EXPECT_FALSE(fs::exists(dir));
+}
+
+}  // namespace
+}  // namespace crosshatch::checkpoint

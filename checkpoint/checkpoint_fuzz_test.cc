@@ -1,0 +1,191 @@
+// SPDX-License-Identifier: Apache-2.0
+
+/// \file
+/// Damages a checkpoint in random ways, and reads it: an error or the values
+/// that were saved, never anything else. CROSSHATCH_FUZZ_SEED sets the seed,
+/// CROSSHATCH_CHECKPOINT_FUZZ_CASES the number of cases. testdata/corpus keeps
+/// indexes that were, or could be, read wrongly.
+
+#include <algorithm>
+#include <cstdint>
+#include <filesystem>
+#include <fstream>
+#include <iostream>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "crosshatch/base/status_macros.h"
+#include "crosshatch/checkpoint/checkpoint.h"
+#include "crosshatch/checkpoint/index.h"
+#include "crosshatch/checkpoint/offline.h"
+#include "crosshatch/comm/world.h"
+#include "crosshatch/dtensor/redistribution/fuzz_testutil.h"
+#include "crosshatch/nn/state_dict.h"
+#include "crosshatch/tensor/creation.h"
+#include "crosshatch/testing/ranks.h"
+#include "gtest/gtest.h"
+
+namespace crosshatch::checkpoint {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr char kSample[] = "checkpoint/testdata/version-1";
+constexpr char kCorpus[] = "checkpoint/testdata/corpus";
+
+std::string Read(const fs::path& path) {
+  std::ifstream in(path, std::ios::binary);
+  return {std::istreambuf_iterator<char>(in), {}};
+}
+
+void Write(const fs::path& path, const std::string& text) {
+  fs::remove(path);
+  std::ofstream(path, std::ios::binary) << text;
+}
+
+/// Numbers at which counts and products of them break.
+const char* const kNumbers[] = {"0",
+                                "1",
+                                "-1",
+                                "5",
+                                "1e30",
+                                "2147483648",
+                                "4611686018427387904",
+                                "9223372036854775807",
+                                "18446744073709551615",
+                                "99999999999999999999",
+                                "0.5",
+                                "null",
+                                "[]",
+                                "{}",
+                                "\"\"",
+                                "true"};
+
+/// Puts a number in the place of a run of digits.
+void ReplaceNumber(std::string& text, std::mt19937& random) {
+  const size_t from = text.find_first_of("0123456789", random() % text.size());
+  if (from == std::string::npos) return;
+  const size_t to = text.find_first_not_of("0123456789", from);
+  text.replace(from, (to == std::string::npos ? text.size() : to) - from,
+               kNumbers[random() % std::size(kNumbers)]);
+}
+
+/// Copies a part of `text` to elsewhere in it.
+void CopyPart(std::string& text, std::mt19937& random) {
+  const size_t from = random() % text.size();
+  const std::string part = text.substr(from, 1 + random() % 64);
+  text.insert(random() % text.size(), part);
+}
+
+void Damage(std::string& text, std::mt19937& random) {
+  if (text.empty()) return;
+  const size_t at = random() % text.size();
+  switch (random() % 7) {
+    case 0:
+      text[at] = static_cast<char>(text[at] ^ (1 << random() % 8));
+      break;
+    case 1:
+      text.resize(at);
+      break;
+    case 2:
+      text.erase(at, 1 + random() % 64);
+      break;
+    case 3:
+      CopyPart(text, random);
+      break;
+    case 4:
+      text.insert(at, 1 + random() % 16, static_cast<char>(random()));
+      break;
+    default:
+      ReplaceNumber(text, random);
+  }
+}
+
+nn::StateDict StateToFill() {
+  nn::StateDict state;
+  for (const auto& [name, sizes] :
+       std::vector<std::pair<std::string, Shape>>{{"model.norm", {4}},
+                                                  {"model.w", {5, 4}},
+                                                  {"optimizer.m.w", {5, 3}}}) {
+    EXPECT_TRUE(state.Add(name, Zeros(sizes)).ok());
+  }
+  EXPECT_TRUE(state.Add("step", int64_t{0}).ok());
+  EXPECT_TRUE(state.Add("optimizer.lr", 0.0).ok());
+  return state;
+}
+
+/// What `dir` holds for the tensors of the sample, or why it cannot be loaded.
+absl::Status Load(const std::string& dir, std::vector<double>& values) {
+  return StatusOfRanks(1, [&](World& world) -> absl::Status {
+    nn::StateDict state = StateToFill();
+    CH_RETURN_IF_ERROR(LoadCheckpoint(world, state, dir));
+    values.clear();
+    for (const char* name : {"model.norm", "model.w", "optimizer.m.w"}) {
+      CH_ASSIGN_OR_RETURN(const Tensor tensor, state.Get<Tensor>(name));
+      for (const double value : tensor.ToVector<double>()) {
+        values.push_back(value);
+      }
+    }
+    return absl::OkStatus();
+  });
+}
+
+TEST(CheckpointFuzzTest, DamageIsAnErrorOrDoesNoHarm) {
+  const unsigned seed = FuzzSeed();
+  const unsigned cases = FuzzCases("CROSSHATCH_CHECKPOINT_FUZZ_CASES", 400);
+  std::mt19937 random(seed);
+  std::vector<std::string> names;
+  for (const auto& entry : fs::directory_iterator(kSample)) {
+    names.push_back(entry.path().filename().string());
+  }
+  std::sort(names.begin(), names.end());
+  ASSERT_EQ(names.size(), 3u);
+  std::vector<double> saved;
+  ASSERT_TRUE(Load(kSample, saved).ok());
+  const std::string dir = ::testing::TempDir() + "fuzzed";
+  unsigned refused = 0;
+  for (unsigned i = 0; i < cases; ++i) {
+    fs::create_directories(dir);
+    for (const std::string& name : names) {
+      Write(dir + "/" + name, Read(fs::path(kSample) / name));
+    }
+    // Half of the damage is to the index.
+    const std::string& name = names[random() % 2 * (1 + random() % 2)];
+    std::string text = Read(dir + "/" + name);
+    const unsigned times = 1 + random() % 3;
+    for (unsigned j = 0; j < times; ++j) Damage(text, random);
+    Write(dir + "/" + name, text);
+    std::vector<double> values;
+    const absl::Status loaded = Load(dir, values);
+    EXPECT_EQ(Inspect(dir).ok(), ReadIndex(dir).ok());
+    const absl::Status verified = Verify(dir).status();
+    if (loaded.ok()) {
+      ASSERT_EQ(values, saved)
+          << "case " << i << " of seed " << seed << ", " << name << ":\n"
+          << text;
+      ASSERT_TRUE(verified.ok()) << verified << "\n" << text;
+    } else {
+      ++refused;
+      ASSERT_FALSE(loaded.message().empty());
+    }
+  }
+  std::cout << "seed " << seed << ": " << refused << " of " << cases
+            << " damaged checkpoints refused\n";
+  EXPECT_GT(refused, cases / 2);
+}
+
+TEST(CheckpointFuzzTest, WhatWasReadWronglyOnceIsRefused) {
+  int seen = 0;
+  for (const auto& entry : fs::directory_iterator(kCorpus)) {
+    const absl::Status status =
+        ParseIndex(Read(entry.path()), entry.path().string()).status();
+    EXPECT_TRUE(absl::IsDataLoss(status)) << entry.path() << ": " << status;
+    ++seen;
+  }
+  EXPECT_GE(seen, 8);
+}
+
+}  // namespace
+}  // namespace crosshatch::checkpoint

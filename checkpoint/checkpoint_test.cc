@@ -1,0 +1,497 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "crosshatch/checkpoint/checkpoint.h"
+
+#include <cstdint>
+#include <filesystem>
+#include <fstream>
+#include <functional>
+#include <ostream>
+#include <string>
+#include <tuple>
+#include <utility>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
+#include "crosshatch/base/status_macros.h"
+#include "crosshatch/checkpoint/index.h"
+#include "crosshatch/checkpoint/safetensors.h"
+#include "crosshatch/comm/world.h"
+#include "crosshatch/dtensor/dtensor.h"
+#include "crosshatch/mesh/device_mesh.h"
+#include "crosshatch/nn/state_dict.h"
+#include "crosshatch/tensor/creation.h"
+#include "crosshatch/tensor/ops/cast.h"
+#include "crosshatch/testing/ranks.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+namespace crosshatch::checkpoint {
+namespace {
+
+namespace fs = std::filesystem;
+
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+
+std::string FreshDir(const std::string& name) {
+  const std::string dir = ::testing::TempDir() + name;
+  fs::remove_all(dir);
+  return dir;
+}
+
+/// A tensor whose elements tell where they are from.
+Tensor Whole(const std::string& name, Shape sizes, DType dtype) {
+  std::vector<float> values(static_cast<size_t>(NumElements(sizes)));
+  for (size_t i = 0; i < values.size(); ++i) {
+    values[i] = static_cast<float>(i % 113 + name.size() * 128);
+  }
+  return ToDType(FromValues<float>(sizes, values), dtype);
+}
+
+/// How a state's tensors lie on a mesh: placements by name.
+struct Case {
+  std::string name;
+  std::vector<int> mesh;
+  std::vector<Placement> matrix;
+  std::vector<Placement> vector;
+};
+
+void PrintTo(const Case& c, std::ostream* out) { *out << c.name; }
+
+const Case kCases[] = {
+    {"one", {1}, {Replicate()}, {Replicate()}},
+    {"rows", {4}, {Shard(0)}, {Shard(0)}},
+    {"columns", {3}, {Shard(1)}, {Replicate()}},
+    {"fsdp_tp",
+     {2, 2},
+     {StridedShard(0, 2), Shard(0)},
+     {Shard(0), Replicate()}},
+    {"crossed", {2, 3}, {Shard(1), Shard(0)}, {Replicate(), Shard(0)}},
+    {"hsdp",
+     {2, 1, 3},
+     {Replicate(), Replicate(), Shard(0)},
+     {Replicate(), Replicate(), Shard(0)}},
+    {"four_axes",
+     {1, 2, 1, 2},
+     {Replicate(), Shard(0), Replicate(), Shard(1)},
+     {Shard(0), Replicate(), Replicate(), Shard(0)}},
+};
+
+/// The tensors of the state, whole. Sizes divide by nothing.
+std::vector<std::pair<std::string, Tensor>> Wholes() {
+  std::vector<std::pair<std::string, Tensor>> wholes;
+  for (const auto& [name, sizes, dtype] :
+       std::vector<std::tuple<std::string, Shape, DType>>{
+           {"model.embed", {13, 7}, kFloat32},
+           {"model.head", {7, 5}, kBFloat16},
+           {"model.norm", {7}, kFloat32},
+           {"model.empty", {0, 3}, kFloat32},
+           {"optimizer.m.embed", {13, 7}, kFloat64},
+           {"optimizer.step", {2}, kInt64}}) {
+    wholes.emplace_back(name, Whole(name, sizes, dtype));
+  }
+  return wholes;
+}
+
+/// The state laid out as `c` says, of these values or of zeros.
+absl::StatusOr<nn::StateDict> StateOf(const Case& c, const DeviceMesh& mesh,
+                                      bool zeros) {
+  nn::StateDict state;
+  for (const auto& [name, whole] : Wholes()) {
+    Tensor values = zeros ? Zeros(whole.sizes(), whole.dtype()) : whole;
+    if (name != "optimizer.step") {
+      const auto& placements = whole.ndim() == 2 ? c.matrix : c.vector;
+      CH_ASSIGN_OR_RETURN(
+          const Layout layout,
+          Layout::FromPlacements(mesh.layout(), whole.ndim(), placements));
+      values = DistributeTensor(values, mesh, layout);
+    }
+    CH_RETURN_IF_ERROR(state.Add(name, values));
+  }
+  CH_RETURN_IF_ERROR(state.Add("data.position", zeros ? int64_t{0} : 4096));
+  CH_RETURN_IF_ERROR(state.Add("schedule.lr", zeros ? 0.0 : 1.0 / 3));
+  CH_RETURN_IF_ERROR(state.Add("seed", std::string(zeros ? "" : "\xff\n")));
+  return state;
+}
+
+void ExpectWholes(const nn::StateDict& state) {
+  for (const auto& [name, whole] : Wholes()) {
+    const Tensor got = FullTensor(*state.Get<Tensor>(name));
+    CH_EXPECT_EQ(got.ToVector<double>(), whole.ToVector<double>()) << name;
+  }
+  CH_EXPECT_EQ(*state.Get<int64_t>("data.position"), 4096);
+  CH_EXPECT_EQ(*state.Get<double>("schedule.lr"), 1.0 / 3);
+  CH_EXPECT_EQ(*state.Get<std::string>("seed"), "\xff\n");
+}
+
+void Save(const Case& c, const std::string& dir) {
+  OnMesh(MeshAxes(c.mesh), [&](const DeviceMesh& mesh) -> absl::Status {
+    CH_ASSIGN_OR_RETURN(const nn::StateDict state, StateOf(c, mesh, false));
+    return SaveCheckpoint(mesh.world(), state, dir);
+  });
+}
+
+/// The bytes that a rank needs of the stored state.
+int64_t BytesNeeded(const nn::StateDict& state) {
+  int64_t bytes = 0;
+  for (const auto& [name, whole] : Wholes()) {
+    bytes +=
+        LocalTensor(*state.Get<Tensor>(name)).numel() * SizeOf(whole.dtype());
+  }
+  return bytes;
+}
+
+class CheckpointPairTest
+    : public ::testing::TestWithParam<std::tuple<Case, Case>> {};
+
+TEST_P(CheckpointPairTest, IsTheSameStateOnAnotherMesh) {
+  const auto& [from, to] = GetParam();
+  const std::string dir = FreshDir(absl::StrCat("pair_", from.name, to.name));
+  Save(from, dir);
+  OnMesh(MeshAxes(to.mesh), [&](const DeviceMesh& mesh) -> absl::Status {
+    CH_ASSIGN_OR_RETURN(nn::StateDict state, StateOf(to, mesh, true));
+    LoadStats stats;
+    CH_RETURN_IF_ERROR(
+        LoadCheckpoint(mesh.world(), state, dir, {.stats = &stats}));
+    ExpectWholes(state);
+    CH_EXPECT_EQ(stats.bytes_read, BytesNeeded(state));
+    return absl::OkStatus();
+  });
+}
+
+INSTANTIATE_TEST_SUITE_P(All, CheckpointPairTest,
+                         ::testing::Combine(::testing::ValuesIn(kCases),
+                                            ::testing::ValuesIn(kCases)),
+                         [](const auto& info) {
+                           return std::get<0>(info.param).name + "_to_" +
+                                  std::get<1>(info.param).name;
+                         });
+
+TEST(CheckpointTest, HashesDoNotDependOnTheMesh) {
+  std::vector<uint64_t> expected;
+  for (const Case& c : kCases) {
+    const std::string dir = FreshDir("hashes_" + c.name);
+    Save(c, dir);
+    const auto index = ReadIndex(dir);
+    ASSERT_TRUE(index.ok()) << index.status();
+    std::vector<uint64_t> hashes;
+    for (const IndexedTensor& tensor : index->tensors) {
+      hashes.push_back(tensor.hash.value());
+    }
+    if (expected.empty()) expected = hashes;
+    EXPECT_EQ(hashes, expected) << c.name;
+  }
+}
+
+TEST(CheckpointTest, TheFilesHoldEachElementOnce) {
+  const std::string dir = FreshDir("once");
+  Save(kCases[5], dir);
+  const auto index = ReadIndex(dir);
+  ASSERT_TRUE(index.ok()) << index.status();
+  int64_t bytes = 0;
+  for (const std::string& file : index->files) {
+    const auto opened = SafetensorsFile::Open(dir + "/" + file);
+    ASSERT_TRUE(opened.ok()) << opened.status();
+    EXPECT_EQ((*opened)->metadata().at("format"), "pt");
+    for (const TensorInfo& info : (*opened)->tensors()) bytes += info.bytes();
+  }
+  EXPECT_EQ(bytes, index->bytes());
+  // And nothing else lies there.
+  const auto files = std::distance(fs::directory_iterator(dir), {});
+  EXPECT_EQ(files, static_cast<int64_t>(index->files.size()) + 1);
+}
+
+/// Loads `dir` on two ranks and returns what that failed with on each.
+std::vector<absl::Status> LoadOn2(const std::string& dir,
+                                  const LoadCheckpointOptions& options = {}) {
+  std::vector<absl::Status> got(2);
+  const Case c = {"", {2}, {Shard(0)}, {Shard(0)}};
+  OnMesh({{"fsdp", 2}}, [&](const DeviceMesh& mesh) -> absl::Status {
+    CH_ASSIGN_OR_RETURN(nn::StateDict state, StateOf(c, mesh, true));
+    got[mesh.world().rank()] =
+        LoadCheckpoint(mesh.world(), state, dir, options);
+    return absl::OkStatus();
+  });
+  EXPECT_EQ(got[0], got[1]);
+  return got;
+}
+
+TEST(CheckpointTest, ABitThatFlippedIsFoundByWhoeverReads) {
+  const std::string dir = FreshDir("flipped");
+  Save(kCases[1], dir);
+  const std::string file = dir + "/" + DataFileName(3, 4);
+  const auto size = fs::file_size(file);
+  std::fstream stream(file, std::ios::in | std::ios::out | std::ios::binary);
+  stream.seekg(static_cast<std::streamoff>(size) - 1);
+  const char last = static_cast<char>(stream.get() ^ 1);
+  stream.seekp(static_cast<std::streamoff>(size) - 1);
+  stream.put(last);
+  stream.close();
+  const absl::Status status = LoadOn2(dir)[0];
+  EXPECT_TRUE(absl::IsDataLoss(status)) << status;
+  EXPECT_THAT(
+      std::string(status.message()),
+      AllOf(HasSubstr("does not hold what was saved"), HasSubstr("saved as")));
+  EXPECT_TRUE(LoadOn2(dir, {.verify = false})[0].ok());
+}
+
+TEST(CheckpointTest, AMissingFileIsSaidBeforeAnythingIsRead) {
+  const std::string dir = FreshDir("missing");
+  Save(kCases[1], dir);
+  // Of the last rank but one, which the second of two ranks alone needs.
+  fs::remove(dir + "/" + DataFileName(2, 4));
+  const absl::Status status = LoadOn2(dir)[0];
+  EXPECT_TRUE(absl::IsDataLoss(status)) << status;
+  EXPECT_THAT(std::string(status.message()),
+              AllOf(HasSubstr("on rank 1: "),
+                    HasSubstr("state-00003-of-00004.safetensors is missing")));
+}
+
+TEST(CheckpointTest, AFileOfAnotherCheckpointIsFound) {
+  const std::string dir = FreshDir("mixed");
+  Save(kCases[1], dir);
+  const std::string other = FreshDir("mixed_other");
+  Save(kCases[4], other);
+  fs::copy_file(other + "/" + DataFileName(1, 6),
+                dir + "/" + DataFileName(1, 4),
+                fs::copy_options::overwrite_existing);
+  const absl::Status status = LoadOn2(dir)[0];
+  EXPECT_TRUE(absl::IsDataLoss(status)) << status;
+  EXPECT_THAT(std::string(status.message()), HasSubstr("lacks \"model."));
+}
+
+TEST(CheckpointTest, HashesThatAreMissingAreAskedFor) {
+  const std::string dir = FreshDir("unhashed");
+  Save(kCases[0], dir);
+  const auto index = ReadIndex(dir);
+  CheckpointIndex without = *index;
+  for (IndexedTensor& tensor : without.tensors) tensor.hash.reset();
+  std::ofstream(dir + "/" + kIndexFile) << *FormatIndex(without);
+  const absl::Status status = LoadOn2(dir)[0];
+  EXPECT_TRUE(absl::IsFailedPrecondition(status)) << status;
+  EXPECT_THAT(std::string(status.message()), HasSubstr("has no hashes"));
+  EXPECT_TRUE(LoadOn2(dir, {.verify = false})[0].ok());
+}
+
+/// What loading the sample into a state changed by `change` says.
+absl::Status LoadInto(const std::function<void(nn::StateDict&)>& change,
+                      const LoadCheckpointOptions& options = {}) {
+  const std::string dir = FreshDir("sample");
+  Save(kCases[0], dir);
+  absl::Status got;
+  OnMesh({{"a", 1}}, [&](const DeviceMesh& mesh) -> absl::Status {
+    CH_ASSIGN_OR_RETURN(nn::StateDict state, StateOf(kCases[0], mesh, true));
+    nn::StateDict changed = state;
+    change(changed);
+    got = LoadCheckpoint(mesh.world(), changed, dir, options);
+    if (!got.ok()) {
+      CH_EXPECT_EQ(
+          FullTensor(*state.Get<Tensor>("model.norm")).ToVector<float>(),
+          std::vector<float>(7, 0));
+      CH_EXPECT_EQ(*state.Get<int64_t>("data.position"), 0);
+    }
+    return absl::OkStatus();
+  });
+  return got;
+}
+
+TEST(CheckpointTest, WhatDoesNotFitIsSaidByName) {
+  const struct {
+    const char* name;
+    nn::StateValue value;
+    const char* says;
+  } cases[] = {
+      {"model.norm", Tensor(Zeros({8}, kFloat32)),
+       "\"model.norm\" has shape [7], and the state's is [8]"},
+      {"model.norm", Tensor(Zeros({7}, kFloat64)),
+       "\"model.norm\" is f32, and the state's is f64; "},
+      {"model.norm", int64_t{1}, "\"model.norm\" is a tensor, and"},
+      {"model.norm", Tensor(), "\"model.norm\" is an undefined tensor"},
+      {"data.position", 1.0, "\"data.position\" is of another type"},
+      {"data.position", Tensor(Zeros({}, kInt64)),
+       "\"data.position\" is of another type"},
+      {"more", int64_t{1}, "lacks more"},
+  };
+  for (const auto& c : cases) {
+    const absl::Status status = LoadInto([&](nn::StateDict& state) {
+      if (state.Find(c.name) == nullptr) {
+        ASSERT_TRUE(state.Add(c.name, c.value).ok());
+      }
+      *state.Find(c.name) = c.value;
+    });
+    EXPECT_THAT(std::string(status.message()), HasSubstr(c.says));
+  }
+}
+
+TEST(CheckpointTest, ConvertsAndLoadsInPartWhereAsked) {
+  EXPECT_TRUE(LoadInto(
+                  [](nn::StateDict& state) {
+                    *state.Find("model.norm") = Zeros({7}, kFloat64);
+                  },
+                  {.convert_dtype = true})
+                  .ok());
+  const auto few = [](nn::StateDict& state) {
+    nn::StateDict part;
+    ASSERT_TRUE(part.Add("model.norm", *state.Find("model.norm")).ok());
+    ASSERT_TRUE(part.Add("more", int64_t{7}).ok());
+    state = part;
+  };
+  EXPECT_TRUE(LoadInto(few, {.partial = true}).ok());
+  const absl::Status status = LoadInto(few);
+  EXPECT_TRUE(absl::IsNotFound(status)) << status;
+  EXPECT_THAT(std::string(status.message()),
+              AllOf(HasSubstr("lacks more"),
+                    HasSubstr("data.position, model.embed, model.empty and 5 "
+                              "more")));
+}
+
+TEST(CheckpointTest, StatesThatDifferBetweenRanksAreRefused) {
+  const std::string dir = FreshDir("differ");
+  RunRanks(3, [&](World& world) -> absl::Status {
+    nn::StateDict state;
+    CH_RETURN_IF_ERROR(state.Add("same", int64_t{1}));
+    CH_RETURN_IF_ERROR(
+        state.Add("step", int64_t{world.rank() == 2 ? 101 : 100}));
+    const absl::Status status = SaveCheckpoint(world, state, dir);
+    CH_EXPECT_TRUE(absl::IsFailedPrecondition(status)) << status;
+    CH_EXPECT_THAT(std::string(status.message()),
+                   HasSubstr("step = 100 on rank 0, step = 101 on rank 2"));
+    return absl::OkStatus();
+  });
+  EXPECT_FALSE(fs::exists(dir));
+}
+
+TEST(CheckpointTest, PartialTensorsAreRefusedByName) {
+  const std::string dir = FreshDir("partial");
+  OnMesh({{"tp", 2}}, [&](const DeviceMesh& mesh) -> absl::Status {
+    nn::StateDict state;
+    const Layout layout =
+        Layout::Replicated(mesh.layout(), 1).WithPartial(0, ReduceOp::kSum);
+    CH_RETURN_IF_ERROR(
+        state.Add("sum", MakeDTensor(Zeros({4}, kFloat32), mesh, layout, {4})));
+    CH_EXPECT_THAT(
+        std::string(SaveCheckpoint(mesh.world(), state, dir).message()),
+        HasSubstr("\"sum\" is partial"));
+    return absl::OkStatus();
+  });
+  EXPECT_FALSE(fs::exists(dir));
+}
+
+/// Fails where it is told to, on one rank.
+class Counter final : public nn::Stateful {
+ public:
+  absl::StatusOr<nn::StateDict> State() override {
+    if (fails_ == "state") return absl::FailedPreconditionError("not now");
+    nn::StateDict state;
+    CH_RETURN_IF_ERROR(state.Add("count", count_));
+    CH_RETURN_IF_ERROR(state.Add("values", values_));
+    return state;
+  }
+  absl::StatusOr<nn::StateDict> StateToFill(
+      const std::vector<std::string>& saved) override {
+    CH_EXPECT_THAT(saved, ::testing::ElementsAre("count", "values"));
+    if (fails_ == "fill") return absl::FailedPreconditionError("not now");
+    return State();
+  }
+  absl::Status Restore(const nn::StateDict& state) override {
+    if (fails_ == "restore") return absl::FailedPreconditionError("not now");
+    CH_ASSIGN_OR_RETURN(count_, state.Get<int64_t>("count"));
+    return absl::OkStatus();
+  }
+
+  std::string fails_;
+  int64_t count_ = 0;
+  Tensor values_ = Zeros({3}, kFloat32);
+};
+
+TEST(CheckpointTest, KeepsAStatefulAndGathersItsErrors) {
+  const std::string dir = FreshDir("stateful");
+  RunRanks(2, [&](World& world) -> absl::Status {
+    Counter counter;
+    counter.count_ = 7;
+    counter.values_ = FromValues<float>({3}, {1, 2, 3});
+    CH_RETURN_IF_ERROR(SaveCheckpoint(world, counter, dir));
+    Counter other;
+    CH_RETURN_IF_ERROR(LoadCheckpoint(world, other, dir));
+    CH_EXPECT_EQ(other.count_, 7);
+    CH_EXPECT_EQ(other.values_.ToVector<float>(),
+                 (std::vector<float>{1, 2, 3}));
+    for (const char* place : {"state", "fill", "restore"}) {
+      if (world.rank() == 1) other.fails_ = place;
+      const absl::Status status =
+          other.fails_ == "state" || std::string(place) == "state"
+              ? SaveCheckpoint(world, other, dir, {.overwrite = true})
+              : LoadCheckpoint(world, other, dir);
+      CH_EXPECT_EQ(status, absl::FailedPreconditionError("on rank 1: not now"))
+          << place;
+    }
+    return absl::OkStatus();
+  });
+}
+
+TEST(CheckpointTest, ADirectoryInTheWayIsReplacedWhenAsked) {
+  const std::string dir = FreshDir("replaced");
+  Save(kCases[1], dir);
+  std::ofstream(dir + "/notes") << "mine";
+  RunRanks(2, [&](World& world) -> absl::Status {
+    nn::StateDict state;
+    CH_RETURN_IF_ERROR(state.Add("step", int64_t{7}));
+    CH_EXPECT_TRUE(absl::IsAlreadyExists(SaveCheckpoint(world, state, dir)));
+    return SaveCheckpoint(world, state, dir, {.overwrite = true});
+  });
+  EXPECT_EQ(ReadIndex(dir)->values.size(), 1u);
+  EXPECT_TRUE(fs::exists(dir + "/notes"));
+  EXPECT_EQ(std::distance(fs::directory_iterator(dir), {}), 2);
+}
+
+TEST(CheckpointTest, ADirectoryThatIsNoneOfOursIsNotFound) {
+  const absl::Status status = LoadOn2(::testing::TempDir() + "nowhere")[0];
+  EXPECT_TRUE(absl::IsNotFound(status)) << status;
+}
+
+TEST(CheckpointTest, ADryRunPlansATwoBillionParameterState) {
+  const absl::Status status =
+      RunFake({.world_size = 64, .rank = 5}, [](World& world) -> absl::Status {
+        CH_ASSIGN_OR_RETURN(
+            const DeviceMesh mesh,
+            InitDeviceMesh(world, {{"dp", 2}, {"fsdp", 8}, {"tp", 4}}));
+        nn::StateDict state;
+        int64_t bytes = 0;
+        for (int layer = 0; layer < 32; ++layer) {
+          for (const auto& [name, rows, columns] :
+               std::vector<std::tuple<std::string, int64_t, int64_t>>{
+                   {"qkv", 7680, 2560},
+                   {"up", 10240, 2560},
+                   {"down", 2560, 6912}}) {
+            for (const char* of : {"model", "optimizer.m", "optimizer.v"}) {
+              const Layout layout = *Layout::FromPlacements(
+                  mesh.layout(), 2, {Replicate(), Shard(0), Shard(1)});
+              CH_RETURN_IF_ERROR(state.Add(
+                  absl::StrCat(of, ".", layer, ".", name),
+                  MakeDTensor(Empty(layout.LocalShape({rows, columns},
+                                                      *mesh.coordinate()),
+                                    kFloat32),
+                              mesh, layout, {rows, columns})));
+              bytes += rows * columns * 4;
+            }
+          }
+        }
+        CH_ASSIGN_OR_RETURN(const SavePlan plan, PlanOf(world, state));
+        EXPECT_EQ(plan.index.bytes(), bytes);
+        EXPECT_GT(bytes, int64_t{2'000'000'000} * 12);
+        for (int rank = 0; rank < 64; ++rank) {
+          // 288 tensors, each of 32 equal cells on two ranks each.
+          EXPECT_EQ(plan.BytesOf(rank), bytes / 64) << rank;
+        }
+        CH_ASSIGN_OR_RETURN(const std::string text, FormatIndex(plan.index));
+        EXPECT_LT(text.size(), 200'000u);
+        EXPECT_TRUE(absl::IsFailedPrecondition(
+            SaveCheckpoint(world, state, "/nowhere")));
+        return absl::OkStatus();
+      });
+  EXPECT_TRUE(status.ok()) << status;
+}
+
+}  // namespace
+}  // namespace crosshatch::checkpoint

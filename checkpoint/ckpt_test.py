@@ -1,0 +1,88 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""Runs ckpt as people do, on a checkpoint of the format's first version.
+
+usage: ckpt_test.py PROGRAM
+"""
+
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import unittest
+
+PROGRAM = os.path.abspath(sys.argv.pop(1))
+SAMPLE = os.path.abspath("checkpoint/testdata/version-1")
+
+
+class CkptTest(unittest.TestCase):
+    def setUp(self):
+        self.dir = tempfile.mkdtemp()
+        self.addCleanup(shutil.rmtree, self.dir)
+
+    def run_ckpt(self, *words, status=0):
+        """(stdout, stderr) of `ckpt WORDS`, asked for in self.dir."""
+        done = subprocess.run(
+            [PROGRAM, *words], capture_output=True, text=True, timeout=60,
+            env={**os.environ, "BUILD_WORKING_DIRECTORY": self.dir})
+        self.assertEqual(done.returncode, status, done.stdout + done.stderr)
+        return done.stdout, done.stderr
+
+    def test_what_the_first_version_wrote_is_read(self):
+        out, _ = self.run_ckpt("inspect", SAMPLE)
+        self.assertEqual(out, INSPECTED)
+        out, _ = self.run_ckpt("verify", SAMPLE)
+        self.assertIn("holds what was saved: 3 tensors, 156 bytes", out)
+
+    def test_rewrites_and_compares(self):
+        self.run_ckpt("reshard", SAMPLE, "new", "--ranks=3")
+        self.assertTrue(os.path.isdir(os.path.join(self.dir, "new")))
+        self.assertEqual(self.run_ckpt("diff", SAMPLE, "new"), ("", ""))
+        self.run_ckpt("convert", SAMPLE, "hf", "--prefix=model.")
+        self.assertEqual(os.listdir(os.path.join(self.dir, "hf")),
+                         ["model.safetensors"])
+        _, err = self.run_ckpt("verify", "hf", status=1)
+        self.assertIn("is no checkpoint: it has no checkpoint.json", err)
+
+    def test_a_difference_is_a_status(self):
+        changed = os.path.join(self.dir, "changed")
+        shutil.copytree(SAMPLE, changed)
+        index = os.path.join(changed, "checkpoint.json")
+        os.chmod(changed, 0o755)
+        os.chmod(index, 0o644)
+        with open(index) as file:
+            text = file.read()
+        with open(index, "w") as file:
+            file.write(text.replace('"step": 7', '"step": 8'))
+        out, _ = self.run_ckpt("diff", SAMPLE, "changed", status=1)
+        self.assertEqual(out, "step: 7 against 8\n")
+
+    def test_wrong_uses_are_told(self):
+        for words, why in [
+                ([], "no command"),
+                (["look", "a"], 'no command "look"'),
+                (["verify"], "verify takes a directory"),
+                (["diff", "a"], "diff takes two directories"),
+                (["reshard", "a", "b"], "reshard needs --ranks=N"),
+                (["inspect", "a", "--ranks=2"], "inspect takes no --ranks=2"),
+                (["convert", "a", "b", "--max_file_bytes=x"],
+                 "--max_file_bytes=x is not a number")]:
+            _, err = self.run_ckpt(*words, status=2)
+            self.assertIn(why, err)
+            self.assertIn("usage: ckpt inspect DIR", err)
+        out, _ = self.run_ckpt("--help")
+        self.assertIn("usage: ckpt inspect DIR", out)
+
+
+INSPECTED = """\
+3 tensors, 156 bytes in 2 files of 2 ranks; 2 values
+optimizer.lr = 0.001
+step = 7
+model.norm: f32[4], 1 cell, eefc6923472ab122
+model.w: f32[5, 4], 2 cells, ac6608b2545e884f
+optimizer.m.w: f32[5, 3], 2 cells, 96c9aaa2c095bd36
+"""
+
+if __name__ == "__main__":
+    unittest.main()

@@ -1,0 +1,204 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <cmath>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/algorithm/container.h"
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
+#include "crosshatch/base/status_macros.h"
+#include "crosshatch/checkpoint/hf_rope-inl.h"
+#include "crosshatch/nn/rope_scaling.h"
+
+namespace crosshatch::checkpoint {
+namespace {
+
+using Json = nlohmann::json;
+using RopeKind = nn::RopeScaling::Kind;
+
+/// The names of the kinds, and the fields that each reads.
+struct RopeKindFields {
+  RopeKind kind;
+  const char* name;
+  std::vector<const char*> fields;
+};
+
+const std::vector<RopeKindFields>& RopeKinds() {
+  static const auto* const kKinds = new std::vector<RopeKindFields>{
+      {RopeKind::kNone, "default", {}},
+      {RopeKind::kLinear, "linear", {"factor"}},
+      {RopeKind::kDynamic, "dynamic", {"factor"}},
+      {RopeKind::kLlama3,
+       "llama3",
+       {"factor", "low_freq_factor", "high_freq_factor",
+        "original_max_position_embeddings"}},
+      {RopeKind::kYarn,
+       "yarn",
+       {"factor", "attention_factor", "beta_fast", "beta_slow", "mscale",
+        "mscale_all_dim", "truncate", "original_max_position_embeddings"}},
+      {RopeKind::kLongRope,
+       "longrope",
+       {"factor", "attention_factor", "short_factor", "long_factor",
+        "original_max_position_embeddings"}},
+  };
+  return *kKinds;
+}
+
+const RopeKindFields& FieldsOf(RopeKind kind) {
+  return RopeKinds()[static_cast<size_t>(kind)];
+}
+
+/// Null for a type of rope that is not supported.
+const RopeKindFields* FindRopeKind(const Json& type, nn::LlamaFamily family) {
+  // What early files of Phi-3 call longrope.
+  if (family == nn::LlamaFamily::kPhi3 && (type == "su" || type == "yarn")) {
+    return &FieldsOf(RopeKind::kLongRope);
+  }
+  for (const RopeKindFields& kind : RopeKinds()) {
+    if (type == kind.name) return &kind;
+  }
+  return nullptr;
+}
+
+/// By how much yarn sharpens attention at `factor`.
+double YarnSharpness(double factor, double mscale) {
+  return factor <= 1 ? 1.0 : 0.1 * mscale * std::log(factor) + 1.0;
+}
+
+/// What follows from the other fields where a file does not say it.
+double DefaultAttentionFactor(const nn::RopeScaling& rope, double factor,
+                              FieldReader& fields) {
+  if (rope.kind == RopeKind::kYarn) {
+    const double mscale = fields.Number("mscale", 0);
+    const double all = fields.Number("mscale_all_dim", 0);
+    return mscale != 0 && all != 0
+               ? YarnSharpness(factor, mscale) / YarnSharpness(factor, all)
+               : YarnSharpness(factor, 1);
+  }
+  if (rope.kind != RopeKind::kLongRope || factor <= 1) return 1;
+  return std::sqrt(1 + std::log(factor) / std::log(static_cast<double>(
+                                              rope.original_positions)));
+}
+
+/// The fields of one object of rotary parameters, whose kind is known.
+/// \param outer the fields of the config, whose max_positions is read already
+void ReadScaling(FieldReader& fields, FieldReader& outer,
+                 const nn::LlamaConfig& config, nn::RopeScaling& rope) {
+  const bool factor_follows =
+      rope.kind == RopeKind::kYarn || rope.kind == RopeKind::kLongRope;
+  // Beside the object it counts more than within (Phi-3 has it there).
+  if (rope.kind == RopeKind::kDynamic) {
+    rope.original_positions = config.max_positions;
+  } else if (rope.kind != RopeKind::kLinear) {
+    rope.original_positions = outer.Size(
+        "original_max_position_embeddings",
+        fields.Size("original_max_position_embeddings", config.max_positions));
+  }
+  double factor = 1;
+  if (factor_follows && fields.Get("factor", false) == nullptr) {
+    factor = static_cast<double>(config.max_positions) /
+             static_cast<double>(rope.original_positions);
+  } else if (fields.Get("factor", true) != nullptr) {
+    factor = fields.Number("factor", 1);
+  }
+  if (rope.kind != RopeKind::kLongRope) rope.factor = factor;
+  if (rope.kind == RopeKind::kLlama3) {
+    fields.Get("low_freq_factor", true);
+    fields.Get("high_freq_factor", true);
+  }
+  rope.low_freq_factor = fields.Number("low_freq_factor", 1);
+  rope.high_freq_factor = fields.Number("high_freq_factor", 4);
+  rope.beta_fast = fields.Number("beta_fast", 32);
+  rope.beta_slow = fields.Number("beta_slow", 1);
+  rope.truncate = fields.Bool("truncate", true);
+  if (rope.kind == RopeKind::kLongRope) {
+    rope.short_factor = fields.Numbers("short_factor");
+    rope.long_factor = fields.Numbers("long_factor");
+  }
+  if (factor_follows) {
+    rope.attention_factor = fields.Number(
+        "attention_factor", DefaultAttentionFactor(rope, factor, fields));
+  }
+}
+
+}  // namespace
+
+absl::Status ReadRope(const std::string& path, FieldReader& fields,
+                      nn::LlamaConfig& config) {
+  config.rope_theta = fields.Number("rope_theta", 10000.0);
+  fields.Expect("partial_rotary_factor", 1.0);
+  for (const char* name : {"rope_parameters", "rope_scaling"}) {
+    const Json* rope = fields.Get(name, false);
+    if (rope == nullptr) continue;
+    if (!rope->is_object()) {
+      fields.Refuse(name, *rope, "an object is expected");
+      break;
+    }
+    FieldReader rope_fields(*rope, path, absl::StrCat(name, "."));
+    config.rope_theta = rope_fields.Number("rope_theta", config.rope_theta);
+    rope_fields.Expect("partial_rotary_factor", 1.0);
+    const char* const type_name =
+        rope->contains("rope_type") ? "rope_type" : "type";
+    const Json* type = rope_fields.Get(type_name, false);
+    const RopeKindFields* kind = type == nullptr
+                                     ? &FieldsOf(RopeKind::kNone)
+                                     : FindRopeKind(*type, config.family);
+    if (kind == nullptr) {
+      rope_fields.Refuse(type_name, *type,
+                         "default, linear, dynamic, llama3, yarn and longrope "
+                         "are supported");
+      return rope_fields.status();
+    }
+    for (const auto& [key, value] : rope->items()) {
+      const bool is_known =
+          key == "rope_theta" || key == "rope_type" || key == "type" ||
+          key == "partial_rotary_factor" ||
+          // transformers 5 writes it beside whatever it does not scale too.
+          key == "original_max_position_embeddings" ||
+          absl::c_linear_search(kind->fields, key);
+      if (!is_known) {
+        rope_fields.Refuse(key.c_str(), value,
+                           absl::StrCat("rotary positions of type ", kind->name,
+                                        " have no such field"));
+      }
+    }
+    config.rope_scaling = {.kind = kind->kind};
+    if (kind->kind != RopeKind::kNone) {
+      ReadScaling(rope_fields, fields, config, config.rope_scaling);
+    }
+    CH_RETURN_IF_ERROR(rope_fields.status());
+    if (kind->kind != RopeKind::kNone) break;
+  }
+  return fields.status();
+}
+
+Json FormatRope(const nn::LlamaConfig& config) {
+  const nn::RopeScaling& rope = config.rope_scaling;
+  const RopeKindFields& kind = FieldsOf(rope.kind);
+  const std::pair<const char*, Json> values[] = {
+      {"factor", rope.factor},
+      {"attention_factor", rope.attention_factor},
+      {"low_freq_factor", rope.low_freq_factor},
+      {"high_freq_factor", rope.high_freq_factor},
+      {"beta_fast", rope.beta_fast},
+      {"beta_slow", rope.beta_slow},
+      {"truncate", rope.truncate},
+      {"short_factor", rope.short_factor},
+      {"long_factor", rope.long_factor},
+      {"original_max_position_embeddings", rope.original_positions},
+  };
+  Json json = {{"rope_theta", config.rope_theta}, {"rope_type", kind.name}};
+  for (const auto& [name, value] : values) {
+    // longrope's own factors say all that `factor` would.
+    if (rope.kind == RopeKind::kLongRope && name == std::string("factor")) {
+      continue;
+    }
+    if (absl::c_linear_search(kind.fields, std::string(name))) {
+      json[name] = value;
+    }
+  }
+  return json;
+}
+
+}  // namespace crosshatch::checkpoint

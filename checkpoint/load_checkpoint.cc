@@ -1,0 +1,355 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+#include <variant>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/string_view.h"
+#include "absl/types/span.h"
+#include "crosshatch/base/check.h"
+#include "crosshatch/base/status_macros.h"
+#include "crosshatch/checkpoint/checkpoint.h"
+#include "crosshatch/checkpoint/content_hash.h"
+#include "crosshatch/checkpoint/described_state.h"
+#include "crosshatch/checkpoint/index.h"
+#include "crosshatch/checkpoint/list_names.h"
+#include "crosshatch/checkpoint/load_plan.h"
+#include "crosshatch/checkpoint/on_ranks.h"
+#include "crosshatch/checkpoint/safetensors.h"
+#include "crosshatch/dtensor/dtensor.h"
+#include "crosshatch/mesh/mesh_layout.h"
+#include "crosshatch/tensor/host_access.h"
+#include "crosshatch/tensor/rank_context.h"
+
+namespace crosshatch::checkpoint {
+namespace {
+
+constexpr size_t kHexDigits = 16;
+
+// Ranks meet after they have read this many bytes of the global tensors, so
+// that no rank waits long for one with a slower disk.
+constexpr int64_t kBytesBetweenMeetings = int64_t{256} << 20;
+
+/// This rank's part of a tensor, and what it is read from.
+struct Part {
+  const IndexedTensor* stored;
+  const TensorSpec* spec;
+  Tensor local;
+  Box box;
+  std::vector<CellPart> cells;
+  /// Of what was read.
+  uint64_t hash = 0;
+};
+
+/// The rank whose part stands for that of `rank`: itself, unless its part is a
+/// replica. -1 for a rank that has none.
+int OwnerOf(const TensorSpec& spec, int rank) {
+  if (!spec.layout.has_value()) return 0;
+  std::optional<MeshCoordinate> at = spec.layout->mesh().CoordinateOf(rank);
+  if (!at.has_value()) return -1;
+  for (int axis = 0; axis < spec.layout->mesh().ndim(); ++axis) {
+    if (spec.layout->state_of_axis(axis).is_replicate()) {
+      (*at)[static_cast<size_t>(axis)] = 0;
+    }
+  }
+  return spec.layout->mesh().rank_at(*at);
+}
+
+/// The part of a tensor that this rank holds; empty on a rank off the mesh.
+Box BoxOf(const Tensor& data) {
+  Box box = WholeBox(data.sizes());
+  if (!data.is_distributed()) return box;
+  const std::optional<MeshCoordinate>& at = MeshOf(data).coordinate();
+  if (at.has_value()) return LayoutOf(data).LocalBox(data.sizes(), *at);
+  std::fill(box.sizes.begin(), box.sizes.end(), 0);
+  return box;
+}
+
+class Loader {
+ public:
+  Loader(World& world, Communicator& comm, const std::string& dir,
+         const LoadCheckpointOptions& options)
+      : world_(world), comm_(comm), dir_(dir), options_(options) {}
+
+  /// Reads the index, which must be the same for all ranks.
+  absl::Status Open();
+  const CheckpointIndex& index() const { return index_; }
+
+  /// Reads all that is in `state` and in the checkpoint.
+  /// \param refuses_extra what `state` lacks is an error
+  absl::Status Fill(nn::StateDict& state, bool allows_missing,
+                    bool refuses_extra);
+
+ private:
+  absl::Status CheckNames(const nn::StateDict& state, bool allows_missing,
+                          bool refuses_extra) const;
+  absl::Status Fits(const IndexedTensor& stored, const TensorSpec& spec) const;
+  absl::StatusOr<std::vector<Part>> PlanParts(
+      const DescribedState& described) const;
+  absl::Status Read(absl::Span<Part> parts);
+  absl::Status Verify(absl::Span<const Part> parts);
+  absl::Status FillValues(nn::StateDict& state) const;
+
+  World& world_;
+  Communicator& comm_;
+  const std::string& dir_;
+  const LoadCheckpointOptions& options_;
+  CheckpointIndex index_;
+  std::unique_ptr<DataFiles> files_;
+  LoadStats stats_;
+};
+
+absl::Status Loader::Open() {
+  CH_ASSIGN_OR_RETURN(
+      const std::vector<std::string> texts,
+      OnEveryRank(comm_, "load: index", [&]() -> absl::StatusOr<std::string> {
+        CH_ASSIGN_OR_RETURN(index_, ReadIndex(dir_));
+        CH_ASSIGN_OR_RETURN(const std::string text, FormatIndex(index_));
+        return HashToHex(HashText(text));
+      }));
+  files_ = std::make_unique<DataFiles>(dir_, index_);
+  for (size_t i = 0; i < texts.size(); ++i) {
+    if (texts[i] == texts[0]) continue;
+    return absl::FailedPreconditionError(
+        absl::StrCat("ranks ", comm_.world_ranks()[0], " and ",
+                     comm_.world_ranks()[i], " find different checkpoints in ",
+                     dir_, ": is it a directory that their machines share?"));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status Loader::CheckNames(const nn::StateDict& state, bool allows_missing,
+                                bool refuses_extra) const {
+  const std::vector<std::string> stored = index_.Names();
+  std::vector<std::string> missing;
+  for (const auto& [name, entry] : state.entries()) {
+    if (!std::binary_search(stored.begin(), stored.end(), name)) {
+      missing.push_back(name);
+    }
+  }
+  std::vector<std::string> extra;
+  for (const std::string& name : stored) {
+    if (state.Find(name) == nullptr) extra.push_back(name);
+  }
+  if (!refuses_extra) extra.clear();
+  if (!missing.empty() && !allows_missing) {
+    return absl::NotFoundError(absl::StrCat(
+        dir_, " lacks ", ListNames(missing),
+        extra.empty() ? ""
+                      : absl::StrCat(", and holds what the state lacks: ",
+                                     ListNames(extra))));
+  }
+  if (!extra.empty()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(dir_, " holds what the state lacks: ", ListNames(extra)));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status Loader::Fits(const IndexedTensor& stored,
+                          const TensorSpec& spec) const {
+  if (stored.sizes != spec.sizes) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        dir_, ": \"", spec.name, "\" has shape ", ToString(stored.sizes),
+        ", and the state's is ", ToString(spec.sizes)));
+  }
+  if (stored.dtype == spec.dtype) return absl::OkStatus();
+  const bool could = CanConvert(stored.dtype, spec.dtype);
+  if (could && options_.convert_dtype) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat(
+      dir_, ": \"", spec.name, "\" is ", Name(stored.dtype),
+      ", and the state's is ", Name(spec.dtype),
+      could ? "; LoadCheckpointOptions::convert_dtype converts" : ""));
+}
+
+absl::StatusOr<std::vector<Part>> Loader::PlanParts(
+    const DescribedState& described) const {
+  std::vector<Part> parts;
+  for (size_t i = 0; i < described.tensors.size(); ++i) {
+    const TensorSpec& spec = described.tensors[i];
+    const IndexedTensor* stored = index_.Find(spec.name);
+    if (stored == nullptr) continue;
+    CH_RETURN_IF_ERROR(Fits(*stored, spec));
+    if (options_.verify && !stored->hash.has_value()) {
+      return absl::FailedPreconditionError(absl::StrCat(
+          dir_,
+          " has no hashes: its save did not come to its end, though all "
+          "files may be complete; LoadCheckpointOptions::verify = false loads "
+          "it"));
+    }
+    Part part{.stored = stored, .spec = &spec};
+    const Tensor& data = described.data[i];
+    part.box = BoxOf(data);
+    part.cells = PartsOf(*stored, part.box);
+    if (!data.is_distributed() || MeshOf(data).coordinate().has_value()) {
+      part.local = WritableLocalTensor(data, "a load of a checkpoint");
+      if (!part.local.is_contiguous()) {
+        return absl::FailedPreconditionError(absl::StrCat(
+            "\"", spec.name, "\" cannot be read into: its memory (",
+            part.local.Describe(), ") is not contiguous"));
+      }
+    }
+    parts.push_back(std::move(part));
+  }
+  return parts;
+}
+
+absl::Status Loader::Read(absl::Span<Part> parts) {
+  for (Part& part : parts) {
+    if (!part.local.defined()) continue;
+    // Also where this rank holds none of it: all ranks count a write.
+    part.local.storage()->BumpVersion();
+    if (part.box.empty()) continue;
+    stats_.bytes_read += part.box.numel() * SizeOf(part.stored->dtype);
+    WriteFromHost(part.local, [this, &part](void* to) {
+      part.hash = files_->Read(*part.stored, part.cells, part.box,
+                               part.spec->dtype, to);
+    });
+  }
+  return world_.context().Synchronize();
+}
+
+absl::Status Loader::Verify(absl::Span<const Part> parts) {
+  absl::StatusOr<std::string> mine = std::string();
+  for (const Part& part : parts) {
+    absl::StrAppend(&*mine, HashToHex(part.hash));
+  }
+  CH_ASSIGN_OR_RETURN(const std::vector<std::string> all,
+                      Gather(comm_, "load: hashes", mine));
+  if (!options_.verify || world_.context().dry_run()) return absl::OkStatus();
+  const auto hash_of = [&](int rank, size_t i) {
+    uint64_t hash = 0;
+    const absl::string_view text = all[static_cast<size_t>(rank)];
+    CH_CHECK(HashFromHex(text.substr(i * kHexDigits, kHexDigits), hash));
+    return hash;
+  };
+  std::vector<std::string> wrong;
+  for (size_t i = 0; i < parts.size(); ++i) {
+    const IndexedTensor& stored = *parts[i].stored;
+    uint64_t sum = 0;
+    for (int rank = 0; rank < comm_.size(); ++rank) {
+      const int owner = OwnerOf(*parts[i].spec, rank);
+      if (owner == rank) sum += hash_of(rank, i);
+      if (owner >= 0 && hash_of(rank, i) != hash_of(owner, i)) {
+        wrong.push_back(absl::StrCat("\"", stored.name, "\" (rank ", rank,
+                                     " read other values than rank ", owner,
+                                     ")"));
+      }
+    }
+    if (sum == *stored.hash) continue;
+    wrong.push_back(absl::StrCat("\"", stored.name, "\" (hash ", HashToHex(sum),
+                                 ", saved as ", HashToHex(*stored.hash), ")"));
+  }
+  if (wrong.empty()) return absl::OkStatus();
+  return absl::DataLossError(
+      absl::StrCat(dir_, " does not hold what was saved: ", ListNames(wrong)));
+}
+
+absl::Status Loader::FillValues(nn::StateDict& state) const {
+  for (const auto& [name, value] : index_.values) {
+    nn::StateValue* entry = state.Find(name);
+    if (entry == nullptr) continue;
+    nn::StateValue filled =
+        std::visit([](const auto& v) { return nn::StateValue(v); }, value);
+    if (filled.index() != entry->index()) {
+      return absl::InvalidArgumentError(
+          absl::StrCat(dir_, ": the value \"", name,
+                       "\" is of another type than the state's"));
+    }
+    *entry = std::move(filled);
+  }
+  for (const auto& [name, entry] : state.entries()) {
+    if (std::holds_alternative<Tensor>(entry)) continue;
+    if (index_.Find(name) == nullptr) continue;
+    return absl::InvalidArgumentError(
+        absl::StrCat(dir_, ": \"", name,
+                     "\" is a tensor, and the state's is a small value"));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status Loader::Fill(nn::StateDict& state, bool allows_missing,
+                          bool refuses_extra) {
+  absl::StatusOr<DescribedState> described = Describe(state);
+  absl::StatusOr<std::string> text = std::string();
+  if (described.ok()) {
+    // The values are to be replaced.
+    DescribedState tensors = *described;
+    tensors.values.clear();
+    text = tensors.ToString();
+  } else {
+    text = described.status();
+  }
+  CH_RETURN_IF_ERROR(Agree(comm_, absl::StrCat("load from ", dir_), text));
+  nn::StateDict with_values = state;
+  absl::Status fits = CheckNames(state, allows_missing, refuses_extra);
+  if (fits.ok()) fits = FillValues(with_values);
+  std::vector<Part> parts;
+  if (fits.ok()) {
+    absl::StatusOr<std::vector<Part>> planned = PlanParts(*described);
+    fits = planned.status();
+    if (planned.ok()) parts = *std::move(planned);
+  }
+  CH_RETURN_IF_ERROR(
+      OnEveryRank(comm_, "load: files", [&]() -> absl::StatusOr<std::string> {
+        CH_RETURN_IF_ERROR(fits);
+        for (const Part& part : parts) {
+          CH_RETURN_IF_ERROR(files_->Open(*part.stored, part.cells));
+        }
+        return std::string();
+      }).status());
+  stats_.files_opened = files_->opened();
+  for (size_t begin = 0; begin < parts.size();) {
+    size_t end = begin;
+    for (int64_t bytes = 0; end < parts.size() && bytes < kBytesBetweenMeetings;
+         ++end) {
+      bytes += parts[end].stored->bytes();
+    }
+    const absl::Span<Part> batch =
+        absl::MakeSpan(parts).subspan(begin, end - begin);
+    CH_RETURN_IF_ERROR(Gather(comm_, "load: read", Read(batch)));
+    CH_RETURN_IF_ERROR(Verify(batch));
+    begin = end;
+  }
+  state = std::move(with_values);
+  if (options_.stats != nullptr) *options_.stats = stats_;
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+absl::Status LoadCheckpoint(World& world, nn::StateDict& state,
+                            const std::string& dir,
+                            const LoadCheckpointOptions& options) {
+  CH_ASSIGN_OR_RETURN(const std::shared_ptr<Communicator> comm,
+                      AllRanks(world));
+  Loader loader(world, *comm, dir, options);
+  CH_RETURN_IF_ERROR(loader.Open());
+  return loader.Fill(state, /*allows_missing=*/options.partial,
+                     /*refuses_extra=*/!options.partial);
+}
+
+absl::Status LoadCheckpoint(World& world, nn::Stateful& stateful,
+                            const std::string& dir,
+                            const LoadCheckpointOptions& options) {
+  CH_ASSIGN_OR_RETURN(const std::shared_ptr<Communicator> comm,
+                      AllRanks(world));
+  Loader loader(world, *comm, dir, options);
+  CH_RETURN_IF_ERROR(loader.Open());
+  absl::StatusOr<nn::StateDict> state =
+      stateful.StateToFill(loader.index().Names());
+  CH_RETURN_IF_ERROR(Gather(*comm, "load: state to fill", state.status()));
+  CH_RETURN_IF_ERROR(loader.Fill(*state, /*allows_missing=*/false,
+                                 /*refuses_extra=*/false));
+  return Gather(*comm, "load: restore", stateful.Restore(*state));
+}
+
+}  // namespace crosshatch::checkpoint

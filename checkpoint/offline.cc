@@ -1,0 +1,421 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "crosshatch/checkpoint/offline.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <memory>
+#include <set>
+#include <string>
+#include <tuple>
+#include <utility>
+#include <variant>
+#include <vector>
+
+#include "absl/functional/function_ref.h"
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/escaping.h"
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "absl/strings/str_join.h"
+#include "crosshatch/base/status_macros.h"
+#include "crosshatch/checkpoint/content_hash.h"
+#include "crosshatch/checkpoint/file_io.h"
+#include "crosshatch/checkpoint/index.h"
+#include "crosshatch/checkpoint/json_text-inl.h"
+#include "crosshatch/checkpoint/load_plan.h"
+#include "crosshatch/checkpoint/new_directory.h"
+#include "crosshatch/checkpoint/safetensors.h"
+#include "crosshatch/checkpoint/save_plan.h"
+#include "crosshatch/dtensor/layout.h"
+#include "crosshatch/mesh/mesh_layout.h"
+
+namespace crosshatch::checkpoint {
+namespace {
+
+/// Calls `visit` for parts of `box` of at most kBlockBytes, which one after the
+/// other are its elements in row-major order; until it returns an error. An
+/// empty box is one part.
+absl::Status ForEachBlock(const Box& box, int64_t element_bytes,
+                          absl::FunctionRef<absl::Status(const Box&)> visit) {
+  // Dims from `whole` on fit as they are.
+  auto whole = static_cast<size_t>(box.ndim());
+  int64_t inner = element_bytes;
+  while (whole > 0 && inner * box.sizes[whole - 1] <= kBlockBytes) {
+    inner *= box.sizes[--whole];
+  }
+  if (whole == 0 || box.empty()) return visit(box);
+  // The dim before is taken a few at a time, those before that one by one.
+  const size_t few = whole - 1;
+  const auto end = [&](size_t d) { return box.offsets[d] + box.sizes[d]; };
+  Box block = box;
+  for (size_t d = 0; d < few; ++d) block.sizes[d] = 1;
+  while (true) {
+    block.sizes[few] =
+        std::min(kBlockBytes / inner, end(few) - block.offsets[few]);
+    CH_RETURN_IF_ERROR(visit(block));
+    block.offsets[few] += block.sizes[few];
+    for (size_t d = few; block.offsets[d] == end(d); --d) {
+      if (d == 0) return absl::OkStatus();
+      block.offsets[d] = box.offsets[d];
+      ++block.offsets[d - 1];
+    }
+  }
+}
+
+/// A checkpoint open for streaming.
+struct Source {
+  CheckpointIndex index;
+  std::unique_ptr<DataFiles> files;
+
+  static absl::StatusOr<std::unique_ptr<Source>> Open(const std::string& dir) {
+    auto source = std::make_unique<Source>();
+    CH_ASSIGN_OR_RETURN(source->index, ReadIndex(dir));
+    source->files = std::make_unique<DataFiles>(dir, source->index);
+    return source;
+  }
+
+  /// Opens all files of `tensor`.
+  absl::Status OpenAll(const IndexedTensor& tensor) {
+    return files->Open(tensor, PartsOf(tensor, WholeBox(tensor.sizes)));
+  }
+
+  /// Reads `box` in blocks, each given to `write`, and returns the hash of it.
+  absl::StatusOr<uint64_t> Stream(
+      const IndexedTensor& tensor, const Box& box,
+      absl::FunctionRef<absl::Status(const void* data, int64_t bytes)> write) {
+    std::vector<std::byte> buffer;
+    uint64_t hash = 0;
+    const int64_t element = SizeOf(tensor.dtype);
+    CH_RETURN_IF_ERROR(
+        ForEachBlock(box, element, [&](const Box& block) -> absl::Status {
+          const int64_t bytes = block.numel() * element;
+          buffer.resize(static_cast<size_t>(bytes));
+          const std::vector<CellPart> parts = PartsOf(tensor, block);
+          hash +=
+              files->Read(tensor, parts, block, tensor.dtype, buffer.data());
+          files->Release(tensor, parts);
+          return write(buffer.data(), bytes);
+        }));
+    return hash;
+  }
+};
+
+std::string ShapeText(const IndexedTensor& tensor) {
+  return absl::StrCat(Name(tensor.dtype), ToString(tensor.sizes));
+}
+
+struct ValueText {
+  std::string operator()(int64_t value) const { return absl::StrCat(value); }
+  std::string operator()(double value) const {
+    const std::string text = absl::StrFormat("%.17g", value);
+    const bool looks_whole =
+        text.find_first_not_of("-0123456789") == std::string::npos;
+    return looks_whole ? text + ".0" : text;
+  }
+  std::string operator()(const std::string& value) const {
+    return IsJsonText(value)
+               ? QuoteJson(value)
+               : absl::StrCat("\"", absl::CHexEscape(value), "\"");
+  }
+};
+
+/// Checks a hash made on the way.
+absl::Status CheckHash(const std::string& dir, const IndexedTensor& tensor,
+                       uint64_t hash) {
+  if (!tensor.hash.has_value() || *tensor.hash == hash) return absl::OkStatus();
+  return absl::DataLossError(absl::StrCat(
+      dir, ": \"", tensor.name, "\" does not hold what was saved (hash ",
+      HashToHex(hash), ", saved as ", HashToHex(*tensor.hash), ")"));
+}
+
+/// How two tensors of equal sizes differ; empty if they do not.
+absl::StatusOr<std::string> DiffElements(Source& a, const IndexedTensor& x,
+                                         Source& b, const IndexedTensor& y) {
+  CH_RETURN_IF_ERROR(a.OpenAll(x));
+  CH_RETURN_IF_ERROR(b.OpenAll(y));
+  const DType dtype = IsFloatingPoint(x.dtype) ? kFloat64 : x.dtype;
+  const int64_t element = SizeOf(dtype);
+  std::vector<std::byte> of_a;
+  std::vector<std::byte> of_b;
+  int64_t different = 0;
+  double greatest = 0;
+  Shape where;
+  CH_RETURN_IF_ERROR(ForEachBlock(
+      WholeBox(x.sizes), element, [&](const Box& block) -> absl::Status {
+        of_a.resize(static_cast<size_t>(block.numel() * element));
+        of_b.resize(of_a.size());
+        for (const auto& [source, tensor, out] :
+             {std::tuple(&a, &x, &of_a), std::tuple(&b, &y, &of_b)}) {
+          const std::vector<CellPart> parts = PartsOf(*tensor, block);
+          source->files->Read(*tensor, parts, block, dtype, out->data());
+          source->files->Release(*tensor, parts);
+        }
+        for (int64_t i = 0; i < block.numel(); ++i) {
+          const std::byte* p = of_a.data() + i * element;
+          const std::byte* q = of_b.data() + i * element;
+          if (std::memcmp(p, q, static_cast<size_t>(element)) == 0) continue;
+          double distance = 0;
+          if (dtype == kFloat64) {
+            double u = 0;
+            double v = 0;
+            std::memcpy(&u, p, sizeof(u));
+            std::memcpy(&v, q, sizeof(v));
+            distance = std::abs(u - v);
+          }
+          if (++different > 1 && !(distance > greatest)) continue;
+          greatest = distance;
+          where = block.offsets;
+          int64_t rest = i;
+          for (size_t d = where.size(); d-- > 0;) {
+            where[d] += rest % block.sizes[d];
+            rest /= block.sizes[d];
+          }
+        }
+        return absl::OkStatus();
+      }));
+  if (different == 0) return std::string();
+  return absl::StrCat(
+      different, " of ", NumElements(x.sizes), " elements differ, ",
+      dtype == kFloat64 ? absl::StrFormat("most by %.6g, at ", greatest)
+                        : "the first at ",
+      ToString(where));
+}
+
+}  // namespace
+
+absl::StatusOr<std::string> Inspect(const std::string& dir) {
+  CH_ASSIGN_OR_RETURN(const CheckpointIndex index, ReadIndex(dir));
+  std::string text =
+      absl::StrCat(index.tensors.size(), " tensors, ", index.bytes(),
+                   " bytes in ", index.files.size(), " files of ", index.ranks,
+                   " ranks; ", index.values.size(), " values\n");
+  for (const auto& [name, value] : index.values) {
+    absl::StrAppend(&text, name, " = ", std::visit(ValueText(), value), "\n");
+  }
+  for (const IndexedTensor& tensor : index.tensors) {
+    absl::StrAppend(
+        &text, tensor.name, ": ", ShapeText(tensor), ", ", tensor.num_cells(),
+        tensor.num_cells() == 1 ? " cell" : " cells",
+        tensor.hash.has_value() ? absl::StrCat(", ", HashToHex(*tensor.hash))
+                                : ", no hash",
+        "\n");
+  }
+  return text;
+}
+
+absl::StatusOr<std::string> Verify(const std::string& dir) {
+  CH_ASSIGN_OR_RETURN(const std::unique_ptr<Source> source, Source::Open(dir));
+  const CheckpointIndex& index = source->index;
+  std::set<std::string> wrong;
+  bool has_hashes = true;
+  for (const IndexedTensor& tensor : index.tensors) {
+    const absl::Status opened = source->OpenAll(tensor);
+    if (!opened.ok()) {
+      wrong.insert(std::string(opened.message()));
+      continue;
+    }
+    has_hashes = has_hashes && tensor.hash.has_value();
+    uint64_t hash = 0;
+    CH_RETURN_IF_ERROR(ForEachBlock(
+        WholeBox(tensor.sizes), SizeOf(tensor.dtype),
+        [&](const Box& block) -> absl::Status {
+          const std::vector<CellPart> parts = PartsOf(tensor, block);
+          for (const CellPart& part : parts) {
+            hash += source->files->Hash(tensor, part);
+          }
+          source->files->Release(tensor, parts);
+          return absl::OkStatus();
+        }));
+    const absl::Status same = CheckHash(dir, tensor, hash);
+    if (!same.ok()) wrong.insert(std::string(same.message()));
+  }
+  if (!wrong.empty()) return absl::DataLossError(absl::StrJoin(wrong, "\n"));
+  if (!has_hashes) {
+    return absl::FailedPreconditionError(absl::StrCat(
+        dir,
+        " is complete, but has no hashes to compare its content with: its "
+        "save did not come to its end"));
+  }
+  return absl::StrCat(dir, " holds what was saved: ", index.tensors.size(),
+                      " tensors, ", index.bytes(), " bytes\n");
+}
+
+absl::StatusOr<std::string> Diff(const std::string& a, const std::string& b) {
+  CH_ASSIGN_OR_RETURN(const std::unique_ptr<Source> x, Source::Open(a));
+  CH_ASSIGN_OR_RETURN(const std::unique_ptr<Source> y, Source::Open(b));
+  std::set<std::string> names;
+  for (const std::string& name : x->index.Names()) names.insert(name);
+  for (const std::string& name : y->index.Names()) names.insert(name);
+  std::string text;
+  for (const std::string& name : names) {
+    const auto kind = [&](const CheckpointIndex& index) -> std::string {
+      if (const IndexedTensor* tensor = index.Find(name)) {
+        return ShapeText(*tensor);
+      }
+      const auto value = index.values.find(name);
+      return value == index.values.end()
+                 ? "missing"
+                 : std::visit(ValueText(), value->second);
+    };
+    const IndexedTensor* p = x->index.Find(name);
+    const IndexedTensor* q = y->index.Find(name);
+    if (p == nullptr || q == nullptr || ShapeText(*p) != ShapeText(*q)) {
+      if (kind(x->index) != kind(y->index)) {
+        absl::StrAppend(&text, name, ": ", kind(x->index), " against ",
+                        kind(y->index), "\n");
+      }
+      continue;
+    }
+    CH_ASSIGN_OR_RETURN(const std::string difference,
+                        DiffElements(*x, *p, *y, *q));
+    if (!difference.empty()) {
+      absl::StrAppend(&text, name, ": ", difference, "\n");
+    }
+  }
+  return text;
+}
+
+absl::Status Reshard(const std::string& from, const std::string& to, int ranks,
+                     FileSystem& files) {
+  if (ranks < 1) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("a checkpoint of ", ranks, " ranks; at least 1"));
+  }
+  CH_ASSIGN_OR_RETURN(const std::unique_ptr<Source> source, Source::Open(from));
+  CH_ASSIGN_OR_RETURN(const MeshLayout mesh,
+                      MeshLayout::Create({{"ranks", ranks}}));
+  std::vector<TensorSpec> specs;
+  for (const IndexedTensor& tensor : source->index.tensors) {
+    CH_RETURN_IF_ERROR(source->OpenAll(tensor));
+    TensorSpec spec{tensor.name, tensor.dtype, tensor.sizes};
+    if (!tensor.sizes.empty()) {
+      spec.layout =
+          Layout::Replicated(mesh, static_cast<int>(tensor.sizes.size()))
+              .WithShard(0, 0);
+    }
+    specs.push_back(std::move(spec));
+  }
+  CH_ASSIGN_OR_RETURN(SavePlan plan, PlanSave(specs, ranks));
+  plan.index.values = source->index.values;
+  CH_ASSIGN_OR_RETURN(
+      const std::unique_ptr<NewDirectory> target,
+      NewDirectory::Create(to, /*overwrite=*/false, files, IsCheckpointFile));
+  std::vector<uint64_t> hashes(plan.index.tensors.size(), 0);
+  for (int rank = 0; rank < ranks; ++rank) {
+    const std::vector<PlannedCell>& cells =
+        plan.by_rank[static_cast<size_t>(rank)];
+    if (cells.empty()) continue;
+    CH_ASSIGN_OR_RETURN(
+        const std::unique_ptr<SafetensorsWriter> writer,
+        SafetensorsWriter::Create(
+            target->Add(
+                plan.index.files[static_cast<size_t>(plan.FileOf(rank))]),
+            plan.InfosOf(rank), {{"format", "pt"}}, files));
+    for (const PlannedCell& cell : cells) {
+      const auto i = static_cast<size_t>(cell.tensor);
+      const IndexedTensor& tensor = plan.index.tensors[i];
+      CH_ASSIGN_OR_RETURN(
+          const uint64_t hash,
+          source->Stream(source->index.tensors[i], tensor.CellBox(cell.cell),
+                         [&](const void* data, int64_t bytes) {
+                           return writer->WritePart(tensor.CellName(cell.cell),
+                                                    data, bytes);
+                         }));
+      hashes[i] += hash;
+    }
+    CH_RETURN_IF_ERROR(writer->Finish());
+  }
+  for (size_t i = 0; i < hashes.size(); ++i) {
+    CH_RETURN_IF_ERROR(CheckHash(from, source->index.tensors[i], hashes[i]));
+    plan.index.tensors[i].hash = hashes[i];
+  }
+  CH_ASSIGN_OR_RETURN(const std::string text, FormatIndex(plan.index));
+  CH_RETURN_IF_ERROR(WriteFile(target->Add(kIndexFile), text, files));
+  return target->Commit();
+}
+
+absl::Status ConvertToHuggingFace(const std::string& from,
+                                  const std::string& to,
+                                  const ConvertOptions& options,
+                                  FileSystem& files) {
+  CH_ASSIGN_OR_RETURN(const std::unique_ptr<Source> source, Source::Open(from));
+  struct File {
+    std::vector<TensorInfo> infos;
+    std::vector<const IndexedTensor*> tensors;
+    int64_t bytes = 0;
+  };
+  std::vector<const IndexedTensor*> chosen;
+  for (const IndexedTensor& tensor : source->index.tensors) {
+    if (!absl::StartsWith(tensor.name, options.prefix)) continue;
+    CH_RETURN_IF_ERROR(source->OpenAll(tensor));
+    chosen.push_back(&tensor);
+  }
+  // So that each is aligned to its elements.
+  std::stable_sort(chosen.begin(), chosen.end(),
+                   [](const IndexedTensor* a, const IndexedTensor* b) {
+                     return SizeOf(a->dtype) > SizeOf(b->dtype);
+                   });
+  std::vector<File> parts(1);
+  int64_t total = 0;
+  for (const IndexedTensor* chosen_tensor : chosen) {
+    const IndexedTensor& tensor = *chosen_tensor;
+    std::string name = tensor.name.substr(options.prefix.size());
+    if (!absl::StartsWith(name, "lm_head.")) name = options.new_prefix + name;
+    if (!parts.back().infos.empty() &&
+        parts.back().bytes + tensor.bytes() > options.max_file_bytes) {
+      parts.emplace_back();
+    }
+    parts.back().infos.push_back({name, tensor.dtype, tensor.sizes});
+    parts.back().tensors.push_back(&tensor);
+    parts.back().bytes += tensor.bytes();
+    total += tensor.bytes();
+  }
+  if (parts.back().infos.empty()) {
+    return absl::NotFoundError(
+        absl::StrCat(from, " has no tensor whose name begins with \"",
+                     options.prefix, "\""));
+  }
+  CH_ASSIGN_OR_RETURN(const std::unique_ptr<NewDirectory> target,
+                      NewDirectory::Create(to, /*overwrite=*/false, files));
+  std::vector<std::string> weight_map;
+  for (size_t i = 0; i < parts.size(); ++i) {
+    const std::string file =
+        parts.size() == 1 ? "model.safetensors"
+                          : absl::StrFormat("model-%05d-of-%05d.safetensors",
+                                            i + 1, parts.size());
+    CH_ASSIGN_OR_RETURN(
+        const std::unique_ptr<SafetensorsWriter> writer,
+        SafetensorsWriter::Create(target->Add(file), parts[i].infos,
+                                  {{"format", "pt"}}, files));
+    for (size_t t = 0; t < parts[i].infos.size(); ++t) {
+      const std::string& name = parts[i].infos[t].name;
+      const IndexedTensor& tensor = *parts[i].tensors[t];
+      CH_ASSIGN_OR_RETURN(const uint64_t hash,
+                          source->Stream(tensor, WholeBox(tensor.sizes),
+                                         [&](const void* data, int64_t bytes) {
+                                           return writer->WritePart(name, data,
+                                                                    bytes);
+                                         }));
+      CH_RETURN_IF_ERROR(CheckHash(from, tensor, hash));
+      weight_map.push_back(
+          absl::StrCat(QuoteJson(name), ": ", QuoteJson(file)));
+    }
+    CH_RETURN_IF_ERROR(writer->Finish());
+  }
+  if (parts.size() > 1) {
+    CH_RETURN_IF_ERROR(
+        WriteFile(target->Add("model.safetensors.index.json"),
+                  absl::StrCat("{\"metadata\": {\"total_size\": ", total,
+                               "},\n\"weight_map\": {",
+                               absl::StrJoin(weight_map, ",\n"), "}}\n"),
+                  files));
+  }
+  return target->Commit();
+}
+
+}  // namespace crosshatch::checkpoint

@@ -1,0 +1,213 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "crosshatch/checkpoint/run_directory.h"
+
+#include <algorithm>
+#include <cctype>
+#include <cerrno>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/match.h"
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "absl/strings/string_view.h"
+#include "absl/strings/strip.h"
+#include "crosshatch/base/status_macros.h"
+#include "crosshatch/checkpoint/index.h"
+#include "crosshatch/checkpoint/new_directory.h"
+#include "crosshatch/checkpoint/on_ranks.h"
+
+namespace crosshatch::checkpoint {
+namespace {
+
+constexpr char kRemoving[] = ".removing";
+
+/// The step of a directory's name; nullopt for a name that StepDirectory does
+/// not give.
+std::optional<int64_t> StepOf(const std::string& name) {
+  int64_t step = 0;
+  if (!absl::StartsWith(name, "step-") ||
+      !absl::SimpleAtoi(name.substr(5), &step) || step < 0 ||
+      name != absl::StrFormat("step-%06d", step)) {
+    return std::nullopt;
+  }
+  return step;
+}
+
+/// The names in `root`; none where it does not exist.
+absl::StatusOr<std::vector<std::string>> NamesIn(const std::string& root,
+                                                 FileSystem& files) {
+  std::vector<std::string> names;
+  const int error = files.List(root, names);
+  if (error == 0 || error == ENOENT) return names;
+  return SystemError(error, "list", root);
+}
+
+/// The files of a checkpoint in `dir`; nullopt if it holds anything else.
+absl::StatusOr<std::optional<std::vector<std::string>>> OnlyCheckpointFiles(
+    const std::string& dir, FileSystem& files) {
+  CH_ASSIGN_OR_RETURN(const std::vector<std::string> names,
+                      NamesIn(dir, files));
+  if (!std::all_of(names.begin(), names.end(), IsCheckpointFile)) {
+    return std::optional<std::vector<std::string>>();
+  }
+  return std::optional(names);
+}
+
+/// Removes `dir`, which has lost the name of a checkpoint.
+absl::Status RemoveNameless(const std::string& dir, FileSystem& files) {
+  CH_ASSIGN_OR_RETURN(const std::optional<std::vector<std::string>> names,
+                      OnlyCheckpointFiles(dir, files));
+  if (!names.has_value()) return absl::OkStatus();
+  for (const std::string& name : *names) {
+    const std::string file = absl::StrCat(dir, "/", name);
+    const int error = files.RemoveFile(file);
+    if (error != 0 && error != ENOENT) {
+      return SystemError(error, "remove", file);
+    }
+  }
+  const int error = files.RemoveDirectory(dir);
+  if (error == 0 || error == ENOENT) return absl::OkStatus();
+  return SystemError(error, "remove", dir);
+}
+
+absl::Status Remove(const std::string& root, int64_t step, FileSystem& files) {
+  const std::string dir = StepDirectory(root, step);
+  CH_ASSIGN_OR_RETURN(const std::optional<std::vector<std::string>> names,
+                      OnlyCheckpointFiles(dir, files));
+  if (!names.has_value()) return absl::OkStatus();
+  const std::string nameless = dir + kRemoving;
+  if (const int error = files.Rename(dir, nameless); error != 0) {
+    return SystemError(error, "rename " + dir + " to", nameless);
+  }
+  // Or else the machine could come up again with a name and not all files.
+  if (const int error = files.SyncDirectory(root); error != 0) {
+    return SystemError(error, "flush", root);
+  }
+  return RemoveNameless(nameless, files);
+}
+
+}  // namespace
+
+std::string StepDirectory(const std::string& root, int64_t step) {
+  return absl::StrCat(root, absl::StrFormat("/step-%06d", step));
+}
+
+absl::StatusOr<std::vector<int64_t>> StepsIn(const std::string& root,
+                                             FileSystem& files) {
+  CH_ASSIGN_OR_RETURN(const std::vector<std::string> names,
+                      NamesIn(root, files));
+  std::vector<int64_t> steps;
+  for (const std::string& name : names) {
+    const std::optional<int64_t> step = StepOf(name);
+    if (!step.has_value()) continue;
+    FileInfo info;
+    const std::string index = absl::StrCat(root, "/", name, "/", kIndexFile);
+    const int error = files.Examine(index, info);
+    if (error != 0 && error != ENOTDIR) {
+      return SystemError(error, "examine", index);
+    }
+    // Of something else, that had such a name.
+    if (info.exists()) steps.push_back(*step);
+  }
+  std::sort(steps.begin(), steps.end());
+  return steps;
+}
+
+absl::StatusOr<std::optional<int64_t>> LatestIn(const std::string& root,
+                                                FileSystem& files) {
+  CH_ASSIGN_OR_RETURN(const std::vector<int64_t> steps, StepsIn(root, files));
+  if (steps.empty()) return std::optional<int64_t>();
+  return std::optional(steps.back());
+}
+
+absl::Status CheckRunDirectory(const std::string& root, FileSystem& files) {
+  return CheckMayWrite(StepDirectory(root, 0), /*overwrite=*/true, files,
+                       IsCheckpointFile);
+}
+
+absl::Status RemoveOldSteps(const std::string& root, int keep, int64_t newest,
+                            FileSystem& files) {
+  if (keep <= 0) return absl::OkStatus();
+  CH_ASSIGN_OR_RETURN(const std::vector<std::string> names,
+                      NamesIn(root, files));
+  for (const std::string& name : names) {
+    absl::string_view of_step = name;
+    if (absl::ConsumeSuffix(&of_step, kRemoving) &&
+        StepOf(std::string(of_step)).has_value()) {
+      CH_RETURN_IF_ERROR(RemoveNameless(absl::StrCat(root, "/", name), files));
+    }
+  }
+  CH_ASSIGN_OR_RETURN(std::vector<int64_t> steps, StepsIn(root, files));
+  steps.erase(std::lower_bound(steps.begin(), steps.end(), newest),
+              steps.end());
+  const auto old = static_cast<int64_t>(steps.size()) - (keep - 1);
+  for (int64_t i = 0; i < old; ++i) {
+    CH_RETURN_IF_ERROR(Remove(root, steps[static_cast<size_t>(i)], files));
+  }
+  return absl::OkStatus();
+}
+
+RunCheckpoints::RunCheckpoints(World& world, std::string root,
+                               RunCheckpointsOptions options)
+    : world_(world),
+      root_(std::move(root)),
+      options_(options),
+      saver_(world, {.file_system = options.file_system}) {}
+
+absl::StatusOr<std::optional<int64_t>> RunCheckpoints::Latest() {
+  CH_ASSIGN_OR_RETURN(const std::shared_ptr<Communicator> comm,
+                      AllRanks(world_));
+  // The first rank's word counts: others may still see an older directory.
+  CH_ASSIGN_OR_RETURN(
+      const std::vector<std::string> said,
+      OnEveryRank(
+          *comm, "latest checkpoint", [&]() -> absl::StatusOr<std::string> {
+            if (comm->rank() != 0) return std::string();
+            CH_ASSIGN_OR_RETURN(const std::optional<int64_t> latest,
+                                LatestIn(root_, *options_.file_system));
+            return latest.has_value() ? absl::StrCat(*latest) : std::string();
+          }));
+  int64_t step = 0;
+  if (!absl::SimpleAtoi(said[0], &step)) return std::optional<int64_t>();
+  return std::optional(step);
+}
+
+absl::Status RunCheckpoints::Load(nn::Stateful& stateful, int64_t step,
+                                  const LoadCheckpointOptions& options) {
+  return LoadCheckpoint(world_, stateful, StepDirectory(root_, step), options);
+}
+
+absl::Status RunCheckpoints::Save(nn::Stateful& stateful, int64_t step) {
+  const std::string dir = StepDirectory(root_, step);
+  const auto remove_old = [root = root_, dir, step, keep = options_.keep,
+                           files = options_.file_system] {
+    const absl::Status status = RemoveOldSteps(root, keep, step, *files);
+    if (status.ok()) return status;
+    return absl::Status(
+        status.code(),
+        absl::StrCat(dir, " is saved, but an old checkpoint is not removed: ",
+                     std::string(status.message())));
+  };
+  if (options_.async) {
+    return saver_.Save(stateful, dir, /*overwrite=*/true, remove_old);
+  }
+  CH_RETURN_IF_ERROR(
+      SaveCheckpoint(world_, stateful, dir,
+                     {.overwrite = true, .file_system = options_.file_system}));
+  CH_ASSIGN_OR_RETURN(const std::shared_ptr<Communicator> comm,
+                      AllRanks(world_));
+  return OnFirstRank(*comm, "remove old checkpoints", remove_old);
+}
+
+absl::Status RunCheckpoints::Wait() { return saver_.Wait(); }
+
+}  // namespace crosshatch::checkpoint

@@ -1,0 +1,98 @@
+// SPDX-License-Identifier: Apache-2.0
+#ifndef CROSSHATCH_CHECKPOINT_RUN_DIRECTORY_H_
+#define CROSSHATCH_CHECKPOINT_RUN_DIRECTORY_H_
+
+/// \file
+/// The directory of a run, with a checkpoint for each step that was kept:
+///
+///     runs/a/step-000100/
+///     runs/a/step-000200/
+///
+/// A checkpoint's directory has its name from the moment on that it is
+/// complete, and no longer than that: one that is removed loses its name before
+/// its first file. So the latest one is that with the greatest step, and there
+/// is no pointer to it that could be wrong.
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "crosshatch/checkpoint/async_save.h"
+#include "crosshatch/checkpoint/checkpoint.h"
+#include "crosshatch/checkpoint/file_system.h"
+#include "crosshatch/comm/world.h"
+#include "crosshatch/nn/state_dict.h"
+
+namespace crosshatch::checkpoint {
+
+/// "<root>/step-000100".
+std::string StepDirectory(const std::string& root, int64_t step);
+
+/// The steps of the checkpoints in `root`, ascending; none where there is no
+/// such directory. No rank is needed.
+absl::StatusOr<std::vector<int64_t>> StepsIn(
+    const std::string& root, FileSystem& files = FileSystem::Real());
+/// The last of them.
+absl::StatusOr<std::optional<int64_t>> LatestIn(
+    const std::string& root, FileSystem& files = FileSystem::Real());
+
+/// Whether checkpoints could be written to `root`: lets a program find out
+/// before its run begins. No rank is needed.
+/// \error says what stands in the way
+absl::Status CheckRunDirectory(const std::string& root,
+                               FileSystem& files = FileSystem::Real());
+
+/// Removes the checkpoints of steps before `newest` but for the last `keep` - 1
+/// of them; none for a `keep` of 0. Those after `newest`, of a run that was
+/// taken up again further back, stay. Removes by name only the files of
+/// checkpoints; a directory that holds anything else is left as it is. What an
+/// earlier call, killed, left half removed is removed first.
+/// \pre that of `newest` is complete
+absl::Status RemoveOldSteps(const std::string& root, int keep, int64_t newest,
+                            FileSystem& files = FileSystem::Real());
+
+struct RunCheckpointsOptions {
+  /// The number of checkpoints that stay; 0: all.
+  int keep = 0;
+  /// Save returns once this rank's part is copied (async_save.h).
+  bool async = false;
+  /// By which this rank writes. Outlives this.
+  FileSystem* file_system = &FileSystem::Real();
+};
+
+/// Saves and loads the checkpoints of a run. All ranks make one, and call the
+/// same in the same order.
+/// \threadsafety the rank's thread only.
+class RunCheckpoints {
+ public:
+  /// \param world outlives this
+  RunCheckpoints(World& world, std::string root,
+                 RunCheckpointsOptions options = {});
+
+  /// The last step that there is a checkpoint of, the same on every rank.
+  absl::StatusOr<std::optional<int64_t>> Latest();
+  /// As LoadCheckpoint.
+  absl::Status Load(nn::Stateful& stateful, int64_t step,
+                    const LoadCheckpointOptions& options = {});
+  /// As SaveCheckpoint, or AsyncCheckpointer::Save; one of that step is
+  /// replaced. Then removes old ones.
+  /// \error with `async` also that of the save before, and then nothing was
+  ///     saved
+  absl::Status Save(nn::Stateful& stateful, int64_t step);
+  /// Waits until what was saved is in place.
+  absl::Status Wait();
+
+ private:
+  World& world_;
+  const std::string root_;
+  const RunCheckpointsOptions options_;
+  AsyncCheckpointer saver_;
+};
+
+}  // namespace crosshatch::checkpoint
+
+#endif  // CROSSHATCH_CHECKPOINT_RUN_DIRECTORY_H_

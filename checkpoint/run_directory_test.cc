@@ -1,0 +1,198 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "crosshatch/checkpoint/run_directory.h"
+
+#include <cerrno>
+#include <cstdint>
+#include <filesystem>
+#include <fstream>
+#include <optional>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
+#include "crosshatch/base/status_macros.h"
+#include "crosshatch/checkpoint/file_system_testutil.h"
+#include "crosshatch/checkpoint/index.h"
+#include "crosshatch/comm/world.h"
+#include "crosshatch/nn/state_dict.h"
+#include "crosshatch/tensor/creation.h"
+#include "crosshatch/testing/ranks.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+namespace crosshatch::checkpoint {
+namespace {
+
+namespace fs = std::filesystem;
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+
+std::string FreshDir(const std::string& name) {
+  const std::string dir = ::testing::TempDir() + name;
+  fs::remove_all(dir);
+  return dir;
+}
+
+/// A run whose state is its step.
+class StepState final : public nn::Stateful {
+ public:
+  explicit StepState(int64_t step = 0) : step_(step) {}
+  absl::StatusOr<nn::StateDict> State() override {
+    nn::StateDict state;
+    CH_RETURN_IF_ERROR(state.Add("step", step_));
+    CH_RETURN_IF_ERROR(
+        state.Add("values", Full({3}, static_cast<double>(step_))));
+    return state;
+  }
+  absl::StatusOr<nn::StateDict> StateToFill(
+      const std::vector<std::string>&) override {
+    return State();
+  }
+  absl::Status Restore(const nn::StateDict& state) override {
+    CH_ASSIGN_OR_RETURN(step_, state.Get<int64_t>("step"));
+    return absl::OkStatus();
+  }
+  int64_t step() const { return step_; }
+
+ private:
+  int64_t step_;
+};
+
+void SaveSteps(const std::string& root, const std::vector<int64_t>& steps,
+               RunCheckpointsOptions options) {
+  // Takes no time to flush.
+  FaultyFileSystem whole({});
+  options.file_system = &whole;
+  RunRanks(2, [&](World& world) -> absl::Status {
+    RunCheckpoints checkpoints(world, root, options);
+    for (const int64_t step : steps) {
+      StepState run(step);
+      CH_RETURN_IF_ERROR(checkpoints.Save(run, step));
+    }
+    return checkpoints.Wait();
+  });
+}
+
+TEST(RunDirectoryTest, KeepsTheLastOfARun) {
+  for (const bool async : {false, true}) {
+    const std::string root = FreshDir("keeps");
+    EXPECT_EQ(LatestIn(root).value(), std::nullopt);
+    SaveSteps(root, {100, 200, 1'000'000, 300}, {.keep = 2, .async = async});
+    // What comes after 300 is not older than it.
+    EXPECT_THAT(StepsIn(root).value(), ElementsAre(200, 300, 1'000'000));
+    EXPECT_EQ(LatestIn(root).value(), 1'000'000);
+    EXPECT_EQ(std::distance(fs::directory_iterator(root), {}), 3);
+    RunRanks(3, [&](World& world) -> absl::Status {
+      RunCheckpoints checkpoints(world, root);
+      CH_ASSIGN_OR_RETURN(const std::optional<int64_t> latest,
+                          checkpoints.Latest());
+      CH_EXPECT_EQ(latest, 1'000'000);
+      StepState run;
+      CH_RETURN_IF_ERROR(checkpoints.Load(run, *latest));
+      CH_EXPECT_EQ(run.step(), 1'000'000);
+      return absl::OkStatus();
+    });
+  }
+}
+
+TEST(RunDirectoryTest, AStepIsReplaced) {
+  const std::string root = FreshDir("replaced_step");
+  SaveSteps(root, {100, 200, 100}, {.keep = 0});
+  EXPECT_THAT(StepsIn(root).value(), ElementsAre(100, 200));
+}
+
+TEST(RunDirectoryTest, OtherNamesAreNoCheckpoints) {
+  const std::string root = FreshDir("others");
+  SaveSteps(root, {7}, {});
+  for (const char* name :
+       {"step-8", "step-000009.saving", "step-000010.removing", "step-00x011",
+        "step--00012", "notes", "step-000013"}) {
+    fs::create_directories(root + "/" + name);
+  }
+  for (const char* name : {"step-8", "step-000009.saving", "notes"}) {
+    fs::copy(root + "/step-000007", root + "/" + name);
+  }
+  std::ofstream(root + "/step-000014") << "a file";
+  EXPECT_THAT(StepsIn(root).value(), ElementsAre(7));
+}
+
+TEST(RunDirectoryTest, WhatIsNotACheckpointsIsNotRemoved) {
+  const std::string root = FreshDir("foreign");
+  SaveSteps(root, {1, 2}, {});
+  std::ofstream(root + "/step-000001/notes") << "mine";
+  std::ofstream(root + "/step-000000") << "mine";
+  fs::create_directories(root + "/step-000000.removing/mine");
+  SaveSteps(root, {3}, {.keep = 1});
+  EXPECT_THAT(StepsIn(root).value(), ElementsAre(1, 3));
+  EXPECT_TRUE(fs::exists(root + "/step-000001/notes"));
+  EXPECT_TRUE(fs::exists(root + "/step-000000"));
+  EXPECT_TRUE(fs::exists(root + "/step-000000.removing/mine"));
+}
+
+/// Removes old steps with every call failing once and being the last once: no
+/// name is left of what is not whole.
+TEST(RunDirectoryTest, ANameIsNeverOfHalfACheckpoint) {
+  for (const DiskFault::Kind kind :
+       {DiskFault::Kind::kFail, DiskFault::Kind::kKill}) {
+    for (int at = 0;; ++at) {
+      ASSERT_LT(at, 100) << "calls without an end";
+      const std::string root = FreshDir("half");
+      SaveSteps(root, {1, 2, 3, 4}, {});
+      FaultyFileSystem files({.kind = kind, .at = at});
+      const absl::Status status = RemoveOldSteps(root, 2, 4, files);
+      const auto steps = StepsIn(root);
+      ASSERT_TRUE(steps.ok()) << steps.status();
+      for (const int64_t step : *steps) {
+        // Of the index and the data of two ranks.
+        const std::string dir = StepDirectory(root, step);
+        EXPECT_EQ(std::distance(fs::directory_iterator(dir), {}), 2) << at;
+        EXPECT_TRUE(ReadIndex(dir).ok()) << at;
+      }
+      EXPECT_EQ(steps->back(), 4);
+      EXPECT_GE(steps->size(), 2u);
+      // The next time everything old goes.
+      ASSERT_TRUE(RemoveOldSteps(root, 2, 4).ok());
+      EXPECT_THAT(StepsIn(root).value(), ElementsAre(3, 4));
+      EXPECT_EQ(std::distance(fs::directory_iterator(root), {}), 2);
+      if (files.failed_call().empty()) {
+        EXPECT_TRUE(status.ok()) << status;
+        EXPECT_GT(at, 10);
+        break;
+      }
+      EXPECT_FALSE(status.ok()) << at;
+    }
+  }
+}
+
+TEST(RunDirectoryTest, AnErrorAfterTheSaveSaysThatItIsSaved) {
+  const std::string root = FreshDir("saved_but");
+  SaveSteps(root, {1}, {});
+  // A directory that is in the way of the name that the old one would have.
+  std::ofstream(root + "/step-000001.removing") << "a file";
+  absl::Status got;
+  RunRanks(1, [&](World& world) -> absl::Status {
+    RunCheckpoints checkpoints(world, root, {.keep = 1});
+    StepState run(2);
+    got = checkpoints.Save(run, 2);
+    return absl::OkStatus();
+  });
+  EXPECT_THAT(std::string(got.message()),
+              HasSubstr("step-000002 is saved, but an old checkpoint is not "
+                        "removed: "));
+  EXPECT_THAT(StepsIn(root).value(), ElementsAre(1, 2));
+}
+
+TEST(RunDirectoryTest, APlaceThatCannotBeWrittenIsFoundBeforeTheRun) {
+  const std::string root = FreshDir("a_file");
+  EXPECT_TRUE(CheckRunDirectory(root).ok());
+  EXPECT_FALSE(fs::exists(root));
+  std::ofstream(root) << "mine";
+  EXPECT_THAT(std::string(CheckRunDirectory(root).message()),
+              HasSubstr("is not a directory"));
+}
+
+}  // namespace
+}  // namespace crosshatch::checkpoint

@@ -1,0 +1,227 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "crosshatch/checkpoint/save_job.h"
+
+#include <algorithm>
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <numeric>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "absl/functional/function_ref.h"
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "absl/strings/string_view.h"
+#include "absl/types/span.h"
+#include "crosshatch/base/check.h"
+#include "crosshatch/base/status_macros.h"
+#include "crosshatch/checkpoint/content_hash.h"
+#include "crosshatch/checkpoint/described_state.h"
+#include "crosshatch/checkpoint/file_io.h"
+#include "crosshatch/checkpoint/index.h"
+#include "crosshatch/checkpoint/on_ranks.h"
+#include "crosshatch/checkpoint/safetensors.h"
+#include "crosshatch/dtensor/dtensor.h"
+#include "crosshatch/tensor/autograd.h"
+#include "crosshatch/tensor/ops/cast.h"
+#include "crosshatch/tensor/rank_context.h"
+
+namespace crosshatch::checkpoint {
+namespace {
+
+constexpr size_t kHexDigits = 16;
+
+/// The cell that this rank writes: its part of `data`, dense.
+Tensor CellOf(const Tensor& data, const Box& box) {
+  const NoGrad no_grad;
+  Tensor local = LocalTensor(data);
+  CH_CHECK(local.sizes() == box.sizes)
+      << local.Describe() << " is not the shard " << ToString(box);
+  return local.is_contiguous() ? local : Contiguous(local);
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<SaveJob>> SaveJob::Prepare(
+    World& world, const absl::StatusOr<nn::StateDict>& state,
+    const std::string& dir, bool overwrite, FileSystem& files) {
+  if (world.context().dry_run()) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("a dry run has no state to save to ", dir));
+  }
+  CH_ASSIGN_OR_RETURN(const std::shared_ptr<Communicator> comm,
+                      AllRanks(world));
+  absl::StatusOr<DescribedState> described = DescribedState();
+  absl::StatusOr<std::string> text = std::string();
+  if (state.ok()) {
+    described = Describe(*state);
+  } else {
+    described = state.status();
+  }
+  if (described.ok()) {
+    text = described->ToString();
+  } else {
+    text = described.status();
+  }
+  CH_RETURN_IF_ERROR(Agree(*comm, absl::StrCat("save to ", dir), text));
+  // From here on all ranks find the same errors.
+  CH_ASSIGN_OR_RETURN(SavePlan plan,
+                      PlanSave(described->tensors, world.size()));
+  plan.index.values = described->values;
+  CH_RETURN_IF_ERROR(FormatIndex(plan.index).status());
+  std::unique_ptr<SaveJob> job(
+      new SaveJob(world.rank(), std::move(plan), files));
+  CH_ASSIGN_OR_RETURN(
+      const std::vector<std::string> directories,
+      OnEveryRank(*comm, "save: open", [&]() -> absl::StatusOr<std::string> {
+        if (world.rank() == 0) {
+          const absl::Status opened = job->Open(dir, overwrite);
+          if (!opened.ok()) {
+            job->GiveUp();
+            return opened;
+          }
+        }
+        return job->directory_;
+      }));
+  job->directory_ = directories[0];
+  for (const PlannedCell& cell : job->plan_.by_rank[job->rank_]) {
+    // Tensors of the plan are in the order of names, as those of a state.
+    job->cells_.push_back(
+        CellOf(described->data[cell.tensor],
+               job->plan_.index.tensors[cell.tensor].CellBox(cell.cell)));
+  }
+  // A poisoned rank has no elements to save.
+  CH_RETURN_IF_ERROR(
+      Gather(*comm, "save: elements", world.context().Synchronize()));
+  return job;
+}
+
+absl::Status SaveJob::Open(const std::string& dir, bool overwrite) {
+  CH_ASSIGN_OR_RETURN(
+      target_, NewDirectory::Create(dir, overwrite, files_, IsCheckpointFile));
+  directory_ = target_->partial_path();
+  for (const std::string& file : plan_.index.files) target_->Add(file);
+  for (int rank = 1; rank < plan_.index.ranks; ++rank) {
+    target_->Add(ReportFileName(rank));
+  }
+  target_->Add(kIndexFile);
+  return absl::OkStatus();
+}
+
+absl::Status SaveJob::WriteIndex() {
+  CH_ASSIGN_OR_RETURN(const std::string text, FormatIndex(plan_.index));
+  return checkpoint::WriteFile(absl::StrCat(directory_, "/", kIndexFile), text,
+                               files_);
+}
+
+absl::StatusOr<std::string> SaveJob::WriteFile(
+    absl::Span<const void* const> data) {
+  const std::vector<PlannedCell>& cells = plan_.by_rank[rank_];
+  CH_CHECK_EQ(data.size(), cells.size()) << "one for each cell";
+  if (target_ != nullptr) CH_RETURN_IF_ERROR(WriteIndex());
+  std::string hashes;
+  if (cells.empty()) return hashes;
+  const std::vector<TensorInfo> infos = plan_.InfosOf(rank_);
+  const std::string path =
+      absl::StrCat(directory_, "/", plan_.index.files[plan_.FileOf(rank_)]);
+  // transformers asks for the format.
+  CH_ASSIGN_OR_RETURN(
+      const std::unique_ptr<SafetensorsWriter> writer,
+      SafetensorsWriter::Create(path, infos, {{"format", "pt"}}, files_));
+  for (size_t i = 0; i < cells.size(); ++i) {
+    const IndexedTensor& tensor = plan_.index.tensors[cells[i].tensor];
+    absl::StrAppend(
+        &hashes, HashToHex(HashBox(data[i], SizeOf(tensor.dtype), tensor.sizes,
+                                   tensor.CellBox(cells[i].cell))));
+    CH_RETURN_IF_ERROR(writer->Write(infos[i].name, data[i]));
+  }
+  CH_RETURN_IF_ERROR(writer->Finish());
+  return hashes;
+}
+
+absl::Status SaveJob::Commit(absl::Span<const std::string> hashes) {
+  CH_CHECK(target_ != nullptr) << "Commit is of the first rank, and once";
+  // All files are written: whatever comes now, they stay.
+  target_->Keep();
+  const std::unique_ptr<NewDirectory> target = std::move(target_);
+  for (IndexedTensor& tensor : plan_.index.tensors) tensor.hash = 0;
+  for (size_t rank = 0; rank < plan_.by_rank.size(); ++rank) {
+    const std::vector<PlannedCell>& cells = plan_.by_rank[rank];
+    for (size_t i = 0; i < cells.size(); ++i) {
+      uint64_t hash = 0;
+      const std::string& all = hashes[rank];
+      if (all.size() != cells.size() * kHexDigits ||
+          !HashFromHex(
+              absl::string_view(all).substr(i * kHexDigits, kHexDigits),
+              hash)) {
+        return target->Explain(absl::DataLossError(
+            absl::StrCat("rank ", rank,
+                         " told other hashes than those of its cells: ", all)));
+      }
+      *plan_.index.tensors[cells[i].tensor].hash += hash;
+    }
+  }
+  const absl::Status written = WriteIndex();
+  if (!written.ok()) return target->Explain(written);
+  for (int rank = 1; has_reports_ && rank < plan_.index.ranks; ++rank) {
+    // One that stays does no harm: it is known by its name, and never read.
+    const std::string report =
+        absl::StrCat(directory_, "/", ReportFileName(rank));
+    files_.RemoveFile(report);
+    files_.RemoveFile(report + ".saving");
+  }
+  return target->Commit();
+}
+
+absl::Status SaveJob::WriteReport(const absl::StatusOr<std::string>& outcome) {
+  return checkpoint::WriteFile(
+      absl::StrCat(directory_, "/", ReportFileName(rank_)),
+      EncodeOutcome(outcome), files_);
+}
+
+absl::StatusOr<std::vector<std::string>> SaveJob::AwaitReports(
+    const absl::StatusOr<std::string>& own,
+    absl::FunctionRef<absl::Status()> give_up) {
+  has_reports_ = true;
+  const auto size = static_cast<size_t>(plan_.index.ranks);
+  std::vector<absl::StatusOr<std::string>> outcomes(size, own);
+  std::vector<int> missing(size - 1);
+  std::iota(missing.begin(), missing.end(), 1);
+  // A file system that machines share tells of new files late at best.
+  constexpr std::chrono::milliseconds kLongest(200);
+  std::chrono::milliseconds wait(1);
+  while (true) {
+    const auto has_reported = [&](int rank) {
+      const absl::StatusOr<std::string> text =
+          ReadFile(absl::StrCat(directory_, "/", ReportFileName(rank)));
+      if (!text.ok()) return false;
+      outcomes[static_cast<size_t>(rank)] = DecodeOutcome(*text);
+      return true;
+    };
+    missing.erase(std::remove_if(missing.begin(), missing.end(), has_reported),
+                  missing.end());
+    if (missing.empty()) break;
+    const absl::Status stop = give_up();
+    if (!stop.ok()) {
+      return absl::Status(
+          stop.code(),
+          absl::StrCat("gave up ", directory_, ", of which rank",
+                       missing.size() > 1 ? "s " : " ",
+                       absl::StrJoin(missing, ", "),
+                       " did not write all: ", std::string(stop.message())));
+    }
+    std::this_thread::sleep_for(wait);
+    wait = std::min(wait * 2, kLongest);
+  }
+  std::vector<int> ranks(size);
+  std::iota(ranks.begin(), ranks.end(), 0);
+  return TextsOf(outcomes, ranks);
+}
+
+}  // namespace crosshatch::checkpoint

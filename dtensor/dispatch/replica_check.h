@@ -1,0 +1,41 @@
+// SPDX-License-Identifier: Apache-2.0
+#ifndef CROSSHATCH_DTENSOR_DISPATCH_REPLICA_CHECK_H_
+#define CROSSHATCH_DTENSOR_DISPATCH_REPLICA_CHECK_H_
+
+/// \file
+/// Whether ranks hold the same bits where they should.
+
+#include <string>
+
+#include "absl/status/status.h"
+#include "crosshatch/dtensor/layout/layout.h"
+#include "crosshatch/mesh/device_mesh.h"
+#include "crosshatch/tensor/shape.h"
+#include "crosshatch/tensor/tensor.h"
+
+namespace crosshatch {
+
+/// Whether the program compares replicas by itself, wherever it takes ranks to
+/// hold the same: CROSSHATCH_DEBUG=replicas in the environment. Every such
+/// place then waits for the ranks and for the stream. Checks that the variable
+/// has no other value.
+bool ComparesReplicas();
+
+/// OK if all ranks that replicate each other's part by `layout` hold the same
+/// bits as `local`. Every rank of the mesh calls it.
+/// \param what of whom `local` is, for messages
+/// \param sizes global
+/// \error kFailedPrecondition naming two ranks that differ; what the engine
+///     says.
+absl::Status CompareReplicas(const std::string& what, const Tensor& local,
+                             const DeviceMesh& mesh, const Layout& layout,
+                             ShapeView sizes);
+
+/// Where ComparesReplicas: CompareReplicas, whose error poisons the rank.
+void CompareReplicasIfAsked(const char* what, const Tensor& local,
+                            const DeviceMesh& mesh, const Layout& layout,
+                            ShapeView sizes);
+
+}  // namespace crosshatch
+
+#endif  // CROSSHATCH_DTENSOR_DISPATCH_REPLICA_CHECK_H_

@@ -1,0 +1,234 @@
+// SPDX-License-Identifier: Apache-2.0
+#ifndef CROSSHATCH_EMULATION_CUDA_DEVICE_H_
+#define CROSSHATCH_EMULATION_CUDA_DEVICE_H_
+
+/// \file
+/// What sources of CUDA kernels see in place of <cuda_runtime.h> where the
+/// compiler of the host compiles them: the language of the device. Its names
+/// are CUDA's, and what is not here is not emulated, so that its use does not
+/// compile. __shared__ is not: CH_SHARED takes its place, on a device too.
+
+#include <atomic>
+#include <bit>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <type_traits>
+
+#include "crosshatch/emulation/grid.h"
+#include "crosshatch/emulation/traffic.h"
+
+#define __global__
+#define __device__
+#define __host__
+#define __forceinline__ inline __attribute__((always_inline))
+#define __launch_bounds__(...)
+
+#define threadIdx ::crosshatch::emulation::thread_index
+#define blockIdx ::crosshatch::emulation::block_index
+#define blockDim ::crosshatch::emulation::block_size
+#define gridDim ::crosshatch::emulation::grid_size
+
+/// CH_SHARED(name, type): `name` is of `type` and shared by the block's
+/// threads.
+#define CH_SHARED(name, ...)                                           \
+  static constexpr char name##_of_block = 0;                           \
+  auto& name = *static_cast<std::type_identity_t<__VA_ARGS__>*>(       \
+      ::crosshatch::emulation::SharedMemory(                           \
+          &name##_of_block, sizeof(std::type_identity_t<__VA_ARGS__>), \
+          alignof(std::type_identity_t<__VA_ARGS__>)))
+
+namespace crosshatch {
+
+using dim3 = emulation::Dim3;
+
+namespace emulation {
+
+inline constexpr unsigned kAllLanes = 0xFFFFFFFFu;
+
+template <typename T>
+uint64_t Bits(T value) {
+  static_assert(std::is_trivially_copyable_v<T> && sizeof(T) <= 8);
+  uint64_t bits = 0;
+  std::memcpy(&bits, &value, sizeof(T));
+  return bits;
+}
+
+__forceinline__ void CheckAccess(const void* address, size_t bytes) {
+  if (reinterpret_cast<uintptr_t>(address) % bytes != 0) [[unlikely]] {
+    FailMisaligned(address, bytes);
+  }
+}
+
+/// \name Global memory
+/// One instruction of a thread: a value of 1, 2, 4, 8 or 16 bytes at an address
+/// that is a multiple of its size (checked, as a device does).
+/// @{
+
+template <typename T>
+__forceinline__ T LoadValue(const void* address) {
+  CheckAccess(address, sizeof(T));
+  NoteLoad(address, sizeof(T));
+  T value;
+  std::memcpy(&value, address, sizeof(T));
+  return value;
+}
+
+template <typename T>
+__forceinline__ void StoreValue(void* address, const T& value) {
+  CheckAccess(address, sizeof(T));
+  NoteStore(address, sizeof(T));
+  std::memcpy(address, &value, sizeof(T));
+}
+
+/// @}
+
+template <typename T>
+T Shuffled(unsigned mask, T value, int from, Place place) {
+  const uint64_t bits =
+      WarpExchange(WarpOp::kShuffle, mask, Bits(value), from, place);
+  T result;
+  std::memcpy(&result, &bits, sizeof(T));
+  return result;
+}
+
+}  // namespace emulation
+
+/// \name Barriers, shuffles and votes
+/// Their last two parameters are for messages.
+/// @{
+
+inline void __syncthreads(const char* file = __builtin_FILE(),
+                          int line = __builtin_LINE()) {
+  emulation::SyncThreads({file, line});
+}
+
+inline void __syncwarp(unsigned mask = emulation::kAllLanes,
+                       const char* file = __builtin_FILE(),
+                       int line = __builtin_LINE()) {
+  emulation::WarpExchange(emulation::WarpOp::kSync, mask, 0, 0, {file, line});
+}
+
+template <typename T>
+T __shfl_sync(unsigned mask, T value, int from, int width = 32,
+              const char* file = __builtin_FILE(),
+              int line = __builtin_LINE()) {
+  const int first = emulation::Lane() & ~(width - 1);
+  return emulation::Shuffled(mask, value, first + (from & (width - 1)),
+                             {file, line});
+}
+
+template <typename T>
+T __shfl_xor_sync(unsigned mask, T value, int flipped, int width = 32,
+                  const char* file = __builtin_FILE(),
+                  int line = __builtin_LINE()) {
+  const int lane = emulation::Lane();
+  const int from = lane ^ flipped;
+  // A lane of a later part of the warp is none to take from.
+  const bool taken = from < (lane & ~(width - 1)) + width;
+  return emulation::Shuffled(mask, value, taken ? from : lane, {file, line});
+}
+
+template <typename T>
+T __shfl_down_sync(unsigned mask, T value, unsigned by, int width = 32,
+                   const char* file = __builtin_FILE(),
+                   int line = __builtin_LINE()) {
+  const int lane = emulation::Lane();
+  const int from = lane + static_cast<int>(by);
+  const bool taken = from < (lane & ~(width - 1)) + width;
+  return emulation::Shuffled(mask, value, taken ? from : lane, {file, line});
+}
+
+template <typename T>
+T __shfl_up_sync(unsigned mask, T value, unsigned by, int width = 32,
+                 const char* file = __builtin_FILE(),
+                 int line = __builtin_LINE()) {
+  const int lane = emulation::Lane();
+  const int from = lane - static_cast<int>(by);
+  const bool taken = from >= (lane & ~(width - 1));
+  return emulation::Shuffled(mask, value, taken ? from : lane, {file, line});
+}
+
+inline unsigned __ballot_sync(unsigned mask, int predicate,
+                              const char* file = __builtin_FILE(),
+                              int line = __builtin_LINE()) {
+  return static_cast<unsigned>(
+      emulation::WarpExchange(emulation::WarpOp::kBallot, mask,
+                              predicate != 0 ? 1 : 0, 0, {file, line}));
+}
+
+inline int __any_sync(unsigned mask, int predicate,
+                      const char* file = __builtin_FILE(),
+                      int line = __builtin_LINE()) {
+  return __ballot_sync(mask, predicate, file, line) != 0 ? 1 : 0;
+}
+
+inline int __all_sync(unsigned mask, int predicate,
+                      const char* file = __builtin_FILE(),
+                      int line = __builtin_LINE()) {
+  return __ballot_sync(mask, predicate, file, line) == mask ? 1 : 0;
+}
+
+/// @}
+
+inline void __threadfence() {
+  std::atomic_thread_fence(std::memory_order_seq_cst);
+}
+
+/// \name Atomic operations
+/// Atomic among kernels of several streams too. They give the old value.
+/// @{
+
+template <typename T>
+T atomicAdd(T* address, T value) {
+  return std::atomic_ref<T>(*address).fetch_add(value,
+                                                std::memory_order_relaxed);
+}
+
+template <typename T>
+T atomicExch(T* address, T value) {
+  return std::atomic_ref<T>(*address).exchange(value,
+                                               std::memory_order_relaxed);
+}
+
+template <typename T>
+T atomicCAS(T* address, T expected, T value) {
+  std::atomic_ref<T>(*address).compare_exchange_strong(
+      expected, value, std::memory_order_relaxed);
+  return expected;
+}
+
+template <typename T>
+T atomicMax(T* address, T value) {
+  const std::atomic_ref<T> at(*address);
+  T old = at.load(std::memory_order_relaxed);
+  while (old < value && !at.compare_exchange_weak(old, value)) {
+  }
+  return old;
+}
+
+template <typename T>
+T atomicMin(T* address, T value) {
+  const std::atomic_ref<T> at(*address);
+  T old = at.load(std::memory_order_relaxed);
+  while (value < old && !at.compare_exchange_weak(old, value)) {
+  }
+  return old;
+}
+
+/// @}
+
+/// \name Bits
+/// @{
+inline int __popc(unsigned value) { return std::popcount(value); }
+inline int __clz(int value) {
+  return std::countl_zero(static_cast<unsigned>(value));
+}
+inline int __ffs(int value) {
+  return value == 0 ? 0 : std::countr_zero(static_cast<unsigned>(value)) + 1;
+}
+/// @}
+
+}  // namespace crosshatch
+
+#endif  // CROSSHATCH_EMULATION_CUDA_DEVICE_H_

@@ -1,0 +1,480 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "crosshatch/emulation/cuda_runtime.h"
+
+#include <atomic>
+#include <cstdlib>
+#include <cstring>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <set>
+#include <utility>
+#include <vector>
+
+#include "crosshatch/base/check.h"
+#include "crosshatch/emulation/device_memory.h"
+#include "crosshatch/emulation/stream_queue.h"
+
+namespace crosshatch {
+
+struct CudaStreamState {
+  int device = 0;
+  emulation::StreamQueue queue;
+  // How the threads of its kernels are ordered; by whoever issues.
+  std::atomic<uint64_t> seed{0};
+};
+
+struct CudaEventState {
+  std::mutex mutex;
+  emulation::QueuePoint point;
+};
+
+namespace emulation {
+namespace {
+
+/// One device.
+struct DeviceState {
+  explicit DeviceState(int64_t bytes) : memory(bytes) {}
+  DeviceMemory memory;
+  std::mutex mutex;
+  std::set<int> peers;
+};
+
+struct Settings {
+  std::mutex mutex;
+  int devices = 2;
+  int64_t bytes_each = int64_t{8} << 30;
+  bool are_used = false;
+};
+Settings& TheSettings() {
+  static auto* const settings = new Settings;
+  return *settings;
+}
+
+/// All devices of the process, and its pinned memory.
+struct Machine {
+  std::vector<std::unique_ptr<DeviceState>> devices;
+  std::mutex mutex;
+  std::map<uintptr_t, size_t> pinned;
+  std::atomic<int64_t> kernels{0};
+  std::atomic<int64_t> copies{0};
+  std::atomic<int64_t> host_functions{0};
+  std::atomic<int64_t> allocations{0};
+  std::atomic<int64_t> synchronizations{0};
+
+  bool IsPinned(const void* data, size_t bytes) {
+    const auto address = reinterpret_cast<uintptr_t>(data);
+    std::lock_guard<std::mutex> lock(mutex);
+    const auto after = pinned.upper_bound(address);
+    if (after == pinned.begin()) return false;
+    const auto& [start, size] = *std::prev(after);
+    return address - start + bytes <= size;
+  }
+};
+
+thread_local constinit bool in_host_function = false;
+thread_local constinit int current_device = 0;
+thread_local constinit cudaError_t last_error = cudaSuccess;
+
+// Made by the first call of the runtime, and never gone: streams of static
+// objects may end late.
+Machine& TheMachine() {
+  CH_CHECK(!in_host_function)
+      << "a host function calls the CUDA runtime, which it must not";
+  static auto* const machine = [] {
+    Settings& settings = TheSettings();
+    std::lock_guard<std::mutex> lock(settings.mutex);
+    settings.are_used = true;
+    auto* const made = new Machine;
+    for (int i = 0; i < settings.devices; ++i) {
+      made->devices.push_back(
+          std::make_unique<DeviceState>(settings.bytes_each));
+    }
+    return made;
+  }();
+  return *machine;
+}
+
+cudaError_t Return(cudaError_t error) {
+  if (error != cudaSuccess) last_error = error;
+  return error;
+}
+
+bool IsDevice(int device) {
+  return device >= 0 && device < static_cast<int>(TheMachine().devices.size());
+}
+
+/// The current device; null where there is none.
+DeviceState* CurrentDevice() {
+  return IsDevice(current_device)
+             ? TheMachine().devices[static_cast<size_t>(current_device)].get()
+             : nullptr;
+}
+
+DeviceState& DeviceOf(cudaStream_t stream) {
+  return *TheMachine().devices[static_cast<size_t>(stream->device)];
+}
+
+/// Issues work of the stream's device, which touches its memory and that of the
+/// peers.
+cudaError_t IssueDeviceWork(cudaStream_t stream, StreamQueue::Task task) {
+  DeviceState& device = DeviceOf(stream);
+  Machine& machine = TheMachine();
+  const absl::Status issued = stream->queue.Issue(
+      [&device, &machine, task = std::move(task)]() mutable {
+        const DeviceAccess access(device.memory);
+        std::vector<std::unique_ptr<DeviceAccess>> to_peers;
+        {
+          std::lock_guard<std::mutex> lock(device.mutex);
+          for (int peer : device.peers) {
+            to_peers.push_back(std::make_unique<DeviceAccess>(
+                machine.devices[static_cast<size_t>(peer)]->memory));
+          }
+        }
+        task();
+      },
+      /*may_block=*/false);
+  return issued.ok() ? cudaSuccess : Return(cudaErrorMemoryAllocation);
+}
+
+/// Whether any device has memory at `data`; if so, all `bytes` must be there.
+bool IsOfDevice(const void* data, size_t bytes, const char* what) {
+  for (const auto& device : TheMachine().devices) {
+    if (!device->memory.Knows(data)) continue;
+    CH_CHECK(device->memory.Holds(data, static_cast<int64_t>(bytes)))
+        << what << " of " << bytes
+        << " bytes goes beyond the allocation at its address";
+    return true;
+  }
+  return false;
+}
+
+}  // namespace
+
+void SetDevices(int count, int64_t bytes_each) {
+  CH_CHECK(count >= 0 && count <= kMaxDevices) << count << " devices";
+  Settings& settings = TheSettings();
+  std::lock_guard<std::mutex> lock(settings.mutex);
+  CH_CHECK(!settings.are_used)
+      << "SetDevices after the first call of the runtime";
+  settings.devices = count;
+  settings.bytes_each = bytes_each;
+}
+
+void SetThreadOrder(cudaStream_t stream, uint64_t seed) {
+  stream->seed.store(seed);
+}
+
+void SetDelays(cudaStream_t stream, uint64_t seed) {
+  stream->queue.SetSeed(seed);
+}
+
+cudaError_t LaunchKernel(const Launch& launch, cudaStream_t stream,
+                         absl::AnyInvocable<void()> thread) {
+  // A device's stream takes kernels of its own device alone.
+  if (stream == nullptr || stream->device != current_device) {
+    return Return(cudaErrorInvalidResourceHandle);
+  }
+  TheMachine().kernels.fetch_add(1);
+  Launch seeded = launch;
+  // Another order for each kernel.
+  if (stream->seed.load() != 0) seeded.seed = stream->seed.fetch_add(1);
+  return IssueDeviceWork(stream,
+                         [seeded, thread = std::move(thread)]() mutable {
+                           RunGrid(seeded, [&thread] { thread(); });
+                         });
+}
+
+RuntimeCounts CountsOfRuntime() {
+  const Machine& machine = TheMachine();
+  return {machine.kernels, machine.copies, machine.host_functions,
+          machine.allocations, machine.synchronizations};
+}
+
+}  // namespace emulation
+
+using emulation::CurrentDevice;
+using emulation::DeviceState;
+using emulation::IsDevice;
+using emulation::IsOfDevice;
+using emulation::IssueDeviceWork;
+using emulation::Return;
+using emulation::TheMachine;
+
+const char* cudaGetErrorName(cudaError_t error) {
+  switch (error) {
+    case cudaSuccess:
+      return "cudaSuccess";
+    case cudaErrorInvalidValue:
+      return "cudaErrorInvalidValue";
+    case cudaErrorMemoryAllocation:
+      return "cudaErrorMemoryAllocation";
+    case cudaErrorNoDevice:
+      return "cudaErrorNoDevice";
+    case cudaErrorInvalidDevice:
+      return "cudaErrorInvalidDevice";
+    case cudaErrorInvalidResourceHandle:
+      return "cudaErrorInvalidResourceHandle";
+    case cudaErrorNotReady:
+      return "cudaErrorNotReady";
+    case cudaErrorPeerAccessAlreadyEnabled:
+      return "cudaErrorPeerAccessAlreadyEnabled";
+  }
+  return "unrecognized error code";
+}
+
+const char* cudaGetErrorString(cudaError_t error) {
+  return cudaGetErrorName(error);
+}
+
+cudaError_t cudaGetLastError() {
+  return std::exchange(emulation::last_error, cudaSuccess);
+}
+
+cudaError_t cudaGetDeviceCount(int* count) {
+  *count = static_cast<int>(TheMachine().devices.size());
+  return *count == 0 ? Return(cudaErrorNoDevice) : cudaSuccess;
+}
+
+cudaError_t cudaSetDevice(int device) {
+  if (!IsDevice(device)) return Return(cudaErrorInvalidDevice);
+  emulation::current_device = device;
+  return cudaSuccess;
+}
+
+cudaError_t cudaGetDevice(int* device) {
+  if (CurrentDevice() == nullptr) return Return(cudaErrorNoDevice);
+  *device = emulation::current_device;
+  return cudaSuccess;
+}
+
+cudaError_t cudaMemGetInfo(size_t* free, size_t* total) {
+  const DeviceState* const device = CurrentDevice();
+  if (device == nullptr) return Return(cudaErrorNoDevice);
+  *total = static_cast<size_t>(device->memory.capacity());
+  *free = *total - static_cast<size_t>(device->memory.used());
+  return cudaSuccess;
+}
+
+cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr attribute,
+                                   int device) {
+  if (!IsDevice(device)) return Return(cudaErrorInvalidDevice);
+  switch (attribute) {
+    case cudaDevAttrMaxThreadsPerBlock:
+      *value = emulation::kMaxThreadsPerBlock;
+      return cudaSuccess;
+    case cudaDevAttrMaxSharedMemoryPerBlock:
+      *value = static_cast<int>(emulation::kMaxSharedBytes);
+      return cudaSuccess;
+    case cudaDevAttrMultiProcessorCount:
+      *value = 4;
+      return cudaSuccess;
+    case cudaDevAttrComputeCapabilityMajor:
+      *value = 8;
+      return cudaSuccess;
+    case cudaDevAttrComputeCapabilityMinor:
+      *value = 0;
+      return cudaSuccess;
+  }
+  return Return(cudaErrorInvalidValue);
+}
+
+cudaError_t cudaDeviceCanAccessPeer(int* can, int device, int peer) {
+  if (!IsDevice(device) || !IsDevice(peer)) {
+    return Return(cudaErrorInvalidDevice);
+  }
+  *can = device != peer ? 1 : 0;
+  return cudaSuccess;
+}
+
+cudaError_t cudaDeviceEnablePeerAccess(int peer, unsigned flags) {
+  DeviceState* const device = CurrentDevice();
+  if (device == nullptr || !IsDevice(peer) ||
+      peer == emulation::current_device) {
+    return Return(cudaErrorInvalidDevice);
+  }
+  if (flags != 0) return Return(cudaErrorInvalidValue);
+  std::lock_guard<std::mutex> lock(device->mutex);
+  return device->peers.insert(peer).second
+             ? cudaSuccess
+             : Return(cudaErrorPeerAccessAlreadyEnabled);
+}
+
+cudaError_t cudaStreamCreateWithFlags(cudaStream_t* stream, unsigned flags) {
+  if (flags != cudaStreamNonBlocking) return Return(cudaErrorInvalidValue);
+  if (CurrentDevice() == nullptr) return Return(cudaErrorNoDevice);
+  *stream = new CudaStreamState{emulation::current_device};
+  return cudaSuccess;
+}
+
+cudaError_t cudaStreamDestroy(cudaStream_t stream) {
+  if (stream == nullptr) return Return(cudaErrorInvalidResourceHandle);
+  delete stream;
+  return cudaSuccess;
+}
+
+cudaError_t cudaStreamSynchronize(cudaStream_t stream) {
+  if (stream == nullptr) return Return(cudaErrorInvalidResourceHandle);
+  TheMachine().synchronizations.fetch_add(1);
+  stream->queue.Now().Block();
+  return cudaSuccess;
+}
+
+cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event,
+                                unsigned flags) {
+  if (stream == nullptr || event == nullptr) {
+    return Return(cudaErrorInvalidResourceHandle);
+  }
+  if (flags != 0) return Return(cudaErrorInvalidValue);
+  emulation::QueuePoint point;
+  {
+    std::lock_guard<std::mutex> lock(event->mutex);
+    point = event->point;
+  }
+  if (point.Reached()) return cudaSuccess;
+  const absl::Status issued = stream->queue.Issue(
+      [point = std::move(point)] { point.Block(); }, /*may_block=*/true);
+  return issued.ok() ? cudaSuccess : Return(cudaErrorMemoryAllocation);
+}
+
+cudaError_t cudaEventCreateWithFlags(cudaEvent_t* event, unsigned flags) {
+  if (flags != cudaEventDisableTiming) return Return(cudaErrorInvalidValue);
+  *event = new CudaEventState;
+  return cudaSuccess;
+}
+
+cudaError_t cudaEventDestroy(cudaEvent_t event) {
+  if (event == nullptr) return Return(cudaErrorInvalidResourceHandle);
+  delete event;
+  return cudaSuccess;
+}
+
+cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream) {
+  if (stream == nullptr || event == nullptr) {
+    return Return(cudaErrorInvalidResourceHandle);
+  }
+  std::lock_guard<std::mutex> lock(event->mutex);
+  event->point = stream->queue.Now();
+  return cudaSuccess;
+}
+
+cudaError_t cudaEventQuery(cudaEvent_t event) {
+  if (event == nullptr) return Return(cudaErrorInvalidResourceHandle);
+  std::lock_guard<std::mutex> lock(event->mutex);
+  return event->point.Reached() ? cudaSuccess : cudaErrorNotReady;
+}
+
+cudaError_t cudaEventSynchronize(cudaEvent_t event) {
+  if (event == nullptr) return Return(cudaErrorInvalidResourceHandle);
+  TheMachine().synchronizations.fetch_add(1);
+  emulation::QueuePoint point;
+  {
+    std::lock_guard<std::mutex> lock(event->mutex);
+    point = event->point;
+  }
+  point.Block();
+  return cudaSuccess;
+}
+
+cudaError_t cudaLaunchHostFunc(cudaStream_t stream, cudaHostFn_t function,
+                               void* data) {
+  if (stream == nullptr) return Return(cudaErrorInvalidResourceHandle);
+  TheMachine().host_functions.fetch_add(1);
+  const absl::Status issued = stream->queue.Issue(
+      [function, data] {
+        emulation::in_host_function = true;
+        function(data);
+        emulation::in_host_function = false;
+      },
+      /*may_block=*/true);
+  return issued.ok() ? cudaSuccess : Return(cudaErrorMemoryAllocation);
+}
+
+cudaError_t cudaMalloc(void** data, size_t bytes) {
+  DeviceState* const device = CurrentDevice();
+  if (device == nullptr) return Return(cudaErrorNoDevice);
+  TheMachine().allocations.fetch_add(1);
+  *data = bytes == 0 ? nullptr
+                     : device->memory.Acquire(static_cast<int64_t>(bytes));
+  return bytes > 0 && *data == nullptr ? Return(cudaErrorMemoryAllocation)
+                                       : cudaSuccess;
+}
+
+cudaError_t cudaFree(void* data) {
+  if (data == nullptr) return cudaSuccess;
+  for (const auto& device : TheMachine().devices) {
+    if (device->memory.Release(data)) return cudaSuccess;
+  }
+  return Return(cudaErrorInvalidValue);
+}
+
+cudaError_t cudaHostAlloc(void** data, size_t bytes, unsigned flags) {
+  if (flags != cudaHostAllocPortable) return Return(cudaErrorInvalidValue);
+  emulation::Machine& machine = TheMachine();
+  machine.allocations.fetch_add(1);
+  *data = nullptr;
+  if (bytes == 0) return cudaSuccess;
+  // Of whole pages, as a driver's.
+  constexpr size_t kPage = 4096;
+  *data = std::aligned_alloc(kPage, (bytes + kPage - 1) / kPage * kPage);
+  if (*data == nullptr) return Return(cudaErrorMemoryAllocation);
+  std::lock_guard<std::mutex> lock(machine.mutex);
+  machine.pinned[reinterpret_cast<uintptr_t>(*data)] = bytes;
+  return cudaSuccess;
+}
+
+cudaError_t cudaFreeHost(void* data) {
+  if (data == nullptr) return cudaSuccess;
+  emulation::Machine& machine = TheMachine();
+  {
+    std::lock_guard<std::mutex> lock(machine.mutex);
+    if (machine.pinned.erase(reinterpret_cast<uintptr_t>(data)) == 0) {
+      return Return(cudaErrorInvalidValue);
+    }
+  }
+  std::free(data);
+  return cudaSuccess;
+}
+
+cudaError_t cudaMemcpyAsync(void* to, const void* from, size_t bytes,
+                            cudaMemcpyKind kind, cudaStream_t stream) {
+  if (stream == nullptr) return Return(cudaErrorInvalidResourceHandle);
+  if (bytes == 0) return cudaSuccess;
+  const bool to_device =
+      kind == cudaMemcpyHostToDevice || kind == cudaMemcpyDeviceToDevice;
+  const bool from_device =
+      kind == cudaMemcpyDeviceToHost || kind == cudaMemcpyDeviceToDevice;
+  if (IsOfDevice(to, bytes, "a copy") != to_device ||
+      IsOfDevice(from, bytes, "a copy") != from_device) {
+    return Return(cudaErrorInvalidValue);
+  }
+  emulation::Machine& machine = TheMachine();
+  machine.copies.fetch_add(1);
+  if (!from_device && !machine.IsPinned(from, bytes)) {
+    const auto* const first = static_cast<const std::byte*>(from);
+    return IssueDeviceWork(
+        stream, [to, staged = std::vector<std::byte>(first, first + bytes)] {
+          std::memcpy(to, staged.data(), staged.size());
+        });
+  }
+  const cudaError_t issued = IssueDeviceWork(
+      stream, [to, from, bytes] { std::memcpy(to, from, bytes); });
+  if (issued == cudaSuccess && !to_device && !machine.IsPinned(to, bytes)) {
+    stream->queue.Now().Block();
+  }
+  return issued;
+}
+
+cudaError_t cudaMemsetAsync(void* data, int value, size_t bytes,
+                            cudaStream_t stream) {
+  if (stream == nullptr) return Return(cudaErrorInvalidResourceHandle);
+  if (bytes == 0) return cudaSuccess;
+  if (!IsOfDevice(data, bytes, "a memset") &&
+      !TheMachine().IsPinned(data, bytes)) {
+    return Return(cudaErrorInvalidValue);
+  }
+  return IssueDeviceWork(
+      stream, [data, value, bytes] { std::memset(data, value, bytes); });
+}
+
+}  // namespace crosshatch

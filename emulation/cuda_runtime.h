@@ -1,0 +1,147 @@
+// SPDX-License-Identifier: Apache-2.0
+#ifndef CROSSHATCH_EMULATION_CUDA_RUNTIME_H_
+#define CROSSHATCH_EMULATION_CUDA_RUNTIME_H_
+
+/// \file
+/// The functions of the CUDA runtime that Crosshatch uses, without a device:
+/// names, parameters and semantics are CUDA's. A stream is a queue with a
+/// thread of its own; copies and kernels run on it, and touch the memory of its
+/// device, which the host cannot (device_memory.h). What CUDA leaves undefined,
+/// or what only a driver would notice, ends the program with a message.
+///
+/// More strict than CUDA: the default stream is an error, and so is a call of
+/// the runtime by a host function.
+
+#include <cstddef>
+#include <cstdint>
+
+#include "absl/functional/any_invocable.h"
+#include "crosshatch/emulation/grid.h"
+
+namespace crosshatch {
+
+enum cudaError_t : int {
+  cudaSuccess = 0,
+  cudaErrorInvalidValue = 1,
+  cudaErrorMemoryAllocation = 2,
+  cudaErrorNoDevice = 100,
+  cudaErrorInvalidDevice = 101,
+  cudaErrorInvalidResourceHandle = 400,
+  cudaErrorNotReady = 600,
+  cudaErrorPeerAccessAlreadyEnabled = 704,
+};
+/// "cudaErrorInvalidValue".
+const char* cudaGetErrorName(cudaError_t error);
+const char* cudaGetErrorString(cudaError_t error);
+/// The last error of the calling thread, which it forgets.
+cudaError_t cudaGetLastError();
+
+/// \name Devices
+/// Each thread has a current one, at first 0.
+/// @{
+cudaError_t cudaGetDeviceCount(int* count);
+cudaError_t cudaSetDevice(int device);
+cudaError_t cudaGetDevice(int* device);
+cudaError_t cudaMemGetInfo(size_t* free, size_t* total);
+
+enum cudaDeviceAttr : int {
+  cudaDevAttrMaxThreadsPerBlock = 1,
+  cudaDevAttrMaxSharedMemoryPerBlock = 8,
+  cudaDevAttrMultiProcessorCount = 16,
+  cudaDevAttrComputeCapabilityMajor = 75,
+  cudaDevAttrComputeCapabilityMinor = 76,
+};
+cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr attribute,
+                                   int device);
+
+cudaError_t cudaDeviceCanAccessPeer(int* can, int device, int peer);
+/// Lets kernels of the current device touch memory of `peer`.
+cudaError_t cudaDeviceEnablePeerAccess(int peer, unsigned flags);
+/// @}
+
+/// \name Streams and events
+/// @{
+struct CudaStreamState;
+using cudaStream_t = CudaStreamState*;
+struct CudaEventState;
+using cudaEvent_t = CudaEventState*;
+
+inline constexpr unsigned cudaStreamNonBlocking = 1;
+inline constexpr unsigned cudaEventDisableTiming = 2;
+
+cudaError_t cudaStreamCreateWithFlags(cudaStream_t* stream, unsigned flags);
+/// What was issued is done all the same.
+cudaError_t cudaStreamDestroy(cudaStream_t stream);
+cudaError_t cudaStreamSynchronize(cudaStream_t stream);
+cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event,
+                                unsigned flags = 0);
+
+cudaError_t cudaEventCreateWithFlags(cudaEvent_t* event, unsigned flags);
+cudaError_t cudaEventDestroy(cudaEvent_t event);
+cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream);
+cudaError_t cudaEventQuery(cudaEvent_t event);
+cudaError_t cudaEventSynchronize(cudaEvent_t event);
+
+using cudaHostFn_t = void (*)(void*);
+cudaError_t cudaLaunchHostFunc(cudaStream_t stream, cudaHostFn_t function,
+                               void* data);
+/// @}
+
+/// \name Memory
+/// Of the current device, or pinned memory of the host.
+/// @{
+cudaError_t cudaMalloc(void** data, size_t bytes);
+cudaError_t cudaFree(void* data);
+inline constexpr unsigned cudaHostAllocPortable = 1;
+cudaError_t cudaHostAlloc(void** data, size_t bytes, unsigned flags);
+cudaError_t cudaFreeHost(void* data);
+
+enum cudaMemcpyKind : int {
+  cudaMemcpyHostToHost = 0,
+  cudaMemcpyHostToDevice = 1,
+  cudaMemcpyDeviceToHost = 2,
+  cudaMemcpyDeviceToDevice = 3,
+};
+/// Host memory that is not pinned is read before the call returns, and written
+/// before it too.
+cudaError_t cudaMemcpyAsync(void* to, const void* from, size_t bytes,
+                            cudaMemcpyKind kind, cudaStream_t stream);
+cudaError_t cudaMemsetAsync(void* data, int value, size_t bytes,
+                            cudaStream_t stream);
+/// @}
+
+namespace emulation {
+
+/// Before the first call of the runtime: how many devices the process sees (at
+/// most kMaxDevices, 2 by default), and their memory (8 GiB). 0 devices: as on
+/// a machine without any.
+void SetDevices(int count, int64_t bytes_each);
+
+/// Of kernels issued to `stream` from now on: blocks and threads run in an
+/// order that is drawn anew for each kernel. 0: in that of their numbers.
+void SetThreadOrder(cudaStream_t stream, uint64_t seed);
+
+/// Makes a stream that was just created adversarial (tensor/stream.h): its work
+/// is late at will. 0: it is as ever.
+void SetDelays(cudaStream_t stream, uint64_t seed);
+
+/// Issues a kernel: `thread` runs once for each thread of the launch, whose
+/// order is the stream's affair.
+cudaError_t LaunchKernel(const Launch& launch, cudaStream_t stream,
+                         absl::AnyInvocable<void()> thread);
+
+/// What was asked of the runtime so far, by all threads.
+struct RuntimeCounts {
+  int64_t kernels = 0;
+  int64_t copies = 0;
+  int64_t host_functions = 0;
+  int64_t allocations = 0;
+  /// Of a stream or an event by the host.
+  int64_t synchronizations = 0;
+};
+RuntimeCounts CountsOfRuntime();
+
+}  // namespace emulation
+}  // namespace crosshatch
+
+#endif  // CROSSHATCH_EMULATION_CUDA_RUNTIME_H_

@@ -1,0 +1,210 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "crosshatch/emulation/fiber.h"
+
+#include <sys/mman.h>
+
+#include <boost/context/detail/fcontext.hpp>
+#include <cstdint>
+#include <cstring>
+#include <vector>
+
+#include "crosshatch/base/check.h"
+
+#if defined(__SANITIZE_ADDRESS__)
+#include <sanitizer/asan_interface.h>
+#else
+#define ASAN_UNPOISON_MEMORY_REGION(address, bytes) static_cast<void>(address)
+#endif
+#if defined(__SANITIZE_THREAD__)
+#include <sanitizer/tsan_interface.h>
+#endif
+
+namespace crosshatch::emulation {
+namespace {
+
+using boost::context::detail::jump_fcontext;
+using boost::context::detail::make_fcontext;
+using boost::context::detail::transfer_t;
+
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+// Frames are several times as large.
+constexpr size_t kStackBytes = size_t{256} << 10;
+#else
+constexpr size_t kStackBytes = size_t{32} << 10;
+#endif
+constexpr size_t kStacksPerSlab = 64;
+constexpr size_t kHugePageBytes = size_t{2} << 20;
+constexpr size_t kSlabBytes = kStackBytes * kStacksPerSlab;
+static_assert(kSlabBytes % kHugePageBytes == 0);
+
+// The stacks of fibers start on different lines of the caches, of which all
+// that start on a page's end would share a few; nine lines are what a turn
+// touches at least.
+constexpr size_t kLineBytes = 64;
+constexpr size_t kFirstLines = 61;
+constexpr size_t kLinesOfTurn = 9;
+
+// What stands at the end of a stack that did not overflow.
+constexpr uint64_t kMark = 0x5ACCED57ACCE5500u;
+
+}  // namespace
+
+/// Stacks that are nobody's, of one thread of the process. They lie side by
+/// side in large pages: the threads of a block take turns too fast for small
+/// ones.
+class Fiber::Stacks {
+ public:
+  ~Stacks() {
+    for (void* slab : slabs_) {
+      // What the process maps here next is not poisoned.
+      ASAN_UNPOISON_MEMORY_REGION(slab, kSlabBytes);
+      munmap(slab, kSlabBytes);
+    }
+  }
+
+  std::byte* Take() {
+    if (unused_.empty()) AddSlab();
+    std::byte* const stack = unused_.back();
+    unused_.pop_back();
+    return stack;
+  }
+  void GiveBack(std::byte* stack) { unused_.push_back(stack); }
+
+ private:
+  void AddSlab() {
+    void* const memory =
+        mmap(nullptr, kSlabBytes + kHugePageBytes, PROT_READ | PROT_WRITE,
+             MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    CH_CHECK(memory != MAP_FAILED) << "no memory for the stacks of fibers";
+    // What lies before and behind whole large pages goes back.
+    auto* const start = static_cast<std::byte*>(memory);
+    const size_t before =
+        (kHugePageBytes - reinterpret_cast<uintptr_t>(start) % kHugePageBytes) %
+        kHugePageBytes;
+    if (before > 0) munmap(start, before);
+    std::byte* const slab = start + before;
+    munmap(slab + kSlabBytes, kHugePageBytes - before);
+    madvise(slab, kSlabBytes, MADV_HUGEPAGE);
+    slabs_.push_back(slab);
+    for (size_t i = 0; i < kStacksPerSlab; ++i) {
+      unused_.push_back(slab + i * kStackBytes);
+    }
+  }
+
+  std::vector<void*> slabs_;
+  std::vector<std::byte*> unused_;
+};
+
+// Fibers that the thread keeps may end later than this.
+const std::shared_ptr<Fiber::Stacks>& Fiber::StacksOfThread() {
+  static thread_local const auto stacks = std::make_shared<Stacks>();
+  return stacks;
+}
+
+#if defined(__SANITIZE_ADDRESS__)
+
+// AddressSanitizer is told of each change of stacks before and after it.
+struct Fiber::Switching {
+  void* fiber_stack = nullptr;    // Its frames that may outlive their calls.
+  void* resumer_stack = nullptr;  // Those of the thread that resumes.
+  const void* resumer_bottom = nullptr;
+  size_t resumer_bytes = 0;
+
+  void BeforeResume(const std::byte* stack) {
+    __sanitizer_start_switch_fiber(&resumer_stack, stack, kStackBytes);
+  }
+  void AfterResume() {
+    __sanitizer_finish_switch_fiber(resumer_stack, nullptr, nullptr);
+  }
+  void OnFiber() {
+    __sanitizer_finish_switch_fiber(fiber_stack, &resumer_bottom,
+                                    &resumer_bytes);
+  }
+  // What ends leaves its stack of frames to what begins next on the fiber: to
+  // make one takes 40 us.
+  void BeforeLeaving() {
+    __sanitizer_start_switch_fiber(&fiber_stack, resumer_bottom, resumer_bytes);
+  }
+};
+
+#elif defined(__SANITIZE_THREAD__)
+
+// To ThreadSanitizer a fiber is a thread whose every turn is ordered.
+struct Fiber::Switching {
+  void* const fiber = __tsan_create_fiber(0);
+  void* resumer = nullptr;
+
+  ~Switching() { __tsan_destroy_fiber(fiber); }
+  void BeforeResume(const std::byte*) {
+    resumer = __tsan_get_current_fiber();
+    __tsan_switch_to_fiber(fiber, 0);
+  }
+  void AfterResume() {}
+  void OnFiber() {}
+  void BeforeLeaving() { __tsan_switch_to_fiber(resumer, 0); }
+};
+
+#else
+
+struct Fiber::Switching {
+  void BeforeResume(const std::byte*) {}
+  void AfterResume() {}
+  void OnFiber() {}
+  void BeforeLeaving() {}
+};
+
+#endif
+
+struct Fiber::Entry {
+  // It never returns, and so must not have a frame to give back.
+  [[gnu::no_sanitize_address]] static void Run(transfer_t from) {
+    auto* const self = static_cast<Fiber*>(from.data);
+    self->resumer_ = from.fctx;
+    self->switching_->OnFiber();
+    self->run_(self->argument_);
+    self->ended_ = true;
+    self->switching_->BeforeLeaving();
+    jump_fcontext(self->resumer_, nullptr);
+  }
+};
+
+Fiber::Fiber()
+    : stacks_(StacksOfThread()),
+      stack_(stacks_->Take()),
+      switching_(std::make_unique<Switching>()) {
+  static thread_local size_t fibers = 0;
+  const size_t offset = kLinesOfTurn * ++fibers % kFirstLines * kLineBytes;
+  top_ = stack_ + kStackBytes - offset;
+  mark_ = stack_ + offset;
+  std::memcpy(mark_, &kMark, sizeof(kMark));
+}
+
+Fiber::~Fiber() {
+  CH_CHECK(ended_) << "a fiber goes while its function is in the middle";
+  stacks_->GiveBack(stack_);
+}
+
+void Fiber::Begin(void (*run)(void*), void* argument) {
+  CH_CHECK(ended_) << "a fiber begins while its function is in the middle";
+  run_ = run;
+  argument_ = argument;
+  ended_ = false;
+  context_ =
+      make_fcontext(top_, static_cast<size_t>(top_ - stack_), &Entry::Run);
+}
+
+void Fiber::Resume() {
+  switching_->BeforeResume(stack_);
+  const transfer_t from = jump_fcontext(context_, this);
+  switching_->AfterResume();
+  context_ = from.fctx;
+}
+
+void Fiber::Yield() {
+  switching_->BeforeLeaving();
+  const transfer_t from = jump_fcontext(resumer_, nullptr);
+  switching_->OnFiber();
+  resumer_ = from.fctx;
+}
+
+}  // namespace crosshatch::emulation

@@ -1,0 +1,503 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "crosshatch/emulation/grid.h"
+
+#include <algorithm>
+#include <bit>
+#include <cstring>
+#include <memory>
+#include <numeric>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "crosshatch/base/check.h"
+#include "crosshatch/emulation/fiber.h"
+#include "crosshatch/emulation/traffic.h"
+
+#if defined(__SANITIZE_ADDRESS__)
+#include <sanitizer/asan_interface.h>
+#else
+#define ASAN_POISON_MEMORY_REGION(address, bytes) static_cast<void>(address)
+#define ASAN_UNPOISON_MEMORY_REGION(address, bytes) static_cast<void>(address)
+#endif
+
+namespace crosshatch::emulation {
+
+thread_local constinit Dim3 thread_index = {0, 0, 0};
+thread_local constinit Dim3 block_index = {0, 0, 0};
+thread_local constinit Dim3 block_size;
+thread_local constinit Dim3 grid_size;
+
+namespace {
+
+std::string Show(const Dim3& at) {
+  return absl::StrCat("(", at.x, ", ", at.y, ", ", at.z, ")");
+}
+std::string Show(Place place) {
+  return absl::StrCat(place.file, ":", place.line);
+}
+int64_t Volume(const Dim3& size) { return int64_t{size.x} * size.y * size.z; }
+Dim3 At(int64_t number, const Dim3& size) {
+  return {static_cast<unsigned>(number % size.x),
+          static_cast<unsigned>(number / size.x % size.y),
+          static_cast<unsigned>(number / size.x / size.y)};
+}
+
+const char* NameOf(WarpOp op) {
+  switch (op) {
+    case WarpOp::kSync:
+      return "__syncwarp";
+    case WarpOp::kShuffle:
+      return "a shuffle";
+    case WarpOp::kBallot:
+      return "a vote";
+  }
+  return "";
+}
+
+/// Orders by a seed; 0 leaves them as they are.
+class Order {
+ public:
+  explicit Order(uint64_t seed) : state_(seed) {}
+
+  void Shuffle(std::vector<int>& items) {
+    if (state_ == 0) return;
+    for (size_t i = items.size(); i > 1; --i) {
+      std::swap(items[i - 1], items[Next() % i]);
+    }
+  }
+
+ private:
+  // Xorshift: a seed that is not 0 never leads to 0.
+  uint64_t Next() {
+    state_ ^= state_ << 13;
+    state_ ^= state_ >> 7;
+    state_ ^= state_ << 17;
+    return state_;
+  }
+
+  uint64_t state_;
+};
+
+/// The memory that the threads of a block share, of one thread of the process.
+class SharedArena {
+ public:
+  /// Behind each array lies memory that is nobody's.
+  static constexpr size_t kGap = 64;
+  static constexpr size_t kBytes = kMaxSharedBytes * 2;
+
+  ~SharedArena() { ASAN_UNPOISON_MEMORY_REGION(bytes_, kBytes); }
+
+  void Begin() {
+    ASAN_UNPOISON_MEMORY_REGION(bytes_, used_);
+    std::memset(bytes_, 0xFF, used_);
+    ASAN_POISON_MEMORY_REGION(bytes_, kBytes);
+    arrays_.clear();
+    used_ = 0;
+    asked_for_ = 0;
+  }
+
+  void* Find(const void* tag, size_t bytes, size_t alignment) {
+    for (const Array& array : arrays_) {
+      if (array.tag == tag) return array.data;
+    }
+    asked_for_ += bytes;
+    CH_CHECK_LE(asked_for_, kMaxSharedBytes)
+        << WhereInGrid() << ": a block has no more shared memory";
+    const size_t start = (used_ + alignment - 1) / alignment * alignment;
+    CH_CHECK_LE(start + bytes, kBytes) << WhereInGrid();
+    ASAN_UNPOISON_MEMORY_REGION(bytes_ + start, bytes);
+    if (start + bytes > dirty_) {
+      std::memset(bytes_ + start, 0xFF, bytes);
+      dirty_ = start + bytes;
+    }
+    used_ = start + bytes + kGap;
+    arrays_.push_back({tag, bytes_ + start});
+    return bytes_ + start;
+  }
+
+ private:
+  struct Array {
+    const void* tag;
+    void* data;
+  };
+  alignas(128) std::byte bytes_[kBytes];
+  std::vector<Array> arrays_;
+  size_t used_ = 0;
+  size_t asked_for_ = 0;
+  size_t dirty_ = 0;  // What lies behind has not been set to ones yet.
+};
+
+enum class State : uint8_t { kReady, kAtBarrier, kAtWarpOp, kEnded };
+
+struct Thread {
+  State state = State::kReady;
+  int number = 0;
+  Dim3 index;
+  std::unique_ptr<Fiber>
+      fiber;  // None before it starts and after it has ended.
+  Place place = {};
+  // Of a warp op.
+  WarpOp op = WarpOp::kSync;
+  unsigned mask = 0;
+  uint64_t value = 0;
+  int from = 0;
+  uint64_t result = 0;
+};
+
+/// The lanes that have come to a warp op, of those of one mask.
+struct Gathering {
+  unsigned mask = 0;  // 0: none.
+  unsigned arrived = 0;
+};
+struct Warp {
+  // Masks that are waited for at one time have no lane in common.
+  std::vector<Gathering> gatherings;
+};
+
+/// The grid that the calling thread runs.
+class Grid {
+ public:
+  Grid(const Launch& launch, absl::FunctionRef<void()> thread)
+      : launch_(launch),
+        run_(thread),
+        order_(launch.seed == 0 ? 0 : launch.seed * 0x9E3779B97F4A7C15u | 1) {}
+
+  void Run();
+
+  void SyncThreads(Place place);
+  uint64_t WarpExchange(WarpOp op, unsigned mask, uint64_t value, int from,
+                        Place place);
+  int lane() const { return current_->number % kWarpSize; }
+  void* Shared(const void* tag, size_t bytes, size_t alignment);
+  size_t dynamic_shared_bytes() const { return launch_.dynamic_shared_bytes; }
+  const char* Where() {
+    where_ = absl::StrCat("kernel ", launch_.kernel, ", block ",
+                          emulation::Show(block_index), ", thread ",
+                          current_ == nullptr ? "none" : Show(*current_));
+    return where_.c_str();
+  }
+
+ private:
+  static void RunThread(void* grid) { static_cast<Grid*>(grid)->run_(); }
+
+  std::string Show(const Thread& thread) const {
+    return emulation::Show(thread.index);
+  }
+
+  void RunBlock();
+  /// \returns the turns that its lanes took; `ended` counts those that ended.
+  size_t RunWarp(size_t warp, size_t& ended);
+  void Turn(Thread& thread);
+  void Wait(Thread& thread, State state, Place place) {
+    thread.state = state;
+    thread.place = place;
+    thread.fiber->Yield();
+  }
+  void Complete(const Gathering& gathering, size_t first);
+  [[noreturn]] void FailStuck() const;
+  std::string WhatKeeps(const Thread& waiting, const Thread& other) const;
+
+  const Launch& launch_;
+  const absl::FunctionRef<void()> run_;
+  Order order_;
+  std::vector<Thread> threads_;
+  std::vector<Warp> warps_;
+  std::vector<std::unique_ptr<Fiber>> idle_;
+  Thread* current_ = nullptr;
+  size_t at_barrier_ = 0;
+  std::string where_;
+};
+
+thread_local constinit Grid* current_grid = nullptr;
+
+// Kept from one launch to the next.
+SharedArena& Arena() {
+  static thread_local const std::unique_ptr<SharedArena> arena =
+      std::make_unique<SharedArena>();
+  return *arena;
+}
+std::vector<std::unique_ptr<Fiber>>& IdleFibers() {
+  static thread_local std::vector<std::unique_ptr<Fiber>> fibers;
+  return fibers;
+}
+
+Grid& Current(const char* what) {
+  CH_CHECK(current_grid != nullptr) << what << " outside of a kernel";
+  return *current_grid;
+}
+
+void CheckLaunch(const Launch& launch) {
+  const auto fits = [&](const Dim3& size, int64_t x, int64_t y, int64_t z) {
+    return size.x >= 1 && size.y >= 1 && size.z >= 1 && size.x <= x &&
+           size.y <= y && size.z <= z;
+  };
+  CH_CHECK(fits(launch.grid, (int64_t{1} << 31) - 1, 65535, 65535))
+      << "kernel " << launch.kernel << ": a grid of " << Show(launch.grid);
+  CH_CHECK(fits(launch.block, kMaxThreadsPerBlock, kMaxThreadsPerBlock, 64) &&
+           Volume(launch.block) <= kMaxThreadsPerBlock)
+      << "kernel " << launch.kernel << ": a block of " << Show(launch.block);
+  CH_CHECK_LE(launch.dynamic_shared_bytes, kMaxSharedBytes)
+      << "kernel " << launch.kernel;
+}
+
+void Grid::Run() {
+  CheckLaunch(launch_);
+  CH_CHECK(current_grid == nullptr)
+      << "kernel " << launch_.kernel << " is launched by a kernel";
+  current_grid = this;
+  block_size = launch_.block;
+  grid_size = launch_.grid;
+  idle_.swap(IdleFibers());
+  threads_.resize(static_cast<size_t>(Volume(launch_.block)));
+  for (size_t i = 0; i < threads_.size(); ++i) {
+    threads_[i].number = static_cast<int>(i);
+    threads_[i].index = At(static_cast<int64_t>(i), launch_.block);
+  }
+  warps_.resize((threads_.size() + kWarpSize - 1) / kWarpSize);
+  // Where blocks are many their order is that of pieces of 1024 of them.
+  const int64_t blocks = Volume(launch_.grid);
+  std::vector<int> piece;
+  for (int64_t first = 0; first < blocks; first += 1024) {
+    piece.resize(static_cast<size_t>(std::min<int64_t>(1024, blocks - first)));
+    for (size_t i = 0; i < piece.size(); ++i) piece[i] = static_cast<int>(i);
+    order_.Shuffle(piece);
+    for (int block : piece) {
+      block_index = At(first + block, launch_.grid);
+      RunBlock();
+    }
+  }
+  idle_.swap(IdleFibers());
+  current_grid = nullptr;
+}
+
+void Grid::RunBlock() {
+  Arena().Begin();
+  TrafficBlock traffic;
+  for (Thread& thread : threads_) thread.state = State::kReady;
+  at_barrier_ = 0;
+  size_t ended = 0;
+  std::vector<int> warps(warps_.size());
+  std::iota(warps.begin(), warps.end(), 0);
+  while (ended < threads_.size()) {
+    order_.Shuffle(warps);
+    size_t turns = 0;
+    for (int warp : warps) turns += RunWarp(static_cast<size_t>(warp), ended);
+    if (turns == 0) FailStuck();
+  }
+}
+
+// A warp goes on as far as it can before the next one does: what its lanes
+// exchange stays in the processor's nearest cache.
+size_t Grid::RunWarp(size_t warp, size_t& ended) {
+  const size_t first = warp * kWarpSize;
+  std::vector<int> lanes(std::min<size_t>(kWarpSize, threads_.size() - first));
+  std::iota(lanes.begin(), lanes.end(), static_cast<int>(first));
+  size_t turns = 0;
+  for (bool moved = true; moved;) {
+    moved = false;
+    order_.Shuffle(lanes);
+    for (int number : lanes) {
+      Thread& thread = threads_[static_cast<size_t>(number)];
+      if (thread.state != State::kReady) continue;
+      Turn(thread);
+      if (thread.state == State::kEnded) ++ended;
+      moved = true;
+      ++turns;
+    }
+  }
+  return turns;
+}
+
+void Grid::Turn(Thread& thread) {
+  current_ = &thread;
+  thread_index = thread.index;
+  TrafficBlock::SetThread(thread.number);
+  if (thread.fiber == nullptr) {
+    if (idle_.empty()) idle_.push_back(std::make_unique<Fiber>());
+    thread.fiber = std::move(idle_.back());
+    idle_.pop_back();
+    thread.fiber->Begin(&RunThread, this);
+  }
+  thread.fiber->Resume();
+  if (thread.fiber->ended()) {
+    thread.state = State::kEnded;
+    idle_.push_back(std::move(thread.fiber));
+  }
+  current_ = nullptr;
+}
+
+void Grid::SyncThreads(Place place) {
+  Thread& self = *current_;
+  if (++at_barrier_ < threads_.size()) {
+    Wait(self, State::kAtBarrier, place);
+    return;
+  }
+  // The last one: all others wait here, and it goes on.
+  at_barrier_ = 0;
+  for (Thread& other : threads_) {
+    if (&other == &self) continue;
+    CH_CHECK(other.place.line == place.line &&
+             std::strcmp(other.place.file, place.file) == 0)
+        << Where() << " waits at __syncthreads of " << emulation::Show(place)
+        << ", but thread " << Show(other) << " at that of "
+        << emulation::Show(other.place);
+    other.state = State::kReady;
+  }
+}
+
+uint64_t Grid::WarpExchange(WarpOp op, unsigned mask, uint64_t value, int from,
+                            Place place) {
+  Thread& self = *current_;
+  const unsigned bit = 1u << lane();
+  CH_CHECK((mask & bit) != 0)
+      << Where() << ": " << NameOf(op) << " at " << emulation::Show(place)
+      << " with a mask of " << absl::StrCat(absl::Hex(mask))
+      << ", which leaves out the lane itself, " << lane();
+  CH_CHECK(op != WarpOp::kShuffle ||
+           (from >= 0 && from < kWarpSize && ((mask >> from) & 1u) != 0))
+      << Where() << ": a shuffle at " << emulation::Show(place)
+      << " takes from lane " << from << ", which the mask of "
+      << absl::StrCat(absl::Hex(mask)) << " leaves out";
+  self.op = op;
+  self.mask = mask;
+  self.value = value;
+  self.from = from;
+  self.place = place;
+  const size_t number = static_cast<size_t>(self.number) / kWarpSize;
+  Warp& warp = warps_[number];
+  Gathering* gathering = nullptr;
+  for (Gathering& one : warp.gatherings) {
+    if (one.mask == mask) gathering = &one;
+  }
+  if (gathering == nullptr) {
+    warp.gatherings.push_back({mask, 0});
+    gathering = &warp.gatherings.back();
+  }
+  gathering->arrived |= bit;
+  if (gathering->arrived != mask) {
+    Wait(self, State::kAtWarpOp, place);
+  } else {
+    const Gathering whole = *gathering;
+    std::erase_if(warp.gatherings,
+                  [&](const Gathering& one) { return one.mask == mask; });
+    Complete(whole, number * kWarpSize);
+  }
+  return self.result;
+}
+
+void Grid::Complete(const Gathering& gathering, size_t first) {
+  const Thread& self = *current_;
+  uint64_t ballot = 0;
+  for (unsigned left = gathering.mask; left != 0; left &= left - 1) {
+    const int lane = std::countr_zero(left);
+    const Thread& other = threads_[first + static_cast<size_t>(lane)];
+    CH_CHECK(other.op == self.op)
+        << Where() << " comes to " << NameOf(self.op) << " at "
+        << emulation::Show(self.place) << ", but thread " << Show(other)
+        << " of its warp to " << NameOf(other.op) << " at "
+        << emulation::Show(other.place);
+    if (other.value != 0) ballot |= uint64_t{1} << lane;
+  }
+  for (unsigned left = gathering.mask; left != 0; left &= left - 1) {
+    Thread& other =
+        threads_[first + static_cast<size_t>(std::countr_zero(left))];
+    other.result = self.op == WarpOp::kShuffle
+                       ? threads_[first + static_cast<size_t>(other.from)].value
+                       : ballot;
+    if (&other != &self) other.state = State::kReady;
+  }
+}
+
+std::string Grid::WhatKeeps(const Thread& waiting, const Thread& other) const {
+  std::string what = absl::StrCat("thread ", Show(other));
+  switch (other.state) {
+    case State::kEnded:
+      return absl::StrCat(what, " has ended");
+    case State::kAtBarrier:
+      return absl::StrCat(what, " waits at __syncthreads of ",
+                          emulation::Show(other.place));
+    default:
+      return absl::StrCat(
+          what, " waits in ", NameOf(other.op), " of ",
+          emulation::Show(other.place), " with a mask of ",
+          absl::Hex(other.mask),
+          other.mask == waiting.mask ? "" : ", which is another");
+  }
+}
+
+// No thread can go on: one of those that wait, and one that it waits for.
+void Grid::FailStuck() const {
+  const Thread& waiting = *std::find_if(
+      threads_.begin(), threads_.end(),
+      [](const Thread& one) { return one.state != State::kEnded; });
+  std::string text = absl::StrCat("kernel ", launch_.kernel, ", block ",
+                                  emulation::Show(block_index), ", thread ",
+                                  Show(waiting), " waits ");
+  const auto is_missing = [&](const Thread& other) {
+    if (waiting.state == State::kAtBarrier) {
+      return other.state != State::kAtBarrier;
+    }
+    return other.number / kWarpSize == waiting.number / kWarpSize &&
+           ((waiting.mask >> (other.number % kWarpSize)) & 1u) != 0 &&
+           (other.state != State::kAtWarpOp || other.mask != waiting.mask);
+  };
+  const auto missing =
+      std::find_if(threads_.begin(), threads_.end(), is_missing);
+  if (waiting.state == State::kAtBarrier) {
+    absl::StrAppend(&text, "at __syncthreads of ",
+                    emulation::Show(waiting.place));
+  } else {
+    absl::StrAppend(&text, "in ", NameOf(waiting.op), " of ",
+                    emulation::Show(waiting.place), " with a mask of ",
+                    absl::Hex(waiting.mask));
+  }
+  absl::StrAppend(&text, " and never goes on: ",
+                  missing == threads_.end()
+                      ? "the mask names lanes that the block does not have"
+                      : WhatKeeps(waiting, *missing));
+  CH_CHECK(false) << text;
+  __builtin_unreachable();
+}
+
+void* Grid::Shared(const void* tag, size_t bytes, size_t alignment) {
+  return Arena().Find(tag, bytes, alignment);
+}
+
+}  // namespace
+
+void RunGrid(const Launch& launch, absl::FunctionRef<void()> thread) {
+  Grid(launch, thread).Run();
+}
+
+void SyncThreads(Place place) { Current("__syncthreads").SyncThreads(place); }
+
+uint64_t WarpExchange(WarpOp op, unsigned mask, uint64_t value, int from,
+                      Place place) {
+  return Current(NameOf(op)).WarpExchange(op, mask, value, from, place);
+}
+
+int Lane() { return Current("a lane's number").lane(); }
+
+void* SharedMemory(const void* tag, size_t bytes, size_t alignment) {
+  return Current("shared memory").Shared(tag, bytes, alignment);
+}
+
+void* DynamicSharedMemory() {
+  static constexpr char kTag = 0;
+  Grid& grid = Current("shared memory");
+  return grid.Shared(&kTag, grid.dynamic_shared_bytes(), 16);
+}
+
+void FailMisaligned(const void* address, size_t bytes) {
+  CH_CHECK(false) << WhereInGrid() << ": an access of " << bytes << " bytes at "
+                  << address << ", which is not aligned";
+  __builtin_unreachable();
+}
+
+const char* WhereInGrid() {
+  return current_grid == nullptr ? "" : current_grid->Where();
+}
+
+}  // namespace crosshatch::emulation

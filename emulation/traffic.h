@@ -1,0 +1,100 @@
+// SPDX-License-Identifier: Apache-2.0
+#ifndef CROSSHATCH_EMULATION_TRAFFIC_H_
+#define CROSSHATCH_EMULATION_TRAFFIC_H_
+
+/// \file
+/// What kernels move between a device and its memory: accesses of a warp's
+/// lanes by one instruction are one request, which moves each sector of 32
+/// bytes that it touches once. There is no cache: what is read twice counts
+/// twice.
+
+#include <cstddef>
+#include <cstdint>
+#include <mutex>
+#include <vector>
+
+namespace crosshatch::emulation {
+
+inline constexpr int kSectorBytes = 32;
+
+struct Traffic {
+  int64_t load_requests = 0;
+  int64_t load_sectors = 0;
+  int64_t store_requests = 0;
+  int64_t store_sectors = 0;
+
+  int64_t bytes() const {
+    return (load_sectors + store_sectors) * kSectorBytes;
+  }
+};
+
+/// While it lives all kernels of the process are counted, on any thread. One at
+/// a time (checked).
+class TrafficCount {
+ public:
+  TrafficCount();
+  ~TrafficCount();
+  TrafficCount(const TrafficCount&) = delete;
+  TrafficCount& operator=(const TrafficCount&) = delete;
+
+  /// Of the blocks that have ended.
+  Traffic total() const;
+
+ private:
+  friend class TrafficBlock;
+  mutable std::mutex mutex_;
+  Traffic total_;
+};
+
+/// Counts, for as long as a block runs, what its threads access. For grid.cc.
+class TrafficBlock {
+ public:
+  TrafficBlock();
+  ~TrafficBlock();
+  TrafficBlock(const TrafficBlock&) = delete;
+  TrafficBlock& operator=(const TrafficBlock&) = delete;
+
+  /// The thread that accesses from now on.
+  static void SetThread(int number);
+  /// An access by the instruction at `site`.
+  void Note(const void* site, const void* address, size_t bytes, bool is_store);
+
+ private:
+  struct Access {
+    const void* site;
+    uintptr_t address;
+    uint32_t bytes;
+    int thread;
+    bool is_store;
+  };
+
+  TrafficCount* const count_;
+  std::vector<Access> accesses_;
+};
+
+namespace internal {
+
+/// Null where nothing is counted.
+extern thread_local constinit TrafficBlock* traffic_block;
+/// The call is the instruction.
+void NoteAccess(const void* address, size_t bytes, bool is_store);
+
+}  // namespace internal
+
+/// Called by whatever loads from global memory or stores to it.
+inline __attribute__((always_inline)) void NoteLoad(const void* address,
+                                                    size_t bytes) {
+  if (internal::traffic_block != nullptr) [[unlikely]] {
+    internal::NoteAccess(address, bytes, /*is_store=*/false);
+  }
+}
+inline __attribute__((always_inline)) void NoteStore(const void* address,
+                                                     size_t bytes) {
+  if (internal::traffic_block != nullptr) [[unlikely]] {
+    internal::NoteAccess(address, bytes, /*is_store=*/true);
+  }
+}
+
+}  // namespace crosshatch::emulation
+
+#endif  // CROSSHATCH_EMULATION_TRAFFIC_H_

@@ -1,0 +1,266 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""Stops train_lm and goes on: what a run that was stopped computes is what one
+that was not stopped computes, bit for bit on the same mesh.
+
+usage: resume_test.py PROGRAM
+"""
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import unittest
+
+PROGRAM = sys.argv.pop(1)
+STEPS, HALF = 6, 3
+# Sizes that no mesh here divides, fewer key heads than ranks of some.
+MODEL = ["--dim=24", "--layers=2", "--heads=6", "--kv_heads=2", "--ffn=37",
+         "--vocab=131", "--seed=3"]
+RUN = ["--global_batch=5", "--seq_len=13", "--lr=0.01", "--warmup=2",
+       "--schedule=cosine", "--accumulate=2", "--decay=matrices"]
+TIMES = ["tokens_per_s", "step_ms", "rank"]
+LONG = 120
+
+
+class ResumeTest(unittest.TestCase):
+    def setUp(self):
+        self.dir = tempfile.mkdtemp()
+        self.addCleanup(shutil.rmtree, self.dir)
+        self.text = self.path("text")
+        with open(self.text, "w") as file:
+            file.write("A small text to learn, which goes on and on. " * 7)
+
+    def path(self, name):
+        return os.path.join(self.dir, name)
+
+    def run_program(self, *flags, status=0):
+        run = subprocess.run([PROGRAM, "--text=" + self.text, *flags],
+                             capture_output=True, text=True, errors="replace",
+                             timeout=LONG)
+        self.assertEqual(run.returncode, status, run.stdout + run.stderr)
+        return run
+
+    def train(self, name, mesh, *flags, model=MODEL):
+        """The whole lines of metrics and the saved weights."""
+        metrics, saved = self.path(name + ".metrics"), self.path(name + ".model")
+        self.run_program(*model, *RUN, "--mesh=" + mesh, "--metrics=" + metrics,
+                         "--save=" + saved, "--overwrite", *flags)
+        return self.read(metrics), self.weights(saved)
+
+    def read(self, metrics, without=TIMES):
+        with open(metrics) as file:
+            lines = [json.loads(line) for line in file]
+        return [{k: v for k, v in line.items() if k not in without}
+                for line in lines]
+
+    def weights(self, saved):
+        with open(saved + "/model.safetensors", "rb") as file:
+            return file.read()
+
+    def tied_model(self):
+        """The flags of a model that is tied, as a file of Hugging Face's."""
+        tied = self.path("tied")
+        self.run_program(*MODEL, "--lr=0", "--steps=1", "--save=" + tied,
+                         "--overwrite")
+        with open(tied + "/config.json") as file:
+            config = json.load(file)
+        with open(tied + "/config.json", "w") as file:
+            json.dump({**config, "tie_word_embeddings": True}, file)
+        with open(tied + "/model.safetensors", "rb") as file:
+            data = file.read()
+        size = int.from_bytes(data[:8], "little")
+        header = json.loads(data[8:8 + size])
+        begin, end = header.pop("lm_head.weight")["data_offsets"]
+        for name, tensor in header.items():
+            if name != "__metadata__":
+                tensor["data_offsets"] = [
+                    at - (end - begin if at >= end else 0)
+                    for at in tensor["data_offsets"]]
+        text = json.dumps(header).encode()
+        with open(tied + "/model.safetensors", "wb") as file:
+            file.write(len(text).to_bytes(8, "little") + text
+                       + data[8 + size:8 + size + begin]
+                       + data[8 + size + end:])
+        return ["--model=" + tied]
+
+    def stop_and_go_on(self, first, second, model=MODEL):
+        """Half of the steps on one mesh, half on the other."""
+        name = f"{first} {second}"
+        checkpoints = self.path(name)
+        flags = ["--checkpoints=" + checkpoints]
+        # The schedule knows of all steps: the rest of them is taken away.
+        self.train(name, first, *flags, f"--steps={STEPS}",
+                   f"--save_every={HALF}", model=model)
+        for step in os.listdir(checkpoints):
+            if step != f"step-{HALF:06d}":
+                shutil.rmtree(os.path.join(checkpoints, step))
+        result = self.train(name, second, *flags, f"--steps={STEPS}",
+                            "--resume", model=model)
+        self.assertEqual(sorted(name for name in os.listdir(checkpoints)
+                                if name.startswith("step-")),
+                         [f"step-{HALF:06d}", f"step-{STEPS:06d}"])
+        return result
+
+    def test_the_same_mesh_goes_on_in_the_same_bits(self):
+        for mesh in ["fsdp:1", "fsdp:2,tp:2", "replicate:2,fsdp:2", "tp:3"]:
+            with self.subTest(mesh=mesh):
+                whole = self.train("whole", mesh, f"--steps={STEPS}")
+                again = self.stop_and_go_on(mesh, mesh)
+                # The first step after a resume has moments to lease already.
+                for lines in whole[0], again[0]:
+                    for line in lines:
+                        del line["peak_bytes"]
+                self.assertEqual(len(again[0]), len(whole[0]))
+                for line, expected in zip(again[0], whole[0]):
+                    self.assertEqual(line, expected)
+                self.assertTrue(again[1] == whole[1], "the weights differ")
+
+    def check_meshes(self, model, pairs):
+        whole, _ = self.train("whole", "fsdp:1", f"--steps={STEPS}",
+                              model=model)
+        for first, second in pairs:
+            with self.subTest(first=first, second=second):
+                lines, _ = self.stop_and_go_on(first, second, model)
+                self.assertEqual([line["step"] for line in lines],
+                                 list(range(1, STEPS + 1)))
+                for line, expected in zip(lines, whole):
+                    self.assertEqual(line["lr"], expected["lr"])
+                    # The bounds that tests/conformance states between meshes.
+                    self.assertLess(abs(line["loss"] - expected["loss"]),
+                                    2e-6 * expected["loss"])
+                    self.assertLess(
+                        abs(line["grad_norm"] - expected["grad_norm"]),
+                        5e-5 * expected["grad_norm"])
+
+    def test_another_mesh_goes_on_as_one_rank_would(self):
+        self.check_meshes(MODEL, [
+            ("fsdp:1", "fsdp:2,tp:2"), ("fsdp:2,tp:2", "fsdp:1"),
+            ("fsdp:3", "tp:4"), ("tp:3", "replicate:2,fsdp:2"),
+            ("replicate:2,fsdp:3", "tp:2,fsdp:2"), ("fsdp:2,tp:2", "tp:2,fsdp:2")])
+
+    def test_a_tied_model_goes_on(self):
+        self.check_meshes(self.tied_model(), [
+            ("fsdp:2,tp:2", "fsdp:3"), ("tp:3", "fsdp:2,tp:2")])
+
+    def test_a_signal_leaves_a_checkpoint_and_status_0(self):
+        checkpoints, metrics = self.path("run"), self.path("run.metrics")
+        run_flags = ["--mesh=fsdp:2,tp:2", "--schedule=constant"]
+        flags = [*MODEL, *RUN, *run_flags, "--steps=100000",
+                 "--checkpoints=" + checkpoints, "--metrics=" + metrics]
+        for stop in signal.SIGTERM, signal.SIGINT:
+            run = subprocess.Popen(
+                [PROGRAM, "--text=" + self.text, *flags,
+                 *(["--resume"] if stop == signal.SIGINT else [])],
+                stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+            self.addCleanup(run.kill)
+            while "  loss " not in run.stdout.readline():
+                self.assertIsNone(run.poll())
+            run.send_signal(stop)
+            out, error = run.communicate(timeout=LONG)
+            self.assertEqual((run.returncode, error), (0, ""))
+            step = int(out.split("stopped by a signal after step ")[1].split()[0])
+            self.assertTrue(os.path.exists(
+                f"{checkpoints}/step-{step:06d}/checkpoint.json"))
+            lines = self.read(metrics)
+            self.assertEqual([line["step"] for line in lines],
+                             list(range(1, step + 1)))
+        # The two runs are one.
+        whole, _ = self.train("whole", "fsdp:2,tp:2", *run_flags,
+                              f"--steps={step}")
+        self.assertEqual([line["loss"] for line in lines],
+                         [line["loss"] for line in whole])
+
+    def test_keeps_the_newest_while_training_goes_on(self):
+        for how in [], ["--save_async"]:
+            with self.subTest(how=how):
+                checkpoints = self.path("kept" + "".join(how))
+                flags = ["--mesh=fsdp:2,tp:2", "--checkpoints=" + checkpoints,
+                         "--save_every=1", "--keep=2", *how]
+                plain, _ = self.train("plain", "fsdp:2,tp:2",
+                                      f"--steps={STEPS}")
+                lines, _ = self.train("run", "fsdp:2,tp:2", *flags,
+                                      f"--steps={STEPS}")
+                self.assertEqual([line["loss"] for line in lines],
+                                 [line["loss"] for line in plain])
+                self.assertEqual(sorted(os.listdir(checkpoints)),
+                                 [f"step-{STEPS - 1:06d}", f"step-{STEPS:06d}"])
+
+    def test_a_checkpoint_that_cannot_be_written_ends_no_training(self):
+        checkpoints = self.path("run")
+        os.mkdir(checkpoints)
+        # What stands there is no checkpoint, so nothing replaces it.
+        open(os.path.join(checkpoints, "step-000002"), "w").close()
+        run = self.run_program(*MODEL, *RUN, "--steps=3", "--save_every=1",
+                               "--checkpoints=" + checkpoints,
+                               "--save=" + self.path("model"), status=1)
+        self.assertIn("trained 3 steps", run.stdout)
+        self.assertEqual(run.stderr.count("step-000002"), 2, run.stderr)
+        self.assertTrue(os.path.exists(self.path("model/model.safetensors")))
+        self.assertTrue(os.path.exists(checkpoints
+                                       + "/step-000003/checkpoint.json"))
+
+    def test_says_where_it_begins(self):
+        checkpoints = self.path("run")
+        flags = [*MODEL, *RUN, "--checkpoints=" + checkpoints]
+        run = self.run_program(*flags, "--steps=2", "--resume")
+        self.assertIn("holds no checkpoint yet: the run begins", run.stdout)
+        run = self.run_program(*flags, "--steps=3", status=1)
+        self.assertIn(f"--checkpoints={checkpoints} holds step-000002 of an "
+                      "earlier run: --resume goes on", run.stderr)
+        run = self.run_program(*flags, "--steps=3", "--resume")
+        self.assertIn(f"goes on after step 2 of {checkpoints}/step-000002",
+                      run.stdout)
+        self.assertIn("trained 1 steps", run.stdout)
+        run = self.run_program(*flags, "--steps=3", "--resume")
+        self.assertIn("nothing is left to train of --steps=3", run.stdout)
+        # A file that somebody has changed, another model, other data.
+        index = checkpoints + "/step-000003/checkpoint.json"
+        with open(index) as file:
+            text = file.read()
+        with open(index, "w") as file:
+            file.write(text.replace('"run.step": 3', '"run.step": -3'))
+        run = self.run_program(*flags, "--steps=4", "--resume", status=1)
+        self.assertIn("is of step -3, at token", run.stderr)
+        with open(index, "w") as file:
+            file.write(text)
+        run = self.run_program(*flags, "--steps=4", "--layers=3", "--resume",
+                               status=1)
+        self.assertIn("layers.2.", run.stderr)
+        with open(self.text, "a") as file:
+            file.write("More.")
+        run = self.run_program(*flags, "--steps=4", "--resume")
+        self.assertIn("training on 315 tokens, and now there are 320",
+                      run.stdout)
+
+    def test_a_sample_is_the_same_on_every_mesh(self):
+        with open(self.text, "w") as file:
+            file.write("abcdefgh" * 50)
+        checkpoints = self.path("run")
+        self.run_program(*MODEL, "--mesh=fsdp:2", "--steps=40", "--lr=0.02",
+                         "--global_batch=5", "--seq_len=13",
+                         "--checkpoints=" + checkpoints)
+
+        def sample(mesh, *flags):
+            run = self.run_program(*MODEL, "--mesh=" + mesh, "--steps=40",
+                                   "--checkpoints=" + checkpoints, "--resume",
+                                   *flags)
+            return run.stdout.split("sample: ")[1]
+        for mesh in ["fsdp:1", "tp:4", "fsdp:2,tp:3"]:
+            # It has learnt the text.
+            self.assertEqual(sample(mesh, "--sample=21", "--prompt=def",
+                                    "--temperature=0"),
+                             "defghabcdefghabcdefghabc\n")
+        hot = ["--sample=40", "--temperature=5", "--vocab=131"]
+        drawn = sample("fsdp:1", *hot)
+        self.assertEqual(drawn, sample("fsdp:1", *hot))
+        self.assertEqual(drawn[:16], "abcdefghabcdefgh")
+        self.assertNotEqual(drawn[16:24], "abcdefgh")
+        self.assertEqual(sample("fsdp:1", *hot, "--top_k=1")[16:24], "abcdefgh")
+
+
+if __name__ == "__main__":
+    unittest.main()

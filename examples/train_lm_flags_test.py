@@ -1,0 +1,131 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""What single flags of train_lm do to a training, and what they leave alone.
+
+usage: train_lm_flags_test.py PROGRAM
+"""
+
+import json
+import unittest
+
+from train_lm_testcase import SMALL, TIMES, TrainLmTestCase
+
+
+class TrainLmFlagsTest(TrainLmTestCase):
+    def test_micro_batches_add_up_to_the_batch(self):
+        # 5 rows as 2, 2 and 1, on ranks that have none of some.
+        for mesh in ["fsdp:1", "fsdp:2,tp:2", "replicate:2,fsdp:2"]:
+            whole = self.metrics("--mesh=" + mesh)
+            for count in ["2", "3", "5"]:
+                parts = self.metrics("--mesh=" + mesh, "--accumulate=" + count)
+                for a, b in zip(whole, parts):
+                    # Sums of float32 in another order, then 3 steps of them.
+                    self.assertAlmostEqual(a["loss"], b["loss"], 5)
+                    self.assertAlmostEqual(a["grad_norm"], b["grad_norm"], 4)
+            self.assertLess(parts[0]["peak_bytes"]["activation"],
+                            whole[0]["peak_bytes"]["activation"])
+
+    def test_less_memory_gives_the_same_bits(self):
+        for mesh in ["fsdp:2,tp:2", "replicate:2,fsdp:2"]:
+            without = [*TIMES, "peak_bytes", "moved", "copied_bytes"]
+            flags = ["--mesh=" + mesh, "--layers=4"]
+            plain = self.metrics(*flags)
+            recomputed = self.metrics(*flags, "--recompute")
+            offloaded = self.metrics(*flags, "--offload")
+            self.assertLess(recomputed[1]["peak_bytes"]["activation"],
+                            plain[1]["peak_bytes"]["activation"] / 2)
+            self.assertEqual(offloaded[1]["peak_bytes"]["optimizer_state"], 0)
+            for lines in plain, recomputed, offloaded:
+                for line in lines:
+                    for key in without:
+                        del line[key]
+            self.assertEqual(recomputed, plain)
+            self.assertEqual(offloaded, plain)
+
+    def test_the_learning_rate_follows_the_schedule(self):
+        def rates(*flags):
+            return [line["lr"] for line in self.metrics("--lr=0.5", *flags)]
+        self.assertEqual(rates(), [0.5, 0.5, 0.5])
+        self.assertEqual(rates("--warmup=2"), [0.25, 0.5, 0.5])
+        self.assertEqual(rates("--warmup=1", "--schedule=linear"),
+                         [0.5, 0.5, 0.25])
+        cosine = rates("--schedule=cosine")
+        for rate, expected in zip(cosine, [0.5, 0.375, 0.125]):
+            self.assertAlmostEqual(rate, expected, 15)
+
+    def test_decay_of_matrices_leaves_norms_and_the_embedding(self):
+        # All that a step of no gradient's size does is to decay.
+        out = self.path("model")
+        run = self.run_program(
+            "--text=" + self.text, *SMALL, "--lr=1e-30", "--eps=1e10",
+            "--weight_decay=1e29", "--steps=1", "--decay=matrices",
+            "--save=" + out)
+        self.assertEqual(run.returncode, 0, run.stderr)
+        with open(out + "/model.safetensors", "rb") as file:
+            data = file.read()
+        size = int.from_bytes(data[:8], "little")
+        header = json.loads(data[8:8 + size])
+        decayed = {}
+        start = self.path("start")
+        run = self.run_program("--text=" + self.text, *SMALL, "--lr=0",
+                               "--steps=1", "--save=" + start)
+        with open(start + "/model.safetensors", "rb") as file:
+            before = file.read()
+        for name, tensor in header.items():
+            if name == "__metadata__":
+                continue
+            begin, end = (8 + size + at for at in tensor["data_offsets"])
+            decayed[name] = data[begin:end] != before[begin:end]
+        for name, is_decayed in decayed.items():
+            expected = not ("norm" in name or "embed_tokens" in name)
+            self.assertEqual(is_decayed, expected, name)
+
+    def test_evaluates_on_another_text(self):
+        eval_text = self.path("eval")
+        with open(eval_text, "w") as file:
+            file.write("Another text, of 7 rows and a bit. " * 4)
+        results = []
+        for mesh in ["fsdp:1", "fsdp:3,tp:2"]:
+            lines = self.metrics("--mesh=" + mesh, "--eval_text=" + eval_text,
+                                 "--eval_every=2")
+            self.assertEqual(["eval_loss" in line for line in lines],
+                             [False, True, True])
+            results.append([lines[1]["eval_loss"], lines[2]["eval_loss"]])
+            # It changes nothing else.
+            plain = self.metrics("--mesh=" + mesh)
+            self.assertEqual([line["loss"] for line in plain],
+                             [line["loss"] for line in lines])
+        for a, b in zip(*results):
+            self.assertAlmostEqual(a, b, 5)
+        # Of the text that is trained on, before it has learnt: the same loss.
+        one = self.path("one")
+        with open(self.text) as text, open(one, "w") as file:
+            file.write(text.read()[:5 * 17 + 1])
+        lines = self.metrics("--lr=0", "--eval_text=" + one, "--eval_every=1")
+        self.assertAlmostEqual(lines[0]["eval_loss"], lines[0]["loss"], 6)
+
+    def test_tokens_of_16_and_32_bits_are_the_same_training(self):
+        with open(self.text, "rb") as file:
+            values = list(file.read())
+        losses = []
+        for name, width, header in [
+                ("narrow", 2, b""), ("wide", 4, b""),
+                ("headed", 4, b"".join(n.to_bytes(4, "little") for n in
+                                       [20240801, 7, len(values)] + [0] * 253))]:
+            path = self.path(name)
+            with open(path, "wb") as file:
+                file.write(header + b"".join(v.to_bytes(width, "little")
+                                             for v in values))
+            metrics = self.path("metrics")
+            run = self.run_program(
+                "--tokens=" + path, "--metrics=" + metrics, *SMALL,
+                *(["--token_bits=32"] if name == "wide" else []))
+            self.assertEqual(run.returncode, 0, run.stderr)
+            with open(metrics) as file:
+                losses.append([json.loads(line)["loss"] for line in file])
+        self.assertEqual(losses[0], losses[1])
+        self.assertEqual(losses[0], losses[2])
+
+
+if __name__ == "__main__":
+    unittest.main()

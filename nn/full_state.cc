@@ -1,0 +1,301 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "crosshatch/nn/full_state.h"
+
+#include <algorithm>
+#include <bit>
+#include <memory>
+#include <vector>
+
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/string_view.h"
+#include "crosshatch/base/check.h"
+#include "crosshatch/base/status_macros.h"
+#include "crosshatch/comm/all_ranks.h"
+#include "crosshatch/dtensor/cross_mesh.h"
+#include "crosshatch/dtensor/distribute_from.h"
+#include "crosshatch/dtensor/dtensor.h"
+#include "crosshatch/dtensor/random.h"
+#include "crosshatch/mesh/device_mesh.h"
+#include "crosshatch/tensor/creation.h"
+#include "crosshatch/tensor/ops/cast.h"
+#include "crosshatch/tensor/ops/in_place.h"
+#include "crosshatch/tensor/rank_context.h"
+
+namespace crosshatch::nn {
+namespace {
+
+constexpr int kFirst = 0;
+
+/// Appends a field to what ranks tell one another.
+void Put(absl::string_view field, std::string& blob) {
+  absl::StrAppend(&blob, field.size(), ":", field);
+}
+void Put(int64_t number, std::string& blob) { Put(absl::StrCat(number), blob); }
+
+/// Takes the fields in their order.
+class Fields {
+ public:
+  explicit Fields(absl::string_view blob) : left_(blob) {}
+  bool empty() const { return left_.empty(); }
+  absl::string_view Text() {
+    const size_t colon = left_.find(':');
+    size_t size = 0;
+    CH_CHECK(absl::SimpleAtoi(left_.substr(0, colon), &size));
+    const absl::string_view field = left_.substr(colon + 1, size);
+    left_.remove_prefix(colon + 1 + size);
+    return field;
+  }
+  int64_t Number() {
+    int64_t number = 0;
+    CH_CHECK(absl::SimpleAtoi(Text(), &number));
+    return number;
+  }
+
+ private:
+  absl::string_view left_;
+};
+
+/// The first error of any rank, on all of them.
+absl::Status AgreeOn(Communicator& comm, const absl::Status& own,
+                     const std::string& label) {
+  std::string blob;
+  Put(static_cast<int>(own.code()), blob);
+  Put(absl::string_view(own.message().data(), own.message().size()), blob);
+  CH_ASSIGN_OR_RETURN(const std::vector<std::string> all,
+                      comm.Exchange(blob, label));
+  for (size_t rank = 0; rank < all.size(); ++rank) {
+    Fields said(all[rank]);
+    const auto code = static_cast<absl::StatusCode>(said.Number());
+    if (code == absl::StatusCode::kOk) continue;
+    const std::string message(said.Text());
+    return absl::Status(code,
+                        static_cast<int>(rank) == comm.rank()
+                            ? message
+                            : absl::StrCat("on rank ", rank, ": ", message));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status CheckSameNames(Communicator& comm, const StateDict& state) {
+  uint64_t key = state.size();
+  for (const auto& [name, value] : state.entries()) {
+    key = RandomKeyOf(key, name);
+  }
+  CH_ASSIGN_OR_RETURN(const std::vector<std::string> all,
+                      comm.Exchange(absl::StrCat(key), "full state: names"));
+  for (size_t rank = 1; rank < all.size(); ++rank) {
+    if (all[rank] == all[0]) continue;
+    return absl::InvalidArgumentError(absl::StrCat(
+        "the full state: ranks 0 and ", rank,
+        " have entries of different names, or another number of them"));
+  }
+  return absl::OkStatus();
+}
+
+bool IsOn(const DeviceMesh& mesh, int rank) {
+  const auto ranks = mesh.layout().ranks();
+  return std::find(ranks.begin(), ranks.end(), rank) != ranks.end();
+}
+
+/// `tensor` on the only rank of `first`; undefined on the others.
+Tensor OnFirstRank(const Tensor& tensor, const DeviceMesh& first) {
+  const bool is_first = first.coordinate().has_value();
+  if (!tensor.is_distributed()) return is_first ? tensor : Tensor();
+  const DeviceMesh& mesh = MeshOf(tensor);
+  // A tensor that other slices of a mesh hold too comes from the slice that the
+  // first rank is on.
+  if (!IsOn(mesh, kFirst)) return Tensor();
+  const CrossMeshTensor moved = RedistributeAcross(
+      CrossMeshTensor(tensor),
+      {.from_mesh = mesh,
+       .from = LayoutOf(tensor),
+       .to_mesh = first,
+       .to = Layout::Replicated(first.layout(), tensor.ndim()),
+       .sizes = tensor.sizes(),
+       .dtype = tensor.dtype()});
+  return moved.present() ? LocalTensor(moved.tensor()) : Tensor();
+}
+
+/// Appends what a rank without the values must know of an entry: its kind and
+/// value, or its dtype and sizes. A number goes by its bits.
+void Describe(const StateValue& value, std::string& blob) {
+  Put(static_cast<int64_t>(value.index()), blob);
+  if (const auto* tensor = std::get_if<Tensor>(&value)) {
+    Put(static_cast<int64_t>(tensor->dtype()), blob);
+    Put(tensor->ndim(), blob);
+    for (const int64_t size : tensor->sizes()) Put(size, blob);
+  } else if (const auto* number = std::get_if<double>(&value)) {
+    Put(std::bit_cast<int64_t>(*number), blob);
+  } else if (const auto* text = std::get_if<std::string>(&value)) {
+    Put(*text, blob);
+  } else {
+    Put(std::get<int64_t>(value), blob);
+  }
+}
+
+StateValue TakeValue(const std::string& name, Fields& said) {
+  switch (said.Number()) {
+    case 0: {
+      const auto dtype = static_cast<DType>(said.Number());
+      Shape sizes(static_cast<size_t>(said.Number()));
+      for (int64_t& size : sizes) size = said.Number();
+      return Deferred(sizes, dtype,
+                      absl::StrCat("\"", name, "\" of rank 0's state"));
+    }
+    case 1:
+      return said.Number();
+    case 2:
+      return std::bit_cast<double>(said.Number());
+    default:
+      return std::string(said.Text());
+  }
+}
+
+/// Rank 0's state; on the others with tensors that have no memory.
+absl::StatusOr<StateDict> FromFirst(Communicator& comm,
+                                    const StateDict& saved) {
+  std::string own;
+  if (comm.rank() == kFirst) {
+    for (const auto& [name, value] : saved.entries()) {
+      Put(name, own);
+      Describe(value, own);
+    }
+  }
+  CH_ASSIGN_OR_RETURN(const std::vector<std::string> all,
+                      comm.Exchange(own, "full state: entries"));
+  if (comm.rank() == kFirst) return saved;
+  StateDict state;
+  for (Fields said(all[kFirst]); !said.empty();) {
+    const std::string name(said.Text());
+    CH_RETURN_IF_ERROR(state.Add(name, TakeValue(name, said)));
+  }
+  return state;
+}
+
+/// "f32[3, 2]", of the whole tensor.
+std::string Shaped(const Tensor& tensor) {
+  return absl::StrCat(Name(tensor.dtype()), ToString(tensor.sizes()));
+}
+
+absl::Status CheckFits(const std::string& name, const Tensor& to,
+                       const Tensor& from, const RestoreFullOptions& options) {
+  const auto refused = [&](const std::string& why) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("\"", name, "\" is ", Shaped(to), ", and ", Shaped(from),
+                     " was kept of it: ", why));
+  };
+  if (from.is_distributed()) return refused("whole tensors are due");
+  if (from.sizes() != to.sizes()) return refused("the sizes differ");
+  if (from.dtype() != to.dtype() && !options.convert_dtypes) {
+    return refused("the dtypes differ (RestoreFullOptions::convert_dtypes)");
+  }
+  if (options.from == StateHolder::kFirstRank && to.is_distributed() &&
+      !IsOn(MeshOf(to), kFirst)) {
+    return refused("rank 0, which has it, is not on the mesh");
+  }
+  return absl::OkStatus();
+}
+
+/// Puts the values of `from`, which fit, into `to`.
+absl::Status Fill(World& world, Communicator& comm, const Tensor& to,
+                  const Tensor& from, const RestoreFullOptions& options) {
+  Tensor part = from;
+  if (to.is_distributed()) {
+    const DeviceMesh& mesh = MeshOf(to);
+    part = options.from == StateHolder::kFirstRank
+               ? DistributeTensorFrom(kFirst, from, mesh, LayoutOf(to))
+               : DistributeTensor(from, mesh, LayoutOf(to));
+  } else if (options.from == StateHolder::kFirstRank) {
+    part = world.rank() == kFirst ? Contiguous(from)
+                                  : Empty(from.sizes(), from.dtype());
+    CH_RETURN_IF_ERROR(
+        Broadcast(comm, part.raw_data(), part.numel(), part.dtype(), kFirst,
+                  world.context().current_stream(), "full state"));
+  }
+  CopyInPlace(WritableLocalTensor(to, "RestoreFullState"),
+              ToDType(LocalTensor(part), to.dtype()));
+  return absl::OkStatus();
+}
+
+/// Replaces the small values of `state`, and compares the tensors, with those
+/// of `saved`.
+absl::Status TakeValues(const StateDict& saved,
+                        const RestoreFullOptions& options, StateDict& state) {
+  for (const auto& [name, value] : state.entries()) {
+    StateValue& to = *state.Find(name);
+    const StateValue& from = *saved.Find(name);
+    if (to.index() != from.index()) {
+      return absl::InvalidArgumentError(absl::StrCat(
+          "\"", name, "\" was kept as another kind of value than it is"));
+    }
+    if (const auto* tensor = std::get_if<Tensor>(&to)) {
+      CH_RETURN_IF_ERROR(
+          CheckFits(name, *tensor, std::get<Tensor>(from), options));
+    } else {
+      to = from;
+    }
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+absl::Status VisitFullState(World& world, const StateDict& state,
+                            StateHolder holder, StateVisitor visit) {
+  RankContext& context = world.context();
+  CH_RETURN_IF_ERROR(context.status());
+  CH_ASSIGN_OR_RETURN(const auto comm, AllRanks(world));
+  CH_RETURN_IF_ERROR(CheckSameNames(*comm, state));
+  CH_ASSIGN_OR_RETURN(const DeviceMesh first,
+                      InitDeviceMesh(world, {{"first", 1}}, {kFirst}));
+  const bool holds =
+      holder == StateHolder::kEveryRank || world.rank() == kFirst;
+  const NoGrad no_grad;
+  absl::Status status;
+  for (const auto& [name, value] : state.entries()) {
+    const auto* tensor = std::get_if<Tensor>(&value);
+    if (tensor == nullptr) {
+      if (holds && status.ok()) status = visit(name, value);
+      continue;
+    }
+    Tensor whole = holder == StateHolder::kEveryRank
+                       ? FullTensor(*tensor)
+                       : OnFirstRank(*tensor, first);
+    CH_RETURN_IF_ERROR(context.status());
+    if (!holds || !status.ok()) continue;
+    // One that lay whole on this rank already is no tensor of the visitor's.
+    if (whole.storage() == LocalTensor(*tensor).storage()) whole = Clone(whole);
+    status = visit(name, whole);
+  }
+  return AgreeOn(*comm, status, "full state: end");
+}
+
+absl::Status RestoreFullState(World& world, Stateful& target,
+                              const StateDict& saved,
+                              const RestoreFullOptions& options) {
+  RankContext& context = world.context();
+  CH_RETURN_IF_ERROR(context.status());
+  CH_ASSIGN_OR_RETURN(const auto comm, AllRanks(world));
+  StateDict source;
+  if (options.from == StateHolder::kFirstRank) {
+    CH_ASSIGN_OR_RETURN(source, FromFirst(*comm, saved));
+  } else {
+    source = saved;
+  }
+  absl::StatusOr<StateDict> state = target.StateToFill(NamesOf(source));
+  absl::Status status = state.status();
+  if (status.ok()) status = TakeValues(source, options, *state);
+  CH_RETURN_IF_ERROR(AgreeOn(*comm, status, "full state: begin"));
+  const NoGrad no_grad;
+  for (const auto& [name, value] : state->entries()) {
+    const auto* tensor = std::get_if<Tensor>(&value);
+    if (tensor == nullptr) continue;
+    CH_RETURN_IF_ERROR(Fill(world, *comm, *tensor,
+                            std::get<Tensor>(*source.Find(name)), options));
+    CH_RETURN_IF_ERROR(context.status());
+  }
+  return AgreeOn(*comm, target.Restore(*state), "full state: end");
+}
+
+}  // namespace crosshatch::nn

@@ -1,0 +1,86 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "crosshatch/nn/gradient_check.h"
+
+#include <cstdio>
+#include <memory>
+#include <string>
+
+#include "absl/strings/str_cat.h"
+#include "crosshatch/base/status_macros.h"
+#include "crosshatch/dtensor/dtensor.h"
+#include "crosshatch/dtensor/verify.h"
+#include "crosshatch/tensor/rank_context.h"
+
+namespace crosshatch::nn {
+namespace {
+
+// Its address is the key of the rank's slot.
+constexpr char kKey = 0;
+
+struct Warned final : RankContext::Extension {};
+
+// A line on standard error, the first time on a rank.
+void WarnOnce(const std::string& message) {
+  RankContext& context = RankContext::Current();
+  std::unique_ptr<RankContext::Extension>& slot = context.extension(&kKey);
+  if (slot != nullptr) return;
+  slot = std::make_unique<Warned>();
+  const std::string line =
+      absl::StrCat("warning: rank ", context.world_rank(), ": ", message, "\n");
+  std::fwrite(line.data(), 1, line.size(), stderr);
+}
+
+absl::Status CompareReplicasOf(const char* what, const Parameter& parameter) {
+  const Tensor& data = parameter.data();
+  if (!data.is_distributed()) return absl::OkStatus();
+  CH_RETURN_IF_ERROR(CompareReplicas(
+      absl::StrCat(what, ": parameter ", parameter.name()), LocalTensor(data),
+      MeshOf(data), LayoutOf(data), data.sizes()));
+  const Tensor& grad = parameter.grad();
+  if (!grad.defined() || !grad.is_distributed()) return absl::OkStatus();
+  return CompareReplicas(absl::StrCat(what, ": gradient of ", parameter.name()),
+                         LocalTensor(grad), MeshOf(grad), LayoutOf(grad),
+                         grad.sizes());
+}
+
+}  // namespace
+
+absl::Status CheckGradients(const char* what,
+                            absl::Span<Parameter* const> parameters) {
+  const Parameter* trained = nullptr;
+  bool any = false;
+  bool ranks_share = false;
+  for (const Parameter* parameter : parameters) {
+    if (parameter->gradient_is_pending()) {
+      return absl::FailedPreconditionError(absl::StrCat(
+          what, ": the gradient of ", parameter->name(), " was not reduced: ",
+          "call ShardedModule::SetRequiresGradientSync(true) and ",
+          "SetRequiresAllReduce(true) before the last backward of a step, or ",
+          "FinalizeBackward after it where finalization is manual"));
+    }
+    any = any || parameter->grad().defined();
+    ranks_share = ranks_share || parameter->gathered().defined();
+    if (trained == nullptr && parameter->requires_grad()) trained = parameter;
+  }
+  if (!any && trained != nullptr) {
+    const std::string message = absl::StrCat(
+        what, ": none of the ", parameters.size(), " parameters (the first is ",
+        trained->name(), ") has a gradient: call Backward before the step, ",
+        "ZeroGrad after it, and make the optimizer of the parameters that the ",
+        "model has now");
+    // Of sharded parameters all ranks have a gradient or none; of others a rank
+    // may have none by itself.
+    if (!ranks_share && RankContext::Current().world_size() > 1) {
+      WarnOnce(message);
+    } else {
+      return absl::FailedPreconditionError(message);
+    }
+  }
+  if (!ComparesReplicas()) return absl::OkStatus();
+  for (const Parameter* parameter : parameters) {
+    CH_RETURN_IF_ERROR(CompareReplicasOf(what, *parameter));
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace crosshatch::nn

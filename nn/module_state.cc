@@ -1,0 +1,101 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "crosshatch/nn/module_state.h"
+
+#include <algorithm>
+#include <map>
+
+#include "absl/strings/str_cat.h"
+#include "crosshatch/base/status_macros.h"
+#include "crosshatch/dtensor/dtensor.h"
+#include "crosshatch/nn/materialize.h"
+#include "crosshatch/nn/state_guard.h"
+
+namespace crosshatch::nn {
+namespace {
+
+constexpr char kWhat[] = "ModuleState";
+
+absl::Status CheckGuards(Module& module,
+                         absl::Status (StateGuard::*check)(const char*) const) {
+  for (const NamedModule& named : module.NamedModules()) {
+    const auto* guard = static_cast<const StateGuard*>(
+        named.module->attachment(StateGuard::kKey));
+    if (guard != nullptr) CH_RETURN_IF_ERROR((guard->*check)(kWhat));
+  }
+  return absl::OkStatus();
+}
+
+bool HasMemory(const Parameter& parameter) {
+  return LocalTensor(parameter.data()).storage()->attached();
+}
+
+absl::Status CheckWhole(const std::string& name, const Parameter& parameter) {
+  const Tensor& data = parameter.data();
+  if (!data.is_distributed() || !LayoutOf(data).is_partial()) {
+    return absl::OkStatus();
+  }
+  return absl::FailedPreconditionError(absl::StrCat(
+      kWhat, ": parameter ", name, " holds partial sums: ", data.Describe()));
+}
+
+}  // namespace
+
+absl::StatusOr<StateDict> ModuleState::State() {
+  CH_RETURN_IF_ERROR(CheckGuards(module_, &StateGuard::CheckReadable));
+  StateDict state;
+  for (const auto& [name, parameter] : module_.NamedParameters()) {
+    CH_RETURN_IF_ERROR(CheckWhole(name, *parameter));
+    if (!HasMemory(*parameter)) {
+      return absl::FailedPreconditionError(
+          absl::StrCat(kWhat, ": parameter ", name,
+                       " has no memory yet; call Module::Materialize"));
+    }
+    CH_RETURN_IF_ERROR(state.Add(name, parameter->data()));
+  }
+  return state;
+}
+
+absl::StatusOr<StateDict> ModuleState::StateToFill(
+    const std::vector<std::string>& saved) {
+  CH_RETURN_IF_ERROR(CheckGuards(module_, &StateGuard::CheckWritable));
+  std::map<std::string, Parameter*> parameters;
+  for (const auto& [name, parameter] : module_.NamedParameters()) {
+    parameters.emplace(name, parameter);
+  }
+  std::vector<std::string> own;
+  for (const auto& [name, parameter] : parameters) own.push_back(name);
+  CH_ASSIGN_OR_RETURN(
+      const std::vector<std::string> names,
+      MatchStateNames(absl::StrCat("this ", module_.type_name()), own, saved,
+                      options_));
+  StateDict state;
+  std::vector<Parameter*> filled;
+  for (const auto& [name, parameter] : parameters) {
+    if (std::binary_search(names.begin(), names.end(), name)) {
+      CH_RETURN_IF_ERROR(CheckWhole(name, *parameter));
+      CH_RETURN_IF_ERROR(state.Add(name, parameter->data()));
+      filled.push_back(parameter);
+    } else if (!HasMemory(*parameter)) {
+      return absl::FailedPreconditionError(absl::StrCat(
+          kWhat, ": parameter ", name,
+          " is not in the state that was kept and has no memory yet; call "
+          "Module::Materialize before, for its first values"));
+    }
+  }
+  LeaseParameters(filled);
+  return state;
+}
+
+absl::Status ModuleState::Restore(const StateDict& state) {
+  std::vector<Tensor> filled;
+  for (const auto& [name, parameter] : module_.NamedParameters()) {
+    if (state.Find(name) == nullptr && options_.allow_missing) continue;
+    CH_RETURN_IF_ERROR(CheckFilled(state, name, parameter->data()));
+    filled.push_back(WritableLocalTensor(parameter->data(), kWhat));
+  }
+  // What was saved for a backward, or gathered, has other values now.
+  for (const Tensor& local : filled) local.storage()->BumpVersion();
+  return absl::OkStatus();
+}
+
+}  // namespace crosshatch::nn

@@ -1,0 +1,49 @@
+// SPDX-License-Identifier: Apache-2.0
+#ifndef CROSSHATCH_NN_MODULE_STATE_H_
+#define CROSSHATCH_NN_MODULE_STATE_H_
+
+/// \file
+/// The parameters of a module as a state.
+
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "crosshatch/nn/module.h"
+#include "crosshatch/nn/state_dict.h"
+
+namespace crosshatch::nn {
+
+/// Each parameter by its name from the module ("layers.0.mlp.up_proj.weight"):
+/// what lives from step to step (Parameter::data), so shards, DTensors on the
+/// mesh that they lie on, whatever wraps, gathers or recomputes the module. A
+/// tied parameter is there once, by its first name. Gradients are no part.
+class ModuleState final : public Stateful {
+ public:
+  /// \param module outlives this.
+  explicit ModuleState(Module& module, const RestoreOptions& options = {})
+      : module_(module), options_(options) {}
+
+  /// \error kFailedPrecondition naming a parameter that has no memory yet or
+  ///     holds partial sums, or a module whose parameters are summoned or whose
+  ///     gradients are still to be reduced (StateGuard).
+  absl::StatusOr<StateDict> State() override;
+
+  /// Gives memory to parameters that have none (LeaseParameters): a model that
+  /// is restored need not be materialized before.
+  /// \error also kFailedPrecondition for parameters that are gathered, and for
+  ///     one that is missing and has no memory.
+  absl::StatusOr<StateDict> StateToFill(
+      const std::vector<std::string>& saved) override;
+
+  absl::Status Restore(const StateDict& state) override;
+
+ private:
+  Module& module_;
+  const RestoreOptions options_;
+};
+
+}  // namespace crosshatch::nn
+
+#endif  // CROSSHATCH_NN_MODULE_STATE_H_

@@ -1,0 +1,30 @@
+// SPDX-License-Identifier: Apache-2.0
+#ifndef CROSSHATCH_NN_STATE_GUARD_H_
+#define CROSSHATCH_NN_STATE_GUARD_H_
+
+/// \file
+/// StateGuard: how a runtime on a module (FSDP) says when the module's
+/// parameters cannot be kept or restored.
+
+#include "absl/status/status.h"
+#include "crosshatch/nn/module.h"
+
+namespace crosshatch::nn {
+
+/// Attached under kKey to each module that the runtime has taken over.
+class StateGuard : public Attachment {
+ public:
+  static constexpr char kKey[] = "state_guard";
+
+  /// Whether Parameter::data() holds the values that the module is at.
+  /// \param what the caller, to begin the message with: "ModuleState".
+  /// \error kFailedPrecondition naming the module and what to do first.
+  virtual absl::Status CheckReadable(const char* what) const = 0;
+  /// Whether Parameter::data() may be overwritten.
+  /// \error as CheckReadable.
+  virtual absl::Status CheckWritable(const char* what) const = 0;
+};
+
+}  // namespace crosshatch::nn
+
+#endif  // CROSSHATCH_NN_STATE_GUARD_H_

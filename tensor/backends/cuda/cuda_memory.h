@@ -1,0 +1,19 @@
+// SPDX-License-Identifier: Apache-2.0
+#ifndef CROSSHATCH_TENSOR_BACKENDS_CUDA_CUDA_MEMORY_H_
+#define CROSSHATCH_TENSOR_BACKENDS_CUDA_CUDA_MEMORY_H_
+
+#include <memory>
+
+#include "crosshatch/tensor/caching_allocator.h"
+
+namespace crosshatch::internal {
+
+/// Memory of a device.
+std::unique_ptr<MemorySource> MakeCudaMemory(int device);
+
+/// Memory of the host that the kernels of `device` and of the others reach.
+std::unique_ptr<MemorySource> MakePinnedMemory(int device);
+
+}  // namespace crosshatch::internal
+
+#endif  // CROSSHATCH_TENSOR_BACKENDS_CUDA_CUDA_MEMORY_H_

@@ -1,0 +1,203 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <cstdint>
+#include <functional>
+#include <mutex>
+#include <utility>
+#include <vector>
+
+#include "crosshatch/base/check.h"
+#include "crosshatch/tensor/backends/cuda/cuda_stream.h"
+#include "crosshatch/tensor/kernels/cuda/cuda_api.cuh"
+
+namespace crosshatch::internal {
+namespace {
+
+/// Events of one device that no one refers to any more, kept for the next use:
+/// to make one costs more than to record it.
+class EventPool {
+ public:
+  ~EventPool() {
+    for (cudaEvent_t event : unused_) cudaEventDestroy(event);
+  }
+
+  cudaEvent_t Take() {
+    {
+      std::lock_guard<std::mutex> lock(mutex_);
+      if (!unused_.empty()) {
+        const cudaEvent_t event = unused_.back();
+        unused_.pop_back();
+        return event;
+      }
+    }
+    cudaEvent_t event = nullptr;
+    CheckCuda(cudaEventCreateWithFlags(&event, cudaEventDisableTiming),
+              "cudaEventCreateWithFlags");
+    return event;
+  }
+  void GiveBack(cudaEvent_t event) {
+    std::lock_guard<std::mutex> lock(mutex_);
+    unused_.push_back(event);
+  }
+
+ private:
+  // What refers to an event may be dropped on any thread.
+  std::mutex mutex_;
+  std::vector<cudaEvent_t> unused_;
+};
+
+/// A point in a stream.
+class Point final : public Event::State {
+ public:
+  Point(std::shared_ptr<EventPool> pool, cudaStream_t stream)
+      : pool_(std::move(pool)), event_(pool_->Take()) {
+    CheckCuda(cudaEventRecord(event_, stream), "cudaEventRecord");
+  }
+  ~Point() override { pool_->GiveBack(event_); }
+
+  cudaEvent_t event() const { return event_; }
+  bool reached() override {
+    const cudaError_t error = cudaEventQuery(event_);
+    if (error == cudaErrorNotReady) return false;
+    CheckCuda(error, "cudaEventQuery");
+    return true;
+  }
+  void Block() override {
+    CheckCuda(cudaEventSynchronize(event_), "cudaEventSynchronize");
+  }
+  void BlockWorker(AgentId /*worker*/) override { Block(); }
+
+ private:
+  const std::shared_ptr<EventPool> pool_;
+  const cudaEvent_t event_;
+};
+
+class CudaStream final : public Stream {
+ public:
+  CudaStream(int device, std::string name, const RankParts& rank)
+      : Stream(std::move(name), nullptr),
+        device_(device),
+        run_worker_(rank.run_worker) {
+    SetDevice();
+    CheckCuda(cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking),
+              "cudaStreamCreateWithFlags");
+#if defined(CROSSHATCH_CUDA_EMULATION)
+    if (rank.adversarial_seed != 0) {
+      const uint64_t seed =
+          rank.adversarial_seed * 0x9E3779B97F4A7C15u +
+          std::hash<std::string>()(this->name()) +
+          static_cast<uint64_t>(rank.rank) * 0xBF58476D1CE4E5B9u;
+      emulation::SetDelays(stream_, seed | 1);
+      emulation::SetThreadOrder(stream_, seed | 1);
+    }
+#endif
+    void* complaint = nullptr;
+    CheckCuda(
+        cudaHostAlloc(&complaint, sizeof(Complaint), cudaHostAllocPortable),
+        "cudaHostAlloc");
+    context_.pool = rank.pool;
+    context_.stream = stream_;
+    context_.complaint = new (complaint) Complaint;
+    CheckCuda(cudaMalloc(&context_.scratch, static_cast<size_t>(kScratchBytes)),
+              "cudaMalloc");
+  }
+
+  ~CudaStream() override {
+    Synchronize();
+    last_event_ = Event();
+    CheckCuda(cudaStreamDestroy(stream_), "cudaStreamDestroy");
+    CheckCuda(cudaFree(context_.scratch), "cudaFree");
+    CheckCuda(cudaFreeHost(context_.complaint), "cudaFreeHost");
+  }
+
+  Event Record() override {
+    if (!is_recorded_) {
+      SetDevice();
+      last_event_ = Event(std::make_shared<Point>(pool_, stream_));
+      is_recorded_ = true;
+    }
+    return last_event_;
+  }
+
+  void Wait(const Event& event) override {
+    Event::State* const state = event.state();
+    if (state == nullptr) return;
+    SetDevice();
+    if (const auto* const point = dynamic_cast<const Point*>(state)) {
+      CheckCuda(cudaStreamWaitEvent(stream_, point->event(), 0),
+                "cudaStreamWaitEvent");
+      is_recorded_ = false;
+    } else {
+      // Of a queue of the host's, which the device knows nothing of.
+      state->Block();
+    }
+  }
+
+  void Synchronize() override {
+    CheckCuda(cudaStreamSynchronize(stream_), "cudaStreamSynchronize");
+    EndIfThereIsAComplaint();
+  }
+
+ private:
+  /// A task in the device's queue.
+  struct HostTask {
+    CudaStream* stream;
+    Task task;
+
+    static void Run(void* self) {
+      const std::unique_ptr<HostTask> host_task(static_cast<HostTask*>(self));
+      CudaStream& stream = *host_task->stream;
+      const auto run = [&] { host_task->task(stream.context_); };
+      if (stream.run_worker_) {
+        stream.run_worker_(run);
+      } else {
+        run();
+      }
+    }
+  };
+
+  void Enqueue(Task task) override {
+    SetDevice();
+    is_recorded_ = false;
+    task(context_);
+    EndIfThereIsAComplaint();
+  }
+
+  void EnqueueHost(Task task) override {
+    SetDevice();
+    is_recorded_ = false;
+    CheckCuda(cudaLaunchHostFunc(stream_, &HostTask::Run,
+                                 new HostTask{this, std::move(task)}),
+              "cudaLaunchHostFunc");
+  }
+
+  void SetDevice() const { CheckCuda(cudaSetDevice(device_), "cudaSetDevice"); }
+
+  /// Of what has run so far.
+  void EndIfThereIsAComplaint() const {
+    const auto* const kind =
+        static_cast<const volatile ComplaintKind*>(&context_.complaint->kind);
+    if (*kind == ComplaintKind::kNone) return;
+    // The rest of it was written before.
+    CheckCuda(cudaStreamSynchronize(stream_), "cudaStreamSynchronize");
+    CH_CHECK(*kind == ComplaintKind::kNone) << TextOf(*context_.complaint);
+  }
+
+  const int device_;
+  const std::function<void(absl::FunctionRef<void()>)> run_worker_;
+  cudaStream_t stream_ = nullptr;
+  CudaKernelContext context_;
+  const std::shared_ptr<EventPool> pool_ = std::make_shared<EventPool>();
+  Event last_event_;
+  // Whether last_event_ is after all that was issued. A stream without work so
+  // far has nothing to wait for.
+  bool is_recorded_ = true;
+};
+
+}  // namespace
+
+std::unique_ptr<Stream> MakeCudaStream(int device, const std::string& name,
+                                       const RankParts& rank) {
+  return std::make_unique<CudaStream>(device, name, rank);
+}
+
+}  // namespace crosshatch::internal

@@ -1,0 +1,105 @@
+// SPDX-License-Identifier: Apache-2.0
+#ifndef CROSSHATCH_TENSOR_KERNELS_CUDA_CUDA_API_CUH_
+#define CROSSHATCH_TENSOR_KERNELS_CUDA_CUDA_API_CUH_
+
+/// \file
+/// CUDA as sources of kernels see it: the toolkit's, or the emulation's, which
+/// needs neither a toolkit nor a device. What the two write differently is
+/// here:
+///
+/// - CH_SHARED(name, type) declares what the threads of a block share;
+/// - LoadGlobal and StoreGlobal are the only way to global memory, so that the
+///   emulation counts what is moved;
+/// - LaunchKernel takes the place of <<<>>>.
+
+#if defined(CROSSHATCH_CUDA_EMULATION)
+#include "crosshatch/emulation/cuda_device.h"
+#include "crosshatch/emulation/cuda_runtime.h"
+#else
+#include <cuda_runtime.h>
+#endif
+
+#include <cstdint>
+#include <type_traits>
+
+#include "crosshatch/base/check.h"
+#include "crosshatch/tensor/kernels/cuda/cuda_context.h"
+#include "crosshatch/tensor/kernels/cuda/launch_geometry.h"
+
+#if !defined(CROSSHATCH_CUDA_EMULATION)
+#define CH_SHARED(name, ...) __shared__ std::type_identity_t<__VA_ARGS__> name
+#endif
+
+namespace crosshatch::internal {
+
+/// \name Global memory
+/// A value of 1, 2, 4, 8 or 16 bytes by one instruction, at a multiple of its
+/// size.
+/// @{
+
+template <typename T>
+__device__ __forceinline__ T LoadGlobal(const void* address) {
+#if defined(CROSSHATCH_CUDA_EMULATION)
+  return emulation::LoadValue<T>(address);
+#else
+  return *static_cast<const T*>(address);
+#endif
+}
+
+template <typename T>
+__device__ __forceinline__ void StoreGlobal(void* address, const T& value) {
+#if defined(CROSSHATCH_CUDA_EMULATION)
+  emulation::StoreValue(address, value);
+#else
+  *static_cast<T*>(address) = value;
+#endif
+}
+
+/// @}
+
+/// Checks what a call of the runtime returned; `what` is the call.
+inline void CheckCuda(cudaError_t error, const char* what) {
+  CH_CHECK(error == cudaSuccess) << what << ": " << cudaGetErrorName(error)
+                                 << " (" << cudaGetErrorString(error) << ")";
+}
+
+inline cudaStream_t StreamOf(KernelContext& context) {
+  return static_cast<cudaStream_t>(CudaContextOf(context).stream);
+}
+
+/// Issues `kernel` to the stream of `context`; nothing where there are no
+/// blocks. `name`, a literal, is the kernel's in messages.
+template <typename... Params>
+void LaunchKernel(const char* name, void (*kernel)(Params...),
+                  const LaunchGeometry& geometry, KernelContext& context,
+                  std::type_identity_t<Params>... args) {
+  if (geometry.blocks == 0 || geometry.blocks_y == 0) return;
+  const dim3 grid = {static_cast<unsigned>(geometry.blocks),
+                     static_cast<unsigned>(geometry.blocks_y), 1};
+  const dim3 block = {static_cast<unsigned>(geometry.threads),
+                      static_cast<unsigned>(geometry.threads_y), 1};
+#if defined(CROSSHATCH_CUDA_EMULATION)
+  CheckCuda(emulation::LaunchKernel({name, grid, block}, StreamOf(context),
+                                    [=] { kernel(args...); }),
+            name);
+#else
+  void* pointers[] = {static_cast<void*>(&args)...};
+  CheckCuda(cudaLaunchKernel(reinterpret_cast<const void*>(kernel), grid, block,
+                             pointers, 0, StreamOf(context)),
+            name);
+#endif
+}
+
+/// The calling thread's number in a grid of one dim, and the grid's size.
+__device__ __forceinline__ int64_t GlobalThread() {
+  return static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x;
+}
+__device__ __forceinline__ int64_t GlobalThreads() {
+  return static_cast<int64_t>(gridDim.x) * blockDim.x;
+}
+
+inline constexpr unsigned kFullWarp = 0xFFFFFFFFu;
+
+}  // namespace crosshatch::internal
+
+#endif  // CROSSHATCH_TENSOR_KERNELS_CUDA_CUDA_API_CUH_

@@ -1,0 +1,51 @@
+// SPDX-License-Identifier: Apache-2.0
+#ifndef CROSSHATCH_TENSOR_KERNELS_CUDA_INDEXED_CUH_
+#define CROSSHATCH_TENSOR_KERNELS_CUDA_INDEXED_CUH_
+
+#include <cstdint>
+
+#include "crosshatch/tensor/kernels/cuda/complain.cuh"
+#include "crosshatch/tensor/kernels/cuda/element.cuh"
+#include "crosshatch/tensor/kernels/index_kernels.h"
+
+namespace crosshatch::internal {
+
+/// The dim that indices name elements of.
+struct IndexedPlaces {
+  int dim;
+  int64_t first;
+  int64_t count;
+  int64_t bound;
+  /// Of that dim, in the tensor whose elements are named.
+  int64_t stride;
+  Complainer complainer;
+
+  /// The place that an index names; -1, and a complaint, if it names nothing.
+  __device__ __forceinline__ int64_t Of(const void* index, DType dtype,
+                                        int64_t offset) const {
+    const int64_t named = LoadIndex(index, dtype, offset);
+    if (named < 0 || named >= bound) {
+      Complain(complainer, named, dim, bound);
+      return -1;
+    }
+    return named - first;
+  }
+  __device__ __forceinline__ bool IsHere(int64_t place) const {
+    return place >= 0 && place < count;
+  }
+};
+
+inline IndexedPlaces PlacesOf(const IndexedDim& at, int64_t stride,
+                              KernelContext& context) {
+  return {
+      at.dim,
+      at.first,
+      at.count,
+      at.bound,
+      stride,
+      {CudaContextOf(context).complaint, ComplaintKind::kIndexOfDim, at.op}};
+}
+
+}  // namespace crosshatch::internal
+
+#endif  // CROSSHATCH_TENSOR_KERNELS_CUDA_INDEXED_CUH_

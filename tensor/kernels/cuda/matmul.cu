@@ -1,0 +1,164 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+
+#include "crosshatch/base/check.h"
+#include "crosshatch/tensor/kernels/cpu/strided_loop.h"
+#include "crosshatch/tensor/kernels/cuda/entry_points.h"
+#include "crosshatch/tensor/kernels/cuda/gemm.h"
+#include "crosshatch/tensor/kernels/matmul_layout.h"
+
+namespace crosshatch::internal {
+namespace {
+
+constexpr MatMulHelpers kHelpers = {CudaCopy, CudaFill, CudaUnary, CudaBinary};
+
+std::byte* At(const void* data, DType dtype, int64_t offset) {
+  return const_cast<std::byte*>(static_cast<const std::byte*>(data)) +
+         offset * SizeOf(dtype);
+}
+
+/// The workspace: the library's, then copies of those operands that it cannot
+/// read as they are, one matrix of each at a time, in their own dtype; of out,
+/// in the type that products are computed in.
+struct Problem {
+  explicit Problem(const MatMulArgs& original)
+      : args(NormalizedMatMul(original)),
+        batch(StridedLoop::Make(args.batch,
+                                {args.a.batch_strides, args.b.batch_strides,
+                                 args.out.batch_strides},
+                                -1)),
+        stage_a(!HasLeadingStrideEitherWay(args.m, args.k, args.a)),
+        stage_b(!HasLeadingStrideEitherWay(args.k, args.n, args.b)),
+        stage_out(!HasLeadingStride(args.m, args.n, args.out.row_stride,
+                                    args.out.col_stride)) {
+    a_at = Round(kCudaGemmWorkspaceBytes);
+    b_at = a_at + (stage_a ? Round(args.m * args.k * SizeOf(args.dtype)) : 0);
+    out_at = b_at + (stage_b ? Round(args.k * args.n * SizeOf(args.dtype)) : 0);
+    bytes = out_at + (stage_out ? Round(args.m * args.n *
+                                        SizeOf(StatisticsDType(args.dtype)))
+                                : 0);
+  }
+  static int64_t Round(int64_t bytes) { return (bytes + 255) / 256 * 256; }
+
+  MatMulArgs args;
+  StridedLoop batch;  // Operand 0: a, 1: b, 2: out.
+  bool stage_a;
+  bool stage_b;
+  bool stage_out;
+  int64_t a_at;
+  int64_t b_at;
+  int64_t out_at;
+  int64_t bytes;
+};
+
+CudaMatrix AsMatrix(const MatMulInput& matrix, DType dtype, int64_t offset,
+                    int64_t rows, int64_t cols) {
+  CudaMatrix result;
+  result.data = At(matrix.data, dtype, offset);
+  result.transposed =
+      !HasLeadingStride(rows, cols, matrix.row_stride, matrix.col_stride);
+  if (result.transposed) {
+    result.leading =
+        std::max<int64_t>({rows, 1, cols == 1 ? 1 : matrix.col_stride});
+  } else {
+    result.leading =
+        std::max<int64_t>({cols, 1, rows == 1 ? 1 : matrix.row_stride});
+  }
+  return result;
+}
+
+/// A contiguous copy in the order that the matrix has in memory already.
+CudaMatrix Staged(const MatMulInput& matrix, DType dtype, int64_t offset,
+                  int64_t rows, int64_t cols, std::byte* to,
+                  KernelContext& context) {
+  const bool transposed = matrix.row_stride == 1 && matrix.col_stride != 1;
+  CopyArgs copy;
+  copy.shape = {2, {rows, cols}};
+  copy.src = {At(matrix.data, dtype, offset),
+              dtype,
+              {matrix.row_stride, matrix.col_stride}};
+  copy.out = {to, dtype, {transposed ? 1 : cols, transposed ? rows : 1}};
+  CudaCopy(copy, context);
+  return {to, std::max<int64_t>(transposed ? rows : cols, 1), transposed};
+}
+
+}  // namespace
+
+int64_t CudaMatMulWorkspaceBytes(const MatMulArgs& args) {
+  return Problem(args).bytes;
+}
+
+void CudaMatMul(const MatMulArgs& original, KernelContext& context) {
+  CH_CHECK(
+      IsFloatingPoint(original.dtype) &&
+      (original.out_dtype == original.dtype ||
+       (SizeOf(original.dtype) == 2 && original.out_dtype == DType::kFloat32)))
+      << "matmul kernel of " << Name(original.dtype) << " to "
+      << Name(original.out_dtype);
+  CH_CHECK_LT(original.batch.ndim, kMaxKernelDims - 1) << "matmul kernel";
+  int64_t products = 1;
+  for (int d = 0; d < original.batch.ndim; ++d) {
+    products *= original.batch.sizes[d];
+  }
+  if (products * original.m * original.n == 0) return;
+  if (original.k == 0) return ScaleOut(original, kHelpers, context);
+  const Problem problem(original);
+  const MatMulArgs& args = problem.args;
+  auto* const workspace = static_cast<std::byte*>(args.workspace);
+  CH_CHECK(problem.bytes == 0 || workspace != nullptr)
+      << "matmul kernel: no workspace";
+
+  // The inner dim of the batch is the library's, unless something is staged.
+  StridedLoop loop = problem.batch;
+  CudaGemmArgs gemm;
+  gemm.m = args.m;
+  gemm.n = args.n;
+  gemm.k = args.k;
+  gemm.dtype = args.dtype;
+  gemm.alpha = args.alpha;
+  gemm.workspace = workspace;
+  int64_t inner_strides[3] = {};
+  if (!problem.stage_a && !problem.stage_b && !problem.stage_out) {
+    gemm.batch = loop.inner();
+    for (int o = 0; o < 3; ++o) inner_strides[o] = loop.inner_stride(o);
+    loop.sizes[loop.ndim - 1] = 1;
+  } else {
+    loop.sizes[loop.ndim++] = 1;
+  }
+  RowCursor cursor(loop, 0);
+  for (int64_t i = 0; i < loop.rows(); ++i, cursor.Next()) {
+    gemm.a =
+        problem.stage_a
+            ? Staged(args.a, args.dtype, cursor.offset(0), args.m, args.k,
+                     workspace + problem.a_at, context)
+            : AsMatrix(args.a, args.dtype, cursor.offset(0), args.m, args.k);
+    gemm.b =
+        problem.stage_b
+            ? Staged(args.b, args.dtype, cursor.offset(1), args.k, args.n,
+                     workspace + problem.b_at, context)
+            : AsMatrix(args.b, args.dtype, cursor.offset(1), args.k, args.n);
+    if (problem.stage_out) {
+      gemm.out = {workspace + problem.out_at, args.n};
+      gemm.out_dtype = StatisticsDType(args.dtype);
+      gemm.beta = 0;
+    } else {
+      gemm.out = {
+          At(args.out.data, args.out_dtype, cursor.offset(2)),
+          std::max<int64_t>(args.n, args.m == 1 ? 1 : args.out.row_stride)};
+      gemm.out_dtype = args.out_dtype;
+      gemm.beta = args.beta;
+    }
+    gemm.a.batch_stride = inner_strides[0];
+    gemm.b.batch_stride = inner_strides[1];
+    gemm.out.batch_stride = inner_strides[2];
+    CudaGemm(gemm, context);
+    if (problem.stage_out) {
+      AddPanel(args, gemm.out.data, cursor.offset(2), args.m, args.n, kHelpers,
+               context);
+    }
+  }
+}
+
+}  // namespace crosshatch::internal

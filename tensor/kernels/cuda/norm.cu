@@ -1,0 +1,337 @@
+// SPDX-License-Identifier: Apache-2.0
+// Both norms. A block takes a piece of the rows, one after another, and keeps
+// the weight and its part of the weight's gradient in registers meanwhile: each
+// operand is read once. The parts of the pieces lie in the workspace until a
+// second kernel adds them up.
+#include <cmath>
+#include <cstdint>
+
+#include "crosshatch/tensor/kernels/cuda/block_reduce.cuh"
+#include "crosshatch/tensor/kernels/cuda/entry_points.h"
+#include "crosshatch/tensor/kernels/cuda/row.cuh"
+
+namespace crosshatch::internal {
+namespace {
+
+constexpr int64_t kMostForwardPieces = 512;
+constexpr int64_t kMostBackwardPieces = 256;
+/// Vectors that a thread keeps of each row and of what belongs to columns.
+constexpr int kKept = 2;
+
+/// One vector of what belongs to columns, such as the weight; null:
+/// `otherwise`.
+template <typename C, int N>
+__device__ __forceinline__ void LoadColumns(const void* data, DType dtype,
+                                            Columns columns, C otherwise,
+                                            C (&values)[N]) {
+  if (data != nullptr) {
+    LoadVector(data, dtype, columns.col, 1, columns.count, values);
+  } else {
+#pragma unroll
+    for (int i = 0; i < N; ++i) values[i] = otherwise;
+  }
+}
+
+/// Forward, of layer_norm or, with no mean and no bias, of rms_norm.
+template <typename C, int N, bool kCentered>
+__global__ void __launch_bounds__(512)
+    NormKernel(LayerNormArgs args, int64_t rows_per_piece) {
+  using Values = C[1][N];
+  const RowVectors<N, kKept> vectors = {args.cols};
+  C weight[kKept][N];
+  C bias[kKept][N];
+  vectors.ForKept([&](int k, Columns columns) {
+    LoadColumns(args.weight, args.dtype, columns, C(1), weight[k]);
+    if (kCentered) {
+      LoadColumns(args.bias, args.dtype, columns, C(0), bias[k]);
+    }
+  });
+  const int64_t first = blockIdx.x * rows_per_piece;
+  const int64_t end =
+      first + rows_per_piece < args.rows ? first + rows_per_piece : args.rows;
+  for (int64_t r = first; r < end; ++r) {
+    CachedRows<C, N, kKept, 1> x({{args.x.data, r * args.x.row_stride}},
+                                 args.dtype, args.cols);
+    const C cols = static_cast<C>(args.cols);
+    RunningSum<C> sums;
+    x.First([&](const Values& values, Columns columns) {
+      for (int i = 0; i < columns.count; ++i) {
+        const C value = values[0][i];
+        sums.Add(kCentered ? value : value * value);
+      }
+    });
+    C mean = C(0);
+    C squares = BlockSum(sums.Sum());
+    if (kCentered) {
+      mean = squares / cols;
+      RunningSum<C> of_squares;
+      x.Again([&](const Values& values, Columns columns) {
+        for (int i = 0; i < columns.count; ++i) {
+          const C off = values[0][i] - mean;
+          of_squares.Add(off * off);
+        }
+      });
+      squares = BlockSum(of_squares.Sum());
+    }
+    const C rstd = C(1) / std::sqrt(squares / cols + static_cast<C>(args.eps));
+    const auto store = [&](const Values& values, const C(&w)[N], const C(&b)[N],
+                           Columns columns) {
+      C out[N];
+#pragma unroll
+      for (int i = 0; i < N; ++i) {
+        out[i] = (values[0][i] - mean) * rstd * w[i];
+        if (kCentered) out[i] += b[i];
+      }
+      StoreVector<false>(args.out.data, args.dtype,
+                         r * args.out.row_stride + columns.col, columns.count,
+                         out);
+    };
+    x.AgainKept([&](int k, const Values& values, Columns columns) {
+      store(values, weight[k], bias[k], columns);
+    });
+    x.AgainOthers([&](const Values& values, Columns columns) {
+      C w[N];
+      C b[N];
+      LoadColumns(args.weight, args.dtype, columns, C(1), w);
+      LoadColumns(args.bias, args.dtype, columns, C(0), b);
+      store(values, w, b, columns);
+    });
+    if (threadIdx.x == 0) {
+      const DType statistics = StatisticsDType(args.dtype);
+      if (kCentered) StoreElement(args.mean, statistics, r, mean);
+      StoreElement(args.rstd, statistics, r, rstd);
+    }
+  }
+}
+
+/// Backward, of layer_norm or, with no mean, of rms_norm. parts: [2][pieces]
+/// [cols] in C, those of the weight's gradient and of the bias'; null where
+/// none is wanted.
+template <typename C, int N, bool kCentered>
+__global__ void __launch_bounds__(512)
+    NormBackwardKernel(LayerNormBackwardArgs args, int64_t rows_per_piece,
+                       C* parts) {
+  using Values = C[2][N];  // The gradient and x.
+  const DType statistics = StatisticsDType(args.dtype);
+  const RowVectors<N, kKept> vectors = {args.cols};
+  C weight[kKept][N];
+  C dweight[kKept][N] = {};
+  C dbias[kKept][N] = {};
+  vectors.ForKept([&](int k, Columns columns) {
+    LoadColumns(args.weight, args.dtype, columns, C(1), weight[k]);
+  });
+  C* const part = parts == nullptr ? nullptr : parts + blockIdx.x * args.cols;
+  C* const bias_part =
+      parts == nullptr ? nullptr : part + int64_t{gridDim.x} * args.cols;
+  // Columns beyond those kept are added up where they lie.
+  if (parts != nullptr) {
+    vectors.ForOthers([&](Columns columns) {
+      for (int i = 0; i < columns.count; ++i) {
+        StoreGlobal(part + columns.col + i, C(0));
+        if (kCentered) StoreGlobal(bias_part + columns.col + i, C(0));
+      }
+    });
+  }
+  const int64_t first = blockIdx.x * rows_per_piece;
+  const int64_t end =
+      first + rows_per_piece < args.rows ? first + rows_per_piece : args.rows;
+  for (int64_t r = first; r < end; ++r) {
+    CachedRows<C, N, kKept, 2> rows({{args.grad.data, r * args.grad.row_stride},
+                                     {args.x.data, r * args.x.row_stride}},
+                                    args.dtype, args.cols);
+    const C mean = kCentered ? LoadElement<C>(args.mean, statistics, r) : C(0);
+    const C rstd = LoadElement<C>(args.rstd, statistics, r);
+    RunningSum<C> shifts;
+    RunningSum<C> slopes;
+    const auto add = [&](const Values& values, const C(&w)[N],
+                         Columns columns) {
+      for (int i = 0; i < columns.count; ++i) {
+        const C g = values[0][i] * w[i];
+        if (kCentered) shifts.Add(g);
+        slopes.Add(g * ((values[1][i] - mean) * rstd));
+      }
+    };
+    rows.FirstKept([&](int k, const Values& values, Columns columns) {
+      add(values, weight[k], columns);
+#pragma unroll
+      for (int i = 0; i < N; ++i) {
+        dweight[k][i] += values[0][i] * ((values[1][i] - mean) * rstd);
+        if (kCentered) dbias[k][i] += values[0][i];
+      }
+    });
+    rows.AgainOthers([&](const Values& values, Columns columns) {
+      C w[N];
+      LoadColumns(args.weight, args.dtype, columns, C(1), w);
+      add(values, w, columns);
+      if (parts == nullptr) return;
+      for (int i = 0; i < columns.count; ++i) {
+        C* const to = part + columns.col + i;
+        const C xhat = (values[1][i] - mean) * rstd;
+        StoreGlobal(to, LoadGlobal<C>(to) + values[0][i] * xhat);
+        if (kCentered) {
+          C* const bias_to = bias_part + columns.col + i;
+          StoreGlobal(bias_to, LoadGlobal<C>(bias_to) + values[0][i]);
+        }
+      }
+    });
+    if (!args.want_dx) continue;
+    const C cols = static_cast<C>(args.cols);
+    const C shift = kCentered ? BlockSum(shifts.Sum()) / cols : C(0);
+    const C slope = BlockSum(slopes.Sum()) / cols;
+    const auto store = [&](const Values& values, const C(&w)[N],
+                           Columns columns) {
+      C dx[N];
+#pragma unroll
+      for (int i = 0; i < N; ++i) {
+        const C xhat = (values[1][i] - mean) * rstd;
+        dx[i] = rstd * (values[0][i] * w[i] - shift - xhat * slope);
+      }
+      StoreVector<false>(args.dx.data, args.dtype,
+                         r * args.dx.row_stride + columns.col, columns.count,
+                         dx);
+    };
+    rows.AgainKept([&](int k, const Values& values, Columns columns) {
+      store(values, weight[k], columns);
+    });
+    rows.AgainOthers([&](const Values& values, Columns columns) {
+      C w[N];
+      LoadColumns(args.weight, args.dtype, columns, C(1), w);
+      store(values, w, columns);
+    });
+  }
+  if (parts == nullptr) return;
+  vectors.ForKept([&](int k, Columns columns) {
+    for (int i = 0; i < columns.count; ++i) {
+      StoreGlobal(part + columns.col + i, dweight[k][i]);
+      if (kCentered) StoreGlobal(bias_part + columns.col + i, dbias[k][i]);
+    }
+  });
+}
+
+/// out[c] (=, +=) the sum of the pieces' parts of column c.
+template <typename C>
+__global__ void __launch_bounds__(256)
+    SumPartsKernel(const C* parts, int64_t pieces, int64_t cols, void* out,
+                   DType dtype, WriteMode mode) {
+  for (int64_t c = GlobalThread(); c < cols; c += GlobalThreads()) {
+    RunningSum<C> sum;
+    for (int64_t p = 0; p < pieces; ++p) {
+      sum.Add(LoadGlobal<C>(parts + p * cols + c));
+    }
+    C value = sum.Sum();
+    if (mode == WriteMode::kAccumulate) {
+      value += LoadElement<C>(out, dtype, c);
+    }
+    StoreElement(out, dtype, c, value);
+  }
+}
+
+template <bool kCentered>
+void Norm(const char* name, const LayerNormArgs& args, KernelContext& context) {
+  const RowPieces pieces = PiecesOfRows(args.rows, kMostForwardPieces);
+  const bool vectors = HasVectors(args.x, args.dtype) &&
+                       HasVectors(args.out, args.dtype) &&
+                       HasVectors(RowsInput{args.weight, 0}, args.dtype) &&
+                       HasVectors(RowsInput{args.bias, 0}, args.dtype);
+  DispatchRows(args.dtype, vectors, [&](auto zero, auto width) {
+    LaunchKernel(name,
+                 &NormKernel<decltype(zero), decltype(width)::value, kCentered>,
+                 GeometryOfVectors(pieces.pieces, args.cols, width, kKept),
+                 context, args, pieces.rows_per_piece);
+  });
+}
+
+int64_t WorkspaceBytes(int64_t rows, int64_t cols, DType dtype, int sums) {
+  return PiecesOfRows(rows, kMostBackwardPieces).pieces * cols * sums *
+         SizeOf(StatisticsDType(dtype));
+}
+
+template <bool kCentered>
+void NormBackward(const char* name, const LayerNormBackwardArgs& args,
+                  KernelContext& context) {
+  const RowPieces pieces = PiecesOfRows(args.rows, kMostBackwardPieces);
+  const bool vectors = HasVectors(args.grad, args.dtype) &&
+                       HasVectors(args.x, args.dtype) &&
+                       (!args.want_dx || HasVectors(args.dx, args.dtype)) &&
+                       HasVectors(RowsInput{args.weight, 0}, args.dtype);
+  DispatchRows(args.dtype, vectors, [&](auto zero, auto width) {
+    using C = decltype(zero);
+    auto* const parts = args.want_dweight || args.want_dbias
+                            ? static_cast<C*>(args.workspace)
+                            : nullptr;
+    LaunchKernel(name,
+                 &NormBackwardKernel<C, decltype(width)::value, kCentered>,
+                 GeometryOfVectors(pieces.pieces, args.cols, width, kKept),
+                 context, args, pieces.rows_per_piece, parts);
+    const LaunchGeometry of_cols = GeometryOfItems(args.cols);
+    if (args.want_dweight) {
+      LaunchKernel("norm_dweight", &SumPartsKernel<C>, of_cols, context,
+                   static_cast<const C*>(parts), pieces.pieces, args.cols,
+                   args.dweight, args.dweight_dtype, args.dweight_mode);
+    }
+    if (args.want_dbias) {
+      LaunchKernel("norm_dbias", &SumPartsKernel<C>, of_cols, context,
+                   static_cast<const C*>(parts) + pieces.pieces * args.cols,
+                   pieces.pieces, args.cols, args.dbias, args.dweight_dtype,
+                   args.dbias_mode);
+    }
+  });
+}
+
+}  // namespace
+
+void CudaRmsNorm(const RmsNormArgs& args, KernelContext& context) {
+  LayerNormArgs all;
+  all.rows = args.rows;
+  all.cols = args.cols;
+  all.x = args.x;
+  all.weight = args.weight;
+  all.out = args.out;
+  all.rstd = args.rstd;
+  all.dtype = args.dtype;
+  all.eps = args.eps;
+  Norm<false>("rms_norm", all, context);
+}
+
+void CudaLayerNorm(const LayerNormArgs& args, KernelContext& context) {
+  Norm<true>("layer_norm", args, context);
+}
+
+int64_t CudaRmsNormBackwardWorkspaceBytes(const RmsNormBackwardArgs& args) {
+  return args.want_dweight ? WorkspaceBytes(args.rows, args.cols, args.dtype, 1)
+                           : 0;
+}
+
+void CudaRmsNormBackward(const RmsNormBackwardArgs& args,
+                         KernelContext& context) {
+  LayerNormBackwardArgs all;
+  all.rows = args.rows;
+  all.cols = args.cols;
+  all.grad = args.grad;
+  all.x = args.x;
+  all.weight = args.weight;
+  all.rstd = args.rstd;
+  all.dx = args.dx;
+  all.dweight = args.dweight;
+  all.dtype = args.dtype;
+  all.dweight_dtype = args.dweight_dtype;
+  all.dweight_mode = args.dweight_mode;
+  all.want_dx = args.want_dx;
+  all.want_dweight = args.want_dweight;
+  all.want_dbias = false;
+  all.workspace = args.workspace;
+  NormBackward<false>("rms_norm_backward", all, context);
+}
+
+int64_t CudaLayerNormBackwardWorkspaceBytes(const LayerNormBackwardArgs& args) {
+  return args.want_dweight || args.want_dbias
+             ? WorkspaceBytes(args.rows, args.cols, args.dtype, 2)
+             : 0;
+}
+
+void CudaLayerNormBackward(const LayerNormBackwardArgs& args,
+                           KernelContext& context) {
+  NormBackward<true>("layer_norm_backward", args, context);
+}
+
+}  // namespace crosshatch::internal

@@ -1,0 +1,73 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <cstdint>
+
+#include "crosshatch/tensor/kernels/cuda/entry_points.h"
+#include "crosshatch/tensor/kernels/cuda/row.cuh"
+
+namespace crosshatch::internal {
+namespace {
+
+/// A thread takes N pairs of one head.
+template <typename C, int N>
+__global__ void __launch_bounds__(256) RopeKernel(RopeArgs args) {
+  const int64_t half = args.head_dim / 2;
+  const int64_t vectors = (half + N - 1) / N;
+  const int64_t items = args.batch * args.time * args.heads * vectors;
+  for (int64_t item = GlobalThread(); item < items; item += GlobalThreads()) {
+    const int64_t head = item / vectors;
+    const int64_t d = (item - head * vectors) * N;
+    const int64_t count = half - d < N ? half - d : N;
+    const int64_t row = head / args.heads;
+    const int64_t h = head - row * args.heads;
+    const int64_t b = row / args.time;
+    const int64_t t = row - b * args.time;
+    const int64_t from = b * args.x.batch_stride + t * args.x.time_stride +
+                         h * args.x.head_stride + d;
+    const int64_t to = b * args.out.batch_stride + t * args.out.time_stride +
+                       h * args.out.head_stride + d;
+    C cos[N];
+    C sin[N];
+    C x[N];
+    C y[N];
+    LoadVector(args.cos, DType::kFloat32, t * half + d, 1, count, cos);
+    LoadVector(args.sin, DType::kFloat32, t * half + d, 1, count, sin);
+    LoadVector(args.x.data, args.dtype, from, 1, count, x);
+    LoadVector(args.x.data, args.dtype, from + half, 1, count, y);
+#pragma unroll
+    for (int i = 0; i < N; ++i) {
+      const C s = args.inverse ? -sin[i] : sin[i];
+      const C first = x[i] * cos[i] - y[i] * s;
+      y[i] = y[i] * cos[i] + x[i] * s;
+      x[i] = first;
+    }
+    StoreVector<false>(args.out.data, args.dtype, to, count, x);
+    StoreVector<false>(args.out.data, args.dtype, to + half, count, y);
+  }
+}
+
+template <typename Heads>
+bool HasVectors(const Heads& x, DType dtype) {
+  const int width = VectorWidthOf(dtype);
+  return IsVectorAligned(x.data, dtype, x.batch_stride, width) &&
+         x.time_stride % width == 0 && x.head_stride % width == 0;
+}
+
+}  // namespace
+
+void CudaRope(const RopeArgs& args, KernelContext& context) {
+  const int64_t half = args.head_dim / 2;
+  const auto is_aligned = [](const float* table) {
+    return IsVectorAligned(table, DType::kFloat32, 0, 4);
+  };
+  const bool vectors = half % 8 == 0 && HasVectors(args.x, args.dtype) &&
+                       HasVectors(args.out, args.dtype) &&
+                       is_aligned(args.cos) && is_aligned(args.sin);
+  DispatchRows(args.dtype, vectors, [&](auto zero, auto width) {
+    const int64_t items =
+        args.batch * args.time * args.heads * ((half + width - 1) / width);
+    LaunchKernel("rope", &RopeKernel<decltype(zero), decltype(width)::value>,
+                 GeometryOfItems(items), context, args);
+  });
+}
+
+}  // namespace crosshatch::internal

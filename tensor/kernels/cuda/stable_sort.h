@@ -1,0 +1,36 @@
+// SPDX-License-Identifier: Apache-2.0
+#ifndef CROSSHATCH_TENSOR_KERNELS_CUDA_STABLE_SORT_H_
+#define CROSSHATCH_TENSOR_KERNELS_CUDA_STABLE_SORT_H_
+
+/// \file
+/// Sorting on the device: CUB's radix sort, or under emulation the standard
+/// library's.
+
+#include <cstdint>
+
+#include "crosshatch/tensor/stream.h"
+
+namespace crosshatch::internal {
+
+/// `segments` runs of `length` keys each, sorted apart: equal keys stay in
+/// their order. A value goes along with each key. The four arrays have segments
+/// * length elements and do not overlap.
+struct StableSortArgs {
+  int64_t segments = 0;
+  int64_t length = 0;
+  /// Bits of a key that are not 0 in any.
+  int key_bits = 64;
+  const uint64_t* keys = nullptr;
+  const int64_t* values = nullptr;
+  uint64_t* sorted_keys = nullptr;
+  int64_t* sorted_values = nullptr;
+  /// StableSortWorkspaceBytes(segments, length) bytes, aligned to 64.
+  void* workspace = nullptr;
+};
+
+int64_t StableSortWorkspaceBytes(int64_t segments, int64_t length);
+void StableSort(const StableSortArgs& args, KernelContext& context);
+
+}  // namespace crosshatch::internal
+
+#endif  // CROSSHATCH_TENSOR_KERNELS_CUDA_STABLE_SORT_H_

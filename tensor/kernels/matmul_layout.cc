@@ -1,0 +1,95 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "crosshatch/tensor/kernels/matmul_layout.h"
+
+#include <algorithm>
+#include <cstddef>
+#include <utility>
+
+#include "crosshatch/base/check.h"
+
+namespace crosshatch::internal {
+
+bool HasLeadingStride(int64_t rows, int64_t cols, int64_t row_stride,
+                      int64_t col_stride) {
+  return (col_stride == 1 || cols == 1) && (row_stride >= cols || rows == 1);
+}
+
+bool HasLeadingStrideEitherWay(int64_t rows, int64_t cols,
+                               const MatMulInput& matrix) {
+  return HasLeadingStride(rows, cols, matrix.row_stride, matrix.col_stride) ||
+         HasLeadingStride(cols, rows, matrix.col_stride, matrix.row_stride);
+}
+
+MatMulArgs NormalizedMatMul(MatMulArgs args) {
+  if (args.out.col_stride != 1 && args.out.row_stride == 1 && args.m > 1) {
+    std::swap(args.m, args.n);
+    std::swap(args.a, args.b);
+    std::swap(args.a.row_stride, args.a.col_stride);
+    std::swap(args.b.row_stride, args.b.col_stride);
+    std::swap(args.out.row_stride, args.out.col_stride);
+  }
+  for (int d = args.batch.ndim - 1; d >= 0; --d) {
+    const bool is_rows =
+        args.b.batch_strides[d] == 0 &&
+        args.a.batch_strides[d] == args.m * args.a.row_stride &&
+        args.out.batch_strides[d] == args.m * args.out.row_stride;
+    if (args.batch.sizes[d] != 1 && !is_rows) break;
+    args.m *= args.batch.sizes[d];
+    args.batch.ndim = d;
+  }
+  return args;
+}
+
+void ScaleOut(const MatMulArgs& args, const MatMulHelpers& helpers,
+              KernelContext& context) {
+  if (args.beta == 1) return;
+  KernelShape shape = args.batch;
+  KernelOutput out = {args.out.data, args.out_dtype};
+  std::copy(args.out.batch_strides, args.out.batch_strides + shape.ndim,
+            out.strides);
+  CH_CHECK(shape.ndim + 2 <= kMaxKernelDims) << "matmul kernel: batch dims";
+  shape.sizes[shape.ndim] = args.m;
+  out.strides[shape.ndim++] = args.out.row_stride;
+  shape.sizes[shape.ndim] = args.n;
+  out.strides[shape.ndim++] = args.out.col_stride;
+  if (args.beta == 0) {
+    helpers.fill({shape, out, 0}, context);
+    return;
+  }
+  UnaryArgs scale;
+  scale.op = UnaryOp::kMulScalar;
+  scale.shape = shape;
+  scale.a = {out.data, out.dtype};
+  std::copy(out.strides, out.strides + shape.ndim, scale.a.strides);
+  scale.out = out;
+  scale.scalar = args.beta;
+  helpers.unary(scale, context);
+}
+
+void AddPanel(const MatMulArgs& args, const void* panel, int64_t offset,
+              int64_t rows, int64_t cols, const MatMulHelpers& helpers,
+              KernelContext& context) {
+  const KernelShape shape = {2, {rows, cols}};
+  const KernelInput from = {panel, StatisticsDType(args.dtype), {cols, 1}};
+  auto* const out =
+      static_cast<std::byte*>(args.out.data) + offset * SizeOf(args.out_dtype);
+  const KernelOutput to = {
+      out, args.out_dtype, {args.out.row_stride, args.out.col_stride}};
+  if (args.beta == 0 || args.beta == 1) {
+    helpers.copy(
+        {shape, from, to,
+         args.beta == 0 ? WriteMode::kOverwrite : WriteMode::kAccumulate},
+        context);
+    return;
+  }
+  BinaryArgs add;
+  add.op = BinaryOp::kAdd;
+  add.shape = shape;
+  add.a = from;
+  add.b = {to.data, to.dtype, {args.out.row_stride, args.out.col_stride}};
+  add.out = to;
+  add.alpha = args.beta;
+  helpers.binary(add, context);
+}
+
+}  // namespace crosshatch::internal

@@ -1,0 +1,49 @@
+// SPDX-License-Identifier: Apache-2.0
+#ifndef CROSSHATCH_TENSOR_KERNELS_MATMUL_LAYOUT_H_
+#define CROSSHATCH_TENSOR_KERNELS_MATMUL_LAYOUT_H_
+
+/// \file
+/// How a product of any strides is put to a library that multiplies matrices of
+/// one unit stride, on every device.
+
+#include <cstdint>
+
+#include "crosshatch/tensor/kernels/matmul_kernels.h"
+#include "crosshatch/tensor/kernels/movement_kernels.h"
+#include "crosshatch/tensor/kernels/pointwise_kernels.h"
+
+namespace crosshatch::internal {
+
+/// Whether a library can read (rows, cols) with these strides as it is.
+bool HasLeadingStride(int64_t rows, int64_t cols, int64_t row_stride,
+                      int64_t col_stride);
+/// Or its transpose.
+bool HasLeadingStrideEitherWay(int64_t rows, int64_t cols,
+                               const MatMulInput& matrix);
+
+/// The same products with out's rows contiguous where that can be had by
+/// transposing them, and a batch that shares b as one taller matrix.
+MatMulArgs NormalizedMatMul(MatMulArgs args);
+
+/// The kernels of a device that go with its products.
+struct MatMulHelpers {
+  void (*copy)(const CopyArgs&, KernelContext&);
+  void (*fill)(const FillArgs&, KernelContext&);
+  void (*unary)(const UnaryArgs&, KernelContext&);
+  void (*binary)(const BinaryArgs&, KernelContext&);
+};
+
+/// The product of no terms: out = beta * out.
+void ScaleOut(const MatMulArgs& args, const MatMulHelpers& helpers,
+              KernelContext& context);
+
+/// out's block of (rows, cols) from `offset` on = panel + beta * itself,
+/// rounded once. The panel is contiguous and of the type that products are
+/// computed in.
+void AddPanel(const MatMulArgs& args, const void* panel, int64_t offset,
+              int64_t rows, int64_t cols, const MatMulHelpers& helpers,
+              KernelContext& context);
+
+}  // namespace crosshatch::internal
+
+#endif  // CROSSHATCH_TENSOR_KERNELS_MATMUL_LAYOUT_H_

@@ -1,0 +1,223 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <cmath>
+#include <string>
+
+#include "crosshatch/tensor/kernels/kernel_testutil.h"
+#include "crosshatch/tensor/kernels/reference/rows.h"
+#include "gtest/gtest.h"
+
+namespace crosshatch {
+namespace {
+
+using kernel_test::ExpectWithin;
+using kernel_test::Gamma;
+using kernel_test::Kernels;
+using kernel_test::Operand;
+using kernel_test::Random;
+using kernel_test::Real;
+using kernel_test::Reals;
+
+constexpr int64_t kIgnore = 3;
+
+struct Problem {
+  Problem(DType dtype, DType target_dtype, int64_t rows, int64_t cols)
+      : dtype(dtype),
+        rows(rows),
+        cols(cols),
+        logits(dtype, {rows, cols + 2}),
+        targets(target_dtype, {rows}),
+        grad(StatisticsDType(dtype), {rows}) {
+    Random random(static_cast<uint64_t>(rows * 7 + cols));
+    logits.Fill(random, -8, 8);
+    Reals classes;
+    for (int64_t r = 0; r < rows; ++r) {
+      classes.push_back(static_cast<Real>(random.Below(cols)));
+    }
+    targets.Set(classes);
+    grad.Fill(random, -1, 1);
+  }
+  Reals Row(const Operand& operand, int64_t r) const {
+    return reference::ReadRun(static_cast<const char*>(operand.data()) +
+                                  r * operand.stride(0) * SizeOf(dtype),
+                              dtype, cols);
+  }
+  TargetsInput Targets() const {
+    return {targets.data(), targets.dtype(), kIgnore};
+  }
+
+  DType dtype;
+  int64_t rows, cols;
+  Operand logits, targets, grad;
+};
+
+void TestCrossEntropy(DType dtype, DType target_dtype, int64_t rows,
+                      int64_t cols) {
+  Problem p(dtype, target_dtype, rows, cols);
+  const DType statistics = StatisticsDType(dtype);
+  Operand loss(statistics, {rows}), logsumexp(statistics, {rows});
+  Operand dlogits(dtype, {rows, cols + 2});
+  const CrossEntropyArgs forward = {rows,        cols,        p.logits.rows(),
+                                    p.Targets(), loss.data(), logsumexp.data(),
+                                    dtype};
+  const CrossEntropyBackwardArgs backward = {rows,
+                                             cols,
+                                             0,
+                                             p.logits.rows(),
+                                             p.Targets(),
+                                             logsumexp.data(),
+                                             p.grad.data(),
+                                             1,
+                                             dlogits.rows_out(),
+                                             dtype};
+  const std::string what = std::string("cross_entropy of ") + Name(dtype) +
+                           " " + std::to_string(rows) + " x " +
+                           std::to_string(cols);
+  kernel_test::RunAllWays(
+      {&loss, &logsumexp, &dlogits},
+      [&](KernelContext& context) {
+        Kernels().cross_entropy(forward, context);
+        Kernels().cross_entropy_backward(backward, context);
+      },
+      what);
+  const Reals targets = p.targets.Read(), grads = p.grad.Read();
+  Reals expected_loss, expected_lse, loss_bounds;
+  // Sum of exponentials of numbers up to 16 below their maximum, each off by
+  // the rounding of the difference too.
+  const Real error = Gamma(dtype, 80);
+  for (int64_t r = 0; r < rows; ++r) {
+    const Reals x = p.Row(p.logits, r);
+    const auto target = static_cast<size_t>(targets[static_cast<size_t>(r)]);
+    const bool ignored = target == kIgnore;
+    const Real lse = reference::LogSumExp(x);
+    expected_lse.push_back(lse);
+    expected_loss.push_back(ignored ? 0 : lse - x[target]);
+    loss_bounds.push_back(error + Gamma(dtype, 2) * (std::abs(lse) + 8));
+    Reals dx, bounds;
+    for (size_t c = 0; c < x.size(); ++c) {
+      const Real probability = std::exp(x[c] - lse);
+      const Real g = grads[static_cast<size_t>(r)];
+      dx.push_back(ignored ? 0 : (probability - (c == target ? 1 : 0)) * g);
+      bounds.push_back((2 * error + Gamma(dtype, 40)) * probability *
+                           std::abs(g) +
+                       Gamma(dtype, 3) * std::abs(dx.back()));
+    }
+    ExpectWithin(p.Row(dlogits, r), dx, bounds, dtype, what + " dlogits");
+  }
+  ExpectWithin(loss.Read(), expected_loss, loss_bounds, statistics,
+               what + " loss");
+  ExpectWithin(logsumexp.Read(), expected_lse, loss_bounds, statistics,
+               what + " logsumexp");
+}
+
+TEST(CrossEntropyTest, ForwardAndBackward) {
+  for (DType dtype : kernel_test::kFloatDTypes) {
+    for (int64_t cols : {1, 2, 3, 5, 7, 13, 31, 64, 127, 2500}) {
+      TestCrossEntropy(dtype, DType::kInt64, 5, cols);
+    }
+    TestCrossEntropy(dtype, DType::kInt32, 0, 5);
+    TestCrossEntropy(dtype, DType::kUInt16, 300, 257);
+  }
+}
+
+// The classes in pieces, put together as ranks would.
+TEST(CrossEntropyTest, ShardsOfClassesAddUp) {
+  for (DType dtype : {DType::kFloat32, DType::kFloat64, DType::kBFloat16}) {
+    constexpr int64_t kRows = 9, kCols = 50;
+    Problem p(dtype, DType::kInt64, kRows, kCols);
+    const DType statistics = StatisticsDType(dtype);
+    KernelContext& context = kernel_test::Context();
+    Operand loss(statistics, {kRows}), logsumexp(statistics, {kRows});
+    Kernels().cross_entropy({kRows, kCols, p.logits.rows(), p.Targets(),
+                             loss.data(), logsumexp.data(), dtype},
+                            context);
+    Operand whole(dtype, {kRows, kCols + 2}), pieces(dtype, {kRows, kCols + 2});
+    CrossEntropyBackwardArgs backward = {kRows,
+                                         kCols,
+                                         0,
+                                         p.logits.rows(),
+                                         p.Targets(),
+                                         logsumexp.data(),
+                                         p.grad.data(),
+                                         1,
+                                         whole.rows_out(),
+                                         dtype};
+    Kernels().cross_entropy_backward(backward, context);
+
+    Operand row_max(statistics, {kRows});
+    ReduceArgs reduce;
+    reduce.kind = ReduceKind::kMax;
+    reduce.shape = {2, {kRows, kCols}};
+    reduce.reduced = 2;
+    reduce.in = p.logits.in();
+    reduce.out = row_max.out();
+    Kernels().reduce(reduce, context);
+    Reals sums(kRows), picks(kRows);
+    for (const auto& [first, last] :
+         {std::pair<int64_t, int64_t>{0, 17}, {17, 17}, {17, 50}}) {
+      Operand sum(statistics, {kRows}), picked(statistics, {kRows});
+      const auto at = [first = first, dtype](void* data) {
+        return static_cast<char*>(data) + first * SizeOf(dtype);
+      };
+      const RowsInput logits = {at(p.logits.data()), p.logits.stride(0)};
+      Kernels().cross_entropy_shard(
+          {kRows, last - first, first, logits, p.Targets(), row_max.data(),
+           sum.data(), picked.data(), dtype},
+          context);
+      const Reals s = sum.Read(), k = picked.Read();
+      for (size_t r = 0; r < kRows; ++r) {
+        sums[r] += s[r];
+        picks[r] += k[r];
+      }
+      backward.cols = last - first;
+      backward.first = first;
+      backward.logits = logits;
+      backward.dlogits = {at(pieces.data()), pieces.stride(0)};
+      Kernels().cross_entropy_backward(backward, context);
+    }
+    const Reals targets = p.targets.Read(), max = row_max.Read();
+    Reals expected, bounds;
+    for (size_t r = 0; r < kRows; ++r) {
+      const bool ignored = targets[r] == kIgnore;
+      expected.push_back(ignored ? 0 : std::log(sums[r]) + max[r] - picks[r]);
+      bounds.push_back(Gamma(dtype, 120));
+    }
+    ExpectWithin(loss.Read(), expected, bounds, statistics, "shards");
+    for (int64_t r = 0; r < kRows; ++r) {
+      EXPECT_EQ(p.Row(pieces, r), p.Row(whole, r)) << r;
+    }
+  }
+}
+
+TEST(CrossEntropyTest, BackwardInPlaceWithOneGradientForAllRows) {
+  Problem p(DType::kBFloat16, DType::kInt64, 7, 1100);
+  Operand lse(DType::kFloat32, {7}), loss(DType::kFloat32, {7});
+  Operand apart(DType::kBFloat16, {7, 1102});
+  KernelContext& context = kernel_test::Context();
+  Kernels().cross_entropy(
+      {7, 1100, p.logits.rows(), p.Targets(), loss.data(), lse.data(), p.dtype},
+      context);
+  CrossEntropyBackwardArgs args = {
+      7,          1100,          0, p.logits.rows(),  p.Targets(),
+      lse.data(), p.grad.data(), 0, apart.rows_out(), p.dtype};
+  Kernels().cross_entropy_backward(args, context);
+  args.dlogits = p.logits.rows_out();
+  Kernels().cross_entropy_backward(args, context);
+  for (int64_t r = 0; r < 7; ++r) {
+    EXPECT_EQ(p.Row(p.logits, r), p.Row(apart, r)) << r;
+  }
+}
+
+TEST(CrossEntropyDeathTest, TargetOutOfRange) {
+  Problem p(DType::kFloat32, DType::kInt64, 1, 5);
+  p.targets.Set({5});
+  Operand lse(DType::kFloat32, {1}), loss(DType::kFloat32, {1});
+  const CrossEntropyArgs args = {
+      1, 5, p.logits.rows(), p.Targets(), loss.data(), lse.data(), p.dtype};
+  EXPECT_DEATH(kernel_test::Run([&](KernelContext& context) {
+                 Kernels().cross_entropy(args, context);
+               }),
+               "target 5 of row 0 among 5 classes");
+}
+
+}  // namespace
+}  // namespace crosshatch

@@ -1,0 +1,101 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <cmath>
+#include <string>
+#include <vector>
+
+#include "crosshatch/tensor/kernels/kernel_testutil.h"
+#include "gtest/gtest.h"
+
+namespace crosshatch {
+namespace {
+
+using kernel_test::ExpectWithin;
+using kernel_test::Gamma;
+using kernel_test::Kernels;
+using kernel_test::Operand;
+using kernel_test::Random;
+using kernel_test::Real;
+using kernel_test::Reals;
+
+struct Tables {
+  std::vector<float> cos, sin;
+};
+Tables MakeTables(int64_t time, int64_t half) {
+  Tables tables;
+  for (int64_t t = 0; t < time; ++t) {
+    for (int64_t i = 0; i < half; ++i) {
+      const double angle = static_cast<double>(t) *
+                           std::pow(10000.0, -static_cast<double>(i) /
+                                                 static_cast<double>(half));
+      tables.cos.push_back(static_cast<float>(std::cos(angle)));
+      tables.sin.push_back(static_cast<float>(std::sin(angle)));
+    }
+  }
+  return tables;
+}
+
+void TestRope(DType dtype, std::vector<int64_t> sizes, bool inverse,
+              bool in_place) {
+  Random random(static_cast<uint64_t>(sizes[3]));
+  const int64_t half = sizes[3] / 2;
+  const Tables tables = MakeTables(sizes[1], half);
+  Operand x(dtype, sizes), out(dtype, sizes);
+  x.Fill(random, -3, 3);
+  const Reals values = x.Read();
+  Operand& target = in_place ? x : out;
+  const RopeArgs args = {sizes[0],
+                         sizes[1],
+                         sizes[2],
+                         sizes[3],
+                         x.heads(),
+                         target.heads_out(),
+                         tables.cos.data(),
+                         tables.sin.data(),
+                         dtype,
+                         inverse};
+  kernel_test::RunAllWays(
+      {&target}, [&](KernelContext& context) { Kernels().rope(args, context); },
+      "rope");
+  Reals expected, bounds;
+  for (size_t i = 0; i < values.size(); ++i) {
+    const auto at = static_cast<int64_t>(i);
+    const int64_t d = at % sizes[3];
+    const int64_t t = at / (sizes[3] * sizes[2]) % sizes[1];
+    const auto entry = static_cast<size_t>(t * half + d % half);
+    const Real cos = tables.cos[entry];
+    const Real sin = inverse ? -tables.sin[entry] : tables.sin[entry];
+    const auto shift = static_cast<size_t>(half);
+    const Real turned = d < half ? -values[i + shift] : values[i - shift];
+    expected.push_back(values[i] * cos + turned * sin);
+    bounds.push_back(Gamma(dtype, 2) *
+                     (std::abs(values[i] * cos) + std::abs(turned * sin)));
+  }
+  ExpectWithin(target.Read(), expected, bounds, dtype,
+               std::string("rope of ") + Name(dtype));
+}
+
+TEST(RopeTest, RotatesHalves) {
+  for (DType dtype : kernel_test::kFloatDTypes) {
+    for (const std::vector<int64_t>& sizes : {std::vector<int64_t>{2, 5, 3, 8},
+                                              {1, 1, 1, 2},
+                                              {1, 7, 2, 26},
+                                              {0, 3, 2, 4},
+                                              {2, 0, 2, 4},
+                                              {1, 3, 0, 4},
+                                              {1, 2, 1, 1030},
+                                              {3, 64, 4, 64}}) {
+      for (bool inverse : {false, true}) {
+        TestRope(dtype, sizes, inverse, false);
+      }
+    }
+  }
+}
+
+// RunAllWays restores the input before each run, so in place works with it.
+TEST(RopeTest, InPlace) {
+  TestRope(DType::kFloat32, {2, 5, 3, 8}, false, true);
+  TestRope(DType::kBFloat16, {2, 5, 3, 600}, true, true);
+}
+
+}  // namespace
+}  // namespace crosshatch

@@ -1,0 +1,354 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// The mistakes that users of the library make first, each made here: what they
+// are told names the mistake and its cure, and docs/errors.md lists it in the
+// same words.
+
+#include <fstream>
+#include <functional>
+#include <sstream>
+#include <stdexcept>
+#include <string>
+#include <vector>
+
+#include "crosshatch/base/status_macros.h"
+#include "crosshatch/comm/world.h"
+#include "crosshatch/dtensor/dtensor.h"
+#include "crosshatch/dtensor/item.h"
+#include "crosshatch/fsdp/fully_shard.h"
+#include "crosshatch/fsdp/sharded_module.h"
+#include "crosshatch/mesh/device_mesh.h"
+#include "crosshatch/nn/adamw.h"
+#include "crosshatch/nn/dropout.h"
+#include "crosshatch/nn/embedding.h"
+#include "crosshatch/nn/linear.h"
+#include "crosshatch/nn/rms_norm.h"
+#include "crosshatch/tensor/autograd.h"
+#include "crosshatch/tensor/creation.h"
+#include "crosshatch/tensor/ops/ops.h"
+#include "crosshatch/testing/ranks.h"
+#include "crosshatch/tp/parallelize_module.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+namespace crosshatch {
+namespace {
+
+using ::testing::HasSubstr;
+
+// A block of a projection, a norm that a plan may forget, and dropout.
+class Block final : public nn::Module {
+ public:
+  explicit Block(double p) : drop_(p) {
+    RegisterModule("up", up_);
+    RegisterModule("norm", norm_);
+    RegisterModule("drop", drop_);
+  }
+  const char* type_name() const override { return "Block"; }
+
+ protected:
+  TensorList ForwardImpl(TensorSpan inputs) override {
+    return {drop_.Forward(norm_.Forward(up_.Forward(inputs[0])))};
+  }
+
+ private:
+  nn::Linear up_{6, 6};
+  nn::RmsNorm norm_{6, 1e-5};
+  nn::Dropout drop_;
+};
+
+class Net final : public nn::Module {
+ public:
+  explicit Net(double p = 0) : block_(p) { RegisterModule("layers.0", block_); }
+  const char* type_name() const override { return "Net"; }
+  Block& block() { return block_; }
+
+ protected:
+  TensorList ForwardImpl(TensorSpan inputs) override {
+    return {block_.Forward(inputs[0])};
+  }
+
+ private:
+  Block block_;
+};
+
+// Holds a module and does not register it.
+class Forgetful final : public nn::Module {
+ public:
+  const char* type_name() const override { return "Forgetful"; }
+
+ protected:
+  TensorList ForwardImpl(TensorSpan inputs) override {
+    return {up_.Forward(inputs[0])};
+  }
+
+ private:
+  nn::Linear up_{6, 6};
+};
+
+class Words final : public nn::Module {
+ public:
+  Words() { RegisterModule("table", table_); }
+  const char* type_name() const override { return "Words"; }
+
+ protected:
+  TensorList ForwardImpl(TensorSpan inputs) override {
+    return {table_.Forward(inputs[0])};
+  }
+
+ private:
+  nn::Embedding table_{5, 3};
+};
+
+Tensor Input() { return Ones({2, 6}); }
+
+// What a program does, on one of `ranks` ranks.
+struct Mistake {
+  std::string name;
+  int ranks;
+  std::function<absl::Status(const DeviceMesh& mesh)> make;
+  /// In the message, and in docs/errors.md.
+  std::string says;
+  /// Whether it ends the process.
+  bool dies = false;
+};
+
+absl::Status ShardTheRootFirst(const DeviceMesh& mesh) {
+  Net net;
+  CH_RETURN_IF_ERROR(fsdp::FullyShard(net, mesh));
+  return fsdp::FullyShard(net.block(), mesh);
+}
+
+absl::Status ShardBeforeTensorParallelism(const DeviceMesh& mesh) {
+  Net net;
+  CH_RETURN_IF_ERROR(fsdp::FullyShard(net, mesh));
+  return tp::ParallelizeModule(net, mesh,
+                               {{"layers.*.up", tp::ColwiseParallel()}});
+}
+
+absl::Status LeaveANormOutOfThePlan(const DeviceMesh& mesh) {
+  Net net;
+  CH_RETURN_IF_ERROR(tp::ParallelizeModule(
+      net, mesh, {{"layers.*.up", tp::ColwiseParallel()}}));
+  CH_RETURN_IF_ERROR(net.Materialize({}));
+  net.Forward(Input());
+  return absl::OkStatus();
+}
+
+absl::Status RunWithoutMaterialize(const DeviceMesh&) {
+  Net net;
+  net.Forward(Input());
+  return absl::OkStatus();
+}
+
+absl::Status RunAModuleThatIsNotRegistered(const DeviceMesh&) {
+  Forgetful model;
+  CH_RETURN_IF_ERROR(model.Materialize({}));
+  model.Forward(Input());
+  return absl::OkStatus();
+}
+
+absl::Status ReadAGatheredParameterOutsideOfForward(const DeviceMesh& mesh) {
+  Net net;
+  CH_RETURN_IF_ERROR(fsdp::FullyShard(net, mesh));
+  CH_RETURN_IF_ERROR(net.Materialize({}));
+  net.Parameters()[0]->Get().ToVector<float>();
+  return absl::OkStatus();
+}
+
+absl::Status SplitHeadsThatDoNotDivide(const DeviceMesh& mesh) {
+  nn::Linear heads(6, 6);
+  CH_RETURN_IF_ERROR(
+      tp::ParallelizeModule(heads, mesh, {{"", tp::ColwiseParallel()}}));
+  CH_RETURN_IF_ERROR(heads.Materialize({}));
+  // Three heads of width 2 on two ranks.
+  View(heads.Forward(Input()), {2, 3, 2});
+  return absl::OkStatus();
+}
+
+absl::Status GiveTargetsOfOtherSizes(const DeviceMesh& mesh) {
+  const Tensor logits = DistributeTensor(
+      Ones({4, 6}), mesh, Layout::Replicated(mesh.layout(), 2).WithShard(0, 1));
+  CrossEntropy(logits, FromValues<int64_t>({3}, {0, 1, 2}));
+  return absl::OkStatus();
+}
+
+absl::Status LookUpAnIdOutOfRange(const DeviceMesh&) {
+  Words words;
+  CH_RETURN_IF_ERROR(words.Materialize({}));
+  words.Forward(FromValues<int32_t>({2}, {1, 7}));
+  return absl::OkStatus();
+}
+
+absl::Status GiveIdsToALinear(const DeviceMesh&) {
+  Net net;
+  CH_RETURN_IF_ERROR(net.Materialize({}));
+  net.Forward(Zeros({2, 6}, kInt32));
+  return absl::OkStatus();
+}
+
+absl::Status AskForAnItemOnOneRank(const DeviceMesh& mesh) {
+  const Tensor sum = Sum(DistributeTensor(
+      Input(), mesh, Layout::Replicated(mesh.layout(), 2).WithShard(0, 0)));
+  if (*mesh.index(0) != 0) return absl::OkStatus();
+  return Item(sum).status();
+}
+
+absl::Status DifferentiateTwice(const DeviceMesh& mesh) {
+  Net net;
+  CH_RETURN_IF_ERROR(fsdp::FullyShard(net, mesh));
+  CH_RETURN_IF_ERROR(net.Materialize({}));
+  return Backward(Sum(net.Forward(Input())), {.create_graph = true});
+}
+
+absl::Status StepWithoutAGradient(const DeviceMesh& mesh) {
+  Net net;
+  CH_RETURN_IF_ERROR(fsdp::FullyShard(net, mesh));
+  CH_RETURN_IF_ERROR(net.Materialize({}));
+  nn::AdamW optimizer(net.Parameters(), {});
+  return optimizer.Step();
+}
+
+absl::Status ForgetToReduce(const DeviceMesh& mesh) {
+  Net net;
+  CH_RETURN_IF_ERROR(fsdp::FullyShard(net, mesh));
+  CH_RETURN_IF_ERROR(net.Materialize({}));
+  CH_ASSIGN_OR_RETURN(fsdp::ShardedModule sharded,
+                      fsdp::ShardedModule::Of(net));
+  sharded.SetRequiresGradientSync(false);
+  CH_RETURN_IF_ERROR(Backward(Sum(net.Forward(Input()))));
+  nn::AdamW optimizer(net.Parameters(), {});
+  return optimizer.Step();
+}
+
+absl::Status MaterializeFromAnotherSeed(const DeviceMesh& mesh) {
+  Net net;
+  CH_RETURN_IF_ERROR(fsdp::FullyShard(net, mesh));
+  return net.Materialize({.seed = *mesh.index(0) == 0 ? 7u : 8u});
+}
+
+absl::Status DropFromAnotherSeed(const DeviceMesh& mesh) {
+  Net net(/*p=*/0.5);
+  CH_RETURN_IF_ERROR(fsdp::FullyShard(net, mesh));
+  CH_RETURN_IF_ERROR(net.Materialize({}));
+  nn::SetDropoutStep(net, /*seed=*/*mesh.index(0) == 0 ? 7u : 8u, /*step=*/0);
+  return Backward(Sum(net.Forward(Input())));
+}
+
+absl::Status Throw(const DeviceMesh& mesh) {
+  if (*mesh.index(0) == 1) throw std::runtime_error("of the program's own");
+  return absl::OkStatus();
+}
+
+std::vector<Mistake> Mistakes() {
+  return {
+      {"RootBeforeABlock", 2, ShardTheRootFirst,
+       "call FullyShard bottom-up: blocks first, then the whole model"},
+      {"FsdpBeforeTp", 2, ShardBeforeTensorParallelism,
+       "is sharded by FullyShard already"},
+      {"NormLeftOut", 2, LeaveANormOutOfThePlan,
+       "a parameter that no style of the plan spreads", true},
+      {"NotMaterialized", 1, RunWithoutMaterialize,
+       "a parameter that was not materialized", true},
+      {"NotRegistered", 1, RunAModuleThatIsNotRegistered,
+       "the modules that their parents registered (RegisterModule)", true},
+      {"GatheredOutsideOfForward", 2, ReadAGatheredParameterOutsideOfForward,
+       "has it while its module runs", true},
+      {"HeadsDoNotDivide", 2, SplitHeadsThatDoNotDivide,
+       "LinearOptions::out_unit", true},
+      {"OtherTargets", 2, GiveTargetsOfOtherSizes,
+       "logits [..., classes] go with targets", true},
+      {"IdOutOfRange", 1, LookUpAnIdOutOfRange, "module table (Embedding)",
+       true},
+      {"IdsIntoLinear", 1, GiveIdsToALinear, "ids go through an Embedding",
+       true},
+      {"ItemOnOneRank", 2, AskForAnItemOnOneRank,
+       "which every rank of the mesh calls"},
+      {"GradientsOfGradients", 2, DifferentiateTwice,
+       "gradients of gradients (BackwardOptions::create_graph)"},
+      {"StepWithoutAGradient", 2, StepWithoutAGradient,
+       "has a gradient: call Backward before the step"},
+      {"ForgottenReduction", 2, ForgetToReduce, "was not reduced"},
+      {"SeedsOfModels", 2, MaterializeFromAnotherSeed,
+       "ranks make different models"},
+      {"SeedsOfDropout", 2, DropFromAnotherSeed, "draws differently on ranks"},
+      {"Exception", 2, Throw, "of the program's own"},
+  };
+}
+
+class ErrorMessagesTest : public ::testing::TestWithParam<Mistake> {};
+
+TEST_P(ErrorMessagesTest, NameTheMistakeAndTheCure) {
+  const Mistake& mistake = GetParam();
+  const auto run = [&] {
+    return StatusOfRanks(mistake.ranks, [&](World& world) -> absl::Status {
+      CH_ASSIGN_OR_RETURN(const DeviceMesh mesh,
+                          InitDeviceMesh(world, {{"x", mistake.ranks}}));
+      return mistake.make(mesh);
+    });
+  };
+  if (mistake.dies) {
+    EXPECT_DEATH((void)run(), HasSubstr(mistake.says));
+  } else {
+    EXPECT_THAT(std::string(run().message()), HasSubstr(mistake.says));
+  }
+}
+
+TEST_P(ErrorMessagesTest, AreListedInTheDocumentation) {
+  std::ifstream file("docs/errors.md");
+  std::stringstream page;
+  page << file.rdbuf();
+  EXPECT_THAT(page.str(), HasSubstr(GetParam().says));
+}
+
+INSTANTIATE_TEST_SUITE_P(All, ErrorMessagesTest,
+                         ::testing::ValuesIn(Mistakes()),
+                         [](const auto& info) { return info.param.name; });
+
+// A check that stops a forward or backward says where that was.
+
+MATCHER_P(SaysOnce, text, "") {
+  const std::string said = arg;
+  const size_t first = said.find("check failed");
+  return said.find(text) != std::string::npos && first != std::string::npos &&
+         said.find("check failed", first + 1) == std::string::npos;
+}
+
+TEST(PlaceDeathTest, OfAForwardIsRankModuleAndOp) {
+  const auto run = [] {
+    OnMesh({{"tp", 2}}, [](const DeviceMesh& mesh) -> absl::Status {
+      Net net;
+      CH_RETURN_IF_ERROR(tp::ParallelizeModule(
+          net, mesh, {{"layers.*.up", tp::ColwiseParallel()}}));
+      CH_RETURN_IF_ERROR(net.Materialize({}));
+      net.Forward(Ones({2, 7}));
+      return absl::OkStatus();
+    });
+  };
+  // Both ranks fail alike, and one of them speaks.
+  EXPECT_DEATH(run(), SaysOnce(", module layers.0.up (Linear), op matmul of "
+                               "f32[2, 7]"));
+  EXPECT_DEATH(run(), "at rank [01], module layers.0.up");
+}
+
+TEST(PlaceDeathTest, OfABackwardIsTheModuleOfTheForward) {
+  const auto run = [] {
+    OnMesh({{"fsdp", 2}}, [](const DeviceMesh&) -> absl::Status {
+      Net net;
+      CH_RETURN_IF_ERROR(net.Materialize({}));
+      Tensor x = Input();
+      x.set_requires_grad(true);
+      const Tensor y = Tanh(x);
+      const Tensor loss = Sum(net.Forward(y));
+      {
+        const NoGrad no_grad;
+        MulInPlace(y, 2);
+      }
+      return Backward(loss);
+    });
+  };
+  EXPECT_DEATH(run(), SaysOnce(", module layers.0.up (Linear), gradient of "));
+}
+
+}  // namespace
+}  // namespace crosshatch

@@ -1,0 +1,84 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// What the styles of LlamaPlan announce is all that communicates: a step with
+// implicit redistributions forbidden runs, alone and beneath FSDP.
+
+#include <cstdint>
+#include <string>
+#include <tuple>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "crosshatch/base/status_macros.h"
+#include "crosshatch/dtensor/dtensor.h"
+#include "crosshatch/dtensor/implicit_redistribution.h"
+#include "crosshatch/extensions/dtensor_extensions.h"
+#include "crosshatch/fsdp/fully_shard.h"
+#include "crosshatch/mesh/device_mesh.h"
+#include "crosshatch/nn/clip_grad.h"
+#include "crosshatch/nn/models/llama.h"
+#include "crosshatch/tensor/autograd.h"
+#include "crosshatch/tensor/creation.h"
+#include "crosshatch/tensor/ops/ops.h"
+#include "crosshatch/testing/ranks.h"
+#include "crosshatch/tp/llama_plan.h"
+#include "crosshatch/tp/parallelize_module.h"
+#include "gtest/gtest.h"
+
+namespace crosshatch {
+namespace {
+
+class LlamaImplicitTest
+    : public ::testing::TestWithParam<std::tuple<int, int, bool>> {};
+
+TEST_P(LlamaImplicitTest, NothingIsHidden) {
+  const auto& [fsdp_ranks, tp_ranks, bfloat16] = GetParam();
+  OnMesh(
+      {{"fsdp", fsdp_ranks}, {"tp", tp_ranks}},
+      [&](const DeviceMesh& mesh) -> absl::Status {
+        CH_ASSIGN_OR_RETURN(const DeviceMesh tp, mesh.Slice("tp"));
+        CH_ASSIGN_OR_RETURN(const DeviceMesh fsdp, mesh.Slice("fsdp"));
+        nn::Llama model(
+            {.dim = 8, .layers = 2, .heads = 2, .ffn = 12, .vocab = 11});
+        CH_RETURN_IF_ERROR(tp::ParallelizeModule(model, tp, tp::LlamaPlan()));
+        if (mesh.size(0) > 1) {
+          fsdp::FullyShardOptions options = {.extension =
+                                                 DTensorExtensions::Create()};
+          if (bfloat16) {
+            options.mixed_precision = {.param_dtype = kBFloat16,
+                                       .reduce_dtype = kFloat32};
+          }
+          for (nn::Module& block : model.blocks()) {
+            CH_RETURN_IF_ERROR(fsdp::FullyShard(block, fsdp, options));
+          }
+          CH_RETURN_IF_ERROR(fsdp::FullyShard(model, fsdp, options));
+        }
+        CH_RETURN_IF_ERROR(model.Materialize({.seed = 7}));
+        const ForbidImplicitRedistribution forbid;
+        const Tensor ids =
+            FromValues<int32_t>({2, 5}, {0, 3, 10, 7, 7, 2, 9, 4, 1, 5});
+        // Twice: the second one adds to gradients that are there.
+        for (int i = 0; i < 2; ++i) {
+          CH_RETURN_IF_ERROR(Backward(CrossEntropy(model.Forward(ids), ids)));
+        }
+        for (nn::Parameter* p : model.Parameters()) {
+          CH_EXPECT_EQ(LayoutOf(p->grad()).ToString(),
+                       LayoutOf(p->data()).ToString())
+              << p->name();
+        }
+        return nn::ClipGradNorm(model.Parameters(), 1.0f).status();
+      });
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    All, LlamaImplicitTest,
+    ::testing::Values(std::tuple(1, 2, false), std::tuple(1, 3, false),
+                      std::tuple(2, 2, false), std::tuple(2, 2, true)),
+    [](const auto& info) {
+      return absl::StrCat("fsdp", std::get<0>(info.param), "_tp",
+                          std::get<1>(info.param),
+                          std::get<2>(info.param) ? "_bf16" : "");
+    });
+
+}  // namespace
+}  // namespace crosshatch
