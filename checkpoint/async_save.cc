@@ -118,6 +118,10 @@ void AsyncCheckpointer::Write(const std::vector<const void*>& data,
           return delivered_->ok() ? absl::AbortedError("they said so otherwise")
                                   : delivered_->status();
         }
+        // A peer that is gone never reports.
+        if (world_.context().poisoned()) {
+          return absl::AbortedError("the run has failed");
+        }
         if (absl::Now() < until) return absl::OkStatus();
         return absl::DeadlineExceededError(
             absl::StrCat("waited ", absl::FormatDuration(options_.timeout)));

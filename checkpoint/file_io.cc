@@ -59,13 +59,12 @@ void MappedFile::Release(int64_t offset, int64_t bytes) const {
 }
 
 absl::StatusOr<std::string> ReadFile(const std::string& path) {
-  constexpr int64_t kMostBytes = 100'000'000;
   CH_ASSIGN_OR_RETURN(const std::unique_ptr<const MappedFile> file,
                       MappedFile::Open(path));
-  if (file->size() > kMostBytes) {
-    return absl::InvalidArgumentError(absl::StrCat(path, " has ", file->size(),
-                                                   " bytes; at most ",
-                                                   kMostBytes, " are read"));
+  if (file->size() > kMostTextBytes) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(path, " has ", file->size(), " bytes; at most ",
+                     kMostTextBytes, " are read"));
   }
   return std::string(reinterpret_cast<const char*>(file->data()),
                      static_cast<size_t>(file->size()));

@@ -47,9 +47,11 @@ class MappedFile {
   const int64_t size_;
 };
 
+/// What ReadFile reads at most, 1 GB: more than any config or index has.
+inline constexpr int64_t kMostTextBytes = 1'000'000'000;
+
 /// The whole of a (small) text file.
-/// \error as MappedFile::Open; kInvalidArgument beyond 100 MB, which no config
-///     or index has.
+/// \error as MappedFile::Open; kInvalidArgument beyond kMostTextBytes.
 absl::StatusOr<std::string> ReadFile(const std::string& path);
 
 /// `attempt` is given `<path>.saving`, `<path>.saving-2`, ... until it returns

@@ -293,8 +293,16 @@ std::string FormatConfig(const nn::LlamaConfig& given, DType dtype) {
               : config.max_positions;
       break;
   }
-  // What versions before 5 read.
-  if (config.rope_scaling.kind != nn::RopeScaling::Kind::kNone) {
+  // What versions before 5 read. Of Phi-3 they take three fields and no other.
+  const nn::RopeScaling& rope = config.rope_scaling;
+  if (config.family == nn::LlamaFamily::kPhi3 &&
+      rope.kind == nn::RopeScaling::Kind::kLongRope) {
+    if (rope.attention_factor == LongRopeSharpness(config)) {
+      json["rope_scaling"] = {{"type", "longrope"},
+                              {"short_factor", rope.short_factor},
+                              {"long_factor", rope.long_factor}};
+    }
+  } else if (rope.kind != nn::RopeScaling::Kind::kNone) {
     Json scaling = json["rope_parameters"];
     scaling.erase("rope_theta");
     json["rope_scaling"] = std::move(scaling);

@@ -24,6 +24,9 @@ absl::Status ReadRope(const std::string& path, FieldReader& fields,
 /// The rotary parameters as rope_parameters has them.
 nlohmann::json FormatRope(const nn::LlamaConfig& config);
 
+/// The attention_factor that longrope has where a file says none.
+double LongRopeSharpness(const nn::LlamaConfig& config);
+
 }  // namespace crosshatch::checkpoint
 
 #endif  // CROSSHATCH_CHECKPOINT_HF_ROPE_INL_H_

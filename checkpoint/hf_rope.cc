@@ -66,6 +66,13 @@ double YarnSharpness(double factor, double mscale) {
   return factor <= 1 ? 1.0 : 0.1 * mscale * std::log(factor) + 1.0;
 }
 
+/// By how much longrope sharpens attention at `factor`.
+double Sharpness(const nn::RopeScaling& rope, double factor) {
+  if (factor <= 1) return 1;
+  return std::sqrt(1 + std::log(factor) / std::log(static_cast<double>(
+                                              rope.original_positions)));
+}
+
 /// What follows from the other fields where a file does not say it.
 double DefaultAttentionFactor(const nn::RopeScaling& rope, double factor,
                               FieldReader& fields) {
@@ -76,9 +83,7 @@ double DefaultAttentionFactor(const nn::RopeScaling& rope, double factor,
                ? YarnSharpness(factor, mscale) / YarnSharpness(factor, all)
                : YarnSharpness(factor, 1);
   }
-  if (rope.kind != RopeKind::kLongRope || factor <= 1) return 1;
-  return std::sqrt(1 + std::log(factor) / std::log(static_cast<double>(
-                                              rope.original_positions)));
+  return rope.kind == RopeKind::kLongRope ? Sharpness(rope, factor) : 1;
 }
 
 /// The fields of one object of rotary parameters, whose kind is known.
@@ -199,6 +204,12 @@ Json FormatRope(const nn::LlamaConfig& config) {
     }
   }
   return json;
+}
+
+double LongRopeSharpness(const nn::LlamaConfig& config) {
+  const nn::RopeScaling& rope = config.rope_scaling;
+  return Sharpness(rope, static_cast<double>(config.max_positions) /
+                             static_cast<double>(rope.original_positions));
 }
 
 }  // namespace crosshatch::checkpoint

@@ -43,11 +43,14 @@ bool SameValues(const StoredTensor& a, const StoredTensor& b) {
       !CanConvert(b.info().dtype, kFloat64)) {
     return false;
   }
+  if (NumElements(sizes) == 0) return true;
   Box row = WholeBox(sizes);
-  row.sizes[0] = 1;
+  const int64_t rows = sizes.empty() ? 1 : sizes[0];
+  if (!sizes.empty()) row.sizes[0] = 1;
   std::vector<double> of_a(static_cast<size_t>(row.numel()));
   std::vector<double> of_b(of_a.size());
-  for (row.offsets[0] = 0; row.offsets[0] < sizes[0]; ++row.offsets[0]) {
+  for (int64_t i = 0; i < rows; ++i) {
+    if (!sizes.empty()) row.offsets[0] = i;
     a.file->Read(a.index, row, kFloat64, of_a.data());
     b.file->Read(b.index, row, kFloat64, of_b.data());
     if (std::memcmp(of_a.data(), of_b.data(), of_a.size() * sizeof(double))) {

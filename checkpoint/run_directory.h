@@ -73,7 +73,9 @@ class RunCheckpoints {
   RunCheckpoints(World& world, std::string root,
                  RunCheckpointsOptions options = {});
 
-  /// The last step that there is a checkpoint of, the same on every rank.
+  /// The last step that there is a checkpoint of, the same on every rank. Of a
+  /// run that was taken up again further back that is one of the run given up,
+  /// until the new one has come as far: remove those first.
   absl::StatusOr<std::optional<int64_t>> Latest();
   /// As LoadCheckpoint.
   absl::Status Load(nn::Stateful& stateful, int64_t step,

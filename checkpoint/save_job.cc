@@ -74,7 +74,17 @@ absl::StatusOr<std::unique_ptr<SaveJob>> SaveJob::Prepare(
   CH_ASSIGN_OR_RETURN(SavePlan plan,
                       PlanSave(described->tensors, world.size()));
   plan.index.values = described->values;
-  CH_RETURN_IF_ERROR(FormatIndex(plan.index).status());
+  CH_ASSIGN_OR_RETURN(const std::string index, FormatIndex(plan.index));
+  // The hashes are to come.
+  constexpr size_t kHashBytes = 32;
+  const size_t index_bytes =
+      index.size() + kHashBytes * plan.index.tensors.size();
+  if (index_bytes > static_cast<size_t>(kMostTextBytes)) {
+    return absl::ResourceExhaustedError(absl::StrCat(
+        "the index of ", dir, " would have ", index_bytes, " bytes, of which ",
+        kMostTextBytes,
+        " can be read; save a state of fewer shards (on a smaller mesh)"));
+  }
   std::unique_ptr<SaveJob> job(
       new SaveJob(world.rank(), std::move(plan), files));
   CH_ASSIGN_OR_RETURN(

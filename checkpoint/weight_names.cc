@@ -119,6 +119,13 @@ absl::StatusOr<std::vector<MergedTensor>> MergeByName(
     const auto [it, is_new] = index.emplace(stored.name, tensors.size());
     if (is_new) tensors.push_back({stored.name, {}, {}});
     std::vector<nn::NamedParameter>& parts = tensors[it->second].parts;
+    if (stored.part < 0 ||
+        static_cast<size_t>(stored.part) >= parameters.size()) {
+      return CannotMerge(
+          stored.name,
+          absl::StrCat(named.name, " is part ", stored.part, " of ",
+                       parameters.size(), " parameters in all"));
+    }
     const auto part = static_cast<size_t>(stored.part);
     if (parts.size() <= part) parts.resize(part + 1, {"", nullptr});
     if (parts[part].parameter != nullptr) {

@@ -111,6 +111,10 @@ TEST(WeightNamesTest, NamesWhatCannotLieInOneTensor) {
   EXPECT_THAT(error(two, {.rules = {{"*", "x"}}}),
               HasSubstr("a and b are both part 0"));
   EXPECT_THAT(error(two, {.rules = {{"a", "*"}}}), HasSubstr("more stars"));
+  EXPECT_THAT(error(two, {.rules = {{"a", "x", -1}}}),
+              HasSubstr("a is part -1"));
+  EXPECT_THAT(error(two, {.rules = {{"a", "x", 1 << 30}}}),
+              HasSubstr("a is part 1073741824"));
 }
 
 }  // namespace

@@ -85,7 +85,18 @@ absl::StatusOr<std::vector<int32_t>> Sample(World& world, nn::Llama& model,
   CH_CHECK(!prompt.empty()) << "a sample follows a prompt";
   CH_ASSIGN_OR_RETURN(const std::shared_ptr<Communicator> all, AllRanks(world));
   const NoGrad no_grad;
-  nn::KvCache cache(static_cast<int64_t>(prompt.size()) + options.count);
+  const int64_t length = static_cast<int64_t>(prompt.size()) + options.count;
+  const nn::RopeScaling& rope = model.config().rope_scaling;
+  const bool by_length = rope.kind == nn::RopeScaling::Kind::kDynamic ||
+                         rope.kind == nn::RopeScaling::Kind::kLongRope;
+  if (by_length && length > rope.original_positions) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "a prompt and sample of ", length,
+        " tokens: the rotary positions of this model depend on the length "
+        "beyond ",
+        rope.original_positions, ", and what is cached has those of another"));
+  }
+  nn::KvCache cache(length);
   const CacheScope scope(model, cache);
   std::vector<int32_t> drawn;
   while (static_cast<int64_t>(drawn.size()) < options.count) {

@@ -176,6 +176,21 @@ absl::StatusOr<TokenSource> TokenSource::FromTokenFile(const std::string& path,
   return TokenSource(std::move(narrow), std::move(wide));
 }
 
+uint64_t TokenSource::SampleHash() const {
+  constexpr int64_t kSamples = 4096;
+  // FNV-1a, of tokens in the place of bytes.
+  uint64_t hash = 14695981039346656037u;
+  const auto add = [&hash](uint64_t value) {
+    hash = (hash ^ value) * 1099511628211u;
+  };
+  add(static_cast<uint64_t>(size()));
+  const int64_t stride = std::max<int64_t>(1, size() / kSamples);
+  for (int64_t at = 0; at < size(); at += stride) {
+    add(static_cast<uint64_t>(token(at)));
+  }
+  return hash;
+}
+
 TokenBatch TokenSource::Rows(int64_t position, int64_t seq_len, int64_t begin,
                              int64_t end) const {
   TokenBatch batch;

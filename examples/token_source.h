@@ -45,6 +45,10 @@ class TokenSource {
   /// The largest token.
   int32_t max_token() const { return max_token_; }
 
+  /// A hash of size() and of some 4,096 tokens spread over all of them, which
+  /// tells other files from these.
+  uint64_t SampleHash() const;
+
   /// Rows [begin, end) of a batch that begins at token `position`: row i holds
   /// the `seq_len` tokens from position + i * seq_len on and the same shifted
   /// by one, going round at the end.

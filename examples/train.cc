@@ -17,6 +17,7 @@
 #include "crosshatch/base/status_macros.h"
 #include "crosshatch/checkpoint/huggingface.h"
 #include "crosshatch/checkpoint/run_directory.h"
+#include "crosshatch/comm/all_ranks.h"
 #include "crosshatch/dtensor/dtensor.h"
 #include "crosshatch/examples/data_parallel.h"
 #include "crosshatch/examples/metrics.h"
@@ -405,6 +406,8 @@ void Trainer::Introduce() {
 absl::Status Trainer::SaveCheckpoint() {
   if (options_.checkpoints.empty()) return absl::OkStatus();
   CH_RETURN_IF_ERROR(CheckWeights(options_.checkpoints));
+  // An error of the save before is not to cost this one.
+  CH_RETURN_IF_ERROR(Unwritten(checkpoints_.Wait()));
   return Unwritten(checkpoints_.Save(state_, step_));
 }
 
@@ -466,9 +469,34 @@ absl::Status Trainer::Run() {
 
 }  // namespace
 
+// Processes read the files each for itself: a pipe is shared out between them,
+// and machines may have files of one name that differ.
+absl::Status CheckSameTokens(World& world, const TokenSource& tokens,
+                             const TokenSource* eval) {
+  const auto describe = [](const TokenSource& source) {
+    return absl::StrCat(source.size(), " tokens (hash ",
+                        absl::Hex(source.SampleHash()), ")");
+  };
+  std::string own = describe(tokens);
+  if (eval != nullptr) absl::StrAppend(&own, ", ", describe(*eval));
+  CH_ASSIGN_OR_RETURN(const std::shared_ptr<Communicator> comm,
+                      AllRanks(world));
+  CH_ASSIGN_OR_RETURN(const std::vector<std::string> all,
+                      comm->Exchange(own, "tokens"));
+  for (size_t rank = 1; rank < all.size(); ++rank) {
+    if (all[rank] == all[0]) continue;
+    return absl::FailedPreconditionError(absl::StrCat(
+        "ranks 0 and ", rank, " read other tokens: ", all[0], " and ",
+        all[rank],
+        "; give every process the same files, and no pipe to several"));
+  }
+  return absl::OkStatus();
+}
+
 absl::Status Train(World& world, const TrainOptions& options,
                    const TokenSource& tokens, const TokenSource* eval) {
   CH_ASSIGN_OR_RETURN(DeviceMesh mesh, InitDeviceMesh(world, options.mesh));
+  CH_RETURN_IF_ERROR(CheckSameTokens(world, tokens, eval));
   const bool speaks =
       options.run.backend == Backend::kFake || world.rank() == 0;
   return Trainer(world, options, tokens, eval, std::move(mesh), speaks).Run();

@@ -112,7 +112,10 @@ absl::Status SummonFullParameters::End() {
   const NoGrad no_grad;
   for (const Entry& entry : entries) {
     TakeShard(entry.parameter->data(), entry.full);
-    if (entry.grad.defined()) TakeShard(entry.parameter->grad(), entry.grad);
+    // Gradients that were dropped meanwhile stay so.
+    if (entry.grad.defined() && entry.parameter->grad().defined()) {
+      TakeShard(entry.parameter->grad(), entry.grad);
+    }
   }
   return absl::OkStatus();
 }

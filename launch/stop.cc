@@ -34,11 +34,14 @@ int64_t NowMs() {
 }
 
 void OnStopSignal(int signal) {
-  if (!stop_signalled.exchange(true)) {
-    stop_signalled_at_ms = NowMs();
+  // One atomic decides, since two threads may take a signal each at once.
+  const int64_t now = std::max<int64_t>(NowMs(), 1);
+  int64_t first = 0;
+  if (stop_signalled_at_ms.compare_exchange_strong(first, now)) {
+    stop_signalled = true;
     return;
   }
-  if (NowMs() - stop_signalled_at_ms < kOneStopMs) return;
+  if (now - first < kOneStopMs) return;
   std::signal(signal, SIG_DFL);
   std::raise(signal);
 }
@@ -60,13 +63,15 @@ absl::StatusOr<bool> StopRequested(World& world) {
 
 StopSignals::StopSignals() {
   stop_signalled = false;
-  stop_signalled_at_ms = NowMs();
+  stop_signalled_at_ms = 0;
   stop_agreed = false;
   struct sigaction action = {};
   action.sa_handler = OnStopSignal;
   // Reads and writes that a signal meets go on.
   action.sa_flags = SA_RESTART;
   sigemptyset(&action.sa_mask);
+  sigaddset(&action.sa_mask, SIGTERM);
+  sigaddset(&action.sa_mask, SIGINT);
   sigaction(SIGTERM, &action, &term_before_);
   sigaction(SIGINT, &action, &int_before_);
 }

@@ -134,7 +134,8 @@ void AdamW::MakeStates(absl::FunctionRef<bool(size_t)> wants) {
   size_t i = 0;
   while (i < parameters_.size()) {
     const auto wants_state = [&](size_t p) {
-      return wants(p) && !local_exp_avg_[p].defined();
+      // What a load that failed has filled is no state.
+      return wants(p) && states_[p].step == 0;
     };
     if (!wants_state(i)) {
       ++i;

@@ -26,7 +26,11 @@ namespace crosshatch::nn {
 ///   micro-batch whose gradients accumulate, come after all rows of the first
 ///   one. So several micro-batches drop what one batch of all their rows would,
 ///   and may as well have steps of their own. A module that is called twice in
-///   a forward drops other elements each time.
+///   a forward drops other elements each time; with a batch_dim of nullopt, the
+///   same.
+/// - Rows are of one size on all ranks and in all micro-batches of a step: of
+///   batches that are padded to other lengths, elements of different rows could
+///   share a draw.
 /// - A forward that is computed again for its backward (checkpoint.h) drops
 ///   what it dropped, whatever step was said, and whether it trains was
 ///   changed, since.

@@ -2,6 +2,7 @@
 #include "crosshatch/nn/module_state.h"
 
 #include <algorithm>
+#include <limits>
 #include <map>
 
 #include "absl/strings/str_cat.h"
@@ -9,6 +10,7 @@
 #include "crosshatch/dtensor/dtensor.h"
 #include "crosshatch/nn/materialize.h"
 #include "crosshatch/nn/state_guard.h"
+#include "crosshatch/tensor/ops/in_place.h"
 
 namespace crosshatch::nn {
 namespace {
@@ -82,7 +84,18 @@ absl::StatusOr<StateDict> ModuleState::StateToFill(
           "Module::Materialize before, for its first values"));
     }
   }
+  std::vector<Parameter*> leased;
+  for (Parameter* parameter : filled) {
+    if (!HasMemory(*parameter)) leased.push_back(parameter);
+  }
   LeaseParameters(filled);
+  // If they are not filled after all, no one takes them for values.
+  for (Parameter* parameter : leased) {
+    const Tensor data = WritableLocalTensor(parameter->data(), kWhat);
+    if (IsFloatingPoint(data.dtype())) {
+      FillInPlace(data, std::numeric_limits<double>::quiet_NaN());
+    }
+  }
   return state;
 }
 

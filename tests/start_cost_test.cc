@@ -64,12 +64,12 @@ TEST(StartCostTest, DoesNotGrowWithParametersOrRanks) {
   EXPECT_TRUE(CountsOf(128, 128, 1, 2) == small);
 }
 
-TEST(StartCostTest, IsOneForTheMeshOneForTheModelAndOneForEachStepButTheLast) {
-  // The model's is whether ranks make the same; the step's whether to stop,
-  // which the last one need not know.
-  EXPECT_EQ(CountsOf(2, 2, 2, 1).exchanges, 2);
+TEST(StartCostTest, IsOneForTheMeshTheTextTheModelAndEachStepButTheLast) {
+  // The text's and the model's are whether ranks have the same; the step's
+  // whether to stop, which the last one need not know.
+  EXPECT_EQ(CountsOf(2, 2, 2, 1).exchanges, 3);
   const Counts two = CountsOf(2, 2, 2, 2);
-  EXPECT_EQ(two.exchanges, 3);
+  EXPECT_EQ(two.exchanges, 4);
   const Counts five = CountsOf(2, 2, 2, 5);
   EXPECT_EQ(five.exchanges, two.exchanges + 3);
   EXPECT_EQ(five.groups, two.groups);

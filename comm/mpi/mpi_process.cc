@@ -250,14 +250,16 @@ MpiProcess::~MpiProcess() {
     return;
   }
   // A process that is lost now is one that nobody watches over any more.
-  auto watch = StartThread("the watch over MPI's end", [] {
-    absl::SleepFor(kFinalising);
-    constexpr char kText[] =
-        "MPI did not end within 30 s: another process of the job is lost\n";
-    static_cast<void>(!write(STDERR_FILENO, kText, sizeof kText - 1));
-    _exit(1);
-  });
-  if (watch.ok()) watch->detach();
+  if (had_part_) {
+    auto watch = StartThread("the watch over MPI's end", [] {
+      absl::SleepFor(kFinalising);
+      constexpr char kText[] =
+          "MPI did not end within 30 s: another process of the job is lost\n";
+      static_cast<void>(!write(STDERR_FILENO, kText, sizeof kText - 1));
+      _exit(1);
+    });
+    if (watch.ok()) watch->detach();
+  }
   // What fails here has nobody to be told.
   MPI_Win_free(&state_->bells);
   MPI_Comm_free(&state_->node);
@@ -449,7 +451,8 @@ absl::StatusOr<std::unique_ptr<Link>> MpiProcess::Open(
                                    state_->max_tag, state_->neighbours);
 }
 
-void MpiProcess::EndJob(bool well) {
+void MpiProcess::EndJob(bool well, bool had_part) {
+  had_part_ = had_part;
   // Open MPI finalises processes that joined by messages over TCP. After an
   // error the first of them may have exited, and MPI complains to the user.
   is_in_step_ = well || !state_->session.has_value();

@@ -44,8 +44,9 @@ class MpiProcess {
   /// it took.
   void Close(std::unique_ptr<Link> link);
   /// The job of the last Open has ended on all processes together, `well` or
-  /// with an error.
-  void EndJob(bool well);
+  /// with an error; or it is one that this process has no part in, and goes on
+  /// without it.
+  void EndJob(bool well, bool had_part = true);
   /// A process is lost: nothing works any more, and finalising would hang.
   void Break(const absl::Status& why);
 
@@ -65,6 +66,8 @@ class MpiProcess {
   /// No process has left alone since the last job, as one that calls exit in a
   /// job does.
   bool is_in_step_ = false;
+  /// The others end about when this process does.
+  bool had_part_ = true;
   absl::Status broken_;
 };
 

@@ -357,9 +357,20 @@ void ProcessJob::TestPosted() {
 }
 
 void ProcessJob::Told(const FailureNotice& notice) {
+  const auto is_here = [this](int rank) {
+    return static_cast<size_t>(rank) < lost_.size();
+  };
+  // Of processes that the job left idle.
+  if (!notice.world_ranks.empty() &&
+      std::none_of(notice.world_ranks.begin(), notice.world_ranks.end(),
+                   is_here)) {
+    return;
+  }
   if (notice.process_lost || notice.cut_off) {
     Lock lock = TakeLock();
-    for (int rank : notice.world_ranks) lost_[rank] = true;
+    for (int rank : notice.world_ranks) {
+      if (is_here(rank)) lost_[static_cast<size_t>(rank)] = true;
+    }
   }
   Fail(FailureOf(notice), notice, /*tell=*/false);
   // The failure may be an old one, and the loss new.

@@ -47,7 +47,7 @@ absl::Status RunMpi(absl::FunctionRef<absl::Status(World&)> fn,
   CH_ASSIGN_OR_RETURN(std::unique_ptr<internal::Link> link,
                       Open(*process, options));
   if (link->rank() >= link->size()) {
-    process->EndJob(/*well=*/true);
+    process->EndJob(/*well=*/true, /*had_part=*/false);
     process->Close(std::move(link));
     return absl::OkStatus();
   }

@@ -7,6 +7,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "crosshatch/base/wait_time.h"
 #include "crosshatch/comm/fingerprint.h"
 #include "crosshatch/comm/mpi/note.h"
 
@@ -171,8 +172,7 @@ bool Transfer::TestAll(std::vector<Piece>& pieces) {
 
 bool Transfer::WaitFor(std::vector<Piece>& pieces, int64_t meeting) {
   ProcessJob::Lock lock = job_.TakeLock();
-  const auto until =
-      ProcessJob::Clock::now() + absl::ToChronoNanoseconds(job_.timeout());
+  const auto until = ProcessJob::Clock::now() + WaitTime(job_.timeout());
   bool done = false;
   bool late = false;
   job_.Wait(lock, [&] {
@@ -225,8 +225,7 @@ absl::Status Transfer::Abandon(int64_t meeting) {
   ProcessJob::Lock lock = job_.TakeLock();
   Link& link = job_.link();
   // Less than what a failed job gives its rank to come back.
-  const auto until =
-      ProcessJob::Clock::now() + absl::ToChronoNanoseconds(job_.timeout() / 2);
+  const auto until = ProcessJob::Clock::now() + WaitTime(job_.timeout() / 2);
   const auto is_late = [&] { return ProcessJob::Clock::now() > until; };
   const auto for_each_pending = [&](auto&& function) {
     for (Round& round : rounds_) {

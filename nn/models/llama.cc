@@ -180,6 +180,17 @@ TensorList Llama::ForwardImpl(TensorSpan inputs) {
 }
 
 void Llama::set_cache(KvCache* cache) {
+  // Keys that are kept were turned by the frequencies of the length they came
+  // with, and those of a longer sequence may be others.
+  const RopeScaling& rope = config_.rope_scaling;
+  const bool by_length = rope.kind == RopeScaling::Kind::kDynamic ||
+                         rope.kind == RopeScaling::Kind::kLongRope;
+  CH_CHECK(cache == nullptr || !by_length ||
+           cache->capacity() <= rope.original_positions)
+      << "llama: a cache of " << cache->capacity()
+      << " positions, where rotary frequencies depend on the length beyond "
+      << rope.original_positions
+      << " (dynamic and longrope scaling); use a smaller one, or none";
   cache_ = cache;
   for (size_t i = 0; i < blocks_.size(); ++i) {
     blocks_[i]->attention().set_cache(cache, i);

@@ -85,7 +85,21 @@ absl::Status CheckFamily(const LlamaConfig& c) {
         "a model of the family ", rule.name,
         " has rotary positions that are not scaled, or by longrope"));
   }
-  return c.rope_scaling.Validate(c.head_dim, c.rope_theta);
+  // What files of a model do not say would not come back from them.
+  const RopeScaling& rope = c.rope_scaling;
+  if (rope.kind == RopeScaling::Kind::kDynamic &&
+      rope.original_positions != c.max_positions) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "dynamic rope scaling begins at max_positions, ", c.max_positions,
+        ", not at ", rope.original_positions, " (original_positions)"));
+  }
+  if (rope.kind != RopeScaling::Kind::kYarn &&
+      rope.kind != RopeScaling::Kind::kLongRope && rope.attention_factor != 1) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "rope scaling: attention_factor is of yarn and longrope alone, and ",
+        rope.attention_factor, " here"));
+  }
+  return rope.Validate(c.head_dim, c.rope_theta);
 }
 
 __extension__ using Wide = __int128;
