@@ -12,6 +12,7 @@
 #include "crosshatch/nn/rope_scaling.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "nlohmann/json.hpp"
 
 namespace crosshatch::checkpoint {
 namespace {
@@ -271,6 +272,23 @@ TEST(HfConfigTest, ReadsScaledRotaryPositions) {
                                   "original_max_position_embeddings": 128})");
   EXPECT_EQ(yarn.factor, 4);
   EXPECT_DOUBLE_EQ(yarn.attention_factor, 0.1 * std::log(4.0) + 1);
+}
+
+// Versions of transformers before 5 take three fields of Phi-3, and no other.
+TEST(HfConfigTest, WritesThreeFieldsForPhi3) {
+  const auto config =
+      ParseConfig(Config(R"("model_type": "phi3", "max_position_embeddings": 64,
+                "original_max_position_embeddings": 8, "head_dim": 4,
+                "rope_scaling": {"type": "su", "short_factor": [1, 1.5],
+                                 "long_factor": [2, 3]})"),
+                  "config.json");
+  ASSERT_TRUE(config.ok()) << config.status();
+  EXPECT_DOUBLE_EQ(config->rope_scaling.attention_factor, std::sqrt(2.0));
+  const auto json = nlohmann::json::parse(FormatConfig(*config));
+  EXPECT_EQ(json["rope_scaling"],
+            (nlohmann::json{{"type", "longrope"},
+                            {"short_factor", {1.0, 1.5}},
+                            {"long_factor", {2.0, 3.0}}}));
 }
 
 TEST(HfConfigTest, ReadsWhatItFormats) {

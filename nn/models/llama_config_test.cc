@@ -5,6 +5,7 @@
 #include <string>
 
 #include "absl/status/status.h"
+#include "crosshatch/nn/rope_scaling.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
@@ -40,6 +41,38 @@ TEST(LlamaConfigTest, CountsParameters) {
   EXPECT_EQ(config.NumParameters(), 2 * 11 * 6 + 5 * block + 6);
   config.tied_embeddings = true;
   EXPECT_EQ(config.NumParameters(), 11 * 6 + 5 * block + 6);
+}
+
+// What a family or a file of it cannot say would be lost on the way.
+TEST(LlamaConfigTest, RefusesOptionsThatTheFamilyDoesNotHave) {
+  const auto error = [](const LlamaConfig& config) {
+    const absl::Status status = config.Validate();
+    EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
+    return std::string(status.message());
+  };
+  using Kind = RopeScaling::Kind;
+  EXPECT_THAT(error({.qk_norm = true}),
+              HasSubstr("qk_norm is true, but a model of the family llama has "
+                        "none"));
+  EXPECT_THAT(error({.family = LlamaFamily::kQwen2}),
+              HasSubstr("qkv_bias is false, but a model of the family qwen2"));
+  EXPECT_THAT(error({.qkv_bias = true}), HasSubstr("together with o_bias"));
+  EXPECT_THAT(error({.sliding_window = 4}), HasSubstr("sliding_window is 4"));
+  EXPECT_THAT(error({.family = LlamaFamily::kMistral,
+                     .sliding_window = 4,
+                     .first_windowed_layer = 1}),
+              HasSubstr("first_windowed_layer is 1"));
+  EXPECT_THAT(error({.family = LlamaFamily::kMistral, .sliding_window = -4}),
+              HasSubstr("must not be negative"));
+  EXPECT_THAT(error({.rope_scaling = {.kind = Kind::kDynamic,
+                                      .factor = 2,
+                                      .original_positions = 512}}),
+              HasSubstr("begins at max_positions, 2048, not at 512"));
+  EXPECT_THAT(error({.rope_scaling = {.attention_factor = 0.5}}),
+              HasSubstr("attention_factor is of yarn and longrope alone"));
+  EXPECT_THAT(error({.family = LlamaFamily::kPhi3,
+                     .rope_scaling = {.kind = Kind::kLinear, .factor = 2}}),
+              HasSubstr("not scaled, or by longrope"));
 }
 
 // No product of sizes that pass overflows, whichever are large.
