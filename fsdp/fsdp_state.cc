@@ -162,7 +162,11 @@ FsdpTree& FsdpState::EnsureTree() {
 
 void FsdpState::JoinTree(std::shared_ptr<FsdpTree> tree, bool is_root,
                          const std::shared_ptr<CommContext>& comm) {
-  if (tree_ != nullptr) tree_->Forget(*this);
+  if (tree_ != nullptr) {
+    // A handle of the old tree's reductions finds none of its states later.
+    tree_->Finish();
+    tree_->Forget(*this);
+  }
   tree_ = std::move(tree);
   is_root_ = is_root;
   life_->name = Name();
