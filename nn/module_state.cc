@@ -90,6 +90,7 @@ absl::StatusOr<StateDict> ModuleState::StateToFill(
   }
   LeaseParameters(filled);
   // If they are not filled after all, no one takes them for values.
+  const NoGrad no_grad;
   for (Parameter* parameter : leased) {
     const Tensor data = WritableLocalTensor(parameter->data(), kWhat);
     if (IsFloatingPoint(data.dtype())) {
