@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "crosshatch/nn/module_state.h"
 
+#include <cmath>
 #include <string>
 #include <vector>
 
@@ -100,6 +101,21 @@ TEST(ModuleStateTest, FillsParametersThatHadNoMemory) {
     CH_EXPECT_NE(storage.version(), version);
     CH_EXPECT_EQ(model.up().bias()->data().ToVector<float>()[4], 2.0f);
     CH_EXPECT_EQ(model.up().weight()->data().ToVector<float>()[24], 3.0f);
+    return absl::OkStatus();
+  });
+}
+
+// A load that fails before it fills them leaves nothing that passes for values.
+TEST(ModuleStateTest, WhatAwaitsItsValuesIsNaN) {
+  RunRanks(1, [](World&) -> absl::Status {
+    Tied model;
+    CH_RETURN_IF_ERROR(ModuleState(model).StateToFill(kNames).status());
+    CH_RETURN_IF_ERROR(model.Materialize({.seed = 3}));
+    for (const Parameter* parameter : model.Parameters()) {
+      for (const float value : parameter->data().ToVector<float>()) {
+        CH_EXPECT_TRUE(std::isnan(value)) << parameter->name();
+      }
+    }
     return absl::OkStatus();
   });
 }
