@@ -104,7 +104,7 @@ TEST(WeightNamesTest, NamesWhatCannotLieInOneTensor) {
   other_type.Add("a", {2, 3}).Add("b", {2, 3}, kBFloat16);
   EXPECT_THAT(error(other_type, both), HasSubstr("b is bf16[2, 3]"));
   Parameters alone;
-  alone.Add("b", {2, 3});
+  alone.Add("b", {2, 3}).Add("c", {2, 3});
   EXPECT_THAT(error(alone, both), HasSubstr("no parameter is part 0"));
   Parameters two;
   two.Add("a", {2}).Add("b", {2});
