@@ -93,10 +93,12 @@ struct LoadCheckpointOptions {
 
 /// Reads the checkpoint in `dir` into `state`: into the memory of its tensors,
 /// and in the place of its small values. Called by all ranks of `world`; the
-/// rest as SaveCheckpoint. Shapes, dtypes and the completeness of what is there
-/// are checked on all ranks before a byte of a tensor is read. On a dry run all
-/// is checked and nothing read.
-/// \error on every rank alike, with all ranks' reasons: kNotFound for a
+/// rest as SaveCheckpoint, but for the time that the disk takes: ranks meet
+/// after some 256 MiB of global tensors, or one that is larger, so a timeout
+/// has to cover the slowest rank's reading of as much. Shapes, dtypes and the
+/// completeness of what is there are checked on all ranks before a byte of a
+/// tensor is read. On a dry run all is checked and nothing read. \error on
+/// every rank alike, with all ranks' reasons: kNotFound for a
 ///     directory that is no checkpoint, and for entries that it lacks;
 ///     kInvalidArgument for entries that `state` lacks, shapes and types that
 ///     differ, and tensors of `state` that are partial; kDataLoss for files

@@ -130,12 +130,10 @@ absl::Status AddSlices(const MergedTensor& tensor, const StoredTensor& stored,
     if (data.ndim() > 0) row += data.size(0);
     Box box = WholeBox(data.sizes());
     if (data.is_distributed()) {
-      const Layout& layout = LayoutOf(data);
-      const DeviceMesh mesh = MeshOf(data);
-      CH_CHECK(!layout.is_partial())
+      CH_CHECK(!LayoutOf(data).is_partial())
           << named.name << " holds partial sums: " << data.Describe();
-      if (!mesh.coordinate().has_value()) continue;
-      box = layout.LocalBox(data.sizes(), *mesh.coordinate());
+      if (!MeshOf(data).coordinate().has_value()) continue;
+      box = LocalBoxOf(data);
     }
     if (data.ndim() > 0) box.offsets[0] += first;
     slices.push_back({stored, std::move(box),

@@ -14,6 +14,7 @@
 #include "crosshatch/checkpoint/file_system.h"
 #include "crosshatch/checkpoint/hf_config.h"
 #include "crosshatch/checkpoint/hf_weights.h"
+#include "crosshatch/checkpoint/weights_testutil.h"
 #include "crosshatch/comm/world.h"
 #include "crosshatch/dtensor/dtensor.h"
 #include "crosshatch/mesh/device_mesh.h"
@@ -39,28 +40,6 @@ std::string FreshDir(const std::string& name) {
   const std::string dir = ::testing::TempDir() + name;
   fs::remove_all(dir);
   return dir;
-}
-
-std::vector<float> ReadAll(const StoredTensor& stored) {
-  const TensorInfo& info = stored.info();
-  std::vector<float> values(static_cast<size_t>(NumElements(info.sizes)));
-  stored.file->Read(stored.index, WholeBox(info.sizes), kFloat32,
-                    values.data());
-  return values;
-}
-
-/// The tensors of both directories have equal names and bits.
-void ExpectSameWeights(const std::string& a, const std::string& b) {
-  const auto x = OpenWeights(a);
-  const auto y = OpenWeights(b);
-  ASSERT_TRUE(x.ok()) << x.status();
-  ASSERT_TRUE(y.ok()) << y.status();
-  ASSERT_EQ(x->size(), y->size());
-  for (const auto& [name, stored] : *x) {
-    ASSERT_EQ(y->count(name), 1u) << name;
-    EXPECT_EQ(stored.info().sizes, y->at(name).info().sizes) << name;
-    EXPECT_EQ(ReadAll(stored), ReadAll(y->at(name))) << name;
-  }
 }
 
 TEST(HuggingFaceTest, SavesWhatItLoaded) {

@@ -17,8 +17,8 @@
 #include "crosshatch/base/status_macros.h"
 #include "crosshatch/checkpoint/file_io.h"
 #include "crosshatch/checkpoint/hf_config.h"
-#include "crosshatch/checkpoint/hf_weights.h"
 #include "crosshatch/checkpoint/huggingface.h"
+#include "crosshatch/checkpoint/weights_testutil.h"
 #include "crosshatch/comm/world.h"
 #include "crosshatch/dtensor/dtensor.h"
 #include "crosshatch/extensions/dtensor_extensions.h"
@@ -105,25 +105,6 @@ absl::Status Compute(nn::Llama& model, const nlohmann::json& answer) {
   return absl::OkStatus();
 }
 
-/// The tensors of both directories have equal names and values.
-void ExpectSameWeights(const std::string& a, const std::string& b) {
-  const auto x = checkpoint::OpenWeights(a);
-  const auto y = checkpoint::OpenWeights(b);
-  ASSERT_TRUE(x.ok()) << x.status();
-  ASSERT_TRUE(y.ok()) << y.status();
-  ASSERT_EQ(x->size(), y->size());
-  const auto read = [](const checkpoint::StoredTensor& stored) {
-    const Shape& sizes = stored.info().sizes;
-    std::vector<float> values(static_cast<size_t>(NumElements(sizes)));
-    stored.file->Read(stored.index, WholeBox(sizes), kFloat32, values.data());
-    return std::pair(sizes, std::move(values));
-  };
-  for (const auto& [name, stored] : *x) {
-    ASSERT_EQ(y->count(name), 1u) << name;
-    EXPECT_EQ(read(stored), read(y->at(name))) << name;
-  }
-}
-
 class LlamaFamiliesTest : public ::testing::TestWithParam<Case> {};
 
 TEST_P(LlamaFamiliesTest, ComputesAndSavesWhatTransformersDoes) {
@@ -146,7 +127,7 @@ TEST_P(LlamaFamiliesTest, ComputesAndSavesWhatTransformersDoes) {
            return checkpoint::SaveHuggingFace(mesh.world(), model, saved,
                                               {.most_bytes_of_a_file = 5000});
          });
-  ExpectSameWeights(dir, saved);
+  checkpoint::ExpectSameWeights(dir, saved);
   EXPECT_TRUE(std::filesystem::exists(saved + "/model.safetensors.index.json"));
   const auto before = checkpoint::LoadConfig(dir);
   const auto after = checkpoint::LoadConfig(saved);

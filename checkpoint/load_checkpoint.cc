@@ -67,8 +67,7 @@ int OwnerOf(const TensorSpec& spec, int rank) {
 Box BoxOf(const Tensor& data) {
   Box box = WholeBox(data.sizes());
   if (!data.is_distributed()) return box;
-  const std::optional<MeshCoordinate>& at = MeshOf(data).coordinate();
-  if (at.has_value()) return LayoutOf(data).LocalBox(data.sizes(), *at);
+  if (MeshOf(data).coordinate().has_value()) return LocalBoxOf(data);
   std::fill(box.sizes.begin(), box.sizes.end(), 0);
   return box;
 }

@@ -87,9 +87,7 @@ absl::StatusOr<std::vector<int32_t>> Sample(World& world, nn::Llama& model,
   const NoGrad no_grad;
   const int64_t length = static_cast<int64_t>(prompt.size()) + options.count;
   const nn::RopeScaling& rope = model.config().rope_scaling;
-  const bool by_length = rope.kind == nn::RopeScaling::Kind::kDynamic ||
-                         rope.kind == nn::RopeScaling::Kind::kLongRope;
-  if (by_length && length > rope.original_positions) {
+  if (rope.DependsOnLength() && length > rope.original_positions) {
     return absl::InvalidArgumentError(absl::StrCat(
         "a prompt and sample of ", length,
         " tokens: the rotary positions of this model depend on the length "

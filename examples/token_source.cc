@@ -16,6 +16,7 @@
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "crosshatch/base/status_macros.h"
+#include "crosshatch/checkpoint/content_hash.h"
 #include "crosshatch/examples/machine_memory.h"
 
 namespace crosshatch::examples {
@@ -178,17 +179,11 @@ absl::StatusOr<TokenSource> TokenSource::FromTokenFile(const std::string& path,
 
 uint64_t TokenSource::SampleHash() const {
   constexpr int64_t kSamples = 4096;
-  // FNV-1a, of tokens in the place of bytes.
-  uint64_t hash = 14695981039346656037u;
-  const auto add = [&hash](uint64_t value) {
-    hash = (hash ^ value) * 1099511628211u;
-  };
-  add(static_cast<uint64_t>(size()));
+  std::vector<int32_t> sample;
   const int64_t stride = std::max<int64_t>(1, size() / kSamples);
-  for (int64_t at = 0; at < size(); at += stride) {
-    add(static_cast<uint64_t>(token(at)));
-  }
-  return hash;
+  for (int64_t at = 0; at < size(); at += stride) sample.push_back(token(at));
+  return checkpoint::HashRun(sample.data(), sizeof(int32_t), /*first=*/size(),
+                             static_cast<int64_t>(sample.size()));
 }
 
 TokenBatch TokenSource::Rows(int64_t position, int64_t seq_len, int64_t begin,

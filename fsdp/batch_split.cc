@@ -3,7 +3,6 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <numeric>
 #include <optional>
 #include <string>
 #include <vector>
@@ -15,6 +14,7 @@
 #include "absl/strings/str_split.h"
 #include "crosshatch/base/check.h"
 #include "crosshatch/base/status_macros.h"
+#include "crosshatch/mesh/mesh_communicator.h"
 #include "crosshatch/tensor/rank_context.h"
 
 namespace crosshatch::fsdp {
@@ -39,11 +39,7 @@ struct Told {
 absl::StatusOr<std::vector<Told>> Exchange(const DeviceMesh& mesh,
                                            const std::string& module_name,
                                            const Told& here) {
-  std::vector<int> axes(static_cast<size_t>(mesh.ndim()));
-  std::iota(axes.begin(), axes.end(), 0);
-  CH_ASSIGN_OR_RETURN(
-      Communicator * communicator,
-      mesh.communicator(axes, RankContext::Current().current_stream().name()));
+  CH_ASSIGN_OR_RETURN(Communicator * communicator, MeshCommunicator(mesh));
   CH_ASSIGN_OR_RETURN(const std::vector<std::string> texts,
                       communicator->Exchange(
                           absl::StrCat(here.rows, ",", here.randomness),

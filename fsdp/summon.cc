@@ -31,9 +31,8 @@ Tensor WholeOf(const Tensor& t, const SummonOptions& options) {
 void TakeShard(const Tensor& t, const Tensor& full) {
   Tensor part = full;
   if (t.is_distributed()) {
-    const DeviceMesh& mesh = MeshOf(t);
-    if (!mesh.coordinate().has_value()) return;
-    const Box box = LayoutOf(t).LocalBox(t.sizes(), *mesh.coordinate());
+    if (!MeshOf(t).coordinate().has_value()) return;
+    const Box box = LocalBoxOf(t);
     for (int d = 0; d < t.ndim(); ++d) {
       const Interval interval = box.interval(d);
       part = Slice(part, d, interval.begin, interval.end);

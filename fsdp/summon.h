@@ -35,7 +35,8 @@ struct SummonOptions {
 };
 
 /// The scope. All ranks that hold a part of the parameters begin and end it
-/// together. While it lasts the modules must not run (checked).
+/// together. While it lasts the modules must not run (checked where FullyShard
+/// was called on the module or on one below it, not on those above alone).
 class SummonFullParameters {
  public:
   struct Entry {

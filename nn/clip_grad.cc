@@ -14,6 +14,7 @@
 #include "crosshatch/base/status_macros.h"
 #include "crosshatch/comm/communicator.h"
 #include "crosshatch/mesh/device_mesh.h"
+#include "crosshatch/mesh/mesh_communicator.h"
 #include "crosshatch/nn/local_grads.h"
 #include "crosshatch/tensor/creation.h"
 #include "crosshatch/tensor/ops/cast.h"
@@ -83,10 +84,7 @@ absl::StatusOr<double> NormOf(const LocalGrads& local, double norm_type) {
   Stream& stream = context.current_stream();
   for (int m = 0; m < num_meshes; ++m) {
     const DeviceMesh& mesh = local.meshes[static_cast<size_t>(m)];
-    std::vector<int> axes(static_cast<size_t>(mesh.ndim()));
-    std::iota(axes.begin(), axes.end(), 0);
-    CH_ASSIGN_OR_RETURN(Communicator * comm,
-                        mesh.communicator(axes, stream.name()));
+    CH_ASSIGN_OR_RETURN(Communicator * comm, MeshCommunicator(mesh));
     double* const part =
         context.device().is_meta() ? nullptr : parts.data<double>() + m;
     CH_RETURN_IF_ERROR(

@@ -2,7 +2,6 @@
 #include "crosshatch/nn/materialize.h"
 
 #include <algorithm>
-#include <numeric>
 #include <string>
 #include <vector>
 
@@ -13,6 +12,7 @@
 #include "crosshatch/comm/communicator.h"
 #include "crosshatch/dtensor/dtensor.h"
 #include "crosshatch/dtensor/random.h"
+#include "crosshatch/mesh/mesh_communicator.h"
 #include "crosshatch/tensor/ops/in_place.h"
 #include "crosshatch/tensor/rank_context.h"
 
@@ -59,11 +59,7 @@ std::string Describe(absl::Span<Parameter* const> parameters,
 // make different models.
 absl::Status CompareOnMesh(const DeviceMesh& mesh, const std::string& here) {
   if (mesh.size() == 1) return absl::OkStatus();
-  std::vector<int> axes(static_cast<size_t>(mesh.ndim()));
-  std::iota(axes.begin(), axes.end(), 0);
-  CH_ASSIGN_OR_RETURN(
-      Communicator * communicator,
-      mesh.communicator(axes, RankContext::Current().current_stream().name()));
+  CH_ASSIGN_OR_RETURN(Communicator * communicator, MeshCommunicator(mesh));
   CH_ASSIGN_OR_RETURN(const std::vector<std::string> all,
                       communicator->Exchange(here, "Materialize"));
   const absl::Span<const int> ranks = mesh.layout().ranks();

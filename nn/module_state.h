@@ -31,8 +31,10 @@ class ModuleState final : public Stateful {
   absl::StatusOr<StateDict> State() override;
 
   /// Gives memory to parameters that have none (LeaseParameters): a model that
-  /// is restored need not be materialized before.
-  /// \error also kFailedPrecondition for parameters that are gathered, and for
+  /// is restored need not be materialized before. Until they are filled, those
+  /// of floating-point types hold NaN, also for Materialize, which leaves what
+  /// has memory alone: load again after a load that failed. \error also
+  /// kFailedPrecondition for parameters that are gathered, and for
   ///     one that is missing and has no memory.
   absl::StatusOr<StateDict> StateToFill(
       const std::vector<std::string>& saved) override;

@@ -41,6 +41,12 @@ struct RopeScaling {
   std::vector<double> short_factor;
   std::vector<double> long_factor;
 
+  /// Whether frequencies of a sequence beyond original_positions are others
+  /// than those of a shorter one.
+  bool DependsOnLength() const {
+    return kind == Kind::kDynamic || kind == Kind::kLongRope;
+  }
+
   /// \error kInvalidArgument naming the first value that gives no frequencies.
   absl::Status Validate(int64_t head_dim, double theta) const;
 

@@ -3,11 +3,11 @@
 
 #include <algorithm>
 #include <cmath>
-#include <numeric>
 #include <vector>
 
 #include "crosshatch/base/status_macros.h"
 #include "crosshatch/comm/communicator.h"
+#include "crosshatch/mesh/mesh_communicator.h"
 #include "crosshatch/tensor/rank_context.h"
 
 namespace crosshatch::nn {
@@ -25,10 +25,7 @@ absl::StatusOr<bool> SumIsFinite(const Tensor& sum,
   }
   Stream& stream = context.current_stream();
   for (const DeviceMesh& root : roots) {
-    std::vector<int> axes(static_cast<size_t>(root.ndim()));
-    std::iota(axes.begin(), axes.end(), 0);
-    CH_ASSIGN_OR_RETURN(Communicator * comm,
-                        root.communicator(axes, stream.name()));
+    CH_ASSIGN_OR_RETURN(Communicator * comm, MeshCommunicator(root));
     CH_RETURN_IF_ERROR(AllReduce(*comm, sum.raw_data(), 1, kFloat64,
                                  ReduceOp::kSum, stream, label));
   }

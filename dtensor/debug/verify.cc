@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "crosshatch/dtensor/debug/verify.h"
 
-#include <numeric>
 #include <string>
 #include <vector>
 
@@ -9,7 +8,7 @@
 #include "crosshatch/base/status_macros.h"
 #include "crosshatch/comm/communicator.h"
 #include "crosshatch/dtensor/ops/dtensor.h"
-#include "crosshatch/tensor/rank_context.h"
+#include "crosshatch/mesh/mesh_communicator.h"
 
 namespace crosshatch {
 namespace {
@@ -18,11 +17,7 @@ namespace {
 absl::StatusOr<std::vector<std::string>> ExchangeOnMesh(const DeviceMesh& mesh,
                                                         std::string blob,
                                                         const char* label) {
-  std::vector<int> axes(mesh.ndim());
-  std::iota(axes.begin(), axes.end(), 0);
-  CH_ASSIGN_OR_RETURN(
-      Communicator * group,
-      mesh.communicator(axes, RankContext::Current().current_stream().name()));
+  CH_ASSIGN_OR_RETURN(Communicator * group, MeshCommunicator(mesh));
   return group->Exchange(std::move(blob), label);
 }
 

@@ -2,7 +2,6 @@
 #include "crosshatch/dtensor/ops/distribute_from.h"
 
 #include <algorithm>
-#include <numeric>
 #include <utility>
 #include <vector>
 
@@ -15,6 +14,7 @@
 #include "crosshatch/dtensor/redistribution/comm_origin.h"
 #include "crosshatch/dtensor/redistribution/runtime.h"
 #include "crosshatch/dtensor/redistribution/segments.h"
+#include "crosshatch/mesh/mesh_communicator.h"
 #include "crosshatch/tensor/creation.h"
 #include "crosshatch/tensor/ops/cast.h"
 #include "crosshatch/tensor/rank_context.h"
@@ -36,11 +36,8 @@ Layout WithoutPartials(Layout layout) {
 // the source's index among the ranks of the mesh.
 absl::Status Scatter(int source, const Tensor& full, const Tensor& local,
                      const DeviceMesh& mesh, const Layout& layout) {
-  std::vector<int> axes(mesh.ndim());
-  std::iota(axes.begin(), axes.end(), 0);
   Stream& stream = RankContext::Current().current_stream();
-  CH_ASSIGN_OR_RETURN(Communicator * group,
-                      mesh.communicator(axes, stream.name()));
+  CH_ASSIGN_OR_RETURN(Communicator * group, MeshCommunicator(mesh));
   const bool sends = group->rank() == source;
   Collective collective;
   collective.dtype = full.dtype();

@@ -183,9 +183,7 @@ void Llama::set_cache(KvCache* cache) {
   // Keys that are kept were turned by the frequencies of the length they came
   // with, and those of a longer sequence may be others.
   const RopeScaling& rope = config_.rope_scaling;
-  const bool by_length = rope.kind == RopeScaling::Kind::kDynamic ||
-                         rope.kind == RopeScaling::Kind::kLongRope;
-  CH_CHECK(cache == nullptr || !by_length ||
+  CH_CHECK(cache == nullptr || !rope.DependsOnLength() ||
            cache->capacity() <= rope.original_positions)
       << "llama: a cache of " << cache->capacity()
       << " positions, where rotary frequencies depend on the length beyond "

@@ -160,8 +160,9 @@ class Llama final : public Module {
 
   /// From now on the tokens of a forward are those that follow what `cache`
   /// holds, and are added to it: in NoGrad, and of one batch for the cache's
-  /// life (checked). Null: a forward begins at position 0, as without. The
-  /// cache outlives its use.
+  /// life (checked). Where rotary frequencies depend on the length it has no
+  /// more positions than rope_scaling.original_positions (checked). Null: a
+  /// forward begins at position 0, as without. The cache outlives its use.
   void set_cache(KvCache* cache);
 
  protected:

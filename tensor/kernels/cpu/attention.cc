@@ -148,18 +148,21 @@ int64_t Visible(const AttentionArgs& args, int64_t query, int64_t key) {
   return std::clamp<int64_t>(end - key, 0, kKeys);
 }
 
+/// The first key of the window of query `query`.
+int64_t FirstOfWindow(const AttentionArgs& args, int64_t query) {
+  if (args.window == 0) return 0;
+  return std::max<int64_t>(query + args.kv_len - args.q_len - args.window + 1,
+                           0);
+}
+
 /// How many keys of that tile lie before the window of query `query`.
 int64_t Hidden(const AttentionArgs& args, int64_t query, int64_t key) {
-  if (args.window == 0) return 0;
-  const int64_t first = query + args.kv_len - args.q_len - args.window + 1;
-  return std::clamp<int64_t>(first - key, 0, kKeys);
+  return std::clamp<int64_t>(FirstOfWindow(args, query) - key, 0, kKeys);
 }
 
 /// The first key tile that the queries from `query` on see any of.
 int64_t FirstTile(const AttentionArgs& args, int64_t query) {
-  if (args.window == 0) return 0;
-  const int64_t first = query + args.kv_len - args.q_len - args.window + 1;
-  return std::max<int64_t>(first, 0) / kKeys;
+  return FirstOfWindow(args, query) / kKeys;
 }
 
 /// Takes the scores of the keys before the window of `query` out of its row of
