@@ -72,10 +72,12 @@ def _cuda_library_impl(ctx):
     merged = cc_common.merge_cc_infos(cc_infos = deps)
     context = merged.compilation_context
 
-    # Both kinds are declared; Bazel runs the one that the linking asks for.
+    # Both kinds are declared; Bazel runs the one that the linking asks for, or
+    # where the library alone is built the one that tests are linked of.
+    pic_objects = depset([_compile(ctx, s, context, toolchain, True) for s in ctx.files.srcs])
     outputs = cc_common.create_compilation_outputs(
         objects = depset([_compile(ctx, s, context, toolchain, False) for s in ctx.files.srcs]),
-        pic_objects = depset([_compile(ctx, s, context, toolchain, True) for s in ctx.files.srcs]),
+        pic_objects = pic_objects,
     )
     linking, _ = cc_common.create_linking_context_from_compilation_outputs(
         actions = ctx.actions,
@@ -87,7 +89,7 @@ def _cuda_library_impl(ctx):
         linking_contexts = [merged.linking_context],
     )
     return [
-        DefaultInfo(),
+        DefaultInfo(files = pic_objects),
         CcInfo(compilation_context = context, linking_context = linking),
     ]
 
