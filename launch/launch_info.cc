@@ -321,21 +321,22 @@ Environment LaunchEnvironment() {
 }
 
 std::string FirstHost(const std::string& nodes) {
-  const size_t bracket = nodes.find('[');
-  const size_t comma = nodes.find(',');
-  if (bracket == std::string::npos || comma < bracket) {
-    return nodes.substr(0, comma);
+  // Of each list in brackets, of which a name may have several, the first
+  // number counts; a comma outside of brackets ends the first name.
+  std::string host;
+  size_t at = 0;
+  while (at < nodes.size() && nodes[at] != ',') {
+    if (nodes[at] != '[') {
+      host += nodes[at++];
+      continue;
+    }
+    const size_t end = nodes.find(']', at);
+    const size_t number_end = nodes.find_first_of(",-]", at);
+    if (end == std::string::npos || number_end == at + 1) return "";
+    host += nodes.substr(at + 1, number_end - at - 1);
+    at = end + 1;
   }
-  const size_t end = nodes.find(']', bracket);
-  const size_t number_end = nodes.find_first_of(",-]", bracket);
-  if (end == std::string::npos || number_end == bracket + 1) return "";
-  const size_t rest_end = nodes.find(',', end);
-  const std::string after =
-      nodes.substr(end + 1, rest_end == std::string::npos ? std::string::npos
-                                                          : rest_end - end - 1);
-  return absl::StrCat(nodes.substr(0, bracket),
-                      nodes.substr(bracket + 1, number_end - bracket - 1),
-                      after);
+  return host;
 }
 
 absl::StatusOr<LaunchInfo> DetectLaunch(const Environment& environment) {

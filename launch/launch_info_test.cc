@@ -294,7 +294,10 @@ TEST(FirstHostTest, ReadsSlurmsLists) {
   EXPECT_EQ(FirstHost("n[01-04]"), "n01");
   EXPECT_EQ(FirstHost("n[3,5-6],x"), "n3");
   EXPECT_EQ(FirstHost("n[3]-ib,x"), "n3-ib");
+  EXPECT_EQ(FirstHost("rack[2-3]n[07-09,12],x"), "rack2n07");
+  EXPECT_EQ(FirstHost("rack[2-3,5]n4,x[1]"), "rack2n4");
   EXPECT_EQ(FirstHost("n[3"), "");
+  EXPECT_EQ(FirstHost("n[3]m["), "");
   EXPECT_EQ(FirstHost("n[]"), "");
   EXPECT_EQ(FirstHost(""), "");
 }
