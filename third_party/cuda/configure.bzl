@@ -2,23 +2,29 @@
 """@local_config_cuda: the CUDA toolkit of this machine, or its absence.
 
 Targets: headers, cudart, cublas_lt, nccl. Without a toolkit the repository has
-the same targets, empty, and cuda_library says what is missing when it is built.
+the same targets, empty, and cuda_library says where one was looked for when it
+is built. What a toolkit lacks is an error of who depends on it.
 """
 
-_DEFS = """# What cuda_library needs to know of the toolkit; home is "" without one.
-CUDA_HOME = {home}
+_DEFS = """# What cuda_library needs to know of the toolkit; NVCC is "" without one.
+NVCC = {nvcc}
 CUDA_ARCHITECTURES = {architectures}
+# Where one was looked for in vain, and what was missing there.
+CUDA_SEARCHED = {searched}
+# How many GPUs this machine has.
+CUDA_DEVICES = {devices}
 """
 
-_BUILD = """
+_HEADERS = """
 load("@rules_cc//cc:defs.bzl", "cc_library")
+load(":missing_library.bzl", "missing_library")
 
 package(default_visibility = ["//visibility:public"])
 
 cc_library(
     name = "headers",
-    hdrs = {hdrs},
-    includes = {includes},
+    hdrs = {directories},
+    includes = {directories},
 )
 """
 
@@ -30,42 +36,56 @@ cc_library(
 )
 """
 
+_MISSING = """
+missing_library(
+    name = "{name}",
+    toolkit = "{nvcc}",
+)
+"""
+
 def _cuda_configure_impl(rctx):
-    home = ""
-    for candidate in [
-        rctx.os.environ.get("CUDA_HOME", ""),
-        rctx.os.environ.get("CUDA_PATH", ""),
-        "/usr/local/cuda",
-    ]:
-        if not home and candidate and rctx.path(candidate + "/bin/nvcc").exists:
-            home = candidate
+    python = rctx.which("python3")
+    if not python:
+        fail("@local_config_cuda needs python3 to look for the CUDA toolkit: install python3.")
+    result = rctx.execute([python, rctx.path(rctx.attr._find_toolkit)])
+    if result.return_code:
+        fail("looking for the CUDA toolkit failed: " + result.stderr)
+    found = json.decode(result.stdout)
     architectures = rctx.os.environ.get("CROSSHATCH_CUDA_ARCHITECTURES", "80,90,100")
     rctx.file("defs.bzl", _DEFS.format(
-        home = repr(home),
+        nvcc = repr(found["nvcc"]),
         architectures = repr(architectures.split(",")),
+        searched = repr(found["searched"]),
+        devices = int(found["devices"]),
     ))
-    build = []
-    libraries = {"cudart": [], "cublas_lt": [], "nccl": []}
-    if home:
-        rctx.symlink(home + "/include", "include")
-        libs = home + "/lib64"
 
-        # cublasLt and NCCL are hundreds of MB: linked where they lie.
-        search = ["-L" + libs, "-Wl,-rpath," + libs]
-        libraries = {
-            "cudart": ["-L" + libs, "-lcudart_static", "-ldl", "-lrt", "-lpthread"],
-            "cublas_lt": search + ["-lcublasLt"],
-            "nccl": search + ["-lnccl"],
-        }
-    directory = ["include"] if home else []
-    build.append(_BUILD.format(hdrs = repr(directory), includes = repr(directory)))
-    for name, linkopts in libraries.items():
-        build.append(_LIBRARY.format(name = name, linkopts = repr(linkopts)))
+    # cublasLt and NCCL are hundreds of MB: linked where they lie.
+    directories = []
+    for directory in found["includes"]:
+        directories.append("include_{}".format(len(directories)))
+        rctx.symlink(directory, directories[-1])
+    rctx.symlink(rctx.attr._missing, "missing_library.bzl")
+    build = [_HEADERS.format(directories = repr(directories))]
+    for name, linkopts in found["libraries"].items():
+        if linkopts == None and found["nvcc"]:
+            build.append(_MISSING.format(name = name, nvcc = found["nvcc"]))
+        else:
+            build.append(_LIBRARY.format(name = name, linkopts = repr(linkopts or [])))
     rctx.file("BUILD.bazel", "".join(build))
 
 cuda_configure = repository_rule(
     implementation = _cuda_configure_impl,
+    attrs = {
+        "_find_toolkit": attr.label(
+            default = Label("//third_party/cuda:find_toolkit.py"),
+            allow_single_file = True,
+        ),
+        "_missing": attr.label(
+            default = Label("//third_party/cuda:missing_library.bzl"),
+            allow_single_file = True,
+        ),
+    },
     configure = True,
     local = True,
-    environ = ["CUDA_HOME", "CUDA_PATH", "CROSSHATCH_CUDA_ARCHITECTURES"],
+    environ = ["CUDA_HOME", "CUDA_PATH", "CROSSHATCH_CUDA_ARCHITECTURES", "VIRTUAL_ENV", "PATH"],
 )

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """cuda_library: .cu files compiled by nvcc, for any cc_* rule to depend on."""
 
-load("@local_config_cuda//:defs.bzl", "CUDA_ARCHITECTURES", "CUDA_HOME")
+load("@local_config_cuda//:defs.bzl", "CUDA_ARCHITECTURES", "CUDA_SEARCHED", "NVCC")
 load("@rules_cc//cc:find_cc_toolchain.bzl", "find_cc_toolchain", "use_cc_toolchain")
 load("@rules_cc//cc/common:cc_common.bzl", "cc_common")
 load("@rules_cc//cc/common:cc_info.bzl", "CcInfo")
@@ -47,7 +47,7 @@ def _compile(ctx, src, context, toolchain, pic):
     args.add_all(context.includes, before_each = "-I")
     args.add_all(context.system_includes, before_each = "-isystem")
     ctx.actions.run(
-        executable = CUDA_HOME + "/bin/nvcc",
+        executable = NVCC,
         arguments = [args],
         inputs = depset([src], transitive = [context.headers, toolchain.all_files]),
         outputs = [out],
@@ -58,9 +58,12 @@ def _compile(ctx, src, context, toolchain, pic):
     return out
 
 def _cuda_library_impl(ctx):
-    if not CUDA_HOME:
-        fail(("{} needs the CUDA toolkit: none is at $CUDA_HOME, $CUDA_PATH or " +
-              "/usr/local/cuda. Build without --config=cuda, or set CUDA_HOME.").format(ctx.label))
+    if not NVCC:
+        fail(("{} needs the CUDA toolkit, and none was found. Build without --config=cuda, " +
+              "or set CUDA_HOME to one. Looked for at\n  {}").format(
+            ctx.label,
+            "\n  ".join(CUDA_SEARCHED),
+        ))
     toolchain = find_cc_toolchain(ctx)
     features = cc_common.configure_features(
         ctx = ctx,

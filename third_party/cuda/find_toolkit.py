@@ -1,0 +1,132 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""Finds a CUDA toolkit, for the repository @local_config_cuda.
+
+Prints one JSON object: `nvcc` ("" without a toolkit), `includes` and
+`libraries` (a library's linker flags, or null where the toolkit has none such),
+`searched` (a line for each place looked at and what was missing there) and
+`devices` (how many GPUs this machine has).
+
+$CUDA_HOME or $CUDA_PATH, if set, is the only place. Else it is the first of the
+usual ones, and then what Python packages bring. Those lie in a directory named
+nvidia: since CUDA 13 the whole toolkit in one directory below it, before that
+each part in one of its own; NCCL and cuDNN have their own in both.
+"""
+
+import glob
+import json
+import os
+import pathlib
+import re
+import shutil
+import sys
+import sysconfig
+
+# What is linked, and by which file's name it goes.
+LIBRARIES = {"cublas_lt": "libcublasLt", "cudart": "libcudart", "nccl": "libnccl"}
+
+
+def directories(root, names):
+    return [root / name for name in names if (root / name).is_dir()]
+
+
+def parts_of(place):
+    """The directories of a toolkit's parts at `place`, the compiler's first."""
+    if (place / "bin/nvcc").exists():
+        beside = place.parent if place.parent.name == "nvidia" else None
+    else:
+        # Python packages: `place` is their nvidia/.
+        beside = place
+        whole = sorted(place.glob("cu[0-9]*/bin/nvcc"), reverse=True)
+        whole += place.glob("cuda_nvcc/bin/nvcc")
+        if not whole:
+            return []
+        place = whole[0].parent.parent
+    parts = [place]
+    if beside:
+        split = place.name == "cuda_nvcc"
+        parts += [
+            part for part in sorted(beside.iterdir())
+            if part.is_dir() and part != place and
+            (split or part.name in ("nccl", "cudnn"))
+        ]
+    return parts
+
+
+def flags_of(stem, libs):
+    """Linker flags of a library; None where it is in none of `libs`."""
+    for lib in libs:
+        search = ["-L%s" % lib, "-Wl,-rpath,%s" % lib]
+        if stem == "libcudart" and (lib / "libcudart_static.a").exists():
+            return ["-L%s" % lib, "-lcudart_static", "-ldl", "-lrt", "-lpthread"]
+        if (lib / (stem + ".so")).exists():
+            return search + ["-l" + stem[len("lib"):]]
+        # Python packages have the file of the soname alone.
+        for file in sorted(lib.glob(stem + ".so.*")):
+            return search + ["-l:" + file.name]
+    return None
+
+
+def toolkit_at(place):
+    """The toolkit, or in its place a string: what is missing."""
+    parts = parts_of(place)
+    if not parts:
+        return "no bin/nvcc"
+    includes = [d for part in parts for d in directories(part, ["include"])]
+    if not any((d / "cuda_runtime.h").exists() for d in includes):
+        return "bin/nvcc, but no include/cuda_runtime.h"
+    libs = [
+        d for part in parts for d in directories(
+            part, ["lib64", "lib", "targets/x86_64-linux/lib", "targets/sbsa-linux/lib"])
+    ]
+    libraries = {name: flags_of(stem, libs) for name, stem in LIBRARIES.items()}
+    if libraries["cudart"] is None:
+        return "bin/nvcc, but no libcudart"
+    return {
+        "nvcc": str(parts[0] / "bin/nvcc"),
+        "includes": [str(d) for d in includes],
+        "libraries": libraries,
+    }
+
+
+def newest(pattern):
+    def version(path):
+        return [int(n) for n in re.findall(r"\d+", os.path.basename(path))]
+
+    return sorted(glob.glob(pattern), key=version, reverse=True)
+
+
+def places(environment):
+    """What to look at, in order: a directory and how it came to be looked at."""
+    for variable in ("CUDA_HOME", "CUDA_PATH"):
+        if environment.get(variable):
+            return [(environment[variable], "$" + variable)]
+    found = [(place, "") for place in ["/usr/local/cuda"] + newest("/usr/local/cuda-*") +
+             ["/opt/cuda", "/usr/lib/cuda"]]
+    nvcc = shutil.which("nvcc", path=environment.get("PATH"))
+    if nvcc:
+        found.append((os.path.dirname(os.path.dirname(os.path.realpath(nvcc))), "nvcc in $PATH"))
+    sites = []
+    if environment.get("VIRTUAL_ENV"):
+        sites += newest(environment["VIRTUAL_ENV"] + "/lib/python3*/site-packages")
+    sites += [sysconfig.get_path("purelib")]
+    return found + [(site + "/nvidia", "Python packages") for site in sites]
+
+
+def find(environment):
+    answer = {"nvcc": "", "includes": [], "libraries": dict.fromkeys(LIBRARIES), "searched": []}
+    for place, why in places(environment):
+        toolkit = toolkit_at(pathlib.Path(place))
+        if isinstance(toolkit, dict):
+            answer.update(toolkit)
+            break
+        answer["searched"].append("%s%s: %s" % (place, " (%s)" % why if why else "", toolkit))
+    return answer
+
+
+def count_devices(root="/dev"):
+    return len([name for name in os.listdir(root) if re.fullmatch(r"nvidia\d+", name)])
+
+
+if __name__ == "__main__":
+    json.dump(dict(find(os.environ), devices=count_devices()), sys.stdout)
