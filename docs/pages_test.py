@@ -20,6 +20,7 @@ import sys
 import textwrap
 
 LABEL = re.compile(r"(?:@crosshatch)?(//[\w./-]*(?::[\w.+-]+)?)")
+BAZEL_FLAGS = {"--//:gpus", "--local_test_jobs", "--test_output", "--test_tag_filters"}
 KINDS = {"", "cpp", "sh", "starlark", "layout", "plan", "gradient",
          "error", "launch"}
 
@@ -120,7 +121,7 @@ class Checker:
 
     def check_variable(self, page, number, assignment):
         name = assignment.split("=")[0]
-        scripts = ["bazelw", "tools/prepare", "tools/nightly"]
+        scripts = ["bazelw", "tools/prepare", "tools/nightly", "tools/run_gpu_test"]
         if not any(re.search(rf"\b{name}\b", read(s)) for s in scripts):
             self.error(page, number, f"nothing reads {name}")
 
@@ -144,7 +145,7 @@ class Checker:
                     self.error(page, number, f"no {flag} in .bazelrc")
             elif variable:
                 self.check_variable(page, number, variable.group(1) + "=")
-            elif flag.split("=")[0] not in ("--test_tag_filters", "--test_output"):
+            elif flag.split("=")[0] not in BAZEL_FLAGS and flag != "--test_env=CUDA_VISIBLE_DEVICES":
                 self.error(page, number, f"not a flag that is checked: {flag}")
         if labels == ["//checkpoint:ckpt"]:
             return  # programs_test runs it, and it refuses flags of others.

@@ -59,6 +59,13 @@
         deps = [":comm"],
     )
 
+    ch_gpu_test(                             # with --config=cuda, on a device
+        name = "copy_on_gpus_test",
+        srcs = ["copy_test.cc"],
+        gpus = 2,                            # left out where there are fewer
+        deps = [":copy_cuda"],
+    )
+
   * A header is always listed in `hdrs`, a private one too (of a private
     target): only those are found as "crosshatch/<package>/<file>.h".
   * Visibility: private; ["//tensor:__subpackages__"] for the subpackages;
@@ -73,7 +80,8 @@
     repeats; "nightly" for those too long for every change, which it runs;
     "planted" for those that plant races on purpose, "uninstrumented" for those
     of a library that synchronizes out of its sight (gRPC); ThreadSanitizer runs
-    neither; "cuda_emulation" for those of CUDA's code without a device.
+    neither; "cuda_emulation" for those of CUDA's code without a device;
+    "requires-gpu" (by ch_gpu_test) for those on one.
   * A kernel uses Highway's run-time dispatch (hwy/foreach_target.h); it gets no
     -march flag, so one binary runs on every machine. Include its own file as
     HWY_TARGET_INCLUDE "tensor/kernels/cpu/add.cc" (from the repository's root).
@@ -83,6 +91,7 @@ load("@rules_cc//cc:defs.bzl", "cc_binary", "cc_library", "cc_test")
 load("@rules_shell//shell:sh_test.bzl", "sh_test")
 load("//third_party/cuda:cuda_library.bzl", "cuda_library")
 load("//third_party/precompiled:precompiled.bzl", "precompiled_copts")
+load("//tools:gpus.bzl", "gpu_requirement", "needs_gpus")
 load("//tools:layers.bzl", "check_layer")
 
 # Fused multiply-add happens where the source says so and nowhere else: sums
@@ -105,6 +114,12 @@ TEST_COPTS = COPTS + select({
         "-U_FORTIFY_SOURCE",
     ],
     "//conditions:default": [],
+})
+
+# target_compatible_with of CUDA's code: wildcards skip it without --config=cuda.
+NEEDS_CUDA = select({
+    "//:with_cuda": [],
+    "//conditions:default": ["//third_party:incompatible"],
 })
 
 # target_compatible_with of what needs MPI: wildcards skip it where //:mpi is off.
@@ -189,19 +204,72 @@ def ch_cc_test(name, deps = [], copts = [], size = "small", **kwargs):
 def ch_cuda_library(name, srcs, deps = [], **kwargs):
     """Device code (.cu); its header is a ch_cc_library among the deps.
 
-    Wildcards skip it, and a test that says the same target_compatible_with,
-    in a build without --config=cuda.
+    Wildcards skip it in a build without --config=cuda.
     """
     _check(name, deps)
     cuda_library(
         name = name,
         srcs = srcs,
-        target_compatible_with = select({
-            "//:with_cuda": [],
-            "//conditions:default": ["//third_party:incompatible"],
-        }),
+        target_compatible_with = NEEDS_CUDA,
         deps = deps + ["@local_config_cuda//:cudart"],
         **kwargs
+    )
+
+def ch_gpu_test(
+        name,
+        gpus = 1,
+        tags = [],
+        deps = [],
+        copts = [],
+        size = "small",
+        visibility = None,
+        **kwargs):
+    """A GoogleTest test on GPUs that no other test has meanwhile.
+
+    <name>_program is built with --config=cuda on any machine; the test is left
+    out where //:gpus is less than `gpus`, and <name>.gpus says so (docs/runners.md).
+
+    Args:
+      name: of the test.
+      gpus: how many it needs: 1, 2, 4 or 8.
+      tags: of the test.
+      deps: of the program, beside gtest, gmock and their main.
+      copts: of the program.
+      size: of the test, whose time includes waiting for its turn.
+      visibility: of the test and the program.
+      **kwargs: of the program.
+    """
+    _check(name, deps)
+    base, more = _settings(TEST_COPTS, "test")
+    cc_binary(
+        name = name + "_program",
+        testonly = True,
+        copts = base + copts,
+        target_compatible_with = NEEDS_CUDA,
+        visibility = visibility,
+        deps = deps + more + ["@com_google_googletest//:gtest_main"],
+        **kwargs
+    )
+    sh_test(
+        name = name,
+        size = size,
+        srcs = ["//tools:run_gpu_test"],
+        args = [
+            str(gpus),
+            "$(rootpath :{}_program)".format(name),
+        ],
+        data = [":{}_program".format(name)],
+        exec_properties = {"gpus": str(gpus)},
+        tags = tags + ["requires-gpu"],
+        target_compatible_with = needs_gpus(gpus),
+        visibility = visibility,
+    )
+    gpu_requirement(
+        name = name + ".gpus",
+        count = gpus,
+        target_compatible_with = NEEDS_CUDA,
+        test = "//{}:{}".format(native.package_name(), name),
+        visibility = ["//visibility:private"],
     )
 
 def ch_emulated_cuda_library(name, srcs, deps = [], **kwargs):

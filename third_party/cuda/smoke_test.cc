@@ -8,11 +8,11 @@
 namespace crosshatch::internal {
 namespace {
 
-TEST(CudaSmokeTest, KernelRunsWhereThereIsADevice) {
+TEST(CudaSmokeTest, AKernelRuns) {
+  ASSERT_GT(CountCudaDevices(), 0);
   std::vector<float> values(1000, 2.0f);
-  const bool ran = AddOneOnDevice(values.data(), values.size());
-  EXPECT_EQ(ran, CountCudaDevices() > 0);
-  EXPECT_EQ(values, std::vector<float>(1000, ran ? 3.0f : 2.0f));
+  EXPECT_TRUE(AddOneOnDevice(values.data(), 1000));
+  EXPECT_EQ(values, std::vector<float>(1000, 3.0f));
 }
 
 }  // namespace

@@ -1,0 +1,88 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which tests run on the GPUs that there are: --//:gpus=N.
+
+Without the flag N is how many the machine has. A test that needs more is left
+out of wildcards, and its <name>.gpus, which wildcards build as well, says so.
+"""
+
+load("@local_config_cuda//:defs.bzl", "CUDA_DEVICES")
+
+# How many a test may need; more rank threads than GPUs share them.
+GPU_COUNTS = [1, 2, 4, 8]
+
+_Gpus = provider(doc = "How many GPUs tests may have.", fields = ["count"])
+
+def _gpus_flag_impl(ctx):
+    if ctx.build_setting_value < 0:
+        fail("--{}={}: must be at least 0".format(ctx.label, ctx.build_setting_value))
+    return _Gpus(count = ctx.build_setting_value)
+
+_gpus_flag = rule(
+    implementation = _gpus_flag_impl,
+    build_setting = config.int(flag = True),
+)
+
+def _at_least_impl(ctx):
+    enough = ctx.attr.flag[_Gpus].count >= ctx.attr.count
+    return [config_common.FeatureFlagInfo(value = "true" if enough else "false")]
+
+_at_least = rule(
+    implementation = _at_least_impl,
+    attrs = {
+        "count": attr.int(),
+        "flag": attr.label(providers = [_Gpus]),
+    },
+)
+
+def gpu_settings():
+    """The flag //:gpus, and what needs_gpus asks. For the root package."""
+    _gpus_flag(
+        name = "gpus",
+        build_setting_default = CUDA_DEVICES,
+        visibility = ["//visibility:public"],
+    )
+    for count in GPU_COUNTS:
+        _at_least(
+            name = "at_least_{}_gpus".format(count),
+            count = count,
+            flag = ":gpus",
+        )
+        native.config_setting(
+            name = "with_{}_gpus".format(count),
+            flag_values = {
+                ":at_least_{}_gpus".format(count): "true",
+                ":cuda": "true",
+            },
+            visibility = ["//visibility:public"],
+        )
+
+def needs_gpus(count):
+    """target_compatible_with of a test that needs so many GPUs, one of GPU_COUNTS."""
+    if count not in GPU_COUNTS:
+        fail("a test may need one of {} GPUs, not {}".format(GPU_COUNTS, count))
+    return select({
+        "//:with_{}_gpus".format(count): [],
+        "//conditions:default": ["//third_party:incompatible"],
+    })
+
+def _gpu_requirement_impl(ctx):
+    there = ctx.attr._flag[_Gpus].count
+    if there < ctx.attr.count:
+        # The way by which a rule says something to whoever builds it.
+        # buildifier: disable=print
+        print("{} is left out: it needs {} GPU{}, and --//:gpus is {}".format(
+            ctx.attr.test,
+            ctx.attr.count,
+            "" if ctx.attr.count == 1 else "s",
+            there,
+        ))
+
+gpu_requirement = rule(
+    doc = "Says, when it is built, that a test was left out, if it was.",
+    implementation = _gpu_requirement_impl,
+    attrs = {
+        "count": attr.int(mandatory = True, doc = "GPUs that the test needs."),
+        "test": attr.string(mandatory = True, doc = "The test."),
+        "_flag": attr.label(default = Label("//:gpus"), providers = [_Gpus]),
+    },
+)
