@@ -6,7 +6,8 @@ A consumer's WORKSPACE defines a repository named `crosshatch` and adds
     load("@crosshatch//third_party:deps.bzl", "crosshatch_deps")
     crosshatch_deps()
 
-Each repository below is defined only where the consumer has not defined one of
+or, with bzlmod, its MODULE.bazel names the module `crosshatch`. Of a WORKSPACE
+each repository below is defined only where the consumer has not defined one of
 that name before, so any of them can be replaced. Those defined here take the
 system's packages, and are looked for only when something built needs them.
 """
@@ -20,9 +21,17 @@ load("//third_party/system:library.bzl", "system_library")
 def crosshatch_deps():
     """Defines the repositories that Crosshatch builds against."""
     rule_shims()
-    maybe(cuda_configure, name = "local_config_cuda")
-    maybe(system_abseil, name = "com_google_absl")
-    maybe(
+    system_repositories(maybe)
+
+def system_repositories(define):
+    """What both crosshatch_deps and the extension of MODULE.bazel define.
+
+    Args:
+      define: called with a repository rule and its arguments.
+    """
+    define(cuda_configure, name = "local_config_cuda")
+    define(system_abseil, name = "com_google_absl")
+    define(
         system_library,
         name = "com_google_googletest",
         header = "gmock/gmock.h",
@@ -32,14 +41,14 @@ def crosshatch_deps():
         },
         package = "libgmock-dev libgtest-dev",
     )
-    maybe(
+    define(
         system_library,
         name = "boost_context",
         header = "boost/context/detail/fcontext.hpp",
         libraries = {"boost_context": ["-lboost_context"]},
         package = "libboost-context-dev",
     )
-    maybe(
+    define(
         system_library,
         name = "eigen",
         header = "Eigen/Core",
@@ -47,28 +56,28 @@ def crosshatch_deps():
         libraries = {"eigen": []},
         package = "libeigen3-dev",
     )
-    maybe(
+    define(
         system_library,
         name = "onednn",
         header = "oneapi/dnnl/dnnl.hpp",
         libraries = {"onednn": ["-ldnnl"]},
         package = "libdnnl-dev",
     )
-    maybe(
+    define(
         system_library,
         name = "highway",
         header = "hwy/highway.h",
         libraries = {"highway": ["-lhwy"]},
         package = "libhwy-dev",
     )
-    maybe(
+    define(
         system_library,
         name = "nlohmann_json",
         header = "nlohmann/json.hpp",
         libraries = {"nlohmann_json": []},
         package = "nlohmann-json3-dev",
     )
-    maybe(
+    define(
         system_library,
         name = "google_benchmark",
         header = "benchmark/benchmark.h",
@@ -78,7 +87,7 @@ def crosshatch_deps():
         },
         package = "libbenchmark-dev",
     )
-    maybe(
+    define(
         system_library,
         name = "mpi",
         # Open MPI's C++ bindings are not linked, only its C interface.
@@ -91,7 +100,7 @@ def crosshatch_deps():
         libraries = {"mpi": ["-lmpi"]},
         package = "libopenmpi-dev",
     )
-    maybe(
+    define(
         system_library,
         name = "grpc",
         header = "grpcpp/grpcpp.h",

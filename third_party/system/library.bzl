@@ -16,10 +16,13 @@ cc_library(
 
 def missing(rctx, what, package):
     """Stops with one sentence that names what is missing and how to get it."""
+    # The names that bzlmod makes up end with that in MODULE.bazel.
+    repo = rctx.name.replace("+", "~").split("~")[-1]
     fail(("{what} is missing, which @{repo} needs. On Debian: apt-get install {package}. " +
-          "Elsewhere: define a repository named {repo} before crosshatch_deps().").format(
+          "Elsewhere: define a repository named {repo} before crosshatch_deps(), or, with " +
+          "bzlmod, override_repo the one of Crosshatch's extension.").format(
         what = what,
-        repo = rctx.name,
+        repo = repo,
         package = package,
     ))
 
