@@ -135,6 +135,7 @@ class Reader {
 
 absl::Status ReadOpenMpi(const Environment& environment, LaunchInfo& info) {
   const Reader reader(environment, Launcher::kOpenMpi);
+  info.mpi_knows_peers = true;
   CH_RETURN_IF_ERROR(reader.RankOf(
       "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", info.rank, info.size));
   CH_RETURN_IF_ERROR(reader.LocalRankOf("OMPI_COMM_WORLD_LOCAL_RANK",
@@ -183,7 +184,9 @@ absl::Status ReadSlurm(const Environment& environment, LaunchInfo& info) {
     CH_ASSIGN_OR_RETURN(info.local_rank,
                         reader.Number("SLURM_LOCALID", 0, info.size - 1));
   }
-  if (reader.Has("PMIX_RANK")) {
+  // PMI2, which Slurm may speak instead, is not what Debian's Open MPI speaks.
+  info.mpi_knows_peers = reader.Has("PMIX_RANK");
+  if (info.mpi_knows_peers) {
     CH_ASSIGN_OR_RETURN(const std::string pmix, reader.Text("PMIX_RANK"));
     if (pmix != absl::StrCat(info.rank)) {
       return absl::InvalidArgumentError(

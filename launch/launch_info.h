@@ -39,6 +39,9 @@ struct LaunchInfo {
   /// What the processes of this job share and those of another do not, as far
   /// as the launcher says. No secret.
   std::string job;
+  /// Whether MPI learns of the other processes from the launcher, as it does
+  /// from mpirun and srun --mpi=pmix; where not they join one after the other.
+  bool mpi_knows_peers = false;
   /// Not empty where this process is no rank that the job can have: what is
   /// wrong, for this process to say if it cannot join. The job says it else.
   std::string outside;

@@ -287,6 +287,17 @@ INSTANTIATE_TEST_SUITE_P(
              "port from 1 to 65535"}),
     NameOf);
 
+TEST(DetectLaunchTest, MpiKnowsPeersOfMpirunAndOfSlurmWithPmix) {
+  const auto knows = [](const Environment& environment) {
+    return DetectLaunch(environment)->mpi_knows_peers;
+  };
+  EXPECT_TRUE(knows(Mpi()));
+  EXPECT_TRUE(knows(With(Slurm(), {{"PMIX_RANK", "5"}})));
+  EXPECT_FALSE(knows(Slurm()));
+  EXPECT_FALSE(knows(Torchrun()));
+  EXPECT_FALSE(knows(Plain()));
+}
+
 TEST(FirstHostTest, ReadsSlurmsLists) {
   EXPECT_EQ(FirstHost("a"), "a");
   EXPECT_EQ(FirstHost("a,b"), "a");

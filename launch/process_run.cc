@@ -218,8 +218,6 @@ absl::Status Process::RunRanks(absl::FunctionRef<absl::Status(World&)> fn) {
           [this](const std::string& key) {
             return client_->Get(key, options_.timeout);
           }};
-  const bool has_launcher = info_.launcher == Launcher::kOpenMpi ||
-                            info_.launcher == Launcher::kSlurm;
   const auto run_rank = [&](World& world) -> absl::Status {
     has_run_ = true;
     if (world.size() != info_.size || world.rank() != info_.rank) {
@@ -234,15 +232,17 @@ absl::Status Process::RunRanks(absl::FunctionRef<absl::Status(World&)> fn) {
   };
   // Where rank 0's choice was told by MPI, it is there already.
   if (!IsToBeChosen(MeetingPointOf(info_))) {
-    CH_RETURN_IF_ERROR(StartMpi("", has_launcher ? nullptr : &join).status());
+    CH_RETURN_IF_ERROR(
+        StartMpi("", info_.mpi_knows_peers ? nullptr : &join).status());
   }
   // Processes that join do not see which of them share a machine.
-  const int threads =
-      has_launcher || info_.local_size < 1 ? 0 : CoreShare(info_.local_size);
+  const int threads = info_.mpi_knows_peers || info_.local_size < 1
+                          ? 0
+                          : CoreShare(info_.local_size);
   return RunMpi(run_rank, {.threads_per_rank = threads,
                            .timeout = options_.timeout,
                            .failure_channel = client_.get(),
-                           .join = has_launcher ? nullptr : &join});
+                           .join = info_.mpi_knows_peers ? nullptr : &join});
 }
 
 /// Whether `status`, with which this process ends, is said by nobody else.

@@ -122,6 +122,9 @@ class MpiJoinTest : public testing::Test {
     files_ = "/tmp/ch-XXXXXX";
     ASSERT_NE(mkdtemp(files_.data()), nullptr);
     setenv("TMPDIR", files_.c_str(), /*overwrite=*/1);
+    // As in a step of Slurm's, which does not speak with MPI.
+    setenv("SLURM_NODELIST", "n1", /*overwrite=*/1);
+    setenv("SLURM_STEP_ID", "0", /*overwrite=*/1);
   }
   void TearDown() override {
     std::filesystem::remove_all(store_);
