@@ -39,6 +39,14 @@ LinearOptions OfQueries(const LlamaConfig& config, bool output) {
   return options;
 }
 
+/// To keys or values, each head of which is read by a group of query heads.
+LinearOptions OfKeys(const LlamaConfig& config) {
+  LinearOptions options =
+      Projection(config, config.qkv_bias, config.head_dim);
+  options.out_readers = config.heads;
+  return options;
+}
+
 /// [B, T, heads * head_dim] to [B, T, heads, head_dim].
 Tensor SplitHeads(const Tensor& x, int64_t head_dim) {
   // The count is spelt out: of no elements -1 would say nothing.
@@ -58,10 +66,8 @@ LlamaAttention::LlamaAttention(const LlamaConfig& config, RotaryTable& rotary,
       rotary_(rotary),
       q_proj_(config.dim, config.heads * config.head_dim,
               OfQueries(config, /*output=*/true)),
-      k_proj_(config.dim, config.kv_heads * config.head_dim,
-              Projection(config, config.qkv_bias, config.head_dim)),
-      v_proj_(config.dim, config.kv_heads * config.head_dim,
-              Projection(config, config.qkv_bias, config.head_dim)),
+      k_proj_(config.dim, config.kv_heads * config.head_dim, OfKeys(config)),
+      v_proj_(config.dim, config.kv_heads * config.head_dim, OfKeys(config)),
       o_proj_(config.heads * config.head_dim, config.dim,
               OfQueries(config, /*output=*/false)),
       window_(window) {

@@ -48,7 +48,9 @@ namespace crosshatch::nn {
 /// where tensor parallelism hands each rank its own heads as plain tensors. The
 /// projections' units keep a key head and the query heads that use it together,
 /// unless there are more ranks than key heads: then query heads are split one
-/// by one, and a rank takes the keys that its queries use.
+/// by one, and several ranks compute the same key head where each rank's
+/// queries use one (LinearOptions::out_readers); where they do not, ranks
+/// without a key head take the keys that their queries use from others.
 class LlamaAttention final : public Module {
  public:
   /// \param rotary outlives the module
