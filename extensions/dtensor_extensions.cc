@@ -66,8 +66,8 @@ absl::StatusOr<DeviceMesh> PartedLike(const DeviceMesh& mesh,
         for (const int part : run) {
           const std::string& name = mesh.layout().axis_name(part);
           parts.push_back({name, mesh.size(part)});
-          are_new &= name == layout.axis_name(axis) ||
-                     !layout.AxisIndex(name).ok();
+          are_new &=
+              name == layout.axis_name(axis) || !layout.AxisIndex(name).ok();
         }
         if (!are_new) continue;
         CH_ASSIGN_OR_RETURN(whole,
@@ -126,6 +126,21 @@ absl::StatusOr<DeviceMesh> WithAxesOf(const DeviceMesh& mesh,
   return whole;
 }
 
+// `whole` without the axes that neither mesh has: ranks along those may hold
+// other tensors, as of other experts.
+absl::StatusOr<DeviceMesh> WithoutOthers(const DeviceMesh& whole,
+                                         const DeviceMesh& fsdp_mesh,
+                                         const MeshLayout& inner) {
+  std::vector<std::string> names;
+  for (const std::string& name : whole.axis_names()) {
+    if (fsdp_mesh.layout().AxisIndex(name).ok() || inner.AxisIndex(name).ok()) {
+      names.push_back(name);
+    }
+  }
+  if (static_cast<int>(names.size()) == whole.ndim()) return whole;
+  return whole.Slice(names);
+}
+
 }  // namespace
 
 std::shared_ptr<const DTensorExtensions> DTensorExtensions::Create() {
@@ -169,6 +184,7 @@ absl::StatusOr<fsdp::ShardedForm> DTensorExtensions::Chunk(
           absl::StrCat("has reductions due: ", inner.ToString()));
     }
     CH_ASSIGN_OR_RETURN(whole, WithAxesOf(MeshOf(parameter), whole));
+    CH_ASSIGN_OR_RETURN(whole, WithoutOthers(whole, fsdp_mesh, inner.mesh()));
     CH_ASSIGN_OR_RETURN(layout, OnMesh(inner, whole.layout()));
   }
   CH_ASSIGN_OR_RETURN(const int axis,

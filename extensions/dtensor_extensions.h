@@ -48,8 +48,10 @@ class DTensorExtensions final : public fsdp::ShardExtension {
   /// has them joined or parted too. On a mesh (fsdp, tp):
   ///   plain tensor         [S(dim), R]
   ///   DTensor S(0) on tp   [_S(0,tp), S(0)] for dim 0, [S(1), S(0)] for dim 1
-  /// and with an HSDP axis in front one more R. Where tp keeps units (heads)
-  /// together, fsdp splits single elements beneath.
+  /// and with an HSDP axis in front one more R. A plain tensor is taken to be
+  /// equal along all other axes of the root; a DTensor lies on those of both
+  /// meshes alone, and along others may be another (of another expert). Where
+  /// tp keeps units (heads) together, fsdp splits single elements beneath.
   /// \error kFailedPrecondition for a DTensor whose mesh has another root, or
   ///     that is spread over an axis of `fsdp_mesh` already, or an axis that is
   ///     a part of one of the root's and stands without the other parts;

@@ -177,8 +177,7 @@ TEST(DTensorExtensionsTest, BoxesAreWhatALoaderFills) {
       read = Narrow(read, d, box.offsets[at], box.sizes[at]);
     }
     CopyInPlace(WritableLocalTensor(sharded, "a loader"), read);
-    CH_EXPECT_EQ(FullTensor(sharded).ToVector<float>(),
-                 full.ToVector<float>());
+    CH_EXPECT_EQ(FullTensor(sharded).ToVector<float>(), full.ToVector<float>());
     return absl::OkStatus();
   });
 }
@@ -188,9 +187,8 @@ TEST(DTensorExtensionsTest, ChunksBeneathPartsOfAnAxis) {
   OnMesh({{"fsdp", 2}, {"tp", 4}}, [](const DeviceMesh& mesh) -> absl::Status {
     CH_ASSIGN_OR_RETURN(const DeviceMesh fsdp, mesh.Slice("fsdp"));
     CH_ASSIGN_OR_RETURN(const DeviceMesh tp, mesh.Slice("tp"));
-    CH_ASSIGN_OR_RETURN(
-        const DeviceMesh parted,
-        tp.Unflatten("tp", {{"tp_unit", 2}, {"tp_copy", 2}}));
+    CH_ASSIGN_OR_RETURN(const DeviceMesh parted,
+                        tp.Unflatten("tp", {{"tp_unit", 2}, {"tp_copy", 2}}));
     const Tensor full = SmallIntegers({7, 3}, 2);
     const Tensor split = DistributeTensor(
         full, parted,
@@ -204,9 +202,8 @@ TEST(DTensorExtensionsTest, ChunksBeneathPartsOfAnAxis) {
     CH_EXPECT_EQ(LocalTensor(Gathered(sharded, fsdp)).ToVector<float>(),
                  LocalTensor(split).ToVector<float>());
     // FSDP on parts, too.
-    CH_ASSIGN_OR_RETURN(
-        const DeviceMesh hsdp,
-        tp.Unflatten("tp", {{"replicate", 2}, {"shard", 2}}));
+    CH_ASSIGN_OR_RETURN(const DeviceMesh hsdp,
+                        tp.Unflatten("tp", {{"replicate", 2}, {"shard", 2}}));
     CH_ASSIGN_OR_RETURN(const fsdp::ShardedForm plain,
                         Extensions().Chunk(full, hsdp, 0));
     CH_EXPECT_EQ(plain.layout.ToString(), "[R,R,S(0)]");

@@ -51,19 +51,18 @@ absl::Status Checkpoint(Module& module, const CheckpointOptions& options) {
   CH_RETURN_IF_ERROR(CheckOptions(options));
   CH_RETURN_IF_ERROR(CheckIsNew(module));
   module.Attach(kCheckpointKey, std::make_shared<Attachment>());
-  module.set_forward_wrapper(
-      [&module, split = options.split_inputs_over](
-          TensorSpan inputs, const Module::ForwardFunction& forward) {
-        // Within another recomputed part that one keeps the inputs.
-        if (!split.has_value() ||
-            RankContext::Current().saved_tensor_store() != nullptr) {
-          return Recomputed(NameOf(module), inputs, forward);
-        }
-        const std::shared_ptr<SavedTensorStore> store =
-            MakeSplitSavedStore(*split);
-        const SavedTensorScope scope(store.get());
-        return Recomputed(NameOf(module), inputs, forward);
-      });
+  module.set_forward_wrapper([&module, split = options.split_inputs_over](
+                                 TensorSpan inputs,
+                                 const Module::ForwardFunction& forward) {
+    // Within another recomputed part that one keeps the inputs.
+    if (!split.has_value() ||
+        RankContext::Current().saved_tensor_store() != nullptr) {
+      return Recomputed(NameOf(module), inputs, forward);
+    }
+    const std::shared_ptr<SavedTensorStore> store = MakeSplitSavedStore(*split);
+    const SavedTensorScope scope(store.get());
+    return Recomputed(NameOf(module), inputs, forward);
+  });
   return absl::OkStatus();
 }
 

@@ -53,10 +53,10 @@ Tensor MarginHere(const Tensor& logits, const Tensor& targets,
                   const Tensor& weights, const Tensor& total, int64_t first,
                   int64_t classes) {
   const int last = logits.ndim() - 1;
-  const Tensor of_target = Squeeze(
-      Apply1(GatherOp({.dim = last, .bound = classes, .first = first}),
-             {logits, Unsqueeze(targets, -1)}),
-      -1);
+  const Tensor of_target =
+      Squeeze(Apply1(GatherOp({.dim = last, .bound = classes, .first = first}),
+                     {logits, Unsqueeze(targets, -1)}),
+              -1);
   const Tensor of_all =
       last == 0 ? Dot(logits, weights) : MatVec(logits, weights);
   return Sub(Mul(of_target, total), of_all);
@@ -92,8 +92,8 @@ Tensor Margin(const Tensor& logits, const Tensor& targets,
                   {Layout(layout.mesh(), {layout.sharding(last)})}},
        .outputs = {{result, targets.sizes(), GradientLayout(result)}},
        .redistribute_inputs = true});
-  CH_CHECK_OK(margin.status()) << "cross entropy of logits "
-                               << logits.Describe();
+  CH_CHECK_OK(margin.status())
+      << "cross entropy of logits " << logits.Describe();
   return Settled((*margin)[0]);
 }
 
@@ -122,8 +122,7 @@ Targets Prepare(const Tensor& targets, const Tensor& like, DType dtype,
     const Tensor table = ReplicatedLike(
         Unsqueeze(ToDType(options.class_weights, dtype), -1), like);
     prepared.weights =
-        Where(prepared.counts,
-              Squeeze(Embedding(prepared.indices, table), -1),
+        Where(prepared.counts, Squeeze(Embedding(prepared.indices, table), -1),
               Full({}, 0, dtype));
   }
   return prepared;
@@ -133,10 +132,9 @@ Targets Prepare(const Tensor& targets, const Tensor& like, DType dtype,
 Tensor IndexLosses(const Tensor& logits, const Tensor& targets,
                    const Targets& prepared,
                    const CrossEntropyLossOptions& options) {
-  Tensor losses =
-      CrossEntropy(logits, targets,
-                   {.reduction = Reduction::kNone,
-                    .ignore_index = options.ignore_index});
+  Tensor losses = CrossEntropy(
+      logits, targets,
+      {.reduction = Reduction::kNone, .ignore_index = options.ignore_index});
   const double smoothing = options.label_smoothing;
   if (smoothing == 0) {
     return prepared.weights.defined() ? Mul(losses, prepared.weights) : losses;
@@ -147,11 +145,11 @@ Tensor IndexLosses(const Tensor& logits, const Tensor& targets,
   // A row's loss is (1 - s) w_t (lse - x_t) + s / V sum_c w_c (lse - x_c); with
   // lse = loss + x_t the second sum is W loss + sum_c w_c (x_t - x_c).
   const bool weighted = options.class_weights.defined();
-  const Tensor weights = weighted ? ToDType(options.class_weights, dtype)
-                                  : Ones({classes}, dtype);
+  const Tensor weights =
+      weighted ? ToDType(options.class_weights, dtype) : Ones({classes}, dtype);
   const Tensor total = Sum(weights);
-  const Tensor margin = Margin(Settled(ToDType(logits, dtype)),
-                               prepared.indices, weights, total);
+  const Tensor margin =
+      Margin(Settled(ToDType(logits, dtype)), prepared.indices, weights, total);
   if (weighted) {
     losses = Mul(losses, Add(Mul(prepared.weights, 1 - smoothing),
                              Mul(Settled(total), share)));
@@ -166,9 +164,9 @@ Tensor ProbabilityLosses(const Tensor& logits, const Tensor& targets,
   const Tensor x = Settled(ToDType(logits, dtype));
   Tensor q = ReplicatedLike(ToDType(targets, dtype), logits);
   if (options.label_smoothing != 0) {
-    q = Add(Mul(q, 1 - options.label_smoothing),
-            options.label_smoothing /
-                static_cast<double>(logits.sizes().back()));
+    q = Add(
+        Mul(q, 1 - options.label_smoothing),
+        options.label_smoothing / static_cast<double>(logits.sizes().back()));
   }
   if (options.class_weights.defined()) {
     q = Mul(q, ReplicatedLike(ToDType(options.class_weights, dtype), logits));
@@ -228,16 +226,16 @@ Tensor CrossEntropyLoss(const Tensor& logits, const Tensor& targets,
   const bool plain_form = !probabilities && options.label_smoothing == 0 &&
                           !options.class_weights.defined();
   if (plain_form && !options.mean_over.has_value()) {
-    return CrossEntropy(logits, targets,
-                        {.reduction = options.reduction,
-                         .ignore_index = options.ignore_index});
+    return CrossEntropy(
+        logits, targets,
+        {.reduction = options.reduction, .ignore_index = options.ignore_index});
   }
   const DType dtype = StatisticsDType(logits.dtype());
   Targets prepared;
   if (!probabilities) prepared = Prepare(targets, logits, dtype, options);
-  const Tensor losses =
-      probabilities ? ProbabilityLosses(logits, targets, options)
-                    : IndexLosses(logits, targets, prepared, options);
+  const Tensor losses = probabilities
+                            ? ProbabilityLosses(logits, targets, options)
+                            : IndexLosses(logits, targets, prepared, options);
   if (options.reduction == Reduction::kNone) return losses;
   const Tensor sum = Sum(losses);
   if (options.reduction == Reduction::kSum) return sum;

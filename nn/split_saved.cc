@@ -36,8 +36,7 @@ class SplitSavedStore final
       slots_.push_back({.kept = Clone(Redistribute(tensor, *parts)),
                         .whole = LayoutOf(tensor)});
     } else {
-      slots_.push_back(
-          {.kept = tensor, .version = GraphTies::Version(tensor)});
+      slots_.push_back({.kept = tensor, .version = GraphTies::Version(tensor)});
     }
     return shared_from_this();
   }
@@ -106,25 +105,24 @@ absl::Status SplitSavedActivations(Module& module, const DeviceMesh& mesh) {
   }
   for (const char* key : {kSplitSavedKey, kCheckpointKey}) {
     if (module.attachment(key) == nullptr) continue;
-    return absl::FailedPreconditionError(absl::StrCat(
-        "SplitSavedActivations: ", *module.label(),
-        key == kSplitSavedKey ? " has it already"
-                    : " is checkpointed, and saves no activations; see "
-                      "CheckpointOptions::split_inputs_over"));
+    return absl::FailedPreconditionError(
+        absl::StrCat("SplitSavedActivations: ", *module.label(),
+                     key == kSplitSavedKey
+                         ? " has it already"
+                         : " is checkpointed, and saves no activations; see "
+                           "CheckpointOptions::split_inputs_over"));
   }
   module.Attach(kSplitSavedKey, std::make_shared<Attachment>());
-  module.set_forward_wrapper(
-      [mesh](TensorSpan inputs, const Module::ForwardFunction& forward) {
-        RankContext& context = RankContext::Current();
-        if (!context.grad_enabled() ||
-            context.saved_tensor_store() != nullptr) {
-          return forward(inputs);
-        }
-        const std::shared_ptr<SavedTensorStore> store =
-            MakeSplitSavedStore(mesh);
-        const SavedTensorScope scope(store.get());
-        return forward(inputs);
-      });
+  module.set_forward_wrapper([mesh](TensorSpan inputs,
+                                    const Module::ForwardFunction& forward) {
+    RankContext& context = RankContext::Current();
+    if (!context.grad_enabled() || context.saved_tensor_store() != nullptr) {
+      return forward(inputs);
+    }
+    const std::shared_ptr<SavedTensorStore> store = MakeSplitSavedStore(mesh);
+    const SavedTensorScope scope(store.get());
+    return forward(inputs);
+  });
   return absl::OkStatus();
 }
 

@@ -59,8 +59,7 @@ class Replicated final : public ParallelStyle {
                      const DeviceMesh& mesh) const override {
     for (const nn::NamedParameter& named : module.NamedParameters()) {
       if (named.parameter->data().is_distributed()) continue;
-      CH_RETURN_IF_ERROR(
-          SpreadParameter(*named.parameter, mesh, Replicate()));
+      CH_RETURN_IF_ERROR(SpreadParameter(*named.parameter, mesh, Replicate()));
     }
     module.AddPreHook([mesh](nn::Module&, TensorList& inputs) {
       for (Tensor& input : inputs) BringAll(mesh, input);

@@ -65,9 +65,9 @@ absl::StatusOr<std::vector<Assigned>> Assign(nn::Module& root,
       module.pattern = pattern;
     }
     if (!matched) {
-      return absl::InvalidArgumentError(absl::StrCat(
-          "ParallelizeModule: the pattern ", Quoted(pattern), " for ",
-          style->name(), " matches no module"));
+      return absl::InvalidArgumentError(
+          absl::StrCat("ParallelizeModule: the pattern ", Quoted(pattern),
+                       " for ", style->name(), " matches no module"));
     }
   }
   for (const Assigned& module : modules) {
@@ -97,10 +97,9 @@ std::string Described(const Assigned& module) {
 }
 
 bool HasPlainParameters(const nn::Module& module) {
-  return std::any_of(module.own_parameters().begin(),
-                     module.own_parameters().end(), [](const auto& entry) {
-                       return !entry.second->data().is_distributed();
-                     });
+  return std::any_of(
+      module.own_parameters().begin(), module.own_parameters().end(),
+      [](const auto& entry) { return !entry.second->data().is_distributed(); });
 }
 
 // Whether a tensor that lies as `a` may lie as `b`, of any number of dims.
@@ -135,12 +134,13 @@ absl::Status CheckFlow(const Assigned& from, const Assigned& to,
   if (!input.has_value() || MayBeEqual(output->placement, *input)) {
     return absl::OkStatus();
   }
-  return absl::InvalidArgumentError(absl::StrCat(
-      "ParallelizeModule: ", Described(from),
-      " hands out a plain tensor that lies as ", output->placement.ToString(),
-      ", and ", Described(to), ", which comes next, takes it as ",
-      input->ToString(), "; let one of them say what the other does, or leave "
-      "out use_local_output"));
+  return absl::InvalidArgumentError(
+      absl::StrCat("ParallelizeModule: ", Described(from),
+                   " hands out a plain tensor that lies as ",
+                   output->placement.ToString(), ", and ", Described(to),
+                   ", which comes next, takes it as ", input->ToString(),
+                   "; let one of them say what the other does, or leave "
+                   "out use_local_output"));
 }
 
 absl::StatusOr<std::vector<const Assigned*>> Matching(
@@ -195,8 +195,7 @@ absl::Status SendFrom(int source, nn::Module& root, const DeviceMesh& mesh) {
     const Tensor& data = parameter->data();
     if (data.is_distributed() || !data.storage()->attached()) continue;
     const Tensor sent = DistributeTensorFrom(
-        world_rank, data, mesh,
-        Layout::Replicated(mesh.layout(), data.ndim()));
+        world_rank, data, mesh, Layout::Replicated(mesh.layout(), data.ndim()));
     parameter->set_data(LocalTensor(sent));
   }
   return RankContext::Current().Synchronize();

@@ -247,9 +247,8 @@ TEST(ParallelizeModuleTest, TakesTheValuesOfOneRank) {
       CH_RETURN_IF_ERROR(deferred.Materialize({}));
       Net other;
       CH_EXPECT_THAT(
-          std::string(
-              ParallelizeModule(other, mesh, plan, {.source_rank = 3})
-                  .message()),
+          std::string(ParallelizeModule(other, mesh, plan, {.source_rank = 3})
+                          .message()),
           HasSubstr("source_rank 3 of mesh(tp=3)"));
       return absl::OkStatus();
     });

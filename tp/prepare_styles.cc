@@ -30,10 +30,9 @@ absl::StatusOr<Crossings> Paired(const std::string& what,
   const auto& from = given.entries();
   const auto& to = desired.entries();
   if (from.size() != to.size()) {
-    return absl::InvalidArgumentError(
-        absl::StrCat(what, " is given ", from.size(),
-                     " placements of what comes and ", to.size(),
-                     " of what is desired; they go in pairs"));
+    return absl::InvalidArgumentError(absl::StrCat(
+        what, " is given ", from.size(), " placements of what comes and ",
+        to.size(), " of what is desired; they go in pairs"));
   }
   Crossings crossings(from.size());
   for (size_t i = 0; i < from.size(); ++i) {
@@ -110,14 +109,13 @@ class PrepareInput final : public ParallelStyle {
 
   absl::Status Apply(nn::Module& module, const std::string& module_name,
                      const DeviceMesh& mesh) const override {
-    CH_ASSIGN_OR_RETURN(
-        const Crossings crossings,
-        InputCrossings(options_, name(), module, module_name));
-    module.AddPreHook([mesh, crossings, local = options_.use_local_input,
-                       sum = options_.sum_local_gradients](
-                          nn::Module&, TensorList& inputs) {
-      BringEach(mesh, crossings, local, sum, "input", inputs);
-    });
+    CH_ASSIGN_OR_RETURN(const Crossings crossings,
+                        InputCrossings(options_, name(), module, module_name));
+    module.AddPreHook(
+        [mesh, crossings, local = options_.use_local_input,
+         sum = options_.sum_local_gradients](nn::Module&, TensorList& inputs) {
+          BringEach(mesh, crossings, local, sum, "input", inputs);
+        });
     return absl::OkStatus();
   }
 

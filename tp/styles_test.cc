@@ -59,8 +59,8 @@ class Mixer final : public nn::Module, public nn::NamedInputs {
 };
 
 TensorList Inputs() {
-  return {SmallIntegers({kRows, kWidth}, 1), SmallIntegers({kMemory, kWidth}, 2),
-          SmallIntegers({kWidth}, 3)};
+  return {SmallIntegers({kRows, kWidth}, 1),
+          SmallIntegers({kMemory, kWidth}, 2), SmallIntegers({kWidth}, 3)};
 }
 
 // Each rank's rows of `whole`.
@@ -88,8 +88,7 @@ TEST(PrepareModuleInputTest, BringsEachInputAndLeavesGaps) {
       const TensorList whole = Inputs();
       // Rows of both come split; the scale is as it is: of no entry, or a gap.
       const std::vector<PrepareInputOptions> ways = {
-          {.input = {Shard(0), Shard(0)},
-           .desired = {Shard(0), Replicate()}},
+          {.input = {Shard(0), Shard(0)}, .desired = {Shard(0), Replicate()}},
           {.input = {Shard(0), Shard(0), std::nullopt},
            .desired = {Shard(0), Replicate(), std::nullopt}},
           {.input = {},
@@ -129,8 +128,8 @@ TEST(PrepareModuleInputTest, HandsLocalPartsToTheModule) {
       options.desired = options.input;
       options.use_local_input = true;
       options.sum_local_gradients = sums;
-      CH_RETURN_IF_ERROR(ParallelizeModule(
-          mixer, mesh, {{"", PrepareModuleInput(options)}}));
+      CH_RETURN_IF_ERROR(
+          ParallelizeModule(mixer, mesh, {{"", PrepareModuleInput(options)}}));
       const TensorList whole = Inputs();
       const Layout replicated = Layout::Replicated(mesh.layout(), 2);
       Tensor memory = DistributeTensor(whole[1], mesh, replicated);
@@ -141,8 +140,7 @@ TEST(PrepareModuleInputTest, HandsLocalPartsToTheModule) {
                    (std::vector<std::string>{"plain", "plain", "undefined"}));
       CH_RETURN_IF_ERROR(Backward(Sum(outputs[2])));
       Tensor one = whole[1].Detach().set_requires_grad(true);
-      CH_RETURN_IF_ERROR(
-          Backward(Sum(MatMul(whole[0], one, false, true))));
+      CH_RETURN_IF_ERROR(Backward(Sum(MatMul(whole[0], one, false, true))));
       CH_EXPECT_EQ(FullTensor(memory.grad()).ToVector<float>(),
                    one.grad().ToVector<float>());
       return absl::OkStatus();
@@ -272,8 +270,7 @@ TEST(ReplicateParallelTest, ComputesTheWholeModuleOnEveryRank) {
   for (const int ranks : {1, 2, 3}) {
     const std::vector<ParallelPlan> plans = {
         // All of it, with a part that is split in between.
-        {{"", ReplicateParallel()},
-         {"down", RowwiseParallel()}},
+        {{"", ReplicateParallel()}, {"down", RowwiseParallel()}},
         // The norm alone: what comes split is made whole.
         {{"up", ColwiseParallel()},
          {"norm", ReplicateParallel()},
@@ -306,8 +303,8 @@ TEST(ReplicateRestTest, ServesWhatThePlanLeavesOut) {
     for (const int ranks : {1, 2, 3}) {
       OnMesh({{"tp", ranks}}, [&](const DeviceMesh& mesh) -> absl::Status {
         Block block;
-        CH_RETURN_IF_ERROR(ParallelizeModule(block, mesh, plan,
-                                             {.replicate_rest = true}));
+        CH_RETURN_IF_ERROR(
+            ParallelizeModule(block, mesh, plan, {.replicate_rest = true}));
         CH_RETURN_IF_ERROR(block.Materialize({.seed = 5}));
         for (nn::Parameter* p : block.Parameters()) {
           CH_EXPECT_TRUE(p->data().is_distributed());
@@ -354,8 +351,8 @@ class SplitScale final : public ParallelStyle {
     }
     CH_RETURN_IF_ERROR(SpreadOwnParameters(module, mesh, Shard(0)));
     module.AddPreHook([mesh](nn::Module&, TensorList& inputs) {
-      inputs[0] = Bring(inputs[0], mesh,
-                        {.given = Replicate(), .desired = Shard(-1)});
+      inputs[0] =
+          Bring(inputs[0], mesh, {.given = Replicate(), .desired = Shard(-1)});
     });
     return absl::OkStatus();
   }

@@ -23,9 +23,9 @@ absl::StatusOr<UnitCopies> UnitCopies::Create(const DeviceMesh& mesh,
   const std::string& axis = mesh.axis_names()[0];
   CH_ASSIGN_OR_RETURN(
       const DeviceMesh parted,
-      mesh.Unflatten(axis, {{absl::StrCat(axis, "_unit"),
-                             mesh.size(0) / copies},
-                            {absl::StrCat(axis, "_copy"), copies}}));
+      mesh.Unflatten(axis,
+                     {{absl::StrCat(axis, "_unit"), mesh.size(0) / copies},
+                      {absl::StrCat(axis, "_copy"), copies}}));
   return UnitCopies(mesh, parted, unit);
 }
 
@@ -54,9 +54,8 @@ Tensor UnitCopies::Leave(const Tensor& y) const {
   const Layout by_units =
       Layout::Replicated(parted_.layout(), y.ndim())
           .WithDim(features, {.axes = {kUnits}, .unit = unit_});
-  const Tensor local =
-      ToLocal(Redistribute(y, by_units),
-              by_units.WithPartial(kCopies, ReduceOp::kSum));
+  const Tensor local = ToLocal(Redistribute(y, by_units),
+                               by_units.WithPartial(kCopies, ReduceOp::kSum));
   Shape sizes = y.sizes();
   sizes.back() = whole_.size(0) * unit_;
   const Layout by_ranks = LayoutOn(whole_, y.ndim(), Shard(-1), unit_);

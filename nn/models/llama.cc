@@ -41,8 +41,7 @@ LinearOptions OfQueries(const LlamaConfig& config, bool output) {
 
 /// To keys or values, each head of which is read by a group of query heads.
 LinearOptions OfKeys(const LlamaConfig& config) {
-  LinearOptions options =
-      Projection(config, config.qkv_bias, config.head_dim);
+  LinearOptions options = Projection(config, config.qkv_bias, config.head_dim);
   options.out_readers = config.heads;
   return options;
 }
