@@ -92,7 +92,8 @@ void CheckInputs(const RuleCall& call, const OpRuleEntry& entry,
         << DescribeCall(call) << ": input " << i
         << " is a plain tensor among distributed ones and requires a gradient: "
         << "a parameter that no style of the plan spreads, as it seems; give "
-        << "its module a style (tp::SequenceParallel replicates parameters) or "
+        << "its module a style (tp::SequenceParallel replicates parameters), "
+        << "replicate the rest (tp::ParallelizeOptions::replicate_rest) or "
         << "spread it by nn::DistributeParameter; for what is no parameter "
         << "FromLocal (dtensor/dtensor.h) says how it and its gradient lie";
     CH_CHECK(false) << DescribeCall(call) << ": input " << i
