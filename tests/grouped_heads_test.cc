@@ -10,13 +10,9 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
-#include <string>
 #include <vector>
 
-#include "absl/strings/str_cat.h"
 #include "crosshatch/base/status_macros.h"
-#include "crosshatch/checkpoint/checkpoint.h"
-#include "crosshatch/comm/world.h"
 #include "crosshatch/dtensor/dtensor.h"
 #include "crosshatch/dtensor/implicit_redistribution.h"
 #include "crosshatch/extensions/dtensor_extensions.h"
@@ -27,7 +23,6 @@
 #include "crosshatch/nn/linear.h"
 #include "crosshatch/nn/loss.h"
 #include "crosshatch/nn/models/llama.h"
-#include "crosshatch/nn/module_state.h"
 #include "crosshatch/nn/rms_norm.h"
 #include "crosshatch/tensor/autograd.h"
 #include "crosshatch/tensor/creation.h"
@@ -329,56 +324,6 @@ INSTANTIATE_TEST_SUITE_P(
         Case{"by_units_kv3_fsdp2_tp2", Kind::kByUnits, 6, 3, 2, 2},
         Case{"by_units_kv2_fsdp2_tp4", Kind::kByUnits, 4, 2, 2, 4}),
     [](const auto& info) { return info.param.name; });
-
-// A key head lies on the ranks whose queries read it, once in a checkpoint.
-TEST(KeyCopiesTest, AreOneInACheckpoint) {
-  const Case saved_on = {"", Kind::kLlama, 8, 2, 2, 4};
-  const Case loaded_on = {"", Kind::kLlama, 8, 2, 1, 3};
-  const std::unique_ptr<nn::Module> one = Make(saved_on);
-  ASSERT_TRUE(one->Materialize({.seed = 3}).ok());
-  Values expected;
-  int64_t bytes = 0;
-  for (nn::Parameter* p : one->Parameters()) {
-    expected.push_back(p->data().ToVector<float>());
-    bytes += p->data().numel() * static_cast<int64_t>(sizeof(float));
-  }
-  const std::string dir = absl::StrCat(::testing::TempDir(), "/key_copies");
-  OnMesh({{"fsdp", 2}, {"tp", 4}}, [&](const DeviceMesh& mesh) -> absl::Status {
-    World& world = mesh.world();
-    const std::unique_ptr<nn::Module> model = Make(saved_on);
-    CH_RETURN_IF_ERROR(Spread(saved_on, mesh, *model));
-    CH_RETURN_IF_ERROR(model->Materialize({.seed = 3}));
-    for (nn::Parameter* p : model->Parameters()) {
-      if (p->name() != "layers.0.self_attn.k_proj.weight") continue;
-      CH_EXPECT_EQ(MeshOf(p->data()).ToString(),
-                   "mesh(fsdp=2, tp_unit=2, tp_copy=2)");
-      CH_EXPECT_EQ(LayoutOf(p->data()).ToString(), "[_S(0,2),S(0)/4,R]");
-    }
-    nn::ModuleState state(*model);
-    CH_ASSIGN_OR_RETURN(const nn::StateDict dict, state.State());
-    CH_ASSIGN_OR_RETURN(const checkpoint::SavePlan plan,
-                        checkpoint::PlanOf(world, dict));
-    int64_t written = 0;
-    for (int rank = 0; rank < world.size(); ++rank) {
-      written += plan.BytesOf(rank);
-    }
-    CH_EXPECT_EQ(written, bytes);
-    return checkpoint::SaveCheckpoint(world, state, dir);
-  });
-  OnMesh({{"fsdp", 1}, {"tp", 3}}, [&](const DeviceMesh& mesh) -> absl::Status {
-    const std::unique_ptr<nn::Module> model = Make(loaded_on);
-    CH_RETURN_IF_ERROR(Spread(loaded_on, mesh, *model));
-    CH_RETURN_IF_ERROR(model->Materialize({.seed = 4}));
-    nn::ModuleState state(*model);
-    CH_RETURN_IF_ERROR(checkpoint::LoadCheckpoint(mesh.world(), state, dir));
-    Values values;
-    for (nn::Parameter* p : model->Parameters()) {
-      values.push_back(FullTensor(p->data()).ToVector<float>());
-    }
-    CH_EXPECT_EQ(values, expected);
-    return absl::OkStatus();
-  });
-}
 
 }  // namespace
 }  // namespace crosshatch
