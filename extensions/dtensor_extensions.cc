@@ -45,9 +45,10 @@ absl::StatusOr<Layout> OnMesh(const Layout& layout, const MeshLayout& mesh) {
 }
 
 // `whole` with those of its axes parted that neighbouring axes of `mesh` make
-// up, as tensor parallelism parts its own for copies of key heads.
-absl::StatusOr<DeviceMesh> PartedLike(const DeviceMesh& mesh,
-                                      DeviceMesh whole) {
+// up, as tensor parallelism parts its own for copies of key heads; not those of
+// `taken`.
+absl::StatusOr<DeviceMesh> PartedLike(const DeviceMesh& mesh, DeviceMesh whole,
+                                      absl::Span<const std::string> taken) {
   std::vector<int> run;
   for (int begin = 0; begin + 1 < mesh.ndim(); ++begin) {
     run.assign(1, begin);
@@ -62,7 +63,8 @@ absl::StatusOr<DeviceMesh> PartedLike(const DeviceMesh& mesh,
           continue;
         }
         std::vector<MeshAxis> parts;
-        bool are_new = true;
+        bool are_new = std::find(taken.begin(), taken.end(),
+                                 layout.axis_name(axis)) == taken.end();
         for (const int part : run) {
           const std::string& name = mesh.layout().axis_name(part);
           parts.push_back({name, mesh.size(part)});
@@ -81,10 +83,11 @@ absl::StatusOr<DeviceMesh> PartedLike(const DeviceMesh& mesh,
 
 // `whole`, a mesh of all ranks of the job, with the axes of `mesh`, each of
 // which is one of its own, several of them joined, a part of one whose other
-// parts `mesh` has too, or one of a single rank.
-absl::StatusOr<DeviceMesh> WithAxesOf(const DeviceMesh& mesh,
-                                      DeviceMesh whole) {
-  CH_ASSIGN_OR_RETURN(whole, PartedLike(mesh, std::move(whole)));
+// parts `mesh` has too, or one of a single rank. Axes of `taken` stay whole.
+absl::StatusOr<DeviceMesh> WithAxesOf(
+    const DeviceMesh& mesh, DeviceMesh whole,
+    absl::Span<const std::string> taken = {}) {
+  CH_ASSIGN_OR_RETURN(whole, PartedLike(mesh, std::move(whole), taken));
   for (int i = 0; i < mesh.ndim(); ++i) {
     const std::string& name = mesh.axis_names()[static_cast<size_t>(i)];
     const std::vector<int> line = mesh.layout().GroupRanks(
@@ -183,7 +186,8 @@ absl::StatusOr<fsdp::ShardedForm> DTensorExtensions::Chunk(
       return absl::InvalidArgumentError(
           absl::StrCat("has reductions due: ", inner.ToString()));
     }
-    CH_ASSIGN_OR_RETURN(whole, WithAxesOf(MeshOf(parameter), whole));
+    CH_ASSIGN_OR_RETURN(
+        whole, WithAxesOf(MeshOf(parameter), whole, fsdp_mesh.axis_names()));
     CH_ASSIGN_OR_RETURN(whole, WithoutOthers(whole, fsdp_mesh, inner.mesh()));
     CH_ASSIGN_OR_RETURN(layout, OnMesh(inner, whole.layout()));
   }

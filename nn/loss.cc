@@ -225,7 +225,9 @@ Tensor CrossEntropyLoss(const Tensor& logits, const Tensor& targets,
   const bool probabilities = IsFloatingPoint(targets.dtype());
   const bool plain_form = !probabilities && options.label_smoothing == 0 &&
                           !options.class_weights.defined();
-  if (plain_form && !options.mean_over.has_value()) {
+  // The mean of split rows would settle its divisor without being asked.
+  if (plain_form && !options.mean_over.has_value() &&
+      (!logits.is_distributed() || options.reduction != Reduction::kMean)) {
     return CrossEntropy(
         logits, targets,
         {.reduction = options.reduction, .ignore_index = options.ignore_index});

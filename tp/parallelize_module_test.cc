@@ -216,7 +216,7 @@ TEST(ParallelizeModuleTest, ChecksFlows) {
         HasSubstr("\"upp\" of a flow matches no module"));
     CH_EXPECT_THAT(
         std::string(status({}, {.flows = {{"[ud]*", "*"}}}).message()),
-        HasSubstr("2 modules stand before 3; they go in pairs"));
+        HasSubstr("2 modules stand before 4; they go in pairs"));
     return absl::OkStatus();
   });
 }
