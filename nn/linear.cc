@@ -47,10 +47,10 @@ Linear::Linear(int64_t in_features, int64_t out_features,
   CH_CHECK_EQ(in_features % in_unit_, 0) << "linear";
   CH_CHECK(out_part_ == 0 || out_unit_ % out_part_ == 0) << "linear";
   CH_CHECK(in_part_ == 0 || in_unit_ % in_part_ == 0) << "linear";
-  CH_CHECK(out_readers_ == 0 || out_readers_ % (out_features / out_unit_) == 0)
-      << "linear: " << out_features / out_unit_
-      << " units of the output do not divide the " << out_readers_
-      << " that read them (LinearOptions::out_readers)";
+  const int64_t units = out_features / out_unit_;
+  CH_CHECK(out_readers_ == 0 || units == 0 || out_readers_ % units == 0)
+      << "linear: " << units << " units of the output do not divide the "
+      << out_readers_ << " that read them (LinearOptions::out_readers)";
   RegisterParameter("weight", weight_);
   if (options.bias) {
     bias_ = std::make_shared<Parameter>(Shape{out_features}, kFloat32,

@@ -76,7 +76,8 @@ TEST_P(ExpertsTensorParallelTest, GetTheGradientsOfTheirTokens) {
         Fill(model, ep);
         CH_RETURN_IF_ERROR(
             tp::ParallelizeModule(model, tp,
-                                  {{"blocks.*.up", tp::ColwiseParallel()},
+                                  {{"", tp::PrepareModuleInput({})},
+                                   {"blocks.*.up", tp::ColwiseParallel()},
                                    {"blocks.*.down", tp::RowwiseParallel()},
                                    {"head", tp::ColwiseParallel()}}));
         FullyShardOptions options;

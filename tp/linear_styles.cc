@@ -19,8 +19,12 @@
 namespace crosshatch::tp {
 namespace {
 
-absl::Status DoesNotFit(const char* style, const nn::Module& module,
-                        const std::string& name) {
+absl::Status CheckFits(const char* style, const nn::Module& module,
+                       const std::string& name) {
+  if (dynamic_cast<const nn::Linear*>(&module) != nullptr ||
+      dynamic_cast<const nn::Embedding*>(&module) != nullptr) {
+    return absl::OkStatus();
+  }
   return absl::InvalidArgumentError(absl::StrCat(
       style, " fits nn::Linear and nn::Embedding; ", name,
       " is of another class, which calls itself ", module.type_name(),
@@ -49,8 +53,14 @@ class Colwise final : public ParallelStyle {
 
   const char* name() const override { return "ColwiseParallel"; }
 
+  absl::Status Check(const nn::Module& module,
+                     const std::string& module_name) const override {
+    return CheckFits(name(), module, module_name);
+  }
+
   absl::Status Apply(nn::Module& module, const std::string& module_name,
                      const DeviceMesh& mesh) const override {
+    CH_RETURN_IF_ERROR(Check(module, module_name));
     int64_t in_unit = 1;
     int64_t out_unit = 1;
     std::optional<UnitCopies> copies;
@@ -70,11 +80,8 @@ class Colwise final : public ParallelStyle {
               SpreadParameter(*parameter, mesh, Shard(0), out_unit));
         }
       }
-    } else if (const auto* table =
-                   dynamic_cast<const nn::Embedding*>(&module)) {
-      CH_RETURN_IF_ERROR(SpreadParameter(*table->weight(), mesh, Shard(1)));
     } else {
-      return DoesNotFit(name(), module, module_name);
+      CH_RETURN_IF_ERROR(SpreadOwnParameters(module, mesh, Shard(1)));
     }
     AddInputHook(module, mesh,
                  {.given = options_.input,
@@ -115,8 +122,14 @@ class Rowwise final : public ParallelStyle {
 
   const char* name() const override { return "RowwiseParallel"; }
 
+  absl::Status Check(const nn::Module& module,
+                     const std::string& module_name) const override {
+    return CheckFits(name(), module, module_name);
+  }
+
   absl::Status Apply(nn::Module& module, const std::string& module_name,
                      const DeviceMesh& mesh) const override {
+    CH_RETURN_IF_ERROR(Check(module, module_name));
     Crossing input = {.desired = Wanted(module)};
     input.given = options_.input.value_or(input.desired);
     int64_t out_unit = 1;
@@ -129,11 +142,8 @@ class Rowwise final : public ParallelStyle {
       if (linear->bias() != nullptr) {
         CH_RETURN_IF_ERROR(SpreadParameter(*linear->bias(), mesh, Replicate()));
       }
-    } else if (const auto* table =
-                   dynamic_cast<const nn::Embedding*>(&module)) {
-      CH_RETURN_IF_ERROR(SpreadParameter(*table->weight(), mesh, Shard(0)));
     } else {
-      return DoesNotFit(name(), module, module_name);
+      CH_RETURN_IF_ERROR(SpreadOwnParameters(module, mesh, Shard(0)));
     }
     AddInputHook(module, mesh, input);
     AddOutputHook(module, mesh,

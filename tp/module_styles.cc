@@ -99,6 +99,14 @@ class Several final : public ParallelStyle {
 
   const char* name() const override { return "Combined"; }
 
+  absl::Status Check(const nn::Module& module,
+                     const std::string& module_name) const override {
+    for (const Style& style : styles_) {
+      CH_RETURN_IF_ERROR(style->Check(module, module_name));
+    }
+    return absl::OkStatus();
+  }
+
   absl::Status Apply(nn::Module& module, const std::string& module_name,
                      const DeviceMesh& mesh) const override {
     for (const Style& style : styles_) {

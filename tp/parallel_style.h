@@ -47,10 +47,18 @@ class ParallelStyle {
 
   virtual const char* name() const = 0;
 
+  /// Whether the style fits `module`: asked of all modules of a plan before any
+  /// is spread.
+  /// \error kInvalidArgument for one that it does not fit.
+  virtual absl::Status Check(const nn::Module& /*module*/,
+                             const std::string& /*module_name*/) const {
+    return absl::OkStatus();
+  }
+
   /// Spreads `module` over `mesh`, which has one axis and this rank on it.
   /// \param module_name for messages.
-  /// \error kInvalidArgument for a module that the style does not fit;
-  ///     kFailedPrecondition for parameters that are spread already.
+  /// \pre Check(module, module_name) is OK
+  /// \error kFailedPrecondition for parameters that are spread already.
   virtual absl::Status Apply(nn::Module& module, const std::string& module_name,
                              const DeviceMesh& mesh) const = 0;
 
@@ -158,7 +166,7 @@ struct PrepareInputOptions {
 /// Touches no parameter: brings the module's inputs into layouts once, for
 /// several submodules that want them so. An undefined input stays undefined;
 /// that there are as many inputs as placements is checked at each forward.
-/// \error of Apply: kInvalidArgument for lists of different lengths or gaps,
+/// \error of Check: kInvalidArgument for lists of different lengths or gaps,
 ///     and for a name that is not one of the module's inputs.
 Style PrepareModuleInput(PrepareInputOptions options);
 

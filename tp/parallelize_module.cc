@@ -13,6 +13,7 @@
 #include "crosshatch/dtensor/distribute_from.h"
 #include "crosshatch/dtensor/dtensor.h"
 #include "crosshatch/nn/name_pattern.h"
+#include "crosshatch/tensor/ops/in_place.h"
 #include "crosshatch/tensor/rank_context.h"
 #include "crosshatch/tp/style_parts.h"
 
@@ -190,13 +191,14 @@ absl::Status SendFrom(int source, nn::Module& root, const DeviceMesh& mesh) {
         absl::StrCat("ParallelizeModule: source_rank ", source, " of ",
                      mesh.ToString(), ", which has ", mesh.size(0), " ranks"));
   }
+  const NoGrad no_grad;
   const int world_rank = mesh.layout().ranks()[static_cast<size_t>(source)];
   for (nn::Parameter* parameter : root.Parameters()) {
     const Tensor& data = parameter->data();
     if (data.is_distributed() || !data.storage()->attached()) continue;
     const Tensor sent = DistributeTensorFrom(
         world_rank, data, mesh, Layout::Replicated(mesh.layout(), data.ndim()));
-    parameter->set_data(LocalTensor(sent));
+    CopyInPlace(data, LocalTensor(sent));
   }
   return RankContext::Current().Synchronize();
 }
@@ -228,6 +230,11 @@ absl::Status ParallelizeModule(nn::Module& root, const DeviceMesh& mesh,
         mesh.ToString(), "; slice one: mesh.Slice(\"tp\")"));
   }
   CH_ASSIGN_OR_RETURN(std::vector<Assigned> modules, Assign(root, plan));
+  for (const Assigned& module : modules) {
+    if (module.style == nullptr) continue;
+    CH_RETURN_IF_ERROR(
+        module.style->Check(*module.named.module, module.named.name));
+  }
   CH_RETURN_IF_ERROR(CheckFlows(modules, options));
   // Names the parameters, for the messages of styles.
   root.NamedParameters();

@@ -51,6 +51,7 @@ struct ParallelizeOptions {
 /// - each pattern, of the plan and of flows, matches a module;
 /// - no module is matched twice, or has a style already (Combined makes one of
 ///   several);
+/// - each style fits its module (ParallelStyle::Check);
 /// - in each flow, where one module hands out a plain tensor
 ///   (use_local_output), the next does not take it as lying otherwise. Dims are
 ///   compared as written: one from the start and one from the end are not told

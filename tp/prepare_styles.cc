@@ -107,6 +107,11 @@ class PrepareInput final : public ParallelStyle {
 
   const char* name() const override { return "PrepareModuleInput"; }
 
+  absl::Status Check(const nn::Module& module,
+                     const std::string& module_name) const override {
+    return InputCrossings(options_, name(), module, module_name).status();
+  }
+
   absl::Status Apply(nn::Module& module, const std::string& module_name,
                      const DeviceMesh& mesh) const override {
     CH_ASSIGN_OR_RETURN(const Crossings crossings,
@@ -135,12 +140,15 @@ class PrepareOutput final : public ParallelStyle {
 
   const char* name() const override { return "PrepareModuleOutput"; }
 
+  absl::Status Check(const nn::Module&,
+                     const std::string& module_name) const override {
+    return OutputCrossings(module_name).status();
+  }
+
   absl::Status Apply(nn::Module& module, const std::string& module_name,
                      const DeviceMesh& mesh) const override {
-    CH_ASSIGN_OR_RETURN(
-        const Crossings crossings,
-        Paired(absl::StrCat(name(), " of module \"", module_name, "\""),
-               options_.output, options_.desired));
+    CH_ASSIGN_OR_RETURN(const Crossings crossings,
+                        OutputCrossings(module_name));
     module.AddPostHook([mesh, crossings, local = options_.use_local_output](
                            nn::Module&, TensorSpan, TensorList& outputs) {
       BringEach(mesh, crossings, local, /*sum_gradients=*/false, "output",
@@ -156,6 +164,12 @@ class PrepareOutput final : public ParallelStyle {
   }
 
  private:
+  absl::StatusOr<Crossings> OutputCrossings(
+      const std::string& module_name) const {
+    return Paired(absl::StrCat(name(), " of module \"", module_name, "\""),
+                  options_.output, options_.desired);
+  }
+
   const PrepareOutputOptions options_;
 };
 

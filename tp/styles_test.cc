@@ -343,12 +343,17 @@ class SplitScale final : public ParallelStyle {
  public:
   const char* name() const override { return "SplitScale"; }
 
-  absl::Status Apply(nn::Module& module, const std::string& module_name,
-                     const DeviceMesh& mesh) const override {
-    if (dynamic_cast<Scale*>(&module) == nullptr) {
-      return absl::InvalidArgumentError("SplitScale is of Scale, not of " +
-                                        module_name);
+  absl::Status Check(const nn::Module& module,
+                     const std::string& module_name) const override {
+    if (dynamic_cast<const Scale*>(&module) != nullptr) {
+      return absl::OkStatus();
     }
+    return absl::InvalidArgumentError("SplitScale is of Scale, not of " +
+                                      module_name);
+  }
+
+  absl::Status Apply(nn::Module& module, const std::string& /*module_name*/,
+                     const DeviceMesh& mesh) const override {
     CH_RETURN_IF_ERROR(SpreadOwnParameters(module, mesh, Shard(0)));
     module.AddPreHook([mesh](nn::Module&, TensorList& inputs) {
       inputs[0] =

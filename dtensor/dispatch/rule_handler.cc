@@ -326,26 +326,14 @@ TensorList RuleHandler::Dispatch(const Op& op, TensorSpan inputs) const {
   return outputs;
 }
 
-namespace {
-
-// Whether `gradient` lies as its leaf but for sums that are due: those a leaf
-// that several ranks use asks for by its layout.
-bool IsLeafsSum(const Layout& gradient, const Layout& leaf) {
-  for (int axis = 0; axis < leaf.mesh().ndim(); ++axis) {
-    const AxisState& state = gradient.state_of_axis(axis);
-    if (!state.is_partial() && state != leaf.state_of_axis(axis)) return false;
-  }
-  return true;
-}
-
-}  // namespace
-
 Tensor RuleHandler::ConformGradient(const Tensor& leaf, Tensor gradient) const {
   CH_CHECK(gradient.is_distributed())
       << "the gradient of the distributed tensor " << leaf.Describe()
       << " is the plain tensor " << gradient.Describe();
   if (const Layout& from = Of(gradient).layout(); from != layout()) {
-    const CommOrigin origin = IsLeafsSum(from, layout())
+    // Sums that are due are what a leaf that several ranks use asks for by its
+    // layout.
+    const CommOrigin origin = IsBeforeReduction(from, layout())
                                   ? CommOrigin::Op("gradient")
                                   : CommOrigin::Implicit("backward");
     return Apply1(RedistributeOp(layout(), origin), {gradient});

@@ -72,10 +72,15 @@ class MatMulThenWrite final : public LocalProgram {
     const auto& into = static_cast<const MatMulIntoOp&>(op);
     Tensor product = MatMulOp(into.spec).Forward(locals.subspan(1))[0];
     DTensorRuntime& runtime = DTensorRuntime::Current();
+    // The sum of a gradient over ranks that all use the leaf is what the leaf's
+    // layout asks for.
+    const CommOrigin origin = IsBeforeReduction(from_, to_)
+                                  ? CommOrigin::Op(op.info().name)
+                                  : CommOrigin::Implicit(op.info().name);
     product = runtime.Redistribute(
         runtime.Plan(runtime.Intern(from_), runtime.Intern(to_), sizes_,
                      SizeOf(product.dtype())),
-        product, mesh, CommOrigin::Implicit(op.info().name));
+        product, mesh, origin);
     if (into.accumulate) return AddInPlaceOp(1).Forward({locals[0], product});
     return CopyInPlaceOp().Forward({locals[0], product});
   }
