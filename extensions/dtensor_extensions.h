@@ -49,10 +49,12 @@ class DTensorExtensions final : public fsdp::ShardExtension {
   ///   plain tensor         [S(dim), R]
   ///   DTensor S(0) on tp   [_S(0,tp), S(0)] for dim 0, [S(1), S(0)] for dim 1
   /// and with an HSDP axis in front one more R. A plain tensor is taken to be
-  /// equal along all other axes of the root; a DTensor lies on those of both
-  /// meshes alone, and along others may be another (of another expert). Where
-  /// tp keeps units (heads) together, fsdp splits single elements beneath.
-  /// \error kFailedPrecondition for a DTensor whose mesh has another root, or
+  /// equal along all other axes of the root (an expert that is not spread would
+  /// stand for those of all ranks: replicate it on tp); a DTensor lies on those
+  /// of both meshes alone, and along others may be another (of another expert).
+  /// Where tp keeps units (heads) together, fsdp splits single elements
+  /// beneath. \error kFailedPrecondition for a DTensor whose mesh has another
+  /// root, or
   ///     that is spread over an axis of `fsdp_mesh` already, or an axis that is
   ///     a part of one of the root's and stands without the other parts;
   ///     kInvalidArgument for one with reductions due.

@@ -11,10 +11,8 @@
 #include "absl/strings/str_cat.h"
 #include "crosshatch/base/check.h"
 #include "crosshatch/dtensor/dtensor.h"
-#include "crosshatch/dtensor/redistribute.h"
-#include "crosshatch/tensor/ops/cast.h"
-#include "crosshatch/tensor/ops/view.h"
 #include "crosshatch/tensor/rank_context.h"
+#include "crosshatch/tensor/storage.h"
 
 namespace crosshatch::nn {
 namespace {
@@ -23,21 +21,30 @@ class SplitSavedStore final
     : public SavedTensorStore,
       public std::enable_shared_from_this<SplitSavedStore> {
  public:
-  explicit SplitSavedStore(const DeviceMesh& mesh)
-      : axis_name_(mesh.axis_names()[0]), axis_(mesh.layout()) {}
+  explicit SplitSavedStore(const DeviceMesh& mesh) : mesh_(mesh) {}
 
   std::shared_ptr<SavedTensorStore> Put(const Tensor& tensor,
                                         int& slot) override {
     slot = static_cast<int>(slots_.size());
-    const std::optional<Layout> parts = PartsOf(tensor);
-    if (parts.has_value()) {
-      const NoGrad no_grad;
-      // A part would hold the memory of the whole.
-      slots_.push_back({.kept = Clone(Redistribute(tensor, *parts)),
-                        .whole = LayoutOf(tensor)});
-    } else {
-      slots_.push_back({.kept = tensor, .version = GraphTies::Version(tensor)});
+    const uint32_t version = GraphTies::Version(tensor);
+    if (!EveryRankHasIt(tensor)) {
+      slots_.push_back({.kept = tensor, .version = version});
+      return shared_from_this();
     }
+    const NoGrad no_grad;
+    const Tensor local = LocalTensor(tensor);
+    Tensor part = FindPart(local, version);
+    if (!part.defined()) {
+      // Copied: a view would hold the memory of the whole.
+      part = DistributeTensor(local, mesh_, {Shard(LongestDim(local))});
+    }
+    slots_.push_back({.kept = std::move(part),
+                      .version = version,
+                      .source = local.storage(),
+                      .offset = local.storage_offset(),
+                      .strides = local.strides(),
+                      .whole = Whole{MeshOf(tensor), LayoutOf(tensor),
+                                     Shape(tensor.sizes())}});
     return shared_from_this();
   }
 
@@ -48,7 +55,8 @@ class SplitSavedStore final
       return wanted.kept;
     }
     const NoGrad no_grad;
-    return Redistribute(wanted.kept, *wanted.whole);
+    return MakeDTensor(FullTensor(wanted.kept), wanted.whole->mesh,
+                       wanted.whole->layout, wanted.whole->sizes);
   }
 
   void Drop(int slot) override {
@@ -59,33 +67,67 @@ class SplitSavedStore final
   bool recomputing() const override { return false; }
 
  private:
+  struct Whole {
+    DeviceMesh mesh;
+    Layout layout;
+    Shape sizes;
+  };
   struct Slot {
     Tensor kept;
-    /// The layout of what it is a part of.
-    std::optional<Layout> whole = std::nullopt;
-    uint32_t version = 0;  ///< Of what is kept whole.
+    uint32_t version = 0;
+    /// What a part was copied of.
+    std::weak_ptr<Storage> source = {};
+    int64_t offset = 0;
+    Shape strides = {};
+    /// Of what `kept` is a part.
+    std::optional<Whole> whole = std::nullopt;
   };
 
-  // How the parts lie; nullopt for what is kept as it is.
-  std::optional<Layout> PartsOf(const Tensor& tensor) const {
-    if (!tensor.is_distributed()) return std::nullopt;
+  // Whether ranks along the axis have the same local part of `tensor`, of more
+  // than one element: the axes of its mesh along which they differ replicate.
+  bool EveryRankHasIt(const Tensor& tensor) const {
+    if (!tensor.is_distributed()) return false;
     const Layout& layout = LayoutOf(tensor);
-    const absl::StatusOr<int> axis = layout.mesh().AxisIndex(axis_name_);
-    if (!axis.ok() || layout.mesh().root() != axis_.root() ||
-        !layout.state_of_axis(*axis).is_replicate()) {
-      return std::nullopt;
+    const MeshLayout& mesh = layout.mesh();
+    const absl::Span<const int> ranks = mesh_.layout().ranks();
+    for (const int rank : ranks) {
+      if (!mesh.Contains(rank)) return false;
+      const MeshCoordinate first = *mesh.CoordinateOf(ranks[0]);
+      const MeshCoordinate other = *mesh.CoordinateOf(rank);
+      for (int axis = 0; axis < mesh.ndim(); ++axis) {
+        const auto at = static_cast<size_t>(axis);
+        if (first[at] != other[at] &&
+            !layout.state_of_axis(axis).is_replicate()) {
+          return false;
+        }
+      }
     }
-    int longest = -1;
-    for (int d = 0; d < tensor.ndim(); ++d) {
-      if (layout.is_sharded(d)) continue;
-      if (longest < 0 || tensor.size(d) > tensor.size(longest)) longest = d;
-    }
-    if (longest < 0 || tensor.size(longest) < 2) return std::nullopt;
-    return layout.WithShard(*axis, longest);
+    return LocalTensor(tensor).numel() > 1;
   }
 
-  const std::string axis_name_;
-  const MeshLayout axis_;
+  static int LongestDim(const Tensor& local) {
+    int longest = 0;
+    for (int d = 1; d < local.ndim(); ++d) {
+      if (local.size(d) > local.size(longest)) longest = d;
+    }
+    return longest;
+  }
+
+  // The part that is kept of what several nodes save; undefined if none is.
+  Tensor FindPart(const Tensor& local, uint32_t version) const {
+    for (auto slot = slots_.rbegin(); slot != slots_.rend(); ++slot) {
+      if (slot->whole.has_value() && slot->kept.defined() &&
+          slot->version == version && slot->offset == local.storage_offset() &&
+          slot->strides == local.strides() &&
+          slot->kept.sizes() == local.sizes() &&
+          slot->source.lock() == local.storage()) {
+        return slot->kept;
+      }
+    }
+    return Tensor();
+  }
+
+  const DeviceMesh mesh_;
   std::vector<Slot> slots_;
 };
 

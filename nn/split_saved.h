@@ -20,11 +20,11 @@ namespace crosshatch::nn {
 inline constexpr char kSplitSavedKey[] = "split_saved";
 inline constexpr char kCheckpointKey[] = "checkpoint";
 
-/// Takes what autograd saves (tensor/node.h). Of DTensors that are replicated
-/// over the one axis of `mesh` it keeps this rank's part of their longest dim
-/// that is not split, a copy, and gathers it each time it is asked: an
-/// all-gather on the current stream. All else it keeps as it comes, and checks
-/// for writes in place.
+/// Takes what autograd saves (tensor/node.h). Of DTensors whose local parts are
+/// the same on all ranks of `mesh`, of one axis, it keeps this rank's share of
+/// the longest dim, a copy and one however many nodes save it, and gathers it
+/// each time it is asked: an all-gather on the current stream. All else it
+/// keeps as it comes, and checks for writes in place.
 ///
 /// It serves one forward, of a graph that no other store is kept for.
 /// \threadsafety the rank's thread only.

@@ -134,11 +134,19 @@ TEST_P(SplitSavedTest, KeepsPartsOfWhatIsSaved) {
     }
     CH_ASSIGN_OR_RETURN(const Outcome outcome, Measure(mesh, split));
     CH_EXPECT_EQ(outcome.values, expected.values);
-    // Three tensors, of which one is saved by two nodes: the input of each
+    // Three tensors, of which one is saved by both layers: the input of each
     // product and the result of each layer.
     CH_EXPECT_EQ(expected.kept_bytes - outcome.kept_bytes,
                  (3 * kRows - 4 * RowsHere(mesh)) * kRowBytes);
     CH_EXPECT_EQ(outcome.gathers - expected.gathers, 4);
+    // In one module it is kept once.
+    Net whole;
+    CH_RETURN_IF_ERROR(SplitSavedActivations(whole, mesh));
+    CH_ASSIGN_OR_RETURN(const Outcome of_whole, Measure(mesh, whole));
+    CH_EXPECT_EQ(of_whole.values, expected.values);
+    CH_EXPECT_EQ(expected.kept_bytes - of_whole.kept_bytes,
+                 3 * (kRows - RowsHere(mesh)) * kRowBytes);
+    CH_EXPECT_EQ(of_whole.gathers - expected.gathers, 4);
     return absl::OkStatus();
   });
 }

@@ -4,6 +4,7 @@
 // along "ep" has another expert, which two ranks along "dp" shard and two along
 // "tp" split; the rest of the model is sharded over dp and ep together.
 
+#include <cmath>
 #include <optional>
 #include <string>
 #include <vector>
@@ -15,6 +16,7 @@
 #include "crosshatch/fsdp/testutil.h"
 #include "crosshatch/fsdp/training_testutil.h"
 #include "crosshatch/mesh/device_mesh.h"
+#include "crosshatch/nn/clip_grad.h"
 #include "crosshatch/tensor/autograd.h"
 #include "crosshatch/testing/batch.h"
 #include "crosshatch/testing/ranks.h"
@@ -94,7 +96,22 @@ TEST_P(ExpertsTensorParallelTest, GetTheGradientsOfTheirTokens) {
         CH_RETURN_IF_ERROR(Backward(
             Sum(model.Forward(BatchOf(dp * kExperts + ep, kDataRanks, 0)))));
 
+        // Every expert counts, once, on every rank.
         const std::vector<nn::Parameter*> parameters = model.Parameters();
+        double squares = 0;
+        for (size_t i = 0; i < parameters.size(); ++i) {
+          const std::vector<float>& first = (*expected)[0][i];
+          const std::vector<float>& second = (*expected)[1][i];
+          for (size_t k = 0; k < first.size(); ++k) {
+            const double a = first[k] / kDataRanks;
+            const double b = second[k] / kDataRanks;
+            squares += IsExperts(parameters[i]->name()) ? a * a + b * b
+                                                        : (a + b) * (a + b);
+          }
+        }
+        CH_ASSIGN_OR_RETURN(const double norm, nn::GradNorm(parameters));
+        // Sums of integers over 16, so exact but for the root.
+        CH_EXPECT_NEAR(norm, std::sqrt(squares), 1e-12 * norm);
         const Weights gradients = FullGradients(model);
         for (size_t i = 0; i < parameters.size(); ++i) {
           const std::string& name = parameters[i]->name();

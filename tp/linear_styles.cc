@@ -71,6 +71,7 @@ class Colwise final : public ParallelStyle {
                                            : linear->out_unit(mesh.size(0));
       const int count = linear->out_copies(mesh.size(0));
       if (count > 1 && options_.output == Shard(-1)) {
+        out_unit = linear->out_unit();
         CH_ASSIGN_OR_RETURN(copies, UnitCopies::Create(mesh, count, out_unit));
         CH_RETURN_IF_ERROR(copies->Spread(*linear));
       } else {

@@ -2,12 +2,14 @@
 
 // SequenceParallel, ReplicateParallel and Combined.
 
+#include <algorithm>
 #include <memory>
 #include <optional>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
 #include "crosshatch/base/status_macros.h"
 #include "crosshatch/tp/parallel_style.h"
 #include "crosshatch/tp/style_parts.h"
@@ -79,6 +81,7 @@ class Replicated final : public ParallelStyle {
   std::optional<Placement> PlainInput(const nn::Module&) const override {
     return Replicate();
   }
+  bool SpreadsBelow() const override { return true; }
   std::optional<HandedOut> FirstOutput(const nn::Module&) const override {
     return HandedOut{Replicate(), options_.use_local_output};
   }
@@ -102,6 +105,10 @@ class Several final : public ParallelStyle {
   absl::Status Check(const nn::Module& module,
                      const std::string& module_name) const override {
     for (const Style& style : styles_) {
+      if (style == nullptr) {
+        return absl::InvalidArgumentError(absl::StrCat(
+            "Combined for module \"", module_name, "\" holds a null style"));
+      }
       CH_RETURN_IF_ERROR(style->Check(module, module_name));
     }
     return absl::OkStatus();
@@ -122,6 +129,11 @@ class Several final : public ParallelStyle {
       if (const auto input = style->PlainInput(module)) return input;
     }
     return std::nullopt;
+  }
+  bool SpreadsBelow() const override {
+    return std::any_of(styles_.begin(), styles_.end(), [](const Style& style) {
+      return style->SpreadsBelow();
+    });
   }
   std::optional<HandedOut> FirstOutput(
       const nn::Module& module) const override {

@@ -24,6 +24,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -71,6 +72,8 @@ class ParallelStyle {
       const nn::Module& /*module*/) const {
     return std::nullopt;
   }
+  /// Whether it spreads all plain parameters below the module, too.
+  virtual bool SpreadsBelow() const { return false; }
   /// Nullopt where the style does not touch the first output.
   virtual std::optional<HandedOut> FirstOutput(
       const nn::Module& /*module*/) const {
@@ -133,6 +136,8 @@ class PlacementList {
   PlacementList(Placement first) : entries_{first} {}
   PlacementList(std::initializer_list<std::optional<Placement>> entries)
       : entries_(entries) {}
+  PlacementList(std::vector<std::optional<Placement>> entries)
+      : entries_(std::move(entries)) {}
 
   const std::vector<std::optional<Placement>>& entries() const {
     return entries_;
@@ -167,7 +172,9 @@ struct PrepareInputOptions {
 /// several submodules that want them so. An undefined input stays undefined;
 /// that there are as many inputs as placements is checked at each forward.
 /// \error of Check: kInvalidArgument for lists of different lengths or gaps,
-///     and for a name that is not one of the module's inputs.
+/// for
+///     a name that is not one of the module's inputs, and for
+///     sum_local_gradients without use_local_input.
 Style PrepareModuleInput(PrepareInputOptions options);
 
 struct PrepareOutputOptions {

@@ -9,9 +9,11 @@
 #include "absl/strings/str_cat.h"
 #include "absl/types/span.h"
 #include "crosshatch/base/status_macros.h"
-#include "crosshatch/comm/world.h"
+#include "crosshatch/comm/communicator.h"
 #include "crosshatch/dtensor/distribute_from.h"
 #include "crosshatch/dtensor/dtensor.h"
+#include "crosshatch/mesh/mesh_communicator.h"
+#include "crosshatch/nn/materialize.h"
 #include "crosshatch/nn/name_pattern.h"
 #include "crosshatch/tensor/ops/in_place.h"
 #include "crosshatch/tensor/rank_context.h"
@@ -50,6 +52,11 @@ absl::StatusOr<std::vector<Assigned>> Assign(nn::Module& root,
     modules.push_back({.named = named});
   }
   for (const auto& [pattern, style] : plan) {
+    if (style == nullptr) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("ParallelizeModule: the pattern ", Quoted(pattern),
+                       " has a null style"));
+    }
     bool matched = false;
     for (Assigned& module : modules) {
       const std::string& name = module.named.name;
@@ -110,7 +117,22 @@ bool MayBeEqual(const Placement& a, const Placement& b) {
   return from_other_ends || a == b;
 }
 
+// Whether a style above spreads what is left below it.
+bool IsSpreadFromAbove(const Assigned& module,
+                       absl::Span<const Assigned> modules) {
+  for (const nn::Module* above = module.named.module->parent();
+       above != nullptr; above = above->parent()) {
+    for (const Assigned& other : modules) {
+      if (other.named.module != above) continue;
+      const ParallelStyle* style = StyleOf(other);
+      if (style != nullptr && style->SpreadsBelow()) return true;
+    }
+  }
+  return false;
+}
+
 absl::Status CheckFlow(const Assigned& from, const Assigned& to,
+                       absl::Span<const Assigned> modules,
                        const ParallelizeOptions& options) {
   const ParallelStyle* giver = StyleOf(from);
   if (giver == nullptr) return absl::OkStatus();
@@ -120,7 +142,8 @@ absl::Status CheckFlow(const Assigned& from, const Assigned& to,
   const ParallelStyle* taker = StyleOf(to);
   if (!output->plain) {
     if (taker != nullptr || options.replicate_rest ||
-        !HasPlainParameters(*to.named.module)) {
+        !HasPlainParameters(*to.named.module) ||
+        IsSpreadFromAbove(to, modules)) {
       return absl::OkStatus();
     }
     return absl::InvalidArgumentError(absl::StrCat(
@@ -177,25 +200,48 @@ absl::Status CheckFlows(absl::Span<const Assigned> modules,
     }
     for (size_t i = 0; i < count; ++i) {
       CH_RETURN_IF_ERROR(CheckFlow(*givers[givers.size() == 1 ? 0 : i],
-                                   *takers[takers.size() == 1 ? 0 : i],
+                                   *takers[takers.size() == 1 ? 0 : i], modules,
                                    options));
     }
   }
   return absl::OkStatus();
 }
 
-// Gives every plain parameter that has memory the values of one rank.
+// Gives every plain parameter that has memory on one rank its values there.
 absl::Status SendFrom(int source, nn::Module& root, const DeviceMesh& mesh) {
   if (source < 0 || source >= mesh.size(0)) {
     return absl::InvalidArgumentError(
         absl::StrCat("ParallelizeModule: source_rank ", source, " of ",
                      mesh.ToString(), ", which has ", mesh.size(0), " ranks"));
   }
+  std::vector<nn::Parameter*> plain;
+  std::string attached;
+  for (nn::Parameter* parameter : root.Parameters()) {
+    if (parameter->data().is_distributed()) continue;
+    plain.push_back(parameter);
+    attached += parameter->data().storage()->attached() ? '1' : '0';
+  }
+  // Ranks may differ in what has memory; what is sent all have to know.
+  CH_ASSIGN_OR_RETURN(Communicator * communicator, MeshCommunicator(mesh));
+  CH_ASSIGN_OR_RETURN(const std::vector<std::string> all,
+                      communicator->Exchange(attached, "source_rank"));
+  const std::string& there = all[static_cast<size_t>(source)];
   const NoGrad no_grad;
   const int world_rank = mesh.layout().ranks()[static_cast<size_t>(source)];
-  for (nn::Parameter* parameter : root.Parameters()) {
-    const Tensor& data = parameter->data();
-    if (data.is_distributed() || !data.storage()->attached()) continue;
+  for (size_t i = 0; i < plain.size(); ++i) {
+    for (size_t rank = 0; rank < all.size(); ++rank) {
+      if (all[rank].size() == there.size() && all[rank][i] <= there[i]) {
+        continue;
+      }
+      return absl::FailedPreconditionError(absl::StrCat(
+          "ParallelizeModule: parameter ", plain[i]->name(),
+          " has memory on rank ", rank, " along ", mesh.ToString(),
+          " and none on source_rank ", source,
+          ", whose values are to count; materialize or load it there"));
+    }
+    if (there[i] == '0') continue;
+    nn::LeaseParameters({&plain[i], 1});
+    const Tensor& data = plain[i]->data();
     const Tensor sent = DistributeTensorFrom(
         world_rank, data, mesh, Layout::Replicated(mesh.layout(), data.ndim()));
     CopyInPlace(data, LocalTensor(sent));

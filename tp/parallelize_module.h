@@ -32,9 +32,10 @@ struct ParallelizeOptions {
   bool replicate_rest = false;
 
   /// The index along the mesh of the rank whose values count: parameters below
-  /// the root that have memory and are not spread yet are sent from it to the
-  /// others before they are spread. Unset: nothing is sent, and values must be
-  /// equal on all ranks (as Module::Materialize and loaders make them).
+  /// the root that have memory there and are not spread yet are sent from it to
+  /// the others, which need have none, before they are spread. Unset: nothing
+  /// is sent, and values must be equal on all ranks (as Module::Materialize and
+  /// loaders make them).
   std::optional<int> source_rank;
 
   /// Pairs of patterns of modules: the first output of the one is the first
@@ -57,7 +58,8 @@ struct ParallelizeOptions {
 ///   compared as written: one from the start and one from the end are not told
 ///   apart before a forward shows how many there are;
 /// - in each flow, where one module hands out a DTensor, the next has a style
-///   or no plain parameters of its own, unless the rest is replicated.
+///   or no plain parameters of its own, unless a style above spreads what is
+///   left below it or the rest is replicated.
 /// What comes as a DTensor a style redistributes, so nothing else of layouts
 /// can go wrong before a forward.
 ///

@@ -199,6 +199,13 @@ TEST(ParallelizeModuleTest, ChecksFlows) {
       options.replicate_rest = true;
       CH_EXPECT_OK(status(right[i], options)) << i;
     }
+    CH_EXPECT_OK(
+        status({{"", ReplicateParallel()}, {"up", ColwiseParallel()}}, flows));
+    CH_EXPECT_THAT(std::string(status({{"up", nullptr}}, flows).message()),
+                   HasSubstr("the pattern \"up\" has a null style"));
+    CH_EXPECT_THAT(
+        std::string(status({{"up", Combined({nullptr})}}, flows).message()),
+        HasSubstr("Combined for module \"up\" holds a null style"));
     CH_EXPECT_EQ(
         status({{"embed", rows}, {"up", ColwiseParallel()}}, flows).message(),
         "ParallelizeModule: module \"embed\" (SequenceParallel) hands out a "
@@ -240,6 +247,24 @@ TEST(ParallelizeModuleTest, TakesTheValuesOfOneRank) {
           ParallelizeModule(net, mesh, plan, {.source_rank = source}));
       CH_ASSIGN_OR_RETURN(const Values values, OutputAndGradients(net));
       CH_EXPECT_EQ(values, expected);
+      // The others need no memory of their own, and have none but there.
+      for (const bool right : {true, false}) {
+        nn::Linear read(3, 5);
+        read.NamedParameters();
+        if ((*mesh.index(0) == source) == right) {
+          read.weight()->set_data(Integers({5, 3}, 9));
+        }
+        const absl::Status laid = ParallelizeModule(
+            read, mesh, {{"", ColwiseParallel()}}, {.source_rank = source});
+        if (right) {
+          CH_RETURN_IF_ERROR(laid);
+          CH_EXPECT_EQ(FullTensor(read.weight()->data()).ToVector<float>(),
+                       Integers({5, 3}, 9).ToVector<float>());
+        } else {
+          CH_EXPECT_THAT(std::string(laid.message()),
+                         HasSubstr("parameter weight has memory on rank"));
+        }
+      }
       // What has no memory yet is filled by its seed as ever.
       nn::Linear deferred(3, 5);
       CH_RETURN_IF_ERROR(ParallelizeModule(

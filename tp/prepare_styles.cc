@@ -71,6 +71,10 @@ absl::StatusOr<Crossings> InputCrossings(const PrepareInputOptions& options,
       absl::StrCat(style, " of module \"", module_name, "\"");
   CH_ASSIGN_OR_RETURN(Crossings crossings,
                       Paired(what, options.input, options.desired));
+  if (options.sum_local_gradients && !options.use_local_input) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        what, ": sum_local_gradients is of local inputs; set use_local_input"));
+  }
   if (options.named.empty()) return crossings;
   const auto* named = dynamic_cast<const nn::NamedInputs*>(&module);
   if (named == nullptr) {
@@ -124,9 +128,13 @@ class PrepareInput final : public ParallelStyle {
     return absl::OkStatus();
   }
 
-  std::optional<Placement> PlainInput(const nn::Module&) const override {
-    const auto& entries = options_.input.entries();
-    return entries.empty() ? std::nullopt : entries[0];
+  std::optional<Placement> PlainInput(const nn::Module& module) const override {
+    const absl::StatusOr<Crossings> crossings =
+        InputCrossings(options_, name(), module, /*module_name=*/"");
+    if (!crossings.ok() || crossings->empty() || !crossings->front()) {
+      return std::nullopt;
+    }
+    return crossings->front()->given;
   }
 
  private:

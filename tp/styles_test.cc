@@ -192,6 +192,11 @@ TEST(PrepareModuleInputTest, NamesWhatDoesNotFit) {
         HasSubstr("no input is called \"y\"; there are: x, memory, scale"));
     CH_EXPECT_THAT(message(mixer, {.named = {{"x", {}}}}),
                    HasSubstr("\"x\" is number 0 of `input`, too"));
+    CH_EXPECT_THAT(message(mixer, {.sum_local_gradients = true}),
+                   HasSubstr("sum_local_gradients is of local inputs"));
+    const Style named = PrepareModuleInput(
+        {.input = {}, .desired = {}, .named = {{"x", {.input = Shard(0)}}}});
+    CH_EXPECT_TRUE(named->PlainInput(mixer) == Shard(0));
     nn::RmsNorm norm(kWidth, 1e-5);
     CH_EXPECT_THAT(
         message(norm, {.input = {}, .desired = {}, .named = {{"x", {}}}}),
@@ -315,6 +320,22 @@ TEST(ReplicateRestTest, ServesWhatThePlanLeavesOut) {
       });
     }
   }
+}
+
+// Copies are of whole units, parts or not.
+TEST(ColwiseParallelTest, CopiesWholeUnits) {
+  OnMesh({{"tp", 4}}, [](const DeviceMesh& mesh) -> absl::Status {
+    nn::Linear keys(kWidth, 8,
+                    {.out_unit = 4, .out_part = 2, .out_readers = 8});
+    CH_RETURN_IF_ERROR(
+        ParallelizeModule(keys, mesh, {{"", ColwiseParallel()}}));
+    CH_RETURN_IF_ERROR(keys.Materialize({}));
+    const Tensor y = keys.Forward(Ones({1, 2, kWidth}));
+    CH_EXPECT_EQ(LayoutText(y), "[S(2)/4]");
+    CH_EXPECT_EQ(y.sizes(), (Shape{1, 2, 16}));
+    CH_EXPECT_EQ(LayoutText(keys.weight()->data()), "[S(0)/4,R]");
+    return absl::OkStatus();
+  });
 }
 
 // A module of a program's own: x * scale, element by element.
