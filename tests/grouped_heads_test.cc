@@ -10,6 +10,7 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <ostream>
 #include <vector>
 
 #include "crosshatch/base/status_macros.h"
@@ -52,6 +53,8 @@ struct Case {
   /// keys are gathered.
   bool forbids = true;
 };
+
+void PrintTo(const Case& c, std::ostream* out) { *out << c.name; }
 
 // [grouped_attention]
 // Attention of a program's own. Heads are counted on what the projections give:
