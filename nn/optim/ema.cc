@@ -56,7 +56,8 @@ absl::Status Ema::CheckNotSwapped(const char* what) const {
   CH_RETURN_IF_ERROR(RankContext::Current().status());
   if (!swapped_in()) return absl::OkStatus();
   return absl::FailedPreconditionError(
-      absl::StrCat("Ema::", what, ": the averages are swapped in, in the place "
+      absl::StrCat("Ema::", what,
+                   ": the averages are swapped in, in the place "
                    "of the parameters; call SwapOut first"));
 }
 

@@ -34,8 +34,8 @@ absl::Status Lion::CheckOptions(const LionOptions& options,
 void Lion::Update(const Run& run) {
   const LionOptions& options = OptionsOfGroup(run.group);
   const Tensor& mean = run.slots[0];
-  const Tensor along = Sign(
-      Add(Mul(mean, options.beta1), run.grads, 1 - options.beta1));
+  const Tensor along =
+      Sign(Add(Mul(mean, options.beta1), run.grads, 1 - options.beta1));
   if (options.weight_decay != 0) {
     MulInPlace(run.values, 1 - options.lr * options.weight_decay);
   }

@@ -55,8 +55,8 @@ std::unique_ptr<Parameter> Named(const std::string& name, const Tensor& data) {
 
 std::unique_ptr<Parameter> Named(const std::string& name,
                                  const std::vector<float>& values) {
-  return Named(name,
-               FromValues<float>({static_cast<int64_t>(values.size())}, values));
+  return Named(
+      name, FromValues<float>({static_cast<int64_t>(values.size())}, values));
 }
 
 std::vector<float> Floats(const Tensor& t) { return t.ToVector<float>(); }
@@ -104,7 +104,9 @@ TEST(SgdTest, FollowsTheFormula) {
         [&o](double& p, double& m, double g, int step) {
           g += o.weight_decay * p;
           m = step == 1 ? g : o.momentum * m + (1 - o.dampening) * g;
-          p -= o.lr * (o.momentum == 0 ? g : o.nesterov ? g + o.momentum * m : m);
+          p -= o.lr * (o.momentum == 0 ? g
+                       : o.nesterov    ? g + o.momentum * m
+                                       : m);
         },
         o.lr, 2.6 / (1 - o.momentum) / (1 - o.momentum));
   }
@@ -121,7 +123,8 @@ TEST(LionTest, FollowsTheFormula) {
       optimizer, *parameter,
       [&o](double& p, double& m, double g, int /*step*/) {
         const double along = o.beta1 * m + (1 - o.beta1) * g;
-        p = p * (1 - o.lr * o.weight_decay) - o.lr * ((along > 0) - (along < 0));
+        p = p * (1 - o.lr * o.weight_decay) -
+            o.lr * ((along > 0) - (along < 0));
         m = o.beta2 * m + (1 - o.beta2) * g;
       },
       o.lr, 1);
@@ -132,8 +135,8 @@ TEST(OptimizersTest, UpdateOtherDTypesInFloat32) {
   const std::vector<float> start = Values(0);
   const std::vector<float> grad = Values(1);
   const auto run = [&](auto make, DType dtype) {
-    auto parameter = std::make_unique<Parameter>(Shape{kSize}, dtype,
-                                                 Initializer{});
+    auto parameter =
+        std::make_unique<Parameter>(Shape{kSize}, dtype, Initializer{});
     parameter->set_name("p");
     parameter->set_data(ToDType(FromValues<float>({kSize}, start), dtype));
     const auto optimizer = make(parameter.get());
@@ -169,8 +172,9 @@ TEST(OptimizersTest, HaveGroups) {
     return std::vector<float>{weight->data().ToVector<float>()[0],
                               bias->data().ToVector<float>()[0]};
   };
-  Sgd sgd({weight.get(), bias.get()}, {.lr = 0.5, .weight_decay = 0.5},
-          {{.has = NameMatches("**.bias"), .lr_scale = 0.5, .weight_decay = 0}});
+  Sgd sgd(
+      {weight.get(), bias.get()}, {.lr = 0.5, .weight_decay = 0.5},
+      {{.has = NameMatches("**.bias"), .lr_scale = 0.5, .weight_decay = 0}});
   EXPECT_THAT(step(sgd), ElementsAre(0.25f, 0.75f));
   sgd.set_lr(0.25);
   EXPECT_THAT(step(sgd), ElementsAre(0.625f, 0.875f));
@@ -192,9 +196,9 @@ TEST(OptimizersTest, NameOptionsThatMakeNoUpdate) {
             "Sgd: momentum is at least 0 and below 1, not 1");
   EXPECT_THAT(message_of(Sgd({p.get()}, {.nesterov = true})),
               HasSubstr("nesterov goes with a momentum above 0"));
-  EXPECT_THAT(message_of(Lion({p.get()}, {},
-                              {{.has = NameMatches("p"), .beta2 = 2}})),
-              HasSubstr("Lion: group 0's beta2 is at least 0 and below 1"));
+  EXPECT_THAT(
+      message_of(Lion({p.get()}, {}, {{.has = NameMatches("p"), .beta2 = 2}})),
+      HasSubstr("Lion: group 0's beta2 is at least 0 and below 1"));
 }
 
 // A run that stops and goes on is the run that did not stop.
@@ -257,7 +261,8 @@ TEST(OptimizersTest, TakeNoStateThatDoesNotFit) {
   };
   EXPECT_EQ(message_of("q", {}), "Lion has no parameter \"q\"");
   EXPECT_THAT(message_of("p", {.step = 0}), HasSubstr("has step 0"));
-  EXPECT_THAT(message_of("p", {.step = 1}), HasSubstr("is of 1 tensors, not 0"));
+  EXPECT_THAT(message_of("p", {.step = 1}),
+              HasSubstr("is of 1 tensors, not 0"));
   EXPECT_THAT(message_of("p", {.step = 1, .tensors = {Ones({3})}}),
               HasSubstr("lies as the parameter, f32[2] on cpu, not as f32[3]"));
   EXPECT_EQ(lion.StateOf(0).step, 0);
@@ -332,8 +337,7 @@ TEST(EmaTest, IsStateful) {
 // Each rank averages and swaps its own part.
 TEST(EmaTest, TakesParametersAsTheyLie) {
   OnMesh({{"fsdp", 2}}, [](const DeviceMesh& mesh) -> absl::Status {
-    const Layout rows =
-        Layout::Replicated(mesh.layout(), 1).WithShard(0, 0);
+    const Layout rows = Layout::Replicated(mesh.layout(), 1).WithShard(0, 0);
     const auto at = [&](const std::vector<float>& values) {
       return DistributeTensor(FromValues<float>({kSize}, values), mesh, rows);
     };

@@ -50,9 +50,9 @@ absl::Status Optimizer::CheckOption(const std::string& whose,
                                     const char* option, double value,
                                     double end) const {
   if (value >= 0 && value < end) return absl::OkStatus();
-  return absl::InvalidArgumentError(
-      absl::StrCat(name_, ": ", whose, option, " is at least 0 and below ", end,
-                   ", not ", value));
+  return absl::InvalidArgumentError(absl::StrCat(name_, ": ", whose, option,
+                                                 " is at least 0 and below ",
+                                                 end, ", not ", value));
 }
 
 absl::Status Optimizer::FindGroups() {

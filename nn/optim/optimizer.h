@@ -204,8 +204,8 @@ class GroupedOptimizer : public Optimizer {
     for (size_t i = 0; i < groups_.size() && status.ok(); ++i) {
       by_group_.push_back(WithGroup(options_, groups_[i]));
       by_group_.back().lr *= groups_[i].lr_scale;
-      status = CheckOptions(by_group_.back(),
-                            "group " + std::to_string(i) + "'s ");
+      status =
+          CheckOptions(by_group_.back(), "group " + std::to_string(i) + "'s ");
     }
     by_group_.push_back(options_);
     return status;

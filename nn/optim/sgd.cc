@@ -15,11 +15,11 @@ namespace {
 
 std::vector<std::string> Slots(const SgdOptions& options,
                                const std::vector<SgdGroup>& groups) {
-  const bool any = options.momentum != 0 ||
-                   std::any_of(groups.begin(), groups.end(),
-                               [](const SgdGroup& group) {
-                                 return group.momentum.value_or(0) != 0;
-                               });
+  const bool any =
+      options.momentum != 0 ||
+      std::any_of(groups.begin(), groups.end(), [](const SgdGroup& group) {
+        return group.momentum.value_or(0) != 0;
+      });
   if (!any) return {};
   return {"momentum_buffer"};
 }
