@@ -237,6 +237,12 @@ absl::Status LoadWeights(nn::Module& model, const std::string& dir,
   CH_ASSIGN_OR_RETURN(std::vector<Slice> slices,
                       PlanSlices(model.NamedParameters(), dir, names));
   nn::LeaseParameters(model.Parameters());
+  // Files of weights have none.
+  std::vector<nn::Parameter*> buffers;
+  for (const nn::NamedBuffer& named : model.NamedBuffers()) {
+    buffers.push_back(named.buffer);
+  }
+  CH_RETURN_IF_ERROR(nn::Materialize(buffers, {}));
   for (const Slice& slice : slices) {
     CH_CHECK(slice.local.is_contiguous()) << slice.local.Describe();
     // Also where this rank holds none of it: all ranks count a write.

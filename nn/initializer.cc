@@ -186,6 +186,18 @@ absl::Status CheckInitializer(const std::string& name, const Tensor& tensor,
         "its initializer draws random numbers, which are floating "
         "point; use init::ByElement, init::Constant or zeros");
   }
+  if (initializer.kind == Kind::kUniform &&
+      !(std::isfinite(initializer.low) && std::isfinite(initializer.high) &&
+        initializer.low <= initializer.high)) {
+    return refuse("there is nothing even between ", initializer.low, " and ",
+                  initializer.high);
+  }
+  if (IsRandom(initializer.kind) &&
+      !(std::isfinite(initializer.mean) && initializer.stddev >= 0 &&
+        std::isfinite(initializer.stddev))) {
+    return refuse("a normal distribution has no mean ", initializer.mean,
+                  " and standard deviation ", initializer.stddev);
+  }
   if (initializer.fan != Fan::kNone && tensor.ndim() < 2) {
     return refuse(
         "its initializer goes by the numbers of inputs and outputs, "

@@ -165,6 +165,10 @@ TEST(InitializerTest, RefusesWhatDoesNotFit) {
               HasSubstr("draws random numbers"));
   EXPECT_THAT(message_of({3}, kFloat32, init::TruncatedNormal(1, 0, 3, 4)),
               HasSubstr("lies between 3 and 4"));
+  EXPECT_THAT(message_of({3}, kFloat32, init::Uniform(1, -1)),
+              HasSubstr("nothing even between 1 and -1"));
+  EXPECT_THAT(message_of({3}, kFloat32, init::Normal(-0.5)),
+              HasSubstr("standard deviation -0.5"));
   // Materialize says so before anything is done.
   Parameter good({2}, kFloat32, init::Constant(1));
   Parameter bad({2}, kFloat32, init::KaimingUniform());

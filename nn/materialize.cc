@@ -28,9 +28,13 @@ std::string Describe(absl::Span<Parameter* const> parameters,
     const Tensor& data = parameter->data();
     if (!data.is_distributed() || MeshOf(data) != mesh) continue;
     ++count;
+    const Initializer& by = parameter->initializer();
     hash = RandomKeyOf(
-        hash, absl::StrCat(parameter->name(), " ", ToString(data.sizes()), " ",
-                           LayoutOf(data).ToStringByDim()));
+        hash,
+        absl::StrCat(parameter->name(), " ", ToString(data.sizes()), " ",
+                     LayoutOf(data).ToStringByDim(), " ",
+                     static_cast<int>(by.kind), " ", by.stddev, " ", by.mean,
+                     " ", by.low, " ", by.high, " ", static_cast<int>(by.fan)));
   }
   return absl::StrCat("seed ", options.seed, " for ", count,
                       " parameters (hash ", absl::Hex(hash), ")");

@@ -55,26 +55,40 @@ std::vector<Named> CollectNamed(Module& module, Own own) {
   return all;
 }
 
-/// As above, with full names in all of them.
+template <typename Named>
+Parameter& EntryOf(const Named& named) {
+  const auto& [name, entry] = named;
+  return *entry;
+}
+
 template <typename Named, typename Own>
-std::vector<Named> NamedIn(Module& module, Own own) {
+bool AllHaveNames(Module& module, Own own) {
   const std::vector<Named> all = CollectNamed<Named>(module, own);
-  const auto entry_of = [](const Named& named) -> Parameter& {
-    const auto& [name, entry] = named;
-    return *entry;
-  };
-  if (std::all_of(all.begin(), all.end(), [&](const Named& named) {
-        return !entry_of(named).name().empty();
-      })) {
-    return all;
+  return std::all_of(all.begin(), all.end(), [](const Named& named) {
+    return !EntryOf(named).name().empty();
+  });
+}
+
+template <typename Named, typename Own>
+void NameAll(Module& root, Own own) {
+  for (const Named& named : CollectNamed<Named>(root, own)) {
+    Parameter& entry = EntryOf(named);
+    if (entry.name().empty()) entry.set_name(named.name);
   }
-  // From the root, so that a tied parameter has one name whoever asks first.
+}
+
+/// Gives parameters and buffers of the whole tree their names, where one below
+/// `module` has none: from the root, so that what is tied has one name whoever
+/// asks first.
+void NameTree(Module& module) {
+  if (AllHaveNames<NamedParameter>(module, &Module::own_parameters) &&
+      AllHaveNames<NamedBuffer>(module, &Module::own_buffers)) {
+    return;
+  }
   Module* root = &module;
   while (root->parent() != nullptr) root = root->parent();
-  for (const Named& named : CollectNamed<Named>(*root, own)) {
-    if (entry_of(named).name().empty()) entry_of(named).set_name(named.name);
-  }
-  return all;
+  NameAll<NamedParameter>(*root, &Module::own_parameters);
+  NameAll<NamedBuffer>(*root, &Module::own_buffers);
 }
 
 }  // namespace
@@ -164,11 +178,13 @@ std::vector<NamedModule> Module::NamedModules() {
 }
 
 std::vector<NamedParameter> Module::NamedParameters() {
-  return NamedIn<NamedParameter>(*this, &Module::own_parameters);
+  NameTree(*this);
+  return CollectNamed<NamedParameter>(*this, &Module::own_parameters);
 }
 
 std::vector<NamedBuffer> Module::NamedBuffers() {
-  return NamedIn<NamedBuffer>(*this, &Module::own_buffers);
+  NameTree(*this);
+  return CollectNamed<NamedBuffer>(*this, &Module::own_buffers);
 }
 
 std::vector<Parameter*> Module::Parameters() {

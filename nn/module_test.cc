@@ -247,6 +247,26 @@ TEST(ModuleTest, HasBuffers) {
   EXPECT_EQ(made.Parameters().size(), 2u);
 }
 
+// Who asks for parameters names buffers too: both have the names that they had
+// before a parent came.
+TEST(ModuleTest, NamesParametersAndBuffersAtOnce) {
+  class Holder final : public Module {
+   public:
+    explicit Holder(Module& module) { RegisterModule("net", module); }
+    const char* type_name() const override { return "Holder"; }
+
+   protected:
+    TensorList ForwardImpl(TensorSpan) override { return {}; }
+  };
+  Made made;
+  made.NamedParameters();
+  Holder holder(made);
+  holder.NamedParameters();
+  EXPECT_EQ(made.weight_.name(), "weight");
+  EXPECT_EQ(made.table_.name(), "table");
+  EXPECT_EQ(holder.NamedBuffers()[0].name, "net.table");
+}
+
 TEST(ModuleTest, TrainingReachesAllBelow) {
   Root root;
   EXPECT_TRUE(root.pair().first().training());

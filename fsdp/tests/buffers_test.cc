@@ -102,5 +102,24 @@ TEST(BuffersTest, AreComparedAtTheFirstForward) {
               HasSubstr("buffer table: ranks 0 and 2 replicate a part of [5]"));
 }
 
+// Ranks compare which buffers have memory before what is in them: none waits
+// for one that has nothing to tell.
+TEST(BuffersTest, ThatOneRankLacksAreNamed) {
+  const absl::Status status =
+      StatusOfRanks(3, [&](World& world) -> absl::Status {
+        CH_ASSIGN_OR_RETURN(const DeviceMesh mesh,
+                            InitDeviceMesh(world, {{"fsdp", 3}}));
+        Counting model;
+        if (world.rank() != 1) {
+          CH_RETURN_IF_ERROR(model.Materialize({.seed = 1}));
+        }
+        return nn::CheckBuffers(model, mesh);
+      });
+  EXPECT_TRUE(absl::IsFailedPrecondition(status)) << status;
+  EXPECT_THAT(
+      std::string(status.message()),
+      HasSubstr("table without memory, count without memory on rank 1"));
+}
+
 }  // namespace
 }  // namespace crosshatch::fsdp

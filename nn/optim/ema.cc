@@ -66,12 +66,8 @@ void Ema::MakeAverages() {
   for (size_t i = 0; i < parameters_.size(); ++i) {
     const MemoryOf scope(*parameters_[i]);
     const Tensor& data = parameters_[i]->data();
-    const Tensor local = LocalTensor(data);
-    const Tensor average = Empty(local.sizes(), kFloat32);
-    CopyInPlace(average, local);
-    averages_[i] = WrapLike(data, average);
+    averages_[i] = WrapLike(data, Empty(LocalTensor(data).sizes(), kFloat32));
   }
-  has_averages_ = true;
 }
 
 absl::Status Ema::Update() {
@@ -79,6 +75,12 @@ absl::Status Ema::Update() {
   const NoGrad no_grad;
   if (!has_averages_) {
     MakeAverages();
+    for (size_t i = 0; i < parameters_.size(); ++i) {
+      const MemoryOf scope(*parameters_[i]);
+      CopyInPlace(LocalTensor(averages_[i]),
+                  LocalTensor(parameters_[i]->data()));
+    }
+    has_averages_ = true;
     return RankContext::Current().status();
   }
   const MemoryClassScope memory_class(MemoryClass::kOptimizerState);
@@ -126,8 +128,12 @@ absl::Status Ema::SwapOut() {
 
 absl::StatusOr<StateDict> Ema::State() {
   CH_RETURN_IF_ERROR(CheckNotSwapped("State"));
+  if (!has_averages_) return StateDict();
+  return AllAverages();
+}
+
+absl::StatusOr<StateDict> Ema::AllAverages() const {
   StateDict state;
-  if (!has_averages_) return state;
   for (size_t i = 0; i < parameters_.size(); ++i) {
     CH_RETURN_IF_ERROR(state.Add(EntryName(*parameters_[i]), averages_[i]));
   }
@@ -148,9 +154,9 @@ absl::StatusOr<StateDict> Ema::StateToFill(
   }
   CH_RETURN_IF_ERROR(MatchStateNames("this Ema", own, saved, {}).status());
   if (saved.empty()) return state;
-  const NoGrad no_grad;
+  // They are averages once they are filled: a load may fail before.
   if (!has_averages_) MakeAverages();
-  return State();
+  return AllAverages();
 }
 
 absl::Status Ema::Restore(const StateDict& state) {
@@ -166,6 +172,7 @@ absl::Status Ema::Restore(const StateDict& state) {
   for (const Tensor& average : averages_) {
     LocalTensor(average).storage()->BumpVersion();
   }
+  has_averages_ = true;
   return absl::OkStatus();
 }
 

@@ -58,7 +58,7 @@ class Ema final : public Stateful {
   absl::Status SwapOut();
   bool swapped_in() const { return !aside_.empty(); }
 
-  /// Of parameters()[i], as it lies; undefined before the first Update.
+  /// Of parameters()[i], as it lies; without a value before the first Update.
   const Tensor& average(size_t i) const { return averages_[i]; }
   const std::vector<Parameter*>& parameters() const { return parameters_; }
 
@@ -73,16 +73,17 @@ class Ema final : public Stateful {
 
  private:
   absl::Status CheckNotSwapped(const char* what) const;
-  /// Memory for the averages, with the parameters' values.
+  /// Memory for the averages, of undefined content.
   void MakeAverages();
+  absl::StatusOr<StateDict> AllAverages() const;
   /// Its part of this rank, to be written.
   Tensor LocalOf(size_t i) const;
 
   const std::vector<Parameter*> parameters_;
   const Options options_;
   std::vector<Tensor> averages_;  ///< Like the parameters.
-  bool has_averages_ = false;
-  std::vector<Tensor> aside_;  ///< Local; empty while not swapped in.
+  bool has_averages_ = false;     ///< Else what memory there is holds none.
+  std::vector<Tensor> aside_;     ///< Local; empty while not swapped in.
 };
 
 }  // namespace crosshatch::nn

@@ -332,6 +332,18 @@ TEST(EmaTest, IsStateful) {
   CopyInPlace(std::get<Tensor>(*fill->Find("p.average")), ema.average(0));
   ASSERT_TRUE(again.Restore(*fill).ok());
   EXPECT_EQ(again.average(0).ToVector<float>(), Values(0));
+  // A load that fails before Restore leaves no averages.
+  Ema failed({other.get()}, {.decay = 0.5});
+  const absl::StatusOr<StateDict> unread = failed.StateToFill(NamesOf(*kept));
+  ASSERT_TRUE(unread.ok());
+  FillInPlace(std::get<Tensor>(*unread->Find("p.average")), 7);
+  EXPECT_TRUE(failed.State()->empty());
+  ASSERT_TRUE(failed.Update().ok());
+  EXPECT_EQ(failed.average(0).ToVector<float>(), Values(5));
+  // Nor does it ask parameters that await their values.
+  Parameter deferred({kSize}, kFloat32, Initializer{});
+  deferred.set_name("p");
+  EXPECT_TRUE(Ema({&deferred}, {}).StateToFill(NamesOf(*kept)).ok());
 }
 
 // Each rank averages and swaps its own part.
