@@ -70,7 +70,9 @@ TEST(PrintTest, ShortensLongOnes) {
             " [7, 7]]");
   // 80 columns hold 26 words of one letter.
   const std::string text = ToString(Full({30}, 7));
-  EXPECT_EQ(text.find("\n 7", 20), 17u + 1 + 3 * 26 - 1) << text;
+  EXPECT_EQ(text.find("\n 7", 20),
+            std::string("f32[30] on cpu\n").size() + 3 * 26)
+      << text;
 }
 
 TEST(PrintTest, SaysWhyThereAreNoValues) {
