@@ -7,6 +7,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "crosshatch/base/status_macros.h"
+#include "crosshatch/nn/hold_buffers.h"
 #include "crosshatch/tensor/recompute.h"
 
 namespace crosshatch::nn {
@@ -32,7 +33,8 @@ absl::Status Checkpoint(Module& module) {
   module.Attach(kKey, std::make_shared<Attachment>());
   module.set_forward_wrapper(
       [&module](TensorSpan inputs, const Module::ForwardFunction& forward) {
-        return Recomputed(NameOf(module), inputs, forward);
+        return Recomputed(NameOf(module), inputs,
+                          HoldBuffers(module, forward));
       });
   return absl::OkStatus();
 }
