@@ -9,7 +9,7 @@ namespace crosshatch::nn {
 /// `forward`, the forward of `module` that Recomputed (tensor/recompute.h) runs
 /// and runs again, with checks that both find the buffers of the module and
 /// below as they are: one that is written within, or between the two, would
-/// give gradients of other values. Keeps a reference to the module.
+/// give gradients of other values. The module outlives the result.
 Module::ForwardFunction HoldBuffers(Module& module,
                                     Module::ForwardFunction forward);
 

@@ -23,7 +23,7 @@ bool WholeKernel(Layouts layouts) {
 // are.
 bool WholeGroups(Layouts layouts) {
   return WholeKernel(layouts) && !layouts[0].is_sharded(1) &&
-         !layouts[1].is_sharded(0);
+         !layouts[1].is_sharded(0) && !layouts[1].is_sharded(1);
 }
 
 }  // namespace
