@@ -27,7 +27,8 @@ Module::ForwardFunction HoldBuffers(Module& module,
     std::vector<uint32_t> before;
     for (const auto& [name, buffer] : buffers) {
       before.push_back(VersionOf(*buffer));
-      CH_CHECK_EQ(Captured(before.back()), before.back())
+      const uint32_t at_first = Captured(before.back());
+      CH_CHECK_EQ(at_first, before.back())
           << "buffer " << buffer->name() << " was written between a forward "
           << "and its recomputation for backward; write it after the backward";
     }

@@ -99,8 +99,8 @@ class Parameter : public std::enable_shared_from_this<Parameter> {
 /// dtype, whatever MixedPrecisionPolicy says.
 ///
 /// Every rank holds the same: what a forward writes to it is to be the same on
-/// all of them (CheckBuffers compares), and written where !InRecomputation()
-/// (tensor/recompute.h), since a part that is recomputed runs twice. Where
+/// all of them (CheckBuffers compares). A module that is recomputed
+/// (Checkpoint) reads buffers and does not write them, which is checked. Where
 /// tensors are distributed, ReplicatedLike(buffer.data(), x) meets them in an
 /// op.
 class Buffer final : public Parameter {
