@@ -33,8 +33,7 @@ absl::Status Checkpoint(Module& module) {
   module.Attach(kKey, std::make_shared<Attachment>());
   module.set_forward_wrapper(
       [&module](TensorSpan inputs, const Module::ForwardFunction& forward) {
-        return Recomputed(NameOf(module), inputs,
-                          HoldBuffers(module, forward));
+        return Recomputed(NameOf(module), inputs, HoldBuffers(module, forward));
       });
   return absl::OkStatus();
 }
