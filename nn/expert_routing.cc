@@ -96,8 +96,8 @@ ExpertRoutes RouteChoices(absl::Span<const int64_t> choices,
   routes.offsets.push_back(0);
   for (int64_t e = self.first; e < self.first + self.count; ++e) {
     for (size_t from = 0; from < owners.owners.size(); ++from) {
-      const int64_t rows = row_of(
-          kept, owners.owners[from].batch_rank)[static_cast<size_t>(e)];
+      const int64_t rows =
+          row_of(kept, owners.owners[from].batch_rank)[static_cast<size_t>(e)];
       if (rows > 0) {
         exchange.take[from].push_back({exchange.rows_taken, rows});
         exchange.rows_taken += rows;

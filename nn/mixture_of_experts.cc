@@ -25,8 +25,8 @@ constexpr const char* kName = "mixture_of_experts";
 Tensor ForOwnTokens(const Tensor& parameter) {
   if (!parameter.is_distributed()) return parameter;
   Layout sums = LayoutOf(parameter);
-  CH_CHECK(sums.is_replicated()) << kName << ": the router "
-                                 << parameter.Describe() << " is split";
+  CH_CHECK(sums.is_replicated())
+      << kName << ": the router " << parameter.Describe() << " is split";
   for (int axis = 0; axis < sums.mesh().ndim(); ++axis) {
     sums = sums.WithPartial(axis, ReduceOp::kSum);
   }
@@ -61,9 +61,9 @@ int IndexOn(const DeviceMesh& mesh, int world_rank) {
 
 /// What the router says of the tokens [n, dim].
 struct MixtureOfExperts::Choices {
-  Tensor probabilities;         ///< [n, experts]
-  Tensor weights;               ///< [n, choices]
-  std::vector<int64_t> experts; ///< [n, choices]
+  Tensor probabilities;          ///< [n, experts]
+  Tensor weights;                ///< [n, choices]
+  std::vector<int64_t> experts;  ///< [n, choices]
 };
 
 MixtureOfExperts::MixtureOfExperts(const MixtureOfExpertsOptions& options)
@@ -89,9 +89,9 @@ MixtureOfExperts::MixtureOfExperts(const MixtureOfExpertsOptions& options)
 absl::Status MixtureOfExperts::Place(ExpertPlacement placement) {
   if (!placement.batch.has_value()) placement.batch = placement.experts;
   if (placement.shared.has_value() && placement.shared->ndim() != 1) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        kName, ": tokens are shared along one axis, not those of ",
-        placement.shared->ToString()));
+    return absl::InvalidArgumentError(
+        absl::StrCat(kName, ": tokens are shared along one axis, not those of ",
+                     placement.shared->ToString()));
   }
   ExpertOwners owners;
   if (placement.batch.has_value()) {
@@ -111,9 +111,9 @@ absl::Status MixtureOfExperts::Place(ExpertPlacement placement) {
               .WithShard(0, 0)
               .DimIntervals(0, options_.experts);
       if (mesh.ndim() != 1 || !mesh.coordinate().has_value()) {
-        return absl::InvalidArgumentError(absl::StrCat(
-            kName, ": experts are spread over one axis with rank ", world_rank,
-            " on it, not ", mesh.ToString()));
+        return absl::InvalidArgumentError(
+            absl::StrCat(kName, ": experts are spread over one axis with rank ",
+                         world_rank, " on it, not ", mesh.ToString()));
       }
       owners.owners.clear();
       owners.self = *mesh.index(0);
@@ -277,13 +277,11 @@ TensorList MixtureOfExperts::ForwardTokens(const Tensor& tokens) {
   const Tensor weights =
       IndexSelect(Reshape(choices.weights, {count * options_.choices}), 0,
                   FromValues<int64_t>({kept}, routes.kept));
-  const Tensor sums =
-      SumByToken(Mul(ToDType(given, kFloat32), Unsqueeze(weights, 1)), index,
-                 count);
+  const Tensor sums = SumByToken(
+      Mul(ToDType(given, kFloat32), Unsqueeze(weights, 1)), index, count);
 
-  const Tensor balance =
-      Sum(Mul(Sum(choices.probabilities, {0}),
-              FromValues<float>({experts}, shares)));
+  const Tensor balance = Sum(Mul(Sum(choices.probabilities, {0}),
+                                 FromValues<float>({experts}, shares)));
   const double scale = all_tokens == 0 ? 0
                                        : static_cast<double>(experts) /
                                              static_cast<double>(all_tokens);

@@ -26,14 +26,12 @@ class Experts final : public ParallelStyle {
                      const DeviceMesh& mesh) const override {
     auto* const experts = dynamic_cast<nn::MixtureOfExperts*>(&module);
     if (experts == nullptr) {
-      return absl::InvalidArgumentError(
-          absl::StrCat(name(), " fits nn::MixtureOfExperts; ", module_name,
-                       " is of another class, which calls itself ",
-                       module.type_name()));
+      return absl::InvalidArgumentError(absl::StrCat(
+          name(), " fits nn::MixtureOfExperts; ", module_name,
+          " is of another class, which calls itself ", module.type_name()));
     }
-    CH_RETURN_IF_ERROR(experts->Place({.experts = mesh,
-                                       .batch = options_.batch,
-                                       .shared = options_.shared}));
+    CH_RETURN_IF_ERROR(experts->Place(
+        {.experts = mesh, .batch = options_.batch, .shared = options_.shared}));
     const Layout by_expert =
         Layout::Replicated(mesh.layout(), 3).WithShard(0, 0);
     for (const auto& weight :

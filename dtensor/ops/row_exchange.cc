@@ -28,9 +28,8 @@ void CheckRuns(const char* what, std::vector<std::vector<RowRun>> lists,
     runs.insert(runs.end(), list.begin(), list.end());
   }
   std::erase_if(runs, [](const RowRun& run) { return run.count == 0; });
-  std::sort(
-      runs.begin(), runs.end(),
-      [](const RowRun& a, const RowRun& b) { return a.first < b.first; });
+  std::sort(runs.begin(), runs.end(),
+            [](const RowRun& a, const RowRun& b) { return a.first < b.first; });
   int64_t next = 0;
   for (const RowRun& run : runs) {
     CH_CHECK(run.first == next && run.count > 0)
@@ -101,9 +100,8 @@ RowExchange ExchangeOf(absl::Span<const int64_t> give,
 }
 
 TensorList AllToAllRowsOp::Forward(TensorSpan inputs) const {
-  const Tensor x = inputs[0].is_contiguous()
-                       ? inputs[0]
-                       : CloneOp().Forward({inputs[0]})[0];
+  const Tensor x =
+      inputs[0].is_contiguous() ? inputs[0] : CloneOp().Forward({inputs[0]})[0];
   Shape sizes = x.sizes();
   sizes[0] = 1;
   const int64_t row_elems = NumElements(sizes);
@@ -119,10 +117,10 @@ TensorList AllToAllRowsOp::Forward(TensorSpan inputs) const {
   RankContext& context = RankContext::Current();
   const absl::StatusOr<Communicator*> communicator = CommunicatorOf(mesh);
   absl::Status status =
-      communicator.ok() ? (*communicator)
-                              ->Issue(std::move(collective),
-                                      context.current_stream())
-                        : communicator.status();
+      communicator.ok()
+          ? (*communicator)
+                ->Issue(std::move(collective), context.current_stream())
+          : communicator.status();
   if (!status.ok()) context.Poison(std::move(status));
   return {std::move(out)};
 }

@@ -73,17 +73,18 @@ TEST(RowExchangeTest, MovesRowsThereAndGradientsBack) {
         meshes.push_back(b);
       }
       for (const DeviceMesh& mesh : meshes) {
-        CH_ASSIGN_OR_RETURN(Communicator* const communicator,
-                            mesh.communicator(
-                                mesh.ndim() == 1 ? std::vector<int>{0}
-                                                 : std::vector<int>{0, 1},
-                                RankContext::Current().current_stream().name()));
+        CH_ASSIGN_OR_RETURN(
+            Communicator* const communicator,
+            mesh.communicator(
+                mesh.ndim() == 1 ? std::vector<int>{0} : std::vector<int>{0, 1},
+                RankContext::Current().current_stream().name()));
         for (int round = 0; round < 3; ++round) {
           const Rows rows = RowsOf(communicator->rank(), mesh.size(), round);
           Tensor x = FromValues<float>({Sum(rows.give), kWidth}, rows.given);
           x.set_requires_grad(true);
-          const auto& stats = communicator->stats().by_kind[static_cast<int>(
-              CollectiveKind::kAllToAll)];
+          const auto& stats =
+              communicator->stats()
+                  .by_kind[static_cast<int>(CollectiveKind::kAllToAll)];
           const int64_t bytes = stats.bytes;
           const Tensor y =
               AllToAllRows(x, ExchangeOf(rows.give, rows.take), mesh);
@@ -118,9 +119,9 @@ TEST(RowExchangeTest, RunsNameTheFinalPlaces) {
                                   .rows_given = 4,
                                   .rows_taken = 4};
     const Tensor y = AllToAllRows(x, exchange, mesh);
-    CH_EXPECT_EQ(y.ToVector<float>(),
-                 *mesh.index(0) == 0 ? std::vector<float>({2, 12, 3, 13})
-                                     : std::vector<float>({0, 10, 1, 11}));
+    CH_EXPECT_EQ(y.ToVector<float>(), *mesh.index(0) == 0
+                                          ? std::vector<float>({2, 12, 3, 13})
+                                          : std::vector<float>({0, 10, 1, 11}));
     TensorList first;
     CH_RETURN_IF_ERROR(Gradients(crosshatch::Sum(Mul(y, Mul(y, y))), {&x, 1},
                                  {.create_graph = true}, first));
@@ -144,16 +145,18 @@ TEST(RowExchangeTest, GathersNumbersInTheOrderOfRanks) {
 }
 
 TEST(RowExchangeTest, CountsThatDifferAreAnErrorOfEveryRank) {
-  const absl::Status status = StatusOfRanks(2, [](World& world) -> absl::Status {
-    CH_ASSIGN_OR_RETURN(const DeviceMesh mesh,
-                        InitDeviceMesh(world, {{"ep", 2}}));
-    // Rank 0 gives one row to rank 1, which takes two.
-    const bool gives = world.rank() == 0;
-    AllToAllRows(Ones({gives ? 1 : 0, 2}),
-                 gives ? ExchangeOf({0, 1}, {0, 0}) : ExchangeOf({0, 0}, {2, 0}),
-                 mesh);
-    return world.context().Synchronize();
-  });
+  const absl::Status status =
+      StatusOfRanks(2, [](World& world) -> absl::Status {
+        CH_ASSIGN_OR_RETURN(const DeviceMesh mesh,
+                            InitDeviceMesh(world, {{"ep", 2}}));
+        // Rank 0 gives one row to rank 1, which takes two.
+        const bool gives = world.rank() == 0;
+        AllToAllRows(
+            Ones({gives ? 1 : 0, 2}),
+            gives ? ExchangeOf({0, 1}, {0, 0}) : ExchangeOf({0, 0}, {2, 0}),
+            mesh);
+        return world.context().Synchronize();
+      });
   EXPECT_THAT(std::string(status.message()), HasSubstr("all_to_all_rows"));
 }
 

@@ -69,11 +69,13 @@ TEST(GroupedOuterTest, SumsOverTheRowsOfEachGroup) {
   const Tensor a = SmallNumbers({5, 2}, 1);
   const Tensor b = SmallNumbers({5, 3}, 4);
   const Tensor sums = GroupedOuter(a, b, {0, 2, 2, 5});
-  EXPECT_EQ(Squeeze(Slice(sums, 0, 0, 1), 0).ToVector<float>(),
-            MatMul(Slice(a, 0, 0, 2), Slice(b, 0, 0, 2), true).ToVector<float>());
+  EXPECT_EQ(
+      Squeeze(Slice(sums, 0, 0, 1), 0).ToVector<float>(),
+      MatMul(Slice(a, 0, 0, 2), Slice(b, 0, 0, 2), true).ToVector<float>());
   EXPECT_EQ(Slice(sums, 0, 1, 2).ToVector<float>(), std::vector<float>(6, 0));
-  EXPECT_EQ(Squeeze(Slice(sums, 0, 2, 3), 0).ToVector<float>(),
-            MatMul(Slice(a, 0, 2, 5), Slice(b, 0, 2, 5), true).ToVector<float>());
+  EXPECT_EQ(
+      Squeeze(Slice(sums, 0, 2, 3), 0).ToVector<float>(),
+      MatMul(Slice(a, 0, 2, 5), Slice(b, 0, 2, 5), true).ToVector<float>());
 }
 
 TEST(GroupedMatMulTest, Gradients) {
