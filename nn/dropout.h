@@ -9,8 +9,8 @@
 
 namespace crosshatch::nn {
 
-/// While training: zeroes each element with probability p and scales the others
-/// by 1 / (1 - p). Else its input.
+/// While training (Module::set_training): zeroes each element with probability
+/// p and scales the others by 1 / (1 - p). Else its input.
 ///
 /// What is dropped follows from a seed, the module's full name, a step and the
 /// element's index in the global batch, and from nothing else: it is what one
@@ -47,9 +47,6 @@ class Dropout final : public Module {
   std::optional<uint64_t> row_randomness() const override;
 
   double p() const { return p_; }
-  /// True at first.
-  bool training() const { return training_; }
-  void set_training(bool training) { training_ = training; }
   /// For the calls from now on, whose rows are counted from 0; the module's
   /// name is that of now.
   void SetStep(uint64_t seed, uint64_t step);
@@ -73,7 +70,6 @@ class Dropout final : public Module {
 
   const double p_;
   const std::optional<int> batch_dim_;
-  bool training_ = true;
   std::optional<Draw> step_;
   int64_t rows_before_ = 0;  ///< Of the batch, in calls of this step.
   /// Others of its tree are told of their rows, and this one is not.
@@ -82,6 +78,7 @@ class Dropout final : public Module {
 
 /// \name Of all Dropout modules in the tree of `root`
 /// @{
+/// Module::set_training says it to all modules.
 void SetDropoutTraining(Module& root, bool training);
 /// \param step a number for each training step
 void SetDropoutStep(Module& root, uint64_t seed, uint64_t step);

@@ -15,6 +15,7 @@ const OpRuleTable& BuiltinOpRules() {
     AddCrossEntropyRules(*made);
     AddIndexRules(*made);
     AddLaneRules(*made);
+    AddWindowRules(*made);
     return made;
   }();
   return table;

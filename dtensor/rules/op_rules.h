@@ -30,6 +30,8 @@ void AddCrossEntropyRules(OpRuleTable& table);
 void AddIndexRules(OpRuleTable& table);
 /// Running sums and sorts.
 void AddLaneRules(OpRuleTable& table);
+/// Windows of images.
+void AddWindowRules(OpRuleTable& table);
 /// @}
 
 }  // namespace crosshatch

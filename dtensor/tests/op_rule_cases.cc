@@ -10,9 +10,10 @@ std::vector<RuleFamily> RuleFamilies() {
       {"Pointwise", PointwiseCases()}, {"InPlace", InPlaceCases()},
       {"Reduction", ReductionCases()}, {"Statistics", StatisticsCases()},
       {"Lane", LaneCases()},           {"View", ViewCases()},
-      {"MatMul", MatMulCases()},       {"Layer", LayerCases()},
-      {"Attention", AttentionCases()}, {"Lookup", LookupCases()},
-      {"Index", IndexCases()},         {"Twice", TwiceCases(), true},
+      {"Window", WindowCases()},       {"MatMul", MatMulCases()},
+      {"Layer", LayerCases()},         {"Attention", AttentionCases()},
+      {"Lookup", LookupCases()},       {"Index", IndexCases()},
+      {"Twice", TwiceCases(), true},
   };
 }
 

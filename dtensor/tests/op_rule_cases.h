@@ -25,6 +25,8 @@ std::vector<RuleCase> StatisticsCases();
 /// Running sums and sorts.
 std::vector<RuleCase> LaneCases();
 std::vector<RuleCase> ViewCases();
+/// Windows of images, and convolutions.
+std::vector<RuleCase> WindowCases();
 std::vector<RuleCase> MatMulCases();
 std::vector<RuleCase> LayerCases();
 std::vector<RuleCase> AttentionCases();

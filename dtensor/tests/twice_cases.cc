@@ -25,6 +25,9 @@ std::vector<RuleCase> TwiceCases() {
        [](T t) {
          return GroupedMatMul(t[0], t[1], {0, 3, 4});
        }},
+      {"conv",
+       {{{2, 2, 1, 3}}, {{3, 2, 1, 2}}},
+       [](T t) { return Square(Conv2d(t[0], t[1])); }},
       {"add", {{{3, 5}}, {{5}}}, [](T t) { return Square(Add(t[0], t[1])); }},
       {"mul", {{{3, 5}}, {{3, 1}}}, [](T t) { return Mul(t[0], t[1]); }},
       {"div",

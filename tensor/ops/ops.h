@@ -8,6 +8,7 @@
 #include "crosshatch/tensor/ops/attention.h"
 #include "crosshatch/tensor/ops/cast.h"
 #include "crosshatch/tensor/ops/cat.h"
+#include "crosshatch/tensor/ops/conv.h"
 #include "crosshatch/tensor/ops/cross_entropy.h"
 #include "crosshatch/tensor/ops/cumsum.h"
 #include "crosshatch/tensor/ops/dropout.h"
@@ -17,6 +18,7 @@
 #include "crosshatch/tensor/ops/index.h"
 #include "crosshatch/tensor/ops/matmul.h"
 #include "crosshatch/tensor/ops/norm.h"
+#include "crosshatch/tensor/ops/operators.h"
 #include "crosshatch/tensor/ops/pad.h"
 #include "crosshatch/tensor/ops/pointwise.h"
 #include "crosshatch/tensor/ops/reduce.h"
@@ -25,5 +27,6 @@
 #include "crosshatch/tensor/ops/sort.h"
 #include "crosshatch/tensor/ops/statistics.h"
 #include "crosshatch/tensor/ops/view.h"
+#include "crosshatch/tensor/ops/windows.h"
 
 #endif  // CROSSHATCH_TENSOR_OPS_OPS_H_
