@@ -78,8 +78,8 @@ Gpt2::Gpt2(const Gpt2Config& config)
 
 TensorList Gpt2::ForwardImpl(TensorSpan inputs) {
   const Tensor& tokens = inputs[0];
-  Tensor x = Add(wte_.Forward(tokens),
-                 wpe_.Forward(Arange(tokens.size(1), kInt32)));
+  Tensor x =
+      Add(wte_.Forward(tokens), wpe_.Forward(Arange(tokens.size(1), kInt32)));
   for (Gpt2Block& block : h_) x = block.Forward(x);
   return {lm_head_.Forward(ln_f_.Forward(x))};
 }
@@ -87,23 +87,21 @@ TensorList Gpt2::ForwardImpl(TensorSpan inputs) {
 // [names]
 checkpoint::WeightNames Gpt2Names() {
   constexpr bool kTransposed = true;
-  return {.rules =
-              {
-                  {"h.*.attn.q.*", "transformer.h.*.attn.c_attn.*", 0,
-                   kTransposed},
-                  {"h.*.attn.k.*", "transformer.h.*.attn.c_attn.*", 1,
-                   kTransposed},
-                  {"h.*.attn.v.*", "transformer.h.*.attn.c_attn.*", 2,
-                   kTransposed},
-                  {"h.*.attn.c_proj.*", "transformer.h.*.attn.c_proj.*", 0,
-                   kTransposed},
-                  {"h.*.mlp.*", "transformer.h.*.mlp.*", 0, kTransposed},
-                  {"*", "transformer.*"},
-              },
-          .copies = {{"lm_head.weight", "transformer.wte.weight"}},
-          // Masks, which some versions store.
-          .ignored = {"transformer.h.*.attn.bias",
-                      "transformer.h.*.attn.masked_bias"}};
+  return {
+      .rules =
+          {
+              {"h.*.attn.q.*", "transformer.h.*.attn.c_attn.*", 0, kTransposed},
+              {"h.*.attn.k.*", "transformer.h.*.attn.c_attn.*", 1, kTransposed},
+              {"h.*.attn.v.*", "transformer.h.*.attn.c_attn.*", 2, kTransposed},
+              {"h.*.attn.c_proj.*", "transformer.h.*.attn.c_proj.*", 0,
+               kTransposed},
+              {"h.*.mlp.*", "transformer.h.*.mlp.*", 0, kTransposed},
+              {"*", "transformer.*"},
+          },
+      .copies = {{"lm_head.weight", "transformer.wte.weight"}},
+      // Masks, which some versions store.
+      .ignored = {"transformer.h.*.attn.bias",
+                  "transformer.h.*.attn.masked_bias"}};
 }
 // [/names]
 
@@ -127,19 +125,19 @@ absl::Status SpreadGpt2(Gpt2& model, const DeviceMesh& mesh) {
       tp::PrepareModuleInput({.input = Shard(1), .desired = Replicate()});
   const tp::Style colwise = tp::ColwiseParallel();
   const tp::Style rowwise = tp::RowwiseParallel({.output = Shard(1)});
-  CH_RETURN_IF_ERROR(tp::ParallelizeModule(
-      model, tp,
-      {{"wte", rowwise},
-       {"wpe", tp::RowwiseParallel({.output = Shard(0)})},
-       {"h.*.ln_?", by_position},
-       {"h.*.attn", gather},
-       {"h.*.attn.[qkv]", colwise},
-       {"h.*.attn.c_proj", rowwise},
-       {"h.*.mlp", gather},
-       {"h.*.mlp.c_fc", colwise},
-       {"h.*.mlp.c_proj", rowwise},
-       {"ln_f", by_position},
-       {"lm_head", colwise}}));
+  CH_RETURN_IF_ERROR(
+      tp::ParallelizeModule(model, tp,
+                            {{"wte", rowwise},
+                             {"wpe", tp::RowwiseParallel({.output = Shard(0)})},
+                             {"h.*.ln_?", by_position},
+                             {"h.*.attn", gather},
+                             {"h.*.attn.[qkv]", colwise},
+                             {"h.*.attn.c_proj", rowwise},
+                             {"h.*.mlp", gather},
+                             {"h.*.mlp.c_fc", colwise},
+                             {"h.*.mlp.c_proj", rowwise},
+                             {"ln_f", by_position},
+                             {"lm_head", colwise}}));
   fsdp::FullyShardOptions options;
   options.extension = DTensorExtensions::Create();
   options.gradient_divide_factor = 1;

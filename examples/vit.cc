@@ -55,13 +55,12 @@ class Attention final : public nn::Module {
   ch::TensorList ForwardImpl(ch::TensorSpan inputs) override {
     const auto heads = [&](nn::Linear& projection) {
       const Tensor y = projection.Forward(inputs[0]);
-      return View(y,
-                  {y.size(0), y.size(1), y.size(2) / kHeadDim, kHeadDim});
+      return View(y, {y.size(0), y.size(1), y.size(2) / kHeadDim, kHeadDim});
     };
     const Tensor y = ch::Attention(heads(q_), heads(k_), heads(v_),
                                    1 / std::sqrt(double{kHeadDim}));
-    return {out_.Forward(
-        View(y, {y.size(0), y.size(1), y.size(2) * kHeadDim}))};
+    return {
+        out_.Forward(View(y, {y.size(0), y.size(1), y.size(2) * kHeadDim}))};
   }
 
  private:
@@ -73,8 +72,7 @@ class Attention final : public nn::Module {
   nn::Linear& k_ = Make<nn::Linear>("k", kDim, kDim, OfHeads());
   nn::Linear& v_ = Make<nn::Linear>("v", kDim, kDim, OfHeads());
   nn::Linear& out_ = Make<nn::Linear>(
-      "out", kDim, kDim,
-      nn::LinearOptions{.bias = true, .in_unit = kHeadDim});
+      "out", kDim, kDim, nn::LinearOptions{.bias = true, .in_unit = kHeadDim});
 };
 // [/attention]
 
@@ -140,9 +138,9 @@ class Vit final : public nn::Module {
   }
 
  private:
-  nn::Conv2d& patches_ =
-      Make<nn::Conv2d>("patches", 1, kDim, ch::RowsCols{kPatch, kPatch},
-                       ch::Conv2dOptions{.stride = {kPatch, kPatch}});
+  nn::Conv2d& patches_ = Make<nn::Conv2d>(
+      "patches", 1, kDim, ch::RowsCols{kPatch, kPatch},
+      ch::Conv2dOptions{.windows = {.stride = {kPatch, kPatch}}});
   Tokens& tokens_ = Make<Tokens>("tokens");
   Block& block_0_ = Make<Block>("block_0");
   Block& block_1_ = Make<Block>("block_1");
