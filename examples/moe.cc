@@ -114,15 +114,22 @@ class Model final : public nn::Module {
 };
 
 // [spread]
+// The mesh of one axis that has the ranks along all of `axes`.
+absl::StatusOr<ch::DeviceMesh> Joined(const ch::DeviceMesh& mesh,
+                                      const std::vector<std::string>& axes) {
+  CH_ASSIGN_OR_RETURN(const ch::DeviceMesh joined,
+                      mesh.Flatten(axes, "joined"));
+  return joined.Slice("joined");
+}
+
 absl::Status Spread(Model& model, const ch::DeviceMesh& mesh) {
   CH_ASSIGN_OR_RETURN(const ch::DeviceMesh tp, mesh.Slice("tp"));
   CH_ASSIGN_OR_RETURN(const ch::DeviceMesh ep, mesh.Slice("ep"));
-  CH_ASSIGN_OR_RETURN(const ch::DeviceMesh data,
-                      mesh.Flatten({"ep", "fsdp"}, "data"));
+  CH_ASSIGN_OR_RETURN(const ch::DeviceMesh data, Joined(mesh, {"ep", "fsdp"}));
   CH_ASSIGN_OR_RETURN(const ch::DeviceMesh copies_of_experts,
-                      mesh.Flatten({"fsdp", "tp"}, "copies_of_experts"));
+                      Joined(mesh, {"fsdp", "tp"}));
   CH_ASSIGN_OR_RETURN(const ch::DeviceMesh all,
-                      mesh.Flatten(mesh.axis_names(), "all"));
+                      Joined(mesh, {"ep", "fsdp", "tp"}));
 
   // Between blocks activations are split by position. The experts take each
   // rank's positions as they are: all ranks have tokens of their own.
