@@ -11,6 +11,7 @@
 #include "crosshatch/base/check.h"
 #include "crosshatch/dtensor/dtensor.h"
 #include "crosshatch/dtensor/random.h"
+#include "crosshatch/nn/wrap_like.h"
 #include "crosshatch/tensor/creation.h"
 #include "crosshatch/tensor/kernels/philox.h"
 #include "crosshatch/tensor/ops/in_place.h"
@@ -50,9 +51,7 @@ double SpreadDivisor(ShapeView sizes, Fan fan) {
 }
 
 Tensor Float32Like(const Tensor& tensor) {
-  const Tensor local = Empty(LocalTensor(tensor).sizes(), kFloat32);
-  if (!tensor.is_distributed()) return local;
-  return MakeDTensor(local, MeshOf(tensor), LayoutOf(tensor), tensor.sizes());
+  return WrapLike(tensor, Empty(LocalTensor(tensor).sizes(), kFloat32));
 }
 
 // Draws until hardly one element in 2^40 is outside, the same number of times

@@ -89,6 +89,12 @@ absl::StatusOr<StateDict> ModuleState::StateToFill(
           "Module::Materialize before, for its first values"));
     }
   }
+  // No state has them, and nobody else may fill them.
+  std::vector<Parameter*> beside;
+  for (const auto& [name, buffer] : module_.NamedBuffers()) {
+    if (!buffer->persistent()) beside.push_back(buffer);
+  }
+  CH_RETURN_IF_ERROR(Materialize(beside, {}));
   std::vector<Parameter*> leased;
   for (Parameter* parameter : filled) {
     if (!parameter->has_memory()) leased.push_back(parameter);

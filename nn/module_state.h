@@ -34,7 +34,8 @@ class ModuleState final : public Stateful {
   /// Gives memory to parameters that have none (LeaseParameters): a model that
   /// is restored need not be materialized before. Until they are filled, those
   /// of floating-point types hold NaN, also for Materialize, which leaves what
-  /// has memory alone: load again after a load that failed. \error also
+  /// has memory alone: load again after a load that failed. Buffers that are no
+  /// part of it get memory too, and their first values, by seed 0. \error also
   /// kFailedPrecondition for parameters that are gathered, and for
   ///     one that is missing and has no memory.
   absl::StatusOr<StateDict> StateToFill(
