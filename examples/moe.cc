@@ -16,6 +16,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/strings/str_join.h"
 #include "crosshatch/base/status_macros.h"
 #include "crosshatch/examples/data_parallel.h"
 #include "crosshatch/examples/example_job.h"
@@ -117,9 +118,9 @@ class Model final : public nn::Module {
 // The mesh of one axis that has the ranks along all of `axes`.
 absl::StatusOr<ch::DeviceMesh> Joined(const ch::DeviceMesh& mesh,
                                       const std::vector<std::string>& axes) {
-  CH_ASSIGN_OR_RETURN(const ch::DeviceMesh joined,
-                      mesh.Flatten(axes, "joined"));
-  return joined.Slice("joined");
+  const std::string name = absl::StrJoin(axes, "_");
+  CH_ASSIGN_OR_RETURN(const ch::DeviceMesh joined, mesh.Flatten(axes, name));
+  return joined.Slice(name);
 }
 
 absl::Status Spread(Model& model, const ch::DeviceMesh& mesh) {

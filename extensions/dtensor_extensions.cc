@@ -125,7 +125,9 @@ absl::StatusOr<fsdp::ShardedForm> DTensorExtensions::Chunk(
     for (const std::string& axis : fsdp_mesh.axis_names()) {
       if (inner.mesh().AxisIndex(axis).ok()) {
         return absl::FailedPreconditionError(
-            absl::StrCat("is spread over the axis \"", axis, "\" already"));
+            absl::StrCat("is spread over the axis \"", axis,
+                         "\" already; FullyShardOptions::mesh_of gives single "
+                         "parameters (experts) a mesh without it"));
       }
     }
     if (inner.is_partial()) {
