@@ -98,10 +98,10 @@ struct Range {
 
 /// What operator[] takes of a dim: one element, and the dim goes away, or a
 /// Range of them.
-class Index {
+class DimIndex {
  public:
-  Index(int64_t element) : element_(element), takes_one_(true) {}
-  Index(Range range) : range_(range) {}
+  DimIndex(int64_t element) : element_(element), takes_one_(true) {}
+  DimIndex(Range range) : range_(range) {}
 
   bool takes_one() const { return takes_one_; }
   int64_t element() const { return element_; }
@@ -187,8 +187,8 @@ class Tensor {
   /// A view of some elements, by Select and Slice (ops/view.h): x[0] is the
   /// first of dim 0, x[Range{1, 3}] two of them, x[{Range{}, -1}] the last of
   /// dim 1. Checks that the indices name dims and elements.
-  Tensor operator[](const Index& index) const;
-  Tensor operator[](std::initializer_list<Index> indices) const;
+  Tensor operator[](const DimIndex& index) const;
+  Tensor operator[](std::initializer_list<DimIndex> indices) const;
 
   /// \name Autograd (autograd.h)
   /// @{

@@ -19,8 +19,8 @@ struct GroupNormOptions {
 /// x [N, C, ...]: mean and variance over the channels of a group and all dims
 /// that follow, then a weight and a bias of each channel. Distributed tensors
 /// keep a batch that is split, and channels that are split by whole groups;
-/// others are gathered. Where x and the weight are of different dtypes it
-/// computes in the wider one and gives x's.
+/// other splits are refused by name. Where x and the weight are of different
+/// dtypes it computes in the wider one and gives x's.
 class GroupNorm final : public Module {
  public:
   /// \pre `channels` is a multiple of `groups`, checked.

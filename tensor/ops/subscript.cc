@@ -10,17 +10,17 @@
 
 namespace crosshatch {
 
-Tensor Tensor::operator[](const Index& index) const {
-  return (*this)[std::initializer_list<Index>{index}];
+Tensor Tensor::operator[](const DimIndex& index) const {
+  return (*this)[std::initializer_list<DimIndex>{index}];
 }
 
-Tensor Tensor::operator[](std::initializer_list<Index> indices) const {
+Tensor Tensor::operator[](std::initializer_list<DimIndex> indices) const {
   CH_CHECK(defined()) << "[] of an undefined tensor";
   CH_CHECK_LE(static_cast<int>(indices.size()), ndim())
       << indices.size() << " indices of " << Describe();
   Tensor result = *this;
   int64_t dim = 0;
-  for (const Index& index : indices) {
+  for (const DimIndex& index : indices) {
     if (index.takes_one()) {
       result = Select(result, dim, index.element());
     } else {
