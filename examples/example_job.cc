@@ -18,7 +18,7 @@ namespace crosshatch::examples {
 namespace {
 
 constexpr int kMostRanks = 64;
-constexpr int64_t kSteps = 5;
+constexpr int64_t kSteps = 12;
 
 absl::StatusOr<std::vector<MeshAxis>> AxesOf(
     const std::string& text, const std::vector<std::string>& names) {

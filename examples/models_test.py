@@ -10,17 +10,17 @@ import subprocess
 import sys
 
 # Both are sums of float32 in another order. A loss of about 4 is the mean of
-# some 60 such losses, and what five steps of 3e-3 make of the gradients' own
-# rounding, 2^-24 for each of some ten thousand elements, is 2e-5 at most. A norm
+# some 60 such losses, and what twelve steps of 3e-3 make of the gradients' own
+# rounding, 2^-24 for each of some ten thousand elements, is 3e-5 at most. A norm
 # has half of its digits at least: its square is a sum of as many terms.
-LOSS, NORM = 2e-5, 1e-3
+STEPS, LOSS, NORM = 12, 3e-5, 1e-3
 
 
 def run(program, mesh):
     output = subprocess.run([program, *mesh], check=True, text=True,
                             capture_output=True).stdout
     steps = re.findall(r"^step (\d+) loss (\S+) norm (\S+)$", output, re.M)
-    assert [int(n) for n, _, _ in steps] == list(range(5)), output
+    assert [int(n) for n, _, _ in steps] == list(range(STEPS)), output
     return [(float(loss), float(norm)) for _, loss, norm in steps]
 
 

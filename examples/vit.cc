@@ -182,7 +182,7 @@ void Draw(int64_t step, int64_t i, std::vector<float>& pixels,
   const int64_t c = (step + i) % kClasses;
   for (int64_t y = 0; y < kSide; ++y) {
     for (int64_t x = 0; x < kSide; ++x) {
-      const int64_t at = y * kDown[c] + x * kRight[c] + i * 5 + step;
+      const int64_t at = y * kDown[c] + x * kRight[c] + i;
       pixels.push_back(at % 4 < 2 ? 1.0f : -1.0f);
     }
   }
