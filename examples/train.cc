@@ -158,12 +158,15 @@ class Trainer {
   // training are worth more than a line or a checkpoint.
   // \error the rank's first error: then there is no going on
   absl::Status Unwritten(const absl::Status& status);
-  // Inputs and targets, [rows, seq_len] each, of these rows of the batch that
-  // begins at a token.
-  std::pair<Tensor, Tensor> Batch(const TokenSource& tokens, int64_t position,
-                                  const Interval& rows) const;
+  struct LabelledRows {
+    TensorList inputs;  // Of the model: tokens [rows, seq_len], and documents.
+    Tensor targets;     // [rows, seq_len]
+  };
+  // These rows of the batch that begins at a token.
+  LabelledRows Batch(const TokenSource& tokens, int64_t position,
+                     const Interval& rows) const;
   // The sum of the losses of all targets, divided by `targets`.
-  Tensor Loss(const std::pair<Tensor, Tensor>& batch, double targets);
+  Tensor Loss(const LabelledRows& batch, double targets);
   // One step, and what it measures.
   absl::Status Step(StepMetrics& metrics);
   absl::Status Learn(StepMetrics& metrics);
@@ -248,30 +251,42 @@ absl::StatusOr<bool> Trainer::Resume() {
   return true;
 }
 
-std::pair<Tensor, Tensor> Trainer::Batch(const TokenSource& tokens,
-                                         int64_t position,
-                                         const Interval& rows) const {
+Trainer::LabelledRows Trainer::Batch(const TokenSource& tokens,
+                                     int64_t position,
+                                     const Interval& rows) const {
   const Interval own = data_->RowsOf(rows.size());
   const Shape shape = {own.size(), options_.seq_len};
   // A dry run of a batch beyond this machine's memory holds no batch.
   if (world_.device().is_meta()) {
-    return {Empty(shape, kInt32), Empty(shape, kInt32)};
+    TensorList inputs = {Empty(shape, kInt32)};
+    if (options_.eos.has_value()) {
+      inputs.push_back(Empty({own.size(), options_.seq_len, 2}, kInt32));
+      inputs.push_back(Empty(shape, kInt32));
+    }
+    return {std::move(inputs), Empty(shape, kInt32)};
   }
   const TokenBatch batch = tokens.Rows(
       position, options_.seq_len, rows.begin + own.begin, rows.begin + own.end);
-  return {FromValues<int32_t>(shape, batch.inputs),
-          FromValues<int32_t>(shape, batch.targets)};
+  TensorList inputs = {FromValues<int32_t>(shape, batch.inputs)};
+  if (options_.eos.has_value()) {
+    inputs.push_back(DocumentKeys(batch.documents, options_.seq_len));
+    inputs.push_back(DocumentPositions(batch.documents, options_.seq_len));
+  }
+  return {std::move(inputs), FromValues<int32_t>(shape, batch.targets)};
 }
 
-Tensor Trainer::Loss(const std::pair<Tensor, Tensor>& batch, double targets) {
-  return Mul(CrossEntropy(model_.Forward(batch.first), batch.second,
-                          {.reduction = CrossEntropyOptions::Reduction::kSum}),
+Tensor Trainer::Loss(const LabelledRows& batch, double targets) {
+  return Mul(CrossEntropy(model_.Call(batch.inputs)[0], batch.targets,
+                          {.reduction = CrossEntropyOptions::Reduction::kSum,
+                           .ignore_index = kIgnoredTarget}),
              1.0 / targets);
 }
 
 absl::Status Trainer::Learn(StepMetrics& metrics) {
-  const auto targets =
-      static_cast<double>(options_.global_batch * options_.seq_len);
+  // Of a step in which nothing but ends of documents comes the loss is 0.
+  const auto targets = static_cast<double>(std::max<int64_t>(
+      1, tokens_.CountTargets(position_,
+                              options_.global_batch * options_.seq_len)));
   double global_loss = 0;
   Tensor so_far;  // The loss of the micro-batches, this rank's share.
   const int64_t count = options_.accumulate;
@@ -337,7 +352,8 @@ absl::StatusOr<double> Trainer::Evaluate() {
   const NoGrad no_grad;
   // The last token is a target only.
   const int64_t rows = (eval_->size() - 1) / options_.seq_len;
-  const auto targets = static_cast<double>(rows * options_.seq_len);
+  const auto targets = static_cast<double>(
+      std::max<int64_t>(1, eval_->CountTargets(0, rows * options_.seq_len)));
   Tensor total = Zeros({}, kFloat64);
   for (int64_t row = 0; row < rows; row += options_.global_batch) {
     const Interval batch = {row, std::min(rows, row + options_.global_batch)};

@@ -230,6 +230,12 @@ absl::Status CheckOptions(const TrainOptions& options) {
 absl::Status CheckTraining(const TrainOptions& options,
                            const TokenSource& tokens) {
   CH_RETURN_IF_ERROR(CheckVocabulary(options, tokens.max_token()));
+  if (options.eos.has_value() &&
+      tokens.CountTargets(0, tokens.size()) == tokens.size()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("--eos: none of the ", tokens.size(), " tokens is ",
+                     *options.eos, ", so that no document would end"));
+  }
   for (const char c : options.prompt) {
     CH_RETURN_IF_ERROR(CheckVocabulary(options, static_cast<unsigned char>(c)));
   }

@@ -12,7 +12,10 @@
 #include <string>
 #include <vector>
 
+#include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "crosshatch/base/status_macros.h"
 #include "crosshatch/checkpoint/hf_config.h"
 #include "crosshatch/checkpoint/huggingface.h"
@@ -51,6 +54,17 @@ absl::Status NoteUnfinishedSaves(const TrainOptions& options) {
   return absl::OkStatus();
 }
 
+absl::StatusOr<int32_t> EosOfModel(const TrainOptions& options) {
+  const std::vector<int64_t>& eos = options.config.eos_tokens;
+  if (eos.size() == 1 && eos[0] >= 0 && eos[0] < options.config.vocab) {
+    return static_cast<int32_t>(eos[0]);
+  }
+  return absl::InvalidArgumentError(absl::StrCat(
+      "--eos=config: the eos_token_id of ", options.model_dir, " is [",
+      absl::StrJoin(eos, ", "), "], where one token of the ",
+      options.config.vocab, " is wanted; name it by --eos=ID"));
+}
+
 // What can be known to be wrong before any rank runs. `options` gets the
 // model's config and the backend.
 absl::Status Prepare(TrainOptions& options, std::optional<TokenSource>& tokens,
@@ -60,6 +74,9 @@ absl::Status Prepare(TrainOptions& options, std::optional<TokenSource>& tokens,
   if (!options.model_dir.empty()) {
     CH_ASSIGN_OR_RETURN(options.config,
                         checkpoint::LoadConfig(options.model_dir));
+    if (options.eos_of_model) {
+      CH_ASSIGN_OR_RETURN(options.eos, EosOfModel(options));
+    }
   }
   TrainOptions checked = options;
   if (rank != 0) {
@@ -73,9 +90,11 @@ absl::Status Prepare(TrainOptions& options, std::optional<TokenSource>& tokens,
                                   ? TokenSource::FromText(options.text)
                                   : TokenSource::FromTokenFile(
                                         options.tokens, options.token_bits));
+  if (options.eos.has_value()) tokens->EndDocumentsAt(*options.eos);
   CH_RETURN_IF_ERROR(CheckTraining(options, *tokens));
   if (!options.eval_text.empty()) {
     CH_ASSIGN_OR_RETURN(eval, TokenSource::FromText(options.eval_text));
+    if (options.eos.has_value()) eval->EndDocumentsAt(*options.eos);
     CH_RETURN_IF_ERROR(CheckEvaluation(options, *eval));
   }
   return NoteUnfinishedSaves(checked);

@@ -42,6 +42,36 @@ class TrainLmFlagsTest(TrainLmTestCase):
             self.assertEqual(recomputed, plain)
             self.assertEqual(offloaded, plain)
 
+    def test_packed_documents_are_documents_alone(self):
+        # Documents of four tokens: four of them to a row, or each a row.
+        words = ["abc.", "bad.", "cab.", "deb.", "ebb."]
+        with open(self.text, "w") as file:
+            file.write("".join(words[i * i % 5] for i in range(203)))
+        packed = ["--seq_len=16", "--global_batch=5"]
+        alone = ["--seq_len=4", "--global_batch=20"]
+        eos = "--eos=" + str(ord("."))
+        expected = self.metrics(eos, *alone)
+        for flags in [["--mesh=fsdp:1"], ["--mesh=fsdp:2,tp:2"],
+                      ["--mesh=fsdp:3,tp:2", "--accumulate=2", "--recompute"]]:
+            lines = self.metrics(eos, *packed, *flags)
+            for a, b in zip(lines, expected):
+                # Sums of float32 in another order, then 3 steps of them.
+                self.assertAlmostEqual(a["loss"], b["loss"], 5, flags)
+                self.assertAlmostEqual(a["grad_norm"], b["grad_norm"], 4, flags)
+        without = self.metrics(*packed)
+        self.assertGreater(abs(without[0]["loss"] - expected[0]["loss"]), 1e-4)
+        # Evaluated alike.
+        evals = [self.metrics(eos, *flags, "--eval_text=" + self.text)[2]
+                 ["eval_loss"] for flags in (packed, alone)]
+        self.assertAlmostEqual(evals[0], evals[1], 5)
+
+    def test_a_dry_run_of_packed_documents_counts_what_a_real_one_does(self):
+        values = [*TIMES, "loss", "grad_norm"]
+        flags = ["--eos=" + str(ord(".")), "--mesh=fsdp:2,tp:2"]
+        self.assertEqual(
+            self.metrics(*flags, without=values),
+            self.metrics(*flags, "--backend=fake", without=values))
+
     def test_the_learning_rate_follows_the_schedule(self):
         def rates(*flags):
             return [line["lr"] for line in self.metrics("--lr=0.5", *flags)]

@@ -31,6 +31,11 @@ ABSL_FLAG(
     int, token_bits, 0,
     "Bits of a token of --tokens, 16 or 32; 0: by the header of the file, "
     "where it has one as llm.c writes it, else 16.");
+ABSL_FLAG(std::string, eos, "",
+          "The token that ends a document, a number, or config: the "
+          "eos_token_id of --model. With it attention stays within documents, "
+          "positions restart with each, and no loss is taken of a document's "
+          "first token.");
 ABSL_FLAG(GivenPath, model, {},
           "A directory with a Llama model in Hugging Face's layout to start "
           "from. Without it a new model is made of the sizes below.");
@@ -178,6 +183,21 @@ absl::StatusOr<nn::Schedule::Shape> ParseSchedule(const std::string& name) {
       "--schedule=", name, ": must be constant, linear or cosine"));
 }
 
+absl::Status ParseEos(const std::string& text, TrainOptions& options) {
+  if (text.empty()) return absl::OkStatus();
+  if (text == "config") {
+    options.eos_of_model = true;
+    return absl::OkStatus();
+  }
+  int32_t eos = -1;
+  if (!absl::SimpleAtoi(text, &eos) || eos < 0) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "--eos=", text, ": must be a token, from 0 on, or config"));
+  }
+  options.eos = eos;
+  return absl::OkStatus();
+}
+
 absl::Status CheckSource(const TrainOptions& options) {
   if (options.text.empty() == options.tokens.empty()) {
     return absl::InvalidArgumentError(
@@ -207,6 +227,7 @@ absl::Status CheckNeeds(const TrainOptions& options) {
       {"prompt", !options.prompt.empty(), "text", !options.text.empty()},
       {"token_bits", options.token_bits != 0, "tokens",
        !options.tokens.empty()},
+      {"eos=config", options.eos_of_model, "model", !options.model_dir.empty()},
       {"overwrite", options.overwrite, "save", !options.save_dir.empty()},
   };
   for (const auto& need : needs) {
@@ -382,6 +403,7 @@ absl::StatusOr<TrainOptions> ParseTrainOptions(int argc, char** argv) {
   CH_ASSIGN_OR_RETURN(options.model_dir,
                       PathOf("model", absl::GetFlag(FLAGS_model)));
   options.token_bits = absl::GetFlag(FLAGS_token_bits);
+  CH_RETURN_IF_ERROR(ParseEos(absl::GetFlag(FLAGS_eos), options));
   options.config.dim = absl::GetFlag(FLAGS_dim).value;
   options.config.layers = absl::GetFlag(FLAGS_layers).value;
   options.config.heads = absl::GetFlag(FLAGS_heads).value;

@@ -7,6 +7,7 @@
 /// train_options.cc.
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -29,7 +30,10 @@ struct TrainOptions {
   std::vector<std::string> text;  ///< Files; or
   std::string tokens;             ///< one file of integers.
   int token_bits = 0;             ///< Of `tokens`; 0: by the file's header.
-  std::string model_dir;          ///< Empty: a new model of `config`.
+  /// The token that ends a document; unset: documents are not told apart.
+  std::optional<int32_t> eos;
+  bool eos_of_model = false;  ///< It is to be that of model_dir.
+  std::string model_dir;      ///< Empty: a new model of `config`.
   nn::LlamaConfig config;
 
   int64_t global_batch = 0;

@@ -108,6 +108,15 @@ TensorList Dropout::ForwardImpl(TensorSpan inputs) {
   return {MoveDim(dropped, 0, dim)};
 }
 
+AttentionDropout Dropout::ForAttention(const Tensor& q) {
+  CH_CHECK(batch_dim_ == 0) << "Dropout \"" << FullName()
+                            << "\": the batch of attention lies along dim 0";
+  if (!Captured(training()) || p_ == 0) return {};
+  const Draw draw = Captured(InRecomputation() ? Draw{} : NextDraw(q));
+  return {
+      .p = p_, .key = draw.key, .step = draw.step, .first_row = draw.first_row};
+}
+
 void SetDropoutTraining(Module& root, bool training) {
   for (const NamedModule& named : root.NamedModules()) {
     auto* dropout = dynamic_cast<Dropout*>(named.module);

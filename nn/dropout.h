@@ -6,6 +6,7 @@
 #include <optional>
 
 #include "crosshatch/nn/module.h"
+#include "crosshatch/tensor/ops/attention.h"
 
 namespace crosshatch::nn {
 
@@ -50,6 +51,13 @@ class Dropout final : public Module {
   /// True at first.
   bool training() const { return training_; }
   void set_training(bool training) { training_ = training; }
+  /// What attention is to drop of the probabilities of `q`, [B, T, heads, D] of
+  /// rows as a forward's input: AttentionOptions::dropout. Stands for a
+  /// forward, of which it counts the rows, within the forward of the module
+  /// that calls it; checks as a forward does. Where q is a plain tensor of some
+  /// of the heads, the caller adds which (AttentionDropout::first_head).
+  /// \checks that batch_dim is 0
+  AttentionDropout ForAttention(const Tensor& q);
   /// For the calls from now on, whose rows are counted from 0; the module's
   /// name is that of now.
   void SetStep(uint64_t seed, uint64_t step);

@@ -12,6 +12,7 @@ const OpRuleTable& BuiltinOpRules() {
     AddReductionRules(*made);
     AddMatMulRules(*made);
     AddLayerRules(*made);
+    AddAttentionRules(*made);
     AddCrossEntropyRules(*made);
     AddIndexRules(*made);
     AddLaneRules(*made);

@@ -35,6 +35,8 @@ VALUES = {
     "const AddMMOptions&": "AddMMOptions{}",
     "const MatMulSpec&": "MatMulSpec{}",
     "const CrossEntropyOptions&": "CrossEntropyOptions{}",
+    "const AttentionOptions&": "AttentionOptions{}",
+    "const DocumentLengths&": "DocumentLengths{}",
 }
 
 

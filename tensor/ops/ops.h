@@ -10,6 +10,7 @@
 #include "crosshatch/tensor/ops/cat.h"
 #include "crosshatch/tensor/ops/cross_entropy.h"
 #include "crosshatch/tensor/ops/cumsum.h"
+#include "crosshatch/tensor/ops/documents.h"
 #include "crosshatch/tensor/ops/dropout.h"
 #include "crosshatch/tensor/ops/embedding.h"
 #include "crosshatch/tensor/ops/in_place.h"
