@@ -133,7 +133,7 @@ TEST(AttentionTest, AddsAMask) {
     ExpectNear(Attention(x.q, x.k, x.v, {.scale = 0.5, .mask = mask}),
                SlowAttention(x.q, x.k, x.v, 0.5, false, 0, mask));
   }
-  const Tensor seen = FromValues<bool>({4}, {true, false, true, true});
+  const Tensor seen = ToDType(FromValues<float>({4}, {1, 0, 1, 1}), kBool);
   const Tensor hidden = FromValues<double>({4}, {0, -1e30, 0, 0});
   ExpectNear(
       Attention(x.q, x.k, x.v, {.scale = 0.5, .causal = true, .mask = seen}),
