@@ -68,7 +68,7 @@ TEST(TokenSourceTest, DocumentsEndWithAToken) {
                           kIgnoredTarget, 'e', 'a'));
   EXPECT_EQ(source->CountTargets(0, 8), 5);
   // Round and round, from the middle on.
-  EXPECT_EQ(source->CountTargets(6, 20), 13);
+  EXPECT_EQ(source->CountTargets(6, 20), 14);
   // A row that ends with a document has none of no tokens behind it.
   EXPECT_THAT(source->Rows(0, 3, 0, 1).documents, ElementsAre(ElementsAre(3)));
   EXPECT_THAT(source->Rows(0, 3, 1, 1).documents, ElementsAre());

@@ -60,8 +60,11 @@ class TrainLmFlagsTest(TrainLmTestCase):
                 self.assertAlmostEqual(a["grad_norm"], b["grad_norm"], 4, flags)
         without = self.metrics(*packed)
         self.assertGreater(abs(without[0]["loss"] - expected[0]["loss"]), 1e-4)
-        # Evaluated alike.
-        evals = [self.metrics(eos, *flags, "--eval_text=" + self.text)[2]
+        # Evaluated alike, on as many tokens: whole rows, and a target more.
+        evaluated = self.path("evaluated")
+        with open(evaluated, "w") as file:
+            file.write("".join(words[i * i % 5] for i in range(20)) + "a")
+        evals = [self.metrics(eos, *flags, "--eval_text=" + evaluated)[2]
                  ["eval_loss"] for flags in (packed, alone)]
         self.assertAlmostEqual(evals[0], evals[1], 5)
 

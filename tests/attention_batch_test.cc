@@ -165,10 +165,10 @@ TEST_P(AttentionBatchTest, IsThatOfOneRank) {
            CH_ASSIGN_OR_RETURN(const DeviceMesh fsdp, mesh.Slice("fsdp"));
            CH_ASSIGN_OR_RETURN(const DeviceMesh tp, mesh.Slice("tp"));
            Decoder model(c.heads);
-           CH_RETURN_IF_ERROR(
-               tp::ParallelizeModule(model, tp,
-                                     {{"*.[qkv]", tp::ColwiseParallel()},
-                                      {"*.out", tp::RowwiseParallel()}}));
+           CH_RETURN_IF_ERROR(tp::ParallelizeModule(
+               model, tp,
+               {{"*.[qkv]", tp::ColwiseParallel()},
+                {"*.out", tp::RowwiseParallel({.use_local_output = true})}}));
            CH_RETURN_IF_ERROR(
                fsdp::FullyShard(model, fsdp,
                                 {.gradient_divide_factor = 1,

@@ -17,6 +17,7 @@
 #include "crosshatch/tensor/ops/launch.h"
 #include "crosshatch/tensor/ops/saving_node.h"
 #include "crosshatch/tensor/ops/view.h"
+#include "crosshatch/tensor/rank_context.h"
 
 namespace crosshatch {
 namespace {
@@ -31,9 +32,15 @@ using internal::OutputHeads;
 struct Extras {
   Extras() = default;
   // \param inputs none, or the three.
-  explicit Extras(TensorSpan inputs) {
+  // \param dtype of q
+  Extras(TensorSpan inputs, DType dtype) {
     if (inputs.empty()) return;
     mask = inputs[0];
+    if (mask.defined() && mask.dtype() == kFloat64 && dtype != kFloat64) {
+      // No kernel of float32 has operands of float64.
+      mask = Empty(mask.sizes(), kFloat32);
+      internal::LaunchCopy(mask, inputs[0]);
+    }
     if (inputs[1].defined()) key_ranges = internal::Dense(inputs[1]);
     if (inputs[2].defined()) slopes = internal::Dense(inputs[2]);
   }
@@ -108,7 +115,8 @@ void Check(const Tensor& q, const Tensor& k, const Tensor& v) {
 }
 
 void CheckNoGradient(const char* option, const Tensor& tensor) {
-  CH_CHECK(!tensor.defined() || !tensor.requires_grad())
+  CH_CHECK(!tensor.defined() || !tensor.requires_grad() ||
+           !RankContext::Current().grad_enabled())
       << AttentionOp::kInfo.name << ": options." << option << " "
       << tensor.Describe()
       << " requires a gradient, which attention does not compute; Detach it, "
@@ -181,7 +189,7 @@ TensorList AttentionOp::Forward(TensorSpan inputs) const {
   Tensor out = Empty(q.sizes(), q.dtype());
   Tensor logsumexp =
       Empty({q.size(0), q.size(2), q.size(1)}, StatisticsDType(q.dtype()));
-  const Extras extras(inputs.subspan(3));
+  const Extras extras(inputs.subspan(3), q.dtype());
   LaunchWithWorkspace(&KernelTable::attention_workspace_bytes,
                       &KernelTable::attention,
                       MakeArgs(q, k, v, extras, out, logsumexp, attributes));
@@ -231,7 +239,7 @@ TensorList AttentionBackwardOp::Forward(TensorSpan inputs) const {
   Tensor dq = Empty(q.sizes(), q.dtype());
   Tensor dk = Empty(k.sizes(), k.dtype());
   Tensor dv = Empty(v.sizes(), v.dtype());
-  const Extras extras(inputs.subspan(6));
+  const Extras extras(inputs.subspan(6), q.dtype());
   AttentionBackwardArgs args;
   args.forward = MakeArgs(q, k, v, extras, out, logsumexp, attributes);
   args.grad = InputHeads(grad);

@@ -46,8 +46,9 @@ struct AttentionOptions {
   std::optional<double> scale;
   /// Keys j <= o.
   bool causal = false;
-  /// Not 0: keys j > o - window, the last `window` up to the query's own
-  /// (sliding-window attention). At least 0.
+  /// Not 0: keys j > o - window: of a causal attention the last `window` up to
+  /// the query's own (sliding-window attention), else those that follow as
+  /// well. At least 0.
   int64_t window = 0;
   /// Broadcastable to [B, Hq, T, S]. Bool: keys where it is true. Floating
   /// point, of any dtype: added to the scores.

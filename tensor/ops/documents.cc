@@ -30,6 +30,11 @@ void ForDocuments(const DocumentLengths& lengths, int64_t row_length,
   }
 }
 
+void CheckLength(const char* name, int64_t length) {
+  CH_CHECK(length >= 0 && length <= std::numeric_limits<int32_t>::max())
+      << name << ": rows of " << length << " tokens";
+}
+
 }  // namespace
 
 Tensor DocumentKeys(const DocumentLengths& lengths, int64_t length) {
@@ -38,6 +43,7 @@ Tensor DocumentKeys(const DocumentLengths& lengths, int64_t length) {
 
 Tensor DocumentKeys(const DocumentLengths& query_lengths,
                     const DocumentLengths& key_lengths, int64_t length) {
+  CheckLength("DocumentKeys", length);
   CH_CHECK_EQ(query_lengths.size(), key_lengths.size())
       << "DocumentKeys: rows of queries and of keys";
   // Ranges of keys by row and document.
@@ -71,8 +77,7 @@ Tensor DocumentKeys(const DocumentLengths& query_lengths,
 }
 
 Tensor DocumentPositions(const DocumentLengths& lengths, int64_t length) {
-  CH_CHECK_LE(length, std::numeric_limits<int32_t>::max())
-      << "DocumentPositions";
+  CheckLength("DocumentPositions", length);
   std::vector<int32_t> positions(lengths.size() * static_cast<size_t>(length));
   ForDocuments(
       lengths, length,

@@ -36,6 +36,8 @@ TEST(DocumentsTest, RefusesWhatDoesNotFit) {
                "row 1: document 1 of 2 tokens, where 1 are left of a row of 3");
   EXPECT_DEATH(DocumentPositions({{-1}}, 3), "document 0 of -1 tokens");
   EXPECT_DEATH(DocumentKeys({{1}}, {{1, 2}}, 3), "documents of queries");
+  EXPECT_DEATH(DocumentKeys({{1}}, -1), "DocumentKeys: rows of -1 tokens");
+  EXPECT_DEATH(DocumentPositions({}, -1), "Positions: rows of -1 tokens");
 }
 
 }  // namespace
