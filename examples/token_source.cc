@@ -216,10 +216,18 @@ TokenBatch TokenSource::Rows(int64_t position, int64_t seq_len, int64_t begin,
   return batch;
 }
 
+void TokenSource::EndDocumentsAt(int32_t eos) {
+  eos_ = eos;
+  targets_ = 0;
+  for (int64_t at = 0; at < size(); ++at) {
+    if (token(at) != eos) ++targets_;
+  }
+}
+
 int64_t TokenSource::CountTargets(int64_t position, int64_t count) const {
   if (!eos_.has_value()) return count;
-  int64_t targets = 0;
-  for (int64_t i = 0, at = position % size(); i < count; ++i) {
+  int64_t targets = count / size() * targets_;
+  for (int64_t i = 0, at = position % size(); i < count % size(); ++i) {
     if (token(at) != *eos_) ++targets;
     at = at + 1 == size() ? 0 : at + 1;
   }

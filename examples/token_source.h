@@ -55,7 +55,7 @@ class TokenSource {
   /// From now on a document ends with each token `eos`: rows tell their
   /// documents, and the target of `eos`, the first token of another document,
   /// is kIgnoredTarget, for nothing before it says what it is.
-  void EndDocumentsAt(int32_t eos) { eos_ = eos; }
+  void EndDocumentsAt(int32_t eos);
   /// Of `count` tokens from `position` on, gone round, those whose targets
   /// count.
   int64_t CountTargets(int64_t position, int64_t count) const;
@@ -86,6 +86,7 @@ class TokenSource {
   std::vector<int32_t> wide_;
   int32_t max_token_ = 0;
   std::optional<int32_t> eos_;
+  int64_t targets_ = 0;  // Of all tokens, those that count.
 };
 
 }  // namespace crosshatch::examples

@@ -26,7 +26,7 @@
 ///
 /// Rows may be of packed documents, which do not see each other: then each
 /// module takes the documents' keys i32 [B, T, 2] and positions i32 [B, T]
-/// (tensor/ops/documents.h) as inputs after its first one.
+/// (tensor/ops/documents.h) as inputs after its first one, as plain tensors.
 
 #include <cstddef>
 #include <cstdint>

@@ -4,6 +4,11 @@
 
 /// \file
 /// Which keys a query of attention sees, but for a bool mask: a run of them.
+///
+/// Scores are kept less the largest that a floating point mask has for keys
+/// that the query sees (nothing, where that is -inf), which changes no
+/// probability: where a mask has -1e9 for all of them, the log-sum-exp, which
+/// is then of those scores, would have no digit left for anything else.
 
 #include <cstdint>
 

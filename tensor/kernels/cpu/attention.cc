@@ -168,6 +168,8 @@ class SeenKeys {
     tiles_ = std::max(first_tile_, (last + kKeys - 1) / kKeys);
   }
 
+  internal::KeyRun run(int64_t row) const { return runs_[row]; }
+
   /// Key tiles [first_tile, tiles) are seen by any.
   int64_t first_tile() const { return first_tile_; }
   int64_t tiles() const { return tiles_; }
@@ -231,6 +233,49 @@ void LoadMask(const AttentionArgs& args, const HeadAt& at, int64_t query,
           args.mask.dtype, strides[3], count, to);
 }
 
+template <typename T>
+T MaxOf(const T* HWY_RESTRICT row, int64_t count) {
+  const hn::CappedTag<T, kGemmColumns> d;
+  const auto lanes = static_cast<int64_t>(hn::Lanes(d));
+  const auto none = hn::Set(d, -std::numeric_limits<T>::infinity());
+  auto max = none;
+  int64_t i = 0;
+  for (; i + lanes <= count; i += lanes) {
+    max = hn::Max(max, hn::LoadU(d, row + i));
+  }
+  if (i < count) {
+    const auto seen = hn::FirstN(d, static_cast<size_t>(count - i));
+    max = hn::Max(max, hn::IfThenElse(seen, hn::LoadU(d, row + i), none));
+  }
+  return hn::GetLane(hn::MaxOfLanes(d, max));
+}
+
+/// What scores are shifted by whose maximum or log-sum-exp is `x`: where all
+/// are -inf, and -inf less -inf would be NaN, their exponentials are zeros.
+template <typename T>
+T FiniteShift(T x) {
+  return x == -std::numeric_limits<T>::infinity() ? T(0) : x;
+}
+
+/// What scores of the queries from `begin` on are kept less by, in `shifts`.
+template <typename T>
+void MaskShifts(const AttentionArgs& args, const HeadAt& at,
+                const SeenKeys& seen, int64_t begin, int64_t rows, T* shifts) {
+  std::fill(shifts, shifts + rows, T(0));
+  if (args.mask.data == nullptr || args.mask.dtype == DType::kBool) return;
+  T mask[kKeys];
+  for (int64_t r = 0; r < rows; ++r) {
+    const internal::KeyRun run = seen.run(r);
+    T largest = -std::numeric_limits<T>::infinity();
+    for (int64_t key = run.begin; key < run.end; key += kKeys) {
+      const int64_t count = std::min(kKeys, run.end - key);
+      LoadMask(args, at, begin + r, key, count, mask);
+      largest = std::max(largest, MaxOf(mask, count));
+    }
+    shifts[r] = FiniteShift(largest);
+  }
+}
+
 /// Whether the mask leaves any of the keys to any of `rows` queries.
 template <typename T>
 bool MaskShowsAny(const AttentionArgs& args, const HeadAt& at, int64_t query,
@@ -254,7 +299,7 @@ bool MaskShowsAny(const AttentionArgs& args, const HeadAt& at, int64_t query,
 template <typename T>
 HWY_INLINE void FinishScores(const AttentionArgs& args, const HeadAt& at,
                              int64_t query, int64_t key, internal::KeyRun seen,
-                             T* HWY_RESTRICT row) {
+                             T mask_shift, T* HWY_RESTRICT row) {
   constexpr T kHidden = -std::numeric_limits<T>::infinity();
   if (args.slopes != nullptr) {
     const auto slope = static_cast<T>(args.slopes[at.head]);
@@ -272,7 +317,9 @@ HWY_INLINE void FinishScores(const AttentionArgs& args, const HeadAt& at,
         if (mask[j] == T(0)) row[j] = kHidden;
       }
     } else {
-      for (int64_t j = seen.begin; j < seen.end; ++j) row[j] += mask[j];
+      for (int64_t j = seen.begin; j < seen.end; ++j) {
+        row[j] += mask[j] - mask_shift;
+      }
     }
   }
   std::fill(row, row + seen.begin, kHidden);
@@ -298,30 +345,6 @@ void DropRow(const AttentionArgs& args, const HeadAt& at, int64_t query,
   for (int64_t j = 0; j < count; ++j) {
     to[j] = u[j] >= bound ? row[j] * scale : T(0);
   }
-}
-
-template <typename T>
-T MaxOf(const T* HWY_RESTRICT row, int64_t count) {
-  const hn::CappedTag<T, kGemmColumns> d;
-  const auto lanes = static_cast<int64_t>(hn::Lanes(d));
-  const auto none = hn::Set(d, -std::numeric_limits<T>::infinity());
-  auto max = none;
-  int64_t i = 0;
-  for (; i + lanes <= count; i += lanes) {
-    max = hn::Max(max, hn::LoadU(d, row + i));
-  }
-  if (i < count) {
-    const auto seen = hn::FirstN(d, static_cast<size_t>(count - i));
-    max = hn::Max(max, hn::IfThenElse(seen, hn::LoadU(d, row + i), none));
-  }
-  return hn::GetLane(hn::MaxOfLanes(d, max));
-}
-
-/// What scores are shifted by whose maximum or log-sum-exp is `x`: where all
-/// are -inf, and -inf less -inf would be NaN, their exponentials are zeros.
-template <typename T>
-T FiniteShift(T x) {
-  return x == -std::numeric_limits<T>::infinity() ? T(0) : x;
 }
 
 /// row = exp(row - shift) for the first `count`, zero for the rest of `width`;
@@ -397,6 +420,8 @@ void ForwardUnit(const AttentionArgs& args, const internal::ForwardCut& cut,
 
     const HeadAt at = {b, head};
     const SeenKeys seen(args, b, begin, rows);
+    T mask_shifts[kQueries];
+    MaskShifts(args, at, seen, begin, rows, mask_shifts);
     for (int64_t tile = seen.first_tile(); tile < seen.tiles(); ++tile) {
       const int64_t tile_key = tile * kKeys;
       const auto group = [&](int64_t first, int64_t count,
@@ -418,7 +443,8 @@ void ForwardUnit(const AttentionArgs& args, const internal::ForwardCut& cut,
         T factor[kQueries];
         for (int64_t r = 0; r < count; ++r) {
           T* const row = group_scores + r * kKeys;
-          FinishScores(args, at, begin + first + r, key, of_row[r], row);
+          FinishScores(args, at, begin + first + r, key, of_row[r],
+                       mask_shifts[first + r], row);
           T& old_max = max[first + r];
           const T new_max = std::max(old_max, MaxOf(row, of_row[r].end));
           // Of nothing but -inf so far: any finite shift gives zeros.
@@ -562,6 +588,8 @@ void BackwardUnit(const AttentionBackwardArgs& all, int64_t unit,
 
       const HeadAt at = {b, head};
       const SeenKeys seen(args, b, begin, rows);
+      T mask_shifts[kQueries];
+      MaskShifts(args, at, seen, begin, rows, mask_shifts);
       for (int64_t tile = seen.first_tile(); tile < seen.tiles(); ++tile) {
         const int64_t tile_key = tile * kKeys;
         const auto group = [&](int64_t first, int64_t count,
@@ -584,7 +612,8 @@ void BackwardUnit(const AttentionBackwardArgs& all, int64_t unit,
           for (int64_t r = 0; r < count; ++r) {
             const int64_t query = begin + first + r;
             T* const row = p + r * kKeys;
-            FinishScores(args, at, query, key, of_row[r], row);
+            FinishScores(args, at, query, key, of_row[r],
+                         mask_shifts[first + r], row);
             ExpRow(row, of_row[r].end, width, FiniteShift(logsumexp[query]));
             if (args.dropout > 0) {
               DropRow(args, at, query, key, width, row, kept + r * kKeys);

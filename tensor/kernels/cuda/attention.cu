@@ -273,12 +273,33 @@ __device__ bool TileShows(const AttentionArgs& args,
   return BlockAny(any);
 }
 
+CH_HOST_DEVICE bool HasShifts(const AttentionArgs& args) {
+  return args.mask.data != nullptr && args.mask.dtype != DType::kBool;
+}
+
+/// What the scores of a query are kept less by, made by a warp.
+template <typename C>
+__device__ C MaskShift(const AttentionArgs& args, int64_t batch, int64_t head,
+                       int64_t query) {
+  constexpr C kNothing = -std::numeric_limits<C>::infinity();
+  if (!HasShifts(args)) return C(0);
+  const KeyRun run = RunOf(args, batch, query);
+  C largest = kNothing;
+  for (int64_t key = run.begin + LaneOfWarp(); key < run.end;
+       key += kWarpThreads) {
+    largest = LargerOf(largest, MaskOf<C>(args, batch, head, query, key));
+  }
+  largest = WarpReduce(largest, [](C a, C b) { return LargerOf(a, b); });
+  return largest == kNothing ? C(0) : largest;
+}
+
 /// The score of a query and a key of `run`, which it sees, from the product of
 /// the two; -inf if it does not see it.
+/// \param shift MaskShift of the query
 template <typename C>
 __device__ C ScoreOf(const AttentionArgs& args, const KeyRun& run,
                      int64_t batch, int64_t head, int64_t query, int64_t key,
-                     C product) {
+                     C shift, C product) {
   constexpr C kNothing = -std::numeric_limits<C>::infinity();
   if (key < run.begin || key >= run.end) return kNothing;
   C score = product * static_cast<C>(args.scale);
@@ -288,7 +309,7 @@ __device__ C ScoreOf(const AttentionArgs& args, const KeyRun& run,
              static_cast<C>(distance < 0 ? -distance : distance);
   }
   if (args.mask.data == nullptr) return score;
-  return score + MaskOf<C>(args, batch, head, query, key);
+  return score + (MaskOf<C>(args, batch, head, query, key) - shift);
 }
 
 /// What dropout makes of probabilities: factors of 0 or 1 / (1 - dropout).
@@ -334,13 +355,16 @@ __global__ void __launch_bounds__(kMostWarps* kWarpThreads)
   const Dropped<C> dropped(args);
   C max[kRows];
   C sum[kRows];
+  C shifts[kRows];
   KeyRun runs[kRows];
   Sums<C> sums = {};
 #pragma unroll
   for (int r = 0; r < kRows; ++r) {
+    const int64_t query = where.row + Warp() * kRows + r;
     max[r] = kNothing;
     sum[r] = C(0);
-    runs[r] = RunOf(args, where.batch, where.row + Warp() * kRows + r);
+    runs[r] = RunOf(args, where.batch, query);
+    shifts[r] = MaskShift<C>(args, where.batch, where.head, query);
   }
   const KeyRun keys = RunOfRows(args, where.batch, where.row);
   for (int64_t key = keys.begin; key < keys.end; key += kTile) {
@@ -351,7 +375,7 @@ __global__ void __launch_bounds__(kMostWarps* kWarpThreads)
     for (int r = 0; r < kRows; ++r) {
       const int64_t query = where.row + Warp() * kRows + r;
       const C score = ScoreOf(args, runs[r], where.batch, where.head, query,
-                              key + LaneOfWarp(), weights[r]);
+                              key + LaneOfWarp(), shifts[r], weights[r]);
       const C new_max = LargerOf(
           max[r], WarpReduce(score, [](C a, C b) { return LargerOf(a, b); }));
       // What was added so far is for the old maximum.
@@ -385,7 +409,8 @@ __global__ void __launch_bounds__(kMostWarps* kWarpThreads)
             sums);
 }
 
-/// delta[b, h, t] = the product of out and its gradient, by a warp.
+/// delta[b, h, t] = the product of out and its gradient, by a warp; behind all
+/// of them MaskShift, where there are shifts.
 template <typename C>
 __global__ void __launch_bounds__(256)
     DeltaKernel(AttentionBackwardArgs args, C* delta) {
@@ -406,15 +431,19 @@ __global__ void __launch_bounds__(256)
                             grad.first + t * grad.time_stride + d);
     }
     sum = WarpReduce(sum, [](C a, C b) { return a + b; });
-    if (LaneOfWarp() == 0) StoreGlobal(delta + row, sum);
+    const C shift = MaskShift<C>(forward, b, h, t);
+    if (LaneOfWarp() != 0) continue;
+    StoreGlobal(delta + row, sum);
+    if (HasShifts(forward)) StoreGlobal(delta + rows + row, shift);
   }
 }
 
-/// The log-sum-exp and delta of a query; zeros beyond the last one.
+/// The log-sum-exp, delta and MaskShift of a query; zeros beyond the last one.
 template <typename C>
 struct OfQuery {
   C logsumexp;
   C delta;
+  C shift;
 
   __device__ OfQuery(const AttentionArgs& args, const C* deltas, int64_t batch,
                      int64_t head, int64_t query) {
@@ -424,6 +453,8 @@ struct OfQuery {
         inside ? LoadElement<C>(args.logsumexp, StatisticsDType(args.dtype), at)
                : C(0);
     delta = inside ? LoadGlobal<C>(deltas + at) : C(0);
+    const int64_t all = args.batch * args.q_heads * args.q_len;
+    shift = inside && HasShifts(args) ? LoadGlobal<C>(deltas + all + at) : C(0);
   }
   /// Of a score; -inf where the query does not see the key.
   __device__ C Probability(C score) const {
@@ -466,8 +497,9 @@ __global__ void __launch_bounds__(kMostWarps* kWarpThreads)
       const int64_t query = where.row + Warp() * kRows + r;
       const OfQuery<C> of(forward, deltas, where.batch, where.head, query);
       const int64_t own = key + LaneOfWarp();
-      const C p = of.Probability(ScoreOf(forward, runs[r], where.batch,
-                                         where.head, query, own, scores[r]));
+      const C p =
+          of.Probability(ScoreOf(forward, runs[r], where.batch, where.head,
+                                 query, own, of.shift, scores[r]));
       const C factor =
           p == C(0) ? C(0)
                     : dropped.FactorOf(where.batch, where.head, query, own);
@@ -524,8 +556,8 @@ __global__ void __launch_bounds__(kMostWarps* kWarpThreads)
 #pragma unroll
       for (int r = 0; r < kRows; ++r) {
         const int64_t key = where.row + Warp() * kRows + r;
-        const C p = of.Probability(
-            ScoreOf(forward, run, where.batch, h, own, key, weights[r]));
+        const C p = of.Probability(ScoreOf(forward, run, where.batch, h, own,
+                                           key, of.shift, weights[r]));
         const C factor =
             p == C(0) ? C(0) : dropped.FactorOf(where.batch, h, own, key);
         weights[r] = p * factor;
@@ -580,7 +612,7 @@ void CudaAttention(const AttentionArgs& args, KernelContext& context) {
 int64_t CudaAttentionBackwardWorkspaceBytes(const AttentionBackwardArgs& args) {
   const AttentionArgs& forward = args.forward;
   return forward.batch * forward.q_heads * forward.q_len *
-         SizeOf(StatisticsDType(forward.dtype));
+         SizeOf(StatisticsDType(forward.dtype)) * (HasShifts(forward) ? 2 : 1);
 }
 
 void CudaAttentionBackward(const AttentionBackwardArgs& args,

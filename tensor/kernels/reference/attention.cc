@@ -59,9 +59,31 @@ bool Sees(const AttentionArgs& args, int64_t b, int64_t i, int64_t j) {
   return range[0] <= j && j < range[1];
 }
 
-/// What is added to a score.
-Real BiasOf(const AttentionArgs& args, int64_t b, int64_t h, int64_t i,
+Real MaskOf(const AttentionArgs& args, int64_t b, int64_t h, int64_t i,
             int64_t j) {
+  const int64_t* const strides = args.mask.strides;
+  return ReadElement(
+      args.mask.data, args.mask.dtype,
+      b * strides[0] + h * strides[1] + i * strides[2] + j * strides[3]);
+}
+
+/// The largest that a floating point mask has for keys that a query sees; 0
+/// where there is none.
+Real MaskShift(const AttentionArgs& args, int64_t b, int64_t h, int64_t i) {
+  if (args.mask.data == nullptr || args.mask.dtype == DType::kBool) return 0;
+  Real largest = kHidden;
+  for (int64_t j = 0; j < args.kv_len; ++j) {
+    if (Sees(args, b, i, j)) {
+      largest = std::max(largest, MaskOf(args, b, h, i, j));
+    }
+  }
+  return largest == kHidden ? 0 : largest;
+}
+
+/// What is added to a score.
+/// \param shift MaskShift of the query
+Real BiasOf(const AttentionArgs& args, int64_t b, int64_t h, int64_t i,
+            int64_t j, Real shift) {
   if (!Sees(args, b, i, j)) return kHidden;
   Real bias = 0;
   if (args.slopes != nullptr) {
@@ -69,12 +91,9 @@ Real BiasOf(const AttentionArgs& args, int64_t b, int64_t h, int64_t i,
             static_cast<Real>(std::abs(i + args.kv_len - args.q_len - j));
   }
   if (args.mask.data == nullptr) return bias;
-  const int64_t* const strides = args.mask.strides;
-  const Real mask = ReadElement(
-      args.mask.data, args.mask.dtype,
-      b * strides[0] + h * strides[1] + i * strides[2] + j * strides[3]);
+  const Real mask = MaskOf(args, b, h, i, j);
   if (args.mask.dtype == DType::kBool) return mask == 0 ? kHidden : bias;
-  return bias + mask;
+  return bias + (mask - shift);
 }
 
 /// What dropout makes of one probability: the factor.
@@ -102,7 +121,7 @@ struct Row {
   Reals p;
   Reals kept;
   Real logsumexp;
-  Real magnitude;
+  Real magnitude;  // Of keys whose probability is none that any dtype drops.
 };
 Row Probabilities(const AttentionArgs& args, const Inputs& in, int64_t b,
                   int64_t h, int64_t i) {
@@ -111,9 +130,11 @@ Row Probabilities(const AttentionArgs& args, const Inputs& in, int64_t b,
   Row row;
   row.magnitude = 0;
   Real max = kHidden;
+  Reals magnitudes;
+  const Real shift = MaskShift(args, b, h, i);
   for (int64_t j = 0; j < args.kv_len; ++j) {
     row.kept.push_back(Kept(args, b, h, i, j));
-    Real score = BiasOf(args, b, h, i, j);
+    Real score = BiasOf(args, b, h, i, j, shift);
     if (score != kHidden) {
       Real magnitude = std::abs(score);
       for (int64_t d = 0; d < args.head_dim; ++d) {
@@ -121,7 +142,9 @@ Row Probabilities(const AttentionArgs& args, const Inputs& in, int64_t b,
         score += product;
         magnitude += std::abs(product);
       }
-      row.magnitude = std::max(row.magnitude, magnitude);
+      magnitudes.push_back(magnitude);
+    } else {
+      magnitudes.push_back(0);
     }
     row.p.push_back(score);
     max = std::max(max, score);
@@ -133,7 +156,12 @@ Row Probabilities(const AttentionArgs& args, const Inputs& in, int64_t b,
   }
   Real sum = 0;
   for (Real& p : row.p) sum += p = std::exp(p - max);
-  for (Real& p : row.p) p /= sum;
+  for (size_t j = 0; j < row.p.size(); ++j) {
+    row.p[j] /= sum;
+    if (row.p[j] > std::ldexp(Real(1), -1100)) {
+      row.magnitude = std::max(row.magnitude, magnitudes[j]);
+    }
+  }
   row.logsumexp = max + std::log(sum);
   return row;
 }

@@ -40,6 +40,9 @@ struct Case {
   std::vector<int64_t> documents = {};
   bool slopes = false;
   double dropout = 0;
+  // The first keys have this in the mask.
+  int64_t low_keys = 0;
+  double low = 0;
 };
 
 // Key ranges [batch, q_len, 2].
@@ -134,6 +137,11 @@ void TestAttention(const Case& c) {
         seen.push_back(random.Below(4) > 0 ? 1 : 0);
       }
       mask.Set(seen);
+    }
+    if (c.low_keys > 0) {
+      Reals values = mask.Read();
+      std::fill(values.begin(), values.begin() + c.low_keys, Real(c.low));
+      mask.Set(values);
     }
     args.mask = mask.in();
     for (size_t d = 0; d < 4; ++d) {
@@ -308,6 +316,27 @@ TEST(AttentionTest, Masks) {
                  .mask_dims = 12,
                  .mask_dtype = DType::kFloat64,
                  .has_mask = true});
+}
+
+// Values of a mask that are so low for all keys of a query that nothing else
+// could be told from their log-sum-exp.
+TEST(AttentionTest, LowMasks) {
+  for (double low : {-1e4, -1e9, -3.4028234e38}) {
+    for (bool causal : {false, true}) {
+      TestAttention({.batch = 1,
+                     .q_len = 70,
+                     .kv_len = 70,
+                     .q_heads = 2,
+                     .kv_heads = 1,
+                     .dim = 4,
+                     .causal = causal,
+                     .mask_dims = 8,
+                     .mask_dtype = DType::kFloat32,
+                     .has_mask = true,
+                     .low_keys = causal ? 30 : 70,
+                     .low = low});
+    }
+  }
 }
 
 // Of tiles that the mask hides as a whole nothing is read.
