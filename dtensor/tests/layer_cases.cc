@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <vector>
 
-#include "crosshatch/dtensor/dtensor.h"
+#include "crosshatch/dtensor/ops/dtensor.h"
 #include "crosshatch/dtensor/ops/dtensor_testutil.h"
 #include "crosshatch/dtensor/tests/op_rule_cases.h"
 #include "crosshatch/tensor/ops/ops.h"
