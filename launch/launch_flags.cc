@@ -27,6 +27,10 @@ ABSL_FLAG(GivenName, backend, {"auto"},
           "local: a thread in any case. mpi: a process. fake: a dry run of one "
           "rank, which computes nothing.");
 ABSL_FLAG(GivenNumber, fake_rank, {0}, "The rank that --backend=fake runs.");
+ABSL_FLAG(
+    GivenName, device, {"cpu"},
+    "What ranks compute on: cpu, or cuda, of which the ranks of a process "
+    "are dealt out to the devices that it sees.");
 ABSL_FLAG(GivenTime, timeout, {absl::Minutes(10)},
           "How long one rank may keep the others waiting, e.g. 30s.");
 ABSL_FLAG(GivenTime, start_timeout, {absl::Minutes(5)},
@@ -144,6 +148,10 @@ absl::Status ReadLaunchFlags(RunOptions& options) {
   if (backend.is_given) {
     CH_ASSIGN_OR_RETURN(options.backend,
                         ParseBackend(backend.value, "--backend"));
+  }
+  const GivenName device = absl::GetFlag(FLAGS_device);
+  if (device.is_given) {
+    CH_ASSIGN_OR_RETURN(options.device, ParseDevice(device.value, "--device"));
   }
   const bool has_fake_rank = absl::GetFlag(FLAGS_fake_rank).is_given;
   if (has_fake_rank && options.backend != Backend::kFake) {

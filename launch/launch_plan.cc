@@ -27,6 +27,14 @@ absl::StatusOr<Backend> ParseBackend(const std::string& name,
       absl::StrCat(flag, "=", name, ": must be auto, local, mpi or fake"));
 }
 
+absl::StatusOr<Device::Kind> ParseDevice(const std::string& name,
+                                         const std::string& flag) {
+  if (name == "cpu") return Device::Kind::kCpu;
+  if (name == "cuda") return Device::Kind::kCuda;
+  return absl::InvalidArgumentError(
+      absl::StrCat(flag, "=", name, ": must be cpu or cuda"));
+}
+
 absl::StatusOr<LaunchPlan> PlanLaunch(const RunOptions& options,
                                       const Environment& environment) {
   LaunchPlan plan = {
@@ -67,6 +75,12 @@ absl::Status CheckPlan(const LaunchPlan& plan, const RunOptions& options) {
         "--ranks_per_process=", options.ranks_per_process,
         ": must be 1. A rank is a process, or, with --backend=local, a thread "
         "of the only process; start more processes instead"));
+  }
+  if (options.device == Device::Kind::kCuda && plan.backend == Backend::kMpi) {
+    return absl::InvalidArgumentError(
+        "--device=cuda: ranks that are processes exchange data by MPI, which "
+        "moves what the host can address; run them as threads of one process "
+        "(--backend=local)");
   }
   if (options.ranks < 0) {
     return absl::InvalidArgumentError(

@@ -10,6 +10,8 @@
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "crosshatch/comm/world.h"
+#include "crosshatch/tensor/device.h"
+#include "crosshatch/tensor/device_backend.h"
 
 namespace crosshatch {
 
@@ -24,6 +26,10 @@ enum class Backend : uint8_t {
 absl::StatusOr<Backend> ParseBackend(const std::string& name,
                                      const std::string& flag);
 
+/// \error kInvalidArgument naming `flag` and the devices that there are.
+absl::StatusOr<Device::Kind> ParseDevice(const std::string& name,
+                                         const std::string& flag);
+
 struct RunOptions {
   Backend backend = Backend::kAuto;
   /// How many ranks the program needs; 0: as many as there are processes, and
@@ -34,6 +40,12 @@ struct RunOptions {
   std::string ranks_from = "the program";
   /// The rank that a dry run runs.
   int fake_rank = 0;
+  /// kCpu, or kCuda: rank threads of `local` are dealt out to the devices that
+  /// the process sees, one after another, and share them where they are fewer.
+  Device::Kind device = Device::Kind::kCpu;
+  /// How the devices of kCuda are found, by index: an error of kNotFound says
+  /// that there are no more. Null: BuiltCudaBackend.
+  std::function<absl::StatusOr<const DeviceBackend*>(int index)> cuda_device;
   /// Only 1: a rank is a process, or, on `local`, a thread of the only one.
   int ranks_per_process = 1;
   /// How long a rank may keep the others waiting, and, once a job has failed,

@@ -132,7 +132,8 @@ class RankContext {
   Stream& compute_stream() { return *compute_stream_; }
   /// The side stream of that name, made when first asked for.
   Stream& SideStream(const std::string& name);
-  /// Agent of a stream's worker; the host agent for an inline stream.
+  /// Agent of a stream's worker; the host agent where there is none, since the
+  /// rank's own thread runs the stream's tasks then.
   AgentId AgentOf(const Stream& stream) const;
   /// Blocks until all streams are idle and returns status().
   absl::Status Synchronize();

@@ -363,7 +363,10 @@ absl::Status ProcessTransport::MoveAndReduce(int64_t meeting,
       pieces[r] = OneRun(peers[i], elems);
       sources.emplace_back(absl::MakeConstSpan(&pieces[r], 1), elem_bytes);
     }
-    ReduceSegments(collective, absl::MakeSpan(sources), to, elems, kernels_);
+    // No pool: the ranks are the parallelism, and compute needs the pools.
+    KernelContext context;
+    ReduceSegments(collective, absl::MakeSpan(sources), to, elems, kernels_,
+                   context);
     from.Skip(elems);
     to.Skip(elems);
   };

@@ -5,6 +5,7 @@
 #include <condition_variable>
 #include <memory>
 #include <mutex>
+#include <sstream>
 #include <string>
 #include <thread>
 #include <utility>
@@ -15,6 +16,7 @@
 #include "crosshatch/comm/engine.h"
 #include "crosshatch/comm/mpi/process_job.h"
 #include "crosshatch/comm/mpi/process_transport.h"
+#include "crosshatch/tensor/device_backend.h"
 
 namespace crosshatch::internal {
 namespace {
@@ -92,8 +94,15 @@ absl::Status CheckOptions(const MpiOptions& options) {
         absl::StrCat("max_message_bytes is from 8 to 2^30, not ",
                      options.max_message_bytes));
   }
-  return CheckRun(options.timeout, options.backend,
-                  "MPI moves what the host can address");
+  if (options.backend != nullptr && !options.backend->host_addressable()) {
+    std::ostringstream device;
+    device << options.backend->device();
+    return absl::InvalidArgumentError(absl::StrCat(
+        "MPI moves what the host can address, and the host cannot address the "
+        "memory of ",
+        device.str()));
+  }
+  return CheckRun(options.timeout);
 }
 
 ProcessResult RunProcess(Link& link, absl::FunctionRef<absl::Status(World&)> fn,
