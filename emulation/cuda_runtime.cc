@@ -189,6 +189,22 @@ cudaError_t LaunchKernel(const Launch& launch, cudaStream_t stream,
                          });
 }
 
+cudaError_t IssueLibraryWork(cudaStream_t stream,
+                             absl::AnyInvocable<void()> work) {
+  if (stream == nullptr) return Return(cudaErrorInvalidResourceHandle);
+  Machine& machine = TheMachine();
+  const absl::Status issued = stream->queue.Issue(
+      [&machine, work = std::move(work)]() mutable {
+        std::vector<std::unique_ptr<DeviceAccess>> all;
+        for (const auto& device : machine.devices) {
+          all.push_back(std::make_unique<DeviceAccess>(device->memory));
+        }
+        work();
+      },
+      /*may_block=*/true);
+  return issued.ok() ? cudaSuccess : Return(cudaErrorMemoryAllocation);
+}
+
 RuntimeCounts CountsOfRuntime() {
   const Machine& machine = TheMachine();
   return {machine.kernels, machine.copies, machine.host_functions,

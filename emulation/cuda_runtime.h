@@ -132,6 +132,11 @@ void SetDelays(cudaStream_t stream, uint64_t seed);
 cudaError_t LaunchKernel(const Launch& launch, cudaStream_t stream,
                          absl::AnyInvocable<void()> thread);
 
+/// Issues work of a library's (NCCL), which may wait for that of other streams
+/// and touches the memory of all devices.
+cudaError_t IssueLibraryWork(cudaStream_t stream,
+                             absl::AnyInvocable<void()> work);
+
 /// What was asked of the runtime so far, by all threads.
 struct RuntimeCounts {
   int64_t kernels = 0;
