@@ -76,12 +76,6 @@ absl::Status CheckPlan(const LaunchPlan& plan, const RunOptions& options) {
         ": must be 1. A rank is a process, or, with --backend=local, a thread "
         "of the only process; start more processes instead"));
   }
-  if (options.device == Device::Kind::kCuda && plan.backend == Backend::kMpi) {
-    return absl::InvalidArgumentError(
-        "--device=cuda: ranks that are processes exchange data by MPI, which "
-        "moves what the host can address; run them as threads of one process "
-        "(--backend=local)");
-  }
   if (options.ranks < 0) {
     return absl::InvalidArgumentError(
         absl::StrCat(options.ranks_from, " needs ", options.ranks, " ranks"));

@@ -67,11 +67,6 @@ TEST(LaunchPlanTest, RefusesWhatDoesNotFit) {
   EXPECT_EQ(Plan({.heartbeat_timeout = absl::ZeroDuration()}, {}),
             "--heartbeat_timeout: must be above zero");
   EXPECT_EQ(Plan({.ranks = -1}, {}), "the program needs -1 ranks");
-  EXPECT_EQ(Plan({.device = Device::Kind::kCuda}, TwoProcesses()),
-            "--device=cuda: ranks that are processes exchange data by MPI, "
-            "which moves what the host can address; run them as threads of one "
-            "process (--backend=local)");
-  EXPECT_EQ(Plan({.device = Device::Kind::kCuda}, {}), "local 0/1");
   EXPECT_EQ(Plan({}, {{"RANK", "x"}, {"WORLD_SIZE", "1"}}),
             "RANK=x: must be a rank from 0 to 0, since WORLD_SIZE=1");
 }
