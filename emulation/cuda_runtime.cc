@@ -13,6 +13,7 @@
 
 #include "crosshatch/base/check.h"
 #include "crosshatch/emulation/device_memory.h"
+#include "crosshatch/emulation/idle_runtime.h"
 #include "crosshatch/emulation/stream_queue.h"
 
 namespace crosshatch {
@@ -118,9 +119,12 @@ DeviceState& DeviceOf(cudaStream_t stream) {
   return *TheMachine().devices[static_cast<size_t>(stream->device)];
 }
 
+std::atomic<int> idle_scopes{0};
+
 /// Issues work of the stream's device, which touches its memory and that of the
 /// peers.
 cudaError_t IssueDeviceWork(cudaStream_t stream, StreamQueue::Task task) {
+  if (idle_scopes.load(std::memory_order_relaxed) > 0) return cudaSuccess;
   DeviceState& device = DeviceOf(stream);
   Machine& machine = TheMachine();
   const absl::Status issued = stream->queue.Issue(
@@ -164,6 +168,9 @@ void SetDevices(int count, int64_t bytes_each, int capability) {
   settings.bytes_each = bytes_each;
   settings.capability = capability;
 }
+
+IdleRuntime::IdleRuntime() { ++idle_scopes; }
+IdleRuntime::~IdleRuntime() { --idle_scopes; }
 
 void SetThreadOrder(cudaStream_t stream, uint64_t seed) {
   stream->seed.store(seed);

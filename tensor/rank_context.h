@@ -132,8 +132,7 @@ class RankContext {
   Stream& compute_stream() { return *compute_stream_; }
   /// The side stream of that name, made when first asked for.
   Stream& SideStream(const std::string& name);
-  /// Agent of a stream's worker; the host agent where there is none, since the
-  /// rank's own thread runs the stream's tasks then.
+  /// Agent of a stream's worker; the host agent for an inline stream.
   AgentId AgentOf(const Stream& stream) const;
   /// Blocks until all streams are idle and returns status().
   absl::Status Synchronize();
