@@ -36,8 +36,8 @@ class LaunchCounter {
   explicit LaunchCounter(benchmark::State& state)
       : state_(state), before_(emulation::CountsOfRuntime().kernels) {}
   ~LaunchCounter() {
-    const auto launches = static_cast<double>(
-        emulation::CountsOfRuntime().kernels - before_);
+    const auto launches =
+        static_cast<double>(emulation::CountsOfRuntime().kernels - before_);
     state_.counters["launches"] =
         launches / static_cast<double>(state_.iterations());
     state_.counters["s_per_launch"] = benchmark::Counter(
@@ -75,8 +75,7 @@ void BM_LlamaStep(benchmark::State& state) {
   CH_CHECK_OK(model.Materialize({.seed = 5}));
   nn::AdamW optimizer(model.Parameters(), {.lr = 1e-3});
   const std::vector<int32_t> ids(64, 3);
-  const Tensor tokens =
-      FromValues<int32_t>({1, 64}, absl::MakeConstSpan(ids));
+  const Tensor tokens = FromValues<int32_t>({1, 64}, absl::MakeConstSpan(ids));
   CH_CHECK_OK(context.Synchronize());
   const emulation::IdleRuntime idle;
   const auto step = [&] {
