@@ -361,7 +361,9 @@ ncclResult_t ncclCommInitRankConfig(ncclComm_t* comm, int size, ncclUniqueId id,
     (*comm)->stops_after = library.stopped_after;
   }
   library.comms.insert(*comm);
-  communion->Join(rank);
+  const bool joins =
+      (*comm)->rank != library.stopped_rank || library.stopped_after >= 0;
+  if (joins) communion->Join(rank);
   return ncclInProgress;
 }
 

@@ -100,8 +100,8 @@ ncclResult_t ncclBroadcast(const void* send, void* recv, size_t count,
 namespace emulation {
 
 /// Of communicators made from now on: rank `rank` never takes part in what is
-/// issued after its first `after` calls, as one whose device has stopped. -1:
-/// all take part.
+/// issued after its first `after` calls, as one whose device has stopped; with
+/// `after` below 0 they do not even get ready. -1: all ranks take part.
 void StopNcclRank(int rank, int64_t after = 0);
 
 /// ncclCommGetAsyncError says so from now on, on all ranks of communicators

@@ -6,6 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "crosshatch/base/status_macros.h"
 #include "crosshatch/comm/nccl/nccl_comm.h"
+#include "crosshatch/tensor/rank_context.h"
 
 namespace crosshatch::internal {
 namespace {
@@ -55,6 +56,9 @@ absl::Status NcclComm::Settle(std::unique_lock<std::mutex>& lock,
     std::this_thread::yield();
     lock.lock();
     if (comm_ == nullptr) return Aborted();
+    // Nobody aborts a communicator that is being made.
+    const RankContext& context = RankContext::Current();
+    if (context.poisoned()) return context.status();
     const ncclResult_t asked = ncclCommGetAsyncError(comm_, &result);
     if (asked != ncclSuccess) result = asked;
     if (result == ncclInProgress &&

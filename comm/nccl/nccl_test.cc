@@ -5,6 +5,7 @@
 
 #include "crosshatch/emulation/nccl.h"
 
+#include <chrono>
 #include <cstdint>
 #include <cstring>
 #include <string>
@@ -134,6 +135,36 @@ TEST(NcclEngineTest, NamesTheCollectiveInWhichADeviceHangs) {
     EXPECT_THAT(std::string(status.message()), HasSubstr(said));
   }
   EXPECT_TRUE(RunNccl(2, ReduceAndWait).ok()) << "a new job";
+}
+
+TEST(NcclEngineTest, NamesAGroupWhoseCommunicatorIsNotMade) {
+  emulation::StopNcclRank(1, /*after=*/-1);
+  const absl::Status status =
+      RunNccl(2, ReduceAndWait, {.timeout = absl::Milliseconds(300)});
+  emulation::StopNcclRank(-1);
+  EXPECT_EQ(status.code(), absl::StatusCode::kDeadlineExceeded) << status;
+  EXPECT_THAT(std::string(status.message()),
+              HasSubstr("NCCL in group 'all' (ranks 0, 1) is in progress for "
+                        "more than 300ms"));
+}
+
+TEST(NcclEngineTest, GivesUpACommunicatorWhenTheJobFails) {
+  // World rank 1 waits for world rank 2, the second member of their group.
+  emulation::StopNcclRank(1, /*after=*/-1);
+  const absl::Status status = RunNccl(
+      3,
+      [](World& world) -> absl::Status {
+        Stream& stream = world.context().SideStream("comm");
+        if (world.rank() == 0) {
+          std::this_thread::sleep_for(std::chrono::milliseconds(50));
+          return absl::InternalError("out of luck");
+        }
+        CH_ASSIGN_OR_RETURN(auto pair, world.Group("pair", {1, 2}, "comm"));
+        return Barrier(*pair, stream, "b");
+      },
+      {.timeout = absl::Minutes(5)});
+  emulation::StopNcclRank(-1);
+  EXPECT_THAT(std::string(status.message()), HasSubstr("out of luck"));
 }
 
 TEST(NcclEngineTest, SaysWhatNcclFindsLater) {
