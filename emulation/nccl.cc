@@ -72,6 +72,11 @@ class Communion {
     }
     changed_.notify_all();
   }
+  /// \returns false: another rank is on the device already.
+  bool TakeDevice(int device) {
+    std::lock_guard<std::mutex> lock(mutex_);
+    return devices_.insert(device).second;
+  }
   bool AllJoined() const {
     std::lock_guard<std::mutex> lock(mutex_);
     return static_cast<int>(joined_.size()) == size_;
@@ -192,6 +197,7 @@ class Communion {
   mutable std::mutex mutex_;
   std::condition_variable changed_;
   std::set<int> joined_;
+  std::set<int> devices_;
   /// By sender and receiver.
   std::map<std::pair<int, int>, std::deque<ArrivalPtr>> sent_;
   std::map<std::pair<int, int>, std::deque<ArrivalPtr>> awaited_;
@@ -356,6 +362,9 @@ ncclResult_t ncclCommInitRankConfig(ncclComm_t* comm, int size, ncclUniqueId id,
     communion = std::make_shared<emulation::Communion>(size);
   }
   if (communion->size() != size) return ncclInvalidArgument;
+  int device = 0;
+  if (cudaGetDevice(&device) != cudaSuccess) return ncclUnhandledCudaError;
+  if (!communion->TakeDevice(device)) return ncclInvalidUsage;
   *comm = new ncclComm{.communion = communion, .rank = rank};
   if (rank == library.stopped_rank) {
     (*comm)->stops_after = library.stopped_after;
@@ -368,7 +377,12 @@ ncclResult_t ncclCommInitRankConfig(ncclComm_t* comm, int size, ncclUniqueId id,
 }
 
 ncclResult_t ncclCommDestroy(ncclComm_t comm) {
-  if (comm == nullptr) return ncclInvalidArgument;
+  // One that is not ready, or has failed, can be aborted only.
+  ncclResult_t state = ncclSuccess;
+  if (ncclCommGetAsyncError(comm, &state) != ncclSuccess ||
+      state != ncclSuccess) {
+    return ncclInvalidArgument;
+  }
   for (int64_t left = *comm->pending; left > 0; left = *comm->pending) {
     comm->pending->wait(left);
   }

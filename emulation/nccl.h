@@ -67,10 +67,12 @@ struct ncclConfig_t {
 
 ncclResult_t ncclGetVersion(int* version);
 ncclResult_t ncclGetUniqueId(ncclUniqueId* id);
-/// A rank of the communicator `id` on the current device.
+/// A rank of the communicator `id` on the current device, which none of its
+/// other ranks is on.
 ncclResult_t ncclCommInitRankConfig(ncclComm_t* comm, int size, ncclUniqueId id,
                                     int rank, ncclConfig_t* config);
-/// Waits for what was issued.
+/// Waits for what was issued; of a communicator that is ready and has not
+/// failed.
 ncclResult_t ncclCommDestroy(ncclComm_t comm);
 /// Ends what was issued.
 ncclResult_t ncclCommAbort(ncclComm_t comm);

@@ -19,10 +19,11 @@ T Step(ncclRedOp_t op, T a, T b) {
       return static_cast<T>(a + b);
     case ncclProd:
       return static_cast<T>(a * b);
+    // As fmax and fmin: what is no number does not count.
     case ncclMax:
-      return a < b ? b : a;
+      return a < b || a != a ? b : a;
     case ncclMin:
-      return b < a ? b : a;
+      return b < a || a != a ? b : a;
   }
   return a;
 }

@@ -15,8 +15,8 @@ namespace {
 
 using ::testing::ElementsAre;
 
-// One rank: a thread with a stream of device `rank % 2`, and pinned memory,
-// which the test reads and devices do too.
+// One rank: a thread with a stream of a device, and pinned memory, which the
+// test reads and devices do too.
 struct Rank {
   int rank = 0;
   ncclComm_t comm = nullptr;
@@ -35,13 +35,17 @@ void Await(ncclComm_t comm) {
 }
 
 void OnRanks(int ranks, const std::function<void(Rank&)>& body) {
+  [[maybe_unused]] static const bool has_devices = [] {
+    emulation::SetDevices(3, int64_t{1} << 30);
+    return true;
+  }();
   ncclUniqueId id;
   ASSERT_EQ(ncclGetUniqueId(&id), ncclSuccess);
   std::vector<std::thread> threads;
   for (int r = 0; r < ranks; ++r) {
     threads.emplace_back([&, r] {
       Rank rank{.rank = r};
-      EXPECT_EQ(cudaSetDevice(r % 2), cudaSuccess);
+      EXPECT_EQ(cudaSetDevice(r), cudaSuccess);
       EXPECT_EQ(cudaStreamCreateWithFlags(&rank.stream, cudaStreamNonBlocking),
                 cudaSuccess);
       void* data = nullptr;
@@ -186,7 +190,24 @@ TEST(NcclTest, SaysWhatFailsLater) {
       std::this_thread::yield();
     }
     EXPECT_EQ(state, ncclRemoteError);
+    EXPECT_EQ(ncclCommDestroy(rank.comm), ncclInvalidArgument);
+    EXPECT_EQ(ncclCommAbort(rank.comm), ncclSuccess);
+    rank.comm = nullptr;
   });
+}
+
+TEST(NcclTest, HasOneRankOnADevice) {
+  ncclUniqueId id;
+  ASSERT_EQ(ncclGetUniqueId(&id), ncclSuccess);
+  ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
+  config.blocking = 0;
+  ncclComm_t first = nullptr;
+  ncclComm_t second = nullptr;
+  EXPECT_EQ(ncclCommInitRankConfig(&first, 2, id, 0, &config), ncclInProgress);
+  EXPECT_EQ(ncclCommInitRankConfig(&second, 2, id, 1, &config),
+            ncclInvalidUsage);
+  EXPECT_EQ(ncclCommDestroy(first), ncclInvalidArgument) << "not ready";
+  EXPECT_EQ(ncclCommAbort(first), ncclSuccess);
 }
 
 }  // namespace

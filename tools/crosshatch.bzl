@@ -277,7 +277,11 @@ def ch_rank_test(
     ch_cc_test(
         name = name,
         tags = tags + ["ranks", "cpu:" + str(ranks)],
-        deps = deps + (["//testing:on_emulated_cuda"] if "cuda" in devices else []),
+        # With --config=cuda a program's own devices are linked, and no others.
+        deps = deps if "cuda" not in devices else deps + select({
+            "//:with_cuda": [],
+            "//conditions:default": ["//testing:on_emulated_cuda"],
+        }),
         **kwargs
     )
     for device in devices:
@@ -292,6 +296,10 @@ def ch_rank_test(
             data = [":" + name],
             tags = [tag for tag in tags if tag != "threads"] +
                    ["cuda_emulation", "cpu:" + str(ranks)],
+            target_compatible_with = select({
+                "//:with_cuda": ["//third_party:incompatible"],
+                "//conditions:default": [],
+            }),
             visibility = kwargs.get("visibility"),
         )
     for engine in engines:

@@ -39,8 +39,11 @@ absl::StatusOr<std::unique_ptr<NcclComm>> NcclComm::Create(
   const ncclResult_t result =
       ncclCommInitRankConfig(&made->comm_, size, unique, rank, &config);
   if (made->comm_ == nullptr) return ErrorOf(made->what_, result);
-  CH_RETURN_IF_ERROR(made->Settle(lock, result));
+  const absl::Status settled = made->Settle(lock, result);
+  // What is not ready cannot be destroyed, only aborted.
+  if (!settled.ok()) made->AbortLocked();
   lock.unlock();
+  if (!settled.ok()) return settled;
   return made;
 }
 
@@ -80,10 +83,12 @@ absl::Status NcclComm::Group(
   const ncclResult_t issued = issue(comm_);
   // The group ends whatever it holds.
   const ncclResult_t ended = ncclGroupEnd();
+  absl::Status settled = Settle(lock, ended);
   if (issued != ncclSuccess && issued != ncclInProgress) {
-    return ErrorOf(what_, issued);
+    settled = ErrorOf(what_, issued);
   }
-  return Settle(lock, ended);
+  if (!settled.ok()) AbortLocked();
+  return settled;
 }
 
 void NcclComm::Issued(std::string what, Event end) {
@@ -113,6 +118,7 @@ absl::Status NcclComm::Poll() {
   const ncclResult_t asked = ncclCommGetAsyncError(comm_, &state);
   if (asked != ncclSuccess) state = asked;
   if (state != ncclSuccess && state != ncclInProgress) {
+    AbortLocked();
     return ErrorOf(absl::StrCat(what_, oldest), state);
   }
   if (outstanding_.empty() ||
@@ -128,6 +134,10 @@ absl::Status NcclComm::Poll() {
 
 void NcclComm::Abort() {
   std::lock_guard<std::mutex> lock(mutex_);
+  AbortLocked();
+}
+
+void NcclComm::AbortLocked() {
   if (comm_ == nullptr) return;
   ncclCommAbort(std::exchange(comm_, nullptr));
   outstanding_.clear();

@@ -59,6 +59,7 @@ class NcclComm {
   absl::Status Settle(std::unique_lock<std::mutex>& lock, ncclResult_t result);
   /// With the lock held.
   void ForgetWhatHasEnded();
+  void AbortLocked();
   absl::Status Aborted() const;
 
   const std::string what_;

@@ -1,7 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <unistd.h>
+
 #include <algorithm>
 #include <cstdint>
 #include <cstring>
+#include <map>
 #include <string>
 #include <utility>
 #include <vector>
@@ -443,6 +446,40 @@ absl::Status NcclMover::ByCollective(const Collective& c, Stream& queue) {
   return absl::OkStatus();
 }
 
+constexpr size_t kPlaceBytes = 160;
+
+/// "GPU 0000:65:00.0 of host n1", at most kPlaceBytes.
+std::string PlaceOf(int device) {
+  char host[65] = {};
+  gethostname(host, sizeof(host) - 1);
+#if defined(CROSSHATCH_CUDA_EMULATION)
+  const std::string bus = absl::StrCat(device);
+#else
+  char bus[32] = {};
+  CheckCuda(cudaDeviceGetPCIBusId(bus, sizeof(bus), device),
+            "cudaDeviceGetPCIBusId");
+#endif
+  return absl::StrCat("GPU ", bus, " of host ", host);
+}
+
+/// NCCL has one rank on a device, and says of more that its usage is invalid.
+absl::Status CheckPlaces(const GroupKey& key,
+                         const std::vector<std::string>& told) {
+  std::map<std::string, int> rank_at;
+  for (size_t r = 0; r < told.size(); ++r) {
+    const std::string place = told[r].substr(0, told[r].find('\0'));
+    const auto [at, is_first] = rank_at.emplace(place, key.world_ranks[r]);
+    if (is_first) continue;
+    return absl::InvalidArgumentError(absl::StrCat(
+        Describe(key), ": ranks ", at->second, " and ", key.world_ranks[r],
+        " are both on ", place,
+        ", and NCCL has one rank on a GPU: start a process for each, and say "
+        "which is whose by LOCAL_RANK or CUDA_VISIBLE_DEVICES; rank threads of "
+        "one process share GPUs"));
+  }
+  return absl::OkStatus();
+}
+
 class Movers final : public DeviceMovers {
  public:
   explicit Movers(const NcclOptions& options) : options_(options) {}
@@ -454,20 +491,22 @@ class Movers final : public DeviceMovers {
       absl::Duration timeout, Exchange exchange) override {
     std::unique_ptr<NcclComm> comm;
     if (key.size() > 1) {
-      CheckCuda(cudaSetDevice(context.device().index()), "cudaSetDevice");
+      const int device = context.device().index();
+      CheckCuda(cudaSetDevice(device), "cudaSetDevice");
+      // Where it is, and then the id of the first.
+      std::string mine = PlaceOf(device);
+      mine.resize(kPlaceBytes);
       ncclUniqueId id = {};
-      std::string mine;
-      if (member == 0) {
-        const ncclResult_t drawn = ncclGetUniqueId(&id);
-        // Without one the others fail too, for an id that is empty.
-        if (drawn == ncclSuccess) {
-          mine.assign(id.internal, sizeof(id.internal));
-        }
+      // Without one all fail alike, for an id that is empty.
+      if (member == 0 && ncclGetUniqueId(&id) == ncclSuccess) {
+        mine.append(id.internal, sizeof(id.internal));
       }
-      CH_ASSIGN_OR_RETURN(const std::vector<std::string> ids,
+      CH_ASSIGN_OR_RETURN(const std::vector<std::string> told,
                           exchange(std::move(mine)));
-      CH_ASSIGN_OR_RETURN(comm, NcclComm::Create(ids[0], key.size(), member,
-                                                 Describe(key), timeout));
+      CH_RETURN_IF_ERROR(CheckPlaces(key, told));
+      CH_ASSIGN_OR_RETURN(
+          comm, NcclComm::Create(told[0].substr(kPlaceBytes), key.size(),
+                                 member, Describe(key), timeout));
     }
     return std::make_unique<NcclMover>(key, member, context, options_,
                                        std::move(comm));

@@ -13,9 +13,18 @@ namespace {
 /// Messages of one collective, beyond which packing costs less.
 constexpr size_t kMostRuns = 256;
 
-/// Whether NCCL adds numbers of this dtype.
-bool IsAdded(DType dtype) {
-  return dtype != DType::kBool && dtype != DType::kUInt16;
+/// Whether NCCL's reductions are ours but for their order. It has none of some
+/// dtypes, takes a NaN for missing where it looks for the largest, and rounds
+/// to the dtype before anything can be done to the sum: of 16 bits that may be
+/// beyond the largest number which the scale would bring back.
+bool IsReducedAlike(const Collective& c) {
+  if (c.dtype == DType::kBool || c.dtype == DType::kUInt16) return false;
+  if (!IsFloatingPoint(c.dtype)) return true;
+  if (c.reduce_op == ReduceOp::kMin || c.reduce_op == ReduceOp::kMax) {
+    return false;
+  }
+  return SizeOf(c.dtype) > 2 ||
+         (c.scale == 1.0 && c.reduce_op != ReduceOp::kAvg);
 }
 
 uint64_t Mixed(uint64_t hash, uint64_t value) {
@@ -45,7 +54,7 @@ NcclWay ChooseNcclWay(const Collective& c, int size, bool is_consecutive,
   if (c.kind == CollectiveKind::kAllToAll) return NcclWay::kSendAndReceive;
   if (c.kind == CollectiveKind::kBarrier) return NcclWay::kCollective;
   const bool reduces = IsReduction(c.kind);
-  if (reduces && (options.deterministic || !IsAdded(c.dtype))) {
+  if (reduces && (options.deterministic || !IsReducedAlike(c))) {
     return NcclWay::kSendAndReceive;
   }
   int64_t elems = 0;

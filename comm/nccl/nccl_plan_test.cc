@@ -52,10 +52,29 @@ TEST(NcclPlanTest, SumsInOrderGoByMessages) {
               count == 16 ? NcclWay::kCollective : NcclWay::kSendAndReceive);
     EXPECT_EQ(WayOf(c, {.deterministic = true, .least_collective_bytes = 64}),
               NcclWay::kSendAndReceive);
-    c.dtype = kUInt16;
-    EXPECT_EQ(WayOf(c, {.least_collective_bytes = 0}), NcclWay::kSendAndReceive)
-        << "which NCCL does not add";
   }
+}
+
+// What NCCL would reduce to something else, and not only in another order.
+TEST(NcclPlanTest, WhatNcclReducesInAnotherWayGoesByMessages) {
+  const auto way_of = [](DType dtype, ReduceOp op, double scale) {
+    return WayOf({.kind = CollectiveKind::kAllReduce,
+                  .dtype = dtype,
+                  .reduce_op = op,
+                  .scale = scale,
+                  .send = {At(0, 100)},
+                  .recv = {At(0, 100)}});
+  };
+  for (DType dtype : {kFloat32, kFloat64, kBFloat16, kFloat16, kInt32}) {
+    EXPECT_EQ(way_of(dtype, ReduceOp::kSum, 1), NcclWay::kCollective);
+  }
+  EXPECT_EQ(way_of(kFloat32, ReduceOp::kSum, 0.5), NcclWay::kCollective);
+  EXPECT_EQ(way_of(kInt64, ReduceOp::kMax, 1), NcclWay::kCollective);
+  EXPECT_EQ(way_of(kUInt16, ReduceOp::kSum, 1), NcclWay::kSendAndReceive);
+  EXPECT_EQ(way_of(kFloat32, ReduceOp::kMax, 1), NcclWay::kSendAndReceive);
+  EXPECT_EQ(way_of(kFloat64, ReduceOp::kMin, 1), NcclWay::kSendAndReceive);
+  EXPECT_EQ(way_of(kFloat16, ReduceOp::kSum, 0.5), NcclWay::kSendAndReceive);
+  EXPECT_EQ(way_of(kBFloat16, ReduceOp::kAvg, 1), NcclWay::kSendAndReceive);
 }
 
 TEST(NcclPlanTest, CutsAreTheRunsOfTheListsThatAllHave) {

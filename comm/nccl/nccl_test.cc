@@ -18,6 +18,7 @@
 #include "crosshatch/comm/world.h"
 #include "crosshatch/emulation/cuda_runtime.h"
 #include "crosshatch/tensor/creation.h"
+#include "crosshatch/tensor/ops/cast.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
@@ -135,6 +136,42 @@ TEST(NcclEngineTest, NamesTheCollectiveInWhichADeviceHangs) {
     EXPECT_THAT(std::string(status.message()), HasSubstr(said));
   }
   EXPECT_TRUE(RunNccl(2, ReduceAndWait).ok()) << "a new job";
+}
+
+TEST(NcclEngineTest, NamesRanksThatShareADevice) {
+  const absl::Status status = RunNccl(3, ReduceAndWait, {.devices = 2});
+  EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument) << status;
+  for (const char* said :
+       {"group 'all' (ranks 0, 1, 2): ranks 0 and 2 are both on GPU 0 of host ",
+        "one rank on a GPU", "LOCAL_RANK"}) {
+    EXPECT_THAT(std::string(status.message()), HasSubstr(said));
+  }
+}
+
+// Beyond the largest number of 16 bits, before the scale.
+TEST(NcclEngineTest, ScalesSumsThatTheDTypeDoesNotHold) {
+  const absl::Status status =
+      RunNccl(4,
+              [](World& world) -> absl::Status {
+                CH_ASSIGN_OR_RETURN(
+                    auto all, world.Group("all", world.AllRanks(), "comm"));
+                RankContext& context = world.context();
+                Stream& stream = context.SideStream("comm");
+                const Tensor x = Full({5}, 20000, kFloat16);
+                stream.Wait(context.compute_stream().Record());
+                Collective c{.kind = CollectiveKind::kAllReduce,
+                             .dtype = kFloat16,
+                             .scale = 0.25,
+                             .label = "sum"};
+                c.send = c.recv = {{{.data = x.raw_data(), .run_elems = 5}}};
+                CH_RETURN_IF_ERROR(all->Issue(c, stream));
+                context.compute_stream().Wait(stream.Record());
+                EXPECT_EQ(ToDType(x, kFloat32).ToVector<float>(),
+                          std::vector<float>(5, 20000));
+                return context.Synchronize();
+              },
+              {.nccl = kCollectives});
+  EXPECT_TRUE(status.ok()) << status;
 }
 
 TEST(NcclEngineTest, NamesAGroupWhoseCommunicatorIsNotMade) {

@@ -14,12 +14,15 @@ namespace crosshatch {
 
 struct RunNcclOptions {
   NcclOptions nccl;
+  /// The ranks are dealt out to so many; 0: to one each.
+  int devices = 0;
   absl::Duration timeout = absl::Minutes(1);
   uint64_t adversarial_seed = 0;
 };
 
-/// Runs `fn` as ranks that are processes do, by NCCL on two emulated devices,
-/// each process a thread of this one. Expects that all ended together, with one
+/// Runs `fn` as ranks that are processes do, by NCCL on emulated devices, each
+/// process a thread of this one. The first call of the runtime in its test, and
+/// of at most 4 ranks. Expects that all ended together, with one
 /// result. \returns that.
 absl::Status RunNccl(int ranks, absl::FunctionRef<absl::Status(World&)> fn,
                      const RunNcclOptions& options = {});
