@@ -153,7 +153,7 @@ std::shared_ptr<Storage> GroupGradients::PrepareSharded(bool accumulate) {
         core_.ShardMemory(context).Allocate(
             core_.shard_elems() * SizeOf(core_.shard_dtype),
             MemoryClass::kGradient, context.compute_stream()),
-        context.device());
+        core_.ShardMemory(context).device());
     sharded_ = sharded;
   }
   if (!accumulate) return sharded;

@@ -237,7 +237,7 @@ void ParamGroup::AttachShards() {
   shards_->Attach(
       core_.ShardMemory(context).Allocate(
           shards_->bytes(), MemoryClass::kParameter, context.current_stream()),
-      context.device());
+      core_.ShardMemory(context).device());
 }
 
 absl::Status ParamGroup::MakeShards() {
