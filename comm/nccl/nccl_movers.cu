@@ -59,6 +59,7 @@ class NcclMover final : public DeviceMover {
             const NcclOptions& options, std::unique_ptr<NcclComm> comm)
       : size_(key.size()),
         me_(member),
+        device_(context.device().index()),
         context_(context),
         options_(options),
         comm_(std::move(comm)) {}
@@ -69,10 +70,15 @@ class NcclMover final : public DeviceMover {
   absl::Status Issue(const Collective& collective, int64_t sequence,
                      bool same_shape, Stream& queue) override;
   absl::Status Poll() override {
-    return comm_ == nullptr ? absl::OkStatus() : comm_->Poll();
+    if (comm_ == nullptr) return absl::OkStatus();
+    // The watch's thread would otherwise begin to use device 0.
+    CheckCuda(cudaSetDevice(device_), "cudaSetDevice");
+    return comm_->Poll();
   }
   void Abort() override {
-    if (comm_ != nullptr) comm_->Abort();
+    if (comm_ == nullptr) return;
+    CheckCuda(cudaSetDevice(device_), "cudaSetDevice");
+    comm_->Abort();
   }
 
  private:
@@ -110,6 +116,7 @@ class NcclMover final : public DeviceMover {
 
   const int size_;
   const int me_;
+  const int device_;
   RankContext& context_;
   const NcclOptions options_;
   const std::unique_ptr<NcclComm> comm_;

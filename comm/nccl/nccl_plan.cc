@@ -10,8 +10,8 @@
 namespace crosshatch::internal {
 namespace {
 
-/// Messages of one collective, beyond which packing costs less.
-constexpr size_t kMostRuns = 256;
+/// Messages to or from one peer, beyond which packing costs less.
+constexpr size_t kMostRuns = 64;
 
 /// Whether NCCL's reductions are ours but for their order. It has none of some
 /// dtypes, takes a NaN for missing where it looks for the largest, and rounds
@@ -74,14 +74,14 @@ NcclCuts CutsOf(const Collective& c) {
   NcclCuts cuts;
   const absl::Span<const SegmentList> lists = SharedLists(c);
   const int64_t elem_bytes = SizeOf(c.dtype);
-  size_t count = 0;
   uint64_t hash = Mixed(0x9E3779B97F4A7C15u, lists.size());
   const std::byte* next = nullptr;
   cuts.is_consecutive = AreEven(lists);
   for (const SegmentList& list : lists) {
     std::vector<int64_t>& runs = cuts.runs.emplace_back();
     SegmentCursor cursor(list, elem_bytes);
-    while (cursor.contiguous() > 0 && ++count <= kMostRuns) {
+    while (cursor.contiguous() > 0) {
+      if (runs.size() == kMostRuns) return {};
       const int64_t run = cursor.contiguous();
       cuts.is_consecutive &= next == nullptr || next == cursor.data();
       next = cursor.data() + run * elem_bytes;
@@ -91,7 +91,7 @@ NcclCuts CutsOf(const Collective& c) {
     }
     hash = Mixed(hash, 0);
   }
-  if (count > kMostRuns || lists.empty()) return {};
+  if (lists.empty()) return {};
   hash = Mixed(hash, cuts.is_consecutive ? 1 : 2);
   cuts.hash = hash == 0 ? 1 : hash;
   return cuts;

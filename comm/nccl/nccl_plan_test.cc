@@ -94,6 +94,17 @@ TEST(NcclPlanTest, CutsAreTheRunsOfTheListsThatAllHave) {
             CutsOf(AllGatherOf({At(0, 6), At(100, 6)})).hash);
 }
 
+// As a block's parameters are on many ranks.
+TEST(NcclPlanTest, ManyListsOfFewRunsAreCut) {
+  const Segment parameters{
+      .data = memory, .run_elems = 1, .runs = 9, .stride_elems = 2};
+  const NcclCuts cuts =
+      CutsOf(AllGatherOf(std::vector<SegmentList>(64, {parameters})));
+  EXPECT_EQ(cuts.runs.size(), 64u);
+  EXPECT_EQ(cuts.runs[63].size(), 9u);
+  EXPECT_NE(cuts.hash, 0u);
+}
+
 TEST(NcclPlanTest, TooManyRunsAreNotWorthAMessageEach) {
   const Segment columns{
       .data = memory, .run_elems = 1, .runs = 300, .stride_elems = 2};

@@ -5,7 +5,7 @@
 /// emulated devices.
 
 #include <cmath>
-#include <cstdlib>
+#include <filesystem>
 #include <fstream>
 #include <nlohmann/json.hpp>
 #include <optional>
@@ -37,14 +37,15 @@ std::string Path(const std::string& name) {
 std::vector<double> LossesWith(const std::vector<std::string>& flags) {
   const std::string metrics = Path("metrics.jsonl");
   const std::string text = Path("text");
+  std::filesystem::remove(metrics);
   std::ofstream(text) << "A small text to learn, which goes on and on and on, "
                          "and then once more, and has an end.";
   std::vector<std::string> arguments = {
-      "train_lm",       "--text=" + text,  "--metrics=" + metrics,
-      "--overwrite",    "--dim=12",        "--layers=2",
-      "--heads=2",      "--ffn=10",        "--global_batch=4",
-      "--seq_len=6",    "--steps=4",       "--vocab=128",
-      "--timeout=120s", "--backend=local", "--seed=3"};
+      "train_lm",        "--text=" + text,   "--metrics=" + metrics,
+      "--dim=12",        "--layers=2",       "--heads=2",
+      "--ffn=10",        "--global_batch=4", "--seq_len=6",
+      "--steps=4",       "--vocab=128",      "--timeout=120s",
+      "--backend=local", "--seed=3"};
   arguments.insert(arguments.end(), flags.begin(), flags.end());
   std::vector<char*> argv;
   for (std::string& argument : arguments) argv.push_back(argument.data());
