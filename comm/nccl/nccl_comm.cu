@@ -83,12 +83,10 @@ absl::Status NcclComm::Group(
   const ncclResult_t issued = issue(comm_);
   // The group ends whatever it holds.
   const ncclResult_t ended = ncclGroupEnd();
-  absl::Status settled = Settle(lock, ended);
-  if (issued != ncclSuccess && issued != ncclInProgress) {
-    settled = ErrorOf(what_, issued);
-  }
-  if (!settled.ok()) AbortLocked();
-  return settled;
+  const absl::Status settled = Settle(lock, ended);
+  const bool was_issued = issued == ncclSuccess || issued == ncclInProgress;
+  if (!was_issued || !settled.ok()) AbortLocked();
+  return was_issued ? settled : ErrorOf(what_, issued);
 }
 
 void NcclComm::Issued(std::string what, Event end) {
