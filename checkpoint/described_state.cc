@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cstddef>
+#include <optional>
 #include <string>
 #include <type_traits>
 #include <utility>
@@ -20,6 +21,8 @@
 #include "crosshatch/checkpoint/on_ranks.h"
 #include "crosshatch/comm/communicator.h"
 #include "crosshatch/dtensor/dtensor.h"
+#include "crosshatch/dtensor/layout.h"
+#include "crosshatch/mesh/mesh_layout.h"
 #include "crosshatch/nn/state_dict.h"
 
 namespace crosshatch::checkpoint {
@@ -41,6 +44,8 @@ absl::StatusOr<TensorSpec> SpecOf(const std::string& name, const Tensor& t) {
   }
   return spec;
 }
+
+constexpr size_t kHexDigits = 16;
 
 struct TextOfValue {
   std::string operator()(int64_t value) const { return absl::StrCat(value); }
@@ -70,7 +75,46 @@ std::string OrNothing(const std::string& line) {
   return line.empty() ? "nothing more" : line;
 }
 
+/// `layout`, of a slice of a mesh, on all of the mesh: the axes that the slice
+/// lacks replicate. None for a mesh that is no slice of its root.
+std::optional<Layout> OnRoot(const Layout& layout) {
+  const MeshLayout& mesh = layout.mesh();
+  const MeshLayout root = mesh.root();
+  if (mesh == root) return std::nullopt;
+  const absl::StatusOr<MeshLayout> slice =
+      root.Slice(mesh.axis_names(), mesh.ranks()[0]);
+  // Axes that were joined or split have other names or sizes.
+  if (!slice.ok() || *slice != mesh) return std::nullopt;
+  std::vector<DimSharding> dims(layout.dims().begin(), layout.dims().end());
+  for (DimSharding& dim : dims) {
+    for (int& axis : dim.axes) axis = *root.AxisIndex(mesh.axis_name(axis));
+  }
+  return Layout(root, std::move(dims));
+}
+
+/// Whether ranks that gave these, each of two hashes, describe alike by the
+/// first or the second.
+bool IsOneText(const std::vector<std::string>& hashes, size_t which) {
+  return std::all_of(hashes.begin(), hashes.end(),
+                     [&](const std::string& both) {
+                       return both.substr(which * kHexDigits, kHexDigits) ==
+                              hashes[0].substr(which * kHexDigits, kHexDigits);
+                     });
+}
+
 }  // namespace
+
+DescribedState DescribedState::OnWholeMeshes(int rank) const {
+  DescribedState whole = *this;
+  for (TensorSpec& tensor : whole.tensors) {
+    if (!tensor.layout.has_value() || !tensor.layout->mesh().Contains(rank)) {
+      continue;
+    }
+    std::optional<Layout> on_root = OnRoot(*tensor.layout);
+    if (on_root.has_value()) tensor.layout = *std::move(on_root);
+  }
+  return whole;
+}
 
 std::string DescribedState::ToString() const {
   std::string text;
@@ -111,21 +155,33 @@ absl::StatusOr<DescribedState> Describe(const nn::StateDict& state) {
   return described;
 }
 
-absl::Status Agree(Communicator& comm, const std::string& label,
-                   const absl::StatusOr<std::string>& description) {
-  absl::StatusOr<std::string> mine = description;
-  if (description.ok()) mine = HashToHex(HashText(*description));
+absl::StatusOr<DescribedState> Agree(
+    Communicator& comm, const std::string& label, int rank,
+    const absl::StatusOr<DescribedState>& described, bool with_values) {
+  const auto text_of = [&](DescribedState state) {
+    if (!with_values) state.values.clear();
+    return state.ToString();
+  };
+  absl::StatusOr<std::string> mine = std::string();
+  absl::StatusOr<std::string> text = std::string();
+  if (described.ok()) {
+    text = text_of(described->OnWholeMeshes(rank));
+    mine = absl::StrCat(HashToHex(HashText(text_of(*described))),
+                        HashToHex(HashText(*text)));
+  } else {
+    mine = text = described.status();
+  }
   CH_ASSIGN_OR_RETURN(const std::vector<std::string> hashes,
                       Gather(comm, label, mine));
-  const auto other =
-      std::find_if(hashes.begin(), hashes.end(),
-                   [&](const std::string& hash) { return hash != hashes[0]; });
-  if (other == hashes.end()) return absl::OkStatus();
+  if (IsOneText(hashes, 0)) return *described;
+  if (IsOneText(hashes, 1)) return described->OnWholeMeshes(rank);
   // All ranks know that, so all of them meet again.
-  CH_ASSIGN_OR_RETURN(
-      const std::vector<std::string> texts,
-      Gather(comm, absl::StrCat(label, ", in full"), description));
-  const auto index = static_cast<size_t>(other - hashes.begin());
+  CH_ASSIGN_OR_RETURN(const std::vector<std::string> texts,
+                      Gather(comm, absl::StrCat(label, ", in full"), text));
+  const auto other =
+      std::find_if(texts.begin(), texts.end(),
+                   [&](const std::string& their) { return their != texts[0]; });
+  const auto index = static_cast<size_t>(other - texts.begin());
   const auto [first, second] = Difference(texts[0], texts[index]);
   return absl::FailedPreconditionError(
       absl::StrCat(label, ": ranks have different states: ", OrNothing(first),

@@ -27,17 +27,26 @@ struct DescribedState {
 
   /// A line for each tensor and value, the same on ranks that have the same.
   std::string ToString() const;
+  /// This, where each tensor on a slice of a mesh is taken for one on all of
+  /// the mesh, of which the other slices hold copies. What lies on a slice that
+  /// this rank is not on stays there.
+  /// \param rank this one, of the world
+  DescribedState OnWholeMeshes(int rank) const;
 };
 
 /// \error kInvalidArgument naming an entry that is an undefined tensor, or
 ///     partial.
 absl::StatusOr<DescribedState> Describe(const nn::StateDict& state);
 
-/// Whether all ranks describe alike; an error of one rank is one of all.
+/// What all ranks describe alike: their states as they are or, where these
+/// differ, as OnWholeMeshes has them. An error of one rank is one of all.
 /// \param label names the meetings in errors
+/// \param rank this one, of the world
+/// \param with_values compares those too
 /// \error kFailedPrecondition with the first line that differs, on two ranks
-absl::Status Agree(Communicator& comm, const std::string& label,
-                   const absl::StatusOr<std::string>& description);
+absl::StatusOr<DescribedState> Agree(
+    Communicator& comm, const std::string& label, int rank,
+    const absl::StatusOr<DescribedState>& described, bool with_values);
 
 }  // namespace crosshatch::checkpoint
 

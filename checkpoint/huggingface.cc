@@ -28,7 +28,9 @@
 #include "crosshatch/comm/communicator.h"
 #include "crosshatch/comm/world.h"
 #include "crosshatch/dtensor/dtensor.h"
+#include "crosshatch/nn/full_state.h"
 #include "crosshatch/nn/materialize.h"
+#include "crosshatch/nn/state_dict.h"
 #include "crosshatch/tensor/host_access.h"
 #include "crosshatch/tensor/ops/cast.h"
 #include "crosshatch/tensor/rank_context.h"
@@ -294,6 +296,13 @@ absl::Status SaveWeights(World& world, nn::Module& model,
                       MergeByName(parameters, names));
   CH_ASSIGN_OR_RETURN(const std::shared_ptr<Communicator> comm,
                       AllRanks(world));
+  CH_RETURN_IF_ERROR(context.status());
+  nn::StateDict state;
+  for (const nn::NamedParameter& named : parameters) {
+    CH_RETURN_IF_ERROR(state.Add(named.name, named.parameter->data()));
+  }
+  CH_RETURN_IF_ERROR(
+      nn::CheckCopies(*comm, absl::StrCat("save to ", dir), state));
 
   // What was given up is removed before the ranks learn of it: a program may
   // save again at once.

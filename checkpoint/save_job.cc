@@ -28,6 +28,7 @@
 #include "crosshatch/checkpoint/on_ranks.h"
 #include "crosshatch/checkpoint/safetensors.h"
 #include "crosshatch/dtensor/dtensor.h"
+#include "crosshatch/nn/full_state.h"
 #include "crosshatch/tensor/autograd.h"
 #include "crosshatch/tensor/ops/cast.h"
 #include "crosshatch/tensor/rank_context.h"
@@ -57,23 +58,20 @@ absl::StatusOr<std::unique_ptr<SaveJob>> SaveJob::Prepare(
   }
   CH_ASSIGN_OR_RETURN(const std::shared_ptr<Communicator> comm,
                       AllRanks(world));
-  absl::StatusOr<DescribedState> described = DescribedState();
-  absl::StatusOr<std::string> text = std::string();
+  absl::StatusOr<DescribedState> mine = DescribedState();
   if (state.ok()) {
-    described = Describe(*state);
+    mine = Describe(*state);
   } else {
-    described = state.status();
+    mine = state.status();
   }
-  if (described.ok()) {
-    text = described->ToString();
-  } else {
-    text = described.status();
-  }
-  CH_RETURN_IF_ERROR(Agree(*comm, absl::StrCat("save to ", dir), text));
+  const std::string label = absl::StrCat("save to ", dir);
+  CH_ASSIGN_OR_RETURN(
+      const DescribedState described,
+      Agree(*comm, label, world.rank(), mine, /*with_values=*/true));
+  CH_RETURN_IF_ERROR(nn::CheckCopies(*comm, label, *state));
   // From here on all ranks find the same errors.
-  CH_ASSIGN_OR_RETURN(SavePlan plan,
-                      PlanSave(described->tensors, world.size()));
-  plan.index.values = described->values;
+  CH_ASSIGN_OR_RETURN(SavePlan plan, PlanSave(described.tensors, world.size()));
+  plan.index.values = described.values;
   CH_ASSIGN_OR_RETURN(const std::string index, FormatIndex(plan.index));
   // The hashes are to come.
   constexpr size_t kHashBytes = 32;
@@ -103,7 +101,7 @@ absl::StatusOr<std::unique_ptr<SaveJob>> SaveJob::Prepare(
   for (const PlannedCell& cell : job->plan_.by_rank[job->rank_]) {
     // Tensors of the plan are in the order of names, as those of a state.
     job->cells_.push_back(
-        CellOf(described->data[cell.tensor],
+        CellOf(described.data[cell.tensor],
                job->plan_.index.tensors[cell.tensor].CellBox(cell.cell)));
   }
   // A poisoned rank has no elements to save.

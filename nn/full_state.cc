@@ -3,21 +3,30 @@
 
 #include <algorithm>
 #include <bit>
+#include <cstring>
+#include <iterator>
+#include <map>
 #include <memory>
+#include <set>
+#include <utility>
 #include <vector>
 
+#include "absl/algorithm/container.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
 #include "crosshatch/base/check.h"
 #include "crosshatch/base/status_macros.h"
 #include "crosshatch/comm/all_ranks.h"
+#include "crosshatch/dtensor/box.h"
 #include "crosshatch/dtensor/cross_mesh.h"
 #include "crosshatch/dtensor/distribute_from.h"
 #include "crosshatch/dtensor/dtensor.h"
 #include "crosshatch/dtensor/random.h"
 #include "crosshatch/mesh/device_mesh.h"
+#include "crosshatch/tensor/autograd.h"
 #include "crosshatch/tensor/creation.h"
+#include "crosshatch/tensor/host_access.h"
 #include "crosshatch/tensor/ops/cast.h"
 #include "crosshatch/tensor/ops/in_place.h"
 #include "crosshatch/tensor/rank_context.h"
@@ -77,20 +86,68 @@ absl::Status AgreeOn(Communicator& comm, const absl::Status& own,
   return absl::OkStatus();
 }
 
-absl::Status CheckSameNames(Communicator& comm, const StateDict& state) {
-  uint64_t key = state.size();
-  for (const auto& [name, value] : state.entries()) {
-    key = RandomKeyOf(key, name);
+/// Of `bytes`, the same on every machine of its byte order.
+uint64_t HashOf(const void* bytes, int64_t count) {
+  constexpr uint64_t kOdd = 0x9E3779B97F4A7C15;
+  uint64_t hash = static_cast<uint64_t>(count);
+  const auto* next = static_cast<const char*>(bytes);
+  while (count > 0) {
+    uint64_t word = 0;
+    const int64_t size = std::min<int64_t>(count, sizeof(word));
+    std::memcpy(&word, next, static_cast<size_t>(size));
+    hash = (hash ^ word) * kOdd;
+    hash ^= hash >> 29;
+    next += size;
+    count -= size;
   }
-  CH_ASSIGN_OR_RETURN(const std::vector<std::string> all,
-                      comm.Exchange(absl::StrCat(key), "full state: names"));
-  for (size_t rank = 1; rank < all.size(); ++rank) {
-    if (all[rank] == all[0]) continue;
-    return absl::InvalidArgumentError(absl::StrCat(
-        "the full state: ranks 0 and ", rank,
-        " have entries of different names, or another number of them"));
+  return hash;
+}
+
+/// What this rank holds of a tensor that is not known to be one on all ranks,
+/// as its box and a hash; empty for others, for summands, of which ranks hold
+/// different ones, and where it holds nothing.
+std::pair<std::string, std::string> CopyOf(const Tensor& tensor,
+                                           int world_size) {
+  Box box = WholeBox(tensor.sizes());
+  if (tensor.is_distributed()) {
+    const DeviceMesh& mesh = MeshOf(tensor);
+    if (mesh.size() == world_size || !mesh.coordinate().has_value() ||
+        LayoutOf(tensor).is_partial()) {
+      return {};
+    }
+    box = LocalBoxOf(tensor);
   }
-  return absl::OkStatus();
+  if (box.empty()) return {};
+  const NoGrad no_grad;
+  const Tensor local = Contiguous(LocalTensor(tensor));
+  const HostView view(local);
+  if (view.data() == nullptr) return {};  // A dry run.
+  return {ToString(box),
+          absl::StrCat(absl::Hex(
+              HashOf(view.data(), local.numel() * SizeOf(local.dtype()))))};
+}
+
+/// Finds the first name that one of two ranks lacks, of lists in order that
+/// differ.
+absl::Status NameThatDiffers(const std::string& what, size_t rank,
+                             const std::string& first,
+                             const std::string& other) {
+  std::set<std::string> of_first;
+  std::set<std::string> of_other;
+  for (Fields said(first); !said.empty();) {
+    of_first.insert(std::string(said.Text()));
+  }
+  for (Fields said(other); !said.empty();) {
+    of_other.insert(std::string(said.Text()));
+  }
+  std::vector<std::string> alone;
+  absl::c_set_symmetric_difference(of_first, of_other,
+                                   std::back_inserter(alone));
+  CH_CHECK(!alone.empty());
+  return absl::InvalidArgumentError(absl::StrCat(
+      what, ": ranks 0 and ", rank, " have entries of different names: \"",
+      alone[0], "\" is on rank ", of_first.count(alone[0]) > 0 ? 0 : rank,
+      " alone"));
 }
 
 bool IsOn(const DeviceMesh& mesh, int rank) {
@@ -241,12 +298,65 @@ absl::Status TakeValues(const StateDict& saved,
 
 }  // namespace
 
+absl::Status CheckCopies(Communicator& comm, const std::string& what,
+                         const StateDict& state) {
+  if (comm.size() == 1) return absl::OkStatus();
+  std::string names;
+  std::string copies;
+  for (const auto& [name, value] : state.entries()) {
+    Put(name, names);
+    const auto* tensor = std::get_if<Tensor>(&value);
+    if (tensor == nullptr) continue;
+    const auto [box, hash] = CopyOf(*tensor, comm.size());
+    if (box.empty()) continue;
+    Put(name, copies);
+    Put(box, copies);
+    Put(hash, copies);
+  }
+  std::string own;
+  Put(absl::StrCat(
+          absl::Hex(HashOf(names.data(), static_cast<int64_t>(names.size())))),
+      own);
+  own += copies;
+  CH_ASSIGN_OR_RETURN(const std::vector<std::string> all,
+                      comm.Exchange(own, absl::StrCat(what, ": copies")));
+  for (size_t rank = 1; rank < all.size(); ++rank) {
+    if (Fields(all[rank]).Text() == Fields(all[0]).Text()) continue;
+    // All ranks know that, so all of them meet again.
+    CH_ASSIGN_OR_RETURN(const std::vector<std::string> lists,
+                        comm.Exchange(names, absl::StrCat(what, ": names")));
+    return NameThatDiffers(what, rank, lists[0], lists[rank]);
+  }
+  // By name and box: the rank that holds it first, and its hash.
+  std::map<std::pair<std::string, std::string>, std::pair<size_t, std::string>>
+      seen;
+  for (size_t rank = 0; rank < all.size(); ++rank) {
+    Fields said(all[rank]);
+    said.Text();
+    while (!said.empty()) {
+      const std::string name(said.Text());
+      const std::string box(said.Text());
+      const std::string hash(said.Text());
+      const auto& [first, expected] =
+          seen.try_emplace({name, box}, rank, hash).first->second;
+      if (hash == expected) continue;
+      return absl::InvalidArgumentError(absl::StrCat(
+          what, ": \"", name, "\" ", box, " holds other values on rank ",
+          comm.world_ranks()[rank], " than on rank ", comm.world_ranks()[first],
+          ", and one of them would be lost: give what ranks have for "
+          "themselves names of its own, or make it shards on a mesh of all "
+          "ranks"));
+    }
+  }
+  return absl::OkStatus();
+}
+
 absl::Status VisitFullState(World& world, const StateDict& state,
                             StateHolder holder, StateVisitor visit) {
   RankContext& context = world.context();
   CH_RETURN_IF_ERROR(context.status());
   CH_ASSIGN_OR_RETURN(const auto comm, AllRanks(world));
-  CH_RETURN_IF_ERROR(CheckSameNames(*comm, state));
+  CH_RETURN_IF_ERROR(CheckCopies(*comm, "the full state", state));
   CH_ASSIGN_OR_RETURN(const DeviceMesh first,
                       InitDeviceMesh(world, {{"first", 1}}, {kFirst}));
   const bool holds =
