@@ -21,6 +21,9 @@
 #include "crosshatch/dtensor/dtensor.h"
 #include "crosshatch/examples/data_parallel.h"
 #include "crosshatch/examples/metrics.h"
+#include "crosshatch/examples/page/run_page.h"
+#include "crosshatch/examples/page/sharding_drawing.h"
+#include "crosshatch/examples/page/step_trace.h"
 #include "crosshatch/examples/report.h"
 #include "crosshatch/examples/sample.h"
 #include "crosshatch/extensions/dtensor_extensions.h"
@@ -40,6 +43,7 @@
 #include "crosshatch/tensor/autograd.h"
 #include "crosshatch/tensor/creation.h"
 #include "crosshatch/tensor/ops/ops.h"
+#include "crosshatch/tensor/span.h"
 #include "crosshatch/tp/llama_plan.h"
 #include "crosshatch/tp/parallelize_module.h"
 
@@ -115,6 +119,33 @@ std::vector<nn::AdamWGroup> Groups(const TrainOptions& options) {
           {.has = nn::NameMatches("embed_tokens.weight"), .weight_decay = 0}};
 }
 
+// What the page of a run says that it was told.
+std::vector<std::pair<std::string, std::string>> SettingsOf(
+    const TrainOptions& options) {
+  const nn::LlamaConfig c = options.config.Resolved();
+  return {
+      {"parameters", FormatCount(options.config.NumParameters())},
+      {"width", absl::StrCat(c.dim)},
+      {"blocks", absl::StrCat(c.layers)},
+      {"heads (of keys)", absl::StrCat(c.heads, " (", c.kv_heads, ")")},
+      {"inner width", absl::StrCat(c.ffn)},
+      {"vocabulary", absl::StrCat(c.vocab)},
+      {"rows of a step", absl::StrCat(options.global_batch)},
+      {"micro-batches", absl::StrCat(options.accumulate)},
+      {"tokens of a row", absl::StrCat(options.seq_len)},
+      {"steps", FormatCount(options.steps)},
+      {"learning rate", absl::StrCat(options.lr)},
+      {"warmup", absl::StrCat(options.warmup)},
+      {"weight decay", absl::StrCat(options.weight_decay)},
+      {"clipped to norm", options.clip_norm > 0
+                              ? absl::StrCat(options.clip_norm)
+                              : std::string("not at all")},
+      {"computes in", Name(options.dtype)},
+      {"recomputes", options.recompute ? "yes" : "no"},
+      {"offloads", options.offload ? "yes" : "no"},
+  };
+}
+
 // One rank's run.
 class Trainer {
  public:
@@ -175,6 +206,10 @@ class Trainer {
   bool IsDue(int64_t every) const {
     return step_ == options_.steps || (every > 0 && step_ % every == 0);
   }
+  // Whether `step`, from 1, is one that the page shows closely.
+  bool IsShown(int64_t step) const;
+  // Writes the page, if there is one.
+  absl::Status WritePage(RunPage::State state);
   // Whether the trained weights may take the place of others, in `place`.
   absl::Status CheckWeights(const std::string& place);
 
@@ -189,10 +224,14 @@ class Trainer {
   Report report_;
   std::optional<DataParallel> data_;
   checkpoint::RunCheckpoints checkpoints_;
+  std::optional<RunPage> page_;  // On the rank that speaks.
+  absl::Status unwritten_page_;
   absl::Status unwritten_metrics_;
   absl::Status unwritten_;  // The first of what could not be written.
 
   int64_t step_ = 0;      // Steps done.
+  int64_t begun_at_ = 0;  // Steps done before this run.
+  bool stops_ = false;    // A signal has asked for it.
   int64_t position_ = 0;  // In tokens_, of the next step's batch.
   int64_t data_size_;     // Of tokens_, which position_ is in.
   nn::ModuleState parameters_{model_};
@@ -294,15 +333,20 @@ absl::Status Trainer::Learn(StepMetrics& metrics) {
   };
   CH_RETURN_IF_ERROR(fsdp::AccumulateGradients(model_, count, micro_batch,
                                                fsdp::AccumulateBy::kShards));
+  Stream& compute = world_.context().compute_stream();
+  BeginSpan(compute, "clip", "");
   CH_ASSIGN_OR_RETURN(
       const float norm,
       nn::ClipGradNorm(model_.Parameters(),
                        options_.clip_norm > 0
                            ? options_.clip_norm
                            : std::numeric_limits<double>::infinity()));
+  EndSpan(compute, "clip", "");
   metrics.lr = options_.LearningRates().At(step_);
   optimizer_.set_lr(metrics.lr);
+  BeginSpan(compute, "optimizer", "");
   CH_RETURN_IF_ERROR(optimizer_.Step());
+  EndSpan(compute, "optimizer", "");
   optimizer_.ZeroGrad();
   if (!world_.device().is_meta()) {
     metrics.loss = global_loss;
@@ -318,8 +362,11 @@ absl::Status Trainer::Step(StepMetrics& metrics) {
   const int64_t copied = context.copied_bytes();
   const absl::Time begin = absl::Now();
   metrics.step = step_ + 1;
+  std::optional<StepTracer> tracer;
+  if (IsShown(metrics.step)) tracer.emplace(context);
   CH_RETURN_IF_ERROR(Learn(metrics));
   CH_RETURN_IF_ERROR(context.Synchronize());
+  if (tracer.has_value()) page_->Set(tracer->Finish(metrics.step));
   const double seconds = absl::ToDoubleSeconds(absl::Now() - begin);
   metrics.step_ms = seconds * 1e3;
   metrics.tokens_per_s =
@@ -387,6 +434,22 @@ absl::Status Trainer::PrintSample() {
   return absl::OkStatus();
 }
 
+bool Trainer::IsShown(int64_t step) const {
+  if (!page_.has_value()) return false;
+  // The first step of a run is like no other.
+  return step == begun_at_ + 2 || step == options_.steps ||
+         (options_.report_every > 0 && step % options_.report_every == 0);
+}
+
+absl::Status Trainer::WritePage(RunPage::State state) {
+  if (!page_.has_value()) return absl::OkStatus();
+  const absl::Status status = page_->Write(state);
+  // Told of once; the next one may succeed.
+  const bool is_new = status != unwritten_page_;
+  unwritten_page_ = status;
+  return is_new ? Unwritten(status) : absl::OkStatus();
+}
+
 void Trainer::Introduce() {
   report_.Start(mesh_, model_);
   if (const int idle = RanksWithoutHeads(options_); idle > 0) {
@@ -420,8 +483,7 @@ absl::Status Trainer::Unwritten(const absl::Status& status) {
 }
 
 absl::Status Trainer::TrainSteps(MetricsFile& file) {
-  bool stops = false;
-  while (step_ < options_.steps && !stops) {
+  while (step_ < options_.steps && !stops_) {
     StepMetrics metrics;
     CH_RETURN_IF_ERROR(Step(metrics));
     if (eval_ != nullptr && IsDue(options_.eval_every)) {
@@ -434,14 +496,18 @@ absl::Status Trainer::TrainSteps(MetricsFile& file) {
       CH_RETURN_IF_ERROR(Unwritten(status));
     }
     report_.Step(metrics);
+    if (page_.has_value()) page_->Add(metrics);
+    if (step_ < options_.steps && IsShown(step_)) {
+      CH_RETURN_IF_ERROR(WritePage(RunPage::State::kRuns));
+    }
     // In the last step there is nothing left to stop.
     if (step_ < options_.steps) {
-      CH_ASSIGN_OR_RETURN(stops, StopRequested(world_));
-      if (stops) {
+      CH_ASSIGN_OR_RETURN(stops_, StopRequested(world_));
+      if (stops_) {
         report_.Note(absl::StrCat("stopped by a signal after step ", step_));
       }
     }
-    if (stops || IsDue(options_.save_every)) {
+    if (stops_ || IsDue(options_.save_every)) {
       CH_RETURN_IF_ERROR(SaveCheckpoint());
     }
   }
@@ -455,7 +521,19 @@ absl::Status Trainer::Run() {
   CH_ASSIGN_OR_RETURN(
       MetricsFile file,
       MetricsFile::Open(speaks_ ? options_.metrics : "", step_));
-  CH_RETURN_IF_ERROR(TrainSteps(file));
+  if (speaks_ && !options_.report.empty()) {
+    begun_at_ = step_;
+    CH_ASSIGN_OR_RETURN(RunPage page, RunPage::Open(options_.report, step_));
+    page_.emplace(std::move(page));
+    page_->Begin(DrawShardings(model_, mesh_.layout()), SettingsOf(options_));
+  }
+  if (const absl::Status trained = TrainSteps(file); !trained.ok()) {
+    // The run's error is what matters.
+    WritePage(RunPage::State::kFailed).IgnoreError();
+    return trained;
+  }
+  CH_RETURN_IF_ERROR(
+      WritePage(stops_ ? RunPage::State::kStopped : RunPage::State::kEnded));
   if (!options_.save_dir.empty()) {
     CH_RETURN_IF_ERROR(CheckWeights(options_.save_dir));
     CH_RETURN_IF_ERROR(checkpoint::SaveHuggingFace(
@@ -508,6 +586,7 @@ absl::StatusOr<int64_t> DryPeak(const TrainOptions& options,
   dry.run.backend = Backend::kFake;
   dry.steps = 1;
   dry.metrics.clear();
+  dry.report.clear();
   dry.save_dir.clear();
   dry.checkpoints.clear();
   dry.resume = false;

@@ -18,6 +18,7 @@
 #include "crosshatch/checkpoint/run_directory.h"
 #include "crosshatch/examples/machine_memory.h"
 #include "crosshatch/examples/metrics.h"
+#include "crosshatch/examples/page/run_page.h"
 #include "crosshatch/examples/report.h"
 #include "crosshatch/examples/train.h"
 
@@ -112,30 +113,48 @@ bool IsSameFile(const std::string& a, const std::string& b) {
          of_a.st_dev == of_b.st_dev && of_a.st_ino == of_b.st_ino;
 }
 
-absl::Status CheckMetrics(const TrainOptions& options) {
-  const std::string& metrics = options.metrics;
-  if (metrics.empty()) return absl::OkStatus();
+// Of a file that the run writes beside its other work.
+absl::Status CheckOutput(const char* flag, const std::string& output,
+                         const TrainOptions& options) {
   std::vector<std::string> read = options.text;
   if (!options.tokens.empty()) read.push_back(options.tokens);
   read.insert(read.end(), options.eval_text.begin(), options.eval_text.end());
   for (const std::string& path : read) {
-    if (IsSameFile(metrics, path)) {
-      return absl::InvalidArgumentError(absl::StrCat("--metrics=", metrics,
+    if (IsSameFile(output, path)) {
+      return absl::InvalidArgumentError(absl::StrCat("--", flag, "=", output,
                                                      " would overwrite ", path,
                                                      ", which is only read"));
     }
   }
-  if (!options.model_dir.empty() && IsIn(metrics, options.model_dir)) {
+  if (!options.model_dir.empty() && IsIn(output, options.model_dir)) {
     return absl::InvalidArgumentError(absl::StrCat(
-        "--metrics=", metrics, " lies in --model=", options.model_dir,
+        "--", flag, "=", output, " lies in --model=", options.model_dir,
         ", which is only read"));
   }
-  if (!options.save_dir.empty() && IsIn(metrics, options.save_dir)) {
+  if (!options.save_dir.empty() && IsIn(output, options.save_dir)) {
     return absl::InvalidArgumentError(absl::StrCat(
-        "--metrics=", metrics, " lies in --save=", options.save_dir,
+        "--", flag, "=", output, " lies in --save=", options.save_dir,
         ", which is put in place as a whole after training; write it beside"));
   }
-  return MetricsFile::Check(metrics);
+  return absl::OkStatus();
+}
+
+absl::Status CheckMetrics(const TrainOptions& options) {
+  if (options.metrics.empty()) return absl::OkStatus();
+  CH_RETURN_IF_ERROR(CheckOutput("metrics", options.metrics, options));
+  return MetricsFile::Check(options.metrics);
+}
+
+absl::Status CheckReport(const TrainOptions& options) {
+  if (options.report.empty()) return absl::OkStatus();
+  CH_RETURN_IF_ERROR(CheckOutput("report", options.report, options));
+  if (!options.metrics.empty() &&
+      Resolved(options.report) == Resolved(options.metrics)) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("--report and --metrics are both ", options.report,
+                     "; name two files"));
+  }
+  return RunPage::Check(options.report);
 }
 
 absl::Status CheckSave(const TrainOptions& options) {
@@ -223,6 +242,7 @@ absl::Status CheckOptions(const TrainOptions& options) {
   CH_RETURN_IF_ERROR(CheckSizes(options));
   CH_RETURN_IF_ERROR(CheckMesh(options));
   CH_RETURN_IF_ERROR(CheckMetrics(options));
+  CH_RETURN_IF_ERROR(CheckReport(options));
   CH_RETURN_IF_ERROR(CheckCheckpoints(options));
   return CheckSave(options);
 }

@@ -65,6 +65,7 @@ absl::Status Prepare(TrainOptions& options, std::optional<TokenSource>& tokens,
   if (rank != 0) {
     // Only rank 0 writes; other hosts may not even have the directories.
     checked.metrics.clear();
+    checked.report.clear();
     checked.save_dir.clear();
     checked.checkpoints.clear();
   }

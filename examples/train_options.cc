@@ -105,6 +105,15 @@ ABSL_FLAG(GivenPath, metrics, {},
           "A file to write a JSON object a step to. Where it cannot be written "
           "any more, training goes on, and the program ends with status 1.");
 ABSL_FLAG(
+    GivenPath, report, {},
+    "An HTML file to show the run in, one page that needs nothing else: "
+    "losses, memory, what axes move, the shardings, a timeline and the "
+    "times of a step. It is there after the second step, and whole at any "
+    "time.");
+ABSL_FLAG(GivenInt, report_every, {0},
+          "Steps from one version of --report to the next; 0: it is written "
+          "after the run's second step and its last.");
+ABSL_FLAG(
     GivenPath, save, {},
     "A directory to save the trained model to, in Hugging Face's layout.");
 ABSL_FLAG(bool, overwrite, false,
@@ -208,6 +217,8 @@ absl::Status CheckNeeds(const TrainOptions& options) {
       {"token_bits", options.token_bits != 0, "tokens",
        !options.tokens.empty()},
       {"overwrite", options.overwrite, "save", !options.save_dir.empty()},
+      {"report_every", absl::GetFlag(FLAGS_report_every).is_given, "report",
+       !options.report.empty()},
   };
   for (const auto& need : needs) {
     if (!need.is_given || need.is_there) continue;
@@ -284,6 +295,7 @@ absl::Status CheckNumbers(const TrainOptions& options) {
   CH_RETURN_IF_ERROR(CheckAtLeast("eval_every", options.eval_every, 0));
   CH_RETURN_IF_ERROR(CheckAtLeast("save_every", options.save_every, 0));
   CH_RETURN_IF_ERROR(CheckAtLeast("keep", options.keep, 0));
+  CH_RETURN_IF_ERROR(CheckAtLeast("report_every", options.report_every, 0));
   CH_RETURN_IF_ERROR(CheckAtLeast("sample", options.sample, 0));
   CH_RETURN_IF_ERROR(CheckNotNegative("temperature", options.temperature));
   CH_RETURN_IF_ERROR(CheckAtLeast("top_k", options.top_k, 0));
@@ -420,6 +432,9 @@ absl::StatusOr<TrainOptions> ParseTrainOptions(int argc, char** argv) {
   options.top_k = absl::GetFlag(FLAGS_top_k);
   CH_ASSIGN_OR_RETURN(options.metrics,
                       PathOf("metrics", absl::GetFlag(FLAGS_metrics)));
+  CH_ASSIGN_OR_RETURN(options.report,
+                      PathOf("report", absl::GetFlag(FLAGS_report)));
+  options.report_every = absl::GetFlag(FLAGS_report_every).value;
   CH_ASSIGN_OR_RETURN(options.save_dir,
                       PathOf("save", absl::GetFlag(FLAGS_save)));
   options.overwrite = absl::GetFlag(FLAGS_overwrite);

@@ -67,6 +67,8 @@ struct TrainOptions {
   int64_t top_k = 0;
 
   std::string metrics;
+  std::string report;        ///< An HTML file; empty: none.
+  int64_t report_every = 0;  ///< Steps; 0: after the second and the last one.
   std::string save_dir;
   bool overwrite = false;
   bool verbose = false;

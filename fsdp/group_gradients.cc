@@ -447,8 +447,11 @@ void GroupGradients::ShowGradients(const std::shared_ptr<Storage>& sharded,
 }
 
 void GroupGradients::Finish() {
-  core_.comm->compute().Wait(reduced_);
-  core_.comm->compute().Wait(reported_);
+  Stream& compute = core_.comm->compute();
+  BeginSpan(compute, "wait", "reduce");
+  compute.Wait(reduced_);
+  compute.Wait(reported_);
+  EndSpan(compute, "wait", "reduce");
   reduced_ = reported_ = Event();
 }
 
