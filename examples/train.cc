@@ -46,6 +46,7 @@
 #include "crosshatch/tensor/span.h"
 #include "crosshatch/tp/llama_plan.h"
 #include "crosshatch/tp/parallelize_module.h"
+#include "crosshatch/tp/plan_text.h"
 
 namespace crosshatch::examples {
 namespace {
@@ -85,8 +86,11 @@ absl::Status Parallelize(nn::Llama& model, const DeviceMesh& mesh,
                          const TrainOptions& options) {
   if (HasAxis(options, "tp")) {
     CH_ASSIGN_OR_RETURN(const DeviceMesh tp_mesh, mesh.Slice("tp"));
-    CH_RETURN_IF_ERROR(
-        tp::ParallelizeModule(model, tp_mesh, tp::LlamaPlan(model.config())));
+    tp::ParallelPlan plan = tp::LlamaPlan(model.config());
+    if (!options.plan.empty()) {
+      CH_ASSIGN_OR_RETURN(plan, tp::ParsePlan(options.plan_text, options.plan));
+    }
+    CH_RETURN_IF_ERROR(tp::ParallelizeModule(model, tp_mesh, plan));
   }
   CH_ASSIGN_OR_RETURN(const DeviceMesh fsdp_mesh,
                       mesh.Slice(DataAxes(options)));

@@ -14,6 +14,7 @@
 
 #include "absl/status/statusor.h"
 #include "crosshatch/base/status_macros.h"
+#include "crosshatch/checkpoint/file_io.h"
 #include "crosshatch/checkpoint/hf_config.h"
 #include "crosshatch/checkpoint/huggingface.h"
 #include "crosshatch/comm/world.h"
@@ -22,6 +23,8 @@
 #include "crosshatch/examples/train_checks.h"
 #include "crosshatch/examples/train_options.h"
 #include "crosshatch/launch/run.h"
+#include "crosshatch/tp/llama_plan.h"
+#include "crosshatch/tp/plan_text.h"
 
 namespace crosshatch::examples {
 namespace {
@@ -61,6 +64,10 @@ absl::Status Prepare(TrainOptions& options, std::optional<TokenSource>& tokens,
     CH_ASSIGN_OR_RETURN(options.config,
                         checkpoint::LoadConfig(options.model_dir));
   }
+  if (!options.plan.empty()) {
+    CH_ASSIGN_OR_RETURN(options.plan_text, checkpoint::ReadFile(options.plan));
+    CH_RETURN_IF_ERROR(tp::ParsePlan(options.plan_text, options.plan).status());
+  }
   TrainOptions checked = options;
   if (rank != 0) {
     // Only rank 0 writes; other hosts may not even have the directories.
@@ -82,8 +89,23 @@ absl::Status Prepare(TrainOptions& options, std::optional<TokenSource>& tokens,
   return NoteUnfinishedSaves(checked);
 }
 
+// Prints the plan for the model that the flags describe.
+absl::Status PrintPlan(const TrainOptions& options) {
+  nn::LlamaConfig config = options.config;
+  if (!options.model_dir.empty()) {
+    CH_ASSIGN_OR_RETURN(config, checkpoint::LoadConfig(options.model_dir));
+  }
+  std::printf("%s", tp::LlamaPlanText(config).c_str());
+  return absl::OkStatus();
+}
+
 int Main(int argc, char** argv) {
   absl::StatusOr<TrainOptions> options = ParseTrainOptions(argc, argv);
+  if (options.ok() && options->plan == kPrintPlan) {
+    const absl::Status status = PrintPlan(*options);
+    if (status.ok()) return 0;
+    options = status;
+  }
   RunOptions run;
   std::optional<TokenSource> tokens;
   std::optional<TokenSource> eval;

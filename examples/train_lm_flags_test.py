@@ -8,7 +8,7 @@ usage: train_lm_flags_test.py PROGRAM
 import json
 import unittest
 
-from train_lm_testcase import SMALL, TIMES, TrainLmTestCase
+from train_lm_testcase import SMALL, TIMES, VALUES, TrainLmTestCase
 
 
 class TrainLmFlagsTest(TrainLmTestCase):
@@ -103,6 +103,62 @@ class TrainLmFlagsTest(TrainLmTestCase):
             file.write(text.read()[:5 * 17 + 1])
         lines = self.metrics("--lr=0", "--eval_text=" + one, "--eval_every=1")
         self.assertAlmostEqual(lines[0]["eval_loss"], lines[0]["loss"], 6)
+
+    def test_a_plan_that_was_printed_is_the_plan_without_one(self):
+        mesh = ["--mesh=fsdp:2,tp:2"]
+        printed = self.run_program("--plan=print", *SMALL[:5])
+        self.assertEqual(printed.returncode, 0, printed.stderr)
+        self.assertIn("layers.*.self_attn.o_proj ", printed.stdout)
+        plan = self.path("llama.plan")
+        with open(plan, "w") as file:
+            file.write(printed.stdout)
+        self.assertEqual(self.metrics(*mesh, "--plan=" + plan, without=TIMES),
+                         self.metrics(*mesh, without=TIMES))
+
+    def test_a_plan_of_the_users_trains_as_one_rank_does(self):
+        # Activations are whole between the modules, and so are the logits.
+        plan = self.path("my.plan")
+        with open(plan, "w") as file:
+            file.write(
+                "# Heads and inner features are split, nothing else.\n"
+                "embed_tokens  RowwiseParallel\n"
+                "layers.*.*norm  SequenceParallel sequence_dim=1\n"
+                "layers.*.self_attn  PrepareModuleInput input=S(1) desired=R\n"
+                "layers.*.self_attn.[qkv]_proj  ColwiseParallel\n"
+                "layers.*.self_attn.o_proj  RowwiseParallel output=S(1)\n"
+                "layers.*.mlp  PrepareModuleInput input=S(1) desired=R\n"
+                "layers.*.mlp.*_proj  ColwiseParallel output=R\n"
+                "norm  SequenceParallel\n"
+                "lm_head  ColwiseParallel output=R\n")
+        one = self.metrics("--mesh=fsdp:1")
+        split = self.metrics("--mesh=fsdp:1,tp:3", "--plan=" + plan)
+        for a, b in zip(one, split):
+            for name in VALUES:
+                self.assertAlmostEqual(a[name], b[name], delta=1e-4 * a[name])
+        self.assertNotEqual(split[0]["moved"], self.metrics(
+            "--mesh=fsdp:1,tp:3")[0]["moved"])
+
+    def test_a_plan_that_is_wrong_is_refused_by_its_line(self):
+        plan = self.path("wrong.plan")
+        for text, says in [
+                ("norm SequenceParallel\nlm_head Colwise\n",
+                 'wrong.plan, line 2: there is no style "Colwise"; there are '),
+                ("lm_heads ColwiseParallel\n", "lm_heads"),
+                ("# nothing\n", "wrong.plan: holds no plan")]:
+            with open(plan, "w") as file:
+                file.write(text)
+            run = self.run_program("--text=" + self.text, *SMALL,
+                                   "--mesh=tp:2", "--plan=" + plan)
+            self.assertEqual(run.returncode, 1)
+            self.assertIn(says, run.stderr)
+            self.assertEqual(run.stderr.count("\n"), 1, run.stderr)
+        for flags, says in [
+                (["--mesh=tp:2", "--plan=" + self.path("none")], "none"),
+                (["--mesh=fsdp:2", "--plan=" + plan], "has none"),
+                (["--mesh=tp:2", "--plan="], "--plan= names nothing")]:
+            run = self.run_program("--text=" + self.text, *SMALL, *flags)
+            self.assertEqual(run.returncode, 1)
+            self.assertIn(says, run.stderr)
 
     def test_tokens_of_16_and_32_bits_are_the_same_training(self):
         with open(self.text, "rb") as file:

@@ -23,6 +23,12 @@ ABSL_FLAG(std::string, mesh, "fsdp:1",
           "The mesh as AXIS:SIZE,... of the axes replicate, fsdp and tp. The "
           "order says which ranks are neighbours, the last axis' first; what "
           "an axis does goes by its name.");
+ABSL_FLAG(
+    GivenPath, plan, {},
+    "A file that says how the tp axis splits the model: lines of a "
+    "pattern of modules' names, a style and its options (tp/plan_text.h). "
+    "\"print\" prints the plan that is taken without this flag, as such "
+    "a file.");
 ABSL_FLAG(std::vector<std::string>, text, {},
           "Text files to train on; each byte is a token.");
 ABSL_FLAG(GivenPath, tokens, {},
@@ -188,6 +194,7 @@ absl::StatusOr<nn::Schedule::Shape> ParseSchedule(const std::string& name) {
 }
 
 absl::Status CheckSource(const TrainOptions& options) {
+  if (options.plan == kPrintPlan) return absl::OkStatus();
   if (options.text.empty() == options.tokens.empty()) {
     return absl::InvalidArgumentError(
         "name what to train on: either --text=FILE,... or --tokens=FILE");
@@ -265,6 +272,15 @@ absl::Status CheckConflicts(const TrainOptions& options) {
   if (options.run.backend == Backend::kFake && options.sample > 0) {
     return absl::InvalidArgumentError(
         "--sample: --backend=fake computes nothing to draw from");
+  }
+  const bool has_tp =
+      std::any_of(options.mesh.begin(), options.mesh.end(),
+                  [](const MeshAxis& axis) { return axis.name == "tp"; });
+  if (!options.plan.empty() && options.plan != kPrintPlan && !has_tp) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("--plan=", options.plan,
+                     " says how a tp axis splits the model, and --mesh=",
+                     absl::GetFlag(FLAGS_mesh), " has none"));
   }
   return CheckNeeds(options);
 }
@@ -388,6 +404,7 @@ absl::StatusOr<TrainOptions> ParseTrainOptions(int argc, char** argv) {
   // A run that can go on has not failed.
   if (!options.checkpoints.empty()) options.run.stop_status = 0;
   CH_RETURN_IF_ERROR(ReadLaunchFlags(options.run));
+  CH_ASSIGN_OR_RETURN(options.plan, PathOf("plan", absl::GetFlag(FLAGS_plan)));
   options.text = absl::GetFlag(FLAGS_text);
   CH_ASSIGN_OR_RETURN(options.tokens,
                       PathOf("tokens", absl::GetFlag(FLAGS_tokens)));

@@ -23,6 +23,11 @@ namespace crosshatch::examples {
 struct TrainOptions {
   /// As given, completed with an fsdp axis of size 1 if it has none.
   std::vector<MeshAxis> mesh;
+  /// A file with the plan of the tp axis; empty: the plan for Llama.
+  /// kPrintPlan: that plan is to be printed, and nothing else is asked for.
+  std::string plan;
+  /// What the file holds.
+  std::string plan_text;
   /// Of the backend, the ranks and the times.
   RunOptions run;
 
@@ -80,6 +85,8 @@ struct TrainOptions {
     return {.shape = schedule, .peak = lr, .warmup = warmup, .steps = steps};
   }
 };
+
+inline constexpr char kPrintPlan[] = "print";
 
 /// Parses the command line. `--help` prints the flags and ends the process with
 /// status 0.
