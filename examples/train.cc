@@ -123,33 +123,6 @@ std::vector<nn::AdamWGroup> Groups(const TrainOptions& options) {
           {.has = nn::NameMatches("embed_tokens.weight"), .weight_decay = 0}};
 }
 
-// What the page of a run says that it was told.
-std::vector<std::pair<std::string, std::string>> SettingsOf(
-    const TrainOptions& options) {
-  const nn::LlamaConfig c = options.config.Resolved();
-  return {
-      {"parameters", FormatCount(options.config.NumParameters())},
-      {"width", absl::StrCat(c.dim)},
-      {"blocks", absl::StrCat(c.layers)},
-      {"heads (of keys)", absl::StrCat(c.heads, " (", c.kv_heads, ")")},
-      {"inner width", absl::StrCat(c.ffn)},
-      {"vocabulary", absl::StrCat(c.vocab)},
-      {"rows of a step", absl::StrCat(options.global_batch)},
-      {"micro-batches", absl::StrCat(options.accumulate)},
-      {"tokens of a row", absl::StrCat(options.seq_len)},
-      {"steps", FormatCount(options.steps)},
-      {"learning rate", absl::StrCat(options.lr)},
-      {"warmup", absl::StrCat(options.warmup)},
-      {"weight decay", absl::StrCat(options.weight_decay)},
-      {"clipped to norm", options.clip_norm > 0
-                              ? absl::StrCat(options.clip_norm)
-                              : std::string("not at all")},
-      {"computes in", Name(options.dtype)},
-      {"recomputes", options.recompute ? "yes" : "no"},
-      {"offloads", options.offload ? "yes" : "no"},
-  };
-}
-
 // One rank's run.
 class Trainer {
  public:
@@ -529,7 +502,7 @@ absl::Status Trainer::Run() {
     begun_at_ = step_;
     CH_ASSIGN_OR_RETURN(RunPage page, RunPage::Open(options_.report, step_));
     page_.emplace(std::move(page));
-    page_->Begin(DrawShardings(model_, mesh_.layout()), SettingsOf(options_));
+    page_->Begin(DrawShardings(model_, mesh_.layout()), Settings(options_));
   }
   if (const absl::Status trained = TrainSteps(file); !trained.ok()) {
     // The run's error is what matters.

@@ -345,6 +345,32 @@ int TrainOptions::AxisSize(absl::string_view name) const {
   return 1;
 }
 
+std::vector<std::pair<std::string, std::string>> Settings(
+    const TrainOptions& options) {
+  const nn::LlamaConfig c = options.config.Resolved();
+  return {
+      {"parameters", absl::StrCat(options.config.NumParameters())},
+      {"width", absl::StrCat(c.dim)},
+      {"blocks", absl::StrCat(c.layers)},
+      {"heads (of keys)", absl::StrCat(c.heads, " (", c.kv_heads, ")")},
+      {"inner width", absl::StrCat(c.ffn)},
+      {"vocabulary", absl::StrCat(c.vocab)},
+      {"rows of a step", absl::StrCat(options.global_batch)},
+      {"micro-batches", absl::StrCat(options.accumulate)},
+      {"tokens of a row", absl::StrCat(options.seq_len)},
+      {"steps", absl::StrCat(options.steps)},
+      {"learning rate", absl::StrCat(options.lr)},
+      {"warmup", absl::StrCat(options.warmup)},
+      {"weight decay", absl::StrCat(options.weight_decay)},
+      {"clipped to norm", options.clip_norm > 0
+                              ? absl::StrCat(options.clip_norm)
+                              : std::string("not at all")},
+      {"computes in", Name(options.dtype)},
+      {"recomputes", options.recompute ? "yes" : "no"},
+      {"offloads", options.offload ? "yes" : "no"},
+  };
+}
+
 absl::StatusOr<std::vector<MeshAxis>> ParseMesh(const std::string& text) {
   std::vector<MeshAxis> axes;
   bool has_fsdp = false;

@@ -8,6 +8,7 @@
 
 #include <cstdint>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/status/statusor.h"
@@ -92,6 +93,10 @@ inline constexpr char kPrintPlan[] = "print";
 /// status 0.
 /// \error kInvalidArgument naming the flag and what would be right.
 absl::StatusOr<TrainOptions> ParseTrainOptions(int argc, char** argv);
+
+/// Names and values of what matters of a run, to be shown.
+std::vector<std::pair<std::string, std::string>> Settings(
+    const TrainOptions& options);
 
 /// "fsdp:2,tp:2" as axes.
 /// \error kInvalidArgument for an unknown or repeated axis or a bad size.
