@@ -47,6 +47,33 @@ Tensor CellOf(const Tensor& data, const Box& box) {
   return local.is_contiguous() ? local : Contiguous(local);
 }
 
+/// Writes the elements of `box`, dense, and hashes them, some rows at a time:
+/// what was hashed is still in the cache when it is written.
+absl::StatusOr<uint64_t> WriteCell(const IndexedTensor& tensor, const Box& box,
+                                   const std::string& name, const void* data,
+                                   SafetensorsWriter& writer) {
+  constexpr int64_t kBytes = 256 * 1024;
+  const int64_t element = SizeOf(tensor.dtype);
+  const int64_t rows = box.ndim() == 0 ? 1 : box.sizes[0];
+  const int64_t row_bytes = rows == 0 ? 0 : box.numel() / rows * element;
+  const int64_t most =
+      row_bytes == 0 ? rows : std::max<int64_t>(1, kBytes / row_bytes);
+  const auto* next = static_cast<const std::byte*>(data);
+  uint64_t hash = 0;
+  for (int64_t row = 0; row < rows; row += most) {
+    Box part = box;
+    if (box.ndim() > 0) {
+      part.offsets[0] += row;
+      part.sizes[0] = std::min(most, rows - row);
+    }
+    hash += HashBox(next, element, tensor.sizes, part);
+    const int64_t bytes = part.numel() * element;
+    CH_RETURN_IF_ERROR(writer.WritePart(name, next, bytes));
+    next += bytes;
+  }
+  return hash;
+}
+
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<SaveJob>> SaveJob::Prepare(
@@ -144,10 +171,10 @@ absl::StatusOr<std::string> SaveJob::WriteFile(
       SafetensorsWriter::Create(path, infos, {{"format", "pt"}}, files_));
   for (size_t i = 0; i < cells.size(); ++i) {
     const IndexedTensor& tensor = plan_.index.tensors[cells[i].tensor];
-    absl::StrAppend(
-        &hashes, HashToHex(HashBox(data[i], SizeOf(tensor.dtype), tensor.sizes,
-                                   tensor.CellBox(cells[i].cell))));
-    CH_RETURN_IF_ERROR(writer->Write(infos[i].name, data[i]));
+    CH_ASSIGN_OR_RETURN(const uint64_t hash,
+                        WriteCell(tensor, tensor.CellBox(cells[i].cell),
+                                  infos[i].name, data[i], *writer));
+    absl::StrAppend(&hashes, HashToHex(hash));
   }
   CH_RETURN_IF_ERROR(writer->Finish());
   return hashes;
