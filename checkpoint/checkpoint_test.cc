@@ -411,6 +411,25 @@ TEST(CheckpointTest, WhatEachSliceHasIsSavedOnce) {
   });
 }
 
+// Meshes that were never one.
+TEST(CheckpointTest, WhatEachMeshHasIsSavedOnce) {
+  const std::string dir = FreshDir("meshes");
+  RunRanks(4, [&](World& world) -> absl::Status {
+    const bool odd = world.rank() % 2 == 1;
+    CH_ASSIGN_OR_RETURN(
+        const DeviceMesh mesh,
+        InitDeviceMesh(world, {{"tp", 2}},
+                       odd ? std::vector<int>{3, 1} : std::vector<int>{0, 2}));
+    for (const bool zeros : {false, true}) {
+      CH_ASSIGN_OR_RETURN(nn::StateDict state, StateOf(kCases[1], mesh, zeros));
+      CH_RETURN_IF_ERROR(zeros ? LoadCheckpoint(world, state, dir)
+                               : SaveCheckpoint(world, state, dir));
+      if (zeros) ExpectWholes(state);
+    }
+    return absl::OkStatus();
+  });
+}
+
 // Experts of one name, each a rank's or a slice's own.
 TEST(CheckpointTest, CopiesThatDifferAreRefusedByName) {
   const std::string dir = FreshDir("copies");

@@ -27,25 +27,21 @@ struct DescribedState {
 
   /// A line for each tensor and value, the same on ranks that have the same.
   std::string ToString() const;
-  /// This, where each tensor on a slice of a mesh is taken for one on all of
-  /// the mesh, of which the other slices hold copies. What lies on a slice that
-  /// this rank is not on stays there.
-  /// \param rank this one, of the world
-  DescribedState OnWholeMeshes(int rank) const;
 };
 
 /// \error kInvalidArgument naming an entry that is an undefined tensor, or
 ///     partial.
 absl::StatusOr<DescribedState> Describe(const nn::StateDict& state);
 
-/// What all ranks describe alike: their states as they are or, where these
-/// differ, as OnWholeMeshes has them. An error of one rank is one of all.
-/// \param label names the meetings in errors
-/// \param rank this one, of the world
-/// \param with_values compares those too
-/// \error kFailedPrecondition with the first line that differs, on two ranks
+/// What all ranks describe alike. They may differ in the ranks of meshes, as
+/// where each slice of a mesh has a tensor: what all slices have under a name
+/// is taken for one tensor, of which each has a copy, on a mesh of all their
+/// ranks. An error of one rank is one of all. \param label names the meetings
+/// in errors \param with_values compares those too \error kFailedPrecondition
+/// with the first line that differs, on two ranks,
+///     and for meshes that have some of their ranks in common
 absl::StatusOr<DescribedState> Agree(
-    Communicator& comm, const std::string& label, int rank,
+    Communicator& comm, const std::string& label,
     const absl::StatusOr<DescribedState>& described, bool with_values);
 
 }  // namespace crosshatch::checkpoint

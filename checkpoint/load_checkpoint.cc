@@ -280,8 +280,8 @@ absl::Status Loader::Fill(nn::StateDict& state, bool allows_missing,
   // The values are to be replaced.
   CH_ASSIGN_OR_RETURN(
       const DescribedState described,
-      Agree(comm_, absl::StrCat("load from ", dir_), world_.rank(),
-            Describe(state), /*with_values=*/false));
+      Agree(comm_, absl::StrCat("load from ", dir_), Describe(state),
+            /*with_values=*/false));
   nn::StateDict with_values = state;
   absl::Status fits = CheckNames(state, allows_missing, refuses_extra);
   if (fits.ok()) fits = FillValues(with_values);

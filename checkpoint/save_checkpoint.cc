@@ -61,9 +61,7 @@ absl::Status SaveCheckpoint(World& world, nn::Stateful& stateful,
 
 absl::StatusOr<SavePlan> PlanOf(const World& world,
                                 const nn::StateDict& state) {
-  CH_ASSIGN_OR_RETURN(const DescribedState mine, Describe(state));
-  // In a dry run there are no others that could lie elsewhere.
-  const DescribedState described = mine.OnWholeMeshes(world.rank());
+  CH_ASSIGN_OR_RETURN(const DescribedState described, Describe(state));
   CH_ASSIGN_OR_RETURN(SavePlan plan, PlanSave(described.tensors, world.size()));
   plan.index.values = described.values;
   return plan;

@@ -92,9 +92,8 @@ absl::StatusOr<std::unique_ptr<SaveJob>> SaveJob::Prepare(
     mine = state.status();
   }
   const std::string label = absl::StrCat("save to ", dir);
-  CH_ASSIGN_OR_RETURN(
-      const DescribedState described,
-      Agree(*comm, label, world.rank(), mine, /*with_values=*/true));
+  CH_ASSIGN_OR_RETURN(const DescribedState described,
+                      Agree(*comm, label, mine, /*with_values=*/true));
   CH_RETURN_IF_ERROR(nn::CheckCopies(*comm, label, *state));
   // From here on all ranks find the same errors.
   CH_ASSIGN_OR_RETURN(SavePlan plan, PlanSave(described.tensors, world.size()));

@@ -8,6 +8,7 @@
 
 #include <csignal>
 #include <cstdio>
+#include <cstdlib>
 #include <optional>
 #include <string>
 #include <vector>
@@ -127,6 +128,12 @@ int Main(int argc, char** argv) {
 
 int main(int argc, char** argv) {
   crosshatch::examples::FillStandardDescriptors();
+  // `bazel run` starts programs elsewhere than where they were asked for.
+  const char* const directory = std::getenv("BUILD_WORKING_DIRECTORY");
+  if (directory != nullptr && chdir(directory) != 0) {
+    std::perror(directory);
+    return 1;
+  }
   // A reader that is gone, and a file that is too long, are errors of the write
   // that meets them, not the end of a training that is to be saved.
   std::signal(SIGPIPE, SIG_IGN);
