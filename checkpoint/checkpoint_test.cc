@@ -445,15 +445,15 @@ TEST(CheckpointTest, CopiesThatDifferAreRefusedByName) {
     absl::Status status = SaveCheckpoint(mesh.world(), on_slices, dir);
     CH_EXPECT_TRUE(absl::IsInvalidArgument(status)) << status;
     CH_EXPECT_THAT(std::string(status.message()),
-                   HasSubstr("\"experts.w\" [0:3, 0:2] holds other values on "
-                             "rank 2 than on rank 0"));
+                   HasSubstr("\"experts.w\" [0:3, 0:2] on rank 2 holds other "
+                             "values than on rank 0"));
     nn::StateDict plain;
     CH_RETURN_IF_ERROR(plain.Add(
         "expert", Full({3}, mesh.world().rank() == 3 ? 1.0 : 2.0, kFloat32)));
     status = SaveCheckpoint(mesh.world(), plain, dir);
     CH_EXPECT_THAT(
         std::string(status.message()),
-        HasSubstr("\"expert\" [0:3] holds other values on rank 3 than on rank "
+        HasSubstr("\"expert\" [0:3] on rank 3 holds other values than on rank "
                   "0"));
     return absl::OkStatus();
   });

@@ -214,8 +214,8 @@ TEST(SaveTest, WhatRanksHaveForThemselvesIsRefusedByName) {
     const absl::Status status = SaveHuggingFace(world, model, dir);
     CH_EXPECT_TRUE(absl::IsInvalidArgument(status)) << status;
     CH_EXPECT_THAT(std::string(status.message()),
-                   HasSubstr("\"embed_tokens.weight\" [0:5, 0:8] holds other "
-                             "values on rank 1 than on rank 0"));
+                   HasSubstr("\"embed_tokens.weight\" [0:5, 0:8] on rank 1 "
+                             "holds other values than on rank 0"));
     return absl::OkStatus();
   });
   EXPECT_FALSE(fs::exists(dir));

@@ -34,8 +34,8 @@ except ImportError as missing:
 PROGRAM = os.path.abspath(sys.argv[1])
 ROWS, LENGTH, STEPS, RATE = 6, 48, 30, 3e-3
 MESHES = ["fsdp:1", "fsdp:2,tp:2", "tp:3"]
-# Of losses in float32, added in other orders; the training repeats it.
-BOUND, TRAINED_BOUND = 5e-6, 5e-4
+# Of losses in float32, added in other orders: ten times of what was seen.
+BOUND = 5e-6
 
 
 def make_text():
@@ -130,7 +130,7 @@ def main():
             expect(f"{mesh}: the first loss and that of transformers",
                    worst(losses[:1], [before]), BOUND)
             expect(f"{mesh}: all losses and those of torch.optim.AdamW",
-                   worst(losses, expected), TRAINED_BOUND)
+                   worst(losses, expected), BOUND)
             assert losses[-1] < 0.7 * losses[0], losses
             tuned = transformers.LlamaForCausalLM.from_pretrained(out)
             with torch.no_grad():

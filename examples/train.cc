@@ -88,9 +88,16 @@ absl::Status Parallelize(nn::Llama& model, const DeviceMesh& mesh,
     CH_ASSIGN_OR_RETURN(const DeviceMesh tp_mesh, mesh.Slice("tp"));
     tp::ParallelPlan plan = tp::LlamaPlan(model.config());
     if (!options.plan.empty()) {
-      CH_ASSIGN_OR_RETURN(plan, tp::ParsePlan(options.plan_text, options.plan));
+      CH_ASSIGN_OR_RETURN(
+          plan, tp::ParsePlan(options.plan_text, options.plan, kMostDims));
     }
-    CH_RETURN_IF_ERROR(tp::ParallelizeModule(model, tp_mesh, plan));
+    const absl::Status laid = tp::ParallelizeModule(model, tp_mesh, plan);
+    if (!laid.ok() && !options.plan.empty()) {
+      return absl::Status(laid.code(),
+                          absl::StrCat("--plan=", options.plan, ": ",
+                                       std::string(laid.message())));
+    }
+    CH_RETURN_IF_ERROR(laid);
   }
   CH_ASSIGN_OR_RETURN(const DeviceMesh fsdp_mesh,
                       mesh.Slice(DataAxes(options)));
@@ -429,7 +436,9 @@ absl::Status Trainer::WritePage(RunPage::State state) {
 
 void Trainer::Introduce() {
   report_.Start(mesh_, model_);
-  if (const int idle = RanksWithoutHeads(options_); idle > 0) {
+  // Of a plan of the user's nothing is known.
+  if (const int idle = RanksWithoutHeads(options_);
+      idle > 0 && options_.plan.empty()) {
     report_.Note(absl::StrCat(
         idle, " of ", options_.AxisSize("tp"),
         " tp ranks compute no attention: heads stay whole, and the model has ",

@@ -20,6 +20,7 @@
 #include "crosshatch/examples/metrics.h"
 #include "crosshatch/examples/page/run_page.h"
 #include "crosshatch/examples/report.h"
+#include "crosshatch/examples/resolved_path.h"
 #include "crosshatch/examples/train.h"
 
 namespace crosshatch::examples {
@@ -73,22 +74,6 @@ absl::Status CheckMesh(const TrainOptions& options) {
   return absl::OkStatus();
 }
 
-// Where `path` lies, links resolved as far as it exists, and a link to what
-// does not exist yet: who opens it for writing makes that.
-fs::path Resolved(const std::string& path) {
-  std::error_code error;
-  fs::path resolved = fs::absolute(path, error);
-  // As many as the system follows; it refuses a circle.
-  for (int links = 0; links < 40 && !error; ++links) {
-    resolved = fs::weakly_canonical(resolved, error);
-    std::error_code absent;  // No link either.
-    if (error || !fs::is_symlink(fs::symlink_status(resolved, absent))) break;
-    resolved = resolved.parent_path() / fs::read_symlink(resolved, error);
-  }
-  if (error) resolved = fs::path(path).lexically_normal();
-  return resolved.has_filename() ? resolved : resolved.parent_path();
-}
-
 // Whether `path` is `directory` or lies in it.
 bool IsWithin(const fs::path& path, const fs::path& directory) {
   const auto [in_directory, in_path] = std::mismatch(
@@ -99,11 +84,11 @@ bool IsWithin(const fs::path& path, const fs::path& directory) {
 // The same of what the names lead to: also for a link in `directory` that leads
 // out of it.
 bool IsIn(const std::string& path, const std::string& directory) {
-  const fs::path within = Resolved(directory);
+  const fs::path within = ResolvedPath(directory);
   const fs::path name(path);
   const fs::path parent = name.has_parent_path() ? name.parent_path() : ".";
-  return IsWithin(Resolved(path), within) ||
-         IsWithin(Resolved(parent.string()) / name.filename(), within);
+  return IsWithin(ResolvedPath(path), within) ||
+         IsWithin(ResolvedPath(parent.string()) / name.filename(), within);
 }
 
 bool IsSameFile(const std::string& a, const std::string& b) {
@@ -118,6 +103,7 @@ absl::Status CheckOutput(const char* flag, const std::string& output,
                          const TrainOptions& options) {
   std::vector<std::string> read = options.text;
   if (!options.tokens.empty()) read.push_back(options.tokens);
+  if (!options.plan.empty()) read.push_back(options.plan);
   read.insert(read.end(), options.eval_text.begin(), options.eval_text.end());
   for (const std::string& path : read) {
     if (IsSameFile(output, path)) {
@@ -149,7 +135,7 @@ absl::Status CheckReport(const TrainOptions& options) {
   if (options.report.empty()) return absl::OkStatus();
   CH_RETURN_IF_ERROR(CheckOutput("report", options.report, options));
   if (!options.metrics.empty() &&
-      Resolved(options.report) == Resolved(options.metrics)) {
+      ResolvedPath(options.report) == ResolvedPath(options.metrics)) {
     return absl::InvalidArgumentError(
         absl::StrCat("--report and --metrics are both ", options.report,
                      "; name two files"));

@@ -9,8 +9,10 @@
 #include <csignal>
 #include <cstdio>
 #include <cstdlib>
+#include <filesystem>
 #include <optional>
 #include <string>
+#include <system_error>
 #include <vector>
 
 #include "absl/status/statusor.h"
@@ -40,6 +42,20 @@ void FillStandardDescriptors() {
   if (fd > STDERR_FILENO) close(fd);
 }
 
+// `bazel run` starts programs in their runfiles, not where it was typed. What
+// such a program starts inherits the variable, but is somewhere else.
+bool GoWhereItWasTyped() {
+  const char* const directory = std::getenv("BUILD_WORKING_DIRECTORY");
+  std::error_code error;
+  const std::string here = std::filesystem::current_path(error).string();
+  if (directory == nullptr || here.find(".runfiles") == std::string::npos) {
+    return true;
+  }
+  if (chdir(directory) == 0) return true;
+  std::perror(directory);
+  return false;
+}
+
 // They may be the only copy of an earlier run's model.
 absl::Status NoteUnfinishedSaves(const TrainOptions& options) {
   if (options.save_dir.empty()) return absl::OkStatus();
@@ -67,7 +83,8 @@ absl::Status Prepare(TrainOptions& options, std::optional<TokenSource>& tokens,
   }
   if (!options.plan.empty()) {
     CH_ASSIGN_OR_RETURN(options.plan_text, checkpoint::ReadFile(options.plan));
-    CH_RETURN_IF_ERROR(tp::ParsePlan(options.plan_text, options.plan).status());
+    CH_RETURN_IF_ERROR(
+        tp::ParsePlan(options.plan_text, options.plan, kMostDims).status());
   }
   TrainOptions checked = options;
   if (rank != 0) {
@@ -128,12 +145,7 @@ int Main(int argc, char** argv) {
 
 int main(int argc, char** argv) {
   crosshatch::examples::FillStandardDescriptors();
-  // `bazel run` starts programs elsewhere than where they were asked for.
-  const char* const directory = std::getenv("BUILD_WORKING_DIRECTORY");
-  if (directory != nullptr && chdir(directory) != 0) {
-    std::perror(directory);
-    return 1;
-  }
+  if (!crosshatch::examples::GoWhereItWasTyped()) return 1;
   // A reader that is gone, and a file that is too long, are errors of the write
   // that meets them, not the end of a training that is to be saved.
   std::signal(SIGPIPE, SIG_IGN);

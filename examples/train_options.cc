@@ -365,6 +365,7 @@ std::vector<std::pair<std::string, std::string>> Settings(
       {"clipped to norm", options.clip_norm > 0
                               ? absl::StrCat(options.clip_norm)
                               : std::string("not at all")},
+      {"plan of tp", options.plan.empty() ? "Llama's" : options.plan},
       {"computes in", Name(options.dtype)},
       {"recomputes", options.recompute ? "yes" : "no"},
       {"offloads", options.offload ? "yes" : "no"},

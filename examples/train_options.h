@@ -88,6 +88,8 @@ struct TrainOptions {
 };
 
 inline constexpr char kPrintPlan[] = "print";
+/// Of the activations of a model: rows, tokens, heads, features of a head.
+inline constexpr int kMostDims = 4;
 
 /// Parses the command line. `--help` prints the flags and ends the process with
 /// status 0.

@@ -7,6 +7,7 @@
 #include <iterator>
 #include <map>
 #include <memory>
+#include <optional>
 #include <set>
 #include <utility>
 #include <vector>
@@ -103,28 +104,60 @@ uint64_t HashOf(const void* bytes, int64_t count) {
   return hash;
 }
 
-/// What this rank holds of a tensor that is not known to be one on all ranks,
-/// as its box and a hash; empty for others, for summands, of which ranks hold
-/// different ones, and where it holds nothing.
-std::pair<std::string, std::string> CopyOf(const Tensor& tensor,
-                                           int world_size) {
-  Box box = WholeBox(tensor.sizes());
+/// What this rank holds of a tensor that is not known to be one on all ranks.
+struct HeldCopy {
+  Box box;
+  std::string hash;
+};
+
+/// Nothing of other tensors, of summands, of which ranks hold different ones,
+/// and where the rank holds nothing.
+std::optional<HeldCopy> CopyOf(const Tensor& tensor, int world_size) {
+  HeldCopy copy = {WholeBox(tensor.sizes()), ""};
   if (tensor.is_distributed()) {
     const DeviceMesh& mesh = MeshOf(tensor);
     if (mesh.size() == world_size || !mesh.coordinate().has_value() ||
         LayoutOf(tensor).is_partial()) {
-      return {};
+      return std::nullopt;
     }
-    box = LocalBoxOf(tensor);
+    copy.box = LocalBoxOf(tensor);
   }
-  if (box.empty()) return {};
+  if (copy.box.empty()) return std::nullopt;
   const NoGrad no_grad;
   const Tensor local = Contiguous(LocalTensor(tensor));
   const HostView view(local);
-  if (view.data() == nullptr) return {};  // A dry run.
-  return {ToString(box),
-          absl::StrCat(absl::Hex(
-              HashOf(view.data(), local.numel() * SizeOf(local.dtype()))))};
+  if (view.data() == nullptr) return std::nullopt;  // A dry run.
+  copy.hash = absl::StrCat(
+      absl::Hex(HashOf(view.data(), local.numel() * SizeOf(local.dtype()))));
+  return copy;
+}
+
+void Put(const HeldCopy& copy, std::string& blob) {
+  Put(copy.box.ndim(), blob);
+  for (int64_t offset : copy.box.offsets) Put(offset, blob);
+  for (int64_t size : copy.box.sizes) Put(size, blob);
+  Put(copy.hash, blob);
+}
+
+HeldCopy TakeCopy(Fields& said) {
+  HeldCopy copy;
+  const auto ndim = static_cast<size_t>(said.Number());
+  copy.box.offsets.resize(ndim);
+  copy.box.sizes.resize(ndim);
+  for (int64_t& offset : copy.box.offsets) offset = said.Number();
+  for (int64_t& size : copy.box.sizes) size = said.Number();
+  copy.hash = std::string(said.Text());
+  return copy;
+}
+
+/// Whether the two cannot be of one tensor; `why` is set to how they differ.
+bool Contradict(const HeldCopy& a, const HeldCopy& b, std::string& why) {
+  if (a.box == b.box) {
+    why = " holds other values than";
+    return a.hash != b.hash;
+  }
+  why = absl::StrCat(" is cut otherwise than ", ToString(b.box));
+  return a.box.ndim() != b.box.ndim() || !Intersect(a.box, b.box).empty();
 }
 
 /// Finds the first name that one of two ranks lacks, of lists in order that
@@ -307,11 +340,10 @@ absl::Status CheckCopies(Communicator& comm, const std::string& what,
     Put(name, names);
     const auto* tensor = std::get_if<Tensor>(&value);
     if (tensor == nullptr) continue;
-    const auto [box, hash] = CopyOf(*tensor, comm.size());
-    if (box.empty()) continue;
+    const std::optional<HeldCopy> copy = CopyOf(*tensor, comm.size());
+    if (!copy.has_value()) continue;
     Put(name, copies);
-    Put(box, copies);
-    Put(hash, copies);
+    Put(*copy, copies);
   }
   std::string own;
   Put(absl::StrCat(
@@ -327,25 +359,28 @@ absl::Status CheckCopies(Communicator& comm, const std::string& what,
                         comm.Exchange(names, absl::StrCat(what, ": names")));
     return NameThatDiffers(what, rank, lists[0], lists[rank]);
   }
-  // By name and box: the rank that holds it first, and its hash.
-  std::map<std::pair<std::string, std::string>, std::pair<size_t, std::string>>
-      seen;
+  // By name each box that is held, with the rank that holds it first.
+  std::map<std::string, std::vector<std::pair<size_t, HeldCopy>>> seen;
   for (size_t rank = 0; rank < all.size(); ++rank) {
     Fields said(all[rank]);
     said.Text();
     while (!said.empty()) {
       const std::string name(said.Text());
-      const std::string box(said.Text());
-      const std::string hash(said.Text());
-      const auto& [first, expected] =
-          seen.try_emplace({name, box}, rank, hash).first->second;
-      if (hash == expected) continue;
-      return absl::InvalidArgumentError(absl::StrCat(
-          what, ": \"", name, "\" ", box, " holds other values on rank ",
-          comm.world_ranks()[rank], " than on rank ", comm.world_ranks()[first],
-          ", and one of them would be lost: give what ranks have for "
-          "themselves names of its own, or make it shards on a mesh of all "
-          "ranks"));
+      const HeldCopy own_copy = TakeCopy(said);
+      bool is_new = true;
+      for (const auto& [first, held] : seen[name]) {
+        is_new = is_new && held.box != own_copy.box;
+        std::string why;
+        if (!Contradict(own_copy, held, why)) continue;
+        return absl::InvalidArgumentError(absl::StrCat(
+            what, ": \"", name, "\" ", ToString(own_copy.box), " on rank ",
+            comm.world_ranks()[rank], why, " on rank ",
+            comm.world_ranks()[first],
+            ", and one of them would be lost: give what ranks have for "
+            "themselves names of its own, or make it shards on a mesh of all "
+            "ranks"));
+      }
+      if (is_new) seen[name].emplace_back(rank, own_copy);
     }
   }
   return absl::OkStatus();

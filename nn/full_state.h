@@ -47,7 +47,8 @@ absl::Status VisitFullState(World& world, const StateDict& state,
 /// are, for the message: "the full state" \error on every rank alike:
 /// kInvalidArgument naming an entry that one rank
 ///     has and another lacks, or of which two ranks hold the same part with
-///     other values; a failed collective.
+///     other values, or parts that overlap and are not the same; a failed
+///     collective.
 absl::Status CheckCopies(Communicator& comm, const std::string& what,
                          const StateDict& state);
 

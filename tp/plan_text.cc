@@ -140,7 +140,7 @@ std::string FormsOf(const StyleInfo& style) {
 
 /// Reads `word`, "name=value" or "name", into `options`.
 absl::Status ReadOption(const StyleInfo& style, absl::string_view word,
-                        Options& options) {
+                        int most_dims, Options& options) {
   const std::pair<std::string, std::string> parts =
       absl::StrSplit(word, absl::MaxSplits('=', 1));
   const auto& [name, value] = parts;
@@ -163,6 +163,14 @@ absl::Status ReadOption(const StyleInfo& style, absl::string_view word,
         found->kind == Kind::kLayout ? ", with a layout R, S(dim) or P(op)"
                                      : ""));
   };
+  const auto check_dim = [&, word](int dim) {
+    if (most_dims == 0 || (dim >= -most_dims && dim < most_dims)) {
+      return absl::OkStatus();
+    }
+    return absl::InvalidArgumentError(
+        absl::StrCat("\"", word, "\": activations have at most ", most_dims,
+                     " dims, 0 to ", most_dims - 1, " or -1 to ", -most_dims));
+  };
   if (has_value != (found->kind != Kind::kFlag)) return refused();
   if (found->kind == Kind::kFlag) {
     options.Set(name);
@@ -172,7 +180,7 @@ absl::Status ReadOption(const StyleInfo& style, absl::string_view word,
     int dim = 0;
     if (!absl::SimpleAtoi(value, &dim)) return refused();
     options.Set(name, dim);
-    return absl::OkStatus();
+    return check_dim(dim);
   }
   const absl::StatusOr<Placement> layout = Placement::Parse(value);
   // The axis of tensor parallelism is one, and splits evenly by itself.
@@ -180,11 +188,11 @@ absl::Status ReadOption(const StyleInfo& style, absl::string_view word,
     return refused();
   }
   options.Set(name, *layout);
-  return absl::OkStatus();
+  return layout->is_shard() ? check_dim(layout->dim()) : absl::OkStatus();
 }
 
 absl::StatusOr<std::pair<std::string, Style>> ReadLine(
-    const std::vector<std::string>& words) {
+    const std::vector<std::string>& words, int most_dims) {
   if (words.size() == 1) {
     return absl::InvalidArgumentError(
         absl::StrCat("\"", words[0],
@@ -204,7 +212,7 @@ absl::StatusOr<std::pair<std::string, Style>> ReadLine(
   }
   Options options;
   for (size_t i = 2; i < words.size(); ++i) {
-    CH_RETURN_IF_ERROR(ReadOption(*style, words[i], options));
+    CH_RETURN_IF_ERROR(ReadOption(*style, words[i], most_dims, options));
   }
   for (const OptionInfo& option : style->options) {
     if (!option.is_required || options.Has(option.name)) continue;
@@ -218,7 +226,7 @@ absl::StatusOr<std::pair<std::string, Style>> ReadLine(
 }  // namespace
 
 absl::StatusOr<ParallelPlan> ParsePlan(absl::string_view text,
-                                       const std::string& name) {
+                                       const std::string& name, int most_dims) {
   ParallelPlan plan;
   int number = 0;
   for (const absl::string_view line : absl::StrSplit(text, '\n')) {
@@ -227,7 +235,8 @@ absl::StatusOr<ParallelPlan> ParsePlan(absl::string_view text,
     const std::vector<std::string> words =
         absl::StrSplit(said, absl::ByAnyChar(" \t\r"), absl::SkipEmpty());
     if (words.empty()) continue;
-    absl::StatusOr<std::pair<std::string, Style>> entry = ReadLine(words);
+    absl::StatusOr<std::pair<std::string, Style>> entry =
+        ReadLine(words, most_dims);
     if (!entry.ok()) {
       return absl::Status(entry.status().code(),
                           absl::StrCat(name, ", line ", number, ": ",

@@ -27,10 +27,13 @@
 namespace crosshatch::tp {
 
 /// \param name of the text, to begin messages with: a file's.
+/// \param most_dims of the activations that the plan is for; 0: any number. A
+///     dim that none of them has would stop the first forward.
 /// \error kInvalidArgument naming the line, what is wrong there and what would
 ///     be right; for a text without a plan.
 absl::StatusOr<ParallelPlan> ParsePlan(absl::string_view text,
-                                       const std::string& name);
+                                       const std::string& name,
+                                       int most_dims = 0);
 
 /// A line for each style, with the options that it takes.
 std::vector<std::string> PlanStyles();

@@ -21,7 +21,9 @@
 namespace crosshatch::tp {
 namespace {
 
+using ::testing::FloatNear;
 using ::testing::HasSubstr;
+using ::testing::Pointwise;
 
 std::string Refusal(const std::string& text) {
   const absl::StatusOr<ParallelPlan> plan = ParsePlan(text, "a.plan");
@@ -73,6 +75,19 @@ TEST(PlanTextTest, SaysWhichLineIsWrongAndWhatWouldBeRight) {
   for (const auto& c : cases) EXPECT_THAT(Refusal(c.text), HasSubstr(c.says));
 }
 
+TEST(PlanTextTest, RefusesDimsThatNoActivationHas) {
+  const auto status_of = [](const char* text) {
+    return std::string(ParsePlan(text, "a.plan", 4).status().message());
+  };
+  EXPECT_EQ(status_of("up ColwiseParallel output=S(3)"), "");
+  EXPECT_EQ(status_of("up ColwiseParallel output=S(-4)"), "");
+  EXPECT_THAT(status_of("up ColwiseParallel output=S(4)"),
+              HasSubstr("a.plan, line 1: \"output=S(4)\": activations have at "
+                        "most 4 dims, 0 to 3 or -1 to -4"));
+  EXPECT_THAT(status_of("up SequenceParallel sequence_dim=-5"),
+              HasSubstr("at most 4 dims"));
+}
+
 TEST(PlanTextTest, OptionsAreThoseOfTheStyles) {
   OnMesh({3}, [](const DeviceMesh& mesh) -> absl::Status {
     nn::Linear linear(5, 7, {.bias = true});
@@ -84,8 +99,8 @@ TEST(PlanTextTest, OptionsAreThoseOfTheStyles) {
     CH_RETURN_IF_ERROR(ParallelizeModule(linear, mesh, plan));
     const Tensor output = linear.Forward(input);
     CH_EXPECT_EQ(LayoutOf(output).ToString(), "[S(0)]");
-    CH_EXPECT_EQ(FullTensor(output).ToVector<float>(),
-                 expected.ToVector<float>());
+    CH_EXPECT_THAT(FullTensor(output).ToVector<float>(),
+                   Pointwise(FloatNear(1e-6f), expected.ToVector<float>()));
     return absl::OkStatus();
   });
 }

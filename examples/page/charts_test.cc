@@ -17,8 +17,15 @@ using ::testing::HasSubstr;
 using ::testing::Not;
 
 TEST(TicksTest, CoverWhatTheyAreFor) {
-  for (const auto& [low, high] : std::vector<std::pair<double, double>>{
-           {0, 1}, {2.3, 9.7}, {1e-9, 3e-9}, {-5, 5}, {1e6, 1.0001e6}}) {
+  for (const auto& [low, high] :
+       std::vector<std::pair<double, double>>{{0, 1},
+                                              {2.3, 9.7},
+                                              {1e-9, 3e-9},
+                                              {-5, 5},
+                                              {1e6, 1.0001e6},
+                                              {1, 1 + 0x1p-52},
+                                              {-1, -1 + 0x1p-53},
+                                              {1e300, 1e300}}) {
     const std::vector<double> ticks = Ticks(low, high, 4);
     EXPECT_LE(ticks.front(), low);
     EXPECT_GE(ticks.back(), high * (1 - 1e-12));

@@ -9,7 +9,6 @@
 #include <cmath>
 #include <cstring>
 #include <filesystem>
-#include <system_error>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
@@ -20,6 +19,7 @@
 #include "crosshatch/examples/page/step_timeline.h"
 #include "crosshatch/examples/page/svg.h"
 #include "crosshatch/examples/report.h"
+#include "crosshatch/examples/resolved_path.h"
 
 namespace crosshatch::examples {
 namespace {
@@ -167,10 +167,8 @@ absl::Status RunPage::Check(const std::string& path) {
 
 absl::StatusOr<RunPage> RunPage::Open(const std::string& path,
                                       int64_t kept_steps) {
-  std::error_code error;
   // A link stays one: what it leads to is replaced.
-  const fs::path resolved = fs::weakly_canonical(path, error);
-  RunPage page(error ? path : resolved.string());
+  RunPage page(ResolvedPath(path).string());
   CH_ASSIGN_OR_RETURN(const std::string before, ReadPage(path));
   if (kept_steps == 0) return page;
   const size_t begin = before.find(kPoints);

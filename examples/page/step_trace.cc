@@ -2,6 +2,7 @@
 #include "crosshatch/examples/page/step_trace.h"
 
 #include <algorithm>
+#include <cstring>
 #include <map>
 #include <utility>
 
@@ -111,6 +112,14 @@ void StepTracer::Write(const LogEvent& event) {
   }
   if (event.kind == EventKind::kAllocate || event.kind == EventKind::kRelease) {
     Sample();
+  }
+  if (event.kind == EventKind::kRelease &&
+      std::strcmp(event.what, "release") == 0) {
+    // It is told of before it is counted.
+    for (int i = 0; i < kNumMemoryClasses; ++i) {
+      if (*event.subject != Name(static_cast<MemoryClass>(i))) continue;
+      memory_.back().bytes[static_cast<size_t>(i)] -= event.bytes;
+    }
   }
   if (next_ != nullptr) next_->Write(event);
 }

@@ -48,6 +48,8 @@ TEST(StepTracerTest, HasTheOpsAndTheMemoryOfTheRank) {
     StepTracer tracer(context);
     Tensor product = MatMul(kept, kept);
     product = Add(product, kept);
+    // The last thing that happens is a release.
+    product = Tensor();
     ASSERT_TRUE(context.Synchronize().ok());
     step = tracer.Finish(7);
   }
@@ -69,6 +71,10 @@ TEST(StepTracerTest, HasTheOpsAndTheMemoryOfTheRank) {
   // The product and the sum, beside what was there.
   EXPECT_EQ(most - step.memory.front().bytes[activations], 2 * 16 * 16 * 4);
   EXPECT_LE(step.memory.back().us, step.us);
+  // The release before the end shows when it happens, not with what comes next.
+  ASSERT_GE(step.memory.size(), 3u);
+  EXPECT_EQ(step.memory[step.memory.size() - 2].bytes[activations],
+            step.memory.front().bytes[activations]);
 }
 
 TEST(StepTracerTest, OneThatIsNotFinishedLeavesTheSinkAsItWas) {

@@ -25,7 +25,10 @@ std::string Short(double value) {
 }
 
 std::vector<double> Ticks(double low, double high, int count) {
-  if (!(high > low)) high = low + (low == 0 ? 1 : std::abs(low) * 0.1);
+  // Values that differ in their last digits only are as good as one.
+  if (!(high - low > std::abs(low) * 1e-9)) {
+    high = low + (low == 0 ? 1 : std::abs(low) * 0.1);
+  }
   const double rough = (high - low) / count;
   const double power = std::pow(10, std::floor(std::log10(rough)));
   double step = power;
@@ -34,7 +37,8 @@ std::vector<double> Ticks(double low, double high, int count) {
     if (step >= rough) break;
   }
   std::vector<double> ticks;
-  for (double i = std::floor(low / step);; ++i) {
+  const auto most = static_cast<size_t>(count) + 4;
+  for (double i = std::floor(low / step); ticks.size() < most; ++i) {
     ticks.push_back(i * step);
     if (ticks.back() >= high - step * 1e-9) break;
   }
