@@ -108,13 +108,15 @@ TEST(PlanTextTest, OptionsAreThoseOfTheStyles) {
 // The plan of a family is text that a program's user can begin with.
 TEST(LlamaPlanTextTest, LaysTheModelOutOnAnyNumberOfRanks) {
   for (const bool qk_norm : {false, true}) {
-    const nn::LlamaConfig config = {.dim = 12,
-                                    .layers = 1,
-                                    .heads = 3,
-                                    .kv_heads = 1,
-                                    .ffn = 7,
-                                    .vocab = 11,
-                                    .qk_norm = qk_norm};
+    const nn::LlamaConfig config = {
+        .family = qk_norm ? nn::LlamaFamily::kQwen3 : nn::LlamaFamily::kLlama,
+        .dim = 12,
+        .layers = 1,
+        .heads = 3,
+        .kv_heads = 1,
+        .ffn = 7,
+        .vocab = 11,
+        .qk_norm = qk_norm};
     const std::string text = LlamaPlanText(config);
     EXPECT_EQ(text.find("[qk]_norm") != std::string::npos, qk_norm) << text;
     OnMesh({2}, [&](const DeviceMesh& mesh) -> absl::Status {
