@@ -182,12 +182,18 @@ class ResumeTest(unittest.TestCase):
         self.check_meshes(self.tied_model(), [
             ("fsdp:2,tp:2", "fsdp:3"), ("tp:3", "fsdp:2,tp:2")])
 
-    @unittest.skipUnless(ALL, "for the nightly run")
-    def test_between_all_meshes(self):
+    def check_all_meshes(self, model):
         pairs = [(a, b) for a in MESHES for b in MESHES if a != b]
         self.assertGreaterEqual(len(pairs), 12)
-        for model in MODEL, self.tied_model():
-            self.check_meshes(model, pairs)
+        self.check_meshes(model, pairs)
+
+    @unittest.skipUnless(ALL, "for the nightly run")
+    def test_between_all_meshes(self):
+        self.check_all_meshes(MODEL)
+
+    @unittest.skipUnless(ALL, "for the nightly run")
+    def test_a_tied_model_between_all_meshes(self):
+        self.check_all_meshes(self.tied_model())
 
     def test_a_signal_leaves_a_checkpoint_and_status_0(self):
         checkpoints, metrics = self.path("run"), self.path("run.metrics")
