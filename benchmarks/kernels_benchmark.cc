@@ -166,6 +166,57 @@ void AttentionSizes(benchmark::internal::Benchmark* b) {
 BENCHMARK(AttentionForward)->Apply(AttentionSizes);
 BENCHMARK(AttentionBackward)->Apply(AttentionSizes);
 
+/// Documents of a row of 1024 tokens, forward and backward: packed, or each by
+/// calls of its own on the same memory.
+constexpr int64_t kDocuments[] = {17, 300, 64, 211, 432};
+
+void AttentionDocuments(benchmark::State& state) {
+  AttentionProblem problem(state);
+  KernelContext context;
+  std::vector<AttentionBackwardArgs> calls;
+  std::vector<int32_t> ranges;
+  const AttentionBackwardArgs& whole = problem.backward;
+  const bool packed = state.range(3) != 0;
+  int64_t begin = 0;
+  for (const int64_t length : kDocuments) {
+    AttentionBackwardArgs& one = calls.emplace_back(whole);
+    one.forward.q_len = one.forward.kv_len = length;
+    const auto move = [&](auto& x) {
+      using Data = decltype(x.data);
+      x.data = static_cast<Data>(static_cast<float*>(const_cast<void*>(
+                                     static_cast<const void*>(x.data))) +
+                                 begin * x.time_stride);
+    };
+    move(one.forward.q);
+    move(one.forward.k);
+    move(one.forward.v);
+    move(one.forward.out);
+    move(one.grad);
+    move(one.dq);
+    move(one.dk);
+    move(one.dv);
+    for (int64_t i = 0; i < length; ++i) {
+      ranges.push_back(static_cast<int32_t>(begin));
+      ranges.push_back(static_cast<int32_t>(begin + length));
+    }
+    begin += length;
+  }
+  if (packed) {
+    calls = {whole};
+    calls[0].forward.key_ranges = ranges.data();
+  }
+  for (auto _ : state) {
+    for (const AttentionBackwardArgs& call : calls) {
+      CpuKernels().attention(call.forward, context);
+      CpuKernels().attention_backward(call, context);
+    }
+  }
+}
+BENCHMARK(AttentionDocuments)
+    ->ArgNames({"T", "H", "D", "packed"})
+    ->Args({1024, 2, 64, 0})
+    ->Args({1024, 2, 64, 1});
+
 void Add(benchmark::State& state) {
   const int64_t count = state.range(0);
   const auto dtype = static_cast<DType>(state.range(1));

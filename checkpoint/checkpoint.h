@@ -59,8 +59,9 @@ absl::Status SaveCheckpoint(World& world, nn::Stateful& stateful,
                             const SaveCheckpointOptions& options = {});
 
 /// What SaveCheckpoint would write, and by which rank. Communicates nothing and
-/// touches no elements, so it serves a dry run.
-/// \error kInvalidArgument as SaveCheckpoint
+/// touches no elements, so it serves a dry run. Of a tensor that each slice of
+/// a mesh has it knows this rank's slice alone. \error kInvalidArgument as
+/// SaveCheckpoint
 absl::StatusOr<SavePlan> PlanOf(const World& world, const nn::StateDict& state);
 
 /// Whether SaveCheckpoint would refuse `dir` because of what is there, or the

@@ -378,6 +378,89 @@ TEST(CheckpointTest, PartialTensorsAreRefusedByName) {
   EXPECT_FALSE(fs::exists(dir));
 }
 
+/// A state of which each slice of a mesh of {"dp", 2}, {"tp", 3} has one.
+absl::StatusOr<nn::StateDict> StateOnSlice(const DeviceMesh& mesh, bool zeros) {
+  CH_ASSIGN_OR_RETURN(const DeviceMesh tp, mesh.Slice("tp"));
+  return StateOf(kCases[1], tp, zeros);
+}
+
+TEST(CheckpointTest, WhatEachSliceHasIsSavedOnce) {
+  const std::string dir = FreshDir("slices");
+  OnMesh({{"dp", 2}, {"tp", 3}}, [&](const DeviceMesh& mesh) -> absl::Status {
+    CH_ASSIGN_OR_RETURN(const nn::StateDict state, StateOnSlice(mesh, false));
+    CH_RETURN_IF_ERROR(SaveCheckpoint(mesh.world(), state, dir));
+    CH_ASSIGN_OR_RETURN(nn::StateDict other, StateOnSlice(mesh, true));
+    CH_RETURN_IF_ERROR(LoadCheckpoint(mesh.world(), other, dir));
+    ExpectWholes(other);
+    return absl::OkStatus();
+  });
+  const auto index = ReadIndex(dir);
+  ASSERT_TRUE(index.ok()) << index.status();
+  int64_t bytes = 0;
+  for (const auto& [name, whole] : Wholes()) {
+    bytes += whole.numel() * SizeOf(whole.dtype());
+  }
+  EXPECT_EQ(index->bytes(), bytes);
+  EXPECT_EQ(index->files.size(), 6u) << "both slices write";
+  // It is a checkpoint like any other.
+  OnMesh({{"a", 4}}, [&](const DeviceMesh& mesh) -> absl::Status {
+    CH_ASSIGN_OR_RETURN(nn::StateDict state, StateOf(kCases[1], mesh, true));
+    CH_RETURN_IF_ERROR(LoadCheckpoint(mesh.world(), state, dir));
+    ExpectWholes(state);
+    return absl::OkStatus();
+  });
+}
+
+// Meshes that were never one.
+TEST(CheckpointTest, WhatEachMeshHasIsSavedOnce) {
+  const std::string dir = FreshDir("meshes");
+  RunRanks(4, [&](World& world) -> absl::Status {
+    // Every rank makes both, and has its state on that which it is on.
+    CH_ASSIGN_OR_RETURN(DeviceMesh mesh,
+                        InitDeviceMesh(world, {{"tp", 2}}, {0, 2}));
+    CH_ASSIGN_OR_RETURN(const DeviceMesh other,
+                        InitDeviceMesh(world, {{"tp", 2}}, {3, 1}));
+    if (world.rank() % 2 == 1) mesh = other;
+    for (const bool zeros : {false, true}) {
+      CH_ASSIGN_OR_RETURN(nn::StateDict state, StateOf(kCases[1], mesh, zeros));
+      CH_RETURN_IF_ERROR(zeros ? LoadCheckpoint(world, state, dir)
+                               : SaveCheckpoint(world, state, dir));
+      if (zeros) ExpectWholes(state);
+    }
+    return absl::OkStatus();
+  });
+}
+
+// Experts of one name, each a rank's or a slice's own.
+TEST(CheckpointTest, CopiesThatDifferAreRefusedByName) {
+  const std::string dir = FreshDir("copies");
+  OnMesh({{"dp", 2}, {"tp", 2}}, [&](const DeviceMesh& mesh) -> absl::Status {
+    CH_ASSIGN_OR_RETURN(const DeviceMesh tp, mesh.Slice("tp"));
+    const auto slice = (*mesh.coordinate())[0];
+    nn::StateDict on_slices;
+    CH_RETURN_IF_ERROR(on_slices.Add(
+        "experts.w",
+        DistributeTensor(Full({5, 2}, slice + 1.0, kFloat32), tp,
+                         *Layout::FromPlacements(tp.layout(), 2, {Shard(0)}))));
+    absl::Status status = SaveCheckpoint(mesh.world(), on_slices, dir);
+    CH_EXPECT_TRUE(absl::IsInvalidArgument(status)) << status;
+    CH_EXPECT_THAT(std::string(status.message()),
+                   HasSubstr("\"experts.w\" [0:3, 0:2] on rank 2 holds other "
+                             "values than on rank 0"));
+    nn::StateDict plain;
+    CH_RETURN_IF_ERROR(plain.Add(
+        "expert", Full({3}, mesh.world().rank() == 3 ? 1.0 : 2.0, kFloat32)));
+    status = SaveCheckpoint(mesh.world(), plain, dir);
+    CH_EXPECT_THAT(
+        std::string(status.message()),
+        HasSubstr("\"expert\" [0:3] on rank 3 holds other values than on rank "
+                  "0"));
+    return absl::OkStatus();
+  });
+  EXPECT_FALSE(fs::exists(dir));
+  EXPECT_FALSE(fs::exists(dir + ".saving"));
+}
+
 /// Fails where it is told to, on one rank.
 class Counter final : public nn::Stateful {
  public:

@@ -3,6 +3,8 @@
 
 #include <algorithm>
 #include <cstddef>
+#include <optional>
+#include <set>
 #include <string>
 #include <type_traits>
 #include <utility>
@@ -12,14 +14,20 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/escaping.h"
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
+#include "absl/strings/string_view.h"
+#include "crosshatch/base/check.h"
 #include "crosshatch/base/status_macros.h"
 #include "crosshatch/checkpoint/content_hash.h"
 #include "crosshatch/checkpoint/on_ranks.h"
 #include "crosshatch/comm/communicator.h"
 #include "crosshatch/dtensor/dtensor.h"
+#include "crosshatch/dtensor/layout.h"
+#include "crosshatch/mesh/mesh_layout.h"
 #include "crosshatch/nn/state_dict.h"
 
 namespace crosshatch::checkpoint {
@@ -70,6 +78,128 @@ std::string OrNothing(const std::string& line) {
   return line.empty() ? "nothing more" : line;
 }
 
+/// The meshes of `state`, each once, in the order of its tensors.
+std::vector<MeshLayout> MeshesOf(const DescribedState& state) {
+  std::vector<MeshLayout> meshes;
+  for (const TensorSpec& tensor : state.tensors) {
+    if (!tensor.layout.has_value()) continue;
+    if (std::find(meshes.begin(), meshes.end(), tensor.layout->mesh()) ==
+        meshes.end()) {
+      meshes.push_back(tensor.layout->mesh());
+    }
+  }
+  return meshes;
+}
+
+/// As DescribedState::ToString, of meshes without their ranks.
+std::string WithoutRanks(const DescribedState& state) {
+  const std::vector<MeshLayout> meshes = MeshesOf(state);
+  DescribedState shapes = state;
+  std::string text;
+  for (size_t i = 0; i < meshes.size(); ++i) {
+    std::vector<MeshAxis> axes;
+    for (int axis = 0; axis < meshes[i].ndim(); ++axis) {
+      axes.push_back({meshes[i].axis_name(axis), meshes[i].size(axis)});
+    }
+    const absl::StatusOr<MeshLayout> shape = MeshLayout::Create(axes);
+    CH_CHECK_OK(shape.status());
+    for (size_t t = 0; t < state.tensors.size(); ++t) {
+      const std::optional<Layout>& layout = state.tensors[t].layout;
+      if (!layout.has_value() || layout->mesh() != meshes[i]) continue;
+      shapes.tensors[t].layout = layout->WithMesh(*shape);
+      // Meshes of one shape are told apart.
+      absl::StrAppend(&text, t, ": mesh ", i, "\n");
+    }
+  }
+  return shapes.ToString() + text;
+}
+
+/// "0,1;4,5": the ranks of each mesh.
+std::string RanksOf(const std::vector<MeshLayout>& meshes) {
+  return absl::StrJoin(meshes, ";", [](std::string* out, const MeshLayout& m) {
+    absl::StrAppend(out, absl::StrJoin(m.ranks(), ","));
+  });
+}
+
+/// `mesh` and the others of its shape with ranks of their own, as one mesh with
+/// an axis more in front.
+/// \param by_rank what each rank has in its place, as RanksOf tells it
+absl::StatusOr<MeshLayout> Join(const MeshLayout& mesh,
+                                const std::set<std::string>& by_rank) {
+  std::vector<MeshAxis> axes = {{"(slices)", static_cast<int>(by_rank.size())}};
+  for (int axis = 0; axis < mesh.ndim(); ++axis) {
+    axes.push_back({mesh.axis_name(axis), mesh.size(axis)});
+  }
+  std::vector<int> ranks;
+  for (const std::string& slice : by_rank) {
+    for (const absl::string_view number : absl::StrSplit(slice, ',')) {
+      int rank = 0;
+      CH_CHECK(absl::SimpleAtoi(number, &rank)) << slice;
+      ranks.push_back(rank);
+    }
+  }
+  return MeshLayout::Create(std::move(axes), std::move(ranks));
+}
+
+/// `state`, of ranks that differ in the ranks of meshes alone, where each
+/// tensor lies on the mesh of all ranks that have one. \param by_rank what each
+/// rank gives as RanksOf(MeshesOf(its state))
+absl::StatusOr<DescribedState> OnJoinedMeshes(
+    const DescribedState& state, const std::vector<std::string>& by_rank) {
+  DescribedState joined = state;
+  const std::vector<MeshLayout> meshes = MeshesOf(state);
+  for (size_t i = 0; i < meshes.size(); ++i) {
+    std::set<std::string> slices;
+    for (const std::string& of_rank : by_rank) {
+      const std::vector<std::string> lists = absl::StrSplit(of_rank, ';');
+      CH_CHECK_EQ(lists.size(), meshes.size());
+      slices.insert(lists[i]);
+    }
+    if (slices.size() == 1) continue;
+    const absl::StatusOr<MeshLayout> mesh = Join(meshes[i], slices);
+    for (size_t t = 0; t < state.tensors.size(); ++t) {
+      const std::optional<Layout>& layout = state.tensors[t].layout;
+      if (!layout.has_value() || layout->mesh() != meshes[i]) continue;
+      if (!mesh.ok()) {
+        return absl::FailedPreconditionError(absl::StrCat(
+            "\"", state.tensors[t].name,
+            "\" lies on other meshes on other ranks, which are no slices of "
+            "one: ",
+            absl::StrJoin(slices, " and "), ": ",
+            std::string(mesh.status().message())));
+      }
+      std::vector<DimSharding> dims(layout->dims().begin(),
+                                    layout->dims().end());
+      for (DimSharding& dim : dims) {
+        for (int& axis : dim.axes) ++axis;
+      }
+      joined.tensors[t].layout = Layout(*mesh, std::move(dims));
+    }
+  }
+  return joined;
+}
+
+absl::StatusOr<std::string> Text(const absl::StatusOr<DescribedState>& state,
+                                 bool with_values, bool with_ranks) {
+  CH_RETURN_IF_ERROR(state.status());
+  DescribedState compared = *state;
+  if (!with_values) compared.values.clear();
+  return with_ranks ? compared.ToString() : WithoutRanks(compared);
+}
+
+bool AreEqual(const std::vector<std::string>& texts) {
+  return std::all_of(texts.begin(), texts.end(),
+                     [&](const std::string& text) { return text == texts[0]; });
+}
+
+absl::StatusOr<std::vector<std::string>> GatherHashes(
+    Communicator& comm, const std::string& label,
+    const absl::StatusOr<std::string>& text) {
+  absl::StatusOr<std::string> mine = text;
+  if (text.ok()) mine = HashToHex(HashText(*text));
+  return Gather(comm, label, mine);
+}
+
 }  // namespace
 
 std::string DescribedState::ToString() const {
@@ -111,21 +241,29 @@ absl::StatusOr<DescribedState> Describe(const nn::StateDict& state) {
   return described;
 }
 
-absl::Status Agree(Communicator& comm, const std::string& label,
-                   const absl::StatusOr<std::string>& description) {
-  absl::StatusOr<std::string> mine = description;
-  if (description.ok()) mine = HashToHex(HashText(*description));
-  CH_ASSIGN_OR_RETURN(const std::vector<std::string> hashes,
-                      Gather(comm, label, mine));
-  const auto other =
-      std::find_if(hashes.begin(), hashes.end(),
-                   [&](const std::string& hash) { return hash != hashes[0]; });
-  if (other == hashes.end()) return absl::OkStatus();
-  // All ranks know that, so all of them meet again.
+absl::StatusOr<DescribedState> Agree(
+    Communicator& comm, const std::string& label,
+    const absl::StatusOr<DescribedState>& described, bool with_values) {
   CH_ASSIGN_OR_RETURN(
-      const std::vector<std::string> texts,
-      Gather(comm, absl::StrCat(label, ", in full"), description));
-  const auto index = static_cast<size_t>(other - hashes.begin());
+      std::vector<std::string> hashes,
+      GatherHashes(comm, label, Text(described, with_values, true)));
+  if (AreEqual(hashes)) return *described;
+  // All ranks know that, so all of them meet again.
+  const absl::StatusOr<std::string> text = Text(described, with_values, false);
+  CH_ASSIGN_OR_RETURN(
+      hashes, GatherHashes(comm, absl::StrCat(label, ", without ranks"), text));
+  if (AreEqual(hashes)) {
+    CH_ASSIGN_OR_RETURN(const std::vector<std::string> ranks,
+                        Gather(comm, absl::StrCat(label, ", ranks"),
+                               RanksOf(MeshesOf(*described))));
+    return OnJoinedMeshes(*described, ranks);
+  }
+  CH_ASSIGN_OR_RETURN(const std::vector<std::string> texts,
+                      Gather(comm, absl::StrCat(label, ", in full"), text));
+  const auto other =
+      std::find_if(texts.begin(), texts.end(),
+                   [&](const std::string& their) { return their != texts[0]; });
+  const auto index = static_cast<size_t>(other - texts.begin());
   const auto [first, second] = Difference(texts[0], texts[index]);
   return absl::FailedPreconditionError(
       absl::StrCat(label, ": ranks have different states: ", OrNothing(first),

@@ -33,11 +33,16 @@ struct DescribedState {
 ///     partial.
 absl::StatusOr<DescribedState> Describe(const nn::StateDict& state);
 
-/// Whether all ranks describe alike; an error of one rank is one of all.
-/// \param label names the meetings in errors
-/// \error kFailedPrecondition with the first line that differs, on two ranks
-absl::Status Agree(Communicator& comm, const std::string& label,
-                   const absl::StatusOr<std::string>& description);
+/// What all ranks describe alike. They may differ in the ranks of meshes, as
+/// where each slice of a mesh has a tensor: what all slices have under a name
+/// is taken for one tensor, of which each has a copy, on a mesh of all their
+/// ranks. An error of one rank is one of all. \param label names the meetings
+/// in errors \param with_values compares those too \error kFailedPrecondition
+/// with the first line that differs, on two ranks,
+///     and for meshes that have some of their ranks in common
+absl::StatusOr<DescribedState> Agree(
+    Communicator& comm, const std::string& label,
+    const absl::StatusOr<DescribedState>& described, bool with_values);
 
 }  // namespace crosshatch::checkpoint
 

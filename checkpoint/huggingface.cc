@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "crosshatch/checkpoint/huggingface.h"
 
+#include <algorithm>
+#include <cstddef>
 #include <cstring>
 #include <memory>
 #include <set>
@@ -9,6 +11,7 @@
 #include <vector>
 
 #include "absl/algorithm/container.h"
+#include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
@@ -28,9 +31,13 @@
 #include "crosshatch/comm/communicator.h"
 #include "crosshatch/comm/world.h"
 #include "crosshatch/dtensor/dtensor.h"
+#include "crosshatch/nn/full_state.h"
 #include "crosshatch/nn/materialize.h"
+#include "crosshatch/nn/state_dict.h"
 #include "crosshatch/tensor/host_access.h"
 #include "crosshatch/tensor/ops/cast.h"
+#include "crosshatch/tensor/ops/cat.h"
+#include "crosshatch/tensor/ops/view.h"
 #include "crosshatch/tensor/rank_context.h"
 
 namespace crosshatch::checkpoint {
@@ -99,10 +106,39 @@ absl::Status CheckExtra(const StoredTensors& stored,
       dir, " holds tensors that the model lacks: ", ListNames(extra)));
 }
 
+/// A part of a stored tensor.
+struct StoredPart {
+  StoredTensor source;
+  Box box;  ///< Of the parameters' tensor, which is the stored one ...
+  bool transposed = false;  ///< ... or its transpose.
+
+  /// To host memory at `to`, dense and row-major.
+  void Read(DType dtype, void* to) const {
+    if (!transposed) {
+      source.file->Read(source.index, box, dtype, to);
+      return;
+    }
+    Box stored = box;
+    std::reverse(stored.offsets.begin(), stored.offsets.end());
+    std::reverse(stored.sizes.begin(), stored.sizes.end());
+    const auto size = static_cast<size_t>(SizeOf(dtype));
+    const auto rows = static_cast<size_t>(box.sizes[0]);
+    const auto cols = static_cast<size_t>(box.sizes[1]);
+    std::vector<std::byte> columns(rows * cols * size);
+    source.file->Read(source.index, stored, dtype, columns.data());
+    auto* const out = static_cast<std::byte*>(to);
+    for (size_t r = 0; r < rows; ++r) {
+      for (size_t c = 0; c < cols; ++c) {
+        std::memcpy(out + (r * cols + c) * size,
+                    columns.data() + (c * rows + r) * size, size);
+      }
+    }
+  }
+};
+
 /// This rank's part of a parameter, and where it comes from.
 struct Slice {
-  StoredTensor source;
-  Box box;
+  StoredPart from;
   Tensor local;
 };
 
@@ -117,8 +153,9 @@ absl::Status AddSlices(const MergedTensor& tensor, const StoredTensor& stored,
         absl::StrCat(stored.file->path(), ": tensor \"", tensor.name, "\" has ",
                      what, " ", has, ", and the model's is ", wants));
   };
-  if (info.sizes != tensor.sizes) {
-    return refuse("shape", ToString(info.sizes), ToString(tensor.sizes));
+  if (info.sizes != tensor.StoredSizes()) {
+    return refuse("shape", ToString(info.sizes),
+                  ToString(tensor.StoredSizes()));
   }
   if (!CanConvert(info.dtype, dtype)) {
     return refuse("dtype", SafetensorsName(info.dtype), Name(dtype));
@@ -136,7 +173,7 @@ absl::Status AddSlices(const MergedTensor& tensor, const StoredTensor& stored,
       box = LocalBoxOf(data);
     }
     if (data.ndim() > 0) box.offsets[0] += first;
-    slices.push_back({stored, std::move(box),
+    slices.push_back({{stored, std::move(box), tensor.transposed},
                       WritableLocalTensor(data, "a load of weights")});
   }
   return absl::OkStatus();
@@ -210,12 +247,30 @@ absl::Status Open(absl::Span<const MergedTensor> tensors,
       WriteFile(output.directory->Add("config.json"), config, files));
   std::vector<TensorInfo> infos;
   for (const MergedTensor& tensor : tensors) {
-    infos.push_back({tensor.name, StoredDType(tensor, options), tensor.sizes});
+    infos.push_back(
+        {tensor.name, StoredDType(tensor, options), tensor.StoredSizes()});
   }
   CH_ASSIGN_OR_RETURN(output.weights,
                       WeightFiles::Create(*output.directory, std::move(infos),
                                           options.most_bytes_of_a_file, files));
   return absl::OkStatus();
+}
+
+/// The tensors to write one after the other: a tensor's parts, or where they
+/// are transposed all of them at once. Called by all ranks.
+absl::Status VisitParts(const MergedTensor& tensor, DType dtype,
+                        absl::FunctionRef<absl::Status(const Tensor&)> visit) {
+  TensorList parts;
+  for (const nn::NamedParameter& named : tensor.parts) {
+    const Tensor whole = ToDType(FullTensor(named.parameter->data()), dtype);
+    if (tensor.transposed) {
+      parts.push_back(whole);
+    } else {
+      CH_RETURN_IF_ERROR(visit(whole));
+    }
+  }
+  if (!tensor.transposed) return absl::OkStatus();
+  return visit(Contiguous(Transpose(Cat(parts, 0), 0, 1)));
 }
 
 absl::Status Finish(Output& output) {
@@ -237,17 +292,20 @@ absl::Status LoadWeights(nn::Module& model, const std::string& dir,
   CH_ASSIGN_OR_RETURN(std::vector<Slice> slices,
                       PlanSlices(model.NamedParameters(), dir, names));
   nn::LeaseParameters(model.Parameters());
+  // Files of weights have none.
+  std::vector<nn::Parameter*> buffers;
+  for (const nn::NamedBuffer& named : model.NamedBuffers()) {
+    buffers.push_back(named.buffer);
+  }
+  CH_RETURN_IF_ERROR(nn::Materialize(buffers, {}));
   for (const Slice& slice : slices) {
     CH_CHECK(slice.local.is_contiguous()) << slice.local.Describe();
     // Also where this rank holds none of it: all ranks count a write.
     slice.local.storage()->BumpVersion();
-    if (slice.box.empty()) continue;
+    if (slice.from.box.empty()) continue;
     // The task keeps the file mapped until it has run.
-    WriteFromHost(slice.local,
-                  [file = slice.source.file, index = slice.source.index,
-                   box = slice.box, dtype = slice.local.dtype()](void* to) {
-                    file->Read(index, box, dtype, to);
-                  });
+    WriteFromHost(slice.local, [from = slice.from, dtype = slice.local.dtype()](
+                                   void* to) { from.Read(dtype, to); });
   }
   return RankContext::Current().status();
 }
@@ -294,6 +352,13 @@ absl::Status SaveWeights(World& world, nn::Module& model,
                       MergeByName(parameters, names));
   CH_ASSIGN_OR_RETURN(const std::shared_ptr<Communicator> comm,
                       AllRanks(world));
+  CH_RETURN_IF_ERROR(context.status());
+  nn::StateDict state;
+  for (const nn::NamedParameter& named : parameters) {
+    CH_RETURN_IF_ERROR(state.Add(named.name, named.parameter->data()));
+  }
+  CH_RETURN_IF_ERROR(
+      nn::CheckCopies(*comm, absl::StrCat("save to ", dir), state));
 
   // What was given up is removed before the ranks learn of it: a program may
   // save again at once.
@@ -305,19 +370,20 @@ absl::Status SaveWeights(World& world, nn::Module& model,
   }));
   const NoGrad no_grad;
   for (const MergedTensor& tensor : tensors) {
-    for (const nn::NamedParameter& named : tensor.parts) {
-      const Tensor whole = ToDType(FullTensor(named.parameter->data()),
-                                   StoredDType(tensor, options));
-      CH_RETURN_IF_ERROR(context.Synchronize());
-      CH_CHECK(whole.is_contiguous()) << whole.Describe();
-      const HostView view(whole);
-      CH_RETURN_IF_ERROR(OnFirstRank(*comm, "save: write", [&] {
-        const absl::Status status = output.weights->Write(
-            tensor.name, view.data(), whole.numel() * SizeOf(whole.dtype()));
-        if (!status.ok()) output.Reset();
-        return status;
-      }));
-    }
+    CH_RETURN_IF_ERROR(VisitParts(
+        tensor, StoredDType(tensor, options),
+        [&](const Tensor& whole) -> absl::Status {
+          CH_RETURN_IF_ERROR(context.Synchronize());
+          CH_CHECK(whole.is_contiguous()) << whole.Describe();
+          const HostView view(whole);
+          return OnFirstRank(*comm, "save: write", [&] {
+            const absl::Status status =
+                output.weights->Write(tensor.name, view.data(),
+                                      whole.numel() * SizeOf(whole.dtype()));
+            if (!status.ok()) output.Reset();
+            return status;
+          });
+        }));
   }
   return OnFirstRank(*comm, "save: finish", [&] {
     const absl::Status status = Finish(output);

@@ -31,7 +31,8 @@ namespace crosshatch::checkpoint {
 
 /// Reads all weights of `model`, converted to the parameters' dtype. Each rank
 /// reads just its own slices; nothing is communicated. Parameters that have no
-/// memory yet are given some, so Materialize is not needed before. Reading is
+/// memory yet are given some, so Materialize is not needed before; buffers, of
+/// which such files have none, get their first values. Reading is
 /// issued to the current stream. On a dry run files are checked and not read.
 /// \error before any weight changes, naming the tensor: kNotFound for weights
 ///     that are missing; kInvalidArgument for tensors that the model lacks

@@ -204,6 +204,23 @@ TEST_F(DamagedDirectoryTest, SaysThatThereIsNothing) {
   EXPECT_TRUE(absl::IsDataLoss(Load()));
 }
 
+// A rank's own experts, say, of which rank 0's would be the only ones saved.
+TEST(SaveTest, WhatRanksHaveForThemselvesIsRefusedByName) {
+  const std::string dir = FreshDir("own");
+  RunRanks(2, [&](World& world) -> absl::Status {
+    nn::Llama model({.dim = 8, .layers = 1, .heads = 2, .ffn = 8, .vocab = 5});
+    CH_RETURN_IF_ERROR(
+        model.Materialize({.seed = world.rank() == 0 ? 1u : 2u}));
+    const absl::Status status = SaveHuggingFace(world, model, dir);
+    CH_EXPECT_TRUE(absl::IsInvalidArgument(status)) << status;
+    CH_EXPECT_THAT(std::string(status.message()),
+                   HasSubstr("\"embed_tokens.weight\" [0:5, 0:8] on rank 1 "
+                             "holds other values than on rank 0"));
+    return absl::OkStatus();
+  });
+  EXPECT_FALSE(fs::exists(dir));
+}
+
 TEST(SaveTest, EveryRankHearsOfARefusal) {
   const std::string dir = FreshDir("occupied");
   fs::create_directories(dir);

@@ -277,23 +277,17 @@ absl::Status Loader::FillValues(nn::StateDict& state) const {
 
 absl::Status Loader::Fill(nn::StateDict& state, bool allows_missing,
                           bool refuses_extra) {
-  absl::StatusOr<DescribedState> described = Describe(state);
-  absl::StatusOr<std::string> text = std::string();
-  if (described.ok()) {
-    // The values are to be replaced.
-    DescribedState tensors = *described;
-    tensors.values.clear();
-    text = tensors.ToString();
-  } else {
-    text = described.status();
-  }
-  CH_RETURN_IF_ERROR(Agree(comm_, absl::StrCat("load from ", dir_), text));
+  // The values are to be replaced.
+  CH_ASSIGN_OR_RETURN(
+      const DescribedState described,
+      Agree(comm_, absl::StrCat("load from ", dir_), Describe(state),
+            /*with_values=*/false));
   nn::StateDict with_values = state;
   absl::Status fits = CheckNames(state, allows_missing, refuses_extra);
   if (fits.ok()) fits = FillValues(with_values);
   std::vector<Part> parts;
   if (fits.ok()) {
-    absl::StatusOr<std::vector<Part>> planned = PlanParts(*described);
+    absl::StatusOr<std::vector<Part>> planned = PlanParts(described);
     fits = planned.status();
     if (planned.ok()) parts = *std::move(planned);
   }

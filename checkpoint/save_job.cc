@@ -28,6 +28,7 @@
 #include "crosshatch/checkpoint/on_ranks.h"
 #include "crosshatch/checkpoint/safetensors.h"
 #include "crosshatch/dtensor/dtensor.h"
+#include "crosshatch/nn/full_state.h"
 #include "crosshatch/tensor/autograd.h"
 #include "crosshatch/tensor/ops/cast.h"
 #include "crosshatch/tensor/rank_context.h"
@@ -46,6 +47,33 @@ Tensor CellOf(const Tensor& data, const Box& box) {
   return local.is_contiguous() ? local : Contiguous(local);
 }
 
+/// Writes the elements of `box`, dense, and hashes them, some rows at a time:
+/// what was hashed is still in the cache when it is written.
+absl::StatusOr<uint64_t> WriteCell(const IndexedTensor& tensor, const Box& box,
+                                   const std::string& name, const void* data,
+                                   SafetensorsWriter& writer) {
+  constexpr int64_t kBytes = 256 * 1024;
+  const int64_t element = SizeOf(tensor.dtype);
+  const int64_t rows = box.ndim() == 0 ? 1 : box.sizes[0];
+  const int64_t row_bytes = rows == 0 ? 0 : box.numel() / rows * element;
+  const int64_t most =
+      row_bytes == 0 ? rows : std::max<int64_t>(1, kBytes / row_bytes);
+  const auto* next = static_cast<const std::byte*>(data);
+  uint64_t hash = 0;
+  for (int64_t row = 0; row < rows; row += most) {
+    Box part = box;
+    if (box.ndim() > 0) {
+      part.offsets[0] += row;
+      part.sizes[0] = std::min(most, rows - row);
+    }
+    hash += HashBox(next, element, tensor.sizes, part);
+    const int64_t bytes = part.numel() * element;
+    CH_RETURN_IF_ERROR(writer.WritePart(name, next, bytes));
+    next += bytes;
+  }
+  return hash;
+}
+
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<SaveJob>> SaveJob::Prepare(
@@ -57,23 +85,19 @@ absl::StatusOr<std::unique_ptr<SaveJob>> SaveJob::Prepare(
   }
   CH_ASSIGN_OR_RETURN(const std::shared_ptr<Communicator> comm,
                       AllRanks(world));
-  absl::StatusOr<DescribedState> described = DescribedState();
-  absl::StatusOr<std::string> text = std::string();
+  absl::StatusOr<DescribedState> mine = DescribedState();
   if (state.ok()) {
-    described = Describe(*state);
+    mine = Describe(*state);
   } else {
-    described = state.status();
+    mine = state.status();
   }
-  if (described.ok()) {
-    text = described->ToString();
-  } else {
-    text = described.status();
-  }
-  CH_RETURN_IF_ERROR(Agree(*comm, absl::StrCat("save to ", dir), text));
+  const std::string label = absl::StrCat("save to ", dir);
+  CH_ASSIGN_OR_RETURN(const DescribedState described,
+                      Agree(*comm, label, mine, /*with_values=*/true));
+  CH_RETURN_IF_ERROR(nn::CheckCopies(*comm, label, *state));
   // From here on all ranks find the same errors.
-  CH_ASSIGN_OR_RETURN(SavePlan plan,
-                      PlanSave(described->tensors, world.size()));
-  plan.index.values = described->values;
+  CH_ASSIGN_OR_RETURN(SavePlan plan, PlanSave(described.tensors, world.size()));
+  plan.index.values = described.values;
   CH_ASSIGN_OR_RETURN(const std::string index, FormatIndex(plan.index));
   // The hashes are to come.
   constexpr size_t kHashBytes = 32;
@@ -103,7 +127,7 @@ absl::StatusOr<std::unique_ptr<SaveJob>> SaveJob::Prepare(
   for (const PlannedCell& cell : job->plan_.by_rank[job->rank_]) {
     // Tensors of the plan are in the order of names, as those of a state.
     job->cells_.push_back(
-        CellOf(described->data[cell.tensor],
+        CellOf(described.data[cell.tensor],
                job->plan_.index.tensors[cell.tensor].CellBox(cell.cell)));
   }
   // A poisoned rank has no elements to save.
@@ -146,10 +170,10 @@ absl::StatusOr<std::string> SaveJob::WriteFile(
       SafetensorsWriter::Create(path, infos, {{"format", "pt"}}, files_));
   for (size_t i = 0; i < cells.size(); ++i) {
     const IndexedTensor& tensor = plan_.index.tensors[cells[i].tensor];
-    absl::StrAppend(
-        &hashes, HashToHex(HashBox(data[i], SizeOf(tensor.dtype), tensor.sizes,
-                                   tensor.CellBox(cells[i].cell))));
-    CH_RETURN_IF_ERROR(writer->Write(infos[i].name, data[i]));
+    CH_ASSIGN_OR_RETURN(const uint64_t hash,
+                        WriteCell(tensor, tensor.CellBox(cells[i].cell),
+                                  infos[i].name, data[i], *writer));
+    absl::StrAppend(&hashes, HashToHex(hash));
   }
   CH_RETURN_IF_ERROR(writer->Finish());
   return hashes;

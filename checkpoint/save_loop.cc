@@ -3,16 +3,18 @@
 /// \file
 /// A program to be killed, and one that looks at what it left.
 ///
-/// usage: save_loop save|async DIR    saves versions 1, 2, ... to DIR,
-/// replacing
-///                                    each by the next, and prints each once it
-///                                    is there; until it is killed
-///        save_loop check DIR         prints the version that DIR holds, whole,
-///                                    and exits 0; or why it does not, and
-///                                    exits 1
+/// usage: save_loop save|async DIR
+///          Saves versions 1, 2, ... to DIR, replacing each by the next, and
+///          prints each once it is there; until it is killed.
+///        save_loop once DIR VERSION
+///          Saves that version; exits with 1, and says why, where it cannot.
+///        save_loop check DIR
+///          Prints the version that DIR holds, whole, and exits with 0; or why
+///          it does not, and exits with 1.
 
 #include <cstdint>
 #include <cstdio>
+#include <cstdlib>
 #include <string>
 #include <vector>
 
@@ -72,6 +74,14 @@ absl::Status SaveForever(ch::World& world, const std::string& dir, bool async) {
   }
 }
 
+absl::Status SaveOnce(ch::World& world, const std::string& dir,
+                      int64_t version) {
+  CH_ASSIGN_OR_RETURN(const ch::DeviceMesh mesh,
+                      ch::InitDeviceMesh(world, {{"fsdp", world.size()}}));
+  CH_ASSIGN_OR_RETURN(const ch::nn::StateDict state, StateOf(mesh, version));
+  return ch::checkpoint::SaveCheckpoint(world, state, dir, {.overwrite = true});
+}
+
 absl::Status Check(ch::World& world, const std::string& dir) {
   CH_ASSIGN_OR_RETURN(const ch::DeviceMesh mesh,
                       ch::InitDeviceMesh(world, {{"fsdp", world.size()}}));
@@ -94,18 +104,22 @@ absl::Status Check(ch::World& world, const std::string& dir) {
 }  // namespace
 
 int main(int argc, char** argv) {
-  const std::string mode = argc == 3 ? argv[1] : "";
-  if (mode != "save" && mode != "async" && mode != "check") {
-    std::fprintf(stderr, "usage: save_loop save|async|check DIR\n");
+  const std::string mode = argc > 2 ? argv[1] : "";
+  const bool once = mode == "once" && argc == 4;
+  const bool others =
+      argc == 3 && (mode == "save" || mode == "async" || mode == "check");
+  if (!once && !others) {
+    std::fprintf(stderr,
+                 "usage: save_loop save|async|check DIR | once DIR VERSION\n");
     return 2;
   }
   const std::string dir = argv[2];
-  const absl::Status status =
-      mode == "check"
-          ? ch::RunLocal(1, [&](ch::World& world) { return Check(world, dir); })
-          : ch::RunLocal(2, [&](ch::World& world) {
-              return SaveForever(world, dir, mode == "async");
-            });
+  const absl::Status status = ch::RunLocal(
+      mode == "check" ? 1 : 2, [&](ch::World& world) -> absl::Status {
+        if (mode == "check") return Check(world, dir);
+        if (once) return SaveOnce(world, dir, std::atoll(argv[3]));
+        return SaveForever(world, dir, mode == "async");
+      });
   if (!status.ok()) std::fprintf(stderr, "%s\n", status.ToString().c_str());
   return status.ok() ? 0 : 1;
 }

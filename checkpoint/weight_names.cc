@@ -16,6 +16,7 @@ namespace {
 struct StoredName {
   std::string name;
   int part = 0;
+  bool transposed = false;
 };
 
 absl::StatusOr<StoredName> StoredNameOf(const std::string& parameter,
@@ -33,9 +34,9 @@ absl::StatusOr<StoredName> StoredNameOf(const std::string& parameter,
     for (size_t i = 1; i < pieces.size(); ++i) {
       absl::StrAppend(&name, stars[i - 1], pieces[i]);
     }
-    return StoredName{std::move(name), rule.part};
+    return StoredName{std::move(name), rule.part, rule.transposed};
   }
-  return StoredName{parameter, 0};
+  return StoredName{parameter};
 }
 
 absl::Status CannotMerge(const std::string& name, const std::string& why) {
@@ -117,7 +118,15 @@ absl::StatusOr<std::vector<MergedTensor>> MergeByName(
     CH_ASSIGN_OR_RETURN(const StoredName stored,
                         StoredNameOf(named.name, names));
     const auto [it, is_new] = index.emplace(stored.name, tensors.size());
-    if (is_new) tensors.push_back({stored.name, {}, {}});
+    const bool transposed =
+        stored.transposed && named.parameter->data().ndim() == 2;
+    if (is_new) tensors.push_back({stored.name, {}, transposed, {}});
+    if (tensors[it->second].transposed != transposed) {
+      return CannotMerge(
+          stored.name,
+          absl::StrCat(named.name, transposed ? " is" : " is not",
+                       " transposed, others are", transposed ? " not" : ""));
+    }
     std::vector<nn::NamedParameter>& parts = tensors[it->second].parts;
     if (stored.part < 0 ||
         static_cast<size_t>(stored.part) >= parameters.size()) {

@@ -34,6 +34,10 @@ struct WeightRule {
   /// Several parameters of one stored name lie in one tensor, one below the
   /// other along dim 0, in the order of their parts: 0, 1, and so on.
   int part = 0;
+  /// The tensor is stored as its transpose, as GPT-2's weights [in, out] are,
+  /// and so parts lie side by side there. Matrices only: parameters of another
+  /// number of dims (the biases beside them) are stored as they are.
+  bool transposed = false;
 };
 
 struct WeightNames {
@@ -58,17 +62,23 @@ bool MatchesStars(absl::string_view pattern, absl::string_view name,
 /// A stored tensor and the parameters that it is made of.
 struct MergedTensor {
   std::string name;
+  /// Of the parameters together; those stored if it is transposed are reversed.
   Shape sizes;
+  bool transposed = false;
   /// One below the other along dim 0.
   std::vector<nn::NamedParameter> parts;
+
+  Shape StoredSizes() const {
+    return transposed ? Shape(sizes.rbegin(), sizes.rend()) : sizes;
+  }
 };
 
 /// The tensors that files of a model hold, in the order of their first
 /// parameters.
 /// \error kInvalidArgument naming the tensor, for a rule with more stars in
 ///     `stored` than in `parameter`, and for parameters that cannot lie in one
-///     tensor: of the same part, of other widths or another dtype, or with a
-///     part missing.
+///     tensor: of the same part, of other widths or another dtype, with a part
+///     missing, or some of them transposed and others not.
 absl::StatusOr<std::vector<MergedTensor>> MergeByName(
     absl::Span<const nn::NamedParameter> parameters, const WeightNames& names);
 

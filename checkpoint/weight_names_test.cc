@@ -90,6 +90,23 @@ TEST(WeightNamesTest, TheTableOfThePageIsThatOfPhi3) {
   }
 }
 
+TEST(WeightNamesTest, TransposesMatricesAlone) {
+  Parameters model;
+  model.Add("k.weight", {2, 8})
+      .Add("q.weight", {4, 8})
+      .Add("q.bias", {4})
+      .Add("k.bias", {2});
+  const auto tensors = MergeByName(
+      model.named(), {.rules = {{"q.*", "qk.*", 0, /*transposed=*/true},
+                                {"k.*", "qk.*", 1, /*transposed=*/true}}});
+  ASSERT_TRUE(tensors.ok()) << tensors.status();
+  ASSERT_EQ(tensors->size(), 2u);
+  EXPECT_EQ((*tensors)[0].name, "qk.weight");
+  EXPECT_EQ((*tensors)[0].sizes, (Shape{6, 8}));
+  EXPECT_EQ((*tensors)[0].StoredSizes(), (Shape{8, 6}));
+  EXPECT_EQ((*tensors)[1].StoredSizes(), (Shape{6}));
+}
+
 TEST(WeightNamesTest, NamesWhatCannotLieInOneTensor) {
   const auto error = [](const Parameters& model, const WeightNames& names) {
     const absl::Status status = MergeByName(model.named(), names).status();
@@ -106,6 +123,10 @@ TEST(WeightNamesTest, NamesWhatCannotLieInOneTensor) {
   Parameters alone;
   alone.Add("b", {2, 3}).Add("c", {2, 3});
   EXPECT_THAT(error(alone, both), HasSubstr("no parameter is part 0"));
+  Parameters mixed;
+  mixed.Add("a", {2, 3}).Add("b", {2, 3});
+  EXPECT_THAT(error(mixed, {.rules = {{"a", "x", 0, true}, {"b", "x", 1}}}),
+              HasSubstr("b is not transposed, others are"));
   Parameters two;
   two.Add("a", {2}).Add("b", {2});
   EXPECT_THAT(error(two, {.rules = {{"*", "x"}}}),

@@ -12,6 +12,7 @@
 #include "crosshatch/comm/fingerprint.h"
 #include "crosshatch/comm/transport.h"
 #include "crosshatch/tensor/rank_context.h"
+#include "crosshatch/tensor/span.h"
 
 namespace crosshatch {
 namespace {
@@ -77,10 +78,17 @@ absl::Status Communicator::Issue(Collective collective, Stream& stream) {
       CheckCollective(collective, key_, member_, context_.device().is_meta()));
   BindTo(stream);
   Count(collective);
+  // Its time has that of waiting for the members that come later.
+  const std::string name =
+      context_.sink() == nullptr
+          ? ""
+          : absl::StrCat(Name(collective.kind), " ", key_.name);
+  BeginSpan(stream, "collective", name);
   stream.Launch([this, collective = std::move(collective),
                  sequence = next_sequence_++](KernelContext& kernel_context) {
     Run(collective, sequence, kernel_context);
   });
+  EndSpan(stream, "collective", name);
   return absl::OkStatus();
 }
 

@@ -41,6 +41,9 @@ struct ConformanceEngine {
   bool order_fixed_sums = true;
   /// Finds by itself, without a timeout, that ranks wait in a circle.
   bool exact_stalls = true;
+  /// Ranks may issue to different streams in different orders. Without, all
+  /// issue all collectives in one order, as on devices.
+  bool any_order_of_streams = true;
   /// Finds so that ranks wait for one that has finished.
   bool finds_finished = true;
 

@@ -161,8 +161,10 @@ absl::Status TwoStreams(const ConformanceEngine& engine, World& world) {
     for (uint64_t i = 0; i < 40; ++i) {
       CollectiveCase c{.kind = kDataKinds[i % 5], .seed = i};
       c.counts.assign(NumCounts(c.kind, world.size()), kCounts[i % 10]);
-      // Ranks issue to the two streams in different orders.
-      const bool to_a = (i + world.rank()) % 2 == 0;
+      // Ranks issue to the two streams in different orders, if they may.
+      const uint64_t shift =
+          engine.any_order_of_streams ? static_cast<uint64_t>(world.rank()) : 0;
+      const bool to_a = (i + shift) % 2 == 0;
       for (int k = 0; k < 2; ++k) {
         const bool first = to_a == (k == 0);
         runs.emplace_back(engine, world, first ? *a : *b, c);

@@ -3,12 +3,9 @@
 
 #include <exception>
 #include <new>
-#include <sstream>
 
 #include "absl/strings/str_cat.h"
-#include "crosshatch/base/status_macros.h"
 #include "crosshatch/tensor/adversarial_seed.h"
-#include "crosshatch/tensor/device_backend.h"
 
 namespace crosshatch {
 namespace {
@@ -33,20 +30,12 @@ absl::Status CallRank(World& world,
 
 }  // namespace
 
-absl::Status CheckRun(absl::Duration timeout, const DeviceBackend* backend,
-                      const std::string& way) {
+absl::Status CheckRun(absl::Duration timeout) {
   if (timeout <= absl::ZeroDuration()) {
     return absl::InvalidArgumentError(absl::StrCat(
         "a timeout must be positive, not ", absl::FormatDuration(timeout)));
   }
-  CH_RETURN_IF_ERROR(AdversarialSeedOfEnvironment().status());
-  if (backend != nullptr && !backend->host_addressable()) {
-    std::ostringstream device;
-    device << backend->device();
-    return absl::InvalidArgumentError(absl::StrCat(
-        way, ", and the host cannot address the memory of ", device.str()));
-  }
-  return absl::OkStatus();
+  return AdversarialSeedOfEnvironment().status();
 }
 
 absl::Status RunRank(World& world, absl::FunctionRef<absl::Status(World&)> fn) {

@@ -43,12 +43,8 @@ class Engine {
 };
 
 /// What every engine refuses before it starts: a timeout that is not positive,
-/// a seed of the environment that is none, and a device of `backend` (null: the
-/// CPU) whose memory the host cannot address.
-/// \param way in which data are moved, for messages: "MPI moves what the host
-///     can address".
-absl::Status CheckRun(absl::Duration timeout, const DeviceBackend* backend,
-                      const std::string& way);
+/// and a seed of the environment that is none.
+absl::Status CheckRun(absl::Duration timeout);
 
 /// What every engine does with one rank's function: runs it, drains the
 /// streams, and fails the job if either ends with an error. An exception out of

@@ -5,15 +5,13 @@
 
 #include "absl/container/inlined_vector.h"
 #include "crosshatch/base/check.h"
-#include "crosshatch/tensor/stream.h"
 
 namespace crosshatch {
 
 void ReduceSegments(const Collective& collective,
                     absl::Span<SegmentCursor> sources, SegmentCursor to,
-                    int64_t count, const KernelTable& kernels) {
-  // No pool: the ranks are the parallelism, and compute streams need the pools.
-  KernelContext context;
+                    int64_t count, const KernelTable& kernels,
+                    KernelContext& context) {
   absl::InlinedVector<const void*, 8> pointers(sources.size());
   AccumulateRanksArgs args{.op = collective.reduce_op,
                            .sources = pointers.data(),

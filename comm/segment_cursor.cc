@@ -36,6 +36,13 @@ void SegmentCursor::Advance(int64_t count) {
   Seek(run * run_ + in_run_ + count);
 }
 
+EvenRuns SegmentCursor::even_runs() const {
+  if (contiguous_ == 0) return {};
+  const Segment& segment = segments_[segment_];
+  if (IsContiguous(segment) || in_run_ > 0) return {contiguous_, 1, 0};
+  return {contiguous_, segment.runs - run_, segment.stride_elems};
+}
+
 void SegmentCursor::Skip(int64_t count) {
   while (count > 0) {
     const int64_t n = std::min(contiguous_, count);

@@ -13,6 +13,13 @@
 
 namespace crosshatch {
 
+/// Runs of elements that lie evenly in memory.
+struct EvenRuns {
+  int64_t run_elems = 0;
+  int64_t runs = 0;
+  int64_t stride_elems = 0;
+};
+
 /// A position in a list of segments, seen as one sequence of elements.
 class SegmentCursor {
  public:
@@ -25,6 +32,8 @@ class SegmentCursor {
   std::byte* data() const { return data_; }
   /// Elements that follow one another in memory from here; 0 at the end.
   int64_t contiguous() const { return contiguous_; }
+  /// All that lies evenly from here; the first run is contiguous().
+  EvenRuns even_runs() const;
   /// Moves on by `count`, at most contiguous().
   void Advance(int64_t count);
   /// Moves on by `count`, at most as many as there are.

@@ -26,6 +26,7 @@ namespace crosshatch {
 
 class ContextDecorator;
 class DeviceBackend;
+class DeviceMovers;
 class Engine;
 class FailureChannel;
 
@@ -90,9 +91,13 @@ struct LocalOptions {
   absl::Duration timeout = absl::Minutes(10);
   /// Not 0: adversarial streams (tensor/stream.h).
   uint64_t adversarial_seed = 0;
-  /// The device of all ranks (tensor/device_backend.h), whose memory the host
-  /// must be able to address; null: the CPU. Outlives the run.
+  /// The device of all ranks (tensor/device_backend.h); null: the CPU. Its
+  /// memory is one that the host can address, or that its kernels reach on all
+  /// ranks (DeviceBackend::ReachPeer). Outlives the run.
   const DeviceBackend* backend = nullptr;
+  /// By rank, in place of `backend`: for ranks on several devices of one kind.
+  /// Empty: all are on `backend`.
+  std::vector<const DeviceBackend*> backends;
   /// By rank; empty, or entries may be null. Outlive the run.
   std::vector<EventSink*> sinks;
   /// Of the ranks' streams and memory (tensor/context_decorator.h). By rank;
@@ -128,9 +133,13 @@ struct MpiOptions {
   absl::Duration timeout = absl::Minutes(10);
   /// Not 0: adversarial streams (tensor/stream.h).
   uint64_t adversarial_seed = 0;
-  /// The device of this rank, whose memory the host must be able to address;
-  /// null: the CPU. Outlives the run.
+  /// The device of this rank, whose memory the host must be able to address
+  /// unless there are movers; null: the CPU. Outlives the run.
   const DeviceBackend* backend = nullptr;
+  /// What moves data from device to device (comm/device_mover.h): then MPI
+  /// carries what ranks tell one another, and World::engine is the movers'
+  /// name. Null: data go by MPI. Outlive the run.
+  DeviceMovers* movers = nullptr;
   /// Of this rank; may be null. Outlive the run.
   EventSink* sink = nullptr;
   ContextDecorator* decorator = nullptr;

@@ -16,6 +16,7 @@
 #include <type_traits>
 
 #include "crosshatch/emulation/grid.h"
+#include "crosshatch/emulation/kernel_probe.h"
 #include "crosshatch/emulation/traffic.h"
 
 #define __global__
@@ -78,6 +79,7 @@ template <typename T>
 __forceinline__ void StoreValue(void* address, const T& value) {
   CheckAccess(address, sizeof(T));
   NoteStore(address, sizeof(T));
+  if (IsStoreLeftOut()) return;
   std::memcpy(address, &value, sizeof(T));
 }
 

@@ -13,6 +13,7 @@
 
 #include "crosshatch/base/check.h"
 #include "crosshatch/emulation/device_memory.h"
+#include "crosshatch/emulation/idle_runtime.h"
 #include "crosshatch/emulation/stream_queue.h"
 
 namespace crosshatch {
@@ -44,6 +45,7 @@ struct Settings {
   std::mutex mutex;
   int devices = 2;
   int64_t bytes_each = int64_t{8} << 30;
+  int capability = 80;
   bool are_used = false;
 };
 Settings& TheSettings() {
@@ -53,6 +55,7 @@ Settings& TheSettings() {
 
 /// All devices of the process, and its pinned memory.
 struct Machine {
+  int capability = 0;
   std::vector<std::unique_ptr<DeviceState>> devices;
   std::mutex mutex;
   std::map<uintptr_t, size_t> pinned;
@@ -86,6 +89,7 @@ Machine& TheMachine() {
     std::lock_guard<std::mutex> lock(settings.mutex);
     settings.are_used = true;
     auto* const made = new Machine;
+    made->capability = settings.capability;
     for (int i = 0; i < settings.devices; ++i) {
       made->devices.push_back(
           std::make_unique<DeviceState>(settings.bytes_each));
@@ -115,9 +119,12 @@ DeviceState& DeviceOf(cudaStream_t stream) {
   return *TheMachine().devices[static_cast<size_t>(stream->device)];
 }
 
+std::atomic<int> idle_scopes{0};
+
 /// Issues work of the stream's device, which touches its memory and that of the
 /// peers.
 cudaError_t IssueDeviceWork(cudaStream_t stream, StreamQueue::Task task) {
+  if (idle_scopes.load(std::memory_order_relaxed) > 0) return cudaSuccess;
   DeviceState& device = DeviceOf(stream);
   Machine& machine = TheMachine();
   const absl::Status issued = stream->queue.Issue(
@@ -151,7 +158,7 @@ bool IsOfDevice(const void* data, size_t bytes, const char* what) {
 
 }  // namespace
 
-void SetDevices(int count, int64_t bytes_each) {
+void SetDevices(int count, int64_t bytes_each, int capability) {
   CH_CHECK(count >= 0 && count <= kMaxDevices) << count << " devices";
   Settings& settings = TheSettings();
   std::lock_guard<std::mutex> lock(settings.mutex);
@@ -159,7 +166,11 @@ void SetDevices(int count, int64_t bytes_each) {
       << "SetDevices after the first call of the runtime";
   settings.devices = count;
   settings.bytes_each = bytes_each;
+  settings.capability = capability;
 }
+
+IdleRuntime::IdleRuntime() { ++idle_scopes; }
+IdleRuntime::~IdleRuntime() { --idle_scopes; }
 
 void SetThreadOrder(cudaStream_t stream, uint64_t seed) {
   stream->seed.store(seed);
@@ -183,6 +194,22 @@ cudaError_t LaunchKernel(const Launch& launch, cudaStream_t stream,
                          [seeded, thread = std::move(thread)]() mutable {
                            RunGrid(seeded, [&thread] { thread(); });
                          });
+}
+
+cudaError_t IssueLibraryWork(cudaStream_t stream,
+                             absl::AnyInvocable<void()> work) {
+  if (stream == nullptr) return Return(cudaErrorInvalidResourceHandle);
+  Machine& machine = TheMachine();
+  const absl::Status issued = stream->queue.Issue(
+      [&machine, work = std::move(work)]() mutable {
+        std::vector<std::unique_ptr<DeviceAccess>> all;
+        for (const auto& device : machine.devices) {
+          all.push_back(std::make_unique<DeviceAccess>(device->memory));
+        }
+        work();
+      },
+      /*may_block=*/true);
+  return issued.ok() ? cudaSuccess : Return(cudaErrorMemoryAllocation);
 }
 
 RuntimeCounts CountsOfRuntime() {
@@ -270,10 +297,10 @@ cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr attribute,
       *value = 4;
       return cudaSuccess;
     case cudaDevAttrComputeCapabilityMajor:
-      *value = 8;
+      *value = TheMachine().capability / 10;
       return cudaSuccess;
     case cudaDevAttrComputeCapabilityMinor:
-      *value = 0;
+      *value = TheMachine().capability % 10;
       return cudaSuccess;
   }
   return Return(cudaErrorInvalidValue);
@@ -436,16 +463,24 @@ cudaError_t cudaFreeHost(void* data) {
   return cudaSuccess;
 }
 
+namespace {
+
+cudaMemcpyKind KindOfCopy(bool to_device, bool from_device) {
+  if (from_device) {
+    return to_device ? cudaMemcpyDeviceToDevice : cudaMemcpyDeviceToHost;
+  }
+  return to_device ? cudaMemcpyHostToDevice : cudaMemcpyHostToHost;
+}
+
+}  // namespace
+
 cudaError_t cudaMemcpyAsync(void* to, const void* from, size_t bytes,
                             cudaMemcpyKind kind, cudaStream_t stream) {
   if (stream == nullptr) return Return(cudaErrorInvalidResourceHandle);
   if (bytes == 0) return cudaSuccess;
-  const bool to_device =
-      kind == cudaMemcpyHostToDevice || kind == cudaMemcpyDeviceToDevice;
-  const bool from_device =
-      kind == cudaMemcpyDeviceToHost || kind == cudaMemcpyDeviceToDevice;
-  if (IsOfDevice(to, bytes, "a copy") != to_device ||
-      IsOfDevice(from, bytes, "a copy") != from_device) {
+  const bool to_device = IsOfDevice(to, bytes, "a copy");
+  const bool from_device = IsOfDevice(from, bytes, "a copy");
+  if (kind != cudaMemcpyDefault && kind != KindOfCopy(to_device, from_device)) {
     return Return(cudaErrorInvalidValue);
   }
   emulation::Machine& machine = TheMachine();

@@ -101,6 +101,8 @@ enum cudaMemcpyKind : int {
   cudaMemcpyHostToDevice = 1,
   cudaMemcpyDeviceToHost = 2,
   cudaMemcpyDeviceToDevice = 3,
+  /// As the addresses say.
+  cudaMemcpyDefault = 4,
 };
 /// Host memory that is not pinned is read before the call returns, and written
 /// before it too.
@@ -113,9 +115,9 @@ cudaError_t cudaMemsetAsync(void* data, int value, size_t bytes,
 namespace emulation {
 
 /// Before the first call of the runtime: how many devices the process sees (at
-/// most kMaxDevices, 2 by default), and their memory (8 GiB). 0 devices: as on
-/// a machine without any.
-void SetDevices(int count, int64_t bytes_each);
+/// most kMaxDevices, 2 by default), their memory (8 GiB) and their compute
+/// capability (80 for 8.0). 0 devices: as on a machine without any.
+void SetDevices(int count, int64_t bytes_each, int capability = 80);
 
 /// Of kernels issued to `stream` from now on: blocks and threads run in an
 /// order that is drawn anew for each kernel. 0: in that of their numbers.
@@ -129,6 +131,11 @@ void SetDelays(cudaStream_t stream, uint64_t seed);
 /// order is the stream's affair.
 cudaError_t LaunchKernel(const Launch& launch, cudaStream_t stream,
                          absl::AnyInvocable<void()> thread);
+
+/// Issues work of a library's (NCCL), which may wait for that of other streams
+/// and touches the memory of all devices.
+cudaError_t IssueLibraryWork(cudaStream_t stream,
+                             absl::AnyInvocable<void()> work);
 
 /// What was asked of the runtime so far, by all threads.
 struct RuntimeCounts {

@@ -13,6 +13,7 @@
 #include "absl/strings/str_cat.h"
 #include "crosshatch/base/check.h"
 #include "crosshatch/emulation/fiber.h"
+#include "crosshatch/emulation/kernel_probe.h"
 #include "crosshatch/emulation/traffic.h"
 
 #if defined(__SANITIZE_ADDRESS__)
@@ -329,6 +330,7 @@ void Grid::Turn(Thread& thread) {
 }
 
 void Grid::SyncThreads(Place place) {
+  if (IsBarrierLeftOut(place.file, place.line)) return;
   Thread& self = *current_;
   if (++at_barrier_ < threads_.size()) {
     Wait(self, State::kAtBarrier, place);

@@ -22,39 +22,20 @@ json NameOf(const char* kind, int rank, int row, const std::string& name) {
 }  // namespace
 
 ChromeTrace::ChromeTrace(int ranks) {
-  const auto start = std::chrono::steady_clock::now();
+  const auto start = SpanLog::Clock::now();
   for (int r = 0; r < ranks; ++r) sinks_.emplace_back(start);
 }
 
 std::vector<EventSink*> ChromeTrace::sinks() {
   std::vector<EventSink*> sinks;
-  for (RankSink& sink : sinks_) sinks.push_back(&sink);
+  for (SpanLog& sink : sinks_) sinks.push_back(&sink);
   return sinks;
-}
-
-void ChromeTrace::RankSink::Write(const LogEvent& event) {
-  const bool begins = event.kind == EventKind::kSpanBegin;
-  if (!begins && event.kind != EventKind::kSpanEnd) return;
-  const double now_us = std::chrono::duration<double, std::micro>(
-                            std::chrono::steady_clock::now() - start_)
-                            .count();
-  const std::lock_guard<std::mutex> lock(mutex_);
-  if (begins) {
-    spans_.push_back({event.what, *event.subject, *event.where, now_us, -1});
-    return;
-  }
-  const auto open =
-      std::find_if(spans_.rbegin(), spans_.rend(), [&](const Span& span) {
-        return span.end_us < 0 && span.row == *event.where &&
-               span.what == event.what && span.subject == *event.subject;
-      });
-  if (open != spans_.rend()) open->end_us = now_us;
 }
 
 std::string ChromeTrace::ToJson() const {
   json events = json::array();
   int rank = 0;
-  for (const RankSink& sink : sinks_) {
+  for (const SpanLog& sink : sinks_) {
     events.push_back(
         NameOf("process_name", rank, 0, absl::StrCat("rank ", rank)));
     std::vector<std::string> rows;

@@ -7,13 +7,12 @@
 /// ui.perfetto.dev and chrome://tracing open: a process for each rank, a row
 /// for each stream.
 
-#include <chrono>
 #include <deque>
-#include <mutex>
 #include <string>
 #include <vector>
 
 #include "crosshatch/base/event_sink.h"
+#include "crosshatch/examples/span_log.h"
 
 namespace crosshatch::examples {
 
@@ -30,30 +29,7 @@ class ChromeTrace {
   std::string ToJson() const;
 
  private:
-  struct Span {
-    std::string what;
-    std::string subject;
-    std::string row;
-    double begin_us;
-    double end_us;  ///< Negative: still open.
-  };
-
-  class RankSink final : public EventSink {
-   public:
-    explicit RankSink(std::chrono::steady_clock::time_point start)
-        : start_(start) {}
-    /// \threadsafety any thread.
-    void Write(const LogEvent& event) override;
-    bool wants_spans() const override { return true; }
-    const std::vector<Span>& spans() const { return spans_; }
-
-   private:
-    const std::chrono::steady_clock::time_point start_;
-    std::mutex mutex_;
-    std::vector<Span> spans_;  // In the order of their beginnings.
-  };
-
-  std::deque<RankSink> sinks_;
+  std::deque<SpanLog> sinks_;
 };
 
 }  // namespace crosshatch::examples

@@ -3,33 +3,16 @@
 
 #include <algorithm>
 #include <cstdio>
-#include <utility>
 #include <vector>
 
-#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
-#include "absl/strings/str_split.h"
 #include "absl/time/clock.h"
-#include "crosshatch/dtensor/dtensor.h"
+#include "crosshatch/examples/parameter_kinds.h"
 
 namespace crosshatch::examples {
 namespace {
-
-// "layers.3.mlp.up_proj.weight" to "layers.*.mlp.up_proj.weight".
-std::string KindOf(const std::string& name) {
-  std::vector<std::string> parts = absl::StrSplit(name, '.');
-  for (std::string& part : parts) {
-    int number = 0;
-    if (absl::SimpleAtoi(part, &number)) part.assign(1, '*');
-  }
-  return absl::StrJoin(parts, ".");
-}
-
-std::string LayoutText(const Tensor& tensor) {
-  return tensor.is_distributed() ? LayoutOf(tensor).ToString() : "plain";
-}
 
 std::string MinutesAndSeconds(absl::Duration duration) {
   const int64_t seconds = absl::ToInt64Seconds(duration);
@@ -68,40 +51,23 @@ std::string FormatCount(int64_t count) {
 void Report::Start(const DeviceMesh& mesh, nn::Module& model) {
   begin_ = last_line_ = absl::Now();
   if (!speaks_) return;
-  struct Kind {
-    std::string name;
-    std::string shape;
-    std::string layout;
-    int64_t elems = 0;
-    int count = 0;
-  };
-  std::vector<Kind> kinds;
+  const std::vector<ParameterKind> kinds = ParameterKinds(model);
   int64_t total = 0;
   size_t name_width = 0;
   size_t shape_width = 0;
-  for (const nn::NamedParameter& named : model.NamedParameters()) {
-    const Tensor& data = named.parameter->data();
-    const std::string name = KindOf(named.name);
-    const std::string layout = LayoutText(data);
-    total += data.numel();
-    auto kind = std::find_if(kinds.begin(), kinds.end(), [&](const Kind& k) {
-      return k.name == name && k.layout == layout;
-    });
-    if (kind == kinds.end()) {
-      kind = kinds.insert(kind, {name, ToString(data.sizes()), layout});
-    }
-    ++kind->count;
-    name_width = std::max(name_width, name.size());
-    shape_width = std::max(shape_width, kind->shape.size());
+  for (const ParameterKind& kind : kinds) {
+    total += kind.count * NumElements(kind.sizes);
+    name_width = std::max(name_width, kind.name.size());
+    shape_width = std::max(shape_width, ToString(kind.sizes).size());
   }
   std::printf("%s, %s parameters\n", mesh.ToString().c_str(),
               FormatCount(total).c_str());
   std::printf("shardings over [%s]:\n",
               absl::StrJoin(mesh.axis_names(), ", ").c_str());
-  for (const Kind& kind : kinds) {
+  for (const ParameterKind& kind : kinds) {
     std::printf("  %-*s  %-*s  x%-3d  %s\n", static_cast<int>(name_width),
                 kind.name.c_str(), static_cast<int>(shape_width),
-                kind.shape.c_str(), kind.count, kind.layout.c_str());
+                ToString(kind.sizes).c_str(), kind.count, kind.layout.c_str());
   }
   std::fflush(stdout);
 }

@@ -4,12 +4,14 @@
 that was not stopped computes, bit for bit on the same mesh.
 
 usage: resume_test.py PROGRAM
+With CROSSHATCH_RESUME=all also between all pairs of meshes below.
 """
 
 import json
 import os
 import shutil
 import signal
+import struct
 import subprocess
 import sys
 import tempfile
@@ -20,8 +22,11 @@ STEPS, HALF = 6, 3
 # Sizes that no mesh here divides, fewer key heads than ranks of some.
 MODEL = ["--dim=24", "--layers=2", "--heads=6", "--kv_heads=2", "--ffn=37",
          "--vocab=131", "--seed=3"]
-RUN = ["--global_batch=5", "--seq_len=13", "--lr=0.01", "--warmup=2",
+RATE = 0.01
+RUN = ["--global_batch=5", "--seq_len=13", f"--lr={RATE}", "--warmup=2",
        "--schedule=cosine", "--accumulate=2", "--decay=matrices"]
+MESHES = ["fsdp:2,tp:2", "tp:3", "replicate:2,fsdp:3", "fsdp:5", "tp:2,fsdp:3"]
+ALL = os.environ.get("CROSSHATCH_RESUME") == "all"
 TIMES = ["tokens_per_s", "step_ms", "rank"]
 LONG = 120
 
@@ -61,6 +66,31 @@ class ResumeTest(unittest.TestCase):
         with open(saved + "/model.safetensors", "rb") as file:
             return file.read()
 
+    def values(self, weights):
+        """The elements of float32 weights, by name."""
+        size = int.from_bytes(weights[:8], "little")
+        header = json.loads(weights[8:8 + size])
+        header.pop("__metadata__", None)
+        values = {}
+        for name, tensor in header.items():
+            begin, end = (8 + size + at for at in tensor["data_offsets"])
+            values[name] = struct.unpack(f"<{(end - begin) // 4}f",
+                                         weights[begin:end])
+        return values
+
+    def check_near(self, weights, expected):
+        """Compares weights after all steps. AdamW divides by the size of the
+        gradient: where that is as small as the error of a sum, another order of
+        summing moves an element as far as a step may, but no further, and the
+        rest of them hardly at all."""
+        got, want = self.values(weights), self.values(expected)
+        self.assertEqual(got.keys(), want.keys())
+        pairs = [(a, b) for name in want for a, b in zip(got[name], want[name])]
+        self.assertEqual(len(pairs), sum(map(len, want.values())))
+        self.assertLess(max(abs(a - b) for a, b in pairs), 2 * RATE * STEPS)
+        far = sum(abs(a - b) > 1e-3 * RATE for a, b in pairs)
+        self.assertLess(far, 1e-2 * len(pairs))
+
     def tied_model(self):
         """The flags of a model that is tied, as a file of Hugging Face's."""
         tied = self.path("tied")
@@ -98,6 +128,11 @@ class ResumeTest(unittest.TestCase):
         for step in os.listdir(checkpoints):
             if step != f"step-{HALF:06d}":
                 shutil.rmtree(os.path.join(checkpoints, step))
+        # What the second mesh holds is what the first one held, to the bit.
+        held = [self.train(name + " held", mesh, f"--steps={HALF}", *flags,
+                           "--resume", model=model)[1]
+                for mesh in (first, second)]
+        self.assertTrue(held[0] == held[1], "the weights differ")
         result = self.train(name, second, *flags, f"--steps={STEPS}",
                             "--resume", model=model)
         self.assertEqual(sorted(name for name in os.listdir(checkpoints)
@@ -120,11 +155,12 @@ class ResumeTest(unittest.TestCase):
                 self.assertTrue(again[1] == whole[1], "the weights differ")
 
     def check_meshes(self, model, pairs):
-        whole, _ = self.train("whole", "fsdp:1", f"--steps={STEPS}",
-                              model=model)
+        whole, weights = self.train("whole", "fsdp:1", f"--steps={STEPS}",
+                                    model=model)
         for first, second in pairs:
             with self.subTest(first=first, second=second):
-                lines, _ = self.stop_and_go_on(first, second, model)
+                lines, got = self.stop_and_go_on(first, second, model)
+                self.check_near(got, weights)
                 self.assertEqual([line["step"] for line in lines],
                                  list(range(1, STEPS + 1)))
                 for line, expected in zip(lines, whole):
@@ -145,6 +181,19 @@ class ResumeTest(unittest.TestCase):
     def test_a_tied_model_goes_on(self):
         self.check_meshes(self.tied_model(), [
             ("fsdp:2,tp:2", "fsdp:3"), ("tp:3", "fsdp:2,tp:2")])
+
+    def check_all_meshes(self, model):
+        pairs = [(a, b) for a in MESHES for b in MESHES if a != b]
+        self.assertGreaterEqual(len(pairs), 12)
+        self.check_meshes(model, pairs)
+
+    @unittest.skipUnless(ALL, "for the nightly run")
+    def test_between_all_meshes(self):
+        self.check_all_meshes(MODEL)
+
+    @unittest.skipUnless(ALL, "for the nightly run")
+    def test_a_tied_model_between_all_meshes(self):
+        self.check_all_meshes(self.tied_model())
 
     def test_a_signal_leaves_a_checkpoint_and_status_0(self):
         checkpoints, metrics = self.path("run"), self.path("run.metrics")

@@ -60,8 +60,16 @@ class TimelineTest : public ::testing::Test {
     ASSERT_TRUE(trace.ok()) << trace.status();
     rows_ = Parse(json::parse(*trace));
   }
-  const std::vector<Span>& Row(int rank, const std::string& name) {
-    return rows_[rank][name];
+  // What modules and groups do there; ops and collectives nest in it.
+  std::vector<Span> Row(int rank, const std::string& name) {
+    std::vector<Span> outer;
+    for (const Span& span : rows_[rank][name]) {
+      if (span.category != "op" && span.category != "collective" &&
+          span.category != "wait") {
+        outer.push_back(span);
+      }
+    }
+    return outer;
   }
 
   const TimelineOptions options_ = {.ranks = 2, .steps = 3, .layers = 4};
@@ -99,6 +107,19 @@ TEST_F(TimelineTest, NestsTheSpansOfARow) {
       }
     }
   }
+}
+
+TEST_F(TimelineTest, HasTheOpsOfModulesAndTheCollectivesOfGroups) {
+  const auto has = [&](const std::string& row, const std::string& category,
+                       const std::string& subject) {
+    const std::vector<Span>& spans = rows_[0][row];
+    return std::any_of(spans.begin(), spans.end(), [&](const Span& span) {
+      return span.category == category && span.group == subject;
+    });
+  };
+  EXPECT_TRUE(has("compute", "op", "matmul"));
+  EXPECT_TRUE(has("compute", "wait", "unshard"));
+  EXPECT_TRUE(has("fsdp_all_gather", "collective", "all_gather fsdp"));
 }
 
 // While a block computes, the next one is gathered, and in backward the one

@@ -128,6 +128,20 @@ absl::StatusOr<TokenFormat> FormatOf(const std::string& path,
   return format;
 }
 
+// Adds the lengths of documents, and takes out the targets of `eos`.
+void SplitDocuments(int64_t seq_len, int32_t eos, TokenBatch& batch) {
+  const auto length = static_cast<size_t>(seq_len);
+  for (size_t row = 0; row < batch.inputs.size(); row += length) {
+    std::vector<int64_t>& documents = batch.documents.emplace_back(1, 0);
+    for (size_t i = row; i < row + length; ++i) {
+      ++documents.back();
+      if (batch.inputs[i] != eos) continue;
+      batch.targets[i] = kIgnoredTarget;
+      if (i + 1 < row + length) documents.push_back(0);
+    }
+  }
+}
+
 }  // namespace
 
 TokenSource::TokenSource(std::vector<uint16_t> narrow,
@@ -198,7 +212,26 @@ TokenBatch TokenSource::Rows(int64_t position, int64_t seq_len, int64_t begin,
     at = (at + 1) % size();
     batch.targets.push_back(token(at));
   }
+  if (eos_.has_value()) SplitDocuments(seq_len, *eos_, batch);
   return batch;
+}
+
+void TokenSource::EndDocumentsAt(int32_t eos) {
+  eos_ = eos;
+  targets_ = 0;
+  for (int64_t at = 0; at < size(); ++at) {
+    if (token(at) != eos) ++targets_;
+  }
+}
+
+int64_t TokenSource::CountTargets(int64_t position, int64_t count) const {
+  if (!eos_.has_value()) return count;
+  int64_t targets = count / size() * targets_;
+  for (int64_t i = 0, at = position % size(); i < count % size(); ++i) {
+    if (token(at) != *eos_) ++targets;
+    at = at + 1 == size() ? 0 : at + 1;
+  }
+  return targets;
 }
 
 int64_t TokenSource::PositionAfter(int64_t position, int64_t seq_len,

@@ -6,6 +6,7 @@
 /// The tokens to train on, and the order they are read in.
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -13,11 +14,17 @@
 
 namespace crosshatch::examples {
 
+/// A target that does not count: CrossEntropyOptions::ignore_index.
+inline constexpr int32_t kIgnoredTarget = -100;
+
 /// Rows [begin, end) of a global batch: `rows` x `seq_len` inputs and targets,
 /// row-major, a target being the token after its input.
 struct TokenBatch {
   std::vector<int32_t> inputs;
   std::vector<int32_t> targets;
+  /// Where documents are told apart: the lengths of those, or of their parts,
+  /// that each row's inputs are of. Else empty.
+  std::vector<std::vector<int64_t>> documents;
 };
 
 /// A sequence of tokens, read round and round.
@@ -45,6 +52,14 @@ class TokenSource {
   /// The largest token.
   int32_t max_token() const { return max_token_; }
 
+  /// From now on a document ends with each token `eos`: rows tell their
+  /// documents, and the target of `eos`, the first token of another document,
+  /// is kIgnoredTarget, for nothing before it says what it is.
+  void EndDocumentsAt(int32_t eos);
+  /// Of `count` tokens from `position` on, gone round, those whose targets
+  /// count.
+  int64_t CountTargets(int64_t position, int64_t count) const;
+
   /// A hash of size() and of some 4,096 tokens spread over all of them, which
   /// tells other files from these.
   uint64_t SampleHash() const;
@@ -70,6 +85,8 @@ class TokenSource {
   std::vector<uint16_t> narrow_;
   std::vector<int32_t> wide_;
   int32_t max_token_ = 0;
+  std::optional<int32_t> eos_;
+  int64_t targets_ = 0;  // Of all tokens, those that count.
 };
 
 }  // namespace crosshatch::examples

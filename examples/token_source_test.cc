@@ -52,6 +52,28 @@ TEST(TokenSourceTest, TokenFilesAreLittleEndian) {
   EXPECT_THAT(source->Rows(0, 2, 0, 1).inputs, ElementsAre(513, 256));
 }
 
+TEST(TokenSourceTest, DocumentsEndWithAToken) {
+  auto source = TokenSource::FromText({Write("docs", "ab.c..de")});
+  ASSERT_TRUE(source.ok()) << source.status();
+  EXPECT_TRUE(source->Rows(0, 4, 0, 2).documents.empty());
+  EXPECT_EQ(source->CountTargets(0, 8), 8);
+  source->EndDocumentsAt('.');
+  const TokenBatch batch = source->Rows(0, 4, 0, 2);
+  EXPECT_THAT(batch.documents,
+              ElementsAre(ElementsAre(3, 1), ElementsAre(1, 1, 2)));
+  EXPECT_THAT(batch.inputs,
+              ElementsAre('a', 'b', '.', 'c', '.', '.', 'd', 'e'));
+  EXPECT_THAT(batch.targets,
+              ElementsAre('b', '.', kIgnoredTarget, '.', kIgnoredTarget,
+                          kIgnoredTarget, 'e', 'a'));
+  EXPECT_EQ(source->CountTargets(0, 8), 5);
+  // Round and round, from the middle on.
+  EXPECT_EQ(source->CountTargets(6, 20), 14);
+  // A row that ends with a document has none of no tokens behind it.
+  EXPECT_THAT(source->Rows(0, 3, 0, 1).documents, ElementsAre(ElementsAre(3)));
+  EXPECT_THAT(source->Rows(0, 3, 1, 1).documents, ElementsAre());
+}
+
 /// The bytes of `values`, 32 bits each.
 std::string Words(const std::vector<uint32_t>& values) {
   std::string bytes;

@@ -21,6 +21,9 @@
 #include "crosshatch/dtensor/dtensor.h"
 #include "crosshatch/examples/data_parallel.h"
 #include "crosshatch/examples/metrics.h"
+#include "crosshatch/examples/page/run_page.h"
+#include "crosshatch/examples/page/sharding_drawing.h"
+#include "crosshatch/examples/page/step_trace.h"
 #include "crosshatch/examples/report.h"
 #include "crosshatch/examples/sample.h"
 #include "crosshatch/extensions/dtensor_extensions.h"
@@ -40,8 +43,10 @@
 #include "crosshatch/tensor/autograd.h"
 #include "crosshatch/tensor/creation.h"
 #include "crosshatch/tensor/ops/ops.h"
+#include "crosshatch/tensor/span.h"
 #include "crosshatch/tp/llama_plan.h"
 #include "crosshatch/tp/parallelize_module.h"
+#include "crosshatch/tp/plan_text.h"
 
 namespace crosshatch::examples {
 namespace {
@@ -81,8 +86,19 @@ absl::Status Parallelize(nn::Llama& model, const DeviceMesh& mesh,
                          const TrainOptions& options) {
   if (HasAxis(options, "tp")) {
     CH_ASSIGN_OR_RETURN(const DeviceMesh tp_mesh, mesh.Slice("tp"));
-    CH_RETURN_IF_ERROR(
-        tp::ParallelizeModule(model, tp_mesh, tp::LlamaPlan(model.config())));
+    tp::ParallelPlan plan = tp::LlamaPlan(model.config());
+    if (!options.plan.empty()) {
+      CH_ASSIGN_OR_RETURN(
+          plan, tp::ParsePlan(options.plan_text, options.plan, kMostDims));
+    }
+    const absl::Status laid = tp::ParallelizeModule(
+        model, tp_mesh, plan, {.replicate_rest = !options.plan.empty()});
+    if (!laid.ok() && !options.plan.empty()) {
+      return absl::Status(laid.code(),
+                          absl::StrCat("--plan=", options.plan, ": ",
+                                       std::string(laid.message())));
+    }
+    CH_RETURN_IF_ERROR(laid);
   }
   CH_ASSIGN_OR_RETURN(const DeviceMesh fsdp_mesh,
                       mesh.Slice(DataAxes(options)));
@@ -158,12 +174,15 @@ class Trainer {
   // training are worth more than a line or a checkpoint.
   // \error the rank's first error: then there is no going on
   absl::Status Unwritten(const absl::Status& status);
-  // Inputs and targets, [rows, seq_len] each, of these rows of the batch that
-  // begins at a token.
-  std::pair<Tensor, Tensor> Batch(const TokenSource& tokens, int64_t position,
-                                  const Interval& rows) const;
+  struct LabelledRows {
+    TensorList inputs;  // Of the model: tokens [rows, seq_len], and documents.
+    Tensor targets;     // [rows, seq_len]
+  };
+  // These rows of the batch that begins at a token.
+  LabelledRows Batch(const TokenSource& tokens, int64_t position,
+                     const Interval& rows) const;
   // The sum of the losses of all targets, divided by `targets`.
-  Tensor Loss(const std::pair<Tensor, Tensor>& batch, double targets);
+  Tensor Loss(const LabelledRows& batch, double targets);
   // One step, and what it measures.
   absl::Status Step(StepMetrics& metrics);
   absl::Status Learn(StepMetrics& metrics);
@@ -175,6 +194,10 @@ class Trainer {
   bool IsDue(int64_t every) const {
     return step_ == options_.steps || (every > 0 && step_ % every == 0);
   }
+  // Whether `step`, from 1, is one that the page shows closely.
+  bool IsShown(int64_t step) const;
+  // Writes the page, if there is one.
+  absl::Status WritePage(RunPage::State state);
   // Whether the trained weights may take the place of others, in `place`.
   absl::Status CheckWeights(const std::string& place);
 
@@ -189,10 +212,14 @@ class Trainer {
   Report report_;
   std::optional<DataParallel> data_;
   checkpoint::RunCheckpoints checkpoints_;
+  std::optional<RunPage> page_;  // On the rank that speaks.
+  absl::Status unwritten_page_;
   absl::Status unwritten_metrics_;
   absl::Status unwritten_;  // The first of what could not be written.
 
   int64_t step_ = 0;      // Steps done.
+  int64_t begun_at_ = 0;  // Steps done before this run.
+  bool stops_ = false;    // A signal has asked for it.
   int64_t position_ = 0;  // In tokens_, of the next step's batch.
   int64_t data_size_;     // Of tokens_, which position_ is in.
   nn::ModuleState parameters_{model_};
@@ -248,30 +275,42 @@ absl::StatusOr<bool> Trainer::Resume() {
   return true;
 }
 
-std::pair<Tensor, Tensor> Trainer::Batch(const TokenSource& tokens,
-                                         int64_t position,
-                                         const Interval& rows) const {
+Trainer::LabelledRows Trainer::Batch(const TokenSource& tokens,
+                                     int64_t position,
+                                     const Interval& rows) const {
   const Interval own = data_->RowsOf(rows.size());
   const Shape shape = {own.size(), options_.seq_len};
   // A dry run of a batch beyond this machine's memory holds no batch.
   if (world_.device().is_meta()) {
-    return {Empty(shape, kInt32), Empty(shape, kInt32)};
+    TensorList inputs = {Empty(shape, kInt32)};
+    if (options_.eos.has_value()) {
+      inputs.push_back(Empty({own.size(), options_.seq_len, 2}, kInt32));
+      inputs.push_back(Empty(shape, kInt32));
+    }
+    return {std::move(inputs), Empty(shape, kInt32)};
   }
   const TokenBatch batch = tokens.Rows(
       position, options_.seq_len, rows.begin + own.begin, rows.begin + own.end);
-  return {FromValues<int32_t>(shape, batch.inputs),
-          FromValues<int32_t>(shape, batch.targets)};
+  TensorList inputs = {FromValues<int32_t>(shape, batch.inputs)};
+  if (options_.eos.has_value()) {
+    inputs.push_back(DocumentKeys(batch.documents, options_.seq_len));
+    inputs.push_back(DocumentPositions(batch.documents, options_.seq_len));
+  }
+  return {std::move(inputs), FromValues<int32_t>(shape, batch.targets)};
 }
 
-Tensor Trainer::Loss(const std::pair<Tensor, Tensor>& batch, double targets) {
-  return Mul(CrossEntropy(model_.Forward(batch.first), batch.second,
-                          {.reduction = CrossEntropyOptions::Reduction::kSum}),
+Tensor Trainer::Loss(const LabelledRows& batch, double targets) {
+  return Mul(CrossEntropy(model_.Call(batch.inputs)[0], batch.targets,
+                          {.reduction = CrossEntropyOptions::Reduction::kSum,
+                           .ignore_index = kIgnoredTarget}),
              1.0 / targets);
 }
 
 absl::Status Trainer::Learn(StepMetrics& metrics) {
-  const auto targets =
-      static_cast<double>(options_.global_batch * options_.seq_len);
+  // Of a step in which nothing but ends of documents comes the loss is 0.
+  const auto targets = static_cast<double>(std::max<int64_t>(
+      1, tokens_.CountTargets(position_,
+                              options_.global_batch * options_.seq_len)));
   double global_loss = 0;
   Tensor so_far;  // The loss of the micro-batches, this rank's share.
   const int64_t count = options_.accumulate;
@@ -294,15 +333,20 @@ absl::Status Trainer::Learn(StepMetrics& metrics) {
   };
   CH_RETURN_IF_ERROR(fsdp::AccumulateGradients(model_, count, micro_batch,
                                                fsdp::AccumulateBy::kShards));
+  Stream& compute = world_.context().compute_stream();
+  BeginSpan(compute, "clip", "");
   CH_ASSIGN_OR_RETURN(
       const float norm,
       nn::ClipGradNorm(model_.Parameters(),
                        options_.clip_norm > 0
                            ? options_.clip_norm
                            : std::numeric_limits<double>::infinity()));
+  EndSpan(compute, "clip", "");
   metrics.lr = options_.LearningRates().At(step_);
   optimizer_.set_lr(metrics.lr);
+  BeginSpan(compute, "optimizer", "");
   CH_RETURN_IF_ERROR(optimizer_.Step());
+  EndSpan(compute, "optimizer", "");
   optimizer_.ZeroGrad();
   if (!world_.device().is_meta()) {
     metrics.loss = global_loss;
@@ -318,8 +362,11 @@ absl::Status Trainer::Step(StepMetrics& metrics) {
   const int64_t copied = context.copied_bytes();
   const absl::Time begin = absl::Now();
   metrics.step = step_ + 1;
+  std::optional<StepTracer> tracer;
+  if (IsShown(metrics.step)) tracer.emplace(context);
   CH_RETURN_IF_ERROR(Learn(metrics));
   CH_RETURN_IF_ERROR(context.Synchronize());
+  if (tracer.has_value()) page_->Set(tracer->Finish(metrics.step));
   const double seconds = absl::ToDoubleSeconds(absl::Now() - begin);
   metrics.step_ms = seconds * 1e3;
   metrics.tokens_per_s =
@@ -337,7 +384,8 @@ absl::StatusOr<double> Trainer::Evaluate() {
   const NoGrad no_grad;
   // The last token is a target only.
   const int64_t rows = (eval_->size() - 1) / options_.seq_len;
-  const auto targets = static_cast<double>(rows * options_.seq_len);
+  const auto targets = static_cast<double>(
+      std::max<int64_t>(1, eval_->CountTargets(0, rows * options_.seq_len)));
   Tensor total = Zeros({}, kFloat64);
   for (int64_t row = 0; row < rows; row += options_.global_batch) {
     const Interval batch = {row, std::min(rows, row + options_.global_batch)};
@@ -387,9 +435,27 @@ absl::Status Trainer::PrintSample() {
   return absl::OkStatus();
 }
 
+bool Trainer::IsShown(int64_t step) const {
+  if (!page_.has_value()) return false;
+  // The first step of a run is like no other.
+  return step == begun_at_ + 2 || step == options_.steps ||
+         (options_.report_every > 0 && step % options_.report_every == 0);
+}
+
+absl::Status Trainer::WritePage(RunPage::State state) {
+  if (!page_.has_value()) return absl::OkStatus();
+  const absl::Status status = page_->Write(state);
+  // Told of once; the next one may succeed.
+  const bool is_new = status != unwritten_page_;
+  unwritten_page_ = status;
+  return is_new ? Unwritten(status) : absl::OkStatus();
+}
+
 void Trainer::Introduce() {
   report_.Start(mesh_, model_);
-  if (const int idle = RanksWithoutHeads(options_); idle > 0) {
+  // Of a plan of the user's nothing is known.
+  if (const int idle = RanksWithoutHeads(options_);
+      idle > 0 && options_.plan.empty()) {
     report_.Note(absl::StrCat(
         idle, " of ", options_.AxisSize("tp"),
         " tp ranks compute no attention: heads stay whole, and the model has ",
@@ -420,8 +486,7 @@ absl::Status Trainer::Unwritten(const absl::Status& status) {
 }
 
 absl::Status Trainer::TrainSteps(MetricsFile& file) {
-  bool stops = false;
-  while (step_ < options_.steps && !stops) {
+  while (step_ < options_.steps && !stops_) {
     StepMetrics metrics;
     CH_RETURN_IF_ERROR(Step(metrics));
     if (eval_ != nullptr && IsDue(options_.eval_every)) {
@@ -434,14 +499,18 @@ absl::Status Trainer::TrainSteps(MetricsFile& file) {
       CH_RETURN_IF_ERROR(Unwritten(status));
     }
     report_.Step(metrics);
+    if (page_.has_value()) page_->Add(metrics);
+    if (step_ < options_.steps && IsShown(step_)) {
+      CH_RETURN_IF_ERROR(WritePage(RunPage::State::kRuns));
+    }
     // In the last step there is nothing left to stop.
     if (step_ < options_.steps) {
-      CH_ASSIGN_OR_RETURN(stops, StopRequested(world_));
-      if (stops) {
+      CH_ASSIGN_OR_RETURN(stops_, StopRequested(world_));
+      if (stops_) {
         report_.Note(absl::StrCat("stopped by a signal after step ", step_));
       }
     }
-    if (stops || IsDue(options_.save_every)) {
+    if (stops_ || IsDue(options_.save_every)) {
       CH_RETURN_IF_ERROR(SaveCheckpoint());
     }
   }
@@ -455,7 +524,19 @@ absl::Status Trainer::Run() {
   CH_ASSIGN_OR_RETURN(
       MetricsFile file,
       MetricsFile::Open(speaks_ ? options_.metrics : "", step_));
-  CH_RETURN_IF_ERROR(TrainSteps(file));
+  if (speaks_ && !options_.report.empty()) {
+    begun_at_ = step_;
+    CH_ASSIGN_OR_RETURN(RunPage page, RunPage::Open(options_.report, step_));
+    page_.emplace(std::move(page));
+    page_->Begin(DrawShardings(model_, mesh_.layout()), Settings(options_));
+  }
+  if (const absl::Status trained = TrainSteps(file); !trained.ok()) {
+    // The run's error is what matters.
+    WritePage(RunPage::State::kFailed).IgnoreError();
+    return trained;
+  }
+  CH_RETURN_IF_ERROR(
+      WritePage(stops_ ? RunPage::State::kStopped : RunPage::State::kEnded));
   if (!options_.save_dir.empty()) {
     CH_RETURN_IF_ERROR(CheckWeights(options_.save_dir));
     CH_RETURN_IF_ERROR(checkpoint::SaveHuggingFace(
@@ -508,6 +589,7 @@ absl::StatusOr<int64_t> DryPeak(const TrainOptions& options,
   dry.run.backend = Backend::kFake;
   dry.steps = 1;
   dry.metrics.clear();
+  dry.report.clear();
   dry.save_dir.clear();
   dry.checkpoints.clear();
   dry.resume = false;

@@ -16,7 +16,8 @@
 namespace crosshatch::examples {
 
 /// Trains as one rank of the job. `options.config` is the model's, also where
-/// the weights come from options.model_dir.
+/// the weights come from options.model_dir. Documents are told apart where
+/// options.eos is set; `tokens` and `eval` then tell them (EndDocumentsAt).
 /// What could not be written to options.metrics or options.checkpoints ends
 /// neither the training nor the saving; it is warned of at once and the error
 /// at the end. \param eval what to evaluate the model on; null: nothing. \error

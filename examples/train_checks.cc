@@ -18,7 +18,9 @@
 #include "crosshatch/checkpoint/run_directory.h"
 #include "crosshatch/examples/machine_memory.h"
 #include "crosshatch/examples/metrics.h"
+#include "crosshatch/examples/page/run_page.h"
 #include "crosshatch/examples/report.h"
+#include "crosshatch/examples/resolved_path.h"
 #include "crosshatch/examples/train.h"
 
 namespace crosshatch::examples {
@@ -72,22 +74,6 @@ absl::Status CheckMesh(const TrainOptions& options) {
   return absl::OkStatus();
 }
 
-// Where `path` lies, links resolved as far as it exists, and a link to what
-// does not exist yet: who opens it for writing makes that.
-fs::path Resolved(const std::string& path) {
-  std::error_code error;
-  fs::path resolved = fs::absolute(path, error);
-  // As many as the system follows; it refuses a circle.
-  for (int links = 0; links < 40 && !error; ++links) {
-    resolved = fs::weakly_canonical(resolved, error);
-    std::error_code absent;  // No link either.
-    if (error || !fs::is_symlink(fs::symlink_status(resolved, absent))) break;
-    resolved = resolved.parent_path() / fs::read_symlink(resolved, error);
-  }
-  if (error) resolved = fs::path(path).lexically_normal();
-  return resolved.has_filename() ? resolved : resolved.parent_path();
-}
-
 // Whether `path` is `directory` or lies in it.
 bool IsWithin(const fs::path& path, const fs::path& directory) {
   const auto [in_directory, in_path] = std::mismatch(
@@ -98,11 +84,11 @@ bool IsWithin(const fs::path& path, const fs::path& directory) {
 // The same of what the names lead to: also for a link in `directory` that leads
 // out of it.
 bool IsIn(const std::string& path, const std::string& directory) {
-  const fs::path within = Resolved(directory);
+  const fs::path within = ResolvedPath(directory);
   const fs::path name(path);
   const fs::path parent = name.has_parent_path() ? name.parent_path() : ".";
-  return IsWithin(Resolved(path), within) ||
-         IsWithin(Resolved(parent.string()) / name.filename(), within);
+  return IsWithin(ResolvedPath(path), within) ||
+         IsWithin(ResolvedPath(parent.string()) / name.filename(), within);
 }
 
 bool IsSameFile(const std::string& a, const std::string& b) {
@@ -112,30 +98,49 @@ bool IsSameFile(const std::string& a, const std::string& b) {
          of_a.st_dev == of_b.st_dev && of_a.st_ino == of_b.st_ino;
 }
 
-absl::Status CheckMetrics(const TrainOptions& options) {
-  const std::string& metrics = options.metrics;
-  if (metrics.empty()) return absl::OkStatus();
+// Of a file that the run writes beside its other work.
+absl::Status CheckOutput(const char* flag, const std::string& output,
+                         const TrainOptions& options) {
   std::vector<std::string> read = options.text;
   if (!options.tokens.empty()) read.push_back(options.tokens);
+  if (!options.plan.empty()) read.push_back(options.plan);
   read.insert(read.end(), options.eval_text.begin(), options.eval_text.end());
   for (const std::string& path : read) {
-    if (IsSameFile(metrics, path)) {
-      return absl::InvalidArgumentError(absl::StrCat("--metrics=", metrics,
+    if (IsSameFile(output, path)) {
+      return absl::InvalidArgumentError(absl::StrCat("--", flag, "=", output,
                                                      " would overwrite ", path,
                                                      ", which is only read"));
     }
   }
-  if (!options.model_dir.empty() && IsIn(metrics, options.model_dir)) {
+  if (!options.model_dir.empty() && IsIn(output, options.model_dir)) {
     return absl::InvalidArgumentError(absl::StrCat(
-        "--metrics=", metrics, " lies in --model=", options.model_dir,
+        "--", flag, "=", output, " lies in --model=", options.model_dir,
         ", which is only read"));
   }
-  if (!options.save_dir.empty() && IsIn(metrics, options.save_dir)) {
+  if (!options.save_dir.empty() && IsIn(output, options.save_dir)) {
     return absl::InvalidArgumentError(absl::StrCat(
-        "--metrics=", metrics, " lies in --save=", options.save_dir,
+        "--", flag, "=", output, " lies in --save=", options.save_dir,
         ", which is put in place as a whole after training; write it beside"));
   }
-  return MetricsFile::Check(metrics);
+  return absl::OkStatus();
+}
+
+absl::Status CheckMetrics(const TrainOptions& options) {
+  if (options.metrics.empty()) return absl::OkStatus();
+  CH_RETURN_IF_ERROR(CheckOutput("metrics", options.metrics, options));
+  return MetricsFile::Check(options.metrics);
+}
+
+absl::Status CheckReport(const TrainOptions& options) {
+  if (options.report.empty()) return absl::OkStatus();
+  CH_RETURN_IF_ERROR(CheckOutput("report", options.report, options));
+  if (!options.metrics.empty() &&
+      ResolvedPath(options.report) == ResolvedPath(options.metrics)) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("--report and --metrics are both ", options.report,
+                     "; name two files"));
+  }
+  return RunPage::Check(options.report);
 }
 
 absl::Status CheckSave(const TrainOptions& options) {
@@ -223,6 +228,7 @@ absl::Status CheckOptions(const TrainOptions& options) {
   CH_RETURN_IF_ERROR(CheckSizes(options));
   CH_RETURN_IF_ERROR(CheckMesh(options));
   CH_RETURN_IF_ERROR(CheckMetrics(options));
+  CH_RETURN_IF_ERROR(CheckReport(options));
   CH_RETURN_IF_ERROR(CheckCheckpoints(options));
   return CheckSave(options);
 }
@@ -230,6 +236,12 @@ absl::Status CheckOptions(const TrainOptions& options) {
 absl::Status CheckTraining(const TrainOptions& options,
                            const TokenSource& tokens) {
   CH_RETURN_IF_ERROR(CheckVocabulary(options, tokens.max_token()));
+  if (options.eos.has_value() &&
+      tokens.CountTargets(0, tokens.size()) == tokens.size()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("--eos: none of the ", tokens.size(), " tokens is ",
+                     *options.eos, ", so that no document would end"));
+  }
   for (const char c : options.prompt) {
     CH_RETURN_IF_ERROR(CheckVocabulary(options, static_cast<unsigned char>(c)));
   }

@@ -8,12 +8,19 @@
 
 #include <csignal>
 #include <cstdio>
+#include <cstdlib>
+#include <filesystem>
 #include <optional>
 #include <string>
+#include <system_error>
 #include <vector>
 
+#include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "crosshatch/base/status_macros.h"
+#include "crosshatch/checkpoint/file_io.h"
 #include "crosshatch/checkpoint/hf_config.h"
 #include "crosshatch/checkpoint/huggingface.h"
 #include "crosshatch/comm/world.h"
@@ -22,6 +29,8 @@
 #include "crosshatch/examples/train_checks.h"
 #include "crosshatch/examples/train_options.h"
 #include "crosshatch/launch/run.h"
+#include "crosshatch/tp/llama_plan.h"
+#include "crosshatch/tp/plan_text.h"
 
 namespace crosshatch::examples {
 namespace {
@@ -34,6 +43,20 @@ void FillStandardDescriptors() {
     fd = open("/dev/null", O_RDWR);
   } while (fd >= 0 && fd <= STDERR_FILENO);
   if (fd > STDERR_FILENO) close(fd);
+}
+
+// `bazel run` starts programs in their runfiles, not where it was typed. What
+// such a program starts inherits the variable, but is somewhere else.
+bool GoWhereItWasTyped() {
+  const char* const directory = std::getenv("BUILD_WORKING_DIRECTORY");
+  std::error_code error;
+  const std::string here = std::filesystem::current_path(error).string();
+  if (directory == nullptr || here.find(".runfiles") == std::string::npos) {
+    return true;
+  }
+  if (chdir(directory) == 0) return true;
+  std::perror(directory);
+  return false;
 }
 
 // They may be the only copy of an earlier run's model.
@@ -51,6 +74,17 @@ absl::Status NoteUnfinishedSaves(const TrainOptions& options) {
   return absl::OkStatus();
 }
 
+absl::StatusOr<int32_t> EosOfModel(const TrainOptions& options) {
+  const std::vector<int64_t>& eos = options.config.eos_tokens;
+  if (eos.size() == 1 && eos[0] >= 0 && eos[0] < options.config.vocab) {
+    return static_cast<int32_t>(eos[0]);
+  }
+  return absl::InvalidArgumentError(absl::StrCat(
+      "--eos=config: the eos_token_id of ", options.model_dir, " is [",
+      absl::StrJoin(eos, ", "), "], where one token of the ",
+      options.config.vocab, " is wanted; name it by --eos=ID"));
+}
+
 // What can be known to be wrong before any rank runs. `options` gets the
 // model's config and the backend.
 absl::Status Prepare(TrainOptions& options, std::optional<TokenSource>& tokens,
@@ -60,11 +94,20 @@ absl::Status Prepare(TrainOptions& options, std::optional<TokenSource>& tokens,
   if (!options.model_dir.empty()) {
     CH_ASSIGN_OR_RETURN(options.config,
                         checkpoint::LoadConfig(options.model_dir));
+    if (options.eos_of_model) {
+      CH_ASSIGN_OR_RETURN(options.eos, EosOfModel(options));
+    }
+  }
+  if (!options.plan.empty()) {
+    CH_ASSIGN_OR_RETURN(options.plan_text, checkpoint::ReadFile(options.plan));
+    CH_RETURN_IF_ERROR(
+        tp::ParsePlan(options.plan_text, options.plan, kMostDims).status());
   }
   TrainOptions checked = options;
   if (rank != 0) {
     // Only rank 0 writes; other hosts may not even have the directories.
     checked.metrics.clear();
+    checked.report.clear();
     checked.save_dir.clear();
     checked.checkpoints.clear();
   }
@@ -73,16 +116,33 @@ absl::Status Prepare(TrainOptions& options, std::optional<TokenSource>& tokens,
                                   ? TokenSource::FromText(options.text)
                                   : TokenSource::FromTokenFile(
                                         options.tokens, options.token_bits));
+  if (options.eos.has_value()) tokens->EndDocumentsAt(*options.eos);
   CH_RETURN_IF_ERROR(CheckTraining(options, *tokens));
   if (!options.eval_text.empty()) {
     CH_ASSIGN_OR_RETURN(eval, TokenSource::FromText(options.eval_text));
+    if (options.eos.has_value()) eval->EndDocumentsAt(*options.eos);
     CH_RETURN_IF_ERROR(CheckEvaluation(options, *eval));
   }
   return NoteUnfinishedSaves(checked);
 }
 
+// Prints the plan for the model that the flags describe.
+absl::Status PrintPlan(const TrainOptions& options) {
+  nn::LlamaConfig config = options.config;
+  if (!options.model_dir.empty()) {
+    CH_ASSIGN_OR_RETURN(config, checkpoint::LoadConfig(options.model_dir));
+  }
+  std::printf("%s", tp::LlamaPlanText(config).c_str());
+  return absl::OkStatus();
+}
+
 int Main(int argc, char** argv) {
   absl::StatusOr<TrainOptions> options = ParseTrainOptions(argc, argv);
+  if (options.ok() && options->plan == kPrintPlan) {
+    const absl::Status status = PrintPlan(*options);
+    if (status.ok()) return 0;
+    options = status;
+  }
   RunOptions run;
   std::optional<TokenSource> tokens;
   std::optional<TokenSource> eval;
@@ -104,6 +164,7 @@ int Main(int argc, char** argv) {
 
 int main(int argc, char** argv) {
   crosshatch::examples::FillStandardDescriptors();
+  if (!crosshatch::examples::GoWhereItWasTyped()) return 1;
   // A reader that is gone, and a file that is too long, are errors of the write
   // that meets them, not the end of a training that is to be saved.
   std::signal(SIGPIPE, SIG_IGN);

@@ -8,7 +8,7 @@ usage: train_lm_flags_test.py PROGRAM
 import json
 import unittest
 
-from train_lm_testcase import SMALL, TIMES, TrainLmTestCase
+from train_lm_testcase import SMALL, TIMES, VALUES, TrainLmTestCase
 
 
 class TrainLmFlagsTest(TrainLmTestCase):
@@ -41,6 +41,39 @@ class TrainLmFlagsTest(TrainLmTestCase):
                         del line[key]
             self.assertEqual(recomputed, plain)
             self.assertEqual(offloaded, plain)
+
+    def test_packed_documents_are_documents_alone(self):
+        # Documents of four tokens: four of them to a row, or each a row.
+        words = ["abc.", "bad.", "cab.", "deb.", "ebb."]
+        with open(self.text, "w") as file:
+            file.write("".join(words[i * i % 5] for i in range(203)))
+        packed = ["--seq_len=16", "--global_batch=5"]
+        alone = ["--seq_len=4", "--global_batch=20"]
+        eos = "--eos=" + str(ord("."))
+        expected = self.metrics(eos, *alone)
+        for flags in [["--mesh=fsdp:1"], ["--mesh=fsdp:2,tp:2"],
+                      ["--mesh=fsdp:3,tp:2", "--accumulate=2", "--recompute"]]:
+            lines = self.metrics(eos, *packed, *flags)
+            for a, b in zip(lines, expected):
+                # Sums of float32 in another order, then 3 steps of them.
+                self.assertAlmostEqual(a["loss"], b["loss"], 5, flags)
+                self.assertAlmostEqual(a["grad_norm"], b["grad_norm"], 4, flags)
+        without = self.metrics(*packed)
+        self.assertGreater(abs(without[0]["loss"] - expected[0]["loss"]), 1e-4)
+        # Evaluated alike, on as many tokens: whole rows, and a target more.
+        evaluated = self.path("evaluated")
+        with open(evaluated, "w") as file:
+            file.write("".join(words[i * i % 5] for i in range(20)) + "a")
+        evals = [self.metrics(eos, *flags, "--eval_text=" + evaluated)[2]
+                 ["eval_loss"] for flags in (packed, alone)]
+        self.assertAlmostEqual(evals[0], evals[1], 5)
+
+    def test_a_dry_run_of_packed_documents_counts_what_a_real_one_does(self):
+        values = [*TIMES, "loss", "grad_norm"]
+        flags = ["--eos=" + str(ord(".")), "--mesh=fsdp:2,tp:2"]
+        self.assertEqual(
+            self.metrics(*flags, without=values),
+            self.metrics(*flags, "--backend=fake", without=values))
 
     def test_the_learning_rate_follows_the_schedule(self):
         def rates(*flags):
@@ -103,6 +136,74 @@ class TrainLmFlagsTest(TrainLmTestCase):
             file.write(text.read()[:5 * 17 + 1])
         lines = self.metrics("--lr=0", "--eval_text=" + one, "--eval_every=1")
         self.assertAlmostEqual(lines[0]["eval_loss"], lines[0]["loss"], 6)
+
+    def test_a_plan_that_was_printed_is_the_plan_without_one(self):
+        mesh = ["--mesh=fsdp:2,tp:2"]
+        printed = self.run_program("--plan=print", *SMALL[:5])
+        self.assertEqual(printed.returncode, 0, printed.stderr)
+        self.assertIn("layers.*.self_attn.o_proj ", printed.stdout)
+        plan = self.path("llama.plan")
+        with open(plan, "w") as file:
+            file.write(printed.stdout)
+        self.assertEqual(self.metrics(*mesh, "--plan=" + plan, without=TIMES),
+                         self.metrics(*mesh, without=TIMES))
+
+    def test_a_plan_of_the_users_trains_as_one_rank_does(self):
+        # Activations are whole between the modules, and so are the logits.
+        plan = self.path("my.plan")
+        with open(plan, "w") as file:
+            file.write(
+                "# Heads and inner features are split, nothing else.\n"
+                "embed_tokens  RowwiseParallel\n"
+                "layers.*.*norm  SequenceParallel sequence_dim=1\n"
+                "layers.*.self_attn  PrepareModuleInput input=S(1) desired=R\n"
+                "layers.*.self_attn.[qkv]_proj  ColwiseParallel\n"
+                "layers.*.self_attn.o_proj  RowwiseParallel output=S(1)\n"
+                "layers.*.mlp  PrepareModuleInput input=S(1) desired=R\n"
+                "layers.*.mlp.*_proj  ColwiseParallel output=R\n"
+                "norm  SequenceParallel\n"
+                "lm_head  ColwiseParallel output=R\n")
+        one = self.metrics("--mesh=fsdp:1")
+        split = self.metrics("--mesh=fsdp:1,tp:3", "--plan=" + plan)
+        for a, b in zip(one, split):
+            for name in VALUES:
+                self.assertAlmostEqual(a[name], b[name], delta=1e-4 * a[name])
+        self.assertNotEqual(split[0]["moved"], self.metrics(
+            "--mesh=fsdp:1,tp:3")[0]["moved"])
+
+    def test_what_a_plan_leaves_out_is_computed_by_every_rank(self):
+        plan = self.path("mlp.plan")
+        with open(plan, "w") as file:
+            file.write("layers.*.mlp.gate_proj ColwiseParallel\n"
+                       "layers.*.mlp.up_proj ColwiseParallel\n"
+                       "layers.*.mlp.down_proj RowwiseParallel\n")
+        one = self.metrics("--mesh=fsdp:2")
+        split = self.metrics("--mesh=fsdp:2,tp:2", "--plan=" + plan)
+        for a, b in zip(one, split):
+            for name in VALUES:
+                self.assertAlmostEqual(a[name], b[name], delta=1e-4 * a[name])
+
+    def test_a_plan_that_is_wrong_is_refused_by_its_line(self):
+        plan = self.path("wrong.plan")
+        for text, says in [
+                ("norm SequenceParallel\nlm_head Colwise\n",
+                 'wrong.plan, line 2: there is no style "Colwise"; there are '),
+                ("lm_heads ColwiseParallel\n", "lm_heads"),
+                ("# nothing\n", "wrong.plan: holds no plan")]:
+            with open(plan, "w") as file:
+                file.write(text)
+            run = self.run_program("--text=" + self.text, *SMALL,
+                                   "--mesh=tp:2", "--plan=" + plan)
+            self.assertEqual(run.returncode, 1)
+            self.assertIn(says, run.stderr)
+            self.assertEqual(run.stderr.count("\n"), 1, run.stderr)
+        for flags, says in [
+                (["--mesh=tp:2", "--plan=" + self.path("none")], "none"),
+                (["--mesh=fsdp:2", "--plan=" + plan], "has none"),
+                (["--mesh=tp:2", "--plan="], "--plan= names nothing")]:
+            run = self.run_program("--text=" + self.text, *SMALL, *flags)
+            self.assertEqual(run.returncode, 1)
+            self.assertIn(says, run.stderr)
 
     def test_tokens_of_16_and_32_bits_are_the_same_training(self):
         with open(self.text, "rb") as file:

@@ -23,6 +23,12 @@ ABSL_FLAG(std::string, mesh, "fsdp:1",
           "The mesh as AXIS:SIZE,... of the axes replicate, fsdp and tp. The "
           "order says which ranks are neighbours, the last axis' first; what "
           "an axis does goes by its name.");
+ABSL_FLAG(
+    GivenPath, plan, {},
+    "A file that says how the tp axis splits the model: lines of a "
+    "pattern of modules' names, a style and its options (tp/plan_text.h). "
+    "\"print\" prints the plan that is taken without this flag, as such "
+    "a file.");
 ABSL_FLAG(std::vector<std::string>, text, {},
           "Text files to train on; each byte is a token.");
 ABSL_FLAG(GivenPath, tokens, {},
@@ -31,6 +37,11 @@ ABSL_FLAG(
     int, token_bits, 0,
     "Bits of a token of --tokens, 16 or 32; 0: by the header of the file, "
     "where it has one as llm.c writes it, else 16.");
+ABSL_FLAG(std::string, eos, "",
+          "The token that ends a document, a number, or config: the "
+          "eos_token_id of --model. With it attention stays within documents, "
+          "positions restart with each, and no loss is taken of a document's "
+          "first token.");
 ABSL_FLAG(GivenPath, model, {},
           "A directory with a Llama model in Hugging Face's layout to start "
           "from. Without it a new model is made of the sizes below.");
@@ -105,6 +116,15 @@ ABSL_FLAG(GivenPath, metrics, {},
           "A file to write a JSON object a step to. Where it cannot be written "
           "any more, training goes on, and the program ends with status 1.");
 ABSL_FLAG(
+    GivenPath, report, {},
+    "An HTML file to show the run in, one page that needs nothing else: "
+    "losses, memory, what axes move, the shardings, a timeline and the "
+    "times of a step. It is there after the second step, and whole at any "
+    "time.");
+ABSL_FLAG(GivenInt, report_every, {0},
+          "Steps from one version of --report to the next; 0: it is written "
+          "after the run's second step and its last.");
+ABSL_FLAG(
     GivenPath, save, {},
     "A directory to save the trained model to, in Hugging Face's layout.");
 ABSL_FLAG(bool, overwrite, false,
@@ -178,7 +198,23 @@ absl::StatusOr<nn::Schedule::Shape> ParseSchedule(const std::string& name) {
       "--schedule=", name, ": must be constant, linear or cosine"));
 }
 
+absl::Status ParseEos(const std::string& text, TrainOptions& options) {
+  if (text.empty()) return absl::OkStatus();
+  if (text == "config") {
+    options.eos_of_model = true;
+    return absl::OkStatus();
+  }
+  int32_t eos = -1;
+  if (!absl::SimpleAtoi(text, &eos) || eos < 0) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "--eos=", text, ": must be a token, from 0 on, or config"));
+  }
+  options.eos = eos;
+  return absl::OkStatus();
+}
+
 absl::Status CheckSource(const TrainOptions& options) {
+  if (options.plan == kPrintPlan) return absl::OkStatus();
   if (options.text.empty() == options.tokens.empty()) {
     return absl::InvalidArgumentError(
         "name what to train on: either --text=FILE,... or --tokens=FILE");
@@ -207,7 +243,10 @@ absl::Status CheckNeeds(const TrainOptions& options) {
       {"prompt", !options.prompt.empty(), "text", !options.text.empty()},
       {"token_bits", options.token_bits != 0, "tokens",
        !options.tokens.empty()},
+      {"eos=config", options.eos_of_model, "model", !options.model_dir.empty()},
       {"overwrite", options.overwrite, "save", !options.save_dir.empty()},
+      {"report_every", absl::GetFlag(FLAGS_report_every).is_given, "report",
+       !options.report.empty()},
   };
   for (const auto& need : needs) {
     if (!need.is_given || need.is_there) continue;
@@ -255,6 +294,15 @@ absl::Status CheckConflicts(const TrainOptions& options) {
     return absl::InvalidArgumentError(
         "--sample: --backend=fake computes nothing to draw from");
   }
+  const bool has_tp =
+      std::any_of(options.mesh.begin(), options.mesh.end(),
+                  [](const MeshAxis& axis) { return axis.name == "tp"; });
+  if (!options.plan.empty() && options.plan != kPrintPlan && !has_tp) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("--plan=", options.plan,
+                     " says how a tp axis splits the model, and --mesh=",
+                     absl::GetFlag(FLAGS_mesh), " has none"));
+  }
   return CheckNeeds(options);
 }
 
@@ -284,6 +332,7 @@ absl::Status CheckNumbers(const TrainOptions& options) {
   CH_RETURN_IF_ERROR(CheckAtLeast("eval_every", options.eval_every, 0));
   CH_RETURN_IF_ERROR(CheckAtLeast("save_every", options.save_every, 0));
   CH_RETURN_IF_ERROR(CheckAtLeast("keep", options.keep, 0));
+  CH_RETURN_IF_ERROR(CheckAtLeast("report_every", options.report_every, 0));
   CH_RETURN_IF_ERROR(CheckAtLeast("sample", options.sample, 0));
   CH_RETURN_IF_ERROR(CheckNotNegative("temperature", options.temperature));
   CH_RETURN_IF_ERROR(CheckAtLeast("top_k", options.top_k, 0));
@@ -315,6 +364,33 @@ int TrainOptions::AxisSize(absl::string_view name) const {
     if (axis.name == name) return axis.size;
   }
   return 1;
+}
+
+std::vector<std::pair<std::string, std::string>> Settings(
+    const TrainOptions& options) {
+  const nn::LlamaConfig c = options.config.Resolved();
+  return {
+      {"parameters", absl::StrCat(options.config.NumParameters())},
+      {"width", absl::StrCat(c.dim)},
+      {"blocks", absl::StrCat(c.layers)},
+      {"heads (of keys)", absl::StrCat(c.heads, " (", c.kv_heads, ")")},
+      {"inner width", absl::StrCat(c.ffn)},
+      {"vocabulary", absl::StrCat(c.vocab)},
+      {"rows of a step", absl::StrCat(options.global_batch)},
+      {"micro-batches", absl::StrCat(options.accumulate)},
+      {"tokens of a row", absl::StrCat(options.seq_len)},
+      {"steps", absl::StrCat(options.steps)},
+      {"learning rate", absl::StrCat(options.lr)},
+      {"warmup", absl::StrCat(options.warmup)},
+      {"weight decay", absl::StrCat(options.weight_decay)},
+      {"clipped to norm", options.clip_norm > 0
+                              ? absl::StrCat(options.clip_norm)
+                              : std::string("not at all")},
+      {"plan of tp", options.plan.empty() ? "Llama's" : options.plan},
+      {"computes in", Name(options.dtype)},
+      {"recomputes", options.recompute ? "yes" : "no"},
+      {"offloads", options.offload ? "yes" : "no"},
+  };
 }
 
 absl::StatusOr<std::vector<MeshAxis>> ParseMesh(const std::string& text) {
@@ -376,12 +452,14 @@ absl::StatusOr<TrainOptions> ParseTrainOptions(int argc, char** argv) {
   // A run that can go on has not failed.
   if (!options.checkpoints.empty()) options.run.stop_status = 0;
   CH_RETURN_IF_ERROR(ReadLaunchFlags(options.run));
+  CH_ASSIGN_OR_RETURN(options.plan, PathOf("plan", absl::GetFlag(FLAGS_plan)));
   options.text = absl::GetFlag(FLAGS_text);
   CH_ASSIGN_OR_RETURN(options.tokens,
                       PathOf("tokens", absl::GetFlag(FLAGS_tokens)));
   CH_ASSIGN_OR_RETURN(options.model_dir,
                       PathOf("model", absl::GetFlag(FLAGS_model)));
   options.token_bits = absl::GetFlag(FLAGS_token_bits);
+  CH_RETURN_IF_ERROR(ParseEos(absl::GetFlag(FLAGS_eos), options));
   options.config.dim = absl::GetFlag(FLAGS_dim).value;
   options.config.layers = absl::GetFlag(FLAGS_layers).value;
   options.config.heads = absl::GetFlag(FLAGS_heads).value;
@@ -420,6 +498,9 @@ absl::StatusOr<TrainOptions> ParseTrainOptions(int argc, char** argv) {
   options.top_k = absl::GetFlag(FLAGS_top_k);
   CH_ASSIGN_OR_RETURN(options.metrics,
                       PathOf("metrics", absl::GetFlag(FLAGS_metrics)));
+  CH_ASSIGN_OR_RETURN(options.report,
+                      PathOf("report", absl::GetFlag(FLAGS_report)));
+  options.report_every = absl::GetFlag(FLAGS_report_every).value;
   CH_ASSIGN_OR_RETURN(options.save_dir,
                       PathOf("save", absl::GetFlag(FLAGS_save)));
   options.overwrite = absl::GetFlag(FLAGS_overwrite);

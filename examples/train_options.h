@@ -7,7 +7,9 @@
 /// train_options.cc.
 
 #include <cstdint>
+#include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/status/statusor.h"
@@ -23,13 +25,21 @@ namespace crosshatch::examples {
 struct TrainOptions {
   /// As given, completed with an fsdp axis of size 1 if it has none.
   std::vector<MeshAxis> mesh;
+  /// A file with the plan of the tp axis; empty: the plan for Llama.
+  /// kPrintPlan: that plan is to be printed, and nothing else is asked for.
+  std::string plan;
+  /// What the file holds.
+  std::string plan_text;
   /// Of the backend, the ranks and the times.
   RunOptions run;
 
   std::vector<std::string> text;  ///< Files; or
   std::string tokens;             ///< one file of integers.
   int token_bits = 0;             ///< Of `tokens`; 0: by the file's header.
-  std::string model_dir;          ///< Empty: a new model of `config`.
+  /// The token that ends a document; unset: documents are not told apart.
+  std::optional<int32_t> eos;
+  bool eos_of_model = false;  ///< It is to be that of model_dir.
+  std::string model_dir;      ///< Empty: a new model of `config`.
   nn::LlamaConfig config;
 
   int64_t global_batch = 0;
@@ -67,6 +77,8 @@ struct TrainOptions {
   int64_t top_k = 0;
 
   std::string metrics;
+  std::string report;        ///< An HTML file; empty: none.
+  int64_t report_every = 0;  ///< Steps; 0: after the second and the last one.
   std::string save_dir;
   bool overwrite = false;
   bool verbose = false;
@@ -79,10 +91,18 @@ struct TrainOptions {
   }
 };
 
+inline constexpr char kPrintPlan[] = "print";
+/// Of the activations of a model: rows, tokens, heads, features of a head.
+inline constexpr int kMostDims = 4;
+
 /// Parses the command line. `--help` prints the flags and ends the process with
 /// status 0.
 /// \error kInvalidArgument naming the flag and what would be right.
 absl::StatusOr<TrainOptions> ParseTrainOptions(int argc, char** argv);
+
+/// Names and values of what matters of a run, to be shown.
+std::vector<std::pair<std::string, std::string>> Settings(
+    const TrainOptions& options);
 
 /// "fsdp:2,tp:2" as axes.
 /// \error kInvalidArgument for an unknown or repeated axis or a bad size.

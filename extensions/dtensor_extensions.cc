@@ -9,7 +9,6 @@
 #include "absl/strings/str_cat.h"
 #include "crosshatch/base/status_macros.h"
 #include "crosshatch/dtensor/dtensor.h"
-#include "crosshatch/dtensor/redistribute.h"
 #include "crosshatch/fsdp/plain_extension.h"
 
 namespace crosshatch {
@@ -45,10 +44,50 @@ absl::StatusOr<Layout> OnMesh(const Layout& layout, const MeshLayout& mesh) {
   return Layout::Create(mesh, std::move(dims));
 }
 
+// `whole` with those of its axes parted that neighbouring axes of `mesh` make
+// up, as tensor parallelism parts its own for copies of key heads; not those of
+// `taken`.
+absl::StatusOr<DeviceMesh> PartedLike(const DeviceMesh& mesh, DeviceMesh whole,
+                                      absl::Span<const std::string> taken) {
+  std::vector<int> run;
+  for (int begin = 0; begin + 1 < mesh.ndim(); ++begin) {
+    run.assign(1, begin);
+    while (run.back() + 1 < mesh.ndim()) {
+      run.push_back(run.back() + 1);
+      const std::vector<int> ranks =
+          mesh.layout().GroupRanks(run, *mesh.coordinate());
+      const MeshLayout layout = whole.layout();
+      for (int axis = 0; axis < layout.ndim(); ++axis) {
+        if (layout.GroupRanks(absl::MakeConstSpan(&axis, 1), ranks[0]) !=
+            ranks) {
+          continue;
+        }
+        std::vector<MeshAxis> parts;
+        bool are_new = std::find(taken.begin(), taken.end(),
+                                 layout.axis_name(axis)) == taken.end();
+        for (const int part : run) {
+          const std::string& name = mesh.layout().axis_name(part);
+          parts.push_back({name, mesh.size(part)});
+          are_new &=
+              name == layout.axis_name(axis) || !layout.AxisIndex(name).ok();
+        }
+        if (!are_new) continue;
+        CH_ASSIGN_OR_RETURN(whole,
+                            whole.Unflatten(layout.axis_name(axis), parts));
+        break;
+      }
+    }
+  }
+  return whole;
+}
+
 // `whole`, a mesh of all ranks of the job, with the axes of `mesh`, each of
-// which is one of its own, several of them joined, or one of a single rank.
-absl::StatusOr<DeviceMesh> WithAxesOf(const DeviceMesh& mesh,
-                                      DeviceMesh whole) {
+// which is one of its own, several of them joined, a part of one whose other
+// parts `mesh` has too, or one of a single rank. Axes of `taken` stay whole.
+absl::StatusOr<DeviceMesh> WithAxesOf(
+    const DeviceMesh& mesh, DeviceMesh whole,
+    absl::Span<const std::string> taken = {}) {
+  CH_ASSIGN_OR_RETURN(whole, PartedLike(mesh, std::move(whole), taken));
   for (int i = 0; i < mesh.ndim(); ++i) {
     const std::string& name = mesh.axis_names()[static_cast<size_t>(i)];
     const std::vector<int> line = mesh.layout().GroupRanks(
@@ -90,6 +129,21 @@ absl::StatusOr<DeviceMesh> WithAxesOf(const DeviceMesh& mesh,
   return whole;
 }
 
+// `whole` without the axes that neither mesh has: ranks along those may hold
+// other tensors, as of other experts.
+absl::StatusOr<DeviceMesh> WithoutOthers(const DeviceMesh& whole,
+                                         const DeviceMesh& fsdp_mesh,
+                                         const MeshLayout& inner) {
+  std::vector<std::string> names;
+  for (const std::string& name : whole.axis_names()) {
+    if (fsdp_mesh.layout().AxisIndex(name).ok() || inner.AxisIndex(name).ok()) {
+      names.push_back(name);
+    }
+  }
+  if (static_cast<int>(names.size()) == whole.ndim()) return whole;
+  return whole.Slice(names);
+}
+
 }  // namespace
 
 std::shared_ptr<const DTensorExtensions> DTensorExtensions::Create() {
@@ -125,37 +179,23 @@ absl::StatusOr<fsdp::ShardedForm> DTensorExtensions::Chunk(
     for (const std::string& axis : fsdp_mesh.axis_names()) {
       if (inner.mesh().AxisIndex(axis).ok()) {
         return absl::FailedPreconditionError(
-            absl::StrCat("is spread over the axis \"", axis, "\" already"));
+            absl::StrCat("is spread over the axis \"", axis,
+                         "\" already; FullyShardOptions::mesh_of gives single "
+                         "parameters (experts) a mesh without it"));
       }
     }
     if (inner.is_partial()) {
       return absl::InvalidArgumentError(
           absl::StrCat("has reductions due: ", inner.ToString()));
     }
-    CH_ASSIGN_OR_RETURN(whole, WithAxesOf(MeshOf(parameter), whole));
+    CH_ASSIGN_OR_RETURN(
+        whole, WithAxesOf(MeshOf(parameter), whole, fsdp_mesh.axis_names()));
+    CH_ASSIGN_OR_RETURN(whole, WithoutOthers(whole, fsdp_mesh, inner.mesh()));
     CH_ASSIGN_OR_RETURN(layout, OnMesh(inner, whole.layout()));
   }
   CH_ASSIGN_OR_RETURN(const int axis,
                       whole.layout().AxisIndex(fsdp_mesh.axis_names().back()));
   return fsdp::ShardedForm{whole, layout.WithFineShard(axis, dim)};
-}
-
-absl::StatusOr<Tensor> DTensorExtensions::AllGather(
-    const Tensor& sharded, const DeviceMesh& fsdp_mesh) const {
-  const DeviceMesh root = MeshOf(sharded);
-  Layout gathered = LayoutOf(sharded);
-  std::vector<std::string> others(root.axis_names().begin(),
-                                  root.axis_names().end());
-  for (const std::string& name : fsdp_mesh.axis_names()) {
-    CH_ASSIGN_OR_RETURN(const int axis, root.layout().AxisIndex(name));
-    gathered = gathered.WithReplicate(axis);
-    others.erase(std::find(others.begin(), others.end(), name));
-  }
-  Tensor local = LocalTensor(Redistribute(sharded, gathered));
-  if (others.empty()) return local;
-  CH_ASSIGN_OR_RETURN(DeviceMesh rest, root.Slice(others));
-  CH_ASSIGN_OR_RETURN(const Layout layout, OnMesh(gathered, rest.layout()));
-  return MakeDTensor(std::move(local), rest, layout, sharded.sizes());
 }
 
 }  // namespace crosshatch

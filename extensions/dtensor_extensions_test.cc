@@ -6,8 +6,11 @@
 
 #include "crosshatch/base/status_macros.h"
 #include "crosshatch/dtensor/dtensor.h"
+#include "crosshatch/dtensor/redistribute.h"
 #include "crosshatch/fsdp/fully_shard.h"
 #include "crosshatch/fsdp/testutil.h"
+#include "crosshatch/tensor/creation.h"
+#include "crosshatch/tensor/ops/ops.h"
 #include "crosshatch/testing/batch.h"
 #include "crosshatch/testing/ranks.h"
 #include "gmock/gmock.h"
@@ -22,6 +25,15 @@ const DTensorExtensions& Extensions() {
   static const std::shared_ptr<const DTensorExtensions> extensions =
       DTensorExtensions::Create();
   return *extensions;
+}
+
+// What `sharded` is without the axes of FSDP.
+Tensor Gathered(const Tensor& sharded, const DeviceMesh& fsdp) {
+  Layout layout = LayoutOf(sharded);
+  for (const std::string& name : fsdp.axis_names()) {
+    layout = layout.WithReplicate(*layout.mesh().AxisIndex(name));
+  }
+  return Redistribute(sharded, layout);
 }
 
 TEST(DTensorExtensionsTest, ChunksBeneathTensorParallelism) {
@@ -90,8 +102,7 @@ TEST(DTensorExtensionsTest, ChunksOverJoinedAxes) {
             CH_EXPECT_EQ((*form.mesh.coordinate())[0], *fsdp.index(0));
             const Tensor sharded =
                 DistributeTensor(plain, form.mesh, form.layout);
-            CH_ASSIGN_OR_RETURN(const Tensor back,
-                                Extensions().AllGather(sharded, fsdp));
+            const Tensor back = Gathered(sharded, fsdp);
             CH_EXPECT_EQ(FullTensor(back).ToVector<float>(),
                          plain.ToVector<float>());
             CH_EXPECT_EQ(LocalTensor(back).sizes(),
@@ -124,7 +135,7 @@ TEST(DTensorExtensionsTest, ChunksOverJoinedAxes) {
       });
 }
 
-TEST(DTensorExtensionsTest, AllGatherGivesTheParameterAsItWas) {
+TEST(DTensorExtensionsTest, GatheringGivesTheParameterAsItWas) {
   // 7 rows over 2 x 3 ranks: uneven, and empty on some.
   OnMesh({{"fsdp", 2}, {"tp", 3}}, [](const DeviceMesh& mesh) -> absl::Status {
     CH_ASSIGN_OR_RETURN(const DeviceMesh fsdp, mesh.Slice("fsdp"));
@@ -135,14 +146,67 @@ TEST(DTensorExtensionsTest, AllGatherGivesTheParameterAsItWas) {
     CH_ASSIGN_OR_RETURN(const fsdp::ShardedForm form,
                         Extensions().Chunk(split, fsdp, 0));
     const Tensor sharded = DistributeTensor(full, form.mesh, form.layout);
-    CH_ASSIGN_OR_RETURN(const Tensor gathered,
-                        Extensions().AllGather(sharded, fsdp));
-    CH_EXPECT_EQ(LayoutOf(gathered), LayoutOf(split));
+    const Tensor gathered = Gathered(sharded, fsdp);
+    CH_EXPECT_EQ(LayoutOf(gathered).ToString(), "[R,S(0)]");
     CH_EXPECT_EQ(LocalTensor(gathered).ToVector<float>(),
                  LocalTensor(split).ToVector<float>());
     const Tensor wrapped =
         Extensions().FormOf(split)->Wrap(Extensions().LocalOf(gathered));
     CH_EXPECT_EQ(FullTensor(wrapped).ToVector<float>(), full.ToVector<float>());
+    return absl::OkStatus();
+  });
+}
+
+// What a loader reads and fills of a sharded parameter: boxes that make up the
+// whole, each element once where ranks do not hold copies.
+TEST(DTensorExtensionsTest, BoxesAreWhatALoaderFills) {
+  OnMesh({{"fsdp", 2}, {"tp", 3}}, [](const DeviceMesh& mesh) -> absl::Status {
+    CH_ASSIGN_OR_RETURN(const DeviceMesh fsdp, mesh.Slice("fsdp"));
+    CH_ASSIGN_OR_RETURN(const DeviceMesh tp, mesh.Slice("tp"));
+    const Tensor full = SmallIntegers({7, 2}, 5);
+    const Tensor split = DistributeTensor(
+        Zeros({7, 2}), tp, Layout::Replicated(tp.layout(), 2).WithShard(0, 0));
+    CH_ASSIGN_OR_RETURN(const fsdp::ShardedForm form,
+                        Extensions().Chunk(split, fsdp, 0));
+    const Tensor sharded =
+        DistributeTensor(Zeros({7, 2}), form.mesh, form.layout);
+    const Box box = LocalBoxOf(sharded);
+    Tensor read = full;
+    for (int d = 0; d < 2; ++d) {
+      const auto at = static_cast<size_t>(d);
+      read = Narrow(read, d, box.offsets[at], box.sizes[at]);
+    }
+    CopyInPlace(WritableLocalTensor(sharded, "a loader"), read);
+    CH_EXPECT_EQ(FullTensor(sharded).ToVector<float>(), full.ToVector<float>());
+    return absl::OkStatus();
+  });
+}
+
+// The axis of tensor parallelism parted, as where key heads have copies.
+TEST(DTensorExtensionsTest, ChunksBeneathPartsOfAnAxis) {
+  OnMesh({{"fsdp", 2}, {"tp", 4}}, [](const DeviceMesh& mesh) -> absl::Status {
+    CH_ASSIGN_OR_RETURN(const DeviceMesh fsdp, mesh.Slice("fsdp"));
+    CH_ASSIGN_OR_RETURN(const DeviceMesh tp, mesh.Slice("tp"));
+    CH_ASSIGN_OR_RETURN(const DeviceMesh parted,
+                        tp.Unflatten("tp", {{"tp_unit", 2}, {"tp_copy", 2}}));
+    const Tensor full = SmallIntegers({7, 3}, 2);
+    const Tensor split = DistributeTensor(
+        full, parted,
+        Layout::Replicated(parted.layout(), 2).WithDim(0, {{0}, 4}));
+    CH_ASSIGN_OR_RETURN(const fsdp::ShardedForm form,
+                        Extensions().Chunk(split, fsdp, 0));
+    CH_EXPECT_EQ(form.mesh.root(), mesh);
+    CH_EXPECT_EQ(form.mesh.ToString(), "mesh(fsdp=2, tp_unit=2, tp_copy=2)");
+    CH_EXPECT_EQ(form.layout.ToString(), "[_S(0,2),S(0)/4,R]");
+    const Tensor sharded = DistributeTensor(full, form.mesh, form.layout);
+    CH_EXPECT_EQ(LocalTensor(Gathered(sharded, fsdp)).ToVector<float>(),
+                 LocalTensor(split).ToVector<float>());
+    // FSDP on parts, too.
+    CH_ASSIGN_OR_RETURN(const DeviceMesh hsdp,
+                        tp.Unflatten("tp", {{"replicate", 2}, {"shard", 2}}));
+    CH_ASSIGN_OR_RETURN(const fsdp::ShardedForm plain,
+                        Extensions().Chunk(full, hsdp, 0));
+    CH_EXPECT_EQ(plain.layout.ToString(), "[R,R,S(0)]");
     return absl::OkStatus();
   });
 }

@@ -7,10 +7,14 @@
 #include <utility>
 #include <vector>
 
+#include "absl/status/status.h"
 #include "crosshatch/base/check.h"
+#include "crosshatch/dtensor/verify.h"
 #include "crosshatch/fsdp/batch_split.h"
 #include "crosshatch/fsdp/fsdp_state.h"
+#include "crosshatch/nn/check_buffers.h"
 #include "crosshatch/tensor/autograd.h"
+#include "crosshatch/tensor/rank_context.h"
 
 namespace crosshatch::fsdp {
 namespace {
@@ -128,7 +132,20 @@ TreeFacts FsdpTree::Facts() const {
           .manual_finalization = settings_.manual_finalization};
 }
 
+void FsdpTree::CompareBuffers() {
+  RankContext& context = RankContext::Current();
+  if (context.poisoned()) return;
+  if (has_compared_buffers_ && !ComparesReplicas()) return;
+  has_compared_buffers_ = true;
+  const FsdpState& root = *states_.front();
+  for (nn::Module* module : root.modules()) {
+    absl::Status status = nn::CheckBuffers(*module, root.mesh());
+    if (!status.ok()) return context.Poison(std::move(status));
+  }
+}
+
 void FsdpTree::BeginForward(bool of_root) {
+  if (of_root) CompareBuffers();
   TreeFacts facts = Facts();
   facts.of_root = of_root;
   Take(TreeEvent::kForwardBegins, facts);

@@ -92,6 +92,9 @@ class FsdpTree : public std::enable_shared_from_this<FsdpTree> {
   /// above took the tied parameters that were left to them.
   void CheckAllSharded();
   bool IsAsSeen() const;
+  /// Whether ranks hold the same buffers: before the first forward, and where
+  /// replicas are compared anyway, before each.
+  void CompareBuffers();
   TreeFacts Facts() const;
   void Take(TreeEvent event, const TreeFacts& facts);
   void Do(TreeAction action);
@@ -107,6 +110,7 @@ class FsdpTree : public std::enable_shared_from_this<FsdpTree> {
   TreeSettings settings_;
   TreeIteration iteration_;
   int forwards_ = 0;  ///< That run, within each other.
+  bool has_compared_buffers_ = false;
   std::optional<nn::BatchRowsScope> batch_rows_;
   std::optional<Event> post_optimizer_;
   std::vector<Seen> seen_;

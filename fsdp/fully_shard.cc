@@ -298,6 +298,49 @@ absl::Status FullyShard(nn::Module& module, const DeviceMesh& mesh,
   return FullyShard({&module}, mesh, options);
 }
 
+namespace {
+
+/// Guards the state of a part of a sharded module, whose parameters are the
+/// module's to gather and to summon.
+class PartGuard final : public nn::StateGuard {
+ public:
+  explicit PartGuard(std::shared_ptr<const FsdpLife> life)
+      : life_(std::move(life)) {}
+
+  absl::Status CheckReadable(const char* what) const override {
+    // A part may outlive the module, and then has shards and nothing else.
+    return life_->state == nullptr ? absl::OkStatus()
+                                   : life_->state->CheckReadable(what);
+  }
+  absl::Status CheckWritable(const char* what) const override {
+    return life_->state == nullptr ? absl::OkStatus()
+                                   : life_->state->CheckWritable(what);
+  }
+
+ private:
+  const std::shared_ptr<const FsdpLife> life_;
+};
+
+/// Attaches `state` to `modules`, and guards to all below them that are not
+/// sharded for themselves.
+void AttachState(absl::Span<nn::Module* const> modules,
+                 const std::shared_ptr<FsdpState>& state) {
+  for (nn::Module* module : modules) {
+    module->Attach(FsdpState::kKey, state);
+    module->Attach(nn::StateGuard::kKey, state);
+  }
+  const auto guard = std::make_shared<PartGuard>(state->life());
+  for (nn::Module* module : modules) {
+    for (const nn::NamedModule& named : FsdpState::ModulesOf(*module)) {
+      if (named.module->attachment(nn::StateGuard::kKey) == nullptr) {
+        named.module->Attach(nn::StateGuard::kKey, guard);
+      }
+    }
+  }
+}
+
+}  // namespace
+
 absl::Status FullyShard(absl::Span<nn::Module* const> modules,
                         const DeviceMesh& mesh,
                         const FullyShardOptions& options) {
@@ -349,10 +392,7 @@ absl::Status FullyShard(absl::Span<nn::Module* const> modules,
   const auto state = std::make_shared<FsdpState>(
       std::vector<nn::Module*>(modules.begin(), modules.end()), mesh, options,
       std::move(groups), std::move(sorted.left_out));
-  for (nn::Module* module : modules) {
-    module->Attach(FsdpState::kKey, state);
-    module->Attach(nn::StateGuard::kKey, state);
-  }
+  AttachState(modules, state);
   return absl::OkStatus();
 }
 

@@ -153,7 +153,7 @@ std::shared_ptr<Storage> GroupGradients::PrepareSharded(bool accumulate) {
         core_.ShardMemory(context).Allocate(
             core_.shard_elems() * SizeOf(core_.shard_dtype),
             MemoryClass::kGradient, context.compute_stream()),
-        context.device());
+        core_.ShardMemory(context).device());
     sharded_ = sharded;
   }
   if (!accumulate) return sharded;
@@ -447,8 +447,11 @@ void GroupGradients::ShowGradients(const std::shared_ptr<Storage>& sharded,
 }
 
 void GroupGradients::Finish() {
-  core_.comm->compute().Wait(reduced_);
-  core_.comm->compute().Wait(reported_);
+  Stream& compute = core_.comm->compute();
+  BeginSpan(compute, "wait", "reduce");
+  compute.Wait(reduced_);
+  compute.Wait(reported_);
+  EndSpan(compute, "wait", "reduce");
   reduced_ = reported_ = Event();
 }
 

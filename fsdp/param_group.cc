@@ -237,7 +237,7 @@ void ParamGroup::AttachShards() {
   shards_->Attach(
       core_.ShardMemory(context).Allocate(
           shards_->bytes(), MemoryClass::kParameter, context.current_stream()),
-      context.device());
+      core_.ShardMemory(context).device());
 }
 
 absl::Status ParamGroup::MakeShards() {
@@ -442,7 +442,10 @@ void ParamGroup::Unshard() {
 
 void ParamGroup::WaitForUnshard() {
   if (state_ != ParamState::kGathering) return;
-  core_.comm->compute().Wait(gathered_event_);
+  Stream& compute = core_.comm->compute();
+  BeginSpan(compute, "wait", "unshard");
+  compute.Wait(gathered_event_);
+  EndSpan(compute, "wait", "unshard");
   gathered_event_ = Event();
   core_.Log("wait", 0);
   MoveTo(ParamState::kGathered);
@@ -464,12 +467,7 @@ void ParamGroup::Reshard() {
   } else {
     // A gather that nobody came to use is waited for like any other: the lease
     // must not end before it.
-    if (state_ == ParamState::kGathering) {
-      core_.comm->compute().Wait(gathered_event_);
-      gathered_event_ = Event();
-      core_.Log("wait", 0);
-      MoveTo(ParamState::kGathered);
-    }
+    WaitForUnshard();
     ReleaseGathered();
   }
   core_.Log("reshard", gathered_->bytes());

@@ -1,10 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "crosshatch/fsdp/plain_extension.h"
 
-#include "crosshatch/base/status_macros.h"
-#include "crosshatch/dtensor/dtensor.h"
-#include "crosshatch/dtensor/redistribute.h"
-
 namespace crosshatch::fsdp {
 namespace {
 
@@ -32,13 +28,6 @@ class Plain final : public ShardExtension {
     return ShardedForm{fsdp_mesh,
                        Layout::Replicated(fsdp_mesh.layout(), parameter.ndim())
                            .WithShard(fsdp_mesh.ndim() - 1, dim)};
-  }
-
-  absl::StatusOr<Tensor> AllGather(const Tensor& sharded,
-                                   const DeviceMesh&) const override {
-    const Layout& layout = LayoutOf(sharded);
-    return LocalTensor(Redistribute(
-        sharded, Layout::Replicated(layout.mesh(), layout.ndim())));
   }
 };
 

@@ -101,8 +101,9 @@ struct FullyShardOptions {
   /// Shards are cut from the values that the first rank of the mesh has, which
   /// are broadcast one parameter after the other; the other ranks need have
   /// none. Unset: each rank cuts from its own, which must be equal. Parameters
-  /// that the first rank has not materialized are left to Materialize. A dry
-  /// run of another rank takes the first to have materialized all.
+  /// that the first rank has not materialized are left to Materialize, and so
+  /// are buffers, of which each rank makes or restores its own. A dry run of
+  /// another rank takes the first to have materialized all.
   bool sync_from_first_rank = false;
 
   /// Left as they are: neither sharded, gathered nor reduced.

@@ -55,11 +55,6 @@ class ShardExtension {
   virtual absl::StatusOr<ShardedForm> Chunk(const Tensor& parameter,
                                             const DeviceMesh& fsdp_mesh,
                                             int dim) const = 0;
-
-  /// Gathers a parameter sharded as Chunk says along the FSDP axes: the tensor
-  /// in its original form.
-  virtual absl::StatusOr<Tensor> AllGather(
-      const Tensor& sharded, const DeviceMesh& fsdp_mesh) const = 0;
 };
 
 }  // namespace crosshatch::fsdp

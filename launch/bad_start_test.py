@@ -171,6 +171,7 @@ class BadStartTest(unittest.TestCase):
                 (["--timeout"], "--timeout: its value is missing"),
                 (["--timeout=-1s"], "--timeout: must be above zero"),
                 (["--backend=nccl"], "--backend=nccl: must be auto, local"),
+                (["--device=gpu"], "--device=gpu: must be cpu or cuda"),
                 (["--fake_rank=1"], "--fake_rank is for --backend=fake"),
                 (["--stop_status=999"], "--stop_status=999: must be from 0"),
                 (["--ranks_per_process=2"], "--ranks_per_process=2: must be 1")]:
@@ -184,6 +185,19 @@ class BadStartTest(unittest.TestCase):
         line = self.line([self.start(r, 2, PROBE_RANKS="4") for r in range(2)])
         self.assertIn("the program needs 4 ranks, and a launcher of processes "
                       "started 2 processes: start 4", line)
+
+    def test_no_device(self):
+        flags = ["--device=cuda"]
+        line = self.line([self.start(r, 2, *flags, CUDA_VISIBLE_DEVICES="")
+                          for r in range(2)])
+        self.assertRegex(line, r"--device=cuda: (this build has no code for "
+                         r"CUDA: build it with --config=cuda|no CUDA device)")
+        alone = subprocess.run([PROGRAM, *flags], capture_output=True,
+                               text=True, timeout=LONG,
+                               env={"PATH": os.environ["PATH"],
+                                    "CUDA_VISIBLE_DEVICES": ""})
+        self.assertEqual((alone.returncode, alone.stdout), (1, ""))
+        self.assertIn("program: --device=cuda: ", alone.stderr)
 
     def test_what_one_rank_lacks(self):
         line = self.line(

@@ -27,6 +27,12 @@ ABSL_FLAG(GivenName, backend, {"auto"},
           "local: a thread in any case. mpi: a process. fake: a dry run of one "
           "rank, which computes nothing.");
 ABSL_FLAG(GivenNumber, fake_rank, {0}, "The rank that --backend=fake runs.");
+ABSL_FLAG(GivenName, device, {"cpu"},
+          "What ranks compute on: cpu, or cuda, to whose devices the ranks of "
+          "a machine are dealt out.");
+ABSL_FLAG(GivenSwitch, deterministic, {false},
+          "NCCL adds in the order of ranks: the same bits in every run and on "
+          "every engine.");
 ABSL_FLAG(GivenTime, timeout, {absl::Minutes(10)},
           "How long one rank may keep the others waiting, e.g. 30s.");
 ABSL_FLAG(GivenTime, start_timeout, {absl::Minutes(5)},
@@ -145,12 +151,17 @@ absl::Status ReadLaunchFlags(RunOptions& options) {
     CH_ASSIGN_OR_RETURN(options.backend,
                         ParseBackend(backend.value, "--backend"));
   }
+  const GivenName device = absl::GetFlag(FLAGS_device);
+  if (device.is_given) {
+    CH_ASSIGN_OR_RETURN(options.device, ParseDevice(device.value, "--device"));
+  }
   const bool has_fake_rank = absl::GetFlag(FLAGS_fake_rank).is_given;
   if (has_fake_rank && options.backend != Backend::kFake) {
     return absl::InvalidArgumentError(
         "--fake_rank is for --backend=fake: other backends run all ranks");
   }
   Take(FLAGS_fake_rank, options.fake_rank);
+  Take(FLAGS_deterministic, options.nccl.deterministic);
   Take(FLAGS_timeout, options.timeout);
   Take(FLAGS_start_timeout, options.start_timeout);
   Take(FLAGS_heartbeat_timeout, options.heartbeat_timeout);

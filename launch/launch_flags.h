@@ -4,6 +4,7 @@
 
 /// \file
 /// The flags of every program that Run starts: --backend, --fake_rank,
+/// --device, --deterministic,
 /// --timeout, --start_timeout, --heartbeat_timeout, --log_prefix,
 /// --ranks_per_process, --stop_status.
 

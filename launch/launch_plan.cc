@@ -27,6 +27,14 @@ absl::StatusOr<Backend> ParseBackend(const std::string& name,
       absl::StrCat(flag, "=", name, ": must be auto, local, mpi or fake"));
 }
 
+absl::StatusOr<Device::Kind> ParseDevice(const std::string& name,
+                                         const std::string& flag) {
+  if (name == "cpu") return Device::Kind::kCpu;
+  if (name == "cuda") return Device::Kind::kCuda;
+  return absl::InvalidArgumentError(
+      absl::StrCat(flag, "=", name, ": must be cpu or cuda"));
+}
+
 absl::StatusOr<LaunchPlan> PlanLaunch(const RunOptions& options,
                                       const Environment& environment) {
   LaunchPlan plan = {

@@ -17,6 +17,9 @@
 #include "crosshatch/comm/coordination/coordination_server.h"
 #include "crosshatch/comm/coordination/failure_message.h"
 #include "crosshatch/comm/coordination/this_process.h"
+#include "crosshatch/comm/device_mover.h"
+#include "crosshatch/comm/nccl/built_nccl_movers.h"
+#include "crosshatch/launch/device_choice.h"
 #include "crosshatch/launch/meeting_point.h"
 #include "crosshatch/launch/reachable_host.h"
 #include "crosshatch/launch/speaker.h"
@@ -52,6 +55,7 @@ class Process {
   /// Starts MPI, in bounded time, and tells all what each of them says.
   absl::StatusOr<std::vector<std::string>> StartMpi(const std::string& blob,
                                                     const MpiJoin* join);
+  absl::Status ChooseDevice();
   absl::Status Prepare();
   absl::Status RunRanks(absl::FunctionRef<absl::Status(World&)> fn);
   void OnFailure(const FailureNotice& notice,
@@ -67,6 +71,9 @@ class Process {
   bool is_said_ = false;
   // From then on an error is told of by the rank in which it began.
   bool has_run_ = false;
+  // Of --device=cuda; null on the CPU.
+  const DeviceBackend* device_ = nullptr;
+  std::unique_ptr<DeviceMovers> movers_;
   // In this order: the client leaves before the server waits for all to have.
   std::unique_ptr<CoordinationServer> server_;
   std::unique_ptr<CoordinationClient> client_;
@@ -196,6 +203,25 @@ void Process::OnFailure(const FailureNotice& notice,
   if (speaks) say_(std::string(coordination::ResultOf(notice).message()));
 }
 
+absl::Status Process::ChooseDevice() {
+  if (options_.device != Device::Kind::kCuda) return absl::OkStatus();
+  // Where the launcher does not say which of a machine's processes this is,
+  // CUDA_VISIBLE_DEVICES has to.
+  const int index = std::max(info_.local_rank, 0);
+  const auto choose = [&]() -> absl::Status {
+    CH_ASSIGN_OR_RETURN(const std::vector<const DeviceBackend*> devices,
+                        ChooseDevices(options_, index + 1));
+    device_ = devices.back();
+    CH_ASSIGN_OR_RETURN(movers_, BuiltNcclMovers(options_.nccl));
+    return absl::OkStatus();
+  };
+  const absl::Status chosen = choose();
+  if (!chosen.ok()) {
+    client_->Report({.world_ranks = {info_.rank}, .error = chosen});
+  }
+  return chosen;
+}
+
 absl::Status Process::Prepare() {
   if (!options_.prepare) return absl::OkStatus();
   const absl::Status prepared = options_.prepare(Backend::kMpi, info_.rank);
@@ -207,6 +233,7 @@ absl::Status Process::Prepare() {
 }
 
 absl::Status Process::RunRanks(absl::FunctionRef<absl::Status(World&)> fn) {
+  CH_RETURN_IF_ERROR(ChooseDevice());
   CH_RETURN_IF_ERROR(Prepare());
   const MpiJoin join = {
       .rank = info_.rank,
@@ -241,6 +268,8 @@ absl::Status Process::RunRanks(absl::FunctionRef<absl::Status(World&)> fn) {
                           : CoreShare(info_.local_size);
   return RunMpi(run_rank, {.threads_per_rank = threads,
                            .timeout = options_.timeout,
+                           .backend = device_,
+                           .movers = movers_.get(),
                            .failure_channel = client_.get(),
                            .join = info_.mpi_knows_peers ? nullptr : &join});
 }

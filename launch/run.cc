@@ -6,11 +6,13 @@
 #include <cstdio>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_replace.h"
 #include "crosshatch/base/status_macros.h"
+#include "crosshatch/launch/device_choice.h"
 #include "crosshatch/launch/launch_flags.h"
 #include "crosshatch/launch/launch_plan.h"
 #include "crosshatch/launch/process_run.h"
@@ -34,6 +36,22 @@ void Print(const std::string& prefix, const std::string& text) {
 std::string PrefixOf(int rank, const RunOptions& options) {
   if (rank == 0 && !options.log_prefix) return "";
   return absl::StrCat("[rank ", rank, "] ");
+}
+
+/// Ranks of this process alone.
+absl::Status RunHere(const LaunchPlan& plan, const RunOptions& options,
+                     absl::FunctionRef<absl::Status(World&)> run_rank) {
+  const bool is_dry = plan.backend == Backend::kFake;
+  CH_ASSIGN_OR_RETURN(const std::vector<const DeviceBackend*> devices,
+                      ChooseDevices(options, is_dry ? 1 : plan.ranks));
+  if (!is_dry) {
+    return RunLocal(plan.ranks, run_rank,
+                    {.timeout = options.timeout, .backends = devices});
+  }
+  return RunFake({.world_size = plan.ranks,
+                  .rank = options.fake_rank,
+                  .backend = devices.empty() ? nullptr : devices[0]},
+                 run_rank);
 }
 
 }  // namespace
@@ -64,12 +82,7 @@ int Run(absl::FunctionRef<absl::Status(World&)> fn, const RunOptions& asked) {
         [&prefix](const std::string& text) { Print(prefix, text); });
   } else {
     if (options.prepare) status = options.prepare(plan->backend, 0);
-    if (status.ok() && plan->backend == Backend::kFake) {
-      status = RunFake({.world_size = plan->ranks, .rank = options.fake_rank},
-                       run_rank);
-    } else if (status.ok()) {
-      status = RunLocal(plan->ranks, run_rank, {.timeout = options.timeout});
-    }
+    if (status.ok()) status = RunHere(*plan, options, run_rank);
     if (!status.ok()) Print(prefix, std::string(status.message()));
   }
   if (!status.ok()) return 1;

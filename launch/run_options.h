@@ -9,7 +9,10 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
+#include "crosshatch/comm/nccl/nccl_options.h"
 #include "crosshatch/comm/world.h"
+#include "crosshatch/tensor/device.h"
+#include "crosshatch/tensor/device_backend.h"
 
 namespace crosshatch {
 
@@ -24,6 +27,10 @@ enum class Backend : uint8_t {
 absl::StatusOr<Backend> ParseBackend(const std::string& name,
                                      const std::string& flag);
 
+/// \error kInvalidArgument naming `flag` and the devices that there are.
+absl::StatusOr<Device::Kind> ParseDevice(const std::string& name,
+                                         const std::string& flag);
+
 struct RunOptions {
   Backend backend = Backend::kAuto;
   /// How many ranks the program needs; 0: as many as there are processes, and
@@ -34,6 +41,14 @@ struct RunOptions {
   std::string ranks_from = "the program";
   /// The rank that a dry run runs.
   int fake_rank = 0;
+  /// kCpu, or kCuda: the ranks of a machine are dealt out to its devices, one
+  /// after another, and share them where they are fewer. Rank threads exchange
+  /// data by themselves, processes by NCCL.
+  Device::Kind device = Device::Kind::kCpu;
+  /// How the devices of kCuda are found, by index: an error of kNotFound says
+  /// that there are no more. Null: BuiltCudaBackend.
+  std::function<absl::StatusOr<const DeviceBackend*>(int index)> cuda_device;
+  NcclOptions nccl;
   /// Only 1: a rank is a process, or, on `local`, a thread of the only one.
   int ranks_per_process = 1;
   /// How long a rank may keep the others waiting, and, once a job has failed,

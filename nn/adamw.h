@@ -11,9 +11,8 @@
 #include <string>
 #include <vector>
 
-#include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
-#include "absl/status/statusor.h"
+#include "crosshatch/nn/optim/optimizer.h"
 #include "crosshatch/nn/parameter.h"
 #include "crosshatch/nn/state_dict.h"
 #include "crosshatch/tensor/tensor.h"
@@ -61,86 +60,28 @@ struct AdamWState {
 
 /// The update of torch.optim.AdamW, computed in float32; on float32 parameters
 /// the two agree within 5e-6 of the largest magnitude in training, not in bits,
-/// as they round in other places. Parameters of other floating-point dtypes are
-/// updated in float32, from a copy that is leased as optimizer state for the
-/// length of the update, and rounded to their dtype once.
-///
-/// State is leased (MemoryClass::kOptimizerState) at the first step in which a
-/// parameter has a gradient. Parameters that are neighbours in memory, with
-/// neighbouring gradients and equal options, are updated by one kernel call.
-///
-/// As a state (Stateful) it is "<parameter>.exp_avg", "<parameter>.exp_avg_sq"
-/// and "<parameter>.step" for each parameter that was updated, by the
-/// parameters' full names: it may be restored into another order of them and
-/// other groups. Restored, a parameter of which nothing was kept is one that
-/// was never updated. Options are the program's and no part of the state.
+/// as they round in other places. A run of neighbours is one kernel call. The
+/// slots are "exp_avg" and "exp_avg_sq".
 ///
 /// \threadsafety the rank's thread only.
-class AdamW final : public Stateful {
+class AdamW final : public GroupedOptimizer<AdamWOptions, AdamWGroup> {
  public:
-  /// \param parameters named, materialized by the first Step, and alive as long
-  ///     as this is. Those that need no gradient are left alone.
-  /// \param groups a parameter is of the first one that has it, or of none;
-  ///     asked at the first Step or StateToFill, when all have their names.
-  /// \param restore_options allow_unexpected: entries of parameters that are
-  ///     not here are not read. allow_missing has no meaning.
+  /// As Optimizer's.
   AdamW(std::vector<Parameter*> parameters, const AdamWOptions& options,
         std::vector<AdamWGroup> groups = {},
         const RestoreOptions& restore_options = {});
 
-  /// Updates every parameter that has a gradient, in the order of the current
-  /// stream; does not wait for it.
-  /// \error the rank's first error, if a collective failed; kInvalidArgument
-  ///     naming an option that makes no update, or a group that has none of the
-  ///     parameters; kFailedPrecondition where no parameter has a gradient, or
-  ///     one has a gradient that was not reduced (gradient_check.h). Then
-  ///     nothing is updated.
-  absl::Status Step();
-
-  /// Drops the gradients.
-  void ZeroGrad();
-
-  const AdamWOptions& options() const { return options_; }
-  /// From the next Step on.
-  void set_lr(double lr) { options_.lr = lr; }
-
-  const std::vector<Parameter*>& parameters() const { return parameters_; }
   /// Of parameters()[i].
-  const AdamWState& state(size_t i) const { return states_[i]; }
-  /// The same by name; null if there is no parameter of that name.
-  const AdamWState* FindState(const std::string& parameter_name) const;
-  /// What the next Step updates parameters()[i] by, its group's lr_scale in lr.
-  /// \error as Step.
-  absl::StatusOr<AdamWOptions> OptionsOf(size_t i);
+  AdamWState state(size_t i) const;
+  /// The same by name; nullopt if there is no parameter of that name.
+  std::optional<AdamWState> FindState(const std::string& parameter_name) const;
 
-  /// \name Stateful
-  /// @{
-  absl::StatusOr<StateDict> State() override;
-  /// \error kInvalidArgument also for a parameter of which a part was kept.
-  absl::StatusOr<StateDict> StateToFill(
-      const std::vector<std::string>& saved) override;
-  absl::Status Restore(const StateDict& state) override;
-  /// @}
-
- private:
-  /// State for the parameters that `wants` and that have none yet.
-  void MakeStates(absl::FunctionRef<bool(size_t)> wants);
-  /// Says which group each parameter is of, the first time.
-  absl::Status FindGroups();
-  /// By group, those of no group last.
-  absl::StatusOr<std::vector<AdamWOptions>> GroupOptions();
-
-  AdamWOptions options_;
-  const std::vector<AdamWGroup> groups_;
-  const RestoreOptions restore_options_;
-  std::vector<Parameter*> parameters_;
-  /// By parameter; groups_.size() for those of none. Empty until they are
-  /// found.
-  std::vector<size_t> group_of_;
-  std::vector<AdamWState> states_;
-  /// The local parts of the states' tensors.
-  std::vector<Tensor> local_exp_avg_;
-  std::vector<Tensor> local_exp_avg_sq_;
+ protected:
+  AdamWOptions WithGroup(AdamWOptions options,
+                         const AdamWGroup& group) const override;
+  absl::Status CheckOptions(const AdamWOptions& options,
+                            const std::string& whose) const override;
+  void Update(const Run& run) override;
 };
 
 }  // namespace crosshatch::nn

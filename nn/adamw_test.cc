@@ -225,7 +225,7 @@ TEST(AdamWTest, ParametersWithoutGradientsWait) {
   EXPECT_EQ(second->data().ToVector<float>(), after_one);
   EXPECT_EQ(optimizer.FindState("first")->step, 2);
   EXPECT_EQ(optimizer.FindState("second")->step, 1);
-  EXPECT_EQ(optimizer.FindState("third"), nullptr);
+  EXPECT_FALSE(optimizer.FindState("third").has_value());
 
   optimizer.ZeroGrad();
   EXPECT_FALSE(first->grad().defined());

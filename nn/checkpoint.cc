@@ -7,12 +7,13 @@
 
 #include "absl/strings/str_cat.h"
 #include "crosshatch/base/status_macros.h"
+#include "crosshatch/nn/hold_buffers.h"
+#include "crosshatch/nn/split_saved.h"
+#include "crosshatch/tensor/rank_context.h"
 #include "crosshatch/tensor/recompute.h"
 
 namespace crosshatch::nn {
 namespace {
-
-constexpr char kKey[] = "checkpoint";
 
 std::string NameOf(const Module& module) {
   const std::string name = module.FullName();
@@ -20,27 +21,61 @@ std::string NameOf(const Module& module) {
 }
 
 absl::Status CheckIsNew(const Module& module) {
-  if (module.attachment(kKey) == nullptr) return absl::OkStatus();
-  return absl::FailedPreconditionError(
-      absl::StrCat("Checkpoint: ", NameOf(module), " is checkpointed already"));
+  if (module.attachment(kCheckpointKey) != nullptr) {
+    return absl::FailedPreconditionError(absl::StrCat(
+        "Checkpoint: ", NameOf(module), " is checkpointed already"));
+  }
+  if (module.attachment(kSplitSavedKey) != nullptr) {
+    return absl::FailedPreconditionError(absl::StrCat(
+        "Checkpoint: the activations that ", NameOf(module),
+        " saves are split (SplitSavedActivations); checkpointed it saves none, "
+        "so leave that out and set CheckpointOptions::split_inputs_over"));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status CheckOptions(const CheckpointOptions& options) {
+  if (!options.split_inputs_over.has_value()) return absl::OkStatus();
+  const DeviceMesh& mesh = *options.split_inputs_over;
+  if (mesh.ndim() == 1 && mesh.coordinate().has_value()) {
+    return absl::OkStatus();
+  }
+  return absl::InvalidArgumentError(absl::StrCat(
+      "Checkpoint: split_inputs_over takes a mesh of one axis that this rank "
+      "is on, not ",
+      mesh.ToString(), "; slice one: mesh.Slice(\"tp\")"));
 }
 
 }  // namespace
 
-absl::Status Checkpoint(Module& module) {
+absl::Status Checkpoint(Module& module, const CheckpointOptions& options) {
+  CH_RETURN_IF_ERROR(CheckOptions(options));
   CH_RETURN_IF_ERROR(CheckIsNew(module));
-  module.Attach(kKey, std::make_shared<Attachment>());
-  module.set_forward_wrapper(
-      [&module](TensorSpan inputs, const Module::ForwardFunction& forward) {
-        return Recomputed(NameOf(module), inputs, forward);
-      });
+  module.Attach(kCheckpointKey, std::make_shared<Attachment>());
+  module.set_forward_wrapper([&module, split = options.split_inputs_over](
+                                 TensorSpan inputs,
+                                 const Module::ForwardFunction& forward) {
+    const auto recomputed = [&] {
+      return Recomputed(NameOf(module), inputs, HoldBuffers(module, forward));
+    };
+    // Within another recomputed part that one keeps the inputs.
+    if (!split.has_value() ||
+        RankContext::Current().saved_tensor_store() != nullptr) {
+      return recomputed();
+    }
+    const std::shared_ptr<SavedTensorStore> store = MakeSplitSavedStore(*split);
+    const SavedTensorScope scope(store.get());
+    return recomputed();
+  });
   return absl::OkStatus();
 }
 
 absl::Status CheckpointEach(
     Module& root,
     absl::FunctionRef<bool(const Module& module, const std::string& name)>
-        wants) {
+        wants,
+    const CheckpointOptions& options) {
+  CH_RETURN_IF_ERROR(CheckOptions(options));
   std::vector<Module*> wanted;
   for (const NamedModule& named : root.NamedModules()) {
     if (!wants(*named.module, named.name)) continue;
@@ -51,7 +86,9 @@ absl::Status CheckpointEach(
     return absl::InvalidArgumentError(absl::StrCat(
         "CheckpointEach: none of the modules of ", NameOf(root), " is wanted"));
   }
-  for (Module* module : wanted) CH_RETURN_IF_ERROR(Checkpoint(*module));
+  for (Module* module : wanted) {
+    CH_RETURN_IF_ERROR(Checkpoint(*module, options));
+  }
   return absl::OkStatus();
 }
 

@@ -5,13 +5,24 @@
 /// \file
 /// Activation checkpointing of a module: time for memory.
 
+#include <optional>
 #include <string>
 
 #include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
+#include "crosshatch/mesh/device_mesh.h"
 #include "crosshatch/nn/module.h"
 
 namespace crosshatch::nn {
+
+struct CheckpointOptions {
+  /// A mesh of one axis: of inputs that are DTensors replicated over it each
+  /// rank keeps its part alone, and they are gathered when backward asks, once
+  /// for each input (split_saved.h). What the inputs take of memory is divided
+  /// by the ranks; parallel styles that keep activations split between blocks
+  /// (SequenceParallel) leave nothing to divide.
+  std::optional<DeviceMesh> split_inputs_over = std::nullopt;
+};
 
 /// From now on `module` keeps its inputs for backward instead of its
 /// activations, and backward runs its forward again (tensor/recompute.h):
@@ -30,8 +41,10 @@ namespace crosshatch::nn {
 ///
 /// The names of modules and parameters do not change. The module outlives the
 /// graphs recorded through it.
-/// \error kFailedPrecondition for a module that is checkpointed already.
-absl::Status Checkpoint(Module& module);
+/// \error kFailedPrecondition for a module that is checkpointed already, or
+///     whose saved activations are split; kInvalidArgument for a mesh to split
+///     over that is not of one axis that this rank is on.
+absl::Status Checkpoint(Module& module, const CheckpointOptions& options = {});
 
 /// Checkpoint for each module of `root`, itself included, that `wants`, told
 /// the module's name from `root`: "layers.0". What is checkpointed is what will
@@ -42,7 +55,8 @@ absl::Status Checkpoint(Module& module);
 absl::Status CheckpointEach(
     Module& root,
     absl::FunctionRef<bool(const Module& module, const std::string& name)>
-        wants);
+        wants,
+    const CheckpointOptions& options = {});
 
 }  // namespace crosshatch::nn
 

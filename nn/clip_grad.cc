@@ -65,6 +65,68 @@ double Largest(const std::vector<double>& values) {
   return largest;
 }
 
+// Parts of meshes that are slices of another: ranks beyond hold copies of a
+// slice's tensors, or other tensors (of other experts). Copies have the same
+// part, so the parts that differ are those of different tensors. With them
+// every rank has the same norm.
+class Slices {
+ public:
+  explicit Slices(const std::vector<DeviceMesh>& meshes) {
+    for (size_t m = 0; m < meshes.size(); ++m) {
+      const DeviceMesh root = meshes[m].root();
+      if (meshes[m].size() == root.size()) continue;
+      auto found = std::find_if(roots_.begin(), roots_.end(),
+                                [&](const Root& r) { return r.mesh == root; });
+      if (found == roots_.end()) {
+        found = roots_.insert(roots_.end(), {.mesh = root});
+      }
+      found->slots.push_back(m);
+    }
+  }
+
+  // Gathers `parts` of all ranks.
+  absl::Status Gather(const Tensor& parts, Stream& stream) {
+    const bool has_values = !parts.device().is_meta();
+    for (Root& root : roots_) {
+      CH_ASSIGN_OR_RETURN(Communicator * comm, MeshCommunicator(root.mesh));
+      root.parts = Zeros({root.mesh.size(), parts.numel()}, kFloat64);
+      CH_RETURN_IF_ERROR(
+          AllGather(*comm, has_values ? parts.raw_data() : nullptr,
+                    has_values ? root.parts.raw_data() : nullptr, parts.numel(),
+                    kFloat64, stream, "clip_grad_norm"));
+    }
+    return absl::OkStatus();
+  }
+
+  // Replaces a slice's part by that of all slices.
+  void AddTo(std::vector<double>& values, double norm_type) const {
+    for (const Root& root : roots_) {
+      const std::vector<double> all = root.parts.ToVector<double>();
+      for (const size_t slot : root.slots) {
+        std::vector<double> different;
+        for (size_t at = slot; at < all.size(); at += values.size()) {
+          if (std::find(different.begin(), different.end(), all[at]) ==
+              different.end()) {
+            different.push_back(all[at]);
+          }
+        }
+        values[slot] =
+            std::isinf(norm_type)
+                ? Largest(different)
+                : std::accumulate(different.begin(), different.end(), 0.0);
+      }
+    }
+  }
+
+ private:
+  struct Root {
+    DeviceMesh mesh;
+    std::vector<size_t> slots = {};
+    Tensor parts = {};  // [ranks, slots and one more]
+  };
+  std::vector<Root> roots_;
+};
+
 absl::StatusOr<double> NormOf(const LocalGrads& local, double norm_type) {
   RankContext& context = RankContext::Current();
   // One slot for each mesh, and the last for plain gradients.
@@ -92,9 +154,13 @@ absl::StatusOr<double> NormOf(const LocalGrads& local, double norm_type) {
                   std::isinf(norm_type) ? ReduceOp::kMax : ReduceOp::kSum,
                   stream, "clip_grad_norm"));
   }
+  Slices slices(local.meshes);
+  CH_RETURN_IF_ERROR(slices.Gather(parts, stream));
   if (context.device().is_meta()) return 0.0;
 
-  const std::vector<double> values = parts.ToVector<double>();
+  std::vector<double> values = parts.ToVector<double>();
+  CH_RETURN_IF_ERROR(context.status());
+  slices.AddTo(values, norm_type);
   CH_RETURN_IF_ERROR(context.status());
   if (std::isinf(norm_type)) return Largest(values);
   const double sum = std::accumulate(values.begin(), values.end(), 0.0);

@@ -24,12 +24,15 @@ struct ClipGradNormOptions {
 /// The norm over all gradients: of the whole ones, on every rank. Of a
 /// distributed gradient each element is counted by its one owner, and the sums
 /// are reduced over the gradient's mesh. Parameters may be on different meshes.
-/// Plain gradients count once. Powers are added in float64, in an order that
+/// Of a mesh that is a slice of another, ranks beyond it hold copies of its
+/// tensors, which count once, or others (of other experts), which all count:
+/// those are copies whose parts of the norm are equal. Plain gradients count
+/// once. Powers are added in float64, in an order that
 /// depends on layouts alone: between two meshes of n elements the norm differs
 /// by no more than n * 2^-52 of itself, and for infinity not at all.
 ///
-/// Called by all ranks of the parameters' meshes, also by one without
-/// gradients. Waits for the current stream once. On
+/// Called by all ranks of the parameters' meshes, and of the roots of slices,
+/// also by one without gradients. Waits for the current stream once. On
 /// a dry run the norm is 0.
 /// \error the rank's first error, if a collective failed; kFailedPrecondition
 ///     for a gradient that holds partial sums; kInvalidArgument for a norm type

@@ -71,6 +71,12 @@ absl::Status DistributeModule(Module& module, const DeviceMesh& mesh,
                        MeshOf(data).ToString(), ", not on ", mesh.ToString()));
     }
   }
+  for (const NamedBuffer& named : module.NamedBuffers()) {
+    const Tensor& data = named.buffer->data();
+    if (data.is_distributed()) continue;
+    CH_RETURN_IF_ERROR(DistributeParameter(
+        *named.buffer, mesh, Layout::Replicated(mesh.layout(), data.ndim())));
+  }
   if (options.input != nullptr) {
     module.AddPreHook([mesh, run = options.input](Module&, TensorList& inputs) {
       run(inputs, mesh);

@@ -32,6 +32,32 @@ Tensor Integers(ShapeView sizes, int64_t salt) {
   return FromValues<float>(sizes, values);
 }
 
+// Adds a table.
+class Table final : public Module {
+ public:
+  const char* type_name() const override { return "Table"; }
+  Buffer& table_ = MakeBuffer("table", {3}, init::Constant(2));
+
+ protected:
+  TensorList ForwardImpl(TensorSpan inputs) override {
+    return {Add(inputs[0], ReplicatedLike(table_.data(), inputs[0]))};
+  }
+};
+
+TEST(DistributeModuleTest, ReplicatesBuffers) {
+  OnMesh({2}, [](const DeviceMesh& mesh) -> absl::Status {
+    Table module;
+    CH_RETURN_IF_ERROR(DistributeModule(module, mesh));
+    CH_RETURN_IF_ERROR(module.Materialize({}));
+    CH_EXPECT_EQ(LayoutOf(module.table_.data()),
+                 Layout::Replicated(mesh.layout(), 1));
+    const Tensor y = module.Forward(DistributeTensor(
+        Ones({3}), mesh, Layout::Replicated(mesh.layout(), 1).WithShard(0, 0)));
+    CH_EXPECT_EQ(FullTensor(y).ToVector<float>(), std::vector<float>(3, 3));
+    return absl::OkStatus();
+  });
+}
+
 // [B, 5] to [B, 3] by 7 hidden units.
 class Net final : public Module {
  public:

@@ -6,11 +6,12 @@
 #include <optional>
 
 #include "crosshatch/nn/module.h"
+#include "crosshatch/tensor/ops/attention.h"
 
 namespace crosshatch::nn {
 
-/// While training: zeroes each element with probability p and scales the others
-/// by 1 / (1 - p). Else its input.
+/// While training (Module::set_training): zeroes each element with probability
+/// p and scales the others by 1 / (1 - p). Else its input.
 ///
 /// What is dropped follows from a seed, the module's full name, a step and the
 /// element's index in the global batch, and from nothing else: it is what one
@@ -47,9 +48,13 @@ class Dropout final : public Module {
   std::optional<uint64_t> row_randomness() const override;
 
   double p() const { return p_; }
-  /// True at first.
-  bool training() const { return training_; }
-  void set_training(bool training) { training_ = training; }
+  /// What attention is to drop of the probabilities of `q`, [B, T, heads, D] of
+  /// rows as a forward's input: AttentionOptions::dropout. Stands for a
+  /// forward, of which it counts the rows, within the forward of the module
+  /// that calls it; checks as a forward does. Where q is a plain tensor of some
+  /// of the heads, the caller adds which (AttentionDropout::first_head).
+  /// \checks that batch_dim is 0
+  AttentionDropout ForAttention(const Tensor& q);
   /// For the calls from now on, whose rows are counted from 0; the module's
   /// name is that of now.
   void SetStep(uint64_t seed, uint64_t step);
@@ -73,7 +78,6 @@ class Dropout final : public Module {
 
   const double p_;
   const std::optional<int> batch_dim_;
-  bool training_ = true;
   std::optional<Draw> step_;
   int64_t rows_before_ = 0;  ///< Of the batch, in calls of this step.
   /// Others of its tree are told of their rows, and this one is not.
@@ -82,6 +86,7 @@ class Dropout final : public Module {
 
 /// \name Of all Dropout modules in the tree of `root`
 /// @{
+/// Module::set_training says it to all modules.
 void SetDropoutTraining(Module& root, bool training);
 /// \param step a number for each training step
 void SetDropoutStep(Module& root, uint64_t seed, uint64_t step);

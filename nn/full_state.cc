@@ -3,21 +3,31 @@
 
 #include <algorithm>
 #include <bit>
+#include <cstring>
+#include <iterator>
+#include <map>
 #include <memory>
+#include <optional>
+#include <set>
+#include <utility>
 #include <vector>
 
+#include "absl/algorithm/container.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
 #include "crosshatch/base/check.h"
 #include "crosshatch/base/status_macros.h"
 #include "crosshatch/comm/all_ranks.h"
+#include "crosshatch/dtensor/box.h"
 #include "crosshatch/dtensor/cross_mesh.h"
 #include "crosshatch/dtensor/distribute_from.h"
 #include "crosshatch/dtensor/dtensor.h"
 #include "crosshatch/dtensor/random.h"
 #include "crosshatch/mesh/device_mesh.h"
+#include "crosshatch/tensor/autograd.h"
 #include "crosshatch/tensor/creation.h"
+#include "crosshatch/tensor/host_access.h"
 #include "crosshatch/tensor/ops/cast.h"
 #include "crosshatch/tensor/ops/in_place.h"
 #include "crosshatch/tensor/rank_context.h"
@@ -77,20 +87,100 @@ absl::Status AgreeOn(Communicator& comm, const absl::Status& own,
   return absl::OkStatus();
 }
 
-absl::Status CheckSameNames(Communicator& comm, const StateDict& state) {
-  uint64_t key = state.size();
-  for (const auto& [name, value] : state.entries()) {
-    key = RandomKeyOf(key, name);
+/// Of `bytes`, the same on every machine of its byte order.
+uint64_t HashOf(const void* bytes, int64_t count) {
+  constexpr uint64_t kOdd = 0x9E3779B97F4A7C15;
+  uint64_t hash = static_cast<uint64_t>(count);
+  const auto* next = static_cast<const char*>(bytes);
+  while (count > 0) {
+    uint64_t word = 0;
+    const int64_t size = std::min<int64_t>(count, sizeof(word));
+    std::memcpy(&word, next, static_cast<size_t>(size));
+    hash = (hash ^ word) * kOdd;
+    hash ^= hash >> 29;
+    next += size;
+    count -= size;
   }
-  CH_ASSIGN_OR_RETURN(const std::vector<std::string> all,
-                      comm.Exchange(absl::StrCat(key), "full state: names"));
-  for (size_t rank = 1; rank < all.size(); ++rank) {
-    if (all[rank] == all[0]) continue;
-    return absl::InvalidArgumentError(absl::StrCat(
-        "the full state: ranks 0 and ", rank,
-        " have entries of different names, or another number of them"));
+  return hash;
+}
+
+/// What this rank holds of a tensor that is not known to be one on all ranks.
+struct HeldCopy {
+  Box box;
+  std::string hash;
+};
+
+/// Nothing of other tensors, of summands, of which ranks hold different ones,
+/// and where the rank holds nothing.
+std::optional<HeldCopy> CopyOf(const Tensor& tensor, int world_size) {
+  HeldCopy copy = {WholeBox(tensor.sizes()), ""};
+  if (tensor.is_distributed()) {
+    const DeviceMesh& mesh = MeshOf(tensor);
+    if (mesh.size() == world_size || !mesh.coordinate().has_value() ||
+        LayoutOf(tensor).is_partial()) {
+      return std::nullopt;
+    }
+    copy.box = LocalBoxOf(tensor);
   }
-  return absl::OkStatus();
+  if (copy.box.empty()) return std::nullopt;
+  const NoGrad no_grad;
+  const Tensor local = Contiguous(LocalTensor(tensor));
+  const HostView view(local);
+  if (view.data() == nullptr) return std::nullopt;  // A dry run.
+  copy.hash = absl::StrCat(
+      absl::Hex(HashOf(view.data(), local.numel() * SizeOf(local.dtype()))));
+  return copy;
+}
+
+void Put(const HeldCopy& copy, std::string& blob) {
+  Put(copy.box.ndim(), blob);
+  for (int64_t offset : copy.box.offsets) Put(offset, blob);
+  for (int64_t size : copy.box.sizes) Put(size, blob);
+  Put(copy.hash, blob);
+}
+
+HeldCopy TakeCopy(Fields& said) {
+  HeldCopy copy;
+  const auto ndim = static_cast<size_t>(said.Number());
+  copy.box.offsets.resize(ndim);
+  copy.box.sizes.resize(ndim);
+  for (int64_t& offset : copy.box.offsets) offset = said.Number();
+  for (int64_t& size : copy.box.sizes) size = said.Number();
+  copy.hash = std::string(said.Text());
+  return copy;
+}
+
+/// Whether the two cannot be of one tensor; `why` is set to how they differ.
+bool Contradict(const HeldCopy& a, const HeldCopy& b, std::string& why) {
+  if (a.box == b.box) {
+    why = " holds other values than";
+    return a.hash != b.hash;
+  }
+  why = absl::StrCat(" is cut otherwise than ", ToString(b.box));
+  return a.box.ndim() != b.box.ndim() || !Intersect(a.box, b.box).empty();
+}
+
+/// Finds the first name that one of two ranks lacks, of lists in order that
+/// differ.
+absl::Status NameThatDiffers(const std::string& what, size_t rank,
+                             const std::string& first,
+                             const std::string& other) {
+  std::set<std::string> of_first;
+  std::set<std::string> of_other;
+  for (Fields said(first); !said.empty();) {
+    of_first.insert(std::string(said.Text()));
+  }
+  for (Fields said(other); !said.empty();) {
+    of_other.insert(std::string(said.Text()));
+  }
+  std::vector<std::string> alone;
+  absl::c_set_symmetric_difference(of_first, of_other,
+                                   std::back_inserter(alone));
+  CH_CHECK(!alone.empty());
+  return absl::InvalidArgumentError(absl::StrCat(
+      what, ": ranks 0 and ", rank, " have entries of different names: \"",
+      alone[0], "\" is on rank ", of_first.count(alone[0]) > 0 ? 0 : rank,
+      " alone"));
 }
 
 bool IsOn(const DeviceMesh& mesh, int rank) {
@@ -241,12 +331,67 @@ absl::Status TakeValues(const StateDict& saved,
 
 }  // namespace
 
+absl::Status CheckCopies(Communicator& comm, const std::string& what,
+                         const StateDict& state) {
+  if (comm.size() == 1) return absl::OkStatus();
+  std::string names;
+  std::string copies;
+  for (const auto& [name, value] : state.entries()) {
+    Put(name, names);
+    const auto* tensor = std::get_if<Tensor>(&value);
+    if (tensor == nullptr) continue;
+    const std::optional<HeldCopy> copy = CopyOf(*tensor, comm.size());
+    if (!copy.has_value()) continue;
+    Put(name, copies);
+    Put(*copy, copies);
+  }
+  std::string own;
+  Put(absl::StrCat(
+          absl::Hex(HashOf(names.data(), static_cast<int64_t>(names.size())))),
+      own);
+  own += copies;
+  CH_ASSIGN_OR_RETURN(const std::vector<std::string> all,
+                      comm.Exchange(own, absl::StrCat(what, ": copies")));
+  for (size_t rank = 1; rank < all.size(); ++rank) {
+    if (Fields(all[rank]).Text() == Fields(all[0]).Text()) continue;
+    // All ranks know that, so all of them meet again.
+    CH_ASSIGN_OR_RETURN(const std::vector<std::string> lists,
+                        comm.Exchange(names, absl::StrCat(what, ": names")));
+    return NameThatDiffers(what, rank, lists[0], lists[rank]);
+  }
+  // By name each box that is held, with the rank that holds it first.
+  std::map<std::string, std::vector<std::pair<size_t, HeldCopy>>> seen;
+  for (size_t rank = 0; rank < all.size(); ++rank) {
+    Fields said(all[rank]);
+    said.Text();
+    while (!said.empty()) {
+      const std::string name(said.Text());
+      const HeldCopy own_copy = TakeCopy(said);
+      bool is_new = true;
+      for (const auto& [first, held] : seen[name]) {
+        is_new = is_new && held.box != own_copy.box;
+        std::string why;
+        if (!Contradict(own_copy, held, why)) continue;
+        return absl::InvalidArgumentError(absl::StrCat(
+            what, ": \"", name, "\" ", ToString(own_copy.box), " on rank ",
+            comm.world_ranks()[rank], why, " on rank ",
+            comm.world_ranks()[first],
+            ", and one of them would be lost: give what ranks have for "
+            "themselves names of its own, or make it shards on a mesh of all "
+            "ranks"));
+      }
+      if (is_new) seen[name].emplace_back(rank, own_copy);
+    }
+  }
+  return absl::OkStatus();
+}
+
 absl::Status VisitFullState(World& world, const StateDict& state,
                             StateHolder holder, StateVisitor visit) {
   RankContext& context = world.context();
   CH_RETURN_IF_ERROR(context.status());
   CH_ASSIGN_OR_RETURN(const auto comm, AllRanks(world));
-  CH_RETURN_IF_ERROR(CheckSameNames(*comm, state));
+  CH_RETURN_IF_ERROR(CheckCopies(*comm, "the full state", state));
   CH_ASSIGN_OR_RETURN(const DeviceMesh first,
                       InitDeviceMesh(world, {{"first", 1}}, {kFirst}));
   const bool holds =

@@ -12,6 +12,7 @@
 
 #include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
+#include "crosshatch/comm/communicator.h"
 #include "crosshatch/comm/world.h"
 #include "crosshatch/nn/state_dict.h"
 
@@ -32,10 +33,24 @@ using StateVisitor = absl::FunctionRef<absl::Status(const std::string& name,
 /// current memory class. Called by all ranks of `world`, each with its part of
 /// the same state.
 /// \error on every rank alike: the first error of a visitor, after which it is
-///     not called again; kInvalidArgument where ranks' names differ; a failed
-///     collective.
+///     not called again; as CheckCopies; a failed collective.
 absl::Status VisitFullState(World& world, const StateDict& state,
                             StateHolder holder, StateVisitor visit);
+
+/// Checks that one tensor stands for what ranks hold under a name. A DTensor on
+/// a mesh of all ranks is one tensor. A plain tensor, and a DTensor on a mesh
+/// of some of the ranks, such as a slice, are one on each rank or slice: these
+/// are taken for copies, and compared by hashes of what each rank holds.
+/// Experts that ranks have for themselves need names of their own, or a mesh
+/// that they are shards on. Called by all ranks of `comm`; waits for the rank's
+/// stream where there is something to compare. \param what whose names they
+/// are, for the message: "the full state" \error on every rank alike:
+/// kInvalidArgument naming an entry that one rank
+///     has and another lacks, or of which two ranks hold the same part with
+///     other values, or parts that overlap and are not the same; a failed
+///     collective.
+absl::Status CheckCopies(Communicator& comm, const std::string& what,
+                         const StateDict& state);
 
 struct RestoreFullOptions {
   /// kFirstRank: `saved` is read on rank 0 alone, and sent from there.

@@ -206,7 +206,63 @@ TEST(FullStateTest, AnErrorOfOneRankIsThatOfAll) {
                                      return absl::OkStatus();
                                    })
                         .message()),
-        HasSubstr("ranks 0 and 1 have entries of different names"));
+        HasSubstr("ranks 0 and 1 have entries of different names: \"more\" is "
+                  "on rank 1 alone"));
+    return absl::OkStatus();
+  });
+}
+
+TEST(FullStateTest, RefusesSlicesThatHoldOtherValues) {
+  OnMesh({2, 2}, [](const DeviceMesh& mesh) -> absl::Status {
+    CH_ASSIGN_OR_RETURN(const DeviceMesh slice, mesh.Slice("b"));
+    const Layout rows = Layout::Replicated(slice.layout(), 1).WithShard(0, 0);
+    const auto visit = [&](double value) -> absl::StatusOr<int> {
+      StateDict state;
+      CH_RETURN_IF_ERROR(
+          state.Add("w", DistributeTensor(Full({3}, value), slice, rows)));
+      int visits = 0;
+      CH_RETURN_IF_ERROR(VisitFullState(
+          mesh.world(), state, StateHolder::kEveryRank,
+          [&](const std::string&, const StateValue& entry) {
+            ++visits;
+            CH_EXPECT_EQ(std::get<Tensor>(entry).ToVector<double>(),
+                         std::vector<double>(3, value));
+            return absl::OkStatus();
+          }));
+      return visits;
+    };
+    CH_ASSIGN_OR_RETURN(const int visits, visit(7));
+    CH_EXPECT_EQ(visits, 1);
+    CH_EXPECT_THAT(
+        std::string(visit((*mesh.coordinate())[0]).status().message()),
+        HasSubstr("the full state: \"w\" [0:2] on rank 2 holds other values "
+                  "than on rank 0"));
+    return absl::OkStatus();
+  });
+}
+
+// One slice is of two ranks, the other of one.
+TEST(FullStateTest, RefusesSlicesThatAreCutOtherwise) {
+  OnMesh({3}, [](const DeviceMesh& all) -> absl::Status {
+    World& world = all.world();
+    CH_ASSIGN_OR_RETURN(DeviceMesh mesh,
+                        InitDeviceMesh(world, {{"x", 2}}, {0, 1}));
+    CH_ASSIGN_OR_RETURN(const DeviceMesh other,
+                        InitDeviceMesh(world, {{"x", 1}}, {2}));
+    if (world.rank() == 2) mesh = other;
+    StateDict state;
+    CH_RETURN_IF_ERROR(state.Add(
+        "w", DistributeTensor(
+                 Full({5}, world.rank() == 2 ? 2.0 : 1.0), mesh,
+                 Layout::Replicated(mesh.layout(), 1).WithShard(0, 0))));
+    CH_EXPECT_THAT(
+        std::string(VisitFullState(world, state, StateHolder::kFirstRank,
+                                   [](const std::string&, const StateValue&) {
+                                     return absl::OkStatus();
+                                   })
+                        .message()),
+        HasSubstr("\"w\" [0:5] on rank 2 is cut otherwise than [0:3] on rank "
+                  "0"));
     return absl::OkStatus();
   });
 }

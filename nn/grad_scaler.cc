@@ -44,14 +44,14 @@ Tensor GradScaler::Scale(const Tensor& loss) const {
   return Mul(loss, state_.scale);
 }
 
-GradScaler::Unscaled* GradScaler::Find(const AdamW& optimizer) {
+GradScaler::Unscaled* GradScaler::Find(const Optimizer& optimizer) {
   for (Unscaled& entry : unscaled_) {
     if (entry.optimizer == &optimizer) return &entry;
   }
   return nullptr;
 }
 
-absl::Status GradScaler::Unscale(const AdamW& optimizer) {
+absl::Status GradScaler::Unscale(const Optimizer& optimizer) {
   CH_RETURN_IF_ERROR(RankContext::Current().status());
   if (Find(optimizer) != nullptr) {
     return absl::FailedPreconditionError(
@@ -68,7 +68,7 @@ absl::Status GradScaler::Unscale(const AdamW& optimizer) {
   return absl::OkStatus();
 }
 
-absl::StatusOr<bool> GradScaler::Step(AdamW& optimizer) {
+absl::StatusOr<bool> GradScaler::Step(Optimizer& optimizer) {
   if (Find(optimizer) == nullptr) CH_RETURN_IF_ERROR(Unscale(optimizer));
   Unscaled& entry = *Find(optimizer);
   if (entry.stepped) {

@@ -18,7 +18,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "crosshatch/nn/adamw.h"
+#include "crosshatch/nn/optim/optimizer.h"
 #include "crosshatch/nn/state_dict.h"
 #include "crosshatch/tensor/tensor.h"
 
@@ -61,14 +61,14 @@ class GradScaler final : public Stateful {
   /// for the current stream.
   /// \error kFailedPrecondition if that was done since the last Update, or for
   ///     a gradient that holds partial sums; the rank's first error.
-  absl::Status Unscale(const AdamW& optimizer);
+  absl::Status Unscale(const Optimizer& optimizer);
 
   /// Unscales if Unscale was not called, and steps unless a gradient of this
   /// optimizer is not finite.
   /// \returns whether it stepped.
   /// \error as Unscale; kFailedPrecondition for a second time since the last
   ///     Update; what the optimizer says.
-  absl::StatusOr<bool> Step(AdamW& optimizer);
+  absl::StatusOr<bool> Step(Optimizer& optimizer);
 
   /// Ends the iteration: lowers the scale if a gradient of any optimizer
   /// overflowed, and raises it after enough iterations without.
@@ -89,11 +89,11 @@ class GradScaler final : public Stateful {
 
  private:
   struct Unscaled {
-    const AdamW* optimizer;
+    const Optimizer* optimizer;
     bool overflowed;
     bool stepped;
   };
-  Unscaled* Find(const AdamW& optimizer);
+  Unscaled* Find(const Optimizer& optimizer);
 
   const GradScalerOptions options_;
   GradScalerState state_;

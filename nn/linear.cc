@@ -18,6 +18,19 @@ int64_t UnitFor(int64_t features, int64_t unit, int64_t part, int ranks) {
   return share * part < unit ? part : unit;
 }
 
+// Whether `ranks` have as many parts each, of one unit each: several have parts
+// of the same one.
+bool SharesUnits(int64_t features, int64_t unit, int64_t parts, int ranks) {
+  const int64_t units = features / unit;
+  return units > 0 && ranks > units && ranks % units == 0 && parts != 0 &&
+         parts % ranks == 0;
+}
+
+int64_t OwnUnitFor(int64_t features, int64_t unit, int64_t part, int ranks) {
+  const int64_t parts = part == 0 ? 0 : features / part;
+  return SharesUnits(features, unit, parts, ranks) ? part : unit;
+}
+
 }  // namespace
 
 Linear::Linear(int64_t in_features, int64_t out_features,
@@ -28,11 +41,16 @@ Linear::Linear(int64_t in_features, int64_t out_features,
       out_unit_(options.out_unit),
       in_unit_(options.in_unit),
       out_part_(options.out_part),
-      in_part_(options.in_part) {
+      in_part_(options.in_part),
+      out_readers_(options.out_readers) {
   CH_CHECK_EQ(out_features % out_unit_, 0) << "linear";
   CH_CHECK_EQ(in_features % in_unit_, 0) << "linear";
   CH_CHECK(out_part_ == 0 || out_unit_ % out_part_ == 0) << "linear";
   CH_CHECK(in_part_ == 0 || in_unit_ % in_part_ == 0) << "linear";
+  const int64_t units = out_features / out_unit_;
+  CH_CHECK(out_readers_ == 0 || units == 0 || out_readers_ % units == 0)
+      << "linear: " << units << " units of the output do not divide the "
+      << out_readers_ << " that read them (LinearOptions::out_readers)";
   RegisterParameter("weight", weight_);
   if (options.bias) {
     bias_ = std::make_shared<Parameter>(Shape{out_features}, kFloat32,
@@ -52,6 +70,21 @@ int64_t Linear::out_unit(int ranks) const {
 
 int64_t Linear::in_unit(int ranks) const {
   return UnitFor(weight_->data().size(1), in_unit_, in_part_, ranks);
+}
+
+int64_t Linear::own_out_unit(int ranks) const {
+  return OwnUnitFor(weight_->data().size(0), out_unit_, out_part_, ranks);
+}
+
+int64_t Linear::own_in_unit(int ranks) const {
+  return OwnUnitFor(weight_->data().size(1), in_unit_, in_part_, ranks);
+}
+
+int Linear::out_copies(int ranks) const {
+  const int64_t features = weight_->data().size(0);
+  return SharesUnits(features, out_unit_, out_readers_, ranks)
+             ? static_cast<int>(ranks * out_unit_ / features)
+             : 1;
 }
 
 TensorList Linear::ForwardImpl(TensorSpan inputs) {

@@ -27,7 +27,12 @@ absl::StatusOr<LocalGrads> CollectLocalGrads(
     const DeviceMesh mesh = MeshOf(whole);
     if (!mesh.coordinate().has_value()) continue;
     std::vector<DeviceMesh>& meshes = result.meshes;
-    const auto found = std::find(meshes.begin(), meshes.end(), mesh);
+    // Those of the same ranks in one order, however arranged, are one.
+    const auto found = std::find_if(
+        meshes.begin(), meshes.end(), [&](const DeviceMesh& other) {
+          return other.layout().ranks() == mesh.layout().ranks() &&
+                 other.root() == mesh.root();
+        });
     const auto index = static_cast<int>(found - meshes.begin());
     if (found == meshes.end()) meshes.push_back(mesh);
     if (!grad.defined()) continue;

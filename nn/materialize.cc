@@ -13,29 +13,10 @@
 #include "crosshatch/dtensor/dtensor.h"
 #include "crosshatch/dtensor/random.h"
 #include "crosshatch/mesh/mesh_communicator.h"
-#include "crosshatch/tensor/ops/in_place.h"
 #include "crosshatch/tensor/rank_context.h"
 
 namespace crosshatch::nn {
 namespace {
-
-bool IsDeferred(const Parameter& parameter) {
-  return !LocalTensor(parameter.data()).storage()->attached();
-}
-
-void Fill(const Parameter& parameter, const MaterializeOptions& options) {
-  const Tensor& data = parameter.data();
-  const Initializer& initializer = parameter.initializer();
-  switch (initializer.kind) {
-    case Initializer::Kind::kZeros:
-      return ZeroInPlace(WritableLocalTensor(data, "Materialize"));
-    case Initializer::Kind::kOnes:
-      return FillInPlace(WritableLocalTensor(data, "Materialize"), 1.0);
-    case Initializer::Kind::kNormal:
-      return FillNormal(data, options.seed, parameter.name(), 0.0,
-                        initializer.stddev);
-  }
-}
 
 // What is filled on one mesh, and by what: equal on all ranks of it.
 std::string Describe(absl::Span<Parameter* const> parameters,
@@ -47,9 +28,13 @@ std::string Describe(absl::Span<Parameter* const> parameters,
     const Tensor& data = parameter->data();
     if (!data.is_distributed() || MeshOf(data) != mesh) continue;
     ++count;
+    const Initializer& by = parameter->initializer();
     hash = RandomKeyOf(
-        hash, absl::StrCat(parameter->name(), " ", ToString(data.sizes()), " ",
-                           LayoutOf(data).ToStringByDim()));
+        hash,
+        absl::StrCat(parameter->name(), " ", ToString(data.sizes()), " ",
+                     LayoutOf(data).ToStringByDim(), " ",
+                     static_cast<int>(by.kind), " ", by.stddev, " ", by.mean,
+                     " ", by.low, " ", by.high, " ", static_cast<int>(by.fan)));
   }
   return absl::StrCat("seed ", options.seed, " for ", count,
                       " parameters (hash ", absl::Hex(hash), ")");
@@ -93,7 +78,7 @@ absl::Status CompareRanks(absl::Span<Parameter* const> parameters,
 void LeaseParameters(absl::Span<Parameter* const> parameters) {
   RankContext& context = RankContext::Current();
   for (const Parameter* parameter : parameters) {
-    if (!IsDeferred(*parameter)) continue;
+    if (parameter->has_memory()) continue;
     Storage& storage = *LocalTensor(parameter->data()).storage();
     Allocator& allocator =
         parameter->on_host() ? context.host_allocator() : context.allocator();
@@ -111,7 +96,7 @@ absl::Status Materialize(absl::Span<Parameter* const> parameters,
                          const MaterializeOptions& options) {
   std::vector<Parameter*> deferred;
   for (Parameter* parameter : parameters) {
-    if (!IsDeferred(*parameter)) continue;
+    if (parameter->has_memory()) continue;
     CH_CHECK(!parameter->name().empty()) << "materialize: no name";
     const Tensor& data = parameter->data();
     if (data.is_distributed() && LayoutOf(data).is_partial()) {
@@ -119,12 +104,17 @@ absl::Status Materialize(absl::Span<Parameter* const> parameters,
           absl::StrCat("cannot fill parameter ", parameter->name(),
                        ", which holds partial sums: ", data.Describe()));
     }
+    CH_RETURN_IF_ERROR(
+        CheckInitializer(absl::StrCat("parameter ", parameter->name()), data,
+                         parameter->initializer()));
     deferred.push_back(parameter);
   }
   CH_RETURN_IF_ERROR(CompareRanks(deferred, options));
   LeaseParameters(deferred);
-  const NoGrad no_grad;
-  for (const Parameter* parameter : deferred) Fill(*parameter, options);
+  for (const Parameter* parameter : deferred) {
+    FillInitial(parameter->data(), parameter->initializer(), options.seed,
+                parameter->name());
+  }
   return absl::OkStatus();
 }
 

@@ -27,9 +27,10 @@ struct MaterializeOptions {
 /// filled. For each mesh that deferred parameters are on, its ranks compare
 /// what they make over the side channel, once: all of them call it.
 /// \pre the parameters have names
-/// \error kFailedPrecondition, before anything is done, naming a parameter that
-///     cannot be filled: its layout holds partial sums; kInvalidArgument naming
-///     two ranks whose seeds or parameters differ; what the engine says.
+/// \error before anything is done, naming a parameter that cannot be filled:
+///     kFailedPrecondition if its layout holds partial sums, kInvalidArgument
+///     if its initializer does not fit it (CheckInitializer); kInvalidArgument
+///     naming two ranks whose seeds or parameters differ; what the engine says.
 absl::Status Materialize(absl::Span<Parameter* const> parameters,
                          const MaterializeOptions& options);
 

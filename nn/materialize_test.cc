@@ -24,7 +24,11 @@ namespace {
 using ::testing::Each;
 using ::testing::HasSubstr;
 
-constexpr Initializer kNormal = {Initializer::Kind::kNormal, 0.5};
+constexpr double kStddev = 0.5;
+const Initializer& Normal() {
+  static const auto* const normal = new Initializer(init::Normal(kStddev));
+  return *normal;
+}
 
 std::unique_ptr<Parameter> Named(const std::string& name, const Shape& sizes,
                                  Initializer initializer) {
@@ -35,7 +39,7 @@ std::unique_ptr<Parameter> Named(const std::string& name, const Shape& sizes,
 
 std::vector<float> MakeNormal(const std::string& name, const Shape& sizes,
                               uint64_t seed) {
-  const auto parameter = Named(name, sizes, kNormal);
+  const auto parameter = Named(name, sizes, Normal());
   EXPECT_TRUE(Materialize({parameter.get()}, {.seed = seed}).ok());
   return parameter->data().ToVector<float>();
 }
@@ -48,7 +52,7 @@ int64_t ParameterBytes() {
 TEST(MaterializeTest, FillsByInitializer) {
   const auto zeros = Named("zeros", {5}, {Initializer::Kind::kZeros});
   const auto ones = Named("ones", {2, 3}, {Initializer::Kind::kOnes});
-  const auto none = Named("none", {0, 3}, kNormal);
+  const auto none = Named("none", {0, 3}, Normal());
   const int64_t before = ParameterBytes();
   ASSERT_TRUE(Materialize({zeros.get(), ones.get(), none.get()}, {}).ok());
   EXPECT_EQ(ParameterBytes() - before, (5 + 6) * 4);
@@ -69,8 +73,8 @@ TEST(MaterializeTest, NormalsAreNormal) {
     squares += double{value} * value;
   }
   const double mean = sum / n;
-  EXPECT_NEAR(mean, 0, 5 * kNormal.stddev / std::sqrt(n));
-  const double variance = kNormal.stddev * kNormal.stddev;
+  EXPECT_NEAR(mean, 0, 5 * kStddev / std::sqrt(n));
+  const double variance = kStddev * kStddev;
   EXPECT_NEAR(squares / n, variance, 5 * variance * std::sqrt(2.0 / n));
 }
 
@@ -91,7 +95,7 @@ TEST(MaterializeTest, LeavesWhatHasMemoryAlone) {
 TEST(MaterializeTest, LeasesASharedStorageOnce) {
   const auto storage = std::make_shared<Storage>(7 * 4, "group");
   const auto ones = Named("ones", {3}, {Initializer::Kind::kOnes});
-  const auto normal = Named("w", {2, 2}, kNormal);
+  const auto normal = Named("w", {2, 2}, Normal());
   ones->set_data(MakeView(storage, 0, {3}, {1}, kFloat32));
   normal->set_data(MakeView(storage, 3, {2, 2}, {2, 1}, kFloat32));
   const int64_t before = ParameterBytes();
@@ -111,7 +115,7 @@ TEST(MaterializeTest, ValuesAreEqualOnEveryMesh) {
          {r, r.WithShard(0, 0), r.WithShard(1, 0).WithShard(0, 0),
           r.WithShard(0, 0).WithShard(1, 1), r.WithShard(0, 1)}) {
       const Box box = layout.LocalBox(sizes, *mesh.coordinate());
-      const auto parameter = Named("w", sizes, kNormal);
+      const auto parameter = Named("w", sizes, Normal());
       parameter->set_data(
           MakeDTensor(Deferred(box.sizes, kFloat32, "w"), mesh, layout, sizes));
       CH_RETURN_IF_ERROR(Materialize({parameter.get()}, {.seed = 3}));
@@ -131,8 +135,8 @@ TEST(MaterializeTest, ValuesAreEqualOnEveryMesh) {
 
 TEST(MaterializeTest, RefusesPartialSums) {
   OnMesh({{"tp", 2}}, [](const DeviceMesh& mesh) -> absl::Status {
-    const auto good = Named("good", {2}, kNormal);
-    const auto bad = Named("bad", {2}, kNormal);
+    const auto good = Named("good", {2}, Normal());
+    const auto bad = Named("bad", {2}, Normal());
     bad->set_data(MakeDTensor(
         Deferred({2}, kFloat32, "bad"), mesh,
         Layout::Replicated(mesh.layout(), 1).WithPartial(0, ReduceOp::kSum),
@@ -147,7 +151,7 @@ TEST(MaterializeTest, RefusesPartialSums) {
 
 TEST(MaterializeTest, ADryRunAccountsTheSame) {
   const absl::Status status = RunFake({}, [](World&) {
-    const auto parameter = Named("w", {10, 10}, kNormal);
+    const auto parameter = Named("w", {10, 10}, Normal());
     EXPECT_EQ(ParameterBytes(), 0);
     CH_RETURN_IF_ERROR(Materialize({parameter.get()}, {}));
     EXPECT_EQ(ParameterBytes(), 400);

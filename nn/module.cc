@@ -32,6 +32,65 @@ void Collect(const std::string& prefix, Module& module,
   }
 }
 
+void VisitBelow(Module& module, absl::flat_hash_set<const Module*>& seen,
+                absl::FunctionRef<void(Module&)> f) {
+  if (!seen.insert(&module).second) return;
+  for (const auto& [name, child] : module.children()) {
+    VisitBelow(*child, seen, f);
+  }
+  f(module);
+}
+
+/// What `own` gives of each module, once, named from `module`.
+template <typename Named, typename Own>
+std::vector<Named> CollectNamed(Module& module, Own own) {
+  std::vector<Named> all;
+  absl::flat_hash_set<const Parameter*> seen;
+  for (const NamedModule& at : module.NamedModules()) {
+    for (const auto& [name, entry] : (at.module->*own)()) {
+      if (!seen.insert(entry.get()).second) continue;
+      all.push_back({Join(at.name, name), entry.get()});
+    }
+  }
+  return all;
+}
+
+template <typename Named>
+Parameter& EntryOf(const Named& named) {
+  const auto& [name, entry] = named;
+  return *entry;
+}
+
+template <typename Named, typename Own>
+bool AllHaveNames(Module& module, Own own) {
+  const std::vector<Named> all = CollectNamed<Named>(module, own);
+  return std::all_of(all.begin(), all.end(), [](const Named& named) {
+    return !EntryOf(named).name().empty();
+  });
+}
+
+template <typename Named, typename Own>
+void NameAll(Module& root, Own own) {
+  for (const Named& named : CollectNamed<Named>(root, own)) {
+    Parameter& entry = EntryOf(named);
+    if (entry.name().empty()) entry.set_name(named.name);
+  }
+}
+
+/// Gives parameters and buffers of the whole tree their names, where one below
+/// `module` has none: from the root, so that what is tied has one name whoever
+/// asks first.
+void NameTree(Module& module) {
+  if (AllHaveNames<NamedParameter>(module, &Module::own_parameters) &&
+      AllHaveNames<NamedBuffer>(module, &Module::own_buffers)) {
+    return;
+  }
+  Module* root = &module;
+  while (root->parent() != nullptr) root = root->parent();
+  NameAll<NamedParameter>(*root, &Module::own_parameters);
+  NameAll<NamedBuffer>(*root, &Module::own_buffers);
+}
+
 }  // namespace
 
 Module::~Module() = default;
@@ -119,30 +178,13 @@ std::vector<NamedModule> Module::NamedModules() {
 }
 
 std::vector<NamedParameter> Module::NamedParameters() {
-  std::vector<NamedParameter> named;
-  absl::flat_hash_set<Parameter*> seen;
-  bool all_have_names = true;
-  for (const NamedModule& module : NamedModules()) {
-    for (const auto& [name, parameter] : module.module->parameters_) {
-      if (!seen.insert(parameter.get()).second) continue;
-      named.push_back({Join(module.name, name), parameter.get()});
-      all_have_names = all_have_names && !parameter->name().empty();
-    }
-  }
-  if (all_have_names) return named;
-  if (parent_ != nullptr) {
-    // From the root, so that a tied parameter has one name whoever asks first.
-    Module* root = parent_;
-    while (root->parent_ != nullptr) root = root->parent_;
-    root->NamedParameters();
-  } else {
-    for (const NamedParameter& entry : named) {
-      if (entry.parameter->name().empty()) {
-        entry.parameter->set_name(entry.name);
-      }
-    }
-  }
-  return named;
+  NameTree(*this);
+  return CollectNamed<NamedParameter>(*this, &Module::own_parameters);
+}
+
+std::vector<NamedBuffer> Module::NamedBuffers() {
+  NameTree(*this);
+  return CollectNamed<NamedBuffer>(*this, &Module::own_buffers);
 }
 
 std::vector<Parameter*> Module::Parameters() {
@@ -153,8 +195,30 @@ std::vector<Parameter*> Module::Parameters() {
   return parameters;
 }
 
+void Module::ForEachModule(absl::FunctionRef<void(Module&)> f) {
+  absl::flat_hash_set<const Module*> seen;
+  VisitBelow(*this, seen, f);
+}
+
+void Module::set_training(bool training) {
+  ForEachModule([training](Module& module) { module.training_ = training; });
+}
+
+void Module::set_dtype(DType dtype) {
+  for (const NamedParameter& named : NamedParameters()) {
+    if (!IsFloatingPoint(named.parameter->data().dtype())) continue;
+    named.parameter->set_dtype(dtype);
+  }
+  for (const NamedBuffer& named : NamedBuffers()) {
+    if (!IsFloatingPoint(named.buffer->data().dtype())) continue;
+    named.buffer->set_dtype(dtype);
+  }
+}
+
 absl::Status Module::Materialize(const MaterializeOptions& options) {
-  return nn::Materialize(Parameters(), options);
+  std::vector<Parameter*> all = Parameters();
+  for (const NamedBuffer& named : NamedBuffers()) all.push_back(named.buffer);
+  return nn::Materialize(all, options);
 }
 
 template <typename F>
@@ -217,13 +281,50 @@ void Module::RegisterModule(std::string name, Module& module) {
   children_.emplace_back(std::move(name), &module);
 }
 
+void Module::CheckFree(const std::string& name) const {
+  CH_CHECK(!name.empty()) << "a parameter or buffer of " << type_name()
+                          << " has no name";
+  const auto is_it = [&](const auto& entry) { return entry.first == name; };
+  CH_CHECK(std::none_of(parameters_.begin(), parameters_.end(), is_it))
+      << "two parameters are named " << name;
+  CH_CHECK(std::none_of(buffers_.begin(), buffers_.end(), is_it))
+      << "a buffer is named " << name << " already";
+}
+
 void Module::RegisterParameter(std::string name,
                                std::shared_ptr<Parameter> parameter) {
-  CH_CHECK(!name.empty() && parameter != nullptr);
-  for (const auto& [taken, ignored] : parameters_) {
-    CH_CHECK(taken != name) << "two parameters are named " << name;
-  }
+  CH_CHECK(parameter != nullptr) << "no parameter for the name " << name;
+  CheckFree(name);
   parameters_.emplace_back(std::move(name), std::move(parameter));
+}
+
+void Module::RegisterBuffer(std::string name, std::shared_ptr<Buffer> buffer) {
+  CH_CHECK(buffer != nullptr) << "no buffer for the name " << name;
+  CheckFree(name);
+  buffers_.emplace_back(std::move(name), std::move(buffer));
+}
+
+Module& Module::Own(std::string name, std::unique_ptr<Module> module) {
+  CH_CHECK(module != nullptr) << "no module for the name " << name;
+  owned_.push_back(std::move(module));
+  RegisterModule(std::move(name), *owned_.back());
+  return *owned_.back();
+}
+
+Parameter& Module::MakeParameter(std::string name, ShapeView sizes,
+                                 Initializer initializer, DType dtype) {
+  auto made = std::make_shared<Parameter>(sizes, dtype, std::move(initializer));
+  RegisterParameter(std::move(name), made);
+  return *made;
+}
+
+Buffer& Module::MakeBuffer(std::string name, ShapeView sizes,
+                           Initializer initializer, DType dtype,
+                           bool persistent) {
+  auto made = std::make_shared<Buffer>(sizes, dtype, std::move(initializer),
+                                       persistent);
+  RegisterBuffer(std::move(name), made);
+  return *made;
 }
 
 }  // namespace crosshatch::nn

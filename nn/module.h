@@ -16,6 +16,7 @@
 #include <vector>
 
 #include "absl/container/inlined_vector.h"
+#include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "crosshatch/nn/materialize.h"
 #include "crosshatch/nn/parameter.h"
@@ -39,15 +40,28 @@ struct NamedParameter {
   std::string name;
   Parameter* parameter;
 };
+struct NamedBuffer {
+  std::string name;
+  Buffer* buffer;
+};
 struct NamedModule {
   std::string name;  ///< Empty for the root.
   Module* module;
 };
 
-/// Base of all layers and models. A subclass holds its submodules and
-/// parameters as members and registers them in its constructor; the tree does
-/// not own submodules, their holders do. Not movable: hooks and parents refer
-/// to it by address.
+/// Base of all layers and models. A subclass makes its submodules, parameters
+/// and buffers in the line that declares them:
+///
+///     class Mlp final : public Module {
+///       ...
+///       Linear& up_ = Make<Linear>("up", 16, 64);
+///       Gelu& gelu_ = Make<Gelu>("gelu");
+///       Parameter& scale_ = MakeParameter("scale", {16}, init::Constant(1));
+///     };
+///
+/// or holds them otherwise and registers them (RegisterModule and its like):
+/// then the tree does not own them, their holders do. Not movable: hooks and
+/// parents refer to it by address.
 class Module {
  public:
   using PreHook = std::function<void(Module&, TensorList& inputs)>;
@@ -97,16 +111,37 @@ class Module {
   own_parameters() const {
     return parameters_;
   }
+  /// The same of buffers.
+  const std::vector<std::pair<std::string, std::shared_ptr<Buffer>>>&
+  own_buffers() const {
+    return buffers_;
+  }
   /// This module and all below, each once, depth first, left to right; named
   /// from this module.
   std::vector<NamedModule> NamedModules();
   /// Every parameter once, in traversal order, named from this module. Gives
-  /// the parameters of the whole tree their full names (Parameter::name) where
-  /// they have none yet, so call it when the tree is complete.
+  /// the parameters and buffers of the whole tree their full names
+  /// (Parameter::name) where they have none yet, so call it when the tree is
+  /// complete.
   std::vector<NamedParameter> NamedParameters();
   std::vector<Parameter*> Parameters();
+  /// The same of buffers, persistent or not.
+  std::vector<NamedBuffer> NamedBuffers();
+  /// Calls `f` for each module below, each once, children before their
+  /// parents, then for this one (apply of torch).
+  void ForEachModule(absl::FunctionRef<void(Module&)> f);
 
-  /// Materializes all parameters; see materialize.h.
+  /// True at first. What differs in training (Dropout) asks for its own.
+  bool training() const { return training_; }
+  /// Of this module and all below.
+  void set_training(bool training);
+
+  /// Makes all parameters and buffers of floating point in this module and
+  /// below ones of `dtype` (Parameter::set_dtype), which checks that it comes
+  /// before Materialize and what spreads them over ranks.
+  void set_dtype(DType dtype);
+
+  /// Materializes all parameters and buffers; see materialize.h.
   absl::Status Materialize(const MaterializeOptions& options);
 
   /// A hook sees what the hooks before it left. A hook that is added or removed
@@ -137,6 +172,25 @@ class Module {
   void RegisterModule(std::string name, Module& module);
   void RegisterParameter(std::string name,
                          std::shared_ptr<Parameter> parameter);
+  void RegisterBuffer(std::string name, std::shared_ptr<Buffer> buffer);
+
+  /// \name Making and registering in one
+  /// What is made lives as long as this module.
+  /// @{
+  template <typename M, typename... Args>
+  M& Make(std::string name, Args&&... args) {
+    auto module = std::make_unique<M>(std::forward<Args>(args)...);
+    M& made = *module;
+    Own(std::move(name), std::move(module));
+    return made;
+  }
+  /// Registers what somebody else has made.
+  Module& Own(std::string name, std::unique_ptr<Module> module);
+  Parameter& MakeParameter(std::string name, ShapeView sizes,
+                           Initializer initializer, DType dtype = kFloat32);
+  Buffer& MakeBuffer(std::string name, ShapeView sizes, Initializer initializer,
+                     DType dtype = kFloat32, bool persistent = true);
+  /// @}
 
  private:
   // Shared, so that a hook that adds or removes hooks of this module does not
@@ -159,10 +213,16 @@ class Module {
   /// Of this module and all below: a name has changed.
   void ForgetLabels();
 
+  /// Checks that it is none of the names of parameters and buffers.
+  void CheckFree(const std::string& name) const;
+
   Module* parent_ = nullptr;
   std::string name_in_parent_;
   std::vector<std::pair<std::string, Module*>> children_;
   std::vector<std::pair<std::string, std::shared_ptr<Parameter>>> parameters_;
+  std::vector<std::pair<std::string, std::shared_ptr<Buffer>>> buffers_;
+  std::vector<std::unique_ptr<Module>> owned_;
+  bool training_ = true;
   HookList<PreHook> pre_hooks_;
   HookList<PostHook> post_hooks_;
   ForwardWrapper forward_wrapper_;

@@ -27,8 +27,13 @@ absl::Status CheckGuards(Module& module,
   return absl::OkStatus();
 }
 
-bool HasMemory(const Parameter& parameter) {
-  return LocalTensor(parameter.data()).storage()->attached();
+/// Parameters and persistent buffers.
+std::vector<NamedParameter> AllOf(Module& module) {
+  std::vector<NamedParameter> all = module.NamedParameters();
+  for (const auto& [name, buffer] : module.NamedBuffers()) {
+    if (buffer->persistent()) all.push_back({name, buffer});
+  }
+  return all;
 }
 
 absl::Status CheckWhole(const std::string& name, const Parameter& parameter) {
@@ -45,9 +50,9 @@ absl::Status CheckWhole(const std::string& name, const Parameter& parameter) {
 absl::StatusOr<StateDict> ModuleState::State() {
   CH_RETURN_IF_ERROR(CheckGuards(module_, &StateGuard::CheckReadable));
   StateDict state;
-  for (const auto& [name, parameter] : module_.NamedParameters()) {
+  for (const auto& [name, parameter] : AllOf(module_)) {
     CH_RETURN_IF_ERROR(CheckWhole(name, *parameter));
-    if (!HasMemory(*parameter)) {
+    if (!parameter->has_memory()) {
       return absl::FailedPreconditionError(
           absl::StrCat(kWhat, ": parameter ", name,
                        " has no memory yet; call Module::Materialize"));
@@ -61,7 +66,7 @@ absl::StatusOr<StateDict> ModuleState::StateToFill(
     const std::vector<std::string>& saved) {
   CH_RETURN_IF_ERROR(CheckGuards(module_, &StateGuard::CheckWritable));
   std::map<std::string, Parameter*> parameters;
-  for (const auto& [name, parameter] : module_.NamedParameters()) {
+  for (const auto& [name, parameter] : AllOf(module_)) {
     parameters.emplace(name, parameter);
   }
   std::vector<std::string> own;
@@ -77,16 +82,22 @@ absl::StatusOr<StateDict> ModuleState::StateToFill(
       CH_RETURN_IF_ERROR(CheckWhole(name, *parameter));
       CH_RETURN_IF_ERROR(state.Add(name, parameter->data()));
       filled.push_back(parameter);
-    } else if (!HasMemory(*parameter)) {
+    } else if (!parameter->has_memory()) {
       return absl::FailedPreconditionError(absl::StrCat(
           kWhat, ": parameter ", name,
           " is not in the state that was kept and has no memory yet; call "
           "Module::Materialize before, for its first values"));
     }
   }
+  // No state has them, and nobody else may fill them.
+  std::vector<Parameter*> beside;
+  for (const auto& [name, buffer] : module_.NamedBuffers()) {
+    if (!buffer->persistent()) beside.push_back(buffer);
+  }
+  CH_RETURN_IF_ERROR(Materialize(beside, {}));
   std::vector<Parameter*> leased;
   for (Parameter* parameter : filled) {
-    if (!HasMemory(*parameter)) leased.push_back(parameter);
+    if (!parameter->has_memory()) leased.push_back(parameter);
   }
   LeaseParameters(filled);
   // If they are not filled after all, no one takes them for values.
@@ -102,7 +113,7 @@ absl::StatusOr<StateDict> ModuleState::StateToFill(
 
 absl::Status ModuleState::Restore(const StateDict& state) {
   std::vector<Tensor> filled;
-  for (const auto& [name, parameter] : module_.NamedParameters()) {
+  for (const auto& [name, parameter] : AllOf(module_)) {
     if (state.Find(name) == nullptr && options_.allow_missing) continue;
     CH_RETURN_IF_ERROR(CheckFilled(state, name, parameter->data()));
     filled.push_back(WritableLocalTensor(parameter->data(), kWhat));

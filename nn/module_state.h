@@ -3,7 +3,7 @@
 #define CROSSHATCH_NN_MODULE_STATE_H_
 
 /// \file
-/// The parameters of a module as a state.
+/// The parameters and persistent buffers of a module as a state.
 
 #include <string>
 #include <vector>
@@ -15,10 +15,11 @@
 
 namespace crosshatch::nn {
 
-/// Each parameter by its name from the module ("layers.0.mlp.up_proj.weight"):
-/// what lives from step to step (Parameter::data), so shards, DTensors on the
-/// mesh that they lie on, whatever wraps, gathers or recomputes the module. A
-/// tied parameter is there once, by its first name. Gradients are no part.
+/// Each parameter and each persistent buffer by its name from the module
+/// ("layers.0.mlp.up_proj.weight"): what lives from step to step
+/// (Parameter::data), so shards, DTensors on the mesh that they lie on,
+/// whatever wraps, gathers or recomputes the module. A tied parameter is there
+/// once, by its first name. Gradients are no part.
 class ModuleState final : public Stateful {
  public:
   /// \param module outlives this.
@@ -33,7 +34,8 @@ class ModuleState final : public Stateful {
   /// Gives memory to parameters that have none (LeaseParameters): a model that
   /// is restored need not be materialized before. Until they are filled, those
   /// of floating-point types hold NaN, also for Materialize, which leaves what
-  /// has memory alone: load again after a load that failed. \error also
+  /// has memory alone: load again after a load that failed. Buffers that are no
+  /// part of it get memory too, and their first values, by seed 0. \error also
   /// kFailedPrecondition for parameters that are gathered, and for
   ///     one that is missing and has no memory.
   absl::StatusOr<StateDict> StateToFill(

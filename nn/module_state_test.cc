@@ -105,6 +105,42 @@ TEST(ModuleStateTest, FillsParametersThatHadNoMemory) {
   });
 }
 
+/// A parameter, a buffer that is state and one that is none.
+class Buffered final : public Module {
+ public:
+  const char* type_name() const override { return "Buffered"; }
+
+  Parameter& weight_ = MakeParameter("weight", {2}, init::Constant(1));
+  Buffer& kept_ = MakeBuffer("kept", {2}, init::Constant(2));
+  Buffer& beside_ = MakeBuffer("beside", {2}, init::Constant(3), kInt64, false);
+
+ protected:
+  TensorList ForwardImpl(TensorSpan) override { return {}; }
+};
+
+TEST(ModuleStateTest, HasPersistentBuffers) {
+  RunRanks(1, [](World&) -> absl::Status {
+    Buffered model;
+    ModuleState state(model);
+    CH_EXPECT_THAT(MessageOf(state.State().status()),
+                   HasSubstr("weight has no memory yet"));
+    // Without Materialize: what is no state has its first values.
+    CH_ASSIGN_OR_RETURN(const StateDict to_fill,
+                        state.StateToFill({"kept", "weight"}));
+    CH_EXPECT_THAT(NamesOf(to_fill), ElementsAre("kept", "weight"));
+    CH_EXPECT_THAT(model.beside_.data().ToVector<int64_t>(), ElementsAre(3, 3));
+    {
+      const NoGrad no_grad;
+      FillInPlace(std::get<Tensor>(*to_fill.Find("kept")), 5);
+    }
+    CH_RETURN_IF_ERROR(state.Restore(to_fill));
+    CH_EXPECT_THAT(model.kept_.data().ToVector<float>(), ElementsAre(5, 5));
+    CH_EXPECT_THAT(MessageOf(state.StateToFill({"weight"}).status()),
+                   HasSubstr("1 missing (kept)"));
+    return absl::OkStatus();
+  });
+}
+
 // A load that fails before it fills them leaves nothing that passes for values.
 TEST(ModuleStateTest, WhatAwaitsItsValuesIsNaN) {
   RunRanks(1, [](World&) -> absl::Status {

@@ -201,6 +201,125 @@ TEST(ModuleDeathTest, NamesAreUnique) {
   EXPECT_DEATH(Twice(), HasSubstr("two children are named a"));
 }
 
+/// Makes what it has in the lines that declare it.
+class Made final : public Module {
+ public:
+  const char* type_name() const override { return "Made"; }
+
+ protected:
+  TensorList ForwardImpl(TensorSpan inputs) override {
+    return {Mul(second_.Forward(first_.Forward(inputs[0])), weight_.Get())};
+  }
+
+ public:
+  Scale& first_ = Make<Scale>("first", 2);
+  Scale& second_ = Make<Scale>("second", 3, first_.weight());
+  Parameter& weight_ = MakeParameter("weight", {1}, init::Constant(5));
+  Buffer& table_ = MakeBuffer("table", {3}, init::ByElement([](const auto& e) {
+                                return static_cast<double>(e.index[0]);
+                              }));
+  Buffer& count_ = MakeBuffer("count", {}, {}, kInt64, /*persistent=*/false);
+};
+
+TEST(ModuleTest, MakesAndRegistersInOne) {
+  Made made;
+  EXPECT_THAT(Names(made.NamedModules()), ElementsAre("", "first", "second"));
+  EXPECT_THAT(Names(made.NamedParameters()),
+              ElementsAre("weight", "first.weight"));
+  ASSERT_TRUE(made.Materialize({}).ok());
+  EXPECT_EQ(Value(made.Forward(Ones({1}))), 30);
+}
+
+TEST(ModuleTest, HasBuffers) {
+  Made made;
+  const std::vector<NamedBuffer> buffers = made.NamedBuffers();
+  ASSERT_EQ(buffers.size(), 2u);
+  EXPECT_EQ(buffers[0].name, "table");
+  EXPECT_TRUE(buffers[0].buffer->persistent());
+  EXPECT_EQ(buffers[0].buffer->name(), "table");
+  EXPECT_FALSE(buffers[1].buffer->persistent());
+  ASSERT_TRUE(made.Materialize({}).ok());
+  EXPECT_THAT(made.table_.data().ToVector<float>(), ElementsAre(0, 1, 2));
+  EXPECT_FALSE(made.table_.data().requires_grad());
+  EXPECT_EQ(made.count_.data().dtype(), kInt64);
+  EXPECT_THAT(made.count_.data().ToVector<int64_t>(), ElementsAre(0));
+  // No parameters: no optimizer sees them.
+  EXPECT_EQ(made.Parameters().size(), 2u);
+}
+
+// Who asks for parameters names buffers too: both have the names that they had
+// before a parent came.
+TEST(ModuleTest, NamesParametersAndBuffersAtOnce) {
+  class Holder final : public Module {
+   public:
+    explicit Holder(Module& module) { RegisterModule("net", module); }
+    const char* type_name() const override { return "Holder"; }
+
+   protected:
+    TensorList ForwardImpl(TensorSpan) override { return {}; }
+  };
+  Made made;
+  made.NamedParameters();
+  Holder holder(made);
+  holder.NamedParameters();
+  EXPECT_EQ(made.weight_.name(), "weight");
+  EXPECT_EQ(made.table_.name(), "table");
+  EXPECT_EQ(holder.NamedBuffers()[0].name, "net.table");
+}
+
+TEST(ModuleTest, TrainingReachesAllBelow) {
+  Root root;
+  EXPECT_TRUE(root.pair().first().training());
+  root.set_training(false);
+  EXPECT_FALSE(root.training());
+  EXPECT_FALSE(root.pair().second().training());
+  root.pair().set_training(true);
+  EXPECT_FALSE(root.training());
+  EXPECT_TRUE(root.pair().second().training());
+}
+
+TEST(ModuleTest, VisitsChildrenBeforeParents) {
+  Root root;
+  std::vector<std::string> names;
+  root.ForEachModule([&](Module& m) { names.push_back(m.FullName()); });
+  EXPECT_THAT(names, ElementsAre("pair.steps.0", "pair.steps.1", "pair", ""));
+}
+
+TEST(ModuleTest, HasADTypeBeforeItHasMemory) {
+  Made made;
+  made.set_dtype(kBFloat16);
+  ASSERT_TRUE(made.Materialize({}).ok());
+  EXPECT_EQ(made.weight_.data().dtype(), kBFloat16);
+  EXPECT_TRUE(made.weight_.data().requires_grad());
+  EXPECT_EQ(made.first_.weight()->data().dtype(), kBFloat16);
+  EXPECT_EQ(made.table_.data().dtype(), kBFloat16);
+  EXPECT_EQ(made.count_.data().dtype(), kInt64);
+}
+
+TEST(ModuleDeathTest, SaysWhenItIsTooLate) {
+  Made made;
+  ASSERT_TRUE(made.Materialize({}).ok());
+  EXPECT_DEATH(made.set_dtype(kBFloat16),
+               "parameter weight .* as bf16: set the dtype before");
+  EXPECT_DEATH(made.weight_.set_initializer(init::Constant(1)),
+               "parameter weight .*which has its values already");
+}
+
+TEST(ModuleDeathTest, BuffersAndParametersShareNames) {
+  class Twice final : public Module {
+   public:
+    const char* type_name() const override { return "Twice"; }
+
+   protected:
+    TensorList ForwardImpl(TensorSpan) override { return {}; }
+
+   private:
+    [[maybe_unused]] Buffer& buffer_ = MakeBuffer("a", {1}, {});
+    [[maybe_unused]] Parameter& weight_ = MakeParameter("a", {1}, {});
+  };
+  EXPECT_DEATH(Twice(), HasSubstr("a buffer is named a already"));
+}
+
 TEST(ParameterTest, HasTwoFaces) {
   Parameter parameter({2}, kFloat32, {Initializer::Kind::kOnes});
   EXPECT_TRUE(parameter.data().requires_grad());

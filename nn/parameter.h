@@ -3,25 +3,17 @@
 #define CROSSHATCH_NN_PARAMETER_H_
 
 /// \file
-/// A parameter of a module.
+/// A parameter of a module, and a buffer.
 
 #include <cstdint>
 #include <memory>
 #include <string>
 #include <utility>
 
+#include "crosshatch/nn/initializer.h"
 #include "crosshatch/tensor/tensor.h"
 
 namespace crosshatch::nn {
-
-/// How a parameter gets its first values. The value of an element depends on
-/// the seed, the parameter's name and the element's global index alone, so it
-/// is the same on every mesh.
-struct Initializer {
-  enum class Kind : uint8_t { kZeros, kOnes, kNormal };
-  Kind kind = Kind::kZeros;
-  double stddev = 0.02;  ///< kNormal, mean 0.
-};
 
 /// A parameter has two faces, which are two members and never one swapped:
 /// - data(): what lives from step to step; optimizers, clipping and checkpoints
@@ -34,7 +26,9 @@ struct Initializer {
 class Parameter : public std::enable_shared_from_this<Parameter> {
  public:
   /// Deferred: name and shape, no memory until Module::Materialize.
-  Parameter(ShapeView sizes, DType dtype, Initializer initializer);
+  Parameter(ShapeView sizes, DType dtype, Initializer initializer)
+      : Parameter(sizes, dtype, std::move(initializer),
+                  /*requires_grad=*/true) {}
   Parameter(const Parameter&) = delete;
   Parameter& operator=(const Parameter&) = delete;
 
@@ -45,6 +39,12 @@ class Parameter : public std::enable_shared_from_this<Parameter> {
   void set_name(std::string name) { name_ = std::move(name); }
 
   const Initializer& initializer() const { return initializer_; }
+  /// For Module::Materialize to come: checks that there is no memory yet.
+  void set_initializer(Initializer initializer);
+
+  /// Makes it one of `dtype`, floating point. Checks that there is no memory
+  /// yet, and that it is not spread over ranks.
+  void set_dtype(DType dtype);
 
   const Tensor& data() const { return data_; }
   /// Replaces the persistent tensor by a leaf of the same global sizes:
@@ -72,18 +72,47 @@ class Parameter : public std::enable_shared_from_this<Parameter> {
   bool requires_grad() const { return requires_grad_; }
   void set_requires_grad(bool requires_grad);
 
+  /// Whether data() has memory, and so values.
+  bool has_memory() const;
+
   /// Whose the memory of a deferred parameter is, as far as storages know.
   static constexpr char kNotMaterialized[] =
       "a parameter that was not materialized";
 
+ protected:
+  Parameter(ShapeView sizes, DType dtype, Initializer initializer,
+            bool requires_grad);
+
  private:
   std::string name_;
   Initializer initializer_;
-  bool requires_grad_ = true;
+  bool requires_grad_;
   bool on_host_ = false;
   bool gradient_is_pending_ = false;
   Tensor data_;
   Tensor gathered_;
+};
+
+/// What a module keeps beside its parameters, and no gradient changes: tables,
+/// running statistics. It is made, named, filled and replaced (data, set_data)
+/// as a parameter is; FullyShard leaves it whole on each rank, in its own
+/// dtype, whatever MixedPrecisionPolicy says.
+///
+/// Every rank holds the same: what a forward writes to it is to be the same on
+/// all of them (CheckBuffers compares). A module that is recomputed
+/// (Checkpoint) reads buffers and does not write them, which is checked. Where
+/// tensors are distributed, ReplicatedLike(buffer.data(), x) meets them in an
+/// op.
+class Buffer final : public Parameter {
+ public:
+  /// \param persistent whether it is part of the module's state.
+  Buffer(ShapeView sizes, DType dtype, Initializer initializer,
+         bool persistent = true);
+
+  bool persistent() const { return persistent_; }
+
+ private:
+  const bool persistent_;
 };
 
 }  // namespace crosshatch::nn

@@ -4,6 +4,7 @@
 #include <memory>
 
 #include "crosshatch/base/check.h"
+#include "crosshatch/nn/wider.h"
 #include "crosshatch/tensor/ops/cast.h"
 #include "crosshatch/tensor/ops/norm.h"
 
@@ -23,8 +24,7 @@ TensorList RmsNorm::ForwardImpl(TensorSpan inputs) {
   if (!IsFloatingPoint(x.dtype())) {
     return {crosshatch::RmsNorm(x, weight, eps_)};
   }
-  const DType wider =
-      SizeOf(x.dtype()) > SizeOf(weight.dtype()) ? x.dtype() : weight.dtype();
+  const DType wider = WiderOf(x.dtype(), weight.dtype());
   return {ToDType(
       crosshatch::RmsNorm(ToDType(x, wider), ToDType(weight, wider), eps_),
       x.dtype())};

@@ -11,7 +11,8 @@
 
 namespace crosshatch::nn {
 
-/// Attached under kKey to each module that the runtime has taken over.
+/// Attached under kKey to each module that the runtime has taken over, and to
+/// its parts: the state of a part is as much the runtime's.
 class StateGuard : public Attachment {
  public:
   static constexpr char kKey[] = "state_guard";

@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "crosshatch/tensor/device_backend.h"
 
+#include <sstream>
 #include <string>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "crosshatch/base/check.h"
 
@@ -19,6 +21,17 @@ DeviceBackend::DeviceBackend(Device device, const KernelTable& kernels,
       << absl::StrJoin(missing, ", ")
       << ": each device fills every table of "
          "tensor/kernels/kernel_table.h";
+}
+
+absl::Status DeviceBackend::ReachPeer(const DeviceBackend& peer) const {
+  for (const DeviceBackend* const backend : {this, &peer}) {
+    if (backend->host_addressable()) continue;
+    std::ostringstream device;
+    device << backend->device();
+    return absl::InvalidArgumentError(
+        absl::StrCat("the host cannot address the memory of ", device.str()));
+  }
+  return absl::OkStatus();
 }
 
 }  // namespace crosshatch

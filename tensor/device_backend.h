@@ -77,6 +77,13 @@ class DeviceBackend {
   virtual std::unique_ptr<Allocator> MakeHostAllocator(
       bool adversarial) const = 0;
 
+  /// Lets this device's kernels use memory of `peer`'s, and its streams wait
+  /// for events of the peer's, as ranks of one process ask for that exchange
+  /// data by themselves (comm/local). Of itself a backend is asked too. To ask
+  /// again is free.
+  /// \error kInvalidArgument naming the device that keeps them apart.
+  virtual absl::Status ReachPeer(const DeviceBackend& peer) const;
+
  protected:
   /// \param kernels complete (checked); outlives the backend.
   DeviceBackend(Device device, const KernelTable& kernels,

@@ -8,6 +8,7 @@
 #include "crosshatch/base/place.h"
 #include "crosshatch/tensor/node.h"
 #include "crosshatch/tensor/rank_context.h"
+#include "crosshatch/tensor/span.h"
 
 namespace crosshatch {
 
@@ -53,12 +54,29 @@ class OpPlace final : public Place {
   const TensorSpan inputs_;
 };
 
+TensorList Run(const Op& op, const TensorHandler* handler, TensorSpan inputs) {
+  return handler != nullptr ? handler->Dispatch(op, inputs)
+                            : op.Forward(inputs);
+}
+
+/// Run, as a span of the current stream.
+TensorList RunTraced(const Op& op, const TensorHandler* handler,
+                     TensorSpan inputs, RankContext& context) {
+  Stream& stream = context.current_stream();
+  const std::string name = op.info().name;
+  BeginSpan(stream, "op", name);
+  TensorList outputs = Run(op, handler, inputs);
+  EndSpan(stream, "op", name);
+  return outputs;
+}
+
 }  // namespace
 
 TensorList Apply(const Op& op, TensorSpan inputs) {
   const OpInfo& info = op.info();
   const OpPlace place(info, inputs);
-  const bool grad_mode = RankContext::Current().grad_enabled();
+  RankContext& context = RankContext::Current();
+  const bool grad_mode = context.grad_enabled();
   const TensorHandler* handler = nullptr;
   bool record = false;
   for (const Tensor& input : inputs) {
@@ -86,8 +104,9 @@ TensorList Apply(const Op& op, TensorSpan inputs) {
     if (record) tie_edges();
   }
 
-  TensorList outputs =
-      handler != nullptr ? handler->Dispatch(op, inputs) : op.Forward(inputs);
+  TensorList outputs = context.sink() == nullptr
+                           ? Run(op, handler, inputs)
+                           : RunTraced(op, handler, inputs, context);
   // Each output of a call has a place of its own in the graph.
   if (!info.in_place && outputs[0].SameAs(inputs[0])) {
     outputs[0] = outputs[0].Detach();

@@ -177,7 +177,9 @@ Stream& RankContext::SideStream(const std::string& name) {
 }
 
 AgentId RankContext::AgentOf(const Stream& stream) const {
-  return stream.runs_inline() ? host_agent_ : stream.agent();
+  // Where a device's own queue runs a task, the rank's thread issued it.
+  const AgentId worker = stream.agent();
+  return worker == kNoAgent ? host_agent_ : worker;
 }
 
 absl::Status RankContext::Synchronize() {

@@ -9,7 +9,10 @@
 /// its way, autograd.h for gradients, creation.h for factories.
 
 #include <cstdint>
+#include <initializer_list>
+#include <limits>
 #include <memory>
+#include <ostream>
 #include <string>
 #include <vector>
 
@@ -62,6 +65,9 @@ class TensorHandler {
   /// Whose the memory behind is (Storage::OwnerAt); may be empty.
   virtual std::string MemoryOwner() const { return {}; }
 
+  /// This rank's part, to be looked at; undefined where it has none.
+  virtual Tensor LocalPart() const;
+
   /// Whether no other handler and no view refers to the memory behind, and no
   /// two elements share a place in it, so that whoever holds this one may
   /// write to it.
@@ -81,6 +87,30 @@ struct TensorImpl {
   DType dtype = DType::kFloat32;
   std::shared_ptr<const TensorHandler> handler;
   std::unique_ptr<AutogradMeta> autograd;  ///< Null: never needed a gradient.
+};
+
+/// Elements [start, end) of a dim, both clamped as Python does: Range{} is all
+/// of them, Range{1} all but the first.
+struct Range {
+  int64_t start = 0;
+  int64_t end = std::numeric_limits<int64_t>::max();
+};
+
+/// What operator[] takes of a dim: one element, and the dim goes away, or a
+/// Range of them.
+class DimIndex {
+ public:
+  DimIndex(int64_t element) : element_(element), takes_one_(true) {}
+  DimIndex(Range range) : range_(range) {}
+
+  bool takes_one() const { return takes_one_; }
+  int64_t element() const { return element_; }
+  const Range& range() const { return range_; }
+
+ private:
+  int64_t element_ = 0;
+  Range range_;
+  bool takes_one_ = false;
 };
 
 /// A reference-counted handle; copies refer to the same tensor.
@@ -154,6 +184,12 @@ class Tensor {
   template <typename T>
   std::vector<T> ToVector() const;
 
+  /// A view of some elements, by Select and Slice (ops/view.h): x[0] is the
+  /// first of dim 0, x[Range{1, 3}] two of them, x[{Range{}, -1}] the last of
+  /// dim 1. Checks that the indices name dims and elements.
+  Tensor operator[](const DimIndex& index) const;
+  Tensor operator[](std::initializer_list<DimIndex> indices) const;
+
   /// \name Autograd (autograd.h)
   /// @{
   bool requires_grad() const;
@@ -189,6 +225,19 @@ extern template std::vector<double> Tensor::ToVector<double>() const;
 extern template std::vector<int32_t> Tensor::ToVector<int32_t>() const;
 extern template std::vector<int64_t> Tensor::ToVector<int64_t>() const;
 
+/// What `tensor` is and its values, many of them shortened as NumPy does:
+///
+///     f32[2, 3] on cpu
+///     [[0, 1, 2],
+///      [3, 4, 5]]
+///
+/// Of a distributed one the global sizes, the layout and this rank's part; no
+/// rank asks another. Waits for the current stream. Where there are no values
+/// to be had (a dry run, no memory yet) it says so.
+std::string ToString(const Tensor& tensor);
+/// As ToString; tests print tensors by it.
+std::ostream& operator<<(std::ostream& out, const Tensor& tensor);
+
 /// Whose memory `tensor` lies in, where that has a name: "blocks.0.up.weight
 /// (gathered)".
 std::string MemoryOwnerOf(const Tensor& tensor);
@@ -203,6 +252,8 @@ Tensor MakeHandled(std::shared_ptr<const TensorHandler> handler, Shape sizes,
 /// As above; `strides` are those that the tensor would have on one device.
 Tensor MakeHandled(std::shared_ptr<const TensorHandler> handler, Shape sizes,
                    Shape strides, DType dtype);
+
+inline Tensor TensorHandler::LocalPart() const { return {}; }
 
 }  // namespace crosshatch
 

@@ -5,6 +5,7 @@
 #include <cstdlib>
 #include <set>
 #include <string>
+#include <utility>
 
 #include "absl/strings/escaping.h"
 #include "absl/strings/numbers.h"
@@ -48,6 +49,11 @@ void Report(const std::vector<std::vector<FailedCheck>>& by_rank) {
 int RankOfMpirun() {
   const char* rank = std::getenv("OMPI_COMM_WORLD_RANK");
   return rank == nullptr ? -1 : std::atoi(rank);
+}
+
+DevicesOfRanks& TheDevicesOfRanks() {
+  static auto* const devices = new DevicesOfRanks;
+  return *devices;
 }
 
 // Strings as one, and back.
@@ -150,10 +156,19 @@ std::vector<std::string> OfFirstRank(std::vector<std::string> lines) {
   return Split(OfFirstRank(Join(lines)));
 }
 
+void SetDevicesOfRanks(DevicesOfRanks devices) {
+  TheDevicesOfRanks() = std::move(devices);
+}
+
 absl::Status StatusOfRanks(int ranks,
                            absl::FunctionRef<absl::Status(World&)> body,
-                           const RankOptions& options) {
-  if (RankOfMpirun() >= 0) return StatusOfProcesses(ranks, body, options);
+                           const RankOptions& asked) {
+  if (RankOfMpirun() >= 0) return StatusOfProcesses(ranks, body, asked);
+  RankOptions options = asked;
+  if (TheDevicesOfRanks() && options.backend == nullptr &&
+      options.backends.empty()) {
+    options.backends = TheDevicesOfRanks()(ranks);
+  }
   std::vector<std::vector<FailedCheck>> by_rank(
       static_cast<size_t>(std::max(ranks, 0)));
   const absl::Status status = RunLocal(

@@ -7,7 +7,8 @@
 /// ranks are on is decided here alone. Ranks are threads, or, where mpirun has
 /// started the test (ch_rank_test with engines = ["local", "mpi"]), processes,
 /// each of which runs the whole test; one that is no rank of a job waits for
-/// its end. Of what a body writes to the test's variables a process has only
+/// its end; or threads on emulated CUDA devices (devices = ["cpu", "cuda"]). Of
+/// what a body writes to the test's variables a process has only
 /// its own rank's: what ranks have is checked on them, or comes by OfFirstRank.
 ///
 ///     OnMesh({{"fsdp", 2}, {"tp", 2}}, [](const DeviceMesh& mesh)
@@ -21,6 +22,7 @@
 /// the test's thread, at the line of the check, with the ranks that it failed
 /// on: in the order of ranks, not of time. Every process reports all.
 
+#include <functional>
 #include <initializer_list>
 #include <source_location>
 #include <string>
@@ -32,6 +34,7 @@
 #include "absl/status/status.h"
 #include "crosshatch/comm/world.h"
 #include "crosshatch/mesh/device_mesh.h"
+#include "crosshatch/tensor/device_backend.h"
 #include "crosshatch/testing/expect.h"
 
 namespace crosshatch {
@@ -39,6 +42,15 @@ namespace crosshatch {
 /// Says on which streams and device a test's ranks run, where they log, and how
 /// long they may take.
 using RankOptions = LocalOptions;
+
+/// Gives by rank the devices of a job of `ranks` ranks.
+using DevicesOfRanks =
+    std::function<std::vector<const DeviceBackend*>(int ranks)>;
+
+/// From now on, jobs whose options name no device run on those that `devices`
+/// gives. Called by what is linked to a test (on_emulated_cuda.cc), before its
+/// tests run.
+void SetDevicesOfRanks(DevicesOfRanks devices);
 
 /// Runs `body` on each of `ranks` ranks and reports the checks that failed.
 /// \returns what the job failed with, OK if it did not: for tests of failures.

@@ -67,16 +67,22 @@ struct Formula {
   std::string data_axes, all_axes;  // E.g. "fsdp" and "fsdp,tp".
   bool has_replicate, has_tp;
 
-  // Whether ranks share the query heads of a key head: there are fewer key
-  // heads than ranks, and it gives no rank as many heads as a group has.
-  bool SharesKeys() const { return K < T && Part(H, T, 0) < H / K; }
+  // Whether a key head has copies, on T / K neighbouring ranks whose queries
+  // use it and no other.
+  bool CopiesKeys() const { return K < T && T % K == 0 && H % T == 0; }
+  // Whether ranks otherwise share the query heads of a key head: there are
+  // fewer key heads than ranks, and it gives no rank as many heads as a group
+  // has.
+  bool SharesKeys() const {
+    return !CopiesKeys() && K < T && Part(H, T, 0) < H / K;
+  }
 
   // Parameters of a block and of the root as this tp rank holds them: whole
   // groups of query heads with their key head, rows of the vocabulary.
   Group Block() const {
-    const int64_t keys = Part(K, T, t) * (D / H);
+    const int64_t keys = (CopiesKeys() ? 1 : Part(K, T, t)) * (D / H);
     const int64_t queries =
-        SharesKeys() ? Part(H, T, t) * (D / H) : keys * (H / K);
+        CopiesKeys() || SharesKeys() ? Part(H, T, t) * (D / H) : keys * (H / K);
     const int64_t inner = Part(M, T, t);
     return {{D, 1}, {queries, D}, {keys, D},  {keys, D}, {D, queries},
             {D, 1}, {inner, D},   {inner, D}, {D, inner}};
@@ -135,6 +141,12 @@ struct Formula {
             (T - 1) * Part(K, T, t) * of_head * e);
         add("tp", "reduce_scatter", 2 * N,
             (T - 1) * Part(K, T, t) * (D / H) * D * e);
+      }
+      // Of copied key heads the gradients of the weights are summed alone.
+      if (CopiesKeys()) {
+        const int64_t copies = T / K;
+        add("tp_copy", "all_reduce", 2 * N,
+            AllReduced(D / H * D, copies, t % copies) * e);
       }
       // The weights of the norms saw these positions only: their gradients are
       // summed.
@@ -324,6 +336,7 @@ INSTANTIATE_TEST_SUITE_P(
              kFloat32},
         Case{"replicated_2x2x2", 2, 2, 2, 7, 5, 12, 2, 2, 1, 25, 125, kFloat32},
         Case{"shared_keys_2x4", 0, 2, 4, 3, 7, 24, 2, 6, 2, 25, 125, kFloat32},
+        Case{"copied_keys_2x4", 0, 2, 4, 3, 7, 32, 2, 8, 2, 25, 125, kFloat32},
         Case{"fsdp_3", 0, 3, 0, 5, 7, 18, 3, 3, 3, 25, 125, kFloat32},
         Case{"tp_3", 0, 1, 3, 3, 7, 18, 1, 3, 3, 25, 125, kFloat32},
         Case{"one_rank", 0, 1, 0, 3, 7, 18, 2, 3, 3, 25, 125, kFloat32}),

@@ -26,6 +26,7 @@
 #include "crosshatch/tensor/creation.h"
 #include "crosshatch/tensor/ops/ops.h"
 #include "crosshatch/testing/batch.h"
+#include "crosshatch/testing/near.h"
 #include "crosshatch/testing/ranks.h"
 #include "crosshatch/tp/parallelize_module.h"
 #include "gtest/gtest.h"
@@ -34,6 +35,8 @@ namespace crosshatch {
 namespace {
 
 constexpr int64_t kTime = 3;
+// Of sums of at most 21 products in other orders.
+constexpr double kRoundings = 64;
 
 // [B, T, 5] to [B, T, 2]; the last dropout sees rows and times as one dim, the
 // middle one is split by features under tensor parallelism.
@@ -89,9 +92,7 @@ Tensor Rows(int64_t begin, int64_t end) {
   return Slice(SmallIntegers({kAllRows, kTime, 5}, 3), 0, begin, end);
 }
 
-// The loss of a step, a sum over rows, and all gradients.
-using Values = std::vector<std::vector<float>>;
-
+// The loss of a step, a sum over rows.
 absl::StatusOr<double> StepOf(Net& model, const Tensor& rows) {
   const Tensor loss = Sum(Square(model.Forward(rows)));
   CH_RETURN_IF_ERROR(Backward(loss));
@@ -124,22 +125,6 @@ absl::StatusOr<Reference> OnOneDevice() {
     CH_ASSIGN_OR_RETURN(reference.gradients.emplace_back(), GradientsOf(model));
   }
   return reference;
-}
-
-void ExpectNear(const Values& got, const Values& expected) {
-  CH_EXPECT_EQ(got.size(), expected.size());
-  for (size_t i = 0; i < got.size(); ++i) {
-    CH_EXPECT_EQ(got[i].size(), expected[i].size());
-    double largest = 0;
-    for (const float v : expected[i]) {
-      largest = std::max(largest, std::abs(double{v}));
-    }
-    // Sums of at most 21 products in other orders.
-    for (size_t k = 0; k < got[i].size(); ++k) {
-      CH_EXPECT_NEAR(got[i][k], expected[i][k], 64 * 0x1p-24 * largest)
-          << i << ", " << k;
-    }
-  }
 }
 
 class DropoutBatchTest : public ::testing::TestWithParam<Case> {};
@@ -199,7 +184,7 @@ TEST_P(DropoutBatchTest, IsThatOfOneDevice) {
              const double expected = reference->losses[step];
              CH_EXPECT_NEAR(sum, expected, 64 * 0x1p-24 * expected) << step;
              CH_ASSIGN_OR_RETURN(const Values gradients, GradientsOf(model));
-             ExpectNear(gradients, reference->gradients[step]);
+             ExpectNear(gradients, reference->gradients[step], kRoundings);
            }
            return absl::OkStatus();
          });
@@ -240,7 +225,7 @@ TEST(DropoutBatchScopeTest, HoldsInsteadOfWhatShardingTells) {
         {.first = begin, .here = end - begin, .total = kAllRows});
     CH_RETURN_IF_ERROR(StepOf(model, Rows(begin, end)).status());
     CH_ASSIGN_OR_RETURN(const Values gradients, GradientsOf(model));
-    ExpectNear(gradients, reference->gradients[0]);
+    ExpectNear(gradients, reference->gradients[0], kRoundings);
     return absl::OkStatus();
   });
 }

@@ -135,6 +135,29 @@ absl::Status LeaveANormOutOfThePlan(const DeviceMesh& mesh) {
   return absl::OkStatus();
 }
 
+absl::Status MatchAModuleTwice(const DeviceMesh& mesh) {
+  Net net;
+  return tp::ParallelizeModule(net, mesh,
+                               {{"layers.*.up", tp::ColwiseParallel()},
+                                {"**.up", tp::RowwiseParallel()}});
+}
+
+absl::Status TakeAPlainTensorOtherwise(const DeviceMesh& mesh) {
+  Net net;
+  return tp::ParallelizeModule(
+      net, mesh,
+      {{"layers.*.up", tp::ColwiseParallel({.use_local_output = true})},
+       {"layers.*.norm", tp::SequenceParallel(-2)}},
+      {.flows = {{"layers.*.up", "layers.*.norm"}}});
+}
+
+absl::Status LeaveTheNextModuleOut(const DeviceMesh& mesh) {
+  Net net;
+  return tp::ParallelizeModule(net, mesh,
+                               {{"layers.*.up", tp::ColwiseParallel()}},
+                               {.flows = {{"layers.*.up", "layers.*.norm"}}});
+}
+
 absl::Status RunWithoutMaterialize(const DeviceMesh&) {
   Net net;
   net.Forward(Input());
@@ -248,6 +271,11 @@ std::vector<Mistake> Mistakes() {
        "is sharded by FullyShard already"},
       {"NormLeftOut", 2, LeaveANormOutOfThePlan,
        "a parameter that no style of the plan spreads", true},
+      {"TwoStyles", 2, MatchAModuleTwice, "a module takes one style"},
+      {"PlainFlow", 2, TakeAPlainTensorOtherwise,
+       "hands out a plain tensor that lies as"},
+      {"DistributedFlow", 2, LeaveTheNextModuleOut,
+       "hands out a distributed tensor"},
       {"NotMaterialized", 1, RunWithoutMaterialize,
        "a parameter that was not materialized", true},
       {"NotRegistered", 1, RunAModuleThatIsNotRegistered,

@@ -26,7 +26,7 @@ INSTANTIATE_TEST_SUITE_P(
     Meshes, LlamaMeshTest,
     ::testing::Combine(::testing::Values("gqa", "tied"),
                        ::testing::Values("fsdp:1", "fsdp:2", "fsdp:3", "tp:2",
-                                         "tp:3", "fsdp:2,tp:2",
+                                         "tp:3", "tp:4", "tp:6", "fsdp:2,tp:2",
                                          "replicate:2,fsdp:2", "fsdp:2,tp:3")),
     [](const auto& info) {
       return absl::StrCat(std::get<0>(info.param), "_",

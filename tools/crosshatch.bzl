@@ -46,6 +46,7 @@
         srcs = ["all_gather_test.cc"],
         ranks = 4,                           # most rank threads at one time
         engines = ["local", "mpi"],          # ..._on_mpi: ranks are processes
+        devices = ["cpu", "cuda"],           # ..._on_cuda: on emulated devices
         deps = [
             ":comm",
             "//testing:ranks",               # RunRanks, OnMesh, CH_EXPECT_EQ
@@ -315,6 +316,10 @@ def ch_rank_test(
         engines = ["local"],
         mpi_args = [],
         mpi_seconds = 100,
+        devices = ["cpu"],
+        cuda_args = [],
+        cuda_size = "medium",
+        deps = [],
         **kwargs):
     """A test that runs up to `ranks` ranks, each a thread of its one process.
 
@@ -330,13 +335,41 @@ def ch_rank_test(
         is off.
       mpi_args: of the program there, as a --gtest_filter.
       mpi_seconds: that the job of processes may take.
+      devices: "cpu", and "cuda" for a test <name>_on_cuda besides, of the same
+        program, whose ranks are on two emulated CUDA devices.
+      cuda_args: of the program there, as a --gtest_filter.
+      cuda_size: of that test.
+      deps: of the ch_cc_test.
       **kwargs: of the ch_cc_test.
     """
     ch_cc_test(
         name = name,
         tags = tags + ["ranks", "cpu:" + str(ranks)],
+        # With --config=cuda a program's own devices are linked, and no others.
+        deps = deps if "cuda" not in devices else deps + select({
+            "//:with_cuda": [],
+            "//conditions:default": ["//testing:on_emulated_cuda"],
+        }),
         **kwargs
     )
+    for device in devices:
+        if device not in ["cpu", "cuda"]:
+            fail("{}: devices are cpu and cuda, not {}".format(name, device))
+    if "cuda" in devices:
+        sh_test(
+            name = name + "_on_cuda",
+            size = cuda_size,
+            srcs = ["//tools:run_on_cuda_test"],
+            args = ["$(rootpath :{})".format(name)] + cuda_args,
+            data = [":" + name],
+            tags = [tag for tag in tags if tag != "threads"] +
+                   ["cuda_emulation", "cpu:" + str(ranks)],
+            target_compatible_with = select({
+                "//:with_cuda": ["//third_party:incompatible"],
+                "//conditions:default": [],
+            }),
+            visibility = kwargs.get("visibility"),
+        )
     for engine in engines:
         if engine not in ["local", "mpi"]:
             fail("{}: engines are local and mpi, not {}".format(name, engine))

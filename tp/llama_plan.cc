@@ -1,36 +1,47 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "crosshatch/tp/llama_plan.h"
 
+#include "absl/status/statusor.h"
+#include "absl/strings/str_cat.h"
+#include "crosshatch/base/check.h"
+#include "crosshatch/tp/plan_text.h"
+
 namespace crosshatch::tp {
+namespace {
+
+constexpr char kPlan[] =
+    R"(embed_tokens                       RowwiseParallel output=S(1)
+# Between blocks activations are split by position (dim 1). Attention and MLP
+# gather them once for all their projections.
+layers.*.input_layernorm           SequenceParallel sequence_dim=1
+layers.*.self_attn                 PrepareModuleInput input=S(1) desired=R
+layers.*.self_attn.[qkv]_proj      ColwiseParallel
+layers.*.self_attn.o_proj          RowwiseParallel output=S(1)
+layers.*.post_attention_layernorm  SequenceParallel sequence_dim=1
+layers.*.mlp                       PrepareModuleInput input=S(1) desired=R
+layers.*.mlp.gate_proj             ColwiseParallel
+layers.*.mlp.up_proj               ColwiseParallel
+layers.*.mlp.down_proj             RowwiseParallel output=S(1)
+norm                               SequenceParallel sequence_dim=1
+lm_head                            ColwiseParallel
+)";
+
+constexpr char kNormsOfHeads[] =
+    R"(# Queries and keys are [B, T, heads, head_dim], each rank has its own heads.
+layers.*.self_attn.[qk]_norm       SequenceParallel sequence_dim=2
+)";
+
+}  // namespace
+
+std::string LlamaPlanText(const nn::LlamaConfig& config) {
+  return absl::StrCat(kPlan, config.qk_norm ? kNormsOfHeads : "");
+}
 
 ParallelPlan LlamaPlan(const nn::LlamaConfig& config) {
-  // Between blocks activations are split by position (dim 1). Attention and MLP
-  // gather them once for all their projections.
-  const Style by_position = SequenceParallel(/*sequence_dim=*/1);
-  const Style gather_positions =
-      PrepareModuleInput({.input = Shard(1), .desired = Replicate()});
-  const Style split_outputs = ColwiseParallel();
-  const Style split_inputs = RowwiseParallel({.output = Shard(1)});
-  ParallelPlan plan = {
-      {"embed_tokens", split_inputs},
-      {"layers.*.input_layernorm", by_position},
-      {"layers.*.self_attn", gather_positions},
-      {"layers.*.self_attn.[qkv]_proj", split_outputs},
-      {"layers.*.self_attn.o_proj", split_inputs},
-      {"layers.*.post_attention_layernorm", by_position},
-      {"layers.*.mlp", gather_positions},
-      {"layers.*.mlp.gate_proj", split_outputs},
-      {"layers.*.mlp.up_proj", split_outputs},
-      {"layers.*.mlp.down_proj", split_inputs},
-      {"norm", by_position},
-      {"lm_head", split_outputs},
-  };
-  // Of queries and keys [B, T, heads, head_dim], each rank its own heads.
-  if (config.qk_norm) {
-    plan.emplace_back("layers.*.self_attn.[qk]_norm",
-                      SequenceParallel(/*sequence_dim=*/2));
-  }
-  return plan;
+  const absl::StatusOr<ParallelPlan> plan =
+      ParsePlan(LlamaPlanText(config), "the plan for Llama");
+  CH_CHECK_OK(plan.status());
+  return *plan;
 }
 
 }  // namespace crosshatch::tp

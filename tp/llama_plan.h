@@ -2,6 +2,8 @@
 #ifndef CROSSHATCH_TP_LLAMA_PLAN_H_
 #define CROSSHATCH_TP_LLAMA_PLAN_H_
 
+#include <string>
+
 #include "crosshatch/nn/models/llama_config.h"
 #include "crosshatch/tp/parallelize_module.h"
 
@@ -12,6 +14,9 @@ namespace crosshatch::tp {
 /// and the norms by position. The logits stay split by vocabulary (Shard(-1)),
 /// and CrossEntropy takes them so: no rank ever holds a row of them.
 ParallelPlan LlamaPlan(const nn::LlamaConfig& config = {});
+
+/// The same as text (plan_text.h), to read and to begin with.
+std::string LlamaPlanText(const nn::LlamaConfig& config = {});
 
 }  // namespace crosshatch::tp
 

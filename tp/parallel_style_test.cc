@@ -64,8 +64,8 @@ TEST_P(PrepareModuleOutputTest, BringsTheFirstOutputIntoALayout) {
     };
     // A rank's part of the whole output, and of the input where the plain
     // output is a shard.
-    CH_ASSIGN_OR_RETURN(const Tensor wanted, part(2, options.desired));
-    CH_ASSIGN_OR_RETURN(const Tensor given, part(1, options.output));
+    CH_ASSIGN_OR_RETURN(const Tensor wanted, part(2, desired));
+    CH_ASSIGN_OR_RETURN(const Tensor given, part(1, output));
     const Tensor input = Clone(given).set_requires_grad(true);
 
     const Tensor result = twice.Forward(input);

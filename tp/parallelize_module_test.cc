@@ -157,11 +157,127 @@ TEST(ParallelizeModuleTest, NamesWhatDoesNotFit) {
     CH_EXPECT_THAT(
         message(tp, {{"", RowwiseParallel()}}),
         HasSubstr("RowwiseParallel fits nn::Linear and nn::Embedding"));
+    // Nothing above has changed the model.
+    CH_EXPECT_FALSE(net.Parameters()[0]->data().is_distributed());
     CH_EXPECT_THAT(
-        message(tp, {{"up", ColwiseParallel()}, {"up", RowwiseParallel()}}),
+        message(tp, {{"u*", ColwiseParallel()}, {"up", RowwiseParallel()}}),
+        HasSubstr("module \"up\" is matched by \"u*\" for ColwiseParallel and "
+                  "by \"up\" for RowwiseParallel"));
+    CH_EXPECT_THAT(
+        message(tp, {{"up", Combined({ColwiseParallel(), RowwiseParallel()})}}),
         HasSubstr("parameter up.weight is spread as [S(0)] already"));
+    CH_RETURN_IF_ERROR(
+        ParallelizeModule(net, tp, {{"down", RowwiseParallel()}}));
+    CH_EXPECT_THAT(message(tp, {{"d*", ColwiseParallel()}}),
+                   HasSubstr("module \"down\" has RowwiseParallel already, and "
+                             "the pattern \"d*\" gives it ColwiseParallel"));
     return absl::OkStatus();
   });
+}
+
+// What one module hands out as a plain tensor, the next takes as it lies.
+TEST(ParallelizeModuleTest, ChecksFlows) {
+  OnMesh({{"tp", 2}}, [](const DeviceMesh& mesh) -> absl::Status {
+    const auto status = [&](const ParallelPlan& plan,
+                            const ParallelizeOptions& options) {
+      Net net;
+      return ParallelizeModule(net, mesh, plan, options);
+    };
+    const ParallelizeOptions flows = {
+        .flows = {{"embed", "up"}, {"up", "down"}}};
+    const Style rows = SequenceParallel(1, /*use_local_output=*/true);
+    const std::vector<ParallelPlan> right = {
+        {{"up", ColwiseParallel()}, {"down", RowwiseParallel()}},
+        {{"up", ColwiseParallel({.use_local_output = true})},
+         {"down", RowwiseParallel()}},
+        {{"embed", rows}, {"up", ColwiseParallel({.input = Shard(1)})}},
+        // How many dims there are shows at the forward alone.
+        {{"embed", rows}, {"up", ColwiseParallel({.input = Shard(-2)})}},
+    };
+    for (size_t i = 0; i < right.size(); ++i) {
+      ParallelizeOptions options = flows;
+      options.replicate_rest = true;
+      CH_EXPECT_OK(status(right[i], options)) << i;
+    }
+    CH_EXPECT_OK(
+        status({{"", ReplicateParallel()}, {"up", ColwiseParallel()}}, flows));
+    CH_EXPECT_THAT(std::string(status({{"up", nullptr}}, flows).message()),
+                   HasSubstr("the pattern \"up\" has a null style"));
+    CH_EXPECT_THAT(
+        std::string(status({{"up", Combined({nullptr})}}, flows).message()),
+        HasSubstr("Combined for module \"up\" holds a null style"));
+    CH_EXPECT_EQ(
+        status({{"embed", rows}, {"up", ColwiseParallel()}}, flows).message(),
+        "ParallelizeModule: module \"embed\" (SequenceParallel) hands out a "
+        "plain tensor that lies as S(1), and module \"up\" (ColwiseParallel), "
+        "which comes next, takes it as R; let one of them say what the other "
+        "does, or leave out use_local_output");
+    CH_EXPECT_EQ(
+        status({{"up", ColwiseParallel()}}, flows).message(),
+        "ParallelizeModule: module \"up\" (ColwiseParallel) hands out a "
+        "distributed tensor (S(-1)) and module \"down\" (no style), which "
+        "comes next, has plain parameters; give it a style, or replicate the "
+        "rest (ParallelizeOptions::replicate_rest)");
+    CH_EXPECT_THAT(
+        std::string(status({}, {.flows = {{"upp", "down"}}}).message()),
+        HasSubstr("\"upp\" of a flow matches no module"));
+    CH_EXPECT_THAT(
+        std::string(status({}, {.flows = {{"[ud]*", "*"}}}).message()),
+        HasSubstr("2 modules stand before 4; they go in pairs"));
+    return absl::OkStatus();
+  });
+}
+
+// Ranks whose values differ: those of one count.
+TEST(ParallelizeModuleTest, TakesTheValuesOfOneRank) {
+  Net dense;
+  const Values expected = *OutputAndGradients(dense);
+  const ParallelPlan plan = {{"embed", RowwiseParallel()},
+                             {"up", ColwiseParallel()},
+                             {"down", RowwiseParallel()}};
+  for (const int source : {0, 2}) {
+    OnMesh({{"tp", 3}}, [&](const DeviceMesh& mesh) -> absl::Status {
+      Net net;
+      if (*mesh.index(0) != source) {
+        for (nn::Parameter* p : net.Parameters()) {
+          p->set_data(Integers(p->data().sizes(), 17 + *mesh.index(0)));
+        }
+      }
+      CH_RETURN_IF_ERROR(
+          ParallelizeModule(net, mesh, plan, {.source_rank = source}));
+      CH_ASSIGN_OR_RETURN(const Values values, OutputAndGradients(net));
+      CH_EXPECT_EQ(values, expected);
+      // The others need no memory of their own, and have none but there.
+      for (const bool right : {true, false}) {
+        nn::Linear read(3, 5);
+        read.NamedParameters();
+        if ((*mesh.index(0) == source) == right) {
+          read.weight()->set_data(Integers({5, 3}, 9));
+        }
+        const absl::Status laid = ParallelizeModule(
+            read, mesh, {{"", ColwiseParallel()}}, {.source_rank = source});
+        if (right) {
+          CH_RETURN_IF_ERROR(laid);
+          CH_EXPECT_EQ(FullTensor(read.weight()->data()).ToVector<float>(),
+                       Integers({5, 3}, 9).ToVector<float>());
+        } else {
+          CH_EXPECT_THAT(std::string(laid.message()),
+                         HasSubstr("parameter weight has memory on rank"));
+        }
+      }
+      // What has no memory yet is filled by its seed as ever.
+      nn::Linear deferred(3, 5);
+      CH_RETURN_IF_ERROR(ParallelizeModule(
+          deferred, mesh, {{"", ColwiseParallel()}}, {.source_rank = source}));
+      CH_RETURN_IF_ERROR(deferred.Materialize({}));
+      Net other;
+      CH_EXPECT_THAT(
+          std::string(ParallelizeModule(other, mesh, plan, {.source_rank = 3})
+                          .message()),
+          HasSubstr("source_rank 3 of mesh(tp=3)"));
+      return absl::OkStatus();
+    });
+  }
 }
 
 // Modules of the user's own that call themselves as ours do.

@@ -4,22 +4,15 @@
 #include <utility>
 
 #include "absl/container/inlined_vector.h"
-#include "absl/strings/str_cat.h"
 #include "crosshatch/base/check.h"
 #include "crosshatch/base/status_macros.h"
+#include "crosshatch/comm/kernel_copy.h"
 #include "crosshatch/comm/reduce_segments.h"
 
 namespace crosshatch::internal {
 namespace {
 
 using Cursors = absl::InlinedVector<SegmentCursor, 8>;
-
-/// Copies a whole list.
-void Copy(const SegmentList& from, const SegmentList& to, DType dtype) {
-  const int64_t bytes = SizeOf(dtype);
-  CopySegments(SegmentCursor(from, bytes), SegmentCursor(to, bytes),
-               NumElements(to), bytes);
-}
 
 }  // namespace
 
@@ -42,83 +35,122 @@ LocalGroup::LocalGroup(WaitGraph* graph, const GroupKey& key,
 
 absl::Status LocalGroup::Run(int member, const Collective& collective,
                              const Fingerprint& fingerprint,
-                             const KernelTable& kernels) {
+                             const KernelTable& kernels, Stream* queue) {
   slots_[member].collective = &collective;
   fingerprints_[member] = &fingerprint;
+  if (queue != nullptr) slots_[member].before = queue->Record();
   CH_RETURN_IF_ERROR(collectives_.Meet(
       member,
       [&] { return CheckAgreement(group_, world_ranks_, fingerprints_); },
       [&] { return Describe(fingerprint); }));
-  if (collective.kind == CollectiveKind::kBarrier) return absl::OkStatus();
-  Move(member, kernels);
-  barrier_.ArriveAndWait();
+  if (queue != nullptr) {
+    AwaitPeers(member, &Slot::before, *queue);
+  } else if (collective.kind == CollectiveKind::kBarrier) {
+    return absl::OkStatus();
+  }
+  Move(member, kernels, queue);
+  Join(member, &Slot::after, queue);
   return absl::OkStatus();
 }
 
-void LocalGroup::Move(int me, const KernelTable& kernels) {
+void LocalGroup::Join(int me, Event Slot::*point, Stream* queue) {
+  if (queue != nullptr) slots_[me].*point = queue->Record();
+  barrier_.ArriveAndWait();
+  // A slot is written again at the earliest when all have come to the next
+  // collective, and so have read it.
+  if (queue != nullptr) AwaitPeers(me, point, *queue);
+}
+
+void LocalGroup::AwaitPeers(int me, Event Slot::*point, Stream& queue) {
+  for (int i = 1; i < size(); ++i) {
+    queue.Wait(slots_[(me + i) % size()].*point);
+  }
+}
+
+void LocalGroup::Copy(const SegmentList& from, const SegmentList& to,
+                      int64_t begin, int64_t count, DType dtype,
+                      const KernelTable& kernels, Stream* queue) {
+  const int64_t elem_bytes = SizeOf(dtype);
+  const SegmentCursor source(from, elem_bytes, begin);
+  const SegmentCursor target(to, elem_bytes, begin);
+  if (queue == nullptr) return CopySegments(source, target, count, elem_bytes);
+  queue->Launch([&](KernelContext& on) {
+    CopyByKernels(source, target, count, dtype, kernels, on);
+  });
+}
+
+void LocalGroup::Reduce(int me,
+                        absl::FunctionRef<const SegmentList&(int rank)> of_rank,
+                        int64_t begin, int64_t count,
+                        const KernelTable& kernels, Stream* queue) {
+  const Collective& mine = of(me);
+  const int64_t elem_bytes = SizeOf(mine.dtype);
+  Cursors sources;
+  for (int r = 0; r < size(); ++r) {
+    sources.emplace_back(of_rank(r), elem_bytes, begin);
+  }
+  const SegmentCursor to(mine.recv[0], elem_bytes, begin);
+  const auto reduce = [&](KernelContext& on) {
+    ReduceSegments(mine, absl::MakeSpan(sources), to, count, kernels, on);
+  };
+  if (queue != nullptr) return queue->Launch(reduce);
+  // No pool: the ranks are the parallelism, and compute streams need the pools.
+  KernelContext context;
+  reduce(context);
+}
+
+void LocalGroup::Move(int me, const KernelTable& kernels, Stream* queue) {
   const Collective& mine = of(me);
   const int n = size();
-  const int64_t elem_bytes = SizeOf(mine.dtype);
+  const auto copy = [&](const SegmentList& from, const SegmentList& to) {
+    Copy(from, to, 0, NumElements(to), mine.dtype, kernels, queue);
+  };
   switch (mine.kind) {
     case CollectiveKind::kAllGather:
       // Each rank begins with itself, so that not all read one peer at a time.
       for (int i = 0; i < n; ++i) {
         const int r = (me + i) % n;
-        Copy(of(r).send[0], mine.recv[r], mine.dtype);
+        copy(of(r).send[0], mine.recv[r]);
       }
       break;
-    case CollectiveKind::kReduceScatter: {
-      Cursors sources;
-      for (int r = 0; r < n; ++r) {
-        sources.emplace_back(of(r).send[me], elem_bytes);
-      }
-      ReduceSegments(mine, absl::MakeSpan(sources),
-                     SegmentCursor(mine.recv[0], elem_bytes),
-                     NumElements(mine.recv[0]), kernels);
+    case CollectiveKind::kReduceScatter:
+      Reduce(
+          me, [&](int r) -> const SegmentList& { return of(r).send[me]; }, 0,
+          NumElements(mine.recv[0]), kernels, queue);
       break;
-    }
     case CollectiveKind::kAllReduce:
-      AllReduce(me, kernels);
+      AllReduce(me, kernels, queue);
       break;
     case CollectiveKind::kAllToAll:
       for (int i = 0; i < n; ++i) {
         const int r = (me + i) % n;
-        Copy(of(r).send[me], mine.recv[r], mine.dtype);
+        copy(of(r).send[me], mine.recv[r]);
       }
       break;
     case CollectiveKind::kBroadcast:
-      if (!mine.recv.empty()) {
-        Copy(of(mine.root).send[0], mine.recv[0], mine.dtype);
-      }
+      if (!mine.recv.empty()) copy(of(mine.root).send[0], mine.recv[0]);
       break;
     case CollectiveKind::kBarrier:
       break;
   }
 }
 
-void LocalGroup::AllReduce(int me, const KernelTable& kernels) {
+void LocalGroup::AllReduce(int me, const KernelTable& kernels, Stream* queue) {
   // In place is fine: of all buffers only this rank reads piece `me`, and of
   // its own it writes only that until all have finished reading theirs.
   const Collective& mine = of(me);
   const int n = size();
-  const int64_t elem_bytes = SizeOf(mine.dtype);
   const int64_t count = NumElements(mine.recv[0]);
-  const int64_t begin = PieceBegin(count, n, me);
-  Cursors sources;
-  for (int r = 0; r < n; ++r) {
-    sources.emplace_back(of(r).send[0], elem_bytes, begin);
-  }
-  ReduceSegments(mine, absl::MakeSpan(sources),
-                 SegmentCursor(mine.recv[0], elem_bytes, begin),
-                 PieceBegin(count, n, me + 1) - begin, kernels);
+  const auto begin = [&](int r) { return PieceBegin(count, n, r); };
+  Reduce(
+      me, [&](int r) -> const SegmentList& { return of(r).send[0]; }, begin(me),
+      begin(me + 1) - begin(me), kernels, queue);
   if (n == 1) return;
-  barrier_.ArriveAndWait();
+  Join(me, &Slot::summed, queue);
   for (int i = 1; i < n; ++i) {
     const int r = (me + i) % n;
-    const int64_t start = PieceBegin(count, n, r);
-    CopySegments(SegmentCursor(of(r).recv[0], elem_bytes, start),
-                 SegmentCursor(mine.recv[0], elem_bytes, start),
-                 PieceBegin(count, n, r + 1) - start, elem_bytes);
+    Copy(of(r).recv[0], mine.recv[0], begin(r), begin(r + 1) - begin(r),
+         mine.dtype, kernels, queue);
   }
 }
 

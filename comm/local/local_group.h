@@ -10,6 +10,7 @@
 #include <string>
 #include <vector>
 
+#include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
@@ -21,6 +22,7 @@
 #include "crosshatch/comm/local/thread_barrier.h"
 #include "crosshatch/comm/segment_cursor.h"
 #include "crosshatch/tensor/kernels/kernel_table.h"
+#include "crosshatch/tensor/stream.h"
 
 namespace crosshatch::internal {
 
@@ -35,6 +37,13 @@ using OnGroupBroken =
 /// the peers' memory to its final place; then all leave together. No data moves
 /// before all agree, and once it moves nothing stops it, so whoever leaves,
 /// with success or failure, is read by nobody.
+///
+/// On devices with queues of their own the ranks' threads meet when they issue
+/// the collective. What each then issues to its queue waits, by events, for
+/// what the peers' queues hold before the collective, and what comes after it
+/// for the peers' part of it. So a queue waits only for what has been issued,
+/// and no queue can stall: all that can is a meeting of threads, which the wait
+/// graph knows.
 class LocalGroup {
  public:
   /// \param host_agents of the members' host threads, by index.
@@ -50,9 +59,13 @@ class LocalGroup {
   }
 
   /// Does `member`'s part of a collective on the calling thread; returns when
-  /// it is done. \error why the group has failed.
+  /// it is done.
+  /// \param queue null, or the device's queue that `member`'s part is issued
+  ///     to; the same for all members. The call returns when it is.
+  /// \error why the group has failed.
   absl::Status Run(int member, const Collective& collective,
-                   const Fingerprint& fingerprint, const KernelTable& kernels);
+                   const Fingerprint& fingerprint, const KernelTable& kernels,
+                   Stream* queue);
 
   /// See Transport::Gather.
   absl::StatusOr<std::vector<std::string>> Gather(int member,
@@ -68,12 +81,26 @@ class LocalGroup {
   struct Slot {
     const Collective* collective = nullptr;
     const std::string* blob = nullptr;
+    // Of its queue: before the collective, after its sum, after its part.
+    Event before;
+    Event summed;
+    Event after;
   };
 
   const Collective& of(int member) const { return *slots_[member].collective; }
 
-  void Move(int me, const KernelTable& kernels);
-  void AllReduce(int me, const KernelTable& kernels);
+  void Move(int me, const KernelTable& kernels, Stream* queue);
+  void AllReduce(int me, const KernelTable& kernels, Stream* queue);
+  void Copy(const SegmentList& from, const SegmentList& to, int64_t begin,
+            int64_t count, DType dtype, const KernelTable& kernels,
+            Stream* queue);
+  void Reduce(int me, absl::FunctionRef<const SegmentList&(int rank)> of_rank,
+              int64_t begin, int64_t count, const KernelTable& kernels,
+              Stream* queue);
+  /// All members have come to `point` of the collective, or their queues do
+  /// before `queue` goes on.
+  void Join(int me, Event Slot::*point, Stream* queue);
+  void AwaitPeers(int me, Event Slot::*point, Stream& queue);
 
   const std::string group_;
   const std::vector<int> world_ranks_;

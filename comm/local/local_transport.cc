@@ -3,6 +3,8 @@
 
 #include <utility>
 
+#include "crosshatch/tensor/device_backend.h"
+
 namespace crosshatch::internal {
 
 LocalTransport::LocalTransport(std::shared_ptr<LocalHub> hub,
@@ -15,12 +17,14 @@ LocalTransport::LocalTransport(std::shared_ptr<LocalHub> hub,
 
 void LocalTransport::Bind(Stream& stream) {
   group_->SetAgent(member_, context_.AgentOf(stream));
+  if (!context_.backend().host_addressable()) queue_ = &stream;
 }
 
 absl::Status LocalTransport::Run(const Collective& collective,
                                  const Fingerprint& fingerprint,
                                  KernelContext&) {
-  return group_->Run(member_, collective, fingerprint, context_.kernels());
+  return group_->Run(member_, collective, fingerprint, context_.kernels(),
+                     queue_);
 }
 
 absl::StatusOr<std::vector<std::string>> LocalTransport::Gather(

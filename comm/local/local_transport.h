@@ -34,6 +34,9 @@ class LocalTransport final : public Transport {
   RankContext& context_;
   const std::shared_ptr<LocalGroup> group_;
   const int member_;
+  /// Where the collectives of a device run that the host cannot address; null
+  /// elsewhere.
+  Stream* queue_ = nullptr;
 };
 
 }  // namespace crosshatch::internal

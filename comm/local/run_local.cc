@@ -6,6 +6,7 @@
 #include <memory>
 #include <mutex>
 #include <optional>
+#include <set>
 #include <string>
 #include <thread>
 #include <utility>
@@ -21,6 +22,8 @@
 #include "crosshatch/comm/local/local_hub.h"
 #include "crosshatch/comm/local/local_transport.h"
 #include "crosshatch/comm/world.h"
+#include "crosshatch/tensor/backends/cpu/cpu_backend.h"
+#include "crosshatch/tensor/device_backend.h"
 
 namespace crosshatch {
 namespace {
@@ -91,6 +94,25 @@ class Progress {
 /// that was meant for its peers' patience.
 constexpr absl::Duration kLeastGrace = absl::Seconds(5);
 
+/// Lets each rank's device reach every other's memory.
+absl::Status ConnectDevices(const LocalOptions& options) {
+  std::set<const DeviceBackend*> backends(options.backends.begin(),
+                                          options.backends.end());
+  if (options.backends.empty()) backends.insert(options.backend);
+  if (backends.erase(nullptr) > 0) backends.insert(&CpuBackend());
+  for (const DeviceBackend* const from : backends) {
+    for (const DeviceBackend* const to : backends) {
+      const absl::Status reached = from->ReachPeer(*to);
+      if (reached.ok()) continue;
+      return absl::Status(
+          reached.code(),
+          absl::StrCat("ranks that are threads read one another's memory, and ",
+                       std::string(reached.message())));
+    }
+  }
+  return absl::OkStatus();
+}
+
 /// Returns when all ranks have finished; meanwhile fails what takes too long.
 void Watch(LocalHub& hub, Progress& progress, absl::Duration timeout) {
   const auto pause = absl::ToChronoNanoseconds(
@@ -129,9 +151,13 @@ absl::Status RunLocal(int ranks, absl::FunctionRef<absl::Status(World&)> fn,
     return absl::InvalidArgumentError(absl::StrCat(
         options.decorators.size(), " decorators for ", ranks, " ranks"));
   }
-  CH_RETURN_IF_ERROR(
-      CheckRun(options.timeout, options.backend,
-               "ranks that are threads read one another's memory"));
+  if (!options.backends.empty() &&
+      options.backends.size() != static_cast<size_t>(ranks)) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        options.backends.size(), " backends for ", ranks, " ranks"));
+  }
+  CH_RETURN_IF_ERROR(CheckRun(options.timeout));
+  CH_RETURN_IF_ERROR(ConnectDevices(options));
   // What this thread has made is done when a rank reads it.
   RankContext::Current().Synchronize().IgnoreError();
   const int threads_per_rank = options.threads_per_rank > 0
@@ -151,7 +177,8 @@ absl::Status RunLocal(int ranks, absl::FunctionRef<absl::Status(World&)> fn,
     RankContext context(
         {.world_rank = rank,
          .world_size = ranks,
-         .backend = options.backend,
+         .backend = options.backends.empty() ? options.backend
+                                             : options.backends[rank],
          .threads = threads_per_rank,
          .adversarial_seed = options.adversarial_seed,
          .wait_graph = &hub->graph(),

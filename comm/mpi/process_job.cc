@@ -189,8 +189,32 @@ bool ProcessJob::ended_together() const {
   return ended_together_;
 }
 
+void ProcessJob::AddMover(std::shared_ptr<const JobGroup> group,
+                          std::shared_ptr<DeviceMover> mover) {
+  Lock lock = TakeLock();
+  movers_.push_back({std::move(group), std::move(mover)});
+}
+
+void ProcessJob::WatchMovers() {
+  Lock lock = TakeLock();
+  const std::vector<Moved> movers = movers_;
+  bool has_failed = failed();
+  lock.unlock();
+  for (const Moved& moved : movers) {
+    if (has_failed) break;
+    const absl::Status state = moved.mover->Poll();
+    if (state.ok()) continue;
+    FailGroup(*moved.group, state);
+    has_failed = true;
+  }
+  if (!has_failed) return;
+  // Queues that wait for a peer's part go on, and with them the rank's thread.
+  for (const Moved& moved : movers) moved.mover->Abort();
+}
+
 void ProcessJob::Watch() {
   ReportLate();
+  WatchMovers();
   Lock lock = TakeLock();
   poller_.LookOnce();
   if (channel_ != nullptr) return;

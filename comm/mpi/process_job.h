@@ -21,6 +21,7 @@
 #include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "absl/time/time.h"
+#include "crosshatch/comm/device_mover.h"
 #include "crosshatch/comm/failure_channel.h"
 #include "crosshatch/comm/group_key.h"
 #include "crosshatch/comm/job_failure.h"
@@ -120,6 +121,11 @@ class ProcessJob {
   /// Whether all ranks have taken leave, so that the link can be closed.
   bool ended_together() const;
 
+  /// From now on Watch looks after what `mover` has issued, and ends it when
+  /// the job fails.
+  void AddMover(std::shared_ptr<const JobGroup> group,
+                std::shared_ptr<DeviceMover> mover);
+
   /// Looks for messages in a process in which nobody waits for any, and tells
   /// of an error of the link. Without a channel, which sees to that where there
   /// is one, ends the process if its rank does not come back in time after a
@@ -159,6 +165,9 @@ class ProcessJob {
     LinkRequest request;
   };
 
+  /// Without the lock.
+  void WatchMovers();
+
   // With the lock held.
   bool TakeNotes();
   void Deliver(int from, std::string& note);
@@ -190,6 +199,12 @@ class ProcessJob {
   std::string incoming_;
   std::atomic<uint32_t> tags_taken_{0};
   int64_t turns_ = 0;
+  /// Of its groups.
+  struct Moved {
+    std::shared_ptr<const JobGroup> group;
+    std::shared_ptr<DeviceMover> mover;
+  };
+  std::vector<Moved> movers_;
   /// By rank.
   std::vector<bool> lost_;
   std::vector<bool> finished_;

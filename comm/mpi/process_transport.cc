@@ -2,6 +2,7 @@
 #include "crosshatch/comm/mpi/process_transport.h"
 
 #include <algorithm>
+#include <cstring>
 #include <utility>
 
 #include "absl/container/inlined_vector.h"
@@ -36,13 +37,15 @@ Segment OneRun(const void* data, int64_t elems) {
 
 ProcessTransport::ProcessTransport(std::shared_ptr<ProcessJob> job,
                                    RankContext& context, const GroupKey& key,
-                                   int member, int64_t max_message_bytes)
+                                   int member, int64_t max_message_bytes,
+                                   DeviceMovers* movers)
     : job_(std::move(job)),
       context_(context),
       kernels_(context.kernels()),
       group_(job_->Connect(key, member)),
       description_(Describe(key)),
       max_message_bytes_(max_message_bytes),
+      movers_(movers),
       sends_(static_cast<size_t>(size())),
       receives_(static_cast<size_t>(size())),
       fingerprints_(static_cast<size_t>(size())),
@@ -54,11 +57,12 @@ ProcessTransport::ProcessTransport(std::shared_ptr<ProcessJob> job,
   }
 }
 
-void ProcessTransport::Bind(Stream&) {}
+void ProcessTransport::Bind(Stream& stream) { queue_ = &stream; }
 
 absl::Status ProcessTransport::Run(const Collective& collective,
                                    const Fingerprint& fingerprint,
                                    KernelContext&) {
+  if (movers_ != nullptr) return RunOnDevice(collective, fingerprint);
   PlanParts(collective);
   if (size() == 1) return Move(0, collective);
   const int64_t meeting = next_meeting_++;
@@ -69,6 +73,62 @@ absl::Status ProcessTransport::Run(const Collective& collective,
   group_->collectives.Close(meeting);
   group_->meeting_since.reset();
   return absl::OkStatus();
+}
+
+absl::Status ProcessTransport::RunOnDevice(const Collective& collective,
+                                           const Fingerprint& fingerprint) {
+  const int64_t meeting = size() == 1 ? 0 : next_meeting_++;
+  if (size() > 1) {
+    shape_ = mover_ == nullptr ? 0 : mover_->ShapeOf(collective);
+    CH_RETURN_IF_ERROR(Meet(meeting, collective, fingerprint));
+    CH_RETURN_IF_ERROR(CheckMembers(meeting, fingerprint));
+  }
+  const absl::Status issued =
+      IssueToDevice(meeting, collective, fingerprint.sequence);
+  if (!issued.ok()) {
+    job_->FailGroup(*group_, issued);
+    return job_->failure();
+  }
+  ProcessJob::Lock lock = job_->TakeLock();
+  if (size() > 1) group_->collectives.Close(meeting);
+  group_->meeting_since.reset();
+  return absl::OkStatus();
+}
+
+absl::Status ProcessTransport::IssueToDevice(int64_t meeting,
+                                             const Collective& collective,
+                                             int64_t sequence) {
+  const bool same_shape = size() > 1 && HaveSameShape(meeting);
+  if (mover_ == nullptr) {
+    CH_ASSIGN_OR_RETURN(mover_, Connect());
+    job_->AddMover(group_, mover_);
+  }
+  return mover_->Issue(collective, sequence, same_shape, *queue_);
+}
+
+absl::StatusOr<std::shared_ptr<DeviceMover>> ProcessTransport::Connect() {
+  CH_ASSIGN_OR_RETURN(
+      std::unique_ptr<DeviceMover> mover,
+      movers_->Connect(group_->key, me(), context_, job_->timeout(),
+                       [this](std::string blob) {
+                         return Gather(std::move(blob),
+                                       "the id of its communicator");
+                       }));
+  return mover;
+}
+
+bool ProcessTransport::HaveSameShape(int64_t meeting) const {
+  for (int r = 0; r < size(); ++r) {
+    if (r == me()) continue;
+    uint64_t other = 0;
+    const NoteHeader& header = group_->collectives.header(r, meeting);
+    CH_CHECK_EQ(header.data_bytes, int64_t{sizeof(other)}) << description_;
+    std::memcpy(&other,
+                group_->collectives.note(r, meeting).data() + header.data_at,
+                sizeof(other));
+    if (other != shape_) return false;
+  }
+  return shape_ != 0;
 }
 
 bool ProcessTransport::IsDirect(const Collective& collective) const {
@@ -140,6 +200,10 @@ absl::Status ProcessTransport::Meet(int64_t meeting,
     if (r == me()) continue;
     std::string& note = to_meet_.notes[r];
     note = own;
+    if (movers_ != nullptr) {
+      std::memcpy(AppendData(sizeof(shape_), note), &shape_, sizeof(shape_));
+      continue;
+    }
     const Part& part = sends_[r];
     const int64_t bytes = part.elems * elem_bytes;
     if (bytes == 0 || bytes > kBytesWithNote) continue;
@@ -363,7 +427,10 @@ absl::Status ProcessTransport::MoveAndReduce(int64_t meeting,
       pieces[r] = OneRun(peers[i], elems);
       sources.emplace_back(absl::MakeConstSpan(&pieces[r], 1), elem_bytes);
     }
-    ReduceSegments(collective, absl::MakeSpan(sources), to, elems, kernels_);
+    // No pool: the ranks are the parallelism, and compute needs the pools.
+    KernelContext context;
+    ReduceSegments(collective, absl::MakeSpan(sources), to, elems, kernels_,
+                   context);
     from.Skip(elems);
     to.Skip(elems);
   };

@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "crosshatch/comm/device_mover.h"
 #include "crosshatch/comm/group_key.h"
 #include "crosshatch/comm/mpi/process_job.h"
 #include "crosshatch/comm/mpi/transfer.h"
@@ -24,8 +25,11 @@ class ProcessTransport final : public Transport {
   /// \param context of this rank; outlives what is run.
   /// \param member index of this rank in `key`.
   /// \param max_message_bytes of data, at least 8; the same on all members.
+  /// \param movers that data go by, in place of messages; may be null. Outlive
+  ///     what is run.
   ProcessTransport(std::shared_ptr<ProcessJob> job, RankContext& context,
-                   const GroupKey& key, int member, int64_t max_message_bytes);
+                   const GroupKey& key, int member, int64_t max_message_bytes,
+                   DeviceMovers* movers);
 
   void Bind(Stream& stream) override;
   absl::Status Run(const Collective& collective, const Fingerprint& fingerprint,
@@ -49,6 +53,16 @@ class ProcessTransport final : public Transport {
   /// each gives to the sum.
   void PlanParts(const Collective& collective);
   bool IsDirect(const Collective& collective) const;
+
+  /// The rank's thread has come to a collective of devices: the members meet,
+  /// and issue their parts to their queues.
+  absl::Status RunOnDevice(const Collective& collective,
+                           const Fingerprint& fingerprint);
+  absl::Status IssueToDevice(int64_t meeting, const Collective& collective,
+                             int64_t sequence);
+  absl::StatusOr<std::shared_ptr<DeviceMover>> Connect();
+  /// Whether the 8 bytes with the members' notes are alike and not 0.
+  bool HaveSameShape(int64_t meeting) const;
 
   /// Tells all members of this rank's fingerprint and waits for theirs.
   absl::Status Meet(int64_t meeting, const Collective& collective,
@@ -76,6 +90,12 @@ class ProcessTransport final : public Transport {
   const std::shared_ptr<JobGroup> group_;
   const std::string description_;
   const int64_t max_message_bytes_;
+  DeviceMovers* const movers_;
+  /// Null before the first collective.
+  std::shared_ptr<DeviceMover> mover_;
+  Stream* queue_ = nullptr;
+  /// What this member's note says of its lists.
+  uint64_t shape_ = 0;
 
   // Of the stream's worker.
   int64_t next_meeting_ = 0;

@@ -5,6 +5,7 @@
 #include <condition_variable>
 #include <memory>
 #include <mutex>
+#include <sstream>
 #include <string>
 #include <thread>
 #include <utility>
@@ -15,6 +16,7 @@
 #include "crosshatch/comm/engine.h"
 #include "crosshatch/comm/mpi/process_job.h"
 #include "crosshatch/comm/mpi/process_transport.h"
+#include "crosshatch/tensor/device_backend.h"
 
 namespace crosshatch::internal {
 namespace {
@@ -22,24 +24,27 @@ namespace {
 class ProcessEngine final : public Engine {
  public:
   ProcessEngine(std::shared_ptr<ProcessJob> job, RankContext& context,
-                int64_t max_message_bytes)
-      : job_(std::move(job)),
+                const MpiOptions& options)
+      : name_(options.movers == nullptr ? "mpi" : options.movers->name()),
+        job_(std::move(job)),
         context_(context),
-        max_message_bytes_(max_message_bytes) {}
+        max_message_bytes_(options.max_message_bytes),
+        movers_(options.movers) {}
 
   const std::string& name() const override { return name_; }
   absl::StatusOr<std::unique_ptr<Transport>> Connect(const GroupKey& key,
                                                      int member) override {
     return std::make_unique<ProcessTransport>(job_, context_, key, member,
-                                              max_message_bytes_);
+                                              max_message_bytes_, movers_);
   }
   void FailJob(const absl::Status& error) override { job_->FailRank(error); }
 
  private:
-  const std::string name_ = "mpi";
+  const std::string name_;
   const std::shared_ptr<ProcessJob> job_;
   RankContext& context_;
   const int64_t max_message_bytes_;
+  DeviceMovers* const movers_;
 };
 
 /// The thread that watches over a job while its rank does something else.
@@ -92,8 +97,23 @@ absl::Status CheckOptions(const MpiOptions& options) {
         absl::StrCat("max_message_bytes is from 8 to 2^30, not ",
                      options.max_message_bytes));
   }
-  return CheckRun(options.timeout, options.backend,
-                  "MPI moves what the host can address");
+  if (options.movers == nullptr && options.backend != nullptr &&
+      !options.backend->host_addressable()) {
+    std::ostringstream device;
+    device << options.backend->device();
+    return absl::InvalidArgumentError(absl::StrCat(
+        "MPI moves what the host can address, and the host cannot address the "
+        "memory of ",
+        device.str()));
+  }
+  if (options.movers != nullptr &&
+      (options.backend == nullptr || options.backend->host_addressable())) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(options.movers->name(),
+                     " moves the memory of devices, and the ranks' is the "
+                     "host's: name a CUDA backend"));
+  }
+  return CheckRun(options.timeout);
 }
 
 ProcessResult RunProcess(Link& link, absl::FunctionRef<absl::Status(World&)> fn,
@@ -118,7 +138,7 @@ ProcessResult RunProcess(Link& link, absl::FunctionRef<absl::Status(World&)> fn,
     WatchThread watch(*job);
     const absl::Status started = watch.Start();
     if (started.ok()) {
-      ProcessEngine engine(job, context, options.max_message_bytes);
+      ProcessEngine engine(job, context, options);
       World world(engine, context);
       RunRank(world, fn).IgnoreError();  // It has failed the job.
     } else {

@@ -71,6 +71,7 @@ class DTensorHandler : public TensorHandler {
   bool is_alias() const override { return tie_ == MemoryTie::kAlias; }
   bool AddsInPlace(const Tensor& other) const override;
   std::string MemoryOwner() const override;
+  Tensor LocalPart() const override { return local(); }
   bool OwnsMemory() const override;
 
   /// The part, for work on the current stream. Fails a check where it is a

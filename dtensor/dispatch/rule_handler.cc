@@ -92,7 +92,8 @@ void CheckInputs(const RuleCall& call, const OpRuleEntry& entry,
         << DescribeCall(call) << ": input " << i
         << " is a plain tensor among distributed ones and requires a gradient: "
         << "a parameter that no style of the plan spreads, as it seems; give "
-        << "its module a style (tp::SequenceParallel replicates parameters) or "
+        << "its module a style (tp::SequenceParallel replicates parameters), "
+        << "replicate the rest (tp::ParallelizeOptions::replicate_rest) or "
         << "spread it by nn::DistributeParameter; for what is no parameter "
         << "FromLocal (dtensor/dtensor.h) says how it and its gradient lie";
     CH_CHECK(false) << DescribeCall(call) << ": input " << i
@@ -325,26 +326,14 @@ TensorList RuleHandler::Dispatch(const Op& op, TensorSpan inputs) const {
   return outputs;
 }
 
-namespace {
-
-// Whether `gradient` lies as its leaf but for sums that are due: those a leaf
-// that several ranks use asks for by its layout.
-bool IsLeafsSum(const Layout& gradient, const Layout& leaf) {
-  for (int axis = 0; axis < leaf.mesh().ndim(); ++axis) {
-    const AxisState& state = gradient.state_of_axis(axis);
-    if (!state.is_partial() && state != leaf.state_of_axis(axis)) return false;
-  }
-  return true;
-}
-
-}  // namespace
-
 Tensor RuleHandler::ConformGradient(const Tensor& leaf, Tensor gradient) const {
   CH_CHECK(gradient.is_distributed())
       << "the gradient of the distributed tensor " << leaf.Describe()
       << " is the plain tensor " << gradient.Describe();
   if (const Layout& from = Of(gradient).layout(); from != layout()) {
-    const CommOrigin origin = IsLeafsSum(from, layout())
+    // Sums that are due are what a leaf that several ranks use asks for by its
+    // layout.
+    const CommOrigin origin = IsBeforeReduction(from, layout())
                                   ? CommOrigin::Op("gradient")
                                   : CommOrigin::Implicit("backward");
     return Apply1(RedistributeOp(layout(), origin), {gradient});

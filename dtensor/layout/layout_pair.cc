@@ -199,6 +199,14 @@ int64_t MostMissing(const Layout& from, const Layout& to, ShapeView shape,
   return most;
 }
 
+bool IsBeforeReduction(const Layout& from, const Layout& to) {
+  for (int axis = 0; axis < to.mesh().ndim(); ++axis) {
+    const AxisState& state = from.state_of_axis(axis);
+    if (!state.is_partial() && state != to.state_of_axis(axis)) return false;
+  }
+  return true;
+}
+
 AxisList NeededAxes(const Layout& from, const Layout& to, int dim,
                     int64_t size) {
   AxisList needed;

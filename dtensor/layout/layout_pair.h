@@ -8,7 +8,8 @@
 /// is enough to go through the chunks of each dim.
 ///
 /// Everywhere `from` and `to` are layouts of one mesh and of tensors of
-/// `shape`. Pending reductions are not looked at but by SameShards.
+/// `shape`. Pending reductions are not looked at but by SameShards and
+/// IsBeforeReduction.
 
 #include <cstdint>
 
@@ -43,6 +44,9 @@ int64_t MostMissing(const Layout& from, const Layout& to, ShapeView shape,
 /// Whether every rank holds the same elements, and the same reductions are
 /// pending.
 bool SameShards(const Layout& a, const Layout& b, ShapeView shape);
+
+/// Whether `from` is `to` but for reductions that are due.
+bool IsBeforeReduction(const Layout& from, const Layout& to);
 
 /// The axes along which some rank has to look for its part of `dim`, which has
 /// `size` elements: every rank finds it among the ranks that differ from it in

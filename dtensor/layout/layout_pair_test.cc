@@ -81,6 +81,18 @@ TEST(LayoutPairTest, MostMissingIsThatOfTheRankThatMissesMost) {
   }
 }
 
+TEST(LayoutPairTest, AReductionIsAllThatIsLeft) {
+  const MeshLayout mesh = *MeshLayout::Create({{"a", 2}, {"b", 2}});
+  const Layout whole = Layout::Replicated(mesh, 2);
+  const Layout rows = whole.WithShard(0, 0);
+  const Layout sums = rows.WithPartial(1, ReduceOp::kSum);
+  EXPECT_TRUE(IsBeforeReduction(rows, rows));
+  EXPECT_TRUE(IsBeforeReduction(sums, rows));
+  EXPECT_TRUE(IsBeforeReduction(sums, rows.WithShard(1, 1)));
+  EXPECT_FALSE(IsBeforeReduction(rows, sums));
+  EXPECT_FALSE(IsBeforeReduction(sums, whole));
+}
+
 TEST(LayoutPairTest, NeededAxesAreTheFewestThatDo) {
   const MeshLayout mesh = OracleMesh({2, 3});
   for (int64_t size : {12, 7, 5, 2, 1, 0}) {

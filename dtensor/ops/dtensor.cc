@@ -88,6 +88,16 @@ absl::StatusOr<Shape> GlobalShape(const Tensor& local, const DeviceMesh& mesh,
   return sizes;
 }
 
+Layout LayoutBy(const char* what, absl::Span<const Placement> placements,
+                const DeviceMesh& mesh, int ndim) {
+  absl::StatusOr<Layout> layout =
+      Layout::FromPlacements(mesh.layout(), ndim, placements);
+  CH_CHECK_OK(layout.status())
+      << what << " by placements " << ToString(placements) << " on "
+      << mesh.ToString();
+  return *std::move(layout);
+}
+
 }  // namespace
 
 const Layout& LayoutOf(const Tensor& t) {
@@ -195,6 +205,24 @@ Tensor Replicated(const Tensor& constant, const DeviceMesh& mesh) {
 Tensor ReplicatedLike(const Tensor& constant, const Tensor& other) {
   if (constant.is_distributed() || !other.is_distributed()) return constant;
   return Replicated(constant, MeshOf(other));
+}
+
+Tensor FromLocal(const Tensor& local, const DeviceMesh& mesh,
+                 absl::Span<const Placement> placements,
+                 absl::Span<const Placement> grad_placements) {
+  return FromLocal(local, mesh,
+                   LayoutBy("FromLocal", placements, mesh, local.ndim()),
+                   LayoutBy("FromLocal", grad_placements, mesh, local.ndim()));
+}
+
+Tensor ToLocal(const Tensor& t, absl::Span<const Placement> grad_placements) {
+  return ToLocal(t, LayoutBy("ToLocal", grad_placements, MeshOf(t), t.ndim()));
+}
+
+Tensor DistributeTensor(const Tensor& full, const DeviceMesh& mesh,
+                        absl::Span<const Placement> placements) {
+  return DistributeTensor(
+      full, mesh, LayoutBy("DistributeTensor", placements, mesh, full.ndim()));
 }
 
 }  // namespace crosshatch

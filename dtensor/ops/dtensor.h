@@ -7,8 +7,7 @@
 /// as a Layout says. It is a Tensor like any other: sizes are global, every op
 /// takes it (op_rule.h says how), gradients of it are distributed.
 ///
-///     Layout rows = *Layout::FromPlacements(mesh.layout(), 2, {Shard(0)});
-///     Tensor w = DistributeTensor(whole, mesh, rows);
+///     Tensor w = DistributeTensor(whole, mesh, {Shard(0)});
 ///     Tensor y = MatMul(x, w);            // x distributed over the same mesh
 ///     std::vector<float> values = FullTensor(y).ToVector<float>();
 ///
@@ -18,11 +17,17 @@
 /// (ids of Embedding, targets of CrossEntropy, tables of ApplyRope): they hold
 /// no gradient that could be lost, and are taken to be equal on all ranks.
 ///
+/// Where a layout is asked for, a list of placements will do, one for each axis
+/// of the mesh (Layout::FromPlacements; what that refuses fails a check). Only
+/// units and the order of axes take a Layout.
+///
 /// Every rank of the mesh makes the same calls in the same order. A rank that
 /// is not on the mesh can hold no tensor on it (DeviceMesh::coordinate).
 
+#include "absl/types/span.h"
 #include "crosshatch/dtensor/layout/box.h"
 #include "crosshatch/dtensor/layout/layout.h"
+#include "crosshatch/dtensor/layout/placement.h"
 #include "crosshatch/mesh/device_mesh.h"
 #include "crosshatch/tensor/tensor.h"
 
@@ -75,12 +80,17 @@ Tensor FromLocal(const Tensor& local, const DeviceMesh& mesh,
 Tensor FromLocal(const Tensor& local, const DeviceMesh& mesh,
                  const Layout& layout, const Layout& grad_layout);
 
+Tensor FromLocal(const Tensor& local, const DeviceMesh& mesh,
+                 absl::Span<const Placement> placements,
+                 absl::Span<const Placement> grad_placements);
+
 /// This rank's part.
 /// \param grad_layout the local gradients that come back are the ranks' parts
 ///     of a distributed one in this layout. For a replicated `t` that each rank
 ///     uses alike it is Replicate; where each uses it for a part of the result,
 ///     Partial.
 Tensor ToLocal(const Tensor& t, const Layout& grad_layout);
+Tensor ToLocal(const Tensor& t, absl::Span<const Placement> grad_placements);
 
 /// The whole tensor on every rank; a plain one for itself.
 /// \param grad_layout as for ToLocal of the replicated tensor.
@@ -97,6 +107,8 @@ Tensor FullTensor(const Tensor& t);
 /// if `full` does.
 Tensor DistributeTensor(const Tensor& full, const DeviceMesh& mesh,
                         const Layout& layout);
+Tensor DistributeTensor(const Tensor& full, const DeviceMesh& mesh,
+                        absl::Span<const Placement> placements);
 
 /// A constant that is equal on all ranks of the mesh, such as token ids, to
 /// meet distributed tensors in an op; in the same memory. Must not require a

@@ -44,6 +44,34 @@ TEST(DTensor, DistributeTensorTakesEachRanksPart) {
   }
 }
 
+// A list of placements stands for the layout that it gives.
+TEST(DTensor, PlacementsAreEnough) {
+  OnMesh({2, 3}, [](const DeviceMesh& mesh) {
+    const Tensor dense = Numbers({5, 7}, 1);
+    const Layout rows_and_columns =
+        Whole(mesh, 2).WithShard(0, 0).WithShard(1, 1);
+    const Tensor t = DistributeTensor(dense, mesh, {Shard(0), Shard(-1)});
+    CH_EXPECT_EQ(LayoutOf(t), rows_and_columns);
+    CH_EXPECT_EQ(Differs(t, dense), "");
+    const Tensor moved = Redistribute(t, {Replicate(), Shard(0)});
+    CH_EXPECT_EQ(LayoutOf(moved), Whole(mesh, 2).WithShard(1, 0));
+    CH_EXPECT_EQ(Differs(moved, dense), "");
+    const Tensor local = ToLocal(moved, {Replicate(), Shard(0)});
+    CH_EXPECT_EQ(Differs(FromLocal(local, mesh, {Replicate(), Shard(0)},
+                                   {Partial(), Shard(0)}),
+                         dense),
+                 "");
+  });
+}
+
+TEST(DTensorDeathTest, PlacementsAreOneForEachAxis) {
+  EXPECT_DEATH(OnMesh({2, 1},
+                      [](const DeviceMesh& mesh) {
+                        DistributeTensor(Numbers({4}, 1), mesh, {Shard(0)});
+                      }),
+               "DistributeTensor by placements \\[S\\(0\\)\\] on mesh");
+}
+
 TEST(DTensor, PartsWithoutMemoryStayWithout) {
   OnMesh({2}, [](const DeviceMesh& mesh) {
     Tensor deferred = Deferred({5, 3}, kFloat32, "w");

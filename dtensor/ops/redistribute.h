@@ -5,7 +5,9 @@
 /// \file
 /// From one layout to another.
 
+#include "absl/types/span.h"
 #include "crosshatch/dtensor/layout/layout.h"
+#include "crosshatch/dtensor/layout/placement.h"
 #include "crosshatch/dtensor/redistribution/counts.h"
 #include "crosshatch/dtensor/redistribution/implicit_redistribution.h"
 #include "crosshatch/dtensor/redistribution/options.h"
@@ -39,6 +41,10 @@ namespace crosshatch {
 /// A communication error poisons the rank; it comes out of Backward,
 /// Synchronize and the like.
 Tensor Redistribute(const Tensor& t, const Layout& to,
+                    const RedistributeOptions& options = {});
+/// By one placement for each axis of the mesh of `t` (Layout::FromPlacements;
+/// what that refuses fails a check).
+Tensor Redistribute(const Tensor& t, absl::Span<const Placement> to,
                     const RedistributeOptions& options = {});
 
 /// The rank's counts.

@@ -7,6 +7,7 @@
 #include "crosshatch/dtensor/redistribution/runtime.h"
 #include "crosshatch/dtensor/rules/factor_rule.h"
 #include "crosshatch/dtensor/rules/op_rules.h"
+#include "crosshatch/tensor/ops/grouped_matmul.h"
 #include "crosshatch/tensor/ops/in_place.h"
 #include "crosshatch/tensor/ops/matmul.h"
 
@@ -72,10 +73,15 @@ class MatMulThenWrite final : public LocalProgram {
     const auto& into = static_cast<const MatMulIntoOp&>(op);
     Tensor product = MatMulOp(into.spec).Forward(locals.subspan(1))[0];
     DTensorRuntime& runtime = DTensorRuntime::Current();
+    // The sum of a gradient over ranks that all use the leaf is what the leaf's
+    // layout asks for.
+    const CommOrigin origin = IsBeforeReduction(from_, to_)
+                                  ? CommOrigin::Op(op.info().name)
+                                  : CommOrigin::Implicit(op.info().name);
     product = runtime.Redistribute(
         runtime.Plan(runtime.Intern(from_), runtime.Intern(to_), sizes_,
                      SizeOf(product.dtype())),
-        product, mesh, CommOrigin::Implicit(op.info().name));
+        product, mesh, origin);
     if (into.accumulate) return AddInPlaceOp(1).Forward({locals[0], product});
     return CopyInPlaceOp().Forward({locals[0], product});
   }
@@ -114,9 +120,44 @@ RuleResult MatMulIntoRule(const RuleCall& call) {
   return result;
 }
 
+// Rows of groups are whole on every rank, and so are the groups: which rows are
+// whose says the op. Experts that ranks share out are plain tensors
+// (nn/mixture_of_experts.h).
+RuleResult GroupedMatMulRule(const RuleCall& call) {
+  const auto& op = static_cast<const GroupedMatMulOp&>(call.op);
+  const Shape& x = call.inputs[0].sizes;
+  const Shape& w = call.inputs[1].sizes;
+  FactorRule rule;
+  const Shape out = GroupedMatMulSizes(x, w, op.offsets, op.transpose_w);
+  const int in = rule.Add(x[1]);
+  const int features = rule.Add(out[1]);
+  rule.linearity = Linearity::kMultilinear;
+  rule.inputs = {{{}, {in, 1}},
+                 op.transpose_w ? DimFactors{{}, {features, 1}, {in, 1}}
+                                : DimFactors{{}, {in, 1}, {features, 1}}};
+  rule.outputs = {{{{}, {features, 1}}, out}};
+  return SolveFactors(call, rule);
+}
+
+RuleResult GroupedOuterRule(const RuleCall& call) {
+  const auto& op = static_cast<const GroupedOuterOp&>(call.op);
+  const Shape& a = call.inputs[0].sizes;
+  const Shape& b = call.inputs[1].sizes;
+  FactorRule rule;
+  const Shape out = GroupedOuterSizes(a, b, op.offsets);
+  const int m = rule.Add(a[1]);
+  const int n = rule.Add(b[1]);
+  rule.linearity = Linearity::kMultilinear;
+  rule.inputs = {{{}, {m, 1}}, {{}, {n, 1}}};
+  rule.outputs = {{{{}, {m, 1}, {n, 1}}, out}};
+  return SolveFactors(call, rule);
+}
+
 }  // namespace
 
 void AddMatMulRules(OpRuleTable& table) {
+  table[&GroupedMatMulOp::kInfo] = {GroupedMatMulRule};
+  table[&GroupedOuterOp::kInfo] = {GroupedOuterRule};
   table[&MatMulOp::kInfo] = {MatMulRule};
   table[&MatMulIntoOp::kInfo] = {MatMulIntoRule};
 }

@@ -12,9 +12,11 @@ const OpRuleTable& BuiltinOpRules() {
     AddReductionRules(*made);
     AddMatMulRules(*made);
     AddLayerRules(*made);
+    AddAttentionRules(*made);
     AddCrossEntropyRules(*made);
     AddIndexRules(*made);
     AddLaneRules(*made);
+    AddWindowRules(*made);
     return made;
   }();
   return table;

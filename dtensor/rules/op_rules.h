@@ -23,13 +23,16 @@ void AddPointwiseRules(OpRuleTable& table);
 void AddViewRules(OpRuleTable& table);
 void AddReductionRules(OpRuleTable& table);
 void AddMatMulRules(OpRuleTable& table);
-/// Normalizations, rotary embedding, attention, table look-up.
+/// Normalizations, rotary embedding, table look-up.
 void AddLayerRules(OpRuleTable& table);
+void AddAttentionRules(OpRuleTable& table);
 void AddCrossEntropyRules(OpRuleTable& table);
 /// Gather, scatter and their like; dropout, which goes by index too.
 void AddIndexRules(OpRuleTable& table);
 /// Running sums and sorts.
 void AddLaneRules(OpRuleTable& table);
+/// Windows of images.
+void AddWindowRules(OpRuleTable& table);
 /// @}
 
 }  // namespace crosshatch

@@ -25,20 +25,32 @@ constexpr UnaryOp kUnaryOps[] = {
     UnaryOp::kMinScalar, UnaryOp::kExp,         UnaryOp::kLog,
     UnaryOp::kSqrt,      UnaryOp::kRsqrt,       UnaryOp::kReciprocal,
     UnaryOp::kTanh,      UnaryOp::kSigmoid,     UnaryOp::kSilu,
-    UnaryOp::kGelu,      UnaryOp::kPowScalar,   UnaryOp::kNot,
+    UnaryOp::kErf,       UnaryOp::kGelu,        UnaryOp::kGeluExact,
+    UnaryOp::kPowScalar, UnaryOp::kNot,
 };
 
 constexpr BinaryOp kBinaryOps[] = {
-    BinaryOp::kAdd,          BinaryOp::kSub,
-    BinaryOp::kMul,          BinaryOp::kDiv,
-    BinaryOp::kMax,          BinaryOp::kMin,
-    BinaryOp::kPow,          BinaryOp::kReluBackward,
-    BinaryOp::kSiluBackward, BinaryOp::kGeluBackward,
-    BinaryOp::kTanhBackward, BinaryOp::kSigmoidBackward,
-    BinaryOp::kEqual,        BinaryOp::kNotEqual,
-    BinaryOp::kLess,         BinaryOp::kLessEqual,
-    BinaryOp::kGreater,      BinaryOp::kGreaterEqual,
-    BinaryOp::kAnd,          BinaryOp::kOr,
+    BinaryOp::kAdd,
+    BinaryOp::kSub,
+    BinaryOp::kMul,
+    BinaryOp::kDiv,
+    BinaryOp::kMax,
+    BinaryOp::kMin,
+    BinaryOp::kPow,
+    BinaryOp::kReluBackward,
+    BinaryOp::kSiluBackward,
+    BinaryOp::kGeluBackward,
+    BinaryOp::kGeluExactBackward,
+    BinaryOp::kTanhBackward,
+    BinaryOp::kSigmoidBackward,
+    BinaryOp::kEqual,
+    BinaryOp::kNotEqual,
+    BinaryOp::kLess,
+    BinaryOp::kLessEqual,
+    BinaryOp::kGreater,
+    BinaryOp::kGreaterEqual,
+    BinaryOp::kAnd,
+    BinaryOp::kOr,
 };
 
 OpRule RuleOf(UnaryOp kind) {
@@ -58,6 +70,7 @@ OpRule RuleOf(BinaryOp kind) {
     case BinaryOp::kReluBackward:
     case BinaryOp::kSiluBackward:
     case BinaryOp::kGeluBackward:
+    case BinaryOp::kGeluExactBackward:
     case BinaryOp::kTanhBackward:
     case BinaryOp::kSigmoidBackward:
       return Pointwise(Linearity::kMultilinear, kInFirst);

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <vector>
 
+#include "crosshatch/dtensor/ops/dtensor.h"
 #include "crosshatch/dtensor/ops/dtensor_testutil.h"
 #include "crosshatch/dtensor/tests/op_rule_cases.h"
 #include "crosshatch/tensor/ops/ops.h"
@@ -40,31 +41,92 @@ std::vector<RuleCase> LayerCases() {
   };
 }
 
+namespace {
+
+// The probabilities of a call on [2, 3, 6, 4] and [2, 5, 3, 4].
+constexpr AttentionDropout kDropout = {
+    .p = 0.3, .key = 7, .step = 8, .first_row = 4};
+
+}  // namespace
+
 std::vector<RuleCase> AttentionCases() {
-  return {{"attention",
-           {{{2, 3, 6, 4}, kFraction},
-            {{2, 3, 3, 4}, kFraction},
-            {{2, 3, 3, 4}, kFraction}},
-           [](T t) { return CausalAttention(t[0], t[1], t[2], 0.5); },
-           kRounding},
-          {"attention of all",
-           {{{2, 3, 2, 4}, kFraction},
-            {{2, 5, 2, 4}, kFraction},
-            {{2, 5, 2, 4}, kFraction}},
-           [](T t) { return Attention(t[0], t[1], t[2], 0.5); },
-           kRounding,
-           // The case above has them lie otherwise.
-           [](absl::Span<const Layout> layouts) {
-             return layouts[1] == layouts[2];
-           }},
-          {"rope",
-           {{{2, 3, 4, 4}, kFraction}},
-           [](T t) {
-             const Tensor cos = Fractions({3, 2}, 8);
-             const Tensor sin = Fractions({3, 2}, 9);
-             return ApplyRope(t[0], cos, sin);
-           },
-           kRounding}};
+  return {
+      {"attention",
+       {{{2, 3, 6, 4}, kFraction},
+        {{2, 3, 3, 4}, kFraction},
+        {{2, 3, 3, 4}, kFraction}},
+       [](T t) { return CausalAttention(t[0], t[1], t[2], 0.5); },
+       kRounding},
+      {"attention of all",
+       {{{2, 3, 2, 4}, kFraction},
+        {{2, 5, 2, 4}, kFraction},
+        {{2, 5, 2, 4}, kFraction}},
+       [](T t) { return Attention(t[0], t[1], t[2], 0.5); },
+       kRounding,
+       // The case above has them lie otherwise.
+       [](absl::Span<const Layout> layouts) {
+         return layouts[1] == layouts[2];
+       }},
+      // Options have no gradients.
+      {"attention with a mask, key ranges and slopes",
+       {{{2, 3, 6, 4}, kFraction},
+        {{2, 5, 3, 4}, kFraction},
+        {{2, 5, 3, 4}, kFraction},
+        {{2, 6, 3, 5}, kFraction},
+        {{2, 3, 2}, kIds, 6},
+        {{6}, kFraction}},
+       [](T t) {
+         return Attention(t[0], t[1], t[2],
+                          {.mask = t[3].Detach(),
+                           .key_ranges = ToDType(t[4], kInt32),
+                           .slopes = t[5].Detach()});
+       },
+       kRounding},
+      {"attention with plain options",
+       {{{2, 3, 4, 4}, kFraction},
+        {{2, 5, 2, 4}, kFraction},
+        {{2, 5, 2, 4}, kFraction}},
+       [](T t) {
+         return Attention(t[0], t[1], t[2],
+                          {.mask = Fractions({2, 1, 1, 5}, 4),
+                           .key_ranges = DocumentKeys({{1, 2}}, {{4, 1}}, 3),
+                           .slopes = AlibiSlopes(4)});
+       },
+       kRounding},
+      {"attention with dropout",
+       {{{2, 3, 6, 4}, kFraction},
+        {{2, 5, 3, 4}, kFraction},
+        {{2, 5, 3, 4}, kFraction}},
+       [](T t) { return Attention(t[0], t[1], t[2], {.dropout = kDropout}); },
+       kRounding},
+      {"attention with a mask and dropout",
+       {{{2, 3, 4, 4}, kFraction},
+        {{2, 5, 2, 4}, kFraction},
+        {{2, 5, 2, 4}, kFraction},
+        {{4, 1, 5}, kFraction}},
+       [](T t) {
+         return Attention(t[0], t[1], t[2],
+                          {.mask = t[3].Detach(), .dropout = kDropout});
+       },
+       kRounding},
+      {"rope by rows",
+       {{{2, 3, 4, 4}, kFraction}, {{2, 3}, kIds, 3}},
+       [](T t) {
+         const Tensor cos =
+             Embedding(t[1], ReplicatedLike(Fractions({3, 2}, 8), t[1]));
+         const Tensor sin =
+             Embedding(t[1], ReplicatedLike(Fractions({3, 2}, 9), t[1]));
+         return ApplyRope(t[0], cos, sin);
+       },
+       kRounding},
+      {"rope",
+       {{{2, 3, 4, 4}, kFraction}},
+       [](T t) {
+         const Tensor cos = Fractions({3, 2}, 8);
+         const Tensor sin = Fractions({3, 2}, 9);
+         return ApplyRope(t[0], cos, sin);
+       },
+       kRounding}};
 }
 
 std::vector<RuleCase> LookupCases() {

@@ -36,6 +36,21 @@ std::vector<RuleCase> MatMulCases() {
       {"linear with bias",
        {{{3, 5}}, {{4, 5}}, {{4}}},
        [](T t) { return Linear(t[0], t[1], t[2]); }},
+      {"grouped matmul",
+       {{{5, 3}}, {{3, 3, 4}}},
+       [](T t) {
+         return GroupedMatMul(t[0], t[1], {0, 2, 2, 5});
+       }},
+      {"grouped matmul tb",
+       {{{5, 3}}, {{2, 4, 3}}},
+       [](T t) {
+         return GroupedMatMul(t[0], t[1], {0, 4, 5}, true);
+       }},
+      {"grouped outer",
+       {{{5, 3}}, {{5, 2}}},
+       [](T t) {
+         return GroupedOuter(t[0], t[1], {0, 2, 5});
+       }},
       {"dot", {{{5}}, {{5}}}, [](T t) { return Dot(t[0], t[1]); }},
       {"matvec", {{{2, 3, 4}}, {{4}}}, [](T t) { return MatVec(t[0], t[1]); }},
       {"addmm",

@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "crosshatch/dtensor/tests/op_rule_check.h"
+#include "crosshatch/dtensor/tests/op_rule_cases.h"
 
 namespace crosshatch {
 namespace {

@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "crosshatch/dtensor/tests/op_rule_check.h"
+#include "crosshatch/dtensor/tests/op_rule_cases.h"
 
 namespace crosshatch {
 namespace {

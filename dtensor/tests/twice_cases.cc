@@ -20,6 +20,18 @@ std::vector<RuleCase> TwiceCases() {
       {"matmul tb",
        {{{2, 5, 3}}, {{4, 3}}},
        [](T t) { return Linear(t[0], t[1]); }},
+      {"grouped matmul",
+       {{{4, 3}}, {{2, 3, 2}}},
+       [](T t) {
+         return GroupedMatMul(t[0], t[1], {0, 3, 4});
+       }},
+      {"conv",
+       {{{2, 2, 1, 3}}, {{3, 2, 1, 2}}},
+       [](T t) { return Square(Conv2d(t[0], t[1])); },
+       0,
+       [](absl::Span<const Layout> layouts) {
+         return !layouts[1].is_sharded(2) && !layouts[1].is_sharded(3);
+       }},
       {"add", {{{3, 5}}, {{5}}}, [](T t) { return Square(Add(t[0], t[1])); }},
       {"mul", {{{3, 5}}, {{3, 1}}}, [](T t) { return Mul(t[0], t[1]); }},
       {"div",

@@ -98,6 +98,32 @@ TEST(ModuleStateOfFsdpTest, IsRefusedWhileSummoned) {
   });
 }
 
+// The root alone is sharded, and what it summons are the parameters of parts.
+TEST(ModuleStateOfFsdpTest, OfAPartIsGuardedByTheModuleThatIsSharded) {
+  OnRanks({{"fsdp", 3}}, [](const DeviceMesh& mesh, LineSink&) -> absl::Status {
+    TestModel model(2, 5, 7, 3);
+    model.FillWithIntegers();
+    CH_RETURN_IF_ERROR(FullyShard(model, mesh, Summing()));
+    nn::ModuleState part(*model.blocks()[1]);
+    CH_ASSIGN_OR_RETURN(ShardedModule root, ShardedModule::Of(model));
+    CH_ASSIGN_OR_RETURN(const nn::StateDict kept, part.State());
+    root.Unshard().Wait();
+    CH_EXPECT_OK(part.State());
+    CH_EXPECT_THAT(MessageOf(part.StateToFill(NamesOf(kept)).status()),
+                   HasSubstr("is gathered"));
+    root.Reshard();
+    {
+      CH_ASSIGN_OR_RETURN(const auto scope, SummonFullParameters::Begin(model));
+      CH_EXPECT_THAT(MessageOf(part.State().status()),
+                     HasSubstr("are summoned already"));
+      CH_EXPECT_THAT(MessageOf(part.StateToFill(NamesOf(kept)).status()),
+                     HasSubstr("are summoned already"));
+    }
+    CH_EXPECT_OK(part.StateToFill(NamesOf(kept)));
+    return absl::OkStatus();
+  });
+}
+
 TEST(ModuleStateOfFsdpTest, IsRefusedBetweenAccumulatedBackwards) {
   OnModels([](Job& job, nn::ModuleState& state) -> absl::Status {
     const char* const expected = "has gradients that are not reduced yet";

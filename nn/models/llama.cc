@@ -1,14 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "crosshatch/nn/models/llama.h"
 
-#include <cmath>
 #include <cstdint>
 #include <memory>
+#include <utility>
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "crosshatch/base/check.h"
 #include "crosshatch/tensor/ops/attention.h"
+#include "crosshatch/tensor/ops/embedding.h"
 #include "crosshatch/tensor/ops/pointwise.h"
 #include "crosshatch/tensor/ops/rope.h"
 #include "crosshatch/tensor/ops/view.h"
@@ -39,6 +40,13 @@ LinearOptions OfQueries(const LlamaConfig& config, bool output) {
   return options;
 }
 
+/// To keys or values, each head of which is read by a group of query heads.
+LinearOptions OfKeys(const LlamaConfig& config) {
+  LinearOptions options = Projection(config, config.qkv_bias, config.head_dim);
+  options.out_readers = config.heads;
+  return options;
+}
+
 /// [B, T, heads * head_dim] to [B, T, heads, head_dim].
 Tensor SplitHeads(const Tensor& x, int64_t head_dim) {
   // The count is spelt out: of no elements -1 would say nothing.
@@ -58,10 +66,8 @@ LlamaAttention::LlamaAttention(const LlamaConfig& config, RotaryTable& rotary,
       rotary_(rotary),
       q_proj_(config.dim, config.heads * config.head_dim,
               OfQueries(config, /*output=*/true)),
-      k_proj_(config.dim, config.kv_heads * config.head_dim,
-              Projection(config, config.qkv_bias, config.head_dim)),
-      v_proj_(config.dim, config.kv_heads * config.head_dim,
-              Projection(config, config.qkv_bias, config.head_dim)),
+      k_proj_(config.dim, config.kv_heads * config.head_dim, OfKeys(config)),
+      v_proj_(config.dim, config.kv_heads * config.head_dim, OfKeys(config)),
       o_proj_(config.heads * config.head_dim, config.dim,
               OfQueries(config, /*output=*/false)),
       window_(window) {
@@ -85,13 +91,18 @@ TensorList LlamaAttention::ForwardImpl(TensorSpan inputs) {
   if (q_norm_.has_value()) q = q_norm_->Forward(q);
   if (k_norm_.has_value()) k = k_norm_->Forward(k);
   const int64_t length = q.size(1);
-  const double scale = 1.0 / std::sqrt(static_cast<double>(head_dim_));
+  AttentionOptions options = {.causal = true, .window = window_};
   Tensor heads;
   if (cache_ == nullptr) {
-    const Tensor& cos = rotary_.Cos(length);
-    const Tensor& sin = rotary_.Sin(length);
-    heads = CausalAttention(ApplyRope(q, cos, sin), ApplyRope(k, cos, sin), v,
-                            scale, window_);
+    Tensor cos = rotary_.Cos(length);
+    Tensor sin = rotary_.Sin(length);
+    if (inputs.size() > 1) {
+      options.key_ranges = inputs[1];
+      cos = crosshatch::Embedding(inputs[2], cos);
+      sin = crosshatch::Embedding(inputs[2], sin);
+    }
+    heads =
+        Attention(ApplyRope(q, cos, sin), ApplyRope(k, cos, sin), v, options);
   } else {
     const int64_t begin = cache_->length();
     const auto rows = [&](const Tensor& table) {
@@ -101,8 +112,7 @@ TensorList LlamaAttention::ForwardImpl(TensorSpan inputs) {
     const Tensor sin = rows(rotary_.Sin(cache_->capacity()));
     const KvCache::Entry all =
         cache_->Append(index_, ApplyRope(k, cos, sin), v);
-    heads = CausalAttention(ApplyRope(q, cos, sin), all.keys, all.values, scale,
-                            window_);
+    heads = Attention(ApplyRope(q, cos, sin), all.keys, all.values, options);
   }
   return {o_proj_.Forward(
       View(heads, {heads.size(0), heads.size(1), heads.size(2) * head_dim_}))};
@@ -137,8 +147,9 @@ LlamaBlock::LlamaBlock(const LlamaConfig& config, RotaryTable& rotary,
 
 TensorList LlamaBlock::ForwardImpl(TensorSpan inputs) {
   const Tensor& x = inputs[0];
-  const Tensor attended =
-      Add(x, self_attn_.Forward(input_layernorm_.Forward(x)));
+  TensorList of_attention(inputs.begin(), inputs.end());
+  of_attention[0] = input_layernorm_.Forward(x);
+  const Tensor attended = Add(x, self_attn_.Call(std::move(of_attention))[0]);
   return {
       Add(attended, mlp_.Forward(post_attention_layernorm_.Forward(attended)))};
 }
@@ -169,14 +180,20 @@ Llama::Llama(const LlamaConfig& config, Device device)
 }
 
 TensorList Llama::ForwardImpl(TensorSpan inputs) {
-  CH_CHECK_EQ(inputs.size(), 1u) << "llama";
+  CH_CHECK(inputs.size() == 1 || inputs.size() == 3)
+      << "llama: " << inputs.size()
+      << " inputs; it takes tokens, or tokens, keys and positions of packed "
+         "documents";
   CH_CHECK_EQ(inputs[0].ndim(), 2)
       << "llama: tokens " << inputs[0].Describe() << " are not [B, T]";
+  CH_CHECK(inputs.size() == 1 || cache_ == nullptr)
+      << "llama: packed documents with a cache, which holds one sequence a row";
   if (cache_ != nullptr) cache_->CheckRoom(inputs[0].size(1));
-  Tensor x = embed_tokens_.Forward(inputs[0]);
-  for (const auto& block : blocks_) x = block->Forward(x);
+  TensorList of_block(inputs.begin(), inputs.end());
+  of_block[0] = embed_tokens_.Forward(inputs[0]);
+  for (const auto& block : blocks_) of_block[0] = block->Call(of_block)[0];
   if (cache_ != nullptr) cache_->Advance(inputs[0].size(1));
-  return {lm_head_.Forward(norm_.Forward(x))};
+  return {lm_head_.Forward(norm_.Forward(of_block[0]))};
 }
 
 void Llama::set_cache(KvCache* cache) {

@@ -23,6 +23,10 @@
 ///
 /// Shapes: B rows of the batch (0 is fine), T positions, D = dim,
 /// H = head_dim, V = vocab.
+///
+/// Rows may be of packed documents, which do not see each other: then each
+/// module takes the documents' keys i32 [B, T, 2] and positions i32 [B, T]
+/// (tensor/ops/documents.h) as inputs after its first one, as plain tensors.
 
 #include <cstddef>
 #include <cstdint>
@@ -42,13 +46,15 @@
 
 namespace crosshatch::nn {
 
-/// Causal grouped-query attention: [B, T, D] to [B, T, D].
+/// Causal grouped-query attention: [B, T, D] (, keys, positions) to [B, T, D].
 ///
 /// The number of heads is read off the projections' outputs, so it is right
 /// where tensor parallelism hands each rank its own heads as plain tensors. The
 /// projections' units keep a key head and the query heads that use it together,
 /// unless there are more ranks than key heads: then query heads are split one
-/// by one, and a rank takes the keys that its queries use.
+/// by one, and several ranks compute the same key head where each rank's
+/// queries use one (LinearOptions::out_readers); where they do not, ranks
+/// without a key head take the keys that their queries use from others.
 class LlamaAttention final : public Module {
  public:
   /// \param rotary outlives the module
@@ -97,7 +103,8 @@ class LlamaMlp final : public Module {
   Linear down_proj_;
 };
 
-/// Attention and MLP, each around the residual stream: [B, T, D] to [B, T, D].
+/// Attention and MLP, each around the residual stream: [B, T, D] (, keys,
+/// positions) to [B, T, D].
 class LlamaBlock final : public Module {
  public:
   /// \param layer the block's number
@@ -116,7 +123,10 @@ class LlamaBlock final : public Module {
   LlamaMlp mlp_;
 };
 
-/// Tokens [B, T] (i32, i64 or u16) to logits [B, T, V].
+/// Tokens [B, T] (i32, i64 or u16) to logits [B, T, V]. Of packed documents
+/// Call({tokens, keys, positions}): attention stays within a document, and
+/// rotary angles are those of the positions. (Where rotary frequencies depend
+/// on the length it is that of the row.) Not with a cache (checked).
 class Llama final : public Module {
  public:
   /// The blocks, for `for (Module& block : model.blocks())`.

@@ -26,12 +26,25 @@ struct HeadsOutput {
   int64_t head_stride = 0;
 };
 
-/// out = softmax(scale * q k^T, masked) v for each head; query head h uses key
-/// head h / (q_heads / kv_heads). Causal: query i sees keys j <= i + kv_len -
-/// q_len; of a window w: those of them with j > i + kv_len - q_len - w. A query
-/// that sees no key, or whose scores are all -inf, gives zeros,
-/// a log-sum-exp of -inf and probabilities of zero in the gradients. Memory
-/// beside the operands is of order of tiles, never q_len x kv_len.
+/// out = softmax(scores) v for each head, where the score of a query and a key
+/// that it sees is scale * q k^T + mask - slope * |distance|; query head h uses
+/// key head h / (q_heads / kv_heads).
+///
+/// Query i stands at key o = i + kv_len - q_len. It sees key j where all of
+/// these hold: causal: j <= o; of a window w: j > o - w; of key_ranges:
+/// ranges[i][0] <= j < ranges[i][1]; of a bool mask: its element is true. The
+/// distance is o - j.
+///
+/// A query that sees no key, or whose scores are all -inf, gives zeros, a
+/// log-sum-exp of -inf and probabilities of zero in the gradients. Memory
+/// beside the operands is of order of tiles, never q_len x kv_len, and tiles of
+/// which nothing is seen are skipped.
+///
+/// With dropout each probability is 0 or divided by 1 - dropout, before the
+/// product with v: 0 where the uniform number (RandomArgs) of its element of
+/// [rows, total_heads, q_len, kv_len] is below dropout. The first batch row and
+/// the first head here are first_row and first_head there. The log-sum-exp is
+/// that without dropout.
 struct AttentionArgs {
   int64_t batch = 0;
   int64_t q_len = 0;
@@ -44,12 +57,25 @@ struct AttentionArgs {
   HeadsInput v;     ///< as k
   HeadsOutput out;  ///< as q
   /// Contiguous [batch, q_heads, q_len], of StatisticsDType(dtype): natural
-  /// log-sum-exp of the scaled, masked scores.
+  /// log-sum-exp of the scores.
   void* logsumexp = nullptr;
   DType dtype = DType::kFloat32;
   double scale = 1;
   bool causal = true;
   int64_t window = 0;  ///< 0: no bound.
+  /// [batch, q_heads, q_len, kv_len], bool or floating point. Null data: none.
+  KernelInput mask;
+  /// [batch, q_len, 2], the last two dims contiguous. Null: none. What lies
+  /// outside of 0 .. kv_len is no key.
+  const int32_t* key_ranges = nullptr;
+  int64_t key_ranges_batch_stride = 0;
+  const float* slopes = nullptr;  ///< Contiguous [q_heads]. Null: none.
+  double dropout = 0;             ///< In [0, 1].
+  uint64_t dropout_key = 0;
+  uint64_t dropout_stream = 0;
+  int64_t first_row = 0;
+  int64_t first_head = 0;
+  int64_t total_heads = 0;
   /// attention_workspace_bytes(args) bytes, aligned to 64.
   void* workspace = nullptr;
 };
@@ -77,10 +103,13 @@ struct RopeArgs {
   int64_t head_dim = 0;  ///< Even.
   HeadsInput x;
   HeadsOutput out;
-  const float* cos = nullptr;  ///< Contiguous [time, head_dim / 2].
+  /// [time, head_dim / 2], contiguous, for each batch row.
+  const float* cos = nullptr;
   const float* sin = nullptr;
   DType dtype = DType::kFloat32;
   bool inverse = false;  ///< Rotates back: the gradient.
+  /// Of cos and sin; 0: all rows share a table.
+  int64_t table_batch_stride = 0;
 };
 
 /// The attention kernels of a device.

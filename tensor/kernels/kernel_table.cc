@@ -56,6 +56,8 @@ std::vector<std::string> MissingKernels(const KernelTable& table) {
       {"cumsum", table.cumsum != nullptr},
       {"sort_workspace_bytes", table.sort_workspace_bytes != nullptr},
       {"sort", table.sort != nullptr},
+      {"unfold", table.unfold != nullptr},
+      {"fold", table.fold != nullptr},
   };
   static_assert(sizeof(KernelTable) == std::size(kernels) * sizeof(table.copy),
                 "a kernel is not in this list");

@@ -19,6 +19,7 @@
 #include "crosshatch/tensor/kernels/reduce_kernels.h"
 #include "crosshatch/tensor/kernels/row_kernels.h"
 #include "crosshatch/tensor/kernels/training_kernels.h"
+#include "crosshatch/tensor/kernels/window_kernels.h"
 
 namespace crosshatch {
 
@@ -32,7 +33,8 @@ struct KernelTable : MovementKernels,
                      RowKernels,
                      TrainingKernels,
                      IndexKernels,
-                     LaneKernels {};
+                     LaneKernels,
+                     WindowKernels {};
 
 /// The names of the kernels that `table` lacks.
 std::vector<std::string> MissingKernels(const KernelTable& table);

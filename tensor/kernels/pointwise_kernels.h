@@ -32,8 +32,10 @@ enum class UnaryOp : uint8_t {
   kReciprocal,
   kTanh,
   kSigmoid,
-  kSilu,       ///< a * sigmoid(a)
+  kSilu,  ///< a * sigmoid(a)
+  kErf,
   kGelu,       ///< The tanh form.
+  kGeluExact,  ///< a * (1 + erf(a / sqrt(2))) / 2
   kPowScalar,  ///< a ^ scalar
   // Bool only.
   kNot,
@@ -61,11 +63,12 @@ enum class BinaryOp : uint8_t {
   // Floating point only.
   kPow,
   // Derivatives, floating point only: a is the output's gradient.
-  kReluBackward,     ///< 0 where b <= 0, else a; b = input or output.
-  kSiluBackward,     ///< b = input.
-  kGeluBackward,     ///< b = input.
-  kTanhBackward,     ///< b = output: a * (1 - b^2).
-  kSigmoidBackward,  ///< b = output: a * b * (1 - b).
+  kReluBackward,       ///< 0 where b <= 0, else a; b = input or output.
+  kSiluBackward,       ///< b = input.
+  kGeluBackward,       ///< b = input.
+  kGeluExactBackward,  ///< b = input.
+  kTanhBackward,       ///< b = output: a * (1 - b^2).
+  kSigmoidBackward,    ///< b = output: a * b * (1 - b).
   // Any dtype; out is bool.
   kEqual,
   kNotEqual,

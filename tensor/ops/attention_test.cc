@@ -8,11 +8,15 @@
 #include "crosshatch/tensor/autograd.h"
 #include "crosshatch/tensor/creation.h"
 #include "crosshatch/tensor/gradcheck_testutil.h"
+#include "crosshatch/tensor/ops/cast.h"
+#include "crosshatch/tensor/ops/documents.h"
+#include "crosshatch/tensor/ops/dropout.h"
 #include "crosshatch/tensor/ops/matmul.h"
 #include "crosshatch/tensor/ops/norm.h"
 #include "crosshatch/tensor/ops/pointwise.h"
 #include "crosshatch/tensor/ops/reduce.h"
 #include "crosshatch/tensor/ops/view.h"
+#include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
 namespace crosshatch {
@@ -22,9 +26,13 @@ struct Sizes {
   int64_t batch, q_len, kv_len, q_heads, kv_heads, dim;
 };
 
-/// Attention by its definition, with the matrix of scores.
+/// Attention by its definition, with the matrix of scores. What `added` has,
+/// broadcast to [B, Hq, T, S], is added to them, and `kept` multiplies the
+/// probabilities.
 Tensor SlowAttention(const Tensor& q, const Tensor& k, const Tensor& v,
-                     double scale, bool causal, int64_t window = 0) {
+                     double scale, bool causal, int64_t window = 0,
+                     const Tensor& added = Tensor(),
+                     const Tensor& kept = Tensor()) {
   const int64_t groups = q.size(2) / k.size(2);
   const auto repeat = [groups](const Tensor& t) {  // To [B, Hq, S, D].
     const Tensor spread = Expand(Unsqueeze(t, 3), {-1, -1, -1, groups, -1});
@@ -32,6 +40,7 @@ Tensor SlowAttention(const Tensor& q, const Tensor& k, const Tensor& v,
   };
   Tensor scores =
       Mul(MatMul(Transpose(q, 1, 2), repeat(k), false, true), scale);
+  if (added.defined()) scores = Add(scores, added);
   if (causal) {
     const int64_t t = q.size(1), s = k.size(1);
     const Tensor row = View(Arange(t, kInt64), {t, 1});
@@ -44,48 +53,45 @@ Tensor SlowAttention(const Tensor& q, const Tensor& k, const Tensor& v,
           Where(LessEqual(key, Sub(own_key, double(window))), none, scores);
     }
   }
-  return Transpose(MatMul(Softmax(scores), repeat(v)), 1, 2);
+  Tensor p = Softmax(scores);
+  if (kept.defined()) p = Mul(p, kept);
+  return Transpose(MatMul(p, repeat(v)), 1, 2);
+}
+
+Tensor Input(Shape sizes, uint64_t seed) {
+  return MakeInput(RandomInput(sizes, seed), TestLayout::kContiguous);
+}
+
+void ExpectNear(const Tensor& actual, const Tensor& expected) {
+  const std::vector<double> a = actual.ToVector<double>();
+  const std::vector<double> e = expected.ToVector<double>();
+  ASSERT_EQ(a.size(), e.size());
+  for (size_t i = 0; i < a.size(); ++i) EXPECT_NEAR(a[i], e[i], 1e-13);
 }
 
 TEST(AttentionTest, MatchesTheDefinition) {
   for (const Sizes& z : {Sizes{2, 5, 5, 4, 2, 4}, Sizes{1, 1, 1, 1, 1, 2},
                          Sizes{1, 3, 7, 2, 2, 6}, Sizes{1, 33, 33, 3, 1, 8}}) {
     for (bool causal : {false, true}) {
-      const auto make = [](Shape sizes, uint64_t seed) {
-        return MakeInput(RandomInput(sizes, seed), TestLayout::kContiguous);
-      };
-      const Tensor q = make({z.batch, z.q_len, z.q_heads, z.dim}, 1);
-      const Tensor k = make({z.batch, z.kv_len, z.kv_heads, z.dim}, 2);
-      const Tensor v = make({z.batch, z.kv_len, z.kv_heads, z.dim}, 3);
-      const std::vector<double> got =
-          (causal ? CausalAttention(q, k, v, 0.5) : Attention(q, k, v, 0.5))
-              .ToVector<double>();
-      const std::vector<double> expected =
-          SlowAttention(q, k, v, 0.5, causal).ToVector<double>();
-      ASSERT_EQ(got.size(), expected.size());
-      for (size_t i = 0; i < got.size(); ++i) {
-        EXPECT_NEAR(got[i], expected[i], 1e-13);
-      }
+      const Tensor q = Input({z.batch, z.q_len, z.q_heads, z.dim}, 1);
+      const Tensor k = Input({z.batch, z.kv_len, z.kv_heads, z.dim}, 2);
+      const Tensor v = Input({z.batch, z.kv_len, z.kv_heads, z.dim}, 3);
+      ExpectNear(
+          causal ? CausalAttention(q, k, v, 0.5) : Attention(q, k, v, 0.5),
+          SlowAttention(q, k, v, 0.5, causal));
     }
   }
 }
 
 TEST(AttentionTest, SeesAWindow) {
-  const auto make = [](Shape sizes, uint64_t seed) {
-    return MakeInput(RandomInput(sizes, seed), TestLayout::kContiguous);
-  };
-  const Tensor q = make({2, 9, 4, 4}, 1);
-  const Tensor k = make({2, 11, 2, 4}, 2);
-  const Tensor v = make({2, 11, 2, 4}, 3);
+  const Tensor q = Input({2, 9, 4, 4}, 1);
+  const Tensor k = Input({2, 11, 2, 4}, 2);
+  const Tensor v = Input({2, 11, 2, 4}, 3);
   for (const int64_t window : {int64_t{1}, int64_t{3}, int64_t{11},
                                std::numeric_limits<int64_t>::max()}) {
-    const std::vector<double> got =
-        CausalAttention(q, k, v, 0.5, window).ToVector<double>();
-    const std::vector<double> expected =
-        SlowAttention(q, k, v, 0.5, true, window).ToVector<double>();
-    for (size_t i = 0; i < got.size(); ++i) {
-      EXPECT_NEAR(got[i], expected[i], 1e-13) << "window " << window;
-    }
+    SCOPED_TRACE(window);
+    ExpectNear(CausalAttention(q, k, v, 0.5, window),
+               SlowAttention(q, k, v, 0.5, true, window));
   }
   EXPECT_TRUE(Gradcheck(
       [](TensorSpan in) {
@@ -110,6 +116,135 @@ TEST(AttentionTest, HasGradients) {
            RandomInput({z.batch, z.kv_len, z.kv_heads, z.dim}, 3)}));
     }
   }
+}
+
+// Three queries of two heads and a key head, four keys.
+struct Small {
+  Tensor q = Input({2, 3, 2, 2}, 1);
+  Tensor k = Input({2, 4, 1, 2}, 2);
+  Tensor v = Input({2, 4, 1, 2}, 3);
+};
+
+TEST(AttentionTest, AddsAMask) {
+  const Small x;
+  for (const Shape& sizes : {Shape{}, Shape{4}, Shape{3, 1}, Shape{2, 1, 4},
+                             Shape{2, 1, 3, 4}, Shape{2, 2, 3, 4}}) {
+    const Tensor mask = Input(sizes, 4);
+    ExpectNear(Attention(x.q, x.k, x.v, {.scale = 0.5, .mask = mask}),
+               SlowAttention(x.q, x.k, x.v, 0.5, false, 0, mask));
+  }
+  const Tensor seen = ToDType(FromValues<float>({4}, {1, 0, 1, 1}), kBool);
+  const Tensor hidden = FromValues<double>({4}, {0, -1e30, 0, 0});
+  ExpectNear(
+      Attention(x.q, x.k, x.v, {.scale = 0.5, .causal = true, .mask = seen}),
+      SlowAttention(x.q, x.k, x.v, 0.5, true, 0, hidden));
+  EXPECT_TRUE(Gradcheck(
+      [&](TensorSpan in) {
+        return Attention(in[0], in[1], in[2], {.mask = seen});
+      },
+      {RandomInput({1, 2, 2, 2}, 1), RandomInput({1, 4, 1, 2}, 2),
+       RandomInput({1, 4, 1, 2}, 3)}));
+}
+
+TEST(AttentionTest, TakesDistanceOff) {
+  const Small x;
+  // Query i stands at key i + 1.
+  const Tensor distances =
+      FromValues<double>({1, 3, 4}, {1, 0, 1, 2, 2, 1, 0, 1, 3, 2, 1, 0});
+  const Tensor slopes = FromValues<float>({2}, {0.5f, 2.0f});
+  const Tensor added =
+      Mul(Mul(distances, View(ToDType(slopes, kFloat64), {2, 1, 1})), -1.0);
+  for (bool causal : {false, true}) {
+    ExpectNear(Attention(x.q, x.k, x.v,
+                         {.scale = 0.5, .causal = causal, .slopes = slopes}),
+               SlowAttention(x.q, x.k, x.v, 0.5, causal, 0, added));
+  }
+  EXPECT_THAT(AlibiSlopes(4).ToVector<double>(),
+              ::testing::ElementsAre(0.25, 0.0625, 0.015625, 0.00390625));
+  EXPECT_THAT(AlibiSlopes(3).ToVector<double>(),
+              ::testing::ElementsAre(0.0625, 0.00390625, 0.25));
+  EXPECT_THAT(AlibiSlopes(0).ToVector<double>(), ::testing::ElementsAre());
+}
+
+TEST(AttentionTest, DropsWhatDropoutDrops) {
+  const Small x;
+  const Shape probabilities = {5, 7, 3, 4};
+  const Tensor kept = Dropout(Ones(probabilities, kFloat64), 0.3, 11, 12);
+  const AttentionOptions options = {.scale = 0.5,
+                                    .dropout = {.p = 0.3,
+                                                .key = 11,
+                                                .step = 12,
+                                                .first_row = 3,
+                                                .first_head = 4,
+                                                .heads = 7}};
+  ExpectNear(Attention(x.q, x.k, x.v, options),
+             SlowAttention(x.q, x.k, x.v, 0.5, false, 0, Tensor(),
+                           Slice(Slice(kept, 0, 3, 5), 1, 4, 6)));
+  EXPECT_TRUE(Gradcheck(
+      [&](TensorSpan in) { return Attention(in[0], in[1], in[2], options); },
+      {RandomInput({1, 2, 2, 2}, 1), RandomInput({1, 3, 2, 2}, 2),
+       RandomInput({1, 3, 2, 2}, 3)}));
+}
+
+// As each document alone, values and gradients, and padding gives zeros.
+TEST(AttentionTest, StaysWithinDocuments) {
+  const DocumentLengths lengths = {{3, 0, 4}, {1, 5}};
+  Tensor q = Input({2, 8, 2, 2}, 1).set_requires_grad(true);
+  Tensor k = Input({2, 8, 1, 2}, 2).set_requires_grad(true);
+  Tensor v = Input({2, 8, 1, 2}, 3).set_requires_grad(true);
+  const Tensor grad = Input({2, 8, 2, 2}, 4);
+  for (bool causal : {false, true}) {
+    const Tensor out = Attention(
+        q, k, v, {.causal = causal, .key_ranges = DocumentKeys(lengths, 8)});
+    for (const Tensor& x : {q, k, v}) x.set_grad(Tensor());
+    ASSERT_TRUE(Backward(Sum(Mul(out, grad))).ok());
+    for (int64_t row = 0; row < 2; ++row) {
+      int64_t begin = 0;
+      const auto of = [&](const Tensor& x, int64_t end) {
+        return Slice(Slice(x.Detach(), 0, row, row + 1), 1, begin, end);
+      };
+      for (const int64_t length : lengths[static_cast<size_t>(row)]) {
+        const int64_t end = begin + length;
+        Tensor own_q = of(q, end).set_requires_grad(true);
+        Tensor own_k = of(k, end).set_requires_grad(true);
+        Tensor own_v = of(v, end).set_requires_grad(true);
+        const Tensor own = Attention(own_q, own_k, own_v, {.causal = causal});
+        ASSERT_TRUE(Backward(Sum(Mul(own, of(grad, end)))).ok());
+        ExpectNear(of(out, end), own.Detach());
+        ExpectNear(of(q.grad(), end), own_q.grad());
+        ExpectNear(of(k.grad(), end), own_k.grad());
+        ExpectNear(of(v.grad(), end), own_v.grad());
+        begin = end;
+      }
+      for (const Tensor& x : {out, q.grad(), k.grad(), v.grad()}) {
+        EXPECT_THAT(of(x, 8).ToVector<double>(),
+                    ::testing::Each(::testing::Eq(0)));
+      }
+    }
+  }
+}
+
+TEST(AttentionTest, RefusesOptionsThatDoNotFit) {
+  const Small x;
+  const auto run = [&](const AttentionOptions& options) {
+    Attention(x.q, x.k, x.v, options);
+  };
+  EXPECT_DEATH(run({.mask = Ones({5})}),
+               "options.mask f32\\[5\\].*broadcasts to \\[2, 2, 3, 4\\]");
+  EXPECT_DEATH(run({.mask = Zeros({4}, kInt32)}), "options.mask i32");
+  EXPECT_DEATH(run({.mask = Ones({1, 2, 2, 3, 4})}), "options.mask");
+  EXPECT_DEATH(
+      run({.mask = Ones({4}).set_requires_grad(true)}),
+      "options.mask f32\\[4\\] on .* requires a gradient, which attention "
+      "does not compute");
+  EXPECT_DEATH(run({.slopes = Ones({1})}),
+               "options.slopes f32\\[1\\] on .* is not f32\\[2\\]");
+  EXPECT_DEATH(
+      run({.key_ranges = Zeros({2, 4, 2}, kInt32)}),
+      "options.key_ranges i32\\[2, 4, 2\\] on .* is not i32\\[2 or 1, 3, 2");
+  EXPECT_DEATH(run({.dropout = {.p = 1.5}}), "dropout.p = 1.5");
+  EXPECT_DEATH(run({.dropout = {.p = 0.5, .first_head = 1, .heads = 2}}),
+               "heads from 1 on of 2");
 }
 
 TEST(AttentionTest, IsDifferentiableOnce) {

@@ -35,6 +35,12 @@ VALUES = {
     "const AddMMOptions&": "AddMMOptions{}",
     "const MatMulSpec&": "MatMulSpec{}",
     "const CrossEntropyOptions&": "CrossEntropyOptions{}",
+    "const Conv1dOptions&": "Conv1dOptions{}",
+    "const Conv2dOptions&": "Conv2dOptions{}",
+    "const RowsCols&": "RowsCols{1, 1}",
+    "const WindowOptions&": "WindowOptions{}",
+    "const AttentionOptions&": "AttentionOptions{}",
+    "const DocumentLengths&": "DocumentLengths{}",
 }
 
 

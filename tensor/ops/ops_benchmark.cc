@@ -42,6 +42,39 @@ void BM_MatMul(benchmark::State& state) {
 }
 BENCHMARK(BM_MatMul);
 
+constexpr int64_t kGroupedRows = 1024;
+constexpr int64_t kGroupedIn = 256;
+constexpr int64_t kGroupedOut = 512;
+
+// Groups of uneven numbers of rows.
+void BM_GroupedMatMul(benchmark::State& state) {
+  const int64_t groups = state.range(0);
+  const Tensor x = Ones({kGroupedRows, kGroupedIn});
+  const Tensor w = Ones({groups, kGroupedIn, kGroupedOut});
+  Shape offsets;
+  for (int64_t g = 0; g <= groups; ++g) {
+    offsets.push_back(kGroupedRows * g * g / (groups * groups));
+  }
+  for (auto _ : state) {
+    benchmark::DoNotOptimize(GroupedMatMul(x, w, offsets));
+  }
+  state.counters["flops"] = benchmark::Counter(
+      static_cast<double>(2 * kGroupedRows * kGroupedIn * kGroupedOut),
+      benchmark::Counter::kIsIterationInvariantRate);
+}
+BENCHMARK(BM_GroupedMatMul)->Arg(1)->Arg(8)->Arg(64);
+
+// The same number of products by one matrix: what groups could reach.
+void BM_UngroupedMatMul(benchmark::State& state) {
+  const Tensor x = Ones({kGroupedRows, kGroupedIn});
+  const Tensor w = Ones({kGroupedIn, kGroupedOut});
+  for (auto _ : state) benchmark::DoNotOptimize(MatMul(x, w));
+  state.counters["flops"] = benchmark::Counter(
+      static_cast<double>(2 * kGroupedRows * kGroupedIn * kGroupedOut),
+      benchmark::Counter::kIsIterationInvariantRate);
+}
+BENCHMARK(BM_UngroupedMatMul);
+
 void BM_MulRecorded(benchmark::State& state) {
   const Tensor a = Ones({8, 8}).set_requires_grad(true);
   for (auto _ : state) benchmark::DoNotOptimize(Mul(a, a));

@@ -24,16 +24,29 @@ constexpr OpInfo kUnaryInfos[] = {
     {"relu"},       {"add_scalar"}, {"mul_scalar"}, {"scalar_minus"},
     {"max_scalar"}, {"min_scalar"}, {"exp"},        {"log"},
     {"sqrt"},       {"rsqrt"},      {"reciprocal"}, {"tanh"},
-    {"sigmoid"},    {"silu"},       {"gelu"},       {"pow_scalar"},
-    {"logical_not"}};
-constexpr OpInfo kBinaryInfos[] = {
-    {"add"},           {"sub"},           {"mul"},
-    {"div"},           {"maximum"},       {"minimum"},
-    {"pow"},           {"relu_backward"}, {"silu_backward"},
-    {"gelu_backward"}, {"tanh_backward"}, {"sigmoid_backward"},
-    {"equal"},         {"not_equal"},     {"less"},
-    {"less_equal"},    {"greater"},       {"greater_equal"},
-    {"logical_and"},   {"logical_or"}};
+    {"sigmoid"},    {"silu"},       {"erf"},        {"gelu"},
+    {"gelu_exact"}, {"pow_scalar"}, {"logical_not"}};
+constexpr OpInfo kBinaryInfos[] = {{"add"},
+                                   {"sub"},
+                                   {"mul"},
+                                   {"div"},
+                                   {"maximum"},
+                                   {"minimum"},
+                                   {"pow"},
+                                   {"relu_backward"},
+                                   {"silu_backward"},
+                                   {"gelu_backward"},
+                                   {"gelu_exact_backward"},
+                                   {"tanh_backward"},
+                                   {"sigmoid_backward"},
+                                   {"equal"},
+                                   {"not_equal"},
+                                   {"less"},
+                                   {"less_equal"},
+                                   {"greater"},
+                                   {"greater_equal"},
+                                   {"logical_and"},
+                                   {"logical_or"}};
 static_assert(std::size(kUnaryInfos) == size_t{1} + size_t(UnaryOp::kNot));
 static_assert(std::size(kBinaryInfos) == size_t{1} + size_t(BinaryOp::kOr));
 
@@ -246,7 +259,9 @@ Tensor Tanh(const Tensor& a) { return Unary(UnaryOp::kTanh, a); }
 Tensor Sigmoid(const Tensor& a) { return Unary(UnaryOp::kSigmoid, a); }
 Tensor Relu(const Tensor& a) { return Unary(UnaryOp::kRelu, a); }
 Tensor Silu(const Tensor& a) { return Unary(UnaryOp::kSilu, a); }
+Tensor Erf(const Tensor& a) { return Unary(UnaryOp::kErf, a); }
 Tensor Gelu(const Tensor& a) { return Unary(UnaryOp::kGelu, a); }
+Tensor GeluExact(const Tensor& a) { return Unary(UnaryOp::kGeluExact, a); }
 
 Tensor Equal(const Tensor& a, const Tensor& b) {
   return Binary(BinaryOp::kEqual, a, b);

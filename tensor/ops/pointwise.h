@@ -132,8 +132,12 @@ Tensor Sigmoid(const Tensor& a);
 Tensor Relu(const Tensor& a);
 /// a * sigmoid(a).
 Tensor Silu(const Tensor& a);
+/// The error function.
+Tensor Erf(const Tensor& a);
 /// The tanh form.
 Tensor Gelu(const Tensor& a);
+/// a P(X <= a) for a standard normal X: by erf.
+Tensor GeluExact(const Tensor& a);
 
 Tensor Equal(const Tensor& a, const Tensor& b);
 Tensor NotEqual(const Tensor& a, const Tensor& b);

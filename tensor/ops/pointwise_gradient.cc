@@ -41,6 +41,19 @@ Tensor GeluDerivative(const Tensor& x) {
              Mul(Mul(x, Mul(Sub(1, Square(t)), slope)), 0.5));
 }
 
+/// (2 / sqrt(pi)) e^(-x^2).
+Tensor ErfDerivative(const Tensor& x) {
+  return Mul(Exp(Neg(Square(x))), 2 / std::sqrt(std::numbers::pi));
+}
+
+/// The part of a normal distribution below x, plus x times the density there.
+Tensor GeluExactDerivative(const Tensor& x) {
+  const Tensor below = Mul(Add(Erf(Mul(x, 1 / std::numbers::sqrt2)), 1), 0.5);
+  const Tensor density =
+      Mul(Exp(Mul(Square(x), -0.5)), 1 / std::sqrt(2 * std::numbers::pi));
+  return Add(below, Mul(x, density));
+}
+
 /// The gradient of a unary op from that of its output and what was saved: its
 /// input or its output, as SavesOutput says.
 Tensor UnaryGradient(UnaryOp kind, double scalar, const Tensor& g,
@@ -85,6 +98,11 @@ Tensor UnaryGradient(UnaryOp kind, double scalar, const Tensor& g,
     case UnaryOp::kGelu:
       return Recording() ? Mul(g, GeluDerivative(saved))
                          : Fused(BinaryOp::kGeluBackward, g, saved);
+    case UnaryOp::kErf:
+      return Mul(g, ErfDerivative(saved));
+    case UnaryOp::kGeluExact:
+      return Recording() ? Mul(g, GeluExactDerivative(saved))
+                         : Fused(BinaryOp::kGeluExactBackward, g, saved);
     case UnaryOp::kPowScalar:
       if (scalar == 0) return ZerosLike(g);
       return Mul(Mul(g, Pow(saved, scalar - 1)), scalar);
@@ -270,6 +288,7 @@ std::shared_ptr<Node> BinaryPointwiseOp::Differentiate(
     }
     case BinaryOp::kSiluBackward:
     case BinaryOp::kGeluBackward:
+    case BinaryOp::kGeluExactBackward:
     case BinaryOp::kTanhBackward:
     case BinaryOp::kSigmoidBackward:
       CH_CHECK(false) << info().name << " is not differentiable";

@@ -120,7 +120,8 @@ INSTANTIATE_TEST_SUITE_P(
         UnaryCase{"Rsqrt", Rsqrt, 0.5, 2},
         UnaryCase{"Reciprocal", Reciprocal, 0.5, 2}, UnaryCase{"Tanh", Tanh},
         UnaryCase{"Sigmoid", Sigmoid}, UnaryCase{"Relu", Relu},
-        UnaryCase{"Silu", Silu}, UnaryCase{"Gelu", Gelu},
+        UnaryCase{"Silu", Silu}, UnaryCase{"Gelu", Gelu}, UnaryCase{"Erf", Erf},
+        UnaryCase{"GeluExact", GeluExact},
         UnaryCase{"Scalars",
                   [](const Tensor& a) {
                     return Sub(2, Mul(Add(Div(a, 3.0), 1), 5.0));
@@ -281,6 +282,8 @@ TEST(OpInfoTest, EachKindHasItsName) {
   EXPECT_STREQ(UnaryPointwiseOp::InfoOf(UnaryOp::kNeg).name, "neg");
   EXPECT_STREQ(UnaryPointwiseOp::InfoOf(UnaryOp::kExp).name, "exp");
   EXPECT_STREQ(UnaryPointwiseOp::InfoOf(UnaryOp::kGelu).name, "gelu");
+  EXPECT_STREQ(UnaryPointwiseOp::InfoOf(UnaryOp::kGeluExact).name,
+               "gelu_exact");
   EXPECT_STREQ(UnaryPointwiseOp::InfoOf(UnaryOp::kNot).name, "logical_not");
   EXPECT_STREQ(BinaryPointwiseOp::InfoOf(BinaryOp::kPow).name, "pow");
   EXPECT_STREQ(BinaryPointwiseOp::InfoOf(BinaryOp::kEqual).name, "equal");

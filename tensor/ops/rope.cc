@@ -16,12 +16,15 @@ TensorList RopeOp::Forward(TensorSpan inputs) const {
   const Tensor x = internal::DenseHeads(inputs[0]);
   const Tensor cos = internal::Dense(inputs[1]);
   const Tensor sin = internal::Dense(inputs[2]);
+  const bool own_tables = cos.ndim() == 3;
+  const Shape table = own_tables ? Shape({x.size(0), x.size(1), x.size(3) / 2})
+                                 : Shape({x.size(1), x.size(3) / 2});
   CH_CHECK(x.size(3) % 2 == 0 && cos.sizes() == sin.sizes() &&
-           cos.sizes() == Shape({x.size(1), x.size(3) / 2}) &&
-           cos.dtype() == kFloat32 && sin.dtype() == kFloat32)
+           cos.sizes() == table && cos.dtype() == kFloat32 &&
+           sin.dtype() == kFloat32)
       << "rope of x " << x.Describe() << ", cos " << cos.Describe()
       << " and sin " << sin.Describe()
-      << ": wants [B, T, H, D] and twice f32[T, D/2]";
+      << ": wants [B, T, H, D] and twice f32[T, D/2] or f32[B, T, D/2]";
   internal::CheckFloating(kInfo.name, x);
   Tensor out = Empty(x.sizes(), x.dtype());
   RopeArgs args;
@@ -35,6 +38,7 @@ TensorList RopeOp::Forward(TensorSpan inputs) const {
   args.sin = static_cast<const float*>(sin.raw_data());
   args.dtype = x.dtype();
   args.inverse = inverse;
+  if (own_tables) args.table_batch_stride = x.size(1) * (x.size(3) / 2);
   internal::Launch(&KernelTable::rope, args);
   return {std::move(out)};
 }

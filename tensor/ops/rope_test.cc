@@ -6,7 +6,9 @@
 
 #include "crosshatch/tensor/creation.h"
 #include "crosshatch/tensor/gradcheck_testutil.h"
+#include "crosshatch/tensor/ops/embedding.h"
 #include "crosshatch/tensor/ops/pointwise.h"
+#include "crosshatch/tensor/ops/view.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
@@ -29,6 +31,35 @@ TEST(RopeTest, RotatesHalves) {
   const Tensor sin = FromValues<float>({1, 2}, {1, 3});
   EXPECT_THAT(ApplyRope(x, cos, sin).ToVector<float>(),
               ElementsAre(-3, 4 - 12, 1, 8 + 6));
+}
+
+TEST(RopeTest, RowsMayStandAtPositionsOfTheirOwn) {
+  const Tensor cos = Table(4, 2, std::cos);
+  const Tensor sin = Table(4, 2, std::sin);
+  const Tensor x =
+      MakeInput(RandomInput({2, 3, 1, 4}, 1), TestLayout::kContiguous);
+  const Tensor positions = FromValues<int32_t>({2, 3}, {0, 1, 0, 3, 1, 1});
+  const Tensor got =
+      ApplyRope(x, Embedding(positions, cos), Embedding(positions, sin));
+  for (int64_t row = 0; row < 2; ++row) {
+    for (int64_t t = 0; t < 3; ++t) {
+      const auto at = [&](const Tensor& all) {
+        return Slice(Slice(all, 0, row, row + 1), 1, t, t + 1);
+      };
+      const auto position =
+          positions.ToVector<int64_t>()[static_cast<size_t>(row * 3 + t)];
+      EXPECT_EQ(at(got).ToVector<double>(),
+                ApplyRope(at(x), Slice(cos, 0, position, position + 1),
+                          Slice(sin, 0, position, position + 1))
+                    .ToVector<double>());
+    }
+  }
+  EXPECT_TRUE(Gradcheck(
+      [&](TensorSpan in) {
+        return ApplyRope(in[0], Embedding(positions, cos),
+                         Embedding(positions, sin));
+      },
+      {RandomInput({2, 3, 1, 4}, 1)}));
 }
 
 TEST(RopeTest, HasGradientsOfEveryOrder) {

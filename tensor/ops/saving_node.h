@@ -3,7 +3,15 @@
 #define CROSSHATCH_TENSOR_OPS_SAVING_NODE_H_
 
 /// \file
-/// The base of the ops' backward nodes.
+/// The backward nodes of ops, of Crosshatch's and of a user's own
+/// (docs/write_an_op.md): MakeNode for those that are a formula of what was
+/// saved, SavingNode for those that need a class.
+///
+///     auto node = MakeNode<1>(kInfo, [](const auto& self, TensorSpan grads,
+///                                       GradientSlots& slots) {
+///       slots.Put(0, Mul(grads[0], self.Saved(0)));
+///     });
+///     node->Save(0, inputs[1]);
 
 #include <array>
 #include <cstddef>
@@ -13,7 +21,7 @@
 #include "crosshatch/tensor/op.h"
 #include "crosshatch/tensor/rank_context.h"
 
-namespace crosshatch::internal {
+namespace crosshatch {
 
 /// A node of the call of an op that keeps up to N tensors.
 template <size_t N>
@@ -57,7 +65,9 @@ class FormulaNode final : public SavingNode<N> {
   F run_;
 };
 
-/// Makes a FormulaNode that keeps N tensors.
+/// Makes a FormulaNode that keeps N tensors. `run` uses ops that have gradients
+/// themselves, so that a gradient has a gradient; an op that has none may stand
+/// in where Recording() is false.
 template <size_t N, typename F>
 auto MakeNode(const OpInfo& info, F run) {
   return std::make_shared<FormulaNode<N, F>>(info, std::move(run));
@@ -67,6 +77,14 @@ auto MakeNode(const OpInfo& info, F run) {
 /// ops with gradients may be used.
 inline bool Recording() { return RankContext::Current().grad_enabled(); }
 
-}  // namespace crosshatch::internal
+// What the ops of this package call them.
+namespace internal {
+using crosshatch::FormulaNode;
+using crosshatch::MakeNode;
+using crosshatch::Recording;
+using crosshatch::SavingNode;
+}  // namespace internal
+
+}  // namespace crosshatch
 
 #endif  // CROSSHATCH_TENSOR_OPS_SAVING_NODE_H_

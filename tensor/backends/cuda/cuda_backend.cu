@@ -1,11 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <algorithm>
 #include <map>
 #include <memory>
 #include <mutex>
+#include <sstream>
 #include <string>
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "crosshatch/tensor/backends/cuda/cuda_backend.h"
 #include "crosshatch/tensor/backends/cuda/cuda_memory.h"
 #include "crosshatch/tensor/backends/cuda/cuda_stream.h"
@@ -15,6 +18,8 @@
 
 namespace crosshatch {
 namespace {
+
+using internal::CheckCuda;
 
 class Cuda final : public DeviceBackend {
  public:
@@ -37,7 +42,94 @@ class Cuda final : public DeviceBackend {
                                 internal::MakePinnedMemory(device().index()),
                                 adversarial);
   }
+  absl::Status ReachPeer(const DeviceBackend& peer) const override;
 };
+
+#if defined(CROSSHATCH_CUDA_EMULATION)
+constexpr int kArchitectures[] = {800};
+#else
+/// What nvcc compiles for, as 800 for 8.0.
+constexpr int kArchitectures[] = {__CUDA_ARCH_LIST__};
+#endif
+
+/// "8.0".
+std::string CapabilityText(int architecture) {
+  return absl::StrCat(architecture / 100, ".", architecture / 10 % 10);
+}
+
+/// A device runs code for an earlier one of its generation, and compiles what
+/// is there for the latest architecture if that is not later than itself.
+bool HasCodeFor(int architecture) {
+  int latest = 0;
+  for (int each : kArchitectures) {
+    if (each / 100 == architecture / 100 && each <= architecture) return true;
+    latest = std::max(latest, each);
+  }
+  return latest <= architecture;
+}
+
+absl::Status CheckArchitecture(int index) {
+  int major = 0;
+  int minor = 0;
+  CheckCuda(
+      cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, index),
+      "cudaDeviceGetAttribute");
+  CheckCuda(
+      cudaDeviceGetAttribute(&minor, cudaDevAttrComputeCapabilityMinor, index),
+      "cudaDeviceGetAttribute");
+  const int architecture = major * 100 + minor * 10;
+  if (HasCodeFor(architecture)) return absl::OkStatus();
+  return absl::FailedPreconditionError(absl::StrCat(
+      "cuda:", index, " has compute capability ", CapabilityText(architecture),
+      ", and this build has code for ",
+      absl::StrJoin(kArchitectures, ", ",
+                    [](std::string* out, int each) {
+                      absl::StrAppend(out, CapabilityText(each));
+                    }),
+      ": build it with CROSSHATCH_CUDA_ARCHITECTURES=", architecture / 10));
+}
+
+/// Makes `device` the calling thread's for the scope.
+class DeviceScope {
+ public:
+  explicit DeviceScope(int device) {
+    CheckCuda(cudaGetDevice(&previous_), "cudaGetDevice");
+    CheckCuda(cudaSetDevice(device), "cudaSetDevice");
+  }
+  ~DeviceScope() { CheckCuda(cudaSetDevice(previous_), "cudaSetDevice"); }
+  DeviceScope(const DeviceScope&) = delete;
+  DeviceScope& operator=(const DeviceScope&) = delete;
+
+ private:
+  int previous_ = 0;
+};
+
+absl::Status Cuda::ReachPeer(const DeviceBackend& peer) const {
+  if (peer.device() == device()) return absl::OkStatus();
+  if (peer.device().kind() != Device::Kind::kCuda) {
+    std::ostringstream text;
+    text << "the kernels of " << device() << " do not use the memory of "
+         << peer.device();
+    return absl::InvalidArgumentError(text.str());
+  }
+  const int other = peer.device().index();
+  int can_reach = 0;
+  CheckCuda(cudaDeviceCanAccessPeer(&can_reach, device().index(), other),
+            "cudaDeviceCanAccessPeer");
+  if (can_reach == 0) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "cuda:", device().index(), " cannot reach the memory of cuda:", other,
+        ": no peer access between the two on this machine"));
+  }
+  const DeviceScope scope(device().index());
+  const cudaError_t error = cudaDeviceEnablePeerAccess(other, 0);
+  if (error == cudaErrorPeerAccessAlreadyEnabled) {
+    (void)cudaGetLastError();  // The runtime keeps it otherwise.
+  } else {
+    CheckCuda(error, "cudaDeviceEnablePeerAccess");
+  }
+  return absl::OkStatus();
+}
 
 }  // namespace
 
@@ -55,6 +147,8 @@ absl::StatusOr<const DeviceBackend*> CudaBackend(int index) {
                                             ": the process sees ", count,
                                             ", counted from 0"));
   }
+  const absl::Status runs = CheckArchitecture(index);
+  if (!runs.ok()) return runs;
   static std::mutex mutex;
   static auto* const backends = new std::map<int, Cuda>;
   std::lock_guard<std::mutex> lock(mutex);

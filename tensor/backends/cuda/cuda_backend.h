@@ -18,7 +18,9 @@ namespace crosshatch {
 ///
 /// An adversarial stream (RankParts::adversarial_seed) is late at will under
 /// emulation only; a device's own streams are never delayed.
-/// \error kNotFound: there is no such device.
+/// \error kNotFound: there is no such device; kFailedPrecondition: this build
+/// has
+///     no code for it.
 /// \threadsafety any thread. What it makes for a rank sets the current device
 /// of
 ///     the threads that use it.

@@ -159,6 +159,7 @@ class CudaStream final : public Stream {
     SetDevice();
     is_recorded_ = false;
     task(context_);
+    is_recorded_ = false;  // It may have recorded something, and then issued.
     EndIfThereIsAComplaint();
   }
 

@@ -122,8 +122,9 @@ void RopeKernel(const RopeArgs& args, KernelContext& /*context*/) {
         const int64_t to = b * args.out.batch_stride +
                            t * args.out.time_stride + h * args.out.head_stride +
                            d;
-        const Real cos = ReadElement(args.cos, DType::kFloat32, t * half + d);
-        const Real sin = ReadElement(args.sin, DType::kFloat32, t * half + d) *
+        const int64_t angle = b * args.table_batch_stride + t * half + d;
+        const Real cos = ReadElement(args.cos, DType::kFloat32, angle);
+        const Real sin = ReadElement(args.sin, DType::kFloat32, angle) *
                          (args.inverse ? -1 : 1);
         const Real x = ReadElement(args.x.data, args.dtype, from);
         const Real y = ReadElement(args.x.data, args.dtype, from + half);

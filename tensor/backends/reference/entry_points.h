@@ -61,6 +61,9 @@ void CheckIndexRangeKernel(const CheckIndexRangeArgs& args,
                            KernelContext& context);
 void CumSumKernel(const CumSumArgs& args, KernelContext& context);
 void SortKernel(const SortArgs& args, KernelContext& context);
+// windows.cc
+void UnfoldKernel(const WindowsArgs& args, KernelContext& context);
+void FoldKernel(const WindowsArgs& args, KernelContext& context);
 
 }  // namespace crosshatch::reference
 

@@ -84,6 +84,10 @@ constexpr KernelTable kKernels = {
         .sort_workspace_bytes = NoWorkspace,
         .sort = SortKernel,
     },
+    WindowKernels{
+        .unfold = UnfoldKernel,
+        .fold = FoldKernel,
+    },
 };
 
 class Memory final : public MemorySource {

@@ -7,6 +7,7 @@
 #include <limits>
 
 #include "crosshatch/base/check.h"
+#include "crosshatch/tensor/kernels/attention_keys.h"
 #include "crosshatch/tensor/kernels/cpu/entry_points.h"
 #include "crosshatch/tensor/kernels/cpu/parallel.h"
 
@@ -15,6 +16,7 @@
 #include "hwy/foreach_target.h"
 // After foreach_target.h.
 #include "crosshatch/tensor/kernels/cpu/gemm_tile-inl.h"
+#include "crosshatch/tensor/kernels/cpu/random_run-inl.h"
 #include "crosshatch/tensor/kernels/cpu/staging-inl.h"
 #include "crosshatch/tensor/kernels/cpu/vector_math-inl.h"
 #include "hwy/highway.h"
@@ -80,7 +82,8 @@ int64_t ForwardElements(const AttentionArgs& args) {
 int64_t BackwardElements(const AttentionArgs& args) {
   const int64_t dim = PaddedDim(args);
   const int64_t keys = KeyTiles(args) * kKeys;
-  return 5 * keys * dim + kQueries * (3 * dim + 2 * kKeys);
+  const int64_t tiles = args.dropout > 0 ? 3 : 2;
+  return 5 * keys * dim + kQueries * (3 * dim + tiles * kKeys);
 }
 
 }  // namespace
@@ -139,47 +142,95 @@ void TransposeRows(const T* HWY_RESTRICT rows, int64_t count, int64_t padded,
   }
 }
 
-/// How many keys of the tile that starts at `key` query `query` sees.
-int64_t Visible(const AttentionArgs& args, int64_t query, int64_t key) {
-  int64_t end = args.kv_len;
-  if (args.causal) {
-    end = std::min(end, query + args.kv_len - args.q_len + 1);
+internal::KeyRun RangeOf(const AttentionArgs& args, int64_t batch,
+                         int64_t query) {
+  if (args.key_ranges == nullptr) return {0, args.kv_len};
+  const int32_t* const range = internal::KeyRangeOf(args, batch, query);
+  return {range[0], range[1]};
+}
+
+/// What the up to kQueries queries from `begin` on see.
+class SeenKeys {
+ public:
+  SeenKeys(const AttentionArgs& args, int64_t batch, int64_t begin,
+           int64_t rows)
+      : kv_len_(args.kv_len), rows_(rows) {
+    int64_t first = args.kv_len;
+    int64_t last = 0;
+    for (int64_t r = 0; r < rows; ++r) {
+      const int64_t query = begin + r;
+      runs_[r] = internal::KeysOf(args, query, RangeOf(args, batch, query));
+      if (runs_[r].empty()) continue;
+      first = std::min(first, runs_[r].begin);
+      last = std::max(last, runs_[r].end);
+    }
+    first_tile_ = first / kKeys;
+    tiles_ = std::max(first_tile_, (last + kKeys - 1) / kKeys);
   }
-  return std::clamp<int64_t>(end - key, 0, kKeys);
-}
 
-/// The first key of the window of query `query`.
-int64_t FirstOfWindow(const AttentionArgs& args, int64_t query) {
-  if (args.window == 0) return 0;
-  return std::max<int64_t>(query + args.kv_len - args.q_len - args.window + 1,
-                           0);
-}
+  internal::KeyRun run(int64_t row) const { return runs_[row]; }
 
-/// How many keys of that tile lie before the window of query `query`.
-int64_t Hidden(const AttentionArgs& args, int64_t query, int64_t key) {
-  return std::clamp<int64_t>(FirstOfWindow(args, query) - key, 0, kKeys);
-}
+  /// Key tiles [first_tile, tiles) are seen by any.
+  int64_t first_tile() const { return first_tile_; }
+  int64_t tiles() const { return tiles_; }
 
-/// The first key tile that the queries from `query` on see any of.
-int64_t FirstTile(const AttentionArgs& args, int64_t query) {
-  return FirstOfWindow(args, query) / kKeys;
-}
+  /// Calls body(first, count, keys, rows) for groups of the queries, of which
+  /// `keys` of the tile that starts at `key` are seen by any: one group where
+  /// all see all, groups of 16 along borders. keys.begin is a multiple of
+  /// kGemmColumns, and rows[r] is what query first + r sees, counted from
+  /// there.
+  template <typename F>
+  HWY_INLINE void ForGroups(int64_t key, F&& body) const {
+    const int64_t all = std::min(kKeys, kv_len_ - key);
+    internal::KeyRun rows[kQueries];
+    bool whole = true;
+    for (int64_t r = 0; r < rows_; ++r) {
+      const int64_t end = std::clamp<int64_t>(runs_[r].end - key, 0, all);
+      rows[r] = {std::clamp<int64_t>(runs_[r].begin - key, 0, end), end};
+      whole = whole && rows[r].begin == 0 && end == all;
+    }
+    const int64_t step = whole ? rows_ : 16;
+    for (int64_t first = 0; first < rows_; first += step) {
+      const int64_t count = std::min(step, rows_ - first);
+      internal::KeyRun seen = {kKeys, 0};
+      for (int64_t r = first; r < first + count; ++r) {
+        if (rows[r].empty()) continue;
+        seen.begin = std::min(seen.begin, rows[r].begin);
+        seen.end = std::max(seen.end, rows[r].end);
+      }
+      if (seen.empty()) continue;
+      seen.begin = seen.begin / kGemmColumns * kGemmColumns;
+      for (int64_t r = first; r < first + count; ++r) {
+        rows[r].begin = std::max<int64_t>(rows[r].begin - seen.begin, 0);
+        rows[r].end = std::max<int64_t>(rows[r].end - seen.begin, 0);
+      }
+      body(first, count, seen, rows + first);
+    }
+  }
 
-/// Takes the scores of the keys before the window of `query` out of its row of
-/// the tile that starts at `key`.
+ private:
+  const int64_t kv_len_;
+  const int64_t rows_;
+  int64_t first_tile_;
+  int64_t tiles_;
+  internal::KeyRun runs_[kQueries];
+};
+
+/// One query head of one batch row.
+struct HeadAt {
+  int64_t batch;
+  int64_t head;
+};
+
+/// What the mask has for `count` keys from `key` on.
 template <typename T>
-void Hide(const AttentionArgs& args, int64_t query, int64_t key, T* row) {
-  std::fill(row, row + Hidden(args, query, key),
-            -std::numeric_limits<T>::infinity());
-}
-
-/// Key tiles that the queries before `query_end` see any of.
-int64_t VisibleTiles(const AttentionArgs& args, int64_t query_end) {
-  int64_t end = args.kv_len;
-  if (args.causal) {
-    end = std::clamp<int64_t>(query_end + args.kv_len - args.q_len, 0, end);
-  }
-  return (end + kKeys - 1) / kKeys;
+void LoadMask(const AttentionArgs& args, const HeadAt& at, int64_t query,
+              int64_t key, int64_t count, T* to) {
+  const int64_t* const strides = args.mask.strides;
+  LoadRun(internal::ElementAt(args.mask.data, args.mask.dtype,
+                              at.batch * strides[0] + at.head * strides[1] +
+                                  query * strides[2] + key * strides[3]),
+          args.mask.dtype, strides[3], count, to);
 }
 
 template <typename T>
@@ -206,6 +257,96 @@ T FiniteShift(T x) {
   return x == -std::numeric_limits<T>::infinity() ? T(0) : x;
 }
 
+/// What scores of the queries from `begin` on are kept less by, in `shifts`.
+template <typename T>
+void MaskShifts(const AttentionArgs& args, const HeadAt& at,
+                const SeenKeys& seen, int64_t begin, int64_t rows, T* shifts) {
+  std::fill(shifts, shifts + rows, T(0));
+  if (args.mask.data == nullptr || args.mask.dtype == DType::kBool) return;
+  T mask[kKeys];
+  for (int64_t r = 0; r < rows; ++r) {
+    const internal::KeyRun run = seen.run(r);
+    T largest = -std::numeric_limits<T>::infinity();
+    for (int64_t key = run.begin; key < run.end; key += kKeys) {
+      const int64_t count = std::min(kKeys, run.end - key);
+      LoadMask(args, at, begin + r, key, count, mask);
+      largest = std::max(largest, MaxOf(mask, count));
+    }
+    shifts[r] = FiniteShift(largest);
+  }
+}
+
+/// Whether the mask leaves any of the keys to any of `rows` queries.
+template <typename T>
+bool MaskShowsAny(const AttentionArgs& args, const HeadAt& at, int64_t query,
+                  int64_t rows, int64_t key, int64_t count) {
+  const T hidden = args.mask.dtype == DType::kBool
+                       ? T(0)
+                       : -std::numeric_limits<T>::infinity();
+  T values[kKeys];
+  for (int64_t r = 0; r < rows; ++r) {
+    LoadMask(args, at, query + r, key, count, values);
+    for (int64_t j = 0; j < count; ++j) {
+      if (values[j] != hidden) return true;
+    }
+  }
+  return false;
+}
+
+/// Makes scores of the products in `row`, which begins at key `key`: those of
+/// the keys in `seen`, counted from there, get what is added to them; those
+/// before them become -inf.
+template <typename T>
+HWY_INLINE void FinishScores(const AttentionArgs& args, const HeadAt& at,
+                             int64_t query, int64_t key, internal::KeyRun seen,
+                             T mask_shift, T* HWY_RESTRICT row) {
+  constexpr T kHidden = -std::numeric_limits<T>::infinity();
+  if (args.slopes != nullptr) {
+    const auto slope = static_cast<T>(args.slopes[at.head]);
+    const int64_t own = query + args.kv_len - args.q_len - key;
+    for (int64_t j = seen.begin; j < seen.end; ++j) {
+      row[j] -= slope * static_cast<T>(j < own ? own - j : j - own);
+    }
+  }
+  if (args.mask.data != nullptr && !seen.empty()) {
+    T mask[kKeys];
+    LoadMask(args, at, query, key + seen.begin, seen.end - seen.begin,
+             mask + seen.begin);
+    if (args.mask.dtype == DType::kBool) {
+      for (int64_t j = seen.begin; j < seen.end; ++j) {
+        if (mask[j] == T(0)) row[j] = kHidden;
+      }
+    } else {
+      for (int64_t j = seen.begin; j < seen.end; ++j) {
+        row[j] += mask[j] - mask_shift;
+      }
+    }
+  }
+  std::fill(row, row + seen.begin, kHidden);
+}
+
+/// to = row with dropout, for the keys from `key` on.
+template <typename T>
+void DropRow(const AttentionArgs& args, const HeadAt& at, int64_t query,
+             int64_t key, int64_t count, const T* row, T* to) {
+  const Generator generator = {args.dropout_key, args.dropout_stream,
+                               RandomKind::kUniform, 0, 1};
+  const auto bound =
+      static_cast<float>(std::ceil(args.dropout * 0x1.0p24) * 0x1.0p-24);
+  // Of dropout 1 nothing is kept.
+  const auto scale =
+      static_cast<T>(args.dropout < 1 ? 1 / (1 - args.dropout) : 0);
+  float u[kKeys];
+  Generate(
+      generator,
+      static_cast<uint64_t>(
+          internal::FirstProbability(args, at.batch, at.head, query) + key),
+      u, count);
+  for (int64_t j = 0; j < count; ++j) {
+    to[j] = u[j] >= bound ? row[j] * scale : T(0);
+  }
+}
+
 /// row = exp(row - shift) for the first `count`, zero for the rest of `width`;
 /// returns their sum, lane by lane and then over lanes.
 template <typename T>
@@ -230,21 +371,6 @@ T ExpRow(T* HWY_RESTRICT row, int64_t count, int64_t width, T shift) {
   }
   if (i < width) std::fill(row + i, row + width, T(0));
   return hn::GetLane(hn::SumOfLanes(d, sum));
-}
-
-/// Calls body(first, rows, seen) for groups of a tile's queries, of whose keys
-/// `seen` are seen by any: one group where all see all, groups of 16 along the
-/// diagonal.
-template <typename F>
-HWY_INLINE void ForGroups(const AttentionArgs& args, int64_t begin,
-                          int64_t rows, int64_t key, F&& body) {
-  const int64_t all = std::min(kKeys, args.kv_len - key);
-  const int64_t step = Visible(args, begin, key) == all ? rows : 16;
-  for (int64_t first = 0; first < rows; first += step) {
-    const int64_t count = std::min(step, rows - first);
-    const int64_t seen = Visible(args, begin + first + count - 1, key);
-    if (seen > 0) body(first, count, seen);
-  }
 }
 
 /// Columns to compute for `seen` keys.
@@ -292,48 +418,59 @@ void ForwardUnit(const AttentionArgs& args, const internal::ForwardCut& cut,
     std::fill(max, max + rows, -std::numeric_limits<T>::infinity());
     std::fill(sum, sum + rows, T(0));
 
-    const int64_t tiles = VisibleTiles(args, begin + rows);
-    const int64_t first_tile = FirstTile(args, begin);
-    for (int64_t tile = first_tile; tile < tiles; ++tile) {
-      const int64_t key = tile * kKeys;
+    const HeadAt at = {b, head};
+    const SeenKeys seen(args, b, begin, rows);
+    T mask_shifts[kQueries];
+    MaskShifts(args, at, seen, begin, rows, mask_shifts);
+    for (int64_t tile = seen.first_tile(); tile < seen.tiles(); ++tile) {
+      const int64_t tile_key = tile * kKeys;
       const auto group = [&](int64_t first, int64_t count,
-                             int64_t seen) HWY_ATTR {
+                             internal::KeyRun keys,
+                             const internal::KeyRun* of_row) HWY_ATTR {
+        const int64_t key = tile_key + keys.begin;
+        const int64_t here = keys.end - keys.begin;
+        if (args.mask.data != nullptr &&
+            !MaskShowsAny<T>(args, at, begin + first, count, key, here)) {
+          return;
+        }
         T* const group_scores = scores + first * kKeys;
         T* const group_out = out + first * dim;
-        const int64_t width = WidthOf(seen);
+        const int64_t width = WidthOf(here);
         GemmTile<false>(count, width, args.head_dim, queries + first * dim, dim,
-                        int64_t{1}, key_tiles + key * dim, kKeys, group_scores,
-                        kKeys);
+                        int64_t{1}, key_tiles + tile_key * dim + keys.begin,
+                        kKeys, group_scores, kKeys);
         T shift[kQueries];
         T factor[kQueries];
         for (int64_t r = 0; r < count; ++r) {
-          Hide(args, begin + first + r, key, group_scores + r * kKeys);
+          T* const row = group_scores + r * kKeys;
+          FinishScores(args, at, begin + first + r, key, of_row[r],
+                       mask_shifts[first + r], row);
           T& old_max = max[first + r];
-          const T new_max =
-              std::max(old_max, MaxOf(group_scores + r * kKeys,
-                                      Visible(args, begin + first + r, key)));
+          const T new_max = std::max(old_max, MaxOf(row, of_row[r].end));
           // Of nothing but -inf so far: any finite shift gives zeros.
           shift[r] = FiniteShift(new_max);
           factor[r] = old_max - shift[r];
           old_max = new_max;
         }
-        if (tile > first_tile) {
+        if (tile > seen.first_tile()) {
           MapRun([](auto d, auto x) HWY_ATTR { return ExpOfNonPositive(d, x); },
                  factor, count, factor);
         }
         for (int64_t r = 0; r < count; ++r) {
-          if (tile > first_tile && factor[r] != T(1)) {
+          T* const row = group_scores + r * kKeys;
+          if (tile > seen.first_tile() && factor[r] != T(1)) {
             sum[first + r] *= factor[r];
             ScaleRow(group_out + r * dim, dim, factor[r]);
           }
-          sum[first + r] +=
-              ExpRow(group_scores + r * kKeys,
-                     Visible(args, begin + first + r, key), width, shift[r]);
+          sum[first + r] += ExpRow(row, of_row[r].end, width, shift[r]);
+          if (args.dropout > 0) {
+            DropRow(args, at, begin + first + r, key, here, row, row);
+          }
         }
-        GemmTile<true>(count, dim, seen, group_scores, kKeys, int64_t{1},
+        GemmTile<true>(count, dim, here, group_scores, kKeys, int64_t{1},
                        values + key * dim, dim, group_out, dim);
       };
-      ForGroups(args, begin, rows, key, group);
+      seen.ForGroups(tile_key, group);
     }
 
     T* logsumexp = static_cast<T*>(args.logsumexp) +
@@ -368,7 +505,7 @@ void Forward(const AttentionArgs& args, KernelContext& context) {
   });
 }
 
-/// scores = probabilities * (dscores - delta), row by row.
+/// dscores = probabilities * (dscores - delta), row by row.
 template <typename T>
 void ScoreGradients(const T* HWY_RESTRICT probabilities,
                     T* HWY_RESTRICT dscores, int64_t rows, int64_t width,
@@ -377,6 +514,20 @@ void ScoreGradients(const T* HWY_RESTRICT probabilities,
     for (int64_t j = 0; j < width; ++j) {
       const int64_t at = r * kKeys + j;
       dscores[at] = probabilities[at] * (dscores[at] - delta[r]);
+    }
+  }
+}
+
+/// The same where `kept` are the probabilities after dropout, which dscores are
+/// the gradients of.
+template <typename T>
+void DroppedScoreGradients(const T* HWY_RESTRICT probabilities,
+                           const T* HWY_RESTRICT kept, T* HWY_RESTRICT dscores,
+                           int64_t rows, int64_t width, const T* delta) {
+  for (int64_t r = 0; r < rows; ++r) {
+    for (int64_t j = 0; j < width; ++j) {
+      const int64_t at = r * kKeys + j;
+      dscores[at] = kept[at] * dscores[at] - probabilities[at] * delta[r];
     }
   }
 }
@@ -408,6 +559,8 @@ void BackwardUnit(const AttentionBackwardArgs& all, int64_t unit,
   T* const dqueries = grads + kQueries * dim;
   T* const scores = dqueries + kQueries * dim;  // [kQueries][kKeys]
   T* const dscores = scores + kQueries * kKeys;
+  // With dropout: the probabilities after it.
+  T* const dropped = dscores + kQueries * kKeys;
 
   LoadRows(args, args.v, b, kv_head, 0, args.kv_len, T(1), key_rows);
   TransposeRows(key_rows, args.kv_len, dim, value_tiles);
@@ -433,35 +586,56 @@ void BackwardUnit(const AttentionBackwardArgs& all, int64_t unit,
       LoadRows(args, args.q, b, head, begin, rows, scale, queries);
       std::fill(dqueries, dqueries + rows * dim, T(0));
 
-      const int64_t tiles = VisibleTiles(args, begin + rows);
-      for (int64_t tile = FirstTile(args, begin); tile < tiles; ++tile) {
-        const int64_t key = tile * kKeys;
+      const HeadAt at = {b, head};
+      const SeenKeys seen(args, b, begin, rows);
+      T mask_shifts[kQueries];
+      MaskShifts(args, at, seen, begin, rows, mask_shifts);
+      for (int64_t tile = seen.first_tile(); tile < seen.tiles(); ++tile) {
+        const int64_t tile_key = tile * kKeys;
         const auto group = [&](int64_t first, int64_t count,
-                               int64_t seen) HWY_ATTR {
-          const int64_t width = WidthOf(seen);
+                               internal::KeyRun keys,
+                               const internal::KeyRun* of_row) HWY_ATTR {
+          const int64_t key = tile_key + keys.begin;
+          const int64_t here = keys.end - keys.begin;
+          if (args.mask.data != nullptr &&
+              !MaskShowsAny<T>(args, at, begin + first, count, key, here)) {
+            return;
+          }
+          const int64_t width = WidthOf(here);
           T* const p = scores + first * kKeys;
           T* const ds = dscores + first * kKeys;
+          T* const kept = args.dropout > 0 ? dropped + first * kKeys : p;
           GemmTile<false>(count, width, args.head_dim, queries + first * dim,
-                          dim, int64_t{1}, key_tiles + key * dim, kKeys, p,
+                          dim, int64_t{1},
+                          key_tiles + tile_key * dim + keys.begin, kKeys, p,
                           kKeys);
           for (int64_t r = 0; r < count; ++r) {
-            Hide(args, begin + first + r, key, p + r * kKeys);
-            ExpRow(p + r * kKeys, Visible(args, begin + first + r, key), width,
-                   FiniteShift(logsumexp[begin + first + r]));
+            const int64_t query = begin + first + r;
+            T* const row = p + r * kKeys;
+            FinishScores(args, at, query, key, of_row[r],
+                         mask_shifts[first + r], row);
+            ExpRow(row, of_row[r].end, width, FiniteShift(logsumexp[query]));
+            if (args.dropout > 0) {
+              DropRow(args, at, query, key, width, row, kept + r * kKeys);
+            }
           }
-          GemmTile<true>(seen, dim, count, p, int64_t{1}, kKeys,
+          GemmTile<true>(here, dim, count, kept, int64_t{1}, kKeys,
                          grads + first * dim, dim, dvalues + key * dim, dim);
           GemmTile<false>(count, width, args.head_dim, grads + first * dim, dim,
-                          int64_t{1}, value_tiles + key * dim, kKeys, ds,
-                          kKeys);
-          ScoreGradients(p, ds, count, width, delta + first);
-          GemmTile<true>(seen, dim, count, ds, int64_t{1}, kKeys,
+                          int64_t{1}, value_tiles + tile_key * dim + keys.begin,
+                          kKeys, ds, kKeys);
+          if (args.dropout > 0) {
+            DroppedScoreGradients(p, kept, ds, count, width, delta + first);
+          } else {
+            ScoreGradients(p, ds, count, width, delta + first);
+          }
+          GemmTile<true>(here, dim, count, ds, int64_t{1}, kKeys,
                          queries + first * dim, dim, dkeys + key * dim, dim);
-          GemmTile<true>(count, dim, seen, ds, kKeys, int64_t{1},
+          GemmTile<true>(count, dim, here, ds, kKeys, int64_t{1},
                          key_rows + key * dim, dim, dqueries + first * dim,
                          dim);
         };
-        ForGroups(args, begin, rows, key, group);
+        seen.ForGroups(tile_key, group);
       }
       for (int64_t r = 0; r < rows; ++r) {
         ScaleRow(dqueries + r * dim, dim, scale);

@@ -71,6 +71,10 @@ const KernelTable& CpuKernels() {
           .sort_workspace_bytes = internal::CpuSortWorkspaceBytes,
           .sort = internal::CpuSort,
       },
+      WindowKernels{
+          .unfold = internal::CpuUnfold,
+          .fold = internal::CpuFold,
+      },
   };
   return kTable;
 }

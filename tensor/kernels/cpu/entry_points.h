@@ -80,6 +80,9 @@ void CpuCumSum(const CumSumArgs& args, KernelContext& context);
 // sort.cc
 int64_t CpuSortWorkspaceBytes(const SortArgs& args);
 void CpuSort(const SortArgs& args, KernelContext& context);
+// windows.cc
+void CpuUnfold(const WindowsArgs& args, KernelContext& context);
+void CpuFold(const WindowsArgs& args, KernelContext& context);
 
 }  // namespace crosshatch::internal
 

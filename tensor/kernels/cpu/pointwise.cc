@@ -130,8 +130,12 @@ void UnaryRun(UnaryOp op, T scalar, T* to, int64_t count, const T* a) {
       return run([](auto d, auto x) HWY_ATTR { return Sigmoid(d, x); });
     case UnaryOp::kSilu:
       return run([](auto d, auto x) HWY_ATTR { return Silu(d, x); });
+    case UnaryOp::kErf:
+      return run([](auto d, auto x) HWY_ATTR { return Erf(d, x); });
     case UnaryOp::kGelu:
       return run([](auto d, auto x) HWY_ATTR { return Gelu(d, x); });
+    case UnaryOp::kGeluExact:
+      return run([](auto d, auto x) HWY_ATTR { return GeluExact(d, x); });
     case UnaryOp::kPowScalar:
       for (int64_t i = 0; i < count; ++i) to[i] = std::pow(a[i], scalar);
       return;
@@ -249,6 +253,10 @@ void BinaryRun(BinaryOp op, T alpha, T* to, int64_t count, const T* a,
     case BinaryOp::kGeluBackward:
       return run([](auto d, auto g, auto x)
                      HWY_ATTR { return hn::Mul(g, GeluDerivative(d, x)); });
+    case BinaryOp::kGeluExactBackward:
+      return run([](auto d, auto g, auto x) HWY_ATTR {
+        return hn::Mul(g, GeluExactDerivative(d, x));
+      });
     case BinaryOp::kTanhBackward:
       return run([](auto d, auto g, auto y) HWY_ATTR {
         return hn::Mul(g, hn::NegMulAdd(y, y, hn::Set(d, T(1))));

@@ -40,10 +40,11 @@ void RopeAs(const RopeArgs& args, KernelContext& context) {
           const int64_t t = row % args.time;
           for (int64_t start = 0; start < half; start += kPiece) {
             const int64_t count = std::min(kPiece, half - start);
-            const T* cos = Staged(args.cos + t * half + start, DType::kFloat32,
-                                  count, cos_buffer);
-            LoadRun(args.sin + t * half + start, DType::kFloat32, 1, count,
-                    sin_buffer);
+            const int64_t angle =
+                b * args.table_batch_stride + t * half + start;
+            const T* cos =
+                Staged(args.cos + angle, DType::kFloat32, count, cos_buffer);
+            LoadRun(args.sin + angle, DType::kFloat32, 1, count, sin_buffer);
             if (args.inverse) {
               for (int64_t i = 0; i < count; ++i)
                 sin_buffer[i] = -sin_buffer[i];

@@ -13,6 +13,7 @@
 #define CROSSHATCH_TENSOR_KERNELS_CPU_VECTOR_MATH_INL_H_
 #endif
 
+#include <cmath>
 #include <limits>
 
 #include "hwy/contrib/math/math-inl.h"
@@ -171,6 +172,69 @@ HWY_INLINE V GeluDerivative(D d, V x) {
                              hn::Set(d, T(1.5957691216057308)));
   const V change = hn::Mul(hn::Mul(s, hn::Sub(hn::Set(d, T(1)), s)), slope);
   return hn::MulAdd(x, change, s);
+}
+
+/// In float within 2 eps: below 1 by x P(x^2), above as 1 - exp(Q(x)), P and Q
+/// fitted to erf(x) / x and log(erfc(x)) at Chebyshev nodes. In double libm's.
+template <class D, class V = hn::Vec<D>>
+HWY_INLINE V Erf(D d, V x) {
+  using T = hn::TFromD<D>;
+  if constexpr (sizeof(T) == 8) {
+    HWY_ALIGN T lanes[HWY_MAX_BYTES / sizeof(T)];
+    hn::Store(x, d, lanes);
+    for (size_t i = 0; i < hn::Lanes(d); ++i) lanes[i] = std::erf(lanes[i]);
+    return hn::Load(d, lanes);
+  } else {
+    constexpr T kNear[] = {T(7.882497448e-5), T(-8.018855006e-4),
+                           T(5.189312156e-3), T(-2.685432881e-2),
+                           T(1.128359735e-1), T(-3.761262596e-1),
+                           T(1.2837916613e-1)};
+    constexpr T kFar[] = {
+        T(1.614061603e-6),   T(-4.559062290e-5), T(5.927695310e-4),
+        T(-4.740222357e-3),  T(2.636471763e-2),  T(-1.0997824371e-1),
+        T(-6.3193708658e-1), T(-1.13016664982),  T(3.032129610e-4)};
+    const V t = hn::Abs(x);
+    const V square = hn::Mul(t, t);
+    V near = hn::Set(d, kNear[0]);
+    for (int i = 1; i < 7; ++i) {
+      near = hn::MulAdd(near, square, hn::Set(d, kNear[i]));
+    }
+    near = hn::MulAdd(near, t, t);
+    // Beyond 4 it is 1.
+    const V bounded = hn::Min(t, hn::Set(d, T(4)));
+    V far = hn::Set(d, kFar[0]);
+    for (int i = 1; i < 9; ++i) {
+      far = hn::MulAdd(far, bounded, hn::Set(d, kFar[i]));
+    }
+    const V one = hn::Set(d, T(1));
+    far = hn::Sub(one, ExpOfNonPositive(d, far));
+    const V y = hn::CopySign(hn::IfThenElse(hn::Lt(t, one), near, far), x);
+    return hn::IfThenElse(hn::IsNaN(x), x, y);
+  }
+}
+
+/// The part of a normal distribution below x. Its error is absolute.
+template <class D, class V = hn::Vec<D>>
+HWY_INLINE V NormalBelow(D d, V x) {
+  using T = hn::TFromD<D>;
+  const V half = hn::Set(d, T(0.5));
+  const V scaled = hn::Mul(x, hn::Set(d, T(0.70710678118654752)));
+  return hn::MulAdd(half, Erf(d, scaled), half);
+}
+
+template <class D, class V = hn::Vec<D>>
+HWY_INLINE V GeluExact(D d, V x) {
+  return hn::Mul(x, NormalBelow(d, x));
+}
+
+/// The part below x plus x times the density there.
+template <class D, class V = hn::Vec<D>>
+HWY_INLINE V GeluExactDerivative(D d, V x) {
+  using T = hn::TFromD<D>;
+  const V density =
+      hn::Mul(hn::Set(d, T(0.39894228040143268)),
+              ExpOfNonPositive(d, hn::Mul(hn::Mul(x, x), hn::Set(d, T(-0.5)))));
+  return hn::MulAdd(x, density, NormalBelow(d, x));
 }
 
 }  // namespace HWY_NAMESPACE

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
+#include <cstddef>
 #include <cstdint>
 #include <type_traits>
 
@@ -17,6 +18,10 @@ struct Sources {
   const void* data[kMostSources];
   int count;
   DType dtype;
+  /// Of data[0], which may be the sum of what went before.
+  DType first_dtype;
+  /// What the sum is divided by at its end; 0: nothing.
+  int divisor;
 };
 
 template <typename C>
@@ -44,7 +49,7 @@ __global__ void __launch_bounds__(256)
     const int64_t first = item * N;
     const int64_t count = elements - first < N ? elements - first : N;
     C sum[N];
-    LoadVector(sources.data[0], sources.dtype, first, 1, count, sum);
+    LoadVector(sources.data[0], sources.first_dtype, first, 1, count, sum);
     for (int s = 1; s < sources.count; ++s) {
       C next[N];
       LoadVector(sources.data[s], sources.dtype, first, 1, count, next);
@@ -53,7 +58,7 @@ __global__ void __launch_bounds__(256)
     }
 #pragma unroll
     for (int i = 0; i < N; ++i) {
-      if (op == ReduceOp::kAvg) sum[i] /= static_cast<C>(sources.count);
+      if (sources.divisor != 0) sum[i] /= static_cast<C>(sources.divisor);
       if constexpr (!std::is_integral_v<C>) sum[i] *= scale;
     }
     StoreVector<false>(out, out_dtype, first, count, sum);
@@ -66,11 +71,12 @@ void Launch(const AccumulateRanksArgs& args, const Sources& sources,
   const auto is_aligned = [&](const void* data, DType dtype) {
     return IsVectorAligned(data, dtype, 0, N);
   };
-  const bool vectors = is_aligned(args.out, args.out_dtype) &&
-                       std::all_of(sources.data, sources.data + sources.count,
-                                   [&](const void* data) {
-                                     return is_aligned(data, args.dtype);
-                                   });
+  const bool vectors =
+      is_aligned(args.out, args.out_dtype) &&
+      is_aligned(sources.data[0], sources.first_dtype) &&
+      std::all_of(
+          sources.data + 1, sources.data + sources.count,
+          [&](const void* data) { return is_aligned(data, args.dtype); });
   const auto scale = static_cast<C>(args.scale);
   if (vectors) {
     LaunchKernel("accumulate_ranks", &AccumulateKernel<C, N>,
@@ -83,17 +89,9 @@ void Launch(const AccumulateRanksArgs& args, const Sources& sources,
   }
 }
 
-}  // namespace
-
-void CudaAccumulateRanks(const AccumulateRanksArgs& args,
-                         KernelContext& context) {
-  CH_CHECK(args.num_sources >= 1 && args.num_sources <= kMostSources)
-      << "accumulate_ranks kernel: " << args.num_sources
-      << " sources; there are 1 to " << kMostSources;
-  Sources sources = {};
-  sources.count = args.num_sources;
-  sources.dtype = args.dtype;
-  std::copy(args.sources, args.sources + args.num_sources, sources.data);
+/// Adds what fits into one kernel's parameters.
+void Accumulate(const AccumulateRanksArgs& args, const Sources& sources,
+                KernelContext& context) {
   if (!IsFloatingPoint(args.dtype)) {
     Launch<int64_t, 2>(args, sources, context);
   } else if (args.dtype == DType::kFloat64) {
@@ -102,6 +100,54 @@ void CudaAccumulateRanks(const AccumulateRanksArgs& args,
     Launch<float, 4>(args, sources, context);
   } else {
     Launch<float, 8>(args, sources, context);
+  }
+}
+
+/// What sums are taken in.
+DType SumDType(DType dtype) {
+  if (!IsFloatingPoint(dtype)) return DType::kInt64;
+  return StatisticsDType(dtype);
+}
+
+}  // namespace
+
+void CudaAccumulateRanks(const AccumulateRanksArgs& args,
+                         KernelContext& context) {
+  CH_CHECK(args.num_sources >= 1)
+      << "accumulate_ranks kernel: " << args.num_sources << " sources";
+  const DType sum_dtype = SumDType(args.dtype);
+  // The sum of the first sources is the first of the next kernel's, unrounded.
+  void* const partial = CudaContextOf(context).scratch;
+  const bool in_turns = args.num_sources > kMostSources;
+  const int64_t most =
+      in_turns ? kScratchBytes / SizeOf(sum_dtype) : args.count;
+  for (int64_t begin = 0; begin < args.count; begin += most) {
+    const int64_t count = std::min(most, args.count - begin);
+    for (int next = 0; next < args.num_sources;) {
+      Sources sources = {};
+      sources.dtype = sources.first_dtype = args.dtype;
+      if (next > 0) {
+        sources.data[sources.count++] = partial;
+        sources.first_dtype = sum_dtype;
+      }
+      while (sources.count < kMostSources && next < args.num_sources) {
+        sources.data[sources.count++] =
+            static_cast<const std::byte*>(args.sources[next++]) +
+            begin * SizeOf(args.dtype);
+      }
+      AccumulateRanksArgs turn = args;
+      turn.count = count;
+      if (next < args.num_sources) {
+        turn.out = partial;
+        turn.out_dtype = sum_dtype;
+        turn.scale = 1;
+      } else {
+        turn.out =
+            static_cast<std::byte*>(args.out) + begin * SizeOf(args.out_dtype);
+        sources.divisor = args.op == ReduceOp::kAvg ? args.num_sources : 0;
+      }
+      Accumulate(turn, sources, context);
+    }
   }
 }
 

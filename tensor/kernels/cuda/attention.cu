@@ -11,9 +11,11 @@
 #include <limits>
 
 #include "crosshatch/base/check.h"
+#include "crosshatch/tensor/kernels/attention_keys.h"
 #include "crosshatch/tensor/kernels/cuda/block_reduce.cuh"
 #include "crosshatch/tensor/kernels/cuda/element.cuh"
 #include "crosshatch/tensor/kernels/cuda/entry_points.h"
+#include "crosshatch/tensor/kernels/cuda/global_index.cuh"
 
 namespace crosshatch::internal {
 namespace {
@@ -182,29 +184,159 @@ __device__ void StoreSums(const HeadsOutput& out, DType dtype,
   }
 }
 
-__device__ bool Sees(const AttentionArgs& args, int64_t query, int64_t key) {
-  return query < args.q_len && key < args.kv_len &&
-         (!args.causal || key <= query + args.kv_len - args.q_len) &&
-         (args.window == 0 ||
-          key > query + args.kv_len - args.q_len - args.window);
+/// What a query sees but for a bool mask; nothing beyond the last one.
+__device__ KeyRun RunOf(const AttentionArgs& args, int64_t batch,
+                        int64_t query) {
+  if (query >= args.q_len) return {0, 0};
+  KeyRun range = {0, args.kv_len};
+  if (args.key_ranges != nullptr) {
+    const int32_t* const at = KeyRangeOf(args, batch, query);
+    range = {LoadGlobal<int32_t>(at), LoadGlobal<int32_t>(at + 1)};
+  }
+  return KeysOf(args, query, range);
 }
 
-/// The first key tile that the queries from `row` on may see any of.
-__device__ int64_t FirstKey(const AttentionArgs& args, int64_t row) {
-  if (args.window == 0) return 0;
-  const int64_t first = row + args.kv_len - args.q_len - args.window + 1;
-  return first < 0 ? 0 : first / kTile * kTile;
+/// The key tiles that any of the block's queries, from `row` on, sees: begin is
+/// a multiple of kTile. The same on all lanes.
+__device__ KeyRun RunOfRows(const AttentionArgs& args, int64_t batch,
+                            int64_t row) {
+  const int lane = LaneOfWarp();
+  KeyRun run = {args.kv_len, 0};
+  if (lane < Warps() * kRows) {
+    const KeyRun own = RunOf(args, batch, row + lane);
+    if (!own.empty()) run = own;
+  }
+  run.begin =
+      WarpReduce(run.begin, [](int64_t a, int64_t b) { return a < b ? a : b; });
+  run.end =
+      WarpReduce(run.end, [](int64_t a, int64_t b) { return a < b ? b : a; });
+  run.begin = run.begin / kTile * kTile;
+  return run;
 }
 
-/// Keys that the last of the block's queries, from `row` on, may see.
-__device__ int64_t KeysSeen(const AttentionArgs& args, int64_t row) {
-  if (!args.causal) return args.kv_len;
-  const int64_t rows = int64_t{Warps()} * kRows;
-  const int64_t last =
-      row + rows < args.q_len ? row + rows - 1 : args.q_len - 1;
-  const int64_t keys = last + args.kv_len - args.q_len + 1;
-  return keys < 0 ? 0 : keys;
+/// Whether a query that sees `run` sees any of the block's keys from `row` on,
+/// for any lane's query. The same on all lanes.
+__device__ bool AnySees(const KeyRun& run, int64_t row) {
+  const bool sees =
+      !run.empty() && run.begin < row + Warps() * kRows && run.end > row;
+  return __any_sync(kFullWarp, sees ? 1 : 0) != 0;
 }
+
+/// Whether any thread of the block has a `value`. All of them call it.
+__device__ bool BlockAny(bool value) {
+  CH_SHARED(of_warps, int[kMostWarps]);
+  const int any = __any_sync(kFullWarp, value ? 1 : 0);
+  if (LaneOfWarp() == 0) of_warps[Warp()] = any;
+  __syncthreads();
+  int of_block = 0;
+  for (int warp = 0; warp < Warps(); ++warp) of_block |= of_warps[warp];
+  // Before a next call writes there.
+  __syncthreads();
+  return of_block != 0;
+}
+
+/// What the mask, which is there, has for a query and a key.
+template <typename C>
+__device__ C MaskOf(const AttentionArgs& args, int64_t batch, int64_t head,
+                    int64_t query, int64_t key) {
+  const int64_t* const strides = args.mask.strides;
+  const C mask = LoadElement<C>(args.mask.data, args.mask.dtype,
+                                batch * strides[0] + head * strides[1] +
+                                    query * strides[2] + key * strides[3]);
+  if (args.mask.dtype != DType::kBool) return mask;
+  return mask == C(0) ? -std::numeric_limits<C>::infinity() : C(0);
+}
+
+/// Whether the mask, if any, shows a key of `run` to the query.
+template <typename C>
+__device__ bool Shows(const AttentionArgs& args, const KeyRun& run,
+                      int64_t batch, int64_t head, int64_t query, int64_t key) {
+  return key >= run.begin && key < run.end &&
+         (args.mask.data == nullptr ||
+          MaskOf<C>(args, batch, head, query, key) !=
+              -std::numeric_limits<C>::infinity());
+}
+
+/// Whether any of the block's queries sees any of the 32 keys from `key` on,
+/// where there is a mask; else true. All threads call it.
+template <typename C>
+__device__ bool TileShows(const AttentionArgs& args,
+                          const KeyRun (&runs)[kRows], const Where& where,
+                          int64_t key) {
+  if (args.mask.data == nullptr) return true;
+  bool any = false;
+#pragma unroll
+  for (int r = 0; r < kRows; ++r) {
+    any = any || Shows<C>(args, runs[r], where.batch, where.head,
+                          where.row + Warp() * kRows + r, key + LaneOfWarp());
+  }
+  return BlockAny(any);
+}
+
+CH_HOST_DEVICE bool HasShifts(const AttentionArgs& args) {
+  return args.mask.data != nullptr && args.mask.dtype != DType::kBool;
+}
+
+/// What the scores of a query are kept less by, made by a warp.
+template <typename C>
+__device__ C MaskShift(const AttentionArgs& args, int64_t batch, int64_t head,
+                       int64_t query) {
+  constexpr C kNothing = -std::numeric_limits<C>::infinity();
+  if (!HasShifts(args)) return C(0);
+  const KeyRun run = RunOf(args, batch, query);
+  C largest = kNothing;
+  for (int64_t key = run.begin + LaneOfWarp(); key < run.end;
+       key += kWarpThreads) {
+    largest = LargerOf(largest, MaskOf<C>(args, batch, head, query, key));
+  }
+  largest = WarpReduce(largest, [](C a, C b) { return LargerOf(a, b); });
+  return largest == kNothing ? C(0) : largest;
+}
+
+/// The score of a query and a key of `run`, which it sees, from the product of
+/// the two; -inf if it does not see it.
+/// \param shift MaskShift of the query
+template <typename C>
+__device__ C ScoreOf(const AttentionArgs& args, const KeyRun& run,
+                     int64_t batch, int64_t head, int64_t query, int64_t key,
+                     C shift, C product) {
+  constexpr C kNothing = -std::numeric_limits<C>::infinity();
+  if (key < run.begin || key >= run.end) return kNothing;
+  C score = product * static_cast<C>(args.scale);
+  if (args.slopes != nullptr) {
+    const int64_t distance = query + args.kv_len - args.q_len - key;
+    score -= static_cast<C>(LoadGlobal<float>(args.slopes + head)) *
+             static_cast<C>(distance < 0 ? -distance : distance);
+  }
+  if (args.mask.data == nullptr) return score;
+  return score + (MaskOf<C>(args, batch, head, query, key) - shift);
+}
+
+/// What dropout makes of probabilities: factors of 0 or 1 / (1 - dropout).
+template <typename C>
+class Dropped {
+ public:
+  __device__ explicit Dropped(const AttentionArgs& args)
+      : args_(args),
+        // The smallest float that numbers that are kept do not lie below.
+        bound_(
+            static_cast<float>(std::ceil(args.dropout * 0x1.0p24) * 0x1.0p-24)),
+        factor_(static_cast<C>(args.dropout < 1 ? 1 / (1 - args.dropout) : 0)) {
+  }
+  __device__ C FactorOf(int64_t batch, int64_t head, int64_t query,
+                        int64_t key) const {
+    if (args_.dropout == 0) return C(1);
+    const int64_t element = FirstProbability(args_, batch, head, query) + key;
+    const float u =
+        UniformOf(WordsOf(args_.dropout_key, args_.dropout_stream, element)[0]);
+    return u >= bound_ ? factor_ : C(0);
+  }
+
+ private:
+  const AttentionArgs& args_;
+  const float bound_;
+  const C factor_;
+};
 
 __device__ int64_t KvHead(const AttentionArgs& args, int64_t head) {
   return head / (args.q_heads / args.kv_heads);
@@ -220,24 +352,30 @@ __global__ void __launch_bounds__(kMostWarps* kWarpThreads)
   const Head q = HeadOf(args.q, where.batch, where.head, args.q_len);
   const Head k = HeadOf(args.k, where.batch, kv_head, args.kv_len);
   const Head v = HeadOf(args.v, where.batch, kv_head, args.kv_len);
-  const C scale = static_cast<C>(args.scale);
+  const Dropped<C> dropped(args);
   C max[kRows];
   C sum[kRows];
+  C shifts[kRows];
+  KeyRun runs[kRows];
   Sums<C> sums = {};
 #pragma unroll
   for (int r = 0; r < kRows; ++r) {
+    const int64_t query = where.row + Warp() * kRows + r;
     max[r] = kNothing;
     sum[r] = C(0);
+    runs[r] = RunOf(args, where.batch, query);
+    shifts[r] = MaskShift<C>(args, where.batch, where.head, query);
   }
-  const int64_t keys = KeysSeen(args, where.row);
-  for (int64_t key = FirstKey(args, where.row); key < keys; key += kTile) {
+  const KeyRun keys = RunOfRows(args, where.batch, where.row);
+  for (int64_t key = keys.begin; key < keys.end; key += kTile) {
+    if (!TileShows<C>(args, runs, where, key)) continue;
     C weights[kRows];
     Dots(shared, q, where.row, k, key, args.dtype, args.head_dim, weights);
 #pragma unroll
     for (int r = 0; r < kRows; ++r) {
-      const bool seen =
-          Sees(args, where.row + Warp() * kRows + r, key + LaneOfWarp());
-      const C score = seen ? weights[r] * scale : kNothing;
+      const int64_t query = where.row + Warp() * kRows + r;
+      const C score = ScoreOf(args, runs[r], where.batch, where.head, query,
+                              key + LaneOfWarp(), shifts[r], weights[r]);
       const C new_max = LargerOf(
           max[r], WarpReduce(score, [](C a, C b) { return LargerOf(a, b); }));
       // What was added so far is for the old maximum.
@@ -246,6 +384,10 @@ __global__ void __launch_bounds__(kMostWarps* kWarpThreads)
       sum[r] = sum[r] * rescale +
                WarpReduce(weights[r], [](C a, C b) { return a + b; });
       max[r] = new_max;
+      if (weights[r] != C(0)) {
+        weights[r] *= dropped.FactorOf(where.batch, where.head, query,
+                                       key + LaneOfWarp());
+      }
 #pragma unroll
       for (int i = 0; i < kCols<C> / kWarpThreads; ++i) sums[r][i] *= rescale;
     }
@@ -267,7 +409,8 @@ __global__ void __launch_bounds__(kMostWarps* kWarpThreads)
             sums);
 }
 
-/// delta[b, h, t] = the product of out and its gradient, by a warp.
+/// delta[b, h, t] = the product of out and its gradient, by a warp; behind all
+/// of them MaskShift, where there are shifts.
 template <typename C>
 __global__ void __launch_bounds__(256)
     DeltaKernel(AttentionBackwardArgs args, C* delta) {
@@ -288,15 +431,19 @@ __global__ void __launch_bounds__(256)
                             grad.first + t * grad.time_stride + d);
     }
     sum = WarpReduce(sum, [](C a, C b) { return a + b; });
-    if (LaneOfWarp() == 0) StoreGlobal(delta + row, sum);
+    const C shift = MaskShift<C>(forward, b, h, t);
+    if (LaneOfWarp() != 0) continue;
+    StoreGlobal(delta + row, sum);
+    if (HasShifts(forward)) StoreGlobal(delta + rows + row, shift);
   }
 }
 
-/// The log-sum-exp and delta of a query; zeros beyond the last one.
+/// The log-sum-exp, delta and MaskShift of a query; zeros beyond the last one.
 template <typename C>
 struct OfQuery {
   C logsumexp;
   C delta;
+  C shift;
 
   __device__ OfQuery(const AttentionArgs& args, const C* deltas, int64_t batch,
                      int64_t head, int64_t query) {
@@ -306,11 +453,15 @@ struct OfQuery {
         inside ? LoadElement<C>(args.logsumexp, StatisticsDType(args.dtype), at)
                : C(0);
     delta = inside ? LoadGlobal<C>(deltas + at) : C(0);
+    const int64_t all = args.batch * args.q_heads * args.q_len;
+    shift = inside && HasShifts(args) ? LoadGlobal<C>(deltas + all + at) : C(0);
   }
-  /// Of a score, where the query sees the key.
+  /// Of a score; -inf where the query does not see the key.
   __device__ C Probability(C score) const {
     constexpr C kNothing = -std::numeric_limits<C>::infinity();
-    return logsumexp == kNothing ? C(0) : std::exp(score - logsumexp);
+    return logsumexp == kNothing || score == kNothing
+               ? C(0)
+               : std::exp(score - logsumexp);
   }
 };
 
@@ -327,9 +478,16 @@ __global__ void __launch_bounds__(kMostWarps* kWarpThreads)
   const Head k = HeadOf(forward.k, where.batch, kv_head, forward.kv_len);
   const Head v = HeadOf(forward.v, where.batch, kv_head, forward.kv_len);
   const C scale = static_cast<C>(forward.scale);
+  const Dropped<C> dropped(forward);
   Sums<C> sums = {};
-  const int64_t keys = KeysSeen(forward, where.row);
-  for (int64_t key = FirstKey(forward, where.row); key < keys; key += kTile) {
+  KeyRun runs[kRows];
+#pragma unroll
+  for (int r = 0; r < kRows; ++r) {
+    runs[r] = RunOf(forward, where.batch, where.row + Warp() * kRows + r);
+  }
+  const KeyRun keys = RunOfRows(forward, where.batch, where.row);
+  for (int64_t key = keys.begin; key < keys.end; key += kTile) {
+    if (!TileShows<C>(forward, runs, where, key)) continue;
     C scores[kRows];
     C dots[kRows];
     Dots(shared, q, where.row, k, key, forward.dtype, dim, scores);
@@ -338,10 +496,14 @@ __global__ void __launch_bounds__(kMostWarps* kWarpThreads)
     for (int r = 0; r < kRows; ++r) {
       const int64_t query = where.row + Warp() * kRows + r;
       const OfQuery<C> of(forward, deltas, where.batch, where.head, query);
-      dots[r] =
-          Sees(forward, query, key + LaneOfWarp())
-              ? of.Probability(scores[r] * scale) * (dots[r] - of.delta) * scale
-              : C(0);
+      const int64_t own = key + LaneOfWarp();
+      const C p =
+          of.Probability(ScoreOf(forward, runs[r], where.batch, where.head,
+                                 query, own, of.shift, scores[r]));
+      const C factor =
+          p == C(0) ? C(0)
+                    : dropped.FactorOf(where.batch, where.head, query, own);
+      dots[r] = p == C(0) ? C(0) : p * (dots[r] * factor - of.delta) * scale;
     }
     AddWeighted(shared, dots, k, key, forward.dtype, where.col, dim, sums);
   }
@@ -362,9 +524,10 @@ __global__ void __launch_bounds__(kMostWarps* kWarpThreads)
   const Head k = HeadOf(forward.k, where.batch, where.head, forward.kv_len);
   const Head v = HeadOf(forward.v, where.batch, where.head, forward.kv_len);
   const C scale = static_cast<C>(forward.scale);
+  const Dropped<C> dropped(forward);
   Sums<C> dk = {};
   Sums<C> dv = {};
-  // The first query that sees any of these keys.
+  // The first query that may see any of these keys.
   int64_t first = 0;
   if (forward.causal) {
     first = where.row - forward.kv_len + forward.q_len;
@@ -374,18 +537,31 @@ __global__ void __launch_bounds__(kMostWarps* kWarpThreads)
     const Head q = HeadOf(forward.q, where.batch, h, forward.q_len);
     const Head grad = HeadOf(args.grad, where.batch, h, forward.q_len);
     for (int64_t query = first; query < forward.q_len; query += kTile) {
+      const int64_t own = query + LaneOfWarp();
+      const KeyRun run = RunOf(forward, where.batch, own);
+      if (!AnySees(run, where.row)) continue;
+      if (forward.mask.data != nullptr) {
+        bool any = false;
+        for (int r = 0; r < kRows; ++r) {
+          any = any || Shows<C>(forward, run, where.batch, h, own,
+                                where.row + Warp() * kRows + r);
+        }
+        if (!BlockAny(any)) continue;
+      }
       C weights[kRows];
       C dots[kRows];
       Dots(shared, k, where.row, q, query, forward.dtype, dim, weights);
       Dots(shared, v, where.row, grad, query, forward.dtype, dim, dots);
-      const OfQuery<C> of(forward, deltas, where.batch, h,
-                          query + LaneOfWarp());
+      const OfQuery<C> of(forward, deltas, where.batch, h, own);
 #pragma unroll
       for (int r = 0; r < kRows; ++r) {
-        const bool seen =
-            Sees(forward, query + LaneOfWarp(), where.row + Warp() * kRows + r);
-        weights[r] = seen ? of.Probability(weights[r] * scale) : C(0);
-        dots[r] = seen ? weights[r] * (dots[r] - of.delta) * scale : C(0);
+        const int64_t key = where.row + Warp() * kRows + r;
+        const C p = of.Probability(ScoreOf(forward, run, where.batch, h, own,
+                                           key, of.shift, weights[r]));
+        const C factor =
+            p == C(0) ? C(0) : dropped.FactorOf(where.batch, h, own, key);
+        weights[r] = p * factor;
+        dots[r] = p == C(0) ? C(0) : p * (dots[r] * factor - of.delta) * scale;
       }
       AddWeighted(shared, weights, grad, query, forward.dtype, where.col, dim,
                   dv);
@@ -436,7 +612,7 @@ void CudaAttention(const AttentionArgs& args, KernelContext& context) {
 int64_t CudaAttentionBackwardWorkspaceBytes(const AttentionBackwardArgs& args) {
   const AttentionArgs& forward = args.forward;
   return forward.batch * forward.q_heads * forward.q_len *
-         SizeOf(StatisticsDType(forward.dtype));
+         SizeOf(StatisticsDType(forward.dtype)) * (HasShifts(forward) ? 2 : 1);
 }
 
 void CudaAttentionBackward(const AttentionBackwardArgs& args,

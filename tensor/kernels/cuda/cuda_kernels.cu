@@ -70,6 +70,10 @@ const KernelTable& CudaKernels() {
           .sort_workspace_bytes = internal::CudaSortWorkspaceBytes,
           .sort = internal::CudaSort,
       },
+      WindowKernels{
+          .unfold = internal::CudaUnfold,
+          .fold = internal::CudaFold,
+      },
   };
   return kTable;
 }

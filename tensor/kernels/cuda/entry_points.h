@@ -81,6 +81,9 @@ void CudaCumSum(const CumSumArgs& args, KernelContext& context);
 // sort.cu
 int64_t CudaSortWorkspaceBytes(const SortArgs& args);
 void CudaSort(const SortArgs& args, KernelContext& context);
+// windows.cu
+void CudaUnfold(const WindowsArgs& args, KernelContext& context);
+void CudaFold(const WindowsArgs& args, KernelContext& context);
 
 }  // namespace crosshatch::internal
 

@@ -47,6 +47,17 @@ __device__ __forceinline__ C GeluSlope(C x) {
   return s + x * s * (C(1) - s) * slope;
 }
 
+/// The part of a normal distribution below x.
+template <typename C>
+__device__ __forceinline__ C NormalBelow(C x) {
+  return C(0.5) + C(0.5) * std::erf(x * C(0.70710678118654752));
+}
+template <typename C>
+__device__ __forceinline__ C GeluExactSlope(C x) {
+  const C density = C(0.39894228040143268) * std::exp(C(-0.5) * x * x);
+  return NormalBelow(x) + x * density;
+}
+
 template <typename C>
 struct Unary {
   UnaryOp op;
@@ -111,6 +122,10 @@ struct Unary {
         return of([](C x) { return Silu(x); });
       case UnaryOp::kGelu:
         return of([](C x) { return Gelu(x); });
+      case UnaryOp::kErf:
+        return of([](C x) { return std::erf(x); });
+      case UnaryOp::kGeluExact:
+        return of([](C x) { return x * NormalBelow(x); });
       case UnaryOp::kPowScalar:
         return of([this](C x) { return std::pow(x, scalar); });
       default:
@@ -189,6 +204,8 @@ struct Binary {
         return of([](C a, C b) { return a * SiluSlope(b); });
       case BinaryOp::kGeluBackward:
         return of([](C a, C b) { return a * GeluSlope(b); });
+      case BinaryOp::kGeluExactBackward:
+        return of([](C a, C b) { return a * GeluExactSlope(b); });
       case BinaryOp::kTanhBackward:
         return of([](C a, C b) { return a * (C(1) - b * b); });
       case BinaryOp::kSigmoidBackward:

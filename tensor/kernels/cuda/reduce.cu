@@ -230,7 +230,8 @@ __global__ void __launch_bounds__(256)
         StoreResult(finish, plan, output, values[thread]);
       }
     }
-    __syncthreads();
+    // The next turn begins with a write of each thread to its own value, which
+    // after the last barrier no other one reads.
   }
 }
 

@@ -29,8 +29,9 @@ __global__ void __launch_bounds__(256) RopeKernel(RopeArgs args) {
     C sin[N];
     C x[N];
     C y[N];
-    LoadVector(args.cos, DType::kFloat32, t * half + d, 1, count, cos);
-    LoadVector(args.sin, DType::kFloat32, t * half + d, 1, count, sin);
+    const int64_t angle = b * args.table_batch_stride + t * half + d;
+    LoadVector(args.cos, DType::kFloat32, angle, 1, count, cos);
+    LoadVector(args.sin, DType::kFloat32, angle, 1, count, sin);
     LoadVector(args.x.data, args.dtype, from, 1, count, x);
     LoadVector(args.x.data, args.dtype, from + half, 1, count, y);
 #pragma unroll
@@ -56,8 +57,8 @@ bool HasVectors(const Heads& x, DType dtype) {
 
 void CudaRope(const RopeArgs& args, KernelContext& context) {
   const int64_t half = args.head_dim / 2;
-  const auto is_aligned = [](const float* table) {
-    return IsVectorAligned(table, DType::kFloat32, 0, 4);
+  const auto is_aligned = [&args](const float* table) {
+    return IsVectorAligned(table, DType::kFloat32, args.table_batch_stride, 4);
   };
   const bool vectors = half % 8 == 0 && HasVectors(args.x, args.dtype) &&
                        HasVectors(args.out, args.dtype) &&

@@ -6,8 +6,10 @@
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>
+#include <fstream>
 #include <functional>
 #include <memory>
+#include <sstream>
 #include <string>
 
 #include "crosshatch/tensor/kernels/kernel_testutil.h"
@@ -39,8 +41,28 @@ class Buffer {
   std::unique_ptr<void, void (*)(void*)> data_;
 };
 
-// Runs a kernel that must move `least` bytes, prints what it moves, and expects
-// nine tenths of that at least to be what it must.
+// docs/cuda_kernels.md, which has a line for each kernel.
+std::string ReadPage() {
+  std::ifstream file("docs/cuda_kernels.md");
+  std::ostringstream text;
+  text << file.rdbuf();
+  return text.str();
+}
+
+// "1,024".
+std::string Grouped(int64_t number) {
+  std::string digits = std::to_string(number);
+  for (int at = static_cast<int>(digits.size()) - 3; at > 0; at -= 3) {
+    digits.insert(static_cast<size_t>(at), ",");
+  }
+  return digits;
+}
+
+// What the kernels of a test compute in.
+std::string dtype_of_test;
+
+// Runs a kernel that must move `least` bytes, prints what it moves, which the
+// page says too, and expects nine tenths of that at least to be what it must.
 void ExpectMovesLittle(const char* name, int64_t least,
                        const std::function<void(KernelContext&)>& kernel) {
   Traffic traffic;
@@ -57,6 +79,15 @@ void ExpectMovesLittle(const char* name, int64_t least,
               static_cast<double>(traffic.load_sectors * 32) /
                   static_cast<double>(
                       std::max<int64_t>(traffic.load_requests * 32, 1)));
+  char ratio[16];
+  std::snprintf(ratio, sizeof(ratio), "%.3f", part);
+  const std::string line = std::string("| ") + name + " | " + dtype_of_test +
+                           " | " + Grouped(least) + " | " +
+                           Grouped(traffic.bytes()) + " | " + ratio + " |";
+  static const auto* const page = new std::string(ReadPage());
+  EXPECT_NE(page->find(line + "\n"), std::string::npos)
+      << "docs/cuda_kernels.md lacks the line\n"
+      << line;
   EXPECT_GE(part, 0.9) << name;
   EXPECT_LE(part, 1.0) << name << ": what it must move is less";
 }
@@ -75,6 +106,8 @@ const KernelShape kShape = {2, {kRows, kCols}};
 
 class TrafficTest : public ::testing::TestWithParam<DType> {
  protected:
+  void SetUp() override { dtype_of_test = Name(dtype_); }
+
   const DType dtype_ = GetParam();
   const Buffer a_{dtype_, kElements}, b_{dtype_, kElements},
       c_{dtype_, kElements}, d_{dtype_, kElements};
@@ -215,6 +248,7 @@ INSTANTIATE_TEST_SUITE_P(DTypes, TrafficTest,
                          });
 
 TEST(TrafficOfTrainingTest, AdamW) {
+  dtype_of_test = Name(kFloat32);
   const Buffer p(kFloat32, kElements), g(kFloat32, kElements),
       m(kFloat32, kElements), v(kFloat32, kElements);
   AdamWArgs args;
@@ -229,6 +263,7 @@ TEST(TrafficOfTrainingTest, AdamW) {
 }
 
 TEST(TrafficOfTrainingTest, AccumulateRanks) {
+  dtype_of_test = Name(kBFloat16);
   const Buffer a(kBFloat16, kElements), b(kBFloat16, kElements),
       c(kBFloat16, kElements), out(kBFloat16, kElements);
   const void* sources[] = {a.get(), b.get(), c.get()};

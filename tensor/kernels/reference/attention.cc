@@ -5,6 +5,8 @@
 #include <cmath>
 #include <limits>
 
+#include "crosshatch/tensor/kernels/philox.h"
+
 namespace crosshatch::reference {
 namespace {
 
@@ -45,11 +47,81 @@ Inputs ReadInputs(const AttentionArgs& args) {
                args.head_dim)};
 }
 
-/// Probabilities of the keys that query i sees.
+constexpr Real kHidden = -std::numeric_limits<Real>::infinity();
+
+bool Sees(const AttentionArgs& args, int64_t b, int64_t i, int64_t j) {
+  const int64_t own_key = i + args.kv_len - args.q_len;
+  if (args.causal && j > own_key) return false;
+  if (args.window > 0 && j <= own_key - args.window) return false;
+  if (args.key_ranges == nullptr) return true;
+  const int32_t* const range =
+      args.key_ranges + b * args.key_ranges_batch_stride + 2 * i;
+  return range[0] <= j && j < range[1];
+}
+
+Real MaskOf(const AttentionArgs& args, int64_t b, int64_t h, int64_t i,
+            int64_t j) {
+  const int64_t* const strides = args.mask.strides;
+  return ReadElement(
+      args.mask.data, args.mask.dtype,
+      b * strides[0] + h * strides[1] + i * strides[2] + j * strides[3]);
+}
+
+/// The largest that a floating point mask has for keys that a query sees; 0
+/// where there is none.
+Real MaskShift(const AttentionArgs& args, int64_t b, int64_t h, int64_t i) {
+  if (args.mask.data == nullptr || args.mask.dtype == DType::kBool) return 0;
+  Real largest = kHidden;
+  for (int64_t j = 0; j < args.kv_len; ++j) {
+    if (Sees(args, b, i, j)) {
+      largest = std::max(largest, MaskOf(args, b, h, i, j));
+    }
+  }
+  return largest == kHidden ? 0 : largest;
+}
+
+/// What is added to a score.
+/// \param shift MaskShift of the query
+Real BiasOf(const AttentionArgs& args, int64_t b, int64_t h, int64_t i,
+            int64_t j, Real shift) {
+  if (!Sees(args, b, i, j)) return kHidden;
+  Real bias = 0;
+  if (args.slopes != nullptr) {
+    bias -= static_cast<Real>(args.slopes[h]) *
+            static_cast<Real>(std::abs(i + args.kv_len - args.q_len - j));
+  }
+  if (args.mask.data == nullptr) return bias;
+  const Real mask = MaskOf(args, b, h, i, j);
+  if (args.mask.dtype == DType::kBool) return mask == 0 ? kHidden : bias;
+  return bias + (mask - shift);
+}
+
+/// What dropout makes of one probability: the factor.
+Real Kept(const AttentionArgs& args, int64_t b, int64_t h, int64_t i,
+          int64_t j) {
+  if (args.dropout == 0) return 1;
+  const auto element = static_cast<uint64_t>(
+      (((args.first_row + b) * args.total_heads + args.first_head + h) *
+           args.q_len +
+       i) *
+          args.kv_len +
+      j);
+  const float u = internal::UniformOf(internal::Philox(
+      {static_cast<uint32_t>(element), static_cast<uint32_t>(element >> 32),
+       static_cast<uint32_t>(args.dropout_stream),
+       static_cast<uint32_t>(args.dropout_stream >> 32)},
+      {static_cast<uint32_t>(args.dropout_key),
+       static_cast<uint32_t>(args.dropout_key >> 32)})[0]);
+  if (static_cast<double>(u) < args.dropout) return 0;
+  return 1 / (1 - static_cast<Real>(args.dropout));
+}
+
+/// Of one query: probabilities of all keys, and the factors of dropout.
 struct Row {
   Reals p;
+  Reals kept;
   Real logsumexp;
-  Real magnitude;
+  Real magnitude;  // Of keys whose probability is none that any dtype drops.
 };
 Row Probabilities(const AttentionArgs& args, const Inputs& in, int64_t b,
                   int64_t h, int64_t i) {
@@ -57,33 +129,39 @@ Row Probabilities(const AttentionArgs& args, const Inputs& in, int64_t b,
   const auto scale = static_cast<Real>(args.scale);
   Row row;
   row.magnitude = 0;
-  Real max = -std::numeric_limits<Real>::infinity();
+  Real max = kHidden;
+  Reals magnitudes;
+  const Real shift = MaskShift(args, b, h, i);
   for (int64_t j = 0; j < args.kv_len; ++j) {
-    const int64_t own_key = i + args.kv_len - args.q_len;
-    if (args.causal && j > own_key) break;
-    if (args.window > 0 && j <= own_key - args.window) {
-      row.p.push_back(-std::numeric_limits<Real>::infinity());
-      continue;
-    }
-    Real score = 0;
-    Real magnitude = 0;
-    for (int64_t d = 0; d < args.head_dim; ++d) {
-      const Real product = scale * in.q(b, i, h, d) * in.k(b, j, kv_head, d);
-      score += product;
-      magnitude += std::abs(product);
+    row.kept.push_back(Kept(args, b, h, i, j));
+    Real score = BiasOf(args, b, h, i, j, shift);
+    if (score != kHidden) {
+      Real magnitude = std::abs(score);
+      for (int64_t d = 0; d < args.head_dim; ++d) {
+        const Real product = scale * in.q(b, i, h, d) * in.k(b, j, kv_head, d);
+        score += product;
+        magnitude += std::abs(product);
+      }
+      magnitudes.push_back(magnitude);
+    } else {
+      magnitudes.push_back(0);
     }
     row.p.push_back(score);
-    row.magnitude = std::max(row.magnitude, magnitude);
     max = std::max(max, score);
   }
-  if (max == -std::numeric_limits<Real>::infinity()) {
+  if (max == kHidden) {
     row.p.assign(row.p.size(), 0);
     row.logsumexp = max;
     return row;
   }
   Real sum = 0;
   for (Real& p : row.p) sum += p = std::exp(p - max);
-  for (Real& p : row.p) p /= sum;
+  for (size_t j = 0; j < row.p.size(); ++j) {
+    row.p[j] /= sum;
+    if (row.p[j] > std::ldexp(Real(1), -1100)) {
+      row.magnitude = std::max(row.magnitude, magnitudes[j]);
+    }
+  }
   row.logsumexp = max + std::log(sum);
   return row;
 }
@@ -116,8 +194,8 @@ Attention AttentionForward(const AttentionArgs& args) {
             std::max(result.score_magnitude, row.magnitude);
         for (size_t j = 0; j < row.p.size(); ++j) {
           for (int64_t d = 0; d < args.head_dim; ++d) {
-            const Real term =
-                row.p[j] * in.v(b, static_cast<int64_t>(j), kv_head, d);
+            const Real term = row.p[j] * row.kept[j] *
+                              in.v(b, static_cast<int64_t>(j), kv_head, d);
             out.at(b, i, h, d) += term;
             magnitudes.at(b, i, h, d) += std::abs(term);
           }
@@ -154,6 +232,8 @@ AttentionGradients AttentionBackward(const AttentionBackwardArgs& all) {
             dp[at] += term;
             dp_size[at] += std::abs(term);
           }
+          dp[at] *= row.kept[at];
+          dp_size[at] *= row.kept[at];
           delta += row.p[at] * dp[at];
           delta_size += row.p[at] * dp_size[at];
         }
@@ -163,8 +243,9 @@ AttentionGradients AttentionBackward(const AttentionBackwardArgs& all) {
           const Real ds_size = row.p[at] * (dp_size[at] + delta_size) * scale;
           for (int64_t d = 0; d < args.head_dim; ++d) {
             const Real gradient = grad(b, i, h, d);
-            dv.at(b, j, g, d) += row.p[at] * gradient;
-            dv_size.at(b, j, g, d) += row.p[at] * std::abs(gradient);
+            const Real weight = row.p[at] * row.kept[at];
+            dv.at(b, j, g, d) += weight * gradient;
+            dv_size.at(b, j, g, d) += weight * std::abs(gradient);
             dq.at(b, i, h, d) += ds * in.k(b, j, g, d);
             dq_size.at(b, i, h, d) += ds_size * std::abs(in.k(b, j, g, d));
             dk.at(b, j, g, d) += ds * in.q(b, i, h, d);

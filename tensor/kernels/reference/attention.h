@@ -12,8 +12,9 @@
 namespace crosshatch::reference {
 
 /// Each result with what its error is proportional to: the sum of the absolute
-/// values of its terms. `score_magnitude` is the largest
-/// scale * sum |q| |k| of any visible pair, which the errors of scores go by.
+/// values of its terms. `score_magnitude` is the largest scale * sum |q| |k| +
+/// |mask - slope * |distance|| of any pair that is seen, which the errors of
+/// scores go by.
 struct Attention {
   Reals out, out_magnitudes;
   Reals logsumexp;

@@ -23,6 +23,7 @@ Real SiluDerivative(Real x) {
   const Real s = Sigmoid(x);
   return s + x * s * (1 - s);
 }
+Real NormalBelow(Real x) { return std::erfc(-x / std::sqrt(Real(2))) / 2; }
 Real GeluArgument(Real x) {
   return 2 * std::sqrt(2 / std::acos(Real(-1))) *
          (x + Real(0.044715) * x * x * x);
@@ -68,6 +69,10 @@ Real Unary(UnaryOp op, Real a, Real scalar) {
       return Silu(a);
     case UnaryOp::kGelu:
       return a * Sigmoid(GeluArgument(a));
+    case UnaryOp::kErf:
+      return std::erf(a);
+    case UnaryOp::kGeluExact:
+      return a * NormalBelow(a);
     case UnaryOp::kPowScalar:
       return std::pow(a, scalar);
     case UnaryOp::kNot:
@@ -102,6 +107,9 @@ Real Binary(BinaryOp op, Real a, Real b, Real alpha) {
                          (1 + 3 * Real(0.044715) * b * b);
       return a * (s + b * s * (1 - s) * slope);
     }
+    case BinaryOp::kGeluExactBackward:
+      return a * (NormalBelow(b) + b * std::exp(-b * b / 2) /
+                                       std::sqrt(2 * std::acos(Real(-1))));
     case BinaryOp::kTanhBackward:
       return a * (1 - b * b);
     case BinaryOp::kSigmoidBackward:

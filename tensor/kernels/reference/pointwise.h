@@ -14,6 +14,8 @@ Real Sigmoid(Real x);
 /// x * sigmoid(x) and its derivative.
 Real Silu(Real x);
 Real SiluDerivative(Real x);
+/// The part of a normal distribution below x.
+Real NormalBelow(Real x);
 /// The argument of gelu's sigmoid: 2 sqrt(2 / pi) (x + 0.044715 x^3).
 Real GeluArgument(Real x);
 

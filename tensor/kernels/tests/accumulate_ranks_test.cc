@@ -88,6 +88,20 @@ TEST(AccumulateRanksTest, AllOps) {
   }
 }
 
+// As of a group of many ranks.
+TEST(AccumulateRanksTest, MoreRanksThanAKernelMayTakeAtOnce) {
+  for (ReduceOp op : {ReduceOp::kSum, ReduceOp::kAvg, ReduceOp::kMax}) {
+    for (int ranks : {256, 257, 600}) {
+      for (DType dtype : kernel_test::kFloatDTypes) {
+        TestAccumulate(op, dtype, dtype, ranks, 37, 0.3);
+      }
+      TestAccumulate(op, DType::kBFloat16, DType::kFloat32, ranks, 37, 1);
+      if (op == ReduceOp::kAvg) continue;
+      TestAccumulate(op, DType::kInt32, DType::kInt32, ranks, 37, 1);
+    }
+  }
+}
+
 TEST(AccumulateRanksTest, OutMayBeASource) {
   Random random(1);
   Operand a(DType::kFloat32, {5000}), b(DType::kFloat32, {5000}),

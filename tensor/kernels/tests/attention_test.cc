@@ -1,9 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "crosshatch/tensor/kernels/reference/attention.h"
 
+#include <algorithm>
 #include <cmath>
 #include <limits>
 #include <sstream>
+#include <utility>
+#include <vector>
 
 #include "crosshatch/tensor/kernels/kernel_testutil.h"
 #include "gtest/gtest.h"
@@ -27,7 +30,39 @@ struct Case {
   bool heads_first = false;  // Memory order [B, H, T, D].
   double size = 1;           // Of the inputs.
   int64_t window = 0;
+  // The dims that a mask has, of [batch, q_heads, q_len, kv_len]: bit 0 the
+  // first. It has three of four keys where it is a bool.
+  uint32_t mask_dims = 0;
+  DType mask_dtype = DType::kBool;
+  bool has_mask = false;
+  // Lengths of packed documents, one after the other in queries and keys alike;
+  // what is left over sees nothing. Every other batch row has them in reverse.
+  std::vector<int64_t> documents = {};
+  bool slopes = false;
+  double dropout = 0;
+  // The first keys have this in the mask.
+  int64_t low_keys = 0;
+  double low = 0;
 };
+
+// Key ranges [batch, q_len, 2].
+std::vector<int32_t> RangesOf(const Case& c) {
+  std::vector<int32_t> ranges;
+  for (int64_t b = 0; b < c.batch; ++b) {
+    std::vector<int64_t> lengths = c.documents;
+    if (b % 2 == 1) std::reverse(lengths.begin(), lengths.end());
+    int64_t begin = 0;
+    for (int64_t length : lengths) {
+      for (int64_t i = 0; i < length; ++i) {
+        ranges.push_back(static_cast<int32_t>(begin));
+        ranges.push_back(static_cast<int32_t>(begin + length));
+      }
+      begin += length;
+    }
+    for (; begin < c.q_len; ++begin) ranges.insert(ranges.end(), {7, 7});
+  }
+  return ranges;
+}
 
 // A tensor [B, T, H, D] in one of the two memory orders.
 class Heads {
@@ -88,6 +123,47 @@ void TestAttention(const Case& c) {
   args.scale = 1 / std::sqrt(static_cast<double>(c.dim));
   args.causal = c.causal;
   args.window = c.window;
+  const std::vector<int64_t> whole = {c.batch, c.q_heads, c.q_len, c.kv_len};
+  std::vector<int64_t> mask_sizes = whole;
+  for (size_t d = 0; d < 4; ++d) {
+    if ((c.mask_dims >> d & 1u) == 0) mask_sizes[d] = 1;
+  }
+  Operand mask(c.mask_dtype, mask_sizes);
+  if (c.has_mask) {
+    mask.Fill(random, -2, 2);
+    if (c.mask_dtype == DType::kBool) {
+      Reals seen;
+      for (int64_t i = 0; i < mask.numel(); ++i) {
+        seen.push_back(random.Below(4) > 0 ? 1 : 0);
+      }
+      mask.Set(seen);
+    }
+    if (c.low_keys > 0) {
+      Reals values = mask.Read();
+      std::fill(values.begin(), values.begin() + c.low_keys, Real(c.low));
+      mask.Set(values);
+    }
+    args.mask = mask.in();
+    for (size_t d = 0; d < 4; ++d) {
+      if (mask_sizes[d] == 1) args.mask.strides[d] = 0;
+    }
+  }
+  const std::vector<int32_t> ranges = RangesOf(c);
+  if (!c.documents.empty()) {
+    args.key_ranges = ranges.data();
+    args.key_ranges_batch_stride = 2 * c.q_len;
+  }
+  std::vector<float> slopes;
+  for (int64_t h = 0; h < c.q_heads; ++h) {
+    slopes.push_back(std::ldexp(1.0f, -static_cast<int>(h) - 1));
+  }
+  if (c.slopes) args.slopes = slopes.data();
+  args.dropout = c.dropout;
+  args.dropout_key = 0x0123456789ABCDEFu;
+  args.dropout_stream = 77;
+  args.first_row = 3;
+  args.first_head = 2;
+  args.total_heads = c.q_heads + 5;
   backward.grad = grad.in();
   backward.dq = dq.out();
   backward.dk = dk.out();
@@ -102,7 +178,9 @@ void TestAttention(const Case& c) {
   what << "attention B" << c.batch << " Tq" << c.q_len << " Tk" << c.kv_len
        << " Hq" << c.q_heads << " Hkv" << c.kv_heads << " D" << c.dim << " "
        << Name(c.dtype) << (c.causal ? " causal" : " full") << " window "
-       << c.window;
+       << c.window << " mask " << (c.has_mask ? Name(c.mask_dtype) : "none")
+       << " of " << c.mask_dims << " documents " << c.documents.size()
+       << (c.slopes ? " slopes" : "") << " dropout " << c.dropout;
   kernel_test::RunAllWays(
       {&out.operand(), &logsumexp, &dq.operand(), &dk.operand(), &dv.operand()},
       [&](KernelContext& context) {
@@ -209,6 +287,175 @@ TEST(AttentionTest, Windows) {
       }
     }
   }
+}
+
+TEST(AttentionTest, Masks) {
+  for (DType dtype : {DType::kBool, DType::kFloat32, DType::kBFloat16}) {
+    for (uint32_t dims : {0u, 1u, 2u, 4u, 8u, 12u, 9u, 15u}) {
+      for (bool causal : {false, true}) {
+        TestAttention({.batch = 2,
+                       .q_len = 35,
+                       .kv_len = 70,
+                       .q_heads = 2,
+                       .kv_heads = 1,
+                       .dim = 6,
+                       .causal = causal,
+                       .mask_dims = dims,
+                       .mask_dtype = dtype,
+                       .has_mask = true});
+      }
+    }
+  }
+  TestAttention({.batch = 1,
+                 .q_len = 66,
+                 .kv_len = 66,
+                 .q_heads = 2,
+                 .kv_heads = 2,
+                 .dim = 4,
+                 .dtype = DType::kFloat64,
+                 .mask_dims = 12,
+                 .mask_dtype = DType::kFloat64,
+                 .has_mask = true});
+}
+
+// Values of a mask that are so low for all keys of a query that nothing else
+// could be told from their log-sum-exp.
+TEST(AttentionTest, LowMasks) {
+  for (double low : {-1e4, -1e9, -3.4028234e38}) {
+    for (bool causal : {false, true}) {
+      TestAttention({.batch = 1,
+                     .q_len = 70,
+                     .kv_len = 70,
+                     .q_heads = 2,
+                     .kv_heads = 1,
+                     .dim = 4,
+                     .causal = causal,
+                     .mask_dims = 8,
+                     .mask_dtype = DType::kFloat32,
+                     .has_mask = true,
+                     .low_keys = causal ? 30 : 70,
+                     .low = low});
+    }
+  }
+}
+
+// Of tiles that the mask hides as a whole nothing is read.
+TEST(AttentionTest, HiddenTilesAreSkipped) {
+  constexpr int64_t kLen = 130;
+  for (DType mask_dtype : {DType::kBool, DType::kFloat32}) {
+    Random random(1);
+    const std::vector<int64_t> heads = {1, kLen, 1, 4};
+    Operand q(DType::kFloat32, heads), k(DType::kFloat32, heads),
+        v(DType::kFloat32, heads), out(DType::kFloat32, heads),
+        logsumexp(DType::kFloat32, {1, 1, kLen}), mask(mask_dtype, {kLen});
+    for (Operand* x : {&q, &k, &v}) x->Fill(random, -1, 1);
+    // Keys 64 on are hidden, and hold what would spoil everything.
+    Reals shown, poisoned = k.Read();
+    for (int64_t j = 0; j < kLen; ++j) {
+      const Real hidden = mask_dtype == DType::kBool
+                              ? 0
+                              : -std::numeric_limits<Real>::infinity();
+      const Real seen = mask_dtype == DType::kBool ? 1 : 0;
+      shown.push_back(j < 64 ? seen : hidden);
+      for (int64_t d = 0; d < 4; ++d) {
+        if (j >= 64) {
+          poisoned[static_cast<size_t>(4 * j + d)] =
+              std::numeric_limits<Real>::quiet_NaN();
+        }
+      }
+    }
+    mask.Set(shown);
+    k.Set(poisoned);
+    v.Set(poisoned);
+    AttentionArgs args;
+    args.batch = args.q_heads = args.kv_heads = 1;
+    args.q_len = args.kv_len = kLen;
+    args.head_dim = 4;
+    args.q = q.heads();
+    args.k = k.heads();
+    args.v = v.heads();
+    args.out = out.heads_out();
+    args.logsumexp = logsumexp.data();
+    args.causal = false;
+    args.mask = {mask.data(), mask_dtype, {0, 0, 0, 1}};
+    Workspace workspace(Kernels().attention_workspace_bytes(args));
+    args.workspace = workspace.data();
+    kernel_test::Run(
+        [&](KernelContext& context) { Kernels().attention(args, context); });
+    for (Real x : out.Read()) EXPECT_TRUE(std::isfinite(x));
+  }
+}
+
+TEST(AttentionTest, PackedDocuments) {
+  for (const auto& [length, documents] :
+       {std::pair<int64_t, std::vector<int64_t>>{9, {4, 5}},
+        {7, {1, 0, 2, 3}},
+        {70, {70}},
+        {70, {0, 0}},
+        {70, {3, 60, 0, 7}},
+        {200, {64, 64, 64, 8}},
+        {200, {130, 1, 50}}}) {
+    for (bool causal : {false, true}) {
+      for (int64_t window : {0, 5}) {
+        TestAttention({.batch = 2,
+                       .q_len = length,
+                       .kv_len = length,
+                       .q_heads = 2,
+                       .kv_heads = 1,
+                       .dim = 8,
+                       .causal = causal,
+                       .window = window,
+                       .documents = documents});
+      }
+    }
+  }
+}
+
+TEST(AttentionTest, Slopes) {
+  for (const auto& [q_len, kv_len] :
+       {std::pair<int64_t, int64_t>{1, 70}, {5, 3}, {70, 70}}) {
+    for (bool causal : {false, true}) {
+      TestAttention({.batch = 1,
+                     .q_len = q_len,
+                     .kv_len = kv_len,
+                     .q_heads = 6,
+                     .kv_heads = 2,
+                     .dim = 8,
+                     .causal = causal,
+                     .slopes = true});
+    }
+  }
+}
+
+TEST(AttentionTest, Dropout) {
+  for (DType dtype : {DType::kFloat32, DType::kFloat64, DType::kBFloat16}) {
+    for (double p : {0.1, 0.5, 1.0}) {
+      TestAttention({.batch = 2,
+                     .q_len = 37,
+                     .kv_len = 70,
+                     .q_heads = 4,
+                     .kv_heads = 2,
+                     .dim = 6,
+                     .dtype = dtype,
+                     .dropout = p});
+    }
+  }
+}
+
+TEST(AttentionTest, AllAtOnce) {
+  TestAttention({.batch = 3,
+                 .q_len = 131,
+                 .kv_len = 131,
+                 .q_heads = 6,
+                 .kv_heads = 3,
+                 .dim = 17,
+                 .heads_first = true,
+                 .window = 40,
+                 .mask_dims = 14,
+                 .has_mask = true,
+                 .documents = {50, 0, 1, 76},
+                 .slopes = true,
+                 .dropout = 0.25});
 }
 
 TEST(AttentionTest, SixteenBitFloats) {

@@ -20,4 +20,5 @@ FAMILIES = [
     "scatter",
     "softmax",
     "sort",
+    "windows",
 ]

@@ -42,6 +42,7 @@ Real UnaryBound(UnaryOp op, DType dtype, Real a, Real expected) {
     case UnaryOp::kTanh:
     case UnaryOp::kSigmoid:
     case UnaryOp::kSilu:
+    case UnaryOp::kErf:
     case UnaryOp::kPowScalar:
       return Gamma(dtype, 16) * std::abs(expected) +
              reference::Smallest(kernel_test::ComputeDType(dtype));
@@ -50,6 +51,10 @@ Real UnaryBound(UnaryOp op, DType dtype, Real a, Real expected) {
       // times the argument.
       return Gamma(dtype, 16) * std::abs(expected) *
                  (1 + std::abs(reference::GeluArgument(a))) +
+             reference::Smallest(kernel_test::ComputeDType(dtype));
+    case UnaryOp::kGeluExact:
+      // The part below is off by a few roundings of 1.
+      return Gamma(dtype, 16) * std::abs(a) +
              reference::Smallest(kernel_test::ComputeDType(dtype));
     case UnaryOp::kAddScalar:
     case UnaryOp::kScalarMinus:
@@ -79,6 +84,9 @@ Real BinaryBound(BinaryOp op, DType dtype, Real a, Real b, Real expected) {
                  (1 + std::abs(b) * (2 + b * b)) * (1 + std::abs(argument)) +
              reference::Smallest(kernel_test::ComputeDType(dtype));
     }
+    case BinaryOp::kGeluExactBackward:
+      return Gamma(dtype, 40) * std::abs(a) * (1 + std::abs(b)) +
+             reference::Smallest(kernel_test::ComputeDType(dtype));
     case BinaryOp::kTanhBackward:
     case BinaryOp::kSigmoidBackward:
       return Gamma(dtype, 4) * std::abs(a) * (1 + b * b);

@@ -20,6 +20,7 @@ using kernel_test::Reals;
 struct Tables {
   std::vector<float> cos, sin;
 };
+/// \param time rows, of one table or of several
 Tables MakeTables(int64_t time, int64_t half) {
   Tables tables;
   for (int64_t t = 0; t < time; ++t) {
@@ -35,10 +36,10 @@ Tables MakeTables(int64_t time, int64_t half) {
 }
 
 void TestRope(DType dtype, std::vector<int64_t> sizes, bool inverse,
-              bool in_place) {
+              bool in_place, bool own_tables = false) {
   Random random(static_cast<uint64_t>(sizes[3]));
   const int64_t half = sizes[3] / 2;
-  const Tables tables = MakeTables(sizes[1], half);
+  const Tables tables = MakeTables(sizes[1] * sizes[0], half);
   Operand x(dtype, sizes), out(dtype, sizes);
   x.Fill(random, -3, 3);
   const Reals values = x.Read();
@@ -52,7 +53,8 @@ void TestRope(DType dtype, std::vector<int64_t> sizes, bool inverse,
                          tables.cos.data(),
                          tables.sin.data(),
                          dtype,
-                         inverse};
+                         inverse,
+                         own_tables ? sizes[1] * half : 0};
   kernel_test::RunAllWays(
       {&target}, [&](KernelContext& context) { Kernels().rope(args, context); },
       "rope");
@@ -60,7 +62,8 @@ void TestRope(DType dtype, std::vector<int64_t> sizes, bool inverse,
   for (size_t i = 0; i < values.size(); ++i) {
     const auto at = static_cast<int64_t>(i);
     const int64_t d = at % sizes[3];
-    const int64_t t = at / (sizes[3] * sizes[2]) % sizes[1];
+    const int64_t row = at / (sizes[3] * sizes[2]);
+    const int64_t t = own_tables ? row : row % sizes[1];
     const auto entry = static_cast<size_t>(t * half + d % half);
     const Real cos = tables.cos[entry];
     const Real sin = inverse ? -tables.sin[entry] : tables.sin[entry];
@@ -88,6 +91,13 @@ TEST(RopeTest, RotatesHalves) {
         TestRope(dtype, sizes, inverse, false);
       }
     }
+  }
+}
+
+TEST(RopeTest, RowsMayHaveTablesOfTheirOwn) {
+  for (DType dtype : {DType::kFloat32, DType::kBFloat16}) {
+    TestRope(dtype, {3, 5, 2, 8}, false, false, /*own_tables=*/true);
+    TestRope(dtype, {2, 3, 2, 32}, true, false, /*own_tables=*/true);
   }
 }
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "crosshatch/dtensor/tests/op_rule_check.h"
+#include "crosshatch/dtensor/debug/op_rule_check.h"
 
 #include <algorithm>
 #include <numeric>
@@ -206,6 +206,7 @@ RuleTally CheckRules(const std::vector<int>& mesh_shape,
                      const RuleLayouts& tried) {
   RuleTally result;
   OnMesh(mesh_shape, [&](const DeviceMesh& mesh) {
+    if (family.on_each_rank) family.on_each_rank();
     RuleTally tally;
     for (const RuleCase& c : family.cases) {
       CheckCase(c, family.twice, most, tried, mesh, tally);
@@ -213,17 +214,6 @@ RuleTally CheckRules(const std::vector<int>& mesh_shape,
     if (mesh.world().rank() == 0) result = tally;
   });
   return result;
-}
-
-std::vector<RuleFamily> RuleFamilies() {
-  return {
-      {"Pointwise", PointwiseCases()}, {"InPlace", InPlaceCases()},
-      {"Reduction", ReductionCases()}, {"Statistics", StatisticsCases()},
-      {"Lane", LaneCases()},           {"View", ViewCases()},
-      {"MatMul", MatMulCases()},       {"Layer", LayerCases()},
-      {"Attention", AttentionCases()}, {"Lookup", LookupCases()},
-      {"Index", IndexCases()},         {"Twice", TwiceCases(), true},
-  };
 }
 
 }  // namespace crosshatch

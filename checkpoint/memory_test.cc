@@ -1,0 +1,196 @@
+// SPDX-License-Identifier: Apache-2.0
+
+/// \file
+/// The memory that saving and loading take beside the state itself, of a state
+/// that is one large tensor and little else, against formulas: counted by the
+/// ranks' allocators and by every `new` of the process, which all ranks share.
+
+#include <malloc.h>
+
+#include <algorithm>
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <cstdlib>
+#include <filesystem>
+#include <new>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "crosshatch/base/status_macros.h"
+#include "crosshatch/checkpoint/async_save.h"
+#include "crosshatch/checkpoint/checkpoint.h"
+#include "crosshatch/checkpoint/huggingface.h"
+#include "crosshatch/checkpoint/weight_names.h"
+#include "crosshatch/comm/all_ranks.h"
+#include "crosshatch/comm/world.h"
+#include "crosshatch/dtensor/dtensor.h"
+#include "crosshatch/mesh/device_mesh.h"
+#include "crosshatch/nn/full_state.h"
+#include "crosshatch/nn/linear.h"
+#include "crosshatch/nn/state_dict.h"
+#include "crosshatch/tensor/creation.h"
+#include "crosshatch/tensor/rank_context.h"
+#include "crosshatch/testing/ranks.h"
+#include "gtest/gtest.h"
+
+namespace {
+
+std::atomic<int64_t> heap{0};
+std::atomic<int64_t> heap_peak{0};
+
+void* Counted(void* block) {
+  if (block == nullptr) throw std::bad_alloc();
+  const int64_t now = heap += static_cast<int64_t>(malloc_usable_size(block));
+  int64_t peak = heap_peak;
+  while (now > peak && !heap_peak.compare_exchange_weak(peak, now)) {
+  }
+  return block;
+}
+
+void Uncounted(void* block) {
+  heap -= static_cast<int64_t>(malloc_usable_size(block));
+  std::free(block);
+}
+
+}  // namespace
+
+void* operator new(size_t bytes) { return Counted(std::malloc(bytes)); }
+void* operator new[](size_t bytes) { return Counted(std::malloc(bytes)); }
+void operator delete(void* block) noexcept { Uncounted(block); }
+void operator delete[](void* block) noexcept { Uncounted(block); }
+void operator delete(void* block, size_t) noexcept { Uncounted(block); }
+void operator delete[](void* block, size_t) noexcept { Uncounted(block); }
+
+namespace crosshatch::checkpoint {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr int64_t kRows = 1031;
+constexpr int64_t kColumns = 1021;
+constexpr int64_t kWhole = kRows * kColumns * 4;
+/// What names, headers, messages and the like take, of all ranks.
+constexpr int64_t kSmall = 384 * 1024;
+
+/// What was taken beside what was there before.
+struct Taken {
+  std::vector<int64_t> of_rank = std::vector<int64_t>(4);  ///< Allocators'.
+  int64_t heap = 0;                                        ///< Of the process.
+};
+
+/// What `body` takes at most, on four ranks that each have a part of a large
+/// Linear.
+template <typename Body>
+Taken Measure(const Body& body) {
+  Taken taken;
+  OnMesh({{"fsdp", 2}, {"tp", 2}}, [&](const DeviceMesh& mesh) -> absl::Status {
+    nn::Linear model(kColumns, kRows, {.bias = false});
+    model.NamedParameters();
+    CH_ASSIGN_OR_RETURN(
+        const Layout layout,
+        Layout::FromPlacements(mesh.layout(), 2, {Shard(0), Shard(1)}));
+    model.weight()->set_data(MakeDTensor(
+        Full(layout.LocalShape({kRows, kColumns}, *mesh.coordinate()), 0.5),
+        mesh, layout, {kRows, kColumns}));
+    nn::StateDict state;
+    CH_RETURN_IF_ERROR(state.Add("w", model.weight()->data()));
+    RankContext& context = mesh.world().context();
+    CH_RETURN_IF_ERROR(context.Synchronize());
+    // All ranks have what they begin with.
+    CH_RETURN_IF_ERROR(
+        (*AllRanks(mesh.world()))->Exchange("", "begin").status());
+    context.allocator().ResetPeaks();
+    const int64_t before = context.allocator().stats().current_total;
+    if (mesh.world().rank() == 0) heap_peak = heap.load();
+    const int64_t heap_before = heap_peak;
+    CH_RETURN_IF_ERROR(
+        (*AllRanks(mesh.world()))->Exchange("", "measure").status());
+    CH_RETURN_IF_ERROR(body(mesh.world(), model, state));
+    taken.of_rank[static_cast<size_t>(mesh.world().rank())] =
+        context.allocator().stats().peak_total - before;
+    if (mesh.world().rank() == 0) taken.heap = heap_peak - heap_before;
+    return absl::OkStatus();
+  });
+  return taken;
+}
+
+std::string FreshDir(const std::string& name) {
+  const std::string dir = ::testing::TempDir() + name;
+  fs::remove_all(dir);
+  return dir;
+}
+
+int64_t Most(const Taken& taken) {
+  return *std::max_element(taken.of_rank.begin(), taken.of_rank.end());
+}
+
+TEST(MemoryTest, SavingAndLoadingTakeNone) {
+  const std::string dir = FreshDir("state");
+  const Taken saving =
+      Measure([&](World& world, nn::Linear&, nn::StateDict& state) {
+        return SaveCheckpoint(world, state, dir);
+      });
+  EXPECT_EQ(Most(saving), 0);
+  EXPECT_LT(saving.heap, kSmall);
+  const Taken loading =
+      Measure([&](World& world, nn::Linear&, nn::StateDict& state) {
+        return LoadCheckpoint(world, state, dir);
+      });
+  EXPECT_EQ(Most(loading), 0);
+  EXPECT_LT(loading.heap, kSmall);
+}
+
+TEST(MemoryTest, SavingBesideTrainingTakesWhatTheRanksWrite) {
+  const std::string dir = FreshDir("async");
+  const Taken saving = Measure(
+      [&](World& world, nn::Linear&, nn::StateDict& state) -> absl::Status {
+        AsyncCheckpointer saver(world);
+        // The second one has the memory of the first.
+        for (int i = 0; i < 2; ++i) {
+          CH_RETURN_IF_ERROR(saver.Save(state, dir, /*overwrite=*/true));
+        }
+        return saver.Wait();
+      });
+  EXPECT_EQ(Most(saving), 0);
+  EXPECT_GE(saving.heap, kWhole);
+  EXPECT_LT(saving.heap, kWhole + kSmall);
+}
+
+TEST(MemoryTest, AWholeTensorIsOnTheFirstRankAlone) {
+  const Taken visiting = Measure([&](World& world, nn::Linear&,
+                                     nn::StateDict& state) {
+    return nn::VisitFullState(world, state, nn::StateHolder::kFirstRank,
+                              [](const std::string&, const nn::StateValue&) {
+                                return absl::OkStatus();
+                              });
+  });
+  EXPECT_GE(visiting.of_rank[0], kWhole);
+  // The parts of the others, beside the whole that they go to.
+  EXPECT_LE(visiting.of_rank[0], 2 * kWhole);
+  for (int rank = 1; rank < 4; ++rank) {
+    EXPECT_LE(visiting.of_rank[static_cast<size_t>(rank)], kWhole / 2);
+  }
+  EXPECT_LT(visiting.heap, kSmall);
+}
+
+TEST(MemoryTest, HuggingFaceTakesAWholeParameter) {
+  const std::string dir = FreshDir("hf");
+  const WeightNames names = {.rules = {{"*", "*"}}};
+  const Taken saving =
+      Measure([&](World& world, nn::Linear& model, nn::StateDict&) {
+        return SaveWeights(world, model, dir, names, "{}");
+      });
+  EXPECT_GE(saving.of_rank[0], kWhole);
+  EXPECT_LE(Most(saving), 2 * kWhole);
+  EXPECT_LT(saving.heap, kSmall);
+  const Taken loading = Measure([&](World&, nn::Linear& model, nn::StateDict&) {
+    return LoadWeights(model, dir, names);
+  });
+  EXPECT_EQ(Most(loading), 0);
+  EXPECT_LT(loading.heap, kSmall);
+}
+
+}  // namespace
+}  // namespace crosshatch::checkpoint

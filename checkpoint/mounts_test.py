@@ -1,0 +1,224 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""Saves checkpoints on file systems that are really there: full ones, other
+ones, mount points, links, read-only ones, and by two processes at once. What is
+under the checkpoint's name is a version whole, and none is lost.
+
+usage: mounts_test.py PROGRAM
+where PROGRAM is //checkpoint:save_loop.
+
+Mounts in a namespace of its own (unshare), which takes nothing from the machine.
+Where mounting is not allowed it says so and checks what needs no mounts.
+"""
+
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import unittest
+
+INSIDE = "CROSSHATCH_MAY_MOUNT"
+
+
+def enter_namespace():
+    """Runs this program again where it may mount, if that is possible."""
+    if INSIDE in os.environ:
+        return
+    for options in (["--mount"], ["--map-root-user", "--mount"]):
+        probe = ["unshare", *options, "sh", "-c",
+                 'd=$(mktemp -d) && mount -t tmpfs -o size=64k none "$d" && '
+                 'umount "$d" && rmdir "$d"']
+        try:
+            allowed = subprocess.run(probe, capture_output=True).returncode == 0
+        except OSError:
+            break
+        if allowed:
+            os.environ[INSIDE] = "yes"
+            os.execvp("unshare", ["unshare", *options, sys.executable, *sys.argv])
+    print("NOT CHECKED: mounting is not allowed here, so full disks, other file "
+          "systems and mount points are not", file=sys.stderr)
+    os.environ[INSIDE] = "no"
+
+
+enter_namespace()
+PROGRAM = os.path.abspath(sys.argv.pop(1))
+MAY_MOUNT = os.environ[INSIDE] == "yes"
+# What a version takes on the disk, about: eight tensors of 251 x 64 float32.
+STATE = 8 * 251 * 64 * 4
+
+
+def run(*arguments):
+    return subprocess.run([PROGRAM, *arguments], capture_output=True, text=True,
+                          timeout=100)
+
+
+class MountsTest(unittest.TestCase):
+    def setUp(self):
+        self.root = os.path.realpath(tempfile.mkdtemp())
+        self.addCleanup(shutil.rmtree, self.root)
+        self.mounted = []
+        self.addCleanup(self.unmount_all)
+
+    def unmount_all(self):
+        for path in reversed(self.mounted):
+            subprocess.run(["umount", path], check=True)
+
+    def path(self, *names):
+        return os.path.join(self.root, *names)
+
+    def mount(self, path, *options):
+        os.makedirs(path, exist_ok=True)
+        subprocess.run(["mount", *options, path], check=True)
+        self.mounted.append(path)
+        return path
+
+    def tmpfs(self, path, size):
+        return self.mount(path, "-t", "tmpfs", "-o", f"size={size}", "none")
+
+    def save(self, path, version):
+        """What saving says: "" where it went well."""
+        done = run("once", path, str(version))
+        self.assertIn(done.returncode, (0, 1), done.stderr)
+        self.assertEqual(done.returncode == 0, done.stderr == "", done.stderr)
+        return done.stderr
+
+    def version(self, path):
+        done = run("check", path)
+        self.assertEqual(done.returncode, 0, done.stderr)
+        return int(done.stdout)
+
+    @unittest.skipUnless(MAY_MOUNT, "mounts")
+    def test_a_full_disk_keeps_the_version_before(self):
+        # From too small for one version to large enough for two.
+        outcomes = set()
+        for tenths in range(5, 26, 2):
+            disk = self.tmpfs(self.path(f"disk{tenths}"), STATE * tenths // 10)
+            run_dir = os.path.join(disk, "run")
+            there = 0
+            for version in (1, 2):
+                said = self.save(run_dir, version)
+                if not said:
+                    there = version
+                else:
+                    self.assertIn("No space left on device", said)
+                    # What was begun has gone: the disk is to be used again.
+                    self.assertEqual(os.listdir(disk), ["run"] if there else [])
+                if there:
+                    self.assertEqual(self.version(run_dir), there)
+            outcomes.add(there)
+            if there == 1:
+                subprocess.run(["mount", "-o", f"remount,size={STATE * 3}", disk],
+                               check=True)
+                self.assertEqual(self.save(run_dir, 3), "")
+                self.assertEqual(self.version(run_dir), 3)
+        self.assertEqual(outcomes, {0, 1, 2})
+
+    @unittest.skipUnless(MAY_MOUNT, "mounts")
+    def test_a_disk_that_fills_while_training_goes_on_keeps_what_was_there(self):
+        disk = self.tmpfs(self.path("disk"), STATE * 7 // 2)
+        run_dir = os.path.join(disk, "run")
+        saver = subprocess.Popen([PROGRAM, "async", run_dir],
+                                 stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+                                 text=True)
+        self.addCleanup(saver.kill)
+        for _ in range(3):
+            said = saver.stdout.readline()
+        # Somebody else fills the disk.
+        with open(os.path.join(disk, "other"), "wb") as other:
+            try:
+                while True:
+                    other.write(bytes(1 << 14))
+                    other.flush()
+            except OSError:
+                pass
+        out, err = saver.communicate(timeout=100)
+        self.assertEqual(saver.returncode, 1, err)
+        self.assertIn("No space left on device", err)
+        last = int(([said] + out.splitlines())[-1])
+        self.assertGreaterEqual(self.version(run_dir), last)
+        os.remove(os.path.join(disk, "other"))
+        self.assertEqual(self.save(run_dir, 99), "")
+        self.assertEqual(self.version(run_dir), 99)
+
+    @unittest.skipUnless(MAY_MOUNT, "mounts")
+    def test_a_mount_point_cannot_be_replaced_and_is_not(self):
+        place = self.tmpfs(self.path("place"), STATE * 3)
+        with open(os.path.join(place, "mine"), "w") as file:
+            file.write("mine")
+        said = self.save(place, 1)
+        self.assertIn(place, said)
+        self.assertEqual(os.listdir(place), ["mine"])
+        # Below it, there is room and a name.
+        self.assertEqual(self.save(os.path.join(place, "run"), 2), "")
+        self.assertEqual(self.version(os.path.join(place, "run")), 2)
+
+    @unittest.skipUnless(MAY_MOUNT, "mounts")
+    def test_a_file_that_is_mounted_in_a_checkpoint_stays(self):
+        run_dir = self.path("run")
+        self.assertEqual(self.save(run_dir, 1), "")
+        notes = os.path.join(run_dir, "notes")
+        for path in (notes, self.path("source")):
+            with open(path, "w") as file:
+                file.write("mine")
+        self.mount_file(self.path("source"), notes)
+        said = self.save(run_dir, 2)
+        # It could not move to the new directory, so none is begun.
+        self.assertIn(notes + " is a mount point, which cannot move", said)
+        self.assertEqual(self.version(run_dir), 1)
+        self.assertEqual(sorted(os.listdir(self.root)), ["run", "source"])
+        with open(notes) as file:
+            self.assertEqual(file.read(), "mine")
+
+    def mount_file(self, source, path):
+        subprocess.run(["mount", "--bind", source, path], check=True)
+        self.mounted.append(path)
+
+    @unittest.skipUnless(MAY_MOUNT, "mounts")
+    def test_a_link_to_another_file_system_leads_there(self):
+        disk = self.tmpfs(self.path("disk"), STATE * 3)
+        os.mkdir(os.path.join(disk, "run"))
+        link = self.path("link")
+        os.symlink(os.path.join(disk, "run"), link)
+        for version in (1, 2):
+            self.assertEqual(self.save(link, version), "")
+            self.assertTrue(os.path.islink(link))
+            self.assertEqual(self.version(os.path.join(disk, "run")), version)
+        self.assertEqual(os.listdir(disk), ["run"])
+
+    @unittest.skipUnless(MAY_MOUNT, "mounts")
+    def test_a_read_only_disk_is_said_and_left_alone(self):
+        disk = self.tmpfs(self.path("disk"), STATE * 3)
+        run_dir = os.path.join(disk, "run")
+        self.assertEqual(self.save(run_dir, 1), "")
+        subprocess.run(["mount", "-o", "remount,ro", disk], check=True)
+        self.assertIn("Read-only file system", self.save(run_dir, 2))
+        self.assertEqual(self.version(run_dir), 1)
+
+    def test_of_savers_at_once_each_has_its_version_or_says_where_it_lies(self):
+        for attempt in range(4):
+            run_dir = self.path(f"run{attempt}")
+            self.assertEqual(self.save(run_dir, 1), "")
+            savers = {version: subprocess.Popen(
+                [PROGRAM, "once", run_dir, str(version)], stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE, text=True) for version in (2, 3, 4)}
+            lost = {}
+            for version, saver in savers.items():
+                _, said = saver.communicate(timeout=100)
+                if saver.returncode != 0:
+                    lost[version] = said
+            self.assertLess(len(lost), 3, "none has saved")
+            there = self.version(run_dir)
+            self.assertIn(there, set(savers) - set(lost), lost)
+            for version, said in lost.items():
+                # What is complete is told of, and is where it is said to be.
+                beside = [name for name in os.listdir(self.root)
+                          if name.startswith(f"run{attempt}.") and
+                          self.path(name) in said]
+                self.assertTrue(beside, said)
+                self.assertIn(version, [self.version(self.path(name))
+                                        for name in beside])
+
+
+if __name__ == "__main__":
+    unittest.main()

@@ -1,0 +1,162 @@
+// SPDX-License-Identifier: Apache-2.0
+
+/// \file
+/// What is particular to ranks on devices; the conformance suite has the rest.
+
+#include <cstdint>
+#include <cstring>
+#include <string>
+#include <vector>
+
+#include "crosshatch/base/status_macros.h"
+#include "crosshatch/comm/emulated_cuda_testutil.h"
+#include "crosshatch/comm/world.h"
+#include "crosshatch/emulation/cuda_runtime.h"
+#include "crosshatch/tensor/backends/cpu/cpu_backend.h"
+#include "crosshatch/tensor/backends/cuda/cuda_backend.h"
+#include "crosshatch/tensor/backends/reference/reference_backend.h"
+#include "crosshatch/tensor/creation.h"
+#include "crosshatch/tensor/ops/cast.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+namespace crosshatch {
+namespace {
+
+using ::testing::HasSubstr;
+
+constexpr int kRanks = 4;
+constexpr int64_t kCount = 333;
+
+// Numbers whose sum depends on the order in which they are added.
+std::vector<float> NumbersOf(int rank) {
+  std::vector<float> numbers;
+  for (int64_t i = 0; i < kCount; ++i) {
+    const auto mixed = static_cast<uint32_t>((i * 7919 + rank * 104729) % 9973);
+    numbers.push_back((static_cast<float>(mixed) - 5000.0f) *
+                      (rank % 2 == 0 ? 1e-3f : 1e3f));
+  }
+  return numbers;
+}
+
+// By rank, what an all-reduce in `dtype` leaves there.
+std::vector<std::vector<float>> AllReduced(DType dtype,
+                                           const LocalOptions& options) {
+  std::vector<std::vector<float>> results(kRanks);
+  const absl::Status status = RunLocal(
+      kRanks,
+      [&](World& world) -> absl::Status {
+        CH_ASSIGN_OR_RETURN(auto all,
+                            world.Group("all", world.AllRanks(), "comm"));
+        RankContext& context = world.context();
+        const std::vector<float> numbers = NumbersOf(world.rank());
+        const Tensor x = ToDType(
+            FromValues<float>({kCount}, absl::MakeConstSpan(numbers)), dtype);
+        Stream& stream = context.SideStream("comm");
+        stream.Wait(context.compute_stream().Record());
+        CH_RETURN_IF_ERROR(AllReduce(*all, x.raw_data(), kCount, dtype,
+                                     ReduceOp::kSum, stream, "sum"));
+        context.compute_stream().Wait(stream.Record());
+        results[static_cast<size_t>(world.rank())] =
+            ToDType(x, kFloat32).ToVector<float>();
+        return absl::OkStatus();
+      },
+      options);
+  EXPECT_TRUE(status.ok()) << status;
+  return results;
+}
+
+TEST(LocalOnCudaTest, SumsHaveTheBitsOfTheCpu) {
+  for (DType dtype : {kFloat32, kBFloat16, kFloat64}) {
+    const auto expected = AllReduced(dtype, {});
+    for (int devices : {1, 2}) {
+      for (uint64_t seed : {0, 1, 2, 3}) {
+        const auto results =
+            AllReduced(dtype, {.adversarial_seed = seed,
+                               .backends = OnEmulatedCuda(kRanks, devices)});
+        ASSERT_EQ(results.size(), expected.size());
+        for (size_t rank = 0; rank < results.size(); ++rank) {
+          ASSERT_EQ(results[rank].size(), expected[rank].size());
+          EXPECT_EQ(std::memcmp(results[rank].data(), expected[rank].data(),
+                                kCount * sizeof(float)),
+                    0)
+              << Name(dtype) << " on " << devices << " devices, seed " << seed;
+        }
+      }
+    }
+  }
+}
+
+// Ranks order their queues by events: no thread waits for a device.
+TEST(LocalOnCudaTest, ACollectiveIsIssuedAndNotWaitedFor) {
+  const absl::Status status = RunLocal(
+      kRanks,
+      [&](World& world) -> absl::Status {
+        CH_ASSIGN_OR_RETURN(auto all,
+                            world.Group("all", world.AllRanks(), "comm"));
+        Stream& stream = world.context().SideStream("comm");
+        const Tensor x = Zeros({kCount});
+        const auto reduce = [&] {
+          return AllReduce(*all, x.raw_data(), kCount, kFloat32, ReduceOp::kSum,
+                           stream, "sum");
+        };
+        for (int i = 0; i < 3; ++i) CH_RETURN_IF_ERROR(reduce());
+        CH_RETURN_IF_ERROR(all->Exchange("", "before").status());
+        const emulation::RuntimeCounts before = emulation::CountsOfRuntime();
+        CH_RETURN_IF_ERROR(all->Exchange("", "counted").status());
+        CH_RETURN_IF_ERROR(reduce());
+        CH_RETURN_IF_ERROR(all->Exchange("", "after").status());
+        const emulation::RuntimeCounts after = emulation::CountsOfRuntime();
+        // Of all ranks: a sum of its piece, and copies of the others'.
+        EXPECT_EQ(after.kernels - before.kernels, kRanks * kRanks);
+        EXPECT_EQ(after.synchronizations, before.synchronizations);
+        EXPECT_EQ(after.allocations, before.allocations);
+        EXPECT_EQ(after.host_functions, before.host_functions);
+        // None goes on before all have counted.
+        return all->Exchange("", "counted").status();
+      },
+      {.backends = OnEmulatedCuda(kRanks, 2)});
+  EXPECT_TRUE(status.ok()) << status;
+}
+
+TEST(LocalOnCudaTest, ReportsCollectivesInAnotherOrderAsAStall) {
+  const absl::Status status =
+      RunLocal(2,
+               [](World& world) -> absl::Status {
+                 CH_ASSIGN_OR_RETURN(auto x, world.Group("x", {0, 1}, "a"));
+                 CH_ASSIGN_OR_RETURN(auto y, world.Group("y", {0, 1}, "b"));
+                 Stream& a = world.context().SideStream("a");
+                 Stream& b = world.context().SideStream("b");
+                 if (world.rank() == 0) {
+                   CH_RETURN_IF_ERROR(Barrier(*x, a, "first"));
+                   return Barrier(*y, b, "second");
+                 }
+                 CH_RETURN_IF_ERROR(Barrier(*y, b, "second"));
+                 return Barrier(*x, a, "first");
+               },
+               {.backends = OnEmulatedCuda(2, 1)});
+  EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition);
+  for (const char* said : {"rank 0", "rank 1", "first", "second"}) {
+    EXPECT_THAT(std::string(status.message()), HasSubstr(said));
+  }
+}
+
+TEST(LocalOnCudaTest, RefusesDevicesThatDoNotReachOneAnother) {
+  const auto refusal = [](std::vector<const DeviceBackend*> backends) {
+    return std::string(RunLocal(2, [](World&) { return absl::OkStatus(); },
+                                {.backends = std::move(backends)})
+                           .message());
+  };
+  const DeviceBackend* const cuda = *CudaBackend(0);
+  EXPECT_THAT(refusal({cuda}), HasSubstr("1 backends for 2 ranks"));
+  for (const DeviceBackend* const other :
+       {static_cast<const DeviceBackend*>(nullptr), &CpuBackend(),
+        &ReferenceBackend()}) {
+    EXPECT_THAT(refusal({cuda, other}),
+                HasSubstr("ranks that are threads read one another's memory, "
+                          "and "));
+  }
+}
+
+}  // namespace
+}  // namespace crosshatch

@@ -1,0 +1,148 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <cstring>
+#include <thread>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "crosshatch/base/status_macros.h"
+#include "crosshatch/comm/nccl/nccl_comm.h"
+#include "crosshatch/tensor/rank_context.h"
+
+namespace crosshatch::internal {
+namespace {
+
+absl::Status ErrorOf(const std::string& what, ncclResult_t result) {
+  const std::string text =
+      absl::StrCat("NCCL in ", what, ": ", ncclGetErrorString(result));
+  // Another process has gone, or the network between.
+  if (result == ncclRemoteError || result == ncclSystemError) {
+    return absl::UnavailableError(text);
+  }
+  return absl::InternalError(text);
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<NcclComm>> NcclComm::Create(
+    const std::string& id, int size, int rank, std::string what,
+    absl::Duration timeout) {
+  std::unique_ptr<NcclComm> made(new NcclComm(std::move(what), timeout));
+  ncclUniqueId unique = {};
+  if (id.size() != sizeof(unique.internal)) {
+    return absl::InternalError(absl::StrCat(
+        "NCCL in ", made->what_, ": an id of ", id.size(), " bytes"));
+  }
+  std::memcpy(unique.internal, id.data(), id.size());
+  ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
+  config.blocking = 0;
+  std::unique_lock<std::mutex> lock(made->mutex_);
+  const ncclResult_t result =
+      ncclCommInitRankConfig(&made->comm_, size, unique, rank, &config);
+  if (made->comm_ == nullptr) return ErrorOf(made->what_, result);
+  const absl::Status settled = made->Settle(lock, result);
+  // What is not ready cannot be destroyed, only aborted.
+  if (!settled.ok()) made->AbortLocked();
+  lock.unlock();
+  if (!settled.ok()) return settled;
+  return made;
+}
+
+NcclComm::~NcclComm() {
+  if (comm_ != nullptr) ncclCommDestroy(comm_);
+}
+
+absl::Status NcclComm::Settle(std::unique_lock<std::mutex>& lock,
+                              ncclResult_t result) {
+  const Clock::time_point began = Clock::now();
+  while (result == ncclInProgress) {
+    lock.unlock();
+    std::this_thread::yield();
+    lock.lock();
+    if (comm_ == nullptr) return Aborted();
+    // Nobody aborts a communicator that is being made.
+    const RankContext& context = RankContext::Current();
+    if (context.poisoned()) return context.status();
+    const ncclResult_t asked = ncclCommGetAsyncError(comm_, &result);
+    if (asked != ncclSuccess) result = asked;
+    if (result == ncclInProgress &&
+        absl::FromChrono(Clock::now() - began) > timeout_) {
+      return absl::DeadlineExceededError(
+          absl::StrCat("NCCL in ", what_, " is in progress for more than ",
+                       absl::FormatDuration(timeout_)));
+    }
+  }
+  return result == ncclSuccess ? absl::OkStatus() : ErrorOf(what_, result);
+}
+
+absl::Status NcclComm::Group(
+    absl::FunctionRef<ncclResult_t(ncclComm_t)> issue) {
+  std::unique_lock<std::mutex> lock(mutex_);
+  if (comm_ == nullptr) return Aborted();
+  const ncclResult_t started = ncclGroupStart();
+  if (started != ncclSuccess) return ErrorOf(what_, started);
+  const ncclResult_t issued = issue(comm_);
+  // The group ends whatever it holds.
+  const ncclResult_t ended = ncclGroupEnd();
+  const absl::Status settled = Settle(lock, ended);
+  const bool was_issued = issued == ncclSuccess || issued == ncclInProgress;
+  if (!was_issued || !settled.ok()) AbortLocked();
+  return was_issued ? settled : ErrorOf(what_, issued);
+}
+
+void NcclComm::Issued(std::string what, Event end) {
+  std::lock_guard<std::mutex> lock(mutex_);
+  ForgetWhatHasEnded();
+  if (outstanding_.empty()) oldest_since_ = Clock::now();
+  outstanding_.push_back({std::move(what), std::move(end)});
+}
+
+void NcclComm::ForgetWhatHasEnded() {
+  while (!outstanding_.empty()) {
+    Event::State* const state = outstanding_.front().end.state();
+    if (state != nullptr && !state->reached()) return;
+    outstanding_.pop_front();
+    oldest_since_ = Clock::now();
+  }
+}
+
+absl::Status NcclComm::Poll() {
+  std::lock_guard<std::mutex> lock(mutex_);
+  if (comm_ == nullptr) return absl::OkStatus();
+  ForgetWhatHasEnded();
+  const std::string oldest =
+      outstanding_.empty() ? std::string()
+                           : absl::StrCat(" in ", outstanding_.front().what);
+  ncclResult_t state = ncclSuccess;
+  const ncclResult_t asked = ncclCommGetAsyncError(comm_, &state);
+  if (asked != ncclSuccess) state = asked;
+  if (state != ncclSuccess && state != ncclInProgress) {
+    AbortLocked();
+    return ErrorOf(absl::StrCat(what_, oldest), state);
+  }
+  if (outstanding_.empty() ||
+      absl::FromChrono(Clock::now() - oldest_since_) <= timeout_) {
+    return absl::OkStatus();
+  }
+  return absl::DeadlineExceededError(absl::StrCat(
+      what_, " timed out after ", absl::FormatDuration(timeout_), oldest,
+      ": all ranks have issued it, and the device of one does not come to its "
+      "end; behind it are ",
+      outstanding_.size() - 1, " more, up to ", outstanding_.back().what));
+}
+
+void NcclComm::Abort() {
+  std::lock_guard<std::mutex> lock(mutex_);
+  AbortLocked();
+}
+
+void NcclComm::AbortLocked() {
+  if (comm_ == nullptr) return;
+  ncclCommAbort(std::exchange(comm_, nullptr));
+  outstanding_.clear();
+}
+
+absl::Status NcclComm::Aborted() const {
+  return absl::AbortedError(absl::StrCat("NCCL in ", what_, " was aborted"));
+}
+
+}  // namespace crosshatch::internal

@@ -1,0 +1,39 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <string>
+#include <vector>
+
+#include "crosshatch/comm/conformance_testutil.h"
+#include "crosshatch/comm/emulated_cuda_testutil.h"
+#include "crosshatch/comm/nccl/run_nccl_testutil.h"
+
+namespace crosshatch {
+namespace {
+
+ConformanceEngine By(const std::string& name, const NcclOptions& nccl,
+                     std::vector<int> world_sizes) {
+  return {.name = name,
+          .run =
+              [=](int ranks, absl::FunctionRef<absl::Status(World&)> fn,
+                  const ConformanceRunOptions& options) {
+                return RunNccl(ranks, fn,
+                               {.nccl = nccl,
+                                .timeout = options.timeout,
+                                .adversarial_seed = options.adversarial_seed});
+              },
+          .world_sizes = std::move(world_sizes),
+          .order_fixed_sums = nccl.deterministic,
+          .exact_stalls = false,
+          .any_order_of_streams = false,
+          .copy = CopyOnEmulatedCuda};
+}
+
+// Sends and receives with sums in order, and NCCL's own collectives for all
+// that they can do.
+const bool registered =
+    RegisterCommunicatorConformanceTests(
+        By("NcclInOrder", {.deterministic = true}, {1, 3})) &&
+    RegisterCommunicatorConformanceTests(
+        By("NcclCollectives", {.least_collective_bytes = 0}, {4}));
+
+}  // namespace
+}  // namespace crosshatch

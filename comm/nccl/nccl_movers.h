@@ -1,0 +1,20 @@
+// SPDX-License-Identifier: Apache-2.0
+#ifndef CROSSHATCH_COMM_NCCL_NCCL_MOVERS_H_
+#define CROSSHATCH_COMM_NCCL_NCCL_MOVERS_H_
+
+#include <memory>
+
+#include "crosshatch/comm/device_mover.h"
+#include "crosshatch/comm/nccl/nccl_options.h"
+
+namespace crosshatch {
+
+/// Moves data by NCCL, for ranks whose contexts are of CUDA backends. A group's
+/// communicator is made of an id that its first member draws, at the group's
+/// first collective: its members come together there, and no other rank has to,
+/// as it would for a split.
+std::unique_ptr<DeviceMovers> MakeNcclMovers(const NcclOptions& options);
+
+}  // namespace crosshatch
+
+#endif  // CROSSHATCH_COMM_NCCL_NCCL_MOVERS_H_

@@ -1,0 +1,100 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "crosshatch/comm/nccl/nccl_plan.h"
+
+#include <algorithm>
+#include <cstddef>
+
+#include "absl/types/span.h"
+#include "crosshatch/comm/segment_cursor.h"
+
+namespace crosshatch::internal {
+namespace {
+
+/// Messages to or from one peer, beyond which packing costs less.
+constexpr size_t kMostRuns = 64;
+
+/// Whether NCCL's reductions are ours but for their order. It has none of some
+/// dtypes, takes a NaN for missing where it looks for the largest, and rounds
+/// to the dtype before anything can be done to the sum: of 16 bits that may be
+/// beyond the largest number which the scale would bring back.
+bool IsReducedAlike(const Collective& c) {
+  if (c.dtype == DType::kBool || c.dtype == DType::kUInt16) return false;
+  if (!IsFloatingPoint(c.dtype)) return true;
+  if (c.reduce_op == ReduceOp::kMin || c.reduce_op == ReduceOp::kMax) {
+    return false;
+  }
+  return SizeOf(c.dtype) > 2 ||
+         (c.scale == 1.0 && c.reduce_op != ReduceOp::kAvg);
+}
+
+uint64_t Mixed(uint64_t hash, uint64_t value) {
+  hash = (hash ^ value) * 0xBF58476D1CE4E5B9u;
+  return hash ^ (hash >> 29);
+}
+
+/// The lists that all members cut alike, if they do.
+absl::Span<const SegmentList> SharedLists(const Collective& c) {
+  if (c.kind == CollectiveKind::kAllGather) return c.recv;
+  if (c.kind == CollectiveKind::kReduceScatter) return c.send;
+  return {};
+}
+
+bool AreEven(absl::Span<const SegmentList> lists) {
+  return std::all_of(lists.begin(), lists.end(), [&](const SegmentList& list) {
+    return NumElements(list) == NumElements(lists[0]);
+  });
+}
+
+}  // namespace
+
+NcclWay ChooseNcclWay(const Collective& c, int size, bool is_consecutive,
+                      const NcclOptions& options) {
+  // A broadcast goes from one to all: a tree.
+  if (c.kind == CollectiveKind::kBroadcast) return NcclWay::kCollective;
+  if (c.kind == CollectiveKind::kAllToAll) return NcclWay::kSendAndReceive;
+  if (c.kind == CollectiveKind::kBarrier) return NcclWay::kCollective;
+  const bool reduces = IsReduction(c.kind);
+  if (reduces && (options.deterministic || !IsReducedAlike(c))) {
+    return NcclWay::kSendAndReceive;
+  }
+  int64_t elems = 0;
+  if (c.kind == CollectiveKind::kAllReduce) {
+    elems = NumElements(c.recv[0]);
+  } else {
+    const absl::Span<const SegmentList> lists = SharedLists(c);
+    if (!is_consecutive || !AreEven(lists)) return NcclWay::kSendAndReceive;
+    elems = size * NumElements(lists[0]);
+  }
+  return elems > 0 && elems * SizeOf(c.dtype) >= options.least_collective_bytes
+             ? NcclWay::kCollective
+             : NcclWay::kSendAndReceive;
+}
+
+NcclCuts CutsOf(const Collective& c) {
+  NcclCuts cuts;
+  const absl::Span<const SegmentList> lists = SharedLists(c);
+  const int64_t elem_bytes = SizeOf(c.dtype);
+  uint64_t hash = Mixed(0x9E3779B97F4A7C15u, lists.size());
+  const std::byte* next = nullptr;
+  cuts.is_consecutive = AreEven(lists);
+  for (const SegmentList& list : lists) {
+    std::vector<int64_t>& runs = cuts.runs.emplace_back();
+    SegmentCursor cursor(list, elem_bytes);
+    while (cursor.contiguous() > 0) {
+      if (runs.size() == kMostRuns) return {};
+      const int64_t run = cursor.contiguous();
+      cuts.is_consecutive &= next == nullptr || next == cursor.data();
+      next = cursor.data() + run * elem_bytes;
+      runs.push_back(run);
+      hash = Mixed(hash, static_cast<uint64_t>(run));
+      cursor.Advance(run);
+    }
+    hash = Mixed(hash, 0);
+  }
+  if (lists.empty()) return {};
+  hash = Mixed(hash, cuts.is_consecutive ? 1 : 2);
+  cuts.hash = hash == 0 ? 1 : hash;
+  return cuts;
+}
+
+}  // namespace crosshatch::internal

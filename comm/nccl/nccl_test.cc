@@ -1,0 +1,226 @@
+// SPDX-License-Identifier: Apache-2.0
+
+/// \file
+/// What is NCCL's own; the conformance suite has the rest.
+
+#include "crosshatch/emulation/nccl.h"
+
+#include <chrono>
+#include <cstdint>
+#include <cstring>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "crosshatch/base/status_macros.h"
+#include "crosshatch/comm/emulated_cuda_testutil.h"
+#include "crosshatch/comm/nccl/run_nccl_testutil.h"
+#include "crosshatch/comm/world.h"
+#include "crosshatch/emulation/cuda_runtime.h"
+#include "crosshatch/tensor/creation.h"
+#include "crosshatch/tensor/ops/cast.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+namespace crosshatch {
+namespace {
+
+using ::testing::HasSubstr;
+
+constexpr int kRanks = 3;
+constexpr int64_t kCount = 257;
+
+// Numbers whose sum depends on the order in which they are added.
+std::vector<float> NumbersOf(int rank) {
+  std::vector<float> numbers;
+  for (int64_t i = 0; i < kCount; ++i) {
+    const auto mixed = static_cast<float>((i * 7919 + rank * 104729) % 9973);
+    numbers.push_back((mixed - 5000.0f) * (rank == 1 ? 1e4f : 1e-2f));
+  }
+  return numbers;
+}
+
+// All ranks have the sum; it goes to `sum` by rank 0.
+absl::Status SumUp(World& world, std::vector<float>& sum) {
+  CH_ASSIGN_OR_RETURN(auto all, world.Group("all", world.AllRanks(), "comm"));
+  RankContext& context = world.context();
+  const std::vector<float> numbers = NumbersOf(world.rank());
+  const Tensor x = FromValues<float>({kCount}, absl::MakeConstSpan(numbers));
+  Stream& stream = context.SideStream("comm");
+  stream.Wait(context.compute_stream().Record());
+  CH_RETURN_IF_ERROR(AllReduce(*all, x.raw_data(), kCount, kFloat32,
+                               ReduceOp::kSum, stream, "sum"));
+  context.compute_stream().Wait(stream.Record());
+  const std::vector<float> values = x.ToVector<float>();
+  if (world.rank() == 0) sum = values;
+  return context.Synchronize();
+}
+
+TEST(NcclEngineTest, DeterministicSumsHaveTheBitsOfLocal) {
+  std::vector<float> expected, in_order, fast;
+  ASSERT_TRUE(RunLocal(kRanks, [&](World& world) {
+                return SumUp(world, expected);
+              }).ok());
+  const auto run = [&](const NcclOptions& nccl, std::vector<float>& sum) {
+    const absl::Status status = RunNccl(kRanks,
+                                        [&](World& world) {
+                                          EXPECT_EQ(world.engine(), "nccl");
+                                          return SumUp(world, sum);
+                                        },
+                                        {.nccl = nccl});
+    EXPECT_TRUE(status.ok()) << status;
+    EXPECT_EQ(sum.size(), expected.size());
+  };
+  run({.deterministic = true, .least_collective_bytes = 0}, in_order);
+  run({.least_collective_bytes = 0}, fast);
+  ASSERT_EQ(in_order.size(), expected.size());
+  EXPECT_EQ(
+      std::memcmp(in_order.data(), expected.data(), kCount * sizeof(float)), 0);
+  EXPECT_NE(fast, expected) << "in the order of a ring";
+}
+
+// Shards go straight to where their pieces lie: no kernel packs them.
+TEST(NcclEngineTest, AnAllGatherOfPiecesCopiesNothing) {
+  const absl::Status status = RunNccl(2, [](World& world) -> absl::Status {
+    CH_ASSIGN_OR_RETURN(auto all, world.Group("all", {0, 1}, "comm"));
+    Stream& stream = world.context().SideStream("comm");
+    // Two parameters, of which each rank has a part: 3 and 2 of 5, 4 and 4.
+    const Tensor parameters = Zeros({5 + 8});
+    auto* const data = static_cast<float*>(parameters.raw_data());
+    Collective c{.kind = CollectiveKind::kAllGather, .label = "unshard"};
+    c.recv = {
+        {{.data = data, .run_elems = 3}, {.data = data + 5, .run_elems = 4}},
+        {{.data = data + 3, .run_elems = 2},
+         {.data = data + 9, .run_elems = 4}}};
+    c.send = {c.recv[static_cast<size_t>(world.rank())]};
+    // The communicator is made at the first.
+    CH_RETURN_IF_ERROR(Barrier(*all, stream, "first"));
+    CH_RETURN_IF_ERROR(all->Exchange("", "before").status());
+    const int64_t kernels = emulation::CountsOfRuntime().kernels;
+    const int64_t sends = emulation::CountsOfNccl().sends;
+    CH_RETURN_IF_ERROR(all->Exchange("", "counted").status());
+    CH_RETURN_IF_ERROR(all->Issue(c, stream));
+    CH_RETURN_IF_ERROR(world.context().Synchronize());
+    CH_RETURN_IF_ERROR(all->Exchange("", "after").status());
+    EXPECT_EQ(emulation::CountsOfRuntime().kernels, kernels);
+    EXPECT_EQ(emulation::CountsOfNccl().sends, sends + 4);
+    return all->Exchange("", "counted").status();
+  });
+  EXPECT_TRUE(status.ok()) << status;
+}
+
+// What a rank waits in when its device's queue does not go on.
+absl::Status ReduceAndWait(World& world) {
+  CH_ASSIGN_OR_RETURN(auto all, world.Group("all", world.AllRanks(), "comm"));
+  Stream& stream = world.context().SideStream("comm");
+  const Tensor x = Zeros({kCount});
+  for (int step = 0; step < 3; ++step) {
+    CH_RETURN_IF_ERROR(AllReduce(*all, x.raw_data(), kCount, kFloat32,
+                                 ReduceOp::kSum, stream, "layer"));
+  }
+  return world.context().Synchronize();
+}
+
+constexpr NcclOptions kCollectives = {.least_collective_bytes = 0};
+
+TEST(NcclEngineTest, NamesTheCollectiveInWhichADeviceHangs) {
+  emulation::StopNcclRank(1, /*after=*/1);
+  const absl::Status status =
+      RunNccl(2, ReduceAndWait,
+              {.nccl = kCollectives, .timeout = absl::Milliseconds(300)});
+  emulation::StopNcclRank(-1);
+  EXPECT_EQ(status.code(), absl::StatusCode::kDeadlineExceeded) << status;
+  for (const char* said :
+       {"group 'all' (ranks 0, 1) timed out after 300ms", "all_reduce #1",
+        "'layer'", "all ranks have issued it", "up to all_reduce #2"}) {
+    EXPECT_THAT(std::string(status.message()), HasSubstr(said));
+  }
+  EXPECT_TRUE(RunNccl(2, ReduceAndWait).ok()) << "a new job";
+}
+
+TEST(NcclEngineTest, NamesRanksThatShareADevice) {
+  const absl::Status status = RunNccl(3, ReduceAndWait, {.devices = 2});
+  EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument) << status;
+  for (const char* said :
+       {"group 'all' (ranks 0, 1, 2): ranks 0 and 2 are both on GPU 0 of host ",
+        "one rank on a GPU", "LOCAL_RANK"}) {
+    EXPECT_THAT(std::string(status.message()), HasSubstr(said));
+  }
+}
+
+// Beyond the largest number of 16 bits, before the scale.
+TEST(NcclEngineTest, ScalesSumsThatTheDTypeDoesNotHold) {
+  const absl::Status status =
+      RunNccl(4,
+              [](World& world) -> absl::Status {
+                CH_ASSIGN_OR_RETURN(
+                    auto all, world.Group("all", world.AllRanks(), "comm"));
+                RankContext& context = world.context();
+                Stream& stream = context.SideStream("comm");
+                const Tensor x = Full({5}, 20000, kFloat16);
+                stream.Wait(context.compute_stream().Record());
+                Collective c{.kind = CollectiveKind::kAllReduce,
+                             .dtype = kFloat16,
+                             .scale = 0.25,
+                             .label = "sum"};
+                c.send = c.recv = {{{.data = x.raw_data(), .run_elems = 5}}};
+                CH_RETURN_IF_ERROR(all->Issue(c, stream));
+                context.compute_stream().Wait(stream.Record());
+                EXPECT_EQ(ToDType(x, kFloat32).ToVector<float>(),
+                          std::vector<float>(5, 20000));
+                return context.Synchronize();
+              },
+              {.nccl = kCollectives});
+  EXPECT_TRUE(status.ok()) << status;
+}
+
+TEST(NcclEngineTest, NamesAGroupWhoseCommunicatorIsNotMade) {
+  emulation::StopNcclRank(1, /*after=*/-1);
+  const absl::Status status =
+      RunNccl(2, ReduceAndWait, {.timeout = absl::Milliseconds(300)});
+  emulation::StopNcclRank(-1);
+  EXPECT_EQ(status.code(), absl::StatusCode::kDeadlineExceeded) << status;
+  EXPECT_THAT(std::string(status.message()),
+              HasSubstr("NCCL in group 'all' (ranks 0, 1) is in progress for "
+                        "more than 300ms"));
+}
+
+TEST(NcclEngineTest, GivesUpACommunicatorWhenTheJobFails) {
+  // World rank 1 waits for world rank 2, the second member of their group.
+  emulation::StopNcclRank(1, /*after=*/-1);
+  const absl::Status status = RunNccl(
+      3,
+      [](World& world) -> absl::Status {
+        Stream& stream = world.context().SideStream("comm");
+        if (world.rank() == 0) {
+          std::this_thread::sleep_for(std::chrono::milliseconds(50));
+          return absl::InternalError("out of luck");
+        }
+        CH_ASSIGN_OR_RETURN(auto pair, world.Group("pair", {1, 2}, "comm"));
+        return Barrier(*pair, stream, "b");
+      },
+      {.timeout = absl::Minutes(5)});
+  emulation::StopNcclRank(-1);
+  EXPECT_THAT(std::string(status.message()), HasSubstr("out of luck"));
+}
+
+TEST(NcclEngineTest, SaysWhatNcclFindsLater) {
+  const absl::Status status =
+      RunNccl(2,
+              [](World& world) -> absl::Status {
+                CH_RETURN_IF_ERROR(ReduceAndWait(world));
+                if (world.rank() == 0) emulation::FailNccl(ncclRemoteError);
+                while (!world.context().poisoned()) {
+                }
+                return world.context().status();
+              },
+              {.nccl = kCollectives});
+  EXPECT_EQ(status.code(), absl::StatusCode::kUnavailable) << status;
+  EXPECT_THAT(std::string(status.message()),
+              HasSubstr("NCCL in group 'all' (ranks 0, 1): remote process "
+                        "exited or there was a network error"));
+  EXPECT_TRUE(RunNccl(2, ReduceAndWait).ok()) << "a new job";
+}
+
+}  // namespace
+}  // namespace crosshatch

@@ -1,0 +1,12 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "crosshatch/comm/nccl/built_nccl_movers.h"
+
+namespace crosshatch {
+
+absl::StatusOr<std::unique_ptr<DeviceMovers>> BuiltNcclMovers(
+    const NcclOptions& /*options*/) {
+  return absl::UnimplementedError(
+      "this build has no NCCL: build it with --config=cuda (docs/devices.md)");
+}
+
+}  // namespace crosshatch

@@ -1,0 +1,49 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "crosshatch/comm/nccl/run_nccl_testutil.h"
+
+#include <memory>
+#include <vector>
+
+#include "crosshatch/comm/emulated_cuda_testutil.h"
+#include "crosshatch/comm/mpi/loopback_link_testutil.h"
+#include "crosshatch/comm/mpi/run_loopback_testutil.h"
+#include "crosshatch/comm/nccl/nccl_movers.h"
+#include "crosshatch/emulation/cuda_runtime.h"
+#include "gtest/gtest.h"
+
+namespace crosshatch {
+namespace {
+
+constexpr int kMostRanks = 4;
+
+}  // namespace
+
+absl::Status RunNccl(int ranks, absl::FunctionRef<absl::Status(World&)> fn,
+                     const RunNcclOptions& options) {
+  // NCCL has one rank on a device.
+  [[maybe_unused]] static const bool has_devices = [] {
+    emulation::SetDevices(kMostRanks, int64_t{1} << 30);
+    return true;
+  }();
+  internal::LoopbackWire wire({.size = ranks});
+  const auto devices =
+      OnEmulatedCuda(ranks, options.devices == 0 ? ranks : options.devices);
+  std::vector<std::unique_ptr<DeviceMovers>> movers;
+  for (int rank = 0; rank < ranks; ++rank) {
+    movers.push_back(MakeNcclMovers(options.nccl));
+  }
+  const auto results =
+      internal::RunLoopback(wire, ranks, fn, [&](int rank) -> MpiOptions {
+        return {.timeout = options.timeout,
+                .adversarial_seed = options.adversarial_seed,
+                .backend = devices[static_cast<size_t>(rank)],
+                .movers = movers[static_cast<size_t>(rank)].get()};
+      });
+  for (const internal::ProcessResult& result : results) {
+    EXPECT_TRUE(result.ended_together);
+    EXPECT_EQ(result.status, results[0].status);
+  }
+  return results[0].status;
+}
+
+}  // namespace crosshatch

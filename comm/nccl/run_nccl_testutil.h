@@ -1,0 +1,32 @@
+// SPDX-License-Identifier: Apache-2.0
+#ifndef CROSSHATCH_COMM_NCCL_RUN_NCCL_TESTUTIL_H_
+#define CROSSHATCH_COMM_NCCL_RUN_NCCL_TESTUTIL_H_
+
+#include <cstdint>
+
+#include "absl/functional/function_ref.h"
+#include "absl/status/status.h"
+#include "absl/time/time.h"
+#include "crosshatch/comm/nccl/nccl_options.h"
+#include "crosshatch/comm/world.h"
+
+namespace crosshatch {
+
+struct RunNcclOptions {
+  NcclOptions nccl;
+  /// The ranks are dealt out to so many; 0: to one each.
+  int devices = 0;
+  absl::Duration timeout = absl::Minutes(1);
+  uint64_t adversarial_seed = 0;
+};
+
+/// Runs `fn` as ranks that are processes do, by NCCL on emulated devices, each
+/// process a thread of this one. The first call of the runtime in its test, and
+/// of at most 4 ranks. Expects that all ended together, with one
+/// result. \returns that.
+absl::Status RunNccl(int ranks, absl::FunctionRef<absl::Status(World&)> fn,
+                     const RunNcclOptions& options = {});
+
+}  // namespace crosshatch
+
+#endif  // CROSSHATCH_COMM_NCCL_RUN_NCCL_TESTUTIL_H_

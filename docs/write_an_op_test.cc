@@ -1,0 +1,128 @@
+// SPDX-License-Identifier: Apache-2.0
+
+/// \file
+/// The op of docs/write_an_op.md, as a user writes and tests one: with public
+/// headers and public targets alone. What is between the lines [name] and
+/// [/name] is printed there.
+
+#include <cmath>
+#include <memory>
+#include <vector>
+
+#include "crosshatch/base/check.h"
+#include "crosshatch/dtensor/dtensor.h"
+#include "crosshatch/dtensor/factor_rule.h"
+#include "crosshatch/dtensor/op_rule_check.h"
+#include "crosshatch/dtensor/register_op_rule.h"
+#include "crosshatch/tensor/creation.h"
+#include "crosshatch/tensor/gradcheck_testutil.h"
+#include "crosshatch/tensor/op.h"
+#include "crosshatch/tensor/ops/ops.h"
+#include "crosshatch/tensor/ops/saving_node.h"
+#include "crosshatch/tensor/rank_context.h"
+#include "gtest/gtest.h"
+
+namespace user {
+namespace {
+
+namespace ch = crosshatch;
+
+// [op]
+// The entropy of the softmax of each row of logits: [..., n] to [...].
+class EntropyOp final : public ch::Op {
+ public:
+  static constexpr ch::OpInfo kInfo = {"user_entropy"};
+  const ch::OpInfo& info() const override { return kInfo; }
+
+  ch::TensorList Forward(ch::TensorSpan inputs) const override {
+    ch::NoGrad no_grad;  // The op has a gradient of its own.
+    const ch::Tensor& x = inputs[0];
+    CH_CHECK(x.ndim() > 0 && ch::IsFloatingPoint(x.dtype()))
+        << kInfo.name << " of " << x.Describe() << ": rows of logits";
+    const ch::Tensor logs = ch::LogSoftmax(x);
+    return {ch::Neg(ch::Sum(ch::Mul(ch::Exp(logs), logs), {x.ndim() - 1}))};
+  }
+
+  std::shared_ptr<ch::Node> Differentiate(
+      ch::TensorSpan inputs, ch::TensorSpan outputs) const override;
+};
+// [/op]
+
+// [gradient]
+std::shared_ptr<ch::Node> EntropyOp::Differentiate(
+    ch::TensorSpan inputs, ch::TensorSpan outputs) const {
+  auto node = ch::MakeNode<2>(kInfo, [](const auto& self, ch::TensorSpan grads,
+                                        ch::GradientSlots& slots) {
+    const ch::Tensor logs = ch::LogSoftmax(self.Saved(0));
+    const ch::Tensor entropy = ch::Unsqueeze(self.Saved(1), -1);
+    const ch::Tensor by_logit =
+        ch::Neg(ch::Mul(ch::Exp(logs), ch::Add(logs, entropy)));
+    slots.Put(0, ch::Mul(by_logit, ch::Unsqueeze(grads[0], -1)));
+  });
+  node->Save(0, inputs[0]);
+  node->SaveOutput(1, outputs[0]);
+  return node;
+}
+// [/gradient]
+
+// [function]
+ch::Tensor Entropy(const ch::Tensor& x) {
+  return ch::Apply1(EntropyOp(), {&x, 1});
+}
+// [/function]
+
+// [rule]
+// A row is whole on a rank; the dims before it may be split in any way.
+ch::RuleResult EntropyRule(const ch::RuleCall& call) {
+  const ch::Shape& sizes = call.inputs[0].sizes;
+  ch::FactorRule rule;
+  ch::DimFactors rows;
+  for (size_t d = 0; d + 1 < sizes.size(); ++d) {
+    rows.push_back({rule.Add(sizes[d])});
+  }
+  rule.outputs = {{rows, ch::Shape(sizes.begin(), sizes.end() - 1)}};
+  rule.inputs = {rows};
+  rule.inputs[0].push_back({rule.Add(sizes.back(), /*whole=*/true)});
+  return ch::SolveFactors(call, rule);
+}
+
+// Every rank does so before it uses the op on distributed tensors.
+void RegisterUserOps() { ch::RegisterOpRule(EntropyOp::kInfo, EntropyRule); }
+// [/rule]
+
+TEST(EntropyTest, Values) {
+  const ch::Tensor x =
+      ch::FromValues<float>({2, 2}, std::vector<float>{5, 5, 0, 1000});
+  const std::vector<float> y = Entropy(x).ToVector<float>();
+  EXPECT_FLOAT_EQ(y[0], std::log(2.0f));
+  EXPECT_FLOAT_EQ(y[1], 0);
+}
+
+// [gradcheck]
+TEST(EntropyTest, Gradients) {
+  const auto run = [](ch::TensorSpan in) { return Entropy(in[0]); };
+  EXPECT_TRUE(ch::Gradcheck(run, {ch::RandomInput({3, 4}, /*seed=*/1)}));
+  EXPECT_TRUE(ch::GradGradcheck(run, {ch::RandomInput({3, 4}, /*seed=*/1)}));
+}
+// [/gradcheck]
+
+// [rule_check]
+TEST(EntropyTest, Rule) {
+  const auto run = [](ch::TensorSpan in) { return Entropy(in[0]); };
+  const ch::RuleFamily family = {
+      .name = "entropy",
+      .cases = {{"matrix", {{{5, 3}, ch::CaseInput::kFraction}}, run, 1e-5},
+                {"batch", {{{2, 3, 4}, ch::CaseInput::kFraction}}, run, 1e-5},
+                {"vector", {{{4}, ch::CaseInput::kFraction}}, run, 1e-5}},
+      .twice = true,
+      .on_each_rank = RegisterUserOps};
+  for (const std::vector<int>& mesh :
+       {std::vector<int>{2}, std::vector<int>{3}, std::vector<int>{2, 2}}) {
+    const ch::RuleTally tally = ch::CheckRules(mesh, family);
+    EXPECT_TRUE(tally.ops.contains(&EntropyOp::kInfo));
+  }
+}
+// [/rule_check]
+
+}  // namespace
+}  // namespace user

@@ -1,0 +1,500 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "crosshatch/emulation/nccl.h"
+
+#include <algorithm>
+#include <atomic>
+#include <condition_variable>
+#include <cstring>
+#include <deque>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <set>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "crosshatch/base/check.h"
+#include "crosshatch/emulation/nccl_arithmetic.h"
+
+namespace crosshatch {
+namespace emulation {
+namespace {
+
+enum class CallKind : uint8_t {
+  kSend,
+  kRecv,
+  kAllGather,
+  kReduceScatter,
+  kAllReduce,
+  kBroadcast,
+};
+
+/// One call of one rank.
+struct Call {
+  CallKind kind = CallKind::kSend;
+  const void* send = nullptr;
+  void* recv = nullptr;
+  size_t count = 0;
+  ncclDataType_t type = ncclUint8;
+  ncclRedOp_t op = ncclSum;
+  /// Of a send or a receive; the root of a broadcast.
+  int peer = 0;
+
+  size_t bytes() const { return count * NcclBytes(type); }
+};
+
+/// Whether ranks mean the same collective.
+bool Agree(const Call& a, const Call& b) {
+  return a.kind == b.kind && a.count == b.count && a.type == b.type &&
+         a.op == b.op && a.peer == b.peer;
+}
+
+/// A call that its stream has come to.
+struct Arrival {
+  Call call;
+  bool done = false;
+};
+using ArrivalPtr = std::shared_ptr<Arrival>;
+
+/// What the ranks of a communicator share.
+/// \threadsafety any thread.
+class Communion {
+ public:
+  explicit Communion(int size) : size_(size), collectives_(ToSize(size)) {}
+
+  int size() const { return size_; }
+
+  void Join(int rank) {
+    {
+      std::lock_guard<std::mutex> lock(mutex_);
+      joined_.insert(rank);
+    }
+    changed_.notify_all();
+  }
+  /// \returns false: another rank is on the device already.
+  bool TakeDevice(int device) {
+    std::lock_guard<std::mutex> lock(mutex_);
+    return devices_.insert(device).second;
+  }
+  bool AllJoined() const {
+    std::lock_guard<std::mutex> lock(mutex_);
+    return static_cast<int>(joined_.size()) == size_;
+  }
+
+  /// Of `rank`: returns when all of `calls` are done or `is_aborted`.
+  void Run(int rank, const std::vector<Call>& calls,
+           const std::atomic<bool>& is_aborted) {
+    std::vector<ArrivalPtr> arrivals;
+    std::unique_lock<std::mutex> lock(mutex_);
+    for (const Call& call : calls) {
+      arrivals.push_back(std::make_shared<Arrival>(Arrival{call}));
+      Post(rank, arrivals.back());
+    }
+    changed_.notify_all();
+    changed_.wait(lock, [&] {
+      return is_aborted || std::all_of(arrivals.begin(), arrivals.end(),
+                                       [](auto& a) { return a->done; });
+    });
+  }
+
+  /// Returns when `is_aborted`.
+  void AwaitAbort(const std::atomic<bool>& is_aborted) {
+    std::unique_lock<std::mutex> lock(mutex_);
+    changed_.wait(lock, [&] { return is_aborted.load(); });
+  }
+
+  /// Threads that wait look again.
+  void Wake() {
+    { std::lock_guard<std::mutex> lock(mutex_); }
+    changed_.notify_all();
+  }
+
+ private:
+  static size_t ToSize(int n) { return static_cast<size_t>(n); }
+
+  /// Whoever comes last does the work. What does not fit stays in its queue,
+  /// and whatever comes after it.
+  void Post(int rank, const ArrivalPtr& arrival) {
+    const Call& call = arrival->call;
+    if (call.kind != CallKind::kSend && call.kind != CallKind::kRecv) {
+      collectives_[ToSize(rank)].push_back(arrival);
+      MatchCollectives();
+      return;
+    }
+    const bool sends = call.kind == CallKind::kSend;
+    const auto way =
+        sends ? std::pair(rank, call.peer) : std::pair(call.peer, rank);
+    (sends ? sent_ : awaited_)[way].push_back(arrival);
+    auto& sent = sent_[way];
+    auto& awaited = awaited_[way];
+    while (!sent.empty() && !awaited.empty() &&
+           sent.front()->call.bytes() == awaited.front()->call.bytes()) {
+      const Call& from = sent.front()->call;
+      if (from.bytes() > 0) {
+        std::memmove(awaited.front()->call.recv, from.send, from.bytes());
+      }
+      sent.front()->done = awaited.front()->done = true;
+      sent.pop_front();
+      awaited.pop_front();
+    }
+  }
+
+  void MatchCollectives() {
+    while (std::all_of(
+        collectives_.begin(), collectives_.end(), [&](const auto& queue) {
+          return !queue.empty() &&
+                 Agree(queue.front()->call, collectives_[0].front()->call);
+        })) {
+      std::vector<Call> calls;
+      for (auto& queue : collectives_) calls.push_back(queue.front()->call);
+      Do(calls);
+      for (auto& queue : collectives_) {
+        queue.front()->done = true;
+        queue.pop_front();
+      }
+    }
+  }
+
+  void Do(const std::vector<Call>& calls) {
+    const Call& first = calls[0];
+    const size_t bytes = first.bytes();
+    if (bytes == 0) return;
+    // All is read before anything is written: it may be in place.
+    std::vector<std::vector<std::byte>> inputs;
+    for (const Call& call : calls) {
+      size_t size = bytes;
+      if (call.kind == CallKind::kReduceScatter) size *= calls.size();
+      const auto* const begin = static_cast<const std::byte*>(call.send);
+      inputs.emplace_back(begin, begin + size);
+    }
+    for (size_t rank = 0; rank < calls.size(); ++rank) {
+      auto* const out = static_cast<std::byte*>(calls[rank].recv);
+      switch (first.kind) {
+        case CallKind::kAllGather:
+          for (size_t r = 0; r < calls.size(); ++r) {
+            std::memcpy(out + r * bytes, inputs[r].data(), bytes);
+          }
+          break;
+        case CallKind::kReduceScatter:
+          ReduceAsNccl(inputs, rank * first.count, first.count, first.type,
+                       first.op, out);
+          break;
+        case CallKind::kAllReduce:
+          ReduceAsNccl(inputs, 0, first.count, first.type, first.op, out);
+          break;
+        case CallKind::kBroadcast:
+          std::memcpy(out, inputs[ToSize(first.peer)].data(), bytes);
+          break;
+        case CallKind::kSend:
+        case CallKind::kRecv:
+          break;
+      }
+    }
+  }
+
+  const int size_;
+  mutable std::mutex mutex_;
+  std::condition_variable changed_;
+  std::set<int> joined_;
+  std::set<int> devices_;
+  /// By sender and receiver.
+  std::map<std::pair<int, int>, std::deque<ArrivalPtr>> sent_;
+  std::map<std::pair<int, int>, std::deque<ArrivalPtr>> awaited_;
+  /// By rank.
+  std::vector<std::deque<ArrivalPtr>> collectives_;
+};
+
+/// All of a process.
+struct Library {
+  std::mutex mutex;
+  int64_t ids = 0;
+  std::map<std::string, std::shared_ptr<Communion>> communions;
+  std::set<ncclComm_t> comms;
+  int stopped_rank = -1;
+  int64_t stopped_after = 0;
+  std::atomic<int64_t> sends{0};
+  std::atomic<int64_t> collectives{0};
+};
+Library& TheLibrary() {
+  static auto* const library = new Library;
+  return *library;
+}
+
+}  // namespace
+}  // namespace emulation
+
+/// One rank's end.
+struct ncclComm {
+  std::shared_ptr<emulation::Communion> communion;
+  int rank = 0;
+  int64_t stops_after = -1;
+  int64_t issued = 0;
+  /// Shared with what its streams run after it has gone.
+  std::shared_ptr<std::atomic<bool>> is_aborted =
+      std::make_shared<std::atomic<bool>>(false);
+  /// What streams have yet to do.
+  std::shared_ptr<std::atomic<int64_t>> pending =
+      std::make_shared<std::atomic<int64_t>>(0);
+  std::atomic<int> async_error{ncclSuccess};
+};
+
+namespace emulation {
+namespace {
+
+/// What a thread has called since the outermost ncclGroupStart.
+struct Group {
+  int depth = 0;
+  std::map<std::pair<ncclComm_t, cudaStream_t>, std::vector<Call>> calls;
+};
+thread_local constinit Group* open_group = nullptr;
+
+ncclResult_t IssueCalls(ncclComm_t comm, cudaStream_t stream,
+                        std::vector<Call> calls) {
+  const bool is_stopped =
+      comm->stops_after >= 0 && comm->issued >= comm->stops_after;
+  comm->issued += static_cast<int64_t>(calls.size());
+  comm->pending->fetch_add(1);
+  const cudaError_t issued = IssueLibraryWork(
+      stream, [communion = comm->communion, rank = comm->rank, is_stopped,
+               is_aborted = comm->is_aborted, pending = comm->pending,
+               calls = std::move(calls)] {
+        if (is_stopped) {
+          // Nothing of it comes to the others.
+          communion->AwaitAbort(*is_aborted);
+        } else {
+          communion->Run(rank, calls, *is_aborted);
+        }
+        pending->fetch_sub(1);
+        pending->notify_all();
+      });
+  return issued == cudaSuccess ? ncclSuccess : ncclUnhandledCudaError;
+}
+
+ncclResult_t Issue(ncclComm_t comm, cudaStream_t stream, const Call& call) {
+  if (comm == nullptr || stream == nullptr) return ncclInvalidArgument;
+  if (call.peer < 0 || call.peer >= comm->communion->size()) {
+    return ncclInvalidArgument;
+  }
+  Library& library = TheLibrary();
+  (call.kind == CallKind::kSend ? library.sends : library.collectives)
+      .fetch_add(call.kind == CallKind::kRecv ? 0 : 1);
+  if (open_group != nullptr) {
+    open_group->calls[{comm, stream}].push_back(call);
+    return ncclSuccess;
+  }
+  return IssueCalls(comm, stream, {call});
+}
+
+}  // namespace
+
+void StopNcclRank(int rank, int64_t after) {
+  Library& library = TheLibrary();
+  std::lock_guard<std::mutex> lock(library.mutex);
+  library.stopped_rank = rank;
+  library.stopped_after = after;
+}
+
+void FailNccl(ncclResult_t error) {
+  Library& library = TheLibrary();
+  std::lock_guard<std::mutex> lock(library.mutex);
+  for (ncclComm_t comm : library.comms) comm->async_error = error;
+}
+
+NcclCounts CountsOfNccl() {
+  const Library& library = TheLibrary();
+  return {library.sends, library.collectives};
+}
+
+}  // namespace emulation
+
+using emulation::Call;
+using emulation::CallKind;
+using emulation::Issue;
+using emulation::Library;
+using emulation::TheLibrary;
+
+const char* ncclGetErrorString(ncclResult_t result) {
+  switch (result) {
+    case ncclSuccess:
+      return "no error";
+    case ncclUnhandledCudaError:
+      return "unhandled cuda error";
+    case ncclSystemError:
+      return "unhandled system error";
+    case ncclInternalError:
+      return "internal error";
+    case ncclInvalidArgument:
+      return "invalid argument";
+    case ncclInvalidUsage:
+      return "invalid usage";
+    case ncclRemoteError:
+      return "remote process exited or there was a network error";
+    case ncclInProgress:
+      return "NCCL operation in progress";
+  }
+  return "unknown result code";
+}
+
+ncclResult_t ncclGetVersion(int* version) {
+  *version = 22809;
+  return ncclSuccess;
+}
+
+ncclResult_t ncclGetUniqueId(ncclUniqueId* id) {
+  Library& library = TheLibrary();
+  std::lock_guard<std::mutex> lock(library.mutex);
+  std::memset(id, 0, sizeof(*id));
+  const std::string text = "emulated " + std::to_string(++library.ids);
+  std::memcpy(id->internal, text.data(), text.size());
+  return ncclSuccess;
+}
+
+ncclResult_t ncclCommInitRankConfig(ncclComm_t* comm, int size, ncclUniqueId id,
+                                    int rank, ncclConfig_t* config) {
+  if (rank < 0 || rank >= size) return ncclInvalidArgument;
+  // Those that wait for their peers would need another one to end the wait.
+  if (config == nullptr || config->blocking != 0) return ncclInvalidUsage;
+  Library& library = TheLibrary();
+  std::lock_guard<std::mutex> lock(library.mutex);
+  auto& communion = library.communions[id.internal];
+  if (communion == nullptr) {
+    communion = std::make_shared<emulation::Communion>(size);
+  }
+  if (communion->size() != size) return ncclInvalidArgument;
+  int device = 0;
+  if (cudaGetDevice(&device) != cudaSuccess) return ncclUnhandledCudaError;
+  if (!communion->TakeDevice(device)) return ncclInvalidUsage;
+  *comm = new ncclComm{.communion = communion, .rank = rank};
+  if (rank == library.stopped_rank) {
+    (*comm)->stops_after = library.stopped_after;
+  }
+  library.comms.insert(*comm);
+  const bool joins =
+      (*comm)->rank != library.stopped_rank || library.stopped_after >= 0;
+  if (joins) communion->Join(rank);
+  return ncclInProgress;
+}
+
+ncclResult_t ncclCommDestroy(ncclComm_t comm) {
+  // One that is not ready, or has failed, can be aborted only.
+  ncclResult_t state = ncclSuccess;
+  if (ncclCommGetAsyncError(comm, &state) != ncclSuccess ||
+      state != ncclSuccess) {
+    return ncclInvalidArgument;
+  }
+  for (int64_t left = *comm->pending; left > 0; left = *comm->pending) {
+    comm->pending->wait(left);
+  }
+  return ncclCommAbort(comm);
+}
+
+ncclResult_t ncclCommAbort(ncclComm_t comm) {
+  if (comm == nullptr) return ncclInvalidArgument;
+  *comm->is_aborted = true;
+  comm->communion->Wake();
+  Library& library = TheLibrary();
+  std::lock_guard<std::mutex> lock(library.mutex);
+  library.comms.erase(comm);
+  delete comm;
+  return ncclSuccess;
+}
+
+ncclResult_t ncclCommGetAsyncError(ncclComm_t comm, ncclResult_t* error) {
+  if (comm == nullptr) return ncclInvalidArgument;
+  const auto failed = static_cast<ncclResult_t>(comm->async_error.load());
+  *error = failed == ncclSuccess && !comm->communion->AllJoined()
+               ? ncclInProgress
+               : failed;
+  return ncclSuccess;
+}
+
+ncclResult_t ncclGroupStart() {
+  if (emulation::open_group == nullptr) {
+    emulation::open_group = new emulation::Group;
+  }
+  ++emulation::open_group->depth;
+  return ncclSuccess;
+}
+
+ncclResult_t ncclGroupEnd() {
+  if (emulation::open_group == nullptr) return ncclInvalidUsage;
+  if (--emulation::open_group->depth > 0) return ncclSuccess;
+  const std::unique_ptr<emulation::Group> group(
+      std::exchange(emulation::open_group, nullptr));
+  for (auto& [where, calls] : group->calls) {
+    const ncclResult_t result =
+        emulation::IssueCalls(where.first, where.second, std::move(calls));
+    if (result != ncclSuccess) return result;
+  }
+  return ncclSuccess;
+}
+
+ncclResult_t ncclSend(const void* data, size_t count, ncclDataType_t type,
+                      int peer, ncclComm_t comm, cudaStream_t stream) {
+  return Issue(comm, stream,
+               {.kind = CallKind::kSend,
+                .send = data,
+                .count = count,
+                .type = type,
+                .peer = peer});
+}
+
+ncclResult_t ncclRecv(void* data, size_t count, ncclDataType_t type, int peer,
+                      ncclComm_t comm, cudaStream_t stream) {
+  return Issue(comm, stream,
+               {.kind = CallKind::kRecv,
+                .recv = data,
+                .count = count,
+                .type = type,
+                .peer = peer});
+}
+
+ncclResult_t ncclAllGather(const void* send, void* recv, size_t send_count,
+                           ncclDataType_t type, ncclComm_t comm,
+                           cudaStream_t stream) {
+  return Issue(comm, stream,
+               {.kind = CallKind::kAllGather,
+                .send = send,
+                .recv = recv,
+                .count = send_count,
+                .type = type});
+}
+
+ncclResult_t ncclReduceScatter(const void* send, void* recv, size_t recv_count,
+                               ncclDataType_t type, ncclRedOp_t op,
+                               ncclComm_t comm, cudaStream_t stream) {
+  return Issue(comm, stream,
+               {.kind = CallKind::kReduceScatter,
+                .send = send,
+                .recv = recv,
+                .count = recv_count,
+                .type = type,
+                .op = op});
+}
+
+ncclResult_t ncclAllReduce(const void* send, void* recv, size_t count,
+                           ncclDataType_t type, ncclRedOp_t op, ncclComm_t comm,
+                           cudaStream_t stream) {
+  return Issue(comm, stream,
+               {.kind = CallKind::kAllReduce,
+                .send = send,
+                .recv = recv,
+                .count = count,
+                .type = type,
+                .op = op});
+}
+
+ncclResult_t ncclBroadcast(const void* send, void* recv, size_t count,
+                           ncclDataType_t type, int root, ncclComm_t comm,
+                           cudaStream_t stream) {
+  return Issue(comm, stream,
+               {.kind = CallKind::kBroadcast,
+                .send = send,
+                .recv = recv,
+                .count = count,
+                .type = type,
+                .peer = root});
+}
+
+}  // namespace crosshatch

@@ -1,0 +1,214 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "crosshatch/emulation/nccl.h"
+
+#include <algorithm>
+#include <chrono>
+#include <functional>
+#include <thread>
+#include <vector>
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+namespace crosshatch {
+namespace {
+
+using ::testing::ElementsAre;
+
+// One rank: a thread with a stream of a device, and pinned memory, which the
+// test reads and devices do too.
+struct Rank {
+  int rank = 0;
+  ncclComm_t comm = nullptr;
+  cudaStream_t stream = nullptr;
+  float* data = nullptr;
+};
+constexpr size_t kFloats = 64;
+
+void Await(ncclComm_t comm) {
+  ncclResult_t state = ncclInProgress;
+  while (state == ncclInProgress) {
+    ASSERT_EQ(ncclCommGetAsyncError(comm, &state), ncclSuccess);
+    std::this_thread::yield();
+  }
+  EXPECT_EQ(state, ncclSuccess);
+}
+
+void OnRanks(int ranks, const std::function<void(Rank&)>& body) {
+  [[maybe_unused]] static const bool has_devices = [] {
+    emulation::SetDevices(3, int64_t{1} << 30);
+    return true;
+  }();
+  ncclUniqueId id;
+  ASSERT_EQ(ncclGetUniqueId(&id), ncclSuccess);
+  std::vector<std::thread> threads;
+  for (int r = 0; r < ranks; ++r) {
+    threads.emplace_back([&, r] {
+      Rank rank{.rank = r};
+      EXPECT_EQ(cudaSetDevice(r), cudaSuccess);
+      EXPECT_EQ(cudaStreamCreateWithFlags(&rank.stream, cudaStreamNonBlocking),
+                cudaSuccess);
+      void* data = nullptr;
+      EXPECT_EQ(
+          cudaHostAlloc(&data, kFloats * sizeof(float), cudaHostAllocPortable),
+          cudaSuccess);
+      rank.data = static_cast<float*>(data);
+      ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
+      config.blocking = 0;
+      EXPECT_EQ(ncclCommInitRankConfig(&rank.comm, ranks, id, r, &config),
+                ncclInProgress);
+      Await(rank.comm);
+      body(rank);
+      EXPECT_EQ(cudaStreamSynchronize(rank.stream), cudaSuccess);
+      if (rank.comm != nullptr) {
+        EXPECT_EQ(ncclCommDestroy(rank.comm), ncclSuccess);
+      }
+      EXPECT_EQ(cudaStreamDestroy(rank.stream), cudaSuccess);
+      EXPECT_EQ(cudaFreeHost(data), cudaSuccess);
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+}
+
+TEST(NcclTest, MovesAndReduces) {
+  OnRanks(3, [](Rank& rank) {
+    float* const data = rank.data;
+    data[rank.rank] = static_cast<float>(rank.rank + 1);
+    EXPECT_EQ(ncclAllGather(&data[rank.rank], data, 1, ncclFloat32, rank.comm,
+                            rank.stream),
+              ncclSuccess);
+    EXPECT_EQ(ncclAllReduce(data, data + 8, 3, ncclFloat32, ncclSum, rank.comm,
+                            rank.stream),
+              ncclSuccess);
+    EXPECT_EQ(ncclReduceScatter(data, data + 16, 1, ncclFloat32, ncclProd,
+                                rank.comm, rank.stream),
+              ncclSuccess);
+    EXPECT_EQ(ncclBroadcast(data + 2, data + 24, 1, ncclFloat32, 1, rank.comm,
+                            rank.stream),
+              ncclSuccess);
+    EXPECT_EQ(cudaStreamSynchronize(rank.stream), cudaSuccess);
+    EXPECT_THAT(std::vector<float>(data, data + 3), ElementsAre(1, 2, 3));
+    EXPECT_THAT(std::vector<float>(data + 8, data + 11), ElementsAre(3, 6, 9));
+    const auto mine = static_cast<float>(rank.rank + 1);
+    EXPECT_EQ(data[16], mine * mine * mine);
+    EXPECT_EQ(data[24], 3);
+  });
+}
+
+// Were they one after another, each would wait for the next one.
+TEST(NcclTest, AGroupGoesOnTogether) {
+  OnRanks(3, [](Rank& rank) {
+    rank.data[0] = static_cast<float>(rank.rank);
+    EXPECT_EQ(ncclGroupStart(), ncclSuccess);
+    for (int r = 0; r < 3; ++r) {
+      ncclSend(rank.data, 1, ncclFloat32, r, rank.comm, rank.stream);
+      ncclRecv(rank.data + 4 + r, 1, ncclFloat32, r, rank.comm, rank.stream);
+    }
+    EXPECT_EQ(ncclGroupEnd(), ncclSuccess);
+    EXPECT_EQ(cudaStreamSynchronize(rank.stream), cudaSuccess);
+    EXPECT_THAT(std::vector<float>(rank.data + 4, rank.data + 7),
+                ElementsAre(0, 1, 2));
+  });
+}
+
+// What is issued does not end by itself; an abort ends it.
+void ExpectHangsUntilAborted(const std::function<void(Rank&)>& issue) {
+  OnRanks(2, [&](Rank& rank) {
+    issue(rank);
+    cudaEvent_t event = nullptr;
+    EXPECT_EQ(cudaEventCreateWithFlags(&event, cudaEventDisableTiming),
+              cudaSuccess);
+    EXPECT_EQ(cudaEventRecord(event, rank.stream), cudaSuccess);
+    std::this_thread::sleep_for(std::chrono::milliseconds(20));
+    EXPECT_EQ(cudaEventQuery(event), cudaErrorNotReady);
+    ncclResult_t state = ncclInProgress;
+    EXPECT_EQ(ncclCommGetAsyncError(rank.comm, &state), ncclSuccess);
+    EXPECT_EQ(state, ncclSuccess) << "nothing is known of it";
+    EXPECT_EQ(ncclCommAbort(rank.comm), ncclSuccess);
+    rank.comm = nullptr;
+    EXPECT_EQ(cudaEventSynchronize(event), cudaSuccess);
+    EXPECT_EQ(cudaEventDestroy(event), cudaSuccess);
+  });
+}
+
+TEST(NcclTest, HangsWhereRanksDisagree) {
+  ExpectHangsUntilAborted([](Rank& rank) {
+    const size_t count = rank.rank == 0 ? 4 : 5;
+    ncclAllReduce(rank.data, rank.data, count, ncclFloat32, ncclSum, rank.comm,
+                  rank.stream);
+  });
+  ExpectHangsUntilAborted([](Rank& rank) {
+    if (rank.rank == 0) {
+      ncclAllGather(rank.data, rank.data, 1, ncclFloat32, rank.comm,
+                    rank.stream);
+    } else {
+      ncclBroadcast(rank.data, rank.data, 1, ncclFloat32, 0, rank.comm,
+                    rank.stream);
+    }
+  });
+  ExpectHangsUntilAborted([](Rank& rank) {
+    const int peer = 1 - rank.rank;
+    ncclSend(rank.data, 1, ncclFloat32, peer, rank.comm, rank.stream);
+    ncclRecv(rank.data, 2, ncclFloat32, peer, rank.comm, rank.stream);
+  });
+}
+
+TEST(NcclTest, HangsWhereARankStops) {
+  emulation::StopNcclRank(1, /*after=*/1);
+  OnRanks(2, [](Rank& rank) {
+    ncclAllReduce(rank.data, rank.data, 1, ncclFloat32, ncclSum, rank.comm,
+                  rank.stream);
+    EXPECT_EQ(cudaStreamSynchronize(rank.stream), cudaSuccess);
+    ncclAllReduce(rank.data, rank.data, 1, ncclFloat32, ncclSum, rank.comm,
+                  rank.stream);
+    std::this_thread::sleep_for(std::chrono::milliseconds(20));
+    EXPECT_EQ(ncclCommAbort(rank.comm), ncclSuccess);
+    rank.comm = nullptr;
+  });
+  emulation::StopNcclRank(-1);
+}
+
+TEST(NcclTest, AddsInOrdersOfItsOwn) {
+  // In the order of ranks the first two are added first.
+  OnRanks(3, [](Rank& rank) {
+    const float mine[] = {1e8f, -1e8f, 1.0f};
+    std::fill_n(rank.data, kFloats, mine[rank.rank]);
+    ncclAllReduce(rank.data, rank.data, 3, ncclFloat32, ncclSum, rank.comm,
+                  rank.stream);
+    EXPECT_EQ(cudaStreamSynchronize(rank.stream), cudaSuccess);
+    EXPECT_THAT(std::vector<float>(rank.data, rank.data + 3),
+                ElementsAre(0, 0, 1));
+  });
+}
+
+TEST(NcclTest, SaysWhatFailsLater) {
+  OnRanks(2, [](Rank& rank) {
+    ncclResult_t state = ncclSuccess;
+    if (rank.rank == 0) emulation::FailNccl(ncclRemoteError);
+    while (state == ncclSuccess) {
+      EXPECT_EQ(ncclCommGetAsyncError(rank.comm, &state), ncclSuccess);
+      std::this_thread::yield();
+    }
+    EXPECT_EQ(state, ncclRemoteError);
+    EXPECT_EQ(ncclCommDestroy(rank.comm), ncclInvalidArgument);
+    EXPECT_EQ(ncclCommAbort(rank.comm), ncclSuccess);
+    rank.comm = nullptr;
+  });
+}
+
+TEST(NcclTest, HasOneRankOnADevice) {
+  ncclUniqueId id;
+  ASSERT_EQ(ncclGetUniqueId(&id), ncclSuccess);
+  ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
+  config.blocking = 0;
+  ncclComm_t first = nullptr;
+  ncclComm_t second = nullptr;
+  EXPECT_EQ(ncclCommInitRankConfig(&first, 2, id, 0, &config), ncclInProgress);
+  EXPECT_EQ(ncclCommInitRankConfig(&second, 2, id, 1, &config),
+            ncclInvalidUsage);
+  EXPECT_EQ(ncclCommDestroy(first), ncclInvalidArgument) << "not ready";
+  EXPECT_EQ(ncclCommAbort(first), ncclSuccess);
+}
+
+}  // namespace
+}  // namespace crosshatch

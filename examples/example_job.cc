@@ -1,0 +1,93 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "crosshatch/examples/example_job.h"
+
+#include <cstdio>
+#include <utility>
+
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "absl/strings/str_split.h"
+#include "crosshatch/base/status_macros.h"
+#include "crosshatch/comm/world.h"
+#include "crosshatch/nn/adamw.h"
+#include "crosshatch/nn/clip_grad.h"
+#include "crosshatch/tensor/autograd.h"
+
+namespace crosshatch::examples {
+namespace {
+
+constexpr int kMostRanks = 64;
+constexpr int64_t kSteps = 12;
+
+absl::StatusOr<std::vector<MeshAxis>> AxesOf(
+    const std::string& text, const std::vector<std::string>& names) {
+  std::vector<MeshAxis> axes;
+  for (const std::string& name : names) axes.push_back({name, 1});
+  int ranks = 1;
+  std::vector<std::string> parts;
+  if (!text.empty()) parts = absl::StrSplit(text, ',');
+  for (const std::string& part : parts) {
+    const std::vector<std::string> halves = absl::StrSplit(part, ':');
+    int size = 0;
+    MeshAxis* named = nullptr;
+    for (MeshAxis& axis : axes) {
+      if (axis.name == halves[0]) named = &axis;
+    }
+    if (named == nullptr || halves.size() != 2 ||
+        !absl::SimpleAtoi(halves[1], &size) || size < 1 ||
+        (ranks *= size) > kMostRanks) {
+      return absl::InvalidArgumentError(absl::StrCat(
+          "\"", part, "\" of \"", text, "\" is not AXIS:SIZE with an axis of ",
+          absl::StrJoin(names, ", "), " and at most ", kMostRanks,
+          " ranks in all"));
+    }
+    named->size = size;
+  }
+  return axes;
+}
+
+absl::Status OnMesh(World& world, const std::vector<MeshAxis>& axes,
+                    absl::FunctionRef<absl::Status(const DeviceMesh&)> train) {
+  CH_ASSIGN_OR_RETURN(const DeviceMesh mesh, InitDeviceMesh(world, axes));
+  return train(mesh);
+}
+
+}  // namespace
+
+int RunExample(const std::string& mesh, const std::vector<std::string>& axes,
+               absl::FunctionRef<absl::Status(const DeviceMesh&)> train) {
+  const absl::StatusOr<std::vector<MeshAxis>> shape = AxesOf(mesh, axes);
+  absl::Status status = shape.status();
+  if (shape.ok()) {
+    int ranks = 1;
+    for (const MeshAxis& axis : *shape) ranks *= axis.size;
+    status = RunLocal(
+        ranks, [&](World& world) { return OnMesh(world, *shape, train); });
+  }
+  if (status.ok()) return 0;
+  std::fprintf(stderr, "%s\n", status.ToString().c_str());
+  return 1;
+}
+
+absl::Status TrainSomeSteps(
+    nn::Module& model, const DataParallel& data,
+    absl::FunctionRef<absl::StatusOr<Tensor>(int64_t step)> loss_of) {
+  const std::vector<nn::Parameter*> parameters = model.Parameters();
+  nn::AdamW optimizer(parameters, {.lr = 3e-3});
+  for (int64_t step = 0; step < kSteps; ++step) {
+    CH_ASSIGN_OR_RETURN(const Tensor loss, loss_of(step));
+    CH_RETURN_IF_ERROR(Backward(loss));
+    CH_ASSIGN_OR_RETURN(const double norm, nn::ClipGradNorm(parameters, 1.0));
+    CH_RETURN_IF_ERROR(optimizer.Step());
+    optimizer.ZeroGrad();
+    CH_ASSIGN_OR_RETURN(const double value, data.Sum(loss, "loss"));
+    if (RankContext::Current().world_rank() == 0) {
+      std::printf("step %lld loss %.7f norm %.7f\n",
+                  static_cast<long long>(step), value, norm);
+    }
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace crosshatch::examples

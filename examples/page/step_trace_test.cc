@@ -1,0 +1,88 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "crosshatch/examples/page/step_trace.h"
+
+#include <algorithm>
+#include <string>
+
+#include "crosshatch/tensor/creation.h"
+#include "crosshatch/tensor/ops/ops.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+namespace crosshatch::examples {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::FieldsAre;
+
+TEST(TimesOfTest, CountsWhatIsNestedOnce) {
+  const TracedStep step = {
+      .step = 1,
+      .us = 100,
+      .spans = {{"forward", "a", "compute", 0, 50},
+                {"op", "matmul", "compute", 5, 25},
+                {"collective", "all_reduce tp", "compute", 10, 20},
+                {"op", "matmul", "compute", 30, 31},
+                {"all_gather", "a", "side", 0, 8},
+                {"forward", "b", "compute", 50, 60},
+                {"backward", "b", "compute", 60, -1}}};
+  EXPECT_THAT(
+      TimesOf(step),
+      ElementsAre(FieldsAre("compute", "rest", 1, 40),
+                  FieldsAre("compute", "forward", 2, 39),
+                  FieldsAre("compute", "op matmul", 2, 11),
+                  FieldsAre("compute", "collective all_reduce tp", 1, 10),
+                  FieldsAre("side", "all_gather", 1, 8)));
+}
+
+TEST(TimesOfTest, IsEmptyWithoutSpans) {
+  EXPECT_TRUE(TimesOf(TracedStep()).empty());
+}
+
+TEST(StepTracerTest, HasTheOpsAndTheMemoryOfTheRank) {
+  RankContext& context = RankContext::Current();
+  ASSERT_EQ(context.sink(), nullptr);
+  const Tensor kept = Ones({16, 16});
+  TracedStep step;
+  {
+    StepTracer tracer(context);
+    Tensor product = MatMul(kept, kept);
+    product = Add(product, kept);
+    // The last thing that happens is a release.
+    product = Tensor();
+    ASSERT_TRUE(context.Synchronize().ok());
+    step = tracer.Finish(7);
+  }
+  EXPECT_EQ(context.sink(), nullptr);
+  EXPECT_EQ(step.step, 7);
+  for (const char* op : {"matmul", "add"}) {
+    EXPECT_TRUE(std::any_of(step.spans.begin(), step.spans.end(),
+                            [&](const Span& span) {
+                              return span.what == "op" && span.subject == op &&
+                                     span.end_us >= span.begin_us;
+                            }))
+        << op;
+  }
+  const auto activations = static_cast<size_t>(MemoryClass::kActivation);
+  int64_t most = 0;
+  for (const MemorySample& sample : step.memory) {
+    most = std::max(most, sample.bytes[activations]);
+  }
+  // The product and the sum, beside what was there.
+  EXPECT_EQ(most - step.memory.front().bytes[activations], 2 * 16 * 16 * 4);
+  EXPECT_LE(step.memory.back().us, step.us);
+  // The release before the end shows when it happens, not with what comes next.
+  ASSERT_GE(step.memory.size(), 3u);
+  EXPECT_EQ(step.memory[step.memory.size() - 2].bytes[activations],
+            step.memory.front().bytes[activations]);
+}
+
+TEST(StepTracerTest, OneThatIsNotFinishedLeavesTheSinkAsItWas) {
+  RankContext& context = RankContext::Current();
+  { const StepTracer tracer(context); }
+  EXPECT_EQ(context.sink(), nullptr);
+  EXPECT_TRUE(Ones({2}).defined());
+}
+
+}  // namespace
+}  // namespace crosshatch::examples

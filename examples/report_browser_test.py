@@ -1,0 +1,118 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""Looks at train_lm's --report in a browser: it is drawn, in light and dark, and
+fits a wide and a narrow window.
+
+usage: report_browser_test.py PROGRAM
+Needs a Chromium (`tools/prepare browser` installs a small one). Without any it
+says so and checks nothing. The pictures go to $TEST_UNDECLARED_OUTPUTS_DIR.
+"""
+
+import os
+import shutil
+import struct
+import subprocess
+import sys
+import tempfile
+import unittest
+import zlib
+
+from train_lm_testcase import TrainLmTestCase
+
+BROWSERS = ["chromium-headless-shell", "chromium", "chromium-browser",
+            "google-chrome"]
+BROWSER = next(filter(None, map(shutil.which, BROWSERS)), None)
+if BROWSER is None:
+    print("NOT CHECKED: there is no browser; tools/prepare browser installs one",
+          file=sys.stderr)
+    sys.exit(0)
+
+# As in page/run_page.cc: the ground, and the colors that lines, memory and spans
+# have.
+GROUND = {"light": (0xf7, 0xf7, 0xf5), "dark": (0x14, 0x17, 0x1c)}
+COLORS = {
+    "light": ["3b74c9", "d97a1f", "3a9a63", "c6486b", "8360c3", "1f9ba5"],
+    "dark": ["6ba1f0", "f0a050", "5fc48b", "ee7f9d", "ab8cf0", "4fc9d3"]}
+
+
+def read_png(path):
+    """(width, height, rows of bytes RGB...) of a PNG of 8-bit RGB or RGBA."""
+    with open(path, "rb") as file:
+        data = file.read()
+    assert data[:8] == b"\x89PNG\r\n\x1a\n", path
+    at, packed = 8, b""
+    while at < len(data):
+        size, kind = struct.unpack(">I4s", data[at:at + 8])
+        body = data[at + 8:at + 8 + size]
+        if kind == b"IHDR":
+            width, height, depth, color = struct.unpack(">IIBB", body[:10])
+        elif kind == b"IDAT":
+            packed += body
+        at += 12 + size
+    assert depth == 8 and color in (2, 6), (depth, color)
+    step = 3 if color == 2 else 4
+    raw, rows = zlib.decompress(packed), []
+    before = bytearray(width * step)
+    for y in range(height):
+        begin = y * (width * step + 1)
+        kind, row = raw[begin], bytearray(raw[begin + 1:begin + 1 + width * step])
+        for i in range(len(row) if kind else 0):
+            left = row[i - step] if i >= step else 0
+            up, corner = before[i], before[i - step] if i >= step else 0
+            if kind == 1:
+                guess = left
+            elif kind == 2:
+                guess = up
+            elif kind == 3:
+                guess = (left + up) // 2
+            else:
+                near = left + up - corner
+                guess = min((abs(near - left), 0, left), (abs(near - up), 1, up),
+                            (abs(near - corner), 2, corner))[2]
+            row[i] = (row[i] + guess) & 255
+        rows.append(row)
+        before = row
+    return width, height, step, rows
+
+
+class ReportBrowserTest(TrainLmTestCase):
+    def picture(self, page, scheme, width, height):
+        pictures = os.environ.get("TEST_UNDECLARED_OUTPUTS_DIR", self.dir)
+        path = os.path.join(pictures, f"{scheme}-{width}.png")
+        done = subprocess.run(
+            [BROWSER, "--headless", "--no-sandbox", "--disable-gpu",
+             "--disable-dev-shm-usage", "--hide-scrollbars", "--no-first-run",
+             "--user-data-dir=" + tempfile.mkdtemp(dir=self.dir),
+             f"--blink-settings=preferredColorScheme={int(scheme == 'light')}",
+             f"--window-size={width},{height}", "--screenshot=" + path,
+             "file://" + page], capture_output=True, text=True, timeout=200,
+            env={**os.environ, "HOME": self.dir})
+        self.assertTrue(os.path.exists(path), done.stdout + done.stderr)
+        return read_png(path)
+
+    def test_is_drawn(self):
+        page = self.path("run.html")
+        self.metrics("--mesh=fsdp:2,tp:2", "--report=" + page,
+                     "--eval_text=" + self.text, "--eval_every=1")
+        for scheme in "light", "dark":
+            for width, height in (1280, 2200), (420, 3600):
+                with self.subTest(scheme=scheme, width=width):
+                    got, _, step, rows = self.picture(page, scheme, width, height)
+                    self.assertEqual(got, width)
+                    count = {}
+                    for row in rows:
+                        for x in range(0, len(row), step):
+                            pixel = bytes(row[x:x + 3])
+                            count[pixel] = count.get(pixel, 0) + 1
+                    ground = bytes(GROUND[scheme])
+                    self.assertGreater(count.get(ground, 0), 0.02 * got * len(rows))
+                    for color in COLORS[scheme]:
+                        self.assertGreater(count.get(bytes.fromhex(color), 0), 60,
+                                           color)
+                    # Nothing runs out of the window.
+                    for row in rows:
+                        self.assertEqual(bytes(row[-step:][:3]), ground)
+
+
+if __name__ == "__main__":
+    unittest.main()

@@ -1,0 +1,182 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""What train_lm --report writes: a page that is whole at any time, goes on where
+a run goes on, and changes nothing of the training.
+
+usage: report_test.py PROGRAM
+"""
+
+import html.parser
+import json
+import os
+import re
+import signal
+import subprocess
+import time
+import unittest
+
+from train_lm_testcase import PROGRAM, SMALL, TIMES, TrainLmTestCase
+
+EMPTY = {"meta", "rect", "line", "circle", "polyline", "polygon"}
+POINTS = re.compile(r'<script type="application/json" id="points">(.*)</script>')
+
+
+class Page(html.parser.HTMLParser):
+    """What a page shows: its headings, its text, how often each tag comes."""
+
+    def __init__(self, text):
+        super().__init__()
+        self.tags, self.open, self.text = {}, [], []
+        self.headings = []
+        self.feed(text)
+        self.close()
+        if self.open:
+            raise AssertionError(f"not closed: {self.open}")
+        self.points = json.loads(POINTS.search(text).group(1))["points"]
+
+    def handle_starttag(self, tag, attributes):
+        self.tags[tag] = self.tags.get(tag, 0) + 1
+        if tag not in EMPTY:
+            self.open.append(tag)
+
+    def handle_endtag(self, tag):
+        if tag in EMPTY:
+            return
+        if self.open.pop() != tag:
+            raise AssertionError(f"</{tag}> ends nothing")
+
+    def handle_data(self, data):
+        if self.open and self.open[-1] == "h2":
+            self.headings.append(data)
+        if self.open and self.open[-1] not in ("style", "script"):
+            self.text.append(data)
+
+    def says(self, text):
+        return text in " ".join(self.text)
+
+
+class ReportTest(TrainLmTestCase):
+    def page(self, *flags):
+        path = self.path("run.html")
+        lines = self.metrics("--report=" + path, *flags)
+        with open(path) as file:
+            return Page(file.read()), lines
+
+    def test_shows_what_the_metrics_say(self):
+        page, lines = self.page("--mesh=fsdp:2,tp:2", "--eval_text=" + self.text)
+        self.assertEqual([point[0] for point in page.points], [1, 2, 3])
+        self.assertEqual([point[2] for point in page.points],
+                         [line["loss"] for line in lines])
+        for heading in ["Loss", "Gradient norm, before clipping", "Tokens a second",
+                        "Learning rate", "Memory by class of step 3, rank 0",
+                        "Received in a step, by axis and collective",
+                        "Where the parameters lie", "Timeline of step 3, rank 0",
+                        "Time of step 3, rank 0", "The run"]:
+            self.assertIn(heading, page.headings)
+        for axis, kinds in lines[-1]["moved"].items():
+            for kind in kinds:
+                self.assertTrue(page.says(kind), kind)
+        for text in ["mesh(fsdp=2, tp=2)", "ended", "layers.*.mlp.up_proj.weight",
+                     "fsdp 1 tp 1", "op matmul", "collective all_gather fsdp",
+                     "wait unshard", "optimizer", "rest"]:
+            self.assertTrue(page.says(text), text)
+        # A picture for each kind of parameters on each rank, and the charts.
+        kinds = len(set(re.findall(r"layers\.\*\.[\w.]+", " ".join(page.text)))) + 3
+        self.assertEqual(page.tags["svg"], kinds * 4 + 6)
+
+    def test_changes_no_bit(self):
+        for flags in [["--mesh=fsdp:2,tp:2"], ["--recompute", "--accumulate=2"]]:
+            page = "--report=" + self.path("bits.html")
+            self.assertEqual(
+                self.metrics(*flags, page, "--report_every=1", without=TIMES),
+                self.metrics(*flags, without=TIMES))
+
+    def test_of_a_dry_run_has_what_needs_no_values(self):
+        page, lines = self.page("--backend=fake", "--mesh=fsdp:64,tp:4")
+        self.assertIn("Where the parameters lie", page.headings)
+        self.assertIn("Memory by class of step 3, rank 0", page.headings)
+        self.assertNotIn("Loss", page.headings)
+        self.assertNotIn("Timeline of step 3, rank 0", page.headings)
+        self.assertTrue(page.says("The first 16 of 256 ranks."))
+
+    def test_goes_on_where_the_run_goes_on(self):
+        path, kept = self.path("run.html"), self.path("kept")
+        flags = ["--text=" + self.text, *SMALL, "--report=" + path,
+                 "--checkpoints=" + kept, "--save_every=2"]
+        self.assertEqual(self.run_program(*flags).returncode, 0)
+        with open(path) as file:
+            before = Page(file.read()).points
+        run = self.run_program(*flags, "--resume", "--steps=6", "--mesh=tp:2")
+        self.assertEqual(run.returncode, 0, run.stderr)
+        with open(path) as file:
+            page = Page(file.read())
+        self.assertEqual([point[0] for point in page.points], [1, 2, 3, 4, 5, 6])
+        self.assertEqual(page.points[:3], before)
+
+    def test_is_whole_at_any_time_and_says_how_the_run_ended(self):
+        path = self.path("run.html")
+        run = subprocess.Popen(
+            [PROGRAM, "--text=" + self.text, *SMALL, "--steps=1000000",
+             "--report=" + path, "--report_every=1", "--mesh=fsdp:2"],
+            stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+        self.addCleanup(run.kill)
+        seen, until = set(), time.time() + 100
+        while len(seen) < 20 and time.time() < until and run.poll() is None:
+            if os.path.exists(path):
+                with open(path) as file:
+                    page = Page(file.read())
+                self.assertTrue(page.says("runs"))
+                seen.add(len(page.points))
+        self.assertGreaterEqual(len(seen), 20)
+        run.send_signal(signal.SIGTERM)
+        run.communicate(timeout=60)
+        with open(path) as file:
+            page = Page(file.read())
+        self.assertTrue(page.says("stopped"))
+        self.assertGreaterEqual(len(page.points), max(seen))
+        self.assertEqual(os.listdir(self.dir).count("run.html.saving"), 0)
+
+    def test_a_run_that_fails_says_so(self):
+        path = self.path("run.html")
+        run = self.run_program("--text=" + self.text, *SMALL, "--steps=200",
+                               "--lr=1e30", "--report=" + path)
+        self.assertEqual(run.returncode, 1)
+        with open(path) as file:
+            self.assertTrue(Page(file.read()).says("failed"))
+
+    def test_a_page_that_cannot_be_written_ends_no_training(self):
+        # The first page fits, and no other file is that long.
+        path = self.path("run.html")
+        metrics = self.path("metrics")
+        run = self.run_program("--text=" + self.text, *SMALL, "--report=" + path,
+                               "--metrics=" + metrics, limit=4096)
+        self.assertEqual(run.returncode, 1)
+        self.assertIn("--report", run.stderr)
+        with open(metrics) as file:
+            self.assertEqual(len(file.readlines()), 3)
+        self.assertFalse(os.path.exists(path))
+
+    def test_refuses_what_would_harm_other_files(self):
+        notes = self.path("notes.html")
+        with open(notes, "w") as file:
+            file.write("mine")
+        metrics = self.path("one")
+        for flags, says in [
+                (["--report=" + notes], "is left as it is"),
+                (["--report=" + self.text], "which is only read"),
+                (["--report=" + self.dir], "is no file"),
+                (["--report=" + self.path("none/run.html")], "cannot write to"),
+                (["--report=" + metrics, "--metrics=" + metrics], "name two files"),
+                (["--report="], "--report= names nothing"),
+                (["--report_every=2"], "--report_every is for --report"),
+                (["--report=" + self.path("r"), "--report_every=-1"],
+                 "--report_every=-1: must be at least 0")]:
+            run = self.run_program("--text=" + self.text, *SMALL, *flags)
+            self.assertEqual(run.returncode, 1, flags)
+            self.assertIn(says, run.stderr)
+        with open(notes) as file:
+            self.assertEqual(file.read(), "mine")
+
+
+if __name__ == "__main__":
+    unittest.main()

@@ -1,0 +1,217 @@
+// SPDX-License-Identifier: Apache-2.0
+
+/// \file
+/// A vision transformer on a mesh: images in patches by a convolution, a class
+/// token before them, and a classifier on what becomes of it. Its images are
+/// made up: bars as wide as the class says.
+///
+///     vit [MESH]                      fsdp:2,tp:2, say
+
+#include <cmath>
+#include <cstdint>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "crosshatch/base/status_macros.h"
+#include "crosshatch/dtensor/dtensor.h"
+#include "crosshatch/examples/data_parallel.h"
+#include "crosshatch/examples/example_job.h"
+#include "crosshatch/extensions/dtensor_extensions.h"
+#include "crosshatch/fsdp/fully_shard.h"
+#include "crosshatch/mesh/device_mesh.h"
+#include "crosshatch/nn/layers/conv.h"
+#include "crosshatch/nn/layers/gelu.h"
+#include "crosshatch/nn/layers/layer_norm.h"
+#include "crosshatch/nn/layers/sequential.h"
+#include "crosshatch/nn/linear.h"
+#include "crosshatch/nn/module.h"
+#include "crosshatch/tensor/creation.h"
+#include "crosshatch/tensor/ops/ops.h"
+#include "crosshatch/tp/parallelize_module.h"
+
+namespace ch = crosshatch;
+namespace nn = crosshatch::nn;
+using ch::Tensor;
+
+namespace {
+
+constexpr int64_t kRows = 7;  // Of a batch; no mesh divides them.
+constexpr int64_t kSide = 8;  // Of an image of one channel.
+constexpr int64_t kPatch = 2;
+constexpr int64_t kTokens = kSide / kPatch * kSide / kPatch + 1;
+constexpr int64_t kDim = 24;
+constexpr int64_t kHeads = 3;
+constexpr int64_t kHeadDim = kDim / kHeads;
+constexpr int64_t kClasses = 4;
+
+// [attention]
+// Every token sees every other: [B, T, dim] to the same.
+class Attention final : public nn::Module {
+ public:
+  const char* type_name() const override { return "Attention"; }
+
+ protected:
+  ch::TensorList ForwardImpl(ch::TensorSpan inputs) override {
+    const auto heads = [&](nn::Linear& projection) {
+      const Tensor y = projection.Forward(inputs[0]);
+      return View(y, {y.size(0), y.size(1), y.size(2) / kHeadDim, kHeadDim});
+    };
+    const Tensor y = ch::Attention(heads(q_), heads(k_), heads(v_),
+                                   1 / std::sqrt(double{kHeadDim}));
+    return {
+        out_.Forward(View(y, {y.size(0), y.size(1), y.size(2) * kHeadDim}))};
+  }
+
+ private:
+  static nn::LinearOptions OfHeads() {
+    return {.bias = true, .out_unit = kHeadDim};
+  }
+
+  nn::Linear& q_ = Make<nn::Linear>("q", kDim, kDim, OfHeads());
+  nn::Linear& k_ = Make<nn::Linear>("k", kDim, kDim, OfHeads());
+  nn::Linear& v_ = Make<nn::Linear>("v", kDim, kDim, OfHeads());
+  nn::Linear& out_ = Make<nn::Linear>(
+      "out", kDim, kDim, nn::LinearOptions{.bias = true, .in_unit = kHeadDim});
+};
+// [/attention]
+
+class Block final : public nn::Module {
+ public:
+  Block() {
+    mlp_.Add<nn::Linear>(kDim, 4 * kDim, nn::LinearOptions{.bias = true});
+    mlp_.Add<nn::Gelu>();
+    mlp_.Add<nn::Linear>(4 * kDim, kDim, nn::LinearOptions{.bias = true});
+  }
+  const char* type_name() const override { return "Block"; }
+
+ protected:
+  ch::TensorList ForwardImpl(ch::TensorSpan inputs) override {
+    const Tensor x =
+        Add(inputs[0], attention_.Forward(norm_1_.Forward(inputs[0])));
+    return {Add(x, mlp_.Forward(norm_2_.Forward(x)))};
+  }
+
+ private:
+  nn::LayerNorm& norm_1_ = Make<nn::LayerNorm>("norm_1", kDim);
+  Attention& attention_ = Make<Attention>("attention");
+  nn::LayerNorm& norm_2_ = Make<nn::LayerNorm>("norm_2", kDim);
+  nn::Sequential& mlp_ = Make<nn::Sequential>("mlp");
+};
+
+// Patches [B, T - 1, dim] to tokens [B, T, dim]: the class token in front, and
+// where each is.
+class Tokens final : public nn::Module {
+ public:
+  const char* type_name() const override { return "Tokens"; }
+
+ protected:
+  ch::TensorList ForwardImpl(ch::TensorSpan inputs) override {
+    const Tensor& patches = inputs[0];
+    const Tensor front =
+        Expand(class_.Get(), {patches.size(0), 1, patches.size(2)});
+    return {Add(ch::Cat(ch::TensorList{front, patches}, 1), positions_.Get())};
+  }
+
+ private:
+  nn::Parameter& class_ =
+      MakeParameter("class", {1, 1, kDim}, nn::init::Normal(0.02));
+  nn::Parameter& positions_ =
+      MakeParameter("positions", {1, kTokens, kDim}, nn::init::Normal(0.02));
+};
+
+// Images [B, 1, side, side] to logits [B, classes].
+class Vit final : public nn::Module {
+ public:
+  Vit() { NamedParameters(); }
+  const char* type_name() const override { return "Vit"; }
+  std::vector<nn::Module*> blocks() { return {&block_0_, &block_1_}; }
+
+ protected:
+  ch::TensorList ForwardImpl(ch::TensorSpan inputs) override {
+    // [B, dim, side / patch, side / patch] to [B, patches, dim].
+    const Tensor patches =
+        Transpose(ch::Flatten(patches_.Forward(inputs[0]), 2), 1, 2);
+    Tensor x = block_0_.Forward(tokens_.Forward(patches));
+    x = norm_.Forward(block_1_.Forward(x));
+    return {head_.Forward(Select(x, 1, 0))};
+  }
+
+ private:
+  nn::Conv2d& patches_ = Make<nn::Conv2d>(
+      "patches", 1, kDim, ch::RowsCols{kPatch, kPatch},
+      ch::Conv2dOptions{.windows = {.stride = {kPatch, kPatch}}});
+  Tokens& tokens_ = Make<Tokens>("tokens");
+  Block& block_0_ = Make<Block>("block_0");
+  Block& block_1_ = Make<Block>("block_1");
+  nn::LayerNorm& norm_ = Make<nn::LayerNorm>("norm", kDim);
+  nn::Linear& head_ =
+      Make<nn::Linear>("head", kDim, kClasses, nn::LinearOptions{.bias = true});
+};
+
+// [spread]
+absl::Status Spread(Vit& model, const ch::DeviceMesh& mesh) {
+  CH_ASSIGN_OR_RETURN(const ch::DeviceMesh tp, mesh.Slice("tp"));
+  CH_ASSIGN_OR_RETURN(const ch::DeviceMesh fsdp, mesh.Slice("fsdp"));
+  // What the blocks add to is a plain tensor, the same on all tp ranks: so
+  // whatever the plan does not name stays as it is.
+  const ch::tp::Style colwise = ch::tp::ColwiseParallel();
+  const ch::tp::Style rowwise =
+      ch::tp::RowwiseParallel({.use_local_output = true});
+  CH_RETURN_IF_ERROR(
+      ch::tp::ParallelizeModule(model, tp,
+                                {{"block_*.attention.[qkv]", colwise},
+                                 {"block_*.attention.out", rowwise},
+                                 {"block_*.mlp.0", colwise},
+                                 {"block_*.mlp.2", rowwise}}));
+  ch::fsdp::FullyShardOptions options;
+  options.extension = ch::DTensorExtensions::Create();
+  options.gradient_divide_factor = 1;  // Losses are parts of the batch's.
+  for (nn::Module* block : model.blocks()) {
+    CH_RETURN_IF_ERROR(ch::fsdp::FullyShard(*block, fsdp, options));
+  }
+  return ch::fsdp::FullyShard(model, fsdp, options);
+}
+// [/spread]
+
+// Row `i` of step `step`: a bar somewhere, two pixels wide for each class.
+void Draw(int64_t step, int64_t i, std::vector<float>& pixels,
+          std::vector<int32_t>& classes) {
+  const int64_t c = (step + i) % kClasses;
+  for (int64_t at = 0; at < kSide * kSide; ++at) {
+    const bool bright = (at + i * 3) % kSide < 2 * c;
+    pixels.push_back(bright ? 1.0f : -1.0f);
+  }
+  classes.push_back(static_cast<int32_t>(c));
+}
+
+absl::Status Train(const ch::DeviceMesh& mesh) {
+  Vit model;
+  CH_RETURN_IF_ERROR(Spread(model, mesh));
+  CH_RETURN_IF_ERROR(model.Materialize({.seed = 7}));
+  CH_ASSIGN_OR_RETURN(const ch::examples::DataParallel data,
+                      ch::examples::DataParallel::Create(mesh, {"fsdp"}));
+  const ch::Interval rows = data.RowsOf(kRows);
+  return ch::examples::TrainSomeSteps(
+      model, data, [&](int64_t step) -> absl::StatusOr<Tensor> {
+        std::vector<float> pixels;
+        std::vector<int32_t> classes;
+        for (int64_t i = rows.begin; i < rows.end; ++i) {
+          Draw(step, i, pixels, classes);
+        }
+        const int64_t here = rows.end - rows.begin;
+        const Tensor loss = ch::CrossEntropy(
+            model.Forward(
+                ch::FromValues<float>({here, 1, kSide, kSide}, pixels)),
+            ch::FromValues<int32_t>({here}, classes),
+            {.reduction = ch::CrossEntropyOptions::Reduction::kSum});
+        return Div(loss, double{kRows});
+      });
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  return ch::examples::RunExample(argc > 1 ? argv[1] : "", {"fsdp", "tp"},
+                                  Train);
+}

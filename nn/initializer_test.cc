@@ -1,0 +1,197 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "crosshatch/nn/initializer.h"
+
+#include <algorithm>
+#include <cmath>
+#include <string>
+#include <vector>
+
+#include "crosshatch/base/status_macros.h"
+#include "crosshatch/comm/world.h"
+#include "crosshatch/dtensor/dtensor.h"
+#include "crosshatch/mesh/device_mesh.h"
+#include "crosshatch/nn/materialize.h"
+#include "crosshatch/nn/parameter.h"
+#include "crosshatch/tensor/creation.h"
+#include "crosshatch/tensor/rank_context.h"
+#include "crosshatch/testing/ranks.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+namespace crosshatch::nn {
+namespace {
+
+using ::testing::Each;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+
+std::vector<double> Fill(const Shape& sizes, const Initializer& initializer,
+                         DType dtype = kFloat32) {
+  const Tensor t = Empty(sizes, dtype);
+  EXPECT_TRUE(CheckInitializer("w", t, initializer).ok());
+  FillInitial(t, initializer, /*seed=*/3, "w");
+  return t.ToVector<double>();
+}
+
+/// Standard deviation around `mean`.
+double Spread(const std::vector<double>& values, double mean = 0) {
+  double squares = 0;
+  for (double v : values) squares += (v - mean) * (v - mean);
+  return std::sqrt(squares / static_cast<double>(values.size()));
+}
+
+// Of n samples the variance is off by five of its standard deviations at most:
+// sqrt((kurtosis - 1) / n) of it, kurtosis at most 3; the root by half as much.
+double Bound(double stddev, size_t n) {
+  return stddev * 5 * std::sqrt(2.0 / static_cast<double>(n)) / 2;
+}
+
+TEST(InitializerTest, FillsWithConstants) {
+  EXPECT_THAT(Fill({5}, init::Constant(2.5)), Each(2.5));
+  EXPECT_THAT(Fill({2}, init::Constant(7), kInt64), Each(7));
+}
+
+// The spreads that the names stand for; a weight of 60 outputs and 20 inputs of
+// 3 elements.
+TEST(InitializerTest, FansAreThoseOfTheGlobalShape) {
+  const Shape sizes = {60, 20, 3};
+  const struct {
+    const char* name;
+    Initializer initializer;
+    double stddev;
+    double largest;  ///< 0: not bounded.
+  } cases[] = {
+      {"normal", init::Normal(0.5), 0.5, 0},
+      {"uniform", init::Uniform(-0.3, 0.3), 0.3 / std::sqrt(3.0), 0.3},
+      {"xavier_uniform", init::XavierUniform(), std::sqrt(2.0 / 240),
+       std::sqrt(6.0 / 240)},
+      {"xavier_normal", init::XavierNormal(2), 2 * std::sqrt(2.0 / 240), 0},
+      {"kaiming_uniform", init::KaimingUniform(), std::sqrt(2.0 / 60),
+       std::sqrt(6.0 / 60)},
+      {"kaiming_uniform of torch's layers", init::KaimingUniform(std::sqrt(5)),
+       std::sqrt(1.0 / 3 / 60), std::sqrt(1.0 / 60)},
+      {"kaiming_normal", init::KaimingNormal(0, Initializer::Fan::kOut),
+       std::sqrt(2.0 / 180), 0},
+      {"scaled_residual", init::ScaledResidual(8), 0.02 / 4, 0},
+  };
+  for (const auto& c : cases) {
+    const std::vector<double> values = Fill(sizes, c.initializer);
+    EXPECT_NEAR(Spread(values), c.stddev, Bound(c.stddev, values.size()))
+        << c.name;
+    const auto [low, high] = std::minmax_element(values.begin(), values.end());
+    if (c.largest == 0) continue;
+    // Of 3600 even values one is near either end but for 1 in 10^15.
+    EXPECT_LE(std::max(-*low, *high), c.largest * (1 + 1e-6)) << c.name;
+    EXPECT_GE(std::min(-*low, *high), c.largest * 0.98) << c.name;
+  }
+  EXPECT_NEAR(Spread(Fill(sizes, init::Normal(0.5, 7)), 7), 0.5,
+              Bound(0.5, 3600));
+}
+
+// Of a standard normal within two deviations: 0.774 of the variance.
+TEST(InitializerTest, TruncatesByDrawingAnew) {
+  const std::vector<double> values =
+      Fill({100, 100}, init::TruncatedNormal(0.5, 1, 0, 2));
+  const auto [low, high] = std::minmax_element(values.begin(), values.end());
+  EXPECT_GE(*low, 0);
+  EXPECT_LE(*high, 2);
+  const double stddev = 0.5 * std::sqrt(0.77374);
+  EXPECT_NEAR(Spread(values, 1), stddev, Bound(stddev, values.size()));
+  // What lay outside is not gathered at the bounds.
+  EXPECT_EQ(std::count(values.begin(), values.end(), 0.0) +
+                std::count(values.begin(), values.end(), 2.0),
+            0);
+  // Bounds that hardly cut change nothing.
+  EXPECT_EQ(Fill({50}, init::TruncatedNormal(0.1, 0, -2, 2)),
+            Fill({50}, init::Normal(0.1)));
+}
+
+TEST(InitializerTest, AsksAFunctionForEachElement) {
+  const Initializer by_place = init::ByElement([](const InitElement& e) {
+    return static_cast<double>(e.index[0] * 10 + e.index[1] + e.sizes[1]);
+  });
+  EXPECT_THAT(Fill({2, 3}, by_place), ElementsAre(3, 4, 5, 13, 14, 15));
+  EXPECT_THAT(Fill({2, 3}, by_place, kInt32), ElementsAre(3, 4, 5, 13, 14, 15));
+  const std::vector<double> random =
+      Fill({1000}, init::ByElement([](const InitElement& e) {
+             EXPECT_NE(e.Uniform(0), e.Uniform(4));
+             return e.Uniform(5);
+           }));
+  EXPECT_NEAR(Spread(random, 0.5), std::sqrt(1.0 / 12),
+              Bound(std::sqrt(1.0 / 12), 1000));
+}
+
+TEST(InitializerTest, ValuesAreEqualOnEveryMesh) {
+  const Shape sizes = {5, 7};
+  const std::vector<Initializer> initializers = {
+      init::XavierUniform(), init::KaimingNormal(),
+      init::TruncatedNormal(1, 0, -0.5, 0.5),
+      init::ByElement([](const InitElement& e) {
+        return e.Uniform(9) + static_cast<double>(e.index[0]);
+      })};
+  std::vector<std::vector<double>> whole;
+  for (const Initializer& each : initializers) {
+    whole.push_back(Fill(sizes, each));
+  }
+  OnMesh({{"fsdp", 2}, {"tp", 2}}, [&](const DeviceMesh& mesh) -> absl::Status {
+    const Layout r = Layout::Replicated(mesh.layout(), 2);
+    for (const Layout& layout : {r, r.WithShard(1, 0).WithShard(0, 0),
+                                 r.WithShard(0, 0).WithShard(1, 1)}) {
+      const Box box = layout.LocalBox(sizes, *mesh.coordinate());
+      for (size_t i = 0; i < initializers.size(); ++i) {
+        const Tensor t = MakeDTensor(Empty(box.sizes), mesh, layout, sizes);
+        FillInitial(t, initializers[i], /*seed=*/3, "w");
+        CH_EXPECT_EQ(FullTensor(t).ToVector<double>(), whole[i]);
+      }
+    }
+    return absl::OkStatus();
+  });
+}
+
+TEST(InitializerTest, RefusesWhatDoesNotFit) {
+  const auto message_of = [](const Shape& sizes, DType dtype,
+                             const Initializer& initializer) {
+    Parameter parameter(sizes, kFloat32, initializer);
+    parameter.set_name("w");
+    const absl::Status checked =
+        CheckInitializer("parameter w", Empty(sizes, dtype), initializer);
+    EXPECT_TRUE(absl::IsInvalidArgument(checked)) << checked;
+    return std::string(checked.message());
+  };
+  EXPECT_THAT(message_of({3}, kFloat32, init::XavierNormal()),
+              HasSubstr("cannot fill parameter w f32[3] on cpu: its "
+                        "initializer goes by the numbers"));
+  EXPECT_THAT(message_of({3}, kInt64, init::Normal(1)),
+              HasSubstr("draws random numbers"));
+  EXPECT_THAT(message_of({3}, kFloat32, init::TruncatedNormal(1, 0, 3, 4)),
+              HasSubstr("lies between 3 and 4"));
+  EXPECT_THAT(message_of({3}, kFloat32, init::Uniform(1, -1)),
+              HasSubstr("nothing even between 1 and -1"));
+  EXPECT_THAT(message_of({3}, kFloat32, init::Normal(-0.5)),
+              HasSubstr("standard deviation -0.5"));
+  // Materialize says so before anything is done.
+  Parameter good({2}, kFloat32, init::Constant(1));
+  Parameter bad({2}, kFloat32, init::KaimingUniform());
+  good.set_name("good");
+  bad.set_name("bad");
+  EXPECT_THAT(std::string(Materialize({&good, &bad}, {}).message()),
+              HasSubstr("cannot fill parameter bad"));
+  EXPECT_FALSE(good.has_memory());
+}
+
+TEST(InitializerTest, ADryRunFillsNothing) {
+  const absl::Status status = RunFake({}, [](World&) {
+    for (const Initializer& each :
+         {init::TruncatedNormal(), init::ByElement([](const InitElement&) {
+            ADD_FAILURE();
+            return 0.0;
+          })}) {
+      FillInitial(Empty({10}), each, 0, "w");
+    }
+    return absl::OkStatus();
+  });
+  EXPECT_TRUE(status.ok()) << status;
+}
+
+}  // namespace
+}  // namespace crosshatch::nn

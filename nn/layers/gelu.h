@@ -1,0 +1,31 @@
+// SPDX-License-Identifier: Apache-2.0
+#ifndef CROSSHATCH_NN_LAYERS_GELU_H_
+#define CROSSHATCH_NN_LAYERS_GELU_H_
+
+#include "crosshatch/nn/module.h"
+
+namespace crosshatch::nn {
+
+enum class GeluForm : uint8_t {
+  kExact,  ///< x P(X <= x), X standard normal: torch's default.
+  kTanh,   ///< GPT-2's approximation of it.
+};
+
+/// The Gaussian error linear unit, element by element.
+class Gelu final : public Module {
+ public:
+  explicit Gelu(GeluForm form = GeluForm::kExact) : form_(form) {}
+
+  const char* type_name() const override { return "Gelu"; }
+  GeluForm form() const { return form_; }
+
+ protected:
+  TensorList ForwardImpl(TensorSpan inputs) override;
+
+ private:
+  const GeluForm form_;
+};
+
+}  // namespace crosshatch::nn
+
+#endif  // CROSSHATCH_NN_LAYERS_GELU_H_

@@ -1,0 +1,267 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "crosshatch/nn/loss.h"
+
+#include <utility>
+#include <vector>
+
+#include "crosshatch/base/check.h"
+#include "crosshatch/base/status_macros.h"
+#include "crosshatch/dtensor/dtensor.h"
+#include "crosshatch/dtensor/grad_layout.h"
+#include "crosshatch/dtensor/item.h"
+#include "crosshatch/dtensor/local_map.h"
+#include "crosshatch/dtensor/redistribute.h"
+#include "crosshatch/tensor/creation.h"
+#include "crosshatch/tensor/ops/cast.h"
+#include "crosshatch/tensor/ops/embedding.h"
+#include "crosshatch/tensor/ops/index.h"
+#include "crosshatch/tensor/ops/matmul.h"
+#include "crosshatch/tensor/ops/pointwise.h"
+#include "crosshatch/tensor/ops/reduce.h"
+#include "crosshatch/tensor/ops/statistics.h"
+#include "crosshatch/tensor/ops/view.h"
+#include "crosshatch/tensor/rank_context.h"
+
+namespace crosshatch::nn {
+namespace {
+
+using Reduction = CrossEntropyLossOptions::Reduction;
+
+// `t` with its pending reductions done: asked for here, so no implicit
+// redistribution.
+Tensor Settled(const Tensor& t) {
+  if (!t.is_distributed() || !LayoutOf(t).is_partial()) return t;
+  Layout layout = LayoutOf(t);
+  for (int axis = 0; axis < layout.mesh().ndim(); ++axis) {
+    if (layout.state_of_axis(axis).is_partial()) {
+      layout = layout.WithReplicate(axis);
+    }
+  }
+  return Redistribute(t, layout);
+}
+
+// Of the rows of tensors in `layout`, whose last dim is that of classes.
+Layout RowsLayout(const Layout& layout) {
+  std::vector<DimSharding> dims(layout.dims().begin(), layout.dims().end() - 1);
+  return Layout(layout.mesh(), std::move(dims));
+}
+
+// For each row with all of its classes sum_c w_c (x_target - x_c): what is
+// here of it, where logits [..., n] are the classes from `first` on of
+// `classes`. `total` is the sum of all weights.
+Tensor MarginHere(const Tensor& logits, const Tensor& targets,
+                  const Tensor& weights, const Tensor& total, int64_t first,
+                  int64_t classes) {
+  const int last = logits.ndim() - 1;
+  const Tensor of_target =
+      Squeeze(Apply1(GatherOp({.dim = last, .bound = classes, .first = first}),
+                     {logits, Unsqueeze(targets, -1)}),
+              -1);
+  const Tensor of_all =
+      last == 0 ? Dot(logits, weights) : MatVec(logits, weights);
+  return Sub(Mul(of_target, total), of_all);
+}
+
+// The same of whole tensors. On split logits each rank works on its classes.
+Tensor Margin(const Tensor& logits, const Tensor& targets,
+              const Tensor& weights, const Tensor& total) {
+  const int64_t classes = logits.sizes().back();
+  if (!logits.is_distributed()) {
+    return MarginHere(logits, targets, weights, total, 0, classes);
+  }
+  const DeviceMesh& mesh = MeshOf(logits);
+  const Layout& layout = LayoutOf(logits);
+  const int last = logits.ndim() - 1;
+  const Layout rows = RowsLayout(layout);
+  Layout result = rows;
+  for (const int axis : layout.axes_of_dim(last)) {
+    result = result.WithPartial(axis, ReduceOp::kSum);
+  }
+  const int64_t first =
+      layout.DimInterval(last, classes, *mesh.coordinate()).begin;
+  const Tensor whole_total = LocalTensor(Settled(total));
+  absl::StatusOr<TensorList> margin = LocalMap(
+      [&](TensorSpan in) -> TensorList {
+        return {MarginHere(in[0], in[1], in[2], whole_total, first, classes)};
+      },
+      {logits, ReplicatedLike(targets, logits),
+       ReplicatedLike(weights, logits)},
+      mesh,
+      {.inputs = {{layout, layout},
+                  {rows},
+                  {Layout(layout.mesh(), {layout.sharding(last)})}},
+       .outputs = {{result, targets.sizes(), GradientLayout(result)}},
+       .redistribute_inputs = true});
+  CH_CHECK_OK(margin.status())
+      << "cross entropy of logits " << logits.Describe();
+  return Settled((*margin)[0]);
+}
+
+// What the loss needs of the targets.
+struct Targets {
+  Tensor indices;  // Ignored ones are 0.
+  Tensor counts;   // Bool; undefined where none can be ignored.
+  Tensor weights;  // Of their classes, 0 of ignored ones; undefined for 1.
+};
+
+Targets Prepare(const Tensor& targets, const Tensor& like, DType dtype,
+                const CrossEntropyLossOptions& options) {
+  const NoGrad no_grad;
+  Targets prepared;
+  prepared.indices = ReplicatedLike(targets, like);
+  if (targets.dtype() == kUInt16) {
+    prepared.indices = ToDType(prepared.indices, kInt64);
+  }
+  const DType index_dtype = prepared.indices.dtype();
+  const auto constant = [&](int64_t value) {
+    return Full({}, static_cast<double>(value), index_dtype);
+  };
+  prepared.counts = NotEqual(prepared.indices, constant(options.ignore_index));
+  prepared.indices = Where(prepared.counts, prepared.indices, constant(0));
+  if (options.class_weights.defined()) {
+    const Tensor table = ReplicatedLike(
+        Unsqueeze(ToDType(options.class_weights, dtype), -1), like);
+    prepared.weights =
+        Where(prepared.counts, Squeeze(Embedding(prepared.indices, table), -1),
+              Full({}, 0, dtype));
+  }
+  return prepared;
+}
+
+// [...]: the loss of each row.
+Tensor IndexLosses(const Tensor& logits, const Tensor& targets,
+                   const Targets& prepared,
+                   const CrossEntropyLossOptions& options) {
+  Tensor losses = CrossEntropy(
+      logits, targets,
+      {.reduction = Reduction::kNone, .ignore_index = options.ignore_index});
+  const double smoothing = options.label_smoothing;
+  if (smoothing == 0) {
+    return prepared.weights.defined() ? Mul(losses, prepared.weights) : losses;
+  }
+  const DType dtype = losses.dtype();
+  const int64_t classes = logits.sizes().back();
+  const double share = smoothing / static_cast<double>(classes);
+  // A row's loss is (1 - s) w_t (lse - x_t) + s / V sum_c w_c (lse - x_c); with
+  // lse = loss + x_t the second sum is W loss + sum_c w_c (x_t - x_c).
+  const bool weighted = options.class_weights.defined();
+  const Tensor weights =
+      weighted ? ToDType(options.class_weights, dtype) : Ones({classes}, dtype);
+  const Tensor total = Sum(weights);
+  const Tensor margin =
+      Margin(Settled(ToDType(logits, dtype)), prepared.indices, weights, total);
+  if (weighted) {
+    losses = Mul(losses, Add(Mul(prepared.weights, 1 - smoothing),
+                             Mul(Settled(total), share)));
+  }
+  return Add(losses, Where(prepared.counts, margin, Full({}, 0, dtype)), share);
+}
+
+// With q_c = w_c p_c, p smoothed: sum_c q_c (lse - x_c).
+Tensor ProbabilityLosses(const Tensor& logits, const Tensor& targets,
+                         const CrossEntropyLossOptions& options) {
+  const DType dtype = StatisticsDType(logits.dtype());
+  const Tensor x = Settled(ToDType(logits, dtype));
+  Tensor q = ReplicatedLike(ToDType(targets, dtype), logits);
+  if (options.label_smoothing != 0) {
+    q = Add(
+        Mul(q, 1 - options.label_smoothing),
+        options.label_smoothing / static_cast<double>(logits.sizes().back()));
+  }
+  if (options.class_weights.defined()) {
+    q = Mul(q, ReplicatedLike(ToDType(options.class_weights, dtype), logits));
+  }
+  const Shape last = {-1};
+  return Sub(Mul(LogSumExp(x, last), Settled(Sum(q, last))),
+             Settled(Sum(Mul(x, q), last)));
+}
+
+void CheckOptions(const Tensor& logits, const Tensor& targets,
+                  const CrossEntropyLossOptions& options) {
+  CH_CHECK(logits.ndim() >= 1 && IsFloatingPoint(logits.dtype()))
+      << "cross entropy of logits " << logits.Describe()
+      << ": they are floating point, [..., classes]";
+  CH_CHECK(options.label_smoothing >= 0 && options.label_smoothing <= 1)
+      << "cross entropy: label_smoothing " << options.label_smoothing
+      << " is not in [0, 1]";
+  const Tensor& weights = options.class_weights;
+  CH_CHECK(!weights.defined() ||
+           (weights.sizes() == Shape{logits.sizes().back()} &&
+            IsFloatingPoint(weights.dtype()) && !weights.requires_grad()))
+      << "cross entropy of logits " << logits.Describe()
+      << ": class_weights are a constant of one weight for each class, not "
+      << weights.Describe();
+  if (IsFloatingPoint(targets.dtype())) {
+    CH_CHECK(targets.sizes() == logits.sizes() && !targets.requires_grad())
+        << "cross entropy of logits " << logits.Describe()
+        << ": class probabilities are a constant of the logits' sizes, not "
+        << targets.Describe();
+  }
+  CH_CHECK(!options.mean_over.has_value() ||
+           options.reduction == Reduction::kMean)
+      << "cross entropy: mean_over speaks of a mean, and the reduction is "
+      << "another";
+}
+
+// The sum over the ranks of `mesh` of what each has in `t`, of one element, as
+// a plain tensor outside of the graph.
+Tensor SumOver(const Tensor& t, const DeviceMesh& mesh) {
+  const NoGrad no_grad;
+  const Tensor here = LocalTensor(Settled(t));
+  const Layout replicated = Layout::Replicated(mesh.layout(), here.ndim());
+  Layout summands = replicated;
+  for (int axis = 0; axis < mesh.ndim(); ++axis) {
+    summands = summands.WithPartial(axis, ReduceOp::kSum);
+  }
+  return LocalTensor(Redistribute(
+      MakeDTensor(here, mesh, summands, here.sizes()), replicated));
+}
+
+}  // namespace
+
+Tensor CrossEntropyLoss(const Tensor& logits, const Tensor& targets,
+                        const CrossEntropyLossOptions& options) {
+  CheckOptions(logits, targets, options);
+  const bool probabilities = IsFloatingPoint(targets.dtype());
+  const bool plain_form = !probabilities && options.label_smoothing == 0 &&
+                          !options.class_weights.defined();
+  // The mean of split rows would settle its divisor without being asked.
+  if (plain_form && !options.mean_over.has_value() &&
+      (!logits.is_distributed() || options.reduction != Reduction::kMean)) {
+    return CrossEntropy(
+        logits, targets,
+        {.reduction = options.reduction, .ignore_index = options.ignore_index});
+  }
+  const DType dtype = StatisticsDType(logits.dtype());
+  Targets prepared;
+  if (!probabilities) prepared = Prepare(targets, logits, dtype, options);
+  const Tensor losses = probabilities
+                            ? ProbabilityLosses(logits, targets, options)
+                            : IndexLosses(logits, targets, prepared, options);
+  if (options.reduction == Reduction::kNone) return losses;
+  const Tensor sum = Sum(losses);
+  if (options.reduction == Reduction::kSum) return sum;
+
+  Tensor divisor;
+  if (probabilities) {
+    divisor = Full({}, static_cast<double>(losses.numel()), dtype);
+  } else {
+    const NoGrad no_grad;
+    divisor = Sum(prepared.weights.defined() ? prepared.weights
+                                             : ToDType(prepared.counts, dtype));
+  }
+  if (!options.mean_over.has_value()) return Div(sum, Settled(divisor));
+  const DeviceMesh& mesh = *options.mean_over;
+  return Div(Mul(sum, static_cast<double>(mesh.size())),
+             SumOver(divisor, mesh));
+}
+
+absl::StatusOr<double> MeanOverAxis(const Tensor& loss,
+                                    const DeviceMesh& mesh) {
+  CH_CHECK_EQ(loss.numel(), 1) << "MeanOverAxis of " << loss.Describe();
+  const Tensor sum = SumOver(loss.Detach(), mesh);
+  CH_ASSIGN_OR_RETURN(const double value, Item(sum));
+  return value / mesh.size();
+}
+
+}  // namespace crosshatch::nn

@@ -1,0 +1,375 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Sgd, Lion and Ema beside references in double; what all optimizers share is
+// tested by AdamW (nn/adamw_test.cc), and all of them under FSDP and TP by
+// //tests:optimizers_mesh_test.
+
+#include <cmath>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "crosshatch/base/status_macros.h"
+#include "crosshatch/dtensor/dtensor.h"
+#include "crosshatch/mesh/device_mesh.h"
+#include "crosshatch/nn/adamw.h"
+#include "crosshatch/nn/name_pattern.h"
+#include "crosshatch/nn/optim/ema.h"
+#include "crosshatch/nn/optim/lion.h"
+#include "crosshatch/nn/optim/sgd.h"
+#include "crosshatch/tensor/creation.h"
+#include "crosshatch/tensor/ops/cast.h"
+#include "crosshatch/tensor/ops/in_place.h"
+#include "crosshatch/testing/ranks.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+namespace crosshatch::nn {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+
+constexpr int kSteps = 20;
+constexpr int64_t kSize = 37;
+
+/// Values in (-1, 1) without a pattern.
+std::vector<float> Values(int seed) {
+  std::vector<float> values;
+  uint32_t state = 12345u + 777u * static_cast<uint32_t>(seed);
+  for (int64_t i = 0; i < kSize; ++i) {
+    state = state * 1664525u + 1013904223u;
+    values.push_back(static_cast<float>(state >> 8) * 0x1p-23f - 1.0f);
+  }
+  return values;
+}
+
+std::unique_ptr<Parameter> Named(const std::string& name, const Tensor& data) {
+  auto parameter =
+      std::make_unique<Parameter>(data.sizes(), kFloat32, Initializer{});
+  parameter->set_name(name);
+  parameter->set_data(data);
+  return parameter;
+}
+
+std::unique_ptr<Parameter> Named(const std::string& name,
+                                 const std::vector<float>& values) {
+  return Named(
+      name, FromValues<float>({static_cast<int64_t>(values.size())}, values));
+}
+
+std::vector<float> Floats(const Tensor& t) { return t.ToVector<float>(); }
+
+/// Runs `optimizer`, whose one parameter is `parameter`, and `reference`, of
+/// (p, m, g, step), on the same gradients. A step rounds the parameter and what
+/// is added to it, of size at most `lr` times `most`, some ten times.
+template <typename F>
+void ExpectFollows(Optimizer& optimizer, Parameter& parameter, F reference,
+                   double lr, double most) {
+  std::vector<double> p;
+  for (float v : parameter.data().ToVector<float>()) p.push_back(v);
+  std::vector<double> m(p.size());
+  for (int step = 1; step <= kSteps; ++step) {
+    const std::vector<float> grad = Values(step);
+    parameter.set_grad(FromValues<float>({kSize}, grad));
+    ASSERT_TRUE(optimizer.Step().ok());
+    for (size_t i = 0; i < p.size(); ++i) {
+      reference(p[i], m[i], double{grad[i]}, step);
+    }
+  }
+  const std::vector<float> values = parameter.data().ToVector<float>();
+  for (size_t i = 0; i < p.size(); ++i) {
+    EXPECT_NEAR(values[i], p[i],
+                kSteps * 0x1p-24 * (3 * std::abs(p[i]) + 12 * lr * most))
+        << i;
+  }
+}
+
+TEST(SgdTest, FollowsTheFormula) {
+  const SgdOptions cases[] = {
+      {.lr = 0.1},
+      {.lr = 0.1, .weight_decay = 0.2},
+      {.lr = 0.1, .momentum = 0.9},
+      {.lr = 0.1, .momentum = 0.5, .dampening = 0.3, .weight_decay = 0.1},
+      {.lr = 0.1, .momentum = 0.8, .weight_decay = 0.1, .nesterov = true},
+  };
+  for (const SgdOptions& o : cases) {
+    const auto parameter = Named("p", Values(0));
+    Sgd optimizer({parameter.get()}, o);
+    EXPECT_EQ(optimizer.slots().size(), o.momentum == 0 ? 0u : 1u);
+    // The sum has at most 1 / (1 - momentum) gradients of size up to 1.3.
+    ExpectFollows(
+        optimizer, *parameter,
+        [&o](double& p, double& m, double g, int step) {
+          g += o.weight_decay * p;
+          m = step == 1 ? g : o.momentum * m + (1 - o.dampening) * g;
+          p -= o.lr * (o.momentum == 0 ? g
+                       : o.nesterov    ? g + o.momentum * m
+                                       : m);
+        },
+        o.lr, 2.6 / (1 - o.momentum) / (1 - o.momentum));
+  }
+}
+
+// No element of the mean comes so near to zero that rounding turns its sign:
+// that would show as a difference of 2 lr.
+TEST(LionTest, FollowsTheFormula) {
+  const LionOptions o = {
+      .lr = 0.01, .beta1 = 0.9, .beta2 = 0.95, .weight_decay = 0.1};
+  const auto parameter = Named("p", Values(0));
+  Lion optimizer({parameter.get()}, o);
+  ExpectFollows(
+      optimizer, *parameter,
+      [&o](double& p, double& m, double g, int /*step*/) {
+        const double along = o.beta1 * m + (1 - o.beta1) * g;
+        p = p * (1 - o.lr * o.weight_decay) -
+            o.lr * ((along > 0) - (along < 0));
+        m = o.beta2 * m + (1 - o.beta2) * g;
+      },
+      o.lr, 1);
+  EXPECT_EQ(optimizer.StateOf(0).step, kSteps);
+}
+
+TEST(OptimizersTest, UpdateOtherDTypesInFloat32) {
+  const std::vector<float> start = Values(0);
+  const std::vector<float> grad = Values(1);
+  const auto run = [&](auto make, DType dtype) {
+    auto parameter =
+        std::make_unique<Parameter>(Shape{kSize}, dtype, Initializer{});
+    parameter->set_name("p");
+    parameter->set_data(ToDType(FromValues<float>({kSize}, start), dtype));
+    const auto optimizer = make(parameter.get());
+    parameter->set_grad(ToDType(FromValues<float>({kSize}, grad), dtype));
+    EXPECT_TRUE(optimizer->Step().ok());
+    EXPECT_EQ(optimizer->StateOf(0).tensors[0].dtype(), kFloat32);
+    EXPECT_EQ(parameter->data().dtype(), dtype);
+    return parameter->data().ToVector<float>();
+  };
+  const auto check = [&](auto make) {
+    const std::vector<float> exact = run(make, kFloat32);
+    const std::vector<float> rounded = run(make, kBFloat16);
+    // Start, gradient and result are rounded to 8 bits each.
+    for (size_t i = 0; i < exact.size(); ++i) {
+      EXPECT_NEAR(rounded[i], exact[i], 0x1p-8);
+    }
+  };
+  check([](Parameter* p) {
+    return std::make_unique<Sgd>(std::vector<Parameter*>{p},
+                                 SgdOptions{.lr = 0.1, .momentum = 0.9});
+  });
+}
+
+TEST(OptimizersTest, HaveGroups) {
+  const auto weight = Named("a.weight", std::vector<float>{1});
+  const auto bias = Named("a.bias", std::vector<float>{1});
+  const auto step = [&](Optimizer& optimizer) {
+    for (Parameter* p : {weight.get(), bias.get()}) {
+      p->set_data(Ones({1}));
+      p->set_grad(Ones({1}));
+    }
+    EXPECT_TRUE(optimizer.Step().ok());
+    return std::vector<float>{weight->data().ToVector<float>()[0],
+                              bias->data().ToVector<float>()[0]};
+  };
+  Sgd sgd(
+      {weight.get(), bias.get()}, {.lr = 0.5, .weight_decay = 0.5},
+      {{.has = NameMatches("**.bias"), .lr_scale = 0.5, .weight_decay = 0}});
+  EXPECT_THAT(step(sgd), ElementsAre(0.25f, 0.75f));
+  sgd.set_lr(0.25);
+  EXPECT_THAT(step(sgd), ElementsAre(0.625f, 0.875f));
+  EXPECT_EQ(sgd.OptionsOf(1)->lr, 0.125);
+  Lion lion({weight.get(), bias.get()}, {.lr = 0.5, .weight_decay = 0.5},
+            {{.has = NameMatches("**.bias"), .weight_decay = 0}});
+  EXPECT_THAT(step(lion), ElementsAre(0.25f, 0.5f));
+}
+
+TEST(OptimizersTest, NameOptionsThatMakeNoUpdate) {
+  const auto p = Named("p", std::vector<float>{1});
+  p->set_grad(Ones({1}));
+  const auto message_of = [](Optimizer&& optimizer) {
+    const absl::Status status = optimizer.Step();
+    EXPECT_TRUE(absl::IsInvalidArgument(status)) << status;
+    return std::string(status.message());
+  };
+  EXPECT_EQ(message_of(Sgd({p.get()}, {.momentum = 1})),
+            "Sgd: momentum is at least 0 and below 1, not 1");
+  EXPECT_THAT(message_of(Sgd({p.get()}, {.nesterov = true})),
+              HasSubstr("nesterov goes with a momentum above 0"));
+  EXPECT_THAT(
+      message_of(Lion({p.get()}, {}, {{.has = NameMatches("p"), .beta2 = 2}})),
+      HasSubstr("Lion: group 0's beta2 is at least 0 and below 1"));
+}
+
+// A run that stops and goes on is the run that did not stop.
+TEST(OptimizersTest, AreStateful) {
+  const auto check = [](auto make) {
+    const auto stopped = Named("p", Values(0));
+    const auto whole = Named("p", Values(0));
+    const auto step = [](Optimizer& optimizer, Parameter& p, int i) {
+      p.set_grad(FromValues<float>({kSize}, Values(i)));
+      ASSERT_TRUE(optimizer.Step().ok());
+    };
+    const auto first = make(stopped.get());
+    const auto other = make(whole.get());
+    for (int i = 1; i < 3; ++i) {
+      step(*first, *stopped, i);
+      step(*other, *whole, i);
+    }
+    const absl::StatusOr<StateDict> kept = first->State();
+    ASSERT_TRUE(kept.ok()) << kept.status();
+    EXPECT_EQ(kept->size(), 2u);
+    const auto again = make(stopped.get());
+    absl::StatusOr<StateDict> fill = again->StateToFill(NamesOf(*kept));
+    ASSERT_TRUE(fill.ok()) << fill.status();
+    for (const auto& [name, value] : kept->entries()) {
+      if (const auto* from = std::get_if<Tensor>(&value)) {
+        CopyInPlace(std::get<Tensor>(*fill->Find(name)), *from);
+      } else {
+        *fill->Find(name) = value;
+      }
+    }
+    ASSERT_TRUE(again->Restore(*fill).ok());
+    EXPECT_EQ(again->StateOf(0).step, 2);
+    // The same by hand.
+    const auto by_hand_parameter = Named("p", Values(9));
+    const auto by_hand = make(by_hand_parameter.get());
+    ASSERT_TRUE(by_hand->SetState("p", first->StateOf(0)).ok());
+    EXPECT_EQ(by_hand->StateOf(0).step, 2);
+    EXPECT_EQ(Floats(by_hand->StateOf(0).tensors[0]),
+              Floats(first->StateOf(0).tensors[0]));
+    step(*again, *stopped, 3);
+    step(*other, *whole, 3);
+    EXPECT_EQ(stopped->data().ToVector<float>(),
+              whole->data().ToVector<float>());
+  };
+  check([](Parameter* p) {
+    return std::make_unique<Sgd>(std::vector<Parameter*>{p},
+                                 SgdOptions{.momentum = 0.9, .dampening = 0.5});
+  });
+  check([](Parameter* p) {
+    return std::make_unique<Lion>(std::vector<Parameter*>{p}, LionOptions{});
+  });
+}
+
+TEST(OptimizersTest, TakeNoStateThatDoesNotFit) {
+  const auto p = Named("p", std::vector<float>{1, 2});
+  Lion lion({p.get()}, {});
+  const auto message_of = [&](const std::string& name,
+                              const OptimizerState& state) {
+    return std::string(lion.SetState(name, state).message());
+  };
+  EXPECT_EQ(message_of("q", {}), "Lion has no parameter \"q\"");
+  EXPECT_THAT(message_of("p", {.step = 0}), HasSubstr("has step 0"));
+  EXPECT_THAT(message_of("p", {.step = 1}),
+              HasSubstr("is of 1 tensors, not 0"));
+  EXPECT_THAT(message_of("p", {.step = 1, .tensors = {Ones({3})}}),
+              HasSubstr("lies as the parameter, f32[2] on cpu, not as f32[3]"));
+  EXPECT_EQ(lion.StateOf(0).step, 0);
+}
+
+TEST(EmaTest, FollowsTheFormula) {
+  const auto p = Named("p", Values(0));
+  Ema ema({p.get()}, {.decay = 0.9});
+  EXPECT_TRUE(absl::IsFailedPrecondition(ema.SwapIn()));
+  ASSERT_TRUE(ema.Update().ok());
+  std::vector<double> average;
+  for (float v : Values(0)) average.push_back(v);
+  for (int step = 1; step <= kSteps; ++step) {
+    const std::vector<float> values = Values(step);
+    p->set_data(FromValues<float>({kSize}, values));
+    ASSERT_TRUE(ema.Update().ok());
+    for (size_t i = 0; i < average.size(); ++i) {
+      average[i] = 0.9 * average[i] + 0.1 * values[i];
+    }
+  }
+  const std::vector<float> last = p->data().ToVector<float>();
+  ASSERT_TRUE(ema.SwapIn().ok());
+  EXPECT_TRUE(ema.swapped_in());
+  EXPECT_TRUE(absl::IsFailedPrecondition(ema.Update()));
+  EXPECT_TRUE(absl::IsFailedPrecondition(ema.State().status()));
+  const std::vector<float> swapped = p->data().ToVector<float>();
+  for (size_t i = 0; i < average.size(); ++i) {
+    // Old errors fade by 0.9 a step, new ones are three roundings of 1.
+    EXPECT_NEAR(swapped[i], average[i], 10 * 3 * 0x1p-24);
+  }
+  ASSERT_TRUE(ema.SwapOut().ok());
+  EXPECT_EQ(p->data().ToVector<float>(), last);
+  EXPECT_TRUE(absl::IsFailedPrecondition(ema.SwapOut()));
+}
+
+TEST(EmaTest, KeepsParametersOfOtherDTypes) {
+  Parameter p({kSize}, kBFloat16, Initializer{});
+  p.set_name("p");
+  p.set_data(ToDType(FromValues<float>({kSize}, Values(0)), kBFloat16));
+  Ema ema({&p}, {.decay = 0.5});
+  ASSERT_TRUE(ema.Update().ok());
+  p.set_data(ToDType(FromValues<float>({kSize}, Values(1)), kBFloat16));
+  ASSERT_TRUE(ema.Update().ok());
+  EXPECT_EQ(ema.average(0).dtype(), kFloat32);
+  const std::vector<float> before = p.data().ToVector<float>();
+  ASSERT_TRUE(ema.SwapIn().ok());
+  EXPECT_EQ(p.data().ToVector<float>(),
+            ToDType(ema.average(0), kBFloat16).ToVector<float>());
+  ASSERT_TRUE(ema.SwapOut().ok());
+  EXPECT_EQ(p.data().ToVector<float>(), before);
+}
+
+TEST(EmaTest, IsStateful) {
+  const auto p = Named("p", Values(0));
+  Ema ema({p.get()}, {.decay = 0.5});
+  EXPECT_TRUE(ema.State()->empty());
+  ASSERT_TRUE(ema.Update().ok());
+  const absl::StatusOr<StateDict> kept = ema.State();
+  ASSERT_TRUE(kept.ok());
+  EXPECT_THAT(NamesOf(*kept), ElementsAre("p.average"));
+  const auto other = Named("p", Values(5));
+  Ema again({other.get()}, {.decay = 0.5});
+  EXPECT_THAT(std::string(again.StateToFill({"q.average"}).status().message()),
+              HasSubstr("this Ema: 1 missing (p.average)"));
+  const absl::StatusOr<StateDict> fill = again.StateToFill(NamesOf(*kept));
+  ASSERT_TRUE(fill.ok());
+  CopyInPlace(std::get<Tensor>(*fill->Find("p.average")), ema.average(0));
+  ASSERT_TRUE(again.Restore(*fill).ok());
+  EXPECT_EQ(again.average(0).ToVector<float>(), Values(0));
+  // A load that fails before Restore leaves no averages.
+  Ema failed({other.get()}, {.decay = 0.5});
+  const absl::StatusOr<StateDict> unread = failed.StateToFill(NamesOf(*kept));
+  ASSERT_TRUE(unread.ok());
+  FillInPlace(std::get<Tensor>(*unread->Find("p.average")), 7);
+  EXPECT_TRUE(failed.State()->empty());
+  ASSERT_TRUE(failed.Update().ok());
+  EXPECT_EQ(failed.average(0).ToVector<float>(), Values(5));
+  // Nor does it ask parameters that await their values.
+  Parameter deferred({kSize}, kFloat32, Initializer{});
+  deferred.set_name("p");
+  EXPECT_TRUE(Ema({&deferred}, {}).StateToFill(NamesOf(*kept)).ok());
+}
+
+// Each rank averages and swaps its own part.
+TEST(EmaTest, TakesParametersAsTheyLie) {
+  OnMesh({{"fsdp", 2}}, [](const DeviceMesh& mesh) -> absl::Status {
+    const Layout rows = Layout::Replicated(mesh.layout(), 1).WithShard(0, 0);
+    const auto at = [&](const std::vector<float>& values) {
+      return DistributeTensor(FromValues<float>({kSize}, values), mesh, rows);
+    };
+    const auto p = Named("p", at(Values(0)));
+    Ema ema({p.get()}, {.decay = 0.5});
+    CH_RETURN_IF_ERROR(ema.Update());
+    p->set_data(at(Values(1)));
+    CH_RETURN_IF_ERROR(ema.Update());
+    CH_EXPECT_EQ(LayoutOf(ema.average(0)), rows);
+    CH_RETURN_IF_ERROR(ema.SwapIn());
+    const std::vector<float> mixed = FullTensor(p->data()).ToVector<float>();
+    for (size_t i = 0; i < mixed.size(); ++i) {
+      // Halves are exact; their sum is rounded once.
+      CH_EXPECT_EQ(mixed[i], 0.5f * Values(0)[i] + 0.5f * Values(1)[i]);
+    }
+    CH_RETURN_IF_ERROR(ema.SwapOut());
+    CH_EXPECT_EQ(FullTensor(p->data()).ToVector<float>(), Values(1));
+    return absl::OkStatus();
+  });
+}
+
+}  // namespace
+}  // namespace crosshatch::nn

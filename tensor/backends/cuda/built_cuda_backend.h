@@ -1,0 +1,16 @@
+// SPDX-License-Identifier: Apache-2.0
+#ifndef CROSSHATCH_TENSOR_BACKENDS_CUDA_BUILT_CUDA_BACKEND_H_
+#define CROSSHATCH_TENSOR_BACKENDS_CUDA_BUILT_CUDA_BACKEND_H_
+
+#include "absl/status/statusor.h"
+#include "crosshatch/tensor/device_backend.h"
+
+namespace crosshatch {
+
+/// CudaBackend(index) in a build with --config=cuda.
+/// \error as of CudaBackend; kUnimplemented in any other build.
+absl::StatusOr<const DeviceBackend*> BuiltCudaBackend(int index);
+
+}  // namespace crosshatch
+
+#endif  // CROSSHATCH_TENSOR_BACKENDS_CUDA_BUILT_CUDA_BACKEND_H_

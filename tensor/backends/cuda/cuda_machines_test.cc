@@ -1,0 +1,83 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <cstdio>
+#include <cstdlib>
+#include <string>
+
+#include "crosshatch/emulation/cuda_runtime.h"
+#include "crosshatch/tensor/backends/cpu/cpu_backend.h"
+#include "crosshatch/tensor/backends/cuda/cuda_backend.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+namespace crosshatch {
+namespace {
+
+using ::testing::HasSubstr;
+
+constexpr int64_t kBytes = 1 << 20;
+
+// Says what becomes of device 0 and ends.
+[[noreturn]] void SayDevice0() {
+  const auto backend = CudaBackend(0);
+  std::fprintf(stderr, "%s\n",
+               backend.ok() ? "there it is"
+                            : std::string(backend.status().message()).c_str());
+  std::exit(0);
+}
+
+class CudaMachinesDeathTest : public ::testing::Test {
+ protected:
+  // A machine is what the first call of the runtime finds: each is a process.
+  void SetUp() override { GTEST_FLAG_SET(death_test_style, "threadsafe"); }
+};
+
+TEST_F(CudaMachinesDeathTest, OneWithoutADriver) {
+  EXPECT_EXIT(
+      {
+        emulation::SetDevices(0, kBytes);
+        SayDevice0();
+      },
+      ::testing::ExitedWithCode(0), "no CUDA device: cudaErrorNoDevice");
+}
+
+TEST_F(CudaMachinesDeathTest, OneWithADeviceThatIsTooOld) {
+  EXPECT_EXIT(
+      {
+        emulation::SetDevices(1, kBytes, /*capability=*/75);
+        SayDevice0();
+      },
+      ::testing::ExitedWithCode(0),
+      "cuda:0 has compute capability 7.5, and this build has code for 8.0: "
+      "build it with CROSSHATCH_CUDA_ARCHITECTURES=75");
+}
+
+TEST_F(CudaMachinesDeathTest, OneOfTheSameGenerationOrALaterOne) {
+  for (int capability : {80, 86, 90, 120}) {
+    EXPECT_EXIT(
+        {
+          emulation::SetDevices(1, kBytes, capability);
+          SayDevice0();
+        },
+        ::testing::ExitedWithCode(0), "there it is");
+  }
+}
+
+TEST(CudaPeersTest, DevicesReachOneAnotherAndNotTheHost) {
+  const DeviceBackend& first = **CudaBackend(0);
+  const DeviceBackend& second = **CudaBackend(1);
+  for (int round = 0; round < 2; ++round) {
+    EXPECT_TRUE(first.ReachPeer(first).ok());
+    EXPECT_TRUE(first.ReachPeer(second).ok());
+    EXPECT_TRUE(second.ReachPeer(first).ok());
+  }
+  int current = -1;
+  ASSERT_EQ(cudaGetDevice(&current), cudaSuccess);
+  EXPECT_EQ(current, 0) << "it is the thread's own affair";
+  EXPECT_THAT(std::string(first.ReachPeer(CpuBackend()).message()),
+              HasSubstr("the kernels of cuda:0 do not use the memory of cpu"));
+  EXPECT_THAT(std::string(CpuBackend().ReachPeer(first).message()),
+              HasSubstr("the host cannot address the memory of cuda:0"));
+}
+
+}  // namespace
+}  // namespace crosshatch

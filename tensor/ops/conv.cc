@@ -1,0 +1,64 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "crosshatch/tensor/ops/conv.h"
+
+#include "crosshatch/base/check.h"
+#include "crosshatch/tensor/ops/matmul.h"
+#include "crosshatch/tensor/ops/pointwise.h"
+#include "crosshatch/tensor/ops/view.h"
+
+namespace crosshatch {
+namespace {
+
+/// windows [N, H', W', C, k, k] times weight [O, C / groups, k, k]:
+/// [N, H', W', O], each group on its own.
+Tensor ProductsOfGroups(const Tensor& windows, const Tensor& weight,
+                        int64_t groups) {
+  const int64_t places = windows.size(0) * windows.size(1) * windows.size(2);
+  const int64_t depth = weight.numel() / weight.size(0);
+  const Tensor by_group =
+      Permute(Reshape(windows, {places, groups, depth}), {1, 0, 2});
+  const Tensor of_group =
+      Reshape(weight, {groups, weight.size(0) / groups, depth});
+  const Tensor products = MatMul(by_group, Transpose(of_group, 1, 2));
+  return Reshape(
+      Permute(products, {1, 0, 2}),
+      {windows.size(0), windows.size(1), windows.size(2), weight.size(0)});
+}
+
+}  // namespace
+
+Tensor Conv2d(const Tensor& x, const Tensor& weight, const Tensor& bias,
+              const Conv2dOptions& options) {
+  const int64_t groups = options.groups;
+  CH_CHECK(weight.ndim() == 4 && x.ndim() == 4 && groups > 0 &&
+           x.size(1) == weight.size(1) * groups &&
+           weight.size(0) % groups == 0 && weight.numel() > 0)
+      << "conv of " << x.Describe() << " by a weight of " << weight.Describe()
+      << " in " << groups << " groups: [N, C, H, W] takes [O, C / groups, "
+      << "kernel, kernel] with O a multiple of the groups";
+  const Tensor windows =
+      Unfold(x, {weight.size(2), weight.size(3)}, options.windows);
+  Tensor y;
+  if (groups == 1) {
+    y = Linear(Flatten(windows, 3, 5), Flatten(weight, 1, 3), bias);
+  } else {
+    y = ProductsOfGroups(windows, weight, groups);
+    if (bias.defined()) y = Add(y, bias);
+  }
+  return Permute(y, {0, 3, 1, 2});
+}
+
+Tensor Conv1d(const Tensor& x, const Tensor& weight, const Tensor& bias,
+              const Conv1dOptions& options) {
+  CH_CHECK(weight.ndim() == 3 && x.ndim() == 3)
+      << "conv of " << x.Describe() << " by a weight of " << weight.Describe()
+      << ": [N, C, L] takes [O, C / groups, kernel]";
+  const Tensor y = Conv2d(Unsqueeze(x, 2), Unsqueeze(weight, 2), bias,
+                          {.windows = {.stride = {1, options.stride},
+                                       .padding = {0, options.padding},
+                                       .dilation = {1, options.dilation}},
+                           .groups = options.groups});
+  return Squeeze(y, 2);
+}
+
+}  // namespace crosshatch

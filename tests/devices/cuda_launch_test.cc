@@ -1,0 +1,130 @@
+// SPDX-License-Identifier: Apache-2.0
+
+/// \file
+/// What --device=cuda does of a training that train_lm runs on the CPU, on
+/// emulated devices.
+
+#include <cmath>
+#include <filesystem>
+#include <fstream>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "crosshatch/emulation/cuda_runtime.h"
+#include "crosshatch/examples/token_source.h"
+#include "crosshatch/examples/train.h"
+#include "crosshatch/examples/train_options.h"
+#include "crosshatch/launch/run.h"
+#include "crosshatch/tensor/backends/cuda/cuda_backend.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+namespace crosshatch {
+namespace {
+
+using examples::TokenSource;
+using examples::TrainOptions;
+
+std::string Path(const std::string& name) {
+  return absl::StrCat(::testing::TempDir(), "/", name);
+}
+
+// Trains as train_lm with these flags does. \returns the losses.
+std::vector<double> LossesWith(const std::vector<std::string>& flags) {
+  const std::string metrics = Path("metrics.jsonl");
+  const std::string text = Path("text");
+  std::filesystem::remove(metrics);
+  std::ofstream(text) << "A small text to learn, which goes on and on and on, "
+                         "and then once more, and has an end.";
+  std::vector<std::string> arguments = {
+      "train_lm",        "--text=" + text,   "--metrics=" + metrics,
+      "--dim=12",        "--layers=2",       "--heads=2",
+      "--ffn=10",        "--global_batch=4", "--seq_len=6",
+      "--steps=4",       "--vocab=128",      "--timeout=120s",
+      "--backend=local", "--seed=3"};
+  arguments.insert(arguments.end(), flags.begin(), flags.end());
+  std::vector<char*> argv;
+  for (std::string& argument : arguments) argv.push_back(argument.data());
+  const auto options =
+      examples::ParseTrainOptions(static_cast<int>(argv.size()), argv.data());
+  EXPECT_TRUE(options.ok()) << options.status();
+  const auto tokens = TokenSource::FromText({text});
+  EXPECT_TRUE(tokens.ok()) << tokens.status();
+  if (!options.ok() || !tokens.ok()) return {};
+  RunOptions run = options->run;
+  run.cuda_device = CudaBackend;
+  const int status = Run(
+      [&](World& world) { return examples::Train(world, *options, *tokens); },
+      run);
+  EXPECT_EQ(status, 0);
+  std::vector<double> losses;
+  std::ifstream file(metrics);
+  for (std::string line; std::getline(file, line);) {
+    losses.push_back(nlohmann::json::parse(line)["loss"]);
+  }
+  EXPECT_EQ(losses.size(), 4u);
+  return losses;
+}
+
+// The flags of a run, the same on each device.
+void ExpectEqualLosses(std::vector<std::string> flags, double relative_bound) {
+  flags.push_back("--device=cpu");
+  const std::vector<double> expected = LossesWith(flags);
+  const int64_t kernels = emulation::CountsOfRuntime().kernels;
+  flags.back() = "--device=cuda";
+  const std::vector<double> losses = LossesWith(flags);
+  EXPECT_GT(emulation::CountsOfRuntime().kernels, kernels + 1000)
+      << "it did not run on the devices";
+  ASSERT_EQ(losses.size(), expected.size());
+  for (size_t i = 0; i < losses.size(); ++i) {
+    EXPECT_NEAR(losses[i], expected[i], relative_bound * expected[i])
+        << "step " << i;
+  }
+  EXPECT_LT(losses.back(), losses.front());
+}
+
+// The bound that tests/conformance states for losses of all implementations.
+constexpr double kLossBound = 2e-6;
+
+TEST(CudaLaunchTest, TrainsAMeshAsTheCpuDoes) {
+  ExpectEqualLosses({"--mesh=fsdp:2,tp:2"}, kLossBound);
+}
+
+// Weights and moments lie in pinned memory of the host.
+TEST(CudaLaunchTest, TrainsOffloadedAndRecomputed) {
+  ExpectEqualLosses({"--mesh=fsdp:2", "--offload", "--recompute"}, kLossBound);
+}
+
+TEST(CudaLaunchTest, RanksShareADevice) {
+  ExpectEqualLosses({"--mesh=fsdp:3"}, kLossBound);
+}
+
+// Parameters and activations of bfloat16; gradients are reduced, and weights
+// kept, in float32. A loss is the mean of log-sum-exp(z) - z[target] over rows,
+// which moves by at most twice what the logits z do. A logit is a sum of
+// products of what has come through some 10 roundings of 2^-9 a layer and as
+// many at the ends, which is 30 for two layers; the logits of a model whose
+// loss is near that of equal odds are at most 1.
+TEST(CudaLaunchTest, TrainsInMixedPrecisionAsTheCpuInFloat32) {
+  const double bound = 2 * 30 * 0x1p-9;
+  const std::vector<double> exact =
+      LossesWith({"--mesh=fsdp:2,tp:2", "--device=cpu", "--dtype=float32"});
+  const std::vector<double> mixed =
+      LossesWith({"--mesh=fsdp:2,tp:2", "--device=cuda", "--dtype=bfloat16"});
+  ASSERT_EQ(mixed.size(), exact.size());
+  bool differs = false;
+  for (size_t i = 0; i < mixed.size(); ++i) {
+    EXPECT_NEAR(mixed[i], exact[i], bound) << "step " << i;
+    // Not the same computation: it was not in float32.
+    differs |= std::abs(mixed[i] - exact[i]) > kLossBound * exact[i];
+  }
+  EXPECT_TRUE(differs);
+  EXPECT_LT(mixed.back(), mixed.front());
+}
+
+}  // namespace
+}  // namespace crosshatch

@@ -1,0 +1,334 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Grouped queries on any number of ranks: fewer key heads than ranks, fewer
+// heads than ranks, projections apart or merged, for Llama and for a model of a
+// program's own, with and without FSDP. Three steps of AdamW give what one rank
+// gets, and where key heads have copies nothing is gathered for them.
+
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <ostream>
+#include <vector>
+
+#include "crosshatch/base/status_macros.h"
+#include "crosshatch/dtensor/dtensor.h"
+#include "crosshatch/dtensor/implicit_redistribution.h"
+#include "crosshatch/extensions/dtensor_extensions.h"
+#include "crosshatch/fsdp/fully_shard.h"
+#include "crosshatch/mesh/device_mesh.h"
+#include "crosshatch/nn/adamw.h"
+#include "crosshatch/nn/embedding.h"
+#include "crosshatch/nn/linear.h"
+#include "crosshatch/nn/loss.h"
+#include "crosshatch/nn/models/llama.h"
+#include "crosshatch/nn/rms_norm.h"
+#include "crosshatch/tensor/autograd.h"
+#include "crosshatch/tensor/creation.h"
+#include "crosshatch/tensor/ops/ops.h"
+#include "crosshatch/testing/ranks.h"
+#include "crosshatch/tp/llama_plan.h"
+#include "crosshatch/tp/parallelize_module.h"
+#include "gtest/gtest.h"
+
+namespace crosshatch {
+namespace {
+
+constexpr int64_t kVocab = 11;
+constexpr int64_t kDim = 12;
+constexpr int64_t kWidth = 4;  // Of a head.
+
+enum class Kind { kLlama, kApart, kInARow, kByUnits };
+
+struct Case {
+  const char* name;
+  Kind kind;
+  int64_t heads;
+  int64_t kv_heads;
+  int fsdp;
+  int tp;
+  /// Llama: nothing may be redistributed that no style announces, and so no
+  /// keys are gathered.
+  bool forbids = true;
+};
+
+void PrintTo(const Case& c, std::ostream* out) { *out << c.name; }
+
+// [grouped_attention]
+// Attention of a program's own. Heads are counted on what the projections give:
+// a rank has those of its own.
+class Attention final : public nn::Module {
+ public:
+  Attention(int64_t dim, int64_t heads, int64_t kv_heads, int64_t width)
+      : width_(width),
+        q_(dim, heads * width,
+           {.stddev = 0.3,
+            .out_unit = heads / kv_heads * width,
+            .out_part = width}),
+        k_(dim, kv_heads * width,
+           {.stddev = 0.3, .out_unit = width, .out_readers = heads}),
+        v_(dim, kv_heads * width,
+           {.stddev = 0.3, .out_unit = width, .out_readers = heads}),
+        out_(heads * width, dim,
+             {.stddev = 0.3,
+              .in_unit = heads / kv_heads * width,
+              .in_part = width}) {
+    RegisterModule("q", q_);
+    RegisterModule("k", k_);
+    RegisterModule("v", v_);
+    RegisterModule("out", out_);
+  }
+  const char* type_name() const override { return "Attention"; }
+
+ protected:
+  TensorList ForwardImpl(TensorSpan inputs) override {
+    const auto heads = [&](nn::Linear& projection) {
+      const Tensor y = projection.Forward(inputs[0]);
+      return View(y, {y.size(0), y.size(1), y.size(2) / width_, width_});
+    };
+    const Tensor y = CausalAttention(heads(q_), heads(k_), heads(v_), 0.5);
+    return {out_.Forward(View(y, {y.size(0), y.size(1), y.size(2) * width_}))};
+  }
+
+ private:
+  const int64_t width_;
+  nn::Linear q_;
+  nn::Linear k_;
+  nn::Linear v_;
+  nn::Linear out_;
+};
+// [/grouped_attention]
+
+// With one projection to queries, keys and values, whose rows come one part
+// after the other or by units: the queries of a key head, the key, the value.
+class MergedAttention final : public nn::Module {
+ public:
+  explicit MergedAttention(const Case& c)
+      : case_(c),
+        group_(c.heads / c.kv_heads),
+        qkv_(kDim, (c.heads + 2 * c.kv_heads) * kWidth,
+             {.stddev = 0.3,
+              .out_unit =
+                  c.kind == Kind::kByUnits ? (group_ + 2) * kWidth : kWidth}),
+        out_(c.heads * kWidth, kDim,
+             {.stddev = 0.3,
+              .in_unit = group_ * kWidth,
+              .in_part = c.kind == Kind::kByUnits ? 0 : kWidth}) {
+    RegisterModule("qkv", qkv_);
+    RegisterModule("out", out_);
+  }
+  const char* type_name() const override { return "MergedAttention"; }
+
+ protected:
+  TensorList ForwardImpl(TensorSpan inputs) override {
+    const Tensor merged = qkv_.Forward(inputs[0]);
+    const int64_t kv = case_.kv_heads * kWidth;
+    TensorList parts =
+        case_.kind == Kind::kByUnits
+            ? SplitUnits(merged, {group_ * kWidth, kWidth, kWidth}, -1)
+            : Split(merged, {case_.heads * kWidth, kv, kv}, -1);
+    for (Tensor& part : parts) {
+      part = View(part,
+                  {part.size(0), part.size(1), part.size(2) / kWidth, kWidth});
+    }
+    const Tensor y = CausalAttention(parts[0], parts[1], parts[2], 0.5);
+    return {out_.Forward(View(y, {y.size(0), y.size(1), y.size(2) * kWidth}))};
+  }
+
+ private:
+  const Case case_;
+  const int64_t group_;
+  nn::Linear qkv_;
+  nn::Linear out_;
+};
+
+// Gate and up are merged by units; the norms are left to the rest.
+class OwnModel final : public nn::Module {
+ public:
+  explicit OwnModel(const Case& c) {
+    if (c.kind == Kind::kApart) {
+      attention_ =
+          std::make_unique<Attention>(kDim, c.heads, c.kv_heads, kWidth);
+    } else {
+      attention_ = std::make_unique<MergedAttention>(c);
+    }
+    RegisterModule("embed", embed_);
+    RegisterModule("norm", norm_);
+    RegisterModule("attention", *attention_);
+    RegisterModule("mlp_norm", mlp_norm_);
+    RegisterModule("gate_up", gate_up_);
+    RegisterModule("down", down_);
+    RegisterModule("head", head_);
+    NamedParameters();
+  }
+  const char* type_name() const override { return "OwnModel"; }
+
+  static tp::ParallelPlan Plan() {
+    return {{"embed", tp::RowwiseParallel()},
+            {"attention.[qkv]*", tp::ColwiseParallel()},
+            {"attention.out", tp::RowwiseParallel()},
+            {"gate_up", tp::ColwiseParallel()},
+            {"down", tp::RowwiseParallel()},
+            {"head", tp::ColwiseParallel()}};
+  }
+
+ protected:
+  TensorList ForwardImpl(TensorSpan inputs) override {
+    Tensor x = embed_.Forward(inputs[0]);
+    x = Add(x, attention_->Forward(norm_.Forward(x)));
+    const TensorList parts = SplitUnits(gate_up_.Forward(mlp_norm_.Forward(x)),
+                                        {kInnerUnit, kInnerUnit}, -1);
+    return {head_.Forward(Add(x, down_.Forward(SwiGlu(parts[0], parts[1]))))};
+  }
+
+ private:
+  static constexpr int64_t kInnerUnit = 3;
+  static constexpr int64_t kInner = 15;
+
+  nn::Embedding embed_{kVocab, kDim, 0.5};
+  nn::RmsNorm norm_{kDim, 1e-5};
+  std::unique_ptr<nn::Module> attention_;
+  nn::RmsNorm mlp_norm_{kDim, 1e-5};
+  nn::Linear gate_up_{
+      kDim, 2 * kInner, {.stddev = 0.3, .out_unit = 2 * kInnerUnit}};
+  nn::Linear down_{kInner, kDim, {.stddev = 0.3, .in_unit = kInnerUnit}};
+  nn::Linear head_{kDim, kVocab, {.stddev = 0.3}};
+};
+
+std::unique_ptr<nn::Module> Make(const Case& c) {
+  if (c.kind != Kind::kLlama) return std::make_unique<OwnModel>(c);
+  return std::make_unique<nn::Llama>(
+      nn::LlamaConfig{.dim = kWidth * c.heads,
+                      .layers = 2,
+                      .heads = c.heads,
+                      .kv_heads = c.kv_heads,
+                      .ffn = 7,
+                      .vocab = kVocab,
+                      .initializer_stddev = 0.3});
+}
+
+absl::Status Spread(const Case& c, const DeviceMesh& mesh, nn::Module& model) {
+  CH_ASSIGN_OR_RETURN(const DeviceMesh tp, mesh.Slice("tp"));
+  CH_ASSIGN_OR_RETURN(const DeviceMesh fsdp, mesh.Slice("fsdp"));
+  CH_RETURN_IF_ERROR(c.kind == Kind::kLlama
+                         ? tp::ParallelizeModule(model, tp, tp::LlamaPlan())
+                         : tp::ParallelizeModule(model, tp, OwnModel::Plan(),
+                                                 {.replicate_rest = true}));
+  if (fsdp.size() == 1) return absl::OkStatus();
+  return fsdp::FullyShard(model, fsdp,
+                          {.extension = DTensorExtensions::Create()});
+}
+
+// Rows of three are on the first of two FSDP ranks, two of them, and one on the
+// second.
+Tensor Tokens(int64_t begin, int64_t end, int64_t shift) {
+  constexpr int64_t kLength = 5;
+  std::vector<int32_t> ids;
+  for (int64_t i = begin * kLength; i < end * kLength; ++i) {
+    ids.push_back(static_cast<int32_t>((i * i + 3 * i + shift) % kVocab));
+  }
+  return FromValues<int32_t>({end - begin, kLength}, ids);
+}
+
+using Values = std::vector<std::vector<float>>;
+
+// Losses of three steps, then the weights. AdamW's eps is large, so that what
+// gradients differ by does not grow where they are near 0.
+absl::StatusOr<Values> Train(nn::Module& model,
+                             const std::optional<DeviceMesh>& fsdp) {
+  int64_t begin = 0;
+  int64_t end = 3;
+  if (fsdp.has_value() && fsdp->size() == 2) {
+    (*fsdp->index(0) == 0 ? end : begin) = 2;
+  }
+  nn::CrossEntropyLossOptions loss_options;
+  loss_options.label_smoothing = 0.1;
+  if (fsdp.has_value()) loss_options.mean_over = fsdp;
+  nn::AdamW optimizer(model.Parameters(),
+                      {.lr = 0.01, .eps = 0.01, .weight_decay = 0.1});
+  Values values;
+  for (int step = 0; step < 3; ++step) {
+    const Tensor loss =
+        nn::CrossEntropyLoss(model.Forward(Tokens(begin, end, step)),
+                             Tokens(begin, end, step + 1), loss_options);
+    CH_RETURN_IF_ERROR(Backward(loss));
+    double mean = 0;
+    if (fsdp.has_value()) {
+      CH_ASSIGN_OR_RETURN(mean, nn::MeanOverAxis(loss, *fsdp));
+    } else {
+      mean = loss.ToVector<float>()[0];
+    }
+    values.push_back({static_cast<float>(mean)});
+    CH_RETURN_IF_ERROR(optimizer.Step());
+    optimizer.ZeroGrad();
+  }
+  for (nn::Parameter* p : model.Parameters()) {
+    values.push_back(FullTensor(p->data()).ToVector<float>());
+  }
+  return values;
+}
+
+// Gradients below 1 are off by sums of some 200 products in other orders; a
+// step's update by that over eps.
+constexpr double kGradientError = 200 * 0x1p-24;
+constexpr double kTolerance = 3 * 0.01 * kGradientError / 0.01 + 0x1p-20;
+
+void ExpectNear(const Values& got, const Values& expected) {
+  CH_EXPECT_EQ(got.size(), expected.size());
+  for (size_t i = 0; i < std::min(got.size(), expected.size()); ++i) {
+    CH_EXPECT_EQ(got[i].size(), expected[i].size()) << i;
+    for (size_t k = 0; k < std::min(got[i].size(), expected[i].size()); ++k) {
+      CH_EXPECT_NEAR(got[i][k], expected[i][k], kTolerance) << i << ", " << k;
+    }
+  }
+}
+
+class GroupedHeadsTest : public ::testing::TestWithParam<Case> {};
+
+TEST_P(GroupedHeadsTest, TrainsAsOneRankDoes) {
+  const Case& c = GetParam();
+  const std::unique_ptr<nn::Module> one = Make(c);
+  ASSERT_TRUE(one->Materialize({.seed = 3}).ok());
+  const absl::StatusOr<Values> expected = Train(*one, std::nullopt);
+  ASSERT_TRUE(expected.ok()) << expected.status();
+  OnMesh({{"fsdp", c.fsdp}, {"tp", c.tp}},
+         [&](const DeviceMesh& mesh) -> absl::Status {
+           CH_ASSIGN_OR_RETURN(const DeviceMesh fsdp, mesh.Slice("fsdp"));
+           const std::unique_ptr<nn::Module> model = Make(c);
+           CH_RETURN_IF_ERROR(Spread(c, mesh, *model));
+           CH_RETURN_IF_ERROR(model->Materialize({.seed = 3}));
+           const ImplicitRedistributionScope scope(
+               c.kind == Kind::kLlama && c.forbids
+                   ? ImplicitRedistribution::kForbid
+                   : ImplicitRedistribution::kAllow);
+           CH_ASSIGN_OR_RETURN(const Values values, Train(*model, fsdp));
+           ExpectNear(values, *expected);
+           return absl::OkStatus();
+         });
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    All, GroupedHeadsTest,
+    ::testing::Values(
+        Case{"llama_kv2_tp4", Kind::kLlama, 4, 2, 1, 4},
+        Case{"llama_kv1_tp4", Kind::kLlama, 4, 1, 1, 4},
+        Case{"llama_kv2_fsdp2_tp4", Kind::kLlama, 8, 2, 2, 4},
+        Case{"llama_kv1_fsdp2_tp3", Kind::kLlama, 3, 1, 2, 3},
+        // Ranks that share queries otherwise take keys from others.
+        Case{"llama_kv2_tp3", Kind::kLlama, 4, 2, 1, 3, false},
+        Case{"llama_heads2_fsdp2_tp4", Kind::kLlama, 2, 1, 2, 4, false},
+        Case{"apart_kv2_tp4", Kind::kApart, 4, 2, 1, 4},
+        Case{"apart_kv1_fsdp2_tp2", Kind::kApart, 2, 1, 2, 2},
+        Case{"apart_kv2_fsdp2_tp4", Kind::kApart, 8, 2, 2, 4},
+        Case{"apart_kv3_fsdp2_tp2", Kind::kApart, 6, 3, 2, 2},
+        Case{"apart_heads2_tp4", Kind::kApart, 2, 2, 1, 4},
+        Case{"in_a_row_kv2_fsdp2_tp2", Kind::kInARow, 4, 2, 2, 2},
+        Case{"in_a_row_kv2_fsdp2_tp4", Kind::kInARow, 8, 2, 2, 4},
+        Case{"by_units_kv3_fsdp2_tp2", Kind::kByUnits, 6, 3, 2, 2},
+        Case{"by_units_kv2_fsdp2_tp4", Kind::kByUnits, 4, 2, 2, 4}),
+    [](const auto& info) { return info.param.name; });
+
+}  // namespace
+}  // namespace crosshatch

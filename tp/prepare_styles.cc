@@ -1,0 +1,197 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// PrepareModuleInput, PrepareModuleOutput and both.
+
+#include <algorithm>
+#include <cstddef>
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "crosshatch/base/check.h"
+#include "crosshatch/base/status_macros.h"
+#include "crosshatch/nn/named_inputs.h"
+#include "crosshatch/tp/parallel_style.h"
+#include "crosshatch/tp/style_parts.h"
+
+namespace crosshatch::tp {
+namespace {
+
+// By position; nullopt for what stays as it is.
+using Crossings = std::vector<std::optional<Crossing>>;
+
+absl::StatusOr<Crossings> Paired(const std::string& what,
+                                 const PlacementList& given,
+                                 const PlacementList& desired) {
+  const auto& from = given.entries();
+  const auto& to = desired.entries();
+  if (from.size() != to.size()) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        what, " is given ", from.size(), " placements of what comes and ",
+        to.size(), " of what is desired; they go in pairs"));
+  }
+  Crossings crossings(from.size());
+  for (size_t i = 0; i < from.size(); ++i) {
+    if (from[i].has_value() != to[i].has_value()) {
+      return absl::InvalidArgumentError(
+          absl::StrCat(what, ", entry ", i, ": ",
+                       from[i].has_value() ? "nothing is desired of what comes"
+                                           : "it is not said how it comes",
+                       "; both have a placement, or both std::nullopt"));
+    }
+    if (from[i].has_value()) {
+      crossings[i] = Crossing{.given = *from[i], .desired = *to[i]};
+    }
+  }
+  return crossings;
+}
+
+void BringEach(const DeviceMesh& mesh, const Crossings& crossings, bool local,
+               bool sum_gradients, const char* what, TensorList& tensors) {
+  CH_CHECK(crossings.size() <= tensors.size())
+      << "a style of the module speaks of " << crossings.size() << " " << what
+      << "s, and there are " << tensors.size();
+  for (size_t i = 0; i < crossings.size(); ++i) {
+    if (!crossings[i].has_value() || !tensors[i].defined()) continue;
+    tensors[i] = Bring(tensors[i], mesh, *crossings[i]);
+    if (local) tensors[i] = LocalPart(tensors[i], sum_gradients);
+  }
+}
+
+// Those of options.input, and those by name.
+absl::StatusOr<Crossings> InputCrossings(const PrepareInputOptions& options,
+                                         const char* style,
+                                         const nn::Module& module,
+                                         const std::string& module_name) {
+  const std::string what =
+      absl::StrCat(style, " of module \"", module_name, "\"");
+  CH_ASSIGN_OR_RETURN(Crossings crossings,
+                      Paired(what, options.input, options.desired));
+  if (options.sum_local_gradients && !options.use_local_input) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        what, ": sum_local_gradients is of local inputs; set use_local_input"));
+  }
+  if (options.named.empty()) return crossings;
+  const auto* named = dynamic_cast<const nn::NamedInputs*>(&module);
+  if (named == nullptr) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        what, " names inputs, and ", module.type_name(),
+        " does not (nn::NamedInputs); give their placements by position"));
+  }
+  const std::vector<std::string> names = named->input_names();
+  for (const auto& [name, placement] : options.named) {
+    const auto found = std::find(names.begin(), names.end(), name);
+    if (found == names.end()) {
+      return absl::InvalidArgumentError(
+          absl::StrCat(what, ": no input is called \"", name,
+                       "\"; there are: ", absl::StrJoin(names, ", ")));
+    }
+    const auto at = static_cast<size_t>(found - names.begin());
+    if (crossings.size() <= at) crossings.resize(at + 1);
+    if (crossings[at].has_value()) {
+      return absl::InvalidArgumentError(
+          absl::StrCat(what, ": the input \"", name, "\" is number ", at,
+                       " of `input`, too; where all come by name, `input` and "
+                       "`desired` are {}"));
+    }
+    crossings[at] =
+        Crossing{.given = placement.input, .desired = placement.desired};
+  }
+  return crossings;
+}
+
+class PrepareInput final : public ParallelStyle {
+ public:
+  explicit PrepareInput(PrepareInputOptions options)
+      : options_(std::move(options)) {}
+
+  const char* name() const override { return "PrepareModuleInput"; }
+
+  absl::Status Check(const nn::Module& module,
+                     const std::string& module_name) const override {
+    return InputCrossings(options_, name(), module, module_name).status();
+  }
+
+  absl::Status Apply(nn::Module& module, const std::string& module_name,
+                     const DeviceMesh& mesh) const override {
+    CH_ASSIGN_OR_RETURN(const Crossings crossings,
+                        InputCrossings(options_, name(), module, module_name));
+    module.AddPreHook(
+        [mesh, crossings, local = options_.use_local_input,
+         sum = options_.sum_local_gradients](nn::Module&, TensorList& inputs) {
+          BringEach(mesh, crossings, local, sum, "input", inputs);
+        });
+    return absl::OkStatus();
+  }
+
+  std::optional<Placement> PlainInput(const nn::Module& module) const override {
+    const absl::StatusOr<Crossings> crossings =
+        InputCrossings(options_, name(), module, /*module_name=*/"");
+    if (!crossings.ok() || crossings->empty() || !crossings->front()) {
+      return std::nullopt;
+    }
+    return crossings->front()->given;
+  }
+
+ private:
+  const PrepareInputOptions options_;
+};
+
+class PrepareOutput final : public ParallelStyle {
+ public:
+  explicit PrepareOutput(PrepareOutputOptions options)
+      : options_(std::move(options)) {}
+
+  const char* name() const override { return "PrepareModuleOutput"; }
+
+  absl::Status Check(const nn::Module&,
+                     const std::string& module_name) const override {
+    return OutputCrossings(module_name).status();
+  }
+
+  absl::Status Apply(nn::Module& module, const std::string& module_name,
+                     const DeviceMesh& mesh) const override {
+    CH_ASSIGN_OR_RETURN(const Crossings crossings,
+                        OutputCrossings(module_name));
+    module.AddPostHook([mesh, crossings, local = options_.use_local_output](
+                           nn::Module&, TensorSpan, TensorList& outputs) {
+      BringEach(mesh, crossings, local, /*sum_gradients=*/false, "output",
+                outputs);
+    });
+    return absl::OkStatus();
+  }
+
+  std::optional<HandedOut> FirstOutput(const nn::Module&) const override {
+    const auto& entries = options_.desired.entries();
+    if (entries.empty() || !entries[0].has_value()) return std::nullopt;
+    return HandedOut{*entries[0], options_.use_local_output};
+  }
+
+ private:
+  absl::StatusOr<Crossings> OutputCrossings(
+      const std::string& module_name) const {
+    return Paired(absl::StrCat(name(), " of module \"", module_name, "\""),
+                  options_.output, options_.desired);
+  }
+
+  const PrepareOutputOptions options_;
+};
+
+}  // namespace
+
+Style PrepareModuleInput(PrepareInputOptions options) {
+  return std::make_shared<PrepareInput>(std::move(options));
+}
+Style PrepareModuleOutput(PrepareOutputOptions options) {
+  return std::make_shared<PrepareOutput>(std::move(options));
+}
+Style PrepareModuleInputOutput(PrepareInputOutputOptions options) {
+  return Combined({PrepareModuleInput(std::move(options.inputs)),
+                   PrepareModuleOutput(std::move(options.outputs))});
+}
+
+}  // namespace crosshatch::tp

@@ -1,0 +1,67 @@
+// SPDX-License-Identifier: Apache-2.0
+#ifndef CROSSHATCH_TP_STYLE_PARTS_H_
+#define CROSSHATCH_TP_STYLE_PARTS_H_
+
+/// \file
+/// What styles are made of, those of this package and a program's own
+/// (ParallelStyle): parameters are spread once, when the plan is laid;
+/// activations are brought into layouts by hooks (nn::Module::AddPreHook,
+/// AddPostHook), at each forward.
+
+#include <cstdint>
+
+#include "absl/status/status.h"
+#include "crosshatch/dtensor/layout.h"
+#include "crosshatch/dtensor/placement.h"
+#include "crosshatch/mesh/device_mesh.h"
+#include "crosshatch/nn/module.h"
+#include "crosshatch/nn/parameter.h"
+#include "crosshatch/tensor/tensor.h"
+
+namespace crosshatch::tp {
+
+/// The layout of a tensor of `ndim` dims on the one axis of `mesh`, in units
+/// along the dim that it splits. Checks that there is such a dim.
+Layout LayoutOn(const DeviceMesh& mesh, int ndim, Placement placement,
+                int64_t unit = 1);
+
+/// Gives `parameter` the layout `placement` on `mesh`. A tied parameter may be
+/// given one layout several times. Values are not communicated: they are equal
+/// on all ranks, or not there yet.
+/// \error kFailedPrecondition for a parameter that has another layout, or is
+///     sharded by FullyShard.
+absl::Status SpreadParameter(nn::Parameter& parameter, const DeviceMesh& mesh,
+                             Placement placement, int64_t unit = 1);
+
+/// SpreadParameter for each parameter of the module itself.
+absl::Status SpreadOwnParameters(nn::Module& module, const DeviceMesh& mesh,
+                                 Placement placement);
+
+/// Gives each plain buffer of the module itself the layout Replicate on `mesh`,
+/// which forwards need whose parameters and inputs lie there.
+absl::Status ReplicateOwnBuffers(nn::Module& module, const DeviceMesh& mesh);
+
+/// How an activation comes and how it goes on.
+struct Crossing {
+  /// How a plain tensor lies.
+  Placement given = Replicate();
+  Placement desired = Replicate();
+  /// Of the last dim, that of features, where it is split.
+  int64_t given_unit = 1;
+  int64_t desired_unit = 1;
+};
+
+/// `tensor` on `mesh` as `crossing.desired`: a DTensor. An undefined tensor
+/// stays so.
+Tensor Bring(const Tensor& tensor, const DeviceMesh& mesh,
+             const Crossing& crossing);
+
+/// This rank's part of a DTensor, as a plain tensor in the graph. Gradients
+/// that come back are parts of one that lies as the tensor, but for a pending
+/// sum or with `sum_gradients`: of the former they are replicated, of a
+/// replicated tensor with the latter they are summands.
+Tensor LocalPart(const Tensor& tensor, bool sum_gradients = false);
+
+}  // namespace crosshatch::tp
+
+#endif  // CROSSHATCH_TP_STYLE_PARTS_H_

@@ -1,0 +1,437 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Styles that see all inputs and outputs of a module, by position and by name,
+// the style that replicates, and one of a program's own.
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "crosshatch/base/status_macros.h"
+#include "crosshatch/dtensor/dtensor.h"
+#include "crosshatch/nn/linear.h"
+#include "crosshatch/nn/named_inputs.h"
+#include "crosshatch/nn/rms_norm.h"
+#include "crosshatch/tensor/autograd.h"
+#include "crosshatch/tensor/creation.h"
+#include "crosshatch/tensor/ops/ops.h"
+#include "crosshatch/testing/batch.h"
+#include "crosshatch/testing/ranks.h"
+#include "crosshatch/tp/parallelize_module.h"
+#include "crosshatch/tp/style_parts.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+namespace crosshatch::tp {
+namespace {
+
+using ::testing::HasSubstr;
+
+// [5, 4] and [3, 4]: sizes that two and three ranks do not divide.
+constexpr int64_t kRows = 5;
+constexpr int64_t kMemory = 3;
+constexpr int64_t kWidth = 4;
+
+std::string LayoutText(const Tensor& t) {
+  if (!t.defined()) return "undefined";
+  return t.is_distributed() ? LayoutOf(t).ToString() : "plain";
+}
+
+// (x [5, 4], memory [3, 4], scale [4]) -> (x * scale, memory * 2, x memory^T).
+class Mixer final : public nn::Module, public nn::NamedInputs {
+ public:
+  const char* type_name() const override { return "Mixer"; }
+  std::vector<std::string> input_names() const override {
+    return {"x", "memory", "scale"};
+  }
+  // How the inputs of the last forward lay.
+  std::vector<std::string> layouts;
+
+ protected:
+  TensorList ForwardImpl(TensorSpan inputs) override {
+    layouts.clear();
+    for (const Tensor& t : inputs) layouts.push_back(LayoutText(t));
+    const Tensor scaled =
+        inputs[2].defined() ? Mul(inputs[0], inputs[2]) : inputs[0];
+    return {scaled, Mul(inputs[1], 2.0),
+            MatMul(inputs[0], inputs[1], false, /*transpose_b=*/true)};
+  }
+};
+
+TensorList Inputs() {
+  return {SmallIntegers({kRows, kWidth}, 1),
+          SmallIntegers({kMemory, kWidth}, 2), SmallIntegers({kWidth}, 3)};
+}
+
+// Each rank's rows of `whole`.
+Tensor Part(const Tensor& whole, const DeviceMesh& mesh, int dim) {
+  return Clone(LocalTensor(DistributeTensor(
+      whole, mesh,
+      Layout::Replicated(mesh.layout(), whole.ndim()).WithShard(0, dim))));
+}
+
+using Values = std::vector<std::vector<float>>;
+
+Values WholeOf(const TensorList& tensors) {
+  Values values;
+  for (const Tensor& t : tensors) {
+    values.push_back(FullTensor(t).ToVector<float>());
+  }
+  return values;
+}
+
+TEST(PrepareModuleInputTest, BringsEachInputAndLeavesGaps) {
+  Mixer one;
+  const Values expected = WholeOf(one.Call(Inputs()));
+  for (const int ranks : {1, 2, 3}) {
+    OnMesh({{"tp", ranks}}, [&](const DeviceMesh& mesh) -> absl::Status {
+      const TensorList whole = Inputs();
+      // Rows of both come split; the scale is as it is: of no entry, or a gap.
+      const std::vector<PrepareInputOptions> ways = {
+          {.input = {Shard(0), Shard(0)}, .desired = {Shard(0), Replicate()}},
+          {.input = {Shard(0), Shard(0), std::nullopt},
+           .desired = {Shard(0), Replicate(), std::nullopt}},
+          {.input = {},
+           .desired = {},
+           .named = {{"memory", {.input = Shard(0), .desired = Replicate()}},
+                     {"x", {.input = Shard(0), .desired = Shard(0)}}}},
+          {.input = {std::nullopt, Shard(0)},
+           .desired = {std::nullopt, Replicate()},
+           .named = {{"x", {.input = Shard(0), .desired = Shard(0)}}}}};
+      for (const PrepareInputOptions& options : ways) {
+        Mixer mixer;
+        CH_RETURN_IF_ERROR(ParallelizeModule(
+            mixer, mesh, {{"", PrepareModuleInput(options)}}));
+        const TensorList outputs =
+            mixer.Call({Part(whole[0], mesh, 0), Part(whole[1], mesh, 0),
+                        Replicated(whole[2], mesh)});
+        CH_EXPECT_EQ(mixer.layouts,
+                     (std::vector<std::string>{"[S(0)]", "[R]", "[R]"}));
+        CH_EXPECT_EQ(WholeOf(outputs), expected);
+        // An input that is not there stays so.
+        mixer.Call({Part(whole[0], mesh, 0), Part(whole[1], mesh, 0), {}});
+        CH_EXPECT_EQ(mixer.layouts[2], "undefined");
+      }
+      return absl::OkStatus();
+    });
+  }
+}
+
+// The local product of a rank's rows and all of the memory: the gradients of
+// the replicated memory are summands, or, where ranks do alike, equal.
+TEST(PrepareModuleInputTest, HandsLocalPartsToTheModule) {
+  for (const bool sums : {false, true}) {
+    OnMesh({{"tp", 2}}, [&](const DeviceMesh& mesh) -> absl::Status {
+      Mixer mixer;
+      PrepareInputOptions options;
+      options.input = {sums ? Shard(0) : Replicate(), Replicate()};
+      options.desired = options.input;
+      options.use_local_input = true;
+      options.sum_local_gradients = sums;
+      CH_RETURN_IF_ERROR(
+          ParallelizeModule(mixer, mesh, {{"", PrepareModuleInput(options)}}));
+      const TensorList whole = Inputs();
+      const Layout replicated = Layout::Replicated(mesh.layout(), 2);
+      Tensor memory = DistributeTensor(whole[1], mesh, replicated);
+      memory.set_requires_grad(true);
+      const Tensor x = sums ? Part(whole[0], mesh, 0) : whole[0];
+      const TensorList outputs = mixer.Call({x, memory, {}});
+      CH_EXPECT_EQ(mixer.layouts,
+                   (std::vector<std::string>{"plain", "plain", "undefined"}));
+      CH_RETURN_IF_ERROR(Backward(Sum(outputs[2])));
+      Tensor one = whole[1].Detach().set_requires_grad(true);
+      CH_RETURN_IF_ERROR(Backward(Sum(MatMul(whole[0], one, false, true))));
+      CH_EXPECT_EQ(FullTensor(memory.grad()).ToVector<float>(),
+                   one.grad().ToVector<float>());
+      return absl::OkStatus();
+    });
+  }
+}
+
+TEST(PrepareModuleInputOutputTest, SeesAllOfBoth) {
+  Mixer one;
+  const Values expected = WholeOf(one.Call(Inputs()));
+  for (const int ranks : {1, 2, 3}) {
+    OnMesh({{"tp", ranks}}, [&](const DeviceMesh& mesh) -> absl::Status {
+      const TensorList whole = Inputs();
+      Mixer mixer;
+      const Style style = PrepareModuleInputOutput(
+          {.inputs = {.input = {Shard(0), Shard(0), Replicate()},
+                      .desired = {Shard(0), Replicate(), Replicate()}},
+           .outputs = {.output = {Shard(0), std::nullopt, Shard(0)},
+                       .desired = {Replicate(), std::nullopt, Shard(1)}}});
+      CH_RETURN_IF_ERROR(ParallelizeModule(mixer, mesh, {{"", style}}));
+      const TensorList outputs = mixer.Call(
+          {Part(whole[0], mesh, 0), Part(whole[1], mesh, 0), whole[2]});
+      CH_EXPECT_EQ(LayoutText(outputs[0]), "[R]");
+      CH_EXPECT_EQ(LayoutText(outputs[1]), "[R]");  // As the module gave it.
+      CH_EXPECT_EQ(LayoutText(outputs[2]), "[S(1)]");
+      CH_EXPECT_EQ(WholeOf(outputs), expected);
+      return absl::OkStatus();
+    });
+  }
+}
+
+TEST(PrepareModuleInputTest, NamesWhatDoesNotFit) {
+  OnMesh({{"tp", 2}}, [](const DeviceMesh& mesh) -> absl::Status {
+    const auto message = [&](nn::Module& module, PrepareInputOptions options) {
+      return std::string(
+          ParallelizeModule(module, mesh,
+                            {{"", PrepareModuleInput(std::move(options))}})
+              .message());
+    };
+    Mixer mixer;
+    CH_EXPECT_THAT(
+        message(mixer, {.input = {Shard(0), Shard(0)}, .desired = Shard(0)}),
+        HasSubstr("2 placements of what comes and 1 of what is desired"));
+    CH_EXPECT_THAT(message(mixer, {.input = {Shard(0), std::nullopt},
+                                   .desired = {Shard(0), Replicate()}}),
+                   HasSubstr("entry 1: it is not said how it comes"));
+    CH_EXPECT_THAT(
+        message(mixer, {.input = {}, .desired = {}, .named = {{"y", {}}}}),
+        HasSubstr("no input is called \"y\"; there are: x, memory, scale"));
+    CH_EXPECT_THAT(message(mixer, {.named = {{"x", {}}}}),
+                   HasSubstr("\"x\" is number 0 of `input`, too"));
+    CH_EXPECT_THAT(message(mixer, {.sum_local_gradients = true}),
+                   HasSubstr("sum_local_gradients is of local inputs"));
+    const Style named = PrepareModuleInput(
+        {.input = {}, .desired = {}, .named = {{"x", {.input = Shard(0)}}}});
+    CH_EXPECT_TRUE(named->PlainInput(mixer) == Shard(0));
+    nn::RmsNorm norm(kWidth, 1e-5);
+    CH_EXPECT_THAT(
+        message(norm, {.input = {}, .desired = {}, .named = {{"x", {}}}}),
+        HasSubstr("RmsNorm does not (nn::NamedInputs)"));
+    return absl::OkStatus();
+  });
+}
+
+TEST(PrepareModuleInputDeathTest, CountsInputsAtTheForward) {
+  EXPECT_DEATH(
+      OnMesh({{"tp", 1}},
+             [](const DeviceMesh& mesh) -> absl::Status {
+               nn::RmsNorm norm(kWidth, 1e-5);
+               CH_RETURN_IF_ERROR(ParallelizeModule(
+                   norm, mesh,
+                   {{"", PrepareModuleInput(
+                             {.input = {Replicate(), Replicate()},
+                              .desired = {Replicate(), Replicate()}})}}));
+               CH_RETURN_IF_ERROR(norm.Materialize({}));
+               norm.Forward(Ones({2, kWidth}));
+               return absl::OkStatus();
+             }),
+      "speaks of 2 inputs, and there are 1");
+}
+
+// Has a buffer and no parameter.
+class Weigh final : public nn::Module {
+ public:
+  const char* type_name() const override { return "Weigh"; }
+
+ protected:
+  TensorList ForwardImpl(TensorSpan inputs) override {
+    return {Mul(inputs[0], weights_.data())};
+  }
+
+ private:
+  nn::Buffer& weights_ =
+      MakeBuffer("weights", {6}, nn::init::ByElement([](const auto& e) {
+                   return 1 + 0.25 * static_cast<double>(e.index[0]);
+                 }));
+};
+
+// Two products with a norm and a buffer in between.
+class Block final : public nn::Module {
+ public:
+  Block() {
+    RegisterModule("up", up_);
+    RegisterModule("norm", norm_);
+    RegisterModule("weigh", weigh_);
+    RegisterModule("down", down_);
+  }
+  const char* type_name() const override { return "Block"; }
+
+ protected:
+  TensorList ForwardImpl(TensorSpan inputs) override {
+    return {
+        down_.Forward(weigh_.Forward(norm_.Forward(up_.Forward(inputs[0]))))};
+  }
+
+ private:
+  nn::Linear up_{kWidth, 6, {.bias = true, .stddev = 0.5}};
+  nn::RmsNorm norm_{6, 1e-5};
+  Weigh weigh_;
+  nn::Linear down_{6, kWidth, {.stddev = 0.5}};
+};
+
+absl::StatusOr<Values> OutputAndGradients(nn::Module& module) {
+  const Tensor y = module.Forward(SmallIntegers({2, kRows, kWidth}, 1));
+  CH_RETURN_IF_ERROR(Backward(Sum(Tanh(y))));
+  TensorList tensors = {y};
+  for (nn::Parameter* p : module.Parameters()) tensors.push_back(p->grad());
+  return WholeOf(tensors);
+}
+
+void ExpectNear(const Values& got, const Values& expected) {
+  CH_EXPECT_EQ(got.size(), expected.size());
+  for (size_t i = 0; i < std::min(got.size(), expected.size()); ++i) {
+    CH_EXPECT_EQ(got[i].size(), expected[i].size());
+    for (size_t k = 0; k < std::min(got[i].size(), expected[i].size()); ++k) {
+      // Sums of at most 10 products of numbers around 1, three in a row.
+      CH_EXPECT_NEAR(got[i][k], expected[i][k], 100 * 0x1p-24) << i << " " << k;
+    }
+  }
+}
+
+Values Dense() {
+  Block one;
+  EXPECT_TRUE(one.Materialize({.seed = 5}).ok());
+  const absl::StatusOr<Values> values = OutputAndGradients(one);
+  EXPECT_TRUE(values.ok()) << values.status();
+  return values.value_or(Values());
+}
+
+TEST(ReplicateParallelTest, ComputesTheWholeModuleOnEveryRank) {
+  const Values expected = Dense();
+  for (const int ranks : {1, 2, 3}) {
+    const std::vector<ParallelPlan> plans = {
+        // All of it, with a part that is split in between.
+        {{"", ReplicateParallel()}, {"down", RowwiseParallel()}},
+        // The norm alone: what comes split is made whole.
+        {{"up", ColwiseParallel()},
+         {"norm", ReplicateParallel()},
+         {"weigh", ReplicateParallel()},
+         {"down", RowwiseParallel()}},
+        // Nothing is split.
+        {{"", ReplicateParallel({.use_local_output = true})}},
+    };
+    for (const ParallelPlan& plan : plans) {
+      OnMesh({{"tp", ranks}}, [&](const DeviceMesh& mesh) -> absl::Status {
+        Block block;
+        CH_RETURN_IF_ERROR(ParallelizeModule(block, mesh, plan));
+        CH_RETURN_IF_ERROR(block.Materialize({.seed = 5}));
+        CH_ASSIGN_OR_RETURN(const Values values, OutputAndGradients(block));
+        ExpectNear(values, expected);
+        return absl::OkStatus();
+      });
+    }
+  }
+}
+
+TEST(ReplicateRestTest, ServesWhatThePlanLeavesOut) {
+  const Values expected = Dense();
+  const std::vector<ParallelPlan> plans = {
+      {{"up", ColwiseParallel()}, {"down", RowwiseParallel()}},
+      {{"down", RowwiseParallel()}},
+      {{"up", ColwiseParallel({.output = Replicate()})}},
+      {},
+  };
+  for (const ParallelPlan& plan : plans) {
+    for (const int ranks : {1, 2, 3}) {
+      OnMesh({{"tp", ranks}}, [&](const DeviceMesh& mesh) -> absl::Status {
+        Block block;
+        CH_RETURN_IF_ERROR(
+            ParallelizeModule(block, mesh, plan, {.replicate_rest = true}));
+        CH_RETURN_IF_ERROR(block.Materialize({.seed = 5}));
+        for (nn::Parameter* p : block.Parameters()) {
+          CH_EXPECT_TRUE(p->data().is_distributed());
+        }
+        CH_ASSIGN_OR_RETURN(const Values values, OutputAndGradients(block));
+        ExpectNear(values, expected);
+        return absl::OkStatus();
+      });
+    }
+  }
+}
+
+// Copies are of whole units, parts or not.
+TEST(ColwiseParallelTest, CopiesWholeUnits) {
+  OnMesh({{"tp", 4}}, [](const DeviceMesh& mesh) -> absl::Status {
+    nn::Linear keys(kWidth, 8,
+                    {.out_unit = 4, .out_part = 2, .out_readers = 8});
+    CH_RETURN_IF_ERROR(
+        ParallelizeModule(keys, mesh, {{"", ColwiseParallel()}}));
+    CH_RETURN_IF_ERROR(keys.Materialize({}));
+    const Tensor y = keys.Forward(Ones({1, 2, kWidth}));
+    CH_EXPECT_EQ(LayoutText(y), "[S(2)/4]");
+    CH_EXPECT_EQ(y.sizes(), (Shape{1, 2, 16}));
+    CH_EXPECT_EQ(LayoutText(keys.weight()->data()), "[S(0)/4,R]");
+    return absl::OkStatus();
+  });
+}
+
+// A module of a program's own: x * scale, element by element.
+class Scale final : public nn::Module {
+ public:
+  Scale()
+      : scale_(std::make_shared<nn::Parameter>(
+            Shape{kWidth}, kFloat32,
+            nn::Initializer{nn::Initializer::Kind::kNormal, 0.5})) {
+    RegisterParameter("scale", scale_);
+  }
+  const char* type_name() const override { return "Scale"; }
+
+ protected:
+  TensorList ForwardImpl(TensorSpan inputs) override {
+    return {Mul(inputs[0], scale_->Get())};
+  }
+
+ private:
+  std::shared_ptr<nn::Parameter> scale_;
+};
+
+// [own_style]
+// Splits a Scale and what it scales by features.
+class SplitScale final : public ParallelStyle {
+ public:
+  const char* name() const override { return "SplitScale"; }
+
+  absl::Status Check(const nn::Module& module,
+                     const std::string& module_name) const override {
+    if (dynamic_cast<const Scale*>(&module) != nullptr) {
+      return absl::OkStatus();
+    }
+    return absl::InvalidArgumentError("SplitScale is of Scale, not of " +
+                                      module_name);
+  }
+
+  absl::Status Apply(nn::Module& module, const std::string& /*module_name*/,
+                     const DeviceMesh& mesh) const override {
+    CH_RETURN_IF_ERROR(SpreadOwnParameters(module, mesh, Shard(0)));
+    module.AddPreHook([mesh](nn::Module&, TensorList& inputs) {
+      inputs[0] =
+          Bring(inputs[0], mesh, {.given = Replicate(), .desired = Shard(-1)});
+    });
+    return absl::OkStatus();
+  }
+
+  // For the check of flows.
+  std::optional<Placement> PlainInput(const nn::Module&) const override {
+    return Replicate();
+  }
+  std::optional<HandedOut> FirstOutput(const nn::Module&) const override {
+    return HandedOut{Shard(-1)};
+  }
+};
+// [/own_style]
+
+TEST(OwnStyleTest, IsMadeOfTheSameParts) {
+  Scale one;
+  ASSERT_TRUE(one.Materialize({.seed = 5}).ok());
+  const absl::StatusOr<Values> expected = OutputAndGradients(one);
+  ASSERT_TRUE(expected.ok()) << expected.status();
+  for (const int ranks : {1, 2, 3}) {
+    OnMesh({{"tp", ranks}}, [&](const DeviceMesh& mesh) -> absl::Status {
+      Scale scale;
+      CH_RETURN_IF_ERROR(ParallelizeModule(
+          scale, mesh, {{"", std::make_shared<SplitScale>()}}));
+      CH_RETURN_IF_ERROR(scale.Materialize({.seed = 5}));
+      CH_EXPECT_EQ(LayoutText(scale.Parameters()[0]->data()), "[S(0)]");
+      CH_ASSIGN_OR_RETURN(const Values values, OutputAndGradients(scale));
+      CH_EXPECT_EQ(values, *expected);
+      return absl::OkStatus();
+    });
+  }
+}
+
+}  // namespace
+}  // namespace crosshatch::tp
