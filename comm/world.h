@@ -41,7 +41,7 @@ class World final {
   World(const World&) = delete;
   World& operator=(const World&) = delete;
 
-  /// "local", "mpi", "fake".
+  /// "local", "mpi", "nccl", "fake".
   const std::string& engine() const;
   /// The engine itself, for one that stands around it: a World can be made of
   /// that (comm/faulty_engine_testutil.h).
