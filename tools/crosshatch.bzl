@@ -137,19 +137,18 @@ def _precompiled(values):
             "//third_party/precompiled:in_consumers": values,
             "//conditions:default": [],
         })
-    choices = {
+    return select({
         "//third_party/precompiled:off": [],
         "//conditions:default": values,
-    }
-    if native.package_name() == "tensor/kernels/cpu":
-        choices["//third_party/precompiled:off_beside_highway"] = []
-    return select(choices)
+    })
 
 def _settings(copts, precompiled):
-    """The copts, and the deps to add, of a target that uses :<precompiled>."""
+    """The copts, and the deps to add, of a target that uses :<precompiled>, if any."""
     if native.repository_name() == "@":
         # A warning of a consumer's newer compiler must not break their build.
         copts = copts + ["-Werror"]
+    if precompiled == None:
+        return copts, []
     return (
         copts + _precompiled(precompiled_copts(precompiled)),
         _precompiled(["//third_party/precompiled:" + precompiled]),
@@ -167,7 +166,10 @@ def ch_cc_library(name, srcs = [], hdrs = [], deps = [], copts = [], **kwargs):
     if kwargs.get("testonly"):
         base, more = _settings(TEST_COPTS, "test")
     else:
-        base, more = _settings(COPTS, "library")
+        # A precompiled header brings its own level of optimisation: beside one of
+        # -O2 GCC compiles the functions of Highway's targets, which have options
+        # of their own, at -O2 too, whatever -O the file is given.
+        base, more = _settings(COPTS, None if "-O3" in copts else "library")
     cc_library(
         name = name,
         srcs = srcs,
