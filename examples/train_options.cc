@@ -379,6 +379,9 @@ std::vector<std::pair<std::string, std::string>> Settings(
       {"rows of a step", absl::StrCat(options.global_batch)},
       {"micro-batches", absl::StrCat(options.accumulate)},
       {"tokens of a row", absl::StrCat(options.seq_len)},
+      {"documents end with token", options.eos.has_value()
+                                       ? absl::StrCat(*options.eos)
+                                       : std::string("none: rows are whole")},
       {"steps", absl::StrCat(options.steps)},
       {"learning rate", absl::StrCat(options.lr)},
       {"warmup", absl::StrCat(options.warmup)},

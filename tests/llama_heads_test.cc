@@ -18,6 +18,7 @@
 #include "crosshatch/tensor/autograd.h"
 #include "crosshatch/tensor/creation.h"
 #include "crosshatch/tensor/ops/ops.h"
+#include "crosshatch/testing/near.h"
 #include "crosshatch/testing/ranks.h"
 #include "crosshatch/tp/llama_plan.h"
 #include "crosshatch/tp/parallelize_module.h"
@@ -37,8 +38,6 @@ nn::LlamaConfig Config(int64_t heads, int64_t kv_heads) {
           .initializer_stddev = 0.3};
 }
 
-using Values = std::vector<std::vector<float>>;
-
 absl::StatusOr<Values> LogitsAndGradients(nn::Llama& model) {
   const std::vector<int32_t> ids = {0, 3, 10, 7, 7, 2, 9, 4, 1, 5};
   const Tensor logits = model.Forward(FromValues<int32_t>({2, 5}, ids));
@@ -51,21 +50,7 @@ absl::StatusOr<Values> LogitsAndGradients(nn::Llama& model) {
 }
 
 // Sums of at most some 100 products in other orders.
-void ExpectNear(const Values& got, const Values& expected) {
-  CH_EXPECT_EQ(got.size(), expected.size());
-  for (size_t i = 0; i < std::min(got.size(), expected.size()); ++i) {
-    CH_EXPECT_EQ(got[i].size(), expected[i].size()) << i;
-    if (got[i].size() != expected[i].size()) continue;
-    double largest = 0;
-    for (const float v : expected[i]) {
-      largest = std::max(largest, std::abs(double{v}));
-    }
-    for (size_t k = 0; k < got[i].size(); ++k) {
-      CH_EXPECT_NEAR(got[i][k], expected[i][k], 200 * 0x1p-24 * largest)
-          << i << ", " << k;
-    }
-  }
-}
+constexpr double kRoundings = 200;
 
 tp::ParallelPlan Plan(bool local_outputs) {
   tp::ParallelPlan plan = tp::LlamaPlan();
@@ -98,7 +83,7 @@ TEST_P(LlamaHeadsTest, ComputesWhatOneRankComputes) {
                tp::ParallelizeModule(model, mesh, Plan(local_outputs)));
            CH_RETURN_IF_ERROR(model.Materialize({.seed = 0}));
            CH_ASSIGN_OR_RETURN(const Values got, LogitsAndGradients(model));
-           if (world.rank() == 0) ExpectNear(got, *expected);
+           if (world.rank() == 0) ExpectNear(got, *expected, kRoundings);
            return world.context().Synchronize();
          });
 }

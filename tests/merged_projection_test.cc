@@ -21,6 +21,7 @@
 #include "crosshatch/tensor/creation.h"
 #include "crosshatch/tensor/ops/ops.h"
 #include "crosshatch/testing/batch.h"
+#include "crosshatch/testing/near.h"
 #include "crosshatch/testing/ranks.h"
 #include "crosshatch/tp/parallelize_module.h"
 #include "gtest/gtest.h"
@@ -88,8 +89,6 @@ class Attention final : public nn::Module {
   std::vector<std::string> layouts_;
 };
 
-using Values = std::vector<std::vector<float>>;
-
 // Results and gradients; what moves for the former is counted before they are
 // made whole.
 absl::Status StepOf(nn::Module& model, TensorList& results) {
@@ -111,21 +110,7 @@ Values WholeOf(const TensorList& results) {
 }
 
 // Sums of at most some 60 products in other orders.
-void ExpectNear(const Values& got, const Values& expected) {
-  CH_EXPECT_EQ(got.size(), expected.size());
-  for (size_t i = 0; i < std::min(got.size(), expected.size()); ++i) {
-    CH_EXPECT_EQ(got[i].size(), expected[i].size()) << i;
-    if (got[i].size() != expected[i].size()) continue;
-    double largest = 0;
-    for (const float v : expected[i]) {
-      largest = std::max(largest, std::abs(double{v}));
-    }
-    for (size_t k = 0; k < got[i].size(); ++k) {
-      CH_EXPECT_NEAR(got[i][k], expected[i][k], 200 * 0x1p-24 * largest)
-          << i << ", " << k;
-    }
-  }
-}
+constexpr double kRoundings = 200;
 
 int64_t Calls(const DeviceMesh& mesh, CollectiveKind kind) {
   int64_t calls = 0;
@@ -160,7 +145,7 @@ TEST_P(MergedProjectionTest, StaysSplitByHeads) {
     if (c.by_units) {
       CH_EXPECT_EQ(Calls(mesh, CollectiveKind::kAllToAll), 0);
     }
-    ExpectNear(WholeOf(results), expected);
+    ExpectNear(WholeOf(results), expected, kRoundings);
     return absl::OkStatus();
   });
 }
@@ -228,7 +213,7 @@ TEST(MergedGateTest, StaysSplit) {
         if (by_units) {
           CH_EXPECT_EQ(Calls(mesh, CollectiveKind::kAllToAll), 0);
         }
-        ExpectNear(WholeOf(results), expected);
+        ExpectNear(WholeOf(results), expected, kRoundings);
         return absl::OkStatus();
       });
     }
