@@ -147,7 +147,8 @@ TEST(CustomCommTest, StepsWhereGradientsAreReady) {
         std::vector<std::string> order;
         if (within) {
           for (nn::Parameter* p : model.Parameters()) {
-            each.emplace(p, nn::AdamW({p}, {.lr = 0.125}));
+            each.try_emplace(p, std::vector<nn::Parameter*>{p},
+                             nn::AdamWOptions{.lr = 0.125});
           }
           sharded.SetCustomComm({.gradient_ready = [&](nn::Parameter& p) {
             order.push_back(p.name());
