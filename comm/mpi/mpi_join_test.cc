@@ -124,6 +124,7 @@ class MpiJoinTest : public testing::Test {
     setenv("TMPDIR", files_.c_str(), /*overwrite=*/1);
     // As in a step of Slurm's, which does not speak with MPI.
     setenv("SLURM_NODELIST", "n1", /*overwrite=*/1);
+    setenv("SLURM_JOBID", "3", /*overwrite=*/1);
     setenv("SLURM_STEP_ID", "0", /*overwrite=*/1);
   }
   void TearDown() override {

@@ -288,26 +288,26 @@ absl::StatusOr<MpiProcess*> MpiProcess::Get(const MpiJoin* join) {
 
 namespace {
 
-/// Who is in a step of Slurm's was started by it, Open MPI thinks, and it ends
-/// the process where Slurm does not speak with it. Processes that join do not
-/// need that: while MPI starts they are in no step.
-class OutsideOfSlurmsStep {
+/// Who has nodes of Slurm's was started by it, Open MPI thinks, and it ends the
+/// process where Slurm does not speak with it. Processes that join do not need
+/// that: while MPI starts they have none.
+class WithoutSlurmsNodes {
  public:
-  explicit OutsideOfSlurmsStep(bool is_needed) {
-    const char* step = std::getenv(kStep);
-    if (!is_needed || step == nullptr) return;
-    step_ = step;
-    unsetenv(kStep);
+  explicit WithoutSlurmsNodes(bool is_needed) {
+    const char* nodes = std::getenv(kNodes);
+    if (!is_needed || nodes == nullptr) return;
+    nodes_ = nodes;
+    unsetenv(kNodes);
   }
-  ~OutsideOfSlurmsStep() {
-    if (step_.has_value()) setenv(kStep, step_->c_str(), /*overwrite=*/1);
+  ~WithoutSlurmsNodes() {
+    if (nodes_.has_value()) setenv(kNodes, nodes_->c_str(), /*overwrite=*/1);
   }
-  OutsideOfSlurmsStep(const OutsideOfSlurmsStep&) = delete;
-  OutsideOfSlurmsStep& operator=(const OutsideOfSlurmsStep&) = delete;
+  WithoutSlurmsNodes(const WithoutSlurmsNodes&) = delete;
+  WithoutSlurmsNodes& operator=(const WithoutSlurmsNodes&) = delete;
 
  private:
-  static constexpr char kStep[] = "SLURM_STEP_ID";
-  std::optional<std::string> step_;
+  static constexpr char kNodes[] = "SLURM_NODELIST";
+  std::optional<std::string> nodes_;
 };
 
 }  // namespace
@@ -344,7 +344,7 @@ absl::Status MpiProcess::Start(const MpiJoin* join) {
       MpiStatus(MPI_Initialized(&initialised), "MPI_Initialized"));
   int level = MPI_THREAD_SINGLE;
   if (initialised == 0) {
-    const OutsideOfSlurmsStep outside(join != nullptr);
+    const WithoutSlurmsNodes outside(join != nullptr);
     CH_RETURN_IF_ERROR(MpiStatus(
         MPI_Init_thread(nullptr, nullptr, MPI_THREAD_SERIALIZED, &level),
         "MPI_Init_thread"));

@@ -137,16 +137,22 @@ absl::StatusOr<Json> RunFsdpOverTp(const Case& c, const Tensor& dense,
       const fsdp::ShardedForm form,
       DTensorExtensions::Create()->Chunk(parameter, fsdp, /*dim=*/0));
 
-  // What FSDP starts from, over the whole mesh: the shard of the last axis.
-  const std::vector<Placement> placements = form.layout.ToPlacements();
+  // What FSDP starts from: the shard of the last axis.
   const Layout before = form.layout.WithReplicate(0);
   const Tensor sharded = Redistribute(
       MakeDTensor(LocalTensor(parameter), form.mesh, before, dense.sizes()),
       form.layout);
   Json part = PartOf(sharded);
+  // Over the whole mesh: along axes that the tensor is not on it is the same.
+  const std::vector<Placement> placements = form.layout.ToPlacements();
+  const std::vector<std::string>& own = form.mesh.axis_names();
   part["placements"] = Json::array();
-  for (const Placement& placement : placements) {
-    part["placements"].push_back(placement.ToString());
+  for (const std::string& axis : mesh.axis_names()) {
+    const auto at = std::find(own.begin(), own.end(), axis);
+    part["placements"].push_back(
+        at == own.end()
+            ? Replicate().ToString()
+            : placements[static_cast<size_t>(at - own.begin())].ToString());
   }
   return part;
 }
