@@ -145,7 +145,7 @@ absl::StatusOr<Json> RunFsdpOverTp(const Case& c, const Tensor& dense,
   Json part = PartOf(sharded);
   // Over the whole mesh: along axes that the tensor is not on it is the same.
   const std::vector<Placement> placements = form.layout.ToPlacements();
-  const std::vector<std::string>& own = form.mesh.axis_names();
+  const auto own = form.mesh.axis_names();
   part["placements"] = Json::array();
   for (const std::string& axis : mesh.axis_names()) {
     const auto at = std::find(own.begin(), own.end(), axis);
