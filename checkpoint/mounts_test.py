@@ -118,6 +118,9 @@ class MountsTest(unittest.TestCase):
     def test_a_disk_that_fills_while_training_goes_on_keeps_what_was_there(self):
         disk = self.tmpfs(self.path("disk"), STATE * 7 // 2)
         run_dir = os.path.join(disk, "run")
+        # A full disk has no room for a new file either.
+        other = open(os.path.join(disk, "other"), "wb", buffering=0)
+        self.addCleanup(other.close)
         saver = subprocess.Popen([PROGRAM, "async", run_dir],
                                  stdout=subprocess.PIPE, stderr=subprocess.PIPE,
                                  text=True)
@@ -125,19 +128,17 @@ class MountsTest(unittest.TestCase):
         for _ in range(3):
             said = saver.stdout.readline()
         # Somebody else fills the disk.
-        with open(os.path.join(disk, "other"), "wb") as other:
-            try:
-                while True:
-                    other.write(bytes(1 << 14))
-                    other.flush()
-            except OSError:
-                pass
+        try:
+            while True:
+                other.write(bytes(1 << 14))
+        except OSError:
+            pass
         out, err = saver.communicate(timeout=100)
         self.assertEqual(saver.returncode, 1, err)
         self.assertIn("No space left on device", err)
         last = int(([said] + out.splitlines())[-1])
         self.assertGreaterEqual(self.version(run_dir), last)
-        os.remove(os.path.join(disk, "other"))
+        other.truncate(0)
         self.assertEqual(self.save(run_dir, 99), "")
         self.assertEqual(self.version(run_dir), 99)
 
