@@ -54,9 +54,11 @@ bool Sees(const AttentionArgs& args, int64_t b, int64_t i, int64_t j) {
   if (args.causal && j > own_key) return false;
   if (args.window > 0 && j <= own_key - args.window) return false;
   if (args.key_ranges == nullptr) return true;
-  const int32_t* const range =
-      args.key_ranges + b * args.key_ranges_batch_stride + 2 * i;
-  return range[0] <= j && j < range[1];
+  const int64_t at = b * args.key_ranges_batch_stride + 2 * i;
+  const Real begin = ReadElement(args.key_ranges, DType::kInt32, at);
+  const Real end = ReadElement(args.key_ranges, DType::kInt32, at + 1);
+  const auto key = static_cast<Real>(j);
+  return begin <= key && key < end;
 }
 
 Real MaskOf(const AttentionArgs& args, int64_t b, int64_t h, int64_t i,
@@ -87,7 +89,7 @@ Real BiasOf(const AttentionArgs& args, int64_t b, int64_t h, int64_t i,
   if (!Sees(args, b, i, j)) return kHidden;
   Real bias = 0;
   if (args.slopes != nullptr) {
-    bias -= static_cast<Real>(args.slopes[h]) *
+    bias -= ReadElement(args.slopes, DType::kFloat32, h) *
             static_cast<Real>(std::abs(i + args.kv_len - args.q_len - j));
   }
   if (args.mask.data == nullptr) return bias;
