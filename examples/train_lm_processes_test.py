@@ -9,6 +9,7 @@ usage: train_lm_processes_test.py PROGRAM
 import json
 import os
 import shutil
+import random
 import signal
 import socket
 import subprocess
@@ -132,12 +133,8 @@ class ProcessesTest(unittest.TestCase):
 
     def test_torchrun_leaves_its_port_to_itself(self):
         # torchrun's agent, as far as a rank can tell.
-        with socket.socket() as agent:
-            while True:
-                agent.bind(("127.0.0.1", 0))
-                port = agent.getsockname()[1]
-                if port < 65535:
-                    break
+        agent, port = self.bind_beside_a_free_port()
+        with agent:
             agent.listen()
             self.flags = ["--steps=2", "--mesh=fsdp:2"]
             ranks = [self.popen([], RANK=str(rank), WORLD_SIZE="2",
@@ -149,6 +146,20 @@ class ProcessesTest(unittest.TestCase):
             for rank in ranks:
                 _, error = rank.communicate(timeout=LONG)
                 self.assertEqual((rank.returncode, error), (0, ""))
+
+    def bind_beside_a_free_port(self):
+        """A socket, its port; the next port is free."""
+        # Below the ports that the system gives to whoever asks for any.
+        for port in random.sample(range(20000, 30000), 1000):
+            agent = socket.socket()
+            try:
+                agent.bind(("127.0.0.1", port))
+                with socket.socket() as next_one:
+                    next_one.bind(("127.0.0.1", port + 1))
+                return agent, port
+            except OSError:
+                agent.close()
+        self.fail("no two neighbouring ports are free")
 
     def lose(self, victim, fault):
         """What all print when a rank is lost, and that they are gone in time."""
