@@ -8,8 +8,8 @@ usage: train_lm_processes_test.py PROGRAM
 
 import json
 import os
-import shutil
 import random
+import shutil
 import signal
 import socket
 import subprocess
