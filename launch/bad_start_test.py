@@ -52,6 +52,14 @@ class BadStartTest(unittest.TestCase):
         self.assertEqual(said.count("\n"), 1, said)
         return said
 
+    def test_who_asks_for_help_gets_it_once(self):
+        said = ""
+        for process in [self.start(rank, 2, "--help") for rank in range(2)]:
+            out, error = process.communicate(timeout=LONG)
+            self.assertEqual((process.returncode, error), (0, ""))
+            said += out
+        self.assertEqual(said.count("--backend"), 1, said)
+
     def test_twice_the_same_rank(self):
         for twice in range(3):
             with self.subTest(rank=twice):

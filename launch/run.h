@@ -22,7 +22,8 @@ namespace crosshatch {
 ///     int main(int argc, char** argv) { return ch::Run(argc, argv, Train); }
 ///
 /// \param argv its flags (launch/launch_flags.h, and those of the program) are
-///     parsed, and go before what `options` says.
+///     parsed, and go before what `options` says. --help prints those of Run
+///     and of the source that is named as the program.
 /// \returns the status to exit with: 0; 1 after an error; after a stop
 ///     options.stop_status.
 /// \threadsafety the main thread, one at a time.

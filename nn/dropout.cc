@@ -85,7 +85,9 @@ Dropout::Draw Dropout::NextDraw(const Tensor& input) {
         << "Dropout \"" << FullName() << "\" of " << input.Describe()
         << ": dim " << *batch_dim_ << " is no multiple of the " << rows.here
         << " rows of the batch here; name the dim of the batch, or nullopt "
-        << "for none (Dropout's batch_dim)";
+        << "for none (Dropout's batch_dim). The rows are those of the first "
+        << "input of the outermost forward: where that is no batch, say them "
+        << "by BatchRowsScope (nn/batch_rows.h)";
     width = (size + rows.here - 1) / rows.here;
   }
   draw.first_row = (rows_before_ + rows.first) * width;
