@@ -58,7 +58,7 @@ class BadStartTest(unittest.TestCase):
             out, error = process.communicate(timeout=LONG)
             self.assertEqual((process.returncode, error), (0, ""))
             said += out
-        self.assertEqual(said.count("--backend"), 1, said)
+        self.assertEqual(said.count("--backend (auto)"), 1, said)
 
     def test_twice_the_same_rank(self):
         for twice in range(3):
