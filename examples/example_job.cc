@@ -36,13 +36,14 @@ absl::StatusOr<std::vector<MeshAxis>> AxesOf(
     }
     if (named == nullptr || halves.size() != 2 ||
         !absl::SimpleAtoi(halves[1], &size) || size < 1 ||
-        (ranks *= size) > kMostRanks) {
+        size > kMostRanks / ranks) {
       return absl::InvalidArgumentError(absl::StrCat(
           "\"", part, "\" of \"", text, "\" is not AXIS:SIZE with an axis of ",
           absl::StrJoin(names, ", "), " and at most ", kMostRanks,
           " ranks in all"));
     }
     named->size = size;
+    ranks *= size;
   }
   return axes;
 }
