@@ -24,9 +24,15 @@
     )
 
     ch_cc_test(                              # gtest and its main come along
-        name = "dtype_test",
-        srcs = ["dtype_test.cc"],
-        deps = [":dtype"],
+        name = "unit_test",                  # tests that need nothing of their own
+        srcs = [                             # are one program, compiled as one
+            "dtype_test.cc",
+            "shape_test.cc",
+        ],
+        deps = [
+            ":dtype",
+            ":shape",
+        ],
     )
 
     ch_cuda_library(                         # by nvcc, with --config=cuda
@@ -154,6 +160,27 @@ def _settings(copts, precompiled):
         _precompiled(["//third_party/precompiled:" + precompiled]),
     )
 
+# Tests of a program that are compiled as one source, at most.
+_JOINED = 8
+
+def _joined_tests(name, srcs):
+    """The sources to compile for `srcs`: of several tests, joined ones."""
+    if len(srcs) < 2 or [src for src in srcs if not src.endswith("_test.cc")]:
+        return srcs
+    joined = []
+    for begin in range(0, len(srcs), _JOINED):
+        part = srcs[begin:begin + _JOINED]
+        joined.append("{}_{}_joined.cc".format(name, len(joined)))
+        native.genrule(
+            name = joined[-1][:-len(".cc")],
+            testonly = True,
+            srcs = part,
+            outs = [joined[-1]],
+            cmd = "$(execpath //tools:join_tests) $(SRCS) > $@",
+            exec_tools = ["//tools:join_tests"],
+        )
+    return joined
+
 def _check(name, deps):
     check_layer(native.package_name(), name, deps)
 
@@ -165,6 +192,7 @@ def ch_cc_library(name, srcs = [], hdrs = [], deps = [], copts = [], **kwargs):
             fail("{}: list {} in hdrs; a private header belongs to a private target".format(name, src))
     if kwargs.get("testonly"):
         base, more = _settings(TEST_COPTS, "test")
+        srcs = _joined_tests(name, srcs)
     else:
         # A precompiled header brings its own level of optimisation: beside one of
         # -O2 GCC compiles the functions of Highway's targets, which have options
@@ -192,12 +220,15 @@ def ch_cc_binary(name, deps = [], copts = [], **kwargs):
         **kwargs
     )
 
-def ch_cc_test(name, deps = [], copts = [], size = "small", **kwargs):
-    """A GoogleTest test; gtest, gmock and their main are among its deps."""
+def ch_cc_test(name, srcs = [], deps = [], copts = [], size = None, **kwargs):
+    """A GoogleTest test, of one file or several; gtest, gmock and their main come along."""
     _check(name, deps)
+    if size == None:
+        size = "small" if len(srcs) < 2 else "medium"
     base, more = _settings(TEST_COPTS, "test")
     cc_test(
         name = name,
+        srcs = _joined_tests(name, srcs),
         size = size,
         copts = base + copts,
         deps = deps + more + ["@com_google_googletest//:gtest_main"],
