@@ -5,6 +5,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "crosshatch/base/check.h"
+#include "crosshatch/base/place.h"
 #include "crosshatch/base/start_thread.h"
 
 namespace crosshatch {
@@ -61,6 +62,7 @@ void ThreadPool::ParallelFor(int64_t parts,
   caller_.store(std::this_thread::get_id(), std::memory_order_relaxed);
   parts_ = parts;
   body_ = &body;
+  place_ = Place::Innermost();
   running_.store(width_ - 1, std::memory_order_relaxed);
   {
     std::lock_guard<std::mutex> lock(mutex_);
@@ -93,7 +95,10 @@ void ThreadPool::Work(int thread_index) {
       if (!is_new()) return;
     }
     ++seen;
-    RunShare(thread_index);
+    {
+      const AdoptedPlace place(place_);
+      RunShare(thread_index);
+    }
     if (running_.fetch_sub(1, std::memory_order_acq_rel) == 1) {
       // The lock, so that the caller is not between its look and its sleep.
       { std::lock_guard<std::mutex> lock(mutex_); }

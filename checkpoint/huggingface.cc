@@ -301,7 +301,7 @@ absl::Status LoadWeights(nn::Module& model, const std::string& dir,
   for (const Slice& slice : slices) {
     CH_CHECK(slice.local.is_contiguous()) << slice.local.Describe();
     // Also where this rank holds none of it: all ranks count a write.
-    slice.local.storage()->BumpVersion();
+    BeginWrite("a load of weights", slice.local);
     if (slice.from.box.empty()) continue;
     // The task keeps the file mapped until it has run.
     WriteFromHost(slice.local, [from = slice.from, dtype = slice.local.dtype()](

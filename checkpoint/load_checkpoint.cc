@@ -205,7 +205,7 @@ absl::Status Loader::Read(absl::Span<Part> parts) {
   for (Part& part : parts) {
     if (!part.local.defined()) continue;
     // Also where this rank holds none of it: all ranks count a write.
-    part.local.storage()->BumpVersion();
+    BeginWrite("a load of a checkpoint", part.local);
     if (part.box.empty()) continue;
     stats_.bytes_read += part.box.numel() * SizeOf(part.stored->dtype);
     WriteFromHost(part.local, [this, &part](void* to) {

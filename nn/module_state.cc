@@ -119,7 +119,7 @@ absl::Status ModuleState::Restore(const StateDict& state) {
     filled.push_back(WritableLocalTensor(parameter->data(), kWhat));
   }
   // What was saved for a backward, or gathered, has other values now.
-  for (const Tensor& local : filled) local.storage()->BumpVersion();
+  for (const Tensor& local : filled) BeginWrite(kWhat, local);
   return absl::OkStatus();
 }
 

@@ -378,5 +378,39 @@ TEST(PlaceDeathTest, OfABackwardIsTheModuleOfTheForward) {
   EXPECT_DEATH(run(), SaysOnce(", module layers.0.up (Linear), gradient of "));
 }
 
+// On an adversarial stream it runs on a thread of the stream's.
+TEST(PlaceDeathTest, OfWorkOnAStreamIsWhereItWasIssued) {
+  const auto run = [] {
+    (void)StatusOfRanks(1,
+                        [](World&) -> absl::Status {
+                          Words words;
+                          CH_RETURN_IF_ERROR(words.Materialize({}));
+                          words.Forward(FromValues<int32_t>({2}, {1, 7}));
+                          return RankContext::Current().Synchronize();
+                        },
+                        {.adversarial_seed = 3});
+  };
+  EXPECT_DEATH(run(), SaysOnce("\n  at rank 0, module table (Embedding), op "
+                               "embedding of i32[2] on cpu, f32[5, 3] on cpu"));
+}
+
+// Of a large kernel a part runs on a thread of the rank's pool.
+TEST(PlaceDeathTest, OfAPartOfAKernelIsThatOfTheOp) {
+  const auto run = [] {
+    (void)StatusOfRanks(1,
+                        [](World&) -> absl::Status {
+                          std::vector<int32_t> index(40000);
+                          index[20000] = 8;
+                          Gather(Ones({8}), 0,
+                                 FromValues<int32_t>({40000}, index));
+                          return absl::OkStatus();
+                        },
+                        {.threads_per_rank = 3});
+  };
+  EXPECT_DEATH(run(), SaysOnce("index 8 is out of range: dim 0 has 8 elements\n"
+                               "  at rank 0, op gather of f32[8] on cpu, "
+                               "i32[40000] on cpu"));
+}
+
 }  // namespace
 }  // namespace crosshatch

@@ -170,7 +170,7 @@ absl::Status Ema::Restore(const StateDict& state) {
         CheckFilled(state, EntryName(*parameters_[i]), averages_[i]));
   }
   for (const Tensor& average : averages_) {
-    LocalTensor(average).storage()->BumpVersion();
+    BeginWrite("Ema::Restore", LocalTensor(average));
   }
   has_averages_ = true;
   return absl::OkStatus();

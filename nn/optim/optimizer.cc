@@ -141,7 +141,7 @@ absl::Status Optimizer::Step() {
         << " has the gradient " << grad.Describe();
     ++states_[i].step;
     // Also where this rank holds none of it: all ranks count a step.
-    data.storage()->BumpVersion();
+    BeginWrite(name_, data);
     if (data.numel() == 0) continue;  // No address to begin a run with.
     parts.push_back({i, data, grad});
   }

@@ -117,7 +117,7 @@ absl::Status Optimizer::Restore(const StateDict& state) {
       continue;
     }
     states_[i].step = steps[i];
-    for (const Tensor& local : locals_[i]) local.storage()->BumpVersion();
+    for (const Tensor& local : locals_[i]) BeginWrite(name_, local);
   }
   return absl::OkStatus();
 }

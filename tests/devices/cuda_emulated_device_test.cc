@@ -15,6 +15,7 @@
 #include "crosshatch/tensor/ops/matmul.h"
 #include "crosshatch/tensor/ops/view.h"
 #include "crosshatch/tensor/rank_context.h"
+#include "crosshatch/tests/devices/loader_testutil.h"
 #include "crosshatch/tests/devices/training_testutil.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -61,6 +62,14 @@ TEST(EmulatedCudaDeviceTest, AStepWaitsForNothingAndAllocatesNothing) {
   EXPECT_EQ(after.allocations, before.allocations);
   EXPECT_EQ(after.synchronizations, before.synchronizations);
   EXPECT_EQ(after.host_functions, before.host_functions);
+}
+
+TEST(EmulatedCudaDeviceDeathTest, TakesWhatALoaderMadeByACopy) {
+  ExpectTakesWhatALoaderMade();
+}
+
+TEST(EmulatedCudaDeviceDeathTest, NamesThePlaceOfAnIdOutOfRange) {
+  ExpectNamesThePlaceOfAnIdOutOfRange();
 }
 
 TEST(EmulatedCudaDeviceTest, ADryRunTakesTheMemoryOfARun) {

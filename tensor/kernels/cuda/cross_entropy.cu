@@ -111,8 +111,7 @@ __global__ void __launch_bounds__(512)
 }  // namespace
 
 void CudaCrossEntropy(const CrossEntropyArgs& args, KernelContext& context) {
-  const Complainer complainer = {CudaContextOf(context).complaint,
-                                 ComplaintKind::kTarget};
+  const Complainer complainer = ComplainerOf(context, ComplaintKind::kTarget);
   DispatchRows(
       args.dtype, HasVectors(args.logits, args.dtype),
       [&](auto zero, auto width) {
