@@ -61,8 +61,14 @@ void ThreadPool::ParallelFor(int64_t parts,
   std::lock_guard<std::mutex> turn(caller_mutex_);
   caller_.store(std::this_thread::get_id(), std::memory_order_relaxed);
   parts_ = parts;
-  body_ = &body;
-  place_ = Place::Innermost();
+  // What fails on another thread is where the caller is, who waits meanwhile.
+  const Place* const place = Place::Innermost();
+  const auto at_place = [&body, place](int64_t part) {
+    const AdoptedPlace here(place);
+    body(part);
+  };
+  const absl::FunctionRef<void(int64_t)> body_at_place = at_place;
+  body_ = &body_at_place;
   running_.store(width_ - 1, std::memory_order_relaxed);
   {
     std::lock_guard<std::mutex> lock(mutex_);
@@ -95,10 +101,7 @@ void ThreadPool::Work(int thread_index) {
       if (!is_new()) return;
     }
     ++seen;
-    {
-      const AdoptedPlace place(place_);
-      RunShare(thread_index);
-    }
+    RunShare(thread_index);
     if (running_.fetch_sub(1, std::memory_order_acq_rel) == 1) {
       // The lock, so that the caller is not between its look and its sleep.
       { std::lock_guard<std::mutex> lock(mutex_); }

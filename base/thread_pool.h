@@ -17,8 +17,6 @@
 
 namespace crosshatch {
 
-class Place;
-
 /// Runs the parts of one kernel on a fixed set of threads.
 ///
 /// Parts are assigned statically (part p runs on thread p % width), and how a
@@ -27,8 +25,7 @@ class Place;
 ///
 /// \threadsafety ParallelFor may be called by one thread at a time; calls from
 ///     several threads (the compute stream and a side stream) take turns.
-///     A nested call runs its parts inline. What fails on a thread of the pool
-///     names the caller's place (place.h).
+///     A nested call runs its parts inline.
 class ThreadPool {
  public:
   /// \param width threads that take part, the caller's included; at least 1.
@@ -62,7 +59,6 @@ class ThreadPool {
   // workers until running_ is 0.
   int64_t parts_ = 0;
   const absl::FunctionRef<void(int64_t)>* body_ = nullptr;
-  const Place* place_ = nullptr;
   std::atomic<int64_t> generation_{0};
   std::atomic<int> running_{0};
 

@@ -7,6 +7,7 @@
 #include "crosshatch/base/check.h"
 #include "crosshatch/dtensor/random.h"
 #include "crosshatch/nn/batch_rows.h"
+#include "crosshatch/nn/compare_steps.h"
 #include "crosshatch/tensor/ops/dropout.h"
 #include "crosshatch/tensor/ops/view.h"
 #include "crosshatch/tensor/recompute.h"
@@ -128,12 +129,19 @@ void SetDropoutTraining(Module& root, bool training) {
 
 void SetDropoutStep(Module& root, uint64_t seed, uint64_t step) {
   const bool any_is_told = AnyIsTold(root);
+  std::vector<Dropout*> dropouts;
   for (const NamedModule& named : root.NamedModules()) {
     auto* dropout = dynamic_cast<Dropout*>(named.module);
     if (dropout == nullptr) continue;
+    dropouts.push_back(dropout);
     dropout->SetStep(seed, step);
     dropout->lacks_rows_ = any_is_told && !IsTold(*dropout);
   }
+  const bool all_compared =
+      std::all_of(dropouts.begin(), dropouts.end(),
+                  [](const Dropout* d) { return d->was_compared_; });
+  if (all_compared || !CompareSteps(root, seed, step)) return;
+  for (Dropout* dropout : dropouts) dropout->was_compared_ = true;
 }
 
 }  // namespace crosshatch::nn

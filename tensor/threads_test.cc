@@ -60,6 +60,7 @@ class LoaderTest : public ::testing::TestWithParam<uint64_t> {};
 TEST_P(LoaderTest, FeedsARank) {
   constexpr int kSteps = 200;
   Queue queue;
+  // [loader]
   std::thread loader([&] {
     for (int step = 0; step < kSteps; ++step) {
       // Some of what the loader makes it drops itself.
@@ -67,13 +68,16 @@ TEST_P(LoaderTest, FeedsARank) {
       queue.Push(Add(scaled, Full({4}, 1)));
     }
   });
+  // [/loader]
   RankContext rank({.adversarial_seed = GetParam()});
   const RankContextScope scope(&rank);
   const Tensor weight = Ones({4}).set_requires_grad(true);
   for (int step = 0; step < kSteps; ++step) {
-    const Tensor batch = queue.Pop();
+    // [from_the_loader]
+    const Tensor batch = ToThisDevice(queue.Pop());
     EXPECT_EQ(SumOfBatch(batch), 2 * (2 * 3 + 4));
     ASSERT_TRUE(Backward(Sum(Mul(weight, batch))).ok());
+    // [/from_the_loader]
   }
   loader.join();
   EXPECT_TRUE(rank.Synchronize().ok());

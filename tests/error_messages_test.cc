@@ -34,6 +34,7 @@
 namespace crosshatch {
 namespace {
 
+using ::testing::AllOf;
 using ::testing::HasSubstr;
 
 // A block of a projection, a norm that a plan may forget, and dropout.
@@ -45,6 +46,7 @@ class Block final : public nn::Module {
     RegisterModule("drop", drop_);
   }
   const char* type_name() const override { return "Block"; }
+  nn::Module& norm() { return norm_; }
 
  protected:
   TensorList ForwardImpl(TensorSpan inputs) override {
@@ -111,6 +113,8 @@ struct Mistake {
   std::string says;
   /// Whether it ends the process.
   bool dies = false;
+  /// In the message as well.
+  std::string also_says = "";
 };
 
 absl::Status ShardTheRootFirst(const DeviceMesh& mesh) {
@@ -258,6 +262,52 @@ absl::Status DropFromAnotherSeed(const DeviceMesh& mesh) {
   return Backward(Sum(net.Forward(Input())));
 }
 
+// Shards the norm; dropout is outside of it.
+absl::Status DropOutsideOfTheShardedModules(const DeviceMesh& mesh) {
+  Net net(/*p=*/0.5);
+  CH_RETURN_IF_ERROR(fsdp::FullyShard(net.block().norm(), mesh));
+  CH_RETURN_IF_ERROR(net.Materialize({}));
+  nn::SetDropoutStep(net, /*seed=*/7, /*step=*/0);
+  net.Forward(Input());
+  return absl::OkStatus();
+}
+
+absl::Status AddAnUndefinedTensor(const DeviceMesh&) {
+  Add(Input(), Tensor());
+  return absl::OkStatus();
+}
+
+absl::Status AskAnUndefinedTensor(const DeviceMesh&) {
+  (void)Tensor().sizes();
+  return absl::OkStatus();
+}
+
+absl::Status DropFromAnotherSeedUnderTp(const DeviceMesh& mesh) {
+  Net net(/*p=*/0.5);
+  CH_RETURN_IF_ERROR(tp::ParallelizeModule(
+      net, mesh, {{"layers.*.up", tp::ColwiseParallel()}}));
+  CH_RETURN_IF_ERROR(net.Materialize({}));
+  nn::SetDropoutStep(net, /*seed=*/7, /*step=*/*mesh.index(0) == 0 ? 3u : 4u);
+  return RankContext::Current().Synchronize();
+}
+
+absl::Status GiveOtherIds(const DeviceMesh& mesh) {
+  Words words;
+  CH_RETURN_IF_ERROR(
+      tp::ParallelizeModule(words, mesh, {{"table", tp::ColwiseParallel()}}));
+  CH_RETURN_IF_ERROR(words.Materialize({}));
+  const int32_t id = *mesh.index(0) == 0 ? 1 : 2;
+  return Backward(Sum(words.Forward(FromValues<int32_t>({2}, {0, id}))));
+}
+
+absl::Status GiveOtherTargets(const DeviceMesh& mesh) {
+  Tensor logits = DistributeTensor(
+      Ones({2, 6}), mesh, Layout::Replicated(mesh.layout(), 2).WithShard(0, 1));
+  logits.set_requires_grad(true);
+  const int32_t target = *mesh.index(0) == 0 ? 1 : 2;
+  return Backward(CrossEntropy(logits, FromValues<int32_t>({2}, {0, target})));
+}
+
 absl::Status Throw(const DeviceMesh& mesh) {
   if (*mesh.index(0) == 1) throw std::runtime_error("of the program's own");
   return absl::OkStatus();
@@ -285,7 +335,8 @@ std::vector<Mistake> Mistakes() {
       {"HeadsDoNotDivide", 2, SplitHeadsThatDoNotDivide,
        "LinearOptions::out_unit", true},
       {"OtherTargets", 2, GiveTargetsOfOtherSizes,
-       "logits [..., classes] go with targets", true},
+       "logits [..., classes] go with targets", true,
+       "cross_entropy(f32[4, 6]|"},
       {"IdOutOfRange", 1, LookUpAnIdOutOfRange, "module table (Embedding)",
        true},
       {"IdsIntoLinear", 1, GiveIdsToALinear, "ids go through an Embedding",
@@ -300,6 +351,17 @@ std::vector<Mistake> Mistakes() {
       {"SeedsOfModels", 2, MaterializeFromAnotherSeed,
        "ranks make different models"},
       {"SeedsOfDropout", 2, DropFromAnotherSeed, "draws differently on ranks"},
+      {"StepsOfDropoutUnderTp", 2, DropFromAnotherSeedUnderTp,
+       "SetDropoutStep was told"},
+      {"IdsThatDiffer", 2, GiveOtherIds,
+       "in module table (Embedding): ranks 0 and 1 replicate a part of [2]"},
+      {"TargetsThatDiffer", 2, GiveOtherTargets,
+       "are given the same ids, targets and masks"},
+      {"RowsNobodyTold", 2, DropOutsideOfTheShardedModules,
+       "does not know which rows of the batch it has", true},
+      {"UndefinedInput", 1, AddAnUndefinedTensor, "is undefined", true},
+      {"UndefinedTensor", 1, AskAnUndefinedTensor, "of an undefined tensor",
+       true},
       {"Exception", 2, Throw, "of the program's own"},
   };
 }
@@ -316,7 +378,8 @@ TEST_P(ErrorMessagesTest, NameTheMistakeAndTheCure) {
     });
   };
   if (mistake.dies) {
-    EXPECT_DEATH((void)run(), HasSubstr(mistake.says));
+    EXPECT_DEATH((void)run(),
+                 AllOf(HasSubstr(mistake.says), HasSubstr(mistake.also_says)));
   } else {
     EXPECT_THAT(std::string(run().message()), HasSubstr(mistake.says));
   }

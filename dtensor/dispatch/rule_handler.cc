@@ -237,7 +237,7 @@ Locals LocalsOf(const Op& op, TensorSpan inputs, const DispatchPlan& plan,
           << op.info().name << ": input " << i << ", a plain tensor among "
           << "distributed ones, requires a gradient, which would be "
           << "distributed; wrap it by FromLocal";
-      CompareReplicasIfAsked(op.info().name, input, mesh,
+      CompareReplicasOfInput(op.info().name, input, mesh,
                              Layout::Replicated(mesh.layout(), input.ndim()),
                              input.sizes());
       locals.push_back(input);

@@ -131,7 +131,7 @@ Tensor MakeDTensor(Tensor local, const DeviceMesh& mesh, const Layout& layout,
 Tensor FromLocal(const Tensor& local, const DeviceMesh& mesh,
                  const Layout& layout, ShapeView sizes,
                  const Layout& grad_layout) {
-  CompareReplicasIfAsked("FromLocal", local, mesh, layout, sizes);
+  CompareReplicasOfInput("FromLocal", local, mesh, layout, sizes);
   return Apply1(FromLocalOp(mesh, layout, sizes, grad_layout), {local});
 }
 
@@ -197,7 +197,7 @@ Tensor Replicated(const Tensor& constant, const DeviceMesh& mesh) {
       << "Replicated: " << constant.Describe()
       << " requires a gradient; FromLocal says what becomes of it";
   const Layout layout = Layout::Replicated(mesh.layout(), constant.ndim());
-  CompareReplicasIfAsked("Replicated", constant, mesh, layout,
+  CompareReplicasOfInput("Replicated", constant, mesh, layout,
                          constant.sizes());
   return MakeDTensor(constant, mesh, layout, constant.sizes());
 }
