@@ -2,7 +2,7 @@
 
 // Sgd, Lion and Ema beside references in double; what all optimizers share is
 // tested by AdamW (nn/adamw_test.cc), and all of them under FSDP and TP by
-// //tests:optimizers_mesh_test.
+// //tests:fsdp_optimizers_test.
 
 #include <cmath>
 #include <cstdint>
@@ -202,6 +202,30 @@ TEST(OptimizersTest, NameOptionsThatMakeNoUpdate) {
 }
 
 // A run that stops and goes on is the run that did not stop.
+// One rank alone knows whether it was to have some; of several one may have
+// none of its own, which the others do not see.
+TEST(OptimizersTest, WarnOnceOfNoGradientOnARankOfSeveral) {
+  const auto step_twice = [](World& world) -> absl::Status {
+    const auto w = Named("w", Values(1));
+    const auto v = Named("v", Values(2));
+    Sgd optimizer({w.get(), v.get()}, {.lr = 0.1});
+    if (world.rank() == 1) v->data().set_grad(Ones({kSize}));
+    CH_RETURN_IF_ERROR(optimizer.Step());
+    return optimizer.Step();
+  };
+  ::testing::internal::CaptureStderr();
+  RunRanks(2, step_twice);
+  EXPECT_EQ(::testing::internal::GetCapturedStderr(),
+            "warning: rank 0: Sgd::Step: none of the 2 parameters (the first "
+            "is w) has a gradient: call Backward before the step, ZeroGrad "
+            "after it, and make the optimizer of the parameters that the model "
+            "has now\n");
+  const absl::Status alone = StatusOfRanks(1, step_twice);
+  EXPECT_EQ(alone.code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_THAT(std::string(alone.message()),
+              HasSubstr("none of the 2 parameters (the first is w)"));
+}
+
 TEST(OptimizersTest, AreStateful) {
   const auto check = [](auto make) {
     const auto stopped = Named("p", Values(0));
