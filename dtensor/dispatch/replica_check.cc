@@ -70,7 +70,8 @@ bool IsFirst(absl::string_view what, const std::string* module,
   std::unique_ptr<RankContext::Extension>& slot =
       RankContext::Current().extension(&kComparedKey);
   if (slot == nullptr) slot = std::make_unique<Compared>();
-  const absl::string_view in = module == nullptr ? "" : *module;
+  absl::string_view in;
+  if (module != nullptr) in = *module;
   return static_cast<Compared&>(*slot)
       .seen.insert(absl::HashOf(what, in, layout))
       .second;
