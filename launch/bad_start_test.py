@@ -137,7 +137,7 @@ class BadStartTest(unittest.TestCase):
                 self.port = free_port()
                 line = self.line([
                     self.start(r, 3, "--timeout=30s",
-                               PROBE_FAILING_RANK=str(failing))
+                               PROBE_FAULT_RANK=str(failing))
                     for r in range(3)])
                 self.assertTrue(
                     line.endswith(f"program: rank {failing}: out of luck\n"),
@@ -227,7 +227,7 @@ class BadStartTest(unittest.TestCase):
                 self.assertIn(expected, said[0])
 
     def test_rank_0_says_its_rank_on_request(self):
-        line = self.line([self.start(r, 2, "--log_prefix", PROBE_FAILING_RANK="1")
+        line = self.line([self.start(r, 2, "--log_prefix", PROBE_FAULT_RANK="1")
                           for r in range(2)])
         self.assertRegex(line, r"^\[rank 0\] .*program: rank 1: out of luck\n$")
         # Also where its flags are not those of a run.

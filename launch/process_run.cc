@@ -88,6 +88,8 @@ class Process {
   /// What this process waited for in vain.
   std::string LateMpi() const;
   std::string LateEnd() const;
+  absl::Status OtherWorld(const std::string& says_mpi,
+                          const std::string& says_launcher) const;
   /// Ends this process, which a lost one keeps in MPI, in step with the others.
   void LeaveMpi(const std::string& late);
   /// Calls `fn` in bounded time: it ends on no failure of its own.
@@ -172,6 +174,15 @@ std::string Process::LateMpi() const {
       "reach another; --start_timeout and --timeout bound it");
 }
 
+absl::Status Process::OtherWorld(const std::string& says_mpi,
+                                 const std::string& says_launcher) const {
+  return absl::FailedPreconditionError(
+      absl::StrCat("MPI says that this ", says_mpi, ", and ",
+                   LauncherName(info_.launcher), " ", says_launcher,
+                   ": start with a launcher that MPI knows, as srun --mpi=pmix "
+                   "or mpirun"));
+}
+
 std::string Process::LateEnd() const {
   return absl::StrCat("MPI has not ended within ",
                       absl::FormatDuration(options_.timeout), " in rank ",
@@ -253,6 +264,12 @@ absl::Status Process::Choose(MeetingPoint& point) {
   } else {
     CH_ASSIGN_OR_RETURN(const std::vector<std::string> told,
                         StartMpi(text, /*join=*/nullptr));
+    if (static_cast<int>(told.size()) != info_.size) {
+      is_said_ = !SpeaksForHost();
+      if (!info_.wrong.empty()) return absl::InvalidArgumentError(info_.wrong);
+      return OtherWorld(absl::StrCat("is one of ", told.size()),
+                        absl::StrCat("one of ", info_.size));
+    }
     text = told[0];
   }
   CH_RETURN_IF_ERROR(chosen);
@@ -419,12 +436,9 @@ absl::Status Process::RunRanks(absl::FunctionRef<absl::Status(World&)> fn) {
     has_run_ = true;
     is_in_function_ = true;
     if (world.size() != info_.size || world.rank() != info_.rank) {
-      return absl::FailedPreconditionError(
-          absl::StrCat("MPI says that this is rank ", world.rank(), " of ",
-                       world.size(), ", and ", LauncherName(info_.launcher),
-                       " rank ", info_.rank, " of ", info_.size,
-                       ": start with a launcher that MPI knows, as srun "
-                       "--mpi=pmix or mpirun"));
+      return OtherWorld(
+          absl::StrCat("is rank ", world.rank(), " of ", world.size()),
+          absl::StrCat("rank ", info_.rank, " of ", info_.size));
     }
     const absl::Status ran = fn(world);
     is_in_function_ = false;

@@ -318,6 +318,7 @@ def ch_rank_test(
         engines = ["local"],
         mpi_args = [],
         mpi_seconds = 100,
+        two_hosts = False,
         devices = ["cpu"],
         cuda_args = [],
         cuda_size = "medium",
@@ -337,6 +338,8 @@ def ch_rank_test(
         is off.
       mpi_args: of the program there, as a --gtest_filter.
       mpi_seconds: that the job of processes may take.
+      two_hosts: whether there is a test <name>_on_two_hosts, too, as those of
+        ch_mpi_test.
       devices: "cpu", and "cuda" for a test <name>_on_cuda besides, of the same
         program, whose ranks are on two emulated CUDA devices.
       cuda_args: of the program there, as a --gtest_filter.
@@ -385,6 +388,17 @@ def ch_rank_test(
             # Where threads meet is the other test's.
             tags = [tag for tag in tags if tag != "threads"],
             visibility = kwargs.get("visibility"),
+        )
+    if two_hosts:
+        _run_by_mpi(
+            name = name + "_on_two_hosts",
+            program = name,
+            ranks = ranks,
+            seconds = mpi_seconds,
+            args = mpi_args,
+            tags = [tag for tag in tags if tag != "threads"],
+            visibility = kwargs.get("visibility"),
+            runner = "run_mpi_test_on_two_hosts",
         )
 
 def _run_by_mpi(name, program, ranks, seconds, args, tags, visibility, runner = "run_mpi_test"):

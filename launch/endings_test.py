@@ -1,0 +1,200 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""How jobs of processes end: by signals, and by each way to lose a process.
+
+usage: endings_test.py PROGRAM
+where the program is a build of probe_program.cc.
+"""
+
+import os
+import re
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+import unittest
+
+PROGRAM = sys.argv.pop()
+LONG = 60
+TIMEOUT = 10
+
+
+def free_port():
+    with socket.socket() as listening:
+        listening.bind(("127.0.0.1", 0))
+        return listening.getsockname()[1]
+
+
+class Job:
+    """Processes of PROGRAM, and what they print."""
+
+    def __init__(self, test, commands, environments):
+        self.processes = []
+        for command, environment in zip(commands, environments):
+            process = subprocess.Popen(
+                command, env=environment, stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE, text=True)
+            test.addCleanup(process.stderr.close)
+            test.addCleanup(process.stdout.close)
+            test.addCleanup(process.kill)
+            self.processes.append(process)
+
+    def await_running(self):
+        line = self.processes[0].stdout.readline()
+        if line != "runs\n":
+            raise AssertionError(line + self.processes[0].stderr.read())
+
+    def end(self):
+        """The exit statuses, and the lines of stderr."""
+        said = "".join(p.communicate(timeout=LONG)[1] for p in self.processes)
+        return [p.returncode for p in self.processes], said.splitlines()
+
+
+class EndingsTest(unittest.TestCase):
+    def setUp(self):
+        # Short, for the names of sockets in it.
+        self.dir = tempfile.mkdtemp(prefix="ch", dir="/tmp")
+        self.addCleanup(shutil.rmtree, self.dir, ignore_errors=True)
+        self.environment = {
+            "PATH": os.environ["PATH"], "HOME": self.dir, "TMPDIR": self.dir,
+            "OMPI_ALLOW_RUN_AS_ROOT": "1",
+            "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
+
+    def alone(self, *flags, **variables):
+        return Job(self, [[PROGRAM, *flags]],
+                   [{**self.environment, **variables}])
+
+    def plain(self, ranks, *flags, **variables):
+        port = str(free_port())
+        return Job(self, [[PROGRAM, f"--timeout={TIMEOUT}s", *flags]] * ranks,
+                   [{**self.environment, "RANK": str(rank),
+                     "WORLD_SIZE": str(ranks), "MASTER_ADDR": "127.0.0.1",
+                     "MASTER_PORT": port, **variables}
+                    for rank in range(ranks)])
+
+    def mpirun(self, ranks, *flags, options=(), **variables):
+        return Job(self, [["mpirun", "--oversubscribe", "-np", str(ranks),
+                           *options, PROGRAM, f"--timeout={TIMEOUT}s", *flags]],
+                   [{**self.environment, **variables}])
+
+    def stopped(self):
+        """The ranks whose on_stop has run, and clears that."""
+        found = sorted(n for n in os.listdir(self.dir) if n.startswith("rank"))
+        for name in found:
+            os.remove(os.path.join(self.dir, name))
+        return [int(name[4:]) for name in found]
+
+    def test_on_stop_runs_on_each_rank(self):
+        for which in signal.SIGTERM, signal.SIGINT:
+            for flags, status in [((), 143), (("--stop_status=0",), 0)]:
+                with self.subTest(signal=which, flags=flags):
+                    job = self.plain(3, *flags, PROBE_STOP=self.dir)
+                    job.await_running()
+                    job.processes[1].send_signal(which)
+                    self.assertEqual(job.end(), ([status] * 3, []))
+                    self.assertEqual(self.stopped(), [0, 1, 2])
+
+    def test_mpirun_passes_the_signal_on(self):
+        for which, options in [
+                (signal.SIGTERM, ["--mca", "odls_base_sigkill_timeout", "60"]),
+                (signal.SIGINT, ["--mca", "odls_base_sigkill_timeout", "60"])]:
+            with self.subTest(signal=which):
+                job = self.mpirun(2, "--stop_status=0", options=options,
+                                  PROBE_STOP=self.dir)
+                job.await_running()
+                job.processes[0].send_signal(which)
+                _, said = job.end()
+                self.assertEqual([l for l in said if "program: " in l], [])
+                self.assertEqual(self.stopped(), [0, 1])
+
+    def test_on_stop_of_rank_threads(self):
+        job = self.alone("--stop_status=0", PROBE_STOP=self.dir)
+        job.await_running()
+        job.processes[0].send_signal(signal.SIGTERM)
+        self.assertEqual(job.end(), ([0], []))
+        self.assertEqual(self.stopped(), [0])
+
+    def test_an_error_of_on_stop_is_that_of_the_run(self):
+        job = self.plain(2, PROBE_STOP=self.dir, PROBE_BAD_STOP="1")
+        job.await_running()
+        job.processes[0].send_signal(signal.SIGTERM)
+        statuses, said = job.end()
+        self.assertEqual(statuses, [1, 1])
+        self.assertEqual(len(said), 1, said)
+        self.assertRegex(said[0], "program: rank 1: the disk is full$")
+
+    def test_nobody_s_on_stop_runs_without_a_stop(self):
+        self.assertEqual(self.alone(PROBE_HOSTS="1").end(), ([0], []))
+        self.assertEqual(self.stopped(), [])
+
+    def assert_lost(self, said, rank, ranks):
+        """One line names the process; then each rank, and what it was doing."""
+        begin = [i for i, line in enumerate(said) if "program: " in line]
+        self.assertEqual(len(begin), 1, said)
+        first = said[begin[0]]
+        self.assertRegex(
+            first, rf"program: rank {rank}: process \d+ on host "
+            rf"{re.escape(socket.gethostname())} died: its connection ended ")
+        for other in range(ranks):
+            line = said[begin[0] + 1 + other]
+            if other == rank:
+                self.assertRegex(line, rf"^  rank {other} \(process \d+ on ")
+            else:
+                # The last collective of each.
+                self.assertRegex(
+                    line, rf"^  rank {other} \(process \d+ on .*\): "
+                    r"(in|computing, after) .*'stop'")
+
+    def test_a_process_that_ends_is_named_with_what_all_were_doing(self):
+        recovery = ["--enable-recovery"]
+        for fault, start in [
+                ("exit", lambda v: self.plain(3, **v)),
+                ("_exit", lambda v: self.mpirun(3, options=recovery, **v)),
+                ("abort", lambda v: self.mpirun(3, options=recovery, **v)),
+                ("segv", lambda v: self.mpirun(3, options=recovery, **v)),
+                # mpirun ends the others itself.
+                ("abort", lambda v: self.mpirun(3, **v)),
+                ("exit", lambda v: self.mpirun(3, **v))]:
+            with self.subTest(fault=fault):
+                began = time.monotonic()
+                job = start({"PROBE_FAULT": fault, "PROBE_FAULT_RANK": "1"})
+                _, said = job.end()
+                self.assert_lost(said, 1, 3)
+                self.assertLess(time.monotonic() - began, LONG)
+
+    def test_memory_that_is_missing_is_the_error_of_the_rank(self):
+        job = self.mpirun(3, PROBE_FAULT="memory", PROBE_FAULT_RANK="2")
+        _, said = job.end()
+        said = [line for line in said if "program: " in line]
+        self.assertEqual(len(said), 1, said)
+        self.assertRegex(said[0], "program: rank 2: .*bad_alloc")
+
+    def test_a_check_that_fails_on_all_is_printed_once(self):
+        for start in (lambda **v: self.plain(4, **v),
+                      lambda **v: self.mpirun(4, **v)):
+            for rank in "all", "2":
+                job = start(PROBE_FAULT="check", PROBE_FAULT_RANK=rank)
+                _, said = job.end()
+                lines = [line for line in said if "check failed" in line]
+                self.assertEqual(len(lines), 1, said)
+                self.assertRegex(lines[0], r"program: rank \d: .*probe_program."
+                                 r"cc:\d+: check failed: false of the probe")
+                self.assertEqual(
+                    [l for l in said if "died: " in l or "did not" in l], [])
+
+    def test_ranks_know_their_hosts(self):
+        expected = [f"rank {r}: {r} of 3 on {socket.gethostname()}"
+                    for r in range(3)]
+        for job in (self.plain(3, PROBE_HOSTS="1"),
+                    self.mpirun(3, PROBE_HOSTS="1"),
+                    self.alone(PROBE_HOSTS="1", PROBE_RANKS="3")):
+            said = "".join(p.communicate(timeout=LONG)[0]
+                           for p in job.processes)
+            self.assertEqual(sorted(said.splitlines()), expected)
+
+
+if __name__ == "__main__":
+    unittest.main()
