@@ -63,7 +63,8 @@ def naming(directory):
 
 
 def ports_of(pids):
-    """Those on which one of the processes listens."""
+    """Sockets of the processes that listen: inode and port. Others may have the
+    same ports once these are gone."""
     inodes = set()
     for pid in pids:
         try:
@@ -73,8 +74,7 @@ def ports_of(pids):
                     inodes.add(link[8:-1])
         except OSError:
             continue
-    return {int(fields[1].rsplit(":", 1)[1], 16) for fields in listening()
-            if fields[9] in inodes}
+    return {listens for listens in listening() if listens[0] in inodes}
 
 
 def listening():
@@ -83,7 +83,7 @@ def listening():
             for line in list(file)[1:]:
                 fields = line.split()
                 if fields[3] == "0A":
-                    yield fields
+                    yield fields[9], int(fields[1].rsplit(":", 1)[1], 16)
 
 
 class ProcessesTest(unittest.TestCase):
@@ -196,8 +196,7 @@ class ProcessesTest(unittest.TestCase):
                       if name.startswith(("ompi.", "crosshatch-", "vader"))
                       and any(names for _, _, names
                               in os.walk(os.path.join(self.dir, name)))]
-            taken = ports & {int(fields[1].rsplit(":", 1)[1], 16)
-                             for fields in listening()}
+            taken = ports & set(listening())
             if not (left or files or taken):
                 return
             self.assertLess(time.monotonic(), until,

@@ -99,8 +99,8 @@ class EndingsTest(unittest.TestCase):
 
     def test_mpirun_passes_the_signal_on(self):
         for which, options in [
-                (signal.SIGTERM, ["--mca", "odls_base_sigkill_timeout", "60"]),
-                (signal.SIGINT, ["--mca", "odls_base_sigkill_timeout", "60"])]:
+                (signal.SIGTERM, ["--mca", "odls_base_sigkill_timeout", "5"]),
+                (signal.SIGINT, ["--mca", "odls_base_sigkill_timeout", "5"])]:
             with self.subTest(signal=which):
                 job = self.mpirun(2, "--stop_status=0", options=options,
                                   PROBE_STOP=self.dir)
@@ -170,7 +170,7 @@ class EndingsTest(unittest.TestCase):
         _, said = job.end()
         said = [line for line in said if "program: " in line]
         self.assertEqual(len(said), 1, said)
-        self.assertRegex(said[0], "program: rank 2: .*bad_alloc")
+        self.assertRegex(said[0], "program: rank 2: the rank.s function ran out of ")
 
     def test_a_check_that_fails_on_all_is_printed_once(self):
         for start in (lambda **v: self.plain(4, **v),

@@ -55,8 +55,10 @@ absl::Status UntilStopped(World& world) {
     CH_ASSIGN_OR_RETURN(const bool stops, StopRequested(world));
     if (stops) return absl::OkStatus();
     if (step < 3) continue;
-    if (step == 3 && world.rank() == 0) std::puts("runs");
-    std::fflush(stdout);
+    if (step == 3 && world.rank() == 0 && !Variable("PROBE_STOP").empty()) {
+      std::puts("runs");
+      std::fflush(stdout);
+    }
     if (Names("PROBE_FAULT_RANK", world)) return Fault();
     std::this_thread::sleep_for(std::chrono::milliseconds(1));
   }

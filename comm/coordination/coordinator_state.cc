@@ -199,11 +199,11 @@ void CoordinatorState::Register(Peer peer, const Registration& registration,
   ++came_;
   const auto twin = ranks_.find(member.rank());
   std::string wrong;
-  if (member.rank() < 0 || member.size() < 1) {
+  const bool is_known = member.rank() >= 0 && member.size() > 0;
+  if (!is_known && !member.wrong().empty()) {
     wrong = absl::StrCat(
         member.rank() < 0 ? Process(member) : Describe(member), ": ",
-        member.wrong().empty() ? "it does not say which rank it is of how many"
-                               : member.wrong());
+        member.wrong());
   } else if (member.size() != self_.size()) {
     wrong =
         absl::StrCat(Describe(member), " was started for a world of ",
