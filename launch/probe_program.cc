@@ -45,6 +45,12 @@ absl::Status Fault() {
   if (fault == "abort") std::abort();
   if (fault == "segv") raise(SIGSEGV);
   if (fault == "memory") throw std::bad_alloc();
+  if (fault == "cut") {
+    // The link of tools/run_mpi_test_on_two_hosts.
+    return std::system("ip link set va down") == 0
+               ? absl::OkStatus()
+               : absl::InternalError("no link to cut");
+  }
   if (fault == "check") CH_CHECK(false) << "of the probe";
   return absl::InternalError("out of luck");
 }
@@ -59,7 +65,7 @@ absl::Status UntilStopped(World& world) {
       std::puts("runs");
       std::fflush(stdout);
     }
-    if (Names("PROBE_FAULT_RANK", world)) return Fault();
+    if (Names("PROBE_FAULT_RANK", world)) CH_RETURN_IF_ERROR(Fault());
     std::this_thread::sleep_for(std::chrono::milliseconds(1));
   }
 }
@@ -100,8 +106,9 @@ int Main(int argc, char** argv) {
       argc, argv,
       [](World& world) -> absl::Status {
         if (!Variable("PROBE_HOSTS").empty()) return PrintHosts(world);
-        if (Variable("PROBE_STOP").empty() &&
-            Variable("PROBE_FAULT_RANK").empty()) {
+        if (!Variable("PROBE_MPI").empty() ||
+            (Variable("PROBE_STOP").empty() &&
+             Variable("PROBE_FAULT_RANK").empty())) {
           return absl::OkStatus();
         }
         return UntilStopped(world);
@@ -109,7 +116,44 @@ int Main(int argc, char** argv) {
       options);
 }
 
+/// In the function of MPI's that PROBE_MPI names: sends PROBE_SIGNAL to this
+/// process if PROBE_FAULT_RANK is its rank.
+void MeetMpi(const std::string& function) {
+  std::string rank = Variable("RANK");
+  if (rank.empty()) rank = Variable("OMPI_COMM_WORLD_RANK");
+  if (Variable("PROBE_MPI") != function ||
+      Variable("PROBE_FAULT_RANK") != rank) {
+    return;
+  }
+  raise(std::atoi(Variable("PROBE_SIGNAL").c_str()));
+}
+
 }  // namespace
 }  // namespace crosshatch
+
+// MPI lets a program stand in front of its functions, which it calls by names
+// that begin with P. There are none in a build without MPI.
+extern "C" {
+int PMPI_Init_thread(int*, char***, int, int*) __attribute__((weak));
+int PMPI_Comm_connect(const char*, void*, int, void*, void*)
+    __attribute__((weak));
+int PMPI_Finalize() __attribute__((weak));
+
+int MPI_Init_thread(int* argc, char*** argv, int required, int* provided) {
+  crosshatch::MeetMpi("MPI_Init_thread");
+  return PMPI_Init_thread(argc, argv, required, provided);
+}
+
+int MPI_Comm_connect(const char* port, void* info, int root, void* comm,
+                     void* made) {
+  crosshatch::MeetMpi("MPI_Comm_connect");
+  return PMPI_Comm_connect(port, info, root, comm, made);
+}
+
+int MPI_Finalize() {
+  crosshatch::MeetMpi("MPI_Finalize");
+  return PMPI_Finalize();
+}
+}
 
 int main(int argc, char** argv) { return crosshatch::Main(argc, argv); }

@@ -44,6 +44,9 @@ using coordination::Member;
 constexpr absl::Duration kNamedWithin = absl::Seconds(10);
 /// How often a process that waits for rank 0 looks whether it still may come.
 constexpr absl::Duration kLook = absl::Seconds(1);
+/// How long after one that finds no rank 0 the others of its host may look for
+/// it, since they do not start at one time.
+constexpr absl::Duration kOthersStart = absl::Seconds(5);
 /// A failed check is told to the others within this, or printed where it was.
 constexpr absl::Duration kTold = absl::Seconds(5);
 
@@ -83,7 +86,8 @@ class Process {
   /// Rank 0: listens, and puts the port that it got into `point`.
   absl::Status Listen(MeetingPoint& point);
   /// Whether this process of its host speaks, where nobody speaks for the job.
-  bool SpeaksForHost();
+  /// \param stays how long it then does, for the others to see it.
+  bool SpeaksForHost(absl::Duration stays = kSpeakerStays);
   std::string Topic() const;
   /// What this process waited for in vain.
   std::string LateMpi() const;
@@ -114,7 +118,7 @@ class Process {
   // Why the job did not start is said by OnFailure or by another process.
   bool is_said_ = false;
   // This process speaks for its host, and stays a while for that.
-  std::atomic<bool> stays_ = false;
+  std::atomic<int> stays_ms_ = 0;
   // From then on an error is told of by the rank in which it began.
   bool has_run_ = false;
   std::atomic<bool> is_in_function_ = false;
@@ -196,16 +200,18 @@ std::string Process::Topic() const {
                       info_.port);
 }
 
-bool Process::SpeaksForHost() {
+bool Process::SpeaksForHost(absl::Duration stays) {
   const bool is_first = SpeaksFirst(Topic());
-  if (is_first && info_.size != 1) stays_ = true;
+  if (is_first && info_.size != 1) {
+    stays_ms_ = static_cast<int>(absl::ToInt64Milliseconds(stays));
+  }
   return is_first;
 }
 
 void Process::LeaveMpi(const std::string& late) {
   if (client_ == nullptr) {
     if (SpeaksForHost()) say_(late);
-    if (stays_) absl::SleepFor(kSpeakerStays);
+    absl::SleepFor(absl::Milliseconds(stays_ms_.load()));
     return;
   }
   if (!client_->failure().has_value()) {
@@ -346,7 +352,7 @@ absl::Status Process::Meet() {
     const absl::Status listening = Listen(point);
     // The others of this host need not wait for it, nor say that it is not
     // there.
-    if (!listening.ok() && !is_said_) SpeaksForHost();
+    if (!listening.ok() && !is_said_) SpeaksForHost(kOthersStart);
     CH_RETURN_IF_ERROR(listening);
   }
   CH_RETURN_IF_ERROR(Connect(point));
@@ -364,7 +370,7 @@ void Process::OnFailure(const FailureNotice& notice,
   if (lost_rank_0 && !speaks) {
     speaks = roster.has_started
                  ? SpeaksWithoutRank0(info_.rank, roster.first_elsewhere)
-                 : SpeaksForHost();
+                 : SpeaksForHost(kOthersStart);
   }
   if (speaks) say_(std::string(coordination::ResultOf(notice).message()));
   has_announced_ = true;
@@ -504,7 +510,7 @@ absl::Status Process::RunJob(absl::FunctionRef<absl::Status(World&)> fn) {
 
 absl::Status Process::Run(absl::FunctionRef<absl::Status(World&)> fn) {
   const absl::Status status = RunJob(fn);
-  if (stays_) absl::SleepFor(kSpeakerStays);
+  absl::SleepFor(absl::Milliseconds(stays_ms_.load()));
   return status;
 }
 
