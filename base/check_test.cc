@@ -49,7 +49,8 @@ TEST(CheckDeathTest, IsToldInPlaceOfPrintedWhereSomebodyPrintsIt) {
     });
     CH_CHECK(1 > 2) << "alas";
   };
-  const std::string said = "[^\n]*check_test.cc:[0-9]+: check failed: 1 > 2 alas";
+  const std::string said =
+      "[^\n]*check_test.cc:[0-9]+: check failed: 1 > 2 alas";
   // GoogleTest prints what the program did in front.
   EXPECT_DEATH(fail(true), "told: <" + said + ">\n$");
   EXPECT_DEATH(fail(false), "told: <" + said + ">\n" + said + "\n$");

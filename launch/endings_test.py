@@ -2,8 +2,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """How jobs of processes end: by signals, and by each way to lose a process.
 
-usage: endings_test.py PROGRAM RUN_MPI_TEST_ON_TWO_HOSTS
-where the program is a build of probe_program.cc.
+usage: endings_test.py CLASS PROGRAM RUN_MPI_TEST_ON_TWO_HOSTS
+where the program is a build of probe_program.cc, and CLASS is EndingsTest, or
+LossesTest for what takes long, since somebody has to be missed.
 """
 
 import os
@@ -53,7 +54,7 @@ class Job:
         return [p.returncode for p in self.processes], said.splitlines()
 
 
-class EndingsTest(unittest.TestCase):
+class JobsTest(unittest.TestCase):
     def setUp(self):
         # Short, for the names of sockets in it.
         self.dir = tempfile.mkdtemp(prefix="ch", dir="/tmp")
@@ -80,6 +81,21 @@ class EndingsTest(unittest.TestCase):
                            *options, PROGRAM, f"--timeout={TIMEOUT}s", *flags]],
                    [{**self.environment, **variables}])
 
+    def two_hosts(self, seconds, *flags, options=(), **variables):
+        """What four processes on two hosts print, by line; None: not checked."""
+        run = subprocess.run(
+            [TWO_HOSTS, "4", str(seconds), *options, PROGRAM, *flags],
+            capture_output=True, text=True, timeout=2 * LONG,
+            env={**self.environment, **variables})
+        if "NOT CHECKED" in run.stderr:
+            print(run.stderr, file=sys.stderr)
+            return None
+        # Without the tags of mpirun's.
+        return [re.sub(r"^\[\d+,\d+\]<std(out|err)>:", "", line)
+                for line in (run.stdout + run.stderr).splitlines()]
+
+
+class EndingsTest(JobsTest):
     def stopped(self):
         """The ranks whose on_stop has run, and clears that."""
         found = sorted(n for n in os.listdir(self.dir) if n.startswith("rank"))
@@ -165,37 +181,6 @@ class EndingsTest(unittest.TestCase):
                 self.assert_lost(said, 1, 3)
                 self.assertLess(time.monotonic() - began, LONG)
 
-    def test_a_process_that_is_lost_in_mpi_is_named(self):
-        timeout = 5
-        for function, which, how, words in [
-                ("MPI_Init_thread", signal.SIGKILL, "mpirun", "died: "),
-                ("MPI_Init_thread", signal.SIGKILL, "plain", "died: "),
-                ("MPI_Comm_connect", signal.SIGKILL, "plain", "died: "),
-                ("MPI_Comm_connect", signal.SIGSTOP, "plain", "does not answer"),
-                ("MPI_Finalize", signal.SIGKILL, "mpirun", "died: "),
-                ("MPI_Finalize", signal.SIGSTOP, "plain", "does not answer")]:
-            with self.subTest(function=function, signal=which.name, how=how):
-                began = time.monotonic()
-                variables = {"PROBE_MPI": function, "PROBE_FAULT_RANK": "2",
-                             "PROBE_SIGNAL": str(int(which))}
-                flags = [f"--timeout={timeout}s"]
-                if how == "mpirun":
-                    job = self.mpirun(3, *flags, options=["--enable-recovery"],
-                                      **variables)
-                else:
-                    job = self.plain(3, *flags, **variables)
-                    for process in job.processes[:2]:
-                        self.assertEqual(process.wait(timeout=LONG), 1)
-                    job.processes[2].kill()
-                _, said = job.end()
-                # To start takes some time, too.
-                self.assertLess(time.monotonic() - began, 2 * timeout + 10)
-                said = [line for line in said if "program" in line]
-                self.assertEqual(len(said), 1, said)
-                self.assertRegex(
-                    said[0], rf"^probe_program: rank 2: process \d+ on host "
-                    rf"\S+ {words}")
-
     def test_memory_that_is_missing_is_the_error_of_the_rank(self):
         job = self.mpirun(3, PROBE_FAULT="memory", PROBE_FAULT_RANK="2")
         _, said = job.end()
@@ -226,19 +211,6 @@ class EndingsTest(unittest.TestCase):
                            for p in job.processes)
             self.assertEqual(sorted(said.splitlines()), expected)
 
-    def two_hosts(self, seconds, *flags, options=(), **variables):
-        """What four processes on two hosts print, by line; None: not checked."""
-        run = subprocess.run(
-            [TWO_HOSTS, "4", str(seconds), *options, PROGRAM, *flags],
-            capture_output=True, text=True, timeout=2 * LONG,
-            env={**self.environment, **variables})
-        if "NOT CHECKED" in run.stderr:
-            print(run.stderr, file=sys.stderr)
-            return None
-        # Without the tags of mpirun's.
-        return [re.sub(r"^\[\d+,\d+\]<std(out|err)>:", "", line)
-                for line in (run.stdout + run.stderr).splitlines()]
-
     def test_two_hosts(self):
         said = self.two_hosts(50, PROBE_HOSTS="1")
         if said is None:
@@ -253,6 +225,39 @@ class EndingsTest(unittest.TestCase):
         first = [line for line in said if "program: " in line]
         self.assertEqual(len(first), 1, said)
         self.assertRegex(first[0], r"rank 3: process \d+ on host far died")
+
+
+class LossesTest(JobsTest):
+    def test_a_process_that_is_lost_in_mpi_is_named(self):
+        timeout = 5
+        for function, which, how, words in [
+                ("MPI_Init_thread", signal.SIGKILL, "mpirun", "died: "),
+                ("MPI_Init_thread", signal.SIGKILL, "plain", "died: "),
+                ("MPI_Comm_connect", signal.SIGKILL, "plain", "died: "),
+                ("MPI_Comm_connect", signal.SIGSTOP, "plain", "does not answer"),
+                ("MPI_Finalize", signal.SIGKILL, "mpirun", "died: "),
+                ("MPI_Finalize", signal.SIGSTOP, "plain", "does not answer")]:
+            with self.subTest(function=function, signal=which.name, how=how):
+                began = time.monotonic()
+                variables = {"PROBE_MPI": function, "PROBE_FAULT_RANK": "2",
+                             "PROBE_SIGNAL": str(int(which))}
+                flags = [f"--timeout={timeout}s"]
+                if how == "mpirun":
+                    job = self.mpirun(3, *flags, options=["--enable-recovery"],
+                                      **variables)
+                else:
+                    job = self.plain(3, *flags, **variables)
+                    for process in job.processes[:2]:
+                        self.assertEqual(process.wait(timeout=LONG), 1)
+                    job.processes[2].kill()
+                _, said = job.end()
+                # To start takes some time, too.
+                self.assertLess(time.monotonic() - began, 2 * timeout + 10)
+                said = [line for line in said if "program" in line]
+                self.assertEqual(len(said), 1, said)
+                self.assertRegex(
+                    said[0], rf"^probe_program: rank 2: process \d+ on host "
+                    rf"\S+ {words}")
 
     def test_a_link_that_is_cut(self):
         # mpirun waits for the other host until it is ended.

@@ -114,9 +114,9 @@ class Reader {
       const std::string variable = name;
       const bool is_ompi = variable.starts_with("OMPI_COMM_");
       const bool is_slurm = variable.starts_with("SLURM_");
-      const bool is_ours =
-          variable.starts_with("CROSSHATCH_") ||
-          variable.starts_with("PMIX_") || variable.starts_with("OMPI_MCA_");
+      const bool is_ours = variable.starts_with("CROSSHATCH_") ||
+                           variable.starts_with("PMIX_") ||
+                           variable.starts_with("OMPI_MCA_");
       const bool fits = launcher_ == Launcher::kOpenMpi ? is_ompi
                         : launcher_ == Launcher::kSlurm
                             ? is_slurm
@@ -202,9 +202,8 @@ absl::Status ReadPlain(const Environment& environment, Launcher launcher,
   const absl::Status placed =
       reader.RankOf("RANK", "WORLD_SIZE", info.rank, info.size);
   // torchrun's agent listens on the port itself.
-  const absl::Status found =
-      ReadPlainAddress(environment, reader,
-                       launcher == Launcher::kTorchrun ? 1 : 0, info);
+  const absl::Status found = ReadPlainAddress(
+      environment, reader, launcher == Launcher::kTorchrun ? 1 : 0, info);
   if (!found.ok()) return placed.ok() ? found : placed;
   if (!placed.ok()) {
     info.outside = std::string(placed.message());

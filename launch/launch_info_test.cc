@@ -319,18 +319,17 @@ TEST(DetectLaunchTest, AnswersForAllTheRanksThatCanMeetToSayWhatIsWrong) {
 }
 
 TEST(DetectLaunchTest, FindsTheFileOfAJobOnOneHost) {
-  const Environment job = {
-      {"PMIX_SERVER_TMPDIR", "/tmp/d"},
-      {"OMPI_MCA_orte_precondition_transports", "12-34"}};
+  const Environment job = {{"PMIX_SERVER_TMPDIR", "/tmp/d"},
+                           {"OMPI_MCA_orte_precondition_transports", "12-34"}};
   const auto file = [&](const Environment& changes) {
     return DetectLaunch(With(With(Mpi(), job), changes))->meeting_file;
   };
   EXPECT_EQ(file({{"OMPI_COMM_WORLD_LOCAL_SIZE", "4"}}),
             "/tmp/d/crosshatch-77-12-34");
   EXPECT_EQ(file({}), "");
-  EXPECT_EQ(file({{"OMPI_COMM_WORLD_LOCAL_SIZE", "4"},
-                  {"PMIX_SERVER_TMPDIR", ""}}),
-            "");
+  EXPECT_EQ(
+      file({{"OMPI_COMM_WORLD_LOCAL_SIZE", "4"}, {"PMIX_SERVER_TMPDIR", ""}}),
+      "");
 }
 
 TEST(FirstHostTest, ReadsSlurmsLists) {

@@ -20,8 +20,8 @@ namespace {
 
 absl::Status Unwritten(const std::string& path) {
   return absl::UnavailableError(absl::StrCat(
-      "cannot write ", path, ", by which the processes of this host meet: ",
-      std::strerror(errno)));
+      "cannot write ", path,
+      ", by which the processes of this host meet: ", std::strerror(errno)));
 }
 
 }  // namespace
@@ -40,8 +40,8 @@ absl::Status WriteMeetingFile(const std::string& path,
   const int file = open(unfinished.c_str(),
                         O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, S_IRUSR);
   if (file < 0) return Unwritten(unfinished);
-  const bool is_written =
-      write(file, text.data(), text.size()) == static_cast<ssize_t>(text.size());
+  const bool is_written = write(file, text.data(), text.size()) ==
+                          static_cast<ssize_t>(text.size());
   close(file);
   if (!is_written || std::rename(unfinished.c_str(), path.c_str()) != 0) {
     const absl::Status error = Unwritten(path);

@@ -188,11 +188,10 @@ absl::Status Process::OtherWorld(const std::string& says_mpi,
 }
 
 std::string Process::LateEnd() const {
-  return absl::StrCat("MPI has not ended within ",
-                      absl::FormatDuration(options_.timeout), " in rank ",
-                      info_.rank, " (process ", self_.pid(), " on host ",
-                      self_.host(),
-                      "), after the job: a host cannot reach another any more");
+  return absl::StrCat(
+      "MPI has not ended within ", absl::FormatDuration(options_.timeout),
+      " in rank ", info_.rank, " (process ", self_.pid(), " on host ",
+      self_.host(), "), after the job: a host cannot reach another any more");
 }
 
 std::string Process::Topic() const {
@@ -239,7 +238,8 @@ void Process::WithinTime(absl::Duration time, const std::string& late,
 absl::StatusOr<std::vector<std::string>> Process::StartMpi(
     const std::string& blob, const MpiJoin* join) {
   absl::StatusOr<std::vector<std::string>> told;
-  WithinTime(times_.start, LateMpi(), [&] { told = ExchangeByMpi(blob, join); });
+  WithinTime(times_.start, LateMpi(),
+             [&] { told = ExchangeByMpi(blob, join); });
   has_mpi_ = true;
   return told;
 }
@@ -298,14 +298,16 @@ absl::Status Process::Connect(const MeetingPoint& point) {
     coordination::ClientOptions options = {
         .times = times_,
         .leave = options_.timeout,
-        .on_failure = [this](const FailureNotice& notice,
-                             const coordination::Roster& roster) {
-          OnFailure(notice, roster);
-        },
+        .on_failure =
+            [this](const FailureNotice& notice,
+                   const coordination::Roster& roster) {
+              OnFailure(notice, roster);
+            },
         .end_process =
             [this](const std::string& message) {
               // Elsewhere than in its function it is not the rank's fault.
-              if (is_in_function_) std::fprintf(stderr, "%s\n", message.c_str());
+              if (is_in_function_)
+                std::fprintf(stderr, "%s\n", message.c_str());
               _exit(1);
             }};
     options.times.start = std::clamp(left, absl::Milliseconds(1), kLook);
@@ -323,14 +325,13 @@ absl::Status Process::Connect(const MeetingPoint& point) {
     is_said_ = !SpeaksForHost();
     return absl::Status(
         client.status().code(),
-        absl::StrCat(
-            "rank 0's coordinator is not to be found: ",
-            absl::IsDeadlineExceeded(client.status())
-                ? absl::StrCat("nobody listened on ", point.host, ":",
-                               point.port, " within ",
-                               absl::FormatDuration(times_.start))
-                : std::string(client.status().message()),
-            "; is rank 0 started, and its address the same here?"));
+        absl::StrCat("rank 0's coordinator is not to be found: ",
+                     absl::IsDeadlineExceeded(client.status())
+                         ? absl::StrCat("nobody listened on ", point.host, ":",
+                                        point.port, " within ",
+                                        absl::FormatDuration(times_.start))
+                         : std::string(client.status().message()),
+                     "; is rank 0 started, and its address the same here?"));
   }
 }
 

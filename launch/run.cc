@@ -43,7 +43,8 @@ std::string PrefixOf(int rank, const RunOptions& options) {
 }
 
 /// Prints what keeps this process from knowing which job it is of. What started
-/// it may have started others that fail alike, of which one of this host speaks.
+/// it may have started others that fail alike, of which one of this host
+/// speaks.
 void SayWithoutPlan(const std::string& text) {
   const Environment environment = LaunchEnvironment();
   // Numbers are what ranks differ in.

@@ -34,8 +34,8 @@ SocketName NameOf(const std::string& topic) {
   SocketName name;
   name.address.sun_family = AF_UNIX;
   std::memcpy(name.address.sun_path + 1, text.data(), text.size());
-  name.size = static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + 1 +
-                                     text.size());
+  name.size =
+      static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + 1 + text.size());
   return name;
 }
 

@@ -50,10 +50,10 @@ int Reach(const char* address, int port) {
   to.sin_port = htons(static_cast<uint16_t>(port));
   inet_pton(AF_INET, address, &to.sin_addr);
   const int socket_fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
-  const int failed = connect(socket_fd, reinterpret_cast<sockaddr*>(&to),
-                             sizeof to) == 0
-                         ? 0
-                         : errno;
+  const int failed =
+      connect(socket_fd, reinterpret_cast<sockaddr*>(&to), sizeof to) == 0
+          ? 0
+          : errno;
   close(socket_fd);
   return failed;
 }

@@ -201,9 +201,8 @@ void CoordinatorState::Register(Peer peer, const Registration& registration,
   std::string wrong;
   const bool is_known = member.rank() >= 0 && member.size() > 0;
   if (!is_known && !member.wrong().empty()) {
-    wrong = absl::StrCat(
-        member.rank() < 0 ? Process(member) : Describe(member), ": ",
-        member.wrong());
+    wrong = absl::StrCat(member.rank() < 0 ? Process(member) : Describe(member),
+                         ": ", member.wrong());
   } else if (member.size() != self_.size()) {
     wrong =
         absl::StrCat(Describe(member), " was started for a world of ",

@@ -277,8 +277,9 @@ TEST(CoordinatorStateTest, ProcessesThatDoNotKnowTheirRankSayWhy) {
     job.Come(0);
     Member member = MemberOf(rank, size);
     member.set_wrong("RANK is not set");
-    EXPECT_THAT(job.Register(50, member),
-                Contains(absl::StrCat("10 failure ", who, ": RANK is not set")));
+    EXPECT_THAT(
+        job.Register(50, member),
+        Contains(absl::StrCat("10 failure ", who, ": RANK is not set")));
   }
 }
 

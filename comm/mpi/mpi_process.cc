@@ -250,19 +250,17 @@ MpiProcess::~MpiProcess() {
   if (had_part_) {
     // Of a job that has failed all is said.
     const std::string text =
-        !ended_well_ ? ""
-                     : absl::StrCat("[rank ", state_->rank,
-                                    "] MPI did not end within ",
-                                    absl::FormatDuration(patience_),
-                                    ": another process of the job is lost\n");
-    auto watch = StartThread("the watch over MPI's end",
-                             [patience = patience_, text] {
-                               absl::SleepFor(patience);
-                               static_cast<void>(!write(STDERR_FILENO,
-                                                        text.data(),
-                                                        text.size()));
-                               _exit(1);
-                             });
+        !ended_well_
+            ? ""
+            : absl::StrCat("[rank ", state_->rank, "] MPI did not end within ",
+                           absl::FormatDuration(patience_),
+                           ": another process of the job is lost\n");
+    auto watch =
+        StartThread("the watch over MPI's end", [patience = patience_, text] {
+          absl::SleepFor(patience);
+          static_cast<void>(!write(STDERR_FILENO, text.data(), text.size()));
+          _exit(1);
+        });
     if (watch.ok()) watch->detach();
   }
   Finalise();
