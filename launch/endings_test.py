@@ -104,27 +104,24 @@ class EndingsTest(JobsTest):
         return [int(name[4:]) for name in found]
 
     def test_on_stop_runs_on_each_rank(self):
-        for which in signal.SIGTERM, signal.SIGINT:
-            for flags, status in [((), 143), (("--stop_status=0",), 0)]:
-                with self.subTest(signal=which, flags=flags):
-                    job = self.plain(3, *flags, PROBE_STOP=self.dir)
-                    job.await_running()
-                    job.processes[1].send_signal(which)
-                    self.assertEqual(job.end(), ([status] * 3, []))
-                    self.assertEqual(self.stopped(), [0, 1, 2])
+        for which, flags, status in [(signal.SIGTERM, (), 143),
+                                     (signal.SIGINT, ("--stop_status=0",), 0)]:
+            with self.subTest(signal=which, flags=flags):
+                job = self.plain(3, *flags, PROBE_STOP=self.dir)
+                job.await_running()
+                job.processes[1].send_signal(which)
+                self.assertEqual(job.end(), ([status] * 3, []))
+                self.assertEqual(self.stopped(), [0, 1, 2])
 
     def test_mpirun_passes_the_signal_on(self):
-        for which, options in [
-                (signal.SIGTERM, ["--mca", "odls_base_sigkill_timeout", "5"]),
-                (signal.SIGINT, ["--mca", "odls_base_sigkill_timeout", "5"])]:
-            with self.subTest(signal=which):
-                job = self.mpirun(2, "--stop_status=0", options=options,
-                                  PROBE_STOP=self.dir)
-                job.await_running()
-                job.processes[0].send_signal(which)
-                _, said = job.end()
-                self.assertEqual([l for l in said if "program: " in l], [])
-                self.assertEqual(self.stopped(), [0, 1])
+        job = self.mpirun(
+            2, "--stop_status=0", PROBE_STOP=self.dir,
+            options=["--mca", "odls_base_sigkill_timeout", "5"])
+        job.await_running()
+        job.processes[0].send_signal(signal.SIGTERM)
+        _, said = job.end()
+        self.assertEqual([l for l in said if "program: " in l], [])
+        self.assertEqual(self.stopped(), [0, 1])
 
     def test_on_stop_of_rank_threads(self):
         job = self.alone("--stop_status=0", PROBE_STOP=self.dir)
@@ -168,12 +165,10 @@ class EndingsTest(JobsTest):
         recovery = ["--enable-recovery"]
         for fault, start in [
                 ("exit", lambda v: self.plain(3, **v)),
-                ("_exit", lambda v: self.mpirun(3, options=recovery, **v)),
                 ("abort", lambda v: self.mpirun(3, options=recovery, **v)),
                 ("segv", lambda v: self.mpirun(3, options=recovery, **v)),
                 # mpirun ends the others itself.
-                ("abort", lambda v: self.mpirun(3, **v)),
-                ("exit", lambda v: self.mpirun(3, **v))]:
+                ("_exit", lambda v: self.mpirun(3, **v))]:
             with self.subTest(fault=fault):
                 began = time.monotonic()
                 job = start({"PROBE_FAULT": fault, "PROBE_FAULT_RANK": "1"})
@@ -189,17 +184,15 @@ class EndingsTest(JobsTest):
         self.assertRegex(said[0], "program: rank 2: the rank.s function ran out of ")
 
     def test_a_check_that_fails_on_all_is_printed_once(self):
-        for start in (lambda **v: self.plain(4, **v),
-                      lambda **v: self.mpirun(4, **v)):
-            for rank in "all", "2":
-                job = start(PROBE_FAULT="check", PROBE_FAULT_RANK=rank)
-                _, said = job.end()
-                lines = [line for line in said if "check failed" in line]
-                self.assertEqual(len(lines), 1, said)
-                self.assertRegex(lines[0], r"program: rank \d: .*probe_program."
-                                 r"cc:\d+: check failed: false of the probe")
-                self.assertEqual(
-                    [l for l in said if "died: " in l or "did not" in l], [])
+        for start, rank in (self.plain, "all"), (self.mpirun, "2"):
+            job = start(4, PROBE_FAULT="check", PROBE_FAULT_RANK=rank)
+            _, said = job.end()
+            lines = [line for line in said if "check failed" in line]
+            self.assertEqual(len(lines), 1, said)
+            self.assertRegex(lines[0], r"program: rank \d: .*probe_program."
+                             r"cc:\d+: check failed: false of the probe")
+            self.assertEqual(
+                [l for l in said if "died: " in l or "did not" in l], [])
 
     def test_ranks_know_their_hosts(self):
         expected = [f"rank {r}: {r} of 3 on {socket.gethostname()}"
