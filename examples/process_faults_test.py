@@ -249,7 +249,8 @@ class ProcessesTest(unittest.TestCase):
                         rf"{words}|rank {rank}: process .* was stopped|"
                         rf"rank {rank}: the process of rank 0|"
                         rf"rank {rank} has not come within|" +
-                        ("rank 0 has not written" if rank == 0 else "$^"))
+                        ("rank 0's coordinator is not to be found"
+                         if rank == 0 else "$^"))
                     self.assert_nothing_is_left(before, ports)
         print(f"{FAULTS} of each; until the last had left: " +
               ", ".join(f"{name} {took:.1f} s"
