@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <optional>
 
+#include "crosshatch/nn/flows.h"
 #include "crosshatch/nn/module.h"
 #include "crosshatch/tensor/ops/attention.h"
 
@@ -35,7 +36,7 @@ namespace crosshatch::nn {
 /// - A forward that is computed again for its backward (checkpoint.h) drops
 ///   what it dropped, whatever step was said, and whether it trains was
 ///   changed, since.
-class Dropout final : public Module {
+class Dropout final : public Module, public Elementwise {
  public:
   /// \param p in [0, 1], checked
   /// \param batch_dim the dim of inputs along which the batch lies; negative

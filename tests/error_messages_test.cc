@@ -151,6 +151,17 @@ absl::Status TakeAPlainTensorOtherwise(const DeviceMesh& mesh) {
       {.flows = {{"layers.*.up", "layers.*.norm"}}});
 }
 
+absl::Status TakeAPlainTensorOtherwiseInForward(const DeviceMesh& mesh) {
+  Net net;
+  CH_RETURN_IF_ERROR(tp::ParallelizeModule(
+      net, mesh,
+      {{"layers.*.up", tp::ColwiseParallel({.use_local_output = true})},
+       {"layers.*.norm", tp::SequenceParallel(0)}}));
+  CH_RETURN_IF_ERROR(net.Materialize({}));
+  net.Forward(Input());
+  return absl::OkStatus();
+}
+
 absl::Status LeaveTheNextModuleOut(const DeviceMesh& mesh) {
   Net net;
   return tp::ParallelizeModule(net, mesh,
@@ -274,6 +285,8 @@ std::vector<Mistake> Mistakes() {
       {"TwoStyles", 2, MatchAModuleTwice, "a module takes one style"},
       {"PlainFlow", 2, TakeAPlainTensorOtherwise,
        "hands out a plain tensor that lies as"},
+      {"PlainFlowOfAForward", 2, TakeAPlainTensorOtherwiseInForward,
+       "or hand out DTensors", /*dies=*/true},
       {"DistributedFlow", 2, LeaveTheNextModuleOut,
        "hands out a distributed tensor"},
       {"NotMaterialized", 1, RunWithoutMaterialize,

@@ -134,6 +134,13 @@ class Several final : public ParallelStyle {
     }
     return std::nullopt;
   }
+  std::optional<HandedOut> HandedIn(const nn::Module& module) const override {
+    std::optional<HandedOut> last;
+    for (const Style& style : styles_) {
+      if (const auto input = style->HandedIn(module)) last = input;
+    }
+    return last;
+  }
   bool SpreadsBelow() const override {
     return std::any_of(styles_.begin(), styles_.end(), [](const Style& style) {
       return style->SpreadsBelow();

@@ -34,7 +34,7 @@
 
 namespace crosshatch::tp {
 
-/// How a module hands out its first output.
+/// How a module hands out its first output, or a style its first input to it.
 struct HandedOut {
   Placement placement;
   /// As a plain tensor, this rank's part of what lies so.
@@ -63,7 +63,9 @@ class ParallelStyle {
   virtual absl::Status Apply(nn::Module& module, const std::string& module_name,
                              const DeviceMesh& mesh) const = 0;
 
-  /// \name What checks of flows know of `module` (ParallelizeOptions::flows)
+  /// \name What checks of flows know of `module`
+  /// They are made when a plan is laid and, of plain tensors, at each forward
+  /// (ParallelizeModule).
   /// @{
 
   /// As what a plain first input is taken; nullopt where the style does not
@@ -74,6 +76,12 @@ class ParallelStyle {
   }
   /// Whether it spreads all plain parameters below the module, too.
   virtual bool SpreadsBelow() const { return false; }
+  /// How the module itself gets its first input; nullopt where the style does
+  /// not touch it, or never makes it plain.
+  virtual std::optional<HandedOut> HandedIn(
+      const nn::Module& /*module*/) const {
+    return std::nullopt;
+  }
   /// Nullopt where the style does not touch the first output.
   virtual std::optional<HandedOut> FirstOutput(
       const nn::Module& /*module*/) const {
