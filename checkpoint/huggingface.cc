@@ -323,9 +323,11 @@ absl::StatusOr<std::vector<std::string>> UnfinishedSaves(
 absl::Status SaveHuggingFace(World& world, nn::Llama& model,
                              const std::string& dir,
                              const SaveOptions& options) {
-  return SaveWeights(
-      world, model, dir, LlamaNames(model.config().family),
-      FormatConfig(model.config(), options.dtype.value_or(kFloat32)), options);
+  // Of all parameters alike (Module::set_dtype), so the first one's will do.
+  const DType dtype =
+      options.dtype.value_or(model.Parameters().front()->data().dtype());
+  return SaveWeights(world, model, dir, LlamaNames(model.config().family),
+                     FormatConfig(model.config(), dtype), options);
 }
 
 absl::Status SaveWeights(World& world, nn::Module& model,

@@ -20,10 +20,12 @@
 #include "crosshatch/mesh/device_mesh.h"
 #include "crosshatch/nn/models/llama.h"
 #include "crosshatch/tensor/creation.h"
+#include "crosshatch/tensor/ops/cast.h"
 #include "crosshatch/tensor/rank_context.h"
 #include "crosshatch/testing/ranks.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "nlohmann/json.hpp"
 
 namespace crosshatch::checkpoint {
 namespace {
@@ -92,6 +94,67 @@ TEST(HuggingFaceTest, LoadsAndSavesAnyLayout) {
   });
   ASSERT_TRUE(status.ok()) << status;
   ExpectSameWeights(kTied, dir);
+}
+
+/// The values of all tensors in `dir`, in the order of their names, rounded to
+/// `as`; checks that each is stored as `stored_as`.
+std::vector<float> Values(const std::string& dir, DType stored_as, DType as) {
+  const auto stored = OpenWeights(dir);
+  EXPECT_TRUE(stored.ok()) << stored.status();
+  std::vector<float> values;
+  for (const auto& [name, tensor] : *stored) {
+    EXPECT_EQ(tensor.info().dtype, stored_as) << name;
+    const Shape& sizes = tensor.info().sizes;
+    std::vector<float> own(static_cast<size_t>(NumElements(sizes)));
+    tensor.file->Read(tensor.index, WholeBox(sizes), kFloat32, own.data());
+    const Tensor rounded =
+        ToDType(ToDType(FromValues<float>(sizes, own), as), kFloat32);
+    const std::vector<float> now = rounded.ToVector<float>();
+    values.insert(values.end(), now.begin(), now.end());
+  }
+  return values;
+}
+
+std::string DTypeOfConfig(const std::string& dir) {
+  std::ifstream file(dir + "/config.json");
+  const nlohmann::json config = nlohmann::json::parse(file);
+  EXPECT_EQ(config["dtype"], config["torch_dtype"]);
+  return config["dtype"];
+}
+
+// What a model is made as and what it is saved as, and what the files say.
+TEST(HuggingFaceTest, WritesAndReadsBFloat16) {
+  const std::vector<float> exact = Values(kUntied, kFloat32, kFloat32);
+  const std::vector<float> rounded = Values(kUntied, kFloat32, kBFloat16);
+  EXPECT_NE(exact, rounded);
+  const auto resave = [](const std::string& from, DType model_dtype,
+                         const std::string& to, const SaveOptions& options) {
+    OnMesh({{"fsdp", 2}}, [&](const DeviceMesh& mesh) -> absl::Status {
+      CH_ASSIGN_OR_RETURN(const nn::LlamaConfig config, LoadConfig(from));
+      nn::Llama model(config);
+      model.set_dtype(model_dtype);
+      CH_RETURN_IF_ERROR(LoadHuggingFace(model, from));
+      return SaveHuggingFace(mesh.world(), model, to, options);
+    });
+  };
+  const std::string halved = FreshDir("halved");
+  resave(kUntied, kFloat32, halved, {.dtype = kBFloat16});
+  EXPECT_EQ(Values(halved, kBFloat16, kBFloat16), rounded);
+  EXPECT_EQ(DTypeOfConfig(halved), "bfloat16");
+
+  // Into a model of float32, and of bfloat16 as it is.
+  const std::string widened = FreshDir("widened");
+  resave(halved, kFloat32, widened, {});
+  EXPECT_EQ(Values(widened, kFloat32, kFloat32), rounded);
+  EXPECT_EQ(DTypeOfConfig(widened), "float32");
+  const std::string same = FreshDir("same");
+  resave(halved, kBFloat16, same, {});
+  EXPECT_EQ(Values(same, kBFloat16, kFloat32), rounded);
+  EXPECT_EQ(DTypeOfConfig(same), "bfloat16");
+  const std::string of_half = FreshDir("of_half");
+  resave(kUntied, kBFloat16, of_half, {.dtype = kFloat32});
+  EXPECT_EQ(Values(of_half, kFloat32, kFloat32), rounded);
+  EXPECT_EQ(DTypeOfConfig(of_half), "float32");
 }
 
 class DamagedDirectoryTest : public ::testing::Test {
