@@ -22,6 +22,7 @@
 #include "crosshatch/checkpoint/async_save.h"
 #include "crosshatch/checkpoint/checkpoint.h"
 #include "crosshatch/checkpoint/huggingface.h"
+#include "crosshatch/checkpoint/offline.h"
 #include "crosshatch/checkpoint/weight_names.h"
 #include "crosshatch/comm/all_ranks.h"
 #include "crosshatch/comm/world.h"
@@ -190,6 +191,44 @@ TEST(MemoryTest, HuggingFaceTakesAWholeParameter) {
   });
   EXPECT_EQ(Most(loading), 0);
   EXPECT_LT(loading.heap, kSmall);
+}
+
+// A tensor of three blocks and a half, cut into four cells.
+TEST(MemoryTest, TheToolTakesABlockOfATensor) {
+  const std::string dir = FreshDir("tool");
+  constexpr int64_t kColumnsOfFour = 2048;
+  constexpr int64_t kRowsOfFour = 7 * kBlockBytes / 2 / (4 * kColumnsOfFour);
+  OnMesh({{"fsdp", 2}, {"tp", 2}}, [&](const DeviceMesh& mesh) -> absl::Status {
+    CH_ASSIGN_OR_RETURN(
+        const Layout layout,
+        Layout::FromPlacements(mesh.layout(), 2, {Shard(0), Shard(1)}));
+    const Shape sizes = {kRowsOfFour, kColumnsOfFour};
+    nn::StateDict state;
+    CH_RETURN_IF_ERROR(state.Add(
+        "model.w",
+        MakeDTensor(Full(layout.LocalShape(sizes, *mesh.coordinate()), 0.5),
+                    mesh, layout, sizes)));
+    return SaveCheckpoint(mesh.world(), state, dir);
+  });
+  const auto taken = [](const auto& run) {
+    heap_peak = heap.load();
+    const int64_t before = heap_peak;
+    const absl::Status status = run();
+    EXPECT_TRUE(status.ok()) << status;
+    return heap_peak - before;
+  };
+  EXPECT_LT(taken([&] { return Verify(dir).status(); }), kSmall);
+  const auto expect_blocks = [](int64_t bytes, int64_t blocks) {
+    EXPECT_GE(bytes, blocks * kBlockBytes);
+    EXPECT_LT(bytes, blocks * kBlockBytes + kSmall);
+  };
+  expect_blocks(taken([&] { return Reshard(dir, FreshDir("tool_3"), 3); }), 1);
+  expect_blocks(
+      taken([&] { return ConvertToHuggingFace(dir, FreshDir("tool_hf")); }), 1);
+  expect_blocks(taken([&] {
+                  return Diff(dir, ::testing::TempDir() + "tool_3").status();
+                }),
+                2);
 }
 
 }  // namespace
