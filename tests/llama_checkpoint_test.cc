@@ -57,10 +57,15 @@ absl::Status Spread(const DeviceMesh& mesh, nn::Llama& model) {
                           {.extension = DTensorExtensions::Create()});
 }
 
-// Sizes that no mesh below divides.
+// Sizes that meshes below do not divide.
 nn::LlamaConfig UnevenConfig(bool tied) {
-  nn::LlamaConfig config = {
-      .dim = 18, .layers = 1, .heads = 6, .kv_heads = 2, .ffn = 7, .vocab = 11};
+  nn::LlamaConfig config = {.dim = 30,
+                            .layers = 1,
+                            .heads = 6,
+                            .kv_heads = 2,
+                            .head_dim = 4,
+                            .ffn = 7,
+                            .vocab = 11};
   config.tied_embeddings = tied;
   return config;
 }

@@ -87,13 +87,14 @@ std::optional<Given> GivenBy(Modules modules, const StyledModule& from,
   return given;
 }
 
-// What takes an input, and as what; the outermost sees it first.
+// What takes an input, and as what; the outermost sees it first. What no style
+// takes is taken as equal on all ranks where the rest is replicated.
 struct Taken {
   const StyledModule* taker;
   Placement input;
 };
 std::optional<Taken> TakenBy(Modules modules, const StyledModule& from,
-                             const StyledModule& to) {
+                             const StyledModule& to, bool replicate_rest) {
   std::optional<Taken> taken;
   for (const StyledModule* module : AroundOneOnly(modules, to, from)) {
     const ParallelStyle* style = StyleOf(*module);
@@ -102,14 +103,18 @@ std::optional<Taken> TakenBy(Modules modules, const StyledModule& from,
       taken = Taken{module, *input};
     }
   }
+  if (!taken.has_value() && replicate_rest && StyleOf(to) == nullptr &&
+      HasPlainParameters(*to.named.module)) {
+    taken = Taken{&to, Replicate()};
+  }
   return taken;
 }
 
 absl::Status CheckPlain(Modules modules, const StyledModule& from,
-                        const StyledModule& to) {
+                        const StyledModule& to, bool replicate_rest) {
   const std::optional<Given> given = GivenBy(modules, from, to);
   if (!given.has_value() || !given->output.plain) return absl::OkStatus();
-  const std::optional<Taken> taken = TakenBy(modules, from, to);
+  const std::optional<Taken> taken = TakenBy(modules, from, to, replicate_rest);
   if (!taken.has_value() || MayBeEqual(given->output.placement, taken->input)) {
     return absl::OkStatus();
   }
@@ -126,7 +131,7 @@ absl::Status CheckDistributed(Modules modules, const StyledModule& from,
                               const StyledModule& to) {
   const std::optional<Given> given = GivenBy(modules, from, to);
   if (!given.has_value() || given->output.plain || StyleOf(to) != nullptr ||
-      TakenBy(modules, from, to).has_value() ||
+      TakenBy(modules, from, to, /*replicate_rest=*/false).has_value() ||
       !HasPlainParameters(*to.named.module) || IsSpreadFromAbove(to, modules)) {
     return absl::OkStatus();
   }
@@ -154,7 +159,7 @@ absl::StatusOr<std::vector<const StyledModule*>> Matching(
   return matching;
 }
 
-absl::Status CheckTold(Modules modules) {
+absl::Status CheckTold(Modules modules, bool replicate_rest) {
   for (const StyledModule& module : modules) {
     const auto* teller =
         dynamic_cast<const nn::TellsFlows*>(module.named.module);
@@ -163,7 +168,7 @@ absl::Status CheckTold(Modules modules) {
       const StyledModule* from = Find(modules, flow.from);
       const StyledModule* to = Find(modules, flow.to);
       if (from == nullptr || to == nullptr) continue;
-      CH_RETURN_IF_ERROR(CheckPlain(modules, *from, *to));
+      CH_RETURN_IF_ERROR(CheckPlain(modules, *from, *to, replicate_rest));
     }
   }
   return absl::OkStatus();
@@ -191,12 +196,12 @@ absl::Status CheckFlows(
     for (size_t i = 0; i < count; ++i) {
       const StyledModule& giver = *givers[givers.size() == 1 ? 0 : i];
       const StyledModule& taker = *takers[takers.size() == 1 ? 0 : i];
-      CH_RETURN_IF_ERROR(CheckPlain(modules, giver, taker));
+      CH_RETURN_IF_ERROR(CheckPlain(modules, giver, taker, replicate_rest));
       if (replicate_rest) continue;
       CH_RETURN_IF_ERROR(CheckDistributed(modules, giver, taker));
     }
   }
-  return CheckTold(modules);
+  return CheckTold(modules, replicate_rest);
 }
 
 }  // namespace crosshatch::tp

@@ -18,7 +18,8 @@ namespace crosshatch::tp {
 
 /// \param modules all of the tree, parents before their children
 /// \param flows ParallelizeOptions::flows
-/// \param replicate_rest whether modules without a style get one
+/// \param replicate_rest whether modules without a style are replicated, and
+///     take what is plain as equal on all ranks
 /// \error kInvalidArgument as ParallelizeModule says, for `flows` and for what
 ///     modules tell of themselves (nn::TellsFlows). Of the latter a module
 ///     without a style is no error, since another plan may give it one.

@@ -114,6 +114,20 @@ absl::Status SendFrom(int source, nn::Module& root, const DeviceMesh& mesh) {
   return RankContext::Current().Synchronize();
 }
 
+std::string Described(const nn::Module& module, const char* style) {
+  return absl::StrCat("module ", *module.label(), " with ", style);
+}
+
+// That `input` lies as the style of `module` takes it.
+void CheckTaken(const Tensor& input, const DeviceMesh& mesh,
+                const Placement& placement, const nn::Module& module,
+                const char* style) {
+  if (!input.defined() || input.is_distributed()) return;
+  const std::optional<std::string> wrong =
+      TakenOtherwise(input, mesh, placement, Described(module, style));
+  CH_CHECK(!wrong.has_value()) << *wrong;
+}
+
 // A module that no style touches, on the mesh with the others.
 absl::Status ReplicateModule(nn::Module& module, const DeviceMesh& mesh) {
   if (!HasPlainParameters(module)) return absl::OkStatus();
@@ -122,10 +136,12 @@ absl::Status ReplicateModule(nn::Module& module, const DeviceMesh& mesh) {
     CH_RETURN_IF_ERROR(SpreadParameter(*parameter, mesh, Replicate()));
   }
   CH_RETURN_IF_ERROR(ReplicateOwnBuffers(module, mesh));
-  module.AddPreHook([mesh](nn::Module&, TensorList& inputs) {
+  module.AddPreHook([mesh](nn::Module& called, TensorList& inputs) {
     for (Tensor& input : inputs) {
       if (!input.defined() || input.is_distributed()) continue;
-      if (IsFloatingPoint(input.dtype())) input = Bring(input, mesh, {});
+      if (!IsFloatingPoint(input.dtype())) continue;
+      CheckTaken(input, mesh, Replicate(), called, "no style");
+      input = Bring(input, mesh, {});
     }
   });
   return absl::OkStatus();
@@ -136,32 +152,28 @@ absl::Status ReplicateModule(nn::Module& module, const DeviceMesh& mesh) {
 absl::Status Lay(const StyledModule& styled, const DeviceMesh& mesh) {
   nn::Module& module = *styled.named.module;
   const ParallelStyle& style = *styled.style;
-  const auto described = [name = style.name()](const nn::Module& called) {
-    return absl::StrCat("module ", *called.label(), " with ", name);
-  };
+  const char* const name = style.name();
   if (const auto input = style.PlainInput(module)) {
-    module.AddPreHook([mesh, described, placement = *input](
-                          nn::Module& called, TensorList& inputs) {
+    module.AddPreHook([mesh, name, placement = *input](nn::Module& called,
+                                                       TensorList& inputs) {
       if (inputs.empty()) return;
-      const std::optional<std::string> wrong =
-          TakenOtherwise(inputs[0], mesh, placement, described(called));
-      CH_CHECK(!wrong.has_value()) << *wrong;
+      CheckTaken(inputs[0], mesh, placement, called, name);
     });
   }
   CH_RETURN_IF_ERROR(style.Apply(module, styled.named.name, mesh));
   if (const auto input = style.HandedIn(module); input && input->plain) {
-    module.AddPreHook([mesh, described, placement = input->placement](
+    module.AddPreHook([mesh, name, placement = input->placement](
                           nn::Module& called, TensorList& inputs) {
       if (inputs.empty()) return;
-      NoteHandedOut(inputs[0], mesh, placement, described(called));
+      NoteHandedOut(inputs[0], mesh, placement, Described(called, name));
     });
   }
   if (const auto output = style.FirstOutput(module); output && output->plain) {
     module.AddPostHook(
-        [mesh, described, placement = output->placement](
+        [mesh, name, placement = output->placement](
             nn::Module& called, TensorSpan, TensorList& outputs) {
           if (outputs.empty()) return;
-          NoteHandedOut(outputs[0], mesh, placement, described(called));
+          NoteHandedOut(outputs[0], mesh, placement, Described(called, name));
         });
   }
   SetLaidStyle(module, styled.style);

@@ -289,14 +289,15 @@ TEST(ParallelizeModuleTest, TakesTheValuesOfOneRank) {
 // The flows that modules tell of themselves need not be listed.
 TEST(ParallelizeModuleTest, ChecksFlowsThatModulesTell) {
   OnMesh({{"tp", 2}}, [](const DeviceMesh& mesh) -> absl::Status {
-    const auto message = [&](const ParallelPlan& plan) {
+    const auto message = [&](const ParallelPlan& plan,
+                             const ParallelizeOptions& options = {}) {
       nn::Sequential net;
       net.Add<nn::Linear>(4, 6);
       net.Add<nn::Gelu>();
       net.Add<nn::Dropout>(0.5);
       net.Add<nn::Linear>(6, 4);
       net.Add<nn::Sequential>().Add<nn::Linear>(4, 5);
-      return std::string(ParallelizeModule(net, mesh, plan).message());
+      return std::string(ParallelizeModule(net, mesh, plan, options).message());
     };
     const Style columns = ColwiseParallel({.use_local_output = true});
     CH_EXPECT_EQ(message({{"0", columns}, {"3", RowwiseParallel()}}), "");
@@ -308,6 +309,11 @@ TEST(ParallelizeModuleTest, ChecksFlowsThatModulesTell) {
         "or leave out use_local_output");
     // Another plan may give the next module its style.
     CH_EXPECT_EQ(message({{"0", ColwiseParallel()}}), "");
+    // What is replicated with the rest takes it as equal on all ranks.
+    CH_EXPECT_EQ(message({{"0", columns}}), "");
+    CH_EXPECT_THAT(message({{"0", columns}}, {.replicate_rest = true}),
+                   HasSubstr("module \"3\" (no style), which comes next, takes "
+                             "it as R"));
     // What stands around the next module takes its input first.
     CH_EXPECT_EQ(message({{"3", columns},
                           {"4", PrepareModuleInput({.input = Shard(-1)})},
@@ -348,11 +354,12 @@ class Untold final : public nn::Module {
 
 // On two ranks; what stands between the modules is `between`.
 void ForwardOfUntold(const ParallelPlan& plan,
-                     std::function<Tensor(const Tensor&)> between) {
+                     std::function<Tensor(const Tensor&)> between,
+                     const ParallelizeOptions& options = {}) {
   OnMesh({{"tp", 2}}, [&](const DeviceMesh& mesh) -> absl::Status {
     Untold net;
     net.between = between;
-    CH_RETURN_IF_ERROR(ParallelizeModule(net, mesh, plan));
+    CH_RETURN_IF_ERROR(ParallelizeModule(net, mesh, plan, options));
     // Autograd knows of no writes to what crosses the border to DTensors.
     const NoGrad no_grad;
     for (int i = 0; i < 3; ++i) net.Forward(Integers({2, 4}, 2));
@@ -374,6 +381,10 @@ TEST(PlainTensorDeathTest, IsNotTakenOtherwiseThanItWasHandedOut) {
   EXPECT_DEATH(
       ForwardOfUntold({{"up", whole}, {"down", RowwiseParallel()}}, same),
       "lies as R, and module down .* takes it as S\\(-1\\)");
+  EXPECT_DEATH(
+      ForwardOfUntold({{"up", columns}}, same, {.replicate_rest = true}),
+      "lies as S\\(-1\\), and module down \\(Linear\\) with no style takes it "
+      "as R");
   // A style's own module gets a plain tensor from it as well.
   EXPECT_DEATH(
       ForwardOfUntold({{"", PrepareModuleInput({.desired = Shard(0),
