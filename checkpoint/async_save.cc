@@ -89,7 +89,9 @@ absl::Status AsyncCheckpointer::Begin(
   if (writer.ok()) {
     writer_ = *std::move(writer);
   } else {
-    // As if it had been started and had failed: the peers learn of it.
+    // As if it had been started and had failed: the peers learn of it when they
+    // meet, and the first rank's thread by a report where they never do.
+    if (world_.rank() != 0) job_->WriteReport(writer.status()).IgnoreError();
     written_.set_value(writer.status());
     committed_.set_value(writer.status());
   }
