@@ -5,8 +5,8 @@
 /// \file
 /// The contract of collectives: Communicator, the same class on every engine.
 /// An engine moves the data (comm/transport.h) and nothing else; `local` runs
-/// ranks as threads, `mpi` as processes, `fake` one rank by itself. All pass
-/// one suite, conformance_testutil.h, each the parts that its capabilities
+/// ranks as threads, `mpi` as processes, `nccl` as processes on GPUs, `fake`
+/// one rank by itself. All pass one suite, conformance_testutil.h, each the parts that its capabilities
 /// name.
 ///
 /// Rules for callers:
@@ -90,6 +90,8 @@ class Communicator final {
   ///     run. Data moves once, from the peer's memory to its final place.
   /// mpi: the same, with the same bits; data move straight from and to where
   ///     they lie where that is one run of memory (docs/mpi.md).
+  /// nccl: the same, on the device's queue; sums in an order of NCCL's own
+  ///     unless the engine is deterministic (NcclOptions).
   /// fake: counts and logs, moves nothing.
   /// \error kInvalidArgument for lists that do not fit the kind.
   /// Later, as poison: kFailedPrecondition where ranks differ, a rank has

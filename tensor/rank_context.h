@@ -145,8 +145,9 @@ class RankContext {
   SavedTensorStore* saved_tensor_store() const { return saved_tensor_store_; }
 
   /// Bytes written by copies of what was there already: tensors cloned or made
-  /// contiguous, data packed for a collective or an op, and shards that FSDP
-  /// stages in another dtype or memory. An op that casts computes; it copies
+  /// contiguous, as for a collective or an op, and shards that FSDP stages in
+  /// another dtype or memory. Not what an engine packs on its way, nor what is
+  /// written into a tensor in place. An op that casts computes; it copies
   /// nothing.
   int64_t copied_bytes() const { return copied_bytes_; }
   void AddCopiedBytes(int64_t bytes) { copied_bytes_ += bytes; }
