@@ -6,8 +6,8 @@
 /// The contract of collectives: Communicator, the same class on every engine.
 /// An engine moves the data (comm/transport.h) and nothing else; `local` runs
 /// ranks as threads, `mpi` as processes, `nccl` as processes on GPUs, `fake`
-/// one rank by itself. All pass one suite, conformance_testutil.h, each the parts that its capabilities
-/// name.
+/// one rank by itself. All pass one suite, conformance_testutil.h, each the
+/// parts that its capabilities name.
 ///
 /// Rules for callers:
 /// - All members issue the same collectives in the same order on one
