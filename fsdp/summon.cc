@@ -81,7 +81,7 @@ SummonFullParameters::Begin(nn::Module& module, const SummonOptions& options) {
   }
   CH_RETURN_IF_ERROR(RankContext::Current().status());
   for (FsdpState* state : states) {
-    state->set_summoned(true);
+    state->BeginSummon();
     scope->states_.push_back(state->life());
   }
   return scope;
@@ -103,7 +103,7 @@ const SummonFullParameters::Entry* SummonFullParameters::Find(
 absl::Status SummonFullParameters::End() {
   if (std::exchange(ended_, true)) return absl::OkStatus();
   for (const std::shared_ptr<const FsdpLife>& life : states_) {
-    if (life->state != nullptr) life->state->set_summoned(false);
+    if (life->state != nullptr) life->state->EndSummon();
   }
   const std::vector<Entry> entries = std::exchange(entries_, {});
   CH_RETURN_IF_ERROR(RankContext::Current().status());
