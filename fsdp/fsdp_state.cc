@@ -25,6 +25,18 @@ void CastFloats(TensorList& tensors, DType dtype) {
   }
 }
 
+// Adds the states of `modules`, each once.
+void AddStates(const std::vector<nn::NamedModule>& modules,
+               std::vector<FsdpState*>& states) {
+  for (const nn::NamedModule& named : modules) {
+    FsdpState* const state = FsdpState::Of(*named.module);
+    if (state == nullptr) continue;
+    if (std::find(states.begin(), states.end(), state) == states.end()) {
+      states.push_back(state);
+    }
+  }
+}
+
 // The parameters that the backward needs are gone, and so are their gradients.
 void PoisonAsGone(const std::string& name) {
   RankContext::Current().Poison(absl::FailedPreconditionError(absl::StrCat(
@@ -69,16 +81,21 @@ std::vector<nn::NamedModule> FsdpState::ModulesOf(nn::Module& module) {
 std::vector<FsdpState*> FsdpState::Below(
     absl::Span<nn::Module* const> modules) {
   std::vector<FsdpState*> states;
-  for (nn::Module* module : modules) {
-    for (const nn::NamedModule& named : ModulesOf(*module)) {
-      FsdpState* const state = Of(*named.module);
-      if (state == nullptr) continue;
-      if (std::find(states.begin(), states.end(), state) == states.end()) {
-        states.push_back(state);
-      }
-    }
-  }
+  for (nn::Module* module : modules) AddStates(ModulesOf(*module), states);
   return states;
+}
+
+std::vector<FsdpState*> FsdpState::AllBelow(
+    absl::Span<nn::Module* const> modules) {
+  std::vector<FsdpState*> states;
+  for (nn::Module* module : modules) AddStates(module->NamedModules(), states);
+  return states;
+}
+
+std::vector<FsdpState*> FsdpState::AllAround(nn::Module& module) {
+  nn::Module* top = &module;
+  while (top->parent() != nullptr) top = top->parent();
+  return AllBelow({top});
 }
 
 FsdpState::FsdpState(std::vector<nn::Module*> modules, DeviceMesh mesh,
@@ -258,6 +275,9 @@ void FsdpState::Do(ModuleAction action, ParamGroup* group,
       return WatchInputs(*inputs);
     case ModuleAction::kReduceGroup:
       return group->gradients().Reduce(settings_);
+    case ModuleAction::kUnshardGroup:
+      group->Unshard();
+      return group->WaitForUnshard();
     case ModuleAction::kReshardGroup:
       return group->Reshard();
     case ModuleAction::kEndGroup:
@@ -334,6 +354,18 @@ void FsdpState::OutputGradientsReady(const std::shared_ptr<Run>& run) {
     open_runs_.push_back(run);
   }
   Tell(ModuleEvent::kBackwardBegins);
+}
+
+void FsdpState::BeginRecomputation(nn::Module& module) {
+  const std::vector<nn::Parameter*> needed = module.Parameters();
+  for (const auto& group : groups_) {
+    if (group->state() == ParamState::kGathered) continue;
+    for (const nn::Parameter* p : group->parameters()) {
+      if (std::find(needed.begin(), needed.end(), p) == needed.end()) continue;
+      Tell(ModuleEvent::kGroupIsNeededAgain, group.get());
+      break;
+    }
+  }
 }
 
 void FsdpState::InputGradientsReady(const std::shared_ptr<Run>& run) {

@@ -62,6 +62,11 @@ class FsdpState final : public nn::StateGuard {
   static std::vector<nn::NamedModule> ModulesOf(nn::Module& module);
   /// The states of these for each of `modules`, each once.
   static std::vector<FsdpState*> Below(absl::Span<nn::Module* const> modules);
+  /// As Below, with replicated modules and all below them.
+  static std::vector<FsdpState*> AllBelow(
+      absl::Span<nn::Module* const> modules);
+  /// All in the tree of modules that `module` is of.
+  static std::vector<FsdpState*> AllAround(nn::Module& module);
 
   /// What FullyShard left out of the groups, to be told of.
   struct LeftOut {
@@ -110,9 +115,7 @@ class FsdpState final : public nn::StateGuard {
   const Settings& settings() const { return settings_; }
   /// Whether ranks may differ in using it:
   /// ShardedModule::SetReduceUnusedParams.
-  bool reduce_unused() const {
-    return settings_.reduce_unused && !groups_.empty();
-  }
+  bool reduce_unused() const { return settings_.reduce_unused; }
 
   /// \name The iteration
   /// @{
@@ -154,6 +157,8 @@ class FsdpState final : public nn::StateGuard {
   /// And none are gathered.
   absl::Status CheckWritable(const char* what) const override;
   /// @}
+  /// Also of a part of the module.
+  void BeginRecomputation(nn::Module& module) override;
 
   /// Casts the inputs of a forward as MixedPrecisionPolicy says.
   void CastInputs(TensorList& inputs) const;

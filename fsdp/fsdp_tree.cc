@@ -20,11 +20,13 @@
 namespace crosshatch::fsdp {
 namespace {
 
-// Those that are still there.
+// Those that are still there, and in a tree: others have not run yet, and have
+// nothing to gather on.
 std::vector<FsdpState*> StatesOf(const Settings::Modules& lives) {
   std::vector<FsdpState*> states;
   for (const std::shared_ptr<const FsdpLife>& life : lives) {
-    if (life->state != nullptr) states.push_back(life->state);
+    FsdpState* const state = life->state;
+    if (state != nullptr && state->events() != nullptr) states.push_back(state);
   }
   return states;
 }
@@ -107,9 +109,10 @@ void FsdpTree::CheckAllSharded() {
     }
   }
   std::set<const nn::Parameter*> left_out;
-  for (const nn::NamedModule& named : modules) {
-    const FsdpState* const state = FsdpState::Of(*named.module);
-    if (state == nullptr) continue;
+  // Who ignores a parameter may stand above: a replicated module is a tree of
+  // its own.
+  for (const FsdpState* state :
+       FsdpState::AllAround(*states_.front()->modules().front())) {
     for (const auto& p : state->left_out().ignored) left_out.insert(p.get());
   }
   for (const nn::NamedModule& named : modules) {

@@ -107,18 +107,6 @@ std::string TieNote(const std::vector<Use>& uses) {
   return note;
 }
 
-// All there are, those of replicated modules and of what is below them too.
-std::vector<const FsdpState*> StatesBelow(Modules modules) {
-  std::vector<const FsdpState*> states;
-  for (nn::Module* module : modules) {
-    for (const nn::NamedModule& named : module->NamedModules()) {
-      const FsdpState* const state = FsdpState::Of(*named.module);
-      if (state != nullptr) states.push_back(state);
-    }
-  }
-  return states;
-}
-
 // Parameters below `modules` that have no group yet, each once, sorted out.
 struct Sorted {
   std::vector<nn::Parameter*> to_shard;
@@ -137,7 +125,7 @@ std::string ShardedAbove(const nn::Module& module) {
 absl::StatusOr<Sorted> SortOut(Modules modules, const Uses& uses,
                                const FullyShardOptions& options) {
   std::set<const nn::Parameter*> claimed;
-  for (const FsdpState* state : StatesBelow(modules)) {
+  for (const FsdpState* state : FsdpState::AllBelow(modules)) {
     const std::set<const nn::Module*> below = Subtrees(state->modules());
     for (const auto& group : state->groups()) {
       for (const nn::Parameter* p : group->parameters()) {
@@ -316,6 +304,9 @@ class PartGuard final : public nn::StateGuard {
   absl::Status CheckWritable(const char* what) const override {
     return life_->state == nullptr ? absl::OkStatus()
                                    : life_->state->CheckWritable(what);
+  }
+  void BeginRecomputation(nn::Module& module) override {
+    if (life_->state != nullptr) life_->state->BeginRecomputation(module);
   }
 
  private:

@@ -65,6 +65,11 @@ class Machine {
           Do({A::kReshardGroup});
         }
         break;
+      case ModuleEvent::kGroupIsNeededAgain:
+        // The gradient of a bias, say, needs nothing that forward saved, so it
+        // may be there, and its group freed, before the rest is recomputed.
+        Do({A::kUnshardGroup});
+        break;
       case ModuleEvent::kBackwardIsComplete:
         if (!facts_.reshards_after_backward) break;
         if (!facts_.ranks_may_differ && !facts_.passes_gradients) Reshard();
@@ -215,6 +220,8 @@ const char* Name(ModuleEvent event) {
       return "backward begins";
     case ModuleEvent::kGroupIsComplete:
       return "group is complete";
+    case ModuleEvent::kGroupIsNeededAgain:
+      return "group is needed again";
     case ModuleEvent::kBackwardIsComplete:
       return "backward is complete";
     case ModuleEvent::kGroupBackwardEnds:
@@ -271,6 +278,8 @@ const char* Name(ModuleAction action) {
       return "watch inputs";
     case A::kReduceGroup:
       return "reduce group";
+    case A::kUnshardGroup:
+      return "unshard group";
     case A::kReshardGroup:
       return "reshard group";
     case A::kEndGroup:

@@ -48,6 +48,7 @@ enum class ModuleEvent : uint8_t {
   kRecomputationBegins,   ///< Its forward runs again, for a backward.
   kBackwardBegins,        ///< The gradients of a forward's outputs are there.
   kGroupIsComplete,       ///< All gradients of a group are there.
+  kGroupIsNeededAgain,    ///< Of what forward did a part is run again.
   kBackwardIsComplete,    ///< Of all groups, and of inputs that are watched.
   kGroupBackwardEnds,     ///< The backward is over: for each group,
   kBackwardEnds,          ///< and then for the module.
@@ -60,7 +61,7 @@ enum class ModuleEvent : uint8_t {
   kSummonBegins,
   kSummonEnds,
 };
-inline constexpr int kNumModuleEvents = 17;
+inline constexpr int kNumModuleEvents = 18;
 
 /// What decides besides the state: settings, and what an event brings.
 struct ModuleFacts {
@@ -105,6 +106,7 @@ enum class ModuleAction : uint8_t {
   kWatchInputs,
   // On the group that the event is of.
   kReduceGroup,
+  kUnshardGroup,  ///< And waits for it.
   kReshardGroup,
   kEndGroup,
   kResetGroup,

@@ -39,6 +39,9 @@ TEST(ModuleIterationTest, OneStep) {
   EXPECT_EQ(Go(at, E::kGroupIsComplete),
             "group is complete -> in backward, computes backward: reduce "
             "group, reshard group");
+  EXPECT_EQ(Go(at, E::kGroupIsNeededAgain),
+            "group is needed again -> in backward, computes backward: unshard "
+            "group");
   EXPECT_EQ(Go(at, E::kBackwardIsComplete),
             "backward is complete -> in backward: reshard, end backward span");
   EXPECT_EQ(Go(at, E::kGroupBackwardEnds),
@@ -119,6 +122,8 @@ void Sweep(
         for (int e = 0; e < kNumModuleEvents; ++e) {
           const E event = static_cast<E>(e);
           if (event == E::kForwardEnds && forwards == 0) continue;
+          // They change nothing else.
+          if (event == E::kSummonBegins || event == E::kSummonEnds) continue;
           for (int bits = 0; bits < 4096; ++bits) {
             const auto bit = [bits](int i) { return (bits >> i & 1) != 0; };
             const ModuleFacts facts = {.is_root = bit(0),
@@ -152,10 +157,12 @@ TEST(ModuleIterationTest, KeepsItsInvariantsInEveryState) {
             const ModuleTransition& t) {
     const bool of_group =
         event == E::kGroupIsComplete || event == E::kGroupBackwardEnds ||
-        event == E::kGroupIsFinalized || event == E::kGroupIsReset;
+        event == E::kGroupIsFinalized || event == E::kGroupIsReset ||
+        event == E::kGroupIsNeededAgain;
     // Groups are touched by events that are of one.
     bool ok = of_group || !(Has(t, A::kReduceGroup) || Has(t, A::kEndGroup) ||
-                            Has(t, A::kReshardGroup) || Has(t, A::kResetGroup));
+                            Has(t, A::kReshardGroup) ||
+                            Has(t, A::kResetGroup) || Has(t, A::kUnshardGroup));
     // By hand means that nothing else reduces.
     ok = ok && !(facts.manual_finalization && Has(t, A::kReduceGroup) &&
                  event != E::kGroupIsFinalized);

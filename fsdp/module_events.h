@@ -19,8 +19,8 @@ class ModuleEvents {
  public:
   virtual ~ModuleEvents() = default;
 
-  /// Autograd came to the module: kBackwardBegins, kGroupIsComplete or
-  /// kBackwardIsComplete.
+  /// Autograd came to the module: kBackwardBegins, kGroupIsComplete,
+  /// kBackwardIsComplete or kGroupIsNeededAgain.
   /// \param group the one that the event is of, where it is of one; else null.
   virtual void Happened(FsdpState& state, ModuleEvent event,
                         ParamGroup* group) = 0;

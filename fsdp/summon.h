@@ -35,8 +35,8 @@ struct SummonOptions {
 };
 
 /// The scope. All ranks that hold a part of the parameters begin and end it
-/// together. While it lasts the modules must not run (checked where FullyShard
-/// was called on the module or on one below it, not on those above alone).
+/// together. While it lasts no sharded module that gathers one of them must run
+/// (checked): of a part of a sharded module, that is the whole.
 class SummonFullParameters {
  public:
   struct Entry {

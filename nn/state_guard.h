@@ -4,7 +4,7 @@
 
 /// \file
 /// StateGuard: how a runtime on a module (FSDP) says when the module's
-/// parameters cannot be kept or restored.
+/// parameters cannot be kept or restored, and hears when they are needed again.
 
 #include "absl/status/status.h"
 #include "crosshatch/nn/module.h"
@@ -24,6 +24,9 @@ class StateGuard : public Attachment {
   /// Whether Parameter::data() may be overwritten.
   /// \error as CheckReadable.
   virtual absl::Status CheckWritable(const char* what) const = 0;
+  /// The forward of `module`, to which this is attached, runs again within a
+  /// backward (nn/checkpoint.h), without its hooks, and needs its parameters.
+  virtual void BeginRecomputation(Module& /*module*/) {}
 };
 
 }  // namespace crosshatch::nn
