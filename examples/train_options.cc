@@ -10,8 +10,8 @@
 #include "absl/flags/flag.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_split.h"
 #include "crosshatch/base/status_macros.h"
+#include "crosshatch/examples/parse_axes.h"
 #include "crosshatch/launch/given_flag.h"
 #include "crosshatch/launch/launch_flags.h"
 
@@ -397,38 +397,11 @@ std::vector<std::pair<std::string, std::string>> Settings(
 }
 
 absl::StatusOr<std::vector<MeshAxis>> ParseMesh(const std::string& text) {
-  std::vector<MeshAxis> axes;
-  bool has_fsdp = false;
-  int64_t ranks = 1;
-  const std::vector<std::string> parts = absl::StrSplit(text, ',');
-  for (const std::string& part : parts) {
-    const std::vector<std::string> halves = absl::StrSplit(part, ':');
-    int size = 0;
-    if (halves.size() != 2 || !absl::SimpleAtoi(halves[1], &size) || size < 1) {
-      return absl::InvalidArgumentError(
-          absl::StrCat("--mesh=", text, ": \"", part,
-                       "\" is not AXIS:SIZE with a size of 1 or more"));
-    }
-    const std::string& name = halves[0];
-    if (name != "replicate" && name != "fsdp" && name != "tp") {
-      return absl::InvalidArgumentError(
-          absl::StrCat("--mesh=", text, ": unknown axis \"", name,
-                       "\"; there are replicate, fsdp and tp"));
-    }
-    for (const MeshAxis& axis : axes) {
-      if (axis.name == name) {
-        return absl::InvalidArgumentError(absl::StrCat(
-            "--mesh=", text, ": the axis \"", name, "\" comes twice"));
-      }
-    }
-    has_fsdp = has_fsdp || name == "fsdp";
-    ranks *= size;
-    if (ranks > 1 << 20) {
-      return absl::InvalidArgumentError(
-          absl::StrCat("--mesh=", text, ": more than ", 1 << 20, " ranks"));
-    }
-    axes.push_back({name, size});
-  }
+  CH_ASSIGN_OR_RETURN(
+      std::vector<MeshAxis> axes,
+      ParseAxes("--mesh", text, {"replicate", "fsdp", "tp"}, 1 << 20));
+  const bool has_fsdp = std::any_of(
+      axes.begin(), axes.end(), [](const auto& a) { return a.name == "fsdp"; });
   if (!has_fsdp) {
     // Outside of tp, inside of replicate: where it would be.
     const auto at = std::find_if(axes.begin(), axes.end(),
