@@ -390,7 +390,8 @@ bool FsdpState::PassesGradients() const {
       std::any_of(groups_.begin(), groups_.end(),
                   [](const auto& g) { return !g->gradients().trains_all(); });
   if (!has_frozen) return false;
-  for (const FsdpState* state : Below(modules_)) {
+  // Replicated ones too, though they are trees of their own.
+  for (const FsdpState* state : AllBelow(modules_)) {
     for (const auto& group : state->groups_) {
       const GroupGradients& gradients = group->gradients();
       if (gradients.trainable() && !gradients.complete()) return true;
