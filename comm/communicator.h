@@ -52,7 +52,7 @@ struct CommunicatorStats {
     int64_t calls = 0;
     int64_t bytes = 0;
   };
-  /// By CollectiveKind.
+  /// Each kind's own, at the index of its CollectiveKind.
   Count by_kind[kNumCollectiveKinds];
 };
 
@@ -130,7 +130,7 @@ class Communicator final {
   int64_t next_sequence_ = 0;
   CommunicatorStats stats_;
 
-  // Of the collective that the stream has come to.
+  // Describes the collective that the stream has come to.
   const std::unique_ptr<Fingerprint> fingerprint_;
 };
 

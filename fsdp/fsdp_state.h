@@ -62,7 +62,8 @@ class FsdpState final : public nn::StateGuard {
   static std::vector<nn::NamedModule> ModulesOf(nn::Module& module);
   /// The states of these for each of `modules`, each once.
   static std::vector<FsdpState*> Below(absl::Span<nn::Module* const> modules);
-  /// As Below, with replicated modules and all below them.
+  /// Gives what Below gives, and the states of replicated modules and of all
+  /// below them.
   static std::vector<FsdpState*> AllBelow(
       absl::Span<nn::Module* const> modules);
   /// All in the tree of modules that `module` is of.

@@ -13,7 +13,7 @@
 
 namespace crosshatch::fsdp {
 
-/// As FullyShard of `modules`, whose errors it gives.
+/// Does what FullyShard of `modules` does, whose errors it gives.
 /// \param replicated they are no part of a tree above, nor is what is below
 ///     them.
 absl::Status ShardModules(absl::Span<nn::Module* const> modules,
