@@ -26,6 +26,13 @@ class StateGuard : public Attachment {
   virtual absl::Status CheckWritable(const char* what) const = 0;
 };
 
+/// Whether every guard on `module` and below lets its parameters be read.
+/// \error as StateGuard::CheckReadable, of the first that does not.
+absl::Status CheckReadable(Module& module, const char* what);
+/// Whether every one lets them be overwritten.
+/// \error as StateGuard::CheckWritable, of the first that does not.
+absl::Status CheckWritable(Module& module, const char* what);
+
 }  // namespace crosshatch::nn
 
 #endif  // CROSSHATCH_NN_STATE_GUARD_H_
