@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "crosshatch/checkpoint/huggingface.h"
 
+#include <cstdint>
 #include <filesystem>
 #include <fstream>
 #include <memory>
@@ -18,8 +19,13 @@
 #include "crosshatch/comm/world.h"
 #include "crosshatch/dtensor/dtensor.h"
 #include "crosshatch/mesh/device_mesh.h"
+#include "crosshatch/nn/initializer.h"
+#include "crosshatch/nn/linear.h"
 #include "crosshatch/nn/models/llama.h"
+#include "crosshatch/nn/module.h"
+#include "crosshatch/tensor/autograd.h"
 #include "crosshatch/tensor/creation.h"
+#include "crosshatch/tensor/ops/in_place.h"
 #include "crosshatch/tensor/rank_context.h"
 #include "crosshatch/testing/ranks.h"
 #include "gmock/gmock.h"
@@ -61,7 +67,7 @@ TEST(HuggingFaceTest, SavesWhatItLoaded) {
   }
 }
 
-// Each rank reads its own slices, and rank 0 writes the whole.
+// Each rank reads and writes its own slices.
 TEST(HuggingFaceTest, LoadsAndSavesAnyLayout) {
   const std::string dir = FreshDir("sharded");
   const absl::Status status = StatusOfRanks(4, [&](World& world) {
@@ -92,6 +98,68 @@ TEST(HuggingFaceTest, LoadsAndSavesAnyLayout) {
   });
   ASSERT_TRUE(status.ok()) << status;
   ExpectSameWeights(kTied, dir);
+}
+
+/// A matrix, a running mean and a table that follows from the config.
+class Normed final : public nn::Module {
+ public:
+  Normed()
+      : weight(MakeParameter("weight", {5, 3}, nn::init::Constant(1))),
+        mean(MakeBuffer("mean", {7}, nn::init::Constant(0))),
+        count(MakeBuffer("count", {}, nn::init::Constant(0), kInt64)),
+        table(MakeBuffer("table", {2}, nn::init::Constant(4), kFloat32,
+                         /*persistent=*/false)) {
+    NamedParameters();
+  }
+  const char* type_name() const override { return "Normed"; }
+
+  nn::Parameter& weight;
+  nn::Buffer& mean;
+  nn::Buffer& count;
+  nn::Buffer& table;
+
+ protected:
+  TensorList ForwardImpl(TensorSpan inputs) override { return {inputs[0]}; }
+};
+
+// What a model has learnt beside its parameters.
+TEST(HuggingFaceTest, KeepsPersistentBuffers) {
+  const std::string dir = FreshDir("buffers");
+  const WeightNames names = {.rules = {{"*", "net.*"}}};
+  RunRanks(2, [&](World& world) -> absl::Status {
+    Normed model;
+    CH_RETURN_IF_ERROR(model.Materialize({}));
+    const NoGrad no_grad;
+    FillInPlace(model.mean.data(), 0.5);
+    FillInPlace(model.count.data(), 9);
+    CH_RETURN_IF_ERROR(SaveWeights(world, model, dir, names, "{}"));
+    Normed again;
+    CH_RETURN_IF_ERROR(LoadWeights(again, dir, names));
+    CH_EXPECT_EQ(again.mean.data().ToVector<float>(),
+                 std::vector<float>(7, 0.5));
+    CH_EXPECT_EQ(again.count.data().ToVector<int64_t>(),
+                 std::vector<int64_t>{9});
+    CH_EXPECT_EQ(again.table.data().ToVector<float>(),
+                 std::vector<float>(2, 4));
+    return absl::OkStatus();
+  });
+  const auto stored = OpenWeights(dir);
+  ASSERT_TRUE(stored.ok()) << stored.status();
+  EXPECT_EQ(stored->size(), 3u);
+  EXPECT_EQ(stored->count("net.table"), 0u);
+  // Files without one lack it.
+  const std::string other = FreshDir("no_buffers");
+  RunRanks(1, [&](World& world) -> absl::Status {
+    nn::Linear linear(3, 5, {.bias = false});
+    CH_RETURN_IF_ERROR(linear.Materialize({}));
+    CH_RETURN_IF_ERROR(SaveWeights(world, linear, other, names, "{}"));
+    Normed model;
+    const absl::Status status = LoadWeights(model, other, names);
+    CH_EXPECT_TRUE(absl::IsNotFound(status)) << status;
+    CH_EXPECT_THAT(std::string(status.message()),
+                   HasSubstr("net.mean, net.count"));
+    return absl::OkStatus();
+  });
 }
 
 class DamagedDirectoryTest : public ::testing::Test {

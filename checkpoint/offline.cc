@@ -23,6 +23,7 @@
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
 #include "crosshatch/base/status_macros.h"
+#include "crosshatch/checkpoint/box_runs.h"
 #include "crosshatch/checkpoint/content_hash.h"
 #include "crosshatch/checkpoint/file_io.h"
 #include "crosshatch/checkpoint/index.h"
@@ -36,36 +37,6 @@
 
 namespace crosshatch::checkpoint {
 namespace {
-
-/// Calls `visit` for parts of `box` of at most kBlockBytes, which one after the
-/// other are its elements in row-major order; until it returns an error. An
-/// empty box is one part.
-absl::Status ForEachBlock(const Box& box, int64_t element_bytes,
-                          absl::FunctionRef<absl::Status(const Box&)> visit) {
-  // Dims from `whole` on fit as they are.
-  auto whole = static_cast<size_t>(box.ndim());
-  int64_t inner = element_bytes;
-  while (whole > 0 && inner * box.sizes[whole - 1] <= kBlockBytes) {
-    inner *= box.sizes[--whole];
-  }
-  if (whole == 0 || box.empty()) return visit(box);
-  // The dim before is taken a few at a time, those before that one by one.
-  const size_t few = whole - 1;
-  const auto end = [&](size_t d) { return box.offsets[d] + box.sizes[d]; };
-  Box block = box;
-  for (size_t d = 0; d < few; ++d) block.sizes[d] = 1;
-  while (true) {
-    block.sizes[few] =
-        std::min(kBlockBytes / inner, end(few) - block.offsets[few]);
-    CH_RETURN_IF_ERROR(visit(block));
-    block.offsets[few] += block.sizes[few];
-    for (size_t d = few; block.offsets[d] == end(d); --d) {
-      if (d == 0) return absl::OkStatus();
-      block.offsets[d] = box.offsets[d];
-      ++block.offsets[d - 1];
-    }
-  }
-}
 
 /// A checkpoint open for streaming.
 struct Source {
@@ -91,13 +62,13 @@ struct Source {
     std::vector<std::byte> buffer;
     uint64_t hash = 0;
     const int64_t element = SizeOf(tensor.dtype);
-    CH_RETURN_IF_ERROR(
-        ForEachBlock(box, element, [&](const Box& block) -> absl::Status {
+    CH_RETURN_IF_ERROR(ForEachBlock(
+        box, element, kBlockBytes, [&](const Box& block) -> absl::Status {
           const int64_t bytes = block.numel() * element;
           buffer.resize(static_cast<size_t>(bytes));
           const std::vector<CellPart> parts = PartsOf(tensor, block);
-          hash +=
-              files->Read(tensor, parts, block, tensor.dtype, buffer.data());
+          hash += files->Hash(tensor, parts).hash;
+          files->Read(tensor, parts, block, tensor.dtype, buffer.data());
           files->Release(tensor, parts);
           return write(buffer.data(), bytes);
         }));
@@ -146,7 +117,8 @@ absl::StatusOr<std::string> DiffElements(Source& a, const IndexedTensor& x,
   double greatest = 0;
   Shape where;
   CH_RETURN_IF_ERROR(ForEachBlock(
-      WholeBox(x.sizes), element, [&](const Box& block) -> absl::Status {
+      WholeBox(x.sizes), element, kBlockBytes,
+      [&](const Box& block) -> absl::Status {
         of_a.resize(static_cast<size_t>(block.numel() * element));
         of_b.resize(of_a.size());
         for (const auto& [source, tensor, out] :
@@ -222,12 +194,10 @@ absl::StatusOr<std::string> Verify(const std::string& dir) {
     has_hashes = has_hashes && tensor.hash.has_value();
     uint64_t hash = 0;
     CH_RETURN_IF_ERROR(ForEachBlock(
-        WholeBox(tensor.sizes), SizeOf(tensor.dtype),
+        WholeBox(tensor.sizes), SizeOf(tensor.dtype), kBlockBytes,
         [&](const Box& block) -> absl::Status {
           const std::vector<CellPart> parts = PartsOf(tensor, block);
-          for (const CellPart& part : parts) {
-            hash += source->files->Hash(tensor, part);
-          }
+          hash += source->files->Hash(tensor, parts).hash;
           source->files->Release(tensor, parts);
           return absl::OkStatus();
         }));
