@@ -66,6 +66,9 @@ class KillTest(unittest.TestCase):
         time.sleep(seconds)
         with open(f"/proc/{process.pid}/task/{process.pid}/children") as file:
             children = sorted(int(child) for child in file.read().split())
+        if len(children) != 2:
+            process.kill()
+            self.fail(f"the job ended by itself: {process.communicate()[1]}")
         os.kill(children[rank], signal.SIGKILL)
         # The other one ends too, by mpirun or by itself.
         out, err = process.communicate(timeout=120)
