@@ -207,6 +207,13 @@ class BadStartTest(unittest.TestCase):
         self.assertEqual((alone.returncode, alone.stdout), (1, ""))
         self.assertIn("program: --device=cuda: ", alone.stderr)
 
+    def test_other_ways_of_moving_data(self):
+        line = self.line([self.start(0, 3), self.start(1, 3),
+                          self.start(2, 3, "--deterministic")])
+        self.assertTrue(line.endswith(
+            ": rank 2: it runs with --device=cpu --deterministic, and rank 0 with "
+            "--device=cpu: start all ranks with the same\n"), line)
+
     def test_what_one_rank_lacks(self):
         line = self.line(
             [self.start(r, 3, PROBE_BAD_RANK="2") for r in range(3)])

@@ -57,6 +57,9 @@ class Process {
                                                     const MpiJoin* join);
   absl::Status ChooseDevice();
   absl::Status Prepare();
+  /// Fails where this process would move data in another way than rank 0: what
+  /// one sends the other would not understand.
+  absl::Status AgreeOnData();
   absl::Status RunRanks(absl::FunctionRef<absl::Status(World&)> fn);
   void OnFailure(const FailureNotice& notice,
                  const coordination::Roster& roster);
@@ -232,9 +235,30 @@ absl::Status Process::Prepare() {
   return client_->EnterBarrier("prepared", options_.timeout);
 }
 
+absl::Status Process::AgreeOnData() {
+  const bool is_cuda = options_.device == Device::Kind::kCuda;
+  std::string mine =
+      absl::StrCat("--device=", is_cuda ? "cuda" : "cpu",
+                   options_.nccl.deterministic ? " --deterministic" : "");
+  if (is_cuda) {
+    absl::StrAppend(&mine, ", NCCL's own collectives from ",
+                    options_.nccl.least_collective_bytes, " bytes on");
+  }
+  if (info_.rank == 0) return client_->Put("data", mine);
+  CH_ASSIGN_OR_RETURN(const std::string of_first,
+                      client_->Get("data", options_.timeout));
+  if (mine == of_first) return absl::OkStatus();
+  const absl::Status differs = absl::InvalidArgumentError(
+      absl::StrCat("it runs with ", mine, ", and rank 0 with ", of_first,
+                   ": start all ranks with the same"));
+  client_->Report({.world_ranks = {info_.rank}, .error = differs});
+  return differs;
+}
+
 absl::Status Process::RunRanks(absl::FunctionRef<absl::Status(World&)> fn) {
   CH_RETURN_IF_ERROR(ChooseDevice());
   CH_RETURN_IF_ERROR(Prepare());
+  CH_RETURN_IF_ERROR(AgreeOnData());
   const MpiJoin join = {
       .rank = info_.rank,
       .size = info_.size,
