@@ -105,7 +105,7 @@ Style ColwiseParallel(ColwiseOptions options = {});
 
 struct RowwiseOptions {
   /// Unset: Shard(-1) for Linear, Replicate for Embedding.
-  std::optional<Placement> input;
+  std::optional<Placement> input = {};
   /// The partial sums are reduced to it: Replicate by an all-reduce, a shard by
   /// a reduce-scatter.
   Placement output = Replicate();
@@ -186,8 +186,8 @@ struct PrepareOutputOptions {
 Style PrepareModuleOutput(PrepareOutputOptions options);
 
 struct PrepareInputOutputOptions {
-  PrepareInputOptions inputs;
-  PrepareOutputOptions outputs;
+  PrepareInputOptions inputs = {};
+  PrepareOutputOptions outputs = {};
 };
 /// Both of the above.
 Style PrepareModuleInputOutput(PrepareInputOutputOptions options);

@@ -36,7 +36,7 @@ struct ParallelizeOptions {
   /// the others, which need have none, before they are spread. Unset: nothing
   /// is sent, and values must be equal on all ranks (as Module::Materialize and
   /// loaders make them).
-  std::optional<int> source_rank;
+  std::optional<int> source_rank = {};
 
   /// Pairs of patterns of modules: the first output of the one is the first
   /// input of the other. Where both match as many modules these go in pairs, in
