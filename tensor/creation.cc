@@ -11,13 +11,26 @@
 #include "crosshatch/tensor/rank_context.h"
 
 namespace crosshatch {
+namespace {
+
+// Of a dense tensor of sizes that a program asks for.
+int64_t CheckedBytes(ShapeView sizes, DType dtype) {
+  int64_t bytes = SizeOf(dtype);
+  for (const int64_t size : sizes) {
+    CH_CHECK_GE(size, 0) << "a tensor of sizes " << ToString(sizes);
+    CH_CHECK(!__builtin_mul_overflow(bytes, size, &bytes))
+        << "a tensor of sizes " << ToString(sizes) << " of " << dtype
+        << " has more bytes than there are numbers for";
+  }
+  return bytes;
+}
+
+}  // namespace
 
 Tensor Empty(ShapeView sizes, DType dtype) {
-  const int64_t count = NumElements(sizes);
-  CH_CHECK_GE(count, 0) << "a tensor of sizes " << ToString(sizes);
   RankContext& context = RankContext::Current();
   auto storage = std::make_shared<Storage>(
-      context.allocator().Allocate(count * SizeOf(dtype),
+      context.allocator().Allocate(CheckedBytes(sizes, dtype),
                                    context.memory_class(),
                                    context.current_stream()),
       context.memory_device());
@@ -77,8 +90,8 @@ template Tensor FromValues<int32_t>(ShapeView, absl::Span<const int32_t>);
 template Tensor FromValues<int64_t>(ShapeView, absl::Span<const int64_t>);
 
 Tensor Deferred(ShapeView sizes, DType dtype, std::string owner) {
-  auto storage = std::make_shared<Storage>(NumElements(sizes) * SizeOf(dtype),
-                                           std::move(owner));
+  auto storage =
+      std::make_shared<Storage>(CheckedBytes(sizes, dtype), std::move(owner));
   return MakeView(std::move(storage), 0, Shape(sizes.begin(), sizes.end()),
                   ContiguousStrides(sizes), dtype);
 }

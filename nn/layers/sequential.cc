@@ -3,7 +3,15 @@
 
 #include <utility>
 
+#include "crosshatch/base/check.h"
+
 namespace crosshatch::nn {
+
+Module& Sequential::operator[](size_t i) const {
+  CH_CHECK(i < size()) << "module " << i << " of the " << size() << " in "
+                       << *label();
+  return *children()[i].second;
+}
 
 TensorList Sequential::ForwardImpl(TensorSpan inputs) {
   TensorList values(inputs.begin(), inputs.end());

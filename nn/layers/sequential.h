@@ -28,7 +28,8 @@ class Sequential final : public Module {
   }
 
   size_t size() const { return children().size(); }
-  Module& operator[](size_t i) const { return *children()[i].second; }
+  /// \checks i < size()
+  Module& operator[](size_t i) const;
 
  protected:
   TensorList ForwardImpl(TensorSpan inputs) override;

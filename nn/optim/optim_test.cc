@@ -2,7 +2,7 @@
 
 // Sgd, Lion and Ema beside references in double; what all optimizers share is
 // tested by AdamW (nn/adamw_test.cc), and all of them under FSDP and TP by
-// //tests:optimizers_mesh_test.
+// //tests:fsdp_optimizers_test.
 
 #include <cmath>
 #include <cstdint>
@@ -202,6 +202,29 @@ TEST(OptimizersTest, NameOptionsThatMakeNoUpdate) {
 }
 
 // A run that stops and goes on is the run that did not stop.
+TEST(OptimizersDeathTest, NameParametersThatAreNotThere) {
+  const auto weight = Named("weight", std::vector<float>{1});
+  EXPECT_DEATH(Sgd({weight.get(), nullptr}, {}),
+               HasSubstr("Sgd: parameter 1 of 2 is null"));
+  EXPECT_DEATH(Ema({nullptr}, {}), HasSubstr("Ema: a parameter is null"));
+  Sgd sgd({weight.get()}, {});
+  EXPECT_DEATH((void)sgd.StateOf(1),
+               HasSubstr("Sgd: the state of parameter 1 of 1"));
+  EXPECT_DEATH((void)sgd.OptionsOf(2),
+               HasSubstr("Sgd: the group of parameter 2 of 1"));
+  const Ema ema({weight.get()}, {});
+  EXPECT_DEATH((void)ema.average(1),
+               HasSubstr("Ema: the average of parameter 1 of 1"));
+}
+
+TEST(OptimizersTest, NameGroupsThatSayNothing) {
+  const auto weight = Named("weight", std::vector<float>{1});
+  weight->set_grad(Ones({1}));
+  Sgd sgd({weight.get()}, {}, {{.has = nullptr, .lr_scale = 2}});
+  EXPECT_THAT(std::string(sgd.Step().message()),
+              HasSubstr("Sgd: group 0 of 1 does not say which parameters"));
+}
+
 TEST(OptimizersTest, AreStateful) {
   const auto check = [](auto make) {
     const auto stopped = Named("p", Values(0));

@@ -29,7 +29,7 @@ struct OptimizerState {
   int64_t step = 0;
   /// float32, of the layout of Parameter::data(), in the order of
   /// Optimizer::slots(). None until there is a first update.
-  absl::InlinedVector<Tensor, 2> tensors;
+  absl::InlinedVector<Tensor, 2> tensors = {};
 };
 
 /// Updates parameters by their gradients. Arithmetic is in float32: parameters
@@ -74,8 +74,8 @@ class Optimizer : public Stateful {
   const std::vector<Parameter*>& parameters() const { return parameters_; }
   /// The names of what is kept: "exp_avg".
   const std::vector<std::string>& slots() const { return slots_; }
-  /// Of parameters()[i].
-  const OptimizerState& StateOf(size_t i) const { return states_[i]; }
+  /// Of parameters()[i]. \checks that there is one
+  const OptimizerState& StateOf(size_t i) const;
   /// Replaces what is kept for the parameter of that name: copies the values of
   /// `state`, tensors like those of StateOf.
   /// \error kNotFound naming the parameter; kInvalidArgument for a step below 1
@@ -127,7 +127,8 @@ class Optimizer : public Stateful {
 
   /// Says which group each parameter is of, the first time.
   absl::Status FindGroups();
-  size_t GroupOf(size_t i) const { return group_of_[i]; }
+  /// \pre FindGroups; \checks that there is a parameters()[i]
+  size_t GroupOf(size_t i) const;
   /// The index of the parameter of that name; -1 if there is none.
   int64_t Find(const std::string& parameter_name) const;
   /// OK if 0 <= value < end. \param whose "group 1's ", or nothing
