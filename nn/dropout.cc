@@ -42,7 +42,8 @@ Dropout::Dropout(double p, std::optional<int> batch_dim)
 }
 
 std::optional<uint64_t> Dropout::row_randomness() const {
-  if (!training() || p_ == 0 || !batch_dim_.has_value()) return std::nullopt;
+  if (!is_set_to_train() || p_ == 0 || !batch_dim_.has_value())
+    return std::nullopt;
   const Draw draw = step_.value_or(Draw{});
   return (draw.key ^ draw.step * kOdd) + static_cast<uint64_t>(rows_before_);
 }
@@ -97,7 +98,7 @@ Dropout::Draw Dropout::NextDraw(const Tensor& input) {
 
 TensorList Dropout::ForwardImpl(TensorSpan inputs) {
   CH_CHECK_EQ(inputs.size(), 1u) << "dropout";
-  if (!Captured(training()) || p_ == 0) return {inputs[0]};
+  if (!training() || p_ == 0) return {inputs[0]};
   const Draw draw = Captured(InRecomputation() ? Draw{} : NextDraw(inputs[0]));
   const int dim = inputs[0].ndim() == 0 ? 0 : batch_dim_.value_or(0);
   if (dim == 0) {
@@ -113,7 +114,7 @@ TensorList Dropout::ForwardImpl(TensorSpan inputs) {
 AttentionDropout Dropout::ForAttention(const Tensor& q) {
   CH_CHECK(batch_dim_ == 0) << "Dropout \"" << FullName()
                             << "\": the batch of attention lies along dim 0";
-  if (!Captured(training()) || p_ == 0) return {};
+  if (!training() || p_ == 0) return {};
   const Draw draw = Captured(InRecomputation() ? Draw{} : NextDraw(q));
   return {
       .p = p_, .key = draw.key, .step = draw.step, .first_row = draw.first_row};
