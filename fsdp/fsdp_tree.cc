@@ -12,6 +12,7 @@
 #include "crosshatch/dtensor/verify.h"
 #include "crosshatch/fsdp/batch_split.h"
 #include "crosshatch/fsdp/fsdp_state.h"
+#include "crosshatch/nn/batch_rows.h"
 #include "crosshatch/nn/check_buffers.h"
 #include "crosshatch/tensor/autograd.h"
 #include "crosshatch/tensor/rank_context.h"
@@ -167,13 +168,12 @@ void FsdpTree::EnterForward(const FsdpState& state, TensorSpan inputs) {
   // Whoever knows better has said so.
   if (nn::BatchRowsScope::Current() != nullptr) return;
   if (const auto randomness = RowRandomness(state.modules())) {
-    batch_rows_.emplace(
-        ExchangeRows(state.mesh(), state.Name(), inputs, *randomness));
+    batch_split_.Begin(state.mesh(), state.Name(), inputs, *randomness);
   }
 }
 
 void FsdpTree::ExitForward() {
-  if (--forwards_ == 0) batch_rows_.reset();
+  if (--forwards_ == 0) batch_split_.End();
 }
 
 void FsdpTree::Take(TreeEvent event, const TreeFacts& facts) {
@@ -323,7 +323,7 @@ void FsdpTree::Finish() {
 
 void FsdpTree::Reset() {
   forwards_ = 0;
-  batch_rows_.reset();
+  batch_split_.Abandon();
   for (FsdpState* state : states_) state->Reset();
   comm_->ReleaseHeld();
   forward_order_.clear();

@@ -13,10 +13,10 @@
 #include <optional>
 #include <vector>
 
+#include "crosshatch/fsdp/batch_split.h"
 #include "crosshatch/fsdp/comm_context.h"
 #include "crosshatch/fsdp/iteration.h"
 #include "crosshatch/fsdp/settings.h"
-#include "crosshatch/nn/batch_rows.h"
 #include "crosshatch/nn/module.h"
 #include "crosshatch/tensor/stream.h"
 #include "crosshatch/tensor/tensor.h"
@@ -111,7 +111,7 @@ class FsdpTree : public std::enable_shared_from_this<FsdpTree> {
   TreeIteration iteration_;
   int forwards_ = 0;  ///< That run, within each other.
   bool has_compared_buffers_ = false;
-  std::optional<nn::BatchRowsScope> batch_rows_;
+  BatchSplit batch_split_;
   std::optional<Event> post_optimizer_;
   std::vector<Seen> seen_;
   /// All states, the root first, in the order of the modules.

@@ -90,6 +90,7 @@ Dropout::Draw Dropout::NextDraw(const Tensor& input) {
         << "input of the outermost forward: where that is no batch, say them "
         << "by BatchRowsScope (nn/batch_rows.h)";
     width = (size + rows.here - 1) / rows.here;
+    BatchRowsScope::NoteWidth(*label(), width);
   }
   draw.first_row = (rows_before_ + rows.first) * width;
   rows_before_ += rows.total;
