@@ -74,9 +74,8 @@ class Replicated final : public ParallelStyle {
                            nn::Module&, TensorSpan, TensorList& outputs) {
       for (Tensor& output : outputs) {
         BringAll(mesh, output);
-        if (use_local && output.defined() && output.is_distributed()) {
-          output = LocalPart(output);
-        }
+        if (!output.defined() || !output.is_distributed()) continue;
+        output = use_local ? LocalPart(output) : WithWholeGradient(output);
       }
     });
     return absl::OkStatus();

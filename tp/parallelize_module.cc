@@ -268,6 +268,12 @@ absl::Status ReplicateModule(nn::Module& module, const DeviceMesh& mesh) {
       if (IsFloatingPoint(input.dtype())) input = Bring(input, mesh, {});
     }
   });
+  module.AddPostHook([](nn::Module&, TensorSpan, TensorList& outputs) {
+    for (Tensor& output : outputs) {
+      if (!output.defined() || !output.is_distributed()) continue;
+      output = WithWholeGradient(output);
+    }
+  });
   return absl::OkStatus();
 }
 
