@@ -22,6 +22,7 @@
 #include "crosshatch/tensor/autograd.h"
 #include "crosshatch/tensor/ops/attention.h"
 #include "crosshatch/tensor/ops/conv.h"
+#include "crosshatch/testing/ranks.h"
 #include "crosshatch/tp/expert_parallel.h"
 #include "crosshatch/tp/parallel_style.h"
 #include "crosshatch/tp/parallelize_module.h"
@@ -35,7 +36,7 @@ TEST(DesignatedOptionsTest, LeaveTheOthersAsTheyAre) {
   EXPECT_FALSE((BackwardOptions{.retain_graph = true}).gradient.defined());
   EXPECT_EQ((Conv2dOptions{.groups = 2}).windows.stride, (RowsCols{1, 1}));
   EXPECT_TRUE((LocalMapSpec{.redistribute_inputs = true}).inputs.empty());
-  EXPECT_TRUE((LocalOptions{.threads_per_rank = 1}).sinks.empty());
+  EXPECT_TRUE((RankOptions{.threads_per_rank = 1}).sinks.empty());
   EXPECT_EQ((MpiOptions{.threads_per_rank = 1}).sink, nullptr);
 }
 
