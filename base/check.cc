@@ -11,11 +11,18 @@
 #include "crosshatch/base/place.h"
 
 namespace crosshatch::internal {
+
+/// Where it is not null: prints the text, or has another process print it, and
+/// says whether one has. check_teller.cc sets it.
+std::atomic<bool (*)(const std::string& text)> tell_of_check = nullptr;
+
 namespace {
 
 // The process ends with the first check that fails; nobody resets it.
 std::atomic<bool> has_failed = false;
 thread_local bool fails_here = false;
+// What is to be told once the place is described.
+thread_local const std::string* untold = nullptr;
 
 void Print(const std::string& text) {
   // One write, so that nothing else comes between.
@@ -30,9 +37,9 @@ CheckFailure::CheckFailure(const char* file, int line, const char* expression) {
 }
 
 CheckFailure::~CheckFailure() {
-  message_ << "\n";
   if (fails_here) {
     // The description of the place failed: what was said before has to do.
+    if (untold != nullptr) Print(*untold + "\n");
     std::abort();
   }
   fails_here = true;
@@ -42,9 +49,21 @@ CheckFailure::~CheckFailure() {
     std::this_thread::sleep_for(std::chrono::seconds(10));
     std::abort();
   }
-  Print(message_.str());
-  const std::string place = Place::Here();
-  if (!place.empty()) Print("  at " + place + "\n");
+  std::string text = message_.str();
+  auto* const tell = tell_of_check.load();
+  if (tell == nullptr) {
+    Print(text + "\n");
+  } else {
+    untold = &text;
+  }
+  std::string place = Place::Here();
+  if (!place.empty()) place = "  at " + place;
+  if (tell == nullptr) {
+    if (!place.empty()) Print(place + "\n");
+    std::abort();
+  }
+  if (!place.empty()) text += "\n" + place;
+  if (!tell(text)) Print(text + "\n");
   std::abort();
 }
 

@@ -1,7 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "crosshatch/base/check.h"
 
+#include <cstdio>
+#include <cstdlib>
+#include <string>
+
 #include "absl/status/status.h"
+#include "crosshatch/base/check_teller.h"
 #include "gtest/gtest.h"
 
 namespace crosshatch {
@@ -34,6 +39,25 @@ TEST(CheckDeathTest, NamesThePlaceTheExpressionAndTheValues) {
   const int ranks = 3;
   EXPECT_DEATH(CH_CHECK_EQ(ranks, 4) << "ranks", "\\(3 vs 4\\) ranks");
   EXPECT_DEATH(CH_CHECK_OK(absl::InternalError("lost")), "INTERNAL: lost");
+}
+
+TEST(CheckDeathTest, IsToldInPlaceOfPrintedWhereSomebodyPrintsIt) {
+  const auto fail = [](bool is_printed) {
+    const CheckTeller teller([is_printed](const std::string& text) {
+      std::fprintf(stderr, "told: <%s>\n", text.c_str());
+      return is_printed;
+    });
+    CH_CHECK(1 > 2) << "alas";
+  };
+  const std::string said =
+      "[^\n]*check_test.cc:[0-9]+: check failed: 1 > 2 alas";
+  // GoogleTest prints what the program did in front.
+  EXPECT_DEATH(fail(true), "told: <" + said + ">\n$");
+  EXPECT_DEATH(fail(false), "told: <" + said + ">\n" + said + "\n$");
+  {
+    const CheckTeller gone([](const std::string&) { return true; });
+  }
+  EXPECT_DEATH(CH_CHECK(1 > 2) << "alas", "check failed: 1 > 2 alas");
 }
 
 }  // namespace

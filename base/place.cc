@@ -21,23 +21,53 @@ std::shared_ptr<const std::string> RunningModule() {
   return nullptr;
 }
 
+namespace {
+
+void Add(std::string& text, const std::string& part) {
+  if (part.empty()) return;
+  if (!text.empty()) text += ", ";
+  text += part;
+}
+
+void AddInnermost(std::string& text, Place::Kind kind) {
+  const Place* const place = Place::Innermost(kind);
+  if (place != nullptr) Add(text, place->Describe());
+}
+
+}  // namespace
+
 std::string Place::Here() {
   std::string text;
-  const auto add = [&text](const std::string& part) {
-    if (part.empty()) return;
-    if (!text.empty()) text += ", ";
-    text += part;
-  };
-  const auto add_innermost = [&add](Kind kind) {
-    const Place* const place = Innermost(kind);
-    if (place != nullptr) add(place->Describe());
-  };
-  add_innermost(Kind::kRank);
+  AddInnermost(text, Kind::kRank);
   if (const std::shared_ptr<const std::string> module = RunningModule()) {
-    add("module " + *module);
+    Add(text, "module " + *module);
   }
-  add_innermost(Kind::kGradient);
-  add_innermost(Kind::kOp);
+  AddInnermost(text, Kind::kGradient);
+  AddInnermost(text, Kind::kOp);
+  return text;
+}
+
+IssuedPlace IssuedPlace::Here(bool in_words) {
+  IssuedPlace here;
+  here.module_ = RunningModule();
+  if (in_words) {
+    AddInnermost(here.words_, Place::Kind::kGradient);
+    AddInnermost(here.words_, Place::Kind::kOp);
+    return here;
+  }
+  if (const Place* place = Place::Innermost(Place::Kind::kGradient)) {
+    here.gradient_ = place->op_name();
+  }
+  if (const Place* place = Place::Innermost(Place::Kind::kOp)) {
+    here.op_ = place->op_name();
+  }
+  return here;
+}
+
+std::string IssuedPlace::Describe() const {
+  std::string text = words_;
+  if (gradient_ != nullptr) Add(text, std::string("gradient of ") + gradient_);
+  if (op_ != nullptr) Add(text, std::string("op ") + op_);
   return text;
 }
 

@@ -11,6 +11,7 @@
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <utility>
 
 namespace crosshatch {
 
@@ -38,6 +39,9 @@ class Place {
   /// Of a module, and of a step of a backward pass the module that it is of;
   /// null where there is none.
   virtual std::shared_ptr<const std::string> module() const { return nullptr; }
+  /// Of an op, and of a step of a backward pass, the op's name, which lives as
+  /// long as the program; null where there is none.
+  virtual const char* op_name() const { return nullptr; }
 
  protected:
   explicit Place(Kind kind) : around_(innermost_), kind_(kind) {
@@ -46,6 +50,8 @@ class Place {
   ~Place() { innermost_ = around_; }
 
  private:
+  friend class AdoptedPlace;
+
   static constinit inline thread_local const Place* innermost_ = nullptr;
 
   const Place* const around_;
@@ -54,6 +60,58 @@ class Place {
 
 /// The module that runs on the calling thread; null outside of modules.
 std::shared_ptr<const std::string> RunningModule();
+
+/// In its scope the calling thread is where `place` is: a thread of another
+/// one's, which waits for it meanwhile.
+class AdoptedPlace {
+ public:
+  explicit AdoptedPlace(const Place* place)
+      : previous_(std::exchange(Place::innermost_, place)) {}
+  ~AdoptedPlace() { Place::innermost_ = previous_; }
+  AdoptedPlace(const AdoptedPlace&) = delete;
+  AdoptedPlace& operator=(const AdoptedPlace&) = delete;
+
+ private:
+  const Place* const previous_;
+};
+
+/// Where work was issued that another thread does later, when its issuer is
+/// somewhere else. A value, which work takes along.
+class IssuedPlace {
+ public:
+  IssuedPlace() = default;
+  /// The module, the step of a backward pass and the op of the calling thread.
+  /// \param in_words with the sizes of operands, which takes microseconds;
+  ///     else names alone, which takes a walk of the chain.
+  static IssuedPlace Here(bool in_words);
+
+  /// "op matmul of f32[2, 7] on cpu, f32[6, 6]", "gradient of matmul, op mul";
+  /// without the module; may be empty.
+  std::string Describe() const;
+  const std::shared_ptr<const std::string>& module() const { return module_; }
+
+ private:
+  std::shared_ptr<const std::string> module_;
+  const char* gradient_ = nullptr;
+  const char* op_ = nullptr;
+  std::string words_;
+};
+
+/// Stands for it on the stack of the thread that does the work.
+class IssuedPlaceScope final : public Place {
+ public:
+  /// \param issued outlives the scope.
+  explicit IssuedPlaceScope(const IssuedPlace& issued)
+      : Place(Kind::kOp), issued_(issued) {}
+
+  std::string Describe() const override { return issued_.Describe(); }
+  std::shared_ptr<const std::string> module() const override {
+    return issued_.module();
+  }
+
+ private:
+  const IssuedPlace& issued_;
+};
 
 }  // namespace crosshatch
 

@@ -14,15 +14,18 @@ namespace {
 
 class Link final : public Place {
  public:
-  Link(Kind kind, std::string text) : Place(kind), text_(std::move(text)) {}
+  Link(Kind kind, std::string text, const char* op_name = nullptr)
+      : Place(kind), text_(std::move(text)), op_name_(op_name) {}
   std::string Describe() const override { return text_; }
   std::shared_ptr<const std::string> module() const override {
     if (kind() != Kind::kModule) return nullptr;
     return std::make_shared<const std::string>(text_);
   }
+  const char* op_name() const override { return op_name_; }
 
  private:
   const std::string text_;
+  const char* const op_name_;
 };
 
 TEST(PlaceTest, SaysTheInnermostOfEachKind) {
@@ -39,6 +42,48 @@ TEST(PlaceTest, SaysTheInnermostOfEachKind) {
     EXPECT_EQ(elsewhere, "");
   }
   EXPECT_EQ(Place::Here(), "rank 1, module layers.0 (Block)");
+}
+
+// What runs on another thread names where it was issued, and no other place of
+// that thread.
+TEST(PlaceTest, GoesWithWorkToOtherThreads) {
+  IssuedPlace issued, named;
+  {
+    const Link rank(Place::Kind::kRank, "rank 1");
+    const Link module(Place::Kind::kModule, "up (Linear)");
+    const Link gradient(Place::Kind::kGradient, "gradient of matmul");
+    const Link op(Place::Kind::kOp, "op mul of f32[2]", "mul");
+    issued = IssuedPlace::Here(/*in_words=*/true);
+    named = IssuedPlace::Here(/*in_words=*/false);
+    EXPECT_EQ(IssuedPlace::Here(true).Describe(), issued.Describe());
+  }
+  std::string full, short_of_it, adopted, after;
+  const auto work = [&] {
+    const Link rank(Place::Kind::kRank, "rank 2");
+    {
+      const IssuedPlaceScope scope(issued);
+      full = Place::Here();
+    }
+    {
+      const IssuedPlaceScope scope(named);
+      short_of_it = Place::Here();
+    }
+    const Link op(Place::Kind::kOp, "op of another");
+    {
+      const AdoptedPlace place(&rank);
+      adopted = Place::Here();
+    }
+    after = Place::Here();
+  };
+  std::thread(work).join();
+  EXPECT_EQ(full,
+            "rank 2, module up (Linear), gradient of matmul, op mul of f32[2]");
+  // The link of the gradient has no name of an op.
+  EXPECT_EQ(short_of_it, "rank 2, module up (Linear), op mul");
+  EXPECT_EQ(adopted, "rank 2");
+  EXPECT_EQ(after, "rank 2, op of another");
+  EXPECT_EQ(IssuedPlace::Here(true).Describe(), "");
+  EXPECT_EQ(IssuedPlace::Here(false).Describe(), "");
 }
 
 TEST(PlaceDeathTest, EndsTheMessageOfAFailedCheck) {

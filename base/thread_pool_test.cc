@@ -2,10 +2,12 @@
 #include "crosshatch/base/thread_pool.h"
 
 #include <atomic>
+#include <string>
 #include <thread>
 #include <vector>
 
 #include "crosshatch/base/few_threads_testutil.h"
+#include "crosshatch/base/place.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
@@ -97,6 +99,26 @@ INSTANTIATE_TEST_SUITE_P(Widths, ThreadPoolTest, ::testing::Values(1, 2, 3, 5));
 
 TEST(ThreadPoolDeathTest, NeedsAThread) {
   EXPECT_DEATH(ThreadPool(0), "threads of a pool");
+}
+
+class Op final : public Place {
+ public:
+  Op() : Place(Kind::kOp) {}
+  std::string Describe() const override { return "op gather"; }
+};
+
+TEST(ThreadPool, ItsThreadsAreWhereTheCallerIs) {
+  ThreadPool pool(3);
+  std::vector<std::string> in_op(3), outside(3);
+  {
+    const Op op;
+    pool.ParallelFor(
+        3, [&](int64_t p) { in_op[static_cast<size_t>(p)] = Place::Here(); });
+  }
+  pool.ParallelFor(
+      3, [&](int64_t p) { outside[static_cast<size_t>(p)] = Place::Here(); });
+  EXPECT_THAT(in_op, Each("op gather"));
+  EXPECT_THAT(outside, Each(""));
 }
 
 TEST(ThreadPool, IsAsWideAsTheSystemAllows) {

@@ -89,7 +89,9 @@ absl::Status AsyncCheckpointer::Begin(
   if (writer.ok()) {
     writer_ = *std::move(writer);
   } else {
-    // As if it had been started and had failed: the peers learn of it.
+    // As if it had been started and had failed: the peers learn of it when they
+    // meet, and the first rank's thread by a report where they never do.
+    if (world_.rank() != 0) job_->WriteReport(writer.status()).IgnoreError();
     written_.set_value(writer.status());
     committed_.set_value(writer.status());
   }
@@ -97,10 +99,11 @@ absl::Status AsyncCheckpointer::Begin(
 }
 
 std::vector<const void*> AsyncCheckpointer::Stage(const SaveJob& job) {
+  const auto size_of = [](const SaveJob::Piece& piece) {
+    return static_cast<size_t>(piece.data.numel() * SizeOf(piece.data.dtype()));
+  };
   size_t bytes = 0;
-  for (const Tensor& cell : job.cells()) {
-    bytes += static_cast<size_t>(cell.numel() * SizeOf(cell.dtype()));
-  }
+  for (const SaveJob::Piece& piece : job.pieces()) bytes += size_of(piece);
   // Memory that was touched before takes a copy in half the time.
   if (bytes > staging_bytes_) {
     staging_.reset();
@@ -109,18 +112,24 @@ std::vector<const void*> AsyncCheckpointer::Stage(const SaveJob& job) {
   }
   std::vector<const void*> data;
   std::byte* next = staging_.get();
-  for (const Tensor& cell : job.cells()) {
-    const auto size = static_cast<size_t>(cell.numel() * SizeOf(cell.dtype()));
-    std::memcpy(next, HostView(cell).data(), size);
+  for (const SaveJob::Piece& piece : job.pieces()) {
+    std::memcpy(next, HostView(piece.data).data(), size_of(piece));
     data.push_back(next);
-    next += size;
+    next += size_of(piece);
   }
   return data;
 }
 
+absl::StatusOr<std::string> AsyncCheckpointer::WriteFile(
+    const std::vector<const void*>& data) {
+  CH_RETURN_IF_ERROR(job_->BeginFile());
+  CH_RETURN_IF_ERROR(job_->Write(job_->pieces(), data));
+  return job_->EndFile();
+}
+
 void AsyncCheckpointer::Write(const std::vector<const void*>& data,
                               const std::function<absl::Status()>& then) {
-  absl::StatusOr<std::string> hashes = job_->WriteFile(data);
+  const absl::StatusOr<std::string> hashes = WriteFile(data);
   if (world_.rank() != 0) {
     // Where it cannot be left, the first rank hears of it when they meet.
     job_->WriteReport(hashes).IgnoreError();

@@ -84,9 +84,12 @@ class AsyncCheckpointer {
   absl::Status Begin(const absl::StatusOr<nn::StateDict>& state,
                      const std::string& dir, bool overwrite,
                      std::function<absl::Status()> then);
-  /// Copies the cells of `job` to staging_ and returns where each lies.
+  /// Copies the pieces of `job` to staging_ and returns where each lies.
   std::vector<const void*> Stage(const SaveJob& job);
-  /// On the writing thread.
+  /// On the writing thread: writes this rank's file, and what it holds.
+  /// \returns as SaveJob::EndFile
+  absl::StatusOr<std::string> WriteFile(const std::vector<const void*>& data);
+  /// All of what the writing thread does.
   void Write(const std::vector<const void*>& data,
              const std::function<absl::Status()>& then);
   absl::Status Finish();

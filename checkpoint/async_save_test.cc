@@ -2,19 +2,24 @@
 #include "crosshatch/checkpoint/async_save.h"
 
 #include <cerrno>
+#include <chrono>
 #include <condition_variable>
 #include <cstdint>
 #include <filesystem>
+#include <memory>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "absl/status/status.h"
 #include "absl/time/time.h"
+#include "crosshatch/base/few_threads_testutil.h"
 #include "crosshatch/base/status_macros.h"
 #include "crosshatch/checkpoint/checkpoint.h"
 #include "crosshatch/checkpoint/file_system.h"
 #include "crosshatch/checkpoint/index.h"
+#include "crosshatch/comm/all_ranks.h"
 #include "crosshatch/comm/world.h"
 #include "crosshatch/nn/state_dict.h"
 #include "crosshatch/tensor/creation.h"
@@ -218,6 +223,29 @@ TEST(AsyncSaveTest, WaitsNoLongerThanItMay) {
     return absl::OkStatus();
   });
   EXPECT_FALSE(fs::exists(dir));
+}
+
+// The first rank's thread would wait for the other's report for half an hour.
+TEST(AsyncSaveTest, AThreadThatDoesNotStartReports) {
+  const auto begin = std::chrono::steady_clock::now();
+  // Which rank gets the one thread is chance; of ten times some are the first.
+  for (int i = 0; i < 10; ++i) {
+    const std::string dir = FreshDir("async_no_thread");
+    RunRanks(2, [&](World& world) -> absl::Status {
+      CH_ASSIGN_OR_RETURN(const std::shared_ptr<Communicator> all,
+                          AllRanks(world));
+      std::optional<FewThreadsScope> few;
+      if (world.rank() == 0) few.emplace(1);
+      CH_RETURN_IF_ERROR(all->Exchange("", "few threads").status());
+      {
+        AsyncCheckpointer saver(world, {.timeout = absl::Minutes(1)});
+        CH_RETURN_IF_ERROR(saver.Save(StateOf(1), dir));
+      }
+      return all->Exchange("", "done").status();
+    });
+    EXPECT_FALSE(fs::exists(dir));
+  }
+  EXPECT_LT(std::chrono::steady_clock::now() - begin, std::chrono::seconds(30));
 }
 
 }  // namespace

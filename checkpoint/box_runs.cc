@@ -1,11 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "crosshatch/checkpoint/box_runs.h"
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 
 #include "absl/functional/function_ref.h"
+#include "absl/status/status.h"
 #include "crosshatch/base/check.h"
+#include "crosshatch/base/status_macros.h"
 #include "crosshatch/dtensor/box.h"
 #include "crosshatch/tensor/shape.h"
 
@@ -65,6 +68,34 @@ void ForEachRunOfBoth(
       at[static_cast<size_t>(d--)] = 0;
     }
     if (d < 0) return;
+  }
+}
+
+absl::Status ForEachBlock(const Box& box, int64_t element_bytes,
+                          int64_t most_bytes,
+                          absl::FunctionRef<absl::Status(const Box&)> visit) {
+  // Dims from `whole` on fit as they are.
+  auto whole = static_cast<size_t>(box.ndim());
+  int64_t inner = element_bytes;
+  while (whole > 0 && inner * box.sizes[whole - 1] <= most_bytes) {
+    inner *= box.sizes[--whole];
+  }
+  if (whole == 0 || box.empty()) return visit(box);
+  // The dim before is taken a few at a time, those before that one by one.
+  const size_t few = whole - 1;
+  const auto end = [&](size_t d) { return box.offsets[d] + box.sizes[d]; };
+  Box block = box;
+  for (size_t d = 0; d < few; ++d) block.sizes[d] = 1;
+  while (true) {
+    block.sizes[few] = std::min(std::max<int64_t>(1, most_bytes / inner),
+                                end(few) - block.offsets[few]);
+    CH_RETURN_IF_ERROR(visit(block));
+    block.offsets[few] += block.sizes[few];
+    for (size_t d = few; block.offsets[d] == end(d); --d) {
+      if (d == 0) return absl::OkStatus();
+      block.offsets[d] = box.offsets[d];
+      ++block.offsets[d - 1];
+    }
   }
 }
 

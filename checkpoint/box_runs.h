@@ -8,6 +8,7 @@
 #include <cstdint>
 
 #include "absl/functional/function_ref.h"
+#include "absl/status/status.h"
 #include "crosshatch/dtensor/box.h"
 #include "crosshatch/tensor/shape.h"
 
@@ -28,6 +29,14 @@ void ForEachRunOfBoth(
     ShapeView a_sizes, const Box& a_box, ShapeView b_sizes, const Box& b_box,
     absl::FunctionRef<void(int64_t a_first, int64_t b_first, int64_t count)>
         run);
+
+/// Calls `visit` for parts of `box` of at most `most_bytes`, or of one element,
+/// which one after the other are its elements in row-major order; until it
+/// returns an error. An empty box is one part.
+/// \returns that error
+absl::Status ForEachBlock(const Box& box, int64_t element_bytes,
+                          int64_t most_bytes,
+                          absl::FunctionRef<absl::Status(const Box&)> visit);
 
 }  // namespace crosshatch::checkpoint
 

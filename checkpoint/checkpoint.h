@@ -29,23 +29,33 @@
 
 namespace crosshatch::checkpoint {
 
+struct SaveStats {
+  /// Of elements, that this rank wrote; on a dry run, that it would.
+  int64_t bytes_written = 0;
+  /// Files of elements of this rank's: one, or none.
+  int files = 0;
+};
+
 struct SaveCheckpointOptions {
   /// Replace the checkpoint in a directory that is not empty; all else there
   /// stays. See new_directory.h for what goes and when.
   bool overwrite = false;
   /// By which this rank writes. Outlives the save.
   FileSystem* file_system = &FileSystem::Real();
+  /// Filled if not null, once the save has come to its end.
+  SaveStats* stats = nullptr;
 };
 
 /// Writes `state` to the directory `dir`, which appears complete or not at all,
 /// on the disk when this returns. Called by all ranks of `world`, each with its
 /// own part of the same state. The ranks' directories are one: where they run
 /// on several machines, these share a file system. The time that the disk takes
-/// counts against no timeout of collectives.
+/// counts against no timeout of collectives. Of elements that the host cannot
+/// address it copies at most 16 MiB at a time. On a dry run all is planned
+/// (PlanOf) and nothing written: `options.stats` are what it would be.
 /// \error on every rank alike, with all ranks' reasons: kInvalidArgument for a
 ///     partial tensor; kFailedPrecondition for states that differ between
-///     ranks, and on a dry run, which has nothing to save (PlanOf tells what it
-///     would); kAlreadyExists for a directory that is not empty, or that
+///     ranks; kAlreadyExists for a directory that is not empty, or that
 ///     another save wrote meanwhile; what the system said; a failed collective.
 ///     Data that are complete are never deleted: an error after they were
 ///     written says where they lie.
@@ -70,11 +80,21 @@ absl::Status CheckCheckpointDirectory(
     const std::string& dir, const SaveCheckpointOptions& options = {});
 
 struct LoadStats {
-  /// Of elements of the files: the sum, over the tensors, of what this rank
-  /// holds of each, in the dtype that they are stored in.
+  /// Of elements of the files, counted where they are copied from: the sum,
+  /// over the tensors, of what this rank holds of each, in the dtype that they
+  /// are stored in.
   int64_t bytes_read = 0;
+  /// Counted where they are hashed: the same bytes.
+  int64_t bytes_hashed = 0;
   /// Files that this rank opened, beside the index.
   int files_opened = 0;
+  /// All names, in order, of entries of the state that the checkpoint lacks,
+  /// and of the checkpoint that the state lacks, whether that is allowed or an
+  /// error. A Stateful says which entries are due: of those the checkpoint
+  /// lacks none, and RestoreOptions::differences has what the Stateful leaves
+  /// out.
+  std::vector<std::string> missing = {};
+  std::vector<std::string> unexpected = {};
 };
 
 struct LoadCheckpointOptions {
@@ -88,17 +108,17 @@ struct LoadCheckpointOptions {
   /// Of a StateDict: entries that the checkpoint lacks stay as they are, and
   /// what the checkpoint has beyond them is left alone.
   bool partial = false;
-  /// Filled if not null.
+  /// Filled if not null, as far as the load came.
   LoadStats* stats = nullptr;
 };
 
 /// Reads the checkpoint in `dir` into `state`: into the memory of its tensors,
 /// and in the place of its small values. Called by all ranks of `world`; the
-/// rest as SaveCheckpoint, but for the time that the disk takes: ranks meet
-/// after some 256 MiB of global tensors, or one that is larger, so a timeout
-/// has to cover the slowest rank's reading of as much. Shapes, dtypes and the
-/// completeness of what is there are checked on all ranks before a byte of a
-/// tensor is read. On a dry run all is checked and nothing read. \error on
+/// rest as SaveCheckpoint: the time that the disk takes counts against no
+/// timeout, as far as the system's cache holds what was read of 256 MiB of
+/// global tensors, or of one that is larger, until it is copied. Shapes, dtypes
+/// and the completeness of what is there are checked on all ranks before a byte
+/// of a tensor is read. On a dry run all is checked and nothing read. \error on
 /// every rank alike, with all ranks' reasons: kNotFound for a
 ///     directory that is no checkpoint, and for entries that it lacks;
 ///     kInvalidArgument for entries that `state` lacks, shapes and types that

@@ -264,6 +264,10 @@ std::vector<Case> Cases() {
   Case read_only{.name = "replaced_read_only", .replaces = true};
   read_only.error = EROFS;
   cases.push_back(read_only);
+  // At the commit too: a mount that came between the trial and the rename.
+  Case other_disk{.name = "replaced_other_disk", .replaces = true};
+  other_disk.error = EXDEV;
+  cases.push_back(other_disk);
   return cases;
 }
 

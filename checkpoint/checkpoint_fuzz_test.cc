@@ -2,9 +2,11 @@
 
 /// \file
 /// Damages a checkpoint in random ways, and reads it: an error or the values
-/// that were saved, never anything else. CROSSHATCH_FUZZ_SEED sets the seed,
-/// CROSSHATCH_CHECKPOINT_FUZZ_CASES the number of cases. testdata/corpus keeps
-/// indexes that were, or could be, read wrongly.
+/// that were saved, never anything else; and a Hugging Face directory, which
+/// has no hashes: an error or a model, and no harm. CROSSHATCH_FUZZ_SEED sets
+/// the seed, CROSSHATCH_CHECKPOINT_FUZZ_CASES the number of cases.
+/// testdata/corpus keeps indexes, data files and configs that were, or could
+/// be, read wrongly.
 
 #include <algorithm>
 #include <cstdint>
@@ -16,12 +18,18 @@
 #include <vector>
 
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/match.h"
 #include "crosshatch/base/status_macros.h"
 #include "crosshatch/checkpoint/checkpoint.h"
+#include "crosshatch/checkpoint/hf_config.h"
+#include "crosshatch/checkpoint/huggingface.h"
 #include "crosshatch/checkpoint/index.h"
 #include "crosshatch/checkpoint/offline.h"
+#include "crosshatch/checkpoint/safetensors.h"
 #include "crosshatch/comm/world.h"
 #include "crosshatch/dtensor/redistribution/fuzz_testutil.h"
+#include "crosshatch/nn/models/llama.h"
 #include "crosshatch/nn/state_dict.h"
 #include "crosshatch/tensor/creation.h"
 #include "crosshatch/testing/ranks.h"
@@ -33,7 +41,15 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr char kSample[] = "checkpoint/testdata/version-1";
+constexpr char kModel[] = "tests/conformance/families/phi3";
 constexpr char kCorpus[] = "checkpoint/testdata/corpus";
+
+std::string FreshDir(const std::string& name) {
+  const std::string dir = ::testing::TempDir() + name;
+  fs::remove_all(dir);
+  fs::create_directories(dir);
+  return dir;
+}
 
 std::string Read(const fs::path& path) {
   std::ifstream in(path, std::ios::binary);
@@ -117,10 +133,12 @@ nn::StateDict StateToFill() {
 }
 
 /// What `dir` holds for the tensors of the sample, or why it cannot be loaded.
-absl::Status Load(const std::string& dir, std::vector<double>& values) {
-  return StatusOfRanks(1, [&](World& world) -> absl::Status {
+absl::Status Load(const std::string& dir, int ranks, bool verify,
+                  std::vector<double>& values) {
+  return StatusOfRanks(ranks, [&](World& world) -> absl::Status {
     nn::StateDict state = StateToFill();
-    CH_RETURN_IF_ERROR(LoadCheckpoint(world, state, dir));
+    CH_RETURN_IF_ERROR(LoadCheckpoint(world, state, dir, {.verify = verify}));
+    if (world.rank() != 0) return absl::OkStatus();
     values.clear();
     for (const char* name : {"model.norm", "model.w", "optimizer.m.w"}) {
       CH_ASSIGN_OR_RETURN(const Tensor tensor, state.Get<Tensor>(name));
@@ -143,7 +161,7 @@ TEST(CheckpointFuzzTest, DamageIsAnErrorOrDoesNoHarm) {
   std::sort(names.begin(), names.end());
   ASSERT_EQ(names.size(), 3u);
   std::vector<double> saved;
-  ASSERT_TRUE(Load(kSample, saved).ok());
+  ASSERT_TRUE(Load(kSample, 1, true, saved).ok());
   const std::string dir = ::testing::TempDir() + "fuzzed";
   unsigned refused = 0;
   for (unsigned i = 0; i < cases; ++i) {
@@ -158,7 +176,10 @@ TEST(CheckpointFuzzTest, DamageIsAnErrorOrDoesNoHarm) {
     for (unsigned j = 0; j < times; ++j) Damage(text, random);
     Write(dir + "/" + name, text);
     std::vector<double> values;
-    const absl::Status loaded = Load(dir, values);
+    const int ranks = 1 + static_cast<int>(i % 8 == 0);
+    // What is not verified may hold anything, and harms nobody.
+    if (i % 2 == 1) Load(dir, ranks, false, values).IgnoreError();
+    const absl::Status loaded = Load(dir, ranks, true, values);
     EXPECT_EQ(Inspect(dir).ok(), ReadIndex(dir).ok());
     const absl::Status verified = Verify(dir).status();
     if (loaded.ok()) {
@@ -176,15 +197,86 @@ TEST(CheckpointFuzzTest, DamageIsAnErrorOrDoesNoHarm) {
   EXPECT_GT(refused, cases / 2);
 }
 
-TEST(CheckpointFuzzTest, WhatWasReadWronglyOnceIsRefused) {
-  int seen = 0;
-  for (const auto& entry : fs::directory_iterator(kCorpus)) {
-    const absl::Status status =
-        ParseIndex(Read(entry.path()), entry.path().string()).status();
-    EXPECT_TRUE(absl::IsDataLoss(status)) << entry.path() << ": " << status;
-    ++seen;
+/// Reads a Hugging Face directory as a program does.
+absl::Status LoadModel(const std::string& dir) {
+  const absl::StatusOr<nn::LlamaConfig> config = LoadConfig(dir);
+  CH_RETURN_IF_ERROR(config.status());
+  nn::Llama model(*config);
+  return LoadHuggingFace(model, dir);
+}
+
+// Configs (with a scaled rope), indexes and files of weights.
+TEST(CheckpointFuzzTest, DamagedModelsAreRefusedOrRead) {
+  const unsigned seed = FuzzSeed();
+  const unsigned cases = FuzzCases("CROSSHATCH_CHECKPOINT_FUZZ_CASES", 400) / 4;
+  std::mt19937 random(seed);
+  const std::string whole = ::testing::TempDir() + "whole_model";
+  fs::remove_all(whole);
+  const absl::Status saved =
+      StatusOfRanks(1, [&](World& world) -> absl::Status {
+        CH_ASSIGN_OR_RETURN(const nn::LlamaConfig config, LoadConfig(kModel));
+        nn::Llama model(config);
+        CH_RETURN_IF_ERROR(LoadHuggingFace(model, kModel));
+        return SaveHuggingFace(world, model, whole,
+                               {.most_bytes_of_a_file = 12000});
+      });
+  ASSERT_TRUE(saved.ok()) << saved;
+  std::vector<std::string> names;
+  for (const auto& entry : fs::directory_iterator(whole)) {
+    names.push_back(entry.path().filename().string());
   }
-  EXPECT_GE(seen, 8);
+  std::sort(names.begin(), names.end());
+  ASSERT_EQ(names.size(), 4u) << "config, index and two files";
+  const std::string dir = ::testing::TempDir() + "fuzzed_model";
+  unsigned refused = 0;
+  for (unsigned i = 0; i < cases; ++i) {
+    fs::create_directories(dir);
+    for (const std::string& name : names) {
+      Write(dir + "/" + name, Read(fs::path(whole) / name));
+    }
+    const std::string& name = names[random() % names.size()];
+    std::string text = Read(dir + "/" + name);
+    const unsigned times = 1 + random() % 3;
+    for (unsigned j = 0; j < times; ++j) Damage(text, random);
+    Write(dir + "/" + name, text);
+    const absl::Status loaded = LoadModel(dir);
+    if (loaded.ok()) continue;
+    ++refused;
+    ASSERT_FALSE(loaded.message().empty()) << name << ":\n" << text;
+  }
+  std::cout << "seed " << seed << ": " << refused << " of " << cases
+            << " damaged models refused\n";
+  // Weights have no hashes, and most of a config is numbers of its own.
+  EXPECT_GT(refused, cases / 4);
+}
+
+TEST(CheckpointFuzzTest, WhatWasReadWronglyOnceIsRefused) {
+  int indexes = 0;
+  int files = 0;
+  int configs = 0;
+  const std::string dir = FreshDir("of_corpus");
+  for (const auto& entry : fs::directory_iterator(kCorpus)) {
+    const std::string path = entry.path().string();
+    const std::string name = entry.path().filename().string();
+    absl::Status status;
+    if (absl::EndsWith(name, ".safetensors")) {
+      status = SafetensorsFile::Open(path).status();
+      ++files;
+    } else if (absl::StartsWith(name, "config-")) {
+      Write(dir + "/config.json", Read(path));
+      status = LoadConfig(dir).status();
+      EXPECT_TRUE(absl::IsInvalidArgument(status)) << path << ": " << status;
+      ++configs;
+      continue;
+    } else {
+      status = ParseIndex(Read(path), path).status();
+      ++indexes;
+    }
+    EXPECT_TRUE(absl::IsDataLoss(status)) << path << ": " << status;
+  }
+  EXPECT_GE(indexes, 16);
+  EXPECT_GE(files, 6);
+  EXPECT_GE(configs, 4);
 }
 
 }  // namespace

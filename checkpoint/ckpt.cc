@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -18,6 +19,8 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
 #include "crosshatch/checkpoint/offline.h"
+#include "crosshatch/checkpoint/weight_names.h"
+#include "crosshatch/nn/models/llama_config.h"
 
 namespace ckpt = crosshatch::checkpoint;
 
@@ -31,11 +34,13 @@ constexpr char kUsage[] =
     "does\n"
     "       ckpt reshard DIR NEW --ranks=N\n"
     "                                     the same in the files of N ranks\n"
-    "       ckpt convert DIR NEW [--prefix=model.] [--new_prefix=model.]\n"
-    "                    [--max_file_bytes=5000000000]\n"
-    "                                     the tensors of that prefix, whole, "
-    "as\n"
-    "                                     Hugging Face's libraries read them\n";
+    "       ckpt convert DIR NEW [--prefix=model.] [--max_file_bytes=N]\n"
+    "                    [--family=FAMILY | --new_prefix=model.]\n"
+    "                                     the tensors of that prefix, whole; "
+    "with\n"
+    "                                     a family as transformers calls "
+    "them:\n"
+    "                                     llama, mistral, qwen2, qwen3, phi3\n";
 
 /// Of which each flag is taken once; what is left then is not known.
 struct Arguments {
@@ -73,6 +78,17 @@ int Print(const absl::StatusOr<std::string>& text) {
 
 int Done(const absl::Status& status) { return status.ok() ? 0 : Fail(status); }
 
+/// The table of names of a family; nullopt for no family.
+std::optional<ckpt::WeightNames> NamesOfFamily(const std::string& name) {
+  using crosshatch::nn::LlamaFamily;
+  for (const LlamaFamily family :
+       {LlamaFamily::kLlama, LlamaFamily::kMistral, LlamaFamily::kQwen2,
+        LlamaFamily::kQwen3, LlamaFamily::kPhi3}) {
+    if (name == Name(family)) return ckpt::LlamaNames(family);
+  }
+  return std::nullopt;
+}
+
 int Run(Arguments arguments) {
   if (arguments.words.empty()) return WrongUse("no command");
   const std::string command = arguments.words[0];
@@ -93,7 +109,17 @@ int Run(Arguments arguments) {
   }
   if (command == "convert") {
     options.prefix = arguments.Take("prefix", options.prefix);
-    options.new_prefix = arguments.Take("new_prefix", options.new_prefix);
+    const std::string family = arguments.Take("family", "");
+    options.names = NamesOfFamily(family);
+    if (!family.empty() && !options.names.has_value()) {
+      return WrongUse(
+          absl::StrCat("--family=", family,
+                       " is none of llama, mistral, qwen2, qwen3 and phi3"));
+    }
+    // With a family it is left over, and so refused.
+    if (family.empty()) {
+      options.new_prefix = arguments.Take("new_prefix", options.new_prefix);
+    }
     const std::string bytes =
         arguments.Take("max_file_bytes", absl::StrCat(options.max_file_bytes));
     if (!absl::SimpleAtoi(bytes, &options.max_file_bytes)) {

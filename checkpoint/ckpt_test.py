@@ -5,6 +5,7 @@
 usage: ckpt_test.py PROGRAM
 """
 
+import filecmp
 import os
 import shutil
 import subprocess
@@ -42,6 +43,10 @@ class CkptTest(unittest.TestCase):
         self.run_ckpt("convert", SAMPLE, "hf", "--prefix=model.")
         self.assertEqual(os.listdir(os.path.join(self.dir, "hf")),
                          ["model.safetensors"])
+        self.run_ckpt("convert", SAMPLE, "mistral", "--family=mistral")
+        both = [os.path.join(self.dir, name, "model.safetensors")
+                for name in ("hf", "mistral")]
+        self.assertTrue(filecmp.cmp(*both, shallow=False))
         _, err = self.run_ckpt("verify", "hf", status=1)
         self.assertIn("is no checkpoint: it has no checkpoint.json", err)
 
@@ -67,7 +72,11 @@ class CkptTest(unittest.TestCase):
                 (["reshard", "a", "b"], "reshard needs --ranks=N"),
                 (["inspect", "a", "--ranks=2"], "inspect takes no --ranks=2"),
                 (["convert", "a", "b", "--max_file_bytes=x"],
-                 "--max_file_bytes=x is not a number")]:
+                 "--max_file_bytes=x is not a number"),
+                (["convert", "a", "b", "--family=phi"],
+                 "--family=phi is none of llama, mistral"),
+                (["convert", "a", "b", "--family=phi3", "--new_prefix=x"],
+                 "convert takes no --new_prefix=x")]:
             _, err = self.run_ckpt(*words, status=2)
             self.assertIn(why, err)
             self.assertIn("usage: ckpt inspect DIR", err)

@@ -38,7 +38,7 @@ uint64_t HashRun(const void* data, int64_t element_bytes, int64_t first,
 uint64_t HashBox(const void* data, int64_t element_bytes, ShapeView sizes,
                  const Box& box);
 
-/// Of a text, the same on every machine.
+/// Hashes a text, to the same number on every machine.
 uint64_t HashText(absl::string_view text);
 
 /// Sixteen hexadecimal digits.

@@ -21,6 +21,9 @@
 namespace crosshatch::checkpoint {
 namespace {
 
+// Linux writes at most 0x7ffff000 bytes at a time.
+constexpr int64_t kMostAtOnce = int64_t{1} << 30;
+
 int ErrorOf(int result) { return result == 0 ? 0 : errno; }
 
 FileInfo::Kind KindOf(uint32_t mode) {
@@ -121,14 +124,30 @@ int FileSystem::CreateFile(const std::string& path, int& fd) {
   return fd < 0 ? errno : 0;
 }
 
+int FileSystem::OpenFile(const std::string& path, int& fd) {
+  fd = open(path.c_str(), O_WRONLY | O_CLOEXEC);
+  return fd < 0 ? errno : 0;
+}
+
 int FileSystem::Write(int fd, const void* data, int64_t bytes,
                       int64_t& written) {
-  // Linux writes at most 0x7ffff000 bytes at a time.
-  constexpr int64_t kMostAtOnce = int64_t{1} << 30;
   written = 0;
   ssize_t result;
   do {
     result = write(fd, data, static_cast<size_t>(std::min(bytes, kMostAtOnce)));
+  } while (result < 0 && errno == EINTR);
+  if (result < 0) return errno;
+  written = result;
+  return 0;
+}
+
+int FileSystem::WriteAt(int fd, int64_t offset, const void* data, int64_t bytes,
+                        int64_t& written) {
+  written = 0;
+  ssize_t result;
+  do {
+    result = pwrite(fd, data, static_cast<size_t>(std::min(bytes, kMostAtOnce)),
+                    static_cast<off_t>(offset));
   } while (result < 0 && errno == EINTR);
   if (result < 0) return errno;
   written = result;

@@ -70,8 +70,14 @@ class FileSystem {
 
   /// EEXIST where the name is taken.
   virtual int CreateFile(const std::string& path, int& fd);
+  /// A file that is there, for WriteAt; ENOENT where there is none.
+  virtual int OpenFile(const std::string& path, int& fd);
   /// Writes some of the bytes.
   virtual int Write(int fd, const void* data, int64_t bytes, int64_t& written);
+  /// Writes some of the bytes to where they belong, `offset` bytes from the
+  /// start. Others may write elsewhere in the file meanwhile.
+  virtual int WriteAt(int fd, int64_t offset, const void* data, int64_t bytes,
+                      int64_t& written);
   virtual int Sync(int fd);
   virtual int Close(int fd);
 };

@@ -87,22 +87,20 @@ class FaultyFileSystem final : public FileSystem {
   int CreateFile(const std::string& path, int& fd) override {
     return Do("CreateFile", [&] { return Real().CreateFile(path, fd); });
   }
+  int OpenFile(const std::string& path, int& fd) override {
+    return Do("OpenFile", [&] { return Real().OpenFile(path, fd); });
+  }
   int Write(int fd, const void* data, int64_t bytes,
             int64_t& written) override {
-    bool was_killed = false;
-    {
-      const std::lock_guard<std::mutex> lock(mutex_);
-      was_killed = killed_;
-    }
-    const int error = Do("Write", [&] {
-      const int result = Real().Write(fd, data, bytes, written);
-      written_ += written;
-      return result;
+    return DoWrite("Write", bytes, [&](int64_t some) {
+      return Real().Write(fd, data, some, written);
     });
-    if (error != 0 && !was_killed) {
-      Real().Write(fd, data, bytes / 2, written);
-    }
-    return error;
+  }
+  int WriteAt(int fd, int64_t offset, const void* data, int64_t bytes,
+              int64_t& written) override {
+    return DoWrite("WriteAt", bytes, [&](int64_t some) {
+      return Real().WriteAt(fd, offset, data, some, written);
+    });
   }
   int Sync(int) override {
     return Do("Sync", [] { return 0; });
@@ -114,6 +112,23 @@ class FaultyFileSystem final : public FileSystem {
   }
 
  private:
+  /// \param write writes the first bytes of those given
+  int DoWrite(const char* name, int64_t bytes,
+              absl::FunctionRef<int(int64_t)> write) {
+    bool was_killed = false;
+    {
+      const std::lock_guard<std::mutex> lock(mutex_);
+      was_killed = killed_;
+    }
+    const int error = Do(name, [&] {
+      const int result = write(bytes);
+      if (result == 0) written_ += bytes;
+      return result;
+    });
+    if (error != 0 && !was_killed) write(bytes / 2);
+    return error;
+  }
+
   int Do(const char* name, absl::FunctionRef<int()> call) {
     {
       const std::lock_guard<std::mutex> lock(mutex_);

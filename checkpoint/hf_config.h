@@ -23,7 +23,7 @@ namespace crosshatch::checkpoint {
 /// \error what the system said; kInvalidArgument naming the file and the field.
 absl::StatusOr<nn::LlamaConfig> LoadConfig(const std::string& dir);
 
-/// As LoadConfig on the text of a file; `path` names it in errors.
+/// Does what LoadConfig does on the text of a file, which errors call `path`.
 absl::StatusOr<nn::LlamaConfig> ParseConfig(const std::string& text,
                                             const std::string& path);
 

@@ -11,33 +11,26 @@
 #include <vector>
 
 #include "absl/algorithm/container.h"
-#include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
 #include "absl/types/span.h"
 #include "crosshatch/base/check.h"
 #include "crosshatch/base/status_macros.h"
-#include "crosshatch/checkpoint/file_io.h"
 #include "crosshatch/checkpoint/file_system.h"
 #include "crosshatch/checkpoint/hf_config.h"
 #include "crosshatch/checkpoint/hf_weights.h"
 #include "crosshatch/checkpoint/list_names.h"
 #include "crosshatch/checkpoint/new_directory.h"
-#include "crosshatch/checkpoint/on_ranks.h"
 #include "crosshatch/checkpoint/safetensors.h"
-#include "crosshatch/checkpoint/weight_files.h"
 #include "crosshatch/checkpoint/weight_names.h"
-#include "crosshatch/comm/communicator.h"
 #include "crosshatch/comm/world.h"
+#include "crosshatch/dtensor/box.h"
 #include "crosshatch/dtensor/dtensor.h"
-#include "crosshatch/nn/full_state.h"
 #include "crosshatch/nn/materialize.h"
-#include "crosshatch/nn/state_dict.h"
+#include "crosshatch/nn/module_state.h"
+#include "crosshatch/nn/state_guard.h"
 #include "crosshatch/tensor/host_access.h"
-#include "crosshatch/tensor/ops/cast.h"
-#include "crosshatch/tensor/ops/cat.h"
-#include "crosshatch/tensor/ops/view.h"
 #include "crosshatch/tensor/rank_context.h"
 
 namespace crosshatch::checkpoint {
@@ -206,81 +199,6 @@ absl::StatusOr<std::vector<Slice>> PlanSlices(
   return slices;
 }
 
-/// What the elements of a tensor are written as.
-DType StoredDType(const MergedTensor& tensor, const SaveOptions& options) {
-  const DType dtype = tensor.parts[0].parameter->data().dtype();
-  return IsFloatingPoint(dtype) ? options.dtype.value_or(dtype) : dtype;
-}
-
-/// What rank 0 writes. Unless it was finished, it vanishes with this: the file
-/// before the directory that it is in.
-struct Output {
-  std::unique_ptr<NewDirectory> directory;
-  std::unique_ptr<WeightFiles> weights;
-
-  Output() = default;
-  ~Output() { Reset(); }
-  Output(const Output&) = delete;
-  Output& operator=(const Output&) = delete;
-
-  void Reset() {
-    weights.reset();
-    directory.reset();
-  }
-};
-
-absl::Status Open(absl::Span<const MergedTensor> tensors,
-                  const std::string& config, const std::string& dir,
-                  const SaveOptions& options, Output& output) {
-  FileSystem& files = *options.file_system;
-  absl::StatusOr<std::unique_ptr<NewDirectory>> directory =
-      NewDirectory::Create(dir, options.overwrite, files);
-  if (!directory.ok() && options.beside_if_refused) {
-    auto beside = NewDirectory::CreateBeside(dir, directory.status(), files);
-    if (beside.ok()) directory = *std::move(beside);
-  }
-  CH_RETURN_IF_ERROR(directory.status());
-  output.directory = *std::move(directory);
-  // The small file comes first: a full disk is found before the weights are
-  // complete.
-  CH_RETURN_IF_ERROR(
-      WriteFile(output.directory->Add("config.json"), config, files));
-  std::vector<TensorInfo> infos;
-  for (const MergedTensor& tensor : tensors) {
-    infos.push_back(
-        {tensor.name, StoredDType(tensor, options), tensor.StoredSizes()});
-  }
-  CH_ASSIGN_OR_RETURN(output.weights,
-                      WeightFiles::Create(*output.directory, std::move(infos),
-                                          options.most_bytes_of_a_file, files));
-  return absl::OkStatus();
-}
-
-/// The tensors to write one after the other: a tensor's parts, or where they
-/// are transposed all of them at once. Called by all ranks.
-absl::Status VisitParts(const MergedTensor& tensor, DType dtype,
-                        absl::FunctionRef<absl::Status(const Tensor&)> visit) {
-  TensorList parts;
-  for (const nn::NamedParameter& named : tensor.parts) {
-    const Tensor whole = ToDType(FullTensor(named.parameter->data()), dtype);
-    if (tensor.transposed) {
-      parts.push_back(whole);
-    } else {
-      CH_RETURN_IF_ERROR(visit(whole));
-    }
-  }
-  if (!tensor.transposed) return absl::OkStatus();
-  return visit(Contiguous(Transpose(Cat(parts, 0), 0, 1)));
-}
-
-absl::Status Finish(Output& output) {
-  // All weights are written: whatever comes now, they stay.
-  output.directory->Keep();
-  const absl::Status status = output.weights->Finish();
-  if (!status.ok()) return output.directory->Explain(status);
-  return output.directory->Commit();
-}
-
 }  // namespace
 
 absl::Status LoadHuggingFace(nn::Llama& model, const std::string& dir) {
@@ -289,19 +207,22 @@ absl::Status LoadHuggingFace(nn::Llama& model, const std::string& dir) {
 
 absl::Status LoadWeights(nn::Module& model, const std::string& dir,
                          const WeightNames& names) {
-  CH_ASSIGN_OR_RETURN(std::vector<Slice> slices,
-                      PlanSlices(model.NamedParameters(), dir, names));
-  nn::LeaseParameters(model.Parameters());
-  // Files of weights have none.
-  std::vector<nn::Parameter*> buffers;
+  CH_RETURN_IF_ERROR(nn::CheckWritable(model, "LoadWeights"));
+  const std::vector<nn::NamedParameter> all = nn::NamedState(model);
+  CH_ASSIGN_OR_RETURN(std::vector<Slice> slices, PlanSlices(all, dir, names));
+  std::vector<nn::Parameter*> leased;
+  for (const nn::NamedParameter& named : all) leased.push_back(named.parameter);
+  nn::LeaseParameters(leased);
+  // No files have them.
+  std::vector<nn::Parameter*> beside;
   for (const nn::NamedBuffer& named : model.NamedBuffers()) {
-    buffers.push_back(named.buffer);
+    if (!named.buffer->persistent()) beside.push_back(named.buffer);
   }
-  CH_RETURN_IF_ERROR(nn::Materialize(buffers, {}));
+  CH_RETURN_IF_ERROR(nn::Materialize(beside, {}));
   for (const Slice& slice : slices) {
     CH_CHECK(slice.local.is_contiguous()) << slice.local.Describe();
     // Also where this rank holds none of it: all ranks count a write.
-    slice.local.storage()->BumpVersion();
+    BeginWrite("a load of weights", slice.local);
     if (slice.from.box.empty()) continue;
     // The task keeps the file mapped until it has run.
     WriteFromHost(slice.local, [from = slice.from, dtype = slice.local.dtype()](
@@ -323,73 +244,11 @@ absl::StatusOr<std::vector<std::string>> UnfinishedSaves(
 absl::Status SaveHuggingFace(World& world, nn::Llama& model,
                              const std::string& dir,
                              const SaveOptions& options) {
-  return SaveWeights(
-      world, model, dir, LlamaNames(model.config().family),
-      FormatConfig(model.config(), options.dtype.value_or(kFloat32)), options);
-}
-
-absl::Status SaveWeights(World& world, nn::Module& model,
-                         const std::string& dir, const WeightNames& names,
-                         const std::string& config,
-                         const SaveOptions& options) {
-  RankContext& context = world.context();
-  if (context.device().is_meta()) {
-    return absl::FailedPreconditionError(
-        absl::StrCat("a dry run has no weights to save to ", dir));
-  }
-  if (options.dtype.has_value() && !IsFloatingPoint(*options.dtype)) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("weights cannot be saved as ", Name(*options.dtype),
-                     ": SaveOptions::dtype is a floating-point type"));
-  }
-  if (options.most_bytes_of_a_file < 0) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("SaveOptions::most_bytes_of_a_file must not be negative: ",
-                     options.most_bytes_of_a_file));
-  }
-  const std::vector<nn::NamedParameter> parameters = model.NamedParameters();
-  CH_ASSIGN_OR_RETURN(const std::vector<MergedTensor> tensors,
-                      MergeByName(parameters, names));
-  CH_ASSIGN_OR_RETURN(const std::shared_ptr<Communicator> comm,
-                      AllRanks(world));
-  CH_RETURN_IF_ERROR(context.status());
-  nn::StateDict state;
-  for (const nn::NamedParameter& named : parameters) {
-    CH_RETURN_IF_ERROR(state.Add(named.name, named.parameter->data()));
-  }
-  CH_RETURN_IF_ERROR(
-      nn::CheckCopies(*comm, absl::StrCat("save to ", dir), state));
-
-  // What was given up is removed before the ranks learn of it: a program may
-  // save again at once.
-  Output output;
-  CH_RETURN_IF_ERROR(OnFirstRank(*comm, "save: open", [&] {
-    const absl::Status status = Open(tensors, config, dir, options, output);
-    if (!status.ok()) output.Reset();
-    return status;
-  }));
-  const NoGrad no_grad;
-  for (const MergedTensor& tensor : tensors) {
-    CH_RETURN_IF_ERROR(VisitParts(
-        tensor, StoredDType(tensor, options),
-        [&](const Tensor& whole) -> absl::Status {
-          CH_RETURN_IF_ERROR(context.Synchronize());
-          CH_CHECK(whole.is_contiguous()) << whole.Describe();
-          const HostView view(whole);
-          return OnFirstRank(*comm, "save: write", [&] {
-            const absl::Status status =
-                output.weights->Write(tensor.name, view.data(),
-                                      whole.numel() * SizeOf(whole.dtype()));
-            if (!status.ok()) output.Reset();
-            return status;
-          });
-        }));
-  }
-  return OnFirstRank(*comm, "save: finish", [&] {
-    const absl::Status status = Finish(output);
-    output.Reset();
-    return status;
-  });
+  // Of all parameters alike (Module::set_dtype), so the first one's will do.
+  const DType dtype =
+      options.dtype.value_or(model.Parameters().front()->data().dtype());
+  return SaveWeights(world, model, dir, LlamaNames(model.config().family),
+                     FormatConfig(model.config(), dtype), options);
 }
 
 }  // namespace crosshatch::checkpoint

@@ -29,12 +29,15 @@
 
 namespace crosshatch::checkpoint {
 
-/// Reads all weights of `model`, converted to the parameters' dtype. Each rank
-/// reads just its own slices; nothing is communicated. Parameters that have no
-/// memory yet are given some, so Materialize is not needed before; buffers, of
-/// which such files have none, get their first values. Reading is
-/// issued to the current stream. On a dry run files are checked and not read.
-/// \error before any weight changes, naming the tensor: kNotFound for weights
+/// Reads all weights of `model`, its parameters and its persistent buffers,
+/// converted to their dtype. Each rank reads just its own slices; nothing is
+/// communicated. What has no memory yet is given some, so Materialize is not
+/// needed before; buffers that are not persistent get their first values.
+/// Reading is issued to the current stream. On a dry run files are checked and
+/// not read.
+/// \error before any weight changes: kFailedPrecondition naming a module whose
+///     parameters cannot be overwritten now (nn/state_guard.h), as while they
+///     are summoned; naming the tensor kNotFound for weights
 ///     that are missing; kInvalidArgument for tensors that the model lacks
 ///     (but for the head of a tied model that equals the embedding), and for
 ///     a shape or dtype that is not the parameter's; kDataLoss for a
@@ -60,7 +63,7 @@ struct SaveOptions {
   /// Not 0: several files (and an index) of so many bytes of tensors each, or
   /// of one tensor that is larger.
   int64_t most_bytes_of_a_file = 0;
-  /// By which rank 0 writes. Outlives the save.
+  /// By which this rank writes. Outlives the save.
   FileSystem* file_system = &FileSystem::Real();
 };
 
@@ -77,15 +80,21 @@ absl::Status CheckSaveDirectory(const std::string& dir,
 absl::StatusOr<std::vector<std::string>> UnfinishedSaves(
     const std::string& dir);
 
-/// Writes config.json and model.safetensors into the directory `dir`, which
-/// appears complete or not at all. Called by all ranks of `world`; rank 0
-/// writes, and holds one whole parameter at a time. The time that the disk
-/// takes counts against no timeout of collectives.
+/// Writes config.json and model.safetensors, with parameters and persistent
+/// buffers, into the directory `dir`, which appears complete or not at all.
+/// Called by all ranks of `world`. Each writes the intervals of the files that
+/// it has, of what several have one of them, chosen so that they write about
+/// equally many bytes (save_plan.h): no rank holds more of a tensor than its
+/// own part, and of that at most 16 MiB twice, where it is converted, stored
+/// transposed or out of the host's reach. Where ranks run on several machines,
+/// these share a file system. The time that the disk takes counts against no
+/// timeout of collectives.
 /// \error on every rank alike: kAlreadyExists for a directory that is not
 ///     empty, or that another save wrote meanwhile; what the system said; a
 ///     failed collective; kFailedPrecondition on a dry run, which has no
-///     weights. Complete weights are never deleted: an error after they were
-///     written says where they lie.
+///     weights, and naming a module whose parameters cannot be told now
+///     (nn/state_guard.h), as while they are summoned. Complete weights are
+///     never deleted: an error after they were written says where they lie.
 absl::Status SaveHuggingFace(World& world, nn::Llama& model,
                              const std::string& dir,
                              const SaveOptions& options = {});

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "crosshatch/checkpoint/huggingface.h"
 
+#include <cstdint>
 #include <filesystem>
 #include <fstream>
 #include <memory>
@@ -18,12 +19,19 @@
 #include "crosshatch/comm/world.h"
 #include "crosshatch/dtensor/dtensor.h"
 #include "crosshatch/mesh/device_mesh.h"
+#include "crosshatch/nn/initializer.h"
+#include "crosshatch/nn/linear.h"
 #include "crosshatch/nn/models/llama.h"
+#include "crosshatch/nn/module.h"
+#include "crosshatch/tensor/autograd.h"
 #include "crosshatch/tensor/creation.h"
+#include "crosshatch/tensor/ops/cast.h"
+#include "crosshatch/tensor/ops/in_place.h"
 #include "crosshatch/tensor/rank_context.h"
 #include "crosshatch/testing/ranks.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "nlohmann/json.hpp"
 
 namespace crosshatch::checkpoint {
 namespace {
@@ -61,7 +69,7 @@ TEST(HuggingFaceTest, SavesWhatItLoaded) {
   }
 }
 
-// Each rank reads its own slices, and rank 0 writes the whole.
+// Each rank reads and writes its own slices.
 TEST(HuggingFaceTest, LoadsAndSavesAnyLayout) {
   const std::string dir = FreshDir("sharded");
   const absl::Status status = StatusOfRanks(4, [&](World& world) {
@@ -92,6 +100,129 @@ TEST(HuggingFaceTest, LoadsAndSavesAnyLayout) {
   });
   ASSERT_TRUE(status.ok()) << status;
   ExpectSameWeights(kTied, dir);
+}
+
+/// The values of all tensors in `dir`, in the order of their names, rounded to
+/// `as`; checks that each is stored as `stored_as`.
+std::vector<float> Values(const std::string& dir, DType stored_as, DType as) {
+  const auto stored = OpenWeights(dir);
+  EXPECT_TRUE(stored.ok()) << stored.status();
+  std::vector<float> values;
+  for (const auto& [name, tensor] : *stored) {
+    EXPECT_EQ(tensor.info().dtype, stored_as) << name;
+    const Shape& sizes = tensor.info().sizes;
+    std::vector<float> own(static_cast<size_t>(NumElements(sizes)));
+    tensor.file->Read(tensor.index, WholeBox(sizes), kFloat32, own.data());
+    const Tensor rounded =
+        ToDType(ToDType(FromValues<float>(sizes, own), as), kFloat32);
+    const std::vector<float> now = rounded.ToVector<float>();
+    values.insert(values.end(), now.begin(), now.end());
+  }
+  return values;
+}
+
+std::string DTypeOfConfig(const std::string& dir) {
+  std::ifstream file(dir + "/config.json");
+  const nlohmann::json config = nlohmann::json::parse(file);
+  EXPECT_EQ(config["dtype"], config["torch_dtype"]);
+  return config["dtype"];
+}
+
+// What a model is made as and what it is saved as, and what the files say.
+TEST(HuggingFaceTest, WritesAndReadsBFloat16) {
+  const std::vector<float> exact = Values(kUntied, kFloat32, kFloat32);
+  const std::vector<float> rounded = Values(kUntied, kFloat32, kBFloat16);
+  EXPECT_NE(exact, rounded);
+  const auto resave = [](const std::string& from, DType model_dtype,
+                         const std::string& to, const SaveOptions& options) {
+    OnMesh({{"fsdp", 2}}, [&](const DeviceMesh& mesh) -> absl::Status {
+      CH_ASSIGN_OR_RETURN(const nn::LlamaConfig config, LoadConfig(from));
+      nn::Llama model(config);
+      model.set_dtype(model_dtype);
+      CH_RETURN_IF_ERROR(LoadHuggingFace(model, from));
+      return SaveHuggingFace(mesh.world(), model, to, options);
+    });
+  };
+  const std::string halved = FreshDir("halved");
+  resave(kUntied, kFloat32, halved, {.dtype = kBFloat16});
+  EXPECT_EQ(Values(halved, kBFloat16, kBFloat16), rounded);
+  EXPECT_EQ(DTypeOfConfig(halved), "bfloat16");
+
+  // Into a model of float32, and of bfloat16 as it is.
+  const std::string widened = FreshDir("widened");
+  resave(halved, kFloat32, widened, {});
+  EXPECT_EQ(Values(widened, kFloat32, kFloat32), rounded);
+  EXPECT_EQ(DTypeOfConfig(widened), "float32");
+  const std::string same = FreshDir("same");
+  resave(halved, kBFloat16, same, {});
+  EXPECT_EQ(Values(same, kBFloat16, kFloat32), rounded);
+  EXPECT_EQ(DTypeOfConfig(same), "bfloat16");
+  const std::string of_half = FreshDir("of_half");
+  resave(kUntied, kBFloat16, of_half, {.dtype = kFloat32});
+  EXPECT_EQ(Values(of_half, kFloat32, kFloat32), rounded);
+  EXPECT_EQ(DTypeOfConfig(of_half), "float32");
+}
+
+/// A matrix, a running mean and a table that follows from the config.
+class Normed final : public nn::Module {
+ public:
+  Normed()
+      : weight(MakeParameter("weight", {5, 3}, nn::init::Constant(1))),
+        mean(MakeBuffer("mean", {7}, nn::init::Constant(0))),
+        count(MakeBuffer("count", {}, nn::init::Constant(0), kInt64)),
+        table(MakeBuffer("table", {2}, nn::init::Constant(4), kFloat32,
+                         /*persistent=*/false)) {
+    NamedParameters();
+  }
+  const char* type_name() const override { return "Normed"; }
+
+  nn::Parameter& weight;
+  nn::Buffer& mean;
+  nn::Buffer& count;
+  nn::Buffer& table;
+
+ protected:
+  TensorList ForwardImpl(TensorSpan inputs) override { return {inputs[0]}; }
+};
+
+// What a model has learnt beside its parameters.
+TEST(HuggingFaceTest, KeepsPersistentBuffers) {
+  const std::string dir = FreshDir("buffers");
+  const WeightNames names = {.rules = {{"*", "net.*"}}};
+  RunRanks(2, [&](World& world) -> absl::Status {
+    Normed model;
+    CH_RETURN_IF_ERROR(model.Materialize({}));
+    const NoGrad no_grad;
+    FillInPlace(model.mean.data(), 0.5);
+    FillInPlace(model.count.data(), 9);
+    CH_RETURN_IF_ERROR(SaveWeights(world, model, dir, names, "{}"));
+    Normed again;
+    CH_RETURN_IF_ERROR(LoadWeights(again, dir, names));
+    CH_EXPECT_EQ(again.mean.data().ToVector<float>(),
+                 std::vector<float>(7, 0.5));
+    CH_EXPECT_EQ(again.count.data().ToVector<int64_t>(),
+                 std::vector<int64_t>{9});
+    CH_EXPECT_EQ(again.table.data().ToVector<float>(),
+                 std::vector<float>(2, 4));
+    return absl::OkStatus();
+  });
+  const auto stored = OpenWeights(dir);
+  ASSERT_TRUE(stored.ok()) << stored.status();
+  EXPECT_EQ(stored->size(), 3u);
+  EXPECT_EQ(stored->count("net.table"), 0u);
+  // Files without one lack it.
+  const std::string other = FreshDir("no_buffers");
+  RunRanks(1, [&](World& world) -> absl::Status {
+    nn::Linear linear(3, 5, {.bias = false});
+    CH_RETURN_IF_ERROR(linear.Materialize({}));
+    CH_RETURN_IF_ERROR(SaveWeights(world, linear, other, names, "{}"));
+    Normed model;
+    const absl::Status status = LoadWeights(model, other, names);
+    CH_EXPECT_TRUE(absl::IsNotFound(status)) << status;
+    CH_EXPECT_THAT(std::string(status.message()),
+                   HasSubstr("net.mean, net.count"));
+    return absl::OkStatus();
+  });
 }
 
 class DamagedDirectoryTest : public ::testing::Test {

@@ -71,7 +71,7 @@ struct IndexedTensor {
 using SmallValue = std::variant<int64_t, double, std::string>;
 
 struct CheckpointIndex {
-  /// Of the job that wrote it.
+  /// How many the job that wrote it had.
   int ranks = 1;
   /// Names of files in the directory, each of at least one cell.
   std::vector<std::string> files;
@@ -81,9 +81,9 @@ struct CheckpointIndex {
 
   /// Null if there is none.
   const IndexedTensor* Find(const std::string& name) const;
-  /// Of tensors and values, in order.
+  /// Names all tensors and values, in order.
   std::vector<std::string> Names() const;
-  /// Of all tensors.
+  /// What all tensors take together.
   int64_t bytes() const;
 };
 

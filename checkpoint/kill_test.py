@@ -2,16 +2,19 @@
 # SPDX-License-Identifier: Apache-2.0
 """Kills a program that saves checkpoints, at random moments: what it leaves
 under the checkpoint's name is a version whole, none before the last that was
-said to be there; what it leaves beside loads whole or says why not.
+said to be there; what it leaves beside loads whole or says why not. The same of
+the steps of a run, and where one process of a job is killed.
 
 usage: kill_test.py PROGRAM
 where PROGRAM is //checkpoint:save_loop. CROSSHATCH_KILLS is the number of
-moments, half of them in asynchronous saves; CROSSHATCH_FUZZ_SEED chooses them.
+moments, half of them in asynchronous saves; of a job and of a run there is one
+for each eight. CROSSHATCH_FUZZ_SEED chooses them.
 """
 
 import os
 import random
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -23,9 +26,9 @@ KILLS = int(os.environ.get("CROSSHATCH_KILLS", "16"))
 SEED = int(os.environ.get("CROSSHATCH_FUZZ_SEED", "1"))
 
 
-def check(path):
+def check(path, mode="check"):
     """The version that `path` holds, or what is said of it."""
-    done = subprocess.run([PROGRAM, "check", path], capture_output=True,
+    done = subprocess.run([PROGRAM, mode, path], capture_output=True,
                           text=True, timeout=60)
     if done.returncode == 0:
         return int(done.stdout), ""
@@ -51,8 +54,39 @@ class KillTest(unittest.TestCase):
         process.kill()
         out, err = process.communicate()
         self.assertEqual(process.returncode, -9, err)
-        said = (first + out).split("\n")
-        return int([line for line in said if line][-1])
+        return self.last_of(first + out)
+
+    def kill_one_of_a_job(self, mode, rank, seconds):
+        """The same of two processes, of which that of `rank` is killed."""
+        process = subprocess.Popen(
+            ["mpirun", "-np", "2", "--oversubscribe", "--allow-run-as-root",
+             "--bind-to", "none", PROGRAM, mode, self.dir],
+            stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        first = process.stdout.readline()
+        time.sleep(seconds)
+        with open(f"/proc/{process.pid}/task/{process.pid}/children") as file:
+            children = sorted(int(child) for child in file.read().split())
+        if len(children) != 2:
+            process.kill()
+            self.fail(f"the job ended by itself: {process.communicate()[1]}")
+        os.kill(children[rank], signal.SIGKILL)
+        # The other one ends too, by mpirun or by itself.
+        out, err = process.communicate(timeout=120)
+        self.assertNotEqual(process.returncode, 0, err)
+        return self.last_of(first + out)
+
+    def last_of(self, said):
+        """The last line but for one that was cut off."""
+        return int(said[:said.rindex("\n")].split("\n")[-1])
+
+    def assert_left(self, said, mode):
+        """`self.dir` holds a version that is whole, and not too old."""
+        version, why = check(self.dir)
+        self.assertIsNotNone(version, f"{mode}: {why}")
+        self.assertGreaterEqual(version, said)
+        # The next one may be there, unsaid; of asynchronous ones that and the
+        # one that is being written.
+        self.assertLessEqual(version, said + 2)
 
     def test_what_is_left_is_whole(self):
         moments = random.Random(SEED)
@@ -61,12 +95,7 @@ class KillTest(unittest.TestCase):
             mode = ("save", "async")[kill % 2]
             shutil.rmtree(self.dir, ignore_errors=True)
             said = self.kill_after(mode, moments.uniform(0, 0.1))
-            version, why = check(self.dir)
-            self.assertIsNotNone(version, f"{mode}: {why}")
-            self.assertGreaterEqual(version, said)
-            # The next one may be there, unsaid; of asynchronous ones that and
-            # the one that is being written.
-            self.assertLessEqual(version, said + 2)
+            self.assert_left(said, mode)
             for name in os.listdir(self.root):
                 path = os.path.join(self.root, name)
                 if path == self.dir:
@@ -77,6 +106,35 @@ class KillTest(unittest.TestCase):
                 shutil.rmtree(path)
         print(f"{KILLS} kills with seed {SEED} left {whole} whole checkpoints "
               f"beside and {damaged} that say why they are none")
+
+    def test_a_run_keeps_its_steps(self):
+        moments = random.Random(SEED + 1)
+        for kill in range(max(KILLS // 8, 2)):
+            mode = ("keep", "keep_async")[kill % 2]
+            shutil.rmtree(self.dir, ignore_errors=True)
+            said = self.kill_after(mode, moments.uniform(0.05, 0.2))
+            # Every directory that is called a step is whole.
+            latest, why = check(self.dir, "check_run")
+            self.assertIsNotNone(latest, f"{mode}: {why}")
+            self.assertGreaterEqual(latest, said)
+            self.assertLessEqual(latest, said + 2)
+            steps = [name for name in os.listdir(self.dir)
+                     if name.startswith("step-") and "." not in name]
+            self.assertIn(f"step-{latest:06}", steps)
+            if latest > 1:
+                self.assertIn(f"step-{latest - 1:06}", steps)
+            self.assertLessEqual(len(steps), 3)
+
+    @unittest.skipUnless(shutil.which("mpirun"),
+                         "NOT CHECKED: one process of a job, without mpirun")
+    def test_a_job_that_loses_a_process_leaves_what_is_whole(self):
+        moments = random.Random(SEED + 2)
+        for kill in range(max(KILLS // 8, 2)):
+            mode = ("save", "async")[kill % 2]
+            shutil.rmtree(self.dir, ignore_errors=True)
+            said = self.kill_one_of_a_job(mode, kill // 2 % 2,
+                                          moments.uniform(0, 0.2))
+            self.assert_left(said, mode)
 
 
 if __name__ == "__main__":

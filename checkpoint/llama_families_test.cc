@@ -23,6 +23,7 @@
 #include "crosshatch/dtensor/dtensor.h"
 #include "crosshatch/extensions/dtensor_extensions.h"
 #include "crosshatch/fsdp/fully_shard.h"
+#include "crosshatch/fsdp/summon.h"
 #include "crosshatch/mesh/device_mesh.h"
 #include "crosshatch/nn/clip_grad.h"
 #include "crosshatch/nn/models/llama.h"
@@ -32,6 +33,7 @@
 #include "crosshatch/testing/ranks.h"
 #include "crosshatch/tp/llama_plan.h"
 #include "crosshatch/tp/parallelize_module.h"
+#include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "nlohmann/json.hpp"
 
@@ -103,6 +105,34 @@ absl::Status Compute(nn::Llama& model, const nlohmann::json& answer) {
   const double expected_norm = answer["grad_norm"];
   CH_EXPECT_NEAR(norm, expected_norm, bound("grad_norm", 4 * expected_norm));
   return absl::OkStatus();
+}
+
+// What is written in the scope would be the values of before, what is read
+// would go with it.
+TEST(HuggingFaceOfFsdpTest, IsRefusedWhileSummoned) {
+  const std::string dir = "tests/conformance/families/mistral";
+  const std::string saved = ::testing::TempDir() + "summoned";
+  std::filesystem::remove_all(saved);
+  OnMesh({{"fsdp", 2}, {"tp", 1}}, [&](const DeviceMesh& mesh) -> absl::Status {
+    CH_ASSIGN_OR_RETURN(const nn::LlamaConfig config,
+                        checkpoint::LoadConfig(dir));
+    nn::Llama model(config);
+    CH_RETURN_IF_ERROR(Distribute(model, mesh));
+    CH_RETURN_IF_ERROR(checkpoint::LoadHuggingFace(model, dir));
+    {
+      CH_ASSIGN_OR_RETURN(const auto scope,
+                          fsdp::SummonFullParameters::Begin(model));
+      for (const absl::Status& status :
+           {checkpoint::SaveHuggingFace(mesh.world(), model, saved),
+            checkpoint::LoadHuggingFace(model, dir)}) {
+        CH_EXPECT_TRUE(absl::IsFailedPrecondition(status)) << status;
+        CH_EXPECT_THAT(std::string(status.message()),
+                       ::testing::HasSubstr("are summoned already"));
+      }
+    }
+    return checkpoint::SaveHuggingFace(mesh.world(), model, saved);
+  });
+  checkpoint::ExpectSameWeights(dir, saved);
 }
 
 class LlamaFamiliesTest : public ::testing::TestWithParam<Case> {};

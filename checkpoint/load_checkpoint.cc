@@ -34,8 +34,8 @@ namespace {
 
 constexpr size_t kHexDigits = 16;
 
-// Ranks meet after they have read this many bytes of the global tensors, so
-// that no rank waits long for one with a slower disk.
+// Ranks read this many bytes of the global tensors, and then copy them: few
+// enough to be in the system's cache still.
 constexpr int64_t kBytesBetweenMeetings = int64_t{256} << 20;
 
 /// This rank's part of a tensor, and what it is read from.
@@ -45,8 +45,9 @@ struct Part {
   Tensor local;
   Box box;
   std::vector<CellPart> cells;
-  /// Of what was read.
-  uint64_t hash = 0;
+  /// Of the cells, as they were read.
+  DataFiles::Hashed hashed;
+  int64_t bytes_copied = 0;
 };
 
 /// The rank whose part stands for that of `rank`: itself, unless its part is a
@@ -77,6 +78,12 @@ class Loader {
   Loader(World& world, Communicator& comm, const std::string& dir,
          const LoadCheckpointOptions& options)
       : world_(world), comm_(comm), dir_(dir), options_(options) {}
+  /// Names are told also where the load fails.
+  ~Loader() {
+    if (options_.stats != nullptr) *options_.stats = stats_;
+  }
+  Loader(const Loader&) = delete;
+  Loader& operator=(const Loader&) = delete;
 
   /// Reads the index, which must be the same for all ranks.
   absl::Status Open();
@@ -89,11 +96,14 @@ class Loader {
 
  private:
   absl::Status CheckNames(const nn::StateDict& state, bool allows_missing,
-                          bool refuses_extra) const;
+                          bool refuses_extra);
   absl::Status Fits(const IndexedTensor& stored, const TensorSpec& spec) const;
   absl::StatusOr<std::vector<Part>> PlanParts(
       const DescribedState& described) const;
-  absl::Status Read(absl::Span<Part> parts);
+  /// Reads the cells of `parts` from the disk.
+  absl::Status Hash(absl::Span<Part> parts) const;
+  /// Copies them to where they belong.
+  absl::Status Copy(absl::Span<Part> parts);
   absl::Status Verify(absl::Span<const Part> parts);
   absl::Status FillValues(nn::StateDict& state) const;
 
@@ -126,7 +136,7 @@ absl::Status Loader::Open() {
 }
 
 absl::Status Loader::CheckNames(const nn::StateDict& state, bool allows_missing,
-                                bool refuses_extra) const {
+                                bool refuses_extra) {
   const std::vector<std::string> stored = index_.Names();
   std::vector<std::string> missing;
   for (const auto& [name, entry] : state.entries()) {
@@ -138,6 +148,8 @@ absl::Status Loader::CheckNames(const nn::StateDict& state, bool allows_missing,
   for (const std::string& name : stored) {
     if (state.Find(name) == nullptr) extra.push_back(name);
   }
+  stats_.missing = missing;
+  stats_.unexpected = extra;
   if (!refuses_extra) extra.clear();
   if (!missing.empty() && !allows_missing) {
     return absl::NotFoundError(absl::StrCat(
@@ -201,25 +213,38 @@ absl::StatusOr<std::vector<Part>> Loader::PlanParts(
   return parts;
 }
 
-absl::Status Loader::Read(absl::Span<Part> parts) {
+absl::Status Loader::Hash(absl::Span<Part> parts) const {
+  if (world_.context().dry_run()) return absl::OkStatus();
+  for (Part& part : parts) {
+    if (!part.local.defined() || part.box.empty()) continue;
+    part.hashed = files_->Hash(*part.stored, part.cells);
+  }
+  return absl::OkStatus();
+}
+
+absl::Status Loader::Copy(absl::Span<Part> parts) {
   for (Part& part : parts) {
     if (!part.local.defined()) continue;
     // Also where this rank holds none of it: all ranks count a write.
-    part.local.storage()->BumpVersion();
+    BeginWrite("a load of a checkpoint", part.local);
     if (part.box.empty()) continue;
-    stats_.bytes_read += part.box.numel() * SizeOf(part.stored->dtype);
     WriteFromHost(part.local, [this, &part](void* to) {
-      part.hash = files_->Read(*part.stored, part.cells, part.box,
-                               part.spec->dtype, to);
+      part.bytes_copied = files_->Read(*part.stored, part.cells, part.box,
+                                       part.spec->dtype, to);
     });
   }
-  return world_.context().Synchronize();
+  const absl::Status done = world_.context().Synchronize();
+  for (const Part& part : parts) {
+    stats_.bytes_read += part.bytes_copied;
+    stats_.bytes_hashed += part.hashed.bytes;
+  }
+  return done;
 }
 
 absl::Status Loader::Verify(absl::Span<const Part> parts) {
   absl::StatusOr<std::string> mine = std::string();
   for (const Part& part : parts) {
-    absl::StrAppend(&*mine, HashToHex(part.hash));
+    absl::StrAppend(&*mine, HashToHex(part.hashed.hash));
   }
   CH_ASSIGN_OR_RETURN(const std::vector<std::string> all,
                       Gather(comm_, "load: hashes", mine));
@@ -308,12 +333,18 @@ absl::Status Loader::Fill(nn::StateDict& state, bool allows_missing,
     }
     const absl::Span<Part> batch =
         absl::MakeSpan(parts).subspan(begin, end - begin);
-    CH_RETURN_IF_ERROR(Gather(comm_, "load: read", Read(batch)));
+    // The disk is waited for beside the ranks' threads, which meet meanwhile;
+    // what was read is in the system's cache then.
+    CH_RETURN_IF_ERROR(
+        OnEveryRank(comm_, "load: read", [&]() -> absl::StatusOr<std::string> {
+          CH_RETURN_IF_ERROR(Hash(batch));
+          return std::string();
+        }).status());
+    CH_RETURN_IF_ERROR(Gather(comm_, "load: copy", Copy(batch)));
     CH_RETURN_IF_ERROR(Verify(batch));
     begin = end;
   }
   state = std::move(with_values);
-  if (options_.stats != nullptr) *options_.stats = stats_;
   return absl::OkStatus();
 }
 

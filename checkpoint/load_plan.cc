@@ -76,18 +76,17 @@ DataFiles::Stored DataFiles::Find(const IndexedTensor& tensor, int cell) const {
   return {file, file->Find(tensor.CellName(cell))};
 }
 
-uint64_t DataFiles::Read(const IndexedTensor& tensor,
-                         absl::Span<const CellPart> parts, const Box& box,
-                         DType dtype, void* out) const {
-  uint64_t hash = 0;
+int64_t DataFiles::Read(const IndexedTensor& tensor,
+                        absl::Span<const CellPart> parts, const Box& box,
+                        DType dtype, void* out) const {
+  int64_t bytes = 0;
   for (const CellPart& part : parts) {
     const Stored stored = Find(tensor, part.cell);
-    hash += Hash(tensor, part);
-    stored.file->ReadInto(
+    bytes += stored.file->ReadInto(
         stored.index, RelativeTo(part.box, tensor.CellBox(part.cell).offsets),
         dtype, out, box.sizes, RelativeTo(part.box, box.offsets));
   }
-  return hash;
+  return bytes;
 }
 
 void DataFiles::Release(const IndexedTensor& tensor,
@@ -99,20 +98,24 @@ void DataFiles::Release(const IndexedTensor& tensor,
   }
 }
 
-uint64_t DataFiles::Hash(const IndexedTensor& tensor,
-                         const CellPart& part) const {
-  const Stored stored = Find(tensor, part.cell);
-  const Box cell = tensor.CellBox(part.cell);
+DataFiles::Hashed DataFiles::Hash(const IndexedTensor& tensor,
+                                  absl::Span<const CellPart> parts) const {
+  Hashed hashed;
   const int64_t element = SizeOf(tensor.dtype);
-  const auto* data =
-      static_cast<const std::byte*>(stored.file->data(stored.index));
-  uint64_t hash = 0;
-  ForEachRunOfBoth(
-      cell.sizes, RelativeTo(part.box, cell.offsets), tensor.sizes, part.box,
-      [&](int64_t in_cell, int64_t in_tensor, int64_t count) {
-        hash += HashRun(data + in_cell * element, element, in_tensor, count);
-      });
-  return hash;
+  for (const CellPart& part : parts) {
+    const Stored stored = Find(tensor, part.cell);
+    const Box cell = tensor.CellBox(part.cell);
+    const auto* data =
+        static_cast<const std::byte*>(stored.file->data(stored.index));
+    ForEachRunOfBoth(
+        cell.sizes, RelativeTo(part.box, cell.offsets), tensor.sizes, part.box,
+        [&](int64_t in_cell, int64_t in_tensor, int64_t count) {
+          hashed.hash +=
+              HashRun(data + in_cell * element, element, in_tensor, count);
+          hashed.bytes += count * element;
+        });
+  }
+  return hashed;
 }
 
 }  // namespace crosshatch::checkpoint

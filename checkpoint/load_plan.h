@@ -45,16 +45,22 @@ class DataFiles {
                     absl::Span<const CellPart> parts);
   int opened() const { return opened_; }
 
-  /// Reads `parts`, which make up `box`, converted to `dtype`, to `out`, dense.
-  /// \pre Open was called for them
-  /// \returns the hash of what was read, as it is stored
-  uint64_t Read(const IndexedTensor& tensor, absl::Span<const CellPart> parts,
-                const Box& box, DType dtype, void* out) const;
+  /// Copies `parts`, which make up `box`, converted to `dtype`, to `out`,
+  /// dense. \pre Open was called for them \returns the bytes of the files that
+  /// were copied, as they were counted
+  int64_t Read(const IndexedTensor& tensor, absl::Span<const CellPart> parts,
+               const Box& box, DType dtype, void* out) const;
   /// Lets go of the memory that reading `parts` took. \pre as Read
   void Release(const IndexedTensor& tensor,
                absl::Span<const CellPart> parts) const;
-  /// Hashes `part` alone. \pre as Read
-  uint64_t Hash(const IndexedTensor& tensor, const CellPart& part) const;
+  /// What was hashed, as it is stored.
+  struct Hashed {
+    uint64_t hash = 0;
+    int64_t bytes = 0;  ///< Of the files, as they were counted.
+  };
+  /// Hashes `parts`. \pre as Read
+  Hashed Hash(const IndexedTensor& tensor,
+              absl::Span<const CellPart> parts) const;
 
  private:
   struct Stored {

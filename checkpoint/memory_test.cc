@@ -22,6 +22,8 @@
 #include "crosshatch/checkpoint/async_save.h"
 #include "crosshatch/checkpoint/checkpoint.h"
 #include "crosshatch/checkpoint/huggingface.h"
+#include "crosshatch/checkpoint/offline.h"
+#include "crosshatch/checkpoint/save_job.h"
 #include "crosshatch/checkpoint/weight_names.h"
 #include "crosshatch/comm/all_ranks.h"
 #include "crosshatch/comm/world.h"
@@ -73,6 +75,8 @@ constexpr int64_t kColumns = 1021;
 constexpr int64_t kWhole = kRows * kColumns * 4;
 /// What names, headers, messages and the like take, of all ranks.
 constexpr int64_t kSmall = 384 * 1024;
+/// By which an allocator's block may be larger than what was asked for.
+constexpr int64_t kBlock = 512;
 
 /// What was taken beside what was there before.
 struct Taken {
@@ -158,38 +162,130 @@ TEST(MemoryTest, SavingBesideTrainingTakesWhatTheRanksWrite) {
   EXPECT_LT(saving.heap, kWhole + kSmall);
 }
 
-TEST(MemoryTest, AWholeTensorIsOnTheFirstRankAlone) {
-  const Taken visiting = Measure([&](World& world, nn::Linear&,
-                                     nn::StateDict& state) {
-    return nn::VisitFullState(world, state, nn::StateHolder::kFirstRank,
+// What the host cannot address comes to it a piece at a time.
+TEST(MemoryTest, SavingTakesAPieceOfWhatTheHostCannotReach) {
+  const std::string dir = FreshDir("pieces");
+  RunRanks(1, [&](World& world) -> absl::Status {
+    nn::StateDict state;
+    for (const char* name : {"a", "b", "c"}) {
+      CH_RETURN_IF_ERROR(
+          state.Add(name, Full({3 * kMostBytesOfAPiece / 8}, 0.5)));
+    }
+    RankContext& context = world.context();
+    CH_RETURN_IF_ERROR(context.Synchronize());
+    context.host_allocator().ResetPeaks();
+    context.device_allocator().ResetPeaks();
+    const int64_t on_host = context.host_allocator().stats().current_total;
+    const int64_t on_device = context.device_allocator().stats().current_total;
+    CH_RETURN_IF_ERROR(SaveCheckpoint(world, state, dir));
+    const int64_t host = context.host_allocator().stats().peak_total - on_host;
+    CH_EXPECT_EQ(context.device_allocator().stats().peak_total, on_device);
+    if (world.device().is_cpu()) {
+      CH_EXPECT_EQ(host, 0);
+    } else {
+      CH_EXPECT_GT(host, 0);
+      CH_EXPECT_LE(host, kMostBytesOfAPiece);
+    }
+    return absl::OkStatus();
+  });
+}
+
+/// What a visit of the whole state takes.
+Taken Visit(nn::StateHolder holder) {
+  return Measure([&](World& world, nn::Linear&, nn::StateDict& state) {
+    return nn::VisitFullState(world, state, holder,
                               [](const std::string&, const nn::StateValue&) {
                                 return absl::OkStatus();
                               });
   });
+}
+
+TEST(MemoryTest, AWholeTensorIsOnTheFirstRankAlone) {
+  const Taken visiting = Visit(nn::StateHolder::kFirstRank);
+  // What comes from the others goes to its place in the whole.
   EXPECT_GE(visiting.of_rank[0], kWhole);
-  // The parts of the others, beside the whole that they go to.
-  EXPECT_LE(visiting.of_rank[0], 2 * kWhole);
-  for (int rank = 1; rank < 4; ++rank) {
-    EXPECT_LE(visiting.of_rank[static_cast<size_t>(rank)], kWhole / 2);
+  EXPECT_LE(visiting.of_rank[0], kWhole + kBlock);
+  for (size_t rank = 1; rank < 4; ++rank) {
+    EXPECT_LE(visiting.of_rank[rank], kBlock) << rank;
   }
   EXPECT_LT(visiting.heap, kSmall);
 }
 
-TEST(MemoryTest, HuggingFaceTakesAWholeParameter) {
+TEST(MemoryTest, AWholeTensorIsOnEveryRankOnce) {
+  const Taken visiting = Visit(nn::StateHolder::kEveryRank);
+  for (size_t rank = 0; rank < 4; ++rank) {
+    EXPECT_GE(visiting.of_rank[rank], kWhole) << rank;
+    EXPECT_LE(visiting.of_rank[rank], kWhole + kBlock) << rank;
+  }
+  EXPECT_LT(visiting.heap, kSmall);
+}
+
+TEST(MemoryTest, HuggingFaceTakesNone) {
   const std::string dir = FreshDir("hf");
   const WeightNames names = {.rules = {{"*", "*"}}};
   const Taken saving =
       Measure([&](World& world, nn::Linear& model, nn::StateDict&) {
         return SaveWeights(world, model, dir, names, "{}");
       });
-  EXPECT_GE(saving.of_rank[0], kWhole);
-  EXPECT_LE(Most(saving), 2 * kWhole);
+  EXPECT_EQ(Most(saving), 0);
   EXPECT_LT(saving.heap, kSmall);
   const Taken loading = Measure([&](World&, nn::Linear& model, nn::StateDict&) {
     return LoadWeights(model, dir, names);
   });
   EXPECT_EQ(Most(loading), 0);
   EXPECT_LT(loading.heap, kSmall);
+}
+
+// A tensor of three blocks and a half, cut into four cells.
+TEST(MemoryTest, TheToolTakesABlockOfATensor) {
+  const std::string dir = FreshDir("tool");
+  constexpr int64_t kColumnsOfFour = 2048;
+  constexpr int64_t kRowsOfFour = 7 * kBlockBytes / 2 / (4 * kColumnsOfFour);
+  OnMesh({{"fsdp", 2}, {"tp", 2}}, [&](const DeviceMesh& mesh) -> absl::Status {
+    CH_ASSIGN_OR_RETURN(
+        const Layout layout,
+        Layout::FromPlacements(mesh.layout(), 2, {Shard(0), Shard(1)}));
+    const Shape sizes = {kRowsOfFour, kColumnsOfFour};
+    nn::StateDict state;
+    CH_RETURN_IF_ERROR(state.Add(
+        "model.w",
+        MakeDTensor(Full(layout.LocalShape(sizes, *mesh.coordinate()), 0.5),
+                    mesh, layout, sizes)));
+    return SaveCheckpoint(mesh.world(), state, dir);
+  });
+  const auto taken = [](const auto& run) {
+    heap_peak = heap.load();
+    const int64_t before = heap_peak;
+    const absl::Status status = run();
+    EXPECT_TRUE(status.ok()) << status;
+    return heap_peak - before;
+  };
+  EXPECT_LT(taken([&] { return Verify(dir).status(); }), kSmall);
+  const auto expect_blocks = [](int64_t bytes, int64_t blocks) {
+    EXPECT_GE(bytes, blocks * kBlockBytes);
+    EXPECT_LT(bytes, blocks * kBlockBytes + kSmall);
+  };
+  expect_blocks(taken([&] { return Reshard(dir, FreshDir("tool_3"), 3); }), 1);
+  expect_blocks(
+      taken([&] { return ConvertToHuggingFace(dir, FreshDir("tool_hf")); }), 1);
+  expect_blocks(taken([&] {
+                  return Diff(dir, ::testing::TempDir() + "tool_3").status();
+                }),
+                2);
+}
+
+// Converted elements, of the rank's own part.
+TEST(MemoryTest, HuggingFaceInAnotherDtypeTakesAPart) {
+  const std::string dir = FreshDir("hf_bf16");
+  const WeightNames names = {.rules = {{"*", "*"}}};
+  const Taken saving = Measure([&](World& world, nn::Linear& model,
+                                   nn::StateDict&) {
+    return SaveWeights(world, model, dir, names, "{}", {.dtype = kBFloat16});
+  });
+  constexpr int64_t kPart = (kRows + 1) / 2 * ((kColumns + 1) / 2) * 2;
+  EXPECT_GE(Most(saving), kPart);
+  EXPECT_LE(Most(saving), kPart + kBlock);
+  EXPECT_LT(saving.heap, kSmall);
 }
 
 }  // namespace

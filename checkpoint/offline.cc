@@ -6,6 +6,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
+#include <map>
 #include <memory>
 #include <set>
 #include <string>
@@ -23,6 +24,7 @@
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
 #include "crosshatch/base/status_macros.h"
+#include "crosshatch/checkpoint/box_runs.h"
 #include "crosshatch/checkpoint/content_hash.h"
 #include "crosshatch/checkpoint/file_io.h"
 #include "crosshatch/checkpoint/index.h"
@@ -31,41 +33,12 @@
 #include "crosshatch/checkpoint/new_directory.h"
 #include "crosshatch/checkpoint/safetensors.h"
 #include "crosshatch/checkpoint/save_plan.h"
+#include "crosshatch/checkpoint/weight_names.h"
 #include "crosshatch/dtensor/layout.h"
 #include "crosshatch/mesh/mesh_layout.h"
 
 namespace crosshatch::checkpoint {
 namespace {
-
-/// Calls `visit` for parts of `box` of at most kBlockBytes, which one after the
-/// other are its elements in row-major order; until it returns an error. An
-/// empty box is one part.
-absl::Status ForEachBlock(const Box& box, int64_t element_bytes,
-                          absl::FunctionRef<absl::Status(const Box&)> visit) {
-  // Dims from `whole` on fit as they are.
-  auto whole = static_cast<size_t>(box.ndim());
-  int64_t inner = element_bytes;
-  while (whole > 0 && inner * box.sizes[whole - 1] <= kBlockBytes) {
-    inner *= box.sizes[--whole];
-  }
-  if (whole == 0 || box.empty()) return visit(box);
-  // The dim before is taken a few at a time, those before that one by one.
-  const size_t few = whole - 1;
-  const auto end = [&](size_t d) { return box.offsets[d] + box.sizes[d]; };
-  Box block = box;
-  for (size_t d = 0; d < few; ++d) block.sizes[d] = 1;
-  while (true) {
-    block.sizes[few] =
-        std::min(kBlockBytes / inner, end(few) - block.offsets[few]);
-    CH_RETURN_IF_ERROR(visit(block));
-    block.offsets[few] += block.sizes[few];
-    for (size_t d = few; block.offsets[d] == end(d); --d) {
-      if (d == 0) return absl::OkStatus();
-      block.offsets[d] = box.offsets[d];
-      ++block.offsets[d - 1];
-    }
-  }
-}
 
 /// A checkpoint open for streaming.
 struct Source {
@@ -91,13 +64,13 @@ struct Source {
     std::vector<std::byte> buffer;
     uint64_t hash = 0;
     const int64_t element = SizeOf(tensor.dtype);
-    CH_RETURN_IF_ERROR(
-        ForEachBlock(box, element, [&](const Box& block) -> absl::Status {
+    CH_RETURN_IF_ERROR(ForEachBlock(
+        box, element, kBlockBytes, [&](const Box& block) -> absl::Status {
           const int64_t bytes = block.numel() * element;
           buffer.resize(static_cast<size_t>(bytes));
           const std::vector<CellPart> parts = PartsOf(tensor, block);
-          hash +=
-              files->Read(tensor, parts, block, tensor.dtype, buffer.data());
+          hash += files->Hash(tensor, parts).hash;
+          files->Read(tensor, parts, block, tensor.dtype, buffer.data());
           files->Release(tensor, parts);
           return write(buffer.data(), bytes);
         }));
@@ -146,7 +119,8 @@ absl::StatusOr<std::string> DiffElements(Source& a, const IndexedTensor& x,
   double greatest = 0;
   Shape where;
   CH_RETURN_IF_ERROR(ForEachBlock(
-      WholeBox(x.sizes), element, [&](const Box& block) -> absl::Status {
+      WholeBox(x.sizes), element, kBlockBytes,
+      [&](const Box& block) -> absl::Status {
         of_a.resize(static_cast<size_t>(block.numel() * element));
         of_b.resize(of_a.size());
         for (const auto& [source, tensor, out] :
@@ -186,6 +160,96 @@ absl::StatusOr<std::string> DiffElements(Source& a, const IndexedTensor& x,
       ToString(where));
 }
 
+/// A tensor of a converted file.
+struct Converted {
+  TensorInfo info;
+  /// One below the other along dim 0.
+  std::vector<const IndexedTensor*> parts;
+};
+
+/// What a tensor of the checkpoint is called when it is converted.
+absl::StatusOr<StoredName> ConvertedName(const std::string& name,
+                                         const ConvertOptions& options) {
+  const std::string left = name.substr(options.prefix.size());
+  if (!options.names.has_value()) {
+    return StoredName{absl::StartsWith(left, "lm_head.")
+                          ? left
+                          : absl::StrCat(options.new_prefix, left)};
+  }
+  CH_ASSIGN_OR_RETURN(StoredName stored, StoredNameOf(left, *options.names));
+  if (stored.transposed) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "\"", name, "\" would have to be transposed to be \"", stored.name,
+        "\", which is not done without a model; SaveWeights does it"));
+  }
+  return stored;
+}
+
+/// Puts `tensor` in its place among those of one name.
+absl::Status AddPart(const IndexedTensor& tensor, int part, Converted& to) {
+  const auto at = static_cast<size_t>(part);
+  if (to.parts.size() <= at) to.parts.resize(at + 1);
+  if (to.parts[at] != nullptr) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("\"", to.parts[at]->name, "\" and \"", tensor.name,
+                     "\" are both part ", part, " of \"", to.info.name, "\""));
+  }
+  to.parts[at] = &tensor;
+  return absl::OkStatus();
+}
+
+/// Sets the sizes of a tensor whose parts are known.
+absl::Status Stack(Converted& tensor) {
+  TensorInfo& info = tensor.info;
+  for (const IndexedTensor* part : tensor.parts) {
+    if (part == nullptr) {
+      return absl::InvalidArgumentError(absl::StrCat(
+          "a part of \"", info.name, "\" is not in the checkpoint"));
+    }
+    if (part == tensor.parts[0]) {
+      info.dtype = part->dtype;
+      info.sizes = part->sizes;
+      continue;
+    }
+    Shape expected = info.sizes;
+    if (!expected.empty() && !part->sizes.empty()) {
+      expected[0] = part->sizes[0];
+    }
+    if (expected.empty() || part->sizes != expected ||
+        part->dtype != info.dtype) {
+      return absl::InvalidArgumentError(absl::StrCat(
+          "\"", tensor.parts[0]->name, "\" (", ShapeText(*tensor.parts[0]),
+          ") and \"", part->name, "\" (", ShapeText(*part),
+          ") cannot lie in one tensor, \"", info.name, "\""));
+    }
+    info.sizes[0] += part->sizes[0];
+  }
+  return absl::OkStatus();
+}
+
+/// The tensors to write, those of larger elements first, so that each is
+/// aligned to its elements. Opens their files.
+absl::StatusOr<std::vector<Converted>> ChooseTensors(
+    Source& source, const ConvertOptions& options) {
+  std::vector<Converted> chosen;
+  std::map<std::string, size_t> places;
+  for (const IndexedTensor& tensor : source.index.tensors) {
+    if (!absl::StartsWith(tensor.name, options.prefix)) continue;
+    CH_RETURN_IF_ERROR(source.OpenAll(tensor));
+    CH_ASSIGN_OR_RETURN(const StoredName stored,
+                        ConvertedName(tensor.name, options));
+    const auto [place, is_new] = places.emplace(stored.name, chosen.size());
+    if (is_new) chosen.push_back({{stored.name, tensor.dtype, {}}, {}});
+    CH_RETURN_IF_ERROR(AddPart(tensor, stored.part, chosen[place->second]));
+  }
+  for (Converted& tensor : chosen) CH_RETURN_IF_ERROR(Stack(tensor));
+  std::stable_sort(chosen.begin(), chosen.end(),
+                   [](const Converted& a, const Converted& b) {
+                     return SizeOf(a.info.dtype) > SizeOf(b.info.dtype);
+                   });
+  return chosen;
+}
+
 }  // namespace
 
 absl::StatusOr<std::string> Inspect(const std::string& dir) {
@@ -222,12 +286,10 @@ absl::StatusOr<std::string> Verify(const std::string& dir) {
     has_hashes = has_hashes && tensor.hash.has_value();
     uint64_t hash = 0;
     CH_RETURN_IF_ERROR(ForEachBlock(
-        WholeBox(tensor.sizes), SizeOf(tensor.dtype),
+        WholeBox(tensor.sizes), SizeOf(tensor.dtype), kBlockBytes,
         [&](const Box& block) -> absl::Status {
           const std::vector<CellPart> parts = PartsOf(tensor, block);
-          for (const CellPart& part : parts) {
-            hash += source->files->Hash(tensor, part);
-          }
+          hash += source->files->Hash(tensor, parts).hash;
           source->files->Release(tensor, parts);
           return absl::OkStatus();
         }));
@@ -344,36 +406,25 @@ absl::Status ConvertToHuggingFace(const std::string& from,
                                   const ConvertOptions& options,
                                   FileSystem& files) {
   CH_ASSIGN_OR_RETURN(const std::unique_ptr<Source> source, Source::Open(from));
+  CH_ASSIGN_OR_RETURN(std::vector<Converted> chosen,
+                      ChooseTensors(*source, options));
   struct File {
     std::vector<TensorInfo> infos;
-    std::vector<const IndexedTensor*> tensors;
+    std::vector<std::vector<const IndexedTensor*>> tensors;
     int64_t bytes = 0;
   };
-  std::vector<const IndexedTensor*> chosen;
-  for (const IndexedTensor& tensor : source->index.tensors) {
-    if (!absl::StartsWith(tensor.name, options.prefix)) continue;
-    CH_RETURN_IF_ERROR(source->OpenAll(tensor));
-    chosen.push_back(&tensor);
-  }
-  // So that each is aligned to its elements.
-  std::stable_sort(chosen.begin(), chosen.end(),
-                   [](const IndexedTensor* a, const IndexedTensor* b) {
-                     return SizeOf(a->dtype) > SizeOf(b->dtype);
-                   });
   std::vector<File> parts(1);
   int64_t total = 0;
-  for (const IndexedTensor* chosen_tensor : chosen) {
-    const IndexedTensor& tensor = *chosen_tensor;
-    std::string name = tensor.name.substr(options.prefix.size());
-    if (!absl::StartsWith(name, "lm_head.")) name = options.new_prefix + name;
+  for (Converted& tensor : chosen) {
+    const int64_t bytes = tensor.info.bytes();
     if (!parts.back().infos.empty() &&
-        parts.back().bytes + tensor.bytes() > options.max_file_bytes) {
+        parts.back().bytes + bytes > options.max_file_bytes) {
       parts.emplace_back();
     }
-    parts.back().infos.push_back({name, tensor.dtype, tensor.sizes});
-    parts.back().tensors.push_back(&tensor);
-    parts.back().bytes += tensor.bytes();
-    total += tensor.bytes();
+    parts.back().infos.push_back(std::move(tensor.info));
+    parts.back().tensors.push_back(std::move(tensor.parts));
+    parts.back().bytes += bytes;
+    total += bytes;
   }
   if (parts.back().infos.empty()) {
     return absl::NotFoundError(
@@ -394,14 +445,15 @@ absl::Status ConvertToHuggingFace(const std::string& from,
                                   {{"format", "pt"}}, files));
     for (size_t t = 0; t < parts[i].infos.size(); ++t) {
       const std::string& name = parts[i].infos[t].name;
-      const IndexedTensor& tensor = *parts[i].tensors[t];
-      CH_ASSIGN_OR_RETURN(const uint64_t hash,
-                          source->Stream(tensor, WholeBox(tensor.sizes),
-                                         [&](const void* data, int64_t bytes) {
-                                           return writer->WritePart(name, data,
-                                                                    bytes);
-                                         }));
-      CH_RETURN_IF_ERROR(CheckHash(from, tensor, hash));
+      for (const IndexedTensor* tensor : parts[i].tensors[t]) {
+        CH_ASSIGN_OR_RETURN(
+            const uint64_t hash,
+            source->Stream(*tensor, WholeBox(tensor->sizes),
+                           [&](const void* data, int64_t bytes) {
+                             return writer->WritePart(name, data, bytes);
+                           }));
+        CH_RETURN_IF_ERROR(CheckHash(from, *tensor, hash));
+      }
       weight_map.push_back(
           absl::StrCat(QuoteJson(name), ": ", QuoteJson(file)));
     }

@@ -8,11 +8,13 @@
 /// than kBlockBytes of a tensor at a time.
 
 #include <cstdint>
+#include <optional>
 #include <string>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "crosshatch/checkpoint/file_system.h"
+#include "crosshatch/checkpoint/weight_names.h"
 
 namespace crosshatch::checkpoint {
 
@@ -47,6 +49,10 @@ struct ConvertOptions {
   /// Put before what is left, but for names that begin with "lm_head.", as
   /// Hugging Face's libraries call the parts of a causal language model.
   std::string new_prefix = "model.";
+  /// Instead of new_prefix and the rule for "lm_head.": what is left of a name
+  /// is called as these say, as LlamaNames(family) does of nn::Llama. Parts of
+  /// one tensor are put one below the other.
+  std::optional<WeightNames> names = std::nullopt;
   /// A file beyond that many bytes begins a new one, at a tensor.
   int64_t max_file_bytes = int64_t{5'000'000'000};
 };
@@ -55,7 +61,9 @@ struct ConvertOptions {
 /// whole, in model.safetensors, or in several files with
 /// model.safetensors.index.json. What the checkpoint says nothing of, such as
 /// config.json, is not written.
-/// \error as Reshard; kNotFound if no tensor has the prefix
+/// \error as Reshard; kNotFound if no tensor has the prefix; kInvalidArgument
+///     for a table of names that transposes (that takes a model: SaveWeights),
+///     and for parts that are not one tensor's
 absl::Status ConvertToHuggingFace(const std::string& from,
                                   const std::string& to,
                                   const ConvertOptions& options = {},

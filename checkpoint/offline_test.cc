@@ -5,6 +5,7 @@
 #include <filesystem>
 #include <fstream>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -14,9 +15,11 @@
 #include "crosshatch/checkpoint/checkpoint.h"
 #include "crosshatch/checkpoint/hf_weights.h"
 #include "crosshatch/checkpoint/index.h"
+#include "crosshatch/checkpoint/weight_names.h"
 #include "crosshatch/comm/world.h"
 #include "crosshatch/dtensor/dtensor.h"
 #include "crosshatch/mesh/device_mesh.h"
+#include "crosshatch/nn/models/llama_config.h"
 #include "crosshatch/nn/state_dict.h"
 #include "crosshatch/tensor/creation.h"
 #include "crosshatch/testing/ranks.h"
@@ -187,6 +190,75 @@ TEST(OfflineTest, ConvertsToOneHuggingFaceFileOrSeveral) {
                          "convert_100/model-00002-of-00002.safetensors"));
   EXPECT_TRUE(absl::IsNotFound(ConvertToHuggingFace(
       from, FreshDir("convert_none"), {.prefix = "other."})));
+}
+
+// As a run of Phi-3 has them: apart, and in files in one.
+TEST(OfflineTest, ConvertsByTheNamesOfAFamily) {
+  const auto save = [](const std::string& name,
+                       const std::vector<std::pair<std::string, Shape>>& of) {
+    const std::string dir = FreshDir(name);
+    OnMesh({2}, [&](const DeviceMesh& mesh) -> absl::Status {
+      nn::StateDict state;
+      float first = 0;
+      for (const auto& [tensor, sizes] : of) {
+        std::vector<float> values(static_cast<size_t>(NumElements(sizes)));
+        for (float& value : values) value = first++;
+        CH_RETURN_IF_ERROR(state.Add(
+            tensor,
+            DistributeTensor(FromValues<float>(sizes, values), mesh,
+                             Layout::Replicated(mesh.layout(),
+                                                static_cast<int>(sizes.size()))
+                                 .WithShard(0, 0))));
+      }
+      return SaveCheckpoint(mesh.world(), state, dir);
+    });
+    return dir;
+  };
+  const std::string at = "model.layers.7.self_attn.";
+  const ConvertOptions phi3 = {.names = LlamaNames(nn::LlamaFamily::kPhi3)};
+  const std::string to = FreshDir("merged");
+  const absl::Status status =
+      ConvertToHuggingFace(save("apart", {{at + "q_proj.weight", {5, 2}},
+                                          {at + "k_proj.weight", {3, 2}},
+                                          {at + "v_proj.weight", {3, 2}},
+                                          {"model.norm.weight", {2}},
+                                          {"model.lm_head.weight", {1, 2}}}),
+                           to, phi3);
+  ASSERT_TRUE(status.ok()) << status;
+  const auto stored = OpenWeights(to);
+  ASSERT_TRUE(stored.ok()) << stored.status();
+  EXPECT_EQ(stored->size(), 3u);
+  EXPECT_EQ(stored->count("lm_head.weight"), 1u);
+  EXPECT_EQ(stored->count("model.norm.weight"), 1u);
+  const StoredTensor& merged = stored->at(at + "qkv_proj.weight");
+  ASSERT_EQ(merged.info().sizes, Shape({11, 2}));
+  std::vector<float> values(22);
+  merged.file->Read(merged.index, WholeBox({11, 2}), kFloat32, values.data());
+  for (int i = 0; i < 22; ++i) EXPECT_EQ(values[i], i);
+
+  const auto refusal = [&](const std::vector<std::pair<std::string, Shape>>& of,
+                           const ConvertOptions& options) {
+    return std::string(ConvertToHuggingFace(save("refused", of),
+                                            FreshDir("refused_to"), options)
+                           .message());
+  };
+  EXPECT_EQ(
+      refusal({{at + "q_proj.weight", {5, 2}}, {at + "v_proj.weight", {3, 2}}},
+              phi3),
+      "a part of \"" + at + "qkv_proj.weight\" is not in the checkpoint");
+  EXPECT_THAT(
+      refusal({{at + "q_proj.weight", {5, 2}},
+               {at + "k_proj.weight", {3, 4}},
+               {at + "v_proj.weight", {3, 2}}},
+              phi3),
+      HasSubstr("k_proj.weight\" (f32[3, 4]) cannot lie in one tensor"));
+  EXPECT_THAT(
+      refusal({{"model.a", {2}}, {"model.b", {2}}},
+              {.names = WeightNames{.rules = {{"*", "one"}}}}),
+      HasSubstr("\"model.a\" and \"model.b\" are both part 0 of \"one\""));
+  EXPECT_THAT(refusal({{"model.a", {2, 2}}},
+                      {.names = WeightNames{.rules = {{"a", "t", 0, true}}}}),
+              HasSubstr("\"model.a\" would have to be transposed"));
 }
 
 }  // namespace

@@ -40,7 +40,7 @@ absl::StatusOr<std::vector<std::string>> OnEveryRank(
     Communicator& comm, const std::string& label,
     absl::FunctionRef<absl::StatusOr<std::string>()> work);
 
-/// As OnEveryRank, of work that is done: at one meeting.
+/// Tells, as OnEveryRank does, of work that has been done, at one meeting.
 absl::StatusOr<std::vector<std::string>> Gather(
     Communicator& comm, const std::string& label,
     const absl::StatusOr<std::string>& mine);

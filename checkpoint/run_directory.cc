@@ -188,6 +188,10 @@ absl::Status RunCheckpoints::Load(nn::Stateful& stateful, int64_t step,
 
 absl::Status RunCheckpoints::Save(nn::Stateful& stateful, int64_t step) {
   const std::string dir = StepDirectory(root_, step);
+  if (world_.context().dry_run()) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("a dry run has no state to save to ", dir));
+  }
   const auto remove_old = [root = root_, dir, step, keep = options_.keep,
                            files = options_.file_system] {
     const absl::Status status = RemoveOldSteps(root, keep, step, *files);

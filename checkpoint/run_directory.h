@@ -77,7 +77,7 @@ class RunCheckpoints {
   /// run that was taken up again further back that is one of the run given up,
   /// until the new one has come as far: remove those first.
   absl::StatusOr<std::optional<int64_t>> Latest();
-  /// As LoadCheckpoint.
+  /// Does what LoadCheckpoint does with the checkpoint of `step`.
   absl::Status Load(nn::Stateful& stateful, int64_t step,
                     const LoadCheckpointOptions& options = {});
   /// As SaveCheckpoint, or AsyncCheckpointer::Save; one of that step is

@@ -282,14 +282,14 @@ int SafetensorsFile::Find(const std::string& name) const {
   return found == index_.end() ? -1 : found->second;
 }
 
-void SafetensorsFile::Read(int index, const Box& box, DType dtype,
-                           void* out) const {
-  ReadInto(index, box, dtype, out, box.sizes, WholeBox(box.sizes));
+int64_t SafetensorsFile::Read(int index, const Box& box, DType dtype,
+                              void* out) const {
+  return ReadInto(index, box, dtype, out, box.sizes, WholeBox(box.sizes));
 }
 
-void SafetensorsFile::ReadInto(int index, const Box& box, DType dtype,
-                               void* out, ShapeView out_sizes,
-                               const Box& out_box) const {
+int64_t SafetensorsFile::ReadInto(int index, const Box& box, DType dtype,
+                                  void* out, ShapeView out_sizes,
+                                  const Box& out_box) const {
   const TensorInfo& info = tensors_[static_cast<size_t>(index)];
   CH_CHECK(CanConvert(info.dtype, dtype))
       << info.name << ": " << info.dtype << " to " << dtype;
@@ -298,6 +298,7 @@ void SafetensorsFile::ReadInto(int index, const Box& box, DType dtype,
   const auto* const from = static_cast<const std::byte*>(data(index));
   auto* const to = static_cast<std::byte*>(out);
   const RunConverter convert = ConverterOf(info.dtype, dtype);
+  int64_t bytes = 0;
   ForEachRunOfBoth(info.sizes, box, out_sizes, out_box,
                    [&](int64_t from_first, int64_t to_first, int64_t count) {
                      const std::byte* source = from + from_first * from_size;
@@ -308,7 +309,9 @@ void SafetensorsFile::ReadInto(int index, const Box& box, DType dtype,
                      } else {
                        convert(source, target, count);
                      }
+                     bytes += count * from_size;
                    });
+  return bytes;
 }
 
 const void* SafetensorsFile::data(int index) const {
@@ -331,9 +334,9 @@ void SafetensorsFile::Release(int index, const Box& box) const {
   file_->Release(start + first * element, (last + 1 - first) * element);
 }
 
-absl::StatusOr<std::unique_ptr<SafetensorsWriter>> SafetensorsWriter::Create(
-    const std::string& path, std::vector<TensorInfo> tensors,
-    const std::map<std::string, std::string>& metadata, FileSystem& files) {
+absl::StatusOr<std::string> SafetensorsStart(
+    const std::string& path, const std::vector<TensorInfo>& tensors,
+    const std::map<std::string, std::string>& metadata) {
   // Keys come out in the order of the data.
   nlohmann::ordered_json header = nlohmann::ordered_json::object();
   if (!metadata.empty()) header[kMetadataKey] = metadata;
@@ -361,12 +364,21 @@ absl::StatusOr<std::unique_ptr<SafetensorsWriter>> SafetensorsWriter::Create(
         absl::StrCat("cannot write ", path, ": a header of ", text.size(),
                      " bytes is longer than the format allows"));
   }
+  const uint64_t header_bytes = text.size();
+  std::string start(sizeof(header_bytes), '\0');
+  std::memcpy(start.data(), &header_bytes, sizeof(header_bytes));
+  return start + text;
+}
+
+absl::StatusOr<std::unique_ptr<SafetensorsWriter>> SafetensorsWriter::Create(
+    const std::string& path, std::vector<TensorInfo> tensors,
+    const std::map<std::string, std::string>& metadata, FileSystem& files) {
+  CH_ASSIGN_OR_RETURN(const std::string start,
+                      SafetensorsStart(path, tensors, metadata));
   CH_ASSIGN_OR_RETURN(std::unique_ptr<AtomicFile> file,
                       AtomicFile::Create(path, files));
-  const uint64_t header_bytes = text.size();
-  CH_RETURN_IF_ERROR(file->Append(&header_bytes, sizeof(header_bytes)));
   CH_RETURN_IF_ERROR(
-      file->Append(text.data(), static_cast<int64_t>(text.size())));
+      file->Append(start.data(), static_cast<int64_t>(start.size())));
   return std::unique_ptr<SafetensorsWriter>(
       new SafetensorsWriter(std::move(file), std::move(tensors)));
 }
@@ -393,7 +405,9 @@ absl::Status SafetensorsWriter::WritePart(const std::string& name,
     ++next_;
     written_ = 0;
   }
-  return file_->Append(data, bytes);
+  CH_RETURN_IF_ERROR(file_->Append(data, bytes));
+  bytes_written_ += bytes;
+  return absl::OkStatus();
 }
 
 bool SafetensorsWriter::IsComplete() const {

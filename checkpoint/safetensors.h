@@ -77,11 +77,12 @@ class SafetensorsFile {
   /// Copies the part `box` of tensor `index`, dense and row-major, to `out`,
   /// converted to `dtype`. Touches the pages of that part alone.
   /// \pre the box lies in the tensor, and CanConvert(its dtype, dtype)
-  void Read(int index, const Box& box, DType dtype, void* out) const;
+  /// \returns the bytes of the file that were copied, as they were counted
+  int64_t Read(int index, const Box& box, DType dtype, void* out) const;
   /// As Read, to the part `out_box`, of the sizes of `box`, of a dense
   /// row-major tensor of `out_sizes` at `out`.
-  void ReadInto(int index, const Box& box, DType dtype, void* out,
-                ShapeView out_sizes, const Box& out_box) const;
+  int64_t ReadInto(int index, const Box& box, DType dtype, void* out,
+                   ShapeView out_sizes, const Box& out_box) const;
   /// The elements of tensor `index` as they lie in the file, at any address;
   /// as long as this lives.
   const void* data(int index) const;
@@ -101,16 +102,24 @@ class SafetensorsFile {
   std::map<std::string, std::string> metadata_;
 };
 
+/// What a file of `tensors`, in that order, begins with: the length of the
+/// header and the header. The data follow, at a multiple of eight bytes; list
+/// tensors of wide dtypes first to have each aligned to its element.
+/// \param path for messages
+/// \error kInvalidArgument for a name that appears twice or is "__metadata__",
+///     and for a header that is longer than the format allows.
+absl::StatusOr<std::string> SafetensorsStart(
+    const std::string& path, const std::vector<TensorInfo>& tensors,
+    const std::map<std::string, std::string>& metadata);
+
 /// Writes a file one tensor at a time, in an order announced up front. The file
 /// appears under its name when Finish succeeds; before, there is nothing. Where
 /// Finish fails, its error says where the bytes lie (AtomicFile).
 class SafetensorsWriter {
  public:
-  /// Writes the header. The data starts at a multiple of eight bytes; list
-  /// tensors of wide dtypes first to have each aligned to its element.
+  /// Writes the start (SafetensorsStart).
   /// \param files outlives the writer
-  /// \error kInvalidArgument for a name that appears twice or is
-  ///     "__metadata__"; what the system said.
+  /// \error as SafetensorsStart; what the system said.
   static absl::StatusOr<std::unique_ptr<SafetensorsWriter>> Create(
       const std::string& path, std::vector<TensorInfo> tensors,
       const std::map<std::string, std::string>& metadata,
@@ -123,6 +132,8 @@ class SafetensorsWriter {
   /// for one that is written in parts. Does nothing for 0 bytes.
   absl::Status WritePart(const std::string& name, const void* data,
                          int64_t bytes);
+  /// Of elements, that were written so far.
+  int64_t bytes_written() const { return bytes_written_; }
   /// Whether nothing is left to write.
   bool IsComplete() const;
   /// Call once, after all tensors.
@@ -137,6 +148,7 @@ class SafetensorsWriter {
   std::vector<TensorInfo> tensors_;
   size_t next_ = 0;
   int64_t written_ = 0;  ///< Of that tensor.
+  int64_t bytes_written_ = 0;
 };
 
 }  // namespace crosshatch::checkpoint

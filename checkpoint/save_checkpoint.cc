@@ -6,6 +6,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/types/span.h"
 #include "crosshatch/base/status_macros.h"
 #include "crosshatch/checkpoint/checkpoint.h"
 #include "crosshatch/checkpoint/described_state.h"
@@ -13,36 +14,77 @@
 #include "crosshatch/checkpoint/new_directory.h"
 #include "crosshatch/checkpoint/on_ranks.h"
 #include "crosshatch/checkpoint/save_job.h"
+#include "crosshatch/checkpoint/save_plan.h"
 #include "crosshatch/tensor/host_access.h"
 
 namespace crosshatch::checkpoint {
 namespace {
 
+int FilesOf(const SavePlan& plan, int rank) {
+  return plan.by_rank[static_cast<size_t>(rank)].empty() ? 0 : 1;
+}
+
+/// What a save would write.
+absl::Status PlanDry(World& world, const absl::StatusOr<nn::StateDict>& state,
+                     const SaveCheckpointOptions& options) {
+  CH_RETURN_IF_ERROR(state.status());
+  CH_ASSIGN_OR_RETURN(const SavePlan plan, PlanOf(world, *state));
+  CH_RETURN_IF_ERROR(FormatIndex(plan.index).status());
+  if (options.stats != nullptr) {
+    *options.stats = {.bytes_written = plan.BytesOf(world.rank()),
+                      .files = FilesOf(plan, world.rank())};
+  }
+  return absl::OkStatus();
+}
+
 absl::Status Save(World& world, const absl::StatusOr<nn::StateDict>& state,
                   const std::string& dir,
                   const SaveCheckpointOptions& options) {
+  if (world.context().dry_run()) return PlanDry(world, state, options);
   CH_ASSIGN_OR_RETURN(const std::unique_ptr<SaveJob> job,
                       SaveJob::Prepare(world, state, dir, options.overwrite,
                                        *options.file_system));
   CH_ASSIGN_OR_RETURN(const std::shared_ptr<Communicator> comm,
                       AllRanks(world));
-  std::vector<HostView> views;
-  views.reserve(job->cells().size());
-  std::vector<const void*> data;
-  for (const Tensor& cell : job->cells()) {
-    views.emplace_back(cell);
-    data.push_back(views.back().data());
+  absl::StatusOr<std::vector<std::string>> hashes =
+      OnEveryRank(*comm, "save: begin", [&]() -> absl::StatusOr<std::string> {
+        CH_RETURN_IF_ERROR(job->BeginFile());
+        return std::string();
+      });
+  // What the host cannot address is copied: a round of it at a time.
+  for (int round = 0; hashes.ok() && round < job->rounds(); ++round) {
+    const absl::Span<const SaveJob::Piece> pieces = job->Round(round);
+    std::vector<HostView> views;
+    views.reserve(pieces.size());
+    std::vector<const void*> data;
+    for (const SaveJob::Piece& piece : pieces) {
+      views.emplace_back(piece.data);
+      data.push_back(views.back().data());
+    }
+    hashes =
+        OnEveryRank(*comm, "save: write", [&]() -> absl::StatusOr<std::string> {
+          CH_RETURN_IF_ERROR(job->Write(pieces, data));
+          return std::string();
+        });
   }
-  const absl::StatusOr<std::vector<std::string>> hashes =
-      OnEveryRank(*comm, "save: write", [&] { return job->WriteFile(data); });
+  if (hashes.ok()) {
+    hashes = OnEveryRank(*comm, "save: end", [&] { return job->EndFile(); });
+  }
   // What was given up is removed before the ranks learn of it: a program may
   // save again at once.
+  if (!hashes.ok() && comm->rank() != 0) job->GiveUp();
   const absl::Status committed = OnFirstRank(*comm, "save: commit", [&] {
     if (hashes.ok()) return job->Commit(*hashes);
     job->GiveUp();
     return absl::OkStatus();
   });
-  return hashes.ok() ? committed : hashes.status();
+  if (!hashes.ok()) return hashes.status();
+  CH_RETURN_IF_ERROR(committed);
+  if (options.stats != nullptr) {
+    *options.stats = {.bytes_written = job->bytes_written(),
+                      .files = FilesOf(job->plan(), world.rank())};
+  }
+  return absl::OkStatus();
 }
 
 }  // namespace

@@ -15,12 +15,14 @@
 #include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/string_view.h"
 #include "absl/types/span.h"
 #include "crosshatch/base/check.h"
 #include "crosshatch/base/status_macros.h"
+#include "crosshatch/checkpoint/box_runs.h"
 #include "crosshatch/checkpoint/content_hash.h"
 #include "crosshatch/checkpoint/described_state.h"
 #include "crosshatch/checkpoint/file_io.h"
@@ -49,9 +51,9 @@ Tensor CellOf(const Tensor& data, const Box& box) {
 
 /// Writes the elements of `box`, dense, and hashes them, some rows at a time:
 /// what was hashed is still in the cache when it is written.
-absl::StatusOr<uint64_t> WriteCell(const IndexedTensor& tensor, const Box& box,
-                                   const std::string& name, const void* data,
-                                   SafetensorsWriter& writer) {
+absl::StatusOr<uint64_t> WriteBox(const IndexedTensor& tensor, const Box& box,
+                                  const std::string& name, const void* data,
+                                  SafetensorsWriter& writer) {
   constexpr int64_t kBytes = 256 * 1024;
   const int64_t element = SizeOf(tensor.dtype);
   const int64_t rows = box.ndim() == 0 ? 1 : box.sizes[0];
@@ -124,16 +126,58 @@ absl::StatusOr<std::unique_ptr<SaveJob>> SaveJob::Prepare(
         return job->directory_;
       }));
   job->directory_ = directories[0];
-  for (const PlannedCell& cell : job->plan_.by_rank[job->rank_]) {
-    // Tensors of the plan are in the order of names, as those of a state.
-    job->cells_.push_back(
-        CellOf(described.data[cell.tensor],
-               job->plan_.index.tensors[cell.tensor].CellBox(cell.cell)));
-  }
+  job->CutPieces(described.data);
   // A poisoned rank has no elements to save.
-  CH_RETURN_IF_ERROR(
-      Gather(*comm, "save: elements", world.context().Synchronize()));
+  absl::StatusOr<std::string> mine_done =
+      absl::StrCat(job->round_begins_.size() - 1);
+  const absl::Status done = world.context().Synchronize();
+  if (!done.ok()) mine_done = done;
+  CH_ASSIGN_OR_RETURN(const std::vector<std::string> rounds,
+                      Gather(*comm, "save: elements", mine_done));
+  for (const std::string& of_rank : rounds) {
+    int count = 0;
+    CH_CHECK(absl::SimpleAtoi(of_rank, &count)) << of_rank;
+    job->rounds_ = std::max(job->rounds_, count);
+  }
   return job;
+}
+
+void SaveJob::CutPieces(absl::Span<const Tensor> data) {
+  const std::vector<PlannedCell>& cells = plan_.by_rank[rank_];
+  hashes_.resize(cells.size());
+  round_begins_ = {0};
+  int64_t in_round = 0;
+  for (size_t i = 0; i < cells.size(); ++i) {
+    const IndexedTensor& tensor = plan_.index.tensors[cells[i].tensor];
+    const Box box = tensor.CellBox(cells[i].cell);
+    if (box.empty()) continue;
+    // Tensors of the plan are in the order of names, as those of a state.
+    const Tensor cell = CellOf(data[cells[i].tensor], box);
+    const int64_t element = SizeOf(tensor.dtype);
+    int64_t first = cell.storage_offset();
+    CH_CHECK_OK(
+        ForEachBlock(box, element, kMostBytesOfAPiece, [&](const Box& block) {
+          const int64_t count = block.numel();
+          if (in_round > 0 && in_round + count * element > kMostBytesOfAPiece) {
+            round_begins_.push_back(pieces_.size());
+            in_round = 0;
+          }
+          in_round += count * element;
+          pieces_.push_back(
+              {i, block,
+               MakeView(cell.storage(), first, {count}, {1}, tensor.dtype)});
+          first += count;
+          return absl::OkStatus();
+        }));
+  }
+  if (!pieces_.empty()) round_begins_.push_back(pieces_.size());
+}
+
+absl::Span<const SaveJob::Piece> SaveJob::Round(int round) const {
+  const auto i = static_cast<size_t>(round);
+  if (i + 1 >= round_begins_.size()) return {};
+  return absl::MakeConstSpan(pieces_).subspan(
+      round_begins_[i], round_begins_[i + 1] - round_begins_[i]);
 }
 
 absl::Status SaveJob::Open(const std::string& dir, bool overwrite) {
@@ -154,29 +198,48 @@ absl::Status SaveJob::WriteIndex() {
                                files_);
 }
 
-absl::StatusOr<std::string> SaveJob::WriteFile(
-    absl::Span<const void* const> data) {
-  const std::vector<PlannedCell>& cells = plan_.by_rank[rank_];
-  CH_CHECK_EQ(data.size(), cells.size()) << "one for each cell";
+absl::Status SaveJob::BeginFile() {
   if (target_ != nullptr) CH_RETURN_IF_ERROR(WriteIndex());
-  std::string hashes;
-  if (cells.empty()) return hashes;
-  const std::vector<TensorInfo> infos = plan_.InfosOf(rank_);
+  if (plan_.by_rank[rank_].empty()) return absl::OkStatus();
   const std::string path =
       absl::StrCat(directory_, "/", plan_.index.files[plan_.FileOf(rank_)]);
   // transformers asks for the format.
-  CH_ASSIGN_OR_RETURN(
-      const std::unique_ptr<SafetensorsWriter> writer,
-      SafetensorsWriter::Create(path, infos, {{"format", "pt"}}, files_));
-  for (size_t i = 0; i < cells.size(); ++i) {
-    const IndexedTensor& tensor = plan_.index.tensors[cells[i].tensor];
-    CH_ASSIGN_OR_RETURN(const uint64_t hash,
-                        WriteCell(tensor, tensor.CellBox(cells[i].cell),
-                                  infos[i].name, data[i], *writer));
+  CH_ASSIGN_OR_RETURN(writer_,
+                      SafetensorsWriter::Create(path, plan_.InfosOf(rank_),
+                                                {{"format", "pt"}}, files_));
+  return absl::OkStatus();
+}
+
+absl::Status SaveJob::Write(absl::Span<const Piece> pieces,
+                            absl::Span<const void* const> data) {
+  CH_CHECK_EQ(data.size(), pieces.size()) << "one for each piece";
+  for (size_t i = 0; i < pieces.size(); ++i) {
+    const PlannedCell& cell = plan_.by_rank[rank_][pieces[i].cell];
+    const IndexedTensor& tensor = plan_.index.tensors[cell.tensor];
+    const absl::StatusOr<uint64_t> hash = WriteBox(
+        tensor, pieces[i].box, tensor.CellName(cell.cell), data[i], *writer_);
+    if (!hash.ok()) {
+      // Its file vanishes before the peers learn of it.
+      writer_.reset();
+      return hash.status();
+    }
+    hashes_[pieces[i].cell] += *hash;
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<std::string> SaveJob::EndFile() {
+  std::string hashes;
+  if (writer_ == nullptr) return hashes;
+  CH_RETURN_IF_ERROR(writer_->Finish());
+  for (const uint64_t hash : hashes_) {
     absl::StrAppend(&hashes, HashToHex(hash));
   }
-  CH_RETURN_IF_ERROR(writer->Finish());
   return hashes;
+}
+
+int64_t SaveJob::bytes_written() const {
+  return writer_ == nullptr ? 0 : writer_->bytes_written();
 }
 
 absl::Status SaveJob::Commit(absl::Span<const std::string> hashes) {

@@ -6,23 +6,32 @@
 /// usage: save_loop save|async DIR
 ///          Saves versions 1, 2, ... to DIR, replacing each by the next, and
 ///          prints each once it is there; until it is killed.
+///        save_loop keep|keep_async DIR
+///          The same as the steps of a run, of which the last two are kept.
 ///        save_loop once DIR VERSION
 ///          Saves that version; exits with 1, and says why, where it cannot.
 ///        save_loop check DIR
 ///          Prints the version that DIR holds, whole, and exits with 0; or why
 ///          it does not, and exits with 1.
+///        save_loop check_run DIR
+///          The same of the latest step, where all steps of the run are whole.
+///
+/// Two ranks save: threads, or below mpirun its processes.
 
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
 #include "crosshatch/base/status_macros.h"
 #include "crosshatch/checkpoint/async_save.h"
 #include "crosshatch/checkpoint/checkpoint.h"
+#include "crosshatch/checkpoint/run_directory.h"
 #include "crosshatch/comm/world.h"
 #include "crosshatch/dtensor/dtensor.h"
 #include "crosshatch/mesh/device_mesh.h"
@@ -53,6 +62,44 @@ absl::StatusOr<ch::nn::StateDict> StateOf(const ch::DeviceMesh& mesh,
   return state;
 }
 
+/// What a run keeps: a state that is there.
+class Held final : public ch::nn::Stateful {
+ public:
+  explicit Held(ch::nn::StateDict state) : state_(std::move(state)) {}
+  absl::StatusOr<ch::nn::StateDict> State() override { return state_; }
+  absl::StatusOr<ch::nn::StateDict> StateToFill(
+      const std::vector<std::string>&) override {
+    return state_;
+  }
+  absl::Status Restore(const ch::nn::StateDict&) override {
+    return absl::OkStatus();
+  }
+
+ private:
+  const ch::nn::StateDict state_;
+};
+
+/// Says that a version is there. An asynchronous save has waited for the one
+/// before.
+void Say(const ch::World& world, int64_t version, bool async) {
+  const int64_t there = async ? version - 1 : version;
+  if (world.rank() != 0 || there < 1) return;
+  std::printf("%lld\n", static_cast<long long>(there));
+  std::fflush(stdout);
+}
+
+absl::Status KeepForever(ch::World& world, const std::string& dir, bool async) {
+  CH_ASSIGN_OR_RETURN(const ch::DeviceMesh mesh,
+                      ch::InitDeviceMesh(world, {{"fsdp", world.size()}}));
+  ch::checkpoint::RunCheckpoints run(world, dir, {.keep = 2, .async = async});
+  for (int64_t version = 1;; ++version) {
+    CH_ASSIGN_OR_RETURN(ch::nn::StateDict state, StateOf(mesh, version));
+    Held held(std::move(state));
+    CH_RETURN_IF_ERROR(run.Save(held, version));
+    Say(world, version, async);
+  }
+}
+
 absl::Status SaveForever(ch::World& world, const std::string& dir, bool async) {
   CH_ASSIGN_OR_RETURN(const ch::DeviceMesh mesh,
                       ch::InitDeviceMesh(world, {{"fsdp", world.size()}}));
@@ -65,12 +112,7 @@ absl::Status SaveForever(ch::World& world, const std::string& dir, bool async) {
       CH_RETURN_IF_ERROR(ch::checkpoint::SaveCheckpoint(world, state, dir,
                                                         {.overwrite = true}));
     }
-    // An asynchronous save has waited for the one before.
-    const int64_t there = async ? version - 1 : version;
-    if (world.rank() == 0 && there > 0) {
-      std::printf("%lld\n", static_cast<long long>(there));
-      std::fflush(stdout);
-    }
+    Say(world, version, async);
   }
 }
 
@@ -82,7 +124,8 @@ absl::Status SaveOnce(ch::World& world, const std::string& dir,
   return ch::checkpoint::SaveCheckpoint(world, state, dir, {.overwrite = true});
 }
 
-absl::Status Check(ch::World& world, const std::string& dir) {
+/// The version that `dir` holds, if it is whole.
+absl::StatusOr<int64_t> VersionIn(ch::World& world, const std::string& dir) {
   CH_ASSIGN_OR_RETURN(const ch::DeviceMesh mesh,
                       ch::InitDeviceMesh(world, {{"fsdp", world.size()}}));
   CH_ASSIGN_OR_RETURN(ch::nn::StateDict state, StateOf(mesh, 0));
@@ -97,7 +140,28 @@ absl::Status Check(ch::World& world, const std::string& dir) {
           absl::StrCat("w", i, " of version ", version, " holds ", value));
     }
   }
+  return version;
+}
+
+absl::Status Check(ch::World& world, const std::string& dir) {
+  CH_ASSIGN_OR_RETURN(const int64_t version, VersionIn(world, dir));
   std::printf("%lld\n", static_cast<long long>(version));
+  return absl::OkStatus();
+}
+
+absl::Status CheckRun(ch::World& world, const std::string& dir) {
+  CH_ASSIGN_OR_RETURN(const std::vector<int64_t> steps,
+                      ch::checkpoint::StepsIn(dir));
+  if (steps.empty()) return absl::NotFoundError(dir + " has no step");
+  for (const int64_t step : steps) {
+    CH_ASSIGN_OR_RETURN(
+        const int64_t version,
+        VersionIn(world, ch::checkpoint::StepDirectory(dir, step)));
+    if (version == step) continue;
+    return absl::DataLossError(
+        absl::StrCat("step ", step, " is version ", version));
+  }
+  std::printf("%lld\n", static_cast<long long>(steps.back()));
   return absl::OkStatus();
 }
 
@@ -106,20 +170,29 @@ absl::Status Check(ch::World& world, const std::string& dir) {
 int main(int argc, char** argv) {
   const std::string mode = argc > 2 ? argv[1] : "";
   const bool once = mode == "once" && argc == 4;
-  const bool others =
-      argc == 3 && (mode == "save" || mode == "async" || mode == "check");
+  const bool others = argc == 3 && (mode == "save" || mode == "async" ||
+                                    mode == "keep" || mode == "keep_async" ||
+                                    mode == "check" || mode == "check_run");
   if (!once && !others) {
     std::fprintf(stderr,
-                 "usage: save_loop save|async|check DIR | once DIR VERSION\n");
+                 "usage: save_loop save|async|keep|keep_async|check|check_run "
+                 "DIR | once DIR VERSION\n");
     return 2;
   }
   const std::string dir = argv[2];
-  const absl::Status status = ch::RunLocal(
-      mode == "check" ? 1 : 2, [&](ch::World& world) -> absl::Status {
-        if (mode == "check") return Check(world, dir);
-        if (once) return SaveOnce(world, dir, std::atoll(argv[3]));
-        return SaveForever(world, dir, mode == "async");
-      });
+  const auto run = [&](ch::World& world) -> absl::Status {
+    if (mode == "check") return Check(world, dir);
+    if (mode == "check_run") return CheckRun(world, dir);
+    if (once) return SaveOnce(world, dir, std::atoll(argv[3]));
+    if (mode == "keep" || mode == "keep_async") {
+      return KeepForever(world, dir, mode == "keep_async");
+    }
+    return SaveForever(world, dir, mode == "async");
+  };
+  const bool by_mpirun = std::getenv("OMPI_COMM_WORLD_SIZE") != nullptr;
+  const int ranks = mode == "check" || mode == "check_run" ? 1 : 2;
+  const absl::Status status =
+      by_mpirun ? ch::RunMpi(run) : ch::RunLocal(ranks, run);
   if (!status.ok()) std::fprintf(stderr, "%s\n", status.ToString().c_str());
   return status.ok() ? 0 : 1;
 }

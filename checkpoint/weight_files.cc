@@ -7,90 +7,147 @@
 #include "absl/strings/str_format.h"
 #include "crosshatch/base/check.h"
 #include "crosshatch/base/status_macros.h"
-#include "crosshatch/checkpoint/file_io.h"
 #include "nlohmann/json.hpp"
 
 namespace crosshatch::checkpoint {
-namespace {
 
-int64_t BytesOf(const std::vector<TensorInfo>& tensors) {
-  int64_t bytes = 0;
-  for (const TensorInfo& tensor : tensors) bytes += tensor.bytes();
-  return bytes;
-}
-
-}  // namespace
-
-absl::StatusOr<std::unique_ptr<WeightFiles>> WeightFiles::Create(
-    NewDirectory& directory, std::vector<TensorInfo> tensors,
-    int64_t most_bytes, FileSystem& files) {
-  std::unique_ptr<WeightFiles> made(new WeightFiles(directory, files));
-  made->by_file_.emplace_back();
+absl::StatusOr<WeightFilesPlan> WeightFilesPlan::Create(
+    std::vector<TensorInfo> tensors, int64_t most_bytes) {
+  WeightFilesPlan plan;
+  plan.files_.emplace_back();
   int64_t bytes = 0;
   for (TensorInfo& tensor : tensors) {
     if (most_bytes > 0 && bytes > 0 && bytes + tensor.bytes() > most_bytes) {
-      made->by_file_.emplace_back();
+      plan.files_.emplace_back();
       bytes = 0;
     }
     bytes += tensor.bytes();
-    made->by_file_.back().push_back(std::move(tensor));
+    plan.files_.back().tensors.push_back(std::move(tensor));
   }
-  if (made->by_file_.size() > 1) {
-    // Small, and before the weights: a full disk is found early.
-    nlohmann::ordered_json index = {
-        {"metadata", {{"total_size", 0}}},
-        {"weight_map", nlohmann::ordered_json::object()}};
-    int64_t total = 0;
-    for (size_t i = 0; i < made->by_file_.size(); ++i) {
-      total += BytesOf(made->by_file_[i]);
-      for (const TensorInfo& tensor : made->by_file_[i]) {
-        index["weight_map"][tensor.name] = made->FileName(i);
-      }
+  const size_t count = plan.files_.size();
+  for (size_t i = 0; i < count; ++i) {
+    File& file = plan.files_[i];
+    file.name = count == 1 ? "model.safetensors"
+                           : absl::StrFormat("model-%05d-of-%05d.safetensors",
+                                             i + 1, count);
+    // transformers asks for the format.
+    CH_ASSIGN_OR_RETURN(file.start, SafetensorsStart(file.name, file.tensors,
+                                                     {{"format", "pt"}}));
+    auto offset = static_cast<int64_t>(file.start.size());
+    for (const TensorInfo& tensor : file.tensors) {
+      plan.places_[tensor.name] = {i, offset};
+      offset += tensor.bytes();
     }
-    index["metadata"]["total_size"] = total;
-    CH_ASSIGN_OR_RETURN(
-        const std::unique_ptr<AtomicFile> file,
-        AtomicFile::Create(directory.Add("model.safetensors.index.json"),
-                           files));
-    const std::string text = index.dump(2) + "\n";
-    CH_RETURN_IF_ERROR(
-        file->Append(text.data(), static_cast<int64_t>(text.size())));
-    CH_RETURN_IF_ERROR(file->Commit());
   }
-  CH_RETURN_IF_ERROR(made->OpenNext());
-  return made;
+  return plan;
 }
 
-std::string WeightFiles::FileName(size_t file) const {
-  if (by_file_.size() == 1) return "model.safetensors";
-  return absl::StrFormat("model-%05d-of-%05d.safetensors", file + 1,
-                         by_file_.size());
+WeightFilesPlan::Place WeightFilesPlan::PlaceOf(
+    const std::string& tensor) const {
+  const auto found = places_.find(tensor);
+  CH_CHECK(found != places_.end()) << "no file has " << tensor;
+  return found->second;
 }
 
-absl::Status WeightFiles::OpenNext() {
-  // transformers asks for the format.
-  CH_ASSIGN_OR_RETURN(
-      writer_,
-      SafetensorsWriter::Create(directory_.Add(FileName(file_)),
-                                by_file_[file_], {{"format", "pt"}}, files_));
+std::string WeightFilesPlan::IndexText() const {
+  if (files_.size() == 1) return "";
+  nlohmann::ordered_json map = nlohmann::ordered_json::object();
+  int64_t total = 0;
+  for (const File& file : files_) {
+    for (const TensorInfo& tensor : file.tensors) {
+      total += tensor.bytes();
+      map[tensor.name] = file.name;
+    }
+  }
+  const nlohmann::ordered_json index = {{"metadata", {{"total_size", total}}},
+                                        {"weight_map", std::move(map)}};
+  return index.dump(2) + "\n";
+}
+
+WeightFiles::~WeightFiles() {
+  if (fd_ >= 0) files_.Close(fd_);
+}
+
+std::string WeightFiles::SavingName(size_t file) const {
+  return absl::StrCat(directory_, "/", plan_.files()[file].name, ".saving");
+}
+
+absl::Status WeightFiles::Create() {
+  for (size_t i = 0; i < plan_.files().size(); ++i) {
+    CH_RETURN_IF_ERROR(CloseOpen());
+    const int error = files_.CreateFile(SavingName(i), fd_);
+    if (error != 0) return SystemError(error, "create", SavingName(i));
+    open_ = i;
+    const std::string& start = plan_.files()[i].start;
+    CH_RETURN_IF_ERROR(
+        WriteAll(i, 0, start.data(), static_cast<int64_t>(start.size())));
+  }
+  // Ranks write to them from here on.
+  return CloseOpen();
+}
+
+absl::Status WeightFiles::WriteAll(size_t file, int64_t offset,
+                                   const void* data, int64_t bytes) {
+  written_.insert(file);
+  const auto* next = static_cast<const char*>(data);
+  while (bytes > 0) {
+    int64_t written = 0;
+    const int error = files_.WriteAt(fd_, offset, next, bytes, written);
+    if (error != 0) return SystemError(error, "write to", SavingName(file));
+    next += written;
+    offset += written;
+    bytes -= written;
+  }
   return absl::OkStatus();
 }
 
-absl::Status WeightFiles::Write(const std::string& name, const void* data,
-                                int64_t bytes) {
-  if (bytes == 0) return absl::OkStatus();
-  if (writer_->IsComplete()) {
-    CH_RETURN_IF_ERROR(writer_->Finish());
-    ++file_;
-    CH_CHECK_LT(file_, by_file_.size()) << name << " after the last tensor";
-    CH_RETURN_IF_ERROR(OpenNext());
+absl::Status WeightFiles::Open(size_t file) {
+  if (fd_ >= 0 && open_ == file) return absl::OkStatus();
+  const absl::Status closed = CloseOpen();
+  if (late_.ok()) late_ = closed;
+  const int error = files_.OpenFile(SavingName(file), fd_);
+  if (error != 0) {
+    fd_ = -1;
+    return SystemError(error, "open", SavingName(file));
   }
-  return writer_->WritePart(name, data, bytes);
+  open_ = file;
+  return absl::OkStatus();
 }
 
-absl::Status WeightFiles::Finish() {
-  CH_CHECK_EQ(file_ + 1, by_file_.size()) << "some tensors were not written";
-  return writer_->Finish();
+absl::Status WeightFiles::CloseOpen() {
+  if (fd_ < 0) return absl::OkStatus();
+  const int error = files_.Close(std::exchange(fd_, -1));
+  if (error == 0) return absl::OkStatus();
+  return SystemError(error, "close", SavingName(open_));
+}
+
+absl::Status WeightFiles::Write(size_t file, int64_t offset, const void* data,
+                                int64_t bytes) {
+  if (bytes == 0) return absl::OkStatus();
+  CH_RETURN_IF_ERROR(Open(file));
+  return WriteAll(file, offset, data, bytes);
+}
+
+absl::Status WeightFiles::Sync() {
+  for (const size_t file : written_) {
+    CH_RETURN_IF_ERROR(Open(file));
+    if (const int error = files_.Sync(fd_); error != 0) {
+      return SystemError(error, "flush", SavingName(file));
+    }
+  }
+  CH_RETURN_IF_ERROR(CloseOpen());
+  return late_;
+}
+
+absl::Status WeightFiles::GiveNames() {
+  for (size_t i = 0; i < plan_.files().size(); ++i) {
+    const std::string path =
+        absl::StrCat(directory_, "/", plan_.files()[i].name);
+    if (const int error = files_.Rename(SavingName(i), path); error != 0) {
+      return SystemError(error, "rename " + SavingName(i) + " to", path);
+    }
+  }
+  return absl::OkStatus();
 }
 
 }  // namespace crosshatch::checkpoint

@@ -13,32 +13,6 @@
 namespace crosshatch::checkpoint {
 namespace {
 
-struct StoredName {
-  std::string name;
-  int part = 0;
-  bool transposed = false;
-};
-
-absl::StatusOr<StoredName> StoredNameOf(const std::string& parameter,
-                                        const WeightNames& names) {
-  for (const WeightRule& rule : names.rules) {
-    std::vector<std::string> stars;
-    if (!MatchesStars(rule.parameter, parameter, &stars)) continue;
-    const std::vector<std::string> pieces = absl::StrSplit(rule.stored, '*');
-    if (pieces.size() > stars.size() + 1) {
-      return absl::InvalidArgumentError(
-          absl::StrCat("the rule \"", rule.parameter, "\" -> \"", rule.stored,
-                       "\" has more stars to fill than to match"));
-    }
-    std::string name = pieces[0];
-    for (size_t i = 1; i < pieces.size(); ++i) {
-      absl::StrAppend(&name, stars[i - 1], pieces[i]);
-    }
-    return StoredName{std::move(name), rule.part, rule.transposed};
-  }
-  return StoredName{parameter};
-}
-
 absl::Status CannotMerge(const std::string& name, const std::string& why) {
   return absl::InvalidArgumentError(
       absl::StrCat("the parameters of tensor \"", name,
@@ -66,6 +40,26 @@ absl::Status Stack(MergedTensor& tensor) {
 }
 
 }  // namespace
+
+absl::StatusOr<StoredName> StoredNameOf(const std::string& parameter,
+                                        const WeightNames& names) {
+  for (const WeightRule& rule : names.rules) {
+    std::vector<std::string> stars;
+    if (!MatchesStars(rule.parameter, parameter, &stars)) continue;
+    const std::vector<std::string> pieces = absl::StrSplit(rule.stored, '*');
+    if (pieces.size() > stars.size() + 1) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("the rule \"", rule.parameter, "\" -> \"", rule.stored,
+                       "\" has more stars to fill than to match"));
+    }
+    std::string name = pieces[0];
+    for (size_t i = 1; i < pieces.size(); ++i) {
+      absl::StrAppend(&name, stars[i - 1], pieces[i]);
+    }
+    return StoredName{std::move(name), rule.part, rule.transposed};
+  }
+  return StoredName{parameter};
+}
 
 bool MatchesStars(absl::string_view pattern, absl::string_view name,
                   std::vector<std::string>* stars) {

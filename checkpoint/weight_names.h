@@ -59,6 +59,18 @@ WeightNames LlamaNames(nn::LlamaFamily family);
 bool MatchesStars(absl::string_view pattern, absl::string_view name,
                   std::vector<std::string>* stars);
 
+/// What files call a parameter, and which part of that tensor it is.
+struct StoredName {
+  std::string name;
+  int part = 0;
+  bool transposed = false;
+};
+
+/// \error kInvalidArgument for a rule with more stars in `stored` than in
+///     `parameter`.
+absl::StatusOr<StoredName> StoredNameOf(const std::string& parameter,
+                                        const WeightNames& names);
+
 /// A stored tensor and the parameters that it is made of.
 struct MergedTensor {
   std::string name;

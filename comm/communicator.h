@@ -5,9 +5,9 @@
 /// \file
 /// The contract of collectives: Communicator, the same class on every engine.
 /// An engine moves the data (comm/transport.h) and nothing else; `local` runs
-/// ranks as threads, `mpi` as processes, `fake` one rank by itself. All pass
-/// one suite, conformance_testutil.h, each the parts that its capabilities
-/// name.
+/// ranks as threads, `mpi` as processes, `nccl` as processes on GPUs, `fake`
+/// one rank by itself. All pass one suite, conformance_testutil.h, each the
+/// parts that its capabilities name.
 ///
 /// Rules for callers:
 /// - All members issue the same collectives in the same order on one
@@ -52,7 +52,7 @@ struct CommunicatorStats {
     int64_t calls = 0;
     int64_t bytes = 0;
   };
-  /// By CollectiveKind.
+  /// Each kind's own, at the index of its CollectiveKind.
   Count by_kind[kNumCollectiveKinds];
 };
 
@@ -90,6 +90,8 @@ class Communicator final {
   ///     run. Data moves once, from the peer's memory to its final place.
   /// mpi: the same, with the same bits; data move straight from and to where
   ///     they lie where that is one run of memory (docs/mpi.md).
+  /// nccl: the same, on the device's queue; sums in an order of NCCL's own
+  ///     unless the engine is deterministic (NcclOptions).
   /// fake: counts and logs, moves nothing.
   /// \error kInvalidArgument for lists that do not fit the kind.
   /// Later, as poison: kFailedPrecondition where ranks differ, a rank has
@@ -130,7 +132,7 @@ class Communicator final {
   int64_t next_sequence_ = 0;
   CommunicatorStats stats_;
 
-  // Of the collective that the stream has come to.
+  // Describes the collective that the stream has come to.
   const std::unique_ptr<Fingerprint> fingerprint_;
 };
 

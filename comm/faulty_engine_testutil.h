@@ -20,7 +20,7 @@ namespace crosshatch {
 struct EngineFault {
   enum class Kind : uint8_t {
     kNone,
-    // Of a collective.
+    // These happen to a collective.
     kSkip,
     kTwice,
     kBarrierBefore,
@@ -38,7 +38,7 @@ struct EngineFault {
     kPoison,
     /// It begins only when the job has failed.
     kNeverComes,
-    // Of an exchange.
+    // These happen to an exchange.
     kSkipExchange,
     kExchangeTwice,
     kErrorOfExchange,

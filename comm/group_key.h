@@ -16,7 +16,7 @@ namespace crosshatch {
 struct GroupKey {
   /// E.g. "tp".
   std::string name;
-  /// Of the members, by their index in the group.
+  /// Which rank of the world each member is, by its index in the group.
   std::vector<int> world_ranks;
   std::string stream_name;
 

@@ -97,12 +97,12 @@ struct LocalOptions {
   const DeviceBackend* backend = nullptr;
   /// By rank, in place of `backend`: for ranks on several devices of one kind.
   /// Empty: all are on `backend`.
-  std::vector<const DeviceBackend*> backends;
+  std::vector<const DeviceBackend*> backends = {};
   /// By rank; empty, or entries may be null. Outlive the run.
-  std::vector<EventSink*> sinks;
+  std::vector<EventSink*> sinks = {};
   /// Of the ranks' streams and memory (tensor/context_decorator.h). By rank;
   /// empty, or entries may be null. Outlive the run.
-  std::vector<ContextDecorator*> decorators;
+  std::vector<ContextDecorator*> decorators = {};
 };
 
 /// Runs `fn` on `ranks` threads of this process, one a rank, and returns when
@@ -120,9 +120,10 @@ struct MpiJoin {
   int rank = 0;
   int size = 1;
   std::function<absl::Status(const std::string& key, const std::string& value)>
-      put;
+      put = nullptr;
   /// Waits until somebody has put the key, or fails.
-  std::function<absl::StatusOr<std::string>(const std::string& key)> get;
+  std::function<absl::StatusOr<std::string>(const std::string& key)> get =
+      nullptr;
 };
 
 struct MpiOptions {

@@ -7,6 +7,8 @@ usage: pages_test.py TARGETS      (the output of a genquery: one label a line)
 * A C++ block follows a line `<!-- code: FILE#NAME -->` and is, but for the
   indentation, what stands in FILE between the lines [NAME] and [/NAME].
 * A block after `<!-- lines: FILE... -->` consists of lines of those files.
+* The texts in the first column of a table after `<!-- texts: FILE... -->` are
+  of those files, but for the values in them. Several such lines name them all.
 * In sh blocks each line is a command that exists: its targets, configurations,
   scripts, their arguments, flags and environment variables.
 * In launch blocks, commands of launchers, the flags of train_lm exist.
@@ -163,6 +165,36 @@ class Checker:
             if not name or name.group(1) not in flags:
                 self.error(page, number, f"train_lm has no {flag}")
 
+    # Tables of texts.
+
+    def check_texts(self, page):
+        sources = None
+        for number, line in page.prose:
+            marker = re.fullmatch(r"<!-- texts: (.*) -->", line)
+            if marker:
+                # Literals that the compiler joins, and what stands between two.
+                text = re.sub(r'"\s*\n\s*"', "",
+                              "".join(map(read, marker.group(1).split())))
+                sources = (sources or "") + text
+            elif sources is None or not line.startswith("| `"):
+                sources = sources if line.startswith("|") or not line else None
+            else:
+                for said in re.findall(r"`([^`]+)`", line.split(" | ")[0]):
+                    self.check_text(page, number, said, sources)
+
+    def check_text(self, page, number, said, sources):
+        """Runs of two words or more are in the sources; others are values."""
+        words, at, values = said.split(), 0, 0
+        while at < len(words):
+            end = len(words)
+            while end > at + 1 and " ".join(words[at:end]) not in sources:
+                end -= 1
+            values += end == at + 1 and not re.fullmatch(
+                r"\d+\w*|[XY]|mpirun|.*\.\.\..*", words[at])
+            at = end
+        if values > 3 or 2 * values > len(words):
+            self.error(page, number, f"no source says: {said}")
+
     # Prose.
 
     def check_prose(self, page, number, line):
@@ -199,6 +231,7 @@ class Checker:
                         self.check_flags(page, number + offset,
                                          words[words.index("train_lm") + 1:])
             self.check_lines(page, number, before, text)
+        self.check_texts(page)
         for number, line in page.prose:
             self.check_prose(page, number, line)
 

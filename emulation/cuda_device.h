@@ -17,6 +17,7 @@
 
 #include "crosshatch/emulation/grid.h"
 #include "crosshatch/emulation/kernel_probe.h"
+#include "crosshatch/emulation/reach.h"
 #include "crosshatch/emulation/traffic.h"
 
 #define __global__
@@ -59,11 +60,14 @@ __forceinline__ void CheckAccess(const void* address, size_t bytes) {
   if (reinterpret_cast<uintptr_t>(address) % bytes != 0) [[unlikely]] {
     FailMisaligned(address, bytes);
   }
+  if (!IsInReach(address, bytes)) [[unlikely]]
+    FailOutOfReach(address, bytes);
 }
 
 /// \name Global memory
 /// One instruction of a thread: a value of 1, 2, 4, 8 or 16 bytes at an address
-/// that is a multiple of its size (checked, as a device does).
+/// that is a multiple of its size, in memory that the device reaches (checked,
+/// as a device does).
 /// @{
 
 template <typename T>
@@ -75,12 +79,25 @@ __forceinline__ T LoadValue(const void* address) {
   return value;
 }
 
+/// A store at the next place, which is of the mistake that a probe makes.
+template <typename T>
+void StoreBehind(void* address, const T& value) {
+  void* const next = static_cast<std::byte*>(address) + sizeof(T);
+  CheckAccess(next, sizeof(T));
+  std::memcpy(next, &value, sizeof(T));
+}
+
 template <typename T>
 __forceinline__ void StoreValue(void* address, const T& value) {
   CheckAccess(address, sizeof(T));
   NoteStore(address, sizeof(T));
-  if (IsStoreLeftOut()) return;
+  const KernelFault::Kind fault = FaultOfStore();
+  if (fault == KernelFault::Kind::kNoStore) [[unlikely]]
+    return;
   std::memcpy(address, &value, sizeof(T));
+  if (fault == KernelFault::Kind::kOneStoreMore) [[unlikely]] {
+    StoreBehind(address, value);
+  }
 }
 
 /// @}

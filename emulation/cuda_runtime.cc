@@ -65,13 +65,17 @@ struct Machine {
   std::atomic<int64_t> allocations{0};
   std::atomic<int64_t> synchronizations{0};
 
-  bool IsPinned(const void* data, size_t bytes) {
-    const auto address = reinterpret_cast<uintptr_t>(data);
+  /// The pinned allocation that may hold `address`.
+  MemoryRange PinnedRangeOf(uintptr_t address) {
     std::lock_guard<std::mutex> lock(mutex);
     const auto after = pinned.upper_bound(address);
-    if (after == pinned.begin()) return false;
+    if (after == pinned.begin()) return {};
     const auto& [start, size] = *std::prev(after);
-    return address - start + bytes <= size;
+    return {start, size};
+  }
+  bool IsPinned(const void* data, size_t bytes) {
+    const auto address = reinterpret_cast<uintptr_t>(data);
+    return PinnedRangeOf(address).Holds(address, bytes);
   }
 };
 
@@ -131,13 +135,24 @@ cudaError_t IssueDeviceWork(cudaStream_t stream, StreamQueue::Task task) {
       [&device, &machine, task = std::move(task)]() mutable {
         const DeviceAccess access(device.memory);
         std::vector<std::unique_ptr<DeviceAccess>> to_peers;
+        std::vector<const DeviceMemory*> memories = {&device.memory};
         {
           std::lock_guard<std::mutex> lock(device.mutex);
           for (int peer : device.peers) {
-            to_peers.push_back(std::make_unique<DeviceAccess>(
-                machine.devices[static_cast<size_t>(peer)]->memory));
+            memories.push_back(
+                &machine.devices[static_cast<size_t>(peer)]->memory);
+            to_peers.push_back(
+                std::make_unique<DeviceAccess>(*memories.back()));
           }
         }
+        const auto find = [&](uintptr_t address) -> MemoryRange {
+          for (const DeviceMemory* memory : memories) {
+            const MemoryRange range = memory->RangeOf(address);
+            if (range.bytes > 0) return range;
+          }
+          return machine.PinnedRangeOf(address);
+        };
+        const Reach reach(find);
         task();
       },
       /*may_block=*/false);
@@ -210,6 +225,11 @@ cudaError_t IssueLibraryWork(cudaStream_t stream,
       },
       /*may_block=*/true);
   return issued.ok() ? cudaSuccess : Return(cudaErrorMemoryAllocation);
+}
+
+bool IsMemoryOfDevices(const void* data, size_t bytes) {
+  return IsOfDevice(data, bytes, "an operand") ||
+         TheMachine().IsPinned(data, bytes);
 }
 
 RuntimeCounts CountsOfRuntime() {
@@ -441,10 +461,12 @@ cudaError_t cudaHostAlloc(void** data, size_t bytes, unsigned flags) {
   machine.allocations.fetch_add(1);
   *data = nullptr;
   if (bytes == 0) return cudaSuccess;
-  // Of whole pages, as a driver's.
+  // From a page's start, as a driver's.
   constexpr size_t kPage = 4096;
-  *data = std::aligned_alloc(kPage, (bytes + kPage - 1) / kPage * kPage);
-  if (*data == nullptr) return Return(cudaErrorMemoryAllocation);
+  if (posix_memalign(data, kPage, bytes) != 0) {
+    *data = nullptr;
+    return Return(cudaErrorMemoryAllocation);
+  }
   std::lock_guard<std::mutex> lock(machine.mutex);
   machine.pinned[reinterpret_cast<uintptr_t>(*data)] = bytes;
   return cudaSuccess;

@@ -6,7 +6,8 @@
 /// The functions of the CUDA runtime that Crosshatch uses, without a device:
 /// names, parameters and semantics are CUDA's. A stream is a queue with a
 /// thread of its own; copies and kernels run on it, and touch the memory of its
-/// device, which the host cannot (device_memory.h). What CUDA leaves undefined,
+/// device, which the host cannot (device_memory.h), and of peers, and pinned
+/// memory, and no other (reach.h). What CUDA leaves undefined,
 /// or what only a driver would notice, ends the program with a message.
 ///
 /// More strict than CUDA: the default stream is an error, and so is a call of
@@ -136,6 +137,10 @@ cudaError_t LaunchKernel(const Launch& launch, cudaStream_t stream,
 /// and touches the memory of all devices.
 cudaError_t IssueLibraryWork(cudaStream_t stream,
                              absl::AnyInvocable<void()> work);
+
+/// Whether devices can touch all `bytes` bytes from `data` on: they are of one
+/// of them, or pinned.
+bool IsMemoryOfDevices(const void* data, size_t bytes);
 
 /// What was asked of the runtime so far, by all threads.
 struct RuntimeCounts {

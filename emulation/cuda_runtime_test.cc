@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <cstring>
 #include <functional>
+#include <memory>
 #include <thread>
 #include <vector>
 
@@ -17,6 +18,7 @@ namespace crosshatch {
 namespace {
 
 using ::testing::Each;
+using ::testing::ElementsAre;
 
 class Stream {
  public:
@@ -125,6 +127,19 @@ TEST(CudaRuntimeDeathTest, TheHostCannotTouchMemoryOfADevice) {
   });
 }
 
+// A kernel of one thread, which adds 1 there.
+void AddOneAt(int* value) {
+  const Stream stream;
+  EXPECT_EQ(emulation::LaunchKernel({"add_one", {1}, {1}}, stream.get(),
+                                    [value] {
+                                      emulation::StoreValue(
+                                          value,
+                                          emulation::LoadValue<int>(value) + 1);
+                                    }),
+            cudaSuccess);
+  stream.Synchronize();
+}
+
 TEST(CudaRuntimeDeathTest, KernelsTouchMemoryOfPeersOnlyWhenTold) {
   ASSERT_EQ(cudaSetDevice(1), cudaSuccess);
   const Ints there(64);
@@ -137,6 +152,10 @@ TEST(CudaRuntimeDeathTest, KernelsTouchMemoryOfPeersOnlyWhenTold) {
     AddTo(there.data(), 64, 1, here);
     AddTo(there.data(), 64, -1, here);
   });
+  // Whether the processor sees to that or not.
+  EXPECT_DEATH(AddOneAt(there.data()),
+               "an access of 4 bytes at .*, which are not all of one "
+               "allocation of the device, of a peer");
   int can = 0;
   EXPECT_EQ(cudaDeviceCanAccessPeer(&can, 0, 1), cudaSuccess);
   EXPECT_EQ(can, 1);
@@ -152,6 +171,30 @@ TEST(CudaRuntimeDeathTest, KernelsTouchMemoryOfPeersOnlyWhenTold) {
   // The other device is not the current one.
   EXPECT_EQ(emulation::LaunchKernel({"none"}, stream_there.get(), [] {}),
             cudaErrorInvalidResourceHandle);
+}
+
+TEST(CudaRuntimeDeathTest, KernelsReachNoMemoryThatIsNotPinned) {
+  auto on_heap = std::make_unique<int>(3);
+  EXPECT_DEATH(AddOneAt(on_heap.get()),
+               "kernel add_one, block .*: an access of 4 bytes at .* of pinned "
+               "memory of the host");
+  EXPECT_DEATH(AddOneAt(nullptr), "an access of 4 bytes");
+  void* pinned = nullptr;
+  ASSERT_EQ(cudaHostAlloc(&pinned, 8, cudaHostAllocPortable), cudaSuccess);
+  auto* const ints = static_cast<int*>(pinned);
+  ints[1] = 5;
+  AddOneAt(&ints[1]);
+  EXPECT_EQ(ints[1], 6);
+  EXPECT_DEATH(AddOneAt(&ints[2]), "not all of one allocation");
+  ASSERT_EQ(cudaFreeHost(pinned), cudaSuccess);
+  const Ints of_device(4);
+  const Stream stream;
+  of_device.Set(stream, 0);
+  stream.Synchronize();
+  AddOneAt(of_device.data() + 3);
+  EXPECT_THAT(of_device.Read(stream), ElementsAre(0, 0, 0, 1));
+  EXPECT_DEATH(AddOneAt(of_device.data() + 4), "not all of one allocation");
+  EXPECT_DEATH(AddOneAt(of_device.data() - 1), "not all of one allocation");
 }
 
 TEST(CudaRuntimeTest, PinnedMemoryIsReadWhenTheCopyRuns) {

@@ -98,6 +98,15 @@ bool DeviceMemory::Holds(const void* data, int64_t bytes) const {
   return static_cast<int64_t>(address - start) + bytes <= size;
 }
 
+MemoryRange DeviceMemory::RangeOf(uintptr_t address) const {
+  std::lock_guard<std::mutex> lock(mutex_);
+  const auto after = allocations_.upper_bound(address);
+  if (after == allocations_.begin()) return {};
+  const auto& [start, size] = *std::prev(after);
+  const MemoryRange range = {start, static_cast<size_t>(size)};
+  return range.Holds(address, 0) ? range : MemoryRange{};
+}
+
 int64_t DeviceMemory::used() const {
   std::lock_guard<std::mutex> lock(mutex_);
   return used_;

@@ -13,6 +13,8 @@
 #include <map>
 #include <mutex>
 
+#include "crosshatch/emulation/reach.h"
+
 namespace crosshatch::emulation {
 
 inline constexpr int kMaxDevices = 8;
@@ -30,6 +32,8 @@ class DeviceMemory {
   bool Release(void* data);
   /// Whether the `bytes` bytes from `data` on are of one allocation.
   bool Holds(const void* data, int64_t bytes) const;
+  /// The allocation that holds `address`; of no bytes where none does.
+  MemoryRange RangeOf(uintptr_t address) const;
   /// Whether `data` is an address in some allocation.
   bool Knows(const void* data) const { return Holds(data, 0); }
 

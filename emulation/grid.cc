@@ -498,6 +498,14 @@ void FailMisaligned(const void* address, size_t bytes) {
   __builtin_unreachable();
 }
 
+void FailOutOfReach(const void* address, size_t bytes) {
+  CH_CHECK(false) << WhereInGrid() << ": an access of " << bytes << " bytes at "
+                  << address
+                  << ", which are not all of one allocation of the device, of "
+                     "a peer, or of pinned memory of the host";
+  __builtin_unreachable();
+}
+
 const char* WhereInGrid() {
   return current_grid == nullptr ? "" : current_grid->Where();
 }

@@ -81,6 +81,9 @@ void* DynamicSharedMemory();
 /// Ends the program: a thread loads or stores `bytes` bytes at once at an
 /// address that is not a multiple of that.
 [[noreturn]] void FailMisaligned(const void* address, size_t bytes);
+/// Ends the program: a thread loads or stores there, and its device cannot
+/// (reach.h).
+[[noreturn]] void FailOutOfReach(const void* address, size_t bytes);
 
 /// "kernel copy, block (1, 0, 0), thread (5, 0, 0)" of the calling thread.
 /// Empty outside of kernels.

@@ -29,10 +29,13 @@ struct KernelFault {
     /// Store `store` is left out, counted from 0 since the probe is there: the
     /// last one is what a bound that is too small by one leaves out.
     kNoStore,
+    /// Store `store` writes its value behind its own place too, as a bound that
+    /// is too large by one makes it.
+    kOneStoreMore,
   };
   Kind kind = Kind::kNone;
   BarrierPlace barrier = {};
-  int64_t store = 0;
+  int64_t store = -1;
 };
 
 /// Of the kernels that the calling thread runs while it lives; one at a time.
@@ -51,7 +54,7 @@ class KernelProbe {
 
  private:
   friend bool IsBarrierLeftOut(const char* file, int line);
-  friend bool IsStoreLeftOut();
+  friend KernelFault::Kind FaultOfStore();
 
   const KernelFault fault_;
   std::set<BarrierPlace> barriers_;
@@ -63,11 +66,12 @@ extern thread_local constinit KernelProbe* current_probe;
 /// \name What kernels ask
 /// @{
 bool IsBarrierLeftOut(const char* file, int line);
-inline bool IsStoreLeftOut() {
-  if (current_probe == nullptr) return false;
+/// What is wrong with the store that is made now.
+inline KernelFault::Kind FaultOfStore() {
+  if (current_probe == nullptr) return KernelFault::Kind::kNone;
   const int64_t store = current_probe->stores_++;
-  return current_probe->fault_.kind == KernelFault::Kind::kNoStore &&
-         current_probe->fault_.store == store;
+  return current_probe->fault_.store == store ? current_probe->fault_.kind
+                                              : KernelFault::Kind::kNone;
 }
 /// @}
 

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <atomic>
 #include <condition_variable>
+#include <cstdlib>
 #include <cstring>
 #include <deque>
 #include <map>
@@ -211,6 +212,7 @@ struct Library {
   int64_t ids = 0;
   std::map<std::string, std::shared_ptr<Communion>> communions;
   std::set<ncclComm_t> comms;
+  std::atomic<int> version{22809};
   int stopped_rank = -1;
   int64_t stopped_after = 0;
   std::atomic<int64_t> sends{0};
@@ -219,6 +221,12 @@ struct Library {
 Library& TheLibrary() {
   static auto* const library = new Library;
   return *library;
+}
+
+bool TakesSeveralOnADevice(const Library& library) {
+  const char* const told = std::getenv("NCCL_MULTI_RANK_GPU_ENABLE");
+  return library.version >= 23000 && told != nullptr &&
+         std::string(told) == "1";
 }
 
 }  // namespace
@@ -271,11 +279,30 @@ ncclResult_t IssueCalls(ncclComm_t comm, cudaStream_t stream,
   return issued == cudaSuccess ? ncclSuccess : ncclUnhandledCudaError;
 }
 
+// A device that is given memory of the host faults when the call runs.
+void CheckReach(const ncclComm& comm, const Call& call) {
+  const auto size = static_cast<size_t>(comm.communion->size());
+  const size_t bytes = call.bytes();
+  const size_t sent =
+      call.kind == CallKind::kReduceScatter ? bytes * size : bytes;
+  const size_t received =
+      call.kind == CallKind::kAllGather ? bytes * size : bytes;
+  const bool sends =
+      call.kind != CallKind::kRecv &&
+      (call.kind != CallKind::kBroadcast || call.peer == comm.rank);
+  CH_CHECK(bytes == 0 || !sends || IsMemoryOfDevices(call.send, sent))
+      << "NCCL is given memory of the host to send, which is not pinned";
+  CH_CHECK(bytes == 0 || call.kind == CallKind::kSend ||
+           IsMemoryOfDevices(call.recv, received))
+      << "NCCL is given memory of the host to write, which is not pinned";
+}
+
 ncclResult_t Issue(ncclComm_t comm, cudaStream_t stream, const Call& call) {
   if (comm == nullptr || stream == nullptr) return ncclInvalidArgument;
   if (call.peer < 0 || call.peer >= comm->communion->size()) {
     return ncclInvalidArgument;
   }
+  CheckReach(*comm, call);
   Library& library = TheLibrary();
   (call.kind == CallKind::kSend ? library.sends : library.collectives)
       .fetch_add(call.kind == CallKind::kRecv ? 0 : 1);
@@ -287,6 +314,8 @@ ncclResult_t Issue(ncclComm_t comm, cudaStream_t stream, const Call& call) {
 }
 
 }  // namespace
+
+void SetNcclVersion(int version) { TheLibrary().version = version; }
 
 void StopNcclRank(int rank, int64_t after) {
   Library& library = TheLibrary();
@@ -337,7 +366,7 @@ const char* ncclGetErrorString(ncclResult_t result) {
 }
 
 ncclResult_t ncclGetVersion(int* version) {
-  *version = 22809;
+  *version = TheLibrary().version;
   return ncclSuccess;
 }
 
@@ -364,7 +393,9 @@ ncclResult_t ncclCommInitRankConfig(ncclComm_t* comm, int size, ncclUniqueId id,
   if (communion->size() != size) return ncclInvalidArgument;
   int device = 0;
   if (cudaGetDevice(&device) != cudaSuccess) return ncclUnhandledCudaError;
-  if (!communion->TakeDevice(device)) return ncclInvalidUsage;
+  if (!communion->TakeDevice(device) && !TakesSeveralOnADevice(library)) {
+    return ncclInvalidUsage;
+  }
   *comm = new ncclComm{.communion = communion, .rank = rank};
   if (rank == library.stopped_rank) {
     (*comm)->stops_after = library.stopped_after;

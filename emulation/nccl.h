@@ -68,7 +68,8 @@ struct ncclConfig_t {
 ncclResult_t ncclGetVersion(int* version);
 ncclResult_t ncclGetUniqueId(ncclUniqueId* id);
 /// A rank of the communicator `id` on the current device, which none of its
-/// other ranks is on.
+/// other ranks is on, unless the version is 2.30 or later and
+/// NCCL_MULTI_RANK_GPU_ENABLE is 1.
 ncclResult_t ncclCommInitRankConfig(ncclComm_t* comm, int size, ncclUniqueId id,
                                     int rank, ncclConfig_t* config);
 /// Waits for what was issued; of a communicator that is ready and has not
@@ -100,6 +101,9 @@ ncclResult_t ncclBroadcast(const void* send, void* recv, size_t count,
                            cudaStream_t stream);
 
 namespace emulation {
+
+/// What ncclGetVersion says from now on: at first 22809, for 2.28.9.
+void SetNcclVersion(int version);
 
 /// Of communicators made from now on: rank `rank` never takes part in what is
 /// issued after its first `after` calls, as one whose device has stopped; with

@@ -4,12 +4,9 @@
 #include <cstdio>
 #include <utility>
 
-#include "absl/strings/numbers.h"
-#include "absl/strings/str_cat.h"
-#include "absl/strings/str_join.h"
-#include "absl/strings/str_split.h"
 #include "crosshatch/base/status_macros.h"
 #include "crosshatch/comm/world.h"
+#include "crosshatch/examples/parse_axes.h"
 #include "crosshatch/nn/adamw.h"
 #include "crosshatch/nn/clip_grad.h"
 #include "crosshatch/tensor/autograd.h"
@@ -20,30 +17,19 @@ namespace {
 constexpr int kMostRanks = 64;
 constexpr int64_t kSteps = 12;
 
-absl::StatusOr<std::vector<MeshAxis>> AxesOf(
+// All of `names` in their order; those that `text` leaves out have size 1.
+absl::StatusOr<std::vector<MeshAxis>> WithAll(
     const std::string& text, const std::vector<std::string>& names) {
+  std::vector<MeshAxis> given;
+  if (!text.empty()) {
+    CH_ASSIGN_OR_RETURN(given, ParseAxes("--mesh", text, names, kMostRanks));
+  }
   std::vector<MeshAxis> axes;
-  for (const std::string& name : names) axes.push_back({name, 1});
-  int ranks = 1;
-  std::vector<std::string> parts;
-  if (!text.empty()) parts = absl::StrSplit(text, ',');
-  for (const std::string& part : parts) {
-    const std::vector<std::string> halves = absl::StrSplit(part, ':');
-    int size = 0;
-    MeshAxis* named = nullptr;
-    for (MeshAxis& axis : axes) {
-      if (axis.name == halves[0]) named = &axis;
+  for (const std::string& name : names) {
+    MeshAxis& axis = axes.emplace_back(MeshAxis{name, 1});
+    for (const MeshAxis& one : given) {
+      if (one.name == name) axis = one;
     }
-    if (named == nullptr || halves.size() != 2 ||
-        !absl::SimpleAtoi(halves[1], &size) || size < 1 ||
-        size > kMostRanks / ranks) {
-      return absl::InvalidArgumentError(absl::StrCat(
-          "\"", part, "\" of \"", text, "\" is not AXIS:SIZE with an axis of ",
-          absl::StrJoin(names, ", "), " and at most ", kMostRanks,
-          " ranks in all"));
-    }
-    named->size = size;
-    ranks *= size;
   }
   return axes;
 }
@@ -58,7 +44,7 @@ absl::Status OnMesh(World& world, const std::vector<MeshAxis>& axes,
 
 int RunExample(const std::string& mesh, const std::vector<std::string>& axes,
                absl::FunctionRef<absl::Status(const DeviceMesh&)> train) {
-  const absl::StatusOr<std::vector<MeshAxis>> shape = AxesOf(mesh, axes);
+  const absl::StatusOr<std::vector<MeshAxis>> shape = WithAll(mesh, axes);
   absl::Status status = shape.status();
   if (shape.ok()) {
     int ranks = 1;

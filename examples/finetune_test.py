@@ -6,9 +6,7 @@ it saved. Losses are those of transformers, and so are those of the same steps
 taken by PyTorch.
 
 usage: finetune_test.py PROGRAM
-Needs the Python packages torch, transformers and tokenizers. CROSSHATCH_PYTHON
-names an interpreter that has them, if this one has not. Without any it says so
-and checks nothing.
+Needs torch, transformers and tokenizers (needs_transformers.py).
 """
 
 import json
@@ -19,17 +17,10 @@ import subprocess
 import sys
 import tempfile
 
-try:
-    import torch
-    import transformers
-    from tokenizers import ByteLevelBPETokenizer
-except ImportError as missing:
-    other = os.environ.pop("CROSSHATCH_PYTHON", None)
-    if other:
-        os.execv(other, [other, *sys.argv])
-    print(f"NOT CHECKED: {missing}; CROSSHATCH_PYTHON may name a Python that has "
-          "it", file=sys.stderr)
-    sys.exit(0)
+import needs_transformers  # noqa: F401
+import torch
+import transformers
+from tokenizers import ByteLevelBPETokenizer
 
 PROGRAM = os.path.abspath(sys.argv[1])
 ROWS, LENGTH, STEPS, RATE = 6, 48, 30, 3e-3

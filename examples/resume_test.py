@@ -7,7 +7,9 @@ usage: resume_test.py PROGRAM
 With CROSSHATCH_RESUME=all also between all pairs of meshes below.
 """
 
+import itertools
 import json
+import math
 import os
 import shutil
 import signal
@@ -22,10 +24,13 @@ STEPS, HALF = 6, 3
 # Sizes that no mesh here divides, fewer key heads than ranks of some.
 MODEL = ["--dim=24", "--layers=2", "--heads=6", "--kv_heads=2", "--ffn=37",
          "--vocab=131", "--seed=3"]
+NO_SEED = MODEL[:-1]
 RATE = 0.01
 RUN = ["--global_batch=5", "--seq_len=13", f"--lr={RATE}", "--warmup=2",
        "--schedule=cosine", "--accumulate=2", "--decay=matrices"]
-MESHES = ["fsdp:2,tp:2", "tp:3", "replicate:2,fsdp:3", "fsdp:5", "tp:2,fsdp:3"]
+MESHES = ["fsdp:2,tp:2", "tp:3", "replicate:2,fsdp:3", "fsdp:5",
+          "replicate:2,fsdp:2,tp:2"]
+BETA2 = 0.95
 ALL = os.environ.get("CROSSHATCH_RESUME") == "all"
 TIMES = ["tokens_per_s", "step_ms", "rank"]
 LONG = 120
@@ -66,30 +71,101 @@ class ResumeTest(unittest.TestCase):
         with open(saved + "/model.safetensors", "rb") as file:
             return file.read()
 
-    def values(self, weights):
-        """The elements of float32 weights, by name."""
-        size = int.from_bytes(weights[:8], "little")
-        header = json.loads(weights[8:8 + size])
+    def tensors(self, data):
+        """The elements of the float32 tensors of a safetensors file, by name."""
+        size = int.from_bytes(data[:8], "little")
+        header = json.loads(data[8:8 + size])
         header.pop("__metadata__", None)
         values = {}
         for name, tensor in header.items():
             begin, end = (8 + size + at for at in tensor["data_offsets"])
             values[name] = struct.unpack(f"<{(end - begin) // 4}f",
-                                         weights[begin:end])
+                                         data[begin:end])
         return values
 
-    def check_near(self, weights, expected):
-        """Compares weights after all steps. AdamW divides by the size of the
-        gradient: where that is as small as the error of a sum, another order of
-        summing moves an element as far as a step may, but no further, and the
-        rest of them hardly at all."""
-        got, want = self.values(weights), self.values(expected)
+    def whole_tensors(self, checkpoint):
+        """The elements of a checkpoint's tensors, by name, however they are cut
+        into cells (docs/checkpoints.md has the format)."""
+        cells = {}
+        for file in os.listdir(checkpoint):
+            if file.endswith(".safetensors"):
+                with open(os.path.join(checkpoint, file), "rb") as data:
+                    cells.update(self.tensors(data.read()))
+        with open(checkpoint + "/checkpoint.json") as file:
+            tensors = json.load(file)["tensors"]
+        wholes = {}
+        for name, tensor in tensors.items():
+            shape = tensor["shape"]
+            whole = [math.nan] * math.prod(shape)
+            spans = [list(zip(cuts, cuts[1:])) for cuts in tensor["cuts"]]
+            for box in itertools.product(*spans):
+                cut = ", ".join(f"{begin}:{end}" for begin, end in box)
+                cell = cells[name if f"{name}[{cut}]" not in cells
+                             else f"{name}[{cut}]"]
+                for value, index in zip(cell, itertools.product(
+                        *(range(begin, end) for begin, end in box))):
+                    at = 0
+                    for i, extent in zip(index, shape):
+                        at = at * extent + i
+                    whole[at] = value
+            self.assertFalse(any(map(math.isnan, whole)), name)
+            wholes[name] = whole
+        return wholes
+
+    def by_file_names(self, wholes):
+        """The parameters of a checkpoint, as model.safetensors calls them."""
+        names = {}
+        for name, whole in wholes.items():
+            part, name = name.split(".", 1)
+            if part == "model":
+                names[name if name.startswith("lm_head") else "model." + name] = (
+                    whole)
+        return names
+
+    def bounds(self, one_rank):
+        """How far an element of each parameter may be from that of the run on
+        one rank, whose checkpoints of all steps are given.
+
+        AdamW adds the rate times m / sqrt(v). An element of a gradient that is
+        summed in another order differs by at most TERMS roundings of the
+        largest one in its tensor, sqrt(max v) by sqrt(v) of its own size; and
+        whatever it is, m / sqrt(v) is at most 1 / sqrt(1 - BETA2) in size.
+        What a weight has moved by then moves later gradients in proportion."""
+        terms, largest, rounding = 200, 1 / math.sqrt(1 - BETA2), 2.0**-24
+        bounds = {}
+        for step in range(1, STEPS + 1):
+            rate = RATE * min(1, step / 2)
+            of_step = self.whole_tensors(f"{one_rank}/step-{step:06d}")
+            correction = 1 - BETA2**step
+            for name, squares in of_step.items():
+                if not name.endswith(".exp_avg_sq"):
+                    continue
+                name = name[len("optimizer."):-len(".exp_avg_sq")]
+                error = terms * rounding * math.sqrt(max(squares) / correction)
+                so_far = bounds.setdefault("model." + name, [0] * len(squares))
+                for i, square in enumerate(squares):
+                    size = math.sqrt(square / correction)
+                    so_far[i] += rate * min(2 * largest,
+                                            2 * error / size if size else 0)
+        return bounds
+
+    def check_near(self, checkpoint, one_rank, bounds):
+        """Compares the run's end with that on one rank: weights within their
+        bounds, and moments, which are means of gradients and of their squares,
+        within that of the gradients' norm, which squaring doubles."""
+        got = self.whole_tensors(f"{checkpoint}/step-{STEPS:06d}")
+        want = self.whole_tensors(f"{one_rank}/step-{STEPS:06d}")
         self.assertEqual(got.keys(), want.keys())
-        pairs = [(a, b) for name in want for a, b in zip(got[name], want[name])]
-        self.assertEqual(len(pairs), sum(map(len, want.values())))
-        self.assertLess(max(abs(a - b) for a, b in pairs), 2 * RATE * STEPS)
-        far = sum(abs(a - b) > 1e-3 * RATE for a, b in pairs)
-        self.assertLess(far, 1e-2 * len(pairs))
+        for name, values in want.items():
+            self.assertEqual(len(got[name]), len(values), name)
+            size = max(map(abs, values))
+            part = 1e-4 if name.endswith("_sq") else 5e-5
+            limits = bounds.get(name, [part * size] * len(values))
+            for i, (a, b, limit) in enumerate(zip(got[name], values, limits)):
+                # And the roundings of the element itself, of each step.
+                self.assertLessEqual(abs(a - b),
+                                     limit + STEPS * 2.0**-23 * abs(b),
+                                     f"{name}, element {i}: {a} and {b}")
 
     def tied_model(self):
         """The flags of a model that is tied, as a file of Hugging Face's."""
@@ -117,11 +193,12 @@ class ResumeTest(unittest.TestCase):
                        + data[8 + size + end:])
         return ["--model=" + tied]
 
-    def stop_and_go_on(self, first, second, model=MODEL):
-        """Half of the steps on one mesh, half on the other."""
-        name = f"{first} {second}"
+    def stop_and_go_on(self, first, second, model=MODEL, how=()):
+        """Half of the steps on one mesh, half on the other: the lines, the
+        weights and the checkpoints."""
+        name = f"{first} {second}" + "".join(how)
         checkpoints = self.path(name)
-        flags = ["--checkpoints=" + checkpoints]
+        flags = ["--checkpoints=" + checkpoints, *how]
         # The schedule knows of all steps: the rest of them is taken away.
         self.train(name, first, *flags, f"--steps={STEPS}",
                    f"--save_every={HALF}", model=model)
@@ -129,38 +206,48 @@ class ResumeTest(unittest.TestCase):
             if step != f"step-{HALF:06d}":
                 shutil.rmtree(os.path.join(checkpoints, step))
         # What the second mesh holds is what the first one held, to the bit.
-        held = [self.train(name + " held", mesh, f"--steps={HALF}", *flags,
-                           "--resume", model=model)[1]
-                for mesh in (first, second)]
-        self.assertTrue(held[0] == held[1], "the weights differ")
-        result = self.train(name, second, *flags, f"--steps={STEPS}",
-                            "--resume", model=model)
+        held = self.train(name + " held", second, f"--steps={HALF}", *flags,
+                          "--resume", model=model)[1]
+        saved = self.whole_tensors(f"{checkpoints}/step-{HALF:06d}")
+        self.assertEqual(
+            {name: list(values) for name, values in self.tensors(held).items()},
+            self.by_file_names(saved))
+        lines, weights = self.train(name, second, *flags, f"--steps={STEPS}",
+                                    "--resume", model=model)
         self.assertEqual(sorted(name for name in os.listdir(checkpoints)
                                 if name.startswith("step-")),
                          [f"step-{HALF:06d}", f"step-{STEPS:06d}"])
-        return result
+        return lines, weights, checkpoints
 
     def test_the_same_mesh_goes_on_in_the_same_bits(self):
-        for mesh in ["fsdp:1", "fsdp:2,tp:2", "replicate:2,fsdp:2", "tp:3"]:
-            with self.subTest(mesh=mesh):
-                whole = self.train("whole", mesh, f"--steps={STEPS}")
-                again = self.stop_and_go_on(mesh, mesh)
+        for mesh, *how in [
+                ("fsdp:1",), ("fsdp:2,tp:2",), ("replicate:2,fsdp:2",), ("tp:3",),
+                ("replicate:2,fsdp:2,tp:2",), ("fsdp:2,tp:2", "--save_async"),
+                ("fsdp:2,tp:2", "--dtype=bfloat16"),
+                ("fsdp:3", "--offload", "--recompute"),
+                ("fsdp:2,tp:2", f"--eos={ord('.')}")]:
+            with self.subTest(mesh=mesh, how=how):
+                whole = self.train("whole", mesh, f"--steps={STEPS}", *(
+                    flag for flag in how if flag != "--save_async"))
+                lines, weights, _ = self.stop_and_go_on(mesh, mesh, how=how)
                 # The first step after a resume has moments to lease already.
-                for lines in whole[0], again[0]:
-                    for line in lines:
-                        del line["peak_bytes"]
-                self.assertEqual(len(again[0]), len(whole[0]))
-                for line, expected in zip(again[0], whole[0]):
+                for line in whole[0] + lines:
+                    del line["peak_bytes"]
+                self.assertEqual(len(lines), len(whole[0]))
+                for line, expected in zip(lines, whole[0]):
                     self.assertEqual(line, expected)
-                self.assertTrue(again[1] == whole[1], "the weights differ")
+                self.assertTrue(weights == whole[1], "the weights differ")
 
     def check_meshes(self, model, pairs):
-        whole, weights = self.train("whole", "fsdp:1", f"--steps={STEPS}",
-                                    model=model)
+        one_rank = self.path("one rank")
+        whole, _ = self.train("whole", "fsdp:1", f"--steps={STEPS}",
+                              "--checkpoints=" + one_rank, "--save_every=1",
+                              model=model)
+        bounds = self.bounds(one_rank)
         for first, second in pairs:
             with self.subTest(first=first, second=second):
-                lines, got = self.stop_and_go_on(first, second, model)
-                self.check_near(got, weights)
+                lines, _, checkpoints = self.stop_and_go_on(first, second, model)
+                self.check_near(checkpoints, one_rank, bounds)
                 self.assertEqual([line["step"] for line in lines],
                                  list(range(1, STEPS + 1)))
                 for line, expected in zip(lines, whole):
@@ -172,15 +259,19 @@ class ResumeTest(unittest.TestCase):
                         abs(line["grad_norm"] - expected["grad_norm"]),
                         5e-5 * expected["grad_norm"])
 
+    # With the tied ones, twelve pairs.
     def test_another_mesh_goes_on_as_one_rank_would(self):
         self.check_meshes(MODEL, [
             ("fsdp:1", "fsdp:2,tp:2"), ("fsdp:2,tp:2", "fsdp:1"),
             ("fsdp:3", "tp:4"), ("tp:3", "replicate:2,fsdp:2"),
-            ("replicate:2,fsdp:3", "tp:2,fsdp:2"), ("fsdp:2,tp:2", "tp:2,fsdp:2")])
+            ("replicate:2,fsdp:3", "tp:2,fsdp:2"), ("fsdp:2,tp:2", "tp:2,fsdp:2"),
+            ("replicate:2,fsdp:2,tp:2", "fsdp:3"),
+            ("tp:2,fsdp:2", "replicate:2,fsdp:2,tp:2"), ("tp:4", "fsdp:5")])
 
     def test_a_tied_model_goes_on(self):
         self.check_meshes(self.tied_model(), [
-            ("fsdp:2,tp:2", "fsdp:3"), ("tp:3", "fsdp:2,tp:2")])
+            ("fsdp:2,tp:2", "fsdp:3"), ("tp:3", "fsdp:2,tp:2"),
+            ("replicate:2,fsdp:2,tp:2", "tp:3")])
 
     def check_all_meshes(self, model):
         pairs = [(a, b) for a in MESHES for b in MESHES if a != b]
@@ -279,6 +370,10 @@ class ResumeTest(unittest.TestCase):
         run = self.run_program(*flags, "--steps=4", "--layers=3", "--resume",
                                status=1)
         self.assertIn("layers.2.", run.stderr)
+        run = self.run_program(*flags, "--steps=4", "--seed=4", "--resume",
+                               status=1)
+        self.assertIn(f"--seed=4: {checkpoints}/step-000003 is of a run of "
+                      "--seed=3, which goes on with its own", run.stderr)
         with open(self.text, "a") as file:
             file.write("More.")
         run = self.run_program(*flags, "--steps=4", "--resume")
@@ -293,8 +388,8 @@ class ResumeTest(unittest.TestCase):
                          "--global_batch=5", "--seq_len=13",
                          "--checkpoints=" + checkpoints)
 
-        def sample(mesh, *flags):
-            run = self.run_program(*MODEL, "--mesh=" + mesh, "--steps=40",
+        def sample(mesh, *flags, model=MODEL):
+            run = self.run_program(*model, "--mesh=" + mesh, "--steps=40",
                                    "--checkpoints=" + checkpoints, "--resume",
                                    *flags)
             return run.stdout.split("sample: ")[1]
@@ -305,6 +400,7 @@ class ResumeTest(unittest.TestCase):
                              "defghabcdefghabcdefghabc\n")
         hot = ["--sample=40", "--temperature=5", "--vocab=131"]
         drawn = sample("fsdp:1", *hot)
+        self.assertEqual(drawn, sample("fsdp:1", *hot, model=NO_SEED))
         self.assertEqual(drawn, sample("fsdp:1", *hot))
         self.assertEqual(drawn[:16], "abcdefghabcdefgh")
         self.assertNotEqual(drawn[16:24], "abcdefgh")

@@ -156,7 +156,8 @@ class Trainer {
                      {.keep = static_cast<int>(std::min<int64_t>(
                           options.keep, std::numeric_limits<int>::max())),
                       .async = options.save_async}),
-        data_size_(tokens.size()) {}
+        data_size_(tokens.size()),
+        seed_(static_cast<int64_t>(options.seed)) {}
 
   absl::Status Run();
 
@@ -222,9 +223,12 @@ class Trainer {
   bool stops_ = false;    // A signal has asked for it.
   int64_t position_ = 0;  // In tokens_, of the next step's batch.
   int64_t data_size_;     // Of tokens_, which position_ is in.
+  int64_t seed_;          // The bits of TrainOptions::seed.
   nn::ModuleState parameters_{model_};
-  nn::BoundValues progress_{
-      {{"step", &step_}, {"position", &position_}, {"data_size", &data_size_}}};
+  nn::BoundValues progress_{{{"step", &step_},
+                             {"position", &position_},
+                             {"data_size", &data_size_},
+                             {"seed", &seed_}}};
   nn::CombinedState state_{{{"model", &parameters_},
                             {"optimizer", &optimizer_},
                             {"run", &progress_}}};
@@ -255,6 +259,14 @@ absl::StatusOr<bool> Trainer::Resume() {
         absl::StrCat(checkpoint::StepDirectory(options_.checkpoints, *newest),
                      " is of step ", step_, ", at token ", position_, " of ",
                      data_size_, ", where no run comes to"));
+  }
+  if (const auto seed = static_cast<uint64_t>(seed_);
+      options_.seed_is_given && options_.seed != seed) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("--seed=", options_.seed, ": ",
+                     checkpoint::StepDirectory(options_.checkpoints, *newest),
+                     " is of a run of --seed=", seed,
+                     ", which goes on with its own; leave the flag out"));
   }
   report_.Resume(step_);
   report_.Note(
@@ -427,7 +439,7 @@ absl::Status Trainer::PrintSample() {
                              {.count = options_.sample,
                               .temperature = options_.temperature,
                               .top_k = options_.top_k,
-                              .seed = options_.seed}));
+                              .seed = static_cast<uint64_t>(seed_)}));
   tokens.insert(tokens.end(), drawn.begin(), drawn.end());
   report_.Sample(options_.text.empty()
                      ? absl::StrJoin(tokens, " ")
@@ -539,9 +551,11 @@ absl::Status Trainer::Run() {
       WritePage(stops_ ? RunPage::State::kStopped : RunPage::State::kEnded));
   if (!options_.save_dir.empty()) {
     CH_RETURN_IF_ERROR(CheckWeights(options_.save_dir));
-    CH_RETURN_IF_ERROR(checkpoint::SaveHuggingFace(
-        world_, model_, options_.save_dir,
-        {.overwrite = options_.overwrite, .beside_if_refused = true}));
+    CH_RETURN_IF_ERROR(
+        checkpoint::SaveHuggingFace(world_, model_, options_.save_dir,
+                                    {.overwrite = options_.overwrite,
+                                     .beside_if_refused = true,
+                                     .dtype = options_.save_dtype}));
   }
   CH_RETURN_IF_ERROR(PrintSample());
   report_.Finish(options_.save_dir);

@@ -52,7 +52,12 @@ class ProcessesTest(unittest.TestCase):
                    for name in os.listdir(self.dir))
                and time.monotonic() < until):
             time.sleep(0.02)
+        left = [name for name in os.listdir(self.dir)
+                if name.startswith(("crosshatch-", "ompi."))
+                and any(files for _, _, files
+                        in os.walk(os.path.join(self.dir, name)))]
         shutil.rmtree(self.dir)
+        self.assertEqual(left, [])
 
     def popen(self, command, **variables):
         process = subprocess.Popen(

@@ -10,8 +10,8 @@
 #include "absl/flags/flag.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_split.h"
 #include "crosshatch/base/status_macros.h"
+#include "crosshatch/examples/parse_axes.h"
 #include "crosshatch/launch/given_flag.h"
 #include "crosshatch/launch/launch_flags.h"
 
@@ -73,7 +73,9 @@ ABSL_FLAG(std::string, decay, "all",
           "leaves out norms, biases and the embedding.");
 ABSL_FLAG(double, clip_norm, 1.0,
           "Gradients are clipped to this global L2 norm; 0: not at all.");
-ABSL_FLAG(GivenSeed, seed, {0}, "Seed of the initial weights.");
+ABSL_FLAG(GivenSeed, seed, {0},
+          "Seed of the initial weights and of --sample. A run that goes on "
+          "(--resume) keeps its own.");
 ABSL_FLAG(std::string, dtype, "float32",
           "Element type of compute: float32 or bfloat16. Master weights stay "
           "float32.");
@@ -100,11 +102,13 @@ ABSL_FLAG(double, temperature, 1.0,
           "Divides the logits that --sample draws by; 0: the likeliest token.");
 ABSL_FLAG(int64_t, top_k, 0,
           "Let --sample draw from the likeliest so many; 0: from all.");
-ABSL_FLAG(GivenPath, checkpoints, {},
-          "A directory for checkpoints of the run: model, optimizer, schedule "
-          "and data position, written where the run ends, also by SIGTERM or "
-          "SIGINT (then with status 0, unless --stop_status says another), and "
-          "as often as --save_every says.");
+ABSL_FLAG(
+    GivenPath, checkpoints, {},
+    "A directory for checkpoints of the run: model, optimizer, step, data "
+    "position and seed (the schedule follows from its flags and the "
+    "step), written where the run ends, also by SIGTERM or SIGINT (then "
+    "with status 0, unless --stop_status says another), and as often as "
+    "--save_every says.");
 ABSL_FLAG(GivenInt, save_every, {0}, "Steps from one checkpoint to the next.");
 ABSL_FLAG(GivenInt, keep, {0},
           "How many of the newest checkpoints stay; 0: all.");
@@ -127,6 +131,9 @@ ABSL_FLAG(GivenInt, report_every, {0},
 ABSL_FLAG(
     GivenPath, save, {},
     "A directory to save the trained model to, in Hugging Face's layout.");
+ABSL_FLAG(std::string, save_dtype, "",
+          "What --save writes weights as: float32 or bfloat16. Without it: "
+          "float32, as they are trained.");
 ABSL_FLAG(bool, overwrite, false,
           "Let --save replace the model in a directory that is not empty; all "
           "else there stays.");
@@ -176,11 +183,11 @@ absl::StatusOr<std::string> PathOf(const char* flag, const GivenPath& path) {
   return path.value;
 }
 
-absl::StatusOr<DType> ParseDType(const std::string& name) {
+absl::StatusOr<DType> ParseDType(const char* flag, const std::string& name) {
   if (name == "float32") return kFloat32;
   if (name == "bfloat16") return kBFloat16;
   return absl::InvalidArgumentError(
-      absl::StrCat("--dtype=", name, ": must be float32 or bfloat16"));
+      absl::StrCat("--", flag, "=", name, ": must be float32 or bfloat16"));
 }
 
 absl::StatusOr<bool> ParseDecay(const std::string& name) {
@@ -245,6 +252,8 @@ absl::Status CheckNeeds(const TrainOptions& options) {
        !options.tokens.empty()},
       {"eos=config", options.eos_of_model, "model", !options.model_dir.empty()},
       {"overwrite", options.overwrite, "save", !options.save_dir.empty()},
+      {"save_dtype", options.save_dtype.has_value(), "save",
+       !options.save_dir.empty()},
       {"report_every", absl::GetFlag(FLAGS_report_every).is_given, "report",
        !options.report.empty()},
   };
@@ -397,38 +406,11 @@ std::vector<std::pair<std::string, std::string>> Settings(
 }
 
 absl::StatusOr<std::vector<MeshAxis>> ParseMesh(const std::string& text) {
-  std::vector<MeshAxis> axes;
-  bool has_fsdp = false;
-  int64_t ranks = 1;
-  const std::vector<std::string> parts = absl::StrSplit(text, ',');
-  for (const std::string& part : parts) {
-    const std::vector<std::string> halves = absl::StrSplit(part, ':');
-    int size = 0;
-    if (halves.size() != 2 || !absl::SimpleAtoi(halves[1], &size) || size < 1) {
-      return absl::InvalidArgumentError(
-          absl::StrCat("--mesh=", text, ": \"", part,
-                       "\" is not AXIS:SIZE with a size of 1 or more"));
-    }
-    const std::string& name = halves[0];
-    if (name != "replicate" && name != "fsdp" && name != "tp") {
-      return absl::InvalidArgumentError(
-          absl::StrCat("--mesh=", text, ": unknown axis \"", name,
-                       "\"; there are replicate, fsdp and tp"));
-    }
-    for (const MeshAxis& axis : axes) {
-      if (axis.name == name) {
-        return absl::InvalidArgumentError(absl::StrCat(
-            "--mesh=", text, ": the axis \"", name, "\" comes twice"));
-      }
-    }
-    has_fsdp = has_fsdp || name == "fsdp";
-    ranks *= size;
-    if (ranks > 1 << 20) {
-      return absl::InvalidArgumentError(
-          absl::StrCat("--mesh=", text, ": more than ", 1 << 20, " ranks"));
-    }
-    axes.push_back({name, size});
-  }
+  CH_ASSIGN_OR_RETURN(
+      std::vector<MeshAxis> axes,
+      ParseAxes("--mesh", text, {"replicate", "fsdp", "tp"}, 1 << 20));
+  const bool has_fsdp = std::any_of(
+      axes.begin(), axes.end(), [](const auto& a) { return a.name == "fsdp"; });
   if (!has_fsdp) {
     // Outside of tp, inside of replicate: where it would be.
     const auto at = std::find_if(axes.begin(), axes.end(),
@@ -485,7 +467,9 @@ absl::StatusOr<TrainOptions> ParseTrainOptions(int argc, char** argv) {
                       ParseDecay(absl::GetFlag(FLAGS_decay)));
   options.clip_norm = absl::GetFlag(FLAGS_clip_norm);
   options.seed = absl::GetFlag(FLAGS_seed).value;
-  CH_ASSIGN_OR_RETURN(options.dtype, ParseDType(absl::GetFlag(FLAGS_dtype)));
+  options.seed_is_given = absl::GetFlag(FLAGS_seed).is_given;
+  CH_ASSIGN_OR_RETURN(options.dtype,
+                      ParseDType("dtype", absl::GetFlag(FLAGS_dtype)));
   options.recompute = absl::GetFlag(FLAGS_recompute);
   options.offload = absl::GetFlag(FLAGS_offload);
   options.eval_text = absl::GetFlag(FLAGS_eval_text);
@@ -506,6 +490,9 @@ absl::StatusOr<TrainOptions> ParseTrainOptions(int argc, char** argv) {
   options.report_every = absl::GetFlag(FLAGS_report_every).value;
   CH_ASSIGN_OR_RETURN(options.save_dir,
                       PathOf("save", absl::GetFlag(FLAGS_save)));
+  if (const std::string name = absl::GetFlag(FLAGS_save_dtype); !name.empty()) {
+    CH_ASSIGN_OR_RETURN(options.save_dtype, ParseDType("save_dtype", name));
+  }
   options.overwrite = absl::GetFlag(FLAGS_overwrite);
   options.verbose = absl::GetFlag(FLAGS_verbose);
   CH_RETURN_IF_ERROR(CheckSource(options));

@@ -58,6 +58,7 @@ struct TrainOptions {
   bool decay_matrices_only = false;
   double clip_norm = 0;  ///< 0: the norm is reported, nothing is clipped.
   uint64_t seed = 0;
+  bool seed_is_given = false;  ///< Else a run that goes on has its own.
   DType dtype = kFloat32;
   bool recompute = false;  ///< Blocks run again in backward.
   bool offload = false;    ///< Shards and moments in host memory.
@@ -80,6 +81,7 @@ struct TrainOptions {
   std::string report;        ///< An HTML file; empty: none.
   int64_t report_every = 0;  ///< Steps; 0: after the second and the last one.
   std::string save_dir;
+  std::optional<DType> save_dtype;  ///< Unset: that of the weights.
   bool overwrite = false;
   bool verbose = false;
 

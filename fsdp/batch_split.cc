@@ -3,14 +3,18 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <map>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
+#include "absl/hash/hash.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
 #include "crosshatch/base/check.h"
 #include "crosshatch/base/status_macros.h"
@@ -33,7 +37,12 @@ void AddRandomness(const nn::Module& module, std::optional<uint64_t>& all) {
 struct Told {
   int64_t rows = 0;
   uint64_t randomness = 0;
+  std::string row_size;  ///< Of a row of the first input that has rows.
+  std::string sizes;     ///< Of all inputs.
 };
+
+// More than a program has that pads to some lengths, less than matters.
+constexpr size_t kMostSizes = 4096;
 
 // By all ranks of `mesh`, in their order.
 absl::StatusOr<std::vector<Told>> Exchange(const DeviceMesh& mesh,
@@ -42,17 +51,20 @@ absl::StatusOr<std::vector<Told>> Exchange(const DeviceMesh& mesh,
   CH_ASSIGN_OR_RETURN(Communicator * communicator, MeshCommunicator(mesh));
   CH_ASSIGN_OR_RETURN(const std::vector<std::string> texts,
                       communicator->Exchange(
-                          absl::StrCat(here.rows, ",", here.randomness),
+                          absl::StrCat(here.rows, ";", here.randomness, ";",
+                                       here.row_size, ";", here.sizes),
                           absl::StrCat("rows of the batch of ", module_name)));
   std::vector<Told> all;
   for (const std::string& text : texts) {
-    const std::vector<std::string> parts = absl::StrSplit(text, ',');
+    const std::vector<std::string> parts = absl::StrSplit(text, ';');
     Told& told = all.emplace_back();
-    if (parts.size() != 2 || !absl::SimpleAtoi(parts[0], &told.rows) ||
+    if (parts.size() != 4 || !absl::SimpleAtoi(parts[0], &told.rows) ||
         !absl::SimpleAtoi(parts[1], &told.randomness)) {
       return absl::InternalError(
           absl::StrCat("the rows of a batch are told as ", text));
     }
+    told.row_size = parts[2];
+    told.sizes = parts[3];
     if (told.randomness != all[0].randomness) {
       const absl::Span<const int> ranks = mesh.layout().ranks();
       return absl::FailedPreconditionError(absl::StrCat(
@@ -65,6 +77,46 @@ absl::StatusOr<std::vector<Told>> Exchange(const DeviceMesh& mesh,
   return all;
 }
 
+// Two ranks of which a module saw rows of other widths; names them.
+absl::Status CompareWidths(const DeviceMesh& mesh,
+                           const std::string& module_name,
+                           const std::string& first_input,
+                           const nn::RowWidths& here) {
+  CH_ASSIGN_OR_RETURN(Communicator * communicator, MeshCommunicator(mesh));
+  std::string told;
+  for (const auto& [module, width] : here) {
+    absl::StrAppend(&told, module, "\n", width, "\n");
+  }
+  CH_ASSIGN_OR_RETURN(
+      const std::vector<std::string> texts,
+      communicator->Exchange(told,
+                             absl::StrCat("widths of rows in ", module_name)));
+  struct Seen {
+    std::string width;
+    int rank;
+  };
+  std::map<std::string, Seen> all;
+  for (size_t i = 0; i < texts.size(); ++i) {
+    const int rank = mesh.layout().ranks()[i];
+    const std::vector<std::string> lines = absl::StrSplit(texts[i], '\n');
+    for (size_t line = 0; line + 1 < lines.size(); line += 2) {
+      // A rank without rows has not seen any.
+      const auto& [at, is_first] =
+          all.try_emplace(lines[line], Seen{lines[line + 1], rank});
+      const auto& [module, seen] = *at;
+      if (is_first || seen.width == lines[line + 1]) continue;
+      return absl::FailedPreconditionError(absl::StrCat(
+          module, " in ", module_name, " draws for rows that are ", seen.width,
+          " of its input's batch dim on rank ", seen.rank, " and ",
+          lines[line + 1], " on rank ", rank,
+          ": the rows of the batch are those of the first input, ", first_input,
+          " here; where that is no batch, put one first, or say the rows by a "
+          "BatchRowsScope (nn/batch_rows.h)"));
+    }
+  }
+  return absl::OkStatus();
+}
+
 }  // namespace
 
 std::optional<uint64_t> RowRandomness(absl::Span<nn::Module* const> modules) {
@@ -73,35 +125,68 @@ std::optional<uint64_t> RowRandomness(absl::Span<nn::Module* const> modules) {
   return all;
 }
 
-nn::BatchRows ExchangeRows(const DeviceMesh& mesh,
-                           const std::string& module_name, TensorSpan inputs,
-                           uint64_t randomness) {
-  const std::optional<int64_t> here = nn::RowsOf(inputs);
-  CH_CHECK(here.has_value())
+void BatchSplit::Begin(const DeviceMesh& mesh, const std::string& module_name,
+                       TensorSpan inputs, uint64_t randomness) {
+  Told here = {.randomness = randomness};
+  const Tensor* first = nullptr;
+  for (const Tensor& input : inputs) {
+    const Shape sizes = input.defined() ? input.sizes() : Shape();
+    absl::StrAppend(&here.sizes, "[", absl::StrJoin(sizes, "x"), "]");
+    if (first != nullptr || !nn::RowsOf(input).has_value()) continue;
+    first = &input;
+    here.rows = sizes[0];
+    here.row_size = absl::StrJoin(sizes.begin() + 1, sizes.end(), "x");
+  }
+  CH_CHECK(first != nullptr)
       << "FSDP: no input of " << module_name << " has dims, so nothing says "
       << "how many rows of the batch it has, which dropout depends on; say it "
       << "by a BatchRowsScope (nn/batch_rows.h)";
-  nn::BatchRows whole = {.here = *here, .total = *here, .over = mesh.layout()};
-  for (const Tensor& input : inputs) {
-    if (!nn::RowsOf(input).has_value()) continue;
-    if (nn::IsSpreadOver(input, mesh.layout())) return whole;
-    break;
-  }
+  nn::BatchRows rows = {.here = here.rows, .over = mesh.layout()};
   RankContext& context = RankContext::Current();
-  if (context.poisoned()) return whole;
-  const absl::StatusOr<std::vector<Told>> all =
-      Exchange(mesh, module_name, {*here, randomness});
-  if (!all.ok()) {
-    context.Poison(all.status());
-    return whole;
+  std::vector<Told> all;
+  if (!nn::IsSpreadOver(*first, mesh.layout()) && !context.poisoned()) {
+    absl::StatusOr<std::vector<Told>> told = Exchange(mesh, module_name, here);
+    if (told.ok()) {
+      all = *std::move(told);
+    } else {
+      context.Poison(told.status());
+    }
   }
-  const absl::Span<const int> ranks = mesh.layout().ranks();
-  nn::BatchRows result = {.here = *here, .over = mesh.layout()};
-  for (size_t i = 0; i < all->size(); ++i) {
-    if (ranks[i] == context.world_rank()) result.first = result.total;
-    result.total += (*all)[i].rows;
+  running_.emplace(Running{.mesh = mesh,
+                           .module_name = module_name,
+                           .first_input = first->Describe(),
+                           .compares = !all.empty()});
+  for (size_t i = 0; i < all.size(); ++i) {
+    if (mesh.layout().ranks()[i] == context.world_rank()) {
+      rows.first = rows.total;
+    }
+    rows.total += all[i].rows;
+    running_->sizes = absl::HashOf(running_->sizes, all[i].sizes);
+    // Rows that are padded to other lengths may be of other widths.
+    if (all[i].row_size != all[0].row_size) running_->compares = false;
   }
-  return result;
+  if (all.empty()) rows.total = rows.here;
+  if (compared_.contains(running_->sizes)) running_->compares = false;
+  widths_.clear();
+  scope_.emplace(std::move(rows), running_->compares ? &widths_ : nullptr);
+}
+
+void BatchSplit::Abandon() {
+  scope_.reset();
+  running_.reset();
+}
+
+void BatchSplit::End() {
+  if (!running_.has_value()) return;
+  const Running ended = *std::move(running_);
+  Abandon();
+  RankContext& context = RankContext::Current();
+  if (!ended.compares || context.poisoned()) return;
+  if (compared_.size() >= kMostSizes) compared_.clear();
+  compared_.insert(ended.sizes);
+  absl::Status status =
+      CompareWidths(ended.mesh, ended.module_name, ended.first_input, widths_);
+  if (!status.ok()) context.Poison(std::move(status));
 }
 
 }  // namespace crosshatch::fsdp

@@ -17,7 +17,7 @@ namespace crosshatch::fsdp {
 inline constexpr char kAllGatherStream[] = "fsdp_all_gather";
 inline constexpr char kReduceScatterStream[] = "fsdp_reduce_scatter";
 inline constexpr char kAllReduceStream[] = "fsdp_all_reduce";
-/// Of copies, where shards lie in host memory.
+/// They copy, where shards lie in host memory.
 inline constexpr char kToDeviceStream[] = "fsdp_to_device";
 inline constexpr char kToHostStream[] = "fsdp_to_host";
 

@@ -26,14 +26,14 @@ struct CustomComm {
   /// and names the group of parameters.
   using Issue = std::function<absl::Status(
       Communicator& communicator, Collective collective, Stream& stream)>;
-  Issue all_gather;
-  Issue reduce_scatter;
+  Issue all_gather = nullptr;
+  Issue reduce_scatter = nullptr;
 
   /// Called with the reduced gradients of this rank's shards, a flat tensor of
   /// the reduce dtype, after reduce-scatter and all-reduce and before they are
   /// converted or added up. What it does to them it issues to the
   /// current stream: a further reduction, over ranks that no mesh here knows.
-  std::function<void(const Tensor& reduced)> all_reduce_hook;
+  std::function<void(const Tensor& reduced)> all_reduce_hook = nullptr;
   /// The current stream of the hook. Null: that of the last reduction.
   /// Outlives the groups.
   Stream* hook_stream = nullptr;
@@ -45,7 +45,7 @@ struct CustomComm {
   /// (an optimizer's step within backward, after which no gradient is kept).
   /// Compute comes after it at the end of backward. An update is for the last
   /// backward of a step alone.
-  std::function<void(nn::Parameter& parameter)> gradient_ready;
+  std::function<void(nn::Parameter& parameter)> gradient_ready = nullptr;
 };
 
 }  // namespace crosshatch::fsdp

@@ -11,7 +11,6 @@
 #include "crosshatch/tensor/autograd.h"
 #include "crosshatch/tensor/ops/cast.h"
 #include "crosshatch/tensor/rank_context.h"
-#include "crosshatch/tensor/recompute.h"
 #include "crosshatch/tensor/span.h"
 
 namespace crosshatch::fsdp {
@@ -22,6 +21,18 @@ void CastFloats(TensorList& tensors, DType dtype) {
     if (tensor.defined() && IsFloatingPoint(tensor.dtype()) &&
         tensor.dtype() != dtype) {
       tensor = ToDType(tensor, dtype);
+    }
+  }
+}
+
+// Adds the states of `modules`, each once.
+void AddStates(const std::vector<nn::NamedModule>& modules,
+               std::vector<FsdpState*>& states) {
+  for (const nn::NamedModule& named : modules) {
+    FsdpState* const state = FsdpState::Of(*named.module);
+    if (state == nullptr) continue;
+    if (std::find(states.begin(), states.end(), state) == states.end()) {
+      states.push_back(state);
     }
   }
 }
@@ -70,52 +81,59 @@ std::vector<nn::NamedModule> FsdpState::ModulesOf(nn::Module& module) {
 std::vector<FsdpState*> FsdpState::Below(
     absl::Span<nn::Module* const> modules) {
   std::vector<FsdpState*> states;
-  for (nn::Module* module : modules) {
-    for (const nn::NamedModule& named : ModulesOf(*module)) {
-      FsdpState* const state = Of(*named.module);
-      if (state == nullptr) continue;
-      if (std::find(states.begin(), states.end(), state) == states.end()) {
-        states.push_back(state);
-      }
-    }
-  }
+  for (nn::Module* module : modules) AddStates(ModulesOf(*module), states);
   return states;
+}
+
+std::vector<FsdpState*> FsdpState::AllBelow(
+    absl::Span<nn::Module* const> modules) {
+  std::vector<FsdpState*> states;
+  for (nn::Module* module : modules) AddStates(module->NamedModules(), states);
+  return states;
+}
+
+std::vector<FsdpState*> FsdpState::AllAround(nn::Module& module) {
+  nn::Module* top = &module;
+  while (top->parent() != nullptr) top = top->parent();
+  return AllBelow({top});
 }
 
 FsdpState::FsdpState(std::vector<nn::Module*> modules, DeviceMesh mesh,
                      FullyShardOptions options,
                      std::vector<std::unique_ptr<ParamGroup>> groups,
-                     LeftOut left_out)
+                     LeftOut left_out, bool replicated)
     : modules_(std::move(modules)),
       mesh_(std::move(mesh)),
       options_(std::move(options)),
       groups_(std::move(groups)),
       left_out_(std::move(left_out)),
+      replicated_(replicated),
       life_(std::make_shared<FsdpLife>(FsdpLife{this, Name()})) {
   settings_ = {.reshard_after_forward = options_.reshard_after_forward,
                .gradient_divide_factor = options_.gradient_divide_factor,
-               .force_sum_reduction = options_.force_sum_reduction};
+               .force_sum_reduction = options_.force_sum_reduction,
+               .forward_prefetch = options_.forward_prefetch,
+               .backward_prefetch = options_.backward_prefetch,
+               .prefetch_bytes = options_.prefetch_bytes};
   if (options_.post_forward_mesh_size > 0) {
     settings_.reshard_after_forward = options_.post_forward_mesh_size > 1;
   }
   for (const std::unique_ptr<ParamGroup>& group : groups_) {
-    group->gradients().set_on_complete(
-        [this, g = group.get()] { GroupIsComplete(*g); });
-  }
-  for (nn::Module* module : modules_) {
-    module->AddPreHook(
-        [this](nn::Module&, TensorList& inputs) { PreForward(inputs); },
-        /*first=*/true);
-    module->AddPostHook([this, frees = module == modules_.back()](
-                            nn::Module&, TensorSpan, TensorList& outputs) {
-      PostForward(outputs, frees);
+    group->gradients().set_on_complete([this, g = group.get()] {
+      Tell(ModuleEvent::kGroupIsComplete, g);
+      CheckComplete();
     });
   }
 }
 
 FsdpState::~FsdpState() {
   life_->state = nullptr;
-  if (tree_ != nullptr) tree_->Forget(*this);
+  if (events_ != nullptr) events_->Went(*this);
+}
+
+void FsdpState::Tell(ModuleEvent event, ParamGroup* group) {
+  // Without a tree its backward has failed already.
+  if (events_ != nullptr) events_->Happened(*this, event, group);
 }
 
 absl::Status FsdpState::CheckReadable(const char* what) const {
@@ -127,7 +145,7 @@ absl::Status FsdpState::CheckWritable(const char* what) const {
 }
 
 absl::Status FsdpState::CheckAtRest(const char* what, bool gathered_too) const {
-  if (summoned_) {
+  if (iteration_.summoned) {
     return absl::FailedPreconditionError(
         absl::StrCat(what, ": the parameters of ", Name(),
                      " are summoned already; end SummonFullParameters before"));
@@ -155,24 +173,14 @@ std::string FsdpState::Name() const {
   return name.empty() ? first.type_name() : name;
 }
 
-FsdpTree& FsdpState::EnsureTree() {
-  if (tree_ == nullptr) FsdpTree::Form(*this);
-  return *tree_;
-}
-
-void FsdpState::JoinTree(std::shared_ptr<FsdpTree> tree, bool is_root,
-                         const std::shared_ptr<CommContext>& comm) {
-  if (tree_ != nullptr) {
-    // A handle of the old tree's reductions finds none of its states later.
-    tree_->Finish();
-    tree_->Forget(*this);
-  }
-  tree_ = std::move(tree);
-  is_root_ = is_root;
+void FsdpState::Join(std::shared_ptr<ModuleEvents> events,
+                     std::shared_ptr<CommContext> comm,
+                     const DeviceMesh& batch_mesh) {
+  events_ = std::move(events);
+  comm_ = std::move(comm);
   life_->name = Name();
-  const DeviceMesh& batch_mesh = tree_->states().front()->mesh();
   for (const auto& group : groups_) {
-    group->set_comm_context(comm);
+    group->set_comm_context(comm_);
     group->SplitsBatchOf(batch_mesh);
   }
 }
@@ -185,12 +193,13 @@ void FsdpState::WaitForUnshard() {
   for (const auto& group : groups_) group->WaitForUnshard();
 }
 
-void FsdpState::UnshardAhead(Ahead ahead) {
-  ModuleFacts facts = Facts();
-  facts.gathers = BytesToGather() > 0;
-  Take(ahead == Ahead::kOfForward ? ModuleEvent::kGatheredAheadOfForward
-                                  : ModuleEvent::kGatheredAheadOfBackward,
-       facts);
+void FsdpState::Reshard() {
+  const ModuleTransition transition =
+      Advance(ModuleEvent::kReshardIsAskedFor, Facts(/*as_root=*/false));
+  // None of them is for the tree to do.
+  for (const ModuleAction action : transition.actions) {
+    Do(action, /*group=*/nullptr, /*inputs=*/nullptr);
+  }
 }
 
 int64_t FsdpState::BytesToGather() const {
@@ -221,51 +230,39 @@ bool FsdpState::reshard_after_forward(bool as_root) const {
   return settings_.reshard_after_forward.value_or(!as_root);
 }
 
-ModuleFacts FsdpState::Facts() const {
-  ModuleFacts facts = {
-      .is_root = is_root_,
-      .reshards_after_forward = reshard_after_forward(is_root_),
-      .reshards_after_backward = settings_.reshard_after_backward,
-      .unshards_in_backward = settings_.unshard_in_backward,
-      .ranks_may_differ = reduce_unused()};
-  if (tree_ != nullptr) {
-    facts.is_last_backward = tree_->settings().is_last_backward;
-    facts.manual_finalization = tree_->settings().manual_finalization;
-  }
-  return facts;
+ModuleFacts FsdpState::Facts(bool as_root) const {
+  return {.is_root = as_root,
+          .reshards_after_forward = reshard_after_forward(as_root),
+          .reshards_after_backward = settings_.reshard_after_backward,
+          .unshards_in_backward = settings_.unshard_in_backward,
+          .ranks_may_differ = reduce_unused()};
 }
 
-void FsdpState::Take(ModuleEvent event, const ModuleFacts& facts,
-                     ParamGroup* group, TensorList* inputs) {
-  const ModuleTransition transition = Transition(iteration_, event, facts);
-  // First: what is done may come back with events of its own.
+ModuleTransition FsdpState::Advance(ModuleEvent event,
+                                    const ModuleFacts& facts) {
+  ModuleTransition transition = Transition(iteration_, event, facts);
+  // Now: what is done may come back with events of its own.
   iteration_ = transition.next;
-  for (const ModuleAction action : transition.actions) {
-    Do(action, facts.backward_follows, group, inputs);
-  }
+  return transition;
 }
 
-void FsdpState::Do(ModuleAction action, bool backward_follows,
-                   ParamGroup* group, TensorList* inputs) {
+void FsdpState::Do(ModuleAction action, ParamGroup* group,
+                   const TensorList* inputs) {
   switch (action) {
     case ModuleAction::kBeginForwardInTree:
-      return tree_->BeginForward(/*of_root=*/false);
     case ModuleAction::kBeginForwardOfRootInTree:
-      return tree_->BeginForward(/*of_root=*/true);
     case ModuleAction::kEndForwardInTree:
-      return tree_->EndForward(backward_follows);
     case ModuleAction::kBeginBackwardInTree:
-      return tree_->BeginBackward();
     case ModuleAction::kRecordForward:
-      return tree_->RecordForward(*this);
+    case ModuleAction::kPrefetchForward:
+    case ModuleAction::kPrefetchBackward:
+      CH_CHECK(false) << "FSDP: to " << fsdp::Name(action)
+                      << " is for the tree to do, not for " << Name();
+      return;
     case ModuleAction::kFollowTrainability:
       return FollowTrainability();
     case ModuleAction::kUnshard:
       return Unshard();
-    case ModuleAction::kPrefetchForward:
-      return tree_->PrefetchForward(*this);
-    case ModuleAction::kPrefetchBackward:
-      return tree_->PrefetchBackward(*this);
     case ModuleAction::kWait:
       return WaitForUnshard();
     case ModuleAction::kReshard:
@@ -278,6 +275,9 @@ void FsdpState::Do(ModuleAction action, bool backward_follows,
       return WatchInputs(*inputs);
     case ModuleAction::kReduceGroup:
       return group->gradients().Reduce(settings_);
+    case ModuleAction::kUnshardGroup:
+      group->Unshard();
+      return group->WaitForUnshard();
     case ModuleAction::kReshardGroup:
       return group->Reshard();
     case ModuleAction::kEndGroup:
@@ -285,29 +285,25 @@ void FsdpState::Do(ModuleAction action, bool backward_follows,
     case ModuleAction::kResetGroup:
       return group->gradients().Reset();
     case ModuleAction::kBeginForwardSpan:
-      return BeginSpan(tree_->comm().compute(), "forward", life_->name);
+      return BeginSpan(comm_->compute(), "forward", life_->name);
     case ModuleAction::kEndForwardSpan:
-      return EndSpan(tree_->comm().compute(), "forward", life_->name);
+      return EndSpan(comm_->compute(), "forward", life_->name);
     case ModuleAction::kBeginBackwardSpan:
-      return BeginSpan(tree_->comm().compute(), "backward", life_->name);
+      return BeginSpan(comm_->compute(), "backward", life_->name);
     case ModuleAction::kEndBackwardSpan:
-      return EndSpan(tree_->comm().compute(), "backward", life_->name);
+      return EndSpan(comm_->compute(), "backward", life_->name);
   }
 }
 
-void FsdpState::PreForward(TensorList& inputs) {
-  CH_CHECK(!summoned_) << "FSDP: " << Name()
-                       << " runs while its full parameters are summoned";
-  EnsureTree();
-  if (!InRecomputation()) tree_->EnterForward(*this, inputs);
-  Take(InRecomputation() ? ModuleEvent::kRecomputationBegins
-                         : ModuleEvent::kForwardBegins,
-       Facts(), /*group=*/nullptr, &inputs);
+void FsdpState::CastInputs(TensorList& inputs) const {
   const MixedPrecisionPolicy& precision = options_.mixed_precision;
-  if (precision.output_dtype.has_value()) tree_->BeginCasting();
   if (precision.cast_forward_inputs && precision.param_dtype.has_value()) {
     CastFloats(inputs, *precision.param_dtype);
   }
+}
+
+void FsdpState::CastOutputs(TensorList& outputs) const {
+  CastFloats(outputs, *options_.mixed_precision.output_dtype);
 }
 
 void FsdpState::WatchInputs(const TensorList& inputs) {
@@ -329,19 +325,6 @@ void FsdpState::WatchInputs(const TensorList& inputs) {
   run_->inputs = static_cast<int>(seen.size());
 }
 
-void FsdpState::PostForward(TensorList& outputs, bool frees) {
-  if (const auto dtype = options_.mixed_precision.output_dtype) {
-    // Run again in backward it is within no other, and casts as it did.
-    if (Captured(tree_->EndCasting())) CastFloats(outputs, *dtype);
-  }
-  if (InRecomputation()) return;
-  tree_->ExitForward();
-  ModuleFacts facts = Facts();
-  facts.frees = frees;
-  if (iteration_.forwards == 1) facts.backward_follows = WatchOutputs(outputs);
-  Take(ModuleEvent::kForwardEnds, facts);
-}
-
 bool FsdpState::WatchOutputs(const TensorList& outputs) {
   const std::shared_ptr<Run> run = std::exchange(run_, nullptr);
   bool backward_follows = false;
@@ -350,7 +333,7 @@ bool FsdpState::WatchOutputs(const TensorList& outputs) {
     backward_follows = true;
     GradEdge(output).node->AddPreHook([life = life_, run] {
       if (life->state != nullptr) {
-        life->state->PreBackward(run);
+        life->state->OutputGradientsReady(run);
       } else {
         PoisonAsGone(life->name);
       }
@@ -359,8 +342,8 @@ bool FsdpState::WatchOutputs(const TensorList& outputs) {
   return backward_follows;
 }
 
-void FsdpState::PreBackward(const std::shared_ptr<Run>& run) {
-  if (tree_ == nullptr) {
+void FsdpState::OutputGradientsReady(const std::shared_ptr<Run>& run) {
+  if (events_ == nullptr) {
     PoisonAsGone(absl::StrCat("the root of the tree of ", life_->name));
     return;
   }
@@ -370,14 +353,19 @@ void FsdpState::PreBackward(const std::shared_ptr<Run>& run) {
     run->inputs_due = run->inputs;
     open_runs_.push_back(run);
   }
-  Take(ModuleEvent::kBackwardBegins);
+  Tell(ModuleEvent::kBackwardBegins);
 }
 
-void FsdpState::GroupIsComplete(ParamGroup& group) {
-  ModuleFacts facts = Facts();
-  facts.trains_all = group.gradients().trains_all();
-  Take(ModuleEvent::kGroupIsComplete, facts, &group);
-  CheckComplete();
+void FsdpState::BeginRecomputation(nn::Module& module) {
+  const std::vector<nn::Parameter*> needed = module.Parameters();
+  for (const auto& group : groups_) {
+    if (group->state() == ParamState::kGathered) continue;
+    for (const nn::Parameter* p : group->parameters()) {
+      if (std::find(needed.begin(), needed.end(), p) == needed.end()) continue;
+      Tell(ModuleEvent::kGroupIsNeededAgain, group.get());
+      break;
+    }
+  }
 }
 
 void FsdpState::InputGradientsReady(const std::shared_ptr<Run>& run) {
@@ -394,9 +382,7 @@ void FsdpState::CheckComplete() {
       return;
     }
   }
-  ModuleFacts facts = Facts();
-  facts.passes_gradients = PassesGradients();
-  Take(ModuleEvent::kBackwardIsComplete, facts);
+  Tell(ModuleEvent::kBackwardIsComplete);
 }
 
 bool FsdpState::PassesGradients() const {
@@ -404,7 +390,8 @@ bool FsdpState::PassesGradients() const {
       std::any_of(groups_.begin(), groups_.end(),
                   [](const auto& g) { return !g->gradients().trains_all(); });
   if (!has_frozen) return false;
-  for (const FsdpState* state : Below(modules_)) {
+  // Replicated ones too, though they are trees of their own.
+  for (const FsdpState* state : AllBelow(modules_)) {
     for (const auto& group : state->groups_) {
       const GroupGradients& gradients = group->gradients();
       if (gradients.trainable() && !gradients.complete()) return true;
@@ -413,19 +400,7 @@ bool FsdpState::PassesGradients() const {
   return false;
 }
 
-void FsdpState::EndBackward() {
-  for (const auto& group : groups_) {
-    Take(ModuleEvent::kGroupBackwardEnds, group.get());
-  }
-  open_runs_.clear();
-  Take(ModuleEvent::kBackwardEnds);
-}
-
-void FsdpState::Finalize() {
-  for (const auto& group : groups_) {
-    Take(ModuleEvent::kGroupIsFinalized, group.get());
-  }
-}
+void FsdpState::StopWatching() { open_runs_.clear(); }
 
 bool FsdpState::took_part() const {
   for (const auto& group : groups_) {
@@ -442,15 +417,6 @@ void FsdpState::EndReductions(bool reports) {
 
 void FsdpState::Finish() {
   for (const auto& group : groups_) group->gradients().Finish();
-}
-
-void FsdpState::Reset() {
-  for (const auto& group : groups_) {
-    Take(ModuleEvent::kGroupIsReset, group.get());
-  }
-  run_ = nullptr;
-  open_runs_.clear();
-  Take(ModuleEvent::kIsReset);
 }
 
 std::string FsdpState::ZeroStage(bool as_root) const {

@@ -3,9 +3,10 @@
 #define CROSSHATCH_FSDP_FSDP_STATE_H_
 
 /// \file
-/// FsdpState: what makes a sharded module's groups gathered, freed and reduced.
-/// It hangs on the module's hooks and on the autograd graph, tells the machine
-/// of iteration.h what happens, and does what that says:
+/// FsdpState: a sharded module: its groups, what may be asked of them, where
+/// the module is in an iteration, and what waits for its gradients. It does
+/// what its tree (fsdp_tree.h) says and tells it what autograd does, and knows
+/// no tree:
 ///
 ///   before forward    gather, prefetch the next modules', wait
 ///   after forward     free (by policy); watch the outputs' gradients
@@ -15,9 +16,6 @@
 ///
 /// Frozen parameters have no gradient to wait for: they are freed when those of
 /// the module's inputs are there.
-///
-/// The first sharded module that runs makes itself and all below it one tree
-/// (FsdpTree), with itself as the root.
 
 #include <cstdint>
 #include <memory>
@@ -28,18 +26,17 @@
 #include "absl/status/status.h"
 #include "absl/types/span.h"
 #include "crosshatch/fsdp/comm_context.h"
-#include "crosshatch/fsdp/fsdp_tree.h"
 #include "crosshatch/fsdp/iteration.h"
+#include "crosshatch/fsdp/module_events.h"
 #include "crosshatch/fsdp/param_group.h"
 #include "crosshatch/fsdp/policy.h"
 #include "crosshatch/fsdp/settings.h"
 #include "crosshatch/mesh/device_mesh.h"
 #include "crosshatch/nn/module.h"
 #include "crosshatch/nn/state_guard.h"
+#include "crosshatch/tensor/tensor.h"
 
 namespace crosshatch::fsdp {
-
-class FsdpState;
 
 /// Whether a sharded module is still there: what outlives it holds this
 /// instead of the state, which goes with the module.
@@ -65,6 +62,12 @@ class FsdpState final : public nn::StateGuard {
   static std::vector<nn::NamedModule> ModulesOf(nn::Module& module);
   /// The states of these for each of `modules`, each once.
   static std::vector<FsdpState*> Below(absl::Span<nn::Module* const> modules);
+  /// Gives what Below gives, and the states of replicated modules and of all
+  /// below them.
+  static std::vector<FsdpState*> AllBelow(
+      absl::Span<nn::Module* const> modules);
+  /// All in the tree of modules that `module` is of.
+  static std::vector<FsdpState*> AllAround(nn::Module& module);
 
   /// What FullyShard left out of the groups, to be told of.
   struct LeftOut {
@@ -76,9 +79,11 @@ class FsdpState final : public nn::StateGuard {
   /// \param modules one, or several that are gathered before the first of them
   ///     runs and freed after the last in the list has run.
   /// \param mesh over which the batch is split
+  /// \param replicated whether Replicate made it
   FsdpState(std::vector<nn::Module*> modules, DeviceMesh mesh,
             FullyShardOptions options,
-            std::vector<std::unique_ptr<ParamGroup>> groups, LeftOut left_out);
+            std::vector<std::unique_ptr<ParamGroup>> groups, LeftOut left_out,
+            bool replicated);
   ~FsdpState() override;
   FsdpState(const FsdpState&) = delete;
   FsdpState& operator=(const FsdpState&) = delete;
@@ -94,49 +99,45 @@ class FsdpState final : public nn::StateGuard {
     return groups_;
   }
 
-  /// \name The tree
-  /// @{
-  /// Null before the first forward.
-  const std::shared_ptr<FsdpTree>& tree() const { return tree_; }
-  /// Forms one with this module as its root if there is none.
-  FsdpTree& EnsureTree();
-  /// Forms or joins another with the next use.
-  void LeaveTree() { tree_ = nullptr; }
-  void JoinTree(std::shared_ptr<FsdpTree> tree, bool is_root,
-                const std::shared_ptr<CommContext>& comm);
   const LeftOut& left_out() const { return left_out_; }
+  bool replicated() const { return replicated_; }
+
+  /// \name Who hears of it
+  /// @{
+  /// Null before the first forward, and after the root of its tree went.
+  const std::shared_ptr<ModuleEvents>& events() const { return events_; }
+  /// \param batch_mesh over which the root's batch is split.
+  void Join(std::shared_ptr<ModuleEvents> events,
+            std::shared_ptr<CommContext> comm, const DeviceMesh& batch_mesh);
+  void Leave() { events_ = nullptr; }
   /// @}
 
-  /// \name Settings
-  /// @{
-  ModuleSettings& settings() { return settings_; }
-  const ModuleSettings& settings() const { return settings_; }
+  Settings& settings() { return settings_; }
+  const Settings& settings() const { return settings_; }
   /// Whether ranks may differ in using it:
   /// ShardedModule::SetReduceUnusedParams.
-  bool reduce_unused() const {
-    return settings_.reduce_unused && !groups_.empty();
-  }
-  using Lives = std::vector<std::shared_ptr<const FsdpLife>>;
-  void set_forward_prefetch(Lives lives) { forward_prefetch_ = lives; }
-  void set_backward_prefetch(Lives lives) { backward_prefetch_ = lives; }
-  const std::optional<Lives>& forward_prefetch() const {
-    return forward_prefetch_;
-  }
-  const std::optional<Lives>& backward_prefetch() const {
-    return backward_prefetch_;
-  }
-  /// @}
+  bool reduce_unused() const { return settings_.reduce_unused; }
 
-  /// Where it is in the iteration.
+  /// \name The iteration
+  /// @{
+  /// Where it is.
   const ModuleIteration& iteration() const { return iteration_; }
+  /// What it says itself of the facts that decide.
+  /// \param as_root whether it is the root of its tree.
+  ModuleFacts Facts(bool as_root) const;
+  /// Makes the transition that `event` is for. \returns what is to be done.
+  ModuleTransition Advance(ModuleEvent event, const ModuleFacts& facts);
+  /// Does what is for a module to do.
+  /// \param group the one that the event is of, where it is of one; else null.
+  /// \param inputs of the forward that begins; null at other events.
+  void Do(ModuleAction action, ParamGroup* group, const TensorList* inputs);
+  /// @}
 
   /// Issues the gathers of all groups.
   void Unshard();
-  /// As Unshard, for a forward or backward that may not come.
-  void UnshardAhead(Ahead ahead);
   /// Makes compute wait for them.
   void WaitForUnshard();
-  void Reshard() { Take(ModuleEvent::kReshardIsAskedFor); }
+  void Reshard();
   /// Takes up what Parameter::set_requires_grad was told since.
   void FollowTrainability();
   /// Of gathered parameters that Unshard would issue a gather for, or has
@@ -144,12 +145,9 @@ class FsdpState final : public nn::StateGuard {
   int64_t BytesToGather() const;
   int64_t BytesGathering() const;
 
-  /// After Replicate.
-  void set_replicated() { replicated_ = true; }
-  bool replicated() const { return replicated_; }
-  /// SummonFullParameters has the parameters: the module must not run.
-  void set_summoned(bool summoned) { summoned_ = summoned; }
-  bool summoned() const { return summoned_; }
+  /// SummonFullParameters takes the parameters, and has given them back.
+  void BeginSummon() { Advance(ModuleEvent::kSummonBegins, {}); }
+  void EndSummon() { Advance(ModuleEvent::kSummonEnds, {}); }
 
   /// \name Whether shards are all there is
   /// `what` begins the messages, which name the module or group.
@@ -160,27 +158,28 @@ class FsdpState final : public nn::StateGuard {
   /// And none are gathered.
   absl::Status CheckWritable(const char* what) const override;
   /// @}
+  /// Also of a part of the module.
+  void BeginRecomputation(nn::Module& module) override;
 
-  /// What happens around a forward; also for entry points other than Call,
-  /// which may call forward within.
-  void PreForward(TensorList& inputs);
-  /// \param frees whether the parameters' use in forward ends with it.
-  void PostForward(TensorList& outputs, bool frees = true);
-  /// \name What the tree tells of itself
-  /// @{
-  /// Its outermost forward has ended, and no backward comes of it.
-  void LeaveForward() { Take(ModuleEvent::kOutermostForwardEnds); }
-  void EndBackward();
-  void Finalize();
+  /// Casts the inputs of a forward as MixedPrecisionPolicy says.
+  void CastInputs(TensorList& inputs) const;
+  /// And the outputs of one whose policy has an output_dtype.
+  void CastOutputs(TensorList& outputs) const;
+  /// Watches for the gradients of a forward's outputs.
+  /// \returns whether any of them has one.
+  bool WatchOutputs(const TensorList& outputs);
+  /// Whether gradients on their way to modules below may yet pass through
+  /// frozen parameters of this one.
+  bool PassesGradients() const;
+  /// The backward is over, or the iteration is left.
+  void StopWatching();
+
   /// Whether a group has reduced in this backward, or these.
   bool took_part() const;
   /// GroupGradients::EndReductions of all groups.
   void EndReductions(bool reports);
   /// Makes compute wait for the reductions.
   void Finish();
-  /// Leaves the iteration: sharded, with no gradient pending.
-  void Reset();
-  /// @}
 
   /// The groups, and what was left out of them.
   std::string Describe(bool as_root, PlanDetail detail) const;
@@ -193,29 +192,14 @@ class FsdpState final : public nn::StateGuard {
   };
 
   absl::Status CheckAtRest(const char* what, bool gathered_too) const;
-  ModuleFacts Facts() const;
-  /// Makes the transition that `event` is for and does what it says.
-  /// \param group the one that the event is of, where it is of one.
-  void Take(ModuleEvent event, const ModuleFacts& facts,
-            ParamGroup* group = nullptr, TensorList* inputs = nullptr);
-  void Take(ModuleEvent event, ParamGroup* group = nullptr) {
-    Take(event, Facts(), group);
-  }
-  void Do(ModuleAction action, bool backward_follows, ParamGroup* group,
-          TensorList* inputs);
+  void Tell(ModuleEvent event, ParamGroup* group = nullptr);
 
   void WatchInputs(const TensorList& inputs);
-  /// \returns whether any of them has a gradient.
-  bool WatchOutputs(const TensorList& outputs);
-  void PreBackward(const std::shared_ptr<Run>& run);
-  void GroupIsComplete(ParamGroup& group);
+  void OutputGradientsReady(const std::shared_ptr<Run>& run);
   void InputGradientsReady(const std::shared_ptr<Run>& run);
-  /// Tells the machine when no gradient is left to wait for, so that nothing
-  /// computes with groups that have none, either.
+  /// Tells when no gradient is left to wait for, so that nothing computes with
+  /// groups that have none, either.
   void CheckComplete();
-  /// Whether gradients on their way to modules below may yet pass through
-  /// frozen parameters of this one.
-  bool PassesGradients() const;
   bool reshard_after_forward(bool as_root) const;
   std::string ZeroStage(bool as_root) const;
 
@@ -224,16 +208,12 @@ class FsdpState final : public nn::StateGuard {
   const FullyShardOptions options_;
   std::vector<std::unique_ptr<ParamGroup>> groups_;
   const LeftOut left_out_;
+  const bool replicated_;
   std::shared_ptr<FsdpLife> life_;
-  std::shared_ptr<FsdpTree> tree_;
-  bool is_root_ = false;
-  bool replicated_ = false;
-  bool summoned_ = false;
+  std::shared_ptr<ModuleEvents> events_;
+  std::shared_ptr<CommContext> comm_;  ///< Null before the first forward.
 
-  ModuleSettings settings_;
-  std::optional<Lives> forward_prefetch_;
-  std::optional<Lives> backward_prefetch_;
-
+  Settings settings_;
   ModuleIteration iteration_;
   std::shared_ptr<Run> run_;  ///< Of the forward that is running.
   /// Runs whose backward has begun and whose inputs' gradients are due.

@@ -11,24 +11,62 @@
 #include "crosshatch/base/check.h"
 #include "crosshatch/dtensor/verify.h"
 #include "crosshatch/fsdp/batch_split.h"
-#include "crosshatch/fsdp/fsdp_state.h"
+#include "crosshatch/fsdp/param_group.h"
+#include "crosshatch/nn/batch_rows.h"
 #include "crosshatch/nn/check_buffers.h"
 #include "crosshatch/tensor/autograd.h"
 #include "crosshatch/tensor/rank_context.h"
+#include "crosshatch/tensor/recompute.h"
 
 namespace crosshatch::fsdp {
 namespace {
 
-// Those that are still there.
-std::vector<FsdpState*> StatesOf(const FsdpState::Lives& lives) {
+// Those that are still there, and in a tree: others have not run yet, and have
+// nothing to gather on.
+std::vector<FsdpState*> StatesOf(const Settings::Modules& lives) {
   std::vector<FsdpState*> states;
   for (const std::shared_ptr<const FsdpLife>& life : lives) {
-    if (life->state != nullptr) states.push_back(life->state);
+    FsdpState* const state = life->state;
+    if (state != nullptr && state->events() != nullptr) states.push_back(state);
   }
   return states;
 }
 
+// Whose backward issued the reductions finds none of its states later.
+void Leave(FsdpState& state) {
+  // Kept: it may go with the last of its states.
+  const std::shared_ptr<ModuleEvents> kept = state.events();
+  if (FsdpTree* const tree = FsdpTree::Find(state); tree != nullptr) {
+    tree->Finish();
+    tree->Went(state);
+  }
+}
+
 }  // namespace
+
+FsdpTree* FsdpTree::Find(const FsdpState& state) {
+  // Form alone gives a state its listener.
+  return static_cast<FsdpTree*>(state.events().get());
+}
+
+FsdpTree& FsdpTree::Of(FsdpState& state) {
+  if (Find(state) == nullptr) Form(state);
+  return *Find(state);
+}
+
+void FsdpTree::Hook(FsdpState& state) {
+  for (nn::Module* module : state.modules()) {
+    module->AddPreHook(
+        [&state](nn::Module&, TensorList& inputs) {
+          Of(state).BeginForward(state, inputs);
+        },
+        /*first=*/true);
+    module->AddPostHook([&state, frees = module == state.modules().back()](
+                            nn::Module&, TensorSpan, TensorList& outputs) {
+      Of(state).EndForward(state, outputs, frees);
+    });
+  }
+}
 
 void FsdpTree::Form(FsdpState& root, std::shared_ptr<CommContext> comm) {
   std::shared_ptr<FsdpTree> tree(new FsdpTree);
@@ -37,18 +75,16 @@ void FsdpTree::Form(FsdpState& root, std::shared_ptr<CommContext> comm) {
                     ? std::move(comm)
                     : std::make_shared<CommContext>(RankContext::Current(),
                                                     options.reduce_buffers);
-  tree->settings_ = {.forward_prefetch = options.forward_prefetch,
-                     .backward_prefetch = options.backward_prefetch,
-                     .prefetch_bytes = options.prefetch_bytes};
   tree->states_ = FsdpState::Below(root.modules());
   tree->expected_order_ = tree->states_;
   tree->CheckAllSharded();
   for (FsdpState* state : tree->states_) {
-    state->JoinTree(tree, state == &root, tree->comm_);
+    Leave(*state);
+    state->Join(tree, tree->comm_, root.mesh());
   }
 }
 
-void FsdpTree::Forget(const FsdpState& state) {
+void FsdpTree::Went(const FsdpState& state) {
   const bool is_root = !states_.empty() && states_.front() == &state;
   // What was seen below its module may be gone with it.
   seen_.clear();
@@ -60,7 +96,7 @@ void FsdpTree::Forget(const FsdpState& state) {
   // What is expected next is found again.
   position_ = std::min(position_, expected_order_.size());
   if (!is_root) return;
-  for (FsdpState* orphan : states_) orphan->LeaveTree();
+  for (FsdpState* orphan : states_) orphan->Leave();
 }
 
 void FsdpTree::CheckAllSharded() {
@@ -74,9 +110,10 @@ void FsdpTree::CheckAllSharded() {
     }
   }
   std::set<const nn::Parameter*> left_out;
-  for (const nn::NamedModule& named : modules) {
-    const FsdpState* const state = FsdpState::Of(*named.module);
-    if (state == nullptr) continue;
+  // Who ignores a parameter may stand above: a replicated module is a tree of
+  // its own.
+  for (const FsdpState* state :
+       FsdpState::AllAround(*states_.front()->modules().front())) {
     for (const auto& p : state->left_out().ignored) left_out.insert(p.get());
   }
   for (const nn::NamedModule& named : modules) {
@@ -128,15 +165,24 @@ void FsdpTree::BeginGathering() {
 }
 
 TreeFacts FsdpTree::Facts() const {
-  return {.is_last_backward = settings_.is_last_backward,
-          .manual_finalization = settings_.manual_finalization};
+  // The model may go before its backward has ended.
+  if (states_.empty()) return {};
+  const Settings& settings = states_.front()->settings();
+  return {.is_last_backward = settings.is_last_backward,
+          .manual_finalization = settings.manual_finalization};
+}
+
+ModuleFacts FsdpTree::FactsOf(const FsdpState& state) const {
+  ModuleFacts facts = state.Facts(/*as_root=*/&state == states_.front());
+  const Settings& settings = states_.front()->settings();
+  facts.is_last_backward = settings.is_last_backward;
+  facts.manual_finalization = settings.manual_finalization;
+  return facts;
 }
 
 void FsdpTree::CompareBuffers() {
   RankContext& context = RankContext::Current();
   if (context.poisoned()) return;
-  if (has_compared_buffers_ && !ComparesReplicas()) return;
-  has_compared_buffers_ = true;
   const FsdpState& root = *states_.front();
   for (nn::Module* module : root.modules()) {
     absl::Status status = nn::CheckBuffers(*module, root.mesh());
@@ -144,46 +190,117 @@ void FsdpTree::CompareBuffers() {
   }
 }
 
-void FsdpTree::BeginForward(bool of_root) {
-  if (of_root) CompareBuffers();
-  TreeFacts facts = Facts();
-  facts.of_root = of_root;
-  Take(TreeEvent::kForwardBegins, facts);
-}
-
-void FsdpTree::EndForward(bool backward_follows) {
-  TreeFacts facts = Facts();
-  facts.backward_follows = backward_follows;
-  Take(TreeEvent::kForwardEnds, facts);
-}
-
-bool FsdpTree::EndCasting() {
-  Take(TreeEvent::kCastingForwardEnds, {});
-  return iteration_.casting_forwards == 0;
-}
-
-void FsdpTree::EnterForward(const FsdpState& state, TensorSpan inputs) {
-  if (forwards_++ > 0 || !state.splits_batch()) return;
+void FsdpTree::FindRows(const Forward& forward) {
+  const FsdpState& state = forward.state;
+  if (!state.splits_batch()) return;
   // Whoever knows better has said so.
   if (nn::BatchRowsScope::Current() != nullptr) return;
   if (const auto randomness = RowRandomness(state.modules())) {
-    batch_rows_.emplace(
-        ExchangeRows(state.mesh(), state.Name(), inputs, *randomness));
+    batch_split_.Begin(state.mesh(), state.Name(), forward.inputs, *randomness);
   }
 }
 
-void FsdpTree::ExitForward() {
-  if (--forwards_ == 0) batch_rows_.reset();
+void FsdpTree::BeginForward(FsdpState& state, TensorList& inputs) {
+  CH_CHECK(!state.iteration().summoned)
+      << "FSDP: " << state.Name()
+      << " runs while its full parameters are summoned";
+  Take(state,
+       InRecomputation() ? ModuleEvent::kRecomputationBegins
+                         : ModuleEvent::kForwardBegins,
+       FactsOf(state), /*group=*/nullptr, &inputs);
+  if (state.options().mixed_precision.output_dtype.has_value()) {
+    Take(TreeEvent::kCastingForwardBegins, {});
+  }
+  state.CastInputs(inputs);
 }
 
-void FsdpTree::Take(TreeEvent event, const TreeFacts& facts) {
+void FsdpTree::EndForward(FsdpState& state, TensorList& outputs, bool frees) {
+  if (state.options().mixed_precision.output_dtype.has_value()) {
+    Take(TreeEvent::kCastingForwardEnds, {});
+    // Run again in backward it is within no other, and casts as it did.
+    if (Captured(iteration_.casting_forwards == 0)) state.CastOutputs(outputs);
+  }
+  if (InRecomputation()) return;
+  ModuleFacts facts = FactsOf(state);
+  facts.frees = frees;
+  if (state.iteration().forwards == 1) {
+    facts.backward_follows = state.WatchOutputs(outputs);
+  }
+  Take(state, ModuleEvent::kForwardEnds, facts);
+}
+
+void FsdpTree::Happened(FsdpState& state, ModuleEvent event,
+                        ParamGroup* group) {
+  ModuleFacts facts = FactsOf(state);
+  if (event == ModuleEvent::kGroupIsComplete) {
+    facts.trains_all = group->gradients().trains_all();
+  } else if (event == ModuleEvent::kBackwardIsComplete) {
+    facts.passes_gradients = state.PassesGradients();
+  }
+  Take(state, event, facts, group);
+}
+
+void FsdpTree::Take(FsdpState& state, ModuleEvent event,
+                    const ModuleFacts& facts, ParamGroup* group,
+                    const TensorList* inputs) {
+  const ModuleTransition transition = state.Advance(event, facts);
+  for (const ModuleAction action : transition.actions) {
+    Do(state, action, facts, group, inputs);
+  }
+}
+
+void FsdpTree::TakeOfGroups(FsdpState& state, ModuleEvent of_group,
+                            ModuleEvent event) {
+  for (const auto& group : state.groups()) {
+    Take(state, of_group, FactsOf(state), group.get());
+  }
+  state.StopWatching();
+  Take(state, event, FactsOf(state));
+}
+
+void FsdpTree::Do(FsdpState& state, ModuleAction action,
+                  const ModuleFacts& facts, ParamGroup* group,
+                  const TensorList* inputs) {
+  TreeFacts of_tree = Facts();
+  switch (action) {
+    case ModuleAction::kBeginForwardInTree:
+    case ModuleAction::kBeginForwardOfRootInTree: {
+      of_tree.of_root = action == ModuleAction::kBeginForwardOfRootInTree;
+      of_tree.compares_replicas = ComparesReplicas();
+      const Forward forward = {.state = state, .inputs = *inputs};
+      return Take(TreeEvent::kForwardBegins, of_tree, &forward);
+    }
+    case ModuleAction::kEndForwardInTree:
+      of_tree.backward_follows = facts.backward_follows;
+      return Take(TreeEvent::kForwardEnds, of_tree);
+    case ModuleAction::kBeginBackwardInTree:
+      return Take(TreeEvent::kBackwardBegins, of_tree);
+    case ModuleAction::kRecordForward:
+      return forward_order_.push_back(&state);
+    case ModuleAction::kPrefetchForward:
+      return PrefetchForward(state);
+    case ModuleAction::kPrefetchBackward:
+      return PrefetchBackward(state);
+    default:
+      return state.Do(action, group, inputs);
+  }
+}
+
+void FsdpTree::Take(TreeEvent event, const TreeFacts& facts,
+                    const Forward* forward) {
   const TreeTransition transition = Transition(iteration_, event, facts);
   iteration_ = transition.next;
-  for (const TreeAction action : transition.actions) Do(action);
+  for (const TreeAction action : transition.actions) Do(action, forward);
 }
 
-void FsdpTree::Do(TreeAction action) {
+void FsdpTree::Do(TreeAction action, const Forward* forward) {
   switch (action) {
+    case TreeAction::kFindRows:
+      return FindRows(*forward);
+    case TreeAction::kForgetRows:
+      return batch_split_.End();
+    case TreeAction::kCompareBuffers:
+      return CompareBuffers();
     case TreeAction::kCheckAllSharded:
       if (!IsAsSeen()) CheckAllSharded();
       return;
@@ -203,7 +320,7 @@ void FsdpTree::Do(TreeAction action) {
       for (FsdpState* state : states_) {
         // The backward of an earlier forward is to find these gathered.
         if (state->reduce_unused() && !forward_order_.empty()) continue;
-        state->LeaveForward();
+        Take(*state, ModuleEvent::kOutermostForwardEnds, FactsOf(*state));
       }
       return;
     case TreeAction::kAwaitBackwardEnd:
@@ -212,7 +329,10 @@ void FsdpTree::Do(TreeAction action) {
       });
       return;
     case TreeAction::kEndModules:
-      for (FsdpState* state : states_) state->EndBackward();
+      for (FsdpState* state : states_) {
+        TakeOfGroups(*state, ModuleEvent::kGroupBackwardEnds,
+                     ModuleEvent::kBackwardEnds);
+      }
       return;
     case TreeAction::kReduceModules:
       return ReduceModules();
@@ -221,6 +341,15 @@ void FsdpTree::Do(TreeAction action) {
     case TreeAction::kFinish:
       return Finish();
   }
+}
+
+void FsdpTree::GatherAhead(FsdpState& state, Ahead ahead) {
+  ModuleFacts facts = FactsOf(state);
+  facts.gathers = state.BytesToGather() > 0;
+  Take(state,
+       ahead == Ahead::kOfForward ? ModuleEvent::kGatheredAheadOfForward
+                                  : ModuleEvent::kGatheredAheadOfBackward,
+       facts);
 }
 
 void FsdpTree::GatherUnused(bool in_backward) {
@@ -232,7 +361,7 @@ void FsdpTree::GatherUnused(bool in_backward) {
     } else {
       // A module that does not run takes it up all the same.
       state->FollowTrainability();
-      state->UnshardAhead(Ahead::kOfForward);
+      GatherAhead(*state, Ahead::kOfForward);
     }
   }
 }
@@ -248,16 +377,16 @@ void FsdpTree::Prefetch(const std::vector<FsdpState*>& order,
     if (next->reduce_unused()) continue;
     if (std::find(seen.begin(), seen.end(), next) != seen.end()) continue;
     seen.push_back(next);
-    if (settings_.prefetch_bytes.has_value()) {
+    if (const auto most = settings().prefetch_bytes) {
       int64_t ahead = next->BytesToGather();
       for (const FsdpState* state : states_) {
         if (state == &running || state->reduce_unused()) continue;
         ahead += state->BytesGathering();
       }
-      if (ahead > *settings_.prefetch_bytes) return;
+      if (ahead > *most) return;
     }
-    next->UnshardAhead(iteration_.in_backward ? Ahead::kOfBackward
-                                              : Ahead::kOfForward);
+    GatherAhead(
+        *next, iteration_.in_backward ? Ahead::kOfBackward : Ahead::kOfForward);
   }
 }
 
@@ -270,12 +399,12 @@ void FsdpTree::PrefetchForward(FsdpState& running) {
   // A module that was not expected here says nothing of what comes next.
   const bool expected = found != expected_order_.end();
   if (expected) position_ = static_cast<size_t>(found - begin) + 1;
-  if (running.forward_prefetch().has_value()) {
-    const std::vector<FsdpState*> next = StatesOf(*running.forward_prefetch());
+  if (const auto& modules = running.settings().forward_prefetch_modules) {
+    const std::vector<FsdpState*> next = StatesOf(*modules);
     Prefetch(next, running, static_cast<int>(next.size()));
   } else if (expected) {
     Prefetch({begin + static_cast<ptrdiff_t>(position_), expected_order_.end()},
-             running, settings_.forward_prefetch);
+             running, settings().forward_prefetch);
   }
 }
 
@@ -285,8 +414,8 @@ void FsdpTree::PrefetchBackward(FsdpState& running) {
       std::find(forward_order_.rbegin(), forward_order_.rend(), &running);
   const bool expected = found != forward_order_.rend();
   if (expected) forward_order_.erase(found.base() - 1, forward_order_.end());
-  if (running.backward_prefetch().has_value()) {
-    const std::vector<FsdpState*> next = StatesOf(*running.backward_prefetch());
+  if (const auto& modules = running.settings().backward_prefetch_modules) {
+    const std::vector<FsdpState*> next = StatesOf(*modules);
     Prefetch(next, running, static_cast<int>(next.size()));
     return;
   }
@@ -294,16 +423,18 @@ void FsdpTree::PrefetchBackward(FsdpState& running) {
   std::vector<FsdpState*> next;
   for (auto it = forward_order_.rbegin(); it != forward_order_.rend(); ++it) {
     // From here on it is an earlier forward, which another backward is for.
-    if (*it == states_.front() && settings_.is_last_backward) break;
+    if (*it == states_.front() && settings().is_last_backward) break;
     if ((*it)->settings().unshard_in_backward) next.push_back(*it);
   }
-  Prefetch(next, running, settings_.backward_prefetch);
+  Prefetch(next, running, settings().backward_prefetch);
 }
 
 void FsdpTree::ReduceModules() {
   // Most likely the order in which backward filled them.
   for (auto it = states_.rbegin(); it != states_.rend(); ++it) {
-    (*it)->Finalize();
+    for (const auto& group : (*it)->groups()) {
+      Take(**it, ModuleEvent::kGroupIsFinalized, FactsOf(**it), group.get());
+    }
   }
 }
 
@@ -322,9 +453,10 @@ void FsdpTree::Finish() {
 }
 
 void FsdpTree::Reset() {
-  forwards_ = 0;
-  batch_rows_.reset();
-  for (FsdpState* state : states_) state->Reset();
+  batch_split_.Abandon();
+  for (FsdpState* state : states_) {
+    TakeOfGroups(*state, ModuleEvent::kGroupIsReset, ModuleEvent::kIsReset);
+  }
   comm_->ReleaseHeld();
   forward_order_.clear();
   begin_order_.clear();

@@ -4,8 +4,13 @@
 
 /// \file
 /// FsdpTree: what the sharded modules of one tree share: streams, the order in
-/// which they run, and the end of backward. Trees are independent of each
-/// other; they may share streams.
+/// which they run, and the end of backward. It hears what happens to them, asks
+/// the machines of iteration.h what is to be done, and does it, on itself and
+/// on its modules' states. Trees are independent of each other; they may share
+/// streams.
+///
+/// The first sharded module that runs makes itself and all below it one tree,
+/// with itself as the root.
 
 #include <cstddef>
 #include <cstdint>
@@ -13,61 +18,60 @@
 #include <optional>
 #include <vector>
 
+#include "crosshatch/fsdp/batch_split.h"
 #include "crosshatch/fsdp/comm_context.h"
+#include "crosshatch/fsdp/fsdp_state.h"
 #include "crosshatch/fsdp/iteration.h"
+#include "crosshatch/fsdp/module_events.h"
 #include "crosshatch/fsdp/settings.h"
-#include "crosshatch/nn/batch_rows.h"
 #include "crosshatch/nn/module.h"
 #include "crosshatch/tensor/stream.h"
 #include "crosshatch/tensor/tensor.h"
 
 namespace crosshatch::fsdp {
 
-class FsdpState;
-
-class FsdpTree : public std::enable_shared_from_this<FsdpTree> {
+class FsdpTree final : public ModuleEvents,
+                       public std::enable_shared_from_this<FsdpTree> {
  public:
+  /// The tree that `state` is in; null where it is in none.
+  static FsdpTree* Find(const FsdpState& state);
+  /// The tree that `state` is in; where it is in none, a new one of which it is
+  /// the root.
+  static FsdpTree& Of(FsdpState& state);
   /// Makes a tree of `root` and all sharded modules below its own. They leave
   /// the trees they were in.
   /// \param comm what to share with another tree; null for its own.
   static void Form(FsdpState& root,
                    std::shared_ptr<CommContext> comm = nullptr);
+  /// Makes calls of the modules of `state` forwards in its tree. Once.
+  static void Hook(FsdpState& state);
 
   CommContext& comm() { return *comm_; }
   const std::shared_ptr<CommContext>& shared_comm() const { return comm_; }
-  const std::vector<FsdpState*>& states() const { return states_; }
 
-  /// The state goes: its module was destroyed, or it joins another tree. With
-  /// the root all others leave.
-  void Forget(const FsdpState& state);
+  /// The root's, which count for the tree.
+  Settings& settings() { return states_.front()->settings(); }
 
-  TreeSettings& settings() { return settings_; }
+  /// \name What happens around a forward
+  /// Also for entry points other than Module::Call, which may call forward
+  /// within.
+  /// @{
+  void BeginForward(FsdpState& state, TensorList& inputs);
+  /// \param frees whether the parameters' use in forward ends with it.
+  void EndForward(FsdpState& state, TensorList& outputs, bool frees = true);
+  /// @}
+
+  /// \name ModuleEvents
+  /// @{
+  void Happened(FsdpState& state, ModuleEvent event,
+                ParamGroup* group) override;
+  /// With the root all others leave.
+  void Went(const FsdpState& state) override;
+  /// @}
 
   /// Gathers from now on see what compute did to the shards (the optimizer's
   /// step).
   void BeginGathering();
-  /// \name What the states tell of their modules
-  /// @{
-  /// \param of_root the order of modules begins anew.
-  void BeginForward(bool of_root);
-  void EndForward(bool backward_follows);
-  void BeginBackward() { Take(TreeEvent::kBackwardBegins, {}); }
-  /// A forward whose outputs are cast begins, and has ended. \returns whether
-  /// it ran within no other such.
-  void BeginCasting() { Take(TreeEvent::kCastingForwardBegins, {}); }
-  bool EndCasting();
-  /// @}
-  /// A forward of a module of the tree begins, and has ended. Between the
-  /// outermost two it is known which rows of the batch `inputs` have, where a
-  /// module below wants to know (nn/batch_rows.h).
-  void EnterForward(const FsdpState& state, TensorSpan inputs);
-  void ExitForward();
-  /// Issues the gathers of modules to come, nearest first.
-  void PrefetchForward(FsdpState& running);
-  void PrefetchBackward(FsdpState& running);
-
-  void RecordForward(FsdpState& state) { forward_order_.push_back(&state); }
-
   /// Reduces whatever is pending.
   void Finalize() { Take(TreeEvent::kFinalizeIsAskedFor, Facts()); }
   /// Makes compute wait for all reductions, and ends the iteration.
@@ -87,31 +91,54 @@ class FsdpTree : public std::enable_shared_from_this<FsdpTree> {
     size_t children;
   };
 
+  /// A forward that begins.
+  struct Forward {
+    const FsdpState& state;
+    TensorSpan inputs;
+  };
+
   FsdpTree() = default;
   /// Checks that no parameter was registered after FullyShard, and that groups
   /// above took the tied parameters that were left to them.
   void CheckAllSharded();
   bool IsAsSeen() const;
-  /// Whether ranks hold the same buffers: before the first forward, and where
-  /// replicas are compared anyway, before each.
+  /// Whether ranks hold the same buffers.
   void CompareBuffers();
+  /// Finds out which rows of the batch `forward` works on, where a module below
+  /// wants to know (nn/batch_rows.h).
+  void FindRows(const Forward& forward);
+
   TreeFacts Facts() const;
-  void Take(TreeEvent event, const TreeFacts& facts);
-  void Do(TreeAction action);
+  ModuleFacts FactsOf(const FsdpState& state) const;
+  /// \param forward the one that begins; null at other events.
+  void Take(TreeEvent event, const TreeFacts& facts,
+            const Forward* forward = nullptr);
+  void Do(TreeAction action, const Forward* forward);
+  /// \param group the one that the event is of, where it is of one; else null.
+  /// \param inputs of the forward that begins; null at other events.
+  void Take(FsdpState& state, ModuleEvent event, const ModuleFacts& facts,
+            ParamGroup* group = nullptr, const TensorList* inputs = nullptr);
+  void Do(FsdpState& state, ModuleAction action, const ModuleFacts& facts,
+          ParamGroup* group, const TensorList* inputs);
+  /// For each group of `state`, and then for it.
+  void TakeOfGroups(FsdpState& state, ModuleEvent of_group, ModuleEvent event);
+
+  /// Gathers for a forward or backward that may not come.
+  void GatherAhead(FsdpState& state, Ahead ahead);
   /// Gathers those that ranks may differ in using, all at once: nothing else
   /// puts their gathers in one order on every rank.
   void GatherUnused(bool in_backward);
+  /// Issues the gathers of modules to come, nearest first.
+  void PrefetchForward(FsdpState& running);
+  void PrefetchBackward(FsdpState& running);
   void Prefetch(const std::vector<FsdpState*>& order, const FsdpState& running,
                 int depth);
   void ReduceModules();
   void EndReductions();
 
   std::shared_ptr<CommContext> comm_;
-  TreeSettings settings_;
   TreeIteration iteration_;
-  int forwards_ = 0;  ///< That run, within each other.
-  bool has_compared_buffers_ = false;
-  std::optional<nn::BatchRowsScope> batch_rows_;
+  BatchSplit batch_split_;
   std::optional<Event> post_optimizer_;
   std::vector<Seen> seen_;
   /// All states, the root first, in the order of the modules.

@@ -9,11 +9,14 @@
 #include <vector>
 
 #include "absl/container/flat_hash_set.h"
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/types/span.h"
 #include "crosshatch/base/status_macros.h"
 #include "crosshatch/fsdp/fsdp_state.h"
+#include "crosshatch/fsdp/fsdp_tree.h"
 #include "crosshatch/fsdp/param_group.h"
+#include "crosshatch/fsdp/shard_modules.h"
 #include "crosshatch/tensor/dtype.h"
 
 namespace crosshatch::fsdp {
@@ -104,18 +107,6 @@ std::string TieNote(const std::vector<Use>& uses) {
   return note;
 }
 
-// All there are, those of replicated modules and of what is below them too.
-std::vector<const FsdpState*> StatesBelow(Modules modules) {
-  std::vector<const FsdpState*> states;
-  for (nn::Module* module : modules) {
-    for (const nn::NamedModule& named : module->NamedModules()) {
-      const FsdpState* const state = FsdpState::Of(*named.module);
-      if (state != nullptr) states.push_back(state);
-    }
-  }
-  return states;
-}
-
 // Parameters below `modules` that have no group yet, each once, sorted out.
 struct Sorted {
   std::vector<nn::Parameter*> to_shard;
@@ -134,7 +125,7 @@ std::string ShardedAbove(const nn::Module& module) {
 absl::StatusOr<Sorted> SortOut(Modules modules, const Uses& uses,
                                const FullyShardOptions& options) {
   std::set<const nn::Parameter*> claimed;
-  for (const FsdpState* state : StatesBelow(modules)) {
+  for (const FsdpState* state : FsdpState::AllBelow(modules)) {
     const std::set<const nn::Module*> below = Subtrees(state->modules());
     for (const auto& group : state->groups()) {
       for (const nn::Parameter* p : group->parameters()) {
@@ -218,6 +209,13 @@ absl::Status CheckMesh(const DeviceMesh& mesh) {
         "shard), not ",
         mesh.ToString()));
   }
+  // Roles go by position; a name that says otherwise is a mistake.
+  if (mesh.ndim() == 2 && absl::EndsWith(mesh.axis_names()[1], "replicate")) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "FullyShard shards over the second axis of ", mesh.ToString(),
+        " and replicates over the first; give it the slice {\"",
+        mesh.axis_names()[1], "\", \"", mesh.axis_names()[0], "\"}"));
+  }
   if (!mesh.coordinate().has_value()) {
     return absl::InvalidArgumentError(
         absl::StrCat("FullyShard: this rank is not on ", mesh.ToString()));
@@ -291,15 +289,6 @@ absl::Status CheckArguments(Modules modules, const DeviceMesh& mesh,
   return absl::OkStatus();
 }
 
-}  // namespace
-
-absl::Status FullyShard(nn::Module& module, const DeviceMesh& mesh,
-                        const FullyShardOptions& options) {
-  return FullyShard({&module}, mesh, options);
-}
-
-namespace {
-
 /// Guards the state of a part of a sharded module, whose parameters are the
 /// module's to gather and to summon.
 class PartGuard final : public nn::StateGuard {
@@ -316,13 +305,16 @@ class PartGuard final : public nn::StateGuard {
     return life_->state == nullptr ? absl::OkStatus()
                                    : life_->state->CheckWritable(what);
   }
+  void BeginRecomputation(nn::Module& module) override {
+    if (life_->state != nullptr) life_->state->BeginRecomputation(module);
+  }
 
  private:
   const std::shared_ptr<const FsdpLife> life_;
 };
 
 /// Attaches `state` to `modules`, and guards to all below them that are not
-/// sharded for themselves.
+/// sharded for themselves; from then on calls of `modules` go by it.
 void AttachState(absl::Span<nn::Module* const> modules,
                  const std::shared_ptr<FsdpState>& state) {
   for (nn::Module* module : modules) {
@@ -337,13 +329,25 @@ void AttachState(absl::Span<nn::Module* const> modules,
       }
     }
   }
+  FsdpTree::Hook(*state);
 }
 
 }  // namespace
 
+absl::Status FullyShard(nn::Module& module, const DeviceMesh& mesh,
+                        const FullyShardOptions& options) {
+  return FullyShard({&module}, mesh, options);
+}
+
 absl::Status FullyShard(absl::Span<nn::Module* const> modules,
                         const DeviceMesh& mesh,
                         const FullyShardOptions& options) {
+  return ShardModules(modules, mesh, options, /*replicated=*/false);
+}
+
+absl::Status ShardModules(absl::Span<nn::Module* const> modules,
+                          const DeviceMesh& mesh,
+                          const FullyShardOptions& options, bool replicated) {
   CH_RETURN_IF_ERROR(CheckArguments(modules, mesh, options));
   const Uses uses = UsesInTreesOf(modules);
   CH_ASSIGN_OR_RETURN(Sorted sorted, SortOut(modules, uses, options));
@@ -391,7 +395,7 @@ absl::Status FullyShard(absl::Span<nn::Module* const> modules,
   for (const auto& group : groups) CH_RETURN_IF_ERROR(group->Commit());
   const auto state = std::make_shared<FsdpState>(
       std::vector<nn::Module*>(modules.begin(), modules.end()), mesh, options,
-      std::move(groups), std::move(sorted.left_out));
+      std::move(groups), std::move(sorted.left_out), replicated);
   AttachState(modules, state);
   return absl::OkStatus();
 }

@@ -31,7 +31,8 @@ namespace crosshatch::fsdp {
 /// \param mesh 1-D: shards over its axis (ZeRO-3; with reshard_after_forward
 ///     false ZeRO-2 and gathered parameters kept to the end of backward). 2-D:
 ///     HSDP, replicates over the first axis and shards over the second.
-/// \error kInvalidArgument for a mesh of other ndim or without this rank,
+/// \error kInvalidArgument for a mesh of other ndim, without this rank, or
+///     whose second axis, over which it would shard, is named "..replicate";
 ///     options that contradict each other, a parameter that cannot be sharded,
 ///     or a DTensor parameter without FullyShardOptions::extension;
 ///     kFailedPrecondition for a module that is sharded already, one whose

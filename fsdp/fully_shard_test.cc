@@ -293,7 +293,7 @@ TEST(FullyShardTest, LogsWhatItDoesInOrder) {
 }
 
 TEST(FullyShardTest, RefusesWhatCannotBe) {
-  OnMesh({{"a", 1}, {"b", 1}, {"fsdp", 2}},
+  OnMesh({{"a", 1}, {"replicate", 1}, {"fsdp", 2}},
          [&](const DeviceMesh& mesh) -> absl::Status {
            CH_ASSIGN_OR_RETURN(const DeviceMesh fsdp, mesh.Slice("fsdp"));
            TestModel model(1, kDim, 7, 3);
@@ -302,7 +302,14 @@ TEST(FullyShardTest, RefusesWhatCannotBe) {
              return std::string(FullyShard(model, m, options).message());
            };
            CH_EXPECT_THAT(message(mesh, {}),
-                          HasSubstr("not mesh(a=1, b=1, fsdp=2)"));
+                          HasSubstr("not mesh(a=1, replicate=1, fsdp=2)"));
+           CH_ASSIGN_OR_RETURN(const DeviceMesh swapped,
+                               mesh.Slice({"fsdp", "replicate"}));
+           CH_EXPECT_THAT(
+               message(swapped, {}),
+               HasSubstr("shards over the second axis of mesh(fsdp=2, "
+                         "replicate=1) and replicates over the first; give it "
+                         "the slice {\"replicate\", \"fsdp\"}"));
            FullyShardOptions options;
            options.shard_dim = [](const nn::Parameter&) { return 1; };
            CH_EXPECT_THAT(

@@ -56,14 +56,14 @@ struct GroupCore {
   /// Whether shards and their gradients lie in host memory.
   bool offloaded;
   CustomComm custom;
-  /// Of the tree; null until the group joins one.
+  /// The tree's, which the group has joined; null before.
   std::shared_ptr<CommContext> comm;
 
   int shard_axis() const { return mesh.ndim() - 1; }
   bool replicated() const { return mesh.ndim() == 2; }
   int64_t shard_elems() const { return plan.shard_elems(shard_rank); }
 
-  /// Of shards and their gradients.
+  /// Where shards and their gradients lie.
   Allocator& ShardMemory(RankContext& context) const {
     return offloaded ? context.host_allocator() : context.allocator();
   }

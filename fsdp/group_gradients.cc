@@ -218,8 +218,7 @@ void GroupGradients::IssueBarrier(Communicator* comm, Stream& stream) {
   reported_ = stream.Record();
 }
 
-void GroupGradients::EndReductions(const ModuleSettings& settings,
-                                   bool reports) {
+void GroupGradients::EndReductions(const Settings& settings, bool reports) {
   if (!settings.requires_gradient_sync) return;
   if (!std::exchange(took_part_, false) && reports && trainable()) {
     IssueBarrier(reduce_comm_, core_.comm->reduce_scatter());
@@ -230,7 +229,7 @@ void GroupGradients::EndReductions(const ModuleSettings& settings,
   }
 }
 
-void GroupGradients::Reduce(const ModuleSettings& settings) {
+void GroupGradients::Reduce(const Settings& settings) {
   if (!settings.requires_gradient_sync) return;
   const bool replicated = replicate_comm_ != nullptr;
   if (!pending()) {

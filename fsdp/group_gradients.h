@@ -78,7 +78,7 @@ class GroupGradients {
   /// keeps none; which those are is in the label that ranks compare, so that a
   /// difference is an error on every rank that names parameters and ranks. What
   /// it does is a ReductionPlan.
-  void Reduce(const ModuleSettings& settings);
+  void Reduce(const Settings& settings);
   /// Whether this backward, or these backwards, have reduced.
   bool took_part() const { return took_part_; }
   /// All of these backwards' reductions have been asked for.
@@ -86,7 +86,7 @@ class GroupGradients {
   ///     parameters are trained, it says so to the other ranks instead of
   ///     leaving them to wait: a barrier, which is an error on every rank where
   ///     one of them reduced.
-  void EndReductions(const ModuleSettings& settings, bool reports);
+  void EndReductions(const Settings& settings, bool reports);
   /// Makes compute wait for the reductions.
   void Finish();
   /// The backward is over: the next one completes anew.

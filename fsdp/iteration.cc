@@ -21,6 +21,15 @@ std::string Join(const Actions& actions) {
   return text;
 }
 
+// What a state prints, separated.
+struct Parts {
+  std::string text;
+
+  void Add(absl::string_view part) {
+    absl::StrAppend(&text, text.empty() ? "" : ", ", part);
+  }
+};
+
 // Builds one transition.
 class Machine {
  public:
@@ -56,6 +65,11 @@ class Machine {
           Do({A::kReshardGroup});
         }
         break;
+      case ModuleEvent::kGroupIsNeededAgain:
+        // The gradient of a bias, say, needs nothing that forward saved, so it
+        // may be there, and its group freed, before the rest is recomputed.
+        Do({A::kUnshardGroup});
+        break;
       case ModuleEvent::kBackwardIsComplete:
         if (!facts_.reshards_after_backward) break;
         if (!facts_.ranks_may_differ && !facts_.passes_gradients) Reshard();
@@ -88,7 +102,13 @@ class Machine {
         break;
       case ModuleEvent::kIsReset:
         EndBackwardSpan();
-        next() = {};
+        next() = {.summoned = next().summoned};
+        break;
+      case ModuleEvent::kSummonBegins:
+        next().summoned = true;
+        break;
+      case ModuleEvent::kSummonEnds:
+        next().summoned = false;
         break;
     }
     return std::move(result_);
@@ -200,6 +220,8 @@ const char* Name(ModuleEvent event) {
       return "backward begins";
     case ModuleEvent::kGroupIsComplete:
       return "group is complete";
+    case ModuleEvent::kGroupIsNeededAgain:
+      return "group is needed again";
     case ModuleEvent::kBackwardIsComplete:
       return "backward is complete";
     case ModuleEvent::kGroupBackwardEnds:
@@ -218,6 +240,10 @@ const char* Name(ModuleEvent event) {
       return "group is reset";
     case ModuleEvent::kIsReset:
       return "is reset";
+    case ModuleEvent::kSummonBegins:
+      return "summon begins";
+    case ModuleEvent::kSummonEnds:
+      return "summon ends";
   }
   return "?";
 }
@@ -234,14 +260,14 @@ const char* Name(ModuleAction action) {
       return "begin backward in tree";
     case A::kRecordForward:
       return "record forward";
-    case A::kFollowTrainability:
-      return "follow trainability";
-    case A::kUnshard:
-      return "unshard";
     case A::kPrefetchForward:
       return "prefetch forward";
     case A::kPrefetchBackward:
       return "prefetch backward";
+    case A::kFollowTrainability:
+      return "follow trainability";
+    case A::kUnshard:
+      return "unshard";
     case A::kWait:
       return "wait";
     case A::kReshard:
@@ -252,6 +278,8 @@ const char* Name(ModuleAction action) {
       return "watch inputs";
     case A::kReduceGroup:
       return "reduce group";
+    case A::kUnshardGroup:
+      return "unshard group";
     case A::kReshardGroup:
       return "reshard group";
     case A::kEndGroup:
@@ -271,17 +299,15 @@ const char* Name(ModuleAction action) {
 }
 
 std::string ModuleIteration::ToString() const {
-  std::string text;
-  const auto add = [&text](absl::string_view part) {
-    absl::StrAppend(&text, text.empty() ? "" : ", ", part);
-  };
-  if (forwards > 0) add(absl::StrCat("runs forward ", forwards));
-  if (in_forward) add("in forward");
-  if (in_backward) add("in backward");
-  if (computes_backward) add("computes backward");
-  if (ahead == Ahead::kOfForward) add("gathered ahead of forward");
-  if (ahead == Ahead::kOfBackward) add("gathered ahead of backward");
-  return text.empty() ? "at rest" : text;
+  Parts parts;
+  if (forwards > 0) parts.Add(absl::StrCat("runs forward ", forwards));
+  if (in_forward) parts.Add("in forward");
+  if (in_backward) parts.Add("in backward");
+  if (computes_backward) parts.Add("computes backward");
+  if (ahead == Ahead::kOfForward) parts.Add("gathered ahead of forward");
+  if (ahead == Ahead::kOfBackward) parts.Add("gathered ahead of backward");
+  if (summoned) parts.Add("summoned");
+  return parts.text.empty() ? "at rest" : parts.text;
 }
 
 std::string ModuleTransition::ToString() const {
@@ -317,6 +343,12 @@ const char* Name(TreeEvent event) {
 
 const char* Name(TreeAction action) {
   switch (action) {
+    case TreeAction::kFindRows:
+      return "find rows";
+    case TreeAction::kForgetRows:
+      return "forget rows";
+    case TreeAction::kCompareBuffers:
+      return "compare buffers";
     case TreeAction::kCheckAllSharded:
       return "check all sharded";
     case TreeAction::kBeginGathering:
@@ -344,9 +376,15 @@ const char* Name(TreeAction action) {
 }
 
 std::string TreeIteration::ToString() const {
-  if (forwards == 0) return in_backward ? "in backward" : "at rest";
-  return absl::StrCat("runs forward ", forwards,
-                      in_backward ? ", in backward" : "");
+  Parts parts;
+  if (forwards > 0) parts.Add(absl::StrCat("runs forward ", forwards));
+  if (casting_forwards > 0) {
+    parts.Add(absl::StrCat("casts outputs ", casting_forwards));
+  }
+  if (in_backward) parts.Add("in backward");
+  if (parts.text.empty()) parts.Add("at rest");
+  if (has_compared_buffers) parts.Add("compared buffers");
+  return parts.text;
 }
 
 std::string TreeTransition::ToString() const {
@@ -362,19 +400,28 @@ TreeTransition Transition(const TreeIteration& from, TreeEvent event,
     result.actions.insert(result.actions.end(), actions.begin(), actions.end());
   };
   switch (event) {
-    case TreeEvent::kForwardBegins:
+    case TreeEvent::kForwardBegins: {
       // The outermost of the tree, whichever module's it is, may follow an
       // optimizer's step.
-      if (++next.forwards == 1) {
+      const bool outermost = ++next.forwards == 1;
+      if (outermost) act({T::kFindRows});
+      if (facts.of_root &&
+          (!next.has_compared_buffers || facts.compares_replicas)) {
+        next.has_compared_buffers = true;
+        act({T::kCompareBuffers});
+      }
+      if (outermost) {
         act({T::kCheckAllSharded, T::kBeginGathering,
              T::kGatherUnusedForForward});
       }
       if (facts.of_root) act({T::kBeginOrder});
       break;
+    }
     case TreeEvent::kForwardEnds:
+      if (--next.forwards > 0) break;
+      act({T::kForgetRows});
       // Where no backward comes, nothing that was gathered ahead of modules
       // stays after the outermost.
-      if (--next.forwards > 0) break;
       if (!facts.backward_follows && !next.in_backward) act({T::kLeaveForward});
       break;
     case TreeEvent::kCastingForwardBegins:
@@ -399,7 +446,7 @@ TreeTransition Transition(const TreeIteration& from, TreeEvent event,
       if (facts.manual_finalization) act({T::kEndReductions});
       break;
     case TreeEvent::kIsReset:
-      next = {};
+      next = {.has_compared_buffers = from.has_compared_buffers};
       break;
   }
   return result;

@@ -6,8 +6,9 @@
 /// When FSDP acts: the state machines of an iteration, of one sharded module
 /// and of a tree of them. Values and pure functions: a state, what happens, and
 /// the facts that decide give the next state and what is to be done, in order.
-/// FsdpState and FsdpTree feed them and do what they say; nothing else decides
-/// when a group is gathered, freed or reduced. docs/fsdp.md has the table.
+/// FsdpTree feeds them and does what they say, on itself or on the module's
+/// FsdpState; nothing else decides when a group is gathered, freed or reduced.
+/// docs/fsdp.md has the table.
 
 #include <cstdint>
 #include <string>
@@ -31,6 +32,8 @@ struct ModuleIteration {
   /// It computes in that backward: not all of its gradients are there.
   bool computes_backward = false;
   Ahead ahead = Ahead::kOfNothing;
+  /// SummonFullParameters has its parameters: it must not run.
+  bool summoned = false;
 
   friend bool operator==(const ModuleIteration&,
                          const ModuleIteration&) = default;
@@ -45,6 +48,7 @@ enum class ModuleEvent : uint8_t {
   kRecomputationBegins,   ///< Its forward runs again, for a backward.
   kBackwardBegins,        ///< The gradients of a forward's outputs are there.
   kGroupIsComplete,       ///< All gradients of a group are there.
+  kGroupIsNeededAgain,    ///< Of what forward did a part is run again.
   kBackwardIsComplete,    ///< Of all groups, and of inputs that are watched.
   kGroupBackwardEnds,     ///< The backward is over: for each group,
   kBackwardEnds,          ///< and then for the module.
@@ -54,8 +58,10 @@ enum class ModuleEvent : uint8_t {
   kReshardIsAskedFor,
   kGroupIsReset,  ///< The iteration is left: for each group,
   kIsReset,       ///< and then for the module.
+  kSummonBegins,
+  kSummonEnds,
 };
-inline constexpr int kNumModuleEvents = 15;
+inline constexpr int kNumModuleEvents = 18;
 
 /// What decides besides the state: settings, and what an event brings.
 struct ModuleFacts {
@@ -83,21 +89,24 @@ struct ModuleFacts {
 };
 
 enum class ModuleAction : uint8_t {
+  // For the tree to do.
   kBeginForwardInTree,
   kBeginForwardOfRootInTree,
   kEndForwardInTree,
   kBeginBackwardInTree,
   kRecordForward,
-  kFollowTrainability,
-  kUnshard,
   kPrefetchForward,
   kPrefetchBackward,
+  // For the module to do.
+  kFollowTrainability,
+  kUnshard,
   kWait,
   kReshard,
   kReshardAfterForward,
   kWatchInputs,
   // On the group that the event is of.
   kReduceGroup,
+  kUnshardGroup,  ///< And waits for it.
   kReshardGroup,
   kEndGroup,
   kResetGroup,
@@ -127,6 +136,8 @@ struct TreeIteration {
   int forwards = 0;          ///< That run, within each other.
   int casting_forwards = 0;  ///< Those among them whose outputs are cast.
   bool in_backward = false;
+  /// Ranks have been asked whether they hold the same buffers.
+  bool has_compared_buffers = false;
 
   friend bool operator==(const TreeIteration&, const TreeIteration&) = default;
   std::string ToString() const;
@@ -145,13 +156,17 @@ enum class TreeEvent : uint8_t {
 inline constexpr int kNumTreeEvents = 8;
 
 struct TreeFacts {
-  bool of_root = false;          ///< kForwardBegins: the order begins anew.
-  bool backward_follows = true;  ///< kForwardEnds.
+  bool of_root = false;            ///< kForwardBegins: the order begins anew.
+  bool compares_replicas = false;  ///< kForwardBegins: CompareReplicas is on.
+  bool backward_follows = true;    ///< kForwardEnds.
   bool is_last_backward = true;
   bool manual_finalization = false;
 };
 
 enum class TreeAction : uint8_t {
+  kFindRows,
+  kForgetRows,
+  kCompareBuffers,
   kCheckAllSharded,
   kBeginGathering,
   kGatherUnusedForForward,

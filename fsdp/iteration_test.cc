@@ -39,6 +39,9 @@ TEST(ModuleIterationTest, OneStep) {
   EXPECT_EQ(Go(at, E::kGroupIsComplete),
             "group is complete -> in backward, computes backward: reduce "
             "group, reshard group");
+  EXPECT_EQ(Go(at, E::kGroupIsNeededAgain),
+            "group is needed again -> in backward, computes backward: unshard "
+            "group");
   EXPECT_EQ(Go(at, E::kBackwardIsComplete),
             "backward is complete -> in backward: reshard, end backward span");
   EXPECT_EQ(Go(at, E::kGroupBackwardEnds),
@@ -119,6 +122,8 @@ void Sweep(
         for (int e = 0; e < kNumModuleEvents; ++e) {
           const E event = static_cast<E>(e);
           if (event == E::kForwardEnds && forwards == 0) continue;
+          // They change nothing else.
+          if (event == E::kSummonBegins || event == E::kSummonEnds) continue;
           for (int bits = 0; bits < 4096; ++bits) {
             const auto bit = [bits](int i) { return (bits >> i & 1) != 0; };
             const ModuleFacts facts = {.is_root = bit(0),
@@ -152,10 +157,12 @@ TEST(ModuleIterationTest, KeepsItsInvariantsInEveryState) {
             const ModuleTransition& t) {
     const bool of_group =
         event == E::kGroupIsComplete || event == E::kGroupBackwardEnds ||
-        event == E::kGroupIsFinalized || event == E::kGroupIsReset;
+        event == E::kGroupIsFinalized || event == E::kGroupIsReset ||
+        event == E::kGroupIsNeededAgain;
     // Groups are touched by events that are of one.
     bool ok = of_group || !(Has(t, A::kReduceGroup) || Has(t, A::kEndGroup) ||
-                            Has(t, A::kReshardGroup) || Has(t, A::kResetGroup));
+                            Has(t, A::kReshardGroup) ||
+                            Has(t, A::kResetGroup) || Has(t, A::kUnshardGroup));
     // By hand means that nothing else reduces.
     ok = ok && !(facts.manual_finalization && Has(t, A::kReduceGroup) &&
                  event != E::kGroupIsFinalized);
@@ -199,55 +206,95 @@ TEST(ModuleIterationTest, KeepsItsInvariantsInEveryState) {
   EXPECT_EQ(failures, 0);
 }
 
+TEST(ModuleIterationTest, WhatIsSummonedStaysSoUntilItIsGivenBack) {
+  ModuleIteration at;
+  EXPECT_EQ(Go(at, E::kSummonBegins), "summon begins -> summoned: ");
+  EXPECT_EQ(Go(at, E::kIsReset), "is reset -> summoned: ");
+  EXPECT_EQ(Go(at, E::kSummonEnds), "summon ends -> at rest: ");
+}
+
+std::string Go(TreeIteration& at, TreeEvent event,
+               const TreeFacts& facts = {}) {
+  const TreeTransition transition = Transition(at, event, facts);
+  at = transition.next;
+  return absl::StrCat(Name(event), " -> ", transition.ToString());
+}
+
 TEST(TreeIterationTest, OneStep) {
+  // Buffers have been compared in an earlier one.
+  TreeIteration at = {.has_compared_buffers = true};
+  EXPECT_EQ(Go(at, TreeEvent::kForwardBegins, {.of_root = true}),
+            "forward begins -> runs forward 1, compared buffers: find rows, "
+            "check all sharded, begin gathering, gather unused for forward, "
+            "begin order");
+  EXPECT_EQ(Go(at, TreeEvent::kForwardBegins),
+            "forward begins -> runs forward 2, compared buffers: ");
+  EXPECT_EQ(Go(at, TreeEvent::kForwardEnds, {.backward_follows = false}),
+            "forward ends -> runs forward 1, compared buffers: ");
+  EXPECT_EQ(Go(at, TreeEvent::kForwardEnds),
+            "forward ends -> at rest, compared buffers: forget rows");
+  EXPECT_EQ(Go(at, TreeEvent::kBackwardBegins),
+            "backward begins -> in backward, compared buffers: await backward "
+            "end, gather unused for backward");
+  EXPECT_EQ(Go(at, TreeEvent::kBackwardBegins),
+            "backward begins -> in backward, compared buffers: ");
+  EXPECT_EQ(Go(at, TreeEvent::kBackwardEnds),
+            "backward ends -> at rest, compared buffers: end modules, end "
+            "reductions, finish");
+}
+
+TEST(TreeIterationTest, BuffersAreComparedBeforeTheFirstForwardOfTheRoot) {
   TreeIteration at;
-  const auto go = [&at](TreeEvent event, const TreeFacts& facts = {}) {
-    const TreeTransition transition = Transition(at, event, facts);
-    at = transition.next;
-    return absl::StrCat(Name(event), " -> ", transition.ToString());
-  };
-  EXPECT_EQ(go(TreeEvent::kForwardBegins, {.of_root = true}),
-            "forward begins -> runs forward 1: check all sharded, begin "
-            "gathering, gather unused for forward, begin order");
-  EXPECT_EQ(go(TreeEvent::kForwardBegins),
-            "forward begins -> runs forward 2: ");
-  EXPECT_EQ(go(TreeEvent::kForwardEnds, {.backward_follows = false}),
-            "forward ends -> runs forward 1: ");
-  EXPECT_EQ(go(TreeEvent::kForwardEnds), "forward ends -> at rest: ");
-  EXPECT_EQ(go(TreeEvent::kBackwardBegins),
-            "backward begins -> in backward: await backward end, gather unused "
-            "for backward");
-  EXPECT_EQ(go(TreeEvent::kBackwardBegins), "backward begins -> in backward: ");
-  EXPECT_EQ(go(TreeEvent::kBackwardEnds),
-            "backward ends -> at rest: end modules, end reductions, finish");
-  EXPECT_EQ(go(TreeEvent::kBackwardEnds, {.is_last_backward = false}),
+  Go(at, TreeEvent::kForwardBegins);
+  EXPECT_EQ(Go(at, TreeEvent::kForwardBegins, {.of_root = true}),
+            "forward begins -> runs forward 2, compared buffers: compare "
+            "buffers, begin order");
+  // An iteration that is left was no reason to ask again.
+  EXPECT_EQ(Go(at, TreeEvent::kIsReset),
+            "is reset -> at rest, compared buffers: ");
+  EXPECT_EQ(
+      Go(at, TreeEvent::kForwardBegins,
+         {.of_root = true, .compares_replicas = true}),
+      "forward begins -> runs forward 1, compared buffers: find rows, compare "
+      "buffers, check all sharded, begin gathering, gather unused for "
+      "forward, begin order");
+}
+
+TEST(TreeIterationTest, EndsAsItsSettingsSay) {
+  TreeIteration at;
+  EXPECT_EQ(Go(at, TreeEvent::kBackwardEnds, {.is_last_backward = false}),
             "backward ends -> at rest: end modules, end reductions");
-  EXPECT_EQ(go(TreeEvent::kBackwardEnds, {.manual_finalization = true}),
+  EXPECT_EQ(Go(at, TreeEvent::kBackwardEnds, {.manual_finalization = true}),
             "backward ends -> at rest: end modules");
-  EXPECT_EQ(go(TreeEvent::kFinalizeIsAskedFor, {.manual_finalization = true}),
-            "finalize is asked for -> at rest: reduce modules, end reductions");
-  EXPECT_EQ(go(TreeEvent::kFinalizeIsAskedFor),
+  EXPECT_EQ(
+      Go(at, TreeEvent::kFinalizeIsAskedFor, {.manual_finalization = true}),
+      "finalize is asked for -> at rest: reduce modules, end reductions");
+  EXPECT_EQ(Go(at, TreeEvent::kFinalizeIsAskedFor),
             "finalize is asked for -> at rest: reduce modules");
-  go(TreeEvent::kForwardBegins);
-  EXPECT_EQ(go(TreeEvent::kForwardEnds, {.backward_follows = false}),
-            "forward ends -> at rest: leave forward");
-  go(TreeEvent::kForwardBegins);
-  EXPECT_EQ(go(TreeEvent::kIsReset), "is reset -> at rest: ");
+  EXPECT_EQ(Go(at, TreeEvent::kCastingForwardBegins),
+            "casting forward begins -> casts outputs 1: ");
+  EXPECT_EQ(Go(at, TreeEvent::kCastingForwardEnds),
+            "casting forward ends -> at rest: ");
+  Go(at, TreeEvent::kForwardBegins);
+  EXPECT_EQ(Go(at, TreeEvent::kForwardEnds, {.backward_follows = false}),
+            "forward ends -> at rest: forget rows, leave forward");
 }
 
 TEST(TreeIterationTest, KeepsItsInvariantsInEveryState) {
   for (int forwards = 0; forwards < 3; ++forwards) {
     for (int e = 0; e < kNumTreeEvents; ++e) {
-      for (int bits = 0; bits < 32; ++bits) {
+      for (int bits = 0; bits < 128; ++bits) {
         const auto bit = [bits](int i) { return (bits >> i & 1) != 0; };
         const TreeEvent event = static_cast<TreeEvent>(e);
         const TreeIteration from = {.forwards = forwards,
                                     .casting_forwards = forwards,
-                                    .in_backward = bit(0)};
+                                    .in_backward = bit(0),
+                                    .has_compared_buffers = bit(5)};
         const bool ends = event == TreeEvent::kForwardEnds ||
                           event == TreeEvent::kCastingForwardEnds;
         if (ends && forwards == 0) continue;
         const TreeFacts facts = {.of_root = bit(1),
+                                 .compares_replicas = bit(6),
                                  .backward_follows = bit(2),
                                  .is_last_backward = bit(3),
                                  .manual_finalization = bit(4)};
@@ -269,8 +316,19 @@ TEST(TreeIterationTest, KeepsItsInvariantsInEveryState) {
         // What backward is to find gathered is not freed beneath it.
         EXPECT_FALSE(has(TreeAction::kLeaveForward) && from.in_backward);
         EXPECT_GE(t.next.forwards, 0);
+        // Buffers are compared once, or with every forward of the root.
+        EXPECT_EQ(has(TreeAction::kCompareBuffers),
+                  event == TreeEvent::kForwardBegins && bit(1) &&
+                      (!bit(5) || bit(6)));
+        EXPECT_EQ(t.next.has_compared_buffers,
+                  bit(5) || has(TreeAction::kCompareBuffers));
+        // The rows of the batch are known while a forward runs.
+        EXPECT_EQ(has(TreeAction::kFindRows),
+                  event == TreeEvent::kForwardBegins && forwards == 0);
+        EXPECT_EQ(has(TreeAction::kForgetRows),
+                  event == TreeEvent::kForwardEnds && forwards == 1);
         if (event == TreeEvent::kIsReset) {
-          EXPECT_EQ(t.next, TreeIteration());
+          EXPECT_EQ(t.next, TreeIteration{.has_compared_buffers = bit(5)});
         }
       }
     }

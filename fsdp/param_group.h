@@ -111,7 +111,8 @@ class ParamGroup {
   void WaitForUnshard();
   /// Gives the gathered buffer back, after what compute has issued.
   void Reshard();
-  /// As Reshard, but keeps post-forward shards where the options ask for them.
+  /// Does what Reshard does, but keeps post-forward shards where the options
+  /// ask for them.
   void ReshardAfterForward();
 
   /// Good from the next collective on.
@@ -161,7 +162,7 @@ class ParamGroup {
   ParamState state_ = ParamState::kSharded;
   std::shared_ptr<Storage> shards_;
   std::shared_ptr<Storage> gathered_;
-  /// Of shards_ when they were gathered.
+  /// The version that shards_ had when they were gathered.
   uint32_t gathered_version_ = 0;
   uint32_t ordered_version_ = 0;
   Event gathered_event_;

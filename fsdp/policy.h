@@ -22,21 +22,21 @@ namespace crosshatch::fsdp {
 /// gradients and the optimizer keep the parameter's own dtype throughout.
 struct MixedPrecisionPolicy {
   /// Of gathered parameters, and so of compute. Unset: the parameter's own.
-  std::optional<DType> param_dtype;
+  std::optional<DType> param_dtype = {};
   /// Of single parameters (norms kept in float32); where it gives nothing,
   /// param_dtype holds. Parameters gathered in different dtypes become groups
   /// of their own. Inputs are not cast for it: the modules of nn/ take inputs
   /// of another dtype than their weight's and give outputs of the inputs'.
   std::function<std::optional<DType>(const nn::Parameter&)>
-      param_dtype_override;
+      param_dtype_override = nullptr;
   /// In which gradients are accumulated and reduced. Unset: the parameter's
   /// own. For float16 see gradient_division.h.
-  std::optional<DType> reduce_dtype;
+  std::optional<DType> reduce_dtype = {};
   /// Floating-point outputs of the module are cast to it. Unset: left alone.
   /// Where one value serves modules within one another, those that run within
   /// a forward whose outputs are cast go on in the compute dtype: what leaves
   /// the outermost of them is cast.
-  std::optional<DType> output_dtype;
+  std::optional<DType> output_dtype = {};
   /// Cast floating-point inputs of the module to param_dtype.
   bool cast_forward_inputs = true;
 };
@@ -47,7 +47,7 @@ struct FullyShardOptions {
 
   /// Free gathered parameters between forward and backward. Unset: yes, except
   /// for the root, whose parameters backward needs first.
-  std::optional<bool> reshard_after_forward;
+  std::optional<bool> reshard_after_forward = {};
 
   /// Not 0: instead of freeing all after forward, keep shards spread over this
   /// many neighbouring ranks of the sharding axis, and gather for backward
@@ -66,7 +66,7 @@ struct FullyShardOptions {
   /// At most so many bytes of gathered parameters that nothing computes with
   /// yet: prefetching stops before it would exceed them. Unset: no limit but
   /// the depths above. Of the root's options.
-  std::optional<int64_t> prefetch_bytes;
+  std::optional<int64_t> prefetch_bytes = {};
 
   /// How many groups' unsharded gradients, beyond those that backward is
   /// writing, may wait for their reduction: the next one waits for the oldest.
@@ -76,7 +76,7 @@ struct FullyShardOptions {
   /// Gradients are summed over the ranks of the parameter's mesh and divided by
   /// this. Unset: by the number of ranks that the batch is split over, which
   /// gives the mean: those of the root's mesh.
-  std::optional<double> gradient_divide_factor;
+  std::optional<double> gradient_divide_factor = {};
   /// Divide after the collectives, by a pass of its own, for an engine that
   /// can do nothing but sum.
   bool force_sum_reduction = false;
@@ -88,7 +88,7 @@ struct FullyShardOptions {
   bool cpu_offload = false;
 
   /// The dim to shard a parameter on. Unset: 0. Any dim of any size will do.
-  std::function<int(const nn::Parameter&)> shard_dim;
+  std::function<int(const nn::Parameter&)> shard_dim = nullptr;
 
   /// The mesh of single parameters, 1-D or 2-D as the one FullyShard is given;
   /// where it gives nothing, that one holds. Parameters of different meshes
@@ -96,7 +96,8 @@ struct FullyShardOptions {
   /// others are spread over. Their gradients, which come of the tokens of all
   /// ranks, are divided as the others' are. A mesh that has ranks beyond those
   /// that FullyShard is given needs gradient_divide_factor.
-  std::function<std::optional<DeviceMesh>(const nn::Parameter&)> mesh_of;
+  std::function<std::optional<DeviceMesh>(const nn::Parameter&)> mesh_of =
+      nullptr;
 
   /// Shards are cut from the values that the first rank of the mesh has, which
   /// are broadcast one parameter after the other; the other ranks need have
@@ -107,12 +108,12 @@ struct FullyShardOptions {
   bool sync_from_first_rank = false;
 
   /// Left as they are: neither sharded, gathered nor reduced.
-  std::vector<const nn::Parameter*> ignored_params;
+  std::vector<const nn::Parameter*> ignored_params = {};
 
   /// Joins this sharding with another that a parameter already has. Needed for
   /// parameters that are DTensors (tensor parallelism), and then for all
   /// parameters of the model.
-  std::shared_ptr<const ShardExtension> extension;
+  std::shared_ptr<const ShardExtension> extension = nullptr;
 };
 
 }  // namespace crosshatch::fsdp

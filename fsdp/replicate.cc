@@ -5,8 +5,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "crosshatch/base/status_macros.h"
-#include "crosshatch/fsdp/fsdp_state.h"
-#include "crosshatch/fsdp/fully_shard.h"
+#include "crosshatch/fsdp/shard_modules.h"
 
 namespace crosshatch::fsdp {
 
@@ -35,9 +34,7 @@ absl::Status Replicate(nn::Module& module, const DeviceMesh& mesh,
           axis, {{axis, mesh.size(0)}, {absl::StrCat(axis, "_whole"), 1}}));
   FullyShardOptions kept = options;
   kept.reshard_after_forward = false;
-  CH_RETURN_IF_ERROR(FullyShard(module, whole, kept));
-  FsdpState::Of(module)->set_replicated();
-  return absl::OkStatus();
+  return ShardModules({&module}, whole, kept, /*replicated=*/true);
 }
 
 }  // namespace crosshatch::fsdp

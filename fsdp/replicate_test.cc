@@ -8,6 +8,7 @@
 #include "crosshatch/comm/world.h"
 #include "crosshatch/dtensor/dtensor.h"
 #include "crosshatch/fsdp/fully_shard.h"
+#include "crosshatch/fsdp/sharded_module.h"
 #include "crosshatch/fsdp/testutil.h"
 #include "crosshatch/mesh/device_mesh.h"
 #include "crosshatch/nn/linear.h"
@@ -90,6 +91,18 @@ TEST(ReplicateTest, SumsGradientsAndSendsNoParameters) {
   EXPECT_EQ(GradientsAfter(whole, &sink), DenseGradients());
   EXPECT_THAT(sink.Take(), Contains("all_reduce root"));
   EXPECT_EQ(GradientsAfter(whole, nullptr, 5), DenseGradients());
+}
+
+// It is a tree of its own, which has not run yet where it is named.
+TEST(ReplicateTest, MayBeNamedForPrefetching) {
+  const auto nested = [](TestModel& model, const DeviceMesh& mesh,
+                         const FullyShardOptions& options) -> absl::Status {
+    CH_RETURN_IF_ERROR(Replicate(*model.blocks()[1], mesh, options));
+    CH_RETURN_IF_ERROR(FullyShard(model, mesh, options));
+    CH_ASSIGN_OR_RETURN(ShardedModule root, ShardedModule::Of(model));
+    return root.SetForwardPrefetch({model.blocks()[1].get()});
+  };
+  EXPECT_EQ(GradientsAfter(nested), DenseGradients());
 }
 
 TEST(ReplicateTest, IsIgnoredWholeByWhatShardsAbove) {

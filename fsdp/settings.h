@@ -3,15 +3,24 @@
 #define CROSSHATCH_FSDP_SETTINGS_H_
 
 /// \file
-/// What a program may change between iterations (ShardedModule): of a sharded
-/// module and all its groups, and of a tree.
+/// Settings: what a program may change of a sharded module between iterations
+/// (ShardedModule).
 
 #include <cstdint>
+#include <memory>
 #include <optional>
+#include <vector>
 
 namespace crosshatch::fsdp {
 
-struct ModuleSettings {
+struct FsdpLife;
+
+struct Settings {
+  /// Sharded modules, which may be gone by the time they are asked for.
+  using Modules = std::vector<std::shared_ptr<const FsdpLife>>;
+
+  /// \name They concern the module and all its groups.
+  /// @{
   /// Unset: yes, but for the root.
   std::optional<bool> reshard_after_forward;
   bool reshard_after_backward = true;
@@ -28,9 +37,13 @@ struct ModuleSettings {
   /// ranks.
   std::optional<double> gradient_divide_factor;
   bool force_sum_reduction = false;
-};
+  /// What is gathered ahead when the module runs. Unset: what is expected next.
+  std::optional<Modules> forward_prefetch_modules;
+  std::optional<Modules> backward_prefetch_modules;
+  /// @}
 
-struct TreeSettings {
+  /// \name They concern a whole tree: those of its root count.
+  /// @{
   int forward_prefetch = 1;
   int backward_prefetch = 1;
   std::optional<int64_t> prefetch_bytes;
@@ -39,6 +52,7 @@ struct TreeSettings {
   bool is_last_backward = true;
   /// On: no backward reduces anything by itself.
   bool manual_finalization = false;
+  /// @}
 };
 
 }  // namespace crosshatch::fsdp

@@ -8,6 +8,7 @@
 #include "crosshatch/base/check.h"
 #include "crosshatch/base/status_macros.h"
 #include "crosshatch/fsdp/fsdp_state.h"
+#include "crosshatch/fsdp/fsdp_tree.h"
 #include "crosshatch/tensor/autograd.h"
 
 namespace crosshatch::fsdp {
@@ -26,8 +27,8 @@ absl::Status CheckSharded(absl::Span<nn::Module* const> modules,
 }
 
 // Of modules that are sharded.
-FsdpState::Lives LivesOf(absl::Span<nn::Module* const> modules) {
-  FsdpState::Lives lives;
+Settings::Modules LivesOf(absl::Span<nn::Module* const> modules) {
+  Settings::Modules lives;
   for (const nn::Module* module : modules) {
     lives.push_back(FsdpState::Of(*module)->life());
   }
@@ -66,7 +67,7 @@ void ShardedModule::ForEach(bool recurse, F set) {
 }
 
 UnshardHandle ShardedModule::Unshard() {
-  state().EnsureTree().BeginGathering();
+  FsdpTree::Of(state()).BeginGathering();
   state().Unshard();
   return UnshardHandle(life_);
 }
@@ -132,46 +133,47 @@ void ShardedModule::SetCustomComm(const CustomComm& custom, bool recurse) {
 }
 
 void ShardedModule::SetIsLastBackward(bool on) {
-  state().EnsureTree().settings().is_last_backward = on;
+  FsdpTree::Of(state()).settings().is_last_backward = on;
 }
 
 void ShardedModule::SetManualBackwardFinalization(bool on) {
-  state().EnsureTree().settings().manual_finalization = on;
+  FsdpTree::Of(state()).settings().manual_finalization = on;
 }
 
 ReductionHandle ShardedModule::FinalizeBackward() {
-  state().EnsureTree().Finalize();
-  return ReductionHandle(state().tree());
+  FsdpTree& tree = FsdpTree::Of(state());
+  tree.Finalize();
+  return ReductionHandle(tree.shared_from_this());
 }
 
 void ShardedModule::SetPostOptimizerEvent(Event event) {
-  state().EnsureTree().set_post_optimizer_event(std::move(event));
+  FsdpTree::Of(state()).set_post_optimizer_event(std::move(event));
 }
 
 void ShardedModule::ResetIteration() {
   CH_CHECK(!InBackward()) << "ResetIteration within a Backward";
-  state().EnsureTree().Reset();
+  FsdpTree::Of(state()).Reset();
 }
 
 absl::Status ShardedModule::SetForwardPrefetch(
     std::vector<nn::Module*> modules) {
   CH_RETURN_IF_ERROR(CheckSharded(modules, "SetForwardPrefetch"));
-  state().set_forward_prefetch(LivesOf(modules));
+  state().settings().forward_prefetch_modules = LivesOf(modules);
   return absl::OkStatus();
 }
 
 absl::Status ShardedModule::SetBackwardPrefetch(
     std::vector<nn::Module*> modules) {
   CH_RETURN_IF_ERROR(CheckSharded(modules, "SetBackwardPrefetch"));
-  state().set_backward_prefetch(LivesOf(modules));
+  state().settings().backward_prefetch_modules = LivesOf(modules);
   return absl::OkStatus();
 }
 
 TensorList ShardedModule::Run(TensorList inputs,
                               absl::FunctionRef<TensorList(TensorSpan)> body) {
-  state().PreForward(inputs);
+  FsdpTree::Of(state()).BeginForward(state(), inputs);
   TensorList outputs = body(inputs);
-  state().PostForward(outputs);
+  FsdpTree::Of(state()).EndForward(state(), outputs);
   return outputs;
 }
 
@@ -181,7 +183,7 @@ absl::Status ShareCommContext(absl::Span<nn::Module* const> roots) {
   for (nn::Module* root : roots) {
     FsdpState& state = *FsdpState::Of(*root);
     FsdpTree::Form(state, comm);
-    comm = state.tree()->shared_comm();
+    comm = FsdpTree::Of(state).shared_comm();
   }
   return absl::OkStatus();
 }

@@ -81,7 +81,7 @@ class ShardedModule {
   /// On: the memory of gathered parameters is kept, at the same addresses,
   /// while they are sharded. Their values are not.
   void SetKeepUnsharded(bool on, bool recurse = true);
-  /// As FullyShardOptions::reshard_after_forward.
+  /// Sets what FullyShardOptions::reshard_after_forward has set first.
   void SetReshardAfterForward(bool on, bool recurse = true);
   /// Off: parameters stay gathered after backward, for the next microbatch.
   /// On again before the last one: forward checks that shards have not been
@@ -110,7 +110,7 @@ class ShardedModule {
   /// that order: what a rank communicates does not depend on what it uses. All
   /// ranks run the same outermost forwards and backwards.
   void SetReduceUnusedParams(bool on, bool recurse = true);
-  /// As the options of these names.
+  /// They set what the options of these names have set first.
   void SetGradientDivideFactor(double factor, bool recurse = true);
   void SetForceSumReduction(bool on, bool recurse = true);
   /// See custom_comm.h.

@@ -41,6 +41,35 @@ void TakeShard(const Tensor& t, const Tensor& full) {
   CopyInPlace(LocalTensor(t), part);
 }
 
+std::set<const nn::Parameter*> Wanted(nn::Module& module,
+                                      const SummonOptions& options) {
+  std::set<const nn::Parameter*> wanted;
+  if (options.recurse) {
+    for (const nn::Parameter* p : module.Parameters()) wanted.insert(p);
+  } else if (const FsdpState* const state = FsdpState::Of(module)) {
+    for (const auto& group : state->groups()) {
+      for (const nn::Parameter* p : group->parameters()) wanted.insert(p);
+    }
+  }
+  return wanted;
+}
+
+// Those that gather `parameters`, which `module` or one above was sharded with.
+std::vector<FsdpState*> OwnersOf(
+    const std::set<const nn::Parameter*>& parameters, nn::Module& module) {
+  std::vector<FsdpState*> owners;
+  for (FsdpState* state : FsdpState::AllAround(module)) {
+    bool owns = false;
+    for (const auto& group : state->groups()) {
+      for (const nn::Parameter* p : group->parameters()) {
+        owns = owns || parameters.count(p) != 0;
+      }
+    }
+    if (owns) owners.push_back(state);
+  }
+  return owners;
+}
+
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<SummonFullParameters>>
@@ -53,20 +82,15 @@ SummonFullParameters::Begin(nn::Module& module, const SummonOptions& options) {
   }
   std::unique_ptr<SummonFullParameters> scope(
       new SummonFullParameters(options));
-  std::set<const nn::Parameter*> wanted;
-  std::vector<FsdpState*> states;
-  for (FsdpState* state : FsdpState::Below({&module})) {
-    if (!options.recurse && state != FsdpState::Of(module)) continue;
+  const std::set<const nn::Parameter*> wanted = Wanted(module, options);
+  const std::vector<FsdpState*> states = OwnersOf(wanted, module);
+  for (const FsdpState* state : states) {
     CH_RETURN_IF_ERROR(state->CheckWritable("SummonFullParameters"));
-    states.push_back(state);
-    for (const auto& group : state->groups()) {
-      for (const nn::Parameter* p : group->parameters()) wanted.insert(p);
-    }
   }
   const NoGrad no_grad;
   for (const nn::NamedParameter& named : module.NamedParameters()) {
     nn::Parameter* const p = named.parameter;
-    if (!options.recurse && wanted.count(p) == 0) continue;
+    if (wanted.count(p) == 0) continue;
     if (!LocalTensor(p->data()).storage()->attached()) {
       return absl::FailedPreconditionError(
           absl::StrCat("SummonFullParameters: ", named.name,
@@ -81,7 +105,7 @@ SummonFullParameters::Begin(nn::Module& module, const SummonOptions& options) {
   }
   CH_RETURN_IF_ERROR(RankContext::Current().status());
   for (FsdpState* state : states) {
-    state->set_summoned(true);
+    state->BeginSummon();
     scope->states_.push_back(state->life());
   }
   return scope;
@@ -103,7 +127,7 @@ const SummonFullParameters::Entry* SummonFullParameters::Find(
 absl::Status SummonFullParameters::End() {
   if (std::exchange(ended_, true)) return absl::OkStatus();
   for (const std::shared_ptr<const FsdpLife>& life : states_) {
-    if (life->state != nullptr) life->state->set_summoned(false);
+    if (life->state != nullptr) life->state->EndSummon();
   }
   const std::vector<Entry> entries = std::exchange(entries_, {});
   CH_RETURN_IF_ERROR(RankContext::Current().status());

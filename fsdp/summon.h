@@ -35,8 +35,8 @@ struct SummonOptions {
 };
 
 /// The scope. All ranks that hold a part of the parameters begin and end it
-/// together. While it lasts the modules must not run (checked where FullyShard
-/// was called on the module or on one below it, not on those above alone).
+/// together. While it lasts no sharded module that gathers one of them must run
+/// (checked): of a part of a sharded module, that is the whole.
 class SummonFullParameters {
  public:
   struct Entry {
@@ -56,13 +56,13 @@ class SummonFullParameters {
   static absl::StatusOr<std::unique_ptr<SummonFullParameters>> Begin(
       nn::Module& module, const SummonOptions& options = {});
 
-  /// As End; its error poisons the rank.
+  /// Ends the scope as End does, whose error poisons the rank.
   ~SummonFullParameters();
   SummonFullParameters(const SummonFullParameters&) = delete;
   SummonFullParameters& operator=(const SummonFullParameters&) = delete;
 
   const std::vector<Entry>& entries() const { return entries_; }
-  /// By name; null if there is none.
+  /// Finds an entry by its name; null if there is none.
   const Entry* Find(absl::string_view name) const;
 
   /// Writes back and drops the full parameters. The second time nothing.

@@ -225,6 +225,11 @@ TEST(SummonFullParametersTest, RefusesWhatIsInUse) {
     }
     const Tensor y = model.Forward(SmallIntegers({4, 5}, 1));
     CH_EXPECT_THAT(message({}), HasSubstr("the group head is gathered"));
+    // A part of a sharded module is in use with it.
+    CH_EXPECT_THAT(SummonFullParameters::Begin(*model.children().back().second)
+                       .status()
+                       .message(),
+                   HasSubstr("the group head is gathered"));
     CH_RETURN_IF_ERROR(Backward(Sum(y)));
     return SummonFullParameters::Begin(model).status();
   });

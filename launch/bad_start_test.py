@@ -12,6 +12,7 @@ import socket
 import subprocess
 import sys
 import tempfile
+import time
 import unittest
 
 OTHER, PROGRAM = sys.argv.pop(), sys.argv.pop()
@@ -41,6 +42,18 @@ class BadStartTest(unittest.TestCase):
         self.addCleanup(process.stdout.close)
         self.addCleanup(process.kill)
         return process
+
+    def mpirun(self, size, *flags, **variables):
+        """The lines that a job of mpirun's, which fails, prints."""
+        run = subprocess.run(
+            ["mpirun", "--oversubscribe", "-np", str(size), PROGRAM, *flags],
+            capture_output=True, text=True, timeout=LONG,
+            env={"PATH": os.environ["PATH"], "HOME": "/tmp",
+                 "OMPI_ALLOW_RUN_AS_ROOT": "1",
+                 "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1", **variables})
+        self.assertNotEqual(run.returncode, 0)
+        return [line for line in run.stderr.splitlines()
+                if "program: " in line]
 
     def line(self, processes):
         """The one line that all of them print, as they fail."""
@@ -86,13 +99,12 @@ class BadStartTest(unittest.TestCase):
 
     def test_rank_0_does_not_come(self):
         flag = "--start_timeout=500ms"
-        local = {"LOCAL_WORLD_SIZE": "3"}
-        line = self.line([
-            self.start(1, 3, flag, LOCAL_RANK="1", **local),
-            self.start(2, 3, flag, LOCAL_RANK="2", **local)])
-        self.assertIn("[rank 1] ", line)
-        self.assertIn(f"nobody listened on 127.0.0.1:{self.port} within 500ms",
-                      line)
+        for ranks in (1, 2, 3), (2, 3):
+            with self.subTest(ranks=ranks):
+                line = self.line([self.start(rank, 4, flag) for rank in ranks])
+                self.assertRegex(line, r"^\[rank [123]\] ")
+                self.assertIn(f"nobody listened on 127.0.0.1:{self.port} "
+                              "within 500ms", line)
 
     def test_another_token(self):
         # It may be that of a rank of another job, so it fails this one only by
@@ -125,7 +137,7 @@ class BadStartTest(unittest.TestCase):
                 self.port = free_port()
                 line = self.line([
                     self.start(r, 3, "--timeout=30s",
-                               PROBE_FAILING_RANK=str(failing))
+                               PROBE_FAULT_RANK=str(failing))
                     for r in range(3)])
                 self.assertTrue(
                     line.endswith(f"program: rank {failing}: out of luck\n"),
@@ -136,7 +148,12 @@ class BadStartTest(unittest.TestCase):
             listening.bind(("127.0.0.1", self.port))
             listening.listen()
             line = self.line([self.start(0, 1, "--start_timeout=300ms")])
-        self.assertIn(f"cannot listen on 127.0.0.1:{self.port}", line)
+            self.assertIn(f"cannot listen on 127.0.0.1:{self.port}", line)
+            # The others do not wait for it, nor say that it has not come.
+            began = time.monotonic()
+            line = self.line([self.start(r, 4) for r in range(4)])
+            self.assertIn(f"cannot listen on 127.0.0.1:{self.port}", line)
+            self.assertLess(time.monotonic() - began, 30)
 
     def test_mpi_does_not_start(self):
         # A server of MPI's that takes connections and says nothing.
@@ -170,6 +187,54 @@ class BadStartTest(unittest.TestCase):
             with self.subTest(variables=variables):
                 self.assertIn(expected,
                               self.line([self.start(0, 1, **variables)]))
+
+    def test_variables_of_all_ranks(self):
+        for variables, expected in [
+                ({"WORLD_SIZE": None}, "WORLD_SIZE is not set"),
+                ({"MASTER_PORT": None}, "MASTER_PORT is not set"),
+                ({"MASTER_PORT": "http"}, "MASTER_PORT=http: must be"),
+                ({"LOCAL_RANK": "9"}, "LOCAL_RANK=9: must be"),
+                ({"CROSSHATCH_JOB_TOKEN": ""}, "CROSSHATCH_JOB_TOKEN is empty")]:
+            with self.subTest(variables=variables):
+                self.port = free_port()
+                ranks = [self.start(r, 4, **variables) for r in range(4)]
+                self.assertIn(expected, self.line(ranks))
+
+    def test_variables_of_one_rank(self):
+        for variables, expected in [
+                ({"WORLD_SIZE": None}, "WORLD_SIZE is not set"),
+                ({"RANK": None}, "RANK is not set"),
+                ({"RANK": "x"}, "RANK=x: must be a rank from 0 to 3"),
+                ({"RANK": "-1"}, "RANK=-1: must be a rank from 0 to 3"),
+                ({"LOCAL_RANK": "9"}, "LOCAL_RANK=9: must be")]:
+            with self.subTest(variables=variables):
+                self.port = free_port()
+                ranks = [self.start(r, 4) for r in range(3)]
+                ranks.append(self.start(3, 4, **variables))
+                self.assertIn(expected, self.line(ranks))
+
+    def test_mpirun(self):
+        for flags, variables, expected in [
+                ([], {"RANK": "0"}, "two launchers disagree; unset RANK"),
+                ([], {"WORLD_SIZE": "8"}, "two launchers disagree"),
+                ([], {"CROSSHATCH_JOB_TOKEN": ""}, "TOKEN is empty"),
+                ([], {"CROSSHATCH_COORDINATOR": "a"}, "must be HOST:PORT"),
+                (["--nosuch=1"], {}, '"--nosuch=1" is not a flag'),
+                ([], {"PROBE_RANKS": "3"}, "mpirun started 4 processes")]:
+            with self.subTest(flags=flags, variables=variables):
+                said = self.mpirun(4, *flags, **variables)
+                self.assertEqual(len(said), 1, said)
+                self.assertIn(expected, said[0])
+
+    def test_rank_0_says_its_rank_on_request(self):
+        line = self.line([self.start(r, 2, "--log_prefix", PROBE_FAULT_RANK="1")
+                          for r in range(2)])
+        self.assertRegex(line, r"^\[rank 0\] .*program: rank 1: out of luck\n$")
+        # Also where its flags are not those of a run.
+        self.port = free_port()
+        line = self.line([self.start(r, 2, "--log_prefix", "--timeout=-1s")
+                          for r in range(2)])
+        self.assertRegex(line, r"^\[rank 0\] .*must be above zero\n$")
 
     def test_flags(self):
         for flags, expected in [
@@ -206,6 +271,13 @@ class BadStartTest(unittest.TestCase):
                                     "CUDA_VISIBLE_DEVICES": ""})
         self.assertEqual((alone.returncode, alone.stdout), (1, ""))
         self.assertIn("program: --device=cuda: ", alone.stderr)
+
+    def test_other_ways_of_moving_data(self):
+        line = self.line([self.start(0, 3), self.start(1, 3),
+                          self.start(2, 3, "--deterministic")])
+        self.assertTrue(line.endswith(
+            ": rank 2: it runs with --device=cpu --deterministic, and rank 0 with "
+            "--device=cpu: start all ranks with the same\n"), line)
 
     def test_what_one_rank_lacks(self):
         line = self.line(

@@ -25,8 +25,10 @@ constexpr const char* kVariables[] = {
     "OMPI_COMM_WORLD_LOCAL_SIZE",
     "OMPI_COMM_WORLD_RANK",
     "OMPI_COMM_WORLD_SIZE",
+    "OMPI_MCA_orte_precondition_transports",
     "PMIX_NAMESPACE",
     "PMIX_RANK",
+    "PMIX_SERVER_TMPDIR",
     "RANK",
     "SLURM_JOB_ID",
     "SLURM_LOCALID",
@@ -77,23 +79,17 @@ class Reader {
                      " to ", most));
   }
 
-  /// `rank` of `size` ranks. Sets both; what is wrong with a rank beyond the
-  /// last goes to `outside`, if there is one.
+  /// `rank` of `size` ranks.
   absl::Status RankOf(const std::string& rank_name,
-                      const std::string& size_name, int& rank, int& size,
-                      std::string* outside = nullptr) const {
+                      const std::string& size_name, int& rank,
+                      int& size) const {
     CH_ASSIGN_OR_RETURN(size, Number(size_name, 1, kMostRanks));
     CH_ASSIGN_OR_RETURN(const std::string text, Text(rank_name));
     const bool is_rank = absl::SimpleAtoi(text, &rank) && rank >= 0;
     if (is_rank && rank < size) return absl::OkStatus();
-    const std::string error =
+    return absl::InvalidArgumentError(
         absl::StrCat(rank_name, "=", text, ": must be a rank from 0 to ",
-                     size - 1, ", since ", size_name, "=", size);
-    if (!is_rank || outside == nullptr) {
-      return absl::InvalidArgumentError(error);
-    }
-    *outside = error;
-    return absl::OkStatus();
+                     size - 1, ", since ", size_name, "=", size));
   }
 
   /// As RankOf where one of the two is set; else leaves both as they are.
@@ -116,10 +112,11 @@ class Reader {
       const auto found = environment_.find(name);
       if (found == environment_.end() || name == missing) continue;
       const std::string variable = name;
-      const bool is_ompi = variable.starts_with("OMPI_");
+      const bool is_ompi = variable.starts_with("OMPI_COMM_");
       const bool is_slurm = variable.starts_with("SLURM_");
-      const bool is_ours =
-          variable.starts_with("CROSSHATCH_") || variable.starts_with("PMIX_");
+      const bool is_ours = variable.starts_with("CROSSHATCH_") ||
+                           variable.starts_with("PMIX_") ||
+                           variable.starts_with("OMPI_MCA_");
       const bool fits = launcher_ == Launcher::kOpenMpi ? is_ompi
                         : launcher_ == Launcher::kSlurm
                             ? is_slurm
@@ -133,6 +130,31 @@ class Reader {
   const Launcher launcher_;
 };
 
+std::string Get(const Environment& environment, const std::string& name) {
+  const auto found = environment.find(name);
+  return found == environment.end() ? "" : found->second;
+}
+
+/// What is wrong with this rank but for its number: the first of all counts.
+void NoteWrong(const absl::Status& status, LaunchInfo& info) {
+  if (info.wrong.empty()) info.wrong = std::string(status.message());
+}
+
+/// mpirun gives each job a directory and random bits of its own: a file of an
+/// earlier job that could not remove it has another name.
+std::string MeetingFile(const Environment& environment,
+                        const LaunchInfo& info) {
+  const std::string directory = Get(environment, "PMIX_SERVER_TMPDIR");
+  const std::string job = Get(environment, "PMIX_NAMESPACE");
+  const std::string bits =
+      Get(environment, "OMPI_MCA_orte_precondition_transports");
+  if (info.local_size != info.size || directory.empty() || job.empty() ||
+      bits.empty()) {
+    return "";
+  }
+  return absl::StrCat(directory, "/crosshatch-", job, "-", bits);
+}
+
 absl::Status ReadOpenMpi(const Environment& environment, LaunchInfo& info) {
   const Reader reader(environment, Launcher::kOpenMpi);
   info.mpi_knows_peers = true;
@@ -140,30 +162,21 @@ absl::Status ReadOpenMpi(const Environment& environment, LaunchInfo& info) {
       "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", info.rank, info.size));
   CH_RETURN_IF_ERROR(reader.LocalRankOf("OMPI_COMM_WORLD_LOCAL_RANK",
                                         "OMPI_COMM_WORLD_LOCAL_SIZE", info));
-  const auto job = environment.find("PMIX_NAMESPACE");
-  if (job != environment.end()) info.job = absl::StrCat("mpi/", job->second);
+  const std::string job = Get(environment, "PMIX_NAMESPACE");
+  if (!job.empty()) info.job = absl::StrCat("mpi/", job);
+  info.meeting_file = MeetingFile(environment, info);
   return absl::OkStatus();
 }
 
-absl::Status ReadPlain(const Environment& environment, Launcher launcher,
-                       LaunchInfo& info) {
-  const Reader reader(environment, launcher);
-  CH_RETURN_IF_ERROR(
-      reader.RankOf("RANK", "WORLD_SIZE", info.rank, info.size, &info.outside));
-  if (reader.Has("LOCAL_WORLD_SIZE")) {
-    CH_RETURN_IF_ERROR(
-        reader.LocalRankOf("LOCAL_RANK", "LOCAL_WORLD_SIZE", info));
-  } else if (reader.Has("LOCAL_RANK")) {
-    CH_ASSIGN_OR_RETURN(info.local_rank,
-                        reader.Number("LOCAL_RANK", 0, info.size - 1));
-  }
+absl::Status ReadPlainAddress(const Environment& environment,
+                              const Reader& reader, int ports_above,
+                              LaunchInfo& info) {
   CH_ASSIGN_OR_RETURN(const std::string host, reader.Text("MASTER_ADDR"));
   info.host = Bracketed(host);
-  // torchrun's agent listens on the port itself.
-  const int above = launcher == Launcher::kTorchrun ? 1 : 0;
-  CH_ASSIGN_OR_RETURN(const int port,
-                      reader.Number("MASTER_PORT", 1, kLargestPort - above));
-  info.port = port + above;
+  CH_ASSIGN_OR_RETURN(
+      const int port,
+      reader.Number("MASTER_PORT", 1, kLargestPort - ports_above));
+  info.port = port + ports_above;
   info.job = absl::StrCat(info.host, ":", port);
   for (const char* name :
        {"TORCHELASTIC_RUN_ID", "TORCHELASTIC_RESTART_COUNT"}) {
@@ -171,6 +184,39 @@ absl::Status ReadPlain(const Environment& environment, Launcher launcher,
     if (found != environment.end()) {
       absl::StrAppend(&info.job, "/", found->second);
     }
+  }
+  return absl::OkStatus();
+}
+
+absl::Status ReadPlainLocalRank(const Reader& reader, LaunchInfo& info) {
+  if (reader.Has("LOCAL_WORLD_SIZE")) {
+    return reader.LocalRankOf("LOCAL_RANK", "LOCAL_WORLD_SIZE", info);
+  }
+  if (!reader.Has("LOCAL_RANK")) return absl::OkStatus();
+  return reader.Number("LOCAL_RANK", 0, info.size - 1).status();
+}
+
+absl::Status ReadPlain(const Environment& environment, Launcher launcher,
+                       LaunchInfo& info) {
+  const Reader reader(environment, launcher);
+  const absl::Status placed =
+      reader.RankOf("RANK", "WORLD_SIZE", info.rank, info.size);
+  // torchrun's agent listens on the port itself.
+  const absl::Status found = ReadPlainAddress(
+      environment, reader, launcher == Launcher::kTorchrun ? 1 : 0, info);
+  if (!found.ok()) return placed.ok() ? found : placed;
+  if (!placed.ok()) {
+    info.outside = std::string(placed.message());
+    info.rank = reader.Number("RANK", 0, kMostRanks).value_or(-1);
+    info.size = reader.Number("WORLD_SIZE", 1, kMostRanks).value_or(0);
+    return absl::OkStatus();
+  }
+  const absl::Status local = ReadPlainLocalRank(reader, info);
+  if (!local.ok()) {
+    NoteWrong(local, info);
+    info.local_rank = info.local_size = -1;
+  } else if (reader.Has("LOCAL_RANK")) {
+    info.local_rank = *reader.Number("LOCAL_RANK", 0, info.size - 1);
   }
   return absl::OkStatus();
 }
@@ -234,16 +280,19 @@ absl::Status CheckSameAnswer(const Environment& environment,
   return absl::OkStatus();
 }
 
-absl::Status ReadOverrides(const Environment& environment, LaunchInfo& info) {
+absl::Status ReadToken(const Environment& environment, LaunchInfo& info) {
   const auto token = environment.find("CROSSHATCH_JOB_TOKEN");
-  if (token != environment.end()) {
-    if (token->second.empty()) {
-      return absl::InvalidArgumentError(
-          "CROSSHATCH_JOB_TOKEN is empty: give it a secret, the same on all "
-          "ranks, or unset it");
-    }
-    info.token = token->second;
+  if (token == environment.end()) return absl::OkStatus();
+  if (token->second.empty()) {
+    return absl::InvalidArgumentError(
+        "CROSSHATCH_JOB_TOKEN is empty: give it a secret, the same on all "
+        "ranks, or unset it");
   }
+  info.token = token->second;
+  return absl::OkStatus();
+}
+
+absl::Status ReadCoordinator(const Environment& environment, LaunchInfo& info) {
   const auto address = environment.find("CROSSHATCH_COORDINATOR");
   if (address == environment.end()) return absl::OkStatus();
   const size_t colon = address->second.rfind(':');
@@ -286,7 +335,8 @@ absl::Status ReadLauncher(const Environment& environment, LaunchInfo& info) {
       return absl::OkStatus();
     case Launcher::kOpenMpi:
       CH_RETURN_IF_ERROR(ReadOpenMpi(environment, info));
-      return CheckSameAnswer(environment, info);
+      NoteWrong(CheckSameAnswer(environment, info), info);
+      return absl::OkStatus();
     case Launcher::kTorchrun:
     case Launcher::kPlain:
       return ReadPlain(environment, info.launcher, info);
@@ -345,7 +395,8 @@ std::string FirstHost(const std::string& nodes) {
 absl::StatusOr<LaunchInfo> DetectLaunch(const Environment& environment) {
   LaunchInfo info;
   CH_RETURN_IF_ERROR(ReadLauncher(environment, info));
-  CH_RETURN_IF_ERROR(ReadOverrides(environment, info));
+  NoteWrong(ReadToken(environment, info), info);
+  NoteWrong(ReadCoordinator(environment, info), info);
   return info;
 }
 

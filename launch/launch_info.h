@@ -42,9 +42,17 @@ struct LaunchInfo {
   /// Whether MPI learns of the other processes from the launcher, as it does
   /// from mpirun and srun --mpi=pmix; where not they join one after the other.
   bool mpi_knows_peers = false;
+  /// The file in which rank 0 tells where its coordinator listens, in the
+  /// directory that mpirun has for this job on this host. Empty where there is
+  /// none, as where there are several hosts.
+  std::string meeting_file;
   /// Not empty where this process is no rank that the job can have: what is
   /// wrong, for this process to say if it cannot join. The job says it else.
+  /// Then `rank` is -1 and `size` 0 where they are not known.
   std::string outside;
+  /// Not empty where it is a rank, but cannot run: what is wrong. All ranks
+  /// can meet to say it once.
+  std::string wrong;
   /// Everything that takes part must know it (CROSSHATCH_JOB_TOKEN); empty
   /// where the user gave none.
   std::string token;
@@ -58,7 +66,7 @@ Environment LaunchEnvironment();
 /// Of several launchers around one another the innermost counts, which is the
 /// first of: torchrun, mpirun, plain variables, srun.
 /// \error kInvalidArgument naming the variable that is missing or wrong and
-///     what would be right; also where mpirun and plain variables disagree.
+///     what would be right, where no other process can be told of it.
 absl::StatusOr<LaunchInfo> DetectLaunch(const Environment& environment);
 
 /// The first host of a list as Slurm writes it: "n01" of "n[01-04,7],m3".

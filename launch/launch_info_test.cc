@@ -13,6 +13,8 @@ namespace {
 std::string Detect(const Environment& environment) {
   const auto info = DetectLaunch(environment);
   if (!info.ok()) return std::string(info.status().message());
+  if (!info->wrong.empty()) return info->wrong;
+  if (info->rank < 0 || info->size == 0) return info->outside;
   return absl::StrCat(
       LauncherName(info->launcher), " ", info->rank, "/", info->size, " local ",
       info->local_rank, "/", info->local_size, " at ", info->host, ":",
@@ -296,6 +298,38 @@ TEST(DetectLaunchTest, MpiKnowsPeersOfMpirunAndOfSlurmWithPmix) {
   EXPECT_FALSE(knows(Slurm()));
   EXPECT_FALSE(knows(Torchrun()));
   EXPECT_FALSE(knows(Plain()));
+}
+
+TEST(DetectLaunchTest, AnswersForAllTheRanksThatCanMeetToSayWhatIsWrong) {
+  for (const Environment& environment :
+       {With(Mpi(), {{"RANK", "2"}}), With(Plain(), {{"LOCAL_RANK", "4"}}),
+        With(Slurm(), {{"CROSSHATCH_JOB_TOKEN", "EMPTY"}}),
+        With(Torchrun(), {{"CROSSHATCH_COORDINATOR", "a"}})}) {
+    const auto info = DetectLaunch(environment);
+    ASSERT_TRUE(info.ok()) << info.status();
+    EXPECT_NE(info->wrong, "");
+  }
+  const auto nobody = DetectLaunch(With(Plain(), {{"WORLD_SIZE", ""}}));
+  ASSERT_TRUE(nobody.ok()) << nobody.status();
+  EXPECT_EQ(nobody->rank, 3);
+  EXPECT_EQ(nobody->size, 0);
+  EXPECT_EQ(nobody->port, 29500);
+  // Without an address nobody can be told.
+  EXPECT_FALSE(DetectLaunch(With(Plain(), {{"MASTER_ADDR", ""}})).ok());
+}
+
+TEST(DetectLaunchTest, FindsTheFileOfAJobOnOneHost) {
+  const Environment job = {{"PMIX_SERVER_TMPDIR", "/tmp/d"},
+                           {"OMPI_MCA_orte_precondition_transports", "12-34"}};
+  const auto file = [&](const Environment& changes) {
+    return DetectLaunch(With(With(Mpi(), job), changes))->meeting_file;
+  };
+  EXPECT_EQ(file({{"OMPI_COMM_WORLD_LOCAL_SIZE", "4"}}),
+            "/tmp/d/crosshatch-77-12-34");
+  EXPECT_EQ(file({}), "");
+  EXPECT_EQ(
+      file({{"OMPI_COMM_WORLD_LOCAL_SIZE", "4"}, {"PMIX_SERVER_TMPDIR", ""}}),
+      "");
 }
 
 TEST(FirstHostTest, ReadsSlurmsLists) {

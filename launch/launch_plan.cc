@@ -66,6 +66,9 @@ bool SpeaksForAll(const Environment& environment) {
 }
 
 absl::Status CheckPlan(const LaunchPlan& plan, const RunOptions& options) {
+  if (!plan.info.wrong.empty()) {
+    return absl::InvalidArgumentError(plan.info.wrong);
+  }
   CH_RETURN_IF_ERROR(CheckTime("--timeout", options.timeout));
   CH_RETURN_IF_ERROR(CheckTime("--start_timeout", options.start_timeout));
   CH_RETURN_IF_ERROR(

@@ -1,8 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "crosshatch/launch/meeting_point.h"
 
-#include <string>
+#include <sys/stat.h>
+#include <unistd.h>
 
+#include <filesystem>
+#include <string>
+#include <thread>
+
+#include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "absl/time/time.h"
+#include "crosshatch/launch/meeting_file.h"
 #include "crosshatch/launch/speaker.h"
 #include "gtest/gtest.h"
 
@@ -57,11 +66,51 @@ TEST(SpeakerTest, OneSpeaksOfEachHostThatMayBeLeft) {
   EXPECT_FALSE(SpeaksWithoutRank0(9, 8));
 }
 
-TEST(SpeakerTest, OneOfEachHostSpeaksWhereNobodyCame) {
-  EXPECT_TRUE(SpeaksOfNobody(1, 1));
-  EXPECT_TRUE(SpeaksOfNobody(4, 0));
-  EXPECT_FALSE(SpeaksOfNobody(5, 1));
-  EXPECT_TRUE(SpeaksOfNobody(5, -1));
+TEST(SpeakerTest, TheFirstOfAHostSpeaksWhereProcessesCannotReachOneAnother) {
+  const std::string topic = absl::StrCat("a test, process ", getpid());
+  EXPECT_FALSE(IsSpokenOf(topic));
+  EXPECT_TRUE(SpeaksFirst(topic));
+  EXPECT_TRUE(IsSpokenOf(topic));
+  EXPECT_FALSE(SpeaksFirst(topic));
+  EXPECT_FALSE(IsSpokenOf(topic + " of another"));
+  EXPECT_TRUE(SpeaksFirst(topic + " of another"));
+}
+
+class MeetingFileTest : public testing::Test {
+ protected:
+  const std::string directory_ = testing::TempDir() + "/meeting";
+  const std::string file_ = directory_ + "/file";
+
+  void SetUp() override {
+    std::filesystem::remove_all(directory_);
+    std::filesystem::create_directory(directory_);
+    chmod(directory_.c_str(), 0700);
+  }
+};
+
+TEST_F(MeetingFileTest, IsReadOnceItIsThere) {
+  EXPECT_EQ(AwaitMeetingFile(file_, absl::Milliseconds(10)).status().message(),
+            "rank 0 has not written " + file_ + " within 10ms");
+  std::thread writer([this] {
+    absl::SleepFor(absl::Milliseconds(20));
+    EXPECT_TRUE(WriteMeetingFile(file_, "5\na\nt").ok());
+  });
+  const auto read = AwaitMeetingFile(file_, absl::Seconds(60));
+  writer.join();
+  ASSERT_TRUE(read.ok()) << read.status();
+  EXPECT_EQ(*read, "5\na\nt");
+  struct stat file = {};
+  ASSERT_EQ(stat(file_.c_str(), &file), 0);
+  EXPECT_EQ(file.st_mode & 0777, 0400u);
+}
+
+TEST_F(MeetingFileTest, IsNotForADirectoryThatOthersWriteTo) {
+  EXPECT_TRUE(CanMeetByFile(file_));
+  chmod(directory_.c_str(), 0770);
+  EXPECT_FALSE(CanMeetByFile(file_));
+  EXPECT_FALSE(CanMeetByFile(""));
+  EXPECT_FALSE(CanMeetByFile(directory_ + "/none/file"));
+  EXPECT_NE(WriteMeetingFile(directory_ + "/none/file", "").message(), "");
 }
 
 }  // namespace

@@ -1,45 +1,159 @@
 // SPDX-License-Identifier: Apache-2.0
 
 /// \file
-/// A program for bad_start_test.py, whose ranks have nothing to do, or fail.
+/// A program for bad_start_test.py and endings_test.py, whose ranks have
+/// nothing to do, or fail, or end in some way, as variables say.
 
+#include <signal.h>
+#include <stdlib.h>
+#include <unistd.h>
+
+#include <chrono>
+#include <cstdio>
 #include <cstdlib>
+#include <fstream>
+#include <new>
+#include <string>
+#include <thread>
 
 #include "absl/strings/str_cat.h"
+#include "crosshatch/base/check.h"
 #include "crosshatch/base/status_macros.h"
+#include "crosshatch/launch/job_hosts.h"
 #include "crosshatch/launch/run.h"
 #include "crosshatch/launch/stop.h"
 
 namespace crosshatch {
 namespace {
 
+std::string Variable(const char* name) {
+  const char* const value = std::getenv(name);
+  return value == nullptr ? "" : value;
+}
+
+/// Whether the variable names this rank, or all of them.
+bool Names(const char* name, const World& world) {
+  const std::string value = Variable(name);
+  return value == "all" || value == absl::StrCat(world.rank());
+}
+
+/// Ends this process, or returns, in the way that PROBE_FAULT names.
+absl::Status Fault() {
+  const std::string fault = Variable("PROBE_FAULT");
+  if (fault == "exit") std::exit(3);
+  if (fault == "_exit") _exit(0);
+  if (fault == "abort") std::abort();
+  if (fault == "segv") raise(SIGSEGV);
+  if (fault == "memory") throw std::bad_alloc();
+  if (fault == "cut") {
+    // The link of tools/run_mpi_test_on_two_hosts.
+    return std::system("ip link set va down") == 0
+               ? absl::OkStatus()
+               : absl::InternalError("no link to cut");
+  }
+  if (fault == "check") CH_CHECK(false) << "of the probe";
+  return absl::InternalError("out of luck");
+}
+
+/// The others hear of it in the middle of what they do together.
+absl::Status UntilStopped(World& world) {
+  for (int step = 0;; ++step) {
+    CH_ASSIGN_OR_RETURN(const bool stops, StopRequested(world));
+    if (stops) return absl::OkStatus();
+    if (step < 3) continue;
+    if (step == 3 && world.rank() == 0 && !Variable("PROBE_STOP").empty()) {
+      std::puts("runs");
+      std::fflush(stdout);
+    }
+    if (Names("PROBE_FAULT_RANK", world)) CH_RETURN_IF_ERROR(Fault());
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  }
+}
+
+/// What a checkpoint would be.
+absl::Status WriteOnStop(World& world) {
+  if (Names("PROBE_BAD_STOP", world)) {
+    return absl::DataLossError("the disk is full");
+  }
+  std::ofstream file(
+      absl::StrCat(Variable("PROBE_STOP"), "/rank", world.rank()));
+  file << world.size();
+  return absl::OkStatus();
+}
+
+absl::Status PrintHosts(World& world) {
+  CH_ASSIGN_OR_RETURN(const JobHosts hosts, HostsOf(world));
+  std::string text =
+      absl::StrCat("rank ", world.rank(), ": ", hosts.local_rank, " of ",
+                   hosts.local_size, " on ", hosts.hosts[hosts.host], "\n");
+  std::fputs(text.c_str(), stdout);
+  return absl::OkStatus();
+}
+
 int Main(int argc, char** argv) {
   RunOptions options;
-  if (const char* ranks = std::getenv("PROBE_RANKS"); ranks != nullptr) {
-    options.ranks = std::atoi(ranks);
+  if (const std::string ranks = Variable("PROBE_RANKS"); !ranks.empty()) {
+    options.ranks = std::atoi(ranks.c_str());
   }
   options.prepare = [](Backend, int rank) -> absl::Status {
-    const char* bad = std::getenv("PROBE_BAD_RANK");
-    if (bad == nullptr || std::atoi(bad) != rank) return absl::OkStatus();
+    if (Variable("PROBE_BAD_RANK") != absl::StrCat(rank)) {
+      return absl::OkStatus();
+    }
     return absl::NotFoundError("the data are not here");
   };
+  options.on_stop = WriteOnStop;
   return Run(
       argc, argv,
       [](World& world) -> absl::Status {
-        const char* failing = std::getenv("PROBE_FAILING_RANK");
-        if (failing == nullptr) return absl::OkStatus();
-        if (std::atoi(failing) == world.rank()) {
-          return absl::InternalError("out of luck");
+        if (!Variable("PROBE_HOSTS").empty()) return PrintHosts(world);
+        if (!Variable("PROBE_MPI").empty() ||
+            (Variable("PROBE_STOP").empty() &&
+             Variable("PROBE_FAULT_RANK").empty())) {
+          return absl::OkStatus();
         }
-        // The others hear of it in the middle of what they do together.
-        while (true) {
-          CH_RETURN_IF_ERROR(StopRequested(world).status());
-        }
+        return UntilStopped(world);
       },
       options);
 }
 
+/// In the function of MPI's that PROBE_MPI names: sends PROBE_SIGNAL to this
+/// process if PROBE_FAULT_RANK is its rank.
+void MeetMpi(const std::string& function) {
+  std::string rank = Variable("RANK");
+  if (rank.empty()) rank = Variable("OMPI_COMM_WORLD_RANK");
+  if (Variable("PROBE_MPI") != function ||
+      Variable("PROBE_FAULT_RANK") != rank) {
+    return;
+  }
+  raise(std::atoi(Variable("PROBE_SIGNAL").c_str()));
+}
+
 }  // namespace
 }  // namespace crosshatch
+
+// MPI lets a program stand in front of its functions, which it calls by names
+// that begin with P. There are none in a build without MPI.
+extern "C" {
+int PMPI_Init_thread(int*, char***, int, int*) __attribute__((weak));
+int PMPI_Comm_connect(const char*, void*, int, void*, void*)
+    __attribute__((weak));
+int PMPI_Finalize() __attribute__((weak));
+
+int MPI_Init_thread(int* argc, char*** argv, int required, int* provided) {
+  crosshatch::MeetMpi("MPI_Init_thread");
+  return PMPI_Init_thread(argc, argv, required, provided);
+}
+
+int MPI_Comm_connect(const char* port, void* info, int root, void* comm,
+                     void* made) {
+  crosshatch::MeetMpi("MPI_Comm_connect");
+  return PMPI_Comm_connect(port, info, root, comm, made);
+}
+
+int MPI_Finalize() {
+  crosshatch::MeetMpi("MPI_Finalize");
+  return PMPI_Finalize();
+}
+}
 
 int main(int argc, char** argv) { return crosshatch::Main(argc, argv); }

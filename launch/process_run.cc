@@ -4,13 +4,18 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <atomic>
+#include <cstdio>
 #include <memory>
+#include <mutex>
 #include <optional>
 #include <utility>
 #include <vector>
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "crosshatch/base/check_teller.h"
 #include "crosshatch/base/core_share.h"
 #include "crosshatch/base/status_macros.h"
 #include "crosshatch/comm/coordination/coordination_client.h"
@@ -18,8 +23,10 @@
 #include "crosshatch/comm/coordination/failure_message.h"
 #include "crosshatch/comm/coordination/this_process.h"
 #include "crosshatch/comm/device_mover.h"
+#include "crosshatch/comm/end_mpi.h"
 #include "crosshatch/comm/nccl/built_nccl_movers.h"
 #include "crosshatch/launch/device_choice.h"
+#include "crosshatch/launch/meeting_file.h"
 #include "crosshatch/launch/meeting_point.h"
 #include "crosshatch/launch/reachable_host.h"
 #include "crosshatch/launch/speaker.h"
@@ -32,6 +39,23 @@ using coordination::CoordinationClient;
 using coordination::CoordinationServer;
 using coordination::Member;
 
+/// How long a rank 0 is waited for by a process that can be no rank of its job,
+/// and is to be named by it: it is there, or comes about now.
+constexpr absl::Duration kNamedWithin = absl::Seconds(10);
+/// How often a process that waits for rank 0 looks whether it still may come.
+constexpr absl::Duration kLook = absl::Seconds(1);
+/// How long after one that finds no rank 0 the others of its host may look for
+/// it, since they do not start at one time.
+constexpr absl::Duration kOthersStart = absl::Seconds(5);
+/// A failed check is told to the others within this, or printed where it was.
+constexpr absl::Duration kTold = absl::Seconds(5);
+
+Member ThisMember(const LaunchInfo& info) {
+  Member member = coordination::ThisProcess(info.rank, info.size);
+  member.set_wrong(info.outside);
+  return member;
+}
+
 /// One process's part of a job.
 class Process {
  public:
@@ -39,28 +63,55 @@ class Process {
       : info_(plan.info),
         options_(options),
         say_(say),
-        self_(coordination::ThisProcess(plan.info.rank, plan.info.size)) {
+        self_(ThisMember(plan.info)) {
     times_.start = options.start_timeout;
     times_.heartbeat = std::min(options.heartbeat_timeout, options.timeout);
+  }
+
+  ~Process() {
+    client_.reset();
+    server_.reset();
+    RemoveMeetingFile();
   }
 
   absl::Status Run(absl::FunctionRef<absl::Status(World&)> fn);
 
  private:
+  absl::Status RunJob(absl::FunctionRef<absl::Status(World&)> fn);
   absl::Status Meet();
+  /// Makes `point`, which rank 0 is to choose, that of all processes.
+  absl::Status Choose(MeetingPoint& point);
+  absl::Status Connect(const MeetingPoint& point);
+  void RemoveMeetingFile() const;
   /// Rank 0: listens, and puts the port that it got into `point`.
   absl::Status Listen(MeetingPoint& point);
+  /// Whether this process of its host speaks, where nobody speaks for the job.
+  /// \param stays how long it then does, for the others to see it.
+  bool SpeaksForHost(absl::Duration stays = kSpeakerStays);
+  std::string Topic() const;
   /// What this process waited for in vain.
   std::string LateMpi() const;
+  std::string LateEnd() const;
+  absl::Status OtherWorld(const std::string& says_mpi,
+                          const std::string& says_launcher) const;
+  /// Ends this process, which a lost one keeps in MPI, in step with the others.
+  void LeaveMpi(const std::string& late);
+  /// Calls `fn` in bounded time: it ends on no failure of its own.
+  void WithinTime(absl::Duration time, const std::string& late,
+                  absl::FunctionRef<void()> fn);
   /// Starts MPI, in bounded time, and tells all what each of them says.
   absl::StatusOr<std::vector<std::string>> StartMpi(const std::string& blob,
                                                     const MpiJoin* join);
   absl::Status ChooseDevice();
   absl::Status Prepare();
+  /// Fails where this process would move data in another way than rank 0: what
+  /// one sends the other would not understand.
+  absl::Status AgreeOnData();
   absl::Status RunRanks(absl::FunctionRef<absl::Status(World&)> fn);
   void OnFailure(const FailureNotice& notice,
                  const coordination::Roster& roster);
   bool HasOwnWord(const absl::Status& status);
+  bool TellCheck(const std::string& text);
 
   const LaunchInfo& info_;
   const RunOptions& options_;
@@ -69,8 +120,15 @@ class Process {
   coordination::CoordinationTimes times_;
   // Why the job did not start is said by OnFailure or by another process.
   bool is_said_ = false;
+  // This process speaks for its host, and stays a while for that.
+  std::atomic<int> stays_ms_ = 0;
   // From then on an error is told of by the rank in which it began.
   bool has_run_ = false;
+  std::atomic<bool> is_in_function_ = false;
+  std::atomic<bool> has_announced_ = false;
+  bool has_mpi_ = false;
+  std::mutex deadline_mutex_;
+  StartDeadline* deadline_ = nullptr;
   // Of --device=cuda; null on the CPU.
   const DeviceBackend* device_ = nullptr;
   std::unique_ptr<DeviceMovers> movers_;
@@ -123,71 +181,189 @@ std::string Process::LateMpi() const {
       "reach another; --start_timeout and --timeout bound it");
 }
 
-absl::StatusOr<std::vector<std::string>> Process::StartMpi(
-    const std::string& blob, const MpiJoin* join) {
-  // MPI's start ends on no failure of its own.
-  const StartDeadline deadline(times_.start, [this] {
-    if (client_ == nullptr) {
-      say_(LateMpi());
-      return;
-    }
+absl::Status Process::OtherWorld(const std::string& says_mpi,
+                                 const std::string& says_launcher) const {
+  return absl::FailedPreconditionError(
+      absl::StrCat("MPI says that this ", says_mpi, ", and ",
+                   LauncherName(info_.launcher), " ", says_launcher,
+                   ": start with a launcher that MPI knows, as srun --mpi=pmix "
+                   "or mpirun"));
+}
+
+std::string Process::LateEnd() const {
+  return absl::StrCat(
+      "MPI has not ended within ", absl::FormatDuration(options_.timeout),
+      " in rank ", info_.rank, " (process ", self_.pid(), " on host ",
+      self_.host(), "), after the job: a host cannot reach another any more");
+}
+
+std::string Process::Topic() const {
+  return absl::StrCat("the job ", info_.job, " at ", info_.host, ":",
+                      info_.port);
+}
+
+bool Process::SpeaksForHost(absl::Duration stays) {
+  const bool is_first = SpeaksFirst(Topic());
+  if (is_first && info_.size != 1) {
+    stays_ms_ = static_cast<int>(absl::ToInt64Milliseconds(stays));
+  }
+  return is_first;
+}
+
+void Process::LeaveMpi(const std::string& late) {
+  if (client_ == nullptr) {
+    if (SpeaksForHost()) say_(late);
+    absl::SleepFor(absl::Milliseconds(stays_ms_.load()));
+    return;
+  }
+  if (!client_->failure().has_value()) {
     // All are late: the coordinator makes one error of it.
     client_->Report({.world_ranks = {info_.rank},
-                     .error = absl::DeadlineExceededError(LateMpi())});
-    client_->Leave().IgnoreError();
-    server_.reset();
-  });
-  return ExchangeByMpi(blob, join);
+                     .error = absl::DeadlineExceededError(late)});
+  }
+  client_->Leave().IgnoreError();
+  server_.reset();
+}
+
+void Process::WithinTime(absl::Duration time, const std::string& late,
+                         absl::FunctionRef<void()> fn) {
+  StartDeadline deadline(time, [&] { LeaveMpi(late); });
+  {
+    std::lock_guard lock(deadline_mutex_);
+    deadline_ = &deadline;
+  }
+  if (client_ != nullptr && client_->failure().has_value()) deadline.Expire();
+  fn();
+  std::lock_guard lock(deadline_mutex_);
+  deadline_ = nullptr;
+}
+
+absl::StatusOr<std::vector<std::string>> Process::StartMpi(
+    const std::string& blob, const MpiJoin* join) {
+  absl::StatusOr<std::vector<std::string>> told;
+  WithinTime(times_.start, LateMpi(),
+             [&] { told = ExchangeByMpi(blob, join); });
+  has_mpi_ = true;
+  return told;
+}
+
+absl::Status Process::Choose(MeetingPoint& point) {
+  // All processes are there: none may be missed for longer than in the job.
+  times_.start = std::min(times_.start, options_.timeout);
+  const std::string& file = info_.meeting_file;
+  const bool by_file = CanMeetByFile(file);
+  absl::Status chosen;
+  if (info_.rank == 0) chosen = Listen(point);
+  // Whatever became of it, the others wait to be told.
+  std::string text = info_.rank == 0 && chosen.ok() ? ToText(point) : "";
+  if (by_file && info_.rank == 0) {
+    const absl::Status written = WriteMeetingFile(file, text);
+    if (chosen.ok()) chosen = written;
+  } else if (by_file) {
+    auto read = AwaitMeetingFile(file, times_.start);
+    if (!read.ok()) {
+      is_said_ = !SpeaksForHost();
+      return absl::Status(
+          read.status().code(),
+          absl::StrCat("rank 0's coordinator is not to be found: ",
+                       std::string(read.status().message()),
+                       ": its process was lost or stopped before"));
+    }
+    text = *std::move(read);
+  } else {
+    CH_ASSIGN_OR_RETURN(const std::vector<std::string> told,
+                        StartMpi(text, /*join=*/nullptr));
+    if (static_cast<int>(told.size()) != info_.size) {
+      is_said_ = !SpeaksForHost();
+      if (!info_.wrong.empty()) return absl::InvalidArgumentError(info_.wrong);
+      return OtherWorld(absl::StrCat("is one of ", told.size()),
+                        absl::StrCat("one of ", info_.size));
+    }
+    text = told[0];
+  }
+  CH_RETURN_IF_ERROR(chosen);
+  if (text.empty()) {
+    is_said_ = true;
+    return absl::UnavailableError("rank 0 has no coordinator");
+  }
+  CH_ASSIGN_OR_RETURN(point, MeetingPointFromText(text));
+  return absl::OkStatus();
+}
+
+void Process::RemoveMeetingFile() const {
+  if (info_.rank == 0) unlink(info_.meeting_file.c_str());
+}
+
+absl::Status Process::Connect(const MeetingPoint& point) {
+  const absl::Time until = absl::Now() + times_.start;
+  while (true) {
+    const absl::Duration left = until - absl::Now();
+    coordination::ClientOptions options = {
+        .times = times_,
+        .leave = options_.timeout,
+        .on_failure =
+            [this](const FailureNotice& notice,
+                   const coordination::Roster& roster) {
+              OnFailure(notice, roster);
+            },
+        .end_process =
+            [this](const std::string& message) {
+              // Elsewhere than in its function it is not the rank's fault.
+              if (is_in_function_)
+                std::fprintf(stderr, "%s\n", message.c_str());
+              _exit(1);
+            }};
+    options.times.start = std::clamp(left, absl::Milliseconds(1), kLook);
+    auto client = CoordinationClient::Connect(point.host, point.port, self_,
+                                              point.token, std::move(options));
+    if (client.ok()) {
+      client_ = *std::move(client);
+      return absl::OkStatus();
+    }
+    if (IsSpokenOf(Topic())) {
+      is_said_ = true;
+      return client.status();
+    }
+    if (left > kLook && absl::IsDeadlineExceeded(client.status())) continue;
+    is_said_ = !SpeaksForHost();
+    return absl::Status(
+        client.status().code(),
+        absl::StrCat("rank 0's coordinator is not to be found: ",
+                     absl::IsDeadlineExceeded(client.status())
+                         ? absl::StrCat("nobody listened on ", point.host, ":",
+                                        point.port, " within ",
+                                        absl::FormatDuration(times_.start))
+                         : std::string(client.status().message()),
+                     "; is rank 0 started, and its address the same here?"));
+  }
 }
 
 absl::Status Process::Meet() {
   MeetingPoint point = MeetingPointOf(info_);
   const bool is_chosen = IsToBeChosen(point);
   point.host = ReachableHost(point.host);
-  // It is there to be named, which takes rank 0 no time once it is.
   if (!info_.outside.empty()) {
-    times_.start = std::min(times_.start, absl::Seconds(10));
-  }
-  // All processes are there: none may be missed for longer than in the job.
-  if (is_chosen) times_.start = std::min(times_.start, options_.timeout);
-  absl::Status listening;
-  if (info_.rank == 0) {
-    listening = Listen(point);
-    if (!is_chosen) CH_RETURN_IF_ERROR(listening);
+    if (info_.rank == 0 || info_.size == 1) {
+      // There is no other rank 0 that could say it.
+      is_said_ = !SpeaksForHost();
+      return absl::InvalidArgumentError(info_.outside);
+    }
+    times_.start = std::min(times_.start, kNamedWithin);
   }
   if (is_chosen) {
-    std::vector<std::string> told;
-    // Whatever became of it, the others wait to be told.
-    CH_ASSIGN_OR_RETURN(
-        told, StartMpi(info_.rank == 0 && listening.ok() ? ToText(point) : "",
-                       /*join=*/nullptr));
+    CH_RETURN_IF_ERROR(Choose(point));
+  } else if (info_.rank == 0) {
+    const absl::Status listening = Listen(point);
+    // The others of this host need not wait for it, nor say that it is not
+    // there.
+    if (!listening.ok() && !is_said_) SpeaksForHost(kOthersStart);
     CH_RETURN_IF_ERROR(listening);
-    if (told[0].empty()) {
-      is_said_ = true;
-      return absl::UnavailableError("rank 0 has no coordinator");
-    }
-    CH_ASSIGN_OR_RETURN(point, MeetingPointFromText(told[0]));
   }
-  auto client = CoordinationClient::Connect(
-      point.host, point.port, self_, point.token,
-      {.times = times_,
-       .leave = options_.timeout,
-       .on_failure = [this](const FailureNotice& notice,
-                            const coordination::Roster& roster) {
-         OnFailure(notice, roster);
-       }});
-  if (!client.ok()) {
-    is_said_ =
-        info_.outside.empty() && !SpeaksOfNobody(info_.rank, info_.local_rank);
-    return absl::Status(
-        client.status().code(),
-        absl::StrCat("rank 0's coordinator is not to be found: ",
-                     std::string(client.status().message()),
-                     "; is rank 0 started, and its address the same here?"));
-  }
-  client_ = *std::move(client);
+  CH_RETURN_IF_ERROR(Connect(point));
   const absl::Status started = client_->AwaitStart();
   is_said_ = client_->failure().has_value();
+  // All have read it.
+  if (started.ok()) RemoveMeetingFile();
   return started;
 }
 
@@ -198,9 +374,30 @@ void Process::OnFailure(const FailureNotice& notice,
   if (lost_rank_0 && !speaks) {
     speaks = roster.has_started
                  ? SpeaksWithoutRank0(info_.rank, roster.first_elsewhere)
-                 : SpeaksOfNobody(info_.rank, info_.local_rank);
+                 : SpeaksForHost(kOthersStart);
   }
   if (speaks) say_(std::string(coordination::ResultOf(notice).message()));
+  has_announced_ = true;
+  std::lock_guard lock(deadline_mutex_);
+  if (deadline_ != nullptr) deadline_->Expire();
+}
+
+/// A check has failed in this process, and may fail in the same way in others:
+/// the job says it once.
+bool Process::TellCheck(const std::string& text) {
+  client_->Report(
+      {.world_ranks = {info_.rank}, .error = absl::InternalError(text)});
+  const absl::Time until = absl::Now() + kTold;
+  while (!has_announced_ && absl::Now() < until) {
+    absl::SleepFor(absl::Milliseconds(5));
+  }
+  const std::optional<FailureNotice> failure = client_->failure();
+  if (!has_announced_ || !failure.has_value()) return false;
+  // The others are to hear of it before rank 0 is gone.
+  if (info_.rank == 0) absl::SleepFor(times_.ask());
+  // Another's check says it as well.
+  return absl::StrContains(std::string(failure->error.message()),
+                           ": check failed: ");
 }
 
 absl::Status Process::ChooseDevice() {
@@ -232,9 +429,30 @@ absl::Status Process::Prepare() {
   return client_->EnterBarrier("prepared", options_.timeout);
 }
 
+absl::Status Process::AgreeOnData() {
+  const bool is_cuda = options_.device == Device::Kind::kCuda;
+  std::string mine =
+      absl::StrCat("--device=", is_cuda ? "cuda" : "cpu",
+                   options_.nccl.deterministic ? " --deterministic" : "");
+  if (is_cuda) {
+    absl::StrAppend(&mine, ", NCCL's own collectives from ",
+                    options_.nccl.least_collective_bytes, " bytes on");
+  }
+  if (info_.rank == 0) return client_->Put("data", mine);
+  CH_ASSIGN_OR_RETURN(const std::string of_first,
+                      client_->Get("data", options_.timeout));
+  if (mine == of_first) return absl::OkStatus();
+  const absl::Status differs = absl::InvalidArgumentError(
+      absl::StrCat("it runs with ", mine, ", and rank 0 with ", of_first,
+                   ": start all ranks with the same"));
+  client_->Report({.world_ranks = {info_.rank}, .error = differs});
+  return differs;
+}
+
 absl::Status Process::RunRanks(absl::FunctionRef<absl::Status(World&)> fn) {
   CH_RETURN_IF_ERROR(ChooseDevice());
   CH_RETURN_IF_ERROR(Prepare());
+  CH_RETURN_IF_ERROR(AgreeOnData());
   const MpiJoin join = {
       .rank = info_.rank,
       .size = info_.size,
@@ -247,18 +465,18 @@ absl::Status Process::RunRanks(absl::FunctionRef<absl::Status(World&)> fn) {
           }};
   const auto run_rank = [&](World& world) -> absl::Status {
     has_run_ = true;
+    is_in_function_ = true;
     if (world.size() != info_.size || world.rank() != info_.rank) {
-      return absl::FailedPreconditionError(
-          absl::StrCat("MPI says that this is rank ", world.rank(), " of ",
-                       world.size(), ", and ", LauncherName(info_.launcher),
-                       " rank ", info_.rank, " of ", info_.size,
-                       ": start with a launcher that MPI knows, as srun "
-                       "--mpi=pmix or mpirun"));
+      return OtherWorld(
+          absl::StrCat("is rank ", world.rank(), " of ", world.size()),
+          absl::StrCat("rank ", info_.rank, " of ", info_.size));
     }
-    return fn(world);
+    const absl::Status ran = fn(world);
+    is_in_function_ = false;
+    return ran;
   };
   // Where rank 0's choice was told by MPI, it is there already.
-  if (!IsToBeChosen(MeetingPointOf(info_))) {
+  if (!has_mpi_) {
     CH_RETURN_IF_ERROR(
         StartMpi("", info_.mpi_knows_peers ? nullptr : &join).status());
   }
@@ -278,8 +496,9 @@ absl::Status Process::RunRanks(absl::FunctionRef<absl::Status(World&)> fn) {
 bool Process::HasOwnWord(const absl::Status& status) {
   const std::optional<FailureNotice> failure = client_->failure();
   if (!failure.has_value()) return true;
-  // Without one of its processes the job fails in many ways.
-  if (failure->process_lost) return false;
+  // Without one of its processes the job fails in many ways, and of what is
+  // wrong on several ranks before they run it takes one to be mended.
+  if (failure->process_lost || !has_run_) return false;
   // What another's failure has caused here says so.
   const std::string said(coordination::ResultOf(*failure).message());
   return !absl::IsAborted(status) &&
@@ -288,22 +507,36 @@ bool Process::HasOwnWord(const absl::Status& status) {
                             std::string(failure->error.message()));
 }
 
-absl::Status Process::Run(absl::FunctionRef<absl::Status(World&)> fn) {
+absl::Status Process::RunJob(absl::FunctionRef<absl::Status(World&)> fn) {
   if (const absl::Status met = Meet(); !met.ok()) {
     if (!is_said_) {
       say_(info_.outside.empty() ? std::string(met.message()) : info_.outside);
     }
     return met;
   }
-  const absl::Status ran = RunRanks(fn);
+  const absl::Status ran = [&] {
+    const CheckTeller teller(
+        [this](const std::string& text) { return TellCheck(text); });
+    return RunRanks(fn);
+  }();
   if (!ran.ok() && !has_run_) {
     // It has not come to the job, where others may wait for it.
     client_->Report(
         {.world_ranks = {info_.rank}, .cut_off = true, .error = ran});
   }
+  if (ran.ok() && !client_->failure().has_value()) {
+    // While the coordinator still sees who is lost.
+    WithinTime(options_.timeout, LateEnd(), EndMpi);
+  }
   const absl::Status left = client_->Leave();
   if (!ran.ok() && HasOwnWord(ran)) say_(std::string(ran.message()));
   return left.ok() ? ran : left;
+}
+
+absl::Status Process::Run(absl::FunctionRef<absl::Status(World&)> fn) {
+  const absl::Status status = RunJob(fn);
+  absl::SleepFor(absl::Milliseconds(stays_ms_.load()));
+  return status;
 }
 
 }  // namespace

@@ -2,6 +2,7 @@
 #include "crosshatch/launch/run.h"
 
 #include <errno.h>
+#include <unistd.h>
 
 #include <cstdio>
 #include <string>
@@ -9,13 +10,16 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_replace.h"
+#include "absl/time/clock.h"
 #include "crosshatch/base/status_macros.h"
 #include "crosshatch/launch/device_choice.h"
 #include "crosshatch/launch/launch_flags.h"
 #include "crosshatch/launch/launch_plan.h"
 #include "crosshatch/launch/process_run.h"
+#include "crosshatch/launch/speaker.h"
 #include "crosshatch/launch/stop.h"
 
 namespace crosshatch {
@@ -34,8 +38,27 @@ void Print(const std::string& prefix, const std::string& text) {
 /// What this process's line begins with: the rank, unless it is rank 0, which
 /// speaks for the job.
 std::string PrefixOf(int rank, const RunOptions& options) {
-  if (rank == 0 && !options.log_prefix) return "";
+  if (rank < 0 || (rank == 0 && !options.log_prefix)) return "";
   return absl::StrCat("[rank ", rank, "] ");
+}
+
+/// Prints what keeps this process from knowing which job it is of. What started
+/// it may have started others that fail alike, of which one of this host
+/// speaks.
+void SayWithoutPlan(const std::string& text) {
+  const Environment environment = LaunchEnvironment();
+  // Numbers are what ranks differ in.
+  std::string topic = absl::StrCat("processes of ", getppid(), " without ");
+  for (const char c : text) {
+    if (!absl::ascii_isdigit(static_cast<unsigned char>(c))) topic += c;
+  }
+  if (!SpeaksFirst(topic)) return;
+  Print("", text);
+  for (const char* size : {"WORLD_SIZE", "OMPI_COMM_WORLD_SIZE"}) {
+    const auto found = environment.find(size);
+    if (found != environment.end() && found->second == "1") return;
+  }
+  if (!environment.empty()) absl::SleepFor(kSpeakerStays);
 }
 
 /// Ranks of this process alone.
@@ -60,12 +83,17 @@ int Run(absl::FunctionRef<absl::Status(World&)> fn, const RunOptions& asked) {
   const absl::StatusOr<LaunchPlan> plan =
       PlanLaunch(asked, LaunchEnvironment());
   if (!plan.ok()) {
-    Print("", std::string(plan.status().message()));
+    SayWithoutPlan(std::string(plan.status().message()));
     return 1;
   }
   RunOptions options = asked;
   if (const absl::Status wrong = CheckPlan(*plan, asked); !wrong.ok()) {
-    options = {};
+    // It takes times that are right to meet and say it.
+    const RunOptions right;
+    for (const auto time : {&RunOptions::timeout, &RunOptions::start_timeout,
+                            &RunOptions::heartbeat_timeout}) {
+      if (options.*time <= absl::ZeroDuration()) options.*time = right.*time;
+    }
     options.prepare = [wrong](Backend, int) { return wrong; };
   }
   const StopSignals signals;

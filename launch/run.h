@@ -15,9 +15,12 @@ namespace crosshatch {
 
 /// Finds out how this program was started and runs `fn` as the ranks of this
 /// process: one, where mpirun, srun, torchrun or variables say which, else
-/// options.ranks threads. Listens to SIGTERM and SIGINT (launch/stop.h).
-/// What goes wrong is printed to stderr in one line for the job, or more where
-/// it takes more, in which every rank that is meant is named.
+/// options.ranks threads. Listens to SIGTERM and SIGINT: a first one does no
+/// more than make StopRequested true (launch/stop.h), and a program that never
+/// asks goes on until a second one ends it.
+/// What goes wrong is printed to stderr once for the job, with every rank that
+/// is meant; where processes cannot reach one another, once on each host.
+/// A process that is a rank runs one job: MPI is finalised before Run returns.
 ///
 ///     int main(int argc, char** argv) { return ch::Run(argc, argv, Train); }
 ///

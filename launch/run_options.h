@@ -47,8 +47,9 @@ struct RunOptions {
   Device::Kind device = Device::Kind::kCpu;
   /// How the devices of kCuda are found, by index: an error of kNotFound says
   /// that there are no more. Null: BuiltCudaBackend.
-  std::function<absl::StatusOr<const DeviceBackend*>(int index)> cuda_device;
-  NcclOptions nccl;
+  std::function<absl::StatusOr<const DeviceBackend*>(int index)> cuda_device =
+      nullptr;
+  NcclOptions nccl = {};
   /// Only 1: a rank is a process, or, on `local`, a thread of the only one.
   int ranks_per_process = 1;
   /// How long a rank may keep the others waiting, and, once a job has failed,
@@ -72,10 +73,10 @@ struct RunOptions {
   /// the job.
   /// \param backend kLocal, kMpi or kFake.
   /// \param rank of the process; 0 but with kMpi.
-  std::function<absl::Status(Backend backend, int rank)> prepare;
+  std::function<absl::Status(Backend backend, int rank)> prepare = nullptr;
   /// Called on each rank when its function has returned without error because
   /// of a stop.
-  std::function<absl::Status(World& world)> on_stop;
+  std::function<absl::Status(World& world)> on_stop = nullptr;
 };
 
 }  // namespace crosshatch

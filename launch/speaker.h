@@ -2,6 +2,10 @@
 #ifndef CROSSHATCH_LAUNCH_SPEAKER_H_
 #define CROSSHATCH_LAUNCH_SPEAKER_H_
 
+#include <string>
+
+#include "absl/time/time.h"
+
 namespace crosshatch {
 
 /// Whether `rank` is to say that rank 0, which speaks for the job, is lost: the
@@ -11,10 +15,20 @@ namespace crosshatch {
 /// \param first_elsewhere the lowest rank on another host than rank 0's, or -1.
 bool SpeaksWithoutRank0(int rank, int first_elsewhere);
 
-/// The same where no rank has heard of another: nobody came to be rank 0, or
-/// not where the others look for it.
-/// \param local_rank among the processes of this host; -1: not known.
-bool SpeaksOfNobody(int rank, int local_rank);
+/// \name Who speaks where processes cannot reach one another
+/// They may fail alike, and those of a host can at least see that one of them
+/// has said so. By a name in the host's memory, which goes with the process.
+/// @{
+
+/// Whether this process, until it ends, is the one of this host and this user
+/// that speaks of `topic`.
+bool SpeaksFirst(const std::string& topic);
+/// Whether a process speaks of it, or has and is still there.
+bool IsSpokenOf(const std::string& topic);
+/// For so long one that has spoken stays, since the others fail about when it
+/// does.
+inline constexpr absl::Duration kSpeakerStays = absl::Seconds(2);
+/// @}
 
 }  // namespace crosshatch
 

@@ -14,15 +14,22 @@ StartDeadline::StartDeadline(absl::Duration time, std::function<void()> say) {
   auto watch = StartThread(
       "the watch over the start", [this, time, say = std::move(say)] {
         std::unique_lock lock(mutex_);
-        const bool in_time = changed_.wait_for(lock, WaitTime(time),
-                                               [this] { return is_over_; });
-        if (in_time) return;
+        changed_.wait_for(lock, WaitTime(time),
+                          [this] { return is_over_ || is_hopeless_; });
+        if (is_over_) return;
+        lock.unlock();
         say();
         // Nothing that a destructor would do can be waited for.
         _exit(1);
       });
   // A system that has no thread left fails the start by itself soon.
   if (watch.ok()) watch_ = *std::move(watch);
+}
+
+void StartDeadline::Expire() {
+  std::lock_guard lock(mutex_);
+  is_hopeless_ = true;
+  changed_.notify_one();
 }
 
 StartDeadline::~StartDeadline() {

@@ -27,6 +27,14 @@ TEST(StartDeadlineDeathTest, EndsTheProcessThatIsNot) {
         std::this_thread::sleep_for(std::chrono::hours(1));
       },
       testing::ExitedWithCode(1), "MPI has not started");
+  EXPECT_EXIT(
+      {
+        StartDeadline deadline(
+            absl::Hours(1), [] { std::fputs("a process is lost\n", stderr); });
+        deadline.Expire();
+        std::this_thread::sleep_for(std::chrono::hours(1));
+      },
+      testing::ExitedWithCode(1), "a process is lost");
 }
 
 }  // namespace

@@ -7,6 +7,7 @@
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "crosshatch/base/check.h"
 #include "crosshatch/base/status_macros.h"
 
 namespace crosshatch {
@@ -47,6 +48,8 @@ const std::optional<MeshCoordinate>& DeviceMesh::coordinate() const {
 }
 
 std::optional<int> DeviceMesh::index(int axis) const {
+  CH_CHECK(axis >= 0 && axis < layout().ndim())
+      << "axis " << axis << " of " << ToString();
   if (!impl_->coordinate.has_value()) return std::nullopt;
   return (*impl_->coordinate)[axis];
 }

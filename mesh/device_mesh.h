@@ -135,7 +135,7 @@ class DeviceMesh {
 absl::StatusOr<DeviceMesh> InitDeviceMesh(World& world,
                                           std::vector<MeshAxis> axes);
 
-/// As above with `ranks` in row-major order: any distinct ranks of the world.
+/// Makes a mesh of `ranks` in row-major order: any distinct ranks of the world.
 absl::StatusOr<DeviceMesh> InitDeviceMesh(World& world,
                                           std::vector<MeshAxis> axes,
                                           std::vector<int> ranks);
@@ -161,7 +161,7 @@ absl::StatusOr<DeviceMesh> DeviceMeshFromCommunicators(
     absl::Span<const std::shared_ptr<Communicator>> communicators,
     const std::string& stream_name);
 
-/// As above for one communicator: a mesh of one axis over its ranks.
+/// Makes a mesh of one axis over the ranks of one communicator.
 absl::StatusOr<DeviceMesh> DeviceMeshFromCommunicator(
     World& world, std::string axis_name,
     std::shared_ptr<Communicator> communicator, const std::string& stream_name);

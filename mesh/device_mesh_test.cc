@@ -333,5 +333,17 @@ TEST(DeviceMesh, AnUnknownAxisIsNotFound) {
   });
 }
 
+TEST(DeviceMeshDeathTest, NamesAnAxisThatIsNotThere) {
+  const auto run = [] {
+    RunRanks(1, [](World& world) -> absl::Status {
+      CH_ASSIGN_OR_RETURN(const DeviceMesh mesh,
+                          InitDeviceMesh(world, {{"tp", 1}}));
+      (void)mesh.index(1);
+      return absl::OkStatus();
+    });
+  };
+  EXPECT_DEATH(run(), "axis 1 of mesh\\(tp=1\\)");
+}
+
 }  // namespace
 }  // namespace crosshatch

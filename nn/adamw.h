@@ -34,7 +34,7 @@ struct AdamWOptions {
 struct AdamWGroup {
   /// Which they are: NameMatches("**.bias") (name_pattern.h), or what a program
   /// asks of a parameter.
-  std::function<bool(const Parameter&)> has;
+  std::function<bool(const Parameter&)> has = nullptr;
   /// Multiplies AdamWOptions::lr, whatever that is set to.
   double lr_scale = 1;
   /// In place of those of AdamWOptions, where given.

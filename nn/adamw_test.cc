@@ -523,10 +523,11 @@ TEST(AdamWTest, StateGoesByNames) {
   }
   const absl::StatusOr<StateDict> kept = optimizer.State();
   ASSERT_TRUE(kept.ok());
-  // Never updated, so without entries.
+  // What was never updated has no moments.
   EXPECT_THAT(NamesOf(*kept),
               ElementsAre("a.exp_avg", "a.exp_avg_sq", "a.step", "b.exp_avg",
-                          "b.exp_avg_sq", "b.step"));
+                          "b.exp_avg_sq", "b.step", "idle.step"));
+  EXPECT_EQ(kept->Get<int64_t>("idle.step").value(), 0);
   EXPECT_EQ(kept->Get<int64_t>("b.step").value(), 2);
 
   const auto a2 = MakeParameter("a", Clone(a->data().Detach()));
@@ -577,14 +578,32 @@ TEST(AdamWTest, RefusesAStateThatIsNotItsOwn) {
   const std::vector<std::string> names = {"a.exp_avg", "a.exp_avg_sq",
                                           "a.step"};
   StateDict state = optimizer.StateToFill(names).value();
-  EXPECT_THAT(message(optimizer.Restore(state)), HasSubstr("\"a.step\" is 0"));
+  EXPECT_THAT(message(optimizer.Restore(state)),
+              HasSubstr("\"a.step\" is 0, and 2 of 2 other entries"));
   *state.Find("a.exp_avg") = Ones({2});
   *state.Find("a.step") = int64_t{1};
   EXPECT_THAT(message(optimizer.Restore(state)),
               HasSubstr("\"a.exp_avg\" of the state is not the tensor"));
   EXPECT_EQ(optimizer.state(0).step, 0);
-  AdamW other({a.get()}, kOptions, {}, {.allow_unexpected = true});
+  // The moments of a parameter that was updated are not taken for zeros.
+  StateDict steps = optimizer.StateToFill({"a.step"}).value();
+  *steps.Find("a.step") = int64_t{3};
+  EXPECT_THAT(message(optimizer.Restore(steps)),
+              HasSubstr("\"a.step\" is 3, and 0 of 2 other entries"));
+  // Nor is one of which nothing was kept taken for one that never was.
+  EXPECT_THAT(message(optimizer.StateToFill({}).status()),
+              HasSubstr("this AdamW: 1 missing (a.step)"));
+  StateDifferences differences;
+  AdamW other({a.get()}, kOptions, {},
+              {.allow_missing = true,
+               .allow_unexpected = true,
+               .differences = &differences});
   EXPECT_EQ(other.StateToFill({"b.step"})->size(), 0);
+  EXPECT_THAT(differences.missing, ElementsAre("a.step"));
+  EXPECT_THAT(differences.unexpected, ElementsAre("b.step"));
+  // In part is never whole.
+  EXPECT_THAT(message(other.StateToFill({"a.exp_avg"}).status()),
+              HasSubstr("2 missing (a.exp_avg_sq, a.step)"));
   AdamW nameless({unnamed.get()}, kOptions);
   EXPECT_THAT(message(nameless.StateToFill({}).status()),
               HasSubstr("has none"));

@@ -15,9 +15,17 @@
 /// has all rows already, and nothing is told. Who splits a batch in another way
 /// (a dim of time over a part of the ranks, say) stands a BatchRowsScope around
 /// the forward, which holds instead.
+///
+/// A first input that is no batch (positions [T], say) is noticed: what a row
+/// of the batch is of each thing that is drawn for is noted, and at the end of
+/// the first forward with inputs of such sizes the ranks compare it. Where it
+/// differs, and rows of the first input are of one size on all ranks, the rank
+/// is poisoned with an error that names the module and two ranks.
 
 #include <cstdint>
+#include <map>
 #include <optional>
+#include <string>
 
 #include "crosshatch/mesh/mesh_layout.h"
 #include "crosshatch/tensor/tensor.h"
@@ -33,23 +41,31 @@ struct BatchRows {
   std::optional<MeshLayout> over = std::nullopt;
 };
 
+/// By what is drawn for: elements of its batch dim that a row of the batch is.
+using RowWidths = std::map<std::string, int64_t>;
+
 /// What a forward on this rank works on, while the scope lives; scopes nest,
 /// and the innermost holds.
 /// \checks first, here >= 0 and first + here <= total
 /// \threadsafety the rank's thread only.
 class BatchRowsScope {
  public:
-  explicit BatchRowsScope(BatchRows rows);
+  /// \param widths where NoteWidth notes; null for nowhere. Outlives the scope.
+  explicit BatchRowsScope(BatchRows rows, RowWidths* widths = nullptr);
   ~BatchRowsScope();
   BatchRowsScope(const BatchRowsScope&) = delete;
   BatchRowsScope& operator=(const BatchRowsScope&) = delete;
 
   /// Of the innermost scope; null where there is none.
   static const BatchRows* Current();
+  /// Notes in the innermost scope that `module` draws for rows which are so
+  /// wide; of several times in a forward each by itself.
+  static void NoteWidth(const std::string& module, int64_t width);
 
  private:
   const BatchRows rows_;
-  const BatchRows* const around_;
+  RowWidths* const widths_;
+  const BatchRowsScope* const around_;
 };
 
 /// The rows that `input`, a module's, has: the size of dim 0; nullopt without

@@ -3,12 +3,14 @@
 
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "crosshatch/base/status_macros.h"
 #include "crosshatch/nn/hold_buffers.h"
 #include "crosshatch/nn/split_saved.h"
+#include "crosshatch/nn/state_guard.h"
 #include "crosshatch/tensor/rank_context.h"
 #include "crosshatch/tensor/recompute.h"
 
@@ -46,6 +48,20 @@ absl::Status CheckOptions(const CheckpointOptions& options) {
       mesh.ToString(), "; slice one: mesh.Slice(\"tp\")"));
 }
 
+// `forward`, before whose second run the runtime on `module` hears of it: what
+// backward was through with may be freed, and an op whose gradient needs
+// nothing (a bias) is run again beside others.
+RecomputedFunction Announced(Module& module, RecomputedFunction forward) {
+  return [&module, forward = std::move(forward)](TensorSpan inputs) {
+    if (InRecomputation()) {
+      if (Attachment* const runtime = module.attachment(StateGuard::kKey)) {
+        static_cast<StateGuard*>(runtime)->BeginRecomputation(module);
+      }
+    }
+    return forward(inputs);
+  };
+}
+
 }  // namespace
 
 absl::Status Checkpoint(Module& module, const CheckpointOptions& options) {
@@ -56,7 +72,8 @@ absl::Status Checkpoint(Module& module, const CheckpointOptions& options) {
                                  TensorSpan inputs,
                                  const Module::ForwardFunction& forward) {
     const auto recomputed = [&] {
-      return Recomputed(NameOf(module), inputs, HoldBuffers(module, forward));
+      return Recomputed(NameOf(module), inputs,
+                        Announced(module, HoldBuffers(module, forward)));
     };
     // Within another recomputed part that one keeps the inputs.
     if (!split.has_value() ||

@@ -23,7 +23,8 @@ namespace {
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
-/// Two inputs, two outputs, and noise that depends on elements and steps.
+/// Two inputs, two outputs, noise that depends on elements and steps, and
+/// another function of as many elements while it trains.
 class Noisy final : public Module {
  public:
   Noisy() { RegisterModule("up", up_); }
@@ -38,7 +39,8 @@ class Noisy final : public Module {
     const Tensor noise = Empty({4, 3});
     FillUniform(noise, 7, "noise", 0.5, 1.5,
                 static_cast<uint64_t>(Captured(step)));
-    const Tensor x = Gelu(up_.Forward(Mul(inputs[0], noise)));
+    const Tensor up = up_.Forward(Mul(inputs[0], noise));
+    const Tensor x = training() ? Gelu(up) : Tanh(up);
     return {x, Mul(Tanh(inputs[1]), noise)};
   }
 
@@ -151,7 +153,7 @@ TEST_P(CheckpointStateTest, IsThatOfTheForward) {
     const auto set = [&](const State& state) {
       model.noisy().step = static_cast<int>(state.step);
       SetDropoutStep(model, state.seed, state.step);
-      SetDropoutTraining(model, state.training);
+      model.set_training(state.training);
     };
     const Tensor x = Ones({4, 3}).set_requires_grad(true);
     std::vector<Tensor> losses;

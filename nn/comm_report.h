@@ -57,7 +57,7 @@ struct CommEntry {
 /// to go, and none while a module runs. \threadsafety the rank's thread only.
 class CommReport final : public EventSink {
  public:
-  /// By `root` and all modules below, which outlive the report.
+  /// Reports by `root` and all modules below, which outlive the report.
   explicit CommReport(Module& root);
   ~CommReport() override;
   CommReport(const CommReport&) = delete;
@@ -68,9 +68,9 @@ class CommReport final : public EventSink {
   /// In the order of their first collective.
   const std::vector<CommEntry>& entries() const { return entries_; }
   CommCount Total() const;
-  /// Of a module and all below it, forward and backward.
+  /// Counts what a module and all below it move, forward and backward.
   CommCount InModule(const std::string& name) const;
-  /// By CommEntry::cause and by CommEntry::collective.
+  /// They sum what has one CommEntry::cause, or one CommEntry::collective.
   std::map<std::string, CommCount> ByCause() const;
   std::map<std::string, CommCount> ByCollective() const;
 
@@ -100,13 +100,13 @@ class CommReport final : public EventSink {
   void Leave();
   /// Index of the module whose call made the node of that number.
   std::optional<size_t> ModuleOfNode(uint64_t sequence) const;
-  /// Of the first module with the parameter that `leaf` accumulates for.
+  /// Finds the first module with the parameter that `leaf` accumulates for.
   std::optional<size_t> ModuleOfLeaf(const Node& leaf) const;
   CommEntry EntryOf(const LogEvent& event) const;
 
   EventSink* const next_;
   std::vector<NamedModule> modules_;
-  // By module: its hooks.
+  // The hooks on each module.
   std::vector<std::pair<int, int>> hooks_;
   std::vector<Call> calls_;
   // Indices into calls_ of those under way, the innermost last.

@@ -23,12 +23,14 @@ struct DistributeModuleOptions {
   /// have one other than Replicate, by DistributeParameter.
   std::function<absl::Status(const std::string& name, Module& module,
                              const DeviceMesh& mesh)>
-      partition;
+      partition = nullptr;
   /// Runs before each forward of the module: makes plain inputs distributed.
-  std::function<void(TensorList& inputs, const DeviceMesh& mesh)> input;
+  std::function<void(TensorList& inputs, const DeviceMesh& mesh)> input =
+      nullptr;
   /// Runs after each forward: makes distributed outputs plain, or lays them
   /// otherwise.
-  std::function<void(TensorList& outputs, const DeviceMesh& mesh)> output;
+  std::function<void(TensorList& outputs, const DeviceMesh& mesh)> output =
+      nullptr;
 };
 
 /// Spreads the parameters of `module` and all below over `mesh`: as

@@ -7,6 +7,7 @@
 #include "crosshatch/base/check.h"
 #include "crosshatch/dtensor/random.h"
 #include "crosshatch/nn/batch_rows.h"
+#include "crosshatch/nn/compare_steps.h"
 #include "crosshatch/tensor/ops/dropout.h"
 #include "crosshatch/tensor/ops/view.h"
 #include "crosshatch/tensor/recompute.h"
@@ -42,7 +43,8 @@ Dropout::Dropout(double p, std::optional<int> batch_dim)
 }
 
 std::optional<uint64_t> Dropout::row_randomness() const {
-  if (!training() || p_ == 0 || !batch_dim_.has_value()) return std::nullopt;
+  if (!is_set_to_train() || p_ == 0 || !batch_dim_.has_value())
+    return std::nullopt;
   const Draw draw = step_.value_or(Draw{});
   return (draw.key ^ draw.step * kOdd) + static_cast<uint64_t>(rows_before_);
 }
@@ -89,6 +91,7 @@ Dropout::Draw Dropout::NextDraw(const Tensor& input) {
         << "input of the outermost forward: where that is no batch, say them "
         << "by BatchRowsScope (nn/batch_rows.h)";
     width = (size + rows.here - 1) / rows.here;
+    BatchRowsScope::NoteWidth(*label(), width);
   }
   draw.first_row = (rows_before_ + rows.first) * width;
   rows_before_ += rows.total;
@@ -97,7 +100,7 @@ Dropout::Draw Dropout::NextDraw(const Tensor& input) {
 
 TensorList Dropout::ForwardImpl(TensorSpan inputs) {
   CH_CHECK_EQ(inputs.size(), 1u) << "dropout";
-  if (!Captured(training()) || p_ == 0) return {inputs[0]};
+  if (!training() || p_ == 0) return {inputs[0]};
   const Draw draw = Captured(InRecomputation() ? Draw{} : NextDraw(inputs[0]));
   const int dim = inputs[0].ndim() == 0 ? 0 : batch_dim_.value_or(0);
   if (dim == 0) {
@@ -113,7 +116,7 @@ TensorList Dropout::ForwardImpl(TensorSpan inputs) {
 AttentionDropout Dropout::ForAttention(const Tensor& q) {
   CH_CHECK(batch_dim_ == 0) << "Dropout \"" << FullName()
                             << "\": the batch of attention lies along dim 0";
-  if (!Captured(training()) || p_ == 0) return {};
+  if (!training() || p_ == 0) return {};
   const Draw draw = Captured(InRecomputation() ? Draw{} : NextDraw(q));
   return {
       .p = p_, .key = draw.key, .step = draw.step, .first_row = draw.first_row};
@@ -128,12 +131,19 @@ void SetDropoutTraining(Module& root, bool training) {
 
 void SetDropoutStep(Module& root, uint64_t seed, uint64_t step) {
   const bool any_is_told = AnyIsTold(root);
+  std::vector<Dropout*> dropouts;
   for (const NamedModule& named : root.NamedModules()) {
     auto* dropout = dynamic_cast<Dropout*>(named.module);
     if (dropout == nullptr) continue;
+    dropouts.push_back(dropout);
     dropout->SetStep(seed, step);
     dropout->lacks_rows_ = any_is_told && !IsTold(*dropout);
   }
+  const bool all_compared =
+      std::all_of(dropouts.begin(), dropouts.end(),
+                  [](const Dropout* d) { return d->was_compared_; });
+  if (all_compared || !CompareSteps(root, seed, step)) return;
+  for (Dropout* dropout : dropouts) dropout->was_compared_ = true;
 }
 
 }  // namespace crosshatch::nn

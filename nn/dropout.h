@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <optional>
 
+#include "crosshatch/nn/flows.h"
 #include "crosshatch/nn/module.h"
 #include "crosshatch/tensor/ops/attention.h"
 
@@ -35,7 +36,7 @@ namespace crosshatch::nn {
 /// - A forward that is computed again for its backward (checkpoint.h) drops
 ///   what it dropped, whatever step was said, and whether it trains was
 ///   changed, since.
-class Dropout final : public Module {
+class Dropout final : public Module, public Elementwise {
  public:
   /// \param p in [0, 1], checked
   /// \param batch_dim the dim of inputs along which the batch lies; negative
@@ -82,12 +83,17 @@ class Dropout final : public Module {
   int64_t rows_before_ = 0;  ///< Of the batch, in calls of this step.
   /// Others of its tree are told of their rows, and this one is not.
   bool lacks_rows_ = false;
+  /// With the ranks that share parameters of its tree.
+  bool was_compared_ = false;
 };
 
 /// \name Of all Dropout modules in the tree of `root`
 /// @{
 /// Module::set_training says it to all modules.
 void SetDropoutTraining(Module& root, bool training);
+/// The first call on a model with distributed parameters compares seed and step
+/// with the ranks that share these, all of which make it; a difference poisons
+/// the rank.
 /// \param step a number for each training step
 void SetDropoutStep(Module& root, uint64_t seed, uint64_t step);
 /// @}

@@ -56,7 +56,8 @@ struct ExpertRoutes {
   /// To the owners; rows taken are by expert, those of one expert in the order
   /// of owners.
   RowExchange exchange;
-  /// Of the rows taken: where each of this rank's experts begins, and the end.
+  /// Where the rows of each of this rank's experts begin among those taken,
+  /// and where the last ones end.
   Shape offsets;
 };
 

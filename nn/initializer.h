@@ -89,7 +89,7 @@ Initializer KaimingNormal(double negative_slope = 0,
 /// GPT-2's for projections that end a residual branch, of which a model of
 /// `layers` blocks has two each: normal of stddev / sqrt(2 layers).
 Initializer ScaledResidual(int64_t layers, double stddev = 0.02);
-/// By a function of the user's.
+/// Gives each element what a function of the user's says.
 Initializer ByElement(std::function<double(const InitElement&)> value);
 
 }  // namespace init

@@ -71,6 +71,10 @@ TEST(LinearTest, TakesAnyDTypeAndGivesTheInputs) {
 
 TEST(LinearDeathTest, KeepsUnitsWhole) {
   EXPECT_DEATH(Linear(4, 6, {.out_unit = 4}), HasSubstr("linear"));
+  EXPECT_DEATH(Linear(4, 6, {.out_unit = 0}),
+               HasSubstr("units of 0 and 1 features"));
+  EXPECT_DEATH(Linear(std::shared_ptr<Parameter>()),
+               HasSubstr("a Linear of a weight that is null"));
   EXPECT_EQ(Linear(4, 6, {.out_unit = 3, .in_unit = 2}).out_unit(), 3);
 }
 

@@ -43,6 +43,9 @@ Linear::Linear(int64_t in_features, int64_t out_features,
       out_part_(options.out_part),
       in_part_(options.in_part),
       out_readers_(options.out_readers) {
+  CH_CHECK(out_unit_ > 0 && in_unit_ > 0 && out_part_ >= 0 && in_part_ >= 0)
+      << "linear: units of " << out_unit_ << " and " << in_unit_
+      << " features, parts of " << out_part_ << " and " << in_part_;
   CH_CHECK_EQ(out_features % out_unit_, 0) << "linear";
   CH_CHECK_EQ(in_features % in_unit_, 0) << "linear";
   CH_CHECK(out_part_ == 0 || out_unit_ % out_part_ == 0) << "linear";
@@ -60,6 +63,7 @@ Linear::Linear(int64_t in_features, int64_t out_features,
 }
 
 Linear::Linear(std::shared_ptr<Parameter> weight) : weight_(std::move(weight)) {
+  CH_CHECK(weight_ != nullptr) << "a Linear of a weight that is null";
   CH_CHECK_EQ(weight_->data().ndim(), 2) << "linear";
   RegisterParameter("weight", weight_);
 }

@@ -17,6 +17,7 @@ absl::StatusOr<LocalGrads> CollectLocalGrads(
     absl::Span<Parameter* const> parameters, const char* purpose) {
   LocalGrads result;
   for (const Parameter* parameter : parameters) {
+    CH_CHECK(parameter != nullptr) << purpose << ": a parameter is null";
     const Tensor& grad = parameter->grad();
     if (!grad.defined() && !parameter->requires_grad()) continue;
     const Tensor& whole = grad.defined() ? grad : parameter->data();

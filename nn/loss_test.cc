@@ -5,6 +5,7 @@
 #include <cmath>
 #include <cstdint>
 #include <ostream>
+#include <utility>
 #include <vector>
 
 #include "crosshatch/base/status_macros.h"
@@ -312,6 +313,38 @@ TEST_P(CrossEntropyLossTest, IsThatOfOneRankOnAnyMesh) {
       return absl::OkStatus();
     });
   }
+}
+
+// Logits [batch, tokens, classes], each of which an axis splits; of the batch
+// or of the tokens there is one, so that ranks have no rows.
+TEST_P(CrossEntropyLossTest, IsThatOfOneRankOnThreeAxes) {
+  OnMesh(
+      {{"dp", 2}, {"sp", 2}, {"tp", 2}},
+      [](const DeviceMesh& mesh) -> absl::Status {
+        const bool of_classes = GetParam().probabilities;
+        for (const Shape& rows : {Shape{1, kRows}, Shape{kRows, 1}}) {
+          Shape sizes = rows;
+          sizes.push_back(kClasses);
+          const Layout whole = Layout::Replicated(mesh.layout(), 3);
+          const Layout of_targets =
+              Layout::Replicated(mesh.layout(), of_classes ? 3 : 2);
+          const Tensor targets =
+              View(TargetsOf(GetParam()), of_classes ? sizes : rows);
+          for (const auto& [first, second] :
+               {std::pair{0, 1}, {1, 0}, {0, 0}, {1, 1}}) {
+            const Tensor logits = DistributeTensor(
+                View(Logits(), sizes), mesh,
+                whole.WithShard(0, first).WithShard(1, second).WithShard(2, 2));
+            CH_RETURN_IF_ERROR(Check(logits, targets));
+            CH_RETURN_IF_ERROR(Check(
+                logits,
+                DistributeTensor(
+                    targets, mesh,
+                    of_targets.WithShard(0, first).WithShard(1, second))));
+          }
+        }
+        return absl::OkStatus();
+      });
 }
 
 // The batch is split over fsdp as plain tensors: 3 rows and 2, of which one is

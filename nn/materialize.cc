@@ -84,7 +84,7 @@ void LeaseParameters(absl::Span<Parameter* const> parameters) {
         parameter->on_host() ? context.host_allocator() : context.allocator();
     storage.Attach(allocator.Allocate(storage.bytes(), MemoryClass::kParameter,
                                       context.current_stream()),
-                   context.device());
+                   allocator.device());
     // FSDP has named the parts of its own.
     if (storage.owner() == Parameter::kNotMaterialized) {
       storage.set_parts({{0, parameter->name()}});

@@ -29,7 +29,7 @@ struct MixtureOfExpertsOptions {
   /// Set: an expert takes at most so many times an even share of the batch's
   /// choices, the first ones in the order of the batch; the others add nothing
   /// to their tokens. Unset: none is dropped.
-  std::optional<double> capacity_factor;
+  std::optional<double> capacity_factor = {};
   /// Whether the weights of a token's choices are divided by their sum.
   bool normalize_weights = true;
   /// Of the normal distribution that all weights are filled from.

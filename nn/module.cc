@@ -12,6 +12,7 @@
 #include "absl/strings/str_cat.h"
 #include "crosshatch/base/check.h"
 #include "crosshatch/base/place.h"
+#include "crosshatch/tensor/recompute.h"
 
 namespace crosshatch::nn {
 namespace {
@@ -199,6 +200,8 @@ void Module::ForEachModule(absl::FunctionRef<void(Module&)> f) {
   absl::flat_hash_set<const Module*> seen;
   VisitBelow(*this, seen, f);
 }
+
+bool Module::training() const { return Captured(training_); }
 
 void Module::set_training(bool training) {
   ForEachModule([training](Module& module) { module.training_ = training; });

@@ -131,8 +131,10 @@ class Module {
   /// parents, then for this one (apply of torch).
   void ForEachModule(absl::FunctionRef<void(Module&)> f);
 
-  /// True at first. What differs in training (Dropout) asks for its own.
-  bool training() const { return training_; }
+  /// True at first. What differs in training (Dropout) asks for its own. A
+  /// forward that is computed again for its backward (checkpoint.h) is told
+  /// what it was told the first time, whatever was set since.
+  bool training() const;
   /// Of this module and all below.
   void set_training(bool training);
 
@@ -166,6 +168,10 @@ class Module {
 
  protected:
   virtual TensorList ForwardImpl(TensorSpan inputs) = 0;
+
+  /// training() as it is set now: for what is asked of a module by those around
+  /// its forward (row_randomness), who do not ask again for a backward.
+  bool is_set_to_train() const { return training_; }
 
   /// `name` may have dots: a list of modules registers "layers.0", "layers.1"
   /// and needs no module of its own. Names are unique within a module.

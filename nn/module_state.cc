@@ -17,25 +17,6 @@ namespace {
 
 constexpr char kWhat[] = "ModuleState";
 
-absl::Status CheckGuards(Module& module,
-                         absl::Status (StateGuard::*check)(const char*) const) {
-  for (const NamedModule& named : module.NamedModules()) {
-    const auto* guard = static_cast<const StateGuard*>(
-        named.module->attachment(StateGuard::kKey));
-    if (guard != nullptr) CH_RETURN_IF_ERROR((guard->*check)(kWhat));
-  }
-  return absl::OkStatus();
-}
-
-/// Parameters and persistent buffers.
-std::vector<NamedParameter> AllOf(Module& module) {
-  std::vector<NamedParameter> all = module.NamedParameters();
-  for (const auto& [name, buffer] : module.NamedBuffers()) {
-    if (buffer->persistent()) all.push_back({name, buffer});
-  }
-  return all;
-}
-
 absl::Status CheckWhole(const std::string& name, const Parameter& parameter) {
   const Tensor& data = parameter.data();
   if (!data.is_distributed() || !LayoutOf(data).is_partial()) {
@@ -47,10 +28,18 @@ absl::Status CheckWhole(const std::string& name, const Parameter& parameter) {
 
 }  // namespace
 
+std::vector<NamedParameter> NamedState(Module& module) {
+  std::vector<NamedParameter> all = module.NamedParameters();
+  for (const auto& [name, buffer] : module.NamedBuffers()) {
+    if (buffer->persistent()) all.push_back({name, buffer});
+  }
+  return all;
+}
+
 absl::StatusOr<StateDict> ModuleState::State() {
-  CH_RETURN_IF_ERROR(CheckGuards(module_, &StateGuard::CheckReadable));
+  CH_RETURN_IF_ERROR(CheckReadable(module_, kWhat));
   StateDict state;
-  for (const auto& [name, parameter] : AllOf(module_)) {
+  for (const auto& [name, parameter] : NamedState(module_)) {
     CH_RETURN_IF_ERROR(CheckWhole(name, *parameter));
     if (!parameter->has_memory()) {
       return absl::FailedPreconditionError(
@@ -64,9 +53,9 @@ absl::StatusOr<StateDict> ModuleState::State() {
 
 absl::StatusOr<StateDict> ModuleState::StateToFill(
     const std::vector<std::string>& saved) {
-  CH_RETURN_IF_ERROR(CheckGuards(module_, &StateGuard::CheckWritable));
+  CH_RETURN_IF_ERROR(CheckWritable(module_, kWhat));
   std::map<std::string, Parameter*> parameters;
-  for (const auto& [name, parameter] : AllOf(module_)) {
+  for (const auto& [name, parameter] : NamedState(module_)) {
     parameters.emplace(name, parameter);
   }
   std::vector<std::string> own;
@@ -113,13 +102,13 @@ absl::StatusOr<StateDict> ModuleState::StateToFill(
 
 absl::Status ModuleState::Restore(const StateDict& state) {
   std::vector<Tensor> filled;
-  for (const auto& [name, parameter] : AllOf(module_)) {
+  for (const auto& [name, parameter] : NamedState(module_)) {
     if (state.Find(name) == nullptr && options_.allow_missing) continue;
     CH_RETURN_IF_ERROR(CheckFilled(state, name, parameter->data()));
     filled.push_back(WritableLocalTensor(parameter->data(), kWhat));
   }
   // What was saved for a backward, or gathered, has other values now.
-  for (const Tensor& local : filled) local.storage()->BumpVersion();
+  for (const Tensor& local : filled) BeginWrite(kWhat, local);
   return absl::OkStatus();
 }
 

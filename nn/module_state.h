@@ -15,6 +15,10 @@
 
 namespace crosshatch::nn {
 
+/// The parameters of `module`, each once by its first name, and after them its
+/// persistent buffers: what is kept of it.
+std::vector<NamedParameter> NamedState(Module& module);
+
 /// Each parameter and each persistent buffer by its name from the module
 /// ("layers.0.mlp.up_proj.weight"): what lives from step to step
 /// (Parameter::data), so shards, DTensors on the mesh that they lie on,

@@ -38,8 +38,8 @@ struct RopeScaling {
   double beta_slow = 1;         ///< those up to which it is divided.
   bool truncate = true;         ///< kYarn: the ramp begins and ends at whole i.
   /// kLongRope: head_dim / 2 each.
-  std::vector<double> short_factor;
-  std::vector<double> long_factor;
+  std::vector<double> short_factor = {};
+  std::vector<double> long_factor = {};
 
   /// Whether frequencies of a sequence beyond original_positions are others
   /// than those of a shorter one.

@@ -88,12 +88,14 @@ int64_t Gathers(const DeviceMesh& mesh) {
   return calls;
 }
 
-absl::StatusOr<Outcome> Measure(const DeviceMesh& mesh, Net& net) {
+// `salt`: of the rows.
+absl::StatusOr<Outcome> Measure(const DeviceMesh& mesh, Net& net,
+                                int64_t salt = 7) {
   for (Parameter* p : net.Parameters()) {
     CH_RETURN_IF_ERROR(DistributeParameter(
         *p, mesh, Layout::Replicated(mesh.layout(), 2).WithShard(0, 0)));
   }
-  Tensor x = DistributeTensor(SmallIntegers({kRows, kWidth}, 7), mesh,
+  Tensor x = DistributeTensor(SmallIntegers({kRows, kWidth}, salt), mesh,
                               Layout::Replicated(mesh.layout(), 2));
   x.set_requires_grad(true);
   Allocator& allocator = RankContext::Current().allocator();
@@ -170,6 +172,25 @@ TEST_P(SplitSavedTest, KeepsPartsOfTheInputsOfRecomputedModules) {
     CH_EXPECT_EQ(outcomes[0].kept_bytes - outcomes[1].kept_bytes,
                  2 * (kRows - RowsHere(mesh)) * kRowBytes);
     CH_EXPECT_EQ(outcomes[1].gathers - outcomes[0].gathers, 2);
+    return absl::OkStatus();
+  });
+}
+
+// Each slice for itself, beside another that has other rows.
+TEST(SplitSavedSliceTest, GathersWithinASlice) {
+  OnMesh({{"dp", 2}, {"tp", 2}}, [](const DeviceMesh& mesh) -> absl::Status {
+    CH_ASSIGN_OR_RETURN(const DeviceMesh tp, mesh.Slice("tp"));
+    const int64_t salt = 7 + *mesh.index(0);
+    Net plain;
+    CH_ASSIGN_OR_RETURN(const Outcome expected, Measure(tp, plain, salt));
+    Net split;
+    for (Module* layer : split.layers()) {
+      CH_RETURN_IF_ERROR(SplitSavedActivations(*layer, tp));
+    }
+    CH_ASSIGN_OR_RETURN(const Outcome outcome, Measure(tp, split, salt));
+    CH_EXPECT_EQ(outcome.values, expected.values);
+    CH_EXPECT_LT(outcome.kept_bytes, expected.kept_bytes);
+    CH_EXPECT_EQ(outcome.gathers - expected.gathers, 4);
     return absl::OkStatus();
   });
 }

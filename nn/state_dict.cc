@@ -89,21 +89,21 @@ absl::StatusOr<std::vector<std::string>> MatchStateNames(
     const std::string& what, const std::vector<std::string>& own,
     const std::vector<std::string>& saved, const RestoreOptions& options) {
   std::vector<std::string> common;
-  std::vector<std::string> missing;
-  std::vector<std::string> unexpected;
+  StateDifferences differences;
   std::set_intersection(own.begin(), own.end(), saved.begin(), saved.end(),
                         std::back_inserter(common));
+  std::set_difference(own.begin(), own.end(), saved.begin(), saved.end(),
+                      std::back_inserter(differences.missing));
+  std::set_difference(saved.begin(), saved.end(), own.begin(), own.end(),
+                      std::back_inserter(differences.unexpected));
+  if (options.differences != nullptr) *options.differences = differences;
+  std::vector<std::string> parts;
   if (!options.allow_missing) {
-    std::set_difference(own.begin(), own.end(), saved.begin(), saved.end(),
-                        std::back_inserter(missing));
+    AppendNames("missing", differences.missing, parts);
   }
   if (!options.allow_unexpected) {
-    std::set_difference(saved.begin(), saved.end(), own.begin(), own.end(),
-                        std::back_inserter(unexpected));
+    AppendNames("unexpected", differences.unexpected, parts);
   }
-  std::vector<std::string> parts;
-  AppendNames("missing", missing, parts);
-  AppendNames("unexpected", unexpected, parts);
   if (parts.empty()) return common;
   return absl::InvalidArgumentError(
       absl::StrCat("the state that was kept is not that of ", what, ": ",

@@ -89,12 +89,21 @@ class Stateful {
   virtual absl::Status Restore(const StateDict& state) = 0;
 };
 
+/// All names, in order, in which what was kept and what is restored differ.
+struct StateDifferences {
+  std::vector<std::string> missing;     ///< Not in the state that was kept.
+  std::vector<std::string> unexpected;  ///< In that one alone.
+};
+
 /// How far what was kept and what is restored may differ in names.
 struct RestoreOptions {
   /// What is not in the state that was kept stays as it is.
   bool allow_missing = false;
   /// What is not known is not read.
   bool allow_unexpected = false;
+  /// Set, if not null, whenever names are compared, to what differs, allowed or
+  /// not. Outlives what these are the options of.
+  StateDifferences* differences = nullptr;
 };
 
 /// Compares the names of a state with those that were kept.

@@ -4,7 +4,7 @@
 
 /// \file
 /// StateGuard: how a runtime on a module (FSDP) says when the module's
-/// parameters cannot be kept or restored.
+/// parameters cannot be kept or restored, and hears when they are needed again.
 
 #include "absl/status/status.h"
 #include "crosshatch/nn/module.h"
@@ -24,7 +24,17 @@ class StateGuard : public Attachment {
   /// Whether Parameter::data() may be overwritten.
   /// \error as CheckReadable.
   virtual absl::Status CheckWritable(const char* what) const = 0;
+  /// The forward of `module`, to which this is attached, runs again within a
+  /// backward (nn/checkpoint.h), without its hooks, and needs its parameters.
+  virtual void BeginRecomputation(Module& /*module*/) {}
 };
+
+/// Whether every guard on `module` and below lets its parameters be read.
+/// \error as StateGuard::CheckReadable, of the first that does not.
+absl::Status CheckReadable(Module& module, const char* what);
+/// Whether every one lets them be overwritten.
+/// \error as StateGuard::CheckWritable, of the first that does not.
+absl::Status CheckWritable(Module& module, const char* what);
 
 }  // namespace crosshatch::nn
 

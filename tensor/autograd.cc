@@ -126,6 +126,7 @@ class GradientPlace final : public Place {
   std::shared_ptr<const std::string> module() const override {
     return node_.module();
   }
+  const char* op_name() const override { return node_.name(); }
 
  private:
   const Node& node_;

@@ -29,7 +29,7 @@ namespace crosshatch {
 
 struct BackwardOptions {
   /// Gradient of the root; undefined means ones (the root has one element).
-  Tensor gradient;
+  Tensor gradient = {};
   /// Keep what nodes saved, to run backward again.
   bool retain_graph = false;
   /// Record the graph of the gradients themselves (and keep the graph). Sinks

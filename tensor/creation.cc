@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "crosshatch/tensor/creation.h"
 
+#include <cstddef>
 #include <cstring>
 #include <utility>
 #include <vector>
@@ -11,13 +12,41 @@
 #include "crosshatch/tensor/rank_context.h"
 
 namespace crosshatch {
+namespace {
+
+// Copies strided elements of `element` bytes to row-major `out`.
+void CopyStrided(const std::byte* from, ShapeView sizes, ShapeView strides,
+                 int64_t element, std::byte*& out) {
+  if (IsContiguous(sizes, strides)) {
+    const int64_t bytes = NumElements(sizes) * element;
+    std::memcpy(out, from, static_cast<size_t>(bytes));
+    out += bytes;
+    return;
+  }
+  for (int64_t i = 0; i < sizes[0]; ++i) {
+    CopyStrided(from + i * strides[0] * element, sizes.subspan(1),
+                strides.subspan(1), element, out);
+  }
+}
+
+// Of a dense tensor of sizes that a program asks for.
+int64_t CheckedBytes(ShapeView sizes, DType dtype) {
+  int64_t bytes = SizeOf(dtype);
+  for (const int64_t size : sizes) {
+    CH_CHECK_GE(size, 0) << "a tensor of sizes " << ToString(sizes);
+    CH_CHECK(!__builtin_mul_overflow(bytes, size, &bytes))
+        << "a tensor of sizes " << ToString(sizes) << " of " << dtype
+        << " has more bytes than there are numbers for";
+  }
+  return bytes;
+}
+
+}  // namespace
 
 Tensor Empty(ShapeView sizes, DType dtype) {
-  const int64_t count = NumElements(sizes);
-  CH_CHECK_GE(count, 0) << "a tensor of sizes " << ToString(sizes);
   RankContext& context = RankContext::Current();
   auto storage = std::make_shared<Storage>(
-      context.allocator().Allocate(count * SizeOf(dtype),
+      context.allocator().Allocate(CheckedBytes(sizes, dtype),
                                    context.memory_class(),
                                    context.current_stream()),
       context.memory_device());
@@ -76,9 +105,34 @@ template Tensor FromValues<double>(ShapeView, absl::Span<const double>);
 template Tensor FromValues<int32_t>(ShapeView, absl::Span<const int32_t>);
 template Tensor FromValues<int64_t>(ShapeView, absl::Span<const int64_t>);
 
+Tensor ToThisDevice(const Tensor& tensor) {
+  CH_CHECK(!tensor.is_distributed())
+      << "ToThisDevice of " << tensor.Describe()
+      << ": the parts of a distributed tensor are where their ranks compute";
+  const RankContext& context = RankContext::Current();
+  const Device from = tensor.device();
+  if (from == context.device() || from == context.backend().device()) {
+    return tensor;
+  }
+  CH_CHECK(from.is_cpu()) << "ToThisDevice of " << tensor.Describe() << " on "
+                          << context.device()
+                          << ": only what is in the host's memory comes to a "
+                          << "device";
+  const Tensor copy = Empty(tensor.sizes(), tensor.dtype());
+  const void* const elements = internal::AddressForHost(tensor);
+  WriteFromHost(copy,
+                [elements, sizes = tensor.sizes(), strides = tensor.strides(),
+                 element = SizeOf(tensor.dtype())](void* to) {
+                  auto* out = static_cast<std::byte*>(to);
+                  CopyStrided(static_cast<const std::byte*>(elements), sizes,
+                              strides, element, out);
+                });
+  return copy;
+}
+
 Tensor Deferred(ShapeView sizes, DType dtype, std::string owner) {
-  auto storage = std::make_shared<Storage>(NumElements(sizes) * SizeOf(dtype),
-                                           std::move(owner));
+  auto storage =
+      std::make_shared<Storage>(CheckedBytes(sizes, dtype), std::move(owner));
   return MakeView(std::move(storage), 0, Shape(sizes.begin(), sizes.end()),
                   ContiguousStrides(sizes), dtype);
 }

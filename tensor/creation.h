@@ -32,6 +32,12 @@ extern template Tensor FromValues<int32_t>(ShapeView,
 extern template Tensor FromValues<int64_t>(ShapeView,
                                            absl::Span<const int64_t>);
 
+/// `tensor`, which is local, where this rank computes: itself where it lies
+/// there, else a copy of what lies in the host's memory, made in the current
+/// stream's order and contiguous. Ranks of a device bring to it what a thread
+/// without a rank made, such as a loader's. Outside of the graph.
+Tensor ToThisDevice(const Tensor& tensor);
+
 /// Names and shapes, no memory and no accounting: Device::Meta() until its
 /// storage is attached. `owner` names it in errors.
 Tensor Deferred(ShapeView sizes, DType dtype, std::string owner);

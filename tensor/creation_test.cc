@@ -105,6 +105,11 @@ TEST(DeferredTest, HasNoMemoryUntilItIsAttached) {
 
 TEST(CreationDeathTest, RefusesMisuse) {
   EXPECT_DEATH(Empty({-1}), "a tensor of sizes \\[-1\\]");
+  EXPECT_DEATH(Ones({-2, -3}), "a tensor of sizes \\[-2, -3\\]");
+  EXPECT_DEATH(Deferred({-2, -3}, kFloat32, "wq"),
+               "a tensor of sizes \\[-2, -3\\]");
+  EXPECT_DEATH(Empty({int64_t{1} << 31, int64_t{1} << 31}),
+               "sizes \\[2147483648, 2147483648\\] of f32 has more bytes");
   EXPECT_DEATH(FromValues<float>({3}, {1, 2}),
                "3 vs 2\\) elements of sizes \\[3\\]");
   EXPECT_DEATH(Deferred({2}, kFloat32, "wq").raw_data(), "memory of wq");

@@ -28,7 +28,7 @@ struct RankParts {
   int rank = 0;
   /// For the kernels of the CPU.
   ThreadPool* pool = nullptr;
-  /// Of work that runs on the rank's own thread.
+  /// Kernels get it that the rank's own thread runs.
   KernelContext* inline_context = nullptr;
   /// Told of every wait of a worker and of the rank's thread.
   WaitGraph* wait_graph = nullptr;

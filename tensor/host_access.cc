@@ -21,7 +21,8 @@ HostView::HostView(const Tensor& tensor) : tensor_(tensor) {
       << ", whose elements are not all here";
   RankContext& context = RankContext::Current();
   Stream& stream = context.current_stream();
-  const auto* const first = static_cast<const std::byte*>(tensor.raw_data());
+  const auto* const first =
+      static_cast<const std::byte*>(internal::AddressForHost(tensor));
   if (internal::IsHostAddressable(tensor) || first == nullptr) {
     stream.Synchronize();
     first_ = first;

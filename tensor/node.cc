@@ -124,6 +124,9 @@ Node::Edge GradEdge(const Tensor& tensor) {
   if (meta->base.defined()) GraphTies::Refresh(tensor, *meta);
   if (meta->grad_fn != nullptr) return {meta->grad_fn, meta->output_index};
   if (!meta->requires_grad) return {};
+  if (!tensor.is_distributed()) {
+    internal::CheckMayBeWritten("the gradient of a leaf", tensor);
+  }
   SavedTensorStore* const store = RankContext::Current().saved_tensor_store();
   if (store != nullptr) store->NoteRead(tensor);
   std::shared_ptr<Node> leaf = meta->accumulator.lock();
@@ -264,6 +267,10 @@ Tensor& Tensor::set_requires_grad(bool requires_grad) {
                       << Describe() << "; Detach it first";
   CH_CHECK(!requires_grad || IsFloatingPoint(dtype()))
       << "only floating point has gradients: " << Describe();
+  // What autograd knows of a tensor is for one thread, too.
+  if (requires_grad && !is_distributed()) {
+    internal::CheckMayBeWritten("set_requires_grad", *this);
+  }
   AutogradMeta& meta = GraphTies::Meta(*this);
   meta.requires_grad = requires_grad;
   // From here on it is a leaf of its own.

@@ -48,6 +48,7 @@ class OpPlace final : public Place {
     }
     return text;
   }
+  const char* op_name() const override { return info_.name; }
 
  private:
   const OpInfo& info_;

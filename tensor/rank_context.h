@@ -68,9 +68,13 @@ struct RankContextOptions {
 /// A thread that is none of a rank, such as a data loader's, has a context of
 /// its own. What it makes may be given to rank threads (by whatever orders the
 /// two, a queue with a lock), which read it from then on, any number of them,
-/// and nobody writes to it any more. It may be dropped on any thread, and later
-/// than its maker ends. What a rank makes may be dropped on any thread as well,
-/// but is used on the rank's own only: elsewhere its use fails a check.
+/// and nobody writes to it any more, nor makes it a leaf of their graphs: that
+/// fails a check (BeginWrite), and a Clone may be written. Its memory is the
+/// host's: a rank of another device brings it there by ToThisDevice
+/// (creation.h), and any other use fails a check. It may be dropped on any
+/// thread, and later than its maker ends. What a rank makes may be dropped on
+/// any thread as well, but is used on the rank's own only: elsewhere its use
+/// fails a check.
 /// \threadsafety the rank's thread only, except Poison and status.
 class RankContext {
  public:
@@ -145,8 +149,9 @@ class RankContext {
   SavedTensorStore* saved_tensor_store() const { return saved_tensor_store_; }
 
   /// Bytes written by copies of what was there already: tensors cloned or made
-  /// contiguous, data packed for a collective or an op, and shards that FSDP
-  /// stages in another dtype or memory. An op that casts computes; it copies
+  /// contiguous, as for a collective or an op, and shards that FSDP stages in
+  /// another dtype or memory. Not what an engine packs on its way, nor what is
+  /// written into a tensor in place. An op that casts computes; it copies
   /// nothing.
   int64_t copied_bytes() const { return copied_bytes_; }
   void AddCopiedBytes(int64_t bytes) { copied_bytes_ += bytes; }

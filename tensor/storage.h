@@ -5,6 +5,7 @@
 /// \file
 /// The memory behind one or more tensors.
 
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <string>
@@ -48,6 +49,15 @@ class Storage {
   /// The context that the memory is of (AllocatorOwner); 0: nobody's.
   uint64_t context() const { return context_; }
 
+  /// Whether a thread other than the one whose memory it is has read it.
+  /// \threadsafety any thread.
+  bool was_handed_over() const {
+    return handed_over_.load(std::memory_order_relaxed);
+  }
+  void NoteHandedOver() {
+    if (!was_handed_over()) handed_over_.store(true, std::memory_order_relaxed);
+  }
+
   /// Start of the bytes. Fails a check when detached. Null on Device::Meta()
   /// and for no bytes.
   std::byte* data() const {
@@ -63,6 +73,7 @@ class Storage {
   /// Counts changes of the content that a holder of a tensor could notice:
   /// writes made through ops, and other values where memory is attached anew.
   /// Autograd compares it to find a saved tensor that was changed in place.
+  /// Whoever writes to a tensor counts it by BeginWrite (tensor.h).
   uint32_t version() const { return version_; }
   void BumpVersion() { ++version_; }
 
@@ -76,6 +87,7 @@ class Storage {
   Device device_;
   uint64_t context_ = 0;
   bool attached_ = false;
+  std::atomic<bool> handed_over_{false};
   uint32_t version_ = 0;
   std::string owner_;
   std::vector<Part> parts_;

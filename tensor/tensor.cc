@@ -65,7 +65,67 @@ void CheckMayBeUsedHere(const Tensor& tensor) {
       << "with the rank; read its values there (ToVector)";
 }
 
+// Whether the memory is that of another thread's context.
+bool IsOfAnotherThread(const Storage& storage, const Allocator* allocator) {
+  return storage.context() != 0 &&
+         storage.context() != RankContext::Current().id() &&
+         !allocator->OnOwnThread();
+}
+
+// `by_host`: not for kernels of the rank's device.
+std::byte* AddressOf(const Tensor& tensor, bool by_host) {
+  CH_CHECK(!tensor.is_distributed())
+      << "the address of a distributed tensor: " << tensor.Describe();
+  const std::shared_ptr<Storage>& storage = tensor.storage();
+  std::byte* const start = storage->data();
+  if (start == nullptr || tensor.numel() == 0) return nullptr;
+  if (storage->context() != 0) {
+    RankContext& context = RankContext::Current();
+    if (storage->context() != context.id()) {
+      CheckMayBeUsedHere(tensor);
+      CH_CHECK(by_host || context.dry_run() ||
+               storage->device() == context.device())
+          << tensor.Describe() << " is used on " << context.device()
+          << ": a thread without a rank, such as a loader's, made it; bring it "
+          << "to the rank's device by ToThisDevice";
+      if (!storage->block().allocator()->OnOwnThread()) {
+        storage->NoteHandedOver();
+      }
+      context.Hold(storage);
+    }
+  }
+  return start + tensor.storage_offset() * SizeOf(tensor.dtype());
+}
+
 }  // namespace
+
+void BeginWrite(const char* what, const Tensor& dst) {
+  internal::CheckMayBeWritten(what, dst);
+  dst.storage()->BumpVersion();
+}
+
+namespace internal {
+
+void CheckMayBeWritten(const char* what, const Tensor& dst) {
+  Storage& storage = *dst.storage();
+  if (IsOfAnotherThread(storage, storage.block().allocator())) {
+    CheckMayBeUsedHere(dst);
+    CH_CHECK(false) << what << ": " << dst.Describe()
+                    << " was made by another thread, which may give it to "
+                    << "several ranks: nobody writes to it any more; write to "
+                    << "a Clone of it";
+  }
+  CH_CHECK(!storage.was_handed_over())
+      << what << ": " << dst.Describe()
+      << " was given to another thread, which may read it now: make a new "
+      << "tensor for new values";
+}
+
+const void* AddressForHost(const Tensor& tensor) {
+  return AddressOf(tensor, /*by_host=*/true);
+}
+
+}  // namespace internal
 
 TensorImpl::TensorImpl() = default;
 TensorImpl::~TensorImpl() = default;
@@ -87,7 +147,9 @@ bool Tensor::IsUnique() const {
   if (is_distributed()) {
     return handler().use_count() == 1 && handler()->OwnsMemory();
   }
-  return impl_->storage.use_count() == 1 && !impl_->storage->block().empty();
+  return impl_->storage.use_count() == 1 && !impl_->storage->block().empty() &&
+         !IsOfAnotherThread(*impl_->storage,
+                            impl_->storage->block().allocator());
 }
 
 Device Tensor::device() const {
@@ -101,20 +163,7 @@ std::string MemoryOwnerOf(const Tensor& tensor) {
                                    SizeOf(tensor.dtype()));
 }
 
-void* Tensor::raw_data() const {
-  CH_CHECK(!is_distributed())
-      << "the address of a distributed tensor: " << Describe();
-  std::byte* const start = impl_->storage->data();
-  if (start == nullptr || numel() == 0) return nullptr;
-  if (impl_->storage->context() != 0) {
-    RankContext& context = RankContext::Current();
-    if (impl_->storage->context() != context.id()) {
-      CheckMayBeUsedHere(*this);
-      context.Hold(impl_->storage);
-    }
-  }
-  return start + impl_->offset * SizeOf(impl_->dtype);
-}
+void* Tensor::raw_data() const { return AddressOf(*this, /*by_host=*/false); }
 
 template <typename T>
 std::vector<T> Tensor::ToVector() const {

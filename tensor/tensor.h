@@ -170,7 +170,9 @@ class Tensor {
     return Defined("storage").storage;
   }
   /// Address of the first element. Null on Device::Meta() or without elements.
-  /// Work on it must go through a stream.
+  /// Work on it must go through a stream. Fails a check where the elements are
+  /// not on the rank's device, because a thread without a rank made them:
+  /// ToThisDevice (creation.h) brings them.
   void* raw_data() const;
   template <typename T>
   T* data() const {
@@ -241,6 +243,22 @@ std::ostream& operator<<(std::ostream& out, const Tensor& tensor);
 /// Whose memory `tensor` lies in, where that has a name: "blocks.0.up.weight
 /// (gathered)".
 std::string MemoryOwnerOf(const Tensor& tensor);
+
+/// Says that `what`, an op say, writes to `dst`, which is local: counts the
+/// write (Storage::version). Fails a check where other threads may read the
+/// memory: what another thread made, and what another thread has read.
+void BeginWrite(const char* what, const Tensor& dst);
+
+namespace internal {
+
+/// The check of BeginWrite.
+void CheckMayBeWritten(const char* what, const Tensor& dst);
+
+/// As raw_data, for work of the host: memory that a thread without a rank made
+/// on another device than the rank's may be read there.
+const void* AddressForHost(const Tensor& tensor);
+
+}  // namespace internal
 
 /// A local view of `storage` (no graph). Offset and strides in elements.
 Tensor MakeView(std::shared_ptr<Storage> storage, int64_t offset, Shape sizes,

@@ -3,9 +3,11 @@
 // dropped by ranks'.
 #include <condition_variable>
 #include <deque>
+#include <functional>
 #include <memory>
 #include <mutex>
 #include <optional>
+#include <string>
 #include <thread>
 #include <utility>
 #include <vector>
@@ -58,6 +60,7 @@ class LoaderTest : public ::testing::TestWithParam<uint64_t> {};
 TEST_P(LoaderTest, FeedsARank) {
   constexpr int kSteps = 200;
   Queue queue;
+  // [loader]
   std::thread loader([&] {
     for (int step = 0; step < kSteps; ++step) {
       // Some of what the loader makes it drops itself.
@@ -65,13 +68,16 @@ TEST_P(LoaderTest, FeedsARank) {
       queue.Push(Add(scaled, Full({4}, 1)));
     }
   });
+  // [/loader]
   RankContext rank({.adversarial_seed = GetParam()});
   const RankContextScope scope(&rank);
   const Tensor weight = Ones({4}).set_requires_grad(true);
   for (int step = 0; step < kSteps; ++step) {
-    const Tensor batch = queue.Pop();
+    // [from_the_loader]
+    const Tensor batch = ToThisDevice(queue.Pop());
     EXPECT_EQ(SumOfBatch(batch), 2 * (2 * 3 + 4));
     ASSERT_TRUE(Backward(Sum(Mul(weight, batch))).ok());
+    // [/from_the_loader]
   }
   loader.join();
   EXPECT_TRUE(rank.Synchronize().ok());
@@ -187,12 +193,96 @@ TEST(ThreadsDeathTest, ARanksTensorsAreUsedOnItsThreadOnly) {
         RankContext rank({.world_rank = 5});
         const RankContextScope scope(&rank);
         const Tensor mine = Ones({2});
+        std::thread([&] { ZeroInPlace(mine); }).join();
+      },
+      "f32\\[2\\] on cpu is used on another thread than that of rank 5");
+  EXPECT_DEATH(
+      {
+        RankContext rank({.world_rank = 5});
+        const RankContextScope scope(&rank);
+        const Tensor mine = Ones({2});
         std::thread([&] {
           const RankContextScope also(&rank);
           Ones({2});
         }).join();
       },
       "in the context of another thread's rank 5");
+}
+
+// What ranks may share is written by nobody.
+struct Write {
+  std::string name;  ///< In the message.
+  std::function<void(const Tensor&)> run;
+};
+
+class SharedBatchDeathTest : public ::testing::TestWithParam<Write> {
+ protected:
+  void SetUp() override {
+    GTEST_FLAG_SET(death_test_style, "threadsafe");
+    std::thread([&] { batch_ = FromValues<float>({4}, Batch(3)); }).join();
+  }
+
+  Tensor batch_;  // Made by a thread that has ended.
+};
+
+TEST_P(SharedBatchDeathTest, IsNotWrittenByARank) {
+  const Write& write = GetParam();
+  RankContext rank({.world_rank = 1});
+  const RankContextScope scope(&rank);
+  const std::string refusal =
+      write.name +
+      ": f32\\[4\\] on cpu was made by another thread, which may "
+      "give it to several ranks: nobody writes to it any more; write to a "
+      "Clone of it\n  at rank 1";
+  EXPECT_DEATH(write.run(batch_), refusal);
+  // So is a part of it, outside of the graph too.
+  EXPECT_DEATH(write.run(View(batch_.Detach(), {4})), refusal);
+  EXPECT_FALSE(batch_.IsUnique());
+  write.run(Clone(batch_));
+  EXPECT_THAT(batch_.ToVector<float>(), ::testing::ElementsAreArray(Batch(3)));
+}
+
+TEST_P(SharedBatchDeathTest, IsNotWrittenByItsMakerOnceItWasRead) {
+  const Write& write = GetParam();
+  const Tensor batch = Ones({4});
+  write.run(batch.Detach());
+  const auto read_and_write = [&] {
+    std::thread([&] {
+      RankContext rank({.world_rank = 1});
+      const RankContextScope scope(&rank);
+      Sum(batch);
+    }).join();
+    write.run(batch.Detach());
+  };
+  EXPECT_DEATH(read_and_write(),
+               write.name +
+                   ": f32\\[4\\] on cpu was given to another thread, "
+                   "which may read it now: make a new tensor for new values");
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    All, SharedBatchDeathTest,
+    ::testing::ValuesIn(std::vector<Write>{
+        {"add_in_place", [](const Tensor& t) { AddInPlace(t, Ones({4})); }},
+        {"scale_in_place", [](const Tensor& t) { MulInPlace(t, 2.0); }},
+        {"mul_in_place", [](const Tensor& t) { MulInPlace(t, Ones({4})); }},
+        {"copy_in_place", [](const Tensor& t) { CopyInPlace(t, Ones({4})); }},
+        {"fill_in_place", [](const Tensor& t) { ZeroInPlace(t); }},
+        {"set_requires_grad",
+         [](const Tensor& t) { Tensor(t).set_requires_grad(true); }},
+    }),
+    [](const auto& info) { return info.param.name; });
+
+// Its gradient would be added up by all ranks that have it.
+TEST(ThreadsDeathTest, ALeafOfAnotherThreadGetsNoGradient) {
+  GTEST_FLAG_SET(death_test_style, "threadsafe");
+  Tensor leaf;
+  std::thread([&] { leaf = Ones({4}).set_requires_grad(true); }).join();
+  RankContext rank({.world_rank = 1});
+  const RankContextScope scope(&rank);
+  EXPECT_DEATH(Sum(leaf),
+               "the gradient of a leaf: f32\\[4\\] on cpu was made by another");
+  EXPECT_EQ(Sum(leaf.Detach()).ToVector<float>()[0], 4);
 }
 
 }  // namespace

@@ -51,9 +51,13 @@ int RankOfMpirun() {
   return rank == nullptr ? -1 : std::atoi(rank);
 }
 
-DevicesOfRanks& TheDevicesOfRanks() {
-  static auto* const devices = new DevicesOfRanks;
-  return *devices;
+RunnerOfRanks& TheRunnerOfRanks() {
+  static auto* const runner = new RunnerOfRanks(
+      [](int ranks, absl::FunctionRef<absl::Status(World&)> body,
+         const RankOptions& options) {
+        return RunLocal(ranks, body, options);
+      });
+  return *runner;
 }
 
 // Strings as one, and back.
@@ -156,30 +160,27 @@ std::vector<std::string> OfFirstRank(std::vector<std::string> lines) {
   return Split(OfFirstRank(Join(lines)));
 }
 
-void SetDevicesOfRanks(DevicesOfRanks devices) {
-  TheDevicesOfRanks() = std::move(devices);
+void SetRunnerOfRanks(RunnerOfRanks runner) {
+  TheRunnerOfRanks() = std::move(runner);
 }
 
 absl::Status StatusOfRanks(int ranks,
                            absl::FunctionRef<absl::Status(World&)> body,
-                           const RankOptions& asked) {
-  if (RankOfMpirun() >= 0) return StatusOfProcesses(ranks, body, asked);
-  RankOptions options = asked;
-  if (TheDevicesOfRanks() && options.backend == nullptr &&
-      options.backends.empty()) {
-    options.backends = TheDevicesOfRanks()(ranks);
-  }
+                           const RankOptions& options) {
+  if (RankOfMpirun() >= 0) return StatusOfProcesses(ranks, body, options);
   std::vector<std::vector<FailedCheck>> by_rank(
       static_cast<size_t>(std::max(ranks, 0)));
-  const absl::Status status = RunLocal(
-      ranks,
-      [&](World& world) {
-        CheckScope scope;
-        absl::Status of_rank = body(world);
-        by_rank[static_cast<size_t>(world.rank())] = scope.Take();
-        return of_rank;
-      },
-      options);
+  const auto checked = [&](World& world) {
+    CheckScope scope;
+    absl::Status of_rank = body(world);
+    by_rank[static_cast<size_t>(world.rank())] = scope.Take();
+    return of_rank;
+  };
+  const bool names_devices =
+      options.backend != nullptr || !options.backends.empty();
+  const absl::Status status = names_devices
+                                  ? RunLocal(ranks, checked, options)
+                                  : TheRunnerOfRanks()(ranks, checked, options);
   Report(by_rank);
   return status;
 }

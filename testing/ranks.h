@@ -7,7 +7,8 @@
 /// ranks are on is decided here alone. Ranks are threads, or, where mpirun has
 /// started the test (ch_rank_test with engines = ["local", "mpi"]), processes,
 /// each of which runs the whole test; one that is no rank of a job waits for
-/// its end; or threads on emulated CUDA devices (devices = ["cpu", "cuda"]). Of
+/// its end; or threads on CUDA devices (devices = ["cpu", "cuda"]); or threads
+/// that NCCL joins as if they were processes (engines = ["local", "nccl"]). Of
 /// what a body writes to the test's variables a process has only
 /// its own rank's: what ranks have is checked on them, or comes by OfFirstRank.
 ///
@@ -43,14 +44,14 @@ namespace crosshatch {
 /// long they may take.
 using RankOptions = LocalOptions;
 
-/// Gives by rank the devices of a job of `ranks` ranks.
-using DevicesOfRanks =
-    std::function<std::vector<const DeviceBackend*>(int ranks)>;
+/// Runs a job of `ranks` ranks, as RunLocal does.
+using RunnerOfRanks = std::function<absl::Status(
+    int ranks, absl::FunctionRef<absl::Status(World&)> body,
+    const RankOptions& options)>;
 
-/// From now on, jobs whose options name no device run on those that `devices`
-/// gives. Called by what is linked to a test (on_emulated_cuda.cc), before its
-/// tests run.
-void SetDevicesOfRanks(DevicesOfRanks devices);
+/// From now on `runner` runs the jobs whose options name no device. Called by
+/// what is linked to a test (on_cuda.cc), before its tests run.
+void SetRunnerOfRanks(RunnerOfRanks runner);
 
 /// Runs `body` on each of `ranks` ranks and reports the checks that failed.
 /// \returns what the job failed with, OK if it did not: for tests of failures.

@@ -6,6 +6,8 @@
 
 #include <cmath>
 #include <cstdint>
+#include <functional>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -29,10 +31,13 @@
 #include "crosshatch/testing/near.h"
 #include "crosshatch/testing/ranks.h"
 #include "crosshatch/tp/parallelize_module.h"
+#include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
 namespace crosshatch {
 namespace {
+
+using ::testing::HasSubstr;
 
 constexpr int64_t kTime = 3;
 // Of sums of at most 21 products in other orders.
@@ -77,6 +82,8 @@ struct Case {
   int tp = 1;
   bool checkpoint = false;
   bool replicate = false;
+  /// Shards are replicated so many times: a mesh of two axes.
+  int copies = 1;
 };
 
 int64_t SumOf(const std::vector<int64_t>& parts) {
@@ -134,60 +141,67 @@ TEST_P(DropoutBatchTest, IsThatOfOneDevice) {
   const absl::StatusOr<Reference> reference = OnOneDevice();
   ASSERT_TRUE(reference.ok()) << reference.status();
   const int ranks = static_cast<int>(c.parts[0].size());
-  OnMesh({{"fsdp", ranks}, {"tp", c.tp}},
-         [&](const DeviceMesh& mesh) -> absl::Status {
-           CH_ASSIGN_OR_RETURN(const DeviceMesh fsdp, mesh.Slice("fsdp"));
-           CH_ASSIGN_OR_RETURN(const DeviceMesh tp, mesh.Slice("tp"));
-           Net model;
-           fsdp::FullyShardOptions options = {.gradient_divide_factor = 1};
-           if (c.tp > 1) {
-             options.extension = DTensorExtensions::Create();
-             CH_RETURN_IF_ERROR(
-                 tp::ParallelizeModule(model, tp,
-                                       {{"up", tp::ColwiseParallel()},
-                                        {"down", tp::RowwiseParallel()}}));
-           }
-           if (c.replicate) {
-             CH_RETURN_IF_ERROR(fsdp::Replicate(model, fsdp, options));
-           } else {
-             CH_RETURN_IF_ERROR(fsdp::FullyShard(model.up(), fsdp, options));
-             CH_RETURN_IF_ERROR(fsdp::FullyShard(model, fsdp, options));
-           }
-           if (c.checkpoint) {
-             CH_RETURN_IF_ERROR(nn::Checkpoint(model.drop()));
-             CH_RETURN_IF_ERROR(nn::Checkpoint(model));
-           }
-           CH_RETURN_IF_ERROR(model.Materialize({.seed = 5}));
-           const auto here = static_cast<size_t>(*fsdp.index(0));
-           for (uint64_t step = 0; step < 2; ++step) {
-             nn::SetDropoutStep(model, 11, step);
-             for (nn::Parameter* p : model.Parameters()) p->set_grad(Tensor());
-             double loss = 0;
-             int64_t begin = 0;
-             for (const std::vector<int64_t>& parts : c.parts) {
-               int64_t first = begin;
-               for (size_t r = 0; r < here; ++r) first += parts[r];
-               CH_ASSIGN_OR_RETURN(
-                   const double of_part,
-                   StepOf(model, Rows(first, first + parts[here])));
-               loss += of_part;
-               begin += SumOf(parts);
-             }
-             const Tensor losses = FromLocal(
-                 FromValues<float>(
-                     {1}, std::vector<float>{static_cast<float>(loss)}),
-                 fsdp, Layout::Replicated(fsdp.layout(), 1).WithShard(0, 0),
-                 Layout::Replicated(fsdp.layout(), 1).WithShard(0, 0));
-             const auto all = FullTensor(losses).ToVector<double>();
-             double sum = 0;
-             for (const double of_rank : all) sum += of_rank;
-             const double expected = reference->losses[step];
-             CH_EXPECT_NEAR(sum, expected, 64 * 0x1p-24 * expected) << step;
-             CH_ASSIGN_OR_RETURN(const Values gradients, GradientsOf(model));
-             ExpectNear(gradients, reference->gradients[step], kRoundings);
-           }
-           return absl::OkStatus();
-         });
+  std::vector<MeshAxis> axes = {{"fsdp", ranks / c.copies}, {"tp", c.tp}};
+  std::vector<std::string> batch = {"fsdp"};
+  if (c.copies > 1) {
+    axes.insert(axes.begin(), {"copies", c.copies});
+    batch.insert(batch.begin(), "copies");
+  }
+  OnMesh(axes, [&](const DeviceMesh& mesh) -> absl::Status {
+    CH_ASSIGN_OR_RETURN(const DeviceMesh fsdp, mesh.Slice(batch));
+    CH_ASSIGN_OR_RETURN(const DeviceMesh tp, mesh.Slice("tp"));
+    Net model;
+    fsdp::FullyShardOptions options = {.gradient_divide_factor = 1};
+    if (c.tp > 1) {
+      options.extension = DTensorExtensions::Create();
+      CH_RETURN_IF_ERROR(tp::ParallelizeModule(
+          model, tp,
+          {{"up", tp::ColwiseParallel()}, {"down", tp::RowwiseParallel()}}));
+    }
+    if (c.replicate) {
+      CH_RETURN_IF_ERROR(fsdp::Replicate(model, fsdp, options));
+    } else {
+      CH_RETURN_IF_ERROR(fsdp::FullyShard(model.up(), fsdp, options));
+      CH_RETURN_IF_ERROR(fsdp::FullyShard(model, fsdp, options));
+    }
+    if (c.checkpoint) {
+      CH_RETURN_IF_ERROR(nn::Checkpoint(model.drop()));
+      CH_RETURN_IF_ERROR(nn::Checkpoint(model));
+    }
+    CH_RETURN_IF_ERROR(model.Materialize({.seed = 5}));
+    auto here = static_cast<size_t>(*fsdp.index(0));
+    Layout by_rank = Layout::Replicated(fsdp.layout(), 1).WithShard(0, 0);
+    if (c.copies > 1) {
+      here = here * static_cast<size_t>(fsdp.size(1)) +
+             static_cast<size_t>(*fsdp.index(1));
+      by_rank = by_rank.WithShard(1, 0);
+    }
+    for (uint64_t step = 0; step < 2; ++step) {
+      nn::SetDropoutStep(model, 11, step);
+      for (nn::Parameter* p : model.Parameters()) p->set_grad(Tensor());
+      double loss = 0;
+      int64_t begin = 0;
+      for (const std::vector<int64_t>& parts : c.parts) {
+        int64_t first = begin;
+        for (size_t r = 0; r < here; ++r) first += parts[r];
+        CH_ASSIGN_OR_RETURN(const double of_part,
+                            StepOf(model, Rows(first, first + parts[here])));
+        loss += of_part;
+        begin += SumOf(parts);
+      }
+      const Tensor losses = FromLocal(
+          FromValues<float>({1}, std::vector<float>{static_cast<float>(loss)}),
+          fsdp, by_rank, by_rank);
+      const auto all = FullTensor(losses).ToVector<double>();
+      double sum = 0;
+      for (const double of_rank : all) sum += of_rank;
+      const double expected = reference->losses[step];
+      CH_EXPECT_NEAR(sum, expected, 64 * 0x1p-24 * expected) << step;
+      CH_ASSIGN_OR_RETURN(const Values gradients, GradientsOf(model));
+      ExpectNear(gradients, reference->gradients[step], kRoundings);
+    }
+    return absl::OkStatus();
+  });
 }
 
 INSTANTIATE_TEST_SUITE_P(
@@ -204,7 +218,14 @@ INSTANTIATE_TEST_SUITE_P(
         Case{"fsdp3_tp2_recomputed_accumulation",
              {{1, 0, 2}, {2, 1, 1}},
              2,
-             true}),
+             true},
+        Case{"hsdp2x2", {{2, 1, 0, 4}}, 1, false, false, 2},
+        Case{"hsdp2x2_accumulation",
+             {{1, 0, 2, 1}, {1, 1, 0, 1}},
+             1,
+             false,
+             false,
+             2}),
     [](const auto& info) { return info.param.name; });
 
 // Whoever splits the batch in another way says which rows a forward has.
@@ -227,6 +248,90 @@ TEST(DropoutBatchScopeTest, HoldsInsteadOfWhatShardingTells) {
     CH_ASSIGN_OR_RETURN(const Values gradients, GradientsOf(model));
     ExpectNear(gradients, reference->gradients[0], kRoundings);
     return absl::OkStatus();
+  });
+}
+
+// Of positions [T], in front or not or not there, and x [rows, T, 5] to
+// [rows, T, 2].
+class WithPositions final : public nn::Module {
+ public:
+  /// \param flat drops of rows and times as one dim.
+  explicit WithPositions(bool flat) : flat_(flat) {}
+  const char* type_name() const override { return "WithPositions"; }
+
+ protected:
+  TensorList ForwardImpl(TensorSpan inputs) override {
+    const Tensor up =
+        up_.Forward(inputs[0].ndim() == 3 ? inputs[0] : inputs[1]);
+    return {drop_.Forward(flat_ ? Flatten(up, 0, 1) : up)};
+  }
+
+ private:
+  const bool flat_;
+  nn::Linear& up_ = Make<nn::Linear>("up", 5, 2);
+  nn::Dropout& drop_ = Make<nn::Dropout>("drop", 0.5);
+};
+
+// Of two steps of a WithPositions, each rank with rows of its own.
+absl::Status StepsOf(const DeviceMesh& mesh, const std::vector<int64_t>& parts,
+                     bool flat, const std::function<TensorList(Tensor)>& inputs,
+                     std::optional<nn::BatchRows> rows = std::nullopt) {
+  WithPositions model(flat);
+  CH_RETURN_IF_ERROR(fsdp::FullyShard(model, mesh));
+  CH_RETURN_IF_ERROR(model.Materialize({.seed = 5}));
+  const auto here = static_cast<size_t>(*mesh.index(0));
+  std::optional<nn::BatchRowsScope> scope;
+  if (rows.has_value()) scope.emplace(*rows);
+  for (uint64_t step = 0; step < 2; ++step) {
+    nn::SetDropoutStep(model, 11, step);
+    const Tensor x = SmallIntegers({parts[here], kTime, 5}, 3);
+    CH_RETURN_IF_ERROR(Backward(Sum(model.Call(inputs(x))[0])));
+  }
+  return absl::OkStatus();
+}
+
+// Rows are counted by the first input. Where that is no batch, and the ranks
+// have rows of other numbers, ranks would drop alike: they say so.
+TEST(DropoutBatchErrorsTest, TheFirstInputIsNoBatch) {
+  const auto positions_first = [](const Tensor& x) -> TensorList {
+    return {Arange(kTime, kInt64), x};
+  };
+  const auto run = [&](const std::vector<int64_t>& parts) {
+    return StatusOfRanks(2, [&](World& world) -> absl::Status {
+      CH_ASSIGN_OR_RETURN(const DeviceMesh mesh,
+                          InitDeviceMesh(world, {{"fsdp", 2}}));
+      return StepsOf(mesh, parts, false, positions_first);
+    });
+  };
+  EXPECT_THAT(
+      std::string(run({6, 3}).message()),
+      HasSubstr("drop (Dropout) in WithPositions draws for rows that are 2 of "
+                "its input's batch dim on rank 0 and 1 on rank 1: the rows of "
+                "the batch are those of the first input, i64[3] on cpu here"));
+  EXPECT_THAT(
+      std::string(run({0, 3}).message()),
+      HasSubstr("0 of its input's batch dim on rank 0 and 1 on rank 1"));
+  // As many on each rank: what is counted is right.
+  EXPECT_EQ(run({6, 6}), absl::OkStatus());
+  OnMesh({{"fsdp", 2}}, [&](const DeviceMesh& mesh) -> absl::Status {
+    // The cures.
+    const bool first = *mesh.index(0) == 0;
+    CH_RETURN_IF_ERROR(StepsOf(
+        mesh, {6, 3}, false, positions_first,
+        nn::BatchRows{
+            .first = first ? 0 : 6, .here = first ? 6 : 3, .total = 9}));
+    return StepsOf(mesh, {6, 3}, false, [&](const Tensor& x) -> TensorList {
+      return {x, Arange(kTime, kInt64), x};
+    });
+  });
+}
+
+// Rows that are padded to other lengths may be of other widths.
+TEST(DropoutBatchErrorsTest, RowsMayBePaddedToOtherLengths) {
+  OnMesh({{"fsdp", 2}}, [](const DeviceMesh& mesh) -> absl::Status {
+    return StepsOf(mesh, {2, 3}, true, [&](const Tensor& x) -> TensorList {
+      return {*mesh.index(0) == 0 ? x : Slice(x, 1, 0, kTime - 1)};
+    });
   });
 }
 

@@ -34,6 +34,7 @@
 namespace crosshatch {
 namespace {
 
+using ::testing::AllOf;
 using ::testing::HasSubstr;
 
 // A block of a projection, a norm that a plan may forget, and dropout.
@@ -45,6 +46,7 @@ class Block final : public nn::Module {
     RegisterModule("drop", drop_);
   }
   const char* type_name() const override { return "Block"; }
+  nn::Module& norm() { return norm_; }
 
  protected:
   TensorList ForwardImpl(TensorSpan inputs) override {
@@ -111,6 +113,8 @@ struct Mistake {
   std::string says;
   /// Whether it ends the process.
   bool dies = false;
+  /// In the message as well.
+  std::string also_says = "";
 };
 
 absl::Status ShardTheRootFirst(const DeviceMesh& mesh) {
@@ -149,6 +153,17 @@ absl::Status TakeAPlainTensorOtherwise(const DeviceMesh& mesh) {
       {{"layers.*.up", tp::ColwiseParallel({.use_local_output = true})},
        {"layers.*.norm", tp::SequenceParallel(-2)}},
       {.flows = {{"layers.*.up", "layers.*.norm"}}});
+}
+
+absl::Status TakeAPlainTensorOtherwiseInForward(const DeviceMesh& mesh) {
+  Net net;
+  CH_RETURN_IF_ERROR(tp::ParallelizeModule(
+      net, mesh,
+      {{"layers.*.up", tp::ColwiseParallel({.use_local_output = true})},
+       {"layers.*.norm", tp::SequenceParallel(0)}}));
+  CH_RETURN_IF_ERROR(net.Materialize({}));
+  net.Forward(Input());
+  return absl::OkStatus();
 }
 
 absl::Status LeaveTheNextModuleOut(const DeviceMesh& mesh) {
@@ -258,6 +273,52 @@ absl::Status DropFromAnotherSeed(const DeviceMesh& mesh) {
   return Backward(Sum(net.Forward(Input())));
 }
 
+// Shards the norm; dropout is outside of it.
+absl::Status DropOutsideOfTheShardedModules(const DeviceMesh& mesh) {
+  Net net(/*p=*/0.5);
+  CH_RETURN_IF_ERROR(fsdp::FullyShard(net.block().norm(), mesh));
+  CH_RETURN_IF_ERROR(net.Materialize({}));
+  nn::SetDropoutStep(net, /*seed=*/7, /*step=*/0);
+  net.Forward(Input());
+  return absl::OkStatus();
+}
+
+absl::Status AddAnUndefinedTensor(const DeviceMesh&) {
+  Add(Input(), Tensor());
+  return absl::OkStatus();
+}
+
+absl::Status AskAnUndefinedTensor(const DeviceMesh&) {
+  (void)Tensor().sizes();
+  return absl::OkStatus();
+}
+
+absl::Status DropFromAnotherSeedUnderTp(const DeviceMesh& mesh) {
+  Net net(/*p=*/0.5);
+  CH_RETURN_IF_ERROR(tp::ParallelizeModule(
+      net, mesh, {{"layers.*.up", tp::ColwiseParallel()}}));
+  CH_RETURN_IF_ERROR(net.Materialize({}));
+  nn::SetDropoutStep(net, /*seed=*/7, /*step=*/*mesh.index(0) == 0 ? 3u : 4u);
+  return RankContext::Current().Synchronize();
+}
+
+absl::Status GiveOtherIds(const DeviceMesh& mesh) {
+  Words words;
+  CH_RETURN_IF_ERROR(
+      tp::ParallelizeModule(words, mesh, {{"table", tp::ColwiseParallel()}}));
+  CH_RETURN_IF_ERROR(words.Materialize({}));
+  const int32_t id = *mesh.index(0) == 0 ? 1 : 2;
+  return Backward(Sum(words.Forward(FromValues<int32_t>({2}, {0, id}))));
+}
+
+absl::Status GiveOtherTargets(const DeviceMesh& mesh) {
+  Tensor logits = DistributeTensor(
+      Ones({2, 6}), mesh, Layout::Replicated(mesh.layout(), 2).WithShard(0, 1));
+  logits.set_requires_grad(true);
+  const int32_t target = *mesh.index(0) == 0 ? 1 : 2;
+  return Backward(CrossEntropy(logits, FromValues<int32_t>({2}, {0, target})));
+}
+
 absl::Status Throw(const DeviceMesh& mesh) {
   if (*mesh.index(0) == 1) throw std::runtime_error("of the program's own");
   return absl::OkStatus();
@@ -274,6 +335,8 @@ std::vector<Mistake> Mistakes() {
       {"TwoStyles", 2, MatchAModuleTwice, "a module takes one style"},
       {"PlainFlow", 2, TakeAPlainTensorOtherwise,
        "hands out a plain tensor that lies as"},
+      {"PlainFlowOfAForward", 2, TakeAPlainTensorOtherwiseInForward,
+       "or hand out DTensors", /*dies=*/true},
       {"DistributedFlow", 2, LeaveTheNextModuleOut,
        "hands out a distributed tensor"},
       {"NotMaterialized", 1, RunWithoutMaterialize,
@@ -285,7 +348,8 @@ std::vector<Mistake> Mistakes() {
       {"HeadsDoNotDivide", 2, SplitHeadsThatDoNotDivide,
        "LinearOptions::out_unit", true},
       {"OtherTargets", 2, GiveTargetsOfOtherSizes,
-       "logits [..., classes] go with targets", true},
+       "logits [..., classes] go with targets", true,
+       "cross_entropy(f32[4, 6]|"},
       {"IdOutOfRange", 1, LookUpAnIdOutOfRange, "module table (Embedding)",
        true},
       {"IdsIntoLinear", 1, GiveIdsToALinear, "ids go through an Embedding",
@@ -300,6 +364,17 @@ std::vector<Mistake> Mistakes() {
       {"SeedsOfModels", 2, MaterializeFromAnotherSeed,
        "ranks make different models"},
       {"SeedsOfDropout", 2, DropFromAnotherSeed, "draws differently on ranks"},
+      {"StepsOfDropoutUnderTp", 2, DropFromAnotherSeedUnderTp,
+       "SetDropoutStep was told"},
+      {"IdsThatDiffer", 2, GiveOtherIds,
+       "in module table (Embedding): ranks 0 and 1 replicate a part of [2]"},
+      {"TargetsThatDiffer", 2, GiveOtherTargets,
+       "are given the same ids, targets and masks"},
+      {"RowsNobodyTold", 2, DropOutsideOfTheShardedModules,
+       "does not know which rows of the batch it has", true},
+      {"UndefinedInput", 1, AddAnUndefinedTensor, "is undefined", true},
+      {"UndefinedTensor", 1, AskAnUndefinedTensor, "of an undefined tensor",
+       true},
       {"Exception", 2, Throw, "of the program's own"},
   };
 }
@@ -316,7 +391,8 @@ TEST_P(ErrorMessagesTest, NameTheMistakeAndTheCure) {
     });
   };
   if (mistake.dies) {
-    EXPECT_DEATH((void)run(), HasSubstr(mistake.says));
+    EXPECT_DEATH((void)run(),
+                 AllOf(HasSubstr(mistake.says), HasSubstr(mistake.also_says)));
   } else {
     EXPECT_THAT(std::string(run().message()), HasSubstr(mistake.says));
   }
@@ -376,6 +452,40 @@ TEST(PlaceDeathTest, OfABackwardIsTheModuleOfTheForward) {
     });
   };
   EXPECT_DEATH(run(), SaysOnce(", module layers.0.up (Linear), gradient of "));
+}
+
+// On an adversarial stream it runs on a thread of the stream's.
+TEST(PlaceDeathTest, OfWorkOnAStreamIsWhereItWasIssued) {
+  const auto run = [] {
+    (void)StatusOfRanks(1,
+                        [](World&) -> absl::Status {
+                          Words words;
+                          CH_RETURN_IF_ERROR(words.Materialize({}));
+                          words.Forward(FromValues<int32_t>({2}, {1, 7}));
+                          return RankContext::Current().Synchronize();
+                        },
+                        {.adversarial_seed = 3});
+  };
+  EXPECT_DEATH(run(), SaysOnce("\n  at rank 0, module table (Embedding), op "
+                               "embedding of i32[2] on cpu, f32[5, 3] on cpu"));
+}
+
+// Of a large kernel a part runs on a thread of the rank's pool.
+TEST(PlaceDeathTest, OfAPartOfAKernelIsThatOfTheOp) {
+  const auto run = [] {
+    (void)StatusOfRanks(1,
+                        [](World&) -> absl::Status {
+                          std::vector<int32_t> index(40000);
+                          index[20000] = 8;
+                          Gather(Ones({8}), 0,
+                                 FromValues<int32_t>({40000}, index));
+                          return absl::OkStatus();
+                        },
+                        {.threads_per_rank = 3});
+  };
+  EXPECT_DEATH(run(), SaysOnce("index 8 is out of range: dim 0 has 8 elements\n"
+                               "  at rank 0, op gather of f32[8] on cpu, "
+                               "i32[40000] on cpu"));
 }
 
 }  // namespace

@@ -22,6 +22,7 @@
 #include <utility>
 #include <vector>
 
+#include "absl/types/span.h"
 #include "crosshatch/base/check.h"
 #include "crosshatch/base/status_macros.h"
 #include "crosshatch/comm/world.h"
@@ -502,9 +503,13 @@ absl::Status SumOverRanks(World& world, std::vector<double>& values) {
   CH_ASSIGN_OR_RETURN(
       const auto all,
       world.Group("losses", world.AllRanks(), context.compute_stream().name()));
-  CH_RETURN_IF_ERROR(
-      AllReduce(*all, values.data(), static_cast<int64_t>(values.size()),
-                kFloat64, ReduceOp::kSum, context.compute_stream(), "losses"));
+  // In memory of the device that the ranks are on.
+  const Tensor sums = FromValues<double>({static_cast<int64_t>(values.size())},
+                                         absl::MakeConstSpan(values));
+  CH_RETURN_IF_ERROR(AllReduce(*all, sums.raw_data(), sums.numel(), kFloat64,
+                               ReduceOp::kSum, context.compute_stream(),
+                               "losses"));
+  values = sums.ToVector<double>();
   return context.Synchronize();
 }
 

@@ -42,12 +42,14 @@ constexpr const char* kNames[] = {"forward",
                                   "skip",
                                   "prefetch",
                                   "reset",
-                                  "mistake"};
+                                  "mistake",
+                                  "unshard_in_backward",
+                                  "accumulate"};
 static_assert(std::size(kNames) == ScriptCall::kNumKinds);
 
 // How often each is drawn, in the order of the kinds.
-constexpr int kWeights[] = {16, 3, 16, 1, 8, 2, 2, 2, 4, 3, 3, 3, 4, 3, 2,
-                            2,  2, 1,  1, 2, 2, 2, 3, 1, 2, 4, 2, 1, 1};
+constexpr int kWeights[] = {16, 3, 16, 1, 8, 2, 2, 2, 4, 3, 3, 3, 4, 3, 2, 2,
+                            2,  1, 1,  4, 2, 2, 3, 2, 2, 4, 2, 1, 1, 3, 2};
 static_assert(std::size(kWeights) == ScriptCall::kNumKinds);
 
 // At most so many Linears one after another: what they compute stays below
@@ -68,9 +70,13 @@ class Generator {
         {{"replicate", 2}, {"fsdp", 2}},
         {{"replicate", 3}, {"fsdp", 1}},
         {{"replicate", 1}, {"fsdp", 2}},
+        {{"fsdp", 2}, {"tp", 2}},
+        {{"fsdp", 3}, {"tp", 2}},
+        {{"replicate", 2}, {"fsdp", 1}, {"tp", 2}},
     };
     FsdpScript script;
     script.axes = meshes[Below(static_cast<int>(meshes.size()))];
+    spread_ = script.tp_ranks() > 1;
     script.model = Model();
     Shards(script);
     for (int i = 0; i < num_calls; ++i) script.calls.push_back(Call());
@@ -86,6 +92,16 @@ class Generator {
   /// One time in n.
   bool Chance(int n) { return Below(n) == 0; }
 
+  PartSpec Shift() {
+    PartSpec part;
+    ++num_parts_;
+    part.form = Form::kShift;
+    part.relu = Chance(3);
+    part.frozen = Chance(5);
+    part.checkpointed = Chance(8);
+    return part;
+  }
+
   PartSpec Linear() {
     PartSpec part;
     const int number = num_parts_++;
@@ -93,7 +109,11 @@ class Generator {
     part.relu = Chance(3);
     part.frozen = Chance(5);
     part.checkpointed = Chance(8);
-    if (!linears_.empty() && Chance(4)) {
+    if (spread_ && !Chance(3)) {
+      // What is split is tied with nothing: uses would have to agree.
+      part.split =
+          Chance(2) ? PartSpec::Split::kColumns : PartSpec::Split::kRows;
+    } else if (!linears_.empty() && Chance(4)) {
       part.tied_to = linears_[Below(static_cast<int>(linears_.size()))];
       part.frozen = false;
     } else {
@@ -110,6 +130,10 @@ class Generator {
     part.checkpointed = depth > 0 && Chance(5);
     const int count = 1 + Number(3);
     for (int i = 0; i < count && num_linears_ < kMaxLinears; ++i) {
+      if (Chance(5)) {
+        part.parts.push_back(Shift());
+        continue;
+      }
       const bool leaf = depth + 1 == kMaxDepth || Chance(2);
       part.parts.push_back(leaf ? Linear() : Chain(depth + 1));
     }
@@ -144,7 +168,8 @@ class Generator {
     for (const PartSpec& child : part.parts) {
       const int at = next;
       next = ShardBelow(child, at, script);
-      if (child.form == Form::kLinear) {
+      if (child.parts.empty() && child.form != Form::kChain &&
+          child.form != Form::kResidual) {
         apart.push_back(at);
         continue;
       }
@@ -163,10 +188,14 @@ class Generator {
   ShardSpec Shard(std::vector<int> parts, const FsdpScript& script) {
     ShardSpec spec{.parts = std::move(parts)};
     fsdp::FullyShardOptions& options = spec.options;
-    options.gradient_divide_factor = 1;
     const auto note = [&spec](const auto&... what) {
       absl::StrAppend(&spec.text, " ", what...);
     };
+    options.gradient_divide_factor = 1;
+    if (Chance(3)) {
+      options.gradient_divide_factor = 1 << Number(3);
+      note("gradient_divide_factor=", *options.gradient_divide_factor);
+    }
     const auto dtype = [&](std::optional<DType>& member, const char* name) {
       if (!Chance(4)) return;
       member = kFloat64;
@@ -187,13 +216,19 @@ class Generator {
       options.mixed_precision.cast_forward_inputs = false;
       note("cast_forward_inputs=false");
     }
-    const int shards = static_cast<int>(script.axes.back().size);
+    int64_t shards = 1;
+    for (const MeshAxis& axis : script.axes) {
+      if (axis.name == "fsdp") shards = axis.size;
+    }
+    spec.replicated = !spread_ && spec.parts.size() == 1 && Chance(8);
     const int reshard = Number(5);
-    if (reshard < 2) {
+    if (spec.replicated) {
+      note("replicated");
+    } else if (reshard < 2) {
       options.reshard_after_forward = reshard == 0;
       note("reshard_after_forward=", reshard == 0);
     } else if (reshard == 2) {
-      const int sizes[] = {1, 2, shards};
+      const int sizes[] = {1, 2, static_cast<int>(shards)};
       const int size = sizes[Below(3)];
       if (shards % size == 0) {
         options.post_forward_mesh_size = size;
@@ -222,9 +257,13 @@ class Generator {
       options.cpu_offload = true;
       note("cpu_offload");
     }
-    if (Chance(4)) {
+    if (!spec.replicated && Chance(4)) {
       options.shard_dim = [](const nn::Parameter&) { return -1; };
       note("shard_dim=-1");
+    }
+    if (!spec.replicated && options.post_forward_mesh_size == 0 && Chance(5)) {
+      spec.vectors_elsewhere = true;
+      note("vectors_elsewhere");
     }
     if (Chance(6)) {
       options.sync_from_first_rank = true;
@@ -254,16 +293,19 @@ class Generator {
   int num_parts_ = 0;
   int num_linears_ = 0;
   std::vector<int> linears_;
+  bool spread_ = false;
 };
 
 std::string Describe(const PartSpec& part, int& number, int indent) {
-  const char* const forms[] = {"linear", "chain", "residual"};
+  const char* const forms[] = {"linear", "shift", "chain", "residual"};
+  const char* const splits[] = {"", " by columns", " by rows"};
   std::string text = absl::StrCat(std::string(indent, ' '), number++, ": ",
                                   forms[static_cast<int>(part.form)]);
   if (part.bias) absl::StrAppend(&text, " bias");
   if (part.relu) absl::StrAppend(&text, " relu");
   if (part.frozen) absl::StrAppend(&text, " frozen");
   if (part.tied_to >= 0) absl::StrAppend(&text, " tied to ", part.tied_to);
+  absl::StrAppend(&text, splits[static_cast<int>(part.split)]);
   if (part.checkpointed) absl::StrAppend(&text, " checkpointed");
   text.push_back('\n');
   for (const PartSpec& child : part.parts) {
@@ -278,6 +320,11 @@ int FsdpScript::ranks() const {
   int64_t ranks = 1;
   for (const MeshAxis& axis : axes) ranks *= axis.size;
   return static_cast<int>(ranks);
+}
+
+int FsdpScript::tp_ranks() const {
+  const MeshAxis& last = axes.back();
+  return last.name == "tp" ? static_cast<int>(last.size) : 1;
 }
 
 FsdpScript RandomFsdpScript(uint64_t seed, int num_calls) {

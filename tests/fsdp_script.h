@@ -16,11 +16,14 @@
 
 namespace crosshatch {
 
-/// A part of the model: a Linear [3, 3], or parts one after another. Parts are
-/// numbered in depth-first order; 0 is the root, whose last part is a Linear
-/// that is always run and trained.
+/// A part of the model: a Linear [3, 3], a vector that is added (whose backward
+/// needs no parameter), or parts one after another. Parts are numbered in
+/// depth-first order; 0 is the root, whose last part is a Linear that is always
+/// run and trained.
 struct PartSpec {
-  enum class Form : uint8_t { kLinear, kChain, kResidual };
+  enum class Form : uint8_t { kLinear, kShift, kChain, kResidual };
+  /// By tensor parallelism, on a mesh that has its axis.
+  enum class Split : uint8_t { kWhole, kColumns, kRows };
   Form form = Form::kLinear;
   bool bias = false;
   bool relu = false;
@@ -28,16 +31,25 @@ struct PartSpec {
   /// The number of an earlier Linear whose weight it has too; -1: its own.
   int tied_to = -1;
   bool checkpointed = false;
+  Split split = Split::kWhole;
   std::vector<PartSpec> parts;
 };
 
-/// One call of FullyShard.
+/// One call of FullyShard, or of Replicate. The factor that gradients are
+/// divided by is a power of two up to kLossFactor.
 struct ShardSpec {
   std::vector<int> parts;  ///< One, or a list.
   fsdp::FullyShardOptions options;
   bool ignores_frozen = false;
+  bool replicated = false;  ///< One part, by Replicate.
+  /// By mesh_of: vectors lie on the mesh's ranks in another shape.
+  bool vectors_elsewhere = false;
   std::string text;  ///< Of the options.
 };
+
+/// What losses are multiplied by before their backward, so that no division
+/// leaves the integers.
+inline constexpr double kLossFactor = 4;
 
 /// What a program does. `part` is where it applies to one; those that are not
 /// sharded stand for the root.
@@ -62,7 +74,7 @@ struct ScriptCall {
     kKeepUnsharded,
     kForceSum,
     kCustomComm,
-    kReduceUnused,  ///< of all
+    kReduceUnused,
     kLastBackward,
     kManual,
     kFinalize,
@@ -71,9 +83,11 @@ struct ScriptCall {
     kSkip,      ///< value: the ranks that leave out `part`, by bits
     kPrefetch,  ///< on: of forward; value: chooses the list
     kReset,
-    kMistake,  ///< value: which
+    kMistake,            ///< value: which
+    kUnshardInBackward,  ///< of parts whose backward needs no parameter
+    kAccumulate,         ///< value: which batch; on: in shards
   };
-  static constexpr int kNumKinds = static_cast<int>(Kind::kMistake) + 1;
+  static constexpr int kNumKinds = static_cast<int>(Kind::kAccumulate) + 1;
 
   Kind kind = Kind::kForward;
   int part = 0;
@@ -90,7 +104,11 @@ struct FsdpScript {
   uint64_t adversarial_seed = 0;
 
   int ranks() const;
-  bool replicates() const { return axes.size() == 2; }
+  /// Ranks that have the same part of the batch: those of the axis "tp".
+  int tp_ranks() const;
+  int data_ranks() const { return ranks() / tp_ranks(); }
+  /// Whether the mesh replicates what it shards.
+  bool replicates() const { return axes.front().name == "replicate"; }
 };
 
 /// Follows from the seed.

@@ -3,6 +3,8 @@
 #include <cstdint>
 #include <limits>
 #include <optional>
+#include <set>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -11,8 +13,11 @@
 #include "crosshatch/base/status_macros.h"
 #include "crosshatch/comm/world.h"
 #include "crosshatch/dtensor/dtensor.h"
+#include "crosshatch/extensions/dtensor_extensions.h"
+#include "crosshatch/fsdp/accumulate.h"
 #include "crosshatch/fsdp/custom_comm.h"
 #include "crosshatch/fsdp/fully_shard.h"
+#include "crosshatch/fsdp/replicate.h"
 #include "crosshatch/fsdp/sharded_module.h"
 #include "crosshatch/fsdp/summon.h"
 #include "crosshatch/fsdp/training_testutil.h"
@@ -23,6 +28,7 @@
 #include "crosshatch/testing/ranks.h"
 #include "crosshatch/tests/fsdp_script_run.h"
 #include "crosshatch/tests/fsdp_script_runner.h"
+#include "crosshatch/tp/parallelize_module.h"
 
 namespace crosshatch {
 namespace {
@@ -42,6 +48,12 @@ class MeshRunner final : public ScriptRunner {
       if (!part->spec().checkpointed) continue;
       CH_RETURN_IF_ERROR(nn::Checkpoint(*part));
     }
+    std::vector<std::string> data_axes;
+    for (const MeshAxis& axis : script().axes) {
+      if (axis.name != "tp") data_axes.push_back(axis.name);
+    }
+    CH_ASSIGN_OR_RETURN(data_mesh_, mesh_->Slice(data_axes));
+    if (script().tp_ranks() > 1) CH_RETURN_IF_ERROR(Split());
     for (const ShardSpec& shard : script().shards) {
       std::vector<nn::Module*> modules;
       for (const int part : shard.parts) {
@@ -53,16 +65,32 @@ class MeshRunner final : public ScriptRunner {
           if (!p->requires_grad()) options.ignored_params.push_back(p);
         }
       }
-      CH_RETURN_IF_ERROR(fsdp::FullyShard(modules, *mesh_, options));
+      if (script().tp_ranks() > 1) {
+        options.extension = DTensorExtensions::Create();
+      }
+      if (shard.replicated) {
+        CH_ASSIGN_OR_RETURN(const DeviceMesh all, InOneAxis());
+        CH_RETURN_IF_ERROR(fsdp::Replicate(*modules[0], all, options));
+        continue;
+      }
+      if (shard.vectors_elsewhere) {
+        CH_ASSIGN_OR_RETURN(const DeviceMesh other, InAnotherShape());
+        options.mesh_of =
+            [other](const nn::Parameter& p) -> std::optional<DeviceMesh> {
+          if (p.data().ndim() == 1) return other;
+          return std::nullopt;
+        };
+      }
+      CH_RETURN_IF_ERROR(fsdp::FullyShard(modules, *data_mesh_, options));
     }
     return absl::OkStatus();
   }
 
  protected:
   absl::Status Forward(int batch, bool by_run, bool grad) override {
-    SkipAsRank(world_.rank());
-    const Tensor x =
-        BatchOf(world_.rank(), script().ranks(), batch, kScriptDim);
+    const int part = world_.rank() / script().tp_ranks();
+    SkipAs(part);
+    const Tensor x = BatchOf(part, script().data_ranks(), batch, kScriptDim);
     const GradModeScope mode(grad);
     Tensor loss;
     if (by_run) {
@@ -80,12 +108,24 @@ class MeshRunner final : public ScriptRunner {
   absl::Status BackwardOf(size_t loss) override {
     const Tensor of = losses_[loss];
     losses_.erase(losses_.begin() + static_cast<ptrdiff_t>(loss));
-    return Backward(Mul(of, factor()));
+    return Backward(Mul(of, kLossFactor));
+  }
+
+  absl::Status Accumulate(int batch, bool in_shards) override {
+    return fsdp::AccumulateGradients(
+        *model().root, 2,
+        [&](int64_t i) -> absl::Status {
+          CH_RETURN_IF_ERROR(Forward(batch + static_cast<int>(i),
+                                     /*by_run=*/false, /*grad=*/true));
+          return BackwardOf(losses_.size() - 1);
+        },
+        in_shards ? fsdp::AccumulateBy::kShards
+                  : fsdp::AccumulateBy::kUnsharded);
   }
 
   absl::Status ResetIteration() override {
     losses_.clear();
-    Of(0).ResetIteration();
+    for (const int root : Trees()) OfShard(root).ResetIteration();
     return absl::OkStatus();
   }
 
@@ -163,7 +203,7 @@ class MeshRunner final : public ScriptRunner {
   }
 
   absl::Status Finalize() override {
-    Of(0).FinalizeBackward().Wait();
+    for (const int root : Trees()) OfShard(root).FinalizeBackward().Wait();
     return world_.context().status();
   }
 
@@ -200,16 +240,23 @@ class MeshRunner final : public ScriptRunner {
         SetCustomComm(sharded, call);
         break;
       case Kind::kReduceUnused:
-        Of(0).SetReduceUnusedParams(call.on);
+        sharded.SetReduceUnusedParams(call.on, call.recurse);
         break;
       case Kind::kLastBackward:
-        Of(0).SetIsLastBackward(call.on);
+        for (const int root : Trees()) {
+          OfShard(root).SetIsLastBackward(call.on);
+        }
         break;
       case Kind::kManual:
-        Of(0).SetManualBackwardFinalization(call.on);
+        for (const int root : Trees()) {
+          OfShard(root).SetManualBackwardFinalization(call.on);
+        }
         break;
       case Kind::kDivide:
-        Of(0).SetGradientDivideFactor(factor());
+        sharded.SetGradientDivideFactor(FactorOf(call), call.recurse);
+        break;
+      case Kind::kUnshardInBackward:
+        sharded.SetUnshardInBackward(call.on);
         break;
       case Kind::kPrefetch:
         return SetPrefetch(sharded, call);
@@ -230,12 +277,48 @@ class MeshRunner final : public ScriptRunner {
   nn::Module& Module(int shard) {
     return *model().parts[static_cast<size_t>(shards().At(shard).parts[0])];
   }
-  ShardedModule Of(int part) {
-    return *ShardedModule::Of(Module(shards().Of(part)));
+  ShardedModule OfShard(int shard) { return *ShardedModule::Of(Module(shard)); }
+  ShardedModule Of(int part) { return OfShard(shards().Of(part)); }
+
+  // Their roots.
+  std::set<int> Trees() const {
+    std::set<int> roots;
+    for (int s = 0; s < shards().count(); ++s) roots.insert(shards().TreeOf(s));
+    return roots;
   }
 
   void ArmEvent() {
-    Of(0).SetPostOptimizerEvent(world_.context().compute_stream().Record());
+    const Event event = world_.context().compute_stream().Record();
+    for (const int root : Trees()) OfShard(root).SetPostOptimizerEvent(event);
+  }
+
+  absl::Status Split() {
+    CH_ASSIGN_OR_RETURN(const DeviceMesh tp, mesh_->Slice("tp"));
+    tp::ParallelPlan plan;
+    for (ScriptPart* part : model().parts) {
+      const PartSpec::Split split = part->spec().split;
+      if (split == PartSpec::Split::kWhole) continue;
+      plan.push_back(
+          {part->linear()->FullName(),
+           split == PartSpec::Split::kColumns
+               ? tp::ColwiseParallel({.output = crosshatch::Replicate(),
+                                      .use_local_output = true})
+               : tp::RowwiseParallel({.input = crosshatch::Replicate(),
+                                      .use_local_output = true})});
+    }
+    return tp::ParallelizeModule(*model().root, tp, plan);
+  }
+
+  absl::StatusOr<DeviceMesh> InOneAxis() const {
+    if (data_mesh_->ndim() == 1) return *data_mesh_;
+    return data_mesh_->Flatten({"replicate", "fsdp"}, "all");
+  }
+  absl::StatusOr<DeviceMesh> InAnotherShape() const {
+    if (data_mesh_->ndim() == 2) return InOneAxis();
+    const int size = data_mesh_->size();
+    const int shards = size % 2 == 0 ? 2 : 1;
+    return data_mesh_->Unflatten(
+        "fsdp", {{"replicas", size / shards}, {"shards", shards}});
   }
 
   void SetCustomComm(ShardedModule& sharded, const ScriptCall& call) {
@@ -272,7 +355,7 @@ class MeshRunner final : public ScriptRunner {
     absl::StatusCode expected = absl::StatusCode::kInvalidArgument;
     switch (which % 7) {
       case 0:
-        status = fsdp::FullyShard(root, *mesh_);
+        status = fsdp::FullyShard(root, *data_mesh_);
         expected = absl::StatusCode::kFailedPrecondition;
         break;
       case 1:
@@ -291,7 +374,7 @@ class MeshRunner final : public ScriptRunner {
         status = nn::ClipGradNorm(root.Parameters(), nan).status();
         break;
       case 5:
-        status = fsdp::FullyShard({}, *mesh_);
+        status = fsdp::FullyShard({}, *data_mesh_);
         break;
       default:
         status = nn::ClipGradValue(root.Parameters(), -1);
@@ -305,6 +388,7 @@ class MeshRunner final : public ScriptRunner {
   World& world_;
   ScriptResult& result_;
   std::optional<DeviceMesh> mesh_;
+  std::optional<DeviceMesh> data_mesh_;  // Without tp.
   std::vector<Tensor> losses_;
 };
 

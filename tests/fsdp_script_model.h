@@ -39,6 +39,12 @@ class ScriptPart final : public nn::Module {
       }
       RegisterModule("linear", *linear_);
     }
+    if (spec.form == PartSpec::Form::kShift) {
+      shift_ = std::make_shared<nn::Parameter>(
+          Shape{kScriptDim}, kFloat32,
+          nn::Initializer{nn::Initializer::Kind::kZeros});
+      RegisterParameter("shift", shift_);
+    }
     for (const PartSpec& part : spec.parts) {
       parts_.push_back(std::make_unique<ScriptPart>(part, parts));
       RegisterModule(absl::StrCat(parts_.size() - 1), *parts_.back());
@@ -48,6 +54,10 @@ class ScriptPart final : public nn::Module {
 
   const PartSpec& spec() const { return spec_; }
   nn::Linear* linear() { return linear_.get(); }
+  /// Whether it computes with parameters itself.
+  bool has_parameters() const {
+    return linear_ != nullptr || shift_ != nullptr;
+  }
   /// Whether the part around it leaves it out.
   void set_skipped(bool skipped) { skipped_ = skipped; }
 
@@ -55,6 +65,7 @@ class ScriptPart final : public nn::Module {
   TensorList ForwardImpl(TensorSpan inputs) override {
     Tensor x = inputs[0];
     if (linear_ != nullptr) x = linear_->Forward(x);
+    if (shift_ != nullptr) x = Add(x, ToDType(shift_->Get(), x.dtype()));
     for (const auto& part : parts_) {
       if (!Captured(part->skipped_)) x = part->Forward(x);
     }
@@ -68,6 +79,7 @@ class ScriptPart final : public nn::Module {
  private:
   const PartSpec spec_;
   std::unique_ptr<nn::Linear> linear_;
+  std::shared_ptr<nn::Parameter> shift_;
   std::vector<std::unique_ptr<ScriptPart>> parts_;
   bool skipped_ = false;
 };
@@ -80,7 +92,7 @@ struct ScriptModel {
       p->set_data(SmallIntegers(p->data().sizes(), ++salt));
     }
     for (ScriptPart* part : parts) {
-      if (part->linear() == nullptr || !part->spec().frozen) continue;
+      if (!part->has_parameters() || !part->spec().frozen) continue;
       for (nn::Parameter* p : part->Parameters()) p->set_requires_grad(false);
     }
   }

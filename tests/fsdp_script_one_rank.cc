@@ -33,7 +33,8 @@ class OneRankRunner final : public ScriptRunner {
         books_(model().root->Parameters().size()) {
     const std::vector<nn::Parameter*> all = model().root->Parameters();
     for (size_t i = 0; i < all.size(); ++i) {
-      while (!shards().Takes(books_[i].shard, *all[i])) ++books_[i].shard;
+      books_[i].shard = shards().Owner(*all[i]);
+      books_[i].replicates = shards().Replicates(books_[i].shard, *all[i]);
     }
   }
 
@@ -41,11 +42,15 @@ class OneRankRunner final : public ScriptRunner {
   absl::Status Forward(int batch, bool /*by_run*/, bool grad) override {
     const GradModeScope mode(grad);
     std::vector<Tensor> losses;
-    for (int rank = 0; rank < script().ranks(); ++rank) {
-      SkipAsRank(rank);
-      losses.push_back(ScriptLoss(
-          *model().root, BatchOf(rank, script().ranks(), batch, kScriptDim)));
-      Observe(rank, "loss", ToDoubles(losses.back().Detach()));
+    for (int part = 0; part < script().data_ranks(); ++part) {
+      SkipAs(part);
+      losses.push_back(
+          ScriptLoss(*model().root,
+                     BatchOf(part, script().data_ranks(), batch, kScriptDim)));
+      for (int tp = 0; tp < script().tp_ranks(); ++tp) {
+        Observe(part * script().tp_ranks() + tp, "loss",
+                ToDoubles(losses.back().Detach()));
+      }
     }
     if (grad) losses_.push_back(std::move(losses));
     return absl::OkStatus();
@@ -63,6 +68,14 @@ class OneRankRunner final : public ScriptRunner {
       all[i]->set_grad(Tensor());
     }
     if (!manual()) Reduce();
+    return absl::OkStatus();
+  }
+
+  absl::Status Accumulate(int batch, bool /*in_shards*/) override {
+    for (int i = 0; i < 2; ++i) {
+      CH_RETURN_IF_ERROR(Forward(batch + i, /*by_run=*/false, /*grad=*/true));
+      CH_RETURN_IF_ERROR(BackwardOf(losses_.size() - 1));
+    }
     return absl::OkStatus();
   }
 
@@ -151,6 +164,7 @@ class OneRankRunner final : public ScriptRunner {
   using Values = std::optional<std::vector<double>>;
   struct Book {
     int shard = 0;
+    bool replicates = false;
     Values full;
     Values partial;
     Values visible;
@@ -198,8 +212,11 @@ class OneRankRunner final : public ScriptRunner {
       const Settings& of = settings(book.shard);
       if (!of.sync) continue;
       Values& to =
-          script().replicates() && !of.all_reduce ? book.partial : book.visible;
-      if (book.full.has_value()) Add(to, *std::exchange(book.full, {}));
+          book.replicates && !of.all_reduce ? book.partial : book.visible;
+      if (book.full.has_value()) {
+        for (double& value : *book.full) value *= kLossFactor / of.factor;
+        Add(to, *std::exchange(book.full, {}));
+      }
       if (&to == &book.visible && book.partial.has_value()) {
         Add(to, *std::exchange(book.partial, {}));
       }

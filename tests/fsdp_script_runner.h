@@ -38,6 +38,7 @@ class ScriptShards {
         }
       }
     }
+    for (int shard = 0; shard < count(); ++shard) trees_.push_back(Tree(shard));
   }
 
   int count() const { return static_cast<int>(below_.size()); }
@@ -55,22 +56,58 @@ class ScriptShards {
     return script_.shards[static_cast<size_t>(shard)];
   }
 
-  // It alone, or with all below.
+  // It alone, or with all below that are of its tree.
   std::vector<int> Reached(int shard, bool recurse) const {
     if (!recurse) return {shard};
     std::vector<int> reached;
     for (int s = 0; s < count(); ++s) {
-      if (below_[static_cast<size_t>(shard)].count(At(s).parts[0]) != 0) {
+      if (Contains(shard, s) && TreeOf(s) == TreeOf(shard)) {
         reached.push_back(s);
       }
     }
     return reached;
   }
 
+  // The root of the tree that it is of: what is replicated, and what is below
+  // that, are trees of their own.
+  int TreeOf(int shard) const { return trees_[static_cast<size_t>(shard)]; }
+
+  // Those of all parameters of `part` and below, and those of parts there.
+  std::set<int> Touched(int part) const {
+    std::set<int> touched;
+    nn::Module& module = *model_.parts[static_cast<size_t>(part)];
+    for (int s = 0; s < count(); ++s) {
+      for (const int of : At(s).parts) {
+        for (const nn::NamedModule& named : module.NamedModules()) {
+          if (named.module == model_.parts[static_cast<size_t>(of)]) {
+            touched.insert(s);
+          }
+        }
+      }
+    }
+    for (const nn::Parameter* p : module.Parameters())
+      touched.insert(Owner(*p));
+    return touched;
+  }
+
+  // The one that has it.
+  int Owner(const nn::Parameter& parameter) const {
+    int shard = 0;
+    while (!Takes(shard, parameter)) ++shard;
+    return shard;
+  }
+
+  // Whether its gradients are summed over replicas on their own.
+  bool Replicates(int shard, const nn::Parameter& parameter) const {
+    if (At(shard).replicated) return true;
+    return script_.replicates() !=
+           (At(shard).vectors_elsewhere && parameter.data().ndim() == 1);
+  }
+
   // Whether it has `parameter`, which no shard before it has.
   bool Takes(int shard, const nn::Parameter& parameter) const {
     for (size_t i = 0; i < model_.parts.size(); ++i) {
-      if (model_.parts[i]->linear() == nullptr) continue;
+      if (!model_.parts[i]->has_parameters()) continue;
       const int part = static_cast<int>(i);
       for (const nn::Parameter* p : model_.parts[i]->Parameters()) {
         if (p == &parameter &&
@@ -83,9 +120,28 @@ class ScriptShards {
   }
 
  private:
+  bool Contains(int shard, int other) const {
+    return below_[static_cast<size_t>(shard)].count(At(other).parts[0]) != 0;
+  }
+
+  int Tree(int shard) const {
+    if (At(shard).replicated) return shard;
+    // The next above: of all that have it below, the one with the fewest parts.
+    int above = -1;
+    for (int s = 0; s < count(); ++s) {
+      if (s == shard || !Contains(s, shard)) continue;
+      if (above < 0 || below_[static_cast<size_t>(s)].size() <
+                           below_[static_cast<size_t>(above)].size()) {
+        above = s;
+      }
+    }
+    return above < 0 || At(above).replicated ? shard : Tree(above);
+  }
+
   const FsdpScript& script_;
   const ScriptModel& model_;
   std::vector<std::set<int>> below_;
+  std::vector<int> trees_;
 };
 
 /// Goes through the calls, takes those that make sense and keeps what it needs
@@ -96,7 +152,12 @@ class ScriptRunner {
       : script_(script),
         model_(script.model),
         shards_(script, model_),
-        settings_(static_cast<size_t>(shards_.count())) {}
+        settings_(static_cast<size_t>(shards_.count())) {
+    for (int s = 0; s < shards_.count(); ++s) {
+      settings_[static_cast<size_t>(s)].factor =
+          *shards_.At(s).options.gradient_divide_factor;
+    }
+  }
   virtual ~ScriptRunner() = default;
 
   absl::Status Run() {
@@ -112,6 +173,8 @@ class ScriptRunner {
     bool sync = true;
     bool all_reduce = true;
     bool reshard_after_backward = true;
+    bool reduce_unused = false;
+    double factor = 1;  // That gradients are divided by.
   };
 
   virtual absl::Status Forward(int batch, bool by_run, bool grad) = 0;
@@ -122,6 +185,8 @@ class ScriptRunner {
   virtual absl::Status ClipValue() = 0;
   virtual absl::Status Norm() = 0;
   virtual absl::Status Compare() = 0;
+  // Two micro-batches from `batch` on.
+  virtual absl::Status Accumulate(int batch, bool in_shards) = 0;
   virtual absl::Status Summon(const ScriptCall& call, bool must_succeed) = 0;
   virtual absl::Status Finalize() = 0;
   // What one rank knows nothing of.
@@ -134,13 +199,14 @@ class ScriptRunner {
     return settings_[static_cast<size_t>(shard)];
   }
   int call() const { return call_; }
+  static double FactorOf(const ScriptCall& call) {
+    return std::ldexp(1.0, call.value % 3);
+  }
   bool manual() const { return manual_; }
-  bool reduce_unused() const { return reduce_unused_; }
-  double factor() const { return std::ldexp(1.0, log_factor_); }
   bool event_armed() const { return event_armed_; }
-  void SkipAsRank(int rank) {
+  void SkipAs(int data_rank) {
     for (size_t i = 0; i < model_.parts.size(); ++i) {
-      model_.parts[i]->set_skipped((skipped_[i] >> rank & 1) != 0);
+      model_.parts[i]->set_skipped((skipped_[i] >> data_rank & 1) != 0);
     }
   }
 
@@ -157,8 +223,7 @@ class ScriptRunner {
   }
 
   void Reduced() {
-    pending_ = !All(&Settings::sync) ||
-               (script_.replicates() && !All(&Settings::all_reduce));
+    pending_ = !All(&Settings::sync) || !All(&Settings::all_reduce);
   }
 
   absl::Status Do(const ScriptCall& call) {
@@ -205,6 +270,13 @@ class ScriptRunner {
         return Finalize();
       case ScriptCall::Kind::kReset:
         return Reset();
+      case ScriptCall::Kind::kAccumulate:
+        // It refuses where gradients are kept from their reduction.
+        if (losses_ > 0 || !All(&Settings::sync)) return absl::OkStatus();
+        event_armed_ = false;
+        CH_RETURN_IF_ERROR(Accumulate(call.value % 50, call.on));
+        BackwardHasRun();
+        return absl::OkStatus();
       default:
         return DoSetting(call);
     }
@@ -214,6 +286,11 @@ class ScriptRunner {
     if (losses_ == 0) return absl::OkStatus();
     const auto loss = static_cast<size_t>(call.value % losses_);
     --losses_;
+    BackwardHasRun();
+    return BackwardOf(loss);
+  }
+
+  void BackwardHasRun() {
     gathered_ = !last_ || !All(&Settings::reshard_after_backward);
     if (manual_) {
       pending_ = true;
@@ -221,10 +298,17 @@ class ScriptRunner {
       unsettled_ = !last_;
       Reduced();
     }
-    return BackwardOf(loss);
   }
 
   absl::Status DoSetting(const ScriptCall& call) {
+    // What waits for its reduction counts with the factor of its time.
+    if (call.kind == ScriptCall::Kind::kDivide && (losses_ > 0 || pending_)) {
+      return absl::OkStatus();
+    }
+    if (call.kind == ScriptCall::Kind::kReduceUnused &&
+        (losses_ > 0 || gathered_)) {
+      CH_RETURN_IF_ERROR(Reset());
+    }
     for (const int shard :
          shards_.Reached(shards_.Of(call.part), call.recurse)) {
       Settings& settings = settings_[static_cast<size_t>(shard)];
@@ -234,13 +318,26 @@ class ScriptRunner {
       if (call.kind == ScriptCall::Kind::kReshardAfterBackward) {
         settings.reshard_after_backward = call.on;
       }
+      if (call.kind == ScriptCall::Kind::kReduceUnused) {
+        settings.reduce_unused = call.on;
+      }
+      if (call.kind == ScriptCall::Kind::kDivide) {
+        settings.factor = FactorOf(call);
+      }
     }
     switch (call.kind) {
       case ScriptCall::Kind::kReduceUnused:
-        if (losses_ > 0 || gathered_) CH_RETURN_IF_ERROR(Reset());
-        reduce_unused_ = call.on;
-        for (uint32_t& ranks : skipped_) {
-          if (!call.on && ranks != AllRanks()) ranks = 0;
+        for (size_t i = 0; i < skipped_.size(); ++i) {
+          if (!MayDiffer(static_cast<int>(i)) && skipped_[i] != AllRanks()) {
+            skipped_[i] = 0;
+          }
+        }
+        break;
+      case ScriptCall::Kind::kUnshardInBackward:
+        for (const int part : shards_.At(shards_.Of(call.part)).parts) {
+          if (script_part(part).form != PartSpec::Form::kShift) {
+            return absl::OkStatus();
+          }
         }
         break;
       case ScriptCall::Kind::kLastBackward:
@@ -249,18 +346,13 @@ class ScriptRunner {
       case ScriptCall::Kind::kManual:
         manual_ = call.on;
         break;
-      case ScriptCall::Kind::kDivide:
-        // What waits for its reduction was multiplied by the factor before.
-        if (losses_ > 0 || pending_) return absl::OkStatus();
-        log_factor_ = call.value % 3;
-        break;
       case ScriptCall::Kind::kFreeze:
         return Freeze(call);
       case ScriptCall::Kind::kSkip: {
         const int last = static_cast<int>(model_.parts.size()) - 1;
         if (call.part == 0 || call.part == last) return absl::OkStatus();
         uint32_t& ranks = skipped_[static_cast<size_t>(call.part)];
-        if (reduce_unused_) {
+        if (MayDiffer(call.part)) {
           ranks = static_cast<uint32_t>(call.value) & AllRanks();
         } else {
           ranks = call.on ? AllRanks() : 0;
@@ -290,7 +382,30 @@ class ScriptRunner {
     return absl::OkStatus();
   }
 
-  uint32_t AllRanks() const { return (1u << script_.ranks()) - 1; }
+  // Whether ranks may differ in running `part`. Not where it is all that runs
+  // of a tree.
+  bool MayDiffer(int part) const {
+    for (const int shard : shards_.Touched(part)) {
+      if (!settings(shard).reduce_unused) return false;
+      if (shards_.TreeOf(shard) != shard || shard == shards_.root()) continue;
+      for (const int root : shards_.At(shard).parts) {
+        if (IsWithin(root, part)) return false;
+      }
+    }
+    return true;
+  }
+  bool IsWithin(int inner, int outer) const {
+    for (const nn::NamedModule& named :
+         model_.parts[static_cast<size_t>(outer)]->NamedModules()) {
+      if (named.module == model_.parts[static_cast<size_t>(inner)]) return true;
+    }
+    return false;
+  }
+  const PartSpec& script_part(int part) const {
+    return model_.parts[static_cast<size_t>(part)]->spec();
+  }
+
+  uint32_t AllRanks() const { return (1u << script_.data_ranks()) - 1; }
 
   std::vector<bool> FrozenAtFirst() {
     std::vector<bool> frozen;
@@ -315,8 +430,6 @@ class ScriptRunner {
   bool event_armed_ = false;
   bool last_ = true;
   bool manual_ = false;
-  bool reduce_unused_ = false;
-  int log_factor_ = 0;
 };
 
 inline std::vector<double> ToDoubles(const Tensor& t) {

@@ -2,19 +2,33 @@
 
 /// \file
 /// Random programs that use FSDP see on every mesh, to the bit, what they see
-/// on one rank: any call in any order, every option. CROSSHATCH_FUZZ_SEED
-/// chooses others; CROSSHATCH_FUZZ_SCRIPTS says how many.
+/// on one rank: the calls of ScriptCall in any order, the options that
+/// AllAreDrawn lists, beside replicated parts and tensor-parallel ones. What is
+/// no matter of exact integers is left to others: ClipGradNorm that clips
+/// (nn/clip_grad_test.cc), buffers (fsdp/tests/buffers_test.cc), meshes of a
+/// part of the ranks (fsdp/tests/mesh_of_test.cc). CROSSHATCH_FUZZ_SEED chooses
+/// other programs; CROSSHATCH_FUZZ_SCRIPTS says how many.
 
 #include "crosshatch/tests/fsdp_script.h"
 
 #include <cstdint>
+#include <functional>
+#include <set>
+#include <string>
+#include <vector>
 
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
+#include "absl/strings/string_view.h"
 #include "crosshatch/dtensor/redistribution/fuzz_testutil.h"
 #include "crosshatch/tests/fsdp_script_run.h"
+#include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
 namespace crosshatch {
 namespace {
+
+using ::testing::UnorderedElementsAre;
 
 constexpr int kCalls = 40;
 
@@ -32,11 +46,9 @@ TEST(FsdpScriptTest, AMeshSeesWhatOneRankSees) {
 }
 
 // A generator whose scripts do nothing would find nothing: they see losses,
-// weights that were stepped and gradients, and every kind of call stands in
-// some.
+// weights that were stepped and gradients.
 TEST(FsdpScriptTest, ScriptsDoWhatTheyAreFor) {
   int stepped = 0;
-  bool kinds[ScriptCall::kNumKinds] = {};
   for (uint64_t seed = 0; seed < 20; ++seed) {
     const FsdpScript script = RandomFsdpScript(seed, kCalls);
     FsdpScript nothing = script;
@@ -55,12 +67,50 @@ TEST(FsdpScriptTest, ScriptsDoWhatTheyAreFor) {
       ++stepped;
       break;
     }
+  }
+  EXPECT_GT(stepped, 12);
+}
+
+TEST(FsdpScriptTest, AllAreDrawn) {
+  bool kinds[ScriptCall::kNumKinds] = {};
+  std::set<std::string> options;
+  std::set<std::string> meshes;
+  std::set<PartSpec::Split> splits;
+  const std::function<void(const PartSpec&)> see = [&](const PartSpec& part) {
+    splits.insert(part.split);
+    for (const PartSpec& below : part.parts) see(below);
+  };
+  for (uint64_t seed = 0; seed < 150; ++seed) {
+    const FsdpScript script = RandomFsdpScript(seed, kCalls);
+    std::string mesh;
+    for (const MeshAxis& axis : script.axes) {
+      absl::StrAppend(&mesh, mesh.empty() ? "" : ",", axis.name);
+    }
+    meshes.insert(mesh);
+    if (script.tp_ranks() > 1) see(script.model);
+    for (const ShardSpec& shard : script.shards) {
+      for (const absl::string_view option :
+           absl::StrSplit(shard.text, ' ', absl::SkipEmpty())) {
+        const std::vector<std::string> name = absl::StrSplit(option, '=');
+        options.insert(name[0]);
+      }
+    }
     for (const ScriptCall& call : script.calls) {
       kinds[static_cast<int>(call.kind)] = true;
     }
   }
-  EXPECT_GT(stepped, 15);
   for (const bool drawn : kinds) EXPECT_TRUE(drawn);
+  EXPECT_THAT(meshes, UnorderedElementsAre("fsdp", "replicate,fsdp", "fsdp,tp",
+                                           "replicate,fsdp,tp"));
+  EXPECT_EQ(splits.size(), 3u);
+  EXPECT_THAT(options,
+              UnorderedElementsAre(
+                  "biases", "cast_forward_inputs", "cpu_offload", "force_sum",
+                  "gradient_divide_factor", "ignores_frozen", "output_dtype",
+                  "param_dtype", "post_forward_mesh_size", "prefetch",
+                  "prefetch_bytes", "reduce_buffers", "reduce_dtype",
+                  "replicated", "reshard_after_forward", "shard_dim",
+                  "sync_from_first_rank", "vectors_elsewhere"));
 }
 
 }  // namespace

@@ -14,10 +14,12 @@
 #include "crosshatch/comm/world.h"
 #include "crosshatch/dtensor/dtensor.h"
 #include "crosshatch/mesh/device_mesh.h"
+#include "crosshatch/nn/models/kv_cache.h"
 #include "crosshatch/nn/models/llama.h"
 #include "crosshatch/tensor/autograd.h"
 #include "crosshatch/tensor/creation.h"
 #include "crosshatch/tensor/ops/ops.h"
+#include "crosshatch/tensor/rank_context.h"
 #include "crosshatch/testing/near.h"
 #include "crosshatch/testing/ranks.h"
 #include "crosshatch/tp/llama_plan.h"
@@ -85,6 +87,56 @@ TEST_P(LlamaHeadsTest, ComputesWhatOneRankComputes) {
            CH_ASSIGN_OR_RETURN(const Values got, LogitsAndGradients(model));
            if (world.rank() == 0) ExpectNear(got, *expected, kRoundings);
            return world.context().Synchronize();
+         });
+}
+
+// A rank's cache holds the keys and values of its own heads, whatever is cached
+// at a time, and stands for the tokens before.
+TEST_P(LlamaHeadsTest, AreCachedWhereTheyLie) {
+  const auto& [kv_heads, group, ranks, local_outputs] = GetParam();
+  const nn::LlamaConfig config = Config(kv_heads * group, kv_heads);
+  OnMesh({{"tp", ranks}},
+         [&, ranks = ranks, local_outputs = local_outputs](
+             const DeviceMesh& mesh) -> absl::Status {
+           RankContext& context = mesh.world().context();
+           nn::Llama model(config);
+           CH_RETURN_IF_ERROR(
+               tp::ParallelizeModule(model, mesh, Plan(local_outputs)));
+           CH_RETURN_IF_ERROR(model.Materialize({.seed = 0}));
+           const NoGrad no_grad;
+           const std::vector<int32_t> ids = {0, 3, 10, 7, 7, 2, 9, 4, 1, 5};
+           const Tensor tokens = FromValues<int32_t>({2, 5}, ids);
+           const auto logits = [&](int64_t begin, int64_t end) {
+             return FullTensor(
+                        model.Forward(Contiguous(Slice(tokens, 1, begin, end))))
+                 .ToVector<float>();
+           };
+           const std::vector<float> whole = logits(0, 5);
+           const int64_t before = context.allocator().stats().current_total;
+           nn::KvCache cache(5);
+           model.set_cache(&cache);
+           logits(0, 3);
+           logits(3, 4);
+           const std::vector<float> last = logits(4, 5);
+           model.set_cache(nullptr);
+           CH_RETURN_IF_ERROR(context.Synchronize());
+           int64_t width = 0;  // Of this rank's key heads.
+           for (nn::Parameter* p : model.Parameters()) {
+             if (p->name() != "layers.0.self_attn.k_proj.weight") continue;
+             width = LocalTensor(p->data()).size(0);
+           }
+           // Two rows of five positions, keys and values.
+           CH_EXPECT_EQ(context.allocator().stats().current_total - before,
+                        2 * 5 * width * 2 * 4);
+           Values expected = {{}};
+           for (const int64_t row : {0, 1}) {
+             const auto at = whole.begin() + (row * 5 + 4) * config.vocab;
+             expected[0].insert(expected[0].end(), at, at + config.vocab);
+           }
+           if (mesh.world().rank() == 0) {
+             ExpectNear({last}, expected, kRoundings);
+           }
+           return absl::OkStatus();
          });
 }
 

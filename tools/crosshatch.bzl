@@ -24,9 +24,15 @@
     )
 
     ch_cc_test(                              # gtest and its main come along
-        name = "dtype_test",
-        srcs = ["dtype_test.cc"],
-        deps = [":dtype"],
+        name = "unit_test",                  # tests that need nothing of their own
+        srcs = [                             # are one program, compiled as one
+            "dtype_test.cc",
+            "shape_test.cc",
+        ],
+        deps = [
+            ":dtype",
+            ":shape",
+        ],
     )
 
     ch_cuda_library(                         # by nvcc, with --config=cuda
@@ -45,8 +51,10 @@
         name = "all_gather_test",
         srcs = ["all_gather_test.cc"],
         ranks = 4,                           # most rank threads at one time
-        engines = ["local", "mpi"],          # ..._on_mpi: ranks are processes
-        devices = ["cpu", "cuda"],           # ..._on_cuda: on emulated devices
+        engines = ["local", "mpi", "nccl"],  # ..._on_mpi: ranks are processes;
+                                             # ..._on_nccl: by emulated NCCL
+        devices = ["cpu", "cuda"],           # ..._on_cuda: on emulated devices;
+                                             # with --config=cuda ..._on_gpus
         deps = [
             ":comm",
             "//testing:ranks",               # RunRanks, OnMesh, CH_EXPECT_EQ
@@ -154,6 +162,27 @@ def _settings(copts, precompiled):
         _precompiled(["//third_party/precompiled:" + precompiled]),
     )
 
+# Tests of a program that are compiled as one source, at most.
+_JOINED = 8
+
+def _joined_tests(name, srcs):
+    """The sources to compile for `srcs`: of several tests, joined ones."""
+    if len(srcs) < 2 or [src for src in srcs if not src.endswith("_test.cc")]:
+        return srcs
+    joined = []
+    for begin in range(0, len(srcs), _JOINED):
+        part = srcs[begin:begin + _JOINED]
+        joined.append("{}_{}_joined.cc".format(name, len(joined)))
+        native.genrule(
+            name = joined[-1][:-len(".cc")],
+            testonly = True,
+            srcs = part,
+            outs = [joined[-1]],
+            cmd = "$(execpath //tools:join_tests) $(SRCS) > $@",
+            exec_tools = ["//tools:join_tests"],
+        )
+    return joined
+
 def _check(name, deps):
     check_layer(native.package_name(), name, deps)
 
@@ -165,6 +194,7 @@ def ch_cc_library(name, srcs = [], hdrs = [], deps = [], copts = [], **kwargs):
             fail("{}: list {} in hdrs; a private header belongs to a private target".format(name, src))
     if kwargs.get("testonly"):
         base, more = _settings(TEST_COPTS, "test")
+        srcs = _joined_tests(name, srcs)
     else:
         # A precompiled header brings its own level of optimisation: beside one of
         # -O2 GCC compiles the functions of Highway's targets, which have options
@@ -192,12 +222,15 @@ def ch_cc_binary(name, deps = [], copts = [], **kwargs):
         **kwargs
     )
 
-def ch_cc_test(name, deps = [], copts = [], size = "small", **kwargs):
-    """A GoogleTest test; gtest, gmock and their main are among its deps."""
+def ch_cc_test(name, srcs = [], deps = [], copts = [], size = None, **kwargs):
+    """A GoogleTest test, of one file or several; gtest, gmock and their main come along."""
     _check(name, deps)
+    if size == None:
+        size = "small" if len(srcs) < 2 else "medium"
     base, more = _settings(TEST_COPTS, "test")
     cc_test(
         name = name,
+        srcs = _joined_tests(name, srcs),
         size = size,
         copts = base + copts,
         deps = deps + more + ["@com_google_googletest//:gtest_main"],
@@ -253,15 +286,24 @@ def ch_gpu_test(
         deps = deps + more + ["@com_google_googletest//:gtest_main"],
         **kwargs
     )
+    _run_on_gpus(
+        name = name,
+        size = size,
+        gpus = gpus,
+        arguments = ["$(rootpath :{}_program)".format(name)],
+        data = [":{}_program".format(name)],
+        tags = tags,
+        visibility = visibility,
+    )
+
+def _run_on_gpus(name, size, gpus, arguments, data, tags, visibility):
+    """A test that runs `arguments` on GPUs, and what says that it was left out."""
     sh_test(
         name = name,
         size = size,
         srcs = ["//tools:run_gpu_test"],
-        args = [
-            str(gpus),
-            "$(rootpath :{}_program)".format(name),
-        ],
-        data = [":{}_program".format(name)],
+        args = [str(gpus)] + arguments,
+        data = data,
         exec_properties = {"gpus": str(gpus)},
         tags = tags + ["requires-gpu"],
         target_compatible_with = needs_gpus(gpus),
@@ -318,9 +360,13 @@ def ch_rank_test(
         engines = ["local"],
         mpi_args = [],
         mpi_seconds = 100,
+        two_hosts = False,
+        nccl_args = [],
+        nccl_size = "medium",
         devices = ["cpu"],
         cuda_args = [],
         cuda_size = "medium",
+        gpus = 1,
         deps = [],
         **kwargs):
     """A test that runs up to `ranks` ranks, each a thread of its one process.
@@ -334,47 +380,81 @@ def ch_rank_test(
       tags: of the test.
       engines: "local", and "mpi" for a test <name>_on_mpi besides, of the same
         program, in which each rank is a process. Wildcards skip it where //:mpi
-        is off.
+        is off. "nccl" for a test <name>_on_nccl besides, of the same program,
+        whose ranks, at most 8, an emulated NCCL joins.
       mpi_args: of the program there, as a --gtest_filter.
       mpi_seconds: that the job of processes may take.
-      devices: "cpu", and "cuda" for a test <name>_on_cuda besides, of the same
-        program, whose ranks are on two emulated CUDA devices.
+      two_hosts: whether there is a test <name>_on_two_hosts, too, as those of
+        ch_mpi_test.
+      nccl_args: of the program by NCCL, as a --gtest_filter.
+      nccl_size: of that test.
+      devices: "cpu", and "cuda" for two more tests of the same program:
+        <name>_on_cuda, whose ranks are on two emulated CUDA devices, and with
+        --config=cuda <name>_on_gpus, whose ranks share those of the machine.
       cuda_args: of the program there, as a --gtest_filter.
-      cuda_size: of that test.
+      cuda_size: of those tests.
+      gpus: as of ch_gpu_test, of <name>_on_gpus; 0: there is no such test.
       deps: of the ch_cc_test.
       **kwargs: of the ch_cc_test.
     """
     ch_cc_test(
         name = name,
         tags = tags + ["ranks", "cpu:" + str(ranks)],
-        # With --config=cuda a program's own devices are linked, and no others.
-        deps = deps if "cuda" not in devices else deps + select({
-            "//:with_cuda": [],
-            "//conditions:default": ["//testing:on_emulated_cuda"],
-        }),
+        deps = deps + (
+            ["//testing:on_cuda"] if "cuda" in devices else []
+        ) + (
+            # With --config=cuda a program's own devices are linked, and no others.
+            select({
+                "//:with_cuda": [],
+                "//conditions:default": ["//testing:on_emulated_nccl"],
+            }) if "nccl" in engines else []
+        ),
         **kwargs
     )
     for device in devices:
         if device not in ["cpu", "cuda"]:
             fail("{}: devices are cpu and cuda, not {}".format(name, device))
+
+    # Where threads meet is the other test's.
+    tags_beside = [tag for tag in tags if tag != "threads"]
     if "cuda" in devices:
-        sh_test(
+        _run_on_emulated_cuda(
             name = name + "_on_cuda",
             size = cuda_size,
-            srcs = ["//tools:run_on_cuda_test"],
-            args = ["$(rootpath :{})".format(name)] + cuda_args,
-            data = [":" + name],
-            tags = [tag for tag in tags if tag != "threads"] +
-                   ["cuda_emulation", "cpu:" + str(ranks)],
-            target_compatible_with = select({
-                "//:with_cuda": ["//third_party:incompatible"],
-                "//conditions:default": [],
-            }),
+            arguments = ["cuda", "$(rootpath :{})".format(name)] + cuda_args,
+            program = name,
+            tags = tags_beside + ["cpu:" + str(ranks)],
+            visibility = kwargs.get("visibility"),
+        )
+    if "cuda" in devices and gpus > 0:
+        _run_on_gpus(
+            name = name + "_on_gpus",
+            size = cuda_size,
+            gpus = gpus,
+            arguments = [
+                "$(rootpath //tools:run_on_cuda_test)",
+                "cuda",
+                "$(rootpath :{})".format(name),
+            ] + cuda_args,
+            data = [
+                ":" + name,
+                "//tools:run_on_cuda_test",
+            ],
+            tags = tags_beside + ["cpu:" + str(ranks)],
             visibility = kwargs.get("visibility"),
         )
     for engine in engines:
-        if engine not in ["local", "mpi"]:
-            fail("{}: engines are local and mpi, not {}".format(name, engine))
+        if engine not in ["local", "mpi", "nccl"]:
+            fail("{}: engines are local, mpi and nccl, not {}".format(name, engine))
+    if "nccl" in engines:
+        _run_on_emulated_cuda(
+            name = name + "_on_nccl",
+            size = nccl_size,
+            arguments = ["nccl", "$(rootpath :{})".format(name)] + nccl_args,
+            program = name,
+            tags = tags_beside + ["cpu:" + str(ranks)],
+            visibility = kwargs.get("visibility"),
+        )
     if "mpi" in engines:
         _run_by_mpi(
             name = name + "_on_mpi",
@@ -382,10 +462,36 @@ def ch_rank_test(
             ranks = ranks,
             seconds = mpi_seconds,
             args = mpi_args,
-            # Where threads meet is the other test's.
-            tags = [tag for tag in tags if tag != "threads"],
+            tags = tags_beside,
             visibility = kwargs.get("visibility"),
         )
+    if two_hosts:
+        _run_by_mpi(
+            name = name + "_on_two_hosts",
+            program = name,
+            ranks = ranks,
+            seconds = mpi_seconds,
+            args = mpi_args,
+            tags = tags_beside,
+            visibility = kwargs.get("visibility"),
+            runner = "run_mpi_test_on_two_hosts",
+        )
+
+def _run_on_emulated_cuda(name, size, arguments, program, tags, visibility):
+    """A test that runs :<program> by run_on_cuda_test, on devices that are none."""
+    sh_test(
+        name = name,
+        size = size,
+        srcs = ["//tools:run_on_cuda_test"],
+        args = arguments,
+        data = [":" + program],
+        tags = tags + ["cuda_emulation"],
+        target_compatible_with = select({
+            "//:with_cuda": ["//third_party:incompatible"],
+            "//conditions:default": [],
+        }),
+        visibility = visibility,
+    )
 
 def _run_by_mpi(name, program, ranks, seconds, args, tags, visibility, runner = "run_mpi_test"):
     """A test that runs :<program> as processes of an MPI job."""

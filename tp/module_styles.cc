@@ -74,9 +74,8 @@ class Replicated final : public ParallelStyle {
                            nn::Module&, TensorSpan, TensorList& outputs) {
       for (Tensor& output : outputs) {
         BringAll(mesh, output);
-        if (use_local && output.defined() && output.is_distributed()) {
-          output = LocalPart(output);
-        }
+        if (!output.defined() || !output.is_distributed()) continue;
+        output = use_local ? LocalPart(output) : WithWholeGradient(output);
       }
     });
     return absl::OkStatus();
@@ -133,6 +132,13 @@ class Several final : public ParallelStyle {
       if (const auto input = style->PlainInput(module)) return input;
     }
     return std::nullopt;
+  }
+  std::optional<HandedOut> HandedIn(const nn::Module& module) const override {
+    std::optional<HandedOut> last;
+    for (const Style& style : styles_) {
+      if (const auto input = style->HandedIn(module)) last = input;
+    }
+    return last;
   }
   bool SpreadsBelow() const override {
     return std::any_of(styles_.begin(), styles_.end(), [](const Style& style) {

@@ -34,7 +34,7 @@
 
 namespace crosshatch::tp {
 
-/// How a module hands out its first output.
+/// How a module hands out its first output, or a style its first input to it.
 struct HandedOut {
   Placement placement;
   /// As a plain tensor, this rank's part of what lies so.
@@ -63,7 +63,9 @@ class ParallelStyle {
   virtual absl::Status Apply(nn::Module& module, const std::string& module_name,
                              const DeviceMesh& mesh) const = 0;
 
-  /// \name What checks of flows know of `module` (ParallelizeOptions::flows)
+  /// \name What checks of flows know of `module`
+  /// They are made when a plan is laid and, of plain tensors, at each forward
+  /// (ParallelizeModule).
   /// @{
 
   /// As what a plain first input is taken; nullopt where the style does not
@@ -74,6 +76,12 @@ class ParallelStyle {
   }
   /// Whether it spreads all plain parameters below the module, too.
   virtual bool SpreadsBelow() const { return false; }
+  /// How the module itself gets its first input; nullopt where the style does
+  /// not touch it, or never makes it plain.
+  virtual std::optional<HandedOut> HandedIn(
+      const nn::Module& /*module*/) const {
+    return std::nullopt;
+  }
   /// Nullopt where the style does not touch the first output.
   virtual std::optional<HandedOut> FirstOutput(
       const nn::Module& /*module*/) const {
@@ -105,7 +113,7 @@ Style ColwiseParallel(ColwiseOptions options = {});
 
 struct RowwiseOptions {
   /// Unset: Shard(-1) for Linear, Replicate for Embedding.
-  std::optional<Placement> input;
+  std::optional<Placement> input = {};
   /// The partial sums are reduced to it: Replicate by an all-reduce, a shard by
   /// a reduce-scatter.
   Placement output = Replicate();
@@ -186,8 +194,8 @@ struct PrepareOutputOptions {
 Style PrepareModuleOutput(PrepareOutputOptions options);
 
 struct PrepareInputOutputOptions {
-  PrepareInputOptions inputs;
-  PrepareOutputOptions outputs;
+  PrepareInputOptions inputs = {};
+  PrepareOutputOptions outputs = {};
 };
 /// Both of the above.
 Style PrepareModuleInputOutput(PrepareInputOutputOptions options);

@@ -36,7 +36,7 @@ struct ParallelizeOptions {
   /// the others, which need have none, before they are spread. Unset: nothing
   /// is sent, and values must be equal on all ranks (as Module::Materialize and
   /// loaders make them).
-  std::optional<int> source_rank;
+  std::optional<int> source_rank = {};
 
   /// Pairs of patterns of modules: the first output of the one is the first
   /// input of the other. Where both match as many modules these go in pairs, in
@@ -53,15 +53,23 @@ struct ParallelizeOptions {
 /// - no module is matched twice, or has a style already (Combined makes one of
 ///   several);
 /// - each style fits its module (ParallelStyle::Check);
-/// - in each flow, where one module hands out a plain tensor
-///   (use_local_output), the next does not take it as lying otherwise. Dims are
-///   compared as written: one from the start and one from the end are not told
-///   apart before a forward shows how many there are;
-/// - in each flow, where one module hands out a DTensor, the next has a style
-///   or no plain parameters of its own, unless a style above spreads what is
-///   left below it or the rest is replicated.
+/// - in each flow, of options.flows and of those that modules tell themselves
+///   (nn::TellsFlows: Sequential, Llama), where one module hands out a plain
+///   tensor (use_local_output), the next does not take it as lying otherwise.
+///   Dims are compared as written: one from the start and one from the end are
+///   not told apart before a forward shows how many there are. Of the modules
+///   around either the outermost one with a style counts, which sees an input
+///   first and an output last;
+/// - in each flow of options.flows, where one module hands out a DTensor, the
+///   next has a style or no plain parameters of its own, unless a style above
+///   spreads what is left below it or the rest is replicated.
 /// What comes as a DTensor a style redistributes, so nothing else of layouts
 /// can go wrong before a forward.
+///
+/// In each forward it is checked that a plain tensor which one style has handed
+/// out, and which reaches another one on `mesh` as it is, is taken as it lies;
+/// one that is not fails a check, which names both modules. What an op or a
+/// write makes of it is the program's own.
 ///
 /// \param mesh one axis, e.g. mesh.Slice("tp").
 /// \error kInvalidArgument for a mesh of another ndim, for the checks above and

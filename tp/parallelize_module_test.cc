@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "crosshatch/tp/parallelize_module.h"
 
+#include <functional>
 #include <memory>
 #include <string>
 #include <tuple>
@@ -11,12 +12,17 @@
 #include "absl/strings/str_cat.h"
 #include "crosshatch/base/status_macros.h"
 #include "crosshatch/dtensor/dtensor.h"
+#include "crosshatch/nn/dropout.h"
 #include "crosshatch/nn/embedding.h"
+#include "crosshatch/nn/layers/gelu.h"
+#include "crosshatch/nn/layers/sequential.h"
 #include "crosshatch/nn/linear.h"
 #include "crosshatch/nn/rms_norm.h"
 #include "crosshatch/tensor/autograd.h"
 #include "crosshatch/tensor/creation.h"
+#include "crosshatch/tensor/ops/in_place.h"
 #include "crosshatch/tensor/ops/ops.h"
+#include "crosshatch/tensor/rank_context.h"
 #include "crosshatch/testing/ranks.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -278,6 +284,126 @@ TEST(ParallelizeModuleTest, TakesTheValuesOfOneRank) {
       return absl::OkStatus();
     });
   }
+}
+
+// The flows that modules tell of themselves need not be listed.
+TEST(ParallelizeModuleTest, ChecksFlowsThatModulesTell) {
+  OnMesh({{"tp", 2}}, [](const DeviceMesh& mesh) -> absl::Status {
+    const auto message = [&](const ParallelPlan& plan,
+                             const ParallelizeOptions& options = {}) {
+      nn::Sequential net;
+      net.Add<nn::Linear>(4, 6);
+      net.Add<nn::Gelu>();
+      net.Add<nn::Dropout>(0.5);
+      net.Add<nn::Linear>(6, 4);
+      net.Add<nn::Sequential>().Add<nn::Linear>(4, 5);
+      return std::string(ParallelizeModule(net, mesh, plan, options).message());
+    };
+    const Style columns = ColwiseParallel({.use_local_output = true});
+    CH_EXPECT_EQ(message({{"0", columns}, {"3", RowwiseParallel()}}), "");
+    CH_EXPECT_EQ(
+        message({{"0", columns}, {"3", ColwiseParallel()}}),
+        "ParallelizeModule: module \"0\" (ColwiseParallel) hands out a plain "
+        "tensor that lies as S(-1), and module \"3\" (ColwiseParallel), which "
+        "comes next, takes it as R; let one of them say what the other does, "
+        "or leave out use_local_output");
+    // Another plan may give the next module its style.
+    CH_EXPECT_EQ(message({{"0", ColwiseParallel()}}), "");
+    // What is replicated with the rest takes it as equal on all ranks.
+    CH_EXPECT_EQ(message({{"0", columns}}), "");
+    CH_EXPECT_THAT(message({{"0", columns}}, {.replicate_rest = true}),
+                   HasSubstr("module \"3\" (no style), which comes next, takes "
+                             "it as R"));
+    // What stands around the next module takes its input first.
+    CH_EXPECT_EQ(message({{"3", columns},
+                          {"4", PrepareModuleInput({.input = Shard(-1)})},
+                          {"4.0", ColwiseParallel()}}),
+                 "");
+    CH_EXPECT_THAT(message({{"3", columns}, {"4", PrepareModuleInput({})}}),
+                   HasSubstr("module \"4\" (PrepareModuleInput), which comes "
+                             "next, takes it as R"));
+    return absl::OkStatus();
+  });
+}
+
+// An MLP whose flows nobody tells, whose first module is `up`.
+class Untold final : public nn::Module {
+ public:
+  Untold() : up_(4, 6), down_(6, 4) {
+    RegisterModule("up", up_);
+    RegisterModule("down", down_);
+    for (nn::Parameter* p : Parameters()) {
+      p->set_data(Integers(p->data().sizes(), 1));
+    }
+  }
+  const char* type_name() const override { return "Untold"; }
+  // Between the two.
+  std::function<Tensor(const Tensor&)> between = [](const Tensor& t) {
+    return t;
+  };
+
+ protected:
+  TensorList ForwardImpl(TensorSpan inputs) override {
+    return {down_.Forward(between(up_.Forward(inputs[0])))};
+  }
+
+ private:
+  nn::Linear up_;
+  nn::Linear down_;
+};
+
+// On two ranks; what stands between the modules is `between`.
+void ForwardOfUntold(const ParallelPlan& plan,
+                     std::function<Tensor(const Tensor&)> between,
+                     const ParallelizeOptions& options = {}) {
+  OnMesh({{"tp", 2}}, [&](const DeviceMesh& mesh) -> absl::Status {
+    Untold net;
+    net.between = between;
+    CH_RETURN_IF_ERROR(ParallelizeModule(net, mesh, plan, options));
+    // Autograd knows of no writes to what crosses the border to DTensors.
+    const NoGrad no_grad;
+    for (int i = 0; i < 3; ++i) net.Forward(Integers({2, 4}, 2));
+    return absl::OkStatus();
+  });
+}
+
+TEST(PlainTensorDeathTest, IsNotTakenOtherwiseThanItWasHandedOut) {
+  const auto same = [](const Tensor& t) { return t; };
+  const Style columns = ColwiseParallel({.use_local_output = true});
+  const Style whole =
+      ColwiseParallel({.output = Replicate(), .use_local_output = true});
+  EXPECT_DEATH(
+      ForwardOfUntold({{"up", columns}, {"down", ColwiseParallel()}}, same),
+      "module up \\(Linear\\) with ColwiseParallel hands out a plain tensor "
+      "that lies as S\\(-1\\), and module down \\(Linear\\) with "
+      "ColwiseParallel takes it as R; let one of them say what the other does, "
+      "or hand out DTensors");
+  EXPECT_DEATH(
+      ForwardOfUntold({{"up", whole}, {"down", RowwiseParallel()}}, same),
+      "lies as R, and module down .* takes it as S\\(-1\\)");
+  EXPECT_DEATH(
+      ForwardOfUntold({{"up", columns}}, same, {.replicate_rest = true}),
+      "lies as S\\(-1\\), and module down \\(Linear\\) with no style takes it "
+      "as R");
+  // A style's own module gets a plain tensor from it as well.
+  EXPECT_DEATH(
+      ForwardOfUntold({{"", PrepareModuleInput({.desired = Shard(0),
+                                                .use_local_input = true})},
+                       {"up", ColwiseParallel()}},
+                      same),
+      "module Untold with PrepareModuleInput hands out a plain tensor that "
+      "lies as S\\(0\\), and module up ");
+  // Dims from either end are compared where there is a tensor.
+  ForwardOfUntold(
+      {{"up", columns}, {"down", RowwiseParallel({.input = Shard(1)})}}, same);
+  // What an op or a write makes of it is the program's.
+  const ParallelPlan plan = {{"up", whole},
+                             {"down", ColwiseParallel({.input = Partial()})}};
+  ForwardOfUntold(plan, [](const Tensor& t) { return Mul(t, t); });
+  ForwardOfUntold(plan, [](const Tensor& t) {
+    MulInPlace(t, 0.5);
+    return t;
+  });
 }
 
 // Modules of the user's own that call themselves as ours do.

@@ -131,6 +131,50 @@ TEST(LlamaPlanTextTest, LaysTheModelOutOnAnyNumberOfRanks) {
   }
 }
 
+// A family's model tells which module is next, so that a plan of a program's
+// user is checked without more.
+TEST(LlamaPlanTextTest, IsCheckedWhereItIsChanged) {
+  const nn::LlamaConfig config = {
+      .dim = 12, .layers = 2, .heads = 3, .kv_heads = 1, .ffn = 7, .vocab = 11};
+  struct Case {
+    const char* from;
+    const char* to;
+    const char* giver;
+    const char* taker;
+  };
+  const std::vector<Case> cases = {
+      {"sequence_dim=1\nlm_head", "sequence_dim=1 use_local_output\nlm_head",
+       "\"norm\" (SequenceParallel) hands out a plain tensor that lies as S(1)",
+       "\"lm_head\" (ColwiseParallel), which comes next, takes it as R"},
+      {"RowwiseParallel output=S(1)\n#",
+       "RowwiseParallel output=R use_local_output\n#", "\"embed_tokens\"",
+       "\"layers.0.input_layernorm\" (SequenceParallel), which comes next, "
+       "takes it as S(1)"},
+      {"gate_proj             ColwiseParallel",
+       "gate_proj  ColwiseParallel output=R use_local_output",
+       "\"layers.0.mlp.gate_proj\"", "\"layers.0.mlp.down_proj\""},
+      {"input_layernorm           SequenceParallel sequence_dim=1",
+       "input_layernorm  SequenceParallel sequence_dim=2 use_local_output",
+       "\"layers.0.input_layernorm\"", "\"layers.0.self_attn\""},
+  };
+  OnMesh({2}, [&](const DeviceMesh& mesh) -> absl::Status {
+    for (const Case& c : cases) {
+      std::string text = LlamaPlanText(config);
+      const size_t at = text.find(c.from);
+      CH_EXPECT_TRUE(at != std::string::npos) << c.from;
+      if (at == std::string::npos) continue;
+      text.replace(at, std::string(c.from).size(), c.to);
+      nn::Llama model(config);
+      CH_ASSIGN_OR_RETURN(const ParallelPlan plan, ParsePlan(text, "changed"));
+      const absl::Status laid = ParallelizeModule(model, mesh, plan);
+      CH_EXPECT_THAT(std::string(laid.message()),
+                     AllOf(HasSubstr(c.giver), HasSubstr(c.taker)));
+      CH_EXPECT_FALSE(model.Parameters()[0]->data().is_distributed());
+    }
+    return absl::OkStatus();
+  });
+}
+
 TEST(PlanStylesTest, ThePageListsThem) {
   std::ifstream file("docs/training.md");
   const std::string page{std::istreambuf_iterator<char>(file), {}};

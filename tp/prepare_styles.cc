@@ -136,6 +136,14 @@ class PrepareInput final : public ParallelStyle {
     }
     return crossings->front()->given;
   }
+  std::optional<HandedOut> HandedIn(const nn::Module& module) const override {
+    const absl::StatusOr<Crossings> crossings =
+        InputCrossings(options_, name(), module, /*module_name=*/"");
+    if (!crossings.ok() || crossings->empty() || !crossings->front()) {
+      return std::nullopt;
+    }
+    return HandedOut{crossings->front()->desired, options_.use_local_input};
+  }
 
  private:
   const PrepareInputOptions options_;

@@ -7,6 +7,7 @@
 #include "crosshatch/dtensor/grad_layout.h"
 #include "crosshatch/dtensor/redistribute.h"
 #include "crosshatch/nn/distribute_module.h"
+#include "crosshatch/tensor/ops/settle.h"
 
 namespace crosshatch::tp {
 namespace {
@@ -81,6 +82,11 @@ Tensor LocalPart(const Tensor& tensor, bool sum_gradients) {
     gradient = gradient.WithPartial(0, ReduceOp::kSum);
   }
   return ToLocal(tensor, gradient);
+}
+
+Tensor WithWholeGradient(const Tensor& output) {
+  if (!output.requires_grad() || LayoutOf(output).is_partial()) return output;
+  return Settle(output);
 }
 
 }  // namespace crosshatch::tp

@@ -62,6 +62,13 @@ Tensor Bring(const Tensor& tensor, const DeviceMesh& mesh,
 /// replicated tensor with the latter they are summands.
 Tensor LocalPart(const Tensor& tensor, bool sum_gradients = false);
 
+/// `output`, a DTensor that a module hands out, where its gradient comes back
+/// whole: what takes a replicated tensor as it is (ColwiseParallel) gives it a
+/// gradient of pending sums, which are reduced once, here, before anything that
+/// needs the gradient itself asks for it implicitly. One of pending sums stays
+/// as it is.
+Tensor WithWholeGradient(const Tensor& output);
+
 }  // namespace crosshatch::tp
 
 #endif  // CROSSHATCH_TP_STYLE_PARTS_H_

@@ -3,12 +3,15 @@
 // Styles that see all inputs and outputs of a module, by position and by name,
 // the style that replicates, and one of a program's own.
 
+#include <cstdint>
 #include <optional>
 #include <string>
 #include <vector>
 
 #include "crosshatch/base/status_macros.h"
+#include "crosshatch/comm/world.h"
 #include "crosshatch/dtensor/dtensor.h"
+#include "crosshatch/dtensor/implicit_redistribution.h"
 #include "crosshatch/nn/linear.h"
 #include "crosshatch/nn/named_inputs.h"
 #include "crosshatch/nn/rms_norm.h"
@@ -337,6 +340,65 @@ TEST(ReplicateRestTest, ServesWhatThePlanLeavesOut) {
         }
         CH_ASSIGN_OR_RETURN(const Values values, OutputAndGradients(block));
         ExpectNear(values, expected);
+        return absl::OkStatus();
+      });
+    }
+  }
+}
+
+int64_t AllReduces(const DeviceMesh& mesh) {
+  int64_t calls = 0;
+  for (const auto& communicator : mesh.communicators()) {
+    const auto kind = static_cast<int>(CollectiveKind::kAllReduce);
+    calls += communicator->stats().by_kind[kind].calls;
+  }
+  return calls;
+}
+
+// A norm whose output two split projections take.
+class GatedMlp final : public nn::Module {
+ public:
+  const char* type_name() const override { return "GatedMlp"; }
+
+ protected:
+  TensorList ForwardImpl(TensorSpan inputs) override {
+    const Tensor x = norm_.Forward(inputs[0]);
+    return {down_.Forward(Mul(gate_.Forward(x), up_.Forward(x)))};
+  }
+
+ private:
+  nn::RmsNorm& norm_ = Make<nn::RmsNorm>("norm", kWidth, 1e-5);
+  nn::Linear& gate_ =
+      Make<nn::Linear>("gate", kWidth, 6, nn::LinearOptions{.stddev = 0.5});
+  nn::Linear& up_ =
+      Make<nn::Linear>("up", kWidth, 6, nn::LinearOptions{.stddev = 0.5});
+  nn::Linear& down_ =
+      Make<nn::Linear>("down", 6, kWidth, nn::LinearOptions{.stddev = 0.5});
+};
+
+// The projections give the norm a gradient of pending sums, which are reduced
+// once, and not by an op that asks for it implicitly.
+TEST(ReplicatedNormTest, SumsItsGradientOnce) {
+  GatedMlp one;
+  ASSERT_TRUE(one.Materialize({.seed = 5}).ok());
+  const absl::StatusOr<Values> expected = OutputAndGradients(one);
+  ASSERT_TRUE(expected.ok());
+  for (const bool rest : {false, true}) {
+    ParallelPlan plan = {{"gate", ColwiseParallel()},
+                         {"up", ColwiseParallel()},
+                         {"down", RowwiseParallel()}};
+    if (!rest) plan.emplace_back("norm", ReplicateParallel());
+    for (const int ranks : {2, 3}) {
+      OnMesh({{"tp", ranks}}, [&](const DeviceMesh& mesh) -> absl::Status {
+        GatedMlp mlp;
+        CH_RETURN_IF_ERROR(
+            ParallelizeModule(mlp, mesh, plan, {.replicate_rest = rest}));
+        CH_RETURN_IF_ERROR(mlp.Materialize({.seed = 5}));
+        const ForbidImplicitRedistribution forbid;
+        CH_ASSIGN_OR_RETURN(const Values values, OutputAndGradients(mlp));
+        ExpectNear(values, *expected);
+        // One of the output of down, one of the gradient of norm's.
+        CH_EXPECT_EQ(AllReduces(mesh), 2);
         return absl::OkStatus();
       });
     }

@@ -2,8 +2,14 @@
 //
 // The service with its sockets and threads: several clients in one process.
 
+#include <arpa/inet.h>
+#include <netinet/in.h>
 #include <sys/resource.h>
+#include <sys/socket.h>
+#include <unistd.h>
 
+#include <cerrno>
+#include <cstdint>
 #include <filesystem>
 #include <functional>
 #include <future>
@@ -35,6 +41,21 @@ constexpr char kToken[] = "token";
 /// Silence is not what these tests wait for: no machine is so busy.
 CoordinationTimes Patient() {
   return {.start = absl::Seconds(60), .heartbeat = absl::Seconds(60)};
+}
+
+/// Connects to the port at `address`: 0, or the error's number.
+int Reach(const char* address, int port) {
+  sockaddr_in to = {};
+  to.sin_family = AF_INET;
+  to.sin_port = htons(static_cast<uint16_t>(port));
+  inet_pton(AF_INET, address, &to.sin_addr);
+  const int socket_fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+  const int failed =
+      connect(socket_fd, reinterpret_cast<sockaddr*>(&to), sizeof to) == 0
+          ? 0
+          : errno;
+  close(socket_fd);
+  return failed;
 }
 
 /// A server, and clients that join and act each on a thread of its own.
@@ -90,6 +111,13 @@ class Job {
   const CoordinationTimes times_;
   std::unique_ptr<CoordinationServer> server_;
 };
+
+TEST(CoordinationTest, ListensOnTheGivenAddressAlone) {
+  const Job job(1);
+  EXPECT_EQ(Reach("127.0.0.1", job.port()), 0);
+  // Another address of this very machine.
+  EXPECT_EQ(Reach("127.0.0.2", job.port()), ECONNREFUSED);
+}
 
 TEST(CoordinationTest, RanksExchangeMeetAndLeave) {
   Job job(4);

@@ -199,7 +199,11 @@ void CoordinatorState::Register(Peer peer, const Registration& registration,
   ++came_;
   const auto twin = ranks_.find(member.rank());
   std::string wrong;
-  if (member.size() != self_.size()) {
+  const bool is_known = member.rank() >= 0 && member.size() > 0;
+  if (!is_known && !member.wrong().empty()) {
+    wrong = absl::StrCat(member.rank() < 0 ? Process(member) : Describe(member),
+                         ": ", member.wrong());
+  } else if (member.size() != self_.size()) {
     wrong =
         absl::StrCat(Describe(member), " was started for a world of ",
                      member.size(), " ranks, ", Describe(self_), " for ",

@@ -146,7 +146,7 @@ class CoordinatorState {
   int came_ = 0;          // Processes of the job, also when it had failed.
   bool is_late_ = false;  // Whoever has not come is not waited for any more.
   int refused_ = 0;
-  // Of ranks_, so that no event needs a look at all of them.
+  // They count ranks_, so that no event needs a look at all of them.
   int num_living_ = 0;
   int num_goodbyes_ = 0;
   absl::Time last_event_;

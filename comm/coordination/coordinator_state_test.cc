@@ -2,6 +2,7 @@
 #include "crosshatch/comm/coordination/coordinator_state.h"
 
 #include <string>
+#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -265,6 +266,20 @@ TEST(CoordinatorStateTest, RanksOutsideOfTheWorldFailTheJob) {
     EXPECT_THAT(job.Register(50, MemberOf(rank, 3)),
                 Contains(HasSubstr("is outside of the world of 3 ranks, which "
                                    "are 0 to 2")));
+  }
+}
+
+TEST(CoordinatorStateTest, ProcessesThatDoNotKnowTheirRankSayWhy) {
+  for (const auto& [rank, size, who] :
+       {std::tuple(-1, 3, "process 99 on host h"),
+        std::tuple(2, 0, "rank 2 (process 102 on host h)")}) {
+    Job job(3);
+    job.Come(0);
+    Member member = MemberOf(rank, size);
+    member.set_wrong("RANK is not set");
+    EXPECT_THAT(
+        job.Register(50, member),
+        Contains(absl::StrCat("10 failure ", who, ": RANK is not set")));
   }
 }
 

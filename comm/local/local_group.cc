@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "crosshatch/comm/local/local_group.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "absl/container/inlined_vector.h"
+#include "absl/strings/str_cat.h"
 #include "crosshatch/base/check.h"
 #include "crosshatch/base/status_macros.h"
 #include "crosshatch/comm/kernel_copy.h"
@@ -13,6 +15,11 @@ namespace crosshatch::internal {
 namespace {
 
 using Cursors = absl::InlinedVector<SegmentCursor, 8>;
+
+/// How long a member that has met the others may at least be left alone: it
+/// waits for no peer but copies, for which a timeout that was meant for its
+/// peers' patience may be too short.
+constexpr absl::Duration kLeastInside = absl::Seconds(5);
 
 }  // namespace
 
@@ -39,23 +46,30 @@ absl::Status LocalGroup::Run(int member, const Collective& collective,
   slots_[member].collective = &collective;
   fingerprints_[member] = &fingerprint;
   if (queue != nullptr) slots_[member].before = queue->Record();
+  const auto describe = [&] { return Describe(fingerprint); };
+  const absl::FunctionRef<std::string()> what = describe;
   CH_RETURN_IF_ERROR(collectives_.Meet(
       member,
       [&] { return CheckAgreement(group_, world_ranks_, fingerprints_); },
-      [&] { return Describe(fingerprint); }));
+      what));
   if (queue != nullptr) {
     AwaitPeers(member, &Slot::before, *queue);
   } else if (collective.kind == CollectiveKind::kBarrier) {
     return absl::OkStatus();
   }
+  Passage& passage = slots_[member].in_collective;
+  passage.Enter(what);
   Move(member, kernels, queue);
   Join(member, &Slot::after, queue);
+  passage.Leave();
   return absl::OkStatus();
 }
 
 void LocalGroup::Join(int me, Event Slot::*point, Stream* queue) {
   if (queue != nullptr) slots_[me].*point = queue->Record();
+  slots_[me].in_collective.Step();
   barrier_.ArriveAndWait();
+  slots_[me].in_collective.Step();
   // A slot is written again at the earliest when all have come to the next
   // collective, and so have read it.
   if (queue != nullptr) AwaitPeers(me, point, *queue);
@@ -157,12 +171,18 @@ void LocalGroup::AllReduce(int me, const KernelTable& kernels, Stream* queue) {
 absl::StatusOr<std::vector<std::string>> LocalGroup::Gather(
     int member, const std::string& blob, const std::string& what) {
   slots_[member].blob = &blob;
+  const auto describe = [&] { return what; };
+  const absl::FunctionRef<std::string()> describes = describe;
   CH_RETURN_IF_ERROR(gathers_.Meet(
-      member, [] { return absl::OkStatus(); }, [&] { return what; }));
+      member, [] { return absl::OkStatus(); }, describes));
+  Passage& passage = slots_[member].in_gather;
+  passage.Enter(describes);
   std::vector<std::string> blobs;
   blobs.reserve(slots_.size());
   for (const Slot& slot : slots_) blobs.push_back(*slot.blob);
+  passage.Step();
   gather_barrier_.ArriveAndWait();
+  passage.Leave();
   return blobs;
 }
 
@@ -171,10 +191,47 @@ void LocalGroup::Fail(const absl::Status& failure) {
   gathers_.Fail(failure);
 }
 
-void LocalGroup::CheckDeadline(Rendezvous::Clock::time_point now,
-                               absl::Duration timeout) {
-  collectives_.CheckDeadline(now, timeout);
-  gathers_.CheckDeadline(now, timeout);
+std::vector<LateWait> LocalGroup::FindLate(const WatchMoment& now,
+                                           absl::Duration least) {
+  const absl::Duration inside = std::max(least, kLeastInside);
+  std::vector<LateWait> late;
+  const auto add = [&late](std::optional<LateWait> found) {
+    if (found.has_value()) late.push_back(*std::move(found));
+  };
+  add(collectives_.FindLate(now, least));
+  add(gathers_.FindLate(now, least));
+  add(FindInside(&Slot::in_collective, now, inside));
+  add(FindInside(&Slot::in_gather, now, inside));
+  return late;
+}
+
+std::optional<LateWait> LocalGroup::FindInside(Passage Slot::*passage,
+                                               const WatchMoment& now,
+                                               absl::Duration least) {
+  std::vector<std::optional<Passage::Stay>> stays;
+  std::optional<int> first;
+  for (Slot& slot : slots_) {
+    stays.push_back((slot.*passage).Find(now, least));
+    if (!stays.back().has_value()) continue;
+    first = std::min(first.value_or(stays.back()->stage), stays.back()->stage);
+  }
+  if (!first.has_value()) return std::nullopt;
+  // Those that are furthest back keep the others.
+  LateWait late{.group = group_, .met = true};
+  for (int i = 0; i < size(); ++i) {
+    if (!stays[i].has_value()) continue;
+    if (stays[i]->stage > *first) {
+      late.waiting.push_back(world_ranks_[i]);
+      continue;
+    }
+    late.missing.push_back(world_ranks_[i]);
+    late.age = std::max(late.age, stays[i]->age);
+    absl::StrAppend(&late.text, late.text.empty() ? "" : ", ", "rank ",
+                    world_ranks_[i], " met the others in ", stays[i]->what,
+                    *first % 2 == 0 ? " and does not end its part of it"
+                                    : " and does not leave its barrier");
+  }
+  return late;
 }
 
 }  // namespace crosshatch::internal

@@ -7,6 +7,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -18,8 +19,11 @@
 #include "crosshatch/comm/collective.h"
 #include "crosshatch/comm/fingerprint.h"
 #include "crosshatch/comm/group_key.h"
+#include "crosshatch/comm/local/late_wait.h"
+#include "crosshatch/comm/local/passage.h"
 #include "crosshatch/comm/local/rendezvous.h"
 #include "crosshatch/comm/local/thread_barrier.h"
+#include "crosshatch/comm/local/watch_clock.h"
 #include "crosshatch/comm/segment_cursor.h"
 #include "crosshatch/tensor/kernels/kernel_table.h"
 #include "crosshatch/tensor/stream.h"
@@ -73,7 +77,8 @@ class LocalGroup {
                                                   const std::string& what);
 
   void Fail(const absl::Status& failure);
-  void CheckDeadline(Rendezvous::Clock::time_point now, absl::Duration timeout);
+  /// For a watch, at each look: what members have waited for at least `least`.
+  std::vector<LateWait> FindLate(const WatchMoment& now, absl::Duration least);
 
  private:
   /// What a member shows the others while a collective runs. Written by the
@@ -85,6 +90,9 @@ class LocalGroup {
     Event before;
     Event summed;
     Event after;
+    /// What the watch sees of it once it has met the others.
+    Passage in_collective;
+    Passage in_gather;
   };
 
   const Collective& of(int member) const { return *slots_[member].collective; }
@@ -101,6 +109,10 @@ class LocalGroup {
   /// before `queue` goes on.
   void Join(int me, Event Slot::*point, Stream* queue);
   void AwaitPeers(int me, Event Slot::*point, Stream& queue);
+  /// Which members have not left what all came to, by `passage` of their slots.
+  std::optional<LateWait> FindInside(Passage Slot::*passage,
+                                     const WatchMoment& now,
+                                     absl::Duration least);
 
   const std::string group_;
   const std::vector<int> world_ranks_;

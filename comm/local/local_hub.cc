@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "crosshatch/base/check.h"
+#include "crosshatch/comm/local/late_wait.h"
 
 namespace crosshatch::internal {
 
@@ -49,9 +50,21 @@ absl::Status LocalHub::failure() const {
   return failure_.result;
 }
 
-void LocalHub::CheckDeadlines(absl::Duration timeout) {
-  const auto now = Rendezvous::Clock::now();
-  for (const auto& group : Groups()) group->CheckDeadline(now, timeout);
+void LocalHub::CheckDeadlines(const WatchMoment& now, absl::Duration timeout) {
+  std::vector<LateWait> late;
+  std::vector<std::shared_ptr<LocalGroup>> groups;
+  bool is_over = false;
+  for (const auto& group : Groups()) {
+    // Who keeps the others may have begun to wait after them.
+    for (LateWait& wait : group->FindLate(now, timeout / 2)) {
+      is_over = is_over || wait.age > timeout;
+      late.push_back(std::move(wait));
+      groups.push_back(group);
+    }
+  }
+  if (!is_over) return;
+  FailGroup(*groups[RootOf(late)],
+            absl::DeadlineExceededError(DescribeLate(late, timeout)));
 }
 
 void LocalHub::Fail(const JobFailure& failure, const LocalGroup* group) {

@@ -17,6 +17,7 @@
 #include "crosshatch/comm/group_key.h"
 #include "crosshatch/comm/job_failure.h"
 #include "crosshatch/comm/local/local_group.h"
+#include "crosshatch/comm/local/watch_clock.h"
 #include "crosshatch/tensor/rank_context.h"
 
 namespace crosshatch::internal {
@@ -48,8 +49,10 @@ class LocalHub {
   /// OK, or what failed first.
   absl::Status failure() const;
 
-  /// Fails groups in which a member has waited for more than `timeout`.
-  void CheckDeadlines(absl::Duration timeout);
+  /// For a watch, at each look: fails the run if a member of any group has
+  /// waited for more than `timeout`, in the group that keeps the others waiting
+  /// (late_wait.h).
+  void CheckDeadlines(const WatchMoment& now, absl::Duration timeout);
 
  private:
   /// \param group that failed by itself; null for none.

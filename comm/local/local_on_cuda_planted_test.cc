@@ -4,6 +4,7 @@
 /// Each wait of a device's queue in a collective, left out: the data then
 /// differ on some rank.
 
+#include <algorithm>
 #include <chrono>
 #include <cstdint>
 #include <memory>
@@ -80,12 +81,50 @@ class Planter final : public ContextDecorator {
   int waits_ = 0;
 };
 
-// What all ranks have of a sum, whose summands are made late and overwritten
-// soon. Rank 0 leaves out a wait; the others are late.
-std::vector<float> Sums(int left_out, int* waits = nullptr) {
+constexpr int kRoot = 1;
+
+// The collective, of `from` and `to`, which have kCount elements for each rank.
+Collective Of(CollectiveKind kind, const Tensor& from, const Tensor& to) {
+  Collective c{.kind = kind, .root = kRoot, .label = "planted"};
+  const auto add = [](std::vector<SegmentList>& lists, const Tensor& x,
+                      bool of_each_rank) {
+    for (int r = 0; r < (of_each_rank ? kRanks : 1); ++r) {
+      lists.push_back(
+          {{.data = x.data<float>() + r * kCount, .run_elems = kCount}});
+    }
+  };
+  add(c.send, from,
+      kind == CollectiveKind::kReduceScatter ||
+          kind == CollectiveKind::kAllToAll);
+  add(c.recv, to,
+      kind == CollectiveKind::kAllGather || kind == CollectiveKind::kAllToAll);
+  return c;
+}
+
+// What it gives where rank r sends r + 1 everywhere, beside zeros.
+std::vector<float> Expected(CollectiveKind kind) {
+  std::vector<float> expected(kRanks * kCount, 0);
+  for (int r = 0; r < kRanks; ++r) {
+    const bool of_each_rank =
+        kind == CollectiveKind::kAllGather || kind == CollectiveKind::kAllToAll;
+    if (r > 0 && !of_each_rank) break;
+    const auto value = static_cast<float>(of_each_rank        ? r + 1
+                                          : IsReduction(kind) ? 1 + 2 + 3
+                                                              : kRoot + 1);
+    std::fill_n(expected.begin() + r * kCount, kCount, value);
+  }
+  return expected;
+}
+
+// What all ranks have of a collective, whose operands are made late and
+// overwritten soon. Rank `hasty` leaves out a wait; the others are late.
+std::vector<float> Results(CollectiveKind kind, int hasty_rank, int left_out,
+                           int* waits = nullptr) {
   Planter hasty(left_out, /*is_late=*/false);
   Planter late(kNone, /*is_late=*/true);
-  std::vector<std::vector<float>> sums(kRanks);
+  std::vector<ContextDecorator*> planters(kRanks, &late);
+  planters[static_cast<size_t>(hasty_rank)] = &hasty;
+  std::vector<std::vector<float>> results(kRanks);
   const absl::Status status = RunLocal(
       kRanks,
       [&](World& world) -> absl::Status {
@@ -93,18 +132,15 @@ std::vector<float> Sums(int left_out, int* waits = nullptr) {
                             world.Group("all", world.AllRanks(), "comm"));
         RankContext& context = world.context();
         Stream& comm = context.SideStream("comm");
-        const Tensor from = Zeros({kCount});
-        const Tensor to = Zeros({kCount});
-        const Tensor mine = Zeros({kCount});
+        const Tensor from = Zeros({kRanks * kCount});
+        const Tensor to = Zeros({kRanks * kCount});
+        const Tensor mine = Zeros({kRanks * kCount});
         comm.Wait(context.compute_stream().Record());
         {
           const StreamScope scope(comm);
           FillInPlace(from, world.rank() + 1);
         }
-        Collective c{.kind = CollectiveKind::kAllReduce, .label = "sum"};
-        c.send = {{{.data = from.raw_data(), .run_elems = kCount}}};
-        c.recv = {{{.data = to.raw_data(), .run_elems = kCount}}};
-        CH_RETURN_IF_ERROR(all->Issue(c, comm));
+        CH_RETURN_IF_ERROR(all->Issue(Of(kind, from, to), comm));
         {
           // What comes after the collective, in the order of its stream.
           const StreamScope scope(comm);
@@ -113,33 +149,59 @@ std::vector<float> Sums(int left_out, int* waits = nullptr) {
           FillInPlace(to, 1000);
         }
         context.compute_stream().Wait(comm.Record());
-        sums[static_cast<size_t>(world.rank())] = mine.ToVector<float>();
+        results[static_cast<size_t>(world.rank())] = mine.ToVector<float>();
         return absl::OkStatus();
       },
-      {.backends = OnEmulatedCuda(kRanks, 2),
-       .decorators = {&hasty, &late, &late}});
+      {.backends = OnEmulatedCuda(kRanks, 2), .decorators = planters});
   EXPECT_TRUE(status.ok()) << status;
   if (waits != nullptr) *waits = hasty.waits();
   std::vector<float> joined;
-  for (const auto& sum : sums) {
-    joined.insert(joined.end(), sum.begin(), sum.end());
+  for (const auto& result : results) {
+    joined.insert(joined.end(), result.begin(), result.end());
   }
   return joined;
 }
 
-TEST(LocalOnCudaPlantedTest, EachWaitLeftOutShows) {
-  const std::vector<float> right(kRanks * kCount, 1 + 2 + 3);
-  int waits = 0;
-  ASSERT_EQ(Sums(kNone, &waits), right);
-  // The test's own, then for each peer before the collective, after its sum and
-  // after its part.
-  EXPECT_EQ(waits, 1 + 3 * (kRanks - 1));
-  for (int wait = 1; wait < waits; ++wait) {
-    int tries = 1;
-    while (tries < 50 && Sums(wait) == right) ++tries;
-    EXPECT_LT(tries, 50) << "wait " << wait << " may be left out";
+class LocalOnCudaPlantedTest : public ::testing::TestWithParam<CollectiveKind> {
+};
+
+TEST_P(LocalOnCudaPlantedTest, EachWaitThatMattersShows) {
+  const CollectiveKind kind = GetParam();
+  std::vector<float> right;
+  for (int r = 0; r < kRanks; ++r) {
+    const std::vector<float> expected = Expected(kind);
+    right.insert(right.end(), expected.begin(), expected.end());
+  }
+  // The root of a broadcast waits for others than the ranks beside it.
+  for (const int hasty : {0, kRoot}) {
+    if (hasty == kRoot && kind != CollectiveKind::kBroadcast) continue;
+    int waits = 0;
+    ASSERT_EQ(Results(kind, hasty, kNone, &waits), right);
+    // The test's own, then for each peer before the collective and after it; a
+    // sum and the parts that others sum have one between them.
+    const int per_peer = kind == CollectiveKind::kAllReduce ? 3 : 2;
+    EXPECT_EQ(waits, 1 + per_peer * (kRanks - 1));
+    int found = 0;
+    for (int wait = 1; wait < waits; ++wait) {
+      int tries = 1;
+      while (tries < 50 && Results(kind, hasty, wait) == right) ++tries;
+      found += tries < 50 ? 1 : 0;
+    }
+    // Of a broadcast a rank reads from the root alone, and only what the root
+    // gives is read by others.
+    const int matter = kind != CollectiveKind::kBroadcast ? waits - 1
+                       : hasty == kRoot                   ? kRanks - 1
+                                                          : 1;
+    EXPECT_EQ(found, matter) << "of the waits of rank " << hasty;
   }
 }
+
+INSTANTIATE_TEST_SUITE_P(
+    Kinds, LocalOnCudaPlantedTest,
+    ::testing::Values(CollectiveKind::kAllReduce, CollectiveKind::kAllGather,
+                      CollectiveKind::kReduceScatter, CollectiveKind::kAllToAll,
+                      CollectiveKind::kBroadcast),
+    [](const auto& test) { return std::string(Name(test.param)); });
 
 }  // namespace
 }  // namespace crosshatch

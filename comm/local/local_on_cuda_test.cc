@@ -89,34 +89,39 @@ TEST(LocalOnCudaTest, SumsHaveTheBitsOfTheCpu) {
 
 // Ranks order their queues by events: no thread waits for a device.
 TEST(LocalOnCudaTest, ACollectiveIsIssuedAndNotWaitedFor) {
-  const absl::Status status = RunLocal(
-      kRanks,
-      [&](World& world) -> absl::Status {
-        CH_ASSIGN_OR_RETURN(auto all,
-                            world.Group("all", world.AllRanks(), "comm"));
-        Stream& stream = world.context().SideStream("comm");
-        const Tensor x = Zeros({kCount});
-        const auto reduce = [&] {
-          return AllReduce(*all, x.raw_data(), kCount, kFloat32, ReduceOp::kSum,
-                           stream, "sum");
-        };
-        for (int i = 0; i < 3; ++i) CH_RETURN_IF_ERROR(reduce());
-        CH_RETURN_IF_ERROR(all->Exchange("", "before").status());
-        const emulation::RuntimeCounts before = emulation::CountsOfRuntime();
-        CH_RETURN_IF_ERROR(all->Exchange("", "counted").status());
-        CH_RETURN_IF_ERROR(reduce());
-        CH_RETURN_IF_ERROR(all->Exchange("", "after").status());
-        const emulation::RuntimeCounts after = emulation::CountsOfRuntime();
-        // Of all ranks: a sum of its piece, and copies of the others'.
-        EXPECT_EQ(after.kernels - before.kernels, kRanks * kRanks);
-        EXPECT_EQ(after.synchronizations, before.synchronizations);
-        EXPECT_EQ(after.allocations, before.allocations);
-        EXPECT_EQ(after.host_functions, before.host_functions);
-        // None goes on before all have counted.
-        return all->Exchange("", "counted").status();
-      },
-      {.backends = OnEmulatedCuda(kRanks, 2)});
-  EXPECT_TRUE(status.ok()) << status;
+  // As each rank sees them, around one collective of all.
+  std::vector<emulation::RuntimeCounts> before(kRanks), after(kRanks);
+  const absl::Status status =
+      RunLocal(kRanks,
+               [&](World& world) -> absl::Status {
+                 CH_ASSIGN_OR_RETURN(
+                     auto all, world.Group("all", world.AllRanks(), "comm"));
+                 Stream& stream = world.context().SideStream("comm");
+                 const Tensor x = Zeros({kCount});
+                 const auto reduce = [&] {
+                   return AllReduce(*all, x.raw_data(), kCount, kFloat32,
+                                    ReduceOp::kSum, stream, "sum");
+                 };
+                 const auto me = static_cast<size_t>(world.rank());
+                 for (int i = 0; i < 3; ++i) CH_RETURN_IF_ERROR(reduce());
+                 CH_RETURN_IF_ERROR(all->Exchange("", "before").status());
+                 before[me] = emulation::CountsOfRuntime();
+                 CH_RETURN_IF_ERROR(all->Exchange("", "counted").status());
+                 CH_RETURN_IF_ERROR(reduce());
+                 CH_RETURN_IF_ERROR(all->Exchange("", "after").status());
+                 after[me] = emulation::CountsOfRuntime();
+                 // None goes on before all have counted.
+                 return all->Exchange("", "counted").status();
+               },
+               {.backends = OnEmulatedCuda(kRanks, 2)});
+  ASSERT_TRUE(status.ok()) << status;
+  for (size_t r = 0; r < kRanks; ++r) {
+    // Of all ranks: a sum of its piece, and copies of the others'.
+    EXPECT_EQ(after[r].kernels - before[r].kernels, kRanks * kRanks) << r;
+    EXPECT_EQ(after[r].synchronizations, before[r].synchronizations) << r;
+    EXPECT_EQ(after[r].allocations, before[r].allocations) << r;
+    EXPECT_EQ(after[r].host_functions, before[r].host_functions) << r;
+  }
 }
 
 TEST(LocalOnCudaTest, ReportsCollectivesInAnotherOrderAsAStall) {

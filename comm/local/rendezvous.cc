@@ -4,7 +4,6 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "crosshatch/comm/local/thread_barrier.h"
 
 namespace crosshatch::internal {
 namespace {
@@ -54,16 +53,16 @@ absl::Status Rendezvous::Meet(int member,
     self.came = true;
     self.what = &what;
     ++num_came_;
-    epoch = epoch_.load(std::memory_order_relaxed);
+    epoch = epoch_.Get();
     if (num_came_ == static_cast<int>(members_.size())) {
       absl::Status agreement = check();
       if (agreement.ok()) {
         EndWaits();
         num_came_ = 0;
         for (Member& m : members_) m.came = false;
-        epoch_.store(epoch + 2, std::memory_order_release);
+        epoch_.Change(epoch + 2);
         lock.unlock();
-        epoch_.notify_all();
+        epoch_.Wake();
         return absl::OkStatus();
       }
       lock.unlock();
@@ -71,12 +70,10 @@ absl::Status Rendezvous::Meet(int member,
       lock.lock();
       return failure_;
     }
-    if (num_came_ == 1) first_came_ = Clock::now();
+    if (num_came_ == 1) first_came_ = SteadyTime::clock::now();
   }
-  if (!SpinWhileEqual(epoch_, epoch)) WaitFor(member, epoch, what);
-  if (Met(epoch, epoch_.load(std::memory_order_acquire))) {
-    return absl::OkStatus();
-  }
+  if (!epoch_.SpinWhile(epoch)) WaitFor(member, epoch, what);
+  if (Met(epoch, epoch_.Get())) return absl::OkStatus();
   std::lock_guard lock(mutex_);
   return failure_;
 }
@@ -86,14 +83,14 @@ void Rendezvous::WaitFor(int member, uint32_t epoch,
   if (graph_ != nullptr) {
     WaitGraph::Stalls stalls;
     std::lock_guard lock(mutex_);
-    if (epoch_.load(std::memory_order_relaxed) != epoch) return;
+    if (epoch_.Get() != epoch) return;
     members_[member].waits = true;
     stalls = graph_->BeginWait(
         members_[member].agent, MissingAgents(),
         absl::StrCat(what(), " of ", group_),
         [this, epoch](const std::string& reason) { OnStall(epoch, reason); });
   }
-  epoch_.wait(epoch, std::memory_order_acquire);
+  epoch_.WaitWhile(epoch);
 }
 
 void Rendezvous::Fail(const absl::Status& failure) {
@@ -102,30 +99,33 @@ void Rendezvous::Fail(const absl::Status& failure) {
     if (!failure_.ok()) return;
     failure_ = failure;
     EndWaits();
-    epoch_.fetch_or(kFailed, std::memory_order_release);
+    epoch_.Change(epoch_.Get() | kFailed);
   }
-  epoch_.notify_all();
+  epoch_.Wake();
 }
 
-void Rendezvous::CheckDeadline(Clock::time_point now, absl::Duration timeout) {
-  absl::Status failure;
-  {
-    std::lock_guard lock(mutex_);
-    if (!failure_.ok() || num_came_ == 0) return;
-    const absl::Duration waited = absl::FromChrono(now - first_came_);
-    if (waited <= timeout) return;
-    failure = absl::DeadlineExceededError(
-        absl::StrCat(group_, " timed out after ", absl::FormatDuration(timeout),
-                     ": ", DescribeMembers()));
+std::optional<LateWait> Rendezvous::FindLate(const WatchMoment& now,
+                                             absl::Duration least) {
+  std::lock_guard lock(mutex_);
+  if (!failure_.ok() || num_came_ == 0) return std::nullopt;
+  if (seen_ != epoch_.Get()) {
+    seen_ = epoch_.Get();
+    since_ = now.BeginOf(first_came_);
   }
-  Break(failure);
+  LateWait late{.group = group_, .age = now.counted - since_};
+  if (late.age < least) return std::nullopt;
+  for (const Member& member : members_) {
+    (member.came ? late.waiting : late.missing).push_back(member.world_rank);
+  }
+  late.text = DescribeMembers();
+  return late;
 }
 
 void Rendezvous::OnStall(uint32_t epoch, const std::string& reason) {
   absl::Status failure;
   {
     std::lock_guard lock(mutex_);
-    if (epoch_.load(std::memory_order_relaxed) != epoch) return;
+    if (epoch_.Get() != epoch) return;
     failure = absl::FailedPreconditionError(absl::StrCat(
         group_, " can never go on: ", DescribeMembers(), " (", reason, ")"));
   }

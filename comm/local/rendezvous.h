@@ -5,11 +5,10 @@
 /// \file
 /// Where the members of a group meet before they touch one another's memory.
 
-#include <atomic>
-#include <chrono>
 #include <cstdint>
 #include <functional>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -17,18 +16,20 @@
 #include "absl/status/status.h"
 #include "absl/time/time.h"
 #include "crosshatch/base/wait_graph.h"
+#include "crosshatch/comm/local/late_wait.h"
+#include "crosshatch/comm/local/wake_word.h"
+#include "crosshatch/comm/local/watch_clock.h"
 
 namespace crosshatch::internal {
 
 /// A meeting of n threads, again and again, that can fail for all of them: when
-/// they disagree, when the wait graph finds that one can never come, when one
-/// takes too long, or from outside. Once failed, it stays so.
+/// they disagree, when the wait graph finds that one can never come, or from
+/// outside. Once failed, it stays so.
 ///
 /// A member meets again only after all others have left, which the caller
 /// ensures with a ThreadBarrier where members use one another's memory.
 class Rendezvous {
  public:
-  using Clock = std::chrono::steady_clock;
   /// Told of a failure that was found here, with no lock held; maybe of more
   /// than one, on several threads.
   using OnBroken = std::function<void(const absl::Status& failure)>;
@@ -56,8 +57,10 @@ class Rendezvous {
   /// Releases everybody with `failure`, unless it has failed already.
   void Fail(const absl::Status& failure);
 
-  /// Fails if a member has waited for more than `timeout`.
-  void CheckDeadline(Clock::time_point now, absl::Duration timeout);
+  /// For a watch, at each look: who waits, if members have waited for at least
+  /// `least`.
+  std::optional<LateWait> FindLate(const WatchMoment& now,
+                                   absl::Duration least);
 
  private:
   struct Member {
@@ -87,12 +90,15 @@ class Rendezvous {
   std::mutex mutex_;
   std::vector<Member> members_;
   int num_came_ = 0;
-  Clock::time_point first_came_;
+  SteadyTime first_came_;
   absl::Status failure_;
+  // The watch's: the meeting that it saw last, and when it began.
+  std::optional<uint32_t> seen_;
+  absl::Duration since_;
 
   /// Twice the number of meetings, plus 1 once it has failed. Members wait for
   /// it to change; changed with mutex_ held.
-  alignas(64) std::atomic<uint32_t> epoch_{0};
+  WakeWord epoch_;
 };
 
 }  // namespace crosshatch::internal

@@ -2,11 +2,14 @@
 #include "crosshatch/comm/local/rendezvous.h"
 
 #include <functional>
+#include <optional>
 #include <string>
 #include <thread>
 #include <vector>
 
+#include "crosshatch/comm/local/late_wait.h"
 #include "crosshatch/comm/local/thread_barrier.h"
+#include "crosshatch/comm/local/watch_clock.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
@@ -155,25 +158,39 @@ TEST(Rendezvous, FollowsAMemberToAnotherAgent) {
   });
 }
 
-TEST(Rendezvous, FailsAfterTheDeadlineNamingWhoCameAndWhoDidNot) {
+TEST(Rendezvous, ShowsAWatchWhoHasWaitedForWhom) {
   Party party(3);
+  const absl::Duration step = absl::Seconds(2);
+  WatchClock clock(step);
+  SteadyTime real = SteadyTime::clock::now();
+  const auto find = [&](absl::Duration least) {
+    real += absl::ToChronoNanoseconds(step);
+    return party.rendezvous.FindLate(clock.Look(real), least);
+  };
+  EXPECT_FALSE(find(absl::ZeroDuration()).has_value());
   OnThreads(3, [&](int i) {
     if (i < 2) {
-      const absl::Status status = party.Meet(i);
-      EXPECT_EQ(status.code(), absl::StatusCode::kDeadlineExceeded);
-      EXPECT_THAT(std::string(status.message()),
-                  testing::AllOf(HasSubstr("group 'x' timed out after 20ms: "),
-                                 HasSubstr("came to step 0"),
-                                 HasSubstr("rank 12 did not come")));
+      EXPECT_EQ(party.Meet(i), absl::UnavailableError("gone"));
       return;
     }
-    party.rendezvous.CheckDeadline(Rendezvous::Clock::now(), absl::Hours(1));
-    EXPECT_TRUE(party.broken.ok());
-    while (party.broken.ok()) {
+    std::optional<LateWait> late;
+    while (!late.has_value() || late->waiting.size() < 2) {
       std::this_thread::yield();
-      party.rendezvous.CheckDeadline(Rendezvous::Clock::now(),
-                                     absl::Milliseconds(20));
+      late = party.rendezvous.FindLate(clock.Look(real), absl::ZeroDuration());
     }
+    EXPECT_LE(late->age, step) << "what was before the first look";
+    EXPECT_FALSE(find(absl::Hours(1)).has_value());
+    late = find(3 * step / 2);
+    ASSERT_TRUE(late.has_value());
+    EXPECT_EQ(late->group, "group 'x'");
+    EXPECT_THAT(late->waiting, testing::ElementsAre(10, 11));
+    EXPECT_THAT(late->missing, testing::ElementsAre(12));
+    EXPECT_FALSE(late->met);
+    EXPECT_EQ(late->text,
+              "rank 10 came to step 0, rank 11 came to step 1, rank 12 did not "
+              "come");
+    party.rendezvous.Fail(absl::UnavailableError("gone"));
+    EXPECT_FALSE(find(absl::ZeroDuration()).has_value());
   });
 }
 

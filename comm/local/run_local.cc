@@ -21,6 +21,7 @@
 #include "crosshatch/comm/engine.h"
 #include "crosshatch/comm/local/local_hub.h"
 #include "crosshatch/comm/local/local_transport.h"
+#include "crosshatch/comm/local/watch_clock.h"
 #include "crosshatch/comm/world.h"
 #include "crosshatch/tensor/backends/cpu/cpu_backend.h"
 #include "crosshatch/tensor/device_backend.h"
@@ -30,7 +31,8 @@ namespace {
 
 using internal::LocalHub;
 using internal::LocalTransport;
-using Clock = std::chrono::steady_clock;
+using internal::WatchClock;
+using internal::WatchMoment;
 
 class LocalEngine final : public Engine {
  public:
@@ -115,18 +117,19 @@ absl::Status ConnectDevices(const LocalOptions& options) {
 
 /// Returns when all ranks have finished; meanwhile fails what takes too long.
 void Watch(LocalHub& hub, Progress& progress, absl::Duration timeout) {
-  const auto pause = absl::ToChronoNanoseconds(
-      std::clamp(timeout / 8, absl::Milliseconds(1), absl::Seconds(1)));
+  const absl::Duration pause =
+      std::clamp(timeout / 8, absl::Milliseconds(1), absl::Seconds(1));
   const absl::Duration grace = std::max(timeout, kLeastGrace);
-  std::optional<Clock::time_point> failed;
-  while (!progress.WaitForAll(pause)) {
-    hub.CheckDeadlines(timeout);
+  WatchClock clock(/*longest_step=*/2 * pause);
+  std::optional<absl::Duration> failed;
+  while (!progress.WaitForAll(absl::ToChronoNanoseconds(pause))) {
+    const WatchMoment now = clock.Look(std::chrono::steady_clock::now());
+    hub.CheckDeadlines(now, timeout);
     if (hub.failure().ok()) continue;
-    const Clock::time_point now = Clock::now();
-    if (!failed.has_value()) failed = now;
+    if (!failed.has_value()) failed = now.counted;
     // A thread cannot be stopped from outside, and to wait for ever would be
     // the very hang that the timeout is there to prevent.
-    CH_CHECK(absl::FromChrono(now - *failed) <= grace)
+    CH_CHECK(now.counted - *failed <= grace)
         << "rank " << absl::StrJoin(progress.Unfinished(), ", rank ")
         << " did not come back within " << absl::FormatDuration(grace)
         << " after the run failed: " << hub.failure().ToString();

@@ -8,26 +8,9 @@
 #include <atomic>
 #include <cstdint>
 
+#include "crosshatch/comm/local/wake_word.h"
+
 namespace crosshatch::internal {
-
-/// Tells the processor that the thread spins.
-inline void Pause() {
-#if defined(__x86_64__) || defined(__i386__)
-  __builtin_ia32_pause();
-#elif defined(__aarch64__)
-  asm volatile("yield");
-#endif
-}
-
-/// Looks for a moment whether `word` differs from `old`. Short, because ranks
-/// often outnumber cores: who spins then keeps the other from coming.
-inline bool SpinWhileEqual(const std::atomic<uint32_t>& word, uint32_t old) {
-  for (int i = 0; i < 100; ++i) {
-    if (word.load(std::memory_order_acquire) != old) return true;
-    Pause();
-  }
-  return false;
-}
 
 /// A barrier for n threads, again and again.
 class ThreadBarrier {
@@ -36,22 +19,20 @@ class ThreadBarrier {
 
   /// Returns when all n threads have called it.
   void ArriveAndWait() {
-    const uint32_t round = round_.load(std::memory_order_relaxed);
+    const uint32_t round = round_.Get();
     if (missing_.fetch_sub(1, std::memory_order_acq_rel) == 1) {
       missing_.store(n_, std::memory_order_relaxed);
-      round_.store(round + 1, std::memory_order_release);
-      round_.notify_all();
+      round_.Change(round + 1);
+      round_.Wake();
       return;
     }
-    if (!SpinWhileEqual(round_, round)) {
-      round_.wait(round, std::memory_order_acquire);
-    }
+    if (!round_.SpinWhile(round)) round_.WaitWhile(round);
   }
 
  private:
   const int n_;
   alignas(64) std::atomic<int> missing_;
-  alignas(64) std::atomic<uint32_t> round_{0};
+  WakeWord round_;
 };
 
 }  // namespace crosshatch::internal

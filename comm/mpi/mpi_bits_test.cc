@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Reductions between processes have the bits of those between threads.
+// Collectives between processes have the bits of those between threads.
 
 #include <algorithm>
 #include <cstdint>
@@ -32,12 +32,15 @@ struct Case {
   }
 };
 
-/// Numbers whose sums depend on the order of adding.
+/// Numbers whose sums depend on the order of adding: so many different ones,
+/// and again, since drawing them is slow.
+constexpr size_t kDifferent = 8191;
+
 std::vector<std::byte> Numbers(DType dtype, size_t count, uint64_t seed) {
   std::vector<std::byte> bytes(count * static_cast<size_t>(SizeOf(dtype)));
   std::mt19937_64 random(seed);
   const auto fill = [&]<typename T>(T) {
-    for (size_t i = 0; i < count; ++i) {
+    for (size_t i = 0; i < std::min(count, kDifferent); ++i) {
       const auto bits = random();
       T value;
       if constexpr (std::is_integral_v<T>) {
@@ -73,6 +76,10 @@ std::vector<std::byte> Numbers(DType dtype, size_t count, uint64_t seed) {
       fill(uint16_t());
       break;
   }
+  const size_t period = kDifferent * static_cast<size_t>(SizeOf(dtype));
+  for (size_t i = period; i < bytes.size(); i += period) {
+    std::memcpy(&bytes[i], bytes.data(), std::min(period, bytes.size() - i));
+  }
   return bytes;
 }
 
@@ -98,6 +105,13 @@ std::vector<Case> Cases() {
       }
     }
   }
+  // In many pieces, all of which are packed and unpacked.
+  for (CollectiveKind kind :
+       {CollectiveKind::kAllGather, CollectiveKind::kReduceScatter,
+        CollectiveKind::kAllReduce, CollectiveKind::kAllToAll,
+        CollectiveKind::kBroadcast}) {
+    cases.push_back({kind, DType::kFloat32, ReduceOp::kSum, 1.0, 300007, true});
+  }
   return cases;
 }
 
@@ -111,14 +125,18 @@ absl::Status RunCases(World& world,
   uint64_t seed = 0;
   for (const Case& c : Cases()) {
     const auto n = static_cast<int64_t>(world.size());
-    const bool scatter = c.kind == CollectiveKind::kReduceScatter;
-    const int64_t sent = scatter ? c.count * n : c.count;
+    const bool to_all = c.kind == CollectiveKind::kReduceScatter ||
+                        c.kind == CollectiveKind::kAllToAll;
+    const bool from_all = c.kind == CollectiveKind::kAllGather ||
+                          c.kind == CollectiveKind::kAllToAll;
+    const int64_t sent = to_all ? c.count * n : c.count;
+    const int64_t received = from_all ? c.count * n : c.count;
     // Every third element is a gap, where there are gaps.
     const int64_t spread = c.strided ? 3 : 2;
     std::vector<std::byte> numbers =
         Numbers(c.dtype, static_cast<size_t>(sent * spread / 2 + 3),
                 ++seed * 100 + static_cast<uint64_t>(world.rank()));
-    results.emplace_back(static_cast<size_t>(c.count * SizeOf(c.dtype)));
+    results.emplace_back(static_cast<size_t>(received * SizeOf(c.dtype)));
     const auto list = [&](int64_t begin, int64_t count) {
       std::byte* data = numbers.data() + begin * spread / 2 * SizeOf(c.dtype);
       if (!c.strided) return SegmentList{{.data = data, .run_elems = count}};
@@ -131,8 +149,9 @@ absl::Status RunCases(World& world,
                           .dtype = c.dtype,
                           .reduce_op = c.op,
                           .scale = c.scale,
+                          .root = c.kind == CollectiveKind::kBroadcast ? 1 : 0,
                           .label = c.Describe()};
-    if (scatter) {
+    if (to_all) {
       for (int64_t r = 0; r < n; ++r) {
         // An even place, so that runs of two stay whole.
         collective.send.push_back(list(r * c.count / 2 * 2, c.count));
@@ -140,7 +159,10 @@ absl::Status RunCases(World& world,
     } else {
       collective.send = {list(0, c.count)};
     }
-    collective.recv = {{{.data = results.back().data(), .run_elems = c.count}}};
+    for (int64_t r = 0; r < (from_all ? n : 1); ++r) {
+      std::byte* data = results.back().data() + r * c.count * SizeOf(c.dtype);
+      collective.recv.push_back({{.data = data, .run_elems = c.count}});
+    }
     CH_RETURN_IF_ERROR(comm->Issue(std::move(collective), stream));
     CH_RETURN_IF_ERROR(world.context().Synchronize());
   }

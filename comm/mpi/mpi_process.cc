@@ -235,6 +235,7 @@ struct MpiProcess::State {
 
 namespace {
 
+/// At most; it is the timeout of the last job where that is shorter.
 constexpr absl::Duration kFinalising = absl::Seconds(30);
 /// What each process gives at a time in an exchange: most blobs go at once.
 constexpr uint64_t kExchangedPiece = uint64_t{1} << 20;
@@ -244,30 +245,52 @@ constexpr uint64_t kExchangedPiece = uint64_t{1} << 20;
 MpiProcess::MpiProcess() : state_(std::make_unique<State>()) {}
 
 MpiProcess::~MpiProcess() {
-  int finalised = 0;
-  if (!is_in_step_ || !broken_.ok() ||
-      MPI_Finalized(&finalised) != MPI_SUCCESS || finalised != 0) {
-    return;
-  }
+  if (!CanBeFinalised()) return;
   // A process that is lost now is one that nobody watches over any more.
   if (had_part_) {
-    auto watch = StartThread("the watch over MPI's end", [] {
-      absl::SleepFor(kFinalising);
-      constexpr char kText[] =
-          "MPI did not end within 30 s: another process of the job is lost\n";
-      static_cast<void>(!write(STDERR_FILENO, kText, sizeof kText - 1));
-      _exit(1);
-    });
+    // Of a job that has failed all is said.
+    const std::string text =
+        !ended_well_
+            ? ""
+            : absl::StrCat("[rank ", state_->rank, "] MPI did not end within ",
+                           absl::FormatDuration(patience_),
+                           ": another process of the job is lost\n");
+    auto watch =
+        StartThread("the watch over MPI's end", [patience = patience_, text] {
+          absl::SleepFor(patience);
+          static_cast<void>(!write(STDERR_FILENO, text.data(), text.size()));
+          _exit(1);
+        });
     if (watch.ok()) watch->detach();
   }
+  Finalise();
+}
+
+bool MpiProcess::CanBeFinalised() const {
+  int finalised = 0;
+  return is_in_step_ && broken_.ok() &&
+         MPI_Finalized(&finalised) == MPI_SUCCESS && finalised == 0;
+}
+
+void MpiProcess::Finalise() {
   // What fails here has nobody to be told.
   MPI_Win_free(&state_->bells);
   MPI_Comm_free(&state_->node);
   if (state_->initialised_here) MPI_Finalize();
 }
 
-absl::StatusOr<MpiProcess*> MpiProcess::Get(const MpiJoin* join) {
+MpiProcess& MpiProcess::Instance() {
   static MpiProcess process;
+  return process;
+}
+
+void MpiProcess::End() {
+  MpiProcess& process = Instance();
+  if (process.CanBeFinalised()) process.Finalise();
+}
+
+absl::StatusOr<MpiProcess*> MpiProcess::Get(const MpiJoin* join) {
+  MpiProcess& process = Instance();
   if (!process.broken_.ok()) return process.broken_;
   int finalised = 0;
   CH_RETURN_IF_ERROR(MpiStatus(MPI_Finalized(&finalised), "MPI_Finalized"));
@@ -478,8 +501,10 @@ absl::StatusOr<std::unique_ptr<Link>> MpiProcess::Open(
                                    state_->max_tag, state_->neighbours);
 }
 
-void MpiProcess::EndJob(bool well, bool had_part) {
+void MpiProcess::EndJob(bool well, absl::Duration patience, bool had_part) {
   had_part_ = had_part;
+  ended_well_ = well;
+  patience_ = std::min(patience, kFinalising);
   // Open MPI finalises processes that joined by messages over TCP. After an
   // error the first of them may have exited, and MPI complains to the user.
   is_in_step_ = well || !state_->session.has_value();

@@ -31,6 +31,9 @@ class MpiProcess {
   ///     already, or a process of an earlier job is lost.
   static absl::StatusOr<MpiProcess*> Get(const MpiJoin* join);
 
+  /// See EndMpi.
+  static void End();
+
   /// A link with messages of its own, made by all processes together: what an
   /// earlier job has left under way does not reach it.
   /// \param ranks of the link, from 0 on; 0: all processes. To one that is none
@@ -46,7 +49,8 @@ class MpiProcess {
   /// The job of the last Open has ended on all processes together, `well` or
   /// with an error; or it is one that this process has no part in, and goes on
   /// without it.
-  void EndJob(bool well, bool had_part = true);
+  /// \param patience bounds MPI's end, which the others take about now too.
+  void EndJob(bool well, absl::Duration patience, bool had_part = true);
   /// A process is lost: nothing works any more, and finalising would hang.
   void Break(const absl::Status& why);
 
@@ -58,6 +62,9 @@ class MpiProcess {
 
   MpiProcess();
   ~MpiProcess();
+  static MpiProcess& Instance();
+  bool CanBeFinalised() const;
+  void Finalise();
   absl::Status Start(const MpiJoin* join);
   absl::Status MeetNeighbours();
 
@@ -68,6 +75,8 @@ class MpiProcess {
   bool is_in_step_ = false;
   /// The others end about when this process does.
   bool had_part_ = true;
+  bool ended_well_ = true;
+  absl::Duration patience_;
   absl::Status broken_;
 };
 

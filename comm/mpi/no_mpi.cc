@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "crosshatch/comm/end_mpi.h"
 #include "crosshatch/comm/world.h"
 
 namespace crosshatch {
@@ -22,6 +23,8 @@ absl::Status RunMpi(absl::FunctionRef<absl::Status(World&)>,
                     const MpiOptions&) {
   return NotBuilt("RunMpi");
 }
+
+void EndMpi() {}
 
 absl::StatusOr<std::vector<std::string>> ExchangeByMpi(const std::string&,
                                                        const MpiJoin*) {

@@ -5,6 +5,8 @@
 #include <chrono>
 #include <utility>
 
+#include "crosshatch/base/pause.h"
+
 namespace crosshatch::internal {
 namespace {
 
@@ -17,15 +19,6 @@ constexpr int kLooks = 40;
 constexpr microseconds kLongestSleep(1000);
 /// The first sleep where a peer is on another machine and cannot ring.
 constexpr microseconds kFirstSleepAfar(50);
-
-/// Tells the processor that the thread spins.
-void Pause() {
-#if defined(__x86_64__) || defined(__i386__)
-  __builtin_ia32_pause();
-#elif defined(__aarch64__)
-  asm volatile("yield");
-#endif
-}
 
 }  // namespace
 

@@ -50,10 +50,10 @@ struct JobGroup {
   const int me;
   const uint64_t id;
   const absl::flat_hash_map<int, int> member_of;
-  /// Of kMeet and of kGather.
+  /// Where kMeet and kGather are counted.
   Meetings collectives;
   Meetings gathers;
-  /// By member: it takes no part in meetings from here on.
+  /// From which meeting on each member takes part in none.
   std::vector<int64_t> left;
 
   /// The collective in which this process is, and the last one.
@@ -193,19 +193,20 @@ class ProcessJob {
   Poller poller_;
   RankContext* context_ = nullptr;
   std::map<uint64_t, std::shared_ptr<JobGroup>> groups_;
-  /// Of groups that this process has not asked for yet, by sender.
+  /// What came, and from whom, for groups that this process has not asked
+  /// for yet.
   std::map<uint64_t, std::vector<std::pair<int, std::string>>> unclaimed_;
   std::vector<std::unique_ptr<Posted>> posted_;
   std::string incoming_;
   std::atomic<uint32_t> tags_taken_{0};
   int64_t turns_ = 0;
-  /// Of its groups.
+  /// One of its groups, on which data move.
   struct Moved {
     std::shared_ptr<const JobGroup> group;
     std::shared_ptr<DeviceMover> mover;
   };
   std::vector<Moved> movers_;
-  /// By rank.
+  /// What has become of each rank.
   std::vector<bool> lost_;
   std::vector<bool> finished_;
 

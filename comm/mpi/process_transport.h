@@ -97,7 +97,7 @@ class ProcessTransport final : public Transport {
   /// What this member's note says of its lists.
   uint64_t shape_ = 0;
 
-  // Of the stream's worker.
+  // The stream's worker alone uses these.
   int64_t next_meeting_ = 0;
   int tag_ = 0;
   std::vector<Part> sends_;
@@ -106,7 +106,7 @@ class ProcessTransport final : public Transport {
   std::vector<const Fingerprint*> pointers_;
   Transfer transfer_;
 
-  // Of the rank's thread.
+  // The rank's thread alone uses it.
   int64_t next_gathering_ = 0;
 
   /// Notes on their way, by member, of collectives and of gatherings.

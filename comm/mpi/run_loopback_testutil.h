@@ -23,7 +23,7 @@ class FailureChannelForTest final : public FailureChannel {
   void OnFailure(Told told) override;
   void SetActivity(Activity activity) override;
 
-  /// As if another process had said so.
+  /// Acts as if another process had said so.
   void Tell(const FailureNotice& notice);
   /// What the rank does; empty if it cannot be asked.
   std::string Ask();

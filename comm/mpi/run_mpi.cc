@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "crosshatch/base/status_macros.h"
+#include "crosshatch/comm/end_mpi.h"
 #include "crosshatch/comm/failure_channel.h"
 #include "crosshatch/comm/job_failure.h"
 #include "crosshatch/comm/mpi/mpi_process.h"
@@ -47,7 +48,7 @@ absl::Status RunMpi(absl::FunctionRef<absl::Status(World&)> fn,
   CH_ASSIGN_OR_RETURN(std::unique_ptr<internal::Link> link,
                       Open(*process, options));
   if (link->rank() >= link->size()) {
-    process->EndJob(/*well=*/true, /*had_part=*/false);
+    process->EndJob(/*well=*/true, options.timeout, /*had_part=*/false);
     process->Close(std::move(link));
     return absl::OkStatus();
   }
@@ -57,11 +58,13 @@ absl::Status RunMpi(absl::FunctionRef<absl::Status(World&)> fn,
     process->Break(result.status);
     return result.status;
   }
-  process->EndJob(result.status.ok());
+  process->EndJob(result.status.ok(), options.timeout);
   // A failed job may have left messages that nobody takes.
   if (result.status.ok()) process->Close(std::move(link));
   return result.status;
 }
+
+void EndMpi() { internal::MpiProcess::End(); }
 
 absl::StatusOr<std::vector<std::string>> ExchangeByMpi(const std::string& blob,
                                                        const MpiJoin* join) {

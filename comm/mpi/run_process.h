@@ -13,7 +13,7 @@ namespace crosshatch::internal {
 absl::Status CheckOptions(const MpiOptions& options);
 
 struct ProcessResult {
-  /// Of the job, the same in every process if they ended together.
+  /// How the job ended: the same in every process if they ended together.
   absl::Status status;
   /// All processes have taken leave of one another: the link is quiet.
   /// Otherwise one is lost, does not come back, or cannot be reached.

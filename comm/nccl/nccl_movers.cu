@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <cstdlib>
 #include <cstring>
 #include <map>
 #include <string>
@@ -469,9 +470,18 @@ std::string PlaceOf(int device) {
   return absl::StrCat("GPU ", bus, " of host ", host);
 }
 
+/// Whether this NCCL takes several ranks on a device, and was told to.
+bool TakesSeveralOnADevice() {
+  int version = 0;
+  if (ncclGetVersion(&version) != ncclSuccess || version < 23000) return false;
+  const char* const told = std::getenv("NCCL_MULTI_RANK_GPU_ENABLE");
+  return told != nullptr && std::string(told) == "1";
+}
+
 /// NCCL has one rank on a device, and says of more that its usage is invalid.
 absl::Status CheckPlaces(const GroupKey& key,
                          const std::vector<std::string>& told) {
+  if (TakesSeveralOnADevice()) return absl::OkStatus();
   std::map<std::string, int> rank_at;
   for (size_t r = 0; r < told.size(); ++r) {
     const std::string place = told[r].substr(0, told[r].find('\0'));
@@ -482,7 +492,8 @@ absl::Status CheckPlaces(const GroupKey& key,
         " are both on ", place,
         ", and NCCL has one rank on a GPU: start a process for each, and say "
         "which is whose by LOCAL_RANK or CUDA_VISIBLE_DEVICES; rank threads of "
-        "one process share GPUs"));
+        "one process share GPUs, and so do processes with NCCL 2.30 or later "
+        "and NCCL_MULTI_RANK_GPU_ENABLE=1"));
   }
   return absl::OkStatus();
 }

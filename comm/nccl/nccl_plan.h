@@ -35,7 +35,7 @@ struct NcclCuts {
   std::vector<std::vector<int64_t>> runs;
   /// The lists are of one length, and lie behind one another as one run.
   bool is_consecutive = false;
-  /// Of all of it; 0 where `runs` is empty.
+  /// It stands for all of the plan; 0 where `runs` is empty.
   uint64_t hash = 0;
 };
 

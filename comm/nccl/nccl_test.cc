@@ -7,6 +7,7 @@
 
 #include <chrono>
 #include <cstdint>
+#include <cstdlib>
 #include <cstring>
 #include <string>
 #include <thread>
@@ -146,6 +147,25 @@ TEST(NcclEngineTest, NamesRanksThatShareADevice) {
         "one rank on a GPU", "LOCAL_RANK"}) {
     EXPECT_THAT(std::string(status.message()), HasSubstr(said));
   }
+}
+
+// As later versions let ranks share one, if they are told to.
+TEST(NcclEngineTest, RanksShareADeviceWhereNcclLetsThem) {
+  emulation::SetNcclVersion(23004);
+  EXPECT_EQ(RunNccl(4, ReduceAndWait, {.devices = 1}).code(),
+            absl::StatusCode::kInvalidArgument);
+  ASSERT_EQ(setenv("NCCL_MULTI_RANK_GPU_ENABLE", "1", /*replace=*/1), 0);
+  for (const bool deterministic : {true, false}) {
+    const absl::Status status = RunNccl(
+        4, ReduceAndWait,
+        {.nccl = {.deterministic = deterministic, .least_collective_bytes = 0},
+         .devices = 1});
+    EXPECT_TRUE(status.ok()) << status;
+  }
+  emulation::SetNcclVersion(22809);
+  EXPECT_EQ(RunNccl(4, ReduceAndWait, {.devices = 1}).code(),
+            absl::StatusCode::kInvalidArgument);
+  ASSERT_EQ(unsetenv("NCCL_MULTI_RANK_GPU_ENABLE"), 0);
 }
 
 // Beyond the largest number of 16 bits, before the scale.

@@ -14,7 +14,12 @@
 namespace crosshatch {
 namespace {
 
-constexpr int kMostRanks = 4;
+constexpr int kMostRanks = 8;
+
+template <typename T>
+T* OfRank(const std::vector<T*>& by_rank, int rank) {
+  return by_rank.empty() ? nullptr : by_rank[static_cast<size_t>(rank)];
+}
 
 }  // namespace
 
@@ -37,7 +42,9 @@ absl::Status RunNccl(int ranks, absl::FunctionRef<absl::Status(World&)> fn,
         return {.timeout = options.timeout,
                 .adversarial_seed = options.adversarial_seed,
                 .backend = devices[static_cast<size_t>(rank)],
-                .movers = movers[static_cast<size_t>(rank)].get()};
+                .movers = movers[static_cast<size_t>(rank)].get(),
+                .sink = OfRank(options.sinks, rank),
+                .decorator = OfRank(options.decorators, rank)};
       });
   for (const internal::ProcessResult& result : results) {
     EXPECT_TRUE(result.ended_together);

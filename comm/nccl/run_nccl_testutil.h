@@ -3,6 +3,7 @@
 #define CROSSHATCH_COMM_NCCL_RUN_NCCL_TESTUTIL_H_
 
 #include <cstdint>
+#include <vector>
 
 #include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
@@ -18,11 +19,14 @@ struct RunNcclOptions {
   int devices = 0;
   absl::Duration timeout = absl::Minutes(1);
   uint64_t adversarial_seed = 0;
+  /// As LocalOptions has them.
+  std::vector<EventSink*> sinks;
+  std::vector<ContextDecorator*> decorators;
 };
 
 /// Runs `fn` as ranks that are processes do, by NCCL on emulated devices, each
 /// process a thread of this one. The first call of the runtime in its test, and
-/// of at most 4 ranks. Expects that all ended together, with one
+/// of at most 8 ranks. Expects that all ended together, with one
 /// result. \returns that.
 absl::Status RunNccl(int ranks, absl::FunctionRef<absl::Status(World&)> fn,
                      const RunNcclOptions& options = {});

@@ -31,7 +31,7 @@ struct CaseInput {
     kPositive,  ///< Between 0.5 and 2.5.
     kIds,       ///< i64, below `ids`.
   };
-  Shape sizes;
+  Shape sizes = {};
   Kind kind = kWhole;
   int ids = 0;
   /// Whether it is tried with pending sums too. Never of ids.
@@ -41,10 +41,10 @@ struct CaseInput {
 /// A call of an op.
 struct RuleCase {
   const char* name;
-  std::vector<CaseInput> inputs;
+  std::vector<CaseInput> inputs = {};
   /// Calls the op. Of inputs that are not ids gradients are compared too, if
   /// the result has any.
-  std::function<Tensor(TensorSpan)> run;
+  std::function<Tensor(TensorSpan)> run = nullptr;
   /// 0 where all arithmetic is on small whole numbers. Elements may differ by
   /// it times the larger of 1 and their size.
   double tolerance = 0;
@@ -58,7 +58,7 @@ inline constexpr double kRounding = 2e-5;
 
 struct RuleFamily {
   const char* name;
-  std::vector<RuleCase> cases;
+  std::vector<RuleCase> cases = {};
   /// Gradients of gradients are compared too.
   bool twice = false;
   /// Runs first, on each rank: registers the rules of a user's ops.

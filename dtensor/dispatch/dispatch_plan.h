@@ -24,7 +24,8 @@ struct DispatchPlan {
     Shape local_sizes;
   };
 
-  /// By input; null for one that is taken as it lies.
+  /// How each input is brought where it is wanted; null for one that is taken
+  /// as it lies.
   absl::InlinedVector<std::unique_ptr<PreparedPlan>, 3> redistribute;
   /// Some entry of `redistribute` is not null.
   bool redistributes = false;

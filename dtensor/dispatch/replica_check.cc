@@ -1,12 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "crosshatch/dtensor/dispatch/replica_check.h"
 
+#include <cstddef>
 #include <cstdint>
 #include <cstdlib>
+#include <memory>
 #include <numeric>
 #include <string>
+#include <utility>
 #include <vector>
 
+#include "absl/container/flat_hash_set.h"
+#include "absl/hash/hash.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
 #include "crosshatch/base/check.h"
@@ -43,6 +48,35 @@ std::string HashOfElements(const Tensor& local) {
   return absl::StrCat(absl::Hex(hash));
 }
 
+// Which integers were compared, by hashes of what the ranks of a mesh do alike:
+// all of them find the same new.
+struct Compared final : RankContext::Extension {
+  absl::flat_hash_set<size_t> seen;
+};
+constexpr char kComparedKey = 0;
+
+bool HasReplicas(const Layout& layout) {
+  for (int axis = 0; axis < layout.mesh().ndim(); ++axis) {
+    if (layout.state_of_axis(axis).is_replicate() &&
+        layout.mesh().size(axis) > 1) {
+      return true;
+    }
+  }
+  return false;
+}
+
+bool IsFirst(absl::string_view what, const std::string* module,
+             const Layout& layout) {
+  std::unique_ptr<RankContext::Extension>& slot =
+      RankContext::Current().extension(&kComparedKey);
+  if (slot == nullptr) slot = std::make_unique<Compared>();
+  absl::string_view in;
+  if (module != nullptr) in = *module;
+  return static_cast<Compared&>(*slot)
+      .seen.insert(absl::HashOf(what, in, layout))
+      .second;
+}
+
 }  // namespace
 
 bool ComparesReplicas() {
@@ -73,23 +107,29 @@ absl::Status CompareReplicas(const std::string& what, const Tensor& local,
         absl::StrCat(what, ": ranks ", mesh.layout().ranks()[first], " and ",
                      mesh.layout().ranks()[i], " replicate a part of ",
                      ToString(sizes), " by ", layout.ToString(), " on ",
-                     mesh.ToString(), ", but hold different values"));
+                     mesh.ToString(), ", but hold different values",
+                     IsFloatingPoint(local.dtype())
+                         ? ""
+                         : ": ranks that split no batch between them are given "
+                           "the same ids, targets and masks"));
   }
   return absl::OkStatus();
 }
 
-void CompareReplicasIfAsked(const char* what, const Tensor& local,
+void CompareReplicasOfInput(const char* what, const Tensor& local,
                             const DeviceMesh& mesh, const Layout& layout,
                             ShapeView sizes) {
-  if (!ComparesReplicas()) return;
-  RankContext& context = RankContext::Current();
-  if (context.poisoned()) return;
-  std::string where = what;
-  if (const auto module = RunningModule()) {
-    absl::StrAppend(&where, " in module ", *module);
+  const bool always = ComparesReplicas();
+  if (!always && (IsFloatingPoint(local.dtype()) || !HasReplicas(layout) ||
+                  !mesh.coordinate().has_value())) {
+    return;
   }
+  const std::shared_ptr<const std::string> module = RunningModule();
+  if (!always && !IsFirst(what, module.get(), layout)) return;
+  std::string where = what;
+  if (module != nullptr) absl::StrAppend(&where, " in module ", *module);
   absl::Status status = CompareReplicas(where, local, mesh, layout, sizes);
-  if (!status.ok()) context.Poison(std::move(status));
+  if (!status.ok()) RankContext::Current().Poison(std::move(status));
 }
 
 }  // namespace crosshatch

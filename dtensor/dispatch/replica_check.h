@@ -31,8 +31,13 @@ absl::Status CompareReplicas(const std::string& what, const Tensor& local,
                              const DeviceMesh& mesh, const Layout& layout,
                              ShapeView sizes);
 
-/// Where ComparesReplicas: CompareReplicas, whose error poisons the rank.
-void CompareReplicasIfAsked(const char* what, const Tensor& local,
+/// CompareReplicas, whose error poisons the rank, of what the program says that
+/// ranks hold alike: everywhere where ComparesReplicas. Else integers (ids,
+/// targets, positions, masks) alone, each time that `what` first takes such a
+/// tensor, of that layout, in the module that runs: these come from a program's
+/// own reading of its data, and no later check finds that they differ. Every
+/// rank of the mesh calls it.
+void CompareReplicasOfInput(const char* what, const Tensor& local,
                             const DeviceMesh& mesh, const Layout& layout,
                             ShapeView sizes);
 

@@ -95,11 +95,15 @@ void CheckInputs(const RuleCall& call, const OpRuleEntry& entry,
         << "its module a style (tp::SequenceParallel replicates parameters), "
         << "replicate the rest (tp::ParallelizeOptions::replicate_rest) or "
         << "spread it by nn::DistributeParameter; for what is no parameter "
-        << "FromLocal (dtensor/dtensor.h) says how it and its gradient lie";
+        << "FromLocal (dtensor/dtensor.h) says how it and its gradient lie, or "
+        << "the style of the module that gave the distributed one hands out "
+        << "plain tensors (use_local_output)";
     CH_CHECK(false) << DescribeCall(call) << ": input " << i
                     << " is a plain tensor among distributed ones; if it is "
                     << "equal on all ranks of the mesh, wrap it by Replicated "
-                    << "(dtensor/dtensor.h)";
+                    << "(dtensor/dtensor.h), or let the style of the module "
+                    << "that gave the others hand out plain tensors "
+                    << "(use_local_output)";
   }
 }
 
@@ -236,8 +240,10 @@ Locals LocalsOf(const Op& op, TensorSpan inputs, const DispatchPlan& plan,
       CH_CHECK(!input.requires_grad())
           << op.info().name << ": input " << i << ", a plain tensor among "
           << "distributed ones, requires a gradient, which would be "
-          << "distributed; wrap it by FromLocal";
-      CompareReplicasIfAsked(op.info().name, input, mesh,
+          << "distributed; wrap it by FromLocal, or let the style of the "
+             "module "
+          << "that gave the others hand out plain tensors (use_local_output)";
+      CompareReplicasOfInput(op.info().name, input, mesh,
                              Layout::Replicated(mesh.layout(), input.ndim()),
                              input.sizes());
       locals.push_back(input);

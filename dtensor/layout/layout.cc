@@ -110,6 +110,11 @@ void DropAxis(int axis, std::vector<DimSharding>& dims) {
   }
 }
 
+void CheckAxis(const MeshLayout& mesh, int axis) {
+  CH_CHECK(axis >= 0 && axis < mesh.ndim())
+      << "axis " << axis << " of " << mesh.ToString();
+}
+
 }  // namespace
 
 bool Commute(ReduceOp a, ReduceOp b) {
@@ -120,6 +125,7 @@ bool Commute(ReduceOp a, ReduceOp b) {
 }
 
 Layout Layout::Replicated(MeshLayout mesh, int ndim) {
+  CH_CHECK_GE(ndim, 0) << "a layout on " << mesh.ToString();
   return Layout(std::move(mesh), std::vector<DimSharding>(ndim));
 }
 
@@ -197,6 +203,7 @@ Layout Layout::WithShard(int axis, int dim) const {
 }
 
 Layout Layout::WithShard(int axis, int dim, int position) const {
+  CheckAxis(mesh(), axis);
   CH_CHECK(dim >= 0 && dim < ndim()) << "dim " << dim << " of " << ToString();
   std::vector<DimSharding> dims = impl_->dims;
   Partials partials = this->partials();
@@ -221,6 +228,7 @@ Layout Layout::WithFineShard(int axis, int dim) const {
 }
 
 Layout Layout::WithReplicate(int axis) const {
+  CheckAxis(mesh(), axis);
   std::vector<DimSharding> dims = impl_->dims;
   Partials partials = this->partials();
   DropAxis(axis, dims);
@@ -229,6 +237,7 @@ Layout Layout::WithReplicate(int axis) const {
 }
 
 Layout Layout::WithPartial(int axis, ReduceOp op) const {
+  CheckAxis(mesh(), axis);
   std::vector<DimSharding> dims = impl_->dims;
   Partials partials = this->partials();
   DropAxis(axis, dims);
@@ -241,8 +250,7 @@ Layout Layout::WithDim(int dim, DimSharding sharding) const {
   std::vector<DimSharding> dims = impl_->dims;
   Partials partials = this->partials();
   for (int axis : sharding.axes) {
-    CH_CHECK(axis >= 0 && axis < mesh().ndim())
-        << "axis " << axis << " of " << mesh().ToString();
+    CheckAxis(mesh(), axis);
     DropAxis(axis, dims);
     partials[axis].reset();
   }
@@ -274,8 +282,7 @@ absl::Span<const int> Layout::axes_of_dim(int dim) const {
 int64_t Layout::unit(int dim) const { return sharding(dim).unit; }
 
 const AxisState& Layout::state_of_axis(int axis) const {
-  CH_CHECK(axis >= 0 && axis < mesh().ndim())
-      << "axis " << axis << " of " << mesh().ToString();
+  CheckAxis(mesh(), axis);
   return impl_->axes[axis];
 }
 

@@ -109,7 +109,7 @@ class Layout {
                                        std::vector<DimSharding> dims,
                                        Partials partials = {});
 
-  /// As Create for arguments known to be valid; checks them.
+  /// Makes what Create makes of arguments known to be valid; checks them.
   Layout(MeshLayout mesh, std::vector<DimSharding> dims,
          Partials partials = {});
 
@@ -132,7 +132,8 @@ class Layout {
   /// ends.
   Layout WithShard(int axis, int dim) const;
   Layout WithShard(int axis, int dim, int position) const;
-  /// As WithShard(axis, dim), in single elements whatever the dim's unit.
+  /// Splits as WithShard(axis, dim) does, but by single elements, whatever the
+  /// dim's unit is.
   Layout WithFineShard(int axis, int dim) const;
   Layout WithReplicate(int axis) const;
   Layout WithPartial(int axis, ReduceOp op) const;

@@ -262,5 +262,18 @@ TEST(LayoutTest, FineAxesSplitSingleElementsBeneathUnits) {
   EXPECT_NE(layout, Layout(mesh, {{{1, 0}, 4}, {}}));
 }
 
+TEST(LayoutDeathTest, NamesAnAxisThatIsNotThere) {
+  const Layout layout = Layout::Replicated(Mesh({2, 3}), 2);
+  EXPECT_DEATH((void)layout.WithShard(2, 0), "axis 2 of mesh\\(a=2, b=3\\)");
+  EXPECT_DEATH((void)layout.WithShard(-1, 0, 0), "axis -1 of mesh");
+  EXPECT_DEATH((void)layout.WithFineShard(2, 0), "axis 2 of mesh");
+  EXPECT_DEATH((void)layout.WithReplicate(2), "axis 2 of mesh");
+  EXPECT_DEATH((void)layout.WithPartial(7, ReduceOp::kSum), "axis 7 of mesh");
+  EXPECT_DEATH((void)layout.WithDim(0, {.axes = {2}}), "axis 2 of mesh");
+  EXPECT_DEATH((void)layout.state_of_axis(2), "axis 2 of mesh");
+  EXPECT_DEATH((void)Layout::Replicated(Mesh({2}), -1),
+               "a layout on mesh\\(a=2\\)");
+}
+
 }  // namespace
 }  // namespace crosshatch

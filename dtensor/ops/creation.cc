@@ -6,6 +6,7 @@
 #include "absl/functional/function_ref.h"
 #include "crosshatch/base/check.h"
 #include "crosshatch/dtensor/ops/dtensor.h"
+#include "crosshatch/dtensor/ops/layout_by.h"
 #include "crosshatch/dtensor/ops/random.h"
 #include "crosshatch/dtensor/ops/redistribute.h"
 #include "crosshatch/tensor/launch.h"
@@ -30,6 +31,11 @@ Layout WithoutSums(const Layout& layout) {
 Tensor InSums(const Tensor& made, const Layout& layout) {
   return MakeDTensor(LocalTensor(Redistribute(made, layout)), MeshOf(made),
                      layout, made.sizes());
+}
+
+Layout By(const char* what, absl::Span<const Placement> placements,
+          const DeviceMesh& mesh, ShapeView sizes) {
+  return LayoutBy(what, placements, mesh, static_cast<int>(sizes.size()));
 }
 
 // A tensor in `layout` whose local part `part` makes of this rank's box.
@@ -157,6 +163,47 @@ Tensor Randn(ShapeView sizes, const RandomDraw& draw, DType dtype) {
 Tensor Randn(ShapeView sizes, const RandomDraw& draw, const DeviceMesh& mesh,
              const Layout& layout, DType dtype) {
   return Random(FillNormal, sizes, draw, mesh, layout, dtype);
+}
+
+Tensor Empty(ShapeView sizes, const DeviceMesh& mesh,
+             absl::Span<const Placement> placements, DType dtype) {
+  return Empty(sizes, mesh, By("Empty", placements, mesh, sizes), dtype);
+}
+
+Tensor Zeros(ShapeView sizes, const DeviceMesh& mesh,
+             absl::Span<const Placement> placements, DType dtype) {
+  return Zeros(sizes, mesh, By("Zeros", placements, mesh, sizes), dtype);
+}
+
+Tensor Ones(ShapeView sizes, const DeviceMesh& mesh,
+            absl::Span<const Placement> placements, DType dtype) {
+  return Ones(sizes, mesh, By("Ones", placements, mesh, sizes), dtype);
+}
+
+Tensor Full(ShapeView sizes, double value, const DeviceMesh& mesh,
+            absl::Span<const Placement> placements, DType dtype) {
+  return Full(sizes, value, mesh, By("Full", placements, mesh, sizes), dtype);
+}
+
+Tensor Arange(int64_t n, const DeviceMesh& mesh,
+              absl::Span<const Placement> placements, DType dtype) {
+  return Arange(n, mesh, By("Arange", placements, mesh, {n}), dtype);
+}
+
+Tensor Linspace(double first, double last, int64_t n, const DeviceMesh& mesh,
+                absl::Span<const Placement> placements, DType dtype) {
+  return Linspace(first, last, n, mesh, By("Linspace", placements, mesh, {n}),
+                  dtype);
+}
+
+Tensor Rand(ShapeView sizes, const RandomDraw& draw, const DeviceMesh& mesh,
+            absl::Span<const Placement> placements, DType dtype) {
+  return Rand(sizes, draw, mesh, By("Rand", placements, mesh, sizes), dtype);
+}
+
+Tensor Randn(ShapeView sizes, const RandomDraw& draw, const DeviceMesh& mesh,
+             absl::Span<const Placement> placements, DType dtype) {
+  return Randn(sizes, draw, mesh, By("Randn", placements, mesh, sizes), dtype);
 }
 
 }  // namespace crosshatch

@@ -11,12 +11,17 @@
 ///
 /// Where the layout has pending reductions, the values are what these give.
 ///
+/// A list of placements will do for a layout, one for each axis of the mesh:
+/// Zeros({4, 6}, mesh, {Shard(0), Replicate()}).
+///
 /// All check that the layout is on the mesh and has a dim for each size.
 
 #include <cstdint>
 
 #include "absl/strings/string_view.h"
+#include "absl/types/span.h"
 #include "crosshatch/dtensor/layout/layout.h"
+#include "crosshatch/dtensor/layout/placement.h"
 #include "crosshatch/mesh/device_mesh.h"
 #include "crosshatch/tensor/creation.h"
 #include "crosshatch/tensor/tensor.h"
@@ -26,15 +31,25 @@ namespace crosshatch {
 /// Undefined content.
 Tensor Empty(ShapeView sizes, const DeviceMesh& mesh, const Layout& layout,
              DType dtype = kFloat32);
+Tensor Empty(ShapeView sizes, const DeviceMesh& mesh,
+             absl::Span<const Placement> placements, DType dtype = kFloat32);
 Tensor Zeros(ShapeView sizes, const DeviceMesh& mesh, const Layout& layout,
              DType dtype = kFloat32);
+Tensor Zeros(ShapeView sizes, const DeviceMesh& mesh,
+             absl::Span<const Placement> placements, DType dtype = kFloat32);
 Tensor Ones(ShapeView sizes, const DeviceMesh& mesh, const Layout& layout,
             DType dtype = kFloat32);
+Tensor Ones(ShapeView sizes, const DeviceMesh& mesh,
+            absl::Span<const Placement> placements, DType dtype = kFloat32);
 Tensor Full(ShapeView sizes, double value, const DeviceMesh& mesh,
             const Layout& layout, DType dtype = kFloat32);
+Tensor Full(ShapeView sizes, double value, const DeviceMesh& mesh,
+            absl::Span<const Placement> placements, DType dtype = kFloat32);
 /// 0, 1, ..., n-1.
 Tensor Arange(int64_t n, const DeviceMesh& mesh, const Layout& layout,
               DType dtype = kFloat32);
+Tensor Arange(int64_t n, const DeviceMesh& mesh,
+              absl::Span<const Placement> placements, DType dtype = kFloat32);
 
 /// n values evenly from `first` to `last`, both of them exactly: the i-th is
 /// first (1 - w) + last w with w = i / (n - 1), worked out in f64; one value is
@@ -42,6 +57,8 @@ Tensor Arange(int64_t n, const DeviceMesh& mesh, const Layout& layout,
 Tensor Linspace(double first, double last, int64_t n, DType dtype = kFloat32);
 Tensor Linspace(double first, double last, int64_t n, const DeviceMesh& mesh,
                 const Layout& layout, DType dtype = kFloat32);
+Tensor Linspace(double first, double last, int64_t n, const DeviceMesh& mesh,
+                absl::Span<const Placement> placements, DType dtype = kFloat32);
 
 /// What random values follow from, with the element's index; see random.h.
 struct RandomDraw {
@@ -54,10 +71,14 @@ struct RandomDraw {
 Tensor Rand(ShapeView sizes, const RandomDraw& draw, DType dtype = kFloat32);
 Tensor Rand(ShapeView sizes, const RandomDraw& draw, const DeviceMesh& mesh,
             const Layout& layout, DType dtype = kFloat32);
+Tensor Rand(ShapeView sizes, const RandomDraw& draw, const DeviceMesh& mesh,
+            absl::Span<const Placement> placements, DType dtype = kFloat32);
 /// Standard normal. Floating point.
 Tensor Randn(ShapeView sizes, const RandomDraw& draw, DType dtype = kFloat32);
 Tensor Randn(ShapeView sizes, const RandomDraw& draw, const DeviceMesh& mesh,
              const Layout& layout, DType dtype = kFloat32);
+Tensor Randn(ShapeView sizes, const RandomDraw& draw, const DeviceMesh& mesh,
+             absl::Span<const Placement> placements, DType dtype = kFloat32);
 
 }  // namespace crosshatch
 

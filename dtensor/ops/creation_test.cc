@@ -76,6 +76,34 @@ TEST(DTensorCreation, GivesThePlainMakersBits) {
   }
 }
 
+TEST(DTensorCreation, TakesPlacements) {
+  OnMesh({2, 2}, [](const DeviceMesh& mesh) {
+    const RandomDraw draw = {.seed = 4, .name = "noise"};
+    const Layout both =
+        Layout::Replicated(mesh.layout(), 2).WithShard(0, 1).WithShard(1, 0);
+    const Layout one = Layout::Replicated(mesh.layout(), 1).WithShard(1, 0);
+    const auto expect = [](const Tensor& t, const Tensor& by_layout) {
+      CH_EXPECT_EQ(LayoutOf(t), LayoutOf(by_layout));
+      CH_EXPECT_EQ(t.dtype(), by_layout.dtype());
+      CH_EXPECT_EQ(Differs(t, FullTensor(by_layout)), "");
+    };
+    expect(Zeros({5, 3}, mesh, {Shard(1), Shard(0)}),
+           Zeros({5, 3}, mesh, both));
+    expect(Ones({5, 3}, mesh, {Shard(1), Shard(0)}, kFloat64),
+           Ones({5, 3}, mesh, both, kFloat64));
+    expect(Full({5, 3}, 2, mesh, {Shard(1), Shard(0)}),
+           Full({5, 3}, 2, mesh, both));
+    expect(Rand({5, 3}, draw, mesh, {Shard(1), Shard(0)}),
+           Rand({5, 3}, draw, mesh, both));
+    expect(Randn({5, 3}, draw, mesh, {Shard(1), Shard(0)}),
+           Randn({5, 3}, draw, mesh, both));
+    expect(Arange(5, mesh, {Replicate(), Shard(0)}), Arange(5, mesh, one));
+    expect(Linspace(0, 1, 5, mesh, {Replicate(), Shard(0)}),
+           Linspace(0, 1, 5, mesh, one));
+    CH_EXPECT_EQ(LayoutOf(Empty({5, 3}, mesh, {Shard(1), Shard(0)})), both);
+  });
+}
+
 TEST(DTensorCreation, CountsAcrossRanks) {
   for (const std::vector<int>& shape : kMeshes) {
     OnMesh(shape, [](const DeviceMesh& mesh) {

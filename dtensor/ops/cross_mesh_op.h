@@ -24,7 +24,7 @@ struct CrossMeshRoute {
   Layout from;
   DeviceMesh to_mesh;
   Layout to;
-  /// Of the whole tensor.
+  /// The whole tensor has them.
   Shape sizes;
   DType dtype = kFloat32;
   /// On `to_mesh`: the layout in which the gradient is sent back.

@@ -10,6 +10,7 @@
 #include "crosshatch/base/status_macros.h"
 #include "crosshatch/comm/communicator.h"
 #include "crosshatch/dtensor/ops/dtensor.h"
+#include "crosshatch/dtensor/ops/layout_by.h"
 #include "crosshatch/dtensor/ops/redistribute.h"
 #include "crosshatch/dtensor/redistribution/comm_origin.h"
 #include "crosshatch/dtensor/redistribution/runtime.h"
@@ -97,6 +98,14 @@ Tensor DistributeTensorFrom(int source_rank, const Tensor& full,
       Redistribute(MakeDTensor(local, mesh, plain, full.sizes()), layout);
   if (requires_grad) spread.set_requires_grad(true);
   return spread;
+}
+
+Tensor DistributeTensorFrom(int source_rank, const Tensor& full,
+                            const DeviceMesh& mesh,
+                            absl::Span<const Placement> placements) {
+  return DistributeTensorFrom(
+      source_rank, full, mesh,
+      LayoutBy("DistributeTensorFrom", placements, mesh, full.ndim()));
 }
 
 }  // namespace crosshatch

@@ -5,7 +5,9 @@
 /// \file
 /// Spreads what one rank has over all.
 
+#include "absl/types/span.h"
 #include "crosshatch/dtensor/layout/layout.h"
+#include "crosshatch/dtensor/layout/placement.h"
 #include "crosshatch/mesh/device_mesh.h"
 #include "crosshatch/tensor/tensor.h"
 
@@ -26,6 +28,9 @@ namespace crosshatch {
 /// sizes that differ, poison the ranks.
 Tensor DistributeTensorFrom(int source_rank, const Tensor& full,
                             const DeviceMesh& mesh, const Layout& layout);
+Tensor DistributeTensorFrom(int source_rank, const Tensor& full,
+                            const DeviceMesh& mesh,
+                            absl::Span<const Placement> placements);
 
 }  // namespace crosshatch
 

@@ -57,6 +57,16 @@ TEST(DistributeTensorFrom, TakesTheSourcesValues) {
   }
 }
 
+TEST(DistributeTensorFrom, TakesPlacements) {
+  OnMesh({2}, [](const DeviceMesh& mesh) {
+    const Tensor dense = Numbers({3, 5}, 1);
+    const Tensor t = DistributeTensorFrom(1, dense, mesh, {Shard(1)});
+    CH_EXPECT_EQ(LayoutOf(t),
+                 Layout::Replicated(mesh.layout(), 2).WithShard(0, 1));
+    CH_EXPECT_EQ(Differs(t, dense), "");
+  });
+}
+
 TEST(DistributeTensorFrom, SendsStridedSourcesAndKeepsLeaves) {
   OnMesh({2}, [](const DeviceMesh& mesh) {
     const Layout rows = Layout::Replicated(mesh.layout(), 2).WithShard(0, 0);

@@ -14,6 +14,7 @@
 #include "crosshatch/dtensor/dispatch/dtensor_handler.h"
 #include "crosshatch/dtensor/dispatch/replica_check.h"
 #include "crosshatch/dtensor/ops/boundary_ops.h"
+#include "crosshatch/dtensor/ops/layout_by.h"
 #include "crosshatch/dtensor/ops/redistribute.h"
 #include "crosshatch/dtensor/redistribution/runtime.h"
 #include "crosshatch/tensor/creation.h"
@@ -88,16 +89,6 @@ absl::StatusOr<Shape> GlobalShape(const Tensor& local, const DeviceMesh& mesh,
   return sizes;
 }
 
-Layout LayoutBy(const char* what, absl::Span<const Placement> placements,
-                const DeviceMesh& mesh, int ndim) {
-  absl::StatusOr<Layout> layout =
-      Layout::FromPlacements(mesh.layout(), ndim, placements);
-  CH_CHECK_OK(layout.status())
-      << what << " by placements " << ToString(placements) << " on "
-      << mesh.ToString();
-  return *std::move(layout);
-}
-
 }  // namespace
 
 const Layout& LayoutOf(const Tensor& t) {
@@ -131,7 +122,7 @@ Tensor MakeDTensor(Tensor local, const DeviceMesh& mesh, const Layout& layout,
 Tensor FromLocal(const Tensor& local, const DeviceMesh& mesh,
                  const Layout& layout, ShapeView sizes,
                  const Layout& grad_layout) {
-  CompareReplicasIfAsked("FromLocal", local, mesh, layout, sizes);
+  CompareReplicasOfInput("FromLocal", local, mesh, layout, sizes);
   return Apply1(FromLocalOp(mesh, layout, sizes, grad_layout), {local});
 }
 
@@ -184,8 +175,15 @@ Tensor DistributeTensor(const Tensor& full, const DeviceMesh& mesh,
                    full.storage()->owner()),
           mesh, layout, full.sizes());
     }
+    const Layout whole = Layout::Replicated(mesh.layout(), full.ndim());
+    // What of it the layout leaves out need not be the same on all ranks.
+    if (ComparesReplicas()) {
+      CompareReplicasOfInput("DistributeTensor", full, mesh, whole,
+                             full.sizes());
+    }
     // The part shares the memory of the whole until it is copied.
-    return Clone(Redistribute(Replicated(full.Detach(), mesh), layout));
+    return Clone(Redistribute(
+        MakeDTensor(full.Detach(), mesh, whole, full.sizes()), layout));
   };
   Tensor spread_tensor = spread();
   if (requires_grad) spread_tensor.set_requires_grad(true);
@@ -197,7 +195,7 @@ Tensor Replicated(const Tensor& constant, const DeviceMesh& mesh) {
       << "Replicated: " << constant.Describe()
       << " requires a gradient; FromLocal says what becomes of it";
   const Layout layout = Layout::Replicated(mesh.layout(), constant.ndim());
-  CompareReplicasIfAsked("Replicated", constant, mesh, layout,
+  CompareReplicasOfInput("Replicated", constant, mesh, layout,
                          constant.sizes());
   return MakeDTensor(constant, mesh, layout, constant.sizes());
 }

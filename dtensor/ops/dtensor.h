@@ -114,7 +114,8 @@ Tensor DistributeTensor(const Tensor& full, const DeviceMesh& mesh,
 /// meet distributed tensors in an op; in the same memory. Must not require a
 /// gradient.
 Tensor Replicated(const Tensor& constant, const DeviceMesh& mesh);
-/// As above on the mesh of `other`; `constant` itself if that is plain.
+/// Does the same on the mesh of `other`; gives `constant` itself if that is
+/// plain.
 Tensor ReplicatedLike(const Tensor& constant, const Tensor& other);
 
 }  // namespace crosshatch

@@ -50,8 +50,8 @@ struct LocalMapSpec {
     std::optional<Layout> grad_layout = {};
   };
 
-  std::vector<Input> inputs;
-  std::vector<Output> outputs;
+  std::vector<Input> inputs = {};
+  std::vector<Output> outputs = {};
   /// Inputs that lie otherwise are redistributed (differentiably). Without it
   /// they are an error.
   bool redistribute_inputs = false;

@@ -56,7 +56,7 @@ void Fill(const Tensor& t, RandomKind kind, uint64_t key, uint64_t stream,
   std::copy(t.sizes().begin(), t.sizes().end(), args.global_sizes);
   internal::Launch(&KernelTable::random, args);
   if (direct) {
-    out.storage()->BumpVersion();
+    BeginWrite("random values", out);
   } else {
     CopyInPlace(local, out);
   }

@@ -30,9 +30,9 @@ struct RedistributeCostModel {
   /// over several axes pays the most of theirs for each byte.
   absl::InlinedVector<int64_t, 4> weight_of_byte_by_axis = {};
 
-  /// Of a collective over `axes`.
+  /// What a collective over `axes` weighs, however little it moves.
   int64_t LaunchWeight(absl::Span<const int> axes) const;
-  /// Of a byte that it receives.
+  /// What a byte that it receives weighs besides.
   int64_t ByteWeight(absl::Span<const int> axes) const;
   /// Whether a byte weighs the same over every axis.
   bool WeighsBytesAlike() const;
@@ -56,7 +56,7 @@ class HeldElements {
   void Run(const RedistributeStep& step, ShapeView shape);
 
   int64_t peak() const { return peak_; }
-  /// Of what was allocated for the result so far.
+  /// How much was allocated for the result so far.
   int64_t result() const { return result_; }
 
  private:

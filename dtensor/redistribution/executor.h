@@ -27,7 +27,7 @@ namespace crosshatch {
 struct PreparedPlan {
   struct Step {
     TransferBoxes boxes;
-    /// Of this rank's destination shard.
+    /// This rank's destination shard has them.
     Shape sizes;
     /// Names the step in errors and logs.
     std::string label;

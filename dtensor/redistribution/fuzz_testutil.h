@@ -23,7 +23,7 @@ inline unsigned FuzzSeed() {
   return FuzzCases("CROSSHATCH_FUZZ_SEED", 20240607);
 }
 
-/// Of one to three axes, up to 18 ranks.
+/// The meshes have one to three axes and up to 18 ranks.
 inline const std::vector<std::vector<int>>& FuzzMeshes() {
   static const auto* const meshes = new std::vector<std::vector<int>>{
       {3}, {2, 2}, {2, 3}, {4, 2}, {2, 2, 2}, {3, 2, 2}, {2, 1, 3}, {3, 3, 2}};

@@ -47,7 +47,7 @@ bool BecomesPartialInPlace(const Layout& from, const Layout& to,
 Layout InsertShard(const Layout& layout, int axis, int dim, int position,
                    const Layout& like);
 
-/// As above, after all others.
+/// Does the same, after all other axes of the dim.
 Layout AppendShard(const Layout& layout, int axis, int dim, const Layout& like);
 
 }  // namespace crosshatch

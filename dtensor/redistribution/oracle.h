@@ -22,7 +22,7 @@ class DenseTensor {
   /// its partial axes.
   DenseTensor(const Layout& layout, ShapeView shape, std::mt19937& random);
 
-  /// By row-major position on the mesh.
+  /// What each rank has, by its row-major position on the mesh.
   std::vector<Values> Shards() const;
 
   /// What is wrong with `shards` as those of this tensor in the layout `to`,
@@ -33,7 +33,7 @@ class DenseTensor {
  private:
   Layout layout_;
   Shape shape_;
-  /// By place along the partial axes.
+  /// What is added up, by place along the partial axes.
   std::vector<Values> summands_;
   Values values_;
 };

@@ -11,7 +11,7 @@
 
 namespace crosshatch {
 
-/// By the op's address.
+/// The rule of each op, found by the op's address.
 using OpRuleTable = absl::flat_hash_map<const OpInfo*, OpRuleEntry>;
 
 /// Made on first use, constant from then on. \threadsafety any thread.

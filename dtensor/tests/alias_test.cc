@@ -258,5 +258,56 @@ TEST(SumOfGradients, IsTheSameOnRanksWithoutRows) {
   }
 }
 
+// A gradient that is given may lie in the memory that Backward adds to.
+TEST(GivenGradient, IsReadAsItWas) {
+  OnMesh({2}, [](const DeviceMesh& mesh) {
+    for (const Layout& layout : AllLayouts(mesh.layout(), 1, false)) {
+      const auto expect_of = [&](const auto& part_of) {
+        Tensor x = Spread(Numbers({3}, 1), mesh, layout);
+        Tensor z = Spread(Numbers({3}, 2), mesh, layout);
+        x.set_requires_grad(true);
+        z.set_requires_grad(true);
+        const Tensor ones = Ones({3}, x.dtype());
+        x.set_grad(Spread(ones, mesh, layout));
+        CH_EXPECT_OK(Backward(Add(Mul(x, 3.0), Add(x, z)),
+                              {.gradient = part_of(x.grad())}));
+        CH_EXPECT_EQ(Differs(x.grad(), Mul(ones, 5.0)), "")
+            << layout.ToString();
+        CH_EXPECT_EQ(Differs(z.grad(), ones), "") << layout.ToString();
+      };
+      expect_of([](const Tensor& grad) { return grad; });
+      expect_of([](const Tensor& grad) { return grad.Detach(); });
+      expect_of([](const Tensor& grad) { return Contiguous(grad); });
+    }
+  });
+}
+
+// Parts are views and lie as the whole did, but for the dim that is gone.
+TEST(Unbind, KeepsTheSplitsOfOtherDims) {
+  OnMesh({2, 2}, [](const DeviceMesh& mesh) {
+    const Tensor dense = Numbers({3, 2, 5}, 1);
+    const Layout whole = Whole(mesh, 3);
+    const Layout part = Whole(mesh, 2);
+    const auto expect = [&](const Layout& from, int64_t dim, const Layout& to) {
+      const Tensor x = Spread(dense, mesh, from);
+      const TensorList parts = Unbind(x, dim);
+      CH_EXPECT_EQ(static_cast<int64_t>(parts.size()), dense.size(dim));
+      for (size_t i = 0; i < parts.size(); ++i) {
+        CH_EXPECT_EQ(LayoutOf(parts[i]), to) << from.ToString();
+        CH_EXPECT_EQ(
+            Differs(parts[i], Select(dense, dim, static_cast<int64_t>(i))), "")
+            << from.ToString();
+        if (to == part) continue;
+        CH_EXPECT_EQ(LocalTensor(parts[i]).storage(), LocalTensor(x).storage());
+      }
+    };
+    expect(whole.WithShard(0, 2), 1, part.WithShard(0, 1));
+    expect(whole.WithShard(0, 0).WithShard(1, 2), 1,
+           part.WithShard(0, 0).WithShard(1, 1));
+    // The dim that was split: every rank has all of each part.
+    expect(whole.WithShard(1, 0), 0, part);
+  });
+}
+
 }  // namespace
 }  // namespace crosshatch

@@ -185,12 +185,17 @@ RandomProgram MakeRandomProgram(const MeshLayout& mesh, std::mt19937& random) {
     if (!kind.choose(trial.registers(), random, call)) continue;
     if (trial.Add(call)) program.instructions.push_back(std::move(call));
   }
+  program.in_f32 =
+      Below(3, random) == 0 &&
+      std::all_of(program.instructions.begin(), program.instructions.end(),
+                  [](const Instruction& call) { return call.kind->exact; });
   return program;
 }
 
 std::string RandomProgram::ToString() const {
   std::string text =
-      absl::StrCat(mesh.ToString(), twice ? ", second gradients too\n" : "\n");
+      absl::StrCat(mesh.ToString(), twice ? ", second gradients too" : "",
+                   in_f32 ? ", f32 in the place of f64\n" : "\n");
   int r = 0;
   for (const ProgramInput& input : inputs) {
     absl::StrAppend(&text, "  r", r++, " = input ", Name(input.dtype),

@@ -52,6 +52,8 @@ struct RandomProgram {
   std::vector<Instruction> instructions;
   /// Gradients of gradients are compared too.
   bool twice = false;
+  /// Its kFloat64 stands for kFloat32; of exact calls alone.
+  bool in_f32 = false;
 
   /// One line for each register.
   std::string ToString() const;

@@ -48,7 +48,7 @@ Scenario PartialScenario();
 /// Parameters that are gathered from two of four ranks in backward, and
 /// gradients that accumulate unsharded.
 Scenario PostForwardScenario();
-/// As HybridScenario, with shards, gradients and optimizer in host memory.
+/// It is HybridScenario with shards, gradients and optimizer in host memory.
 Scenario OffloadScenario();
 /// Two ranks, blocks that run again in backward.
 Scenario CheckpointScenario();

@@ -95,7 +95,7 @@ std::vector<Case> Cases() {
                                        {"SetData", ReplaceData}};
   std::vector<Policy> policies;
   policies.push_back({"Plain", {{"fsdp", 2}}});
-  // Rank 4 of 6 rows over 5 ranks holds nothing of some parameters.
+  // Of 6 rows over 4 ranks, and of 5, rank 3 holds none.
   policies.push_back({"Uneven", {{"fsdp", 4}}});
   policies.push_back({"Kept", {{"fsdp", 2}}, [](FullyShardOptions& o) {
                         o.reshard_after_forward = false;

@@ -2,6 +2,9 @@
 #ifndef CROSSHATCH_NN_LAYERS_GELU_H_
 #define CROSSHATCH_NN_LAYERS_GELU_H_
 
+#include <cstdint>
+
+#include "crosshatch/nn/flows.h"
 #include "crosshatch/nn/module.h"
 
 namespace crosshatch::nn {
@@ -12,7 +15,7 @@ enum class GeluForm : uint8_t {
 };
 
 /// The Gaussian error linear unit, element by element.
-class Gelu final : public Module {
+class Gelu final : public Module, public Elementwise {
  public:
   explicit Gelu(GeluForm form = GeluForm::kExact) : form_(form) {}
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// The layers of this directory on one rank; //tests:layers_mesh_test has them
-// on several.
+// The layers of this directory on one rank; //nn/layers:layers_mesh_test has
+// them on several.
 
 #include <cmath>
 #include <cstdint>
@@ -159,6 +159,15 @@ TEST(ModuleListTest, HoldsModulesOfAKind) {
   EXPECT_THAT(names, ElementsAre("blocks.0", "blocks.1"));
   EXPECT_EQ(model.NamedParameters()[0].name, "blocks.0.weight");
   EXPECT_THAT(Values(model.Forward(Ones({1, 1}))), ElementsAre(3, 6));
+}
+
+TEST(ModuleListDeathTest, HasNoMoreThanWereAdded) {
+  Reversed model;
+  model.blocks_.Add(1, 1);
+  EXPECT_DEATH((void)model.blocks_[1],
+               HasSubstr("module 1 of the 1 in blocks (ModuleList)"));
+  Sequential both;
+  EXPECT_DEATH((void)both[0], HasSubstr("module 0 of the 0 in Sequential"));
 }
 
 TEST(ModuleListDeathTest, IsNotCalled) {

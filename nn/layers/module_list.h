@@ -46,7 +46,12 @@ class ModuleList final : public Module {
   }
 
   size_t size() const { return modules_.size(); }
-  M& operator[](size_t i) const { return *modules_[i]; }
+  /// \checks i < size()
+  M& operator[](size_t i) const {
+    CH_CHECK(i < size()) << "module " << i << " of the " << size() << " in "
+                         << *label();
+    return *modules_[i];
+  }
   Iterator begin() const { return Iterator(modules_.data()); }
   Iterator end() const { return Iterator(modules_.data() + modules_.size()); }
 

@@ -5,7 +5,9 @@
 #include <cstddef>
 #include <string>
 #include <utility>
+#include <vector>
 
+#include "crosshatch/nn/flows.h"
 #include "crosshatch/nn/module.h"
 
 namespace crosshatch::nn {
@@ -17,7 +19,7 @@ namespace crosshatch::nn {
 ///     mlp.Add<Linear>(16, 64);
 ///     mlp.Add<Gelu>();
 ///     mlp.Add<Linear>(64, 16);
-class Sequential final : public Module {
+class Sequential final : public Module, public TellsFlows {
  public:
   const char* type_name() const override { return "Sequential"; }
 
@@ -28,7 +30,10 @@ class Sequential final : public Module {
   }
 
   size_t size() const { return children().size(); }
-  Module& operator[](size_t i) const { return *children()[i].second; }
+  /// \checks i < size()
+  Module& operator[](size_t i) const;
+
+  std::vector<Flow> flows() const override;
 
  protected:
   TensorList ForwardImpl(TensorSpan inputs) override;

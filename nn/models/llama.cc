@@ -118,6 +118,10 @@ TensorList LlamaAttention::ForwardImpl(TensorSpan inputs) {
       View(heads, {heads.size(0), heads.size(1), heads.size(2) * head_dim_}))};
 }
 
+std::vector<Flow> LlamaAttention::flows() const {
+  return {{&q_proj_, &o_proj_}, {&v_proj_, &o_proj_}};
+}
+
 LlamaMlp::LlamaMlp(const LlamaConfig& config)
     : gate_proj_(config.dim, config.ffn, Projection(config, config.mlp_bias)),
       up_proj_(config.dim, config.ffn, Projection(config, config.mlp_bias)),
@@ -131,6 +135,10 @@ TensorList LlamaMlp::ForwardImpl(TensorSpan inputs) {
   const Tensor& x = inputs[0];
   return {
       down_proj_.Forward(SwiGlu(gate_proj_.Forward(x), up_proj_.Forward(x)))};
+}
+
+std::vector<Flow> LlamaMlp::flows() const {
+  return {{&gate_proj_, &down_proj_}, {&up_proj_, &down_proj_}};
 }
 
 LlamaBlock::LlamaBlock(const LlamaConfig& config, RotaryTable& rotary,
@@ -152,6 +160,17 @@ TensorList LlamaBlock::ForwardImpl(TensorSpan inputs) {
   const Tensor attended = Add(x, self_attn_.Call(std::move(of_attention))[0]);
   return {
       Add(attended, mlp_.Forward(post_attention_layernorm_.Forward(attended)))};
+}
+
+std::vector<Flow> LlamaBlock::flows() const {
+  std::vector<Flow> flows;
+  for (const Module* projection : self_attn_.first_modules()) {
+    flows.push_back({&input_layernorm_, projection});
+  }
+  for (const Module* projection : mlp_.first_modules()) {
+    flows.push_back({&post_attention_layernorm_, projection});
+  }
+  return flows;
 }
 
 Llama::Llama(const LlamaConfig& config, Device device)
@@ -194,6 +213,14 @@ TensorList Llama::ForwardImpl(TensorSpan inputs) {
   for (const auto& block : blocks_) of_block[0] = block->Call(of_block)[0];
   if (cache_ != nullptr) cache_->Advance(inputs[0].size(1));
   return {lm_head_.Forward(norm_.Forward(of_block[0]))};
+}
+
+std::vector<Flow> Llama::flows() const {
+  std::vector<Flow> flows = {{&norm_, &lm_head_}};
+  if (!blocks_.empty()) {
+    flows.push_back({&embed_tokens_, &blocks_.front()->first_module()});
+  }
+  return flows;
 }
 
 void Llama::set_cache(KvCache* cache) {

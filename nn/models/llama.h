@@ -35,6 +35,7 @@
 #include <vector>
 
 #include "crosshatch/nn/embedding.h"
+#include "crosshatch/nn/flows.h"
 #include "crosshatch/nn/linear.h"
 #include "crosshatch/nn/models/kv_cache.h"
 #include "crosshatch/nn/models/llama_config.h"
@@ -55,7 +56,7 @@ namespace crosshatch::nn {
 /// by one, and several ranks compute the same key head where each rank's
 /// queries use one (LinearOptions::out_readers); where they do not, ranks
 /// without a key head take the keys that their queries use from others.
-class LlamaAttention final : public Module {
+class LlamaAttention final : public Module, public TellsFlows {
  public:
   /// \param rotary outlives the module
   /// \param window how far a position looks back; 0: to the beginning
@@ -63,6 +64,11 @@ class LlamaAttention final : public Module {
                  int64_t window);
 
   const char* type_name() const override { return "LlamaAttention"; }
+  std::vector<Flow> flows() const override;
+  /// Those that take the module's input.
+  std::vector<const Module*> first_modules() const {
+    return {&q_proj_, &k_proj_, &v_proj_};
+  }
 
   /// As Llama::set_cache; this attention's entry there is `index`.
   void set_cache(KvCache* cache, size_t index) {
@@ -88,11 +94,16 @@ class LlamaAttention final : public Module {
 };
 
 /// down(silu(gate(x)) * up(x)): [B, T, D] to [B, T, D].
-class LlamaMlp final : public Module {
+class LlamaMlp final : public Module, public TellsFlows {
  public:
   explicit LlamaMlp(const LlamaConfig& config);
 
   const char* type_name() const override { return "LlamaMlp"; }
+  std::vector<Flow> flows() const override;
+  /// Those that take the module's input.
+  std::vector<const Module*> first_modules() const {
+    return {&gate_proj_, &up_proj_};
+  }
 
  protected:
   TensorList ForwardImpl(TensorSpan inputs) override;
@@ -105,12 +116,15 @@ class LlamaMlp final : public Module {
 
 /// Attention and MLP, each around the residual stream: [B, T, D] (, keys,
 /// positions) to [B, T, D].
-class LlamaBlock final : public Module {
+class LlamaBlock final : public Module, public TellsFlows {
  public:
   /// \param layer the block's number
   LlamaBlock(const LlamaConfig& config, RotaryTable& rotary, int64_t layer);
 
   const char* type_name() const override { return "LlamaBlock"; }
+  std::vector<Flow> flows() const override;
+  /// That takes the module's input, which goes around it, too.
+  const Module& first_module() const { return input_layernorm_; }
   LlamaAttention& attention() { return self_attn_; }
 
  protected:
@@ -127,7 +141,7 @@ class LlamaBlock final : public Module {
 /// Call({tokens, keys, positions}): attention stays within a document, and
 /// rotary angles are those of the positions. (Where rotary frequencies depend
 /// on the length it is that of the row.) Not with a cache (checked).
-class Llama final : public Module {
+class Llama final : public Module, public TellsFlows {
  public:
   /// The blocks, for `for (Module& block : model.blocks())`.
   class Blocks {
@@ -163,6 +177,7 @@ class Llama final : public Module {
   explicit Llama(const LlamaConfig& config, Device device = Device::Meta());
 
   const char* type_name() const override { return "Llama"; }
+  std::vector<Flow> flows() const override;
 
   /// Resolved.
   const LlamaConfig& config() const { return config_; }

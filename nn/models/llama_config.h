@@ -32,7 +32,7 @@ struct LlamaConfig {
   int64_t ffn = 688;     ///< Inner width of the MLP.
   int64_t vocab = 256;   ///< Number of tokens.
   double rope_theta = 10000.0;
-  RopeScaling rope_scaling;  ///< kPhi3: kNone or kLongRope.
+  RopeScaling rope_scaling = {};  ///< kPhi3: kNone or kLongRope.
   double rms_norm_eps = 1e-5;
   /// Whether the projections to queries, keys and values have a bias (kQwen2:
   /// always; kLlama and kQwen3: if o_bias), that of the heads' outputs (kLlama,
@@ -55,9 +55,9 @@ struct LlamaConfig {
   double initializer_stddev = 0.02;
   /// Ids of the tokens that begin a text, end it (any of them) and fill up a
   /// batch, where there are such; kept for config.json.
-  std::optional<int64_t> bos_token;
-  std::vector<int64_t> eos_tokens;
-  std::optional<int64_t> pad_token;
+  std::optional<int64_t> bos_token = {};
+  std::vector<int64_t> eos_tokens = {};
+  std::optional<int64_t> pad_token = {};
 
   /// The same with the zeros above replaced by what they stand for.
   LlamaConfig Resolved() const;

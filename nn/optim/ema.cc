@@ -42,10 +42,17 @@ Ema::Ema(std::vector<Parameter*> parameters, const Options& options)
   CH_CHECK(options.decay >= 0 && options.decay < 1)
       << "Ema: decay is at least 0 and below 1, not " << options.decay;
   for (const Parameter* parameter : parameters_) {
+    CH_CHECK(parameter != nullptr) << "Ema: a parameter is null";
     CH_CHECK(IsFloatingPoint(parameter->data().dtype()))
         << "Ema: parameter " << parameter->name() << " is "
         << parameter->data().Describe();
   }
+}
+
+const Tensor& Ema::average(size_t i) const {
+  CH_CHECK(i < averages_.size())
+      << "Ema: the average of parameter " << i << " of " << averages_.size();
+  return averages_[i];
 }
 
 Tensor Ema::LocalOf(size_t i) const {
@@ -170,7 +177,7 @@ absl::Status Ema::Restore(const StateDict& state) {
         CheckFilled(state, EntryName(*parameters_[i]), averages_[i]));
   }
   for (const Tensor& average : averages_) {
-    LocalTensor(average).storage()->BumpVersion();
+    BeginWrite("Ema::Restore", LocalTensor(average));
   }
   has_averages_ = true;
   return absl::OkStatus();

@@ -59,7 +59,7 @@ class Ema final : public Stateful {
   bool swapped_in() const { return !aside_.empty(); }
 
   /// Of parameters()[i], as it lies; without a value before the first Update.
-  const Tensor& average(size_t i) const { return averages_[i]; }
+  const Tensor& average(size_t i) const;
   const std::vector<Parameter*>& parameters() const { return parameters_; }
 
   /// \name Stateful

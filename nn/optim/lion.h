@@ -25,7 +25,7 @@ struct LionOptions {
 
 /// Options that some parameters have for themselves (AdamWGroup).
 struct LionGroup {
-  std::function<bool(const Parameter&)> has;
+  std::function<bool(const Parameter&)> has = nullptr;
   double lr_scale = 1;
   std::optional<double> beta1 = std::nullopt;
   std::optional<double> beta2 = std::nullopt;

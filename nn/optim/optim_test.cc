@@ -2,7 +2,7 @@
 
 // Sgd, Lion and Ema beside references in double; what all optimizers share is
 // tested by AdamW (nn/adamw_test.cc), and all of them under FSDP and TP by
-// //tests:optimizers_mesh_test.
+// //tests:fsdp_optimizers_test.
 
 #include <cmath>
 #include <cstdint>
@@ -199,6 +199,53 @@ TEST(OptimizersTest, NameOptionsThatMakeNoUpdate) {
   EXPECT_THAT(
       message_of(Lion({p.get()}, {}, {{.has = NameMatches("p"), .beta2 = 2}})),
       HasSubstr("Lion: group 0's beta2 is at least 0 and below 1"));
+}
+
+// One rank alone knows whether it was to have some; of several one may have
+// none of its own, which the others do not see.
+TEST(OptimizersTest, WarnOnceOfNoGradientOnARankOfSeveral) {
+  const auto step_twice = [](World& world) -> absl::Status {
+    const auto w = Named("w", Values(1));
+    const auto v = Named("v", Values(2));
+    Sgd optimizer({w.get(), v.get()}, {.lr = 0.1});
+    if (world.rank() == 1) v->data().set_grad(Ones({kSize}));
+    CH_RETURN_IF_ERROR(optimizer.Step());
+    return optimizer.Step();
+  };
+  ::testing::internal::CaptureStderr();
+  RunRanks(2, step_twice);
+  EXPECT_EQ(::testing::internal::GetCapturedStderr(),
+            "warning: rank 0: Sgd::Step: none of the 2 parameters (the first "
+            "is w) has a gradient: call Backward before the step, ZeroGrad "
+            "after it, and make the optimizer of the parameters that the model "
+            "has now\n");
+  const absl::Status alone = StatusOfRanks(1, step_twice);
+  EXPECT_EQ(alone.code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_THAT(std::string(alone.message()),
+              HasSubstr("none of the 2 parameters (the first is w)"));
+}
+
+TEST(OptimizersDeathTest, NameParametersThatAreNotThere) {
+  const auto weight = Named("weight", std::vector<float>{1});
+  EXPECT_DEATH(Sgd({weight.get(), nullptr}, {}),
+               HasSubstr("Sgd: parameter 1 of 2 is null"));
+  EXPECT_DEATH(Ema({nullptr}, {}), HasSubstr("Ema: a parameter is null"));
+  Sgd sgd({weight.get()}, {});
+  EXPECT_DEATH((void)sgd.StateOf(1),
+               HasSubstr("Sgd: the state of parameter 1 of 1"));
+  EXPECT_DEATH((void)sgd.OptionsOf(2),
+               HasSubstr("Sgd: the group of parameter 2 of 1"));
+  const Ema ema({weight.get()}, {});
+  EXPECT_DEATH((void)ema.average(1),
+               HasSubstr("Ema: the average of parameter 1 of 1"));
+}
+
+TEST(OptimizersTest, NameGroupsThatSayNothing) {
+  const auto weight = Named("weight", std::vector<float>{1});
+  weight->set_grad(Ones({1}));
+  Sgd sgd({weight.get()}, {}, {{.has = nullptr, .lr_scale = 2}});
+  EXPECT_THAT(std::string(sgd.Step().message()),
+              HasSubstr("Sgd: group 0 of 1 does not say which parameters"));
 }
 
 // A run that stops and goes on is the run that did not stop.

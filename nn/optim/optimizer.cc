@@ -44,7 +44,25 @@ Optimizer::Optimizer(const char* name, std::vector<std::string> slots,
       groups_(std::move(groups)),
       restore_options_(restore_options),
       states_(parameters_.size()),
-      locals_(parameters_.size()) {}
+      locals_(parameters_.size()) {
+  for (size_t i = 0; i < parameters_.size(); ++i) {
+    CH_CHECK(parameters_[i] != nullptr)
+        << name_ << ": parameter " << i << " of " << parameters_.size()
+        << " is null";
+  }
+}
+
+const OptimizerState& Optimizer::StateOf(size_t i) const {
+  CH_CHECK(i < states_.size())
+      << name_ << ": the state of parameter " << i << " of " << states_.size();
+  return states_[i];
+}
+
+size_t Optimizer::GroupOf(size_t i) const {
+  CH_CHECK(i < group_of_.size()) << name_ << ": the group of parameter " << i
+                                 << " of " << group_of_.size();
+  return group_of_[i];
+}
 
 absl::Status Optimizer::CheckOption(const std::string& whose,
                                     const char* option, double value,
@@ -57,6 +75,13 @@ absl::Status Optimizer::CheckOption(const std::string& whose,
 
 absl::Status Optimizer::FindGroups() {
   if (group_of_.size() == parameters_.size()) return absl::OkStatus();
+  for (size_t group = 0; group < groups_.size(); ++group) {
+    if (groups_[group] != nullptr) continue;
+    return absl::InvalidArgumentError(
+        absl::StrCat(name_, ": group ", group, " of ", groups_.size(),
+                     " does not say which parameters it has; set `has`, as "
+                     "nn::NameMatches(\"**.bias\")"));
+  }
   std::vector<size_t> group_of;
   std::vector<bool> is_used(groups_.size() + 1);
   for (const Parameter* parameter : parameters_) {
@@ -141,7 +166,7 @@ absl::Status Optimizer::Step() {
         << " has the gradient " << grad.Describe();
     ++states_[i].step;
     // Also where this rank holds none of it: all ranks count a step.
-    data.storage()->BumpVersion();
+    BeginWrite(name_, data);
     if (data.numel() == 0) continue;  // No address to begin a run with.
     parts.push_back({i, data, grad});
   }

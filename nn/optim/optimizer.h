@@ -29,7 +29,7 @@ struct OptimizerState {
   int64_t step = 0;
   /// float32, of the layout of Parameter::data(), in the order of
   /// Optimizer::slots(). None until there is a first update.
-  absl::InlinedVector<Tensor, 2> tensors;
+  absl::InlinedVector<Tensor, 2> tensors = {};
 };
 
 /// Updates parameters by their gradients. Arithmetic is in float32: parameters
@@ -41,11 +41,13 @@ struct OptimizerState {
 /// parameter has a gradient. Parameters that are neighbours in memory, with
 /// neighbouring gradients and equal options, are updated as one run.
 ///
-/// As a state (Stateful) it is "<parameter>.<slot>" for each slot and
-/// "<parameter>.step", for each parameter that was updated, by the parameters'
-/// full names: it may be restored into another order of them and other groups.
-/// Restored, a parameter of which nothing was kept is one that was never
-/// updated. Options are the program's and no part of the state.
+/// As a state (Stateful) it is "<parameter>.step" for each parameter, 0 for one
+/// that was never updated, and "<parameter>.<slot>" for each slot of those that
+/// were, by the parameters' full names: it may be restored into another order
+/// of them and other groups. So a parameter that the state knows nothing of is
+/// missing, and not taken for one that was never updated, but where
+/// RestoreOptions::allow_missing is set. Options are the program's and no part
+/// of the state.
 ///
 /// \threadsafety the rank's thread only.
 class Optimizer : public Stateful {
@@ -74,8 +76,8 @@ class Optimizer : public Stateful {
   const std::vector<Parameter*>& parameters() const { return parameters_; }
   /// The names of what is kept: "exp_avg".
   const std::vector<std::string>& slots() const { return slots_; }
-  /// Of parameters()[i].
-  const OptimizerState& StateOf(size_t i) const { return states_[i]; }
+  /// Of parameters()[i]. \checks that there is one
+  const OptimizerState& StateOf(size_t i) const;
   /// Replaces what is kept for the parameter of that name: copies the values of
   /// `state`, tensors like those of StateOf.
   /// \error kNotFound naming the parameter; kInvalidArgument for a step below 1
@@ -112,7 +114,8 @@ class Optimizer : public Stateful {
   /// \param groups a parameter is of the first one that has it, or of none;
   ///     asked at the first Step or StateToFill, when all have their names.
   /// \param restore_options allow_unexpected: entries of parameters that are
-  ///     not here are not read. allow_missing has no meaning.
+  ///     not here are not read; allow_missing: a parameter without entries is
+  ///     one that was never updated.
   Optimizer(const char* name, std::vector<std::string> slots,
             std::vector<Parameter*> parameters, std::vector<Has> groups,
             const RestoreOptions& restore_options);
@@ -127,7 +130,8 @@ class Optimizer : public Stateful {
 
   /// Says which group each parameter is of, the first time.
   absl::Status FindGroups();
-  size_t GroupOf(size_t i) const { return group_of_[i]; }
+  /// \pre FindGroups; \checks that there is a parameters()[i]
+  size_t GroupOf(size_t i) const;
   /// The index of the parameter of that name; -1 if there is none.
   int64_t Find(const std::string& parameter_name) const;
   /// OK if 0 <= value < end. \param whose "group 1's ", or nothing
@@ -142,7 +146,11 @@ class Optimizer : public Stateful {
   void MakeStates(absl::FunctionRef<bool(size_t)> wants);
   absl::Status CheckNamed(const Parameter& parameter) const;
   std::vector<std::string> EntryNames(const std::string& parameter) const;
-  absl::Status AddTo(StateDict& dict, size_t i) const;
+  absl::Status AddTo(StateDict& dict, size_t i, bool has_slots) const;
+  /// Whether the slots of parameters_[i] that `state` has are those that
+  /// StateToFill gave, and go with `step`.
+  absl::Status CheckFilledSlots(const StateDict& state, size_t i,
+                                int64_t step) const;
 
   const char* const name_;
   const std::vector<std::string> slots_;

@@ -4,6 +4,7 @@
 
 #include <map>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -37,11 +38,11 @@ std::vector<std::string> Optimizer::EntryNames(
   return names;
 }
 
-absl::Status Optimizer::AddTo(StateDict& dict, size_t i) const {
+absl::Status Optimizer::AddTo(StateDict& dict, size_t i, bool has_slots) const {
   CH_RETURN_IF_ERROR(CheckNamed(*parameters_[i]));
   const std::string& parameter = parameters_[i]->name();
   const std::vector<std::string> names = EntryNames(parameter);
-  for (size_t slot = 0; slot < names.size(); ++slot) {
+  for (size_t slot = 0; has_slots && slot < names.size(); ++slot) {
     CH_RETURN_IF_ERROR(dict.Add(names[slot], states_[i].tensors[slot]));
   }
   return dict.Add(StepName(parameter), states_[i].step);
@@ -50,65 +51,98 @@ absl::Status Optimizer::AddTo(StateDict& dict, size_t i) const {
 absl::StatusOr<StateDict> Optimizer::State() {
   StateDict state;
   for (size_t i = 0; i < parameters_.size(); ++i) {
-    if (states_[i].step == 0) continue;
-    CH_RETURN_IF_ERROR(AddTo(state, i));
+    CH_RETURN_IF_ERROR(AddTo(state, i, /*has_slots=*/states_[i].step > 0));
   }
   return state;
 }
 
 absl::StatusOr<StateDict> Optimizer::StateToFill(
     const std::vector<std::string>& saved) {
-  std::map<std::string, size_t> by_entry;
+  struct Entry {
+    size_t parameter;
+    bool is_step;
+  };
+  std::map<std::string, Entry> by_name;
   for (size_t i = 0; i < parameters_.size(); ++i) {
     CH_RETURN_IF_ERROR(CheckNamed(*parameters_[i]));
     const std::string& parameter = parameters_[i]->name();
     std::vector<std::string> names = EntryNames(parameter);
     names.push_back(StepName(parameter));
-    for (const std::string& name : names) {
-      if (by_entry.emplace(name, i).second) continue;
+    for (size_t slot = 0; slot < names.size(); ++slot) {
+      const Entry entry = {i, slot + 1 == names.size()};
+      if (by_name.emplace(names[slot], entry).second) continue;
       return absl::AlreadyExistsError(absl::StrCat(
           name_, ": two parameters are called \"", parameter, "\""));
     }
   }
-  // What is due is all of each parameter that anything was kept of.
   std::vector<bool> is_kept(parameters_.size());
+  std::vector<bool> has_slots(parameters_.size());
   for (const std::string& name : saved) {
-    const auto found = by_entry.find(name);
-    if (found != by_entry.end()) is_kept[found->second] = true;
+    const auto found = by_name.find(name);
+    if (found == by_name.end()) continue;
+    const auto [i, is_step] = found->second;
+    is_kept[i] = true;
+    has_slots[i] = has_slots[i] || !is_step;
   }
+  // Due is the step of each parameter, and with any slot of one all of them.
+  // Where a parameter may be missing it is so as a whole.
   std::vector<std::string> own;
-  for (const auto& [name, i] : by_entry) {
-    if (is_kept[i]) own.push_back(name);
+  std::vector<std::string> left_out;
+  for (const auto& [name, entry] : by_name) {
+    const auto [i, is_step] = entry;
+    if (!is_kept[i] && restore_options_.allow_missing) {
+      if (is_step) left_out.push_back(name);
+    } else if (is_step || has_slots[i]) {
+      own.push_back(name);
+    }
   }
+  RestoreOptions options = restore_options_;
+  options.allow_missing = false;
   CH_RETURN_IF_ERROR(
-      MatchStateNames(absl::StrCat("this ", name_), own, saved,
-                      {.allow_unexpected = restore_options_.allow_unexpected})
+      MatchStateNames(absl::StrCat("this ", name_), own, saved, options)
           .status());
-  MakeStates([&](size_t i) { return is_kept[i]; });
+  if (options.differences != nullptr) {
+    options.differences->missing = std::move(left_out);
+  }
+  MakeStates([&](size_t i) { return has_slots[i]; });
   StateDict state;
   for (size_t i = 0; i < parameters_.size(); ++i) {
-    if (is_kept[i]) CH_RETURN_IF_ERROR(AddTo(state, i));
+    if (is_kept[i]) CH_RETURN_IF_ERROR(AddTo(state, i, has_slots[i]));
   }
   return state;
+}
+
+absl::Status Optimizer::CheckFilledSlots(const StateDict& state, size_t i,
+                                         int64_t step) const {
+  const std::string& parameter = parameters_[i]->name();
+  const std::vector<std::string> names = EntryNames(parameter);
+  size_t filled = 0;
+  for (size_t slot = 0; slot < names.size(); ++slot) {
+    if (state.Find(names[slot]) == nullptr) continue;
+    ++filled;
+    if (slot < states_[i].tensors.size()) {
+      CH_RETURN_IF_ERROR(
+          CheckFilled(state, names[slot], states_[i].tensors[slot]));
+    }
+  }
+  if (step >= 0 && (names.empty() || (step > 0) == (filled > 0)) &&
+      (filled == 0 || filled == states_[i].tensors.size())) {
+    return absl::OkStatus();
+  }
+  return absl::InvalidArgumentError(absl::StrCat(
+      name_, ": \"", StepName(parameter), "\" is ", step, ", and ", filled,
+      " of ", names.size(), " other entries of \"", parameter,
+      "\" were kept; it is at least 1, with all of them, of a parameter that "
+      "was updated, and 0, with none, of one that never was"));
 }
 
 absl::Status Optimizer::Restore(const StateDict& state) {
   std::vector<int64_t> steps(parameters_.size());
   for (size_t i = 0; i < parameters_.size(); ++i) {
-    const std::string& parameter = parameters_[i]->name();
-    const std::string step = StepName(parameter);
+    const std::string step = StepName(parameters_[i]->name());
     if (state.Find(step) == nullptr) continue;
-    const std::vector<std::string> names = EntryNames(parameter);
-    for (size_t slot = 0; slot < names.size(); ++slot) {
-      CH_RETURN_IF_ERROR(
-          CheckFilled(state, names[slot], states_[i].tensors[slot]));
-    }
     CH_ASSIGN_OR_RETURN(steps[i], state.Get<int64_t>(step));
-    if (steps[i] < 1) {
-      return absl::InvalidArgumentError(
-          absl::StrCat(name_, ": \"", step, "\" is ", steps[i],
-                       "; of a parameter that was updated it is at least 1"));
-    }
+    CH_RETURN_IF_ERROR(CheckFilledSlots(state, i, steps[i]));
   }
   for (size_t i = 0; i < parameters_.size(); ++i) {
     if (steps[i] == 0) {
@@ -117,7 +151,7 @@ absl::Status Optimizer::Restore(const StateDict& state) {
       continue;
     }
     states_[i].step = steps[i];
-    for (const Tensor& local : locals_[i]) local.storage()->BumpVersion();
+    for (const Tensor& local : locals_[i]) BeginWrite(name_, local);
   }
   return absl::OkStatus();
 }

@@ -28,7 +28,7 @@ struct SgdOptions {
 
 /// Options that some parameters have for themselves (AdamWGroup).
 struct SgdGroup {
-  std::function<bool(const Parameter&)> has;
+  std::function<bool(const Parameter&)> has = nullptr;
   double lr_scale = 1;
   std::optional<double> momentum = std::nullopt;
   std::optional<double> weight_decay = std::nullopt;

@@ -108,7 +108,7 @@ struct RopeArgs {
   const float* sin = nullptr;
   DType dtype = DType::kFloat32;
   bool inverse = false;  ///< Rotates back: the gradient.
-  /// Of cos and sin; 0: all rows share a table.
+  /// Leads from one batch row's cos and sin to the next; 0: all share them.
   int64_t table_batch_stride = 0;
 };
 

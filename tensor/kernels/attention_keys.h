@@ -25,7 +25,7 @@ struct KeyRun {
   CH_HOST_DEVICE bool empty() const { return end <= begin; }
 };
 
-/// Of the args' key_ranges, which are there.
+/// Points to a query's range in the args' key_ranges, which are there.
 CH_HOST_DEVICE inline const int32_t* KeyRangeOf(const AttentionArgs& args,
                                                 int64_t batch, int64_t query) {
   return args.key_ranges + batch * args.key_ranges_batch_stride + 2 * query;

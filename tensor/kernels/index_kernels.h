@@ -28,7 +28,7 @@ struct IndexedDim {
 /// out[i.., j, k..] = src[i.., index[i.., j, k..] - first, k..], zero bytes
 /// where the index is outside of [first, first + count).
 struct GatherArgs {
-  /// Of index and out; src has the same sizes but for `count` in the dim.
+  /// Index and out have it; src has the same sizes but for `count` in the dim.
   KernelShape shape;
   IndexedDim at;
   KernelInput index;  ///< i32, i64 or u16.
@@ -40,7 +40,7 @@ struct GatherArgs {
 /// ascending: where an index comes twice the last is written, and sums are in
 /// order. Indices outside of [first, first + count) write nothing.
 struct ScatterArgs {
-  /// Of index and src; out has the same sizes but for `count` in the dim.
+  /// Index and src have it; out has the same sizes but for `count` in the dim.
   KernelShape shape;
   IndexedDim at;
   KernelInput index;  ///< i32, i64 or u16.

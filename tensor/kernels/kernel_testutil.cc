@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <new>
 #include <numeric>
 
 #include "crosshatch/base/check.h"
@@ -115,6 +116,12 @@ void SetDevice(const Device* device) {
   device_under_test = device;
 }
 
+void* Device::Allocate(size_t bytes) const { return ::operator new(bytes); }
+void Device::Free(void* data) const { ::operator delete(data); }
+
+void* AllocateOnDevice(size_t bytes) { return TheDevice().Allocate(bytes); }
+void FreeOnDevice(void* data) { TheDevice().Free(data); }
+
 const KernelTable& Kernels() { return TheDevice().kernels(); }
 KernelContext& Context() { return TheDevice().ContextOf(0); }
 
@@ -126,10 +133,10 @@ void Run(absl::FunctionRef<void(KernelContext&)> kernel) {
 void RunAllWays(const std::vector<Operand*>& outputs,
                 absl::FunctionRef<void(KernelContext&)> kernel,
                 const std::string& what) {
-  std::vector<std::vector<std::byte>> initial;
+  std::vector<Bytes> initial;
   for (const Operand* output : outputs) initial.push_back(output->bytes());
   Run(kernel);
-  std::vector<std::vector<std::byte>> first;
+  std::vector<Bytes> first;
   for (const Operand* output : outputs) first.push_back(output->bytes());
   for (int way = 1; way < TheDevice().ways(); ++way) {
     for (size_t i = 0; i < outputs.size(); ++i) {

@@ -45,6 +45,24 @@ enum class LayoutKind {
   kBroadcastOuter,  ///< Inputs only: all strides but the inner one 0.
 };
 
+/// Gives memory that the device under test and the test itself both touch
+/// (Device::Allocate).
+template <typename T>
+struct DeviceAllocator {
+  using value_type = T;
+  DeviceAllocator() = default;
+  template <typename U>
+  DeviceAllocator(const DeviceAllocator<U>&) {}
+  T* allocate(size_t count);
+  void deallocate(T* data, size_t count);
+  friend bool operator==(const DeviceAllocator&, const DeviceAllocator&) {
+    return true;
+  }
+};
+template <typename T>
+using DeviceVector = std::vector<T, DeviceAllocator<T>>;
+using Bytes = DeviceVector<std::byte>;
+
 /// A buffer with sizes and strides; starts undefined-looking (all bytes 0xFF,
 /// which is NaN in every floating point dtype).
 class Operand {
@@ -68,8 +86,8 @@ class Operand {
   const std::vector<int64_t>& sizes() const { return sizes_; }
   int64_t stride(int d) const { return strides_[static_cast<size_t>(d)]; }
   int64_t numel() const;
-  const std::vector<std::byte>& bytes() const { return bytes_; }
-  void set_bytes(const std::vector<std::byte>& bytes) { bytes_ = bytes; }
+  const Bytes& bytes() const { return bytes_; }
+  void set_bytes(const Bytes& bytes) { bytes_ = bytes; }
 
   /// \name As the operands of row and attention kernels
   /// @{
@@ -87,7 +105,7 @@ class Operand {
   DType dtype_;
   std::vector<int64_t> sizes_;
   std::vector<int64_t> strides_;
-  std::vector<std::byte> bytes_;
+  Bytes bytes_;
 };
 
 KernelShape ShapeOf(const std::vector<int64_t>& sizes);
@@ -105,10 +123,29 @@ class Device {
   virtual KernelContext& ContextOf(int way) const = 0;
   /// Ends the program where a kernel that ran has found something wrong.
   virtual void Check(int way) const = 0;
+  /// \name Memory that kernels and the host touch
+  /// That of the process, unless the device has another.
+  /// @{
+  virtual void* Allocate(size_t bytes) const;
+  virtual void Free(void* data) const;
+  /// @}
 };
 
 /// \param device outlives all tests.
 void SetDevice(const Device* device);
+
+/// Memory of the device under test.
+void* AllocateOnDevice(size_t bytes);
+void FreeOnDevice(void* data);
+
+template <typename T>
+T* DeviceAllocator<T>::allocate(size_t count) {
+  return static_cast<T*>(AllocateOnDevice(count * sizeof(T)));
+}
+template <typename T>
+void DeviceAllocator<T>::deallocate(T* data, size_t /*count*/) {
+  FreeOnDevice(data);
+}
 
 /// The kernels under test, and a context for them.
 const KernelTable& Kernels();
@@ -152,7 +189,7 @@ class Workspace {
 
  private:
   int64_t bytes_;
-  std::vector<std::byte> storage_;
+  Bytes storage_;
   std::byte* data_;
 };
 

@@ -39,7 +39,7 @@ struct MatMulArgs {
   MatMulInput a;
   MatMulInput b;
   MatMulOutput out;
-  /// Of a and b: floating point.
+  /// The one of a and b: floating point.
   DType dtype = DType::kFloat32;
   /// `dtype`, or f32 for 16-bit a and b.
   DType out_dtype = DType::kFloat32;

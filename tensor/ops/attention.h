@@ -43,7 +43,7 @@ struct AttentionDropout {
 struct AttentionOptions {
   /// What products of queries and keys are multiplied with; 1 / sqrt(D) if
   /// unset.
-  std::optional<double> scale;
+  std::optional<double> scale = {};
   /// Keys j <= o.
   bool causal = false;
   /// Not 0: keys j > o - window: of a causal attention the last `window` up to
@@ -52,13 +52,13 @@ struct AttentionOptions {
   int64_t window = 0;
   /// Broadcastable to [B, Hq, T, S]. Bool: keys where it is true. Floating
   /// point, of any dtype: added to the scores.
-  Tensor mask;
+  Tensor mask = {};
   /// i32 [B, T, 2], or [1, T, 2] for all rows: keys begin <= j < end of each
   /// query's begin and end. Of packed documents: DocumentKeys (documents.h).
-  Tensor key_ranges;
+  Tensor key_ranges = {};
   /// f32 [Hq]: slope * |o - j| is taken off the scores (ALiBi; AlibiSlopes).
-  Tensor slopes;
-  AttentionDropout dropout;
+  Tensor slopes = {};
+  AttentionDropout dropout = {};
 };
 
 /// What is in a call besides tensors.

@@ -17,7 +17,7 @@
 namespace crosshatch {
 
 struct Conv2dOptions {
-  WindowOptions windows;
+  WindowOptions windows = {};
   /// Channels of the input and of the output are cut into so many groups, and
   /// those of an output see those of their group alone.
   int64_t groups = 1;

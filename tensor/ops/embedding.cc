@@ -154,7 +154,7 @@ TensorList EmbeddingGradIntoOp::Forward(TensorSpan inputs) const {
   const Tensor& dst = inputs[0];
   CH_CHECK(dst.ndim() == 2 && dst.is_contiguous())
       << kInfo.name << " into " << dst.Describe();
-  dst.storage()->BumpVersion();
+  BeginWrite(kInfo.name, dst);
   SumRowsById(kInfo.name, dst, inputs[1], inputs[2], first_row,
               accumulate ? WriteMode::kAccumulate : WriteMode::kOverwrite);
   return {dst};

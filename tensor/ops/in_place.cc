@@ -25,11 +25,11 @@ using internal::Output;
 using internal::ToKernelShape;
 
 /// Checks that `dst` may be written, and counts the write.
-void BeginWrite(const char* op, const Tensor& dst) {
+void BeginToWrite(const char* op, const Tensor& dst) {
   CH_CHECK(!Repeats(dst.sizes(), dst.strides()))
       << op << " into an expanded tensor, " << dst.Describe()
       << ": several of its elements are one";
-  dst.storage()->BumpVersion();
+  BeginWrite(op, dst);
 }
 
 void CheckBroadcasts(const char* op, const Tensor& dst, const Tensor& src) {
@@ -67,7 +67,7 @@ TensorList AddInPlaceOp::Forward(TensorSpan inputs) const {
   const Tensor& src = inputs[1];
   CheckBroadcasts(kInfo.name, dst, src);
   CH_CHECK(dst.dtype() != kBool) << kInfo.name << " into " << dst.Describe();
-  BeginWrite(kInfo.name, dst);
+  BeginToWrite(kInfo.name, dst);
   if (alpha == 1) {
     LaunchCopy(dst, src, WriteMode::kAccumulate);
   } else {
@@ -105,7 +105,7 @@ TensorList MulInPlaceOp::Forward(TensorSpan inputs) const {
   const Tensor& factor = inputs[1];
   CheckBroadcasts(kInfo.name, dst, factor);
   CH_CHECK(dst.dtype() != kBool) << kInfo.name << " into " << dst.Describe();
-  BeginWrite(kInfo.name, dst);
+  BeginToWrite(kInfo.name, dst);
   BinaryArgs args;
   args.op = BinaryOp::kMul;
   args.shape = ToKernelShape(dst.sizes(), kInfo.name);
@@ -128,7 +128,7 @@ std::shared_ptr<Node> MulInPlaceOp::Differentiate(
 TensorList ScaleInPlaceOp::Forward(TensorSpan inputs) const {
   const Tensor& dst = inputs[0];
   CH_CHECK(dst.dtype() != kBool) << kInfo.name << " of " << dst.Describe();
-  BeginWrite(kInfo.name, dst);
+  BeginToWrite(kInfo.name, dst);
   UnaryArgs args;
   args.op = UnaryOp::kMulScalar;
   args.shape = ToKernelShape(dst.sizes(), kInfo.name);
@@ -155,7 +155,7 @@ TensorList CopyInPlaceOp::Forward(TensorSpan inputs) const {
   const Tensor& dst = inputs[0];
   const Tensor& src = inputs[1];
   CheckBroadcasts(kInfo.name, dst, src);
-  BeginWrite(kInfo.name, dst);
+  BeginToWrite(kInfo.name, dst);
   LaunchCopy(dst, src);
   return {dst};
 }
@@ -173,7 +173,7 @@ std::shared_ptr<Node> CopyInPlaceOp::Differentiate(
 }
 
 TensorList FillInPlaceOp::Forward(TensorSpan inputs) const {
-  BeginWrite(kInfo.name, inputs[0]);
+  BeginToWrite(kInfo.name, inputs[0]);
   LaunchFill(inputs[0], value);
   return {inputs[0]};
 }

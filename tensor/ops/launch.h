@@ -31,7 +31,8 @@ struct Rows {
   RowsInput input() const { return {tensor.raw_data(), row_stride}; }
   RowsOutput output() const { return {tensor.raw_data(), row_stride}; }
 };
-/// Of a tensor of at least one dim; a copy if its strides do not fold.
+/// Takes a tensor of at least one dim as rows; copies it if its strides do not
+/// fold.
 Rows ToRows(const Tensor& tensor);
 
 /// `tensor`, or a contiguous copy of it, counted as copied bytes.

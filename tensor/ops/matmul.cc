@@ -300,7 +300,7 @@ TensorList MatMulIntoOp::Forward(TensorSpan inputs) const {
            (dst.dtype() == kFloat32 && SizeOf(a.dtype()) == 2))
       << kInfo.name << ": a product of " << a.dtype() << " into "
       << dst.Describe();
-  dst.storage()->BumpVersion();
+  BeginWrite(kInfo.name, dst);
   Compute(dst, a, b, spec, accumulate);
   return {dst};
 }

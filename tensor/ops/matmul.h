@@ -87,7 +87,7 @@ struct AddMMOptions {
 /// broadcasts to [m, n] \param a, b [m, k] and [k, n]
 Tensor AddMM(const Tensor& c, const Tensor& a, const Tensor& b,
              const AddMMOptions& options = {});
-/// As AddMM for each matrix of a batch.
+/// Does what AddMM does for each matrix of a batch.
 /// \param c broadcasts to [batch, m, n]
 /// \param a, b [batch, m, k] and [batch, k, n]
 Tensor BAddBMM(const Tensor& c, const Tensor& a, const Tensor& b,

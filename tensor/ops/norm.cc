@@ -121,7 +121,7 @@ TensorList RmsNormBackwardIntoOp::Forward(TensorSpan inputs) const {
   const Tensor& x = inputs[2];
   CH_CHECK(dst.sizes() == Shape({x.size(-1)}) && dst.is_contiguous())
       << kInfo.name << " of " << x.Describe() << " into " << dst.Describe();
-  dst.storage()->BumpVersion();
+  BeginWrite(kInfo.name, dst);
   Tensor dx;
   if (want_dx) dx = Empty(x.sizes(), x.dtype());
   RmsNormBackward(kInfo.name, inputs.subspan(1), dx, dst,

@@ -145,7 +145,7 @@ Tensor Less(const Tensor& a, const Tensor& b);
 Tensor LessEqual(const Tensor& a, const Tensor& b);
 Tensor Greater(const Tensor& a, const Tensor& b);
 Tensor GreaterEqual(const Tensor& a, const Tensor& b);
-/// Of bool tensors.
+/// They take bool tensors.
 Tensor LogicalAnd(const Tensor& a, const Tensor& b);
 Tensor LogicalOr(const Tensor& a, const Tensor& b);
 Tensor LogicalNot(const Tensor& a);

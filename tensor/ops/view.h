@@ -107,7 +107,7 @@ class ExpandOp final : public Op {
 /// A check where the strides do not allow a view; of a distributed tensor as
 /// Reshape.
 Tensor View(const Tensor& a, ShapeView sizes);
-/// As View, with a copy where the strides do not allow a view.
+/// Gives what View gives, or a copy where the strides do not allow a view.
 Tensor Reshape(const Tensor& a, ShapeView sizes);
 /// Dims [first, last] become one.
 Tensor Flatten(const Tensor& a, int64_t first = 0, int64_t last = -1);

@@ -49,7 +49,7 @@ class FoldOp final : public Op {
   const WindowDim cols;
 };
 
-/// Of rows and columns, in this order.
+/// One number for rows and one for columns, in this order.
 using RowsCols = std::array<int64_t, 2>;
 
 struct WindowOptions {

@@ -13,6 +13,7 @@
 #include <utility>
 #include <vector>
 
+#include "absl/flags/reflection.h"
 #include "absl/strings/str_cat.h"
 #include "crosshatch/emulation/cuda_runtime.h"
 #include "crosshatch/examples/token_source.h"
@@ -33,8 +34,12 @@ std::string Path(const std::string& name) {
   return absl::StrCat(::testing::TempDir(), "/", name);
 }
 
-// Trains as train_lm with these flags does. \returns the losses.
-std::vector<double> LossesWith(const std::vector<std::string>& flags) {
+// Trains as train_lm with these flags does. \returns the losses of its steps,
+// of which there are to be `steps`.
+std::vector<double> LossesWith(const std::vector<std::string>& flags,
+                               size_t steps = 4) {
+  // Of one call nothing is left to the next.
+  const absl::FlagSaver saver;
   const std::string metrics = Path("metrics.jsonl");
   const std::string text = Path("text");
   std::filesystem::remove(metrics);
@@ -66,7 +71,7 @@ std::vector<double> LossesWith(const std::vector<std::string>& flags) {
   for (std::string line; std::getline(file, line);) {
     losses.push_back(nlohmann::json::parse(line)["loss"]);
   }
-  EXPECT_EQ(losses.size(), 4u);
+  EXPECT_EQ(losses.size(), steps);
   return losses;
 }
 
@@ -101,6 +106,36 @@ TEST(CudaLaunchTest, TrainsOffloadedAndRecomputed) {
 
 TEST(CudaLaunchTest, RanksShareADevice) {
   ExpectEqualLosses({"--mesh=fsdp:3"}, kLossBound);
+}
+
+// Four steps, and the last two of them once more from a checkpoint, on devices
+// and on the CPU: what is written and read lies in the device's memory, or, of
+// what is offloaded, in the host's.
+TEST(CudaLaunchTest, GoesOnFromACheckpoint) {
+  for (const std::string how :
+       {"--save_async=false", "--save_async", "--offload"}) {
+    const std::string checkpoints = Path("run" + how);
+    const auto losses = [&](const std::string& mesh, const std::string& device,
+                            bool resumes) {
+      std::filesystem::remove_all(checkpoints + "/step-000004");
+      return LossesWith({"--mesh=" + mesh, "--device=" + device, how,
+                         "--checkpoints=" + checkpoints, "--save_every=2",
+                         resumes ? "--resume" : "--resume=false"},
+                        resumes ? 2 : 4);
+    };
+    const std::vector<double> whole = losses("fsdp:2,tp:2", "cuda", false);
+    ASSERT_EQ(whole.size(), 4u);
+    for (const auto& [mesh, device] : {std::pair{"fsdp:2,tp:2", "cuda"},
+                                       {"fsdp:3", "cuda"},
+                                       {"tp:2", "cpu"}}) {
+      const std::vector<double> again = losses(mesh, device, true);
+      ASSERT_EQ(again.size(), 2u) << how;
+      for (size_t i = 0; i < 2; ++i) {
+        EXPECT_NEAR(again[i], whole[2 + i], kLossBound * whole[2 + i])
+            << how << " on " << mesh << " of " << device << ", step " << i;
+      }
+    }
+  }
 }
 
 // Parameters and activations of bfloat16; gradients are reduced, and weights

@@ -13,6 +13,7 @@
 #include "crosshatch/tensor/ops/view.h"
 #include "crosshatch/tensor/rank_context.h"
 #include "crosshatch/testing/ranks.h"
+#include "crosshatch/tests/devices/loader_testutil.h"
 #include "crosshatch/tests/devices/training_testutil.h"
 #include "crosshatch/tests/llama_case_testutil.h"
 #include "gmock/gmock.h"
@@ -47,6 +48,14 @@ TEST(ReferenceDeviceTest, RanksThatAreThreadsWantMemoryThatTheyCanRead) {
   EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
   EXPECT_THAT(std::string(status.message()),
               HasSubstr("the host cannot address the memory of reference"));
+}
+
+TEST(ReferenceDeviceDeathTest, TakesWhatALoaderMadeByACopy) {
+  ExpectTakesWhatALoaderMade();
+}
+
+TEST(ReferenceDeviceDeathTest, NamesThePlaceOfAnIdOutOfRange) {
+  ExpectNamesThePlaceOfAnIdOutOfRange();
 }
 
 // A dry run is of the device: with its kernels' workspaces, of which the

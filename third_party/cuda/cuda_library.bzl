@@ -89,6 +89,7 @@ def _cuda_library_impl(ctx):
         cc_toolchain = toolchain,
         compilation_outputs = outputs,
         disallow_dynamic_library = True,
+        alwayslink = ctx.attr.alwayslink,
         linking_contexts = [merged.linking_context],
     )
     return [
@@ -101,6 +102,9 @@ cuda_library = rule(
     cc library among its deps, which C++ callers include too.""",
     implementation = _cuda_library_impl,
     attrs = {
+        "alwayslink": attr.bool(
+            doc = "Whether all of it is linked, whoever names it.",
+        ),
         "deps": attr.label_list(providers = [CcInfo]),
         "srcs": attr.label_list(allow_files = [".cu"], mandatory = True),
         "_cc_toolchain": attr.label(

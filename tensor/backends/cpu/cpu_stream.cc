@@ -11,6 +11,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "crosshatch/base/adversarial_delays.h"
+#include "crosshatch/base/place.h"
 #include "crosshatch/base/start_thread.h"
 
 namespace crosshatch {
@@ -192,6 +193,11 @@ class QueueStream final : public Stream {
   AgentId agent() const override { return progress_->agent(); }
 
  private:
+  struct Issued {
+    Task task;
+    IssuedPlace at;
+  };
+
   void Enqueue(Task task) override {
     ++issued_;
     if (!worker_.joinable()) {
@@ -200,9 +206,12 @@ class QueueStream final : public Stream {
       progress_->Advance();
       return;
     }
+    // Of an adversarial run, which tests look at, with all that is known.
+    Issued issued = {std::move(task),
+                     IssuedPlace::Here(options_.adversarial_seed != 0)};
     {
       std::lock_guard<std::mutex> lock(progress_->mutex());
-      pending_.push_back(std::move(task));
+      pending_.push_back(std::move(issued));
       if (!idle_) return;
       // By the issuing thread: until the worker is awake the graph would
       // take the queue for one that waits for more work.
@@ -221,12 +230,15 @@ class QueueStream final : public Stream {
     if (options_.adversarial_seed != 0) {
       delays.emplace(options_.adversarial_seed, options_.rank, name());
     }
-    std::vector<Task> batch;
+    std::vector<Issued> batch;
     while (TakeBatch(batch)) {
-      for (Task& task : batch) {
+      for (Issued& issued : batch) {
         if (delays.has_value()) delays->BeforeTask();
-        task(context);
-        task = nullptr;  // What it holds goes before anyone is told.
+        {
+          const IssuedPlaceScope place(issued.at);
+          issued.task(context);
+        }
+        issued.task = nullptr;  // What it holds goes before anyone is told.
         progress_->Advance();
       }
       batch.clear();
@@ -235,7 +247,7 @@ class QueueStream final : public Stream {
 
   /// Swaps what is pending with the empty `batch`; waits while there is
   /// nothing. False: the stream ends.
-  bool TakeBatch(std::vector<Task>& batch) {
+  bool TakeBatch(std::vector<Issued>& batch) {
     WaitGraph* const graph = progress_->wait_graph();
     WaitGraph::Stalls stalls;  // Run with the lock released.
     std::unique_lock<std::mutex> lock(progress_->mutex());
@@ -267,7 +279,7 @@ class QueueStream final : public Stream {
 
   // Guarded by progress_->mutex().
   std::condition_variable work_;
-  std::vector<Task> pending_;
+  std::vector<Issued> pending_;
   bool idle_ = false;
   bool stopping_ = false;
 

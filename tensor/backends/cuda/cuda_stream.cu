@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "crosshatch/base/check.h"
+#include "crosshatch/base/place.h"
 #include "crosshatch/tensor/backends/cuda/cuda_stream.h"
 #include "crosshatch/tensor/kernels/cuda/cuda_api.cuh"
 
@@ -97,6 +98,7 @@ class CudaStream final : public Stream {
     context_.pool = rank.pool;
     context_.stream = stream_;
     context_.complaint = new (complaint) Complaint;
+    context_.places = std::make_shared<ComplainerPlaces>();
     CheckCuda(cudaMalloc(&context_.scratch, static_cast<size_t>(kScratchBytes)),
               "cudaMalloc");
   }
@@ -142,11 +144,15 @@ class CudaStream final : public Stream {
   struct HostTask {
     CudaStream* stream;
     Task task;
+    IssuedPlace at;
 
     static void Run(void* self) {
       const std::unique_ptr<HostTask> host_task(static_cast<HostTask*>(self));
       CudaStream& stream = *host_task->stream;
-      const auto run = [&] { host_task->task(stream.context_); };
+      const auto run = [&] {
+        const IssuedPlaceScope place(host_task->at);
+        host_task->task(stream.context_);
+      };
       if (stream.run_worker_) {
         stream.run_worker_(run);
       } else {
@@ -167,7 +173,8 @@ class CudaStream final : public Stream {
     SetDevice();
     is_recorded_ = false;
     CheckCuda(cudaLaunchHostFunc(stream_, &HostTask::Run,
-                                 new HostTask{this, std::move(task)}),
+                                 new HostTask{this, std::move(task),
+                                              IssuedPlace::Here(false)}),
               "cudaLaunchHostFunc");
   }
 
@@ -180,7 +187,7 @@ class CudaStream final : public Stream {
     if (*kind == ComplaintKind::kNone) return;
     // The rest of it was written before.
     CheckCuda(cudaStreamSynchronize(stream_), "cudaStreamSynchronize");
-    CH_CHECK(*kind == ComplaintKind::kNone) << TextOf(*context_.complaint);
+    context_.places->End(*context_.complaint);
   }
 
   const int device_;

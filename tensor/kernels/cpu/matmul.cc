@@ -73,9 +73,9 @@ Problem MakeProblem(const MatMulArgs& original) {
 }
 
 /// How a product is cut into pieces for threads, by its size alone, so that its
-/// bits do not depend on the number of threads. Each piece is at least 32 in both
-/// dims and worth some 150 microseconds: a piece packs its operands anew, so that
-/// pieces of a tenth of that took a quarter longer.
+/// bits do not depend on the number of threads. Each piece is at least 32 in
+/// both dims and worth some 150 microseconds: a piece packs its operands anew,
+/// so that pieces of a tenth of that took a quarter longer.
 struct Grid {
   int64_t rows = 1;
   int64_t cols = 1;

@@ -37,8 +37,8 @@ void CudaCheckIndexRange(const CheckIndexRangeArgs& args,
       "check_index_range", &CheckIndexRangeKernel, GeometryOfItems(args.count),
       context, args.indices, args.dtype, args.count,
       Range{args.bound, args.ignored.has_value(), args.ignored.value_or(0)},
-      Complainer{CudaContextOf(context).complaint, ComplaintKind::kIndexInList,
-                 args.op, args.index, args.named});
+      ComplainerOf(context, ComplaintKind::kIndexInList, args.op, args.index,
+                   args.named));
 }
 
 }  // namespace crosshatch::internal

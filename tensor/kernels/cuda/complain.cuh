@@ -17,6 +17,7 @@ __device__ inline void Complain(const Complainer& by, int64_t first,
   to->op = by.op;
   to->name = by.name;
   to->plural = by.plural;
+  to->issue = by.issue;
   to->values[0] = first;
   to->values[1] = second;
   to->values[2] = third;

@@ -1,9 +1,39 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "crosshatch/tensor/kernels/cuda/complaint.h"
 
+#include <optional>
+
 #include "absl/strings/str_cat.h"
+#include "crosshatch/base/check.h"
+#include "crosshatch/base/place.h"
 
 namespace crosshatch::internal {
+namespace {
+
+// The host looks at each step of a training, at the latest.
+constexpr size_t kKnownPlaces = 256;
+
+}  // namespace
+
+ComplainerPlaces::ComplainerPlaces() : places_(kKnownPlaces) {}
+ComplainerPlaces::~ComplainerPlaces() = default;
+
+int64_t ComplainerPlaces::NoteHere() {
+  places_[static_cast<size_t>(next_) % kKnownPlaces] =
+      IssuedPlace::Here(/*in_words=*/true);
+  return next_++;
+}
+
+void ComplainerPlaces::End(const Complaint& complaint) const {
+  // Not where the host is by now.
+  const AdoptedPlace rank(Place::Innermost(Place::Kind::kRank));
+  std::optional<IssuedPlaceScope> issued;
+  if (next_ - complaint.issue <= static_cast<int64_t>(kKnownPlaces)) {
+    issued.emplace(
+        places_[static_cast<size_t>(complaint.issue) % kKnownPlaces]);
+  }
+  CH_CHECK(complaint.kind == ComplaintKind::kNone) << TextOf(complaint);
+}
 
 std::string TextOf(const Complaint& complaint) {
   const auto& [first, second, third] = complaint.values;

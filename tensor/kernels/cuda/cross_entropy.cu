@@ -11,6 +11,32 @@
 namespace crosshatch::internal {
 namespace {
 
+/// The sum of exp(value - max) of values that come one vector after another,
+/// `max` the largest of them so far: what is summed is scaled when a larger one
+/// comes, so that they are read once.
+template <typename C>
+struct ScaledSum {
+  C max = -std::numeric_limits<C>::infinity();
+  C sum = C(0);
+
+  template <int N>
+  __device__ __forceinline__ void Add(const C (&values)[N], int64_t count) {
+    C largest = max;
+    for (int i = 0; i < count; ++i) largest = LargerOf(largest, values[i]);
+    // Of those that are -inf all exponents are 0.
+    if (largest == -std::numeric_limits<C>::infinity()) return;
+    if (largest != max) sum *= std::exp(max - largest);
+    max = largest;
+    C terms = C(0);
+    for (int i = 0; i < count; ++i) terms += std::exp(values[i] - max);
+    sum += terms;
+  }
+  /// The sum of exp(value - larger).
+  __device__ __forceinline__ C Below(C larger) const {
+    return sum == C(0) ? C(0) : sum * std::exp(max - larger);
+  }
+};
+
 template <typename C, int N>
 __global__ void __launch_bounds__(512)
     CrossEntropyKernel(CrossEntropyArgs args, Complainer complainer) {
@@ -22,17 +48,21 @@ __global__ void __launch_bounds__(512)
         {{args.logits.data, r * args.logits.row_stride}}, args.dtype,
         args.cols);
     C max = kNothing;
-    x.First([&](const Values& values, Columns columns) {
+    x.FirstKept([&](int, const Values& values, Columns columns) {
       for (int i = 0; i < columns.count; ++i) max = LargerOf(max, values[0][i]);
     });
-    max = BlockMax(max);
+    ScaledSum<C> of_others;
+    x.AgainOthers([&](const Values& values, Columns columns) {
+      of_others.Add(values[0], columns.count);
+    });
+    max = BlockMax(LargerOf(max, of_others.max));
     RunningSum<C> sums;
-    x.Again([&](const Values& values, Columns columns) {
+    x.AgainKept([&](int, const Values& values, Columns columns) {
       for (int i = 0; i < columns.count; ++i) {
         sums.Add(std::exp(values[0][i] - max));
       }
     });
-    const C sum = BlockSum(sums.Sum());
+    const C sum = BlockSum(sums.Sum() + of_others.Below(max));
     if (threadIdx.x != 0) continue;
     const C logsumexp = max == kNothing ? kNothing : max + std::log(sum);
     const int64_t target = LoadIndex(args.targets.data, args.targets.dtype, r);
@@ -111,8 +141,7 @@ __global__ void __launch_bounds__(512)
 }  // namespace
 
 void CudaCrossEntropy(const CrossEntropyArgs& args, KernelContext& context) {
-  const Complainer complainer = {CudaContextOf(context).complaint,
-                                 ComplaintKind::kTarget};
+  const Complainer complainer = ComplainerOf(context, ComplaintKind::kTarget);
   DispatchRows(
       args.dtype, HasVectors(args.logits, args.dtype),
       [&](auto zero, auto width) {

@@ -6,6 +6,7 @@
 /// What the kernels of CUDA use beside their args.
 
 #include <cstdint>
+#include <memory>
 
 #include "crosshatch/tensor/kernels/cuda/complaint.h"
 #include "crosshatch/tensor/stream.h"
@@ -25,11 +26,24 @@ struct CudaKernelContext : KernelContext {
   void* scratch = nullptr;
   /// In pinned memory of the host: what a kernel found wrong.
   Complaint* complaint = nullptr;
+  /// Of what the kernels that write there were issued for; null: unknown.
+  std::shared_ptr<ComplainerPlaces> places;
 };
 
 /// Contexts of all streams of CUDA are of this type.
 inline CudaKernelContext& CudaContextOf(KernelContext& context) {
   return static_cast<CudaKernelContext&>(context);
+}
+
+/// What a kernel that is issued now hands on to the complaint that it may have.
+inline Complainer ComplainerOf(KernelContext& context, ComplaintKind kind,
+                               const char* op = nullptr,
+                               const char* name = nullptr,
+                               const char* plural = nullptr) {
+  const CudaKernelContext& of = CudaContextOf(context);
+  return {of.complaint, kind,
+          op,           name,
+          plural,       of.places == nullptr ? 0 : of.places->NoteHere()};
 }
 
 }  // namespace crosshatch::internal

@@ -37,13 +37,9 @@ struct IndexedPlaces {
 
 inline IndexedPlaces PlacesOf(const IndexedDim& at, int64_t stride,
                               KernelContext& context) {
-  return {
-      at.dim,
-      at.first,
-      at.count,
-      at.bound,
-      stride,
-      {CudaContextOf(context).complaint, ComplaintKind::kIndexOfDim, at.op}};
+  return {at.dim,   at.first,
+          at.count, at.bound,
+          stride,   ComplainerOf(context, ComplaintKind::kIndexOfDim, at.op)};
 }
 
 }  // namespace crosshatch::internal

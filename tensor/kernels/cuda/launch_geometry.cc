@@ -45,9 +45,10 @@ LaunchGeometry GeometryOfVectors(int64_t rows, int64_t cols, int width,
   return GeometryOfRows(rows, CeilDiv(cols, int64_t{width} * vectors));
 }
 
-RowPieces PiecesOfRows(int64_t rows, int64_t most) {
+RowPieces PiecesOfRows(int64_t rows, int64_t most, int64_t least) {
   if (rows == 0) return {};
-  const int64_t rows_per_piece = CeilDiv(rows, std::min(rows, most));
+  const int64_t rows_per_piece =
+      std::max(CeilDiv(rows, std::min(rows, most)), std::min(rows, least));
   return {CeilDiv(rows, rows_per_piece), rows_per_piece};
 }
 

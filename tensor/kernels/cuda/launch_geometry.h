@@ -43,12 +43,13 @@ LaunchGeometry GeometryOfRows(int64_t rows, int64_t items);
 LaunchGeometry GeometryOfVectors(int64_t rows, int64_t cols, int width,
                                  int vectors);
 
-/// The cut of `rows` rows into at most `most` pieces of as many whole rows.
+/// The cut of `rows` rows into at most `most` pieces of as many whole rows, of
+/// `least` or more unless there are fewer.
 struct RowPieces {
   int64_t pieces = 0;
   int64_t rows_per_piece = 0;
 };
-RowPieces PiecesOfRows(int64_t rows, int64_t most);
+RowPieces PiecesOfRows(int64_t rows, int64_t most, int64_t least);
 
 /// Elements of 16 bytes: how many of the widest operand a thread takes at once.
 constexpr int VectorWidthOf(DType widest) {

@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "crosshatch/tensor/kernels/cuda/launch_geometry.h"
 
+#include <algorithm>
 #include <cstdint>
 #include <vector>
 
+#include "crosshatch/tensor/kernels/cuda/reduce_plan.h"
 #include "gtest/gtest.h"
 
 namespace crosshatch::internal {
@@ -73,12 +75,62 @@ TEST(LaunchGeometryTest, ThreadsOfARowTakeTheirVectorsOrTurns) {
 TEST(LaunchGeometryTest, PiecesHoldAllRows) {
   for (int64_t rows : Sizes()) {
     for (int64_t most : {1, 2, 7, 256}) {
-      const RowPieces pieces = PiecesOfRows(rows, most);
-      EXPECT_LE(pieces.pieces, most);
-      EXPECT_GE(pieces.pieces * pieces.rows_per_piece, rows);
-      if (rows == 0) continue;
-      // None is empty.
-      EXPECT_LT((pieces.pieces - 1) * pieces.rows_per_piece, rows);
+      for (const int64_t least : {1, 3, 16}) {
+        const RowPieces pieces = PiecesOfRows(rows, most, least);
+        EXPECT_LE(pieces.pieces, most);
+        EXPECT_GE(pieces.pieces * pieces.rows_per_piece, rows);
+        EXPECT_GE(pieces.rows_per_piece, std::min(rows, least));
+        if (rows == 0) continue;
+        // None is empty.
+        EXPECT_LT((pieces.pieces - 1) * pieces.rows_per_piece, rows);
+      }
+    }
+  }
+}
+
+// Of a matrix of `outputs` x `terms` elements, or of its transpose.
+ReducePlan PlanOf(int64_t outputs, int64_t terms, bool terms_inside,
+                  int64_t most_partials) {
+  ReduceArgs args;
+  args.kind = ReduceKind::kSum;
+  args.shape.ndim = 2;
+  args.shape.sizes[terms_inside ? 0 : 1] = outputs;
+  args.shape.sizes[terms_inside ? 1 : 0] = terms;
+  args.reduced = terms_inside ? 2 : 1;
+  args.in = {nullptr, kFloat32, {args.shape.sizes[1], 1}};
+  args.out = {nullptr, kFloat32, {1, 1}};
+  return MakeReducePlan(args, most_partials);
+}
+
+TEST(ReducePlanTest, EveryTermIsOfOnePiece) {
+  std::vector<int64_t> sizes = {0, 1, 2, 3, 31, 32, 33, 127, 1000, 4096, 4097};
+  for (int power = 14; power <= 31; power += 3) {
+    sizes.push_back((int64_t{1} << power) + 1);
+  }
+  for (const int64_t outputs : sizes) {
+    for (const int64_t terms : sizes) {
+      for (const bool terms_inside : {false, true}) {
+        for (const int64_t most_partials : {0, 100, 1 << 17}) {
+          const ReducePlan plan =
+              PlanOf(outputs, terms, terms_inside, most_partials);
+          ExpectLaunchable(plan.geometry);
+          EXPECT_EQ(plan.outputs, outputs);
+          EXPECT_EQ(plan.terms, terms);
+          EXPECT_EQ(plan.geometry.blocks == 0, outputs == 0);
+          if (outputs == 0) continue;
+          EXPECT_EQ(plan.geometry.threads & (plan.geometry.threads - 1), 0);
+          EXPECT_EQ(plan.geometry.threads % plan.lanes, 0);
+          EXPECT_EQ(plan.terms_per_piece % plan.width, 0);
+          EXPECT_GE(plan.pieces, 1);
+          EXPECT_GE(plan.pieces * plan.terms_per_piece, terms);
+          EXPECT_LT((plan.pieces - 1) * plan.terms_per_piece,
+                    std::max<int64_t>(terms, 1));
+          EXPECT_TRUE(plan.pieces == 1 ||
+                      plan.pieces * outputs <= most_partials)
+              << outputs << " outputs of " << terms << " terms: " << plan.pieces
+              << " pieces";
+        }
+      }
     }
   }
 }

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // Both norms. A block takes a piece of the rows, one after another, and keeps
-// the weight and its part of the weight's gradient in registers meanwhile: each
-// operand is read once. The parts of the pieces lie in the workspace until a
-// second kernel adds them up.
+// the weight and its part of the weight's gradient in registers meanwhile: of
+// rows that fit there (4,096 columns of float32, 8,192 of 16 bits) each operand
+// is read once. The parts of the pieces lie in the workspace until a second
+// kernel adds them up.
 #include <cmath>
 #include <cstdint>
 
@@ -15,6 +16,9 @@ namespace {
 
 constexpr int64_t kMostForwardPieces = 512;
 constexpr int64_t kMostBackwardPieces = 256;
+/// Rows of a piece: what it moves of its own, the weight and the parts of its
+/// gradient, is then little beside them.
+constexpr int64_t kLeastRows = 16;
 /// Vectors that a thread keeps of each row and of what belongs to columns.
 constexpr int kKept = 2;
 
@@ -31,6 +35,33 @@ __device__ __forceinline__ void LoadColumns(const void* data, DType dtype,
     for (int i = 0; i < N; ++i) values[i] = otherwise;
   }
 }
+
+/// A statistic of the rows of a piece, one after another up to `end`: all
+/// threads of the block have it, and each keeps that of a row, so that those of
+/// many rows are stored side by side.
+template <typename C>
+class RowStatistic {
+ public:
+  __device__ RowStatistic(void* data, DType dtype, int64_t end)
+      : data_(data), dtype_(dtype), end_(end) {}
+
+  __device__ __forceinline__ void Keep(int64_t row, C value) {
+    if (threadIdx.x == count_) kept_ = value;
+    ++count_;
+    if (count_ < blockDim.x && row + 1 < end_) return;
+    if (threadIdx.x < count_) {
+      StoreElement(data_, dtype_, row + 1 - count_ + threadIdx.x, kept_);
+    }
+    count_ = 0;
+  }
+
+ private:
+  void* const data_;
+  const DType dtype_;
+  const int64_t end_;
+  C kept_ = C(0);
+  unsigned count_ = 0;
+};
 
 /// Forward, of layer_norm or, with no mean and no bias, of rms_norm.
 template <typename C, int N, bool kCentered>
@@ -49,6 +80,9 @@ __global__ void __launch_bounds__(512)
   const int64_t first = blockIdx.x * rows_per_piece;
   const int64_t end =
       first + rows_per_piece < args.rows ? first + rows_per_piece : args.rows;
+  const DType statistics = StatisticsDType(args.dtype);
+  RowStatistic<C> means(args.mean, statistics, end);
+  RowStatistic<C> rstds(args.rstd, statistics, end);
   for (int64_t r = first; r < end; ++r) {
     CachedRows<C, N, kKept, 1> x({{args.x.data, r * args.x.row_stride}},
                                  args.dtype, args.cols);
@@ -96,11 +130,8 @@ __global__ void __launch_bounds__(512)
       LoadColumns(args.bias, args.dtype, columns, C(0), b);
       store(values, w, b, columns);
     });
-    if (threadIdx.x == 0) {
-      const DType statistics = StatisticsDType(args.dtype);
-      if (kCentered) StoreElement(args.mean, statistics, r, mean);
-      StoreElement(args.rstd, statistics, r, rstd);
-    }
+    if (kCentered) means.Keep(r, mean);
+    rstds.Keep(r, rstd);
   }
 }
 
@@ -200,11 +231,20 @@ __global__ void __launch_bounds__(512)
     });
   }
   if (parts == nullptr) return;
-  vectors.ForKept([&](int k, Columns columns) {
-    for (int i = 0; i < columns.count; ++i) {
-      StoreGlobal(part + columns.col + i, dweight[k][i]);
-      if (kCentered) StoreGlobal(bias_part + columns.col + i, dbias[k][i]);
+  // Where rows are whole vectors each part begins at one.
+  const bool are_vectors = args.cols % N == 0;
+  const auto store = [&](C* to, Columns columns, const C(&values)[N]) {
+    if (are_vectors) {
+      StoreElements(to, statistics, columns.col, values);
+    } else {
+      for (int i = 0; i < columns.count; ++i) {
+        StoreGlobal(to + columns.col + i, values[i]);
+      }
     }
+  };
+  vectors.ForKept([&](int k, Columns columns) {
+    store(part, columns, dweight[k]);
+    if (kCentered) store(bias_part, columns, dbias[k]);
   });
 }
 
@@ -228,7 +268,8 @@ __global__ void __launch_bounds__(256)
 
 template <bool kCentered>
 void Norm(const char* name, const LayerNormArgs& args, KernelContext& context) {
-  const RowPieces pieces = PiecesOfRows(args.rows, kMostForwardPieces);
+  const RowPieces pieces =
+      PiecesOfRows(args.rows, kMostForwardPieces, kLeastRows);
   const bool vectors = HasVectors(args.x, args.dtype) &&
                        HasVectors(args.out, args.dtype) &&
                        HasVectors(RowsInput{args.weight, 0}, args.dtype) &&
@@ -242,14 +283,15 @@ void Norm(const char* name, const LayerNormArgs& args, KernelContext& context) {
 }
 
 int64_t WorkspaceBytes(int64_t rows, int64_t cols, DType dtype, int sums) {
-  return PiecesOfRows(rows, kMostBackwardPieces).pieces * cols * sums *
-         SizeOf(StatisticsDType(dtype));
+  return PiecesOfRows(rows, kMostBackwardPieces, kLeastRows).pieces * cols *
+         sums * SizeOf(StatisticsDType(dtype));
 }
 
 template <bool kCentered>
 void NormBackward(const char* name, const LayerNormBackwardArgs& args,
                   KernelContext& context) {
-  const RowPieces pieces = PiecesOfRows(args.rows, kMostBackwardPieces);
+  const RowPieces pieces =
+      PiecesOfRows(args.rows, kMostBackwardPieces, kLeastRows);
   const bool vectors = HasVectors(args.grad, args.dtype) &&
                        HasVectors(args.x, args.dtype) &&
                        (!args.want_dx || HasVectors(args.dx, args.dtype)) &&

@@ -7,42 +7,55 @@
 namespace crosshatch::internal {
 namespace {
 
-/// A thread takes N pairs of one head.
+/// Heads that a thread turns by the angles that it has read.
+constexpr int64_t kHeadsOfThread = 16;
+
+int64_t PartsOf(int64_t heads) {
+  return (heads + kHeadsOfThread - 1) / kHeadsOfThread;
+}
+
+/// A thread takes the same N pairs of up to kHeadsOfThread heads, which are in
+/// `parts` parts.
 template <typename C, int N>
-__global__ void __launch_bounds__(256) RopeKernel(RopeArgs args) {
+__global__ void __launch_bounds__(256)
+    RopeKernel(RopeArgs args, int64_t parts) {
   const int64_t half = args.head_dim / 2;
   const int64_t vectors = (half + N - 1) / N;
-  const int64_t items = args.batch * args.time * args.heads * vectors;
+  const int64_t items = args.batch * args.time * parts * vectors;
   for (int64_t item = GlobalThread(); item < items; item += GlobalThreads()) {
-    const int64_t head = item / vectors;
-    const int64_t d = (item - head * vectors) * N;
+    const int64_t part = item / vectors;
+    const int64_t d = (item - part * vectors) * N;
     const int64_t count = half - d < N ? half - d : N;
-    const int64_t row = head / args.heads;
-    const int64_t h = head - row * args.heads;
+    const int64_t row = part / parts;
+    const int64_t first = (part - row * parts) * kHeadsOfThread;
+    const int64_t rest = args.heads - first;
+    const int64_t end = first + (rest < kHeadsOfThread ? rest : kHeadsOfThread);
     const int64_t b = row / args.time;
     const int64_t t = row - b * args.time;
-    const int64_t from = b * args.x.batch_stride + t * args.x.time_stride +
-                         h * args.x.head_stride + d;
-    const int64_t to = b * args.out.batch_stride + t * args.out.time_stride +
-                       h * args.out.head_stride + d;
+    const int64_t from = b * args.x.batch_stride + t * args.x.time_stride + d;
+    const int64_t to = b * args.out.batch_stride + t * args.out.time_stride + d;
     C cos[N];
     C sin[N];
-    C x[N];
-    C y[N];
     const int64_t angle = b * args.table_batch_stride + t * half + d;
     LoadVector(args.cos, DType::kFloat32, angle, 1, count, cos);
     LoadVector(args.sin, DType::kFloat32, angle, 1, count, sin);
-    LoadVector(args.x.data, args.dtype, from, 1, count, x);
-    LoadVector(args.x.data, args.dtype, from + half, 1, count, y);
+    for (int64_t h = first; h < end; ++h) {
+      const int64_t x_at = from + h * args.x.head_stride;
+      const int64_t out_at = to + h * args.out.head_stride;
+      C x[N];
+      C y[N];
+      LoadVector(args.x.data, args.dtype, x_at, 1, count, x);
+      LoadVector(args.x.data, args.dtype, x_at + half, 1, count, y);
 #pragma unroll
-    for (int i = 0; i < N; ++i) {
-      const C s = args.inverse ? -sin[i] : sin[i];
-      const C first = x[i] * cos[i] - y[i] * s;
-      y[i] = y[i] * cos[i] + x[i] * s;
-      x[i] = first;
+      for (int i = 0; i < N; ++i) {
+        const C s = args.inverse ? -sin[i] : sin[i];
+        const C turned = x[i] * cos[i] - y[i] * s;
+        y[i] = y[i] * cos[i] + x[i] * s;
+        x[i] = turned;
+      }
+      StoreVector<false>(args.out.data, args.dtype, out_at, count, x);
+      StoreVector<false>(args.out.data, args.dtype, out_at + half, count, y);
     }
-    StoreVector<false>(args.out.data, args.dtype, to, count, x);
-    StoreVector<false>(args.out.data, args.dtype, to + half, count, y);
   }
 }
 
@@ -64,10 +77,11 @@ void CudaRope(const RopeArgs& args, KernelContext& context) {
                        HasVectors(args.out, args.dtype) &&
                        is_aligned(args.cos) && is_aligned(args.sin);
   DispatchRows(args.dtype, vectors, [&](auto zero, auto width) {
+    const int64_t parts = PartsOf(args.heads);
     const int64_t items =
-        args.batch * args.time * args.heads * ((half + width - 1) / width);
+        args.batch * args.time * parts * ((half + width - 1) / width);
     LaunchKernel("rope", &RopeKernel<decltype(zero), decltype(width)::value>,
-                 GeometryOfItems(items), context, args);
+                 GeometryOfItems(items), context, args, parts);
   });
 }
 

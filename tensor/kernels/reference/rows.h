@@ -11,7 +11,7 @@ namespace crosshatch::reference {
 
 Real LogSumExp(const Reals& x);
 Reals Softmax(const Reals& x, bool log);
-/// Of softmax (or its logarithm) with output y.
+/// Gives the gradient of the softmax (or its logarithm) that gave y.
 Reals SoftmaxBackward(const Reals& y, const Reals& grad, bool log);
 
 /// Mean (0 unless centered) and 1 / standard deviation.

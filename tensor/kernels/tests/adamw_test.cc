@@ -25,6 +25,7 @@ void TestAdamW(int64_t count, double beta1, bool scaled) {
   exp_avg.Fill(random, -0.1, 0.1);
   exp_avg_sq.Fill(random, 0, 0.1);
   const float scale = 0.37f;
+  const kernel_test::DeviceVector<float> scale_of_gradients = {scale};
   AdamWArgs args;
   args.count = count;
   args.param = static_cast<float*>(param.data());
@@ -38,7 +39,7 @@ void TestAdamW(int64_t count, double beta1, bool scaled) {
   args.weight_decay = 0.1;
   args.bias_correction1 = 1 - std::pow(beta1, 3);
   args.bias_correction2 = 1 - std::pow(0.95, 3);
-  args.grad_scale = scaled ? &scale : nullptr;
+  args.grad_scale = scaled ? scale_of_gradients.data() : nullptr;
 
   Reals p = param.Read(), m = exp_avg.Read(), v = exp_avg_sq.Read();
   const Reals g0 = grad.Read();

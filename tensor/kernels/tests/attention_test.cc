@@ -46,8 +46,8 @@ struct Case {
 };
 
 // Key ranges [batch, q_len, 2].
-std::vector<int32_t> RangesOf(const Case& c) {
-  std::vector<int32_t> ranges;
+kernel_test::DeviceVector<int32_t> RangesOf(const Case& c) {
+  kernel_test::DeviceVector<int32_t> ranges;
   for (int64_t b = 0; b < c.batch; ++b) {
     std::vector<int64_t> lengths = c.documents;
     if (b % 2 == 1) std::reverse(lengths.begin(), lengths.end());
@@ -148,12 +148,12 @@ void TestAttention(const Case& c) {
       if (mask_sizes[d] == 1) args.mask.strides[d] = 0;
     }
   }
-  const std::vector<int32_t> ranges = RangesOf(c);
+  const kernel_test::DeviceVector<int32_t> ranges = RangesOf(c);
   if (!c.documents.empty()) {
     args.key_ranges = ranges.data();
     args.key_ranges_batch_stride = 2 * c.q_len;
   }
-  std::vector<float> slopes;
+  kernel_test::DeviceVector<float> slopes;
   for (int64_t h = 0; h < c.q_heads; ++h) {
     slopes.push_back(std::ldexp(1.0f, -static_cast<int>(h) - 1));
   }

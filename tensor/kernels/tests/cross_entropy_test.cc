@@ -114,6 +114,8 @@ TEST(CrossEntropyTest, ForwardAndBackward) {
     for (int64_t cols : {1, 2, 3, 5, 7, 13, 31, 64, 127, 2500}) {
       TestCrossEntropy(dtype, DType::kInt64, 5, cols);
     }
+    // More than a block has in registers.
+    TestCrossEntropy(dtype, DType::kInt64, 2, 20000);
     TestCrossEntropy(dtype, DType::kInt32, 0, 5);
     TestCrossEntropy(dtype, DType::kUInt16, 300, 257);
   }

@@ -174,10 +174,14 @@ TEST(NormTest, ForwardAndBackward) {
       for (int64_t cols : {1, 2, 3, 5, 7, 13, 31, 64, 127, 1500}) {
         TestNorm({dtype, 3, cols, centered, dtype});
       }
+      // More than a block has in registers.
+      TestNorm({dtype, 2, 9000, centered, dtype});
       TestNorm({dtype, 0, 7, centered, dtype});
       TestNorm({dtype, 3, 0, centered, dtype});
       TestNorm({dtype, 600, 130, centered, dtype, WriteMode::kAccumulate});
     }
+    // More rows for a block than it has threads.
+    TestNorm({DType::kFloat32, 17000, 3, centered, DType::kFloat32});
     TestNorm({DType::kBFloat16, 70, 40, centered, DType::kFloat32,
               WriteMode::kAccumulate});
   }

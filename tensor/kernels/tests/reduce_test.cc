@@ -197,7 +197,8 @@ TEST(ReduceTest, Integers) {
 TEST(ReduceTest, ExtremesOfNothingAreLimitsOfTheDType) {
   for (ReduceKind kind : {ReduceKind::kMax, ReduceKind::kMin}) {
     for (DType dtype : {DType::kInt32, DType::kInt64, DType::kUInt16,
-                        DType::kBool, DType::kFloat32, DType::kFloat64}) {
+                        DType::kBool, DType::kFloat32, DType::kFloat64,
+                        DType::kFloat16, DType::kBFloat16}) {
       for (int64_t outputs : {0, 1, 3, 9, 40}) {
         Operand in(dtype, {0, outputs});
         Operand out(dtype, {outputs});

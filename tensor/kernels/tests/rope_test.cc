@@ -18,7 +18,7 @@ using kernel_test::Real;
 using kernel_test::Reals;
 
 struct Tables {
-  std::vector<float> cos, sin;
+  kernel_test::DeviceVector<float> cos, sin;
 };
 /// \param time rows, of one table or of several
 Tables MakeTables(int64_t time, int64_t half) {
@@ -86,6 +86,7 @@ TEST(RopeTest, RotatesHalves) {
                                               {2, 0, 2, 4},
                                               {1, 3, 0, 4},
                                               {1, 2, 1, 1030},
+                                              {1, 3, 33, 16},
                                               {3, 64, 4, 64}}) {
       for (bool inverse : {false, true}) {
         TestRope(dtype, sizes, inverse, false);

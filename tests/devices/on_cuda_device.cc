@@ -6,9 +6,9 @@
 namespace crosshatch {
 namespace {
 
-class OnEmulatedCudaDevice final : public OnDevice {
+class OnCudaDevice final : public OnDevice {
  public:
-  OnEmulatedCudaDevice()
+  OnCudaDevice()
       : OnDevice([]() -> const DeviceBackend& { return **CudaBackend(0); }) {}
 
   void SetUp() override {
@@ -18,8 +18,8 @@ class OnEmulatedCudaDevice final : public OnDevice {
   }
 };
 
-[[maybe_unused]] const auto* const kOnEmulatedCudaDevice =
-    ::testing::AddGlobalTestEnvironment(new OnEmulatedCudaDevice);
+[[maybe_unused]] const auto* const kOnCudaDevice =
+    ::testing::AddGlobalTestEnvironment(new OnCudaDevice);
 
 }  // namespace
 }  // namespace crosshatch

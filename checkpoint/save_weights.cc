@@ -1,0 +1,343 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/algorithm/container.h"
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/types/span.h"
+#include "crosshatch/base/check.h"
+#include "crosshatch/base/status_macros.h"
+#include "crosshatch/checkpoint/box_runs.h"
+#include "crosshatch/checkpoint/described_state.h"
+#include "crosshatch/checkpoint/file_io.h"
+#include "crosshatch/checkpoint/file_system.h"
+#include "crosshatch/checkpoint/huggingface.h"
+#include "crosshatch/checkpoint/index.h"
+#include "crosshatch/checkpoint/new_directory.h"
+#include "crosshatch/checkpoint/on_ranks.h"
+#include "crosshatch/checkpoint/safetensors.h"
+#include "crosshatch/checkpoint/save_plan.h"
+#include "crosshatch/checkpoint/weight_files.h"
+#include "crosshatch/checkpoint/weight_names.h"
+#include "crosshatch/comm/communicator.h"
+#include "crosshatch/comm/world.h"
+#include "crosshatch/dtensor/box.h"
+#include "crosshatch/dtensor/dtensor.h"
+#include "crosshatch/nn/full_state.h"
+#include "crosshatch/nn/module_state.h"
+#include "crosshatch/nn/state_dict.h"
+#include "crosshatch/tensor/autograd.h"
+#include "crosshatch/tensor/host_access.h"
+#include "crosshatch/tensor/ops/cast.h"
+#include "crosshatch/tensor/ops/view.h"
+#include "crosshatch/tensor/rank_context.h"
+
+namespace crosshatch::checkpoint {
+namespace {
+
+/// What the elements of a tensor are written as.
+DType StoredDType(const MergedTensor& tensor, const SaveOptions& options) {
+  const DType dtype = tensor.parts[0].parameter->data().dtype();
+  return IsFloatingPoint(dtype) ? options.dtype.value_or(dtype) : dtype;
+}
+
+// What a rank has in hand of converted or transposed elements, or of such as
+// the host cannot address, at a time.
+constexpr int64_t kMostBytesOfAPiece = int64_t{16} << 20;
+
+/// Elements that this rank writes, of one tensor.
+struct Piece {
+  const MergedTensor* tensor;
+  WeightFilesPlan::Place place;
+  DType dtype;  ///< To be written as.
+  Tensor data;  ///< Dense, of the sizes of the box, in the parameter's dtype.
+  Box box;      ///< Of the stored tensor, or of its transpose.
+
+  /// The elements as they are written: dense, row-major.
+  Tensor ToWrite() const {
+    const Tensor converted = ToDType(data, dtype);
+    return tensor->transposed ? Contiguous(Transpose(converted, 0, 1))
+                              : converted;
+  }
+  absl::Status Write(const void* elements, WeightFiles& files) const {
+    Box stored = box;
+    if (tensor->transposed) {
+      std::reverse(stored.offsets.begin(), stored.offsets.end());
+      std::reverse(stored.sizes.begin(), stored.sizes.end());
+    }
+    const auto* const from = static_cast<const std::byte*>(elements);
+    const int64_t size = SizeOf(dtype);
+    absl::Status status;
+    ForEachRunOfBoth(
+        tensor->StoredSizes(), stored, stored.sizes, WholeBox(stored.sizes),
+        [&](int64_t first, int64_t own_first, int64_t count) {
+          if (!status.ok()) return;
+          status = files.Write(place.file, place.offset + first * size,
+                               from + own_first * size, count * size);
+        });
+    return status;
+  }
+};
+
+/// The pieces of this rank's cells of `plan`, in the order of the files, by
+/// rounds of what a rank may have in hand.
+std::vector<std::vector<Piece>> CutPieces(
+    absl::Span<const MergedTensor> tensors, const SaveOptions& options,
+    const SavePlan& plan, absl::Span<const Tensor> data, int rank,
+    const WeightFilesPlan& files) {
+  struct Source {
+    const MergedTensor* tensor;
+    int64_t row;  ///< Of the merged tensor, at which the parameter begins.
+  };
+  std::map<std::string, Source> sources;
+  for (const MergedTensor& tensor : tensors) {
+    int64_t row = 0;
+    for (const nn::NamedParameter& part : tensor.parts) {
+      sources[part.name] = {&tensor, row};
+      const Tensor& of_part = part.parameter->data();
+      if (of_part.ndim() > 0) row += of_part.size(0);
+    }
+  }
+  std::vector<Piece> pieces;
+  for (const PlannedCell& planned : plan.by_rank[static_cast<size_t>(rank)]) {
+    const IndexedTensor& parameter =
+        plan.index.tensors[static_cast<size_t>(planned.tensor)];
+    const Source& source = sources.at(parameter.name);
+    const DType dtype = StoredDType(*source.tensor, options);
+    const Box cell = parameter.CellBox(planned.cell);
+    if (cell.empty()) continue;
+    const Tensor local =
+        Contiguous(LocalTensor(data[static_cast<size_t>(planned.tensor)]));
+    int64_t first = local.storage_offset();
+    const int64_t element = std::max(SizeOf(parameter.dtype), SizeOf(dtype));
+    CH_CHECK_OK(
+        ForEachBlock(cell, element, kMostBytesOfAPiece, [&](const Box& block) {
+          Box box = block;
+          if (box.ndim() > 0) box.offsets[0] += source.row;
+          pieces.push_back(
+              {source.tensor, files.PlaceOf(source.tensor->name), dtype,
+               MakeView(local.storage(), first, block.sizes,
+                        ContiguousStrides(block.sizes), parameter.dtype),
+               std::move(box)});
+          first += block.numel();
+          return absl::OkStatus();
+        }));
+  }
+  absl::c_stable_sort(pieces, [](const Piece& a, const Piece& b) {
+    return std::pair(a.place.file, a.place.offset) <
+           std::pair(b.place.file, b.place.offset);
+  });
+  std::vector<std::vector<Piece>> rounds;
+  int64_t in_round = kMostBytesOfAPiece;
+  for (Piece& piece : pieces) {
+    const int64_t bytes =
+        piece.data.numel() *
+        std::max(SizeOf(piece.data.dtype()), SizeOf(piece.dtype));
+    if (in_round + bytes > kMostBytesOfAPiece) {
+      rounds.emplace_back();
+      in_round = 0;
+    }
+    in_round += bytes;
+    rounds.back().push_back(std::move(piece));
+  }
+  return rounds;
+}
+
+/// A save, as one rank sees it.
+class Save {
+ public:
+  Save(World& world, Communicator& comm, const std::string& dir,
+       const SaveOptions& options)
+      : world_(world), comm_(comm), dir_(dir), options_(options) {}
+
+  /// All ranks: makes the directory and its files.
+  absl::Status Open(const WeightFilesPlan& plan, const std::string& config);
+  /// All ranks: writes what they have.
+  absl::Status Write(absl::Span<const std::vector<Piece>> rounds);
+  /// All ranks, once all have written all: puts the directory in place.
+  absl::Status Finish();
+
+ private:
+  absl::Status OpenOnFirst(const WeightFilesPlan& plan,
+                           const std::string& config);
+  /// What was given up is removed before the ranks learn of it: a program may
+  /// save again at once.
+  absl::Status GiveUp(const absl::Status& why);
+
+  World& world_;
+  Communicator& comm_;
+  const std::string& dir_;
+  const SaveOptions& options_;
+  /// First rank only. Unless it was finished, it vanishes with this.
+  std::unique_ptr<NewDirectory> directory_;
+  std::unique_ptr<WeightFiles> weights_;
+};
+
+absl::Status Save::OpenOnFirst(const WeightFilesPlan& plan,
+                               const std::string& config) {
+  FileSystem& files = *options_.file_system;
+  absl::StatusOr<std::unique_ptr<NewDirectory>> directory =
+      NewDirectory::Create(dir_, options_.overwrite, files);
+  if (!directory.ok() && options_.beside_if_refused) {
+    auto beside = NewDirectory::CreateBeside(dir_, directory.status(), files);
+    if (beside.ok()) directory = *std::move(beside);
+  }
+  CH_RETURN_IF_ERROR(directory.status());
+  directory_ = *std::move(directory);
+  // The small files come first: a full disk is found before the weights are
+  // complete.
+  CH_RETURN_IF_ERROR(WriteFile(directory_->Add("config.json"), config, files));
+  const std::string index = plan.IndexText();
+  if (!index.empty()) {
+    CH_RETURN_IF_ERROR(WriteFile(
+        directory_->Add("model.safetensors.index.json"), index, files));
+  }
+  for (const WeightFilesPlan::File& file : plan.files()) {
+    directory_->Add(file.name);
+  }
+  weights_ =
+      std::make_unique<WeightFiles>(directory_->partial_path(), plan, files);
+  return weights_->Create();
+}
+
+absl::Status Save::Open(const WeightFilesPlan& plan,
+                        const std::string& config) {
+  CH_ASSIGN_OR_RETURN(
+      const std::vector<std::string> directories,
+      OnEveryRank(comm_, "save: open", [&]() -> absl::StatusOr<std::string> {
+        if (comm_.rank() != 0) return std::string();
+        const absl::Status opened = OpenOnFirst(plan, config);
+        if (opened.ok()) return directory_->partial_path();
+        weights_.reset();
+        directory_.reset();
+        return opened;
+      }));
+  if (comm_.rank() != 0) {
+    weights_ = std::make_unique<WeightFiles>(directories[0], plan,
+                                             *options_.file_system);
+  }
+  return absl::OkStatus();
+}
+
+absl::Status Save::GiveUp(const absl::Status& why) {
+  if (comm_.rank() != 0) weights_.reset();
+  OnFirstRank(comm_, "save: give up", [&] {
+    weights_.reset();
+    directory_.reset();
+    return absl::OkStatus();
+  }).IgnoreError();
+  return why;
+}
+
+absl::Status Save::Write(absl::Span<const std::vector<Piece>> rounds) {
+  CH_ASSIGN_OR_RETURN(
+      const std::vector<std::string> counts,
+      Gather(comm_, "save: rounds",
+             absl::StatusOr<std::string>(absl::StrCat(rounds.size()))));
+  size_t most = 0;
+  for (const std::string& text : counts) {
+    size_t count = 0;
+    CH_CHECK(absl::SimpleAtoi(text, &count)) << text;
+    most = std::max(most, count);
+  }
+  const NoGrad no_grad;
+  for (size_t round = 0; round < most; ++round) {
+    const absl::Span<const Piece> pieces =
+        round < rounds.size() ? absl::MakeConstSpan(rounds[round])
+                              : absl::Span<const Piece>();
+    std::vector<HostView> views;
+    views.reserve(pieces.size());
+    for (const Piece& piece : pieces) views.emplace_back(piece.ToWrite());
+    const absl::Status ready = world_.context().Synchronize();
+    const absl::Status written =
+        OnEveryRank(comm_, "save: write", [&]() -> absl::StatusOr<std::string> {
+          CH_RETURN_IF_ERROR(ready);
+          for (size_t i = 0; i < pieces.size(); ++i) {
+            CH_RETURN_IF_ERROR(pieces[i].Write(views[i].data(), *weights_));
+          }
+          return std::string();
+        }).status();
+    if (!written.ok()) return GiveUp(written);
+  }
+  return absl::OkStatus();
+}
+
+absl::Status Save::Finish() {
+  // All weights are written: whatever comes now, they stay.
+  if (directory_ != nullptr) directory_->Keep();
+  const absl::Status flushed =
+      OnEveryRank(comm_, "save: flush", [&]() -> absl::StatusOr<std::string> {
+        CH_RETURN_IF_ERROR(weights_->Sync());
+        return std::string();
+      }).status();
+  return OnFirstRank(comm_, "save: finish", [&] {
+    absl::Status status = flushed;
+    if (status.ok()) status = weights_->GiveNames();
+    return status.ok() ? directory_->Commit() : directory_->Explain(status);
+  });
+}
+
+}  // namespace
+
+absl::Status SaveWeights(World& world, nn::Module& model,
+                         const std::string& dir, const WeightNames& names,
+                         const std::string& config,
+                         const SaveOptions& options) {
+  RankContext& context = world.context();
+  if (context.device().is_meta()) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("a dry run has no weights to save to ", dir));
+  }
+  if (options.dtype.has_value() && !IsFloatingPoint(*options.dtype)) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("weights cannot be saved as ", Name(*options.dtype),
+                     ": SaveOptions::dtype is a floating-point type"));
+  }
+  if (options.most_bytes_of_a_file < 0) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("SaveOptions::most_bytes_of_a_file must not be negative: ",
+                     options.most_bytes_of_a_file));
+  }
+  CH_ASSIGN_OR_RETURN(const std::vector<MergedTensor> tensors,
+                      MergeByName(nn::NamedState(model), names));
+  std::vector<TensorInfo> infos;
+  for (const MergedTensor& tensor : tensors) {
+    infos.push_back(
+        {tensor.name, StoredDType(tensor, options), tensor.StoredSizes()});
+  }
+  CH_ASSIGN_OR_RETURN(
+      const WeightFilesPlan files,
+      WeightFilesPlan::Create(std::move(infos), options.most_bytes_of_a_file));
+  CH_ASSIGN_OR_RETURN(const std::shared_ptr<Communicator> comm,
+                      AllRanks(world));
+  CH_RETURN_IF_ERROR(context.status());
+  const std::string label = absl::StrCat("save to ", dir);
+  const absl::StatusOr<nn::StateDict> state = nn::ModuleState(model).State();
+  absl::StatusOr<DescribedState> mine = DescribedState();
+  if (state.ok()) {
+    mine = Describe(*state);
+  } else {
+    mine = state.status();
+  }
+  CH_ASSIGN_OR_RETURN(const DescribedState described,
+                      Agree(*comm, label, mine, /*with_values=*/true));
+  CH_RETURN_IF_ERROR(nn::CheckCopies(*comm, label, *state));
+  CH_ASSIGN_OR_RETURN(const SavePlan plan,
+                      PlanSave(described.tensors, world.size()));
+  Save save(world, *comm, dir, options);
+  CH_RETURN_IF_ERROR(save.Open(files, config));
+  CH_RETURN_IF_ERROR(save.Write(
+      CutPieces(tensors, options, plan, described.data, world.rank(), files)));
+  return save.Finish();
+}
+
+}  // namespace crosshatch::checkpoint

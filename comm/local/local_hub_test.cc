@@ -1,0 +1,223 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "crosshatch/comm/local/local_hub.h"
+
+#include <chrono>
+#include <latch>
+#include <memory>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+#include "crosshatch/comm/fingerprint.h"
+#include "crosshatch/comm/local/late_wait.h"
+#include "crosshatch/comm/local/watch_clock.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+namespace crosshatch::internal {
+namespace {
+
+using ::testing::HasSubstr;
+
+/// The hub of ranks that are this test's, and the looks of its watch.
+class Job {
+ public:
+  explicit Job(int ranks) : hub(ranks) {
+    for (int r = 0; r < ranks; ++r) {
+      contexts_.push_back(std::make_unique<RankContext>(RankContextOptions{
+          .world_rank = r, .world_size = ranks, .wait_graph = &hub.graph()}));
+      hub.Enter(*contexts_.back());
+    }
+  }
+
+  std::shared_ptr<LocalGroup> Group(const std::string& name,
+                                    std::vector<int> ranks) {
+    return hub.Group(
+        {.name = name, .world_ranks = std::move(ranks), .stream_name = "s"});
+  }
+
+  /// The watch looks, `later` after it did before.
+  void LookAfter(absl::Duration later) {
+    real_ += absl::ToChronoNanoseconds(later);
+    hub.CheckDeadlines(clock_.Look(real_), absl::Seconds(1));
+  }
+
+  /// Lets go whoever waits, also where the watch has not found it.
+  void Release() { hub.FailRank(0, absl::CancelledError("the test ends")); }
+
+  std::string failure() { return std::string(hub.failure().message()); }
+
+  LocalHub hub;
+
+ private:
+  std::vector<std::unique_ptr<RankContext>> contexts_;
+  WatchClock clock_{/*longest_step=*/absl::Seconds(2)};
+  SteadyTime real_ = SteadyTime::clock::now();
+};
+
+/// Returns when members of `group` wait for others.
+void AwaitWaiters(LocalGroup& group) {
+  const WatchMoment now{.real = SteadyTime::clock::now()};
+  while (group.FindLate(now, absl::ZeroDuration()).empty()) {
+    std::this_thread::yield();
+  }
+}
+
+std::latch* summing = nullptr;
+std::latch* may_end = nullptr;
+
+KernelTable Kernels(bool blocks) {
+  KernelTable kernels{};
+  kernels.accumulate_ranks = [](const AccumulateRanksArgs&, KernelContext&) {};
+  if (!blocks) return kernels;
+  kernels.accumulate_ranks = [](const AccumulateRanksArgs&, KernelContext&) {
+    summing->count_down();
+    may_end->wait();
+  };
+  return kernels;
+}
+
+/// Returns when rank 1 alone has not come to its barrier.
+void AwaitTheOtherAtTheBarrier(LocalGroup& group) {
+  group.FindLate({.counted = absl::ZeroDuration()}, absl::ZeroDuration());
+  std::vector<LateWait> late;
+  while (late.empty() || late[0].missing != std::vector<int>{1}) {
+    std::this_thread::yield();
+    late = group.FindLate({.counted = absl::Seconds(6)}, absl::ZeroDuration());
+  }
+}
+
+TEST(LocalHubTest, NamesTheMemberThatHasMetTheOthersAndDoesNotLeave) {
+  std::latch at_it(1);
+  std::latch end(1);
+  summing = &at_it;
+  may_end = &end;
+  Job job(2);
+  const auto group = job.Group("tp", {0, 1});
+  std::vector<std::thread> ranks;
+  for (int r = 0; r < 2; ++r) {
+    ranks.emplace_back([&, r] {
+      float data[2] = {};
+      Collective collective{.kind = CollectiveKind::kAllReduce, .label = "x"};
+      collective.send = {{{.data = data, .run_elems = 2}}};
+      collective.recv = collective.send;
+      Fingerprint fingerprint;
+      fingerprint.Assign(collective, 40);
+      EXPECT_EQ(
+          group->Run(r, collective, fingerprint, Kernels(r == 1), nullptr),
+          absl::OkStatus());
+    });
+  }
+  at_it.wait();
+  AwaitTheOtherAtTheBarrier(*group);
+  for (int i = 0; i < 3; ++i) job.LookAfter(absl::Seconds(2));
+  EXPECT_EQ(job.failure(), "") << "4 s are no time for a copy";
+  for (int i = 0; i < 2; ++i) job.LookAfter(absl::Seconds(2));
+  end.count_down();
+  for (std::thread& rank : ranks) rank.join();
+  EXPECT_EQ(job.hub.failure().code(), absl::StatusCode::kDeadlineExceeded);
+  EXPECT_EQ(job.failure(),
+            "group 'tp' (ranks 0, 1) timed out after 1s: rank 1 met the others "
+            "in all_reduce #40 'x' (f32, sum) and does not end its part of it");
+}
+
+TEST(LocalHubTest, NamesTheGroupThatKeepsTheOthersWaiting) {
+  Job job(3);
+  const auto fsdp = job.Group("fsdp", {0, 2});
+  const auto tp = job.Group("tp", {0, 1});
+  const auto wait = [](LocalGroup& group, int member, const std::string& what) {
+    return std::thread([&group, member, what] {
+      EXPECT_FALSE(group.Gather(member, "", what).ok());
+    });
+  };
+  std::thread rank_2 = wait(*fsdp, 1, "the weights");
+  AwaitWaiters(*fsdp);
+  job.LookAfter(absl::ZeroDuration());
+  job.LookAfter(absl::Milliseconds(300));
+  // Later than rank 2, so that rank 2 is the first to have waited too long.
+  std::thread rank_0 = wait(*tp, 0, "the sum");
+  AwaitWaiters(*tp);
+  job.LookAfter(absl::Milliseconds(100));
+  job.LookAfter(absl::Milliseconds(590));
+  EXPECT_EQ(job.failure(), "");
+  job.LookAfter(absl::Milliseconds(20));
+  const std::string failure = job.failure();
+  job.Release();
+  rank_2.join();
+  rank_0.join();
+  EXPECT_EQ(failure,
+            "group 'tp' (ranks 0, 1) timed out after 1s: rank 0 came to the "
+            "sum, rank 1 did not come; besides, group 'fsdp' (ranks 0, 2) "
+            "waits: rank 2 came to the weights, rank 0 did not come");
+}
+
+// A process that was stopped, for an hour say, has kept nobody waiting.
+TEST(LocalHubTest, TimeInWhichTheProcessStoodStillDoesNotCount) {
+  Job job(2);
+  const auto group = job.Group("all", {0, 1});
+  std::thread waiter([&] { EXPECT_FALSE(group->Gather(0, "", "it").ok()); });
+  AwaitWaiters(*group);
+  WatchClock clock(absl::Milliseconds(100));
+  SteadyTime real = SteadyTime::clock::now();
+  const auto look = [&](absl::Duration later) {
+    real += absl::ToChronoNanoseconds(later);
+    job.hub.CheckDeadlines(clock.Look(real), absl::Seconds(1));
+  };
+  look(absl::ZeroDuration());
+  look(absl::Hours(1));
+  look(absl::Hours(1));
+  EXPECT_EQ(job.failure(), "");
+  for (int i = 0; i < 11; ++i) look(absl::Milliseconds(100));
+  const std::string failure = job.failure();
+  job.Release();
+  waiter.join();
+  EXPECT_THAT(failure, HasSubstr("timed out after 1s"));
+}
+
+TEST(WatchClockTest, CountsWhatWasBeforeItsFirstLookUpToAStep) {
+  WatchClock clock(absl::Seconds(2));
+  const SteadyTime begin = SteadyTime::clock::now();
+  const WatchMoment now = clock.Look(begin + std::chrono::hours(1));
+  EXPECT_EQ(now.BeginOf(begin), absl::Seconds(-2));
+  EXPECT_EQ(now.BeginOf(now.real - std::chrono::seconds(1)), absl::Seconds(-1));
+}
+
+LateWait Wait(const std::string& group, int seconds, std::vector<int> waiting,
+              std::vector<int> missing, bool met = false) {
+  return {.group = group,
+          .age = absl::Seconds(seconds),
+          .met = met,
+          .waiting = std::move(waiting),
+          .missing = std::move(missing),
+          .text = "-"};
+}
+
+TEST(LateWaitTest, TheRootIsTheWaitThatNoOtherExplains) {
+  EXPECT_EQ(RootOf({Wait("a", 9, {2}, {0}), Wait("b", 8, {0}, {1}),
+                    Wait("c", 7, {3}, {2})}),
+            1u);
+  // Of several, the oldest.
+  EXPECT_EQ(RootOf({Wait("a", 3, {2}, {0}), Wait("b", 8, {3}, {1})}), 1u);
+  // A cycle of ranks, whose streams the waits do not know.
+  EXPECT_EQ(RootOf({Wait("a", 3, {1}, {0}), Wait("b", 8, {0}, {1})}), 1u);
+  // Those that have met wait for nobody else.
+  EXPECT_EQ(RootOf({Wait("a", 9, {2}, {3}), Wait("b", 6, {}, {1}, true),
+                    Wait("c", 8, {1}, {2})}),
+            1u);
+}
+
+TEST(LateWaitTest, NamesTheRootAndThreeOthers) {
+  std::vector<LateWait> late = {Wait("a", 9, {2}, {0})};
+  for (const char* group : {"b", "c", "d", "e", "f"}) {
+    late.push_back(Wait(group, 8, {3}, {1}));
+  }
+  EXPECT_EQ(DescribeLate(late, absl::Seconds(1)),
+            "a timed out after 1s: -; besides, b waits: -; besides, c waits: "
+            "-; besides, d waits: -; and 2 more");
+}
+
+}  // namespace
+}  // namespace crosshatch::internal

@@ -1,0 +1,47 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "crosshatch/examples/parse_axes.h"
+
+#include <algorithm>
+
+#include "absl/status/status.h"
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "absl/strings/str_split.h"
+
+namespace crosshatch::examples {
+
+absl::StatusOr<std::vector<MeshAxis>> ParseAxes(
+    const std::string& flag, const std::string& text,
+    const std::vector<std::string>& names, int64_t most_ranks) {
+  const auto wrong = [&](const auto&... what) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(flag, "=", text, ": ", what...));
+  };
+  std::vector<MeshAxis> axes;
+  int64_t ranks = 1;
+  const std::vector<std::string> parts = absl::StrSplit(text, ',');
+  for (const std::string& part : parts) {
+    const std::vector<std::string> halves = absl::StrSplit(part, ':');
+    int size = 0;
+    if (halves.size() != 2 || !absl::SimpleAtoi(halves[1], &size) || size < 1) {
+      return wrong("\"", part, "\" is not AXIS:SIZE with a size of 1 or more");
+    }
+    const std::string& name = halves[0];
+    if (std::find(names.begin(), names.end(), name) == names.end()) {
+      return wrong("unknown axis \"", name, "\"; there are ",
+                   absl::StrJoin(names, ", "));
+    }
+    for (const MeshAxis& axis : axes) {
+      if (axis.name == name) {
+        return wrong("the axis \"", name, "\" comes twice");
+      }
+    }
+    ranks *= size;
+    if (ranks > most_ranks) return wrong("more than ", most_ranks, " ranks");
+    axes.push_back({name, size});
+  }
+  return axes;
+}
+
+}  // namespace crosshatch::examples

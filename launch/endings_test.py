@@ -1,0 +1,268 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""How jobs of processes end: by signals, and by each way to lose a process.
+
+usage: endings_test.py CLASS PROGRAM RUN_MPI_TEST_ON_TWO_HOSTS
+where the program is a build of probe_program.cc, and CLASS is EndingsTest, or
+LossesTest for what takes long, since somebody has to be missed.
+"""
+
+import os
+import re
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+import unittest
+
+TWO_HOSTS, PROGRAM = sys.argv.pop(), sys.argv.pop()
+LONG = 60
+TIMEOUT = 10
+
+
+def free_port():
+    with socket.socket() as listening:
+        listening.bind(("127.0.0.1", 0))
+        return listening.getsockname()[1]
+
+
+class Job:
+    """Processes of PROGRAM, and what they print."""
+
+    def __init__(self, test, commands, environments):
+        self.processes = []
+        for command, environment in zip(commands, environments):
+            process = subprocess.Popen(
+                command, env=environment, stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE, text=True)
+            test.addCleanup(process.stderr.close)
+            test.addCleanup(process.stdout.close)
+            test.addCleanup(process.kill)
+            self.processes.append(process)
+
+    def await_running(self):
+        line = self.processes[0].stdout.readline()
+        if line != "runs\n":
+            raise AssertionError(line + self.processes[0].stderr.read())
+
+    def end(self):
+        """The exit statuses, and the lines of stderr."""
+        said = "".join(p.communicate(timeout=LONG)[1] for p in self.processes)
+        return [p.returncode for p in self.processes], said.splitlines()
+
+
+class JobsTest(unittest.TestCase):
+    def setUp(self):
+        # Short, for the names of sockets in it.
+        self.dir = tempfile.mkdtemp(prefix="ch", dir="/tmp")
+        self.addCleanup(shutil.rmtree, self.dir, ignore_errors=True)
+        self.environment = {
+            "PATH": os.environ["PATH"], "HOME": self.dir, "TMPDIR": self.dir,
+            "OMPI_ALLOW_RUN_AS_ROOT": "1",
+            "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
+
+    def alone(self, *flags, **variables):
+        return Job(self, [[PROGRAM, *flags]],
+                   [{**self.environment, **variables}])
+
+    def plain(self, ranks, *flags, **variables):
+        port = str(free_port())
+        return Job(self, [[PROGRAM, f"--timeout={TIMEOUT}s", *flags]] * ranks,
+                   [{**self.environment, "RANK": str(rank),
+                     "WORLD_SIZE": str(ranks), "MASTER_ADDR": "127.0.0.1",
+                     "MASTER_PORT": port, **variables}
+                    for rank in range(ranks)])
+
+    def mpirun(self, ranks, *flags, options=(), **variables):
+        return Job(self, [["mpirun", "--oversubscribe", "-np", str(ranks),
+                           *options, PROGRAM, f"--timeout={TIMEOUT}s", *flags]],
+                   [{**self.environment, **variables}])
+
+    def two_hosts(self, seconds, *flags, options=(), **variables):
+        """What four processes on two hosts print, by line; None: not checked."""
+        run = subprocess.run(
+            [TWO_HOSTS, "4", str(seconds), *options, PROGRAM, *flags],
+            capture_output=True, text=True, timeout=2 * LONG,
+            env={**self.environment, **variables})
+        if "NOT CHECKED" in run.stderr:
+            print(run.stderr, file=sys.stderr)
+            return None
+        # Without the tags of mpirun's.
+        return [re.sub(r"^\[\d+,\d+\]<std(out|err)>:", "", line)
+                for line in (run.stdout + run.stderr).splitlines()]
+
+
+class EndingsTest(JobsTest):
+    def stopped(self):
+        """The ranks whose on_stop has run, and clears that."""
+        found = sorted(n for n in os.listdir(self.dir) if n.startswith("rank"))
+        for name in found:
+            os.remove(os.path.join(self.dir, name))
+        return [int(name[4:]) for name in found]
+
+    def test_on_stop_runs_on_each_rank(self):
+        for which, flags, status in [(signal.SIGTERM, (), 143),
+                                     (signal.SIGINT, ("--stop_status=0",), 0)]:
+            with self.subTest(signal=which, flags=flags):
+                job = self.plain(3, *flags, PROBE_STOP=self.dir)
+                job.await_running()
+                job.processes[1].send_signal(which)
+                self.assertEqual(job.end(), ([status] * 3, []))
+                self.assertEqual(self.stopped(), [0, 1, 2])
+
+    def test_mpirun_passes_the_signal_on(self):
+        job = self.mpirun(
+            2, "--stop_status=0", PROBE_STOP=self.dir,
+            options=["--mca", "odls_base_sigkill_timeout", "5"])
+        job.await_running()
+        job.processes[0].send_signal(signal.SIGTERM)
+        _, said = job.end()
+        self.assertEqual([l for l in said if "program: " in l], [])
+        self.assertEqual(self.stopped(), [0, 1])
+
+    def test_on_stop_of_rank_threads(self):
+        job = self.alone("--stop_status=0", PROBE_STOP=self.dir)
+        job.await_running()
+        job.processes[0].send_signal(signal.SIGTERM)
+        self.assertEqual(job.end(), ([0], []))
+        self.assertEqual(self.stopped(), [0])
+
+    def test_an_error_of_on_stop_is_that_of_the_run(self):
+        job = self.plain(2, PROBE_STOP=self.dir, PROBE_BAD_STOP="1")
+        job.await_running()
+        job.processes[0].send_signal(signal.SIGTERM)
+        statuses, said = job.end()
+        self.assertEqual(statuses, [1, 1])
+        self.assertEqual(len(said), 1, said)
+        self.assertRegex(said[0], "program: rank 1: the disk is full$")
+
+    def test_nobody_s_on_stop_runs_without_a_stop(self):
+        self.assertEqual(self.alone(PROBE_HOSTS="1").end(), ([0], []))
+        self.assertEqual(self.stopped(), [])
+
+    def assert_lost(self, said, rank, ranks):
+        """One line names the process; then each rank, and what it was doing."""
+        begin = [i for i, line in enumerate(said) if "program: " in line]
+        self.assertEqual(len(begin), 1, said)
+        first = said[begin[0]]
+        self.assertRegex(
+            first, rf"program: rank {rank}: process \d+ on host "
+            rf"{re.escape(socket.gethostname())} died: its connection ended ")
+        for other in range(ranks):
+            line = said[begin[0] + 1 + other]
+            if other == rank:
+                self.assertRegex(line, rf"^  rank {other} \(process \d+ on ")
+            else:
+                # The last collective of each.
+                self.assertRegex(
+                    line, rf"^  rank {other} \(process \d+ on .*\): "
+                    r"(in|computing, after) .*'stop'")
+
+    def test_a_process_that_ends_is_named_with_what_all_were_doing(self):
+        recovery = ["--enable-recovery"]
+        for fault, start in [
+                ("exit", lambda v: self.plain(3, **v)),
+                ("abort", lambda v: self.mpirun(3, options=recovery, **v)),
+                ("segv", lambda v: self.mpirun(3, options=recovery, **v)),
+                # mpirun ends the others itself.
+                ("_exit", lambda v: self.mpirun(3, **v))]:
+            with self.subTest(fault=fault):
+                began = time.monotonic()
+                job = start({"PROBE_FAULT": fault, "PROBE_FAULT_RANK": "1"})
+                _, said = job.end()
+                self.assert_lost(said, 1, 3)
+                self.assertLess(time.monotonic() - began, LONG)
+
+    def test_memory_that_is_missing_is_the_error_of_the_rank(self):
+        job = self.mpirun(3, PROBE_FAULT="memory", PROBE_FAULT_RANK="2")
+        _, said = job.end()
+        said = [line for line in said if "program: " in line]
+        self.assertEqual(len(said), 1, said)
+        self.assertRegex(said[0], "program: rank 2: the rank.s function ran out of ")
+
+    def test_a_check_that_fails_on_all_is_printed_once(self):
+        for start, rank in (self.plain, "all"), (self.mpirun, "2"):
+            job = start(4, PROBE_FAULT="check", PROBE_FAULT_RANK=rank)
+            _, said = job.end()
+            lines = [line for line in said if "check failed" in line]
+            self.assertEqual(len(lines), 1, said)
+            self.assertRegex(lines[0], r"program: rank \d: .*probe_program."
+                             r"cc:\d+: check failed: false of the probe")
+            self.assertEqual(
+                [l for l in said if "died: " in l or "did not" in l], [])
+
+    def test_ranks_know_their_hosts(self):
+        expected = [f"rank {r}: {r} of 3 on {socket.gethostname()}"
+                    for r in range(3)]
+        for job in (self.plain(3, PROBE_HOSTS="1"),
+                    self.mpirun(3, PROBE_HOSTS="1"),
+                    self.alone(PROBE_HOSTS="1", PROBE_RANKS="3")):
+            said = "".join(p.communicate(timeout=LONG)[0]
+                           for p in job.processes)
+            self.assertEqual(sorted(said.splitlines()), expected)
+
+    def test_two_hosts(self):
+        said = self.two_hosts(50, PROBE_HOSTS="1")
+        if said is None:
+            return
+        self.assertEqual(sorted(said), [
+            "rank 0: 0 of 2 on near", "rank 1: 1 of 2 on near",
+            "rank 2: 0 of 2 on far", "rank 3: 1 of 2 on far"])
+        said = self.two_hosts(50, "--nosuch=1")
+        self.assertEqual(len([l for l in said if "program: " in l]), 1, said)
+        said = self.two_hosts(50, options=["--enable-recovery"],
+                              PROBE_FAULT="abort", PROBE_FAULT_RANK="3")
+        first = [line for line in said if "program: " in line]
+        self.assertEqual(len(first), 1, said)
+        self.assertRegex(first[0], r"rank 3: process \d+ on host far died")
+
+
+class LossesTest(JobsTest):
+    def test_a_process_that_is_lost_in_mpi_is_named(self):
+        timeout = 5
+        for function, which, how, words in [
+                ("MPI_Init_thread", signal.SIGKILL, "mpirun", "died: "),
+                ("MPI_Init_thread", signal.SIGKILL, "plain", "died: "),
+                ("MPI_Comm_connect", signal.SIGKILL, "plain", "died: "),
+                ("MPI_Comm_connect", signal.SIGSTOP, "plain", "does not answer"),
+                ("MPI_Finalize", signal.SIGKILL, "mpirun", "died: "),
+                ("MPI_Finalize", signal.SIGSTOP, "plain", "does not answer")]:
+            with self.subTest(function=function, signal=which.name, how=how):
+                began = time.monotonic()
+                variables = {"PROBE_MPI": function, "PROBE_FAULT_RANK": "2",
+                             "PROBE_SIGNAL": str(int(which))}
+                flags = [f"--timeout={timeout}s"]
+                if how == "mpirun":
+                    job = self.mpirun(3, *flags, options=["--enable-recovery"],
+                                      **variables)
+                else:
+                    job = self.plain(3, *flags, **variables)
+                    for process in job.processes[:2]:
+                        self.assertEqual(process.wait(timeout=LONG), 1)
+                    job.processes[2].kill()
+                _, said = job.end()
+                # To start takes some time, too.
+                self.assertLess(time.monotonic() - began, 2 * timeout + 10)
+                said = [line for line in said if "program" in line]
+                self.assertEqual(len(said), 1, said)
+                self.assertRegex(
+                    said[0], rf"^probe_program: rank 2: process \d+ on host "
+                    rf"\S+ {words}")
+
+    def test_a_link_that_is_cut(self):
+        # mpirun waits for the other host until it is ended.
+        said = self.two_hosts(25, "--timeout=4s", options=["--enable-recovery"],
+                              PROBE_FAULT="cut", PROBE_FAULT_RANK="0")
+        if said is None:
+            return
+        first = [line for line in said if "program: " in line]
+        self.assertEqual(len(first), 1, said)
+        self.assertRegex(first[0], r"rank [23]: process \d+ on host far does "
+                         r"not answer: no sign of it for ")
+
+
+if __name__ == "__main__":
+    unittest.main()

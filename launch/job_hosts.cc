@@ -1,0 +1,59 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "crosshatch/launch/job_hosts.h"
+
+#include <limits.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <fstream>
+#include <memory>
+
+#include "crosshatch/base/status_macros.h"
+#include "crosshatch/comm/communicator.h"
+
+namespace crosshatch {
+namespace {
+
+/// The machine's name, and, in a line of its own, what tells two machines of
+/// one name apart: each start of a system has an id.
+std::string ThisMachine() {
+  char name[HOST_NAME_MAX + 1] = "?";
+  gethostname(name, sizeof name - 1);
+  std::ifstream file("/proc/sys/kernel/random/boot_id");
+  std::string id;
+  std::getline(file, id);
+  return std::string(name) + "\n" + id;
+}
+
+}  // namespace
+
+absl::StatusOr<JobHosts> HostsOf(World& world) {
+  CH_ASSIGN_OR_RETURN(const std::shared_ptr<Communicator> all,
+                      world.Group("hosts", world.AllRanks(),
+                                  world.context().compute_stream().name()));
+  CH_ASSIGN_OR_RETURN(const std::vector<std::string> said,
+                      all->Exchange(ThisMachine(), "hosts"));
+  JobHosts job;
+  std::vector<std::string> machines;
+  std::vector<int> ranks;  // By host.
+  for (int rank = 0; rank < world.size(); ++rank) {
+    const std::string& machine = said[static_cast<size_t>(rank)];
+    const auto found = std::find(machines.begin(), machines.end(), machine);
+    const auto host = static_cast<size_t>(found - machines.begin());
+    if (found == machines.end()) {
+      machines.push_back(machine);
+      job.hosts.push_back(machine.substr(0, machine.find('\n')));
+      ranks.push_back(0);
+    }
+    job.host_of.push_back(static_cast<int>(host));
+    if (rank == world.rank()) {
+      job.host = static_cast<int>(host);
+      job.local_rank = ranks[host];
+    }
+    ++ranks[host];
+  }
+  job.local_size = ranks[static_cast<size_t>(job.host)];
+  return job;
+}
+
+}  // namespace crosshatch

@@ -1,0 +1,311 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// The layers of this directory on meshes: inputs and weights that lie in all
+// the ways that their headers speak of give results and gradients of one rank,
+// and lie as the headers say; other ways are refused by name.
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "crosshatch/base/status_macros.h"
+#include "crosshatch/dtensor/dtensor.h"
+#include "crosshatch/mesh/device_mesh.h"
+#include "crosshatch/nn/distribute_module.h"
+#include "crosshatch/nn/layers/conv.h"
+#include "crosshatch/nn/layers/gelu.h"
+#include "crosshatch/nn/layers/group_norm.h"
+#include "crosshatch/nn/layers/layer_norm.h"
+#include "crosshatch/nn/layers/sequential.h"
+#include "crosshatch/tensor/autograd.h"
+#include "crosshatch/tensor/creation.h"
+#include "crosshatch/tensor/ops/ops.h"
+#include "crosshatch/testing/batch.h"
+#include "crosshatch/testing/near.h"
+#include "crosshatch/testing/ranks.h"
+#include "gtest/gtest.h"
+
+namespace crosshatch::nn {
+namespace {
+
+// Sums of at most some 100 products in other orders.
+constexpr double kRoundings = 200;
+// And then rounded to 8 bits, which may take the neighbour.
+constexpr double kRoundingsOfBFloat16 = 0x1p17;
+
+std::unique_ptr<Module> MakeLayerNorm() {
+  return std::make_unique<LayerNorm>(6);
+}
+std::unique_ptr<Module> MakeGroupNorm() {
+  return std::make_unique<GroupNorm>(3, 6);
+}
+std::unique_ptr<Module> MakeConv1d() {
+  return std::make_unique<Conv1d>(4, 6, 3, Conv1dOptions{.padding = 1});
+}
+std::unique_ptr<Module> MakeConv2d() {
+  return std::make_unique<Conv2d>(4, 6, RowsCols{2, 2},
+                                  Conv2dOptions{.windows = {.stride = {2, 2}}});
+}
+std::unique_ptr<Module> MakeGroupedConv() {
+  return std::make_unique<Conv2d>(4, 6, RowsCols{3, 1},
+                                  Conv2dOptions{.groups = 2});
+}
+std::unique_ptr<Module> MakeStem() {
+  auto stem = std::make_unique<Sequential>();
+  stem->Add<Conv1d>(4, 6, 3, Conv1dOptions{.stride = 2});
+  stem->Add<GroupNorm>(3, 6);
+  stem->Add<Gelu>();
+  return stem;
+}
+
+struct Case {
+  std::string name;
+  std::function<std::unique_ptr<Module>()> make;
+  Shape sizes;
+  std::vector<int> mesh;
+  /// One for each axis of the mesh, or none: replicated. Of the input, of
+  /// weights and of biases.
+  std::vector<Placement> input;
+  std::vector<Placement> weight = {};
+  std::vector<Placement> bias = {};
+  /// How the result lies.
+  std::string output = "";
+  /// Of channels that are split.
+  int64_t unit = 1;
+  DType dtype = kFloat32;
+};
+
+Layout LayoutFor(const DeviceMesh& mesh, int ndim,
+                 const std::vector<Placement>& placements, int64_t unit) {
+  Layout layout = Layout::Replicated(mesh.layout(), ndim);
+  if (placements.empty()) return layout;
+  layout = Layout::FromPlacements(mesh.layout(), ndim, placements).value();
+  if (unit == 1) return layout;
+  DimSharding channels = layout.sharding(1);
+  channels.unit = unit;
+  return layout.WithDim(1, std::move(channels));
+}
+
+Values WholeOf(const TensorList& tensors) {
+  Values values;
+  for (const Tensor& t : tensors) {
+    values.push_back(FullTensor(t).ToVector<float>());
+  }
+  return values;
+}
+
+// The result and all gradients.
+absl::StatusOr<TensorList> RunOn(Module& layer, Tensor x) {
+  x.set_requires_grad(true);
+  const Tensor y = layer.Forward(x);
+  CH_RETURN_IF_ERROR(Backward(Sum(Tanh(y))));
+  TensorList results = {y, x.grad()};
+  for (Parameter* p : layer.Parameters()) results.push_back(p->grad());
+  return results;
+}
+
+absl::StatusOr<TensorList> RunOn(const Case& c, const DeviceMesh& mesh) {
+  const std::unique_ptr<Module> layer = c.make();
+  for (const NamedParameter& named : layer->NamedParameters()) {
+    Parameter& parameter = *named.parameter;
+    const bool is_bias = named.name.ends_with("bias");
+    CH_RETURN_IF_ERROR(DistributeParameter(
+        parameter, mesh,
+        LayoutFor(mesh, parameter.data().ndim(), is_bias ? c.bias : c.weight,
+                  /*unit=*/1)));
+  }
+  CH_RETURN_IF_ERROR(layer->Materialize({.seed = 3}));
+  const Tensor whole = ToDType(SmallIntegers(c.sizes, 1), c.dtype);
+  return RunOn(
+      *layer, DistributeTensor(whole, mesh,
+                               LayoutFor(mesh, whole.ndim(), c.input, c.unit)));
+}
+
+class LayersMeshTest : public ::testing::TestWithParam<Case> {};
+
+TEST_P(LayersMeshTest, IsThatOfOneRank) {
+  const Case& c = GetParam();
+  const std::unique_ptr<Module> one = c.make();
+  ASSERT_TRUE(one->Materialize({.seed = 3}).ok());
+  const absl::StatusOr<TensorList> results =
+      RunOn(*one, ToDType(SmallIntegers(c.sizes, 1), c.dtype));
+  ASSERT_TRUE(results.ok()) << results.status();
+  const Values expected = WholeOf(*results);
+  OnMesh(c.mesh, [&](const DeviceMesh& mesh) -> absl::Status {
+    CH_ASSIGN_OR_RETURN(const TensorList got, RunOn(c, mesh));
+    CH_EXPECT_EQ(LayoutOf(got[0]).ToString(), c.output);
+    CH_EXPECT_EQ(got[0].dtype(), c.dtype);
+    ExpectNear(WholeOf(got), expected,
+               c.dtype == kFloat32 ? kRoundings : kRoundingsOfBFloat16);
+    return absl::OkStatus();
+  });
+}
+
+const Shape kTokens = {5, 4, 6};
+const Shape kChannels = {5, 6, 4};
+const Shape kSound = {5, 4, 7};
+const Shape kImages = {5, 4, 4, 6};
+
+INSTANTIATE_TEST_SUITE_P(LayerNorms, LayersMeshTest,
+                         ::testing::Values(Case{"layer_norm_batch2",
+                                                MakeLayerNorm,
+                                                kTokens,
+                                                {2},
+                                                {Shard(0)},
+                                                {},
+                                                {},
+                                                "[S(0)]"},
+                                           Case{"layer_norm_time3",
+                                                MakeLayerNorm,
+                                                kTokens,
+                                                {3},
+                                                {Shard(1)},
+                                                {},
+                                                {},
+                                                "[S(1)]"},
+                                           Case{"layer_norm_both",
+                                                MakeLayerNorm,
+                                                kTokens,
+                                                {2, 2},
+                                                {Shard(0), Shard(1)},
+                                                {},
+                                                {},
+                                                "[S(0),S(1)]"},
+                                           Case{"layer_norm_bf16",
+                                                MakeLayerNorm,
+                                                kTokens,
+                                                {2, 2},
+                                                {Shard(1), Replicate()},
+                                                {},
+                                                {},
+                                                "[S(1),R]",
+                                                1,
+                                                kBFloat16},
+                                           Case{"group_norm_batch3",
+                                                MakeGroupNorm,
+                                                kChannels,
+                                                {3},
+                                                {Shard(0)},
+                                                {},
+                                                {},
+                                                "[S(0)]"},
+                                           Case{"group_norm_groups2",
+                                                MakeGroupNorm,
+                                                kChannels,
+                                                {2},
+                                                {Shard(1)},
+                                                {},
+                                                {},
+                                                "[S(1)/2]",
+                                                2},
+                                           Case{"group_norm_both",
+                                                MakeGroupNorm,
+                                                kChannels,
+                                                {2, 2},
+                                                {Shard(1), Shard(0)},
+                                                {},
+                                                {},
+                                                "[S(1)/2,S(0)]",
+                                                2},
+                                           Case{"group_norm_bf16",
+                                                MakeGroupNorm,
+                                                kChannels,
+                                                {2},
+                                                {Shard(0)},
+                                                {},
+                                                {},
+                                                "[S(0)]",
+                                                1,
+                                                kBFloat16}),
+                         [](const auto& info) { return info.param.name; });
+
+INSTANTIATE_TEST_SUITE_P(
+    Convs, LayersMeshTest,
+    ::testing::Values(Case{"conv1d_batch2",
+                           MakeConv1d,
+                           kSound,
+                           {2},
+                           {Shard(0)},
+                           {},
+                           {},
+                           "[S(0)]"},
+                      // Split O splits the result.
+                      Case{"conv1d_out3",
+                           MakeConv1d,
+                           kSound,
+                           {3},
+                           {Replicate()},
+                           {Shard(0)},
+                           {Shard(0)},
+                           "[S(1)]"},
+                      // Split channels of the input give partial sums.
+                      Case{"conv1d_in2",
+                           MakeConv1d,
+                           kSound,
+                           {2},
+                           {Shard(1)},
+                           {Shard(1)},
+                           {},
+                           "[P(sum)]"},
+                      Case{"conv2d_batch_and_out",
+                           MakeConv2d,
+                           kImages,
+                           {2, 2},
+                           {Shard(0), Replicate()},
+                           {Replicate(), Shard(0)},
+                           {Replicate(), Shard(0)},
+                           "[S(0),S(1)]"},
+                      Case{"conv2d_in_and_out",
+                           MakeConv2d,
+                           kImages,
+                           {2, 2},
+                           {Shard(1), Replicate()},
+                           {Shard(1), Shard(0)},
+                           {Replicate(), Shard(0)},
+                           "[P(sum),S(1)]"},
+                      Case{"conv2d_bf16",
+                           MakeConv2d,
+                           kImages,
+                           {2, 2},
+                           {Shard(0), Replicate()},
+                           {Replicate(), Shard(0)},
+                           {Replicate(), Shard(0)},
+                           "[S(0),S(1)]",
+                           1,
+                           kBFloat16},
+                      Case{"grouped_conv_batch3",
+                           MakeGroupedConv,
+                           kImages,
+                           {3},
+                           {Shard(0)},
+                           {},
+                           {},
+                           "[S(0)]"},
+                      Case{"stem_batch2",
+                           MakeStem,
+                           kSound,
+                           {2},
+                           {Shard(0)},
+                           {},
+                           {},
+                           "[S(0)]"}),
+    [](const auto& info) { return info.param.name; });
+
+TEST(LayersMeshDeathTest, RefusesOtherSplits) {
+  const auto run = [](const Case& c) {
+    OnMesh(c.mesh, [&](const DeviceMesh& mesh) -> absl::Status {
+      return RunOn(c, mesh).status();
+    });
+  };
+  // Ranks that hold a part of a group.
+  EXPECT_DEATH(run({"", MakeGroupNorm, kChannels, {2}, {Shard(1)}}),
+               "module GroupNorm");
+  EXPECT_DEATH(run({"", MakeGroupNorm, kChannels, {2}, {Shard(2)}}),
+               "module GroupNorm");
+}
+
+}  // namespace
+}  // namespace crosshatch::nn

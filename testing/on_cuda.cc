@@ -1,0 +1,56 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <cstddef>
+#include <cstdlib>
+#include <string>
+#include <vector>
+
+#include "absl/functional/function_ref.h"
+#include "absl/status/status.h"
+#include "crosshatch/base/check.h"
+#include "crosshatch/tensor/backends/cuda/cuda_backend.h"
+#include "crosshatch/testing/ranks.h"
+#include "gtest/gtest.h"
+
+namespace crosshatch {
+namespace {
+
+// All that the process sees.
+std::vector<const DeviceBackend*> CudaDevices() {
+  std::vector<const DeviceBackend*> devices;
+  for (;;) {
+    const auto device = CudaBackend(static_cast<int>(devices.size()));
+    if (absl::IsNotFound(device.status()) && !devices.empty()) return devices;
+    CH_CHECK_OK(device.status());
+    devices.push_back(*device);
+  }
+}
+
+// Deals the ranks out to them.
+absl::Status RunOnCuda(int ranks, absl::FunctionRef<absl::Status(World&)> body,
+                       const RankOptions& asked) {
+  static const auto* const devices =
+      new std::vector<const DeviceBackend*>(CudaDevices());
+  RankOptions options = asked;
+  for (int rank = 0; rank < ranks; ++rank) {
+    options.backends.push_back(
+        (*devices)[static_cast<size_t>(rank) % devices->size()]);
+  }
+  return RunLocal(ranks, body, options);
+}
+
+class OnCudaDevices final : public ::testing::Environment {
+ public:
+  void SetUp() override {
+    const char* const device = std::getenv("CROSSHATCH_TEST_DEVICE");
+    if (device == nullptr || std::string(device) != "cuda") return;
+    // A process that was forked has no threads that streams could use.
+    GTEST_FLAG_SET(death_test_style, "threadsafe");
+    SetRunnerOfRanks(RunOnCuda);
+  }
+};
+
+[[maybe_unused]] const auto* const kOnCudaDevices =
+    ::testing::AddGlobalTestEnvironment(new OnCudaDevices);
+
+}  // namespace
+}  // namespace crosshatch

@@ -1,0 +1,46 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <string>
+
+#include "crosshatch/comm/world.h"
+#include "crosshatch/launch/run.h"
+#include "crosshatch/launch/run_options.h"
+#include "crosshatch/tensor/creation.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+namespace consumer {
+namespace {
+
+namespace ch = crosshatch;
+using ::testing::HasSubstr;
+
+// Runs a rank on a CUDA device, which computes. \returns what it says if it
+// cannot, else nothing.
+std::string ErrorOfCudaRun() {
+  ch::RunOptions options;
+  options.backend = ch::Backend::kLocal;
+  options.device = ch::Device::Kind::kCuda;
+  testing::internal::CaptureStderr();
+  const int status = ch::Run(
+      [](ch::World&) {
+        EXPECT_EQ(ch::Ones({3}).ToVector<float>()[2], 1.0f);
+        return absl::OkStatus();
+      },
+      options);
+  const std::string error = testing::internal::GetCapturedStderr();
+  return status == 0 ? "" : error;
+}
+
+TEST(CudaTest, IsInTheBuildIfItWasAskedFor) {
+  const std::string error = ErrorOfCudaRun();
+#ifdef CONSUMER_WITH_CUDA
+  if (!error.empty()) {
+    EXPECT_THAT(error, HasSubstr("no CUDA device"));
+  }
+#else
+  EXPECT_THAT(error, HasSubstr("this build has no code for CUDA"));
+#endif
+}
+
+}  // namespace
+}  // namespace consumer
