@@ -48,6 +48,9 @@ Tensor Make(const char* what, ShapeView sizes, const DeviceMesh& mesh,
   CH_CHECK(layout.ndim() == static_cast<int>(sizes.size()))
       << what << " of sizes " << ToString(sizes) << " in the layout "
       << layout.ToString() << " of " << layout.ndim() << " dims";
+  for (const int64_t size : sizes) {
+    CH_CHECK_GE(size, 0) << what << " of sizes " << ToString(sizes);
+  }
   const std::optional<MeshCoordinate> here = mesh.coordinate();
   CH_CHECK(here.has_value())
       << what << ": this rank is not on " << mesh.ToString();

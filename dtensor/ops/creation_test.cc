@@ -201,5 +201,13 @@ TEST(DTensorCreationDeathTest, RefusesLayoutsThatDoNotFit) {
       "Full of sizes \\[4\\] in the layout \\[R\\] of 2 dims");
 }
 
+// Shards of it have sizes that are there.
+TEST(DTensorCreationDeathTest, RefusesASizeThatIsNotThere) {
+  EXPECT_DEATH(
+      OnMesh({2},
+             [](const DeviceMesh& mesh) { Zeros({-1}, mesh, {Shard(0)}); }),
+      "Full of sizes \\[-1\\]");
+}
+
 }  // namespace
 }  // namespace crosshatch
