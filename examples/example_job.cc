@@ -22,7 +22,7 @@ absl::StatusOr<std::vector<MeshAxis>> WithAll(
     const std::string& text, const std::vector<std::string>& names) {
   std::vector<MeshAxis> given;
   if (!text.empty()) {
-    CH_ASSIGN_OR_RETURN(given, ParseAxes("--mesh", text, names, kMostRanks));
+    CH_ASSIGN_OR_RETURN(given, ParseAxes("", text, names, kMostRanks));
   }
   std::vector<MeshAxis> axes;
   for (const std::string& name : names) {

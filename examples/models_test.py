@@ -36,7 +36,7 @@ def main():
             assert abs(loss - loss_1) < LOSS, f"one rank: {loss_1}"
             assert abs(norm - norm_1) < NORM * norm_1, f"one rank: {norm_1}"
     wrong = subprocess.run([program, "pp:2"], text=True, capture_output=True)
-    assert wrong.returncode == 1 and "is not AXIS:SIZE" in wrong.stderr, wrong
+    assert wrong.returncode == 1 and 'pp:2: unknown axis "pp"; there are ' in wrong.stderr, wrong
 
 
 main()

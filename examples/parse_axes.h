@@ -15,7 +15,7 @@
 namespace crosshatch::examples {
 
 /// "fsdp:2,tp:2" as axes, in the order of the text.
-/// \param flag begins the messages: "--mesh".
+/// \param flag begins the messages, before the text: "--mesh="; may be empty.
 /// \param names of the axes that there are.
 /// \error kInvalidArgument naming the part of the text that is no axis of
 ///     `names` with a size of 1 or more, or comes twice, or with which there

@@ -408,7 +408,7 @@ std::vector<std::pair<std::string, std::string>> Settings(
 absl::StatusOr<std::vector<MeshAxis>> ParseMesh(const std::string& text) {
   CH_ASSIGN_OR_RETURN(
       std::vector<MeshAxis> axes,
-      ParseAxes("--mesh", text, {"replicate", "fsdp", "tp"}, 1 << 20));
+      ParseAxes("--mesh=", text, {"replicate", "fsdp", "tp"}, 1 << 20));
   const bool has_fsdp = std::any_of(
       axes.begin(), axes.end(), [](const auto& a) { return a.name == "fsdp"; });
   if (!has_fsdp) {
