@@ -79,21 +79,27 @@ absl::Status AsyncCheckpointer::Begin(
     const std::lock_guard<std::mutex> lock(mutex_);
     delivered_.reset();
   }
-  absl::StatusOr<std::thread> writer =
-      StartThread(absl::StrCat("the thread that writes checkpoints of rank ",
-                               world_.rank()),
-                  [this, data = Stage(*job_), then = std::move(then)] {
-                    LetTrainingGoFirst();
-                    Write(data, then);
-                  });
-  if (writer.ok()) {
-    writer_ = *std::move(writer);
-  } else {
+  std::vector<const void*> data = Stage(*job_);
+  // A rank that a peer's failure poisons meanwhile skips copies, and has what
+  // was in the memory before.
+  absl::Status began = world_.context().status();
+  if (began.ok()) {
+    absl::StatusOr<std::thread> writer =
+        StartThread(absl::StrCat("the thread that writes checkpoints of rank ",
+                                 world_.rank()),
+                    [this, data = std::move(data), then = std::move(then)] {
+                      LetTrainingGoFirst();
+                      Write(data, then);
+                    });
+    began = writer.status();
+    if (writer.ok()) writer_ = *std::move(writer);
+  }
+  if (!began.ok()) {
     // As if it had been started and had failed: the peers learn of it when they
     // meet, and the first rank's thread by a report where they never do.
-    if (world_.rank() != 0) job_->WriteReport(writer.status()).IgnoreError();
-    written_.set_value(writer.status());
-    committed_.set_value(writer.status());
+    if (world_.rank() != 0) job_->WriteReport(began).IgnoreError();
+    written_.set_value(began);
+    committed_.set_value(began);
   }
   return absl::OkStatus();
 }

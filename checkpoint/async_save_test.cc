@@ -1,15 +1,20 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "crosshatch/checkpoint/async_save.h"
 
+#include <atomic>
 #include <cerrno>
 #include <chrono>
 #include <condition_variable>
+#include <cstddef>
 #include <cstdint>
+#include <cstdlib>
 #include <filesystem>
 #include <memory>
 #include <mutex>
+#include <new>
 #include <optional>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -23,9 +28,33 @@
 #include "crosshatch/comm/world.h"
 #include "crosshatch/nn/state_dict.h"
 #include "crosshatch/tensor/creation.h"
+#include "crosshatch/tensor/rank_context.h"
 #include "crosshatch/testing/ranks.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+
+namespace {
+
+/// So many elements of a float are like nothing else that a save takes.
+constexpr int64_t kStaged = 12'347;
+
+/// Poisoned when this thread takes memory for kStaged of them.
+thread_local crosshatch::RankContext* poisoned_when_it_stages = nullptr;
+
+}  // namespace
+
+void* operator new[](size_t bytes) {
+  crosshatch::RankContext* const context = poisoned_when_it_stages;
+  if (context != nullptr && bytes == kStaged * sizeof(float)) {
+    poisoned_when_it_stages = nullptr;
+    context->Poison(absl::CancelledError("a peer failed"));
+  }
+  void* const block = std::malloc(bytes);
+  if (block == nullptr) throw std::bad_alloc();
+  return block;
+}
+void operator delete[](void* block) noexcept { std::free(block); }
+void operator delete[](void* block, size_t) noexcept { std::free(block); }
 
 namespace crosshatch::checkpoint {
 namespace {
@@ -222,6 +251,32 @@ TEST(AsyncSaveTest, WaitsNoLongerThanItMay) {
     CH_EXPECT_FALSE(status.ok());
     return absl::OkStatus();
   });
+  EXPECT_FALSE(fs::exists(dir));
+}
+
+// It skips copies, and what is in the memory for them is not the state's.
+TEST(AsyncSaveTest, WhatAPoisonedRankCopiedIsNotSaved) {
+  const std::string dir = FreshDir("async_poisoned");
+  std::atomic<bool> first_is_done = false;
+  const absl::Status status =
+      StatusOfRanks(2, [&](World& world) -> absl::Status {
+        nn::StateDict state;
+        for (const char* name : {"a", "b"}) {
+          CH_RETURN_IF_ERROR(state.Add(name, Full({kStaged}, 1)));
+        }
+        {
+          AsyncCheckpointer saver(world);
+          if (world.rank() == 1) poisoned_when_it_stages = &world.context();
+          CH_RETURN_IF_ERROR(saver.Save(state, dir));
+        }
+        if (world.rank() == 0) {
+          first_is_done = true;
+          return absl::OkStatus();
+        }
+        while (!first_is_done) std::this_thread::yield();
+        return world.context().status();
+      });
+  EXPECT_TRUE(absl::IsCancelled(status)) << status;
   EXPECT_FALSE(fs::exists(dir));
 }
 

@@ -129,6 +129,14 @@ int FileSystem::OpenFile(const std::string& path, int& fd) {
   return fd < 0 ? errno : 0;
 }
 
+int FileSystem::SetLength(int fd, int64_t bytes) {
+  int result;
+  do {
+    result = ftruncate(fd, static_cast<off_t>(bytes));
+  } while (result != 0 && errno == EINTR);
+  return ErrorOf(result);
+}
+
 int FileSystem::Write(int fd, const void* data, int64_t bytes,
                       int64_t& written) {
   written = 0;

@@ -72,6 +72,8 @@ class FileSystem {
   virtual int CreateFile(const std::string& path, int& fd);
   /// A file that is there, for WriteAt; ENOENT where there is none.
   virtual int OpenFile(const std::string& path, int& fd);
+  /// Makes a file so long; what it did not have is zeros.
+  virtual int SetLength(int fd, int64_t bytes);
   /// Writes some of the bytes.
   virtual int Write(int fd, const void* data, int64_t bytes, int64_t& written);
   /// Writes some of the bytes to where they belong, `offset` bytes from the

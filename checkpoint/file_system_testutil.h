@@ -90,6 +90,9 @@ class FaultyFileSystem final : public FileSystem {
   int OpenFile(const std::string& path, int& fd) override {
     return Do("OpenFile", [&] { return Real().OpenFile(path, fd); });
   }
+  int SetLength(int fd, int64_t bytes) override {
+    return Do("SetLength", [&] { return Real().SetLength(fd, bytes); });
+  }
   int Write(int fd, const void* data, int64_t bytes,
             int64_t& written) override {
     return DoWrite("Write", bytes, [&](int64_t some) {

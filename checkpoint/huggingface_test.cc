@@ -1,6 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "crosshatch/checkpoint/huggingface.h"
 
+#include <unistd.h>
+
+#include <atomic>
 #include <cstdint>
 #include <filesystem>
 #include <fstream>
@@ -350,6 +353,69 @@ TEST(SaveTest, WhatRanksHaveForThemselvesIsRefusedByName) {
     return absl::OkStatus();
   });
   EXPECT_FALSE(fs::exists(dir));
+}
+
+// Each rank writes where its own options say.
+TEST(SaveTest, RanksThatLayFilesOutOtherwiseAreRefused) {
+  const std::string dir = FreshDir("otherwise");
+  const WeightNames as_is = {.rules = {{"*", "*"}}};
+  const WeightNames renamed = {.rules = {{"*", "model.*"}}};
+  const WeightNames wrong = {.rules = {{"*", "*.*"}}};
+  const struct {
+    SaveOptions options;  // Of rank 1, as `names`.
+    WeightNames names;
+    std::string why;
+  } cases[] = {
+      {{.dtype = kBFloat16}, as_is, "place of bias"},
+      {{.most_bytes_of_a_file = 1}, as_is, "place of bias"},
+      {{}, renamed, "place of bias"},
+      {{.dtype = kInt64}, as_is, "on rank 1: weights cannot be saved as"},
+      {{.most_bytes_of_a_file = -1}, as_is, "on rank 1: SaveOptions::most_"},
+      {{}, wrong, "on rank 1: "},
+  };
+  for (const auto& c : cases) {
+    RunRanks(2, [&](World& world) -> absl::Status {
+      nn::Linear model(3, 4);
+      CH_RETURN_IF_ERROR(model.Materialize({.seed = 1}));
+      const bool is_other = world.rank() == 1;
+      const absl::Status status =
+          SaveWeights(world, model, dir, is_other ? c.names : as_is, "{}",
+                      is_other ? c.options : SaveOptions());
+      CH_EXPECT_FALSE(status.ok());
+      CH_EXPECT_THAT(std::string(status.message()), HasSubstr(c.why));
+      return absl::OkStatus();
+    });
+    EXPECT_FALSE(fs::exists(dir)) << c.why;
+  }
+}
+
+/// Knows whether a write makes a file longer.
+class FixedLengthFileSystem final : public FileSystem {
+ public:
+  int WriteAt(int fd, int64_t offset, const void* data, int64_t bytes,
+              int64_t& written) override {
+    if (offset + bytes > lseek(fd, 0, SEEK_END)) grew_ = true;
+    return FileSystem::WriteAt(fd, offset, data, bytes, written);
+  }
+  bool grew() const { return grew_; }
+
+ private:
+  std::atomic<bool> grew_ = false;
+};
+
+// On a network's file system a page that a growing write fills with zeros may
+// cover what another machine wrote.
+TEST(SaveTest, FilesAreAsLongAsTheyWillBeBeforeRanksWrite) {
+  const std::string dir = FreshDir("length");
+  FixedLengthFileSystem files;
+  RunRanks(2, [&](World& world) -> absl::Status {
+    nn::Linear model(3, 4);
+    CH_RETURN_IF_ERROR(model.Materialize({.seed = 1}));
+    return SaveWeights(world, model, dir, {.rules = {{"*", "*"}}}, "{}",
+                       {.most_bytes_of_a_file = 1, .file_system = &files});
+  });
+  EXPECT_TRUE(fs::exists(dir + "/model-00002-of-00002.safetensors"));
+  EXPECT_FALSE(files.grew());
 }
 
 TEST(SaveTest, EveryRankHearsOfARefusal) {

@@ -13,6 +13,7 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "absl/types/span.h"
 #include "crosshatch/base/check.h"
 #include "crosshatch/base/status_macros.h"
@@ -88,16 +89,15 @@ struct Piece {
   }
 };
 
-/// The pieces of this rank's cells of `plan`, in the order of the files, by
-/// rounds of what a rank may have in hand.
-std::vector<std::vector<Piece>> CutPieces(
-    absl::Span<const MergedTensor> tensors, const SaveOptions& options,
-    const SavePlan& plan, absl::Span<const Tensor> data, int rank,
-    const WeightFilesPlan& files) {
-  struct Source {
-    const MergedTensor* tensor;
-    int64_t row;  ///< Of the merged tensor, at which the parameter begins.
-  };
+/// Where a parameter goes.
+struct Source {
+  const MergedTensor* tensor;
+  int64_t row;  ///< Of the merged tensor, at which the parameter begins.
+};
+
+/// Of each parameter, by its name. \param tensors outlive what is returned
+std::map<std::string, Source> SourcesOf(
+    absl::Span<const MergedTensor> tensors) {
   std::map<std::string, Source> sources;
   for (const MergedTensor& tensor : tensors) {
     int64_t row = 0;
@@ -107,6 +107,66 @@ std::vector<std::vector<Piece>> CutPieces(
       if (of_part.ndim() > 0) row += of_part.size(0);
     }
   }
+  return sources;
+}
+
+/// What the files hold.
+struct Contents {
+  std::vector<MergedTensor> tensors;
+  WeightFilesPlan files;
+};
+
+absl::StatusOr<Contents> PlanContents(nn::Module& model,
+                                      const WeightNames& names,
+                                      const SaveOptions& options) {
+  if (options.dtype.has_value() && !IsFloatingPoint(*options.dtype)) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("weights cannot be saved as ", Name(*options.dtype),
+                     ": SaveOptions::dtype is a floating-point type"));
+  }
+  if (options.most_bytes_of_a_file < 0) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("SaveOptions::most_bytes_of_a_file must not be negative: ",
+                     options.most_bytes_of_a_file));
+  }
+  Contents contents;
+  CH_ASSIGN_OR_RETURN(contents.tensors,
+                      MergeByName(nn::NamedState(model), names));
+  std::vector<TensorInfo> infos;
+  for (const MergedTensor& tensor : contents.tensors) {
+    infos.push_back(
+        {tensor.name, StoredDType(tensor, options), tensor.StoredSizes()});
+  }
+  CH_ASSIGN_OR_RETURN(
+      contents.files,
+      WeightFilesPlan::Create(std::move(infos), options.most_bytes_of_a_file));
+  return contents;
+}
+
+/// Adds to `described` where each parameter goes in the files. Each rank works
+/// that out by its own options and names, and writes there: ranks that differ
+/// would write over one another.
+void AddPlaces(const Contents& contents, const SaveOptions& options,
+               DescribedState& described) {
+  for (const auto& [name, source] : SourcesOf(contents.tensors)) {
+    const MergedTensor& tensor = *source.tensor;
+    const WeightFilesPlan::Place place = contents.files.PlaceOf(tensor.name);
+    described.values[absl::StrCat("place of ", name)] = absl::StrCat(
+        Name(StoredDType(tensor, options)), "[",
+        absl::StrJoin(tensor.StoredSizes(), ", "), "] ", tensor.name, " from ",
+        tensor.transposed ? "column " : "row ", source.row, ", at byte ",
+        place.offset, " of ", contents.files.files()[place.file].name);
+  }
+}
+
+/// The pieces of this rank's cells of `plan`, in the order of the files, by
+/// rounds of what a rank may have in hand.
+std::vector<std::vector<Piece>> CutPieces(const Contents& contents,
+                                          const SaveOptions& options,
+                                          const SavePlan& plan,
+                                          absl::Span<const Tensor> data,
+                                          int rank) {
+  const std::map<std::string, Source> sources = SourcesOf(contents.tensors);
   std::vector<Piece> pieces;
   for (const PlannedCell& planned : plan.by_rank[static_cast<size_t>(rank)]) {
     const IndexedTensor& parameter =
@@ -117,6 +177,9 @@ std::vector<std::vector<Piece>> CutPieces(
     if (cell.empty()) continue;
     const Tensor local =
         Contiguous(LocalTensor(data[static_cast<size_t>(planned.tensor)]));
+    CH_CHECK(local.sizes() == cell.sizes)
+        << local.Describe() << " is not the shard " << ToString(cell) << " of "
+        << parameter.name;
     int64_t first = local.storage_offset();
     const int64_t element = std::max(SizeOf(parameter.dtype), SizeOf(dtype));
     CH_CHECK_OK(
@@ -124,7 +187,8 @@ std::vector<std::vector<Piece>> CutPieces(
           Box box = block;
           if (box.ndim() > 0) box.offsets[0] += source.row;
           pieces.push_back(
-              {source.tensor, files.PlaceOf(source.tensor->name), dtype,
+              {source.tensor, contents.files.PlaceOf(source.tensor->name),
+               dtype,
                MakeView(local.storage(), first, block.sizes,
                         ContiguousStrides(block.sizes), parameter.dtype),
                std::move(box)});
@@ -297,36 +361,21 @@ absl::Status SaveWeights(World& world, nn::Module& model,
     return absl::FailedPreconditionError(
         absl::StrCat("a dry run has no weights to save to ", dir));
   }
-  if (options.dtype.has_value() && !IsFloatingPoint(*options.dtype)) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("weights cannot be saved as ", Name(*options.dtype),
-                     ": SaveOptions::dtype is a floating-point type"));
-  }
-  if (options.most_bytes_of_a_file < 0) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("SaveOptions::most_bytes_of_a_file must not be negative: ",
-                     options.most_bytes_of_a_file));
-  }
-  CH_ASSIGN_OR_RETURN(const std::vector<MergedTensor> tensors,
-                      MergeByName(nn::NamedState(model), names));
-  std::vector<TensorInfo> infos;
-  for (const MergedTensor& tensor : tensors) {
-    infos.push_back(
-        {tensor.name, StoredDType(tensor, options), tensor.StoredSizes()});
-  }
-  CH_ASSIGN_OR_RETURN(
-      const WeightFilesPlan files,
-      WeightFilesPlan::Create(std::move(infos), options.most_bytes_of_a_file));
   CH_ASSIGN_OR_RETURN(const std::shared_ptr<Communicator> comm,
                       AllRanks(world));
   CH_RETURN_IF_ERROR(context.status());
   const std::string label = absl::StrCat("save to ", dir);
+  // An error of one rank is one of all: the others would wait for it.
+  const absl::StatusOr<Contents> contents = PlanContents(model, names, options);
   const absl::StatusOr<nn::StateDict> state = nn::ModuleState(model).State();
   absl::StatusOr<DescribedState> mine = DescribedState();
-  if (state.ok()) {
-    mine = Describe(*state);
-  } else {
+  if (!contents.ok()) {
+    mine = contents.status();
+  } else if (!state.ok()) {
     mine = state.status();
+  } else {
+    mine = Describe(*state);
+    if (mine.ok()) AddPlaces(*contents, options, *mine);
   }
   CH_ASSIGN_OR_RETURN(const DescribedState described,
                       Agree(*comm, label, mine, /*with_values=*/true));
@@ -334,9 +383,9 @@ absl::Status SaveWeights(World& world, nn::Module& model,
   CH_ASSIGN_OR_RETURN(const SavePlan plan,
                       PlanSave(described.tensors, world.size()));
   Save save(world, *comm, dir, options);
-  CH_RETURN_IF_ERROR(save.Open(files, config));
+  CH_RETURN_IF_ERROR(save.Open(contents->files, config));
   CH_RETURN_IF_ERROR(save.Write(
-      CutPieces(tensors, options, plan, described.data, world.rank(), files)));
+      CutPieces(*contents, options, plan, described.data, world.rank())));
   return save.Finish();
 }
 

@@ -42,6 +42,12 @@ absl::StatusOr<WeightFilesPlan> WeightFilesPlan::Create(
   return plan;
 }
 
+int64_t WeightFilesPlan::File::bytes() const {
+  auto bytes = static_cast<int64_t>(start.size());
+  for (const TensorInfo& tensor : tensors) bytes += tensor.bytes();
+  return bytes;
+}
+
 WeightFilesPlan::Place WeightFilesPlan::PlaceOf(
     const std::string& tensor) const {
   const auto found = places_.find(tensor);
@@ -78,6 +84,12 @@ absl::Status WeightFiles::Create() {
     const int error = files_.CreateFile(SavingName(i), fd_);
     if (error != 0) return SystemError(error, "create", SavingName(i));
     open_ = i;
+    // No later write makes a file longer. On a network's file system one that
+    // does may fill its page with zeros, over what another machine wrote there.
+    const int of_length = files_.SetLength(fd_, plan_.files()[i].bytes());
+    if (of_length != 0) {
+      return SystemError(of_length, "set the length of", SavingName(i));
+    }
     const std::string& start = plan_.files()[i].start;
     CH_RETURN_IF_ERROR(
         WriteAll(i, 0, start.data(), static_cast<int64_t>(start.size())));

@@ -21,7 +21,8 @@
 
 namespace crosshatch::checkpoint {
 
-/// What lies where in the files: a function of what all ranks know.
+/// What lies where in the files: a function of what it is made of, which ranks
+/// that write together compare before.
 class WeightFilesPlan {
  public:
   struct File {
@@ -29,6 +30,7 @@ class WeightFilesPlan {
     /// All before the elements (SafetensorsStart).
     std::string start;
     std::vector<TensorInfo> tensors;
+    int64_t bytes() const;  ///< Of all of it.
   };
   /// Of a tensor.
   struct Place {
@@ -66,7 +68,8 @@ class WeightFiles {
   WeightFiles(const WeightFiles&) = delete;
   WeightFiles& operator=(const WeightFiles&) = delete;
 
-  /// First rank, before any rank writes: makes the files, with their starts.
+  /// First rank, before any rank writes: makes the files, as long as they will
+  /// be, with their starts.
   absl::Status Create();
   /// Puts `bytes` where they belong.
   /// \error what the system said. What it says of bytes that it took before is
