@@ -162,10 +162,11 @@ TEST(MemoryTest, SavingBesideTrainingTakesWhatTheRanksWrite) {
   EXPECT_LT(saving.heap, kWhole + kSmall);
 }
 
-// What the host cannot address comes to it a piece at a time.
+// What the host cannot address comes to it a piece at a time, also what both
+// ranks have and compare.
 TEST(MemoryTest, SavingTakesAPieceOfWhatTheHostCannotReach) {
   const std::string dir = FreshDir("pieces");
-  RunRanks(1, [&](World& world) -> absl::Status {
+  RunRanks(2, [&](World& world) -> absl::Status {
     nn::StateDict state;
     for (const char* name : {"a", "b", "c"}) {
       CH_RETURN_IF_ERROR(

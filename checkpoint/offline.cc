@@ -185,6 +185,24 @@ absl::StatusOr<StoredName> ConvertedName(const std::string& name,
   return stored;
 }
 
+/// Of how many parts the tensor is that `name` is one of: the rules that store
+/// to where the one that it matches does.
+size_t PartsDue(const std::string& name, const ConvertOptions& options) {
+  if (!options.names.has_value()) return 1;
+  const std::vector<WeightRule>& rules = options.names->rules;
+  const std::string left = name.substr(options.prefix.size());
+  const auto own =
+      std::find_if(rules.begin(), rules.end(), [&](const WeightRule& rule) {
+        return MatchesStars(rule.parameter, left, nullptr);
+      });
+  if (own == rules.end()) return 1;
+  int last = 0;
+  for (const WeightRule& rule : rules) {
+    if (rule.stored == own->stored) last = std::max(last, rule.part);
+  }
+  return static_cast<size_t>(last) + 1;
+}
+
 /// Puts `tensor` in its place among those of one name.
 absl::Status AddPart(const IndexedTensor& tensor, int part, Converted& to) {
   const auto at = static_cast<size_t>(part);
@@ -239,7 +257,10 @@ absl::StatusOr<std::vector<Converted>> ChooseTensors(
     CH_ASSIGN_OR_RETURN(const StoredName stored,
                         ConvertedName(tensor.name, options));
     const auto [place, is_new] = places.emplace(stored.name, chosen.size());
-    if (is_new) chosen.push_back({{stored.name, tensor.dtype, {}}, {}});
+    if (is_new) {
+      chosen.push_back({{stored.name, tensor.dtype, {}}, {}});
+      chosen.back().parts.resize(PartsDue(tensor.name, options));
+    }
     CH_RETURN_IF_ERROR(AddPart(tensor, stored.part, chosen[place->second]));
   }
   for (Converted& tensor : chosen) CH_RETURN_IF_ERROR(Stack(tensor));

@@ -246,6 +246,12 @@ TEST(OfflineTest, ConvertsByTheNamesOfAFamily) {
       refusal({{at + "q_proj.weight", {5, 2}}, {at + "v_proj.weight", {3, 2}}},
               phi3),
       "a part of \"" + at + "qkv_proj.weight\" is not in the checkpoint");
+  // The last ones too.
+  EXPECT_EQ(refusal({{at + "q_proj.weight", {5, 2}}}, phi3),
+            "a part of \"" + at + "qkv_proj.weight\" is not in the checkpoint");
+  EXPECT_EQ(refusal({{"model.layers.0.mlp.gate_proj.weight", {4, 2}}}, phi3),
+            "a part of \"model.layers.0.mlp.gate_up_proj.weight\" is not in "
+            "the checkpoint");
   EXPECT_THAT(
       refusal({{at + "q_proj.weight", {5, 2}},
                {at + "k_proj.weight", {3, 4}},

@@ -87,10 +87,10 @@ absl::Status AgreeOn(Communicator& comm, const absl::Status& own,
   return absl::OkStatus();
 }
 
-/// Of `bytes`, the same on every machine of its byte order.
-uint64_t HashOf(const void* bytes, int64_t count) {
+/// Of `hash`, that of what lies before, and `bytes`: the same on every machine
+/// of its byte order.
+uint64_t HashOn(uint64_t hash, const void* bytes, int64_t count) {
   constexpr uint64_t kOdd = 0x9E3779B97F4A7C15;
-  uint64_t hash = static_cast<uint64_t>(count);
   const auto* next = static_cast<const char*>(bytes);
   while (count > 0) {
     uint64_t word = 0;
@@ -102,6 +102,10 @@ uint64_t HashOf(const void* bytes, int64_t count) {
     count -= size;
   }
   return hash;
+}
+
+uint64_t HashOf(const std::string& text) {
+  return HashOn(text.size(), text.data(), static_cast<int64_t>(text.size()));
 }
 
 /// What this rank holds of a tensor that is not known to be one on all ranks.
@@ -125,10 +129,20 @@ std::optional<HeldCopy> CopyOf(const Tensor& tensor, int world_size) {
   if (copy.box.empty()) return std::nullopt;
   const NoGrad no_grad;
   const Tensor local = Contiguous(LocalTensor(tensor));
-  const HostView view(local);
-  if (view.data() == nullptr) return std::nullopt;  // A dry run.
-  copy.hash = absl::StrCat(
-      absl::Hex(HashOf(view.data(), local.numel() * SizeOf(local.dtype()))));
+  const int64_t element = SizeOf(local.dtype());
+  // The host may have to copy what it reads, and is to have little at a time.
+  constexpr int64_t kMostBytes = int64_t{16} << 20;
+  uint64_t hash = static_cast<uint64_t>(local.numel() * element);
+  for (int64_t first = 0; first < local.numel();) {
+    const int64_t count = std::min(local.numel() - first, kMostBytes / element);
+    const HostView view(MakeView(local.storage(),
+                                 local.storage_offset() + first, {count}, {1},
+                                 local.dtype()));
+    if (view.data() == nullptr) return std::nullopt;  // A dry run.
+    hash = HashOn(hash, view.data(), count * element);
+    first += count;
+  }
+  copy.hash = absl::StrCat(absl::Hex(hash));
   return copy;
 }
 
@@ -346,9 +360,7 @@ absl::Status CheckCopies(Communicator& comm, const std::string& what,
     Put(*copy, copies);
   }
   std::string own;
-  Put(absl::StrCat(
-          absl::Hex(HashOf(names.data(), static_cast<int64_t>(names.size())))),
-      own);
+  Put(absl::StrCat(absl::Hex(HashOf(names))), own);
   own += copies;
   CH_ASSIGN_OR_RETURN(const std::vector<std::string> all,
                       comm.Exchange(own, absl::StrCat(what, ": copies")));
