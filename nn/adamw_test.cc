@@ -601,6 +601,13 @@ TEST(AdamWTest, RefusesAStateThatIsNotItsOwn) {
   EXPECT_EQ(other.StateToFill({"b.step"})->size(), 0);
   EXPECT_THAT(differences.missing, ElementsAre("a.step"));
   EXPECT_THAT(differences.unexpected, ElementsAre("b.step"));
+  AdamW strict({a.get()}, kOptions, {},
+               {.allow_missing = true, .differences = &differences});
+  differences = {};
+  EXPECT_THAT(message(strict.StateToFill({"b.step"}).status()),
+              HasSubstr("1 unexpected (b.step)"));
+  EXPECT_THAT(differences.missing, ElementsAre("a.step"));
+  EXPECT_THAT(differences.unexpected, ElementsAre("b.step"));
   // In part is never whole.
   EXPECT_THAT(message(other.StateToFill({"a.exp_avg"}).status()),
               HasSubstr("2 missing (a.exp_avg_sq, a.step)"));

@@ -51,6 +51,19 @@ absl::StatusOr<StateDict> CombinedState::StateToFill(
     std::vector<std::string>& names = by_part[name.substr(0, dot)];
     if (dot != std::string::npos) names.push_back(name.substr(dot + 1));
   }
+  if (options_.differences != nullptr) {
+    StateDifferences& differences = *options_.differences;
+    differences = {};
+    for (const auto& [name, names] : by_part)
+      differences.unexpected.push_back(name);
+    for (const auto& [name, part] : parts_) {
+      if (by_part.count(name) > 0) {
+        std::erase(differences.unexpected, name);
+      } else {
+        differences.missing.push_back(name);
+      }
+    }
+  }
   StateDict state;
   std::vector<std::string> errors;
   for (const auto& [name, part] : parts_) {

@@ -32,7 +32,8 @@ class CombinedState final : public Stateful {
   ///     dots (checked).
   /// \param options allow_unexpected: parts that were kept and are unknown here
   ///     are not read. allow_missing: parts of which nothing was kept stay as
-  ///     they are.
+  ///     they are. differences: the names of those parts; what differs within a
+  ///     part is for that part's options.
   explicit CombinedState(Parts parts, const RestoreOptions& options = {});
 
   absl::StatusOr<StateDict> State() override;

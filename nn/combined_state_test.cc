@@ -65,12 +65,17 @@ TEST(CombinedStateTest, TellsOfAllPartsWhatDoesNotFit) {
 
 TEST(CombinedStateTest, RestoresInPartWhereAllowed) {
   TestRun run;
+  StateDifferences differences;
   CombinedState some({{"data", &run.data}, {"user", &run.user}},
-                     {.allow_missing = true, .allow_unexpected = true});
+                     {.allow_missing = true,
+                      .allow_unexpected = true,
+                      .differences = &differences});
   const absl::StatusOr<StateDict> to_fill =
       some.StateToFill({"data.position", "model.w"});
   ASSERT_TRUE(to_fill.ok()) << to_fill.status();
   EXPECT_THAT(NamesOf(*to_fill), ElementsAre("data.position"));
+  EXPECT_THAT(differences.missing, ElementsAre("user"));
+  EXPECT_THAT(differences.unexpected, ElementsAre("model"));
   StateDict kept;
   ASSERT_TRUE(kept.Add("data.position", int64_t{5}).ok());
   run.step = 3;

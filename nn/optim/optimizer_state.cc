@@ -2,6 +2,7 @@
 
 // Optimizers as states.
 
+#include <algorithm>
 #include <map>
 #include <string>
 #include <utility>
@@ -98,12 +99,16 @@ absl::StatusOr<StateDict> Optimizer::StateToFill(
   }
   RestoreOptions options = restore_options_;
   options.allow_missing = false;
-  CH_RETURN_IF_ERROR(
+  const absl::Status matched =
       MatchStateNames(absl::StrCat("this ", name_), own, saved, options)
-          .status());
+          .status();
+  // What differs is told whether it is allowed or not.
   if (options.differences != nullptr) {
-    options.differences->missing = std::move(left_out);
+    std::vector<std::string>& missing = options.differences->missing;
+    missing.insert(missing.end(), left_out.begin(), left_out.end());
+    std::sort(missing.begin(), missing.end());
   }
+  CH_RETURN_IF_ERROR(matched);
   MakeStates([&](size_t i) { return has_slots[i]; });
   StateDict state;
   for (size_t i = 0; i < parameters_.size(); ++i) {
