@@ -93,8 +93,10 @@ absl::StatusOr<std::vector<std::string>> UnfinishedSaves(
 ///     empty, or that another save wrote meanwhile; what the system said; a
 ///     failed collective; kFailedPrecondition on a dry run, which has no
 ///     weights, and naming a module whose parameters cannot be told now
-///     (nn/state_guard.h), as while they are summoned. Complete weights are
-///     never deleted: an error after they were written says where they lie.
+///     (nn/state_guard.h), as while they are summoned, and for ranks whose
+///     models or options would put a weight in different places. Complete
+///     weights are never deleted: an error after they were written says where
+///     they lie.
 absl::Status SaveHuggingFace(World& world, nn::Llama& model,
                              const std::string& dir,
                              const SaveOptions& options = {});
