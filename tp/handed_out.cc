@@ -5,10 +5,13 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <optional>
+#include <string>
 #include <utility>
 
 #include "absl/container/flat_hash_map.h"
 #include "absl/strings/str_cat.h"
+#include "crosshatch/base/check.h"
 #include "crosshatch/mesh/mesh_layout.h"
 #include "crosshatch/tensor/rank_context.h"
 #include "crosshatch/tensor/storage.h"
@@ -24,7 +27,8 @@ struct Note {
   Shape sizes;
   Shape strides;
   MeshLayout mesh;
-  Placement placement;
+  /// Nullopt where it lies in several ways at once.
+  std::optional<Placement> placement;
   std::string giver;
 };
 
@@ -78,11 +82,17 @@ Placement FromStart(const Placement& placement, int ndim) {
   return Shard(placement.dim() + ndim);
 }
 
-}  // namespace
+bool LiesAs(const Note& note, const Placement& placement, int ndim) {
+  return !note.placement.has_value() ||
+         FromStart(*note.placement, ndim) == FromStart(placement, ndim);
+}
 
-void NoteHandedOut(const Tensor& tensor, const DeviceMesh& mesh,
-                   const Placement& placement, const std::string& giver) {
-  if (!IsPlain(tensor)) return;
+std::string Described(const nn::Module& module, const char* style) {
+  return absl::StrCat("module ", *module.label(), " with ", style);
+}
+
+void AddNote(const Tensor& tensor, const DeviceMesh& mesh,
+             const std::optional<Placement>& placement, std::string giver) {
   const std::shared_ptr<Storage>& storage = tensor.storage();
   Notes::OfThisRank().Add(storage.get(), {.storage = storage,
                                           .version = storage->version(),
@@ -91,26 +101,43 @@ void NoteHandedOut(const Tensor& tensor, const DeviceMesh& mesh,
                                           .strides = tensor.strides(),
                                           .mesh = mesh.layout(),
                                           .placement = placement,
-                                          .giver = giver});
+                                          .giver = std::move(giver)});
 }
 
-std::optional<std::string> TakenOtherwise(const Tensor& tensor,
-                                          const DeviceMesh& mesh,
-                                          const Placement& placement,
-                                          const std::string& taker) {
-  if (!IsPlain(tensor)) return std::nullopt;
-  const Note* note = Notes::OfThisRank().Find(tensor);
-  if (note == nullptr || note->mesh != mesh.layout() ||
-      FromStart(note->placement, tensor.ndim()) ==
-          FromStart(placement, tensor.ndim())) {
-    return std::nullopt;
+}  // namespace
+
+void NoteHandedOut(const Tensor& tensor, const DeviceMesh& mesh,
+                   const Placement& placement, const nn::Module& giver,
+                   const char* style) {
+  if (!IsPlain(tensor) || mesh.size() == 1) return;
+  const Note* const note = Notes::OfThisRank().Find(tensor);
+  if (note != nullptr && note->mesh == mesh.layout()) {
+    if (!note->placement.has_value()) return;
+    if (!LiesAs(*note, placement, tensor.ndim())) {
+      NoteLiesBothWays(tensor, mesh);
+      return;
+    }
   }
-  return absl::StrCat(
-      note->giver, " hands out a plain tensor that lies as ",
-      note->placement.ToString(), ", and ", taker, " takes it as ",
-      placement.ToString(),
-      "; let one of them say what the other does, or hand out DTensors "
-      "(without use_local_output)");
+  AddNote(tensor, mesh, placement, Described(giver, style));
+}
+
+void NoteLiesBothWays(const Tensor& tensor, const DeviceMesh& mesh) {
+  if (!IsPlain(tensor) || mesh.size() == 1) return;
+  AddNote(tensor, mesh, std::nullopt, /*giver=*/"");
+}
+
+void CheckTaken(const Tensor& tensor, const DeviceMesh& mesh,
+                const Placement& placement, const nn::Module& taker,
+                const char* style) {
+  if (!IsPlain(tensor)) return;
+  const Note* const note = Notes::OfThisRank().Find(tensor);
+  if (note == nullptr || note->mesh != mesh.layout()) return;
+  CH_CHECK(LiesAs(*note, placement, tensor.ndim()))
+      << note->giver << " hands out a plain tensor that lies as "
+      << note->placement->ToString() << ", and " << Described(taker, style)
+      << " takes it as " << placement.ToString()
+      << "; let one of them say what the other does, or hand out DTensors "
+         "(without use_local_output)";
 }
 
 }  // namespace crosshatch::tp

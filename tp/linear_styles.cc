@@ -32,18 +32,23 @@ absl::Status CheckFits(const char* style, const nn::Module& module,
 }
 
 void AddInputHook(nn::Module& module, const DeviceMesh& mesh,
-                  const Crossing& crossing) {
-  module.AddPreHook([mesh, crossing](nn::Module&, TensorList& inputs) {
-    inputs[0] = Bring(inputs[0], mesh, crossing);
-  });
+                  const Crossing& crossing, const char* style) {
+  module.AddPreHook(
+      [mesh, crossing, style](nn::Module& called, TensorList& inputs) {
+        inputs[0] = TakeIn(inputs[0], mesh, crossing, called, style);
+      });
 }
 
 void AddOutputHook(nn::Module& module, const DeviceMesh& mesh,
-                   const Crossing& crossing, bool use_local) {
-  module.AddPostHook([mesh, crossing, use_local](nn::Module&, TensorSpan,
-                                                 TensorList& outputs) {
-    outputs[0] = Bring(outputs[0], mesh, crossing);
-    if (use_local) outputs[0] = LocalPart(outputs[0]);
+                   const Crossing& crossing, bool use_local,
+                   const char* style) {
+  module.AddPostHook([mesh, crossing, use_local, style](
+                         nn::Module& called, TensorSpan, TensorList& outputs) {
+    Tensor& output = outputs[0];
+    output = TakeIn(output, mesh, crossing, called, style);
+    if (use_local) {
+      output = HandOut(output, mesh, crossing.desired, called, style);
+    }
   });
 }
 
@@ -87,7 +92,8 @@ class Colwise final : public ParallelStyle {
     AddInputHook(module, mesh,
                  {.given = options_.input,
                   .given_unit = in_unit,
-                  .desired_unit = in_unit});
+                  .desired_unit = in_unit},
+                 name());
     if (copies.has_value()) {
       module.AddPreHook([copies](nn::Module&, TensorList& inputs) {
         inputs[0] = copies->Enter(inputs[0]);
@@ -102,7 +108,7 @@ class Colwise final : public ParallelStyle {
                    .desired = options_.output,
                    .given_unit = out_unit,
                    .desired_unit = out_unit},
-                  options_.use_local_output);
+                  options_.use_local_output, name());
     return absl::OkStatus();
   }
 
@@ -146,13 +152,13 @@ class Rowwise final : public ParallelStyle {
     } else {
       CH_RETURN_IF_ERROR(SpreadOwnParameters(module, mesh, Shard(0)));
     }
-    AddInputHook(module, mesh, input);
+    AddInputHook(module, mesh, input, name());
     AddOutputHook(module, mesh,
                   {.given = Partial(),
                    .desired = options_.output,
                    .given_unit = out_unit,
                    .desired_unit = out_unit},
-                  options_.use_local_output);
+                  options_.use_local_output, name());
     return absl::OkStatus();
   }
 

@@ -29,14 +29,19 @@ class Sequence final : public ParallelStyle {
     CH_RETURN_IF_ERROR(SpreadOwnParameters(module, mesh, Replicate()));
     CH_RETURN_IF_ERROR(ReplicateOwnBuffers(module, mesh));
     const Crossing crossing = {.given = Shard(dim_), .desired = Shard(dim_)};
-    module.AddPreHook([mesh, crossing](nn::Module&, TensorList& inputs) {
-      inputs[0] = Bring(inputs[0], mesh, crossing);
+    module.AddPreHook([mesh, crossing, style = name()](nn::Module& called,
+                                                       TensorList& inputs) {
+      inputs[0] = TakeIn(inputs[0], mesh, crossing, called, style);
     });
-    module.AddPostHook([mesh, crossing, use_local = use_local_output_](
-                           nn::Module&, TensorSpan, TensorList& outputs) {
-      outputs[0] = Bring(outputs[0], mesh, crossing);
-      if (use_local) outputs[0] = LocalPart(outputs[0]);
-    });
+    module.AddPostHook(
+        [mesh, crossing, style = name(), use_local = use_local_output_](
+            nn::Module& called, TensorSpan, TensorList& outputs) {
+          Tensor& output = outputs[0];
+          output = TakeIn(output, mesh, crossing, called, style);
+          if (use_local) {
+            output = HandOut(output, mesh, crossing.desired, called, style);
+          }
+        });
     return absl::OkStatus();
   }
 
@@ -67,17 +72,21 @@ class Replicated final : public ParallelStyle {
     for (const nn::NamedModule& below : module.NamedModules()) {
       CH_RETURN_IF_ERROR(ReplicateOwnBuffers(*below.module, mesh));
     }
-    module.AddPreHook([mesh](nn::Module&, TensorList& inputs) {
-      for (Tensor& input : inputs) BringAll(mesh, input);
-    });
-    module.AddPostHook([mesh, use_local = options_.use_local_output](
-                           nn::Module&, TensorSpan, TensorList& outputs) {
-      for (Tensor& output : outputs) {
-        BringAll(mesh, output);
-        if (!output.defined() || !output.is_distributed()) continue;
-        output = use_local ? LocalPart(output) : WithWholeGradient(output);
-      }
-    });
+    module.AddPreHook(
+        [mesh, style = name()](nn::Module& called, TensorList& inputs) {
+          for (Tensor& input : inputs) BringAll(mesh, called, style, input);
+        });
+    module.AddPostHook(
+        [mesh, style = name(), use_local = options_.use_local_output](
+            nn::Module& called, TensorSpan, TensorList& outputs) {
+          for (Tensor& output : outputs) {
+            BringAll(mesh, called, style, output);
+            if (!output.defined() || !output.is_distributed()) continue;
+            output = use_local
+                         ? HandOut(output, mesh, Replicate(), called, style)
+                         : WithWholeGradient(output);
+          }
+        });
     return absl::OkStatus();
   }
 
@@ -90,10 +99,11 @@ class Replicated final : public ParallelStyle {
   }
 
  private:
-  static void BringAll(const DeviceMesh& mesh, Tensor& t) {
+  static void BringAll(const DeviceMesh& mesh, const nn::Module& module,
+                       const char* style, Tensor& t) {
     if (!t.defined()) return;
     if (!t.is_distributed() && !IsFloatingPoint(t.dtype())) return;
-    t = Bring(t, mesh, {});
+    t = TakeIn(t, mesh, {}, module, style);
   }
 
   const ReplicateOptions options_;

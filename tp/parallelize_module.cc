@@ -10,7 +10,6 @@
 
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
-#include "crosshatch/base/check.h"
 #include "crosshatch/base/status_macros.h"
 #include "crosshatch/comm/communicator.h"
 #include "crosshatch/dtensor/distribute_from.h"
@@ -114,20 +113,6 @@ absl::Status SendFrom(int source, nn::Module& root, const DeviceMesh& mesh) {
   return RankContext::Current().Synchronize();
 }
 
-std::string Described(const nn::Module& module, const char* style) {
-  return absl::StrCat("module ", *module.label(), " with ", style);
-}
-
-// That `input` lies as the style of `module` takes it.
-void CheckTaken(const Tensor& input, const DeviceMesh& mesh,
-                const Placement& placement, const nn::Module& module,
-                const char* style) {
-  if (!input.defined() || input.is_distributed()) return;
-  const std::optional<std::string> wrong =
-      TakenOtherwise(input, mesh, placement, Described(module, style));
-  CH_CHECK(!wrong.has_value()) << *wrong;
-}
-
 // A module that no style touches, on the mesh with the others.
 absl::Status ReplicateModule(nn::Module& module, const DeviceMesh& mesh) {
   if (!HasPlainParameters(module)) return absl::OkStatus();
@@ -140,8 +125,7 @@ absl::Status ReplicateModule(nn::Module& module, const DeviceMesh& mesh) {
     for (Tensor& input : inputs) {
       if (!input.defined() || input.is_distributed()) continue;
       if (!IsFloatingPoint(input.dtype())) continue;
-      CheckTaken(input, mesh, Replicate(), called, "no style");
-      input = Bring(input, mesh, {});
+      input = TakeIn(input, mesh, {}, called, "no style");
     }
   });
   module.AddPostHook([](nn::Module&, TensorSpan, TensorList& outputs) {
@@ -154,7 +138,9 @@ absl::Status ReplicateModule(nn::Module& module, const DeviceMesh& mesh) {
 }
 
 // Applies the module's style, between hooks that watch what comes to it and
-// what goes on as plain tensors.
+// what goes on as plain tensors: of a program's own style what it tells, which
+// is of the first input and the first output. Ours watch all that they bring
+// (TakeIn, HandOut).
 absl::Status Lay(const StyledModule& styled, const DeviceMesh& mesh) {
   nn::Module& module = *styled.named.module;
   const ParallelStyle& style = *styled.style;
@@ -171,7 +157,7 @@ absl::Status Lay(const StyledModule& styled, const DeviceMesh& mesh) {
     module.AddPreHook([mesh, name, placement = input->placement](
                           nn::Module& called, TensorList& inputs) {
       if (inputs.empty()) return;
-      NoteHandedOut(inputs[0], mesh, placement, Described(called, name));
+      NoteHandedOut(inputs[0], mesh, placement, called, name);
     });
   }
   if (const auto output = style.FirstOutput(module); output && output->plain) {
@@ -179,7 +165,7 @@ absl::Status Lay(const StyledModule& styled, const DeviceMesh& mesh) {
         [mesh, name, placement = output->placement](
             nn::Module& called, TensorSpan, TensorList& outputs) {
           if (outputs.empty()) return;
-          NoteHandedOut(outputs[0], mesh, placement, Described(called, name));
+          NoteHandedOut(outputs[0], mesh, placement, called, name);
         });
   }
   SetLaidStyle(module, styled.style);

@@ -51,14 +51,19 @@ absl::StatusOr<Crossings> Paired(const std::string& what,
 }
 
 void BringEach(const DeviceMesh& mesh, const Crossings& crossings, bool local,
-               bool sum_gradients, const char* what, TensorList& tensors) {
+               bool sum_gradients, const nn::Module& module, const char* style,
+               const char* what, TensorList& tensors) {
   CH_CHECK(crossings.size() <= tensors.size())
       << "a style of the module speaks of " << crossings.size() << " " << what
       << "s, and there are " << tensors.size();
   for (size_t i = 0; i < crossings.size(); ++i) {
     if (!crossings[i].has_value() || !tensors[i].defined()) continue;
-    tensors[i] = Bring(tensors[i], mesh, *crossings[i]);
-    if (local) tensors[i] = LocalPart(tensors[i], sum_gradients);
+    Tensor& tensor = tensors[i];
+    tensor = TakeIn(tensor, mesh, *crossings[i], module, style);
+    if (local) {
+      tensor = HandOut(tensor, mesh, crossings[i]->desired, module, style,
+                       sum_gradients);
+    }
   }
 }
 
@@ -120,11 +125,12 @@ class PrepareInput final : public ParallelStyle {
                      const DeviceMesh& mesh) const override {
     CH_ASSIGN_OR_RETURN(const Crossings crossings,
                         InputCrossings(options_, name(), module, module_name));
-    module.AddPreHook(
-        [mesh, crossings, local = options_.use_local_input,
-         sum = options_.sum_local_gradients](nn::Module&, TensorList& inputs) {
-          BringEach(mesh, crossings, local, sum, "input", inputs);
-        });
+    module.AddPreHook([mesh, crossings, style = name(),
+                       local = options_.use_local_input,
+                       sum = options_.sum_local_gradients](nn::Module& called,
+                                                           TensorList& inputs) {
+      BringEach(mesh, crossings, local, sum, called, style, "input", inputs);
+    });
     return absl::OkStatus();
   }
 
@@ -165,11 +171,12 @@ class PrepareOutput final : public ParallelStyle {
                      const DeviceMesh& mesh) const override {
     CH_ASSIGN_OR_RETURN(const Crossings crossings,
                         OutputCrossings(module_name));
-    module.AddPostHook([mesh, crossings, local = options_.use_local_output](
-                           nn::Module&, TensorSpan, TensorList& outputs) {
-      BringEach(mesh, crossings, local, /*sum_gradients=*/false, "output",
-                outputs);
-    });
+    module.AddPostHook(
+        [mesh, crossings, style = name(), local = options_.use_local_output](
+            nn::Module& called, TensorSpan, TensorList& outputs) {
+          BringEach(mesh, crossings, local, /*sum_gradients=*/false, called,
+                    style, "output", outputs);
+        });
     return absl::OkStatus();
   }
 

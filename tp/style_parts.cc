@@ -8,6 +8,7 @@
 #include "crosshatch/dtensor/redistribute.h"
 #include "crosshatch/nn/distribute_module.h"
 #include "crosshatch/tensor/ops/settle.h"
+#include "crosshatch/tp/handed_out.h"
 
 namespace crosshatch::tp {
 namespace {
@@ -21,6 +22,13 @@ Layout ActivationLayout(const DeviceMesh& mesh, int ndim, Placement placement,
       placement.is_shard() &&
       NormalizeDim(placement.dim(), ndim, kWhat) == ndim - 1;
   return LayoutOn(mesh, ndim, placement, splits_features ? unit : 1);
+}
+
+// Whether `a` and `b`, both plain, are the same elements of one memory.
+bool AreTheSame(const Tensor& a, const Tensor& b) {
+  return a.storage() == b.storage() &&
+         a.storage_offset() == b.storage_offset() && a.sizes() == b.sizes() &&
+         a.strides() == b.strides();
 }
 
 }  // namespace
@@ -73,7 +81,14 @@ Tensor Bring(const Tensor& tensor, const DeviceMesh& mesh,
   // A split into units that is there already is the split that is wanted.
   const Layout& layout = LayoutOf(spread);
   if (layout.state_of_axis(0) == target.state_of_axis(0)) target = layout;
-  return Redistribute(spread, target);
+  const Tensor brought = Redistribute(spread, target);
+  // Where this rank has all of what it had, and only that, the part that a
+  // style may hand out next is the caller's own tensor.
+  if (!tensor.is_distributed() && crossing.given != crossing.desired &&
+      AreTheSame(LocalTensor(brought), tensor)) {
+    NoteLiesBothWays(tensor, mesh);
+  }
+  return brought;
 }
 
 Tensor LocalPart(const Tensor& tensor, bool sum_gradients) {
@@ -82,6 +97,21 @@ Tensor LocalPart(const Tensor& tensor, bool sum_gradients) {
     gradient = gradient.WithPartial(0, ReduceOp::kSum);
   }
   return ToLocal(tensor, gradient);
+}
+
+Tensor TakeIn(const Tensor& tensor, const DeviceMesh& mesh,
+              const Crossing& crossing, const nn::Module& module,
+              const char* style) {
+  CheckTaken(tensor, mesh, crossing.given, module, style);
+  return Bring(tensor, mesh, crossing);
+}
+
+Tensor HandOut(const Tensor& tensor, const DeviceMesh& mesh,
+               const Placement& placement, const nn::Module& module,
+               const char* style, bool sum_gradients) {
+  Tensor part = LocalPart(tensor, sum_gradients);
+  NoteHandedOut(part, mesh, placement, module, style);
+  return part;
 }
 
 Tensor WithWholeGradient(const Tensor& output) {

@@ -62,6 +62,19 @@ Tensor Bring(const Tensor& tensor, const DeviceMesh& mesh,
 /// replicated tensor with the latter they are summands.
 Tensor LocalPart(const Tensor& tensor, bool sum_gradients = false);
 
+/// Bring for `style` of `module`, which checks first that a plain tensor comes
+/// as `crossing.given`, as far as is known (handed_out.h): one that a style has
+/// handed out as lying otherwise fails a check, which names both modules.
+Tensor TakeIn(const Tensor& tensor, const DeviceMesh& mesh,
+              const Crossing& crossing, const nn::Module& module,
+              const char* style);
+
+/// LocalPart of a DTensor that lies on `mesh` as `placement`, for `style` of
+/// `module`: what takes the part is checked to take it so (TakeIn).
+Tensor HandOut(const Tensor& tensor, const DeviceMesh& mesh,
+               const Placement& placement, const nn::Module& module,
+               const char* style, bool sum_gradients = false);
+
 /// `output`, a DTensor that a module hands out, where its gradient comes back
 /// whole: what takes a replicated tensor as it is (ColwiseParallel) gives it a
 /// gradient of pending sums, which are reduced once, here, before anything that
