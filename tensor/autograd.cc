@@ -76,6 +76,9 @@ class BackwardEngine {
   // Whether this run writes to the memory of `gradient` by accumulating.
   bool IsPartOfAGrad(const Tensor& gradient) const;
   void Discover(const Node::Edge& root);
+  // That no leaf is of another thread, whose graph others may have as well: the
+  // first to run it would release it beneath them.
+  void CheckLeaves() const;
   // What a sink of a leaf says against recording the graph of the gradients.
   absl::Status CheckMayRecord() const;
   void Prune();
@@ -260,6 +263,17 @@ void BackwardEngine::Discover(const Node::Edge& root) {
   }
 }
 
+void BackwardEngine::CheckLeaves() const {
+  for (const Task& task : tasks_) {
+    if (task.node->sequence() != GraphTies::kLeafSequence) continue;
+    const Tensor& leaf = static_cast<const LeafNode&>(*task.node).leaf();
+    if (leaf.is_distributed()) continue;
+    const uint64_t maker = leaf.storage()->context();
+    if (maker == 0 || maker == context_.id()) continue;
+    internal::CheckMayBeWritten("the gradient of a leaf", leaf);
+  }
+}
+
 absl::Status BackwardEngine::CheckMayRecord() const {
   for (const Task& task : tasks_) {
     if (task.node->sequence() != GraphTies::kLeafSequence) continue;
@@ -328,6 +342,7 @@ absl::Status BackwardEngine::Run(const Tensor& root) {
 
   const Node::Edge root_edge = GradEdge(root);
   Discover(root_edge);
+  CheckLeaves();
   if (recording) {
     if (absl::Status status = CheckMayRecord(); !status.ok()) return status;
   }

@@ -285,5 +285,20 @@ TEST(ThreadsDeathTest, ALeafOfAnotherThreadGetsNoGradient) {
   EXPECT_EQ(Sum(leaf.Detach()).ToVector<float>()[0], 4);
 }
 
+// Nor one that lies below what the thread has computed of it: its graph is not
+// run, whose nodes several ranks would release.
+TEST(ThreadsDeathTest, AGraphOfAnotherThreadIsNotRun) {
+  GTEST_FLAG_SET(death_test_style, "threadsafe");
+  Tensor computed;
+  std::thread([&] {
+    computed = Mul(Ones({4}).set_requires_grad(true), 2.0);
+  }).join();
+  RankContext rank({.world_rank = 1});
+  const RankContextScope scope(&rank);
+  EXPECT_DEATH(Backward(Sum(computed)).IgnoreError(),
+               "the gradient of a leaf: f32\\[4\\] on cpu was made by another");
+  EXPECT_EQ(Sum(computed.Detach()).ToVector<float>()[0], 8);
+}
+
 }  // namespace
 }  // namespace crosshatch
