@@ -96,7 +96,17 @@ void FsdpTree::Went(const FsdpState& state) {
   // What is expected next is found again.
   position_ = std::min(position_, expected_order_.size());
   if (!is_root) return;
-  for (FsdpState* orphan : states_) orphan->Leave();
+  // They go untold from here on, and some of them later than this tree, which
+  // handles keep. What was issued for those that stay is waited for now.
+  for (FsdpState* orphan : states_) {
+    orphan->Finish();
+    orphan->Leave();
+  }
+  for (std::vector<FsdpState*>* states :
+       {&states_, &expected_order_, &forward_order_, &begin_order_}) {
+    states->clear();
+  }
+  position_ = 0;
 }
 
 void FsdpTree::CheckAllSharded() {

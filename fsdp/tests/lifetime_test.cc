@@ -21,6 +21,8 @@
 #include "crosshatch/fsdp/sharded_module.h"
 #include "crosshatch/fsdp/summon.h"
 #include "crosshatch/nn/checkpoint.h"
+#include "crosshatch/nn/layers/sequential.h"
+#include "crosshatch/nn/linear.h"
 #include "crosshatch/tensor/autograd.h"
 #include "crosshatch/testing/batch.h"
 #include "crosshatch/testing/ranks.h"
@@ -213,6 +215,36 @@ TEST(LifetimeTest, HandlesAndScopesMayOutliveTheModel) {
           reduction->Wait();
           CH_RETURN_IF_ERROR(summoned->End());
           return Backward(Sum(stays.Forward(BatchOf(0, 1, 2))));
+        },
+        seed);
+  }
+}
+
+// The state of a module that owns those below it (Make, Add) goes before
+// theirs.
+TEST(LifetimeTest, AHandleMayOutliveARootThatOwnsItsModules) {
+  for (const uint64_t seed : {0, 1, 2, 3}) {
+    OnRanks(
+        {{"fsdp", 2}},
+        [](const DeviceMesh& mesh, LineSink&) -> absl::Status {
+          std::optional<ReductionHandle> reduction;
+          {
+            nn::Sequential model;
+            model.Add<nn::Linear>(5, 7);
+            model.Add<nn::Linear>(7, 3);
+            for (nn::Parameter* p : model.Parameters()) {
+              p->set_data(SmallIntegers(p->data().sizes(), 2));
+            }
+            CH_RETURN_IF_ERROR(FullyShard(model[0], mesh, Summing()));
+            CH_RETURN_IF_ERROR(FullyShard(model[1], mesh, Summing()));
+            CH_RETURN_IF_ERROR(FullyShard(model, mesh, Summing()));
+            CH_ASSIGN_OR_RETURN(auto root, ShardedModule::Of(model));
+            root.SetIsLastBackward(false);
+            CH_RETURN_IF_ERROR(Backward(Sum(model.Forward(BatchOf(0, 1, 1)))));
+            reduction = root.FinalizeBackward();
+          }
+          reduction->Wait();
+          return absl::OkStatus();
         },
         seed);
   }
