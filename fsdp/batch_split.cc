@@ -156,6 +156,8 @@ void BatchSplit::Begin(const DeviceMesh& mesh, const std::string& module_name,
                            .module_name = module_name,
                            .first_input = first->Describe(),
                            .compares = !all.empty()});
+  // Another module of the tree may begin forwards with inputs of such sizes.
+  running_->sizes = absl::HashOf(module_name);
   for (size_t i = 0; i < all.size(); ++i) {
     if (mesh.layout().ranks()[i] == context.world_rank()) {
       rows.first = rows.total;
