@@ -159,16 +159,46 @@ absl::StatusOr<std::vector<const StyledModule*>> Matching(
   return matching;
 }
 
+// What `from` is given on the way to `to` that it hands on as it lies: where it
+// is Elementwise, and no style touches what goes into it or comes out of it,
+// what comes before it among `flows`; else `from` itself.
+const StyledModule& SourceOf(Modules modules,
+                             const std::vector<nn::Flow>& flows,
+                             const StyledModule& from, const StyledModule& to,
+                             bool replicate_rest) {
+  const StyledModule* source = &from;
+  for (size_t i = 0; i < flows.size(); ++i) {
+    if (dynamic_cast<const nn::Elementwise*>(source->named.module) == nullptr ||
+        GivenBy(modules, *source, to).has_value()) {
+      break;
+    }
+    const auto before = std::find_if(
+        flows.begin(), flows.end(),
+        [&](const nn::Flow& flow) { return flow.to == source->named.module; });
+    const StyledModule* giver =
+        before == flows.end() ? nullptr : Find(modules, before->from);
+    if (giver == nullptr ||
+        TakenBy(modules, *giver, *source, replicate_rest).has_value()) {
+      break;
+    }
+    source = giver;
+  }
+  return *source;
+}
+
 absl::Status CheckTold(Modules modules, bool replicate_rest) {
   for (const StyledModule& module : modules) {
     const auto* teller =
         dynamic_cast<const nn::TellsFlows*>(module.named.module);
     if (teller == nullptr) continue;
-    for (const nn::Flow& flow : teller->flows()) {
+    const std::vector<nn::Flow> flows = teller->flows();
+    for (const nn::Flow& flow : flows) {
       const StyledModule* from = Find(modules, flow.from);
       const StyledModule* to = Find(modules, flow.to);
       if (from == nullptr || to == nullptr) continue;
-      CH_RETURN_IF_ERROR(CheckPlain(modules, *from, *to, replicate_rest));
+      const StyledModule& source =
+          SourceOf(modules, flows, *from, *to, replicate_rest);
+      CH_RETURN_IF_ERROR(CheckPlain(modules, source, *to, replicate_rest));
     }
   }
   return absl::OkStatus();

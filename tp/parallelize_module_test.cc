@@ -308,6 +308,20 @@ TEST(ParallelizeModuleTest, ChecksFlowsThatModulesTell) {
         "tensor that lies as S(-1), and module \"3\" (ColwiseParallel), which "
         "comes next, takes it as R; let one of them say what the other does, "
         "or leave out use_local_output");
+    // A style on what works element by element counts as any other.
+    CH_EXPECT_EQ(message({{"0", RowwiseParallel({.use_local_output = true})},
+                          {"1", PrepareModuleInput({.desired = Shard(-1),
+                                                    .use_local_input = true})},
+                          {"3", RowwiseParallel()}}),
+                 "");
+    CH_EXPECT_THAT(
+        message({{"0", columns},
+                 {"1", PrepareModuleOutput({.output = Shard(-1),
+                                            .desired = Replicate(),
+                                            .use_local_output = true})},
+                 {"3", RowwiseParallel()}}),
+        HasSubstr("module \"1\" (PrepareModuleOutput) hands out a plain tensor "
+                  "that lies as R, and module \"3\""));
     // Another plan may give the next module its style.
     CH_EXPECT_EQ(message({{"0", ColwiseParallel()}}), "");
     // What is replicated with the rest takes it as equal on all ranks.

@@ -25,7 +25,6 @@ std::vector<Flow> Sequential::flows() const {
   std::vector<Flow> flows;
   const Module* before = nullptr;
   for (const auto& [name, module] : children()) {
-    if (dynamic_cast<const Elementwise*>(module) != nullptr) continue;
     if (before != nullptr) flows.push_back({before, module});
     before = module;
   }
