@@ -213,6 +213,33 @@ class BadStartTest(unittest.TestCase):
                 ranks.append(self.start(3, 4, **variables))
                 self.assertIn(expected, self.line(ranks))
 
+    def test_a_variable_that_keeps_one_rank_from_the_others(self):
+        address = f"127.0.0.1:{self.port}"
+        for good, bad, expected in [
+                ({"CROSSHATCH_COORDINATOR": address, "MASTER_PORT": "1"},
+                 {"CROSSHATCH_COORDINATOR": "a", "MASTER_PORT": "1"},
+                 "CROSSHATCH_COORDINATOR=a: must be HOST:PORT"),
+                ({"CROSSHATCH_JOB_TOKEN": "secret"},
+                 {"CROSSHATCH_JOB_TOKEN": ""},
+                 "CROSSHATCH_JOB_TOKEN is empty")]:
+            with self.subTest(bad=bad):
+                # Rank 0 says who has not come, and that rank itself why.
+                ranks = [self.start(r, 3, "--start_timeout=4s",
+                                    **(bad if r == 2 else good))
+                         for r in range(3)]
+                said = [p.communicate(timeout=LONG)[1] for p in ranks]
+                self.assertIn("rank 2 has not come within ", said[0])
+                self.assertEqual(said[1], "")
+                self.assertIn(expected, said[2])
+
+    def test_a_name_that_takes_long_to_resolve(self):
+        # gRPC's other resolver asks name servers itself.
+        slow = {"PROBE_SLOW_NAMES": "1500", "GRPC_DNS_RESOLVER": "native"}
+        ranks = [self.start(r, 2, "--nosuch=1", "--start_timeout=30s",
+                            MASTER_ADDR="localhost", **(slow if r else {}))
+                 for r in range(2)]
+        self.assertIn("--nosuch=1", self.line(ranks))
+
     def test_mpirun(self):
         for flags, variables, expected in [
                 ([], {"RANK": "0"}, "two launchers disagree; unset RANK"),
@@ -253,6 +280,22 @@ class BadStartTest(unittest.TestCase):
                 self.port = free_port()
                 line = self.line([self.start(r, 2, *flags) for r in range(2)])
                 self.assertIn(expected, line)
+
+    def test_what_does_not_fit_is_said_before_what_is_missing(self):
+        line = self.line([self.start(r, 2, "--device=cuda", PROBE_RANKS="4",
+                                     CUDA_VISIBLE_DEVICES="")
+                          for r in range(2)])
+        self.assertIn("the program needs 4 ranks", line)
+
+    def test_programs_of_one_shell_that_nobody_started_as_ranks(self):
+        runs = [subprocess.Popen([PROGRAM, "--backend=mpi"], text=True,
+                                 stderr=subprocess.PIPE,
+                                 env={"PATH": os.environ["PATH"]})
+                for _ in range(3)]
+        for run in runs:
+            said = run.communicate(timeout=LONG)[1]
+            self.assertEqual(run.returncode, 1)
+            self.assertIn("nobody started this process as a rank", said)
 
     def test_another_number_of_ranks(self):
         line = self.line([self.start(r, 2, PROBE_RANKS="4") for r in range(2)])

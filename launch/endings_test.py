@@ -194,6 +194,14 @@ class EndingsTest(JobsTest):
             self.assertEqual(
                 [l for l in said if "died: " in l or "did not" in l], [])
 
+    def test_two_checks_that_fail_are_two_lines(self):
+        job = self.plain(2, PROBE_FAULT="checks", PROBE_FAULT_RANK="all")
+        _, said = job.end()
+        lines = [line for line in said if "check failed" in line]
+        self.assertEqual(len(lines), 2, said)
+        for own in "of rank 0", "of the others":
+            self.assertEqual(sum(own in line for line in lines), 1, said)
+
     def test_ranks_know_their_hosts(self):
         expected = [f"rank {r}: {r} of 3 on {socket.gethostname()}"
                     for r in range(3)]

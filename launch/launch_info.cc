@@ -160,8 +160,16 @@ absl::Status ReadOpenMpi(const Environment& environment, LaunchInfo& info) {
   info.mpi_knows_peers = true;
   CH_RETURN_IF_ERROR(reader.RankOf(
       "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", info.rank, info.size));
-  CH_RETURN_IF_ERROR(reader.LocalRankOf("OMPI_COMM_WORLD_LOCAL_RANK",
-                                        "OMPI_COMM_WORLD_LOCAL_SIZE", info));
+  const absl::Status local = reader.LocalRankOf(
+      "OMPI_COMM_WORLD_LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_SIZE", info);
+  if (!local.ok()) {
+    NoteWrong(local, info);
+    info.local_rank = -1;
+    // Whether they meet by a file hangs on it.
+    const auto size = reader.Number("OMPI_COMM_WORLD_LOCAL_SIZE", 1, info.size);
+    info.local_size = size.value_or(-1);
+    info.may_miss_others = !size.ok();
+  }
   const std::string job = Get(environment, "PMIX_NAMESPACE");
   if (!job.empty()) info.job = absl::StrCat("mpi/", job);
   info.meeting_file = MeetingFile(environment, info);
@@ -227,18 +235,20 @@ absl::Status ReadSlurm(const Environment& environment, LaunchInfo& info) {
                                                         : "SLURM_NTASKS";
   CH_RETURN_IF_ERROR(reader.RankOf("SLURM_PROCID", size, info.rank, info.size));
   if (reader.Has("SLURM_LOCALID")) {
-    CH_ASSIGN_OR_RETURN(info.local_rank,
-                        reader.Number("SLURM_LOCALID", 0, info.size - 1));
+    const auto local = reader.Number("SLURM_LOCALID", 0, info.size - 1);
+    NoteWrong(local.status(), info);
+    info.local_rank = local.value_or(-1);
   }
   // PMI2, which Slurm may speak instead, is not what Debian's Open MPI speaks.
   info.mpi_knows_peers = reader.Has("PMIX_RANK");
   if (info.mpi_knows_peers) {
-    CH_ASSIGN_OR_RETURN(const std::string pmix, reader.Text("PMIX_RANK"));
+    const std::string pmix = Get(environment, "PMIX_RANK");
     if (pmix != absl::StrCat(info.rank)) {
-      return absl::InvalidArgumentError(
-          absl::StrCat("PMIX_RANK=", pmix, " and SLURM_PROCID=", info.rank,
-                       ": srun gives both the same rank; unset PMIX_RANK if it "
-                       "is left from another job"));
+      NoteWrong(absl::InvalidArgumentError(absl::StrCat(
+                    "PMIX_RANK=", pmix, " and SLURM_PROCID=", info.rank,
+                    ": srun gives both the same rank; unset PMIX_RANK if it "
+                    "is left from another job")),
+                info);
     }
   }
   CH_ASSIGN_OR_RETURN(const std::string job, reader.Text("SLURM_JOB_ID"));
@@ -395,8 +405,11 @@ std::string FirstHost(const std::string& nodes) {
 absl::StatusOr<LaunchInfo> DetectLaunch(const Environment& environment) {
   LaunchInfo info;
   CH_RETURN_IF_ERROR(ReadLauncher(environment, info));
-  NoteWrong(ReadToken(environment, info), info);
-  NoteWrong(ReadCoordinator(environment, info), info);
+  for (const absl::Status& read :
+       {ReadToken(environment, info), ReadCoordinator(environment, info)}) {
+    NoteWrong(read, info);
+    if (!read.ok()) info.may_miss_others = true;
+  }
   return info;
 }
 

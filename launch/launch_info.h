@@ -53,6 +53,9 @@ struct LaunchInfo {
   /// Not empty where it is a rank, but cannot run: what is wrong. All ranks
   /// can meet to say it once.
   std::string wrong;
+  /// What is `wrong` is where or as what it meets the others: where they have
+  /// it right it waits for them in vain.
+  bool may_miss_others = false;
   /// Everything that takes part must know it (CROSSHATCH_JOB_TOKEN); empty
   /// where the user gave none.
   std::string token;

@@ -303,6 +303,9 @@ TEST(DetectLaunchTest, MpiKnowsPeersOfMpirunAndOfSlurmWithPmix) {
 TEST(DetectLaunchTest, AnswersForAllTheRanksThatCanMeetToSayWhatIsWrong) {
   for (const Environment& environment :
        {With(Mpi(), {{"RANK", "2"}}), With(Plain(), {{"LOCAL_RANK", "4"}}),
+        With(Mpi(), {{"OMPI_COMM_WORLD_LOCAL_RANK", "9"}}),
+        With(Slurm(), {{"SLURM_LOCALID", "9"}}),
+        With(Slurm(), {{"PMIX_RANK", "4"}}),
         With(Slurm(), {{"CROSSHATCH_JOB_TOKEN", "EMPTY"}}),
         With(Torchrun(), {{"CROSSHATCH_COORDINATOR", "a"}})}) {
     const auto info = DetectLaunch(environment);
@@ -314,6 +317,13 @@ TEST(DetectLaunchTest, AnswersForAllTheRanksThatCanMeetToSayWhatIsWrong) {
   EXPECT_EQ(nobody->rank, 3);
   EXPECT_EQ(nobody->size, 0);
   EXPECT_EQ(nobody->port, 29500);
+  // A place that is wrong keeps nobody from meeting, unlike an address.
+  const auto misses = [](const Environment& environment) {
+    return DetectLaunch(environment)->may_miss_others;
+  };
+  EXPECT_FALSE(misses(With(Plain(), {{"LOCAL_RANK", "4"}})));
+  EXPECT_TRUE(misses(With(Plain(), {{"CROSSHATCH_COORDINATOR", "a"}})));
+  EXPECT_TRUE(misses(With(Plain(), {{"CROSSHATCH_JOB_TOKEN", "EMPTY"}})));
   // Without an address nobody can be told.
   EXPECT_FALSE(DetectLaunch(With(Plain(), {{"MASTER_ADDR", ""}})).ok());
 }

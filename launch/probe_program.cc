@@ -4,6 +4,8 @@
 /// A program for bad_start_test.py and endings_test.py, whose ranks have
 /// nothing to do, or fail, or end in some way, as variables say.
 
+#include <dlfcn.h>
+#include <netdb.h>
 #include <signal.h>
 #include <stdlib.h>
 #include <unistd.h>
@@ -38,7 +40,7 @@ bool Names(const char* name, const World& world) {
 }
 
 /// Ends this process, or returns, in the way that PROBE_FAULT names.
-absl::Status Fault() {
+absl::Status Fault(int rank) {
   const std::string fault = Variable("PROBE_FAULT");
   if (fault == "exit") std::exit(3);
   if (fault == "_exit") _exit(0);
@@ -52,6 +54,12 @@ absl::Status Fault() {
                : absl::InternalError("no link to cut");
   }
   if (fault == "check") CH_CHECK(false) << "of the probe";
+  if (fault == "checks") {
+    // By then no rank is in what they do together.
+    std::this_thread::sleep_for(std::chrono::seconds(1));
+    CH_CHECK(rank != 0) << "of rank 0";
+    CH_CHECK(rank == 0) << "of the others";
+  }
   return absl::InternalError("out of luck");
 }
 
@@ -65,7 +73,9 @@ absl::Status UntilStopped(World& world) {
       std::puts("runs");
       std::fflush(stdout);
     }
-    if (Names("PROBE_FAULT_RANK", world)) CH_RETURN_IF_ERROR(Fault());
+    if (Names("PROBE_FAULT_RANK", world)) {
+      CH_RETURN_IF_ERROR(Fault(world.rank()));
+    }
     std::this_thread::sleep_for(std::chrono::milliseconds(1));
   }
 }
@@ -153,6 +163,17 @@ int MPI_Comm_connect(const char* port, void* info, int root, void* comm,
 int MPI_Finalize() {
   crosshatch::MeetMpi("MPI_Finalize");
   return PMPI_Finalize();
+}
+
+// As where a name server is down: each name takes PROBE_SLOW_NAMES
+// milliseconds.
+int getaddrinfo(const char* name, const char* service, const addrinfo* hints,
+                addrinfo** found) {
+  std::this_thread::sleep_for(std::chrono::milliseconds(
+      std::atoi(crosshatch::Variable("PROBE_SLOW_NAMES").c_str())));
+  static const auto next =
+      reinterpret_cast<decltype(&getaddrinfo)>(dlsym(RTLD_NEXT, "getaddrinfo"));
+  return next(name, service, hints, found);
 }
 }
 

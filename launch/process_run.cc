@@ -9,6 +9,7 @@
 #include <memory>
 #include <mutex>
 #include <optional>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -42,8 +43,6 @@ using coordination::Member;
 /// How long a rank 0 is waited for by a process that can be no rank of its job,
 /// and is to be named by it: it is there, or comes about now.
 constexpr absl::Duration kNamedWithin = absl::Seconds(10);
-/// How often a process that waits for rank 0 looks whether it still may come.
-constexpr absl::Duration kLook = absl::Seconds(1);
 /// How long after one that finds no rank 0 the others of its host may look for
 /// it, since they do not start at one time.
 constexpr absl::Duration kOthersStart = absl::Seconds(5);
@@ -55,6 +54,18 @@ Member ThisMember(const LaunchInfo& info) {
   member.set_wrong(info.outside);
   return member;
 }
+
+/// While there is one, the flag is set: also where what it stands for throws.
+class Inside {
+ public:
+  explicit Inside(std::atomic<bool>& flag) : flag_(flag) { flag_ = true; }
+  ~Inside() { flag_ = false; }
+  Inside(const Inside&) = delete;
+  Inside& operator=(const Inside&) = delete;
+
+ private:
+  std::atomic<bool>& flag_;
+};
 
 /// One process's part of a job.
 class Process {
@@ -89,6 +100,9 @@ class Process {
   /// \param stays how long it then does, for the others to see it.
   bool SpeaksForHost(absl::Duration stays = kSpeakerStays);
   std::string Topic() const;
+  /// `text`, with which this process did not come to the job, with what is
+  /// wrong here before it, since that may be why.
+  std::string WithCause(const std::string& text) const;
   /// What this process waited for in vain.
   std::string LateMpi() const;
   std::string LateEnd() const;
@@ -172,6 +186,12 @@ absl::Status Process::Listen(MeetingPoint& point) {
                    "free"));
 }
 
+std::string Process::WithCause(const std::string& text) const {
+  if (!info_.outside.empty()) return info_.outside;
+  if (info_.wrong.empty() || absl::StrContains(text, info_.wrong)) return text;
+  return absl::StrCat(info_.wrong, "; as it is, ", text);
+}
+
 std::string Process::LateMpi() const {
   return absl::StrCat(
       "MPI has not started within ", absl::FormatDuration(times_.start),
@@ -212,7 +232,7 @@ bool Process::SpeaksForHost(absl::Duration stays) {
 
 void Process::LeaveMpi(const std::string& late) {
   if (client_ == nullptr) {
-    if (SpeaksForHost()) say_(late);
+    if (SpeaksForHost()) say_(WithCause(late));
     absl::SleepFor(absl::Milliseconds(stays_ms_.load()));
     return;
   }
@@ -275,7 +295,6 @@ absl::Status Process::Choose(MeetingPoint& point) {
                         StartMpi(text, /*join=*/nullptr));
     if (static_cast<int>(told.size()) != info_.size) {
       is_said_ = !SpeaksForHost();
-      if (!info_.wrong.empty()) return absl::InvalidArgumentError(info_.wrong);
       return OtherWorld(absl::StrCat("is one of ", told.size()),
                         absl::StrCat("one of ", info_.size));
     }
@@ -295,47 +314,41 @@ void Process::RemoveMeetingFile() const {
 }
 
 absl::Status Process::Connect(const MeetingPoint& point) {
-  const absl::Time until = absl::Now() + times_.start;
-  while (true) {
-    const absl::Duration left = until - absl::Now();
-    coordination::ClientOptions options = {
-        .times = times_,
-        .leave = options_.timeout,
-        .on_failure =
-            [this](const FailureNotice& notice,
-                   const coordination::Roster& roster) {
-              OnFailure(notice, roster);
-            },
-        .end_process =
-            [this](const std::string& message) {
-              // Elsewhere than in its function it is not the rank's fault.
-              if (is_in_function_)
-                std::fprintf(stderr, "%s\n", message.c_str());
-              _exit(1);
-            }};
-    options.times.start = std::clamp(left, absl::Milliseconds(1), kLook);
-    auto client = CoordinationClient::Connect(point.host, point.port, self_,
-                                              point.token, std::move(options));
-    if (client.ok()) {
-      client_ = *std::move(client);
-      return absl::OkStatus();
-    }
-    if (IsSpokenOf(Topic())) {
-      is_said_ = true;
-      return client.status();
-    }
-    if (left > kLook && absl::IsDeadlineExceeded(client.status())) continue;
-    is_said_ = !SpeaksForHost();
-    return absl::Status(
-        client.status().code(),
-        absl::StrCat("rank 0's coordinator is not to be found: ",
-                     absl::IsDeadlineExceeded(client.status())
-                         ? absl::StrCat("nobody listened on ", point.host, ":",
-                                        point.port, " within ",
-                                        absl::FormatDuration(times_.start))
-                         : std::string(client.status().message()),
-                     "; is rank 0 started, and its address the same here?"));
+  coordination::ClientOptions options = {
+      .times = times_,
+      .leave = options_.timeout,
+      .on_failure =
+          [this](const FailureNotice& notice,
+                 const coordination::Roster& roster) {
+            OnFailure(notice, roster);
+          },
+      .end_process =
+          [this](const std::string& message) {
+            // Elsewhere than in its function it is not the rank's fault.
+            if (is_in_function_) std::fprintf(stderr, "%s\n", message.c_str());
+            _exit(1);
+          },
+      .still_hopes = [this] { return !IsSpokenOf(Topic()); }};
+  auto client = CoordinationClient::Connect(point.host, point.port, self_,
+                                            point.token, std::move(options));
+  if (client.ok()) {
+    client_ = *std::move(client);
+    return absl::OkStatus();
   }
+  if (IsSpokenOf(Topic())) {
+    is_said_ = true;
+    return client.status();
+  }
+  is_said_ = !SpeaksForHost();
+  return absl::Status(
+      client.status().code(),
+      absl::StrCat(
+          "rank 0's coordinator is not to be found: ",
+          absl::IsDeadlineExceeded(client.status())
+              ? absl::StrCat("nobody listened on ", point.host, ":", point.port,
+                             " within ", absl::FormatDuration(times_.start))
+              : std::string(client.status().message()),
+          "; is rank 0 started, and its address the same here?"));
 }
 
 absl::Status Process::Meet() {
@@ -350,6 +363,9 @@ absl::Status Process::Meet() {
     }
     times_.start = std::min(times_.start, kNamedWithin);
   }
+  if (info_.may_miss_others && info_.rank != 0) {
+    times_.start = std::min(times_.start, kNamedWithin);
+  }
   if (is_chosen) {
     CH_RETURN_IF_ERROR(Choose(point));
   } else if (info_.rank == 0) {
@@ -361,7 +377,10 @@ absl::Status Process::Meet() {
   }
   CH_RETURN_IF_ERROR(Connect(point));
   const absl::Status started = client_->AwaitStart();
-  is_said_ = client_->failure().has_value();
+  // A rank whose token is wrong here is told no more than that it is another.
+  const bool is_stranger =
+      absl::IsUnauthenticated(started) && !info_.wrong.empty();
+  is_said_ = client_->failure().has_value() && !is_stranger;
   // All have read it.
   if (started.ok()) RemoveMeetingFile();
   return started;
@@ -395,9 +414,13 @@ bool Process::TellCheck(const std::string& text) {
   if (!has_announced_ || !failure.has_value()) return false;
   // The others are to hear of it before rank 0 is gone.
   if (info_.rank == 0) absl::SleepFor(times_.ask());
-  // Another's check says it as well.
-  return absl::StrContains(std::string(failure->error.message()),
-                           ": check failed: ");
+  // That of another rank says it too where it is the same check, which is known
+  // by its place: values that follow may be the rank's.
+  constexpr std::string_view kFailed = ": check failed: ";
+  const size_t end = text.find(kFailed);
+  return end != std::string::npos &&
+         absl::StrContains(std::string(failure->error.message()),
+                           text.substr(0, end + kFailed.size()));
 }
 
 absl::Status Process::ChooseDevice() {
@@ -465,15 +488,13 @@ absl::Status Process::RunRanks(absl::FunctionRef<absl::Status(World&)> fn) {
           }};
   const auto run_rank = [&](World& world) -> absl::Status {
     has_run_ = true;
-    is_in_function_ = true;
     if (world.size() != info_.size || world.rank() != info_.rank) {
       return OtherWorld(
           absl::StrCat("is rank ", world.rank(), " of ", world.size()),
           absl::StrCat("rank ", info_.rank, " of ", info_.size));
     }
-    const absl::Status ran = fn(world);
-    is_in_function_ = false;
-    return ran;
+    const Inside inside(is_in_function_);
+    return fn(world);
   };
   // Where rank 0's choice was told by MPI, it is there already.
   if (!has_mpi_) {
@@ -510,7 +531,7 @@ bool Process::HasOwnWord(const absl::Status& status) {
 absl::Status Process::RunJob(absl::FunctionRef<absl::Status(World&)> fn) {
   if (const absl::Status met = Meet(); !met.ok()) {
     if (!is_said_) {
-      say_(info_.outside.empty() ? std::string(met.message()) : info_.outside);
+      say_(WithCause(std::string(met.message())));
     }
     return met;
   }

@@ -47,8 +47,14 @@ std::string PrefixOf(int rank, const RunOptions& options) {
 /// speaks.
 void SayWithoutPlan(const std::string& text) {
   const Environment environment = LaunchEnvironment();
+  if (environment.empty()) {
+    // A user has, or several in one shell: no job.
+    Print("", text);
+    return;
+  }
   // Numbers are what ranks differ in.
-  std::string topic = absl::StrCat("processes of ", getppid(), " without ");
+  std::string topic = absl::StrCat("processes of ", getppid(), ", ",
+                                   program_invocation_short_name, " without ");
   for (const char c : text) {
     if (!absl::ascii_isdigit(static_cast<unsigned char>(c))) topic += c;
   }
@@ -58,7 +64,7 @@ void SayWithoutPlan(const std::string& text) {
     const auto found = environment.find(size);
     if (found != environment.end() && found->second == "1") return;
   }
-  if (!environment.empty()) absl::SleepFor(kSpeakerStays);
+  absl::SleepFor(kSpeakerStays);
 }
 
 /// Ranks of this process alone.
@@ -95,6 +101,8 @@ int Run(absl::FunctionRef<absl::Status(World&)> fn, const RunOptions& asked) {
       if (options.*time <= absl::ZeroDuration()) options.*time = right.*time;
     }
     options.prepare = [wrong](Backend, int) { return wrong; };
+    // Nothing runs, and what it lacks is not to be said first.
+    options.device = Device::Kind::kCpu;
   }
   const StopSignals signals;
   const auto run_rank = [&](World& world) -> absl::Status {
@@ -129,6 +137,7 @@ int Run(int argc, char** argv, absl::FunctionRef<absl::Status(World&)> fn,
   if (!parsed.ok()) {
     // Processes of a job are to say it once.
     options.prepare = [parsed](Backend, int) { return parsed; };
+    options.device = Device::Kind::kCpu;
   }
   return Run(fn, options);
 }

@@ -40,7 +40,7 @@ absl::StatusOr<std::unique_ptr<CoordinationClient>> CoordinationClient::Connect(
   CoordinationClient& c = *client;
   CH_ASSIGN_OR_RETURN(
       c.wire_,
-      ConnectGrpc(host, port, c.options_.times.start,
+      ConnectGrpc(host, port, c.options_.times.start, c.options_.still_hopes,
                   {.received = [&c](const ServerMessage& m) { c.Received(m); },
                    .broken = [&c] { c.Broken(); }}));
   ClientMessage registration;

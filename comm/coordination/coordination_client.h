@@ -42,6 +42,9 @@ struct ClientOptions {
   /// Ends the process with a message; null: prints it to stderr and calls
   /// _exit(1).
   std::function<void(const std::string& message)> end_process;
+  /// Asked about once in a second while nobody listens: whether somebody may
+  /// still come. Null: until times.start is over.
+  std::function<bool()> still_hopes;
 };
 
 /// A rank's end of the coordination service; rank 0 has one too.
@@ -49,8 +52,8 @@ struct ClientOptions {
 class CoordinationClient final : public FailureChannel {
  public:
   /// Registers as `self`.
-  /// \error kDeadlineExceeded if nobody listens within times.start;
-  ///     kResourceExhausted.
+  /// \error kDeadlineExceeded if nobody listens within times.start; kCancelled
+  ///     where options.still_hopes has said no before; kResourceExhausted.
   static absl::StatusOr<std::unique_ptr<CoordinationClient>> Connect(
       const std::string& host, int port, const Member& self,
       const std::string& token, ClientOptions options);

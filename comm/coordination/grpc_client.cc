@@ -1,8 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <grpcpp/grpcpp.h>
 
+#include <algorithm>
+#include <chrono>
 #include <condition_variable>
 #include <deque>
+#include <functional>
 #include <mutex>
 #include <utility>
 
@@ -15,6 +18,9 @@
 
 namespace crosshatch::coordination {
 namespace {
+
+/// How often who waits for a connection is asked whether it still hopes.
+constexpr std::chrono::nanoseconds kLook = std::chrono::seconds(1);
 
 class GrpcClient final
     : public ClientWire,
@@ -96,7 +102,7 @@ class GrpcClient final
 
 absl::StatusOr<std::unique_ptr<ClientWire>> ConnectGrpc(
     const std::string& host, int port, absl::Duration timeout,
-    ClientWire::Events events) {
+    const std::function<bool()>& still_hopes, ClientWire::Events events) {
   QuietenGrpc();
   grpc::ChannelArguments arguments;
   arguments.SetInt(GRPC_ARG_INITIAL_RECONNECT_BACKOFF_MS, 50);
@@ -109,11 +115,18 @@ absl::StatusOr<std::unique_ptr<ClientWire>> ConnectGrpc(
   const std::string target = absl::StrCat(host, ":", port);
   std::shared_ptr<grpc::Channel> channel = grpc::CreateCustomChannel(
       target, grpc::InsecureChannelCredentials(), arguments);
-  if (!channel->WaitForConnected(std::chrono::system_clock::now() +
-                                 WaitTime(timeout))) {
-    return absl::DeadlineExceededError(
-        absl::StrCat("nobody listened on ", target, " within ",
-                     absl::FormatDuration(timeout)));
+  using Clock = std::chrono::system_clock;
+  const auto until = Clock::now() + WaitTime(timeout);
+  while (!channel->WaitForConnected(std::min(until, Clock::now() + kLook))) {
+    if (Clock::now() >= until) {
+      return absl::DeadlineExceededError(
+          absl::StrCat("nobody listened on ", target, " within ",
+                       absl::FormatDuration(timeout)));
+    }
+    if (still_hopes && !still_hopes()) {
+      return absl::CancelledError(
+          absl::StrCat("nobody listened on ", target, " so far"));
+    }
   }
   auto client =
       std::make_unique<GrpcClient>(std::move(channel), std::move(events));

@@ -59,11 +59,13 @@ class ClientWire {
 absl::StatusOr<std::unique_ptr<ServerWire>> ListenGrpc(
     const std::string& host, int port, ServerWire::Events events);
 
-/// Tries again until somebody listens there.
-/// \error kDeadlineExceeded.
+/// Tries again until somebody listens there, in one attempt: a name that takes
+/// long to resolve, or the second of a host's addresses, comes to its turn.
+/// \param still_hopes asked about once in a second; null: always.
+/// \error kDeadlineExceeded; kCancelled where `still_hopes` has said no.
 absl::StatusOr<std::unique_ptr<ClientWire>> ConnectGrpc(
     const std::string& host, int port, absl::Duration timeout,
-    ClientWire::Events events);
+    const std::function<bool()>& still_hopes, ClientWire::Events events);
 
 }  // namespace crosshatch::coordination
 

@@ -455,8 +455,10 @@ absl::Status NcclMover::ByCollective(const Collective& c, Stream& queue) {
 }
 
 constexpr size_t kPlaceBytes = 160;
+/// The last of them where the process takes several ranks on a device.
+constexpr char kSeveral = 1;
 
-/// "GPU 0000:65:00.0 of host n1", at most kPlaceBytes.
+/// "GPU 0000:65:00.0 of host n1", less than kPlaceBytes by far.
 std::string PlaceOf(int device) {
   char host[65] = {};
   gethostname(host, sizeof(host) - 1);
@@ -479,9 +481,14 @@ bool TakesSeveralOnADevice() {
 }
 
 /// NCCL has one rank on a device, and says of more that its usage is invalid.
+/// \param told the same on all members: where each is, and then whether its
+///     process takes several there. All decide alike.
 absl::Status CheckPlaces(const GroupKey& key,
                          const std::vector<std::string>& told) {
-  if (TakesSeveralOnADevice()) return absl::OkStatus();
+  const bool takes_several = std::all_of(
+      told.begin(), told.end(),
+      [](const std::string& one) { return one[kPlaceBytes - 1] == kSeveral; });
+  if (takes_several) return absl::OkStatus();
   std::map<std::string, int> rank_at;
   for (size_t r = 0; r < told.size(); ++r) {
     const std::string place = told[r].substr(0, told[r].find('\0'));
@@ -493,7 +500,7 @@ absl::Status CheckPlaces(const GroupKey& key,
         ", and NCCL has one rank on a GPU: start a process for each, and say "
         "which is whose by LOCAL_RANK or CUDA_VISIBLE_DEVICES; rank threads of "
         "one process share GPUs, and so do processes with NCCL 2.30 or later "
-        "and NCCL_MULTI_RANK_GPU_ENABLE=1"));
+        "and NCCL_MULTI_RANK_GPU_ENABLE=1 in all of them"));
   }
   return absl::OkStatus();
 }
@@ -511,9 +518,11 @@ class Movers final : public DeviceMovers {
     if (key.size() > 1) {
       const int device = context.device().index();
       CheckCuda(cudaSetDevice(device), "cudaSetDevice");
-      // Where it is, and then the id of the first.
+      // Where it is, whether it takes others there, and then the id of the
+      // first.
       std::string mine = PlaceOf(device);
       mine.resize(kPlaceBytes);
+      if (TakesSeveralOnADevice()) mine[kPlaceBytes - 1] = kSeveral;
       ncclUniqueId id = {};
       // Without one all fail alike, for an id that is empty.
       if (member == 0 && ncclGetUniqueId(&id) == ncclSuccess) {
