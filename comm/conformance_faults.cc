@@ -259,12 +259,12 @@ class Faults {
 
   void AddCrossings() {
     if (!engine_->exact_stalls && !engine_->any_order_of_streams) return;
-    // What finds no circle ends by the timeout, and names who did not come.
+    // What finds no circle ends by the timeout, and names the group that did.
     const bool exact = engine_->exact_stalls;
     const auto crossed = [exact](std::vector<std::string> said) -> Expectation {
       if (exact) return {.said = std::move(said)};
       return {.code = absl::StatusCode::kDeadlineExceeded,
-              .said = {"timed out after 500ms"}};
+              .said = {"group '", "timed out after 500ms"}};
     };
     ConformanceRunOptions options;
     if (!exact) options.timeout = absl::Milliseconds(500);

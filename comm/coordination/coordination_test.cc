@@ -209,6 +209,16 @@ TEST(CoordinationTest, NobodyThereIsAnErrorInTime) {
   EXPECT_THAT(std::string(client.status().message()), HasSubstr("127.0.0.1:1"));
 }
 
+TEST(CoordinationTest, WhoHopesNoMoreWaitsNoMore) {
+  int asked = 0;
+  const auto client = CoordinationClient::Connect(
+      kHost, 1, ThisProcess(1, 2), kToken,
+      {.times = {.start = absl::Hours(1)},
+       .still_hopes = [&asked] { return ++asked < 2; }});
+  EXPECT_EQ(client.status().code(), absl::StatusCode::kCancelled);
+  EXPECT_EQ(asked, 2);
+}
+
 TEST(CoordinationTest, APortIsTakenOnceAndGivenBack) {
   auto job = std::make_unique<Job>(1);
   const int port = job->port();

@@ -235,8 +235,10 @@ struct MpiProcess::State {
 
 namespace {
 
-/// At most; it is the timeout of the last job where that is shorter.
+/// At most; it is the timeout of the last job where that is shorter, and no
+/// less than what a loaded machine takes: jobs may have the shortest timeouts.
 constexpr absl::Duration kFinalising = absl::Seconds(30);
+constexpr absl::Duration kLeastFinalising = absl::Seconds(5);
 /// What each process gives at a time in an exchange: most blobs go at once.
 constexpr uint64_t kExchangedPiece = uint64_t{1} << 20;
 
@@ -248,13 +250,11 @@ MpiProcess::~MpiProcess() {
   if (!CanBeFinalised()) return;
   // A process that is lost now is one that nobody watches over any more.
   if (had_part_) {
-    // Of a job that has failed all is said.
+    // Also after a job that has failed: who expected that would exit with 0.
     const std::string text =
-        !ended_well_
-            ? ""
-            : absl::StrCat("[rank ", state_->rank, "] MPI did not end within ",
-                           absl::FormatDuration(patience_),
-                           ": another process of the job is lost\n");
+        absl::StrCat("[rank ", state_->rank, "] MPI did not end within ",
+                     absl::FormatDuration(patience_),
+                     ": another process of the job is lost or late\n");
     auto watch =
         StartThread("the watch over MPI's end", [patience = patience_, text] {
           absl::SleepFor(patience);
@@ -286,7 +286,10 @@ MpiProcess& MpiProcess::Instance() {
 
 void MpiProcess::End() {
   MpiProcess& process = Instance();
-  if (process.CanBeFinalised()) process.Finalise();
+  if (!process.CanBeFinalised()) return;
+  process.Finalise();
+  // Also where MPI itself goes on, since the program has started it.
+  process.Break(absl::FailedPreconditionError("EndMpi has been called in it"));
 }
 
 absl::StatusOr<MpiProcess*> MpiProcess::Get(const MpiJoin* join) {
@@ -503,8 +506,7 @@ absl::StatusOr<std::unique_ptr<Link>> MpiProcess::Open(
 
 void MpiProcess::EndJob(bool well, absl::Duration patience, bool had_part) {
   had_part_ = had_part;
-  ended_well_ = well;
-  patience_ = std::min(patience, kFinalising);
+  patience_ = std::clamp(patience, kLeastFinalising, kFinalising);
   // Open MPI finalises processes that joined by messages over TCP. After an
   // error the first of them may have exited, and MPI complains to the user.
   is_in_step_ = well || !state_->session.has_value();

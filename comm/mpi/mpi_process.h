@@ -49,7 +49,8 @@ class MpiProcess {
   /// The job of the last Open has ended on all processes together, `well` or
   /// with an error; or it is one that this process has no part in, and goes on
   /// without it.
-  /// \param patience bounds MPI's end, which the others take about now too.
+  /// \param patience bounds MPI's end, which the others take about now too; at
+  ///     least five seconds are used, and at most thirty.
   void EndJob(bool well, absl::Duration patience, bool had_part = true);
   /// A process is lost: nothing works any more, and finalising would hang.
   void Break(const absl::Status& why);
@@ -75,7 +76,6 @@ class MpiProcess {
   bool is_in_step_ = false;
   /// The others end about when this process does.
   bool had_part_ = true;
-  bool ended_well_ = true;
   absl::Duration patience_;
   absl::Status broken_;
 };
