@@ -149,7 +149,8 @@ class Checker:
                 self.check_variable(page, number, variable.group(1) + "=")
             elif flag.split("=")[0] not in BAZEL_FLAGS and flag != "--test_env=CUDA_VISIBLE_DEVICES":
                 self.error(page, number, f"not a flag that is checked: {flag}")
-        if labels in (["//checkpoint:ckpt"], ["//examples:gpt2"], ["//examples:moe"]):
+        if labels in (["//benchmarks:training_benchmark"], ["//checkpoint:ckpt"],
+                      ["//examples:gpt2"], ["//examples:moe"]):
             return  # programs_test runs them, and they refuse what they don't know.
         if own and labels != ["//examples:train_lm"]:
             self.error(page, number, f"flags of {labels} are not checked")

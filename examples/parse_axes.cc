@@ -15,8 +15,7 @@ absl::StatusOr<std::vector<MeshAxis>> ParseAxes(
     const std::string& flag, const std::string& text,
     const std::vector<std::string>& names, int64_t most_ranks) {
   const auto wrong = [&](const auto&... what) {
-    return absl::InvalidArgumentError(
-        absl::StrCat(flag, text, ": ", what...));
+    return absl::InvalidArgumentError(absl::StrCat(flag, text, ": ", what...));
   };
   std::vector<MeshAxis> axes;
   int64_t ranks = 1;

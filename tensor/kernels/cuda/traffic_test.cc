@@ -306,12 +306,12 @@ TEST_P(TrafficTest, Norms) {
   const Buffer parts(DType::kBool,
                      Kernels().layer_norm_backward_workspace_bytes(layer));
   layer.workspace = parts.get();
-  ExpectMovesLittle("layer_norm_backward",
-                    {three + 2 * rstd.bytes(), 14 * kCount},
-                    [&](KernelContext& context) {
-                      Kernels().layer_norm_backward(layer, context);
-                    },
-                    0.85);
+  ExpectMovesLittle(
+      "layer_norm_backward", {three + 2 * rstd.bytes(), 14 * kCount},
+      [&](KernelContext& context) {
+        Kernels().layer_norm_backward(layer, context);
+      },
+      0.85);
 }
 
 TEST_P(TrafficTest, Rope) {
