@@ -35,7 +35,7 @@ extern template Tensor FromValues<int64_t>(ShapeView,
 /// `tensor`, which is local, where this rank computes: itself where it lies
 /// there, else a copy of what lies in the host's memory, made in the current
 /// stream's order and contiguous. Ranks of a device bring to it what a thread
-/// without a rank made, such as a loader's. A copy is outside of the graph.
+/// without a rank made, such as a loader's. Outside of the graph.
 Tensor ToThisDevice(const Tensor& tensor);
 
 /// Names and shapes, no memory and no accounting: Device::Meta() until its
