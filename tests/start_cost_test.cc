@@ -70,11 +70,12 @@ TEST(StartCostTest, DoesNotGrowWithParametersOrRanks) {
 }
 
 TEST(StartCostTest, IsOneForTheMeshWhatRanksShareAndEachStepButTheLast) {
-  // Of the text, the model, the ids and the targets, whether ranks have the
-  // same; of the step, whether to stop, which the last one need not know.
-  EXPECT_EQ(CountsOf(2, 2, 2, 1).exchanges, 5);
+  // Of the text, the model, the ids, and the targets of the loss and of its
+  // gradient, whether ranks have the same; of the step, whether to stop, which
+  // the last one need not know.
+  EXPECT_EQ(CountsOf(2, 2, 2, 1).exchanges, 6);
   const Counts two = CountsOf(2, 2, 2, 2);
-  EXPECT_EQ(two.exchanges, 6);
+  EXPECT_EQ(two.exchanges, 7);
   const Counts five = CountsOf(2, 2, 2, 5);
   EXPECT_EQ(five.exchanges, two.exchanges + 3);
   EXPECT_EQ(five.groups, two.groups);
