@@ -375,7 +375,7 @@ TEST(SaveTest, RanksThatLayFilesOutOtherwiseAreRefused) {
   };
   for (const auto& c : cases) {
     RunRanks(2, [&](World& world) -> absl::Status {
-      nn::Linear model(3, 4);
+      nn::Linear model(3, 4, {.bias = true});
       CH_RETURN_IF_ERROR(model.Materialize({.seed = 1}));
       const bool is_other = world.rank() == 1;
       const absl::Status status =
@@ -409,7 +409,7 @@ TEST(SaveTest, FilesAreAsLongAsTheyWillBeBeforeRanksWrite) {
   const std::string dir = FreshDir("length");
   FixedLengthFileSystem files;
   RunRanks(2, [&](World& world) -> absl::Status {
-    nn::Linear model(3, 4);
+    nn::Linear model(3, 4, {.bias = true});
     CH_RETURN_IF_ERROR(model.Materialize({.seed = 1}));
     return SaveWeights(world, model, dir, {.rules = {{"*", "*"}}}, "{}",
                        {.most_bytes_of_a_file = 1, .file_system = &files});
