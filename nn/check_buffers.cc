@@ -1,16 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "crosshatch/nn/check_buffers.h"
 
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "absl/types/span.h"
 #include "crosshatch/base/status_macros.h"
-#include "crosshatch/comm/communicator.h"
 #include "crosshatch/dtensor/dtensor.h"
 #include "crosshatch/dtensor/verify.h"
-#include "crosshatch/mesh/mesh_communicator.h"
+#include "crosshatch/mesh/rank_difference.h"
 
 namespace crosshatch::nn {
 
@@ -19,25 +18,19 @@ namespace {
 // Which buffers there are with memory: what follows asks ranks about these.
 absl::Status CompareMemory(const std::vector<NamedBuffer>& buffers,
                            const DeviceMesh& mesh) {
-  if (mesh.size() == 1) return absl::OkStatus();
   std::string here;
   for (const auto& [name, buffer] : buffers) {
     absl::StrAppend(&here, here.empty() ? "" : ", ", buffer->name(),
                     buffer->has_memory() ? "" : " without memory");
   }
-  CH_ASSIGN_OR_RETURN(Communicator * communicator, MeshCommunicator(mesh));
-  CH_ASSIGN_OR_RETURN(const std::vector<std::string> all,
-                      communicator->Exchange(here, "buffers"));
-  const absl::Span<const int> ranks = mesh.layout().ranks();
-  for (size_t i = 1; i < all.size(); ++i) {
-    if (all[i] == all[0]) continue;
-    return absl::FailedPreconditionError(absl::StrCat(
-        "ranks have other buffers: ", all[0], " on rank ", ranks[0], ", ",
-        all[i], " on rank ", ranks[i],
-        "; every rank calls Module::Materialize, or restores, and builds the "
-        "same modules"));
-  }
-  return absl::OkStatus();
+  CH_ASSIGN_OR_RETURN(const std::optional<RankDifference> differ,
+                      FindRankDifference(mesh, here, "buffers"));
+  if (!differ.has_value()) return absl::OkStatus();
+  return absl::FailedPreconditionError(absl::StrCat(
+      "ranks have other buffers: ", differ->first, " on rank ",
+      differ->first_rank, ", ", differ->other, " on rank ", differ->other_rank,
+      "; every rank calls Module::Materialize, or restores, and builds the "
+      "same modules"));
 }
 
 // Of both meshes, whatever the first says: the ranks of the other one wait for

@@ -2,34 +2,28 @@
 #include "crosshatch/nn/compare_steps.h"
 
 #include <algorithm>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
-#include "absl/types/span.h"
 #include "crosshatch/base/status_macros.h"
-#include "crosshatch/comm/communicator.h"
 #include "crosshatch/dtensor/dtensor.h"
-#include "crosshatch/mesh/mesh_communicator.h"
+#include "crosshatch/mesh/rank_difference.h"
 #include "crosshatch/tensor/rank_context.h"
 
 namespace crosshatch::nn {
 namespace {
 
 absl::Status CompareOnMesh(const DeviceMesh& mesh, const std::string& here) {
-  CH_ASSIGN_OR_RETURN(Communicator * communicator, MeshCommunicator(mesh));
-  CH_ASSIGN_OR_RETURN(const std::vector<std::string> all,
-                      communicator->Exchange(here, "SetDropoutStep"));
-  const absl::Span<const int> ranks = mesh.layout().ranks();
-  for (size_t i = 1; i < all.size(); ++i) {
-    if (all[i] == all[0]) continue;
-    return absl::FailedPreconditionError(absl::StrCat(
-        "dropout draws differently on ranks ", ranks[0], " and ", ranks[i],
-        ": SetDropoutStep was told ", all[0], " and ", all[i],
-        "; it takes the same seed and step on every rank"));
-  }
-  return absl::OkStatus();
+  CH_ASSIGN_OR_RETURN(const std::optional<RankDifference> differ,
+                      FindRankDifference(mesh, here, "SetDropoutStep"));
+  if (!differ.has_value()) return absl::OkStatus();
+  return absl::FailedPreconditionError(absl::StrCat(
+      "dropout draws differently on ranks ", differ->first_rank, " and ",
+      differ->other_rank, ": SetDropoutStep was told ", differ->first, " and ",
+      differ->other, "; it takes the same seed and step on every rank"));
 }
 
 }  // namespace

@@ -2,6 +2,7 @@
 #include "crosshatch/nn/materialize.h"
 
 #include <algorithm>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -9,10 +10,9 @@
 #include "absl/strings/str_cat.h"
 #include "crosshatch/base/check.h"
 #include "crosshatch/base/status_macros.h"
-#include "crosshatch/comm/communicator.h"
 #include "crosshatch/dtensor/dtensor.h"
 #include "crosshatch/dtensor/random.h"
-#include "crosshatch/mesh/mesh_communicator.h"
+#include "crosshatch/mesh/rank_difference.h"
 #include "crosshatch/tensor/rank_context.h"
 
 namespace crosshatch::nn {
@@ -43,20 +43,14 @@ std::string Describe(absl::Span<Parameter* const> parameters,
 // Each rank makes its own elements, so nothing else would show that two of them
 // make different models.
 absl::Status CompareOnMesh(const DeviceMesh& mesh, const std::string& here) {
-  if (mesh.size() == 1) return absl::OkStatus();
-  CH_ASSIGN_OR_RETURN(Communicator * communicator, MeshCommunicator(mesh));
-  CH_ASSIGN_OR_RETURN(const std::vector<std::string> all,
-                      communicator->Exchange(here, "Materialize"));
-  const absl::Span<const int> ranks = mesh.layout().ranks();
-  for (size_t i = 1; i < all.size(); ++i) {
-    if (all[i] == all[0]) continue;
-    return absl::InvalidArgumentError(absl::StrCat(
-        "Materialize: ranks make different models: ", all[0], " on rank ",
-        ranks[0], ", ", all[i], " on rank ", ranks[i],
-        "; every rank takes the same seed and builds the same modules in the "
-        "same order"));
-  }
-  return absl::OkStatus();
+  CH_ASSIGN_OR_RETURN(const std::optional<RankDifference> differ,
+                      FindRankDifference(mesh, here, "Materialize"));
+  if (!differ.has_value()) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat(
+      "Materialize: ranks make different models: ", differ->first, " on rank ",
+      differ->first_rank, ", ", differ->other, " on rank ", differ->other_rank,
+      "; every rank takes the same seed and builds the same modules in the "
+      "same order"));
 }
 
 absl::Status CompareRanks(absl::Span<Parameter* const> parameters,
