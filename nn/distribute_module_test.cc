@@ -12,6 +12,7 @@
 #include "crosshatch/tensor/autograd.h"
 #include "crosshatch/tensor/creation.h"
 #include "crosshatch/tensor/ops/ops.h"
+#include "crosshatch/testing/batch.h"
 #include "crosshatch/testing/ranks.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -20,17 +21,6 @@ namespace crosshatch::nn {
 namespace {
 
 using ::testing::HasSubstr;
-
-// -1, 0 or 1: sums of products of few of them are exact in any order.
-Tensor Integers(ShapeView sizes, int64_t salt) {
-  std::vector<float> values(static_cast<size_t>(NumElements(sizes)));
-  for (size_t i = 0; i < values.size(); ++i) {
-    const auto at = static_cast<int64_t>(i);
-    values[i] =
-        static_cast<float>((at * at * 31 + at * 7 + salt * 13) % 7 % 3) - 1;
-  }
-  return FromValues<float>(sizes, values);
-}
 
 // Adds a table.
 class Table final : public Module {
@@ -69,7 +59,7 @@ class Net final : public Module {
     if (!filled) return;
     int64_t salt = 0;
     for (Parameter* p : Parameters()) {
-      Tensor values = Integers(p->data().sizes(), ++salt);
+      Tensor values = SmallIntegers(p->data().sizes(), ++salt);
       values.set_requires_grad(true);
       p->set_data(values);
     }
@@ -120,7 +110,7 @@ DistributeModuleOptions PlainOutside() {
 // The output, then the gradients.
 using Values = std::vector<std::vector<float>>;
 absl::StatusOr<Values> OutputAndGradients(Net& net) {
-  const Tensor output = net.Forward(Integers({4, 5}, 9));
+  const Tensor output = net.Forward(SmallIntegers({4, 5}, 9));
   CH_EXPECT_FALSE(output.is_distributed());
   Values values = {output.ToVector<float>()};
   CH_RETURN_IF_ERROR(Backward(Sum(output)));
@@ -155,7 +145,8 @@ TEST(DistributeModule, ReplicatesWhatThePartitionLeaves) {
       CH_EXPECT_TRUE(p->data().requires_grad());
     }
     CH_RETURN_IF_ERROR(net.Materialize({.seed = 7}));
-    const Tensor output = net.Forward(Replicated(Integers({2, 5}, 1), mesh));
+    const Tensor output =
+        net.Forward(Replicated(SmallIntegers({2, 5}, 1), mesh));
     CH_EXPECT_EQ(LayoutOf(output).ToString(), "[R,R]");
     return absl::OkStatus();
   });

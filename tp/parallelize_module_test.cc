@@ -1,9 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "crosshatch/tp/parallelize_module.h"
 
-#include <functional>
 #include <memory>
-#include <optional>
 #include <string>
 #include <tuple>
 #include <utility>
@@ -18,12 +16,10 @@
 #include "crosshatch/nn/layers/gelu.h"
 #include "crosshatch/nn/layers/sequential.h"
 #include "crosshatch/nn/linear.h"
-#include "crosshatch/nn/rms_norm.h"
 #include "crosshatch/tensor/autograd.h"
 #include "crosshatch/tensor/creation.h"
-#include "crosshatch/tensor/ops/in_place.h"
 #include "crosshatch/tensor/ops/ops.h"
-#include "crosshatch/tensor/rank_context.h"
+#include "crosshatch/testing/batch.h"
 #include "crosshatch/testing/ranks.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -32,17 +28,6 @@ namespace crosshatch::tp {
 namespace {
 
 using ::testing::HasSubstr;
-
-// -1, 0 or 1: sums of products of few of them are exact in any order.
-Tensor Integers(const Shape& sizes, int64_t salt) {
-  std::vector<float> values(static_cast<size_t>(NumElements(sizes)));
-  for (size_t i = 0; i < values.size(); ++i) {
-    const auto at = static_cast<int64_t>(i);
-    values[i] =
-        static_cast<float>((at * at * 31 + at * 7 + salt * 13) % 7 % 3) - 1;
-  }
-  return FromValues<float>(sizes, values);
-}
 
 // Tokens [B, T] to [B, T, 3] through an embedding and an MLP, with sizes that
 // two or three ranks do not divide.
@@ -55,7 +40,7 @@ class Net final : public nn::Module {
     RegisterModule("down", down_);
     int64_t salt = 0;
     for (nn::Parameter* p : Parameters()) {
-      p->set_data(Integers(p->data().sizes(), ++salt));
+      p->set_data(SmallIntegers(p->data().sizes(), ++salt));
       Tensor(p->data()).set_requires_grad(true);
     }
   }
@@ -129,10 +114,10 @@ TEST(ParallelizeModuleTest, HandsOutLocalOutputsWhereAsked) {
   OnMesh({{"tp", 2}}, [](const DeviceMesh& mesh) -> absl::Status {
     World& world = mesh.world();
     nn::Linear linear(3, 5);
-    linear.weight()->set_data(Integers({5, 3}, 1));
+    linear.weight()->set_data(SmallIntegers({5, 3}, 1));
     CH_RETURN_IF_ERROR(ParallelizeModule(
         linear, mesh, {{"", ColwiseParallel({.use_local_output = true})}}));
-    const Tensor out = linear.Forward(Integers({4, 3}, 2));
+    const Tensor out = linear.Forward(SmallIntegers({4, 3}, 2));
     CH_EXPECT_FALSE(out.is_distributed());
     CH_EXPECT_EQ(out.size(1), world.rank() == 0 ? 3 : 2);
     return absl::OkStatus();
@@ -247,7 +232,7 @@ TEST(ParallelizeModuleTest, TakesTheValuesOfOneRank) {
       Net net;
       if (*mesh.index(0) != source) {
         for (nn::Parameter* p : net.Parameters()) {
-          p->set_data(Integers(p->data().sizes(), 17 + *mesh.index(0)));
+          p->set_data(SmallIntegers(p->data().sizes(), 17 + *mesh.index(0)));
         }
       }
       CH_RETURN_IF_ERROR(
@@ -259,14 +244,14 @@ TEST(ParallelizeModuleTest, TakesTheValuesOfOneRank) {
         nn::Linear read(3, 5);
         read.NamedParameters();
         if ((*mesh.index(0) == source) == right) {
-          read.weight()->set_data(Integers({5, 3}, 9));
+          read.weight()->set_data(SmallIntegers({5, 3}, 9));
         }
         const absl::Status laid = ParallelizeModule(
             read, mesh, {{"", ColwiseParallel()}}, {.source_rank = source});
         if (right) {
           CH_RETURN_IF_ERROR(laid);
           CH_EXPECT_EQ(FullTensor(read.weight()->data()).ToVector<float>(),
-                       Integers({5, 3}, 9).ToVector<float>());
+                       SmallIntegers({5, 3}, 9).ToVector<float>());
         } else {
           CH_EXPECT_THAT(std::string(laid.message()),
                          HasSubstr("parameter weight has memory on rank"));
@@ -341,254 +326,6 @@ TEST(ParallelizeModuleTest, ChecksFlowsThatModulesTell) {
   });
 }
 
-// An MLP whose flows nobody tells, whose first module is `up`.
-class Untold final : public nn::Module {
- public:
-  Untold() : up_(4, 6), down_(6, 4) {
-    RegisterModule("up", up_);
-    RegisterModule("down", down_);
-    for (nn::Parameter* p : Parameters()) {
-      p->set_data(Integers(p->data().sizes(), 1));
-    }
-  }
-  const char* type_name() const override { return "Untold"; }
-  // Between the two.
-  std::function<Tensor(const Tensor&)> between = [](const Tensor& t) {
-    return t;
-  };
-
- protected:
-  TensorList ForwardImpl(TensorSpan inputs) override {
-    return {down_.Forward(between(up_.Forward(inputs[0])))};
-  }
-
- private:
-  nn::Linear up_;
-  nn::Linear down_;
-};
-
-// On two ranks; what stands between the modules is `between`.
-void ForwardOfUntold(const ParallelPlan& plan,
-                     std::function<Tensor(const Tensor&)> between,
-                     const ParallelizeOptions& options = {}) {
-  OnMesh({{"tp", 2}}, [&](const DeviceMesh& mesh) -> absl::Status {
-    Untold net;
-    net.between = between;
-    CH_RETURN_IF_ERROR(ParallelizeModule(net, mesh, plan, options));
-    // Autograd knows of no writes to what crosses the border to DTensors.
-    const NoGrad no_grad;
-    for (int i = 0; i < 3; ++i) net.Forward(Integers({2, 4}, 2));
-    return absl::OkStatus();
-  });
-}
-
-TEST(PlainTensorDeathTest, IsNotTakenOtherwiseThanItWasHandedOut) {
-  const auto same = [](const Tensor& t) { return t; };
-  const Style columns = ColwiseParallel({.use_local_output = true});
-  const Style whole =
-      ColwiseParallel({.output = Replicate(), .use_local_output = true});
-  EXPECT_DEATH(
-      ForwardOfUntold({{"up", columns}, {"down", ColwiseParallel()}}, same),
-      "module up \\(Linear\\) with ColwiseParallel hands out a plain tensor "
-      "that lies as S\\(-1\\), and module down \\(Linear\\) with "
-      "ColwiseParallel takes it as R; let one of them say what the other does, "
-      "or hand out DTensors");
-  EXPECT_DEATH(
-      ForwardOfUntold({{"up", whole}, {"down", RowwiseParallel()}}, same),
-      "lies as R, and module down .* takes it as S\\(-1\\)");
-  EXPECT_DEATH(
-      ForwardOfUntold({{"up", columns}}, same, {.replicate_rest = true}),
-      "lies as S\\(-1\\), and module down \\(Linear\\) with no style takes it "
-      "as R");
-  // A style's own module gets a plain tensor from it as well.
-  EXPECT_DEATH(
-      ForwardOfUntold({{"", PrepareModuleInput({.desired = Shard(0),
-                                                .use_local_input = true})},
-                       {"up", ColwiseParallel()}},
-                      same),
-      "module Untold with PrepareModuleInput hands out a plain tensor that "
-      "lies as S\\(0\\), and module up ");
-  // Dims from either end are compared where there is a tensor.
-  ForwardOfUntold(
-      {{"up", columns}, {"down", RowwiseParallel({.input = Shard(1)})}}, same);
-  // What an op or a write makes of it is the program's.
-  const ParallelPlan plan = {{"up", whole},
-                             {"down", ColwiseParallel({.input = Partial()})}};
-  ForwardOfUntold(plan, [](const Tensor& t) { return Mul(t, t); });
-  ForwardOfUntold(plan, [](const Tensor& t) {
-    MulInPlace(t, 0.5);
-    return t;
-  });
-}
-
-// Gives on what it gets.
-class Passes final : public nn::Module {
- public:
-  const char* type_name() const override { return "Passes"; }
-
- protected:
-  TensorList ForwardImpl(TensorSpan inputs) override {
-    return {inputs[0], inputs[1]};
-  }
-};
-
-// What `up` makes goes to `both` as a second input, and from there, as a second
-// output, to `down`.
-class InSecondPlace final : public nn::Module {
- public:
-  InSecondPlace() : up_(4, 4), down_(4, 4) {
-    RegisterModule("up", up_);
-    RegisterModule("both", both_);
-    RegisterModule("down", down_);
-    for (nn::Parameter* p : Parameters()) {
-      p->set_data(Integers(p->data().sizes(), 1));
-    }
-  }
-  const char* type_name() const override { return "InSecondPlace"; }
-
- protected:
-  TensorList ForwardImpl(TensorSpan inputs) override {
-    const TensorList passed = both_.Call({inputs[0], up_.Forward(inputs[0])});
-    return {down_.Forward(passed[1])};
-  }
-
- private:
-  nn::Linear up_;
-  Passes both_;
-  nn::Linear down_;
-};
-
-void ForwardInSecondPlace(const ParallelPlan& plan) {
-  OnMesh({{"tp", 2}}, [&](const DeviceMesh& mesh) -> absl::Status {
-    InSecondPlace net;
-    CH_RETURN_IF_ERROR(ParallelizeModule(net, mesh, plan));
-    const NoGrad no_grad;
-    net.Forward(Integers({2, 4}, 2));
-    return absl::OkStatus();
-  });
-}
-
-TEST(PlainTensorDeathTest, NoneOfSeveralIsTakenOtherwise) {
-  const Style columns = ColwiseParallel({.use_local_output = true});
-  const std::string of_up =
-      "module up \\(Linear\\) with ColwiseParallel hands out a plain tensor "
-      "that lies as S\\(-1\\), and module both \\(Passes\\) with ";
-  EXPECT_DEATH(
-      ForwardInSecondPlace({{"up", columns}, {"both", ReplicateParallel()}}),
-      of_up + "ReplicateParallel takes it as R");
-  const PlacementList whole = {Replicate(), Replicate()};
-  EXPECT_DEATH(
-      ForwardInSecondPlace(
-          {{"up", columns},
-           {"both", PrepareModuleInput({.input = whole, .desired = whole})}}),
-      of_up + "PrepareModuleInput takes it as R");
-  EXPECT_DEATH(
-      ForwardInSecondPlace(
-          {{"up", columns},
-           {"both", PrepareModuleOutput({.output = {std::nullopt, Shard(-1)},
-                                         .desired = {std::nullopt, Replicate()},
-                                         .use_local_output = true})},
-           {"down", RowwiseParallel()}}),
-      "module both \\(Passes\\) with PrepareModuleOutput hands out a plain "
-      "tensor that lies as R, and module down \\(Linear\\) with "
-      "RowwiseParallel takes it as S\\(-1\\)");
-}
-
-// A style that takes what comes out of its module, or what one before it in a
-// Combined hands in.
-TEST(PlainTensorDeathTest, IsNotTakenOtherwiseOnTheWayOut) {
-  const auto same = [](const Tensor& t) { return t; };
-  EXPECT_DEATH(
-      ForwardOfUntold({{"down", ColwiseParallel({.use_local_output = true})},
-                       {"", PrepareModuleOutput({})}},
-                      same),
-      "module down \\(Linear\\) with ColwiseParallel hands out a plain tensor "
-      "that lies as S\\(-1\\), and module Untold with PrepareModuleOutput "
-      "takes it as R");
-  EXPECT_DEATH(
-      ForwardOfUntold({{"down", ColwiseParallel({.use_local_output = true})},
-                       {"", ReplicateParallel()}},
-                      same),
-      "lies as S\\(-1\\), and module Untold with ReplicateParallel takes it "
-      "as R");
-  EXPECT_DEATH(
-      ForwardOfUntold(
-          {{"up", Combined({PrepareModuleInput(
-                                {.desired = Shard(0), .use_local_input = true}),
-                            ColwiseParallel()})}},
-          same),
-      "module up \\(Linear\\) with PrepareModuleInput hands out a plain tensor "
-      "that lies as S\\(0\\), and module up \\(Linear\\) with "
-      "ColwiseParallel takes it as R");
-}
-
-// What `first` makes goes to two modules beside each other.
-class Beside final : public nn::Module {
- public:
-  Beside() : first_(4, 4), left_(4, 4), right_(4, 4) {
-    RegisterModule("first", first_);
-    RegisterModule("left", left_);
-    RegisterModule("right", right_);
-    int64_t salt = 0;
-    for (nn::Parameter* p : Parameters()) {
-      p->set_data(Integers(p->data().sizes(), ++salt));
-    }
-  }
-  const char* type_name() const override { return "Beside"; }
-
- protected:
-  TensorList ForwardImpl(TensorSpan inputs) override {
-    const Tensor y = first_.Forward(inputs[0]);
-    return {left_.Forward(y), right_.Forward(y)};
-  }
-
- private:
-  nn::Linear first_;
-  nn::Linear left_;
-  nn::Linear right_;
-};
-
-// On one rank, and on the first that splits one row, the part is the whole, and
-// a part that a style hands in is the tensor that came.
-TEST(PlainTensorTest, LiesEitherWayWhereThePartIsTheWhole) {
-  const Tensor x = Integers({1, 4}, 2);
-  const std::vector<float> expected = Beside().Call({x})[1].ToVector<float>();
-  const Style gathered =
-      Combined({PrepareModuleInput({.input = Shard(0),
-                                    .desired = Replicate(),
-                                    .use_local_input = true}),
-                ColwiseParallel()});
-  const std::vector<ParallelPlan> plans = {
-      {{"first", SequenceParallel(0, /*use_local_output=*/true)},
-       {"left", gathered},
-       {"right", gathered}},
-      {{"first", ReplicateParallel({.use_local_output = true})},
-       {"left",
-        PrepareModuleInput({.desired = Shard(0), .use_local_input = true})},
-       {"right", ColwiseParallel()}},
-      // Nobody hands out what comes to left and right.
-      {{"left",
-        PrepareModuleInput({.desired = Shard(0), .use_local_input = true})},
-       {"right", ColwiseParallel()}},
-  };
-  for (const int ranks : {1, 2}) {
-    for (const ParallelPlan& plan : plans) {
-      OnMesh({{"tp", ranks}}, [&](const DeviceMesh& mesh) -> absl::Status {
-        Beside net;
-        CH_RETURN_IF_ERROR(ParallelizeModule(net, mesh, plan));
-        const NoGrad no_grad;
-        const Tensor whole = Integers({1, 4}, 2);
-        const bool plain = plan.size() == 2;
-        const Tensor input =
-            plain ? whole : DistributeTensor(whole, mesh, {Shard(0)});
-        const Tensor right = net.Call({input})[1];
-        CH_EXPECT_EQ(FullTensor(right).ToVector<float>(), expected);
-        return absl::OkStatus();
-      });
-    }
-  }
-}
-
 // Modules of the user's own that call themselves as ours do.
 class NamedLikeOurs final : public nn::Module {
  public:
@@ -625,7 +362,7 @@ TEST(ParallelizeModuleTest, AsksForTypesAndNotForNames) {
 // The output of columns then rows, and the gradients of its sum.
 absl::StatusOr<std::vector<std::vector<float>>> ColumnsThenRows(
     nn::Linear& up, nn::Linear& down) {
-  const Tensor x = Integers({3, 4}, 3).set_requires_grad(true);
+  const Tensor x = SmallIntegers({3, 4}, 3).set_requires_grad(true);
   const Tensor y = down.Forward(Relu(up.Forward(x)));
   CH_RETURN_IF_ERROR(Backward(Sum(y)));
   std::vector<std::vector<float>> values;
@@ -649,8 +386,8 @@ TEST_P(LocalInputsTest, AreTakenInUnits) {
   const nn::LinearOptions of_columns = {.out_unit = unit};
   const nn::LinearOptions of_rows = {.in_unit = unit};
   const auto fill = [inner = inner](nn::Linear& up, nn::Linear& down) {
-    up.weight()->set_data(Integers({inner, 4}, 1));
-    down.weight()->set_data(Integers({5, inner}, 2));
+    up.weight()->set_data(SmallIntegers({inner, 4}, 1));
+    down.weight()->set_data(SmallIntegers({5, inner}, 2));
   };
   nn::Linear one_up(4, inner, of_columns);
   nn::Linear one_down(inner, 5, of_rows);
