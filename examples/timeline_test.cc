@@ -53,15 +53,17 @@ bool Overlap(const Span& a, const Span& b) {
   return a.begin < b.end && b.begin < a.end;
 }
 
+// One training, which is large enough to overlap, is what all cases look at.
 class TimelineTest : public ::testing::Test {
  protected:
-  void SetUp() override {
-    const absl::StatusOr<std::string> trace = TraceTraining(options_);
+  static void SetUpTestSuite() {
+    const absl::StatusOr<std::string> trace = TraceTraining(kOptions);
     ASSERT_TRUE(trace.ok()) << trace.status();
     rows_ = Parse(json::parse(*trace));
   }
+  static void TearDownTestSuite() { rows_.clear(); }
   // What modules and groups do there; ops and collectives nest in it.
-  std::vector<Span> Row(int rank, const std::string& name) {
+  static std::vector<Span> Row(int rank, const std::string& name) {
     std::vector<Span> outer;
     for (const Span& span : rows_[rank][name]) {
       if (span.category != "op" && span.category != "collective" &&
@@ -72,13 +74,14 @@ class TimelineTest : public ::testing::Test {
     return outer;
   }
 
-  const TimelineOptions options_ = {.ranks = 2, .steps = 3, .layers = 4};
-  Rows rows_;
+  static constexpr TimelineOptions kOptions = {
+      .ranks = 2, .steps = 3, .layers = 4};
+  static inline Rows rows_;
 };
 
 TEST_F(TimelineTest, HasARowForEachKindOfWorkOfEachRank) {
-  const auto groups = static_cast<size_t>(options_.layers + 1);
-  const auto steps = static_cast<size_t>(options_.steps);
+  const auto groups = static_cast<size_t>(kOptions.layers + 1);
+  const auto steps = static_cast<size_t>(kOptions.steps);
   ASSERT_EQ(rows_.size(), 2u);
   for (int rank = 0; rank < 2; ++rank) {
     std::set<std::string> names;

@@ -117,8 +117,9 @@ std::vector<float> Expected(CollectiveKind kind) {
 }
 
 // What all ranks have of a collective, whose operands are made late and
-// overwritten soon. `hasty_rank` leaves out a wait; `late_rank` alone is late, since
-// the waits that are left for another late rank would hide the missing one.
+// overwritten soon. `hasty_rank` leaves out a wait; `late_rank` alone is late,
+// since the waits that are left for another late rank would hide the missing
+// one.
 std::vector<float> Results(CollectiveKind kind, int hasty_rank, int left_out,
                            int late_rank, int* waits = nullptr) {
   Planter hasty(left_out, /*is_late=*/false);
