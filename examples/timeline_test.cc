@@ -55,7 +55,7 @@ bool Overlap(const Span& a, const Span& b) {
 
 class TimelineTest : public ::testing::Test {
  protected:
-  void SetUp() override {
+  static void SetUpTestSuite() {
     const absl::StatusOr<std::string> trace = TraceTraining(options_);
     ASSERT_TRUE(trace.ok()) << trace.status();
     rows_ = Parse(json::parse(*trace));
@@ -72,9 +72,12 @@ class TimelineTest : public ::testing::Test {
     return outer;
   }
 
-  const TimelineOptions options_ = {.ranks = 2, .steps = 3, .layers = 4};
-  Rows rows_;
+  static constexpr TimelineOptions options_ = {
+      .ranks = 2, .steps = 3, .layers = 4};
+  static Rows rows_;
 };
+
+Rows TimelineTest::rows_;
 
 TEST_F(TimelineTest, HasARowForEachKindOfWorkOfEachRank) {
   const auto groups = static_cast<size_t>(options_.layers + 1);
