@@ -9,11 +9,9 @@
 #include <fstream>
 #include <memory>
 #include <string>
-#include <thread>
 #include <vector>
 
 #include "absl/status/status.h"
-#include "absl/time/time.h"
 #include "crosshatch/base/status_macros.h"
 #include "crosshatch/checkpoint/file_system.h"
 #include "crosshatch/checkpoint/hf_config.h"
@@ -443,33 +441,6 @@ TEST(SaveTest, EveryRankHearsOfARefusal) {
   EXPECT_TRUE(fs::exists(dir + "/notes"));
   EXPECT_TRUE(fs::exists(dir + "/model.safetensors"));
   EXPECT_FALSE(fs::exists(dir + ".saving"));
-}
-
-/// Flushes as a disk does that is busy for long.
-class SlowFileSystem final : public FileSystem {
- public:
-  explicit SlowFileSystem(absl::Duration time) : time_(time) {}
-  int Sync(int fd) override {
-    std::this_thread::sleep_for(absl::ToChronoMilliseconds(time_));
-    return FileSystem::Sync(fd);
-  }
-
- private:
-  const absl::Duration time_;
-};
-
-TEST(SaveTest, ASlowDiskIsNoRankThatKeepsTheOthersWaiting) {
-  const std::string dir = FreshDir("slow");
-  const absl::Duration timeout = absl::Milliseconds(700);
-  SlowFileSystem files(3 * timeout);
-  RunRanks(3,
-           [&](World& world) {
-             nn::Llama model({.dim = 8, .layers = 1, .heads = 2, .ffn = 8},
-                             world.device());
-             return SaveHuggingFace(world, model, dir, {.file_system = &files});
-           },
-           {.timeout = timeout});
-  EXPECT_TRUE(LoadConfig(dir).ok());
 }
 
 TEST(SaveTest, ADryRunHasNothingToSave) {

@@ -18,32 +18,12 @@ import sys
 import tempfile
 import unittest
 
-INSIDE = "CROSSHATCH_MAY_MOUNT"
+sys.path.append(os.path.join(sys.path[0], "../testing"))
+import mount_namespace  # noqa: E402
 
-
-def enter_namespace():
-    """Runs this program again where it may mount, if that is possible."""
-    if INSIDE in os.environ:
-        return
-    for options in (["--mount"], ["--map-root-user", "--mount"]):
-        probe = ["unshare", *options, "sh", "-c",
-                 'd=$(mktemp -d) && mount -t tmpfs -o size=64k none "$d" && '
-                 'umount "$d" && rmdir "$d"']
-        try:
-            allowed = subprocess.run(probe, capture_output=True).returncode == 0
-        except OSError:
-            break
-        if allowed:
-            os.environ[INSIDE] = "yes"
-            os.execvp("unshare", ["unshare", *options, sys.executable, *sys.argv])
-    print("NOT CHECKED: mounting is not allowed here, so full disks, other file "
-          "systems and mount points are not", file=sys.stderr)
-    os.environ[INSIDE] = "no"
-
-
-enter_namespace()
+mount_namespace.enter(without="full disks, other file systems and mount points")
 PROGRAM = os.path.abspath(sys.argv.pop(1))
-MAY_MOUNT = os.environ[INSIDE] == "yes"
+MAY_MOUNT = mount_namespace.may_mount()
 # What a version takes on the disk, about: eight tensors of 251 x 64 float32.
 STATE = 8 * 251 * 64 * 4
 
@@ -53,28 +33,14 @@ def run(*arguments):
                           timeout=100)
 
 
-class MountsTest(unittest.TestCase):
+class MountsTest(mount_namespace.MountingTestCase):
     def setUp(self):
         self.root = os.path.realpath(tempfile.mkdtemp())
         self.addCleanup(shutil.rmtree, self.root)
-        self.mounted = []
-        self.addCleanup(self.unmount_all)
-
-    def unmount_all(self):
-        for path in reversed(self.mounted):
-            subprocess.run(["umount", path], check=True)
+        super().setUp()
 
     def path(self, *names):
         return os.path.join(self.root, *names)
-
-    def mount(self, path, *options):
-        os.makedirs(path, exist_ok=True)
-        subprocess.run(["mount", *options, path], check=True)
-        self.mounted.append(path)
-        return path
-
-    def tmpfs(self, path, size):
-        return self.mount(path, "-t", "tmpfs", "-o", f"size={size}", "none")
 
     def save(self, path, version):
         """What saving says: "" where it went well."""
@@ -170,10 +136,6 @@ class MountsTest(unittest.TestCase):
         self.assertEqual(sorted(os.listdir(self.root)), ["run", "source"])
         with open(notes) as file:
             self.assertEqual(file.read(), "mine")
-
-    def mount_file(self, source, path):
-        subprocess.run(["mount", "--bind", source, path], check=True)
-        self.mounted.append(path)
 
     @unittest.skipUnless(MAY_MOUNT, "mounts")
     def test_a_link_to_another_file_system_leads_there(self):

@@ -12,7 +12,6 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
-#include "absl/strings/string_view.h"
 #include "absl/time/clock.h"
 #include "crosshatch/base/status_macros.h"
 #include "crosshatch/checkpoint/huggingface.h"
@@ -24,16 +23,15 @@
 #include "crosshatch/examples/page/run_page.h"
 #include "crosshatch/examples/page/sharding_drawing.h"
 #include "crosshatch/examples/page/step_trace.h"
+#include "crosshatch/examples/parallelize_llama.h"
 #include "crosshatch/examples/report.h"
 #include "crosshatch/examples/sample.h"
-#include "crosshatch/extensions/dtensor_extensions.h"
 #include "crosshatch/fsdp/accumulate.h"
 #include "crosshatch/fsdp/fully_shard.h"
 #include "crosshatch/launch/stop.h"
 #include "crosshatch/mesh/device_mesh.h"
 #include "crosshatch/nn/adamw.h"
 #include "crosshatch/nn/bound_values.h"
-#include "crosshatch/nn/checkpoint.h"
 #include "crosshatch/nn/clip_grad.h"
 #include "crosshatch/nn/combined_state.h"
 #include "crosshatch/nn/models/llama.h"
@@ -44,79 +42,9 @@
 #include "crosshatch/tensor/creation.h"
 #include "crosshatch/tensor/ops/ops.h"
 #include "crosshatch/tensor/span.h"
-#include "crosshatch/tp/llama_plan.h"
-#include "crosshatch/tp/parallelize_module.h"
-#include "crosshatch/tp/plan_text.h"
 
 namespace crosshatch::examples {
 namespace {
-
-bool HasAxis(const TrainOptions& options, absl::string_view name) {
-  return std::any_of(options.mesh.begin(), options.mesh.end(),
-                     [&](const MeshAxis& axis) { return axis.name == name; });
-}
-
-// The axes that split the batch. FullyShard goes by their order: copies over
-// the first of two, shards over the second. The user's goes by their names.
-std::vector<std::string> DataAxes(const TrainOptions& options) {
-  if (HasAxis(options, "replicate")) return {"replicate", "fsdp"};
-  return {"fsdp"};
-}
-
-// Heads are split whole, a key head with the query heads that use it, or, where
-// that leaves ranks without any, the query heads alone
-// (LinearOptions::out_part).
-int RanksWithoutHeads(const TrainOptions& options) {
-  const nn::LlamaConfig config = options.config.Resolved();
-  const int64_t ranks = options.AxisSize("tp");
-  const auto busy = [ranks](int64_t units) {
-    const int64_t share = (units + ranks - 1) / ranks;
-    return (units + share - 1) / share;
-  };
-  const bool splits_groups =
-      config.kv_heads < ranks &&
-      (config.heads + ranks - 1) / ranks < config.heads / config.kv_heads;
-  return static_cast<int>(ranks -
-                          busy(splits_groups ? config.heads : config.kv_heads));
-}
-
-// Splits the model over the mesh: by tp first, then each block and the rest by
-// FSDP.
-absl::Status Parallelize(nn::Llama& model, const DeviceMesh& mesh,
-                         const TrainOptions& options) {
-  if (HasAxis(options, "tp")) {
-    CH_ASSIGN_OR_RETURN(const DeviceMesh tp_mesh, mesh.Slice("tp"));
-    tp::ParallelPlan plan = tp::LlamaPlan(model.config());
-    if (!options.plan.empty()) {
-      CH_ASSIGN_OR_RETURN(
-          plan, tp::ParsePlan(options.plan_text, options.plan, kMostDims));
-    }
-    const absl::Status laid = tp::ParallelizeModule(
-        model, tp_mesh, plan, {.replicate_rest = !options.plan.empty()});
-    if (!laid.ok() && !options.plan.empty()) {
-      return absl::Status(laid.code(),
-                          absl::StrCat("--plan=", options.plan, ": ",
-                                       std::string(laid.message())));
-    }
-    CH_RETURN_IF_ERROR(laid);
-  }
-  CH_ASSIGN_OR_RETURN(const DeviceMesh fsdp_mesh,
-                      mesh.Slice(DataAxes(options)));
-  fsdp::FullyShardOptions fsdp_options;
-  // The loss is divided by the number of targets of the whole batch, so that
-  // every target weighs the same however the batch splits.
-  fsdp_options.gradient_divide_factor = 1.0;
-  fsdp_options.extension = DTensorExtensions::Create();
-  fsdp_options.cpu_offload = options.offload;
-  if (options.dtype != kFloat32) {
-    fsdp_options.mixed_precision.param_dtype = options.dtype;
-  }
-  for (nn::Module& block : model.blocks()) {
-    if (options.recompute) CH_RETURN_IF_ERROR(nn::Checkpoint(block));
-    CH_RETURN_IF_ERROR(fsdp::FullyShard(block, fsdp_mesh, fsdp_options));
-  }
-  return fsdp::FullyShard(model, fsdp_mesh, fsdp_options);
-}
 
 // Micro-batch `i` of `count` that `rows` are split into: of as many rows as the
 // others, or fewer.
@@ -235,7 +163,7 @@ class Trainer {
 };
 
 absl::Status Trainer::SetUp() {
-  CH_RETURN_IF_ERROR(Parallelize(model_, mesh_, options_));
+  CH_RETURN_IF_ERROR(ParallelizeLlama(model_, mesh_, options_));
   CH_ASSIGN_OR_RETURN(data_, DataParallel::Create(mesh_, DataAxes(options_)));
   CH_ASSIGN_OR_RETURN(const bool resumes, Resume());
   if (resumes) return absl::OkStatus();

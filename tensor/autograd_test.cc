@@ -453,6 +453,27 @@ TEST(BackwardTest, AddsUpGradientsOfNoElements) {
   }
 }
 
+// The gradient of a sum is expanded: of no elements it counts as contiguous,
+// and is not one to add to.
+TEST(BackwardTest, AddsToExpandedGradientsOfNoElements) {
+  for (const Shape& sizes : {Shape{3, 0}, Shape{0, 3}, Shape{0, 0}}) {
+    const Tensor c = Ones(sizes, kFloat64).set_requires_grad(true);
+    for (const bool is_leaf : {true, false}) {
+      const Tensor leaf = Ones(sizes, kFloat64).set_requires_grad(true);
+      // Twice, since the second adds to what the leaf has from the first.
+      for (int i = 0; i < 2; ++i) {
+        const Tensor h = is_leaf ? leaf : Mul(leaf, 2.0);
+        for (int64_t dim : {0, 1}) {
+          const Tensor once = Sum(Mul(c, Sum(h, {dim}, /*keepdim=*/true)));
+          const Tensor again = Sum(Sum(h, {1 - dim}));
+          ASSERT_TRUE(Backward(Add(once, Add(again, Sum(h)))).ok());
+        }
+      }
+      EXPECT_EQ(leaf.grad().sizes(), sizes);
+    }
+  }
+}
+
 TEST(InPlaceTest, HasGradientsInEveryForm) {
   EXPECT_TRUE(Gradcheck(
       [](TensorSpan in) {

@@ -361,6 +361,7 @@ def ch_rank_test(
         mpi_args = [],
         mpi_seconds = 100,
         two_hosts = False,
+        two_hosts_tags = [],
         nccl_args = [],
         nccl_size = "medium",
         devices = ["cpu"],
@@ -386,6 +387,7 @@ def ch_rank_test(
       mpi_seconds: that the job of processes may take.
       two_hosts: whether there is a test <name>_on_two_hosts, too, as those of
         ch_mpi_test.
+      two_hosts_tags: of that test beside its others, as "nightly".
       nccl_args: of the program by NCCL, as a --gtest_filter.
       nccl_size: of that test.
       devices: "cpu", and "cuda" for two more tests of the same program:
@@ -472,7 +474,7 @@ def ch_rank_test(
             ranks = ranks,
             seconds = mpi_seconds,
             args = mpi_args,
-            tags = tags_beside,
+            tags = tags_beside + two_hosts_tags,
             visibility = kwargs.get("visibility"),
             runner = "run_mpi_test_on_two_hosts",
         )

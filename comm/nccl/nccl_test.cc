@@ -20,6 +20,7 @@
 #include "crosshatch/emulation/cuda_runtime.h"
 #include "crosshatch/tensor/creation.h"
 #include "crosshatch/tensor/ops/cast.h"
+#include "crosshatch/tensor/ops/index.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
@@ -137,6 +138,35 @@ TEST(NcclEngineTest, NamesTheCollectiveInWhichADeviceHangs) {
     EXPECT_THAT(std::string(status.message()), HasSubstr(said));
   }
   EXPECT_TRUE(RunNccl(2, ReduceAndWait).ok()) << "a new job";
+}
+
+// The index that the kernel behind the collective finds is what that did not
+// overwrite.
+TEST(NcclEngineTest, WhatComesOfAHungCollectiveHidesItNot) {
+  emulation::StopNcclRank(1, /*after=*/1);
+  const absl::Status status =
+      RunNccl(2,
+              [](World& world) -> absl::Status {
+                CH_ASSIGN_OR_RETURN(
+                    auto all, world.Group("all", world.AllRanks(), "comm"));
+                RankContext& context = world.context();
+                Stream& stream = context.SideStream("comm");
+                const Tensor table = Zeros({4, 2});
+                const Tensor ids = Full({3}, 99, kInt64);
+                stream.Wait(context.compute_stream().Record());
+                CH_RETURN_IF_ERROR(Barrier(*all, stream, "first"));
+                CH_RETURN_IF_ERROR(Broadcast(*all, ids.raw_data(), 3, kInt64,
+                                             /*root=*/0, stream, "ids"));
+                context.compute_stream().Wait(stream.Record());
+                IndexSelect(table, 0, ids);
+                return context.Synchronize();
+              },
+              {.nccl = kCollectives, .timeout = absl::Milliseconds(300)});
+  emulation::StopNcclRank(-1);
+  EXPECT_EQ(status.code(), absl::StatusCode::kDeadlineExceeded) << status;
+  for (const char* said : {"broadcast #1", "'ids'"}) {
+    EXPECT_THAT(std::string(status.message()), HasSubstr(said));
+  }
 }
 
 TEST(NcclEngineTest, NamesRanksThatShareADevice) {

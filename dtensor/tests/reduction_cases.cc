@@ -59,6 +59,13 @@ std::vector<RuleCase> ReductionCases() {
        {{{7, 2}}},
        [](T t) { return Max(t[0], {0}); },
        kRounding},
+      // Some ranks have no row.
+      {"max of int32",
+       {{{2, 3}}},
+       [](T t) { return Max(ToDType(t[0], kInt32), {0}); }},
+      {"min of int32",
+       {{{2, 3}}},
+       [](T t) { return Min(ToDType(t[0], kInt32), {0}); }},
       {"max of bool",
        {{{5, 2}}},
        [](T t) { return Max(Greater(t[0], FullLike(t[0], 1)), {0}); }},

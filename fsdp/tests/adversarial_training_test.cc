@@ -1,4 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
+
+/// \file
+/// CROSSHATCH_FUZZ_STREAM_SEEDS: with how many seeds.
+
+#include <cstdint>
+
+#include "crosshatch/dtensor/redistribution/fuzz_testutil.h"
 #include "crosshatch/fsdp/tests/adversarial_training_testutil.h"
 #include "gtest/gtest.h"
 
@@ -6,9 +13,10 @@ namespace crosshatch::fsdp {
 namespace {
 
 TEST(AdversarialTrainingTest, GivesTheSameBitsOnEverySeed) {
+  const uint64_t seeds = FuzzCases("CROSSHATCH_FUZZ_STREAM_SEEDS", 30);
   for (const Scenario& scenario : AllScenarios()) {
     const Reference reference(scenario);
-    for (uint64_t seed = 1; seed <= 30; ++seed) {
+    for (uint64_t seed = 1; seed <= seeds; ++seed) {
       ASSERT_TRUE(reference.IsSound(seed))
           << scenario.name << ", seed " << seed;
     }

@@ -9,6 +9,7 @@
 #include "crosshatch/base/place.h"
 #include "crosshatch/tensor/backends/cuda/cuda_stream.h"
 #include "crosshatch/tensor/kernels/cuda/cuda_api.cuh"
+#include "crosshatch/tensor/rank_context.h"
 
 namespace crosshatch::internal {
 namespace {
@@ -180,11 +181,17 @@ class CudaStream final : public Stream {
 
   void SetDevice() const { CheckCuda(cudaSetDevice(device_), "cudaSetDevice"); }
 
-  /// Of what has run so far.
+  /// Of what has run so far. The error of a poisoned rank is what its program
+  /// hears, and not what came of it.
   void EndIfThereIsAComplaint() const {
     const auto* const kind =
         static_cast<const volatile ComplaintKind*>(&context_.complaint->kind);
     if (*kind == ComplaintKind::kNone) return;
+    bool poisoned = false;
+    if (run_worker_) {
+      run_worker_([&] { poisoned = RankContext::Current().poisoned(); });
+    }
+    if (poisoned) return;
     // The rest of it was written before.
     CheckCuda(cudaStreamSynchronize(stream_), "cudaStreamSynchronize");
     context_.places->End(*context_.complaint);

@@ -7,7 +7,8 @@
 /// index out of range: the first thread that finds something writes it down in
 /// memory of the host, leaves that element alone and goes on. The host looks
 /// when it next waits for the stream, and ends the program with the message
-/// that the kernels of the CPU give, at the place where the kernel was issued.
+/// that the kernels of the CPU give, at the place where the kernel was issued;
+/// of a rank that is poisoned by then it looks away.
 
 #include <cstdint>
 #include <string>

@@ -31,6 +31,7 @@ void CudaMatMul(const MatMulArgs& args, KernelContext& context);
 // attention.cu
 int64_t CudaAttentionWorkspaceBytes(const AttentionArgs& args);
 void CudaAttention(const AttentionArgs& args, KernelContext& context);
+// attention_backward.cu
 int64_t CudaAttentionBackwardWorkspaceBytes(const AttentionBackwardArgs& args);
 void CudaAttentionBackward(const AttentionBackwardArgs& args,
                            KernelContext& context);

@@ -1,0 +1,153 @@
+// SPDX-License-Identifier: Apache-2.0
+
+/// \file
+/// A save on a disk that is busy for longer than a collective may take, twice
+/// over: no rank is missed meanwhile, and the weights are there in the end.
+
+#include <cstdint>
+#include <functional>
+#include <ostream>
+#include <string>
+#include <thread>
+
+#include "absl/status/status.h"
+#include "absl/time/time.h"
+#include "crosshatch/base/status_macros.h"
+#include "crosshatch/checkpoint/checkpoint.h"
+#include "crosshatch/checkpoint/file_system.h"
+#include "crosshatch/checkpoint/hf_config.h"
+#include "crosshatch/checkpoint/huggingface.h"
+#include "crosshatch/comm/world.h"
+#include "crosshatch/dtensor/dtensor.h"
+#include "crosshatch/fsdp/fully_shard.h"
+#include "crosshatch/mesh/device_mesh.h"
+#include "crosshatch/nn/models/llama.h"
+#include "crosshatch/nn/state_dict.h"
+#include "crosshatch/tensor/creation.h"
+#include "crosshatch/testing/expect.h"
+#include "crosshatch/testing/ranks.h"
+#include "gtest/gtest.h"
+
+namespace crosshatch::checkpoint {
+namespace {
+
+constexpr int kRanks = 3;
+constexpr absl::Duration kTimeout = absl::Milliseconds(700);
+
+// What of the disk is slow, the first time that a rank asks for it.
+enum class Slow { kWrite, kFlush, kPutInPlace };
+
+class SlowFileSystem final : public FileSystem {
+ public:
+  explicit SlowFileSystem(Slow slow) : slow_(slow) {}
+
+  bool was_slow() const { return was_slow_; }
+
+  int Write(int fd, const void* data, int64_t bytes,
+            int64_t& written) override {
+    Take(Slow::kWrite);
+    return FileSystem::Write(fd, data, bytes, written);
+  }
+  int WriteAt(int fd, int64_t offset, const void* data, int64_t bytes,
+              int64_t& written) override {
+    Take(Slow::kWrite);
+    return FileSystem::WriteAt(fd, offset, data, bytes, written);
+  }
+  int Sync(int fd) override {
+    Take(Slow::kFlush);
+    return FileSystem::Sync(fd);
+  }
+  int RenameToNew(const std::string& from, const std::string& to) override {
+    Take(Slow::kPutInPlace);
+    return FileSystem::RenameToNew(from, to);
+  }
+
+ private:
+  void Take(Slow call) {
+    if (call != slow_ || was_slow_) return;
+    was_slow_ = true;
+    std::this_thread::sleep_for(absl::ToChronoMilliseconds(3 * kTimeout));
+  }
+
+  const Slow slow_;
+  bool was_slow_ = false;
+};
+
+struct Case {
+  std::string name;
+  Slow slow;
+  int rank;  // Whose disk it is.
+};
+
+void PrintTo(const Case& c, std::ostream* out) { *out << c.name; }
+
+class SlowDiskTest : public ::testing::TestWithParam<Case> {
+ protected:
+  // Saves by `save` on ranks of which one has a slow disk.
+  void ExpectSaves(const std::function<absl::Status(World&, const std::string&,
+                                                    FileSystem&)>& save) {
+    RunRanks(kRanks,
+             [&](World& world) -> absl::Status {
+               const bool is_slow = world.rank() == GetParam().rank;
+               SlowFileSystem slow(GetParam().slow);
+               CH_RETURN_IF_ERROR(
+                   save(world, dir_, is_slow ? slow : FileSystem::Real()));
+               CH_EXPECT_EQ(slow.was_slow(), is_slow);
+               return absl::OkStatus();
+             },
+             {.timeout = kTimeout});
+  }
+
+  const std::string dir_ = ::testing::TempDir() + "slow_disk_" +
+                           ::testing::UnitTest::GetInstance()
+                               ->current_test_info()
+                               ->test_suite_name() +
+                           GetParam().name;
+};
+
+class SlowDiskOfModelTest : public SlowDiskTest {};
+
+TEST_P(SlowDiskOfModelTest, IsWaitedFor) {
+  ExpectSaves([](World& world, const std::string& dir,
+                 FileSystem& files) -> absl::Status {
+    CH_ASSIGN_OR_RETURN(const DeviceMesh mesh,
+                        InitDeviceMesh(world, {{"fsdp", world.size()}}));
+    nn::Llama model({.dim = 8, .layers = 1, .heads = 2, .ffn = 8});
+    CH_RETURN_IF_ERROR(fsdp::FullyShard(model, mesh));
+    CH_RETURN_IF_ERROR(model.Materialize({.seed = 1}));
+    return SaveHuggingFace(world, model, dir, {.file_system = &files});
+  });
+  EXPECT_TRUE(LoadConfig(dir_).ok());
+}
+
+class SlowDiskOfCheckpointTest : public SlowDiskTest {};
+
+TEST_P(SlowDiskOfCheckpointTest, IsWaitedFor) {
+  ExpectSaves([](World& world, const std::string& dir,
+                 FileSystem& files) -> absl::Status {
+    CH_ASSIGN_OR_RETURN(const DeviceMesh mesh,
+                        InitDeviceMesh(world, {{"fsdp", world.size()}}));
+    CH_ASSIGN_OR_RETURN(const Layout layout,
+                        Layout::FromPlacements(mesh.layout(), 2, {Shard(0)}));
+    nn::StateDict state;
+    CH_RETURN_IF_ERROR(
+        state.Add("w", DistributeTensor(Ones({7, 5}), mesh, layout)));
+    CH_RETURN_IF_ERROR(
+        SaveCheckpoint(world, state, dir, {.file_system = &files}));
+    return LoadCheckpoint(world, state, dir);
+  });
+}
+
+// The last rank writes parts of its own, and the first puts all in place.
+const Case kCases[] = {{"Write", Slow::kWrite, kRanks - 1},
+                       {"Flush", Slow::kFlush, kRanks - 1},
+                       {"PutInPlace", Slow::kPutInPlace, 0}};
+
+INSTANTIATE_TEST_SUITE_P(All, SlowDiskOfModelTest, ::testing::ValuesIn(kCases),
+                         ::testing::PrintToStringParamName());
+INSTANTIATE_TEST_SUITE_P(All, SlowDiskOfCheckpointTest,
+                         ::testing::ValuesIn(kCases),
+                         ::testing::PrintToStringParamName());
+
+}  // namespace
+}  // namespace crosshatch::checkpoint
