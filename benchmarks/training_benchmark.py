@@ -9,11 +9,14 @@ A Llama on a mesh of --fsdp by --tp ranks. The ways take turns, so that what els
 the machine does disturbs all alike; each line has the medians of a round over the
 steps after the second, and their ratios. --python is an interpreter that has
 PyTorch; without it the rank threads and the processes alone are compared. --ops
-adds what a step of a rank spends, by op and collective, from train_lm's report.
---growth compares threads and processes on fsdp meshes of so many ranks.
+adds what the last step of rank 0 spends, by op and collective, from train_lm's
+report, and the part of it in which processes compare what they have come to.
+--growth compares threads and processes on fsdp meshes of so many ranks, and says
+how each part of the processes' step grows.
 """
 
 import argparse
+import collections
 import html
 import json
 import os
@@ -49,23 +52,26 @@ class Race:
         with open(self.text, "w", encoding="utf-8") as stream:
             stream.write("the quick brown fox jumps over the lazy dog. " * 4000)
 
-    def train_lm(self, mesh, launcher=(), more=()):
+    def train_lm(self, mesh, launcher=(), report=False):
+        """Tokens per second, and with `report` what a step spends."""
         metrics = os.path.join(self.scratch, "metrics")
         if os.path.exists(metrics):
             os.remove(metrics)
+        page = os.path.join(self.scratch, "report.html")
         run([*launcher, self.args.train_lm, f"--text={self.text}", f"--mesh={mesh}",
              f"--steps={self.args.steps}", f"--metrics={metrics}",
-             *(f"--{name}={getattr(self.args, name)}" for name in SIZES), *more])
+             *(f"--{name}={getattr(self.args, name)}" for name in SIZES),
+             *([f"--report={page}"] if report else [])])
         with open(metrics, encoding="utf-8") as stream:
             rates = [json.loads(line)["tokens_per_s"] for line in stream]
-        return statistics.median(rates[2:])
+        return statistics.median(rates[2:]), Spent(page) if report else None
 
-    def threads(self, mesh):
-        return self.train_lm(mesh)
+    def threads(self, mesh, report=False):
+        return self.train_lm(mesh, report=report)
 
-    def processes(self, mesh, ranks):
+    def processes(self, mesh, ranks, report=False):
         return self.train_lm(mesh, ("mpirun", "-np", str(ranks), "--oversubscribe",
-                                    "--bind-to", "none"))
+                                    "--bind-to", "none"), report)
 
     def pytorch(self):
         with socket.socket() as free:
@@ -77,16 +83,78 @@ class Race:
                       *(f"--{name}={getattr(self.args, name)}" for name in SIZES)])
         return statistics.median(map(float, output.split()))
 
-    def ops(self, mesh):
-        """The rows of the report's table: stream, what, times, ms, share."""
-        page = os.path.join(self.scratch, "report.html")
-        self.train_lm(mesh, more=(f"--report={page}",))
+
+class Spent:
+    """What a step of rank 0 spends: calls and ms by stream and kind of work."""
+
+    def __init__(self, page):
         with open(page, encoding="utf-8") as stream:
             tables = re.findall(r"<table.*?</table>", stream.read(), re.DOTALL)
         [table] = [table for table in tables if "of the step" in table]
-        for row in re.findall(r"<tr.*?</tr>", table, re.DOTALL):
-            yield [html.unescape(re.sub(r"<[^>]+>", "", cell)).strip()
-                   for cell in re.findall(r"<t[hd].*?</t[hd]>", row, re.DOTALL)]
+        self.work = {}
+        stream = ""
+        for row in re.findall(r"<tr><td.*?</tr>", table, re.DOTALL):
+            cells = [html.unescape(re.sub(r"<[^>]+>", "", cell)).strip()
+                     for cell in re.findall(r"<td.*?</td>", row, re.DOTALL)]
+            stream = cells[0] or stream
+            self.work[stream, cells[1]] = (int(cells[2]), float(cells[3]))
+        # The rank's own thread is always at something.
+        self.step_ms = sum(ms for (stream, _), (_, ms) in self.work.items()
+                           if stream == "compute")
+
+    def comparing(self):
+        found = [spent for (_, what), spent in self.work.items() if what == "comparing"]
+        ms = sum(ms for _, ms in found)
+        # Each says something, and then looks at what the others said.
+        return (f"comparing: {sum(calls for calls, _ in found) // 2} collectives, {ms:.2f} ms "
+                f"of a step of {self.step_ms:.1f} ms: {100 * ms / self.step_ms:.2f} %")
+
+    def parts(self):
+        """ms by part of the step; what other streams do goes on beside computing."""
+        parts = collections.defaultdict(float)
+        for (stream, what), (_, ms) in self.work.items():
+            if what == "comparing":
+                parts[what] += ms
+            elif what.startswith("collective "):
+                beside = "" if stream == "compute" else ", beside computing"
+                parts[what.removeprefix("collective ") + beside] += ms
+            elif stream != "compute":
+                parts[f"else on {stream}, beside computing"] += ms
+            else:
+                parts["waiting" if what.startswith("wait ") else "computing"] += ms
+        return {"step": self.step_ms, **parts}
+
+
+def print_table(head, rows):
+    print("\n| " + " | ".join(map(str, head)) + " |")
+    print("|" + "---|" * len(head))
+    for row in rows:
+        print("| " + " | ".join(map(str, row)) + " |")
+
+
+def print_ops(threads, processes):
+    ways = [threads] + ([processes] if processes else [])
+    named = dict.fromkeys(key for way in ways for key in way.work)
+    print_table(["stream", "what", "times", "ms, threads", "ms, processes"][:3 + len(ways)],
+                [[*key, max(way.work.get(key, (0, 0))[0] for way in ways),
+                  *(f"{way.work.get(key, (0, 0))[1]:.2f}" for way in ways)]
+                 for key in sorted(named, key=lambda key: key[0] != "compute")])
+    if processes:
+        print("\n" + processes.comparing())
+
+
+def print_growth(race, sizes):
+    rates, steps = [], []
+    for ranks in sizes:
+        threads, _ = race.threads(f"fsdp:{ranks}")
+        processes, spent = race.processes(f"fsdp:{ranks}", ranks, report=True)
+        rates.append([ranks, f"{threads:,.0f}", f"{processes:,.0f}",
+                      f"{processes / threads:.2f}"])
+        steps.append(spent.parts())
+    print_table(["ranks", "threads", "processes", "of threads"], rates)
+    names = dict.fromkeys(name for parts in steps for name in parts)
+    print_table(["ms of a step of rank 0, by processes", *sizes],
+                [[name, *(f"{parts.get(name, 0):.2f}" for parts in steps)] for name in names])
 
 
 def parse():
@@ -116,27 +184,25 @@ def main():
     with tempfile.TemporaryDirectory() as scratch:
         race = Race(args, scratch)
         if args.growth:
-            print("| ranks | threads | processes | of threads |\n|---|---|---|---|")
-            for ranks in args.growth:
-                threads = race.threads(f"fsdp:{ranks}")
-                processes = race.processes(f"fsdp:{ranks}", ranks)
-                print(f"| {ranks} | {threads:,.0f} | {processes:,.0f} | "
-                      f"{processes / threads:.2f} |", flush=True)
+            print_growth(race, args.growth)
             return
         mesh = f"fsdp:{args.fsdp},tp:{args.tp}"
         for _ in range(args.rounds):
-            threads = race.threads(mesh)
+            threads, _ = race.threads(mesh)
             line = f"{mesh} dim={args.dim}: threads {threads:,.0f}"
             if has_mpi:
-                processes = race.processes(mesh, args.fsdp * args.tp)
+                processes, _ = race.processes(mesh, args.fsdp * args.tp)
                 line += f", processes {processes:,.0f} ({processes / threads:.2f} of threads)"
             if args.python:
                 pytorch = race.pytorch()
                 line += f", PyTorch {pytorch:,.0f} (threads {threads / pytorch:.2f} times that)"
             print(line, flush=True)
         if args.ops:
-            for row in race.ops(mesh):
-                print("  ".join(row))
+            _, of_threads = race.threads(mesh, report=True)
+            of_processes = None
+            if has_mpi:
+                _, of_processes = race.processes(mesh, args.fsdp * args.tp, report=True)
+            print_ops(of_threads, of_processes)
 
 
 if __name__ == "__main__":

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "crosshatch/comm/counting_engine_testutil.h"
 
+#include <cstdint>
 #include <utility>
 #include <vector>
 
@@ -12,9 +13,9 @@ namespace {
 
 class CountingTransport final : public Transport {
  public:
-  CountingTransport(std::unique_ptr<Transport> inner,
+  CountingTransport(std::unique_ptr<Transport> inner, int members,
                     CountingEngine::Counts& counts)
-      : inner_(std::move(inner)), counts_(counts) {}
+      : inner_(std::move(inner)), members_(members), counts_(counts) {}
 
   void Bind(Stream& stream) override { inner_->Bind(stream); }
   absl::Status Run(const Collective& collective, const Fingerprint& fingerprint,
@@ -24,12 +25,15 @@ class CountingTransport final : public Transport {
   absl::StatusOr<std::vector<std::string>> Gather(
       std::string blob, const std::string& what) override {
     ++counts_.exchanges;
+    counts_.messages += members_ - 1;
+    counts_.bytes += static_cast<int64_t>(blob.size()) * (members_ - 1);
     return inner_->Gather(std::move(blob), what);
   }
   void Fail(const absl::Status& failure) override { inner_->Fail(failure); }
 
  private:
   const std::unique_ptr<Transport> inner_;
+  const int members_;
   CountingEngine::Counts& counts_;
 };
 
@@ -40,7 +44,8 @@ absl::StatusOr<std::unique_ptr<Transport>> CountingEngine::Connect(
   CH_ASSIGN_OR_RETURN(std::unique_ptr<Transport> inner,
                       inner_.Connect(key, member));
   ++counts_.groups;
-  return std::make_unique<CountingTransport>(std::move(inner), counts_);
+  return std::make_unique<CountingTransport>(std::move(inner), key.size(),
+                                             counts_);
 }
 
 }  // namespace crosshatch

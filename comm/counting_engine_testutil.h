@@ -2,6 +2,7 @@
 #ifndef CROSSHATCH_COMM_COUNTING_ENGINE_TESTUTIL_H_
 #define CROSSHATCH_COMM_COUNTING_ENGINE_TESTUTIL_H_
 
+#include <cstdint>
 #include <memory>
 #include <string>
 
@@ -15,8 +16,9 @@ class CountingEngine final : public Engine {
   struct Counts {
     int groups = 0;
     int exchanges = 0;
-
-    bool operator==(const Counts&) const = default;
+    /// Of those exchanges, where each member writes to each other.
+    int64_t messages = 0;
+    int64_t bytes = 0;
   };
 
   /// \param inner, counts outlive this and its transports.

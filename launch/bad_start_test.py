@@ -43,6 +43,23 @@ class BadStartTest(unittest.TestCase):
         self.addCleanup(process.kill)
         return process
 
+    def torchrun(self, rank, size, *flags, **variables):
+        """As torchrun starts them, whose own port is the one before."""
+        return self.start(rank, size, *flags, **{
+            "MASTER_PORT": str(self.port - 1), "LOCAL_RANK": str(rank),
+            "LOCAL_WORLD_SIZE": str(size), "TORCHELASTIC_RUN_ID": "none",
+            "TORCHELASTIC_RESTART_COUNT": "0", **variables})
+
+    def srun(self, rank, size, *flags, **variables):
+        """As srun --mpi=none starts them, in a job that no other test has."""
+        return self.start(rank, size, *flags, **{
+            "RANK": None, "WORLD_SIZE": None, "MASTER_ADDR": None,
+            "MASTER_PORT": None, "SLURM_JOB_ID": str(self.port),
+            "SLURM_STEP_ID": "0", "SLURM_PROCID": str(rank),
+            "SLURM_LOCALID": str(rank), "SLURM_STEP_NUM_TASKS": str(size),
+            "SLURM_NTASKS": str(size), "SLURM_STEP_NODELIST": "localhost",
+            "CROSSHATCH_COORDINATOR": f"127.0.0.1:{self.port}", **variables})
+
     def mpirun(self, size, *flags, **variables):
         """The lines that a job of mpirun's, which fails, prints."""
         run = subprocess.run(
@@ -187,6 +204,62 @@ class BadStartTest(unittest.TestCase):
             with self.subTest(variables=variables):
                 self.assertIn(expected,
                               self.line([self.start(0, 1, **variables)]))
+
+    def test_starts_that_are_right(self):
+        for start in self.start, self.torchrun, self.srun:
+            with self.subTest(start=start.__name__):
+                self.port = free_port()
+                for process in [start(r, 2) for r in range(2)]:
+                    self.assertEqual(process.communicate(timeout=LONG),
+                                     ("", ""))
+                    self.assertEqual(process.returncode, 0)
+
+    def test_torchrun(self):
+        for variables, expected in [
+                ({"RANK": None}, "RANK is not set, which torchrun sets beside"),
+                ({"WORLD_SIZE": "two"}, "WORLD_SIZE=two: must be"),
+                ({"LOCAL_RANK": "9"}, "LOCAL_RANK=9: must be a rank from"),
+                ({"LOCAL_RANK": None}, "LOCAL_RANK is not set, which torchrun"),
+                ({"MASTER_PORT": "65535"},
+                 "MASTER_PORT=65535: must be a whole number from 1 to 65534"),
+                ({"PROBE_RANKS": "3"}, "torchrun started 2 processes")]:
+            with self.subTest(variables=variables):
+                self.port = free_port()
+                line = self.line([self.torchrun(r, 2, "--start_timeout=10s",
+                                                **variables)
+                                  for r in range(2)])
+                self.assertIn(expected, line)
+
+    def test_srun(self):
+        for variables, expected in [
+                ({"SLURM_STEP_NUM_TASKS": None, "SLURM_NTASKS": None},
+                 "SLURM_NTASKS is not set, which srun sets beside"),
+                ({"SLURM_STEP_NUM_TASKS": "0"},
+                 "SLURM_STEP_NUM_TASKS=0: must be a whole number from 1 to"),
+                ({"SLURM_PROCID": "2"},
+                 "SLURM_PROCID=2: must be a rank from 0 to 1"),
+                ({"SLURM_JOB_ID": None}, "SLURM_JOB_ID is not set"),
+                ({"SLURM_STEP_NODELIST": "n[01-04"},
+                 "SLURM_STEP_NODELIST=n[01-04: names no host"),
+                ({"SLURM_LOCALID": "9"}, "SLURM_LOCALID=9: must be"),
+                ({"PMIX_RANK": "7"}, "PMIX_RANK=7 and SLURM_PROCID=0: srun"),
+                ({"PROBE_RANKS": "3"}, "srun started 2 processes")]:
+            with self.subTest(variables=variables):
+                self.port = free_port()
+                line = self.line([self.srun(r, 2, **variables)
+                                  for r in range(2)])
+                self.assertIn(expected, line)
+
+    def test_srun_that_does_not_speak_with_mpi(self):
+        # PMIX_RANK says that it does.
+        line = self.line([self.srun(r, 2, PMIX_RANK=str(r)) for r in range(2)])
+        self.assertIn("start with a launcher that MPI knows", line)
+
+    def test_variables_of_an_mpirun_that_is_not_there(self):
+        ranks = [self.start(r, 2, RANK=None, WORLD_SIZE=None, MASTER_ADDR=None,
+                            MASTER_PORT=None, OMPI_COMM_WORLD_RANK=str(r),
+                            OMPI_COMM_WORLD_SIZE="2") for r in range(2)]
+        self.assertIn("start with a launcher that MPI knows", self.line(ranks))
 
     def test_variables_of_all_ranks(self):
         for variables, expected in [

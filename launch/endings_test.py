@@ -29,6 +29,19 @@ def free_port():
         return listening.getsockname()[1]
 
 
+def children_of(parent):
+    found = []
+    for entry in os.listdir("/proc"):
+        try:
+            with open(f"/proc/{entry}/stat", encoding="utf-8") as file:
+                # After the program's name, in brackets: state, parent.
+                if int(file.read().rpartition(")")[2].split()[1]) == parent:
+                    found.append(int(entry))
+        except (OSError, IndexError):
+            continue  # No process, or one that has ended.
+    return found
+
+
 class Job:
     """Processes of PROGRAM, and what they print."""
 
@@ -122,6 +135,18 @@ class EndingsTest(JobsTest):
         _, said = job.end()
         self.assertEqual([l for l in said if "program: " in l], [])
         self.assertEqual(self.stopped(), [0, 1])
+
+    def test_who_is_killed_holds_no_lock_of_mpirun_s(self):
+        # mpirun would wait for it for ever. It lies in memory that PMIx shares.
+        job = self.mpirun(2, "--stop_status=0", PROBE_STOP=self.dir)
+        job.await_running()
+        ranks = children_of(job.processes[0].pid)
+        self.assertEqual(len(ranks), 2)
+        for rank in ranks:
+            with open(f"/proc/{rank}/maps", encoding="utf-8") as file:
+                self.assertNotIn("pmix_dstor", file.read())
+        job.processes[0].send_signal(signal.SIGTERM)
+        job.end()
 
     def test_on_stop_of_rank_threads(self):
         job = self.alone("--stop_status=0", PROBE_STOP=self.dir)

@@ -20,7 +20,8 @@ namespace crosshatch {
 /// asks goes on until a second one ends it.
 /// What goes wrong is printed to stderr once for the job, with every rank that
 /// is meant; where processes cannot reach one another, once on each host.
-/// A process that is a rank runs one job: MPI is finalised before Run returns.
+/// A process that is a rank runs one job: where that went well, MPI, if Run had
+/// started it, is finalised before Run returns.
 ///
 ///     int main(int argc, char** argv) { return ch::Run(argc, argv, Train); }
 ///

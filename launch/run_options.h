@@ -74,8 +74,9 @@ struct RunOptions {
   /// \param backend kLocal, kMpi or kFake.
   /// \param rank of the process; 0 but with kMpi.
   std::function<absl::Status(Backend backend, int rank)> prepare = nullptr;
-  /// Called on each rank when its function has returned without error because
-  /// of a stop.
+  /// Called on each rank, by its thread, when its function has returned without
+  /// error because of a stop. What it saves stands outside of the function, and
+  /// is gone when this returns, as all that a rank has.
   std::function<absl::Status(World& world)> on_stop = nullptr;
 };
 

@@ -59,13 +59,24 @@ Counts CountsOf(int fsdp, int tp, int64_t layers, int64_t steps) {
 
 TEST(StartCostTest, DoesNotGrowWithParametersOrRanks) {
   const Counts small = CountsOf(2, 2, 1, 2);
-  EXPECT_TRUE(CountsOf(2, 2, 6, 2) == small);
-  std::printf("%6s %9s of two steps\n", "ranks", "exchanges");
-  for (const int side : {2, 8, 32, 128}) {
-    const Counts counts = CountsOf(side, side, 1, 2);
-    std::printf("%6d %9lld\n", side * side,
-                static_cast<long long>(counts.exchanges));
-    EXPECT_TRUE(counts == small) << side << " x " << side;
+  const Counts deep = CountsOf(2, 2, 6, 2);
+  EXPECT_EQ(deep.exchanges, small.exchanges);
+  EXPECT_EQ(deep.groups, small.groups);
+  std::printf("of two steps\n%6s %9s %8s %10s\n", "ranks", "exchanges",
+              "messages", "bytes");
+  for (const int64_t side : {2, 8, 32, 128}) {
+    const Counts counts =
+        CountsOf(static_cast<int>(side), static_cast<int>(side), 1, 2);
+    std::printf("%6lld %9d %8lld %10lld\n",
+                static_cast<long long>(side * side), counts.exchanges,
+                static_cast<long long>(counts.messages),
+                static_cast<long long>(counts.bytes));
+    EXPECT_EQ(counts.exchanges, small.exchanges) << side << " x " << side;
+    EXPECT_EQ(counts.groups, small.groups) << side << " x " << side;
+    // The mesh, the text, the model and whether to stop are of all ranks; ids
+    // and targets of those of tensor parallelism.
+    EXPECT_EQ(counts.messages, 4 * (side * side - 1) + 3 * (side - 1));
+    EXPECT_LE(counts.bytes, 1000 * counts.messages);
   }
 }
 

@@ -370,6 +370,10 @@ absl::Status MpiProcess::Start(const MpiJoin* join) {
       MpiStatus(MPI_Initialized(&initialised), "MPI_Initialized"));
   int level = MPI_THREAD_SINGLE;
   if (initialised == 0) {
+    // PMIx would share memory with mpirun, and a lock in it: a process that is
+    // killed with that in hand leaves mpirun waiting for ever. This one asks by
+    // messages.
+    setenv("PMIX_MCA_gds", "hash", /*overwrite=*/0);
     const WithoutSlurmsNodes outside(join != nullptr);
     CH_RETURN_IF_ERROR(MpiStatus(
         MPI_Init_thread(nullptr, nullptr, MPI_THREAD_SERIALIZED, &level),

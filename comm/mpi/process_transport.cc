@@ -8,6 +8,7 @@
 #include "absl/container/inlined_vector.h"
 #include "absl/strings/str_cat.h"
 #include "crosshatch/base/check.h"
+#include "crosshatch/base/event_sink.h"
 #include "crosshatch/base/status_macros.h"
 #include "crosshatch/comm/reduce_segments.h"
 #include "crosshatch/comm/segment_cursor.h"
@@ -26,6 +27,34 @@ constexpr int64_t kMovedPieceBytes = int64_t{1} << 20;
 constexpr int64_t kSummedPieceBytes = int64_t{1} << 18;
 
 using Cursors = absl::InlinedVector<SegmentCursor, 8>;
+
+/// While there is one, the stream compares: a span of the collective's, so that
+/// traces show what that costs.
+class Comparing {
+ public:
+  /// \param sink may be null.
+  Comparing(EventSink* sink, const Stream& stream)
+      : sink_(sink != nullptr && sink->wants_spans() ? sink : nullptr),
+        stream_(stream) {
+    Mark(EventKind::kSpanBegin);
+  }
+  ~Comparing() { Mark(EventKind::kSpanEnd); }
+  Comparing(const Comparing&) = delete;
+  Comparing& operator=(const Comparing&) = delete;
+
+ private:
+  void Mark(EventKind kind) const {
+    if (sink_ == nullptr) return;
+    const std::string subject;
+    sink_->Write({.kind = kind,
+                  .what = "comparing",
+                  .subject = &subject,
+                  .where = &stream_.name()});
+  }
+
+  EventSink* const sink_;
+  const Stream& stream_;
+};
 
 /// One run of memory as a list.
 Segment OneRun(const void* data, int64_t elems) {
@@ -137,6 +166,10 @@ bool ProcessTransport::IsDirect(const Collective& collective) const {
   return bytes <= kBytesWithNote && bytes * (size() - 1) <= kMaxDirectBytes;
 }
 
+EventSink* ProcessTransport::SinkOfStream() const {
+  return movers_ == nullptr ? context_.sink() : nullptr;
+}
+
 void ProcessTransport::PlanParts(const Collective& c) {
   const int n = size();
   const auto whole = [](const SegmentList& list) {
@@ -194,7 +227,10 @@ absl::Status ProcessTransport::Meet(int64_t meeting,
              .group = group_->id,
              .meeting = meeting},
             own);
-  AppendFingerprint(fingerprint, own);
+  {
+    const Comparing comparing(SinkOfStream(), *queue_);
+    AppendFingerprint(fingerprint, own);
+  }
   const int64_t elem_bytes = SizeOf(collective.dtype);
   for (int r = 0; r < size(); ++r) {
     if (r == me()) continue;
@@ -320,6 +356,7 @@ std::string ProcessTransport::DescribeMembers(
 
 absl::Status ProcessTransport::CheckMembers(int64_t meeting,
                                             const Fingerprint& fingerprint) {
+  const Comparing comparing(SinkOfStream(), *queue_);
   for (int r = 0; r < size(); ++r) {
     pointers_[r] = r == me() ? &fingerprint : &fingerprints_[r];
     if (r == me()) continue;

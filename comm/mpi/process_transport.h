@@ -14,6 +14,10 @@
 #include "crosshatch/comm/transport.h"
 #include "crosshatch/tensor/kernels/kernel_table.h"
 
+namespace crosshatch {
+class EventSink;
+}
+
 namespace crosshatch::internal {
 
 /// One process's end of a group. At each collective every member tells all
@@ -48,6 +52,10 @@ class ProcessTransport final : public Transport {
 
   int size() const { return group_->size(); }
   int me() const { return group_->me; }
+
+  /// Where the stream writes its spans: null where the rank's thread compares,
+  /// on behalf of a device.
+  EventSink* SinkOfStream() const;
 
   /// Fills sends_ and receives_, by member; in a reduction receives_ is what
   /// each gives to the sum.

@@ -7,10 +7,13 @@
 
 #include <atomic>
 #include <chrono>
+#include <mutex>
 #include <string>
 #include <thread>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
+#include "crosshatch/base/event_sink.h"
 #include "crosshatch/base/status_macros.h"
 #include "crosshatch/comm/conformance_testutil.h"
 #include "crosshatch/comm/mpi/run_loopback_testutil.h"
@@ -20,7 +23,9 @@
 namespace crosshatch::internal {
 namespace {
 
+using testing::ElementsAre;
 using testing::HasSubstr;
+using testing::IsEmpty;
 
 ConformanceEngine EngineOn(const std::string& name,
                            const LoopbackOptions& wire_options,
@@ -344,6 +349,52 @@ TEST(RunProcessTest, SaysWhatTheRankDoes) {
       },
       [&](int rank) { return MpiOptions{.failure_channel = &channels[rank]}; });
   EXPECT_EQ(channels[0].Ask(), "") << "the job is over";
+}
+
+/// Keeps the spans of one rank as text, which its streams write.
+class SpansForTest : public EventSink {
+ public:
+  explicit SpansForTest(bool wants_spans) : wants_spans_(wants_spans) {}
+
+  void Write(const LogEvent& event) override {
+    const bool begins = event.kind == EventKind::kSpanBegin;
+    if (!begins && event.kind != EventKind::kSpanEnd) return;
+    const std::lock_guard<std::mutex> lock(mutex_);
+    spans_.push_back(absl::StrCat(begins ? "+ " : "- ", event.what, " ",
+                                  *event.subject, " on ", *event.where));
+  }
+  bool wants_spans() const override { return wants_spans_; }
+
+  /// Call after the job.
+  const std::vector<std::string>& spans() const { return spans_; }
+
+ private:
+  const bool wants_spans_;
+  std::mutex mutex_;
+  std::vector<std::string> spans_;
+};
+
+TEST(RunProcessTest, TracesShowWhatComparingTakes) {
+  LoopbackWire wire({.size = 2});
+  SpansForTest wanted(true), unwanted(false);
+  const auto results = RunLoopback(
+      wire, 2,
+      [&](World& world) -> absl::Status {
+        LongGather gather(world);
+        CH_RETURN_IF_ERROR(gather.Issue());
+        return world.context().Synchronize();
+      },
+      [&](int rank) {
+        return MpiOptions{.sink = rank == 0 ? &wanted : &unwanted};
+      });
+  EXPECT_TRUE(results[0].status.ok()) << results[0].status;
+  // What it says of itself, and what it makes of what the others say.
+  EXPECT_THAT(wanted.spans(),
+              ElementsAre("+ collective all_gather all on comm",
+                          "+ comparing  on comm", "- comparing  on comm",
+                          "+ comparing  on comm", "- comparing  on comm",
+                          "- collective all_gather all on comm"));
+  EXPECT_THAT(unwanted.spans(), IsEmpty());
 }
 
 TEST(RunProcessTest, LabelsOfAnyLength) {

@@ -1,0 +1,147 @@
+// SPDX-License-Identifier: Apache-2.0
+
+/// \file
+/// A program that is told to stop writes a checkpoint in RunOptions::on_stop,
+/// from which another run goes on as if nothing had been.
+
+#include <csignal>
+#include <cstdint>
+#include <cstdlib>
+#include <map>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "crosshatch/base/status_macros.h"
+#include "crosshatch/checkpoint/checkpoint.h"
+#include "crosshatch/checkpoint/index.h"
+#include "crosshatch/fsdp/fully_shard.h"
+#include "crosshatch/launch/run.h"
+#include "crosshatch/launch/stop.h"
+#include "crosshatch/mesh/device_mesh.h"
+#include "crosshatch/nn/adamw.h"
+#include "crosshatch/nn/combined_state.h"
+#include "crosshatch/nn/models/llama.h"
+#include "crosshatch/nn/module_state.h"
+#include "crosshatch/tensor/autograd.h"
+#include "crosshatch/tensor/creation.h"
+#include "crosshatch/tensor/ops/cross_entropy.h"
+#include "gtest/gtest.h"
+
+namespace crosshatch {
+namespace {
+
+constexpr int kRanks = 3;
+constexpr int kStepsBefore = 3;
+constexpr int kStepsAfter = 2;
+
+/// One rank's part of a model and its optimizer.
+struct Training {
+  explicit Training(World& world) : world(world) {}
+
+  absl::Status SetUp() {
+    CH_ASSIGN_OR_RETURN(const DeviceMesh mesh,
+                        InitDeviceMesh(world, {{"fsdp", kRanks}}));
+    CH_RETURN_IF_ERROR(fsdp::FullyShard(model, mesh, {}));
+    CH_RETURN_IF_ERROR(model.Materialize({.seed = 5}));
+    optimizer.emplace(model.Parameters(), nn::AdamWOptions{.lr = 0.1});
+    state.emplace(nn::CombinedState::Parts{{"model", &parameters},
+                                           {"optimizer", &*optimizer}});
+    return absl::OkStatus();
+  }
+  absl::Status Step() {
+    const std::vector<int32_t> ids = {0, 3, 10, 7, 7, 2, 9, 4};
+    const std::vector<int32_t> targets = {3, 10, 7, 7, 2, 9, 4, 1};
+    CH_RETURN_IF_ERROR(
+        Backward(CrossEntropy(model.Forward(FromValues<int32_t>({2, 4}, ids)),
+                              FromValues<int32_t>({2, 4}, targets))));
+    CH_RETURN_IF_ERROR(optimizer->Step());
+    optimizer->ZeroGrad();
+    return absl::OkStatus();
+  }
+
+  World& world;
+  nn::Llama model{
+      {.dim = 12, .layers = 1, .heads = 2, .ffn = 7, .vocab = 11}};
+  nn::ModuleState parameters{model};
+  std::optional<nn::AdamW> optimizer;
+  std::optional<nn::CombinedState> state;
+};
+
+/// The rank's own, a thread or a process: on_stop finds it when the rank's
+/// function has returned.
+thread_local std::optional<Training> training;
+
+/// Trains until it is stopped, by a signal that rank 1 gets.
+absl::Status TrainUntilStopped(World& world) {
+  training.emplace(world);
+  CH_RETURN_IF_ERROR(training->SetUp());
+  for (int step = 1;; ++step) {
+    CH_RETURN_IF_ERROR(training->Step());
+    if (world.rank() == 1 && step == kStepsBefore) std::raise(SIGTERM);
+    CH_ASSIGN_OR_RETURN(const bool stops, StopRequested(world));
+    if (stops) return absl::OkStatus();
+  }
+}
+
+/// Hashes of the checkpoint's tensors, by name.
+std::map<std::string, uint64_t> HashesOf(const std::string& dir) {
+  std::map<std::string, uint64_t> hashes;
+  const auto index = checkpoint::ReadIndex(dir);
+  EXPECT_TRUE(index.ok()) << index.status();
+  if (!index.ok()) return hashes;
+  for (const checkpoint::IndexedTensor& tensor : index->tensors) {
+    hashes[tensor.name] = tensor.hash.value_or(0);
+  }
+  return hashes;
+}
+
+/// Goes on from `from`, or begins, for `steps` steps.
+/// \returns what is saved to `to` then.
+std::map<std::string, uint64_t> Train(const std::string& from, int steps,
+                                      const std::string& to) {
+  const absl::Status status =
+      RunLocal(kRanks, [&](World& world) -> absl::Status {
+        Training run(world);
+        CH_RETURN_IF_ERROR(run.SetUp());
+        if (!from.empty()) {
+          CH_RETURN_IF_ERROR(
+              checkpoint::LoadCheckpoint(world, *run.state, from));
+        }
+        for (int i = 0; i < steps; ++i) CH_RETURN_IF_ERROR(run.Step());
+        return checkpoint::SaveCheckpoint(world, *run.state, to);
+      });
+  EXPECT_TRUE(status.ok()) << status;
+  return HashesOf(to);
+}
+
+/// The rank of this process under mpirun, where one job is all that it runs.
+std::optional<int> ProcessRank() {
+  const char* const rank = std::getenv("OMPI_COMM_WORLD_RANK");
+  if (rank == nullptr) return std::nullopt;
+  return std::atoi(rank);
+}
+
+TEST(OnStopTest, WritesACheckpointFromWhichARunGoesOn) {
+  const std::optional<int> process = ProcessRank();
+  const std::string root = absl::StrCat(testing::TempDir(), "/on_stop");
+  for (const int status : process.has_value() ? std::vector<int>{143}
+                                              : std::vector<int>{0, 143}) {
+    const std::string dir = absl::StrCat(root, "/", status);
+    RunOptions options = {.ranks = kRanks, .stop_status = status};
+    options.on_stop = [&](World& world) -> absl::Status {
+      const absl::Status saved =
+          checkpoint::SaveCheckpoint(world, *training->state, dir);
+      training.reset();
+      return saved;
+    };
+    EXPECT_EQ(crosshatch::Run(TrainUntilStopped, options), status);
+    if (process.value_or(0) != 0) return;
+    EXPECT_EQ(Train(dir, kStepsAfter, dir + "-resumed"),
+              Train("", kStepsBefore + kStepsAfter, dir + "-whole"));
+  }
+}
+
+}  // namespace
+}  // namespace crosshatch
