@@ -56,27 +56,8 @@ TEST(EmulatedCudaDeviceTest, AStepWaitsForNothingAndAllocatesNothing) {
   EXPECT_EQ(after.host_functions, before.host_functions);
 }
 
-TEST(EmulatedCudaDeviceTest, ComputesInTf32WhereItIsAskedTo) {
-  for (bool tf32 : {false, true}) {
-    const DeviceBackend* const backend = *CudaBackend(0, {.tf32 = tf32});
-    EXPECT_EQ(backend, *CudaBackend(0, {.tf32 = tf32}));
-    RankContext context({.backend = backend});
-    const RankContextScope scope(&context);
-    // TF32 has 10 bits behind the point.
-    const Tensor x = Full({1, 1}, 1 + 0x1p-12);
-    EXPECT_EQ(MatMul(x, Ones({1, 1})).ToVector<float>()[0],
-              tf32 ? 1.0f : 1 + 0x1p-12f);
-  }
-}
-
 TEST(EmulatedCudaDeviceDeathTest, TakesWhatALoaderMadeByACopy) {
   ExpectTakesWhatALoaderMade();
-}
-
-TEST(EmulatedCudaDeviceDeathTest, TheOneOfDryRunsComputesNothing) {
-  EXPECT_EQ(CudaBackendForDryRuns().device(), Device::Cuda(0));
-  EXPECT_DEATH(RankContext({.backend = &CudaBackendForDryRuns()}),
-               HasSubstr("a run that is not dry on CudaBackendForDryRuns"));
 }
 
 TEST(EmulatedCudaDeviceDeathTest, NamesThePlaceOfAnIdOutOfRange) {
