@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "crosshatch/comm/engine.h"
 
@@ -26,6 +27,13 @@ class CountingEngine final : public Engine {
       : inner_(inner), counts_(counts) {}
 
   const std::string& name() const override { return inner_.name(); }
+  absl::Status Divide(
+      const std::vector<int>& world_ranks,
+      const std::vector<std::vector<int>>& groups,
+      absl::FunctionRef<absl::StatusOr<std::vector<std::string>>(std::string)>
+          exchange) override {
+    return inner_.Divide(world_ranks, groups, exchange);
+  }
   absl::StatusOr<std::unique_ptr<Transport>> Connect(const GroupKey& key,
                                                      int member) override;
   void FailJob(const absl::Status& error) override { inner_.FailJob(error); }

@@ -47,6 +47,16 @@ class DeviceMover {
   /// \threadsafety any thread.
   virtual absl::Status Poll() = 0;
 
+  /// What the device has done of the latest that was issued, and what it has
+  /// not, for messages: "has done all_reduce #4 'a', and not all_reduce #5
+  /// 'b'". Empty before the first.
+  /// \threadsafety any thread.
+  virtual std::string Recent() = 0;
+
+  /// The memory of the rank's context goes: what was issued has ended, nothing
+  /// more is issued, and nothing refers to the memory any more.
+  virtual void LeaveMemory() = 0;
+
   /// What has been issued ends without being done, so that the queue goes on;
   /// nothing more is issued.
   /// \threadsafety any thread.
@@ -64,6 +74,15 @@ class DeviceMovers {
 
   /// "nccl", which World::engine says.
   virtual const std::string& name() const = 0;
+
+  /// Makes ready the groups of `groups`, one for each axis of a mesh; all of
+  /// `world_ranks` call this at one time, each with its group of every axis, or
+  /// an empty one where it has none. The order in a group is that of its
+  /// members.
+  virtual absl::Status Divide(const std::vector<int>& world_ranks,
+                              const std::vector<std::vector<int>>& groups,
+                              RankContext& context, absl::Duration timeout,
+                              Exchange exchange) = 0;
 
   /// This rank's end of a group, whose members all call this at one time.
   /// \param context of this rank; outlives what is issued.

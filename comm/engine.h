@@ -8,6 +8,7 @@
 
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
@@ -36,6 +37,15 @@ class Engine {
   /// \error what kept the group from being made.
   virtual absl::StatusOr<std::unique_ptr<Transport>> Connect(
       const GroupKey& key, int member) = 0;
+
+  /// See World::Divide. What an engine makes of it is its own business.
+  virtual absl::Status Divide(
+      const std::vector<int>& /*world_ranks*/,
+      const std::vector<std::vector<int>>& /*groups*/,
+      absl::FunctionRef<absl::StatusOr<std::vector<std::string>>(std::string)>
+      /*exchange*/) {
+    return absl::OkStatus();
+  }
 
   /// The job fails because this rank did, with `error` (not OK): all ranks are
   /// poisoned and all groups end. Only the first failure of a job counts.

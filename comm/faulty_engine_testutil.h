@@ -70,6 +70,13 @@ class FaultyEngine final : public Engine {
   ~FaultyEngine() override;
 
   const std::string& name() const override { return engine_.name(); }
+  absl::Status Divide(
+      const std::vector<int>& world_ranks,
+      const std::vector<std::vector<int>>& groups,
+      absl::FunctionRef<absl::StatusOr<std::vector<std::string>>(std::string)>
+          exchange) override {
+    return engine_.Divide(world_ranks, groups, exchange);
+  }
   absl::StatusOr<std::unique_ptr<Transport>> Connect(const GroupKey& key,
                                                      int member) override;
   void FailJob(const absl::Status& error) override { engine_.FailJob(error); }

@@ -22,12 +22,6 @@ DType BitsOf(DType dtype) {
   }
 }
 
-/// The same elements as runs of `run` elements, which is at most what they are.
-EvenRuns Cut(const EvenRuns& even, int64_t run) {
-  if (even.run_elems == run) return even;
-  return {run, even.run_elems / run, run};
-}
-
 }  // namespace
 
 void CopyByKernels(SegmentCursor from, SegmentCursor to, int64_t count,
@@ -41,8 +35,8 @@ void CopyByKernels(SegmentCursor from, SegmentCursor to, int64_t count,
         std::min({even_from.run_elems, even_to.run_elems, count});
     CH_CHECK(run > 0) << "a list of segments ends " << count
                       << " elements too early";
-    const EvenRuns source = Cut(even_from, run);
-    const EvenRuns target = Cut(even_to, run);
+    const EvenRuns source = CutRuns(even_from, run);
+    const EvenRuns target = CutRuns(even_to, run);
     const int64_t runs = std::min({source.runs, target.runs, count / run});
     const bool is_same =
         from.data() == to.data() &&

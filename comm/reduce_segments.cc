@@ -13,26 +13,37 @@ void ReduceSegments(const Collective& collective,
                     int64_t count, const KernelTable& kernels,
                     KernelContext& context) {
   absl::InlinedVector<const void*, 8> pointers(sources.size());
+  absl::InlinedVector<int64_t, 8> strides(sources.size());
   AccumulateRanksArgs args{.op = collective.reduce_op,
                            .sources = pointers.data(),
                            .num_sources = static_cast<int>(sources.size()),
                            .dtype = collective.dtype,
                            .out_dtype = collective.dtype,
-                           .scale = collective.scale};
+                           .scale = collective.scale,
+                           .source_strides = strides.data()};
   while (count > 0) {
-    int64_t n = std::min(count, to.contiguous());
-    for (size_t i = 0; i < sources.size(); ++i) {
-      pointers[i] = sources[i].data();
-      n = std::min(n, sources[i].contiguous());
+    const EvenRuns even_to = to.even_runs();
+    int64_t run = std::min(count, even_to.run_elems);
+    for (const SegmentCursor& source : sources) {
+      run = std::min(run, source.even_runs().run_elems);
     }
-    CH_CHECK(n > 0) << "a list of segments ends " << count
-                    << " elements too early";
+    CH_CHECK(run > 0) << "a list of segments ends " << count
+                      << " elements too early";
+    const EvenRuns target = CutRuns(even_to, run);
+    args.runs = std::min(target.runs, count / run);
+    for (size_t i = 0; i < sources.size(); ++i) {
+      const EvenRuns source = CutRuns(sources[i].even_runs(), run);
+      args.runs = std::min(args.runs, source.runs);
+      pointers[i] = sources[i].data();
+      strides[i] = source.stride_elems;
+    }
     args.out = to.data();
-    args.count = n;
+    args.out_stride = args.runs == 1 ? 0 : target.stride_elems;
+    args.count = run;
     kernels.accumulate_ranks(args, context);
-    for (SegmentCursor& source : sources) source.Advance(n);
-    to.Advance(n);
-    count -= n;
+    for (SegmentCursor& source : sources) source.Skip(args.runs * run);
+    to.Skip(args.runs * run);
+    count -= args.runs * run;
   }
 }
 

@@ -18,9 +18,9 @@ namespace crosshatch {
 
 /// Combines `count` elements of each source, one a rank in the order of ranks,
 /// as the collective's dtype, op and scale say, and writes them to `to`. Each
-/// element by itself: the same bits however a list is cut. `to` may be a
-/// source. Runs on the calling thread, or, with `context` of a device's queue,
-/// on that.
+/// element by itself: the same bits however a list is cut. As few kernels as
+/// there are stretches in which all lie evenly. `to` may be a source. Runs on
+/// the calling thread, or, with `context` of a device's queue, on that.
 void ReduceSegments(const Collective& collective,
                     absl::Span<SegmentCursor> sources, SegmentCursor to,
                     int64_t count, const KernelTable& kernels,

@@ -36,6 +36,11 @@ void SegmentCursor::Advance(int64_t count) {
   Seek(run * run_ + in_run_ + count);
 }
 
+EvenRuns CutRuns(const EvenRuns& even, int64_t run) {
+  if (even.run_elems == run) return even;
+  return {run, even.run_elems / run, run};
+}
+
 EvenRuns SegmentCursor::even_runs() const {
   if (contiguous_ == 0) return {};
   const Segment& segment = segments_[segment_];

@@ -20,6 +20,10 @@ struct EvenRuns {
   int64_t stride_elems = 0;
 };
 
+/// The same elements, or the first of them, as runs of `run` elements, which is
+/// at most what they are.
+EvenRuns CutRuns(const EvenRuns& even, int64_t run);
+
 /// A position in a list of segments, seen as one sequence of elements.
 class SegmentCursor {
  public:

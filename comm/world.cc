@@ -34,6 +34,13 @@ absl::StatusOr<std::shared_ptr<Communicator>> World::Group(
   return communicator;
 }
 
+absl::Status World::Divide(Communicator& all,
+                           const std::vector<std::vector<int>>& groups) {
+  return engine_.Divide(all.world_ranks(), groups, [&](std::string blob) {
+    return all.Exchange(std::move(blob), "the id of its communicator");
+  });
+}
+
 void World::Abort(const absl::Status& error) {
   CH_CHECK(!error.ok()) << "rank " << rank() << " aborts without an error";
   engine_.FailJob(error);

@@ -10,6 +10,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -20,6 +21,7 @@
 #include "crosshatch/base/event_sink.h"
 #include "crosshatch/comm/communicator.h"
 #include "crosshatch/comm/group_key.h"
+#include "crosshatch/comm/nccl/nccl_options.h"
 #include "crosshatch/tensor/rank_context.h"
 
 namespace crosshatch {
@@ -63,6 +65,14 @@ class World final {
   absl::StatusOr<std::shared_ptr<Communicator>> Group(
       const std::string& name, std::vector<int> world_ranks,
       const std::string& stream_name);
+
+  /// Says which groups the axes of a mesh are about to have, so that an engine
+  /// can make their communicators together (NCCL splits one). Called by all
+  /// members of `all`, in one order with its collectives.
+  /// \param groups for each axis the ranks of this one's group, in the order of
+  ///     their indices; empty where this rank is on none.
+  absl::Status Divide(Communicator& all,
+                      const std::vector<std::vector<int>>& groups);
 
   /// All communicators made so far, in the order of creation, for counting.
   const std::vector<std::shared_ptr<Communicator>>& groups() const {
@@ -188,6 +198,9 @@ struct FakeOptions {
   /// The device whose memory is accounted; null: the CPU. Outlives the run.
   const DeviceBackend* backend = nullptr;
   EventSink* sink = nullptr;
+  /// The ranks would be processes that NCCL joins, with these options: what it
+  /// takes of the device's memory for sums is accounted too.
+  std::optional<NcclOptions> nccl = {};
 };
 
 /// Runs `fn` as one rank of a job of any size, without the others and without

@@ -232,6 +232,16 @@ bool IsMemoryOfDevices(const void* data, size_t bytes) {
          TheMachine().IsPinned(data, bytes);
 }
 
+MemoryRange AllocationOf(const void* data) {
+  const auto address = reinterpret_cast<uintptr_t>(data);
+  for (const auto& device : TheMachine().devices) {
+    const MemoryRange range = device->memory.RangeOf(address);
+    if (range.bytes > 0) return range;
+  }
+  const MemoryRange pinned = TheMachine().PinnedRangeOf(address);
+  return pinned.Holds(address, 1) ? pinned : MemoryRange{};
+}
+
 RuntimeCounts CountsOfRuntime() {
   const Machine& machine = TheMachine();
   return {machine.kernels, machine.copies, machine.host_functions,

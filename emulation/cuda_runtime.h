@@ -18,6 +18,7 @@
 
 #include "absl/functional/any_invocable.h"
 #include "crosshatch/emulation/grid.h"
+#include "crosshatch/emulation/reach.h"
 
 namespace crosshatch {
 
@@ -141,6 +142,10 @@ cudaError_t IssueLibraryWork(cudaStream_t stream,
 /// Whether devices can touch all `bytes` bytes from `data` on: they are of one
 /// of them, or pinned.
 bool IsMemoryOfDevices(const void* data, size_t bytes);
+
+/// The allocation of a device, or of pinned memory, that `data` lies in; of no
+/// bytes where none holds it.
+MemoryRange AllocationOf(const void* data);
 
 /// What was asked of the runtime so far, by all threads.
 struct RuntimeCounts {

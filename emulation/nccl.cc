@@ -4,12 +4,15 @@
 #include <algorithm>
 #include <atomic>
 #include <condition_variable>
+#include <cstdint>
 #include <cstdlib>
 #include <cstring>
 #include <deque>
+#include <iterator>
 #include <map>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <set>
 #include <string>
 #include <utility>
@@ -105,6 +108,38 @@ class Communion {
     changed_.wait(lock, [&] { return is_aborted.load(); });
   }
 
+  /// `rank` has come to its split number `split`.
+  void Split(int64_t split, int rank, int color, int key) {
+    std::lock_guard<std::mutex> lock(mutex_);
+    splits_[split].came[rank] = {color, key};
+  }
+  struct Child {
+    std::shared_ptr<Communion> communion;
+    int rank = 0;
+  };
+  /// What it has become for `rank`; nullopt before all have come.
+  std::optional<Child> ChildOf(int64_t split, int rank) {
+    std::lock_guard<std::mutex> lock(mutex_);
+    Division& division = splits_[split];
+    if (static_cast<int>(division.came.size()) < size_) return std::nullopt;
+    const int color = division.came.at(rank).color;
+    Child child;
+    if (color == NCCL_SPLIT_NOCOLOR) return child;
+    // By key and then by rank.
+    std::vector<std::pair<int, int>> members;
+    for (const auto& [each, says] : division.came) {
+      if (says.color == color) members.emplace_back(says.key, each);
+    }
+    std::sort(members.begin(), members.end());
+    while (members[ToSize(child.rank)].second != rank) ++child.rank;
+    child.communion = division.made[color];
+    if (child.communion == nullptr) {
+      child.communion = division.made[color] =
+          std::make_shared<Communion>(static_cast<int>(members.size()));
+    }
+    return child;
+  }
+
   /// Threads that wait look again.
   void Wake() {
     { std::lock_guard<std::mutex> lock(mutex_); }
@@ -194,9 +229,19 @@ class Communion {
     }
   }
 
+  struct Division {
+    struct Says {
+      int color = 0;
+      int key = 0;
+    };
+    std::map<int, Says> came;
+    std::map<int, std::shared_ptr<Communion>> made;
+  };
+
   const int size_;
   mutable std::mutex mutex_;
   std::condition_variable changed_;
+  std::map<int64_t, Division> splits_;
   std::set<int> joined_;
   std::set<int> devices_;
   /// By sender and receiver.
@@ -217,6 +262,10 @@ struct Library {
   int64_t stopped_after = 0;
   std::atomic<int64_t> sends{0};
   std::atomic<int64_t> collectives{0};
+  std::atomic<int64_t> of_ids{0};
+  std::atomic<int64_t> of_splits{0};
+  std::atomic<int64_t> registrations{0};
+  std::atomic<int64_t> unregistered{0};
 };
 Library& TheLibrary() {
   static auto* const library = new Library;
@@ -245,6 +294,12 @@ struct ncclComm {
   std::shared_ptr<std::atomic<int64_t>> pending =
       std::make_shared<std::atomic<int64_t>>(0);
   std::atomic<int> async_error{ncclSuccess};
+  /// Of a split under way: where its child goes. Which calls are made at one
+  /// time on a communicator is up to its user.
+  ncclComm** child = nullptr;
+  int64_t splits = 0;
+  /// By start, what is registered.
+  std::map<std::uintptr_t, size_t> registered;
 };
 
 namespace emulation {
@@ -256,6 +311,27 @@ struct Group {
   std::map<std::pair<ncclComm_t, cudaStream_t>, std::vector<Call>> calls;
 };
 thread_local constinit Group* open_group = nullptr;
+
+/// One more end of a communicator, which does not know of the others yet.
+ncclComm_t Open(Library& library, std::shared_ptr<Communion> communion,
+                int rank) {
+  auto* const comm =
+      new ncclComm{.communion = std::move(communion), .rank = rank};
+  if (rank == library.stopped_rank) comm->stops_after = library.stopped_after;
+  library.comms.insert(comm);
+  if (rank != library.stopped_rank || library.stopped_after >= 0) {
+    comm->communion->Join(rank);
+  }
+  return comm;
+}
+
+bool IsRegistered(const ncclComm& comm, const void* data, size_t bytes) {
+  const auto start = reinterpret_cast<std::uintptr_t>(data);
+  auto after = comm.registered.upper_bound(start);
+  if (after == comm.registered.begin()) return false;
+  const auto& [begin, size] = *std::prev(after);
+  return start + bytes <= begin + size;
+}
 
 ncclResult_t IssueCalls(ncclComm_t comm, cudaStream_t stream,
                         std::vector<Call> calls) {
@@ -295,6 +371,10 @@ void CheckReach(const ncclComm& comm, const Call& call) {
   CH_CHECK(bytes == 0 || call.kind == CallKind::kSend ||
            IsMemoryOfDevices(call.recv, received))
       << "NCCL is given memory of the host to write, which is not pinned";
+  const bool is_registered =
+      (!sends || IsRegistered(comm, call.send, sent)) &&
+      (call.kind == CallKind::kSend || IsRegistered(comm, call.recv, received));
+  if (bytes > 0 && !is_registered) TheLibrary().unregistered.fetch_add(1);
 }
 
 ncclResult_t Issue(ncclComm_t comm, cudaStream_t stream, const Call& call) {
@@ -332,7 +412,8 @@ void FailNccl(ncclResult_t error) {
 
 NcclCounts CountsOfNccl() {
   const Library& library = TheLibrary();
-  return {library.sends, library.collectives};
+  return {library.sends,     library.collectives,   library.of_ids,
+          library.of_splits, library.registrations, library.unregistered};
 }
 
 }  // namespace emulation
@@ -396,15 +477,46 @@ ncclResult_t ncclCommInitRankConfig(ncclComm_t* comm, int size, ncclUniqueId id,
   if (!communion->TakeDevice(device) && !TakesSeveralOnADevice(library)) {
     return ncclInvalidUsage;
   }
-  *comm = new ncclComm{.communion = communion, .rank = rank};
-  if (rank == library.stopped_rank) {
-    (*comm)->stops_after = library.stopped_after;
-  }
-  library.comms.insert(*comm);
-  const bool joins =
-      (*comm)->rank != library.stopped_rank || library.stopped_after >= 0;
-  if (joins) communion->Join(rank);
+  library.of_ids.fetch_add(1);
+  *comm = emulation::Open(library, communion, rank);
   return ncclInProgress;
+}
+
+ncclResult_t ncclCommSplit(ncclComm_t comm, int color, int key,
+                           ncclComm_t* child, ncclConfig_t* config) {
+  if (comm == nullptr || child == nullptr || comm->child != nullptr ||
+      color < NCCL_SPLIT_NOCOLOR) {
+    return ncclInvalidArgument;
+  }
+  if (config == nullptr || config->blocking != 0) return ncclInvalidUsage;
+  *child = nullptr;
+  comm->child = child;
+  comm->communion->Split(comm->splits, comm->rank, color, key);
+  return ncclInProgress;
+}
+
+ncclResult_t ncclCommRegister(ncclComm_t comm, void* data, size_t bytes,
+                              void** handle) {
+  if (comm == nullptr || data == nullptr || bytes == 0 ||
+      !emulation::IsMemoryOfDevices(data, bytes)) {
+    return ncclInvalidArgument;
+  }
+  const auto start = reinterpret_cast<std::uintptr_t>(data);
+  if (!comm->registered.emplace(start, bytes).second) return ncclInvalidUsage;
+  TheLibrary().registrations.fetch_add(1);
+  *handle = data;
+  return ncclSuccess;
+}
+
+ncclResult_t ncclCommDeregister(ncclComm_t comm, void* handle) {
+  if (comm == nullptr) return ncclInvalidArgument;
+  const auto found =
+      comm->registered.find(reinterpret_cast<std::uintptr_t>(handle));
+  if (found == comm->registered.end()) return ncclInvalidArgument;
+  CH_CHECK(emulation::IsMemoryOfDevices(handle, found->second))
+      << "memory was freed that NCCL has registered";
+  comm->registered.erase(found);
+  return ncclSuccess;
 }
 
 ncclResult_t ncclCommDestroy(ncclComm_t comm) {
@@ -424,6 +536,11 @@ ncclResult_t ncclCommAbort(ncclComm_t comm) {
   if (comm == nullptr) return ncclInvalidArgument;
   *comm->is_aborted = true;
   comm->communion->Wake();
+  for (const auto& [start, bytes] : comm->registered) {
+    CH_CHECK(
+        emulation::IsMemoryOfDevices(reinterpret_cast<void*>(start), bytes))
+        << "memory was freed that NCCL has registered";
+  }
   Library& library = TheLibrary();
   std::lock_guard<std::mutex> lock(library.mutex);
   library.comms.erase(comm);
@@ -433,6 +550,21 @@ ncclResult_t ncclCommAbort(ncclComm_t comm) {
 
 ncclResult_t ncclCommGetAsyncError(ncclComm_t comm, ncclResult_t* error) {
   if (comm == nullptr) return ncclInvalidArgument;
+  if (comm->child != nullptr) {
+    const auto child = comm->communion->ChildOf(comm->splits, comm->rank);
+    if (!child.has_value()) {
+      *error = ncclInProgress;
+      return ncclSuccess;
+    }
+    if (child->communion != nullptr) {
+      Library& library = TheLibrary();
+      std::lock_guard<std::mutex> lock(library.mutex);
+      library.of_splits.fetch_add(1);
+      *comm->child = emulation::Open(library, child->communion, child->rank);
+    }
+    comm->child = nullptr;
+    ++comm->splits;
+  }
   const auto failed = static_cast<ncclResult_t>(comm->async_error.load());
   *error = failed == ncclSuccess && !comm->communion->AllJoined()
                ? ncclInProgress

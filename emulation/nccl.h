@@ -72,6 +72,18 @@ ncclResult_t ncclGetUniqueId(ncclUniqueId* id);
 /// NCCL_MULTI_RANK_GPU_ENABLE is 1.
 ncclResult_t ncclCommInitRankConfig(ncclComm_t* comm, int size, ncclUniqueId id,
                                     int rank, ncclConfig_t* config);
+inline constexpr int NCCL_SPLIT_NOCOLOR = -1;
+/// Of all ranks of `comm`: those of one color get a communicator of their own,
+/// in the order of their keys; with NCCL_SPLIT_NOCOLOR none. Of one whose calls
+/// return at once: `child` is written when ncclCommGetAsyncError says that
+/// `comm` is ready again.
+ncclResult_t ncclCommSplit(ncclComm_t comm, int color, int key,
+                           ncclComm_t* child, ncclConfig_t* config);
+/// What is sent from and received in these bytes, of one allocation, needs no
+/// copy; to be taken back before they are freed.
+ncclResult_t ncclCommRegister(ncclComm_t comm, void* data, size_t bytes,
+                              void** handle);
+ncclResult_t ncclCommDeregister(ncclComm_t comm, void* handle);
 /// Waits for what was issued; of a communicator that is ready and has not
 /// failed.
 ncclResult_t ncclCommDestroy(ncclComm_t comm);
@@ -114,10 +126,17 @@ void StopNcclRank(int rank, int64_t after = 0);
 /// that are there.
 void FailNccl(ncclResult_t error);
 
-/// Calls that issued something, of all ranks.
+/// Calls of all ranks.
 struct NcclCounts {
+  /// That issued something.
   int64_t sends = 0;
   int64_t collectives = 0;
+  /// Ends of communicators that were made of an id, and by splits.
+  int64_t of_ids = 0;
+  int64_t of_splits = 0;
+  int64_t registrations = 0;
+  /// Sends, receives and collectives of memory that is not registered.
+  int64_t unregistered = 0;
 };
 NcclCounts CountsOfNccl();
 

@@ -4,6 +4,7 @@
 
 #include <vector>
 
+#include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "crosshatch/launch/run_options.h"
 #include "crosshatch/tensor/device_backend.h"
@@ -12,11 +13,19 @@ namespace crosshatch {
 
 /// The devices of `ranks` rank threads, by rank, as `options` say; empty for
 /// the CPU. Rank r is on device r of those that there are, counted round and
-/// round. \error why there is none, or why one that is there cannot be used,
-/// with the
+/// round.
+/// \error why there is none, or why one that is there cannot be used, with the
 ///     flag that asks for it.
 absl::StatusOr<std::vector<const DeviceBackend*>> ChooseDevices(
     const RunOptions& options, int ranks);
+
+/// What a dry run with `options` is one of; null for the CPU. No device has to
+/// be there. \error as of ChooseDevices.
+absl::StatusOr<const DeviceBackend*> ChooseDeviceOfDryRun(
+    const RunOptions& options);
+
+/// \error kInvalidArgument naming a flag that only another device takes.
+absl::Status CheckDeviceFlags(const RunOptions& options);
 
 }  // namespace crosshatch
 

@@ -16,14 +16,16 @@ using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 
 // Two backends stand for devices 0 and 1.
-absl::StatusOr<const DeviceBackend*> OneOfTwo(int index) {
+absl::StatusOr<const DeviceBackend*> OneOfTwo(int index,
+                                              const CudaOptions& /*options*/) {
   if (index == 0) return &CpuBackend();
   if (index == 1) return &ReferenceBackend();
   return absl::NotFoundError("no more");
 }
 
 RunOptions OnCuda(
-    std::function<absl::StatusOr<const DeviceBackend*>(int)> find) {
+    std::function<absl::StatusOr<const DeviceBackend*>(int, const CudaOptions&)>
+        find) {
   return {.device = Device::Kind::kCuda, .cuda_device = std::move(find)};
 }
 
@@ -37,20 +39,55 @@ TEST(DeviceChoiceTest, DealsRanksOutToTheDevices) {
 }
 
 TEST(DeviceChoiceTest, SaysWhyThereIsNone) {
-  const auto none = ChooseDevices(
-      OnCuda([](int) { return absl::NotFoundError("no CUDA device"); }), 2);
+  const auto none =
+      ChooseDevices(OnCuda([](int, const CudaOptions&) {
+                      return absl::NotFoundError("no CUDA device");
+                    }),
+                    2);
   EXPECT_EQ(none.status().code(), absl::StatusCode::kNotFound);
   EXPECT_EQ(std::string(none.status().message()),
             "--device=cuda: no CUDA device");
   // One that is there and cannot be used is not passed over.
   const auto second = ChooseDevices(
-      OnCuda([](int index) -> absl::StatusOr<const DeviceBackend*> {
+      OnCuda([](int index,
+                const CudaOptions&) -> absl::StatusOr<const DeviceBackend*> {
         if (index == 0) return &CpuBackend();
         return absl::FailedPreconditionError("cuda:1 is too old");
       }),
       2);
   EXPECT_EQ(std::string(second.status().message()),
             "--device=cuda: cuda:1 is too old");
+}
+
+TEST(DeviceChoiceTest, DevicesGetTheirOptions) {
+  bool tf32 = false;
+  RunOptions options = OnCuda([&](int index, const CudaOptions& of_cuda) {
+    tf32 = of_cuda.tf32;
+    return OneOfTwo(index, of_cuda);
+  });
+  options.cuda.tf32 = true;
+  EXPECT_TRUE(ChooseDevices(options, 1).ok());
+  EXPECT_TRUE(tf32);
+  EXPECT_TRUE(CheckDeviceFlags(options).ok());
+  options.device = Device::Kind::kCpu;
+  EXPECT_THAT(std::string(CheckDeviceFlags(options).message()),
+              HasSubstr("--tf32 is for --device=cuda"));
+}
+
+TEST(DeviceChoiceTest, ADryRunAsksForNoDevice) {
+  EXPECT_EQ(*ChooseDeviceOfDryRun({}), nullptr);
+  RunOptions options = OnCuda(
+      [](int, const CudaOptions&) -> absl::StatusOr<const DeviceBackend*> {
+        ADD_FAILURE() << "asked for a device";
+        return absl::NotFoundError("no CUDA device");
+      });
+  options.cuda_of_dry_runs = [] { return &ReferenceBackend(); };
+  EXPECT_EQ(*ChooseDeviceOfDryRun(options), &ReferenceBackend());
+  options.cuda_of_dry_runs = [] {
+    return absl::UnimplementedError("no code for CUDA");
+  };
+  EXPECT_EQ(std::string(ChooseDeviceOfDryRun(options).status().message()),
+            "--device=cuda: no code for CUDA");
 }
 
 TEST(DeviceChoiceTest, DevicesHaveNames) {

@@ -13,6 +13,7 @@
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
 #include "crosshatch/base/status_macros.h"
+#include "crosshatch/launch/device_choice.h"
 #include "crosshatch/launch/given_flag.h"
 #include "crosshatch/launch/launch_plan.h"
 
@@ -30,6 +31,9 @@ ABSL_FLAG(GivenNumber, fake_rank, {0}, "The rank that --backend=fake runs.");
 ABSL_FLAG(GivenName, device, {"cpu"},
           "What ranks compute on: cpu, or cuda, to whose devices the ranks of "
           "a machine are dealt out.");
+ABSL_FLAG(GivenSwitch, tf32, {false},
+          "On --device=cuda products of float32 matrices round what they "
+          "multiply to TF32: 10 bits of mantissa, several times as fast.");
 ABSL_FLAG(GivenSwitch, deterministic, {false},
           "NCCL adds in the order of ranks: the same bits in every run and on "
           "every engine.");
@@ -161,6 +165,8 @@ absl::Status ReadLaunchFlags(RunOptions& options) {
         "--fake_rank is for --backend=fake: other backends run all ranks");
   }
   Take(FLAGS_fake_rank, options.fake_rank);
+  Take(FLAGS_tf32, options.cuda.tf32);
+  CH_RETURN_IF_ERROR(CheckDeviceFlags(options));
   Take(FLAGS_deterministic, options.nccl.deterministic);
   Take(FLAGS_timeout, options.timeout);
   Take(FLAGS_start_timeout, options.start_timeout);

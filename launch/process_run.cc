@@ -458,7 +458,8 @@ absl::Status Process::AgreeOnData() {
       absl::StrCat("--device=", is_cuda ? "cuda" : "cpu",
                    options_.nccl.deterministic ? " --deterministic" : "");
   if (is_cuda) {
-    absl::StrAppend(&mine, ", NCCL's own collectives from ",
+    absl::StrAppend(&mine, options_.cuda.tf32 ? " --tf32" : "",
+                    ", NCCL's own collectives from ",
                     options_.nccl.least_collective_bytes, " bytes on");
   }
   if (info_.rank == 0) return client_->Put("data", mine);

@@ -70,17 +70,19 @@ void SayWithoutPlan(const std::string& text) {
 /// Ranks of this process alone.
 absl::Status RunHere(const LaunchPlan& plan, const RunOptions& options,
                      absl::FunctionRef<absl::Status(World&)> run_rank) {
-  const bool is_dry = plan.backend == Backend::kFake;
-  CH_ASSIGN_OR_RETURN(const std::vector<const DeviceBackend*> devices,
-                      ChooseDevices(options, is_dry ? 1 : plan.ranks));
-  if (!is_dry) {
-    return RunLocal(plan.ranks, run_rank,
-                    {.timeout = options.timeout, .backends = devices});
+  if (plan.backend == Backend::kFake) {
+    CH_ASSIGN_OR_RETURN(const DeviceBackend* const device,
+                        ChooseDeviceOfDryRun(options));
+    FakeOptions dry = {
+        .world_size = plan.ranks, .rank = options.fake_rank, .backend = device};
+    // A rank on a device of its own is a process.
+    if (device != nullptr) dry.nccl = options.nccl;
+    return RunFake(dry, run_rank);
   }
-  return RunFake({.world_size = plan.ranks,
-                  .rank = options.fake_rank,
-                  .backend = devices.empty() ? nullptr : devices[0]},
-                 run_rank);
+  CH_ASSIGN_OR_RETURN(const std::vector<const DeviceBackend*> devices,
+                      ChooseDevices(options, plan.ranks));
+  return RunLocal(plan.ranks, run_rank,
+                  {.timeout = options.timeout, .backends = devices});
 }
 
 }  // namespace

@@ -11,6 +11,7 @@
 #include "absl/time/time.h"
 #include "crosshatch/comm/nccl/nccl_options.h"
 #include "crosshatch/comm/world.h"
+#include "crosshatch/tensor/backends/cuda/cuda_options.h"
 #include "crosshatch/tensor/device.h"
 #include "crosshatch/tensor/device_backend.h"
 
@@ -45,9 +46,14 @@ struct RunOptions {
   /// after another, and share them where they are fewer. Rank threads exchange
   /// data by themselves, processes by NCCL.
   Device::Kind device = Device::Kind::kCpu;
+  CudaOptions cuda = {};
   /// How the devices of kCuda are found, by index: an error of kNotFound says
   /// that there are no more. Null: BuiltCudaBackend.
-  std::function<absl::StatusOr<const DeviceBackend*>(int index)> cuda_device =
+  std::function<absl::StatusOr<const DeviceBackend*>(
+      int index, const CudaOptions& options)>
+      cuda_device = nullptr;
+  /// What a dry run of kCuda is one of. Null: BuiltCudaBackendForDryRuns.
+  std::function<absl::StatusOr<const DeviceBackend*>()> cuda_of_dry_runs =
       nullptr;
   NcclOptions nccl = {};
   /// Only 1: a rank is a process, or, on `local`, a thread of the only one.

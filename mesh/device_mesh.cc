@@ -223,6 +223,14 @@ absl::StatusOr<DeviceMesh> InitDeviceMesh(World& world,
                       world.Group("world", world.AllRanks(), "mesh"));
   CH_RETURN_IF_ERROR(
       CompareDescriptions(*side_channel, layout, "InitDeviceMesh"));
+  std::vector<std::vector<int>> groups(static_cast<size_t>(layout->ndim()));
+  if (layout->Contains(world.rank())) {
+    for (int axis = 0; axis < layout->ndim(); ++axis) {
+      groups[static_cast<size_t>(axis)] =
+          layout->GroupRanks({axis}, world.rank());
+    }
+  }
+  CH_RETURN_IF_ERROR(world.Divide(*side_channel, groups));
   return DeviceMesh(std::make_shared<DeviceMesh::Shared>(world),
                     *std::move(layout));
 }

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -7,9 +8,11 @@
 #include "crosshatch/base/status_macros.h"
 #include "crosshatch/comm/engine.h"
 #include "crosshatch/comm/group_key.h"
+#include "crosshatch/comm/nccl/nccl_plan.h"
 #include "crosshatch/comm/transport.h"
 #include "crosshatch/comm/world.h"
 #include "crosshatch/tensor/adversarial_seed.h"
+#include "crosshatch/tensor/allocator.h"
 
 namespace crosshatch {
 namespace {
@@ -17,12 +20,20 @@ namespace {
 /// Moves nothing; Communicator counts and logs.
 class FakeTransport final : public Transport {
  public:
-  FakeTransport(RankContext& context, int size)
-      : context_(context), size_(size) {}
+  FakeTransport(RankContext& context, int size, int member,
+                const std::optional<NcclOptions>& nccl)
+      : context_(context), size_(size), member_(member), nccl_(nccl) {}
 
-  void Bind(Stream&) override {}
-  absl::Status Run(const Collective&, const Fingerprint&,
+  void Bind(Stream& stream) override { queue_ = &stream; }
+  absl::Status Run(const Collective& collective, const Fingerprint&,
                    KernelContext&) override {
+    if (!nccl_.has_value()) return absl::OkStatus();
+    const int64_t bytes =
+        internal::SummandBytes(collective, size_, member_, *nccl_);
+    if (bytes == 0) return absl::OkStatus();
+    // Given back at once, in the order of the stream, as the mover's.
+    context_.device_allocator().Allocate(bytes, MemoryClass::kCommunication,
+                                         *queue_);
     return absl::OkStatus();
   }
   absl::StatusOr<std::vector<std::string>> Gather(std::string blob,
@@ -34,22 +45,27 @@ class FakeTransport final : public Transport {
  private:
   RankContext& context_;
   const int size_;
+  const int member_;
+  const std::optional<NcclOptions> nccl_;
+  Stream* queue_ = nullptr;
 };
 
 class FakeEngine final : public Engine {
  public:
-  explicit FakeEngine(RankContext& context) : context_(context) {}
+  FakeEngine(RankContext& context, const std::optional<NcclOptions>& nccl)
+      : context_(context), nccl_(nccl) {}
 
   const std::string& name() const override { return name_; }
   absl::StatusOr<std::unique_ptr<Transport>> Connect(const GroupKey& key,
-                                                     int) override {
-    return std::make_unique<FakeTransport>(context_, key.size());
+                                                     int member) override {
+    return std::make_unique<FakeTransport>(context_, key.size(), member, nccl_);
   }
   void FailJob(const absl::Status& error) override { context_.Poison(error); }
 
  private:
   const std::string name_ = "fake";
   RankContext& context_;
+  const std::optional<NcclOptions> nccl_;
 };
 
 }  // namespace
@@ -69,7 +85,7 @@ absl::Status RunFake(const FakeOptions& options,
                        .dry_run = true,
                        .sink = options.sink});
   RankContextScope scope(&context);
-  FakeEngine engine(context);
+  FakeEngine engine(context, options.nccl);
   World world(engine, context);
   return RunRank(world, fn);
 }

@@ -65,6 +65,7 @@ void ProcessJob::Leave() {
   }
   Lock lock = TakeLock();
   context_ = nullptr;
+  for (const Moved& moved : movers_) moved.mover->LeaveMemory();
 }
 
 std::shared_ptr<JobGroup> ProcessJob::Connect(const GroupKey& key, int member) {
@@ -403,6 +404,19 @@ void ProcessJob::Told(const FailureNotice& notice) {
 
 std::string ProcessJob::Activity() {
   Lock lock = TakeLock();
+  std::string text = ActivityLocked();
+  const std::vector<Moved> movers = movers_;
+  lock.unlock();
+  for (const Moved& moved : movers) {
+    const std::string recent = moved.mover->Recent();
+    if (recent.empty()) continue;
+    absl::StrAppend(&text, "; its device ", recent, " of ",
+                    Describe(moved.group->key));
+  }
+  return text;
+}
+
+std::string ProcessJob::ActivityLocked() const {
   std::string text;
   const auto add = [&](const auto&... parts) {
     absl::StrAppend(&text, text.empty() ? "" : "; ", parts...);

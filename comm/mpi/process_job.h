@@ -156,7 +156,7 @@ class ProcessJob {
   const absl::Status& link_error() const { return link_error_; }
   /// @}
 
-  /// What this rank does, for FailureChannel::SetActivity.
+  /// What this rank does, and its device, for FailureChannel::SetActivity.
   std::string Activity();
 
  private:
@@ -167,6 +167,8 @@ class ProcessJob {
 
   /// Without the lock.
   void WatchMovers();
+  /// Of the rank's thread. With the lock held.
+  std::string ActivityLocked() const;
 
   // With the lock held.
   bool TakeNotes();

@@ -37,6 +37,15 @@ class ProcessEngine final : public Engine {
     return std::make_unique<ProcessTransport>(job_, context_, key, member,
                                               max_message_bytes_, movers_);
   }
+  absl::Status Divide(
+      const std::vector<int>& world_ranks,
+      const std::vector<std::vector<int>>& groups,
+      absl::FunctionRef<absl::StatusOr<std::vector<std::string>>(std::string)>
+          exchange) override {
+    if (movers_ == nullptr) return absl::OkStatus();
+    return movers_->Divide(world_ranks, groups, context_, job_->timeout(),
+                           exchange);
+  }
   void FailJob(const absl::Status& error) override { job_->FailRank(error); }
 
  private:

@@ -8,14 +8,20 @@
 #if defined(CROSSHATCH_CUDA_EMULATION)
 #include "crosshatch/emulation/nccl.h"
 #else
+#include <cuda_runtime.h>
 #include <nccl.h>
+static_assert(NCCL_VERSION_CODE >= NCCL_VERSION(2, 19, 1),
+              "NCCL 2.19 or later: communicators are split, and memory is "
+              "registered");
 #endif
 
-#include <optional>
+#include <cstddef>
+#include <cstdint>
 
 #include "crosshatch/base/check.h"
 #include "crosshatch/base/reduce_op.h"
 #include "crosshatch/tensor/dtype.h"
+#include "crosshatch/tensor/kernels/cuda/cuda_api.cuh"
 
 namespace crosshatch::internal {
 
@@ -56,6 +62,42 @@ inline ncclRedOp_t NcclOpOf(ReduceOp op) {
       return ncclMax;
   }
   return ncclSum;
+}
+
+/// A whole allocation.
+struct NcclMemory {
+  uintptr_t start = 0;
+  size_t bytes = 0;
+};
+
+/// The allocation of a device that `data` lies in.
+inline NcclMemory AllocationOf(const void* data) {
+#if defined(CROSSHATCH_CUDA_EMULATION)
+  const emulation::MemoryRange range = emulation::AllocationOf(data);
+  return {range.start, range.bytes};
+#else
+  // Of the driver, which the runtime has linked, and has no name for.
+  using GetRange = int (*)(unsigned long long* start, size_t* bytes,
+                           unsigned long long address);
+  static const auto get_range = [] {
+    void* function = nullptr;
+    cudaDriverEntryPointQueryResult found = {};
+    CheckCuda(
+        cudaGetDriverEntryPointByVersion("cuMemGetAddressRange", &function,
+                                         12000, cudaEnableDefault, &found),
+        "cudaGetDriverEntryPointByVersion");
+    CH_CHECK(found == cudaDriverEntryPointSuccess)
+        << "the driver has no cuMemGetAddressRange";
+    return reinterpret_cast<GetRange>(function);
+  }();
+  unsigned long long start = 0;
+  NcclMemory memory;
+  const int error =
+      get_range(&start, &memory.bytes, reinterpret_cast<uintptr_t>(data));
+  CH_CHECK(error == 0) << "cuMemGetAddressRange: error " << error;
+  memory.start = start;
+  return memory;
+#endif
 }
 
 }  // namespace crosshatch::internal

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <cstring>
+#include <iterator>
 #include <thread>
 #include <utility>
 
@@ -47,8 +48,70 @@ absl::StatusOr<std::unique_ptr<NcclComm>> NcclComm::Create(
   return made;
 }
 
+absl::StatusOr<std::unique_ptr<NcclComm>> NcclComm::Split(
+    NcclComm& parent, std::optional<int> color, int key, std::string what,
+    absl::Duration timeout) {
+  std::unique_ptr<NcclComm> made(new NcclComm(std::move(what), timeout));
+  ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
+  config.blocking = 0;
+  {
+    std::unique_lock<std::mutex> lock(parent.mutex_);
+    if (parent.comm_ == nullptr) return parent.Aborted();
+    // The child is written when the parent is ready again, and not before.
+    const absl::Status settled = parent.Settle(
+        lock, ncclCommSplit(parent.comm_, color.value_or(NCCL_SPLIT_NOCOLOR),
+                            key, &made->comm_, &config));
+    if (!settled.ok()) {
+      parent.AbortLocked();
+      if (made->comm_ != nullptr) made->Abort();
+      return settled;
+    }
+  }
+  if (!color.has_value()) return nullptr;
+  if (made->comm_ == nullptr) {
+    return absl::InternalError(absl::StrCat("NCCL in ", made->what_,
+                                            ": a split made no communicator"));
+  }
+  std::unique_lock<std::mutex> lock(made->mutex_);
+  const absl::Status settled = made->Settle(lock, ncclInProgress);
+  if (!settled.ok()) made->AbortLocked();
+  lock.unlock();
+  if (!settled.ok()) return settled;
+  return made;
+}
+
 NcclComm::~NcclComm() {
+  LeaveMemory();
   if (comm_ != nullptr) ncclCommDestroy(comm_);
+}
+
+void NcclComm::Use(const void* data, int64_t bytes) {
+  if (bytes == 0) return;
+  std::lock_guard<std::mutex> lock(mutex_);
+  if (comm_ == nullptr) return;
+  const auto address = reinterpret_cast<uintptr_t>(data);
+  const auto after = registered_.upper_bound(address);
+  if (after != registered_.begin()) {
+    const auto& [start, known] = *std::prev(after);
+    if (address - start < known.bytes) return;
+  }
+  const NcclMemory memory = AllocationOf(data);
+  Registered registered = {.bytes = memory.bytes};
+  if (ncclCommRegister(comm_, reinterpret_cast<void*>(memory.start),
+                       memory.bytes, &registered.handle) != ncclSuccess) {
+    registered.handle = nullptr;
+  }
+  registered_.emplace(memory.start, registered);
+}
+
+void NcclComm::LeaveMemory() {
+  std::lock_guard<std::mutex> lock(mutex_);
+  for (const auto& [start, registered] : registered_) {
+    if (comm_ != nullptr && registered.handle != nullptr) {
+      ncclCommDeregister(comm_, registered.handle);
+    }
+  }
+  registered_.clear();
 }
 
 absl::Status NcclComm::Settle(std::unique_lock<std::mutex>& lock,
@@ -100,6 +163,7 @@ void NcclComm::ForgetWhatHasEnded() {
   while (!outstanding_.empty()) {
     Event::State* const state = outstanding_.front().end.state();
     if (state != nullptr && !state->reached()) return;
+    ended_ = std::move(outstanding_.front().what);
     outstanding_.pop_front();
     oldest_since_ = Clock::now();
   }
@@ -135,8 +199,35 @@ void NcclComm::Abort() {
   AbortLocked();
 }
 
+std::string NcclComm::Recent() {
+  std::lock_guard<std::mutex> lock(mutex_);
+  if (comm_ == nullptr) return at_abort_;
+  ForgetWhatHasEnded();
+  return RecentLocked();
+}
+
+std::string NcclComm::RecentLocked() {
+  constexpr size_t kMost = 8;
+  std::string text;
+  if (!ended_.empty()) absl::StrAppend(&text, "has done ", ended_);
+  for (size_t i = 0; i < outstanding_.size() && i < kMost; ++i) {
+    absl::StrAppend(&text,
+                    i > 0          ? ", "
+                    : text.empty() ? "has not done "
+                                   : ", and not ",
+                    outstanding_[i].what);
+  }
+  if (outstanding_.size() > kMost) {
+    absl::StrAppend(&text, " and ", outstanding_.size() - kMost,
+                    " more, up to ", outstanding_.back().what);
+  }
+  return text;
+}
+
 void NcclComm::AbortLocked() {
   if (comm_ == nullptr) return;
+  ForgetWhatHasEnded();
+  at_abort_ = RecentLocked();
   ncclCommAbort(std::exchange(comm_, nullptr));
   outstanding_.clear();
 }

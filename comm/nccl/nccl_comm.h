@@ -6,10 +6,13 @@
 /// One communicator of NCCL, which may be aborted while it is used.
 
 #include <chrono>
+#include <cstddef>
 #include <cstdint>
 #include <deque>
+#include <map>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <string>
 
 #include "absl/functional/function_ref.h"
@@ -33,9 +36,23 @@ class NcclComm {
   static absl::StatusOr<std::unique_ptr<NcclComm>> Create(
       const std::string& id, int size, int rank, std::string what,
       absl::Duration timeout);
+  /// Of the ranks of `parent`, all of which call this at one time, those of
+  /// `color` (at least 0), in the order of their keys. No work of the parent's
+  /// is under way.
+  /// \returns null for a rank of no color.
+  static absl::StatusOr<std::unique_ptr<NcclComm>> Split(
+      NcclComm& parent, std::optional<int> color, int key, std::string what,
+      absl::Duration timeout);
   ~NcclComm();
   NcclComm(const NcclComm&) = delete;
   NcclComm& operator=(const NcclComm&) = delete;
+
+  /// What is issued reads or writes these bytes of the device's memory: the
+  /// allocation that they lie in is registered, if it is not yet, so that NCCL
+  /// needs no copy of its own.
+  void Use(const void* data, int64_t bytes);
+  /// The device's memory goes, and nothing more is issued.
+  void LeaveMemory();
 
   /// Calls `issue`, which calls NCCL's functions, within a group.
   /// \error what any of them returned.
@@ -45,11 +62,19 @@ class NcclComm {
 
   absl::Status Poll();
   void Abort();
+  /// The latest that was issued, and how far the device has come; of an
+  /// aborted one how far it had. Empty before the first.
+  std::string Recent();
 
  private:
   struct Outstanding {
     std::string what;
     Event end;
+  };
+  struct Registered {
+    size_t bytes = 0;
+    /// Null: NCCL cannot register it, and copies.
+    void* handle = nullptr;
   };
 
   NcclComm(std::string what, absl::Duration timeout)
@@ -61,6 +86,7 @@ class NcclComm {
   void ForgetWhatHasEnded();
   void AbortLocked();
   absl::Status Aborted() const;
+  std::string RecentLocked();
 
   const std::string what_;
   const absl::Duration timeout_;
@@ -70,6 +96,12 @@ class NcclComm {
   /// oldest has been that.
   std::deque<Outstanding> outstanding_;
   Clock::time_point oldest_since_;
+  /// The last that has ended.
+  std::string ended_;
+  /// Recent() of what has been aborted.
+  std::string at_abort_;
+  /// By the start of the allocation.
+  std::map<uintptr_t, Registered> registered_;
 };
 
 }  // namespace crosshatch::internal

@@ -6,6 +6,8 @@
 #include <cstdlib>
 #include <cstring>
 #include <map>
+#include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -75,6 +77,16 @@ class NcclMover final : public DeviceMover {
     // The watch's thread would otherwise begin to use device 0.
     CheckCuda(cudaSetDevice(device_), "cudaSetDevice");
     return comm_->Poll();
+  }
+  std::string Recent() override {
+    if (comm_ == nullptr) return "";
+    CheckCuda(cudaSetDevice(device_), "cudaSetDevice");
+    return comm_->Recent();
+  }
+  void LeaveMemory() override {
+    if (comm_ == nullptr) return;
+    CheckCuda(cudaSetDevice(device_), "cudaSetDevice");
+    comm_->LeaveMemory();
   }
   void Abort() override {
     if (comm_ == nullptr) return;
@@ -199,6 +211,13 @@ absl::Status NcclMover::Swap(const std::vector<Part>& sends,
     there.begin = 0;
     incoming[r].clear();
     AreRuns(there, elem_bytes, incoming[r]);
+  }
+  for (const auto* messages : {&outgoing, &incoming}) {
+    for (const std::vector<Message>& of_peer : *messages) {
+      for (const Message& message : of_peer) {
+        comm_->Use(message.data, message.elems * elem_bytes);
+      }
+    }
   }
   const cudaStream_t raw = Raw(queue);
   CH_RETURN_IF_ERROR(comm_->Group([&](ncclComm_t comm) {
@@ -376,9 +395,13 @@ absl::Status NcclMover::ByCollective(const Collective& c, Stream& queue) {
   const auto run_of = [&](const SegmentList& list, bool is_filled) {
     const int64_t elems = NumElements(list);
     SegmentCursor cursor(list, elem_bytes);
-    if (cursor.contiguous() >= elems) return cursor.data();
+    if (cursor.contiguous() >= elems) {
+      comm_->Use(cursor.data(), elems * elem_bytes);
+      return cursor.data();
+    }
     scratch.push_back(Scratch(elems, c.dtype, queue));
     std::byte* const data = scratch.back().data();
+    comm_->Use(data, elems * elem_bytes);
     if (is_filled) {
       Copy(list, {{.data = data, .run_elems = elems}}, c.dtype, queue);
     }
@@ -394,6 +417,7 @@ absl::Status NcclMover::ByCollective(const Collective& c, Stream& queue) {
       const int64_t elems = NumElements(c.send[0]);
       std::byte* const send = run_of(c.send[0], true);
       std::byte* const recv = SegmentCursor(c.recv[0], elem_bytes).data();
+      comm_->Use(recv, elems * size_ * elem_bytes);
       return comm_->Group([&](ncclComm_t comm) {
         return ncclAllGather(send, recv,
                              static_cast<size_t>(elems * elem_bytes), ncclUint8,
@@ -403,6 +427,7 @@ absl::Status NcclMover::ByCollective(const Collective& c, Stream& queue) {
     case CollectiveKind::kReduceScatter: {
       const int64_t elems = NumElements(c.recv[0]);
       std::byte* const send = SegmentCursor(c.send[0], elem_bytes).data();
+      comm_->Use(send, elems * size_ * elem_bytes);
       std::byte* const recv = run_of(c.recv[0], false);
       CH_RETURN_IF_ERROR(comm_->Group([&](ncclComm_t comm) {
         return ncclReduceScatter(send, recv, static_cast<size_t>(elems),
@@ -443,6 +468,7 @@ absl::Status NcclMover::ByCollective(const Collective& c, Stream& queue) {
     }
     case CollectiveKind::kBarrier: {
       const Block word = Scratch(1, DType::kInt32, queue);
+      comm_->Use(word.data(), SizeOf(DType::kInt32));
       return comm_->Group([&](ncclComm_t comm) {
         return ncclAllReduce(word.data(), word.data(), 1, ncclInt32, ncclSum,
                              comm, raw);
@@ -511,37 +537,94 @@ class Movers final : public DeviceMovers {
 
   const std::string& name() const override { return name_; }
 
+  absl::Status Divide(const std::vector<int>& world_ranks,
+                      const std::vector<std::vector<int>>& groups,
+                      RankContext& context, absl::Duration timeout,
+                      Exchange exchange) override {
+    if (world_ranks.size() < 2) return absl::OkStatus();
+    SetDevice(context);
+    const GroupKey all = {"world", world_ranks, "split"};
+    std::shared_ptr<NcclComm>& whole = undivided_[world_ranks];
+    if (whole == nullptr) {
+      const auto me = std::find(world_ranks.begin(), world_ranks.end(),
+                                context.world_rank());
+      CH_ASSIGN_OR_RETURN(
+          whole, OfId(all, static_cast<int>(me - world_ranks.begin()), context,
+                      timeout, exchange));
+    }
+    for (size_t axis = 0; axis < groups.size(); ++axis) {
+      const std::vector<int>& group = groups[axis];
+      // Those of an axis are of one size, so all of them go on, or none.
+      if (group.size() == 1 || group == world_ranks) continue;
+      const auto me =
+          std::find(group.begin(), group.end(), context.world_rank());
+      const std::optional<int> color =
+          group.empty() ? std::nullopt : std::optional(group[0]);
+      CH_ASSIGN_OR_RETURN(
+          std::unique_ptr<NcclComm> made,
+          NcclComm::Split(*whole, color, static_cast<int>(me - group.begin()),
+                          Describe({"axis", group, "split"}), timeout));
+      if (made != nullptr) undivided_[group] = std::move(made);
+    }
+    return absl::OkStatus();
+  }
+
   absl::StatusOr<std::unique_ptr<DeviceMover>> Connect(
       const GroupKey& key, int member, RankContext& context,
       absl::Duration timeout, Exchange exchange) override {
     std::unique_ptr<NcclComm> comm;
     if (key.size() > 1) {
-      const int device = context.device().index();
-      CheckCuda(cudaSetDevice(device), "cudaSetDevice");
-      // Where it is, whether it takes others there, and then the id of the
-      // first.
-      std::string mine = PlaceOf(device);
-      mine.resize(kPlaceBytes);
-      if (TakesSeveralOnADevice()) mine[kPlaceBytes - 1] = kSeveral;
-      ncclUniqueId id = {};
-      // Without one all fail alike, for an id that is empty.
-      if (member == 0 && ncclGetUniqueId(&id) == ncclSuccess) {
-        mine.append(id.internal, sizeof(id.internal));
+      SetDevice(context);
+      const auto found = undivided_.find(key.world_ranks);
+      if (found == undivided_.end()) {
+        CH_ASSIGN_OR_RETURN(comm,
+                            OfId(key, member, context, timeout, exchange));
+      } else {
+        CH_ASSIGN_OR_RETURN(comm,
+                            NcclComm::Split(*found->second, /*color=*/0, member,
+                                            Describe(key), timeout));
       }
-      CH_ASSIGN_OR_RETURN(const std::vector<std::string> told,
-                          exchange(std::move(mine)));
-      CH_RETURN_IF_ERROR(CheckPlaces(key, told));
-      CH_ASSIGN_OR_RETURN(
-          comm, NcclComm::Create(told[0].substr(kPlaceBytes), key.size(),
-                                 member, Describe(key), timeout));
     }
     return std::make_unique<NcclMover>(key, member, context, options_,
                                        std::move(comm));
   }
 
  private:
+  /// What is made belongs to the context's device.
+  void SetDevice(const RankContext& context) {
+    if (context.id() != context_) undivided_.clear();
+    context_ = context.id();
+    CheckCuda(cudaSetDevice(context.device().index()), "cudaSetDevice");
+  }
+
+  /// A communicator of an id that the group's first member draws.
+  absl::StatusOr<std::unique_ptr<NcclComm>> OfId(const GroupKey& key,
+                                                 int member,
+                                                 RankContext& context,
+                                                 absl::Duration timeout,
+                                                 Exchange exchange) {
+    // Where it is, whether it takes others there, and then the id of the first.
+    std::string mine = PlaceOf(context.device().index());
+    mine.resize(kPlaceBytes);
+    if (TakesSeveralOnADevice()) mine[kPlaceBytes - 1] = kSeveral;
+    ncclUniqueId id = {};
+    // Without one all fail alike, for an id that is empty.
+    if (member == 0 && ncclGetUniqueId(&id) == ncclSuccess) {
+      mine.append(id.internal, sizeof(id.internal));
+    }
+    CH_ASSIGN_OR_RETURN(const std::vector<std::string> told,
+                        exchange(std::move(mine)));
+    CH_RETURN_IF_ERROR(CheckPlaces(key, told));
+    return NcclComm::Create(told[0].substr(kPlaceBytes), key.size(), member,
+                            Describe(key), timeout);
+  }
+
   const std::string name_ = "nccl";
   const NcclOptions options_;
+  /// RankContext::id of the rank that the following is of.
+  uint64_t context_ = 0;
+  /// By members: no work is issued to these, so that they can be split.
+  std::map<std::vector<int>, std::shared_ptr<NcclComm>> undivided_;
 };
 
 }  // namespace

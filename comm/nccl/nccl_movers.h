@@ -9,10 +9,12 @@
 
 namespace crosshatch {
 
-/// Moves data by NCCL, for ranks whose contexts are of CUDA backends. A group's
-/// communicator is made of an id that its first member draws, at the group's
-/// first collective: its members come together there, and no other rank has to,
-/// as it would for a split.
+/// Moves data by NCCL, for ranks whose contexts are of CUDA backends. The
+/// groups of a mesh's axes (World::Divide) are splits of one communicator of
+/// the world, and those of an axis' streams splits of the axis' one. The
+/// communicator of any other group is made of an id that its first member
+/// draws, at the group's first collective: its members come together there,
+/// and no other rank has to, as it would for a split.
 std::unique_ptr<DeviceMovers> MakeNcclMovers(const NcclOptions& options);
 
 }  // namespace crosshatch

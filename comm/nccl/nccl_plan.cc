@@ -45,6 +45,15 @@ bool AreEven(absl::Span<const SegmentList> lists) {
   });
 }
 
+/// A dry run's lists have none.
+bool HasAddresses(const Collective& c) {
+  return std::all_of(c.send.begin(), c.send.end(), [](const auto& list) {
+    return std::all_of(list.begin(), list.end(), [](const Segment& segment) {
+      return segment.data != nullptr;
+    });
+  });
+}
+
 }  // namespace
 
 NcclWay ChooseNcclWay(const Collective& c, int size, bool is_consecutive,
@@ -95,6 +104,20 @@ NcclCuts CutsOf(const Collective& c) {
   hash = Mixed(hash, cuts.is_consecutive ? 1 : 2);
   cuts.hash = hash == 0 ? 1 : hash;
   return cuts;
+}
+
+int64_t SummandBytes(const Collective& c, int size, int me,
+                     const NcclOptions& options) {
+  if (size == 1 || !IsReduction(c.kind)) return 0;
+  const bool is_consecutive = HasAddresses(c) && CutsOf(c).is_consecutive;
+  if (ChooseNcclWay(c, size, is_consecutive, options) == NcclWay::kCollective) {
+    return 0;
+  }
+  int64_t elems = NumElements(c.recv[0]);
+  if (c.kind == CollectiveKind::kAllReduce) {
+    elems = PieceBegin(elems, size, me + 1) - PieceBegin(elems, size, me);
+  }
+  return elems * (size - 1) * SizeOf(c.dtype);
 }
 
 }  // namespace crosshatch::internal

@@ -41,6 +41,13 @@ struct NcclCuts {
 
 NcclCuts CutsOf(const Collective& collective);
 
+/// Bytes of the device's memory that the summands of the others take on member
+/// `me`, one behind the other, while a sum goes by sends and receives; 0 for
+/// what takes another way. A dry run accounts for them; since it has no
+/// addresses, lists that would lie behind one another count as apart.
+int64_t SummandBytes(const Collective& collective, int size, int me,
+                     const NcclOptions& options);
+
 }  // namespace crosshatch::internal
 
 #endif  // CROSSHATCH_COMM_NCCL_NCCL_PLAN_H_

@@ -15,6 +15,7 @@
 
 #include "crosshatch/base/status_macros.h"
 #include "crosshatch/comm/emulated_cuda_testutil.h"
+#include "crosshatch/comm/mpi/run_loopback_testutil.h"
 #include "crosshatch/comm/nccl/run_nccl_testutil.h"
 #include "crosshatch/comm/world.h"
 #include "crosshatch/emulation/cuda_runtime.h"
@@ -167,6 +168,175 @@ TEST(NcclEngineTest, WhatComesOfAHungCollectiveHidesItNot) {
   for (const char* said : {"broadcast #1", "'ids'"}) {
     EXPECT_THAT(std::string(status.message()), HasSubstr(said));
   }
+}
+
+// As the coordination service asks each of them when a job fails.
+TEST(NcclEngineTest, EveryRankSaysWhatItsDeviceHasDone) {
+  std::vector<internal::FailureChannelForTest> channels(2);
+  std::vector<std::string> said(2);
+  emulation::StopNcclRank(1, /*after=*/1);
+  const absl::Status status =
+      RunNccl(2,
+              [&](World& world) {
+                const absl::Status end = ReduceAndWait(world);
+                const auto rank = static_cast<size_t>(world.rank());
+                said[rank] = channels[rank].Ask();
+                return end;
+              },
+              {.nccl = kCollectives,
+               .timeout = absl::Milliseconds(300),
+               .channels = {&channels[0], &channels[1]}});
+  emulation::StopNcclRank(-1);
+  EXPECT_EQ(status.code(), absl::StatusCode::kDeadlineExceeded) << status;
+  for (const std::string& text : said) {
+    EXPECT_THAT(text,
+                HasSubstr("; its device has done all_reduce #0 'layer', and "
+                          "not all_reduce #1 'layer', all_reduce #2 'layer' of "
+                          "group 'all' (ranks 0, 1)"));
+  }
+}
+
+// What goes through NCCL lies in memory that it knows, which is taken back
+// before the memory goes.
+TEST(NcclEngineTest, RegistersWhatItMoves) {
+  const emulation::NcclCounts before = emulation::CountsOfNccl();
+  const auto steps = [](World& world) -> absl::Status {
+    CH_ASSIGN_OR_RETURN(auto all, world.Group("all", world.AllRanks(), "comm"));
+    Stream& stream = world.context().SideStream("comm");
+    const Tensor x = Zeros({kCount});
+    const auto step = [&]() -> absl::Status {
+      for (int64_t skipped : {0, 1, 2}) {
+        CH_RETURN_IF_ERROR(
+            AllReduce(*all, static_cast<float*>(x.raw_data()) + skipped,
+                      kCount - skipped, kFloat32, ReduceOp::kSum, stream, "x"));
+      }
+      CH_RETURN_IF_ERROR(world.context().Synchronize());
+      return all->Exchange("", "stepped").status();
+    };
+    CH_RETURN_IF_ERROR(step());
+    const int64_t registered = emulation::CountsOfNccl().registrations;
+    EXPECT_GT(registered, 0);
+    CH_RETURN_IF_ERROR(all->Exchange("", "counted").status());
+    // The same memory, or part of it.
+    CH_RETURN_IF_ERROR(step());
+    EXPECT_EQ(emulation::CountsOfNccl().registrations, registered);
+    return all->Exchange("", "counted").status();
+  };
+  for (const bool deterministic : {false, true}) {
+    const absl::Status status =
+        RunNccl(2, steps,
+                {.nccl = {.deterministic = deterministic,
+                          .least_collective_bytes = 0}});
+    EXPECT_TRUE(status.ok()) << status;
+  }
+  EXPECT_EQ(emulation::CountsOfNccl().unregistered, before.unregistered);
+}
+
+// 2 x 2 ranks: an end of the world's communicator for each, split by axes, and
+// those by streams.
+TEST(NcclEngineTest, SplitsACommunicatorByAxes) {
+  const emulation::NcclCounts before = emulation::CountsOfNccl();
+  const absl::Status status = RunNccl(4, [](World& world) -> absl::Status {
+    const int row = world.rank() / 2;
+    const int column = world.rank() % 2;
+    const std::vector<std::vector<int>> groups = {{column, column + 2},
+                                                  {2 * row, 2 * row + 1}};
+    CH_ASSIGN_OR_RETURN(auto all,
+                        world.Group("world", world.AllRanks(), "mesh"));
+    CH_RETURN_IF_ERROR(world.Divide(*all, groups));
+    for (const char* name : {"a", "b"}) {
+      Stream& stream = world.context().SideStream(name);
+      stream.Wait(world.context().compute_stream().Record());
+      for (const std::vector<int>& ranks : groups) {
+        CH_ASSIGN_OR_RETURN(auto group, world.Group("axis", ranks, name));
+        const Tensor x = Full({1}, 1 + world.rank());
+        stream.Wait(world.context().compute_stream().Record());
+        CH_RETURN_IF_ERROR(AllReduce(*group, x.raw_data(), 1, kFloat32,
+                                     ReduceOp::kSum, stream, "sum"));
+        world.context().compute_stream().Wait(stream.Record());
+        EXPECT_EQ(x.ToVector<float>()[0],
+                  static_cast<float>(2 + ranks[0] + ranks[1]));
+      }
+    }
+    return world.context().Synchronize();
+  });
+  EXPECT_TRUE(status.ok()) << status;
+  const emulation::NcclCounts after = emulation::CountsOfNccl();
+  EXPECT_EQ(after.of_ids - before.of_ids, 4);
+  EXPECT_EQ(after.of_splits - before.of_splits, 4 * (2 + 2 * 2));
+}
+
+// The memory that sums in order take, and what goes by NCCL's own does not.
+TEST(NcclEngineTest, ADryRunAccountsForWhatIsSummed) {
+  constexpr int kMembers = 3;
+  const auto sums = [](World& world) -> absl::StatusOr<MemoryStats> {
+    CH_ASSIGN_OR_RETURN(auto all, world.Group("all", world.AllRanks(), "comm"));
+    Stream& stream = world.context().SideStream("comm");
+    const Tensor x = Zeros({10 * kCount});
+    CH_RETURN_IF_ERROR(AllReduce(*all, x.raw_data(), 10 * kCount, kFloat32,
+                                 ReduceOp::kSum, stream, "all"));
+    // A dry run has no addresses.
+    const auto at = [data = static_cast<float*>(x.raw_data())](int64_t i) {
+      return data == nullptr ? nullptr : data + i;
+    };
+    Collective c{.kind = CollectiveKind::kReduceScatter, .label = "shards"};
+    for (int r = 0; r < kMembers; ++r) {
+      // Not alike: 257, 258 and 259 elements.
+      c.send.push_back({{.data = at(r * 300), .run_elems = kCount + r}});
+    }
+    c.recv = {{{.data = at(1000), .run_elems = kCount + world.rank()}}};
+    CH_RETURN_IF_ERROR(all->Issue(c, stream));
+    CH_RETURN_IF_ERROR(world.context().Synchronize());
+    return world.context().device_allocator().stats();
+  };
+  const auto peak = [](const MemoryStats& stats) {
+    return stats.peak[static_cast<size_t>(MemoryClass::kCommunication)];
+  };
+  std::vector<int64_t> peaks_in_order;
+  for (const bool deterministic : {true, false}) {
+    const NcclOptions nccl = {.deterministic = deterministic,
+                              .least_collective_bytes = 0};
+    std::vector<int64_t> real(kMembers);
+    const absl::Status status =
+        RunNccl(kMembers,
+                [&](World& world) -> absl::Status {
+                  CH_ASSIGN_OR_RETURN(const MemoryStats stats, sums(world));
+                  real[static_cast<size_t>(world.rank())] = peak(stats);
+                  return absl::OkStatus();
+                },
+                {.nccl = nccl});
+    EXPECT_TRUE(status.ok()) << status;
+    for (int rank = 0; rank < kMembers; ++rank) {
+      const absl::Status dry_run =
+          RunFake({.world_size = kMembers, .rank = rank, .nccl = nccl},
+                  [&](World& world) -> absl::Status {
+                    CH_ASSIGN_OR_RETURN(const MemoryStats stats, sums(world));
+                    EXPECT_EQ(peak(stats), real[static_cast<size_t>(rank)])
+                        << "rank " << rank;
+                    return absl::OkStatus();
+                  });
+      EXPECT_TRUE(dry_run.ok()) << dry_run;
+    }
+    peaks_in_order.push_back(real[0]);
+  }
+  EXPECT_GT(peaks_in_order[0], peaks_in_order[1]);
+}
+
+// A mesh of some ranks, which the others take part in dividing.
+TEST(NcclEngineTest, RanksOfNoGroupTakePartInASplit) {
+  const absl::Status status = RunNccl(3, [](World& world) -> absl::Status {
+    CH_ASSIGN_OR_RETURN(auto all,
+                        world.Group("world", world.AllRanks(), "mesh"));
+    const bool is_on = world.rank() != 1;
+    CH_RETURN_IF_ERROR(world.Divide(
+        *all, {is_on ? std::vector<int>{0, 2} : std::vector<int>{}}));
+    if (!is_on) return absl::OkStatus();
+    Stream& stream = world.context().SideStream("comm");
+    CH_ASSIGN_OR_RETURN(auto group, world.Group("axis", {0, 2}, "comm"));
+    CH_RETURN_IF_ERROR(Barrier(*group, stream, "b"));
+    return world.context().Synchronize();
+  });
+  EXPECT_TRUE(status.ok()) << status;
 }
 
 TEST(NcclEngineTest, NamesRanksThatShareADevice) {

@@ -44,7 +44,8 @@ absl::Status RunNccl(int ranks, absl::FunctionRef<absl::Status(World&)> fn,
                 .backend = devices[static_cast<size_t>(rank)],
                 .movers = movers[static_cast<size_t>(rank)].get(),
                 .sink = OfRank(options.sinks, rank),
-                .decorator = OfRank(options.decorators, rank)};
+                .decorator = OfRank(options.decorators, rank),
+                .failure_channel = OfRank(options.channels, rank)};
       });
   for (const internal::ProcessResult& result : results) {
     EXPECT_TRUE(result.ended_together);

@@ -8,6 +8,7 @@
 #include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "absl/time/time.h"
+#include "crosshatch/comm/failure_channel.h"
 #include "crosshatch/comm/nccl/nccl_options.h"
 #include "crosshatch/comm/world.h"
 
@@ -22,6 +23,8 @@ struct RunNcclOptions {
   /// As LocalOptions has them.
   std::vector<EventSink*> sinks;
   std::vector<ContextDecorator*> decorators;
+  /// By rank; empty, or entries may be null. Outlive the run.
+  std::vector<FailureChannel*> channels;
 };
 
 /// Runs `fn` as ranks that are processes do, by NCCL on emulated devices, each

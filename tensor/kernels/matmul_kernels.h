@@ -26,10 +26,13 @@ struct MatMulOutput {
   int64_t batch_strides[kMaxKernelDims] = {};
 };
 
-/// out = alpha * a b + beta * out, for each of a batch: a (m, k), b (k, n),
-/// out (m, n). A transpose is a swap of strides. With k == 0 out = beta * out;
-/// with beta == 0 the old out is not read. |error| <= gamma(k + 2) *
-/// (|alpha| |a| |b| + |beta out|), and the rounding to a 16-bit out once.
+/// out = alpha * a b + beta * out + bias, for each of a batch: a (m, k),
+/// b (k, n), out (m, n), bias (n) for each row. A transpose is a swap of
+/// strides. With k == 0 there is no product; with beta == 0 the old out is not
+/// read. |error| <= gamma(k + 3) * (|alpha| |a| |b| + |beta out| + |bias|), and
+/// the rounding to a 16-bit out once, or with a bias twice at most. On CUDA,
+/// where it is allowed (CudaOptions::tf32), products of float32 take a and b
+/// rounded to TF32.
 struct MatMulArgs {
   int64_t m = 0;
   int64_t n = 0;
@@ -45,6 +48,8 @@ struct MatMulArgs {
   DType out_dtype = DType::kFloat32;
   double alpha = 1;
   double beta = 0;
+  /// n elements of `out_dtype`, one behind the other; null: none.
+  const void* bias = nullptr;
   /// matmul_workspace_bytes(args) bytes, aligned to 64; null if 0.
   void* workspace = nullptr;
 };

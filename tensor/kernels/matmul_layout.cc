@@ -8,6 +8,31 @@
 #include "crosshatch/base/check.h"
 
 namespace crosshatch::internal {
+namespace {
+
+/// All of out, a batch of matrices.
+struct WholeOut {
+  explicit WholeOut(const MatMulArgs& args)
+      : shape(args.batch), out{args.out.data, args.out_dtype} {
+    CH_CHECK(shape.ndim + 2 <= kMaxKernelDims) << "matmul kernel: batch dims";
+    std::copy(args.out.batch_strides, args.out.batch_strides + shape.ndim,
+              out.strides);
+    shape.sizes[shape.ndim] = args.m;
+    out.strides[shape.ndim++] = args.out.row_stride;
+    shape.sizes[shape.ndim] = args.n;
+    out.strides[shape.ndim++] = args.out.col_stride;
+  }
+  KernelInput AsInput() const {
+    KernelInput input = {out.data, out.dtype};
+    std::copy(out.strides, out.strides + shape.ndim, input.strides);
+    return input;
+  }
+
+  KernelShape shape;
+  KernelOutput out;
+};
+
+}  // namespace
 
 bool HasLeadingStride(int64_t rows, int64_t cols, int64_t row_stride,
                       int64_t col_stride) {
@@ -21,7 +46,8 @@ bool HasLeadingStrideEitherWay(int64_t rows, int64_t cols,
 }
 
 MatMulArgs NormalizedMatMul(MatMulArgs args) {
-  if (args.out.col_stride != 1 && args.out.row_stride == 1 && args.m > 1) {
+  if (args.out.col_stride != 1 && args.out.row_stride == 1 && args.m > 1 &&
+      args.bias == nullptr) {
     std::swap(args.m, args.n);
     std::swap(args.a, args.b);
     std::swap(args.a.row_stride, args.a.col_stride);
@@ -40,30 +66,35 @@ MatMulArgs NormalizedMatMul(MatMulArgs args) {
   return args;
 }
 
+void AddBias(const MatMulArgs& args, const MatMulHelpers& helpers,
+             KernelContext& context) {
+  if (args.bias == nullptr) return;
+  const WholeOut whole(args);
+  BinaryArgs add;
+  add.op = BinaryOp::kAdd;
+  add.shape = whole.shape;
+  add.a = whole.AsInput();
+  add.b = {args.bias, args.out_dtype};
+  add.b.strides[whole.shape.ndim - 1] = 1;
+  add.out = whole.out;
+  helpers.binary(add, context);
+}
+
 void ScaleOut(const MatMulArgs& args, const MatMulHelpers& helpers,
               KernelContext& context) {
-  if (args.beta == 1) return;
-  KernelShape shape = args.batch;
-  KernelOutput out = {args.out.data, args.out_dtype};
-  std::copy(args.out.batch_strides, args.out.batch_strides + shape.ndim,
-            out.strides);
-  CH_CHECK(shape.ndim + 2 <= kMaxKernelDims) << "matmul kernel: batch dims";
-  shape.sizes[shape.ndim] = args.m;
-  out.strides[shape.ndim++] = args.out.row_stride;
-  shape.sizes[shape.ndim] = args.n;
-  out.strides[shape.ndim++] = args.out.col_stride;
+  const WholeOut whole(args);
   if (args.beta == 0) {
-    helpers.fill({shape, out, 0}, context);
-    return;
+    helpers.fill({whole.shape, whole.out, 0}, context);
+  } else if (args.beta != 1) {
+    UnaryArgs scale;
+    scale.op = UnaryOp::kMulScalar;
+    scale.shape = whole.shape;
+    scale.a = whole.AsInput();
+    scale.out = whole.out;
+    scale.scalar = args.beta;
+    helpers.unary(scale, context);
   }
-  UnaryArgs scale;
-  scale.op = UnaryOp::kMulScalar;
-  scale.shape = shape;
-  scale.a = {out.data, out.dtype};
-  std::copy(out.strides, out.strides + shape.ndim, scale.a.strides);
-  scale.out = out;
-  scale.scalar = args.beta;
-  helpers.unary(scale, context);
+  AddBias(args, helpers, context);
 }
 
 void AddPanel(const MatMulArgs& args, const void* panel, int64_t offset,

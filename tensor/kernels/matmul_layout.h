@@ -22,7 +22,8 @@ bool HasLeadingStrideEitherWay(int64_t rows, int64_t cols,
                                const MatMulInput& matrix);
 
 /// The same products with out's rows contiguous where that can be had by
-/// transposing them, and a batch that shares b as one taller matrix.
+/// transposing them, and a batch that shares b as one taller matrix. The bias
+/// belongs to columns: products that have one are not transposed.
 MatMulArgs NormalizedMatMul(MatMulArgs args);
 
 /// The kernels of a device that go with its products.
@@ -33,7 +34,11 @@ struct MatMulHelpers {
   void (*binary)(const BinaryArgs&, KernelContext&);
 };
 
-/// The product of no terms: out = beta * out.
+/// out += bias, where there is one.
+void AddBias(const MatMulArgs& args, const MatMulHelpers& helpers,
+             KernelContext& context);
+
+/// The product of no terms: out = beta * out + bias.
 void ScaleOut(const MatMulArgs& args, const MatMulHelpers& helpers,
               KernelContext& context);
 

@@ -62,7 +62,7 @@ struct RandomArgs {
 };
 
 /// out[i] = scale * (sources[0][i] op sources[1][i] op ...), in this order, on
-/// contiguous runs. 16-bit floats accumulate in float and are rounded once.
+/// runs of contiguous elements that lie evenly. 16-bit floats accumulate in float and are rounded once.
 /// ReduceOp::kAvg also divides by num_sources. Out may be one of the sources.
 struct AccumulateRanksArgs {
   ReduceOp op = ReduceOp::kSum;
@@ -70,11 +70,16 @@ struct AccumulateRanksArgs {
   const void* const* sources = nullptr;
   int num_sources = 0;
   void* out = nullptr;
-  int64_t count = 0;
+  int64_t count = 0;                  ///< Elements of a run.
   DType dtype = DType::kFloat32;      ///< Of the sources.
   DType out_dtype = DType::kFloat32;  ///< `dtype`, or f32 for 16-bit floats.
   /// Floating point only (1 for integers).
   double scale = 1;
+  int64_t runs = 1;
+  /// Elements from one run to the next: of each source, read while the kernel
+  /// runs, and of out. Not used for one run.
+  const int64_t* source_strides = nullptr;
+  int64_t out_stride = 0;
 };
 
 /// What a device can do for training.

@@ -2,6 +2,7 @@
 #include "crosshatch/tensor/ops/matmul.h"
 
 #include <algorithm>
+#include <optional>
 #include <utility>
 
 #include "crosshatch/base/check.h"
@@ -127,9 +128,11 @@ void SumOverBatch(Tensor a, Tensor b, const MatMulSpec& spec, MatMulArgs args) {
   }
 }
 
-/// out (=, +=) the product; all shapes and dtypes checked.
+/// out (=, +=) the product, plus a bias, if it is defined, for each row; all
+/// shapes and dtypes checked.
 void Compute(const Tensor& out, const Tensor& a, const Tensor& b,
-             const MatMulSpec& spec, bool accumulate) {
+             const MatMulSpec& spec, bool accumulate,
+             const Tensor& bias = Tensor()) {
   const Matrices ma(a, spec.transpose_a);
   const Matrices mb(b, spec.transpose_b);
   const Matrices mo(out, false);
@@ -141,6 +144,7 @@ void Compute(const Tensor& out, const Tensor& a, const Tensor& b,
   args.out_dtype = out.dtype();
   args.beta = accumulate ? 1 : 0;
   args.out = OperandOf<MatMulOutput>(out, mo);
+  if (bias.defined()) args.bias = bias.raw_data();
   if (spec.sum_batch) {
     SumOverBatch(a, b, spec, args);
     return;
@@ -190,17 +194,24 @@ GradientProduct ProductOfGradient(const MatMulSpec& spec, bool by_a,
   return {g, other, {true, spec.transpose_a}};
 }
 
+/// Of a product and, of LinearOp, its bias.
 class MatMulNode final : public internal::SavingNode<2> {
  public:
-  MatMulNode(const MatMulSpec& spec, const Tensor& a, const Tensor& b)
-      : SavingNode(MatMulOp::kInfo), spec_(spec), sizes_{a.sizes(), b.sizes()} {
-    if (b.requires_grad()) Save(0, a);
-    if (a.requires_grad()) Save(1, b);
+  MatMulNode(const OpInfo& info, const MatMulSpec& spec, TensorSpan inputs)
+      : SavingNode(info),
+        spec_(spec),
+        sizes_{inputs[0].sizes(), inputs[1].sizes()} {
+    if (inputs[1].requires_grad()) Save(0, inputs[0]);
+    if (inputs[0].requires_grad()) Save(1, inputs[1]);
+    if (inputs.size() > 2) bias_sizes_ = inputs[2].sizes();
   }
 
   void Backward(TensorSpan output_grads, GradientSlots& slots) override {
     for (int i : {0, 1}) {
       if (slots.Needed(i)) Differentiate(i, output_grads[0], slots);
+    }
+    if (bias_sizes_.has_value() && slots.Needed(2)) {
+      slots.Put(2, SumTo(output_grads[0], *bias_sizes_));
     }
   }
 
@@ -235,6 +246,7 @@ class MatMulNode final : public internal::SavingNode<2> {
 
   const MatMulSpec spec_;
   const Shape sizes_[2];
+  std::optional<Shape> bias_sizes_;
 };
 
 void AppendSpec(const MatMulSpec& spec, OpKey& key) {
@@ -283,7 +295,7 @@ TensorList MatMulOp::Forward(TensorSpan inputs) const {
 
 std::shared_ptr<Node> MatMulOp::Differentiate(TensorSpan inputs,
                                               TensorSpan /*outputs*/) const {
-  return std::make_shared<MatMulNode>(spec, inputs[0], inputs[1]);
+  return std::make_shared<MatMulNode>(kInfo, spec, inputs);
 }
 
 void MatMulOp::AppendKey(OpKey& key) const { AppendSpec(spec, key); }
@@ -376,8 +388,45 @@ Tensor BAddBMM(const Tensor& c, const Tensor& a, const Tensor& b,
   return AddProduct("baddbmm", 3, c, a, b, options);
 }
 
+namespace {
+
+constexpr MatMulSpec kOfLinear = {.transpose_b = true};
+
+/// Whether one kernel computes it. Of distributed tensors the sum of a product
+/// may be spread over ranks, of which one adds the bias.
+bool IsOneKernel(const Tensor& x, const Tensor& w, const Tensor& bias) {
+  return !x.is_distributed() && !w.is_distributed() && !bias.is_distributed() &&
+         x.ndim() >= 2 && bias.ndim() == 1 && bias.dtype() == x.dtype() &&
+         bias.is_contiguous() && bias.size(0) == w.size(0);
+}
+
+}  // namespace
+
+TensorList LinearOp::Forward(TensorSpan inputs) const {
+  const Tensor& x = inputs[0];
+  const Tensor& w = inputs[1];
+  const Tensor& bias = inputs[2];
+  const Shape sizes = MatMulSizes(x.sizes(), w.sizes(), kOfLinear);
+  CheckOperands(x, w);
+  CH_CHECK(bias.dtype() == x.dtype() && bias.is_contiguous() &&
+           bias.ndim() == 1 && bias.size(0) == sizes.back())
+      << kInfo.name << " of " << x.Describe() << " by " << w.Describe()
+      << " with a bias of " << bias.Describe();
+  Tensor out = Empty(sizes, x.dtype());
+  Compute(out, x, w, kOfLinear, /*accumulate=*/false, bias);
+  return {std::move(out)};
+}
+
+std::shared_ptr<Node> LinearOp::Differentiate(TensorSpan inputs,
+                                              TensorSpan /*outputs*/) const {
+  return std::make_shared<MatMulNode>(kInfo, kOfLinear, inputs);
+}
+
 Tensor Linear(const Tensor& x, const Tensor& w, const Tensor& bias) {
   CH_CHECK_EQ(w.ndim(), 2) << "linear by " << w.Describe();
+  if (bias.defined() && IsOneKernel(x, w, bias)) {
+    return Apply1(LinearOp(), {x, w, bias});
+  }
   Tensor y = MatMul(x, w, /*transpose_a=*/false, /*transpose_b=*/true);
   // Nobody else has seen y: the bias needs no memory of its own.
   if (bias.defined()) AddInPlace(y, bias);

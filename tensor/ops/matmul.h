@@ -93,7 +93,18 @@ Tensor AddMM(const Tensor& c, const Tensor& a, const Tensor& b,
 Tensor BAddBMM(const Tensor& c, const Tensor& a, const Tensor& b,
                const AddMMOptions& options = {});
 
-/// x w^T + bias.
+/// (x, w, bias): x w^T + bias of local tensors by one kernel. bias is of x's
+/// dtype and contiguous.
+class LinearOp final : public Op {
+ public:
+  static constexpr OpInfo kInfo = {"linear"};
+  const OpInfo& info() const override { return kInfo; }
+  TensorList Forward(TensorSpan inputs) const override;
+  std::shared_ptr<Node> Differentiate(TensorSpan inputs,
+                                      TensorSpan outputs) const override;
+};
+
+/// x w^T + bias; by one kernel where LinearOp takes them.
 /// \param x [..., in]
 /// \param w [out, in]
 /// \param bias [out], or undefined

@@ -34,10 +34,10 @@ std::string Path(const std::string& name) {
   return absl::StrCat(::testing::TempDir(), "/", name);
 }
 
-// Trains as train_lm with these flags does. \returns the losses of its steps,
+// Trains as train_lm with these flags does. \returns the metrics of its steps,
 // of which there are to be `steps`.
-std::vector<double> LossesWith(const std::vector<std::string>& flags,
-                               size_t steps = 4) {
+std::vector<nlohmann::json> MetricsWith(const std::vector<std::string>& flags,
+                                        size_t steps = 4) {
   // Of one call nothing is left to the next.
   const absl::FlagSaver saver;
   const std::string metrics = Path("metrics.jsonl");
@@ -62,16 +62,26 @@ std::vector<double> LossesWith(const std::vector<std::string>& flags,
   if (!options.ok() || !tokens.ok()) return {};
   RunOptions run = options->run;
   run.cuda_device = CudaBackend;
+  run.cuda_of_dry_runs = [] { return &CudaBackendForDryRuns(); };
   const int status = Run(
       [&](World& world) { return examples::Train(world, *options, *tokens); },
       run);
   EXPECT_EQ(status, 0);
-  std::vector<double> losses;
+  std::vector<nlohmann::json> lines;
   std::ifstream file(metrics);
   for (std::string line; std::getline(file, line);) {
-    losses.push_back(nlohmann::json::parse(line)["loss"]);
+    lines.push_back(nlohmann::json::parse(line));
   }
-  EXPECT_EQ(losses.size(), steps);
+  EXPECT_EQ(lines.size(), steps);
+  return lines;
+}
+
+std::vector<double> LossesWith(const std::vector<std::string>& flags,
+                               size_t steps = 4) {
+  std::vector<double> losses;
+  for (const nlohmann::json& line : MetricsWith(flags, steps)) {
+    losses.push_back(line["loss"]);
+  }
   return losses;
 }
 

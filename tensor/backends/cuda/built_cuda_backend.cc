@@ -5,8 +5,13 @@
 
 namespace crosshatch {
 
-absl::StatusOr<const DeviceBackend*> BuiltCudaBackend(int index) {
-  return CudaBackend(index);
+absl::StatusOr<const DeviceBackend*> BuiltCudaBackend(
+    int index, const CudaOptions& options) {
+  return CudaBackend(index, options);
+}
+
+absl::StatusOr<const DeviceBackend*> BuiltCudaBackendForDryRuns() {
+  return &CudaBackendForDryRuns();
 }
 
 }  // namespace crosshatch

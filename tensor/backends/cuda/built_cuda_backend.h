@@ -3,13 +3,19 @@
 #define CROSSHATCH_TENSOR_BACKENDS_CUDA_BUILT_CUDA_BACKEND_H_
 
 #include "absl/status/statusor.h"
+#include "crosshatch/tensor/backends/cuda/cuda_options.h"
 #include "crosshatch/tensor/device_backend.h"
 
 namespace crosshatch {
 
-/// CudaBackend(index) in a build with --config=cuda.
+/// CudaBackend(index, options) in a build with --config=cuda.
 /// \error as of CudaBackend; kUnimplemented in any other build.
-absl::StatusOr<const DeviceBackend*> BuiltCudaBackend(int index);
+absl::StatusOr<const DeviceBackend*> BuiltCudaBackend(
+    int index, const CudaOptions& options);
+
+/// CudaBackendForDryRuns() in a build with --config=cuda.
+/// \error kUnimplemented in any other build.
+absl::StatusOr<const DeviceBackend*> BuiltCudaBackendForDryRuns();
 
 }  // namespace crosshatch
 

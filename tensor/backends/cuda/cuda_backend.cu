@@ -5,10 +5,12 @@
 #include <mutex>
 #include <sstream>
 #include <string>
+#include <utility>
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "crosshatch/base/check.h"
 #include "crosshatch/tensor/backends/cuda/cuda_backend.h"
 #include "crosshatch/tensor/backends/cuda/cuda_memory.h"
 #include "crosshatch/tensor/backends/cuda/cuda_stream.h"
@@ -23,14 +25,15 @@ using internal::CheckCuda;
 
 class Cuda final : public DeviceBackend {
  public:
-  explicit Cuda(int index)
+  Cuda(int index, const CudaOptions& options)
       : DeviceBackend(Device::Cuda(index), CudaKernels(),
-                      /*host_addressable=*/false) {}
+                      /*host_addressable=*/false),
+        options_(options) {}
 
   std::unique_ptr<Stream> MakeStream(const std::string& name,
                                      StreamRole /*role*/,
                                      const RankParts& rank) const override {
-    return internal::MakeCudaStream(device().index(), name, rank);
+    return internal::MakeCudaStream(device().index(), name, rank, options_);
   }
   std::unique_ptr<Allocator> MakeAllocator(bool adversarial) const override {
     return MakeCachingAllocator(
@@ -43,6 +46,39 @@ class Cuda final : public DeviceBackend {
                                 adversarial);
   }
   absl::Status ReachPeer(const DeviceBackend& peer) const override;
+
+ private:
+  const CudaOptions options_;
+};
+
+/// Has the kernels' table, and no device.
+class CudaOfDryRuns final : public DeviceBackend {
+ public:
+  CudaOfDryRuns()
+      : DeviceBackend(Device::Cuda(0), CudaKernels(),
+                      /*host_addressable=*/false) {}
+
+  std::unique_ptr<Stream> MakeStream(const std::string& /*name*/,
+                                     StreamRole /*role*/,
+                                     const RankParts& /*rank*/) const override {
+    CH_CHECK(false) << kNoDevice;
+    return nullptr;
+  }
+  std::unique_ptr<Allocator> MakeAllocator(
+      bool /*adversarial*/) const override {
+    CH_CHECK(false) << kNoDevice;
+    return nullptr;
+  }
+  std::unique_ptr<Allocator> MakeHostAllocator(
+      bool /*adversarial*/) const override {
+    CH_CHECK(false) << kNoDevice;
+    return nullptr;
+  }
+
+ private:
+  static constexpr char kNoDevice[] =
+      "a run that is not dry on CudaBackendForDryRuns(), which has no device: "
+      "use CudaBackend(index)";
 };
 
 #if defined(CROSSHATCH_CUDA_EMULATION)
@@ -133,7 +169,13 @@ absl::Status Cuda::ReachPeer(const DeviceBackend& peer) const {
 
 }  // namespace
 
-absl::StatusOr<const DeviceBackend*> CudaBackend(int index) {
+const DeviceBackend& CudaBackendForDryRuns() {
+  static const auto* const backend = new CudaOfDryRuns;
+  return *backend;
+}
+
+absl::StatusOr<const DeviceBackend*> CudaBackend(int index,
+                                                 const CudaOptions& options) {
   int count = 0;
   const cudaError_t error = cudaGetDeviceCount(&count);
   if (error != cudaSuccess) {
@@ -150,9 +192,10 @@ absl::StatusOr<const DeviceBackend*> CudaBackend(int index) {
   const absl::Status runs = CheckArchitecture(index);
   if (!runs.ok()) return runs;
   static std::mutex mutex;
-  static auto* const backends = new std::map<int, Cuda>;
+  static auto* const backends = new std::map<std::pair<int, bool>, Cuda>;
   std::lock_guard<std::mutex> lock(mutex);
-  return &backends->try_emplace(index, index).first->second;
+  return &backends->try_emplace({index, options.tf32}, index, options)
+              .first->second;
 }
 
 }  // namespace crosshatch

@@ -6,6 +6,9 @@
 #include "crosshatch/emulation/cuda_runtime.h"
 #include "crosshatch/tensor/backends/cpu/cpu_backend.h"
 #include "crosshatch/tensor/backends/cuda/cuda_backend.h"
+#include "crosshatch/tensor/creation.h"
+#include "crosshatch/tensor/ops/matmul.h"
+#include "crosshatch/tensor/rank_context.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
@@ -77,6 +80,34 @@ TEST(CudaPeersTest, DevicesReachOneAnotherAndNotTheHost) {
               HasSubstr("the kernels of cuda:0 do not use the memory of cpu"));
   EXPECT_THAT(std::string(CpuBackend().ReachPeer(first).message()),
               HasSubstr("the host cannot address the memory of cuda:0"));
+}
+
+TEST(CudaOptionsTest, ComputesInTf32WhereItIsAskedTo) {
+  for (bool tf32 : {false, true}) {
+    const DeviceBackend* const backend = *CudaBackend(0, {.tf32 = tf32});
+    EXPECT_EQ(backend, *CudaBackend(0, {.tf32 = tf32}));
+    RankContext context({.backend = backend});
+    const RankContextScope scope(&context);
+    // TF32 has 10 bits behind the point.
+    const Tensor x = Full({1, 1}, 1 + 0x1p-12);
+    EXPECT_EQ(MatMul(x, Ones({1, 1})).ToVector<float>()[0],
+              tf32 ? 1.0f : 1 + 0x1p-12f);
+  }
+}
+
+TEST(CudaDryRunDeathTest, TheOneOfDryRunsComputesNothing) {
+  EXPECT_EQ(CudaBackendForDryRuns().device(), Device::Cuda(0));
+  EXPECT_DEATH(RankContext({.backend = &CudaBackendForDryRuns()}),
+               HasSubstr("a run that is not dry on CudaBackendForDryRuns"));
+}
+
+// What a kernel would ask for is known without a device.
+TEST(CudaDryRunTest, AccountsWhatKernelsAskFor) {
+  RankContext context({.backend = &CudaBackendForDryRuns(), .dry_run = true});
+  const RankContextScope scope(&context);
+  const Tensor x = MatMul(Ones({6, 5}), Ones({5, 7}));
+  EXPECT_EQ(x.sizes(), (Shape{6, 7}));
+  EXPECT_GT(context.device_allocator().stats().peak_total, 0);
 }
 
 }  // namespace

@@ -75,7 +75,8 @@ class Point final : public Event::State {
 
 class CudaStream final : public Stream {
  public:
-  CudaStream(int device, std::string name, const RankParts& rank)
+  CudaStream(int device, std::string name, const RankParts& rank,
+             const CudaOptions& options)
       : Stream(std::move(name), nullptr),
         device_(device),
         run_worker_(rank.run_worker) {
@@ -98,6 +99,7 @@ class CudaStream final : public Stream {
         "cudaHostAlloc");
     context_.pool = rank.pool;
     context_.stream = stream_;
+    context_.tf32 = options.tf32;
     context_.complaint = new (complaint) Complaint;
     context_.places = std::make_shared<ComplainerPlaces>();
     CheckCuda(cudaMalloc(&context_.scratch, static_cast<size_t>(kScratchBytes)),
@@ -211,8 +213,9 @@ class CudaStream final : public Stream {
 }  // namespace
 
 std::unique_ptr<Stream> MakeCudaStream(int device, const std::string& name,
-                                       const RankParts& rank) {
-  return std::make_unique<CudaStream>(device, name, rank);
+                                       const RankParts& rank,
+                                       const CudaOptions& options) {
+  return std::make_unique<CudaStream>(device, name, rank, options);
 }
 
 }  // namespace crosshatch::internal

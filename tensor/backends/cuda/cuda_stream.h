@@ -5,6 +5,7 @@
 #include <memory>
 #include <string>
 
+#include "crosshatch/tensor/backends/cuda/cuda_options.h"
 #include "crosshatch/tensor/device_backend.h"
 #include "crosshatch/tensor/stream.h"
 
@@ -14,7 +15,8 @@ namespace crosshatch::internal {
 /// the device's work with a CudaKernelContext; LaunchHost puts its task into
 /// the device's queue. The destructor waits until all issued work is done.
 std::unique_ptr<Stream> MakeCudaStream(int device, const std::string& name,
-                                       const RankParts& rank);
+                                       const RankParts& rank,
+                                       const CudaOptions& options = {});
 
 }  // namespace crosshatch::internal
 

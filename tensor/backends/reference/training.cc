@@ -122,24 +122,30 @@ void DropoutKernel(const DropoutArgs& args, KernelContext& /*context*/) {
 void AccumulateRanksKernel(const AccumulateRanksArgs& args,
                            KernelContext& /*context*/) {
   CH_CHECK_GE(args.num_sources, 1) << "accumulate_ranks kernel";
-  for (int64_t i = 0; i < args.count; ++i) {
+  for (int64_t i = 0; i < args.runs * args.count; ++i) {
+    const int64_t run = i / args.count;
+    const int64_t in_run = i % args.count;
+    const auto from = [&](int s) {
+      return run == 0 ? in_run : run * args.source_strides[s] + in_run;
+    };
+    const int64_t to = run * args.out_stride + in_run;
     if (IsInteger(args.dtype)) {
-      int64_t sum = ReadInteger(args.sources[0], args.dtype, i);
+      int64_t sum = ReadInteger(args.sources[0], args.dtype, from(0));
       for (int s = 1; s < args.num_sources; ++s) {
         sum = IntegerStep(args.op, sum,
-                          ReadInteger(args.sources[s], args.dtype, i));
+                          ReadInteger(args.sources[s], args.dtype, from(s)));
       }
       if (args.op == ReduceOp::kAvg) sum /= args.num_sources;
-      WriteInteger(args.out, args.out_dtype, i, sum);
+      WriteInteger(args.out, args.out_dtype, to, sum);
       continue;
     }
-    Real sum = ReadElement(args.sources[0], args.dtype, i);
+    Real sum = ReadElement(args.sources[0], args.dtype, from(0));
     for (int s = 1; s < args.num_sources; ++s) {
       sum = Binary(Step(args.op), sum,
-                   ReadElement(args.sources[s], args.dtype, i), 1);
+                   ReadElement(args.sources[s], args.dtype, from(s)), 1);
     }
     if (args.op == ReduceOp::kAvg) sum /= args.num_sources;
-    WriteElement(args.out, args.out_dtype, i, sum * args.scale);
+    WriteElement(args.out, args.out_dtype, to, sum * args.scale);
   }
 }
 

@@ -5,6 +5,7 @@
 #include <cstdint>
 
 #include "crosshatch/base/check.h"
+#include "crosshatch/tensor/kernels/accumulate_runs.h"
 #include "crosshatch/tensor/kernels/cpu/entry_points.h"
 #include "crosshatch/tensor/kernels/cpu/parallel.h"
 
@@ -101,7 +102,9 @@ void CpuAccumulateRanks(const AccumulateRanksArgs& args,
   CH_CHECK_GE(args.num_sources, 1) << "accumulate_ranks kernel";
   CH_CHECK(IsFloatingPoint(args.dtype) || args.scale == 1)
       << "accumulate_ranks kernel: scales " << Name(args.dtype);
-  HWY_DYNAMIC_DISPATCH(AccumulateRanks)(args, context);
+  ForEachRun(args, [&](const AccumulateRanksArgs& run) {
+    HWY_DYNAMIC_DISPATCH(AccumulateRanks)(run, context);
+  });
 }
 
 }  // namespace internal

@@ -290,6 +290,7 @@ void CpuMatMul(const MatMulArgs& args, KernelContext& context) {
   } else {
     MatMulAs<float>(problem, context);
   }
+  AddBias(args, kHelpers, context);
 }
 
 }  // namespace crosshatch::internal

@@ -5,17 +5,20 @@
 #include <type_traits>
 
 #include "crosshatch/base/check.h"
+#include "crosshatch/tensor/kernels/accumulate_runs.h"
 #include "crosshatch/tensor/kernels/cuda/elementwise.cuh"
 #include "crosshatch/tensor/kernels/cuda/entry_points.h"
 
 namespace crosshatch::internal {
 namespace {
 
-/// Addresses that fit into a kernel's parameters.
-constexpr int kMostSources = 256;
+/// Addresses and strides that fit into a kernel's parameters.
+constexpr int kMostSources = 128;
 
 struct Sources {
   const void* data[kMostSources];
+  /// Elements from one run to the next.
+  int64_t strides[kMostSources];
   int count;
   DType dtype;
   /// Of data[0], which may be the sum of what went before.
@@ -43,16 +46,21 @@ __device__ __forceinline__ C Step(ReduceOp op, C a, C b) {
 template <typename C, int N>
 __global__ void __launch_bounds__(256)
     AccumulateKernel(ReduceOp op, Sources sources, void* out, DType out_dtype,
-                     int64_t elements, C scale) {
-  const int64_t items = (elements + N - 1) / N;
+                     int64_t elements, int64_t runs, int64_t out_stride,
+                     C scale) {
+  const int64_t items_of_run = (elements + N - 1) / N;
+  const int64_t items = runs * items_of_run;
   for (int64_t item = GlobalThread(); item < items; item += GlobalThreads()) {
-    const int64_t first = item * N;
+    const int64_t run = item / items_of_run;
+    const int64_t first = item % items_of_run * N;
     const int64_t count = elements - first < N ? elements - first : N;
     C sum[N];
-    LoadVector(sources.data[0], sources.first_dtype, first, 1, count, sum);
+    LoadVector(sources.data[0], sources.first_dtype,
+               run * sources.strides[0] + first, 1, count, sum);
     for (int s = 1; s < sources.count; ++s) {
       C next[N];
-      LoadVector(sources.data[s], sources.dtype, first, 1, count, next);
+      LoadVector(sources.data[s], sources.dtype,
+                 run * sources.strides[s] + first, 1, count, next);
 #pragma unroll
       for (int i = 0; i < N; ++i) sum[i] = Step(op, sum[i], next[i]);
     }
@@ -61,31 +69,31 @@ __global__ void __launch_bounds__(256)
       if (sources.divisor != 0) sum[i] /= static_cast<C>(sources.divisor);
       if constexpr (!std::is_integral_v<C>) sum[i] *= scale;
     }
-    StoreVector<false>(out, out_dtype, first, count, sum);
+    StoreVector<false>(out, out_dtype, run * out_stride + first, count, sum);
   }
 }
 
 template <typename C, int N>
 void Launch(const AccumulateRanksArgs& args, const Sources& sources,
             KernelContext& context) {
-  const auto is_aligned = [&](const void* data, DType dtype) {
-    return IsVectorAligned(data, dtype, 0, N);
-  };
-  const bool vectors =
-      is_aligned(args.out, args.out_dtype) &&
-      is_aligned(sources.data[0], sources.first_dtype) &&
-      std::all_of(
-          sources.data + 1, sources.data + sources.count,
-          [&](const void* data) { return is_aligned(data, args.dtype); });
+  bool vectors = IsVectorAligned(args.out, args.out_dtype, args.out_stride, N);
+  for (int s = 0; s < sources.count; ++s) {
+    vectors =
+        vectors && IsVectorAligned(sources.data[s],
+                                   s == 0 ? sources.first_dtype : args.dtype,
+                                   sources.strides[s], N);
+  }
   const auto scale = static_cast<C>(args.scale);
   if (vectors) {
     LaunchKernel("accumulate_ranks", &AccumulateKernel<C, N>,
-                 GeometryOfItems((args.count + N - 1) / N), context, args.op,
-                 sources, args.out, args.out_dtype, args.count, scale);
+                 GeometryOfItems(args.runs * ((args.count + N - 1) / N)),
+                 context, args.op, sources, args.out, args.out_dtype,
+                 args.count, args.runs, args.out_stride, scale);
   } else {
     LaunchKernel("accumulate_ranks", &AccumulateKernel<C, 1>,
-                 GeometryOfItems(args.count), context, args.op, sources,
-                 args.out, args.out_dtype, args.count, scale);
+                 GeometryOfItems(args.runs * args.count), context, args.op,
+                 sources, args.out, args.out_dtype, args.count, args.runs,
+                 args.out_stride, scale);
   }
 }
 
@@ -109,18 +117,13 @@ DType SumDType(DType dtype) {
   return StatisticsDType(dtype);
 }
 
-}  // namespace
-
-void CudaAccumulateRanks(const AccumulateRanksArgs& args,
-                         KernelContext& context) {
-  CH_CHECK(args.num_sources >= 1)
-      << "accumulate_ranks kernel: " << args.num_sources << " sources";
+/// More sources than a kernel's parameters hold, of one run: the sum of the
+/// first is the first source of the next kernel's, unrounded.
+void AccumulateInTurns(const AccumulateRanksArgs& args,
+                       KernelContext& context) {
   const DType sum_dtype = SumDType(args.dtype);
-  // The sum of the first sources is the first of the next kernel's, unrounded.
   void* const partial = CudaContextOf(context).scratch;
-  const bool in_turns = args.num_sources > kMostSources;
-  const int64_t most =
-      in_turns ? kScratchBytes / SizeOf(sum_dtype) : args.count;
+  const int64_t most = kScratchBytes / SizeOf(sum_dtype);
   for (int64_t begin = 0; begin < args.count; begin += most) {
     const int64_t count = std::min(most, args.count - begin);
     for (int next = 0; next < args.num_sources;) {
@@ -149,6 +152,29 @@ void CudaAccumulateRanks(const AccumulateRanksArgs& args,
       Accumulate(turn, sources, context);
     }
   }
+}
+
+}  // namespace
+
+void CudaAccumulateRanks(const AccumulateRanksArgs& args,
+                         KernelContext& context) {
+  CH_CHECK(args.num_sources >= 1)
+      << "accumulate_ranks kernel: " << args.num_sources << " sources";
+  if (args.num_sources > kMostSources) {
+    ForEachRun(args, [&](const AccumulateRanksArgs& run) {
+      AccumulateInTurns(run, context);
+    });
+    return;
+  }
+  Sources sources = {};
+  sources.count = args.num_sources;
+  sources.dtype = sources.first_dtype = args.dtype;
+  sources.divisor = args.op == ReduceOp::kAvg ? args.num_sources : 0;
+  for (int s = 0; s < args.num_sources; ++s) {
+    sources.data[s] = args.sources[s];
+    if (args.runs > 1) sources.strides[s] = args.source_strides[s];
+  }
+  Accumulate(args, sources, context);
 }
 
 }  // namespace crosshatch::internal

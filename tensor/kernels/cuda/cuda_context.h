@@ -24,6 +24,8 @@ struct CudaKernelContext : KernelContext {
   /// kScratchBytes bytes of the device, aligned to 256. Partial results of one
   /// kernel for the next one of the same op.
   void* scratch = nullptr;
+  /// CudaOptions::tf32 of the device.
+  bool tf32 = false;
   /// In pinned memory of the host: what a kernel found wrong.
   Complaint* complaint = nullptr;
   /// Of what the kernels that write there were issued for; null: unknown.

@@ -8,43 +8,20 @@
 
 #include <cstdint>
 
-#include "crosshatch/tensor/dtype.h"
+#include "crosshatch/tensor/kernels/cuda/gemm_plan.h"
 #include "crosshatch/tensor/stream.h"
 
 namespace crosshatch::internal {
 
-/// A matrix of unit stride in one of its dims, one of a batch.
-struct CudaMatrix {
-  void* data = nullptr;
-  /// Elements from one row to the next or, where transposed, from one column to
-  /// the next.
-  int64_t leading = 1;
-  bool transposed = false;
-  /// From one of the batch to the next; 0 for one that all share.
-  int64_t batch_stride = 0;
-};
-
-/// out = alpha * a b + beta * out: a (m, k), b (k, n), out (m, n) not
-/// transposed; all sizes are positive. Sums are of float, or of double for f64;
-/// with beta == 0 the old out is not read.
-struct CudaGemmArgs {
-  int64_t m = 0;
-  int64_t n = 0;
-  int64_t k = 0;
-  int64_t batch = 1;
-  CudaMatrix a;
-  CudaMatrix b;
-  CudaMatrix out;
-  DType dtype = DType::kFloat32;
-  DType out_dtype = DType::kFloat32;
-  double alpha = 1;
-  double beta = 0;
-  /// kCudaGemmWorkspaceBytes bytes.
-  void* workspace = nullptr;
-};
-
+/// Bytes of CudaGemmArgs::workspace.
 extern const int64_t kCudaGemmWorkspaceBytes;
+
+/// As PlanGemm puts it. The library is asked for an algorithm once for each
+/// plan and device.
 void CudaGemm(const CudaGemmArgs& args, KernelContext& context);
+
+/// How often the library was asked for one, by this process.
+int64_t CudaGemmChoices();
 
 }  // namespace crosshatch::internal
 

@@ -1,17 +1,23 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <cublasLt.h>
 
+#include <algorithm>
+#include <atomic>
 #include <cstdint>
 #include <map>
 #include <mutex>
-#include <tuple>
 
 #include "crosshatch/base/check.h"
+#include "crosshatch/tensor/kernels/cuda/choice_cache.h"
 #include "crosshatch/tensor/kernels/cuda/cuda_api.cuh"
 #include "crosshatch/tensor/kernels/cuda/gemm.h"
 
 namespace crosshatch::internal {
 namespace {
+
+/// Shapes whose algorithms are kept: more than a training has, and a bound
+/// where lengths differ from step to step.
+constexpr size_t kMostAlgorithms = 10000;
 
 void Check(cublasStatus_t status, const char* what) {
   CH_CHECK(status == CUBLAS_STATUS_SUCCESS)
@@ -31,25 +37,33 @@ cudaDataType_t TypeOf(DType dtype) {
   }
 }
 
-/// How a matrix lies for the library, which counts columns first: ours is the
-/// transpose of what it sees.
+cublasComputeType_t ComputeOf(GemmCompute compute) {
+  switch (compute) {
+    case GemmCompute::kFloat64:
+      return CUBLAS_COMPUTE_64F;
+    case GemmCompute::kTf32:
+      return CUBLAS_COMPUTE_32F_FAST_TF32;
+    case GemmCompute::kFloat32:
+      break;
+  }
+  return CUBLAS_COMPUTE_32F;
+}
+
+/// How a matrix lies, in the library's words.
 struct Layout {
-  Layout(DType dtype, int64_t rows, int64_t cols, const CudaMatrix& matrix,
-         int64_t batch) {
-    if (matrix.transposed) std::swap(rows, cols);
+  Layout(const GemmLayout& matrix, int64_t batch) {
     Check(cublasLtMatrixLayoutCreate(
-              &layout, TypeOf(dtype), static_cast<uint64_t>(cols),
-              static_cast<uint64_t>(rows), matrix.leading),
+              &layout, TypeOf(matrix.dtype), static_cast<uint64_t>(matrix.rows),
+              static_cast<uint64_t>(matrix.cols), matrix.leading),
           "cublasLtMatrixLayoutCreate");
-    const auto count = static_cast<int32_t>(batch);
-    Check(
-        cublasLtMatrixLayoutSetAttribute(
-            layout, CUBLASLT_MATRIX_LAYOUT_BATCH_COUNT, &count, sizeof(count)),
-        "cublasLtMatrixLayoutSetAttribute");
-    Check(cublasLtMatrixLayoutSetAttribute(
-              layout, CUBLASLT_MATRIX_LAYOUT_STRIDED_BATCH_OFFSET,
-              &matrix.batch_stride, sizeof(matrix.batch_stride)),
-          "cublasLtMatrixLayoutSetAttribute");
+    const auto set = [&](cublasLtMatrixLayoutAttribute_t attribute,
+                         const auto& value) {
+      Check(cublasLtMatrixLayoutSetAttribute(layout, attribute, &value,
+                                             sizeof(value)),
+            "cublasLtMatrixLayoutSetAttribute");
+    };
+    set(CUBLASLT_MATRIX_LAYOUT_BATCH_COUNT, static_cast<int32_t>(batch));
+    set(CUBLASLT_MATRIX_LAYOUT_STRIDED_BATCH_OFFSET, matrix.batch_stride);
   }
   ~Layout() { cublasLtMatrixLayoutDestroy(layout); }
   Layout(const Layout&) = delete;
@@ -58,45 +72,50 @@ struct Layout {
   cublasLtMatrixLayout_t layout = nullptr;
 };
 
-/// The greatest power of two, at most 16, that an address is a multiple of.
-uint32_t AlignmentOf(const void* data) {
-  uint32_t bytes = 16;
-  while (reinterpret_cast<uintptr_t>(data) % bytes != 0) bytes /= 2;
-  return bytes;
-}
+/// The product, in the library's words.
+struct Product {
+  explicit Product(const GemmPlan& plan)
+      : left(plan.left, plan.batch),
+        right(plan.right, plan.batch),
+        out(plan.out, plan.batch) {
+    const cublasComputeType_t compute = ComputeOf(plan.compute);
+    Check(cublasLtMatmulDescCreate(
+              &product, compute,
+              plan.compute == GemmCompute::kFloat64 ? CUDA_R_64F : CUDA_R_32F),
+          "cublasLtMatmulDescCreate");
+    SetTransposed(CUBLASLT_MATMUL_DESC_TRANSA, plan.transpose_left);
+    SetTransposed(CUBLASLT_MATMUL_DESC_TRANSB, plan.transpose_right);
+    if (plan.bias_alignment == 0) return;
+    Set(CUBLASLT_MATMUL_DESC_EPILOGUE, CUBLASLT_EPILOGUE_BIAS);
+    Set(CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE, TypeOf(plan.out.dtype));
+  }
+  ~Product() { cublasLtMatmulDescDestroy(product); }
+  Product(const Product&) = delete;
+  Product& operator=(const Product&) = delete;
 
-/// All that an algorithm is chosen by.
-using Key = std::tuple<int64_t, int64_t, int64_t, int64_t, int64_t, int64_t,
-                       int64_t, int64_t, int64_t, int64_t, int, int, bool, bool,
-                       uint32_t, uint32_t, uint32_t>;
+  template <typename Value>
+  void Set(cublasLtMatmulDescAttributes_t attribute, const Value& value) {
+    Check(cublasLtMatmulDescSetAttribute(product, attribute, &value,
+                                         sizeof(value)),
+          "cublasLtMatmulDescSetAttribute");
+  }
+  void SetTransposed(cublasLtMatmulDescAttributes_t attribute,
+                     bool is_transposed) {
+    Set(attribute, is_transposed ? CUBLAS_OP_T : CUBLAS_OP_N);
+  }
 
-Key KeyOf(const CudaGemmArgs& args) {
-  return {args.m,
-          args.n,
-          args.k,
-          args.batch,
-          args.a.leading,
-          args.b.leading,
-          args.out.leading,
-          args.a.batch_stride,
-          args.b.batch_stride,
-          args.out.batch_stride,
-          static_cast<int>(args.dtype),
-          static_cast<int>(args.out_dtype),
-          args.a.transposed,
-          args.b.transposed,
-          AlignmentOf(args.a.data),
-          AlignmentOf(args.b.data),
-          AlignmentOf(args.out.data)};
-}
+  const Layout left;
+  const Layout right;
+  const Layout out;
+  cublasLtMatmulDesc_t product = nullptr;
+};
 
 /// The library's handle of a device, and the algorithms chosen so far.
 struct Library {
   Library() { Check(cublasLtCreate(&handle), "cublasLtCreate"); }
 
   cublasLtHandle_t handle = nullptr;
-  std::mutex mutex;
-  std::map<Key, cublasLtMatmulAlgo_t> algorithms;
+  ChoiceCache<GemmPlan, cublasLtMatmulAlgo_t> algorithms{kMostAlgorithms};
 };
 
 Library& LibraryOfCurrentDevice() {
@@ -108,15 +127,11 @@ Library& LibraryOfCurrentDevice() {
   return (*libraries)[device];
 }
 
-cublasLtMatmulAlgo_t Choose(Library& library, const CudaGemmArgs& args,
-                            cublasLtMatmulDesc_t product, const Layout& left,
-                            const Layout& right, const Layout& out) {
-  const Key key = KeyOf(args);
-  std::lock_guard<std::mutex> lock(library.mutex);
-  if (const auto found = library.algorithms.find(key);
-      found != library.algorithms.end()) {
-    return found->second;
-  }
+std::atomic<int64_t> choices = 0;
+
+cublasLtMatmulAlgo_t Choose(cublasLtHandle_t handle, const GemmPlan& plan,
+                            const Product& product) {
+  choices.fetch_add(1, std::memory_order_relaxed);
   cublasLtMatmulPreference_t preference = nullptr;
   Check(cublasLtMatmulPreferenceCreate(&preference),
         "cublasLtMatmulPreferenceCreate");
@@ -128,10 +143,14 @@ cublasLtMatmulAlgo_t Choose(Library& library, const CudaGemmArgs& args,
   };
   set(CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES,
       static_cast<uint64_t>(kCudaGemmWorkspaceBytes));
-  set(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, AlignmentOf(args.b.data));
-  set(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, AlignmentOf(args.a.data));
-  set(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, AlignmentOf(args.out.data));
-  set(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, AlignmentOf(args.out.data));
+  set(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, plan.left.alignment);
+  set(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, plan.right.alignment);
+  set(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, plan.out.alignment);
+  // The bias is read as what is written is.
+  set(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES,
+      plan.bias_alignment == 0
+          ? plan.out.alignment
+          : std::min(plan.out.alignment, plan.bias_alignment));
   // No sum in an order that differs from run to run.
   set(CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK,
       static_cast<uint32_t>(CUBLASLT_REDUCTION_SCHEME_NONE |
@@ -139,57 +158,46 @@ cublasLtMatmulAlgo_t Choose(Library& library, const CudaGemmArgs& args,
   cublasLtMatmulHeuristicResult_t result = {};
   int found = 0;
   const cublasStatus_t status = cublasLtMatmulAlgoGetHeuristic(
-      library.handle, product, left.layout, right.layout, out.layout,
-      out.layout, preference, 1, &result, &found);
+      handle, product.product, product.left.layout, product.right.layout,
+      product.out.layout, product.out.layout, preference, 1, &result, &found);
   cublasLtMatmulPreferenceDestroy(preference);
   CH_CHECK(status == CUBLAS_STATUS_SUCCESS && found == 1)
-      << "cuBLASLt has no product (" << args.m << ", " << args.k << ") by ("
-      << args.k << ", " << args.n << ") of " << Name(args.dtype) << " to "
-      << Name(args.out_dtype) << ": " << cublasLtGetStatusName(status);
-  return library.algorithms[key] = result.algo;
+      << "cuBLASLt has no product of " << Name(plan.left.dtype) << " to "
+      << Name(plan.out.dtype) << " (" << plan.out.rows << ", " << plan.out.cols
+      << "), by columns" << (plan.bias_alignment == 0 ? "" : ", with a bias")
+      << ": " << cublasLtGetStatusName(status);
+  return result.algo;
 }
 
 }  // namespace
 
 const int64_t kCudaGemmWorkspaceBytes = int64_t{8} << 20;
 
+int64_t CudaGemmChoices() { return choices; }
+
 void CudaGemm(const CudaGemmArgs& args, KernelContext& context) {
   Library& library = LibraryOfCurrentDevice();
-  const bool is_double = args.dtype == DType::kFloat64;
-  // Rows of ours are columns of the library's: it computes the transpose of the
-  // product, b^T a^T.
-  const Layout left(args.dtype, args.k, args.n, args.b, args.batch);
-  const Layout right(args.dtype, args.m, args.k, args.a, args.batch);
-  const Layout out(args.out_dtype, args.m, args.n, args.out, args.batch);
-  cublasLtMatmulDesc_t product = nullptr;
-  Check(cublasLtMatmulDescCreate(
-            &product, is_double ? CUBLAS_COMPUTE_64F : CUBLAS_COMPUTE_32F,
-            is_double ? CUDA_R_64F : CUDA_R_32F),
-        "cublasLtMatmulDescCreate");
-  const auto set_transposed = [&](cublasLtMatmulDescAttributes_t attribute,
-                                  bool transposed) {
-    const cublasOperation_t operation = transposed ? CUBLAS_OP_T : CUBLAS_OP_N;
-    Check(cublasLtMatmulDescSetAttribute(product, attribute, &operation,
-                                         sizeof(operation)),
-          "cublasLtMatmulDescSetAttribute");
-  };
-  set_transposed(CUBLASLT_MATMUL_DESC_TRANSA, args.b.transposed);
-  set_transposed(CUBLASLT_MATMUL_DESC_TRANSB, args.a.transposed);
-  const cublasLtMatmulAlgo_t algorithm =
-      Choose(library, args, product, left, right, out);
+  const GemmPlan plan = PlanGemm(args);
+  Product product(plan);
+  if (args.bias != nullptr) {
+    product.Set(CUBLASLT_MATMUL_DESC_BIAS_POINTER, args.bias);
+  }
+  const cublasLtMatmulAlgo_t algorithm = library.algorithms.Get(
+      plan, [&] { return Choose(library.handle, plan, product); });
+  const bool is_double = plan.compute == GemmCompute::kFloat64;
   const float factors[] = {static_cast<float>(args.alpha),
                            static_cast<float>(args.beta)};
   const void* const alpha =
       is_double ? static_cast<const void*>(&args.alpha) : &factors[0];
   const void* const beta =
       is_double ? static_cast<const void*>(&args.beta) : &factors[1];
-  const cublasStatus_t status = cublasLtMatmul(
-      library.handle, product, alpha, args.b.data, left.layout, args.a.data,
-      right.layout, beta, args.out.data, out.layout, args.out.data, out.layout,
-      &algorithm, args.workspace, static_cast<size_t>(kCudaGemmWorkspaceBytes),
-      StreamOf(context));
-  cublasLtMatmulDescDestroy(product);
-  Check(status, "cublasLtMatmul");
+  Check(cublasLtMatmul(library.handle, product.product, alpha, args.b.data,
+                       product.left.layout, args.a.data, product.right.layout,
+                       beta, args.out.data, product.out.layout, args.out.data,
+                       product.out.layout, &algorithm, args.workspace,
+                       static_cast<size_t>(kCudaGemmWorkspaceBytes),
+                       StreamOf(context)),
+        "cublasLtMatmul");
 }
 
 }  // namespace crosshatch::internal

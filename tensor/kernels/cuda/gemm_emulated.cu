@@ -1,72 +1,113 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <bit>
 #include <cstddef>
 #include <cstdint>
 #include <vector>
 
+#include "crosshatch/tensor/kernels/cuda/choice_cache.h"
 #include "crosshatch/tensor/kernels/cuda/element.cuh"
 #include "crosshatch/tensor/kernels/cuda/gemm.h"
 
 namespace crosshatch::internal {
 namespace {
 
-template <typename C>
-C At(const CudaMatrix& matrix, DType dtype, int64_t row, int64_t col) {
-  return LoadElement<C>(matrix.data, dtype,
-                        matrix.transposed ? col * matrix.leading + row
-                                          : row * matrix.leading + col);
+/// A matrix of the plan's, one of the batch.
+struct Matrix {
+  Matrix(const GemmLayout& layout, const void* data, bool transposed,
+         int64_t number)
+      : data(static_cast<const std::byte*>(data) +
+             number * layout.batch_stride * SizeOf(layout.dtype)),
+        dtype(layout.dtype),
+        row_stride(transposed ? layout.leading : 1),
+        col_stride(transposed ? 1 : layout.leading) {}
+
+  template <typename C>
+  C At(int64_t row, int64_t col) const {
+    return LoadElement<C>(data, dtype, row * row_stride + col * col_stride);
+  }
+
+  const std::byte* data;
+  DType dtype;
+  int64_t row_stride;
+  int64_t col_stride;
+};
+
+/// To the nearest of 10 bits of mantissa; of two, that which is farther from
+/// zero, as the device's cvt.rna.tf32 does.
+float RoundedToTf32(float value) {
+  const auto bits = std::bit_cast<uint32_t>(value);
+  if ((bits & 0x7F800000u) == 0x7F800000u) return value;
+  return std::bit_cast<float>((bits + 0x1000u) & 0xFFFFE000u);
 }
 
-CudaMatrix OfBatch(CudaMatrix matrix, DType dtype, int64_t number) {
-  matrix.data = static_cast<std::byte*>(matrix.data) +
-                number * matrix.batch_stride * SizeOf(dtype);
-  return matrix;
+template <typename C>
+C Operand(C value, GemmCompute compute) {
+  if constexpr (sizeof(C) == 4) {
+    if (compute == GemmCompute::kTf32) return RoundedToTf32(value);
+  }
+  return value;
 }
 
-// A product is a block of one thread, which adds by rows of b.
+// A product is a block of one thread, which adds by columns of out.
 template <typename C>
-__global__ void Product(CudaGemmArgs args) {
+__global__ void Product(GemmPlan plan, CudaGemmArgs args) {
   const int64_t number = blockIdx.x;
-  const CudaMatrix a = OfBatch(args.a, args.dtype, number);
-  const CudaMatrix b = OfBatch(args.b, args.dtype, number);
-  const CudaMatrix out = OfBatch(args.out, args.out_dtype, number);
-  const auto n = static_cast<size_t>(args.n);
-  std::vector<C> of_b(static_cast<size_t>(args.k) * n);
-  for (int64_t t = 0; t < args.k; ++t) {
-    for (int64_t j = 0; j < args.n; ++j) {
-      of_b[static_cast<size_t>(t) * n + static_cast<size_t>(j)] =
-          At<C>(b, args.dtype, t, j);
+  const Matrix left(plan.left, args.b.data, plan.transpose_left, number);
+  const Matrix right(plan.right, args.a.data, plan.transpose_right, number);
+  const Matrix out(plan.out, args.out.data, false, number);
+  auto* const to = const_cast<std::byte*>(out.data);
+  const int64_t terms = plan.transpose_left ? plan.left.rows : plan.left.cols;
+  const auto rows = static_cast<size_t>(plan.out.rows);
+  std::vector<C> of_left(static_cast<size_t>(terms) * rows);
+  for (int64_t t = 0; t < terms; ++t) {
+    for (size_t r = 0; r < rows; ++r) {
+      of_left[static_cast<size_t>(t) * rows + r] =
+          Operand(left.At<C>(static_cast<int64_t>(r), t), plan.compute);
     }
   }
-  std::vector<C> row(n);
-  for (int64_t i = 0; i < args.m; ++i) {
-    row.assign(n, C(0));
-    for (int64_t t = 0; t < args.k; ++t) {
-      const C factor = At<C>(a, args.dtype, i, t);
-      const C* const from = of_b.data() + static_cast<size_t>(t) * n;
-      for (size_t j = 0; j < n; ++j) row[j] += factor * from[j];
+  std::vector<C> column(rows);
+  for (int64_t c = 0; c < plan.out.cols; ++c) {
+    column.assign(rows, C(0));
+    for (int64_t t = 0; t < terms; ++t) {
+      const C factor = Operand(right.At<C>(t, c), plan.compute);
+      const C* const from = of_left.data() + static_cast<size_t>(t) * rows;
+      for (size_t r = 0; r < rows; ++r) column[r] += factor * from[r];
     }
-    for (size_t j = 0; j < n; ++j) {
-      const auto to = i * out.leading + static_cast<int64_t>(j);
-      C value = static_cast<C>(args.alpha) * row[j];
+    for (size_t r = 0; r < rows; ++r) {
+      const auto row = static_cast<int64_t>(r);
+      C value = static_cast<C>(args.alpha) * column[r];
       if (args.beta != 0) {
-        value += static_cast<C>(args.beta) *
-                 LoadElement<C>(out.data, args.out_dtype, to);
+        value += static_cast<C>(args.beta) * out.At<C>(row, c);
       }
-      StoreElement(out.data, args.out_dtype, to, value);
+      if (args.bias != nullptr) {
+        value += LoadElement<C>(args.bias, plan.out.dtype, row);
+      }
+      StoreElement(to, plan.out.dtype, row + c * plan.out.leading, value);
     }
   }
+}
+
+struct NoAlgorithm {};
+
+ChoiceCache<GemmPlan, NoAlgorithm>& Algorithms() {
+  static auto* const algorithms = new ChoiceCache<GemmPlan, NoAlgorithm>(10000);
+  return *algorithms;
 }
 
 }  // namespace
 
 const int64_t kCudaGemmWorkspaceBytes = 0;
 
+int64_t CudaGemmChoices() { return Algorithms().made(); }
+
 void CudaGemm(const CudaGemmArgs& args, KernelContext& context) {
-  const LaunchGeometry geometry = {.blocks = args.batch, .threads = 1};
-  if (args.dtype == DType::kFloat64) {
-    LaunchKernel("gemm", &Product<double>, geometry, context, args);
+  const GemmPlan plan = PlanGemm(args);
+  Algorithms().Get(plan, [] { return NoAlgorithm(); });
+  const LaunchGeometry geometry = {.blocks = plan.batch, .threads = 1};
+  if (plan.compute == GemmCompute::kFloat64) {
+    LaunchKernel("gemm", &Product<double>, geometry, context, plan, args);
   } else {
-    LaunchKernel("gemm", &Product<float>, geometry, context, args);
+    LaunchKernel("gemm", &Product<float>, geometry, context, plan, args);
   }
 }
 

@@ -5,6 +5,7 @@
 
 #include "crosshatch/base/check.h"
 #include "crosshatch/tensor/kernels/cpu/strided_loop.h"
+#include "crosshatch/tensor/kernels/cuda/cuda_context.h"
 #include "crosshatch/tensor/kernels/cuda/entry_points.h"
 #include "crosshatch/tensor/kernels/cuda/gemm.h"
 #include "crosshatch/tensor/kernels/matmul_layout.h"
@@ -118,7 +119,11 @@ void CudaMatMul(const MatMulArgs& original, KernelContext& context) {
   gemm.k = args.k;
   gemm.dtype = args.dtype;
   gemm.alpha = args.alpha;
+  gemm.tf32 = CudaContextOf(context).tf32;
   gemm.workspace = workspace;
+  // The library adds it to what it has in registers.
+  const bool adds_bias = args.dtype != DType::kFloat64 && !problem.stage_out;
+  if (adds_bias) gemm.bias = args.bias;
   int64_t inner_strides[3] = {};
   if (!problem.stage_a && !problem.stage_b && !problem.stage_out) {
     gemm.batch = loop.inner();
@@ -159,6 +164,7 @@ void CudaMatMul(const MatMulArgs& original, KernelContext& context) {
                context);
     }
   }
+  if (!adds_bias) AddBias(args, kHelpers, context);
 }
 
 }  // namespace crosshatch::internal

@@ -63,6 +63,78 @@ class RowStatistic {
   unsigned count_ = 0;
 };
 
+/// A statistic of the rows of a piece, one after another up to `end`, which a
+/// warp reads side by side for as many rows as it has lanes. All of them ask
+/// for each row.
+template <typename C>
+class RowStatisticReader {
+ public:
+  __device__ RowStatisticReader(const void* data, DType dtype, int64_t first,
+                                int64_t end)
+      : data_(data), dtype_(dtype), begin_(first), next_(first), end_(end) {}
+
+  __device__ __forceinline__ C At(int64_t row) {
+    if (row == next_) {
+      const int64_t mine = row + threadIdx.x % kWarpThreads;
+      if (mine < end_) of_lane_ = LoadElement<C>(data_, dtype_, mine);
+      begin_ = row;
+      next_ = row + kWarpThreads;
+    }
+    return __shfl_sync(kFullWarp, of_lane_, static_cast<int>(row - begin_));
+  }
+
+ private:
+  const void* const data_;
+  const DType dtype_;
+  /// The lanes have those of rows from begin_ to next_.
+  int64_t begin_;
+  int64_t next_;
+  const int64_t end_;
+  C of_lane_ = C(0);
+};
+
+/// How a part lies in the workspace. N values of a thread take several
+/// instructions where they are more than a vector of 16 bytes; what the threads
+/// store by one of them lies side by side, so that it fills whole sectors.
+template <typename C, int N>
+struct PartLayout {
+  static constexpr int kPack = N * sizeof(C) > 16
+                                   ? static_cast<int>(16 / sizeof(C))
+                                   : N;
+  int64_t cols;
+
+  /// Where rows are whole vectors each part begins at one.
+  __device__ __forceinline__ bool HasVectors() const { return cols % N == 0; }
+  /// Where column `col` lies.
+  __device__ __forceinline__ int64_t At(int64_t col) const {
+    if (kPack == N || !HasVectors()) return col;
+    return (col % N / kPack * (cols / N) + col / N) * kPack + col % kPack;
+  }
+  /// Whose sum lies at `at`.
+  __device__ __forceinline__ int64_t ColumnAt(int64_t at) const {
+    if (kPack == N || !HasVectors()) return at;
+    const int64_t pack = at / kPack;
+    const int64_t vectors = cols / N;
+    return pack % vectors * N + pack / vectors * kPack + at % kPack;
+  }
+  __device__ __forceinline__ void Store(C* part, Columns columns,
+                                        const C (&values)[N]) const {
+    if (!HasVectors()) {
+      for (int i = 0; i < columns.count; ++i) {
+        StoreGlobal(part + columns.col + i, values[i]);
+      }
+      return;
+    }
+#pragma unroll
+    for (int i = 0; i < N; i += kPack) {
+      Pack<C, kPack> pack;
+#pragma unroll
+      for (int j = 0; j < kPack; ++j) pack.values[j] = values[i + j];
+      StoreGlobal(part + At(columns.col + i), pack);
+    }
+  }
+};
+
 /// Forward, of layer_norm or, with no mean and no bias, of rms_norm.
 template <typename C, int N, bool kCentered>
 __global__ void __launch_bounds__(512)
@@ -136,8 +208,8 @@ __global__ void __launch_bounds__(512)
 }
 
 /// Backward, of layer_norm or, with no mean, of rms_norm. parts: [2][pieces]
-/// [cols] in C, those of the weight's gradient and of the bias'; null where
-/// none is wanted.
+/// [cols] in C, those of the weight's gradient and of the bias', each as
+/// PartLayout<C, N> says; null where none is wanted.
 template <typename C, int N, bool kCentered>
 __global__ void __launch_bounds__(512)
     NormBackwardKernel(LayerNormBackwardArgs args, int64_t rows_per_piece,
@@ -154,24 +226,26 @@ __global__ void __launch_bounds__(512)
   C* const part = parts == nullptr ? nullptr : parts + blockIdx.x * args.cols;
   C* const bias_part =
       parts == nullptr ? nullptr : part + int64_t{gridDim.x} * args.cols;
+  const PartLayout<C, N> layout = {args.cols};
   // Columns beyond those kept are added up where they lie.
   if (parts != nullptr) {
+    const C zeros[N] = {};
     vectors.ForOthers([&](Columns columns) {
-      for (int i = 0; i < columns.count; ++i) {
-        StoreGlobal(part + columns.col + i, C(0));
-        if (kCentered) StoreGlobal(bias_part + columns.col + i, C(0));
-      }
+      layout.Store(part, columns, zeros);
+      if (kCentered) layout.Store(bias_part, columns, zeros);
     });
   }
   const int64_t first = blockIdx.x * rows_per_piece;
   const int64_t end =
       first + rows_per_piece < args.rows ? first + rows_per_piece : args.rows;
+  RowStatisticReader<C> means(args.mean, statistics, first, end);
+  RowStatisticReader<C> rstds(args.rstd, statistics, first, end);
   for (int64_t r = first; r < end; ++r) {
     CachedRows<C, N, kKept, 2> rows({{args.grad.data, r * args.grad.row_stride},
                                      {args.x.data, r * args.x.row_stride}},
                                     args.dtype, args.cols);
-    const C mean = kCentered ? LoadElement<C>(args.mean, statistics, r) : C(0);
-    const C rstd = LoadElement<C>(args.rstd, statistics, r);
+    const C mean = kCentered ? means.At(r) : C(0);
+    const C rstd = rstds.At(r);
     RunningSum<C> shifts;
     RunningSum<C> slopes;
     const auto add = [&](const Values& values, const C(&w)[N],
@@ -196,11 +270,12 @@ __global__ void __launch_bounds__(512)
       add(values, w, columns);
       if (parts == nullptr) return;
       for (int i = 0; i < columns.count; ++i) {
-        C* const to = part + columns.col + i;
+        const int64_t at = layout.At(columns.col + i);
+        C* const to = part + at;
         const C xhat = (values[1][i] - mean) * rstd;
         StoreGlobal(to, LoadGlobal<C>(to) + values[0][i] * xhat);
         if (kCentered) {
-          C* const bias_to = bias_part + columns.col + i;
+          C* const bias_to = bias_part + at;
           StoreGlobal(bias_to, LoadGlobal<C>(bias_to) + values[0][i]);
         }
       }
@@ -231,33 +306,24 @@ __global__ void __launch_bounds__(512)
     });
   }
   if (parts == nullptr) return;
-  // Where rows are whole vectors each part begins at one.
-  const bool are_vectors = args.cols % N == 0;
-  const auto store = [&](C* to, Columns columns, const C(&values)[N]) {
-    if (are_vectors) {
-      StoreElements(to, statistics, columns.col, values);
-    } else {
-      for (int i = 0; i < columns.count; ++i) {
-        StoreGlobal(to + columns.col + i, values[i]);
-      }
-    }
-  };
   vectors.ForKept([&](int k, Columns columns) {
-    store(part, columns, dweight[k]);
-    if (kCentered) store(bias_part, columns, dbias[k]);
+    layout.Store(part, columns, dweight[k]);
+    if (kCentered) layout.Store(bias_part, columns, dbias[k]);
   });
 }
 
 /// out[c] (=, +=) the sum of the pieces' parts of column c.
-template <typename C>
+template <typename C, int N>
 __global__ void __launch_bounds__(256)
     SumPartsKernel(const C* parts, int64_t pieces, int64_t cols, void* out,
                    DType dtype, WriteMode mode) {
-  for (int64_t c = GlobalThread(); c < cols; c += GlobalThreads()) {
+  const PartLayout<C, N> layout = {cols};
+  for (int64_t at = GlobalThread(); at < cols; at += GlobalThreads()) {
     RunningSum<C> sum;
     for (int64_t p = 0; p < pieces; ++p) {
-      sum.Add(LoadGlobal<C>(parts + p * cols + c));
+      sum.Add(LoadGlobal<C>(parts + p * cols + at));
     }
+    const int64_t c = layout.ColumnAt(at);
     C value = sum.Sum();
     if (mode == WriteMode::kAccumulate) {
       value += LoadElement<C>(out, dtype, c);
@@ -298,21 +364,21 @@ void NormBackward(const char* name, const LayerNormBackwardArgs& args,
                        HasVectors(RowsInput{args.weight, 0}, args.dtype);
   DispatchRows(args.dtype, vectors, [&](auto zero, auto width) {
     using C = decltype(zero);
+    constexpr int kWidth = decltype(width)::value;
     auto* const parts = args.want_dweight || args.want_dbias
                             ? static_cast<C*>(args.workspace)
                             : nullptr;
-    LaunchKernel(name,
-                 &NormBackwardKernel<C, decltype(width)::value, kCentered>,
+    LaunchKernel(name, &NormBackwardKernel<C, kWidth, kCentered>,
                  GeometryOfVectors(pieces.pieces, args.cols, width, kKept),
                  context, args, pieces.rows_per_piece, parts);
     const LaunchGeometry of_cols = GeometryOfItems(args.cols);
     if (args.want_dweight) {
-      LaunchKernel("norm_dweight", &SumPartsKernel<C>, of_cols, context,
+      LaunchKernel("norm_dweight", &SumPartsKernel<C, kWidth>, of_cols, context,
                    static_cast<const C*>(parts), pieces.pieces, args.cols,
                    args.dweight, args.dweight_dtype, args.dweight_mode);
     }
     if (args.want_dbias) {
-      LaunchKernel("norm_dbias", &SumPartsKernel<C>, of_cols, context,
+      LaunchKernel("norm_dbias", &SumPartsKernel<C, kWidth>, of_cols, context,
                    static_cast<const C*>(parts) + pieces.pieces * args.cols,
                    pieces.pieces, args.cols, args.dbias, args.dweight_dtype,
                    args.dbias_mode);

@@ -36,6 +36,11 @@ Products MatMul(const MatMulArgs& args) {
           sum += beta * old;
           magnitude += std::abs(beta * old);
         }
+        if (args.bias != nullptr) {
+          const Real bias = ReadElement(args.bias, args.out_dtype, j);
+          sum += bias;
+          magnitude += std::abs(bias);
+        }
         result.values.push_back(sum);
         result.magnitudes.push_back(magnitude);
       }

@@ -10,7 +10,7 @@ namespace crosshatch::reference {
 /// Outputs in row-major order of (batch, m, n).
 struct Products {
   Reals values;
-  Reals magnitudes;  ///< |alpha| sum |a| |b| + |beta out|.
+  Reals magnitudes;  ///< |alpha| sum |a| |b| + |beta out| + |bias|.
 };
 
 /// Reads the old out where beta is not 0.

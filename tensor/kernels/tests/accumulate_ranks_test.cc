@@ -88,6 +88,66 @@ TEST(AccumulateRanksTest, AllOps) {
   }
 }
 
+// Parts of matrices: what is summed, out, and what lies between runs of it,
+// which stays as it is.
+void TestRuns(DType dtype, int ranks, int64_t runs, int64_t count) {
+  constexpr int64_t kGap = 5;
+  Random random(3);
+  std::vector<Operand> sources;
+  std::vector<const void*> pointers;
+  std::vector<int64_t> strides;
+  for (int r = 0; r < ranks; ++r) {
+    // One of them without gaps.
+    strides.push_back(r == 1 ? count : count + 4 * r + 8);
+    sources.emplace_back(dtype, std::vector<int64_t>{runs, strides.back()});
+    sources.back().Fill(random, 1, 3);
+  }
+  for (const Operand& source : sources) pointers.push_back(source.data());
+  Operand out(dtype, {runs, count + kGap}),
+      expected(dtype, {runs, count + kGap});
+  out.Fill(random, 1, 3);
+  expected.set_bytes(out.bytes());
+  AccumulateRanksArgs args = {
+      ReduceOp::kSum, pointers.data(), ranks,       out.data(),
+      count,          dtype,           dtype,       1,
+      runs,           strides.data(),  count + kGap};
+  kernel_test::RunAllWays(
+      {&out},
+      [&](KernelContext& context) {
+        Kernels().accumulate_ranks(args, context);
+      },
+      "accumulate_ranks of runs");
+  // One after the other.
+  args.runs = 1;
+  const auto move_on = [&](const void* data, int64_t elems) {
+    return static_cast<const std::byte*>(data) + elems * SizeOf(dtype);
+  };
+  for (int64_t run = 0; run < runs; ++run) {
+    std::vector<const void*> of_run;
+    for (size_t r = 0; r < pointers.size(); ++r) {
+      of_run.push_back(move_on(pointers[r], run * strides[r]));
+    }
+    args.sources = of_run.data();
+    args.out =
+        const_cast<std::byte*>(move_on(expected.data(), run * (count + kGap)));
+    kernel_test::Run([&](KernelContext& context) {
+      Kernels().accumulate_ranks(args, context);
+    });
+  }
+  EXPECT_EQ(out.Read(), expected.Read())
+      << Name(dtype) << ", " << ranks << " ranks, " << runs << " runs of "
+      << count;
+}
+
+TEST(AccumulateRanksTest, RunsThatLieEvenly) {
+  for (DType dtype : {kFloat32, kFloat64, kBFloat16, kFloat16, kInt32}) {
+    for (int64_t runs : {1, 2, 3, 40}) {
+      for (int64_t count : {1, 3, 8, 67}) TestRuns(dtype, 3, runs, count);
+    }
+    TestRuns(dtype, 300, 3, 7);
+  }
+}
+
 // As of a group of many ranks.
 TEST(AccumulateRanksTest, MoreRanksThanAKernelMayTakeAtOnce) {
   for (ReduceOp op : {ReduceOp::kSum, ReduceOp::kAvg, ReduceOp::kMax}) {

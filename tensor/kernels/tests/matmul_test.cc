@@ -28,6 +28,7 @@ struct Case {
   LayoutKind out = LayoutKind::kContiguous;
   double alpha = 1;
   double beta = 0;
+  bool bias = false;
 };
 
 std::vector<int64_t> With(std::vector<int64_t> batch, int64_t rows,
@@ -46,6 +47,8 @@ void TestMatMul(const Case& c) {
   b.Fill(random, -2, 2);
   // With beta == 0 out stays NaN, which must not come through.
   if (c.beta != 0) out.Fill(random, -2, 2);
+  Operand bias(c.out_dtype, {c.n});
+  bias.Fill(random, -2, 2);
   MatMulArgs args;
   args.m = c.m;
   args.n = c.n;
@@ -64,6 +67,7 @@ void TestMatMul(const Case& c) {
   args.out_dtype = c.out_dtype;
   args.alpha = c.alpha;
   args.beta = c.beta;
+  if (c.bias) args.bias = bias.data();
   kernel_test::Workspace workspace(Kernels().matmul_workspace_bytes(args));
   args.workspace = workspace.data();
   const reference::Products expected = reference::MatMul(args);
@@ -72,12 +76,19 @@ void TestMatMul(const Case& c) {
        << ") of " << Name(c.dtype) << " to " << Name(c.out_dtype) << " batch "
        << args.batch.ndim << " layouts " << static_cast<int>(c.a)
        << static_cast<int>(c.b) << static_cast<int>(c.out) << " alpha "
-       << c.alpha << " beta " << c.beta;
+       << c.alpha << " beta " << c.beta << (c.bias ? " with a bias" : "");
   kernel_test::RunAllWays(
       {&out}, [&](KernelContext& context) { Kernels().matmul(args, context); },
       what.str());
   Reals bounds = expected.magnitudes;
-  for (auto& bound : bounds) bound *= Gamma(c.dtype, c.k + 3);
+  for (auto& bound : bounds) bound *= Gamma(c.dtype, c.k + 4);
+  if (c.bias && SizeOf(c.out_dtype) == 2) {
+    // What it is added to may be rounded before.
+    for (size_t i = 0; i < bounds.size(); ++i) {
+      bounds[i] +=
+          reference::UnitRoundoff(c.out_dtype) * expected.magnitudes[i];
+    }
+  }
   ExpectWithin(reference::ReadOut(args), expected.values, bounds, c.out_dtype,
                what.str());
 }
@@ -130,6 +141,35 @@ TEST(MatMulTest, SixteenBitToFloat) {
                   1,
                   beta});
     }
+  }
+}
+
+TEST(MatMulTest, Biases) {
+  for (DType dtype : kernel_test::kFloatDTypes) {
+    for (const std::vector<int64_t>& batch :
+         {std::vector<int64_t>{}, {3}, {2, 5}, {0}}) {
+      for (LayoutKind out : {LayoutKind::kContiguous, LayoutKind::kTransposed,
+                             LayoutKind::kPadded}) {
+        for (double beta : {0.0, 1.0}) {
+          for (int64_t k : {0, 13}) {
+            TestMatMul({5, 7, k, batch, dtype, dtype, LayoutKind::kContiguous,
+                        LayoutKind::kTransposed, out, 0.5, beta, true});
+          }
+        }
+      }
+    }
+    TestMatMul({1,
+                1,
+                3,
+                {},
+                dtype,
+                DType::kFloat64 == dtype ? dtype : DType::kFloat32,
+                LayoutKind::kContiguous,
+                LayoutKind::kContiguous,
+                LayoutKind::kContiguous,
+                1,
+                0,
+                true});
   }
 }
 

@@ -1,0 +1,116 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "crosshatch/tensor/kernels/cuda/gemm_plan.h"
+
+#include <cstddef>
+#include <functional>
+#include <set>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "gtest/gtest.h"
+
+namespace crosshatch::internal {
+namespace {
+
+alignas(64) float memory[64];
+
+// (5, 7) by (7, 3) of float32.
+CudaGemmArgs Product() {
+  CudaGemmArgs args;
+  args.m = 5;
+  args.n = 3;
+  args.k = 7;
+  args.a = {.data = memory, .leading = 7};
+  args.b = {.data = memory, .leading = 3};
+  args.out = {.data = memory, .leading = 3};
+  return args;
+}
+
+// By columns a row of ours is a column: out^T = b^T a^T.
+TEST(GemmPlanTest, PutsRowsToALibraryOfColumns) {
+  const GemmPlan plan = PlanGemm(Product());
+  EXPECT_EQ(plan.left, (GemmLayout{.rows = 3, .cols = 7, .leading = 3}));
+  EXPECT_EQ(plan.right, (GemmLayout{.rows = 7, .cols = 5, .leading = 7}));
+  EXPECT_EQ(plan.out, (GemmLayout{.rows = 3, .cols = 5, .leading = 3}));
+  EXPECT_FALSE(plan.transpose_left || plan.transpose_right);
+  EXPECT_EQ(plan.bias_alignment, 0u);
+}
+
+// A weight [out, in] is the transpose of the b that a linear layer multiplies
+// by: it lies as the library wants it for its own transpose.
+TEST(GemmPlanTest, ATransposedMatrixIsTransposedByTheLibrary) {
+  CudaGemmArgs args = Product();
+  args.b = {.data = memory, .leading = 7, .transposed = true};
+  const GemmPlan plan = PlanGemm(args);
+  EXPECT_EQ(plan.left, (GemmLayout{.rows = 7, .cols = 3, .leading = 7}));
+  EXPECT_TRUE(plan.transpose_left);
+  EXPECT_FALSE(plan.transpose_right);
+}
+
+TEST(GemmPlanTest, OnlyFloat32IsComputedInTf32) {
+  CudaGemmArgs args = Product();
+  EXPECT_EQ(PlanGemm(args).compute, GemmCompute::kFloat32);
+  args.tf32 = true;
+  EXPECT_EQ(PlanGemm(args).compute, GemmCompute::kTf32);
+  for (DType dtype : {kBFloat16, kFloat16}) {
+    args.dtype = dtype;
+    EXPECT_EQ(PlanGemm(args).compute, GemmCompute::kFloat32);
+  }
+  args.dtype = args.out_dtype = kFloat64;
+  EXPECT_EQ(PlanGemm(args).compute, GemmCompute::kFloat64);
+}
+
+// An algorithm that one product takes need not do for another one: whatever
+// differs makes another plan, but for where the memory is and the factors.
+TEST(GemmPlanTest, PlansDifferInAllThatAnAlgorithmIsChosenBy) {
+  const std::vector<std::pair<std::string, std::function<void(CudaGemmArgs&)>>>
+      changes = {
+          {"nothing", [](CudaGemmArgs&) {}},
+          {"m", [](CudaGemmArgs& args) { args.m = 6; }},
+          {"n", [](CudaGemmArgs& args) { args.n = 4; }},
+          {"k", [](CudaGemmArgs& args) { args.k = 8; }},
+          {"batch", [](CudaGemmArgs& args) { args.batch = 2; }},
+          {"dtype",
+           [](CudaGemmArgs& args) { args.dtype = args.out_dtype = kBFloat16; }},
+          {"dtype of the operands",
+           [](CudaGemmArgs& args) { args.dtype = kBFloat16; }},
+          {"bias", [](CudaGemmArgs& args) { args.bias = memory; }},
+          {"alignment of the bias",
+           [](CudaGemmArgs& args) { args.bias = memory + 1; }},
+          {"tf32", [](CudaGemmArgs& args) { args.tf32 = true; }},
+          {"leading of a", [](CudaGemmArgs& args) { args.a.leading = 9; }},
+          {"leading of b", [](CudaGemmArgs& args) { args.b.leading = 9; }},
+          {"leading of out", [](CudaGemmArgs& args) { args.out.leading = 9; }},
+          {"transposed a",
+           [](CudaGemmArgs& args) { args.a.transposed = true; }},
+          {"transposed b",
+           [](CudaGemmArgs& args) { args.b.transposed = true; }},
+          {"stride of a", [](CudaGemmArgs& args) { args.a.batch_stride = 9; }},
+          {"stride of b", [](CudaGemmArgs& args) { args.b.batch_stride = 9; }},
+          {"stride of out",
+           [](CudaGemmArgs& args) { args.out.batch_stride = 9; }},
+          {"alignment of a",
+           [](CudaGemmArgs& args) { args.a.data = memory + 1; }},
+          {"alignment of b",
+           [](CudaGemmArgs& args) { args.b.data = memory + 2; }},
+          {"alignment of out",
+           [](CudaGemmArgs& args) { args.out.data = memory + 3; }},
+      };
+  std::set<GemmPlan> plans;
+  for (const auto& [what, change] : changes) {
+    CudaGemmArgs args = Product();
+    change(args);
+    EXPECT_TRUE(plans.insert(PlanGemm(args)).second) << what;
+  }
+  CudaGemmArgs elsewhere = Product();
+  elsewhere.a.data = memory + 4;
+  elsewhere.b.data = memory + 8;
+  elsewhere.out.data = memory + 16;
+  elsewhere.alpha = 2;
+  elsewhere.beta = 1;
+  EXPECT_TRUE(plans.contains(PlanGemm(elsewhere)));
+}
+
+}  // namespace
+}  // namespace crosshatch::internal
