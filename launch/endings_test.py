@@ -285,6 +285,31 @@ class LossesTest(JobsTest):
                     said[0], rf"^probe_program: rank 2: process \d+ on host "
                     rf"\S+ {words}")
 
+    def test_an_mpirun_that_hangs_is_ended_with_its_files(self):
+        before = set(os.listdir("/dev/shm"))
+        job = self.mpirun(3, options=["--enable-recovery"], PROBE_STOP=self.dir)
+        job.await_running()
+        mpirun = job.processes[0]
+        ranks = children_of(mpirun.pid)
+        self.assertEqual(len(ranks), 3)
+        with open(f"/proc/{ranks[0]}/environ", encoding="utf-8") as file:
+            [name] = [text.partition("=")[2] for text in file.read().split("\0")
+                      if text.startswith("PMIX_NAMESPACE=")]
+        # One that hangs takes no notice of its processes either.
+        mpirun.send_signal(signal.SIGSTOP)
+        os.kill(ranks[1], signal.SIGKILL)
+        # What the ranks say would come by mpirun.
+        self.assertEqual(job.end(), ([-signal.SIGKILL], []))
+        until = time.monotonic() + LONG
+        while True:
+            left = [file for file in set(os.listdir("/dev/shm")) - before
+                    if f"{int(name):08x}" in file]
+            left += [n for n in os.listdir(self.dir) if n.startswith("ompi.")]
+            if not left:
+                break
+            self.assertLess(time.monotonic(), until, left)
+            time.sleep(0.1)
+
     def test_a_link_that_is_cut(self):
         # mpirun waits for the other host until it is ended.
         said = self.two_hosts(25, "--timeout=4s", options=["--enable-recovery"],

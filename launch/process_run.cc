@@ -27,6 +27,7 @@
 #include "crosshatch/comm/end_mpi.h"
 #include "crosshatch/comm/nccl/built_nccl_movers.h"
 #include "crosshatch/launch/device_choice.h"
+#include "crosshatch/launch/hung_launcher.h"
 #include "crosshatch/launch/meeting_file.h"
 #include "crosshatch/launch/meeting_point.h"
 #include "crosshatch/launch/reachable_host.h"
@@ -108,6 +109,8 @@ class Process {
   std::string LateEnd() const;
   absl::Status OtherWorld(const std::string& says_mpi,
                           const std::string& says_launcher) const;
+  /// Sees to it that mpirun ends after a job that has failed.
+  void MindLauncher() const;
   /// Ends this process, which a lost one keeps in MPI, in step with the others.
   void LeaveMpi(const std::string& late);
   /// Calls `fn` in bounded time: it ends on no failure of its own.
@@ -230,7 +233,16 @@ bool Process::SpeaksForHost(absl::Duration stays) {
   return is_first;
 }
 
+void Process::MindLauncher() const {
+  const std::string& file = info_.meeting_file;
+  // Where there is such a file all processes are on one host, and mpirun's.
+  if (file.empty()) return;
+  EndLauncherThatHangs(file.substr(0, file.rfind('/')),
+                       info_.job.substr(info_.job.find('/') + 1));
+}
+
 void Process::LeaveMpi(const std::string& late) {
+  MindLauncher();
   if (client_ == nullptr) {
     if (SpeaksForHost()) say_(WithCause(late));
     absl::SleepFor(absl::Milliseconds(stays_ms_.load()));
@@ -557,6 +569,7 @@ absl::Status Process::RunJob(absl::FunctionRef<absl::Status(World&)> fn) {
 
 absl::Status Process::Run(absl::FunctionRef<absl::Status(World&)> fn) {
   const absl::Status status = RunJob(fn);
+  if (!status.ok()) MindLauncher();
   absl::SleepFor(absl::Milliseconds(stays_ms_.load()));
   return status;
 }

@@ -62,8 +62,7 @@ struct Training {
   }
 
   World& world;
-  nn::Llama model{
-      {.dim = 12, .layers = 1, .heads = 2, .ffn = 7, .vocab = 11}};
+  nn::Llama model{{.dim = 12, .layers = 1, .heads = 2, .ffn = 7, .vocab = 11}};
   nn::ModuleState parameters{model};
   std::optional<nn::AdamW> optimizer;
   std::optional<nn::CombinedState> state;
@@ -101,18 +100,16 @@ std::map<std::string, uint64_t> HashesOf(const std::string& dir) {
 /// \returns what is saved to `to` then.
 std::map<std::string, uint64_t> Train(const std::string& from, int steps,
                                       const std::string& to) {
-  const absl::Status status =
-      RunLocal(kRanks, [&](World& world) -> absl::Status {
-        Training run(world);
-        CH_RETURN_IF_ERROR(run.SetUp());
-        if (!from.empty()) {
-          CH_RETURN_IF_ERROR(
-              checkpoint::LoadCheckpoint(world, *run.state, from));
-        }
-        for (int i = 0; i < steps; ++i) CH_RETURN_IF_ERROR(run.Step());
-        return checkpoint::SaveCheckpoint(world, *run.state, to);
-      });
-  EXPECT_TRUE(status.ok()) << status;
+  const auto run_rank = [&](World& world) -> absl::Status {
+    Training run(world);
+    CH_RETURN_IF_ERROR(run.SetUp());
+    if (!from.empty()) {
+      CH_RETURN_IF_ERROR(checkpoint::LoadCheckpoint(world, *run.state, from));
+    }
+    for (int i = 0; i < steps; ++i) CH_RETURN_IF_ERROR(run.Step());
+    return checkpoint::SaveCheckpoint(world, *run.state, to);
+  };
+  EXPECT_EQ(Run(run_rank, {.backend = Backend::kLocal, .ranks = kRanks}), 0);
   return HashesOf(to);
 }
 
@@ -126,8 +123,8 @@ std::optional<int> ProcessRank() {
 TEST(OnStopTest, WritesACheckpointFromWhichARunGoesOn) {
   const std::optional<int> process = ProcessRank();
   const std::string root = absl::StrCat(testing::TempDir(), "/on_stop");
-  for (const int status : process.has_value() ? std::vector<int>{143}
-                                              : std::vector<int>{0, 143}) {
+  for (const int status :
+       process.has_value() ? std::vector<int>{143} : std::vector<int>{0, 143}) {
     const std::string dir = absl::StrCat(root, "/", status);
     RunOptions options = {.ranks = kRanks, .stop_status = status};
     options.on_stop = [&](World& world) -> absl::Status {

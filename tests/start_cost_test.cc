@@ -67,9 +67,8 @@ TEST(StartCostTest, DoesNotGrowWithParametersOrRanks) {
   for (const int64_t side : {2, 8, 32, 128}) {
     const Counts counts =
         CountsOf(static_cast<int>(side), static_cast<int>(side), 1, 2);
-    std::printf("%6lld %9d %8lld %10lld\n",
-                static_cast<long long>(side * side), counts.exchanges,
-                static_cast<long long>(counts.messages),
+    std::printf("%6lld %9d %8lld %10lld\n", static_cast<long long>(side * side),
+                counts.exchanges, static_cast<long long>(counts.messages),
                 static_cast<long long>(counts.bytes));
     EXPECT_EQ(counts.exchanges, small.exchanges) << side << " x " << side;
     EXPECT_EQ(counts.groups, small.groups) << side << " x " << side;

@@ -46,10 +46,9 @@ std::vector<T> Periods(const std::function<T(int64_t)>& value) {
 /// Calls `visit` for stretches of the elements [begin, end), with the place in
 /// the periods that each begins at. Returns when it returns false.
 template <typename T>
-void ForStretches(
-    const std::vector<T>& periods, int64_t begin, int64_t end,
-    const std::function<bool(int64_t at, const T* values, int64_t count)>&
-        visit) {
+void ForStretches(const std::vector<T>& periods, int64_t begin, int64_t end,
+                  const std::function<bool(int64_t at, const T* values,
+                                           int64_t count)>& visit) {
   const auto size = static_cast<int64_t>(periods.size());
   while (begin < end) {
     const int64_t place = begin % kPeriod;
@@ -61,12 +60,11 @@ void ForStretches(
 
 template <typename T>
 void Fill(T* data, const std::vector<T>& periods, int64_t begin, int64_t end) {
-  ForStretches<T>(periods, begin, end,
-                  [&](int64_t at, const T* values, int64_t count) {
-                    std::memcpy(data + at, values,
-                                static_cast<size_t>(count) * sizeof(T));
-                    return true;
-                  });
+  ForStretches<T>(
+      periods, begin, end, [&](int64_t at, const T* values, int64_t count) {
+        std::memcpy(data + at, values, static_cast<size_t>(count) * sizeof(T));
+        return true;
+      });
 }
 
 template <typename T>
@@ -80,10 +78,10 @@ absl::Status Compare(const T* data, const std::vector<T>& periods,
           return true;
         }
         const auto wrong = std::mismatch(values, values + count, data + at);
-        status = absl::DataLossError(absl::StrCat(
-            "element ", wrong.second - data, ": ",
-            static_cast<int64_t>(*wrong.second), " instead of ",
-            static_cast<int64_t>(*wrong.first)));
+        status = absl::DataLossError(
+            absl::StrCat("element ", wrong.second - data, ": ",
+                         static_cast<int64_t>(*wrong.second), " instead of ",
+                         static_cast<int64_t>(*wrong.first)));
         return false;
       });
   return status;
@@ -98,10 +96,9 @@ absl::StatusOr<Memory> Allocate(int64_t bytes) {
 }
 
 /// Runs `body` on two ranks, each with `bytes` of memory.
-void OnTwoRanks(
-    int64_t bytes,
-    const std::function<absl::Status(Communicator& comm, Stream& stream,
-                                     void* memory)>& body) {
+void OnTwoRanks(int64_t bytes,
+                const std::function<absl::Status(
+                    Communicator& comm, Stream& stream, void* memory)>& body) {
   RunRanks(kRanks, [&](World& world) -> absl::Status {
     CH_ASSIGN_OR_RETURN(auto comm,
                         world.Group("all", world.AllRanks(), "comm"));
@@ -118,56 +115,55 @@ std::vector<uint8_t> BytesOf(int rank) {
 }
 
 std::vector<uint16_t> NumbersOf(int rank) {
-  return Periods<uint16_t>([rank](int64_t i) {
-    return static_cast<uint16_t>(i / 4 + rank * 1000);
-  });
+  return Periods<uint16_t>(
+      [rank](int64_t i) { return static_cast<uint16_t>(i / 4 + rank * 1000); });
 }
 
 TEST(LargeCountsTest, ABroadcastOfMoreThanAnIntCounts) {
-  OnTwoRanks(kBeyond, [](Communicator& comm, Stream& stream,
-                         void* memory) -> absl::Status {
-    auto* const data = static_cast<uint8_t*>(memory);
-    Fill(data, BytesOf(comm.rank()), 0, kBeyond);
-    CH_RETURN_IF_ERROR(
-        Broadcast(comm, data, kBeyond, kBool, /*root=*/1, stream, "all"));
-    CH_RETURN_IF_ERROR(RankContext::Current().Synchronize());
-    return Compare(data, BytesOf(1), 0, kBeyond);
-  });
+  OnTwoRanks(
+      kBeyond,
+      [](Communicator& comm, Stream& stream, void* memory) -> absl::Status {
+        auto* const data = static_cast<uint8_t*>(memory);
+        Fill(data, BytesOf(comm.rank()), 0, kBeyond);
+        CH_RETURN_IF_ERROR(
+            Broadcast(comm, data, kBeyond, kBool, /*root=*/1, stream, "all"));
+        CH_RETURN_IF_ERROR(RankContext::Current().Synchronize());
+        return Compare(data, BytesOf(1), 0, kBeyond);
+      });
 }
 
 TEST(LargeCountsTest, PartsThatTogetherAreMore) {
-  OnTwoRanks(kBeyond, [](Communicator& comm, Stream& stream,
-                         void* memory) -> absl::Status {
-    auto* const data = static_cast<uint8_t*>(memory);
-    constexpr int64_t kPart = kBeyond / kRanks;
-    const int64_t begin = comm.rank() * kPart;
-    Fill(data, BytesOf(comm.rank()), begin, begin + kPart);
-    CH_RETURN_IF_ERROR(AllGather(comm, data + begin, data, kPart, kBool, stream,
-                                 "parts"));
-    CH_RETURN_IF_ERROR(RankContext::Current().Synchronize());
-    for (int r = 0; r < kRanks; ++r) {
-      CH_RETURN_IF_ERROR(
-          Compare(data, BytesOf(r), r * kPart, (r + 1) * kPart));
-    }
-    return absl::OkStatus();
-  });
+  OnTwoRanks(
+      kBeyond,
+      [](Communicator& comm, Stream& stream, void* memory) -> absl::Status {
+        auto* const data = static_cast<uint8_t*>(memory);
+        constexpr int64_t kPart = kBeyond / kRanks;
+        const int64_t begin = comm.rank() * kPart;
+        Fill(data, BytesOf(comm.rank()), begin, begin + kPart);
+        CH_RETURN_IF_ERROR(
+            AllGather(comm, data + begin, data, kPart, kBool, stream, "parts"));
+        CH_RETURN_IF_ERROR(RankContext::Current().Synchronize());
+        for (int r = 0; r < kRanks; ++r) {
+          CH_RETURN_IF_ERROR(
+              Compare(data, BytesOf(r), r * kPart, (r + 1) * kPart));
+        }
+        return absl::OkStatus();
+      });
 }
 
 TEST(LargeCountsTest, ASumOfMoreThanAnIntCounts) {
-  OnTwoRanks(kBeyond * int64_t{sizeof(uint16_t)},
-             [](Communicator& comm, Stream& stream,
-                void* memory) -> absl::Status {
-               auto* const data = static_cast<uint16_t*>(memory);
-               Fill(data, NumbersOf(comm.rank()), 0, kBeyond);
-               CH_RETURN_IF_ERROR(AllReduce(comm, data, kBeyond,
-                                            DType::kUInt16, ReduceOp::kSum,
-                                            stream, "sum"));
-               CH_RETURN_IF_ERROR(RankContext::Current().Synchronize());
-               const auto sums = Periods<uint16_t>([](int64_t i) {
-                 return static_cast<uint16_t>(i / 4 * 2 + 1000);
-               });
-               return Compare(data, sums, 0, kBeyond);
-             });
+  OnTwoRanks(
+      kBeyond * int64_t{sizeof(uint16_t)},
+      [](Communicator& comm, Stream& stream, void* memory) -> absl::Status {
+        auto* const data = static_cast<uint16_t*>(memory);
+        Fill(data, NumbersOf(comm.rank()), 0, kBeyond);
+        CH_RETURN_IF_ERROR(AllReduce(comm, data, kBeyond, DType::kUInt16,
+                                     ReduceOp::kSum, stream, "sum"));
+        CH_RETURN_IF_ERROR(RankContext::Current().Synchronize());
+        const auto sums = Periods<uint16_t>(
+            [](int64_t i) { return static_cast<uint16_t>(i / 4 * 2 + 1000); });
+        return Compare(data, sums, 0, kBeyond);
+      });
 }
 
 /// Each rank keeps its part of the sum where that part was.
@@ -183,9 +179,8 @@ TEST(LargeCountsTest, ASumThatIsScattered) {
                                          DType::kUInt16, ReduceOp::kSum, stream,
                                          "scattered"));
         CH_RETURN_IF_ERROR(RankContext::Current().Synchronize());
-        const auto sums = Periods<uint16_t>([](int64_t i) {
-          return static_cast<uint16_t>(i / 4 * 2 + 1000);
-        });
+        const auto sums = Periods<uint16_t>(
+            [](int64_t i) { return static_cast<uint16_t>(i / 4 * 2 + 1000); });
         return Compare(data, sums, begin, begin + kPart);
       });
 }
