@@ -1,0 +1,484 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <cstdint>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "crosshatch/base/status_macros.h"
+#include "crosshatch/comm/kernel_copy.h"
+#include "crosshatch/comm/nccl/nccl_mover.h"
+#include "crosshatch/comm/nccl/nccl_plan.h"
+#include "crosshatch/comm/reduce_segments.h"
+#include "crosshatch/tensor/allocator.h"
+#include "crosshatch/tensor/device.h"
+#include "crosshatch/tensor/kernels/cuda/cuda_api.cuh"
+
+namespace crosshatch::internal {
+namespace {
+
+/// Elements [begin, begin + elems) of a list, which go to one peer or come from
+/// it.
+struct Part {
+  const SegmentList* list = nullptr;
+  int64_t begin = 0;
+  int64_t elems = 0;
+  /// What they are cut into, the same on both sides; null: they go as one.
+  const std::vector<int64_t>* runs = nullptr;
+};
+
+/// One run of memory, and so one message.
+struct Message {
+  std::byte* data = nullptr;
+  int64_t elems = 0;
+};
+
+bool AreRuns(const Part& part, int64_t elem_bytes,
+             std::vector<Message>& messages) {
+  SegmentCursor cursor(*part.list, elem_bytes, part.begin);
+  const std::vector<int64_t> whole = {part.elems};
+  for (int64_t run : part.runs == nullptr ? whole : *part.runs) {
+    if (run == 0) continue;
+    if (cursor.contiguous() < run) return false;
+    messages.push_back({cursor.data(), run});
+    cursor.Advance(run);
+  }
+  return true;
+}
+
+class NcclMover final : public DeviceMover {
+ public:
+  /// \param comm null for a group of one.
+  NcclMover(const GroupKey& key, int member, RankContext& context,
+            const NcclOptions& options, std::unique_ptr<NcclComm> comm)
+      : size_(key.size()),
+        me_(member),
+        device_(context.device().index()),
+        context_(context),
+        options_(options),
+        comm_(std::move(comm)) {}
+
+  uint64_t ShapeOf(const Collective& collective) const override {
+    return CutsOf(collective).hash;
+  }
+  absl::Status Issue(const Collective& collective, int64_t sequence,
+                     bool same_shape, Stream& queue) override;
+  absl::Status Poll() override {
+    if (comm_ == nullptr) return absl::OkStatus();
+    // The watch's thread would otherwise begin to use device 0.
+    CheckCuda(cudaSetDevice(device_), "cudaSetDevice");
+    return comm_->Poll();
+  }
+  std::string Recent() override {
+    if (comm_ == nullptr) return "";
+    CheckCuda(cudaSetDevice(device_), "cudaSetDevice");
+    return comm_->Recent();
+  }
+  void LeaveMemory() override {
+    if (comm_ == nullptr) return;
+    CheckCuda(cudaSetDevice(device_), "cudaSetDevice");
+    comm_->LeaveMemory();
+  }
+  void Abort() override {
+    if (comm_ == nullptr) return;
+    CheckCuda(cudaSetDevice(device_), "cudaSetDevice");
+    comm_->Abort();
+  }
+
+ private:
+  absl::Status Move(const Collective& c, bool same_shape, Stream& queue);
+  absl::Status SendAndReceive(const Collective& c, const NcclCuts& cuts,
+                              Stream& queue);
+  absl::Status ByCollective(const Collective& c, Stream& queue);
+  absl::Status ReduceInOrder(const Collective& c, const NcclCuts& cuts,
+                             Stream& queue);
+  absl::Status AllReduceInOrder(const Collective& c, Stream& queue);
+  /// Takes the other members' summands of `count` elements, of which `mine` are
+  /// this one's, and writes their sum in the order of ranks to `to`.
+  /// \param to_peer by member, what this one gives to its sum.
+  absl::Status Reduce(const Collective& c, const std::vector<Part>& to_peer,
+                      const std::vector<int64_t>* runs, SegmentCursor mine,
+                      SegmentCursor to, int64_t count, Stream& queue);
+
+  /// Swaps parts with all other members: `sends` and `receives` are by member.
+  absl::Status Swap(const std::vector<Part>& sends,
+                    const std::vector<Part>& receives, DType dtype,
+                    Stream& queue);
+  void Copy(const SegmentList& from, const SegmentList& to, DType dtype,
+            Stream& queue);
+  void Scale(const Collective& c, std::byte* data, int64_t count,
+             Stream& queue);
+  Block Scratch(int64_t elems, DType dtype, Stream& queue) {
+    return context_.device_allocator().Allocate(
+        elems * SizeOf(dtype), MemoryClass::kCommunication, queue);
+  }
+  cudaStream_t Raw(Stream& queue) {
+    cudaStream_t raw = nullptr;
+    queue.Launch([&](KernelContext& on) { raw = StreamOf(on); });
+    return raw;
+  }
+
+  const int size_;
+  const int me_;
+  const int device_;
+  RankContext& context_;
+  const NcclOptions options_;
+  const std::unique_ptr<NcclComm> comm_;
+};
+
+absl::Status NcclMover::Issue(const Collective& collective, int64_t sequence,
+                              bool same_shape, Stream& queue) {
+  CH_RETURN_IF_ERROR(Move(collective, same_shape, queue));
+  if (comm_ != nullptr) {
+    comm_->Issued(absl::StrCat(Name(collective.kind), " #", sequence, " '",
+                               collective.label, "'"),
+                  queue.Record());
+  }
+  return absl::OkStatus();
+}
+
+absl::Status NcclMover::Move(const Collective& c, bool same_shape,
+                             Stream& queue) {
+  const NcclCuts cuts = same_shape ? CutsOf(c) : NcclCuts{};
+  if (comm_ != nullptr && ChooseNcclWay(c, size_, cuts.is_consecutive,
+                                        options_) == NcclWay::kCollective) {
+    return ByCollective(c, queue);
+  }
+  return SendAndReceive(c, cuts, queue);
+}
+
+void NcclMover::Copy(const SegmentList& from, const SegmentList& to,
+                     DType dtype, Stream& queue) {
+  queue.Launch([&](KernelContext& on) {
+    CopyByKernels(SegmentCursor(from, SizeOf(dtype)),
+                  SegmentCursor(to, SizeOf(dtype)), NumElements(to), dtype,
+                  context_.kernels(), on);
+  });
+}
+
+absl::Status NcclMover::Swap(const std::vector<Part>& sends,
+                             const std::vector<Part>& receives, DType dtype,
+                             Stream& queue) {
+  if (comm_ == nullptr) return absl::OkStatus();
+  const int64_t elem_bytes = SizeOf(dtype);
+  std::vector<Block> scratch;
+  // Packs what does not lie as it is sent. The same part goes to many peers in
+  // an all-gather, and is packed once.
+  std::vector<std::vector<Message>> outgoing(sends.size());
+  for (size_t r = 0; r < sends.size(); ++r) {
+    if (static_cast<int>(r) == me_ || sends[r].elems == 0) continue;
+    const size_t before = r > 0 && static_cast<int>(r - 1) == me_ ? 2 : 1;
+    if (r >= before && sends[r - before].list == sends[r].list &&
+        sends[r - before].begin == sends[r].begin &&
+        sends[r - before].elems == sends[r].elems) {
+      outgoing[r] = outgoing[r - before];
+      continue;
+    }
+    if (AreRuns(sends[r], elem_bytes, outgoing[r])) continue;
+    scratch.push_back(Scratch(sends[r].elems, dtype, queue));
+    const SegmentList packed = {
+        {.data = scratch.back().data(), .run_elems = sends[r].elems}};
+    queue.Launch([&](KernelContext& on) {
+      CopyByKernels(SegmentCursor(*sends[r].list, elem_bytes, sends[r].begin),
+                    SegmentCursor(packed, elem_bytes), sends[r].elems, dtype,
+                    context_.kernels(), on);
+    });
+    Part again = sends[r];
+    again.list = &packed;
+    again.begin = 0;
+    outgoing[r].clear();
+    AreRuns(again, elem_bytes, outgoing[r]);
+  }
+  std::vector<std::vector<Message>> incoming(receives.size());
+  std::vector<SegmentList> unpacked(receives.size());
+  for (size_t r = 0; r < receives.size(); ++r) {
+    if (static_cast<int>(r) == me_ || receives[r].elems == 0) continue;
+    if (AreRuns(receives[r], elem_bytes, incoming[r])) continue;
+    scratch.push_back(Scratch(receives[r].elems, dtype, queue));
+    unpacked[r] = {
+        {.data = scratch.back().data(), .run_elems = receives[r].elems}};
+    Part there = receives[r];
+    there.list = &unpacked[r];
+    there.begin = 0;
+    incoming[r].clear();
+    AreRuns(there, elem_bytes, incoming[r]);
+  }
+  for (const auto* messages : {&outgoing, &incoming}) {
+    for (const std::vector<Message>& of_peer : *messages) {
+      for (const Message& message : of_peer) {
+        comm_->Use(message.data, message.elems * elem_bytes);
+      }
+    }
+  }
+  const cudaStream_t raw = Raw(queue);
+  CH_RETURN_IF_ERROR(comm_->Group([&](ncclComm_t comm) {
+    ncclResult_t result = ncclSuccess;
+    const auto keep = [&](ncclResult_t got) {
+      if (result == ncclSuccess && got != ncclInProgress) result = got;
+    };
+    // Each begins after itself, so that not all send to one.
+    for (int i = 1; i < size_; ++i) {
+      const int to = (me_ + i) % size_;
+      for (const Message& message : outgoing[static_cast<size_t>(to)]) {
+        keep(ncclSend(message.data,
+                      static_cast<size_t>(message.elems * elem_bytes),
+                      ncclUint8, to, comm, raw));
+      }
+      const int from = (me_ + size_ - i) % size_;
+      for (const Message& message : incoming[static_cast<size_t>(from)]) {
+        keep(ncclRecv(message.data,
+                      static_cast<size_t>(message.elems * elem_bytes),
+                      ncclUint8, from, comm, raw));
+      }
+    }
+    return result;
+  }));
+  for (size_t r = 0; r < receives.size(); ++r) {
+    if (unpacked[r].empty()) continue;
+    queue.Launch([&](KernelContext& on) {
+      CopyByKernels(
+          SegmentCursor(unpacked[r], elem_bytes),
+          SegmentCursor(*receives[r].list, elem_bytes, receives[r].begin),
+          receives[r].elems, dtype, context_.kernels(), on);
+    });
+  }
+  return absl::OkStatus();
+}
+
+absl::Status NcclMover::SendAndReceive(const Collective& c,
+                                       const NcclCuts& cuts, Stream& queue) {
+  const auto n = static_cast<size_t>(size_);
+  const auto me = static_cast<size_t>(me_);
+  std::vector<Part> sends(n);
+  std::vector<Part> receives(n);
+  const auto whole = [&](const SegmentList& list, size_t cut) {
+    return Part{&list, 0, NumElements(list),
+                cuts.runs.empty() ? nullptr : &cuts.runs[cut]};
+  };
+  switch (c.kind) {
+    case CollectiveKind::kAllGather:
+      for (size_t r = 0; r < n; ++r) {
+        sends[r] = whole(c.send[0], me);
+        receives[r] = whole(c.recv[r], r);
+      }
+      Copy(c.send[0], c.recv[me], c.dtype, queue);
+      return Swap(sends, receives, c.dtype, queue);
+    case CollectiveKind::kAllToAll:
+      for (size_t r = 0; r < n; ++r) {
+        sends[r] = whole(c.send[r], r);
+        receives[r] = whole(c.recv[r], r);
+      }
+      Copy(c.send[me], c.recv[me], c.dtype, queue);
+      return Swap(sends, receives, c.dtype, queue);
+    case CollectiveKind::kReduceScatter:
+      return ReduceInOrder(c, cuts, queue);
+    case CollectiveKind::kAllReduce:
+      return AllReduceInOrder(c, queue);
+    case CollectiveKind::kBroadcast:
+      // Of one rank: to itself.
+      if (!c.recv.empty()) Copy(c.send[0], c.recv[0], c.dtype, queue);
+      return absl::OkStatus();
+    case CollectiveKind::kBarrier:
+      return absl::OkStatus();
+  }
+  return absl::OkStatus();
+}
+
+absl::Status NcclMover::Reduce(const Collective& c,
+                               const std::vector<Part>& to_peer,
+                               const std::vector<int64_t>* runs,
+                               SegmentCursor mine, SegmentCursor to,
+                               int64_t count, Stream& queue) {
+  const auto n = static_cast<size_t>(size_);
+  const int64_t elem_bytes = SizeOf(c.dtype);
+  // The others' summands, one behind the other.
+  const Block scratch = Scratch(count * (size_ - 1), c.dtype, queue);
+  std::vector<SegmentList> summands(n);
+  std::vector<Part> receives(n);
+  std::byte* next = scratch.data();
+  for (size_t r = 0; r < n; ++r) {
+    if (static_cast<int>(r) == me_) continue;
+    summands[r] = {{.data = next, .run_elems = count}};
+    receives[r] = {&summands[r], 0, count, runs};
+    next += count * elem_bytes;
+  }
+  CH_RETURN_IF_ERROR(Swap(to_peer, receives, c.dtype, queue));
+  std::vector<SegmentCursor> sources;
+  sources.reserve(n);
+  for (size_t r = 0; r < n; ++r) {
+    if (static_cast<int>(r) == me_) {
+      sources.push_back(mine);
+    } else {
+      sources.emplace_back(summands[r], elem_bytes);
+    }
+  }
+  queue.Launch([&](KernelContext& on) {
+    ReduceSegments(c, absl::MakeSpan(sources), to, count, context_.kernels(),
+                   on);
+  });
+  return absl::OkStatus();
+}
+
+absl::Status NcclMover::ReduceInOrder(const Collective& c, const NcclCuts& cuts,
+                                      Stream& queue) {
+  const auto me = static_cast<size_t>(me_);
+  const int64_t elem_bytes = SizeOf(c.dtype);
+  std::vector<Part> sends(c.send.size());
+  const auto runs = [&](size_t list) {
+    return cuts.runs.empty() ? nullptr : &cuts.runs[list];
+  };
+  for (size_t r = 0; r < sends.size(); ++r) {
+    sends[r] = {&c.send[r], 0, NumElements(c.send[r]), runs(r)};
+  }
+  return Reduce(c, sends, runs(me), SegmentCursor(c.send[me], elem_bytes),
+                SegmentCursor(c.recv[0], elem_bytes), NumElements(c.recv[0]),
+                queue);
+}
+
+absl::Status NcclMover::AllReduceInOrder(const Collective& c, Stream& queue) {
+  const auto n = static_cast<size_t>(size_);
+  const int64_t elem_bytes = SizeOf(c.dtype);
+  const int64_t count = NumElements(c.recv[0]);
+  const auto begin = [&](int r) { return PieceBegin(count, size_, r); };
+  const auto part = [&](const SegmentList& list, int r) {
+    return Part{&list, begin(r), begin(r + 1) - begin(r), nullptr};
+  };
+  std::vector<Part> sends(n);
+  for (int r = 0; r < size_; ++r) {
+    sends[static_cast<size_t>(r)] = part(c.send[0], r);
+  }
+  // In place is fine: a member writes its own piece alone, which the others do
+  // not read before they get it.
+  CH_RETURN_IF_ERROR(Reduce(c, sends, nullptr,
+                            SegmentCursor(c.send[0], elem_bytes, begin(me_)),
+                            SegmentCursor(c.recv[0], elem_bytes, begin(me_)),
+                            begin(me_ + 1) - begin(me_), queue));
+  std::vector<Part> receives(n);
+  for (int r = 0; r < size_; ++r) {
+    sends[static_cast<size_t>(r)] = part(c.recv[0], me_);
+    receives[static_cast<size_t>(r)] = part(c.recv[0], r);
+  }
+  return Swap(sends, receives, c.dtype, queue);
+}
+
+void NcclMover::Scale(const Collective& c, std::byte* data, int64_t count,
+                      Stream& queue) {
+  if (c.scale == 1.0) return;
+  const void* const source = data;
+  queue.Launch([&](KernelContext& on) {
+    context_.kernels().accumulate_ranks({.op = ReduceOp::kSum,
+                                         .sources = &source,
+                                         .num_sources = 1,
+                                         .out = data,
+                                         .count = count,
+                                         .dtype = c.dtype,
+                                         .out_dtype = c.dtype,
+                                         .scale = c.scale},
+                                        on);
+  });
+}
+
+absl::Status NcclMover::ByCollective(const Collective& c, Stream& queue) {
+  const int64_t elem_bytes = SizeOf(c.dtype);
+  const cudaStream_t raw = Raw(queue);
+  std::vector<Block> scratch;
+  // One run with the elements of a list, or for them.
+  const auto run_of = [&](const SegmentList& list, bool is_filled) {
+    const int64_t elems = NumElements(list);
+    SegmentCursor cursor(list, elem_bytes);
+    if (cursor.contiguous() >= elems) {
+      comm_->Use(cursor.data(), elems * elem_bytes);
+      return cursor.data();
+    }
+    scratch.push_back(Scratch(elems, c.dtype, queue));
+    std::byte* const data = scratch.back().data();
+    comm_->Use(data, elems * elem_bytes);
+    if (is_filled) {
+      Copy(list, {{.data = data, .run_elems = elems}}, c.dtype, queue);
+    }
+    return data;
+  };
+  const auto give_back = [&](std::byte* data, const SegmentList& list) {
+    // Does nothing where it is the list itself.
+    Copy({{.data = data, .run_elems = NumElements(list)}}, list, c.dtype,
+         queue);
+  };
+  switch (c.kind) {
+    case CollectiveKind::kAllGather: {
+      const int64_t elems = NumElements(c.send[0]);
+      std::byte* const send = run_of(c.send[0], true);
+      std::byte* const recv = SegmentCursor(c.recv[0], elem_bytes).data();
+      comm_->Use(recv, elems * size_ * elem_bytes);
+      return comm_->Group([&](ncclComm_t comm) {
+        return ncclAllGather(send, recv,
+                             static_cast<size_t>(elems * elem_bytes), ncclUint8,
+                             comm, raw);
+      });
+    }
+    case CollectiveKind::kReduceScatter: {
+      const int64_t elems = NumElements(c.recv[0]);
+      std::byte* const send = SegmentCursor(c.send[0], elem_bytes).data();
+      comm_->Use(send, elems * size_ * elem_bytes);
+      std::byte* const recv = run_of(c.recv[0], false);
+      CH_RETURN_IF_ERROR(comm_->Group([&](ncclComm_t comm) {
+        return ncclReduceScatter(send, recv, static_cast<size_t>(elems),
+                                 NcclTypeOf(c.dtype), NcclOpOf(c.reduce_op),
+                                 comm, raw);
+      }));
+      Scale(c, recv, elems, queue);
+      give_back(recv, c.recv[0]);
+      return absl::OkStatus();
+    }
+    case CollectiveKind::kAllReduce: {
+      const int64_t elems = NumElements(c.recv[0]);
+      std::byte* const send = run_of(c.send[0], true);
+      std::byte* const recv = run_of(c.recv[0], false);
+      CH_RETURN_IF_ERROR(comm_->Group([&](ncclComm_t comm) {
+        return ncclAllReduce(send, recv, static_cast<size_t>(elems),
+                             NcclTypeOf(c.dtype), NcclOpOf(c.reduce_op), comm,
+                             raw);
+      }));
+      Scale(c, recv, elems, queue);
+      give_back(recv, c.recv[0]);
+      return absl::OkStatus();
+    }
+    case CollectiveKind::kBroadcast: {
+      const bool is_root = me_ == c.root;
+      const SegmentList& list = is_root ? c.send[0] : c.recv[0];
+      const int64_t elems = NumElements(list);
+      std::byte* const data = run_of(list, is_root);
+      if (elems > 0) {
+        CH_RETURN_IF_ERROR(comm_->Group([&](ncclComm_t comm) {
+          return ncclBroadcast(data, data,
+                               static_cast<size_t>(elems * elem_bytes),
+                               ncclUint8, c.root, comm, raw);
+        }));
+      }
+      if (!c.recv.empty()) give_back(data, c.recv[0]);
+      return absl::OkStatus();
+    }
+    case CollectiveKind::kBarrier: {
+      const Block word = Scratch(1, DType::kInt32, queue);
+      comm_->Use(word.data(), SizeOf(DType::kInt32));
+      return comm_->Group([&](ncclComm_t comm) {
+        return ncclAllReduce(word.data(), word.data(), 1, ncclInt32, ncclSum,
+                             comm, raw);
+      });
+    }
+    case CollectiveKind::kAllToAll:
+      break;
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+std::unique_ptr<DeviceMover> MakeNcclMover(const GroupKey& key, int member,
+                                           RankContext& context,
+                                           const NcclOptions& options,
+                                           std::unique_ptr<NcclComm> comm) {
+  return std::make_unique<NcclMover>(key, member, context, options,
+                                     std::move(comm));
+}
+
+}  // namespace crosshatch::internal
