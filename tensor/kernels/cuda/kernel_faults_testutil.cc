@@ -12,8 +12,9 @@
 #include <fstream>
 #include <iostream>
 #include <iterator>
-#include <regex>
+#include <string>
 #include <utility>
+#include <vector>
 
 #include "crosshatch/base/check.h"
 #include "crosshatch/emulation/cuda_runtime.h"
@@ -113,6 +114,22 @@ void ReadSources(const std::string& directory, Take take) {
   EXPECT_GT(files, 20) << "sources in " << directory;
 }
 
+// The words in quotes that are the first of several arguments: a kernel's name
+// is that of what launches it.
+std::vector<std::string> FirstArguments(const std::string& text) {
+  constexpr char kWord[] = "abcdefghijklmnopqrstuvwxyz_";
+  std::vector<std::string> words;
+  for (size_t at = text.find('('); at != std::string::npos;
+       at = text.find('(', at + 1)) {
+    const size_t quote = text.find_first_not_of(" \n", at + 1);
+    if (quote == std::string::npos || text[quote] != '"') continue;
+    const size_t end = text.find_first_not_of(kWord, quote + 1);
+    if (end == std::string::npos || text.compare(end, 2, "\",") != 0) continue;
+    words.push_back(text.substr(quote + 1, end - quote - 1));
+  }
+  return words;
+}
+
 }  // namespace
 
 void KernelFaults::Plant(const KernelCall& call) {
@@ -174,11 +191,8 @@ void KernelFaults::ExpectAllPlanted(
   std::set<std::string> launched;
   std::set<std::string> barriers;
   ReadSources(directory, [&](const std::string& name, const std::string& text) {
-    // A kernel's name is the first argument of what launches it.
-    static const std::regex launch("[(]\\s*\"([a-z_]+)\",");
-    for (std::sregex_iterator at(text.begin(), text.end(), launch), end;
-         at != end; ++at) {
-      if (!IsOfALibrary((*at)[1])) launched.insert((*at)[1]);
+    for (const std::string& kernel : FirstArguments(text)) {
+      if (!IsOfALibrary(kernel)) launched.insert(kernel);
     }
     int line = 1;
     for (size_t at = 0; at < text.size(); ++at) {
