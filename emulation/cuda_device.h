@@ -75,6 +75,10 @@ __forceinline__ T LoadValue(const void* address) {
   CheckAccess(address, sizeof(T));
   NoteLoad(address, sizeof(T));
   T value;
+  if (IsLoadLeftOut()) [[unlikely]] {
+    std::memset(static_cast<void*>(&value), 0, sizeof(T));
+    return value;
+  }
   std::memcpy(&value, address, sizeof(T));
   return value;
 }

@@ -271,6 +271,7 @@ void Grid::Run() {
   }
   idle_.swap(IdleFibers());
   current_grid = nullptr;
+  NoteKernel(launch_.kernel);
 }
 
 void Grid::RunBlock() {

@@ -26,4 +26,14 @@ bool IsBarrierLeftOut(const char* file, int line) {
   return is_left_out;
 }
 
+void NoteKernel(const char* kernel) {
+  if (current_probe == nullptr) return;
+  KernelProbe& probe = *current_probe;
+  LastAccesses& last = probe.kernels_[kernel];
+  const LastAccesses now = {probe.loads_ - 1, probe.stores_ - 1};
+  if (now.load > probe.before_.load) last.load = now.load;
+  if (now.store > probe.before_.store) last.store = now.store;
+  probe.before_ = now;
+}
+
 }  // namespace crosshatch::emulation

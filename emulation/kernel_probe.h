@@ -8,6 +8,7 @@
 
 #include <compare>
 #include <cstdint>
+#include <map>
 #include <set>
 #include <string>
 
@@ -26,15 +27,26 @@ struct KernelFault {
     kNone,
     /// The barrier at `barrier` is left out.
     kNoBarrier,
-    /// Store `store` is left out, counted from 0 since the probe is there: the
-    /// last one is what a bound that is too small by one leaves out.
+    /// Store `number` is left out: the last one is what a bound that is too
+    /// small by one leaves out.
     kNoStore,
-    /// Store `store` writes its value behind its own place too, as a bound that
-    /// is too large by one makes it.
+    /// Store `number` writes its value behind its own place too, as a bound
+    /// that is too large by one makes it.
     kOneStoreMore,
+    /// Load `number` gives zeros: the last one is what a bound that is too
+    /// small by one does not see.
+    kNoLoad,
   };
   Kind kind = Kind::kNone;
   BarrierPlace barrier = {};
+  /// Of a store, or of a load, counted from 0 since the probe is there.
+  int64_t number = -1;
+};
+
+/// The last load and the last store of a kernel, numbered as in KernelFault;
+/// -1: it made none.
+struct LastAccesses {
+  int64_t load = -1;
   int64_t store = -1;
 };
 
@@ -50,15 +62,25 @@ class KernelProbe {
 
   /// Where threads came to a barrier.
   const std::set<BarrierPlace>& barriers() const { return barriers_; }
-  int64_t stores() const { return stores_; }
+  /// Which kernels ran, by their names, and the last accesses of the latest run
+  /// of each that had some.
+  const std::map<std::string, LastAccesses>& kernels() const {
+    return kernels_;
+  }
 
  private:
   friend bool IsBarrierLeftOut(const char* file, int line);
   friend KernelFault::Kind FaultOfStore();
+  friend bool IsLoadLeftOut();
+  friend void NoteKernel(const char* kernel);
 
   const KernelFault fault_;
   std::set<BarrierPlace> barriers_;
+  std::map<std::string, LastAccesses> kernels_;
+  int64_t loads_ = 0;
   int64_t stores_ = 0;
+  // At the end of the kernel before.
+  LastAccesses before_;
 };
 
 extern thread_local constinit KernelProbe* current_probe;
@@ -70,9 +92,20 @@ bool IsBarrierLeftOut(const char* file, int line);
 inline KernelFault::Kind FaultOfStore() {
   if (current_probe == nullptr) return KernelFault::Kind::kNone;
   const int64_t store = current_probe->stores_++;
-  return current_probe->fault_.store == store ? current_probe->fault_.kind
+  const KernelFault& fault = current_probe->fault_;
+  const bool is_of_store = fault.kind == KernelFault::Kind::kNoStore ||
+                           fault.kind == KernelFault::Kind::kOneStoreMore;
+  return is_of_store && fault.number == store ? fault.kind
                                               : KernelFault::Kind::kNone;
 }
+inline bool IsLoadLeftOut() {
+  if (current_probe == nullptr) return false;
+  const int64_t load = current_probe->loads_++;
+  const KernelFault& fault = current_probe->fault_;
+  return fault.kind == KernelFault::Kind::kNoLoad && fault.number == load;
+}
+/// A kernel has ended.
+void NoteKernel(const char* kernel);
 /// @}
 
 }  // namespace crosshatch::emulation

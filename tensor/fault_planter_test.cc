@@ -3,6 +3,10 @@
 #include <cstdint>
 #include <string>
 
+#include "crosshatch/base/check.h"
+#include "crosshatch/tensor/backends/cpu/cpu_backend.h"
+#include "crosshatch/tensor/backends/cuda/cuda_backend.h"
+#include "crosshatch/tensor/device_backend.h"
 #include "crosshatch/tensor/fault_planter_testutil.h"
 #include "crosshatch/tensor/rank_context.h"
 #include "gtest/gtest.h"
@@ -18,29 +22,49 @@ struct Outcome {
   int wrong = 0;
 };
 
-// Writes numbers on one stream and reads them on another.
-Outcome RunWith(Fault fault, uint64_t seed) {
+// The streams of both are queues, and on CUDA tasks run when they are issued,
+// but those of the host.
+class FaultPlanterTest : public testing::TestWithParam<Device::Kind> {
+ protected:
+  static const DeviceBackend& Backend() {
+    if (GetParam() == Device::Kind::kCpu) return CpuBackend();
+    const auto cuda = CudaBackend(0);
+    CH_CHECK_OK(cuda.status());
+    return **cuda;
+  }
+
+  static Outcome RunWith(Fault fault, uint64_t seed);
+  static uint64_t SeedThatFinds(Fault fault);
+};
+
+// The host writes numbers on one stream and reads them on another, in memory
+// that it reaches whatever the device.
+Outcome FaultPlanterTest::RunWith(Fault fault, uint64_t seed) {
   FaultPlanter planter(fault);
   std::atomic<int> wrong = 0;
   {
-    RankContext rank(
-        {.adversarial_seed = seed, .sink = &planter, .decorator = &planter});
+    RankContext rank({.backend = &Backend(),
+                      .adversarial_seed = seed,
+                      .sink = &planter,
+                      .decorator = &planter});
     Stream& compute = rank.compute_stream();
     Stream& side = rank.SideStream("side");
     const auto lease = [&] {
-      return rank.allocator().Allocate(64, MemoryClass::kActivation, compute);
+      return rank.host_allocator().Allocate(64, MemoryClass::kActivation,
+                                            compute);
     };
     for (int round = 0; round < 10; ++round) {
       const std::string name = std::to_string(round);
       planter.Write({EventKind::kFsdp, "round", &name, nullptr});
       Block block = lease();
       auto* const value = reinterpret_cast<int*>(block.data());
-      compute.Launch([=](KernelContext&) { *value = round; });
+      compute.LaunchHost([=](KernelContext&) { *value = round; });
       Block other = lease();
       auto* const scratch = reinterpret_cast<int*>(other.data());
-      compute.Launch([=](KernelContext&) { *scratch = -1; });
+      compute.LaunchHost([=](KernelContext&) { *scratch = -1; });
       side.Wait(compute.Record());
-      side.Launch([=, &wrong](KernelContext&) { wrong += *value != round; });
+      side.LaunchHost(
+          [=, &wrong](KernelContext&) { wrong += *value != round; });
       side.Wait(compute.Record());  // Nothing new.
       block.UsedOn(side);
     }
@@ -50,14 +74,14 @@ Outcome RunWith(Fault fault, uint64_t seed) {
 }
 
 // The seed that finds the fault; 0 if none does.
-uint64_t SeedThatFinds(Fault fault) {
+uint64_t FaultPlanterTest::SeedThatFinds(Fault fault) {
   for (uint64_t seed = 1; seed <= kSeeds; ++seed) {
     if (RunWith(fault, seed).wrong > 0) return seed;
   }
   return 0;
 }
 
-TEST(FaultPlanterTest, ChangesNothingUnlessTold) {
+TEST_P(FaultPlanterTest, ChangesNothingUnlessTold) {
   for (uint64_t seed = 1; seed <= 20; ++seed) {
     const Outcome run = RunWith({}, seed);
     EXPECT_EQ(run.wrong, 0);
@@ -65,7 +89,7 @@ TEST(FaultPlanterTest, ChangesNothingUnlessTold) {
   }
 }
 
-TEST(FaultPlanterTest, FindsADroppedWaitUnlessAnotherCoversIt) {
+TEST_P(FaultPlanterTest, FindsADroppedWaitUnlessAnotherCoversIt) {
   const IssueLog log = RunWith({}, 1).log;
   int covered = 0;
   for (size_t i = 0; i < log.waits.size(); ++i) {
@@ -87,7 +111,7 @@ TEST(FaultPlanterTest, FindsADroppedWaitUnlessAnotherCoversIt) {
   EXPECT_EQ(covered, 1);
 }
 
-TEST(FaultPlanterTest, FindsWhatIsWrongWithALease) {
+TEST_P(FaultPlanterTest, FindsWhatIsWrongWithALease) {
   const IssueLog log = RunWith({}, 1).log;
   int uses = 0;
   for (size_t i = 0; i < log.leases.size(); ++i) {
@@ -108,6 +132,14 @@ TEST(FaultPlanterTest, FindsWhatIsWrongWithALease) {
   }
   EXPECT_EQ(uses, 1);
 }
+
+INSTANTIATE_TEST_SUITE_P(Devices, FaultPlanterTest,
+                         testing::Values(Device::Kind::kCpu,
+                                         Device::Kind::kCuda),
+                         [](const auto& test) {
+                           return test.param == Device::Kind::kCpu ? "cpu"
+                                                                   : "cuda";
+                         });
 
 }  // namespace
 }  // namespace crosshatch

@@ -28,6 +28,9 @@ class FaultPlanter::Point final : public Event::State {
 
   int stream() const { return stream_; }
   int64_t id() const { return id_; }
+  /// What the device's own streams know.
+  const Event& event() const { return event_; }
+  bool IsOf(const FaultPlanter& planter) const { return &planter_ == &planter; }
 
   static const Point& Of(const Event& event) {
     const auto* const point = dynamic_cast<const Point*>(event.state());
@@ -67,8 +70,9 @@ class FaultPlanter::PlantedStream final : public Stream {
 
   void Wait(const Event& event) override {
     if (event.state() == nullptr) return;
-    IssueLog& log = planter_.log_;
     const Point& point = Point::Of(event);
+    if (!point.IsOf(planter_)) return stream_->Wait(point.event());
+    IssueLog& log = planter_.log_;
     const auto index = static_cast<int64_t>(log.waits.size());
     log.waits.push_back(
         {.stream = name(),
@@ -80,7 +84,7 @@ class FaultPlanter::PlantedStream final : public Stream {
          .stream = index_,
          .index = index,
          .point = point.id()});
-    stream_->Wait(event);
+    stream_->Wait(point.event());
   }
 
   void Synchronize() override {
@@ -97,15 +101,22 @@ class FaultPlanter::PlantedStream final : public Stream {
 
  private:
   void Enqueue(Task task) override {
+    BeginTask();
+    stream_->Launch(std::move(task));
+  }
+  void EnqueueHost(Task task) override {
+    BeginTask();
+    stream_->LaunchHost(std::move(task));
+  }
+
+  void BeginTask() {
     Log({.kind = Issue::Kind::kTask, .stream = index_});
     ++tasks_;
     const IssueLog::Work& late = planter_.fault_.late;
-    if (late.stream == index_ && late.number == tasks_) {
-      stream_->Launch([](KernelContext&) {
-        std::this_thread::sleep_for(std::chrono::milliseconds(30));
-      });
-    }
-    stream_->Launch(std::move(task));
+    if (late.stream != index_ || late.number != tasks_) return;
+    stream_->LaunchHost([](KernelContext&) {
+      std::this_thread::sleep_for(std::chrono::milliseconds(30));
+    });
   }
 
   void Log(const Issue& issue) { planter_.log_.issues.push_back(issue); }

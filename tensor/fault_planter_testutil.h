@@ -42,6 +42,10 @@ struct Fault {
 
 /// Also a sink: what FSDP logs tells where in the program a wait or lease is.
 /// Wants adversarial streams: on an inline one a wait cannot be left out.
+///
+/// Where ranks are on a device with queues of its own, an engine makes streams
+/// wait for those of the peers, which have planters of their own: such waits
+/// are neither counted nor left out, for they are the engine's.
 /// \threadsafety its rank's thread; after the run anybody.
 class FaultPlanter final : public ContextDecorator, public EventSink {
  public:

@@ -10,6 +10,7 @@
 
 #include "crosshatch/base/status_macros.h"
 #include "crosshatch/emulation/cuda_runtime.h"
+#include "crosshatch/emulation/idle_runtime.h"
 #include "crosshatch/extensions/dtensor_extensions.h"
 #include "crosshatch/fsdp/fully_shard.h"
 #include "crosshatch/mesh/device_mesh.h"
@@ -19,6 +20,7 @@
 #include "crosshatch/tensor/backends/cuda/cuda_backend.h"
 #include "crosshatch/tensor/creation.h"
 #include "crosshatch/tensor/ops/cross_entropy.h"
+#include "crosshatch/tensor/rank_context.h"
 #include "crosshatch/testing/ranks.h"
 #include "crosshatch/tp/llama_plan.h"
 #include "crosshatch/tp/parallelize_module.h"
@@ -87,6 +89,38 @@ absl::Status ExpectStepsThatOnlyIssue(const DeviceMesh& mesh) {
 TEST(CudaStepsTest, AStepIssuesAndWaitsForNothing) {
   OnMesh({{"fsdp", 2}, {"tp", 2}}, ExpectStepsThatOnlyIssue,
          {.backend = *CudaBackend(0)});
+}
+
+// How many launches the model of benchmarks/cuda_launch_benchmark.cc takes,
+// which docs/cuda_kernels.md says beside PyTorch's: a launch more is the host's
+// time, one fewer a better page. Nothing is allocated after the second step,
+// either.
+TEST(CudaStepsTest, AStepOfOneRankTakesFewLaunches) {
+  RankContext context({.backend = *CudaBackend(0)});
+  const RankContextScope scope(&context);
+  nn::Llama model({.dim = 64,
+                   .layers = 4,
+                   .heads = 4,
+                   .kv_heads = 4,
+                   .head_dim = 16,
+                   .ffn = 176,
+                   .vocab = 256});
+  ASSERT_TRUE(model.Materialize({.seed = 5}).ok());
+  nn::AdamW optimizer(model.Parameters(), {.lr = 1e-3});
+  const std::vector<int32_t> ids(64, 3);
+  const Tensor tokens = FromValues<int32_t>({1, 64}, ids);
+  const emulation::IdleRuntime idle;
+  RuntimeCounts counts[3];
+  for (RuntimeCounts& count : counts) {
+    const Tensor loss = CrossEntropy(model.Forward(tokens), tokens);
+    ASSERT_TRUE(Backward(loss).ok());
+    ASSERT_TRUE(optimizer.Step().ok());
+    optimizer.ZeroGrad();
+    count = CountsOfRuntime();
+  }
+  EXPECT_EQ(counts[2].kernels - counts[1].kernels, 237);
+  EXPECT_EQ(counts[2].synchronizations, counts[1].synchronizations);
+  EXPECT_EQ(counts[2].allocations, counts[1].allocations);
 }
 
 }  // namespace

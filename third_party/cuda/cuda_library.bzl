@@ -93,7 +93,12 @@ def _cuda_library_impl(ctx):
         linking_contexts = [merged.linking_context],
     )
     return [
-        DefaultInfo(files = pic_objects),
+        DefaultInfo(
+            files = pic_objects,
+            # For who names it as data, not for who links it.
+            data_runfiles = ctx.runfiles(transitive_files = pic_objects),
+            default_runfiles = ctx.runfiles(),
+        ),
         CcInfo(compilation_context = context, linking_context = linking),
     ]
 
