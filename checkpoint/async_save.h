@@ -13,12 +13,15 @@
 ///     }
 ///     CH_RETURN_IF_ERROR(saver.Wait());
 ///
-/// Save copies what this rank writes to memory of the host and returns; a
-/// thread of the rank writes it. That thread takes part in no collective, which
-/// could come between those of training: ranks tell the first one by small
-/// files in the directory that they write to (SaveJob's reports), and its
-/// thread puts the checkpoint in place as soon as all have. So a checkpoint is
-/// there once it is written, not when the program next asks.
+/// Save plans and returns; a thread of the rank copies what the rank writes to
+/// memory of the host, beside the next forward and backward, and then writes
+/// the copy. The first op that would change what is not copied yet, which is
+/// the optimizer's next step, waits for the copy (WriteGuard). That thread
+/// takes part in no collective, which could come between those of training:
+/// ranks tell the first one by small files in the directory that they write to
+/// (SaveJob's reports), and its thread puts the checkpoint in place as soon as
+/// all have. So a checkpoint is there once it is written, not when the program
+/// next asks.
 
 #include <cstddef>
 #include <functional>
@@ -37,6 +40,8 @@
 #include "crosshatch/checkpoint/save_job.h"
 #include "crosshatch/comm/world.h"
 #include "crosshatch/nn/state_dict.h"
+#include "crosshatch/tensor/allocator.h"
+#include "crosshatch/tensor/write_guard.h"
 
 namespace crosshatch::checkpoint {
 
@@ -62,8 +67,9 @@ class AsyncCheckpointer {
   AsyncCheckpointer& operator=(const AsyncCheckpointer&) = delete;
 
   /// Waits for the save before, and begins one of `state` to `dir`, as
-  /// SaveCheckpoint would save it now: what happens to `state` afterwards does
-  /// not show.
+  /// SaveCheckpoint would save it now: what ops do to `state` afterwards does
+  /// not show. A program that writes to its memory by an address (Tensor::data)
+  /// calls WaitUntilCopied before.
   /// \param overwrite as SaveCheckpointOptions::overwrite
   /// \param then run on the first rank's writing thread once the checkpoint is
   ///     in place; its error is one of the save
@@ -76,21 +82,49 @@ class AsyncCheckpointer {
                     bool overwrite = false,
                     std::function<absl::Status()> then = nullptr);
 
+  /// Waits until what this rank writes is copied. It communicates nothing, and
+  /// where it failed Wait says so.
+  void WaitUntilCopied();
+
+  /// As Wait where all ranks' parts of the save are done, and OK at once where
+  /// not: called after every step it tells of an error as soon as there is one.
+  /// While a save goes on the ranks meet once.
+  absl::Status Poll();
+
   /// Waits until no save is going on.
   /// \error as SaveCheckpoint: why the last one failed, on every rank alike
   absl::Status Wait();
+
+  /// For how long the last Save has kept the rank's thread, so far: planning
+  /// it, and the wait of the first op that wrote. Not the wait for the save
+  /// before, nor what the copy takes from other threads' cores.
+  absl::Duration held_up() const { return held_up_; }
 
  private:
   absl::Status Begin(const absl::StatusOr<nn::StateDict>& state,
                      const std::string& dir, bool overwrite,
                      std::function<absl::Status()> then);
-  /// Copies the pieces of `job` to staging_ and returns where each lies.
-  std::vector<const void*> Stage(const SaveJob& job);
+  /// A piece of the job, and where its copy lies.
+  struct Copy {
+    std::byte* to;
+    /// Null where the device copies it.
+    const void* from;
+    size_t bytes;
+  };
+  /// Finds room for copies of the pieces of job_, and lets the device begin
+  /// with those that the host cannot address, on a stream of their own.
+  /// \returns one for each piece, in their order
+  std::vector<Copy> BeginCopies();
+  /// On the writing thread: ends the copies, and says so.
+  /// \error the rank's first: then what was copied may be anything
+  absl::Status EndCopies(const std::vector<Copy>& copies);
+  /// Waits for the device's part of them, unless the rank is poisoned.
+  void AwaitDevice();
   /// On the writing thread: writes this rank's file, and what it holds.
   /// \returns as SaveJob::EndFile
-  absl::StatusOr<std::string> WriteFile(const std::vector<const void*>& data);
+  absl::StatusOr<std::string> WriteFile(const std::vector<Copy>& copies);
   /// All of what the writing thread does.
-  void Write(const std::vector<const void*>& data,
+  void Write(const std::vector<Copy>& copies,
              const std::function<absl::Status()>& then);
   absl::Status Finish();
   /// Ends the first rank's wait for reports: with the ranks' hashes, or
@@ -100,16 +134,27 @@ class AsyncCheckpointer {
 
   World& world_;
   const AsyncOptions options_;
-  /// Kept from save to save.
+  /// What copies of this rank's pieces take; kept from save to save. Where the
+  /// host cannot address the device's memory the block has it, which the
+  /// device's kernels reach.
   std::unique_ptr<std::byte[]> staging_;
+  Block staging_block_;
   size_t staging_bytes_ = 0;
+  absl::Duration held_up_;
 
   /// \name Of the save that is going on
   /// @{
   std::unique_ptr<SaveJob> job_;
+  /// The device has copied what it was to.
+  std::future<void> device_copied_;
+  std::promise<void> copied_;
+  std::future<void> until_copied_;
+  std::unique_ptr<WriteGuard> guard_;
   std::promise<absl::StatusOr<std::string>> written_;
+  std::shared_future<absl::StatusOr<std::string>> until_written_;
   /// First rank only.
   std::promise<absl::Status> committed_;
+  std::future<absl::Status> until_committed_;
   std::mutex mutex_;
   /// What the ranks' threads were told where they met, if they did before all
   /// reports were there; under mutex_.

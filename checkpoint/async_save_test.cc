@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "crosshatch/checkpoint/async_save.h"
 
+#include <algorithm>
 #include <atomic>
 #include <cerrno>
 #include <chrono>
@@ -18,6 +19,7 @@
 #include <vector>
 
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "crosshatch/base/few_threads_testutil.h"
 #include "crosshatch/base/status_macros.h"
@@ -26,8 +28,11 @@
 #include "crosshatch/checkpoint/index.h"
 #include "crosshatch/comm/all_ranks.h"
 #include "crosshatch/comm/world.h"
+#include "crosshatch/dtensor/dtensor.h"
+#include "crosshatch/mesh/device_mesh.h"
 #include "crosshatch/nn/state_dict.h"
 #include "crosshatch/tensor/creation.h"
+#include "crosshatch/tensor/ops/in_place.h"
 #include "crosshatch/tensor/rank_context.h"
 #include "crosshatch/testing/ranks.h"
 #include "gmock/gmock.h"
@@ -125,7 +130,8 @@ TEST(AsyncSaveTest, SavesWhatWasThereWhenItBegan) {
     nn::StateDict state = StateOf(1);
     CH_RETURN_IF_ERROR(saver.Save(state, dir));
     CH_EXPECT_FALSE(fs::exists(dir));
-    // Training goes on in the same memory.
+    // Training goes on in the same memory, behind the ops' back.
+    saver.WaitUntilCopied();
     for (const char* name : {"a", "b", "c"}) {
       float* data = state.Get<Tensor>(name)->data<float>();
       std::fill(data, data + 35, 2.0f);
@@ -135,6 +141,37 @@ TEST(AsyncSaveTest, SavesWhatWasThereWhenItBegan) {
     CH_RETURN_IF_ERROR(ExpectHolds(world, dir, 1));
     // Neither reports nor anything else is left.
     CH_EXPECT_EQ(std::distance(fs::directory_iterator(dir), {}), 4);
+    return absl::OkStatus();
+  });
+}
+
+// The copy of so much takes far longer than an op takes to begin.
+TEST(AsyncSaveTest, AnOpThatWritesWaitsForTheCopy) {
+  const std::string dir = FreshDir("async_ops");
+  constexpr int64_t kRows = int64_t{4} << 20;
+  OnMesh({{"fsdp", 3}}, [&](const DeviceMesh& mesh) -> absl::Status {
+    World& world = mesh.world();
+    CH_ASSIGN_OR_RETURN(const Layout layout,
+                        Layout::FromPlacements(mesh.layout(), 1, {Shard(0)}));
+    const Tensor local = Full({kRows}, 1);
+    const NoGrad no_grad;
+    nn::StateDict state;
+    CH_RETURN_IF_ERROR(
+        state.Add("w", MakeDTensor(local, mesh, layout, {3 * kRows})));
+    AsyncCheckpointer saver(world);
+    // What was touched before is copied sooner.
+    for (int i = 0; i < 2; ++i) {
+      FillInPlace(local, 1);
+      CH_RETURN_IF_ERROR(saver.Save(state, dir, /*overwrite=*/true));
+      const absl::Duration call = saver.held_up();
+      FillInPlace(local, 2);
+      CH_EXPECT_GT(call, absl::ZeroDuration());
+      CH_EXPECT_GT(saver.held_up(), call);
+      CH_RETURN_IF_ERROR(saver.Wait());
+      CH_RETURN_IF_ERROR(LoadCheckpoint(world, state, dir));
+      const std::vector<float> saved = local.ToVector<float>();
+      CH_EXPECT_EQ(std::count(saved.begin(), saved.end(), 1.0f), kRows);
+    }
     return absl::OkStatus();
   });
 }
@@ -193,6 +230,35 @@ TEST(AsyncSaveTest, ErrorsOfAnyRankComeWithTheNextSaveOrWait) {
     EXPECT_FALSE(fs::exists(dir));
     EXPECT_FALSE(fs::exists(dir + ".saving"));
   }
+}
+
+// As a program asks after each step.
+TEST(AsyncSaveTest, PollsTellOfAnErrorOnce) {
+  const std::string dir = FreshDir("async_polled");
+  const std::string other = FreshDir("async_polled_too");
+  GatedFileSystem gated;
+  RunRanks(3, [&](World& world) -> absl::Status {
+    AsyncOptions options;
+    if (world.rank() == 2) options.file_system = &gated;
+    AsyncCheckpointer saver(world, options);
+    CH_RETURN_IF_ERROR(saver.Poll());
+    CH_RETURN_IF_ERROR(saver.Save(StateOf(1), dir));
+    // The others are done, and no one waits for the last.
+    for (int step = 0; step < 10; ++step) CH_RETURN_IF_ERROR(saver.Poll());
+    if (world.rank() == 2) gated.Open(ENOSPC);
+    absl::Status status;
+    while (status.ok()) status = saver.Poll();
+    CH_EXPECT_TRUE(absl::IsResourceExhausted(status)) << status;
+    CH_EXPECT_THAT(std::string(status.message()), HasSubstr("on rank 2: "));
+    CH_RETURN_IF_ERROR(saver.Poll());
+    // Of a save that goes well they say nothing, before and after its end.
+    CH_RETURN_IF_ERROR(saver.Save(StateOf(2), other));
+    if (world.rank() == 2) gated.Open();
+    for (int step = 0; step < 10; ++step) CH_RETURN_IF_ERROR(saver.Poll());
+    CH_RETURN_IF_ERROR(saver.Wait());
+    return ExpectHolds(world, other, 2);
+  });
+  EXPECT_FALSE(fs::exists(dir));
 }
 
 TEST(AsyncSaveTest, RunsWhatComesThenOnceOnTheFirstRank) {

@@ -82,9 +82,9 @@ absl::Status CheckCheckpointDirectory(
 struct LoadStats {
   /// Of elements of the files, counted where they are copied from: the sum,
   /// over the tensors, of what this rank holds of each, in the dtype that they
-  /// are stored in.
+  /// are stored in. On a dry run, that it would read.
   int64_t bytes_read = 0;
-  /// Counted where they are hashed: the same bytes.
+  /// Counted where they are hashed: the same bytes. 0 on a dry run.
   int64_t bytes_hashed = 0;
   /// Files that this rank opened, beside the index.
   int files_opened = 0;

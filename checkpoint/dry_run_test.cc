@@ -6,14 +6,19 @@
 #include <algorithm>
 #include <cstdint>
 #include <filesystem>
+#include <fstream>
+#include <functional>
 #include <string>
+#include <variant>
 #include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/strings/str_cat.h"
 #include "crosshatch/base/status_macros.h"
 #include "crosshatch/checkpoint/checkpoint.h"
 #include "crosshatch/checkpoint/index.h"
+#include "crosshatch/checkpoint/safetensors.h"
 #include "crosshatch/checkpoint/save_plan.h"
 #include "crosshatch/comm/world.h"
 #include "crosshatch/dtensor/dtensor.h"
@@ -68,7 +73,8 @@ TEST(DryRunTest, ChecksALoadAndReadsNothing) {
         const LoadCheckpointOptions options = {.partial = true,
                                                .stats = &stats};
         CH_RETURN_IF_ERROR(LoadCheckpoint(world, state, dir, options));
-        EXPECT_EQ(stats.bytes_read, 0);
+        // A row of three, which would be read.
+        EXPECT_EQ(stats.bytes_read, 3 * 4);
         // The row of this rank is in one of the two.
         EXPECT_EQ(stats.files_opened, 1);
         EXPECT_EQ(stats.unexpected, std::vector<std::string>{"step"});
@@ -82,53 +88,88 @@ TEST(DryRunTest, ChecksALoadAndReadsNothing) {
   EXPECT_TRUE(status.ok()) << status;
 }
 
-// Of a run as it is: model, sharding, optimizer after a step.
-TEST(DryRunTest, PlansTheStateOfATwoBillionParameterLlama) {
-  const nn::LlamaConfig config = {.dim = 2560,
-                                  .layers = 24,
-                                  .heads = 20,
-                                  .kv_heads = 4,
-                                  .ffn = 8192,
-                                  .vocab = 32000};
-  const absl::Status status =
-      RunFake({.world_size = 64, .rank = 5}, [&](World& world) -> absl::Status {
-        CH_ASSIGN_OR_RETURN(
-            const DeviceMesh mesh,
-            InitDeviceMesh(world, {{"replicate", 2}, {"fsdp", 8}, {"tp", 4}}));
-        CH_ASSIGN_OR_RETURN(const DeviceMesh tp, mesh.Slice("tp"));
-        CH_ASSIGN_OR_RETURN(const DeviceMesh fsdp,
-                            mesh.Slice({"replicate", "fsdp"}));
-        nn::Llama model(config);
-        CH_RETURN_IF_ERROR(
-            tp::ParallelizeModule(model, tp, tp::LlamaPlan(config)));
-        const fsdp::FullyShardOptions options = {
-            .extension = DTensorExtensions::Create()};
-        for (nn::Module& block : model.blocks()) {
-          CH_RETURN_IF_ERROR(fsdp::FullyShard(block, fsdp, options));
-        }
-        CH_RETURN_IF_ERROR(fsdp::FullyShard(model, fsdp, options));
-        CH_RETURN_IF_ERROR(model.Materialize({}));
-        int64_t parameters = 0;
-        for (const nn::Parameter* parameter : model.Parameters()) {
-          parameters += parameter->data().numel();
-        }
-        EXPECT_GT(parameters, int64_t{2'000'000'000});
-        nn::AdamW optimizer(model.Parameters(), {.lr = 1e-3});
-        const Tensor tokens = Zeros({16, 8}, kInt64);
-        CH_RETURN_IF_ERROR(
-            Backward(CrossEntropy(model.Forward(tokens), tokens)));
-        CH_RETURN_IF_ERROR(optimizer.Step());
-        optimizer.ZeroGrad();
+const nn::LlamaConfig kTwoBillion = {.dim = 2560,
+                                     .layers = 24,
+                                     .heads = 20,
+                                     .kv_heads = 4,
+                                     .ffn = 8192,
+                                     .vocab = 32000};
 
-        nn::ModuleState of_model(model);
-        int64_t step = 1;
-        nn::BoundValues values({{"step", &step}});
-        nn::CombinedState run({{"model", &of_model},
-                               {"optimizer", &optimizer},
-                               {"run", &values}});
-        CH_ASSIGN_OR_RETURN(const nn::StateDict state, run.State());
-        auto& allocator = world.context().allocator();
-        allocator.ResetPeaks();
+int64_t ElementsOf(nn::Module& model) {
+  int64_t elements = 0;
+  for (const nn::Parameter* parameter : model.Parameters()) {
+    elements += parameter->data().numel();
+  }
+  return elements;
+}
+
+/// A dry run of a rank of such a model as it is: model, sharding over
+/// `data_axes` and tp, optimizer after a step.
+/// \param body is given the run, and its number of parameters
+absl::Status DryRun(const FakeOptions& rank, const std::vector<MeshAxis>& axes,
+                    const std::vector<std::string>& data_axes,
+                    const std::function<absl::Status(World&, nn::CombinedState&,
+                                                     int64_t)>& body) {
+  return RunFake(rank, [&](World& world) -> absl::Status {
+    CH_ASSIGN_OR_RETURN(const DeviceMesh mesh, InitDeviceMesh(world, axes));
+    CH_ASSIGN_OR_RETURN(const DeviceMesh tp, mesh.Slice("tp"));
+    CH_ASSIGN_OR_RETURN(const DeviceMesh fsdp, mesh.Slice(data_axes));
+    nn::Llama model(kTwoBillion);
+    CH_RETURN_IF_ERROR(
+        tp::ParallelizeModule(model, tp, tp::LlamaPlan(kTwoBillion)));
+    const fsdp::FullyShardOptions options = {.extension =
+                                                 DTensorExtensions::Create()};
+    for (nn::Module& block : model.blocks()) {
+      CH_RETURN_IF_ERROR(fsdp::FullyShard(block, fsdp, options));
+    }
+    CH_RETURN_IF_ERROR(fsdp::FullyShard(model, fsdp, options));
+    CH_RETURN_IF_ERROR(model.Materialize({}));
+    nn::AdamW optimizer(model.Parameters(), {.lr = 1e-3});
+    const Tensor tokens = Zeros({16, 8}, kInt64);
+    CH_RETURN_IF_ERROR(Backward(CrossEntropy(model.Forward(tokens), tokens)));
+    CH_RETURN_IF_ERROR(optimizer.Step());
+    optimizer.ZeroGrad();
+    nn::ModuleState of_model(model);
+    int64_t step = 1;
+    nn::BoundValues values({{"step", &step}});
+    nn::CombinedState run(
+        {{"model", &of_model}, {"optimizer", &optimizer}, {"run", &values}});
+    world.context().allocator().ResetPeaks();
+    return body(world, run, ElementsOf(model));
+  });
+}
+
+/// A directory that has what `plan` writes, but for the elements: files with
+/// holes, of which nothing lies on the disk.
+void WriteHollow(const SavePlan& plan, const std::string& dir) {
+  fs::create_directories(dir);
+  const absl::StatusOr<std::string> index = FormatIndex(plan.index);
+  ASSERT_TRUE(index.ok()) << index.status();
+  std::ofstream(dir + "/" + kIndexFile) << *index;
+  for (int rank = 0; rank < plan.index.ranks; ++rank) {
+    if (plan.FileOf(rank) < 0) continue;
+    const std::string path = absl::StrCat(
+        dir, "/", plan.index.files[static_cast<size_t>(plan.FileOf(rank))]);
+    const absl::StatusOr<std::string> start =
+        SafetensorsStart(path, plan.InfosOf(rank), {{"format", "pt"}});
+    ASSERT_TRUE(start.ok()) << start.status();
+    std::ofstream(path, std::ios::binary) << *start;
+    fs::resize_file(path,
+                    start->size() + static_cast<size_t>(plan.BytesOf(rank)));
+  }
+}
+
+// Of a run of two billion parameters: written by one mesh, read by another.
+TEST(DryRunTest, PlansTheStateOfATwoBillionParameterLlama) {
+  const std::string dir = ::testing::TempDir() + "two_billion";
+  fs::remove_all(dir);
+  absl::Status status = DryRun(
+      {.world_size = 64, .rank = 5}, {{"replicate", 2}, {"fsdp", 8}, {"tp", 4}},
+      {"replicate", "fsdp"},
+      [&](World& world, nn::CombinedState& run,
+          int64_t parameters) -> absl::Status {
+        EXPECT_GT(parameters, int64_t{2'000'000'000});
+        const auto& allocator = world.context().allocator();
         const int64_t before = allocator.stats().current_total;
         SaveStats stats;
         CH_RETURN_IF_ERROR(
@@ -136,6 +177,7 @@ TEST(DryRunTest, PlansTheStateOfATwoBillionParameterLlama) {
         EXPECT_FALSE(fs::exists("/nowhere"));
         // Nothing is taken for it.
         EXPECT_EQ(allocator.stats().peak_total, before);
+        CH_ASSIGN_OR_RETURN(const nn::StateDict state, run.State());
         CH_ASSIGN_OR_RETURN(const SavePlan plan, PlanOf(world, state));
         EXPECT_EQ(stats.bytes_written, plan.BytesOf(5));
         // A parameter and two moments in float32, each element once.
@@ -148,13 +190,39 @@ TEST(DryRunTest, PlansTheStateOfATwoBillionParameterLlama) {
         }
         EXPECT_EQ(all, plan.index.bytes());
         // Balanced but for the largest shard that one of two may have.
-        const int64_t largest = config.vocab * config.dim / 8 * 4;
+        const int64_t largest = kTwoBillion.vocab * kTwoBillion.dim / 8 * 4;
         EXPECT_LE(most, all / 64 + largest);
         CH_ASSIGN_OR_RETURN(const std::string text, FormatIndex(plan.index));
         EXPECT_LT(text.size(), 2'000'000u);
+        WriteHollow(plan, dir);
+        return absl::OkStatus();
+      });
+  ASSERT_TRUE(status.ok()) << status;
+  status = DryRun(
+      {.world_size = 36, .rank = 31}, {{"fsdp", 12}, {"tp", 3}}, {"fsdp"},
+      [&](World& world, nn::CombinedState& run, int64_t) -> absl::Status {
+        const auto& allocator = world.context().allocator();
+        const int64_t before = allocator.stats().current_total;
+        LoadStats stats;
+        CH_RETURN_IF_ERROR(LoadCheckpoint(world, run, dir,
+                                          {.verify = false, .stats = &stats}));
+        EXPECT_EQ(allocator.stats().peak_total, before);
+        CH_ASSIGN_OR_RETURN(const nn::StateDict state, run.State());
+        int64_t held = 0;
+        for (const auto& [name, entry] : state.entries()) {
+          if (const auto* tensor = std::get_if<Tensor>(&entry)) {
+            held += LocalTensor(*tensor).numel() * 4;
+          }
+        }
+        EXPECT_EQ(stats.bytes_read, held);
+        EXPECT_EQ(stats.bytes_hashed, 0);
+        // Those alone that hold what it needs.
+        EXPECT_GT(stats.files_opened, 0);
+        EXPECT_LT(stats.files_opened, 64);
         return absl::OkStatus();
       });
   EXPECT_TRUE(status.ok()) << status;
+  fs::remove_all(dir);
 }
 
 }  // namespace

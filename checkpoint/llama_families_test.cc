@@ -140,7 +140,9 @@ class LlamaFamiliesTest : public ::testing::TestWithParam<Case> {};
 TEST_P(LlamaFamiliesTest, ComputesAndSavesWhatTransformersDoes) {
   const Case& c = GetParam();
   const std::string dir = DirOf(c);
-  const std::string saved = ::testing::TempDir() + "saved";
+  // Processes of a job may be a case apart.
+  const std::string saved = absl::StrCat(::testing::TempDir(), "saved_",
+                                         c.family, "_", c.fsdp, "_", c.tp);
   std::filesystem::remove_all(saved);
   const absl::StatusOr<std::string> text =
       checkpoint::ReadFile(dir + "/answer.json");

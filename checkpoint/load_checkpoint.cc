@@ -228,6 +228,9 @@ absl::Status Loader::Copy(absl::Span<Part> parts) {
     // Also where this rank holds none of it: all ranks count a write.
     BeginWrite("a load of a checkpoint", part.local);
     if (part.box.empty()) continue;
+    if (world_.context().dry_run()) {
+      part.bytes_copied = part.box.numel() * SizeOf(part.stored->dtype);
+    }
     WriteFromHost(part.local, [this, &part](void* to) {
       part.bytes_copied = files_->Read(*part.stored, part.cells, part.box,
                                        part.spec->dtype, to);

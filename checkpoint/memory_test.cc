@@ -21,6 +21,7 @@
 #include "crosshatch/base/status_macros.h"
 #include "crosshatch/checkpoint/async_save.h"
 #include "crosshatch/checkpoint/checkpoint.h"
+#include "crosshatch/checkpoint/file_system.h"
 #include "crosshatch/checkpoint/huggingface.h"
 #include "crosshatch/checkpoint/offline.h"
 #include "crosshatch/checkpoint/save_job.h"
@@ -181,11 +182,46 @@ TEST(MemoryTest, SavingTakesAPieceOfWhatTheHostCannotReach) {
     CH_RETURN_IF_ERROR(SaveCheckpoint(world, state, dir));
     const int64_t host = context.host_allocator().stats().peak_total - on_host;
     CH_EXPECT_EQ(context.device_allocator().stats().peak_total, on_device);
+    // What the host can reach it writes in one round, without meetings between.
+    CH_ASSIGN_OR_RETURN(const auto job,
+                        SaveJob::Prepare(world, state, dir + "_rounds", false,
+                                         FileSystem::Real()));
+    job->GiveUp();
     if (world.device().is_cpu()) {
       CH_EXPECT_EQ(host, 0);
+      CH_EXPECT_EQ(job->rounds(), 1);
     } else {
       CH_EXPECT_GT(host, 0);
       CH_EXPECT_LE(host, kMostBytesOfAPiece);
+      CH_EXPECT_GT(job->rounds(), 1);
+    }
+    return absl::OkStatus();
+  });
+}
+
+// Of what one meeting reads, which is all of these.
+TEST(MemoryTest, LoadingTakesWhatIsReadAtOnceOfWhatTheHostCannotReach) {
+  const std::string dir = FreshDir("read_at_once");
+  constexpr int64_t kElements = 3 * kMostBytesOfAPiece / 8;
+  RunRanks(2, [&](World& world) -> absl::Status {
+    nn::StateDict state;
+    for (const char* name : {"a", "b"}) {
+      CH_RETURN_IF_ERROR(state.Add(name, Full({kElements}, 0.5)));
+    }
+    CH_RETURN_IF_ERROR(SaveCheckpoint(world, state, dir));
+    RankContext& context = world.context();
+    context.host_allocator().ResetPeaks();
+    context.device_allocator().ResetPeaks();
+    const int64_t on_host = context.host_allocator().stats().current_total;
+    const int64_t on_device = context.device_allocator().stats().current_total;
+    CH_RETURN_IF_ERROR(LoadCheckpoint(world, state, dir));
+    const int64_t host = context.host_allocator().stats().peak_total - on_host;
+    CH_EXPECT_EQ(context.device_allocator().stats().peak_total, on_device);
+    if (world.device().is_cpu()) {
+      CH_EXPECT_EQ(host, 0);
+    } else {
+      CH_EXPECT_GE(host, kElements * 4);
+      CH_EXPECT_LE(host, 2 * (kElements * 4 + kBlock));
     }
     return absl::OkStatus();
   });

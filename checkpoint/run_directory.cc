@@ -20,6 +20,8 @@
 #include "absl/strings/str_format.h"
 #include "absl/strings/string_view.h"
 #include "absl/strings/strip.h"
+#include "absl/time/clock.h"
+#include "absl/time/time.h"
 #include "crosshatch/base/status_macros.h"
 #include "crosshatch/checkpoint/index.h"
 #include "crosshatch/checkpoint/new_directory.h"
@@ -204,12 +206,17 @@ absl::Status RunCheckpoints::Save(nn::Stateful& stateful, int64_t step) {
   if (options_.async) {
     return saver_.Save(stateful, dir, /*overwrite=*/true, remove_old);
   }
-  CH_RETURN_IF_ERROR(
-      SaveCheckpoint(world_, stateful, dir,
-                     {.overwrite = true, .file_system = options_.file_system}));
-  CH_ASSIGN_OR_RETURN(const std::shared_ptr<Communicator> comm,
-                      AllRanks(world_));
-  return OnFirstRank(*comm, "remove old checkpoints", remove_old);
+  const absl::Time begin = absl::Now();
+  const absl::Status saved = [&]() -> absl::Status {
+    CH_RETURN_IF_ERROR(SaveCheckpoint(
+        world_, stateful, dir,
+        {.overwrite = true, .file_system = options_.file_system}));
+    CH_ASSIGN_OR_RETURN(const std::shared_ptr<Communicator> comm,
+                        AllRanks(world_));
+    return OnFirstRank(*comm, "remove old checkpoints", remove_old);
+  }();
+  held_up_ = absl::Now() - begin;
+  return saved;
 }
 
 absl::Status RunCheckpoints::Wait() { return saver_.Wait(); }

@@ -21,6 +21,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/time/time.h"
 #include "crosshatch/checkpoint/async_save.h"
 #include "crosshatch/checkpoint/checkpoint.h"
 #include "crosshatch/checkpoint/file_system.h"
@@ -85,14 +86,23 @@ class RunCheckpoints {
   /// \error with `async` also that of the save before, and then nothing was
   ///     saved
   absl::Status Save(nn::Stateful& stateful, int64_t step);
+  /// As AsyncCheckpointer::Poll; OK without `async`.
+  absl::Status Poll() { return saver_.Poll(); }
   /// Waits until what was saved is in place.
   absl::Status Wait();
+
+  /// For how long the last Save has kept the rank's thread, so far:
+  /// AsyncCheckpointer::held_up, or without `async` all of it.
+  absl::Duration held_up() const {
+    return options_.async ? saver_.held_up() : held_up_;
+  }
 
  private:
   World& world_;
   const std::string root_;
   const RunCheckpointsOptions options_;
   AsyncCheckpointer saver_;
+  absl::Duration held_up_;
 };
 
 }  // namespace crosshatch::checkpoint

@@ -32,6 +32,7 @@
 #include "crosshatch/dtensor/dtensor.h"
 #include "crosshatch/nn/full_state.h"
 #include "crosshatch/tensor/autograd.h"
+#include "crosshatch/tensor/host_access.h"
 #include "crosshatch/tensor/ops/cast.h"
 #include "crosshatch/tensor/rank_context.h"
 
@@ -154,15 +155,17 @@ void SaveJob::CutPieces(absl::Span<const Tensor> data) {
     // Tensors of the plan are in the order of names, as those of a state.
     const Tensor cell = CellOf(data[cells[i].tensor], box);
     const int64_t element = SizeOf(tensor.dtype);
+    // What the host reads where it lies is not in hand.
+    const int64_t in_hand = IsHostAddressable(cell) ? 0 : element;
     int64_t first = cell.storage_offset();
     CH_CHECK_OK(
         ForEachBlock(box, element, kMostBytesOfAPiece, [&](const Box& block) {
           const int64_t count = block.numel();
-          if (in_round > 0 && in_round + count * element > kMostBytesOfAPiece) {
+          if (in_round > 0 && in_round + count * in_hand > kMostBytesOfAPiece) {
             round_begins_.push_back(pieces_.size());
             in_round = 0;
           }
-          in_round += count * element;
+          in_round += count * in_hand;
           pieces_.push_back(
               {i, block,
                MakeView(cell.storage(), first, {count}, {1}, tensor.dtype)});

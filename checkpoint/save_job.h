@@ -60,8 +60,9 @@ class SaveJob {
   /// All of them, in the order of the rank's file.
   const std::vector<Piece>& pieces() const { return pieces_; }
   /// In how many rounds ranks write that have no more than kMostBytesOfAPiece
-  /// in hand at once: of all ranks the most. Those of this rank in `round` are
-  /// Round(round); none once it has written all.
+  /// of what the host cannot address in hand at once: of all ranks the most.
+  /// Those of this rank in `round` are Round(round); none once it has written
+  /// all.
   int rounds() const { return rounds_; }
   absl::Span<const Piece> Round(int round) const;
   const SavePlan& plan() const { return plan_; }

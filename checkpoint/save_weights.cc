@@ -69,6 +69,15 @@ struct Piece {
     return tensor->transposed ? Contiguous(Transpose(converted, 0, 1))
                               : converted;
   }
+  /// What ToWrite and a view of it by the host take: nothing of elements that
+  /// the host writes as and where they lie.
+  int64_t BytesInHand() const {
+    if (data.dtype() == dtype && !tensor->transposed &&
+        IsHostAddressable(data)) {
+      return 0;
+    }
+    return data.numel() * std::max(SizeOf(data.dtype()), SizeOf(dtype));
+  }
   absl::Status Write(const void* elements, WeightFiles& files) const {
     Box stored = box;
     if (tensor->transposed) {
@@ -201,12 +210,10 @@ std::vector<std::vector<Piece>> CutPieces(const Contents& contents,
            std::pair(b.place.file, b.place.offset);
   });
   std::vector<std::vector<Piece>> rounds;
-  int64_t in_round = kMostBytesOfAPiece;
+  int64_t in_round = 0;
   for (Piece& piece : pieces) {
-    const int64_t bytes =
-        piece.data.numel() *
-        std::max(SizeOf(piece.data.dtype()), SizeOf(piece.dtype));
-    if (in_round + bytes > kMostBytesOfAPiece) {
+    const int64_t bytes = piece.BytesInHand();
+    if (rounds.empty() || in_round + bytes > kMostBytesOfAPiece) {
       rounds.emplace_back();
       in_round = 0;
     }

@@ -127,6 +127,22 @@ void Report::PrintTraffic() const {
               FormatBytes(last_->memory.peak_total).c_str());
 }
 
+void Report::Saved(absl::Duration held_up) {
+  ++saves_;
+  all_saves_ += held_up;
+  longest_save_ = std::max(longest_save_, held_up);
+}
+
+void Report::PrintSaves() const {
+  if (saves_ == 0 || !last_.has_value()) return;
+  std::printf(
+      "saved %d checkpoint%s: %.1f ms of the run each, at most %.1f ms, where "
+      "a step took %.1f ms\n",
+      saves_, saves_ == 1 ? "" : "s",
+      absl::ToDoubleMilliseconds(all_saves_ / saves_),
+      absl::ToDoubleMilliseconds(longest_save_), last_->step_ms);
+}
+
 void Report::Warn(const std::string& text) {
   if (speaks_) std::fprintf(stderr, "train_lm: %s\n", text.c_str());
 }
@@ -148,6 +164,7 @@ void Report::Finish(const std::string& save_dir) {
                 MinutesAndSeconds(absl::Now() - begin_).c_str(), *first_loss_,
                 *last_->loss);
   }
+  PrintSaves();
   if (!save_dir.empty()) std::printf("saved to %s\n", save_dir.c_str());
   std::fflush(stdout);
 }

@@ -33,16 +33,19 @@ class Report {
   /// Prints the run's first step, the last, those after which the model was
   /// evaluated, and in between one a second.
   void Step(const StepMetrics& metrics);
+  /// A checkpoint was saved, which took so much time of the run.
+  void Saved(absl::Duration held_up);
   /// A line to stderr.
   void Warn(const std::string& text);
   /// What was drawn from the model.
   void Sample(const std::string& text);
   /// Totals of the last step's kind and the time in all, if there was a step,
-  /// and where the model was saved, if it was.
+  /// what checkpoints took of it, and where the model was saved, if it was.
   void Finish(const std::string& save_dir);
 
  private:
   void PrintTraffic() const;
+  void PrintSaves() const;
 
   const bool speaks_;
   const int64_t steps_;
@@ -51,6 +54,9 @@ class Report {
   absl::Time last_line_;
   std::optional<double> first_loss_;
   std::optional<StepMetrics> last_;
+  int saves_ = 0;
+  absl::Duration all_saves_;
+  absl::Duration longest_save_;
 };
 
 /// "1.5 MiB".

@@ -34,6 +34,9 @@ BETA2 = 0.95
 ALL = os.environ.get("CROSSHATCH_RESUME") == "all"
 TIMES = ["tokens_per_s", "step_ms", "rank"]
 LONG = 120
+# What a run says of its checkpoints.
+SAVED = (r"\nsaved {} checkpoint{}: [\d.]+ ms of the run each, at most [\d.]+ ms,"
+         r" where a step took [\d.]+ ms\n")
 
 
 class ResumeTest(unittest.TestCase):
@@ -330,24 +333,29 @@ class ResumeTest(unittest.TestCase):
                                  [f"step-{STEPS - 1:06d}", f"step-{STEPS:06d}"])
 
     def test_a_checkpoint_that_cannot_be_written_ends_no_training(self):
-        checkpoints = self.path("run")
-        os.mkdir(checkpoints)
-        # What stands there is no checkpoint, so nothing replaces it.
-        open(os.path.join(checkpoints, "step-000002"), "w").close()
-        run = self.run_program(*MODEL, *RUN, "--steps=3", "--save_every=1",
-                               "--checkpoints=" + checkpoints,
-                               "--save=" + self.path("model"), status=1)
-        self.assertIn("trained 3 steps", run.stdout)
-        self.assertEqual(run.stderr.count("step-000002"), 2, run.stderr)
-        self.assertTrue(os.path.exists(self.path("model/model.safetensors")))
-        self.assertTrue(os.path.exists(checkpoints
-                                       + "/step-000003/checkpoint.json"))
+        for how in [], ["--save_async"]:
+            with self.subTest(how=how):
+                checkpoints = self.path("run" + "".join(how))
+                model = self.path("model" + "".join(how))
+                os.mkdir(checkpoints)
+                # What stands there is no checkpoint, so nothing replaces it.
+                open(os.path.join(checkpoints, "step-000002"), "w").close()
+                run = self.run_program(
+                    *MODEL, *RUN, "--steps=3", "--save_every=1", *how,
+                    "--checkpoints=" + checkpoints, "--save=" + model, status=1)
+                self.assertIn("trained 3 steps", run.stdout)
+                self.assertRegex(run.stdout, SAVED.format(2, "s"))
+                self.assertEqual(run.stderr.count("step-000002"), 2, run.stderr)
+                self.assertTrue(os.path.exists(model + "/model.safetensors"))
+                self.assertTrue(os.path.exists(
+                    checkpoints + "/step-000003/checkpoint.json"))
 
     def test_says_where_it_begins(self):
         checkpoints = self.path("run")
         flags = [*MODEL, *RUN, "--checkpoints=" + checkpoints]
         run = self.run_program(*flags, "--steps=2", "--resume")
         self.assertIn("holds no checkpoint yet: the run begins", run.stdout)
+        self.assertRegex(run.stdout, SAVED.format(1, ""))
         run = self.run_program(*flags, "--steps=3", status=1)
         self.assertIn(f"--checkpoints={checkpoints} holds step-000002 of an "
                       "earlier run: --resume goes on", run.stderr)

@@ -99,6 +99,10 @@ class Trainer {
   absl::Status TrainSteps(MetricsFile& file);
   // Keeps the run as it is after step_.
   absl::Status SaveCheckpoint();
+  // Tells of a save that has failed meanwhile.
+  absl::Status PollSave();
+  // Waits until the last one is in place.
+  absl::Status EndSave();
   // Tells at once, and Run in the end, of what could not be written: weeks of
   // training are worth more than a line or a checkpoint.
   // \error the rank's first error: then there is no going on
@@ -145,6 +149,7 @@ class Trainer {
   absl::Status unwritten_page_;
   absl::Status unwritten_metrics_;
   absl::Status unwritten_;  // The first of what could not be written.
+  bool saves_ = false;      // A save has begun whose time is not told of yet.
 
   int64_t step_ = 0;      // Steps done.
   int64_t begun_at_ = 0;  // Steps done before this run.
@@ -413,8 +418,23 @@ absl::Status Trainer::SaveCheckpoint() {
   if (options_.checkpoints.empty()) return absl::OkStatus();
   CH_RETURN_IF_ERROR(CheckWeights(options_.checkpoints));
   // An error of the save before is not to cost this one.
-  CH_RETURN_IF_ERROR(Unwritten(checkpoints_.Wait()));
-  return Unwritten(checkpoints_.Save(state_, step_));
+  CH_RETURN_IF_ERROR(EndSave());
+  const absl::Status saved = checkpoints_.Save(state_, step_);
+  saves_ = saved.ok();
+  return Unwritten(saved);
+}
+
+absl::Status Trainer::PollSave() {
+  const absl::Status saved = checkpoints_.Poll();
+  saves_ = saves_ && saved.ok();
+  return Unwritten(saved);
+}
+
+absl::Status Trainer::EndSave() {
+  const absl::Status saved = checkpoints_.Wait();
+  if (saves_ && saved.ok()) report_.Saved(checkpoints_.held_up());
+  saves_ = false;
+  return Unwritten(saved);
 }
 
 absl::Status Trainer::Unwritten(const absl::Status& status) {
@@ -429,6 +449,7 @@ absl::Status Trainer::TrainSteps(MetricsFile& file) {
   while (step_ < options_.steps && !stops_) {
     StepMetrics metrics;
     CH_RETURN_IF_ERROR(Step(metrics));
+    CH_RETURN_IF_ERROR(PollSave());
     if (eval_ != nullptr && IsDue(options_.eval_every)) {
       CH_ASSIGN_OR_RETURN(metrics.eval_loss, Evaluate());
     }
@@ -454,8 +475,7 @@ absl::Status Trainer::TrainSteps(MetricsFile& file) {
       CH_RETURN_IF_ERROR(SaveCheckpoint());
     }
   }
-  return options_.checkpoints.empty() ? absl::OkStatus()
-                                      : Unwritten(checkpoints_.Wait());
+  return EndSave();
 }
 
 absl::Status Trainer::Run() {

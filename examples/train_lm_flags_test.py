@@ -6,6 +6,7 @@ usage: train_lm_flags_test.py PROGRAM
 """
 
 import json
+import struct
 import unittest
 
 from train_lm_testcase import SMALL, TIMES, VALUES, TrainLmTestCase
@@ -204,6 +205,35 @@ class TrainLmFlagsTest(TrainLmTestCase):
             run = self.run_program("--text=" + self.text, *SMALL, *flags)
             self.assertEqual(run.returncode, 1)
             self.assertIn(says, run.stderr)
+
+    def test_weights_are_saved_in_half_the_size_rounded_once(self):
+        tensors = []
+        for flags in [], ["--save_dtype=bfloat16"]:
+            out = self.path("model" + "".join(flags))
+            self.metrics("--mesh=fsdp:2,tp:2", "--save=" + out, *flags)
+            with open(out + "/model.safetensors", "rb") as file:
+                data = file.read()
+            with open(out + "/config.json") as file:
+                config = json.load(file)
+            size = int.from_bytes(data[:8], "little")
+            header = json.loads(data[8:8 + size])
+            header.pop("__metadata__", None)
+            tensors.append({})
+            for name, tensor in header.items():
+                begin, end = (8 + size + at for at in tensor["data_offsets"])
+                self.assertEqual(tensor["dtype"], "BF16" if flags else "F32")
+                tensors[-1][name] = data[begin:end]
+            self.assertIn("bfloat16" if flags else "float32",
+                          config.values())
+        whole, half = tensors
+        self.assertEqual(whole.keys(), half.keys())
+        for name, values in whole.items():
+            rounded = b""
+            for (bits,) in struct.iter_unpack("<I", values):
+                # To the nearest, of two as near the even one.
+                bits += 0x7fff + (bits >> 16 & 1)
+                rounded += (bits >> 16).to_bytes(2, "little")
+            self.assertEqual(half[name], rounded, name)
 
     def test_tokens_of_16_and_32_bits_are_the_same_training(self):
         with open(self.text, "rb") as file:

@@ -5,15 +5,21 @@
 
 namespace crosshatch {
 
-namespace internal {
-
 bool IsHostAddressable(const Tensor& tensor) {
   // What is offloaded lies in host memory whatever the device.
   return RankContext::Current().backend().host_addressable() ||
          tensor.device().is_cpu();
 }
 
-}  // namespace internal
+void CopyToHost(const Tensor& tensor, void* to) {
+  CH_CHECK(tensor.is_contiguous() && !IsHostAddressable(tensor))
+      << "CopyToHost of " << tensor.Describe();
+  internal::Launch(
+      &KernelTable::to_host,
+      TransferArgs{.to = to,
+                   .from = tensor.raw_data(),
+                   .bytes = tensor.numel() * SizeOf(tensor.dtype())});
+}
 
 HostView::HostView(const Tensor& tensor) : tensor_(tensor) {
   CH_CHECK(!tensor.is_distributed() && !tensor.device().is_meta())
@@ -23,7 +29,7 @@ HostView::HostView(const Tensor& tensor) : tensor_(tensor) {
   Stream& stream = context.current_stream();
   const auto* const first =
       static_cast<const std::byte*>(internal::AddressForHost(tensor));
-  if (internal::IsHostAddressable(tensor) || first == nullptr) {
+  if (IsHostAddressable(tensor) || first == nullptr) {
     stream.Synchronize();
     first_ = first;
     return;

@@ -20,12 +20,8 @@
 
 namespace crosshatch {
 
-namespace internal {
-
-/// Whether the host reaches `tensor`'s memory by its address.
+/// Whether the host reaches `tensor`'s memory by its address. \pre it is local
 bool IsHostAddressable(const Tensor& tensor);
-
-}  // namespace internal
 
 /// Issues to the current stream: `write`, a callable taking void*, puts the
 /// elements of `tensor` (local and contiguous), row-major, where it is told to,
@@ -44,7 +40,7 @@ void WriteFromHost(const Tensor& tensor, F write) {
           if (!context.poisoned()) write(to);
         });
   };
-  if (internal::IsHostAddressable(tensor)) {
+  if (IsHostAddressable(tensor)) {
     issue(out);
     return;
   }
@@ -56,6 +52,12 @@ void WriteFromHost(const Tensor& tensor, F write) {
       &KernelTable::from_host,
       TransferArgs{.to = out, .from = staging.data(), .bytes = bytes});
 }
+
+/// Issues to the current stream the copy of the elements of `tensor` (local and
+/// contiguous, with elements), row-major, to `to`, which is of
+/// RankContext::host_allocator. A rank that is poisoned by then skips it. \pre
+/// the host cannot address them
+void CopyToHost(const Tensor& tensor, void* to);
 
 /// The elements of a tensor where the host can read them.
 class HostView {

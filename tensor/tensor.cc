@@ -10,6 +10,7 @@
 #include "crosshatch/tensor/host_access.h"
 #include "crosshatch/tensor/node.h"
 #include "crosshatch/tensor/rank_context.h"
+#include "crosshatch/tensor/write_guard.h"
 
 namespace crosshatch {
 namespace {
@@ -101,6 +102,7 @@ std::byte* AddressOf(const Tensor& tensor, bool by_host) {
 
 void BeginWrite(const char* what, const Tensor& dst) {
   internal::CheckMayBeWritten(what, dst);
+  AwaitReaders(RankContext::Current(), *dst.storage());
   dst.storage()->BumpVersion();
 }
 

@@ -18,6 +18,8 @@
 namespace crosshatch::nn {
 namespace {
 
+constexpr char kUpdates[] = "updates";
+
 std::string EntryName(const Parameter& parameter) {
   return absl::StrCat(parameter.name(), ".average");
 }
@@ -35,9 +37,11 @@ class MemoryOf {
 
 }  // namespace
 
-Ema::Ema(std::vector<Parameter*> parameters, const Options& options)
+Ema::Ema(std::vector<Parameter*> parameters, const Options& options,
+         const RestoreOptions& restore_options)
     : parameters_(std::move(parameters)),
       options_(options),
+      restore_options_(restore_options),
       averages_(parameters_.size()) {
   CH_CHECK(options.decay >= 0 && options.decay < 1)
       << "Ema: decay is at least 0 and below 1, not " << options.decay;
@@ -80,14 +84,13 @@ void Ema::MakeAverages() {
 absl::Status Ema::Update() {
   CH_RETURN_IF_ERROR(CheckNotSwapped("Update"));
   const NoGrad no_grad;
-  if (!has_averages_) {
+  if (updates_++ == 0) {
     MakeAverages();
     for (size_t i = 0; i < parameters_.size(); ++i) {
       const MemoryOf scope(*parameters_[i]);
       CopyInPlace(LocalTensor(averages_[i]),
                   LocalTensor(parameters_[i]->data()));
     }
-    has_averages_ = true;
     return RankContext::Current().status();
   }
   const MemoryClassScope memory_class(MemoryClass::kOptimizerState);
@@ -103,7 +106,7 @@ absl::Status Ema::Update() {
 
 absl::Status Ema::SwapIn() {
   CH_RETURN_IF_ERROR(CheckNotSwapped("SwapIn"));
-  if (!has_averages_) {
+  if (updates_ == 0) {
     return absl::FailedPreconditionError(
         "Ema::SwapIn: there are no averages before the first Update");
   }
@@ -135,51 +138,76 @@ absl::Status Ema::SwapOut() {
 
 absl::StatusOr<StateDict> Ema::State() {
   CH_RETURN_IF_ERROR(CheckNotSwapped("State"));
-  if (!has_averages_) return StateDict();
-  return AllAverages();
+  StateDict state;
+  CH_RETURN_IF_ERROR(state.Add(kUpdates, updates_));
+  if (updates_ > 0) CH_RETURN_IF_ERROR(AddAverages(state));
+  return state;
 }
 
-absl::StatusOr<StateDict> Ema::AllAverages() const {
-  StateDict state;
+absl::Status Ema::AddAverages(StateDict& state) const {
   for (size_t i = 0; i < parameters_.size(); ++i) {
     CH_RETURN_IF_ERROR(state.Add(EntryName(*parameters_[i]), averages_[i]));
   }
-  return state;
+  return absl::OkStatus();
 }
 
 absl::StatusOr<StateDict> Ema::StateToFill(
     const std::vector<std::string>& saved) {
   CH_RETURN_IF_ERROR(CheckNotSwapped("StateToFill"));
-  StateDict state;
+  const auto is_saved = [&](const std::string& name) {
+    return std::binary_search(saved.begin(), saved.end(), name);
+  };
   std::vector<std::string> own;
-  // One that was never updated has kept nothing.
-  if (!saved.empty()) {
-    for (const Parameter* parameter : parameters_) {
-      own.push_back(EntryName(*parameter));
-    }
-    std::sort(own.begin(), own.end());
+  for (const Parameter* parameter : parameters_) {
+    own.push_back(EntryName(*parameter));
   }
-  CH_RETURN_IF_ERROR(MatchStateNames("this Ema", own, saved, {}).status());
-  if (saved.empty()) return state;
+  // One that was never updated has kept no averages.
+  const bool has_averages = std::any_of(own.begin(), own.end(), is_saved);
+  if (!has_averages) own.clear();
+  const bool is_kept = has_averages || is_saved(kUpdates);
+  const bool is_left_out = !is_kept && restore_options_.allow_missing;
+  if (!is_left_out) own.push_back(kUpdates);
+  std::sort(own.begin(), own.end());
+  RestoreOptions options = restore_options_;
+  options.allow_missing = false;
+  const absl::Status matched =
+      MatchStateNames("this Ema", own, saved, options).status();
+  if (is_left_out && options.differences != nullptr) {
+    options.differences->missing = {kUpdates};
+  }
+  CH_RETURN_IF_ERROR(matched);
+  StateDict state;
+  if (is_left_out) return state;
+  CH_RETURN_IF_ERROR(state.Add(kUpdates, updates_));
+  if (!has_averages) return state;
   // They are averages once they are filled: a load may fail before.
-  if (!has_averages_) MakeAverages();
-  return AllAverages();
+  if (updates_ == 0) MakeAverages();
+  CH_RETURN_IF_ERROR(AddAverages(state));
+  return state;
 }
 
 absl::Status Ema::Restore(const StateDict& state) {
-  if (state.empty()) {
-    std::fill(averages_.begin(), averages_.end(), Tensor());
-    has_averages_ = false;
-    return absl::OkStatus();
+  if (state.empty()) return absl::OkStatus();
+  CH_ASSIGN_OR_RETURN(const int64_t updates, state.Get<int64_t>(kUpdates));
+  const bool has_averages = state.size() > 1;
+  if (updates < 0 || (updates > 0) != has_averages) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "this Ema: \"", kUpdates, "\" is ", updates, ", and ",
+        has_averages ? "averages" : "no averages",
+        " were kept; it is at least 1 with averages, and 0 without"));
   }
-  for (size_t i = 0; i < parameters_.size(); ++i) {
+  for (size_t i = 0; has_averages && i < parameters_.size(); ++i) {
     CH_RETURN_IF_ERROR(
         CheckFilled(state, EntryName(*parameters_[i]), averages_[i]));
+  }
+  updates_ = updates;
+  if (!has_averages) {
+    std::fill(averages_.begin(), averages_.end(), Tensor());
+    return absl::OkStatus();
   }
   for (const Tensor& average : averages_) {
     BeginWrite("Ema::Restore", LocalTensor(average));
   }
-  has_averages_ = true;
   return absl::OkStatus();
 }
 

@@ -3,6 +3,7 @@
 #define CROSSHATCH_NN_OPTIM_EMA_H_
 
 #include <cstddef>
+#include <cstdint>
 #include <string>
 #include <vector>
 
@@ -29,7 +30,10 @@ namespace crosshatch::nn {
 /// of its own shards, so nothing is communicated. They are leased as optimizer
 /// state at the first Update, with the values that the parameters have then.
 ///
-/// As a state (Stateful) it is "<parameter>.average" for each parameter.
+/// As a state (Stateful) it is "updates", how many there were, and, after the
+/// first, "<parameter>.average" for each parameter. It is missing as a whole
+/// or not at all: RestoreOptions::allow_missing takes a state without any entry
+/// of it, and it stays as it is.
 /// \threadsafety the rank's thread only.
 class Ema final : public Stateful {
  public:
@@ -41,7 +45,8 @@ class Ema final : public Stateful {
 
   /// \param parameters of floating point, named, materialized by the first
   ///     Update, and alive as long as this is.
-  Ema(std::vector<Parameter*> parameters, const Options& options);
+  Ema(std::vector<Parameter*> parameters, const Options& options,
+      const RestoreOptions& restore_options = {});
 
   /// After a step of the optimizer.
   /// \error the rank's first error; kFailedPrecondition while swapped in.
@@ -75,15 +80,18 @@ class Ema final : public Stateful {
   absl::Status CheckNotSwapped(const char* what) const;
   /// Memory for the averages, of undefined content.
   void MakeAverages();
-  absl::StatusOr<StateDict> AllAverages() const;
+  absl::Status AddAverages(StateDict& state) const;
   /// Its part of this rank, to be written.
   Tensor LocalOf(size_t i) const;
 
   const std::vector<Parameter*> parameters_;
   const Options options_;
-  std::vector<Tensor> averages_;  ///< Like the parameters.
-  bool has_averages_ = false;     ///< Else what memory there is holds none.
-  std::vector<Tensor> aside_;     ///< Local; empty while not swapped in.
+  const RestoreOptions restore_options_;
+  int64_t updates_ = 0;
+  /// Like the parameters; before the first update what memory there is holds
+  /// none.
+  std::vector<Tensor> averages_;
+  std::vector<Tensor> aside_;  ///< Local; empty while not swapped in.
 };
 
 }  // namespace crosshatch::nn

@@ -365,32 +365,68 @@ TEST(EmaTest, KeepsParametersOfOtherDTypes) {
 TEST(EmaTest, IsStateful) {
   const auto p = Named("p", Values(0));
   Ema ema({p.get()}, {.decay = 0.5});
-  EXPECT_TRUE(ema.State()->empty());
+  const absl::StatusOr<StateDict> fresh = ema.State();
+  ASSERT_TRUE(fresh.ok());
+  EXPECT_THAT(NamesOf(*fresh), ElementsAre("updates"));
   ASSERT_TRUE(ema.Update().ok());
   const absl::StatusOr<StateDict> kept = ema.State();
   ASSERT_TRUE(kept.ok());
-  EXPECT_THAT(NamesOf(*kept), ElementsAre("p.average"));
+  EXPECT_THAT(NamesOf(*kept), ElementsAre("p.average", "updates"));
   const auto other = Named("p", Values(5));
   Ema again({other.get()}, {.decay = 0.5});
-  EXPECT_THAT(std::string(again.StateToFill({"q.average"}).status().message()),
-              HasSubstr("this Ema: 1 missing (p.average)"));
+  const auto refusal = [&](const std::vector<std::string>& saved) {
+    return std::string(again.StateToFill(saved).status().message());
+  };
+  EXPECT_THAT(refusal({"q.average", "updates"}),
+              HasSubstr("this Ema: 1 unexpected (q.average)"));
+  EXPECT_THAT(refusal({"p.average"}),
+              HasSubstr("this Ema: 1 missing (updates)"));
+  // A state without averages is no fresh one's.
+  EXPECT_THAT(refusal({}), HasSubstr("this Ema: 1 missing (updates)"));
   const absl::StatusOr<StateDict> fill = again.StateToFill(NamesOf(*kept));
   ASSERT_TRUE(fill.ok());
   CopyInPlace(std::get<Tensor>(*fill->Find("p.average")), ema.average(0));
-  ASSERT_TRUE(again.Restore(*fill).ok());
+  EXPECT_THAT(std::string(again.Restore(*fill).message()),
+              HasSubstr("\"updates\" is 0, and averages were kept"));
+  StateDict filled = *fill;
+  *filled.Find("updates") = int64_t{1};
+  ASSERT_TRUE(again.Restore(filled).ok());
   EXPECT_EQ(again.average(0).ToVector<float>(), Values(0));
+  // One that was never updated is restored as such.
+  const absl::StatusOr<StateDict> none = again.StateToFill({"updates"});
+  ASSERT_TRUE(none.ok());
+  EXPECT_THAT(std::string(again.Restore(*none).message()),
+              HasSubstr("\"updates\" is 1, and no averages were kept"));
+  ASSERT_TRUE(again.Restore(*fresh).ok());
+  EXPECT_EQ(std::get<int64_t>(*again.State()->Find("updates")), 0);
   // A load that fails before Restore leaves no averages.
   Ema failed({other.get()}, {.decay = 0.5});
   const absl::StatusOr<StateDict> unread = failed.StateToFill(NamesOf(*kept));
   ASSERT_TRUE(unread.ok());
   FillInPlace(std::get<Tensor>(*unread->Find("p.average")), 7);
-  EXPECT_TRUE(failed.State()->empty());
+  EXPECT_THAT(NamesOf(*failed.State()), ElementsAre("updates"));
   ASSERT_TRUE(failed.Update().ok());
   EXPECT_EQ(failed.average(0).ToVector<float>(), Values(5));
   // Nor does it ask parameters that await their values.
   Parameter deferred({kSize}, kFloat32, Initializer{});
   deferred.set_name("p");
   EXPECT_TRUE(Ema({&deferred}, {}).StateToFill(NamesOf(*kept)).ok());
+}
+
+TEST(EmaTest, MayBeMissingAsAWhole) {
+  const auto p = Named("p", Values(0));
+  StateDifferences differences;
+  Ema ema({p.get()}, {.decay = 0.5},
+          {.allow_missing = true, .differences = &differences});
+  ASSERT_TRUE(ema.Update().ok());
+  const absl::StatusOr<StateDict> fill = ema.StateToFill({});
+  ASSERT_TRUE(fill.ok()) << fill.status();
+  EXPECT_TRUE(fill->empty());
+  EXPECT_THAT(differences.missing, ElementsAre("updates"));
+  ASSERT_TRUE(ema.Restore(*fill).ok());
+  EXPECT_EQ(ema.average(0).ToVector<float>(), Values(0));
+  EXPECT_THAT(std::string(ema.StateToFill({"p.average"}).status().message()),
+              HasSubstr("1 missing (updates)"));
 }
 
 // Each rank averages and swaps its own part.

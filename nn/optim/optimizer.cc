@@ -167,6 +167,7 @@ absl::Status Optimizer::Step() {
     ++states_[i].step;
     // Also where this rank holds none of it: all ranks count a step.
     BeginWrite(name_, data);
+    for (const Tensor& slot : locals_[i]) BeginWrite(name_, slot);
     if (data.numel() == 0) continue;  // No address to begin a run with.
     parts.push_back({i, data, grad});
   }

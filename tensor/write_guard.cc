@@ -1,0 +1,60 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "crosshatch/tensor/write_guard.h"
+
+#include <algorithm>
+#include <functional>
+#include <memory>
+#include <utility>
+#include <vector>
+
+namespace crosshatch {
+namespace {
+
+constexpr char kKey = 0;
+
+/// Those of a rank that stand.
+struct StandingGuards final : RankContext::Extension {
+  std::vector<WriteGuard*> standing;
+};
+
+/// Null before there was one.
+StandingGuards* GuardsOf(RankContext& context) {
+  return static_cast<StandingGuards*>(context.extension(&kKey).get());
+}
+
+}  // namespace
+
+WriteGuard::WriteGuard(std::vector<std::shared_ptr<Storage>> storages,
+                       std::function<void()> await)
+    : context_(RankContext::Current()),
+      storages_(std::move(storages)),
+      await_(std::move(await)) {
+  std::sort(storages_.begin(), storages_.end());
+  if (GuardsOf(context_) == nullptr) {
+    context_.extension(&kKey) = std::make_unique<StandingGuards>();
+  }
+  GuardsOf(context_)->standing.push_back(this);
+}
+
+WriteGuard::~WriteGuard() { std::erase(GuardsOf(context_)->standing, this); }
+
+bool WriteGuard::Guards(const Storage& storage) const {
+  const auto found =
+      std::lower_bound(storages_.begin(), storages_.end(), &storage,
+                       [](const std::shared_ptr<Storage>& a, const Storage* b) {
+                         return std::less<const Storage*>()(a.get(), b);
+                       });
+  return found != storages_.end() && found->get() == &storage;
+}
+
+void AwaitReaders(RankContext& context, const Storage& storage) {
+  const auto* const guards = GuardsOf(context);
+  if (guards == nullptr) return;
+  for (WriteGuard* guard : guards->standing) {
+    if (guard->await_ == nullptr || !guard->Guards(storage)) continue;
+    // What it does may write, to memory that nobody reads any more.
+    std::exchange(guard->await_, nullptr)();
+  }
+}
+
+}  // namespace crosshatch
