@@ -190,7 +190,7 @@ GradientProduct ProductOfGradient(const MatMulSpec& spec, bool by_a,
   return {g, other, {true, spec.transpose_a}};
 }
 
-class MatMulNode final : public internal::SavingNode<2> {
+class MatMulNode final : public SavingNode<2> {
  public:
   MatMulNode(const MatMulSpec& spec, const Tensor& a, const Tensor& b)
       : SavingNode(MatMulOp::kInfo), spec_(spec), sizes_{a.sizes(), b.sizes()} {
