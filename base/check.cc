@@ -9,11 +9,10 @@
 #include <thread>
 
 #include "crosshatch/base/place.h"
+#include "crosshatch/base/tell_of_check.h"
 
 namespace crosshatch::internal {
 
-/// Where it is not null: prints the text, or has another process print it, and
-/// says whether one has. check_teller.cc sets it.
 std::atomic<bool (*)(const std::string& text)> tell_of_check = nullptr;
 
 namespace {

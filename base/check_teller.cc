@@ -1,18 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "crosshatch/base/check_teller.h"
 
-#include <atomic>
 #include <mutex>
 #include <utility>
 
+#include "crosshatch/base/tell_of_check.h"
+
 namespace crosshatch {
-namespace internal {
-
-// Of check.cc, whose many users have nothing to do with this.
-extern std::atomic<bool (*)(const std::string& text)> tell_of_check;
-
-}  // namespace internal
-
 namespace {
 
 // Held while it tells.

@@ -95,8 +95,7 @@ absl::Status AsyncCheckpointer::Begin(
   absl::Status began = world_.context().status();
   if (began.ok()) {
     absl::StatusOr<std::thread> writer =
-        StartThread(absl::StrCat("the thread that writes checkpoints of rank ",
-                                 world_.rank()),
+        StartThread("the thread that writes checkpoints",
                     [this, copies = std::move(copies), then = std::move(then)] {
                       LetTrainingGoFirst();
                       Write(copies, then);

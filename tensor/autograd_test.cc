@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "crosshatch/tensor/autograd.h"
 
+#include <functional>
 #include <memory>
 #include <string>
 #include <utility>
@@ -458,18 +459,25 @@ TEST(BackwardTest, AddsUpGradientsOfNoElements) {
 TEST(BackwardTest, AddsToExpandedGradientsOfNoElements) {
   for (const Shape& sizes : {Shape{3, 0}, Shape{0, 3}, Shape{0, 0}}) {
     const Tensor c = Ones(sizes, kFloat64).set_requires_grad(true);
-    for (const bool is_leaf : {true, false}) {
-      const Tensor leaf = Ones(sizes, kFloat64).set_requires_grad(true);
-      // Twice, since the second adds to what the leaf has from the first.
-      for (int i = 0; i < 2; ++i) {
-        const Tensor h = is_leaf ? leaf : Mul(leaf, 2.0);
-        for (int64_t dim : {0, 1}) {
-          const Tensor once = Sum(Mul(c, Sum(h, {dim}, /*keepdim=*/true)));
-          const Tensor again = Sum(Sum(h, {1 - dim}));
-          ASSERT_TRUE(Backward(Add(once, Add(again, Sum(h)))).ok());
+    const std::vector<std::function<Tensor(const Tensor&)>> losses = {
+        [](const Tensor& h) { return Sum(h); },
+        [](const Tensor& h) { return Sum(Sum(h, {0})); },
+        [](const Tensor& h) { return Sum(Sum(h, {1})); },
+        [&](const Tensor& h) { return Sum(Mul(c, Sum(h))); },
+        [&](const Tensor& h) { return Sum(Mul(c, Sum(h, {0}, true))); },
+        [&](const Tensor& h) { return Sum(Mul(c, Sum(h, {1}, true))); },
+    };
+    for (const auto& loss : losses) {
+      for (const bool is_leaf : {true, false}) {
+        const Tensor leaf = Ones(sizes, kFloat64).set_requires_grad(true);
+        // The second adds to what the leaf has of the first.
+        for (int i = 0; i < 2; ++i) {
+          const Tensor h = is_leaf ? leaf : Mul(leaf, 2.0);
+          ASSERT_TRUE(Backward(loss(h)).ok());
+          ASSERT_TRUE(Backward(Add(loss(h), loss(h))).ok());
         }
+        EXPECT_EQ(leaf.grad().sizes(), sizes);
       }
-      EXPECT_EQ(leaf.grad().sizes(), sizes);
     }
   }
 }

@@ -258,6 +258,58 @@ TEST(SumOfGradients, IsTheSameOnRanksWithoutRows) {
   }
 }
 
+// What a vector is used for, and so where its gradient lies: as the vector, as
+// a part of it, whole, or as summands.
+std::vector<NamedForm> Uses(const Tensor& rows) {
+  return {
+      {"square", [](const Tensor& x) { return Sum(Mul(x, x)); }},
+      {"rows", [rows](const Tensor& x) { return Sum(Mul(rows, x)); }},
+      {"product",
+       [rows](const Tensor& x) { return Sum(MatMul(rows, Unsqueeze(x, 1))); }},
+      {"first", [](const Tensor& x) { return Sum(Square(Slice(x, 0, 0, 1))); }},
+      {"cat",
+       [](const Tensor& x) {
+         return Sum(Square(Cat({x, x}, 0)));
+       }},
+      {"sum", [](const Tensor& x) { return Square(Sum(x)); }},
+  };
+}
+
+// Ranks without elements choose as the others do what is added to what.
+TEST(SumOfGradients, OfTwoUsesIsTheSameInEitherOrder) {
+  const Tensor vector = Numbers({2}, 1);
+  const Tensor rows = Numbers({3, 2}, 2);
+  const auto loss = [](const Tensor& x, const Form& a, const Form& b) {
+    // By way of what is no leaf, too.
+    const Tensor twice = Mul(x, 2.0);
+    const Tensor of_leaf = Add(a(x), b(x));
+    return Add(Add(a(twice), b(twice)), of_leaf);
+  };
+  const size_t count = Uses(rows).size();
+  for (const auto& shape : {std::vector<int>{4}, std::vector<int>{2, 2}}) {
+    OnMesh(shape, [&](const DeviceMesh& mesh) {
+      for (size_t i = 0; i < count; ++i) {
+        for (size_t k = 0; k < count; ++k) {
+          const std::vector<NamedForm> plain = Uses(rows);
+          const Tensor dense = vector.Detach();
+          Tensor x = Clone(dense).set_requires_grad(true);
+          CH_EXPECT_OK(Backward(loss(x, plain[i].form, plain[k].form)));
+          for (const Layout& layout : AllLayouts(mesh.layout(), 1, false)) {
+            const std::vector<NamedForm> uses =
+                Uses(Spread(rows, mesh, Rows(mesh)));
+            Tensor y = Spread(vector, mesh, layout);
+            y.set_requires_grad(true);
+            CH_EXPECT_OK(Backward(loss(y, uses[i].form, uses[k].form)));
+            CH_EXPECT_EQ(Differs(y.grad(), x.grad()), "")
+                << uses[i].name << ", " << uses[k].name << " of "
+                << layout.ToString();
+          }
+        }
+      }
+    });
+  }
+}
+
 // A gradient that is given may lie in the memory that Backward adds to.
 TEST(GivenGradient, IsReadAsItWas) {
   OnMesh({2}, [](const DeviceMesh& mesh) {

@@ -114,6 +114,13 @@ std::vector<RuleCase> ViewCases() {
       {"select the only one",
        {{{3, 1, 2}}},
        [](T t) { return Select(t[0], 1, -1); }},
+      // No dim is left that a rank could have more of.
+      {"select the only one of a vector",
+       {{{1}}},
+       [](T t) { return Select(t[0], 0, 0); }},
+      {"squeeze of all dims",
+       {{{1, 1}}},
+       [](T t) { return Squeeze(Squeeze(t[0], 0), 0); }},
       {"select the only one of what was narrowed",
        {{{1, 4}}},
        [](T t) { return Select(Narrow(t[0], 0, 0, 1), 0, 0); }},

@@ -205,7 +205,7 @@ std::shared_ptr<Node> AttentionOp::Differentiate(TensorSpan inputs,
   for (size_t i = 0; i < inputs.size(); ++i, ++count) {
     is_there[i < 3 ? i : i + 2] = inputs[i].defined();
   }
-  auto node = internal::MakeNode<kSaved>(
+  auto node = MakeNode<kSaved>(
       kInfo, [attributes = attributes, count, is_there](
                  const auto& self, TensorSpan grads, GradientSlots& slots) {
         TensorList from = {grads[0]};

@@ -10,8 +10,6 @@
 
 namespace crosshatch {
 
-using internal::MakeNode;
-
 TensorList CastOp::Forward(TensorSpan inputs) const {
   Tensor out = Empty(inputs[0].sizes(), dtype);
   internal::LaunchCopy(out, inputs[0]);

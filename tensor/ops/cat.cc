@@ -48,15 +48,14 @@ std::shared_ptr<Node> CatOp::Differentiate(TensorSpan inputs,
     start += input.size(dim);
   }
   starts.push_back(start);
-  return internal::MakeNode<0>(
-      kInfo,
-      [dim = dim, starts](const auto&, TensorSpan grads, GradientSlots& slots) {
-        for (size_t i = 0; i + 1 < starts.size(); ++i) {
-          if (!slots.Needed(static_cast<int>(i))) continue;
-          slots.Put(static_cast<int>(i),
-                    Slice(grads[0], dim, starts[i], starts[i + 1]));
-        }
-      });
+  return MakeNode<0>(kInfo, [dim = dim, starts](const auto&, TensorSpan grads,
+                                                GradientSlots& slots) {
+    for (size_t i = 0; i + 1 < starts.size(); ++i) {
+      if (!slots.Needed(static_cast<int>(i))) continue;
+      slots.Put(static_cast<int>(i),
+                Slice(grads[0], dim, starts[i], starts[i + 1]));
+    }
+  });
 }
 
 void CatOp::AppendKey(OpKey& key) const { key.push_back(dim); }

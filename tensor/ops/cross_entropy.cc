@@ -67,7 +67,7 @@ TensorList CrossEntropyOp::Forward(TensorSpan inputs) const {
 
 std::shared_ptr<Node> CrossEntropyOp::Differentiate(TensorSpan inputs,
                                                     TensorSpan outputs) const {
-  auto node = internal::MakeNode<3>(
+  auto node = MakeNode<3>(
       kInfo, [ignore_index = ignore_index](const auto& self, TensorSpan grads,
                                            GradientSlots& slots) {
         slots.Put(

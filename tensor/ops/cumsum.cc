@@ -26,7 +26,7 @@ TensorList CumSumOp::Forward(TensorSpan inputs) const {
 
 std::shared_ptr<Node> CumSumOp::Differentiate(TensorSpan /*inputs*/,
                                               TensorSpan /*outputs*/) const {
-  return internal::MakeNode<0>(
+  return MakeNode<0>(
       kInfo, [dim = dim, reverse = reverse](const auto&, TensorSpan grads,
                                             GradientSlots& slots) {
         slots.Put(0, Apply1(CumSumOp(dim, !reverse), {grads[0]}));

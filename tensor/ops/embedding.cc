@@ -49,7 +49,7 @@ void SumRowsById(const char* op, const Tensor& dtable, const Tensor& ids,
                       &KernelTable::embedding_backward, args);
 }
 
-class EmbeddingNode final : public internal::SavingNode<1> {
+class EmbeddingNode final : public SavingNode<1> {
  public:
   EmbeddingNode(const Tensor& ids, const Tensor& weight, int64_t first_row)
       : SavingNode(EmbeddingOp::kInfo),
@@ -135,7 +135,7 @@ TensorList EmbeddingGradOp::Forward(TensorSpan inputs) const {
 
 std::shared_ptr<Node> EmbeddingGradOp::Differentiate(
     TensorSpan inputs, TensorSpan /*outputs*/) const {
-  auto node = internal::MakeNode<1>(
+  auto node = MakeNode<1>(
       kInfo, [first_row = first_row, bound = first_row + num_rows](
                  const auto& self, TensorSpan grads, GradientSlots& slots) {
         slots.Put(1, Apply1(EmbeddingOp(first_row, bound),

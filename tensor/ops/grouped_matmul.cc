@@ -126,7 +126,7 @@ TensorList GroupedMatMulOp::Forward(TensorSpan inputs) const {
 
 std::shared_ptr<Node> GroupedMatMulOp::Differentiate(
     TensorSpan inputs, TensorSpan /*outputs*/) const {
-  auto node = internal::MakeNode<2>(
+  auto node = MakeNode<2>(
       kInfo, [offsets = offsets, transpose_w = transpose_w](
                  const auto& self, TensorSpan grads, GradientSlots& slots) {
         const Tensor& g = grads[0];
@@ -167,9 +167,9 @@ TensorList GroupedOuterOp::Forward(TensorSpan inputs) const {
 
 std::shared_ptr<Node> GroupedOuterOp::Differentiate(
     TensorSpan inputs, TensorSpan /*outputs*/) const {
-  auto node = internal::MakeNode<2>(
-      kInfo, [offsets = offsets](const auto& self, TensorSpan grads,
-                                 GradientSlots& slots) {
+  auto node =
+      MakeNode<2>(kInfo, [offsets = offsets](const auto& self, TensorSpan grads,
+                                             GradientSlots& slots) {
         const Tensor& g = grads[0];
         if (slots.Needed(0)) {
           slots.Put(0, GroupedMatMul(self.Saved(1), g, offsets,

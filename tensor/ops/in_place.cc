@@ -20,7 +20,6 @@ using internal::Input;
 using internal::Launch;
 using internal::LaunchCopy;
 using internal::LaunchFill;
-using internal::MakeNode;
 using internal::Output;
 using internal::ToKernelShape;
 

@@ -104,11 +104,9 @@ TensorList GatherOp::Forward(TensorSpan inputs) const {
 
 std::shared_ptr<Node> GatherOp::Differentiate(TensorSpan inputs,
                                               TensorSpan /*outputs*/) const {
-  auto node = internal::MakeNode<1>(kInfo, [by = by,
-                                            count = inputs[0].size(by.dim)](
-                                               const auto& self,
-                                               TensorSpan grads,
-                                               GradientSlots& slots) {
+  auto node = MakeNode<1>(kInfo, [by = by, count = inputs[0].size(by.dim)](
+                                     const auto& self, TensorSpan grads,
+                                     GradientSlots& slots) {
     slots.Put(0, Apply1(GatherGradOp(by, count), {self.Saved(0), grads[0]}));
   });
   node->Save(0, inputs[1]);
@@ -134,11 +132,10 @@ TensorList GatherGradOp::Forward(TensorSpan inputs) const {
 
 std::shared_ptr<Node> GatherGradOp::Differentiate(
     TensorSpan inputs, TensorSpan /*outputs*/) const {
-  auto node = internal::MakeNode<1>(
-      kInfo,
-      [by = by](const auto& self, TensorSpan grads, GradientSlots& slots) {
-        slots.Put(1, Apply1(GatherOp(by), {grads[0], self.Saved(0)}));
-      });
+  auto node = MakeNode<1>(kInfo, [by = by](const auto& self, TensorSpan grads,
+                                           GradientSlots& slots) {
+    slots.Put(1, Apply1(GatherOp(by), {grads[0], self.Saved(0)}));
+  });
   node->Save(0, inputs[0]);
   return node;
 }
@@ -161,14 +158,13 @@ TensorList ScatterAddOp::Forward(TensorSpan inputs) const {
 
 std::shared_ptr<Node> ScatterAddOp::Differentiate(
     TensorSpan inputs, TensorSpan /*outputs*/) const {
-  auto node = internal::MakeNode<1>(
-      kInfo,
-      [by = by](const auto& self, TensorSpan grads, GradientSlots& slots) {
-        if (slots.Needed(0)) slots.Put(0, grads[0]);
-        if (slots.Needed(2)) {
-          slots.Put(2, Apply1(GatherOp(by), {grads[0], self.Saved(0)}));
-        }
-      });
+  auto node = MakeNode<1>(kInfo, [by = by](const auto& self, TensorSpan grads,
+                                           GradientSlots& slots) {
+    if (slots.Needed(0)) slots.Put(0, grads[0]);
+    if (slots.Needed(2)) {
+      slots.Put(2, Apply1(GatherOp(by), {grads[0], self.Saved(0)}));
+    }
+  });
   node->Save(0, inputs[1]);
   return node;
 }
@@ -193,17 +189,16 @@ TensorList ScatterOp::Forward(TensorSpan inputs) const {
 std::shared_ptr<Node> ScatterOp::Differentiate(TensorSpan inputs,
                                                TensorSpan /*outputs*/) const {
   if (!IsFloatingPoint(inputs[0].dtype())) return nullptr;
-  auto node = internal::MakeNode<1>(
-      kInfo,
-      [by = by](const auto& self, TensorSpan grads, GradientSlots& slots) {
-        const Tensor index = self.Saved(0);
-        if (slots.Needed(0)) {
-          slots.Put(0, Apply1(ScatterOp(by), {grads[0], index, Tensor()}));
-        }
-        if (slots.Needed(2)) {
-          slots.Put(2, Apply1(ScatterGradOp(by), {index, grads[0]}));
-        }
-      });
+  auto node = MakeNode<1>(kInfo, [by = by](const auto& self, TensorSpan grads,
+                                           GradientSlots& slots) {
+    const Tensor index = self.Saved(0);
+    if (slots.Needed(0)) {
+      slots.Put(0, Apply1(ScatterOp(by), {grads[0], index, Tensor()}));
+    }
+    if (slots.Needed(2)) {
+      slots.Put(2, Apply1(ScatterGradOp(by), {index, grads[0]}));
+    }
+  });
   node->Save(0, inputs[1]);
   return node;
 }
@@ -236,12 +231,11 @@ TensorList ScatterGradOp::Forward(TensorSpan inputs) const {
 
 std::shared_ptr<Node> ScatterGradOp::Differentiate(
     TensorSpan inputs, TensorSpan /*outputs*/) const {
-  auto node = internal::MakeNode<2>(
-      kInfo,
-      [by = by](const auto& self, TensorSpan grads, GradientSlots& slots) {
-        slots.Put(1, Apply1(ScatterOp(by), {ZerosLike(self.Saved(1)),
-                                            self.Saved(0), grads[0]}));
-      });
+  auto node = MakeNode<2>(kInfo, [by = by](const auto& self, TensorSpan grads,
+                                           GradientSlots& slots) {
+    slots.Put(1, Apply1(ScatterOp(by),
+                        {ZerosLike(self.Saved(1)), self.Saved(0), grads[0]}));
+  });
   node->Save(0, inputs[0]);
   node->Save(1, inputs[1]);
   return node;

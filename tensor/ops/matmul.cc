@@ -195,7 +195,7 @@ GradientProduct ProductOfGradient(const MatMulSpec& spec, bool by_a,
 }
 
 /// Of a product and, of LinearOp, its bias.
-class MatMulNode final : public internal::SavingNode<2> {
+class MatMulNode final : public SavingNode<2> {
  public:
   MatMulNode(const OpInfo& info, const MatMulSpec& spec, TensorSpan inputs)
       : SavingNode(info),

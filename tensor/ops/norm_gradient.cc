@@ -12,10 +12,6 @@
 namespace crosshatch {
 namespace {
 
-using internal::MakeNode;
-using internal::Recording;
-using internal::SavingNode;
-
 Tensor MeanOfRows(const Tensor& x) { return Mean(x, {-1}, /*keepdim=*/true); }
 
 Tensor Weighted(const Tensor& g, const Tensor& weight) {

@@ -32,7 +32,7 @@ TensorList PadOp::Forward(TensorSpan inputs) const {
 
 std::shared_ptr<Node> PadOp::Differentiate(TensorSpan inputs,
                                            TensorSpan /*outputs*/) const {
-  return internal::MakeNode<0>(
+  return MakeNode<0>(
       kInfo, [dim = dim, start = before, end = before + inputs[0].size(dim)](
                  const auto&, TensorSpan grads, GradientSlots& slots) {
         slots.Put(0, Slice(grads[0], dim, start, end));

@@ -13,9 +13,6 @@
 namespace crosshatch {
 namespace {
 
-using internal::MakeNode;
-using internal::Recording;
-
 Tensor Fused(BinaryOp kind, const Tensor& grad, const Tensor& saved) {
   return Apply1(BinaryPointwiseOp(kind), {grad, saved});
 }

@@ -18,7 +18,6 @@ namespace crosshatch {
 namespace {
 
 using internal::KeptSizes;
-using internal::MakeNode;
 using internal::NormalizeDims;
 
 // In the order of the enum.

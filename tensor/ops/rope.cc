@@ -47,9 +47,9 @@ std::shared_ptr<Node> RopeOp::Differentiate(TensorSpan inputs,
                                             TensorSpan /*outputs*/) const {
   CH_CHECK(!inputs[1].requires_grad() && !inputs[2].requires_grad())
       << "rope has no gradient by cos and sin";
-  auto node = internal::MakeNode<2>(
-      kInfo, [inverse = inverse](const auto& self, TensorSpan grads,
-                                 GradientSlots& slots) {
+  auto node =
+      MakeNode<2>(kInfo, [inverse = inverse](const auto& self, TensorSpan grads,
+                                             GradientSlots& slots) {
         slots.Put(0, Apply1(RopeOp(!inverse),
                             {grads[0], self.Saved(0), self.Saved(1)}));
       });

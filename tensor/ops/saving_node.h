@@ -77,14 +77,6 @@ auto MakeNode(const OpInfo& info, F run) {
 /// ops with gradients may be used.
 inline bool Recording() { return RankContext::Current().grad_enabled(); }
 
-// What the ops of this package call them.
-namespace internal {
-using crosshatch::FormulaNode;
-using crosshatch::MakeNode;
-using crosshatch::Recording;
-using crosshatch::SavingNode;
-}  // namespace internal
-
 }  // namespace crosshatch
 
 #endif  // CROSSHATCH_TENSOR_OPS_SAVING_NODE_H_

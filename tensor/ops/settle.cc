@@ -14,10 +14,10 @@ std::optional<Shape> SettleOp::AliasStrides(const Tensor& /*input*/,
 
 std::shared_ptr<Node> SettleOp::Differentiate(TensorSpan /*inputs*/,
                                               TensorSpan /*outputs*/) const {
-  return internal::MakeNode<0>(
-      kInfo, [](const auto&, TensorSpan grads, GradientSlots& slots) {
-        slots.Put(0, Settle(grads[0]));
-      });
+  return MakeNode<0>(kInfo,
+                     [](const auto&, TensorSpan grads, GradientSlots& slots) {
+                       slots.Put(0, Settle(grads[0]));
+                     });
 }
 
 Tensor Settle(const Tensor& a) {

@@ -64,7 +64,7 @@ TensorList SortOp::Forward(TensorSpan inputs) const {
 std::shared_ptr<Node> SortOp::Differentiate(TensorSpan inputs,
                                             TensorSpan outputs) const {
   if (!IsFloatingPoint(inputs[0].dtype())) return nullptr;
-  auto node = internal::MakeNode<1>(
+  auto node = MakeNode<1>(
       kInfo, [dim = dim, size = inputs[0].size(dim)](
                  const auto& self, TensorSpan grads, GradientSlots& slots) {
         slots.Put(0, Apply1(GatherGradOp({.dim = dim, .bound = size}, size),

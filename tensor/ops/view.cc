@@ -17,8 +17,6 @@
 namespace crosshatch {
 namespace {
 
-using internal::MakeNode;
-
 size_t Index(int64_t dim) { return static_cast<size_t>(dim); }
 
 Tensor ViewOf(const Tensor& a, int64_t offset, Shape sizes, Shape strides) {

@@ -70,11 +70,11 @@ TensorList UnfoldOp::Forward(TensorSpan inputs) const {
 
 std::shared_ptr<Node> UnfoldOp::Differentiate(TensorSpan /*inputs*/,
                                               TensorSpan /*outputs*/) const {
-  return internal::MakeNode<0>(
-      kInfo, [rows = rows, cols = cols](const auto&, TensorSpan grads,
-                                        GradientSlots& slots) {
-        slots.Put(0, Apply1(FoldOp(rows, cols), {grads[0]}));
-      });
+  return MakeNode<0>(kInfo,
+                     [rows = rows, cols = cols](const auto&, TensorSpan grads,
+                                                GradientSlots& slots) {
+                       slots.Put(0, Apply1(FoldOp(rows, cols), {grads[0]}));
+                     });
 }
 
 void UnfoldOp::AppendKey(OpKey& key) const {
@@ -92,11 +92,11 @@ TensorList FoldOp::Forward(TensorSpan inputs) const {
 
 std::shared_ptr<Node> FoldOp::Differentiate(TensorSpan /*inputs*/,
                                             TensorSpan /*outputs*/) const {
-  return internal::MakeNode<0>(
-      kInfo, [rows = rows, cols = cols](const auto&, TensorSpan grads,
-                                        GradientSlots& slots) {
-        slots.Put(0, Apply1(UnfoldOp(rows, cols), {grads[0]}));
-      });
+  return MakeNode<0>(kInfo,
+                     [rows = rows, cols = cols](const auto&, TensorSpan grads,
+                                                GradientSlots& slots) {
+                       slots.Put(0, Apply1(UnfoldOp(rows, cols), {grads[0]}));
+                     });
 }
 
 void FoldOp::AppendKey(OpKey& key) const {
