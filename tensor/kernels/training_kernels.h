@@ -62,8 +62,9 @@ struct RandomArgs {
 };
 
 /// out[i] = scale * (sources[0][i] op sources[1][i] op ...), in this order, on
-/// runs of contiguous elements that lie evenly. 16-bit floats accumulate in float and are rounded once.
-/// ReduceOp::kAvg also divides by num_sources. Out may be one of the sources.
+/// runs of contiguous elements that lie evenly. 16-bit floats accumulate in
+/// float and are rounded once. ReduceOp::kAvg also divides by num_sources. Out
+/// may be one of the sources.
 struct AccumulateRanksArgs {
   ReduceOp op = ReduceOp::kSum;
   /// Array of num_sources >= 1 pointers; read while the kernel runs.
