@@ -179,7 +179,7 @@ def _joined_tests(name, srcs):
             srcs = part,
             outs = [joined[-1]],
             cmd = "$(execpath //tools:join_tests) $(SRCS) > $@",
-            exec_tools = ["//tools:join_tests"],
+            tools = ["//tools:join_tests"],
         )
     return joined
 
