@@ -43,9 +43,8 @@ void CompareReplicasOfInput(const char* what, const Tensor& local,
                             const DeviceMesh& mesh, const Layout& layout,
                             ShapeView sizes);
 
-/// Compares what waits, by one exchange for each mesh: at the end of a forward
-/// of the outermost module, and before the host goes by what followed from it.
-/// Every rank calls it alike.
+/// Compares what waits, by one exchange for each mesh. Module::Call does it at
+/// the end of the outermost forward. Every rank calls it alike.
 void CompareTakenInputs();
 
 }  // namespace crosshatch
