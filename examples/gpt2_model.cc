@@ -109,7 +109,8 @@ std::string Gpt2ConfigText(const Gpt2Config& config) {
   return absl::StrFormat(
       R"({"architectures": ["GPT2LMHeadModel"], "model_type": "gpt2",
  "n_embd": %d, "n_layer": %d, "n_head": %d, "vocab_size": %d,
- "n_positions": %d, "activation_function": "gelu_new"}
+ "n_positions": %d, "activation_function": "gelu_new",
+ "bos_token_id": null, "eos_token_id": null}
 )",
       config.dim, config.layers, config.heads, config.vocab, config.positions);
 }

@@ -12,6 +12,7 @@
 #include "absl/strings/str_cat.h"
 #include "crosshatch/base/check.h"
 #include "crosshatch/base/place.h"
+#include "crosshatch/dtensor/verify.h"
 #include "crosshatch/tensor/recompute.h"
 
 namespace crosshatch::nn {
@@ -108,6 +109,13 @@ class Module::Running final : public Place {
     return module_.label();
   }
   const TensorList& inputs() const { return inputs_; }
+  bool is_outermost() const {
+    for (const Place* place = around(); place != nullptr;
+         place = place->around()) {
+      if (place->kind() == Kind::kModule) return false;
+    }
+    return true;
+  }
 
  private:
   const Module& module_;
@@ -157,6 +165,7 @@ TensorList Module::Call(TensorList inputs) {
       (*hook.run)(*this, inputs, outputs);
     }
   }
+  if (running.is_outermost()) CompareTakenInputs();
   return outputs;
 }
 

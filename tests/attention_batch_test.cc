@@ -5,6 +5,7 @@
 // micro-batches and recomputed.
 
 #include <cstdint>
+#include <cstdlib>
 #include <string>
 #include <vector>
 
@@ -15,6 +16,7 @@
 #include "crosshatch/mesh/device_mesh.h"
 #include "crosshatch/nn/checkpoint.h"
 #include "crosshatch/nn/dropout.h"
+#include "crosshatch/nn/embedding.h"
 #include "crosshatch/nn/linear.h"
 #include "crosshatch/nn/models/llama.h"
 #include "crosshatch/tensor/autograd.h"
@@ -41,14 +43,17 @@ struct Heads {
   int64_t keys;
 };
 
-// Attends to itself within documents, farther tokens less (ALiBi), then to
-// another sequence of another length, of which a mask hides keys; both with
-// dropout. [B, T, D], the other sequence [B, S, D], the documents' keys and the
-// mask [B, 1, 1, S] to [B, T, D].
+// Attends to itself within documents, farther tokens less (ALiBi) and by what
+// it learns of each distance, then to another sequence of another length, of
+// which a mask hides keys; both with dropout. [B, T, D], the other sequence [B,
+// S, D], the documents' keys and the mask [B, 1, 1, S] to [B, T, D].
 class Decoder final : public nn::Module {
  public:
   explicit Decoder(const Heads& heads)
-      : slopes_(AlibiSlopes(heads.queries)), own_(heads), other_(heads) {
+      : slopes_(AlibiSlopes(heads.queries)),
+        near_(Make<nn::Embedding>("near", kTime, heads.queries, 0.5)),
+        own_(heads),
+        other_(heads) {
     own_.Register("own", *this);
     other_.Register("other", *this);
   }
@@ -97,16 +102,30 @@ class Decoder final : public nn::Module {
     const Tensor& document_keys = inputs[2];
     const Tensor& seen = inputs[3];  // bool [B, 1, 1, S]
     // [options]
-    const Tensor own = own_.Attend(
-        tokens, tokens,
-        {.causal = true, .key_ranges = document_keys, .slopes = slopes_});
+    // Of each head, what is learned of each distance: [T, T, heads].
+    const Tensor near = near_.Forward(Distances());
+    const Tensor own = own_.Attend(tokens, tokens,
+                                   {.causal = true,
+                                    .mask = Permute(near, {2, 0, 1}),
+                                    .key_ranges = document_keys,
+                                    .slopes = slopes_});
     const Tensor x = Add(tokens, own);
     return {Add(x, other_.Attend(x, memory, {.mask = seen}))};
     // [/options]
   }
 
  private:
+  // i32 [T, T]
+  static Tensor Distances() {
+    std::vector<int32_t> distances;
+    for (int32_t i = 0; i < kTime; ++i) {
+      for (int32_t j = 0; j < kTime; ++j) distances.push_back(std::abs(i - j));
+    }
+    return FromValues<int32_t>({kTime, kTime}, distances);
+  }
+
   const Tensor slopes_;
+  nn::Embedding& near_;
   Projections own_;
   Projections other_;
 };
@@ -167,7 +186,8 @@ TEST_P(AttentionBatchTest, IsThatOfOneRank) {
            Decoder model(c.heads);
            CH_RETURN_IF_ERROR(tp::ParallelizeModule(
                model, tp,
-               {{"*.[qkv]", tp::ColwiseParallel()},
+               {{"near", tp::ColwiseParallel()},
+                {"*.[qkv]", tp::ColwiseParallel()},
                 {"*.out", tp::RowwiseParallel({.use_local_output = true})}}));
            CH_RETURN_IF_ERROR(
                fsdp::FullyShard(model, fsdp,

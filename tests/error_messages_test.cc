@@ -4,6 +4,7 @@
 // are told names the mistake and its cure, and docs/errors.md lists it in the
 // same words.
 
+#include <algorithm>
 #include <fstream>
 #include <functional>
 #include <sstream>
@@ -319,6 +320,16 @@ absl::Status GiveOtherTargets(const DeviceMesh& mesh) {
   return Backward(CrossEntropy(logits, FromValues<int32_t>({2}, {0, target})));
 }
 
+absl::Status WriteToWhatIsHandedOut(const DeviceMesh& mesh) {
+  Net net;
+  CH_RETURN_IF_ERROR(
+      tp::ParallelizeModule(net, mesh, {{"layers.*.up", tp::ColwiseParallel()}},
+                            {.replicate_rest = true}));
+  CH_RETURN_IF_ERROR(net.Materialize({}));
+  MulInPlace(net.block().norm().Forward(Input()), 2);
+  return absl::OkStatus();
+}
+
 absl::Status Throw(const DeviceMesh& mesh) {
   if (*mesh.index(0) == 1) throw std::runtime_error("of the program's own");
   return absl::OkStatus();
@@ -375,8 +386,17 @@ std::vector<Mistake> Mistakes() {
       {"UndefinedInput", 1, AddAnUndefinedTensor, "is undefined", true},
       {"UndefinedTensor", 1, AskAnUndefinedTensor, "of an undefined tensor",
        true},
+      {"WriteInPlace", 2, WriteToWhatIsHandedOut,
+       "write to a Clone of it, or in NoGrad", true, "scale_in_place"},
       {"Exception", 2, Throw, "of the program's own"},
   };
+}
+
+std::string Page() {
+  std::ifstream file("docs/errors.md");
+  std::stringstream page;
+  page << file.rdbuf();
+  return page.str();
 }
 
 class ErrorMessagesTest : public ::testing::TestWithParam<Mistake> {};
@@ -399,15 +419,36 @@ TEST_P(ErrorMessagesTest, NameTheMistakeAndTheCure) {
 }
 
 TEST_P(ErrorMessagesTest, AreListedInTheDocumentation) {
-  std::ifstream file("docs/errors.md");
-  std::stringstream page;
-  page << file.rdbuf();
-  EXPECT_THAT(page.str(), HasSubstr(GetParam().says));
+  EXPECT_THAT(Page(), HasSubstr(GetParam().says));
 }
 
 INSTANTIATE_TEST_SUITE_P(All, ErrorMessagesTest,
                          ::testing::ValuesIn(Mistakes()),
                          [](const auto& info) { return info.param.name; });
+
+// Each row of the page's table of mistakes has words of one that is made here,
+// or names the test that makes it.
+TEST(ErrorsPageTest, SaysNothingThatNoTestRaises) {
+  const std::string page = Page();
+  std::stringstream rows(page.substr(page.find("## Mistakes that come first")));
+  const std::vector<Mistake> mistakes = Mistakes();
+  std::string row;
+  int checked = 0;
+  std::getline(rows, row);
+  while (std::getline(rows, row) && row.substr(0, 3) != "## ") {
+    if (row.substr(0, 3) != "| `") continue;
+    ++checked;
+    if (row.find("raised by `//") != std::string::npos) continue;
+    const std::string text = row.substr(0, row.find(" | "));
+    EXPECT_TRUE(std::any_of(mistakes.begin(), mistakes.end(),
+                            [&](const Mistake& mistake) {
+                              return text.find("`" + mistake.says) !=
+                                     std::string::npos;
+                            }))
+        << row;
+  }
+  EXPECT_GE(checked, static_cast<int>(mistakes.size()) - 2);
+}
 
 // A check that stops a forward or backward says where that was.
 

@@ -26,8 +26,10 @@ using examples::TrainOptions;
 
 using Counts = CountingEngine::Counts;
 
-/// What rank 1 of a mesh of fsdp x tp does in `steps` steps.
-Counts CountsOf(int fsdp, int tp, int64_t layers, int64_t steps) {
+/// What rank 1 of a mesh of fsdp x tp does in `steps` steps, of rows of
+/// documents or not.
+Counts CountsOf(int fsdp, int tp, int64_t layers, int64_t steps,
+                bool documents = false) {
   TrainOptions options;
   options.mesh = {{"fsdp", fsdp}, {"tp", tp}};
   options.config = {.dim = 64,
@@ -44,8 +46,12 @@ Counts CountsOf(int fsdp, int tp, int64_t layers, int64_t steps) {
   options.run.backend = Backend::kLocal;
   const std::string path = absl::StrCat(std::getenv("TEST_TMPDIR"), "/text");
   std::ofstream(path) << "a text";
-  const auto tokens = TokenSource::FromText({path});
+  auto tokens = TokenSource::FromText({path});
   EXPECT_TRUE(tokens.ok()) << tokens.status();
+  if (documents) {
+    options.eos = ' ';
+    tokens->EndDocumentsAt(' ');
+  }
   Counts counts;
   const absl::Status status = RunFake(
       {.world_size = fsdp * tp, .rank = 1}, [&](World& world) -> absl::Status {
@@ -80,15 +86,25 @@ TEST(StartCostTest, DoesNotGrowWithParametersOrRanks) {
 }
 
 TEST(StartCostTest, IsOneForTheMeshWhatRanksShareAndEachStepButTheLast) {
-  // Of the text, the model, the ids, and the targets of the loss and of its
-  // gradient, whether ranks have the same; of the step, whether to stop, which
-  // the last one need not know.
-  EXPECT_EQ(CountsOf(2, 2, 2, 1).exchanges, 6);
+  // Of the text, the model, what it takes, and the targets of the loss, whether
+  // ranks have the same; of the step, whether to stop, which the last one need
+  // not know.
+  EXPECT_EQ(CountsOf(2, 2, 2, 1).exchanges, 5);
   const Counts two = CountsOf(2, 2, 2, 2);
-  EXPECT_EQ(two.exchanges, 7);
+  EXPECT_EQ(two.exchanges, 6);
   const Counts five = CountsOf(2, 2, 2, 5);
   EXPECT_EQ(five.exchanges, two.exchanges + 3);
   EXPECT_EQ(five.groups, two.groups);
+}
+
+// Positions and keys of documents, which each layer takes, are compared at once
+// with the ids.
+TEST(StartCostTest, IsNoMoreForRowsOfDocuments) {
+  for (const int64_t layers : {1, 6}) {
+    EXPECT_EQ(CountsOf(2, 2, layers, 1, /*documents=*/true).exchanges,
+              CountsOf(2, 2, layers, 1).exchanges)
+        << layers;
+  }
 }
 
 }  // namespace

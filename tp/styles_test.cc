@@ -12,6 +12,8 @@
 #include "crosshatch/comm/world.h"
 #include "crosshatch/dtensor/dtensor.h"
 #include "crosshatch/dtensor/implicit_redistribution.h"
+#include "crosshatch/nn/layers/group_norm.h"
+#include "crosshatch/nn/layers/layer_norm.h"
 #include "crosshatch/nn/linear.h"
 #include "crosshatch/nn/named_inputs.h"
 #include "crosshatch/nn/rms_norm.h"
@@ -398,6 +400,63 @@ TEST(ReplicatedNormTest, SumsItsGradientOnce) {
         CH_ASSIGN_OR_RETURN(const Values values, OutputAndGradients(mlp));
         ExpectNear(values, *expected);
         // One of the output of down, one of the gradient of norm's.
+        CH_EXPECT_EQ(AllReduces(mesh), 2);
+        return absl::OkStatus();
+      });
+    }
+  }
+}
+
+// A projection, a norm without parameters, and two split projections of it.
+class BareNormMlp final : public nn::Module {
+ public:
+  // \param group a GroupNorm of [2, 5, 4], of one group; else a LayerNorm.
+  explicit BareNormMlp(bool group)
+      : norm_(
+            group
+                ? static_cast<nn::Module&>(Make<nn::GroupNorm>(
+                      "norm", 1, kRows, nn::GroupNormOptions{.affine = false}))
+                : Make<nn::LayerNorm>(
+                      "norm", kWidth,
+                      nn::LayerNormOptions{.weight = false, .bias = false})) {}
+  const char* type_name() const override { return "BareNormMlp"; }
+
+ protected:
+  TensorList ForwardImpl(TensorSpan inputs) override {
+    const Tensor x = norm_.Forward(in_.Forward(inputs[0]));
+    return {down_.Forward(Mul(gate_.Forward(x), up_.Forward(x)))};
+  }
+
+ private:
+  static nn::LinearOptions Options() { return {.stddev = 0.5}; }
+
+  nn::Module& norm_;
+  nn::Linear& in_ = Make<nn::Linear>("in", kWidth, kWidth, Options());
+  nn::Linear& gate_ = Make<nn::Linear>("gate", kWidth, 6, Options());
+  nn::Linear& up_ = Make<nn::Linear>("up", kWidth, 6, Options());
+  nn::Linear& down_ = Make<nn::Linear>("down", 6, kWidth, Options());
+};
+
+// Sums go through a norm that has no parameter to reduce them for.
+TEST(ReplicatedNormTest, WithoutParametersPassesOnPendingSums) {
+  for (const bool group : {false, true}) {
+    BareNormMlp one(group);
+    ASSERT_TRUE(one.Materialize({.seed = 5}).ok());
+    const absl::StatusOr<Values> expected = OutputAndGradients(one);
+    ASSERT_TRUE(expected.ok());
+    for (const int ranks : {2, 3}) {
+      OnMesh({{"tp", ranks}}, [&](const DeviceMesh& mesh) -> absl::Status {
+        BareNormMlp mlp(group);
+        CH_RETURN_IF_ERROR(ParallelizeModule(mlp, mesh,
+                                             {{"gate", ColwiseParallel()},
+                                              {"up", ColwiseParallel()},
+                                              {"down", RowwiseParallel()}},
+                                             {.replicate_rest = true}));
+        CH_RETURN_IF_ERROR(mlp.Materialize({.seed = 5}));
+        const ForbidImplicitRedistribution forbid;
+        CH_ASSIGN_OR_RETURN(const Values values, OutputAndGradients(mlp));
+        ExpectNear(values, *expected);
+        // One of the output of down, one of the gradient of in's.
         CH_EXPECT_EQ(AllReduces(mesh), 2);
         return absl::OkStatus();
       });

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "crosshatch/dtensor/dispatch/replica_check.h"
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <cstdlib>
@@ -13,6 +14,7 @@
 #include "absl/container/flat_hash_set.h"
 #include "absl/hash/hash.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
 #include "absl/strings/string_view.h"
 #include "crosshatch/base/check.h"
 #include "crosshatch/base/place.h"
@@ -48,12 +50,38 @@ std::string HashOfElements(const Tensor& local) {
   return absl::StrCat(absl::Hex(hash));
 }
 
+// What one rank holds of what others may hold too.
+struct Part {
+  std::string what;
+  Layout layout;
+  Shape sizes;           // Global.
+  bool is_data = false;  // Integers, which a program reads.
+  std::string hash;
+};
+
 // Which integers were compared, by hashes of what the ranks of a mesh do alike:
-// all of them find the same new.
+// all of them find the same new. And those that wait for it.
 struct Compared final : RankContext::Extension {
   absl::flat_hash_set<size_t> seen;
+  std::vector<std::pair<DeviceMesh, std::vector<Part>>> waiting;
 };
 constexpr char kComparedKey = 0;
+
+Compared& ComparedHere() {
+  std::unique_ptr<RankContext::Extension>& slot =
+      RankContext::Current().extension(&kComparedKey);
+  if (slot == nullptr) slot = std::make_unique<Compared>();
+  return static_cast<Compared&>(*slot);
+}
+
+Part PartOf(std::string what, const Tensor& local, const Layout& layout,
+            ShapeView sizes) {
+  return {.what = std::move(what),
+          .layout = layout,
+          .sizes = Shape(sizes.begin(), sizes.end()),
+          .is_data = !IsFloatingPoint(local.dtype()),
+          .hash = HashOfElements(local)};
+}
 
 bool HasReplicas(const Layout& layout) {
   for (int axis = 0; axis < layout.mesh().ndim(); ++axis) {
@@ -67,14 +95,66 @@ bool HasReplicas(const Layout& layout) {
 
 bool IsFirst(absl::string_view what, const std::string* module,
              const Layout& layout) {
-  std::unique_ptr<RankContext::Extension>& slot =
-      RankContext::Current().extension(&kComparedKey);
-  if (slot == nullptr) slot = std::make_unique<Compared>();
   absl::string_view in;
   if (module != nullptr) in = *module;
-  return static_cast<Compared&>(*slot)
-      .seen.insert(absl::HashOf(what, in, layout))
-      .second;
+  return ComparedHere().seen.insert(absl::HashOf(what, in, layout)).second;
+}
+
+// OK if `hashes`, of all ranks of `mesh`, are equal where ranks replicate each
+// other by the layout of `part`.
+absl::Status CompareHashes(const Part& part,
+                           const std::vector<absl::string_view>& hashes,
+                           const DeviceMesh& mesh) {
+  std::vector<int> axes(static_cast<size_t>(mesh.ndim()));
+  std::iota(axes.begin(), axes.end(), 0);
+  for (int i = 0; i < mesh.size(); ++i) {
+    // Among ranks that replicate each other, the one with coordinate 0.
+    MeshCoordinate at = mesh.layout().CoordinateAt(i);
+    for (int axis = 0; axis < mesh.ndim(); ++axis) {
+      if (part.layout.state_of_axis(axis).is_replicate()) at[axis] = 0;
+    }
+    const int first = mesh.layout().GroupIndex(axes, at);
+    if (hashes[static_cast<size_t>(i)] == hashes[static_cast<size_t>(first)]) {
+      continue;
+    }
+    return absl::FailedPreconditionError(absl::StrCat(
+        part.what, ": ranks ", mesh.layout().ranks()[first], " and ",
+        mesh.layout().ranks()[i], " replicate a part of ", ToString(part.sizes),
+        " by ", part.layout.ToString(), " on ", mesh.ToString(),
+        ", but hold different values",
+        part.is_data ? ": ranks that split no batch between them are given "
+                       "the same ids, targets and masks"
+                     : ""));
+  }
+  return absl::OkStatus();
+}
+
+// OK if ranks hold the same bits of all `parts`. By one exchange.
+absl::Status CompareParts(const std::vector<Part>& parts,
+                          const DeviceMesh& mesh) {
+  std::vector<int> axes(static_cast<size_t>(mesh.ndim()));
+  std::iota(axes.begin(), axes.end(), 0);
+  CH_ASSIGN_OR_RETURN(
+      Communicator * group,
+      mesh.communicator(axes, RankContext::Current().current_stream().name()));
+  std::string text;
+  for (const Part& part : parts) absl::StrAppend(&text, part.hash, ",");
+  std::string label = absl::StrCat("replicas: ", parts[0].what);
+  if (parts.size() > 1) {
+    absl::StrAppend(&label, " and ", parts.size() - 1, " more");
+  }
+  CH_ASSIGN_OR_RETURN(const std::vector<std::string> texts,
+                      group->Exchange(text, label));
+  std::vector<std::vector<absl::string_view>> by_rank;
+  for (const std::string& of_rank : texts) {
+    by_rank.push_back(absl::StrSplit(of_rank, ','));
+  }
+  for (size_t i = 0; i < parts.size(); ++i) {
+    std::vector<absl::string_view> hashes;
+    for (const auto& of_rank : by_rank) hashes.push_back(of_rank[i]);
+    CH_RETURN_IF_ERROR(CompareHashes(parts[i], hashes, mesh));
+  }
+  return absl::OkStatus();
 }
 
 }  // namespace
@@ -87,33 +167,7 @@ bool ComparesReplicas() {
 absl::Status CompareReplicas(const std::string& what, const Tensor& local,
                              const DeviceMesh& mesh, const Layout& layout,
                              ShapeView sizes) {
-  std::vector<int> axes(static_cast<size_t>(mesh.ndim()));
-  std::iota(axes.begin(), axes.end(), 0);
-  CH_ASSIGN_OR_RETURN(
-      Communicator * group,
-      mesh.communicator(axes, RankContext::Current().current_stream().name()));
-  CH_ASSIGN_OR_RETURN(
-      const std::vector<std::string> hashes,
-      group->Exchange(HashOfElements(local), absl::StrCat("replicas: ", what)));
-  for (int i = 0; i < mesh.size(); ++i) {
-    // Among ranks that replicate each other, the one with coordinate 0.
-    MeshCoordinate at = mesh.layout().CoordinateAt(i);
-    for (int axis = 0; axis < mesh.ndim(); ++axis) {
-      if (layout.state_of_axis(axis).is_replicate()) at[axis] = 0;
-    }
-    const int first = mesh.layout().GroupIndex(axes, at);
-    if (hashes[i] == hashes[first]) continue;
-    return absl::FailedPreconditionError(
-        absl::StrCat(what, ": ranks ", mesh.layout().ranks()[first], " and ",
-                     mesh.layout().ranks()[i], " replicate a part of ",
-                     ToString(sizes), " by ", layout.ToString(), " on ",
-                     mesh.ToString(), ", but hold different values",
-                     IsFloatingPoint(local.dtype())
-                         ? ""
-                         : ": ranks that split no batch between them are given "
-                           "the same ids, targets and masks"));
-  }
-  return absl::OkStatus();
+  return CompareParts({PartOf(what, local, layout, sizes)}, mesh);
 }
 
 void CompareReplicasOfInput(const char* what, const Tensor& local,
@@ -121,15 +175,36 @@ void CompareReplicasOfInput(const char* what, const Tensor& local,
                             ShapeView sizes) {
   const bool always = ComparesReplicas();
   if (!always && (IsFloatingPoint(local.dtype()) || !HasReplicas(layout) ||
-                  !mesh.coordinate().has_value())) {
+                  !mesh.coordinate().has_value() ||
+                  Place::Innermost(Place::Kind::kGradient) != nullptr)) {
     return;
   }
   const std::shared_ptr<const std::string> module = RunningModule();
   if (!always && !IsFirst(what, module.get(), layout)) return;
   std::string where = what;
   if (module != nullptr) absl::StrAppend(&where, " in module ", *module);
-  absl::Status status = CompareReplicas(where, local, mesh, layout, sizes);
+  Part part = PartOf(std::move(where), local, layout, sizes);
+  if (!always && module != nullptr) {
+    auto& waiting = ComparedHere().waiting;
+    auto of_mesh =
+        std::find_if(waiting.begin(), waiting.end(),
+                     [&](const auto& entry) { return entry.first == mesh; });
+    if (of_mesh == waiting.end()) {
+      of_mesh = waiting.insert(of_mesh, {mesh, {}});
+    }
+    of_mesh->second.push_back(std::move(part));
+    return;
+  }
+  absl::Status status = CompareParts({std::move(part)}, mesh);
   if (!status.ok()) RankContext::Current().Poison(std::move(status));
+}
+
+void CompareTakenInputs() {
+  const auto waiting = std::exchange(ComparedHere().waiting, {});
+  for (const auto& [mesh, parts] : waiting) {
+    absl::Status status = CompareParts(parts, mesh);
+    if (!status.ok()) RankContext::Current().Poison(std::move(status));
+  }
 }
 
 }  // namespace crosshatch

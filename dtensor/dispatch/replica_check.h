@@ -35,11 +35,17 @@ absl::Status CompareReplicas(const std::string& what, const Tensor& local,
 /// ranks hold alike: everywhere where ComparesReplicas. Else integers (ids,
 /// targets, positions, masks) alone, each time that `what` first takes such a
 /// tensor, of that layout, in the module that runs: these come from a program's
-/// own reading of its data, and no later check finds that they differ. Every
-/// rank of the mesh calls it.
+/// own reading of its data, and no later check finds that they differ. In a
+/// module they wait for CompareTakenInputs, so that all that a forward takes is
+/// one exchange; a backward takes what its forward took. Every rank of the mesh
+/// calls it.
 void CompareReplicasOfInput(const char* what, const Tensor& local,
                             const DeviceMesh& mesh, const Layout& layout,
                             ShapeView sizes);
+
+/// Compares what waits, by one exchange for each mesh. Module::Call does it at
+/// the end of the outermost forward. Every rank calls it alike.
+void CompareTakenInputs();
 
 }  // namespace crosshatch
 

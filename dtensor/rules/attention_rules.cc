@@ -1,15 +1,21 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
 #include <memory>
+#include <optional>
 #include <tuple>
 #include <utility>
 #include <vector>
 
+#include "absl/status/statusor.h"
 #include "crosshatch/base/check.h"
+#include "crosshatch/dtensor/redistribution/executor.h"
+#include "crosshatch/dtensor/redistribution/plan.h"
+#include "crosshatch/dtensor/redistribution/runtime.h"
 #include "crosshatch/dtensor/rules/factor_rule.h"
 #include "crosshatch/dtensor/rules/op_rules.h"
 #include "crosshatch/tensor/creation.h"
 #include "crosshatch/tensor/ops/attention.h"
+#include "crosshatch/tensor/ops/attention_mask_grad.h"
 #include "crosshatch/tensor/ops/cat.h"
 #include "crosshatch/tensor/ops/in_place.h"
 #include "crosshatch/tensor/ops/view.h"
@@ -70,6 +76,7 @@ Tensor Joined(const TensorList& parts, int dim) {
 // which nothing follows; of a call without them there are no such inputs.
 constexpr size_t kForwardExtras = 3;
 constexpr size_t kBackwardExtras = 6;
+constexpr size_t kMaskGradExtras = 4;
 
 // Attention of what this rank holds. Dropout goes by places in the whole batch,
 // and where all key heads are at hand and query heads are not, there are up to
@@ -191,6 +198,92 @@ class AttentionHere final : public LocalProgram {
   std::vector<Part> parts_;  // None: all here in one call.
 };
 
+// The gradient of a mask by what this rank holds: the op takes the places of
+// its rows and heads in the whole batch, and of heads in key heads that are all
+// at hand.
+class MaskGradHere final : public LocalProgram {
+ public:
+  MaskGradHere(Interval rows, Interval heads, const AttentionHere::Whole& whole)
+      : first_row_(rows.begin),
+        first_head_(heads.begin),
+        all_heads_(whole.heads),
+        key_heads_{whole.shares_keys ? heads.begin : 0, whole.group} {}
+
+  TensorList Run(const Op& op, TensorSpan locals,
+                 const DeviceMesh& /*mesh*/) const override {
+    const auto& whole = static_cast<const AttentionMaskGradOp&>(op);
+    return AttentionMaskGradOp(
+               whole.attributes.OfPart(first_row_, first_head_, all_heads_),
+               key_heads_)
+        .Forward(locals);
+  }
+
+ private:
+  const int64_t first_row_;
+  const int64_t first_head_;
+  const int64_t all_heads_;
+  const AttentionKeyHeads key_heads_;
+};
+
+// Brings key heads that are split to the ranks whose query heads use them, and
+// their gradients back. Of fewer key heads than ranks some have none: that they
+// come from others is what the op does there, not an implicit redistribution.
+class WithKeysOfOthers final : public LocalProgram {
+ public:
+  // \param first the number of k among the inputs, after which v comes
+  // \param results whether outputs 1 and 2 are their gradients
+  WithKeysOfOthers(const RuleCall& call, size_t first, bool results,
+                   RuleResult& result)
+      : first_(first) {
+    for (size_t i = 0; i < 2; ++i) {
+      const RuleInput& key = call.inputs[first + i];
+      Layout& wanted = result.inputs[first + i];
+      if (!key.layout.is_sharded(kHeads)) continue;
+      const DimSharding& split = key.layout.sharding(kHeads);
+      const Layout whole = wanted;
+      wanted = whole.WithDim(kHeads, split);
+      gather_[i] = PlanOf(call, key, wanted, whole);
+      if (!results) continue;
+      Layout& given = result.outputs[1 + i].layout;
+      const Layout sums = given;
+      given = sums.WithDim(kHeads, split);
+      reduce_[i] = PlanOf(call, key, sums, given);
+    }
+    inner_ = std::move(result.program);
+  }
+
+  TensorList Run(const Op& op, TensorSpan locals,
+                 const DeviceMesh& mesh) const override {
+    const auto move = [&](const std::optional<PreparedPlan>& plan,
+                          Tensor& part) {
+      if (!plan.has_value()) return;
+      part = DTensorRuntime::Current().Redistribute(
+          *plan, part, mesh, CommOrigin::Op(op.info().name));
+    };
+    TensorList all(locals.begin(), locals.end());
+    for (size_t i = 0; i < 2; ++i) move(gather_[i], all[first_ + i]);
+    TensorList outputs = inner_->Run(op, all, mesh);
+    for (size_t i = 0; i < 2; ++i) {
+      if (reduce_[i].has_value()) move(reduce_[i], outputs[1 + i]);
+    }
+    return outputs;
+  }
+
+ private:
+  static PreparedPlan PlanOf(const RuleCall& call, const RuleInput& key,
+                             const Layout& from, const Layout& to) {
+    absl::StatusOr<RedistributePlan> plan =
+        PlanRedistribute(from, to, key.sizes, SizeOf(key.dtype));
+    CH_CHECK_OK(plan.status());
+    return Prepare(*std::move(plan), key.sizes, call.coordinate);
+  }
+
+  const size_t first_;
+  std::optional<PreparedPlan> gather_[2];
+  std::optional<PreparedPlan> reduce_[2];
+  std::unique_ptr<LocalProgram> inner_;
+};
+
 // Appends the dims of mask, key ranges and slopes: each index of batch and
 // query heads where they have it.
 void AddExtras(const RuleCall& call, size_t first, AttentionFactors& factors) {
@@ -231,6 +324,10 @@ RuleResult SolveAttention(const RuleCall& call,
         AttentionHere::Whole{heads, factors.group, factors.shares_keys},
         /*backward=*/query != 0);
   }
+  if (factors.shares_keys) {
+    result.program = std::make_unique<WithKeysOfOthers>(
+        call, query + 1, /*results=*/query != 0, result);
+  }
   return result;
 }
 
@@ -261,13 +358,41 @@ RuleResult AttentionBackwardRule(const RuleCall& call) {
       factors, 1);
 }
 
+// Rows and heads that the mask lacks are summed over.
+RuleResult AttentionMaskGradRule(const RuleCall& call) {
+  const RuleInput& query = call.inputs[1];
+  AttentionFactors factors(call, query, call.inputs[2]);
+  factors.rule.linearity = Linearity::kMultilinear;
+  factors.rule.linear_inputs = kFirst;
+  factors.rule.inputs = {factors.queries, factors.queries, factors.keys,
+                         factors.keys};
+  AddExtras(call, kMaskGradExtras, factors);
+  factors.rule.outputs = {{factors.rule.inputs[kMaskGradExtras],
+                           call.inputs[kMaskGradExtras].sizes}};
+  RuleResult result = SolveFactors(call, factors.rule);
+  const Layout& layout = result.inputs[1];
+  const int64_t heads = query.sizes[kHeads];
+  result.program = std::make_unique<MaskGradHere>(
+      layout.DimInterval(0, query.sizes[0], call.coordinate),
+      layout.DimInterval(kHeads, heads, call.coordinate),
+      AttentionHere::Whole{heads, factors.group, factors.shares_keys});
+  if (factors.shares_keys) {
+    result.program = std::make_unique<WithKeysOfOthers>(
+        call, /*first=*/2, /*results=*/false, result);
+  }
+  return result;
+}
+
 }  // namespace
 
 void AddAttentionRules(OpRuleTable& table) {
-  // Masks, key ranges and slopes carry no gradient.
-  table[&AttentionOp::kInfo] = {AttentionRule, uint32_t{7} << kForwardExtras};
+  // A plain mask carries no gradient; key ranges and slopes never do.
+  constexpr uint32_t kExtras = 7;
+  table[&AttentionOp::kInfo] = {AttentionRule, kExtras << kForwardExtras};
   table[&AttentionBackwardOp::kInfo] = {AttentionBackwardRule,
-                                        uint32_t{7} << kBackwardExtras};
+                                        kExtras << kBackwardExtras};
+  table[&AttentionMaskGradOp::kInfo] = {AttentionMaskGradRule,
+                                        kExtras << kMaskGradExtras};
 }
 
 }  // namespace crosshatch

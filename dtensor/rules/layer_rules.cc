@@ -40,6 +40,15 @@ struct RowFactors {
   DimFactor column;
 };
 
+// The gradient of x alone is linear in that of the result: sums of it may stay
+// pending. With a weight they would be so for its gradient, too, and two sums
+// be reduced where one will do.
+void KeepSumsOfBareNorm(const RuleInput& weight, FactorRule& rule) {
+  if (weight.defined) return;
+  rule.linearity = Linearity::kMultilinear;
+  rule.linear_inputs = kFirst;
+}
+
 RuleResult RmsNormRule(const RuleCall& call) {
   RowFactors rows(call, call.inputs[0]);
   rows.rule.inputs = {rows.all, rows.Vector(call.inputs[1])};
@@ -55,6 +64,7 @@ RuleResult RmsNormBackwardRule(const RuleCall& call) {
   // the weight is partial.
   rows.rule.outputs = {{rows.all, rows.sizes},
                        {{rows.column}, {rows.sizes.back()}}};
+  KeepSumsOfBareNorm(call.inputs[2], rows.rule);
   return SolveFactors(call, rows.rule);
 }
 
@@ -75,6 +85,7 @@ RuleResult LayerNormBackwardRule(const RuleCall& call) {
   rows.rule.outputs = {{rows.all, rows.sizes},
                        {{rows.column}, {rows.sizes.back()}},
                        {{rows.column}, {rows.sizes.back()}}};
+  KeepSumsOfBareNorm(call.inputs[2], rows.rule);
   return SolveFactors(call, rows.rule);
 }
 

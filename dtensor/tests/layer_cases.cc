@@ -38,6 +38,10 @@ std::vector<RuleCase> LayerCases() {
        {{{3, 5}, kFraction}, {{5}, kFraction}, {{5}, kFraction}},
        [](T t) { return LayerNorm(t[0], t[1], t[2], 1e-5); },
        kRounding},
+      {"layer_norm bare",
+       {{{3, 5}, kFraction}},
+       [](T t) { return LayerNorm(t[0], Tensor(), Tensor(), 1e-5); },
+       kRounding},
   };
 }
 
@@ -67,7 +71,6 @@ std::vector<RuleCase> AttentionCases() {
        [](absl::Span<const Layout> layouts) {
          return layouts[1] == layouts[2];
        }},
-      // Options have no gradients.
       {"attention with a mask, key ranges and slopes",
        {{{2, 3, 6, 4}, kFraction},
         {{2, 5, 3, 4}, kFraction},
@@ -77,7 +80,7 @@ std::vector<RuleCase> AttentionCases() {
         {{6}, kFraction}},
        [](T t) {
          return Attention(t[0], t[1], t[2],
-                          {.mask = t[3].Detach(),
+                          {.mask = t[3],
                            .key_ranges = ToDType(t[4], kInt32),
                            .slopes = t[5].Detach()});
        },
@@ -106,7 +109,7 @@ std::vector<RuleCase> AttentionCases() {
         {{4, 1, 5}, kFraction}},
        [](T t) {
          return Attention(t[0], t[1], t[2],
-                          {.mask = t[3].Detach(), .dropout = kDropout});
+                          {.mask = t[3], .dropout = kDropout});
        },
        kRounding},
       {"rope by rows",

@@ -10,6 +10,10 @@
 namespace crosshatch {
 namespace {
 
+// Attention on a mesh of two axes has 64,000 combinations of the layouts of its
+// three inputs, with all its options a hundred million: of those an even sample.
+constexpr size_t kMost = 4000;
+
 // Every op on every layout of each of its inputs.
 class OpRulesExhaustive : public testing::TestWithParam<RuleFamily> {};
 
@@ -18,10 +22,9 @@ TEST_P(OpRulesExhaustive, GiveWhatPlainTensorsGive) {
   for (const std::vector<int>& mesh :
        {std::vector<int>{2}, std::vector<int>{3}, std::vector<int>{4},
         std::vector<int>{2, 2}}) {
-    tally.Add(CheckRules(mesh, GetParam()));
+    tally.Add(CheckRules(mesh, GetParam(), kMost));
     if (mesh.size() == 1) {
-      const size_t all = static_cast<size_t>(-1);
-      tally.Add(CheckRules(mesh, GetParam(), all, {.unit = 2}));
+      tally.Add(CheckRules(mesh, GetParam(), kMost, {.unit = 2}));
     }
   }
   // More reductions make many more combinations of three inputs.

@@ -13,6 +13,7 @@
 #include "absl/types/span.h"
 #include "crosshatch/base/check.h"
 #include "crosshatch/tensor/creation.h"
+#include "crosshatch/tensor/ops/attention_mask_grad.h"
 #include "crosshatch/tensor/ops/heads.h"
 #include "crosshatch/tensor/ops/launch.h"
 #include "crosshatch/tensor/ops/saving_node.h"
@@ -114,15 +115,6 @@ void Check(const Tensor& q, const Tensor& k, const Tensor& v) {
   internal::CheckFloating(name, q);
 }
 
-void CheckNoGradient(const char* option, const Tensor& tensor) {
-  CH_CHECK(!tensor.defined() || !tensor.requires_grad() ||
-           !RankContext::Current().grad_enabled())
-      << AttentionOp::kInfo.name << ": options." << option << " "
-      << tensor.Describe()
-      << " requires a gradient, which attention does not compute; Detach it, "
-         "or add it to scores of your own";
-}
-
 // \param q, k of global sizes, and checked
 void CheckOptions(const Tensor& q, const Tensor& k,
                   const AttentionOptions& options) {
@@ -139,8 +131,11 @@ void CheckOptions(const Tensor& q, const Tensor& k,
       << name << " of q " << q.Describe() << ": dropout of its heads from "
       << dropout.first_head << " on of " << dropout.heads << ", of rows from "
       << dropout.first_row << " on";
-  CheckNoGradient("mask", options.mask);
-  CheckNoGradient("slopes", options.slopes);
+  CH_CHECK(!options.slopes.defined() || !options.slopes.requires_grad() ||
+           !RankContext::Current().grad_enabled())
+      << name << ": options.slopes " << options.slopes.Describe()
+      << " requires a gradient, which attention does not compute; Detach it, "
+         "or give a mask of slopes times distances, whose gradient it does";
   if (options.mask.defined()) {
     const Tensor& mask = options.mask;
     const Shape whole = {batch, heads, q.size(1), k.size(1)};
@@ -205,19 +200,26 @@ std::shared_ptr<Node> AttentionOp::Differentiate(TensorSpan inputs,
   for (size_t i = 0; i < inputs.size(); ++i, ++count) {
     is_there[i < 3 ? i : i + 2] = inputs[i].defined();
   }
+  const bool has_mask = inputs.size() > 3 && inputs[3].defined();
   auto node = MakeNode<kSaved>(
-      kInfo, [attributes = attributes, count, is_there](
+      kInfo, [attributes = attributes, count, is_there, has_mask](
                  const auto& self, TensorSpan grads, GradientSlots& slots) {
         TensorList from = {grads[0]};
         for (size_t i = 0; i < count; ++i) {
           from.push_back(is_there[i] ? self.Saved(i) : Tensor());
         }
-        TensorList gradients = Apply(AttentionBackwardOp(attributes), from);
-        for (int i = 0; i < 3; ++i) {
-          if (slots.Needed(i)) {
-            slots.Put(i, std::move(gradients[static_cast<size_t>(i)]));
+        if (slots.Needed(0) || slots.Needed(1) || slots.Needed(2)) {
+          TensorList gradients = Apply(AttentionBackwardOp(attributes), from);
+          for (int i = 0; i < 3; ++i) {
+            if (slots.Needed(i)) {
+              slots.Put(i, std::move(gradients[static_cast<size_t>(i)]));
+            }
           }
         }
+        if (!has_mask || !slots.Needed(3)) return;
+        // Neither out nor logsumexp.
+        from.erase(from.begin() + 4, from.begin() + 6);
+        slots.Put(3, Apply1(AttentionMaskGradOp(attributes), from));
       });
   for (size_t i = 0; i < 3; ++i) node->Save(i, inputs[i]);
   for (size_t i = 0; i < 2; ++i) node->SaveOutput(3 + i, outputs[i]);

@@ -234,8 +234,8 @@ TEST(AttentionTest, RefusesOptionsThatDoNotFit) {
   EXPECT_DEATH(run({.mask = Zeros({4}, kInt32)}), "options.mask i32");
   EXPECT_DEATH(run({.mask = Ones({1, 2, 2, 3, 4})}), "options.mask");
   EXPECT_DEATH(
-      run({.mask = Ones({4}).set_requires_grad(true)}),
-      "options.mask f32\\[4\\] on .* requires a gradient, which attention "
+      run({.slopes = Ones({2}).set_requires_grad(true)}),
+      "options.slopes f32\\[2\\] on .* requires a gradient, which attention "
       "does not compute");
   EXPECT_DEATH(run({.slopes = Ones({1})}),
                "options.slopes f32\\[1\\] on .* is not f32\\[2\\]");
