@@ -39,7 +39,7 @@ struct AttentionDropout {
 
 /// Which keys a query sees, and what is added to its scores. All conditions
 /// hold together. A query that sees nothing gives zeros and takes part in no
-/// gradient. No tensor here has a gradient.
+/// gradient. Of the tensors here a floating-point mask has a gradient.
 struct AttentionOptions {
   /// What products of queries and keys are multiplied with; 1 / sqrt(D) if
   /// unset.
@@ -51,7 +51,8 @@ struct AttentionOptions {
   /// well. At least 0.
   int64_t window = 0;
   /// Broadcastable to [B, Hq, T, S]. Bool: keys where it is true. Floating
-  /// point, of any dtype: added to the scores.
+  /// point, of any dtype: added to the scores. One that requires a gradient
+  /// gets it (attention_mask_grad.h).
   Tensor mask = {};
   /// i32 [B, T, 2], or [1, T, 2] for all rows: keys begin <= j < end of each
   /// query's begin and end. Of packed documents: DocumentKeys (documents.h).
@@ -116,8 +117,7 @@ class AttentionBackwardOp final : public Op {
 /// \param q [B, T, Hq, D]
 /// \param k [B, S, Hkv, D], as `v`
 /// \returns [B, T, Hq, D]
-/// \checks shapes and dtypes, and that no tensor of the options requires a
-///     gradient
+/// \checks shapes and dtypes, and that the slopes require no gradient
 Tensor Attention(const Tensor& q, const Tensor& k, const Tensor& v,
                  const AttentionOptions& options);
 
