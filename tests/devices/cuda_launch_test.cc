@@ -148,6 +148,32 @@ TEST(CudaLaunchTest, GoesOnFromACheckpoint) {
   }
 }
 
+// A machine without a GPU says what a GPU would hold.
+TEST(CudaLaunchTest, ADryRunNeedsNoDevice) {
+  const std::vector<nlohmann::json> real =
+      MetricsWith({"--mesh=fsdp:2,tp:2", "--device=cuda"});
+  const emulation::RuntimeCounts before = emulation::CountsOfRuntime();
+  const std::vector<nlohmann::json> dry =
+      MetricsWith({"--mesh=fsdp:2,tp:2", "--device=cuda", "--backend=fake"});
+  const emulation::RuntimeCounts after = emulation::CountsOfRuntime();
+  EXPECT_EQ(after.kernels, before.kernels);
+  EXPECT_EQ(after.allocations, before.allocations);
+  ASSERT_EQ(dry.size(), real.size());
+  for (size_t i = 0; i < dry.size(); ++i) {
+    EXPECT_TRUE(dry[i]["loss"].is_null());
+    EXPECT_EQ(dry[i]["moved"], real[i]["moved"]);
+    EXPECT_EQ(dry[i]["copied_bytes"], real[i]["copied_bytes"]);
+    for (const auto& [name, bytes] : real[i]["peak_bytes"].items()) {
+      // Ranks that are processes, as a dry run's are, take memory for sums.
+      if (name == "communication" || name == "total") {
+        EXPECT_GE(dry[i]["peak_bytes"][name], bytes) << name;
+      } else {
+        EXPECT_EQ(dry[i]["peak_bytes"][name], bytes) << name;
+      }
+    }
+  }
+}
+
 // Parameters and activations of bfloat16; gradients are reduced, and weights
 // kept, in float32. A loss is the mean of log-sum-exp(z) - z[target] over rows,
 // which moves by at most twice what the logits z do. A logit is a sum of
@@ -169,6 +195,32 @@ TEST(CudaLaunchTest, TrainsInMixedPrecisionAsTheCpuInFloat32) {
   }
   EXPECT_TRUE(differs);
   EXPECT_LT(mixed.back(), mixed.front());
+}
+
+// By its bytes: weights and moments stay float32, and gradients are reduced in
+// it; what is gathered, and goes from rank to rank for that, is of half the
+// size.
+TEST(CudaLaunchTest, MixedPrecisionKeepsWeightsAndReducesInFloat32) {
+  const nlohmann::json exact =
+      MetricsWith({"--mesh=fsdp:2", "--device=cuda", "--dtype=float32"})[0];
+  const nlohmann::json mixed =
+      MetricsWith({"--mesh=fsdp:2", "--device=cuda", "--dtype=bfloat16"})[0];
+  const auto peak = [](const nlohmann::json& line, const char* name) {
+    return line["peak_bytes"][name].get<int64_t>();
+  };
+  const auto moved = [](const nlohmann::json& line, const char* kind) {
+    return line["moved"]["fsdp"][kind]["bytes"].get<int64_t>();
+  };
+  for (const char* name : {"parameter", "optimizer_state"}) {
+    EXPECT_GT(peak(mixed, name), 0) << name;
+    EXPECT_EQ(peak(mixed, name), peak(exact, name)) << name;
+  }
+  EXPECT_GT(moved(mixed, "reduce_scatter"), 0);
+  EXPECT_EQ(moved(mixed, "reduce_scatter"), moved(exact, "reduce_scatter"));
+  EXPECT_EQ(2 * moved(mixed, "all_gather"), moved(exact, "all_gather"));
+  EXPECT_LT(peak(mixed, "gathered_parameter"),
+            peak(exact, "gathered_parameter"));
+  EXPECT_LT(peak(mixed, "activation"), peak(exact, "activation"));
 }
 
 }  // namespace
