@@ -57,8 +57,9 @@ class BuildCacheTest(unittest.TestCase):
         with mock.patch.object(build_cache, "ROOT", self.root), \
                 mock.patch.dict(os.environ, {"CROSSHATCH_CACHE": "/c"}):
             build_cache.configure()
-            self.assertIn(f"build --disk_cache={build_cache.directory()}\n",
-                          (self.root / ".bazelrc.cache").read_text())
+            written = (self.root / ".bazelrc.cache").read_text()
+            self.assertIn(f"build --disk_cache={build_cache.directory()}\n", written)
+            self.assertIn("guard_against_concurrent_changes\n", written)
             before = (self.root / ".bazelrc.cache").stat().st_mtime_ns
             build_cache.configure()
             self.assertEqual((self.root / ".bazelrc.cache").stat().st_mtime_ns, before)
