@@ -80,7 +80,8 @@ absl::Status AsyncCheckpointer::Begin(
     bool overwrite, std::function<absl::Status()> then) {
   const absl::Time begin = absl::Now();
   CH_ASSIGN_OR_RETURN(job_, SaveJob::Prepare(world_, state, dir, overwrite,
-                                             *options_.file_system));
+                                             *options_.file_system,
+                                             options_.beside_if_refused));
   copied_ = {};
   until_copied_ = copied_.get_future();
   written_ = {};

@@ -49,6 +49,8 @@ struct AsyncOptions {
   /// Bounds the time that the first rank's thread waits for the others' files
   /// after its own is written; then it gives the checkpoint up.
   absl::Duration timeout = absl::Minutes(30);
+  /// As SaveCheckpointOptions::beside_if_refused, of every save.
+  bool beside_if_refused = false;
   /// By which this rank writes. Outlives the saver.
   FileSystem* file_system = &FileSystem::Real();
 };

@@ -40,6 +40,9 @@ struct SaveCheckpointOptions {
   /// Replace the checkpoint in a directory that is not empty; all else there
   /// stays. See new_directory.h for what goes and when.
   bool overwrite = false;
+  /// Where `dir` is refused, write beside it all the same, and let the error
+  /// say where: for a state that nothing else holds.
+  bool beside_if_refused = false;
   /// By which this rank writes. Outlives the save.
   FileSystem* file_system = &FileSystem::Real();
   /// Filled if not null, once the save has come to its end.

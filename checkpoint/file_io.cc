@@ -110,9 +110,10 @@ absl::Status AtomicFile::Append(const void* data, int64_t bytes) {
   return absl::OkStatus();
 }
 
-absl::Status AtomicFile::Commit() {
-  complete_ = true;
-  const auto failed = [this](int error, const char* action) {
+absl::Status AtomicFile::Commit(bool keeps) {
+  complete_ = keeps;
+  const auto failed = [&](int error, const char* action) {
+    if (!keeps) return SystemError(error, action, path_);
     return absl::ErrnoToStatus(
         error, absl::StrCat("cannot ", action, " ", path_,
                             ", which was written to ", saving_));
@@ -127,6 +128,7 @@ absl::Status AtomicFile::Commit() {
   if (const int error = files_.Rename(saving_, path_); error != 0) {
     return failed(error, "give its name to");
   }
+  complete_ = true;
   const std::string parent = ParentOf(path_);
   if (const int error = files_.SyncDirectory(parent); error != 0) {
     return absl::ErrnoToStatus(
@@ -136,12 +138,12 @@ absl::Status AtomicFile::Commit() {
 }
 
 absl::Status WriteFile(const std::string& path, const std::string& text,
-                       FileSystem& files) {
+                       FileSystem& files, bool keeps) {
   CH_ASSIGN_OR_RETURN(const std::unique_ptr<AtomicFile> file,
                       AtomicFile::Create(path, files));
   CH_RETURN_IF_ERROR(
       file->Append(text.data(), static_cast<int64_t>(text.size())));
-  return file->Commit();
+  return file->Commit(keeps);
 }
 
 std::string ParentOf(const std::string& path) {

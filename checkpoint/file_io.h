@@ -65,8 +65,8 @@ int TakeSavingName(const std::string& path,
 /// beside, as "<path>.saving" (or "<path>.saving-2" and so on, where that name
 /// is taken), and renamed once its bytes are on the disk.
 ///
-/// Bytes that are complete are never deleted: where Commit fails, its error
-/// says under which name they lie.
+/// Bytes that are complete are never deleted, unless Commit is told that they
+/// can be had again: where it fails, its error says under which name they lie.
 class AtomicFile {
  public:
   /// \param files outlives the file
@@ -79,7 +79,8 @@ class AtomicFile {
 
   absl::Status Append(const void* data, int64_t bytes);
   /// Flushes to the disk and gives the file its name. Call once.
-  absl::Status Commit();
+  /// \param keeps whether the bytes stay where the name cannot be given
+  absl::Status Commit(bool keeps = true);
 
  private:
   AtomicFile(FileSystem& files, std::string path, std::string saving, int fd)
@@ -96,8 +97,9 @@ class AtomicFile {
 };
 
 /// Writes a (small) file by an AtomicFile.
+/// \param keeps as AtomicFile::Commit
 absl::Status WriteFile(const std::string& path, const std::string& text,
-                       FileSystem& files);
+                       FileSystem& files, bool keeps = true);
 
 /// The directory that `path` lies in.
 std::string ParentOf(const std::string& path);

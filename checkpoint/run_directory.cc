@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <set>
 #include <string>
 #include <utility>
 #include <vector>
@@ -31,6 +32,7 @@ namespace crosshatch::checkpoint {
 namespace {
 
 constexpr char kRemoving[] = ".removing";
+constexpr char kSaving[] = ".saving";
 
 /// The step of a directory's name; nullopt for a name that StepDirectory does
 /// not give.
@@ -131,13 +133,42 @@ absl::StatusOr<std::optional<int64_t>> LatestIn(const std::string& root,
   return std::optional(steps.back());
 }
 
+absl::StatusOr<std::vector<std::string>> UnfinishedSteps(
+    const std::string& root, FileSystem& files) {
+  CH_ASSIGN_OR_RETURN(const std::vector<std::string> names,
+                      NamesIn(root, files));
+  std::set<std::string> found;
+  for (const std::string& name : names) {
+    const std::string step = name.substr(0, name.find(kSaving));
+    if (step == name || !StepOf(step).has_value()) continue;
+    CH_ASSIGN_OR_RETURN(
+        const std::vector<std::string> of_step,
+        FindUnfinishedSaves(absl::StrCat(root, "/", step), files));
+    found.insert(of_step.begin(), of_step.end());
+  }
+  return std::vector<std::string>(found.begin(), found.end());
+}
+
 absl::Status CheckRunDirectory(const std::string& root, FileSystem& files) {
-  return CheckMayWrite(StepDirectory(root, 0), /*overwrite=*/true, files,
-                       IsCheckpointFile);
+  // Asks the system whether there may be directories in `root` at all.
+  CH_RETURN_IF_ERROR(CheckMayWrite(StepDirectory(root, 0), /*overwrite=*/true,
+                                   files, IsCheckpointFile));
+  CH_ASSIGN_OR_RETURN(const std::optional<int64_t> latest,
+                      LatestIn(root, files));
+  CH_ASSIGN_OR_RETURN(const std::vector<std::string> names,
+                      NamesIn(root, files));
+  for (const std::string& name : names) {
+    const std::optional<int64_t> step = StepOf(name);
+    if (!step.has_value() || *step <= latest.value_or(-1)) continue;
+    CH_RETURN_IF_ERROR(CheckMayWrite(absl::StrCat(root, "/", name),
+                                     /*overwrite=*/false, files,
+                                     IsCheckpointFile));
+  }
+  return absl::OkStatus();
 }
 
 absl::Status RemoveOldSteps(const std::string& root, int keep, int64_t newest,
-                            FileSystem& files) {
+                            const std::set<int64_t>& own, FileSystem& files) {
   if (keep <= 0) return absl::OkStatus();
   CH_ASSIGN_OR_RETURN(const std::vector<std::string> names,
                       NamesIn(root, files));
@@ -149,7 +180,10 @@ absl::Status RemoveOldSteps(const std::string& root, int keep, int64_t newest,
     }
   }
   CH_ASSIGN_OR_RETURN(std::vector<int64_t> steps, StepsIn(root, files));
-  steps.erase(std::lower_bound(steps.begin(), steps.end(), newest),
+  steps.erase(std::remove_if(steps.begin(), steps.end(),
+                             [&](int64_t step) {
+                               return step >= newest || own.count(step) == 0;
+                             }),
               steps.end());
   const auto old = static_cast<int64_t>(steps.size()) - (keep - 1);
   for (int64_t i = 0; i < old; ++i) {
@@ -163,7 +197,8 @@ RunCheckpoints::RunCheckpoints(World& world, std::string root,
     : world_(world),
       root_(std::move(root)),
       options_(options),
-      saver_(world, {.file_system = options.file_system}) {}
+      saver_(world,
+             {.beside_if_refused = true, .file_system = options.file_system}) {}
 
 absl::StatusOr<std::optional<int64_t>> RunCheckpoints::Latest() {
   CH_ASSIGN_OR_RETURN(const std::shared_ptr<Communicator> comm,
@@ -185,7 +220,17 @@ absl::StatusOr<std::optional<int64_t>> RunCheckpoints::Latest() {
 
 absl::Status RunCheckpoints::Load(nn::Stateful& stateful, int64_t step,
                                   const LoadCheckpointOptions& options) {
-  return LoadCheckpoint(world_, stateful, StepDirectory(root_, step), options);
+  CH_RETURN_IF_ERROR(
+      LoadCheckpoint(world_, stateful, StepDirectory(root_, step), options));
+  CH_ASSIGN_OR_RETURN(const std::shared_ptr<Communicator> comm,
+                      AllRanks(world_));
+  return OnFirstRank(*comm, "own checkpoints", [&]() -> absl::Status {
+    CH_ASSIGN_OR_RETURN(const std::vector<int64_t> steps,
+                        StepsIn(root_, *options_.file_system));
+    resumed_.insert(steps.begin(),
+                    std::upper_bound(steps.begin(), steps.end(), step));
+    return absl::OkStatus();
+  });
 }
 
 absl::Status RunCheckpoints::Save(nn::Stateful& stateful, int64_t step) {
@@ -194,23 +239,28 @@ absl::Status RunCheckpoints::Save(nn::Stateful& stateful, int64_t step) {
     return absl::FailedPreconditionError(
         absl::StrCat("a dry run has no state to save to ", dir));
   }
-  const auto remove_old = [root = root_, dir, step, keep = options_.keep,
-                           files = options_.file_system] {
-    const absl::Status status = RemoveOldSteps(root, keep, step, *files);
+  const auto remove_old = [this, dir, step, resumed = resumed_] {
+    saved_.insert(step);
+    std::set<int64_t> own = resumed;
+    own.insert(saved_.begin(), saved_.end());
+    const absl::Status status =
+        RemoveOldSteps(root_, options_.keep, step, own, *options_.file_system);
     if (status.ok()) return status;
     return absl::Status(
         status.code(),
         absl::StrCat(dir, " is saved, but an old checkpoint is not removed: ",
                      std::string(status.message())));
   };
-  if (options_.async) {
-    return saver_.Save(stateful, dir, /*overwrite=*/true, remove_old);
-  }
+  // What the save before has written is the run's own once it is in place.
+  CH_RETURN_IF_ERROR(Wait());
+  const bool is_own = saved_.count(step) != 0 || resumed_.count(step) != 0;
+  if (options_.async) return saver_.Save(stateful, dir, is_own, remove_old);
   const absl::Time begin = absl::Now();
   const absl::Status saved = [&]() -> absl::Status {
-    CH_RETURN_IF_ERROR(SaveCheckpoint(
-        world_, stateful, dir,
-        {.overwrite = true, .file_system = options_.file_system}));
+    CH_RETURN_IF_ERROR(SaveCheckpoint(world_, stateful, dir,
+                                      {.overwrite = is_own,
+                                       .beside_if_refused = true,
+                                       .file_system = options_.file_system}));
     CH_ASSIGN_OR_RETURN(const std::shared_ptr<Communicator> comm,
                         AllRanks(world_));
     return OnFirstRank(*comm, "remove old checkpoints", remove_old);

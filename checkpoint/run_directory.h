@@ -16,6 +16,7 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -41,19 +42,27 @@ absl::StatusOr<std::vector<int64_t>> StepsIn(
 absl::StatusOr<std::optional<int64_t>> LatestIn(
     const std::string& root, FileSystem& files = FileSystem::Real());
 
-/// Whether checkpoints could be written to `root`: lets a program find out
-/// before its run begins. No rank is needed.
-/// \error says what stands in the way
+/// The directories in `root` that saves of steps have left, or are writing now:
+/// what a killed one was writing, or was replacing. None where there is no such
+/// directory. No rank is needed.
+absl::StatusOr<std::vector<std::string>> UnfinishedSteps(
+    const std::string& root, FileSystem& files = FileSystem::Real());
+
+/// Whether checkpoints could be written to `root`, those of all steps after the
+/// last that it holds: lets a program find out before its run begins. No rank
+/// is needed.
+/// \error says what stands in the way, in the place of a step for instance
 absl::Status CheckRunDirectory(const std::string& root,
                                FileSystem& files = FileSystem::Real());
 
-/// Removes the checkpoints of steps before `newest` but for the last `keep` - 1
-/// of them; none for a `keep` of 0. Those after `newest`, of a run that was
-/// taken up again further back, stay. Removes by name only the files of
+/// Removes the checkpoints of those steps of `own` that are before `newest`,
+/// but for the last `keep` - 1 of them; none for a `keep` of 0. What another
+/// run has written to `root` stays. Removes by name only the files of
 /// checkpoints; a directory that holds anything else is left as it is. What an
 /// earlier call, killed, left half removed is removed first.
 /// \pre that of `newest` is complete
 absl::Status RemoveOldSteps(const std::string& root, int keep, int64_t newest,
+                            const std::set<int64_t>& own,
                             FileSystem& files = FileSystem::Real());
 
 struct RunCheckpointsOptions {
@@ -67,7 +76,11 @@ struct RunCheckpointsOptions {
 
 /// Saves and loads the checkpoints of a run. All ranks make one, and call the
 /// same in the same order.
-/// \threadsafety the rank's thread only.
+///
+/// A run's own are those that it has saved and, once it has loaded one, that
+/// one and those before it. No other is replaced or removed, so that two runs
+/// that were given one directory cost each other nothing. \threadsafety the
+/// rank's thread only.
 class RunCheckpoints {
  public:
   /// \param world outlives this
@@ -81,9 +94,11 @@ class RunCheckpoints {
   /// Does what LoadCheckpoint does with the checkpoint of `step`.
   absl::Status Load(nn::Stateful& stateful, int64_t step,
                     const LoadCheckpointOptions& options = {});
-  /// As SaveCheckpoint, or AsyncCheckpointer::Save; one of that step is
-  /// replaced. Then removes old ones.
-  /// \error with `async` also that of the save before, and then nothing was
+  /// As SaveCheckpoint, or AsyncCheckpointer::Save; an own one of that step is
+  /// replaced. Then removes old ones. Where something else has the step's name
+  /// the checkpoint is written beside it.
+  /// \error where it lies beside, what is there and where it lies; with `async`
+  /// also that of the save before, and then nothing was
   ///     saved
   absl::Status Save(nn::Stateful& stateful, int64_t step);
   /// As AsyncCheckpointer::Poll; OK without `async`.
@@ -101,6 +116,10 @@ class RunCheckpoints {
   World& world_;
   const std::string root_;
   const RunCheckpointsOptions options_;
+  /// The run's own steps, of the first rank: those that it went on from, and
+  /// those that it saved, which are the writing thread's while a save goes on.
+  std::set<int64_t> resumed_;
+  std::set<int64_t> saved_;
   AsyncCheckpointer saver_;
   absl::Duration held_up_;
 };

@@ -61,13 +61,20 @@ class StepState final : public nn::Stateful {
   int64_t step_;
 };
 
+/// \param resumes go on from the latest that is there.
 void SaveSteps(const std::string& root, const std::vector<int64_t>& steps,
-               RunCheckpointsOptions options) {
+               RunCheckpointsOptions options, bool resumes = false) {
   // Takes no time to flush.
   FaultyFileSystem whole({});
   options.file_system = &whole;
   RunRanks(2, [&](World& world) -> absl::Status {
     RunCheckpoints checkpoints(world, root, options);
+    if (resumes) {
+      CH_ASSIGN_OR_RETURN(const std::optional<int64_t> latest,
+                          checkpoints.Latest());
+      StepState run;
+      CH_RETURN_IF_ERROR(checkpoints.Load(run, latest.value()));
+    }
     for (const int64_t step : steps) {
       StepState run(step);
       CH_RETURN_IF_ERROR(checkpoints.Save(run, step));
@@ -104,6 +111,46 @@ TEST(RunDirectoryTest, AStepIsReplaced) {
   EXPECT_THAT(StepsIn(root).value(), ElementsAre(100, 200));
 }
 
+/// Two runs have one directory: each keeps to its own steps.
+TEST(RunDirectoryTest, AnotherRunsCheckpointsStay) {
+  for (const bool async : {false, true}) {
+    const std::string root = FreshDir("two_runs");
+    absl::Status refused;
+    RunRanks(2, [&](World& world) -> absl::Status {
+      RunCheckpoints mine(world, root, {.keep = 1, .async = async});
+      StepState first(1);
+      CH_RETURN_IF_ERROR(mine.Save(first, 1));
+      CH_RETURN_IF_ERROR(mine.Wait());
+      RunCheckpoints others(world, root, {.keep = 2});
+      for (const int64_t step : {2, 3, 4}) {
+        StepState run(-step);
+        CH_RETURN_IF_ERROR(others.Save(run, step));
+      }
+      StepState late(3);
+      absl::Status status = mine.Save(late, 3);
+      if (status.ok()) status = mine.Wait();
+      if (world.rank() == 0) refused = status;
+      StepState last(5);
+      CH_RETURN_IF_ERROR(mine.Save(last, 5));
+      CH_RETURN_IF_ERROR(mine.Wait());
+      StepState kept;
+      CH_RETURN_IF_ERROR(others.Load(kept, 3));
+      CH_EXPECT_EQ(kept.step(), -3);
+      CH_RETURN_IF_ERROR(LoadCheckpoint(
+          world, kept, StepDirectory(root, 3) + ".saving", {.verify = false}));
+      CH_EXPECT_EQ(kept.step(), 3);
+      return absl::OkStatus();
+    });
+    EXPECT_THAT(std::string(refused.message()),
+                HasSubstr("step-000003.saving"));
+    // 1 went for 5, by the first; 2 for 4, by the second.
+    EXPECT_THAT(StepsIn(root).value(), ElementsAre(3, 4, 5));
+    ASSERT_EQ(UnfinishedSteps(root).value().size(), 1u);
+    EXPECT_THAT(UnfinishedSteps(root).value()[0],
+                HasSubstr("step-000003.saving"));
+  }
+}
+
 TEST(RunDirectoryTest, OtherNamesAreNoCheckpoints) {
   const std::string root = FreshDir("others");
   SaveSteps(root, {7}, {});
@@ -125,7 +172,7 @@ TEST(RunDirectoryTest, WhatIsNotACheckpointsIsNotRemoved) {
   std::ofstream(root + "/step-000001/notes") << "mine";
   std::ofstream(root + "/step-000000") << "mine";
   fs::create_directories(root + "/step-000000.removing/mine");
-  SaveSteps(root, {3}, {.keep = 1});
+  SaveSteps(root, {3}, {.keep = 1}, /*resumes=*/true);
   EXPECT_THAT(StepsIn(root).value(), ElementsAre(1, 3));
   EXPECT_TRUE(fs::exists(root + "/step-000001/notes"));
   EXPECT_TRUE(fs::exists(root + "/step-000000"));
@@ -142,7 +189,8 @@ TEST(RunDirectoryTest, ANameIsNeverOfHalfACheckpoint) {
       const std::string root = FreshDir("half");
       SaveSteps(root, {1, 2, 3, 4}, {});
       FaultyFileSystem files({.kind = kind, .at = at});
-      const absl::Status status = RemoveOldSteps(root, 2, 4, files);
+      const absl::Status status =
+          RemoveOldSteps(root, 2, 4, {1, 2, 3, 4}, files);
       const auto steps = StepsIn(root);
       ASSERT_TRUE(steps.ok()) << steps.status();
       for (const int64_t step : *steps) {
@@ -154,7 +202,7 @@ TEST(RunDirectoryTest, ANameIsNeverOfHalfACheckpoint) {
       EXPECT_EQ(steps->back(), 4);
       EXPECT_GE(steps->size(), 2u);
       // The next time everything old goes.
-      ASSERT_TRUE(RemoveOldSteps(root, 2, 4).ok());
+      ASSERT_TRUE(RemoveOldSteps(root, 2, 4, {1, 2, 3, 4}).ok());
       EXPECT_THAT(StepsIn(root).value(), ElementsAre(3, 4));
       EXPECT_EQ(std::distance(fs::directory_iterator(root), {}), 2);
       if (files.failed_call().empty()) {
@@ -176,6 +224,7 @@ TEST(RunDirectoryTest, AnErrorAfterTheSaveSaysThatItIsSaved) {
   RunRanks(1, [&](World& world) -> absl::Status {
     RunCheckpoints checkpoints(world, root, {.keep = 1});
     StepState run(2);
+    CH_RETURN_IF_ERROR(checkpoints.Load(run, 1));
     got = checkpoints.Save(run, 2);
     return absl::OkStatus();
   });
@@ -192,6 +241,22 @@ TEST(RunDirectoryTest, APlaceThatCannotBeWrittenIsFoundBeforeTheRun) {
   std::ofstream(root) << "mine";
   EXPECT_THAT(std::string(CheckRunDirectory(root).message()),
               HasSubstr("is not a directory"));
+}
+
+TEST(RunDirectoryTest, WhatHasTheNameOfALaterStepIsFoundBeforeTheRun) {
+  const std::string root = FreshDir("taken");
+  SaveSteps(root, {7}, {});
+  fs::create_directories(root + "/step-000009");
+  fs::create_directories(root + "/step-000006/mine");
+  std::ofstream(root + "/step-000008.txt") << "no step";
+  EXPECT_TRUE(CheckRunDirectory(root).ok()) << CheckRunDirectory(root);
+  std::ofstream(root + "/step-000009/notes") << "mine";
+  EXPECT_THAT(std::string(CheckRunDirectory(root).message()),
+              HasSubstr("step-000009"));
+  fs::remove_all(root + "/step-000009");
+  std::ofstream(root + "/step-000010") << "mine";
+  EXPECT_THAT(std::string(CheckRunDirectory(root).message()),
+              HasSubstr("step-000010"));
 }
 
 }  // namespace

@@ -41,9 +41,10 @@ absl::Status Save(World& world, const absl::StatusOr<nn::StateDict>& state,
                   const std::string& dir,
                   const SaveCheckpointOptions& options) {
   if (world.context().dry_run()) return PlanDry(world, state, options);
-  CH_ASSIGN_OR_RETURN(const std::unique_ptr<SaveJob> job,
-                      SaveJob::Prepare(world, state, dir, options.overwrite,
-                                       *options.file_system));
+  CH_ASSIGN_OR_RETURN(
+      const std::unique_ptr<SaveJob> job,
+      SaveJob::Prepare(world, state, dir, options.overwrite,
+                       *options.file_system, options.beside_if_refused));
   CH_ASSIGN_OR_RETURN(const std::shared_ptr<Communicator> comm,
                       AllRanks(world));
   absl::StatusOr<std::vector<std::string>> hashes =

@@ -81,7 +81,8 @@ absl::StatusOr<uint64_t> WriteBox(const IndexedTensor& tensor, const Box& box,
 
 absl::StatusOr<std::unique_ptr<SaveJob>> SaveJob::Prepare(
     World& world, const absl::StatusOr<nn::StateDict>& state,
-    const std::string& dir, bool overwrite, FileSystem& files) {
+    const std::string& dir, bool overwrite, FileSystem& files,
+    bool beside_if_refused) {
   if (world.context().dry_run()) {
     return absl::FailedPreconditionError(
         absl::StrCat("a dry run has no state to save to ", dir));
@@ -118,7 +119,8 @@ absl::StatusOr<std::unique_ptr<SaveJob>> SaveJob::Prepare(
       const std::vector<std::string> directories,
       OnEveryRank(*comm, "save: open", [&]() -> absl::StatusOr<std::string> {
         if (world.rank() == 0) {
-          const absl::Status opened = job->Open(dir, overwrite);
+          const absl::Status opened =
+              job->Open(dir, overwrite, beside_if_refused);
           if (!opened.ok()) {
             job->GiveUp();
             return opened;
@@ -183,9 +185,16 @@ absl::Span<const SaveJob::Piece> SaveJob::Round(int round) const {
       round_begins_[i], round_begins_[i + 1] - round_begins_[i]);
 }
 
-absl::Status SaveJob::Open(const std::string& dir, bool overwrite) {
-  CH_ASSIGN_OR_RETURN(
-      target_, NewDirectory::Create(dir, overwrite, files_, IsCheckpointFile));
+absl::Status SaveJob::Open(const std::string& dir, bool overwrite,
+                           bool beside_if_refused) {
+  absl::StatusOr<std::unique_ptr<NewDirectory>> target =
+      NewDirectory::Create(dir, overwrite, files_, IsCheckpointFile);
+  if (!target.ok() && beside_if_refused) {
+    auto beside = NewDirectory::CreateBeside(dir, target.status(), files_);
+    if (beside.ok()) target = *std::move(beside);
+  }
+  CH_RETURN_IF_ERROR(target.status());
+  target_ = *std::move(target);
   directory_ = target_->partial_path();
   for (const std::string& file : plan_.index.files) target_->Add(file);
   for (int rank = 1; rank < plan_.index.ranks; ++rank) {

@@ -46,10 +46,13 @@ class SaveJob {
   /// Called by all ranks. What was issued before is done when it returns.
   /// \param state of this rank, or why it has none
   /// \param files outlives the job
+  /// \param beside_if_refused where `dir` is refused the job goes on beside it,
+  ///     and Commit fails, saying so
   /// \error on every rank alike; then nothing is left behind
   static absl::StatusOr<std::unique_ptr<SaveJob>> Prepare(
       World& world, const absl::StatusOr<nn::StateDict>& state,
-      const std::string& dir, bool overwrite, FileSystem& files);
+      const std::string& dir, bool overwrite, FileSystem& files,
+      bool beside_if_refused = false);
 
   /// A part of a cell that this rank writes, at most kMostBytesOfAPiece.
   struct Piece {
@@ -118,7 +121,8 @@ class SaveJob {
   SaveJob(int rank, SavePlan plan, FileSystem& files)
       : rank_(rank), plan_(std::move(plan)), files_(files) {}
 
-  absl::Status Open(const std::string& dir, bool overwrite);
+  absl::Status Open(const std::string& dir, bool overwrite,
+                    bool beside_if_refused);
   void CutPieces(absl::Span<const Tensor> data);
   absl::Status WriteIndex();
 

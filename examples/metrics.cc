@@ -32,6 +32,16 @@ struct KeptLines {
   int64_t lines = 0;
 };
 
+/// Whether a file may be of metrics, to the end or to where a write ended.
+bool MayBeMetrics(const std::string& path) {
+  const std::string begin = "{\"step\":";
+  std::string found(begin.size(), '\0');
+  std::ifstream file(path, std::ios::binary);
+  file.read(found.data(), static_cast<std::streamsize>(found.size()));
+  found.resize(static_cast<size_t>(file.gcount()));
+  return begin.compare(0, found.size(), found) == 0;
+}
+
 KeptLines LinesUpTo(const std::string& path, int64_t last) {
   KeptLines kept;
   std::ifstream file(path);
@@ -121,6 +131,12 @@ absl::Status MetricsFile::Check(const std::string& path) {
   const bool existed = stat(path.c_str(), &info) == 0;
   if (existed && S_ISFIFO(info.st_mode)) {
     return access(path.c_str(), W_OK) == 0 ? absl::OkStatus() : Refused(path);
+  }
+  if (existed && S_ISREG(info.st_mode) && !MayBeMetrics(path)) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "--metrics=", path,
+        ": holds something else than metrics, and is left as it is; name "
+        "another file"));
   }
   CH_RETURN_IF_ERROR(Open(path).status());
   // What was made may lie behind a link.

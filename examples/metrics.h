@@ -60,7 +60,8 @@ std::string ToJson(const StepMetrics& metrics, int rank);
 /// an error no more are taken.
 class MetricsFile {
  public:
-  /// Whether the file can be written, changing nothing. A pipe is not opened:
+  /// Whether the file can be written, and holds nothing but metrics, as far as
+  /// its beginning tells, changing nothing. A pipe is not opened:
   /// its reader would see it end.
   /// \error kInvalidArgument naming it and what the system says
   static absl::Status Check(const std::string& path);

@@ -156,6 +156,44 @@ class ReportTest(TrainLmTestCase):
             self.assertEqual(len(file.readlines()), 3)
         self.assertFalse(os.path.exists(path))
 
+    def test_a_page_that_cannot_take_its_place_leaves_none_beside(self):
+        # A directory comes into its place while the run is held by metrics
+        # that nobody reads.
+        path, fifo = self.path("run.html"), self.path("fifo")
+        os.mkfifo(fifo)
+        reader = os.open(fifo, os.O_RDONLY | os.O_NONBLOCK)
+        run = subprocess.Popen(
+            [PROGRAM, "--text=" + self.text, *SMALL, "--steps=400",
+             "--report=" + path, "--report_every=100", "--metrics=" + fifo],
+            stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+        self.addCleanup(run.kill)
+        while not os.path.exists(path):
+            self.assertIsNone(run.poll())
+            time.sleep(0.01)
+        os.remove(path)
+        os.makedirs(path + "/mine")
+        os.set_blocking(reader, True)
+        with os.fdopen(reader, "rb") as metrics:
+            self.assertEqual(len(metrics.read().splitlines()), 400)
+        _, errors = run.communicate(timeout=120)
+        self.assertEqual(run.returncode, 1, errors)
+        self.assertIn("--report: cannot give its name to", errors)
+        self.assertEqual(sorted(os.listdir(self.dir)),
+                         ["fifo", "run.html", "text"])
+
+    def test_nothing_left_to_train_leaves_the_page(self):
+        path, kept = self.path("run.html"), self.path("kept")
+        flags = ["--text=" + self.text, *SMALL, "--report=" + path,
+                 "--checkpoints=" + kept]
+        self.assertEqual(self.run_program(*flags).returncode, 0)
+        with open(path) as file:
+            before = file.read()
+        run = self.run_program(*flags, "--resume")
+        self.assertEqual(run.returncode, 0, run.stderr)
+        self.assertIn("nothing is left to train", run.stdout)
+        with open(path) as file:
+            self.assertEqual(file.read(), before)
+
     def test_refuses_what_would_harm_other_files(self):
         notes = self.path("notes.html")
         with open(notes, "w") as file:
@@ -168,6 +206,8 @@ class ReportTest(TrainLmTestCase):
                 (["--report=" + self.path("none/run.html")], "cannot write to"),
                 (["--report=" + metrics, "--metrics=" + metrics], "name two files"),
                 (["--report="], "--report= names nothing"),
+                (["--report=/proc/x"], "cannot create"),
+                (["--report=" + self.path("a" * 250)], "File name too long"),
                 (["--report_every=2"], "--report_every is for --report"),
                 (["--report=" + self.path("r"), "--report_every=-1"],
                  "--report_every=-1: must be at least 0")]:

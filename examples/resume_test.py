@@ -7,6 +7,7 @@ usage: resume_test.py PROGRAM
 With CROSSHATCH_RESUME=all also between all pairs of meshes below.
 """
 
+import fcntl
 import itertools
 import json
 import math
@@ -37,6 +38,38 @@ LONG = 120
 # What a run says of its checkpoints.
 SAVED = (r"\nsaved {} checkpoint{}: [\d.]+ ms of the run each, at most [\d.]+ ms,"
          r" where a step took [\d.]+ ms\n")
+
+
+
+class Held:
+    """A run of two steps or more, held in its first by metrics that find no
+    room, after all that it checks before."""
+
+    def __init__(self, case, *flags):
+        fifo = case.path("fifo" + str(len(os.listdir(case.dir))))
+        os.mkfifo(fifo)
+        self.case = case
+        self.pipe = os.open(fifo, os.O_RDWR | os.O_NONBLOCK)
+        case.addCleanup(os.close, self.pipe)
+        # While there is room a write of one byte at a time fills every page.
+        fcntl.fcntl(self.pipe, fcntl.F_SETPIPE_SZ, 4096)
+        with self.case.assertRaises(BlockingIOError):
+            while os.write(self.pipe, b"x"):
+                pass
+        self.run = subprocess.Popen(
+            [PROGRAM, "--text=" + case.text, "--metrics=" + fifo, *flags],
+            stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        case.addCleanup(self.run.kill)
+        self.begin = self.run.stdout.readline()
+        case.assertNotEqual(self.begin, "")
+
+    def let_go(self, status):
+        """What it prints."""
+        fcntl.fcntl(self.pipe, fcntl.F_SETPIPE_SZ, 1 << 20)
+        os.read(self.pipe, 4096)
+        out, error = self.run.communicate(timeout=LONG)
+        self.case.assertEqual(self.run.returncode, status, out + error)
+        return self.begin + out, error
 
 
 class ResumeTest(unittest.TestCase):
@@ -337,18 +370,55 @@ class ResumeTest(unittest.TestCase):
             with self.subTest(how=how):
                 checkpoints = self.path("run" + "".join(how))
                 model = self.path("model" + "".join(how))
-                os.mkdir(checkpoints)
+                held = Held(self, *MODEL, *RUN, "--steps=3", "--save_every=1",
+                            *how, "--checkpoints=" + checkpoints,
+                            "--save=" + model)
                 # What stands there is no checkpoint, so nothing replaces it.
+                os.mkdir(checkpoints)
                 open(os.path.join(checkpoints, "step-000002"), "w").close()
-                run = self.run_program(
-                    *MODEL, *RUN, "--steps=3", "--save_every=1", *how,
-                    "--checkpoints=" + checkpoints, "--save=" + model, status=1)
-                self.assertIn("trained 3 steps", run.stdout)
-                self.assertRegex(run.stdout, SAVED.format(2, "s"))
-                self.assertEqual(run.stderr.count("step-000002"), 2, run.stderr)
+                out, error = held.let_go(status=1)
+                self.assertIn("trained 3 steps", out)
+                self.assertRegex(out, SAVED.format(2, "s"))
+                self.assertIn("lies in " + checkpoints + "/step-000002.saving",
+                              error)
                 self.assertTrue(os.path.exists(model + "/model.safetensors"))
-                self.assertTrue(os.path.exists(
-                    checkpoints + "/step-000003/checkpoint.json"))
+                for step in "step-000002.saving", "step-000003":
+                    self.assertTrue(os.path.exists(
+                        f"{checkpoints}/{step}/checkpoint.json"))
+
+    def test_two_runs_in_one_directory_cost_each_other_no_checkpoint(self):
+        checkpoints = self.path("both")
+        flags = [*NO_SEED, *RUN, "--steps=3", "--save_every=1", "--keep=1",
+                 "--checkpoints=" + checkpoints]
+        held = Held(self, *flags, "--seed=1")
+        self.run_program(*flags, "--seed=2")
+        self.assertEqual(os.listdir(checkpoints), ["step-000003"])
+        _, error = held.let_go(status=1)
+        self.assertIn(checkpoints + "/step-000003.saving", error)
+        for step, seed in ("step-000003", 2), ("step-000003.saving", 1):
+            with open(f"{checkpoints}/{step}/checkpoint.json") as file:
+                self.assertIn(f'"run.seed": {seed}', file.read())
+        run = self.run_program(*flags, "--resume")
+        self.assertIn("step-000003.saving was left by a save", run.stderr)
+
+    def test_one_command_begins_goes_on_and_ends_a_job(self):
+        model = self.path("model")
+        flags = ["--text=" + self.text, *MODEL, *RUN, "--steps=100000",
+                 "--checkpoints=" + self.path("run"), "--resume",
+                 "--save=" + model, "--overwrite"]
+        saved = []
+        for _ in range(2):
+            run = subprocess.Popen([PROGRAM, *flags], stdout=subprocess.PIPE,
+                                   stderr=subprocess.PIPE, text=True)
+            self.addCleanup(run.kill)
+            while "  loss " not in run.stdout.readline():
+                self.assertIsNone(run.poll())
+            run.send_signal(signal.SIGTERM)
+            out, error = run.communicate(timeout=LONG)
+            self.assertEqual((run.returncode, error), (0, ""))
+            self.assertIn("stopped by a signal", out)
+            saved.append(self.weights(model))
+        self.assertNotEqual(*saved)
 
     def test_says_where_it_begins(self):
         checkpoints = self.path("run")

@@ -2,6 +2,7 @@
 #include "crosshatch/examples/token_source.h"
 
 #include <fcntl.h>
+#include <poll.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -15,6 +16,8 @@
 #include "absl/cleanup/cleanup.h"
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "absl/time/time.h"
 #include "crosshatch/base/status_macros.h"
 #include "crosshatch/checkpoint/content_hash.h"
 #include "crosshatch/examples/machine_memory.h"
@@ -24,8 +27,31 @@ namespace {
 
 __extension__ using Wide = __int128;
 
+// Waits until `fd` has bytes or is at its end, `patience` at most.
+absl::Status AwaitBytes(int fd, const std::string& path,
+                        absl::Duration patience) {
+  const absl::Time until = absl::Now() + patience;
+  while (true) {
+    struct pollfd wanted = {.fd = fd, .events = POLLIN, .revents = 0};
+    const absl::Duration left =
+        std::max(absl::ZeroDuration(), until - absl::Now());
+    const int ready =
+        poll(&wanted, 1, static_cast<int>(absl::ToInt64Milliseconds(left)));
+    if (ready > 0) return absl::OkStatus();
+    if (ready < 0 && errno != EINTR) {
+      return absl::ErrnoToStatus(errno, absl::StrCat("cannot wait for ", path));
+    }
+    if (ready == 0) {
+      return absl::DeadlineExceededError(absl::StrCat(
+          "cannot read ", path, ": no byte has come, nor its end, for ",
+          absl::FormatDuration(patience), "; does a program write to it?"));
+    }
+  }
+}
+
 // Appends the bytes of a file or a pipe to `content`.
-absl::Status AppendFile(const std::string& path, std::string& content) {
+absl::Status AppendFile(const std::string& path, absl::Duration patience,
+                        std::string& content) {
   // A token takes twice a byte of text, and both are there for a while.
   const size_t most = static_cast<size_t>(MachineMemory()) / 8;
   const auto too_long = [&] {
@@ -40,7 +66,9 @@ absl::Status AppendFile(const std::string& path, std::string& content) {
     return absl::ErrnoToStatus(error,
                                absl::StrCat("cannot ", action, " ", path));
   };
-  const int fd = open(path.c_str(), O_RDONLY | O_CLOEXEC);
+  // A pipe that nobody writes to, and a log of the system, would keep a read
+  // for ever.
+  const int fd = open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
   if (fd < 0) return failed("open");
   const absl::Cleanup close_fd = [fd] { close(fd); };
   struct stat info;
@@ -56,13 +84,14 @@ absl::Status AppendFile(const std::string& path, std::string& content) {
     constexpr size_t kAtOnce = size_t{1} << 20;
     const size_t size = content.size();
     if (size > most) return too_long();
+    CH_RETURN_IF_ERROR(AwaitBytes(fd, path, patience));
     content.resize(size + kAtOnce);
     const ssize_t got = read(fd, content.data() + size, kAtOnce);
     const int error = errno;
     content.resize(size + static_cast<size_t>(std::max<ssize_t>(got, 0)));
     errno = error;
     if (got == 0) break;
-    if (got < 0 && errno != EINTR) return failed("read");
+    if (got < 0 && errno != EINTR && errno != EAGAIN) return failed("read");
   }
   if (content.size() == before) {
     return absl::InvalidArgumentError(absl::StrCat(path, " is empty"));
@@ -153,11 +182,11 @@ TokenSource::TokenSource(std::vector<uint16_t> narrow,
                      : *std::max_element(wide_.begin(), wide_.end())) {}
 
 absl::StatusOr<TokenSource> TokenSource::FromText(
-    const std::vector<std::string>& files) {
+    const std::vector<std::string>& files, absl::Duration patience) {
   std::string text;
   std::vector<uint16_t> tokens;
   for (const std::string& path : files) {
-    CH_RETURN_IF_ERROR(AppendFile(path, text));
+    CH_RETURN_IF_ERROR(AppendFile(path, patience, text));
   }
   tokens.reserve(text.size());
   for (const char c : text) tokens.push_back(static_cast<unsigned char>(c));
@@ -170,7 +199,7 @@ absl::StatusOr<TokenSource> TokenSource::FromText(
 absl::StatusOr<TokenSource> TokenSource::FromTokenFile(const std::string& path,
                                                        int bits) {
   std::string bytes;
-  CH_RETURN_IF_ERROR(AppendFile(path, bytes));
+  CH_RETURN_IF_ERROR(AppendFile(path, kPatience, bytes));
   CH_ASSIGN_OR_RETURN(const TokenFormat format, FormatOf(path, bytes, bits));
   const auto width = static_cast<size_t>(format.bits / 8);
   const size_t count = (bytes.size() - format.begin) / width;

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "absl/time/time.h"
 
 namespace crosshatch::examples {
 
@@ -30,12 +31,17 @@ struct TokenBatch {
 /// A sequence of tokens, read round and round.
 class TokenSource {
  public:
+  static constexpr absl::Duration kPatience = absl::Seconds(30);
+
   /// The bytes of `files`, one after the other.
-  /// \error naming the file: what the system says; kInvalidArgument for one
+  /// \param patience how long a pipe may keep a reader waiting for its next
+  /// byte \error naming the file: kDeadlineExceeded beyond `patience`; what the
+  /// system says; kInvalidArgument for one
   ///     that is empty or neither a file nor a pipe; kResourceExhausted for
   ///     more than the machine's memory should hold.
   static absl::StatusOr<TokenSource> FromText(
-      const std::vector<std::string>& files);
+      const std::vector<std::string>& files,
+      absl::Duration patience = kPatience);
   /// A file of little-endian integers of `bits`, 16 or 32, as nanoGPT writes
   /// them; 0: by the file's header, or 16. The header is that of llm.c's files:
   /// 256 of int32, the first three of which are 20240520, 1 and the number of

@@ -1,11 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "crosshatch/examples/token_source.h"
 
+#include <sys/stat.h>
+#include <unistd.h>
+
 #include <cstdint>
 #include <fstream>
 #include <string>
+#include <thread>
 #include <vector>
 
+#include "absl/status/status.h"
+#include "absl/time/clock.h"
+#include "absl/time/time.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
@@ -35,6 +42,27 @@ TEST(TokenSourceTest, RowsFollowEachOtherAndGoRound) {
   EXPECT_THAT(source->Rows(next, 3, 1, 1).inputs, ElementsAre());
   // 2^62 rows of 2^40 tokens: 2^102 is 1 modulo 7, as 2^3 is.
   EXPECT_EQ(source->PositionAfter(4, int64_t{1} << 40, int64_t{1} << 62), 5);
+}
+
+TEST(TokenSourceTest, APipeIsReadToItsEndAndNotWaitedForForEver) {
+  const std::string path = ::testing::TempDir() + "/pipe";
+  unlink(path.c_str());
+  ASSERT_EQ(mkfifo(path.c_str(), 0600), 0);
+  const auto silent =
+      TokenSource::FromText({path}, /*patience=*/absl::Milliseconds(30));
+  EXPECT_EQ(silent.status().code(), absl::StatusCode::kDeadlineExceeded);
+  EXPECT_THAT(std::string(silent.status().message()), HasSubstr(path));
+  // A writer that pauses.
+  std::thread writer([&] {
+    std::ofstream out(path);
+    out << "ab" << std::flush;
+    absl::SleepFor(absl::Milliseconds(50));
+    out << "c";
+  });
+  const auto source = TokenSource::FromText({path});
+  writer.join();
+  ASSERT_TRUE(source.ok()) << source.status();
+  EXPECT_EQ(source->size(), 3);
 }
 
 TEST(TokenSourceTest, BytesOfAllFilesAreTokens) {

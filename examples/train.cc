@@ -363,9 +363,9 @@ absl::Status Trainer::PrintSample() {
     tokens.push_back(static_cast<unsigned char>(c));
   }
   if (tokens.empty()) {
-    constexpr int64_t kPromptTokens = 16;
     tokens =
-        tokens_.Rows(0, std::min(tokens_.size(), kPromptTokens), 0, 1).inputs;
+        tokens_.Rows(0, std::min(tokens_.size(), kDefaultPromptTokens), 0, 1)
+            .inputs;
   }
   CH_ASSIGN_OR_RETURN(const std::vector<int32_t> drawn,
                       Sample(world_, model_, tokens,
@@ -484,7 +484,8 @@ absl::Status Trainer::Run() {
   CH_ASSIGN_OR_RETURN(
       MetricsFile file,
       MetricsFile::Open(speaks_ ? options_.metrics : "", step_));
-  if (speaks_ && !options_.report.empty()) {
+  // With nothing left to train the page of the run before stays.
+  if (speaks_ && !options_.report.empty() && step_ < options_.steps) {
     begun_at_ = step_;
     CH_ASSIGN_OR_RETURN(RunPage page, RunPage::Open(options_.report, step_));
     page_.emplace(std::move(page));

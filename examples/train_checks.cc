@@ -48,6 +48,10 @@ absl::Status CheckSizes(const TrainOptions& options) {
       const int64_t tokens,
       Product(options.global_batch, options.seq_len,
               "the tokens of a step, --global_batch times --seq_len"));
+  if (options.sample > kMostElements) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "--sample=", options.sample, ": must be at most ", kMostElements));
+  }
   const int64_t widest =
       std::max({c.dim, c.ffn, c.vocab, c.heads * c.head_dim});
   CH_RETURN_IF_ERROR(
@@ -72,6 +76,34 @@ absl::Status CheckMesh(const TrainOptions& options) {
                      "--backend=fake runs one rank of any mesh dry"));
   }
   return absl::OkStatus();
+}
+
+// The bytes of keys and values of a prompt and its sample, which a rank keeps
+// of its own heads, over `ranks` of them.
+double SampleBytes(const TrainOptions& options, int64_t prompt, int ranks) {
+  const nn::LlamaConfig c = options.config.Resolved();
+  // Of a token: keys and values; what is drawn, as a number and as text.
+  const double of_token =
+      2.0 * static_cast<double>(c.layers) * static_cast<double>(c.kv_heads) *
+          static_cast<double>(c.head_dim) *
+          static_cast<double>(SizeOf(options.dtype)) / options.AxisSize("tp") +
+      2.0 * sizeof(int32_t);
+  return ranks * of_token *
+         (static_cast<double>(prompt) + static_cast<double>(options.sample));
+}
+
+// What Sample would refuse once the model is trained.
+absl::Status CheckSample(const TrainOptions& options, int64_t prompt) {
+  const nn::RopeScaling& rope = options.config.rope_scaling;
+  if (options.sample == 0 || !rope.DependsOnLength() ||
+      prompt + options.sample <= rope.original_positions) {
+    return absl::OkStatus();
+  }
+  return absl::InvalidArgumentError(absl::StrCat(
+      "--sample=", options.sample, " after a prompt of ", prompt,
+      " tokens: the rotary positions of this model depend on the length beyond "
+      "its ",
+      rope.original_positions, " positions; draw fewer"));
 }
 
 // Whether `path` is `directory` or lies in it.
@@ -121,6 +153,11 @@ absl::Status CheckOutput(const char* flag, const std::string& output,
     return absl::InvalidArgumentError(absl::StrCat(
         "--", flag, "=", output, " lies in --save=", options.save_dir,
         ", which is put in place as a whole after training; write it beside"));
+  }
+  if (!options.checkpoints.empty() && IsIn(output, options.checkpoints)) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "--", flag, "=", output, " lies in --checkpoints=", options.checkpoints,
+        ", where only checkpoints are written; write it beside"));
   }
   return absl::OkStatus();
 }
@@ -187,8 +224,8 @@ absl::Status CheckVocabulary(const TrainOptions& options, int32_t token) {
       "; --vocab must be above every token"));
 }
 
-absl::Status CheckMemory(const TrainOptions& options,
-                         const TokenSource& tokens) {
+absl::Status CheckMemory(const TrainOptions& options, const TokenSource& tokens,
+                         int64_t prompt) {
   if (options.run.backend == Backend::kFake) return absl::OkStatus();
   // A rank that is a process may have the machine to itself.
   const int ranks =
@@ -210,6 +247,18 @@ absl::Status CheckMemory(const TrainOptions& options,
         ": make the model, --global_batch or --seq_len smaller, or run one "
         "rank of it dry with --backend=fake"));
   };
+  // Weights and moments are there when the sample is drawn.
+  const double kept = ranks / static_cast<double>(options.world_size()) * 12.0 *
+                      static_cast<double>(options.config.NumParameters());
+  if (const double drawn = SampleBytes(options, prompt, ranks);
+      options.sample > 0 && kept + drawn > static_cast<double>(memory)) {
+    return absl::ResourceExhaustedError(
+        absl::StrCat("--sample=", options.sample,
+                     ": keys and values of so many tokens take ",
+                     FormatBytes(static_cast<int64_t>(std::min(drawn, 9e18))),
+                     " beside the model's, and this machine has ",
+                     FormatBytes(memory), "; draw fewer"));
+  }
   if (bytes > static_cast<double>(memory)) return too_much(bytes);
   // The last rank holds least where sizes do not divide.
   CH_ASSIGN_OR_RETURN(const int64_t first, DryPeak(options, tokens, 0));
@@ -245,7 +294,11 @@ absl::Status CheckTraining(const TrainOptions& options,
   for (const char c : options.prompt) {
     CH_RETURN_IF_ERROR(CheckVocabulary(options, static_cast<unsigned char>(c)));
   }
-  return CheckMemory(options, tokens);
+  const int64_t prompt = options.prompt.empty()
+                             ? std::min(tokens.size(), kDefaultPromptTokens)
+                             : static_cast<int64_t>(options.prompt.size());
+  CH_RETURN_IF_ERROR(CheckSample(options, prompt));
+  return CheckMemory(options, tokens, prompt);
 }
 
 absl::Status CheckEvaluation(const TrainOptions& options,

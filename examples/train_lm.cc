@@ -23,6 +23,7 @@
 #include "crosshatch/checkpoint/file_io.h"
 #include "crosshatch/checkpoint/hf_config.h"
 #include "crosshatch/checkpoint/huggingface.h"
+#include "crosshatch/checkpoint/run_directory.h"
 #include "crosshatch/comm/world.h"
 #include "crosshatch/examples/token_source.h"
 #include "crosshatch/examples/train.h"
@@ -61,9 +62,15 @@ bool GoWhereItWasTyped() {
 
 // They may be the only copy of an earlier run's model.
 absl::Status NoteUnfinishedSaves(const TrainOptions& options) {
-  if (options.save_dir.empty()) return absl::OkStatus();
-  CH_ASSIGN_OR_RETURN(const std::vector<std::string> found,
-                      checkpoint::UnfinishedSaves(options.save_dir));
+  std::vector<std::string> found;
+  if (!options.save_dir.empty()) {
+    CH_ASSIGN_OR_RETURN(found, checkpoint::UnfinishedSaves(options.save_dir));
+  }
+  if (!options.checkpoints.empty()) {
+    CH_ASSIGN_OR_RETURN(const std::vector<std::string> of_steps,
+                        checkpoint::UnfinishedSteps(options.checkpoints));
+    found.insert(found.end(), of_steps.begin(), of_steps.end());
+  }
   for (const std::string& dir : found) {
     std::fprintf(
         stderr,

@@ -168,6 +168,8 @@ class TrainLmTest(TrainLmTestCase):
         # A link to a file that is still to be made, in an empty directory.
         os.mkdir(self.path("place"))
         os.symlink(self.path("place/metrics"), self.path("later"))
+        os.mkdir(self.path("taken"))
+        open(self.path("taken/step-000002"), "w").close()
         config = self.path("config")
         os.mkdir(config)
         with open(MODEL_FILE) as file:
@@ -292,13 +294,17 @@ class TrainLmTest(TrainLmTestCase):
               "--save=" + self.path("out")], "lie in one another"),
             ([text, "--checkpoints=" + self.text], self.text),
             ([text, "--sample=-1"], "--sample=-1: must be at least 0"),
-            ([text, "--top_k=-1"], "--top_k=-1: must be at least 0"),
-            ([text, "--temperature=-1"], "--temperature=-1: must be a number"),
+            ([text, "--sample=1", "--top_k=-1"], "--top_k=-1: must be at least 0"),
+            ([text, "--sample=1", "--temperature=-1"], "--temperature=-1: must be a number"),
             ([text, "--prompt=a"], "--prompt is for --sample"),
             ([text, "--sample=1", "--prompt="], "--prompt= names nothing"),
             ([text, "--sample=1", "--prompt=\xe9", "--vocab=130"],
              "beyond the vocabulary"),
             ([text, "--sample=1", "--backend=fake"], "nothing to draw from"),
+            ([text, "--top_k=2"], "--top_k is for --sample"),
+            ([text, "--temperature=1"], "--temperature is for --sample"),
+            ([text, "--sample=" + huge], "--sample=" + huge + ": must be at"),
+            ([text, "--sample=100000000000"], "draw fewer"),
             (["--tokens=" + self.text, "--sample=1", "--prompt=a"],
              "--prompt is for --text"),
             ([text, "--lr=nan"], "--lr=nan: must be a number"),
@@ -358,6 +364,13 @@ class TrainLmTest(TrainLmTestCase):
             ([text, "--metrics=/no/such/file"], "No such file"),
             ([text, "--metrics=/proc/x"], "--metrics: cannot write /proc/x"),
             ([text, "--metrics=" + fifo], "No such device"),
+            ([text, "--metrics=" + odd], "is left as it is"),
+            ([text, "--metrics=" + self.path("c/step-000002/checkpoint.json"),
+              "--checkpoints=" + self.path("c")], "lies in --checkpoints"),
+            ([text, "--report=" + self.path("c/run.html"),
+              "--checkpoints=" + self.path("c")], "lies in --checkpoints"),
+            ([text, "--checkpoints=" + self.path("taken")],
+             "taken/step-000002 exists and is not a directory"),
             ([text, "--metrics=" + self.text], "which is only read"),
             ([text, "--metrics=" + self.path("out/metrics"),
               "--save=" + self.path("out")], "lies in --save"),
@@ -374,7 +387,7 @@ class TrainLmTest(TrainLmTestCase):
             self.assertIn("A small text", file.read())
         self.assertEqual(sorted(os.listdir(self.dir)),
                          ["config", "empty", "fifo", "later", "link", "odd",
-                          "place", "text"])
+                          "place", "taken", "text"])
         self.assertEqual(os.listdir(self.path("place")), [])
 
     def test_refuses_a_seed_of_the_environment_that_is_no_number(self):
@@ -412,14 +425,15 @@ class TrainLmTest(TrainLmTestCase):
 
     def test_an_old_metrics_file_is_there_until_the_first_step(self):
         metrics = self.path("metrics")
+        old = '{"step":1}\n' * 1000
         with open(metrics, "w") as file:
-            file.write("an old run's\n" * 1000)
+            file.write(old)
         self.refusal("--text=" + self.text, "--metrics=" + metrics,
                      "--model=/no/such")
         self.refusal("--text=" + self.text, "--metrics=" + metrics,
                      "--lr=1e30", "--vocab=20")
         with open(metrics) as file:
-            self.assertEqual(file.read(), "an old run's\n" * 1000)
+            self.assertEqual(file.read(), old)
         self.metrics()
 
     def test_output_that_nobody_reads_ends_no_training(self):

@@ -15,6 +15,7 @@
 #include "crosshatch/launch/given_flag.h"
 #include "crosshatch/launch/launch_flags.h"
 
+using GivenDouble = crosshatch::GivenFlag<double>;
 using GivenInt = crosshatch::GivenFlag<int64_t>;
 using GivenPath = crosshatch::GivenFlag<std::string>;
 using GivenSeed = crosshatch::GivenFlag<uint64_t>;
@@ -98,9 +99,9 @@ ABSL_FLAG(
     GivenPath, prompt, {},
     "The text that --sample goes on from. Without it: the first 16 tokens "
     "that are trained on.");
-ABSL_FLAG(double, temperature, 1.0,
+ABSL_FLAG(GivenDouble, temperature, {1.0},
           "Divides the logits that --sample draws by; 0: the likeliest token.");
-ABSL_FLAG(int64_t, top_k, 0,
+ABSL_FLAG(GivenInt, top_k, {0},
           "Let --sample draw from the likeliest so many; 0: from all.");
 ABSL_FLAG(
     GivenPath, checkpoints, {},
@@ -247,6 +248,10 @@ absl::Status CheckNeeds(const TrainOptions& options) {
        !options.checkpoints.empty()},
       {"resume", options.resume, "checkpoints", !options.checkpoints.empty()},
       {"prompt", !options.prompt.empty(), "sample", options.sample > 0},
+      {"temperature", absl::GetFlag(FLAGS_temperature).is_given, "sample",
+       options.sample > 0},
+      {"top_k", absl::GetFlag(FLAGS_top_k).is_given, "sample",
+       options.sample > 0},
       {"prompt", !options.prompt.empty(), "text", !options.text.empty()},
       {"token_bits", options.token_bits != 0, "tokens",
        !options.tokens.empty()},
@@ -481,8 +486,8 @@ absl::StatusOr<TrainOptions> ParseTrainOptions(int argc, char** argv) {
   options.sample = absl::GetFlag(FLAGS_sample);
   CH_ASSIGN_OR_RETURN(options.prompt,
                       PathOf("prompt", absl::GetFlag(FLAGS_prompt)));
-  options.temperature = absl::GetFlag(FLAGS_temperature);
-  options.top_k = absl::GetFlag(FLAGS_top_k);
+  options.temperature = absl::GetFlag(FLAGS_temperature).value;
+  options.top_k = absl::GetFlag(FLAGS_top_k).value;
   CH_ASSIGN_OR_RETURN(options.metrics,
                       PathOf("metrics", absl::GetFlag(FLAGS_metrics)));
   CH_ASSIGN_OR_RETURN(options.report,

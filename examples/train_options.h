@@ -22,6 +22,9 @@
 
 namespace crosshatch::examples {
 
+/// Of the text that is trained on, what --sample goes on from without --prompt.
+inline constexpr int64_t kDefaultPromptTokens = 16;
+
 struct TrainOptions {
   /// As given, completed with an fsdp axis of size 1 if it has none.
   std::vector<MeshAxis> mesh;

@@ -10,6 +10,7 @@
 #include <cstring>
 #include <filesystem>
 
+#include "absl/cleanup/cleanup.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_replace.h"
@@ -152,6 +153,34 @@ absl::StatusOr<std::string> ReadPage(const std::string& path) {
   return page;
 }
 
+/// Makes two files beside `path` as versions of it are made, gives the first
+/// the second's name, and removes them.
+absl::Status TryToReplace(const std::string& path) {
+  checkpoint::FileSystem& files = checkpoint::FileSystem::Real();
+  std::string made[2];
+  const absl::Cleanup remove = [&] {
+    for (const std::string& name : made) {
+      if (!name.empty()) files.RemoveFile(name);
+    }
+  };
+  for (std::string& name : made) {
+    int fd = -1;
+    std::string taken;
+    const int error = checkpoint::TakeSavingName(
+        path, [&](const std::string& n) { return files.CreateFile(n, fd); },
+        taken);
+    if (error != 0) return checkpoint::SystemError(error, "create", taken);
+    files.Close(fd);
+    name = taken;
+  }
+  if (const int error = files.Rename(made[0], made[1]); error != 0) {
+    return checkpoint::SystemError(
+        error, absl::StrCat("rename ", made[0], " to"), made[1]);
+  }
+  made[0].clear();
+  return absl::OkStatus();
+}
+
 }  // namespace
 
 absl::Status RunPage::Check(const std::string& path) {
@@ -162,6 +191,8 @@ absl::Status RunPage::Check(const std::string& path) {
     return Refused(path, absl::StrCat("cannot write to ", directory, ": ",
                                       std::strerror(errno)));
   }
+  const absl::Status tried = TryToReplace(ResolvedPath(path).string());
+  if (!tried.ok()) return Refused(path, std::string(tried.message()));
   return absl::OkStatus();
 }
 
@@ -296,7 +327,7 @@ std::string RunPage::ToHtml(State state) const {
 
 absl::Status RunPage::Write(State state) const {
   const absl::Status status = checkpoint::WriteFile(
-      path_, ToHtml(state), checkpoint::FileSystem::Real());
+      path_, ToHtml(state), checkpoint::FileSystem::Real(), /*keeps=*/false);
   if (status.ok()) return status;
   return absl::Status(
       status.code(), absl::StrCat("--report: ", std::string(status.message())));
