@@ -57,6 +57,18 @@ int IndexOn(const DeviceMesh& mesh, int world_rank) {
   return found == ranks.end() ? -1 : static_cast<int>(found - ranks.begin());
 }
 
+// Whether ranks of `shared` follow each other in `batch`, as those of its last
+// axis do.
+bool IsLastOf(const DeviceMesh& batch, const DeviceMesh& shared) {
+  const absl::Span<const int> ranks = shared.layout().ranks();
+  const int first = IndexOn(batch, ranks[0]);
+  if (first < 0 || first % shared.size() != 0) return false;
+  for (size_t i = 0; i < ranks.size(); ++i) {
+    if (IndexOn(batch, ranks[i]) != first + static_cast<int>(i)) return false;
+  }
+  return true;
+}
+
 }  // namespace
 
 /// What the router says of the tokens [n, dim].
@@ -103,6 +115,12 @@ absl::Status MixtureOfExperts::Place(ExpertPlacement placement) {
       return absl::InvalidArgumentError(
           absl::StrCat(kName, ": rank ", world_rank, " is not on ",
                        batch.ToString(), ", that of the batch"));
+    }
+    if (placement.shared.has_value() && !IsLastOf(batch, *placement.shared)) {
+      return absl::InvalidArgumentError(absl::StrCat(
+          kName, ": tokens are shared along ", placement.shared->ToString(),
+          ", whose ranks do not follow each other on ", batch.ToString(),
+          ", that of the batch; join its axes with that one last"));
     }
     if (placement.experts.has_value()) {
       const DeviceMesh& mesh = *placement.experts;
@@ -174,7 +192,12 @@ TensorList MixtureOfExperts::ForwardShared(const Tensor& x) {
   const Layout shares =
       split ? Layout::Replicated(mesh.layout(), 2).WithShard(0, 0) : layout;
   const Tensor local = ToLocal(Redistribute(spread, shares), shares);
-  TensorList outputs = ForwardTokens(AsRows(local));
+  std::optional<int64_t> runs;
+  if (!split && !layout.is_sharded(0)) {
+    runs = 1;
+    for (int d = 0; !layout.is_sharded(d); ++d) *runs *= given.size(d);
+  }
+  TensorList outputs = ForwardTokens(AsRows(local), runs);
 
   Tensor y = FromLocal(Reshape(outputs[0], local.sizes()), mesh, shares,
                        spread.sizes(), /*grad_layout=*/shares);
@@ -214,9 +237,18 @@ MixtureOfExperts::Choices MixtureOfExperts::Choose(const Tensor& tokens) {
   return choices;
 }
 
-std::vector<int64_t> MixtureOfExperts::CountsOfBatch(
-    absl::Span<const int64_t> choices) {
-  const std::vector<int64_t> own = CountChoices(choices, options_.experts);
+BatchOrder MixtureOfExperts::OrderOfBatch(std::optional<int64_t> runs) {
+  // Without a capacity the order is all one.
+  if (!runs.has_value() || !options_.capacity_factor.has_value()) return {};
+  BatchOrder order = {.ranks = placement_.shared->size(), .runs_here = *runs};
+  for (const int64_t others : OfBatch({*runs})) {
+    order.runs = std::max(order.runs, others);
+  }
+  return order;
+}
+
+std::vector<int64_t> MixtureOfExperts::OfBatch(
+    const std::vector<int64_t>& own) {
   if (!placement_.batch.has_value()) return own;
   absl::StatusOr<std::vector<int64_t>> all =
       GatherNumbers(own, *placement_.batch);
@@ -239,17 +271,24 @@ Tensor MixtureOfExperts::RunExperts(const Tensor& rows, const Shape& offsets) {
   return GroupedMatMul(hidden, OwnExperts(down_->Get()), offsets);
 }
 
-TensorList MixtureOfExperts::ForwardTokens(const Tensor& tokens) {
+TensorList MixtureOfExperts::ForwardTokens(const Tensor& tokens,
+                                           std::optional<int64_t> runs) {
   const int64_t experts = options_.experts;
   const int64_t count = tokens.size(0);
   const Choices choices = Choose(tokens);
-  const std::vector<int64_t> counts = CountsOfBatch(choices.experts);
-  std::vector<float> shares(static_cast<size_t>(experts), 0);
+  const BatchOrder order = OrderOfBatch(runs);
+  const std::vector<int64_t> counts =
+      OfBatch(CountRuns(choices.experts, experts, order));
+  std::vector<int64_t> of_expert(static_cast<size_t>(experts), 0);
+  for (size_t i = 0; i < counts.size(); ++i) {
+    of_expert[i % of_expert.size()] += counts[i];
+  }
   int64_t all_choices = 0;
-  for (const int64_t n : counts) all_choices += n;
-  for (size_t i = 0; i < counts.size() && all_choices > 0; ++i) {
-    shares[i % shares.size()] +=
-        static_cast<float>(counts[i]) / static_cast<float>(all_choices);
+  for (const int64_t n : of_expert) all_choices += n;
+  std::vector<float> shares(static_cast<size_t>(experts), 0);
+  for (size_t e = 0; e < shares.size() && all_choices > 0; ++e) {
+    shares[e] =
+        static_cast<float>(of_expert[e]) / static_cast<float>(all_choices);
   }
   const int64_t all_tokens = all_choices / options_.choices;
 
@@ -259,7 +298,7 @@ TensorList MixtureOfExperts::ForwardTokens(const Tensor& tokens) {
                               options_.choices, experts);
   }
   const ExpertRoutes routes =
-      RouteChoices(choices.experts, counts, experts, owners_, capacity);
+      RouteChoices(choices.experts, counts, experts, owners_, capacity, order);
   const auto kept = static_cast<int64_t>(routes.kept.size());
   std::vector<int64_t> token_of(routes.kept);
   for (int64_t& choice : token_of) choice /= options_.choices;

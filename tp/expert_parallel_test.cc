@@ -204,9 +204,6 @@ TEST(ExpertParallelTest, OfSharedTokensGivesWhatOneRankDoes) {
       CH_ASSIGN_OR_RETURN(const Outcome expected, OnOneRank(options));
       for (const Given given :
            {Given::kPlain, Given::kReplicated, Given::kSplit}) {
-        // Split by time, ranks hold tokens in another order than the batch's,
-        // which is that of capacity.
-        if (given == Given::kSplit && c.capacity.has_value()) continue;
         CH_ASSIGN_OR_RETURN(const Outcome actual,
                             OnSharedTokens(options, tp, given));
         ExpectEqual(actual, expected);
@@ -214,6 +211,37 @@ TEST(ExpertParallelTest, OfSharedTokensGivesWhatOneRankDoes) {
       return absl::OkStatus();
     });
   }
+}
+
+// Rows over one axis, unevenly, and the positions of each over another, too:
+// who is dropped follows from the order of rows, then positions.
+TEST(ExpertParallelTest, OfRowsSplitByPositionTakesTheOrderOfTheBatch) {
+  OnMesh({{"dp", 2}, {"tp", 2}}, [](const DeviceMesh& mesh) -> absl::Status {
+    CH_ASSIGN_OR_RETURN(const DeviceMesh dp, mesh.Slice("dp"));
+    CH_ASSIGN_OR_RETURN(const DeviceMesh tp, mesh.Slice("tp"));
+    CH_ASSIGN_OR_RETURN(const DeviceMesh joined,
+                        mesh.Flatten({"dp", "tp"}, "all"));
+    CH_ASSIGN_OR_RETURN(const DeviceMesh all, joined.Slice("all"));
+    const auto options = Options(5, 0.8);
+    CH_ASSIGN_OR_RETURN(Outcome expected, OnOneRank(options));
+    expected.values.resize(2);  // y and the balance of the first step.
+
+    nn::MixtureOfExperts model(options);
+    CH_RETURN_IF_ERROR(ParallelizeModule(
+        model, tp, {{"", ExpertParallel({.batch = all, .shared = tp})}}));
+    model.NamedParameters();
+    CH_RETURN_IF_ERROR(model.Materialize({.seed = 5}));
+    const Layout rows = Layout::Replicated(dp.layout(), 3).WithShard(0, 0);
+    const Tensor x = LocalTensor(DistributeTensor(Batch(0), dp, rows));
+    const TensorList out = model.Call({DistributeTensor(
+        x, tp, Layout::Replicated(tp.layout(), 3).WithShard(0, 1))});
+    Outcome outcome;
+    outcome.Add("y", FullTensor(MakeDTensor(FullTensor(out[0]), dp, rows,
+                                            {kRows, kTime, kDim})));
+    outcome.Add("balance", SumOver(FullTensor(out[1]), dp));
+    ExpectEqual(outcome, expected);
+    return absl::OkStatus();
+  });
 }
 
 // The same bits in every run, whatever the order in which streams come.
@@ -299,6 +327,15 @@ TEST(ExpertParallelTest, SaysWhatDoesNotFit) {
                                       {{"", ExpertParallel({.shared = mesh})}})
                         .message()),
         HasSubstr("shared along one axis"));
+    CH_ASSIGN_OR_RETURN(const DeviceMesh joined,
+                        mesh.Flatten({"dp", "ep"}, "all"));
+    CH_ASSIGN_OR_RETURN(const DeviceMesh all, joined.Slice("all"));
+    CH_EXPECT_THAT(
+        std::string(
+            ParallelizeModule(
+                model, ep, {{"", ExpertParallel({.batch = all, .shared = dp})}})
+                .message()),
+        HasSubstr("whose ranks do not follow each other"));
     return absl::OkStatus();
   });
 }
