@@ -47,6 +47,7 @@ class Block final : public nn::Module {
     RegisterModule("drop", drop_);
   }
   const char* type_name() const override { return "Block"; }
+  nn::Module& up() { return up_; }
   nn::Module& norm() { return norm_; }
 
  protected:
@@ -284,6 +285,14 @@ absl::Status DropOutsideOfTheShardedModules(const DeviceMesh& mesh) {
   return absl::OkStatus();
 }
 
+// Shards the projection; the norm is not.
+absl::Status LeaveTheRestUnsharded(const DeviceMesh& mesh) {
+  Net net;
+  CH_RETURN_IF_ERROR(fsdp::FullyShard(net.block().up(), mesh));
+  CH_RETURN_IF_ERROR(net.Materialize({}));
+  return Backward(Sum(net.Forward(Input())));
+}
+
 absl::Status AddAnUndefinedTensor(const DeviceMesh&) {
   Add(Input(), Tensor());
   return absl::OkStatus();
@@ -383,6 +392,8 @@ std::vector<Mistake> Mistakes() {
        "are given the same ids, targets and masks"},
       {"RowsNobodyTold", 2, DropOutsideOfTheShardedModules,
        "does not know which rows of the batch it has", true},
+      {"RestUnsharded", 2, LeaveTheRestUnsharded,
+       "FSDP: layers.0.norm.weight would be trained apart on each rank"},
       {"UndefinedInput", 1, AddAnUndefinedTensor, "is undefined", true},
       {"UndefinedTensor", 1, AskAnUndefinedTensor, "of an undefined tensor",
        true},
