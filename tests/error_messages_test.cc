@@ -321,6 +321,30 @@ absl::Status GiveOtherIds(const DeviceMesh& mesh) {
   return Backward(Sum(words.Forward(FromValues<int32_t>({2}, {0, id}))));
 }
 
+// The table is outside of the plan.
+absl::Status GiveOtherIdsToAPlainTable(const DeviceMesh& mesh) {
+  Words words;
+  nn::Linear up(3, 6);
+  CH_RETURN_IF_ERROR(
+      tp::ParallelizeModule(up, mesh, {{"", tp::ColwiseParallel()}}));
+  CH_RETURN_IF_ERROR(words.Materialize({}));
+  CH_RETURN_IF_ERROR(up.Materialize({}));
+  const int32_t id = *mesh.index(0) == 0 ? 1 : 2;
+  return Backward(
+      Sum(up.Forward(words.Forward(FromValues<int32_t>({2}, {0, id})))));
+}
+
+absl::Status DropOnOneRankUnderTp(const DeviceMesh& mesh) {
+  Net net(/*p=*/0.5);
+  CH_RETURN_IF_ERROR(
+      tp::ParallelizeModule(net, mesh, {{"layers.*.up", tp::ColwiseParallel()}},
+                            {.replicate_rest = true}));
+  CH_RETURN_IF_ERROR(net.Materialize({}));
+  nn::SetDropoutStep(net, /*seed=*/7, /*step=*/0);
+  net.set_training(*mesh.index(0) == 0);
+  return Backward(Sum(net.Forward(Input())));
+}
+
 absl::Status GiveOtherTargets(const DeviceMesh& mesh) {
   Tensor logits = DistributeTensor(
       Ones({2, 6}), mesh, Layout::Replicated(mesh.layout(), 2).WithShard(0, 1));
@@ -388,6 +412,10 @@ std::vector<Mistake> Mistakes() {
        "SetDropoutStep was told"},
       {"IdsThatDiffer", 2, GiveOtherIds,
        "in module table (Embedding): ranks 0 and 1 replicate a part of [2]"},
+      {"IdsOfAPlainTableThatDiffer", 2, GiveOtherIdsToAPlainTable,
+       "the plain input in module Linear: ranks 0 and 1 replicate"},
+      {"ModesOfDropout", 2, DropOnOneRankUnderTp,
+       "whether dropout is on (Module::set_training)"},
       {"TargetsThatDiffer", 2, GiveOtherTargets,
        "are given the same ids, targets and masks"},
       {"RowsNobodyTold", 2, DropOutsideOfTheShardedModules,
