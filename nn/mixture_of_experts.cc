@@ -11,6 +11,7 @@
 #include "crosshatch/dtensor/dtensor.h"
 #include "crosshatch/dtensor/redistribute.h"
 #include "crosshatch/dtensor/row_exchange.h"
+#include "crosshatch/dtensor/verify.h"
 #include "crosshatch/tensor/creation.h"
 #include "crosshatch/tensor/ops/ops.h"
 #include "crosshatch/tensor/rank_context.h"
@@ -67,6 +68,26 @@ bool IsLastOf(const DeviceMesh& batch, const DeviceMesh& shared) {
     if (IndexOn(batch, ranks[i]) != first + static_cast<int>(i)) return false;
   }
   return true;
+}
+
+// A module of the tree of `experts`, no mixture itself, of which a parameter is
+// split over `mesh` while it computes; null for none.
+const Module* SplitOver(Module& experts, const DeviceMesh& mesh) {
+  Module* root = &experts;
+  while (root->parent() != nullptr) root = root->parent();
+  for (const NamedModule& named : root->NamedModules()) {
+    if (dynamic_cast<MixtureOfExperts*>(named.module) != nullptr) continue;
+    for (const auto& [name, parameter] : named.module->own_parameters()) {
+      const Tensor& whole = parameter->gathered().defined()
+                                ? parameter->gathered()
+                                : parameter->data();
+      if (whole.is_distributed() && MeshOf(whole) == mesh &&
+          !LayoutOf(whole).is_replicated()) {
+        return named.module;
+      }
+    }
+  }
+  return nullptr;
 }
 
 }  // namespace
@@ -163,14 +184,48 @@ TensorList MixtureOfExperts::ForwardImpl(TensorSpan inputs) {
            IsFloatingPoint(x.dtype()))
       << kName << " of " << x.Describe() << ": tokens of " << options_.dim
       << " features";
+  CheckPlaced();
   if (placement_.shared.has_value()) return ForwardShared(x);
   CH_CHECK(!x.is_distributed())
       << kName << " of " << x.Describe()
       << ": the tokens are distributed; ExpertParallelOptions::shared "
       << "(tp/expert_parallel.h) names the axis that they are on";
+  CompareTokens(x);
   TensorList outputs = ForwardTokens(AsRows(x));
   outputs[0] = Reshape(outputs[0], x.sizes());
   return outputs;
+}
+
+void MixtureOfExperts::CheckPlaced() const {
+  if (placement_.batch.has_value()) return;
+  const Module* splits = this;
+  while (splits != nullptr && !splits->splits_batch()) {
+    splits = splits->parent();
+  }
+  CH_CHECK(splits == nullptr)
+      << kName << " " << *label() << " does not know the batch, over which "
+      << "balance and capacity are reckoned: " << *splits->label()
+      << " is sharded, so each rank has rows of its own; call "
+      << "MixtureOfExperts::Place({.batch = mesh}) with the mesh of FullyShard "
+      << "before the first forward, or give it a style, tp::ExpertParallel";
+}
+
+void MixtureOfExperts::CompareTokens(const Tensor& x) {
+  if (compared_tokens_ || !placement_.experts.has_value()) return;
+  compared_tokens_ = true;
+  RankContext& context = RankContext::Current();
+  const DeviceMesh& mesh = *placement_.experts;
+  const Module* split = SplitOver(*this, mesh);
+  if (split == nullptr || mesh.size() == 1 || context.dry_run()) return;
+  const absl::Status alike = CompareReplicas(
+      kName, x, mesh, Layout::Replicated(mesh.layout(), x.ndim()), x.sizes());
+  if (!alike.ok() || x.numel() == 0) return;
+  context.Poison(absl::FailedPreconditionError(absl::StrCat(
+      kName, " ", *label(), ": all ranks of ", mesh.ToString(),
+      " have the same tokens, as tensor parallelism of module ",
+      *split->label(),
+      " gives them, and take them for their own; name that axis as "
+      "ExpertParallelOptions::shared (tp/expert_parallel.h)")));
 }
 
 TensorList MixtureOfExperts::ForwardShared(const Tensor& x) {

@@ -103,6 +103,11 @@ class MixtureOfExperts final : public Module {
  private:
   struct Choices;
 
+  /// Checks that a module whose batch FSDP splits was told what it is.
+  void CheckPlaced() const;
+  /// Poisons the rank where ranks that tensor parallelism gives the same tokens
+  /// take them for tokens of their own. In the first forward.
+  void CompareTokens(const Tensor& x);
   /// Of tokens that several ranks have.
   TensorList ForwardShared(const Tensor& x);
   /// Of local tokens [n, dim].
@@ -120,6 +125,7 @@ class MixtureOfExperts final : public Module {
   const MixtureOfExpertsOptions options_;
   ExpertPlacement placement_;
   ExpertOwners owners_;
+  bool compared_tokens_ = false;
   std::shared_ptr<Parameter> router_;
   std::shared_ptr<Parameter> gate_;
   std::shared_ptr<Parameter> up_;

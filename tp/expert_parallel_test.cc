@@ -11,9 +11,11 @@
 #include <vector>
 
 #include "crosshatch/base/status_macros.h"
+#include "crosshatch/comm/world.h"
 #include "crosshatch/dtensor/dtensor.h"
 #include "crosshatch/dtensor/redistribute.h"
 #include "crosshatch/dtensor/row_exchange.h"
+#include "crosshatch/mesh/device_mesh.h"
 #include "crosshatch/nn/linear.h"
 #include "crosshatch/nn/mixture_of_experts.h"
 #include "crosshatch/tensor/autograd.h"
@@ -338,6 +340,51 @@ TEST(ExpertParallelTest, SaysWhatDoesNotFit) {
         HasSubstr("whose ranks do not follow each other"));
     return absl::OkStatus();
   });
+}
+
+// A projection, which tensor parallelism splits, and experts.
+class Projected final : public nn::Module {
+ public:
+  const char* type_name() const override { return "Projected"; }
+
+ protected:
+  TensorList ForwardImpl(TensorSpan inputs) override {
+    return experts_.Call({up_.Forward(inputs[0])});
+  }
+
+ private:
+  nn::Linear& up_ = Make<nn::Linear>("up", kDim, kDim);
+  nn::MixtureOfExperts& experts_ =
+      Make<nn::MixtureOfExperts>("experts", Options(3, std::nullopt));
+};
+
+absl::Status RunProjected(const ExpertParallelOptions& options,
+                          const DeviceMesh& tp) {
+  Projected model;
+  CH_RETURN_IF_ERROR(ParallelizeModule(
+      model, tp,
+      {{"up",
+        ColwiseParallel({.output = Replicate(), .use_local_output = true})},
+       {"experts", ExpertParallel(options)}}));
+  CH_RETURN_IF_ERROR(model.Materialize({.seed = 5}));
+  return Backward(Sum(model.Call({Batch(0)})[0]));
+}
+
+TEST(ExpertParallelTest, NamesTheAxisOfPlainTokensThatRanksShare) {
+  const auto run = [](bool says_it) {
+    return StatusOfRanks(2, [=](World& world) -> absl::Status {
+      CH_ASSIGN_OR_RETURN(const DeviceMesh tp,
+                          InitDeviceMesh(world, {{"tp", 2}}));
+      ExpertParallelOptions options;
+      if (says_it) options.shared = tp;
+      return RunProjected(options, tp);
+    });
+  };
+  EXPECT_THAT(std::string(run(false).message()),
+              HasSubstr("have the same tokens, as tensor parallelism of module "
+                        "up (Linear) gives them"));
+  const absl::Status status = run(true);
+  EXPECT_TRUE(status.ok()) << status;
 }
 
 TEST(ExpertParallelDeathTest, NamesTheAxisOfDistributedTokens) {
