@@ -4,10 +4,13 @@
 #include <algorithm>
 #include <memory>
 #include <set>
+#include <string>
 #include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "crosshatch/base/check.h"
 #include "crosshatch/dtensor/verify.h"
 #include "crosshatch/fsdp/batch_split.h"
@@ -148,6 +151,42 @@ void FsdpTree::CheckAllSharded() {
              "FullyShardOptions::ignored_params";
     }
   }
+}
+
+void FsdpTree::CheckRestHasNoGradients() {
+  RankContext& context = RankContext::Current();
+  const DeviceMesh& mesh = states_.front()->mesh();
+  nn::Module* const here = states_.front()->modules().front();
+  if (here->parent() == nullptr || mesh.size() == 1 || context.poisoned()) {
+    return;
+  }
+  nn::Module* root = here;
+  while (root->parent() != nullptr) root = root->parent();
+  std::set<const nn::Parameter*> ignored;
+  for (const FsdpState* state : FsdpState::AllAround(*root)) {
+    for (const auto& p : state->left_out().ignored) ignored.insert(p.get());
+  }
+  std::vector<std::string> rest;
+  for (const auto& [name, parameter] : root->NamedParameters()) {
+    // What is distributed over these ranks too has had its own sum.
+    const Tensor& data = parameter->data();
+    const bool is_spread = parameter->gathered().defined() ||
+                           nn::IsSpreadOver(data, mesh.layout());
+    if (is_spread || ignored.count(parameter) != 0) continue;
+    if (parameter->grad().defined()) rest.push_back(name);
+  }
+  if (rest.empty()) return;
+  constexpr size_t kMostNames = 8;
+  const size_t named = std::min(rest.size(), kMostNames);
+  context.Poison(absl::FailedPreconditionError(absl::StrCat(
+      "FSDP: ", absl::StrJoin(rest.begin(), rest.begin() + named, ", "),
+      named < rest.size() ? absl::StrCat(" and ", rest.size() - named, " more")
+                          : "",
+      " would be trained apart on each rank of ", mesh.ToString(),
+      ": no FullyShard has them, and their gradients are of this rank's part "
+      "of the batch; call FullyShard on the whole model too, after its blocks, "
+      "or where that is meant name them in its "
+      "FullyShardOptions::ignored_params")));
 }
 
 bool FsdpTree::IsAsSeen() const {
@@ -454,6 +493,7 @@ void FsdpTree::EndReductions() {
   bool reports = false;
   for (const FsdpState* state : states_) reports |= state->took_part();
   for (FsdpState* state : states_) state->EndReductions(reports);
+  if (reports) CheckRestHasNoGradients();
 }
 
 void FsdpTree::Finish() {

@@ -102,6 +102,9 @@ class FsdpTree final : public ModuleEvents,
   /// above took the tied parameters that were left to them.
   void CheckAllSharded();
   bool IsAsSeen() const;
+  /// Poisons the rank where a backward through this tree has left gradients of
+  /// plain parameters around it: they are of this rank's rows alone.
+  void CheckRestHasNoGradients();
   /// Whether ranks hold the same buffers.
   void CompareBuffers();
   /// Finds out which rows of the batch `forward` works on, where a module below

@@ -5,9 +5,12 @@
 #include <vector>
 
 #include "crosshatch/base/check.h"
+#include "crosshatch/dtensor/dtensor.h"
 #include "crosshatch/dtensor/random.h"
+#include "crosshatch/dtensor/verify.h"
 #include "crosshatch/nn/batch_rows.h"
 #include "crosshatch/nn/compare_steps.h"
+#include "crosshatch/tensor/creation.h"
 #include "crosshatch/tensor/ops/dropout.h"
 #include "crosshatch/tensor/ops/view.h"
 #include "crosshatch/tensor/recompute.h"
@@ -33,6 +36,16 @@ bool AnyIsTold(Module& module) {
   return std::any_of(modules.begin(), modules.end(), [](const NamedModule& m) {
     return m.module->splits_batch();
   });
+}
+
+// Compares, in the first forward, whether the ranks that have rows together
+// drop of them alike: each is told by its own program (Module::set_training).
+void CompareModes(const Tensor& input, bool drops) {
+  if (!input.is_distributed()) return;
+  const DeviceMesh& mesh = MeshOf(input);
+  CompareReplicasOfInput("whether dropout is on (Module::set_training)",
+                         FromValues<int32_t>({1}, {drops ? 1 : 0}), mesh,
+                         Layout::Replicated(mesh.layout(), 1), {1});
 }
 
 }  // namespace
@@ -100,7 +113,9 @@ Dropout::Draw Dropout::NextDraw(const Tensor& input) {
 
 TensorList Dropout::ForwardImpl(TensorSpan inputs) {
   CH_CHECK_EQ(inputs.size(), 1u) << "dropout";
-  if (!training() || p_ == 0) return {inputs[0]};
+  if (p_ == 0) return {inputs[0]};
+  if (!InRecomputation()) CompareModes(inputs[0], is_set_to_train());
+  if (!training()) return {inputs[0]};
   const Draw draw = Captured(InRecomputation() ? Draw{} : NextDraw(inputs[0]));
   const int dim = inputs[0].ndim() == 0 ? 0 : batch_dim_.value_or(0);
   if (dim == 0) {
@@ -116,7 +131,9 @@ TensorList Dropout::ForwardImpl(TensorSpan inputs) {
 AttentionDropout Dropout::ForAttention(const Tensor& q) {
   CH_CHECK(batch_dim_ == 0) << "Dropout \"" << FullName()
                             << "\": the batch of attention lies along dim 0";
-  if (!training() || p_ == 0) return {};
+  if (p_ == 0) return {};
+  if (!InRecomputation()) CompareModes(q, is_set_to_train());
+  if (!training()) return {};
   const Draw draw = Captured(InRecomputation() ? Draw{} : NextDraw(q));
   return {
       .p = p_, .key = draw.key, .step = draw.step, .first_row = draw.first_row};

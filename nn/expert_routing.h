@@ -8,10 +8,10 @@
 ///
 /// Words: each token makes k *choices* of different experts; choice i of a rank
 /// is the (i % k)-th of its token i / k. The batch is split over *batch ranks*,
-/// the tokens of rank 0 before those of rank 1; experts are shared out among
-/// *owners*, which are some of those ranks or all. An expert takes its choices
-/// in the order of the batch, wherever they come from, and past its capacity
-/// drops them: what a choice meets is the same on every mesh.
+/// by whole tokens or by runs of tokens (BatchOrder); experts are shared out
+/// among *owners*, which are some of those ranks or all. An expert takes the
+/// first choices in the order of the batch, wherever they come from, and drops
+/// those past its capacity: which ones is the same on every mesh.
 
 #include <cstdint>
 #include <optional>
@@ -48,6 +48,21 @@ struct ExpertOwners {
   int self = 0;
 };
 
+/// Where the tokens of the batch ranks stand in the order of the batch: those
+/// of rank 0 before those of rank 1, unless `ranks` that follow each other
+/// split every *run* of tokens (a row, by positions) between them. Then each of
+/// them has a part of every run, and run 0 of all of them comes before run 1.
+struct BatchOrder {
+  int ranks = 1;
+  int64_t runs_here = 1;  ///< That this rank has parts of, of one size.
+  int64_t runs = 1;       ///< The most that any rank has.
+};
+
+/// CountChoices of each run, one after the other; zeros for those that this
+/// rank has no part of.
+std::vector<int64_t> CountRuns(absl::Span<const int64_t> choices,
+                               int64_t experts, const BatchOrder& order);
+
 /// What a rank does with its choices.
 struct ExpertRoutes {
   /// Those that are not dropped, by expert, those of one expert in their order:
@@ -62,14 +77,15 @@ struct ExpertRoutes {
 };
 
 /// \param choices of this rank
-/// \param counts CountChoices of each batch rank, one after the other
+/// \param counts CountRuns of each batch rank, one after the other
 /// \param capacity of each expert; unset: no end
 /// \pre this rank's counts are those of `choices`, owners have all experts;
 ///     checked
 ExpertRoutes RouteChoices(absl::Span<const int64_t> choices,
                           absl::Span<const int64_t> counts, int64_t experts,
                           const ExpertOwners& owners,
-                          std::optional<int64_t> capacity);
+                          std::optional<int64_t> capacity,
+                          const BatchOrder& order = {});
 
 }  // namespace crosshatch::nn
 

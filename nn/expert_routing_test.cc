@@ -71,6 +71,27 @@ TEST(ExpertRoutingTest, DropsTheLastOfTheBatchPastTheCapacity) {
   EXPECT_EQ(second.exchange.rows_given, 3);
 }
 
+// Two rows, of each of which either rank has one token: with room for two,
+// expert 2 takes the choices of row 0, first, and none of row 1.
+TEST(ExpertRoutingTest, CountsTokensByRunsThatRanksSplit) {
+  const BatchOrder order = {.ranks = 2, .runs_here = 2, .runs = 2};
+  EXPECT_EQ(CountRuns(kOfRank0, kExperts, order), Numbers({1, 0, 1, 0, 1, 1}));
+  const Numbers counts = {1, 0, 1, 0, 1, 1, 0, 1, 1, 1, 0, 1};
+  const ExpertRoutes first =
+      RouteChoices(kOfRank0, counts, kExperts, Owners(0), 2, order);
+  EXPECT_EQ(first.kept, Numbers({0, 2, 1}));
+  const ExpertRoutes second =
+      RouteChoices(kOfRank1, counts, kExperts, Owners(1), 2, order);
+  EXPECT_EQ(second.kept, Numbers({3, 1, 0}));
+  EXPECT_EQ(second.exchange.take, Runs({{{0, 1}}, {{1, 1}}}));
+}
+
+// A rank of another group has three rows, this one none.
+TEST(ExpertRoutingTest, RanksMayHaveFewerRuns) {
+  const BatchOrder order = {.ranks = 1, .runs_here = 0, .runs = 3};
+  EXPECT_EQ(CountRuns({}, kExperts, order), Numbers(9, 0));
+}
+
 // The owner of nothing still gives.
 TEST(ExpertRoutingTest, AnOwnerMayHaveNoExpert) {
   const ExpertOwners owners = {.owners = {{0, 0, 3}, {1, 3, 0}}, .self = 1};

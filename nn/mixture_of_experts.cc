@@ -11,6 +11,7 @@
 #include "crosshatch/dtensor/dtensor.h"
 #include "crosshatch/dtensor/redistribute.h"
 #include "crosshatch/dtensor/row_exchange.h"
+#include "crosshatch/dtensor/verify.h"
 #include "crosshatch/tensor/creation.h"
 #include "crosshatch/tensor/ops/ops.h"
 #include "crosshatch/tensor/rank_context.h"
@@ -55,6 +56,38 @@ int IndexOn(const DeviceMesh& mesh, int world_rank) {
   const absl::Span<const int> ranks = mesh.layout().ranks();
   const auto found = std::find(ranks.begin(), ranks.end(), world_rank);
   return found == ranks.end() ? -1 : static_cast<int>(found - ranks.begin());
+}
+
+// Whether ranks of `shared` follow each other in `batch`, as those of its last
+// axis do.
+bool IsLastOf(const DeviceMesh& batch, const DeviceMesh& shared) {
+  const absl::Span<const int> ranks = shared.layout().ranks();
+  const int first = IndexOn(batch, ranks[0]);
+  if (first < 0 || first % shared.size() != 0) return false;
+  for (size_t i = 0; i < ranks.size(); ++i) {
+    if (IndexOn(batch, ranks[i]) != first + static_cast<int>(i)) return false;
+  }
+  return true;
+}
+
+// A module of the tree of `experts`, no mixture itself, of which a parameter is
+// split over `mesh` while it computes; null for none.
+const Module* SplitOver(Module& experts, const DeviceMesh& mesh) {
+  Module* root = &experts;
+  while (root->parent() != nullptr) root = root->parent();
+  for (const NamedModule& named : root->NamedModules()) {
+    if (dynamic_cast<MixtureOfExperts*>(named.module) != nullptr) continue;
+    for (const auto& [name, parameter] : named.module->own_parameters()) {
+      const Tensor& whole = parameter->gathered().defined()
+                                ? parameter->gathered()
+                                : parameter->data();
+      if (whole.is_distributed() && MeshOf(whole) == mesh &&
+          !LayoutOf(whole).is_replicated()) {
+        return named.module;
+      }
+    }
+  }
+  return nullptr;
 }
 
 }  // namespace
@@ -104,6 +137,12 @@ absl::Status MixtureOfExperts::Place(ExpertPlacement placement) {
           absl::StrCat(kName, ": rank ", world_rank, " is not on ",
                        batch.ToString(), ", that of the batch"));
     }
+    if (placement.shared.has_value() && !IsLastOf(batch, *placement.shared)) {
+      return absl::InvalidArgumentError(absl::StrCat(
+          kName, ": tokens are shared along ", placement.shared->ToString(),
+          ", whose ranks do not follow each other on ", batch.ToString(),
+          ", that of the batch; join its axes with that one last"));
+    }
     if (placement.experts.has_value()) {
       const DeviceMesh& mesh = *placement.experts;
       const std::vector<Interval> parts =
@@ -145,14 +184,48 @@ TensorList MixtureOfExperts::ForwardImpl(TensorSpan inputs) {
            IsFloatingPoint(x.dtype()))
       << kName << " of " << x.Describe() << ": tokens of " << options_.dim
       << " features";
+  CheckPlaced();
   if (placement_.shared.has_value()) return ForwardShared(x);
   CH_CHECK(!x.is_distributed())
       << kName << " of " << x.Describe()
       << ": the tokens are distributed; ExpertParallelOptions::shared "
       << "(tp/expert_parallel.h) names the axis that they are on";
+  CompareTokens(x);
   TensorList outputs = ForwardTokens(AsRows(x));
   outputs[0] = Reshape(outputs[0], x.sizes());
   return outputs;
+}
+
+void MixtureOfExperts::CheckPlaced() const {
+  if (placement_.batch.has_value()) return;
+  const Module* splits = this;
+  while (splits != nullptr && !splits->splits_batch()) {
+    splits = splits->parent();
+  }
+  CH_CHECK(splits == nullptr)
+      << kName << " " << *label() << " does not know the batch, over which "
+      << "balance and capacity are reckoned: " << *splits->label()
+      << " is sharded, so each rank has rows of its own; call "
+      << "MixtureOfExperts::Place({.batch = mesh}) with the mesh of FullyShard "
+      << "before the first forward, or give it a style, tp::ExpertParallel";
+}
+
+void MixtureOfExperts::CompareTokens(const Tensor& x) {
+  if (compared_tokens_ || !placement_.experts.has_value()) return;
+  compared_tokens_ = true;
+  RankContext& context = RankContext::Current();
+  const DeviceMesh& mesh = *placement_.experts;
+  const Module* split = SplitOver(*this, mesh);
+  if (split == nullptr || mesh.size() == 1 || context.dry_run()) return;
+  const absl::Status alike = CompareReplicas(
+      kName, x, mesh, Layout::Replicated(mesh.layout(), x.ndim()), x.sizes());
+  if (!alike.ok() || x.numel() == 0) return;
+  context.Poison(absl::FailedPreconditionError(absl::StrCat(
+      kName, " ", *label(), ": all ranks of ", mesh.ToString(),
+      " have the same tokens, as tensor parallelism of module ",
+      *split->label(),
+      " gives them, and take them for their own; name that axis as "
+      "ExpertParallelOptions::shared (tp/expert_parallel.h)")));
 }
 
 TensorList MixtureOfExperts::ForwardShared(const Tensor& x) {
@@ -174,7 +247,12 @@ TensorList MixtureOfExperts::ForwardShared(const Tensor& x) {
   const Layout shares =
       split ? Layout::Replicated(mesh.layout(), 2).WithShard(0, 0) : layout;
   const Tensor local = ToLocal(Redistribute(spread, shares), shares);
-  TensorList outputs = ForwardTokens(AsRows(local));
+  std::optional<int64_t> runs;
+  if (!split && !layout.is_sharded(0)) {
+    runs = 1;
+    for (int d = 0; !layout.is_sharded(d); ++d) *runs *= given.size(d);
+  }
+  TensorList outputs = ForwardTokens(AsRows(local), runs);
 
   Tensor y = FromLocal(Reshape(outputs[0], local.sizes()), mesh, shares,
                        spread.sizes(), /*grad_layout=*/shares);
@@ -214,9 +292,18 @@ MixtureOfExperts::Choices MixtureOfExperts::Choose(const Tensor& tokens) {
   return choices;
 }
 
-std::vector<int64_t> MixtureOfExperts::CountsOfBatch(
-    absl::Span<const int64_t> choices) {
-  const std::vector<int64_t> own = CountChoices(choices, options_.experts);
+BatchOrder MixtureOfExperts::OrderOfBatch(std::optional<int64_t> runs) {
+  // Without a capacity the order is all one.
+  if (!runs.has_value() || !options_.capacity_factor.has_value()) return {};
+  BatchOrder order = {.ranks = placement_.shared->size(), .runs_here = *runs};
+  for (const int64_t others : OfBatch({*runs})) {
+    order.runs = std::max(order.runs, others);
+  }
+  return order;
+}
+
+std::vector<int64_t> MixtureOfExperts::OfBatch(
+    const std::vector<int64_t>& own) {
   if (!placement_.batch.has_value()) return own;
   absl::StatusOr<std::vector<int64_t>> all =
       GatherNumbers(own, *placement_.batch);
@@ -239,17 +326,24 @@ Tensor MixtureOfExperts::RunExperts(const Tensor& rows, const Shape& offsets) {
   return GroupedMatMul(hidden, OwnExperts(down_->Get()), offsets);
 }
 
-TensorList MixtureOfExperts::ForwardTokens(const Tensor& tokens) {
+TensorList MixtureOfExperts::ForwardTokens(const Tensor& tokens,
+                                           std::optional<int64_t> runs) {
   const int64_t experts = options_.experts;
   const int64_t count = tokens.size(0);
   const Choices choices = Choose(tokens);
-  const std::vector<int64_t> counts = CountsOfBatch(choices.experts);
-  std::vector<float> shares(static_cast<size_t>(experts), 0);
+  const BatchOrder order = OrderOfBatch(runs);
+  const std::vector<int64_t> counts =
+      OfBatch(CountRuns(choices.experts, experts, order));
+  std::vector<int64_t> of_expert(static_cast<size_t>(experts), 0);
+  for (size_t i = 0; i < counts.size(); ++i) {
+    of_expert[i % of_expert.size()] += counts[i];
+  }
   int64_t all_choices = 0;
-  for (const int64_t n : counts) all_choices += n;
-  for (size_t i = 0; i < counts.size() && all_choices > 0; ++i) {
-    shares[i % shares.size()] +=
-        static_cast<float>(counts[i]) / static_cast<float>(all_choices);
+  for (const int64_t n : of_expert) all_choices += n;
+  std::vector<float> shares(static_cast<size_t>(experts), 0);
+  for (size_t e = 0; e < shares.size() && all_choices > 0; ++e) {
+    shares[e] =
+        static_cast<float>(of_expert[e]) / static_cast<float>(all_choices);
   }
   const int64_t all_tokens = all_choices / options_.choices;
 
@@ -259,7 +353,7 @@ TensorList MixtureOfExperts::ForwardTokens(const Tensor& tokens) {
                               options_.choices, experts);
   }
   const ExpertRoutes routes =
-      RouteChoices(choices.experts, counts, experts, owners_, capacity);
+      RouteChoices(choices.experts, counts, experts, owners_, capacity, order);
   const auto kept = static_cast<int64_t>(routes.kept.size());
   std::vector<int64_t> token_of(routes.kept);
   for (int64_t& choice : token_of) choice /= options_.choices;

@@ -72,7 +72,9 @@ struct ExpertPlacement {
 ///
 /// Which tokens go where is known when the router's output is read, so forward
 /// waits for the stream once. Two exchanges of rows and one small gather of
-/// counts a forward, two exchanges a backward.
+/// counts a forward (of each row's, and a second of how many rows there are,
+/// with a capacity where ranks split rows by position), two exchanges a
+/// backward.
 class MixtureOfExperts final : public Module {
  public:
   explicit MixtureOfExperts(const MixtureOfExpertsOptions& options);
@@ -83,7 +85,8 @@ class MixtureOfExperts final : public Module {
   /// Before the first forward; the parameters lie accordingly (ExpertParallel
   /// does both).
   /// \error kInvalidArgument for a rank of `experts` that is none of `batch`,
-  ///     and for a `shared` of several axes.
+  ///     and for a `shared` of several axes, or whose ranks do not follow each
+  ///     other in `batch`.
   absl::Status Place(ExpertPlacement placement);
 
   /// [experts, dim]
@@ -100,18 +103,29 @@ class MixtureOfExperts final : public Module {
  private:
   struct Choices;
 
+  /// Checks that a module whose batch FSDP splits was told what it is.
+  void CheckPlaced() const;
+  /// Poisons the rank where ranks that tensor parallelism gives the same tokens
+  /// take them for tokens of their own. In the first forward.
+  void CompareTokens(const Tensor& x);
   /// Of tokens that several ranks have.
   TensorList ForwardShared(const Tensor& x);
   /// Of local tokens [n, dim].
-  TensorList ForwardTokens(const Tensor& tokens);
+  /// \param runs where the ranks of `shared` split each run of tokens between
+  ///     them: how many.
+  TensorList ForwardTokens(const Tensor& tokens,
+                           std::optional<int64_t> runs = std::nullopt);
   Choices Choose(const Tensor& tokens);
-  /// CountChoices of each rank of the batch.
-  std::vector<int64_t> CountsOfBatch(absl::Span<const int64_t> choices);
+  /// How the batch ranks' tokens lie in the batch, as ForwardTokens was told.
+  BatchOrder OrderOfBatch(std::optional<int64_t> runs);
+  /// `own` of each rank of the batch.
+  std::vector<int64_t> OfBatch(const std::vector<int64_t>& own);
   Tensor RunExperts(const Tensor& rows, const Shape& offsets);
 
   const MixtureOfExpertsOptions options_;
   ExpertPlacement placement_;
   ExpertOwners owners_;
+  bool compared_tokens_ = false;
   std::shared_ptr<Parameter> router_;
   std::shared_ptr<Parameter> gate_;
   std::shared_ptr<Parameter> up_;

@@ -219,6 +219,19 @@ TEST(MixtureOfExpertsTest, ComputesInTheDtypeOfItsWeights) {
   EXPECT_EQ(model->Call({ToDType(x, kBFloat16)})[0].dtype(), kBFloat16);
 }
 
+// A runtime that gives each rank rows of its own.
+class SplitsTheBatch final : public Attachment {
+ public:
+  bool splits_batch() const override { return true; }
+};
+
+TEST(MixtureOfExpertsDeathTest, AsksForTheBatchWhereItIsSplit) {
+  const auto model = Made(kOptions);
+  model->Attach("fsdp", std::make_shared<SplitsTheBatch>());
+  EXPECT_DEATH(model->Call({Tokens({kTokens, kOptions.dim})}),
+               "does not know the batch.* call MixtureOfExperts::Place");
+}
+
 TEST(MixtureOfExpertsDeathTest, SaysWhatDoesNotFit) {
   EXPECT_DEATH(MixtureOfExperts({.dim = 3, .hidden = 4, .experts = 1}),
                "2 choices of 1 experts");

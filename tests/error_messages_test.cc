@@ -47,6 +47,7 @@ class Block final : public nn::Module {
     RegisterModule("drop", drop_);
   }
   const char* type_name() const override { return "Block"; }
+  nn::Module& up() { return up_; }
   nn::Module& norm() { return norm_; }
 
  protected:
@@ -284,6 +285,14 @@ absl::Status DropOutsideOfTheShardedModules(const DeviceMesh& mesh) {
   return absl::OkStatus();
 }
 
+// Shards the projection; the norm is not.
+absl::Status LeaveTheRestUnsharded(const DeviceMesh& mesh) {
+  Net net;
+  CH_RETURN_IF_ERROR(fsdp::FullyShard(net.block().up(), mesh));
+  CH_RETURN_IF_ERROR(net.Materialize({}));
+  return Backward(Sum(net.Forward(Input())));
+}
+
 absl::Status AddAnUndefinedTensor(const DeviceMesh&) {
   Add(Input(), Tensor());
   return absl::OkStatus();
@@ -310,6 +319,30 @@ absl::Status GiveOtherIds(const DeviceMesh& mesh) {
   CH_RETURN_IF_ERROR(words.Materialize({}));
   const int32_t id = *mesh.index(0) == 0 ? 1 : 2;
   return Backward(Sum(words.Forward(FromValues<int32_t>({2}, {0, id}))));
+}
+
+// The table is outside of the plan.
+absl::Status GiveOtherIdsToAPlainTable(const DeviceMesh& mesh) {
+  Words words;
+  nn::Linear up(3, 6);
+  CH_RETURN_IF_ERROR(
+      tp::ParallelizeModule(up, mesh, {{"", tp::ColwiseParallel()}}));
+  CH_RETURN_IF_ERROR(words.Materialize({}));
+  CH_RETURN_IF_ERROR(up.Materialize({}));
+  const int32_t id = *mesh.index(0) == 0 ? 1 : 2;
+  return Backward(
+      Sum(up.Forward(words.Forward(FromValues<int32_t>({2}, {0, id})))));
+}
+
+absl::Status DropOnOneRankUnderTp(const DeviceMesh& mesh) {
+  Net net(/*p=*/0.5);
+  CH_RETURN_IF_ERROR(
+      tp::ParallelizeModule(net, mesh, {{"layers.*.up", tp::ColwiseParallel()}},
+                            {.replicate_rest = true}));
+  CH_RETURN_IF_ERROR(net.Materialize({}));
+  nn::SetDropoutStep(net, /*seed=*/7, /*step=*/0);
+  net.set_training(*mesh.index(0) == 0);
+  return Backward(Sum(net.Forward(Input())));
 }
 
 absl::Status GiveOtherTargets(const DeviceMesh& mesh) {
@@ -379,10 +412,16 @@ std::vector<Mistake> Mistakes() {
        "SetDropoutStep was told"},
       {"IdsThatDiffer", 2, GiveOtherIds,
        "in module table (Embedding): ranks 0 and 1 replicate a part of [2]"},
+      {"IdsOfAPlainTableThatDiffer", 2, GiveOtherIdsToAPlainTable,
+       "the plain input in module Linear: ranks 0 and 1 replicate"},
+      {"ModesOfDropout", 2, DropOnOneRankUnderTp,
+       "whether dropout is on (Module::set_training)"},
       {"TargetsThatDiffer", 2, GiveOtherTargets,
        "are given the same ids, targets and masks"},
       {"RowsNobodyTold", 2, DropOutsideOfTheShardedModules,
        "does not know which rows of the batch it has", true},
+      {"RestUnsharded", 2, LeaveTheRestUnsharded,
+       "FSDP: layers.0.norm.weight would be trained apart on each rank"},
       {"UndefinedInput", 1, AddAnUndefinedTensor, "is undefined", true},
       {"UndefinedTensor", 1, AskAnUndefinedTensor, "of an undefined tensor",
        true},

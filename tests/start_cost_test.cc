@@ -80,7 +80,7 @@ TEST(StartCostTest, DoesNotGrowWithParametersOrRanks) {
     EXPECT_EQ(counts.groups, small.groups) << side << " x " << side;
     // The mesh, the text, the model and whether to stop are of all ranks; ids
     // and targets of those of tensor parallelism.
-    EXPECT_EQ(counts.messages, 4 * (side * side - 1) + 3 * (side - 1));
+    EXPECT_EQ(counts.messages, 4 * (side * side - 1) + 2 * (side - 1));
     EXPECT_LE(counts.bytes, 1000 * counts.messages);
   }
 }

@@ -11,9 +11,11 @@
 #include <vector>
 
 #include "crosshatch/base/status_macros.h"
+#include "crosshatch/comm/world.h"
 #include "crosshatch/dtensor/dtensor.h"
 #include "crosshatch/dtensor/redistribute.h"
 #include "crosshatch/dtensor/row_exchange.h"
+#include "crosshatch/mesh/device_mesh.h"
 #include "crosshatch/nn/linear.h"
 #include "crosshatch/nn/mixture_of_experts.h"
 #include "crosshatch/tensor/autograd.h"
@@ -204,9 +206,6 @@ TEST(ExpertParallelTest, OfSharedTokensGivesWhatOneRankDoes) {
       CH_ASSIGN_OR_RETURN(const Outcome expected, OnOneRank(options));
       for (const Given given :
            {Given::kPlain, Given::kReplicated, Given::kSplit}) {
-        // Split by time, ranks hold tokens in another order than the batch's,
-        // which is that of capacity.
-        if (given == Given::kSplit && c.capacity.has_value()) continue;
         CH_ASSIGN_OR_RETURN(const Outcome actual,
                             OnSharedTokens(options, tp, given));
         ExpectEqual(actual, expected);
@@ -214,6 +213,37 @@ TEST(ExpertParallelTest, OfSharedTokensGivesWhatOneRankDoes) {
       return absl::OkStatus();
     });
   }
+}
+
+// Rows over one axis, unevenly, and the positions of each over another, too:
+// who is dropped follows from the order of rows, then positions.
+TEST(ExpertParallelTest, OfRowsSplitByPositionTakesTheOrderOfTheBatch) {
+  OnMesh({{"dp", 2}, {"tp", 2}}, [](const DeviceMesh& mesh) -> absl::Status {
+    CH_ASSIGN_OR_RETURN(const DeviceMesh dp, mesh.Slice("dp"));
+    CH_ASSIGN_OR_RETURN(const DeviceMesh tp, mesh.Slice("tp"));
+    CH_ASSIGN_OR_RETURN(const DeviceMesh joined,
+                        mesh.Flatten({"dp", "tp"}, "all"));
+    CH_ASSIGN_OR_RETURN(const DeviceMesh all, joined.Slice("all"));
+    const auto options = Options(5, 0.8);
+    CH_ASSIGN_OR_RETURN(Outcome expected, OnOneRank(options));
+    expected.values.resize(2);  // y and the balance of the first step.
+
+    nn::MixtureOfExperts model(options);
+    CH_RETURN_IF_ERROR(ParallelizeModule(
+        model, tp, {{"", ExpertParallel({.batch = all, .shared = tp})}}));
+    model.NamedParameters();
+    CH_RETURN_IF_ERROR(model.Materialize({.seed = 5}));
+    const Layout rows = Layout::Replicated(dp.layout(), 3).WithShard(0, 0);
+    const Tensor x = LocalTensor(DistributeTensor(Batch(0), dp, rows));
+    const TensorList out = model.Call({DistributeTensor(
+        x, tp, Layout::Replicated(tp.layout(), 3).WithShard(0, 1))});
+    Outcome outcome;
+    outcome.Add("y", FullTensor(MakeDTensor(FullTensor(out[0]), dp, rows,
+                                            {kRows, kTime, kDim})));
+    outcome.Add("balance", SumOver(FullTensor(out[1]), dp));
+    ExpectEqual(outcome, expected);
+    return absl::OkStatus();
+  });
 }
 
 // The same bits in every run, whatever the order in which streams come.
@@ -299,8 +329,62 @@ TEST(ExpertParallelTest, SaysWhatDoesNotFit) {
                                       {{"", ExpertParallel({.shared = mesh})}})
                         .message()),
         HasSubstr("shared along one axis"));
+    CH_ASSIGN_OR_RETURN(const DeviceMesh joined,
+                        mesh.Flatten({"dp", "ep"}, "all"));
+    CH_ASSIGN_OR_RETURN(const DeviceMesh all, joined.Slice("all"));
+    CH_EXPECT_THAT(
+        std::string(
+            ParallelizeModule(
+                model, ep, {{"", ExpertParallel({.batch = all, .shared = dp})}})
+                .message()),
+        HasSubstr("whose ranks do not follow each other"));
     return absl::OkStatus();
   });
+}
+
+// A projection, which tensor parallelism splits, and experts.
+class Projected final : public nn::Module {
+ public:
+  const char* type_name() const override { return "Projected"; }
+
+ protected:
+  TensorList ForwardImpl(TensorSpan inputs) override {
+    return experts_.Call({up_.Forward(inputs[0])});
+  }
+
+ private:
+  nn::Linear& up_ = Make<nn::Linear>("up", kDim, kDim);
+  nn::MixtureOfExperts& experts_ =
+      Make<nn::MixtureOfExperts>("experts", Options(3, std::nullopt));
+};
+
+absl::Status RunProjected(const ExpertParallelOptions& options,
+                          const DeviceMesh& tp) {
+  Projected model;
+  CH_RETURN_IF_ERROR(ParallelizeModule(
+      model, tp,
+      {{"up",
+        ColwiseParallel({.output = Replicate(), .use_local_output = true})},
+       {"experts", ExpertParallel(options)}}));
+  CH_RETURN_IF_ERROR(model.Materialize({.seed = 5}));
+  return Backward(Sum(model.Call({Batch(0)})[0]));
+}
+
+TEST(ExpertParallelTest, NamesTheAxisOfPlainTokensThatRanksShare) {
+  const auto run = [](bool says_it) {
+    return StatusOfRanks(2, [=](World& world) -> absl::Status {
+      CH_ASSIGN_OR_RETURN(const DeviceMesh tp,
+                          InitDeviceMesh(world, {{"tp", 2}}));
+      ExpertParallelOptions options;
+      if (says_it) options.shared = tp;
+      return RunProjected(options, tp);
+    });
+  };
+  EXPECT_THAT(std::string(run(false).message()),
+              HasSubstr("have the same tokens, as tensor parallelism of module "
+                        "up (Linear) gives them"));
+  const absl::Status status = run(true);
+  EXPECT_TRUE(status.ok()) << status;
 }
 
 TEST(ExpertParallelDeathTest, NamesTheAxisOfDistributedTokens) {

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cstddef>
+#include <memory>
 #include <optional>
 #include <string>
 #include <utility>
@@ -14,6 +15,7 @@
 #include "crosshatch/comm/communicator.h"
 #include "crosshatch/dtensor/distribute_from.h"
 #include "crosshatch/dtensor/dtensor.h"
+#include "crosshatch/dtensor/verify.h"
 #include "crosshatch/mesh/mesh_communicator.h"
 #include "crosshatch/nn/materialize.h"
 #include "crosshatch/nn/name_pattern.h"
@@ -137,19 +139,43 @@ absl::Status ReplicateModule(nn::Module& module, const DeviceMesh& mesh) {
   return absl::OkStatus();
 }
 
+// Compares, the first time that a module of a plan takes a plain tensor as
+// equal on all ranks, whether it is: ids that no op on the mesh takes come to
+// light there.
+class FirstPlainInput {
+ public:
+  void Take(const Tensor& input, const DeviceMesh& mesh,
+            const Placement& placement) {
+    if (was_compared_ || !placement.is_replicate() || !input.defined() ||
+        input.is_distributed() || !IsFloatingPoint(input.dtype()) ||
+        RankContext::Current().dry_run()) {
+      return;
+    }
+    was_compared_ = true;
+    CompareReplicasOnce("the plain input", input, mesh,
+                        Layout::Replicated(mesh.layout(), input.ndim()),
+                        input.sizes());
+  }
+
+ private:
+  bool was_compared_ = false;
+};
+
 // Applies the module's style, between hooks that watch what comes to it and
 // what goes on as plain tensors: of a program's own style what it tells, which
 // is of the first input and the first output. Ours watch all that they bring
 // (TakeIn, HandOut).
-absl::Status Lay(const StyledModule& styled, const DeviceMesh& mesh) {
+absl::Status Lay(const StyledModule& styled, const DeviceMesh& mesh,
+                 const std::shared_ptr<FirstPlainInput>& first) {
   nn::Module& module = *styled.named.module;
   const ParallelStyle& style = *styled.style;
   const char* const name = style.name();
   if (const auto input = style.PlainInput(module)) {
-    module.AddPreHook([mesh, name, placement = *input](nn::Module& called,
-                                                       TensorList& inputs) {
+    module.AddPreHook([mesh, name, first, placement = *input](
+                          nn::Module& called, TensorList& inputs) {
       if (inputs.empty()) return;
       CheckTaken(inputs[0], mesh, placement, called, name);
+      first->Take(inputs[0], mesh, placement);
     });
   }
   CH_RETURN_IF_ERROR(style.Apply(module, styled.named.name, mesh));
@@ -198,9 +224,10 @@ absl::Status ParallelizeModule(nn::Module& root, const DeviceMesh& mesh,
   // Those below come first: a style that takes what is left below its module
   // (ReplicateParallel) finds what is.
   std::reverse(modules.begin(), modules.end());
+  const auto first = std::make_shared<FirstPlainInput>();
   for (const StyledModule& module : modules) {
     if (module.style == nullptr) continue;
-    CH_RETURN_IF_ERROR(Lay(module, mesh));
+    CH_RETURN_IF_ERROR(Lay(module, mesh, first));
   }
   if (!options.replicate_rest) return absl::OkStatus();
   for (const StyledModule& module : modules) {

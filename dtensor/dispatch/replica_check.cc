@@ -55,7 +55,7 @@ struct Part {
   std::string what;
   Layout layout;
   Shape sizes;           // Global.
-  bool is_data = false;  // Integers, which a program reads.
+  bool is_data = false;  // What a program reads, or what follows from it.
   std::string hash;
 };
 
@@ -75,11 +75,11 @@ Compared& ComparedHere() {
 }
 
 Part PartOf(std::string what, const Tensor& local, const Layout& layout,
-            ShapeView sizes) {
+            ShapeView sizes, bool is_data) {
   return {.what = std::move(what),
           .layout = layout,
           .sizes = Shape(sizes.begin(), sizes.end()),
-          .is_data = !IsFloatingPoint(local.dtype()),
+          .is_data = is_data,
           .hash = HashOfElements(local)};
 }
 
@@ -157,6 +157,29 @@ absl::Status CompareParts(const std::vector<Part>& parts,
   return absl::OkStatus();
 }
 
+// Compares the part with those of other ranks, or lets it wait for the end of
+// the forward.
+void TakeUp(const char* what, const Tensor& local, const DeviceMesh& mesh,
+            const Layout& layout, ShapeView sizes, bool is_data) {
+  const std::shared_ptr<const std::string> module = RunningModule();
+  std::string where = what;
+  if (module != nullptr) absl::StrAppend(&where, " in module ", *module);
+  Part part = PartOf(std::move(where), local, layout, sizes, is_data);
+  if (!ComparesReplicas() && module != nullptr) {
+    auto& waiting = ComparedHere().waiting;
+    auto of_mesh =
+        std::find_if(waiting.begin(), waiting.end(),
+                     [&](const auto& entry) { return entry.first == mesh; });
+    if (of_mesh == waiting.end()) {
+      of_mesh = waiting.insert(of_mesh, {mesh, {}});
+    }
+    of_mesh->second.push_back(std::move(part));
+    return;
+  }
+  absl::Status status = CompareParts({std::move(part)}, mesh);
+  if (!status.ok()) RankContext::Current().Poison(std::move(status));
+}
+
 }  // namespace
 
 bool ComparesReplicas() {
@@ -167,7 +190,9 @@ bool ComparesReplicas() {
 absl::Status CompareReplicas(const std::string& what, const Tensor& local,
                              const DeviceMesh& mesh, const Layout& layout,
                              ShapeView sizes) {
-  return CompareParts({PartOf(what, local, layout, sizes)}, mesh);
+  return CompareParts(
+      {PartOf(what, local, layout, sizes, !IsFloatingPoint(local.dtype()))},
+      mesh);
 }
 
 void CompareReplicasOfInput(const char* what, const Tensor& local,
@@ -181,22 +206,14 @@ void CompareReplicasOfInput(const char* what, const Tensor& local,
   }
   const std::shared_ptr<const std::string> module = RunningModule();
   if (!always && !IsFirst(what, module.get(), layout)) return;
-  std::string where = what;
-  if (module != nullptr) absl::StrAppend(&where, " in module ", *module);
-  Part part = PartOf(std::move(where), local, layout, sizes);
-  if (!always && module != nullptr) {
-    auto& waiting = ComparedHere().waiting;
-    auto of_mesh =
-        std::find_if(waiting.begin(), waiting.end(),
-                     [&](const auto& entry) { return entry.first == mesh; });
-    if (of_mesh == waiting.end()) {
-      of_mesh = waiting.insert(of_mesh, {mesh, {}});
-    }
-    of_mesh->second.push_back(std::move(part));
-    return;
-  }
-  absl::Status status = CompareParts({std::move(part)}, mesh);
-  if (!status.ok()) RankContext::Current().Poison(std::move(status));
+  TakeUp(what, local, mesh, layout, sizes, !IsFloatingPoint(local.dtype()));
+}
+
+void CompareReplicasOnce(const char* what, const Tensor& local,
+                         const DeviceMesh& mesh, const Layout& layout,
+                         ShapeView sizes) {
+  if (!HasReplicas(layout) || !mesh.coordinate().has_value()) return;
+  TakeUp(what, local, mesh, layout, sizes, /*is_data=*/true);
 }
 
 void CompareTakenInputs() {

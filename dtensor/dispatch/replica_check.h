@@ -43,6 +43,12 @@ void CompareReplicasOfInput(const char* what, const Tensor& local,
                             const DeviceMesh& mesh, const Layout& layout,
                             ShapeView sizes);
 
+/// The same of any tensor, floating-point ones too, and of each that it is
+/// given: for what follows from ids that no op on `mesh` takes, once.
+void CompareReplicasOnce(const char* what, const Tensor& local,
+                         const DeviceMesh& mesh, const Layout& layout,
+                         ShapeView sizes);
+
 /// Compares what waits, by one exchange for each mesh. Module::Call does it at
 /// the end of the outermost forward. Every rank calls it alike.
 void CompareTakenInputs();
