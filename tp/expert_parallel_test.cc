@@ -218,32 +218,34 @@ TEST(ExpertParallelTest, OfSharedTokensGivesWhatOneRankDoes) {
 // Rows over one axis, unevenly, and the positions of each over another, too:
 // who is dropped follows from the order of rows, then positions.
 TEST(ExpertParallelTest, OfRowsSplitByPositionTakesTheOrderOfTheBatch) {
-  OnMesh({{"dp", 2}, {"tp", 2}}, [](const DeviceMesh& mesh) -> absl::Status {
-    CH_ASSIGN_OR_RETURN(const DeviceMesh dp, mesh.Slice("dp"));
-    CH_ASSIGN_OR_RETURN(const DeviceMesh tp, mesh.Slice("tp"));
-    CH_ASSIGN_OR_RETURN(const DeviceMesh joined,
-                        mesh.Flatten({"dp", "tp"}, "all"));
-    CH_ASSIGN_OR_RETURN(const DeviceMesh all, joined.Slice("all"));
-    const auto options = Options(5, 0.8);
-    CH_ASSIGN_OR_RETURN(Outcome expected, OnOneRank(options));
-    expected.values.resize(2);  // y and the balance of the first step.
+  for (const double capacity : {0.2, 0.5, 0.8}) {
+    OnMesh({{"dp", 2}, {"tp", 2}}, [=](const DeviceMesh& mesh) -> absl::Status {
+      CH_ASSIGN_OR_RETURN(const DeviceMesh dp, mesh.Slice("dp"));
+      CH_ASSIGN_OR_RETURN(const DeviceMesh tp, mesh.Slice("tp"));
+      CH_ASSIGN_OR_RETURN(const DeviceMesh joined,
+                          mesh.Flatten({"dp", "tp"}, "all"));
+      CH_ASSIGN_OR_RETURN(const DeviceMesh all, joined.Slice("all"));
+      const auto options = Options(5, capacity);
+      CH_ASSIGN_OR_RETURN(Outcome expected, OnOneRank(options));
+      expected.values.resize(2);  // y and the balance of the first step.
 
-    nn::MixtureOfExperts model(options);
-    CH_RETURN_IF_ERROR(ParallelizeModule(
-        model, tp, {{"", ExpertParallel({.batch = all, .shared = tp})}}));
-    model.NamedParameters();
-    CH_RETURN_IF_ERROR(model.Materialize({.seed = 5}));
-    const Layout rows = Layout::Replicated(dp.layout(), 3).WithShard(0, 0);
-    const Tensor x = LocalTensor(DistributeTensor(Batch(0), dp, rows));
-    const TensorList out = model.Call({DistributeTensor(
-        x, tp, Layout::Replicated(tp.layout(), 3).WithShard(0, 1))});
-    Outcome outcome;
-    outcome.Add("y", FullTensor(MakeDTensor(FullTensor(out[0]), dp, rows,
-                                            {kRows, kTime, kDim})));
-    outcome.Add("balance", SumOver(FullTensor(out[1]), dp));
-    ExpectEqual(outcome, expected);
-    return absl::OkStatus();
-  });
+      nn::MixtureOfExperts model(options);
+      CH_RETURN_IF_ERROR(ParallelizeModule(
+          model, tp, {{"", ExpertParallel({.batch = all, .shared = tp})}}));
+      model.NamedParameters();
+      CH_RETURN_IF_ERROR(model.Materialize({.seed = 5}));
+      const Layout rows = Layout::Replicated(dp.layout(), 3).WithShard(0, 0);
+      const Tensor x = LocalTensor(DistributeTensor(Batch(0), dp, rows));
+      const TensorList out = model.Call({DistributeTensor(
+          x, tp, Layout::Replicated(tp.layout(), 3).WithShard(0, 1))});
+      Outcome outcome;
+      outcome.Add("y", FullTensor(MakeDTensor(FullTensor(out[0]), dp, rows,
+                                              {kRows, kTime, kDim})));
+      outcome.Add("balance", SumOver(FullTensor(out[1]), dp));
+      ExpectEqual(outcome, expected);
+      return absl::OkStatus();
+    });
+  }
 }
 
 // The same bits in every run, whatever the order in which streams come.
