@@ -73,8 +73,8 @@ absl::Status SaveCheckpoint(World& world, nn::Stateful& stateful,
 
 /// What SaveCheckpoint would write, and by which rank. Communicates nothing and
 /// touches no elements, so it serves a dry run. Of a tensor that each slice of
-/// a mesh has it knows this rank's slice alone. \error kInvalidArgument as
-/// SaveCheckpoint
+/// a mesh has it knows this rank's slice alone.
+/// \error kInvalidArgument as SaveCheckpoint
 absl::StatusOr<SavePlan> PlanOf(const World& world, const nn::StateDict& state);
 
 /// Whether SaveCheckpoint would refuse `dir` because of what is there, or the
@@ -121,8 +121,8 @@ struct LoadCheckpointOptions {
 /// timeout, as far as the system's cache holds what was read of 256 MiB of
 /// global tensors, or of one that is larger, until it is copied. Shapes, dtypes
 /// and the completeness of what is there are checked on all ranks before a byte
-/// of a tensor is read. On a dry run all is checked and nothing read. \error on
-/// every rank alike, with all ranks' reasons: kNotFound for a
+/// of a tensor is read. On a dry run all is checked and nothing read.
+/// \error on every rank alike, with all ranks' reasons: kNotFound for a
 ///     directory that is no checkpoint, and for entries that it lacks;
 ///     kInvalidArgument for entries that `state` lacks, shapes and types that
 ///     differ, and tensors of `state` that are partial; kDataLoss for files

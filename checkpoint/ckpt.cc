@@ -5,6 +5,7 @@
 
 #include <unistd.h>
 
+#include <csignal>
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>
@@ -18,6 +19,7 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
+#include "crosshatch/base/standard_output.h"
 #include "crosshatch/checkpoint/offline.h"
 #include "crosshatch/checkpoint/weight_names.h"
 #include "crosshatch/nn/models/llama_config.h"
@@ -73,7 +75,8 @@ int WrongUse(const std::string& why) {
 int Print(const absl::StatusOr<std::string>& text) {
   if (!text.ok()) return Fail(text.status());
   std::fputs(text->c_str(), stdout);
-  return 0;
+  const absl::Status written = crosshatch::FlushStandardOutput();
+  return written.ok() ? 0 : Fail(written);
 }
 
 int Done(const absl::Status& status) { return status.ok() ? 0 : Fail(status); }
@@ -147,6 +150,10 @@ int Run(Arguments arguments) {
 }  // namespace
 
 int main(int argc, char** argv) {
+  // A reader that is gone, and a file that is too long, are errors of the write
+  // that meets them, after which what was begun is taken back.
+  std::signal(SIGPIPE, SIG_IGN);
+  std::signal(SIGXFSZ, SIG_IGN);
   // `bazel run` starts programs elsewhere than where they were asked for.
   const char* const directory = std::getenv("BUILD_WORKING_DIRECTORY");
   if (directory != nullptr && chdir(directory) != 0) {
@@ -156,10 +163,7 @@ int main(int argc, char** argv) {
   Arguments arguments;
   for (int i = 1; i < argc; ++i) {
     const std::string word = argv[i];
-    if (word == "--help") {
-      std::fputs(kUsage, stdout);
-      return 0;
-    }
+    if (word == "--help") return Print(std::string(kUsage));
     (absl::StartsWith(word, "--") ? arguments.flags : arguments.words)
         .push_back(word);
   }

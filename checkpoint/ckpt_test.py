@@ -7,6 +7,7 @@ usage: ckpt_test.py PROGRAM
 
 import filecmp
 import os
+import resource
 import shutil
 import subprocess
 import sys
@@ -62,6 +63,28 @@ class CkptTest(unittest.TestCase):
             file.write(text.replace('"step": 7', '"step": 8'))
         out, _ = self.run_ckpt("diff", SAMPLE, "changed", status=1)
         self.assertEqual(out, "step: 7 against 8\n")
+
+    def test_what_cannot_be_printed_is_an_error(self):
+        for words in ["inspect", SAMPLE], ["verify", SAMPLE], ["--help"]:
+            with open("/dev/full", "w") as full:
+                done = subprocess.run([PROGRAM, *words], stdout=full,
+                                      stderr=subprocess.PIPE, text=True,
+                                      timeout=60)
+            self.assertEqual(
+                (done.returncode, done.stderr),
+                (1, "ckpt: cannot write to standard output: "
+                    "No space left on device\n"))
+
+    def test_a_file_that_may_not_be_so_long_is_an_error(self):
+        def limit():
+            resource.setrlimit(resource.RLIMIT_FSIZE, (64, 64))
+        new = os.path.join(self.dir, "new")
+        done = subprocess.run(
+            [PROGRAM, "reshard", SAMPLE, new, "--ranks=3"], timeout=60,
+            stderr=subprocess.PIPE, text=True, preexec_fn=limit)
+        self.assertEqual(done.returncode, 1)
+        self.assertRegex(done.stderr, "^ckpt: cannot write to .*: File too large\n$")
+        self.assertEqual(os.listdir(self.dir), [])
 
     def test_wrong_uses_are_told(self):
         for words, why in [

@@ -2,8 +2,8 @@
 #include "crosshatch/checkpoint/file_io.h"
 
 #include <fcntl.h>
-#include <sys/mman.h>
 #include <sys/stat.h>
+#include <sys/types.h>
 #include <unistd.h>
 
 #include <cerrno>
@@ -22,7 +22,7 @@
 
 namespace crosshatch::checkpoint {
 
-absl::StatusOr<std::unique_ptr<const MappedFile>> MappedFile::Open(
+absl::StatusOr<std::unique_ptr<const ReadableFile>> ReadableFile::Open(
     const std::string& path) {
   // What is no file may let its opener wait for a writer; it is refused below.
   const int fd = open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
@@ -34,40 +34,43 @@ absl::StatusOr<std::unique_ptr<const MappedFile>> MappedFile::Open(
     return absl::InvalidArgumentError(
         absl::StrCat(path, " is not a regular file"));
   }
-  const auto size = static_cast<int64_t>(info.st_size);
-  void* data = nullptr;
-  if (size > 0) {
-    data = mmap(nullptr, info.st_size, PROT_READ, MAP_PRIVATE, fd, 0);
-    if (data == MAP_FAILED) return SystemError(errno, "map", path);
-  }
-  return std::unique_ptr<const MappedFile>(
-      new MappedFile(path, static_cast<const std::byte*>(data), size));
+  std::move(close_fd).Cancel();
+  return std::unique_ptr<const ReadableFile>(
+      new ReadableFile(path, fd, static_cast<int64_t>(info.st_size)));
 }
 
-MappedFile::~MappedFile() {
-  if (data_ != nullptr) {
-    munmap(const_cast<std::byte*>(data_), static_cast<size_t>(size_));
-  }
-}
+ReadableFile::~ReadableFile() { close(fd_); }
 
-void MappedFile::Release(int64_t offset, int64_t bytes) const {
-  const auto page = static_cast<int64_t>(sysconf(_SC_PAGESIZE));
-  const int64_t begin = offset / page * page;
-  // What the system does not do costs memory, and nothing else.
-  madvise(const_cast<std::byte*>(data_) + begin,
-          static_cast<size_t>(offset + bytes - begin), MADV_DONTNEED);
+absl::Status ReadableFile::Read(int64_t offset, int64_t bytes,
+                                void* out) const {
+  auto* next = static_cast<char*>(out);
+  while (bytes > 0) {
+    const ssize_t got = pread(fd_, next, static_cast<size_t>(bytes), offset);
+    if (got < 0 && errno == EINTR) continue;
+    if (got < 0) return SystemError(errno, "read", path_);
+    if (got == 0) {
+      return absl::DataLossError(absl::StrCat(
+          path_, " has become shorter while it was read: it had ", size_,
+          " bytes, and byte ", offset, " is not there now"));
+    }
+    next += got;
+    offset += got;
+    bytes -= got;
+  }
+  return absl::OkStatus();
 }
 
 absl::StatusOr<std::string> ReadFile(const std::string& path) {
-  CH_ASSIGN_OR_RETURN(const std::unique_ptr<const MappedFile> file,
-                      MappedFile::Open(path));
+  CH_ASSIGN_OR_RETURN(const std::unique_ptr<const ReadableFile> file,
+                      ReadableFile::Open(path));
   if (file->size() > kMostTextBytes) {
     return absl::InvalidArgumentError(
         absl::StrCat(path, " has ", file->size(), " bytes; at most ",
                      kMostTextBytes, " are read"));
   }
-  return std::string(reinterpret_cast<const char*>(file->data()),
-                     static_cast<size_t>(file->size()));
+  std::string text(static_cast<size_t>(file->size()), '\0');
+  CH_RETURN_IF_ERROR(file->Read(0, file->size(), text.data()));
+  return text;
 }
 
 int TakeSavingName(const std::string& path,

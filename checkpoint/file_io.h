@@ -3,8 +3,8 @@
 #define CROSSHATCH_CHECKPOINT_FILE_IO_H_
 
 /// \file
-/// Files as checkpoints need them: read without copying, and written so that a
-/// name never stands for half a file. Every error names the path.
+/// Files as checkpoints need them: read in parts, and written so that a name
+/// never stands for half a file. Every error names the path.
 
 #include <cstddef>
 #include <cstdint>
@@ -18,32 +18,35 @@
 
 namespace crosshatch::checkpoint {
 
-/// The bytes of a file, mapped read-only. What is not read is not loaded.
-class MappedFile {
+/// A file open for reading at any place. Immutable; may be shared between
+/// threads. What is read is copied, not mapped: where a file that is mapped
+/// becomes shorter, or its disk fails, a touch of it ends the process.
+class ReadableFile {
  public:
   /// \error kNotFound and others of the system; kInvalidArgument for what is
   ///     not a regular file.
-  static absl::StatusOr<std::unique_ptr<const MappedFile>> Open(
+  static absl::StatusOr<std::unique_ptr<const ReadableFile>> Open(
       const std::string& path);
-  ~MappedFile();
-  MappedFile(const MappedFile&) = delete;
-  MappedFile& operator=(const MappedFile&) = delete;
+  ~ReadableFile();
+  ReadableFile(const ReadableFile&) = delete;
+  ReadableFile& operator=(const ReadableFile&) = delete;
 
   const std::string& path() const { return path_; }
-  /// Null for an empty file.
-  const std::byte* data() const { return data_; }
+  /// In bytes, when it was opened.
   int64_t size() const { return size_; }
 
-  /// Lets go of the memory that the bytes took since they were read. They stay
-  /// where they are, and are read from the disk again when they are touched.
-  void Release(int64_t offset, int64_t bytes) const;
+  /// Copies the `bytes` from `offset` on to `out`.
+  /// \pre they lie within size()
+  /// \error kDataLoss where the file has become shorter since it was opened;
+  ///     what the system says of a disk that fails
+  absl::Status Read(int64_t offset, int64_t bytes, void* out) const;
 
  private:
-  MappedFile(std::string path, const std::byte* data, int64_t size)
-      : path_(std::move(path)), data_(data), size_(size) {}
+  ReadableFile(std::string path, int fd, int64_t size)
+      : path_(std::move(path)), fd_(fd), size_(size) {}
 
   const std::string path_;
-  const std::byte* const data_;
+  const int fd_;
   const int64_t size_;
 };
 
@@ -51,7 +54,8 @@ class MappedFile {
 inline constexpr int64_t kMostTextBytes = 1'000'000'000;
 
 /// The whole of a (small) text file.
-/// \error as MappedFile::Open; kInvalidArgument beyond kMostTextBytes.
+/// \error as ReadableFile::Open and Read; kInvalidArgument beyond
+/// kMostTextBytes.
 absl::StatusOr<std::string> ReadFile(const std::string& path);
 
 /// `attempt` is given `<path>.saving`, `<path>.saving-2`, ... until it returns

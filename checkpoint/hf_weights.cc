@@ -91,7 +91,7 @@ absl::StatusOr<StoredTensors> OpenWeights(const std::string& dir) {
   if (!absl::IsNotFound(file.status())) return file.status();
   absl::StatusOr<StoredTensors> tensors = OpenIndexed(dir, index);
   if (absl::IsNotFound(tensors.status()) &&
-      absl::IsNotFound(MappedFile::Open(index).status())) {
+      absl::IsNotFound(ReadableFile::Open(index).status())) {
     return absl::NotFoundError(
         absl::StrCat(dir, " holds neither model.safetensors nor ",
                      "model.safetensors.index.json"));

@@ -37,7 +37,7 @@ namespace crosshatch::checkpoint {
 namespace {
 
 /// Whether both hold the same values, whatever their dtypes.
-bool SameValues(const StoredTensor& a, const StoredTensor& b) {
+absl::StatusOr<bool> SameValues(const StoredTensor& a, const StoredTensor& b) {
   const Shape& sizes = a.info().sizes;
   if (b.info().sizes != sizes || !CanConvert(a.info().dtype, kFloat64) ||
       !CanConvert(b.info().dtype, kFloat64)) {
@@ -51,8 +51,10 @@ bool SameValues(const StoredTensor& a, const StoredTensor& b) {
   std::vector<double> of_b(of_a.size());
   for (int64_t i = 0; i < rows; ++i) {
     if (!sizes.empty()) row.offsets[0] = i;
-    a.file->Read(a.index, row, kFloat64, of_a.data());
-    b.file->Read(b.index, row, kFloat64, of_b.data());
+    CH_RETURN_IF_ERROR(
+        a.file->Read(a.index, row, kFloat64, of_a.data()).status());
+    CH_RETURN_IF_ERROR(
+        b.file->Read(b.index, row, kFloat64, of_b.data()).status());
     if (std::memcmp(of_a.data(), of_b.data(), of_a.size() * sizeof(double))) {
       return false;
     }
@@ -66,9 +68,9 @@ absl::Status CheckCopy(const StoredTensors& stored, const std::string& copy,
                        const std::string& original, const std::string& dir) {
   const auto a = stored.find(copy);
   const auto b = stored.find(original);
-  if (b == stored.end() || SameValues(a->second, b->second)) {
-    return absl::OkStatus();
-  }
+  if (b == stored.end()) return absl::OkStatus();
+  CH_ASSIGN_OR_RETURN(const bool is_copy, SameValues(a->second, b->second));
+  if (is_copy) return absl::OkStatus();
   return absl::InvalidArgumentError(
       absl::StrCat(dir, " holds a ", copy, " that differs from ", original,
                    ", but the model has one for both (tie_word_embeddings)"));
@@ -106,10 +108,9 @@ struct StoredPart {
   bool transposed = false;  ///< ... or its transpose.
 
   /// To host memory at `to`, dense and row-major.
-  void Read(DType dtype, void* to) const {
+  absl::Status Read(DType dtype, void* to) const {
     if (!transposed) {
-      source.file->Read(source.index, box, dtype, to);
-      return;
+      return source.file->Read(source.index, box, dtype, to).status();
     }
     Box stored = box;
     std::reverse(stored.offsets.begin(), stored.offsets.end());
@@ -118,7 +119,9 @@ struct StoredPart {
     const auto rows = static_cast<size_t>(box.sizes[0]);
     const auto cols = static_cast<size_t>(box.sizes[1]);
     std::vector<std::byte> columns(rows * cols * size);
-    source.file->Read(source.index, stored, dtype, columns.data());
+    CH_RETURN_IF_ERROR(
+        source.file->Read(source.index, stored, dtype, columns.data())
+            .status());
     auto* const out = static_cast<std::byte*>(to);
     for (size_t r = 0; r < rows; ++r) {
       for (size_t c = 0; c < cols; ++c) {
@@ -126,6 +129,7 @@ struct StoredPart {
                     columns.data() + (c * rows + r) * size, size);
       }
     }
+    return absl::OkStatus();
   }
 };
 
@@ -219,16 +223,20 @@ absl::Status LoadWeights(nn::Module& model, const std::string& dir,
     if (!named.buffer->persistent()) beside.push_back(named.buffer);
   }
   CH_RETURN_IF_ERROR(nn::Materialize(beside, {}));
+  RankContext& context = RankContext::Current();
   for (const Slice& slice : slices) {
     CH_CHECK(slice.local.is_contiguous()) << slice.local.Describe();
     // Also where this rank holds none of it: all ranks count a write.
     BeginWrite("a load of weights", slice.local);
     if (slice.from.box.empty()) continue;
-    // The task keeps the file mapped until it has run.
-    WriteFromHost(slice.local, [from = slice.from, dtype = slice.local.dtype()](
-                                   void* to) { from.Read(dtype, to); });
+    // The task keeps the file open until it has run.
+    WriteFromHost(slice.local, [from = slice.from, dtype = slice.local.dtype(),
+                                &context](void* to) {
+      const absl::Status read = from.Read(dtype, to);
+      if (!read.ok()) context.Poison(read);
+    });
   }
-  return RankContext::Current().status();
+  return context.Synchronize();
 }
 
 absl::Status CheckSaveDirectory(const std::string& dir,

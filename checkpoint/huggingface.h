@@ -33,15 +33,17 @@ namespace crosshatch::checkpoint {
 /// converted to their dtype. Each rank reads just its own slices; nothing is
 /// communicated. What has no memory yet is given some, so Materialize is not
 /// needed before; buffers that are not persistent get their first values.
-/// Reading is issued to the current stream. On a dry run files are checked and
-/// not read.
+/// Reading is issued to the current stream, which is waited for. On a dry run
+/// files are checked and not read.
 /// \error before any weight changes: kFailedPrecondition naming a module whose
 ///     parameters cannot be overwritten now (nn/state_guard.h), as while they
 ///     are summoned; naming the tensor kNotFound for weights
 ///     that are missing; kInvalidArgument for tensors that the model lacks
 ///     (but for the head of a tied model that equals the embedding), and for
 ///     a shape or dtype that is not the parameter's; kDataLoss for a
-///     file that is not valid; what the system said.
+///     file that is not valid; what the system said. While weights change,
+///     kDataLoss for a file that becomes shorter and what the system says of a
+///     disk that fails; they poison the rank (RankContext::Poison).
 absl::Status LoadHuggingFace(nn::Llama& model, const std::string& dir);
 
 /// As LoadHuggingFace, of any model, whose parameters are called in files as

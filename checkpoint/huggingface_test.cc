@@ -113,7 +113,9 @@ std::vector<float> Values(const std::string& dir, DType stored_as, DType as) {
     EXPECT_EQ(tensor.info().dtype, stored_as) << name;
     const Shape& sizes = tensor.info().sizes;
     std::vector<float> own(static_cast<size_t>(NumElements(sizes)));
-    tensor.file->Read(tensor.index, WholeBox(sizes), kFloat32, own.data());
+    EXPECT_TRUE(
+        tensor.file->Read(tensor.index, WholeBox(sizes), kFloat32, own.data())
+            .ok());
     const Tensor rounded =
         ToDType(ToDType(FromValues<float>(sizes, own), as), kFloat32);
     const std::vector<float> now = rounded.ToVector<float>();

@@ -112,6 +112,15 @@ std::string ParseValue(const Json& json, SmallValue& value) {
          "{\"base64\": ...}";
 }
 
+/// The lines of the values, in the order of their names.
+std::string FormatValues(const CheckpointIndex& index) {
+  std::vector<std::string> lines;
+  for (const auto& [name, value] : index.values) {
+    lines.push_back(absl::StrCat(QuoteJson(name), ": ", FormatValue(value)));
+  }
+  return absl::StrJoin(lines, ",\n");
+}
+
 std::string FormatTensor(const IndexedTensor& tensor) {
   std::vector<std::string> cuts;
   for (const std::vector<int64_t>& of_dim : tensor.cuts) {
@@ -222,7 +231,8 @@ std::string ParseTensor(const Json& json, size_t num_files,
 std::string ParseHead(const Json& json, CheckpointIndex& index) {
   for (const auto& [key, ignored] : json.items()) {
     if (key != "format" && key != "version" && key != "ranks" &&
-        key != "files" && key != "values" && key != "tensors") {
+        key != "files" && key != "values" && key != "values_hash" &&
+        key != "tensors") {
       return absl::StrCat("it has an unknown field \"", key, "\"");
     }
   }
@@ -337,7 +347,6 @@ int64_t CheckpointIndex::bytes() const {
 
 absl::StatusOr<std::string> FormatIndex(const CheckpointIndex& index) {
   std::vector<std::string> files;
-  std::vector<std::string> values;
   std::vector<std::string> tensors;
   for (const std::string& file : index.files) files.push_back(QuoteJson(file));
   for (const std::string& name : index.Names()) {
@@ -347,18 +356,17 @@ absl::StatusOr<std::string> FormatIndex(const CheckpointIndex& index) {
                        "\" of a state is not UTF-8, as an index needs it"));
     }
   }
-  for (const auto& [name, value] : index.values) {
-    values.push_back(absl::StrCat(QuoteJson(name), ": ", FormatValue(value)));
-  }
+  const std::string values = FormatValues(index);
   for (const IndexedTensor& tensor : index.tensors) {
     tensors.push_back(
         absl::StrCat(QuoteJson(tensor.name), ": ", FormatTensor(tensor)));
   }
   return absl::StrCat("{\"format\": \"", kFormat, "\", \"version\": ", kVersion,
                       ", \"ranks\": ", index.ranks, ",\n\"files\": [",
-                      absl::StrJoin(files, ",\n"), "],\n\"values\": {",
-                      absl::StrJoin(values, ",\n"), "},\n\"tensors\": {",
-                      absl::StrJoin(tensors, ",\n"), "}}\n");
+                      absl::StrJoin(files, ",\n"), "],\n\"values\": {", values,
+                      "},\n\"values_hash\": \"", HashToHex(HashText(values)),
+                      "\",\n\"tensors\": {", absl::StrJoin(tensors, ",\n"),
+                      "}}\n");
 }
 
 absl::StatusOr<CheckpointIndex> ParseIndex(const std::string& text,
@@ -399,6 +407,17 @@ absl::StatusOr<CheckpointIndex> ParseIndex(const std::string& text,
     wrong = ParseTensor(value, index.files.size(), tensor);
     if (!wrong.empty()) return corrupt("tensor \"", name, "\": ", wrong);
     index.tensors.push_back(std::move(tensor));
+  }
+  // Indexes without it are read as well.
+  if (json.contains("values_hash")) {
+    const std::string hash = HashToHex(HashText(FormatValues(index)));
+    if (json["values_hash"] != hash) {
+      return corrupt("its values are not those that were saved (hash ", hash,
+                     ", saved as ",
+                     json["values_hash"].dump(-1, ' ', false,
+                                              Json::error_handler_t::replace),
+                     ")");
+    }
   }
   return index;
 }

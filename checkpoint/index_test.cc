@@ -29,6 +29,7 @@ constexpr char kText[] =
 "values": {"data.position": 4096,
 "note": "as \"it\" was",
 "optimizer.lr": {"double": "0.10000000000000001"}},
+"values_hash": "9495cb539b00601b",
 "tensors": {"model.w": {"dtype": "F32", "shape": [5, 4], "cuts": [[0, 3, 5], [0, 4]], "files": [0, 1], "hash": "00000000000000ff"},
 "step": {"dtype": "I64", "shape": [], "cuts": [], "files": [1]}}}
 )";
@@ -157,6 +158,12 @@ const Wrong kWrong[] = {
     {"4096", "null", "it is neither"},
     {"\"0.10000000000000001\"", "\"0.1 \\u0000\"", "it is neither"},
     {"\"double\"", "\"base64\"", "it is neither"},
+    {"4096", "4097", "its values are not those that were saved (hash "},
+    {"0.10000000000000001", "0.10000000000000002", "its values are not those"},
+    {"as \\\"it", "as \\\"at", "its values are not those"},
+    {"\"note\"", "\"mote\"", "its values are not those"},
+    {",\n\"note\": \"as \\\"it\\\" was\"", "", "its values are not those"},
+    {"\"values_hash\": \"", "\"values_hash\": \"0", "its values are not"},
     {"\"note\"", "\"step\"", "\"step\" is a tensor and a value"},
     {"\"note\"", "\"data.position\"", "names \"data.position\" twice"},
     {"\"note\"", "\"\"", "a value has no name"},
@@ -193,6 +200,16 @@ TEST(IndexTest, EachThingThatIsWrongIsSaid) {
         << wrong.to;
     EXPECT_THAT(std::string(status.message()), HasSubstr("the index"));
   }
+}
+
+TEST(IndexTest, ValuesWithoutAHashAreRead) {
+  std::string text = kText;
+  const size_t at = text.find("\"values_hash\"");
+  text.erase(at, text.find('\n', at) + 1 - at);
+  text.replace(text.find("4096"), 4, "4097");
+  const auto parsed = ParseIndex(text, "it");
+  ASSERT_TRUE(parsed.ok()) << parsed.status();
+  EXPECT_EQ(std::get<int64_t>(parsed->values.at("data.position")), 4097);
 }
 
 TEST(IndexTest, ALaterVersionIsNotGuessedAt) {

@@ -75,8 +75,10 @@ absl::Status ExpectFinalWeights(nn::Llama& model, const std::string& dir) {
     const StoredTensor& stored = expected.at(name);
     std::vector<float> values(
         static_cast<size_t>(NumElements(stored.info().sizes)));
-    stored.file->Read(stored.index, WholeBox(stored.info().sizes), kFloat32,
-                      values.data());
+    EXPECT_TRUE(stored.file
+                    ->Read(stored.index, WholeBox(stored.info().sizes),
+                           kFloat32, values.data())
+                    .ok());
     const std::vector<float> got = named.parameter->data().ToVector<float>();
     CH_EXPECT_EQ(got.size(), values.size()) << name;
     if (got.size() != values.size()) continue;

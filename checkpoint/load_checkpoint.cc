@@ -47,7 +47,7 @@ struct Part {
   std::vector<CellPart> cells;
   /// Of the cells, as they were read.
   DataFiles::Hashed hashed;
-  int64_t bytes_copied = 0;
+  absl::StatusOr<int64_t> bytes_copied = 0;
 };
 
 /// The rank whose part stands for that of `rank`: itself, unless its part is a
@@ -217,7 +217,7 @@ absl::Status Loader::Hash(absl::Span<Part> parts) const {
   if (world_.context().dry_run()) return absl::OkStatus();
   for (Part& part : parts) {
     if (!part.local.defined() || part.box.empty()) continue;
-    part.hashed = files_->Hash(*part.stored, part.cells);
+    CH_ASSIGN_OR_RETURN(part.hashed, files_->Hash(*part.stored, part.cells));
   }
   return absl::OkStatus();
 }
@@ -236,9 +236,10 @@ absl::Status Loader::Copy(absl::Span<Part> parts) {
                                        part.spec->dtype, to);
     });
   }
-  const absl::Status done = world_.context().Synchronize();
+  absl::Status done = world_.context().Synchronize();
   for (const Part& part : parts) {
-    stats_.bytes_read += part.bytes_copied;
+    if (done.ok()) done = part.bytes_copied.status();
+    stats_.bytes_read += part.bytes_copied.value_or(0);
     stats_.bytes_hashed += part.hashed.bytes;
   }
   return done;

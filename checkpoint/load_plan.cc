@@ -12,7 +12,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/types/span.h"
 #include "crosshatch/base/check.h"
-#include "crosshatch/checkpoint/box_runs.h"
+#include "crosshatch/base/status_macros.h"
 #include "crosshatch/checkpoint/content_hash.h"
 #include "crosshatch/checkpoint/index.h"
 #include "crosshatch/checkpoint/safetensors.h"
@@ -76,44 +76,37 @@ DataFiles::Stored DataFiles::Find(const IndexedTensor& tensor, int cell) const {
   return {file, file->Find(tensor.CellName(cell))};
 }
 
-int64_t DataFiles::Read(const IndexedTensor& tensor,
-                        absl::Span<const CellPart> parts, const Box& box,
-                        DType dtype, void* out) const {
+absl::StatusOr<int64_t> DataFiles::Read(const IndexedTensor& tensor,
+                                        absl::Span<const CellPart> parts,
+                                        const Box& box, DType dtype,
+                                        void* out) const {
   int64_t bytes = 0;
   for (const CellPart& part : parts) {
     const Stored stored = Find(tensor, part.cell);
-    bytes += stored.file->ReadInto(
-        stored.index, RelativeTo(part.box, tensor.CellBox(part.cell).offsets),
-        dtype, out, box.sizes, RelativeTo(part.box, box.offsets));
+    CH_ASSIGN_OR_RETURN(
+        const int64_t copied,
+        stored.file->ReadInto(
+            stored.index,
+            RelativeTo(part.box, tensor.CellBox(part.cell).offsets), dtype, out,
+            box.sizes, RelativeTo(part.box, box.offsets)));
+    bytes += copied;
   }
   return bytes;
 }
 
-void DataFiles::Release(const IndexedTensor& tensor,
-                        absl::Span<const CellPart> parts) const {
-  for (const CellPart& part : parts) {
-    const Stored stored = Find(tensor, part.cell);
-    stored.file->Release(
-        stored.index, RelativeTo(part.box, tensor.CellBox(part.cell).offsets));
-  }
-}
-
-DataFiles::Hashed DataFiles::Hash(const IndexedTensor& tensor,
-                                  absl::Span<const CellPart> parts) const {
+absl::StatusOr<DataFiles::Hashed> DataFiles::Hash(
+    const IndexedTensor& tensor, absl::Span<const CellPart> parts) const {
   Hashed hashed;
   const int64_t element = SizeOf(tensor.dtype);
   for (const CellPart& part : parts) {
     const Stored stored = Find(tensor, part.cell);
-    const Box cell = tensor.CellBox(part.cell);
-    const auto* data =
-        static_cast<const std::byte*>(stored.file->data(stored.index));
-    ForEachRunOfBoth(
-        cell.sizes, RelativeTo(part.box, cell.offsets), tensor.sizes, part.box,
-        [&](int64_t in_cell, int64_t in_tensor, int64_t count) {
-          hashed.hash +=
-              HashRun(data + in_cell * element, element, in_tensor, count);
+    CH_RETURN_IF_ERROR(stored.file->VisitRuns(
+        stored.index, RelativeTo(part.box, tensor.CellBox(part.cell).offsets),
+        tensor.sizes, part.box,
+        [&](const std::byte* data, int64_t in_tensor, int64_t count) {
+          hashed.hash += HashRun(data, element, in_tensor, count);
           hashed.bytes += count * element;
-        });
+        }));
   }
   return hashed;
 }

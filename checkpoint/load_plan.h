@@ -46,21 +46,23 @@ class DataFiles {
   int opened() const { return opened_; }
 
   /// Copies `parts`, which make up `box`, converted to `dtype`, to `out`,
-  /// dense. \pre Open was called for them \returns the bytes of the files that
-  /// were copied, as they were counted
-  int64_t Read(const IndexedTensor& tensor, absl::Span<const CellPart> parts,
-               const Box& box, DType dtype, void* out) const;
-  /// Lets go of the memory that reading `parts` took. \pre as Read
-  void Release(const IndexedTensor& tensor,
-               absl::Span<const CellPart> parts) const;
+  /// dense.
+  /// \pre Open was called for them
+  /// \returns the bytes of the files that were copied, as they were counted
+  /// \error as SafetensorsFile::Read
+  absl::StatusOr<int64_t> Read(const IndexedTensor& tensor,
+                               absl::Span<const CellPart> parts, const Box& box,
+                               DType dtype, void* out) const;
   /// What was hashed, as it is stored.
   struct Hashed {
     uint64_t hash = 0;
     int64_t bytes = 0;  ///< Of the files, as they were counted.
   };
-  /// Hashes `parts`. \pre as Read
-  Hashed Hash(const IndexedTensor& tensor,
-              absl::Span<const CellPart> parts) const;
+  /// Hashes `parts`.
+  /// \pre as Read
+  /// \error as Read
+  absl::StatusOr<Hashed> Hash(const IndexedTensor& tensor,
+                              absl::Span<const CellPart> parts) const;
 
  private:
   struct Stored {

@@ -69,9 +69,12 @@ struct Source {
           const int64_t bytes = block.numel() * element;
           buffer.resize(static_cast<size_t>(bytes));
           const std::vector<CellPart> parts = PartsOf(tensor, block);
-          hash += files->Hash(tensor, parts).hash;
-          files->Read(tensor, parts, block, tensor.dtype, buffer.data());
-          files->Release(tensor, parts);
+          CH_ASSIGN_OR_RETURN(const DataFiles::Hashed hashed,
+                              files->Hash(tensor, parts));
+          hash += hashed.hash;
+          CH_RETURN_IF_ERROR(
+              files->Read(tensor, parts, block, tensor.dtype, buffer.data())
+                  .status());
           return write(buffer.data(), bytes);
         }));
     return hash;
@@ -126,8 +129,9 @@ absl::StatusOr<std::string> DiffElements(Source& a, const IndexedTensor& x,
         for (const auto& [source, tensor, out] :
              {std::tuple(&a, &x, &of_a), std::tuple(&b, &y, &of_b)}) {
           const std::vector<CellPart> parts = PartsOf(*tensor, block);
-          source->files->Read(*tensor, parts, block, dtype, out->data());
-          source->files->Release(*tensor, parts);
+          CH_RETURN_IF_ERROR(
+              source->files->Read(*tensor, parts, block, dtype, out->data())
+                  .status());
         }
         for (int64_t i = 0; i < block.numel(); ++i) {
           const std::byte* p = of_a.data() + i * element;
@@ -310,8 +314,9 @@ absl::StatusOr<std::string> Verify(const std::string& dir) {
         WholeBox(tensor.sizes), SizeOf(tensor.dtype), kBlockBytes,
         [&](const Box& block) -> absl::Status {
           const std::vector<CellPart> parts = PartsOf(tensor, block);
-          hash += source->files->Hash(tensor, parts).hash;
-          source->files->Release(tensor, parts);
+          CH_ASSIGN_OR_RETURN(const DataFiles::Hashed hashed,
+                              source->files->Hash(tensor, parts));
+          hash += hashed.hash;
           return absl::OkStatus();
         }));
     const absl::Status same = CheckHash(dir, tensor, hash);

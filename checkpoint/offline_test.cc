@@ -183,7 +183,8 @@ TEST(OfflineTest, ConvertsToOneHuggingFaceFileOrSeveral) {
     EXPECT_EQ(stored->count("model.none"), 1u);
     const StoredTensor& w = stored->at("model.w");
     std::vector<float> values(35);
-    w.file->Read(w.index, WholeBox({5, 7}), kFloat32, values.data());
+    EXPECT_TRUE(
+        w.file->Read(w.index, WholeBox({5, 7}), kFloat32, values.data()).ok());
     for (int i = 0; i < 35; ++i) EXPECT_EQ(values[i], i);
   }
   EXPECT_TRUE(fs::exists(::testing::TempDir() +
@@ -233,7 +234,10 @@ TEST(OfflineTest, ConvertsByTheNamesOfAFamily) {
   const StoredTensor& merged = stored->at(at + "qkv_proj.weight");
   ASSERT_EQ(merged.info().sizes, Shape({11, 2}));
   std::vector<float> values(22);
-  merged.file->Read(merged.index, WholeBox({11, 2}), kFloat32, values.data());
+  EXPECT_TRUE(
+      merged.file
+          ->Read(merged.index, WholeBox({11, 2}), kFloat32, values.data())
+          .ok());
   for (int i = 0; i < 22; ++i) EXPECT_EQ(values[i], i);
 
   const auto refusal = [&](const std::vector<std::pair<std::string, Shape>>& of,

@@ -14,10 +14,10 @@
 #include <utility>
 #include <vector>
 
+#include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
-#include "absl/strings/string_view.h"
 #include "crosshatch/base/check.h"
 #include "crosshatch/base/status_macros.h"
 #include "crosshatch/checkpoint/box_runs.h"
@@ -32,6 +32,10 @@ using Json = nlohmann::json;
 // The format's own bound; it keeps a corrupt length from being believed.
 constexpr uint64_t kMostHeaderBytes = 100'000'000;
 constexpr int64_t kPrefixBytes = 8;
+// What is read at once, which stays in a core's cache until it is copied on;
+// and what costs a disk about as much as fewer bytes.
+constexpr int64_t kWindowBytes = int64_t{256} << 10;
+constexpr int64_t kPageBytes = int64_t{4} << 10;
 constexpr char kMetadataKey[] = "__metadata__";
 
 static_assert(std::endian::native == std::endian::little,
@@ -193,7 +197,7 @@ bool CanConvert(DType from, DType to) {
 absl::StatusOr<std::shared_ptr<const SafetensorsFile>> SafetensorsFile::Open(
     const std::string& path) {
   std::shared_ptr<SafetensorsFile> file(new SafetensorsFile());
-  CH_ASSIGN_OR_RETURN(file->file_, MappedFile::Open(path));
+  CH_ASSIGN_OR_RETURN(file->file_, ReadableFile::Open(path));
   CH_RETURN_IF_ERROR(file->ParseHeader());
   return file;
 }
@@ -208,8 +212,8 @@ absl::Status SafetensorsFile::ParseHeader() {
     return corrupt("it ends after ", file_bytes,
                    " bytes, within the length of its header");
   }
-  uint64_t header_bytes;
-  std::memcpy(&header_bytes, file_->data(), sizeof(header_bytes));
+  uint64_t header_bytes = 0;
+  CH_RETURN_IF_ERROR(file_->Read(0, sizeof(header_bytes), &header_bytes));
   if (header_bytes > kMostHeaderBytes) {
     return corrupt("its header claims ", header_bytes, " bytes, more than the ",
                    kMostHeaderBytes, " that the format allows");
@@ -219,9 +223,9 @@ absl::Status SafetensorsFile::ParseHeader() {
     return corrupt("it is truncated: its header claims ", header_bytes,
                    " bytes and the file has ", file_bytes);
   }
-  const absl::string_view text(
-      reinterpret_cast<const char*>(file_->data()) + kPrefixBytes,
-      static_cast<size_t>(header_bytes));
+  std::string text(static_cast<size_t>(header_bytes), '\0');
+  CH_RETURN_IF_ERROR(file_->Read(
+      kPrefixBytes, static_cast<int64_t>(header_bytes), text.data()));
   Json json;
   const absl::Status parsed = ParseJsonObject(text, "its header", json);
   if (!parsed.ok()) return corrupt(parsed.message());
@@ -273,7 +277,7 @@ absl::Status SafetensorsFile::ParseHeader() {
     return corrupt("its tensors end at byte ", expected,
                    " of the data, which has ", data_bytes);
   }
-  data_ = file_->data() + data_start;
+  data_start_ = data_start;
   return absl::OkStatus();
 }
 
@@ -282,56 +286,83 @@ int SafetensorsFile::Find(const std::string& name) const {
   return found == index_.end() ? -1 : found->second;
 }
 
-int64_t SafetensorsFile::Read(int index, const Box& box, DType dtype,
-                              void* out) const {
+absl::StatusOr<int64_t> SafetensorsFile::Read(int index, const Box& box,
+                                              DType dtype, void* out) const {
   return ReadInto(index, box, dtype, out, box.sizes, WholeBox(box.sizes));
 }
 
-int64_t SafetensorsFile::ReadInto(int index, const Box& box, DType dtype,
-                                  void* out, ShapeView out_sizes,
-                                  const Box& out_box) const {
+absl::StatusOr<int64_t> SafetensorsFile::ReadInto(int index, const Box& box,
+                                                  DType dtype, void* out,
+                                                  ShapeView out_sizes,
+                                                  const Box& out_box) const {
   const TensorInfo& info = tensors_[static_cast<size_t>(index)];
   CH_CHECK(CanConvert(info.dtype, dtype))
       << info.name << ": " << info.dtype << " to " << dtype;
   const int64_t from_size = SizeOf(info.dtype);
   const int64_t to_size = SizeOf(dtype);
-  const auto* const from = static_cast<const std::byte*>(data(index));
   auto* const to = static_cast<std::byte*>(out);
   const RunConverter convert = ConverterOf(info.dtype, dtype);
   int64_t bytes = 0;
-  ForEachRunOfBoth(info.sizes, box, out_sizes, out_box,
-                   [&](int64_t from_first, int64_t to_first, int64_t count) {
-                     const std::byte* source = from + from_first * from_size;
-                     std::byte* target = to + to_first * to_size;
-                     if (convert == nullptr) {
-                       std::memcpy(target, source,
-                                   static_cast<size_t>(count * from_size));
-                     } else {
-                       convert(source, target, count);
-                     }
-                     bytes += count * from_size;
-                   });
+  CH_RETURN_IF_ERROR(VisitRuns(
+      index, box, out_sizes, out_box,
+      [&](const std::byte* source, int64_t first, int64_t count) {
+        std::byte* target = to + first * to_size;
+        if (convert == nullptr) {
+          std::memcpy(target, source, static_cast<size_t>(count * from_size));
+        } else {
+          convert(source, target, count);
+        }
+        bytes += count * from_size;
+      }));
   return bytes;
 }
 
-const void* SafetensorsFile::data(int index) const {
-  return data_ + offsets_[static_cast<size_t>(index)];
-}
-
-void SafetensorsFile::Release(int index, const Box& box) const {
-  if (box.empty()) return;
+absl::Status SafetensorsFile::VisitRuns(
+    int index, const Box& box, ShapeView out_sizes, const Box& out_box,
+    absl::FunctionRef<void(const std::byte* data, int64_t first, int64_t count)>
+        take) const {
+  if (box.empty()) return absl::OkStatus();
   const TensorInfo& info = tensors_[static_cast<size_t>(index)];
-  const Shape strides = ContiguousStrides(info.sizes);
-  int64_t first = 0;
-  int64_t last = 0;
-  for (size_t d = 0; d < strides.size(); ++d) {
-    first += box.offsets[d] * strides[d];
-    last += (box.offsets[d] + box.sizes[d] - 1) * strides[d];
-  }
   const int64_t element = SizeOf(info.dtype);
-  const int64_t start =
-      data_ - file_->data() + offsets_[static_cast<size_t>(index)];
-  file_->Release(start + first * element, (last + 1 - first) * element);
+  const int64_t start = data_start_ + offsets_[static_cast<size_t>(index)];
+  const Shape strides = ContiguousStrides(info.sizes);
+  int64_t span = 1;
+  int64_t end = start + element;
+  for (size_t d = 0; d < strides.size(); ++d) {
+    span += (box.sizes[d] - 1) * strides[d];
+    end += (box.offsets[d] + box.sizes[d] - 1) * strides[d] * element;
+  }
+  // Where runs lie close together, what is between them is read with them.
+  const bool is_dense = span / 2 <= box.numel();
+  std::vector<std::byte> window;
+  int64_t window_begin = 0;
+  int64_t window_end = 0;
+  absl::Status status;
+  ForEachRunOfBoth(
+      info.sizes, box, out_sizes, out_box,
+      [&](int64_t from, int64_t to, int64_t count) {
+        while (count > 0 && status.ok()) {
+          const int64_t at = start + from * element;
+          if (at >= window_end) {
+            const int64_t wanted =
+                is_dense
+                    ? kWindowBytes
+                    : std::clamp(count * element, kPageBytes, kWindowBytes);
+            window_begin = at;
+            window_end = std::min(at + wanted, end);
+            window.resize(static_cast<size_t>(window_end - window_begin));
+            status = file_->Read(window_begin, window_end - window_begin,
+                                 window.data());
+            if (!status.ok()) return;
+          }
+          const int64_t here = std::min(count, (window_end - at) / element);
+          take(window.data() + (at - window_begin), to, here);
+          from += here;
+          to += here;
+          count -= here;
+        }
+      });
+  return status;
 }
 
 absl::StatusOr<std::string> SafetensorsStart(

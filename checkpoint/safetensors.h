@@ -15,6 +15,7 @@
 /// Offsets count from the start of the data; tensors are row-major and fill the
 /// data without gap or overlap.
 
+#include <cstddef>
 #include <cstdint>
 #include <map>
 #include <memory>
@@ -23,6 +24,7 @@
 #include <vector>
 
 #include "absl/container/flat_hash_map.h"
+#include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "crosshatch/checkpoint/file_io.h"
@@ -57,8 +59,9 @@ bool CanConvert(DType from, DType to);
 /// A file open for reading. Immutable; may be shared between threads.
 class SafetensorsFile {
  public:
-  /// Maps the file and checks all of its header: what Open accepts can be read
-  /// without further error. Dtypes other than those of DType are refused.
+  /// Opens the file and checks all of its header: what Open accepts can be read
+  /// as long as the file stays as it is. Dtypes other than those of DType are
+  /// refused.
   /// \error what the system said about `path`; kDataLoss, naming the file and
   ///     the tensor, for a truncated or corrupt one.
   static absl::StatusOr<std::shared_ptr<const SafetensorsFile>> Open(
@@ -75,27 +78,36 @@ class SafetensorsFile {
   int Find(const std::string& name) const;
 
   /// Copies the part `box` of tensor `index`, dense and row-major, to `out`,
-  /// converted to `dtype`. Touches the pages of that part alone.
+  /// converted to `dtype`. Reads that part alone, and what lies between its
+  /// runs where that is little.
   /// \pre the box lies in the tensor, and CanConvert(its dtype, dtype)
   /// \returns the bytes of the file that were copied, as they were counted
-  int64_t Read(int index, const Box& box, DType dtype, void* out) const;
+  /// \error as ReadableFile::Read; then some of `out` may have been filled
+  absl::StatusOr<int64_t> Read(int index, const Box& box, DType dtype,
+                               void* out) const;
   /// As Read, to the part `out_box`, of the sizes of `box`, of a dense
   /// row-major tensor of `out_sizes` at `out`.
-  int64_t ReadInto(int index, const Box& box, DType dtype, void* out,
-                   ShapeView out_sizes, const Box& out_box) const;
-  /// The elements of tensor `index` as they lie in the file, at any address;
-  /// as long as this lives.
-  const void* data(int index) const;
-  /// Lets go of the memory that reading `box` of tensor `index` took: for what
-  /// streams files beyond the machine's memory.
-  void Release(int index, const Box& box) const;
+  absl::StatusOr<int64_t> ReadInto(int index, const Box& box, DType dtype,
+                                   void* out, ShapeView out_sizes,
+                                   const Box& out_box) const;
+  /// Reads the part `box` of tensor `index`, as ReadInto does, and gives it to
+  /// `take` in pieces of runs, as they lie in the file, at any address, for the
+  /// time of the call: `count` elements that follow one another also in the
+  /// tensor of `out_sizes`, from element `first` of it on.
+  /// \error as ReadableFile::Read
+  absl::Status VisitRuns(int index, const Box& box, ShapeView out_sizes,
+                         const Box& out_box,
+                         absl::FunctionRef<void(const std::byte* data,
+                                                int64_t first, int64_t count)>
+                             take) const;
 
  private:
   SafetensorsFile() = default;
   absl::Status ParseHeader();
 
-  std::unique_ptr<const MappedFile> file_;
-  const std::byte* data_ = nullptr;
+  std::unique_ptr<const ReadableFile> file_;
+  /// Where the data begin in the file.
+  int64_t data_start_ = 0;
   std::vector<TensorInfo> tensors_;
   std::vector<int64_t> offsets_;
   absl::flat_hash_map<std::string, int> index_;

@@ -86,8 +86,10 @@ TEST(TransposedWeightsTest, AreWrittenAndReadFromAnyMesh) {
     const StoredTensor& merged = stored.at("qk.weight");
     CH_EXPECT_EQ(merged.info().sizes, Shape({kIn, kQueries + kKeys}));
     std::vector<float> elements(static_cast<size_t>(kIn * (kQueries + kKeys)));
-    merged.file->Read(merged.index, WholeBox(merged.info().sizes), kFloat32,
-                      elements.data());
+    EXPECT_TRUE(merged.file
+                    ->Read(merged.index, WholeBox(merged.info().sizes),
+                           kFloat32, elements.data())
+                    .ok());
     for (int64_t in = 0; in < kIn; ++in) {
       for (int64_t out = 0; out < kQueries + kKeys; ++out) {
         const bool of_q = out < kQueries;

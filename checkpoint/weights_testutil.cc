@@ -13,8 +13,10 @@ namespace {
 std::vector<float> ReadAll(const StoredTensor& stored) {
   const TensorInfo& info = stored.info();
   std::vector<float> values(static_cast<size_t>(NumElements(info.sizes)));
-  stored.file->Read(stored.index, WholeBox(info.sizes), kFloat32,
-                    values.data());
+  EXPECT_TRUE(
+      stored.file
+          ->Read(stored.index, WholeBox(info.sizes), kFloat32, values.data())
+          .ok());
   return values;
 }
 

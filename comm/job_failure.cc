@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 
 namespace crosshatch {
@@ -15,8 +16,13 @@ const absl::Status& JobFailure::For(int world_rank) const {
 }
 
 JobFailure FailureOfRank(int rank, const absl::Status& error) {
-  return {.result = absl::Status(
-              error.code(), absl::StrCat("rank ", rank, ": ", error.message())),
+  // What ranks have told one another says where it happened, which need not be
+  // on the first of them that ends by it.
+  const bool names_ranks = absl::StartsWith(error.message(), "on rank");
+  return {.result = names_ranks ? error
+                                : absl::Status(error.code(),
+                                               absl::StrCat("rank ", rank, ": ",
+                                                            error.message())),
           .world_ranks = {rank},
           .own = error,
           .induced = absl::AbortedError(

@@ -29,7 +29,8 @@ struct JobFailure {
   const absl::Status& For(int world_rank) const;
 };
 
-/// `rank` failed with `error`, alone.
+/// `rank` failed with `error`, alone. The result names the rank, unless the
+/// error begins with "on rank": then it names those that it happened on.
 JobFailure FailureOfRank(int rank, const absl::Status& error);
 
 /// A group of `world_ranks` failed with `error`, which names it.

@@ -13,6 +13,12 @@ TEST(JobFailure, OfARankIsTheRanksErrorAndNewsToTheOthers) {
   EXPECT_EQ(failure.For(0), absl::AbortedError("rank 2 failed: x.bin"));
 }
 
+TEST(JobFailure, WhatRanksToldOneAnotherNamesTheRankThatItHappenedOn) {
+  const absl::Status told = absl::NotFoundError("on rank 2: x.bin");
+  EXPECT_EQ(FailureOfRank(1, told).result, told);
+  EXPECT_EQ(FailureOf({.world_ranks = {1}, .error = told}).result, told);
+}
+
 TEST(JobFailure, OfAGroupIsTheErrorOfAllItsMembers) {
   const JobFailure failure =
       FailureOfGroup({1, 3}, absl::DeadlineExceededError("group 'g' is late"));

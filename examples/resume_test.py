@@ -12,6 +12,7 @@ import itertools
 import json
 import math
 import os
+import re
 import shutil
 import signal
 import struct
@@ -439,10 +440,25 @@ class ResumeTest(unittest.TestCase):
         index = checkpoints + "/step-000003/checkpoint.json"
         with open(index) as file:
             text = file.read()
-        with open(index, "w") as file:
-            file.write(text.replace('"run.step": 3', '"run.step": -3'))
-        run = self.run_program(*flags, "--steps=4", "--resume", status=1)
-        self.assertIn("is of step -3, at token", run.stderr)
+        # In a checkpoint whose values have no hash the run's own are checked.
+        unhashed = re.sub('"values_hash": .*\n', "", text)
+        self.assertNotEqual(unhashed, text)
+        most = str(2**63 - 1)
+        for begin, pattern, value, says in [
+                (text, '"run.step": 3', "2", "its values are not those that"),
+                (unhashed, '"run.step": 3', "-3", "is of step -3, at token"),
+                (unhashed, '"run.step": 3', "2", "is of step 2, at token"),
+                (unhashed, r'"run.position": \d+', most, "at token " + most),
+                (unhashed, r'"optimizer\.[^"]*\.step": 3', most,
+                 f"is {most}, where no run comes to")]:
+            changed = re.sub(pattern,
+                             lambda m: m[0].split(": ")[0] + ": " + value,
+                             begin, count=1)
+            self.assertNotEqual(changed, begin)
+            with open(index, "w") as file:
+                file.write(changed)
+            run = self.run_program(*flags, "--steps=4", "--resume", status=1)
+            self.assertIn(says, run.stderr)
         with open(index, "w") as file:
             file.write(text)
         run = self.run_program(*flags, "--steps=4", "--layers=3", "--resume",

@@ -187,7 +187,7 @@ absl::StatusOr<bool> Trainer::Resume() {
     return false;
   }
   CH_RETURN_IF_ERROR(checkpoints_.Load(state_, *newest));
-  if (step_ < 0 || position_ < 0 || data_size_ < 1) {
+  if (step_ != *newest || position_ < 0 || position_ >= data_size_) {
     return absl::DataLossError(
         absl::StrCat(checkpoint::StepDirectory(options_.checkpoints, *newest),
                      " is of step ", step_, ", at token ", position_, " of ",

@@ -19,6 +19,7 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "crosshatch/base/standard_output.h"
 #include "crosshatch/base/status_macros.h"
 #include "crosshatch/checkpoint/file_io.h"
 #include "crosshatch/checkpoint/hf_config.h"
@@ -176,5 +177,10 @@ int main(int argc, char** argv) {
   // that meets them, not the end of a training that is to be saved.
   std::signal(SIGPIPE, SIG_IGN);
   std::signal(SIGXFSZ, SIG_IGN);
-  return crosshatch::examples::Main(argc, argv);
+  const int ended = crosshatch::examples::Main(argc, argv);
+  const absl::Status written = crosshatch::FlushStandardOutput();
+  if (written.ok() || ended != 0) return ended;
+  std::fprintf(stderr, "train_lm: %s\n",
+               std::string(written.message()).c_str());
+  return 1;
 }

@@ -423,6 +423,18 @@ class TrainLmTest(TrainLmTestCase):
                         self.assertIn("step", json.loads(line))
                 self.assertFalse(os.path.exists(out + ".saving"))
 
+    def test_what_cannot_be_printed_is_an_error(self):
+        for flags in [["--help"], ["--text=" + self.text, "--plan=print"],
+                      ["--text=" + self.text, *SMALL, "--steps=1",
+                       "--sample=5"]]:
+            with open("/dev/full", "w") as full:
+                run = subprocess.run([PROGRAM, *flags], stdout=full,
+                                     stderr=subprocess.PIPE, text=True,
+                                     timeout=120)
+            self.assertEqual(run.returncode, 1, flags)
+            self.assertRegex(run.stderr, "^(train_lm: )?cannot write to "
+                             "standard output(: No space left on device)?\n$")
+
     def test_an_old_metrics_file_is_there_until_the_first_step(self):
         metrics = self.path("metrics")
         old = '{"step":1}\n' * 1000

@@ -427,9 +427,8 @@ absl::StatusOr<std::vector<MeshAxis>> ParseMesh(const std::string& text) {
 
 absl::StatusOr<TrainOptions> ParseTrainOptions(int argc, char** argv) {
   if (AsksForHelp(argc, argv)) {
-    PrintHelp(absl::StrCat(kUsage, "\n\n",
-                           DescribeFlags("examples/train_options.cc")));
-    std::exit(0);
+    std::exit(PrintHelp(absl::StrCat(
+        kUsage, "\n\n", DescribeFlags("examples/train_options.cc"))));
   }
   CH_RETURN_IF_ERROR(ParseFlags(argc, argv));
 

@@ -126,14 +126,33 @@ class EndingsTest(JobsTest):
                 self.assertEqual(job.end(), ([status] * 3, []))
                 self.assertEqual(self.stopped(), [0, 1, 2])
 
-    def test_mpirun_passes_the_signal_on(self):
-        job = self.mpirun(
-            2, "--stop_status=0", PROBE_STOP=self.dir,
-            options=["--mca", "odls_base_sigkill_timeout", "5"])
+    def test_mpirun_passes_the_signal_on_late(self):
+        # docs/running.md: not at once, but after the seconds of this parameter.
+        for options, seconds in [
+                ([], 1), (["--mca", "odls_base_sigkill_timeout", "5"], 5)]:
+            with self.subTest(seconds=seconds):
+                job = self.mpirun(2, "--stop_status=0", PROBE_STOP=self.dir,
+                                  options=options)
+                job.await_running()
+                began = time.time()
+                job.processes[0].send_signal(signal.SIGTERM)
+                _, said = job.end()
+                self.assertEqual([l for l in said if "program: " in l], [])
+                came = [os.path.getmtime(os.path.join(self.dir, name)) - began
+                        for name in sorted(os.listdir(self.dir))
+                        if name.startswith("rank")]
+                self.assertEqual(self.stopped(), [0, 1])
+                for waited in came:
+                    self.assertGreater(waited, seconds - 0.1)
+                    self.assertLess(waited, 2 * seconds)
+
+    def test_a_signal_to_one_process_under_mpirun_stops_all_at_once(self):
+        job = self.mpirun(2, "--stop_status=0", PROBE_STOP=self.dir)
         job.await_running()
-        job.processes[0].send_signal(signal.SIGTERM)
-        _, said = job.end()
-        self.assertEqual([l for l in said if "program: " in l], [])
+        rank = children_of(job.processes[0].pid)[-1]
+        os.kill(rank, signal.SIGTERM)
+        # With the status of the run: mpirun has no part in it.
+        self.assertEqual(job.end(), ([0], []))
         self.assertEqual(self.stopped(), [0, 1])
 
     def test_who_is_killed_holds_no_lock_of_mpirun_s(self):

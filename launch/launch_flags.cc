@@ -12,6 +12,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
+#include "crosshatch/base/standard_output.h"
 #include "crosshatch/base/status_macros.h"
 #include "crosshatch/launch/device_choice.h"
 #include "crosshatch/launch/given_flag.h"
@@ -126,8 +127,13 @@ bool AsksForHelp(int argc, char** argv) {
   return false;
 }
 
-void PrintHelp(const std::string& text) {
-  if (SpeaksForAll(LaunchEnvironment())) std::fputs(text.c_str(), stdout);
+int PrintHelp(const std::string& text) {
+  if (!SpeaksForAll(LaunchEnvironment())) return 0;
+  std::fputs(text.c_str(), stdout);
+  const absl::Status written = FlushStandardOutput();
+  if (written.ok()) return 0;
+  std::fprintf(stderr, "%s\n", std::string(written.message()).c_str());
+  return 1;
 }
 
 std::string DescribeFlags(const std::string& source) {

@@ -28,7 +28,9 @@ absl::Status ParseFlags(int argc, char** argv);
 bool AsksForHelp(int argc, char** argv);
 
 /// Prints `text` to stdout, on one of the processes of a job.
-void PrintHelp(const std::string& text);
+/// \returns the program's status: 0, or 1 where it could not be written, which
+///     stderr is told
+int PrintHelp(const std::string& text);
 
 /// The flags that are defined in the source files whose paths end so, and those
 /// of Run, with their defaults, for a program's --help.

@@ -131,8 +131,8 @@ int Run(int argc, char** argv, absl::FunctionRef<absl::Status(World&)> fn,
         RunOptions options) {
   if (AsksForHelp(argc, argv)) {
     const std::string program = argc > 0 ? argv[0] : "";
-    PrintHelp(DescribeFlags(program.substr(program.rfind('/') + 1) + ".cc"));
-    return 0;
+    return PrintHelp(
+        DescribeFlags(program.substr(program.rfind('/') + 1) + ".cc"));
   }
   absl::Status parsed = ParseFlags(argc, argv);
   if (parsed.ok()) parsed = ReadLaunchFlags(options);

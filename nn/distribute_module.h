@@ -36,8 +36,8 @@ struct DistributeModuleOptions {
 /// Spreads the parameters of `module` and all below over `mesh`: as
 /// options.partition says, and the rest and all buffers replicated. The values
 /// must be equal on all ranks, or not be there yet (Module::Materialize fills
-/// them); nothing is communicated. Called by every rank of the mesh. \error
-/// kInvalidArgument on a rank that is not on the mesh; what the
+/// them); nothing is communicated. Called by every rank of the mesh.
+/// \error kInvalidArgument on a rank that is not on the mesh; what the
 ///     partition says; kFailedPrecondition for a module that was distributed by
 ///     this function before, and for a parameter that lies on another mesh.
 absl::Status DistributeModule(Module& module, const DeviceMesh& mesh,

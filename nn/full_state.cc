@@ -108,7 +108,18 @@ uint64_t HashOf(const std::string& text) {
   return HashOn(text.size(), text.data(), static_cast<int64_t>(text.size()));
 }
 
-/// What this rank holds of a tensor that is not known to be one on all ranks.
+/// Whether `layout` has the same elements on several ranks of its mesh.
+bool HasReplicas(const Layout& layout) {
+  for (int axis = 0; axis < layout.mesh().ndim(); ++axis) {
+    if (layout.state_of_axis(axis).is_replicate() &&
+        layout.mesh().size(axis) > 1) {
+      return true;
+    }
+  }
+  return false;
+}
+
+/// What this rank holds of a tensor of which other ranks may hold a copy.
 struct HeldCopy {
   Box box;
   std::string hash;
@@ -120,8 +131,9 @@ std::optional<HeldCopy> CopyOf(const Tensor& tensor, int world_size) {
   HeldCopy copy = {WholeBox(tensor.sizes()), ""};
   if (tensor.is_distributed()) {
     const DeviceMesh& mesh = MeshOf(tensor);
-    if (mesh.size() == world_size || !mesh.coordinate().has_value() ||
-        LayoutOf(tensor).is_partial()) {
+    const Layout& layout = LayoutOf(tensor);
+    const bool has_copies = mesh.size() < world_size || HasReplicas(layout);
+    if (!has_copies || !mesh.coordinate().has_value() || layout.is_partial()) {
       return std::nullopt;
     }
     copy.box = LocalBoxOf(tensor);

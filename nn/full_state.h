@@ -38,14 +38,15 @@ absl::Status VisitFullState(World& world, const StateDict& state,
                             StateHolder holder, StateVisitor visit);
 
 /// Checks that one tensor stands for what ranks hold under a name. A DTensor on
-/// a mesh of all ranks is one tensor. A plain tensor, and a DTensor on a mesh
-/// of some of the ranks, such as a slice, are one on each rank or slice: these
-/// are taken for copies, and compared by hashes of what each rank holds.
-/// Experts that ranks have for themselves need names of their own, or a mesh
-/// that they are shards on. Called by all ranks of `comm`; waits for the rank's
-/// stream where there is something to compare. \param what whose names they
-/// are, for the message: "the full state" \error on every rank alike:
-/// kInvalidArgument naming an entry that one rank
+/// a mesh of all ranks is one tensor, of which ranks along an axis that it is
+/// replicated on hold copies. A plain tensor, and a DTensor on a mesh of some
+/// of the ranks, such as a slice, are one on each rank or slice: these are
+/// taken for copies, too. Copies are compared by hashes of what each rank
+/// holds. Experts that ranks have for themselves need names of their own, or a
+/// mesh that they are shards on. Called by all ranks of `comm`; waits for the
+/// rank's stream where there is something to compare.
+/// \param what whose names they are, for the message: "the full state"
+/// \error on every rank alike: kInvalidArgument naming an entry that one rank
 ///     has and another lacks, or of which two ranks hold the same part with
 ///     other values, or parts that overlap and are not the same; a failed
 ///     collective.

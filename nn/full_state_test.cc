@@ -235,6 +235,30 @@ TEST(FullStateTest, RefusesSlicesThatHoldOtherValues) {
   });
 }
 
+// As where tensor parallelism replicates what FSDP shards, and ranks drift.
+TEST(FullStateTest, RefusesReplicasOfAShardThatHoldOtherValues) {
+  OnMesh({2, 2}, [](const DeviceMesh& mesh) -> absl::Status {
+    const Layout rows = Layout::Replicated(mesh.layout(), 1).WithShard(0, 0);
+    const auto visit = [&](double value) {
+      StateDict state;
+      CH_RETURN_IF_ERROR(
+          state.Add("w", DistributeTensor(Full({3}, value), mesh, rows)));
+      return VisitFullState(mesh.world(), state, StateHolder::kEveryRank,
+                            [](const std::string&, const StateValue&) {
+                              return absl::OkStatus();
+                            });
+    };
+    CH_RETURN_IF_ERROR(visit(7));
+    CH_EXPECT_THAT(
+        std::string(visit((*mesh.coordinate())[1]).message()),
+        HasSubstr("the full state: \"w\" [0:2] on rank 1 holds other values "
+                  "than on rank 0"));
+    // Shards are nobody's copies.
+    CH_RETURN_IF_ERROR(visit((*mesh.coordinate())[0]));
+    return absl::OkStatus();
+  });
+}
+
 // One slice is of two ranks, the other of one.
 TEST(FullStateTest, RefusesSlicesThatAreCutOtherwise) {
   OnMesh({3}, [](const DeviceMesh& all) -> absl::Status {

@@ -56,7 +56,10 @@ std::vector<float> AllWeights(const std::string& path) {
   for (const auto* info : infos) {
     const int index = static_cast<int>(info - (*file)->tensors().data());
     std::vector<float> values(static_cast<size_t>(NumElements(info->sizes)));
-    (*file)->Read(index, WholeBox(info->sizes), kFloat32, values.data());
+    EXPECT_TRUE(
+        (*file)
+            ->Read(index, WholeBox(info->sizes), kFloat32, values.data())
+            .ok());
     weights.insert(weights.end(), values.begin(), values.end());
   }
   return weights;

@@ -180,8 +180,7 @@ struct PrepareInputOptions {
 /// several submodules that want them so. An undefined input stays undefined;
 /// that there are as many inputs as placements is checked at each forward.
 /// \error of Check: kInvalidArgument for lists of different lengths or gaps,
-/// for
-///     a name that is not one of the module's inputs, and for
+///     for a name that is not one of the module's inputs, and for
 ///     sum_local_gradients without use_local_input.
 Style PrepareModuleInput(PrepareInputOptions options);
 

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "crosshatch/nn/optim/optimizer.h"
 
+#include <limits>
 #include <optional>
 #include <utility>
 
@@ -238,6 +239,9 @@ absl::Status Optimizer::SetState(const std::string& parameter_name,
   };
   if (state.step < 1) {
     return refuse("has step ", state.step, "; after an update it is 1 or more");
+  }
+  if (state.step > std::numeric_limits<int64_t>::max() / 2) {
+    return refuse("has step ", state.step, ", where no run comes to");
   }
   if (state.tensors.size() != slots_.size()) {
     return refuse("is of ", slots_.size(), " tensors, not ",

@@ -3,6 +3,8 @@
 // Optimizers as states.
 
 #include <algorithm>
+#include <cstdint>
+#include <limits>
 #include <map>
 #include <string>
 #include <utility>
@@ -148,6 +150,10 @@ absl::Status Optimizer::Restore(const StateDict& state) {
     if (state.Find(step) == nullptr) continue;
     CH_ASSIGN_OR_RETURN(steps[i], state.Get<int64_t>(step));
     CH_RETURN_IF_ERROR(CheckFilledSlots(state, i, steps[i]));
+    if (steps[i] > std::numeric_limits<int64_t>::max() / 2) {
+      return absl::InvalidArgumentError(absl::StrCat(
+          name_, ": \"", step, "\" is ", steps[i], ", where no run comes to"));
+    }
   }
   for (size_t i = 0; i < parameters_.size(); ++i) {
     if (steps[i] == 0) {
