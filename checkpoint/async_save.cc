@@ -37,16 +37,22 @@
 namespace crosshatch::checkpoint {
 namespace {
 
-// Where training keeps all cores busy, this thread is to have what it leaves:
-// a rank that waits for a core keeps all the others waiting, and nobody waits
-// for a checkpoint, but for the next one. Linux weighs a thread of niceness 15
-// by 36 where one of 0 has 1024, so beside a busy rank thread each it takes a
-// thirtieth of the cores at most, and all that ranks leave while they wait for
-// one another. The priority is the thread's own, and to lower it takes no
-// right.
+// Where training keeps all cores busy, a thread that writes is to have what it
+// leaves: a rank that waits for a core keeps all the others waiting, and nobody
+// waits for a file, but the next save. The copies come before, at the priority
+// of the rank, whose next write waits for their end. Linux weighs a thread of
+// niceness 15 by 36 where one of 0 has 1024, so beside a busy rank thread each
+// it takes a thirtieth of the cores at most, and all that ranks leave while
+// they wait for one another. The priority is the thread's own, and to lower it
+// takes no right.
 void LetTrainingGoFirst() {
   constexpr int kNice = 15;
   setpriority(PRIO_PROCESS, static_cast<id_t>(syscall(SYS_gettid)), kNice);
+}
+
+// The wall clock may be set meanwhile.
+absl::Duration Since(std::chrono::steady_clock::time_point begin) {
+  return absl::FromChrono(std::chrono::steady_clock::now() - begin);
 }
 
 }  // namespace
@@ -78,7 +84,8 @@ absl::Status AsyncCheckpointer::Save(nn::Stateful& stateful,
 absl::Status AsyncCheckpointer::Begin(
     const absl::StatusOr<nn::StateDict>& state, const std::string& dir,
     bool overwrite, std::function<absl::Status()> then) {
-  const absl::Time begin = absl::Now();
+  const auto begin = std::chrono::steady_clock::now();
+  held_up_ = absl::ZeroDuration();
   CH_ASSIGN_OR_RETURN(job_, SaveJob::Prepare(world_, state, dir, overwrite,
                                              *options_.file_system,
                                              options_.beside_if_refused));
@@ -98,7 +105,6 @@ absl::Status AsyncCheckpointer::Begin(
     absl::StatusOr<std::thread> writer =
         StartThread("the thread that writes checkpoints",
                     [this, copies = std::move(copies), then = std::move(then)] {
-                      LetTrainingGoFirst();
                       Write(copies, then);
                     });
     began = writer.status();
@@ -120,7 +126,7 @@ absl::Status AsyncCheckpointer::Begin(
     written_.set_value(began);
     committed_.set_value(began);
   }
-  held_up_ = absl::Now() - begin;
+  held_up_ += Since(begin);
   return absl::OkStatus();
 }
 
@@ -192,14 +198,15 @@ void AsyncCheckpointer::AwaitDevice() {
 
 void AsyncCheckpointer::WaitUntilCopied() {
   if (!until_copied_.valid()) return;
-  const absl::Time begin = absl::Now();
+  const auto begin = std::chrono::steady_clock::now();
   until_copied_.wait();
-  held_up_ += absl::Now() - begin;
+  held_up_ += Since(begin);
 }
 
 absl::StatusOr<std::string> AsyncCheckpointer::WriteFile(
     const std::vector<Copy>& copies) {
   CH_RETURN_IF_ERROR(EndCopies(copies));
+  LetTrainingGoFirst();
   CH_RETURN_IF_ERROR(job_->BeginFile());
   std::vector<const void*> data;
   for (const Copy& copy : copies) data.push_back(copy.to);

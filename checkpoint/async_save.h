@@ -88,9 +88,10 @@ class AsyncCheckpointer {
   /// where it failed Wait says so.
   void WaitUntilCopied();
 
-  /// As Wait where all ranks' parts of the save are done, and OK at once where
-  /// not: called after every step it tells of an error as soon as there is one.
-  /// While a save goes on the ranks meet once.
+  /// As Wait once all ranks have ended their parts of the save, well or not,
+  /// and OK where one is still at it: called after every step it tells of an
+  /// error then, however early one rank had it, and waits for no file. While a
+  /// save goes on the ranks meet once.
   absl::Status Poll();
 
   /// Waits until no save is going on.
@@ -98,8 +99,9 @@ class AsyncCheckpointer {
   absl::Status Wait();
 
   /// For how long the last Save has kept the rank's thread, so far: planning
-  /// it, and the wait of the first op that wrote. Not the wait for the save
-  /// before, nor what the copy takes from other threads' cores.
+  /// it, and the wait of the first op that wrote, in which what the rank had
+  /// issued to its stream before comes to its end too. Not the wait for the
+  /// save before, nor what the copy takes from other threads' cores.
   absl::Duration held_up() const { return held_up_; }
 
  private:

@@ -68,7 +68,8 @@ absl::Status RemoveOldSteps(const std::string& root, int keep, int64_t newest,
 struct RunCheckpointsOptions {
   /// The number of checkpoints that stay; 0: all.
   int keep = 0;
-  /// Save returns once this rank's part is copied (async_save.h).
+  /// Save returns once it has planned; what this rank writes is copied and
+  /// written beside training (async_save.h).
   bool async = false;
   /// By which this rank writes. Outlives this.
   FileSystem* file_system = &FileSystem::Real();
@@ -96,11 +97,15 @@ class RunCheckpoints {
                     const LoadCheckpointOptions& options = {});
   /// As SaveCheckpoint, or AsyncCheckpointer::Save; an own one of that step is
   /// replaced. Then removes old ones. Where something else has the step's name
-  /// the checkpoint is written beside it.
+  /// the checkpoint is written beside it. With `async` ops that write wait for
+  /// the copy by themselves; a program that writes to memory of the state by an
+  /// address (Tensor::data) calls WaitUntilCopied before.
   /// \error where it lies beside, what is there and where it lies; with `async`
-  /// also that of the save before, and then nothing was
-  ///     saved
+  ///     also that of the save before, and then nothing was saved
   absl::Status Save(nn::Stateful& stateful, int64_t step);
+  /// As AsyncCheckpointer::WaitUntilCopied; nothing is left to copy without
+  /// `async`.
+  void WaitUntilCopied() { saver_.WaitUntilCopied(); }
   /// As AsyncCheckpointer::Poll; OK without `async`.
   absl::Status Poll() { return saver_.Poll(); }
   /// Waits until what was saved is in place.

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "crosshatch/checkpoint/run_directory.h"
 
+#include <algorithm>
 #include <cerrno>
 #include <cstdint>
 #include <filesystem>
@@ -18,6 +19,7 @@
 #include "crosshatch/comm/world.h"
 #include "crosshatch/nn/state_dict.h"
 #include "crosshatch/tensor/creation.h"
+#include "crosshatch/tensor/tensor.h"
 #include "crosshatch/testing/ranks.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -103,6 +105,50 @@ TEST(RunDirectoryTest, KeepsTheLastOfARun) {
       return absl::OkStatus();
     });
   }
+}
+
+/// A run whose values its program sets by their address.
+class FilledState final : public nn::Stateful {
+ public:
+  absl::StatusOr<nn::StateDict> State() override {
+    nn::StateDict state;
+    CH_RETURN_IF_ERROR(state.Add("values", values_));
+    return state;
+  }
+  absl::StatusOr<nn::StateDict> StateToFill(
+      const std::vector<std::string>&) override {
+    return State();
+  }
+  absl::Status Restore(const nn::StateDict&) override {
+    return absl::OkStatus();
+  }
+  void Set(float value) {
+    std::fill_n(values_.data<float>(), values_.numel(), value);
+  }
+  std::vector<float> values() const { return values_.ToVector<float>(); }
+
+ private:
+  /// The copy of so much takes longer than to set the first of it.
+  Tensor values_ = Full({int64_t{4} << 20}, 1);
+};
+
+TEST(RunDirectoryTest, AProgramMayWriteOnceWhatItSavesIsCopied) {
+  const std::string root = FreshDir("by_address");
+  FaultyFileSystem whole({});
+  RunRanks(2, [&](World& world) -> absl::Status {
+    RunCheckpoints checkpoints(world, root,
+                               {.async = true, .file_system = &whole});
+    FilledState run;
+    CH_RETURN_IF_ERROR(checkpoints.Save(run, 1));
+    checkpoints.WaitUntilCopied();
+    run.Set(2);
+    CH_RETURN_IF_ERROR(checkpoints.Wait());
+    CH_RETURN_IF_ERROR(checkpoints.Load(run, 1));
+    const std::vector<float> saved = run.values();
+    CH_EXPECT_EQ(std::count(saved.begin(), saved.end(), 1.0f),
+                 static_cast<int64_t>(saved.size()));
+    return absl::OkStatus();
+  });
 }
 
 TEST(RunDirectoryTest, AStepIsReplaced) {

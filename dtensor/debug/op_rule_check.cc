@@ -2,8 +2,12 @@
 #include "crosshatch/dtensor/debug/op_rule_check.h"
 
 #include <algorithm>
+#include <cstddef>
 #include <numeric>
+#include <optional>
 #include <string>
+#include <utility>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "crosshatch/dtensor/dispatch/dispatch_cache.h"
@@ -132,20 +136,65 @@ void NoteCalls(RuleTally& tally) {
   plans.clear();
 }
 
-// Coprime to the number of layouts of each input, so that steps of it meet all
-// layouts of each.
-size_t StrideFor(size_t combinations, size_t most,
-                 const std::vector<std::vector<Layout>>& layouts) {
-  if (combinations <= most) return 1;
-  const auto meets_all = [&layouts](size_t stride) {
-    return std::all_of(layouts.begin(), layouts.end(), [stride](const auto& l) {
-      return std::gcd(stride, l.size()) == 1;
-    });
-  };
-  size_t stride = (combinations + most - 1) / most;
-  while (!meets_all(stride)) ++stride;
-  return stride;
-}
+// The combinations of layouts of a case's inputs. In their numbers the layout
+// of the first input changes first.
+class Combinations {
+ public:
+  Combinations(const RuleCase& c, std::vector<std::vector<Layout>> layouts)
+      : layouts_(std::move(layouts)) {
+    for (const std::vector<Layout>& of_input : layouts_) {
+      size_ *= of_input.size();
+    }
+    if (c.takes == nullptr) return;
+    // Before the picking: of those that a case takes, a step through all would
+    // meet few, or none.
+    std::vector<size_t> admitted;
+    for (size_t number = 0; number < size_; ++number) {
+      if (c.takes(OfNumber(number))) admitted.push_back(number);
+    }
+    size_ = admitted.size();
+    admitted_ = std::move(admitted);
+  }
+
+  // How many the case takes.
+  size_t size() const { return size_; }
+
+  // \returns of each input its layout in the `at`th that the case takes
+  std::vector<Layout> operator[](size_t at) const {
+    return OfNumber(admitted_.has_value() ? (*admitted_)[at] : at);
+  }
+
+  // Steps of it, taken round and round, meet each once before any again; and
+  // all layouts of each input where the case takes all.
+  size_t StrideFor(size_t most) const {
+    if (size_ <= most) return 1;
+    const auto meets_all = [this](size_t stride) {
+      return std::gcd(stride, size_) == 1 &&
+             std::all_of(layouts_.begin(), layouts_.end(),
+                         [stride](const auto& of_input) {
+                           return std::gcd(stride, of_input.size()) == 1;
+                         });
+    };
+    size_t stride = (size_ + most - 1) / most;
+    while (!meets_all(stride)) ++stride;
+    return stride;
+  }
+
+ private:
+  std::vector<Layout> OfNumber(size_t number) const {
+    std::vector<Layout> chosen;
+    for (const std::vector<Layout>& of_input : layouts_) {
+      chosen.push_back(of_input[number % of_input.size()]);
+      number /= of_input.size();
+    }
+    return chosen;
+  }
+
+  std::vector<std::vector<Layout>> layouts_;
+  size_t size_ = 1;
+  // The numbers of those that the case takes; nullopt: all.
+  std::optional<std::vector<size_t>> admitted_;
+};
 
 // Of one case, on one rank.
 void CheckCase(const RuleCase& c, bool twice, size_t most,
@@ -153,14 +202,12 @@ void CheckCase(const RuleCase& c, bool twice, size_t most,
                RuleTally& tally) {
   std::vector<Tensor> dense;
   std::vector<std::vector<Layout>> layouts;
-  size_t combinations = 1;
   for (const CaseInput& input : c.inputs) {
     dense.push_back(Make(input, static_cast<int>(dense.size()) + 1));
     const bool sums = input.sums && input.kind != CaseInput::kIds;
     layouts.push_back(AllLayouts(
         mesh.layout(), static_cast<int>(input.sizes.size()),
         sums ? tried.reductions : std::vector<ReduceOp>(), tried.unit));
-    combinations *= layouts.back().size();
   }
   const Outcome expected = Run(c, twice, dense);
   // Averages over three ranks are rounded.
@@ -168,22 +215,17 @@ void CheckCase(const RuleCase& c, bool twice, size_t most,
                                    tried.reductions.end(), ReduceOp::kAvg) != 0;
   const double tolerance =
       averages ? std::max(c.tolerance, kRounding) : c.tolerance;
-  const size_t stride = StrideFor(combinations, most, layouts);
-  for (size_t at = (combinations - 1) % stride / 2; at < combinations;
-       at += stride) {
+  const Combinations combinations(c, std::move(layouts));
+  const size_t count = std::min(most, combinations.size());
+  const size_t stride = combinations.StrideFor(most);
+  for (size_t i = 0; i < count; ++i) {
+    const std::vector<Layout> chosen =
+        combinations[(stride / 2 + i * stride) % combinations.size()];
     std::vector<Tensor> inputs;
-    std::vector<Layout> chosen;
     std::string name = c.name;
-    size_t rest = at;
-    for (size_t i = 0; i < dense.size(); ++i) {
-      const Layout& layout = layouts[i][rest % layouts[i].size()];
-      rest /= layouts[i].size();
-      chosen.push_back(layout);
-      absl::StrAppend(&name, " ", layout.ToString());
-    }
-    if (c.takes != nullptr && !c.takes(chosen)) continue;
-    for (size_t i = 0; i < dense.size(); ++i) {
-      inputs.push_back(Spread(dense[i], mesh, chosen[i]));
+    for (size_t k = 0; k < dense.size(); ++k) {
+      inputs.push_back(Spread(dense[k], mesh, chosen[k]));
+      absl::StrAppend(&name, " ", chosen[k].ToString());
     }
     ++tally.combinations;
     CH_EXPECT_EQ(Compare(inputs, Run(c, twice, inputs), expected, tolerance),

@@ -86,7 +86,8 @@ struct RuleLayouts {
 };
 
 /// Runs the cases on a mesh of that shape with their inputs in all combinations
-/// of layouts, or in at most `most` of them, evenly picked, for each case.
+/// of layouts that RuleCase::takes admits, or for each case in `most` of them
+/// where there are more, evenly picked.
 /// Expects results and gradients to be those of plain tensors, and gradients to
 /// lie as their leaves do. Runs the ranks itself.
 RuleTally CheckRules(const std::vector<int>& mesh_shape,

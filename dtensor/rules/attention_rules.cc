@@ -360,6 +360,11 @@ RuleResult AttentionBackwardRule(const RuleCall& call) {
 
 // Rows and heads that the mask lacks are summed over.
 RuleResult AttentionMaskGradRule(const RuleCall& call) {
+  // Ranks' own key heads are given below.
+  CH_CHECK_EQ(static_cast<const AttentionMaskGradOp&>(call.op).key_heads.group,
+              0)
+      << DescribeCall(call)
+      << ": of a distributed q the query heads go by the key heads of k";
   const RuleInput& query = call.inputs[1];
   AttentionFactors factors(call, query, call.inputs[2]);
   factors.rule.linearity = Linearity::kMultilinear;

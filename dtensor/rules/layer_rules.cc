@@ -40,11 +40,11 @@ struct RowFactors {
   DimFactor column;
 };
 
-// The gradient of x alone is linear in that of the result: sums of it may stay
-// pending. With a weight they would be so for its gradient, too, and two sums
-// be reduced where one will do.
-void KeepSumsOfBareNorm(const RuleInput& weight, FactorRule& rule) {
-  if (weight.defined) return;
+// All gradients are linear in that of the result, of which sums may so stay
+// pending where there is only that of x. Beside one of a weight or of a bias
+// two sums would be reduced where one will do.
+void KeepSumsOfBareNorm(bool bare, FactorRule& rule) {
+  if (!bare) return;
   rule.linearity = Linearity::kMultilinear;
   rule.linear_inputs = kFirst;
 }
@@ -64,7 +64,7 @@ RuleResult RmsNormBackwardRule(const RuleCall& call) {
   // the weight is partial.
   rows.rule.outputs = {{rows.all, rows.sizes},
                        {{rows.column}, {rows.sizes.back()}}};
-  KeepSumsOfBareNorm(call.inputs[2], rows.rule);
+  KeepSumsOfBareNorm(!call.inputs[2].defined, rows.rule);
   return SolveFactors(call, rows.rule);
 }
 
@@ -79,13 +79,14 @@ RuleResult LayerNormRule(const RuleCall& call) {
 }
 
 RuleResult LayerNormBackwardRule(const RuleCall& call) {
+  const auto& op = static_cast<const LayerNormBackwardOp&>(call.op);
   RowFactors rows(call, call.inputs[1]);
   rows.rule.inputs = {rows.all, rows.all, rows.Vector(call.inputs[2]),
                       rows.lead, rows.lead};
   rows.rule.outputs = {{rows.all, rows.sizes},
                        {{rows.column}, {rows.sizes.back()}},
                        {{rows.column}, {rows.sizes.back()}}};
-  KeepSumsOfBareNorm(call.inputs[2], rows.rule);
+  KeepSumsOfBareNorm(!call.inputs[2].defined && !op.want_dbias, rows.rule);
   return SolveFactors(call, rows.rule);
 }
 

@@ -44,7 +44,11 @@ class AttentionMaskGradOp final : public Op {
   /// Fails a check: attention is differentiable once.
   std::shared_ptr<Node> Differentiate(TensorSpan inputs,
                                       TensorSpan outputs) const override;
-  void AppendKey(OpKey& key) const override { attributes.AppendKey(key); }
+  void AppendKey(OpKey& key) const override {
+    attributes.AppendKey(key);
+    key.push_back(key_heads.first_query);
+    key.push_back(key_heads.group);
+  }
 
   const AttentionAttributes attributes;
   const AttentionKeyHeads key_heads;

@@ -39,6 +39,17 @@ bool HasGradient(const Shape& mask, AttentionOptions options) {
       inputs);
 }
 
+// A call is found again by its key.
+TEST(AttentionMaskGradTest, OtherKeyHeadsAreAnotherCall) {
+  const auto key = [](const AttentionKeyHeads& key_heads) {
+    OpKey key;
+    AttentionMaskGradOp({}, key_heads).AppendKey(key);
+    return key;
+  };
+  EXPECT_NE(key({}), key({.group = 2}));
+  EXPECT_NE(key({.first_query = 2, .group = 2}), key({.group = 2}));
+}
+
 // Whatever it is broadcast over is summed.
 TEST(AttentionMaskGradTest, IsThatOfDifferences) {
   for (const Shape& sizes :
