@@ -64,7 +64,7 @@ void EndLauncherThatHangs(const std::string& directory,
     return;
   }
   const std::string mpirun = absl::StrCat(parent);
-  const std::string in_names = absl::StrCat(absl::Hex(number, absl::kZeroPad8));
+  const std::string in_names = absl::StrCat(absl::Hex(number));
   if (fork() != 0) return;
   // Only what is safe after a fork of a process with threads. mpirun waits for
   // the end of what its processes print, and peers for that of connections.
