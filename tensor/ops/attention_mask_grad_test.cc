@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "crosshatch/tensor/ops/attention_mask_grad.h"
 
+#include <cmath>
 #include <limits>
 #include <vector>
 
@@ -105,6 +106,20 @@ TEST(AttentionMaskGradTest, IsZeroWhereNothingIsSeen) {
                     Zeros({sizes[0], sizes[2], 1, 2}, kFloat64)},
                    Zeros({1, 1}, kFloat64));
     EXPECT_THAT(of_nothing.ToVector<double>(), ElementsAre(0));
+  }
+}
+
+// What is no number is not hidden: a row of it has such a gradient, and others
+// have not.
+TEST(AttentionMaskGradTest, IsNoNumberWhereScoresAreNone) {
+  const double nan = std::numeric_limits<double>::quiet_NaN();
+  const Tensor grad =
+      GradientOf(SmallTensors(), FromValues<double>({3, 4}, {0, 0, 0, 0,    //
+                                                             0, nan, 0, 0,  //
+                                                             0, 0, 0, 0}));
+  const std::vector<double> values = grad.ToVector<double>();
+  for (size_t i = 0; i < values.size(); ++i) {
+    EXPECT_EQ(std::isnan(values[i]), i / 4 == 1) << i;
   }
 }
 
