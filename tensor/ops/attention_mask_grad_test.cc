@@ -113,11 +113,15 @@ TEST(AttentionMaskGradTest, IsZeroWhereNothingIsSeen) {
 // have not.
 TEST(AttentionMaskGradTest, IsNoNumberWhereScoresAreNone) {
   const double nan = std::numeric_limits<double>::quiet_NaN();
-  const Tensor grad =
-      GradientOf(SmallTensors(), FromValues<double>({3, 4}, {0, 0, 0, 0,    //
-                                                             0, nan, 0, 0,  //
-                                                             0, 0, 0, 0}));
-  const std::vector<double> values = grad.ToVector<double>();
+  const TensorList qkv = SmallTensors();
+  const Tensor mask = FromValues<double>({3, 4}, {0, 0, 0, 0,    //
+                                                  0, nan, 0, 0,  //
+                                                  0, 0, 0, 0})
+                          .set_requires_grad(true);
+  // The gradient of what comes out is 1 everywhere.
+  const Tensor loss = Sum(Attention(qkv[0], qkv[1], qkv[2], {.mask = mask}));
+  ASSERT_TRUE(Backward(loss).ok());
+  const std::vector<double> values = mask.grad().ToVector<double>();
   for (size_t i = 0; i < values.size(); ++i) {
     EXPECT_EQ(std::isnan(values[i]), i / 4 == 1) << i;
   }
