@@ -75,10 +75,10 @@ class DeviceMovers {
   /// "nccl", which World::engine says.
   virtual const std::string& name() const = 0;
 
-  /// Makes ready the groups of `groups`, one for each axis of a mesh; all of
-  /// `world_ranks` call this at one time, each with its group of every axis, or
-  /// an empty one where it has none. The order in a group is that of its
-  /// members.
+  /// Makes ready the groups of `groups`, one for each axis of a mesh that has
+  /// more than one rank; all of `world_ranks` call this at one time, each with
+  /// as many: its group of every such axis, or an empty one where it has none.
+  /// The order in a group is that of its members.
   virtual absl::Status Divide(const std::vector<int>& world_ranks,
                               const std::vector<std::vector<int>>& groups,
                               RankContext& context, absl::Duration timeout,
@@ -90,6 +90,11 @@ class DeviceMovers {
   virtual absl::StatusOr<std::unique_ptr<DeviceMover>> Connect(
       const GroupKey& key, int member, RankContext& context,
       absl::Duration timeout, Exchange exchange) = 0;
+
+  /// The job of `context` has failed, and peers may have gone: what Divide made
+  /// for it goes without waiting for them. Called by the rank's thread, which
+  /// divides and connects nothing more.
+  virtual void Abort(RankContext& context) = 0;
 };
 
 }  // namespace crosshatch

@@ -266,6 +266,8 @@ struct Library {
   std::atomic<int64_t> of_splits{0};
   std::atomic<int64_t> registrations{0};
   std::atomic<int64_t> unregistered{0};
+  std::atomic<int64_t> destroyed{0};
+  std::atomic<int> refused_rank{-1};
 };
 Library& TheLibrary() {
   static auto* const library = new Library;
@@ -410,10 +412,13 @@ void FailNccl(ncclResult_t error) {
   for (ncclComm_t comm : library.comms) comm->async_error = error;
 }
 
+void RefuseNcclRegistrations(int rank) { TheLibrary().refused_rank = rank; }
+
 NcclCounts CountsOfNccl() {
   const Library& library = TheLibrary();
   return {library.sends,     library.collectives,   library.of_ids,
-          library.of_splits, library.registrations, library.unregistered};
+          library.of_splits, library.registrations, library.unregistered,
+          library.destroyed};
 }
 
 }  // namespace emulation
@@ -501,6 +506,7 @@ ncclResult_t ncclCommRegister(ncclComm_t comm, void* data, size_t bytes,
       !emulation::IsMemoryOfDevices(data, bytes)) {
     return ncclInvalidArgument;
   }
+  if (comm->rank == TheLibrary().refused_rank) return ncclUnhandledCudaError;
   const auto start = reinterpret_cast<std::uintptr_t>(data);
   if (!comm->registered.emplace(start, bytes).second) return ncclInvalidUsage;
   TheLibrary().registrations.fetch_add(1);
@@ -529,6 +535,7 @@ ncclResult_t ncclCommDestroy(ncclComm_t comm) {
   for (int64_t left = *comm->pending; left > 0; left = *comm->pending) {
     comm->pending->wait(left);
   }
+  TheLibrary().destroyed.fetch_add(1);
   return ncclCommAbort(comm);
 }
 

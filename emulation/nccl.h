@@ -126,6 +126,10 @@ void StopNcclRank(int rank, int64_t after = 0);
 /// that are there.
 void FailNccl(ncclResult_t error);
 
+/// ncclCommRegister fails from now on, on rank `rank` of each communicator; -1:
+/// on none.
+void RefuseNcclRegistrations(int rank);
+
 /// Calls of all ranks.
 struct NcclCounts {
   /// That issued something.
@@ -137,6 +141,8 @@ struct NcclCounts {
   int64_t registrations = 0;
   /// Sends, receives and collectives of memory that is not registered.
   int64_t unregistered = 0;
+  /// By ncclCommDestroy, which may wait for peers.
+  int64_t destroyed = 0;
 };
 NcclCounts CountsOfNccl();
 

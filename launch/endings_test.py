@@ -30,12 +30,14 @@ def free_port():
 
 
 def children_of(parent):
+    """Those of it that live."""
     found = []
     for entry in os.listdir("/proc"):
         try:
             with open(f"/proc/{entry}/stat", encoding="utf-8") as file:
                 # After the program's name, in brackets: state, parent.
-                if int(file.read().rpartition(")")[2].split()[1]) == parent:
+                state, its_parent = file.read().rpartition(")")[2].split()[:2]
+                if int(its_parent) == parent and state != "Z":
                     found.append(int(entry))
         except (OSError, IndexError):
             continue  # No process, or one that has ended.
@@ -306,9 +308,22 @@ class LossesTest(JobsTest):
                     said[0], rf"^probe_program: rank 2: process \d+ on host "
                     rf"\S+ {words}")
 
+    def end_held(self, path):
+        with open(path, encoding="utf-8") as file:
+            for process in file.read().split():
+                try:
+                    os.kill(int(process), signal.SIGKILL)
+                except ProcessLookupError:
+                    pass
+
     def test_an_mpirun_that_hangs_is_ended_with_its_files(self):
-        before = set(os.listdir("/dev/shm"))
-        job = self.mpirun(3, options=["--enable-recovery"], PROBE_STOP=self.dir)
+        # mpirun waits for all that may still print, and what is no child of its
+        # own it never ends: processes that outlive their ranks.
+        held = ["sh", "-c", 'setsid sleep "$0" & echo $! >>"$1"; shift; exec "$@"',
+                str(2 * LONG), os.path.join(self.dir, "held")]
+        self.addCleanup(self.end_held, held[-1])
+        job = self.mpirun(3, options=["--enable-recovery", *held],
+                          PROBE_STOP=self.dir)
         job.await_running()
         mpirun = job.processes[0]
         ranks = children_of(mpirun.pid)
@@ -316,15 +331,28 @@ class LossesTest(JobsTest):
         with open(f"/proc/{ranks[0]}/environ", encoding="utf-8") as file:
             [name] = [text.partition("=")[2] for text in file.read().split("\0")
                       if text.startswith("PMIX_NAMESPACE=")]
-        # One that hangs takes no notice of its processes either.
-        mpirun.send_signal(signal.SIGSTOP)
+
+        def files():
+            # Of Open MPI's vader_segment.HOST.USER.JOB.RANK.
+            return [file for file in os.listdir("/dev/shm")
+                    if f".{int(name):x}." in file]
+
+        self.assertEqual(len(files()), 3, os.listdir("/dev/shm"))
         os.kill(ranks[1], signal.SIGKILL)
-        # What the ranks say would come by mpirun.
-        self.assertEqual(job.end(), ([-signal.SIGKILL], []))
+        # One that is stopped does not hang.
+        until = time.monotonic() + LONG
+        while children_of(mpirun.pid):
+            self.assertLess(time.monotonic(), until)
+            time.sleep(0.1)
+        mpirun.send_signal(signal.SIGSTOP)
+        time.sleep(15)
+        self.assertIsNone(mpirun.poll())
+        mpirun.send_signal(signal.SIGCONT)
+        statuses, said = job.end()
+        self.assertEqual(statuses, [-signal.SIGKILL], said)
         until = time.monotonic() + LONG
         while True:
-            left = [file for file in set(os.listdir("/dev/shm")) - before
-                    if f"{int(name):08x}" in file]
+            left = files()
             left += [n for n in os.listdir(self.dir) if n.startswith("ompi.")]
             if not left:
                 break

@@ -30,10 +30,16 @@ has_living_process() {
   done
   return 1
 }
+# By Ctrl-Z or a debugger: it goes on when it is told to.
+is_stopped() { [ "$(cut -d' ' -f3 "/proc/$mpirun/stat" | tr t T)" = T ]; }
 began=$(began_at)
 alone=0
 while [ -n "$began" ] && [ "$(began_at)" = "$began" ]; do
-  if has_living_process; then alone=0; else alone=$((alone + 1)); fi
+  if has_living_process; then
+    alone=0
+  elif ! is_stopped; then
+    alone=$((alone + 1))
+  fi
   if [ $alone -gt 20 ]; then
     kill -9 "$mpirun"
     rm -rf "$directory" /dev/shm/vader_segment.*."$job".*
@@ -64,7 +70,7 @@ void EndLauncherThatHangs(const std::string& directory,
     return;
   }
   const std::string mpirun = absl::StrCat(parent);
-  const std::string in_names = absl::StrCat(absl::Hex(number, absl::kZeroPad8));
+  const std::string in_names = absl::StrCat(absl::Hex(number));
   if (fork() != 0) return;
   // Only what is safe after a fork of a process with threads. mpirun waits for
   // the end of what its processes print, and peers for that of connections.

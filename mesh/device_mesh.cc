@@ -223,12 +223,14 @@ absl::StatusOr<DeviceMesh> InitDeviceMesh(World& world,
                       world.Group("world", world.AllRanks(), "mesh"));
   CH_RETURN_IF_ERROR(
       CompareDescriptions(*side_channel, layout, "InitDeviceMesh"));
-  std::vector<std::vector<int>> groups(static_cast<size_t>(layout->ndim()));
-  if (layout->Contains(world.rank())) {
-    for (int axis = 0; axis < layout->ndim(); ++axis) {
-      groups[static_cast<size_t>(axis)] =
-          layout->GroupRanks({axis}, world.rank());
-    }
+  const bool is_on_it = layout->Contains(world.rank());
+  std::vector<std::vector<int>> groups;
+  for (int axis = 0; axis < layout->ndim(); ++axis) {
+    // The same on ranks that are not on the mesh: an engine takes the groups
+    // one by one, on all ranks together.
+    if (layout->size(axis) == 1) continue;
+    groups.push_back(is_on_it ? layout->GroupRanks({axis}, world.rank())
+                              : std::vector<int>());
   }
   CH_RETURN_IF_ERROR(world.Divide(*side_channel, groups));
   return DeviceMesh(std::make_shared<DeviceMesh::Shared>(world),

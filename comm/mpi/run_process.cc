@@ -155,6 +155,9 @@ ProcessResult RunProcess(Link& link, absl::FunctionRef<absl::Status(World&)> fn,
     }
     result.status = job->End();
     result.ended_together = job->ended_together();
+    if (options.movers != nullptr && !result.status.ok()) {
+      options.movers->Abort(context);
+    }
     job->Leave();
   }
   return result;

@@ -85,23 +85,29 @@ NcclComm::~NcclComm() {
   if (comm_ != nullptr) ncclCommDestroy(comm_);
 }
 
-void NcclComm::Use(const void* data, int64_t bytes) {
-  if (bytes == 0) return;
+absl::Status NcclComm::Use(const void* data, int64_t bytes) {
+  if (bytes == 0) return absl::OkStatus();
   std::lock_guard<std::mutex> lock(mutex_);
-  if (comm_ == nullptr) return;
+  if (comm_ == nullptr) return Aborted();
   const auto address = reinterpret_cast<uintptr_t>(data);
   const auto after = registered_.upper_bound(address);
   if (after != registered_.begin()) {
     const auto& [start, known] = *std::prev(after);
-    if (address - start < known.bytes) return;
+    if (address - start < known.bytes) return absl::OkStatus();
   }
   const NcclMemory memory = AllocationOf(data);
   Registered registered = {.bytes = memory.bytes};
-  if (ncclCommRegister(comm_, reinterpret_cast<void*>(memory.start),
-                       memory.bytes, &registered.handle) != ncclSuccess) {
-    registered.handle = nullptr;
+  const ncclResult_t result =
+      ncclCommRegister(comm_, reinterpret_cast<void*>(memory.start),
+                       memory.bytes, &registered.handle);
+  if (result != ncclSuccess) {
+    return absl::InternalError(absl::StrCat(
+        "NCCL in ", what_, ": cannot register ", memory.bytes,
+        " bytes of the device's memory: ", ncclGetErrorString(result),
+        "; with NCCL_LOCAL_REGISTER=0 on all ranks it registers none"));
   }
   registered_.emplace(memory.start, registered);
+  return absl::OkStatus();
 }
 
 void NcclComm::LeaveMemory() {

@@ -49,8 +49,10 @@ class NcclComm {
 
   /// What is issued reads or writes these bytes of the device's memory: the
   /// allocation that they lie in is registered, if it is not yet, so that NCCL
-  /// needs no copy of its own.
-  void Use(const void* data, int64_t bytes);
+  /// needs no copy of its own where it can do without.
+  /// \error that it cannot be registered: NCCL wants that of all members of a
+  ///     call, or of none.
+  absl::Status Use(const void* data, int64_t bytes);
   /// The device's memory goes, and nothing more is issued.
   void LeaveMemory();
 
@@ -73,7 +75,7 @@ class NcclComm {
   };
   struct Registered {
     size_t bytes = 0;
-    /// Null: NCCL cannot register it, and copies.
+    /// Null: NCCL was told to register nothing.
     void* handle = nullptr;
   };
 

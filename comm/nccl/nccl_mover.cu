@@ -206,7 +206,8 @@ absl::Status NcclMover::Swap(const std::vector<Part>& sends,
   for (const auto* messages : {&outgoing, &incoming}) {
     for (const std::vector<Message>& of_peer : *messages) {
       for (const Message& message : of_peer) {
-        comm_->Use(message.data, message.elems * elem_bytes);
+        CH_RETURN_IF_ERROR(
+            comm_->Use(message.data, message.elems * elem_bytes));
       }
     }
   }
@@ -383,16 +384,17 @@ absl::Status NcclMover::ByCollective(const Collective& c, Stream& queue) {
   const cudaStream_t raw = Raw(queue);
   std::vector<Block> scratch;
   // One run with the elements of a list, or for them.
-  const auto run_of = [&](const SegmentList& list, bool is_filled) {
+  const auto run_of = [&](const SegmentList& list,
+                          bool is_filled) -> absl::StatusOr<std::byte*> {
     const int64_t elems = NumElements(list);
     SegmentCursor cursor(list, elem_bytes);
     if (cursor.contiguous() >= elems) {
-      comm_->Use(cursor.data(), elems * elem_bytes);
+      CH_RETURN_IF_ERROR(comm_->Use(cursor.data(), elems * elem_bytes));
       return cursor.data();
     }
     scratch.push_back(Scratch(elems, c.dtype, queue));
     std::byte* const data = scratch.back().data();
-    comm_->Use(data, elems * elem_bytes);
+    CH_RETURN_IF_ERROR(comm_->Use(data, elems * elem_bytes));
     if (is_filled) {
       Copy(list, {{.data = data, .run_elems = elems}}, c.dtype, queue);
     }
@@ -406,9 +408,9 @@ absl::Status NcclMover::ByCollective(const Collective& c, Stream& queue) {
   switch (c.kind) {
     case CollectiveKind::kAllGather: {
       const int64_t elems = NumElements(c.send[0]);
-      std::byte* const send = run_of(c.send[0], true);
+      CH_ASSIGN_OR_RETURN(std::byte* const send, run_of(c.send[0], true));
       std::byte* const recv = SegmentCursor(c.recv[0], elem_bytes).data();
-      comm_->Use(recv, elems * size_ * elem_bytes);
+      CH_RETURN_IF_ERROR(comm_->Use(recv, elems * size_ * elem_bytes));
       return comm_->Group([&](ncclComm_t comm) {
         return ncclAllGather(send, recv,
                              static_cast<size_t>(elems * elem_bytes), ncclUint8,
@@ -418,8 +420,8 @@ absl::Status NcclMover::ByCollective(const Collective& c, Stream& queue) {
     case CollectiveKind::kReduceScatter: {
       const int64_t elems = NumElements(c.recv[0]);
       std::byte* const send = SegmentCursor(c.send[0], elem_bytes).data();
-      comm_->Use(send, elems * size_ * elem_bytes);
-      std::byte* const recv = run_of(c.recv[0], false);
+      CH_RETURN_IF_ERROR(comm_->Use(send, elems * size_ * elem_bytes));
+      CH_ASSIGN_OR_RETURN(std::byte* const recv, run_of(c.recv[0], false));
       CH_RETURN_IF_ERROR(comm_->Group([&](ncclComm_t comm) {
         return ncclReduceScatter(send, recv, static_cast<size_t>(elems),
                                  NcclTypeOf(c.dtype), NcclOpOf(c.reduce_op),
@@ -431,8 +433,8 @@ absl::Status NcclMover::ByCollective(const Collective& c, Stream& queue) {
     }
     case CollectiveKind::kAllReduce: {
       const int64_t elems = NumElements(c.recv[0]);
-      std::byte* const send = run_of(c.send[0], true);
-      std::byte* const recv = run_of(c.recv[0], false);
+      CH_ASSIGN_OR_RETURN(std::byte* const send, run_of(c.send[0], true));
+      CH_ASSIGN_OR_RETURN(std::byte* const recv, run_of(c.recv[0], false));
       CH_RETURN_IF_ERROR(comm_->Group([&](ncclComm_t comm) {
         return ncclAllReduce(send, recv, static_cast<size_t>(elems),
                              NcclTypeOf(c.dtype), NcclOpOf(c.reduce_op), comm,
@@ -446,7 +448,7 @@ absl::Status NcclMover::ByCollective(const Collective& c, Stream& queue) {
       const bool is_root = me_ == c.root;
       const SegmentList& list = is_root ? c.send[0] : c.recv[0];
       const int64_t elems = NumElements(list);
-      std::byte* const data = run_of(list, is_root);
+      CH_ASSIGN_OR_RETURN(std::byte* const data, run_of(list, is_root));
       if (elems > 0) {
         CH_RETURN_IF_ERROR(comm_->Group([&](ncclComm_t comm) {
           return ncclBroadcast(data, data,
@@ -459,7 +461,7 @@ absl::Status NcclMover::ByCollective(const Collective& c, Stream& queue) {
     }
     case CollectiveKind::kBarrier: {
       const Block word = Scratch(1, DType::kInt32, queue);
-      comm_->Use(word.data(), SizeOf(DType::kInt32));
+      CH_RETURN_IF_ERROR(comm_->Use(word.data(), SizeOf(DType::kInt32)));
       return comm_->Group([&](ncclComm_t comm) {
         return ncclAllReduce(word.data(), word.data(), 1, ncclInt32, ncclSum,
                              comm, raw);

@@ -86,25 +86,27 @@ class Movers final : public DeviceMovers {
     if (world_ranks.size() < 2) return absl::OkStatus();
     SetDevice(context);
     const GroupKey all = {"world", world_ranks, "split"};
-    std::shared_ptr<NcclComm>& whole = undivided_[world_ranks];
-    if (whole == nullptr) {
+    auto whole = undivided_.find(world_ranks);
+    if (whole == undivided_.end()) {
       const auto me = std::find(world_ranks.begin(), world_ranks.end(),
                                 context.world_rank());
-      CH_ASSIGN_OR_RETURN(
-          whole, OfId(all, static_cast<int>(me - world_ranks.begin()), context,
-                      timeout, exchange));
+      CH_ASSIGN_OR_RETURN(std::unique_ptr<NcclComm> made,
+                          OfId(all, static_cast<int>(me - world_ranks.begin()),
+                               context, timeout, exchange));
+      whole = undivided_.emplace(world_ranks, std::move(made)).first;
     }
-    for (size_t axis = 0; axis < groups.size(); ++axis) {
-      const std::vector<int>& group = groups[axis];
-      // Those of an axis are of one size, so all of them go on, or none.
-      if (group.size() == 1 || group == world_ranks) continue;
+    for (const std::vector<int>& group : groups) {
+      // All of them skip it: it is everyone's. No other is skipped, whatever
+      // its size: ranks that have no group do not know that, and split.
+      if (group == world_ranks) continue;
       const auto me =
           std::find(group.begin(), group.end(), context.world_rank());
       const std::optional<int> color =
           group.empty() ? std::nullopt : std::optional(group[0]);
       CH_ASSIGN_OR_RETURN(
           std::unique_ptr<NcclComm> made,
-          NcclComm::Split(*whole, color, static_cast<int>(me - group.begin()),
+          NcclComm::Split(*whole->second, color,
+                          static_cast<int>(me - group.begin()),
                           Describe({"axis", group, "split"}), timeout));
       if (made != nullptr) undivided_[group] = std::move(made);
     }
@@ -128,6 +130,11 @@ class Movers final : public DeviceMovers {
       }
     }
     return MakeNcclMover(key, member, context, options_, std::move(comm));
+  }
+
+  void Abort(RankContext& context) override {
+    SetDevice(context);
+    for (const auto& [ranks, comm] : undivided_) comm->Abort();
   }
 
  private:

@@ -322,21 +322,81 @@ TEST(NcclEngineTest, ADryRunAccountsForWhatIsSummed) {
   EXPECT_GT(peaks_in_order[0], peaks_in_order[1]);
 }
 
-// A mesh of some ranks, which the others take part in dividing.
+// A mesh of some ranks, which the others take part in dividing. Those know
+// nothing of an axis of one rank, of which the others have groups.
 TEST(NcclEngineTest, RanksOfNoGroupTakePartInASplit) {
-  const absl::Status status = RunNccl(3, [](World& world) -> absl::Status {
-    CH_ASSIGN_OR_RETURN(auto all,
-                        world.Group("world", world.AllRanks(), "mesh"));
-    const bool is_on = world.rank() != 1;
-    CH_RETURN_IF_ERROR(world.Divide(
-        *all, {is_on ? std::vector<int>{0, 2} : std::vector<int>{}}));
-    if (!is_on) return absl::OkStatus();
-    Stream& stream = world.context().SideStream("comm");
-    CH_ASSIGN_OR_RETURN(auto group, world.Group("axis", {0, 2}, "comm"));
-    CH_RETURN_IF_ERROR(Barrier(*group, stream, "b"));
-    return world.context().Synchronize();
-  });
+  const absl::Status status = RunNccl(
+      3,
+      [](World& world) -> absl::Status {
+        CH_ASSIGN_OR_RETURN(auto all,
+                            world.Group("world", world.AllRanks(), "mesh"));
+        const bool is_on = world.rank() != 1;
+        std::vector<std::vector<int>> groups(2);
+        if (is_on) groups = {{world.rank()}, {0, 2}};
+        CH_RETURN_IF_ERROR(world.Divide(*all, groups));
+        if (!is_on) return absl::OkStatus();
+        Stream& stream = world.context().SideStream("comm");
+        CH_ASSIGN_OR_RETURN(auto group, world.Group("axis", {0, 2}, "comm"));
+        CH_RETURN_IF_ERROR(Barrier(*group, stream, "b"));
+        return world.context().Synchronize();
+      },
+      {.timeout = absl::Seconds(10)});
   EXPECT_TRUE(status.ok()) << status;
+}
+
+// A rank that goes on after a communicator of all was not made finds none.
+TEST(NcclEngineTest, ADivisionThatFailsLeavesNothingBehind) {
+  const absl::Status status =
+      RunNccl(2,
+              [](World& world) -> absl::Status {
+                CH_ASSIGN_OR_RETURN(
+                    auto all, world.Group("world", world.AllRanks(), "comm"));
+                const absl::Status divided = world.Divide(*all, {{0, 1}});
+                EXPECT_EQ(divided.code(), absl::StatusCode::kInvalidArgument)
+                    << divided;
+                Stream& stream = world.context().SideStream("comm");
+                CH_RETURN_IF_ERROR(Barrier(*all, stream, "after"));
+                return world.context().Synchronize();
+              },
+              {.devices = 1});
+  EXPECT_THAT(std::string(status.message()), HasSubstr("are both on GPU 0"));
+}
+
+// Of these no job waits for a peer that may have gone.
+TEST(NcclEngineTest, AbortsWhatItSplitsWhenTheJobFails) {
+  const auto divide_and = [](absl::Status end) {
+    return RunNccl(4, [&](World& world) -> absl::Status {
+      CH_ASSIGN_OR_RETURN(auto all,
+                          world.Group("world", world.AllRanks(), "mesh"));
+      const int row = world.rank() / 2;
+      CH_RETURN_IF_ERROR(world.Divide(*all, {{2 * row, 2 * row + 1}}));
+      CH_RETURN_IF_ERROR(all->Exchange("", "divided").status());
+      return world.rank() == 1 ? end : absl::OkStatus();
+    });
+  };
+  const int64_t before = emulation::CountsOfNccl().destroyed;
+  EXPECT_TRUE(divide_and(absl::OkStatus()).ok());
+  EXPECT_EQ(emulation::CountsOfNccl().destroyed, before + 4 * 2);
+  EXPECT_FALSE(divide_and(absl::InternalError("out of luck")).ok());
+  EXPECT_EQ(emulation::CountsOfNccl().destroyed, before + 4 * 2);
+}
+
+// NCCL wants memory of all members registered, or of none.
+TEST(NcclEngineTest, NamesMemoryThatCannotBeRegistered) {
+  for (const bool deterministic : {false, true}) {
+    emulation::RefuseNcclRegistrations(1);
+    const absl::Status status =
+        RunNccl(2, ReduceAndWait,
+                {.nccl = {.deterministic = deterministic,
+                          .least_collective_bytes = 0}});
+    emulation::RefuseNcclRegistrations(-1);
+    EXPECT_EQ(status.code(), absl::StatusCode::kInternal) << status;
+    for (const char* said :
+         {"NCCL in group 'all' (ranks 0, 1): cannot register ",
+          "unhandled cuda error", "NCCL_LOCAL_REGISTER=0 on all ranks"}) {
+      EXPECT_THAT(std::string(status.message()), HasSubstr(said));
+    }
+  }
 }
 
 TEST(NcclEngineTest, NamesRanksThatShareADevice) {

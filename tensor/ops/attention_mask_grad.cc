@@ -62,8 +62,9 @@ class MaskGradient {
       scores = Sub(scores, Mul(distance, slope));
     }
     scores = Where(seen, scores, none_);
-    // A query that sees nothing has no probabilities.
-    const Tensor sees = Greater(Max(scores, {-1}, /*keepdim=*/true), none_);
+    // A query that sees nothing has no probabilities; one whose scores are not
+    // numbers has some that are none either.
+    const Tensor sees = NotEqual(Max(scores, {-1}, /*keepdim=*/true), none_);
     const Tensor p = Where(LogicalAnd(seen, sees), Softmax(scores), zero_);
     Tensor dp =
         MatMul(Head(grad_, row, head), Head(v_, row, key_head), false, true);

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "crosshatch/tensor/ops/attention_mask_grad.h"
 
+#include <cmath>
 #include <limits>
 #include <vector>
 
@@ -116,6 +117,24 @@ TEST(AttentionMaskGradTest, IsZeroWhereNothingIsSeen) {
                     Zeros({sizes[0], sizes[2], 1, 2}, kFloat64)},
                    Zeros({1, 1}, kFloat64));
     EXPECT_THAT(of_nothing.ToVector<double>(), ElementsAre(0));
+  }
+}
+
+// What is no number is not hidden: a row of it has such a gradient, and others
+// have not.
+TEST(AttentionMaskGradTest, IsNoNumberWhereScoresAreNone) {
+  const double nan = std::numeric_limits<double>::quiet_NaN();
+  const TensorList qkv = SmallTensors();
+  const Tensor mask = FromValues<double>({3, 4}, {0, 0, 0, 0,    //
+                                                  0, nan, 0, 0,  //
+                                                  0, 0, 0, 0})
+                          .set_requires_grad(true);
+  // The gradient of what comes out is 1 everywhere.
+  const Tensor loss = Sum(Attention(qkv[0], qkv[1], qkv[2], {.mask = mask}));
+  ASSERT_TRUE(Backward(loss).ok());
+  const std::vector<double> values = mask.grad().ToVector<double>();
+  for (size_t i = 0; i < values.size(); ++i) {
+    EXPECT_EQ(std::isnan(values[i]), i / 4 == 1) << i;
   }
 }
 
