@@ -219,10 +219,13 @@ class BackwardEngine::Slots final : public GradientSlots {
                     std::move(gradient));
   }
 
-  /// Checks that each gradient that is needed was given.
-  void CheckComplete() const {
+  /// Checks that not all of the gradients that are needed were left out.
+  void CheckGaveSome() const {
+    for (const Target& target : targets_) {
+      if (target.is_given) return;
+    }
     for (size_t i = 0; i < targets_.size(); ++i) {
-      CH_CHECK(targets_[i].task < 0 || targets_[i].is_given)
+      CH_CHECK(targets_[i].task < 0)
           << "op " << node_.name() << " gave no gradient for its input " << i
           << ", which needs one; Put it, or where it is zero an undefined "
              "Tensor()";
@@ -424,7 +427,7 @@ void BackwardEngine::RunNode(Task& task) {
     Slots slots(*this, node, node.edges());
     node.Backward(gradients, slots);
     // One that failed may have left some out.
-    if (!context_.poisoned()) slots.CheckComplete();
+    if (!context_.poisoned()) slots.CheckGaveSome();
   }
   if (!options_.retain_graph && !options_.create_graph) node.ReleaseSaved();
   node.RunPostHooks();

@@ -58,9 +58,9 @@ class GradientSlots {
   virtual const GradDestination* Destination(int i) = 0;
   virtual void MarkWritten(int i) = 0;
   /// Hands over the gradient of input i, of the sizes of that input, and of its
-  /// dtype unless it is a leaf; undefined: it is zero. Each that is needed is
-  /// handed over or written. What does not fit fails a check that names the op
-  /// and the input.
+  /// dtype unless it is a leaf; undefined: it is zero. A node that gives
+  /// none although one is needed, and what does not fit, fail a check that
+  /// names the op and the input.
   virtual void Put(int i, Tensor gradient) = 0;
 };
 
