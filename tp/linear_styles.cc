@@ -38,7 +38,10 @@ void CheckWidth(const Tensor& given, const Tensor& whole,
                 const DeviceMesh& mesh, const Placement& placement,
                 nn::Module& module, const char* style) {
   auto* const linear = dynamic_cast<nn::Linear*>(&module);
-  if (linear == nullptr || !given.defined() || given.is_distributed()) return;
+  if (linear == nullptr || !placement.is_shard() || !given.defined() ||
+      given.is_distributed()) {
+    return;
+  }
   const int64_t width = linear->weight()->data().size(-1);
   CH_CHECK(whole.ndim() == 0 || whole.size(-1) == width)
       << "module " << *module.label() << " with " << style
