@@ -5,7 +5,9 @@
 /// headers and public targets alone. What is between the lines [name] and
 /// [/name] is printed there.
 
+#include <bit>
 #include <cmath>
+#include <cstdint>
 #include <memory>
 #include <vector>
 
@@ -16,6 +18,7 @@
 #include "crosshatch/dtensor/register_op_rule.h"
 #include "crosshatch/tensor/creation.h"
 #include "crosshatch/tensor/gradcheck_testutil.h"
+#include "crosshatch/tensor/launch_kernel.h"
 #include "crosshatch/tensor/op.h"
 #include "crosshatch/tensor/ops/ops.h"
 #include "crosshatch/tensor/ops/saving_node.h"
@@ -96,6 +99,79 @@ TEST(EntropyTest, Values) {
   const std::vector<float> y = Entropy(x).ToVector<float>();
   EXPECT_FLOAT_EQ(y[0], std::log(2.0f));
   EXPECT_FLOAT_EQ(y[1], 0);
+}
+
+// [kernel]
+// a / (1 + e^(-slope * a)), by a kernel of the program's own.
+class SwishOp final : public ch::Op {
+ public:
+  static constexpr ch::OpInfo kInfo = {"user_swish"};
+  explicit SwishOp(double slope) : slope_(slope) {}
+  const ch::OpInfo& info() const override { return kInfo; }
+
+  ch::TensorList Forward(ch::TensorSpan inputs) const override {
+    const ch::Tensor x = ch::Contiguous(inputs[0]);
+    CH_CHECK(x.dtype() == ch::kFloat32 || x.dtype() == ch::kFloat64)
+        << kInfo.name << " of " << x.Describe() << ": f32 or f64";
+    CH_CHECK(x.device().kind() != ch::Device::Kind::kCuda)
+        << kInfo.name << " has a kernel for the CPU alone";
+    const ch::Tensor y = ch::Empty(x.sizes(), x.dtype());
+    if (x.dtype() == ch::kFloat32) Launch<float>(x, y);
+    if (x.dtype() == ch::kFloat64) Launch<double>(x, y);
+    return {y};
+  }
+
+  std::shared_ptr<ch::Node> Differentiate(ch::TensorSpan inputs,
+                                          ch::TensorSpan) const override {
+    auto node = ch::MakeNode<1>(
+        kInfo, [slope = slope_](const auto& self, ch::TensorSpan grads,
+                                ch::GradientSlots& slots) {
+          const ch::Tensor ax = ch::Mul(self.Saved(0), slope);
+          const ch::Tensor s = ch::Sigmoid(ax);
+          const ch::Tensor by_x =
+              ch::Mul(s, ch::Add(ch::Mul(ax, ch::Sub(1.0, s)), 1.0));
+          slots.Put(0, ch::Mul(grads[0], by_x));
+        });
+    node->Save(0, inputs[0]);
+    return node;
+  }
+
+  // Bits: two slopes that differ in the tenth digit are two keys.
+  void AppendKey(ch::OpKey& key) const override {
+    key.push_back(std::bit_cast<int64_t>(slope_));
+  }
+
+ private:
+  template <typename T>
+  void Launch(const ch::Tensor& x, const ch::Tensor& y) const {
+    ch::LaunchKernel([from = x.data<T>(), to = y.data<T>(), n = x.numel(),
+                      slope = slope_](ch::KernelContext&) {
+      for (int64_t i = 0; i < n; ++i) {
+        const double a = from[i];
+        to[i] = static_cast<T>(a / (1 + std::exp(-slope * a)));
+      }
+    });
+  }
+
+  const double slope_;
+};
+// [/kernel]
+
+TEST(SwishTest, Gradients) {
+  const auto run = [](ch::TensorSpan in) {
+    return ch::Apply1(SwishOp(0.75), in);
+  };
+  EXPECT_TRUE(ch::Gradcheck(run, {ch::RandomInput({3, 4}, /*seed=*/1)}));
+  EXPECT_TRUE(ch::GradGradcheck(run, {ch::RandomInput({3, 4}, /*seed=*/1)}));
+}
+
+TEST(SwishTest, ComputesInTheOrderOfTheStream) {
+  const ch::Tensor x = ch::FromValues<float>({2}, std::vector<float>{1, -2});
+  const ch::Tensor y = ch::Add(ch::Apply1(SwishOp(1), {&x, 1}), 1.0);
+  const std::vector<float> values = y.ToVector<float>();
+  // Three roundings of numbers below 2.
+  EXPECT_NEAR(values[0], 1 + 1 / (1 + std::exp(-1.0)), 3 * 0x1p-23);
+  EXPECT_NEAR(values[1], 1 - 2 / (1 + std::exp(2.0)), 3 * 0x1p-23);
 }
 
 // [gradcheck]

@@ -249,10 +249,19 @@ absl::Status CheckArguments(Modules modules, const DeviceMesh& mesh,
   }
   for (size_t i = 0; i < modules.size(); ++i) {
     if (FsdpState::Of(*modules[i]) != nullptr) {
+      const int by = FsdpState::Of(*modules[i])->mesh().world().rank();
       return absl::FailedPreconditionError(absl::StrCat(
           "FullyShard: this ", modules[i]->type_name(), " is ",
           FsdpState::IsReplicated(*modules[i]) ? "replicated" : "sharded",
-          " already"));
+          " already",
+          by == mesh.world().rank()
+              ? ""
+              : absl::StrCat(", by rank ", by,
+                             ": each rank makes a model of its own, inside of "
+                             "its function"),
+          modules[i]->parent() == nullptr
+              ? ""
+              : absl::StrCat("; its name is ", modules[i]->FullName())));
     }
     for (size_t j = 0; j < i; ++j) {
       if (modules[i] != modules[j]) continue;

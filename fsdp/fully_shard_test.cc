@@ -2,6 +2,7 @@
 #include "crosshatch/fsdp/fully_shard.h"
 
 #include <cstdint>
+#include <future>
 #include <map>
 #include <string>
 #include <vector>
@@ -325,6 +326,32 @@ TEST(FullyShardTest, RefusesWhatCannotBe) {
                HasSubstr("  blocks.0.up.weight [7, 5] dim 0: 0:4 4:7\n"));
            return absl::OkStatus();
          });
+}
+
+// One model for two ranks: the second one is told whose it is.
+TEST(FullyShardTest, NamesTheRankThatShardedASharedModel) {
+  std::promise<TestModel*> sharded;
+  std::promise<void> asked;
+  RunRanks(2, [&](World& world) -> absl::Status {
+    CH_ASSIGN_OR_RETURN(const DeviceMesh mesh,
+                        InitDeviceMesh(world, {{"each", 2}, {"fsdp", 1}}));
+    CH_ASSIGN_OR_RETURN(const DeviceMesh fsdp, mesh.Slice("fsdp"));
+    if (world.rank() == 0) {
+      TestModel model(1, 5, 7, 3);
+      const absl::Status status = FullyShard(model, fsdp, {});
+      sharded.set_value(&model);
+      asked.get_future().wait();
+      return status;
+    }
+    TestModel& shared = *sharded.get_future().get();
+    const absl::Status status = FullyShard(shared, fsdp, {});
+    CH_EXPECT_THAT(
+        std::string(status.message()),
+        HasSubstr("this TestModel is sharded already, by rank 0: each rank "
+                  "makes a model of its own, inside of its function"));
+    asked.set_value();
+    return absl::OkStatus();
+  });
 }
 
 // Linears [5, 5] one after another.

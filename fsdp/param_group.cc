@@ -122,7 +122,9 @@ absl::StatusOr<std::unique_ptr<ParamGroup>> ParamGroup::Create(
     absl::StrAppend(&about, about.empty() ? "of " : ", ", p.name);
   }
   absl::StrAppend(&about,
-                  "; where ranks use different parameters, call "
+                  "; every rank calls the modules equally often, on 0 rows "
+                  "where it has none, in an evaluation too; where their "
+                  "forwards use different parameters, call "
                   "ShardedModule::SetReduceUnusedParams");
   const nn::Parameter& first = *parameters.front().parameter;
   const DType shard_dtype = first.data().dtype();

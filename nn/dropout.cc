@@ -70,7 +70,12 @@ void Dropout::SetStep(uint64_t seed, uint64_t step) {
 Dropout::Draw Dropout::NextDraw(const Tensor& input) {
   CH_CHECK(step_.has_value())
       << "Dropout \"" << FullName() << "\" does not know which step it is; "
-      << "SetDropoutStep (nn/dropout.h) says it";
+      << "call SetDropoutStep (nn/dropout.h) on the model before its forward"
+      << (parent() != nullptr
+              ? ""
+              : ", and register this module where it is a part of another one "
+                "(Make, RegisterModule): no module has it, so that no call on "
+                "a model reaches it");
   Draw draw = *step_;
   if (!batch_dim_.has_value() || input.ndim() == 0) return draw;
   const int64_t size =

@@ -119,6 +119,10 @@ TEST(Dropout, IsTheSameOnEveryMesh) {
 TEST(DropoutDeathTest, AsksForTheStep) {
   Twice model;
   EXPECT_DEATH(model.Forward(Ones({4})), "Dropout \"first\" does not know");
+  // Of no module: a call on the one that has it as a member misses it.
+  Dropout unregistered(0.5);
+  EXPECT_DEATH(unregistered.Forward(Ones({4})),
+               "call SetDropoutStep .*register this module");
   EXPECT_DEATH(Dropout(2), "Dropout with p = 2");
 }
 

@@ -5,7 +5,9 @@
 #include <memory>
 #include <string>
 
+#include "absl/container/flat_hash_map.h"
 #include "absl/strings/str_cat.h"
+#include "crosshatch/base/check.h"
 #include "crosshatch/base/status_macros.h"
 #include "crosshatch/dtensor/dtensor.h"
 #include "crosshatch/dtensor/verify.h"
@@ -45,12 +47,33 @@ absl::Status CompareReplicasOf(const char* what, const Parameter& parameter) {
 
 }  // namespace
 
+void CheckListed(const char* who, absl::Span<Parameter* const> parameters) {
+  CH_CHECK(!parameters.empty())
+      << who << ": the list of parameters is empty, so that no step would "
+      << "change anything; give it model.Parameters()";
+  absl::flat_hash_map<const Parameter*, size_t> seen;
+  for (size_t i = 0; i < parameters.size(); ++i) {
+    CH_CHECK(parameters[i] != nullptr) << who << ": parameter " << i << " of "
+                                       << parameters.size() << " is null";
+    const auto [first, inserted] = seen.try_emplace(parameters[i], i);
+    CH_CHECK(inserted) << who << ": parameter " << parameters[i]->name()
+                       << " is listed twice, as " << first->second << " and "
+                       << i << ", and would be updated twice; list it once";
+  }
+}
+
 absl::Status CheckGradients(const char* what,
                             absl::Span<Parameter* const> parameters) {
   const Parameter* trained = nullptr;
   bool any = false;
   bool ranks_share = false;
   for (const Parameter* parameter : parameters) {
+    if (parameter->is_swapped()) {
+      return absl::FailedPreconditionError(absl::StrCat(
+          what, ": parameter ", parameter->name(), " holds its average, which ",
+          "Ema::SwapIn put there, and the step would be lost when its values ",
+          "come back; call Ema::SwapOut first"));
+    }
     if (parameter->gradient_is_pending()) {
       return absl::FailedPreconditionError(absl::StrCat(
           what, ": the gradient of ", parameter->name(), " was not reduced: ",

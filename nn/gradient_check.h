@@ -11,8 +11,13 @@
 
 namespace crosshatch::nn {
 
+/// Checks what is listed to be updated: some parameters, none null, each once.
+/// \param who for messages: "AdamW"
+void CheckListed(const char* who, absl::Span<Parameter* const> parameters);
+
 /// OK if a step with the gradients of `parameters` would be one of the whole
-/// job: some have a gradient, and none has one that waits for its reduction.
+/// job: some have a gradient, none has one that waits for its reduction, and
+/// none holds other values for a while (Ema::SwapIn).
 /// A rank among several that has no gradient of parameters that no runtime
 /// shards is warned of on standard error, once: errors read what all ranks
 /// share. With CROSSHATCH_DEBUG=replicas it compares the replicas of parameters

@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "absl/container/flat_hash_map.h"
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "crosshatch/base/check.h"
@@ -67,6 +68,22 @@ absl::Status CompareRanks(absl::Span<Parameter* const> parameters,
   return absl::OkStatus();
 }
 
+// Two of one name would have the same initial values, and one place in the
+// state of an optimizer.
+absl::Status CheckNamesDiffer(absl::Span<Parameter* const> parameters) {
+  absl::flat_hash_map<std::string, const Parameter*> by_name;
+  for (const Parameter* parameter : parameters) {
+    const auto [found, inserted] =
+        by_name.try_emplace(parameter->name(), parameter);
+    if (inserted || found->second == parameter) continue;
+    return absl::InvalidArgumentError(absl::StrCat(
+        "Materialize: two parameters are named ", parameter->name(),
+        "; names are given from the root of the tree, so materialize the root, "
+        "not a module that gets a parent afterwards"));
+  }
+  return absl::OkStatus();
+}
+
 }  // namespace
 
 void LeaseParameters(absl::Span<Parameter* const> parameters) {
@@ -103,6 +120,7 @@ absl::Status Materialize(absl::Span<Parameter* const> parameters,
                          parameter->initializer()));
     deferred.push_back(parameter);
   }
+  if (!deferred.empty()) CH_RETURN_IF_ERROR(CheckNamesDiffer(parameters));
   CH_RETURN_IF_ERROR(CompareRanks(deferred, options));
   LeaseParameters(deferred);
   for (const Parameter* parameter : deferred) {

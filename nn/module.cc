@@ -93,6 +93,18 @@ void NameTree(Module& module) {
   NameAll<NamedBuffer>(*root, &Module::own_buffers);
 }
 
+/// Lets what was named from `module`, before a parent came, be named from the
+/// root. What has values keeps the name that they were made by.
+void ForgetNames(Module& module) {
+  const auto forget = [](Parameter& entry) {
+    if (!entry.has_memory()) entry.set_name({});
+  };
+  module.ForEachModule([&](Module& below) {
+    for (const auto& own : below.own_parameters()) forget(*own.second);
+    for (const auto& own : below.own_buffers()) forget(*own.second);
+  });
+}
+
 }  // namespace
 
 Module::~Module() = default;
@@ -285,6 +297,16 @@ void Module::RegisterModule(std::string name, Module& module) {
   for (const auto& [taken, ignored] : children_) {
     CH_CHECK(taken != name) << "two children are named " << name;
   }
+  for (const NamedModule& below : module.NamedModules()) {
+    CH_CHECK(below.module != this)
+        << *label() << " cannot have the child \"" << name << "\", which is "
+        << (below.name.empty()
+                ? std::string("the module itself")
+                : absl::StrCat(*module.label(), " and has it as \"", below.name,
+                               "\""))
+        << ": modules are a tree, without a way back";
+  }
+  ForgetNames(module);
   if (module.parent_ == nullptr) {
     module.parent_ = this;
     module.name_in_parent_ = name;

@@ -121,8 +121,9 @@ class Module {
   std::vector<NamedModule> NamedModules();
   /// Every parameter once, in traversal order, named from this module. Gives
   /// the parameters and buffers of the whole tree their full names
-  /// (Parameter::name) where they have none yet, so call it when the tree is
-  /// complete.
+  /// (Parameter::name) where they have none yet. All that reads the names calls
+  /// it, Materialize too, so a model need not; a module that gets a parent
+  /// before it is materialized is named anew, from the new root.
   std::vector<NamedParameter> NamedParameters();
   std::vector<Parameter*> Parameters();
   /// The same of buffers, persistent or not.
@@ -174,7 +175,8 @@ class Module {
   bool is_set_to_train() const { return training_; }
 
   /// `name` may have dots: a list of modules registers "layers.0", "layers.1"
-  /// and needs no module of its own. Names are unique within a module.
+  /// and needs no module of its own. Names are unique within a module, and no
+  /// module is below itself, both checked.
   void RegisterModule(std::string name, Module& module);
   void RegisterParameter(std::string name,
                          std::shared_ptr<Parameter> parameter);

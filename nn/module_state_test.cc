@@ -167,6 +167,15 @@ TEST(ModuleStateTest, ListsNamesThatAreMissingOrUnexpected) {
                             .StateToFill({"head.weight", "up.bias"})
                             .status()),
               HasSubstr("this Tied: 2 missing (table.weight, up.weight)"));
+  // The checkpoint of a run, read as if it were of a model alone.
+  EXPECT_THAT(MessageOf(ModuleState(model)
+                            .StateToFill({"model.table.weight",
+                                          "model.up.weight", "optimizer.step"})
+                            .status()),
+              HasSubstr("; \"model.table.weight\" was kept, of the part "
+                        "\"model\" of a CombinedState: load into "
+                        "CombinedState({{\"model\", &state}}, "
+                        "{.allow_unexpected = true})"));
   ModuleState partial(model, {.allow_missing = true, .allow_unexpected = true});
   // What is missing would be left without values.
   EXPECT_THAT(MessageOf(partial.StateToFill({"up.bias"}).status()),

@@ -247,8 +247,8 @@ TEST(ModuleTest, HasBuffers) {
   EXPECT_EQ(made.Parameters().size(), 2u);
 }
 
-// Who asks for parameters names buffers too: both have the names that they had
-// before a parent came.
+// Who asks for parameters names buffers too, and both are named anew when a
+// parent comes, unless they have values already.
 TEST(ModuleTest, NamesParametersAndBuffersAtOnce) {
   class Holder final : public Module {
    public:
@@ -260,11 +260,77 @@ TEST(ModuleTest, NamesParametersAndBuffersAtOnce) {
   };
   Made made;
   made.NamedParameters();
+  EXPECT_EQ(made.table_.name(), "table");
   Holder holder(made);
   holder.NamedParameters();
-  EXPECT_EQ(made.weight_.name(), "weight");
-  EXPECT_EQ(made.table_.name(), "table");
+  EXPECT_EQ(made.weight_.name(), "net.weight");
+  EXPECT_EQ(made.table_.name(), "net.table");
   EXPECT_EQ(holder.NamedBuffers()[0].name, "net.table");
+  ASSERT_TRUE(holder.Materialize({}).ok());
+  Holder around(static_cast<Module&>(holder));
+  around.NamedParameters();
+  EXPECT_EQ(made.weight_.name(), "net.weight");
+}
+
+// A module that asks for its names as it is made, once per block of a model.
+class AsksForNames final : public Module {
+ public:
+  AsksForNames() { NamedParameters(); }
+  const char* type_name() const override { return "AsksForNames"; }
+  Parameter& weight_ = MakeParameter("weight", {8}, init::Normal(1));
+
+ protected:
+  TensorList ForwardImpl(TensorSpan) override { return {}; }
+};
+
+class Open final : public Module {
+ public:
+  using Module::Make;
+  using Module::RegisterModule;
+  const char* type_name() const override { return "Open"; }
+
+ protected:
+  TensorList ForwardImpl(TensorSpan) override { return {}; }
+};
+
+TEST(ModuleTest, NamesAreFromTheRootWhoeverAskedInAConstructor) {
+  Open root;
+  const auto& a = root.Make<AsksForNames>("a");
+  const auto& b = root.Make<AsksForNames>("b");
+  ASSERT_TRUE(root.Materialize({.seed = 1}).ok());
+  EXPECT_EQ(a.weight_.name(), "a.weight");
+  EXPECT_EQ(b.weight_.name(), "b.weight");
+  EXPECT_NE(a.weight_.data().ToVector<float>(),
+            b.weight_.data().ToVector<float>());
+}
+
+TEST(ModuleTest, RefusesEqualNames) {
+  AsksForNames first;
+  ASSERT_TRUE(first.Materialize({.seed = 1}).ok());
+  Open root;
+  root.RegisterModule("first", first);
+  // Of the name that the first one has kept.
+  AsksForNames second;
+  root.RegisterModule("second", second);
+  second.weight_.set_name("weight");
+  const absl::Status status = root.Materialize({.seed = 1});
+  EXPECT_TRUE(absl::IsInvalidArgument(status));
+  EXPECT_THAT(std::string(status.message()),
+              ::testing::HasSubstr("two parameters are named weight"));
+}
+
+TEST(ModuleTest, RefusesToBeBelowItself) {
+  Open a;
+  Open b;
+  Open c;
+  EXPECT_DEATH(a.RegisterModule("self", a),
+               "Open cannot have the child \"self\", which is the module "
+               "itself");
+  a.RegisterModule("b", b);
+  b.RegisterModule("c", c);
+  EXPECT_DEATH(c.RegisterModule("a", a),
+               "b.c .Open. cannot have the child \"a\", which is Open and has "
+               "it as \"b.c\"");
 }
 
 TEST(ModuleTest, TrainingReachesAllBelow) {

@@ -69,6 +69,11 @@ class Parameter : public std::enable_shared_from_this<Parameter> {
   bool gradient_is_pending() const { return gradient_is_pending_; }
   void set_gradient_is_pending(bool pending) { gradient_is_pending_ = pending; }
 
+  /// Whether data() holds other values for a while, and its own are put back
+  /// over what is written meanwhile; set by who swaps them (Ema).
+  bool is_swapped() const { return is_swapped_; }
+  void set_swapped(bool swapped) { is_swapped_ = swapped; }
+
   bool requires_grad() const { return requires_grad_; }
   void set_requires_grad(bool requires_grad);
 
@@ -89,6 +94,7 @@ class Parameter : public std::enable_shared_from_this<Parameter> {
   bool requires_grad_;
   bool on_host_ = false;
   bool gradient_is_pending_ = false;
+  bool is_swapped_ = false;
   Tensor data_;
   Tensor gathered_;
 };

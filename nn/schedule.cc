@@ -6,10 +6,13 @@
 #include <numbers>
 
 #include "absl/strings/str_cat.h"
+#include "crosshatch/base/check.h"
 
 namespace crosshatch::nn {
 
 double Schedule::At(int64_t step) const {
+  CH_CHECK_OK(Check());
+  CH_CHECK_GE(step, 0) << "steps of a schedule are counted from 0";
   if (step < warmup) {
     return peak * static_cast<double>(step + 1) / static_cast<double>(warmup);
   }

@@ -32,6 +32,7 @@ struct Schedule {
   /// The rate of `step`, from 0. In the warmup it is peak * (step + 1) /
   /// warmup, so that no step is lost on a rate of 0; at step `warmup` it is
   /// `peak`, and `last` at step `steps`, the one after the run.
+  /// \checks Check, and that `step` is at least 0.
   double At(int64_t step) const;
 
   /// \error kInvalidArgument naming what makes no schedule.

@@ -57,6 +57,13 @@ TEST(ScheduleTest, AllOfTheRunMayBeWarmup) {
   EXPECT_EQ(schedule.At(4), 0);
 }
 
+TEST(ScheduleTest, HasNoRateWhereThereIsNoSchedule) {
+  const Schedule endless = {.shape = Shape::kCosine, .peak = 1};
+  EXPECT_DEATH(endless.At(0), "its 0 steps are to be at least");
+  const Schedule schedule = {.peak = 1, .warmup = 2};
+  EXPECT_DEATH(schedule.At(-3), "counted from 0");
+}
+
 TEST(ScheduleTest, SaysWhatMakesNone) {
   const double nan = std::numeric_limits<double>::quiet_NaN();
   for (const Schedule& bad :

@@ -85,6 +85,24 @@ absl::StatusOr<T> StateDict::Get(absl::string_view name) const {
                    ", not ", KindOf(StateValue(T()))));
 }
 
+namespace {
+
+// Where what is missing was kept as a part of a CombinedState.
+std::string PrefixHint(const StateDifferences& differences) {
+  if (differences.missing.empty()) return {};
+  const std::string& name = differences.missing.front();
+  for (const std::string& kept : differences.unexpected) {
+    if (!absl::EndsWith(kept, absl::StrCat(".", name))) continue;
+    const std::string part = kept.substr(0, kept.size() - name.size() - 1);
+    return absl::StrCat("; \"", kept, "\" was kept, of the part \"", part,
+                        "\" of a CombinedState: load into CombinedState({{\"",
+                        part, "\", &state}}, {.allow_unexpected = true})");
+  }
+  return {};
+}
+
+}  // namespace
+
 absl::StatusOr<std::vector<std::string>> MatchStateNames(
     const std::string& what, const std::vector<std::string>& own,
     const std::vector<std::string>& saved, const RestoreOptions& options) {
@@ -107,7 +125,7 @@ absl::StatusOr<std::vector<std::string>> MatchStateNames(
   if (parts.empty()) return common;
   return absl::InvalidArgumentError(
       absl::StrCat("the state that was kept is not that of ", what, ": ",
-                   absl::StrJoin(parts, ", ")));
+                   absl::StrJoin(parts, ", "), PrefixHint(differences)));
 }
 
 absl::Status CheckFilled(const StateDict& state, const std::string& name,

@@ -87,8 +87,13 @@ void Block::UsedOn(Stream& stream) {
 }
 
 Allocator::~Allocator() {
-  CH_CHECK_EQ(leases_, 0) << "blocks of " << stats_.current_total
-                          << " bytes outlive their rank's allocator";
+  CH_CHECK_EQ(leases_, 0)
+      << (owner_.name.empty() ? "a context" : owner_.name) << " ends while "
+      << leases_ << " blocks of " << stats_.current_total
+      << " bytes in all are in use: a Tensor, or a model or optimizer that "
+         "holds some, outlives the rank that made it; make it inside of the "
+         "rank's function, and hand out values (Item, Tensor::ToVector) or a "
+         "checkpoint";
 }
 
 Block Allocator::Allocate(int64_t bytes, MemoryClass memory_class,

@@ -346,10 +346,12 @@ TEST_F(AllocatorDeathTest, BlocksMustNotOutliveIt) {
   GTEST_FLAG_SET(death_test_style, "threadsafe");
   EXPECT_DEATH(
       {
+        allocator_->set_owner({.context = 1, .name = "rank 3"});
         Block block = allocator_->Allocate(5, kActivation, *compute_);
         allocator_.reset();
       },
-      "blocks of 5 bytes outlive");
+      "rank 3 ends while 1 blocks of 5 bytes in all are in use: a Tensor, or a "
+      "model .* hand out values");
   EXPECT_DEATH(allocator_->Allocate(-1, kActivation, *compute_),
                "size of an allocation");
 }

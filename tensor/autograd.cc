@@ -86,6 +86,8 @@ class BackwardEngine {
   void RunLeaf(Task& task);
   void RunNode(Task& task);
   void Deliver(int task, int output_index, Tensor gradient);
+  // Checks that `gradient` may be that of input i of what `node` is of.
+  static void CheckFits(Node& node, int i, const Tensor& gradient);
 
   // The leaf behind a task if its contributions go to their destination one
   // by one; else null, and they are summed first.
@@ -167,8 +169,7 @@ Tensor SumOf(Tensor a, Tensor b, bool recording) {
 
 class BackwardEngine::Slots final : public GradientSlots {
  public:
-  Slots(BackwardEngine& engine, const Node& node,
-        absl::Span<const Node::Edge> edges)
+  Slots(BackwardEngine& engine, Node& node, absl::Span<const Node::Edge> edges)
       : engine_(engine), node_(node), edges_(edges), targets_(edges.size()) {
     for (size_t i = 0; i < edges.size(); ++i) {
       if (edges[i].node == nullptr) continue;
@@ -197,6 +198,7 @@ class BackwardEngine::Slots final : public GradientSlots {
     const Tensor* leaf = engine_.DirectLeaf(TaskAt(i));
     CH_CHECK(leaf != nullptr && target.destination.tensor.defined())
         << node_.name() << " has no destination for gradient " << i;
+    target.is_given = true;
     if (GraphTies::Meta(*leaf).sink == nullptr) {
       leaf->set_grad(target.destination.tensor);
     }
@@ -204,7 +206,9 @@ class BackwardEngine::Slots final : public GradientSlots {
 
   void Put(int i, Tensor gradient) override {
     Target& target = At(i);
+    target.is_given = true;
     if (target.task < 0 || !gradient.defined()) return;
+    engine_.CheckFits(node_, i, gradient);
     if (target.destination.tensor.defined()) {
       const Tensor& leaf = *engine_.DirectLeaf(TaskAt(i));
       engine_.WriteTo(leaf, target.destination, gradient);
@@ -215,20 +219,41 @@ class BackwardEngine::Slots final : public GradientSlots {
                     std::move(gradient));
   }
 
+  /// Checks that not all of the gradients that are needed were left out.
+  void CheckGaveSome() const {
+    for (const Target& target : targets_) {
+      if (target.is_given) return;
+    }
+    for (size_t i = 0; i < targets_.size(); ++i) {
+      CH_CHECK(targets_[i].task < 0)
+          << "op " << node_.name() << " gave no gradient for its input " << i
+          << ", which needs one; Put it, or where it is zero an undefined "
+             "Tensor()";
+    }
+  }
+
  private:
   struct Target {
     int task = -1;
+    bool is_given = false;
     GradDestination destination;
   };
 
-  Target& At(int i) { return targets_[static_cast<size_t>(i)]; }
-  const Target& At(int i) const { return targets_[static_cast<size_t>(i)]; }
+  Target& At(int i) { return targets_[Index(i)]; }
+  const Target& At(int i) const { return targets_[Index(i)]; }
+  size_t Index(int i) const {
+    CH_CHECK(i >= 0 && static_cast<size_t>(i) < targets_.size())
+        << "the gradient of op " << node_.name() << " asks for slot " << i
+        << ": slots are the op's inputs, of which there are " << targets_.size()
+        << ", counted from 0";
+    return static_cast<size_t>(i);
+  }
   const Task& TaskAt(int i) const {
     return engine_.tasks_[static_cast<size_t>(At(i).task)];
   }
 
   BackwardEngine& engine_;
-  const Node& node_;
+  Node& node_;
   const absl::Span<const Node::Edge> edges_;
   absl::InlinedVector<Target, 3> targets_;
 };
@@ -325,8 +350,10 @@ void BackwardEngine::Prune() {
 
 absl::Status BackwardEngine::Run(const Tensor& root) {
   CH_CHECK(root.requires_grad())
-      << "Backward from a tensor that requires no gradient: "
-      << root.Describe();
+      << "Backward from a tensor that requires no gradient: " << root.Describe()
+      << "; FullTensor and LocalTensor of one argument, Detach and NoGrad "
+         "leave "
+         "the graph";
   const bool recording = options_.create_graph;
   GradModeScope grad_mode(recording);
   Tensor gradient = options_.gradient;
@@ -399,6 +426,8 @@ void BackwardEngine::RunNode(Task& task) {
     const TensorList gradients = std::move(task.gradients);
     Slots slots(*this, node, node.edges());
     node.Backward(gradients, slots);
+    // One that failed may have left some out.
+    if (!context_.poisoned()) slots.CheckGaveSome();
   }
   if (!options_.retain_graph && !options_.create_graph) node.ReleaseSaved();
   node.RunPostHooks();
@@ -414,6 +443,27 @@ void BackwardEngine::RunLeaf(Task& task) {
   const std::shared_ptr<GradSink> sink = GraphTies::Meta(leaf).sink;
   if (sink != nullptr) sink->Complete();
   task.node->RunPostHooks();
+}
+
+void BackwardEngine::CheckFits(Node& node, int i, const Tensor& gradient) {
+  const Node::Edge& edge = node.edges()[static_cast<size_t>(i)];
+  const bool is_leaf = edge.node->sequence() == GraphTies::kLeafSequence;
+  const auto check = [&](const Shape& sizes, DType dtype) {
+    // What is accumulated into a leaf is converted.
+    CH_CHECK(gradient.sizes() == sizes &&
+             (is_leaf || gradient.dtype() == dtype))
+        << "op " << node.name() << " gave the gradient " << gradient.Describe()
+        << " for its input " << i << ", which is " << dtype << ToString(sizes)
+        << ": a gradient has the sizes and the dtype of what it is of";
+  };
+  if (is_leaf) {
+    const Tensor& leaf = static_cast<const LeafNode&>(*edge.node).leaf();
+    check(leaf.sizes(), leaf.dtype());
+  } else {
+    const Node::OutputType& type =
+        edge.node->output_types_[static_cast<size_t>(edge.output_index)];
+    check(type.sizes, type.dtype);
+  }
 }
 
 void BackwardEngine::Deliver(int index, int output_index, Tensor gradient) {

@@ -150,7 +150,9 @@ TEST(BackwardTest, RunsOnceUnlessTheGraphIsKept) {
 }
 
 TEST(BackwardTest, RefusesWhatHasNoGradient) {
-  EXPECT_DEATH(Backward(Ones({})).IgnoreError(), "requires no gradient");
+  EXPECT_DEATH(Backward(Ones({})).IgnoreError(),
+               "requires no gradient: .*FullTensor and LocalTensor of one "
+               "argument.* leave the graph");
   EXPECT_DEATH(Backward(Mul(Leaf({1, 2}), 2.0)).IgnoreError(),
                "needs a gradient");
   EXPECT_DEATH(Zeros({2}, kInt64).set_requires_grad(true),
@@ -296,7 +298,7 @@ TEST(GradSinkTest, GetsEachContributionAndThenTheEnd) {
   SetGradSink(bias, std::make_shared<RecordingSink>(bias_grad, "bias", log));
   const Tensor x = Ones({3, 2});
   ASSERT_TRUE(Backward(Sum(Linear(Linear(x, w), w, bias))).ok());
-  EXPECT_THAT(log, ElementsAre("acquire bias", "complete bias", "acquire w",
+  EXPECT_THAT(log, ElementsAre("acquire w", "acquire bias", "complete bias",
                                "acquire w", "complete w"));
   EXPECT_FALSE(w.grad().defined());
   // d/dw of the outer product 3 * 2, of the inner 3 * 2.

@@ -80,6 +80,10 @@ SavedTensor::SavedTensor(const Tensor& tensor, bool is_output)
 }
 
 Tensor SavedTensor::Content(const Node& node) const {
+  CH_CHECK(defined() || is_released_)
+      << node.name()
+      << ": its gradient reads a tensor that was never saved; Save it in the "
+         "op's Differentiate, under the number that Saved reads";
   CH_CHECK(defined())
       << node.name()
       << ": what it saved was released by an earlier Backward; set "
@@ -105,6 +109,7 @@ Tensor SavedTensor::Unpack(const Node& node) const {
 }
 
 void SavedTensor::Reset() {
+  if (defined()) is_released_ = true;
   if (store_ != nullptr) std::exchange(store_, nullptr)->Drop(slot_);
   tensor_ = Tensor();
   edge_ = {};
@@ -181,6 +186,7 @@ void GraphTies::TieOutputs(const std::shared_ptr<Node>& node,
   CH_CHECK_LE(tied, outputs.size()) << node->name();
   for (size_t i = 0; i < tied; ++i) {
     AutogradMeta& meta = Meta(outputs[i]);
+    node->NoteOutput(outputs[i]);
     meta.grad_fn = node;
     meta.output_index = static_cast<int>(i);
   }
@@ -190,6 +196,7 @@ void GraphTies::TieWrite(const std::shared_ptr<Node>& node, const Tensor& dst) {
   Number(*node);
   AutogradMeta& meta = Meta(dst);
   if (!meta.base.defined()) {
+    node->NoteOutput(dst);
     meta.grad_fn = node;
     meta.output_index = 0;
     return;
@@ -202,6 +209,7 @@ void GraphTies::TieWrite(const std::shared_ptr<Node>& node, const Tensor& dst) {
   node->edges_.clear();
   write->edges_[0] = GradEdge(meta.base);
   Number(*write);
+  write->NoteOutput(meta.base);
   AutogradMeta& base_meta = Meta(meta.base);
   base_meta.grad_fn = std::move(write);
   base_meta.output_index = 0;
@@ -247,6 +255,7 @@ void GraphTies::Refresh(const Tensor& view, AutogradMeta& meta) {
     std::shared_ptr<Node> node = meta.view_history->of_view(meta.base, view);
     node->edges_.push_back(std::move(base));
     Number(*node);
+    node->NoteOutput(view);
     meta.grad_fn = std::move(node);
   }
   meta.view_version = version;

@@ -57,7 +57,10 @@ class GradientSlots {
   /// Always null while the graph of the gradients is recorded.
   virtual const GradDestination* Destination(int i) = 0;
   virtual void MarkWritten(int i) = 0;
-  /// Hands over the gradient of input i.
+  /// Hands over the gradient of input i, of the sizes of that input, and of its
+  /// dtype unless it is a leaf; undefined: it is zero. A node that gives
+  /// none although one is needed, and what does not fit, fail a check that
+  /// names the op and the input.
   virtual void Put(int i, Tensor gradient) = 0;
 };
 
@@ -105,11 +108,20 @@ class Node : public std::enable_shared_from_this<Node> {
   friend class GraphTies;
   friend class LeafNode;
   struct Hooks;
+  struct OutputType {
+    Shape sizes;
+    DType dtype;
+  };
 
   void RunPreHooks();
   void RunPostHooks();
+  void NoteOutput(const Tensor& output) {
+    output_types_.push_back({output.sizes(), output.dtype()});
+  }
 
   absl::InlinedVector<Edge, 3> edges_;
+  /// Of the outputs that are tied: what their gradients are to be like.
+  absl::InlinedVector<OutputType, 1> output_types_;
   int num_outputs_ = 1;
   uint64_t sequence_ = 0;
   std::shared_ptr<const std::string> module_;
@@ -149,7 +161,7 @@ class SavedTensor {
   ///     makes `tensor` (then no cycle of references is made).
   explicit SavedTensor(const Tensor& tensor, bool is_output = false);
   /// The tensor, with its place in the graph. Fails a check that names `node`
-  /// if it was changed in place meanwhile, or was released.
+  /// if it was changed in place meanwhile, was released, or was never saved.
   Tensor Unpack(const Node& node) const;
   bool defined() const { return tensor_.defined() || store_ != nullptr; }
   void Reset();
@@ -163,6 +175,7 @@ class SavedTensor {
   Node::Edge edge_;
   uint32_t version_ = 0;
   bool is_output_ = false;
+  bool is_released_ = false;
 };
 
 /// The node that made `tensor` and which of its outputs it is; for a leaf that

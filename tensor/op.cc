@@ -13,7 +13,14 @@
 namespace crosshatch {
 
 std::shared_ptr<Node> Op::Differentiate(TensorSpan /*inputs*/,
-                                        TensorSpan /*outputs*/) const {
+                                        TensorSpan outputs) const {
+  for (const Tensor& output : outputs) {
+    CH_CHECK(!output.defined() || !IsFloatingPoint(output.dtype()))
+        << "op " << info().name
+        << " has no gradient, and an input of it requires one; override "
+           "Differentiate (to return null if the outputs are constants to "
+           "autograd), or call it in NoGrad";
+  }
   return nullptr;
 }
 

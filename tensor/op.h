@@ -67,8 +67,11 @@ class Op {
                                             ShapeView strides) const;
 
   /// The backward node of a call, holding what it needs of inputs and outputs;
-  /// its edges are tied by the caller. Null: no output is differentiable.
-  /// Called when grad mode is on and an input requires a gradient.
+  /// its edges are tied by the caller. Null: no output is differentiable, and
+  /// the outputs are constants to autograd.
+  /// Called when grad mode is on and an input requires a gradient. An op that
+  /// does not override it has no gradient: null where no output is of floating
+  /// point (comparisons, ArgMax); else a check fails that names the op.
   virtual std::shared_ptr<Node> Differentiate(TensorSpan inputs,
                                               TensorSpan outputs) const;
 

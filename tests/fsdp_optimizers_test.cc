@@ -31,6 +31,7 @@
 #include "crosshatch/nn/grad_scaler.h"
 #include "crosshatch/tensor/autograd.h"
 #include "crosshatch/tensor/creation.h"
+#include "crosshatch/tensor/ops/in_place.h"
 #include "crosshatch/testing/batch.h"
 #include "crosshatch/testing/ranks.h"
 #include "crosshatch/tp/parallelize_module.h"
@@ -180,6 +181,43 @@ INSTANTIATE_TEST_SUITE_P(
                         Axes{{"replicate", 2}, {"fsdp", 2}, {"tp", 2}}),
         testing::Bool()),
     NameOfCase);
+
+void AddPenalty(nn::Module& model, double penalty) {
+  // [penalty]
+  // After Backward: the gradient of penalty / 2 times the sum of squares.
+  const NoGrad no_grad;
+  for (nn::Parameter* parameter : model.Parameters()) {
+    if (!parameter->grad().defined()) continue;
+    AddInPlace(parameter->grad(), parameter->data(), penalty);
+  }
+  // [/penalty]
+}
+
+TEST(FsdpOptimizersTest, APenaltyIsThatOfOneRank) {
+  constexpr double kPenalty = 2;
+  TestModel dense(3, kDim, 7, 3);
+  dense.FillWithIntegers();
+  Tensor loss = Sum(dense.Forward(BatchOf(0, 1, 1)));
+  for (const nn::Parameter* p : dense.Parameters()) {
+    loss = Add(loss, Sum(Square(p->data())), kPenalty / 2);
+  }
+  ASSERT_TRUE(Backward(loss).ok());
+  const Weights expected = FullGradients(dense);
+  RunRanks(4, [&](World& world) -> absl::Status {
+    CH_ASSIGN_OR_RETURN(const Meshes meshes,
+                        MakeMeshes(world, {{"fsdp", 2}, {"tp", 2}}));
+    TestModel model(3, kDim, 7, 3);
+    model.FillWithIntegers();
+    CH_ASSIGN_OR_RETURN(const auto ignored,
+                        Spread(model, meshes, {.gradient_divide_factor = 1}));
+    const int part = static_cast<int>(*meshes.data.index(0));
+    CH_RETURN_IF_ERROR(Backward(Sum(model.Forward(BatchOf(part, 2, 1)))));
+    CH_RETURN_IF_ERROR(SumOver(meshes.flat, ignored));
+    AddPenalty(model, kPenalty);
+    CH_EXPECT_EQ(FullGradients(model), expected);
+    return world.context().Synchronize();
+  });
+}
 
 // The last output of the last rank overflows float16 in the reduction. Its
 // weights are zeros, so nothing before them does: only the rank that holds the

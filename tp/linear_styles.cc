@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "crosshatch/base/check.h"
 #include "crosshatch/base/status_macros.h"
 #include "crosshatch/nn/embedding.h"
 #include "crosshatch/nn/linear.h"
@@ -31,11 +32,33 @@ absl::Status CheckFits(const char* style, const nn::Module& module,
       "; give it a style of its own (ParallelStyle)"));
 }
 
+// That what a Linear took as this rank's part has the width of one: `whole` is
+// what it is a part of.
+void CheckWidth(const Tensor& given, const Tensor& whole,
+                const DeviceMesh& mesh, const Placement& placement,
+                nn::Module& module, const char* style) {
+  auto* const linear = dynamic_cast<nn::Linear*>(&module);
+  if (linear == nullptr || !placement.is_shard() || !given.defined() ||
+      given.is_distributed()) {
+    return;
+  }
+  const int64_t width = linear->weight()->data().size(-1);
+  CH_CHECK(whole.ndim() == 0 || whole.size(-1) == width)
+      << "module " << *module.label() << " with " << style
+      << " took the plain tensor " << given.Describe() << " as this rank's "
+      << "part " << placement.ToString() << " on " << mesh.ToString()
+      << ", one of " << whole.size(-1) << " features in all, and takes "
+      << width << "; give it such a part, a DTensor, or say by the style's "
+      << "`input` how the tensor lies";
+}
+
 void AddInputHook(nn::Module& module, const DeviceMesh& mesh,
                   const Crossing& crossing, const char* style) {
   module.AddPreHook(
       [mesh, crossing, style](nn::Module& called, TensorList& inputs) {
-        inputs[0] = TakeIn(inputs[0], mesh, crossing, called, style);
+        const Tensor given = inputs[0];
+        inputs[0] = TakeIn(given, mesh, crossing, called, style);
+        CheckWidth(given, inputs[0], mesh, crossing.given, called, style);
       });
 }
 

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "crosshatch/tp/style_parts.h"
 
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
 #include "crosshatch/base/reduce_op.h"
 #include "crosshatch/base/status_macros.h"
 #include "crosshatch/dtensor/dtensor.h"
@@ -46,6 +48,15 @@ Layout LayoutOn(const DeviceMesh& mesh, int ndim, Placement placement,
 
 absl::Status SpreadParameter(nn::Parameter& parameter, const DeviceMesh& mesh,
                              Placement placement, int64_t unit) {
+  const int ndim = parameter.data().ndim();
+  if (placement.is_shard() &&
+      (placement.dim() < -ndim || placement.dim() >= ndim)) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "parameter ",
+        parameter.name().empty() ? "without a name yet" : parameter.name(),
+        ", ", parameter.data().Describe(), ", cannot be spread as ",
+        placement.ToString(), ": it has ", ndim, " dims"));
+  }
   return nn::DistributeParameter(
       parameter, mesh,
       LayoutOn(mesh, parameter.data().ndim(), placement, unit));

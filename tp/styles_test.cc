@@ -227,6 +227,35 @@ TEST(PrepareModuleInputDeathTest, CountsInputsAtTheForward) {
       "speaks of 2 inputs, and there are 1");
 }
 
+TEST(SpreadOwnParametersTest, NamesTheParameterThatDoesNotHaveTheDim) {
+  OnMesh({{"tp", 1}}, [](const DeviceMesh& mesh) -> absl::Status {
+    nn::Linear linear(4, 4, {.bias = true});
+    linear.NamedParameters();
+    const absl::Status status = SpreadOwnParameters(linear, mesh, Shard(1));
+    CH_EXPECT_THAT(std::string(status.message()),
+                   HasSubstr("parameter bias, f32[4] on "));
+    CH_EXPECT_THAT(std::string(status.message()), HasSubstr("S(1)"));
+    return absl::OkStatus();
+  });
+}
+
+TEST(RowwiseParallelDeathTest, SaysThatAPlainTensorWasTakenForAPart) {
+  EXPECT_DEATH(
+      OnMesh({{"tp", 2}},
+             [](const DeviceMesh& mesh) -> absl::Status {
+               nn::Linear down(20, 8);
+               CH_RETURN_IF_ERROR(
+                   ParallelizeModule(down, mesh, {{"", RowwiseParallel()}}));
+               CH_RETURN_IF_ERROR(down.Materialize({}));
+               // Whole, where a rank's part would be of 10 features.
+               down.Forward(Ones({2, 20}));
+               return absl::OkStatus();
+             }),
+      "module Linear with RowwiseParallel took the plain tensor f32.2, 20. on "
+      "cpu as this rank's part S.-1. on .*, one of 40 features in all, and "
+      "takes 20");
+}
+
 // Has a buffer and no parameter.
 class Weigh final : public nn::Module {
  public:

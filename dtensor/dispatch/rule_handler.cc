@@ -83,7 +83,10 @@ void CheckInputs(const RuleCall& call, const OpRuleEntry& entry,
     CH_CHECK(input.layout.mesh() == call.mesh)
         << DescribeCall(call) << ": input " << i << " is on "
         << input.layout.mesh().ToString() << ", others are on "
-        << call.mesh.ToString();
+        << call.mesh.ToString()
+        << "; bring it to theirs: RedistributeAcross (dtensor/cross_mesh.h), "
+           "or FullTensor of it, which every rank then has whole, and "
+           "Replicated (dtensor/dtensor.h)";
     const bool may_be_plain =
         input.sizes.empty() || (entry.plain_inputs >> i & 1) != 0;
     if (!input.plain || may_be_plain) continue;

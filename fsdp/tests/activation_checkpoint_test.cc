@@ -156,12 +156,12 @@ TEST(ActivationCheckpointTest, AroundWhatIsShardedGathersOnceForBackward) {
     const Result result = RunStep(what);
     EXPECT_EQ(result.gradients, plain.gradients);
     for (int i = 0; i < kBlocks; ++i) {
-      const std::string block = absl::StrCat("blocks.", i);
+      const std::string block = absl::StrCat("model.blocks.", i);
       EXPECT_EQ(Count(result, "unshard " + block), 2) << block;
       EXPECT_EQ(Count(result, "reshard " + block), 2) << block;
       EXPECT_EQ(Count(result, "reduce_scatter " + block), 1) << block;
     }
-    EXPECT_EQ(Count(result, "unshard head"), 1);
+    EXPECT_EQ(Count(result, "unshard model.head"), 1);
     EXPECT_EQ(result.runs_of_a_block, what == Checkpointed::kRoot ? 3 : 2);
   }
 }
@@ -169,18 +169,21 @@ TEST(ActivationCheckpointTest, AroundWhatIsShardedGathersOnceForBackward) {
 TEST(ActivationCheckpointTest, LogsTheSecondRunInBackward) {
   EXPECT_THAT(
       RunStep(Checkpointed::kAround).log,
-      ElementsAre("unshard head", "unshard blocks.0", "wait head",
-                  "unshard blocks.1", "wait blocks.0", "reshard blocks.0",
-                  "unshard blocks.2", "wait blocks.1", "reshard blocks.1",
-                  "wait blocks.2", "reshard blocks.2",
+      ElementsAre("unshard model.head", "unshard model.blocks.0",
+                  "wait model.head", "unshard model.blocks.1",
+                  "wait model.blocks.0", "reshard model.blocks.0",
+                  "unshard model.blocks.2", "wait model.blocks.1",
+                  "reshard model.blocks.1", "wait model.blocks.2",
+                  "reshard model.blocks.2",
                   // The second run gathers in its order and ahead of nothing;
                   // what it gathered stays.
-                  "unshard blocks.0", "wait blocks.0", "unshard blocks.1",
-                  "wait blocks.1", "unshard blocks.2", "wait blocks.2",
-                  "reduce_scatter head", "reshard head",
-                  "reduce_scatter blocks.2", "reshard blocks.2",
-                  "reduce_scatter blocks.1", "reshard blocks.1",
-                  "reduce_scatter blocks.0", "reshard blocks.0"));
+                  "unshard model.blocks.0", "wait model.blocks.0",
+                  "unshard model.blocks.1", "wait model.blocks.1",
+                  "unshard model.blocks.2", "wait model.blocks.2",
+                  "reduce_scatter model.head", "reshard model.head",
+                  "reduce_scatter model.blocks.2", "reshard model.blocks.2",
+                  "reduce_scatter model.blocks.1", "reshard model.blocks.1",
+                  "reduce_scatter model.blocks.0", "reshard model.blocks.0"));
 }
 
 TEST(ActivationCheckpointTest, GivesTheSameBitsOnAdversarialStreams) {

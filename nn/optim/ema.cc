@@ -9,6 +9,7 @@
 #include "crosshatch/base/check.h"
 #include "crosshatch/base/status_macros.h"
 #include "crosshatch/dtensor/dtensor.h"
+#include "crosshatch/nn/gradient_check.h"
 #include "crosshatch/nn/wrap_like.h"
 #include "crosshatch/tensor/creation.h"
 #include "crosshatch/tensor/ops/cast.h"
@@ -45,12 +46,20 @@ Ema::Ema(std::vector<Parameter*> parameters, const Options& options,
       averages_(parameters_.size()) {
   CH_CHECK(options.decay >= 0 && options.decay < 1)
       << "Ema: decay is at least 0 and below 1, not " << options.decay;
+  CheckListed("Ema", parameters_);
   for (const Parameter* parameter : parameters_) {
-    CH_CHECK(parameter != nullptr) << "Ema: a parameter is null";
     CH_CHECK(IsFloatingPoint(parameter->data().dtype()))
         << "Ema: parameter " << parameter->name() << " is "
         << parameter->data().Describe();
   }
+}
+
+Ema::~Ema() {
+  if (swapped_in()) SetSwapped(false);
+}
+
+void Ema::SetSwapped(bool swapped) {
+  for (Parameter* parameter : parameters_) parameter->set_swapped(swapped);
 }
 
 const Tensor& Ema::average(size_t i) const {
@@ -118,6 +127,7 @@ absl::Status Ema::SwapIn() {
     aside_.push_back(Clone(local));
     CopyInPlace(local, LocalTensor(averages_[i]));
   }
+  SetSwapped(true);
   return RankContext::Current().status();
 }
 
@@ -133,6 +143,7 @@ absl::Status Ema::SwapOut() {
     CopyInPlace(LocalOf(i), aside_[i]);
   }
   aside_.clear();
+  SetSwapped(false);
   return RankContext::Current().status();
 }
 

@@ -43,10 +43,14 @@ class Ema final : public Stateful {
     double decay = 0.999;
   };
 
-  /// \param parameters of floating point, named, materialized by the first
-  ///     Update, and alive as long as this is.
+  /// \param parameters each once, of floating point, named, materialized
+  ///     by the first Update, and alive as long as this is.
   Ema(std::vector<Parameter*> parameters, const Options& options,
       const RestoreOptions& restore_options = {});
+  /// Where the averages are swapped in, they stay.
+  ~Ema() override;
+  Ema(const Ema&) = delete;
+  Ema& operator=(const Ema&) = delete;
 
   /// After a step of the optimizer.
   /// \error the rank's first error; kFailedPrecondition while swapped in.
@@ -54,7 +58,8 @@ class Ema final : public Stateful {
 
   /// Puts the averages where the parameters are, rounded to their dtype, and
   /// keeps those aside; forward and checkpoints of the model then have the
-  /// averages. Not between a forward and its backward.
+  /// averages. Not between a forward and its backward. Until SwapOut an
+  /// optimizer's Step of such a parameter is an error.
   /// \error the rank's first error; kFailedPrecondition before the first Update
   ///     and while swapped in.
   absl::Status SwapIn();
@@ -78,6 +83,7 @@ class Ema final : public Stateful {
 
  private:
   absl::Status CheckNotSwapped(const char* what) const;
+  void SetSwapped(bool swapped);
   /// Memory for the averages, of undefined content.
   void MakeAverages();
   absl::Status AddAverages(StateDict& state) const;

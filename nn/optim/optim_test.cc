@@ -229,7 +229,14 @@ TEST(OptimizersDeathTest, NameParametersThatAreNotThere) {
   const auto weight = Named("weight", std::vector<float>{1});
   EXPECT_DEATH(Sgd({weight.get(), nullptr}, {}),
                HasSubstr("Sgd: parameter 1 of 2 is null"));
-  EXPECT_DEATH(Ema({nullptr}, {}), HasSubstr("Ema: a parameter is null"));
+  EXPECT_DEATH(Ema({nullptr}, {}), HasSubstr("Ema: parameter 0 of 1 is null"));
+  const auto bias = Named("bias", std::vector<float>{1});
+  EXPECT_DEATH(Sgd({weight.get(), bias.get(), weight.get()}, {}),
+               HasSubstr("Sgd: parameter weight is listed twice, as 0 and 2"));
+  EXPECT_DEATH(Ema({bias.get(), bias.get()}, {}),
+               HasSubstr("Ema: parameter bias is listed twice"));
+  EXPECT_DEATH(Lion({}, {}),
+               HasSubstr("Lion: the list of parameters is empty"));
   Sgd sgd({weight.get()}, {});
   EXPECT_DEATH((void)sgd.StateOf(1),
                HasSubstr("Sgd: the state of parameter 1 of 1"));
@@ -343,6 +350,29 @@ TEST(EmaTest, FollowsTheFormula) {
   ASSERT_TRUE(ema.SwapOut().ok());
   EXPECT_EQ(p->data().ToVector<float>(), last);
   EXPECT_TRUE(absl::IsFailedPrecondition(ema.SwapOut()));
+}
+
+// What it changed would be lost when the values come back.
+TEST(EmaTest, NoStepIsTakenWhileItIsSwappedIn) {
+  const auto p = Named("p", Values(0));
+  Sgd sgd({p.get()}, {.lr = 1});
+  Ema ema({p.get()}, {.decay = 0.9});
+  ASSERT_TRUE(ema.Update().ok());
+  ASSERT_TRUE(ema.SwapIn().ok());
+  p->set_grad(Ones({kSize}));
+  const absl::Status status = sgd.Step();
+  EXPECT_TRUE(absl::IsFailedPrecondition(status));
+  EXPECT_THAT(std::string(status.message()),
+              HasSubstr("Step: parameter p holds its average"));
+  EXPECT_EQ(sgd.StateOf(0).step, 0);
+  ASSERT_TRUE(ema.SwapOut().ok());
+  EXPECT_TRUE(sgd.Step().ok());
+  {
+    Ema other({p.get()}, {.decay = 0.9});
+    ASSERT_TRUE(other.Update().ok());
+    ASSERT_TRUE(other.SwapIn().ok());
+  }
+  EXPECT_TRUE(sgd.Step().ok());
 }
 
 TEST(EmaTest, KeepsParametersOfOtherDTypes) {

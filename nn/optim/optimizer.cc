@@ -46,11 +46,7 @@ Optimizer::Optimizer(const char* name, std::vector<std::string> slots,
       restore_options_(restore_options),
       states_(parameters_.size()),
       locals_(parameters_.size()) {
-  for (size_t i = 0; i < parameters_.size(); ++i) {
-    CH_CHECK(parameters_[i] != nullptr)
-        << name_ << ": parameter " << i << " of " << parameters_.size()
-        << " is null";
-  }
+  CheckListed(name_, parameters_);
 }
 
 const OptimizerState& Optimizer::StateOf(size_t i) const {

@@ -109,8 +109,9 @@ class Optimizer : public Stateful {
 
   /// \param name a literal.
   /// \param slots of float32 for each element, zero at first.
-  /// \param parameters named, materialized by the first Step, and alive as long
-  ///     as this is. Those that need no gradient are left alone.
+  /// \param parameters some, each once, named, materialized by the first Step,
+  ///     and alive as long as this is. Those that need no gradient are left
+  ///     alone.
   /// \param groups a parameter is of the first one that has it, or of none;
   ///     asked at the first Step or StateToFill, when all have their names.
   /// \param restore_options allow_unexpected: entries of parameters that are

@@ -137,7 +137,8 @@ TensorList CrossEntropyPartOp::Forward(TensorSpan inputs) const {
   Launch(&KernelTable::check_index_range,
          CheckIndexRangeArgs{.op = "cross_entropy",
                              .index = "target",
-                             .named = "classes",
+                             .named = "classes, and rows without a "
+                                      "target have ignore_index",
                              .count = targets.numel(),
                              .indices = targets.raw_data(),
                              .dtype = targets.dtype(),

@@ -166,6 +166,7 @@ std::shared_ptr<Node> CopyInPlaceOp::Differentiate(
                      [sizes = inputs[1].sizes(), dtype = inputs[1].dtype()](
                          const auto&, TensorSpan grads, GradientSlots& slots) {
                        // Nothing of the old content is left.
+                       slots.Put(0, Tensor());
                        if (!slots.Needed(1)) return;
                        slots.Put(1, GradientOfSource(grads[0], sizes, dtype));
                      });
@@ -179,8 +180,9 @@ TensorList FillInPlaceOp::Forward(TensorSpan inputs) const {
 
 std::shared_ptr<Node> FillInPlaceOp::Differentiate(
     TensorSpan /*inputs*/, TensorSpan /*outputs*/) const {
-  return MakeNode<0>(kInfo, [](const auto&, TensorSpan, GradientSlots&) {
+  return MakeNode<0>(kInfo, [](const auto&, TensorSpan, GradientSlots& slots) {
     // Nothing of the old content is left.
+    slots.Put(0, Tensor());
   });
 }
 

@@ -193,6 +193,11 @@ TensorList FullLikeOp::Forward(TensorSpan inputs) const {
   return {Full(inputs[0].sizes(), value, inputs[0].dtype())};
 }
 
+std::shared_ptr<Node> FullLikeOp::Differentiate(TensorSpan /*inputs*/,
+                                                TensorSpan /*outputs*/) const {
+  return nullptr;
+}
+
 void FullLikeOp::AppendKey(OpKey& key) const {
   key.push_back(std::bit_cast<int64_t>(value));
 }

@@ -86,6 +86,9 @@ class FullLikeOp final : public Op {
   explicit FullLikeOp(double value) : value(value) {}
   const OpInfo& info() const override { return kInfo; }
   TensorList Forward(TensorSpan inputs) const override;
+  /// Null: it takes no value of its input.
+  std::shared_ptr<Node> Differentiate(TensorSpan inputs,
+                                      TensorSpan outputs) const override;
   void AppendKey(OpKey& key) const override;
 
   const double value;

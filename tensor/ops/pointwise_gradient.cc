@@ -277,6 +277,7 @@ std::shared_ptr<Node> BinaryPointwiseOp::Differentiate(
       // Linear in a; constant in b, but for where it jumps.
       auto node = MakeNode<1>(
           info(), [](const auto& self, TensorSpan grads, GradientSlots& slots) {
+            slots.Put(1, Tensor());
             if (!slots.Needed(0)) return;
             slots.Put(0, WherePositive(grads[0], self.Saved(0)));
           });

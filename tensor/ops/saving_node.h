@@ -17,6 +17,7 @@
 #include <cstddef>
 #include <utility>
 
+#include "crosshatch/base/check.h"
 #include "crosshatch/tensor/node.h"
 #include "crosshatch/tensor/op.h"
 #include "crosshatch/tensor/rank_context.h"
@@ -34,16 +35,24 @@ class SavingNode : public Node {
     for (SavedTensor& saved : saved_) saved.Reset();
   }
 
-  void Save(size_t i, const Tensor& tensor) { saved_[i] = SavedTensor(tensor); }
+  void Save(size_t i, const Tensor& tensor) {
+    saved_[Index(i)] = SavedTensor(tensor);
+  }
   void SaveOutput(size_t i, const Tensor& tensor) {
-    saved_[i] = SavedTensor(tensor, /*is_output=*/true);
+    saved_[Index(i)] = SavedTensor(tensor, /*is_output=*/true);
   }
 
  protected:
   /// What was saved as i.
-  Tensor Saved(size_t i) const { return saved_[i].Unpack(*this); }
+  Tensor Saved(size_t i) const { return saved_[Index(i)].Unpack(*this); }
 
  private:
+  size_t Index(size_t i) const {
+    CH_CHECK(i < N) << name_ << ": saved tensor " << i
+                    << " of a node that keeps " << N << ", counted from 0";
+    return i;
+  }
+
   const char* const name_;
   std::array<SavedTensor, N> saved_;
 };

@@ -161,7 +161,8 @@ void CrossEntropyKernel(const CrossEntropyArgs& args,
     if (target != args.targets.ignore_index) {
       CH_CHECK(target >= 0 && target < args.cols)
           << "cross_entropy kernel: target " << target << " of row " << r
-          << " among " << args.cols << " classes";
+          << " among " << args.cols
+          << " classes, and no ignore_index, which rows without a target have";
       loss = logsumexp - x[static_cast<size_t>(target)];
     }
     WriteElement(args.logsumexp, statistics, r, logsumexp);

@@ -57,7 +57,9 @@ void CrossEntropyAs(const CrossEntropyArgs& args, KernelContext& context) {
           if (target != args.targets.ignore_index) {
             CH_CHECK(target >= 0 && target < args.cols)
                 << "cross_entropy kernel: target " << target << " of row " << r
-                << " among " << args.cols << " classes";
+                << " among " << args.cols
+                << " classes, and no ignore_index, which rows without a "
+                   "target have";
             loss = logsumexp - Picked<T>(args.logits, args.dtype, r, target);
           }
           static_cast<T*>(args.logsumexp)[r] = logsumexp;

@@ -50,7 +50,9 @@ std::string TextOf(const Complaint& complaint) {
                           " ", complaint.plural);
     case ComplaintKind::kTarget:
       return absl::StrCat("cross_entropy kernel: target ", first, " of row ",
-                          second, " among ", third, " classes");
+                          second, " among ", third,
+                          " classes, and no ignore_index, which rows without a "
+                          "target have");
   }
   return "";
 }

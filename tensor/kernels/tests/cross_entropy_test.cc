@@ -218,7 +218,7 @@ TEST(CrossEntropyDeathTest, TargetOutOfRange) {
   EXPECT_DEATH(kernel_test::Run([&](KernelContext& context) {
                  Kernels().cross_entropy(args, context);
                }),
-               "target 5 of row 0 among 5 classes");
+               "target 5 of row 0 among 5 classes, and no ignore_index");
 }
 
 }  // namespace
