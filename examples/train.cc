@@ -551,6 +551,7 @@ absl::StatusOr<int64_t> DryPeak(const TrainOptions& options,
   TrainOptions dry = options;
   dry.run.backend = Backend::kFake;
   dry.steps = 1;
+  dry.schedule = nn::Schedule::Shape::kConstant;  // Its warmup may be longer.
   dry.metrics.clear();
   dry.report.clear();
   dry.save_dir.clear();

@@ -132,15 +132,12 @@ struct Formula {
       add("tp", "all_gather", times, (whole - mine) * e);
       add("tp", "reduce_scatter", times, (T - 1) * mine * e);
       // Keys and values that ranks share are gathered for the attention and for
-      // its backward; their gradients are summed, and those of the weights that
-      // made them, which are taken from the summands.
+      // its backward; their gradients are summed.
       if (SharesKeys() && rows > 0) {
         const int64_t of_head = rows * L * (D / H);
         add("tp", "all_gather", 4 * N, (K - Part(K, T, t)) * of_head * e);
         add("tp", "reduce_scatter", 2 * N,
             (T - 1) * Part(K, T, t) * of_head * e);
-        add("tp", "reduce_scatter", 2 * N,
-            (T - 1) * Part(K, T, t) * (D / H) * D * e);
       }
       // Of copied key heads the gradients of the weights are summed alone.
       if (CopiesKeys()) {
