@@ -29,13 +29,15 @@ LocalGroup::LocalGroup(WaitGraph* graph, const GroupKey& key,
     : group_(Describe(key)),
       world_ranks_(key.world_ranks),
       on_broken_(std::move(on_broken)),
-      collectives_(
-          graph, group_, world_ranks_, host_agents,
-          [this](const absl::Status& failure) { on_broken_(*this, failure); }),
+      collectives_(graph, group_, world_ranks_, host_agents,
+                   [this](const absl::Status& failure) {
+                     return on_broken_(*this, failure);
+                   }),
       barrier_(size()),
-      gathers_(
-          graph, group_, world_ranks_, host_agents,
-          [this](const absl::Status& failure) { on_broken_(*this, failure); }),
+      gathers_(graph, group_, world_ranks_, host_agents,
+               [this](const absl::Status& failure) {
+                 return on_broken_(*this, failure);
+               }),
       gather_barrier_(size()),
       slots_(size()),
       fingerprints_(size()) {}

@@ -32,9 +32,10 @@ namespace crosshatch::internal {
 
 class LocalGroup;
 
-/// Told of a failure found in a group, with no lock held.
-using OnGroupBroken =
-    std::function<void(const LocalGroup& group, const absl::Status& failure)>;
+/// Told of a failure found in a group, with no lock held; gives what its
+/// members are told (Rendezvous::OnBroken).
+using OnGroupBroken = std::function<absl::Status(const LocalGroup& group,
+                                                 const absl::Status& failure)>;
 
 /// One group. Each collective is a meeting at which the last to come compares
 /// what all are about to do; then every rank takes its own data straight from

@@ -30,7 +30,7 @@ std::shared_ptr<LocalGroup> LocalHub::Group(const GroupKey& key) {
     group = std::make_shared<LocalGroup>(
         &graph_, key, std::move(hosts),
         [this](const LocalGroup& broken, const absl::Status& failure) {
-          FailGroup(broken, failure);
+          return FailGroup(broken, failure);
         });
     if (!failure_.result.ok()) group->Fail(failure_.induced);
   }
@@ -38,11 +38,12 @@ std::shared_ptr<LocalGroup> LocalHub::Group(const GroupKey& key) {
 }
 
 void LocalHub::FailRank(int rank, const absl::Status& error) {
-  Fail(FailureOfRank(rank, error), nullptr);
+  (void)Fail(FailureOfRank(rank, error), nullptr);
 }
 
-void LocalHub::FailGroup(const LocalGroup& group, const absl::Status& error) {
-  Fail(FailureOfGroup(group.world_ranks(), error), &group);
+absl::Status LocalHub::FailGroup(const LocalGroup& group,
+                                 const absl::Status& error) {
+  return Fail(FailureOfGroup(group.world_ranks(), error), &group);
 }
 
 absl::Status LocalHub::failure() const {
@@ -63,15 +64,22 @@ void LocalHub::CheckDeadlines(const WatchMoment& now, absl::Duration timeout) {
     }
   }
   if (!is_over) return;
-  FailGroup(*groups[RootOf(late)],
-            absl::DeadlineExceededError(DescribeLate(late, timeout)));
+  (void)FailGroup(*groups[RootOf(late)],
+                  absl::DeadlineExceededError(DescribeLate(late, timeout)));
 }
 
-void LocalHub::Fail(const JobFailure& failure, const LocalGroup* group) {
+absl::Status LocalHub::Fail(const JobFailure& failure,
+                            const LocalGroup* group) {
   {
     std::lock_guard lock(mutex_);
-    if (!failure_.result.ok()) return;
+    // Ranks that learn of the first failure leave, for which others, who have
+    // not yet, seem to wait in vain.
+    if (!failure_.result.ok()) {
+      return group != nullptr && group == failed_group_ ? failure_.own
+                                                        : failure_.induced;
+    }
     failure_ = failure;
+    failed_group_ = group;
     for (RankContext* context : contexts_) {
       if (context == nullptr) continue;
       context->Poison(failure.For(context->world_rank()));
@@ -80,6 +88,7 @@ void LocalHub::Fail(const JobFailure& failure, const LocalGroup* group) {
   for (const auto& each : Groups()) {
     each->Fail(each.get() == group ? failure.own : failure.induced);
   }
+  return failure.own;
 }
 
 std::vector<std::shared_ptr<LocalGroup>> LocalHub::Groups() const {

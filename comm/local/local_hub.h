@@ -44,7 +44,8 @@ class LocalHub {
   /// others are told of it.
   void FailRank(int rank, const absl::Status& error);
   /// The run fails in a group; `error`, which names it, poisons its members.
-  void FailGroup(const LocalGroup& group, const absl::Status& error);
+  /// Gives what they are told: `error`, or what failed before.
+  absl::Status FailGroup(const LocalGroup& group, const absl::Status& error);
 
   /// OK, or what failed first.
   absl::Status failure() const;
@@ -55,8 +56,9 @@ class LocalHub {
   void CheckDeadlines(const WatchMoment& now, absl::Duration timeout);
 
  private:
+  /// Gives what members of `group` are told of the first failure.
   /// \param group that failed by itself; null for none.
-  void Fail(const JobFailure& failure, const LocalGroup* group);
+  absl::Status Fail(const JobFailure& failure, const LocalGroup* group);
   std::vector<std::shared_ptr<LocalGroup>> Groups() const;
 
   WaitGraph graph_;
@@ -65,6 +67,7 @@ class LocalHub {
   std::map<GroupKey, std::shared_ptr<LocalGroup>> groups_;
   /// The first; OK while there is none.
   JobFailure failure_;
+  const LocalGroup* failed_group_ = nullptr;  ///< Whose own it is, if any's.
 };
 
 }  // namespace crosshatch::internal

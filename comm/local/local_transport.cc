@@ -33,7 +33,7 @@ absl::StatusOr<std::vector<std::string>> LocalTransport::Gather(
 }
 
 void LocalTransport::Fail(const absl::Status& failure) {
-  hub_->FailGroup(*group_, failure);
+  (void)hub_->FailGroup(*group_, failure);
 }
 
 }  // namespace crosshatch::internal

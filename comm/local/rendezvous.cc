@@ -134,8 +134,7 @@ void Rendezvous::OnStall(uint32_t epoch, const std::string& reason) {
 
 void Rendezvous::Break(const absl::Status& failure) {
   // The owner first: once released, members return and report.
-  on_broken_(failure);
-  Fail(failure);
+  Fail(on_broken_(failure));
 }
 
 std::vector<AgentId> Rendezvous::MissingAgents() const {

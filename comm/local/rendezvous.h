@@ -31,8 +31,9 @@ namespace crosshatch::internal {
 class Rendezvous {
  public:
   /// Told of a failure that was found here, with no lock held; maybe of more
-  /// than one, on several threads.
-  using OnBroken = std::function<void(const absl::Status& failure)>;
+  /// than one, on several threads. Gives what the members are told: `failure`,
+  /// or what failed before and led to it.
+  using OnBroken = std::function<absl::Status(const absl::Status& failure)>;
 
   /// \param graph may be null; outlives this.
   /// \param group names the group in messages.

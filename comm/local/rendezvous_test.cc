@@ -28,7 +28,10 @@ void OnThreads(int n, const std::function<void(int)>& body) {
 struct Party {
   explicit Party(int n)
       : rendezvous(&graph, "group 'x'", Ranks(n), Agents(n),
-                   [this](const absl::Status& failure) { broken = failure; }) {}
+                   [this](const absl::Status& failure) {
+                     broken = failure;
+                     return failed_before.ok() ? failure : failed_before;
+                   }) {}
 
   static std::vector<int> Ranks(int n) {
     std::vector<int> ranks;
@@ -50,6 +53,7 @@ struct Party {
   WaitGraph graph;
   std::vector<AgentId> agents;
   absl::Status broken;
+  absl::Status failed_before;
   Rendezvous rendezvous;
 };
 
@@ -69,6 +73,16 @@ TEST(ThreadBarrier, NobodyLeavesBeforeAllHaveCome) {
     }
   });
   EXPECT_FALSE(early);
+}
+
+// Who left for it seems to keep the others waiting, which is not what they are
+// to be told.
+TEST(Rendezvous, MembersAreToldOfWhatFailedBefore) {
+  Party party(2);
+  party.failed_before = absl::InternalError("the first");
+  party.graph.SetFinished(party.agents[1]);
+  EXPECT_EQ(party.Meet(0), party.failed_before);
+  EXPECT_TRUE(absl::IsFailedPrecondition(party.broken)) << party.broken;
 }
 
 TEST(Rendezvous, ShowsEachMemberWhatTheOthersWrote) {
