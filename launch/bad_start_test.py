@@ -242,7 +242,7 @@ class BadStartTest(unittest.TestCase):
                 ({"SLURM_STEP_NODELIST": "n[01-04"},
                  "SLURM_STEP_NODELIST=n[01-04: names no host"),
                 ({"SLURM_LOCALID": "9"}, "SLURM_LOCALID=9: must be"),
-                ({"PMIX_RANK": "7"}, "PMIX_RANK=7 and SLURM_PROCID=0: srun"),
+                ({"PMIX_RANK": "7"}, ": srun gives both the same rank; unset"),
                 ({"PROBE_RANKS": "3"}, "srun started 2 processes")]:
             with self.subTest(variables=variables):
                 self.port = free_port()

@@ -500,12 +500,12 @@ absl::Status Process::RunRanks(absl::FunctionRef<absl::Status(World&)> fn) {
             return client_->Get(key, options_.timeout);
           }};
   const auto run_rank = [&](World& world) -> absl::Status {
-    has_run_ = true;
     if (world.size() != info_.size || world.rank() != info_.rank) {
       return OtherWorld(
           absl::StrCat("is rank ", world.rank(), " of ", world.size()),
           absl::StrCat("rank ", info_.rank, " of ", info_.size));
     }
+    has_run_ = true;
     const Inside inside(is_in_function_);
     return fn(world);
   };

@@ -24,7 +24,7 @@ enum class NoteKind : uint32_t {
   /// The sender will take no part in this and all later collectives of the
   /// group, and reads nobody's memory for them.
   kLeft,
-  /// The sender's function has returned.
+  /// The sender's function has returned; whether the job has failed.
   kFinished,
   /// The job has failed.
   kFailure,
@@ -66,7 +66,7 @@ void ReadFingerprint(const std::string& note, Fingerprint& fingerprint);
 char* AppendData(int64_t bytes, std::string& note);
 /// @}
 
-/// \name kFailure, kUp and kDown
+/// \name kFailure, kFinished, kUp and kDown
 /// @{
 void AppendFailure(const JobFailure& failure, std::string& note);
 JobFailure ReadFailure(const std::string& note);

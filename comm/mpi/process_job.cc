@@ -121,6 +121,8 @@ absl::Status ProcessJob::End() {
   finished_[rank_] = true;
   std::string note;
   StartNote({.kind = NoteKind::kFinished}, note);
+  // Who has not heard of the failure yet is not to take the end for the cause.
+  AppendFailure(failure_, note);
   // All: one may wait in a group that this rank never came to.
   for (int i = 1; i < size_; ++i) {
     const int peer = (rank_ + i) % size_;
@@ -267,6 +269,13 @@ void ProcessJob::BeginMeeting(JobGroup& group, int64_t meeting) {
   group.turn = ++turns_;
 }
 
+void ProcessJob::BeginGathering(JobGroup& group, const std::string& what) {
+  group.gathering = &what;
+  group.gathering_since = Clock::now();
+  group.last_gathering = what;
+  group.gathering_turn = ++turns_;
+}
+
 void ProcessJob::NoteLinkError(const absl::Status& error) {
   if (error.ok() || !link_error_.ok()) return;
   link_error_ = error;
@@ -308,6 +317,8 @@ void ProcessJob::Deliver(int from, std::string& note) {
       break;
     case NoteKind::kFinished:
       finished_[from] = true;
+      // After the end what is below a rank in the tree is told with its leave.
+      if (!function_returned_) LearnLocked(ReadFailure(note));
       break;
     case NoteKind::kFailure:
       if (!failed()) FailLocked(ReadFailure(note));
@@ -317,17 +328,10 @@ void ProcessJob::Deliver(int from, std::string& note) {
       JobFailure failure = ReadFailure(note);
       // Of two failures at the same time the tree's root chooses for all.
       const bool is_down = header.kind == NoteKind::kDown;
-      if (!failure.result.ok()) {
-        if (!failed()) {
-          FailLocked(failure);
-          // One that was to find it by itself and tell may be this process.
-          TellLocked();
-          unreported_ = {.world_ranks = failure.world_ranks,
-                         .of_group = failure.result == failure.own,
-                         .error = failure.own};
-        } else if (is_down) {
-          failure_ = std::move(failure);
-        }
+      if (failed() && is_down && !failure.result.ok()) {
+        failure_ = std::move(failure);
+      } else {
+        LearnLocked(failure);
       }
       together_ = together_ && header.meeting == 0;
       down_ = down_ || is_down;
@@ -358,6 +362,16 @@ void ProcessJob::FailLocked(const JobFailure& failure) {
   failure_ = failure;
   failed_at_ = Clock::now();
   if (context_ != nullptr) context_->Poison(failure_.For(rank_));
+}
+
+void ProcessJob::LearnLocked(const JobFailure& failure) {
+  if (failure.result.ok() || failed()) return;
+  FailLocked(failure);
+  // One that was to find it by itself and tell may be this process.
+  TellLocked();
+  unreported_ = {.world_ranks = failure.world_ranks,
+                 .of_group = failure.result == failure.own,
+                 .error = failure.own};
 }
 
 void ProcessJob::TellLocked() {
@@ -422,13 +436,16 @@ std::string ProcessJob::ActivityLocked() const {
     absl::StrAppend(&text, text.empty() ? "" : "; ", parts...);
   };
   const JobGroup* last = nullptr;
+  int64_t last_turn = 0;
   for (const auto& [id, group] : groups_) {
     const std::string name = Describe(group->key);
     if (group->gathering != nullptr) {
       add("in ", *group->gathering, " of ", name, For(group->gathering_since));
     }
-    if (group->meeting < 0) continue;
-    if (last == nullptr || last->turn < group->turn) last = group.get();
+    if (std::max(group->turn, group->gathering_turn) > last_turn) {
+      last = group.get();
+      last_turn = std::max(group->turn, group->gathering_turn);
+    }
     if (!group->meeting_since.has_value()) continue;
     Fingerprint fingerprint;
     ReadFingerprint(group->collectives.note(group->me, group->meeting),
@@ -438,10 +455,14 @@ std::string ProcessJob::ActivityLocked() const {
   if (!text.empty()) return text;
   if (function_returned_) return "finished";
   if (last == nullptr) return "before its first collective";
-  Fingerprint fingerprint;
-  ReadFingerprint(last->collectives.note(last->me, last->meeting), fingerprint);
-  return absl::StrCat("computing, after ", Describe(fingerprint), " of ",
-                      Describe(last->key));
+  std::string what = last->last_gathering;
+  if (last->turn > last->gathering_turn) {
+    Fingerprint fingerprint;
+    ReadFingerprint(last->collectives.note(last->me, last->meeting),
+                    fingerprint);
+    what = Describe(fingerprint);
+  }
+  return absl::StrCat("computing, after ", what, " of ", Describe(last->key));
 }
 
 }  // namespace crosshatch::internal

@@ -59,11 +59,14 @@ struct JobGroup {
   /// The collective in which this process is, and the last one.
   int64_t meeting = -1;
   std::optional<Clock::time_point> meeting_since;
-  /// Counts the collectives of all groups.
+  /// Counts the collectives and gatherings of all groups.
   int64_t turn = 0;
   /// What is gathered; null if nothing is.
   const std::string* gathering = nullptr;
   Clock::time_point gathering_since;
+  /// What was gathered last, or is.
+  std::string last_gathering;
+  int64_t gathering_turn = 0;
 };
 
 /// The job. Engine, transports and the watch share it.
@@ -151,6 +154,8 @@ class ProcessJob {
   void LeaveMeetings(JobGroup& group, int64_t meeting);
   /// The group's `meeting` begins here.
   void BeginMeeting(JobGroup& group, int64_t meeting);
+  /// The group gathers `what`, which lives until `gathering` is set back.
+  void BeginGathering(JobGroup& group, const std::string& what);
   /// Keeps the first error of the link.
   void NoteLinkError(const absl::Status& error);
   const absl::Status& link_error() const { return link_error_; }
@@ -175,6 +180,8 @@ class ProcessJob {
   void Deliver(int from, std::string& note);
   void DeliverToGroup(int from, const NoteHeader& header, std::string& note);
   void FailLocked(const JobFailure& failure);
+  /// What a rank that has ended says the job failed with, or OK.
+  void LearnLocked(const JobFailure& failure);
   void TestPosted();
   /// Tells the other ranks what the job has failed with.
   void TellLocked();

@@ -263,8 +263,7 @@ absl::Status ProcessTransport::ExchangeNotes(Meetings& meetings,
   if (gathering == nullptr) {
     job_->BeginMeeting(*group_, meeting);
   } else {
-    group_->gathering = gathering;
-    group_->gathering_since = ProcessJob::Clock::now();
+    job_->BeginGathering(*group_, *gathering);
   }
   meetings.File(me(), HeaderOf(own), own);
   for (int i = 1; i < size(); ++i) {

@@ -219,6 +219,65 @@ TEST(RunProcessTest, WhoWaitsForARankThatNeverCameToTheGroupHearsThatItEnded) {
   EXPECT_EQ(results[1].status, results[0].status);
 }
 
+/// What a rank did last may have been no collective.
+TEST(RunProcessTest, SaysWhatARankComputesAfter) {
+  LoopbackWire wire({.size = 2});
+  FailureChannelForTest channels[2];
+  std::vector<std::string> said[2];
+  const auto results = RunLoopback(
+      wire, 2,
+      [&](World& world) -> absl::Status {
+        const auto ask = [&, rank = world.rank()] {
+          said[rank].push_back(channels[rank].Ask());
+        };
+        ask();
+        CH_ASSIGN_OR_RETURN(auto comm,
+                            world.Group("all", world.AllRanks(), "comm"));
+        CH_RETURN_IF_ERROR(comm->Exchange("", "stop").status());
+        ask();
+        CH_RETURN_IF_ERROR(
+            Barrier(*comm, world.context().SideStream("comm"), "step"));
+        CH_RETURN_IF_ERROR(world.context().Synchronize());
+        ask();
+        return absl::OkStatus();
+      },
+      [&](int rank) { return MpiOptions{.failure_channel = &channels[rank]}; });
+  for (int rank = 0; rank < 2; ++rank) {
+    EXPECT_TRUE(results[rank].status.ok()) << results[rank].status;
+    const std::string of_group = " of group 'all' (ranks 0, 1)";
+    EXPECT_THAT(said[rank],
+                ElementsAre("before its first collective",
+                            "computing, after exchange 'stop'" + of_group,
+                            "computing, after barrier #0 'step'" + of_group));
+  }
+}
+
+/// The channel tells rank 3 before the others: what rank 0 waits for is over,
+/// and the end of rank 3, of which it hears first, is not the cause.
+TEST(RunProcessTest, TheEndOfARankThatHeardOfAFailureIsNotTheFailure) {
+  LoopbackWire wire({.size = 4});
+  FailureChannelForTest channels[4];
+  const auto results = RunLoopback(
+      wire, 4,
+      [&](World& world) -> absl::Status {
+        if (world.rank() == 3) {
+          channels[3].Tell(
+              {.world_ranks = {2}, .error = absl::UnavailableError("no luck")});
+        } else if (world.rank() != 0) {
+          SleepUntil([&] { return world.context().poisoned(); });
+        }
+        CH_RETURN_IF_ERROR(world.context().status());
+        LongGather gather(world);
+        CH_RETURN_IF_ERROR(gather.Issue());
+        return world.context().Synchronize();
+      },
+      [&](int rank) { return MpiOptions{.failure_channel = &channels[rank]}; });
+  for (const ProcessResult& result : results) {
+    EXPECT_EQ(result.status, absl::UnavailableError("rank 2: no luck"));
+    EXPECT_TRUE(result.ended_together);
+  }
+}
+
 /// Rank 1 and 3 disagree, and each may find that by itself, so rank 1 alone
 /// tells. But what it learns first is that rank 3 has failed and ended.
 TEST(RunProcessTest, AFailureThatComesWithTheEndOfARankIsToldToAll) {
