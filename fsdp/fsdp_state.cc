@@ -8,6 +8,7 @@
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "crosshatch/base/check.h"
+#include "crosshatch/nn/module_root.h"
 #include "crosshatch/tensor/autograd.h"
 #include "crosshatch/tensor/ops/cast.h"
 #include "crosshatch/tensor/rank_context.h"
@@ -93,9 +94,7 @@ std::vector<FsdpState*> FsdpState::AllBelow(
 }
 
 std::vector<FsdpState*> FsdpState::AllAround(nn::Module& module) {
-  nn::Module* top = &module;
-  while (top->parent() != nullptr) top = top->parent();
-  return AllBelow({top});
+  return AllBelow({&nn::RootOf(module)});
 }
 
 FsdpState::FsdpState(std::vector<nn::Module*> modules, DeviceMesh mesh,

@@ -17,6 +17,7 @@
 #include "crosshatch/fsdp/param_group.h"
 #include "crosshatch/nn/batch_rows.h"
 #include "crosshatch/nn/check_buffers.h"
+#include "crosshatch/nn/module_root.h"
 #include "crosshatch/tensor/autograd.h"
 #include "crosshatch/tensor/rank_context.h"
 #include "crosshatch/tensor/recompute.h"
@@ -160,14 +161,12 @@ void FsdpTree::CheckRestHasNoGradients() {
   if (here->parent() == nullptr || mesh.size() == 1 || context.poisoned()) {
     return;
   }
-  nn::Module* root = here;
-  while (root->parent() != nullptr) root = root->parent();
   std::set<const nn::Parameter*> ignored;
-  for (const FsdpState* state : FsdpState::AllAround(*root)) {
+  for (const FsdpState* state : FsdpState::AllAround(*here)) {
     for (const auto& p : state->left_out().ignored) ignored.insert(p.get());
   }
   std::vector<std::string> rest;
-  for (const auto& [name, parameter] : root->NamedParameters()) {
+  for (const auto& [name, parameter] : nn::RootOf(*here).NamedParameters()) {
     // What is distributed over these ranks too has had its own sum.
     const Tensor& data = parameter->data();
     const bool is_spread = parameter->gathered().defined() ||

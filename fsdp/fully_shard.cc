@@ -17,6 +17,7 @@
 #include "crosshatch/fsdp/fsdp_tree.h"
 #include "crosshatch/fsdp/param_group.h"
 #include "crosshatch/fsdp/shard_modules.h"
+#include "crosshatch/nn/module_root.h"
 #include "crosshatch/tensor/dtype.h"
 
 namespace crosshatch::fsdp {
@@ -67,7 +68,7 @@ Uses UsesInTreesOf(Modules modules) {
     for (const nn::Parameter* parameter : root->Parameters()) {
       wanted.insert(parameter);
     }
-    while (root->parent() != nullptr) root = root->parent();
+    root = &nn::RootOf(*root);
     if (std::find(roots.begin(), roots.end(), root) == roots.end()) {
       roots.push_back(root);
     }

@@ -10,6 +10,7 @@
 #include "crosshatch/dtensor/verify.h"
 #include "crosshatch/nn/batch_rows.h"
 #include "crosshatch/nn/compare_steps.h"
+#include "crosshatch/nn/module_root.h"
 #include "crosshatch/tensor/creation.h"
 #include "crosshatch/tensor/ops/dropout.h"
 #include "crosshatch/tensor/ops/view.h"
@@ -30,9 +31,7 @@ bool IsTold(const Module& module) {
 
 // Whether one splits that of any module of the tree.
 bool AnyIsTold(Module& module) {
-  Module* root = &module;
-  while (root->parent() != nullptr) root = root->parent();
-  const std::vector<NamedModule> modules = root->NamedModules();
+  const std::vector<NamedModule> modules = RootOf(module).NamedModules();
   return std::any_of(modules.begin(), modules.end(), [](const NamedModule& m) {
     return m.module->splits_batch();
   });

@@ -24,6 +24,7 @@
 #include "crosshatch/dtensor/distribute_from.h"
 #include "crosshatch/dtensor/dtensor.h"
 #include "crosshatch/dtensor/random.h"
+#include "crosshatch/dtensor/verify.h"
 #include "crosshatch/mesh/device_mesh.h"
 #include "crosshatch/tensor/autograd.h"
 #include "crosshatch/tensor/creation.h"
@@ -106,17 +107,6 @@ uint64_t HashOn(uint64_t hash, const void* bytes, int64_t count) {
 
 uint64_t HashOf(const std::string& text) {
   return HashOn(text.size(), text.data(), static_cast<int64_t>(text.size()));
-}
-
-/// Whether `layout` has the same elements on several ranks of its mesh.
-bool HasReplicas(const Layout& layout) {
-  for (int axis = 0; axis < layout.mesh().ndim(); ++axis) {
-    if (layout.state_of_axis(axis).is_replicate() &&
-        layout.mesh().size(axis) > 1) {
-      return true;
-    }
-  }
-  return false;
 }
 
 /// What this rank holds of a tensor of which other ranks may hold a copy.

@@ -12,6 +12,7 @@
 #include "crosshatch/dtensor/redistribute.h"
 #include "crosshatch/dtensor/row_exchange.h"
 #include "crosshatch/dtensor/verify.h"
+#include "crosshatch/nn/module_root.h"
 #include "crosshatch/tensor/creation.h"
 #include "crosshatch/tensor/ops/ops.h"
 #include "crosshatch/tensor/rank_context.h"
@@ -73,9 +74,7 @@ bool IsLastOf(const DeviceMesh& batch, const DeviceMesh& shared) {
 // A module of the tree of `experts`, no mixture itself, of which a parameter is
 // split over `mesh` while it computes; null for none.
 const Module* SplitOver(Module& experts, const DeviceMesh& mesh) {
-  Module* root = &experts;
-  while (root->parent() != nullptr) root = root->parent();
-  for (const NamedModule& named : root->NamedModules()) {
+  for (const NamedModule& named : RootOf(experts).NamedModules()) {
     if (dynamic_cast<MixtureOfExperts*>(named.module) != nullptr) continue;
     for (const auto& [name, parameter] : named.module->own_parameters()) {
       const Tensor& whole = parameter->gathered().defined()

@@ -13,6 +13,7 @@
 #include "crosshatch/base/check.h"
 #include "crosshatch/base/place.h"
 #include "crosshatch/dtensor/verify.h"
+#include "crosshatch/nn/module_root.h"
 #include "crosshatch/tensor/recompute.h"
 
 namespace crosshatch::nn {
@@ -87,10 +88,9 @@ void NameTree(Module& module) {
       AllHaveNames<NamedBuffer>(module, &Module::own_buffers)) {
     return;
   }
-  Module* root = &module;
-  while (root->parent() != nullptr) root = root->parent();
-  NameAll<NamedParameter>(*root, &Module::own_parameters);
-  NameAll<NamedBuffer>(*root, &Module::own_buffers);
+  Module& root = RootOf(module);
+  NameAll<NamedParameter>(root, &Module::own_parameters);
+  NameAll<NamedBuffer>(root, &Module::own_buffers);
 }
 
 /// Lets what was named from `module`, before a parent came, be named from the

@@ -83,16 +83,6 @@ Part PartOf(std::string what, const Tensor& local, const Layout& layout,
           .hash = HashOfElements(local)};
 }
 
-bool HasReplicas(const Layout& layout) {
-  for (int axis = 0; axis < layout.mesh().ndim(); ++axis) {
-    if (layout.state_of_axis(axis).is_replicate() &&
-        layout.mesh().size(axis) > 1) {
-      return true;
-    }
-  }
-  return false;
-}
-
 bool IsFirst(absl::string_view what, const std::string* module,
              const Layout& layout) {
   absl::string_view in;
@@ -181,6 +171,16 @@ void TakeUp(const char* what, const Tensor& local, const DeviceMesh& mesh,
 }
 
 }  // namespace
+
+bool HasReplicas(const Layout& layout) {
+  for (int axis = 0; axis < layout.mesh().ndim(); ++axis) {
+    if (layout.state_of_axis(axis).is_replicate() &&
+        layout.mesh().size(axis) > 1) {
+      return true;
+    }
+  }
+  return false;
+}
 
 bool ComparesReplicas() {
   static const bool asked = AskedByEnvironment();

@@ -21,6 +21,9 @@ namespace crosshatch {
 /// has no other value.
 bool ComparesReplicas();
 
+/// Whether several ranks of its mesh hold the same elements by `layout`.
+bool HasReplicas(const Layout& layout);
+
 /// OK if all ranks that replicate each other's part by `layout` hold the same
 /// bits as `local`. Every rank of the mesh calls it.
 /// \param what of whom `local` is, for messages
