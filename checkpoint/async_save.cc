@@ -1,9 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "crosshatch/checkpoint/async_save.h"
 
-#include <sys/resource.h>
-#include <sys/syscall.h>
-#include <unistd.h>
+#include <sched.h>
 
 #include <algorithm>
 #include <chrono>
@@ -24,9 +22,11 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
+#include "absl/types/span.h"
 #include "crosshatch/base/start_thread.h"
 #include "crosshatch/base/status_macros.h"
 #include "crosshatch/checkpoint/on_ranks.h"
+#include "crosshatch/checkpoint/patient_work.h"
 #include "crosshatch/checkpoint/save_job.h"
 #include "crosshatch/tensor/allocator.h"
 #include "crosshatch/tensor/host_access.h"
@@ -37,17 +37,21 @@
 namespace crosshatch::checkpoint {
 namespace {
 
-// Where training keeps all cores busy, a thread that writes is to have what it
-// leaves: a rank that waits for a core keeps all the others waiting, and nobody
-// waits for a file, but the next save. The copies come before, at the priority
-// of the rank, whose next write waits for their end. Linux weighs a thread of
-// niceness 15 by 36 where one of 0 has 1024, so beside a busy rank thread each
-// it takes a thirtieth of the cores at most, and all that ranks leave while
-// they wait for one another. The priority is the thread's own, and to lower it
-// takes no right.
+/// What is copied at once: who waits for the copies waits for one such part of
+/// a thread that gets no core.
+constexpr size_t kCopiedAtOnce = size_t{1} << 20;
+
+// Where training keeps all cores busy, a thread that copies and writes is to
+// have what it leaves: a rank that waits for a core keeps all the others
+// waiting, and nobody waits for a file, but the next save, nor for a copy until
+// an op changes what it is of; what is left then the rank does itself
+// (PatientWork). Beside a busy thread Linux gives one of this class a three
+// hundredth of the core, and all of it where ranks wait for one another. The
+// class is the thread's own, and to enter it takes no right. Where it cannot be
+// had, the save is as good, and training slower.
 void LetTrainingGoFirst() {
-  constexpr int kNice = 15;
-  setpriority(PRIO_PROCESS, static_cast<id_t>(syscall(SYS_gettid)), kNice);
+  const sched_param none = {};
+  sched_setscheduler(/*pid=*/0, SCHED_IDLE, &none);
 }
 
 // The wall clock may be set meanwhile.
@@ -89,8 +93,6 @@ absl::Status AsyncCheckpointer::Begin(
   CH_ASSIGN_OR_RETURN(job_, SaveJob::Prepare(world_, state, dir, overwrite,
                                              *options_.file_system,
                                              options_.beside_if_refused));
-  copied_ = {};
-  until_copied_ = copied_.get_future();
   written_ = {};
   until_written_ = written_.get_future().share();
   committed_ = {};
@@ -99,14 +101,12 @@ absl::Status AsyncCheckpointer::Begin(
     const std::lock_guard<std::mutex> lock(mutex_);
     delivered_.reset();
   }
-  std::vector<Copy> copies = BeginCopies();
+  PlanWork(BeginCopies());
   absl::Status began = world_.context().status();
   if (began.ok()) {
     absl::StatusOr<std::thread> writer =
         StartThread("the thread that writes checkpoints",
-                    [this, copies = std::move(copies), then = std::move(then)] {
-                      Write(copies, then);
-                    });
+                    [this, then = std::move(then)] { Write(then); });
     began = writer.status();
     if (writer.ok()) writer_ = *std::move(writer);
   }
@@ -122,7 +122,7 @@ absl::Status AsyncCheckpointer::Begin(
     // meet, and the first rank's thread by a report where they never do.
     if (world_.rank() != 0) job_->WriteReport(began).IgnoreError();
     AwaitDevice();
-    copied_.set_value();
+    work_.reset();
     written_.set_value(began);
     committed_.set_value(began);
   }
@@ -176,47 +176,68 @@ std::vector<AsyncCheckpointer::Copy> AsyncCheckpointer::BeginCopies() {
   return copies;
 }
 
-absl::Status AsyncCheckpointer::EndCopies(const std::vector<Copy>& copies) {
+void AsyncCheckpointer::PlanWork(std::vector<Copy> copies) {
+  std::vector<Copy> parts;
   for (const Copy& copy : copies) {
-    if (copy.from != nullptr) std::memcpy(copy.to, copy.from, copy.bytes);
+    const auto* from = static_cast<const std::byte*>(copy.from);
+    for (size_t at = 0; from != nullptr && at < copy.bytes;
+         at += kCopiedAtOnce) {
+      parts.push_back({.to = copy.to + at,
+                       .from = from + at,
+                       .bytes = std::min(kCopiedAtOnce, copy.bytes - at)});
+    }
   }
-  AwaitDevice();
-  copied_.set_value();
-  // A rank that a peer's failure poisons meanwhile skips copies, and has what
-  // was in the memory before.
-  return world_.context().status();
+  num_copies_ = parts.size();
+  num_parts_ = num_copies_ + 1 + copies.size();
+  work_ = std::make_unique<PatientWork>(
+      num_parts_,
+      [this, parts = std::move(parts),
+       copies = std::move(copies)](size_t part) -> absl::Status {
+        if (part < num_copies_) {
+          std::memcpy(parts[part].to, parts[part].from, parts[part].bytes);
+          return absl::OkStatus();
+        }
+        if (part == num_copies_) {
+          AwaitDevice();
+          // A rank that a peer's failure poisons meanwhile skips copies, and
+          // has what was in the memory before.
+          CH_RETURN_IF_ERROR(world_.context().status());
+          return job_->BeginFile();
+        }
+        const size_t piece = part - num_copies_ - 1;
+        const void* const data = copies[piece].to;
+        return job_->Write(absl::MakeConstSpan(&job_->pieces()[piece], 1),
+                           {&data, 1});
+      });
 }
 
 void AsyncCheckpointer::AwaitDevice() {
   constexpr std::chrono::milliseconds kBetweenLooks(20);
+  // The rank's thread and the one that writes each have their own.
+  const std::shared_future<void> device_copied = device_copied_;
   // A poisoned rank may have no thread that works for the stream.
-  while (device_copied_.wait_for(kBetweenLooks) ==
-             std::future_status::timeout &&
+  while (device_copied.wait_for(kBetweenLooks) == std::future_status::timeout &&
          !world_.context().poisoned()) {
   }
 }
 
 void AsyncCheckpointer::WaitUntilCopied() {
-  if (!until_copied_.valid()) return;
+  if (work_ == nullptr) return;
   const auto begin = std::chrono::steady_clock::now();
-  until_copied_.wait();
+  // Its error is one of the save.
+  work_->RunUntil(num_copies_).IgnoreError();
+  AwaitDevice();
   held_up_ += Since(begin);
 }
 
-absl::StatusOr<std::string> AsyncCheckpointer::WriteFile(
-    const std::vector<Copy>& copies) {
-  CH_RETURN_IF_ERROR(EndCopies(copies));
-  LetTrainingGoFirst();
-  CH_RETURN_IF_ERROR(job_->BeginFile());
-  std::vector<const void*> data;
-  for (const Copy& copy : copies) data.push_back(copy.to);
-  CH_RETURN_IF_ERROR(job_->Write(job_->pieces(), data));
+absl::StatusOr<std::string> AsyncCheckpointer::WriteFile() {
+  CH_RETURN_IF_ERROR(work_->RunPatiently());
   return job_->EndFile();
 }
 
-void AsyncCheckpointer::Write(const std::vector<Copy>& copies,
-                              const std::function<absl::Status()>& then) {
-  const absl::StatusOr<std::string> hashes = WriteFile(copies);
+void AsyncCheckpointer::Write(const std::function<absl::Status()>& then) {
+  LetTrainingGoFirst();
+  const absl::StatusOr<std::string> hashes = WriteFile();
   if (world_.rank() != 0) {
     // Where it cannot be left, the first rank hears of it when they meet.
     job_->WriteReport(hashes).IgnoreError();
@@ -256,9 +277,12 @@ void AsyncCheckpointer::Write(const std::vector<Copy>& copies,
 
 absl::Status AsyncCheckpointer::Wait() {
   if (job_ == nullptr) return absl::OkStatus();
+  // Other programs may leave the thread that writes no core.
+  if (work_ != nullptr) work_->RunUntil(num_parts_).IgnoreError();
   const absl::Status status = Finish();
   JoinWriter();
   guard_.reset();
+  work_.reset();
   job_.reset();
   return status;
 }

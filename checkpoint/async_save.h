@@ -15,13 +15,13 @@
 ///
 /// Save plans and returns; a thread of the rank copies what the rank writes to
 /// memory of the host, beside the next forward and backward, and then writes
-/// the copy. The first op that would change what is not copied yet, which is
-/// the optimizer's next step, waits for the copy (WriteGuard). That thread
-/// takes part in no collective, which could come between those of training:
-/// ranks tell the first one by small files in the directory that they write to
-/// (SaveJob's reports), and its thread puts the checkpoint in place as soon as
-/// all have. So a checkpoint is there once it is written, not when the program
-/// next asks.
+/// the copy, in what time training leaves it. The first op that would change
+/// what is not copied yet, which is the optimizer's next step, copies what is
+/// left (WriteGuard), and Wait writes what is. That thread takes part in no
+/// collective, which could come between those of training: ranks tell the first
+/// one by small files in the directory that they write to (SaveJob's reports),
+/// and its thread puts the checkpoint in place as soon as all have. So a
+/// checkpoint is there once it is written, not when the program next asks.
 
 #include <cstddef>
 #include <functional>
@@ -37,6 +37,7 @@
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "crosshatch/checkpoint/checkpoint.h"
+#include "crosshatch/checkpoint/patient_work.h"
 #include "crosshatch/checkpoint/save_job.h"
 #include "crosshatch/comm/world.h"
 #include "crosshatch/nn/state_dict.h"
@@ -119,17 +120,15 @@ class AsyncCheckpointer {
   /// with those that the host cannot address, on a stream of their own.
   /// \returns one for each piece, in their order
   std::vector<Copy> BeginCopies();
-  /// On the writing thread: ends the copies, and says so.
-  /// \error the rank's first: then what was copied may be anything
-  absl::Status EndCopies(const std::vector<Copy>& copies);
+  /// Makes work_ of the host's part of the copies and of writing them.
+  void PlanWork(std::vector<Copy> copies);
   /// Waits for the device's part of them, unless the rank is poisoned.
   void AwaitDevice();
   /// On the writing thread: writes this rank's file, and what it holds.
   /// \returns as SaveJob::EndFile
-  absl::StatusOr<std::string> WriteFile(const std::vector<Copy>& copies);
+  absl::StatusOr<std::string> WriteFile();
   /// All of what the writing thread does.
-  void Write(const std::vector<Copy>& copies,
-             const std::function<absl::Status()>& then);
+  void Write(const std::function<absl::Status()>& then);
   absl::Status Finish();
   /// Ends the first rank's wait for reports: with the ranks' hashes, or
   /// without.
@@ -150,9 +149,12 @@ class AsyncCheckpointer {
   /// @{
   std::unique_ptr<SaveJob> job_;
   /// The device has copied what it was to.
-  std::future<void> device_copied_;
-  std::promise<void> copied_;
-  std::future<void> until_copied_;
+  std::shared_future<void> device_copied_;
+  /// Copies, num_copies_ parts, then the beginning of the file, then a part a
+  /// piece; num_parts_ in all. Null where there is no thread for it.
+  std::unique_ptr<PatientWork> work_;
+  size_t num_copies_ = 0;
+  size_t num_parts_ = 0;
   std::unique_ptr<WriteGuard> guard_;
   std::promise<absl::StatusOr<std::string>> written_;
   std::shared_future<absl::StatusOr<std::string>> until_written_;

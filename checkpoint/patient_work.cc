@@ -1,0 +1,48 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "crosshatch/checkpoint/patient_work.h"
+
+#include <algorithm>
+#include <utility>
+
+namespace crosshatch::checkpoint {
+
+PatientWork::PatientWork(size_t size, std::function<absl::Status(size_t)> part)
+    : size_(size), part_(std::move(part)) {}
+
+void PatientWork::RunNext(Lock& lock) {
+  const size_t part = next_++;
+  is_running_ = true;
+  lock.unlock();
+  const absl::Status status = part_(part);
+  lock.lock();
+  is_running_ = false;
+  if (status_.ok()) status_ = status;
+  changed_.notify_all();
+}
+
+absl::Status PatientWork::RunPatiently() {
+  Lock lock(mutex_);
+  while (!is_over()) {
+    if (is_running_ || next_ < taken_over_) {
+      changed_.wait(lock);
+    } else {
+      RunNext(lock);
+    }
+  }
+  return status_;
+}
+
+absl::Status PatientWork::RunUntil(size_t count) {
+  Lock lock(mutex_);
+  taken_over_ = std::max(taken_over_, count);
+  while (!is_over() && num_done() < count) {
+    if (is_running_) {
+      changed_.wait(lock);
+    } else {
+      RunNext(lock);
+    }
+  }
+  return status_;
+}
+
+}  // namespace crosshatch::checkpoint
