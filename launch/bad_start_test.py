@@ -15,19 +15,16 @@ import tempfile
 import time
 import unittest
 
+sys.path.append(os.path.join(sys.path[0], "../testing"))
+from held_port import bind, hold_port  # noqa: E402
+
 OTHER, PROGRAM = sys.argv.pop(), sys.argv.pop()
 LONG = 60
 
 
-def free_port():
-    with socket.socket() as listening:
-        listening.bind(("127.0.0.1", 0))
-        return listening.getsockname()[1]
-
-
 class BadStartTest(unittest.TestCase):
     def setUp(self):
-        self.port = free_port()
+        self.port = hold_port(self)
 
     def start(self, rank, size, *flags, program=PROGRAM, **variables):
         environment = {
@@ -93,7 +90,7 @@ class BadStartTest(unittest.TestCase):
     def test_twice_the_same_rank(self):
         for twice in range(3):
             with self.subTest(rank=twice):
-                self.port = free_port()
+                self.port = hold_port(self)
                 # Rank 3 is missing, so that the others are still there.
                 ranks = [self.start(rank, 4) for rank in (0, 1, 2, twice)]
                 self.assertIn(f"two processes are rank {twice}: process ",
@@ -138,7 +135,7 @@ class BadStartTest(unittest.TestCase):
         self.assertIn("rank 5 (process ", line)
         self.assertIn("is outside of the world of 2 ranks", line)
         # Where there is no job it says so itself.
-        self.port = free_port()
+        self.port = hold_port(self)
         line = self.line([self.start(1, 1, "--start_timeout=300ms")])
         self.assertIn("RANK=1: must be a rank from 0 to 0", line)
 
@@ -151,7 +148,7 @@ class BadStartTest(unittest.TestCase):
     def test_the_rank_that_fails_is_named_once(self):
         for failing in 0, 2:
             with self.subTest(rank=failing):
-                self.port = free_port()
+                self.port = hold_port(self)
                 line = self.line([
                     self.start(r, 3, "--timeout=30s",
                                PROBE_FAULT_RANK=str(failing))
@@ -161,8 +158,7 @@ class BadStartTest(unittest.TestCase):
                     line)
 
     def test_the_port_is_taken(self):
-        with socket.socket() as listening:
-            listening.bind(("127.0.0.1", self.port))
+        with bind(self.port) as listening:
             listening.listen()
             line = self.line([self.start(0, 1, "--start_timeout=300ms")])
             self.assertIn(f"cannot listen on 127.0.0.1:{self.port}", line)
@@ -208,7 +204,7 @@ class BadStartTest(unittest.TestCase):
     def test_starts_that_are_right(self):
         for start in self.start, self.torchrun, self.srun:
             with self.subTest(start=start.__name__):
-                self.port = free_port()
+                self.port = hold_port(self)
                 for process in [start(r, 2) for r in range(2)]:
                     self.assertEqual(process.communicate(timeout=LONG),
                                      ("", ""))
@@ -224,7 +220,7 @@ class BadStartTest(unittest.TestCase):
                  "MASTER_PORT=65535: must be a whole number from 1 to 65534"),
                 ({"PROBE_RANKS": "3"}, "torchrun started 2 processes")]:
             with self.subTest(variables=variables):
-                self.port = free_port()
+                self.port = hold_port(self)
                 line = self.line([self.torchrun(r, 2, "--start_timeout=10s",
                                                 **variables)
                                   for r in range(2)])
@@ -245,7 +241,7 @@ class BadStartTest(unittest.TestCase):
                 ({"PMIX_RANK": "7"}, "PMIX_RANK=7 and SLURM_PROCID=0: srun"),
                 ({"PROBE_RANKS": "3"}, "srun started 2 processes")]:
             with self.subTest(variables=variables):
-                self.port = free_port()
+                self.port = hold_port(self)
                 line = self.line([self.srun(r, 2, **variables)
                                   for r in range(2)])
                 self.assertIn(expected, line)
@@ -269,7 +265,7 @@ class BadStartTest(unittest.TestCase):
                 ({"LOCAL_RANK": "9"}, "LOCAL_RANK=9: must be"),
                 ({"CROSSHATCH_JOB_TOKEN": ""}, "CROSSHATCH_JOB_TOKEN is empty")]:
             with self.subTest(variables=variables):
-                self.port = free_port()
+                self.port = hold_port(self)
                 ranks = [self.start(r, 4, **variables) for r in range(4)]
                 self.assertIn(expected, self.line(ranks))
 
@@ -281,7 +277,7 @@ class BadStartTest(unittest.TestCase):
                 ({"RANK": "-1"}, "RANK=-1: must be a rank from 0 to 3"),
                 ({"LOCAL_RANK": "9"}, "LOCAL_RANK=9: must be")]:
             with self.subTest(variables=variables):
-                self.port = free_port()
+                self.port = hold_port(self)
                 ranks = [self.start(r, 4) for r in range(3)]
                 ranks.append(self.start(3, 4, **variables))
                 self.assertIn(expected, self.line(ranks))
@@ -331,7 +327,7 @@ class BadStartTest(unittest.TestCase):
                           for r in range(2)])
         self.assertRegex(line, r"^\[rank 0\] .*program: rank 1: out of luck\n$")
         # Also where its flags are not those of a run.
-        self.port = free_port()
+        self.port = hold_port(self)
         line = self.line([self.start(r, 2, "--log_prefix", "--timeout=-1s")
                           for r in range(2)])
         self.assertRegex(line, r"^\[rank 0\] .*must be above zero\n$")
@@ -350,7 +346,7 @@ class BadStartTest(unittest.TestCase):
                 (["--ranks_per_process=2"], "--ranks_per_process=2: must be 1")]:
             with self.subTest(flags=flags):
                 # They are wrong on all ranks, and said once.
-                self.port = free_port()
+                self.port = hold_port(self)
                 line = self.line([self.start(r, 2, *flags) for r in range(2)])
                 self.assertIn(expected, line)
 

@@ -18,15 +18,12 @@ import tempfile
 import time
 import unittest
 
+sys.path.append(os.path.join(sys.path[0], "../testing"))
+from held_port import hold_port  # noqa: E402
+
 TWO_HOSTS, PROGRAM = sys.argv.pop(), sys.argv.pop()
 LONG = 60
 TIMEOUT = 10
-
-
-def free_port():
-    with socket.socket() as listening:
-        listening.bind(("127.0.0.1", 0))
-        return listening.getsockname()[1]
 
 
 def children_of(parent):
@@ -84,7 +81,7 @@ class JobsTest(unittest.TestCase):
                    [{**self.environment, **variables}])
 
     def plain(self, ranks, *flags, **variables):
-        port = str(free_port())
+        port = str(hold_port(self))
         return Job(self, [[PROGRAM, f"--timeout={TIMEOUT}s", *flags]] * ranks,
                    [{**self.environment, "RANK": str(rank),
                      "WORLD_SIZE": str(ranks), "MASTER_ADDR": "127.0.0.1",
