@@ -43,7 +43,9 @@ class TorchrunTest(unittest.TestCase):
         self.text = os.path.join(self.dir, "text")
         with open(self.text, "w", encoding="utf-8") as file:
             file.write("A small text to learn, which goes on and on. " * 20)
+        # MPI names files by numbers of processes, which tests in sandboxes have in common.
         self.environment = {"PATH": os.environ["PATH"], "HOME": self.dir, "TMPDIR": self.dir,
+                            "OMPI_MCA_btl_vader_backing_directory": self.dir,
                             "OMPI_ALLOW_RUN_AS_ROOT": "1",
                             "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
 

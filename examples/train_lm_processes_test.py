@@ -34,8 +34,11 @@ class ProcessesTest(unittest.TestCase):
         self.text = os.path.join(self.dir, "text")
         with open(self.text, "w") as file:
             file.write("A small text to learn, which goes on and on. " * 20)
+        # MPI names files by numbers of processes, which tests in sandboxes have
+        # in common.
         self.environment = {
             "PATH": os.environ["PATH"], "HOME": self.dir, "TMPDIR": self.dir,
+            "OMPI_MCA_btl_vader_backing_directory": self.dir,
             "OMPI_ALLOW_RUN_AS_ROOT": "1",
             "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
             "OMPI_MCA_orte_tmpdir_base": self.dir}

@@ -25,10 +25,18 @@ LONG = 60
 class BadStartTest(unittest.TestCase):
     def setUp(self):
         self.port = hold_port(self)
+        # Short, for the names of sockets in it.
+        self.dir = tempfile.mkdtemp(prefix="ch", dir="/tmp")
+        self.addCleanup(shutil.rmtree, self.dir, ignore_errors=True)
+        # MPI names files by numbers of processes, which tests in sandboxes have
+        # in common.
+        self.environment = {
+            "PATH": os.environ["PATH"], "HOME": self.dir, "TMPDIR": self.dir,
+            "OMPI_MCA_btl_vader_backing_directory": self.dir}
 
     def start(self, rank, size, *flags, program=PROGRAM, **variables):
         environment = {
-            "PATH": os.environ["PATH"], "RANK": str(rank),
+            **self.environment, "RANK": str(rank),
             "WORLD_SIZE": str(size), "MASTER_ADDR": "127.0.0.1",
             "MASTER_PORT": str(self.port), **variables}
         process = subprocess.Popen(
@@ -62,8 +70,7 @@ class BadStartTest(unittest.TestCase):
         run = subprocess.run(
             ["mpirun", "--oversubscribe", "-np", str(size), PROGRAM, *flags],
             capture_output=True, text=True, timeout=LONG,
-            env={"PATH": os.environ["PATH"], "HOME": "/tmp",
-                 "OMPI_ALLOW_RUN_AS_ROOT": "1",
+            env={**self.environment, "OMPI_ALLOW_RUN_AS_ROOT": "1",
                  "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1", **variables})
         self.assertNotEqual(run.returncode, 0)
         return [line for line in run.stderr.splitlines()
@@ -107,8 +114,9 @@ class BadStartTest(unittest.TestCase):
         self.assertIn("runs another program (build ", line)
 
     def test_a_rank_does_not_come(self):
-        flag = "--start_timeout=500ms"
-        line = self.line([self.start(0, 3, flag), self.start(2, 3, flag)])
+        # For which rank 2 has time, and it waits for rank 0 as long as that takes.
+        line = self.line([self.start(0, 3, "--start_timeout=5s"),
+                          self.start(2, 3)])
         self.assertIn("rank 1 has not come within ", line)
 
     def test_rank_0_does_not_come(self):
@@ -170,8 +178,8 @@ class BadStartTest(unittest.TestCase):
 
     def test_mpi_does_not_start(self):
         # A server of MPI's that takes connections and says nothing.
-        directory = tempfile.mkdtemp()
-        self.addCleanup(shutil.rmtree, directory)
+        directory = os.path.join(self.dir, "bin")
+        os.mkdir(directory)
         silent = socket.socket()
         self.addCleanup(silent.close)
         silent.bind(("127.0.0.1", 0))

@@ -71,8 +71,11 @@ class JobsTest(unittest.TestCase):
         # Short, for the names of sockets in it.
         self.dir = tempfile.mkdtemp(prefix="ch", dir="/tmp")
         self.addCleanup(shutil.rmtree, self.dir, ignore_errors=True)
+        # MPI names files by numbers of processes, which tests in sandboxes have
+        # in common.
         self.environment = {
             "PATH": os.environ["PATH"], "HOME": self.dir, "TMPDIR": self.dir,
+            "OMPI_MCA_btl_vader_backing_directory": self.dir,
             "OMPI_ALLOW_RUN_AS_ROOT": "1",
             "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
 
@@ -319,8 +322,10 @@ class LossesTest(JobsTest):
         held = ["sh", "-c", 'setsid sleep "$0" & echo $! >>"$1"; shift; exec "$@"',
                 str(2 * LONG), os.path.join(self.dir, "held")]
         self.addCleanup(self.end_held, held[-1])
+        # In /dev/shm, where they lie for users.
         job = self.mpirun(3, options=["--enable-recovery", *held],
-                          PROBE_STOP=self.dir)
+                          PROBE_STOP=self.dir,
+                          OMPI_MCA_btl_vader_backing_directory="/dev/shm")
         job.await_running()
         mpirun = job.processes[0]
         ranks = children_of(mpirun.pid)
