@@ -292,9 +292,10 @@ class BadStartTest(unittest.TestCase):
 
     def test_a_variable_that_keeps_one_rank_from_the_others(self):
         address = f"127.0.0.1:{self.port}"
+        elsewhere = str(hold_port(self))
         for good, bad, expected in [
-                ({"CROSSHATCH_COORDINATOR": address, "MASTER_PORT": "1"},
-                 {"CROSSHATCH_COORDINATOR": "a", "MASTER_PORT": "1"},
+                ({"CROSSHATCH_COORDINATOR": address, "MASTER_PORT": elsewhere},
+                 {"CROSSHATCH_COORDINATOR": "a", "MASTER_PORT": elsewhere},
                  "CROSSHATCH_COORDINATOR=a: must be HOST:PORT"),
                 ({"CROSSHATCH_JOB_TOKEN": "secret"},
                  {"CROSSHATCH_JOB_TOKEN": ""},
@@ -373,6 +374,23 @@ class BadStartTest(unittest.TestCase):
             said = run.communicate(timeout=LONG)[1]
             self.assertEqual(run.returncode, 1)
             self.assertIn("nobody started this process as a rank", said)
+
+    def test_what_other_containers_say_keeps_nobody_silent(self):
+        # There each is the first process, and has the same parent, none.
+        container = ["unshare", "--map-root-user", "--pid", "--fork"]
+        if subprocess.run([*container, "true"], capture_output=True).returncode:
+            print("NOT CHECKED: this machine does not allow namespaces, so what "
+                  "two containers say is not", file=sys.stderr)
+            return
+        runs = [subprocess.Popen([*container, PROGRAM], text=True,
+                                 stderr=subprocess.PIPE,
+                                 env={**self.environment, "WORLD_SIZE": "2"})
+                for _ in range(2)]
+        for run in runs:
+            self.addCleanup(run.stderr.close)
+            said = run.communicate(timeout=LONG)[1]
+            self.assertEqual(run.returncode, 1)
+            self.assertIn("RANK is not set", said)
 
     def test_another_number_of_ranks(self):
         line = self.line([self.start(r, 2, PROBE_RANKS="4") for r in range(2)])

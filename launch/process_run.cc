@@ -221,8 +221,9 @@ std::string Process::LateEnd() const {
 }
 
 std::string Process::Topic() const {
-  return absl::StrCat("the job ", info_.job, " at ", info_.host, ":",
-                      info_.port);
+  return absl::StrCat("the job ",
+                      info_.job.empty() ? NameOfParent() : info_.job, " at ",
+                      info_.host, ":", info_.port);
 }
 
 bool Process::SpeaksForHost(absl::Duration stays) {
