@@ -125,6 +125,10 @@ class MpiJoinTest : public testing::Test {
     files_ = "/tmp/ch-XXXXXX";
     ASSERT_NE(mkdtemp(files_.data()), nullptr);
     setenv("TMPDIR", files_.c_str(), /*overwrite=*/1);
+    // MPI names files by numbers of processes, which tests in sandboxes have in
+    // common.
+    setenv("OMPI_MCA_btl_vader_backing_directory", store_.c_str(),
+           /*overwrite=*/1);
     // As in a step of Slurm's, which does not speak with MPI.
     setenv("SLURM_NODELIST", "n1", /*overwrite=*/1);
     setenv("SLURM_JOBID", "3", /*overwrite=*/1);
