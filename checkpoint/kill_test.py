@@ -44,12 +44,17 @@ class KillTest(unittest.TestCase):
         self.addCleanup(shutil.rmtree, self.root)
         self.dir = os.path.join(self.root, "run")
 
+    def begin(self, command, **variables):
+        """The process and its first line."""
+        # Without a buffer, since communicate() does not see what is in one.
+        process = subprocess.Popen(command, bufsize=0, stdout=subprocess.PIPE,
+                                   stderr=subprocess.PIPE,
+                                   env={**os.environ, **variables})
+        return process, process.stdout.readline()
+
     def kill_after(self, mode, seconds):
         """Returns the last version that was said to be there."""
-        process = subprocess.Popen([PROGRAM, mode, self.dir],
-                                   stdout=subprocess.PIPE,
-                                   stderr=subprocess.PIPE, text=True)
-        first = process.stdout.readline()
+        process, first = self.begin([PROGRAM, mode, self.dir])
         time.sleep(seconds)
         process.kill()
         out, err = process.communicate()
@@ -58,11 +63,14 @@ class KillTest(unittest.TestCase):
 
     def kill_one_of_a_job(self, mode, rank, seconds):
         """The same of two processes, of which that of `rank` is killed."""
-        process = subprocess.Popen(
+        # MPI names files by numbers of processes, which tests in sandboxes have
+        # in common. Short, for the names of sockets.
+        files = tempfile.mkdtemp(prefix="ch", dir="/tmp")
+        self.addCleanup(shutil.rmtree, files, ignore_errors=True)
+        process, first = self.begin(
             ["mpirun", "-np", "2", "--oversubscribe", "--allow-run-as-root",
-             "--bind-to", "none", PROGRAM, mode, self.dir],
-            stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-        first = process.stdout.readline()
+             "--bind-to", "none", PROGRAM, mode, self.dir], TMPDIR=files,
+            OMPI_MCA_btl_vader_backing_directory=files)
         time.sleep(seconds)
         with open(f"/proc/{process.pid}/task/{process.pid}/children") as file:
             children = sorted(int(child) for child in file.read().split())
@@ -77,7 +85,7 @@ class KillTest(unittest.TestCase):
 
     def last_of(self, said):
         """The last line but for one that was cut off."""
-        return int(said[:said.rindex("\n")].split("\n")[-1])
+        return int(said[:said.rindex(b"\n")].split(b"\n")[-1])
 
     def assert_left(self, said, mode):
         """`self.dir` holds a version that is whole, and not too old."""

@@ -16,6 +16,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import time
 import unittest
 
 sys.path.append(os.path.join(sys.path[0], "../testing"))
@@ -93,12 +94,13 @@ class MountsTest(mount_namespace.MountingTestCase):
         self.addCleanup(saver.kill)
         for _ in range(3):
             said = saver.stdout.readline()
-        # Somebody else fills the disk.
-        try:
-            while True:
+        # Somebody else fills the disk, and takes what a version leaves that goes:
+        # else the next may find just the room of the one before.
+        while saver.poll() is None:
+            try:
                 other.write(bytes(1 << 14))
-        except OSError:
-            pass
+            except OSError:
+                time.sleep(0.001)
         out, err = saver.communicate(timeout=100)
         self.assertEqual(saver.returncode, 1, err)
         self.assertIn("No space left on device", err)

@@ -11,11 +11,13 @@ the test says so, and checks nothing.
 import json
 import os
 import re
-import socket
 import subprocess
 import sys
 import tempfile
 import unittest
+
+sys.path.append(os.path.join(sys.path[0], "../testing"))
+from held_port import hold_port  # noqa: E402
 
 PROGRAM = os.path.abspath(sys.argv.pop(1))
 FLAGS = ["--dim=32", "--layers=2", "--heads=4", "--ffn=50", "--global_batch=5",
@@ -32,19 +34,6 @@ PYTHON = next((python for python in (sys.executable, os.environ.get("CROSSHATCH_
                if python and has_torchrun(python)), None)
 
 
-def free_port():
-    """One whose next is free, too: torchrun listens on the one, rank 0 on the other."""
-    while True:
-        with socket.socket() as first, socket.socket() as second:
-            first.bind(("127.0.0.1", 0))
-            port = first.getsockname()[1]
-            try:
-                second.bind(("127.0.0.1", port + 1))
-                return port
-            except OSError:
-                continue
-
-
 class TorchrunTest(unittest.TestCase):
     def setUp(self):
         # Short, for the names of sockets in it.
@@ -54,7 +43,9 @@ class TorchrunTest(unittest.TestCase):
         self.text = os.path.join(self.dir, "text")
         with open(self.text, "w", encoding="utf-8") as file:
             file.write("A small text to learn, which goes on and on. " * 20)
+        # MPI names files by numbers of processes, which tests in sandboxes have in common.
         self.environment = {"PATH": os.environ["PATH"], "HOME": self.dir, "TMPDIR": self.dir,
+                            "OMPI_MCA_btl_vader_backing_directory": self.dir,
                             "OMPI_ALLOW_RUN_AS_ROOT": "1",
                             "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
 
@@ -70,10 +61,10 @@ class TorchrunTest(unittest.TestCase):
         return process
 
     def torchrun(self, name, *more, ranks=4):
-        # What the program `torchrun` is.
+        # What the program `torchrun` is: it listens on the port, rank 0 on the next.
         return self.popen([PYTHON, "-m", "torch.distributed.run", "--no-python",
                            f"--nproc-per-node={ranks}", "--master-addr=127.0.0.1",
-                           f"--master-port={free_port()}"], name, *more)
+                           f"--master-port={hold_port(self, count=2)}"], name, *more)
 
     def metrics(self, name, processes):
         for process in processes:
@@ -90,7 +81,7 @@ class TorchrunTest(unittest.TestCase):
     def test_each_launcher_starts_the_same_binary(self):
         alone = self.metrics("alone", [self.popen([], "alone")])
         self.assertEqual(len(alone), 3)
-        port = free_port()
+        port = hold_port(self)
         for name, processes in [
                 ("torchrun", [self.torchrun("torchrun")]),
                 ("mpirun", [self.popen(["mpirun", "--oversubscribe", "-np", "4"], "mpirun")]),

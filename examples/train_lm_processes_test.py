@@ -8,27 +8,22 @@ usage: train_lm_processes_test.py PROGRAM
 
 import json
 import os
-import random
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import tempfile
 import time
 import unittest
 
+sys.path.append(os.path.join(sys.path[0], "../testing"))
+from held_port import bind, hold_port  # noqa: E402
+
 PROGRAM = sys.argv.pop(1)
 SMALL = ["--dim=32", "--layers=2", "--heads=4", "--ffn=50", "--global_batch=5",
          "--seq_len=17", "--mesh=fsdp:2,tp:2"]
 LONG = 60
 TIMEOUT = 5
-
-
-def free_port():
-    with socket.socket() as listening:
-        listening.bind(("127.0.0.1", 0))
-        return listening.getsockname()[1]
 
 
 class ProcessesTest(unittest.TestCase):
@@ -39,8 +34,11 @@ class ProcessesTest(unittest.TestCase):
         self.text = os.path.join(self.dir, "text")
         with open(self.text, "w") as file:
             file.write("A small text to learn, which goes on and on. " * 20)
+        # MPI names files by numbers of processes, which tests in sandboxes have
+        # in common.
         self.environment = {
             "PATH": os.environ["PATH"], "HOME": self.dir, "TMPDIR": self.dir,
+            "OMPI_MCA_btl_vader_backing_directory": self.dir,
             "OMPI_ALLOW_RUN_AS_ROOT": "1",
             "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
             "OMPI_MCA_orte_tmpdir_base": self.dir}
@@ -76,7 +74,7 @@ class ProcessesTest(unittest.TestCase):
 
     def plain(self, *flags, ranks=4, **variables):
         self.flags = flags
-        port = free_port()
+        port = hold_port(self)
         return [self.popen([], RANK=str(rank), WORLD_SIZE=str(ranks),
                            MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port),
                            **variables)
@@ -138,8 +136,8 @@ class ProcessesTest(unittest.TestCase):
 
     def test_torchrun_leaves_its_port_to_itself(self):
         # torchrun's agent, as far as a rank can tell.
-        agent, port = self.bind_beside_a_free_port()
-        with agent:
+        port = hold_port(self, count=2)
+        with bind(port) as agent:
             agent.listen()
             self.flags = ["--steps=2", "--mesh=fsdp:2"]
             ranks = [self.popen([], RANK=str(rank), WORLD_SIZE="2",
@@ -151,20 +149,6 @@ class ProcessesTest(unittest.TestCase):
             for rank in ranks:
                 _, error = rank.communicate(timeout=LONG)
                 self.assertEqual((rank.returncode, error), (0, ""))
-
-    def bind_beside_a_free_port(self):
-        """A socket, its port; the next port is free."""
-        # Below the ports that the system gives to whoever asks for any.
-        for port in random.sample(range(20000, 30000), 1000):
-            agent = socket.socket()
-            try:
-                agent.bind(("127.0.0.1", port))
-                with socket.socket() as next_one:
-                    next_one.bind(("127.0.0.1", port + 1))
-                return agent, port
-            except OSError:
-                agent.close()
-        self.fail("no two neighbouring ports are free")
 
     def lose(self, victim, fault):
         """What all print when a rank is lost, and that they are gone in time."""

@@ -15,23 +15,28 @@ import tempfile
 import time
 import unittest
 
+sys.path.append(os.path.join(sys.path[0], "../testing"))
+from held_port import bind, hold_port  # noqa: E402
+
 OTHER, PROGRAM = sys.argv.pop(), sys.argv.pop()
 LONG = 60
 
 
-def free_port():
-    with socket.socket() as listening:
-        listening.bind(("127.0.0.1", 0))
-        return listening.getsockname()[1]
-
-
 class BadStartTest(unittest.TestCase):
     def setUp(self):
-        self.port = free_port()
+        self.port = hold_port(self)
+        # Short, for the names of sockets in it.
+        self.dir = tempfile.mkdtemp(prefix="ch", dir="/tmp")
+        self.addCleanup(shutil.rmtree, self.dir, ignore_errors=True)
+        # MPI names files by numbers of processes, which tests in sandboxes have
+        # in common.
+        self.environment = {
+            "PATH": os.environ["PATH"], "HOME": self.dir, "TMPDIR": self.dir,
+            "OMPI_MCA_btl_vader_backing_directory": self.dir}
 
     def start(self, rank, size, *flags, program=PROGRAM, **variables):
         environment = {
-            "PATH": os.environ["PATH"], "RANK": str(rank),
+            **self.environment, "RANK": str(rank),
             "WORLD_SIZE": str(size), "MASTER_ADDR": "127.0.0.1",
             "MASTER_PORT": str(self.port), **variables}
         process = subprocess.Popen(
@@ -65,8 +70,7 @@ class BadStartTest(unittest.TestCase):
         run = subprocess.run(
             ["mpirun", "--oversubscribe", "-np", str(size), PROGRAM, *flags],
             capture_output=True, text=True, timeout=LONG,
-            env={"PATH": os.environ["PATH"], "HOME": "/tmp",
-                 "OMPI_ALLOW_RUN_AS_ROOT": "1",
+            env={**self.environment, "OMPI_ALLOW_RUN_AS_ROOT": "1",
                  "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1", **variables})
         self.assertNotEqual(run.returncode, 0)
         return [line for line in run.stderr.splitlines()
@@ -93,7 +97,7 @@ class BadStartTest(unittest.TestCase):
     def test_twice_the_same_rank(self):
         for twice in range(3):
             with self.subTest(rank=twice):
-                self.port = free_port()
+                self.port = hold_port(self)
                 # Rank 3 is missing, so that the others are still there.
                 ranks = [self.start(rank, 4) for rank in (0, 1, 2, twice)]
                 self.assertIn(f"two processes are rank {twice}: process ",
@@ -110,8 +114,9 @@ class BadStartTest(unittest.TestCase):
         self.assertIn("runs another program (build ", line)
 
     def test_a_rank_does_not_come(self):
-        flag = "--start_timeout=500ms"
-        line = self.line([self.start(0, 3, flag), self.start(2, 3, flag)])
+        # For which rank 2 has time, and it waits for rank 0 as long as that takes.
+        line = self.line([self.start(0, 3, "--start_timeout=5s"),
+                          self.start(2, 3)])
         self.assertIn("rank 1 has not come within ", line)
 
     def test_rank_0_does_not_come(self):
@@ -138,7 +143,7 @@ class BadStartTest(unittest.TestCase):
         self.assertIn("rank 5 (process ", line)
         self.assertIn("is outside of the world of 2 ranks", line)
         # Where there is no job it says so itself.
-        self.port = free_port()
+        self.port = hold_port(self)
         line = self.line([self.start(1, 1, "--start_timeout=300ms")])
         self.assertIn("RANK=1: must be a rank from 0 to 0", line)
 
@@ -151,7 +156,7 @@ class BadStartTest(unittest.TestCase):
     def test_the_rank_that_fails_is_named_once(self):
         for failing in 0, 2:
             with self.subTest(rank=failing):
-                self.port = free_port()
+                self.port = hold_port(self)
                 line = self.line([
                     self.start(r, 3, "--timeout=30s",
                                PROBE_FAULT_RANK=str(failing))
@@ -161,8 +166,7 @@ class BadStartTest(unittest.TestCase):
                     line)
 
     def test_the_port_is_taken(self):
-        with socket.socket() as listening:
-            listening.bind(("127.0.0.1", self.port))
+        with bind(self.port) as listening:
             listening.listen()
             line = self.line([self.start(0, 1, "--start_timeout=300ms")])
             self.assertIn(f"cannot listen on 127.0.0.1:{self.port}", line)
@@ -174,8 +178,8 @@ class BadStartTest(unittest.TestCase):
 
     def test_mpi_does_not_start(self):
         # A server of MPI's that takes connections and says nothing.
-        directory = tempfile.mkdtemp()
-        self.addCleanup(shutil.rmtree, directory)
+        directory = os.path.join(self.dir, "bin")
+        os.mkdir(directory)
         silent = socket.socket()
         self.addCleanup(silent.close)
         silent.bind(("127.0.0.1", 0))
@@ -208,7 +212,7 @@ class BadStartTest(unittest.TestCase):
     def test_starts_that_are_right(self):
         for start in self.start, self.torchrun, self.srun:
             with self.subTest(start=start.__name__):
-                self.port = free_port()
+                self.port = hold_port(self)
                 for process in [start(r, 2) for r in range(2)]:
                     self.assertEqual(process.communicate(timeout=LONG),
                                      ("", ""))
@@ -224,7 +228,7 @@ class BadStartTest(unittest.TestCase):
                  "MASTER_PORT=65535: must be a whole number from 1 to 65534"),
                 ({"PROBE_RANKS": "3"}, "torchrun started 2 processes")]:
             with self.subTest(variables=variables):
-                self.port = free_port()
+                self.port = hold_port(self)
                 line = self.line([self.torchrun(r, 2, "--start_timeout=10s",
                                                 **variables)
                                   for r in range(2)])
@@ -245,7 +249,7 @@ class BadStartTest(unittest.TestCase):
                 ({"PMIX_RANK": "7"}, ": srun gives both the same rank; unset"),
                 ({"PROBE_RANKS": "3"}, "srun started 2 processes")]:
             with self.subTest(variables=variables):
-                self.port = free_port()
+                self.port = hold_port(self)
                 line = self.line([self.srun(r, 2, **variables)
                                   for r in range(2)])
                 self.assertIn(expected, line)
@@ -269,7 +273,7 @@ class BadStartTest(unittest.TestCase):
                 ({"LOCAL_RANK": "9"}, "LOCAL_RANK=9: must be"),
                 ({"CROSSHATCH_JOB_TOKEN": ""}, "CROSSHATCH_JOB_TOKEN is empty")]:
             with self.subTest(variables=variables):
-                self.port = free_port()
+                self.port = hold_port(self)
                 ranks = [self.start(r, 4, **variables) for r in range(4)]
                 self.assertIn(expected, self.line(ranks))
 
@@ -281,16 +285,17 @@ class BadStartTest(unittest.TestCase):
                 ({"RANK": "-1"}, "RANK=-1: must be a rank from 0 to 3"),
                 ({"LOCAL_RANK": "9"}, "LOCAL_RANK=9: must be")]:
             with self.subTest(variables=variables):
-                self.port = free_port()
+                self.port = hold_port(self)
                 ranks = [self.start(r, 4) for r in range(3)]
                 ranks.append(self.start(3, 4, **variables))
                 self.assertIn(expected, self.line(ranks))
 
     def test_a_variable_that_keeps_one_rank_from_the_others(self):
         address = f"127.0.0.1:{self.port}"
+        elsewhere = str(hold_port(self))
         for good, bad, expected in [
-                ({"CROSSHATCH_COORDINATOR": address, "MASTER_PORT": "1"},
-                 {"CROSSHATCH_COORDINATOR": "a", "MASTER_PORT": "1"},
+                ({"CROSSHATCH_COORDINATOR": address, "MASTER_PORT": elsewhere},
+                 {"CROSSHATCH_COORDINATOR": "a", "MASTER_PORT": elsewhere},
                  "CROSSHATCH_COORDINATOR=a: must be HOST:PORT"),
                 ({"CROSSHATCH_JOB_TOKEN": "secret"},
                  {"CROSSHATCH_JOB_TOKEN": ""},
@@ -331,7 +336,7 @@ class BadStartTest(unittest.TestCase):
                           for r in range(2)])
         self.assertRegex(line, r"^\[rank 0\] .*program: rank 1: out of luck\n$")
         # Also where its flags are not those of a run.
-        self.port = free_port()
+        self.port = hold_port(self)
         line = self.line([self.start(r, 2, "--log_prefix", "--timeout=-1s")
                           for r in range(2)])
         self.assertRegex(line, r"^\[rank 0\] .*must be above zero\n$")
@@ -350,7 +355,7 @@ class BadStartTest(unittest.TestCase):
                 (["--ranks_per_process=2"], "--ranks_per_process=2: must be 1")]:
             with self.subTest(flags=flags):
                 # They are wrong on all ranks, and said once.
-                self.port = free_port()
+                self.port = hold_port(self)
                 line = self.line([self.start(r, 2, *flags) for r in range(2)])
                 self.assertIn(expected, line)
 
@@ -369,6 +374,23 @@ class BadStartTest(unittest.TestCase):
             said = run.communicate(timeout=LONG)[1]
             self.assertEqual(run.returncode, 1)
             self.assertIn("nobody started this process as a rank", said)
+
+    def test_what_other_containers_say_keeps_nobody_silent(self):
+        # There each is the first process, and has the same parent, none.
+        container = ["unshare", "--map-root-user", "--pid", "--fork"]
+        if subprocess.run([*container, "true"], capture_output=True).returncode:
+            print("NOT CHECKED: this machine does not allow namespaces, so what "
+                  "two containers say is not", file=sys.stderr)
+            return
+        runs = [subprocess.Popen([*container, PROGRAM], text=True,
+                                 stderr=subprocess.PIPE,
+                                 env={**self.environment, "WORLD_SIZE": "2"})
+                for _ in range(2)]
+        for run in runs:
+            self.addCleanup(run.stderr.close)
+            said = run.communicate(timeout=LONG)[1]
+            self.assertEqual(run.returncode, 1)
+            self.assertIn("RANK is not set", said)
 
     def test_another_number_of_ranks(self):
         line = self.line([self.start(r, 2, PROBE_RANKS="4") for r in range(2)])

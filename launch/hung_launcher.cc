@@ -66,7 +66,7 @@ void EndLauncherThatHangs(const std::string& directory,
   // Nothing is removed that does not bear mpirun's number.
   if (!directory.ends_with(absl::StrCat("/pid.", parent)) ||
       !absl::SimpleAtoi(job, &number) || !IsMpirun(parent) ||
-      !SpeaksFirst(absl::StrCat("the end of mpirun ", parent))) {
+      !SpeaksFirst(absl::StrCat("the end of mpirun, ", NameOfParent()))) {
     return;
   }
   const std::string mpirun = absl::StrCat(parent);

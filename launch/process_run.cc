@@ -221,8 +221,9 @@ std::string Process::LateEnd() const {
 }
 
 std::string Process::Topic() const {
-  return absl::StrCat("the job ", info_.job, " at ", info_.host, ":",
-                      info_.port);
+  return absl::StrCat("the job ",
+                      info_.job.empty() ? NameOfParent() : info_.job, " at ",
+                      info_.host, ":", info_.port);
 }
 
 bool Process::SpeaksForHost(absl::Duration stays) {
@@ -369,8 +370,8 @@ absl::Status Process::Meet() {
   point.host = ReachableHost(point.host);
   if (!info_.outside.empty()) {
     if (info_.rank == 0 || info_.size == 1) {
-      // There is no other rank 0 that could say it.
-      is_said_ = !SpeaksForHost();
+      // No other rank 0 could say it, and the others look for one.
+      is_said_ = !SpeaksForHost(kOthersStart);
       return absl::InvalidArgumentError(info_.outside);
     }
     times_.start = std::min(times_.start, kNamedWithin);

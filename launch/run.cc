@@ -2,7 +2,6 @@
 #include "crosshatch/launch/run.h"
 
 #include <errno.h>
-#include <unistd.h>
 
 #include <cstdio>
 #include <string>
@@ -53,7 +52,7 @@ void SayWithoutPlan(const std::string& text) {
     return;
   }
   // Numbers are what ranks differ in.
-  std::string topic = absl::StrCat("processes of ", getppid(), ", ",
+  std::string topic = absl::StrCat("processes of ", NameOfParent(), ", ",
                                    program_invocation_short_name, " without ");
   for (const char c : text) {
     if (!absl::ascii_isdigit(static_cast<unsigned char>(c))) topic += c;

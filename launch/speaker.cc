@@ -2,6 +2,7 @@
 #include "crosshatch/launch/speaker.h"
 
 #include <sys/socket.h>
+#include <sys/stat.h>
 #include <sys/un.h>
 #include <unistd.h>
 
@@ -47,6 +48,12 @@ int UnixSocket() {
 
 bool SpeaksWithoutRank0(int rank, int first_elsewhere) {
   return rank == 1 || rank == first_elsewhere;
+}
+
+std::string NameOfParent() {
+  struct stat numbers = {};
+  stat("/proc/self/ns/pid", &numbers);
+  return absl::StrCat("process ", getppid(), " of ", numbers.st_ino);
 }
 
 bool SpeaksFirst(const std::string& topic) {

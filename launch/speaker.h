@@ -20,6 +20,9 @@ bool SpeaksWithoutRank0(int rank, int first_elsewhere);
 /// has said so. By a name in the host's memory, which goes with the process.
 /// @{
 
+/// What has started this process, and others like it, as a topic has it: by its
+/// number, and by whose number that is, since each container has such ones.
+std::string NameOfParent();
 /// Whether this process, until it ends, is the one of this host and this user
 /// that speaks of `topic`.
 bool SpeaksFirst(const std::string& topic);

@@ -6,12 +6,15 @@ usage: coordination_faults_test.py PROGRAM
 where PROGRAM is //comm/coordination:rank_process.
 """
 
+import os
 import signal
-import socket
 import subprocess
 import sys
 import time
 import unittest
+
+sys.path.append(os.path.join(sys.path[0], "../../testing"))
+from held_port import bind, hold_port  # noqa: E402
 
 PROGRAM = sys.argv.pop(1)
 # A machine that is busy may keep a process waiting, so what is measured in
@@ -21,15 +24,9 @@ LEAVE = 1.0
 LONG = 60.0
 
 
-def free_port():
-    with socket.socket() as listening:
-        listening.bind(("127.0.0.1", 0))
-        return listening.getsockname()[1]
-
-
 class Job:
-    def __init__(self, size, heartbeat=LONG, leave=LONG, faults=None):
-        self.port = free_port()
+    def __init__(self, case, size, heartbeat=LONG, leave=LONG, faults=None):
+        self.port = hold_port(case)
         self.ranks = [
             subprocess.Popen(
                 [PROGRAM, str(rank), str(size), str(self.port),
@@ -58,7 +55,7 @@ class Job:
 
 class CoordinationFaultsTest(unittest.TestCase):
     def job(self, *arguments, **keywords):
-        job = Job(*arguments, **keywords)
+        job = Job(self, *arguments, **keywords)
         self.addCleanup(job.end)
         return job
 
@@ -72,9 +69,7 @@ class CoordinationFaultsTest(unittest.TestCase):
                 self.assertRegex(text, rf"rank {other} \(.*\): in step {other}")
 
     def check_port_is_free(self, job):
-        with socket.socket() as listening:
-            listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            listening.bind(("127.0.0.1", job.port))
+        with bind(job.port) as listening:
             listening.listen()
 
     def test_a_killed_rank_is_named_at_once(self):

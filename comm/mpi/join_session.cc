@@ -21,8 +21,9 @@ namespace {
 /// $1 is the directory, $2 whether to serve. A signal to the whole group of
 /// processes (Ctrl-C) ends the server, and this when the process is gone. MPI's
 /// daemon of that process, which has the directory in its environment, ends by
-/// itself, or is ended two seconds later. Nobody who reads what the process
-/// prints waits for this.
+/// itself, or is ended two seconds later. So is the server where somebody has
+/// removed the directory. Nobody who reads what the process prints waits for
+/// this.
 constexpr char kScript[] = R"sh(
 trap '' INT TERM HUP
 exec >/dev/null 2>&1
@@ -41,10 +42,14 @@ if [ "$2" = serve ]; then
 fi
 read -r nothing
 if [ "$2" = serve ]; then
-  until [ -s "$1/pid" ] || [ -s "$1/ended" ]; do sleep 0.01; done
+  until [ -s "$1/pid" ] || [ -s "$1/ended" ] || [ ! -d "$1" ]; do
+    sleep 0.01
+  done
 fi
-[ ! -s "$1/pid" ] || kill -9 "$(cat "$1/pid")" 2>/dev/null
-wait
+if [ -s "$1/pid" ]; then
+  kill -9 "$(cat "$1/pid")" 2>/dev/null
+  wait
+fi
 for try in 1 2 3 4 5 6 7 8 9 10 last; do
   left=
   for environ in /proc/[0-9]*/environ; do

@@ -97,19 +97,22 @@ int RunRank() {
   return 0;
 }
 
-/// MPI's daemons and servers whose files lie below `directory`.
-std::set<pid_t> HelpersIn(const std::string& directory) {
+/// Processes that have `text` in their file of that name below /proc.
+std::set<pid_t> ProcessesWith(const char* name, const std::string& text) {
   std::set<pid_t> found;
   for (const auto& entry : std::filesystem::directory_iterator("/proc")) {
     pid_t process = 0;
     if (!absl::SimpleAtoi(entry.path().filename().string(), &process)) continue;
-    std::ifstream file(entry.path() / "environ");
-    const std::string environment(std::istreambuf_iterator<char>(file), {});
-    if (absl::StrContains(environment, "tmpdir_base=" + directory)) {
-      found.insert(process);
-    }
+    std::ifstream file(entry.path() / name);
+    const std::string found_text(std::istreambuf_iterator<char>(file), {});
+    if (absl::StrContains(found_text, text)) found.insert(process);
   }
   return found;
+}
+
+/// MPI's daemons and servers whose files lie below `directory`.
+std::set<pid_t> HelpersIn(const std::string& directory) {
+  return ProcessesWith("environ", "tmpdir_base=" + directory);
 }
 
 class MpiJoinTest : public testing::Test {
@@ -122,6 +125,10 @@ class MpiJoinTest : public testing::Test {
     files_ = "/tmp/ch-XXXXXX";
     ASSERT_NE(mkdtemp(files_.data()), nullptr);
     setenv("TMPDIR", files_.c_str(), /*overwrite=*/1);
+    // MPI names files by numbers of processes, which tests in sandboxes have in
+    // common.
+    setenv("OMPI_MCA_btl_vader_backing_directory", store_.c_str(),
+           /*overwrite=*/1);
     // As in a step of Slurm's, which does not speak with MPI.
     setenv("SLURM_NODELIST", "n1", /*overwrite=*/1);
     setenv("SLURM_JOBID", "3", /*overwrite=*/1);
@@ -195,6 +202,32 @@ TEST_F(MpiJoinTest, LeavesNoDaemonThatDoesNotEnd) {
   }
   AwaitNoDirectories();
   EXPECT_EQ(HelpersIn(files_), std::set<pid_t>());
+}
+
+/// As where Slurm's epilog removes a job's files.
+TEST_F(MpiJoinTest, LeavesNothingWhereItsFilesAreGone) {
+  setenv(kStay, "1", /*overwrite=*/1);
+  Start();
+  unsetenv(kStay);
+  for (int rank = 0; rank < kRanks; ++rank) {
+    ASSERT_TRUE(Get(absl::StrCat("stays", rank)).ok());
+  }
+  // The shells that mind them, and what these have started.
+  EXPECT_GE(ProcessesWith("cmdline", files_ + "/").size(),
+            static_cast<size_t>(kRanks));
+  std::filesystem::remove_all(files_);
+  for (pid_t process : processes_) {
+    kill(process, SIGKILL);
+    ASSERT_EQ(waitpid(process, nullptr, 0), process);
+  }
+  const absl::Time deadline = absl::Now() + absl::Seconds(30);
+  while (absl::Now() < deadline &&
+         !(HelpersIn(files_).empty() &&
+           ProcessesWith("cmdline", files_ + "/").empty())) {
+    absl::SleepFor(absl::Milliseconds(20));
+  }
+  EXPECT_EQ(HelpersIn(files_), std::set<pid_t>());
+  EXPECT_EQ(ProcessesWith("cmdline", files_ + "/"), std::set<pid_t>());
 }
 
 }  // namespace
