@@ -94,6 +94,10 @@ class GatedFileSystem final : public FileSystem {
     error_ = error;
     opened_.notify_all();
   }
+  void Close() {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    is_open_ = false;
+  }
 
  private:
   std::mutex mutex_;
@@ -252,7 +256,9 @@ TEST(AsyncSaveTest, PollsTellOfAnErrorOnce) {
     CH_EXPECT_THAT(std::string(status.message()), HasSubstr("on rank 2: "));
     CH_RETURN_IF_ERROR(saver.Poll());
     // Of a save that goes well they say nothing, before and after its end.
+    if (world.rank() == 2) gated.Close();
     CH_RETURN_IF_ERROR(saver.Save(StateOf(2), other));
+    CH_RETURN_IF_ERROR(saver.Poll());
     if (world.rank() == 2) gated.Open();
     for (int step = 0; step < 10; ++step) CH_RETURN_IF_ERROR(saver.Poll());
     CH_RETURN_IF_ERROR(saver.Wait());
