@@ -32,7 +32,7 @@ namespace crosshatch::checkpoint {
 namespace {
 
 constexpr int kRanks = 3;
-constexpr absl::Duration kTimeout = absl::Milliseconds(700);
+constexpr absl::Duration kTimeout = absl::Seconds(1);
 
 // What of the disk is slow, the first time that a rank asks for it.
 enum class Slow { kWrite, kFlush, kPutInPlace };
@@ -66,7 +66,7 @@ class SlowFileSystem final : public FileSystem {
   void Take(Slow call) {
     if (call != slow_ || was_slow_) return;
     was_slow_ = true;
-    std::this_thread::sleep_for(absl::ToChronoMilliseconds(3 * kTimeout));
+    std::this_thread::sleep_for(absl::ToChronoMilliseconds(2 * kTimeout));
   }
 
   const Slow slow_;

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <chrono>
 #include <functional>
+#include <latch>
 #include <thread>
 #include <vector>
 
@@ -34,6 +35,8 @@ void Await(ncclComm_t comm) {
   EXPECT_EQ(state, ncclSuccess);
 }
 
+// Each rank calls `body` once all know that their communicator is made: it may
+// fail what others still ask of it.
 void OnRanks(int ranks, const std::function<void(Rank&)>& body) {
   [[maybe_unused]] static const bool has_devices = [] {
     emulation::SetDevices(3, int64_t{1} << 30);
@@ -41,6 +44,7 @@ void OnRanks(int ranks, const std::function<void(Rank&)>& body) {
   }();
   ncclUniqueId id;
   ASSERT_EQ(ncclGetUniqueId(&id), ncclSuccess);
+  std::latch all_ready(ranks);
   std::vector<std::thread> threads;
   for (int r = 0; r < ranks; ++r) {
     threads.emplace_back([&, r] {
@@ -58,6 +62,7 @@ void OnRanks(int ranks, const std::function<void(Rank&)>& body) {
       EXPECT_EQ(ncclCommInitRankConfig(&rank.comm, ranks, id, r, &config),
                 ncclInProgress);
       Await(rank.comm);
+      all_ready.arrive_and_wait();
       body(rank);
       EXPECT_EQ(cudaStreamSynchronize(rank.stream), cudaSuccess);
       if (rank.comm != nullptr) {

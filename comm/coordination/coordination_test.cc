@@ -58,6 +58,12 @@ int Reach(const char* address, int port) {
   return failed;
 }
 
+/// Returns when all ranks have joined, of whom one may fail the job then: who
+/// has not would be told so in place of a start.
+void AwaitAll(CoordinationClient& client) {
+  client.EnterBarrier("started", absl::Seconds(60)).IgnoreError();
+}
+
 /// A server, and clients that join and act each on a thread of its own.
 class Job {
  public:
@@ -193,8 +199,8 @@ TEST(CoordinationTest, AWrongStartIsOneErrorOnAll) {
 }
 
 TEST(CoordinationTest, RanksThatDoNotComeAreNamed) {
-  Job job(3,
-          {.start = absl::Milliseconds(300), .heartbeat = absl::Seconds(60)});
+  // Long enough for those that come, on a busy machine too.
+  Job job(3, {.start = absl::Seconds(3), .heartbeat = absl::Seconds(60)});
   const auto results = job.Run(
       {0, 2}, [](CoordinationClient&, int) { return absl::OkStatus(); });
   EXPECT_THAT(std::string(results[0].message()), HasSubstr("rank 1 has not"));
@@ -244,6 +250,7 @@ TEST(CoordinationTest, TheFirstErrorReachesAllAndTheirListeners) {
       told.push_back(notice.error.ToString());
       heard.set_value();
     });
+    AwaitAll(client);
     if (rank == 2) {
       client.Report({.world_ranks = {2}, .error = absl::InternalError("bad")});
     }
@@ -276,6 +283,7 @@ TEST(CoordinationTest, WhoIsLostAfterTheFailureIsToldToo) {
   std::vector<FailureNotice> told;
   std::promise<void> heard_both;
   job.RunAll([&](CoordinationClient& client, int rank) {
+    AwaitAll(client);
     if (rank == 2) {
       client.Report({.world_ranks = {2}, .error = absl::InternalError("bad")});
     }
@@ -319,7 +327,7 @@ TEST(CoordinationTest, ARankThatGoesWithoutAGoodbyeIsNamedWithWhatAllDid) {
   Job job(3);
   const auto results = job.RunAll([](CoordinationClient& client, int rank) {
     client.SetActivity([rank] { return absl::StrCat("in step ", rank); });
-    client.EnterBarrier("started", absl::Seconds(60)).IgnoreError();
+    AwaitAll(client);
     if (rank == 1) return absl::OkStatus();  // As if it were killed.
     const absl::Status left = client.Leave();
     client.SetActivity(nullptr);

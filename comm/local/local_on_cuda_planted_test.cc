@@ -28,25 +28,30 @@ constexpr int kRanks = 3;
 constexpr int64_t kCount = 30;
 constexpr int kNone = -1;
 
+using std::chrono::milliseconds;
+
+constexpr milliseconds kPunctual(0);
+constexpr milliseconds kLittle(3);
+constexpr milliseconds kMost(96);
+
 // Leaves out a wait of the stream "comm", or is late after each of them.
 class PlantedStream final : public Stream {
  public:
-  PlantedStream(std::unique_ptr<Stream> stream, int left_out, bool is_late,
+  PlantedStream(std::unique_ptr<Stream> stream, int left_out, milliseconds late,
                 int& waits)
       : Stream(stream->name(), nullptr),
         stream_(std::move(stream)),
         left_out_(left_out),
-        is_late_(is_late),
+        late_(late),
         waits_(waits) {}
 
   Event Record() override { return stream_->Record(); }
   void Wait(const Event& event) override {
     if (name() != "comm") return stream_->Wait(event);
     if (waits_++ != left_out_) stream_->Wait(event);
-    if (!is_late_) return;
-    stream_->LaunchHost([](KernelContext&) {
-      std::this_thread::sleep_for(std::chrono::milliseconds(3));
-    });
+    if (late_ == kPunctual) return;
+    stream_->LaunchHost(
+        [late = late_](KernelContext&) { std::this_thread::sleep_for(late); });
   }
   void Synchronize() override { stream_->Synchronize(); }
   AgentId agent() const override { return stream_->agent(); }
@@ -57,17 +62,16 @@ class PlantedStream final : public Stream {
 
   const std::unique_ptr<Stream> stream_;
   const int left_out_;
-  const bool is_late_;
+  const milliseconds late_;
   int& waits_;
 };
 
 class Planter final : public ContextDecorator {
  public:
-  Planter(int left_out, bool is_late)
-      : left_out_(left_out), is_late_(is_late) {}
+  Planter(int left_out, milliseconds late) : left_out_(left_out), late_(late) {}
   std::unique_ptr<Stream> Decorate(std::unique_ptr<Stream> stream) override {
-    return std::make_unique<PlantedStream>(std::move(stream), left_out_,
-                                           is_late_, waits_);
+    return std::make_unique<PlantedStream>(std::move(stream), left_out_, late_,
+                                           waits_);
   }
   std::unique_ptr<Allocator> Decorate(
       std::unique_ptr<Allocator> allocator) override {
@@ -77,7 +81,7 @@ class Planter final : public ContextDecorator {
 
  private:
   const int left_out_;
-  const bool is_late_;
+  const milliseconds late_;
   int waits_ = 0;
 };
 
@@ -117,17 +121,18 @@ std::vector<float> Expected(CollectiveKind kind) {
 }
 
 // What all ranks have of a collective, whose operands are made late and
-// overwritten soon. `hasty_rank` leaves out a wait; `late_rank` alone is late,
-// since the waits that are left for another late rank would hide the missing
-// one.
+// overwritten soon. `hasty_rank` leaves out a wait; `late_rank` alone is
+// `late`, since the waits that are left for another late rank would hide the
+// missing one.
 std::vector<float> Results(CollectiveKind kind, int hasty_rank, int left_out,
-                           int late_rank, int* waits = nullptr) {
-  Planter hasty(left_out, /*is_late=*/false);
-  Planter late(kNone, /*is_late=*/true);
-  Planter punctual(kNone, /*is_late=*/false);
+                           int late_rank, milliseconds late,
+                           int* waits = nullptr) {
+  Planter hasty(left_out, kPunctual);
+  Planter tardy(kNone, late);
+  Planter punctual(kNone, kPunctual);
   std::vector<ContextDecorator*> planters(kRanks, &punctual);
   planters[static_cast<size_t>(hasty_rank)] = &hasty;
-  planters[static_cast<size_t>(late_rank)] = &late;
+  planters[static_cast<size_t>(late_rank)] = &tardy;
   std::vector<std::vector<float>> results(kRanks);
   const absl::Status status = RunLocal(
       kRanks,
@@ -166,13 +171,14 @@ std::vector<float> Results(CollectiveKind kind, int hasty_rank, int left_out,
   return joined;
 }
 
-// Whether a wait that `hasty` leaves out shows, whichever peer it was for.
+// Whether a wait that `hasty` leaves out shows, whichever peer it was for. On a
+// machine that is busy `hasty` itself waits for a core: the peer is later then.
 bool IsFound(CollectiveKind kind, int hasty, int left_out,
              const std::vector<float>& right) {
-  constexpr int kTries = 25;
-  for (int i = 0; i < kTries; ++i) {
-    for (int late = 0; late < kRanks; ++late) {
-      if (late != hasty && Results(kind, hasty, left_out, late) != right) {
+  for (milliseconds late = kLittle; late <= kMost; late *= 2) {
+    for (int peer = 0; peer < kRanks; ++peer) {
+      if (peer != hasty &&
+          Results(kind, hasty, left_out, peer, late) != right) {
         return true;
       }
     }
@@ -194,9 +200,9 @@ TEST_P(LocalOnCudaPlantedTest, EachWaitThatMattersShows) {
   for (const int hasty : {0, kRoot}) {
     if (hasty == kRoot && kind != CollectiveKind::kBroadcast) continue;
     int waits = 0;
-    for (int late = 0; late < kRanks; ++late) {
-      if (late == hasty) continue;
-      ASSERT_EQ(Results(kind, hasty, kNone, late, &waits), right);
+    for (int peer = 0; peer < kRanks; ++peer) {
+      if (peer == hasty) continue;
+      ASSERT_EQ(Results(kind, hasty, kNone, peer, kLittle, &waits), right);
     }
     // The test's own, then for each peer before the collective and after it; a
     // sum and the parts that others sum have one between them.
