@@ -2,6 +2,7 @@
 // Tensors that go from thread to thread: made by a data loader's, read and
 // dropped by ranks'.
 #include <condition_variable>
+#include <cstdint>
 #include <deque>
 #include <functional>
 #include <memory>
@@ -12,6 +13,7 @@
 #include <utility>
 #include <vector>
 
+#include "crosshatch/tensor/allocator.h"
 #include "crosshatch/tensor/autograd.h"
 #include "crosshatch/tensor/creation.h"
 #include "crosshatch/tensor/ops/ops.h"
@@ -176,6 +178,19 @@ TEST(ThreadsTest, ARanksTensorsMayBeDroppedAnywhere) {
   dropper->join();
   rank.allocator().TakeReturned();
   EXPECT_EQ(rank.allocator().stats().current_total, 0);
+}
+
+// What else touches the owner's lists would do so beside the owner.
+TEST(ThreadsTest, MemoryComesBackOnItsOwnersThread) {
+  RankContext rank({.world_rank = 1});
+  const RankContextScope scope(&rank);
+  Tensor tensor = Ones({100});
+  const Allocator& allocator = rank.allocator();
+  const int64_t leased = allocator.stats().current_total;
+  std::thread([&] { tensor = Tensor(); }).join();
+  EXPECT_EQ(allocator.stats().current_total, leased);
+  rank.allocator().TakeReturned();
+  EXPECT_EQ(allocator.stats().current_total, leased - 400);
 }
 
 TEST(ThreadsDeathTest, ARanksTensorsAreUsedOnItsThreadOnly) {

@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <cstdint>
 #include <functional>
 #include <mutex>
 #include <string>
@@ -22,6 +23,7 @@
 #include "crosshatch/tensor/ops/in_place.h"
 #include "crosshatch/tensor/ops/pointwise.h"
 #include "crosshatch/tensor/ops/reduce.h"
+#include "crosshatch/tensor/ops/view.h"
 #include "crosshatch/tensor/rank_context.h"
 #include "crosshatch/testing/ranks.h"
 
@@ -175,6 +177,31 @@ TEST(CrossMesh, MovesOtherDTypesAndUnevenUnits) {
           if (y.present()) CH_EXPECT_EQ(Differs(y.tensor(), dense), "");
         }
       });
+}
+
+TEST(CrossMesh, CountsTheCopyOfWhatRepeatsInMemory) {
+  OnTwoMeshes(2, {{1}, {0}}, {{1}, {1}},
+              [](World& world, const DeviceMesh& from, const DeviceMesh& to) {
+                const Layout here = Layout::Replicated(from.layout(), 2);
+                const Layout there = Layout::Replicated(to.layout(), 2);
+                // Two rows that are one in memory, which an exchange may not
+                // read twice.
+                const Tensor rows = Expand(Numbers({1, 3}, 1), {2, 3});
+                CrossMeshTensor x = CrossMeshTensor::Absent(false);
+                if (world.rank() == 0) {
+                  x = CrossMeshTensor(FromLocal(rows, from, here, here));
+                }
+                const int64_t before = world.context().copied_bytes();
+                const CrossMeshTensor y =
+                    RedistributeAcross(x, {.from_mesh = from,
+                                           .from = here,
+                                           .to_mesh = to,
+                                           .to = there,
+                                           .sizes = {2, 3}});
+                CH_EXPECT_EQ(world.context().copied_bytes() - before,
+                             world.rank() == 0 ? 24 : 0);
+                if (y.present()) CH_EXPECT_EQ(Differs(y.tensor(), rows), "");
+              });
 }
 
 TEST(CrossMesh, TakesTheGradientInTheLayoutGiven) {

@@ -4,6 +4,7 @@
 // optimizer state in host memory, which on the CPU is a second accounted pool.
 
 #include <algorithm>
+#include <cstdint>
 #include <ostream>
 #include <string>
 #include <vector>
@@ -40,6 +41,8 @@ struct Bytes {
   MemoryStats device;
   MemoryStats host;
   int64_t shards = 0;
+  int64_t shards_of_blocks = 0;
+  int64_t copied = 0;  ///< In all steps.
 };
 
 int64_t Of(const MemoryStats& stats, MemoryClass memory_class) {
@@ -78,10 +81,19 @@ std::vector<std::vector<float>> Train(const Case& c, bool offload,
       if (bytes != nullptr && world.rank() == 0) {
         bytes->device = world.context().device_allocator().stats();
         bytes->host = world.context().host_allocator().stats();
-        bytes->shards = 0;
-        for (nn::Parameter* p : model.Parameters()) {
-          bytes->shards += LocalTensor(p->data()).numel() * 4;
+        const auto shards_of = [](nn::Module& module) {
+          int64_t shards = 0;
+          for (nn::Parameter* p : module.Parameters()) {
+            shards += LocalTensor(p->data()).numel() * 4;
+          }
+          return shards;
+        };
+        bytes->shards = shards_of(model);
+        bytes->shards_of_blocks = 0;
+        for (auto& block : model.blocks()) {
+          bytes->shards_of_blocks += shards_of(*block);
         }
+        bytes->copied = world.context().copied_bytes();
       }
       optimizer.ZeroGrad();
     }
@@ -151,6 +163,16 @@ TEST(CpuOffloadTest, LeavesNothingThatLastsOnTheDevice) {
         bytes.host.peak[static_cast<size_t>(MemoryClass::kGatheredParameter)],
         0);
   }
+}
+
+// Blocks go to the device twice a step, the root once, and all gradients back.
+TEST(CpuOffloadTest, CountsWhatItCopies) {
+  Bytes without;
+  Bytes with;
+  Train({}, false, 0, &without);
+  Train({}, true, 0, &with);
+  EXPECT_EQ(with.copied - without.copied,
+            kSteps * (with.shards_of_blocks + 2 * with.shards));
 }
 
 TEST(CpuOffloadTest, CopiesOnceForEachGatherAndReduction) {
