@@ -73,7 +73,6 @@ Gpt2::Gpt2(const Gpt2Config& config)
       ln_f_(Make<nn::LayerNorm>("ln_f", config.dim)),
       lm_head_(Make<nn::Linear>("lm_head", wte_.weight())) {
   for (int64_t i = 0; i < config.layers; ++i) h_.Add(config);
-  NamedParameters();
 }
 
 TensorList Gpt2::ForwardImpl(TensorSpan inputs) {

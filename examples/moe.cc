@@ -93,7 +93,6 @@ class Model final : public nn::Module {
         norm_(Make<nn::RmsNorm>("norm", config.dim, 1e-5)),
         head_(Make<nn::Linear>("head", config.dim, kVocab)) {
     for (int64_t i = 0; i < config.layers; ++i) blocks_.Add(config, rotary_);
-    NamedParameters();
   }
 
   const char* type_name() const override { return "Model"; }

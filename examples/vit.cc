@@ -123,7 +123,6 @@ class Tokens final : public nn::Module {
 // Images [B, 1, side, side] to logits [B, classes].
 class Vit final : public nn::Module {
  public:
-  Vit() { NamedParameters(); }
   const char* type_name() const override { return "Vit"; }
   std::vector<nn::Module*> blocks() { return {&block_0_, &block_1_}; }
 

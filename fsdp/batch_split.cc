@@ -138,9 +138,9 @@ void BatchSplit::Begin(const DeviceMesh& mesh, const std::string& module_name,
     here.row_size = absl::StrJoin(sizes.begin() + 1, sizes.end(), "x");
   }
   CH_CHECK(first != nullptr)
-      << "FSDP: no input of " << module_name << " has dims, so nothing says "
-      << "how many rows of the batch it has, which dropout depends on; say it "
-      << "by a BatchRowsScope (nn/batch_rows.h)";
+      << "FSDP: no input of " << module_name << " has dims (an undefined one "
+      << "has none), so nothing says how many rows of the batch it has, which "
+      << "dropout depends on; say it by a BatchRowsScope (nn/batch_rows.h)";
   nn::BatchRows rows = {.here = here.rows, .over = mesh.layout()};
   RankContext& context = RankContext::Current();
   std::vector<Told> all;

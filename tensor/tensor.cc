@@ -172,8 +172,12 @@ std::vector<T> Tensor::ToVector() const {
   CH_CHECK(defined()) << "ToVector of an undefined tensor";
   // What has no memory says why.
   if (!is_distributed() && !storage()->attached()) storage()->data();
-  CH_CHECK(!is_distributed() && !device().is_meta())
-      << "ToVector of " << Describe() << ", whose elements are not all here";
+  CH_CHECK(!is_distributed())
+      << "ToVector of " << Describe() << ", whose elements are not all here: "
+      << "FullTensor gathers them on every rank, LocalTensor is this rank's "
+      << "part (dtensor/dtensor.h)";
+  CH_CHECK(!device().is_meta())
+      << "ToVector of " << Describe() << ", whose elements are nowhere";
   std::vector<T> values(static_cast<size_t>(numel()));
   CopyOut(*this, values.data());
   return values;

@@ -188,6 +188,23 @@ absl::Status RunAModuleThatIsNotRegistered(const DeviceMesh&) {
   return absl::OkStatus();
 }
 
+// The plan does not reach it either.
+absl::Status LeaveAModuleUnregisteredUnderTp(const DeviceMesh& mesh) {
+  nn::Linear down(6, 6);
+  Forgetful model;
+  CH_RETURN_IF_ERROR(
+      tp::ParallelizeModule(down, mesh, {{"", tp::RowwiseParallel()}}));
+  CH_RETURN_IF_ERROR(down.Materialize({}));
+  CH_RETURN_IF_ERROR(model.Materialize({}));
+  model.Forward(down.Forward(Ones({2, 3})));
+  return absl::OkStatus();
+}
+
+absl::Status ReadTheValuesOfAllRanks(const DeviceMesh& mesh) {
+  DistributeTensor(Input(), mesh, {Shard(0)}).ToVector<float>();
+  return absl::OkStatus();
+}
+
 absl::Status ReadAGatheredParameterOutsideOfForward(const DeviceMesh& mesh) {
   Net net;
   CH_RETURN_IF_ERROR(fsdp::FullyShard(net, mesh));
@@ -387,6 +404,11 @@ std::vector<Mistake> Mistakes() {
        "a parameter that was not materialized", true},
       {"NotRegistered", 1, RunAModuleThatIsNotRegistered,
        "the modules that their parents registered (RegisterModule)", true},
+      {"NotRegisteredUnderTp", 2, LeaveAModuleUnregisteredUnderTp,
+       "the modules that their parents registered (RegisterModule)", true,
+       "op matmul of"},
+      {"ValuesOfAllRanks", 2, ReadTheValuesOfAllRanks,
+       "FullTensor gathers them on every rank", true, "f32[2, 6]|[S(0)]"},
       {"GatheredOutsideOfForward", 2, ReadAGatheredParameterOutsideOfForward,
        "has it while its module runs", true},
       {"HeadsDoNotDivide", 2, SplitHeadsThatDoNotDivide,

@@ -25,14 +25,19 @@ Tensor ProductsOfGroups(const Tensor& windows, const Tensor& weight,
       {windows.size(0), windows.size(1), windows.size(2), weight.size(0)});
 }
 
+/// Whether channels and dims are those of a convolution.
+bool Fit(const Tensor& x, const Tensor& weight, int ndim, int64_t groups) {
+  return x.ndim() == ndim && weight.ndim() == ndim && groups > 0 &&
+         x.size(1) == weight.size(1) * groups && weight.size(0) % groups == 0 &&
+         weight.numel() > 0;
+}
+
 }  // namespace
 
 Tensor Conv2d(const Tensor& x, const Tensor& weight, const Tensor& bias,
               const Conv2dOptions& options) {
   const int64_t groups = options.groups;
-  CH_CHECK(weight.ndim() == 4 && x.ndim() == 4 && groups > 0 &&
-           x.size(1) == weight.size(1) * groups &&
-           weight.size(0) % groups == 0 && weight.numel() > 0)
+  CH_CHECK(Fit(x, weight, 4, groups))
       << "conv of " << x.Describe() << " by a weight of " << weight.Describe()
       << " in " << groups << " groups: [N, C, H, W] takes [O, C / groups, "
       << "kernel, kernel] with O a multiple of the groups";
@@ -50,9 +55,10 @@ Tensor Conv2d(const Tensor& x, const Tensor& weight, const Tensor& bias,
 
 Tensor Conv1d(const Tensor& x, const Tensor& weight, const Tensor& bias,
               const Conv1dOptions& options) {
-  CH_CHECK(weight.ndim() == 3 && x.ndim() == 3)
+  CH_CHECK(Fit(x, weight, 3, options.groups))
       << "conv of " << x.Describe() << " by a weight of " << weight.Describe()
-      << ": [N, C, L] takes [O, C / groups, kernel]";
+      << " in " << options.groups << " groups: [N, C, L] takes [O, C / groups, "
+      << "kernel] with O a multiple of the groups";
   const Tensor y = Conv2d(Unsqueeze(x, 2), Unsqueeze(weight, 2), bias,
                           {.windows = {.stride = {1, options.stride},
                                        .padding = {0, options.padding},

@@ -143,6 +143,8 @@ TEST(ConvDeathTest, NamesWhatDoesNotFit) {
   EXPECT_DEATH((void)Unfold(Ones({1, 2, 3, 3}), {1, 1}, {.stride = {0, 1}}),
                HasSubstr("stride 0"));
   EXPECT_DEATH((void)Conv1d(Ones({2, 3}), Ones({1, 2, 3})), "\\[N, C, L\\]");
+  EXPECT_DEATH((void)Conv1d(Ones({1, 3, 5}), Ones({1, 2, 3})),
+               "conv of f32\\[1, 3, 5\\] on .* by a weight of");
 }
 
 }  // namespace
