@@ -94,10 +94,6 @@ class GatedFileSystem final : public FileSystem {
     error_ = error;
     opened_.notify_all();
   }
-  void Close() {
-    const std::lock_guard<std::mutex> lock(mutex_);
-    is_open_ = false;
-  }
 
   void Close() {
     const std::lock_guard<std::mutex> lock(mutex_);
