@@ -30,6 +30,18 @@ class TrainLmTestCase(unittest.TestCase):
     def path(self, name):
         return os.path.join(self.dir, name)
 
+    def full_pipe(self):
+        """(path, descriptor) of a pipe that holds who writes to it, until what
+        it has is read."""
+        path = self.path("full_pipe")
+        os.mkfifo(path)
+        pipe = os.open(path, os.O_RDWR | os.O_NONBLOCK)
+        self.addCleanup(os.close, pipe)
+        with self.assertRaises(BlockingIOError):
+            while os.write(pipe, bytes(1 << 16)):
+                pass
+        return path, pipe
+
     def run_program(self, *flags, limit=None):
         """`limit`: the most bytes that a file may have."""
         def set_limit():
