@@ -518,7 +518,7 @@ def ch_mpi_test(
         tags = [],
         deps = [],
         copts = [],
-        seconds = 50,
+        seconds = 100,
         two_hosts = [],
         visibility = None,
         **kwargs):
