@@ -80,6 +80,16 @@ TEST(RunLocal, NamesTheRankWhosePoolOrStreamFoundNoThread) {
   }
 }
 
+// Without a stream whose thread would be missed as well.
+TEST(RunLocal, ARankWithoutItsPoolDoesNotGoOn) {
+  const FewThreadsScope scope(3);
+  const absl::Status status = RunLocal(
+      2, [](World&) { return absl::OkStatus(); }, {.threads_per_rank = 4});
+  EXPECT_EQ(status.code(), absl::StatusCode::kResourceExhausted) << status;
+  EXPECT_THAT(std::string(status.message()), HasSubstr("cannot start "));
+  EXPECT_THAT(std::string(status.message()), HasSubstr("rank "));
+}
+
 TEST(RunLocal, AnExceptionOfARankIsItsError) {
   const auto throws = [](const auto& exception) {
     return RunLocal(2, [&](World& world) -> absl::Status {
