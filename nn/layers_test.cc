@@ -70,7 +70,10 @@ TEST(LinearTest, TakesAnyDTypeAndGivesTheInputs) {
 }
 
 TEST(LinearDeathTest, KeepsUnitsWhole) {
-  EXPECT_DEATH(Linear(4, 6, {.out_unit = 4}), HasSubstr("linear"));
+  EXPECT_DEATH(Linear(4, 6, {.out_unit = 4}),
+               HasSubstr("out_unit 4 does not divide the 6 features"));
+  EXPECT_DEATH(Linear(4, 6, {.in_unit = 4, .in_part = 3}),
+               HasSubstr("in_part 3 does not divide the 4 features"));
   EXPECT_DEATH(Linear(4, 6, {.out_unit = 0}),
                HasSubstr("units of 0 and 1 features"));
   EXPECT_DEATH(Linear(std::shared_ptr<Parameter>()),

@@ -46,10 +46,16 @@ Linear::Linear(int64_t in_features, int64_t out_features,
   CH_CHECK(out_unit_ > 0 && in_unit_ > 0 && out_part_ >= 0 && in_part_ >= 0)
       << "linear: units of " << out_unit_ << " and " << in_unit_
       << " features, parts of " << out_part_ << " and " << in_part_;
-  CH_CHECK_EQ(out_features % out_unit_, 0) << "linear";
-  CH_CHECK_EQ(in_features % in_unit_, 0) << "linear";
-  CH_CHECK(out_part_ == 0 || out_unit_ % out_part_ == 0) << "linear";
-  CH_CHECK(in_part_ == 0 || in_unit_ % in_part_ == 0) << "linear";
+  const auto check_divides = [](const char* part, int64_t size,
+                                const char* whole, int64_t of) {
+    CH_CHECK(size == 0 || of % size == 0)
+        << "linear: LinearOptions::" << part << " " << size
+        << " does not divide the " << of << " features of " << whole;
+  };
+  check_divides("out_unit", out_unit_, "the output", out_features);
+  check_divides("in_unit", in_unit_, "the input", in_features);
+  check_divides("out_part", out_part_, "an out_unit", out_unit_);
+  check_divides("in_part", in_part_, "an in_unit", in_unit_);
   const int64_t units = out_features / out_unit_;
   CH_CHECK(out_readers_ == 0 || units == 0 || out_readers_ % units == 0)
       << "linear: " << units << " units of the output do not divide the "

@@ -93,7 +93,7 @@ Tensor Margin(const Tensor& logits, const Tensor& targets,
        .outputs = {{result, targets.sizes(), GradientLayout(result)}},
        .redistribute_inputs = true});
   CH_CHECK_OK(margin.status())
-      << "cross entropy of logits " << logits.Describe();
+      << " in cross entropy of logits " << logits.Describe();
   return Settled((*margin)[0]);
 }
 

@@ -22,14 +22,19 @@ class Experts final : public ParallelStyle {
 
   const char* name() const override { return "ExpertParallel"; }
 
-  absl::Status Apply(nn::Module& module, const std::string& module_name,
+  absl::Status Check(const nn::Module& module,
+                     const std::string& module_name) const override {
+    if (dynamic_cast<const nn::MixtureOfExperts*>(&module) != nullptr) {
+      return absl::OkStatus();
+    }
+    return absl::InvalidArgumentError(absl::StrCat(
+        name(), " fits nn::MixtureOfExperts; module \"", module_name,
+        "\" is of another class, which calls itself ", module.type_name()));
+  }
+
+  absl::Status Apply(nn::Module& module, const std::string& /*module_name*/,
                      const DeviceMesh& mesh) const override {
     auto* const experts = dynamic_cast<nn::MixtureOfExperts*>(&module);
-    if (experts == nullptr) {
-      return absl::InvalidArgumentError(absl::StrCat(
-          name(), " fits nn::MixtureOfExperts; ", module_name,
-          " is of another class, which calls itself ", module.type_name()));
-    }
     CH_RETURN_IF_ERROR(experts->Place(
         {.experts = mesh, .batch = options_.batch, .shared = options_.shared}));
     const Layout by_expert =

@@ -16,6 +16,7 @@
 #include "crosshatch/dtensor/redistribute.h"
 #include "crosshatch/dtensor/row_exchange.h"
 #include "crosshatch/mesh/device_mesh.h"
+#include "crosshatch/nn/layers/sequential.h"
 #include "crosshatch/nn/linear.h"
 #include "crosshatch/nn/mixture_of_experts.h"
 #include "crosshatch/tensor/autograd.h"
@@ -319,7 +320,18 @@ TEST(ExpertParallelTest, SaysWhatDoesNotFit) {
     CH_EXPECT_THAT(
         std::string(
             ParallelizeModule(linear, ep, {{"", ExpertParallel()}}).message()),
-        HasSubstr("fits nn::MixtureOfExperts"));
+        HasSubstr("fits nn::MixtureOfExperts; module \"\" is of another"));
+    // Before anything is changed, whichever comes first.
+    nn::Sequential three;
+    for (int i = 0; i < 3; ++i) three.Add<nn::Linear>(2, 2);
+    CH_EXPECT_FALSE(ParallelizeModule(three, ep,
+                                      {{"0", ColwiseParallel()},
+                                       {"1", ExpertParallel()},
+                                       {"2", ColwiseParallel()}})
+                        .ok());
+    for (const nn::Parameter* parameter : three.Parameters()) {
+      CH_EXPECT_FALSE(parameter->data().is_distributed());
+    }
     nn::MixtureOfExperts model(Options(3, std::nullopt));
     CH_EXPECT_THAT(
         std::string(

@@ -27,8 +27,8 @@ absl::Status CheckFits(const char* style, const nn::Module& module,
     return absl::OkStatus();
   }
   return absl::InvalidArgumentError(absl::StrCat(
-      style, " fits nn::Linear and nn::Embedding; ", name,
-      " is of another class, which calls itself ", module.type_name(),
+      style, " fits nn::Linear and nn::Embedding; module \"", name,
+      "\" is of another class, which calls itself ", module.type_name(),
       "; give it a style of its own (ParallelStyle)"));
 }
 

@@ -69,7 +69,7 @@ TEST(DTensorDeathTest, PlacementsAreOneForEachAxis) {
                       [](const DeviceMesh& mesh) {
                         DistributeTensor(Numbers({4}, 1), mesh, {Shard(0)});
                       }),
-               "DistributeTensor by placements \\[S\\(0\\)\\] on mesh");
+               " in DistributeTensor by placements \\[S\\(0\\)\\] on mesh");
 }
 
 TEST(DTensor, PartsWithoutMemoryStayWithout) {

@@ -13,7 +13,7 @@ Layout LayoutBy(const char* what, absl::Span<const Placement> placements,
   absl::StatusOr<Layout> layout =
       Layout::FromPlacements(mesh.layout(), ndim, placements);
   CH_CHECK_OK(layout.status())
-      << what << " by placements " << ToString(placements) << " on "
+      << " in " << what << " by placements " << ToString(placements) << " on "
       << mesh.ToString();
   return *std::move(layout);
 }

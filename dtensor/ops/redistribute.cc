@@ -27,7 +27,7 @@ Tensor Redistribute(const Tensor& t, absl::Span<const Placement> to,
   const absl::StatusOr<Layout> layout = Layout::FromPlacements(
       DTensorHandler::Of(t).layout().mesh(), t.ndim(), to);
   CH_CHECK_OK(layout.status())
-      << "Redistribute of " << t.Describe() << " to " << ToString(to);
+      << " in Redistribute of " << t.Describe() << " to " << ToString(to);
   return Redistribute(t, *layout, options);
 }
 
