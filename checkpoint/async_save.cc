@@ -22,9 +22,10 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
-#include "absl/types/span.h"
+#include "crosshatch/base/check.h"
 #include "crosshatch/base/start_thread.h"
 #include "crosshatch/base/status_macros.h"
+#include "crosshatch/checkpoint/box_runs.h"
 #include "crosshatch/checkpoint/on_ranks.h"
 #include "crosshatch/checkpoint/patient_work.h"
 #include "crosshatch/checkpoint/save_job.h"
@@ -37,18 +38,24 @@
 namespace crosshatch::checkpoint {
 namespace {
 
-/// What is copied at once: who waits for the copies waits for one such part of
-/// a thread that gets no core.
-constexpr size_t kCopiedAtOnce = size_t{1} << 20;
+/// What is copied or written at once: who waits waits for one such part of a
+/// thread that gets no core.
+constexpr size_t kAtOnce = size_t{256} << 10;
+
+/// So much a thread writes within milliseconds, which training does not notice;
+/// one that gets no core takes longer to begin and to end alone.
+constexpr size_t kLittle = size_t{4} << 20;
 
 // Where training keeps all cores busy, a thread that copies and writes is to
 // have what it leaves: a rank that waits for a core keeps all the others
 // waiting, and nobody waits for a file, but the next save, nor for a copy until
 // an op changes what it is of; what is left then the rank does itself
-// (PatientWork). Beside a busy thread Linux gives one of this class a three
-// hundredth of the core, and all of it where ranks wait for one another. The
-// class is the thread's own, and to enter it takes no right. Where it cannot be
-// had, the save is as good, and training slower.
+// (PatientWork). What nobody can take over, the end of a save, such a thread
+// does not do: beside busy programs it would take seconds for it. Beside a busy
+// thread Linux gives one of this class a three hundredth of the core, and all
+// of it where ranks wait for one another. The class is the thread's own, and to
+// enter it takes no right. Where it cannot be had, the save is as good, and
+// training slower.
 void LetTrainingGoFirst() {
   const sched_param none = {};
   sched_setscheduler(/*pid=*/0, SCHED_IDLE, &none);
@@ -68,6 +75,7 @@ AsyncCheckpointer::~AsyncCheckpointer() {
   // The peers of a run that failed may never report.
   const absl::Status status = world_.context().status();
   if (!status.ok()) Deliver(status);
+  if (work_ != nullptr) work_->RunUntil(num_parts_).IgnoreError();
   JoinWriter();
 }
 
@@ -176,25 +184,39 @@ std::vector<AsyncCheckpointer::Copy> AsyncCheckpointer::BeginCopies() {
   return copies;
 }
 
-void AsyncCheckpointer::PlanWork(std::vector<Copy> copies) {
-  std::vector<Copy> parts;
-  for (const Copy& copy : copies) {
+void AsyncCheckpointer::PlanWork(const std::vector<Copy>& copies) {
+  std::vector<Copy> copied;
+  std::vector<SaveJob::Piece> written;
+  std::vector<const void*> data;
+  size_t bytes = 0;
+  for (size_t i = 0; i < copies.size(); ++i) {
+    const Copy& copy = copies[i];
+    bytes += copy.bytes;
     const auto* from = static_cast<const std::byte*>(copy.from);
-    for (size_t at = 0; from != nullptr && at < copy.bytes;
-         at += kCopiedAtOnce) {
-      parts.push_back({.to = copy.to + at,
-                       .from = from + at,
-                       .bytes = std::min(kCopiedAtOnce, copy.bytes - at)});
+    for (size_t at = 0; from != nullptr && at < copy.bytes; at += kAtOnce) {
+      copied.push_back({.to = copy.to + at,
+                        .from = from + at,
+                        .bytes = std::min(kAtOnce, copy.bytes - at)});
     }
+    const SaveJob::Piece& piece = job_->pieces()[i];
+    const int64_t element = SizeOf(piece.data.dtype());
+    const std::byte* next = copy.to;
+    CH_CHECK_OK(ForEachBlock(piece.box, element, kAtOnce, [&](const Box& box) {
+      written.push_back({.cell = piece.cell, .box = box, .data = {}});
+      data.push_back(next);
+      next += box.numel() * element;
+      return absl::OkStatus();
+    }));
   }
-  num_copies_ = parts.size();
-  num_parts_ = num_copies_ + 1 + copies.size();
+  trails_training_ = bytes > kLittle;
+  num_copies_ = copied.size();
+  num_parts_ = num_copies_ + 1 + written.size();
   work_ = std::make_unique<PatientWork>(
       num_parts_,
-      [this, parts = std::move(parts),
-       copies = std::move(copies)](size_t part) -> absl::Status {
+      [this, copied = std::move(copied), written = std::move(written),
+       data = std::move(data)](size_t part) -> absl::Status {
         if (part < num_copies_) {
-          std::memcpy(parts[part].to, parts[part].from, parts[part].bytes);
+          std::memcpy(copied[part].to, copied[part].from, copied[part].bytes);
           return absl::OkStatus();
         }
         if (part == num_copies_) {
@@ -204,10 +226,8 @@ void AsyncCheckpointer::PlanWork(std::vector<Copy> copies) {
           CH_RETURN_IF_ERROR(world_.context().status());
           return job_->BeginFile();
         }
-        const size_t piece = part - num_copies_ - 1;
-        const void* const data = copies[piece].to;
-        return job_->Write(absl::MakeConstSpan(&job_->pieces()[piece], 1),
-                           {&data, 1});
+        const size_t i = part - num_copies_ - 1;
+        return job_->Write({&written[i], 1}, {&data[i], 1});
       });
 }
 
@@ -231,12 +251,20 @@ void AsyncCheckpointer::WaitUntilCopied() {
 }
 
 absl::StatusOr<std::string> AsyncCheckpointer::WriteFile() {
+  if (trails_training_) {
+    absl::StatusOr<std::thread> patient =
+        StartThread("the thread that trails training", [this] {
+          LetTrainingGoFirst();
+          work_->RunPatiently().IgnoreError();
+        });
+    if (patient.ok()) patient->join();
+  }
+  // All of it, where that one did not start.
   CH_RETURN_IF_ERROR(work_->RunPatiently());
   return job_->EndFile();
 }
 
 void AsyncCheckpointer::Write(const std::function<absl::Status()>& then) {
-  LetTrainingGoFirst();
   const absl::StatusOr<std::string> hashes = WriteFile();
   if (world_.rank() != 0) {
     // Where it cannot be left, the first rank hears of it when they meet.
@@ -277,7 +305,7 @@ void AsyncCheckpointer::Write(const std::function<absl::Status()>& then) {
 
 absl::Status AsyncCheckpointer::Wait() {
   if (job_ == nullptr) return absl::OkStatus();
-  // Other programs may leave the thread that writes no core.
+  // Other programs may leave the thread that trails training no core.
   if (work_ != nullptr) work_->RunUntil(num_parts_).IgnoreError();
   const absl::Status status = Finish();
   JoinWriter();

@@ -17,11 +17,12 @@
 /// memory of the host, beside the next forward and backward, and then writes
 /// the copy, in what time training leaves it. The first op that would change
 /// what is not copied yet, which is the optimizer's next step, copies what is
-/// left (WriteGuard), and Wait writes what is. That thread takes part in no
-/// collective, which could come between those of training: ranks tell the first
-/// one by small files in the directory that they write to (SaveJob's reports),
-/// and its thread puts the checkpoint in place as soon as all have. So a
-/// checkpoint is there once it is written, not when the program next asks.
+/// left (WriteGuard), and Wait and the destructor write what is. Another
+/// thread, which does not trail training, ends the save. Neither takes part in
+/// a collective, which could come between those of training: ranks tell the
+/// first one by small files in the directory that they write to (SaveJob's
+/// reports), and its thread puts the checkpoint in place as soon as all have.
+/// So a checkpoint is there once it is written, not when the program next asks.
 
 #include <cstddef>
 #include <functional>
@@ -121,10 +122,11 @@ class AsyncCheckpointer {
   /// \returns one for each piece, in their order
   std::vector<Copy> BeginCopies();
   /// Makes work_ of the host's part of the copies and of writing them.
-  void PlanWork(std::vector<Copy> copies);
+  void PlanWork(const std::vector<Copy>& copies);
   /// Waits for the device's part of them, unless the rank is poisoned.
   void AwaitDevice();
-  /// On the writing thread: writes this rank's file, and what it holds.
+  /// On the writing thread: writes this rank's file, where that is much by
+  /// another thread, which trails training.
   /// \returns as SaveJob::EndFile
   absl::StatusOr<std::string> WriteFile();
   /// All of what the writing thread does.
@@ -150,11 +152,12 @@ class AsyncCheckpointer {
   std::unique_ptr<SaveJob> job_;
   /// The device has copied what it was to.
   std::shared_future<void> device_copied_;
-  /// Copies, num_copies_ parts, then the beginning of the file, then a part a
-  /// piece; num_parts_ in all. Null where there is no thread for it.
+  /// Copies, num_copies_ parts, then the beginning of the file, then what is
+  /// written to it; num_parts_ in all. Null where there is no thread for it.
   std::unique_ptr<PatientWork> work_;
   size_t num_copies_ = 0;
   size_t num_parts_ = 0;
+  bool trails_training_ = false;
   std::unique_ptr<WriteGuard> guard_;
   std::promise<absl::StatusOr<std::string>> written_;
   std::shared_future<absl::StatusOr<std::string>> until_written_;

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "crosshatch/checkpoint/async_save.h"
 
+#include <sched.h>
+
 #include <algorithm>
 #include <atomic>
 #include <cerrno>
@@ -285,6 +287,28 @@ TEST(AsyncSaveTest, RunsWhatComesThenOnceOnTheFirstRank) {
     return absl::OkStatus();
   });
   EXPECT_EQ(runs, (std::vector<int>{1, 0, 0}));
+}
+
+// Ranks wait for the end of a save, which they cannot take over.
+TEST(AsyncSaveTest, TheEndOfASaveIsNotLeftToIdleCores) {
+  const std::string dir = FreshDir("async_end");
+  RunRanks(2, [&](World& world) -> absl::Status {
+    AsyncCheckpointer saver(world);
+    const int own = sched_getscheduler(/*pid=*/0);
+    int at_the_end = -1;
+    // So much is written by a thread that trails training.
+    nn::StateDict state;
+    for (const char* name : {"a", "b"}) {
+      CH_RETURN_IF_ERROR(state.Add(name, Full({3, 1 << 20}, 1)));
+    }
+    CH_RETURN_IF_ERROR(saver.Save(state, dir, false, [&] {
+      at_the_end = sched_getscheduler(/*pid=*/0);
+      return absl::OkStatus();
+    }));
+    CH_RETURN_IF_ERROR(saver.Wait());
+    CH_EXPECT_EQ(at_the_end, world.rank() == 0 ? own : -1);
+    return absl::OkStatus();
+  });
 }
 
 TEST(AsyncSaveTest, AFailedRunIsNotWaitedFor) {

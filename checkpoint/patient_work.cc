@@ -4,6 +4,8 @@
 #include <algorithm>
 #include <utility>
 
+#include "absl/cleanup/cleanup.h"
+
 namespace crosshatch::checkpoint {
 
 PatientWork::PatientWork(size_t size, std::function<absl::Status(size_t)> part)
@@ -12,12 +14,15 @@ PatientWork::PatientWork(size_t size, std::function<absl::Status(size_t)> part)
 void PatientWork::RunNext(Lock& lock) {
   const size_t part = next_++;
   is_running_ = true;
+  absl::Status status = absl::InternalError("a part of the work threw");
+  const absl::Cleanup end = [&] {
+    lock.lock();
+    is_running_ = false;
+    if (status_.ok()) status_ = status;
+    changed_.notify_all();
+  };
   lock.unlock();
-  const absl::Status status = part_(part);
-  lock.lock();
-  is_running_ = false;
-  if (status_.ok()) status_ = status;
-  changed_.notify_all();
+  status = part_(part);
 }
 
 absl::Status PatientWork::RunPatiently() {

@@ -18,7 +18,8 @@ namespace crosshatch::checkpoint {
 class PatientWork {
  public:
   /// \param part does the part of that number; after its first error none is
-  ///     done any more. Parts never run at once.
+  ///     done any more. Parts never run at once. What it throws comes to the
+  ///     thread that did it, and is an error to the others.
   PatientWork(size_t size, std::function<absl::Status(size_t)> part);
   PatientWork(const PatientWork&) = delete;
   PatientWork& operator=(const PatientWork&) = delete;

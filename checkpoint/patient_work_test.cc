@@ -4,6 +4,7 @@
 #include <atomic>
 #include <chrono>
 #include <cstddef>
+#include <new>
 #include <thread>
 #include <vector>
 
@@ -39,6 +40,21 @@ TEST(PatientWorkTest, ItsFirstErrorEndsIt) {
   EXPECT_EQ(work.RunPatiently(), absl::DataLossError("one"));
   EXPECT_EQ(work.RunUntil(3), absl::DataLossError("one"));
   EXPECT_EQ(calls, 2u);
+}
+
+/// Memory may run out in one, and its thread may be a rank's, which outlives
+/// it.
+TEST(PatientWorkTest, WhatAPartThrowsEndsItForAll) {
+  std::atomic<bool> is_in_part = false;
+  PatientWork work(2, [&](size_t) -> absl::Status {
+    is_in_part = true;
+    throw std::bad_alloc();
+  });
+  std::thread other([&] { EXPECT_THROW(work.RunUntil(1), std::bad_alloc); });
+  while (!is_in_part) std::this_thread::yield();
+  EXPECT_TRUE(absl::IsInternal(work.RunPatiently()));
+  other.join();
+  EXPECT_TRUE(absl::IsInternal(work.RunUntil(2)));
 }
 
 /// By which threads six parts are done of which a thread has begun with part 1
