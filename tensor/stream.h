@@ -52,7 +52,8 @@ class Event {
     virtual ~State() = default;
     /// Whether the point has been reached. Nothing that is issued, leased or
     /// counted hangs on the answer: a stream asks to save itself a wait that
-    /// is over, tests and tools ask to look.
+    /// is over, the watch of an engine what is still to end, tests and tools
+    /// ask to look.
     virtual bool reached() = 0;
     /// Blocks the rank's own thread until the point is reached.
     virtual void Block() = 0;

@@ -367,11 +367,12 @@ void ProcessJob::FailLocked(const JobFailure& failure) {
 void ProcessJob::LearnLocked(const JobFailure& failure) {
   if (failure.result.ok() || failed()) return;
   FailLocked(failure);
-  // One that was to find it by itself and tell may be this process.
-  TellLocked();
   unreported_ = {.world_ranks = failure.world_ranks,
                  .of_group = failure.result == failure.own,
                  .error = failure.own};
+  // One that was to find it by itself and tell may be this process. Where the
+  // link breaks at that, this is to be reported.
+  TellLocked();
 }
 
 void ProcessJob::TellLocked() {

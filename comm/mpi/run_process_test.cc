@@ -155,7 +155,7 @@ TEST(RunProcessTest, WithoutAChannelALostProcessIsMissedAfterTheTimeout) {
     EXPECT_FALSE(results[rank].ended_together);
     EXPECT_EQ(results[rank].status,
               absl::DeadlineExceededError(
-                  "group 'all' (ranks 0, 1, 2) timed out after 500ms: rank 2 "
+                  "group 'all' (ranks 0, 1, 2) timed out after 1s: rank 2 "
                   "came to all_gather #0 'weights' (f32) and moved no data "
                   "since"));
   }
