@@ -6,6 +6,7 @@
 
 #include <cmath>
 #include <cstdint>
+#include <limits>
 #include <memory>
 #include <string>
 #include <vector>
@@ -18,6 +19,7 @@
 #include "crosshatch/nn/optim/ema.h"
 #include "crosshatch/nn/optim/lion.h"
 #include "crosshatch/nn/optim/sgd.h"
+#include "crosshatch/nn/state_dict.h"
 #include "crosshatch/tensor/creation.h"
 #include "crosshatch/tensor/ops/cast.h"
 #include "crosshatch/tensor/ops/in_place.h"
@@ -33,6 +35,10 @@ using ::testing::HasSubstr;
 
 constexpr int kSteps = 20;
 constexpr int64_t kSize = 37;
+constexpr int64_t kLeastInt64 = std::numeric_limits<int64_t>::min();
+constexpr int64_t kMostInt64 = std::numeric_limits<int64_t>::max();
+/// The most steps that a state may have.
+constexpr int64_t kMostSteps = kMostInt64 / 2;
 
 /// Values in (-1, 1) without a pattern.
 std::vector<float> Values(int seed) {
@@ -309,17 +315,90 @@ TEST(OptimizersTest, AreStateful) {
 TEST(OptimizersTest, TakeNoStateThatDoesNotFit) {
   const auto p = Named("p", std::vector<float>{1, 2});
   Lion lion({p.get()}, {});
-  const auto message_of = [&](const std::string& name,
-                              const OptimizerState& state) {
-    return std::string(lion.SetState(name, state).message());
+  const OptimizerState kept = {.step = 3, .tensors = {Full({2}, 5)}};
+  ASSERT_TRUE(lion.SetState("p", kept).ok());
+  const auto expect_refused = [&](const std::string& name, int64_t step,
+                                  const std::vector<Tensor>& tensors,
+                                  const std::string& why) {
+    const OptimizerState state = {.step = step,
+                                  .tensors = {tensors.begin(), tensors.end()}};
+    EXPECT_THAT(std::string(lion.SetState(name, state).message()),
+                HasSubstr(why));
+    EXPECT_EQ(lion.StateOf(0).step, 3) << why;
+    EXPECT_THAT(Floats(lion.StateOf(0).tensors[0]), ElementsAre(5, 5)) << why;
   };
-  EXPECT_EQ(message_of("q", {}), "Lion has no parameter \"q\"");
-  EXPECT_THAT(message_of("p", {.step = 0}), HasSubstr("has step 0"));
-  EXPECT_THAT(message_of("p", {.step = 1}),
-              HasSubstr("is of 1 tensors, not 0"));
-  EXPECT_THAT(message_of("p", {.step = 1, .tensors = {Ones({3})}}),
-              HasSubstr("lies as the parameter, f32[2] on cpu, not as f32[3]"));
-  EXPECT_EQ(lion.StateOf(0).step, 0);
+  const Tensor fits = Ones({2});
+  for (const char* name : {"q", "", "p.exp_avg", "P"}) {
+    expect_refused(name, 1, {fits},
+                   std::string("Lion has no parameter \"") + name + "\"");
+  }
+  for (const int64_t step : {int64_t{0}, int64_t{-1}, kLeastInt64}) {
+    expect_refused("p", step, {fits}, "after an update it is 1 or more");
+  }
+  for (const int64_t step : {kMostSteps + 1, kMostInt64}) {
+    expect_refused("p", step, {fits}, "where no run comes to");
+  }
+  expect_refused("p", 1, {}, "is of 1 tensors, not 0");
+  expect_refused("p", 1, {fits, fits}, "is of 1 tensors, not 2");
+  expect_refused("p", 1, {Tensor()},
+                 "is float32 and lies as the parameter, f32[2] on cpu, not as "
+                 "an undefined tensor");
+  expect_refused("p", 1, {Ones({3})}, "f32[2] on cpu, not as f32[3] on cpu");
+  expect_refused("p", 1, {Ones({2, 1})}, "not as f32[2, 1] on cpu");
+  expect_refused("p", 1, {Ones({0})}, "not as f32[0] on cpu");
+  expect_refused("p", 1, {ToDType(fits, kBFloat16)}, "not as bf16[2] on cpu");
+  expect_refused("p", 1, {ToDType(fits, kInt64)}, "not as i64[2] on cpu");
+  // The most steps of all can still be followed by one.
+  ASSERT_TRUE(lion.SetState("p", {.step = kMostSteps, .tensors = {fits}}).ok());
+  p->set_grad(Ones({2}));
+  ASSERT_TRUE(lion.Step().ok());
+  EXPECT_EQ(lion.StateOf(0).step, kMostSteps + 1);
+}
+
+TEST(OptimizersTest, TakeNoStateThatLiesOtherwise) {
+  OnMesh({{"fsdp", 2}}, [](const DeviceMesh& mesh) -> absl::Status {
+    const Layout whole = Layout::Replicated(mesh.layout(), 1);
+    const Layout rows = whole.WithShard(0, 0);
+    const auto p = Named("p", DistributeTensor(Ones({4}), mesh, rows));
+    Sgd sgd({p.get()}, {.momentum = 0.5});
+    for (const Tensor& other :
+         {Ones({4}), Ones({2}), DistributeTensor(Ones({4}), mesh, whole),
+          DistributeTensor(Ones({2}), mesh, rows)}) {
+      const absl::Status status =
+          sgd.SetState("p", {.step = 1, .tensors = {other}});
+      CH_EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
+      CH_EXPECT_THAT(std::string(status.message()),
+                     HasSubstr("lies as the parameter, f32[4]|[S(0)]"));
+      CH_EXPECT_EQ(sgd.StateOf(0).step, 0);
+    }
+    const Tensor fits = DistributeTensor(Full({4}, 7), mesh, rows);
+    CH_RETURN_IF_ERROR(sgd.SetState("p", {.step = 1, .tensors = {fits}}));
+    CH_EXPECT_EQ(Floats(FullTensor(sgd.StateOf(0).tensors[0])),
+                 (std::vector<float>{7, 7, 7, 7}));
+    return absl::OkStatus();
+  });
+}
+
+// What a file says of steps is taken for no more than it is.
+TEST(OptimizersTest, RestoreNoStepsThatNoRunHas) {
+  const auto p = Named("p", std::vector<float>{1, 2});
+  Lion lion({p.get()}, {});
+  ASSERT_TRUE(lion.SetState("p", {.step = 3, .tensors = {Ones({2})}}).ok());
+  StateDict state = lion.State().value();
+  const auto expect_refused = [&](const StateValue& step,
+                                  const std::string& why) {
+    *state.Find("p.step") = step;
+    EXPECT_THAT(std::string(lion.Restore(state).message()), HasSubstr(why));
+    EXPECT_EQ(lion.StateOf(0).step, 3) << why;
+  };
+  expect_refused(std::nan(""), "\"p.step\"");
+  expect_refused(3.0, "\"p.step\"");
+  expect_refused(std::string("3"), "\"p.step\"");
+  expect_refused(Ones({1}), "\"p.step\"");
+  expect_refused(int64_t{-1}, "\"p.step\" is -1, and 1 of 1 other entries");
+  expect_refused(int64_t{0}, "\"p.step\" is 0, and 1 of 1 other entries");
+  expect_refused(kMostSteps + 1, "where no run comes to");
+  expect_refused(kMostInt64, "where no run comes to");
 }
 
 TEST(EmaTest, FollowsTheFormula) {

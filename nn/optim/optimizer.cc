@@ -245,13 +245,14 @@ absl::Status Optimizer::SetState(const std::string& parameter_name,
   }
   for (const Tensor& tensor : state.tensors) {
     const bool fits =
-        tensor.defined() && tensor.sizes() == data.sizes() &&
+        tensor.defined() && tensor.dtype() == kFloat32 &&
+        tensor.sizes() == data.sizes() &&
         tensor.is_distributed() == data.is_distributed() &&
         (!data.is_distributed() || (MeshOf(tensor) == MeshOf(data) &&
                                     LayoutOf(tensor) == LayoutOf(data)));
     if (!fits) {
-      return refuse("lies as the parameter, ", data.Describe(), ", not as ",
-                    tensor.Describe());
+      return refuse("is float32 and lies as the parameter, ", data.Describe(),
+                    ", not as ", tensor.Describe());
     }
   }
   const NoGrad no_grad;

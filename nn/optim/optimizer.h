@@ -81,7 +81,8 @@ class Optimizer : public Stateful {
   /// Replaces what is kept for the parameter of that name: copies the values of
   /// `state`, tensors like those of StateOf.
   /// \error kNotFound naming the parameter; kInvalidArgument for a step below 1
-  ///     and for tensors of other numbers, sizes or layouts.
+  ///     or beyond all runs, and for tensors of other numbers, dtypes, sizes or
+  ///     layouts. Then nothing is replaced.
   absl::Status SetState(const std::string& parameter_name,
                         const OptimizerState& state);
 
