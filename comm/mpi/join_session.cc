@@ -22,7 +22,9 @@ namespace {
 /// processes (Ctrl-C) ends the server, and this when the process is gone. MPI's
 /// daemon of that process, which has the directory in its environment, ends by
 /// itself, or is ended two seconds later. Nobody who reads what the process
-/// prints waits for this.
+/// prints waits for this. What it removes with is there whatever the PATH is,
+/// and it ends the server also where somebody has removed the files, as what
+/// lies in /tmp for days is.
 constexpr char kScript[] = R"sh(
 trap '' INT TERM HUP
 exec >/dev/null 2>&1
@@ -39,11 +41,17 @@ if [ "$2" = serve ]; then
     echo missing >"$1/ended"
   fi
 fi
-read -r nothing
+PATH=$PATH:/usr/bin:/bin
+server=
 if [ "$2" = serve ]; then
   until [ -s "$1/pid" ] || [ -s "$1/ended" ]; do sleep 0.01; done
+  [ ! -s "$1/pid" ] || server=$(cat "$1/pid")
 fi
-[ ! -s "$1/pid" ] || kill -9 "$(cat "$1/pid")" 2>/dev/null
+read -r nothing
+if [ -n "$server" ] &&
+  grep -qsaF "OMPI_MCA_orte_tmpdir_base=$1" "/proc/$server/environ"; then
+  kill -9 "$server"
+fi
 wait
 for try in 1 2 3 4 5 6 7 8 9 10 last; do
   left=
