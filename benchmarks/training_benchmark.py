@@ -10,7 +10,8 @@ the machine does disturbs all alike; each line has the medians of a round over t
 steps after the second, and their ratios. --python is an interpreter that has
 PyTorch; without it the rank threads and the processes alone are compared. --ops
 adds what the last step of rank 0 spends, by op and collective, from train_lm's
-report, and the part of it in which processes compare what they have come to.
+report, and the part of it in which processes compare what they have come to, and
+pack what lies in several runs of memory.
 --growth compares threads and processes on fsdp meshes of so many ranks, and says
 how each part of the processes' step grows.
 """
@@ -102,18 +103,23 @@ class Spent:
         self.step_ms = sum(ms for (stream, _), (_, ms) in self.work.items()
                            if stream == "compute")
 
-    def comparing(self):
-        found = [spent for (_, what), spent in self.work.items() if what == "comparing"]
-        ms = sum(ms for _, ms in found)
+    def of_engine(self):
+        """What the engine of processes does beside moving data."""
+        lines = []
         # Each says something, and then looks at what the others said.
-        return (f"comparing: {sum(calls for calls, _ in found) // 2} collectives, {ms:.2f} ms "
-                f"of a step of {self.step_ms:.1f} ms: {100 * ms / self.step_ms:.2f} %")
+        for name, counted, spans in ("comparing", "collectives", 2), ("packing", "pieces", 1):
+            found = [spent for (_, what), spent in self.work.items() if what == name]
+            ms = sum(ms for _, ms in found)
+            lines.append(f"{name}: {sum(calls for calls, _ in found) // spans} {counted}, "
+                         f"{ms:.2f} ms of a step of {self.step_ms:.1f} ms: "
+                         f"{100 * ms / self.step_ms:.2f} %")
+        return "\n".join(lines)
 
     def parts(self):
         """ms by part of the step; what other streams do goes on beside computing."""
         parts = collections.defaultdict(float)
         for (stream, what), (_, ms) in self.work.items():
-            if what == "comparing":
+            if what in ("comparing", "packing"):
                 parts[what] += ms
             elif what.startswith("collective "):
                 beside = "" if stream == "compute" else ", beside computing"
@@ -140,7 +146,7 @@ def print_ops(threads, processes):
                   *(f"{way.work.get(key, (0, 0))[1]:.2f}" for way in ways)]
                  for key in sorted(named, key=lambda key: key[0] != "compute")])
     if processes:
-        print("\n" + processes.comparing())
+        print("\n" + processes.of_engine())
 
 
 def print_growth(race, sizes):

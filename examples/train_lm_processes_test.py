@@ -197,6 +197,39 @@ class ProcessesTest(unittest.TestCase):
         self.assertEqual(os.listdir(checkpoints),
                          [f"step-{int(step.split()[0]):06d}"])
 
+    def left_of(self, name):
+        """Numbers of processes that `name` is in a word of the command of."""
+        found = []
+        for entry in filter(str.isdigit, os.listdir("/proc")):
+            try:
+                with open(f"/proc/{entry}/cmdline", "rb") as file:
+                    if name.encode() in file.read():
+                        found.append(int(entry))
+            except OSError:
+                continue  # It has ended.
+        return found
+
+    def test_what_serves_a_job_goes_with_it_without_its_files(self):
+        # Which lie in a directory that others clean after some days.
+        ranks = self.plain("--steps=1000000", "--mesh=fsdp:2", ranks=2)
+        self.await_steps(ranks[0])
+        session = os.path.join(self.dir, "crosshatch-mpi-")
+        self.assertGreaterEqual(len(self.left_of(session)), 2)
+        for name in os.listdir(self.dir):
+            if name.startswith("crosshatch-mpi-"):
+                for file in "pid", "uri", "output":
+                    path = os.path.join(self.dir, name, file)
+                    if os.path.exists(path):
+                        os.remove(path)
+        ranks[1].send_signal(signal.SIGTERM)
+        for process in ranks:
+            _, error = process.communicate(timeout=LONG)
+            self.assertEqual((process.returncode, error), (143, ""))
+        until = time.monotonic() + LONG
+        while self.left_of(session):
+            self.assertLess(time.monotonic(), until, self.left_of(session))
+            time.sleep(0.1)
+
     def test_help_is_printed_once(self):
         said = [p.communicate(timeout=LONG)[0] for p in self.plain("--help")]
         self.assertIn("--mesh (fsdp:1)", said[0])

@@ -366,6 +366,28 @@ class LossesTest(JobsTest):
             self.assertLess(time.monotonic(), until, left)
             time.sleep(0.1)
 
+    def test_shared_memory_goes_whose_process_was_killed_as_it_made_it(self):
+        # mpirun has not been told of it by then. Rank 0 makes that of windows.
+        for kind, rank in ("vader_segment", 2), ("osc_sm", 0):
+            with self.subTest(kind=kind):
+                number = os.path.join(self.dir, kind)
+                told = ["sh", "-c", 'echo "$PMIX_NAMESPACE" >"$0"; exec "$@"',
+                        number]
+                job = self.mpirun(3, options=["--enable-recovery", *told],
+                                  PROBE_MPI="ftruncate " + kind,
+                                  PROBE_FAULT_RANK=str(rank),
+                                  PROBE_SIGNAL=str(int(signal.SIGKILL)))
+                _, said = job.end()
+                said = [line for line in said if "program: " in line]
+                self.assertEqual(len(said), 1, said)
+                self.assertIn(f"program: rank {rank}: process ", said[0])
+                with open(number, encoding="utf-8") as file:
+                    files = f".{int(file.read()):x}."
+                until = time.monotonic() + LONG
+                while [n for n in os.listdir("/dev/shm") if files in n]:
+                    self.assertLess(time.monotonic(), until, files)
+                    time.sleep(0.1)
+
     def test_a_link_that_is_cut(self):
         # mpirun waits for the other host until it is ended.
         said = self.two_hosts(25, "--timeout=4s", options=["--enable-recovery"],

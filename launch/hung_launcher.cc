@@ -32,6 +32,11 @@ has_living_process() {
 }
 # By Ctrl-Z or a debugger: it goes on when it is told to.
 is_stopped() { [ "$(cut -d' ' -f3 "/proc/$mpirun/stat" | tr t T)" = T ]; }
+# mpirun is told of segments, but not of windows: one stays whose process was
+# killed before all had it.
+remove_shared_memory() {
+  rm -f /dev/shm/vader_segment.*."$job".* /dev/shm/osc_sm.*."$job".*
+}
 began=$(began_at)
 alone=0
 while [ -n "$began" ] && [ "$(began_at)" = "$began" ]; do
@@ -42,12 +47,15 @@ while [ -n "$began" ] && [ "$(began_at)" = "$began" ]; do
   fi
   if [ $alone -gt 20 ]; then
     kill -9 "$mpirun"
-    rm -rf "$directory" /dev/shm/vader_segment.*."$job".*
+    rm -rf "$directory"
+    remove_shared_memory
     rmdir "$(dirname "$directory")"
     exit
   fi
   sleep 0.5
 done
+# The next mpirun of this number would have a job of this number.
+[ -n "$(began_at)" ] || remove_shared_memory
 )sh";
 
 bool IsMpirun(pid_t process) {

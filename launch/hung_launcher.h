@@ -6,13 +6,15 @@
 
 namespace crosshatch {
 
-/// For a process of a job on one host that has lost another one: the mpirun of
+/// For a process of a job on one host that has lost another one. The mpirun of
 /// Open MPI 4.1 may then not end when its processes have, since its PMIx server
-/// waits for itself. Starts a shell that outlives this process and, once mpirun
-/// has had no living process for some seconds, in which it was not stopped,
-/// ends it by SIGKILL and removes what it would have. Does nothing where the
-/// parent is no mpirun, or another process of this host has started one. \param
-/// directory mpirun's own for its session, which is named after it and
+/// waits for itself, and it leaves the shared memory of a window whose process
+/// was killed as it made it. Starts a shell that outlives this process: once
+/// mpirun has had no living process for some seconds, in which it was not
+/// stopped, the shell ends it by SIGKILL and removes what it would have;
+/// however mpirun has ended, the job's shared memory goes. Does nothing where
+/// the parent is no mpirun, or another process of this host has started one.
+/// \param directory mpirun's own for its session, which is named after it and
 ///     is removed with it.
 /// \param job the number that MPI gave the job: what MPI keeps in memory that
 ///     processes share has it in its names.

@@ -13,9 +13,11 @@
 #include <chrono>
 #include <cstdio>
 #include <cstdlib>
+#include <filesystem>
 #include <fstream>
 #include <new>
 #include <string>
+#include <system_error>
 #include <thread>
 
 #include "absl/strings/str_cat.h"
@@ -163,6 +165,20 @@ int MPI_Comm_connect(const char* port, void* info, int root, void* comm,
 int MPI_Finalize() {
   crosshatch::MeetMpi("MPI_Finalize");
   return PMPI_Finalize();
+}
+
+// What MPI calls on a file that processes are to share, as soon as that is
+// there: "ftruncate NAME" in PROBE_MPI for those whose names begin so.
+int ftruncate(int file, off_t bytes) noexcept {
+  static const auto next =
+      reinterpret_cast<int (*)(int, off_t)>(dlsym(RTLD_NEXT, "ftruncate"));
+  std::error_code error;
+  const std::string name =
+      std::filesystem::read_symlink(absl::StrCat("/proc/self/fd/", file), error)
+          .filename();
+  crosshatch::MeetMpi(
+      absl::StrCat("ftruncate ", name.substr(0, name.find('.'))));
+  return next(file, bytes);
 }
 
 // As where a name server is down: each name takes PROBE_SLOW_NAMES

@@ -21,9 +21,10 @@ namespace {
 /// $1 is the directory, $2 whether to serve. A signal to the whole group of
 /// processes (Ctrl-C) ends the server, and this when the process is gone. MPI's
 /// daemon of that process, which has the directory in its environment, ends by
-/// itself, or is ended two seconds later. So is the server where somebody has
-/// removed the directory. Nobody who reads what the process prints waits for
-/// this.
+/// itself, or is ended two seconds later. Nobody who reads what the process
+/// prints waits for this. What it removes with is there whatever the PATH is,
+/// and it ends the server also where somebody has removed the files, as what
+/// lies in /tmp for days is.
 constexpr char kScript[] = R"sh(
 trap '' INT TERM HUP
 exec >/dev/null 2>&1
@@ -40,14 +41,18 @@ if [ "$2" = serve ]; then
     echo missing >"$1/ended"
   fi
 fi
-read -r nothing
+PATH=$PATH:/usr/bin:/bin
+server=
 if [ "$2" = serve ]; then
   until [ -s "$1/pid" ] || [ -s "$1/ended" ] || [ ! -d "$1" ]; do
     sleep 0.01
   done
+  [ ! -s "$1/pid" ] || server=$(cat "$1/pid")
 fi
-if [ -s "$1/pid" ]; then
-  kill -9 "$(cat "$1/pid")" 2>/dev/null
+read -r nothing
+if [ -n "$server" ] &&
+  grep -qsaF "OMPI_MCA_orte_tmpdir_base=$1" "/proc/$server/environ"; then
+  kill -9 "$server"
   wait
 fi
 for try in 1 2 3 4 5 6 7 8 9 10 last; do

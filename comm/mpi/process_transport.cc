@@ -10,6 +10,7 @@
 #include "crosshatch/base/check.h"
 #include "crosshatch/base/event_sink.h"
 #include "crosshatch/base/status_macros.h"
+#include "crosshatch/comm/mpi/engine_span.h"
 #include "crosshatch/comm/reduce_segments.h"
 #include "crosshatch/comm/segment_cursor.h"
 
@@ -27,34 +28,6 @@ constexpr int64_t kMovedPieceBytes = int64_t{1} << 20;
 constexpr int64_t kSummedPieceBytes = int64_t{1} << 18;
 
 using Cursors = absl::InlinedVector<SegmentCursor, 8>;
-
-/// While there is one, the stream compares: a span of the collective's, so that
-/// traces show what that costs.
-class Comparing {
- public:
-  /// \param sink may be null.
-  Comparing(EventSink* sink, const Stream& stream)
-      : sink_(sink != nullptr && sink->wants_spans() ? sink : nullptr),
-        stream_(stream) {
-    Mark(EventKind::kSpanBegin);
-  }
-  ~Comparing() { Mark(EventKind::kSpanEnd); }
-  Comparing(const Comparing&) = delete;
-  Comparing& operator=(const Comparing&) = delete;
-
- private:
-  void Mark(EventKind kind) const {
-    if (sink_ == nullptr) return;
-    const std::string subject;
-    sink_->Write({.kind = kind,
-                  .what = "comparing",
-                  .subject = &subject,
-                  .where = &stream_.name()});
-  }
-
-  EventSink* const sink_;
-  const Stream& stream_;
-};
 
 /// One run of memory as a list.
 Segment OneRun(const void* data, int64_t elems) {
@@ -166,8 +139,10 @@ bool ProcessTransport::IsDirect(const Collective& collective) const {
   return bytes <= kBytesWithNote && bytes * (size() - 1) <= kMaxDirectBytes;
 }
 
-EventSink* ProcessTransport::SinkOfStream() const {
-  return movers_ == nullptr ? context_.sink() : nullptr;
+SpanRow ProcessTransport::Spans() const {
+  EventSink* const sink = movers_ == nullptr ? context_.sink() : nullptr;
+  if (sink == nullptr || !sink->wants_spans()) return {};
+  return {.sink = sink, .name = &queue_->name()};
 }
 
 void ProcessTransport::PlanParts(const Collective& c) {
@@ -228,7 +203,7 @@ absl::Status ProcessTransport::Meet(int64_t meeting,
              .meeting = meeting},
             own);
   {
-    const Comparing comparing(SinkOfStream(), *queue_);
+    const EngineSpan comparing(Spans(), "comparing");
     AppendFingerprint(fingerprint, own);
   }
   const int64_t elem_bytes = SizeOf(collective.dtype);
@@ -355,7 +330,7 @@ std::string ProcessTransport::DescribeMembers(
 
 absl::Status ProcessTransport::CheckMembers(int64_t meeting,
                                             const Fingerprint& fingerprint) {
-  const Comparing comparing(SinkOfStream(), *queue_);
+  const EngineSpan comparing(Spans(), "comparing");
   for (int r = 0; r < size(); ++r) {
     pointers_[r] = r == me() ? &fingerprint : &fingerprints_[r];
     if (r == me()) continue;
@@ -389,7 +364,7 @@ int64_t ProcessTransport::PieceElems(const Collective& collective) const {
 absl::Status ProcessTransport::MoveLists(int64_t meeting,
                                          const Collective& collective) {
   const int64_t elem_bytes = SizeOf(collective.dtype);
-  transfer_.Begin(elem_bytes, PieceElems(collective));
+  transfer_.Begin(elem_bytes, PieceElems(collective), Spans());
   // Each rank begins after itself, so that not all wait for one peer.
   for (int i = 1; i < size(); ++i) {
     const int r = (me() + i) % size();
@@ -471,7 +446,7 @@ absl::Status ProcessTransport::MoveAndReduce(int64_t meeting,
     to.Skip(elems);
   };
   const int64_t elems = receives_[me()].elems;
-  transfer_.Begin(elem_bytes, PieceElems(collective));
+  transfer_.Begin(elem_bytes, PieceElems(collective), Spans());
   absl::InlinedVector<const std::byte*, 8> with_notes;
   for (int i = 1; i < size(); ++i) {
     const int r = (me() + i) % size();
@@ -506,9 +481,10 @@ absl::Status ProcessTransport::GatherPieces(int64_t meeting,
   const SegmentList& list = collective.recv[0];
   const int64_t count = NumElements(list);
   const int64_t begin = PieceBegin(count, n, me());
-  transfer_.Begin(SizeOf(collective.dtype),
-                  std::min(kMovedPieceBytes, max_message_bytes_) /
-                      SizeOf(collective.dtype));
+  transfer_.Begin(
+      SizeOf(collective.dtype),
+      std::min(kMovedPieceBytes, max_message_bytes_) / SizeOf(collective.dtype),
+      Spans());
   for (int i = 1; i < n; ++i) {
     const int r = (me() + i) % n;
     const int64_t start = PieceBegin(count, n, r);

@@ -9,14 +9,11 @@
 
 #include "crosshatch/comm/device_mover.h"
 #include "crosshatch/comm/group_key.h"
+#include "crosshatch/comm/mpi/engine_span.h"
 #include "crosshatch/comm/mpi/process_job.h"
 #include "crosshatch/comm/mpi/transfer.h"
 #include "crosshatch/comm/transport.h"
 #include "crosshatch/tensor/kernels/kernel_table.h"
-
-namespace crosshatch {
-class EventSink;
-}
 
 namespace crosshatch::internal {
 
@@ -53,9 +50,9 @@ class ProcessTransport final : public Transport {
   int size() const { return group_->size(); }
   int me() const { return group_->me; }
 
-  /// Where the stream writes its spans: null where the rank's thread compares,
-  /// on behalf of a device.
-  EventSink* SinkOfStream() const;
+  /// Where the stream's spans go: nowhere where the rank's thread compares, on
+  /// behalf of a device.
+  SpanRow Spans() const;
 
   /// Fills sends_ and receives_, by member; in a reduction receives_ is what
   /// each gives to the sum.

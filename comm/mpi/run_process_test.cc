@@ -5,11 +5,13 @@
 
 #include "crosshatch/comm/mpi/run_process.h"
 
+#include <algorithm>
 #include <atomic>
 #include <chrono>
 #include <mutex>
 #include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
@@ -454,6 +456,42 @@ TEST(RunProcessTest, TracesShowWhatComparingTakes) {
                           "+ comparing  on comm", "- comparing  on comm",
                           "- collective all_gather all on comm"));
   EXPECT_THAT(unwanted.spans(), IsEmpty());
+}
+
+/// Two columns of four, packed by who sends them and unpacked by who gets them;
+/// and what lies in one run on both sides.
+TEST(RunProcessTest, TracesShowWhatPackingTakes) {
+  constexpr int64_t kRows = 1000;
+  for (const bool strided : {true, false}) {
+    LoopbackWire wire({.size = 2});
+    SpansForTest spans[2] = {SpansForTest(true), SpansForTest(true)};
+    const auto results = RunLoopback(
+        wire, 2,
+        [&](World& world) -> absl::Status {
+          std::vector<float> memory(4 * kRows);
+          const Segment columns = {.data = memory.data(),
+                                   .run_elems = 2,
+                                   .runs = kRows,
+                                   .stride_elems = 4};
+          const Segment run = {.data = memory.data(), .run_elems = 2 * kRows};
+          const SegmentList list = {strided ? columns : run};
+          CH_ASSIGN_OR_RETURN(auto comm,
+                              world.Group("all", world.AllRanks(), "comm"));
+          Collective broadcast = {
+              .kind = CollectiveKind::kBroadcast, .label = "w", .recv = {list}};
+          if (world.rank() == 0) broadcast.send = {list};
+          CH_RETURN_IF_ERROR(comm->Issue(std::move(broadcast),
+                                         world.context().SideStream("comm")));
+          return world.context().Synchronize();
+        },
+        [&](int rank) { return MpiOptions{.sink = &spans[rank]}; });
+    EXPECT_TRUE(results[0].status.ok()) << results[0].status;
+    for (const SpansForTest& of_rank : spans) {
+      EXPECT_EQ(std::count(of_rank.spans().begin(), of_rank.spans().end(),
+                           "+ packing  on comm"),
+                strided ? 1 : 0);
+    }
+  }
 }
 
 TEST(RunProcessTest, LabelsOfAnyLength) {

@@ -35,9 +35,11 @@ std::byte* Scratch::Get(int64_t bytes) {
 Transfer::Transfer(ProcessJob& job, JobGroup& group)
     : job_(job), group_(group) {}
 
-void Transfer::Begin(int64_t elem_bytes, int64_t piece_elems) {
+void Transfer::Begin(int64_t elem_bytes, int64_t piece_elems,
+                     const SpanRow& spans) {
   elem_bytes_ = elem_bytes;
   piece_elems_ = piece_elems;
+  spans_ = spans;
   num_rounds_ = 0;
   flows_.clear();
 }
@@ -88,6 +90,7 @@ absl::Status Transfer::Run(int64_t meeting, absl::FunctionRef<void()> meanwhile,
         consumed_.push_back(piece.memory);
         elems = piece.elems;
       } else if (piece.staged) {
+        const EngineSpan packing(spans_, "packing");
         const Segment packed{.data = piece.memory, .run_elems = piece.elems};
         CopySegments(SegmentCursor({&packed, 1}, elem_bytes_), piece.cursor,
                      piece.elems, elem_bytes_);
@@ -132,6 +135,7 @@ void Transfer::Post(int64_t number) {
       piece.memory = scratch;
       scratch += (piece.elems * elem_bytes_ + kLine - 1) / kLine * kLine;
       if (pieces != &round.sends) continue;
+      const EngineSpan packing(spans_, "packing");
       const Segment packed{.data = piece.memory, .run_elems = piece.elems};
       CopySegments(piece.cursor, SegmentCursor({&packed, 1}, elem_bytes_),
                    piece.elems, elem_bytes_);

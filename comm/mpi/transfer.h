@@ -14,6 +14,7 @@
 #include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "absl/types/span.h"
+#include "crosshatch/comm/mpi/engine_span.h"
 #include "crosshatch/comm/mpi/process_job.h"
 #include "crosshatch/comm/segment_cursor.h"
 
@@ -55,7 +56,8 @@ class Transfer {
   Transfer(ProcessJob& job, JobGroup& group);
 
   /// Starts anew.
-  void Begin(int64_t elem_bytes, int64_t piece_elems);
+  /// \param spans of "packing", which has unpacking too.
+  void Begin(int64_t elem_bytes, int64_t piece_elems, const SpanRow& spans);
   /// \param list outlives Run.
   /// \param begin, elems the part of `list` that is sent.
   void AddSend(int member, int tag, absl::Span<const Segment> list,
@@ -114,6 +116,7 @@ class Transfer {
   JobGroup& group_;
   int64_t elem_bytes_ = 1;
   int64_t piece_elems_ = 1;
+  SpanRow spans_;
   int64_t num_rounds_ = 0;
   std::vector<Flow> flows_;
   Round rounds_[kWindow];
