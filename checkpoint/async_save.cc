@@ -75,7 +75,7 @@ AsyncCheckpointer::~AsyncCheckpointer() {
   // The peers of a run that failed may never report.
   const absl::Status status = world_.context().status();
   if (!status.ok()) Deliver(status);
-  if (work_ != nullptr) work_->RunUntil(num_parts_).IgnoreError();
+  if (work_ != nullptr) work_->RunUntil(work_->size()).IgnoreError();
   JoinWriter();
 }
 
@@ -210,9 +210,9 @@ void AsyncCheckpointer::PlanWork(const std::vector<Copy>& copies) {
   }
   trails_training_ = bytes > kLittle;
   num_copies_ = copied.size();
-  num_parts_ = num_copies_ + 1 + written.size();
+  const size_t num_parts = num_copies_ + 1 + written.size();
   work_ = std::make_unique<PatientWork>(
-      num_parts_,
+      num_parts,
       [this, copied = std::move(copied), written = std::move(written),
        data = std::move(data)](size_t part) -> absl::Status {
         if (part < num_copies_) {
@@ -306,7 +306,7 @@ void AsyncCheckpointer::Write(const std::function<absl::Status()>& then) {
 absl::Status AsyncCheckpointer::Wait() {
   if (job_ == nullptr) return absl::OkStatus();
   // Other programs may leave the thread that trails training no core.
-  if (work_ != nullptr) work_->RunUntil(num_parts_).IgnoreError();
+  if (work_ != nullptr) work_->RunUntil(work_->size()).IgnoreError();
   const absl::Status status = Finish();
   JoinWriter();
   guard_.reset();

@@ -153,10 +153,9 @@ class AsyncCheckpointer {
   /// The device has copied what it was to.
   std::shared_future<void> device_copied_;
   /// Copies, num_copies_ parts, then the beginning of the file, then what is
-  /// written to it; num_parts_ in all. Null where there is no thread for it.
+  /// written to it. Null where there is no thread for it.
   std::unique_ptr<PatientWork> work_;
   size_t num_copies_ = 0;
-  size_t num_parts_ = 0;
   bool trails_training_ = false;
   std::unique_ptr<WriteGuard> guard_;
   std::promise<absl::StatusOr<std::string>> written_;

@@ -24,6 +24,8 @@ class PatientWork {
   PatientWork(const PatientWork&) = delete;
   PatientWork& operator=(const PatientWork&) = delete;
 
+  size_t size() const { return size_; }
+
   /// Does what nobody takes over. Returns once all is done.
   /// \error the first error of a part
   absl::Status RunPatiently();

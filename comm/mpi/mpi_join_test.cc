@@ -17,6 +17,7 @@
 #include <string>
 #include <vector>
 
+#include "absl/functional/function_ref.h"
 #include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
@@ -160,12 +161,35 @@ class MpiJoinTest : public testing::Test {
     unsetenv(kRank);
   }
 
-  /// They go after the processes have.
-  void AwaitNoDirectories() const {
+  /// As Start; they have joined, and wait to be killed.
+  void StartAndStay() {
+    setenv(kStay, "1", /*overwrite=*/1);
+    Start();
+    unsetenv(kStay);
+    for (int rank = 0; rank < kRanks; ++rank) {
+      ASSERT_TRUE(Get(absl::StrCat("stays", rank)).ok());
+    }
+  }
+
+  void KillAll() {
+    for (pid_t process : processes_) {
+      kill(process, SIGKILL);
+      ASSERT_EQ(waitpid(process, nullptr, 0), process);
+    }
+  }
+
+  /// What is left after the processes goes soon; how it ended is for the caller
+  /// to ask.
+  static void Await(absl::FunctionRef<bool()> is_gone) {
     const absl::Time deadline = absl::Now() + absl::Seconds(30);
-    while (NumDirectories() > 0 && absl::Now() < deadline) {
+    while (!is_gone() && absl::Now() < deadline) {
       absl::SleepFor(absl::Milliseconds(20));
     }
+  }
+
+  /// They go after the processes have.
+  void AwaitNoDirectories() const {
+    Await([&] { return NumDirectories() == 0; });
     EXPECT_EQ(NumDirectories(), 0);
   }
 
@@ -185,47 +209,29 @@ TEST_F(MpiJoinTest, ProcessesFindOneAnotherAndLeaveNothingBehind) {
 }
 
 TEST_F(MpiJoinTest, LeavesNoDaemonThatDoesNotEnd) {
-  setenv(kStay, "1", /*overwrite=*/1);
-  Start();
-  unsetenv(kStay);
-  for (int rank = 0; rank < kRanks; ++rank) {
-    ASSERT_TRUE(Get(absl::StrCat("stays", rank)).ok());
-  }
+  ASSERT_NO_FATAL_FAILURE(StartAndStay());
   EXPECT_EQ(NumDirectories(), kRanks);
   const std::set<pid_t> helpers = HelpersIn(files_);
   // A daemon for each, and rank 0's server.
   EXPECT_GE(helpers.size(), static_cast<size_t>(kRanks) + 1);
   for (pid_t helper : helpers) kill(helper, SIGSTOP);
-  for (pid_t process : processes_) {
-    kill(process, SIGKILL);
-    ASSERT_EQ(waitpid(process, nullptr, 0), process);
-  }
+  ASSERT_NO_FATAL_FAILURE(KillAll());
   AwaitNoDirectories();
   EXPECT_EQ(HelpersIn(files_), std::set<pid_t>());
 }
 
 /// As where Slurm's epilog removes a job's files.
 TEST_F(MpiJoinTest, LeavesNothingWhereItsFilesAreGone) {
-  setenv(kStay, "1", /*overwrite=*/1);
-  Start();
-  unsetenv(kStay);
-  for (int rank = 0; rank < kRanks; ++rank) {
-    ASSERT_TRUE(Get(absl::StrCat("stays", rank)).ok());
-  }
+  ASSERT_NO_FATAL_FAILURE(StartAndStay());
   // The shells that mind them, and what these have started.
   EXPECT_GE(ProcessesWith("cmdline", files_ + "/").size(),
             static_cast<size_t>(kRanks));
   std::filesystem::remove_all(files_);
-  for (pid_t process : processes_) {
-    kill(process, SIGKILL);
-    ASSERT_EQ(waitpid(process, nullptr, 0), process);
-  }
-  const absl::Time deadline = absl::Now() + absl::Seconds(30);
-  while (absl::Now() < deadline &&
-         !(HelpersIn(files_).empty() &&
-           ProcessesWith("cmdline", files_ + "/").empty())) {
-    absl::SleepFor(absl::Milliseconds(20));
-  }
+  ASSERT_NO_FATAL_FAILURE(KillAll());
+  Await([&] {
+    return HelpersIn(files_).empty() &&
+           ProcessesWith("cmdline", files_ + "/").empty();
+  });
   EXPECT_EQ(HelpersIn(files_), std::set<pid_t>());
   EXPECT_EQ(ProcessesWith("cmdline", files_ + "/"), std::set<pid_t>());
 }
