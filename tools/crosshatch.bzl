@@ -402,12 +402,17 @@ def ch_rank_test(
     ch_cc_test(
         name = name,
         tags = tags + ["ranks", "cpu:" + str(ranks)],
+        # ThreadSanitizer does not know the threads of emulated kernels.
         deps = deps + (
-            ["//testing:on_cuda"] if "cuda" in devices else []
+            select({
+                "//tools:thread_sanitizer": [],
+                "//conditions:default": ["//testing:on_cuda"],
+            }) if "cuda" in devices else []
         ) + (
             # With --config=cuda a program's own devices are linked, and no others.
             select({
                 "//:with_cuda": [],
+                "//tools:thread_sanitizer": [],
                 "//conditions:default": ["//testing:on_emulated_nccl"],
             }) if "nccl" in engines else []
         ),

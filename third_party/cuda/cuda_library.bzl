@@ -13,13 +13,14 @@ _MODE_FLAGS = {
 }
 
 def _architecture_flags():
-    flags = [
-        "-gencode=arch=compute_{0},code=sm_{0}".format(a)
-        for a in CUDA_ARCHITECTURES
-    ]
+    """One translation to the PTX of the oldest architecture, assembled for each.
 
-    # Newer devices compile the newest architecture's PTX when they load it.
-    return flags + ["-gencode=arch=compute_{0},code=compute_{0}".format(CUDA_ARCHITECTURES[-1])]
+    No source asks for the architecture, so that another translation would give the
+    same PTX. It is kept, and newer devices compile it when they load it.
+    """
+    oldest = min([int(a) for a in CUDA_ARCHITECTURES])
+    codes = ["sm_{}".format(a) for a in CUDA_ARCHITECTURES] + ["compute_{}".format(oldest)]
+    return ["-gencode=arch=compute_{},code=[{}]".format(oldest, ",".join(codes))]
 
 def _compile(ctx, src, context, toolchain, pic):
     out = ctx.actions.declare_file("_objs/{}/{}{}".format(
