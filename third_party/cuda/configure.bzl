@@ -8,6 +8,7 @@ is built. What a toolkit lacks is an error of who depends on it.
 
 _DEFS = """# What cuda_library needs to know of the toolkit; NVCC is "" without one.
 NVCC = {nvcc}
+# The oldest first.
 CUDA_ARCHITECTURES = {architectures}
 # Where one was looked for in vain, and what was missing there.
 CUDA_SEARCHED = {searched}
@@ -49,12 +50,11 @@ def _cuda_configure_impl(rctx):
         fail("@local_config_cuda needs python3 to look for the CUDA toolkit: install python3.")
     result = rctx.execute([python, rctx.path(rctx.attr._find_toolkit)])
     if result.return_code:
-        fail("looking for the CUDA toolkit failed: " + result.stderr)
+        fail("looking for the CUDA toolkit failed: " + result.stderr.strip())
     found = json.decode(result.stdout)
-    architectures = rctx.os.environ.get("CROSSHATCH_CUDA_ARCHITECTURES", "80,90,100")
     rctx.file("defs.bzl", _DEFS.format(
         nvcc = repr(found["nvcc"]),
-        architectures = repr(architectures.split(",")),
+        architectures = repr(found["architectures"]),
         searched = repr(found["searched"]),
         devices = int(found["devices"]),
     ))

@@ -18,7 +18,7 @@ def _architecture_flags():
     No source asks for the architecture, so that another translation would give the
     same PTX. It is kept, and newer devices compile it when they load it.
     """
-    oldest = min([int(a) for a in CUDA_ARCHITECTURES])
+    oldest = CUDA_ARCHITECTURES[0]
     codes = ["sm_{}".format(a) for a in CUDA_ARCHITECTURES] + ["compute_{}".format(oldest)]
     return ["-gencode=arch=compute_{},code=[{}]".format(oldest, ",".join(codes))]
 

@@ -3,7 +3,7 @@
 """usage: fat_binary_test.py OBJECT ARCHITECTURE...
 
 Expects that an object of nvcc holds code of each architecture, such as 90 for
-sm_90, and the PTX of the oldest, which newer devices compile: what cuobjdump
+sm_90, and the PTX of the first, which newer devices compile: what cuobjdump
 would list, which not every toolkit has.
 """
 
@@ -52,7 +52,7 @@ def main(path, architectures):
     if binary is None:
         sys.exit("%s holds no code for devices" % path)
     found = entries(binary)
-    expected = {(_CODE, a) for a in architectures} | {(_PTX, min(architectures))}
+    expected = {(_CODE, a) for a in architectures} | {(_PTX, architectures[0])}
     names = {_CODE: "sm_%d", _PTX: "PTX of compute_%d"}
     for kind, architecture in sorted(found):
         print(names[kind] % architecture)

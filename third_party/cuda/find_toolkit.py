@@ -4,8 +4,9 @@
 
 Prints one JSON object: `nvcc` ("" without a toolkit), `includes` and
 `libraries` (a library's linker flags, or null where the toolkit has none such),
-`searched` (a line for each place looked at and what was missing there) and
-`devices` (how many GPUs this machine has).
+`searched` (a line for each place looked at and what was missing there),
+`devices` (how many GPUs this machine has) and `architectures` (what code is
+compiled for, from $CROSSHATCH_CUDA_ARCHITECTURES, the oldest first).
 
 $CUDA_HOME or $CUDA_PATH, if set, is the only place. Else it is the first of the
 usual ones, and then what Python packages bring. Those lie in a directory named
@@ -124,9 +125,24 @@ def find(environment):
     return answer
 
 
+def architectures(environment):
+    """Compute capabilities without their dots; ValueError where they are none."""
+    text = environment.get("CROSSHATCH_CUDA_ARCHITECTURES", "80,90,100")
+    if not re.fullmatch(r"[1-9]\d{1,2}(,[1-9]\d{1,2})*", text):
+        raise ValueError(
+            "CROSSHATCH_CUDA_ARCHITECTURES=%s is no list of compute capabilities without their "
+            "dots, such as 80,90,100" % text)
+    return sorted({int(architecture) for architecture in text.split(",")})
+
+
 def count_devices(root="/dev"):
     return len([name for name in os.listdir(root) if re.fullmatch(r"nvidia\d+", name)])
 
 
 if __name__ == "__main__":
-    json.dump(dict(find(os.environ), devices=count_devices()), sys.stdout)
+    try:
+        compiled_for = architectures(os.environ)
+    except ValueError as error:
+        sys.exit(str(error))
+    json.dump(
+        dict(find(os.environ), devices=count_devices(), architectures=compiled_for), sys.stdout)

@@ -76,6 +76,19 @@ class FindToolkitTest(unittest.TestCase):
             self.assertEqual(found["searched"],
                              ["%s ($CUDA_HOME): %s" % (self.root / place, what)])
 
+    def test_architectures_come_in_order(self):
+        for text, expected in [("80,90,100", [80, 90, 100]), ("100,80,90", [80, 90, 100]),
+                               ("90", [90]), ("90,90", [90])]:
+            self.assertEqual(
+                find_toolkit.architectures({"CROSSHATCH_CUDA_ARCHITECTURES": text}), expected)
+        self.assertEqual(find_toolkit.architectures({}), [80, 90, 100])
+
+    def test_what_are_no_architectures_is_said(self):
+        for text in ["", "abc", "sm_90", "90a", "9.0", "80,", "80 90", "0", "-80", "8000"]:
+            with self.assertRaisesRegex(
+                    ValueError, "ARCHITECTURES=%s is no list of compute capabilities" % text):
+                find_toolkit.architectures({"CROSSHATCH_CUDA_ARCHITECTURES": text})
+
     def test_a_place_that_is_named_is_the_only_one(self):
         self.assertEqual(len(find_toolkit.places({"CUDA_PATH": "/x", "PATH": "/usr/bin"})), 1)
 
