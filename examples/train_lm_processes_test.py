@@ -8,16 +8,15 @@ usage: train_lm_processes_test.py PROGRAM
 
 import json
 import os
-import shutil
 import signal
 import subprocess
 import sys
-import tempfile
 import time
 import unittest
 
 sys.path.append(os.path.join(sys.path[0], "../testing"))
 from held_port import bind, hold_port  # noqa: E402
+from mpi_place import environment_in, make_place  # noqa: E402
 
 PROGRAM = sys.argv.pop(1)
 SMALL = ["--dim=32", "--layers=2", "--heads=4", "--ffn=50", "--global_batch=5",
@@ -28,22 +27,14 @@ TIMEOUT = 5
 
 class ProcessesTest(unittest.TestCase):
     def setUp(self):
-        # Short, for the names of sockets in it.
-        self.dir = tempfile.mkdtemp(prefix="ch", dir="/tmp")
-        self.addCleanup(self.remove_files)
+        self.dir = make_place(self)
+        self.addCleanup(self.check_files)
         self.text = os.path.join(self.dir, "text")
         with open(self.text, "w") as file:
             file.write("A small text to learn, which goes on and on. " * 20)
-        # MPI names files by numbers of processes, which tests in sandboxes have
-        # in common.
-        self.environment = {
-            "PATH": os.environ["PATH"], "HOME": self.dir, "TMPDIR": self.dir,
-            "OMPI_MCA_btl_vader_backing_directory": self.dir,
-            "OMPI_ALLOW_RUN_AS_ROOT": "1",
-            "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
-            "OMPI_MCA_orte_tmpdir_base": self.dir}
+        self.environment = environment_in(self.dir)
 
-    def remove_files(self):
+    def check_files(self):
         # MPI's files go after the processes that they were of.
         until = time.monotonic() + LONG
         while (any(name.startswith("crosshatch-mpi-")
@@ -54,7 +45,6 @@ class ProcessesTest(unittest.TestCase):
                 if name.startswith(("crosshatch-", "ompi."))
                 and any(files for _, _, files
                         in os.walk(os.path.join(self.dir, name)))]
-        shutil.rmtree(self.dir)
         self.assertEqual(left, [])
 
     def popen(self, command, **variables):

@@ -7,16 +7,15 @@ where both are builds of probe_program.cc, with other build ids.
 """
 
 import os
-import shutil
 import socket
 import subprocess
 import sys
-import tempfile
 import time
 import unittest
 
 sys.path.append(os.path.join(sys.path[0], "../testing"))
 from held_port import bind, hold_port  # noqa: E402
+from mpi_place import environment_in, make_place  # noqa: E402
 
 OTHER, PROGRAM = sys.argv.pop(), sys.argv.pop()
 LONG = 60
@@ -25,14 +24,8 @@ LONG = 60
 class BadStartTest(unittest.TestCase):
     def setUp(self):
         self.port = hold_port(self)
-        # Short, for the names of sockets in it.
-        self.dir = tempfile.mkdtemp(prefix="ch", dir="/tmp")
-        self.addCleanup(shutil.rmtree, self.dir, ignore_errors=True)
-        # MPI names files by numbers of processes, which tests in sandboxes have
-        # in common.
-        self.environment = {
-            "PATH": os.environ["PATH"], "HOME": self.dir, "TMPDIR": self.dir,
-            "OMPI_MCA_btl_vader_backing_directory": self.dir}
+        self.dir = make_place(self)
+        self.environment = environment_in(self.dir)
 
     def start(self, rank, size, *flags, program=PROGRAM, **variables):
         environment = {
@@ -70,8 +63,7 @@ class BadStartTest(unittest.TestCase):
         run = subprocess.run(
             ["mpirun", "--oversubscribe", "-np", str(size), PROGRAM, *flags],
             capture_output=True, text=True, timeout=LONG,
-            env={**self.environment, "OMPI_ALLOW_RUN_AS_ROOT": "1",
-                 "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1", **variables})
+            env={**self.environment, **variables})
         self.assertNotEqual(run.returncode, 0)
         return [line for line in run.stderr.splitlines()
                 if "program: " in line]
