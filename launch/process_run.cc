@@ -26,6 +26,7 @@
 #include "crosshatch/comm/device_mover.h"
 #include "crosshatch/comm/end_mpi.h"
 #include "crosshatch/comm/nccl/built_nccl_movers.h"
+#include "crosshatch/comm/return_grace.h"
 #include "crosshatch/launch/device_choice.h"
 #include "crosshatch/launch/hung_launcher.h"
 #include "crosshatch/launch/meeting_file.h"
@@ -329,7 +330,7 @@ void Process::RemoveMeetingFile() const {
 absl::Status Process::Connect(const MeetingPoint& point) {
   coordination::ClientOptions options = {
       .times = times_,
-      .leave = options_.timeout,
+      .leave = ReturnGrace(options_.timeout),
       .on_failure =
           [this](const FailureNotice& notice,
                  const coordination::Roster& roster) {

@@ -59,7 +59,8 @@ struct RunOptions {
   /// Only 1: a rank is a process, or, on `local`, a thread of the only one.
   int ranks_per_process = 1;
   /// How long a rank may keep the others waiting, and, once a job has failed,
-  /// how long a rank's function may take to return before its process is ended.
+  /// how long a rank's function may take to return, 5 s at least, before its
+  /// process is ended.
   absl::Duration timeout = absl::Minutes(10);
   /// How long ranks that are processes wait for all to start; where mpirun has
   /// started them all, at most `timeout` is used.
