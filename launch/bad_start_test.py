@@ -27,13 +27,13 @@ class BadStartTest(unittest.TestCase):
         self.dir = make_place(self)
         self.environment = environment_in(self.dir)
 
-    def start(self, rank, size, *flags, program=PROGRAM, **variables):
+    def start(self, rank, size, *flags, program=PROGRAM, under=(), **variables):
         environment = {
             **self.environment, "RANK": str(rank),
             "WORLD_SIZE": str(size), "MASTER_ADDR": "127.0.0.1",
             "MASTER_PORT": str(self.port), **variables}
         process = subprocess.Popen(
-            [program, *flags],
+            [*under, program, *flags],
             env={k: v for k, v in environment.items() if v is not None},
             stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
         self.addCleanup(process.stderr.close)
@@ -408,6 +408,16 @@ class BadStartTest(unittest.TestCase):
         self.assertTrue(line.endswith(
             ": rank 2: it runs with --device=cpu --deterministic, and rank 0 with "
             "--device=cpu: start all ranks with the same\n"), line)
+
+    def test_too_few_file_descriptors(self):
+        few = ["sh", "-c", 'ulimit -n 64; exec "$@"', "sh"]
+        line = self.line([self.start(r, 2, under=few)
+                          for r in range(2)])
+        self.assertTrue(line.endswith(
+            "program: rank 0's coordinator of a job of 2 ranks needs 258 file "
+            "descriptors, a connection to each rank among them, and its process "
+            "may have 64: raise the limit where it is started (ulimit -n 258)\n"),
+            line)
 
     def test_what_one_rank_lacks(self):
         line = self.line(

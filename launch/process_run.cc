@@ -166,6 +166,11 @@ absl::Status Process::Listen(MeetingPoint& point) {
     point.port = server_->port();
     return absl::OkStatus();
   }
+  const std::string text = absl::StrCat(
+      "rank 0's coordinator ", std::string(server.status().message()));
+  if (absl::IsResourceExhausted(server.status())) {
+    return absl::ResourceExhaustedError(text);
+  }
   // Another rank 0 of this job may be there: as its client this process brings
   // about the one error of the job.
   const auto twin = CoordinationClient::Connect(
@@ -183,8 +188,7 @@ absl::Status Process::Listen(MeetingPoint& point) {
   }
   return absl::Status(
       server.status().code(),
-      absl::StrCat("rank 0's coordinator ",
-                   std::string(server.status().message()),
+      absl::StrCat(text,
                    "; give MASTER_ADDR and MASTER_PORT, or "
                    "CROSSHATCH_COORDINATOR=HOST:PORT, that are rank 0's and "
                    "free"));
