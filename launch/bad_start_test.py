@@ -434,6 +434,13 @@ class BadStartTest(unittest.TestCase):
             ": rank 2: it runs with --device=cpu --deterministic, and rank 0 with "
             "--device=cpu: start all ranks with the same\n"), line)
 
+    def test_other_options_of_the_program(self):
+        line = self.line([self.start(r, 3, PROBE_LR="0.1" if r == 2 else "0.2")
+                          for r in range(3)])
+        self.assertTrue(line.endswith(
+            ": rank 2: it runs with --lr=0.1, and rank 0 with --lr=0.2: start all "
+            "ranks with the same\n"), line)
+
     def test_too_few_file_descriptors(self):
         few = ["sh", "-c", 'ulimit -n 64; exec "$@"', "sh"]
         line = self.line([self.start(r, 2, under=few)
