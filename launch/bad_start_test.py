@@ -310,6 +310,7 @@ class BadStartTest(unittest.TestCase):
     def test_a_variable_that_keeps_one_rank_from_the_others(self):
         address = f"127.0.0.1:{self.port}"
         elsewhere = str(hold_port(self))
+        jobs = []
         for good, bad, expected in [
                 ({"CROSSHATCH_COORDINATOR": address, "MASTER_PORT": elsewhere},
                  {"CROSSHATCH_COORDINATOR": "a", "MASTER_PORT": elsewhere},
@@ -317,11 +318,13 @@ class BadStartTest(unittest.TestCase):
                 ({"CROSSHATCH_JOB_TOKEN": "secret"},
                  {"CROSSHATCH_JOB_TOKEN": ""},
                  "CROSSHATCH_JOB_TOKEN is empty")]:
-            with self.subTest(bad=bad):
+            self.port = hold_port(self)
+            early = [self.start_early(1, 3, **good),
+                     self.start_early(2, 3, **bad)]
+            jobs.append((expected, [self.start(0, 3, START, **good), *early]))
+        for expected, ranks in jobs:
+            with self.subTest(expected=expected):
                 # Rank 0 says who has not come, and that rank itself why.
-                early = [self.start_early(1, 3, **good),
-                         self.start_early(2, 3, **bad)]
-                ranks = [self.start(0, 3, START, **good), *early]
                 said = [p.communicate(timeout=LONG)[1] for p in ranks]
                 self.assertIn("rank 2 has not come within ", said[0])
                 self.assertEqual(said[1], "")
