@@ -21,6 +21,9 @@ import tempfile
 import time
 import unittest
 
+sys.path.append(os.path.join(sys.path[0], "../testing"))
+from mpi_place import environment_in, make_place  # noqa: E402
+
 PROGRAM = sys.argv.pop(1)
 KILLS = int(os.environ.get("CROSSHATCH_KILLS", "16"))
 SEED = int(os.environ.get("CROSSHATCH_FUZZ_SEED", "1"))
@@ -63,14 +66,9 @@ class KillTest(unittest.TestCase):
 
     def kill_one_of_a_job(self, mode, rank, seconds):
         """The same of two processes, of which that of `rank` is killed."""
-        # MPI names files by numbers of processes, which tests in sandboxes have
-        # in common. Short, for the names of sockets.
-        files = tempfile.mkdtemp(prefix="ch", dir="/tmp")
-        self.addCleanup(shutil.rmtree, files, ignore_errors=True)
         process, first = self.begin(
-            ["mpirun", "-np", "2", "--oversubscribe", "--allow-run-as-root",
-             "--bind-to", "none", PROGRAM, mode, self.dir], TMPDIR=files,
-            OMPI_MCA_btl_vader_backing_directory=files)
+            ["mpirun", "-np", "2", "--oversubscribe", "--bind-to", "none",
+             PROGRAM, mode, self.dir], **environment_in(make_place(self)))
         time.sleep(seconds)
         with open(f"/proc/{process.pid}/task/{process.pid}/children") as file:
             children = sorted(int(child) for child in file.read().split())

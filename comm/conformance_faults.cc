@@ -17,8 +17,7 @@ namespace crosshatch::internal {
 namespace {
 
 /// Of jobs that end by it: far longer than ranks of a busy machine keep one
-/// another waiting, or the wrong one is missed. Ranks that are processes have
-/// as long to come back once the job has failed.
+/// another waiting, or the wrong one is missed.
 constexpr absl::Duration kShortTimeout = absl::Seconds(1);
 constexpr char kTimedOut[] = "timed out after 1s";
 

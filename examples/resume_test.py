@@ -473,6 +473,29 @@ class ResumeTest(unittest.TestCase):
         run = self.run_program(*flags, "--steps=4", "--resume")
         self.assertIn("training on 315 tokens, and now there are 320",
                       run.stdout)
+        # As many others, as of another tokenizer, in other batches.
+        with open(self.text, "r+") as file:
+            file.write("Another")
+        run = self.run_program(*flags, "--steps=5", "--global_batch=6",
+                               "--resume")
+        self.assertIn("training on other tokens, as many as these", run.stdout)
+        self.assertIn("training on 5 rows of 13 tokens a step: goes on with 6 "
+                      "rows of 13 tokens", run.stdout)
+        # What it says once is that of the checkpoint that it then writes.
+        run = self.run_program(*flags, "--steps=6", "--global_batch=6",
+                               "--resume")
+        self.assertNotIn("was written in training on", run.stdout)
+        # Checkpoints of older versions have nothing of it.
+        index = checkpoints + "/step-000006/checkpoint.json"
+        with open(index) as file:
+            older = json.load(file)
+        del older["values_hash"]
+        for name in "hash", "rows", "row_size":
+            del older["values"]["batch." + name]
+        with open(index, "w") as file:
+            json.dump(older, file)
+        run = self.run_program(*flags, "--steps=7", "--resume")
+        self.assertIn("goes on after step 6", run.stdout)
 
     def test_a_sample_is_the_same_on_every_mesh(self):
         with open(self.text, "w") as file:

@@ -13,11 +13,11 @@ import os
 import re
 import subprocess
 import sys
-import tempfile
 import unittest
 
 sys.path.append(os.path.join(sys.path[0], "../testing"))
 from held_port import hold_port  # noqa: E402
+from mpi_place import environment_in, make_place  # noqa: E402
 
 PROGRAM = os.path.abspath(sys.argv.pop(1))
 FLAGS = ["--dim=32", "--layers=2", "--heads=4", "--ffn=50", "--global_batch=5",
@@ -36,18 +36,11 @@ PYTHON = next((python for python in (sys.executable, os.environ.get("CROSSHATCH_
 
 class TorchrunTest(unittest.TestCase):
     def setUp(self):
-        # Short, for the names of sockets in it.
-        scratch = tempfile.TemporaryDirectory(prefix="ch", dir="/tmp")
-        self.addCleanup(scratch.cleanup)
-        self.dir = scratch.name
+        self.dir = make_place(self)
         self.text = os.path.join(self.dir, "text")
         with open(self.text, "w", encoding="utf-8") as file:
             file.write("A small text to learn, which goes on and on. " * 20)
-        # MPI names files by numbers of processes, which tests in sandboxes have in common.
-        self.environment = {"PATH": os.environ["PATH"], "HOME": self.dir, "TMPDIR": self.dir,
-                            "OMPI_MCA_btl_vader_backing_directory": self.dir,
-                            "OMPI_ALLOW_RUN_AS_ROOT": "1",
-                            "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
+        self.environment = environment_in(self.dir)
 
     def popen(self, launcher, name, *more, **variables):
         process = subprocess.Popen(

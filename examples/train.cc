@@ -18,6 +18,7 @@
 #include "crosshatch/checkpoint/run_directory.h"
 #include "crosshatch/comm/all_ranks.h"
 #include "crosshatch/dtensor/dtensor.h"
+#include "crosshatch/examples/batch_source.h"
 #include "crosshatch/examples/data_parallel.h"
 #include "crosshatch/examples/metrics.h"
 #include "crosshatch/examples/page/run_page.h"
@@ -84,7 +85,7 @@ class Trainer {
                      {.keep = static_cast<int>(std::min<int64_t>(
                           options.keep, std::numeric_limits<int>::max())),
                       .async = options.save_async}),
-        data_size_(tokens.size()),
+        source_(BatchSource::Of(tokens, options.global_batch, options.seq_len)),
         seed_(static_cast<int64_t>(options.seed)) {}
 
   absl::Status Run();
@@ -155,16 +156,22 @@ class Trainer {
   int64_t begun_at_ = 0;  // Steps done before this run.
   bool stops_ = false;    // A signal has asked for it.
   int64_t position_ = 0;  // In tokens_, of the next step's batch.
-  int64_t data_size_;     // Of tokens_, which position_ is in.
-  int64_t seed_;          // The bits of TrainOptions::seed.
+  BatchSource source_;
+  int64_t seed_;  // The bits of TrainOptions::seed.
   nn::ModuleState parameters_{model_};
   nn::BoundValues progress_{{{"step", &step_},
                              {"position", &position_},
-                             {"data_size", &data_size_},
+                             {"data_size", &source_.tokens},
                              {"seed", &seed_}}};
+  // Older checkpoints do not have it.
+  nn::BoundValues batch_{{{"hash", &source_.hash},
+                          {"rows", &source_.rows},
+                          {"row_size", &source_.row_size}},
+                         {.allow_missing = true}};
   nn::CombinedState state_{{{"model", &parameters_},
                             {"optimizer", &optimizer_},
-                            {"run", &progress_}}};
+                            {"run", &progress_},
+                            {"batch", &batch_}}};
 };
 
 absl::Status Trainer::SetUp() {
@@ -187,11 +194,11 @@ absl::StatusOr<bool> Trainer::Resume() {
     return false;
   }
   CH_RETURN_IF_ERROR(checkpoints_.Load(state_, *newest));
-  if (step_ != *newest || position_ < 0 || position_ >= data_size_) {
+  if (step_ != *newest || position_ < 0 || position_ >= source_.tokens) {
     return absl::DataLossError(
         absl::StrCat(checkpoint::StepDirectory(options_.checkpoints, *newest),
                      " is of step ", step_, ", at token ", position_, " of ",
-                     data_size_, ", where no run comes to"));
+                     source_.tokens, ", where no run comes to"));
   }
   if (const auto seed = static_cast<uint64_t>(seed_);
       options_.seed_is_given && options_.seed != seed) {
@@ -205,14 +212,13 @@ absl::StatusOr<bool> Trainer::Resume() {
   report_.Note(
       absl::StrCat("goes on after step ", step_, " of ",
                    checkpoint::StepDirectory(options_.checkpoints, *newest)));
-  if (data_size_ != tokens_.size()) {
-    report_.Note(absl::StrCat("the checkpoint was written in training on ",
-                              data_size_, " tokens, and now there are ",
-                              tokens_.size(), ": goes on at token ",
-                              position_ % tokens_.size()));
-    data_size_ = tokens_.size();
-    position_ %= data_size_;
+  position_ %= tokens_.size();
+  const BatchSource now =
+      BatchSource::Of(tokens_, options_.global_batch, options_.seq_len);
+  for (const std::string& note : source_.ChangesTo(now, position_)) {
+    report_.Note(note);
   }
+  source_ = now;
   if (step_ >= options_.steps) {
     report_.Note(
         absl::StrCat("nothing is left to train of --steps=", options_.steps));

@@ -8,16 +8,15 @@ usage: train_lm_processes_test.py PROGRAM
 
 import json
 import os
-import shutil
 import signal
 import subprocess
 import sys
-import tempfile
 import time
 import unittest
 
 sys.path.append(os.path.join(sys.path[0], "../testing"))
 from held_port import bind, hold_port  # noqa: E402
+from mpi_place import environment_in, make_place  # noqa: E402
 
 PROGRAM = sys.argv.pop(1)
 SMALL = ["--dim=32", "--layers=2", "--heads=4", "--ffn=50", "--global_batch=5",
@@ -28,22 +27,14 @@ TIMEOUT = 5
 
 class ProcessesTest(unittest.TestCase):
     def setUp(self):
-        # Short, for the names of sockets in it.
-        self.dir = tempfile.mkdtemp(prefix="ch", dir="/tmp")
-        self.addCleanup(self.remove_files)
+        self.dir = make_place(self)
+        self.addCleanup(self.check_files)
         self.text = os.path.join(self.dir, "text")
         with open(self.text, "w") as file:
             file.write("A small text to learn, which goes on and on. " * 20)
-        # MPI names files by numbers of processes, which tests in sandboxes have
-        # in common.
-        self.environment = {
-            "PATH": os.environ["PATH"], "HOME": self.dir, "TMPDIR": self.dir,
-            "OMPI_MCA_btl_vader_backing_directory": self.dir,
-            "OMPI_ALLOW_RUN_AS_ROOT": "1",
-            "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
-            "OMPI_MCA_orte_tmpdir_base": self.dir}
+        self.environment = environment_in(self.dir)
 
-    def remove_files(self):
+    def check_files(self):
         # MPI's files go after the processes that they were of.
         until = time.monotonic() + LONG
         while (any(name.startswith("crosshatch-mpi-")
@@ -54,7 +45,6 @@ class ProcessesTest(unittest.TestCase):
                 if name.startswith(("crosshatch-", "ompi."))
                 and any(files for _, _, files
                         in os.walk(os.path.join(self.dir, name)))]
-        shutil.rmtree(self.dir)
         self.assertEqual(left, [])
 
     def popen(self, command, **variables):
@@ -72,13 +62,16 @@ class ProcessesTest(unittest.TestCase):
         return self.popen(["mpirun", "--oversubscribe", "-np", str(ranks),
                            *options])
 
-    def plain(self, *flags, ranks=4, **variables):
-        self.flags = flags
+    def plain(self, *flags, ranks=4, of_last=()):
+        """\param of_last: more flags of the last rank."""
         port = hold_port(self)
-        return [self.popen([], RANK=str(rank), WORLD_SIZE=str(ranks),
-                           MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port),
-                           **variables)
-                for rank in range(ranks)]
+        processes = []
+        for rank in range(ranks):
+            self.flags = [*flags, *(of_last if rank == ranks - 1 else ())]
+            processes.append(
+                self.popen([], RANK=str(rank), WORLD_SIZE=str(ranks),
+                           MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port)))
+        return processes
 
     def await_steps(self, rank_0):
         while True:
@@ -234,6 +227,25 @@ class ProcessesTest(unittest.TestCase):
         said = [p.communicate(timeout=LONG)[0] for p in self.plain("--help")]
         self.assertIn("--mesh (fsdp:1)", said[0])
         self.assertEqual(said[1:], ["", "", ""])
+
+    def test_options_that_differ_are_one_line(self):
+        of_last = os.path.join(self.dir, "of_last")
+        for flag, differs in [
+                ("--lr=0.1", "--lr=0.1, and rank 0 with --lr=0.002"),
+                ("--mesh=tp:2", "--mesh=tp:2, and rank 0 with --mesh=fsdp:2"),
+                ("--save=" + of_last, "a --save, and rank 0 with no --save"),
+                # Of which only those of rank 0 matter.
+                ("--metrics=" + of_last, None)]:
+            with self.subTest(flag=flag):
+                ranks = self.plain("--steps=1", "--mesh=fsdp:2", ranks=2,
+                                   of_last=[flag])
+                said = "".join(p.communicate(timeout=LONG)[1] for p in ranks)
+                self.assertEqual([p.returncode for p in ranks],
+                                 [0, 0] if differs is None else [1, 1], said)
+                self.assertEqual(said, "" if differs is None else
+                                 f"train_lm: rank 1: it runs with {differs}: "
+                                 "start all ranks with the same\n")
+        self.assertFalse(os.path.exists(of_last))
 
     def test_another_number_of_processes_is_one_line(self):
         run = self.mpirun("--steps=1", ranks=2)

@@ -5,6 +5,7 @@
 #include <cmath>
 #include <cstdio>
 #include <cstdlib>
+#include <set>
 #include <utility>
 
 #include "absl/flags/flag.h"
@@ -144,6 +145,8 @@ ABSL_FLAG(bool, verbose, false,
 namespace crosshatch::examples {
 namespace {
 
+// Where the flags are defined.
+constexpr char kSource[] = "examples/train_options.cc";
 constexpr char kUsage[] =
     "Trains a Llama-style language model on a mesh of ranks.\n\n"
     "  train_lm --text=FILE,... [--mesh=fsdp:2,tp:2] [flags]\n"
@@ -167,6 +170,35 @@ absl::Status CheckPositive(const char* flag, double value) {
   if (used > 0 && std::isfinite(used)) return absl::OkStatus();
   return absl::InvalidArgumentError(absl::StrCat(
       "--", flag, "=", value, ": must be a number above 0, in float32 too"));
+}
+
+// What all ranks must be started with alike.
+std::vector<std::string> AgreedOptions(const TrainOptions& options) {
+  const struct {
+    const char* flag;
+    bool is_given;
+  } paths[] = {
+      {"checkpoints", !options.checkpoints.empty()},
+      {"eval_text", !options.eval_text.empty()},
+      {"model", !options.model_dir.empty()},
+      {"plan", !options.plan.empty()},
+      {"save", !options.save_dir.empty()},
+      {"text", !options.text.empty()},
+      {"tokens", !options.tokens.empty()},
+  };
+  // Of rank 0 alone.
+  std::set<std::string> apart = {"metrics", "report", "report_every",
+                                 "verbose"};
+  std::vector<std::string> agreed;
+  // Files may lie elsewhere on another host.
+  for (const auto& path : paths) {
+    apart.insert(path.flag);
+    agreed.push_back(absl::StrCat(path.is_given ? "a --" : "no --", path.flag));
+  }
+  for (std::string& value : FlagValues(kSource, apart)) {
+    agreed.push_back(std::move(value));
+  }
+  return agreed;
 }
 
 absl::Status CheckFraction(const char* flag, double value) {
@@ -427,8 +459,7 @@ absl::StatusOr<std::vector<MeshAxis>> ParseMesh(const std::string& text) {
 
 absl::StatusOr<TrainOptions> ParseTrainOptions(int argc, char** argv) {
   if (AsksForHelp(argc, argv)) {
-    std::exit(PrintHelp(absl::StrCat(
-        kUsage, "\n\n", DescribeFlags("examples/train_options.cc"))));
+    std::exit(PrintHelp(absl::StrCat(kUsage, "\n\n", DescribeFlags(kSource))));
   }
   CH_RETURN_IF_ERROR(ParseFlags(argc, argv));
 
@@ -502,6 +533,7 @@ absl::StatusOr<TrainOptions> ParseTrainOptions(int argc, char** argv) {
   CH_RETURN_IF_ERROR(CheckSource(options));
   CH_RETURN_IF_ERROR(CheckConflicts(options));
   CH_RETURN_IF_ERROR(CheckNumbers(options));
+  options.run.agreed = AgreedOptions(options);
   return options;
 }
 

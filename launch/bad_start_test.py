@@ -7,40 +7,49 @@ where both are builds of probe_program.cc, with other build ids.
 """
 
 import os
-import shutil
 import socket
 import subprocess
 import sys
-import tempfile
 import time
 import unittest
 
 sys.path.append(os.path.join(sys.path[0], "../testing"))
 from held_port import bind, hold_port  # noqa: E402
+from mpi_place import environment_in, make_place  # noqa: E402
 
 OTHER, PROGRAM = sys.argv.pop(), sys.argv.pop()
 LONG = 60
 
 
+# That rank 0 waits for ranks that do not come, where others do.
+START = "--start_timeout=10s"
+
+
+def polls(pid):
+    """Whether it has a connection, or tries to make one: gRPC has begun."""
+    fds = f"/proc/{pid}/fd"
+    for fd in os.listdir(fds):
+        try:
+            if os.readlink(os.path.join(fds, fd)) == "anon_inode:[eventpoll]":
+                return True
+        except OSError:
+            continue  # It was closed meanwhile.
+    return False
+
+
 class BadStartTest(unittest.TestCase):
     def setUp(self):
         self.port = hold_port(self)
-        # Short, for the names of sockets in it.
-        self.dir = tempfile.mkdtemp(prefix="ch", dir="/tmp")
-        self.addCleanup(shutil.rmtree, self.dir, ignore_errors=True)
-        # MPI names files by numbers of processes, which tests in sandboxes have
-        # in common.
-        self.environment = {
-            "PATH": os.environ["PATH"], "HOME": self.dir, "TMPDIR": self.dir,
-            "OMPI_MCA_btl_vader_backing_directory": self.dir}
+        self.dir = make_place(self)
+        self.environment = environment_in(self.dir)
 
-    def start(self, rank, size, *flags, program=PROGRAM, **variables):
+    def start(self, rank, size, *flags, program=PROGRAM, under=(), **variables):
         environment = {
             **self.environment, "RANK": str(rank),
             "WORLD_SIZE": str(size), "MASTER_ADDR": "127.0.0.1",
             "MASTER_PORT": str(self.port), **variables}
         process = subprocess.Popen(
-            [program, *flags],
+            [*under, program, *flags],
             env={k: v for k, v in environment.items() if v is not None},
             stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
         self.addCleanup(process.stderr.close)
@@ -70,11 +79,19 @@ class BadStartTest(unittest.TestCase):
         run = subprocess.run(
             ["mpirun", "--oversubscribe", "-np", str(size), PROGRAM, *flags],
             capture_output=True, text=True, timeout=LONG,
-            env={**self.environment, "OMPI_ALLOW_RUN_AS_ROOT": "1",
-                 "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1", **variables})
+            env={**self.environment, **variables})
         self.assertNotEqual(run.returncode, 0)
         return [line for line in run.stderr.splitlines()
                 if "program: " in line]
+
+    def start_early(self, rank, size, *flags, **variables):
+        """One that looks for rank 0 by now, and does so twice a second: what rank 0
+        then waits for does not hang on how long a busy machine takes to start it."""
+        process = self.start(rank, size, *flags, **variables)
+        while not polls(process.pid):
+            self.assertIsNone(process.poll())
+            time.sleep(0.02)
+        return process
 
     def line(self, processes):
         """The one line that all of them print, as they fail."""
@@ -114,9 +131,8 @@ class BadStartTest(unittest.TestCase):
         self.assertIn("runs another program (build ", line)
 
     def test_a_rank_does_not_come(self):
-        # For which rank 2 has time, and it waits for rank 0 as long as that takes.
-        line = self.line([self.start(0, 3, "--start_timeout=5s"),
-                          self.start(2, 3)])
+        early = self.start_early(2, 3)
+        line = self.line([self.start(0, 3, START), early])
         self.assertIn("rank 1 has not come within ", line)
 
     def test_rank_0_does_not_come(self):
@@ -131,9 +147,9 @@ class BadStartTest(unittest.TestCase):
     def test_another_token(self):
         # It may be that of a rank of another job, so it fails this one only by
         # what is missing.
-        flag = "--start_timeout=5s"
-        line = self.line([self.start(0, 2, flag, CROSSHATCH_JOB_TOKEN="a"),
-                          self.start(1, 2, flag, CROSSHATCH_JOB_TOKEN="b")])
+        early = self.start_early(1, 2, CROSSHATCH_JOB_TOKEN="b")
+        line = self.line([self.start(0, 2, START, CROSSHATCH_JOB_TOKEN="a"),
+                          early])
         self.assertIn("rank 1 has not come within ", line)
         self.assertIn("1 connection without this job's token came: give all "
                       "ranks the same CROSSHATCH_JOB_TOKEN", line)
@@ -191,10 +207,11 @@ class BadStartTest(unittest.TestCase):
                        f'{silent.getsockname()[1]}" >"$2"\nexec sleep 1000\n')
         os.chmod(server, 0o755)
         path = directory + ":" + os.environ["PATH"]
-        line = self.line([self.start(r, 2, "--start_timeout=5s", PATH=path)
-                          for r in range(2)])
-        self.assertRegex(line, r"rank [01]: MPI has not started within 5s in "
-                         r"rank [01] \(process ")
+        # Rank 1, which would wait longer, ends with rank 0.
+        early = self.start_early(1, 2, PATH=path)
+        line = self.line([self.start(0, 2, START, PATH=path), early])
+        self.assertIn("rank 0: MPI has not started within 10s in rank 0 (process ",
+                      line)
 
     def test_variables(self):
         for variables, expected in [
@@ -293,6 +310,7 @@ class BadStartTest(unittest.TestCase):
     def test_a_variable_that_keeps_one_rank_from_the_others(self):
         address = f"127.0.0.1:{self.port}"
         elsewhere = str(hold_port(self))
+        jobs = []
         for good, bad, expected in [
                 ({"CROSSHATCH_COORDINATOR": address, "MASTER_PORT": elsewhere},
                  {"CROSSHATCH_COORDINATOR": "a", "MASTER_PORT": elsewhere},
@@ -300,11 +318,13 @@ class BadStartTest(unittest.TestCase):
                 ({"CROSSHATCH_JOB_TOKEN": "secret"},
                  {"CROSSHATCH_JOB_TOKEN": ""},
                  "CROSSHATCH_JOB_TOKEN is empty")]:
-            with self.subTest(bad=bad):
+            self.port = hold_port(self)
+            early = [self.start_early(1, 3, **good),
+                     self.start_early(2, 3, **bad)]
+            jobs.append((expected, [self.start(0, 3, START, **good), *early]))
+        for expected, ranks in jobs:
+            with self.subTest(expected=expected):
                 # Rank 0 says who has not come, and that rank itself why.
-                ranks = [self.start(r, 3, "--start_timeout=4s",
-                                    **(bad if r == 2 else good))
-                         for r in range(3)]
                 said = [p.communicate(timeout=LONG)[1] for p in ranks]
                 self.assertIn("rank 2 has not come within ", said[0])
                 self.assertEqual(said[1], "")
@@ -416,6 +436,23 @@ class BadStartTest(unittest.TestCase):
         self.assertTrue(line.endswith(
             ": rank 2: it runs with --device=cpu --deterministic, and rank 0 with "
             "--device=cpu: start all ranks with the same\n"), line)
+
+    def test_other_options_of_the_program(self):
+        line = self.line([self.start(r, 3, PROBE_LR="0.1" if r == 2 else "0.2")
+                          for r in range(3)])
+        self.assertTrue(line.endswith(
+            ": rank 2: it runs with --lr=0.1, and rank 0 with --lr=0.2: start all "
+            "ranks with the same\n"), line)
+
+    def test_too_few_file_descriptors(self):
+        few = ["sh", "-c", 'ulimit -n 64; exec "$@"', "sh"]
+        line = self.line([self.start(r, 2, under=few)
+                          for r in range(2)])
+        self.assertTrue(line.endswith(
+            "program: rank 0's coordinator of a job of 2 ranks needs 258 file "
+            "descriptors, a connection to each rank among them, and its process "
+            "may have 64: raise the limit where it is started (ulimit -n 258)\n"),
+            line)
 
     def test_what_one_rank_lacks(self):
         line = self.line(

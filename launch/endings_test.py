@@ -9,17 +9,16 @@ LossesTest for what takes long, since somebody has to be missed.
 
 import os
 import re
-import shutil
 import signal
 import socket
 import subprocess
 import sys
-import tempfile
 import time
 import unittest
 
 sys.path.append(os.path.join(sys.path[0], "../testing"))
 from held_port import hold_port  # noqa: E402
+from mpi_place import environment_in, make_place  # noqa: E402
 
 TWO_HOSTS, PROGRAM = sys.argv.pop(), sys.argv.pop()
 LONG = 60
@@ -69,16 +68,8 @@ class Job:
 
 class JobsTest(unittest.TestCase):
     def setUp(self):
-        # Short, for the names of sockets in it.
-        self.dir = tempfile.mkdtemp(prefix="ch", dir="/tmp")
-        self.addCleanup(shutil.rmtree, self.dir, ignore_errors=True)
-        # MPI names files by numbers of processes, which tests in sandboxes have
-        # in common.
-        self.environment = {
-            "PATH": os.environ["PATH"], "HOME": self.dir, "TMPDIR": self.dir,
-            "OMPI_MCA_btl_vader_backing_directory": self.dir,
-            "OMPI_ALLOW_RUN_AS_ROOT": "1",
-            "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
+        self.dir = make_place(self)
+        self.environment = environment_in(self.dir)
 
     def alone(self, *flags, **variables):
         return Job(self, [[PROGRAM, *flags]],

@@ -155,6 +155,17 @@ std::string DescribeFlags(const std::string& source) {
   return text;
 }
 
+std::vector<std::string> FlagValues(const std::string& source,
+                                    const std::set<std::string>& except) {
+  std::set<std::string> values;
+  for (const auto& [name, flag] : absl::GetAllFlags()) {
+    if (!absl::EndsWith(flag->Filename(), source)) continue;
+    if (except.count(std::string(name)) > 0) continue;
+    values.insert(absl::StrCat("--", name, "=", flag->CurrentValue()));
+  }
+  return {values.begin(), values.end()};
+}
+
 absl::Status ReadLaunchFlags(RunOptions& options) {
   const GivenName backend = absl::GetFlag(FLAGS_backend);
   if (backend.is_given) {

@@ -8,7 +8,9 @@
 /// --timeout, --start_timeout, --heartbeat_timeout, --log_prefix,
 /// --ranks_per_process, --stop_status.
 
+#include <set>
 #include <string>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "crosshatch/launch/run_options.h"
@@ -35,6 +37,12 @@ int PrintHelp(const std::string& text);
 /// The flags that are defined in the source files whose paths end so, and those
 /// of Run, with their defaults, for a program's --help.
 std::string DescribeFlags(const std::string& source);
+
+/// The values of the flags that are defined in the source files whose paths end
+/// so, but for those named in `except`, as "--NAME=VALUE" in the order of their
+/// names: what a program has its ranks agree on (RunOptions::agreed).
+std::vector<std::string> FlagValues(const std::string& source,
+                                    const std::set<std::string>& except);
 
 /// Puts what flags of Run the command line had into `options`.
 /// \error kInvalidArgument naming the flag and what would be right.

@@ -107,6 +107,7 @@ int Main(int argc, char** argv) {
   if (const std::string ranks = Variable("PROBE_RANKS"); !ranks.empty()) {
     options.ranks = std::atoi(ranks.c_str());
   }
+  options.agreed = {"--steps=3", absl::StrCat("--lr=", Variable("PROBE_LR"))};
   options.prepare = [](Backend, int rank) -> absl::Status {
     if (Variable("PROBE_BAD_RANK") != absl::StrCat(rank)) {
       return absl::OkStatus();

@@ -26,6 +26,8 @@
 #include "crosshatch/comm/device_mover.h"
 #include "crosshatch/comm/end_mpi.h"
 #include "crosshatch/comm/nccl/built_nccl_movers.h"
+#include "crosshatch/comm/return_grace.h"
+#include "crosshatch/launch/agreed_options.h"
 #include "crosshatch/launch/device_choice.h"
 #include "crosshatch/launch/hung_launcher.h"
 #include "crosshatch/launch/meeting_file.h"
@@ -121,9 +123,8 @@ class Process {
                                                     const MpiJoin* join);
   absl::Status ChooseDevice();
   absl::Status Prepare();
-  /// Fails where this process would move data in another way than rank 0: what
-  /// one sends the other would not understand.
-  absl::Status AgreeOnData();
+  /// Fails where this process was started with other options than rank 0.
+  absl::Status AgreeOnOptions();
   absl::Status RunRanks(absl::FunctionRef<absl::Status(World&)> fn);
   void OnFailure(const FailureNotice& notice,
                  const coordination::Roster& roster);
@@ -165,6 +166,11 @@ absl::Status Process::Listen(MeetingPoint& point) {
     point.port = server_->port();
     return absl::OkStatus();
   }
+  const std::string text = absl::StrCat("rank 0's coordinator ",
+                                        std::string(server.status().message()));
+  if (absl::IsResourceExhausted(server.status())) {
+    return absl::ResourceExhaustedError(text);
+  }
   // Another rank 0 of this job may be there: as its client this process brings
   // about the one error of the job.
   const auto twin = CoordinationClient::Connect(
@@ -182,8 +188,7 @@ absl::Status Process::Listen(MeetingPoint& point) {
   }
   return absl::Status(
       server.status().code(),
-      absl::StrCat("rank 0's coordinator ",
-                   std::string(server.status().message()),
+      absl::StrCat(text,
                    "; give MASTER_ADDR and MASTER_PORT, or "
                    "CROSSHATCH_COORDINATOR=HOST:PORT, that are rank 0's and "
                    "free"));
@@ -329,7 +334,7 @@ void Process::RemoveMeetingFile() const {
 absl::Status Process::Connect(const MeetingPoint& point) {
   coordination::ClientOptions options = {
       .times = times_,
-      .leave = options_.timeout,
+      .leave = ReturnGrace(options_.timeout),
       .on_failure =
           [this](const FailureNotice& notice,
                  const coordination::Roster& roster) {
@@ -465,31 +470,22 @@ absl::Status Process::Prepare() {
   return client_->EnterBarrier("prepared", options_.timeout);
 }
 
-absl::Status Process::AgreeOnData() {
-  const bool is_cuda = options_.device == Device::Kind::kCuda;
-  std::string mine =
-      absl::StrCat("--device=", is_cuda ? "cuda" : "cpu",
-                   options_.nccl.deterministic ? " --deterministic" : "");
-  if (is_cuda) {
-    absl::StrAppend(&mine, options_.cuda.tf32 ? " --tf32" : "",
-                    ", NCCL's own collectives from ",
-                    options_.nccl.least_collective_bytes, " bytes on");
-  }
-  if (info_.rank == 0) return client_->Put("data", mine);
+absl::Status Process::AgreeOnOptions() {
+  const std::string mine = AgreedText(options_);
+  if (info_.rank == 0) return client_->Put("options", mine);
   CH_ASSIGN_OR_RETURN(const std::string of_first,
-                      client_->Get("data", options_.timeout));
-  if (mine == of_first) return absl::OkStatus();
-  const absl::Status differs = absl::InvalidArgumentError(
-      absl::StrCat("it runs with ", mine, ", and rank 0 with ", of_first,
-                   ": start all ranks with the same"));
-  client_->Report({.world_ranks = {info_.rank}, .error = differs});
-  return differs;
+                      client_->Get("options", options_.timeout));
+  const absl::Status agreed = CheckAgreed(mine, of_first);
+  if (!agreed.ok()) {
+    client_->Report({.world_ranks = {info_.rank}, .error = agreed});
+  }
+  return agreed;
 }
 
 absl::Status Process::RunRanks(absl::FunctionRef<absl::Status(World&)> fn) {
   CH_RETURN_IF_ERROR(ChooseDevice());
   CH_RETURN_IF_ERROR(Prepare());
-  CH_RETURN_IF_ERROR(AgreeOnData());
+  CH_RETURN_IF_ERROR(AgreeOnOptions());
   const MpiJoin join = {
       .rank = info_.rank,
       .size = info_.size,

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <functional>
 #include <string>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
@@ -59,7 +60,8 @@ struct RunOptions {
   /// Only 1: a rank is a process, or, on `local`, a thread of the only one.
   int ranks_per_process = 1;
   /// How long a rank may keep the others waiting, and, once a job has failed,
-  /// how long a rank's function may take to return before its process is ended.
+  /// how long a rank's function may take to return, 5 s at least, before its
+  /// process is ended.
   absl::Duration timeout = absl::Minutes(10);
   /// How long ranks that are processes wait for all to start; where mpirun has
   /// started them all, at most `timeout` is used.
@@ -73,6 +75,13 @@ struct RunOptions {
   /// The exit status of a run that a signal has stopped (launch/stop.h): 143,
   /// as of a process that SIGTERM ends, or 0.
   int stop_status = 143;
+
+  /// What ranks must be started with alike, as messages name it, e.g.
+  /// "--lr=0.1"; as many on each rank, in the same order. Ranks that are
+  /// processes compare it when all are prepared, beside --device and its like:
+  /// a difference ends the job, with a message that names the option, a rank
+  /// and what rank 0 has.
+  std::vector<std::string> agreed = {};
 
   /// Called once in each process before ranks run, with what it will be: what
   /// a rank must have and may lack. The first error of any process is that of

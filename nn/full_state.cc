@@ -3,7 +3,6 @@
 
 #include <algorithm>
 #include <bit>
-#include <cstring>
 #include <iterator>
 #include <map>
 #include <memory>
@@ -16,6 +15,7 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
+#include "crosshatch/base/byte_hash.h"
 #include "crosshatch/base/check.h"
 #include "crosshatch/base/status_macros.h"
 #include "crosshatch/comm/all_ranks.h"
@@ -28,7 +28,7 @@
 #include "crosshatch/mesh/device_mesh.h"
 #include "crosshatch/tensor/autograd.h"
 #include "crosshatch/tensor/creation.h"
-#include "crosshatch/tensor/host_access.h"
+#include "crosshatch/tensor/element_hash.h"
 #include "crosshatch/tensor/ops/cast.h"
 #include "crosshatch/tensor/ops/in_place.h"
 #include "crosshatch/tensor/rank_context.h"
@@ -88,25 +88,8 @@ absl::Status AgreeOn(Communicator& comm, const absl::Status& own,
   return absl::OkStatus();
 }
 
-/// Of `hash`, that of what lies before, and `bytes`: the same on every machine
-/// of its byte order.
-uint64_t HashOn(uint64_t hash, const void* bytes, int64_t count) {
-  constexpr uint64_t kOdd = 0x9E3779B97F4A7C15;
-  const auto* next = static_cast<const char*>(bytes);
-  while (count > 0) {
-    uint64_t word = 0;
-    const int64_t size = std::min<int64_t>(count, sizeof(word));
-    std::memcpy(&word, next, static_cast<size_t>(size));
-    hash = (hash ^ word) * kOdd;
-    hash ^= hash >> 29;
-    next += size;
-    count -= size;
-  }
-  return hash;
-}
-
 uint64_t HashOf(const std::string& text) {
-  return HashOn(text.size(), text.data(), static_cast<int64_t>(text.size()));
+  return HashBytes(text.size(), text.data(), static_cast<int64_t>(text.size()));
 }
 
 /// What this rank holds of a tensor of which other ranks may hold a copy.
@@ -129,22 +112,8 @@ std::optional<HeldCopy> CopyOf(const Tensor& tensor, int world_size) {
     copy.box = LocalBoxOf(tensor);
   }
   if (copy.box.empty()) return std::nullopt;
-  const NoGrad no_grad;
-  const Tensor local = Contiguous(LocalTensor(tensor));
-  const int64_t element = SizeOf(local.dtype());
-  // The host may have to copy what it reads, and is to have little at a time.
-  constexpr int64_t kMostBytes = int64_t{16} << 20;
-  uint64_t hash = static_cast<uint64_t>(local.numel() * element);
-  for (int64_t first = 0; first < local.numel();) {
-    const int64_t count = std::min(local.numel() - first, kMostBytes / element);
-    const HostView view(MakeView(local.storage(),
-                                 local.storage_offset() + first, {count}, {1},
-                                 local.dtype()));
-    if (view.data() == nullptr) return std::nullopt;  // A dry run.
-    hash = HashOn(hash, view.data(), count * element);
-    first += count;
-  }
-  copy.hash = absl::StrCat(absl::Hex(hash));
+  copy.hash = HashOfElements(LocalTensor(tensor));
+  if (copy.hash.empty()) return std::nullopt;  // A dry run.
   return copy;
 }
 

@@ -58,10 +58,15 @@ class Storage {
     if (!was_handed_over()) handed_over_.store(true, std::memory_order_relaxed);
   }
 
+  /// Fails a check that names the owner, and says when it has memory, when
+  /// detached.
+  void CheckAttached() const {
+    if (!attached_) FailDetached();
+  }
   /// Start of the bytes. Fails a check when detached. Null on Device::Meta()
   /// and for no bytes.
   std::byte* data() const {
-    if (!attached_) FailDetached();
+    CheckAttached();
     return data_;
   }
 

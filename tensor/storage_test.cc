@@ -82,7 +82,9 @@ TEST_F(StorageDeathTest, NamesTheOwnerOfDetachedMemory) {
   EXPECT_DEATH(storage.Detach(), "memory of layers.0.wq.weight.*has none");
   EXPECT_DEATH(storage.Attach(Lease(11), Device::Cpu()),
                "11 vs 12\\) memory attached to layers.0.wq.weight");
+  EXPECT_DEATH(storage.CheckAttached(), "memory of layers.0.wq.weight");
   storage.Attach(Lease(12), Device::Cpu());
+  storage.CheckAttached();
   EXPECT_DEATH(storage.Attach(Lease(12), Device::Cpu()),
                "layers.0.wq.weight, which has memory already");
   storage.Detach();

@@ -171,7 +171,7 @@ template <typename T>
 std::vector<T> Tensor::ToVector() const {
   CH_CHECK(defined()) << "ToVector of an undefined tensor";
   // What has no memory says why.
-  if (!is_distributed() && !storage()->attached()) storage()->data();
+  if (!is_distributed()) storage()->CheckAttached();
   CH_CHECK(!is_distributed())
       << "ToVector of " << Describe() << ", whose elements are not all here: "
       << "FullTensor gathers them on every rank, LocalTensor is this rank's "

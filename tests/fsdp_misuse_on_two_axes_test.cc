@@ -6,22 +6,17 @@
 /// whoever writes, ranks that use different parameters, and parameters that
 /// came too late.
 
-#include <functional>
-#include <memory>
-#include <ostream>
 #include <string>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "crosshatch/base/status_macros.h"
 #include "crosshatch/comm/world.h"
-#include "crosshatch/dtensor/dtensor.h"
 #include "crosshatch/extensions/dtensor_extensions.h"
 #include "crosshatch/fsdp/fully_shard.h"
-#include "crosshatch/fsdp/summon.h"
 #include "crosshatch/fsdp/testutil.h"
+#include "crosshatch/fsdp/writers_testutil.h"
 #include "crosshatch/mesh/device_mesh.h"
-#include "crosshatch/nn/adamw.h"
 #include "crosshatch/nn/full_state.h"
 #include "crosshatch/nn/linear.h"
 #include "crosshatch/nn/module.h"
@@ -42,38 +37,6 @@ using ::testing::HasSubstr;
 
 const std::vector<MeshAxis> kAxes = {{"fsdp", 2}, {"tp", 2}};
 
-using Write = std::function<absl::Status(World&, nn::Module&)>;
-
-absl::Status AdamWStep(World& /*world*/, nn::Module& model) {
-  nn::AdamW optimizer(model.Parameters(), {.lr = 0.5});
-  return optimizer.Step();
-}
-
-absl::Status SummonAndWrite(World& /*world*/, nn::Module& model) {
-  CH_ASSIGN_OR_RETURN(auto scope, SummonFullParameters::Begin(model));
-  const NoGrad no_grad;
-  for (const auto& entry : scope->entries()) MulInPlace(entry.full, 2);
-  return scope->End();
-}
-
-absl::Status WriteLocalParts(World& /*world*/, nn::Module& model) {
-  const NoGrad no_grad;
-  for (nn::Parameter* p : model.Parameters()) {
-    MulInPlace(LocalTensor(p->data()), 2);
-  }
-  return absl::OkStatus();
-}
-
-absl::Status ReplaceData(World& /*world*/, nn::Module& model) {
-  const NoGrad no_grad;
-  for (nn::Parameter* p : model.Parameters()) {
-    const Tensor old = p->data();
-    p->set_data(MakeDTensor(Clone(LocalTensor(old)), MeshOf(old), LayoutOf(old),
-                            old.sizes()));
-  }
-  return absl::OkStatus();
-}
-
 // As a program does that goes back to weights which it kept.
 absl::Status Restore(World& world, nn::Module& model) {
   nn::ModuleState state(model);
@@ -87,12 +50,12 @@ absl::Status Restore(World& world, nn::Module& model) {
   return nn::RestoreFullState(world, state, kept);
 }
 
-struct Writer {
-  std::string name;
-  Write write;
-};
-
-void PrintTo(const Writer& writer, std::ostream* out) { *out << writer.name; }
+// Those of one axis, and that.
+std::vector<Writer> WritersOnTwoAxes() {
+  std::vector<Writer> writers = Writers();
+  writers.push_back({"Restore", Restore});
+  return writers;
+}
 
 // `up` by columns, `down` by rows, `head` not at all.
 absl::Status ParallelizeAndShard(TestModel& model, const DeviceMesh& mesh) {
@@ -137,13 +100,8 @@ TEST_P(StaleOnTwoAxesDeathTest, StopsBeforeItMixesOldAndNew) {
 }
 
 INSTANTIATE_TEST_SUITE_P(All, StaleOnTwoAxesDeathTest,
-                         ::testing::Values(Writer{"AdamW", AdamWStep},
-                                           Writer{"Summon", SummonAndWrite},
-                                           Writer{"LocalParts",
-                                                  WriteLocalParts},
-                                           Writer{"SetData", ReplaceData},
-                                           Writer{"Restore", Restore}),
-                         ::testing::PrintToStringParamName());
+                         ::testing::ValuesIn(WritersOnTwoAxes()),
+                         [](const auto& info) { return info.param.name; });
 
 // x + second(x) + first(x), of which a rank may leave the second out.
 class Branches final : public nn::Module {

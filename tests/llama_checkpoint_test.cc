@@ -6,30 +6,22 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <map>
-#include <optional>
 #include <string>
 #include <vector>
 
 #include "absl/status/status.h"
-#include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
 #include "crosshatch/base/status_macros.h"
 #include "crosshatch/checkpoint/checkpoint.h"
-#include "crosshatch/checkpoint/index.h"
 #include "crosshatch/comm/world.h"
 #include "crosshatch/dtensor/dtensor.h"
 #include "crosshatch/extensions/dtensor_extensions.h"
 #include "crosshatch/fsdp/fully_shard.h"
 #include "crosshatch/mesh/device_mesh.h"
-#include "crosshatch/nn/adamw.h"
-#include "crosshatch/nn/combined_state.h"
 #include "crosshatch/nn/models/llama.h"
 #include "crosshatch/nn/module_state.h"
-#include "crosshatch/tensor/autograd.h"
-#include "crosshatch/tensor/creation.h"
-#include "crosshatch/tensor/ops/cross_entropy.h"
 #include "crosshatch/testing/ranks.h"
+#include "crosshatch/tests/llama_training_testutil.h"
 #include "crosshatch/tp/llama_plan.h"
 #include "crosshatch/tp/parallelize_module.h"
 #include "gtest/gtest.h"
@@ -70,44 +62,11 @@ nn::LlamaConfig UnevenConfig(bool tied) {
   return config;
 }
 
-// A model and its optimizer.
-struct Trained {
-  explicit Trained(bool tied) : model(UnevenConfig(tied)) {}
-
-  absl::Status Spread(const DeviceMesh& mesh) {
-    CH_RETURN_IF_ERROR(crosshatch::Spread(mesh, model));
-    optimizer.emplace(model.Parameters(), nn::AdamWOptions{.lr = 0.1});
-    state.emplace(nn::CombinedState::Parts{{"model", &parameters},
-                                           {"optimizer", &*optimizer}});
-    return absl::OkStatus();
-  }
-  // On a batch that all ranks have.
-  absl::Status Step() {
-    const std::vector<int32_t> ids = {0, 3, 10, 7, 7, 2, 9, 4};
-    const std::vector<int32_t> targets = {3, 10, 7, 7, 2, 9, 4, 1};
-    CH_RETURN_IF_ERROR(
-        Backward(CrossEntropy(model.Forward(FromValues<int32_t>({2, 4}, ids)),
-                              FromValues<int32_t>({2, 4}, targets))));
-    CH_RETURN_IF_ERROR(optimizer->Step());
-    optimizer->ZeroGrad();
-    return absl::OkStatus();
-  }
-
-  nn::Llama model;
-  nn::ModuleState parameters{model};
-  std::optional<nn::AdamW> optimizer;
-  std::optional<nn::CombinedState> state;
-};
-
-// By name.
-absl::StatusOr<std::map<std::string, uint64_t>> Hashes(const std::string& dir) {
-  CH_ASSIGN_OR_RETURN(const checkpoint::CheckpointIndex index,
-                      checkpoint::ReadIndex(dir));
-  std::map<std::string, uint64_t> hashes;
-  for (const checkpoint::IndexedTensor& tensor : index.tensors) {
-    hashes[tensor.name] = tensor.hash.value_or(0);
-  }
-  return hashes;
+// A training on `mesh` whose parameters have no values yet.
+absl::Status Begin(const DeviceMesh& mesh, LlamaTraining& run) {
+  CH_RETURN_IF_ERROR(Spread(mesh, run.model));
+  run.Begin();
+  return absl::OkStatus();
 }
 
 class LlamaCheckpointTest : public ::testing::TestWithParam<bool> {};
@@ -129,28 +88,28 @@ TEST_P(LlamaCheckpointTest, GoesFromMeshToMeshUnchanged) {
                         save);
   };
   OnMesh(meshes[1], [&](const DeviceMesh& mesh) -> absl::Status {
-    Trained run(tied);
-    CH_RETURN_IF_ERROR(run.Spread(mesh));
+    LlamaTraining run(UnevenConfig(tied));
+    CH_RETURN_IF_ERROR(Begin(mesh, run));
     CH_RETURN_IF_ERROR(run.model.Materialize({.seed = 3}));
     CH_RETURN_IF_ERROR(run.Step());
     CH_RETURN_IF_ERROR(run.Step());
     return checkpoint::SaveCheckpoint(mesh.world(), *run.state, dir_of(0));
   });
-  const auto trained = Hashes(dir_of(0));
+  const auto trained = HashesOf(dir_of(0));
   ASSERT_TRUE(trained.ok()) << trained.status();
   // Each parameter and its two moments.
   EXPECT_EQ(trained->size(), (tied ? 11u : 12u) * 3);
   const std::vector<size_t> way = {0, 2, 4, 1, 3, 5, 0, 4, 2, 3, 1, 5, 1};
   for (size_t i = 0; i < way.size(); ++i) {
     OnMesh(meshes[way[i]], [&](const DeviceMesh& mesh) -> absl::Status {
-      Trained run(tied);
-      CH_RETURN_IF_ERROR(run.Spread(mesh));
+      LlamaTraining run(UnevenConfig(tied));
+      CH_RETURN_IF_ERROR(Begin(mesh, run));
       CH_RETURN_IF_ERROR(
           checkpoint::LoadCheckpoint(mesh.world(), *run.state, dir_of(i)));
       return checkpoint::SaveCheckpoint(mesh.world(), *run.state,
                                         dir_of(i + 1));
     });
-    const auto hashes = Hashes(dir_of(i + 1));
+    const auto hashes = HashesOf(dir_of(i + 1));
     ASSERT_TRUE(hashes.ok()) << hashes.status();
     EXPECT_EQ(*hashes, *trained) << "on mesh " << way[i];
   }
@@ -162,8 +121,8 @@ TEST_P(LlamaCheckpointTest, GoesOnInTheSameBits) {
   const std::string dir = absl::StrCat(::testing::TempDir(), "/on", tied);
   OnMesh({{"fsdp", 2}, {"tp", 2}}, [&](const DeviceMesh& mesh) -> absl::Status {
     World& world = mesh.world();
-    Trained whole(tied);
-    CH_RETURN_IF_ERROR(whole.Spread(mesh));
+    LlamaTraining whole(UnevenConfig(tied));
+    CH_RETURN_IF_ERROR(Begin(mesh, whole));
     CH_RETURN_IF_ERROR(whole.model.Materialize({.seed = 3}));
     for (int step = 0; step < 4; ++step) {
       if (step == 2) {
@@ -172,19 +131,19 @@ TEST_P(LlamaCheckpointTest, GoesOnInTheSameBits) {
       }
       CH_RETURN_IF_ERROR(whole.Step());
     }
-    Trained again(tied);
-    CH_RETURN_IF_ERROR(again.Spread(mesh));
+    LlamaTraining again(UnevenConfig(tied));
+    CH_RETURN_IF_ERROR(Begin(mesh, again));
     CH_RETURN_IF_ERROR(checkpoint::LoadCheckpoint(world, *again.state, dir));
     for (int step = 0; step < 2; ++step) CH_RETURN_IF_ERROR(again.Step());
     CH_RETURN_IF_ERROR(
         checkpoint::SaveCheckpoint(world, *whole.state, dir + "whole"));
     return checkpoint::SaveCheckpoint(world, *again.state, dir + "again");
   });
-  const auto whole = Hashes(dir + "whole");
-  const auto again = Hashes(dir + "again");
+  const auto whole = HashesOf(dir + "whole");
+  const auto again = HashesOf(dir + "again");
   ASSERT_TRUE(whole.ok() && again.ok()) << whole.status() << again.status();
   EXPECT_EQ(*again, *whole);
-  EXPECT_NE(*again, *Hashes(dir));
+  EXPECT_NE(*again, *HashesOf(dir));
 }
 
 INSTANTIATE_TEST_SUITE_P(Tied, LlamaCheckpointTest, ::testing::Bool(),

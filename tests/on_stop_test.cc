@@ -15,18 +15,12 @@
 #include "absl/strings/str_cat.h"
 #include "crosshatch/base/status_macros.h"
 #include "crosshatch/checkpoint/checkpoint.h"
-#include "crosshatch/checkpoint/index.h"
 #include "crosshatch/fsdp/fully_shard.h"
 #include "crosshatch/launch/run.h"
 #include "crosshatch/launch/stop.h"
 #include "crosshatch/mesh/device_mesh.h"
-#include "crosshatch/nn/adamw.h"
-#include "crosshatch/nn/combined_state.h"
 #include "crosshatch/nn/models/llama.h"
-#include "crosshatch/nn/module_state.h"
-#include "crosshatch/tensor/autograd.h"
-#include "crosshatch/tensor/creation.h"
-#include "crosshatch/tensor/ops/cross_entropy.h"
+#include "crosshatch/tests/llama_training_testutil.h"
 #include "gtest/gtest.h"
 
 namespace crosshatch {
@@ -36,46 +30,26 @@ constexpr int kRanks = 3;
 constexpr int kStepsBefore = 3;
 constexpr int kStepsAfter = 2;
 
-/// One rank's part of a model and its optimizer.
-struct Training {
-  explicit Training(World& world) : world(world) {}
+const nn::LlamaConfig kConfig = {
+    .dim = 12, .layers = 1, .heads = 2, .ffn = 7, .vocab = 11};
 
-  absl::Status SetUp() {
-    CH_ASSIGN_OR_RETURN(const DeviceMesh mesh,
-                        InitDeviceMesh(world, {{"fsdp", kRanks}}));
-    CH_RETURN_IF_ERROR(fsdp::FullyShard(model, mesh, {}));
-    CH_RETURN_IF_ERROR(model.Materialize({.seed = 5}));
-    optimizer.emplace(model.Parameters(), nn::AdamWOptions{.lr = 0.1});
-    state.emplace(nn::CombinedState::Parts{{"model", &parameters},
-                                           {"optimizer", &*optimizer}});
-    return absl::OkStatus();
-  }
-  absl::Status Step() {
-    const std::vector<int32_t> ids = {0, 3, 10, 7, 7, 2, 9, 4};
-    const std::vector<int32_t> targets = {3, 10, 7, 7, 2, 9, 4, 1};
-    CH_RETURN_IF_ERROR(
-        Backward(CrossEntropy(model.Forward(FromValues<int32_t>({2, 4}, ids)),
-                              FromValues<int32_t>({2, 4}, targets))));
-    CH_RETURN_IF_ERROR(optimizer->Step());
-    optimizer->ZeroGrad();
-    return absl::OkStatus();
-  }
-
-  World& world;
-  nn::Llama model{{.dim = 12, .layers = 1, .heads = 2, .ffn = 7, .vocab = 11}};
-  nn::ModuleState parameters{model};
-  std::optional<nn::AdamW> optimizer;
-  std::optional<nn::CombinedState> state;
-};
+absl::Status SetUp(World& world, LlamaTraining& run) {
+  CH_ASSIGN_OR_RETURN(const DeviceMesh mesh,
+                      InitDeviceMesh(world, {{"fsdp", kRanks}}));
+  CH_RETURN_IF_ERROR(fsdp::FullyShard(run.model, mesh, {}));
+  CH_RETURN_IF_ERROR(run.model.Materialize({.seed = 5}));
+  run.Begin();
+  return absl::OkStatus();
+}
 
 /// The rank's own, a thread or a process: on_stop finds it when the rank's
 /// function has returned.
-thread_local std::optional<Training> training;
+thread_local std::optional<LlamaTraining> training;
 
 /// Trains until it is stopped, by a signal that rank 1 gets.
 absl::Status TrainUntilStopped(World& world) {
-  training.emplace(world);
-  CH_RETURN_IF_ERROR(training->SetUp());
+  training.emplace(kConfig);
+  CH_RETURN_IF_ERROR(SetUp(world, *training));
   for (int step = 1;; ++step) {
     CH_RETURN_IF_ERROR(training->Step());
     if (world.rank() == 1 && step == kStepsBefore) std::raise(SIGTERM);
@@ -84,25 +58,13 @@ absl::Status TrainUntilStopped(World& world) {
   }
 }
 
-/// Hashes of the checkpoint's tensors, by name.
-std::map<std::string, uint64_t> HashesOf(const std::string& dir) {
-  std::map<std::string, uint64_t> hashes;
-  const auto index = checkpoint::ReadIndex(dir);
-  EXPECT_TRUE(index.ok()) << index.status();
-  if (!index.ok()) return hashes;
-  for (const checkpoint::IndexedTensor& tensor : index->tensors) {
-    hashes[tensor.name] = tensor.hash.value_or(0);
-  }
-  return hashes;
-}
-
 /// Goes on from `from`, or begins, for `steps` steps.
 /// \returns what is saved to `to` then.
 std::map<std::string, uint64_t> Train(const std::string& from, int steps,
                                       const std::string& to) {
   const auto run_rank = [&](World& world) -> absl::Status {
-    Training run(world);
-    CH_RETURN_IF_ERROR(run.SetUp());
+    LlamaTraining run(kConfig);
+    CH_RETURN_IF_ERROR(SetUp(world, run));
     if (!from.empty()) {
       CH_RETURN_IF_ERROR(checkpoint::LoadCheckpoint(world, *run.state, from));
     }
@@ -110,7 +72,9 @@ std::map<std::string, uint64_t> Train(const std::string& from, int steps,
     return checkpoint::SaveCheckpoint(world, *run.state, to);
   };
   EXPECT_EQ(Run(run_rank, {.backend = Backend::kLocal, .ranks = kRanks}), 0);
-  return HashesOf(to);
+  const auto hashes = HashesOf(to);
+  EXPECT_TRUE(hashes.ok()) << hashes.status();
+  return hashes.value_or(std::map<std::string, uint64_t>());
 }
 
 /// The rank of this process under mpirun, where one job is all that it runs.

@@ -29,9 +29,11 @@ absl::Status AllowConnections(int ranks) {
   }
   if (files.rlim_max != RLIM_INFINITY && files.rlim_max < need) {
     return absl::ResourceExhaustedError(
-        absl::StrCat("rank 0 has a connection to each of ", ranks,
-                     " ranks and may have no more than ", files.rlim_max,
-                     " open files: raise the limit (ulimit -Hn ", need, ")"));
+        absl::StrCat("of a job of ", ranks, " ranks needs ", need,
+                     " file descriptors, a connection to each rank among them, "
+                     "and its process may have ",
+                     files.rlim_max, ": raise the limit where it is started ",
+                     "(ulimit -n ", need, ")"));
   }
   files.rlim_cur = need;
   setrlimit(RLIMIT_NOFILE, &files);

@@ -391,7 +391,14 @@ TEST(CoordinationTest, AJobOfMoreRanksThanFilesIsRefused) {
   const auto server = CoordinationServer::Start(
       kHost, 0, ThisProcess(0, static_cast<int>(files.rlim_max)), kToken,
       Patient());
-  EXPECT_EQ(server.status().code(), absl::StatusCode::kResourceExhausted);
+  EXPECT_EQ(
+      server.status(),
+      absl::ResourceExhaustedError(absl::StrCat(
+          "of a job of ", files.rlim_max, " ranks needs ", files.rlim_max + 256,
+          " file descriptors, a connection to each rank among them, and "
+          "its process may have ",
+          files.rlim_max, ": raise the limit where it is started (ulimit ",
+          "-n ", files.rlim_max + 256, ")")));
 }
 
 int Threads() {

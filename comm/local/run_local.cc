@@ -22,6 +22,7 @@
 #include "crosshatch/comm/local/local_hub.h"
 #include "crosshatch/comm/local/local_transport.h"
 #include "crosshatch/comm/local/watch_clock.h"
+#include "crosshatch/comm/return_grace.h"
 #include "crosshatch/comm/world.h"
 #include "crosshatch/tensor/backends/cpu/cpu_backend.h"
 #include "crosshatch/tensor/device_backend.h"
@@ -91,11 +92,6 @@ class Progress {
   std::vector<bool> finished_;
 };
 
-/// What a rank gets at least to come back in once the run has failed. It looks
-/// only between ops, so how long it may take has nothing to do with a timeout
-/// that was meant for its peers' patience.
-constexpr absl::Duration kLeastGrace = absl::Seconds(5);
-
 /// Lets each rank's device reach every other's memory.
 absl::Status ConnectDevices(const LocalOptions& options) {
   std::set<const DeviceBackend*> backends(options.backends.begin(),
@@ -119,7 +115,7 @@ absl::Status ConnectDevices(const LocalOptions& options) {
 void Watch(LocalHub& hub, Progress& progress, absl::Duration timeout) {
   const absl::Duration pause =
       std::clamp(timeout / 8, absl::Milliseconds(1), absl::Seconds(1));
-  const absl::Duration grace = std::max(timeout, kLeastGrace);
+  const absl::Duration grace = ReturnGrace(timeout);
   WatchClock clock(/*longest_step=*/2 * pause);
   std::optional<absl::Duration> failed;
   while (!progress.WaitForAll(absl::ToChronoNanoseconds(pause))) {

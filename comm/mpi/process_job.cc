@@ -5,6 +5,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "crosshatch/base/check.h"
+#include "crosshatch/comm/return_grace.h"
 
 namespace crosshatch::internal {
 namespace {
@@ -224,9 +225,10 @@ void ProcessJob::Watch() {
   if (function_returned_ || !failed_at_.has_value()) return;
   // A thread cannot be stopped from outside, and to wait for ever would be the
   // very hang that the timeout is there to prevent.
-  CH_CHECK(absl::FromChrono(Clock::now() - *failed_at_) <= timeout_)
+  const absl::Duration grace = ReturnGrace(timeout_);
+  CH_CHECK(absl::FromChrono(Clock::now() - *failed_at_) <= grace)
       << "rank " << rank_ << " did not come back within "
-      << absl::FormatDuration(timeout_)
+      << absl::FormatDuration(grace)
       << " after the run failed: " << failure_.result.ToString();
 }
 

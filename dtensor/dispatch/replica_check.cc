@@ -20,8 +20,7 @@
 #include "crosshatch/base/place.h"
 #include "crosshatch/base/status_macros.h"
 #include "crosshatch/comm/communicator.h"
-#include "crosshatch/tensor/host_access.h"
-#include "crosshatch/tensor/ops/cast.h"
+#include "crosshatch/tensor/element_hash.h"
 #include "crosshatch/tensor/rank_context.h"
 
 namespace crosshatch {
@@ -34,20 +33,6 @@ bool AskedByEnvironment() {
       << "CROSSHATCH_DEBUG=" << text
       << " in the environment: it takes \"replicas\"";
   return true;
-}
-
-// FNV-1a: the same in every process.
-std::string HashOfElements(const Tensor& local) {
-  if (local.device().is_meta()) return "";
-  NoGrad no_grad;
-  const Tensor t = local.is_contiguous() ? local : Clone(local);
-  const HostView view(t);
-  const auto* bytes = static_cast<const unsigned char*>(view.data());
-  uint64_t hash = 0xcbf29ce484222325u;
-  for (int64_t i = 0; i < t.numel() * SizeOf(t.dtype()); ++i) {
-    hash = (hash ^ bytes[i]) * 0x100000001b3u;
-  }
-  return absl::StrCat(absl::Hex(hash));
 }
 
 // What one rank holds of what others may hold too.

@@ -91,7 +91,7 @@ void CheckInputs(const RuleCall& call, const OpRuleEntry& entry,
         input.sizes.empty() || (entry.plain_inputs >> i & 1) != 0;
     if (!input.plain || may_be_plain) continue;
     // What has no memory says why: no plan reaches it either.
-    if (!inputs[i].storage()->attached()) inputs[i].storage()->data();
+    inputs[i].storage()->CheckAttached();
     // It is not known what its gradient would be of.
     CH_CHECK(!inputs[i].requires_grad())
         << DescribeCall(call) << ": input " << i

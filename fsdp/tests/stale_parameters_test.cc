@@ -14,60 +14,20 @@
 #include <vector>
 
 #include "crosshatch/base/status_macros.h"
-#include "crosshatch/dtensor/dtensor.h"
 #include "crosshatch/fsdp/fully_shard.h"
 #include "crosshatch/fsdp/odd_models_testutil.h"
 #include "crosshatch/fsdp/on_ranks_testutil.h"
 #include "crosshatch/fsdp/replicate.h"
 #include "crosshatch/fsdp/sharded_module.h"
-#include "crosshatch/fsdp/summon.h"
 #include "crosshatch/fsdp/training_testutil.h"
-#include "crosshatch/nn/adamw.h"
+#include "crosshatch/fsdp/writers_testutil.h"
 #include "crosshatch/tensor/autograd.h"
-#include "crosshatch/tensor/ops/in_place.h"
 #include "crosshatch/testing/batch.h"
 #include "crosshatch/testing/expect.h"
 #include "gtest/gtest.h"
 
 namespace crosshatch::fsdp {
 namespace {
-
-using Write = std::function<absl::Status(nn::Module&)>;
-
-struct Writer {
-  std::string name;
-  Write write;
-};
-
-absl::Status AdamWStep(nn::Module& model) {
-  nn::AdamW optimizer(model.Parameters(), {.lr = 0.5});
-  return optimizer.Step();
-}
-
-absl::Status SummonAndWrite(nn::Module& model) {
-  CH_ASSIGN_OR_RETURN(auto scope, SummonFullParameters::Begin(model));
-  const NoGrad no_grad;
-  for (const auto& entry : scope->entries()) MulInPlace(entry.full, 2);
-  return scope->End();
-}
-
-absl::Status WriteShards(nn::Module& model) {
-  const NoGrad no_grad;
-  for (nn::Parameter* p : model.Parameters()) {
-    MulInPlace(LocalTensor(p->data()), 2);
-  }
-  return absl::OkStatus();
-}
-
-absl::Status ReplaceData(nn::Module& model) {
-  const NoGrad no_grad;
-  for (nn::Parameter* p : model.Parameters()) {
-    const Tensor old = p->data();
-    p->set_data(MakeDTensor(Clone(LocalTensor(old)), MeshOf(old), LayoutOf(old),
-                            old.sizes()));
-  }
-  return absl::OkStatus();
-}
 
 // How the model is sharded.
 struct Policy {
@@ -89,10 +49,6 @@ void PrintTo(const Case& c, std::ostream* out) {
 }
 
 std::vector<Case> Cases() {
-  const std::vector<Writer> writers = {{"AdamW", AdamWStep},
-                                       {"Summon", SummonAndWrite},
-                                       {"Shards", WriteShards},
-                                       {"SetData", ReplaceData}};
   std::vector<Policy> policies;
   policies.push_back({"Plain", {{"fsdp", 2}}});
   // Of 6 rows over 4 ranks, and of 5, rank 3 holds none.
@@ -118,7 +74,7 @@ std::vector<Case> Cases() {
                       .reshard_after_backward = false});
   std::vector<Case> cases;
   for (const Policy& policy : policies) {
-    for (const Writer& writer : writers) {
+    for (const Writer& writer : Writers()) {
       // What is gathered cannot be summoned.
       if (!policy.reshard_after_backward && writer.name == "Summon") continue;
       cases.push_back({writer, policy});
@@ -151,7 +107,7 @@ TEST_P(StaleParametersDeathTest, StopsBeforeItMixesOldAndNew) {
                 const Tensor first = loss(1);
                 const Tensor second = loss(2);
                 CH_RETURN_IF_ERROR(Backward(first));
-                CH_RETURN_IF_ERROR(writer.write(model));
+                CH_RETURN_IF_ERROR(writer.write(mesh.world(), model));
                 return Backward(second);
               };
               if (policy.tied) {
@@ -183,7 +139,7 @@ TEST(StaleParametersTest, WhatBackwardDoesNotNeedMayBeWritten) {
             const Tensor first = Sum(model.Forward(x));
             const Tensor second = Sum(model.Forward(x));
             CH_RETURN_IF_ERROR(Backward(first));
-            CH_RETURN_IF_ERROR(WriteShards(model));
+            CH_RETURN_IF_ERROR(WriteLocalParts(model));
             return Backward(second);
           };
           nn::Linear alone(5, 7, {.bias = true});
@@ -224,7 +180,7 @@ TEST(StaleParametersTest, GathersSeeWhatComputeWroteJustBefore) {
             for (TestModel* m : {&model, &alone}) {
               m->AddPreHook([m](nn::Module&, TensorList&) {
                 for (auto& block : m->blocks()) {
-                  WriteShards(*block).IgnoreError();
+                  WriteLocalParts(*block).IgnoreError();
                 }
               });
             }

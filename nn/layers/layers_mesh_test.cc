@@ -301,10 +301,10 @@ TEST(LayersMeshDeathTest, RefusesOtherSplits) {
     });
   };
   // Ranks that hold a part of a group.
-  EXPECT_DEATH(run({"", MakeGroupNorm, kChannels, {2}, {Shard(1)}}),
-               "module GroupNorm");
-  EXPECT_DEATH(run({"", MakeGroupNorm, kChannels, {2}, {Shard(2)}}),
-               "module GroupNorm");
+  const char* const kOwnWay =
+      "by whole groups: by a unit .*DimSharding::unit.*module GroupNorm";
+  EXPECT_DEATH(run({"", MakeGroupNorm, kChannels, {2}, {Shard(1)}}), kOwnWay);
+  EXPECT_DEATH(run({"", MakeGroupNorm, kChannels, {2}, {Shard(2)}}), kOwnWay);
 }
 
 }  // namespace
