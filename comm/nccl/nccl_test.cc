@@ -14,8 +14,10 @@
 #include <vector>
 
 #include "crosshatch/base/status_macros.h"
+#include "crosshatch/base/this_machine.h"
 #include "crosshatch/comm/emulated_cuda_testutil.h"
 #include "crosshatch/comm/mpi/run_loopback_testutil.h"
+#include "crosshatch/comm/nccl/nccl_movers.h"
 #include "crosshatch/comm/nccl/run_nccl_testutil.h"
 #include "crosshatch/comm/world.h"
 #include "crosshatch/emulation/cuda_runtime.h"
@@ -410,6 +412,29 @@ TEST(NcclEngineTest, NamesRanksThatShareADevice) {
         "one rank on a GPU", "LOCAL_RANK"}) {
     EXPECT_THAT(std::string(status.message()), HasSubstr(said));
   }
+}
+
+// Images of machines are started as many hosts of one name, whose devices have
+// the same places.
+TEST(NcclEngineTest, HostsOfOneNameShareNoDevice) {
+  const absl::Status status = RunNccl(1, [](World& world) -> absl::Status {
+    const std::string machine = ThisMachine();
+    const std::string id = machine.substr(machine.find('\n'));
+    const auto tell = [&](std::string mine) {
+      std::string others = mine;
+      const size_t at = others.find(id);
+      if (at != std::string::npos)
+        others[at + 1] = mine[at + 1] == '0' ? '1' : '0';
+      return absl::StatusOr<std::vector<std::string>>({mine, others});
+    };
+    const auto movers = MakeNcclMovers({});
+    // The other one never joins.
+    const absl::Status divided = movers->Divide({0, 1}, {}, world.context(),
+                                                absl::Milliseconds(100), tell);
+    EXPECT_EQ(divided.code(), absl::StatusCode::kDeadlineExceeded) << divided;
+    return absl::OkStatus();
+  });
+  EXPECT_TRUE(status.ok()) << status;
 }
 
 // As later versions let ranks share one, if they are told to.
