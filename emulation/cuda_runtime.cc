@@ -238,8 +238,7 @@ MemoryRange AllocationOf(const void* data) {
     const MemoryRange range = device->memory.RangeOf(address);
     if (range.bytes > 0) return range;
   }
-  const MemoryRange pinned = TheMachine().PinnedRangeOf(address);
-  return pinned.Holds(address, 1) ? pinned : MemoryRange{};
+  return {};
 }
 
 RuntimeCounts CountsOfRuntime() {

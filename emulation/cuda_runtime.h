@@ -143,8 +143,8 @@ cudaError_t IssueLibraryWork(cudaStream_t stream,
 /// of them, or pinned.
 bool IsMemoryOfDevices(const void* data, size_t bytes);
 
-/// The allocation of a device, or of pinned memory, that `data` lies in; of no
-/// bytes where none holds it.
+/// The allocation of a device that `data` lies in; of no bytes where it is
+/// memory of the host.
 MemoryRange AllocationOf(const void* data);
 
 /// What was asked of the runtime so far, by all threads.

@@ -272,8 +272,10 @@ ncclResult_t ncclCommSplit(ncclComm_t comm, int color, int key,
 
 ncclResult_t ncclCommRegister(ncclComm_t comm, void* data, size_t bytes,
                               void** handle) {
-  if (comm == nullptr || data == nullptr || bytes == 0 ||
-      !emulation::IsMemoryOfDevices(data, bytes)) {
+  // Memory of the host is none that it can share.
+  if (comm == nullptr || bytes == 0 ||
+      !emulation::AllocationOf(data).Holds(
+          reinterpret_cast<std::uintptr_t>(data), bytes)) {
     return ncclInvalidArgument;
   }
   if (comm->rank == TheLibrary().refused_rank) return ncclUnhandledCudaError;

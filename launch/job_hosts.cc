@@ -1,31 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "crosshatch/launch/job_hosts.h"
 
-#include <limits.h>
-#include <unistd.h>
-
 #include <algorithm>
-#include <fstream>
 #include <memory>
 
 #include "crosshatch/base/status_macros.h"
+#include "crosshatch/base/this_machine.h"
 #include "crosshatch/comm/communicator.h"
 
 namespace crosshatch {
-namespace {
-
-/// The machine's name, and, in a line of its own, what tells two machines of
-/// one name apart: each start of a system has an id.
-std::string ThisMachine() {
-  char name[HOST_NAME_MAX + 1] = "?";
-  gethostname(name, sizeof name - 1);
-  std::ifstream file("/proc/sys/kernel/random/boot_id");
-  std::string id;
-  std::getline(file, id);
-  return std::string(name) + "\n" + id;
-}
-
-}  // namespace
 
 absl::StatusOr<JobHosts> HostsOf(World& world) {
   CH_ASSIGN_OR_RETURN(const std::shared_ptr<Communicator> all,

@@ -65,10 +65,16 @@ double Largest(const std::vector<double>& values) {
   return largest;
 }
 
+/// Whether two parts of the norm are of copies of the same tensors: as far as
+/// the orders differ that processors of two kinds, or libraries, add in.
+bool AreOfCopies(double a, double b) {
+  return a == b || std::abs(a - b) <= 1e-9 * std::max(a, b);
+}
+
 // Parts of meshes that are slices of another: ranks beyond hold copies of a
 // slice's tensors, or other tensors (of other experts). Copies have the same
-// part, so the parts that differ are those of different tensors. With them
-// every rank has the same norm.
+// part but for roundings, so the parts that differ are those of different
+// tensors. With them every rank has the same norm.
 class Slices {
  public:
   explicit Slices(const std::vector<DeviceMesh>& meshes) {
@@ -105,8 +111,9 @@ class Slices {
       for (const size_t slot : root.slots) {
         std::vector<double> different;
         for (size_t at = slot; at < all.size(); at += values.size()) {
-          if (std::find(different.begin(), different.end(), all[at]) ==
-              different.end()) {
+          if (std::none_of(
+                  different.begin(), different.end(),
+                  [&](double part) { return AreOfCopies(part, all[at]); })) {
             different.push_back(all[at]);
           }
         }

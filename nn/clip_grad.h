@@ -26,10 +26,11 @@ struct ClipGradNormOptions {
 /// are reduced over the gradient's mesh. Parameters may be on different meshes.
 /// Of a mesh that is a slice of another, ranks beyond it hold copies of its
 /// tensors, which count once, or others (of other experts), which all count:
-/// those are copies whose parts of the norm are equal. Plain gradients count
-/// once. Powers are added in float64, in an order that
-/// depends on layouts alone: between two meshes of n elements the norm differs
-/// by no more than n * 2^-52 of itself, and for infinity not at all.
+/// those are copies whose parts of the norm (sums of powers) are equal but for
+/// 1e-9 of them, which is more than they differ by where processors are of two
+/// kinds. Plain gradients count once. Powers are added in float64, in an order
+/// that depends on layouts alone: between two meshes of n elements the norm
+/// differs by no more than n * 2^-52 of itself, and for infinity not at all.
 ///
 /// Called by all ranks of the parameters' meshes, and of the roots of slices,
 /// also by one without gradients. Waits for the current stream once. On

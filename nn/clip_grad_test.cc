@@ -256,6 +256,30 @@ TEST(ClipGradNormTest, EqualsTheSingleDeviceNormOnAnyMesh) {
   });
 }
 
+// As where the ranks of a slice add in another order than those of the others,
+// on processors of another kind. Other tensors count, each.
+TEST(ClipGradNormTest, CopiesCountOnceThoughTheirSumsAreRoundedOtherwise) {
+  OnMesh({{"dp", 2}, {"tp", 2}}, [&](const DeviceMesh& mesh) -> absl::Status {
+    CH_ASSIGN_OR_RETURN(DeviceMesh tp, mesh.Slice("tp"));
+    const Layout layout =
+        Layout::Replicated(tp.layout(), /*ndim=*/1).WithShard(0, 0);
+    const auto norm_with = [&](double factor) {
+      const double value = mesh.coordinate()->at(0) == 0 ? 3 : 3 * factor;
+      const Tensor grad =
+          MakeDTensor(Full({2}, value, kFloat64), tp, layout, {4});
+      Parameter parameter({4}, kFloat64, Initializer{});
+      parameter.set_data(grad.Detach());
+      parameter.set_grad(grad);
+      return GradNorm({&parameter});
+    };
+    CH_ASSIGN_OR_RETURN(const double of_copies, norm_with(1 + 0x1p-50));
+    CH_EXPECT_NEAR(of_copies, 6, 6 * 0x1p-48);
+    CH_ASSIGN_OR_RETURN(const double of_others, norm_with(1 + 0x1p-20));
+    CH_EXPECT_NEAR(of_others, 6 * std::sqrt(2), 1e-4);
+    return absl::OkStatus();
+  });
+}
+
 TEST(ClipGradNormTest, NamesWhatIsNotFinite) {
   const auto good = WithGrad("good", Ones({3}));
   const auto bad = WithGrad(

@@ -70,12 +70,17 @@ struct NcclMemory {
   size_t bytes = 0;
 };
 
-/// The allocation of a device that `data` lies in.
+/// The allocation of a device that `data` lies in; of no bytes where it is
+/// memory of the host.
 inline NcclMemory AllocationOf(const void* data) {
 #if defined(CROSSHATCH_CUDA_EMULATION)
   const emulation::MemoryRange range = emulation::AllocationOf(data);
   return {range.start, range.bytes};
 #else
+  cudaPointerAttributes attributes = {};
+  CheckCuda(cudaPointerGetAttributes(&attributes, data),
+            "cudaPointerGetAttributes");
+  if (attributes.type != cudaMemoryTypeDevice) return {};
   // Of the driver, which the runtime has linked, and has no name for.
   using GetRange = int (*)(unsigned long long* start, size_t* bytes,
                            unsigned long long address);

@@ -85,16 +85,26 @@ NcclComm::~NcclComm() {
   if (comm_ != nullptr) ncclCommDestroy(comm_);
 }
 
+bool NcclComm::IsRegistered(uintptr_t address) const {
+  const auto after = registered_.upper_bound(address);
+  if (after == registered_.begin()) return false;
+  const auto& [start, known] = *std::prev(after);
+  return address - start < known.bytes;
+}
+
+bool NcclComm::IsOfDevice(const void* data) {
+  {
+    std::lock_guard<std::mutex> lock(mutex_);
+    if (IsRegistered(reinterpret_cast<uintptr_t>(data))) return true;
+  }
+  return AllocationOf(data).bytes > 0;
+}
+
 absl::Status NcclComm::Use(const void* data, int64_t bytes) {
   if (bytes == 0) return absl::OkStatus();
   std::lock_guard<std::mutex> lock(mutex_);
   if (comm_ == nullptr) return Aborted();
-  const auto address = reinterpret_cast<uintptr_t>(data);
-  const auto after = registered_.upper_bound(address);
-  if (after != registered_.begin()) {
-    const auto& [start, known] = *std::prev(after);
-    if (address - start < known.bytes) return absl::OkStatus();
-  }
+  if (IsRegistered(reinterpret_cast<uintptr_t>(data))) return absl::OkStatus();
   const NcclMemory memory = AllocationOf(data);
   Registered registered = {.bytes = memory.bytes};
   const ncclResult_t result =

@@ -47,6 +47,9 @@ class NcclComm {
   NcclComm(const NcclComm&) = delete;
   NcclComm& operator=(const NcclComm&) = delete;
 
+  /// Whether `data` lies in memory of a device. What lies in the host's cannot
+  /// be registered.
+  bool IsOfDevice(const void* data);
   /// What is issued reads or writes these bytes of the device's memory: the
   /// allocation that they lie in is registered, if it is not yet, so that NCCL
   /// needs no copy of its own where it can do without.
@@ -85,6 +88,7 @@ class NcclComm {
   /// Waits for what `result` says is in progress. The lock is held.
   absl::Status Settle(std::unique_lock<std::mutex>& lock, ncclResult_t result);
   /// With the lock held.
+  bool IsRegistered(uintptr_t address) const;
   void ForgetWhatHasEnded();
   void AbortLocked();
   absl::Status Aborted() const;

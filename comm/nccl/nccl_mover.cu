@@ -33,13 +33,17 @@ struct Message {
   int64_t elems = 0;
 };
 
-bool AreRuns(const Part& part, int64_t elem_bytes,
-             std::vector<Message>& messages) {
+/// Whether a part can go as it lies, and then by what messages: each of its
+/// runs is one in memory, and of the device.
+bool AreMessages(const Part& part, int64_t elem_bytes, NcclComm& comm,
+                 std::vector<Message>& messages) {
   SegmentCursor cursor(*part.list, elem_bytes, part.begin);
   const std::vector<int64_t> whole = {part.elems};
   for (int64_t run : part.runs == nullptr ? whole : *part.runs) {
     if (run == 0) continue;
-    if (cursor.contiguous() < run) return false;
+    if (cursor.contiguous() < run || !comm.IsOfDevice(cursor.data())) {
+      return false;
+    }
     messages.push_back({cursor.data(), run});
     cursor.Advance(run);
   }
@@ -174,7 +178,7 @@ absl::Status NcclMover::Swap(const std::vector<Part>& sends,
       outgoing[r] = outgoing[r - before];
       continue;
     }
-    if (AreRuns(sends[r], elem_bytes, outgoing[r])) continue;
+    if (AreMessages(sends[r], elem_bytes, *comm_, outgoing[r])) continue;
     scratch.push_back(Scratch(sends[r].elems, dtype, queue));
     const SegmentList packed = {
         {.data = scratch.back().data(), .run_elems = sends[r].elems}};
@@ -187,13 +191,13 @@ absl::Status NcclMover::Swap(const std::vector<Part>& sends,
     again.list = &packed;
     again.begin = 0;
     outgoing[r].clear();
-    AreRuns(again, elem_bytes, outgoing[r]);
+    AreMessages(again, elem_bytes, *comm_, outgoing[r]);
   }
   std::vector<std::vector<Message>> incoming(receives.size());
   std::vector<SegmentList> unpacked(receives.size());
   for (size_t r = 0; r < receives.size(); ++r) {
     if (static_cast<int>(r) == me_ || receives[r].elems == 0) continue;
-    if (AreRuns(receives[r], elem_bytes, incoming[r])) continue;
+    if (AreMessages(receives[r], elem_bytes, *comm_, incoming[r])) continue;
     scratch.push_back(Scratch(receives[r].elems, dtype, queue));
     unpacked[r] = {
         {.data = scratch.back().data(), .run_elems = receives[r].elems}};
@@ -201,7 +205,7 @@ absl::Status NcclMover::Swap(const std::vector<Part>& sends,
     there.list = &unpacked[r];
     there.begin = 0;
     incoming[r].clear();
-    AreRuns(there, elem_bytes, incoming[r]);
+    AreMessages(there, elem_bytes, *comm_, incoming[r]);
   }
   for (const auto* messages : {&outgoing, &incoming}) {
     for (const std::vector<Message>& of_peer : *messages) {
@@ -383,12 +387,13 @@ absl::Status NcclMover::ByCollective(const Collective& c, Stream& queue) {
   const int64_t elem_bytes = SizeOf(c.dtype);
   const cudaStream_t raw = Raw(queue);
   std::vector<Block> scratch;
-  // One run with the elements of a list, or for them.
+  // One run of the device with the elements of a list, or for them.
   const auto run_of = [&](const SegmentList& list,
                           bool is_filled) -> absl::StatusOr<std::byte*> {
     const int64_t elems = NumElements(list);
     SegmentCursor cursor(list, elem_bytes);
-    if (cursor.contiguous() >= elems) {
+    if (cursor.contiguous() >= elems &&
+        (elems == 0 || comm_->IsOfDevice(cursor.data()))) {
       CH_RETURN_IF_ERROR(comm_->Use(cursor.data(), elems * elem_bytes));
       return cursor.data();
     }
@@ -405,22 +410,29 @@ absl::Status NcclMover::ByCollective(const Collective& c, Stream& queue) {
     Copy({{.data = data, .run_elems = NumElements(list)}}, list, c.dtype,
          queue);
   };
+  // Lists of all members, which lie behind one another, as one.
+  const auto joined = [&](const SegmentList& first) -> SegmentList {
+    return {{.data = SegmentCursor(first, elem_bytes).data(),
+             .run_elems = NumElements(first) * size_}};
+  };
   switch (c.kind) {
     case CollectiveKind::kAllGather: {
       const int64_t elems = NumElements(c.send[0]);
+      const SegmentList all = joined(c.recv[0]);
       CH_ASSIGN_OR_RETURN(std::byte* const send, run_of(c.send[0], true));
-      std::byte* const recv = SegmentCursor(c.recv[0], elem_bytes).data();
-      CH_RETURN_IF_ERROR(comm_->Use(recv, elems * size_ * elem_bytes));
-      return comm_->Group([&](ncclComm_t comm) {
+      CH_ASSIGN_OR_RETURN(std::byte* const recv, run_of(all, false));
+      CH_RETURN_IF_ERROR(comm_->Group([&](ncclComm_t comm) {
         return ncclAllGather(send, recv,
                              static_cast<size_t>(elems * elem_bytes), ncclUint8,
                              comm, raw);
-      });
+      }));
+      give_back(recv, all);
+      return absl::OkStatus();
     }
     case CollectiveKind::kReduceScatter: {
       const int64_t elems = NumElements(c.recv[0]);
-      std::byte* const send = SegmentCursor(c.send[0], elem_bytes).data();
-      CH_RETURN_IF_ERROR(comm_->Use(send, elems * size_ * elem_bytes));
+      const SegmentList all = joined(c.send[0]);
+      CH_ASSIGN_OR_RETURN(std::byte* const send, run_of(all, true));
       CH_ASSIGN_OR_RETURN(std::byte* const recv, run_of(c.recv[0], false));
       CH_RETURN_IF_ERROR(comm_->Group([&](ncclComm_t comm) {
         return ncclReduceScatter(send, recv, static_cast<size_t>(elems),

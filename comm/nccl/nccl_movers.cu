@@ -1,6 +1,4 @@
 // SPDX-License-Identifier: Apache-2.0
-#include <unistd.h>
-
 #include <algorithm>
 #include <cstdint>
 #include <cstdlib>
@@ -13,6 +11,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "crosshatch/base/status_macros.h"
+#include "crosshatch/base/this_machine.h"
 #include "crosshatch/comm/nccl/nccl_comm.h"
 #include "crosshatch/comm/nccl/nccl_mover.h"
 #include "crosshatch/comm/nccl/nccl_movers.h"
@@ -26,10 +25,9 @@ constexpr size_t kPlaceBytes = 160;
 /// The last of them where the process takes several ranks on a device.
 constexpr char kSeveral = 1;
 
-/// "GPU 0000:65:00.0 of host n1", less than kPlaceBytes by far.
+/// "GPU 0000:65:00.0 of host n1" and, since hosts may have one name, in a line
+/// of its own which of them; less than kPlaceBytes.
 std::string PlaceOf(int device) {
-  char host[65] = {};
-  gethostname(host, sizeof(host) - 1);
 #if defined(CROSSHATCH_CUDA_EMULATION)
   const std::string bus = absl::StrCat(device);
 #else
@@ -37,7 +35,7 @@ std::string PlaceOf(int device) {
   CheckCuda(cudaDeviceGetPCIBusId(bus, sizeof(bus), device),
             "cudaDeviceGetPCIBusId");
 #endif
-  return absl::StrCat("GPU ", bus, " of host ", host);
+  return absl::StrCat("GPU ", bus, " of host ", ThisMachine());
 }
 
 /// Whether this NCCL takes several ranks on a device, and was told to.
@@ -64,7 +62,7 @@ absl::Status CheckPlaces(const GroupKey& key,
     if (is_first) continue;
     return absl::InvalidArgumentError(absl::StrCat(
         Describe(key), ": ranks ", at->second, " and ", key.world_ranks[r],
-        " are both on ", place,
+        " are both on ", place.substr(0, place.find('\n')),
         ", and NCCL has one rank on a GPU: start a process for each, and say "
         "which is whose by LOCAL_RANK or CUDA_VISIBLE_DEVICES; rank threads of "
         "one process share GPUs, and so do processes with NCCL 2.30 or later "

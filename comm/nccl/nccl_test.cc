@@ -14,8 +14,10 @@
 #include <vector>
 
 #include "crosshatch/base/status_macros.h"
+#include "crosshatch/base/this_machine.h"
 #include "crosshatch/comm/emulated_cuda_testutil.h"
 #include "crosshatch/comm/mpi/run_loopback_testutil.h"
+#include "crosshatch/comm/nccl/nccl_movers.h"
 #include "crosshatch/comm/nccl/run_nccl_testutil.h"
 #include "crosshatch/comm/world.h"
 #include "crosshatch/emulation/cuda_runtime.h"
@@ -235,6 +237,51 @@ TEST(NcclEngineTest, RegistersWhatItMoves) {
   EXPECT_EQ(emulation::CountsOfNccl().unregistered, before.unregistered);
 }
 
+// What is offloaded lies in memory of the host, which NCCL does not register.
+TEST(NcclEngineTest, MovesMemoryOfTheHostByWayOfTheDevice) {
+  const auto move = [](World& world) -> absl::Status {
+    CH_ASSIGN_OR_RETURN(auto all, world.Group("all", world.AllRanks(), "comm"));
+    RankContext& context = world.context();
+    Stream& stream = context.SideStream("comm");
+    const int64_t n = world.size();
+    const HostMemoryScope host;
+    const Tensor own = Full({kCount}, world.rank() + 1, kFloat32);
+    const Tensor gathered = Zeros({n, kCount});
+    const Tensor whole = Full({n, kCount}, world.rank() + 1, kFloat32);
+    const Tensor scattered = Zeros({kCount});
+    const Tensor summed = Full({kCount}, world.rank() + 1, kFloat32);
+    const Tensor sent = Full({kCount}, world.rank() + 1, kFloat32);
+    EXPECT_TRUE(own.device().is_cpu());
+    stream.Wait(context.compute_stream().Record());
+    CH_RETURN_IF_ERROR(AllGather(*all, own.raw_data(), gathered.raw_data(),
+                                 kCount, kFloat32, stream, "gather"));
+    CH_RETURN_IF_ERROR(ReduceScatter(*all, whole.raw_data(),
+                                     scattered.raw_data(), kCount, kFloat32,
+                                     ReduceOp::kSum, stream, "scatter"));
+    CH_RETURN_IF_ERROR(AllReduce(*all, summed.raw_data(), kCount, kFloat32,
+                                 ReduceOp::kSum, stream, "sum"));
+    CH_RETURN_IF_ERROR(Broadcast(*all, sent.raw_data(), kCount, kFloat32,
+                                 /*root=*/1, stream, "send"));
+    context.compute_stream().Wait(stream.Record());
+    std::vector<float> of_ranks;
+    for (int64_t r = 0; r < n; ++r) {
+      of_ranks.insert(of_ranks.end(), kCount, static_cast<float>(r + 1));
+    }
+    EXPECT_EQ(gathered.ToVector<float>(), of_ranks);
+    EXPECT_EQ(scattered.ToVector<float>(), std::vector<float>(kCount, 3));
+    EXPECT_EQ(summed.ToVector<float>(), std::vector<float>(kCount, 3));
+    EXPECT_EQ(sent.ToVector<float>(), std::vector<float>(kCount, 2));
+    return context.Synchronize();
+  };
+  const int64_t before = emulation::CountsOfNccl().unregistered;
+  for (const int64_t least_collective_bytes : {0, 1 << 20}) {
+    const absl::Status status = RunNccl(
+        2, move, {.nccl = {.least_collective_bytes = least_collective_bytes}});
+    EXPECT_TRUE(status.ok()) << status;
+  }
+  EXPECT_EQ(emulation::CountsOfNccl().unregistered, before);
+}
+
 // 2 x 2 ranks: an end of the world's communicator for each, split by axes, and
 // those by streams.
 TEST(NcclEngineTest, SplitsACommunicatorByAxes) {
@@ -410,6 +457,29 @@ TEST(NcclEngineTest, NamesRanksThatShareADevice) {
         "one rank on a GPU", "LOCAL_RANK"}) {
     EXPECT_THAT(std::string(status.message()), HasSubstr(said));
   }
+}
+
+// Images of machines are started as many hosts of one name, whose devices have
+// the same places.
+TEST(NcclEngineTest, HostsOfOneNameShareNoDevice) {
+  const absl::Status status = RunNccl(1, [](World& world) -> absl::Status {
+    const std::string machine = ThisMachine();
+    const std::string id = machine.substr(machine.find('\n'));
+    const auto tell = [&](std::string mine) {
+      std::string others = mine;
+      const size_t at = others.find(id);
+      if (at != std::string::npos)
+        others[at + 1] = mine[at + 1] == '0' ? '1' : '0';
+      return absl::StatusOr<std::vector<std::string>>({mine, others});
+    };
+    const auto movers = MakeNcclMovers({});
+    // The other one never joins.
+    const absl::Status divided = movers->Divide({0, 1}, {}, world.context(),
+                                                absl::Milliseconds(100), tell);
+    EXPECT_EQ(divided.code(), absl::StatusCode::kDeadlineExceeded) << divided;
+    return absl::OkStatus();
+  });
+  EXPECT_TRUE(status.ok()) << status;
 }
 
 // As later versions let ranks share one, if they are told to.

@@ -22,9 +22,15 @@ struct SegmentStart {
   }
 };
 
-/// Runs CUB's sort, or with no workspace asks for its size.
-size_t Sort(const StableSortArgs& args, size_t bytes, cudaStream_t stream) {
+}  // namespace
+
+void StableSort(const StableSortArgs& args, KernelContext& context) {
   const int64_t count = args.segments * args.length;
+  if (count == 0) return;
+  CH_CHECK(args.workspace != nullptr) << "stable_sort: no workspace";
+  auto bytes =
+      static_cast<size_t>(StableSortWorkspaceBytes(args.segments, args.length));
+  const cudaStream_t stream = StreamOf(context);
   cudaError_t error = cudaSuccess;
   if (args.segments == 1) {
     error = cub::DeviceRadixSort::SortPairs(
@@ -38,27 +44,8 @@ size_t Sort(const StableSortArgs& args, size_t bytes, cudaStream_t stream) {
         args.sorted_values, count, args.segments, starts, starts + 1, 0,
         args.key_bits, stream);
   }
+  // One that asks for more than it is given says that a value is invalid.
   CheckCuda(error, "CUB's radix sort");
-  return bytes;
-}
-
-}  // namespace
-
-int64_t StableSortWorkspaceBytes(int64_t segments, int64_t length) {
-  if (segments * length == 0) return 0;
-  StableSortArgs args;
-  args.segments = segments;
-  args.length = length;
-  return static_cast<int64_t>(Sort(args, 0, nullptr));
-}
-
-void StableSort(const StableSortArgs& args, KernelContext& context) {
-  if (args.segments * args.length == 0) return;
-  CH_CHECK(args.workspace != nullptr) << "stable_sort: no workspace";
-  Sort(
-      args,
-      static_cast<size_t>(StableSortWorkspaceBytes(args.segments, args.length)),
-      StreamOf(context));
 }
 
 }  // namespace crosshatch::internal

@@ -28,10 +28,6 @@ __global__ void SortSegment(StableSortArgs args) {
 
 }  // namespace
 
-int64_t StableSortWorkspaceBytes(int64_t /*segments*/, int64_t /*length*/) {
-  return 0;
-}
-
 void StableSort(const StableSortArgs& args, KernelContext& context) {
   if (args.length == 0) return;
   LaunchKernel("stable_sort", &SortSegment, {args.segments}, context, args);
