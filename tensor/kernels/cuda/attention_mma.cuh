@@ -201,6 +201,8 @@ template <DType kDType, int kCols, int kRows>
 __device__ void AddWeighted(const MmaSums<kRows>& weights,
                             const TileRow<kCols>* rows, int dim,
                             MmaSums<kCols>& sums) {
+  // Lanes that made their weights by ways of their own multiply together.
+  __syncwarp();
 #pragma unroll
   for (int k = 0; k < kRows / 16; ++k) {
     LeftPart left;
