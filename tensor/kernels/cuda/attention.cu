@@ -3,6 +3,9 @@
 #include <cstdint>
 #include <limits>
 
+#include "crosshatch/tensor/kernels/cuda/attention_geometry.h"
+#include "crosshatch/tensor/kernels/cuda/attention_mma.h"
+#include "crosshatch/tensor/kernels/cuda/attention_scores.cuh"
 #include "crosshatch/tensor/kernels/cuda/attention_tiles.cuh"
 #include "crosshatch/tensor/kernels/cuda/block_reduce.cuh"
 #include "crosshatch/tensor/kernels/cuda/element.cuh"
@@ -17,7 +20,7 @@ __global__ void __launch_bounds__(kMostWarps* kWarpThreads)
     AttentionKernel(AttentionArgs args) {
   CH_SHARED(shared, Shared<C>);
   constexpr C kNothing = -std::numeric_limits<C>::infinity();
-  const Where where = WhereOf(args.q_len, args.q_heads, kCols<C>);
+  const Where where = WhereOf(args.q_len, args.q_heads, kRows, kCols<C>);
   const int64_t kv_head = KvHead(args, where.head);
   const Head q = HeadOf(args.q, where.batch, where.head, args.q_len);
   const Head k = HeadOf(args.k, where.batch, kv_head, args.kv_len);
@@ -36,7 +39,8 @@ __global__ void __launch_bounds__(kMostWarps* kWarpThreads)
     runs[r] = RunOf(args, where.batch, query);
     shifts[r] = MaskShift<C>(args, where.batch, where.head, query);
   }
-  const KeyRun keys = RunOfRows(args, where.batch, where.row);
+  const KeyRun keys =
+      RunOfRows(args, where.batch, where.row, Warps() * kRows, kTile);
   for (int64_t key = keys.begin; key < keys.end; key += kTile) {
     if (!TileShows<C>(args, runs, where, key)) continue;
     C weights[kRows];
@@ -85,13 +89,12 @@ __global__ void __launch_bounds__(kMostWarps* kWarpThreads)
 int64_t CudaAttentionWorkspaceBytes(const AttentionArgs& /*args*/) { return 0; }
 
 void CudaAttention(const AttentionArgs& args, KernelContext& context) {
+  if (attention::IsByMma(args)) return attention::MmaAttention(args, context);
   attention::DispatchAttention(args.dtype, [&](auto zero) {
     using C = decltype(zero);
-    LaunchKernel(
-        "attention", &attention::AttentionKernel<C>,
-        attention::GeometryOfTiles(args.batch, args.q_heads, args.q_len,
-                                   args.head_dim, attention::kCols<C>),
-        context, args);
+    LaunchKernel("attention", &attention::AttentionKernel<C>,
+                 attention::GeometryOf<C>(args, args.q_heads, args.q_len),
+                 context, args);
   });
 }
 

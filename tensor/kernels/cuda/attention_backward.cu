@@ -2,7 +2,11 @@
 #include <cmath>
 #include <cstdint>
 #include <limits>
+#include <type_traits>
 
+#include "crosshatch/tensor/kernels/cuda/attention_geometry.h"
+#include "crosshatch/tensor/kernels/cuda/attention_mma.h"
+#include "crosshatch/tensor/kernels/cuda/attention_scores.cuh"
 #include "crosshatch/tensor/kernels/cuda/attention_tiles.cuh"
 #include "crosshatch/tensor/kernels/cuda/block_reduce.cuh"
 #include "crosshatch/tensor/kernels/cuda/element.cuh"
@@ -42,40 +46,13 @@ __global__ void __launch_bounds__(256)
   }
 }
 
-/// The log-sum-exp, delta and MaskShift of a query; zeros beyond the last one.
-template <typename C>
-struct OfQuery {
-  C logsumexp;
-  C delta;
-  C shift;
-
-  __device__ OfQuery(const AttentionArgs& args, const C* deltas, int64_t batch,
-                     int64_t head, int64_t query) {
-    const bool inside = query < args.q_len;
-    const int64_t at = (batch * args.q_heads + head) * args.q_len + query;
-    logsumexp =
-        inside ? LoadElement<C>(args.logsumexp, StatisticsDType(args.dtype), at)
-               : C(0);
-    delta = inside ? LoadGlobal<C>(deltas + at) : C(0);
-    const int64_t all = args.batch * args.q_heads * args.q_len;
-    shift = inside && HasShifts(args) ? LoadGlobal<C>(deltas + all + at) : C(0);
-  }
-  /// Of a score; -inf where the query does not see the key.
-  __device__ C Probability(C score) const {
-    constexpr C kNothing = -std::numeric_limits<C>::infinity();
-    return logsumexp == kNothing || score == kNothing
-               ? C(0)
-               : std::exp(score - logsumexp);
-  }
-};
-
 template <typename C>
 __global__ void __launch_bounds__(kMostWarps* kWarpThreads)
     QueryGradientKernel(AttentionBackwardArgs args, const C* deltas) {
   CH_SHARED(shared, Shared<C>);
   const AttentionArgs& forward = args.forward;
   const int64_t dim = forward.head_dim;
-  const Where where = WhereOf(forward.q_len, forward.q_heads, kCols<C>);
+  const Where where = WhereOf(forward.q_len, forward.q_heads, kRows, kCols<C>);
   const int64_t kv_head = KvHead(forward, where.head);
   const Head q = HeadOf(forward.q, where.batch, where.head, forward.q_len);
   const Head grad = HeadOf(args.grad, where.batch, where.head, forward.q_len);
@@ -89,7 +66,8 @@ __global__ void __launch_bounds__(kMostWarps* kWarpThreads)
   for (int r = 0; r < kRows; ++r) {
     runs[r] = RunOf(forward, where.batch, where.row + Warp() * kRows + r);
   }
-  const KeyRun keys = RunOfRows(forward, where.batch, where.row);
+  const KeyRun keys =
+      RunOfRows(forward, where.batch, where.row, Warps() * kRows, kTile);
   for (int64_t key = keys.begin; key < keys.end; key += kTile) {
     if (!TileShows<C>(forward, runs, where, key)) continue;
     C scores[kRows];
@@ -99,7 +77,8 @@ __global__ void __launch_bounds__(kMostWarps* kWarpThreads)
 #pragma unroll
     for (int r = 0; r < kRows; ++r) {
       const int64_t query = where.row + Warp() * kRows + r;
-      const OfQuery<C> of(forward, deltas, where.batch, where.head, query);
+      const OfQuery<C> of =
+          OfQueryAt(forward, deltas, where.batch, where.head, query);
       const int64_t own = key + LaneOfWarp();
       const C p =
           of.Probability(ScoreOf(forward, runs[r], where.batch, where.head,
@@ -123,7 +102,8 @@ __global__ void __launch_bounds__(kMostWarps* kWarpThreads)
   CH_SHARED(shared, Shared<C>);
   const AttentionArgs& forward = args.forward;
   const int64_t dim = forward.head_dim;
-  const Where where = WhereOf(forward.kv_len, forward.kv_heads, kCols<C>);
+  const Where where =
+      WhereOf(forward.kv_len, forward.kv_heads, kRows, kCols<C>);
   const int64_t group = forward.q_heads / forward.kv_heads;
   const Head k = HeadOf(forward.k, where.batch, where.head, forward.kv_len);
   const Head v = HeadOf(forward.v, where.batch, where.head, forward.kv_len);
@@ -131,19 +111,14 @@ __global__ void __launch_bounds__(kMostWarps* kWarpThreads)
   const Dropped<C> dropped(forward);
   Sums<C> dk = {};
   Sums<C> dv = {};
-  // The first query that may see any of these keys.
-  int64_t first = 0;
-  if (forward.causal) {
-    first = where.row - forward.kv_len + forward.q_len;
-    first = first < 0 ? 0 : first / kTile * kTile;
-  }
+  const int64_t first = FirstQuery(forward, where.row, kTile);
   for (int64_t h = where.head * group; h < (where.head + 1) * group; ++h) {
     const Head q = HeadOf(forward.q, where.batch, h, forward.q_len);
     const Head grad = HeadOf(args.grad, where.batch, h, forward.q_len);
     for (int64_t query = first; query < forward.q_len; query += kTile) {
       const int64_t own = query + LaneOfWarp();
       const KeyRun run = RunOf(forward, where.batch, own);
-      if (!AnySees(run, where.row)) continue;
+      if (!AnySees(run, where.row, Warps() * kRows)) continue;
       if (forward.mask.data != nullptr) {
         bool any = false;
         for (int r = 0; r < kRows; ++r) {
@@ -156,7 +131,7 @@ __global__ void __launch_bounds__(kMostWarps* kWarpThreads)
       C dots[kRows];
       Dots(shared, k, where.row, q, query, forward.dtype, dim, weights);
       Dots(shared, v, where.row, grad, query, forward.dtype, dim, dots);
-      const OfQuery<C> of(forward, deltas, where.batch, h, own);
+      const OfQuery<C> of = OfQueryAt(forward, deltas, where.batch, h, own);
 #pragma unroll
       for (int r = 0; r < kRows; ++r) {
         const int64_t key = where.row + Warp() * kRows + r;
@@ -200,16 +175,19 @@ void CudaAttentionBackward(const AttentionBackwardArgs& args,
                  GeometryOfItems(forward.batch * forward.q_heads *
                                  forward.q_len * kWarpThreads),
                  context, args, deltas);
-    LaunchKernel("attention_dq", &attention::QueryGradientKernel<C>,
-                 attention::GeometryOfTiles(forward.batch, forward.q_heads,
-                                            forward.q_len, forward.head_dim,
-                                            attention::kCols<C>),
-                 context, args, static_cast<const C*>(deltas));
-    LaunchKernel("attention_dkv", &attention::KeyGradientKernel<C>,
-                 attention::GeometryOfTiles(forward.batch, forward.kv_heads,
-                                            forward.kv_len, forward.head_dim,
-                                            attention::kCols<C>),
-                 context, args, static_cast<const C*>(deltas));
+    if constexpr (std::is_same_v<C, float>) {
+      if (attention::IsByMma(forward)) {
+        return attention::MmaAttentionBackward(args, deltas, context);
+      }
+    }
+    LaunchKernel(
+        "attention_dq", &attention::QueryGradientKernel<C>,
+        attention::GeometryOf<C>(forward, forward.q_heads, forward.q_len),
+        context, args, static_cast<const C*>(deltas));
+    LaunchKernel(
+        "attention_dkv", &attention::KeyGradientKernel<C>,
+        attention::GeometryOf<C>(forward, forward.kv_heads, forward.kv_len),
+        context, args, static_cast<const C*>(deltas));
   });
 }
 

@@ -39,6 +39,7 @@ class PlantedKernelFaultsTest : public ::testing::Test {
   }
 
   void PlantInThoseWithBarriers();
+  void PlantInAttention(DType dtype);
   void PlantInAllOthers();
 
   KernelFaults faults_;
@@ -84,48 +85,8 @@ void PlantedKernelFaultsTest::PlantInThoseWithBarriers() {
                                   context);
                  }});
 
-  Operand q = Filled(kFloat32, {1, 70, 2, 48});
-  Operand k = Filled(kFloat32, {1, 70, 1, 48});
-  Operand v = Filled(kFloat32, {1, 70, 1, 48});
-  Operand out(kFloat32, {1, 70, 2, 48});
-  Operand logsumexp(kFloat32, {1, 2, 70});
-  AttentionArgs attention = {.batch = 1,
-                             .q_len = 70,
-                             .kv_len = 70,
-                             .q_heads = 2,
-                             .kv_heads = 1,
-                             .head_dim = 48,
-                             .q = q.heads(),
-                             .k = k.heads(),
-                             .v = v.heads(),
-                             .out = out.heads_out(),
-                             .logsumexp = logsumexp.data(),
-                             .scale = 0.2};
-  ASSERT_EQ(kernels.attention_workspace_bytes(attention), 0);
-  faults_.Plant({"attention", {&out, &logsumexp}, [&](KernelContext& context) {
-                   kernels.attention(attention, context);
-                 }});
-
-  Operand grad = Filled(kFloat32, {1, 70, 2, 48});
-  Operand dq(kFloat32, {1, 70, 2, 48});
-  Operand dk(kFloat32, {1, 70, 1, 48});
-  Operand dv(kFloat32, {1, 70, 1, 48});
-  kernel_test::Run(
-      [&](KernelContext& context) { kernels.attention(attention, context); });
-  AttentionBackwardArgs backward = {.forward = attention,
-                                    .grad = grad.heads(),
-                                    .dq = dq.heads_out(),
-                                    .dk = dk.heads_out(),
-                                    .dv = dv.heads_out()};
-  Bytes more(static_cast<size_t>(
-      kernels.attention_backward_workspace_bytes(backward)));
-  backward.workspace = more.data();
-  faults_.Plant({"attention_backward",
-                 {&dq, &dk, &dv},
-                 [&](KernelContext& context) {
-                   kernels.attention_backward(backward, context);
-                 },
-                 {&more}});
+  PlantInAttention(kFloat32);
+  PlantInAttention(kBFloat16);
 
   Operand normed(kFloat32, {5, 700});
   Operand mean(kFloat32, {5});
@@ -142,6 +103,56 @@ void PlantedKernelFaultsTest::PlantInThoseWithBarriers() {
                              .eps = 1e-5},
                             context);
        }});
+}
+
+// Those of 16-bit floats are others.
+void PlantedKernelFaultsTest::PlantInAttention(DType dtype) {
+  const KernelTable& kernels = Kernels();
+  const std::string of_dtype = std::string(" of ") + Name(dtype);
+  Operand q = Filled(dtype, {1, 70, 2, 48});
+  Operand k = Filled(dtype, {1, 70, 1, 48});
+  Operand v = Filled(dtype, {1, 70, 1, 48});
+  Operand out(dtype, {1, 70, 2, 48});
+  Operand logsumexp(kFloat32, {1, 2, 70});
+  AttentionArgs attention = {.batch = 1,
+                             .q_len = 70,
+                             .kv_len = 70,
+                             .q_heads = 2,
+                             .kv_heads = 1,
+                             .head_dim = 48,
+                             .q = q.heads(),
+                             .k = k.heads(),
+                             .v = v.heads(),
+                             .out = out.heads_out(),
+                             .logsumexp = logsumexp.data(),
+                             .dtype = dtype,
+                             .scale = 0.2};
+  ASSERT_EQ(kernels.attention_workspace_bytes(attention), 0);
+  faults_.Plant(
+      {"attention" + of_dtype, {&out, &logsumexp}, [&](KernelContext& context) {
+         kernels.attention(attention, context);
+       }});
+
+  Operand grad = Filled(dtype, {1, 70, 2, 48});
+  Operand dq(dtype, {1, 70, 2, 48});
+  Operand dk(dtype, {1, 70, 1, 48});
+  Operand dv(dtype, {1, 70, 1, 48});
+  kernel_test::Run(
+      [&](KernelContext& context) { kernels.attention(attention, context); });
+  AttentionBackwardArgs backward = {.forward = attention,
+                                    .grad = grad.heads(),
+                                    .dq = dq.heads_out(),
+                                    .dk = dk.heads_out(),
+                                    .dv = dv.heads_out()};
+  Bytes more(static_cast<size_t>(
+      kernels.attention_backward_workspace_bytes(backward)));
+  backward.workspace = more.data();
+  faults_.Plant({"attention_backward" + of_dtype,
+                 {&dq, &dk, &dv},
+                 [&](KernelContext& context) {
+                   kernels.attention_backward(backward, context);
+                 },
+                 {&more}});
 
   // Tiles that a mask hides are skipped by all threads of a block together.
   Operand hidden(kBool, {1, 1, 70, 70});
@@ -154,8 +165,7 @@ void PlantedKernelFaultsTest::PlantInThoseWithBarriers() {
     masked.causal = false;
     masked.mask = mask->in();
     masked.mask.strides[1] = 0;
-    const std::string by =
-        std::string(" with a mask of ") + Name(mask->dtype());
+    const std::string by = of_dtype + " with a mask of " + Name(mask->dtype());
     faults_.Plant(
         {"attention" + by, {&out, &logsumexp}, [&](KernelContext& context) {
            kernels.attention(masked, context);

@@ -487,6 +487,37 @@ TEST(TrafficOfTrainingTest, AdamW) {
       [&](KernelContext& context) { Kernels().adamw(args, context); });
 }
 
+// No more queries than a block takes: keys and values are read once.
+TEST(TrafficOfTrainingTest, Attention) {
+  dtype_of_test = Name(kBFloat16);
+  constexpr int64_t kQueries = 64;
+  constexpr int64_t kKeys = 1024;
+  constexpr int64_t kHeads = 2;
+  constexpr int64_t kDim = 128;
+  const Buffer q(kBFloat16, kQueries * kHeads * kDim),
+      out(kBFloat16, kQueries * kHeads * kDim),
+      k(kBFloat16, kKeys * kHeads * kDim), v(kBFloat16, kKeys * kHeads * kDim),
+      logsumexp(kFloat32, kQueries * kHeads);
+  AttentionArgs args;
+  args.batch = 1;
+  args.q_len = kQueries;
+  args.kv_len = kKeys;
+  args.q_heads = args.kv_heads = kHeads;
+  args.head_dim = kDim;
+  args.q = {q.get(), 0, kHeads * kDim, kDim};
+  args.k = {k.get(), 0, kHeads * kDim, kDim};
+  args.v = {v.get(), 0, kHeads * kDim, kDim};
+  args.out = {out.get(), 0, kHeads * kDim, kDim};
+  args.logsumexp = logsumexp.get();
+  args.dtype = kBFloat16;
+  // Two products, of which each term is two operations.
+  ExpectMovesLittle(
+      "attention, 64 queries",
+      {2 * q.bytes() + 2 * k.bytes() + logsumexp.bytes(),
+       4 * kQueries * kKeys * kHeads * kDim},
+      [&](KernelContext& context) { Kernels().attention(args, context); });
+}
+
 TEST(TrafficOfTrainingTest, AccumulateRanks) {
   dtype_of_test = Name(kBFloat16);
   const Buffer a(kBFloat16, kElements), b(kBFloat16, kElements),

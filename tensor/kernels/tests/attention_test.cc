@@ -1,239 +1,25 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "crosshatch/tensor/kernels/reference/attention.h"
-
-#include <algorithm>
 #include <cmath>
+#include <cstddef>
+#include <cstdint>
 #include <limits>
-#include <sstream>
 #include <utility>
 #include <vector>
 
 #include "crosshatch/tensor/kernels/kernel_testutil.h"
+#include "crosshatch/tensor/kernels/tests/attention_testutil.h"
 #include "gtest/gtest.h"
 
 namespace crosshatch {
 namespace {
 
-using kernel_test::ExpectWithin;
-using kernel_test::Gamma;
 using kernel_test::Kernels;
 using kernel_test::Operand;
 using kernel_test::Random;
 using kernel_test::Real;
 using kernel_test::Reals;
+using kernel_test::TestAttention;
 using kernel_test::Workspace;
-
-struct Case {
-  int64_t batch, q_len, kv_len, q_heads, kv_heads, dim;
-  DType dtype = DType::kFloat32;
-  bool causal = true;
-  bool heads_first = false;  // Memory order [B, H, T, D].
-  double size = 1;           // Of the inputs.
-  int64_t window = 0;
-  // The dims that a mask has, of [batch, q_heads, q_len, kv_len]: bit 0 the
-  // first. It has three of four keys where it is a bool.
-  uint32_t mask_dims = 0;
-  DType mask_dtype = DType::kBool;
-  bool has_mask = false;
-  // Lengths of packed documents, one after the other in queries and keys alike;
-  // what is left over sees nothing. Every other batch row has them in reverse.
-  std::vector<int64_t> documents = {};
-  bool slopes = false;
-  double dropout = 0;
-  // The first keys have this in the mask.
-  int64_t low_keys = 0;
-  double low = 0;
-};
-
-// Key ranges [batch, q_len, 2].
-kernel_test::DeviceVector<int32_t> RangesOf(const Case& c) {
-  kernel_test::DeviceVector<int32_t> ranges;
-  for (int64_t b = 0; b < c.batch; ++b) {
-    std::vector<int64_t> lengths = c.documents;
-    if (b % 2 == 1) std::reverse(lengths.begin(), lengths.end());
-    int64_t begin = 0;
-    for (int64_t length : lengths) {
-      for (int64_t i = 0; i < length; ++i) {
-        ranges.push_back(static_cast<int32_t>(begin));
-        ranges.push_back(static_cast<int32_t>(begin + length));
-      }
-      begin += length;
-    }
-    for (; begin < c.q_len; ++begin) ranges.insert(ranges.end(), {7, 7});
-  }
-  return ranges;
-}
-
-// A tensor [B, T, H, D] in one of the two memory orders.
-class Heads {
- public:
-  Heads(const Case& c, int64_t time, int64_t heads)
-      : heads_first_(c.heads_first),
-        operand_(c.dtype,
-                 heads_first_
-                     ? std::vector<int64_t>{c.batch, heads, time, c.dim}
-                     : std::vector<int64_t>{c.batch, time, heads, c.dim}),
-        time_(time),
-        heads_(heads) {}
-  HeadsInput in() const {
-    return heads_first_ ? HeadsInput{operand_.data(), operand_.stride(0),
-                                     operand_.stride(2), operand_.stride(1)}
-                        : operand_.heads();
-  }
-  HeadsOutput out() {
-    const HeadsInput x = in();
-    return {operand_.data(), x.batch_stride, x.time_stride, x.head_stride};
-  }
-  Reals Read(const Case& c) const {
-    return reference::ReadHeads(in(), c.dtype, c.batch, time_, heads_, c.dim);
-  }
-  Operand& operand() { return operand_; }
-
- private:
-  bool heads_first_;
-  Operand operand_;
-  int64_t time_, heads_;
-};
-
-void TestAttention(const Case& c) {
-  Random random(static_cast<uint64_t>(c.q_len * 131 + c.dim));
-  Heads q(c, c.q_len, c.q_heads), k(c, c.kv_len, c.kv_heads),
-      v(c, c.kv_len, c.kv_heads), out(c, c.q_len, c.q_heads),
-      grad(c, c.q_len, c.q_heads), dq(c, c.q_len, c.q_heads),
-      dk(c, c.kv_len, c.kv_heads), dv(c, c.kv_len, c.kv_heads);
-  for (Heads* x : {&q, &k, &v, &grad}) {
-    x->operand().Fill(random, -c.size, c.size);
-  }
-  Operand logsumexp(StatisticsDType(c.dtype), {c.batch, c.q_heads, c.q_len});
-
-  AttentionBackwardArgs backward;
-  AttentionArgs& args = backward.forward;
-  args.batch = c.batch;
-  args.q_len = c.q_len;
-  args.kv_len = c.kv_len;
-  args.q_heads = c.q_heads;
-  args.kv_heads = c.kv_heads;
-  args.head_dim = c.dim;
-  args.q = q.in();
-  args.k = k.in();
-  args.v = v.in();
-  args.out = out.out();
-  args.logsumexp = logsumexp.data();
-  args.dtype = c.dtype;
-  args.scale = 1 / std::sqrt(static_cast<double>(c.dim));
-  args.causal = c.causal;
-  args.window = c.window;
-  const std::vector<int64_t> whole = {c.batch, c.q_heads, c.q_len, c.kv_len};
-  std::vector<int64_t> mask_sizes = whole;
-  for (size_t d = 0; d < 4; ++d) {
-    if ((c.mask_dims >> d & 1u) == 0) mask_sizes[d] = 1;
-  }
-  Operand mask(c.mask_dtype, mask_sizes);
-  if (c.has_mask) {
-    mask.Fill(random, -2, 2);
-    if (c.mask_dtype == DType::kBool) {
-      Reals seen;
-      for (int64_t i = 0; i < mask.numel(); ++i) {
-        seen.push_back(random.Below(4) > 0 ? 1 : 0);
-      }
-      mask.Set(seen);
-    }
-    if (c.low_keys > 0) {
-      Reals values = mask.Read();
-      std::fill(values.begin(), values.begin() + c.low_keys, Real(c.low));
-      mask.Set(values);
-    }
-    args.mask = mask.in();
-    for (size_t d = 0; d < 4; ++d) {
-      if (mask_sizes[d] == 1) args.mask.strides[d] = 0;
-    }
-  }
-  const kernel_test::DeviceVector<int32_t> ranges = RangesOf(c);
-  if (!c.documents.empty()) {
-    args.key_ranges = ranges.data();
-    args.key_ranges_batch_stride = 2 * c.q_len;
-  }
-  kernel_test::DeviceVector<float> slopes;
-  for (int64_t h = 0; h < c.q_heads; ++h) {
-    slopes.push_back(std::ldexp(1.0f, -static_cast<int>(h) - 1));
-  }
-  if (c.slopes) args.slopes = slopes.data();
-  args.dropout = c.dropout;
-  args.dropout_key = 0x0123456789ABCDEFu;
-  args.dropout_stream = 77;
-  args.first_row = 3;
-  args.first_head = 2;
-  args.total_heads = c.q_heads + 5;
-  backward.grad = grad.in();
-  backward.dq = dq.out();
-  backward.dk = dk.out();
-  backward.dv = dv.out();
-  Workspace forward_workspace(Kernels().attention_workspace_bytes(args));
-  Workspace backward_workspace(
-      Kernels().attention_backward_workspace_bytes(backward));
-  args.workspace = forward_workspace.data();
-  backward.workspace = backward_workspace.data();
-
-  std::ostringstream what;
-  what << "attention B" << c.batch << " Tq" << c.q_len << " Tk" << c.kv_len
-       << " Hq" << c.q_heads << " Hkv" << c.kv_heads << " D" << c.dim << " "
-       << Name(c.dtype) << (c.causal ? " causal" : " full") << " window "
-       << c.window << " mask " << (c.has_mask ? Name(c.mask_dtype) : "none")
-       << " of " << c.mask_dims << " documents " << c.documents.size()
-       << (c.slopes ? " slopes" : "") << " dropout " << c.dropout;
-  kernel_test::RunAllWays(
-      {&out.operand(), &logsumexp, &dq.operand(), &dk.operand(), &dv.operand()},
-      [&](KernelContext& context) {
-        Kernels().attention(args, context);
-        Kernels().attention_backward(backward, context);
-      },
-      what.str());
-
-  const reference::Attention expected = reference::AttentionForward(args);
-  const reference::AttentionGradients gradients =
-      reference::AttentionBackward(backward);
-  // A score is off by gamma(D + 3) * its magnitude, so a probability by this
-  // relative error: of the score and of the maximum's place, the exponential,
-  // a rescaling for each tile of keys (64), the sum over keys.
-  const int64_t tiles = c.kv_len / 64 + 1;
-  const Real score_error = Gamma(c.dtype, c.dim + 6) * expected.score_magnitude;
-  const Real relative =
-      2 * score_error + Gamma(c.dtype, 40 + 20 * tiles + c.kv_len);
-  Reals bounds = expected.out_magnitudes;
-  for (Real& bound : bounds) bound *= 2 * relative;
-  ExpectWithin(out.Read(c), expected.out, bounds, c.dtype, what.str() + " out");
-  bounds.clear();
-  for (Real value : expected.logsumexp) {
-    bounds.push_back(
-        std::isinf(value) ? 0 : relative + Gamma(c.dtype, 4) * std::abs(value));
-  }
-  ExpectWithin(logsumexp.Read(), expected.logsumexp, bounds, logsumexp.dtype(),
-               what.str() + " logsumexp");
-
-  // The gradient of a score is off by a few times that, by the rounding of the
-  // output that delta is computed from, and by the sums over D and queries.
-  const Real rounding = c.dtype == kernel_test::ComputeDType(c.dtype)
-                            ? 0
-                            : reference::UnitRoundoff(c.dtype);
-  const Real backward_error =
-      6 * relative + 2 * rounding +
-      Gamma(c.dtype, 4 * c.dim + c.q_len * (c.q_heads / c.kv_heads) + 16);
-  // Probabilities below the smallest normal number count as 0; each is a factor
-  // of at most this many terms of this size.
-  const Real flushed =
-      std::ldexp(Real(1), c.dtype == DType::kFloat64 ? -1021 : -125) *
-      static_cast<Real>((c.q_len + c.kv_len) * c.q_heads * c.dim) * 4 *
-      std::pow(std::max(Real(1), Real(c.size)), 3);
-  const auto check = [&](const Heads& actual, const Reals& values,
-                         const Reals& magnitudes, const char* name) {
-    Reals limits = magnitudes;
-    for (Real& limit : limits) limit = limit * backward_error + flushed;
-    ExpectWithin(actual.Read(c), values, limits, c.dtype, what.str() + name);
-  };
-  check(dq, gradients.dq, gradients.dq_magnitudes, " dq");
-  check(dk, gradients.dk, gradients.dk_magnitudes, " dk");
-  check(dv, gradients.dv, gradients.dv_magnitudes, " dv");
-}
 
 TEST(AttentionTest, LengthsAndDims) {
   for (DType dtype : {DType::kFloat32, DType::kFloat64}) {
@@ -342,12 +128,14 @@ TEST(AttentionTest, LowMasks) {
 // Of tiles that the mask hides as a whole nothing is read.
 TEST(AttentionTest, HiddenTilesAreSkipped) {
   constexpr int64_t kLen = 130;
-  for (DType mask_dtype : {DType::kBool, DType::kFloat32}) {
+  for (const auto& [dtype, mask_dtype] :
+       {std::pair{kFloat32, kBool}, std::pair{kFloat32, kFloat32},
+        std::pair{kBFloat16, kBool}, std::pair{kFloat16, kFloat32}}) {
     Random random(1);
     const std::vector<int64_t> heads = {1, kLen, 1, 4};
-    Operand q(DType::kFloat32, heads), k(DType::kFloat32, heads),
-        v(DType::kFloat32, heads), out(DType::kFloat32, heads),
-        logsumexp(DType::kFloat32, {1, 1, kLen}), mask(mask_dtype, {kLen});
+    Operand q(dtype, heads), k(dtype, heads), v(dtype, heads),
+        out(dtype, heads), logsumexp(DType::kFloat32, {1, 1, kLen}),
+        mask(mask_dtype, {kLen});
     for (Operand* x : {&q, &k, &v}) x->Fill(random, -1, 1);
     // Keys 64 on are hidden, and hold what would spoil everything.
     Reals shown, poisoned = k.Read();
@@ -371,6 +159,7 @@ TEST(AttentionTest, HiddenTilesAreSkipped) {
     args.batch = args.q_heads = args.kv_heads = 1;
     args.q_len = args.kv_len = kLen;
     args.head_dim = 4;
+    args.dtype = dtype;
     args.q = q.heads();
     args.k = k.heads();
     args.v = v.heads();
@@ -456,13 +245,6 @@ TEST(AttentionTest, AllAtOnce) {
                  .documents = {50, 0, 1, 76},
                  .slopes = true,
                  .dropout = 0.25});
-}
-
-TEST(AttentionTest, SixteenBitFloats) {
-  for (DType dtype : {DType::kBFloat16, DType::kFloat16}) {
-    TestAttention({2, 70, 70, 4, 2, 16, dtype});
-    TestAttention({1, 13, 13, 1, 1, 6, dtype, false, true});
-  }
 }
 
 TEST(AttentionTest, LargeScoresDoNotOverflow) {

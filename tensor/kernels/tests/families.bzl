@@ -5,6 +5,7 @@ FAMILIES = [
     "accumulate_ranks",
     "adamw",
     "attention",
+    "attention_16_bit",
     "copy",
     "cross_entropy",
     "cumsum",

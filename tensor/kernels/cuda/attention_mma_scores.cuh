@@ -1,0 +1,166 @@
+// SPDX-License-Identifier: Apache-2.0
+#ifndef CROSSHATCH_TENSOR_KERNELS_CUDA_ATTENTION_MMA_SCORES_CUH_
+#define CROSSHATCH_TENSOR_KERNELS_CUDA_ATTENTION_MMA_SCORES_CUH_
+
+/// \file
+/// What becomes of the products that a lane has of a tile (attention_mma.cuh).
+/// Of a lane's elements, sets of them are words with a bit for each: number
+/// 4 n + i. Loops over these bits are not unrolled: what they do for each is
+/// long, and rare.
+
+#include <cstdint>
+#include <limits>
+
+#include "crosshatch/tensor/kernels/cuda/attention_mma.cuh"
+#include "crosshatch/tensor/kernels/cuda/attention_scores.cuh"
+
+namespace crosshatch::internal::attention {
+
+inline __device__ bool Has(uint32_t set, int n, int i) {
+  return (set >> (4 * n + i) & 1) != 0;
+}
+
+/// Which query and key an element is of.
+struct Pair {
+  int64_t query;
+  int64_t key;
+};
+/// Where rows are queries and columns keys, and the other way round. Both have
+/// the first row and column.
+struct QueriesByKeys {
+  int64_t row;
+  int64_t col;
+  __device__ Pair operator()(int n, int i) const {
+    return {row + RowOf(i), col + ColOf(n, i)};
+  }
+};
+struct KeysByQueries {
+  int64_t row;
+  int64_t col;
+  __device__ Pair operator()(int n, int i) const {
+    return {col + ColOf(n, i), row + RowOf(i)};
+  }
+};
+
+/// Those of `shown` that the mask shows.
+template <int kCols, typename PairAt>
+__device__ uint32_t ShownByMask(const AttentionArgs& args, uint32_t shown,
+                                int64_t batch, int64_t head,
+                                const PairAt& pair_at) {
+  if (args.mask.data == nullptr) return shown;
+#pragma unroll 1
+  for (int e = 0; e < kCols / 2; ++e) {
+    if (!Has(shown, 0, e)) continue;
+    const Pair at = pair_at(e / 4, e % 4);
+    if (MaskOf<float>(args, batch, head, at.query, at.key) ==
+        -std::numeric_limits<float>::infinity()) {
+      shown &= ~(1u << e);
+    }
+  }
+  return shown;
+}
+
+/// Those of `shown` that dropout keeps.
+template <int kCols, typename PairAt>
+__device__ uint32_t KeptOf(const AttentionArgs& args,
+                           const Dropped<float>& dropped, uint32_t shown,
+                           int64_t batch, int64_t head, const PairAt& pair_at) {
+  if (args.dropout == 0) return shown;
+#pragma unroll 1
+  for (int e = 0; e < kCols / 2; ++e) {
+    if (!Has(shown, 0, e)) continue;
+    const Pair at = pair_at(e / 4, e % 4);
+    if (!dropped.Keeps(batch, head, at.query, at.key)) shown &= ~(1u << e);
+  }
+  return shown;
+}
+
+/// A place among kCount from `first` on, or the nearest end of them.
+template <int kCount>
+__device__ __forceinline__ int Within(int64_t place, int64_t first) {
+  place -= first;
+  return place < 0 ? 0 : place > kCount ? kCount : static_cast<int>(place);
+}
+
+/// The elements that lie within the runs of their rows, which are queries.
+template <int kKeys>
+__device__ uint32_t ShownByRuns(const KeyRun (&runs)[2], int64_t key) {
+  uint32_t shown = 0;
+#pragma unroll
+  for (int i = 0; i < 4; ++i) {
+    const int begin = Within<kKeys>(runs[i / 2].begin, key);
+    const int end = Within<kKeys>(runs[i / 2].end, key);
+#pragma unroll
+    for (int n = 0; n < kKeys / 8; ++n) {
+      const int col = ColOf(n, i);
+      if (col >= begin && col < end) shown |= 1u << (4 * n + i);
+    }
+  }
+  return shown;
+}
+
+/// The elements that lie within the runs of their columns, which are queries:
+/// lane c has the `run` of column c. Rows are keys from `key` on.
+template <int kQueries>
+__device__ uint32_t ShownByColumns(const KeyRun& run, int64_t key) {
+  const int own_begin = Within<kMmaRows>(run.begin, key);
+  const int own_end = Within<kMmaRows>(run.end, key);
+  uint32_t shown = 0;
+#pragma unroll
+  for (int n = 0; n < kQueries / 8; ++n) {
+#pragma unroll
+    for (int col = 0; col < 2; ++col) {
+      const int begin = __shfl_sync(kFullWarp, own_begin, ColOf(n, col));
+      const int end = __shfl_sync(kFullWarp, own_end, ColOf(n, col));
+#pragma unroll
+      for (int i = col; i < 4; i += 2) {
+        if (RowOf(i) >= begin && RowOf(i) < end) shown |= 1u << (4 * n + i);
+      }
+    }
+  }
+  return shown;
+}
+
+/// Makes products scores, less the shifts of their queries; -inf where they are
+/// not of `shown`.
+/// \param shift_at called as shift_at(n, i)
+template <int kCols, typename PairAt, typename ShiftAt>
+__device__ void MakeScores(const AttentionArgs& args, uint32_t shown,
+                           int64_t batch, int64_t head, const PairAt& pair_at,
+                           const ShiftAt& shift_at, MmaSums<kCols>& products) {
+  constexpr int kSums = kCols / 8;
+  constexpr float kNothing = -std::numeric_limits<float>::infinity();
+  if (args.slopes == nullptr && !HasShifts(args)) {
+    const auto scale = static_cast<float>(args.scale);
+#pragma unroll
+    for (int n = 0; n < kSums; ++n) {
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        float& x = products[n][i];
+        x = Has(shown, n, i) ? x * scale : kNothing;
+      }
+    }
+    return;
+  }
+  // Registers have no index, so that all sums take turns in the first place.
+#pragma unroll 1
+  for (int n = 0; n < kSums; ++n) {
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      const float x = products[0][i];
+#pragma unroll
+      for (int to = 0; to + 1 < kSums; ++to) {
+        products[to][i] = products[to + 1][i];
+      }
+      const Pair at = pair_at(n, i);
+      products[kSums - 1][i] = Has(shown, n, i)
+                                   ? ScoreOfSeen(args, batch, head, at.query,
+                                                 at.key, shift_at(n, i), x)
+                                   : kNothing;
+    }
+  }
+}
+
+}  // namespace crosshatch::internal::attention
+
+#endif  // CROSSHATCH_TENSOR_KERNELS_CUDA_ATTENTION_MMA_SCORES_CUH_

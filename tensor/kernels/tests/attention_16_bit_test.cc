@@ -1,0 +1,354 @@
+// SPDX-License-Identifier: Apache-2.0
+
+/// \file
+/// Attention of 16-bit floats, for which devices have kernels of their own.
+
+#include <cstddef>
+#include <cstdint>
+#include <limits>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "crosshatch/tensor/kernels/kernel_testutil.h"
+#include "crosshatch/tensor/kernels/tests/attention_testutil.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+namespace crosshatch {
+namespace {
+
+using kernel_test::AttentionCase;
+using kernel_test::Kernels;
+using kernel_test::Operand;
+using kernel_test::Random;
+using kernel_test::Real;
+using kernel_test::Reals;
+using kernel_test::TestAttention;
+using kernel_test::Workspace;
+
+class AttentionOfSixteenBitsTest : public ::testing::TestWithParam<DType> {
+ protected:
+  // What cases differ from.
+  AttentionCase Of(AttentionCase c) const {
+    c.dtype = GetParam();
+    return c;
+  }
+};
+
+TEST_P(AttentionOfSixteenBitsTest, Lengths) {
+  for (int64_t t : {0, 1, 2, 7, 15, 16, 17, 31, 33, 63, 64, 65, 127}) {
+    TestAttention(Of({1, t, t, 2, 1, 16}));
+  }
+  TestAttention(Of({2, 70, 70, 4, 2, 16}));
+  TestAttention(Of({1, 200, 200, 1, 1, 64}));
+}
+
+// Those that fill vectors and tiles, and those that do not, in both orders of
+// memory: heads beside one another lie on vectors, or do not.
+TEST_P(AttentionOfSixteenBitsTest, Dims) {
+  for (int64_t dim : {1, 2, 7, 8, 15, 17, 20, 24, 63, 64, 65, 72, 100, 127, 128,
+                      129, 136, 200}) {
+    for (bool heads_first : {false, true}) {
+      TestAttention(Of({.batch = 1,
+                        .q_len = 19,
+                        .kv_len = 19,
+                        .q_heads = 2,
+                        .kv_heads = 2,
+                        .dim = dim,
+                        .heads_first = heads_first}));
+    }
+  }
+  TestAttention(Of({1, 130, 130, 1, 1, 128}));
+}
+
+TEST_P(AttentionOfSixteenBitsTest, GroupedHeads) {
+  for (const auto& [q_heads, kv_heads] :
+       {std::pair<int64_t, int64_t>{1, 1}, {4, 2}, {5, 1}}) {
+    for (bool causal : {false, true}) {
+      TestAttention(Of({.batch = 3,
+                        .q_len = 37,
+                        .kv_len = 37,
+                        .q_heads = q_heads,
+                        .kv_heads = kv_heads,
+                        .dim = 12,
+                        .causal = causal}));
+    }
+  }
+}
+
+TEST_P(AttentionOfSixteenBitsTest, DifferentLengths) {
+  for (const auto& [q_len, kv_len] : {std::pair<int64_t, int64_t>{1, 70},
+                                      {5, 64},
+                                      {70, 3},
+                                      {3, 0},
+                                      {0, 3},
+                                      {130, 65}}) {
+    for (bool causal : {false, true}) {
+      TestAttention(Of({.batch = 2,
+                        .q_len = q_len,
+                        .kv_len = kv_len,
+                        .q_heads = 2,
+                        .kv_heads = 1,
+                        .dim = 8,
+                        .causal = causal}));
+    }
+  }
+}
+
+TEST_P(AttentionOfSixteenBitsTest, Windows) {
+  for (const auto& [q_len, kv_len] :
+       {std::pair<int64_t, int64_t>{5, 64}, {70, 3}, {130, 130}}) {
+    for (int64_t window : {1, 7, 64, 65}) {
+      for (bool causal : {false, true}) {
+        TestAttention(Of({.batch = 1,
+                          .q_len = q_len,
+                          .kv_len = kv_len,
+                          .q_heads = 2,
+                          .kv_heads = 1,
+                          .dim = 8,
+                          .causal = causal,
+                          .window = window}));
+      }
+    }
+  }
+}
+
+TEST_P(AttentionOfSixteenBitsTest, Masks) {
+  for (DType mask_dtype : {DType::kBool, DType::kFloat32, GetParam()}) {
+    for (uint32_t dims : {0u, 8u, 15u}) {
+      for (int64_t dim : {6, 80}) {
+        TestAttention(Of({.batch = dim > 64 ? 1 : 2,
+                          .q_len = 35,
+                          .kv_len = 70,
+                          .q_heads = 2,
+                          .kv_heads = 1,
+                          .dim = dim,
+                          .causal = dims == 8u,
+                          .mask_dims = dims,
+                          .mask_dtype = mask_dtype,
+                          .has_mask = true}));
+      }
+    }
+  }
+  for (bool causal : {false, true}) {
+    TestAttention(Of({.batch = 1,
+                      .q_len = 70,
+                      .kv_len = 70,
+                      .q_heads = 2,
+                      .kv_heads = 1,
+                      .dim = 4,
+                      .causal = causal,
+                      .mask_dims = 8,
+                      .mask_dtype = DType::kFloat32,
+                      .has_mask = true,
+                      .low_keys = causal ? 30 : 70,
+                      .low = -1e9}));
+  }
+}
+
+TEST_P(AttentionOfSixteenBitsTest, PackedDocuments) {
+  for (const auto& [length, documents] :
+       {std::pair<int64_t, std::vector<int64_t>>{7, {1, 0, 2, 3}},
+        {70, {0, 0}},
+        {70, {3, 60, 0, 7}},
+        {200, {130, 1, 50}}}) {
+    for (int64_t window : {0, 5}) {
+      TestAttention(Of({.batch = 2,
+                        .q_len = length,
+                        .kv_len = length,
+                        .q_heads = 2,
+                        .kv_heads = 1,
+                        .dim = 8,
+                        .causal = window == 0,
+                        .window = window,
+                        .documents = documents}));
+    }
+  }
+}
+
+TEST_P(AttentionOfSixteenBitsTest, Slopes) {
+  for (int64_t dim : {8, 72}) {
+    for (bool causal : {false, true}) {
+      TestAttention(Of({.batch = 1,
+                        .q_len = 70,
+                        .kv_len = 70,
+                        .q_heads = 6,
+                        .kv_heads = 2,
+                        .dim = dim,
+                        .causal = causal,
+                        .slopes = true}));
+    }
+  }
+}
+
+// Nearly all dropped, as well: what is kept grows beyond what f16 has.
+TEST_P(AttentionOfSixteenBitsTest, Dropout) {
+  for (int64_t dim : {6, 72}) {
+    for (double p : {0.1, 0.5, 0.99999, 1.0}) {
+      TestAttention(Of({.batch = 2,
+                        .q_len = 37,
+                        .kv_len = 70,
+                        .q_heads = 2,
+                        .kv_heads = 1,
+                        .dim = dim,
+                        .dropout = p}));
+    }
+  }
+}
+
+TEST_P(AttentionOfSixteenBitsTest, AllAtOnce) {
+  for (int64_t dim : {17, 128}) {
+    for (DType mask_dtype : {DType::kBool, DType::kFloat32}) {
+      TestAttention(Of({.batch = 2,
+                        .q_len = 99,
+                        .kv_len = 99,
+                        .q_heads = 2,
+                        .kv_heads = 1,
+                        .dim = dim,
+                        .heads_first = true,
+                        .window = 40,
+                        .mask_dims = 14,
+                        .mask_dtype = mask_dtype,
+                        .has_mask = true,
+                        .documents = {50, 0, 1, 44},
+                        .slopes = true,
+                        .dropout = 0.25}));
+    }
+  }
+}
+
+TEST_P(AttentionOfSixteenBitsTest, LargeScoresDoNotOverflow) {
+  TestAttention(Of({.batch = 1,
+                    .q_len = 66,
+                    .kv_len = 66,
+                    .q_heads = 1,
+                    .kv_heads = 1,
+                    .dim = 16,
+                    .size = 12}));
+}
+
+TEST_P(AttentionOfSixteenBitsTest, NoBatchAndNoHeads) {
+  TestAttention(Of({0, 5, 5, 2, 1, 8}));
+  AttentionArgs args;
+  args.batch = 2;
+  args.q_len = args.kv_len = 5;
+  args.head_dim = 8;
+  args.dtype = GetParam();
+  kernel_test::Run(
+      [&](KernelContext& context) { Kernels().attention(args, context); });
+}
+
+// Operands and results of a call, forward and backward.
+struct Call {
+  static constexpr int64_t kLen = 37;
+  static constexpr int64_t kHeads = 2;
+  static constexpr int64_t kDim = 24;
+
+  Call(DType dtype, int64_t batch)
+      : dtype(dtype),
+        batch(batch),
+        q(dtype, {batch, kLen, kHeads, kDim}),
+        k(dtype, {batch, kLen, 1, kDim}),
+        v(dtype, {batch, kLen, 1, kDim}),
+        grad(dtype, {batch, kLen, kHeads, kDim}),
+        out(dtype, {batch, kLen, kHeads, kDim}),
+        logsumexp(kFloat32, {batch, kHeads, kLen}),
+        dq(dtype, {batch, kLen, kHeads, kDim}),
+        dk(dtype, {batch, kLen, 1, kDim}),
+        dv(dtype, {batch, kLen, 1, kDim}) {}
+
+  void Run(double scale, double dropout, int64_t first_row) {
+    AttentionBackwardArgs backward;
+    AttentionArgs& args = backward.forward;
+    args.batch = batch;
+    args.q_len = args.kv_len = kLen;
+    args.q_heads = kHeads;
+    args.kv_heads = 1;
+    args.head_dim = kDim;
+    args.q = q.heads();
+    args.k = k.heads();
+    args.v = v.heads();
+    args.out = out.heads_out();
+    args.logsumexp = logsumexp.data();
+    args.dtype = dtype;
+    args.scale = scale;
+    args.dropout = dropout;
+    args.dropout_key = 5;
+    args.first_row = first_row;
+    args.total_heads = kHeads;
+    backward.grad = grad.heads();
+    backward.dq = dq.heads_out();
+    backward.dk = dk.heads_out();
+    backward.dv = dv.heads_out();
+    Workspace forward_workspace(Kernels().attention_workspace_bytes(args));
+    Workspace backward_workspace(
+        Kernels().attention_backward_workspace_bytes(backward));
+    args.workspace = forward_workspace.data();
+    backward.workspace = backward_workspace.data();
+    kernel_test::Run([&](KernelContext& context) {
+      Kernels().attention(args, context);
+      Kernels().attention_backward(backward, context);
+    });
+  }
+
+  DType dtype;
+  int64_t batch;
+  Operand q, k, v, grad, out, logsumexp, dq, dk, dv;
+};
+
+// Bits do not change with how a batch is cut over devices.
+TEST_P(AttentionOfSixteenBitsTest, ARowOfABatchIsTheSameAlone) {
+  Random random(3);
+  Call whole(GetParam(), 3);
+  for (Operand* x : {&whole.q, &whole.k, &whole.v, &whole.grad}) {
+    x->Fill(random, -1, 1);
+  }
+  whole.Run(0.25, 0.25, 7);
+  for (size_t row = 0; row < 3; ++row) {
+    Call alone(GetParam(), 1);
+    const auto part = [row](const Operand& of) {
+      const Reals values = of.Read();
+      const auto size = static_cast<std::ptrdiff_t>(values.size() / 3);
+      const auto from = values.begin() + size * static_cast<int>(row);
+      return Reals(from, from + size);
+    };
+    alone.q.Set(part(whole.q));
+    alone.k.Set(part(whole.k));
+    alone.v.Set(part(whole.v));
+    alone.grad.Set(part(whole.grad));
+    alone.Run(0.25, 0.25, 7 + static_cast<int64_t>(row));
+    EXPECT_EQ(alone.out.Read(), part(whole.out)) << row;
+    EXPECT_EQ(alone.logsumexp.Read(), part(whole.logsumexp)) << row;
+    EXPECT_EQ(alone.dq.Read(), part(whole.dq)) << row;
+    EXPECT_EQ(alone.dk.Read(), part(whole.dk)) << row;
+    EXPECT_EQ(alone.dv.Read(), part(whole.dv)) << row;
+  }
+}
+
+// Scores that are all -inf, by overflow, are as if no key was seen.
+TEST_P(AttentionOfSixteenBitsTest, NothingButInfinitelyLowScoresGivesZeros) {
+  Call call(GetParam(), 1);
+  const auto all = [](Operand& x, double value) {
+    x.Set(Reals(static_cast<size_t>(x.numel()), value));
+  };
+  all(call.q, 6e4);
+  all(call.k, -6e4);
+  all(call.v, 1);
+  all(call.grad, 1);
+  call.Run(1e30, 0, 0);
+  for (const Operand* x : {&call.out, &call.dq, &call.dk, &call.dv}) {
+    EXPECT_THAT(x->Read(), ::testing::Each(0));
+  }
+  EXPECT_THAT(call.logsumexp.Read(),
+              ::testing::Each(-std::numeric_limits<Real>::infinity()));
+}
+
+INSTANTIATE_TEST_SUITE_P(DTypes, AttentionOfSixteenBitsTest,
+                         ::testing::Values(kBFloat16, kFloat16),
+                         [](const auto& test) {
+                           return std::string(Name(test.param));
+                         });
+
+}  // namespace
+}  // namespace crosshatch
