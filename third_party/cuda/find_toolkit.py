@@ -26,6 +26,9 @@ import sysconfig
 # What is linked, and by which file's name it goes.
 LIBRARIES = {"cublas_lt": "libcublasLt", "cudart": "libcudart", "nccl": "libnccl"}
 
+# Products of bfloat16 on tensor cores (tensor/backends/cuda/capability.cc).
+LEAST_ARCHITECTURE = 80
+
 
 def directories(root, names):
     return [root / name for name in names if (root / name).is_dir()]
@@ -132,7 +135,11 @@ def architectures(environment):
         raise ValueError(
             "CROSSHATCH_CUDA_ARCHITECTURES=%s is no list of compute capabilities without their "
             "dots, such as 80,90,100" % text)
-    return sorted({int(architecture) for architecture in text.split(",")})
+    numbers = sorted({int(architecture) for architecture in text.split(",")})
+    if numbers[0] < LEAST_ARCHITECTURE:
+        raise ValueError("CROSSHATCH_CUDA_ARCHITECTURES=%s: the kernels need %d or later" %
+                         (text, LEAST_ARCHITECTURE))
+    return numbers
 
 
 def count_devices(root="/dev"):

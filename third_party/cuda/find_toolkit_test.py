@@ -89,6 +89,10 @@ class FindToolkitTest(unittest.TestCase):
                     ValueError, "ARCHITECTURES=%s is no list of compute capabilities" % text):
                 find_toolkit.architectures({"CROSSHATCH_CUDA_ARCHITECTURES": text})
 
+    def test_what_is_older_than_the_kernels_is_said(self):
+        with self.assertRaisesRegex(ValueError, "=90,75: the kernels need 80 or later"):
+            find_toolkit.architectures({"CROSSHATCH_CUDA_ARCHITECTURES": "90,75"})
+
     def test_a_place_that_is_named_is_the_only_one(self):
         self.assertEqual(len(find_toolkit.places({"CUDA_PATH": "/x", "PATH": "/usr/bin"})), 1)
 

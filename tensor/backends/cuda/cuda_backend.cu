@@ -9,8 +9,8 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_join.h"
 #include "crosshatch/base/check.h"
+#include "crosshatch/tensor/backends/cuda/capability.h"
 #include "crosshatch/tensor/backends/cuda/cuda_backend.h"
 #include "crosshatch/tensor/backends/cuda/cuda_memory.h"
 #include "crosshatch/tensor/backends/cuda/cuda_stream.h"
@@ -82,29 +82,13 @@ class CudaOfDryRuns final : public DeviceBackend {
 };
 
 #if defined(CROSSHATCH_CUDA_EMULATION)
-constexpr int kArchitectures[] = {800};
+constexpr int kOldest = 80;
 #else
-/// What nvcc compiles for, as 800 for 8.0.
-constexpr int kArchitectures[] = {__CUDA_ARCH_LIST__};
+/// What nvcc compiles for, which it writes as 800 for 8.0.
+constexpr int kOldest = std::min({__CUDA_ARCH_LIST__}) / 10;
 #endif
 
-/// "8.0".
-std::string CapabilityText(int architecture) {
-  return absl::StrCat(architecture / 100, ".", architecture / 10 % 10);
-}
-
-/// A device runs code for an earlier one of its generation, and compiles what
-/// is there for the latest architecture if that is not later than itself.
-bool HasCodeFor(int architecture) {
-  int latest = 0;
-  for (int each : kArchitectures) {
-    if (each / 100 == architecture / 100 && each <= architecture) return true;
-    latest = std::max(latest, each);
-  }
-  return latest <= architecture;
-}
-
-absl::Status CheckArchitecture(int index) {
+absl::Status CheckDevice(int index) {
   int major = 0;
   int minor = 0;
   CheckCuda(
@@ -113,16 +97,7 @@ absl::Status CheckArchitecture(int index) {
   CheckCuda(
       cudaDeviceGetAttribute(&minor, cudaDevAttrComputeCapabilityMinor, index),
       "cudaDeviceGetAttribute");
-  const int architecture = major * 100 + minor * 10;
-  if (HasCodeFor(architecture)) return absl::OkStatus();
-  return absl::FailedPreconditionError(absl::StrCat(
-      "cuda:", index, " has compute capability ", CapabilityText(architecture),
-      ", and this build has code for ",
-      absl::StrJoin(kArchitectures, ", ",
-                    [](std::string* out, int each) {
-                      absl::StrAppend(out, CapabilityText(each));
-                    }),
-      ": build it with CROSSHATCH_CUDA_ARCHITECTURES=", architecture / 10));
+  return internal::CheckCapability(index, major * 10 + minor, kOldest);
 }
 
 /// Makes `device` the calling thread's for the scope.
@@ -189,7 +164,7 @@ absl::StatusOr<const DeviceBackend*> CudaBackend(int index,
                                             ": the process sees ", count,
                                             ", counted from 0"));
   }
-  const absl::Status runs = CheckArchitecture(index);
+  const absl::Status runs = CheckDevice(index);
   if (!runs.ok()) return runs;
   static std::mutex mutex;
   static auto* const backends = new std::map<std::pair<int, bool>, Cuda>;
