@@ -54,7 +54,8 @@
         engines = ["local", "mpi", "nccl"],  # ..._on_mpi: ranks are processes;
                                              # ..._on_nccl: by emulated NCCL
         devices = ["cpu", "cuda"],           # ..._on_cuda: on emulated devices;
-                                             # with --config=cuda ..._on_gpus
+                                             # with --config=cuda ..._on_gpus,
+                                             # ..._on_2_gpus, ..._on_nccl_gpus
         deps = [
             ":comm",
             "//testing:ranks",               # RunRanks, OnMesh, CH_EXPECT_EQ
@@ -364,10 +365,11 @@ def ch_rank_test(
         two_hosts_tags = [],
         nccl_args = [],
         nccl_size = "medium",
+        nccl_gpus = 8,
         devices = ["cpu"],
         cuda_args = [],
         cuda_size = "medium",
-        gpus = 1,
+        on_gpus = True,
         deps = [],
         **kwargs):
     """A test that runs up to `ranks` ranks, each a thread of its one process.
@@ -382,20 +384,23 @@ def ch_rank_test(
       engines: "local", and "mpi" for a test <name>_on_mpi besides, of the same
         program, in which each rank is a process. Wildcards skip it where //:mpi
         is off. "nccl" for a test <name>_on_nccl besides, of the same program,
-        whose ranks, at most 8, an emulated NCCL joins.
+        whose ranks, at most 8, an emulated NCCL joins, and with --config=cuda
+        <name>_on_nccl_gpus, by the toolkit's NCCL, each rank on a GPU of its own.
       mpi_args: of the program there, as a --gtest_filter.
       mpi_seconds: that the job of processes may take.
       two_hosts: whether there is a test <name>_on_two_hosts, too, as those of
         ch_mpi_test.
       two_hosts_tags: of that test beside its others, as "nightly".
       nccl_args: of the program by NCCL, as a --gtest_filter.
-      nccl_size: of that test.
-      devices: "cpu", and "cuda" for two more tests of the same program:
+      nccl_size: of those tests.
+      nccl_gpus: as `gpus` of ch_gpu_test, of <name>_on_nccl_gpus.
+      devices: "cpu", and "cuda" for more tests of the same program:
         <name>_on_cuda, whose ranks are on two emulated CUDA devices, and with
-        --config=cuda <name>_on_gpus, whose ranks share those of the machine.
+        --config=cuda <name>_on_gpus and <name>_on_2_gpus, whose ranks share one
+        GPU, and two.
       cuda_args: of the program there, as a --gtest_filter.
       cuda_size: of those tests.
-      gpus: as of ch_gpu_test, of <name>_on_gpus; 0: there is no such test.
+      on_gpus: whether there are tests on GPUs.
       deps: of the ch_cc_test.
       **kwargs: of the ch_cc_test.
     """
@@ -409,11 +414,9 @@ def ch_rank_test(
                 "//conditions:default": ["//testing:on_cuda"],
             }) if "cuda" in devices else []
         ) + (
-            # With --config=cuda a program's own devices are linked, and no others.
             select({
-                "//:with_cuda": [],
                 "//tools:thread_sanitizer": [],
-                "//conditions:default": ["//testing:on_emulated_nccl"],
+                "//conditions:default": ["//testing:on_nccl"],
             }) if "nccl" in engines else []
         ),
         **kwargs
@@ -433,16 +436,24 @@ def ch_rank_test(
             tags = tags_beside + ["cpu:" + str(ranks)],
             visibility = kwargs.get("visibility"),
         )
-    if "cuda" in devices and gpus > 0:
+    ways_on_gpus = []
+    if on_gpus and "cuda" in devices:
+        ways_on_gpus += [
+            ("_on_gpus", "cuda", 1, cuda_args, cuda_size),
+            ("_on_2_gpus", "cuda", 2, cuda_args, cuda_size),
+        ]
+    if on_gpus and "nccl" in engines:
+        ways_on_gpus.append(("_on_nccl_gpus", "nccl", nccl_gpus, nccl_args, nccl_size))
+    for suffix, way, gpus, args, size in ways_on_gpus:
         _run_on_gpus(
-            name = name + "_on_gpus",
-            size = cuda_size,
+            name = name + suffix,
+            size = size,
             gpus = gpus,
             arguments = [
                 "$(rootpath //tools:run_on_cuda_test)",
-                "cuda",
+                way,
                 "$(rootpath :{})".format(name),
-            ] + cuda_args,
+            ] + args,
             data = [
                 ":" + name,
                 "//tools:run_on_cuda_test",

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "crosshatch/comm/conformance_testutil.h"
-#include "crosshatch/comm/emulated_cuda_testutil.h"
+#include "crosshatch/comm/on_cuda_testutil.h"
 #include "crosshatch/comm/world.h"
 
 namespace crosshatch {
@@ -12,15 +12,14 @@ const bool registered = RegisterCommunicatorConformanceTests(
      .run =
          [](int ranks, absl::FunctionRef<absl::Status(World&)> fn,
             const ConformanceRunOptions& options) {
-           return RunLocal(
-               ranks, fn,
-               {.timeout = options.timeout,
-                .adversarial_seed = options.adversarial_seed,
-                .backends = OnEmulatedCuda(ranks, ranks % 2 == 0 ? 2 : 1)});
+           return RunLocal(ranks, fn,
+                           {.timeout = options.timeout,
+                            .adversarial_seed = options.adversarial_seed,
+                            .backends = OnCuda(ranks, ranks % 2 == 0 ? 2 : 1)});
          },
      .world_sizes = {1, 3, 4},
      .any_order_of_streams = false,
-     .copy = CopyOnEmulatedCuda});
+     .copy = CopyOnCuda});
 
 }  // namespace
 }  // namespace crosshatch

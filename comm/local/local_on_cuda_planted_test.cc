@@ -14,7 +14,7 @@
 #include <vector>
 
 #include "crosshatch/base/status_macros.h"
-#include "crosshatch/comm/emulated_cuda_testutil.h"
+#include "crosshatch/comm/on_cuda_testutil.h"
 #include "crosshatch/comm/world.h"
 #include "crosshatch/tensor/context_decorator.h"
 #include "crosshatch/tensor/creation.h"
@@ -161,7 +161,7 @@ std::vector<float> Results(CollectiveKind kind, int hasty_rank, int left_out,
         results[static_cast<size_t>(world.rank())] = mine.ToVector<float>();
         return absl::OkStatus();
       },
-      {.backends = OnEmulatedCuda(kRanks, 2), .decorators = planters});
+      {.backends = OnCuda(kRanks, 2), .decorators = planters});
   EXPECT_TRUE(status.ok()) << status;
   if (waits != nullptr) *waits = hasty.waits();
   std::vector<float> joined;

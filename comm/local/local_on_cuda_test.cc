@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "crosshatch/base/status_macros.h"
-#include "crosshatch/comm/emulated_cuda_testutil.h"
+#include "crosshatch/comm/on_cuda_testutil.h"
 #include "crosshatch/comm/world.h"
 #include "crosshatch/emulation/cuda_runtime.h"
 #include "crosshatch/tensor/backends/cpu/cpu_backend.h"
@@ -71,9 +71,9 @@ TEST(LocalOnCudaTest, SumsHaveTheBitsOfTheCpu) {
     const auto expected = AllReduced(dtype, {});
     for (int devices : {1, 2}) {
       for (uint64_t seed : {0, 1, 2, 3}) {
-        const auto results =
-            AllReduced(dtype, {.adversarial_seed = seed,
-                               .backends = OnEmulatedCuda(kRanks, devices)});
+        const auto results = AllReduced(
+            dtype,
+            {.adversarial_seed = seed, .backends = OnCuda(kRanks, devices)});
         ASSERT_EQ(results.size(), expected.size());
         for (size_t rank = 0; rank < results.size(); ++rank) {
           ASSERT_EQ(results[rank].size(), expected[rank].size());
@@ -113,7 +113,7 @@ TEST(LocalOnCudaTest, ACollectiveIsIssuedAndNotWaitedFor) {
                  // None goes on before all have counted.
                  return all->Exchange("", "counted").status();
                },
-               {.backends = OnEmulatedCuda(kRanks, 2)});
+               {.backends = OnCuda(kRanks, 2)});
   ASSERT_TRUE(status.ok()) << status;
   for (size_t r = 0; r < kRanks; ++r) {
     // Of all ranks: a sum of its piece, and copies of the others'.
@@ -139,7 +139,7 @@ TEST(LocalOnCudaTest, ReportsCollectivesInAnotherOrderAsAStall) {
                  CH_RETURN_IF_ERROR(Barrier(*y, b, "second"));
                  return Barrier(*x, a, "first");
                },
-               {.backends = OnEmulatedCuda(2, 1)});
+               {.backends = OnCuda(2, 1)});
   EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition);
   for (const char* said : {"rank 0", "rank 1", "first", "second"}) {
     EXPECT_THAT(std::string(status.message()), HasSubstr(said));

@@ -3,8 +3,8 @@
 #include <vector>
 
 #include "crosshatch/comm/conformance_testutil.h"
-#include "crosshatch/comm/emulated_cuda_testutil.h"
 #include "crosshatch/comm/nccl/run_nccl_testutil.h"
+#include "crosshatch/comm/on_cuda_testutil.h"
 
 namespace crosshatch {
 namespace {
@@ -24,7 +24,7 @@ ConformanceEngine By(const std::string& name, const NcclOptions& nccl,
           .order_fixed_sums = nccl.deterministic,
           .exact_stalls = false,
           .any_order_of_streams = false,
-          .copy = CopyOnEmulatedCuda};
+          .copy = CopyOnCuda};
 }
 
 // Sends and receives with sums in order, and NCCL's own collectives for all

@@ -15,10 +15,10 @@
 
 #include "crosshatch/base/status_macros.h"
 #include "crosshatch/base/this_machine.h"
-#include "crosshatch/comm/emulated_cuda_testutil.h"
 #include "crosshatch/comm/mpi/run_loopback_testutil.h"
 #include "crosshatch/comm/nccl/nccl_movers.h"
 #include "crosshatch/comm/nccl/run_nccl_testutil.h"
+#include "crosshatch/comm/on_cuda_testutil.h"
 #include "crosshatch/comm/world.h"
 #include "crosshatch/emulation/cuda_runtime.h"
 #include "crosshatch/tensor/creation.h"

@@ -4,11 +4,10 @@
 #include <memory>
 #include <vector>
 
-#include "crosshatch/comm/emulated_cuda_testutil.h"
 #include "crosshatch/comm/mpi/loopback_link_testutil.h"
 #include "crosshatch/comm/mpi/run_loopback_testutil.h"
 #include "crosshatch/comm/nccl/nccl_movers.h"
-#include "crosshatch/emulation/cuda_runtime.h"
+#include "crosshatch/comm/on_cuda_testutil.h"
 #include "gtest/gtest.h"
 
 namespace crosshatch {
@@ -27,12 +26,12 @@ absl::Status RunNccl(int ranks, absl::FunctionRef<absl::Status(World&)> fn,
                      const RunNcclOptions& options) {
   // NCCL has one rank on a device.
   [[maybe_unused]] static const bool has_devices = [] {
-    emulation::SetDevices(kMostRanks, int64_t{1} << 30);
+    HaveCudaDevices(kMostRanks);
     return true;
   }();
   internal::LoopbackWire wire({.size = ranks});
   const auto devices =
-      OnEmulatedCuda(ranks, options.devices == 0 ? ranks : options.devices);
+      OnCuda(ranks, options.devices == 0 ? ranks : options.devices);
   std::vector<std::unique_ptr<DeviceMovers>> movers;
   for (int rank = 0; rank < ranks; ++rank) {
     movers.push_back(MakeNcclMovers(options.nccl));

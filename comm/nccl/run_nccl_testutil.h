@@ -27,10 +27,10 @@ struct RunNcclOptions {
   std::vector<FailureChannel*> channels;
 };
 
-/// Runs `fn` as ranks that are processes do, by NCCL on emulated devices, each
-/// process a thread of this one. The first call of the runtime in its test, and
-/// of at most 8 ranks. Expects that all ended together, with one
-/// result. \returns that.
+/// Runs `fn` as ranks that are processes do, by NCCL, each process a thread of
+/// this one: on emulated devices by an emulated NCCL, or in tests on GPUs by
+/// the toolkit's. The first call of the runtime in its test, and of at most 8
+/// ranks. Expects that all ended together, with one result. \returns that.
 absl::Status RunNccl(int ranks, absl::FunctionRef<absl::Status(World&)> fn,
                      const RunNcclOptions& options = {});
 

@@ -1,13 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "crosshatch/comm/emulated_cuda_testutil.h"
-
 #include "crosshatch/base/check.h"
-#include "crosshatch/emulation/cuda_runtime.h"
+#include "crosshatch/comm/on_cuda_testutil.h"
 #include "crosshatch/tensor/backends/cuda/cuda_backend.h"
+#include "crosshatch/tensor/kernels/cuda/cuda_api.cuh"
 
 namespace crosshatch {
 
-std::vector<const DeviceBackend*> OnEmulatedCuda(int ranks, int devices) {
+std::vector<const DeviceBackend*> OnCuda(int ranks, int devices) {
   std::vector<const DeviceBackend*> backends;
   for (int rank = 0; rank < ranks; ++rank) {
     const auto backend = CudaBackend(rank % devices);
@@ -17,7 +16,14 @@ std::vector<const DeviceBackend*> OnEmulatedCuda(int ranks, int devices) {
   return backends;
 }
 
-void CopyOnEmulatedCuda(void* to, const void* from, int64_t bytes) {
+void HaveCudaDevices([[maybe_unused]] int devices) {
+#if defined(CROSSHATCH_CUDA_EMULATION)
+  constexpr int64_t kBytesOfEach = int64_t{1} << 30;
+  emulation::SetDevices(devices, kBytesOfEach);
+#endif
+}
+
+void CopyOnCuda(void* to, const void* from, int64_t bytes) {
   cudaStream_t stream = nullptr;
   CH_CHECK_EQ(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking),
               cudaSuccess);

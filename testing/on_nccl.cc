@@ -26,7 +26,7 @@ absl::Status RunByNccl(int ranks, absl::FunctionRef<absl::Status(World&)> body,
                   .decorators = options.decorators});
 }
 
-class OnEmulatedNccl final : public ::testing::Environment {
+class OnNccl final : public ::testing::Environment {
  public:
   void SetUp() override {
     const char* const device = std::getenv("CROSSHATCH_TEST_DEVICE");
@@ -36,8 +36,8 @@ class OnEmulatedNccl final : public ::testing::Environment {
   }
 };
 
-[[maybe_unused]] const auto* const kOnEmulatedNccl =
-    ::testing::AddGlobalTestEnvironment(new OnEmulatedNccl);
+[[maybe_unused]] const auto* const kOnNccl =
+    ::testing::AddGlobalTestEnvironment(new OnNccl);
 
 }  // namespace
 }  // namespace crosshatch

@@ -1,0 +1,30 @@
+// SPDX-License-Identifier: Apache-2.0
+#ifndef CROSSHATCH_COMM_ON_CUDA_TESTUTIL_H_
+#define CROSSHATCH_COMM_ON_CUDA_TESTUTIL_H_
+
+/// \file
+/// Ranks of a test on CUDA devices: emulated ones, or in tests on GPUs those
+/// that the process sees.
+
+#include <cstdint>
+#include <vector>
+
+#include "crosshatch/tensor/device_backend.h"
+
+namespace crosshatch {
+
+/// By rank, the backend of CUDA device `rank % devices`. Takes the place of
+/// LocalOptions::backends. Ends the test where there are fewer devices.
+std::vector<const DeviceBackend*> OnCuda(int ranks, int devices);
+
+/// Sees to it that there are `devices` devices, at most 8, if they are
+/// emulated: called before anything else asks for one.
+void HaveCudaDevices(int devices);
+
+/// Copies between memory of the host and that of devices, whichever is on which
+/// side, and returns when it is done (ConformanceEngine::copy).
+void CopyOnCuda(void* to, const void* from, int64_t bytes);
+
+}  // namespace crosshatch
+
+#endif  // CROSSHATCH_COMM_ON_CUDA_TESTUTIL_H_
