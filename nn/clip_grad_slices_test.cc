@@ -40,12 +40,15 @@ enum class Kind {
   kOtherButOnTheLastRank,
   // A gradient on the first slice only.
   kOnFirstSlice,
+  // Copies whose elements are all alike, and so the shards of one slice.
+  kAlike,
   kZeros,
   kWithoutGradient,
 };
-constexpr Kind kKinds[] = {Kind::kCopy,         Kind::kOther,
-                           Kind::kZeros,        Kind::kOtherButOnTheLastRank,
-                           Kind::kOnFirstSlice, Kind::kWithoutGradient};
+constexpr Kind kKinds[] = {
+    Kind::kCopy,           Kind::kOther, Kind::kOtherButOnTheLastRank,
+    Kind::kOnFirstSlice,   Kind::kAlike, Kind::kZeros,
+    Kind::kWithoutGradient};
 
 bool HasGrad(Kind kind, int slice, int rank_of_slice) {
   switch (kind) {
@@ -63,6 +66,7 @@ bool HasGrad(Kind kind, int slice, int rank_of_slice) {
 // Element i of the p-th gradient of a slice: of both signs, no two alike.
 double Element(Kind kind, int slice, int p, int64_t i) {
   if (kind == Kind::kZeros) return 0;
+  if (kind == Kind::kAlike) return -1.5;
   const bool differs =
       kind == Kind::kOther || kind == Kind::kOtherButOnTheLastRank;
   const int64_t tensor = 2 * p + (differs ? slice : 0);
@@ -86,8 +90,8 @@ double SlowNorm(const std::vector<Kind>& kinds, int64_t numel, double type) {
   double sum = 0;
   double largest = 0;
   for (size_t p = 0; p < kinds.size(); ++p) {
-    const bool once =
-        kinds[p] == Kind::kCopy || kinds[p] == Kind::kOnFirstSlice;
+    const bool once = kinds[p] == Kind::kCopy || kinds[p] == Kind::kAlike ||
+                      kinds[p] == Kind::kOnFirstSlice;
     for (int slice = 0; slice < (once ? 1 : kSlices); ++slice) {
       for (int rank = 0; rank < kRanksOfASlice; ++rank) {
         if (!HasGrad(kinds[p], slice, rank)) continue;
@@ -171,7 +175,7 @@ TEST(GradNormOnSlicesTest, CountsCopiesOnceAndOthersEachInAnyOrder) {
         CH_ASSIGN_OR_RETURN(const DeviceMesh tp, mesh.Slice("tp"));
         const int slice = mesh.coordinate()->at(0);
         for (const std::vector<Kind>& kinds : Mixtures()) {
-          for (const int64_t numel : {0, 1, 5}) {
+          for (const int64_t numel : {0, 1, 4, 5}) {
             const Parameters parameters = OnSlices(tp, slice, kinds, numel);
             for (const double type : {1.0, 2.0, 3.0, kInfinity}) {
               std::string which = absl::StrCat(numel, " elements, norm ", type);
