@@ -39,8 +39,8 @@ struct ClipGradNormOptions {
 /// with lists that agree in which parameters are trained and which mesh each is
 /// on, and on slices in their number and order. A gradient that a rank lacks is
 /// one of zeros in what the rank holds of it. Waits for the current stream
-/// once. On a dry run the norm is 0. \error the rank's first error, if a
-/// collective failed, as where ranks have
+/// once. On a dry run the norm is 0.
+/// \error the rank's first error, if a collective failed, as where ranks have
 ///     other numbers of parameters on slices; kFailedPrecondition for a
 ///     gradient that holds partial sums; kInvalidArgument for a norm type that
 ///     is not above 0.
