@@ -65,28 +65,77 @@ double Largest(const std::vector<double>& values) {
   return largest;
 }
 
-/// Whether two parts of the norm are of copies of the same tensors: as far as
-/// the orders differ that processors of two kinds, or libraries, add in.
-bool AreOfCopies(double a, double b) {
-  return a == b || std::abs(a - b) <= 1e-9 * std::max(a, b);
+/// Whether `next`, which is not below `part`, is of a copy of the same tensor:
+/// as far as the orders differ that processors of two kinds, or libraries, add
+/// in. An infinite part is far from any other.
+bool AreOfCopies(double part, double next) {
+  return part == next || (std::isfinite(next) && next - part <= 1e-9 * next);
 }
 
-// Parts of meshes that are slices of another: ranks beyond hold copies of a
-// slice's tensors, or other tensors (of other experts). Copies have the same
-// part but for roundings, so the parts that differ are those of different
-// tensors. With them every rank has the same norm.
+/// What the slices of a root bring to the norm together, by the parts of one
+/// parameter on all ranks of the root: each of a copy once.
+double JoinSlices(std::vector<double> parts, double norm_type) {
+  const double largest = Largest(parts);
+  if (std::isinf(norm_type) || std::isnan(largest)) return largest;
+  std::sort(parts.begin(), parts.end());
+  double sum = 0;
+  double counted = -1;
+  for (const double part : parts) {
+    if (AreOfCopies(counted, part)) continue;
+    counted = part;
+    sum += part;
+  }
+  return sum;
+}
+
+bool IsSlice(const DeviceMesh& mesh) {
+  return mesh.size() != mesh.root().size();
+}
+
+// Where the parts of the norm lie: one for each mesh, and the last for plain
+// gradients. Of a mesh that is a slice of another, ranks beyond hold copies of
+// some of its tensors, and other tensors (of other experts) in place of others,
+// so each of its parameters has a part. It has one without a gradient too:
+// other ranks may have one, and parts of all ranks are compared by their place.
+class Slots {
+ public:
+  explicit Slots(const LocalGrads& local) {
+    for (size_t m = 0; m < local.meshes.size(); ++m) {
+      begins_.push_back(begins_.back() + (IsSlice(local.meshes[m])
+                                              ? local.num_parameters[m]
+                                              : 1));
+    }
+  }
+
+  int size() const { return begins_.back() + 1; }
+  int begin(size_t mesh) const { return begins_[mesh]; }
+  int count(size_t mesh) const { return begins_[mesh + 1] - begins_[mesh]; }
+  int Of(const LocalGrad& grad) const {
+    if (grad.mesh < 0) return begins_.back();
+    const auto mesh = static_cast<size_t>(grad.mesh);
+    return begin(mesh) + (count(mesh) == 1 ? 0 : grad.place);
+  }
+
+ private:
+  std::vector<int> begins_ = {0};
+};
+
+// The roots of meshes that are slices. With the parts of all their ranks every
+// rank has the same norm.
 class Slices {
  public:
-  explicit Slices(const std::vector<DeviceMesh>& meshes) {
+  Slices(const std::vector<DeviceMesh>& meshes, const Slots& slots) {
     for (size_t m = 0; m < meshes.size(); ++m) {
+      if (!IsSlice(meshes[m])) continue;
       const DeviceMesh root = meshes[m].root();
-      if (meshes[m].size() == root.size()) continue;
       auto found = std::find_if(roots_.begin(), roots_.end(),
                                 [&](const Root& r) { return r.mesh == root; });
       if (found == roots_.end()) {
         found = roots_.insert(roots_.end(), {.mesh = root});
       }
-      found->slots.push_back(m);
+      for (int i = 0; i < slots.count(m); ++i) {
+        found->slots.push_back(static_cast<size_t>(slots.begin(m) + i));
+      }
     }
   }
 
@@ -96,31 +145,28 @@ class Slices {
     for (Root& root : roots_) {
       CH_ASSIGN_OR_RETURN(Communicator * comm, MeshCommunicator(root.mesh));
       root.parts = Zeros({root.mesh.size(), parts.numel()}, kFloat64);
-      CH_RETURN_IF_ERROR(
-          AllGather(*comm, has_values ? parts.raw_data() : nullptr,
-                    has_values ? root.parts.raw_data() : nullptr, parts.numel(),
-                    kFloat64, stream, "clip_grad_norm"));
+      CH_RETURN_IF_ERROR(AllGather(
+          *comm, has_values ? parts.raw_data() : nullptr,
+          has_values ? root.parts.raw_data() : nullptr, parts.numel(), kFloat64,
+          stream,
+          absl::StrCat("clip_grad_norm: ", root.slots.size(),
+                       " trained parameters on slices, as many as any rank of ",
+                       root.mesh.ToString(), " has to have")));
     }
     return absl::OkStatus();
   }
 
-  // Replaces a slice's part by that of all slices.
+  // Replaces the parts of a slice by those of all slices.
   void AddTo(std::vector<double>& values, double norm_type) const {
     for (const Root& root : roots_) {
       const std::vector<double> all = root.parts.ToVector<double>();
+      std::vector<double> of_ranks;
       for (const size_t slot : root.slots) {
-        std::vector<double> different;
+        of_ranks.clear();
         for (size_t at = slot; at < all.size(); at += values.size()) {
-          if (std::none_of(
-                  different.begin(), different.end(),
-                  [&](double part) { return AreOfCopies(part, all[at]); })) {
-            different.push_back(all[at]);
-          }
+          of_ranks.push_back(all[at]);
         }
-        values[slot] =
-            std::isinf(norm_type)
-                ? Largest(different)
-                : std::accumulate(different.begin(), different.end(), 0.0);
+        values[slot] = JoinSlices(of_ranks, norm_type);
       }
     }
   }
@@ -129,39 +175,36 @@ class Slices {
   struct Root {
     DeviceMesh mesh;
     std::vector<size_t> slots = {};
-    Tensor parts = {};  // [ranks, slots and one more]
+    Tensor parts = {};  // [ranks, slots of all meshes]
   };
   std::vector<Root> roots_;
 };
 
 absl::StatusOr<double> NormOf(const LocalGrads& local, double norm_type) {
   RankContext& context = RankContext::Current();
-  // One slot for each mesh, and the last for plain gradients.
-  const auto num_meshes = static_cast<int>(local.meshes.size());
-  const Tensor parts = Zeros({num_meshes + 1}, kFloat64);
+  const Slots slots(local);
+  const Tensor parts = Zeros({slots.size()}, kFloat64);
   VisitRuns(
       local.grads,
-      [](const LocalGrad& a, const LocalGrad& b) {
-        return a.mesh == b.mesh && a.owned == b.owned;
+      [&](const LocalGrad& a, const LocalGrad& b) {
+        return slots.Of(a) == slots.Of(b) && a.owned == b.owned;
       },
       [&](const LocalGrad& first, const Tensor& run) {
-        if (!first.owned) return;
-        AddPart(run, norm_type, parts,
-                first.mesh < 0 ? num_meshes : first.mesh);
+        if (first.owned) AddPart(run, norm_type, parts, slots.Of(first));
       });
 
   Stream& stream = context.current_stream();
-  for (int m = 0; m < num_meshes; ++m) {
-    const DeviceMesh& mesh = local.meshes[static_cast<size_t>(m)];
-    CH_ASSIGN_OR_RETURN(Communicator * comm, MeshCommunicator(mesh));
-    double* const part =
-        context.device().is_meta() ? nullptr : parts.data<double>() + m;
+  for (size_t m = 0; m < local.meshes.size(); ++m) {
+    CH_ASSIGN_OR_RETURN(Communicator * comm, MeshCommunicator(local.meshes[m]));
+    double* const of_mesh = context.device().is_meta()
+                                ? nullptr
+                                : parts.data<double>() + slots.begin(m);
     CH_RETURN_IF_ERROR(
-        AllReduce(*comm, part, 1, kFloat64,
+        AllReduce(*comm, of_mesh, slots.count(m), kFloat64,
                   std::isinf(norm_type) ? ReduceOp::kMax : ReduceOp::kSum,
                   stream, "clip_grad_norm"));
   }
-  Slices slices(local.meshes);
+  Slices slices(local.meshes, slots);
   CH_RETURN_IF_ERROR(slices.Gather(parts, stream));
   if (context.device().is_meta()) return 0.0;
 

@@ -24,20 +24,26 @@ struct ClipGradNormOptions {
 /// The norm over all gradients: of the whole ones, on every rank. Of a
 /// distributed gradient each element is counted by its one owner, and the sums
 /// are reduced over the gradient's mesh. Parameters may be on different meshes.
-/// Of a mesh that is a slice of another, ranks beyond it hold copies of its
-/// tensors, which count once, or others (of other experts), which all count:
-/// those are copies whose parts of the norm (sums of powers) are equal but for
-/// 1e-9 of them, which is more than they differ by where processors are of two
-/// kinds. Plain gradients count once. Powers are added in float64, in an order
-/// that depends on layouts alone: between two meshes of n elements the norm
-/// differs by no more than n * 2^-52 of itself, and for infinity not at all.
+/// Plain gradients count once. Powers are added in float64, in an order that
+/// depends on layouts alone: between two meshes of n elements the norm differs
+/// by no more than n * 2^-52 of itself, and for infinity not at all.
+///
+/// Of a mesh that is a slice of another, ranks beyond it hold a copy of a
+/// parameter, which counts once, or another in its place (of another expert),
+/// which counts too. That is decided for each parameter: gradients are of
+/// copies if their parts of the norm (sums of powers) are equal but for 1e-9 of
+/// them, which is more than they differ by where processors are of two kinds.
+/// Two that are not copies count once if theirs happen to be.
 ///
 /// Called by all ranks of the parameters' meshes, and of the roots of slices,
-/// also by one without gradients. Waits for the current stream once. On
-/// a dry run the norm is 0.
-/// \error the rank's first error, if a collective failed; kFailedPrecondition
-///     for a gradient that holds partial sums; kInvalidArgument for a norm type
-///     that is not above 0.
+/// with lists that agree in which parameters are trained and which mesh each is
+/// on, and on slices in their number and order. A gradient that a rank lacks is
+/// one of zeros in what the rank holds of it. Waits for the current stream
+/// once. On a dry run the norm is 0.
+/// \error the rank's first error, if a collective failed, as where ranks have
+///     other numbers of parameters on slices; kFailedPrecondition for a
+///     gradient that holds partial sums; kInvalidArgument for a norm type that
+///     is not above 0.
 absl::StatusOr<double> GradNorm(absl::Span<Parameter* const> parameters,
                                 double norm_type = 2.0);
 

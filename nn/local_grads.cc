@@ -22,7 +22,9 @@ absl::StatusOr<LocalGrads> CollectLocalGrads(
     if (!grad.defined() && !parameter->requires_grad()) continue;
     const Tensor& whole = grad.defined() ? grad : parameter->data();
     if (!whole.is_distributed()) {
-      if (grad.defined()) result.grads.push_back({parameter, grad, -1, true});
+      if (grad.defined()) {
+        result.grads.push_back({parameter, grad, -1, 0, true});
+      }
       continue;
     }
     const DeviceMesh mesh = MeshOf(whole);
@@ -34,8 +36,12 @@ absl::StatusOr<LocalGrads> CollectLocalGrads(
           return other.layout().ranks() == mesh.layout().ranks() &&
                  other.root() == mesh.root();
         });
-    const auto index = static_cast<int>(found - meshes.begin());
-    if (found == meshes.end()) meshes.push_back(mesh);
+    const auto index = static_cast<size_t>(found - meshes.begin());
+    if (found == meshes.end()) {
+      meshes.push_back(mesh);
+      result.num_parameters.push_back(0);
+    }
+    const int place = result.num_parameters[index]++;
     if (!grad.defined()) continue;
     const Layout& layout = LayoutOf(grad);
     if (layout.is_partial()) {
@@ -43,7 +49,8 @@ absl::StatusOr<LocalGrads> CollectLocalGrads(
           "cannot ", purpose, " the gradient of ", parameter->name(),
           ", which holds partial sums: ", grad.Describe()));
     }
-    result.grads.push_back({parameter, LocalTensor(grad), index,
+    result.grads.push_back({parameter, LocalTensor(grad),
+                            static_cast<int>(index), place,
                             layout.IsOwner(*mesh.coordinate())});
   }
   return result;

@@ -23,6 +23,8 @@ struct LocalGrad {
   Tensor local;
   /// Index in the list of meshes; -1 for a plain gradient.
   int mesh;
+  /// Index among the mesh's parameters; 0 for a plain gradient.
+  int place;
   /// Whether this rank counts it: each element has one owner.
   bool owned;
 };
@@ -34,6 +36,8 @@ struct LocalGrads {
   /// without a gradient: other ranks of a mesh may have one, so that which
   /// meshes are asked follows from the parameters, which ranks share.
   std::vector<DeviceMesh> meshes;
+  /// How many parameters each mesh has, those without a gradient included.
+  std::vector<int> num_parameters;
 };
 
 /// \param purpose for the message: "clip".
