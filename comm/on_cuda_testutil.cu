@@ -16,11 +16,14 @@ std::vector<const DeviceBackend*> OnCuda(int ranks, int devices) {
   return backends;
 }
 
-void HaveCudaDevices([[maybe_unused]] int devices) {
+int HaveCudaDevices([[maybe_unused]] int devices) {
 #if defined(CROSSHATCH_CUDA_EMULATION)
   constexpr int64_t kBytesOfEach = int64_t{1} << 30;
   emulation::SetDevices(devices, kBytesOfEach);
 #endif
+  int there = 0;
+  CH_CHECK_EQ(cudaGetDeviceCount(&there), cudaSuccess);
+  return there;
 }
 
 void CopyOnCuda(void* to, const void* from, int64_t bytes) {

@@ -18,8 +18,9 @@ namespace crosshatch {
 std::vector<const DeviceBackend*> OnCuda(int ranks, int devices);
 
 /// Sees to it that there are `devices` devices, at most 8, if they are
-/// emulated: called before anything else asks for one.
-void HaveCudaDevices(int devices);
+/// emulated: called before anything else asks for one. \returns how many there
+/// are.
+int HaveCudaDevices(int devices);
 
 /// Copies between memory of the host and that of devices, whichever is on which
 /// side, and returns when it is done (ConformanceEngine::copy).

@@ -101,7 +101,7 @@ load("@rules_cc//cc:defs.bzl", "cc_binary", "cc_library", "cc_test")
 load("@rules_shell//shell:sh_test.bzl", "sh_test")
 load("//third_party/cuda:cuda_library.bzl", "cuda_library")
 load("//third_party/precompiled:precompiled.bzl", "precompiled_copts")
-load("//tools:gpus.bzl", "gpu_requirement", "needs_gpus")
+load("//tools:gpus.bzl", "NCCL_SHARES_GPUS", "gpu_requirement", "needs_gpus")
 load("//tools:layers.bzl", "check_layer")
 
 # Fused multiply-add happens where the source says so and nowhere else: sums
@@ -385,7 +385,7 @@ def ch_rank_test(
         program, in which each rank is a process. Wildcards skip it where //:mpi
         is off. "nccl" for a test <name>_on_nccl besides, of the same program,
         whose ranks, at most 8, an emulated NCCL joins, and with --config=cuda
-        <name>_on_nccl_gpus, by the toolkit's NCCL, each rank on a GPU of its own.
+        <name>_on_nccl_gpus, by the toolkit's NCCL.
       mpi_args: of the program there, as a --gtest_filter.
       mpi_seconds: that the job of processes may take.
       two_hosts: whether there is a test <name>_on_two_hosts, too, as those of
@@ -393,7 +393,8 @@ def ch_rank_test(
       two_hosts_tags: of that test beside its others, as "nightly".
       nccl_args: of the program by NCCL, as a --gtest_filter.
       nccl_size: of those tests.
-      nccl_gpus: as `gpus` of ch_gpu_test, of <name>_on_nccl_gpus.
+      nccl_gpus: as `gpus` of ch_gpu_test, of <name>_on_nccl_gpus; where NCCL lets
+        ranks share a GPU, from 2.30 on, it needs one.
       devices: "cpu", and "cuda" for more tests of the same program:
         <name>_on_cuda, whose ranks are on two emulated CUDA devices, and with
         --config=cuda <name>_on_gpus and <name>_on_2_gpus, whose ranks share one
@@ -443,7 +444,13 @@ def ch_rank_test(
             ("_on_2_gpus", "cuda", 2, cuda_args, cuda_size),
         ]
     if on_gpus and "nccl" in engines:
-        ways_on_gpus.append(("_on_nccl_gpus", "nccl", nccl_gpus, nccl_args, nccl_size))
+        ways_on_gpus.append((
+            "_on_nccl_gpus",
+            "nccl",
+            1 if NCCL_SHARES_GPUS else nccl_gpus,
+            nccl_args,
+            nccl_size,
+        ))
     for suffix, way, gpus, args, size in ways_on_gpus:
         _run_on_gpus(
             name = name + suffix,

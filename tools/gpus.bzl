@@ -5,10 +5,13 @@ Without the flag N is how many the machine has. A test that needs more is left
 out of wildcards, and its <name>.gpus, which wildcards build as well, says so.
 """
 
-load("@local_config_cuda//:defs.bzl", "CUDA_DEVICES")
+load("@local_config_cuda//:defs.bzl", "CUDA_DEVICES", "NCCL_VERSION")
 
 # How many a test may need; more rank threads than GPUs share them.
 GPU_COUNTS = [1, 2, 4, 8]
+
+# Whether ranks that NCCL joins may share a GPU.
+NCCL_SHARES_GPUS = NCCL_VERSION >= 23000
 
 _Gpus = provider(doc = "How many GPUs tests may have.", fields = ["count"])
 

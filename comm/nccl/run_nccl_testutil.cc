@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "crosshatch/comm/nccl/run_nccl_testutil.h"
 
+#include <algorithm>
 #include <memory>
 #include <vector>
 
@@ -24,14 +25,11 @@ T* OfRank(const std::vector<T*>& by_rank, int rank) {
 
 absl::Status RunNccl(int ranks, absl::FunctionRef<absl::Status(World&)> fn,
                      const RunNcclOptions& options) {
-  // NCCL has one rank on a device.
-  [[maybe_unused]] static const bool has_devices = [] {
-    HaveCudaDevices(kMostRanks);
-    return true;
-  }();
+  static const int devices_there = HaveCudaDevices(kMostRanks);
   internal::LoopbackWire wire({.size = ranks});
   const auto devices =
-      OnCuda(ranks, options.devices == 0 ? ranks : options.devices);
+      OnCuda(ranks, options.devices == 0 ? std::min(ranks, devices_there)
+                                         : options.devices);
   std::vector<std::unique_ptr<DeviceMovers>> movers;
   for (int rank = 0; rank < ranks; ++rank) {
     movers.push_back(MakeNcclMovers(options.nccl));

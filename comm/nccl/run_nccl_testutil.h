@@ -16,7 +16,8 @@ namespace crosshatch {
 
 struct RunNcclOptions {
   NcclOptions nccl;
-  /// The ranks are dealt out to so many; 0: to one each.
+  /// The ranks are dealt out to so many; 0: to one each, as far as there are
+  /// such.
   int devices = 0;
   absl::Duration timeout = absl::Minutes(1);
   uint64_t adversarial_seed = 0;

@@ -14,6 +14,8 @@ CUDA_ARCHITECTURES = {architectures}
 CUDA_SEARCHED = {searched}
 # How many GPUs this machine has.
 CUDA_DEVICES = {devices}
+# Such as 22809 for 2.28.9, 0 without NCCL.
+NCCL_VERSION = {nccl_version}
 """
 
 _HEADERS = """
@@ -57,6 +59,7 @@ def _cuda_configure_impl(rctx):
         architectures = repr(found["architectures"]),
         searched = repr(found["searched"]),
         devices = int(found["devices"]),
+        nccl_version = int(found["nccl_version"]),
     ))
 
     # cublasLt and NCCL are hundreds of MB: linked where they lie.

@@ -5,8 +5,9 @@
 Prints one JSON object: `nvcc` ("" without a toolkit), `includes` and
 `libraries` (a library's linker flags, or null where the toolkit has none such),
 `searched` (a line for each place looked at and what was missing there),
-`devices` (how many GPUs this machine has) and `architectures` (what code is
-compiled for, from $CROSSHATCH_CUDA_ARCHITECTURES, the oldest first).
+`devices` (how many GPUs this machine has), `architectures` (what code is
+compiled for, from $CROSSHATCH_CUDA_ARCHITECTURES, the oldest first) and
+`nccl_version` (such as 22809 for 2.28.9, 0 without NCCL).
 
 $CUDA_HOME or $CUDA_PATH, if set, is the only place. Else it is the first of the
 usual ones, and then what Python packages bring. Those lie in a directory named
@@ -142,6 +143,18 @@ def architectures(environment):
     return numbers
 
 
+def nccl_version(includes):
+    for include in includes:
+        try:
+            text = (pathlib.Path(include) / "nccl.h").read_text()
+        except OSError:
+            continue
+        found = re.search(r"^#define NCCL_VERSION_CODE (\d+)$", text, re.MULTILINE)
+        if found:
+            return int(found[1])
+    return 0
+
+
 def count_devices(root="/dev"):
     return len([name for name in os.listdir(root) if re.fullmatch(r"nvidia\d+", name)])
 
@@ -151,5 +164,7 @@ if __name__ == "__main__":
         compiled_for = architectures(os.environ)
     except ValueError as error:
         sys.exit(str(error))
+    toolkit = find(os.environ)
     json.dump(
-        dict(find(os.environ), devices=count_devices(), architectures=compiled_for), sys.stdout)
+        dict(toolkit, architectures=compiled_for, devices=count_devices(),
+             nccl_version=nccl_version(toolkit["includes"])), sys.stdout)

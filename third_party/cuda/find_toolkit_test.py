@@ -67,6 +67,14 @@ class FindToolkitTest(unittest.TestCase):
             [str(self.root / "nvidia" / part / "include") for part in ("cuda_nvcc", "cuda_runtime")])
         self.assertEqual(found["libraries"]["cublas_lt"][-1], "-l:libcublasLt.so.12")
 
+    def test_the_version_of_nccl(self):
+        self.files("a/cuda.h", "b/nccl.h", "c/nccl.h")
+        (self.root / "b/nccl.h").write_text("#define NCCL_MAJOR 2\n#define NCCL_VERSION_CODE 22809\n")
+        places = [str(self.root / place) for place in ("a", "missing", "b")]
+        self.assertEqual(find_toolkit.nccl_version(places), 22809)
+        self.assertEqual(find_toolkit.nccl_version(places[:1]), 0)
+        self.assertEqual(find_toolkit.nccl_version([str(self.root / "c")]), 0)
+
     def test_what_is_not_whole_is_said(self):
         self.files("a/bin/nvcc", "b/bin/nvcc", "b/include/cuda_runtime.h")
         for place, what in [("a", "bin/nvcc, but no include/cuda_runtime.h"),
