@@ -120,13 +120,23 @@ absl::Status NcclComm::Use(const void* data, int64_t bytes) {
   return absl::OkStatus();
 }
 
+void NcclComm::MemoryGoes(const void* data) {
+  std::lock_guard<std::mutex> lock(mutex_);
+  const auto found = registered_.find(reinterpret_cast<uintptr_t>(data));
+  if (found == registered_.end()) return;
+  Deregister(found->second);
+  registered_.erase(found);
+}
+
+void NcclComm::Deregister(const Registered& registered) {
+  if (comm_ != nullptr && registered.handle != nullptr) {
+    ncclCommDeregister(comm_, registered.handle);
+  }
+}
+
 void NcclComm::LeaveMemory() {
   std::lock_guard<std::mutex> lock(mutex_);
-  for (const auto& [start, registered] : registered_) {
-    if (comm_ != nullptr && registered.handle != nullptr) {
-      ncclCommDeregister(comm_, registered.handle);
-    }
-  }
+  for (const auto& [start, registered] : registered_) Deregister(registered);
   registered_.clear();
 }
 

@@ -56,6 +56,9 @@ class NcclComm {
   /// \error that it cannot be registered: NCCL wants that of all members of a
   ///     call, or of none.
   absl::Status Use(const void* data, int64_t bytes);
+  /// The allocation that begins at `data` goes. Nothing that was issued uses
+  /// it.
+  void MemoryGoes(const void* data);
   /// The device's memory goes, and nothing more is issued.
   void LeaveMemory();
 
@@ -89,6 +92,7 @@ class NcclComm {
   absl::Status Settle(std::unique_lock<std::mutex>& lock, ncclResult_t result);
   /// With the lock held.
   bool IsRegistered(uintptr_t address) const;
+  void Deregister(const Registered& registered);
   void ForgetWhatHasEnded();
   void AbortLocked();
   absl::Status Aborted() const;
