@@ -7,7 +7,6 @@
 #include "absl/strings/str_cat.h"
 #include "crosshatch/base/status_macros.h"
 #include "crosshatch/comm/nccl/nccl_comm.h"
-#include "crosshatch/tensor/rank_context.h"
 
 namespace crosshatch::internal {
 namespace {
@@ -82,7 +81,17 @@ absl::StatusOr<std::unique_ptr<NcclComm>> NcclComm::Split(
 
 NcclComm::~NcclComm() {
   LeaveMemory();
-  if (comm_ != nullptr) ncclCommDestroy(comm_);
+  std::unique_lock<std::mutex> lock(mutex_);
+  if (comm_ == nullptr) return;
+  // ncclCommDestroy would finalize it as well, but wait within NCCL, where
+  // nothing ends the wait for a peer that has gone. It also refuses, and so
+  // leaves behind, what has failed meanwhile, which only an abort frees. The
+  // rank's context may have gone, and its thread.
+  if (Settle(lock, ncclCommFinalize(comm_), /*context=*/nullptr).ok()) {
+    ncclCommDestroy(std::exchange(comm_, nullptr));
+  } else {
+    AbortLocked();
+  }
 }
 
 bool NcclComm::IsRegistered(uintptr_t address) const {
@@ -141,7 +150,7 @@ void NcclComm::LeaveMemory() {
 }
 
 absl::Status NcclComm::Settle(std::unique_lock<std::mutex>& lock,
-                              ncclResult_t result) {
+                              ncclResult_t result, const RankContext* context) {
   const Clock::time_point began = Clock::now();
   while (result == ncclInProgress) {
     lock.unlock();
@@ -149,8 +158,7 @@ absl::Status NcclComm::Settle(std::unique_lock<std::mutex>& lock,
     lock.lock();
     if (comm_ == nullptr) return Aborted();
     // Nobody aborts a communicator that is being made.
-    const RankContext& context = RankContext::Current();
-    if (context.poisoned()) return context.status();
+    if (context != nullptr && context->poisoned()) return context->status();
     const ncclResult_t asked = ncclCommGetAsyncError(comm_, &result);
     if (asked != ncclSuccess) result = asked;
     if (result == ncclInProgress &&

@@ -343,11 +343,34 @@ TEST(NcclEngineTest, AbortsWhatItSplitsWhenTheJobFails) {
       return world.rank() == 1 ? end : absl::OkStatus();
     });
   };
-  const int64_t before = emulation::CountsOfNccl().destroyed;
+  const emulation::NcclCounts before = emulation::CountsOfNccl();
+  const auto expect_ends = [&](int64_t destroyed) {
+    EXPECT_EQ(emulation::CountsOfNccl().destroyed - before.destroyed,
+              destroyed);
+    EXPECT_EQ(emulation::CountsOfNccl().open, before.open);
+  };
   EXPECT_TRUE(divide_and(absl::OkStatus()).ok());
-  EXPECT_EQ(emulation::CountsOfNccl().destroyed, before + 4 * 2);
+  expect_ends(4 * 2);
   EXPECT_FALSE(divide_and(absl::InternalError("out of luck")).ok());
-  EXPECT_EQ(emulation::CountsOfNccl().destroyed, before + 4 * 2);
+  expect_ends(4 * 2);
+}
+
+// NCCL finds something when the job is over and has not failed.
+TEST(NcclEngineTest, WhatFailsAfterTheJobIsAborted) {
+  const emulation::NcclCounts before = emulation::CountsOfNccl();
+  EXPECT_TRUE(RunNccl(2, [](World& world) -> absl::Status {
+                CH_ASSIGN_OR_RETURN(
+                    auto all, world.Group("all", world.AllRanks(), "comm"));
+                CH_RETURN_IF_ERROR(world.Divide(*all, {}));
+                CH_RETURN_IF_ERROR(all->Exchange("", "divided").status());
+                // Nobody watches over what nothing is issued to.
+                if (world.rank() == 0) emulation::FailNccl(ncclRemoteError);
+                return all->Exchange("", "failed").status();
+              }).ok());
+  const emulation::NcclCounts after = emulation::CountsOfNccl();
+  EXPECT_EQ(after.of_ids - before.of_ids, 2);
+  EXPECT_EQ(after.destroyed, before.destroyed);
+  EXPECT_EQ(after.open, before.open);
 }
 
 TEST(NcclEngineTest, NamesRanksThatShareADevice) {
