@@ -66,6 +66,7 @@ struct ncclComm {
   std::shared_ptr<std::atomic<int64_t>> pending =
       std::make_shared<std::atomic<int64_t>>(0);
   std::atomic<int> async_error{ncclSuccess};
+  bool is_finalized = false;
   /// Of a split under way: where its child goes. Which calls are made at one
   /// time on a communicator is up to its user.
   ncclComm** child = nullptr;
@@ -122,7 +123,6 @@ ncclResult_t IssueCalls(ncclComm_t comm, cudaStream_t stream,
           communion->Run(rank, calls, *is_aborted);
         }
         pending->fetch_sub(1);
-        pending->notify_all();
       });
   return issued == cudaSuccess ? ncclSuccess : ncclUnhandledCudaError;
 }
@@ -151,6 +151,7 @@ void CheckReach(const ncclComm& comm, const Call& call) {
 
 ncclResult_t Issue(ncclComm_t comm, cudaStream_t stream, const Call& call) {
   if (comm == nullptr || stream == nullptr) return ncclInvalidArgument;
+  if (comm->is_finalized) return ncclInvalidUsage;
   if (call.peer < 0 || call.peer >= comm->communion->size()) {
     return ncclInvalidArgument;
   }
@@ -185,10 +186,12 @@ void FailNccl(ncclResult_t error) {
 void RefuseNcclRegistrations(int rank) { TheLibrary().refused_rank = rank; }
 
 NcclCounts CountsOfNccl() {
-  const Library& library = TheLibrary();
-  return {library.sends,     library.collectives,   library.of_ids,
-          library.of_splits, library.registrations, library.unregistered,
-          library.destroyed};
+  Library& library = TheLibrary();
+  std::lock_guard<std::mutex> lock(library.mutex);
+  return {library.sends,         library.collectives,
+          library.of_ids,        library.of_splits,
+          library.registrations, library.unregistered,
+          library.destroyed,     static_cast<int64_t>(library.comms.size())};
 }
 
 }  // namespace emulation
@@ -260,7 +263,7 @@ ncclResult_t ncclCommInitRankConfig(ncclComm_t* comm, int size, ncclUniqueId id,
 ncclResult_t ncclCommSplit(ncclComm_t comm, int color, int key,
                            ncclComm_t* child, ncclConfig_t* config) {
   if (comm == nullptr || child == nullptr || comm->child != nullptr ||
-      color < NCCL_SPLIT_NOCOLOR) {
+      comm->is_finalized || color < NCCL_SPLIT_NOCOLOR) {
     return ncclInvalidArgument;
   }
   if (config == nullptr || config->blocking != 0) return ncclInvalidUsage;
@@ -273,7 +276,7 @@ ncclResult_t ncclCommSplit(ncclComm_t comm, int color, int key,
 ncclResult_t ncclCommRegister(ncclComm_t comm, void* data, size_t bytes,
                               void** handle) {
   // Memory of the host is none that it can share.
-  if (comm == nullptr || bytes == 0 ||
+  if (comm == nullptr || comm->is_finalized || bytes == 0 ||
       !emulation::AllocationOf(data).Holds(
           reinterpret_cast<std::uintptr_t>(data), bytes)) {
     return ncclInvalidArgument;
@@ -297,16 +300,26 @@ ncclResult_t ncclCommDeregister(ncclComm_t comm, void* handle) {
   return ncclSuccess;
 }
 
-ncclResult_t ncclCommDestroy(ncclComm_t comm) {
-  // One that is not ready, or has failed, can be aborted only.
+namespace {
+
+// One that is not ready, or has failed, can be aborted only.
+bool IsReady(ncclComm_t comm) {
   ncclResult_t state = ncclSuccess;
-  if (ncclCommGetAsyncError(comm, &state) != ncclSuccess ||
-      state != ncclSuccess) {
-    return ncclInvalidArgument;
-  }
-  for (int64_t left = *comm->pending; left > 0; left = *comm->pending) {
-    comm->pending->wait(left);
-  }
+  return ncclCommGetAsyncError(comm, &state) == ncclSuccess &&
+         state == ncclSuccess;
+}
+
+}  // namespace
+
+ncclResult_t ncclCommFinalize(ncclComm_t comm) {
+  if (!IsReady(comm) || comm->is_finalized) return ncclInvalidArgument;
+  comm->is_finalized = true;
+  return ncclInProgress;
+}
+
+ncclResult_t ncclCommDestroy(ncclComm_t comm) {
+  if (!IsReady(comm)) return ncclInvalidArgument;
+  if (!comm->is_finalized) return ncclInvalidUsage;
   TheLibrary().destroyed.fetch_add(1);
   return ncclCommAbort(comm);
 }
@@ -345,9 +358,9 @@ ncclResult_t ncclCommGetAsyncError(ncclComm_t comm, ncclResult_t* error) {
     ++comm->splits;
   }
   const auto failed = static_cast<ncclResult_t>(comm->async_error.load());
-  *error = failed == ncclSuccess && !comm->communion->AllJoined()
-               ? ncclInProgress
-               : failed;
+  const bool in_progress = !comm->communion->AllJoined() ||
+                           (comm->is_finalized && *comm->pending > 0);
+  *error = failed == ncclSuccess && in_progress ? ncclInProgress : failed;
   return ncclSuccess;
 }
 

@@ -84,8 +84,12 @@ ncclResult_t ncclCommSplit(ncclComm_t comm, int color, int key,
 ncclResult_t ncclCommRegister(ncclComm_t comm, void* data, size_t bytes,
                               void** handle);
 ncclResult_t ncclCommDeregister(ncclComm_t comm, void* handle);
-/// Waits for what was issued; of a communicator that is ready and has not
-/// failed.
+/// Nothing more is issued to `comm`, which is ready and has not failed;
+/// ncclCommGetAsyncError says when all that was issued has ended.
+ncclResult_t ncclCommFinalize(ncclComm_t comm);
+/// Of a communicator that is finalized, ready and has not failed. NCCL
+/// finalizes others itself, and waits there for as long as that takes; here
+/// that is an invalid usage.
 ncclResult_t ncclCommDestroy(ncclComm_t comm);
 /// Ends what was issued.
 ncclResult_t ncclCommAbort(ncclComm_t comm);
@@ -141,8 +145,10 @@ struct NcclCounts {
   int64_t registrations = 0;
   /// Sends, receives and collectives of memory that is not registered.
   int64_t unregistered = 0;
-  /// By ncclCommDestroy, which may wait for peers.
+  /// By ncclCommDestroy.
   int64_t destroyed = 0;
+  /// Neither destroyed nor aborted so far.
+  int64_t open = 0;
 };
 NcclCounts CountsOfNccl();
 

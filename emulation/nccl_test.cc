@@ -66,6 +66,8 @@ void OnRanks(int ranks, const std::function<void(Rank&)>& body) {
       body(rank);
       EXPECT_EQ(cudaStreamSynchronize(rank.stream), cudaSuccess);
       if (rank.comm != nullptr) {
+        EXPECT_EQ(ncclCommFinalize(rank.comm), ncclInProgress);
+        Await(rank.comm);
         EXPECT_EQ(ncclCommDestroy(rank.comm), ncclSuccess);
       }
       EXPECT_EQ(cudaStreamDestroy(rank.stream), cudaSuccess);
@@ -195,10 +197,39 @@ TEST(NcclTest, SaysWhatFailsLater) {
       std::this_thread::yield();
     }
     EXPECT_EQ(state, ncclRemoteError);
+    EXPECT_EQ(ncclCommFinalize(rank.comm), ncclInvalidArgument);
     EXPECT_EQ(ncclCommDestroy(rank.comm), ncclInvalidArgument);
     EXPECT_EQ(ncclCommAbort(rank.comm), ncclSuccess);
     rank.comm = nullptr;
   });
+}
+
+TEST(NcclTest, IsFinalizedWhenAllThatWasIssuedHasEnded) {
+  const int64_t open = emulation::CountsOfNccl().open;
+  std::latch one_has_looked(1);
+  OnRanks(2, [&](Rank& rank) {
+    const auto sum = [&] {
+      return ncclAllReduce(rank.data, rank.data, 1, ncclFloat32, ncclSum,
+                           rank.comm, rank.stream);
+    };
+    EXPECT_EQ(ncclCommDestroy(rank.comm), ncclInvalidUsage);
+    if (rank.rank == 1) one_has_looked.wait();
+    EXPECT_EQ(sum(), ncclSuccess);
+    EXPECT_EQ(ncclCommFinalize(rank.comm), ncclInProgress);
+    if (rank.rank == 0) {
+      ncclResult_t state = ncclSuccess;
+      EXPECT_EQ(ncclCommGetAsyncError(rank.comm, &state), ncclSuccess);
+      EXPECT_EQ(state, ncclInProgress);
+      EXPECT_EQ(ncclCommDestroy(rank.comm), ncclInvalidArgument);
+      one_has_looked.count_down();
+    }
+    Await(rank.comm);
+    EXPECT_EQ(sum(), ncclInvalidUsage);
+    EXPECT_EQ(ncclCommFinalize(rank.comm), ncclInvalidArgument) << "again";
+    EXPECT_EQ(ncclCommDestroy(rank.comm), ncclSuccess);
+    rank.comm = nullptr;
+  });
+  EXPECT_EQ(emulation::CountsOfNccl().open, open);
 }
 
 TEST(NcclTest, HasOneRankOnADevice) {

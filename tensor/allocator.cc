@@ -128,6 +128,18 @@ bool Allocator::OnOwnThread() const {
   return thread_.load(std::memory_order_relaxed) == ThisThread();
 }
 
+void Allocator::AddListener(MemoryListener& listener) {
+  listeners_.push_back(&listener);
+}
+
+void Allocator::RemoveListener(MemoryListener& listener) {
+  std::erase(listeners_, &listener);
+}
+
+void Allocator::AnnounceThatMemoryGoes(const std::byte* data) const {
+  for (MemoryListener* listener : listeners_) listener->MemoryGoes(data);
+}
+
 void Allocator::TakeReturned() {
   std::vector<Block> returned;
   const std::lock_guard<std::mutex> lock(mutex_);
@@ -211,7 +223,7 @@ void Allocator::ResetPeaks() {
   stats_.peak_total = stats_.current_total;
 }
 
-void Allocator::FailOutOfMemory(int64_t bytes) const {
+void Allocator::FailOutOfMemory(int64_t bytes, int64_t given_back) const {
   std::ostringstream by_class;
   for (int i = 0; i < kNumMemoryClasses; ++i) {
     const auto c = static_cast<size_t>(i);
@@ -221,7 +233,9 @@ void Allocator::FailOutOfMemory(int64_t bytes) const {
   CH_CHECK(false) << "out of memory: " << bytes << " bytes more than the "
                   << reserved_bytes() << " held on " << device()
                   << ", of which " << stats_.current_total << " (peak "
-                  << stats_.peak_total << ") are in use" << by_class.str();
+                  << stats_.peak_total << ") are in use" << by_class.str()
+                  << "; " << given_back
+                  << " bytes of free blocks were given back before";
   __builtin_unreachable();
 }
 

@@ -52,6 +52,16 @@ const char* Name(MemoryClass memory_class);
 
 class Allocator;
 
+/// Who knows memory by its address, beside those that lease it, such as a
+/// library that it is registered with.
+class MemoryListener {
+ public:
+  virtual ~MemoryListener() = default;
+  /// The allocation that begins at `data` goes back to the device when this
+  /// returns. No work uses it any more. Called by the thread that leases.
+  virtual void MemoryGoes(const std::byte* data) = 0;
+};
+
 /// A use of memory on another stream than the one it was allocated on: what
 /// had been issued to `stream` when it was recorded.
 struct MemoryUse {
@@ -134,8 +144,10 @@ class Allocator {
   }
 
   /// Leases `bytes` (0 is fine) to work issued to `stream` from now on. The
-  /// content is undefined. Running out of memory ends the process with a
-  /// message that gives the stats: there is no way on.
+  /// content is undefined. Where the device has no more, what is free here goes
+  /// back to it first, once the work that uses it is done. Running out of
+  /// memory ends the process with a message that gives the stats: there is no
+  /// way on.
   Block Allocate(int64_t bytes, MemoryClass memory_class, Stream& stream);
 
   /// Accounts a block that is leased to another class from now on; one that is
@@ -146,6 +158,12 @@ class Allocator {
   const AllocatorOwner& owner() const { return owner_; }
   /// Whether the calling thread is the one that leases.
   bool OnOwnThread() const;
+
+  /// `listener` hears of all memory that goes while the allocator lives, until
+  /// it is removed; when the allocator ends it hears of nothing. Called by the
+  /// thread that leases.
+  virtual void AddListener(MemoryListener& listener);
+  virtual void RemoveListener(MemoryListener& listener);
 
   /// Takes what other threads have given back.
   void TakeReturned();
@@ -169,8 +187,12 @@ class Allocator {
   /// Takes back the memory of a block of block.bytes() > 0.
   virtual void Return(Block& block) = 0;
 
-  /// Ends the process because `bytes` more are not to be had.
-  [[noreturn]] void FailOutOfMemory(int64_t bytes) const;
+  /// Ends the process because `bytes` more are not to be had, though
+  /// `given_back` bytes of free blocks went back to the device.
+  [[noreturn]] void FailOutOfMemory(int64_t bytes, int64_t given_back) const;
+
+  /// Tells the listeners.
+  void AnnounceThatMemoryGoes(const std::byte* data) const;
 
   // What engines may set of a block.
   static void SetMemory(Block& block, std::byte* data, int64_t capacity) {
@@ -193,6 +215,7 @@ class Allocator {
   EventSink* sink_ = nullptr;
   bool of_host_ = false;
   AllocatorOwner owner_;
+  std::vector<MemoryListener*> listeners_;
 
   // The number of the thread that leases; 0 before the first lease.
   std::atomic<uint64_t> thread_{0};

@@ -2,15 +2,19 @@
 #include "crosshatch/tensor/allocator.h"
 
 #include <atomic>
+#include <cstdlib>
 #include <cstring>
+#include <map>
 #include <memory>
 #include <random>
 #include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "crosshatch/tensor/backends/cpu/cpu_allocator.h"
 #include "crosshatch/tensor/backends/cpu/cpu_stream.h"
+#include "crosshatch/tensor/caching_allocator.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
@@ -236,6 +240,160 @@ TEST_F(AllocatorTest, AdversaryFillsWhatItLeases) {
   }
 }
 
+// Of a device of `capacity` bytes. What went back is filled, and stays where it
+// is, so that a use after that shows.
+class SmallMemory : public MemorySource {
+ public:
+  SmallMemory(int64_t capacity, int64_t* wrong)
+      : capacity_(capacity), wrong_(wrong) {}
+  ~SmallMemory() override {
+    EXPECT_TRUE(held_.empty());
+    for (const auto& [data, bytes] : gone_) {
+      for (int64_t i = 0; i < bytes; ++i) *wrong_ += data[i] != kGone;
+      std::free(data);
+    }
+  }
+
+  std::byte* Acquire(int64_t bytes) override {
+    if (used_ + bytes > capacity_) return nullptr;
+    used_ += bytes;
+    auto* const data = static_cast<std::byte*>(
+        std::aligned_alloc(64, static_cast<size_t>(bytes)));
+    held_[data] = bytes;
+    return data;
+  }
+  void Release(std::byte* data) override {
+    const auto found = held_.find(data);
+    ASSERT_NE(found, held_.end());
+    std::memset(data, static_cast<int>(kGone),
+                static_cast<size_t>(found->second));
+    used_ -= found->second;
+    gone_.insert(held_.extract(found));
+  }
+  void SetAllBits(std::byte* data, int64_t bytes, KernelContext&) override {
+    std::memset(data, 0xFF, static_cast<size_t>(bytes));
+  }
+
+  int64_t used() const { return used_; }
+
+ private:
+  static constexpr std::byte kGone{0xDD};
+
+  const int64_t capacity_;
+  int64_t* const wrong_;
+  int64_t used_ = 0;
+  std::map<std::byte*, int64_t> held_;
+  std::map<std::byte*, int64_t> gone_;
+};
+
+constexpr int64_t kKiB = 1024;
+
+TEST_F(AllocatorTest, WhatIsFreeGoesBackWhereThereIsNoMore) {
+  int64_t wrong = 0;
+  auto memory = std::make_unique<SmallMemory>(10 * kKiB, &wrong);
+  const SmallMemory& source = *memory;
+  auto allocator = MakeCachingAllocator(Device::Cpu(), std::move(memory));
+  const Block kept = allocator->Allocate(kKiB, kActivation, *compute_);
+  std::memset(kept.data(), 7, kKiB);
+  // Ever other sizes, by turns on two streams, that fit one by one.
+  for (int64_t kib : {2, 3, 4, 5, 6, 7, 8, 9}) {
+    const Block block = allocator->Allocate(kib * kKiB, kActivation,
+                                            kib % 2 == 0 ? *compute_ : *side_);
+    std::memset(block.data(), static_cast<int>(kib),
+                static_cast<size_t>(block.bytes()));
+    EXPECT_EQ(allocator->reserved_bytes(), source.used()) << kib;
+  }
+  EXPECT_EQ(allocator->reserved_bytes(), 10 * kKiB);
+  EXPECT_EQ(allocator->stats().peak_total, 10 * kKiB);
+  for (int64_t i = 0; i < kKiB; ++i) {
+    ASSERT_EQ(static_cast<int>(kept.data()[i]), 7);
+  }
+}
+
+TEST_F(AllocatorTest, NothingGoesBackWhileThereIsMore) {
+  int64_t wrong = 0;
+  auto memory = std::make_unique<SmallMemory>(9 * kKiB, &wrong);
+  auto allocator = MakeCachingAllocator(Device::Cpu(), std::move(memory));
+  allocator->Allocate(2 * kKiB, kActivation, *compute_);
+  allocator->Allocate(3 * kKiB, kActivation, *side_);
+  allocator->Allocate(4 * kKiB, kActivation, *compute_);
+  EXPECT_EQ(allocator->reserved_bytes(), 9 * kKiB);
+  // The last one goes again to who asks for it.
+  allocator->Allocate(4 * kKiB, kActivation, *compute_);
+  EXPECT_EQ(allocator->reserved_bytes(), 9 * kKiB);
+  allocator->Allocate(kKiB, kActivation, *compute_);
+  EXPECT_EQ(allocator->reserved_bytes(), kKiB);
+}
+
+// Tasks that come late write to what they were given, on its own stream and on
+// another.
+TEST_F(AllocatorTest, WhatIsInUseGoesBackWhenThatIsDone) {
+  int64_t wrong = 0;
+  for (uint64_t seed = 1; seed <= 5; ++seed) {
+    auto home = MakeQueueStream("home", {.adversarial_seed = seed});
+    auto other = MakeQueueStream("other", {.adversarial_seed = seed});
+    auto allocator = MakeCachingAllocator(
+        Device::Cpu(), std::make_unique<SmallMemory>(8 * kKiB, &wrong));
+    for (int round = 0; round < 30; ++round) {
+      // Of bins apart, so that each needs what the ones before it held.
+      const int64_t bytes = (3 + round % 6) * kKiB;
+      Block block = allocator->Allocate(bytes, kActivation, *home);
+      const auto write = [data = block.data(), bytes](KernelContext&) {
+        std::memset(data, 1, static_cast<size_t>(bytes));
+      };
+      if (round % 2 == 0) {
+        home->Launch(write);
+      } else {
+        other->Wait(home->Record());
+        other->Launch(write);
+        block.UsedOn(*other);
+      }
+    }
+    home->Synchronize();
+    other->Synchronize();
+  }
+  EXPECT_EQ(wrong, 0);
+}
+
+class MemoryLog : public MemoryListener {
+ public:
+  explicit MemoryLog(const SmallMemory& source) : source_(source) {}
+  void MemoryGoes(const std::byte* data) override {
+    gone.push_back(data);
+    used.push_back(source_.used());
+  }
+  std::vector<const std::byte*> gone;
+  std::vector<int64_t> used;
+
+ private:
+  const SmallMemory& source_;
+};
+
+TEST_F(AllocatorTest, ListenersHearOfMemoryBeforeItGoes) {
+  int64_t wrong = 0;
+  auto memory = std::make_unique<SmallMemory>(8 * kKiB, &wrong);
+  MemoryLog log(*memory);
+  MemoryLog removed(*memory);
+  auto allocator = MakeCachingAllocator(Device::Cpu(), std::move(memory));
+  allocator->AddListener(log);
+  allocator->AddListener(removed);
+  allocator->RemoveListener(removed);
+  const Block kept = allocator->Allocate(kKiB, kActivation, *compute_);
+  const std::byte* first = nullptr;
+  const std::byte* second = nullptr;
+  {
+    const Block a = allocator->Allocate(2 * kKiB, kActivation, *compute_);
+    const Block b = allocator->Allocate(3 * kKiB, kActivation, *side_);
+    first = a.data();
+    second = b.data();
+  }
+  EXPECT_THAT(log.gone, ElementsAre());
+  allocator->Allocate(4 * kKiB, kActivation, *compute_);
+  EXPECT_THAT(log.gone, ElementsAre(first, second));
+  EXPECT_THAT(log.used, ElementsAre(6 * kKiB, 4 * kKiB));
+  EXPECT_THAT(removed.gone, ElementsAre());
+}
+
 class RecordingSink : public EventSink {
  public:
   void Write(const LogEvent& event) override {
@@ -328,7 +486,7 @@ class PoorAllocator : public Allocator {
 
  private:
   void Lease(Block& block, Stream&) override {
-    if (block.bytes() > 100) FailOutOfMemory(block.bytes());
+    if (block.bytes() > 100) FailOutOfMemory(block.bytes(), 33);
   }
   void Return(Block&) override {}
 };
@@ -339,7 +497,21 @@ TEST_F(AllocatorDeathTest, OutOfMemorySaysWhatIsInUse) {
   const Block block = poor.Allocate(5, MemoryClass::kGradient, *compute_);
   EXPECT_DEATH(poor.Allocate(101, kActivation, *compute_),
                "out of memory: 101 bytes more than the 64 held on cpu, of which"
-               " 5 \\(peak 5\\) .*gradient 5 \\(peak 5\\)");
+               " 5 \\(peak 5\\) .*gradient 5 \\(peak 5\\).*; 33 bytes of free "
+               "blocks were given back before");
+}
+
+TEST_F(AllocatorDeathTest, OutOfMemorySaysWhatWasGivenBack) {
+  GTEST_FLAG_SET(death_test_style, "threadsafe");
+  int64_t wrong = 0;
+  auto allocator = MakeCachingAllocator(
+      Device::Cpu(), std::make_unique<SmallMemory>(8 * kKiB, &wrong));
+  const Block kept = allocator->Allocate(1000, kActivation, *compute_);
+  allocator->Allocate(2 * kKiB, kActivation, *compute_);
+  allocator->Allocate(3 * kKiB, kActivation, *side_);
+  EXPECT_DEATH(allocator->Allocate(8 * kKiB, kActivation, *compute_),
+               "out of memory: 8192 bytes more than the 1024 held on cpu, of "
+               "which 1000 .*; 5120 bytes of free blocks were given back");
 }
 
 TEST_F(AllocatorDeathTest, BlocksMustNotOutliveIt) {

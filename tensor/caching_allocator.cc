@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "crosshatch/tensor/caching_allocator.h"
 
+#include <algorithm>
 #include <bit>
 #include <utility>
 #include <vector>
@@ -77,8 +78,12 @@ class CachingAllocator final : public Allocator {
   void Lease(Block& block, Stream& stream) override {
     const Bin bin = BinOf(block.bytes());
     if (!LeaseCached(block, stream, bin)) {
-      std::byte* const data = source_->Acquire(bin.bytes);
-      if (data == nullptr) FailOutOfMemory(bin.bytes);
+      std::byte* data = source_->Acquire(bin.bytes);
+      if (data == nullptr) {
+        const int64_t given_back = GiveBackFree();
+        data = source_->Acquire(bin.bytes);
+        if (data == nullptr) FailOutOfMemory(bin.bytes, given_back);
+      }
       reserved_bytes_ += bin.bytes;
       SetMemory(block, data, bin.bytes);
     }
@@ -111,6 +116,37 @@ class CachingAllocator final : public Allocator {
       }
     }
     return false;
+  }
+
+  /// Gives what is free back to the source. Whoever used a block has issued
+  /// that to its stream before it was returned, or has left an event with it.
+  /// \returns the bytes.
+  int64_t GiveBackFree() {
+    int64_t bytes = 0;
+    for (const auto& cache : caches_) {
+      if (!HasFree(*cache)) continue;
+      cache->stream->Synchronize();
+      for (FreeLists& lists : cache->bins) {
+        for (std::vector<FreeBlock>* list : {&lists.unused, &lists.used}) {
+          for (const FreeBlock& block : *list) {
+            for (const MemoryUse& use : block.uses) use.event.state()->Block();
+            AnnounceThatMemoryGoes(block.data);
+            source_->Release(block.data);
+            bytes += block.capacity;
+          }
+          list->clear();
+        }
+      }
+    }
+    reserved_bytes_ -= bytes;
+    return bytes;
+  }
+
+  static bool HasFree(const Cache& cache) {
+    return std::any_of(cache.bins.begin(), cache.bins.end(),
+                       [](const FreeLists& lists) {
+                         return !lists.unused.empty() || !lists.used.empty();
+                       });
   }
 
   void Return(Block& block) override {

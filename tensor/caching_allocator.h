@@ -16,8 +16,8 @@
 
 namespace crosshatch {
 
-/// Memory of a device, of which an allocator takes ever more and gives all back
-/// when it goes.
+/// Memory of a device. An allocator takes ever more of it; it gives back what
+/// is free when there is no more, and all when it goes.
 /// \threadsafety that of the allocator.
 class MemorySource {
  public:
@@ -31,7 +31,11 @@ class MemorySource {
                           KernelContext& context) = 0;
 };
 
-/// Caches blocks of `source` by stream and size.
+/// Caches blocks of `source` by stream and size. Where the source has no more,
+/// the host waits for the streams whose free blocks there are, and for the uses
+/// of these on others; all free blocks go back, of whatever size and stream,
+/// and the source is asked once more. It is asked before that only: a block is
+/// used again by what was issued alone, as long as there is memory.
 /// \param adversarial fills what it leases with ones (NaN in every float
 ///     type), in the order of its stream, so that a use before the first write
 ///     or after the return shows.

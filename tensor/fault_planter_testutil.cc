@@ -137,6 +137,12 @@ class FaultPlanter::PlantedAllocator final : public Allocator {
   int64_t reserved_bytes() const override {
     return allocator_->reserved_bytes();
   }
+  void AddListener(MemoryListener& listener) override {
+    allocator_->AddListener(listener);
+  }
+  void RemoveListener(MemoryListener& listener) override {
+    allocator_->RemoveListener(listener);
+  }
 
  private:
   struct Held {

@@ -96,12 +96,45 @@ class RunGpuTestTest(unittest.TestCase):
         self.assertEqual(process.returncode, 1)
         self.assertIn("sh needs 2 GPUs, and there are 1 (5)", output)
 
+    def test_a_list_that_shows_too_few_ends_at_once_and_holds_up_nobody(self):
+        for visible, shown in (("0,0", "0 (none)"), ("-1", "0 (none)"), ("1,-1,2", "1 (1)")):
+            with self.subTest(visible):
+                process = self.start(2, "touch $ROOT/ran", visible=visible)
+                try:
+                    output = process.communicate(timeout=20)[0]
+                finally:
+                    process.kill()
+                self.assertEqual(process.returncode, 1)
+                self.assertIn("sh needs 2 GPUs, and there are %s" % shown, output)
+                self.assertIn("CUDA_VISIBLE_DEVICES is '%s'" % visible, output)
+                self.assertFalse((self.root / "ran").exists())
+        after = self.start(3, "true")
+        after.communicate(timeout=60)
+        self.assertEqual(after.returncode, 0)
+
     def test_devices_are_those_that_are_visible_or_there(self):
         for name in ("nvidia10", "nvidia2", "nvidiactl"):
             (self.root / name).touch()
         self.assertEqual(run_gpu_test.devices({}, str(self.root)), ["2", "10"])
-        self.assertEqual(run_gpu_test.devices({"CUDA_VISIBLE_DEVICES": "GPU-a,3"}), ["GPU-a", "3"])
-        self.assertEqual(run_gpu_test.devices({"CUDA_VISIBLE_DEVICES": ""}), [])
+
+    def test_a_list_of_devices_is_read_as_cuda_reads_it(self):
+        for visible, expected in (
+            ("", []),
+            ("GPU-a,3", ["GPU-a", "3"]),
+            (" 2, 01", ["2", "1"]),
+            # Up to the first name that is none.
+            ("-1", []),
+            ("0,-1,1", ["0"]),
+            ("1,,2", ["1"]),
+            ("3,no,2", ["3"]),
+            # One GPU twice.
+            ("0,0", []),
+            ("0,1,00", []),
+            ("MIG-a,MIG-a", []),
+            ("0,-1,0", ["0"]),
+        ):
+            with self.subTest(visible):
+                self.assertEqual(run_gpu_test.devices({"CUDA_VISIBLE_DEVICES": visible}), expected)
 
 
 if __name__ == "__main__":

@@ -7,7 +7,6 @@
 #include "absl/strings/str_cat.h"
 #include "crosshatch/base/status_macros.h"
 #include "crosshatch/comm/nccl/nccl_comm.h"
-#include "crosshatch/tensor/rank_context.h"
 
 namespace crosshatch::internal {
 namespace {
@@ -82,7 +81,17 @@ absl::StatusOr<std::unique_ptr<NcclComm>> NcclComm::Split(
 
 NcclComm::~NcclComm() {
   LeaveMemory();
-  if (comm_ != nullptr) ncclCommDestroy(comm_);
+  std::unique_lock<std::mutex> lock(mutex_);
+  if (comm_ == nullptr) return;
+  // ncclCommDestroy would finalize it as well, but wait within NCCL, where
+  // nothing ends the wait for a peer that has gone. It also refuses, and so
+  // leaves behind, what has failed meanwhile, which only an abort frees. The
+  // rank's context may have gone, and its thread.
+  if (Settle(lock, ncclCommFinalize(comm_), /*context=*/nullptr).ok()) {
+    ncclCommDestroy(std::exchange(comm_, nullptr));
+  } else {
+    AbortLocked();
+  }
 }
 
 bool NcclComm::IsRegistered(uintptr_t address) const {
@@ -120,18 +129,28 @@ absl::Status NcclComm::Use(const void* data, int64_t bytes) {
   return absl::OkStatus();
 }
 
+void NcclComm::MemoryGoes(const void* data) {
+  std::lock_guard<std::mutex> lock(mutex_);
+  const auto found = registered_.find(reinterpret_cast<uintptr_t>(data));
+  if (found == registered_.end()) return;
+  Deregister(found->second);
+  registered_.erase(found);
+}
+
+void NcclComm::Deregister(const Registered& registered) {
+  if (comm_ != nullptr && registered.handle != nullptr) {
+    ncclCommDeregister(comm_, registered.handle);
+  }
+}
+
 void NcclComm::LeaveMemory() {
   std::lock_guard<std::mutex> lock(mutex_);
-  for (const auto& [start, registered] : registered_) {
-    if (comm_ != nullptr && registered.handle != nullptr) {
-      ncclCommDeregister(comm_, registered.handle);
-    }
-  }
+  for (const auto& [start, registered] : registered_) Deregister(registered);
   registered_.clear();
 }
 
 absl::Status NcclComm::Settle(std::unique_lock<std::mutex>& lock,
-                              ncclResult_t result) {
+                              ncclResult_t result, const RankContext* context) {
   const Clock::time_point began = Clock::now();
   while (result == ncclInProgress) {
     lock.unlock();
@@ -139,8 +158,7 @@ absl::Status NcclComm::Settle(std::unique_lock<std::mutex>& lock,
     lock.lock();
     if (comm_ == nullptr) return Aborted();
     // Nobody aborts a communicator that is being made.
-    const RankContext& context = RankContext::Current();
-    if (context.poisoned()) return context.status();
+    if (context != nullptr && context->poisoned()) return context->status();
     const ncclResult_t asked = ncclCommGetAsyncError(comm_, &result);
     if (asked != ncclSuccess) result = asked;
     if (result == ncclInProgress &&

@@ -20,6 +20,7 @@
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "crosshatch/comm/nccl/nccl_api.cuh"
+#include "crosshatch/tensor/rank_context.h"
 #include "crosshatch/tensor/stream.h"
 
 namespace crosshatch::internal {
@@ -43,6 +44,8 @@ class NcclComm {
   static absl::StatusOr<std::unique_ptr<NcclComm>> Split(
       NcclComm& parent, std::optional<int> color, int key, std::string what,
       absl::Duration timeout);
+  /// Waits for what was issued and for NCCL, as long as the timeout; what has
+  /// failed it aborts.
   ~NcclComm();
   NcclComm(const NcclComm&) = delete;
   NcclComm& operator=(const NcclComm&) = delete;
@@ -56,6 +59,9 @@ class NcclComm {
   /// \error that it cannot be registered: NCCL wants that of all members of a
   ///     call, or of none.
   absl::Status Use(const void* data, int64_t bytes);
+  /// The allocation that begins at `data` goes. Nothing that was issued uses
+  /// it.
+  void MemoryGoes(const void* data);
   /// The device's memory goes, and nothing more is issued.
   void LeaveMemory();
 
@@ -85,10 +91,13 @@ class NcclComm {
   NcclComm(std::string what, absl::Duration timeout)
       : what_(std::move(what)), timeout_(timeout) {}
 
-  /// Waits for what `result` says is in progress. The lock is held.
-  absl::Status Settle(std::unique_lock<std::mutex>& lock, ncclResult_t result);
+  /// Waits for what `result` says is in progress, while `context`, which may
+  /// be null, is not poisoned. The lock is held.
+  absl::Status Settle(std::unique_lock<std::mutex>& lock, ncclResult_t result,
+                      const RankContext* context = &RankContext::Current());
   /// With the lock held.
   bool IsRegistered(uintptr_t address) const;
+  void Deregister(const Registered& registered);
   void ForgetWhatHasEnded();
   void AbortLocked();
   absl::Status Aborted() const;

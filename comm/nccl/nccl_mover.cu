@@ -50,7 +50,7 @@ bool AreMessages(const Part& part, int64_t elem_bytes, NcclComm& comm,
   return true;
 }
 
-class NcclMover final : public DeviceMover {
+class NcclMover final : public DeviceMover, private MemoryListener {
  public:
   /// \param comm null for a group of one.
   NcclMover(const GroupKey& key, int member, RankContext& context,
@@ -60,7 +60,12 @@ class NcclMover final : public DeviceMover {
         device_(context.device().index()),
         context_(context),
         options_(options),
-        comm_(std::move(comm)) {}
+        comm_(std::move(comm)) {
+    if (comm_ == nullptr) return;
+    context_.device_allocator().AddListener(*this);
+    hears_of_memory_ = true;
+  }
+  ~NcclMover() override { LeaveMemory(); }
 
   uint64_t ShapeOf(const Collective& collective) const override {
     return CutsOf(collective).hash;
@@ -79,7 +84,8 @@ class NcclMover final : public DeviceMover {
     return comm_->Recent();
   }
   void LeaveMemory() override {
-    if (comm_ == nullptr) return;
+    if (!std::exchange(hears_of_memory_, false)) return;
+    context_.device_allocator().RemoveListener(*this);
     CheckCuda(cudaSetDevice(device_), "cudaSetDevice");
     comm_->LeaveMemory();
   }
@@ -90,6 +96,11 @@ class NcclMover final : public DeviceMover {
   }
 
  private:
+  void MemoryGoes(const std::byte* data) override {
+    CheckCuda(cudaSetDevice(device_), "cudaSetDevice");
+    comm_->MemoryGoes(data);
+  }
+
   absl::Status Move(const Collective& c, bool same_shape, Stream& queue);
   absl::Status SendAndReceive(const Collective& c, const NcclCuts& cuts,
                               Stream& queue);
@@ -128,6 +139,8 @@ class NcclMover final : public DeviceMover {
   RankContext& context_;
   const NcclOptions options_;
   const std::unique_ptr<NcclComm> comm_;
+  /// What LeaveMemory ends.
+  bool hears_of_memory_ = false;
 };
 
 absl::Status NcclMover::Issue(const Collective& collective, int64_t sequence,

@@ -201,87 +201,6 @@ TEST(NcclEngineTest, EveryRankSaysWhatItsDeviceHasDone) {
   }
 }
 
-// What goes through NCCL lies in memory that it knows, which is taken back
-// before the memory goes.
-TEST(NcclEngineTest, RegistersWhatItMoves) {
-  const emulation::NcclCounts before = emulation::CountsOfNccl();
-  const auto steps = [](World& world) -> absl::Status {
-    CH_ASSIGN_OR_RETURN(auto all, world.Group("all", world.AllRanks(), "comm"));
-    Stream& stream = world.context().SideStream("comm");
-    const Tensor x = Zeros({kCount});
-    const auto step = [&]() -> absl::Status {
-      for (int64_t skipped : {0, 1, 2}) {
-        CH_RETURN_IF_ERROR(
-            AllReduce(*all, static_cast<float*>(x.raw_data()) + skipped,
-                      kCount - skipped, kFloat32, ReduceOp::kSum, stream, "x"));
-      }
-      CH_RETURN_IF_ERROR(world.context().Synchronize());
-      return all->Exchange("", "stepped").status();
-    };
-    CH_RETURN_IF_ERROR(step());
-    const int64_t registered = emulation::CountsOfNccl().registrations;
-    EXPECT_GT(registered, 0);
-    CH_RETURN_IF_ERROR(all->Exchange("", "counted").status());
-    // The same memory, or part of it.
-    CH_RETURN_IF_ERROR(step());
-    EXPECT_EQ(emulation::CountsOfNccl().registrations, registered);
-    return all->Exchange("", "counted").status();
-  };
-  for (const bool deterministic : {false, true}) {
-    const absl::Status status =
-        RunNccl(2, steps,
-                {.nccl = {.deterministic = deterministic,
-                          .least_collective_bytes = 0}});
-    EXPECT_TRUE(status.ok()) << status;
-  }
-  EXPECT_EQ(emulation::CountsOfNccl().unregistered, before.unregistered);
-}
-
-// What is offloaded lies in memory of the host, which NCCL does not register.
-TEST(NcclEngineTest, MovesMemoryOfTheHostByWayOfTheDevice) {
-  const auto move = [](World& world) -> absl::Status {
-    CH_ASSIGN_OR_RETURN(auto all, world.Group("all", world.AllRanks(), "comm"));
-    RankContext& context = world.context();
-    Stream& stream = context.SideStream("comm");
-    const int64_t n = world.size();
-    const HostMemoryScope host;
-    const Tensor own = Full({kCount}, world.rank() + 1, kFloat32);
-    const Tensor gathered = Zeros({n, kCount});
-    const Tensor whole = Full({n, kCount}, world.rank() + 1, kFloat32);
-    const Tensor scattered = Zeros({kCount});
-    const Tensor summed = Full({kCount}, world.rank() + 1, kFloat32);
-    const Tensor sent = Full({kCount}, world.rank() + 1, kFloat32);
-    EXPECT_TRUE(own.device().is_cpu());
-    stream.Wait(context.compute_stream().Record());
-    CH_RETURN_IF_ERROR(AllGather(*all, own.raw_data(), gathered.raw_data(),
-                                 kCount, kFloat32, stream, "gather"));
-    CH_RETURN_IF_ERROR(ReduceScatter(*all, whole.raw_data(),
-                                     scattered.raw_data(), kCount, kFloat32,
-                                     ReduceOp::kSum, stream, "scatter"));
-    CH_RETURN_IF_ERROR(AllReduce(*all, summed.raw_data(), kCount, kFloat32,
-                                 ReduceOp::kSum, stream, "sum"));
-    CH_RETURN_IF_ERROR(Broadcast(*all, sent.raw_data(), kCount, kFloat32,
-                                 /*root=*/1, stream, "send"));
-    context.compute_stream().Wait(stream.Record());
-    std::vector<float> of_ranks;
-    for (int64_t r = 0; r < n; ++r) {
-      of_ranks.insert(of_ranks.end(), kCount, static_cast<float>(r + 1));
-    }
-    EXPECT_EQ(gathered.ToVector<float>(), of_ranks);
-    EXPECT_EQ(scattered.ToVector<float>(), std::vector<float>(kCount, 3));
-    EXPECT_EQ(summed.ToVector<float>(), std::vector<float>(kCount, 3));
-    EXPECT_EQ(sent.ToVector<float>(), std::vector<float>(kCount, 2));
-    return context.Synchronize();
-  };
-  const int64_t before = emulation::CountsOfNccl().unregistered;
-  for (const int64_t least_collective_bytes : {0, 1 << 20}) {
-    const absl::Status status = RunNccl(
-        2, move, {.nccl = {.least_collective_bytes = least_collective_bytes}});
-    EXPECT_TRUE(status.ok()) << status;
-  }
-  EXPECT_EQ(emulation::CountsOfNccl().unregistered, before);
-}
-
 // 2 x 2 ranks: an end of the world's communicator for each, split by axes, and
 // those by streams.
 TEST(NcclEngineTest, SplitsACommunicatorByAxes) {
@@ -424,29 +343,34 @@ TEST(NcclEngineTest, AbortsWhatItSplitsWhenTheJobFails) {
       return world.rank() == 1 ? end : absl::OkStatus();
     });
   };
-  const int64_t before = emulation::CountsOfNccl().destroyed;
+  const emulation::NcclCounts before = emulation::CountsOfNccl();
+  const auto expect_ends = [&](int64_t destroyed) {
+    EXPECT_EQ(emulation::CountsOfNccl().destroyed - before.destroyed,
+              destroyed);
+    EXPECT_EQ(emulation::CountsOfNccl().open, before.open);
+  };
   EXPECT_TRUE(divide_and(absl::OkStatus()).ok());
-  EXPECT_EQ(emulation::CountsOfNccl().destroyed, before + 4 * 2);
+  expect_ends(4 * 2);
   EXPECT_FALSE(divide_and(absl::InternalError("out of luck")).ok());
-  EXPECT_EQ(emulation::CountsOfNccl().destroyed, before + 4 * 2);
+  expect_ends(4 * 2);
 }
 
-// NCCL wants memory of all members registered, or of none.
-TEST(NcclEngineTest, NamesMemoryThatCannotBeRegistered) {
-  for (const bool deterministic : {false, true}) {
-    emulation::RefuseNcclRegistrations(1);
-    const absl::Status status =
-        RunNccl(2, ReduceAndWait,
-                {.nccl = {.deterministic = deterministic,
-                          .least_collective_bytes = 0}});
-    emulation::RefuseNcclRegistrations(-1);
-    EXPECT_EQ(status.code(), absl::StatusCode::kInternal) << status;
-    for (const char* said :
-         {"NCCL in group 'all' (ranks 0, 1): cannot register ",
-          "unhandled cuda error", "NCCL_LOCAL_REGISTER=0 on all ranks"}) {
-      EXPECT_THAT(std::string(status.message()), HasSubstr(said));
-    }
-  }
+// NCCL finds something when the job is over and has not failed.
+TEST(NcclEngineTest, WhatFailsAfterTheJobIsAborted) {
+  const emulation::NcclCounts before = emulation::CountsOfNccl();
+  EXPECT_TRUE(RunNccl(2, [](World& world) -> absl::Status {
+                CH_ASSIGN_OR_RETURN(
+                    auto all, world.Group("all", world.AllRanks(), "comm"));
+                CH_RETURN_IF_ERROR(world.Divide(*all, {}));
+                CH_RETURN_IF_ERROR(all->Exchange("", "divided").status());
+                // Nobody watches over what nothing is issued to.
+                if (world.rank() == 0) emulation::FailNccl(ncclRemoteError);
+                return all->Exchange("", "failed").status();
+              }).ok());
+  const emulation::NcclCounts after = emulation::CountsOfNccl();
+  EXPECT_EQ(after.of_ids - before.of_ids, 2);
+  EXPECT_EQ(after.destroyed, before.destroyed);
+  EXPECT_EQ(after.open, before.open);
 }
 
 TEST(NcclEngineTest, NamesRanksThatShareADevice) {

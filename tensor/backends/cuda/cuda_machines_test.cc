@@ -1,8 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <cstdint>
 #include <cstdio>
 #include <cstdlib>
+#include <optional>
 #include <string>
 
+#include "crosshatch/base/check.h"
 #include "crosshatch/emulation/cuda_runtime.h"
 #include "crosshatch/tensor/backends/cpu/cpu_backend.h"
 #include "crosshatch/tensor/backends/cuda/cuda_backend.h"
@@ -107,6 +110,34 @@ TEST(CudaDryRunTest, AccountsWhatKernelsAskFor) {
   const Tensor x = MatMul(Ones({6, 5}), Ones({5, 7}));
   EXPECT_EQ(x.sizes(), (Shape{6, 7}));
   EXPECT_GT(context.device_allocator().stats().peak_total, 0);
+}
+
+// Kernels that come late write to memory that went back if it does before they
+// are done; in emulation that ends the program.
+TEST_F(CudaMachinesDeathTest, OneThatEverOtherSizesFill) {
+  EXPECT_EXIT(
+      {
+        emulation::SetDevices(1, 8 << 20);
+        for (const uint64_t seed : {1, 2, 3}) {
+          RankContext context(
+              {.backend = CudaBackend(0).value(), .adversarial_seed = seed});
+          const RankContextScope scope(&context);
+          Stream& side = context.SideStream("side");
+          for (int64_t step = 0; step < 24; ++step) {
+            // 10 to 33 eighths of a MiB of 8 MiB, some leased on another
+            // stream.
+            const int64_t count = (10 + step) << 15;
+            std::optional<StreamScope> on_side;
+            if (step % 3 == 0) on_side.emplace(side);
+            const Tensor x = Full({count}, static_cast<double>(step));
+          }
+          CH_CHECK(context.Synchronize().ok());
+          CH_CHECK_LE(context.allocator().reserved_bytes(), 8 << 20);
+        }
+        std::fprintf(stderr, "all have run\n");
+        std::exit(0);
+      },
+      ::testing::ExitedWithCode(0), "all have run");
 }
 
 }  // namespace
