@@ -143,7 +143,8 @@ class Checker:
             config = re.fullmatch(r"--config=(\w+)", flag)
             variable = re.fullmatch(r"--test_env=(CROSSHATCH_\w+)=.*", flag)
             if config:
-                if not re.search(rf"^build:{config.group(1)} ", read(".bazelrc"), re.M):
+                flags = read(".bazelrc") + read("tools/sanitizers.bazelrc")
+                if not re.search(rf"^build:{config.group(1)} ", flags, re.M):
                     self.error(page, number, f"no {flag} in .bazelrc")
             elif variable:
                 self.check_variable(page, number, variable.group(1) + "=")
