@@ -4,9 +4,8 @@
 
 /// \file
 /// The flags of every program that Run starts: --backend, --fake_rank,
-/// --device, --deterministic,
-/// --timeout, --start_timeout, --heartbeat_timeout, --log_prefix,
-/// --ranks_per_process, --stop_status.
+/// --device, --deterministic, --tf32, --timeout, --start_timeout,
+/// --heartbeat_timeout, --log_prefix, --ranks_per_process, --stop_status.
 
 #include <set>
 #include <string>

@@ -129,13 +129,13 @@ TEST_COPTS = COPTS + select({
 # target_compatible_with of CUDA's code: wildcards skip it without --config=cuda.
 NEEDS_CUDA = select({
     "//:with_cuda": [],
-    "//conditions:default": ["//third_party:incompatible"],
+    "//conditions:default": ["//third_party:needs_config_cuda"],
 })
 
 # target_compatible_with of what needs MPI: wildcards skip it where //:mpi is off.
 NEEDS_MPI = select({
     "//:with_mpi": [],
-    "//conditions:default": ["//third_party:incompatible"],
+    "//conditions:default": ["//third_party:needs_mpi"],
 })
 
 def _precompiled(values):
@@ -512,7 +512,7 @@ def _run_on_emulated_cuda(name, size, arguments, program, tags, visibility):
         data = [":" + program],
         tags = tags + ["cuda_emulation"],
         target_compatible_with = select({
-            "//:with_cuda": ["//third_party:incompatible"],
+            "//:with_cuda": ["//third_party:needs_to_be_without_config_cuda"],
             "//conditions:default": [],
         }),
         visibility = visibility,

@@ -65,7 +65,7 @@ def needs_gpus(count):
         fail("a test may need one of {} GPUs, not {}".format(GPU_COUNTS, count))
     return select({
         "//:with_{}_gpus".format(count): [],
-        "//conditions:default": ["//third_party:incompatible"],
+        "//conditions:default": ["//third_party:needs_config_cuda_and_more_gpus"],
     })
 
 def _gpu_requirement_impl(ctx):

@@ -7,8 +7,8 @@ namespace crosshatch {
 /// How a device computes where there is a choice.
 struct CudaOptions {
   /// Products of float32 matrices round what they multiply to TF32: 10 bits of
-  /// mantissa in place of 23, several times as fast. They add in float32 all
-  /// the same; other dtypes, and all that is no product, stay as they are.
+  /// mantissa in place of 23, for tensor cores. They add in float32 all the
+  /// same; other dtypes, and all that is no product, stay as they are.
   bool tf32 = false;
 };
 
