@@ -98,6 +98,10 @@ absl::Status AsyncCheckpointer::Begin(
     bool overwrite, std::function<absl::Status()> then) {
   const auto begin = std::chrono::steady_clock::now();
   held_up_ = absl::ZeroDuration();
+  if (world_.context().dry_run()) {
+    CH_RETURN_IF_ERROR(state.status());
+    return SaveCheckpoint(world_, *state, dir);
+  }
   CH_ASSIGN_OR_RETURN(job_, SaveJob::Prepare(world_, state, dir, overwrite,
                                              *options_.file_system,
                                              options_.beside_if_refused));

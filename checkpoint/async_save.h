@@ -73,7 +73,8 @@ class AsyncCheckpointer {
   /// Waits for the save before, and begins one of `state` to `dir`, as
   /// SaveCheckpoint would save it now: what ops do to `state` afterwards does
   /// not show. A program that writes to its memory by an address (Tensor::data)
-  /// calls WaitUntilCopied before.
+  /// calls WaitUntilCopied before. On a dry run all is planned and nothing
+  /// written, `then` is not run, and no save is left to wait for.
   /// \param overwrite as SaveCheckpointOptions::overwrite
   /// \param then run on the first rank's writing thread once the checkpoint is
   ///     in place; its error is one of the save

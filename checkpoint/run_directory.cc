@@ -208,7 +208,9 @@ absl::StatusOr<std::optional<int64_t>> RunCheckpoints::Latest() {
       const std::vector<std::string> said,
       OnEveryRank(
           *comm, "latest checkpoint", [&]() -> absl::StatusOr<std::string> {
-            if (comm->rank() != 0) return std::string();
+            // A dry run is alone.
+            const bool reads = comm->rank() == 0 || world_.context().dry_run();
+            if (!reads) return std::string();
             CH_ASSIGN_OR_RETURN(const std::optional<int64_t> latest,
                                 LatestIn(root_, *options_.file_system));
             return latest.has_value() ? absl::StrCat(*latest) : std::string();
@@ -235,10 +237,6 @@ absl::Status RunCheckpoints::Load(nn::Stateful& stateful, int64_t step,
 
 absl::Status RunCheckpoints::Save(nn::Stateful& stateful, int64_t step) {
   const std::string dir = StepDirectory(root_, step);
-  if (world_.context().dry_run()) {
-    return absl::FailedPreconditionError(
-        absl::StrCat("a dry run has no state to save to ", dir));
-  }
   const auto remove_old = [this, dir, step, resumed = resumed_] {
     saved_.insert(step);
     std::set<int64_t> own = resumed;
@@ -261,6 +259,8 @@ absl::Status RunCheckpoints::Save(nn::Stateful& stateful, int64_t step) {
                                       {.overwrite = is_own,
                                        .beside_if_refused = true,
                                        .file_system = options_.file_system}));
+    // Nothing new is in place, so nothing old may go.
+    if (world_.context().dry_run()) return absl::OkStatus();
     CH_ASSIGN_OR_RETURN(const std::shared_ptr<Communicator> comm,
                         AllRanks(world_));
     return OnFirstRank(*comm, "remove old checkpoints", remove_old);

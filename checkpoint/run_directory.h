@@ -80,8 +80,11 @@ struct RunCheckpointsOptions {
 ///
 /// A run's own are those that it has saved and, once it has loaded one, that
 /// one and those before it. No other is replaced or removed, so that two runs
-/// that were given one directory cost each other nothing. \threadsafety the
-/// rank's thread only.
+/// that were given one directory cost each other nothing.
+///
+/// A dry run reads what the directory really holds, and changes none of it:
+/// Latest gives the last step there, Load checks that checkpoint and reads no
+/// elements, Save plans. \threadsafety the rank's thread only.
 class RunCheckpoints {
  public:
   /// \param world outlives this
@@ -100,6 +103,7 @@ class RunCheckpoints {
   /// the checkpoint is written beside it. With `async` ops that write wait for
   /// the copy by themselves; a program that writes to memory of the state by an
   /// address (Tensor::data) calls WaitUntilCopied before.
+  /// On a dry run nothing is written or removed, so that Latest stays.
   /// \error where it lies beside, what is there and where it lies; with `async`
   ///     also that of the save before, and then nothing was saved
   absl::Status Save(nn::Stateful& stateful, int64_t step);

@@ -305,5 +305,64 @@ TEST(RunDirectoryTest, WhatHasTheNameOfALaterStepIsFoundBeforeTheRun) {
               HasSubstr("step-000010"));
 }
 
+/// Whether runs that are dry save beside training.
+class DryRunsTest : public ::testing::TestWithParam<bool> {};
+INSTANTIATE_TEST_SUITE_P(RunDirectory, DryRunsTest, ::testing::Bool(),
+                         [](const auto& test) {
+                           return test.param ? "Async" : "AtOnce";
+                         });
+
+// One that resumes, saves at each step and keeps one.
+TEST_P(DryRunsTest, SaveAndResumeAndChangeNothing) {
+  const std::string root =
+      FreshDir(GetParam() ? "dry_run_async" : "dry_run_at_once");
+  SaveSteps(root, {3, 5}, {});
+  for (const int rank : {0, 2}) {
+    const absl::Status status = RunFake(
+        {.world_size = 3, .rank = rank}, [&](World& world) -> absl::Status {
+          RunCheckpoints checkpoints(world, root,
+                                     {.keep = 1, .async = GetParam()});
+          CH_ASSIGN_OR_RETURN(const std::optional<int64_t> latest,
+                              checkpoints.Latest());
+          EXPECT_EQ(latest, 5) << "rank " << rank;
+          StepState run;
+          CH_RETURN_IF_ERROR(checkpoints.Load(run, 5));
+          EXPECT_EQ(run.step(), 5);
+          for (const int64_t step : {5, 6, 7}) {
+            CH_RETURN_IF_ERROR(checkpoints.Save(run, step));
+            checkpoints.WaitUntilCopied();
+            CH_RETURN_IF_ERROR(checkpoints.Poll());
+          }
+          return checkpoints.Wait();
+        });
+    EXPECT_TRUE(status.ok()) << "rank " << rank << ": " << status;
+    EXPECT_THAT(*StepsIn(root), ElementsAre(3, 5));
+    EXPECT_THAT(*UnfinishedSteps(root), ::testing::IsEmpty());
+  }
+}
+
+// Its state has to fit a checkpoint all the same.
+TEST(RunDirectoryTest, ADryRunSaysWhatAStateLacks) {
+  class NoState final : public nn::Stateful {
+   public:
+    absl::StatusOr<nn::StateDict> State() override {
+      return absl::InternalError("no state");
+    }
+    absl::StatusOr<nn::StateDict> StateToFill(
+        const std::vector<std::string>&) override {
+      return State();
+    }
+    absl::Status Restore(const nn::StateDict&) override {
+      return absl::OkStatus();
+    }
+  };
+  EXPECT_EQ(RunFake({},
+                    [](World& world) {
+                      NoState state;
+                      return RunCheckpoints(world, "/nowhere").Save(state, 1);
+                    }),
+            absl::InternalError("no state"));
+}
+
 }  // namespace
 }  // namespace crosshatch::checkpoint

@@ -83,10 +83,6 @@ absl::StatusOr<std::unique_ptr<SaveJob>> SaveJob::Prepare(
     World& world, const absl::StatusOr<nn::StateDict>& state,
     const std::string& dir, bool overwrite, FileSystem& files,
     bool beside_if_refused) {
-  if (world.context().dry_run()) {
-    return absl::FailedPreconditionError(
-        absl::StrCat("a dry run has no state to save to ", dir));
-  }
   CH_ASSIGN_OR_RETURN(const std::shared_ptr<Communicator> comm,
                       AllRanks(world));
   absl::StatusOr<DescribedState> mine = DescribedState();

@@ -43,7 +43,8 @@ inline constexpr int64_t kMostBytesOfAPiece = int64_t{16} << 20;
 
 class SaveJob {
  public:
-  /// Called by all ranks. What was issued before is done when it returns.
+  /// Called by all ranks, and not on a dry run. What was issued before is done
+  /// when it returns.
   /// \param state of this rank, or why it has none
   /// \param files outlives the job
   /// \param beside_if_refused where `dir` is refused the job goes on beside it,

@@ -15,7 +15,8 @@ namespace crosshatch {
 /// the CPU. Rank r is on device r of those that there are, counted round and
 /// round.
 /// \error why there is none, or why one that is there cannot be used, with the
-///     flag that asks for it.
+///     flag that asks for it; kInvalidArgument where `options.cuda_device`
+///     gives null.
 absl::StatusOr<std::vector<const DeviceBackend*>> ChooseDevices(
     const RunOptions& options, int ranks);
 
@@ -24,8 +25,9 @@ absl::StatusOr<std::vector<const DeviceBackend*>> ChooseDevices(
 absl::StatusOr<const DeviceBackend*> ChooseDeviceOfDryRun(
     const RunOptions& options);
 
-/// \error kInvalidArgument naming a flag that only another device takes.
-absl::Status CheckDeviceFlags(const RunOptions& options);
+/// \error kInvalidArgument naming a device that runs have none of, or an option
+///     that only another device takes.
+absl::Status CheckDevice(const RunOptions& options);
 
 }  // namespace crosshatch
 

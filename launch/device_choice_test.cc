@@ -68,10 +68,21 @@ TEST(DeviceChoiceTest, DevicesGetTheirOptions) {
   options.cuda.tf32 = true;
   EXPECT_TRUE(ChooseDevices(options, 1).ok());
   EXPECT_TRUE(tf32);
-  EXPECT_TRUE(CheckDeviceFlags(options).ok());
-  options.device = Device::Kind::kCpu;
-  EXPECT_THAT(std::string(CheckDeviceFlags(options).message()),
-              HasSubstr("--tf32 is for --device=cuda"));
+}
+
+TEST(DeviceChoiceTest, NullIsNoDevice) {
+  RunOptions options =
+      OnCuda([](int index, const CudaOptions&) -> const DeviceBackend* {
+        return index == 0 ? &CpuBackend() : nullptr;
+      });
+  EXPECT_TRUE(ChooseDevices(options, 1).ok());
+  EXPECT_EQ(ChooseDevices(options, 2).status(),
+            absl::InvalidArgumentError(
+                "--device=cuda: RunOptions::cuda_device returned null: it must "
+                "return a backend, or an error that says why there is none"));
+  options.cuda_of_dry_runs = [] { return nullptr; };
+  EXPECT_THAT(std::string(ChooseDeviceOfDryRun(options).status().message()),
+              HasSubstr("RunOptions::cuda_of_dry_runs returned null"));
 }
 
 TEST(DeviceChoiceTest, ADryRunAsksForNoDevice) {

@@ -14,7 +14,6 @@
 #include "absl/time/time.h"
 #include "crosshatch/base/standard_output.h"
 #include "crosshatch/base/status_macros.h"
-#include "crosshatch/launch/device_choice.h"
 #include "crosshatch/launch/given_flag.h"
 #include "crosshatch/launch/launch_plan.h"
 
@@ -183,7 +182,6 @@ absl::Status ReadLaunchFlags(RunOptions& options) {
   }
   Take(FLAGS_fake_rank, options.fake_rank);
   Take(FLAGS_tf32, options.cuda.tf32);
-  CH_RETURN_IF_ERROR(CheckDeviceFlags(options));
   Take(FLAGS_deterministic, options.nccl.deterministic);
   Take(FLAGS_timeout, options.timeout);
   Take(FLAGS_start_timeout, options.start_timeout);

@@ -6,6 +6,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "crosshatch/base/status_macros.h"
+#include "crosshatch/launch/device_choice.h"
 
 namespace crosshatch {
 namespace {
@@ -69,6 +70,7 @@ absl::Status CheckPlan(const LaunchPlan& plan, const RunOptions& options) {
   if (!plan.info.wrong.empty()) {
     return absl::InvalidArgumentError(plan.info.wrong);
   }
+  CH_RETURN_IF_ERROR(CheckDevice(options));
   CH_RETURN_IF_ERROR(CheckTime("--timeout", options.timeout));
   CH_RETURN_IF_ERROR(CheckTime("--start_timeout", options.start_timeout));
   CH_RETURN_IF_ERROR(

@@ -66,6 +66,19 @@ TEST(LaunchPlanTest, RefusesWhatDoesNotFit) {
             "--start_timeout: must be above zero");
   EXPECT_EQ(Plan({.heartbeat_timeout = absl::ZeroDuration()}, {}),
             "--heartbeat_timeout: must be above zero");
+  // What no flag says, and what --tf32 says: one rule for both.
+  EXPECT_EQ(Plan({.device = Device::Kind::kMeta}, {}),
+            "RunOptions::device is kMeta: must be kCpu or kCuda. A run without "
+            "elements is a dry run: RunOptions::backend = Backend::kFake, "
+            "--backend=fake");
+  EXPECT_EQ(Plan({.device = Device::Kind::kReference}, TwoProcesses()),
+            "RunOptions::device is kReference: must be kCpu or kCuda. A test "
+            "runs on ReferenceBackend() by RunLocal (LocalOptions::backend)");
+  EXPECT_EQ(Plan({.device = Device::Kind::kCpu, .cuda = {.tf32 = true}}, {}),
+            "--tf32 is for --device=cuda: the CPU multiplies float32 as it is. "
+            "Leave out --tf32 (RunOptions::cuda.tf32), or compute on CUDA");
+  EXPECT_EQ(Plan({.device = Device::Kind::kCuda, .cuda = {.tf32 = true}}, {}),
+            "local 0/1");
   EXPECT_EQ(Plan({.ranks = -1}, {}), "the program needs -1 ranks");
   EXPECT_EQ(Plan({}, {{"RANK", "x"}, {"WORLD_SIZE", "1"}}),
             "RANK=x: must be a rank from 0 to 0, since WORLD_SIZE=1");

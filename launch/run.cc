@@ -139,6 +139,7 @@ int Run(int argc, char** argv, absl::FunctionRef<absl::Status(World&)> fn,
     // Processes of a job are to say it once.
     options.prepare = [parsed](Backend, int) { return parsed; };
     options.device = Device::Kind::kCpu;
+    options.cuda = {};
   }
   return Run(fn, options);
 }

@@ -43,10 +43,11 @@ struct RunOptions {
   std::string ranks_from = "the program";
   /// The rank that a dry run runs.
   int fake_rank = 0;
-  /// kCpu, or kCuda: the ranks of a machine are dealt out to its devices, one
-  /// after another, and share them where they are fewer. Rank threads exchange
-  /// data by themselves, processes by NCCL.
+  /// kCpu, or kCuda, and no other: the ranks of a machine are dealt out to its
+  /// devices, one after another, and share them where they are fewer. Rank
+  /// threads exchange data by themselves, processes by NCCL.
   Device::Kind device = Device::Kind::kCpu;
+  /// With kCuda only.
   CudaOptions cuda = {};
   /// How the devices of kCuda are found, by index: an error of kNotFound says
   /// that there are no more. Null: BuiltCudaBackend.

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The extension of MODULE.bazel: the repositories of deps.bzl, for bzlmod.
 
-A consumer's MODULE.bazel puts a module of its own in place of one so (since
-Bazel 8; Bazel 7 has no such means):
+A consumer's MODULE.bazel puts a repository of its own in place of one so, as
+tests/consumer/ does (Bazel 7.7 has override_repo, early versions of 7 have not):
 
     bazel_dep(name = "abseil-cpp", version = "...")
     system = use_extension("@crosshatch//third_party:extensions.bzl", "system")

@@ -24,7 +24,7 @@ TEST(AppTest, OwnRepositoryWins) {
 #ifdef CONSUMER_OWN_JSON
   SUCCEED();
 #else
-  FAIL() << "@nlohmann_json is not the one of this WORKSPACE";
+  FAIL() << "@nlohmann_json is not the one of this project";
 #endif
 }
 
