@@ -46,16 +46,15 @@ RuleResult ViewRule(const RuleCall& call) {
   CH_CHECK(layout.has_value())
       << DescribeCall(call) << ": no layout of a tensor of sizes "
       << ToString(op.sizes) << " has the same elements on every rank: the "
-      << "split cuts through what the view keeps together. Where a GroupNorm "
-      << "takes channels apart, split them by whole groups: by a unit of the "
-      << "channels of one (DimSharding::unit); or split the batch alone. Where "
-      << "it is the output of an nn::Linear, name the width that stays whole "
-         "as "
+      << "split cuts through what the view keeps together. Where it is the "
+      << "output of an nn::Linear, name the width that stays whole as "
       << "LinearOptions::out_unit (the input's: in_unit): a head's, or of "
       << "merged projections that SplitUnits takes apart the sum of the units "
       << "given to it; take merged projections apart by Split or SplitUnits "
-      << "before heads are viewed. Else redistribute the dims that are merged "
-      << "or split to Replicate, which gathers them";
+      << "before heads are viewed. Where a GroupNorm takes channels apart, "
+      << "split them by whole groups: by a unit of the channels of one "
+      << "(DimSharding::unit); or split the batch alone. Else redistribute the "
+      << "dims that are merged or split to Replicate, which gathers them";
   RuleResult result;
   result.inputs = {std::move(taken)};
   // The strides of a shard are not the user's doing: it may be a part of what

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <cmath>
 #include <string>
 
+#include "app/swish.h"
 #include "crosshatch/comm/world.h"
 #include "crosshatch/launch/run.h"
 #include "crosshatch/launch/run_options.h"
@@ -24,6 +26,11 @@ std::string ErrorOfCudaRun() {
   const int status = ch::Run(
       [](ch::World&) {
         EXPECT_EQ(ch::Ones({3}).ToVector<float>()[2], 1.0f);
+#ifdef CONSUMER_WITH_CUDA
+        // A float's rounding of each of three operations.
+        EXPECT_NEAR(Swish(ch::Ones({300}), 2).ToVector<float>()[299],
+                    1 / (1 + std::exp(-2.0)), 0x1p-22);
+#endif
         return absl::OkStatus();
       },
       options);
