@@ -238,6 +238,28 @@ def ch_cc_test(name, srcs = [], deps = [], copts = [], size = None, **kwargs):
         **kwargs
     )
 
+def ch_nightly_test(name, program, env, size = "large", visibility = None):
+    """The whole of what the test `program` shows in part, for tools/nightly.
+
+    It is the same program, which is built once.
+
+    Args:
+      name: of the test.
+      program: a test of the same package.
+      env: the variables by which that does all.
+      size: of the test.
+      visibility: of the test.
+    """
+    sh_test(
+        name = name,
+        size = size,
+        srcs = [program],
+        data = [program],
+        env = env,
+        tags = ["nightly"],
+        visibility = visibility,
+    )
+
 def ch_cuda_library(name, srcs, deps = [], **kwargs):
     """Device code (.cu); its header is a ch_cc_library among the deps.
 
@@ -362,7 +384,7 @@ def ch_rank_test(
         mpi_args = [],
         mpi_seconds = 100,
         two_hosts = False,
-        two_hosts_tags = [],
+        nightly = [],
         nccl_args = [],
         nccl_size = "medium",
         nccl_gpus = 8,
@@ -390,7 +412,8 @@ def ch_rank_test(
       mpi_seconds: that the job of processes may take.
       two_hosts: whether there is a test <name>_on_two_hosts, too, as those of
         ch_mpi_test.
-      two_hosts_tags: of that test beside its others, as "nightly".
+      nightly: those of "mpi", "nccl", "cuda" and "two_hosts" whose test on this
+        machine is for tools/nightly alone.
       nccl_args: of the program by NCCL, as a --gtest_filter.
       nccl_size: of those tests.
       nccl_gpus: as `gpus` of ch_gpu_test, of <name>_on_nccl_gpus; where NCCL lets
@@ -428,13 +451,20 @@ def ch_rank_test(
 
     # Where threads meet is the other test's.
     tags_beside = [tag for tag in tags if tag != "threads"]
+    for way in nightly:
+        if way not in engines + devices + ["two_hosts"]:
+            fail("{}: nightly is {}, on which there is no test".format(name, way))
+    tags_of = {
+        way: tags_beside + (["nightly"] if way in nightly else [])
+        for way in ["cuda", "mpi", "nccl", "two_hosts"]
+    }
     if "cuda" in devices:
         _run_on_emulated_cuda(
             name = name + "_on_cuda",
             size = cuda_size,
             arguments = ["cuda", "$(rootpath :{})".format(name)] + cuda_args,
             program = name,
-            tags = tags_beside + ["cpu:" + str(ranks)],
+            tags = tags_of["cuda"] + ["cpu:" + str(ranks)],
             visibility = kwargs.get("visibility"),
         )
     ways_on_gpus = []
@@ -477,7 +507,7 @@ def ch_rank_test(
             size = nccl_size,
             arguments = ["nccl", "$(rootpath :{})".format(name)] + nccl_args,
             program = name,
-            tags = tags_beside + ["cpu:" + str(ranks)],
+            tags = tags_of["nccl"] + ["cpu:" + str(ranks)],
             visibility = kwargs.get("visibility"),
         )
     if "mpi" in engines:
@@ -487,7 +517,7 @@ def ch_rank_test(
             ranks = ranks,
             seconds = mpi_seconds,
             args = mpi_args,
-            tags = tags_beside,
+            tags = tags_of["mpi"],
             visibility = kwargs.get("visibility"),
         )
     if two_hosts:
@@ -497,7 +527,7 @@ def ch_rank_test(
             ranks = ranks,
             seconds = mpi_seconds,
             args = mpi_args,
-            tags = tags_beside + two_hosts_tags,
+            tags = tags_of["two_hosts"],
             visibility = kwargs.get("visibility"),
             runner = "run_mpi_test_on_two_hosts",
         )

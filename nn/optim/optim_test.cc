@@ -2,7 +2,7 @@
 
 // Sgd, Lion and Ema beside references in double; what all optimizers share is
 // tested by AdamW (nn/adamw_test.cc), and all of them under FSDP and TP by
-// //tests:fsdp_optimizers_test.
+// tests/fsdp_optimizers_test.cc.
 
 #include <cmath>
 #include <cstdint>
