@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// The layers of this directory on one rank; //nn/layers:layers_mesh_test has
-// them on several.
+// The layers of this directory on one rank; layers_mesh_test.cc has them on
+// several.
 
 #include <cmath>
 #include <cstdint>
