@@ -132,6 +132,12 @@ NEEDS_CUDA = select({
     "//conditions:default": ["//third_party:needs_config_cuda"],
 })
 
+# target_compatible_with of what needs ThreadSanitizer: wildcards skip it elsewhere.
+NEEDS_THREAD_SANITIZER = select({
+    "//tools:thread_sanitizer": [],
+    "//conditions:default": ["//third_party:needs_thread_sanitizer"],
+})
+
 # target_compatible_with of what needs MPI: wildcards skip it where //:mpi is off.
 NEEDS_MPI = select({
     "//:with_mpi": [],
@@ -381,6 +387,7 @@ def ch_rank_test(
         cuda_args = [],
         cuda_size = "medium",
         on_gpus = True,
+        threads_args = [],
         deps = [],
         **kwargs):
     """A test that runs up to `ranks` ranks, each a thread of its one process.
@@ -413,32 +420,46 @@ def ch_rank_test(
       cuda_args: of the program there, as a --gtest_filter.
       cuda_size: of those tests.
       on_gpus: whether there are tests on GPUs.
+      threads_args: of the program under ThreadSanitizer in the gate, as a
+        --gtest_filter: of cases that share memory in a way that the others
+        repeat. They are a test <name>_of_threads then, which has the tag
+        "threads" instead of :<name>, and is there for that sanitizer alone.
       deps: of the ch_cc_test.
       **kwargs: of the ch_cc_test.
     """
+    # Where threads meet is another test's.
+    tags_beside = [tag for tag in tags if tag != "threads"]
+
+    # ThreadSanitizer does not know the threads of emulated kernels.
+    deps = deps + (
+        select({
+            "//tools:thread_sanitizer": [],
+            "//conditions:default": ["//testing:on_cuda"],
+        }) if "cuda" in devices else []
+    ) + (
+        select({
+            "//tools:thread_sanitizer": [],
+            "//conditions:default": ["//testing:on_nccl"],
+        }) if "nccl" in engines else []
+    )
     ch_cc_test(
         name = name,
-        tags = tags + ["ranks", "cpu:" + str(ranks)],
-        # ThreadSanitizer does not know the threads of emulated kernels.
-        deps = deps + (
-            select({
-                "//tools:thread_sanitizer": [],
-                "//conditions:default": ["//testing:on_cuda"],
-            }) if "cuda" in devices else []
-        ) + (
-            select({
-                "//tools:thread_sanitizer": [],
-                "//conditions:default": ["//testing:on_nccl"],
-            }) if "nccl" in engines else []
-        ),
+        tags = (tags_beside if threads_args else tags) + ["ranks", "cpu:" + str(ranks)],
+        deps = deps,
         **kwargs
     )
+    if threads_args:
+        ch_cc_test(
+            name = name + "_of_threads",
+            args = threads_args,
+            tags = tags + ["ranks", "cpu:" + str(ranks)],
+            target_compatible_with = NEEDS_THREAD_SANITIZER,
+            deps = deps,
+            **kwargs
+        )
     for device in devices:
         if device not in ["cpu", "cuda"]:
             fail("{}: devices are cpu and cuda, not {}".format(name, device))
-
-    # Where threads meet is the other test's.
-    tags_beside = [tag for tag in tags if tag != "threads"]
     if "cuda" in devices:
         _run_on_emulated_cuda(
             name = name + "_on_cuda",
