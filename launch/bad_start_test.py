@@ -470,4 +470,4 @@ class BadStartTest(unittest.TestCase):
 
 
 if __name__ == "__main__":
-    beside.main(at_once=6)
+    beside.main(at_once=5)
