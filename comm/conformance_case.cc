@@ -375,6 +375,7 @@ absl::Status CollectiveRun::Check() const {
   const int me = comm_->rank();
   std::vector<double> want = memory_->before;
   std::vector<double> tolerance(want.size());
+  std::vector<double> values(n);
   for (size_t list = 0; list < memory_->recv.size(); ++list) {
     const std::vector<int64_t> offsets =
         memory_->arena.Offsets(memory_->recv[list]);
@@ -394,9 +395,8 @@ absl::Status CollectiveRun::Check() const {
         case CollectiveKind::kReduceScatter:
         case CollectiveKind::kAllReduce: {
           const bool scatter = c.kind == CollectiveKind::kReduceScatter;
-          std::vector<double> values;
           for (int rank = 0; rank < n; ++rank) {
-            values.push_back(Value(c, rank, scatter ? me : 0, i));
+            values[rank] = Value(c, rank, scatter ? me : 0, i);
           }
           value = Reduced(c, values);
           tolerance[offsets[i]] =

@@ -15,6 +15,7 @@ import time
 import unittest
 
 sys.path.append(os.path.join(sys.path[0], "../testing"))
+import beside  # noqa: E402
 from held_port import bind, hold_port  # noqa: E402
 from mpi_place import environment_in, make_place  # noqa: E402
 
@@ -258,4 +259,5 @@ class ProcessesTest(unittest.TestCase):
 
 
 if __name__ == "__main__":
-    unittest.main()
+    # They train, and those that are lost are to be missed in time.
+    beside.main(at_once=2)

@@ -11,6 +11,7 @@
 #include "crosshatch/base/status_macros.h"
 #include "crosshatch/comm/world.h"
 #include "crosshatch/dtensor/dtensor.h"
+#include "crosshatch/dtensor/redistribution/fuzz_testutil.h"
 #include "crosshatch/fsdp/fully_shard.h"
 #include "crosshatch/fsdp/sharded_module.h"
 #include "crosshatch/fsdp/testutil.h"
@@ -130,6 +131,7 @@ TEST(CustomCommTest, StepsWhereGradientsAreReady) {
                              {{{"fsdp", 3}}, {}}};
   cases[1].options.cpu_offload = true;
   cases[2].options.mixed_precision.reduce_dtype = kFloat64;
+  const uint64_t seeds = FuzzCases("CROSSHATCH_FUZZ_STREAM_SEEDS", 21);
   for (const Case& c : cases) {
     const auto train = [&c](bool within, uint64_t seed) {
       std::vector<std::vector<float>> weights;
@@ -182,7 +184,7 @@ TEST(CustomCommTest, StepsWhereGradientsAreReady) {
       return weights;
     };
     const auto expected = train(false, 0);
-    for (uint64_t seed = 0; seed <= 20; ++seed) {
+    for (uint64_t seed = 0; seed < seeds; ++seed) {
       ASSERT_EQ(train(true, seed), expected) << "seed " << seed;
     }
   }

@@ -14,6 +14,7 @@ import time
 import unittest
 
 sys.path.append(os.path.join(sys.path[0], "../testing"))
+import beside  # noqa: E402
 from held_port import bind, hold_port  # noqa: E402
 from mpi_place import environment_in, make_place  # noqa: E402
 
@@ -236,6 +237,8 @@ class BadStartTest(unittest.TestCase):
                     self.assertEqual(process.returncode, 0)
 
     def test_torchrun(self):
+        # Each has a port, and what has been said of one keeps no other silent.
+        jobs = []
         for variables, expected in [
                 ({"RANK": None}, "RANK is not set, which torchrun sets beside"),
                 ({"WORLD_SIZE": "two"}, "WORLD_SIZE=two: must be"),
@@ -244,12 +247,13 @@ class BadStartTest(unittest.TestCase):
                 ({"MASTER_PORT": "65535"},
                  "MASTER_PORT=65535: must be a whole number from 1 to 65534"),
                 ({"PROBE_RANKS": "3"}, "torchrun started 2 processes")]:
+            self.port = hold_port(self)
+            jobs.append((variables, expected, [
+                self.torchrun(r, 2, "--start_timeout=10s", **variables)
+                for r in range(2)]))
+        for variables, expected, ranks in jobs:
             with self.subTest(variables=variables):
-                self.port = hold_port(self)
-                line = self.line([self.torchrun(r, 2, "--start_timeout=10s",
-                                                **variables)
-                                  for r in range(2)])
-                self.assertIn(expected, line)
+                self.assertIn(expected, self.line(ranks))
 
     def test_srun(self):
         for variables, expected in [
@@ -466,4 +470,4 @@ class BadStartTest(unittest.TestCase):
 
 
 if __name__ == "__main__":
-    unittest.main()
+    beside.main(at_once=5)

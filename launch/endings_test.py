@@ -17,6 +17,7 @@ import time
 import unittest
 
 sys.path.append(os.path.join(sys.path[0], "../testing"))
+import beside  # noqa: E402
 from held_port import hold_port  # noqa: E402
 from mpi_place import environment_in, make_place  # noqa: E402
 
@@ -39,6 +40,11 @@ def children_of(parent):
         except (OSError, IndexError):
             continue  # No process, or one that has ended.
     return found
+
+
+def name_of(process):
+    with open(f"/proc/{process}/comm", encoding="utf-8") as file:
+        return file.read().rstrip()
 
 
 class Job:
@@ -88,18 +94,30 @@ class JobsTest(unittest.TestCase):
                            *options, PROGRAM, *TIMES, *flags]],
                    [{**self.environment, **variables}])
 
-    def two_hosts(self, seconds, *flags, options=(), **variables):
-        """What four processes on two hosts print, by line; None: not checked."""
-        run = subprocess.run(
-            [TWO_HOSTS, "4", str(seconds), *options, PROGRAM, *flags],
-            capture_output=True, text=True, timeout=2 * LONG,
+    def two_hosts(self, *flags, options=(), last=None, **variables):
+        """What four processes on two hosts print, by line; None: not checked.
+
+        After a line with the pattern `last` mpirun is ended: it would wait for
+        the other host, where a process was lost, until somebody does."""
+        run = subprocess.Popen(
+            [TWO_HOSTS, "4", "50", *options, PROGRAM, *flags],
+            stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
             env={**self.environment, **variables})
-        if "NOT CHECKED" in run.stderr:
-            print(run.stderr, file=sys.stderr)
+        self.addCleanup(run.stdout.close)
+        lines = []
+        for line in run.stdout:
+            # Without the tags of mpirun's.
+            lines.append(re.sub(r"^\[\d+,\d+\]<std(out|err)>:", "", line.rstrip()))
+            if last is not None and re.search(last, line):
+                for child in children_of(run.pid):
+                    # It passes the signal on to mpirun.
+                    if name_of(child) == "timeout":
+                        os.kill(child, signal.SIGTERM)
+        run.wait(timeout=LONG)
+        if any("NOT CHECKED" in line for line in lines):
+            print("\n".join(lines), file=sys.stderr)
             return None
-        # Without the tags of mpirun's.
-        return [re.sub(r"^\[\d+,\d+\]<std(out|err)>:", "", line)
-                for line in (run.stdout + run.stderr).splitlines()]
+        return lines
 
 
 class EndingsTest(JobsTest):
@@ -120,28 +138,31 @@ class EndingsTest(JobsTest):
                 self.assertEqual(job.end(), ([status] * 3, []))
                 self.assertEqual(self.stopped(), [0, 1, 2])
 
-    def test_mpirun_passes_the_signal_on_late(self):
+    def check_mpirun_passes_the_signal_on_after(self, seconds, options):
         # docs/running.md: not at once, but after the seconds of this parameter.
-        for options, seconds in [
-                ([], 1), (["--mca", "odls_base_sigkill_timeout", "5"], 5)]:
-            with self.subTest(seconds=seconds):
-                job = self.mpirun(2, "--stop_status=0", PROBE_STOP=self.dir,
-                                  options=options)
-                job.await_running()
-                began = time.time()
-                job.processes[0].send_signal(signal.SIGTERM)
-                _, said = job.end()
-                came = [os.path.getmtime(os.path.join(self.dir, name)) - began
-                        for name in sorted(os.listdir(self.dir))
-                        if name.startswith("rank")]
-                stopped = self.stopped()
-                # Of one second a busy machine may need more than mpirun leaves.
-                if seconds > 1:
-                    self.assertEqual([l for l in said if "program: " in l], [])
-                    self.assertEqual(stopped, [0, 1])
-                self.assertNotEqual(came, [])
-                for waited in came:
-                    self.assertGreater(waited, seconds - 0.1)
+        job = self.mpirun(2, "--stop_status=0", PROBE_STOP=self.dir,
+                          options=options)
+        job.await_running()
+        began = time.time()
+        job.processes[0].send_signal(signal.SIGTERM)
+        _, said = job.end()
+        came = [os.path.getmtime(os.path.join(self.dir, name)) - began
+                for name in sorted(os.listdir(self.dir))
+                if name.startswith("rank")]
+        self.assertNotEqual(came, [])
+        for waited in came:
+            self.assertGreater(waited, seconds - 0.1)
+        return said
+
+    def test_mpirun_passes_the_signal_on_after_a_second(self):
+        # Of one second a busy machine may need more than mpirun leaves.
+        self.check_mpirun_passes_the_signal_on_after(1, [])
+
+    def test_mpirun_passes_the_signal_on_later(self):
+        said = self.check_mpirun_passes_the_signal_on_after(
+            5, ["--mca", "odls_base_sigkill_timeout", "5"])
+        self.assertEqual([l for l in said if "program: " in l], [])
+        self.assertEqual(self.stopped(), [0, 1])
 
     def test_a_signal_to_one_process_under_mpirun_stops_all_at_once(self):
         job = self.mpirun(2, "--stop_status=0", PROBE_STOP=self.dir)
@@ -256,16 +277,17 @@ class EndingsTest(JobsTest):
             self.assertEqual(sorted(said.splitlines()), expected)
 
     def test_two_hosts(self):
-        said = self.two_hosts(50, PROBE_HOSTS="1")
+        said = self.two_hosts(PROBE_HOSTS="1")
         if said is None:
             return
         # mpirun may have warnings of its own.
         self.assertEqual(sorted(l for l in said if l.startswith("rank ")), [
             "rank 0: 0 of 2 on near", "rank 1: 1 of 2 on near",
             "rank 2: 0 of 2 on far", "rank 3: 1 of 2 on far"])
-        said = self.two_hosts(50, "--nosuch=1")
+        said = self.two_hosts("--nosuch=1")
         self.assertEqual(len([l for l in said if "program: " in l]), 1, said)
-        said = self.two_hosts(50, options=["--enable-recovery"],
+        said = self.two_hosts(options=["--enable-recovery"],
+                              last=r"  rank 3 \(process ",
                               PROBE_FAULT="abort", PROBE_FAULT_RANK="3")
         first = [line for line in said if "program: " in line]
         self.assertEqual(len(first), 1, said)
@@ -380,8 +402,8 @@ class LossesTest(JobsTest):
                     time.sleep(0.1)
 
     def test_a_link_that_is_cut(self):
-        # mpirun waits for the other host until it is ended.
-        said = self.two_hosts(25, "--timeout=4s", options=["--enable-recovery"],
+        said = self.two_hosts("--timeout=4s", options=["--enable-recovery"],
+                              last=r"  rank 3 \(process ",
                               PROBE_FAULT="cut", PROBE_FAULT_RANK="0")
         if said is None:
             return
@@ -392,4 +414,4 @@ class LossesTest(JobsTest):
 
 
 if __name__ == "__main__":
-    unittest.main()
+    beside.main()

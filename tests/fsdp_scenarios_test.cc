@@ -3,9 +3,11 @@
 /// \file
 /// What a program may ask of FSDP, on every kind of mesh, beside one rank: the
 /// arithmetic is of small integers, so the weights are equal bit for bit.
+/// CROSSHATCH_FUZZ_STREAM_SEEDS: with how many seeds of adversarial streams.
 
 #include <cstdint>
 #include <functional>
+#include <ostream>
 #include <string>
 #include <utility>
 #include <vector>
@@ -14,6 +16,7 @@
 #include "crosshatch/base/check.h"
 #include "crosshatch/base/status_macros.h"
 #include "crosshatch/comm/world.h"
+#include "crosshatch/dtensor/redistribution/fuzz_testutil.h"
 #include "crosshatch/extensions/dtensor_extensions.h"
 #include "crosshatch/fsdp/fully_shard.h"
 #include "crosshatch/fsdp/sharded_module.h"
@@ -45,6 +48,10 @@ const std::vector<Axes>& Meshes() {
 
 constexpr int kSteps = 2;
 constexpr int kMicro = 3;  // Backwards to a step.
+
+uint64_t StreamSeeds(unsigned otherwise) {
+  return FuzzCases("CROSSHATCH_FUZZ_STREAM_SEEDS", otherwise);
+}
 
 // A model on one rank of a mesh, or on no mesh at all.
 struct Job {
@@ -234,13 +241,13 @@ TEST(FsdpScenariosTest, AccumulatesGradientsInEveryWay) {
 
 TEST(FsdpScenariosTest, AccumulatesOnAdversarialStreams) {
   for (const Scenario& scenario : Accumulations()) {
-    for (uint64_t seed = 1; seed <= 3; ++seed) {
+    for (uint64_t seed = 1; seed <= StreamSeeds(3); ++seed) {
       TrainsAsOneRank(scenario, {{{"replicate", 2}, {"fsdp", 2}}}, seed);
     }
   }
 }
 
-TEST(FsdpScenariosTest, ObeysEverySetting) {
+std::vector<Scenario> Settings() {
   std::vector<Scenario> scenarios;
   const auto add = [&](std::string name,
                        std::function<absl::Status(Job&)> set) -> Scenario& {
@@ -304,8 +311,17 @@ TEST(FsdpScenariosTest, ObeysEverySetting) {
       p->set_requires_grad(step % 2 == 1);
     }
   };
-  for (const Scenario& scenario : scenarios) {
+  return scenarios;
+}
+
+TEST(FsdpScenariosTest, ObeysEverySetting) {
+  for (const Scenario& scenario : Settings()) {
     TrainsAsOneRank(scenario, Meshes());
+  }
+}
+
+TEST(FsdpScenariosTest, ObeysEverySettingOnAdversarialStreams) {
+  for (const Scenario& scenario : Settings()) {
     TrainsAsOneRank(scenario, {{{"replicate", 2}, {"fsdp", 2}}}, 11);
   }
 }
@@ -318,39 +334,44 @@ void Negate(nn::Module& model) {
   }
 }
 
-// A part of the model by itself, right after an update.
-TEST(FsdpScenariosTest, APartByItselfSeesTheUpdate) {
-  const auto train = [](Job& job) -> absl::Status {
-    for (int step = 0; step < kSteps; ++step) {
-      CH_RETURN_IF_ERROR(PlainStep(job, step));
+absl::Status TrainParts(Job& job) {
+  for (int step = 0; step < kSteps; ++step) {
+    CH_RETURN_IF_ERROR(PlainStep(job, step));
+    IntegerDescent(job.model);
+    Negate(job.model);
+    for (const size_t block : {0, 1}) {
+      const Tensor x = BatchOf(job.part, job.parts, step);
+      CH_RETURN_IF_ERROR(Backward(Sum(job.model.blocks()[block]->Forward(x))));
       IntegerDescent(job.model);
       Negate(job.model);
-      for (const size_t block : {0, 1}) {
-        const Tensor x = BatchOf(job.part, job.parts, step);
-        CH_RETURN_IF_ERROR(
-            Backward(Sum(job.model.blocks()[block]->Forward(x))));
-        IntegerDescent(job.model);
-        Negate(job.model);
-      }
-      // Nothing that was gathered ahead of a part stays behind.
-      const NoGrad no_grad;
-      job.model.blocks()[0]->Forward(BatchOf(job.part, job.parts, step));
     }
-    return absl::OkStatus();
-  };
+    // Nothing that was gathered ahead of a part stays behind.
+    const NoGrad no_grad;
+    job.model.blocks()[0]->Forward(BatchOf(job.part, job.parts, step));
+  }
+  return absl::OkStatus();
+}
+
+void TrainsPartsAsOneRank(const Axes& axes, uint64_t adversarial_seed = 0) {
   TestModel model(2, 5, 7, 3);
   model.FillWithIntegers();
   Job job{model, 0, 1, nullptr};
-  CH_CHECK_OK(train(job));
-  const Weights dense = FullWeights(model);
+  CH_CHECK_OK(TrainParts(job));
   FullyShardOptions options;
   options.gradient_divide_factor = 1;
-  for (const Axes& axes : Meshes()) {
-    ExpectWeights(dense, "parts", axes, options, 1, train);
-  }
-  for (uint64_t seed = 1; seed <= 20; ++seed) {
-    ExpectWeights(dense, absl::StrCat("seed ", seed), {{"fsdp", 2}}, options, 1,
-                  train, seed);
+  ExpectWeights(FullWeights(model),
+                absl::StrCat("parts, seed ", adversarial_seed), axes, options,
+                1, TrainParts, adversarial_seed);
+}
+
+// A part of the model by itself, right after an update.
+TEST(FsdpScenariosTest, APartByItselfSeesTheUpdate) {
+  for (const Axes& axes : Meshes()) TrainsPartsAsOneRank(axes);
+}
+
+TEST(FsdpScenariosTest, APartByItselfSeesTheUpdateOnAdversarialStreams) {
+  for (uint64_t seed = 1; seed <= StreamSeeds(20); ++seed) {
+    TrainsPartsAsOneRank({{"fsdp", 2}}, seed);
   }
 }
 
@@ -427,72 +448,90 @@ std::vector<std::function<absl::Status(Job&, Tensor& loss)>> PublicCalls() {
   };
 }
 
-TEST(FsdpScenariosTest, LeavesAnIterationBetweenAnyTwoCalls) {
-  const Scenario scenario{"left", PlainStep};
-  const Weights dense = Dense(scenario);
+struct Leaving {
+  std::string name;
+  Axes axes;
+  bool offload = false;
+  int post_forward_mesh_size = 0;
+  bool checkpointed = false;
+};
+
+void PrintTo(const Leaving& leaving, std::ostream* out) {
+  *out << leaving.name;
+}
+
+class FsdpLeavingTest : public ::testing::TestWithParam<Leaving> {};
+
+TEST_P(FsdpLeavingTest, LeavesAnIterationBetweenAnyTwoCalls) {
+  const Leaving& leaving = GetParam();
+  const Weights dense = Dense({"left", PlainStep});
   const size_t calls = PublicCalls().size();
-  struct Variant {
-    Axes axes;
-    bool offload = false;
-    int post_forward_mesh_size = 0;
-    bool checkpointed = false;
-  };
-  for (const Variant& variant : std::vector<Variant>{
-           {{{"fsdp", 3}}},
-           {{{"replicate", 2}, {"fsdp", 2}, {"tp", 2}}},
-           {.axes = {{"replicate", 2}, {"fsdp", 2}}, .offload = true},
-           {.axes = {{"fsdp", 4}}, .post_forward_mesh_size = 2},
-           {.axes = {{"fsdp", 2}}, .offload = true, .checkpointed = true},
-           {.axes = {{"fsdp", 4}},
-           .post_forward_mesh_size = 2,
-           .checkpointed = true}}) {
-    const Axes& axes = variant.axes;
-    for (size_t stop = 0; stop <= calls; ++stop) {
-      FullyShardOptions options;
-      options.gradient_divide_factor = 1;
-      options.cpu_offload = variant.offload;
-      options.post_forward_mesh_size = variant.post_forward_mesh_size;
-      if (stop % 2 == 1 && variant.post_forward_mesh_size == 0) {
-        options.reshard_after_forward = false;
-      }
-      const auto leave_and_train = [&](Job& job) -> absl::Status {
-        if (variant.checkpointed) {
-          for (auto& block : job.model.blocks()) {
-            CH_RETURN_IF_ERROR(nn::Checkpoint(*block));
-          }
-        }
-        RankContext& context = RankContext::Current();
-        const auto held = [&context] {
-          return std::pair(context.device_allocator().stats().current,
-                           context.host_allocator().stats().current);
-        };
-        const auto before = held();
-        Tensor loss;
-        const auto all = PublicCalls();
-        for (size_t i = 0; i < stop; ++i) {
-          CH_RETURN_IF_ERROR(all[i](job, loss));
-        }
-        loss = Tensor();
-        job.root->ResetIteration();
-        job.root->SetRequiresGradientSync(true);
-        job.root->SetRequiresAllReduce(true);
-        job.root->SetReshardAfterBackward(true);
-        job.root->SetIsLastBackward(true);
-        job.root->SetManualBackwardFinalization(false);
-        for (nn::Parameter* p : job.model.Parameters()) p->set_grad(Tensor());
-        CH_EXPECT_EQ(held(), before) << "left after " << stop;
-        for (int step = 0; step < kSteps; ++step) {
-          CH_RETURN_IF_ERROR(PlainStep(job, step));
-          IntegerDescent(job.model);
-        }
-        CH_EXPECT_EQ(held(), before) << "trained after " << stop;
-        return absl::OkStatus();
-      };
-      ExpectWeights(dense, absl::StrCat("left after ", stop, " calls"), axes,
-                    options, 1, leave_and_train);
+  for (size_t stop = 0; stop <= calls; ++stop) {
+    FullyShardOptions options;
+    options.gradient_divide_factor = 1;
+    options.cpu_offload = leaving.offload;
+    options.post_forward_mesh_size = leaving.post_forward_mesh_size;
+    if (stop % 2 == 1 && leaving.post_forward_mesh_size == 0) {
+      options.reshard_after_forward = false;
     }
+    const auto leave_and_train = [&](Job& job) -> absl::Status {
+      if (leaving.checkpointed) {
+        for (auto& block : job.model.blocks()) {
+          CH_RETURN_IF_ERROR(nn::Checkpoint(*block));
+        }
+      }
+      RankContext& context = RankContext::Current();
+      const auto held = [&context] {
+        return std::pair(context.device_allocator().stats().current,
+                         context.host_allocator().stats().current);
+      };
+      const auto before = held();
+      Tensor loss;
+      const auto all = PublicCalls();
+      for (size_t i = 0; i < stop; ++i) {
+        CH_RETURN_IF_ERROR(all[i](job, loss));
+      }
+      loss = Tensor();
+      job.root->ResetIteration();
+      job.root->SetRequiresGradientSync(true);
+      job.root->SetRequiresAllReduce(true);
+      job.root->SetReshardAfterBackward(true);
+      job.root->SetIsLastBackward(true);
+      job.root->SetManualBackwardFinalization(false);
+      for (nn::Parameter* p : job.model.Parameters()) p->set_grad(Tensor());
+      CH_EXPECT_EQ(held(), before) << "left after " << stop;
+      for (int step = 0; step < kSteps; ++step) {
+        CH_RETURN_IF_ERROR(PlainStep(job, step));
+        IntegerDescent(job.model);
+      }
+      CH_EXPECT_EQ(held(), before) << "trained after " << stop;
+      return absl::OkStatus();
+    };
+    ExpectWeights(dense, absl::StrCat("left after ", stop, " calls"),
+                  leaving.axes, options, 1, leave_and_train);
   }
 }
+
+INSTANTIATE_TEST_SUITE_P(
+    All, FsdpLeavingTest,
+    ::testing::Values(Leaving{"plain", {{"fsdp", 3}}},
+                      Leaving{"three_axes",
+                              {{"replicate", 2}, {"fsdp", 2}, {"tp", 2}}},
+                      Leaving{.name = "offloaded",
+                              .axes = {{"replicate", 2}, {"fsdp", 2}},
+                              .offload = true},
+                      Leaving{.name = "in_smaller_groups",
+                              .axes = {{"fsdp", 4}},
+                              .post_forward_mesh_size = 2},
+                      Leaving{.name = "offloaded_checkpointed",
+                              .axes = {{"fsdp", 2}},
+                              .offload = true,
+                              .checkpointed = true},
+                      Leaving{.name = "in_smaller_groups_checkpointed",
+                              .axes = {{"fsdp", 4}},
+                              .post_forward_mesh_size = 2,
+                              .checkpointed = true}),
+    ::testing::PrintToStringParamName());
 
 }  // namespace
 }  // namespace crosshatch::fsdp

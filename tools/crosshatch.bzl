@@ -132,6 +132,12 @@ NEEDS_CUDA = select({
     "//conditions:default": ["//third_party:needs_config_cuda"],
 })
 
+# target_compatible_with of what needs ThreadSanitizer: wildcards skip it elsewhere.
+NEEDS_THREAD_SANITIZER = select({
+    "//tools:thread_sanitizer": [],
+    "//conditions:default": ["//third_party:needs_thread_sanitizer"],
+})
+
 # target_compatible_with of what needs MPI: wildcards skip it where //:mpi is off.
 NEEDS_MPI = select({
     "//:with_mpi": [],
@@ -187,13 +193,24 @@ def _joined_tests(name, srcs):
 def _check(name, deps):
     check_layer(native.package_name(), name, deps)
 
-def ch_cc_library(name, srcs = [], hdrs = [], deps = [], copts = [], **kwargs):
-    """A library whose headers are included as crosshatch/<package>/<file>.h."""
+def ch_cc_library(name, srcs = [], hdrs = [], deps = [], copts = [], optimised = False, **kwargs):
+    """A library whose headers are included as crosshatch/<package>/<file>.h.
+
+    Args:
+      name: of the library.
+      srcs: its sources.
+      hdrs: its headers, private ones too.
+      deps: what it includes.
+      copts: beside those of all libraries.
+      optimised: of one for tests (testonly), that it computes for longer than it
+        is compiled: it is then optimised as what it tests is.
+      **kwargs: of the cc_library.
+    """
     _check(name, deps)
     for src in srcs if type(srcs) == "list" else []:
         if src.endswith(".h"):
             fail("{}: list {} in hdrs; a private header belongs to a private target".format(name, src))
-    if kwargs.get("testonly"):
+    if kwargs.get("testonly") and not optimised:
         base, more = _settings(TEST_COPTS, "test")
         srcs = _joined_tests(name, srcs)
     else:
@@ -392,6 +409,7 @@ def ch_rank_test(
         cuda_args = [],
         cuda_size = "medium",
         on_gpus = True,
+        threads_args = [],
         deps = [],
         **kwargs):
     """A test that runs up to `ranks` ranks, each a thread of its one process.
@@ -425,32 +443,46 @@ def ch_rank_test(
       cuda_args: of the program there, as a --gtest_filter.
       cuda_size: of those tests.
       on_gpus: whether there are tests on GPUs.
+      threads_args: of the program under ThreadSanitizer in the gate, as a
+        --gtest_filter: of cases that share memory in a way that the others
+        repeat. They are a test <name>_of_threads then, which has the tag
+        "threads" instead of :<name>, and is there for that sanitizer alone.
       deps: of the ch_cc_test.
       **kwargs: of the ch_cc_test.
     """
+    # Where threads meet is another test's.
+    tags_beside = [tag for tag in tags if tag != "threads"]
+
+    # ThreadSanitizer does not know the threads of emulated kernels.
+    deps = deps + (
+        select({
+            "//tools:thread_sanitizer": [],
+            "//conditions:default": ["//testing:on_cuda"],
+        }) if "cuda" in devices else []
+    ) + (
+        select({
+            "//tools:thread_sanitizer": [],
+            "//conditions:default": ["//testing:on_nccl"],
+        }) if "nccl" in engines else []
+    )
     ch_cc_test(
         name = name,
-        tags = tags + ["ranks", "cpu:" + str(ranks)],
-        # ThreadSanitizer does not know the threads of emulated kernels.
-        deps = deps + (
-            select({
-                "//tools:thread_sanitizer": [],
-                "//conditions:default": ["//testing:on_cuda"],
-            }) if "cuda" in devices else []
-        ) + (
-            select({
-                "//tools:thread_sanitizer": [],
-                "//conditions:default": ["//testing:on_nccl"],
-            }) if "nccl" in engines else []
-        ),
+        tags = (tags_beside if threads_args else tags) + ["ranks", "cpu:" + str(ranks)],
+        deps = deps,
         **kwargs
     )
+    if threads_args:
+        ch_cc_test(
+            name = name + "_of_threads",
+            args = threads_args,
+            tags = tags + ["ranks", "cpu:" + str(ranks)],
+            target_compatible_with = NEEDS_THREAD_SANITIZER,
+            deps = deps,
+            **kwargs
+        )
     for device in devices:
         if device not in ["cpu", "cuda"]:
             fail("{}: devices are cpu and cuda, not {}".format(name, device))
-
-    # Where threads meet is the other test's.
-    tags_beside = [tag for tag in tags if tag != "threads"]
     for way in nightly:
         if way not in engines + devices + ["two_hosts"]:
             fail("{}: nightly is {}, on which there is no test".format(name, way))

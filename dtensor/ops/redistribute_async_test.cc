@@ -16,6 +16,7 @@
 #include "crosshatch/dtensor/ops/dtensor.h"
 #include "crosshatch/dtensor/ops/dtensor_testutil.h"
 #include "crosshatch/dtensor/ops/redistribute.h"
+#include "crosshatch/dtensor/redistribution/fuzz_testutil.h"
 #include "crosshatch/tensor/autograd.h"
 #include "crosshatch/tensor/creation.h"
 #include "crosshatch/tensor/ops/cast.h"
@@ -33,7 +34,8 @@ constexpr RedistributeOptions kAsync = {.async = true};
 
 void OnAdversarialMeshes(const std::vector<int>& shape,
                          const std::function<void(const DeviceMesh&)>& body) {
-  for (uint64_t seed = 0; seed < 4; ++seed) {
+  const uint64_t seeds = FuzzCases("CROSSHATCH_FUZZ_STREAM_SEEDS", 4);
+  for (uint64_t seed = 0; seed < seeds; ++seed) {
     SCOPED_TRACE(absl::StrCat("adversarial seed ", seed));
     OnMesh(shape, body, {.adversarial_seed = seed});
   }
