@@ -100,12 +100,14 @@ def _cuda_library_impl(ctx):
             data_runfiles = ctx.runfiles(transitive_files = pic_objects),
             default_runfiles = ctx.runfiles(),
         ),
-        CcInfo(compilation_context = context, linking_context = linking),
+        # Who calls what it defines includes its header, and no toolkit's: host code
+        # is compiled as without --config=cuda, and taken from the cache.
+        CcInfo(linking_context = linking),
     ]
 
 cuda_library = rule(
     doc = """Device code. The header that declares what it defines belongs to a
-    cc library among its deps, which C++ callers include too.""",
+    cc library among its deps, on which C++ callers depend, too.""",
     implementation = _cuda_library_impl,
     attrs = {
         "alwayslink": attr.bool(
