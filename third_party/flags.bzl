@@ -15,8 +15,13 @@ choice_flag = rule(
     attrs = {"values": attr.string_list(mandatory = True)},
 )
 
-def _bool_flag_impl(_ctx):
-    pass
+BoolFlagInfo = provider(
+    doc = "What a bool_flag is, for rules.",
+    fields = {"value": "Whether it is on."},
+)
+
+def _bool_flag_impl(ctx):
+    return [BoolFlagInfo(value = ctx.build_setting_value)]
 
 bool_flag = rule(
     implementation = _bool_flag_impl,

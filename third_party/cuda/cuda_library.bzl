@@ -5,6 +5,7 @@ load("@local_config_cuda//:defs.bzl", "CUDA_ARCHITECTURES", "CUDA_SEARCHED", "NV
 load("@rules_cc//cc:find_cc_toolchain.bzl", "find_cc_toolchain", "use_cc_toolchain")
 load("@rules_cc//cc/common:cc_common.bzl", "cc_common")
 load("@rules_cc//cc/common:cc_info.bzl", "CcInfo")
+load("//third_party:flags.bzl", "BoolFlagInfo")
 
 _MODE_FLAGS = {
     "dbg": ["-O0", "-g"],
@@ -12,17 +13,32 @@ _MODE_FLAGS = {
     "opt": ["-O3", "-DNDEBUG"],
 }
 
-def _architecture_flags():
+# Sources that --//third_party/cuda:quick compiles as one, at most.
+_JOINED = 8
+
+def _architecture_flags(architectures):
     """One translation to the PTX of the oldest architecture, assembled for each.
 
     No source asks for the architecture, so that another translation would give the
     same PTX. It is kept, and newer devices compile it when they load it.
     """
-    oldest = CUDA_ARCHITECTURES[0]
-    codes = ["sm_{}".format(a) for a in CUDA_ARCHITECTURES] + ["compute_{}".format(oldest)]
+    oldest = architectures[0]
+    codes = ["sm_{}".format(a) for a in architectures] + ["compute_{}".format(oldest)]
     return ["-gencode=arch=compute_{},code=[{}]".format(oldest, ",".join(codes))]
 
+def _joined(ctx, srcs):
+    """Sources that include `srcs`, some at a time: what all of those include, most
+    of the time that nvcc takes for a source, is read once for each."""
+    joined = []
+    for begin in range(0, len(srcs), _JOINED):
+        out = ctx.actions.declare_file("{}_{}_joined.cu".format(ctx.label.name, len(joined)))
+        part = srcs[begin:begin + _JOINED]
+        ctx.actions.write(out, "".join(["#include \"{}\"\n".format(src.path) for src in part]))
+        joined.append(out)
+    return joined
+
 def _compile(ctx, src, context, toolchain, pic):
+    quick = ctx.attr._quick[BoolFlagInfo].value
     out = ctx.actions.declare_file("_objs/{}/{}{}".format(
         ctx.label.name,
         src.basename[:-len(".cu")],
@@ -41,7 +57,10 @@ def _compile(ctx, src, context, toolchain, pic):
     if pic:
         args.add_all(["-Xcompiler", "-fPIC"])
     args.add_all(_MODE_FLAGS[ctx.var["COMPILATION_MODE"]])
-    args.add_all(_architecture_flags())
+    if quick:
+        # Joined sources include by path.
+        args.add_all(["--Ofast-compile=max", "-I", "."])
+    args.add_all(_architecture_flags(CUDA_ARCHITECTURES[:1] if quick else CUDA_ARCHITECTURES))
     args.add_all(context.defines, before_each = "-D")
     args.add("-I", ctx.label.workspace_root or ".")
     args.add_all(context.quote_includes, before_each = "-I")
@@ -50,7 +69,10 @@ def _compile(ctx, src, context, toolchain, pic):
     ctx.actions.run(
         executable = NVCC,
         arguments = [args],
-        inputs = depset([src], transitive = [context.headers, toolchain.all_files]),
+        inputs = depset(
+            [src] + (ctx.files.srcs if quick else []),
+            transitive = [context.headers, toolchain.all_files],
+        ),
         outputs = [out],
         env = {"PATH": "/usr/bin:/bin"},
         mnemonic = "CudaCompile",
@@ -75,12 +97,15 @@ def _cuda_library_impl(ctx):
     deps = [dep[CcInfo] for dep in ctx.attr.deps]
     merged = cc_common.merge_cc_infos(cc_infos = deps)
     context = merged.compilation_context
+    srcs = ctx.files.srcs
+    if ctx.attr._quick[BoolFlagInfo].value:
+        srcs = _joined(ctx, srcs)
 
     # Both kinds are declared; Bazel runs the one that the linking asks for, or
     # where the library alone is built the one that tests are linked of.
-    pic_objects = depset([_compile(ctx, s, context, toolchain, True) for s in ctx.files.srcs])
+    pic_objects = depset([_compile(ctx, s, context, toolchain, True) for s in srcs])
     outputs = cc_common.create_compilation_outputs(
-        objects = depset([_compile(ctx, s, context, toolchain, False) for s in ctx.files.srcs]),
+        objects = depset([_compile(ctx, s, context, toolchain, False) for s in srcs]),
         pic_objects = pic_objects,
     )
     linking, _ = cc_common.create_linking_context_from_compilation_outputs(
@@ -100,12 +125,16 @@ def _cuda_library_impl(ctx):
             data_runfiles = ctx.runfiles(transitive_files = pic_objects),
             default_runfiles = ctx.runfiles(),
         ),
-        CcInfo(compilation_context = context, linking_context = linking),
+        # Who calls what it defines includes its header, and no toolkit's: host code
+        # is compiled as without --config=cuda, and taken from the cache.
+        CcInfo(linking_context = linking),
     ]
 
 cuda_library = rule(
     doc = """Device code. The header that declares what it defines belongs to a
-    cc library among its deps, which C++ callers include too.""",
+    cc library among its deps, on which C++ callers depend, too. With
+    --//third_party/cuda:quick sources are compiled several as one, so those of a
+    library name what is at namespace scope apart.""",
     implementation = _cuda_library_impl,
     attrs = {
         "alwayslink": attr.bool(
@@ -116,6 +145,7 @@ cuda_library = rule(
         "_cc_toolchain": attr.label(
             default = Label("@bazel_tools//tools/cpp:current_cc_toolchain"),
         ),
+        "_quick": attr.label(default = Label("//third_party/cuda:quick")),
     },
     fragments = ["cpp"],
     toolchains = use_cc_toolchain(),

@@ -9,7 +9,7 @@ namespace crosshatch::internal {
 namespace {
 
 /// The args in the form in which they are used.
-struct Step {
+struct AdamWStep {
   int64_t count;
   float* param;
   const float* grad;
@@ -26,7 +26,7 @@ struct Step {
 };
 
 template <int N>
-__global__ void __launch_bounds__(256) AdamWKernel(Step args) {
+__global__ void __launch_bounds__(256) AdamWKernel(AdamWStep args) {
   const float scale =
       args.grad_scale == nullptr ? 1.0f : LoadGlobal<float>(args.grad_scale);
   const int64_t items = (args.count + N - 1) / N;
@@ -59,19 +59,19 @@ __global__ void __launch_bounds__(256) AdamWKernel(Step args) {
 }  // namespace
 
 void CudaAdamW(const AdamWArgs& args, KernelContext& context) {
-  const Step step = {args.count,
-                     args.param,
-                     args.grad,
-                     args.exp_avg,
-                     args.exp_avg_sq,
-                     args.grad_scale,
-                     static_cast<float>(1 - args.lr * args.weight_decay),
-                     static_cast<float>(1 - args.beta1),
-                     static_cast<float>(args.beta2),
-                     static_cast<float>(1 - args.beta2),
-                     static_cast<float>(args.lr / args.bias_correction1),
-                     static_cast<float>(std::sqrt(args.bias_correction2)),
-                     static_cast<float>(args.eps)};
+  const AdamWStep step = {args.count,
+                          args.param,
+                          args.grad,
+                          args.exp_avg,
+                          args.exp_avg_sq,
+                          args.grad_scale,
+                          static_cast<float>(1 - args.lr * args.weight_decay),
+                          static_cast<float>(1 - args.beta1),
+                          static_cast<float>(args.beta2),
+                          static_cast<float>(1 - args.beta2),
+                          static_cast<float>(args.lr / args.bias_correction1),
+                          static_cast<float>(std::sqrt(args.bias_correction2)),
+                          static_cast<float>(args.eps)};
   const auto is_aligned = [](const float* data) {
     return IsVectorAligned(data, DType::kFloat32, 0, 4);
   };

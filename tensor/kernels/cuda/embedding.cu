@@ -80,8 +80,8 @@ __global__ void __launch_bounds__(256)
 }
 
 /// The four arrays of the sort, then its workspace.
-struct Layout {
-  explicit Layout(int64_t rows)
+struct EmbeddingLayout {
+  explicit EmbeddingLayout(int64_t rows)
       : array_bytes((rows * 8 + 63) / 64 * 64),
         bytes(rows == 0 ? 0
                         : 4 * array_bytes + StableSortWorkspaceBytes(1, rows)) {
@@ -120,7 +120,7 @@ void CudaEmbedding(const EmbeddingArgs& args, KernelContext& context) {
 }
 
 int64_t CudaEmbeddingBackwardWorkspaceBytes(const EmbeddingBackwardArgs& args) {
-  return Layout(args.rows).bytes;
+  return EmbeddingLayout(args.rows).bytes;
 }
 
 void CudaEmbeddingBackward(const EmbeddingBackwardArgs& args,
@@ -135,7 +135,7 @@ void CudaEmbeddingBackward(const EmbeddingBackwardArgs& args,
     CudaFill(fill, context);
   }
   if (args.rows == 0 || args.cols == 0 || args.table_rows == 0) return;
-  const Layout layout(args.rows);
+  const EmbeddingLayout layout(args.rows);
   auto* const memory = static_cast<char*>(args.workspace);
   StableSortArgs sort;
   sort.segments = 1;

@@ -107,8 +107,8 @@ __global__ void __launch_bounds__(256)
 }
 
 /// The four arrays of the sort, then its workspace.
-struct Layout {
-  explicit Layout(const SortArgs& args) {
+struct SortLayout {
+  explicit SortLayout(const SortArgs& args) {
     for (int d = 0; d < args.shape.ndim; ++d) {
       if (d != args.dim) lanes *= args.shape.sizes[d];
     }
@@ -127,11 +127,11 @@ struct Layout {
 }  // namespace
 
 int64_t CudaSortWorkspaceBytes(const SortArgs& args) {
-  return Layout(args).bytes;
+  return SortLayout(args).bytes;
 }
 
 void CudaSort(const SortArgs& args, KernelContext& context) {
-  const Layout layout(args);
+  const SortLayout layout(args);
   if (layout.bytes == 0) return;
   CH_CHECK(args.workspace != nullptr) << "sort kernel: no workspace";
   auto* const memory = static_cast<char*>(args.workspace);
