@@ -187,13 +187,24 @@ def _joined_tests(name, srcs):
 def _check(name, deps):
     check_layer(native.package_name(), name, deps)
 
-def ch_cc_library(name, srcs = [], hdrs = [], deps = [], copts = [], **kwargs):
-    """A library whose headers are included as crosshatch/<package>/<file>.h."""
+def ch_cc_library(name, srcs = [], hdrs = [], deps = [], copts = [], optimised = False, **kwargs):
+    """A library whose headers are included as crosshatch/<package>/<file>.h.
+
+    Args:
+      name: of the library.
+      srcs: its sources.
+      hdrs: its headers.
+      deps: what it uses.
+      copts: beside those of every library.
+      optimised: of one that is testonly: compiled as what is tested is, since
+        tests wait for what it computes.
+      **kwargs: of cc_library.
+    """
     _check(name, deps)
     for src in srcs if type(srcs) == "list" else []:
         if src.endswith(".h"):
             fail("{}: list {} in hdrs; a private header belongs to a private target".format(name, src))
-    if kwargs.get("testonly"):
+    if kwargs.get("testonly") and not optimised:
         base, more = _settings(TEST_COPTS, "test")
         srcs = _joined_tests(name, srcs)
     else:
