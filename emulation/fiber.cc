@@ -6,6 +6,7 @@
 #include <boost/context/detail/fcontext.hpp>
 #include <cstdint>
 #include <cstring>
+#include <utility>
 #include <vector>
 
 #include "crosshatch/base/check.h"
@@ -15,9 +16,6 @@
 #else
 #define ASAN_UNPOISON_MEMORY_REGION(address, bytes) static_cast<void>(address)
 #endif
-#if defined(__SANITIZE_THREAD__)
-#include <sanitizer/tsan_interface.h>
-#endif
 
 namespace crosshatch::emulation {
 namespace {
@@ -26,12 +24,6 @@ using boost::context::detail::jump_fcontext;
 using boost::context::detail::make_fcontext;
 using boost::context::detail::transfer_t;
 
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-// Frames are several times as large.
-constexpr size_t kStackBytes = size_t{256} << 10;
-#else
-constexpr size_t kStackBytes = size_t{32} << 10;
-#endif
 constexpr size_t kStacksPerSlab = 64;
 constexpr size_t kHugePageBytes = size_t{2} << 20;
 constexpr size_t kSlabBytes = kStackBytes * kStacksPerSlab;
@@ -101,77 +93,26 @@ const std::shared_ptr<Fiber::Stacks>& Fiber::StacksOfThread() {
   return stacks;
 }
 
-#if defined(__SANITIZE_ADDRESS__)
-
-// AddressSanitizer is told of each change of stacks before and after it.
-struct Fiber::Switching {
-  void* fiber_stack = nullptr;    // Its frames that may outlive their calls.
-  void* resumer_stack = nullptr;  // Those of the thread that resumes.
-  const void* resumer_bottom = nullptr;
-  size_t resumer_bytes = 0;
-
-  void BeforeResume(const std::byte* stack) {
-    __sanitizer_start_switch_fiber(&resumer_stack, stack, kStackBytes);
-  }
-  void AfterResume() {
-    __sanitizer_finish_switch_fiber(resumer_stack, nullptr, nullptr);
-  }
-  void OnFiber() {
-    __sanitizer_finish_switch_fiber(fiber_stack, &resumer_bottom,
-                                    &resumer_bytes);
-  }
-  // What ends leaves its stack of frames to what begins next on the fiber: to
-  // make one takes 40 us.
-  void BeforeLeaving() {
-    __sanitizer_start_switch_fiber(&fiber_stack, resumer_bottom, resumer_bytes);
-  }
-};
-
-#elif defined(__SANITIZE_THREAD__)
-
-// To ThreadSanitizer a fiber is a thread whose every turn is ordered.
-struct Fiber::Switching {
-  void* const fiber = __tsan_create_fiber(0);
-  void* resumer = nullptr;
-
-  ~Switching() { __tsan_destroy_fiber(fiber); }
-  void BeforeResume(const std::byte*) {
-    resumer = __tsan_get_current_fiber();
-    __tsan_switch_to_fiber(fiber, 0);
-  }
-  void AfterResume() {}
-  void OnFiber() {}
-  void BeforeLeaving() { __tsan_switch_to_fiber(resumer, 0); }
-};
-
-#else
-
-struct Fiber::Switching {
-  void BeforeResume(const std::byte*) {}
-  void AfterResume() {}
-  void OnFiber() {}
-  void BeforeLeaving() {}
-};
-
-#endif
-
 struct Fiber::Entry {
   // It never returns, and so must not have a frame to give back.
   [[gnu::no_sanitize_address]] static void Run(transfer_t from) {
     auto* const self = static_cast<Fiber*>(from.data);
-    self->resumer_ = from.fctx;
-    self->switching_->OnFiber();
+    self->Arrive(from.fctx);
     self->run_(self->argument_);
     self->ended_ = true;
-    self->switching_->BeforeLeaving();
-    jump_fcontext(self->resumer_, nullptr);
+    Fiber* const next = std::exchange(self->successor_, nullptr);
+    if (next == nullptr) {
+      self->switching_.BeforeLeaving();
+      jump_fcontext(self->resumer_, self);
+    } else {
+      next->passer_ = self;
+      self->switching_.BeforePassing(next->switching_, next->stack_);
+      jump_fcontext(next->context_, next);
+    }
   }
 };
 
-Fiber::Fiber()
-    : stacks_(StacksOfThread()),
-      stack_(stacks_->Take()),
-      switching_(std::make_unique<Switching>()) {
+Fiber::Fiber() : stacks_(StacksOfThread()), stack_(stacks_->Take()) {
   static thread_local size_t fibers = 0;
   const size_t offset = kLinesOfTurn * ++fibers % kFirstLines * kLineBytes;
   top_ = stack_ + kStackBytes - offset;
@@ -194,17 +135,16 @@ void Fiber::Begin(void (*run)(void*), void* argument) {
 }
 
 void Fiber::Resume() {
-  switching_->BeforeResume(stack_);
+  passer_ = nullptr;
+  switching_.BeforeResume(stack_);
   const transfer_t from = jump_fcontext(context_, this);
-  switching_->AfterResume();
-  context_ = from.fctx;
+  switching_.AfterResume();
+  static_cast<Fiber*>(from.data)->context_ = from.fctx;
 }
 
 void Fiber::Yield() {
-  switching_->BeforeLeaving();
-  const transfer_t from = jump_fcontext(resumer_, nullptr);
-  switching_->OnFiber();
-  resumer_ = from.fctx;
+  switching_.BeforeLeaving();
+  Arrive(jump_fcontext(resumer_, this).fctx);
 }
 
 }  // namespace crosshatch::emulation

@@ -6,8 +6,11 @@
 /// Functions that can be left in the middle and gone on with later: each has a
 /// stack of its own, and they take turns on one thread of the process.
 
+#include <boost/context/detail/fcontext.hpp>
 #include <cstddef>
 #include <memory>
+
+#include "crosshatch/emulation/fiber_switching.h"
 
 namespace crosshatch::emulation {
 
@@ -24,18 +27,42 @@ class Fiber {
   /// Prepares `run(argument)`, which the next Resume begins. Nothing runs on
   /// the fiber.
   void Begin(void (*run)(void*), void* argument);
-  /// Goes on until the function yields or ends.
+  /// Goes on until the function, or one that the turn was passed to, yields or
+  /// ends.
   void Resume();
-  /// Whether the function has ended.
-  bool ended() const { return ended_; }
-  /// Called by the function: returns to the Resume that this turn began with.
+  /// \name Called by the function
+  /// @{
+  /// Returns to the Resume that this turn began with.
   void Yield();
+  /// Passes the turn to `next`, on which something was begun, as if this
+  /// yielded and that was resumed: one change of stacks in place of two.
+  /// Inlined: a processor expects calls to return to where they came from, and
+  /// errs in each return that follows a change of stacks.
+  [[gnu::always_inline]] void PassTo(Fiber& next) {
+    next.passer_ = this;
+    switching_.BeforePassing(next.switching_, next.stack_);
+    Arrive(boost::context::detail::jump_fcontext(next.context_, &next).fctx);
+  }
+  /// When the function ends, passes the turn to `next`.
+  void PassAtEnd(Fiber& next) { successor_ = &next; }
+  /// @}
 
  private:
-  struct Switching;  // What sanitizers are told.
   struct Entry;
   class Stacks;
   static const std::shared_ptr<Stacks>& StacksOfThread();
+
+  /// On this fiber: the turn has come, from where `left` is to go on.
+  [[gnu::always_inline]] void Arrive(void* left) {
+    if (passer_ == nullptr) {
+      resumer_ = left;
+      switching_.OnFiber(nullptr);
+    } else {
+      passer_->context_ = left;
+      resumer_ = passer_->resumer_;
+      switching_.OnFiber(&passer_->switching_);
+    }
+  }
 
   const std::shared_ptr<Stacks> stacks_;
   std::byte* const stack_;
@@ -43,10 +70,12 @@ class Fiber {
   std::byte* mark_ = nullptr;  // What it must not reach.
   void* context_ = nullptr;    // Where the function is to go on.
   void* resumer_ = nullptr;    // Where Resume is to go on.
+  Fiber* passer_ = nullptr;    // Whose turn it was; none: that of Resume.
+  Fiber* successor_ = nullptr;
   void (*run_)(void*) = nullptr;
   void* argument_ = nullptr;
   bool ended_ = true;
-  const std::unique_ptr<Switching> switching_;
+  FiberSwitching switching_;
 };
 
 }  // namespace crosshatch::emulation

@@ -155,6 +155,8 @@ struct Gathering {
 struct Warp {
   // Masks that are waited for at one time have no lane in common.
   std::vector<Gathering> gatherings;
+  int lanes = 0;
+  int ready = 0;  // Lanes that can go on.
 };
 
 /// The grid that the calling thread runs.
@@ -181,22 +183,44 @@ class Grid {
   }
 
  private:
-  static void RunThread(void* grid) { static_cast<Grid*>(grid)->run_(); }
+  // What runs on a fiber: one thread, and those that begin where it ends.
+  static void RunThreads(void* grid) {
+    Grid& self = *static_cast<Grid*>(grid);
+    do self.run_();
+    while (self.EndTurn());
+  }
 
   std::string Show(const Thread& thread) const {
     return emulation::Show(thread.index);
   }
 
   void RunBlock();
-  /// \returns the turns that its lanes took; `ended` counts those that ended.
-  size_t RunWarp(size_t warp, size_t& ended);
-  void Turn(Thread& thread);
-  void Wait(Thread& thread, State state, Place place) {
+  void RunWarp(size_t warp);
+  Warp& WarpOf(const Thread& thread) {
+    return warps_[static_cast<size_t>(thread.number) / kWarpSize];
+  }
+  /// The lane of the running warp whose turn is next; null where none can go
+  /// on.
+  Thread* NextLane();
+  void BeginTurn(Thread& thread);
+  /// The current thread has ended. \returns whether the next one begins on its
+  /// fiber.
+  bool EndTurn();
+  // Inlined: see Fiber::PassTo.
+  [[gnu::always_inline]] void Wait(Thread& thread, State state, Place place) {
     thread.state = state;
     thread.place = place;
-    thread.fiber->Yield();
+    --warp_->ready;
+    Thread* const next = NextLane();
+    if (next == nullptr) {
+      thread.fiber->Yield();
+    } else {
+      BeginTurn(*next);
+      thread.fiber->PassTo(*next->fiber);
+    }
   }
-  void Complete(const Gathering& gathering, size_t first);
+  void Complete(unsigned mask);
+  [[noreturn]] void FailMask(WarpOp op, unsigned mask, int from, Place place);
   [[noreturn]] void FailStuck() const;
   std::string WhatKeeps(const Thread& waiting, const Thread& other) const;
 
@@ -207,7 +231,15 @@ class Grid {
   std::vector<Warp> warps_;
   std::vector<std::unique_ptr<Fiber>> idle_;
   Thread* current_ = nullptr;
+  // Of the block.
   size_t at_barrier_ = 0;
+  size_t ended_ = 0;
+  size_t turns_ = 0;
+  // Of the warp that runs: its threads, in the order of their turns, and which
+  // of these is next.
+  Warp* warp_ = nullptr;
+  std::vector<int> lanes_;
+  size_t next_ = 0;
   std::string where_;
 };
 
@@ -224,8 +256,14 @@ std::vector<std::unique_ptr<Fiber>>& IdleFibers() {
   return fibers;
 }
 
-Grid& Current(const char* what) {
-  CH_CHECK(current_grid != nullptr) << what << " outside of a kernel";
+[[noreturn, gnu::cold]] void FailOutside(const char* what) {
+  CH_CHECK(false) << what << " outside of a kernel";
+  __builtin_unreachable();
+}
+
+inline Grid& Current(const char* what) {
+  if (current_grid == nullptr) [[unlikely]]
+    FailOutside(what);
   return *current_grid;
 }
 
@@ -257,6 +295,7 @@ void Grid::Run() {
     threads_[i].index = At(static_cast<int64_t>(i), launch_.block);
   }
   warps_.resize((threads_.size() + kWarpSize - 1) / kWarpSize);
+  for (const Thread& thread : threads_) ++WarpOf(thread).lanes;
   // Where blocks are many their order is that of pieces of 1024 of them.
   const int64_t blocks = Volume(launch_.grid);
   std::vector<int> piece;
@@ -278,56 +317,77 @@ void Grid::RunBlock() {
   Arena().Begin();
   TrafficBlock traffic;
   for (Thread& thread : threads_) thread.state = State::kReady;
+  for (Warp& warp : warps_) warp.ready = warp.lanes;
   at_barrier_ = 0;
-  size_t ended = 0;
+  ended_ = 0;
   std::vector<int> warps(warps_.size());
   std::iota(warps.begin(), warps.end(), 0);
-  while (ended < threads_.size()) {
+  while (ended_ < threads_.size()) {
     order_.Shuffle(warps);
-    size_t turns = 0;
-    for (int warp : warps) turns += RunWarp(static_cast<size_t>(warp), ended);
-    if (turns == 0) FailStuck();
+    turns_ = 0;
+    for (int warp : warps) RunWarp(static_cast<size_t>(warp));
+    if (turns_ == 0) FailStuck();
   }
 }
 
 // A warp goes on as far as it can before the next one does: what its lanes
-// exchange stays in the processor's nearest cache.
-size_t Grid::RunWarp(size_t warp, size_t& ended) {
-  const size_t first = warp * kWarpSize;
-  std::vector<int> lanes(std::min<size_t>(kWarpSize, threads_.size() - first));
-  std::iota(lanes.begin(), lanes.end(), static_cast<int>(first));
-  size_t turns = 0;
-  for (bool moved = true; moved;) {
-    moved = false;
-    order_.Shuffle(lanes);
-    for (int number : lanes) {
-      Thread& thread = threads_[static_cast<size_t>(number)];
-      if (thread.state != State::kReady) continue;
-      Turn(thread);
-      if (thread.state == State::kEnded) ++ended;
-      moved = true;
-      ++turns;
-    }
-  }
-  return turns;
+// exchange stays in the processor's nearest cache. A lane that waits or ends
+// passes the turn to the next one.
+void Grid::RunWarp(size_t warp) {
+  warp_ = &warps_[warp];
+  if (warp_->ready == 0) return;
+  lanes_.resize(static_cast<size_t>(warp_->lanes));
+  std::iota(lanes_.begin(), lanes_.end(), static_cast<int>(warp * kWarpSize));
+  order_.Shuffle(lanes_);
+  next_ = 0;
+  Thread& first = *NextLane();
+  BeginTurn(first);
+  first.fiber->Resume();
+  current_ = nullptr;
 }
 
-void Grid::Turn(Thread& thread) {
+Thread* Grid::NextLane() {
+  if (warp_->ready == 0) return nullptr;
+  for (;;) {
+    if (next_ == lanes_.size()) {
+      order_.Shuffle(lanes_);
+      next_ = 0;
+    }
+    Thread& thread = threads_[static_cast<size_t>(lanes_[next_++])];
+    if (thread.state == State::kReady) return &thread;
+  }
+}
+
+void Grid::BeginTurn(Thread& thread) {
+  ++turns_;
   current_ = &thread;
   thread_index = thread.index;
   TrafficBlock::SetThread(thread.number);
-  if (thread.fiber == nullptr) {
-    if (idle_.empty()) idle_.push_back(std::make_unique<Fiber>());
-    thread.fiber = std::move(idle_.back());
-    idle_.pop_back();
-    thread.fiber->Begin(&RunThread, this);
+  if (thread.fiber != nullptr) return;
+  if (idle_.empty()) idle_.push_back(std::make_unique<Fiber>());
+  thread.fiber = std::move(idle_.back());
+  idle_.pop_back();
+  thread.fiber->Begin(&RunThreads, this);
+}
+
+bool Grid::EndTurn() {
+  Thread& self = *current_;
+  self.state = State::kEnded;
+  ++ended_;
+  --warp_->ready;
+  Thread* const next = NextLane();
+  if (next != nullptr && next->fiber == nullptr) {
+    next->fiber = std::move(self.fiber);
+    BeginTurn(*next);
+    return true;
   }
-  thread.fiber->Resume();
-  if (thread.fiber->ended()) {
-    thread.state = State::kEnded;
-    idle_.push_back(std::move(thread.fiber));
+  if (next != nullptr) {
+    BeginTurn(*next);
+    self.fiber->PassAtEnd(*next->fiber);
   }
-  current_ = nullptr;
+  // Nobody takes it before what runs on it has ended.
+  idle_.push_back(std::move(self.fiber));
+  return false;
 }
 
 void Grid::SyncThreads(Place place) {
@@ -342,34 +402,31 @@ void Grid::SyncThreads(Place place) {
   for (Thread& other : threads_) {
     if (&other == &self) continue;
     CH_CHECK(other.place.line == place.line &&
-             std::strcmp(other.place.file, place.file) == 0)
+             (other.place.file == place.file ||
+              std::strcmp(other.place.file, place.file) == 0))
         << Where() << " waits at __syncthreads of " << emulation::Show(place)
         << ", but thread " << Show(other) << " at that of "
         << emulation::Show(other.place);
     other.state = State::kReady;
   }
+  for (Warp& warp : warps_) warp.ready = warp.lanes;
 }
 
-uint64_t Grid::WarpExchange(WarpOp op, unsigned mask, uint64_t value, int from,
-                            Place place) {
+[[gnu::always_inline]] inline uint64_t Grid::WarpExchange(
+    WarpOp op, unsigned mask, uint64_t value, int from, Place place) {
   Thread& self = *current_;
   const unsigned bit = 1u << lane();
-  CH_CHECK((mask & bit) != 0)
-      << Where() << ": " << NameOf(op) << " at " << emulation::Show(place)
-      << " with a mask of " << absl::StrCat(absl::Hex(mask))
-      << ", which leaves out the lane itself, " << lane();
-  CH_CHECK(op != WarpOp::kShuffle ||
-           (from >= 0 && from < kWarpSize && ((mask >> from) & 1u) != 0))
-      << Where() << ": a shuffle at " << emulation::Show(place)
-      << " takes from lane " << from << ", which the mask of "
-      << absl::StrCat(absl::Hex(mask)) << " leaves out";
+  const bool is_lane =
+      from >= 0 && from < kWarpSize && (mask >> from & 1u) != 0;
+  if ((mask & bit) == 0 || (op == WarpOp::kShuffle && !is_lane)) [[unlikely]] {
+    FailMask(op, mask, from, place);
+  }
   self.op = op;
   self.mask = mask;
   self.value = value;
   self.from = from;
   self.place = place;
-  const size_t number = static_cast<size_t>(self.number) / kWarpSize;
-  Warp& warp = warps_[number];
+  Warp& warp = *warp_;
   Gathering* gathering = nullptr;
   for (Gathering& one : warp.gatherings) {
     if (one.mask == mask) gathering = &one;
@@ -382,18 +439,29 @@ uint64_t Grid::WarpExchange(WarpOp op, unsigned mask, uint64_t value, int from,
   if (gathering->arrived != mask) {
     Wait(self, State::kAtWarpOp, place);
   } else {
-    const Gathering whole = *gathering;
-    std::erase_if(warp.gatherings,
-                  [&](const Gathering& one) { return one.mask == mask; });
-    Complete(whole, number * kWarpSize);
+    *gathering = warp.gatherings.back();
+    warp.gatherings.pop_back();
+    Complete(mask);
   }
   return self.result;
 }
 
-void Grid::Complete(const Gathering& gathering, size_t first) {
+void Grid::FailMask(WarpOp op, unsigned mask, int from, Place place) {
+  CH_CHECK((mask >> lane() & 1u) != 0)
+      << Where() << ": " << NameOf(op) << " at " << emulation::Show(place)
+      << " with a mask of " << absl::StrCat(absl::Hex(mask))
+      << ", which leaves out the lane itself, " << lane();
+  CH_CHECK(false) << Where() << ": a shuffle at " << emulation::Show(place)
+                  << " takes from lane " << from << ", which the mask of "
+                  << absl::StrCat(absl::Hex(mask)) << " leaves out";
+  __builtin_unreachable();
+}
+
+void Grid::Complete(unsigned mask) {
   const Thread& self = *current_;
+  const auto first = static_cast<size_t>(self.number - lane());
   uint64_t ballot = 0;
-  for (unsigned left = gathering.mask; left != 0; left &= left - 1) {
+  for (unsigned left = mask; left != 0; left &= left - 1) {
     const int lane = std::countr_zero(left);
     const Thread& other = threads_[first + static_cast<size_t>(lane)];
     CH_CHECK(other.op == self.op)
@@ -403,7 +471,7 @@ void Grid::Complete(const Gathering& gathering, size_t first) {
         << emulation::Show(other.place);
     if (other.value != 0) ballot |= uint64_t{1} << lane;
   }
-  for (unsigned left = gathering.mask; left != 0; left &= left - 1) {
+  for (unsigned left = mask; left != 0; left &= left - 1) {
     Thread& other =
         threads_[first + static_cast<size_t>(std::countr_zero(left))];
     other.result = self.op == WarpOp::kShuffle
@@ -411,6 +479,7 @@ void Grid::Complete(const Gathering& gathering, size_t first) {
                        : ballot;
     if (&other != &self) other.state = State::kReady;
   }
+  warp_->ready += std::popcount(mask) - 1;
 }
 
 std::string Grid::WhatKeeps(const Thread& waiting, const Thread& other) const {

@@ -3,9 +3,8 @@
 
 #include <algorithm>
 #include <atomic>
-#include <map>
 #include <tuple>
-#include <utility>
+#include <vector>
 
 #include "crosshatch/base/check.h"
 
@@ -15,13 +14,13 @@ namespace {
 constexpr int kLanes = 32;
 
 std::atomic<TrafficCount*> current_count{nullptr};
-thread_local constinit int current_thread = 0;
 
 }  // namespace
 
 namespace internal {
 
 thread_local constinit TrafficBlock* traffic_block = nullptr;
+thread_local constinit int traffic_thread = 0;
 
 // Not inlined, so that its return address is the place of the call, of which
 // every inlined copy of an accessor has its own.
@@ -49,40 +48,58 @@ TrafficBlock::TrafficBlock() : count_(current_count.load()) {
   if (count_ != nullptr) internal::traffic_block = this;
 }
 
-void TrafficBlock::SetThread(int number) { current_thread = number; }
-
 void TrafficBlock::Note(const void* site, const void* address, size_t bytes,
                         bool is_store) {
   accesses_.push_back({site, reinterpret_cast<uintptr_t>(address),
-                       static_cast<uint32_t>(bytes), current_thread, is_store});
+                       static_cast<uint32_t>(bytes), internal::traffic_thread,
+                       is_store});
 }
 
 TrafficBlock::~TrafficBlock() {
   internal::traffic_block = nullptr;
   if (count_ == nullptr) return;
   // The n-th time that the lanes of a warp come to an instruction is one
-  // request of theirs.
-  std::map<std::pair<int, const void*>, int> times;
-  std::map<std::tuple<int, const void*, int>, std::vector<uintptr_t>> requests;
-  std::map<const void*, bool> stores;
-  for (const Access& access : accesses_) {
-    const int time = times[{access.thread, access.site}]++;
-    std::vector<uintptr_t>& sectors =
-        requests[{access.thread / kLanes, access.site, time}];
+  // request of theirs. Accesses of a thread stay in its order.
+  std::stable_sort(
+      accesses_.begin(), accesses_.end(), [](const Access& a, const Access& b) {
+        return std::tie(a.site, a.thread) < std::tie(b.site, b.thread);
+      });
+  struct Sector {
+    const void* site;
+    int warp;
+    int time;
+    uintptr_t number;
+    bool is_store;
+    bool IsOfRequest(const Sector& other) const {
+      return site == other.site && warp == other.warp && time == other.time;
+    }
+  };
+  std::vector<Sector> sectors;
+  int time = 0;
+  for (size_t i = 0; i < accesses_.size(); ++i) {
+    const Access& access = accesses_[i];
+    const bool again = i > 0 && accesses_[i - 1].site == access.site &&
+                       accesses_[i - 1].thread == access.thread;
+    time = again ? time + 1 : 0;
     const uintptr_t last = (access.address + access.bytes - 1) / kSectorBytes;
     for (uintptr_t s = access.address / kSectorBytes; s <= last; ++s) {
-      sectors.push_back(s);
+      sectors.push_back(
+          {access.site, access.thread / kLanes, time, s, access.is_store});
     }
-    stores[access.site] = access.is_store;
   }
+  std::sort(sectors.begin(), sectors.end(),
+            [](const Sector& a, const Sector& b) {
+              return std::tie(a.site, a.warp, a.time, a.number) <
+                     std::tie(b.site, b.warp, b.time, b.number);
+            });
   Traffic traffic;
-  for (auto& [key, sectors] : requests) {
-    std::sort(sectors.begin(), sectors.end());
-    const auto distinct =
-        std::unique(sectors.begin(), sectors.end()) - sectors.begin();
-    const bool is_store = stores[std::get<1>(key)];
-    (is_store ? traffic.store_requests : traffic.load_requests) += 1;
-    (is_store ? traffic.store_sectors : traffic.load_sectors) += distinct;
+  for (size_t i = 0; i < sectors.size(); ++i) {
+    const Sector& sector = sectors[i];
+    const bool same = i > 0 && sectors[i - 1].IsOfRequest(sector);
+    if (same && sectors[i - 1].number == sector.number) continue;
+    (sector.is_store ? traffic.store_sectors : traffic.load_sectors) += 1;
+    if (same) continue;
+    (sector.is_store ? traffic.store_requests : traffic.load_requests) += 1;
   }
   std::lock_guard<std::mutex> lock(count_->mutex_);
   count_->total_.load_requests += traffic.load_requests;

@@ -15,6 +15,13 @@
 
 namespace crosshatch::emulation {
 
+namespace internal {
+
+/// The thread that accesses.
+extern thread_local constinit int traffic_thread;
+
+}  // namespace internal
+
 inline constexpr int kSectorBytes = 32;
 
 struct Traffic {
@@ -55,7 +62,7 @@ class TrafficBlock {
   TrafficBlock& operator=(const TrafficBlock&) = delete;
 
   /// The thread that accesses from now on.
-  static void SetThread(int number);
+  static void SetThread(int number) { internal::traffic_thread = number; }
   /// An access by the instruction at `site`.
   void Note(const void* site, const void* address, size_t bytes, bool is_store);
 

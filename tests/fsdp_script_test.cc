@@ -34,7 +34,7 @@ constexpr int kCalls = 40;
 
 TEST(FsdpScriptTest, AMeshSeesWhatOneRankSees) {
   const unsigned first = FuzzSeed();
-  const unsigned count = FuzzCases("CROSSHATCH_FUZZ_SCRIPTS", 150);
+  const unsigned count = FuzzCases("CROSSHATCH_FUZZ_SCRIPTS", 75);
   for (unsigned i = 0; i < count; ++i) {
     const uint64_t seed = uint64_t{first} * 100000 + i;
     const FsdpScript script = RandomFsdpScript(seed, kCalls);

@@ -201,7 +201,7 @@ def ch_cc_library(name, srcs = [], hdrs = [], deps = [], copts = [], optimised =
       srcs: its sources.
       hdrs: its headers, private ones too.
       deps: what it includes.
-      copts: beside those of all libraries.
+      copts: beside those of every library.
       optimised: of one for tests (testonly), that it computes for longer than it
         is compiled: it is then optimised as what it tests is.
       **kwargs: of the cc_library.

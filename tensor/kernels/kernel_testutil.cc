@@ -3,9 +3,11 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstdlib>
 #include <cstring>
 #include <new>
 #include <numeric>
+#include <string_view>
 
 #include "crosshatch/base/check.h"
 #include "gtest/gtest.h"
@@ -194,6 +196,14 @@ void ExpectWithin(const Reals& actual, const Reals& expected,
       << what << ": worst element " << worst << " of " << actual.size()
       << ": expected " << expected[worst] << ", actual " << actual[worst]
       << ", bound " << worst_bound;
+}
+
+bool AreCasesFew() {
+  const char* const cases = std::getenv("CROSSHATCH_KERNEL_CASES");
+  if (cases == nullptr) return false;
+  CH_CHECK(std::string_view(cases) == "few")
+      << "CROSSHATCH_KERNEL_CASES=" << cases << " is not \"few\"";
+  return true;
 }
 
 DType ComputeDType(DType dtype) {

@@ -8,6 +8,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <initializer_list>
 #include <string>
 #include <vector>
 
@@ -171,6 +172,18 @@ void ExpectWithin(const Reals& actual, const Reals& expected,
 Real Gamma(DType dtype, int64_t n);
 /// The dtype that elements of `dtype` are computed in.
 DType ComputeDType(DType dtype);
+
+/// Whether AllOrFew gives few.
+bool AreCasesFew();
+
+/// \returns `all`, or where $CROSSHATCH_KERNEL_CASES is "few", `few`. The gate
+/// says so to emulated kernels, of which it runs each and takes each way
+/// through it; the nightly run tries all sizes.
+template <typename T>
+std::vector<T> AllOrFew(std::initializer_list<T> all,
+                        std::initializer_list<T> few) {
+  return AreCasesFew() ? few : all;
+}
 
 inline constexpr DType kFloatDTypes[] = {DType::kFloat32, DType::kFloat64,
                                          DType::kBFloat16, DType::kFloat16};

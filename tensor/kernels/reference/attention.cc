@@ -195,6 +195,7 @@ Attention AttentionForward(const AttentionArgs& args) {
         result.score_magnitude =
             std::max(result.score_magnitude, row.magnitude);
         for (size_t j = 0; j < row.p.size(); ++j) {
+          if (row.p[j] == 0) continue;
           for (int64_t d = 0; d < args.head_dim; ++d) {
             const Real term = row.p[j] * row.kept[j] *
                               in.v(b, static_cast<int64_t>(j), kv_head, d);
@@ -229,6 +230,8 @@ AttentionGradients AttentionBackward(const AttentionBackwardArgs& all) {
         Real delta = 0, delta_size = 0;
         for (int64_t j = 0; j < visible; ++j) {
           const auto at = static_cast<size_t>(j);
+          // What a key of no probability would add is 0 everywhere.
+          if (row.p[at] == 0) continue;
           for (int64_t d = 0; d < args.head_dim; ++d) {
             const Real term = grad(b, i, h, d) * in.v(b, j, g, d);
             dp[at] += term;
@@ -241,11 +244,12 @@ AttentionGradients AttentionBackward(const AttentionBackwardArgs& all) {
         }
         for (int64_t j = 0; j < visible; ++j) {
           const auto at = static_cast<size_t>(j);
+          if (row.p[at] == 0) continue;
+          const Real weight = row.p[at] * row.kept[at];
           const Real ds = row.p[at] * (dp[at] - delta) * scale;
           const Real ds_size = row.p[at] * (dp_size[at] + delta_size) * scale;
           for (int64_t d = 0; d < args.head_dim; ++d) {
             const Real gradient = grad(b, i, h, d);
-            const Real weight = row.p[at] * row.kept[at];
             dv.at(b, j, g, d) += weight * gradient;
             dv_size.at(b, j, g, d) += weight * std::abs(gradient);
             dq.at(b, i, h, d) += ds * in.k(b, j, g, d);

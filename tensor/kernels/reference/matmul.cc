@@ -1,9 +1,25 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "crosshatch/tensor/kernels/reference/matmul.h"
 
+#include <array>
 #include <cmath>
+#include <cstddef>
+#include <cstdint>
 
 namespace crosshatch::reference {
+namespace {
+
+Reals ReadRuns(const void* data, DType dtype, int64_t offset,
+               const KernelShape& shape,
+               const std::array<int64_t, 2>& strides) {
+  Reals values;
+  for (int64_t at : Offsets(shape, strides.data())) {
+    values.push_back(ReadElement(data, dtype, offset + at));
+  }
+  return values;
+}
+
+}  // namespace
 
 Products MatMul(const MatMulArgs& args) {
   const auto a = Offsets(args.batch, args.a.batch_strides);
@@ -11,21 +27,26 @@ Products MatMul(const MatMulArgs& args) {
   const auto out = Offsets(args.batch, args.out.batch_strides);
   const auto alpha = static_cast<Real>(args.alpha);
   const auto beta = static_cast<Real>(args.beta);
+  const auto k = static_cast<size_t>(args.k);
   Products result;
   for (size_t batch = 0; batch < out.size(); ++batch) {
+    // The rows of a and the columns of b, one after the other.
+    const Reals rows =
+        ReadRuns(args.a.data, args.dtype, a[batch], {2, {args.m, args.k}},
+                 {args.a.row_stride, args.a.col_stride});
+    const Reals columns =
+        ReadRuns(args.b.data, args.dtype, b[batch], {2, {args.n, args.k}},
+                 {args.b.col_stride, args.b.row_stride});
     for (int64_t i = 0; i < args.m; ++i) {
       for (int64_t j = 0; j < args.n; ++j) {
+        const Real* const row = rows.data() + static_cast<size_t>(i) * k;
+        const Real* const column = columns.data() + static_cast<size_t>(j) * k;
         Real sum = 0;
         Real magnitude = 0;
-        for (int64_t p = 0; p < args.k; ++p) {
-          const Real x = ReadElement(
-              args.a.data, args.dtype,
-              a[batch] + i * args.a.row_stride + p * args.a.col_stride);
-          const Real y = ReadElement(
-              args.b.data, args.dtype,
-              b[batch] + p * args.b.row_stride + j * args.b.col_stride);
-          sum += x * y;
-          magnitude += std::abs(x * y);
+        for (size_t p = 0; p < k; ++p) {
+          const Real product = row[p] * column[p];
+          sum += product;
+          magnitude += std::abs(product);
         }
         sum *= alpha;
         magnitude *= std::abs(alpha);

@@ -9,6 +9,7 @@
 namespace crosshatch {
 namespace {
 
+using kernel_test::AllOrFew;
 using kernel_test::ExpectWithin;
 using kernel_test::Gamma;
 using kernel_test::Kernels;
@@ -171,7 +172,8 @@ void TestNorm(const Case& c) {
 TEST(NormTest, ForwardAndBackward) {
   for (bool centered : {false, true}) {
     for (DType dtype : kernel_test::kFloatDTypes) {
-      for (int64_t cols : {1, 2, 3, 5, 7, 13, 31, 64, 127, 1500}) {
+      for (int64_t cols : AllOrFew<int64_t>(
+               {1, 2, 3, 5, 7, 13, 31, 64, 127, 1500}, {1, 7, 64, 1500})) {
         TestNorm({dtype, 3, cols, centered, dtype});
       }
       // More than a block has in registers.
