@@ -116,6 +116,9 @@ COPTS = [
     "-Wno-maybe-uninitialized",  # false alarms of GCC 12 on std::optional
 ]
 
+# Of kernels: loops of conversions are left to the compiler's vectorizer.
+KERNEL_COPTS = ["-O3"]
+
 # A test's own code runs for milliseconds and is compiled for seconds; what it
 # tests is optimised as ever. Fortified functions need an optimiser.
 TEST_COPTS = COPTS + select({
@@ -216,8 +219,9 @@ def ch_cc_library(name, srcs = [], hdrs = [], deps = [], copts = [], optimised =
     else:
         # A precompiled header brings its own level of optimisation: beside one of
         # -O2 GCC compiles the functions of Highway's targets, which have options
-        # of their own, at -O2 too, whatever -O the file is given.
-        base, more = _settings(COPTS, None if "-O3" in copts else "library")
+        # of their own, at -O2 too, whatever -O the file is given. So kernels have
+        # one of their own.
+        base, more = _settings(COPTS, "kernel" if copts == KERNEL_COPTS else "library")
     cc_library(
         name = name,
         srcs = srcs,

@@ -110,9 +110,10 @@ void ForwardUnit(const AttentionArgs& args, const internal::ForwardCut& cut,
         T* const group_scores = scores + first * kKeys;
         T* const group_out = out + first * dim;
         const int64_t width = WidthOf(here);
-        GemmTile<false>(count, width, args.head_dim, queries + first * dim, dim,
-                        int64_t{1}, key_tiles + tile_key * dim + keys.begin,
-                        kKeys, group_scores, kKeys);
+        GemmTile<false, TileOrder::kRows>(
+            count, width, args.head_dim, queries + first * dim, dim,
+            key_tiles + tile_key * dim + keys.begin, kKeys, group_scores,
+            kKeys);
         T shift[kQueries];
         T factor[kQueries];
         for (int64_t r = 0; r < count; ++r) {
@@ -141,8 +142,9 @@ void ForwardUnit(const AttentionArgs& args, const internal::ForwardCut& cut,
             DropRow(args, at, begin + first + r, key, here, row, row);
           }
         }
-        GemmTile<true>(count, dim, here, group_scores, kKeys, int64_t{1},
-                       values + key * dim, dim, group_out, dim);
+        GemmTile<true, TileOrder::kRows>(count, dim, here, group_scores, kKeys,
+                                         values + key * dim, dim, group_out,
+                                         dim);
       };
       seen.ForGroups(tile_key, group);
     }

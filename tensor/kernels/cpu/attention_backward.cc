@@ -145,10 +145,9 @@ void BackwardUnit(const AttentionBackwardArgs& all, int64_t unit,
           T* const p = scores + first * kKeys;
           T* const ds = dscores + first * kKeys;
           T* const kept = args.dropout > 0 ? dropped + first * kKeys : p;
-          GemmTile<false>(count, width, args.head_dim, queries + first * dim,
-                          dim, int64_t{1},
-                          key_tiles + tile_key * dim + keys.begin, kKeys, p,
-                          kKeys);
+          GemmTile<false, TileOrder::kRows>(
+              count, width, args.head_dim, queries + first * dim, dim,
+              key_tiles + tile_key * dim + keys.begin, kKeys, p, kKeys);
           for (int64_t r = 0; r < count; ++r) {
             const int64_t query = begin + first + r;
             T* const row = p + r * kKeys;
@@ -159,21 +158,23 @@ void BackwardUnit(const AttentionBackwardArgs& all, int64_t unit,
               DropRow(args, at, query, key, width, row, kept + r * kKeys);
             }
           }
-          GemmTile<true>(here, dim, count, kept, int64_t{1}, kKeys,
-                         grads + first * dim, dim, dvalues + key * dim, dim);
-          GemmTile<false>(count, width, args.head_dim, grads + first * dim, dim,
-                          int64_t{1}, value_tiles + tile_key * dim + keys.begin,
-                          kKeys, ds, kKeys);
+          GemmTile<true, TileOrder::kColumns>(here, dim, count, kept, kKeys,
+                                              grads + first * dim, dim,
+                                              dvalues + key * dim, dim);
+          GemmTile<false, TileOrder::kRows>(
+              count, width, args.head_dim, grads + first * dim, dim,
+              value_tiles + tile_key * dim + keys.begin, kKeys, ds, kKeys);
           if (args.dropout > 0) {
             DroppedScoreGradients(p, kept, ds, count, width, delta + first);
           } else {
             ScoreGradients(p, ds, count, width, delta + first);
           }
-          GemmTile<true>(here, dim, count, ds, int64_t{1}, kKeys,
-                         queries + first * dim, dim, dkeys + key * dim, dim);
-          GemmTile<true>(count, dim, here, ds, kKeys, int64_t{1},
-                         key_rows + key * dim, dim, dqueries + first * dim,
-                         dim);
+          GemmTile<true, TileOrder::kColumns>(here, dim, count, ds, kKeys,
+                                              queries + first * dim, dim,
+                                              dkeys + key * dim, dim);
+          GemmTile<true, TileOrder::kRows>(count, dim, here, ds, kKeys,
+                                           key_rows + key * dim, dim,
+                                           dqueries + first * dim, dim);
         };
         seen.ForGroups(tile_key, group);
       }

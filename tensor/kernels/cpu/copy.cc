@@ -6,6 +6,7 @@
 #include <type_traits>
 
 #include "crosshatch/base/check.h"
+#include "crosshatch/tensor/kernels/cpu/copy_run.h"
 #include "crosshatch/tensor/kernels/cpu/entry_points.h"
 #include "crosshatch/tensor/kernels/cpu/parallel.h"
 
@@ -24,53 +25,55 @@ using internal::Blocking;
 using internal::RowCursor;
 using internal::StridedLoop;
 
-/// Converts block by block. Operand 0 of the loop is written, 1 read.
-template <typename To, typename From>
+/// Converts block by block. Operand 0 of the loop is written, 1 read. C is what
+/// the source's dtype is computed in, through which all conversions go.
+template <typename C>
 void ConvertBlocks(const StridedLoop& loop, const CopyArgs& args,
                    KernelContext& context) {
   const Blocking blocking(loop);
+  const int64_t to_stride = loop.inner_stride(0);
+  const int64_t from_stride = loop.inner_stride(1);
+  const DType to_dtype = args.out.dtype;
+  const DType from_dtype = args.src.dtype;
   internal::ForRanges(
       context, blocking.blocks, Blocking::kBlock / 2,
       [&](int64_t begin, int64_t end) HWY_ATTR {
+        HWY_ALIGN C buffer[Blocking::kBlock];
         for (int64_t b = begin; b < end; ++b) {
           const Blocking::Block block = blocking.At(b);
           RowCursor cursor(loop, block.row);
           for (int64_t r = 0; r < block.rows; ++r) {
-            const int64_t to_stride = loop.inner_stride(0);
-            const int64_t from_stride = loop.inner_stride(1);
-            ConvertRun(static_cast<const From*>(args.src.data) +
-                           cursor.offset(1) + block.start * from_stride,
-                       from_stride,
-                       static_cast<To*>(args.out.data) + cursor.offset(0) +
-                           block.start * to_stride,
-                       to_stride, block.count);
+            const void* from = internal::ElementAt(
+                args.src.data, from_dtype,
+                cursor.offset(1) + block.start * from_stride);
+            void* to =
+                internal::ElementAt(args.out.data, to_dtype,
+                                    cursor.offset(0) + block.start * to_stride);
+            if (to_dtype == DTypeOf<C> && to_stride == 1) {
+              LoadRun(from, from_dtype, from_stride, block.count,
+                      static_cast<C*>(to));
+            } else if (from_dtype == DTypeOf<C> && from_stride == 1) {
+              StoreRun(static_cast<const C*>(from), to, to_dtype, to_stride,
+                       block.count);
+            } else {
+              LoadRun(from, from_dtype, from_stride, block.count, buffer);
+              StoreRun(buffer, to, to_dtype, to_stride, block.count);
+            }
             cursor.Next();
           }
         }
       });
 }
 
-/// Between f32, bf16 and f16.
-void ConvertFloats(const StridedLoop& loop, const CopyArgs& args,
-                   KernelContext& context) {
-  const auto to = [&](auto from_element) HWY_ATTR {
-    using From = decltype(from_element);
-    switch (args.out.dtype) {
-      case DType::kBFloat16:
-        return ConvertBlocks<BFloat16, From>(loop, args, context);
-      case DType::kFloat16:
-        return ConvertBlocks<Float16, From>(loop, args, context);
-      default:
-        return ConvertBlocks<float, From>(loop, args, context);
-    }
-  };
-  switch (args.src.dtype) {
-    case DType::kBFloat16:
-      return to(BFloat16{});
-    case DType::kFloat16:
-      return to(Float16{});
-    default:
-      return to(float{});
+void Convert(const StridedLoop& loop, const CopyArgs& args,
+             KernelContext& context) {
+  switch (internal::ComputeTypeOf(args.src.dtype)) {
+    case internal::ComputeType::kFloat:
+      return ConvertBlocks<float>(loop, args, context);
+    case internal::ComputeType::kDouble:
+      return ConvertBlocks<double>(loop, args, context);
+    case internal::ComputeType::kInteger:
+      return ConvertBlocks<int64_t>(loop, args, context);
   }
 }
 
@@ -107,34 +110,6 @@ void Accumulate(const StridedLoop& loop, const CopyArgs& args,
   }
 }
 
-void Fill(const FillArgs& args, KernelContext& context) {
-  const auto loop = StridedLoop::Make(args.shape, {args.out.strides}, 0);
-  const Blocking blocking(loop);
-  internal::DispatchDType(args.out.dtype, [&](auto element) HWY_ATTR {
-    using T = decltype(element);
-    const T value = internal::ConvertElement<T>(args.value);
-    internal::ForRanges(context, blocking.blocks, Blocking::kBlock / 4,
-                        [&](int64_t begin, int64_t end) HWY_ATTR {
-                          for (int64_t b = begin; b < end; ++b) {
-                            const Blocking::Block block = blocking.At(b);
-                            RowCursor cursor(loop, block.row);
-                            for (int64_t r = 0; r < block.rows; ++r) {
-                              const int64_t stride = loop.inner_stride(0);
-                              T* to = static_cast<T*>(args.out.data) +
-                                      cursor.offset(0) + block.start * stride;
-                              if (stride == 1) {
-                                std::fill(to, to + block.count, value);
-                              } else {
-                                for (int64_t i = 0; i < block.count; ++i)
-                                  to[i * stride] = value;
-                              }
-                              cursor.Next();
-                            }
-                          }
-                        });
-  });
-}
-
 }  // namespace HWY_NAMESPACE
 }  // namespace crosshatch
 HWY_AFTER_NAMESPACE();
@@ -142,48 +117,33 @@ HWY_AFTER_NAMESPACE();
 #if HWY_ONCE
 namespace crosshatch {
 
-HWY_EXPORT(ConvertFloats);
+HWY_EXPORT(Convert);
 HWY_EXPORT(Accumulate);
-HWY_EXPORT(Fill);
 
 namespace internal {
 namespace {
 
-bool IsAtMostFloat(DType dtype) {
-  return ComputeTypeOf(dtype) == ComputeType::kFloat;
-}
-
-/// Calls f with an integer type of the size of dtype's elements.
-template <typename F>
-void DispatchSize(DType dtype, F&& f) {
-  switch (SizeOf(dtype)) {
-    case 1:
-      return f(uint8_t{});
-    case 2:
-      return f(uint16_t{});
-    case 4:
-      return f(uint32_t{});
-    default:
-      return f(uint64_t{});
-  }
-}
-
-/// Rows that are contiguous on both sides.
-template <typename T>
+/// Row by row, of any strides.
 void CopyRows(const StridedLoop& loop, const CopyArgs& args,
               KernelContext& context) {
   const Blocking blocking(loop);
-  ForRanges(context, blocking.blocks, Blocking::kBlock / 4,
+  const int64_t to_stride = loop.inner_stride(0);
+  const int64_t from_stride = loop.inner_stride(1);
+  const DType dtype = args.out.dtype;
+  const bool contiguous = to_stride == 1 && from_stride == 1;
+  ForRanges(context, blocking.blocks, Blocking::kBlock / (contiguous ? 4 : 2),
             [&](int64_t begin, int64_t end) {
               for (int64_t b = begin; b < end; ++b) {
                 const Blocking::Block block = blocking.At(b);
                 RowCursor cursor(loop, block.row);
                 for (int64_t r = 0; r < block.rows; ++r) {
-                  std::memcpy(static_cast<T*>(args.out.data) +
-                                  cursor.offset(0) + block.start,
-                              static_cast<const T*>(args.src.data) +
-                                  cursor.offset(1) + block.start,
-                              static_cast<size_t>(block.count) * sizeof(T));
+                  CopyRun(
+                      ElementAt(args.src.data, dtype,
+                                cursor.offset(1) + block.start * from_stride),
+                      from_stride,
+                      ElementAt(args.out.data, dtype,
+                                cursor.offset(0) + block.start * to_stride),
+                      to_stride, dtype, block.count);
                   cursor.Next();
                 }
               }
@@ -234,20 +194,19 @@ void CopyTransposed(const StridedLoop& loop, int d, const CopyArgs& args,
             });
 }
 
-template <typename T>
 void CopySame(const StridedLoop& loop, const CopyArgs& args,
               KernelContext& context) {
-  if (loop.inner_stride(0) == 1 && loop.inner_stride(1) == 1) {
-    return CopyRows<T>(loop, args, context);
-  }
-  if (loop.inner_stride(0) == 1 && loop.inner_stride(1) != 0) {
+  const int64_t from_stride = loop.inner_stride(1);
+  if (loop.inner_stride(0) == 1 && from_stride != 0 && from_stride != 1) {
     for (int d = 0; d < loop.ndim - 1; ++d) {
-      if (loop.strides[1][d] == 1) {
-        return CopyTransposed<T>(loop, d, args, context);
-      }
+      if (loop.strides[1][d] != 1) continue;
+      DispatchSize(args.src.dtype, [&](auto element) {
+        CopyTransposed<decltype(element)>(loop, d, args, context);
+      });
+      return;
     }
   }
-  HWY_NAMESPACE::ConvertBlocks<T, T>(loop, args, context);
+  CopyRows(loop, args, context);
 }
 
 }  // namespace
@@ -260,23 +219,36 @@ void CpuCopy(const CopyArgs& args, KernelContext& context) {
     CH_CHECK(args.out.dtype != DType::kBool) << "copy kernel: adds to bool";
     HWY_DYNAMIC_DISPATCH(Accumulate)(loop, args, context);
   } else if (args.src.dtype == args.out.dtype) {
-    DispatchSize(args.src.dtype, [&](auto element) {
-      CopySame<decltype(element)>(loop, args, context);
-    });
-  } else if (IsAtMostFloat(args.src.dtype) && IsAtMostFloat(args.out.dtype)) {
-    HWY_DYNAMIC_DISPATCH(ConvertFloats)(loop, args, context);
+    CopySame(loop, args, context);
   } else {
-    DispatchDType(args.src.dtype, [&](auto from) {
-      DispatchDType(args.out.dtype, [&](auto to) {
-        HWY_NAMESPACE::ConvertBlocks<decltype(to), decltype(from)>(loop, args,
-                                                                   context);
-      });
-    });
+    HWY_DYNAMIC_DISPATCH(Convert)(loop, args, context);
   }
 }
 
 void CpuFill(const FillArgs& args, KernelContext& context) {
-  HWY_DYNAMIC_DISPATCH(Fill)(args, context);
+  const auto loop = StridedLoop::Make(args.shape, {args.out.strides}, 0);
+  const Blocking blocking(loop);
+  const int64_t stride = loop.inner_stride(0);
+  const DType dtype = args.out.dtype;
+  uint64_t value = 0;
+  DispatchDType(dtype, [&](auto element) {
+    element = ConvertElement<decltype(element)>(args.value);
+    std::memcpy(&value, &element, sizeof(element));
+  });
+  ForRanges(context, blocking.blocks, Blocking::kBlock / 4,
+            [&](int64_t begin, int64_t end) {
+              for (int64_t b = begin; b < end; ++b) {
+                const Blocking::Block block = blocking.At(b);
+                RowCursor cursor(loop, block.row);
+                for (int64_t r = 0; r < block.rows; ++r) {
+                  CopyRun(&value, 0,
+                          ElementAt(args.out.data, dtype,
+                                    cursor.offset(0) + block.start * stride),
+                          stride, dtype, block.count);
+                  cursor.Next();
+                }
+              }
+            });
 }
 
 void CpuArange(const ArangeArgs& args, KernelContext& context) {

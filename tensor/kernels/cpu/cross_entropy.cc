@@ -50,7 +50,7 @@ void CrossEntropyAs(const CrossEntropyArgs& args, KernelContext& context) {
       [&](int64_t begin, int64_t end) HWY_ATTR {
         for (int64_t r = begin; r < end; ++r) {
           RowReader<T> x(args.logits, args.dtype, r);
-          const T max = ReduceRow<MaxOp>(x, args.cols);
+          const T max = ReduceRow(kReduction<MaxOp, T>, x, args.cols);
           const T logsumexp = max + std::log(SumExpRow(x, args.cols, max));
           const int64_t target = Target(args.targets, r);
           T loss = 0;

@@ -116,6 +116,21 @@ inline void DispatchDType(DType dtype, F&& f) {
   }
 }
 
+/// Calls f(U()) with the unsigned integer of the size of `dtype`'s elements.
+template <typename F>
+inline void DispatchSize(DType dtype, F&& f) {
+  switch (SizeOf(dtype)) {
+    case 1:
+      return f(uint8_t{});
+    case 2:
+      return f(uint16_t{});
+    case 4:
+      return f(uint32_t{});
+    default:
+      return f(uint64_t{});
+  }
+}
+
 /// Address of element `index`.
 inline const void* ElementAt(const void* data, DType dtype, int64_t index) {
   return static_cast<const char*>(data) + index * SizeOf(dtype);

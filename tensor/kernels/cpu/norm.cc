@@ -84,9 +84,9 @@ void Normalize(const NormForward& args, KernelContext& context) {
           T mean = 0;
           T squares;
           if (args.mean != nullptr) {
-            mean = ReduceRow<SumOp>(x, args.cols) / n;
+            mean = ReduceRow(kReduction<SumOp, T>, x, args.cols) / n;
             static_cast<T*>(args.mean)[r] = mean;
-            PairwiseStack<SumOfSquaresOp, T> stack;
+            PairwiseStack<T> stack(kReduction<SumOfSquaresOp, T>);
             ForPieces(args.cols, [&](int64_t start, int64_t count) HWY_ATTR {
               const T* from = x.Piece(start, count);
               for (int64_t i = 0; i < count; ++i) centered[i] = from[i] - mean;
@@ -94,7 +94,7 @@ void Normalize(const NormForward& args, KernelContext& context) {
             });
             squares = stack.Total();
           } else {
-            squares = ReduceRow<SumOfSquaresOp>(x, args.cols);
+            squares = ReduceRow(kReduction<SumOfSquaresOp, T>, x, args.cols);
           }
           const T rstd =
               T(1) / std::sqrt(squares / n + static_cast<T>(args.eps));
@@ -165,7 +165,8 @@ void InputGradient(const NormBackward& args, const RowsOutput& dx_rows,
           const T rstd = static_cast<const T*>(args.rstd)[r];
           const T mean =
               args.mean != nullptr ? static_cast<const T*>(args.mean)[r] : T(0);
-          PairwiseStack<SumOp, T> sum, product;
+          PairwiseStack<T> sum(kReduction<SumOp, T>);
+          PairwiseStack<T> product(kReduction<SumOp, T>);
           ForPieces(args.cols, [&](int64_t start, int64_t count) HWY_ATTR {
             const T* from = x.Piece(start, count);
             const T* g = grad.Piece(start, count);
@@ -202,13 +203,13 @@ template <typename T>
 void ColumnGradient(const NormBackward& args, bool with_xhat, void* out,
                     DType out_dtype, WriteMode mode, T* workspace,
                     KernelContext& context) {
-  constexpr int64_t kColumns = ColumnStack<SumOp, T>::kColumns;
+  constexpr int64_t kColumns = ColumnStack<T>::kColumns;
   const int64_t chunks = internal::NormChunks(args.rows);
   const int64_t tiles = (args.cols + kColumns - 1) / kColumns;
   internal::ForRanges(
       context, chunks * tiles, internal::kNormChunk * kColumns,
       [&](int64_t begin, int64_t end) HWY_ATTR {
-        ColumnStack<SumOp, T> stack;
+        ColumnStack<T> stack(kReduction<SumOp, T>);
         HWY_ALIGN T x_buffer[kColumns];
         HWY_ALIGN T grad_buffer[kColumns];
         HWY_ALIGN T products[kColumns];
@@ -248,7 +249,7 @@ void ColumnGradient(const NormBackward& args, bool with_xhat, void* out,
   internal::ForRanges(
       context, tiles, chunks * kColumns,
       [&](int64_t begin, int64_t end) HWY_ATTR {
-        ColumnStack<SumOp, T> stack;
+        ColumnStack<T> stack(kReduction<SumOp, T>);
         HWY_ALIGN T sum[kColumns];
         for (int64_t tile = begin; tile < end; ++tile) {
           const int64_t start = tile * kColumns;

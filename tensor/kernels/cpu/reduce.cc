@@ -91,15 +91,14 @@ const C* Terms(const StridedLoop& reduced, const void* base, DType dtype,
 }
 
 /// Reduces terms [begin, end) of one output, one run after the other.
-template <typename Op, typename C>
-C ReduceTerms(const StridedLoop& reduced, const void* base, DType dtype,
-              int64_t begin, int64_t end) {
+template <typename C>
+C ReduceTerms(const Reduction<C>& op, const StridedLoop& reduced,
+              const void* base, DType dtype, int64_t begin, int64_t end) {
   HWY_ALIGN C buffer[kReduceRun];
-  PairwiseStack<Op, C> stack;
+  PairwiseStack<C> stack(op);
   for (int64_t at = begin; at < end; at += kReduceRun) {
     const int64_t count = std::min(kReduceRun, end - at);
-    stack.Push(
-        ReduceRun<Op>(Terms(reduced, base, dtype, at, count, buffer), count));
+    stack.Push(op.run(Terms(reduced, base, dtype, at, count, buffer), count));
   }
   return stack.Total();
 }
@@ -128,9 +127,9 @@ void Write(const ReduceArgs& args, const Plan& plan, int64_t output, C value) {
 }
 
 /// Few outputs of many terms: the terms of each are shared out.
-template <typename Op, typename C>
-void ReduceLong(const ReduceArgs& args, const Plan& plan,
-                KernelContext& context) {
+template <typename C>
+void ReduceLong(const Reduction<C>& op, const ReduceArgs& args,
+                const Plan& plan, KernelContext& context) {
   constexpr int64_t kTermsPerPart = 64 * kReduceRun;
   const int64_t parts =
       std::clamp<int64_t>(plan.terms / kTermsPerPart, 1, internal::kMaxParts);
@@ -141,45 +140,45 @@ void ReduceLong(const ReduceArgs& args, const Plan& plan,
     C partial[internal::kMaxParts];
     internal::ForParts(context, parts, [&](int64_t part) HWY_ATTR {
       const auto range = internal::RangeOfPart(runs, parts, part);
-      partial[part] = ReduceTerms<Op, C>(
-          plan.reduced, base, args.in.dtype, range.begin * kReduceRun,
-          std::min(plan.terms, range.end * kReduceRun));
+      partial[part] = ReduceTerms(op, plan.reduced, base, args.in.dtype,
+                                  range.begin * kReduceRun,
+                                  std::min(plan.terms, range.end * kReduceRun));
     });
-    PairwiseStack<Op, C> stack;
+    PairwiseStack<C> stack(op);
     for (int64_t part = 0; part < parts; ++part) stack.Push(partial[part]);
     Write(args, plan, output, stack.Total());
   }
 }
 
 /// One output after the other, outputs shared out.
-template <typename Op, typename C>
-void ReduceRows(const ReduceArgs& args, const Plan& plan,
-                KernelContext& context) {
-  internal::ForRanges(
-      context, plan.outputs, plan.terms / 4 + 8,
-      [&](int64_t begin, int64_t end) HWY_ATTR {
-        for (int64_t output = begin; output < end; ++output) {
-          const void* base = internal::ElementAt(
-              args.in.data, args.in.dtype, OffsetOf(plan.kept, 0, output));
-          Write(args, plan, output,
-                ReduceTerms<Op, C>(plan.reduced, base, args.in.dtype, 0,
-                                   plan.terms));
-        }
-      });
+template <typename C>
+void ReduceRows(const Reduction<C>& op, const ReduceArgs& args,
+                const Plan& plan, KernelContext& context) {
+  internal::ForRanges(context, plan.outputs, plan.terms / 4 + 8,
+                      [&](int64_t begin, int64_t end) HWY_ATTR {
+                        for (int64_t output = begin; output < end; ++output) {
+                          const void* base = internal::ElementAt(
+                              args.in.data, args.in.dtype,
+                              OffsetOf(plan.kept, 0, output));
+                          Write(args, plan, output,
+                                ReduceTerms(op, plan.reduced, base,
+                                            args.in.dtype, 0, plan.terms));
+                        }
+                      });
 }
 
 /// Outputs that lie side by side in the input: reduces whole rows of them.
-template <typename Op, typename C>
-void ReduceColumns(const ReduceArgs& args, const Plan& plan,
-                   KernelContext& context) {
-  constexpr int64_t kColumns = ColumnStack<Op, C>::kColumns;
+template <typename C>
+void ReduceColumns(const Reduction<C>& op, const ReduceArgs& args,
+                   const Plan& plan, KernelContext& context) {
+  constexpr int64_t kColumns = ColumnStack<C>::kColumns;
   const int64_t inner = plan.kept.inner();
   const int64_t tiles = (inner + kColumns - 1) / kColumns;
   internal::ForRanges(
       context, plan.kept.rows() * tiles, plan.terms * kColumns / 4 + 64,
       [&](int64_t begin, int64_t end) HWY_ATTR {
         HWY_ALIGN C buffer[kColumns];
-        ColumnStack<Op, C> stack;
+        ColumnStack<C> stack(op);
         for (int64_t unit = begin; unit < end; ++unit) {
           const int64_t start = unit % tiles * kColumns;
           const int64_t columns = std::min(kColumns, inner - start);
@@ -234,23 +233,24 @@ void ReduceNothing(const ReduceArgs& args, const Plan& plan) {
   });
 }
 
-template <typename Op, typename C>
-void ReduceAs(const ReduceArgs& args, KernelContext& context) {
+template <typename C>
+void ReduceAs(const Reduction<C>& op, const ReduceArgs& args,
+              KernelContext& context) {
   const Plan plan = MakePlan(args);
   if (plan.outputs == 0) return;
-  if constexpr (std::is_integral_v<C> &&
-                (std::is_same_v<Op, MaxOp> || std::is_same_v<Op, MinOp>)) {
-    if (plan.terms == 0) return ReduceNothing(args, plan);
+  if (std::is_integral_v<C> && plan.terms == 0 &&
+      (args.kind == ReduceKind::kMax || args.kind == ReduceKind::kMin)) {
+    return ReduceNothing(args, plan);
   }
   const bool side_by_side = plan.kept.inner_stride(0) == 1 &&
                             plan.kept.inner() >= 8 && plan.terms > 1 &&
                             plan.reduced.inner_stride(0) != 1;
   if (side_by_side) {
-    ReduceColumns<Op, C>(args, plan, context);
+    ReduceColumns(op, args, plan, context);
   } else if (plan.outputs < 16) {
-    ReduceLong<Op, C>(args, plan, context);
+    ReduceLong(op, args, plan, context);
   } else {
-    ReduceRows<Op, C>(args, plan, context);
+    ReduceRows(op, args, plan, context);
   }
 }
 
@@ -301,15 +301,15 @@ void ReduceKindAs(const ReduceArgs& args, KernelContext& context) {
   switch (args.kind) {
     case ReduceKind::kSum:
     case ReduceKind::kMean:
-      return ReduceAs<SumOp, C>(args, context);
+      return ReduceAs(kReduction<SumOp, C>, args, context);
     case ReduceKind::kProduct:
-      return ReduceAs<ProductOp, C>(args, context);
+      return ReduceAs(kReduction<ProductOp, C>, args, context);
     case ReduceKind::kMax:
-      return ReduceAs<MaxOp, C>(args, context);
+      return ReduceAs(kReduction<MaxOp, C>, args, context);
     case ReduceKind::kMin:
-      return ReduceAs<MinOp, C>(args, context);
+      return ReduceAs(kReduction<MinOp, C>, args, context);
     case ReduceKind::kSumOfSquares:
-      return ReduceAs<SumOfSquaresOp, C>(args, context);
+      return ReduceAs(kReduction<SumOfSquaresOp, C>, args, context);
     case ReduceKind::kArgMax:
     case ReduceKind::kArgMin:
       return ArgReduce<C>(args, context);

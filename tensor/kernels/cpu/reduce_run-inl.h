@@ -36,7 +36,7 @@ constexpr int64_t kReduceLanes = 32;
 // two partial results become one, for numbers and for vectors.
 struct SumOp {
   template <typename C>
-  static C Identity() {
+  static constexpr C Identity() {
     return C(0);
   }
   template <typename C>
@@ -84,7 +84,7 @@ struct SumOfSquaresOp : SumOp {
 
 struct ProductOp : SumOp {
   template <typename C>
-  static C Identity() {
+  static constexpr C Identity() {
     return C(1);
   }
   template <typename C>
@@ -100,7 +100,7 @@ struct ProductOp : SumOp {
 /// NaN if either is.
 struct MaxOp : SumOp {
   template <typename C>
-  static C Identity() {
+  static constexpr C Identity() {
     using Limits = std::numeric_limits<C>;
     return Limits::has_infinity ? -Limits::infinity() : Limits::lowest();
   }
@@ -115,7 +115,7 @@ struct MaxOp : SumOp {
 };
 struct MinOp : SumOp {
   template <typename C>
-  static C Identity() {
+  static constexpr C Identity() {
     using Limits = std::numeric_limits<C>;
     return Limits::has_infinity ? Limits::infinity() : Limits::max();
   }
@@ -176,42 +176,83 @@ C ReduceRun(const C* from, int64_t count) {
   return lanes[0];
 }
 
+template <class Op, typename C>
+void SetRow(const C* HWY_RESTRICT from, C* HWY_RESTRICT to, int64_t count) {
+  for (int64_t i = 0; i < count; ++i) to[i] = Op::Term(from[i]);
+}
+template <class Op, typename C>
+void AddRow(const C* HWY_RESTRICT from, C* HWY_RESTRICT to, int64_t count) {
+  for (int64_t i = 0; i < count; ++i) {
+    to[i] = Op::Combine(to[i], Op::Term(from[i]));
+  }
+}
+template <class Op, typename C>
+void MergeRow(const C* HWY_RESTRICT from, C* HWY_RESTRICT to, int64_t count) {
+  for (int64_t i = 0; i < count; ++i) to[i] = Op::Combine(from[i], to[i]);
+}
+
+/// An operation by the addresses of what it does to whole runs, so that what
+/// calls them is compiled once for all operations.
+template <typename C>
+struct Reduction {
+  C identity;
+  C (*combine)(C a, C b);
+  C (*run)(const C* from, int64_t count);  ///< ReduceRun
+  // To `count` partial results side by side: become terms, take one more each,
+  // are combined with those of earlier terms.
+  void (*set_row)(const C* from, C* to, int64_t count);
+  void (*add_row)(const C* from, C* to, int64_t count);
+  void (*merge_row)(const C* from, C* to, int64_t count);
+};
+template <class Op, typename C>
+inline constexpr Reduction<C> kReduction = {Op::template Identity<C>(),
+                                            Op::template Combine<C>,
+                                            ReduceRun<Op, C>,
+                                            SetRow<Op, C>,
+                                            AddRow<Op, C>,
+                                            MergeRow<Op, C>};
+
 /// Combines values in pairs as they come: a binary counter whose digit k holds
 /// the result of 2^k of them.
-template <class Op, typename C>
+template <typename C>
 class PairwiseStack {
  public:
+  explicit PairwiseStack(const Reduction<C>& op) : op_(op) {}
+
   void Push(C value) {
     int level = 0;
     for (; (count_ >> level) & 1; ++level) {
-      value = Op::Combine(levels_[level], value);
+      value = op_.combine(levels_[level], value);
     }
     levels_[level] = value;
     ++count_;
   }
   C Total() const {
-    C total = Op::template Identity<C>();
+    C total = op_.identity;
     bool first = true;
     for (int level = 0; (count_ >> level) != 0; ++level) {
       if (((count_ >> level) & 1) == 0) continue;
-      total = first ? levels_[level] : Op::Combine(levels_[level], total);
+      total = first ? levels_[level] : op_.combine(levels_[level], total);
       first = false;
     }
     return total;
   }
 
  private:
+  const Reduction<C>& op_;
   int64_t count_ = 0;
   C levels_[64];
 };
 
 /// The same for kColumns reductions side by side: runs of kRows rows one after
 /// the other, runs in pairs.
-template <class Op, typename C>
+template <typename C>
 class ColumnStack {
  public:
   static constexpr int64_t kColumns = 128;
   static constexpr int64_t kRows = 32;
+
+  explicit ColumnStack(const Reduction<C>& op) : op_(op) {}
 
   void Clear() {
     rows_ = 0;
@@ -219,15 +260,8 @@ class ColumnStack {
   }
 
   /// Takes a row of `columns` <= kColumns elements, as many each time.
-  void Push(const C* HWY_RESTRICT row, int64_t columns) {
-    C* HWY_RESTRICT run = run_;
-    if (rows_ == 0) {
-      for (int64_t i = 0; i < columns; ++i) run[i] = Op::Term(row[i]);
-    } else {
-      for (int64_t i = 0; i < columns; ++i) {
-        run[i] = Op::Combine(run[i], Op::Term(row[i]));
-      }
-    }
+  void Push(const C* row, int64_t columns) {
+    (rows_ == 0 ? op_.set_row : op_.add_row)(row, run_, columns);
     if (++rows_ == kRows) Carry(columns);
   }
 
@@ -236,13 +270,15 @@ class ColumnStack {
     bool first = true;
     for (int level = 0; (runs_ >> level) != 0; ++level) {
       if (((runs_ >> level) & 1) == 0) continue;
-      const C* at = levels_[level];
-      for (int64_t i = 0; i < columns; ++i) {
-        run_[i] = first ? at[i] : Op::Combine(at[i], run_[i]);
+      const C* const at = levels_[level];
+      if (first) {
+        std::copy(at, at + columns, run_);
+      } else {
+        op_.merge_row(at, run_, columns);
       }
       first = false;
     }
-    if (first) std::fill(run_, run_ + columns, Op::template Identity<C>());
+    if (first) std::fill(run_, run_ + columns, op_.identity);
     return run_;
   }
 
@@ -250,15 +286,14 @@ class ColumnStack {
   void Carry(int64_t columns) {
     int level = 0;
     for (; (runs_ >> level) & 1; ++level) {
-      const C* HWY_RESTRICT at = levels_[level];
-      C* HWY_RESTRICT run = run_;
-      for (int64_t i = 0; i < columns; ++i) run[i] = Op::Combine(at[i], run[i]);
+      op_.merge_row(levels_[level], run_, columns);
     }
     std::copy(run_, run_ + columns, levels_[level]);
     ++runs_;
     rows_ = 0;
   }
 
+  const Reduction<C>& op_;
   int64_t rows_ = 0;
   int64_t runs_ = 0;
   HWY_ALIGN C run_[kColumns];

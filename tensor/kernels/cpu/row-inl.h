@@ -87,11 +87,11 @@ HWY_INLINE void ForPieces(int64_t cols, F&& body) {
 }
 
 /// Reduces a row by the tree of reduce_run-inl.h.
-template <class Op, typename T>
-T ReduceRow(RowReader<T>& row, int64_t cols) {
-  PairwiseStack<Op, T> stack;
+template <typename T>
+T ReduceRow(const Reduction<T>& op, RowReader<T>& row, int64_t cols) {
+  PairwiseStack<T> stack(op);
   ForPieces(cols, [&](int64_t start, int64_t count) HWY_ATTR {
-    stack.Push(ReduceRun<Op>(row.Piece(start, count), count));
+    stack.Push(op.run(row.Piece(start, count), count));
   });
   return stack.Total();
 }
@@ -100,7 +100,7 @@ T ReduceRow(RowReader<T>& row, int64_t cols) {
 template <typename T>
 T SumExpRow(RowReader<T>& row, int64_t cols, T shift) {
   HWY_ALIGN T buffer[kReduceRun];
-  PairwiseStack<SumOp, T> stack;
+  PairwiseStack<T> stack(kReduction<SumOp, T>);
   ForPieces(cols, [&](int64_t start, int64_t count) HWY_ATTR {
     MapRun(
         [shift](auto d, auto x) HWY_ATTR {

@@ -27,7 +27,7 @@ void SoftmaxAs(const SoftmaxArgs& args, KernelContext& context) {
         for (int64_t r = begin; r < end; ++r) {
           RowReader<T> x(args.x, args.dtype, r);
           RowWriter<T> out(args.out, args.dtype, r);
-          const T max = ReduceRow<MaxOp>(x, args.cols);
+          const T max = ReduceRow(kReduction<MaxOp, T>, x, args.cols);
           const T sum = SumExpRow(x, args.cols, max);
           const T factor = T(1) / sum;
           const T log_sum = std::log(sum);
@@ -73,7 +73,7 @@ void SoftmaxBackwardAs(const SoftmaxBackwardArgs& args,
           RowReader<T> y(args.y, args.dtype, r);
           RowReader<T> grad(args.grad, args.dtype, r);
           RowWriter<T> dx(args.dx, args.dtype, r);
-          PairwiseStack<SumOp, T> stack;
+          PairwiseStack<T> stack(kReduction<SumOp, T>);
           ForPieces(args.cols, [&](int64_t start, int64_t count) HWY_ATTR {
             const T* g = grad.Piece(start, count);
             if (!args.log) {
