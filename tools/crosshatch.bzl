@@ -173,7 +173,7 @@ def _settings(copts, precompiled):
     )
 
 # Tests of a program that are compiled as one source, at most.
-_JOINED = 8
+_JOINED = 12
 
 def _joined_tests(name, srcs):
     """The sources to compile for `srcs`: of several tests, joined ones."""
