@@ -213,9 +213,10 @@ def ch_cc_library(name, srcs = [], hdrs = [], deps = [], copts = [], optimised =
     for src in srcs if type(srcs) == "list" else []:
         if src.endswith(".h"):
             fail("{}: list {} in hdrs; a private header belongs to a private target".format(name, src))
+    if kwargs.get("testonly"):
+        srcs = _joined_tests(name, srcs)
     if kwargs.get("testonly") and not optimised:
         base, more = _settings(TEST_COPTS, "test")
-        srcs = _joined_tests(name, srcs)
     else:
         # A precompiled header brings its own level of optimisation: beside one of
         # -O2 GCC compiles the functions of Highway's targets, which have options
