@@ -27,11 +27,11 @@ class OpRules
     : public testing::TestWithParam<std::tuple<RuleFamily, MeshShape>> {};
 
 // Of each call every combination of its inputs' layouts, or where there are
-// more an even sample of 100 on one axis and of 30 on two;
+// more an even sample of 60 on one axis and of 20 on two;
 // op_rules_nightly_test takes more.
 TEST_P(OpRules, GiveWhatPlainTensorsGive) {
   const auto& [family, mesh] = GetParam();
-  const RuleTally tally = CheckRules(mesh, family, mesh.size() == 1 ? 100 : 30);
+  const RuleTally tally = CheckRules(mesh, family, mesh.size() == 1 ? 60 : 20);
   std::printf("%s: %lld combinations of layouts, %lld different calls\n",
               family.name, static_cast<long long>(tally.combinations),
               static_cast<long long>(tally.calls));
@@ -56,7 +56,7 @@ class OpRulesOnOtherLayouts
 // Whatever reduction is pending, an op keeps it only where that is right.
 TEST_P(OpRulesOnOtherLayouts, GiveWhatPlainTensorsGiveFromPendingReductions) {
   const auto& [family, mesh] = GetParam();
-  CheckRules(mesh, family, /*most=*/40,
+  CheckRules(mesh, family, /*most=*/20,
              {.reductions = {ReduceOp::kAvg, ReduceOp::kProduct, ReduceOp::kMin,
                              ReduceOp::kMax}});
 }
