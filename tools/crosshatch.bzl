@@ -172,12 +172,15 @@ def _settings(copts, precompiled):
         _precompiled(["//third_party/precompiled:" + precompiled]),
     )
 
-# Tests of a program that are compiled as one source, at most.
+# Sources that are compiled as one, at most.
 _JOINED = 12
 
-def _joined_tests(name, srcs):
-    """The sources to compile for `srcs`: of several tests, joined ones."""
-    if len(srcs) < 2 or [src for src in srcs if not src.endswith("_test.cc")]:
+# Of CUDA, by the host's compiler: kernels are instantiated for many dtypes.
+_JOINED_CUDA = 4
+
+def _joined_sources(name, srcs, testonly):
+    """The sources to compile for `srcs`: joined ones, where there are several."""
+    if type(srcs) != "list" or len(srcs) < 2 or [src for src in srcs if not src.endswith(".cc")]:
         return srcs
     joined = []
     for begin in range(0, len(srcs), _JOINED):
@@ -185,11 +188,11 @@ def _joined_tests(name, srcs):
         joined.append("{}_{}_joined.cc".format(name, len(joined)))
         native.genrule(
             name = joined[-1][:-len(".cc")],
-            testonly = True,
+            testonly = testonly,
             srcs = part,
             outs = [joined[-1]],
-            cmd = "$(execpath //tools:join_tests) $(SRCS) > $@",
-            tools = ["//tools:join_tests"],
+            cmd = "$(execpath //tools:join_sources) $(SRCS) > $@",
+            tools = ["//tools:join_sources"],
         )
     return joined
 
@@ -213,8 +216,9 @@ def ch_cc_library(name, srcs = [], hdrs = [], deps = [], copts = [], optimised =
     for src in srcs if type(srcs) == "list" else []:
         if src.endswith(".h"):
             fail("{}: list {} in hdrs; a private header belongs to a private target".format(name, src))
-    if kwargs.get("testonly"):
-        srcs = _joined_tests(name, srcs)
+    if copts != KERNEL_COPTS:
+        # A file of kernels is read once for each instruction set.
+        srcs = _joined_sources(name, srcs, kwargs.get("testonly"))
     if kwargs.get("testonly") and not optimised:
         base, more = _settings(TEST_COPTS, "test")
     else:
@@ -253,7 +257,7 @@ def ch_cc_test(name, srcs = [], deps = [], copts = [], size = None, **kwargs):
     base, more = _settings(TEST_COPTS, "test")
     cc_test(
         name = name,
-        srcs = _joined_tests(name, srcs),
+        srcs = _joined_sources(name, srcs, True),
         size = size,
         copts = base + copts,
         deps = deps + more + ["@com_google_googletest//:gtest_main"],
@@ -369,15 +373,19 @@ def ch_emulated_cuda_library(name, srcs, deps = [], **kwargs):
     (//emulation).
     """
     wrappers = []
-    for src in srcs:
-        wrapper = "{}_{}.cc".format(name, src[:-len(".cu")])
+    for begin in range(0, len(srcs), _JOINED_CUDA):
+        part = srcs[begin:begin + _JOINED_CUDA]
+        wrapper = "{}_{}_joined.cc".format(name, len(wrappers))
+        lines = ["#define CROSSHATCH_CUDA_EMULATION 1"] + [
+            "#include \"crosshatch/{}/{}\"".format(native.package_name(), src)
+            for src in part
+        ]
         native.genrule(
             name = wrapper + ".make",
             testonly = True,
-            srcs = [src],
+            srcs = part,
             outs = [wrapper],
-            cmd = "printf '#define CROSSHATCH_CUDA_EMULATION 1\\n#include " +
-                  "\"crosshatch/{}/{}\"\\n' >$@".format(native.package_name(), src),
+            cmd = "printf '{}\\n' >$@".format("\\n".join(lines)),
             visibility = ["//visibility:private"],
         )
         wrappers.append(wrapper)

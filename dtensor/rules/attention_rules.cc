@@ -23,8 +23,6 @@
 namespace crosshatch {
 namespace {
 
-constexpr uint32_t kFirst = 1;
-
 // The dim of heads in [batch, time, heads, width].
 constexpr int kHeads = 2;
 
@@ -347,7 +345,7 @@ RuleResult AttentionBackwardRule(const RuleCall& call) {
   const Shape& k = call.inputs[2].sizes;
   AttentionFactors factors(call, call.inputs[1], call.inputs[2]);
   factors.rule.linearity = Linearity::kMultilinear;
-  factors.rule.linear_inputs = kFirst;
+  factors.rule.linear_inputs = kFirstInput;
   factors.rule.inputs = {factors.queries, factors.queries, factors.keys,
                          factors.keys,    factors.queries, factors.statistics};
   AddExtras(call, kBackwardExtras, factors);
@@ -368,7 +366,7 @@ RuleResult AttentionMaskGradRule(const RuleCall& call) {
   const RuleInput& query = call.inputs[1];
   AttentionFactors factors(call, query, call.inputs[2]);
   factors.rule.linearity = Linearity::kMultilinear;
-  factors.rule.linear_inputs = kFirst;
+  factors.rule.linear_inputs = kFirstInput;
   factors.rule.inputs = {factors.queries, factors.queries, factors.keys,
                          factors.keys};
   AddExtras(call, kMaskGradExtras, factors);

@@ -58,6 +58,10 @@ enum class Linearity : uint8_t {
   kMove,
 };
 
+/// The first input, where inputs of an op are given as bits; the next one is
+/// kFirstInput << 1.
+inline constexpr uint32_t kFirstInput = 1;
+
 struct FactorRule {
   struct Output {
     DimFactors dims;

@@ -11,8 +11,6 @@
 namespace crosshatch {
 namespace {
 
-constexpr uint32_t kFirst = 1;
-
 // The dims of an op that goes by indices along one of them: each other dim is
 // one factor of all operands; that dim is places in the index and what is
 // gathered or scattered, and elements of what the indices name.
@@ -73,7 +71,7 @@ RuleResult GatherRule(const RuleCall& call) {
   // There are no sums of truth values.
   factors.rule.factors[factors.element].whole = a.dtype == kBool;
   factors.rule.linearity = Linearity::kMultilinear;
-  factors.rule.linear_inputs = kFirst;
+  factors.rule.linear_inputs = kFirstInput;
   factors.rule.inputs = {factors.elements, factors.places};
   factors.rule.outputs = {{factors.places, index}};
   RuleResult result = SolveFactors(call, factors.rule);
@@ -87,7 +85,7 @@ RuleResult GatherGradRule(const RuleCall& call) {
   const Shape& index = call.inputs[0].sizes;
   IndexFactors factors(call, op.by, index, op.count);
   factors.rule.linearity = Linearity::kMultilinear;
-  factors.rule.linear_inputs = kFirst << 1;
+  factors.rule.linear_inputs = kFirstInput << 1;
   factors.rule.inputs = {factors.places, factors.places};
   factors.rule.outputs = {{factors.elements, WithDim(index, op.by, op.count)}};
   return SolveFactors(call, factors.rule);
@@ -137,7 +135,7 @@ RuleResult ScatterGradRule(const RuleCall& call) {
   // Which of equal indices is the last shows in whole lines only.
   factors.rule.factors[factors.place].whole = true;
   factors.rule.linearity = Linearity::kMultilinear;
-  factors.rule.linear_inputs = kFirst << 1;
+  factors.rule.linear_inputs = kFirstInput << 1;
   factors.rule.inputs = {factors.places, factors.elements};
   factors.rule.outputs = {{factors.places, index}};
   RuleResult result = SolveFactors(call, factors.rule);
@@ -176,11 +174,11 @@ RuleResult DropoutRule(const RuleCall& call) {
 
 void AddIndexRules(OpRuleTable& table) {
   // Indices carry no gradient.
-  table[&GatherOp::kInfo] = {GatherRule, kFirst << 1};
-  table[&GatherGradOp::kInfo] = {GatherGradRule, kFirst};
-  table[&ScatterAddOp::kInfo] = {ScatterAddRule, kFirst << 1};
-  table[&ScatterOp::kInfo] = {ScatterRule, kFirst << 1};
-  table[&ScatterGradOp::kInfo] = {ScatterGradRule, kFirst};
+  table[&GatherOp::kInfo] = {GatherRule, kFirstInput << 1};
+  table[&GatherGradOp::kInfo] = {GatherGradRule, kFirstInput};
+  table[&ScatterAddOp::kInfo] = {ScatterAddRule, kFirstInput << 1};
+  table[&ScatterOp::kInfo] = {ScatterRule, kFirstInput << 1};
+  table[&ScatterGradOp::kInfo] = {ScatterGradRule, kFirstInput};
   table[&DropoutOp::kInfo] = {DropoutRule};
 }
 

@@ -13,8 +13,6 @@
 namespace crosshatch {
 namespace {
 
-constexpr uint32_t kFirst = 1;
-
 // Ops on rows: each index of the leading dims alone, the last dim whole.
 struct RowFactors {
   explicit RowFactors(const RuleCall& call, const RuleInput& x) {
@@ -46,7 +44,7 @@ struct RowFactors {
 void KeepSumsOfBareNorm(bool bare, FactorRule& rule) {
   if (!bare) return;
   rule.linearity = Linearity::kMultilinear;
-  rule.linear_inputs = kFirst;
+  rule.linear_inputs = kFirstInput;
 }
 
 RuleResult RmsNormRule(const RuleCall& call) {
@@ -99,7 +97,7 @@ RuleResult SoftmaxRule(const RuleCall& call) {
   rows.rule.outputs = {{rows.all, rows.sizes}};
   if (call.inputs.size() == 2) {
     rows.rule.linearity = Linearity::kMultilinear;
-    rows.rule.linear_inputs = kFirst;
+    rows.rule.linear_inputs = kFirstInput;
   }
   return SolveFactors(call, rows.rule);
 }
@@ -109,7 +107,7 @@ RuleResult RopeRule(const RuleCall& call) {
   CH_CHECK_EQ(sizes.size(), size_t{4}) << DescribeCall(call);
   FactorRule rule;
   rule.linearity = Linearity::kMultilinear;
-  rule.linear_inputs = kFirst;
+  rule.linear_inputs = kFirstInput;
   const DimFactor batch = {rule.Add(sizes[0]), 1};
   const DimFactor time = {rule.Add(sizes[1]), 1};
   const DimFactor heads = {rule.Add(sizes[2]), 1};
@@ -153,7 +151,7 @@ RuleResult EmbeddingRule(const RuleCall& call) {
   const Shape& table = call.inputs[1].sizes;
   CH_CHECK_EQ(table.size(), size_t{2}) << DescribeCall(call);
   LookupFactors factors(ids, table[0], table[1]);
-  factors.rule.linear_inputs = kFirst << 1;
+  factors.rule.linear_inputs = kFirstInput << 1;
   factors.rule.inputs = {factors.ids, {factors.row, factors.column}};
   Shape out = ids;
   out.push_back(table[1]);
@@ -171,7 +169,7 @@ RuleResult EmbeddingGradRule(const RuleCall& call) {
   const auto& op = static_cast<const EmbeddingGradOp&>(call.op);
   const Shape& grad = call.inputs[1].sizes;
   LookupFactors factors(call.inputs[0].sizes, op.num_rows, grad.back());
-  factors.rule.linear_inputs = kFirst << 1;
+  factors.rule.linear_inputs = kFirstInput << 1;
   factors.rule.inputs = {factors.ids, factors.vectors};
   factors.rule.outputs = {
       {{factors.row, factors.column}, {op.num_rows, grad.back()}}};
@@ -211,11 +209,12 @@ void AddLayerRules(OpRuleTable& table) {
   table[&SoftmaxOp::kInfo] = {SoftmaxRule};
   table[&SoftmaxBackwardOp::kInfo] = {SoftmaxRule};
   // Tables of cosines and sines are constants.
-  table[&RopeOp::kInfo] = {RopeRule, kFirst << 1 | kFirst << 2};
+  table[&RopeOp::kInfo] = {RopeRule, kFirstInput << 1 | kFirstInput << 2};
   // Ids carry no gradient.
-  table[&EmbeddingOp::kInfo] = {EmbeddingRule, kFirst};
-  table[&EmbeddingGradOp::kInfo] = {EmbeddingGradRule, kFirst};
-  table[&EmbeddingGradIntoOp::kInfo] = {EmbeddingGradIntoRule, kFirst << 1};
+  table[&EmbeddingOp::kInfo] = {EmbeddingRule, kFirstInput};
+  table[&EmbeddingGradOp::kInfo] = {EmbeddingGradRule, kFirstInput};
+  table[&EmbeddingGradIntoOp::kInfo] = {EmbeddingGradIntoRule,
+                                        kFirstInput << 1};
 }
 
 }  // namespace crosshatch

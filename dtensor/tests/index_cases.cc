@@ -9,7 +9,7 @@ namespace crosshatch {
 namespace {
 
 using T = TensorSpan;
-constexpr CaseInput::Kind kIds = CaseInput::kIds;
+using enum CaseInput::Kind;
 
 }  // namespace
 

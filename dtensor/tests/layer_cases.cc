@@ -11,8 +11,7 @@ namespace crosshatch {
 namespace {
 
 using T = TensorSpan;
-constexpr CaseInput::Kind kFraction = CaseInput::kFraction;
-constexpr CaseInput::Kind kIds = CaseInput::kIds;
+using enum CaseInput::Kind;
 
 }  // namespace
 

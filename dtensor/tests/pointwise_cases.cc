@@ -9,8 +9,7 @@ namespace crosshatch {
 namespace {
 
 using T = TensorSpan;
-constexpr CaseInput::Kind kFraction = CaseInput::kFraction;
-constexpr CaseInput::Kind kPositive = CaseInput::kPositive;
+using enum CaseInput::Kind;
 
 // Whether what is written in place has no pending reductions but sums: others
 // do not go through additions and products.

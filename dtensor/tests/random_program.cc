@@ -16,10 +16,6 @@ namespace {
 
 constexpr int64_t kMostElements = 300;
 
-int64_t Below(int64_t n, std::mt19937& random) {
-  return std::uniform_int_distribution<int64_t>(0, n - 1)(random);
-}
-
 Layout WithoutPartials(Layout layout) {
   for (int axis = 0; axis < layout.mesh().ndim(); ++axis) {
     if (layout.state_of_axis(axis).is_partial()) {
@@ -124,6 +120,10 @@ void Renumber(RandomProgram& program, int gone) {
 bool Registers::IsLoose(int r) const {
   return std::count(loose.begin(), loose.end(), tensors[r].storage().get()) !=
          0;
+}
+
+int64_t Below(int64_t n, std::mt19937& random) {
+  return std::uniform_int_distribution<int64_t>(0, n - 1)(random);
 }
 
 RandomProgram MakeRandomProgram(const MeshLayout& mesh, std::mt19937& random) {

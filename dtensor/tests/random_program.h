@@ -92,6 +92,8 @@ struct OpKind {
 /// All of them.
 const std::vector<OpKind>& OpKinds();
 
+/// A whole number from 0 to `n` - 1, each as likely.
+int64_t Below(int64_t n, std::mt19937& random);
 /// All but the mesh at random.
 RandomProgram MakeRandomProgram(const MeshLayout& mesh, std::mt19937& random);
 

@@ -18,10 +18,6 @@ namespace {
 using Random = std::mt19937;
 using Call = Instruction;
 
-int64_t Below(int64_t n, Random& random) {
-  return std::uniform_int_distribution<int64_t>(0, n - 1)(random);
-}
-
 // A register for which `fits` holds; false where there is none. The latest are
 // likelier, so that programs grow deep.
 bool Choose(const Registers& r, Random& random, Call& call,

@@ -9,7 +9,7 @@ namespace crosshatch {
 namespace {
 
 using T = TensorSpan;
-constexpr CaseInput::Kind kFraction = CaseInput::kFraction;
+using enum CaseInput::Kind;
 
 }  // namespace
 

@@ -8,9 +8,7 @@ namespace crosshatch {
 namespace {
 
 using T = TensorSpan;
-constexpr CaseInput::Kind kIds = CaseInput::kIds;
-constexpr CaseInput::Kind kFraction = CaseInput::kFraction;
-constexpr CaseInput::Kind kPositive = CaseInput::kPositive;
+using enum CaseInput::Kind;
 
 }  // namespace
 
