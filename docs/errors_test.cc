@@ -6,6 +6,7 @@
 
 #include <cstdint>
 #include <cstdlib>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -40,9 +41,27 @@ std::string ErrorOf(
   return status.ToString() + "\n";
 }
 
+/// While it lives, streams are adversarial for no rank that starts.
+class WithoutSeed {
+ public:
+  WithoutSeed() {
+    if (const char* const seed = std::getenv(kName)) seed_ = seed;
+    unsetenv(kName);
+  }
+  ~WithoutSeed() {
+    if (seed_.has_value()) setenv(kName, seed_->c_str(), /*replace=*/1);
+  }
+  WithoutSeed(const WithoutSeed&) = delete;
+  WithoutSeed& operator=(const WithoutSeed&) = delete;
+
+ private:
+  static constexpr const char* kName = "CROSSHATCH_ADVERSARIAL_SEED";
+  std::optional<std::string> seed_;
+};
+
 TEST(ErrorsPageTest, TheTextsAreThoseOfThePage) {
   // On adversarial streams the stream waits, not the host, as the text says.
-  unsetenv("CROSSHATCH_ADVERSARIAL_SEED");
+  const WithoutSeed without_seed;
   const std::vector<Fence> fences = FencesOf("docs/errors.md", "error");
   ASSERT_EQ(fences.size(), 2u);
 

@@ -246,7 +246,13 @@ void TwoBarriers() {
   }
 }
 
-TEST(GridDeathTest, ABarrierThatAThreadNeverReaches) {
+class GridDeathTest : public testing::Test {
+ protected:
+  // ThreadSanitizer takes what a forked process does with fibers for races.
+  void SetUp() override { GTEST_FLAG_SET(death_test_style, "threadsafe"); }
+};
+
+TEST_F(GridDeathTest, ABarrierThatAThreadNeverReaches) {
   EXPECT_DEATH(
       RunGrid({"early", {2}, {64}},
               [] {
@@ -258,13 +264,13 @@ TEST(GridDeathTest, ABarrierThatAThreadNeverReaches) {
       "\\(40, 0, 0\\) has ended");
 }
 
-TEST(GridDeathTest, BarriersOfTwoPlaces) {
+TEST_F(GridDeathTest, BarriersOfTwoPlaces) {
   EXPECT_DEATH(RunGrid({"two", {}, {64}}, TwoBarriers),
                "kernel two, block .* waits at __syncthreads of .* but thread "
                ".* at that of");
 }
 
-TEST(GridDeathTest, AShuffleThatALaneNeverReaches) {
+TEST_F(GridDeathTest, AShuffleThatALaneNeverReaches) {
   EXPECT_DEATH(RunGrid({"half", {}, {32}},
                        [] {
                          if (threadIdx.x < 16) __shfl_sync(kAllLanes, 1, 0);
@@ -276,7 +282,7 @@ TEST(GridDeathTest, AShuffleThatALaneNeverReaches) {
       "the mask names lanes that the block does not have");
 }
 
-TEST(GridDeathTest, LanesThatComeToDifferentOps) {
+TEST_F(GridDeathTest, LanesThatComeToDifferentOps) {
   EXPECT_DEATH(RunGrid({"ops", {}, {32}},
                        [] {
                          if (threadIdx.x == 8) {
@@ -288,7 +294,7 @@ TEST(GridDeathTest, LanesThatComeToDifferentOps) {
                "comes to .* but thread .* of its warp to");
 }
 
-TEST(GridDeathTest, AMaskWithoutTheLaneOrItsSource) {
+TEST_F(GridDeathTest, AMaskWithoutTheLaneOrItsSource) {
   EXPECT_DEATH(RunGrid({"mask", {}, {32}}, [] { __syncwarp(0xFFFFu); }),
                "leaves out the lane itself, 16");
   EXPECT_DEATH(RunGrid({"source", {}, {32}},
@@ -298,7 +304,7 @@ TEST(GridDeathTest, AMaskWithoutTheLaneOrItsSource) {
                "takes from lane 9, which the mask of f leaves out");
 }
 
-TEST(GridDeathTest, LaunchesThatADeviceRefuses) {
+TEST_F(GridDeathTest, LaunchesThatADeviceRefuses) {
   EXPECT_DEATH(RunGrid({"none", {0}, {32}}, [] {}),
                "kernel none: a grid of \\(0, 1, 1\\)");
   EXPECT_DEATH(RunGrid({"wide", {1}, {32, 33}}, [] {}),
@@ -313,7 +319,7 @@ TEST(GridDeathTest, LaunchesThatADeviceRefuses) {
                "kernel fat, .* a block has no more shared memory");
 }
 
-TEST(GridDeathTest, AccessesThatAreNotAligned) {
+TEST_F(GridDeathTest, AccessesThatAreNotAligned) {
   alignas(16) static float memory[8] = {1, 2, 3, 4};
   RunGrid({"aligned", {}, {1}}, [] {
     emulation::StoreValue(memory + 4, emulation::LoadValue<double>(memory + 2));
@@ -327,7 +333,7 @@ TEST(GridDeathTest, AccessesThatAreNotAligned) {
                "kernel askew, .* an access of 8 bytes at .* is not aligned");
 }
 
-TEST(GridDeathTest, OpsOutsideOfKernels) {
+TEST_F(GridDeathTest, OpsOutsideOfKernels) {
   EXPECT_DEATH(__syncthreads(), "__syncthreads outside of a kernel");
 }
 

@@ -94,7 +94,13 @@ TEST(WarpMatrixTest, LoadsPairsOfRowsAndOfColumns) {
   }
 }
 
-TEST(WarpMatrixDeathTest, WhatADeviceLeavesUndefinedEndsTheProgram) {
+class WarpMatrixDeathTest : public testing::Test {
+ protected:
+  // ThreadSanitizer takes what a forked process does with fibers for races.
+  void SetUp() override { GTEST_FLAG_SET(death_test_style, "threadsafe"); }
+};
+
+TEST_F(WarpMatrixDeathTest, WhatADeviceLeavesUndefinedEndsTheProgram) {
   const std::array<Row, 33> rows = Rows();
   EXPECT_DEATH(RunGrid({"odd", {}, {32}},
                        [&] {

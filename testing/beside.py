@@ -37,6 +37,8 @@ def main(at_once=4):
             case = waiting.pop(0)
             running.update([_start(case)])
         pid, status = os.wait()
+        if pid not in running:  # A process of the program's own.
+            continue
         case, said, started = running.pop(pid)
         outcome = "ok" if status == 0 else "FAILED"
         print(f"{outcome:6} {time.monotonic() - started:5.1f} s  {_name(case)}",

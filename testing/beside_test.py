@@ -10,7 +10,7 @@ import unittest
 
 TESTING = os.path.dirname(os.path.abspath(__file__))
 PROGRAM = """
-import os, sys, time, unittest
+import os, subprocess, sys, time, unittest
 sys.path.append(sys.argv.pop(1))
 import beside
 
@@ -47,6 +47,8 @@ class Cases(unittest.TestCase):
     def test_cleans(self):
         self.addCleanup(print, "cleaned", file=sys.stderr)
 
+if "STRANGER" in os.environ:
+    subprocess.Popen(["true"])
 beside.main(at_once=int(os.environ.get("AT_ONCE", 2)))
 """
 
@@ -108,6 +110,11 @@ class BesideTest(unittest.TestCase):
         run = self.run_cases(TESTBRIDGE_TEST_ONLY="Meeting.*")
         self.assertEqual(run.returncode, 0, run.stderr)
         self.assertRegex(run.stderr, "^(ok .*\n){2}2 cases ")
+
+    def test_a_process_of_the_program_s_own_is_no_case(self):
+        run = self.run_cases("Meeting", STRANGER="1")
+        self.assertEqual(run.returncode, 0, run.stderr)
+        self.assertIn("2 cases ", run.stderr)
 
     def test_names_and_patterns_of_nothing_fail(self):
         run = self.run_cases(TESTBRIDGE_TEST_ONLY="Meeting.test_third")

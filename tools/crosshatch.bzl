@@ -194,7 +194,14 @@ def _joined_sources(name, srcs, testonly):
             cmd = "$(execpath //tools:join_sources) $(SRCS) > $@",
             tools = ["//tools:join_sources"],
         )
-    return joined
+    if native.repository_name() != "@":
+        return joined
+
+    # Each by itself shows what it does not include.
+    return select({
+        "//third_party/precompiled:off": srcs,
+        "//conditions:default": joined,
+    })
 
 def _check(name, deps):
     check_layer(native.package_name(), name, deps)
@@ -264,7 +271,7 @@ def ch_cc_test(name, srcs = [], deps = [], copts = [], size = None, **kwargs):
         **kwargs
     )
 
-def ch_nightly_test(name, program, env, size = "large", visibility = None):
+def ch_nightly_test(name, program, env, ranks = 1, size = "large", visibility = None):
     """The whole of what the test `program` shows in part, for tools/nightly.
 
     It is the same program, which is built once.
@@ -273,6 +280,7 @@ def ch_nightly_test(name, program, env, size = "large", visibility = None):
       name: of the test.
       program: a test of the same package.
       env: the variables by which that does all.
+      ranks: that run at one time, at most.
       size: of the test.
       visibility: of the test.
     """
@@ -282,7 +290,7 @@ def ch_nightly_test(name, program, env, size = "large", visibility = None):
         srcs = [program],
         data = [program],
         env = env,
-        tags = ["nightly"],
+        tags = ["nightly", "cpu:" + str(ranks)],
         visibility = visibility,
     )
 
@@ -439,7 +447,8 @@ def ch_rank_test(
         is off. "nccl" for a test <name>_on_nccl besides, of the same program,
         whose ranks, at most 8, an emulated NCCL joins, and with --config=cuda
         <name>_on_nccl_gpus, by the toolkit's NCCL.
-      mpi_args: of the program there, as a --gtest_filter.
+      mpi_args: of the program there, as a --gtest_filter. Of filters here, each
+        pattern picks a case: <name>_filters_test fails where one does not.
       mpi_seconds: that the job of processes may take.
       two_hosts: whether there is a test <name>_on_two_hosts, too, as those of
         ch_mpi_test.
@@ -492,6 +501,16 @@ def ch_rank_test(
             target_compatible_with = NEEDS_THREAD_SANITIZER,
             deps = deps,
             **kwargs
+        )
+    filters = {arg: None for arg in mpi_args + cuda_args + nccl_args + threads_args}
+    if filters:
+        sh_test(
+            name = name + "_filters_test",
+            size = "small",
+            srcs = ["//tools:picks_cases"],
+            args = ["$(rootpath :{})".format(name)] + filters.keys(),
+            data = [":" + name],
+            tags = ["nightly"] if "nightly" in tags else [],
         )
     for device in devices:
         if device not in ["cpu", "cuda"]:

@@ -29,10 +29,12 @@ TEST_P(OpRulesExhaustive, GiveWhatPlainTensorsGive) {
     }
   }
   // More reductions make many more combinations of three inputs.
-  tally.Add(CheckRules(
-      {3}, GetParam(), /*most=*/5000,
-      {.reductions = {ReduceOp::kSum, ReduceOp::kAvg, ReduceOp::kProduct,
-                      ReduceOp::kMin, ReduceOp::kMax}}));
+  for (const int ranks : {2, 3}) {
+    tally.Add(CheckRules(
+        {ranks}, GetParam(), /*most=*/5000,
+        {.reductions = {ReduceOp::kSum, ReduceOp::kAvg, ReduceOp::kProduct,
+                        ReduceOp::kMin, ReduceOp::kMax}}));
+  }
   std::printf("%s: %zu ops, %lld combinations of layouts, %lld calls\n",
               GetParam().name, tally.ops.size(),
               static_cast<long long>(tally.combinations),
