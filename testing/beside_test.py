@@ -47,7 +47,7 @@ class Cases(unittest.TestCase):
     def test_cleans(self):
         self.addCleanup(print, "cleaned", file=sys.stderr)
 
-if "STRANGER" in os.environ:
+if "OWN_CHILD" in os.environ:
     subprocess.Popen(["true"])
 beside.main(at_once=int(os.environ.get("AT_ONCE", 2)))
 """
@@ -112,7 +112,7 @@ class BesideTest(unittest.TestCase):
         self.assertRegex(run.stderr, "^(ok .*\n){2}2 cases ")
 
     def test_a_process_of_the_program_s_own_is_no_case(self):
-        run = self.run_cases("Meeting", STRANGER="1")
+        run = self.run_cases("Meeting", OWN_CHILD="1")
         self.assertEqual(run.returncode, 0, run.stderr)
         self.assertIn("2 cases ", run.stderr)
 
