@@ -6,12 +6,12 @@
 
 #include <cstdint>
 #include <cstdlib>
-#include <optional>
 #include <string>
 #include <vector>
 
 #include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
+#include "crosshatch/base/kept_variable_testutil.h"
 #include "crosshatch/base/status_macros.h"
 #include "crosshatch/comm/communicator.h"
 #include "crosshatch/comm/world.h"
@@ -41,27 +41,11 @@ std::string ErrorOf(
   return status.ToString() + "\n";
 }
 
-/// While it lives, streams are adversarial for no rank that starts.
-class WithoutSeed {
- public:
-  WithoutSeed() {
-    if (const char* const seed = std::getenv(kName)) seed_ = seed;
-    unsetenv(kName);
-  }
-  ~WithoutSeed() {
-    if (seed_.has_value()) setenv(kName, seed_->c_str(), /*replace=*/1);
-  }
-  WithoutSeed(const WithoutSeed&) = delete;
-  WithoutSeed& operator=(const WithoutSeed&) = delete;
-
- private:
-  static constexpr const char* kName = "CROSSHATCH_ADVERSARIAL_SEED";
-  std::optional<std::string> seed_;
-};
-
 TEST(ErrorsPageTest, TheTextsAreThoseOfThePage) {
   // On adversarial streams the stream waits, not the host, as the text says.
-  const WithoutSeed without_seed;
+  constexpr char kSeed[] = "CROSSHATCH_ADVERSARIAL_SEED";
+  const KeptVariable kept(kSeed);
+  unsetenv(kSeed);
   const std::vector<Fence> fences = FencesOf("docs/errors.md", "error");
   ASSERT_EQ(fences.size(), 2u);
 

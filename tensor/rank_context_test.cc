@@ -9,6 +9,7 @@
 #include <thread>
 #include <vector>
 
+#include "crosshatch/base/kept_variable_testutil.h"
 #include "crosshatch/tensor/adversarial_seed.h"
 #include "crosshatch/tensor/context_decorator.h"
 #include "gmock/gmock.h"
@@ -224,8 +225,7 @@ TEST(RankContextTest, CountsCopiedBytes) {
 
 TEST(RankContextTest, ReadsTheSeedOfTheEnvironment) {
   constexpr char kName[] = "CROSSHATCH_ADVERSARIAL_SEED";
-  const char* const before = std::getenv(kName);
-  const std::string kept = before == nullptr ? "" : before;
+  const KeptVariable kept(kName);
   ASSERT_EQ(setenv(kName, "17", 1), 0);
   EXPECT_EQ(*AdversarialSeedOfEnvironment(), 17);
   EXPECT_FALSE(RankContext({}).compute_stream().runs_inline());
@@ -240,7 +240,6 @@ TEST(RankContextTest, ReadsTheSeedOfTheEnvironment) {
     EXPECT_THAT(std::string(status.message()),
                 testing::HasSubstr(std::string(kName) + "=" + bad + " "));
   }
-  before == nullptr ? unsetenv(kName) : setenv(kName, kept.c_str(), 1);
 }
 
 TEST(RankContextDeathTest, RefusesWhatCannotBe) {

@@ -223,7 +223,8 @@ def ch_cc_library(name, srcs = [], hdrs = [], deps = [], copts = [], optimised =
     for src in srcs if type(srcs) == "list" else []:
         if src.endswith(".h"):
             fail("{}: list {} in hdrs; a private header belongs to a private target".format(name, src))
-    if copts != KERNEL_COPTS:
+    is_kernel = copts == KERNEL_COPTS
+    if not is_kernel:
         # A file of kernels is read once for each instruction set.
         srcs = _joined_sources(name, srcs, kwargs.get("testonly"))
     if kwargs.get("testonly") and not optimised:
@@ -233,7 +234,7 @@ def ch_cc_library(name, srcs = [], hdrs = [], deps = [], copts = [], optimised =
         # -O2 GCC compiles the functions of Highway's targets, which have options
         # of their own, at -O2 too, whatever -O the file is given. So kernels have
         # one of their own.
-        base, more = _settings(COPTS, "kernel" if copts == KERNEL_COPTS else "library")
+        base, more = _settings(COPTS, "kernel" if is_kernel else "library")
     cc_library(
         name = name,
         srcs = srcs,

@@ -11,6 +11,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "crosshatch/base/few_threads_testutil.h"
+#include "crosshatch/base/kept_variable_testutil.h"
 #include "crosshatch/base/status_macros.h"
 #include "crosshatch/comm/world.h"
 #include "gmock/gmock.h"
@@ -112,8 +113,7 @@ TEST(RunLocal, AnExceptionOfARankIsItsError) {
 TEST(RunLocal, RefusesASeedThatIsNoNumber) {
   const auto fn = [](World&) { return absl::OkStatus(); };
   const char* const variable = "CROSSHATCH_ADVERSARIAL_SEED";
-  const char* const before = std::getenv(variable);
-  const std::string kept = before == nullptr ? "" : before;
+  const KeptVariable kept(variable);
   for (const char* seed : {"abc", "1x", "-1", " ", "18446744073709551616"}) {
     setenv(variable, seed, 1);
     for (const absl::Status& status : {RunLocal(2, fn), RunFake({}, fn)}) {
@@ -126,7 +126,6 @@ TEST(RunLocal, RefusesASeedThatIsNoNumber) {
     setenv(variable, seed, 1);
     EXPECT_TRUE(RunLocal(2, fn).ok()) << seed;
   }
-  setenv(variable, kept.c_str(), 1);
 }
 
 TEST(RunLocal, ThreadsPerRankIsThePoolsWidth) {
