@@ -100,34 +100,9 @@
 load("@rules_cc//cc:defs.bzl", "cc_binary", "cc_library", "cc_test")
 load("@rules_shell//shell:sh_test.bzl", "sh_test")
 load("//third_party/cuda:cuda_library.bzl", "cuda_library")
-load("//third_party/precompiled:precompiled.bzl", "precompiled_copts")
+load("//tools:compiling.bzl", "COPTS", "KERNEL_COPTS", "TEST_COPTS", "joined_cuda_sources", "joined_sources", "settings")
 load("//tools:gpus.bzl", "NCCL_SHARES_GPUS", "gpu_requirement", "needs_gpus")
 load("//tools:layers.bzl", "check_layer")
-
-# Fused multiply-add happens where the source says so and nowhere else: sums
-# then have the same bits for every instruction set and optimisation level.
-COPTS = [
-    "-std=c++20",
-    "-ffp-contract=off",
-    "-Wall",
-    "-Wextra",
-    "-Wsign-compare",
-    "-Wno-missing-field-initializers",  # designated initializers leave fields out
-    "-Wno-maybe-uninitialized",  # false alarms of GCC 12 on std::optional
-]
-
-# Of kernels: loops of conversions are left to the compiler's vectorizer.
-KERNEL_COPTS = ["-O3"]
-
-# A test's own code runs for milliseconds and is compiled for seconds; what it
-# tests is optimised as ever. Fortified functions need an optimiser.
-TEST_COPTS = COPTS + select({
-    "//tools:optimised": [
-        "-O0",
-        "-U_FORTIFY_SOURCE",
-    ],
-    "//conditions:default": [],
-})
 
 # target_compatible_with of CUDA's code: wildcards skip it without --config=cuda.
 NEEDS_CUDA = select({
@@ -146,62 +121,6 @@ NEEDS_MPI = select({
     "//:with_mpi": [],
     "//conditions:default": ["//third_party:needs_mpi"],
 })
-
-def _precompiled(values):
-    """`values`, or none where the target does without precompiled headers."""
-    if native.repository_name() != "@":
-        # A consumer's sources may not want a header of ours in front of them.
-        return select({
-            "//third_party/precompiled:in_consumers": values,
-            "//conditions:default": [],
-        })
-    return select({
-        "//third_party/precompiled:off": [],
-        "//conditions:default": values,
-    })
-
-def _settings(copts, precompiled):
-    """The copts, and the deps to add, of a target that uses :<precompiled>, if any."""
-    if native.repository_name() == "@":
-        # A warning of a consumer's newer compiler must not break their build.
-        copts = copts + ["-Werror"]
-    if precompiled == None:
-        return copts, []
-    return (
-        copts + _precompiled(precompiled_copts(precompiled)),
-        _precompiled(["//third_party/precompiled:" + precompiled]),
-    )
-
-# Sources that are compiled as one, at most.
-_JOINED = 12
-
-# Of CUDA, by the host's compiler: kernels are instantiated for many dtypes.
-_JOINED_CUDA = 4
-
-def _joined_sources(name, srcs, testonly):
-    """The sources to compile for `srcs`: joined ones, where there are several."""
-    if type(srcs) != "list" or len(srcs) < 2 or [src for src in srcs if not src.endswith(".cc")]:
-        return srcs
-    joined = []
-    for begin in range(0, len(srcs), _JOINED):
-        part = srcs[begin:begin + _JOINED]
-        joined.append("{}_{}_joined.cc".format(name, len(joined)))
-        native.genrule(
-            name = joined[-1][:-len(".cc")],
-            testonly = testonly,
-            srcs = part,
-            outs = [joined[-1]],
-            cmd = "$(execpath //tools:join_sources) $(SRCS) > $@",
-            tools = ["//tools:join_sources"],
-        )
-    if native.repository_name() != "@":
-        return joined
-
-    # Each by itself shows what it does not include.
-    return select({
-        "//third_party/precompiled:off": srcs,
-        "//conditions:default": joined,
-    })
 
 def _check(name, deps):
     check_layer(native.package_name(), name, deps)
@@ -226,15 +145,15 @@ def ch_cc_library(name, srcs = [], hdrs = [], deps = [], copts = [], optimised =
     is_kernel = copts == KERNEL_COPTS
     if not is_kernel:
         # A file of kernels is read once for each instruction set.
-        srcs = _joined_sources(name, srcs, kwargs.get("testonly"))
+        srcs = joined_sources(name, srcs, kwargs.get("testonly"))
     if kwargs.get("testonly") and not optimised:
-        base, more = _settings(TEST_COPTS, "test")
+        base, more = settings(TEST_COPTS, "test")
     else:
         # A precompiled header brings its own level of optimisation: beside one of
         # -O2 GCC compiles the functions of Highway's targets, which have options
         # of their own, at -O2 too, whatever -O the file is given. So kernels have
         # one of their own.
-        base, more = _settings(COPTS, "kernel" if is_kernel else "library")
+        base, more = settings(COPTS, "kernel" if is_kernel else "library")
     cc_library(
         name = name,
         srcs = srcs,
@@ -249,7 +168,7 @@ def ch_cc_library(name, srcs = [], hdrs = [], deps = [], copts = [], optimised =
 def ch_cc_binary(name, deps = [], copts = [], **kwargs):
     """A program."""
     _check(name, deps)
-    base, more = _settings(COPTS, "library")
+    base, more = settings(COPTS, "library")
     cc_binary(
         name = name,
         copts = base + copts,
@@ -262,10 +181,10 @@ def ch_cc_test(name, srcs = [], deps = [], copts = [], size = None, **kwargs):
     _check(name, deps)
     if size == None:
         size = "small" if len(srcs) < 2 else "medium"
-    base, more = _settings(TEST_COPTS, "test")
+    base, more = settings(TEST_COPTS, "test")
     cc_test(
         name = name,
-        srcs = _joined_sources(name, srcs, True),
+        srcs = joined_sources(name, srcs, True),
         size = size,
         copts = base + copts,
         deps = deps + more + ["@com_google_googletest//:gtest_main"],
@@ -334,7 +253,7 @@ def ch_gpu_test(
       **kwargs: of the program.
     """
     _check(name, deps)
-    base, more = _settings(TEST_COPTS, "test")
+    base, more = settings(TEST_COPTS, "test")
     cc_binary(
         name = name + "_program",
         testonly = True,
@@ -381,31 +300,14 @@ def ch_emulated_cuda_library(name, srcs, deps = [], **kwargs):
     For tests, on any machine: no toolkit and no device are needed
     (//emulation).
     """
-    wrappers = []
-    for begin in range(0, len(srcs), _JOINED_CUDA):
-        part = srcs[begin:begin + _JOINED_CUDA]
-        wrapper = "{}_{}_joined.cc".format(name, len(wrappers))
-        lines = ["#define CROSSHATCH_CUDA_EMULATION 1"] + [
-            "#include \"crosshatch/{}/{}\"".format(native.package_name(), src)
-            for src in part
-        ]
-        native.genrule(
-            name = wrapper + ".make",
-            testonly = True,
-            srcs = part,
-            outs = [wrapper],
-            cmd = "printf '{}\\n' >$@".format("\\n".join(lines)),
-            visibility = ["//visibility:private"],
-        )
-        wrappers.append(wrapper)
     _check(name, deps)
 
     # Not as a test's own code, which is hardly optimised.
-    base, more = _settings(COPTS, "library")
+    base, more = settings(COPTS, "library")
     cc_library(
         name = name,
         testonly = True,
-        srcs = wrappers,
+        srcs = joined_cuda_sources(name, srcs),
         hdrs = srcs,
         # Kernels have pragmas that unroll loops, for nvcc.
         copts = base + ["-Wno-unknown-pragmas"],
@@ -660,7 +562,7 @@ def ch_mpi_test(
       **kwargs: for the program.
     """
     _check(name, deps)
-    base, more = _settings(TEST_COPTS, "test")
+    base, more = settings(TEST_COPTS, "test")
     cc_binary(
         name = name + "_program",
         testonly = True,
@@ -703,7 +605,7 @@ def ch_mpi_test(
 def ch_cc_benchmark(name, deps = [], copts = [], **kwargs):
     """A Google Benchmark program: bazel run //pkg:name -- --benchmark_filter=X."""
     _check(name, deps)
-    base, more = _settings(COPTS, "library")
+    base, more = settings(COPTS, "library")
     cc_binary(
         name = name,
         testonly = True,

@@ -1,0 +1,105 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How the macros of crosshatch.bzl have sources compiled: with which options, beside
+which precompiled header, and how many as one."""
+
+load("//third_party/precompiled:precompiled.bzl", "precompiled_copts")
+
+# Fused multiply-add happens where the source says so and nowhere else: sums
+# then have the same bits for every instruction set and optimisation level.
+COPTS = [
+    "-std=c++20",
+    "-ffp-contract=off",
+    "-Wall",
+    "-Wextra",
+    "-Wsign-compare",
+    "-Wno-missing-field-initializers",  # designated initializers leave fields out
+    "-Wno-maybe-uninitialized",  # false alarms of GCC 12 on std::optional
+]
+
+# Of kernels: loops of conversions are left to the compiler's vectorizer.
+KERNEL_COPTS = ["-O3"]
+
+# A test's own code runs for milliseconds and is compiled for seconds; what it
+# tests is optimised as ever. Fortified functions need an optimiser.
+TEST_COPTS = COPTS + select({
+    "//tools:optimised": [
+        "-O0",
+        "-U_FORTIFY_SOURCE",
+    ],
+    "//conditions:default": [],
+})
+
+def _precompiled(values):
+    """`values`, or none where the target does without precompiled headers."""
+    if native.repository_name() != "@":
+        # A consumer's sources may not want a header of ours in front of them.
+        return select({
+            "//third_party/precompiled:in_consumers": values,
+            "//conditions:default": [],
+        })
+    return select({
+        "//third_party/precompiled:off": [],
+        "//conditions:default": values,
+    })
+
+def settings(copts, precompiled):
+    """The copts, and the deps to add, of a target beside the header :<precompiled>."""
+    if native.repository_name() == "@":
+        # A warning of a consumer's newer compiler must not break their build.
+        copts = copts + ["-Werror"]
+    return (
+        copts + _precompiled(precompiled_copts(precompiled)),
+        _precompiled(["//third_party/precompiled:" + precompiled]),
+    )
+
+# Sources that are compiled as one, at most.
+_JOINED = 12
+
+# Of CUDA, by the host's compiler: kernels are instantiated for many dtypes.
+_JOINED_CUDA = 4
+
+def joined_sources(name, srcs, testonly):
+    """The sources to compile for `srcs`: joined ones, where there are several."""
+    if type(srcs) != "list" or len(srcs) < 2 or [src for src in srcs if not src.endswith(".cc")]:
+        return srcs
+    joined = []
+    for begin in range(0, len(srcs), _JOINED):
+        part = srcs[begin:begin + _JOINED]
+        joined.append("{}_{}_joined.cc".format(name, len(joined)))
+        native.genrule(
+            name = joined[-1][:-len(".cc")],
+            testonly = testonly,
+            srcs = part,
+            outs = [joined[-1]],
+            cmd = "$(execpath //tools:join_sources) $(SRCS) > $@",
+            tools = ["//tools:join_sources"],
+        )
+    if native.repository_name() != "@":
+        return joined
+
+    # Each by itself shows what it does not include.
+    return select({
+        "//third_party/precompiled:off": srcs,
+        "//conditions:default": joined,
+    })
+
+def joined_cuda_sources(name, srcs):
+    """Sources for the host's compiler that include `srcs` (.cu), some at a time."""
+    wrappers = []
+    for begin in range(0, len(srcs), _JOINED_CUDA):
+        part = srcs[begin:begin + _JOINED_CUDA]
+        wrapper = "{}_{}_joined.cc".format(name, len(wrappers))
+        lines = ["#define CROSSHATCH_CUDA_EMULATION 1"] + [
+            "#include \"crosshatch/{}/{}\"".format(native.package_name(), src)
+            for src in part
+        ]
+        native.genrule(
+            name = wrapper + ".make",
+            testonly = True,
+            srcs = part,
+            outs = [wrapper],
+            cmd = "printf '{}\\n' >$@".format("\\n".join(lines)),
+            visibility = ["//visibility:private"],
+        )
+        wrappers.append(wrapper)
+    return wrappers
