@@ -8,6 +8,7 @@
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "crosshatch/base/check.h"
+#include "crosshatch/fsdp/fsdp_tree.h"
 #include "crosshatch/nn/module_root.h"
 #include "crosshatch/tensor/autograd.h"
 #include "crosshatch/tensor/ops/cast.h"
@@ -36,13 +37,6 @@ void AddStates(const std::vector<nn::NamedModule>& modules,
       states.push_back(state);
     }
   }
-}
-
-// The parameters that the backward needs are gone, and so are their gradients.
-void PoisonAsGone(const std::string& name) {
-  RankContext::Current().Poison(absl::FailedPreconditionError(absl::StrCat(
-      "FSDP: a backward through ", name,
-      ", whose module is gone; keep the model until Backward has returned")));
 }
 
 }  // namespace
@@ -117,22 +111,11 @@ FsdpState::FsdpState(std::vector<nn::Module*> modules, DeviceMesh mesh,
   if (options_.post_forward_mesh_size > 0) {
     settings_.reshard_after_forward = options_.post_forward_mesh_size > 1;
   }
-  for (const std::unique_ptr<ParamGroup>& group : groups_) {
-    group->gradients().set_on_complete([this, g = group.get()] {
-      Tell(ModuleEvent::kGroupIsComplete, g);
-      CheckComplete();
-    });
-  }
 }
 
 FsdpState::~FsdpState() {
   life_->state = nullptr;
-  if (events_ != nullptr) events_->Went(*this);
-}
-
-void FsdpState::Tell(ModuleEvent event, ParamGroup* group) {
-  // Without a tree its backward has failed already.
-  if (events_ != nullptr) events_->Happened(*this, event, group);
+  if (tree_ != nullptr) tree_->Remove(*this);
 }
 
 absl::Status FsdpState::CheckReadable(const char* what) const {
@@ -172,10 +155,10 @@ std::string FsdpState::Name() const {
   return name.empty() ? first.type_name() : name;
 }
 
-void FsdpState::Join(std::shared_ptr<ModuleEvents> events,
+void FsdpState::Join(std::shared_ptr<FsdpTree> tree,
                      std::shared_ptr<CommContext> comm,
                      const DeviceMesh& batch_mesh) {
-  events_ = std::move(events);
+  tree_ = std::move(tree);
   comm_ = std::move(comm);
   life_->name = Name();
   for (const auto& group : groups_) {
@@ -193,15 +176,27 @@ void FsdpState::WaitForUnshard() {
 }
 
 void FsdpState::Reshard() {
-  const ModuleTransition transition =
-      Advance(ModuleEvent::kReshardIsAskedFor, Facts(/*as_root=*/false));
-  // None of them is for the tree to do.
-  for (const ModuleAction action : transition.actions) {
-    Do(action, /*group=*/nullptr, /*inputs=*/nullptr);
+  iteration_.prefetched = Prefetched::kNo;
+  for (const auto& group : groups_) group->Reshard();
+}
+
+void FsdpState::ReshardAfterForward() {
+  for (const auto& group : groups_) group->ReshardAfterForward();
+}
+
+void FsdpState::Prefetch(Prefetched reason) {
+  if (BytesToUnshard() > 0 || reduce_unused()) iteration_.prefetched = reason;
+  Unshard();
+}
+
+void FsdpState::AfterOutermostForward() {
+  const bool waits_for_more = std::exchange(iteration_.in_forward, false);
+  if (waits_for_more || iteration_.prefetched == Prefetched::kForForward) {
+    Reshard();
   }
 }
 
-int64_t FsdpState::BytesToGather() const {
+int64_t FsdpState::BytesToUnshard() const {
   int64_t bytes = 0;
   for (const auto& group : groups_) {
     const bool gathered = group->state() == ParamState::kGathering ||
@@ -211,7 +206,7 @@ int64_t FsdpState::BytesToGather() const {
   return bytes;
 }
 
-int64_t FsdpState::BytesGathering() const {
+int64_t FsdpState::BytesUnsharding() const {
   int64_t bytes = 0;
   for (const auto& group : groups_) {
     if (group->state() == ParamState::kGathering) {
@@ -219,79 +214,6 @@ int64_t FsdpState::BytesGathering() const {
     }
   }
   return bytes;
-}
-
-void FsdpState::FollowTrainability() {
-  for (const auto& group : groups_) group->gradients().FollowTrainability();
-}
-
-bool FsdpState::reshard_after_forward(bool as_root) const {
-  return settings_.reshard_after_forward.value_or(!as_root);
-}
-
-ModuleFacts FsdpState::Facts(bool as_root) const {
-  return {.is_root = as_root,
-          .reshards_after_forward = reshard_after_forward(as_root),
-          .reshards_after_backward = settings_.reshard_after_backward,
-          .unshards_in_backward = settings_.unshard_in_backward,
-          .ranks_may_differ = reduce_unused()};
-}
-
-ModuleTransition FsdpState::Advance(ModuleEvent event,
-                                    const ModuleFacts& facts) {
-  ModuleTransition transition = Transition(iteration_, event, facts);
-  // Now: what is done may come back with events of its own.
-  iteration_ = transition.next;
-  return transition;
-}
-
-void FsdpState::Do(ModuleAction action, ParamGroup* group,
-                   const TensorList* inputs) {
-  switch (action) {
-    case ModuleAction::kBeginForwardInTree:
-    case ModuleAction::kBeginForwardOfRootInTree:
-    case ModuleAction::kEndForwardInTree:
-    case ModuleAction::kBeginBackwardInTree:
-    case ModuleAction::kRecordForward:
-    case ModuleAction::kPrefetchForward:
-    case ModuleAction::kPrefetchBackward:
-      CH_CHECK(false) << "FSDP: to " << fsdp::Name(action)
-                      << " is for the tree to do, not for " << Name();
-      return;
-    case ModuleAction::kFollowTrainability:
-      return FollowTrainability();
-    case ModuleAction::kUnshard:
-      return Unshard();
-    case ModuleAction::kWait:
-      return WaitForUnshard();
-    case ModuleAction::kReshard:
-      for (const auto& each : groups_) each->Reshard();
-      return;
-    case ModuleAction::kReshardAfterForward:
-      for (const auto& each : groups_) each->ReshardAfterForward();
-      return;
-    case ModuleAction::kWatchInputs:
-      return WatchInputs(*inputs);
-    case ModuleAction::kReduceGroup:
-      return group->gradients().Reduce(settings_);
-    case ModuleAction::kUnshardGroup:
-      group->Unshard();
-      return group->WaitForUnshard();
-    case ModuleAction::kReshardGroup:
-      return group->Reshard();
-    case ModuleAction::kEndGroup:
-      return group->gradients().EndBackward();
-    case ModuleAction::kResetGroup:
-      return group->gradients().Reset();
-    case ModuleAction::kBeginForwardSpan:
-      return BeginSpan(comm_->compute(), "forward", life_->name);
-    case ModuleAction::kEndForwardSpan:
-      return EndSpan(comm_->compute(), "forward", life_->name);
-    case ModuleAction::kBeginBackwardSpan:
-      return BeginSpan(comm_->compute(), "backward", life_->name);
-    case ModuleAction::kEndBackwardSpan:
-      return EndSpan(comm_->compute(), "backward", life_->name);
-  }
 }
 
 void FsdpState::CastInputs(TensorList& inputs) const {
@@ -306,7 +228,7 @@ void FsdpState::CastOutputs(TensorList& outputs) const {
 }
 
 void FsdpState::WatchInputs(const TensorList& inputs) {
-  run_ = std::make_shared<Run>();
+  forward_ = std::make_shared<WatchedForward>();
   const bool all_trained =
       std::all_of(groups_.begin(), groups_.end(),
                   [](const auto& g) { return g->gradients().trains_all(); });
@@ -317,71 +239,59 @@ void FsdpState::WatchInputs(const TensorList& inputs) {
     const std::shared_ptr<Node> node = GradEdge(input).node;
     if (std::find(seen.begin(), seen.end(), node.get()) != seen.end()) continue;
     seen.push_back(node.get());
-    node->AddPreHook([life = life_, run = run_] {
-      if (life->state != nullptr) life->state->InputGradientsReady(run);
+    node->AddPreHook([life = life_, forward = forward_] {
+      if (life->state != nullptr) life->state->InputGradientsComplete(forward);
     });
   }
-  run_->inputs = static_cast<int>(seen.size());
+  forward_->inputs = static_cast<int>(seen.size());
 }
 
-bool FsdpState::WatchOutputs(const TensorList& outputs) {
-  const std::shared_ptr<Run> run = std::exchange(run_, nullptr);
-  bool backward_follows = false;
-  for (const Tensor& output : outputs) {
-    if (!output.defined() || !output.requires_grad()) continue;
-    backward_follows = true;
-    GradEdge(output).node->AddPreHook([life = life_, run] {
-      if (life->state != nullptr) {
-        life->state->OutputGradientsReady(run);
-      } else {
-        PoisonAsGone(life->name);
-      }
-    });
-  }
-  return backward_follows;
-}
-
-void FsdpState::OutputGradientsReady(const std::shared_ptr<Run>& run) {
-  if (events_ == nullptr) {
-    PoisonAsGone(absl::StrCat("the root of the tree of ", life_->name));
+void FsdpState::BeginBackward(const std::shared_ptr<WatchedForward>& forward) {
+  if (forward->inputs == 0 ||
+      std::find(forwards_in_backward_.begin(), forwards_in_backward_.end(),
+                forward) != forwards_in_backward_.end()) {
     return;
   }
-  const bool is_open =
-      std::find(open_runs_.begin(), open_runs_.end(), run) != open_runs_.end();
-  if (run->inputs > 0 && !is_open) {
-    run->inputs_due = run->inputs;
-    open_runs_.push_back(run);
-  }
-  Tell(ModuleEvent::kBackwardBegins);
+  forward->inputs_due = forward->inputs;
+  forwards_in_backward_.push_back(forward);
 }
 
 void FsdpState::BeginRecomputation(nn::Module& module) {
+  // Without a tree the backward has failed already.
+  if (tree_ == nullptr) return;
   const std::vector<nn::Parameter*> needed = module.Parameters();
   for (const auto& group : groups_) {
     if (group->state() == ParamState::kGathered) continue;
     for (const nn::Parameter* p : group->parameters()) {
       if (std::find(needed.begin(), needed.end(), p) == needed.end()) continue;
-      Tell(ModuleEvent::kGroupIsNeededAgain, group.get());
+      // The gradient of a bias, say, needs nothing that forward saved: it may
+      // be there, and its group freed, before the rest is recomputed.
+      group->Unshard();
+      group->WaitForUnshard();
       break;
     }
   }
 }
 
-void FsdpState::InputGradientsReady(const std::shared_ptr<Run>& run) {
-  const auto found = std::find(open_runs_.begin(), open_runs_.end(), run);
-  if (found == open_runs_.end() || --run->inputs_due > 0) return;
-  open_runs_.erase(found);
-  CheckComplete();
+void FsdpState::InputGradientsComplete(
+    const std::shared_ptr<WatchedForward>& forward) {
+  const auto found = std::find(forwards_in_backward_.begin(),
+                               forwards_in_backward_.end(), forward);
+  if (found == forwards_in_backward_.end() || --forward->inputs_due > 0) return;
+  forwards_in_backward_.erase(found);
+  if (tree_ != nullptr) CheckBackwardComplete();
 }
 
-void FsdpState::CheckComplete() {
-  if (!open_runs_.empty()) return;
+void FsdpState::CheckBackwardComplete() {
+  if (!forwards_in_backward_.empty() || !settings_.reshard_after_backward)
+    return;
   for (const auto& group : groups_) {
     if (group->gradients().trainable() && !group->gradients().complete()) {
       return;
     }
   }
-  Tell(ModuleEvent::kBackwardIsComplete);
+  if (!reduce_unused() && !PassesGradients()) Reshard();
+  EndBackwardSpan();
 }
 
 bool FsdpState::PassesGradients() const {
@@ -399,7 +309,40 @@ bool FsdpState::PassesGradients() const {
   return false;
 }
 
-void FsdpState::StopWatching() { open_runs_.clear(); }
+void FsdpState::BeginBackwardSpan() {
+  iteration_.computes_backward = true;
+  BeginSpan(comm_->compute(), "backward", life_->name);
+}
+
+void FsdpState::EndBackwardSpan() {
+  if (!std::exchange(iteration_.computes_backward, false)) return;
+  EndSpan(comm_->compute(), "backward", life_->name);
+}
+
+void FsdpState::AfterBackward(const Settings& tree) {
+  // What was prefetched for the next backward waits for it.
+  const bool keeps = iteration_.prefetched == Prefetched::kForBackward &&
+                     !tree.is_last_backward;
+  for (const auto& group : groups_) {
+    if (!tree.manual_finalization) group->gradients().Reduce(settings_);
+    if (settings_.reshard_after_backward && !keeps) group->Reshard();
+    group->gradients().EndBackward();
+  }
+  forwards_in_backward_.clear();
+  EndBackwardSpan();
+  iteration_.in_backward = iteration_.in_forward = false;
+  if (!keeps) iteration_.prefetched = Prefetched::kNo;
+}
+
+void FsdpState::Reset() {
+  for (const auto& group : groups_) {
+    group->gradients().Reset();
+    group->Reshard();
+  }
+  forwards_in_backward_.clear();
+  EndBackwardSpan();
+  iteration_ = {.summoned = iteration_.summoned};
+}
 
 bool FsdpState::took_part() const {
   for (const auto& group : groups_) {

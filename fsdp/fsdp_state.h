@@ -3,31 +3,20 @@
 #define CROSSHATCH_FSDP_FSDP_STATE_H_
 
 /// \file
-/// FsdpState: a sharded module: its groups, what may be asked of them, where
-/// the module is in an iteration, and what waits for its gradients. It does
-/// what its tree (fsdp_tree.h) says and tells it what autograd does, and knows
-/// no tree:
-///
-///   before forward    gather, prefetch the next modules', wait
-///   after forward     free (by policy); watch the outputs' gradients
-///   before backward   gather, prefetch the previous modules', wait
-///   gradients there   reduce, free
-///   end of backward   whatever of this is left; compute waits for reductions
-///
-/// Frozen parameters have no gradient to wait for: they are freed when those of
-/// the module's inputs are there.
+/// FsdpState: one sharded module: its groups, its settings and where it is in
+/// an iteration. FsdpTree (fsdp_tree.h) drives it; PyTorch's counterpart is
+/// FSDPState.
 
 #include <cstdint>
 #include <memory>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
 #include "absl/types/span.h"
 #include "crosshatch/fsdp/comm_context.h"
-#include "crosshatch/fsdp/iteration.h"
-#include "crosshatch/fsdp/module_events.h"
 #include "crosshatch/fsdp/param_group.h"
 #include "crosshatch/fsdp/policy.h"
 #include "crosshatch/fsdp/settings.h"
@@ -38,14 +27,42 @@
 
 namespace crosshatch::fsdp {
 
-/// Whether a sharded module is still there: what outlives it holds this
-/// instead of the state, which goes with the module.
+class FsdpState;
+class FsdpTree;
+
+/// A weak reference to the state of a sharded module, which is destroyed with
+/// the module.
 struct FsdpLife {
   FsdpState* state;  ///< Null when it is gone.
   std::string name;
 
   /// The state. Fails a check that names `what` and the module if it is gone.
   FsdpState& Check(const char* what) const;
+};
+
+/// Why a module's parameters were unsharded before the module needed them.
+enum class Prefetched : uint8_t { kNo, kForForward, kForBackward };
+
+/// Where a sharded module is in an iteration.
+struct ModuleIteration {
+  /// Forwards of the module that are running, within each other.
+  int forwards = 0;
+  /// The module's forward runs; of a list of modules, some have run and the
+  /// last has not.
+  bool in_forward = false;
+  /// A backward has come to the module, and has not ended.
+  bool in_backward = false;
+  /// In that backward, some gradients of the module are still missing.
+  bool computes_backward = false;
+  Prefetched prefetched = Prefetched::kNo;
+  /// SummonFullParameters holds the parameters: the module must not run.
+  bool summoned = false;
+};
+
+/// One forward of a module with frozen groups whose inputs need gradients.
+struct WatchedForward {
+  int inputs = 0;      ///< Nodes that made the inputs.
+  int inputs_due = 0;  ///< In backward: nodes without their gradients yet.
 };
 
 class FsdpState final : public nn::StateGuard {
@@ -102,52 +119,40 @@ class FsdpState final : public nn::StateGuard {
   const LeftOut& left_out() const { return left_out_; }
   bool replicated() const { return replicated_; }
 
-  /// \name Who hears of it
-  /// @{
-  /// Null before the first forward, and after the root of its tree went.
-  const std::shared_ptr<ModuleEvents>& events() const { return events_; }
+  /// The tree that the module is in. Null before the first forward, and after
+  /// the root of the tree was destroyed.
+  FsdpTree* tree() const { return tree_.get(); }
   /// \param batch_mesh over which the root's batch is split.
-  void Join(std::shared_ptr<ModuleEvents> events,
-            std::shared_ptr<CommContext> comm, const DeviceMesh& batch_mesh);
-  void Leave() { events_ = nullptr; }
-  /// @}
+  void Join(std::shared_ptr<FsdpTree> tree, std::shared_ptr<CommContext> comm,
+            const DeviceMesh& batch_mesh);
+  void Leave() { tree_ = nullptr; }
 
   Settings& settings() { return settings_; }
   const Settings& settings() const { return settings_; }
-  /// Whether ranks may differ in using it:
-  /// ShardedModule::SetReduceUnusedParams.
+  /// Whether ranks may differ in using the module. Then gathers and reductions
+  /// keep to one order: none depends on what ran.
   bool reduce_unused() const { return settings_.reduce_unused; }
 
-  /// \name The iteration
-  /// @{
-  /// Where it is.
-  const ModuleIteration& iteration() const { return iteration_; }
-  /// What it says itself of the facts that decide.
-  /// \param as_root whether it is the root of its tree.
-  ModuleFacts Facts(bool as_root) const;
-  /// Makes the transition that `event` is for. \returns what is to be done.
-  ModuleTransition Advance(ModuleEvent event, const ModuleFacts& facts);
-  /// Does what is for a module to do.
-  /// \param group the one that the event is of, where it is of one; else null.
-  /// \param inputs of the forward that begins; null at other events.
-  void Do(ModuleAction action, ParamGroup* group, const TensorList* inputs);
-  /// @}
+  ModuleIteration& iteration() { return iteration_; }
+  bool reshard_after_forward(bool as_root) const {
+    return settings_.reshard_after_forward.value_or(!as_root);
+  }
 
-  /// Issues the gathers of all groups.
+  /// Issues the all-gathers of all groups.
   void Unshard();
   /// Makes compute wait for them.
   void WaitForUnshard();
   void Reshard();
-  /// Takes up what Parameter::set_requires_grad was told since.
-  void FollowTrainability();
-  /// Of gathered parameters that Unshard would issue a gather for, or has
-  /// issued one for that compute has not waited for.
-  int64_t BytesToGather() const;
-  int64_t BytesGathering() const;
-
-  /// SummonFullParameters takes the parameters, and has given them back.
-  void BeginSummon() { Advance(ModuleEvent::kSummonBegins, {}); }
-  void EndSummon() { Advance(ModuleEvent::kSummonEnds, {}); }
+  void ReshardAfterForward();
+  /// Unshards for a forward or backward that may not come.
+  void Prefetch(Prefetched reason);
+  /// The outermost forward has ended and no backward follows: frees what was
+  /// unsharded for forwards that did not come.
+  void AfterOutermostForward();
+  /// Bytes of unsharded parameters that Unshard would issue an all-gather for,
+  /// and of those whose all-gather compute has not waited for.
+  int64_t BytesToUnshard() const;
+  int64_t BytesUnsharding() const;
 
   /// \name Whether shards are all there is
   /// `what` begins the messages, which name the module or group.
@@ -165,14 +170,31 @@ class FsdpState final : public nn::StateGuard {
   void CastInputs(TensorList& inputs) const;
   /// And the outputs of one whose policy has an output_dtype.
   void CastOutputs(TensorList& outputs) const;
-  /// Watches for the gradients of a forward's outputs.
-  /// \returns whether any of them has one.
-  bool WatchOutputs(const TensorList& outputs);
-  /// Whether gradients on their way to modules below may yet pass through
-  /// frozen parameters of this one.
-  bool PassesGradients() const;
-  /// The backward is over, or the iteration is left.
-  void StopWatching();
+  /// Watches for the gradients of the inputs of a forward that begins. Frozen
+  /// parameters have no gradient to wait for: they are freed when those are
+  /// there.
+  void WatchInputs(const TensorList& inputs);
+  /// \returns the watched forward that ends; null if nothing is watched.
+  std::shared_ptr<WatchedForward> TakeWatchedForward() {
+    return std::exchange(forward_, nullptr);
+  }
+
+  /// \name Backward
+  /// @{
+  /// The gradients of an output of `forward` are there.
+  void BeginBackward(const std::shared_ptr<WatchedForward>& forward);
+  /// Begins and ends the span of the module's backward in the trace.
+  void BeginBackwardSpan();
+  void EndBackwardSpan();
+  /// Frees what is left if no gradient is left to wait for: groups that have
+  /// none, too.
+  void CheckBackwardComplete();
+  /// Reduces, frees and forgets what is left of the backward.
+  /// \param tree the root's settings.
+  void AfterBackward(const Settings& tree);
+  /// Leaves the iteration, wherever it is.
+  void Reset();
+  /// @}
 
   /// Whether a group has reduced in this backward, or these.
   bool took_part() const;
@@ -185,22 +207,11 @@ class FsdpState final : public nn::StateGuard {
   std::string Describe(bool as_root, PlanDetail detail) const;
 
  private:
-  /// One forward of a module with frozen groups whose inputs need gradients.
-  struct Run {
-    int inputs = 0;      ///< Nodes that made the inputs.
-    int inputs_due = 0;  ///< In backward: those without their gradients yet.
-  };
-
   absl::Status CheckAtRest(const char* what, bool gathered_too) const;
-  void Tell(ModuleEvent event, ParamGroup* group = nullptr);
-
-  void WatchInputs(const TensorList& inputs);
-  void OutputGradientsReady(const std::shared_ptr<Run>& run);
-  void InputGradientsReady(const std::shared_ptr<Run>& run);
-  /// Tells when no gradient is left to wait for, so that nothing computes with
-  /// groups that have none, either.
-  void CheckComplete();
-  bool reshard_after_forward(bool as_root) const;
+  void InputGradientsComplete(const std::shared_ptr<WatchedForward>& forward);
+  /// Whether gradients for modules below may still pass through frozen
+  /// parameters of this one.
+  bool PassesGradients() const;
   std::string ZeroStage(bool as_root) const;
 
   const std::vector<nn::Module*> modules_;
@@ -210,14 +221,14 @@ class FsdpState final : public nn::StateGuard {
   const LeftOut left_out_;
   const bool replicated_;
   std::shared_ptr<FsdpLife> life_;
-  std::shared_ptr<ModuleEvents> events_;
+  std::shared_ptr<FsdpTree> tree_;
   std::shared_ptr<CommContext> comm_;  ///< Null before the first forward.
 
   Settings settings_;
   ModuleIteration iteration_;
-  std::shared_ptr<Run> run_;  ///< Of the forward that is running.
-  /// Runs whose backward has begun and whose inputs' gradients are due.
-  std::vector<std::shared_ptr<Run>> open_runs_;
+  std::shared_ptr<WatchedForward> forward_;  ///< The one that is running.
+  /// Those whose backward has begun and whose inputs' gradients are due.
+  std::vector<std::shared_ptr<WatchedForward>> forwards_in_backward_;
 };
 
 }  // namespace crosshatch::fsdp

@@ -31,43 +31,88 @@ std::vector<FsdpState*> StatesOf(const Settings::Modules& lives) {
   std::vector<FsdpState*> states;
   for (const std::shared_ptr<const FsdpLife>& life : lives) {
     FsdpState* const state = life->state;
-    if (state != nullptr && state->events() != nullptr) states.push_back(state);
+    if (state != nullptr && state->tree() != nullptr) states.push_back(state);
   }
   return states;
 }
 
-// Whose backward issued the reductions finds none of its states later.
+// Takes `state` out of its tree. A backward that issued reductions would not
+// find it at its end.
 void Leave(FsdpState& state) {
+  if (state.tree() == nullptr) return;
   // Kept: it may go with the last of its states.
-  const std::shared_ptr<ModuleEvents> kept = state.events();
-  if (FsdpTree* const tree = FsdpTree::Find(state); tree != nullptr) {
-    tree->Finish();
-    tree->Went(state);
-  }
+  const std::shared_ptr<FsdpTree> tree = state.tree()->shared_from_this();
+  tree->Finish();
+  tree->Remove(state);
+}
+
+// The parameters that the backward needs are gone, and so are their gradients.
+void PoisonAsGone(const std::string& name) {
+  RankContext::Current().Poison(absl::FailedPreconditionError(absl::StrCat(
+      "FSDP: a backward through ", name,
+      ", whose module is gone; keep the model until Backward has returned")));
 }
 
 }  // namespace
 
-FsdpTree* FsdpTree::Find(const FsdpState& state) {
-  // Form alone gives a state its listener.
-  return static_cast<FsdpTree*>(state.events().get());
-}
+// Owns the gradient of one unsharded parameter: a view of its group's full
+// gradients.
+class FsdpTree::GradientSink final : public GradSink {
+ public:
+  GradientSink(FsdpState& state, ParamGroup& group, size_t index)
+      : state_(state), group_(group), index_(index) {}
+
+  GradDestination Acquire() override {
+    return group_.gradients().Acquire(index_);
+  }
+
+  void Complete() override {
+    if (!group_.gradients().Complete(index_)) return;
+    // Without a tree the backward has failed already.
+    if (state_.tree() == nullptr) return;
+    state_.tree()->GradientsComplete(state_, group_);
+  }
+
+  std::string WhyNoCreateGraph() const override {
+    return absl::StrCat(
+        "FSDP: gradients of gradients (BackwardOptions::create_graph) through ",
+        group_.parameters()[index_]->name(),
+        ", which is sharded: its gathered memory is freed when the first "
+        "backward is over; compute them on a model that is not sharded, or "
+        "take the parameter out by FullyShardOptions::ignored_params");
+  }
+
+ private:
+  FsdpState& state_;
+  ParamGroup& group_;
+  const size_t index_;
+};
 
 FsdpTree& FsdpTree::Of(FsdpState& state) {
-  if (Find(state) == nullptr) Form(state);
-  return *Find(state);
+  if (state.tree() == nullptr) Form(state);
+  return *state.tree();
+}
+
+void FsdpTree::SyncRequiresGrad(FsdpState& state) {
+  for (const auto& group : state.groups()) {
+    group->gradients().SyncRequiresGrad(
+        [&](size_t i) -> std::shared_ptr<GradSink> {
+          return std::make_shared<GradientSink>(state, *group, i);
+        });
+  }
 }
 
 void FsdpTree::Hook(FsdpState& state) {
+  SyncRequiresGrad(state);
   for (nn::Module* module : state.modules()) {
     module->AddPreHook(
         [&state](nn::Module&, TensorList& inputs) {
-          Of(state).BeginForward(state, inputs);
+          Of(state).BeforeForward(state, inputs);
         },
         /*first=*/true);
-    module->AddPostHook([&state, frees = module == state.modules().back()](
+    module->AddPostHook([&state, last = module == state.modules().back()](
                             nn::Module&, TensorSpan, TensorList& outputs) {
-      Of(state).EndForward(state, outputs, frees);
+      Of(state).AfterForward(state, outputs, last);
     });
   }
 }
@@ -88,7 +133,7 @@ void FsdpTree::Form(FsdpState& root, std::shared_ptr<CommContext> comm) {
   }
 }
 
-void FsdpTree::Went(const FsdpState& state) {
+void FsdpTree::Remove(const FsdpState& state) {
   const bool is_root = !states_.empty() && states_.front() == &state;
   // What was seen below its module may be gone with it.
   seen_.clear();
@@ -198,7 +243,7 @@ bool FsdpTree::IsAsSeen() const {
   return true;
 }
 
-void FsdpTree::BeginGathering() {
+void FsdpTree::OrderAllGathers() {
   const Event shards_are_there =
       post_optimizer_.has_value()
           ? *std::exchange(post_optimizer_, std::nullopt)
@@ -212,22 +257,6 @@ void FsdpTree::BeginGathering() {
   if (offloaded) comm_->to_device().Wait(shards_are_there);
 }
 
-TreeFacts FsdpTree::Facts() const {
-  // The model may go before its backward has ended.
-  if (states_.empty()) return {};
-  const Settings& settings = states_.front()->settings();
-  return {.is_last_backward = settings.is_last_backward,
-          .manual_finalization = settings.manual_finalization};
-}
-
-ModuleFacts FsdpTree::FactsOf(const FsdpState& state) const {
-  ModuleFacts facts = state.Facts(/*as_root=*/&state == states_.front());
-  const Settings& settings = states_.front()->settings();
-  facts.is_last_backward = settings.is_last_backward;
-  facts.manual_finalization = settings.manual_finalization;
-  return facts;
-}
-
 void FsdpTree::CompareBuffers() {
   RankContext& context = RankContext::Current();
   if (context.poisoned()) return;
@@ -238,178 +267,191 @@ void FsdpTree::CompareBuffers() {
   }
 }
 
-void FsdpTree::FindRows(const Forward& forward) {
-  const FsdpState& state = forward.state;
+void FsdpTree::FindRows(const FsdpState& state, TensorSpan inputs) {
   if (!state.splits_batch()) return;
   // Whoever knows better has said so.
   if (nn::BatchRowsScope::Current() != nullptr) return;
   if (const auto randomness = RowRandomness(state.modules())) {
-    batch_split_.Begin(state.mesh(), state.Name(), forward.inputs, *randomness);
+    batch_split_.Begin(state.mesh(), state.Name(), inputs, *randomness);
   }
 }
 
-void FsdpTree::BeginForward(FsdpState& state, TensorList& inputs) {
-  CH_CHECK(!state.iteration().summoned)
-      << "FSDP: " << state.Name()
-      << " runs while its full parameters are summoned";
-  Take(state,
-       InRecomputation() ? ModuleEvent::kRecomputationBegins
-                         : ModuleEvent::kForwardBegins,
-       FactsOf(state), /*group=*/nullptr, &inputs);
+void FsdpTree::BeginForward(const FsdpState& state, TensorSpan inputs,
+                            bool begins_order) {
+  // The outermost of the tree, whichever module's it is, may follow an
+  // optimizer's step.
+  const bool outermost = ++forwards_ == 1;
+  if (outermost) FindRows(state, inputs);
+  if (begins_order && (!has_compared_buffers_ || ComparesReplicas())) {
+    has_compared_buffers_ = true;
+    CompareBuffers();
+  }
+  if (outermost) {
+    if (!IsAsSeen()) CheckAllSharded();
+    OrderAllGathers();
+    UnshardUnusedForForward();
+  }
+  if (begins_order) {
+    if (!begin_order_.empty()) {
+      expected_order_ = std::exchange(begin_order_, {});
+    }
+    position_ = 0;
+  }
+}
+
+void FsdpTree::BeforeForward(FsdpState& state, TensorList& inputs) {
+  ModuleIteration& at = state.iteration();
+  CH_CHECK(!at.summoned) << "FSDP: " << state.Name()
+                         << " runs while its full parameters are summoned";
+  if (InRecomputation()) {
+    // A part of backward: unsharded unless backward has come here already, and
+    // kept for it.
+    BeginBackward();
+    state.Unshard();
+    state.WaitForUnshard();
+  } else if (++at.forwards == 1) {
+    const bool first = !std::exchange(at.in_forward, true);
+    BeginForward(state, inputs, /*begins_order=*/first && IsRoot(state));
+    if (!state.reduce_unused()) at.prefetched = Prefetched::kNo;
+    SyncRequiresGrad(state);
+    state.Unshard();
+    if (first) PrefetchForward(state);
+    state.WaitForUnshard();
+    state.WatchInputs(inputs);
+    BeginSpan(comm_->compute(), "forward", state.life()->name);
+  }
   if (state.options().mixed_precision.output_dtype.has_value()) {
-    Take(TreeEvent::kCastingForwardBegins, {});
+    ++casting_forwards_;
   }
   state.CastInputs(inputs);
 }
 
-void FsdpTree::EndForward(FsdpState& state, TensorList& outputs, bool frees) {
+void FsdpTree::AfterForward(FsdpState& state, TensorList& outputs, bool last) {
   if (state.options().mixed_precision.output_dtype.has_value()) {
-    Take(TreeEvent::kCastingForwardEnds, {});
+    --casting_forwards_;
     // Run again in backward it is within no other, and casts as it did.
-    if (Captured(iteration_.casting_forwards == 0)) state.CastOutputs(outputs);
+    if (Captured(casting_forwards_ == 0)) state.CastOutputs(outputs);
   }
   if (InRecomputation()) return;
-  ModuleFacts facts = FactsOf(state);
-  facts.frees = frees;
-  if (state.iteration().forwards == 1) {
-    facts.backward_follows = state.WatchOutputs(outputs);
-  }
-  Take(state, ModuleEvent::kForwardEnds, facts);
-}
-
-void FsdpTree::Happened(FsdpState& state, ModuleEvent event,
-                        ParamGroup* group) {
-  ModuleFacts facts = FactsOf(state);
-  if (event == ModuleEvent::kGroupIsComplete) {
-    facts.trains_all = group->gradients().trains_all();
-  } else if (event == ModuleEvent::kBackwardIsComplete) {
-    facts.passes_gradients = state.PassesGradients();
-  }
-  Take(state, event, facts, group);
-}
-
-void FsdpTree::Take(FsdpState& state, ModuleEvent event,
-                    const ModuleFacts& facts, ParamGroup* group,
-                    const TensorList* inputs) {
-  const ModuleTransition transition = state.Advance(event, facts);
-  for (const ModuleAction action : transition.actions) {
-    Do(state, action, facts, group, inputs);
-  }
-}
-
-void FsdpTree::TakeOfGroups(FsdpState& state, ModuleEvent of_group,
-                            ModuleEvent event) {
-  for (const auto& group : state.groups()) {
-    Take(state, of_group, FactsOf(state), group.get());
-  }
-  state.StopWatching();
-  Take(state, event, FactsOf(state));
-}
-
-void FsdpTree::Do(FsdpState& state, ModuleAction action,
-                  const ModuleFacts& facts, ParamGroup* group,
-                  const TensorList* inputs) {
-  TreeFacts of_tree = Facts();
-  switch (action) {
-    case ModuleAction::kBeginForwardInTree:
-    case ModuleAction::kBeginForwardOfRootInTree: {
-      of_tree.of_root = action == ModuleAction::kBeginForwardOfRootInTree;
-      of_tree.compares_replicas = ComparesReplicas();
-      const Forward forward = {.state = state, .inputs = *inputs};
-      return Take(TreeEvent::kForwardBegins, of_tree, &forward);
+  ModuleIteration& at = state.iteration();
+  CH_CHECK_GT(at.forwards, 0)
+      << "FSDP: a forward of " << state.Name()
+      << " ends that the tree has not seen begin; call ResetIteration outside "
+         "of forward";
+  if (--at.forwards > 0) return;
+  const bool backward_follows = WatchOutputs(state, outputs);
+  EndSpan(comm_->compute(), "forward", state.life()->name);
+  if (backward_follows) forward_order_.push_back(&state);
+  if (last) {
+    at.in_forward = false;
+    // What ranks may differ in using stays to the end of the outermost forward
+    // or of backward: a rank that uses it again must not gather it alone.
+    const bool keeps = state.reduce_unused();
+    if (!keeps && !backward_follows) {
+      state.Reshard();
+    } else if (!keeps && state.reshard_after_forward(IsRoot(state))) {
+      state.ReshardAfterForward();
     }
-    case ModuleAction::kEndForwardInTree:
-      of_tree.backward_follows = facts.backward_follows;
-      return Take(TreeEvent::kForwardEnds, of_tree);
-    case ModuleAction::kBeginBackwardInTree:
-      return Take(TreeEvent::kBackwardBegins, of_tree);
-    case ModuleAction::kRecordForward:
-      return forward_order_.push_back(&state);
-    case ModuleAction::kPrefetchForward:
-      return PrefetchForward(state);
-    case ModuleAction::kPrefetchBackward:
-      return PrefetchBackward(state);
-    default:
-      return state.Do(action, group, inputs);
+  }
+  EndForward(backward_follows);
+}
+
+void FsdpTree::EndForward(bool backward_follows) {
+  if (--forwards_ > 0) return;
+  batch_split_.End();
+  if (backward_follows || in_backward_) return;
+  for (FsdpState* state : states_) {
+    // The backward of an earlier forward is to find these unsharded.
+    if (state->reduce_unused() && !forward_order_.empty()) continue;
+    state->AfterOutermostForward();
   }
 }
 
-void FsdpTree::Take(TreeEvent event, const TreeFacts& facts,
-                    const Forward* forward) {
-  const TreeTransition transition = Transition(iteration_, event, facts);
-  iteration_ = transition.next;
-  for (const TreeAction action : transition.actions) Do(action, forward);
-}
-
-void FsdpTree::Do(TreeAction action, const Forward* forward) {
-  switch (action) {
-    case TreeAction::kFindRows:
-      return FindRows(*forward);
-    case TreeAction::kForgetRows:
-      return batch_split_.End();
-    case TreeAction::kCompareBuffers:
-      return CompareBuffers();
-    case TreeAction::kCheckAllSharded:
-      if (!IsAsSeen()) CheckAllSharded();
-      return;
-    case TreeAction::kBeginGathering:
-      return BeginGathering();
-    case TreeAction::kGatherUnusedForForward:
-      return GatherUnused(/*in_backward=*/false);
-    case TreeAction::kGatherUnusedForBackward:
-      return GatherUnused(/*in_backward=*/true);
-    case TreeAction::kBeginOrder:
-      if (!begin_order_.empty()) {
-        expected_order_ = std::exchange(begin_order_, {});
+bool FsdpTree::WatchOutputs(FsdpState& state, const TensorList& outputs) {
+  const std::shared_ptr<WatchedForward> forward = state.TakeWatchedForward();
+  bool backward_follows = false;
+  for (const Tensor& output : outputs) {
+    if (!output.defined() || !output.requires_grad()) continue;
+    backward_follows = true;
+    GradEdge(output).node->AddPreHook([life = state.life(), forward] {
+      if (life->state == nullptr) return PoisonAsGone(life->name);
+      FsdpTree* const tree = life->state->tree();
+      if (tree == nullptr) {
+        return PoisonAsGone(
+            absl::StrCat("the root of the tree of ", life->name));
       }
-      position_ = 0;
-      return;
-    case TreeAction::kLeaveForward:
-      for (FsdpState* state : states_) {
-        // The backward of an earlier forward is to find these gathered.
-        if (state->reduce_unused() && !forward_order_.empty()) continue;
-        Take(*state, ModuleEvent::kOutermostForwardEnds, FactsOf(*state));
-      }
-      return;
-    case TreeAction::kAwaitBackwardEnd:
-      AtBackwardEnd([tree = shared_from_this()] {
-        tree->Take(TreeEvent::kBackwardEnds, tree->Facts());
-      });
-      return;
-    case TreeAction::kEndModules:
-      for (FsdpState* state : states_) {
-        TakeOfGroups(*state, ModuleEvent::kGroupBackwardEnds,
-                     ModuleEvent::kBackwardEnds);
-      }
-      return;
-    case TreeAction::kReduceModules:
-      return ReduceModules();
-    case TreeAction::kEndReductions:
-      return EndReductions();
-    case TreeAction::kFinish:
-      return Finish();
+      life->state->BeginBackward(forward);
+      tree->BeforeBackward(*life->state);
+    });
   }
+  return backward_follows;
 }
 
-void FsdpTree::GatherAhead(FsdpState& state, Ahead ahead) {
-  ModuleFacts facts = FactsOf(state);
-  facts.gathers = state.BytesToGather() > 0;
-  Take(state,
-       ahead == Ahead::kOfForward ? ModuleEvent::kGatheredAheadOfForward
-                                  : ModuleEvent::kGatheredAheadOfBackward,
-       facts);
+void FsdpTree::BeginBackward() {
+  if (std::exchange(in_backward_, true)) return;
+  AtBackwardEnd([tree = shared_from_this()] { tree->AfterBackward(); });
+  UnshardUnusedForBackward();
 }
 
-void FsdpTree::GatherUnused(bool in_backward) {
+void FsdpTree::BeforeBackward(FsdpState& state) {
+  ModuleIteration& at = state.iteration();
+  const bool first = !std::exchange(at.in_backward, true);
+  if (first) BeginBackward();
+  if (!state.reduce_unused()) at.prefetched = Prefetched::kNo;
+  const bool unshards = state.settings().unshard_in_backward;
+  if (unshards) state.Unshard();
+  if (first) PrefetchBackward(state);
+  if (unshards) state.WaitForUnshard();
+  if (first) state.BeginBackwardSpan();
+}
+
+void FsdpTree::GradientsComplete(FsdpState& state, ParamGroup& group) {
+  // If ranks may differ in using the module, gathers and reductions keep to one
+  // order: nothing before the end of backward.
+  if (!state.reduce_unused()) {
+    const Settings& of_module = state.settings();
+    if (!settings().manual_finalization) group.gradients().Reduce(of_module);
+    // What is frozen in the group may still be needed.
+    if (of_module.reshard_after_backward && group.gradients().trains_all()) {
+      group.Reshard();
+    }
+  }
+  state.CheckBackwardComplete();
+}
+
+void FsdpTree::AfterBackward() {
+  in_backward_ = false;
+  // The model may go before its backward has ended.
+  if (states_.empty()) return Finish();
+  for (FsdpState* state : states_) state->AfterBackward(settings());
+  if (settings().manual_finalization) return;
+  EndReductions();
+  if (settings().is_last_backward) Finish();
+}
+
+void FsdpTree::Finalize() {
+  // Most likely the order in which backward filled them.
+  for (auto it = states_.rbegin(); it != states_.rend(); ++it) {
+    for (const auto& group : (*it)->groups()) {
+      group->gradients().Reduce((*it)->settings());
+    }
+  }
+  if (settings().manual_finalization) EndReductions();
+}
+
+void FsdpTree::UnshardUnusedForForward() {
   for (FsdpState* state : states_) {
     if (!state->reduce_unused()) continue;
-    if (in_backward && !state->settings().unshard_in_backward) continue;
-    if (in_backward) {
+    // A module that does not run takes it up all the same.
+    SyncRequiresGrad(*state);
+    state->Prefetch(Prefetched::kForForward);
+  }
+}
+
+void FsdpTree::UnshardUnusedForBackward() {
+  for (FsdpState* state : states_) {
+    if (state->reduce_unused() && state->settings().unshard_in_backward) {
       state->Unshard();
-    } else {
-      // A module that does not run takes it up all the same.
-      state->FollowTrainability();
-      GatherAhead(*state, Ahead::kOfForward);
     }
   }
 }
@@ -426,15 +468,15 @@ void FsdpTree::Prefetch(const std::vector<FsdpState*>& order,
     if (std::find(seen.begin(), seen.end(), next) != seen.end()) continue;
     seen.push_back(next);
     if (const auto most = settings().prefetch_bytes) {
-      int64_t ahead = next->BytesToGather();
+      int64_t ahead = next->BytesToUnshard();
       for (const FsdpState* state : states_) {
         if (state == &running || state->reduce_unused()) continue;
-        ahead += state->BytesGathering();
+        ahead += state->BytesUnsharding();
       }
       if (ahead > *most) return;
     }
-    GatherAhead(
-        *next, iteration_.in_backward ? Ahead::kOfBackward : Ahead::kOfForward);
+    next->Prefetch(in_backward_ ? Prefetched::kForBackward
+                                : Prefetched::kForForward);
   }
 }
 
@@ -456,7 +498,7 @@ void FsdpTree::PrefetchForward(FsdpState& running) {
   }
 }
 
-void FsdpTree::PrefetchBackward(FsdpState& running) {
+void FsdpTree::PrefetchBackward(const FsdpState& running) {
   if (running.reduce_unused()) return;
   const auto found =
       std::find(forward_order_.rbegin(), forward_order_.rend(), &running);
@@ -477,15 +519,6 @@ void FsdpTree::PrefetchBackward(FsdpState& running) {
   Prefetch(next, running, settings().backward_prefetch);
 }
 
-void FsdpTree::ReduceModules() {
-  // Most likely the order in which backward filled them.
-  for (auto it = states_.rbegin(); it != states_.rend(); ++it) {
-    for (const auto& group : (*it)->groups()) {
-      Take(**it, ModuleEvent::kGroupIsFinalized, FactsOf(**it), group.get());
-    }
-  }
-}
-
 void FsdpTree::EndReductions() {
   // A backward that reduced nothing at all (of Gradients, say) has nothing to
   // say to the other ranks.
@@ -503,15 +536,14 @@ void FsdpTree::Finish() {
 
 void FsdpTree::Reset() {
   batch_split_.Abandon();
-  for (FsdpState* state : states_) {
-    TakeOfGroups(*state, ModuleEvent::kGroupIsReset, ModuleEvent::kIsReset);
-  }
+  for (FsdpState* state : states_) state->Reset();
   comm_->ReleaseHeld();
   forward_order_.clear();
   begin_order_.clear();
   position_ = 0;
   post_optimizer_.reset();
-  Take(TreeEvent::kIsReset, {});
+  forwards_ = casting_forwards_ = 0;
+  in_backward_ = false;
 }
 
 }  // namespace crosshatch::fsdp

@@ -3,14 +3,19 @@
 #define CROSSHATCH_FSDP_FSDP_TREE_H_
 
 /// \file
-/// FsdpTree: what the sharded modules of one tree share: streams, the order in
-/// which they run, and the end of backward. It hears what happens to them, asks
-/// the machines of iteration.h what is to be done, and does it, on itself and
-/// on its modules' states. Trees are independent of each other; they may share
-/// streams.
+/// FsdpTree: drives the sharded modules of one tree through forward and
+/// backward. It owns what they share: streams, the order in which modules run,
+/// and the end of backward. PyTorch's counterparts are FSDPStateContext and the
+/// root's FSDPState.
 ///
-/// The first sharded module that runs makes itself and all below it one tree,
-/// with itself as the root.
+/// What modules and autograd call enters here, at the top: BeforeForward,
+/// AfterForward, BeforeBackward, GradientsComplete, AfterBackward. Each checks
+/// the state and acts. Calls go down only: from the tree to a module's
+/// FsdpState, to its groups, to their gradients. docs/fsdp.md lists them.
+///
+/// The first sharded module that runs makes itself and all sharded modules
+/// below it one tree, with itself as the root. Trees are independent of each
+/// other; they may share streams.
 
 #include <cstddef>
 #include <cstdint>
@@ -21,8 +26,6 @@
 #include "crosshatch/fsdp/batch_split.h"
 #include "crosshatch/fsdp/comm_context.h"
 #include "crosshatch/fsdp/fsdp_state.h"
-#include "crosshatch/fsdp/iteration.h"
-#include "crosshatch/fsdp/module_events.h"
 #include "crosshatch/fsdp/settings.h"
 #include "crosshatch/nn/module.h"
 #include "crosshatch/tensor/stream.h"
@@ -30,12 +33,9 @@
 
 namespace crosshatch::fsdp {
 
-class FsdpTree final : public ModuleEvents,
-                       public std::enable_shared_from_this<FsdpTree> {
+class FsdpTree final : public std::enable_shared_from_this<FsdpTree> {
  public:
-  /// The tree that `state` is in; null where it is in none.
-  static FsdpTree* Find(const FsdpState& state);
-  /// The tree that `state` is in; where it is in none, a new one of which it is
+  /// Returns the tree of `state`; if it is in none, makes one of which it is
   /// the root.
   static FsdpTree& Of(FsdpState& state);
   /// Makes a tree of `root` and all sharded modules below its own. They leave
@@ -43,8 +43,11 @@ class FsdpTree final : public ModuleEvents,
   /// \param comm what to share with another tree; null for its own.
   static void Form(FsdpState& root,
                    std::shared_ptr<CommContext> comm = nullptr);
-  /// Makes calls of the modules of `state` forwards in its tree. Once.
+  /// Makes calls of the modules of `state`, and their backward, enter its tree.
+  /// Called once.
   static void Hook(FsdpState& state);
+  /// Forgets `state`, which is being destroyed. All others leave with the root.
+  void Remove(const FsdpState& state);
 
   CommContext& comm() { return *comm_; }
   const std::shared_ptr<CommContext>& shared_comm() const { return comm_; }
@@ -52,49 +55,38 @@ class FsdpTree final : public ModuleEvents,
   /// The root's, which count for the tree.
   Settings& settings() { return states_.front()->settings(); }
 
-  /// \name What happens around a forward
-  /// Also for entry points other than Module::Call, which may call forward
-  /// within.
+  /// \name Forward
+  /// Also called for entry points other than Module::Call, which may call
+  /// forward within.
   /// @{
-  void BeginForward(FsdpState& state, TensorList& inputs);
-  /// \param frees whether the parameters' use in forward ends with it.
-  void EndForward(FsdpState& state, TensorList& outputs, bool frees = true);
+  void BeforeForward(FsdpState& state, TensorList& inputs);
+  /// \param last whether no other module of the list of `state` follows.
+  void AfterForward(FsdpState& state, TensorList& outputs, bool last = true);
   /// @}
 
-  /// \name ModuleEvents
-  /// @{
-  void Happened(FsdpState& state, ModuleEvent event,
-                ParamGroup* group) override;
-  /// With the root all others leave.
-  void Went(const FsdpState& state) override;
-  /// @}
-
-  /// Gathers from now on see what compute did to the shards (the optimizer's
-  /// step).
-  void BeginGathering();
+  /// Makes all-gathers from now on see what compute did to the shards (the
+  /// optimizer's step).
+  void OrderAllGathers();
   /// Reduces whatever is pending.
-  void Finalize() { Take(TreeEvent::kFinalizeIsAskedFor, Facts()); }
+  void Finalize();
   /// Makes compute wait for all reductions, and ends the iteration.
   void Finish();
 
-  /// What the next forward's gathers wait for instead of all of compute.
+  /// Makes the next forward's all-gathers wait for `event` instead of all of
+  /// compute.
   void set_post_optimizer_event(Event event) { post_optimizer_ = event; }
 
-  /// Leaves the iteration, whatever has been done of it.
+  /// Leaves the iteration, wherever it is.
   void Reset();
 
  private:
+  class GradientSink;
+
   /// What CheckAllSharded saw.
   struct Seen {
     const nn::Module* module;
     size_t parameters;
     size_t children;
-  };
-
-  /// A forward that begins.
-  struct Forward {
-    const FsdpState& state;
-    TensorSpan inputs;
   };
 
   FsdpTree() = default;
@@ -107,40 +99,57 @@ class FsdpTree final : public ModuleEvents,
   void CheckRestHasNoGradients();
   /// Whether ranks hold the same buffers.
   void CompareBuffers();
-  /// Finds out which rows of the batch `forward` works on, where a module below
-  /// wants to know (nn/batch_rows.h).
-  void FindRows(const Forward& forward);
+  /// Finds out which rows of the batch a forward works on, if a module below
+  /// needs to know (nn/batch_rows.h).
+  void FindRows(const FsdpState& state, TensorSpan inputs);
 
-  TreeFacts Facts() const;
-  ModuleFacts FactsOf(const FsdpState& state) const;
-  /// \param forward the one that begins; null at other events.
-  void Take(TreeEvent event, const TreeFacts& facts,
-            const Forward* forward = nullptr);
-  void Do(TreeAction action, const Forward* forward);
-  /// \param group the one that the event is of, where it is of one; else null.
-  /// \param inputs of the forward that begins; null at other events.
-  void Take(FsdpState& state, ModuleEvent event, const ModuleFacts& facts,
-            ParamGroup* group = nullptr, const TensorList* inputs = nullptr);
-  void Do(FsdpState& state, ModuleAction action, const ModuleFacts& facts,
-          ParamGroup* group, const TensorList* inputs);
-  /// For each group of `state`, and then for it.
-  void TakeOfGroups(FsdpState& state, ModuleEvent of_group, ModuleEvent event);
+  bool IsRoot(const FsdpState& state) const {
+    return &state == states_.front();
+  }
+  /// Makes autograd write gradients to the groups of `state`, for parameters
+  /// that require them now.
+  static void SyncRequiresGrad(FsdpState& state);
 
-  /// Gathers for a forward or backward that may not come.
-  void GatherAhead(FsdpState& state, Ahead ahead);
-  /// Gathers those that ranks may differ in using, all at once: nothing else
-  /// puts their gathers in one order on every rank.
-  void GatherUnused(bool in_backward);
-  /// Issues the gathers of modules to come, nearest first.
+  /// \name The tree's part of a forward
+  /// @{
+  /// \param begins_order the root's forward: the order of modules begins anew.
+  void BeginForward(const FsdpState& state, TensorSpan inputs,
+                    bool begins_order);
+  void EndForward(bool backward_follows);
+  /// Watches for the gradients of the outputs of a forward.
+  /// \returns whether any output has one.
+  static bool WatchOutputs(FsdpState& state, const TensorList& outputs);
+  /// @}
+
+  /// \name Backward
+  /// @{
+  /// The gradients of an output of `state` are there. Called once for each
+  /// output.
+  void BeforeBackward(FsdpState& state);
+  /// The tree's part of it.
+  void BeginBackward();
+  /// The last gradient of `group` has been written.
+  void GradientsComplete(FsdpState& state, ParamGroup& group);
+  /// The Backward of autograd ends.
+  void AfterBackward();
+  void EndReductions();
+  /// @}
+
+  /// Unshards modules that ranks may differ in using, all at once: nothing else
+  /// puts their all-gathers in one order on every rank.
+  void UnshardUnusedForForward();
+  void UnshardUnusedForBackward();
+  /// Issues the all-gathers of modules to come, nearest first.
   void PrefetchForward(FsdpState& running);
-  void PrefetchBackward(FsdpState& running);
+  void PrefetchBackward(const FsdpState& running);
   void Prefetch(const std::vector<FsdpState*>& order, const FsdpState& running,
                 int depth);
-  void ReduceModules();
-  void EndReductions();
 
   std::shared_ptr<CommContext> comm_;
-  TreeIteration iteration_;
+  int forwards_ = 0;          ///< That run, within each other.
+  int casting_forwards_ = 0;  ///< Those among them whose outputs are cast.
+  bool in_backward_ = false;
+  bool has_compared_buffers_ = false;
   BatchSplit batch_split_;
   std::optional<Event> post_optimizer_;
   std::vector<Seen> seen_;

@@ -81,9 +81,9 @@ struct GroupCore {
 
   /// Issues `collective`, or has `issue` do it where it is set.
   /// \param what for messages: the member of CustomComm.
-  void IssueBy(const CustomComm::Issue& issue, const char* what,
-               Communicator& communicator, Collective collective,
-               Stream& stream) const {
+  void Issue(const CustomComm::Issue& issue, const char* what,
+             Communicator& communicator, Collective collective,
+             Stream& stream) const {
     if (!issue) {
       CH_CHECK_OK(communicator.Issue(std::move(collective), stream));
       return;

@@ -15,36 +15,6 @@
 
 namespace crosshatch::fsdp {
 
-// Owns the gradient of one gathered parameter: a place in the full gradients.
-class GroupGradients::Sink final : public GradSink {
- public:
-  Sink(GroupGradients& group, size_t index) : group_(group), index_(index) {}
-
-  GradDestination Acquire() override {
-    if (!group_.pending()) group_.AttachFull();
-    Destination& destination = group_.destinations_[index_];
-    return {destination.full, std::exchange(destination.written, true)};
-  }
-
-  void Complete() override {
-    group_.destinations_[index_].complete = true;
-    if (group_.on_complete_ && group_.complete()) group_.on_complete_();
-  }
-
-  std::string WhyNoCreateGraph() const override {
-    return absl::StrCat(
-        "FSDP: gradients of gradients (BackwardOptions::create_graph) through ",
-        group_.core_.members[index_].parameter->name(),
-        ", which is sharded: its gathered memory is freed when the first "
-        "backward is over; compute them on a model that is not sharded, or "
-        "take the parameter out by FullyShardOptions::ignored_params");
-  }
-
- private:
-  GroupGradients& group_;
-  const size_t index_;
-};
-
 GroupGradients::GroupGradients(GroupCore& core)
     : core_(core),
       full_(std::make_shared<Storage>(
@@ -53,7 +23,7 @@ GroupGradients::GroupGradients(GroupCore& core)
 
 GroupGradients::~GroupGradients() {
   for (size_t i = 0; i < destinations_.size(); ++i) {
-    if (destinations_[i].sink == nullptr) continue;
+    if (!destinations_[i].has_sink) continue;
     Tensor& leaf = core_.members[i].gathered;
     leaf.set_requires_grad(true);
     SetGradSink(leaf, nullptr);
@@ -79,7 +49,6 @@ void GroupGradients::MakeDestinations() {
              MakeView(full_, core_.plan.full_offset(i), shape,
                       ContiguousStrides(shape), core_.reduce_dtype))});
   }
-  FollowTrainability();
 }
 
 bool GroupGradients::trainable() const {
@@ -96,17 +65,27 @@ bool GroupGradients::trains_all() const {
   return true;
 }
 
-void GroupGradients::FollowTrainability() {
+void GroupGradients::SyncRequiresGrad(
+    absl::FunctionRef<std::shared_ptr<GradSink>(size_t index)> make_sink) {
   for (size_t i = 0; i < destinations_.size(); ++i) {
     GroupMember& member = core_.members[i];
     const bool trained = member.parameter->requires_grad();
     if (member.gathered.requires_grad() == trained) continue;
     member.gathered.set_requires_grad(trained);
-    std::shared_ptr<Sink>& sink = destinations_[i].sink;
-    if (!trained || sink != nullptr) continue;
-    sink = std::make_shared<Sink>(*this, i);
-    SetGradSink(member.gathered, sink);
+    if (!trained || std::exchange(destinations_[i].has_sink, true)) continue;
+    SetGradSink(member.gathered, make_sink(i));
   }
+}
+
+GradDestination GroupGradients::Acquire(size_t index) {
+  if (!pending()) AttachFull();
+  Destination& destination = destinations_[index];
+  return {destination.full, std::exchange(destination.written, true)};
+}
+
+bool GroupGradients::Complete(size_t index) {
+  destinations_[index].complete = true;
+  return complete();
 }
 
 bool GroupGradients::complete() const {
@@ -229,9 +208,25 @@ void GroupGradients::EndReductions(const Settings& settings, bool reports) {
   }
 }
 
+ReductionFacts GroupGradients::FactsOf(const Settings& settings) const {
+  const bool replicated = replicate_comm_ != nullptr;
+  return {.reduce_dtype = core_.reduce_dtype,
+          .shard_dtype = core_.shard_dtype,
+          .replicated = replicated,
+          .sums_replicas = settings.requires_all_reduce,
+          .has_partial = partial_ != nullptr,
+          .accumulates = accumulates(),
+          .offloaded = core_.offloaded,
+          .hook = static_cast<bool>(core_.custom.all_reduce_hook),
+          .hook_stream = core_.custom.hook_stream != nullptr,
+          .division = PlanGradientDivision(
+              core_.reduce_dtype,
+              settings.gradient_divide_factor.value_or(core_.batch_ranks),
+              replicated, settings.force_sum_reduction)};
+}
+
 void GroupGradients::Reduce(const Settings& settings) {
   if (!settings.requires_gradient_sync) return;
-  const bool replicated = replicate_comm_ != nullptr;
   if (!pending()) {
     const bool sums_partial =
         partial_ != nullptr && settings.requires_all_reduce;
@@ -243,25 +238,8 @@ void GroupGradients::Reduce(const Settings& settings) {
   for (const Destination& destination : destinations_) {
     if (!destination.written) ZeroInPlace(destination.full);
   }
-  const ReductionFacts facts = {
-      .reduce_dtype = core_.reduce_dtype,
-      .shard_dtype = core_.shard_dtype,
-      .replicated = replicated,
-      .sums_replicas = settings.requires_all_reduce,
-      .has_partial = partial_ != nullptr,
-      .accumulates = accumulates(),
-      .offloaded = core_.offloaded,
-      .hook = static_cast<bool>(core_.custom.all_reduce_hook),
-      .hook_stream = core_.custom.hook_stream != nullptr,
-      .division = PlanGradientDivision(
-          core_.reduce_dtype,
-          settings.gradient_divide_factor.value_or(core_.batch_ranks),
-          replicated, settings.force_sum_reduction)};
-  Run(PlanReduction(facts), facts, settings.reduce_unused);
-}
-
-void GroupGradients::Run(const ReductionPlan& plan, const ReductionFacts& facts,
-                         bool reduce_unused) {
+  const ReductionFacts facts = FactsOf(settings);
+  const ReductionPlan plan = PlanReduction(facts);
   Buffers buffers;
   const bool keeps = plan.result == ReductionBuffer::kPartial;
   if (!keeps) {
@@ -277,7 +255,7 @@ void GroupGradients::Run(const ReductionPlan& plan, const ReductionFacts& facts,
     Stream& stream = StreamOf(step.stream);
     if (&stream != last) stream.Wait(last->Record());
     last = &stream;
-    RunStep(step, stream, buffers, reduce_unused);
+    RunStep(step, stream, buffers, settings.reduce_unused);
   }
   StorageOf(plan.result, buffers)->block().UsedOn(*last);
   reduced_ = last->Record();
@@ -340,8 +318,8 @@ void GroupGradients::RunStep(const ReductionStep& step, Stream& stream,
       }
       break;
     case ReductionOp::kReduceScatter:
-      ReduceScatterTo(*StorageOf(step.to, buffers), step.scale, stream,
-                      reduce_unused);
+      ReduceScatter(*StorageOf(step.to, buffers), step.scale, stream,
+                    reduce_unused);
       break;
     case ReductionOp::kAllReduce:
       AllReduce(*StorageOf(step.to, buffers), step.scale, stream,
@@ -355,13 +333,13 @@ void GroupGradients::RunStep(const ReductionStep& step, Stream& stream,
       Transfer(step, stream, buffers);
       break;
     case ReductionOp::kShow:
-      ShowGradients(buffers.sharded, reduce_unused);
+      PublishGradients(buffers.sharded, reduce_unused);
       break;
   }
 }
 
-void GroupGradients::ReduceScatterTo(const Storage& target, double scale,
-                                     Stream& stream, bool reduce_unused) {
+void GroupGradients::ReduceScatter(const Storage& target, double scale,
+                                   Stream& stream, bool reduce_unused) {
   Collective reduce{.kind = CollectiveKind::kReduceScatter,
                     .dtype = core_.reduce_dtype,
                     .reduce_op = ReduceOp::kSum,
@@ -376,8 +354,8 @@ void GroupGradients::ReduceScatterTo(const Storage& target, double scale,
       core_.plan.ShardSegments(target.data(), core_.shard_rank));
   core_.Log("reduce_scatter", full_->bytes());
   BeginSpan(stream, "reduce_scatter", core_.name);
-  core_.IssueBy(core_.custom.reduce_scatter, "reduce_scatter", *reduce_comm_,
-                std::move(reduce), stream);
+  core_.Issue(core_.custom.reduce_scatter, "reduce_scatter", *reduce_comm_,
+              std::move(reduce), stream);
   EndSpan(stream, "reduce_scatter", core_.name);
   Block full = full_->Detach();
   full.UsedOn(stream);
@@ -422,8 +400,8 @@ void GroupGradients::Transfer(const ReductionStep& step, Stream& stream,
       nullptr;
 }
 
-void GroupGradients::ShowGradients(const std::shared_ptr<Storage>& sharded,
-                                   bool reduce_unused) {
+void GroupGradients::PublishGradients(const std::shared_ptr<Storage>& sharded,
+                                      bool reduce_unused) {
   for (int i = 0; i < core_.plan.num_parameters(); ++i) {
     Destination& destination = destinations_[static_cast<size_t>(i)];
     GroupMember& member = core_.members[static_cast<size_t>(i)];

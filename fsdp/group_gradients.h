@@ -24,11 +24,11 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
 
+#include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "crosshatch/comm/communicator.h"
 #include "crosshatch/fsdp/group_core.h"
@@ -48,22 +48,25 @@ class GroupGradients {
   GroupGradients& operator=(const GroupGradients&) = delete;
 
   absl::Status MakeCommunicators();
-  /// Makes backward write the gradients of the gathered tensors here. Call when
-  /// core's gathered tensors are there.
+  /// Makes the tensors that backward writes gradients to. Call when core's
+  /// gathered tensors are there.
   void MakeDestinations();
 
   /// Whether any parameter is trained, and whether all are: of a group that
   /// was told to train since, or not to, some may be.
   bool trainable() const;
   bool trains_all() const;
-  /// Takes up what Parameter::set_requires_grad was told since.
-  void FollowTrainability();
+  /// Gives the gathered tensors the requires_grad of their parameters.
+  /// \param make_sink makes the sink of parameter `index`, which calls Acquire
+  ///     and Complete; called once for each parameter that requires grad.
+  void SyncRequiresGrad(
+      absl::FunctionRef<std::shared_ptr<GradSink>(size_t index)> make_sink);
 
-  /// Called when complete() turns true during a backward. The one way back:
-  /// whoever is told decides what comes of it.
-  void set_on_complete(std::function<void()> callback) {
-    on_complete_ = std::move(callback);
-  }
+  /// Returns where backward writes the gradient of parameter `index`.
+  GradDestination Acquire(size_t index);
+  /// Marks that parameter `index` has its gradient of this backward.
+  /// \returns complete()
+  bool Complete(size_t index);
   /// Whether every trained parameter has its gradient of this backward.
   bool complete() const;
   /// Whether there are gradients that have not been reduced.
@@ -96,10 +99,9 @@ class GroupGradients {
   void Reset();
 
  private:
-  class Sink;
   struct Destination {
     Tensor full;  ///< Where backward writes.
-    std::shared_ptr<Sink> sink;
+    bool has_sink = false;
     bool written = false;   ///< `full` has content.
     bool complete = false;  ///< This backward: all contributions are there.
     bool partial = false;   ///< The partial reduction has content.
@@ -123,8 +125,7 @@ class GroupGradients {
     std::shared_ptr<Storage> reduced;
     std::shared_ptr<Storage> sharded;
   };
-  void Run(const ReductionPlan& plan, const ReductionFacts& facts,
-           bool reduce_unused);
+  ReductionFacts FactsOf(const Settings& settings) const;
   void RunStep(const ReductionStep& step, Stream& stream, Buffers& buffers,
                bool reduce_unused);
   Stream& StreamOf(ReductionStream stream) const;
@@ -133,16 +134,16 @@ class GroupGradients {
                                             const Buffers& buffers) const;
   /// All elements of one of this rank's shard.
   Tensor ViewOf(ReductionBuffer buffer, const Buffers& buffers) const;
-  void ReduceScatterTo(const Storage& target, double scale, Stream& stream,
-                       bool reduce_unused);
+  void ReduceScatter(const Storage& target, double scale, Stream& stream,
+                     bool reduce_unused);
   void AllReduce(const Storage& target, double scale, Stream& stream,
                  bool reduce_unused);
   /// Copies or adds, and gives up what was read.
   void Transfer(const ReductionStep& step, Stream& stream, Buffers& buffers);
   /// Gives the parameters that took part their gradients, on the stream that
   /// wrote them.
-  void ShowGradients(const std::shared_ptr<Storage>& sharded,
-                     bool reduce_unused);
+  void PublishGradients(const std::shared_ptr<Storage>& sharded,
+                        bool reduce_unused);
 
   GroupCore& core_;
   Communicator* reduce_comm_ = nullptr;
@@ -157,7 +158,6 @@ class GroupGradients {
   bool took_part_ = false;
   std::vector<bool> lacking_;  ///< By parameter: what lacking_label_ names.
   std::string lacking_label_;
-  std::function<void()> on_complete_;
 };
 
 }  // namespace crosshatch::fsdp

@@ -385,8 +385,8 @@ std::shared_ptr<Storage> ParamGroup::GatherSource(Stream& gathering) {
   return source;
 }
 
-void ParamGroup::IssueGather(Communicator& comm, const GroupPlan& plan,
-                             int rank, std::byte* source) {
+void ParamGroup::IssueAllGather(Communicator& comm, const GroupPlan& plan,
+                                int rank, std::byte* source) {
   Collective gather{.kind = CollectiveKind::kAllGather,
                     .dtype = core_.gather_dtype,
                     .label = core_.name,
@@ -398,8 +398,8 @@ void ParamGroup::IssueGather(Communicator& comm, const GroupPlan& plan,
   }
   Stream& stream = core_.comm->all_gather();
   BeginSpan(stream, "all_gather", core_.name);
-  core_.IssueBy(core_.custom.all_gather, "all_gather", comm, std::move(gather),
-                stream);
+  core_.Issue(core_.custom.all_gather, "all_gather", comm, std::move(gather),
+              stream);
   EndSpan(stream, "all_gather", core_.name);
 }
 
@@ -426,14 +426,14 @@ void ParamGroup::Unshard() {
   if (state_ == ParamState::kShardedPostForward) {
     stream.Wait(post_forward_event_);
     core_.Log("unshard_within", gathered_->bytes());
-    IssueGather(*post_forward_comm_, *post_forward_plan_,
-                post_forward_comm_->rank(), post_forward_->data());
+    IssueAllGather(*post_forward_comm_, *post_forward_plan_,
+                   post_forward_comm_->rank(), post_forward_->data());
     post_forward_->block().UsedOn(stream);
     post_forward_ = nullptr;
   } else {
     const std::shared_ptr<Storage> source = GatherSource(stream);
     core_.Log("unshard", gathered_->bytes());
-    IssueGather(*gather_comm_, core_.plan, core_.shard_rank, source->data());
+    IssueAllGather(*gather_comm_, core_.plan, core_.shard_rank, source->data());
     if (source != shards_) source->block().UsedOn(stream);
     if (gathered_version_ != shards_->version()) gathered_->BumpVersion();
     gathered_version_ = shards_->version();

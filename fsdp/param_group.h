@@ -147,8 +147,8 @@ class ParamGroup {
   void MoveTo(ParamState next);
   void LeaseGathered(Stream& stream);
   std::shared_ptr<Storage> GatherSource(Stream& gathering);
-  void IssueGather(Communicator& comm, const GroupPlan& plan, int rank,
-                   std::byte* source);
+  void IssueAllGather(Communicator& comm, const GroupPlan& plan, int rank,
+                      std::byte* source);
   void ReleaseGathered();
 
   GroupCore core_;

@@ -67,7 +67,7 @@ void ShardedModule::ForEach(bool recurse, F set) {
 }
 
 UnshardHandle ShardedModule::Unshard() {
-  FsdpTree::Of(state()).BeginGathering();
+  FsdpTree::Of(state()).OrderAllGathers();
   state().Unshard();
   return UnshardHandle(life_);
 }
@@ -171,9 +171,9 @@ absl::Status ShardedModule::SetBackwardPrefetch(
 
 TensorList ShardedModule::Run(TensorList inputs,
                               absl::FunctionRef<TensorList(TensorSpan)> body) {
-  FsdpTree::Of(state()).BeginForward(state(), inputs);
+  FsdpTree::Of(state()).BeforeForward(state(), inputs);
   TensorList outputs = body(inputs);
-  FsdpTree::Of(state()).EndForward(state(), outputs);
+  FsdpTree::Of(state()).AfterForward(state(), outputs);
   return outputs;
 }
 

@@ -105,7 +105,7 @@ SummonFullParameters::Begin(nn::Module& module, const SummonOptions& options) {
   }
   CH_RETURN_IF_ERROR(RankContext::Current().status());
   for (FsdpState* state : states) {
-    state->BeginSummon();
+    state->iteration().summoned = true;
     scope->states_.push_back(state->life());
   }
   return scope;
@@ -127,7 +127,7 @@ const SummonFullParameters::Entry* SummonFullParameters::Find(
 absl::Status SummonFullParameters::End() {
   if (std::exchange(ended_, true)) return absl::OkStatus();
   for (const std::shared_ptr<const FsdpLife>& life : states_) {
-    if (life->state != nullptr) life->state->EndSummon();
+    if (life->state != nullptr) life->state->iteration().summoned = false;
   }
   const std::vector<Entry> entries = std::exchange(entries_, {});
   CH_RETURN_IF_ERROR(RankContext::Current().status());

@@ -10,6 +10,7 @@
 #include "crosshatch/comm/world.h"
 #include "crosshatch/dtensor/dtensor.h"
 #include "crosshatch/fsdp/fully_shard.h"
+#include "crosshatch/fsdp/sharded_module.h"
 #include "crosshatch/fsdp/testutil.h"
 #include "crosshatch/fsdp/training_testutil.h"
 #include "crosshatch/mesh/device_mesh.h"
@@ -244,6 +245,9 @@ TEST(SummonFullParametersTest, StopsAForwardWithin) {
                           InitDeviceMesh(world, {{"fsdp", 1}}));
       CH_RETURN_IF_ERROR(FullyShard(model, mesh));
       CH_ASSIGN_OR_RETURN(const auto scope, SummonFullParameters::Begin(model));
+      CH_ASSIGN_OR_RETURN(auto sharded, ShardedModule::Of(model));
+      // Leaves the iteration, not the scope.
+      sharded.ResetIteration();
       model.Forward(SmallIntegers({4, 5}, 1));
       return absl::OkStatus();
     }).IgnoreError();

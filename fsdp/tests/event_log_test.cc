@@ -566,5 +566,17 @@ TEST(EventLogTest, AListIsFreedWithoutItsLastModule) {
       });
 }
 
+TEST(EventLogTest, AForwardWithinOneGathersAndFreesNothing) {
+  EXPECT_EQ(LogOf({{"fsdp", 2}}, {},
+                  [](Job& job) {
+                    const TensorList outputs = job.root.Run(
+                        {BatchOf(0, 1, 0)}, [&](TensorSpan inputs) {
+                          return TensorList{job.model.Forward(inputs[0])};
+                        });
+                    return Backward(Sum(outputs[0]));
+                  }),
+            PlainForward() + PlainBackward());
+}
+
 }  // namespace
 }  // namespace crosshatch::fsdp

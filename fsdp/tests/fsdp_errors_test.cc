@@ -124,6 +124,23 @@ TEST(FsdpErrorsDeathTest, NeverComputesWithOldValues) {
                "is gathered and its shards were changed since");
 }
 
+TEST(FsdpErrorsDeathTest, NamesAForwardThatAResetCutsShort) {
+  EXPECT_DEATH(
+      OnRanks({{"fsdp", 1}},
+              [](const DeviceMesh& mesh, LineSink&) -> absl::Status {
+                TestModel model(1, 5, 7, 3);
+                model.FillWithIntegers();
+                CH_RETURN_IF_ERROR(FullyShard(model, mesh));
+                CH_ASSIGN_OR_RETURN(auto root, ShardedModule::Of(model));
+                root.Run({BatchOf(0, 1, 0)}, [&](TensorSpan inputs) {
+                  root.ResetIteration();
+                  return TensorList(inputs.begin(), inputs.end());
+                });
+                return absl::OkStatus();
+              }),
+      "a forward of TestModel ends .* call ResetIteration outside of forward");
+}
+
 TEST(FsdpErrorsDeathTest, NamesDataOfAnotherLayout) {
   const auto replace_by = [](const std::function<Tensor(const Tensor&)>& make) {
     OnRanks({{"fsdp", 1}},

@@ -1,0 +1,110 @@
+// SPDX-License-Identifier: Apache-2.0
+
+/// \file
+/// What holds of an iteration whatever the settings of its modules are.
+
+#include <map>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_split.h"
+#include "crosshatch/base/status_macros.h"
+#include "crosshatch/fsdp/on_ranks_testutil.h"
+#include "crosshatch/fsdp/sharded_module.h"
+#include "crosshatch/fsdp/testutil.h"
+#include "crosshatch/fsdp/training_testutil.h"
+#include "crosshatch/tensor/autograd.h"
+#include "crosshatch/testing/expect.h"
+#include "gtest/gtest.h"
+
+namespace crosshatch::fsdp {
+namespace {
+
+// Follows the state of each group through the lines that one rank logs.
+class Invariants {
+ public:
+  void Check(const std::vector<std::string>& lines, bool backward_ended) {
+    for (const std::string& line : lines) {
+      const auto [what, group] =
+          std::pair<std::string, std::string>(absl::StrSplit(line, ' '));
+      std::string& state = states_[group];
+      if (state.empty()) state = "sharded";
+      if (what == "unshard") {
+        CH_EXPECT_EQ(state, "sharded") << line;
+        state = "unsharding";
+      } else if (what == "wait") {
+        CH_EXPECT_EQ(state, "unsharding") << line;
+        state = "unsharded";
+      } else if (what == "reshard") {
+        CH_EXPECT_EQ(state, "unsharded") << line;
+        state = "sharded";
+      } else {
+        CH_EXPECT_EQ(what, "reduce_scatter");
+        ++reductions_[group];
+      }
+    }
+    if (!backward_ended) return;
+    for (const auto& [group, state] : states_) CH_EXPECT_EQ(state, "sharded");
+  }
+  // How often each group was reduced since the last call.
+  std::map<std::string, int> TakeReductions() {
+    return std::exchange(reductions_, {});
+  }
+
+ private:
+  std::map<std::string, std::string> states_;
+  std::map<std::string, int> reductions_;
+};
+
+TEST(IterationTest, KeepsItsInvariantsWithEverySetting) {
+  const std::map<std::string, int> once = {
+      {"blocks.0", 1}, {"blocks.1", 1}, {"head", 1}};
+  OnRanks({{"fsdp", 2}},
+          [&](const DeviceMesh& mesh, LineSink& log) -> absl::Status {
+            Weights expected;
+            for (int bits = 0; bits < 128; ++bits) {
+              const auto bit = [bits](int i) { return (bits >> i & 1) != 0; };
+              const bool manual = bit(0), keeps = bit(1);
+              TestModel model(2, 5, 7, 3, /*repeats=*/bit(6) ? 2 : 1);
+              model.FillWithIntegers();
+              CH_RETURN_IF_ERROR(ShardAll(model, mesh, {}));
+              CH_ASSIGN_OR_RETURN(ShardedModule root, ShardedModule::Of(model));
+              root.SetManualBackwardFinalization(manual);
+              root.SetReshardAfterBackward(!keeps);
+              root.SetReduceUnusedParams(bit(2));
+              root.SetReshardAfterForward(bit(3));
+              Job job{model, mesh, root, log};
+              Invariants invariants;
+              // The backwards of two forwards, after both or each after its
+              // own.
+              Tensor first = job.Loss(0);
+              Tensor second;
+              if (bit(4)) second = job.Loss(1);
+              root.SetIsLastBackward(!bit(5));
+              CH_RETURN_IF_ERROR(Backward(first));
+              invariants.Check(log.Take(), /*backward_ended=*/false);
+              CH_EXPECT_TRUE(invariants.TakeReductions() ==
+                             (manual ? std::map<std::string, int>() : once))
+                  << bits;
+              root.SetIsLastBackward(true);
+              root.SetReshardAfterBackward(true);
+              if (!second.defined()) second = job.Loss(1);
+              CH_RETURN_IF_ERROR(Backward(second));
+              invariants.Check(log.Take(), /*backward_ended=*/true);
+              if (manual) {
+                CH_EXPECT_TRUE(invariants.TakeReductions().empty()) << bits;
+                root.FinalizeBackward().Wait();
+                invariants.Check(log.Take(), /*backward_ended=*/true);
+              }
+              CH_EXPECT_TRUE(invariants.TakeReductions() == once) << bits;
+              const Weights gradients = FullGradients(model);
+              if (bits == 0) expected = gradients;
+              if (!bit(6)) CH_EXPECT_TRUE(gradients == expected) << bits;
+            }
+            return absl::OkStatus();
+          });
+}
+
+}  // namespace
+}  // namespace crosshatch::fsdp
