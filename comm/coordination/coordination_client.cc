@@ -182,6 +182,28 @@ absl::StatusOr<std::string> CoordinationClient::Get(const std::string& key,
   return Request(std::move(message), id);
 }
 
+absl::StatusOr<std::vector<std::string>> CoordinationClient::Gather(
+    const std::string& name, const std::string& blob, absl::Duration timeout) {
+  Gathered gathered;
+  if (self_.rank() == 0) {
+    // Rank 0 puts all of them together: two requests for each other rank.
+    gathered.add_blobs(blob);
+    for (int rank = 1; rank < self_.size(); ++rank) {
+      CH_ASSIGN_OR_RETURN(*gathered.add_blobs(),
+                          Get(absl::StrCat(name, "/", rank), timeout));
+    }
+    CH_RETURN_IF_ERROR(Put(name, gathered.SerializeAsString()));
+  } else {
+    CH_RETURN_IF_ERROR(Put(absl::StrCat(name, "/", self_.rank()), blob));
+    CH_ASSIGN_OR_RETURN(const std::string all, Get(name, timeout));
+    if (!gathered.ParseFromString(all)) {
+      return absl::InternalError(absl::StrCat(name, " cannot be read"));
+    }
+  }
+  return std::vector<std::string>(gathered.blobs().begin(),
+                                  gathered.blobs().end());
+}
+
 absl::Status CoordinationClient::EnterBarrier(const std::string& name,
                                               absl::Duration timeout) {
   const int64_t id = NextRequest();

@@ -76,6 +76,11 @@ class CoordinationClient final : public FailureChannel {
   /// \error kDeadlineExceeded naming the key.
   absl::StatusOr<std::string> Get(const std::string& key,
                                   absl::Duration timeout);
+  /// Returns what each rank gave for `name`, by rank. Called by all ranks.
+  /// \error as of Put and Get.
+  absl::StatusOr<std::vector<std::string>> Gather(const std::string& name,
+                                                  const std::string& blob,
+                                                  absl::Duration timeout);
   /// Waits until all ranks are in the barrier `name`.
   /// \error kDeadlineExceeded naming the ranks that did not come.
   absl::Status EnterBarrier(const std::string& name, absl::Duration timeout);

@@ -137,6 +137,14 @@ TEST(CoordinationTest, RanksExchangeMeetAndLeave) {
         client.Get(absl::StrCat("key ", (rank + 1) % 4), absl::Seconds(60));
     if (!got.ok()) return got.status();
     EXPECT_EQ(got->size(), static_cast<size_t>((rank + 1) % 4 + 1));
+    // Bytes that are no text.
+    const auto all =
+        client.Gather("all", std::string(rank, '\xff'), absl::Seconds(60));
+    if (!all.ok()) return all.status();
+    EXPECT_EQ(all->size(), 4u);
+    for (size_t r = 0; r < all->size(); ++r) {
+      EXPECT_EQ((*all)[r], std::string(r, '\xff'));
+    }
     for (int i = 0; i < 3; ++i) {
       if (absl::Status met = client.EnterBarrier("b", absl::Seconds(60));
           !met.ok()) {
