@@ -28,7 +28,7 @@ class Engine {
  public:
   virtual ~Engine() = default;
 
-  /// "local", "mpi", "nccl", "fake".
+  /// "local", "mpi", "ucx", "nccl", "fake".
   virtual const std::string& name() const = 0;
 
   /// This rank's end of a group that it has not asked for before. All members

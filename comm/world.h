@@ -43,7 +43,7 @@ class World final {
   World(const World&) = delete;
   World& operator=(const World&) = delete;
 
-  /// "local", "mpi", "nccl", "fake".
+  /// "local", "mpi", "ucx", "nccl", "fake".
   const std::string& engine() const;
   /// The engine itself, for one that stands around it: a World can be made of
   /// that (comm/faulty_engine_testutil.h).
@@ -124,16 +124,17 @@ struct LocalOptions {
 absl::Status RunLocal(int ranks, absl::FunctionRef<absl::Status(World&)> fn,
                       const LocalOptions& options = {});
 
-/// How processes that no mpirun started find one another: what each of them
-/// knows, and a store of keys that all of them reach.
-struct MpiJoin {
+/// How processes that exchange data by UCX find one another.
+struct UcxJoin {
   int rank = 0;
   int size = 1;
-  std::function<absl::Status(const std::string& key, const std::string& value)>
-      put = nullptr;
-  /// Waits until somebody has put the key, or fails.
-  std::function<absl::StatusOr<std::string>(const std::string& key)> get =
-      nullptr;
+  /// What hosts reach one another by: the network interface that leads there is
+  /// the one that UCX uses. Empty: all interfaces.
+  std::string coordinator_host;
+  /// Returns the blobs of all processes, by rank. Called by all of them, for
+  /// each job the same number of times.
+  std::function<absl::StatusOr<std::vector<std::string>>(std::string blob)>
+      gather = nullptr;
 };
 
 struct MpiOptions {
@@ -160,9 +161,10 @@ struct MpiOptions {
   /// by others not at all; one whose rank does not come back in time ends
   /// itself. Outlives the run.
   FailureChannel* failure_channel = nullptr;
-  /// Null: this process was started by mpirun, or by what speaks PMIx with it.
-  /// Read by the first call of the process.
-  const MpiJoin* join = nullptr;
+  /// Not null: processes exchange data by UCX, whatever started them. Null: by
+  /// MPI, and mpirun started them, or what speaks PMIx with it. The same on
+  /// every process; outlives the run.
+  const UcxJoin* ucx = nullptr;
   /// Larger pieces of data go as several messages. The same on every rank.
   int64_t max_message_bytes = int64_t{1} << 30;
   /// Only so many processes, from rank 0 on, run the job; for the others the
@@ -173,13 +175,15 @@ struct MpiOptions {
 
 /// Runs `fn` as the one rank that this process is, called by every process of
 /// the job; returns when `fn` has returned on all of them. A process may run
-/// one job after the other. MPI is initialised by the first call and finalised
-/// when the process exits. Once a process of the job is lost, nothing more can
-/// be run, nor can MPI be finalised: the call returns with the failure, and the
-/// process is to end with a status that is not 0. The same holds where the
-/// timeout has found that a process moves no more data.
-/// \returns the same on every rank: OK, or the first failure as of RunLocal.
-/// \error kUnimplemented in a build without MPI (--//:mpi=false).
+/// one job after the other. MPI is initialised by the first call without
+/// MpiOptions::ucx and finalised when the process exits. Once a process of the
+/// job is lost, nothing more can be run, nor can MPI be finalised: the call
+/// returns with the failure, and the process is to end with a status that is
+/// not 0. The same holds where the timeout has found that a process moves no
+/// more data. \returns the same on every rank: OK, or the first failure as of
+/// RunLocal. \error kUnimplemented in a build without MPI (--//:mpi=false), or
+/// without UCX
+///     (--//:ucx=false).
 absl::Status RunMpi(absl::FunctionRef<absl::Status(World&)> fn,
                     const MpiOptions& options = {});
 
@@ -187,10 +191,8 @@ absl::Status RunMpi(absl::FunctionRef<absl::Status(World&)> fn,
 /// every process, while it runs no job. Nothing bounds the time it takes where
 /// a process does not come.
 /// \param blob of any size.
-/// \param join as MpiOptions::join.
 /// \error as of RunMpi.
-absl::StatusOr<std::vector<std::string>> ExchangeByMpi(
-    const std::string& blob, const MpiJoin* join = nullptr);
+absl::StatusOr<std::vector<std::string>> ExchangeByMpi(const std::string& blob);
 
 struct FakeOptions {
   int world_size = 1;

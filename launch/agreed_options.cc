@@ -22,6 +22,10 @@ std::string AgreedText(const RunOptions& options) {
                     options.nccl.least_collective_bytes, " bytes on");
   }
   std::vector<std::string> all = {data};
+  if (options.transport != DataTransport::kAuto) {
+    all.push_back(options.transport == DataTransport::kUcx ? "--transport=ucx"
+                                                           : "--transport=mpi");
+  }
   all.insert(all.end(), options.agreed.begin(), options.agreed.end());
   // A line each, so what is in them must have none.
   for (std::string& option : all) option = absl::CEscape(option);

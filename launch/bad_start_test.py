@@ -193,26 +193,19 @@ class BadStartTest(unittest.TestCase):
             self.assertIn(f"cannot listen on 127.0.0.1:{self.port}", line)
             self.assertLess(time.monotonic() - began, 30)
 
-    def test_mpi_does_not_start(self):
-        # A server of MPI's that takes connections and says nothing.
-        directory = os.path.join(self.dir, "bin")
-        os.mkdir(directory)
-        silent = socket.socket()
-        self.addCleanup(silent.close)
-        silent.bind(("127.0.0.1", 0))
-        silent.listen()
-        server = os.path.join(directory, "ompi-server")
-        with open(server, "w") as file:
-            file.write('#!/bin/sh\nwhile [ "$1" != -r ]; do shift; done\n'
-                       f'echo "3567255552.0;tcp://127.0.0.1:'
-                       f'{silent.getsockname()[1]}" >"$2"\nexec sleep 1000\n')
-        os.chmod(server, 0o755)
-        path = directory + ":" + os.environ["PATH"]
-        # Rank 1, which would wait longer, ends with rank 0.
-        early = self.start_early(1, 2, PATH=path)
-        line = self.line([self.start(0, 2, START, PATH=path), early])
-        self.assertIn("rank 0: MPI has not started within 10s in rank 0 (process ",
+    def test_ucx_does_not_start(self):
+        line = self.line([self.start(0, 2),
+                          self.start(1, 2, UCX_TLS="telegraph")])
+        self.assertIn("rank 1: UCX does not start: ucp_init: No such device",
                       line)
+
+    def test_transports(self):
+        line = self.line([self.start(rank, 2, "--transport=mpi")
+                          for rank in range(2)])
+        self.assertIn("--transport=mpi: MPI cannot join processes that ", line)
+        line = self.line([self.start(0, 2, "--transport=ucx"),
+                          self.start(1, 2)])
+        self.assertIn("and rank 0 with --transport=ucx", line)
 
     def test_variables(self):
         for variables, expected in [

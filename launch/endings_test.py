@@ -3,11 +3,13 @@
 """How jobs of processes end: by signals, and by each way to lose a process.
 
 usage: endings_test.py CLASS PROGRAM RUN_MPI_TEST_ON_TWO_HOSTS
-where the program is a build of probe_program.cc, and CLASS is EndingsTest, or
-LossesTest for what takes long, since somebody has to be missed.
+where the program is a build of probe_program.cc, and CLASS is EndingsTest,
+KillsTest, of which $CROSSHATCH_KILLS are tried of each kind, or LossesTest for
+what takes long, since somebody has to be missed.
 """
 
 import os
+import random
 import re
 import signal
 import socket
@@ -294,29 +296,113 @@ class EndingsTest(JobsTest):
         self.assertRegex(first[0], r"rank 3: process \d+ on host far died")
 
 
+class KillsTest(JobsTest):
+    """Processes that are lost in the middle of moving data by UCX."""
+
+    def setUp(self):
+        super().setUp()
+        self.random = random.Random(int(os.environ.get("CROSSHATCH_FUZZ_SEED", 1)))
+        self.kills = int(os.environ.get("CROSSHATCH_KILLS", 3))
+
+    def variables(self, rank):
+        return {"PROBE_DATA": str(self.random.choice([200, 20000, 3 << 20])),
+                "PROBE_FAULT": "kill", "PROBE_FAULT_RANK": str(rank),
+                "PROBE_KILL_AFTER": str(self.random.randrange(100000))}
+
+    def assert_killed(self, said, rank):
+        first = [line for line in said if "program: " in line]
+        self.assertEqual(len(first), 1, said)
+        self.assertRegex(first[0],
+                         rf"program: rank {rank}: process \d+ on host \S+ "
+                         r"(which coordinates the job, )?died")
+
+    def shared_memory(self):
+        return {name for name in os.listdir("/dev/shm") if "ucx" in name}
+
+    def test_kills_on_one_host(self):
+        for kill in range(self.kills):
+            rank = self.random.randrange(4)
+            with self.subTest(kill=kill, rank=rank):
+                began = time.monotonic()
+                job = self.plain(4, **self.variables(rank))
+                statuses, said = job.end()
+                self.assert_killed(said, rank)
+                self.assertEqual(statuses, [-signal.SIGKILL if r == rank else 1
+                                            for r in range(4)])
+                # At once, and not after a timeout.
+                self.assertLess(time.monotonic() - began, 25)
+        # Others' is there for moments.
+        left = self.shared_memory()
+        for _ in range(10):
+            time.sleep(0.1)
+            left &= self.shared_memory()
+        self.assertEqual(left, set())
+
+    def test_kills_under_mpirun(self):
+        for kill in range(self.kills):
+            rank = self.random.randrange(4)
+            with self.subTest(kill=kill, rank=rank):
+                job = self.mpirun(4, "--transport=ucx",
+                                  options=["--enable-recovery"],
+                                  **self.variables(rank))
+                _, said = job.end()
+                self.assert_killed(said, rank)
+
+    def test_kills_on_two_hosts(self):
+        for kill in range(self.kills):
+            rank = self.random.randrange(1, 4)
+            with self.subTest(kill=kill, rank=rank):
+                variables = self.variables(rank)
+                options = ["--enable-recovery"]
+                for name, value in variables.items():
+                    options += ["-x", f"{name}={value}"]
+                said = self.two_hosts("--transport=ucx", *TIMES, options=options,
+                                      last=r"  rank 3 \(process ", **variables)
+                if said is None:
+                    return
+                self.assert_killed(said, rank)
+
+    def test_stops(self):
+        timeout = 4
+        for stop in range(self.kills):
+            rank = self.random.randrange(1, 3)
+            with self.subTest(stop=stop, rank=rank):
+                variables = self.variables(rank)
+                del variables["PROBE_FAULT"], variables["PROBE_FAULT_RANK"]
+                job = self.plain(3, f"--timeout={timeout}s", PROBE_STOP=self.dir,
+                                 **variables)
+                job.await_running()
+                time.sleep(self.random.random() * 0.1)
+                job.processes[rank].send_signal(signal.SIGSTOP)
+                began = time.monotonic()
+                for other in range(3):
+                    if other != rank:
+                        self.assertEqual(
+                            job.processes[other].wait(timeout=LONG), 1)
+                self.assertLess(time.monotonic() - began, 2 * timeout + 5)
+                job.processes[rank].send_signal(signal.SIGCONT)
+                _, said = job.end()
+                first = [line for line in said
+                         if "program: " in line and "[rank" not in line]
+                self.assertEqual(len(first), 1, said)
+                self.assertRegex(
+                    first[0], rf"program: rank {rank}: process \d+ on host "
+                    r"\S+ does not answer")
+
+
 class LossesTest(JobsTest):
     def test_a_process_that_is_lost_in_mpi_is_named(self):
         timeout = 5
-        for function, which, how, words in [
-                ("MPI_Init_thread", signal.SIGKILL, "mpirun", "died: "),
-                ("MPI_Init_thread", signal.SIGKILL, "plain", "died: "),
-                ("MPI_Comm_connect", signal.SIGKILL, "plain", "died: "),
-                ("MPI_Comm_connect", signal.SIGSTOP, "plain", "does not answer"),
-                ("MPI_Finalize", signal.SIGKILL, "mpirun", "died: "),
-                ("MPI_Finalize", signal.SIGSTOP, "plain", "does not answer")]:
-            with self.subTest(function=function, signal=which.name, how=how):
+        for function, which, words in [
+                ("MPI_Init_thread", signal.SIGKILL, "died: "),
+                ("MPI_Finalize", signal.SIGKILL, "died: ")]:
+            with self.subTest(function=function, signal=which.name):
                 began = time.monotonic()
                 variables = {"PROBE_MPI": function, "PROBE_FAULT_RANK": "2",
                              "PROBE_SIGNAL": str(int(which))}
                 flags = [f"--timeout={timeout}s"]
-                if how == "mpirun":
-                    job = self.mpirun(3, *flags, options=["--enable-recovery"],
-                                      **variables)
-                else:
-                    job = self.plain(3, *flags, **variables)
-                    for process in job.processes[:2]:
-                        self.assertEqual(process.wait(timeout=LONG), 1)
-                    job.processes[2].kill()
+                job = self.mpirun(3, *flags, options=["--enable-recovery"],
+                                  **variables)
                 _, said = job.end()
                 # To start takes some time, too.
                 self.assertLess(time.monotonic() - began, 2 * timeout + 10)

@@ -27,6 +27,9 @@ ABSL_FLAG(GivenName, backend, {"auto"},
           "such as RANK started this program, else a thread of this process. "
           "local: a thread in any case. mpi: a process. fake: a dry run of one "
           "rank, which computes nothing.");
+ABSL_FLAG(GivenName, transport, {"auto"},
+          "How ranks that are processes exchange data: mpi, or ucx; auto: mpi "
+          "where mpirun or PMIx started them, else ucx.");
 ABSL_FLAG(GivenNumber, fake_rank, {0}, "The rank that --backend=fake runs.");
 ABSL_FLAG(GivenName, device, {"cpu"},
           "What ranks compute on: cpu, or cuda, to whose devices the ranks of "
@@ -170,6 +173,11 @@ absl::Status ReadLaunchFlags(RunOptions& options) {
   if (backend.is_given) {
     CH_ASSIGN_OR_RETURN(options.backend,
                         ParseBackend(backend.value, "--backend"));
+  }
+  const GivenName transport = absl::GetFlag(FLAGS_transport);
+  if (transport.is_given) {
+    CH_ASSIGN_OR_RETURN(options.transport,
+                        ParseTransport(transport.value, "--transport"));
   }
   const GivenName device = absl::GetFlag(FLAGS_device);
   if (device.is_given) {

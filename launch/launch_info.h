@@ -40,7 +40,7 @@ struct LaunchInfo {
   /// as the launcher says. No secret.
   std::string job;
   /// Whether MPI learns of the other processes from the launcher, as it does
-  /// from mpirun and srun --mpi=pmix; where not they join one after the other.
+  /// from mpirun and srun --mpi=pmix; where not they use UCX.
   bool mpi_knows_peers = false;
   /// The file in which rank 0 tells where its coordinator listens, in the
   /// directory that mpirun has for this job on this host. Empty where there is

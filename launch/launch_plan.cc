@@ -28,6 +28,15 @@ absl::StatusOr<Backend> ParseBackend(const std::string& name,
       absl::StrCat(flag, "=", name, ": must be auto, local, mpi or fake"));
 }
 
+absl::StatusOr<DataTransport> ParseTransport(const std::string& name,
+                                             const std::string& flag) {
+  if (name == "auto") return DataTransport::kAuto;
+  if (name == "mpi") return DataTransport::kMpi;
+  if (name == "ucx") return DataTransport::kUcx;
+  return absl::InvalidArgumentError(
+      absl::StrCat(flag, "=", name, ": must be auto, mpi or ucx"));
+}
+
 absl::StatusOr<Device::Kind> ParseDevice(const std::string& name,
                                          const std::string& flag) {
   if (name == "cpu") return Device::Kind::kCpu;
@@ -75,6 +84,17 @@ absl::Status CheckPlan(const LaunchPlan& plan, const RunOptions& options) {
   CH_RETURN_IF_ERROR(CheckTime("--start_timeout", options.start_timeout));
   CH_RETURN_IF_ERROR(
       CheckTime("--heartbeat_timeout", options.heartbeat_timeout));
+  if (options.transport != DataTransport::kAuto &&
+      plan.backend != Backend::kMpi) {
+    return absl::InvalidArgumentError(
+        "--transport is for ranks that are processes, and these are not");
+  }
+  if (options.transport == DataTransport::kMpi && !plan.info.mpi_knows_peers) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "--transport=mpi: MPI cannot join processes that ",
+        LauncherName(plan.info.launcher),
+        " started; use mpirun, srun --mpi=pmix, or --transport=ucx"));
+  }
   if (options.ranks_per_process != 1) {
     return absl::InvalidArgumentError(absl::StrCat(
         "--ranks_per_process=", options.ranks_per_process,

@@ -79,6 +79,12 @@ TEST(LaunchPlanTest, RefusesWhatDoesNotFit) {
             "Leave out --tf32 (RunOptions::cuda.tf32), or compute on CUDA");
   EXPECT_EQ(Plan({.device = Device::Kind::kCuda, .cuda = {.tf32 = true}}, {}),
             "local 0/1");
+  EXPECT_EQ(Plan({.transport = DataTransport::kUcx}, {}),
+            "--transport is for ranks that are processes, and these are not");
+  EXPECT_EQ(Plan({.transport = DataTransport::kMpi}, TwoProcesses()),
+            "--transport=mpi: MPI cannot join processes that a launcher of "
+            "processes started; use mpirun, srun --mpi=pmix, or "
+            "--transport=ucx");
   EXPECT_EQ(Plan({.ranks = -1}, {}), "the program needs -1 ranks");
   EXPECT_EQ(Plan({}, {{"RANK", "x"}, {"WORLD_SIZE", "1"}}),
             "RANK=x: must be a rank from 0 to 0, since WORLD_SIZE=1");
@@ -91,6 +97,11 @@ TEST(LaunchPlanTest, BackendsHaveNames) {
   EXPECT_EQ(*ParseBackend("fake", "--b"), Backend::kFake);
   EXPECT_EQ(std::string(ParseBackend("nccl", "--b").status().message()),
             "--b=nccl: must be auto, local, mpi or fake");
+  EXPECT_EQ(*ParseTransport("auto", "--t"), DataTransport::kAuto);
+  EXPECT_EQ(*ParseTransport("mpi", "--t"), DataTransport::kMpi);
+  EXPECT_EQ(*ParseTransport("ucx", "--t"), DataTransport::kUcx);
+  EXPECT_EQ(std::string(ParseTransport("tcp", "--t").status().message()),
+            "--t=tcp: must be auto, mpi or ucx");
 }
 
 }  // namespace

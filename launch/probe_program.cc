@@ -19,6 +19,7 @@
 #include <string>
 #include <system_error>
 #include <thread>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "crosshatch/base/check.h"
@@ -48,6 +49,15 @@ absl::Status Fault(int rank) {
   if (fault == "_exit") _exit(0);
   if (fault == "abort") std::abort();
   if (fault == "segv") raise(SIGSEGV);
+  if (fault == "kill") {
+    // In the middle of whatever is done next.
+    std::thread([] {
+      std::this_thread::sleep_for(std::chrono::microseconds(
+          std::atoi(Variable("PROBE_KILL_AFTER").c_str())));
+      raise(SIGKILL);
+    }).detach();
+    return absl::OkStatus();
+  }
   if (fault == "memory") throw std::bad_alloc();
   if (fault == "cut") {
     // The link of tools/run_mpi_test_on_two_hosts.
@@ -65,8 +75,13 @@ absl::Status Fault(int rank) {
   return absl::InternalError("out of luck");
 }
 
-/// The others hear of it in the middle of what they do together.
+/// The others hear of it in the middle of what they do together, between which
+/// they exchange PROBE_DATA floats each.
 absl::Status UntilStopped(World& world) {
+  const auto count = std::atoi(Variable("PROBE_DATA").c_str());
+  std::vector<float> mine(static_cast<size_t>(count));
+  std::vector<float> all(mine.size() * static_cast<size_t>(world.size()));
+  CH_ASSIGN_OR_RETURN(auto comm, world.Group("all", world.AllRanks(), "comm"));
   for (int step = 0;; ++step) {
     CH_ASSIGN_OR_RETURN(const bool stops, StopRequested(world));
     if (stops) return absl::OkStatus();
@@ -75,8 +90,15 @@ absl::Status UntilStopped(World& world) {
       std::puts("runs");
       std::fflush(stdout);
     }
-    if (Names("PROBE_FAULT_RANK", world)) {
+    if (step == 3 && Names("PROBE_FAULT_RANK", world)) {
       CH_RETURN_IF_ERROR(Fault(world.rank()));
+    }
+    if (count > 0) {
+      CH_RETURN_IF_ERROR(AllGather(*comm, mine.data(), all.data(), count,
+                                   kFloat32, world.context().SideStream("comm"),
+                                   "data"));
+      CH_RETURN_IF_ERROR(world.context().Synchronize());
+      continue;
     }
     std::this_thread::sleep_for(std::chrono::milliseconds(1));
   }
@@ -148,19 +170,11 @@ void MeetMpi(const std::string& function) {
 // that begin with P. There are none in a build without MPI.
 extern "C" {
 int PMPI_Init_thread(int*, char***, int, int*) __attribute__((weak));
-int PMPI_Comm_connect(const char*, void*, int, void*, void*)
-    __attribute__((weak));
 int PMPI_Finalize() __attribute__((weak));
 
 int MPI_Init_thread(int* argc, char*** argv, int required, int* provided) {
   crosshatch::MeetMpi("MPI_Init_thread");
   return PMPI_Init_thread(argc, argv, required, provided);
-}
-
-int MPI_Comm_connect(const char* port, void* info, int root, void* comm,
-                     void* made) {
-  crosshatch::MeetMpi("MPI_Comm_connect");
-  return PMPI_Comm_connect(port, info, root, comm, made);
 }
 
 int MPI_Finalize() {

@@ -17,7 +17,6 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "crosshatch/base/check_teller.h"
-#include "crosshatch/base/core_share.h"
 #include "crosshatch/base/status_macros.h"
 #include "crosshatch/comm/coordination/coordination_client.h"
 #include "crosshatch/comm/coordination/coordination_server.h"
@@ -119,8 +118,7 @@ class Process {
   void WithinTime(absl::Duration time, const std::string& late,
                   absl::FunctionRef<void()> fn);
   /// Starts MPI, in bounded time, and tells all what each of them says.
-  absl::StatusOr<std::vector<std::string>> StartMpi(const std::string& blob,
-                                                    const MpiJoin* join);
+  absl::StatusOr<std::vector<std::string>> StartMpi(const std::string& blob);
   absl::Status ChooseDevice();
   absl::Status Prepare();
   /// Fails where this process was started with other options than rank 0.
@@ -145,6 +143,7 @@ class Process {
   std::atomic<bool> is_in_function_ = false;
   std::atomic<bool> has_announced_ = false;
   bool has_mpi_ = false;
+  std::string coordinator_host_;
   std::mutex deadline_mutex_;
   StartDeadline* deadline_ = nullptr;
   // Of --device=cuda; null on the CPU.
@@ -277,10 +276,9 @@ void Process::WithinTime(absl::Duration time, const std::string& late,
 }
 
 absl::StatusOr<std::vector<std::string>> Process::StartMpi(
-    const std::string& blob, const MpiJoin* join) {
+    const std::string& blob) {
   absl::StatusOr<std::vector<std::string>> told;
-  WithinTime(times_.start, LateMpi(),
-             [&] { told = ExchangeByMpi(blob, join); });
+  WithinTime(times_.start, LateMpi(), [&] { told = ExchangeByMpi(blob); });
   has_mpi_ = true;
   return told;
 }
@@ -309,8 +307,7 @@ absl::Status Process::Choose(MeetingPoint& point) {
     }
     text = *std::move(read);
   } else {
-    CH_ASSIGN_OR_RETURN(const std::vector<std::string> told,
-                        StartMpi(text, /*join=*/nullptr));
+    CH_ASSIGN_OR_RETURN(const std::vector<std::string> told, StartMpi(text));
     if (static_cast<int>(told.size()) != info_.size) {
       is_said_ = !SpeaksForHost();
       return OtherWorld(absl::StrCat("is one of ", told.size()),
@@ -393,6 +390,7 @@ absl::Status Process::Meet() {
     if (!listening.ok() && !is_said_) SpeaksForHost(kOthersStart);
     CH_RETURN_IF_ERROR(listening);
   }
+  coordinator_host_ = point.host;
   CH_RETURN_IF_ERROR(Connect(point));
   const absl::Status started = client_->AwaitStart();
   // A rank whose token is wrong here is told no more than that it is another.
@@ -486,16 +484,18 @@ absl::Status Process::RunRanks(absl::FunctionRef<absl::Status(World&)> fn) {
   CH_RETURN_IF_ERROR(ChooseDevice());
   CH_RETURN_IF_ERROR(Prepare());
   CH_RETURN_IF_ERROR(AgreeOnOptions());
-  const MpiJoin join = {
-      .rank = info_.rank,
-      .size = info_.size,
-      .put = [this](
-                 const std::string& key,
-                 const std::string& value) { return client_->Put(key, value); },
-      .get =
-          [this](const std::string& key) {
-            return client_->Get(key, options_.timeout);
-          }};
+  const bool by_ucx =
+      options_.transport == DataTransport::kUcx ||
+      (options_.transport == DataTransport::kAuto && !info_.mpi_knows_peers);
+  int num_gathered = 0;
+  const UcxJoin ucx = {.rank = info_.rank,
+                       .size = info_.size,
+                       .coordinator_host = coordinator_host_,
+                       .gather = [&](const std::string& blob) {
+                         return client_->Gather(
+                             absl::StrCat("ucx/", num_gathered++), blob,
+                             options_.timeout);
+                       }};
   const auto run_rank = [&](World& world) -> absl::Status {
     if (world.size() != info_.size || world.rank() != info_.rank) {
       return OtherWorld(
@@ -507,20 +507,12 @@ absl::Status Process::RunRanks(absl::FunctionRef<absl::Status(World&)> fn) {
     return fn(world);
   };
   // Where rank 0's choice was told by MPI, it is there already.
-  if (!has_mpi_) {
-    CH_RETURN_IF_ERROR(
-        StartMpi("", info_.mpi_knows_peers ? nullptr : &join).status());
-  }
-  // Processes that join do not see which of them share a machine.
-  const int threads = info_.mpi_knows_peers || info_.local_size < 1
-                          ? 0
-                          : CoreShare(info_.local_size);
-  return RunMpi(run_rank, {.threads_per_rank = threads,
-                           .timeout = options_.timeout,
+  if (!by_ucx && !has_mpi_) CH_RETURN_IF_ERROR(StartMpi("").status());
+  return RunMpi(run_rank, {.timeout = options_.timeout,
                            .backend = device_,
                            .movers = movers_.get(),
                            .failure_channel = client_.get(),
-                           .join = info_.mpi_knows_peers ? nullptr : &join});
+                           .ucx = by_ucx ? &ucx : nullptr});
 }
 
 /// Whether `status`, with which this process ends, is said by nobody else.

@@ -21,7 +21,7 @@ namespace crosshatch {
 enum class Backend : uint8_t {
   kAuto,   ///< mpi where a launcher started this process, else local.
   kLocal,  ///< Rank threads of this process, whatever started it.
-  kMpi,    ///< This process is one rank.
+  kMpi,    ///< This process is one rank, whatever the transport.
   kFake,   ///< A dry run of one rank.
 };
 
@@ -29,12 +29,25 @@ enum class Backend : uint8_t {
 absl::StatusOr<Backend> ParseBackend(const std::string& name,
                                      const std::string& flag);
 
+/// How ranks that are processes exchange data.
+enum class DataTransport : uint8_t {
+  kAuto,  ///< MPI where mpirun or PMIx started the processes, else UCX.
+  kMpi,
+  kUcx,
+};
+
+/// \error kInvalidArgument naming `flag` and the transports that there are.
+absl::StatusOr<DataTransport> ParseTransport(const std::string& name,
+                                             const std::string& flag);
+
 /// \error kInvalidArgument naming `flag` and the devices that there are.
 absl::StatusOr<Device::Kind> ParseDevice(const std::string& name,
                                          const std::string& flag);
 
 struct RunOptions {
   Backend backend = Backend::kAuto;
+  /// Of kMpi; kAuto, and no other, where ranks are threads.
+  DataTransport transport = DataTransport::kAuto;
   /// How many ranks the program needs; 0: as many as there are processes, and
   /// local_ranks on `local`.
   int ranks = 0;

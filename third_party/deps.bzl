@@ -102,6 +102,14 @@ def system_repositories(define):
     )
     define(
         system_library,
+        name = "ucx",
+        header = "ucp/api/ucp.h",
+        # Headers alone: a job that uses UCX loads the library.
+        libraries = {"ucx": []},
+        package = "libucx-dev",
+    )
+    define(
+        system_library,
         name = "grpc",
         header = "grpcpp/grpcpp.h",
         # Shared libraries, which share the Abseil that @com_google_absl links:

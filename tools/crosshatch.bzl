@@ -82,7 +82,7 @@
     ["//:users_of_<layer>"] for the layers above; public for the package's API.
   * External labels: @com_google_absl//absl/status, @com_google_absl//absl/...,
     @com_google_googletest//:gtest (in libraries for tests), @eigen, @highway,
-    @onednn, @nlohmann_json, @google_benchmark, @mpi, @grpc. Eigen, Highway,
+    @onednn, @nlohmann_json, @google_benchmark, @mpi, @ucx, @grpc. Eigen, Highway,
     oneDNN, JSON and gRPC are for .cc files only.
   * Tags of tests: "threads" where threads meet, which CI runs under
     ThreadSanitizer (CONTRIBUTING.md has the rule); "2d" for those that cross FSDP
@@ -120,6 +120,12 @@ NEEDS_THREAD_SANITIZER = select({
 NEEDS_MPI = select({
     "//:with_mpi": [],
     "//conditions:default": ["//third_party:needs_mpi"],
+})
+
+# The same of UCX, and //:ucx.
+NEEDS_UCX = select({
+    "//:with_ucx": [],
+    "//conditions:default": ["//third_party:needs_ucx"],
 })
 
 def _check(name, deps):

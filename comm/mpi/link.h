@@ -4,8 +4,9 @@
 
 /// \file
 /// Link: messages between the processes of one job, which is all that the
-/// engine of processes asks of MPI (mpi_link.h). Behind it stands MPI, or in
-/// tests threads of one process (loopback_link_testutil.h).
+/// engine of processes needs. Behind it stands MPI (mpi_process.h), UCX
+/// (comm/ucx/ucx_link.h), or in tests threads of one process
+/// (loopback_link_testutil.h).
 
 #include <chrono>
 #include <cstdint>
@@ -20,6 +21,8 @@ namespace crosshatch::internal {
 struct LinkRequest {
   uint64_t handle = 0;
   bool pending = false;
+  /// The rank that it goes to or comes from.
+  int peer = -1;
 };
 
 /// One process's end.
@@ -31,8 +34,6 @@ class Link {
 
   virtual int rank() const = 0;
   virtual int size() const = 0;
-  /// Processes on this machine.
-  virtual int num_near() const = 0;
   /// Cores for this process, of those that the ones on this machine share.
   virtual int core_share() const = 0;
 
@@ -63,16 +64,22 @@ class Link {
   virtual absl::Status Test(LinkRequest& request) = 0;
   /// Ends a receive that no message has met yet; one that has goes on.
   virtual absl::Status CancelReceive(LinkRequest& request) = 0;
-  /// Drops a message that will never be done.
+  /// Drops a message that will never be done. This process then neither reads
+  /// nor writes its memory any more, as far as the link can see to that: UCX
+  /// closes the connection to the peer.
   virtual void Forget(LinkRequest& request) = 0;
 
   /// \name Sleeping until something comes
   /// A ring may be lost or needless; what waits looks again soon.
   /// @{
-  /// Wakes `rank` if it sleeps and is near; its own rank too.
+  /// The first of several sleeps in a row in which nothing comes, and the
+  /// longest: short where messages come without a ring.
+  virtual std::chrono::nanoseconds first_sleep() const = 0;
+  virtual std::chrono::nanoseconds longest_sleep() const = 0;
+  /// Wakes `rank` if it sleeps and no message does so; its own rank too.
   virtual void Ring(int rank) = 0;
-  /// What Sleep is to be given; from here on rings are heard. The caller looks
-  /// for messages once more, then sleeps, or says that it will not.
+  /// Returns what Sleep is to be given; from here on rings are heard. The
+  /// caller looks for messages once more, then calls Sleep or DoNotSleep.
   virtual uint32_t Listen() = 0;
   virtual void DoNotSleep() = 0;
   /// Returns at a ring since Listen gave `heard`, or after `longest`.

@@ -18,9 +18,6 @@ class LoopbackLink final : public Link {
 
   int rank() const override { return rank_; }
   int size() const override { return wire_.options_.size; }
-  int num_near() const override {
-    return std::min(size(), wire_.options_.num_near);
-  }
   int core_share() const override { return 1; }
   int max_tag() const override { return 32767; }
 
@@ -126,6 +123,13 @@ class LoopbackLink final : public Link {
     request.pending = false;
   }
 
+  std::chrono::nanoseconds first_sleep() const override {
+    const bool all_near = size() <= wire_.options_.num_near;
+    return all_near ? longest_sleep() : std::chrono::microseconds(50);
+  }
+  std::chrono::nanoseconds longest_sleep() const override {
+    return std::chrono::milliseconds(1);
+  }
   void Ring(int rank) override {
     if (rank == rank_ || Near(rank)) wire_.bells_[rank].Ring();
   }

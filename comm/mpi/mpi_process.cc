@@ -5,13 +5,13 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <chrono>
 #include <climits>
 #include <csignal>
 #include <cstdint>
 #include <cstdlib>
 #include <cstring>
 #include <new>
-#include <optional>
 #include <thread>
 #include <utility>
 
@@ -21,13 +21,16 @@
 #include "crosshatch/base/start_thread.h"
 #include "crosshatch/base/status_macros.h"
 #include "crosshatch/comm/mpi/doorbell.h"
-#include "crosshatch/comm/mpi/join_session.h"
 #include "crosshatch/comm/mpi/mpi_status.h"
 
 namespace crosshatch::internal {
 namespace {
 
 constexpr int kNoteTag = 0;
+/// The longest sleep, which is also what a lost ring costs.
+constexpr std::chrono::milliseconds kLongestSleep(1);
+/// The first sleep where a peer is on another machine and cannot ring.
+constexpr std::chrono::microseconds kFirstSleepAfar(50);
 
 /// Processes that share memory with this one.
 struct Neighbours {
@@ -45,15 +48,13 @@ class MpiLink final : public Link {
         size_(size),
         max_tag_(max_tag),
         neighbours_(neighbours),
-        num_near_(static_cast<int>(
-            size - std::count(neighbours.bells.begin(),
-                              neighbours.bells.begin() + size, nullptr))) {}
+        all_near_(std::count(neighbours.bells.begin(),
+                             neighbours.bells.begin() + size, nullptr) == 0) {}
 
   void Close() { MPI_Comm_free(&comm_); }
 
   int rank() const override { return rank_; }
   int size() const override { return size_; }
-  int num_near() const override { return num_near_; }
   int core_share() const override { return neighbours_.core_share; }
   int max_tag() const override { return max_tag_; }
 
@@ -138,6 +139,12 @@ class MpiLink final : public Link {
     request.pending = false;
   }
 
+  std::chrono::nanoseconds first_sleep() const override {
+    return all_near_ ? kLongestSleep : kFirstSleepAfar;
+  }
+  std::chrono::nanoseconds longest_sleep() const override {
+    return kLongestSleep;
+  }
   void Ring(int rank) override {
     if (neighbours_.bells[rank] != nullptr) neighbours_.bells[rank]->Ring();
   }
@@ -165,59 +172,13 @@ class MpiLink final : public Link {
   const int size_;
   const int max_tag_;
   const Neighbours& neighbours_;
-  const int num_near_;
+  const bool all_near_;
 
   /// A note on its way, of this sender.
   LinkRequest incoming_;
   int incoming_from_ = -1;
   std::string incoming_note_;
 };
-
-/// Connects the processes one after the other: the first r of them take in the
-/// next.
-absl::Status ConnectOneByOne(const MpiJoin& join, MPI_Comm& world) {
-  CH_RETURN_IF_ERROR(
-      MpiStatus(MPI_Comm_dup(MPI_COMM_SELF, &world), "MPI_Comm_dup"));
-  if (join.size == 1) return absl::OkStatus();
-  char port[MPI_MAX_PORT_NAME] = "";
-  if (join.rank == 0) {
-    CH_RETURN_IF_ERROR(
-        MpiStatus(MPI_Open_port(MPI_INFO_NULL, port), "MPI_Open_port"));
-    CH_RETURN_IF_ERROR(join.put("mpi/port", port));
-  } else {
-    CH_ASSIGN_OR_RETURN(const std::string opened, join.get("mpi/port"));
-    std::strncpy(port, opened.c_str(), sizeof(port) - 1);
-  }
-  for (int next = 1; next < join.size; ++next) {
-    if (next < join.rank) continue;
-    MPI_Comm between = MPI_COMM_NULL;
-    if (next == join.rank) {
-      // Two must not come at the same time: each waits for its turn.
-      if (next > 1) {
-        CH_RETURN_IF_ERROR(join.get(absl::StrCat("mpi/turn/", next)).status());
-      }
-      CH_RETURN_IF_ERROR(MpiStatus(
-          MPI_Comm_connect(port, MPI_INFO_NULL, 0, MPI_COMM_SELF, &between),
-          "MPI_Comm_connect"));
-    } else {
-      CH_RETURN_IF_ERROR(
-          MpiStatus(MPI_Comm_accept(port, MPI_INFO_NULL, 0, world, &between),
-                    "MPI_Comm_accept"));
-    }
-    MPI_Comm merged = MPI_COMM_NULL;
-    CH_RETURN_IF_ERROR(
-        MpiStatus(MPI_Intercomm_merge(between, next == join.rank, &merged),
-                  "MPI_Intercomm_merge"));
-    MPI_Comm_free(&between);
-    MPI_Comm_free(&world);
-    world = merged;
-    if (join.rank == 0 && next + 1 < join.size) {
-      CH_RETURN_IF_ERROR(join.put(absl::StrCat("mpi/turn/", next + 1), "go"));
-    }
-  }
-  if (join.rank == 0) MPI_Close_port(port);
-  return absl::OkStatus();
-}
 
 }  // namespace
 
@@ -230,7 +191,6 @@ struct MpiProcess::State {
   int max_tag = 0;
   Neighbours neighbours;
   bool initialised_here = false;
-  std::optional<JoinSession> session;
 };
 
 namespace {
@@ -286,13 +246,15 @@ MpiProcess& MpiProcess::Instance() {
 
 void MpiProcess::End() {
   MpiProcess& process = Instance();
+  // Processes that have exchanged blobs and run no job are in step, too.
+  if (!process.had_job_) process.is_in_step_ = process.started_;
   if (!process.CanBeFinalised()) return;
   process.Finalise();
   // Also where MPI itself goes on, since the program has started it.
   process.Break(absl::FailedPreconditionError("EndMpi has been called in it"));
 }
 
-absl::StatusOr<MpiProcess*> MpiProcess::Get(const MpiJoin* join) {
+absl::StatusOr<MpiProcess*> MpiProcess::Get() {
   MpiProcess& process = Instance();
   if (!process.broken_.ok()) return process.broken_;
   int finalised = 0;
@@ -302,7 +264,7 @@ absl::StatusOr<MpiProcess*> MpiProcess::Get(const MpiJoin* join) {
         "MPI has been finalised in this process; a job must come before that");
   }
   if (!process.started_) {
-    const absl::Status started = process.Start(join);
+    const absl::Status started = process.Start();
     if (!started.ok()) {
       process.Break(started);
       return started;
@@ -312,55 +274,7 @@ absl::StatusOr<MpiProcess*> MpiProcess::Get(const MpiJoin* join) {
   return &process;
 }
 
-namespace {
-
-/// Who has nodes of Slurm's was started by it, Open MPI thinks, and it ends the
-/// process where Slurm does not speak with it. Processes that join do not need
-/// that: while MPI starts they have none.
-class WithoutSlurmsNodes {
- public:
-  explicit WithoutSlurmsNodes(bool is_needed) {
-    const char* nodes = std::getenv(kNodes);
-    if (!is_needed || nodes == nullptr) return;
-    nodes_ = nodes;
-    unsetenv(kNodes);
-  }
-  ~WithoutSlurmsNodes() {
-    if (nodes_.has_value()) setenv(kNodes, nodes_->c_str(), /*overwrite=*/1);
-  }
-  WithoutSlurmsNodes(const WithoutSlurmsNodes&) = delete;
-  WithoutSlurmsNodes& operator=(const WithoutSlurmsNodes&) = delete;
-
- private:
-  static constexpr char kNodes[] = "SLURM_NODELIST";
-  std::optional<std::string> nodes_;
-};
-
-}  // namespace
-
-absl::Status MpiProcess::Start(const MpiJoin* join) {
-  if (join != nullptr &&
-      (join->size < 1 || join->rank < 0 || join->rank >= join->size ||
-       !join->put || !join->get)) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("MpiJoin: rank ", join->rank, " of ", join->size,
-                     ", or a function is missing"));
-  }
-  if (join != nullptr && join->size > 1) {
-    CH_ASSIGN_OR_RETURN(
-        JoinSession session,
-        JoinSession::Start(/*serve=*/join->rank == 0, absl::Seconds(20)));
-    std::string uri = session.uri();
-    if (join->rank == 0) {
-      CH_RETURN_IF_ERROR(join->put("mpi/server", uri));
-    } else {
-      CH_ASSIGN_OR_RETURN(uri, join->get("mpi/server"));
-    }
-    setenv("OMPI_MCA_orte_tmpdir_base", session.directory().c_str(),
-           /*overwrite=*/1);
-    state_->session.emplace(std::move(session));
-    setenv("OMPI_MCA_pmix_server_uri", uri.c_str(), /*overwrite=*/1);
-  }
+absl::Status MpiProcess::Start() {
   // That a peer is gone is an error of MPI's, and not the end of this process.
   struct sigaction on_broken_pipe = {};
   sigaction(SIGPIPE, nullptr, &on_broken_pipe);
@@ -374,7 +288,6 @@ absl::Status MpiProcess::Start(const MpiJoin* join) {
     // killed with that in hand leaves mpirun waiting for ever. This one asks by
     // messages.
     setenv("PMIX_MCA_gds", "hash", /*overwrite=*/0);
-    const WithoutSlurmsNodes outside(join != nullptr);
     CH_RETURN_IF_ERROR(MpiStatus(
         MPI_Init_thread(nullptr, nullptr, MPI_THREAD_SERIALIZED, &level),
         "MPI_Init_thread"));
@@ -389,20 +302,11 @@ absl::Status MpiProcess::Start(const MpiJoin* join) {
   }
   MPI_Comm_set_errhandler(MPI_COMM_WORLD, MPI_ERRORS_RETURN);
   MPI_Comm_set_errhandler(MPI_COMM_SELF, MPI_ERRORS_RETURN);
-  if (join != nullptr) {
-    CH_RETURN_IF_ERROR(ConnectOneByOne(*join, state_->world));
-    MPI_Comm_set_errhandler(state_->world, MPI_ERRORS_RETURN);
-  } else {
-    state_->world = MPI_COMM_WORLD;
-  }
+  state_->world = MPI_COMM_WORLD;
   CH_RETURN_IF_ERROR(
       MpiStatus(MPI_Comm_rank(state_->world, &state_->rank), "MPI_Comm_rank"));
   CH_RETURN_IF_ERROR(
       MpiStatus(MPI_Comm_size(state_->world, &state_->size), "MPI_Comm_size"));
-  if (join != nullptr && join->rank != state_->rank) {
-    return absl::InternalError(absl::StrCat(
-        "rank ", join->rank, " became rank ", state_->rank, " of MPI"));
-  }
   int* max_tag = nullptr;
   int found = 0;
   CH_RETURN_IF_ERROR(
@@ -476,6 +380,7 @@ absl::StatusOr<std::unique_ptr<Link>> MpiProcess::Open(
                                                    " ranks, and there are ",
                                                    state_->size, " processes"));
   }
+  had_job_ = true;
   is_in_step_ = false;
   MPI_Comm comm = MPI_COMM_NULL;
   MPI_Request request = MPI_REQUEST_NULL;
@@ -508,12 +413,10 @@ absl::StatusOr<std::unique_ptr<Link>> MpiProcess::Open(
                                    state_->max_tag, state_->neighbours);
 }
 
-void MpiProcess::EndJob(bool well, absl::Duration patience, bool had_part) {
+void MpiProcess::EndJob(absl::Duration patience, bool had_part) {
   had_part_ = had_part;
   patience_ = std::clamp(patience, kLeastFinalising, kFinalising);
-  // Open MPI finalises processes that joined by messages over TCP. After an
-  // error the first of them may have exited, and MPI complains to the user.
-  is_in_step_ = well || !state_->session.has_value();
+  is_in_step_ = true;
 }
 
 void MpiProcess::Close(std::unique_ptr<Link> link) {

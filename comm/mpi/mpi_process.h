@@ -26,10 +26,9 @@ namespace crosshatch::internal {
 class MpiProcess {
  public:
   /// Initialises MPI where that has not been done.
-  /// \param join see MpiOptions.
   /// \error why it cannot be used: it could not be initialised, or finalised
   ///     already, or a process of an earlier job is lost.
-  static absl::StatusOr<MpiProcess*> Get(const MpiJoin* join);
+  static absl::StatusOr<MpiProcess*> Get();
 
   /// See EndMpi.
   static void End();
@@ -46,12 +45,11 @@ class MpiProcess {
   /// No process has anything under way on `link`, one of Open: gives back what
   /// it took.
   void Close(std::unique_ptr<Link> link);
-  /// The job of the last Open has ended on all processes together, `well` or
-  /// with an error; or it is one that this process has no part in, and goes on
-  /// without it.
+  /// The job of the last Open has ended on all processes together; or it is one
+  /// that this process has no part in, and goes on without it.
   /// \param patience bounds MPI's end, which the others take about now too; at
   ///     least five seconds are used, and at most thirty.
-  void EndJob(bool well, absl::Duration patience, bool had_part = true);
+  void EndJob(absl::Duration patience, bool had_part = true);
   /// A process is lost: nothing works any more, and finalising would hang.
   void Break(const absl::Status& why);
 
@@ -66,7 +64,7 @@ class MpiProcess {
   static MpiProcess& Instance();
   bool CanBeFinalised() const;
   void Finalise();
-  absl::Status Start(const MpiJoin* join);
+  absl::Status Start();
   absl::Status MeetNeighbours();
 
   const std::unique_ptr<State> state_;
@@ -74,6 +72,7 @@ class MpiProcess {
   /// No process has left alone since the last job, as one that calls exit in a
   /// job does.
   bool is_in_step_ = false;
+  bool had_job_ = false;
   /// The others end about when this process does.
   bool had_part_ = true;
   absl::Duration patience_;

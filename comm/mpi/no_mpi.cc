@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "crosshatch/comm/end_mpi.h"
+#include "crosshatch/comm/ucx/run_ucx.h"
 #include "crosshatch/comm/world.h"
 
 namespace crosshatch {
@@ -19,15 +20,15 @@ absl::Status NotBuilt(const char* function) {
 
 }  // namespace
 
-absl::Status RunMpi(absl::FunctionRef<absl::Status(World&)>,
-                    const MpiOptions&) {
+absl::Status RunMpi(absl::FunctionRef<absl::Status(World&)> fn,
+                    const MpiOptions& options) {
+  if (options.ucx != nullptr) return internal::RunUcx(fn, options);
   return NotBuilt("RunMpi");
 }
 
 void EndMpi() {}
 
-absl::StatusOr<std::vector<std::string>> ExchangeByMpi(const std::string&,
-                                                       const MpiJoin*) {
+absl::StatusOr<std::vector<std::string>> ExchangeByMpi(const std::string&) {
   return NotBuilt("ExchangeByMpi");
 }
 

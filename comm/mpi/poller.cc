@@ -10,15 +10,9 @@
 namespace crosshatch::internal {
 namespace {
 
-using std::chrono::microseconds;
-
 /// Looks before sleeping: some tens of microseconds, about what falling asleep
 /// and waking up cost together.
 constexpr int kLooks = 40;
-/// The longest sleep, which is also what a lost ring costs.
-constexpr microseconds kLongestSleep(1000);
-/// The first sleep where a peer is on another machine and cannot ring.
-constexpr microseconds kFirstSleepAfar(50);
 
 }  // namespace
 
@@ -32,9 +26,10 @@ void Poller::Wait(std::unique_lock<std::mutex>& lock,
   if (done()) return;
   Waiter self{.done = done};
   waiters_.push_back(&self);
-  const bool all_near = link_.num_near() == link_.size();
   // A leader may sleep long because nothing was going on.
-  if (has_leader_ && !all_near) link_.Ring(link_.rank());
+  if (has_leader_ && link_.first_sleep() != link_.longest_sleep()) {
+    link_.Ring(link_.rank());
+  }
   while (!self.finished) {
     if (has_leader_) {
       self.wake.wait(lock);
@@ -53,14 +48,12 @@ void Poller::LookOnce() {
 }
 
 void Poller::Lead(std::unique_lock<std::mutex>& lock, Waiter& self) {
-  const bool all_near = link_.num_near() == link_.size();
-  const microseconds first_sleep = all_near ? kLongestSleep : kFirstSleepAfar;
-  microseconds sleep = first_sleep;
+  std::chrono::nanoseconds sleep = link_.first_sleep();
   int looks = 0;
   while (true) {
     if (Look()) {
       looks = 0;
-      sleep = first_sleep;
+      sleep = link_.first_sleep();
     }
     if (self.finished) return;
     if (++looks < kLooks) {
@@ -80,7 +73,7 @@ void Poller::Lead(std::unique_lock<std::mutex>& lock, Waiter& self) {
     lock.unlock();
     link_.Sleep(heard, sleep);
     lock.lock();
-    sleep = std::min(2 * sleep, kLongestSleep);
+    sleep = std::min(2 * sleep, link_.longest_sleep());
   }
 }
 

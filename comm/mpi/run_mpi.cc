@@ -11,6 +11,7 @@
 #include "crosshatch/comm/job_failure.h"
 #include "crosshatch/comm/mpi/mpi_process.h"
 #include "crosshatch/comm/mpi/run_process.h"
+#include "crosshatch/comm/ucx/run_ucx.h"
 #include "crosshatch/comm/world.h"
 
 namespace crosshatch {
@@ -42,13 +43,14 @@ absl::StatusOr<std::unique_ptr<internal::Link>> Open(
 
 absl::Status RunMpi(absl::FunctionRef<absl::Status(World&)> fn,
                     const MpiOptions& options) {
+  if (options.ucx != nullptr) return internal::RunUcx(fn, options);
   CH_RETURN_IF_ERROR(internal::CheckOptions(options));
   CH_ASSIGN_OR_RETURN(internal::MpiProcess * process,
-                      internal::MpiProcess::Get(options.join));
+                      internal::MpiProcess::Get());
   CH_ASSIGN_OR_RETURN(std::unique_ptr<internal::Link> link,
                       Open(*process, options));
   if (link->rank() >= link->size()) {
-    process->EndJob(/*well=*/true, options.timeout, /*had_part=*/false);
+    process->EndJob(options.timeout, /*had_part=*/false);
     process->Close(std::move(link));
     return absl::OkStatus();
   }
@@ -58,7 +60,7 @@ absl::Status RunMpi(absl::FunctionRef<absl::Status(World&)> fn,
     process->Break(result.status);
     return result.status;
   }
-  process->EndJob(result.status.ok(), options.timeout);
+  process->EndJob(options.timeout);
   // A failed job may have left messages that nobody takes.
   if (result.status.ok()) process->Close(std::move(link));
   return result.status;
@@ -66,10 +68,10 @@ absl::Status RunMpi(absl::FunctionRef<absl::Status(World&)> fn,
 
 void EndMpi() { internal::MpiProcess::End(); }
 
-absl::StatusOr<std::vector<std::string>> ExchangeByMpi(const std::string& blob,
-                                                       const MpiJoin* join) {
+absl::StatusOr<std::vector<std::string>> ExchangeByMpi(
+    const std::string& blob) {
   CH_ASSIGN_OR_RETURN(internal::MpiProcess * process,
-                      internal::MpiProcess::Get(join));
+                      internal::MpiProcess::Get());
   return process->Exchange(blob);
 }
 

@@ -25,7 +25,9 @@ class ProcessEngine final : public Engine {
  public:
   ProcessEngine(std::shared_ptr<ProcessJob> job, RankContext& context,
                 const MpiOptions& options)
-      : name_(options.movers == nullptr ? "mpi" : options.movers->name()),
+      : name_(options.movers != nullptr ? options.movers->name()
+              : options.ucx != nullptr  ? "ucx"
+                                        : "mpi"),
         job_(std::move(job)),
         context_(context),
         max_message_bytes_(options.max_message_bytes),

@@ -1,0 +1,574 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "crosshatch/comm/ucx/ucx_link.h"
+
+#include <ifaddrs.h>
+#include <netdb.h>
+#include <netinet/in.h>
+#include <poll.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <atomic>
+#include <chrono>
+#include <cstdint>
+#include <cstdlib>
+#include <cstring>
+#include <filesystem>
+#include <fstream>
+#include <string>
+#include <type_traits>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "absl/strings/strip.h"
+#include "crosshatch/base/core_share.h"
+#include "crosshatch/base/status_macros.h"
+#include "crosshatch/comm/ucx/ucx_api.h"
+
+namespace crosshatch::internal {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+/// How long a broken connection is no error yet: the coordinator notices a
+/// process that died, and names it, within this time.
+constexpr std::chrono::seconds kGrace(5);
+/// The file descriptor of UCX ends a sleep; this bounds what a caller notices
+/// late that is no message.
+constexpr std::chrono::milliseconds kSleep(50);
+/// How long a closed endpoint may take to report that it is.
+constexpr absl::Duration kForced = absl::Seconds(1);
+
+/// The upper half of UCX's tags is the sender's rank, the lower half the tag of
+/// the message.
+constexpr uint64_t kMessageTag = 0xffffffff;
+constexpr uint64_t kNoteTag = 0;
+uint64_t UcxTag(int from, int tag) {
+  return static_cast<uint64_t>(from) << 32 | static_cast<uint64_t>(tag);
+}
+
+/// Where a process runs, and what it may share memory with.
+struct Place {
+  char machine[40];
+  char ucx_version[16];
+  uint64_t network;
+  /// User, and namespaces of processes, users and IPC.
+  uint64_t access[4];
+  CoreSet cores;
+
+  bool IsOnMachineOf(const Place& other) const {
+    return std::strcmp(machine, other.machine) == 0;
+  }
+  bool SharesNetwork(const Place& other) const {
+    return IsOnMachineOf(other) && network == other.network;
+  }
+  /// Sleeping processes are woken through sockets of the network namespace.
+  bool SharesMemory(const Place& other) const {
+    return SharesNetwork(other) &&
+           std::equal(std::begin(access), std::end(access), other.access);
+  }
+};
+static_assert(std::is_trivially_copyable_v<Place>);
+
+uint64_t Namespace(const char* kind) {
+  struct stat found = {};
+  const std::string path = absl::StrCat("/proc/self/ns/", kind);
+  return stat(path.c_str(), &found) == 0 ? found.st_ino : 0;
+}
+
+Place ThisPlace(const UcxApi& api) {
+  Place place = {};
+  std::ifstream("/proc/sys/kernel/random/boot_id")
+      .getline(place.machine, sizeof place.machine);
+  std::strncpy(place.ucx_version, api.ucp_get_version_string(),
+               sizeof place.ucx_version - 1);
+  place.network = Namespace("net");
+  place.access[0] = geteuid();
+  place.access[1] = Namespace("pid");
+  place.access[2] = Namespace("user");
+  place.access[3] = Namespace("ipc");
+  place.cores = AllowedCores();
+  return place;
+}
+
+absl::StatusOr<std::vector<Place>> GatherPlaces(const UcxApi& api,
+                                                const UcxJoin& join) {
+  const Place mine = ThisPlace(api);
+  CH_ASSIGN_OR_RETURN(const std::vector<std::string> blobs,
+                      join.gather(std::string(
+                          reinterpret_cast<const char*>(&mine), sizeof mine)));
+  std::vector<Place> places(static_cast<size_t>(join.size));
+  for (size_t r = 0; r < places.size(); ++r) {
+    if (r < blobs.size() && blobs[r].size() == sizeof(Place)) {
+      std::memcpy(&places[r], blobs[r].data(), sizeof(Place));
+    }
+    if (std::strcmp(places[r].ucx_version, places[0].ucx_version) == 0) {
+      continue;
+    }
+    return absl::FailedPreconditionError(absl::StrCat(
+        "rank ", r, " has UCX ", places[r].ucx_version, ", and rank 0 has ",
+        places[0].ucx_version, ": install the same on all hosts"));
+  }
+  return places;
+}
+
+/// The name of this machine's network interface by which `host` is reached;
+/// empty if there is none.
+std::string InterfaceTo(absl::string_view host) {
+  absl::ConsumePrefix(&host, "[");
+  absl::ConsumeSuffix(&host, "]");
+  addrinfo hints = {};
+  hints.ai_socktype = SOCK_DGRAM;
+  addrinfo* target = nullptr;
+  // Any port: nothing is sent.
+  if (getaddrinfo(std::string(host).c_str(), "9", &hints, &target) != 0) {
+    return "";
+  }
+  sockaddr_storage own = {};
+  socklen_t own_size = sizeof own;
+  const int probe = socket(target->ai_family, SOCK_DGRAM | SOCK_CLOEXEC, 0);
+  const bool found =
+      connect(probe, target->ai_addr, target->ai_addrlen) == 0 &&
+      getsockname(probe, reinterpret_cast<sockaddr*>(&own), &own_size) == 0;
+  if (probe >= 0) close(probe);
+  freeaddrinfo(target);
+  ifaddrs* interfaces = nullptr;
+  if (!found || getifaddrs(&interfaces) != 0) return "";
+  const auto text_of = [](const sockaddr* address) {
+    char text[NI_MAXHOST] = "";
+    const socklen_t size = address->sa_family == AF_INET6 ? sizeof(sockaddr_in6)
+                                                          : sizeof(sockaddr_in);
+    getnameinfo(address, size, text, sizeof text, nullptr, 0, NI_NUMERICHOST);
+    return std::string(text);
+  };
+  const std::string wanted = text_of(reinterpret_cast<sockaddr*>(&own));
+  std::string name;
+  for (const ifaddrs* each = interfaces; each != nullptr;
+       each = each->ifa_next) {
+    const sockaddr* const address = each->ifa_addr;
+    if (address == nullptr || address->sa_family != own.ss_family) continue;
+    if (text_of(address) == wanted) name = each->ifa_name;
+  }
+  freeifaddrs(interfaces);
+  return name;
+}
+
+/// Ports of RDMA devices, as UCX names them.
+std::vector<std::string> RdmaPorts() {
+  std::vector<std::string> ports;
+  std::error_code none;
+  const std::filesystem::path devices = "/sys/class/infiniband";
+  for (const auto& device :
+       std::filesystem::directory_iterator(devices, none)) {
+    for (const auto& port :
+         std::filesystem::directory_iterator(device.path() / "ports", none)) {
+      ports.push_back(absl::StrCat(device.path().filename().string(), ":",
+                                   port.path().filename().string()));
+    }
+  }
+  return ports;
+}
+
+struct Setting {
+  const char* name;
+  std::string value;
+};
+
+/// What UCX is told before it makes a context, in the absence of variables of
+/// the user's.
+std::vector<Setting> Settings(const std::vector<Place>& places,
+                              const std::string& coordinator_host) {
+  std::vector<Setting> settings = {// The coordinator finds out who died.
+                                   {"KEEPALIVE_INTERVAL", "inf"}};
+  bool one_network = true;
+  bool share_memory = true;
+  for (const Place& a : places) {
+    one_network = one_network && a.SharesNetwork(places[0]);
+    for (const Place& b : places) {
+      share_memory = share_memory && (!a.IsOnMachineOf(b) || a.SharesMemory(b));
+    }
+  }
+  if (one_network) {
+    settings.push_back({"TLS", share_memory ? "self,posix,cma" : "self,tcp"});
+    settings.push_back({"NET_DEVICES", "lo"});
+    return settings;
+  }
+  if (!share_memory) settings.push_back({"TLS", "^sm"});
+  const std::string interface = InterfaceTo(coordinator_host);
+  if (!interface.empty()) {
+    std::vector<std::string> devices = RdmaPorts();
+    devices.push_back(interface);
+    settings.push_back({"NET_DEVICES", absl::StrJoin(devices, ",")});
+  }
+  return settings;
+}
+
+class UcxLink final : public Link {
+ public:
+  UcxLink(const UcxApi& api, int rank, int size, int core_share)
+      : api_(api),
+        rank_(rank),
+        size_(size),
+        core_share_(core_share),
+        peers_(static_cast<size_t>(size)) {}
+
+  ~UcxLink() override {
+    Close(UCP_EP_CLOSE_FLAG_FORCE, kForced);
+    if (worker_ != nullptr) api_.ucp_worker_destroy(worker_);
+    if (context_ != nullptr) api_.ucp_cleanup(context_);
+  }
+
+  absl::Status Open(const std::vector<Setting>& settings);
+  absl::StatusOr<std::string> Address();
+  void Connect(std::vector<std::string> addresses) {
+    for (size_t r = 0; r < peers_.size(); ++r) {
+      peers_[r].address = std::move(addresses[r]);
+    }
+  }
+  /// Closes all endpoints, and waits for it.
+  void Close(unsigned flags, absl::Duration patience);
+
+  int rank() const override { return rank_; }
+  int size() const override { return size_; }
+  int core_share() const override { return core_share_; }
+  std::chrono::nanoseconds first_sleep() const override { return kSleep; }
+  std::chrono::nanoseconds longest_sleep() const override { return kSleep; }
+  int max_tag() const override { return INT32_MAX; }
+
+  absl::Status SendNote(int to, const std::string& note,
+                        LinkRequest& request) override {
+    return Send(to, kNoteTag, note.data(), static_cast<int64_t>(note.size()),
+                request);
+  }
+  absl::Status TakeNote(int& from, std::string& note) override;
+  absl::Status Send(int to, int tag, const void* data, int64_t bytes,
+                    LinkRequest& request) override;
+  absl::Status Receive(int from, int tag, void* data, int64_t bytes,
+                       LinkRequest& request) override;
+  absl::Status Test(LinkRequest& request) override;
+  absl::Status CancelReceive(LinkRequest& request) override;
+  void Forget(LinkRequest& request) override;
+
+  void Ring(int rank) override {
+    if (rank == rank_) WakeSleeper();
+  }
+  uint32_t Listen() override {
+    sleeps_.store(true);
+    return api_.ucp_worker_arm(worker_) == UCS_OK ? kArmed : kHasEvents;
+  }
+  void DoNotSleep() override { sleeps_.store(false); }
+  void Sleep(uint32_t heard, std::chrono::nanoseconds longest) override {
+    if (heard == kArmed) {
+      pollfd events = {.fd = event_fd_, .events = POLLIN, .revents = 0};
+      const auto milliseconds =
+          std::chrono::ceil<std::chrono::milliseconds>(longest);
+      poll(&events, 1, static_cast<int>(milliseconds.count()));
+    }
+    sleeps_.store(false);
+  }
+
+ private:
+  static constexpr uint32_t kArmed = 0;
+  static constexpr uint32_t kHasEvents = 1;
+
+  struct Peer {
+    std::string address;
+    ucp_ep_h endpoint = nullptr;
+    /// Why nothing goes to it any more; UCS_OK while something does.
+    ucs_status_t broken = UCS_OK;
+    Clock::time_point broken_since;
+  };
+
+  static void Break(Peer& peer, ucs_status_t why) {
+    if (peer.broken != UCS_OK) return;
+    peer.broken = why;
+    peer.broken_since = Clock::now();
+  }
+  static void OnError(void* peer, ucp_ep_h, ucs_status_t why) {
+    Break(*static_cast<Peer*>(peer), why);
+  }
+
+  absl::Status StartError(const std::string& what, ucs_status_t why) const {
+    return absl::UnavailableError(absl::StrCat(
+        "UCX does not start: ", what, ": ", api_.ucs_status_string(why),
+        "; with UCX_LOG_LEVEL=error it says why"));
+  }
+  /// Null if the connection is broken.
+  ucp_ep_h EndpointTo(int rank);
+  void Keep(ucs_status_ptr_t started, int peer, LinkRequest& request);
+  void Progress() {
+    // Bounded, since others wait for the caller's lock.
+    for (int i = 0; i < 8 && api_.ucp_worker_progress(worker_) != 0; ++i) {
+    }
+  }
+  void WakeSleeper() {
+    if (sleeps_.load()) api_.ucp_worker_signal(worker_);
+  }
+  static void* Held(const LinkRequest& request) {
+    return reinterpret_cast<void*>(request.handle);
+  }
+
+  const UcxApi& api_;
+  const int rank_;
+  const int size_;
+  const int core_share_;
+  ucp_context_h context_ = nullptr;
+  ucp_worker_h worker_ = nullptr;
+  int event_fd_ = -1;
+  /// Not resized: UCX has their addresses.
+  std::vector<Peer> peers_;
+  std::atomic<bool> sleeps_ = false;
+
+  /// A note on its way, of this sender.
+  LinkRequest incoming_;
+  std::string incoming_note_;
+};
+
+absl::Status UcxLink::Open(const std::vector<Setting>& settings) {
+  ucp_config_t* config = nullptr;
+  ucs_status_t status = api_.ucp_config_read(nullptr, nullptr, &config);
+  if (status != UCS_OK) return StartError("ucp_config_read", status);
+  for (const Setting& setting : settings) {
+    if (std::getenv(absl::StrCat("UCX_", setting.name).c_str()) != nullptr) {
+      continue;
+    }
+    status =
+        api_.ucp_config_modify(config, setting.name, setting.value.c_str());
+    if (status == UCS_OK) continue;
+    api_.ucp_config_release(config);
+    return StartError(absl::StrCat("UCX_", setting.name, "=", setting.value),
+                      status);
+  }
+  ucp_params_t params = {};
+  params.field_mask = UCP_PARAM_FIELD_FEATURES;
+  params.features = UCP_FEATURE_TAG | UCP_FEATURE_WAKEUP;
+  status = api_.ucp_init_version(UCP_API_MAJOR, UCP_API_MINOR, &params, config,
+                                 &context_);
+  api_.ucp_config_release(config);
+  if (status != UCS_OK) return StartError("ucp_init", status);
+  ucp_worker_params_t worker = {};
+  worker.field_mask =
+      UCP_WORKER_PARAM_FIELD_THREAD_MODE | UCP_WORKER_PARAM_FIELD_FLAGS;
+  worker.thread_mode = UCS_THREAD_MODE_SERIALIZED;
+  worker.flags = UCP_WORKER_FLAG_IGNORE_REQUEST_LEAK;
+  status = api_.ucp_worker_create(context_, &worker, &worker_);
+  if (status != UCS_OK) return StartError("ucp_worker_create", status);
+  status = api_.ucp_worker_get_efd(worker_, &event_fd_);
+  return status == UCS_OK ? absl::OkStatus()
+                          : StartError("ucp_worker_get_efd", status);
+}
+
+absl::StatusOr<std::string> UcxLink::Address() {
+  ucp_address_t* address = nullptr;
+  size_t bytes = 0;
+  const ucs_status_t status =
+      api_.ucp_worker_get_address(worker_, &address, &bytes);
+  if (status != UCS_OK) return StartError("ucp_worker_get_address", status);
+  std::string text(reinterpret_cast<const char*>(address), bytes);
+  api_.ucp_worker_release_address(worker_, address);
+  return text;
+}
+
+void UcxLink::Close(unsigned flags, absl::Duration patience) {
+  ucp_request_param_t param = {};
+  param.op_attr_mask = UCP_OP_ATTR_FIELD_FLAGS;
+  param.flags = flags;
+  std::vector<void*> closing;
+  for (Peer& peer : peers_) {
+    if (peer.endpoint == nullptr) continue;
+    // One that has failed cannot be flushed.
+    if (peer.broken != UCS_OK) param.flags = UCP_EP_CLOSE_FLAG_FORCE;
+    void* const request = api_.ucp_ep_close_nbx(peer.endpoint, &param);
+    param.flags = flags;
+    peer.endpoint = nullptr;
+    Break(peer, UCS_ERR_CANCELED);
+    if (UCS_PTR_IS_PTR(request)) closing.push_back(request);
+  }
+  const auto until = Clock::now() + absl::ToChronoNanoseconds(patience);
+  for (void* request : closing) {
+    while (api_.ucp_request_check_status(request) == UCS_INPROGRESS &&
+           Clock::now() < until) {
+      if (api_.ucp_worker_progress(worker_) == 0) usleep(20);
+    }
+    api_.ucp_request_free(request);
+  }
+}
+
+ucp_ep_h UcxLink::EndpointTo(int rank) {
+  Peer& peer = peers_[static_cast<size_t>(rank)];
+  if (peer.broken != UCS_OK) return nullptr;
+  if (peer.endpoint != nullptr) return peer.endpoint;
+  ucp_ep_params_t params = {};
+  params.field_mask = UCP_EP_PARAM_FIELD_REMOTE_ADDRESS |
+                      UCP_EP_PARAM_FIELD_ERR_HANDLING_MODE |
+                      UCP_EP_PARAM_FIELD_ERR_HANDLER;
+  params.address = reinterpret_cast<const ucp_address_t*>(peer.address.data());
+  // Without it the end of a peer is the end of this process.
+  params.err_mode = UCP_ERR_HANDLING_MODE_PEER;
+  params.err_handler = {.cb = OnError, .arg = &peer};
+  const ucs_status_t status =
+      api_.ucp_ep_create(worker_, &params, &peer.endpoint);
+  if (status == UCS_OK) return peer.endpoint;
+  peer.endpoint = nullptr;
+  Break(peer, status);
+  return nullptr;
+}
+
+void UcxLink::Keep(ucs_status_ptr_t started, int peer, LinkRequest& request) {
+  request = {.peer = peer};
+  if (started == nullptr) return;
+  request.pending = true;
+  if (UCS_PTR_IS_ERR(started)) {
+    Break(peers_[static_cast<size_t>(peer)], UCS_PTR_STATUS(started));
+    return;
+  }
+  request.handle = reinterpret_cast<uint64_t>(started);
+  // What was started may need progress that no event of UCX's announces.
+  WakeSleeper();
+}
+
+absl::Status UcxLink::Send(int to, int tag, const void* data, int64_t bytes,
+                           LinkRequest& request) {
+  const ucp_ep_h endpoint = EndpointTo(to);
+  if (endpoint == nullptr) {
+    request = {.pending = true, .peer = to};
+    return absl::OkStatus();
+  }
+  ucp_request_param_t param = {};
+  param.op_attr_mask = UCP_OP_ATTR_FIELD_MEMORY_TYPE;
+  param.memory_type = UCS_MEMORY_TYPE_HOST;
+  Keep(api_.ucp_tag_send_nbx(endpoint, data, static_cast<size_t>(bytes),
+                             UcxTag(rank_, tag), &param),
+       to, request);
+  return absl::OkStatus();
+}
+
+absl::Status UcxLink::Receive(int from, int tag, void* data, int64_t bytes,
+                              LinkRequest& request) {
+  ucp_request_param_t param = {};
+  param.op_attr_mask = UCP_OP_ATTR_FIELD_MEMORY_TYPE;
+  param.memory_type = UCS_MEMORY_TYPE_HOST;
+  Keep(api_.ucp_tag_recv_nbx(worker_, data, static_cast<size_t>(bytes),
+                             UcxTag(from, tag), ~uint64_t{0}, &param),
+       from, request);
+  return absl::OkStatus();
+}
+
+absl::Status UcxLink::TakeNote(int& from, std::string& note) {
+  from = -1;
+  Progress();
+  if (!incoming_.pending) {
+    ucp_tag_recv_info_t info = {};
+    const ucp_tag_message_h message = api_.ucp_tag_probe_nb(
+        worker_, kNoteTag, kMessageTag, /*remove=*/1, &info);
+    if (message == nullptr) return absl::OkStatus();
+    incoming_note_.resize(info.length);
+    ucp_request_param_t param = {};
+    Keep(api_.ucp_tag_msg_recv_nbx(worker_, incoming_note_.data(), info.length,
+                                   message, &param),
+         static_cast<int>(info.sender_tag >> 32), incoming_);
+  }
+  CH_RETURN_IF_ERROR(Test(incoming_));
+  // The rest of one whose sender is gone does not come. Those of others do.
+  if (incoming_.pending && incoming_.handle == 0)
+    incoming_.pending = false;
+  else if (!incoming_.pending) {
+    from = incoming_.peer;
+    std::swap(note, incoming_note_);
+  }
+  return absl::OkStatus();
+}
+
+absl::Status UcxLink::Test(LinkRequest& request) {
+  if (!request.pending) return absl::OkStatus();
+  Peer& peer = peers_[static_cast<size_t>(request.peer)];
+  if (request.handle != 0) {
+    const ucs_status_t status = api_.ucp_request_check_status(Held(request));
+    if (status != UCS_INPROGRESS) {
+      api_.ucp_request_free(Held(request));
+      request.handle = 0;
+      request.pending = status != UCS_OK && status != UCS_ERR_CANCELED;
+      if (!request.pending) return absl::OkStatus();
+      Break(peer, status);
+    }
+  }
+  if (peer.broken == UCS_OK || Clock::now() - peer.broken_since < kGrace) {
+    return absl::OkStatus();
+  }
+  return absl::UnavailableError(
+      absl::StrCat("the connection of rank ", rank_, " to rank ", request.peer,
+                   " broke: ", api_.ucs_status_string(peer.broken)));
+}
+
+absl::Status UcxLink::CancelReceive(LinkRequest& request) {
+  if (request.handle == 0) {
+    request.pending = false;
+  } else {
+    api_.ucp_request_cancel(worker_, Held(request));
+  }
+  return absl::OkStatus();
+}
+
+void UcxLink::Forget(LinkRequest& request) {
+  request.pending = false;
+  if (request.handle == 0) return;
+  // Does nothing to one that sends.
+  api_.ucp_request_cancel(worker_, Held(request));
+  Peer& peer = peers_[static_cast<size_t>(request.peer)];
+  if (api_.ucp_request_check_status(Held(request)) == UCS_INPROGRESS &&
+      peer.endpoint != nullptr) {
+    ucp_request_param_t param = {};
+    param.op_attr_mask = UCP_OP_ATTR_FIELD_FLAGS;
+    param.flags = UCP_EP_CLOSE_FLAG_FORCE;
+    void* const closing = api_.ucp_ep_close_nbx(peer.endpoint, &param);
+    peer.endpoint = nullptr;
+    Break(peer, UCS_ERR_CANCELED);
+    if (UCS_PTR_IS_PTR(closing)) api_.ucp_request_free(closing);
+  }
+  api_.ucp_request_free(Held(request));
+  request.handle = 0;
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<Link>> OpenUcxLink(const UcxJoin& join,
+                                                  int ranks) {
+  if (join.size < 1 || join.rank < 0 || join.rank >= join.size ||
+      !join.gather) {
+    return absl::InvalidArgumentError(absl::StrCat("UcxJoin: rank ", join.rank,
+                                                   " of ", join.size,
+                                                   ", or `gather` is missing"));
+  }
+  if (ranks < 0 || ranks > join.size) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "a job of ", ranks, " ranks, and there are ", join.size, " processes"));
+  }
+  CH_ASSIGN_OR_RETURN(const UcxApi* api, LoadUcx());
+  CH_ASSIGN_OR_RETURN(const std::vector<Place> places,
+                      GatherPlaces(*api, join));
+  std::vector<CoreSet> cores;
+  size_t self = 0;
+  for (const Place& place : places) {
+    if (!place.IsOnMachineOf(places[join.rank])) continue;
+    if (&place == &places[join.rank]) self = cores.size();
+    cores.push_back(place.cores);
+  }
+  auto link = std::make_unique<UcxLink>(
+      *api, join.rank, ranks > 0 ? ranks : join.size, CoreShare(cores, self));
+  CH_RETURN_IF_ERROR(link->Open(Settings(places, join.coordinator_host)));
+  CH_ASSIGN_OR_RETURN(std::string address, link->Address());
+  CH_ASSIGN_OR_RETURN(std::vector<std::string> addresses,
+                      join.gather(std::move(address)));
+  link->Connect(std::move(addresses));
+  return link;
+}
+
+void CloseUcxLink(std::unique_ptr<Link> link, absl::Duration patience) {
+  static_cast<UcxLink&>(*link).Close(/*flags=*/0, patience);
+}
+
+}  // namespace crosshatch::internal
