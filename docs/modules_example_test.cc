@@ -229,7 +229,7 @@ absl::Status OnRanks(ch::World& world, const Method& method, int tp_ranks,
   Classifier model(kDim, kLayers, kClasses);
   Initialize(model, kLayers);
   ch::fsdp::FullyShardOptions options;
-  options.gradient_divide_factor = 1;  // The loss is divided by all rows.
+  options.reduction.divide_factor = 1;  // The loss is divided by all rows.
   if (tp_ranks > 1) {
     CH_RETURN_IF_ERROR(ch::tp::ParallelizeModule(
         model, tp,

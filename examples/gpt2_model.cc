@@ -140,7 +140,7 @@ absl::Status SpreadGpt2(Gpt2& model, const DeviceMesh& mesh) {
                              {"lm_head", colwise}}));
   fsdp::FullyShardOptions options;
   options.extension = DTensorExtensions::Create();
-  options.gradient_divide_factor = 1;
+  options.reduction.divide_factor = 1;
   for (Gpt2Block& block : model.blocks()) {
     CH_RETURN_IF_ERROR(fsdp::FullyShard(block, fsdp, options));
   }

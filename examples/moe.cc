@@ -155,7 +155,7 @@ absl::Status Spread(Model& model, const ch::DeviceMesh& mesh) {
 
   ch::fsdp::FullyShardOptions options;
   options.extension = ch::DTensorExtensions::Create();
-  options.gradient_divide_factor = 1;  // Losses are parts of the batch's.
+  options.reduction.divide_factor = 1;  // Losses are parts of the batch's.
   const auto is_expert = [](const nn::Parameter& p) {
     return p.name().find("experts.") != std::string::npos &&
            p.name().find("_proj") != std::string::npos;

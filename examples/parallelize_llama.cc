@@ -68,7 +68,7 @@ absl::Status ParallelizeLlama(nn::Llama& model, const DeviceMesh& mesh,
   fsdp::FullyShardOptions fsdp_options;
   // The loss is divided by the number of targets of the whole batch, so that
   // every target weighs the same however the batch splits.
-  fsdp_options.gradient_divide_factor = 1.0;
+  fsdp_options.reduction.divide_factor = 1.0;
   fsdp_options.extension = DTensorExtensions::Create();
   fsdp_options.cpu_offload = options.offload;
   if (options.dtype != kFloat32) {

@@ -165,7 +165,7 @@ absl::Status Spread(Vit& model, const ch::DeviceMesh& mesh) {
                                  {"block_*.mlp.2", rowwise}}));
   ch::fsdp::FullyShardOptions options;
   options.extension = ch::DTensorExtensions::Create();
-  options.gradient_divide_factor = 1;  // Losses are parts of the batch's.
+  options.reduction.divide_factor = 1;  // Losses are parts of the batch's.
   for (nn::Module* block : model.blocks()) {
     CH_RETURN_IF_ERROR(ch::fsdp::FullyShard(*block, fsdp, options));
   }

@@ -22,12 +22,12 @@ absl::Status AccumulateGradients(
     if (state->settings().requires_gradient_sync) continue;
     return absl::FailedPreconditionError(absl::StrCat(
         "AccumulateGradients: ", state->Name(),
-        " was told by SetRequiresGradientSync(false) to reduce no gradients, "
-        "so none would reach the optimizer; leave the switching to this"));
+        " has Settings::requires_gradient_sync false, so no gradients would "
+        "reach the optimizer; leave the switching to AccumulateGradients"));
   }
   const auto set_sync = [&states](bool on) {
     for (FsdpState* state : states) {
-      state->settings().requires_gradient_sync = on;
+      state->set_requires_gradient_sync(on);
     }
   };
   const absl::Cleanup switch_back = [&] { set_sync(true); };

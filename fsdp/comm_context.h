@@ -23,9 +23,9 @@ inline constexpr char kToHostStream[] = "fsdp_to_host";
 
 class CommContext {
  public:
-  explicit CommContext(RankContext& context, int reduce_buffers = 1)
+  explicit CommContext(RankContext& context, int reduce_buffers)
       : context_(context),
-        reduce_buffers_(static_cast<size_t>(reduce_buffers)),
+        reduce_buffers_(reduce_buffers),
         all_gather_(context.SideStream(kAllGatherStream)),
         reduce_scatter_(context.SideStream(kReduceScatterStream)),
         all_reduce_(context.SideStream(kAllReduceStream)) {}
@@ -41,20 +41,25 @@ class CommContext {
   Stream& to_device() { return context_.SideStream(kToDeviceStream); }
   Stream& to_host() { return context_.SideStream(kToHostStream); }
 
+  /// ReductionOptions::buffers.
+  void set_reduce_buffers(int buffers) { reduce_buffers_ = buffers; }
+
   /// Takes the lease of unsharded gradients that a reduction reads. It is held
   /// until the next groups' reductions have been issued, as many as
   /// `reduce_buffers`: given back at once, the next lease on the compute stream
   /// would wait for this reduction, and nothing would overlap.
   void HoldUntilNextReduction(Block gradients) {
     in_flight_.push_back(std::move(gradients));
-    while (in_flight_.size() > reduce_buffers_) in_flight_.pop_front();
+    while (in_flight_.size() > static_cast<size_t>(reduce_buffers_)) {
+      in_flight_.pop_front();
+    }
   }
   /// At the end of backward.
   void ReleaseHeld() { in_flight_.clear(); }
 
  private:
   RankContext& context_;
-  const size_t reduce_buffers_;
+  int reduce_buffers_;
   Stream& all_gather_;
   Stream& reduce_scatter_;
   Stream& all_reduce_;

@@ -30,6 +30,12 @@ using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::Pair;
 
+absl::Status Use(const CustomComm& custom, nn::Module& model) {
+  return Configure(model, [&](Settings& s) {
+    s.custom_comm = std::make_shared<const CustomComm>(custom);
+  });
+}
+
 // Gradients of rank 0 on a mesh, after `customize` on each rank.
 template <typename Customize>
 std::vector<std::vector<float>> Gradients(std::vector<MeshAxis> axes,
@@ -42,13 +48,12 @@ std::vector<std::vector<float>> Gradients(std::vector<MeshAxis> axes,
     model.FillWithIntegers();
     CH_ASSIGN_OR_RETURN(const DeviceMesh fsdp, mesh.Slice("fsdp"));
     FullyShardOptions options;
-    options.gradient_divide_factor = 1;
+    options.reduction.divide_factor = 1;
     for (auto& block : model.blocks()) {
       CH_RETURN_IF_ERROR(FullyShard(*block, fsdp, options));
     }
     CH_RETURN_IF_ERROR(FullyShard(model, fsdp, options));
-    CH_ASSIGN_OR_RETURN(ShardedModule sharded, ShardedModule::Of(model));
-    CH_RETURN_IF_ERROR(customize(world, mesh, sharded));
+    CH_RETURN_IF_ERROR(customize(world, mesh, model));
     const Tensor x = SmallIntegers({4, 5}, world.rank());
     CH_RETURN_IF_ERROR(Backward(Sum(model.Forward(x))));
     NoGrad no_grad;
@@ -62,15 +67,14 @@ std::vector<std::vector<float>> Gradients(std::vector<MeshAxis> axes,
   return gradients;
 }
 
-absl::Status Nothing(World&, const DeviceMesh&, ShardedModule&) {
+absl::Status Nothing(World&, const DeviceMesh&, nn::Module&) {
   return absl::OkStatus();
 }
 
 TEST(CustomCommTest, TakesThePlaceOfGathersAndReductions) {
   std::map<std::string, int> gathers;
   std::map<std::string, int> reductions;
-  const auto custom = [&](World& world, const DeviceMesh&,
-                          ShardedModule& sharded) {
+  const auto custom = [&](World& world, const DeviceMesh&, nn::Module& model) {
     const auto counting = [&world](std::map<std::string, int>& counts) {
       return [&world, &counts](Communicator& communicator,
                                Collective collective, Stream& stream) {
@@ -78,9 +82,9 @@ TEST(CustomCommTest, TakesThePlaceOfGathersAndReductions) {
         return communicator.Issue(std::move(collective), stream);
       };
     };
-    sharded.SetCustomComm({.all_gather = counting(gathers),
-                           .reduce_scatter = counting(reductions)});
-    return absl::OkStatus();
+    return Use({.all_gather = counting(gathers),
+                .reduce_scatter = counting(reductions)},
+               model);
   };
   EXPECT_EQ(Gradients({{"fsdp", 3}}, custom),
             Gradients({{"fsdp", 3}}, Nothing));
@@ -96,21 +100,20 @@ TEST(CustomCommTest, AHookReducesFurther) {
       Gradients({{"fsdp", 4}}, Nothing);
   for (const bool own_stream : {false, true}) {
     const auto hook = [&](World& world, const DeviceMesh& mesh,
-                          ShardedModule& sharded) -> absl::Status {
+                          nn::Module& model) -> absl::Status {
       Stream& stream = world.context().SideStream(
           own_stream ? "hook" : "fsdp_reduce_scatter");
       CH_ASSIGN_OR_RETURN(Communicator * replicas,
                           mesh.communicator(0, stream.name()));
-      sharded.SetCustomComm(
-          {.all_reduce_hook =
-               [replicas, &world](const Tensor& reduced) {
-                 CH_EXPECT_OK(
-                     AllReduce(*replicas, reduced.raw_data(), reduced.numel(),
-                               reduced.dtype(), ReduceOp::kSum,
-                               world.context().current_stream(), "hook"));
-               },
-           .hook_stream = own_stream ? &stream : nullptr});
-      return absl::OkStatus();
+      return Use({.all_reduce_hook =
+                      [replicas, &world](const Tensor& reduced) {
+                        CH_EXPECT_OK(AllReduce(
+                            *replicas, reduced.raw_data(), reduced.numel(),
+                            reduced.dtype(), ReduceOp::kSum,
+                            world.context().current_stream(), "hook"));
+                      },
+                  .hook_stream = own_stream ? &stream : nullptr},
+                 model);
     };
     for (const uint64_t seed : {0, 1, 2}) {
       EXPECT_EQ(Gradients({{"replicate", 2}, {"fsdp", 2}}, hook, seed), whole)
@@ -143,7 +146,6 @@ TEST(CustomCommTest, StepsWhereGradientsAreReady) {
           CH_RETURN_IF_ERROR(FullyShard(*block, mesh, c.options));
         }
         CH_RETURN_IF_ERROR(FullyShard(model, mesh, c.options));
-        CH_ASSIGN_OR_RETURN(ShardedModule sharded, ShardedModule::Of(model));
         nn::AdamW whole(model.Parameters(), {.lr = 0.125});
         std::map<nn::Parameter*, nn::AdamW> each;
         std::vector<std::string> order;
@@ -152,11 +154,12 @@ TEST(CustomCommTest, StepsWhereGradientsAreReady) {
             each.try_emplace(p, std::vector<nn::Parameter*>{p},
                              nn::AdamWOptions{.lr = 0.125});
           }
-          sharded.SetCustomComm({.gradient_ready = [&](nn::Parameter& p) {
+          const auto step = [&](nn::Parameter& p) {
             order.push_back(p.name());
             CH_EXPECT_OK(each.at(&p).Step());
             p.set_grad(Tensor());
-          }});
+          };
+          CH_RETURN_IF_ERROR(Use({.gradient_ready = step}, model));
         }
         for (int step = 0; step < 3; ++step) {
           const Tensor x = SmallIntegers({4, 5}, 5 * step + world.rank());
@@ -213,8 +216,6 @@ TEST_P(CustomCommErrorTest, ComesOutOfEveryRank) {
         CH_RETURN_IF_ERROR(FullyShard(*block, mesh));
       }
       CH_RETURN_IF_ERROR(FullyShard(model, mesh));
-      CH_ASSIGN_OR_RETURN(ShardedModule sharded,
-                          ShardedModule::Of(*model.blocks()[1]));
       const CustomComm::Issue fails = [&](Communicator& communicator,
                                           Collective collective,
                                           Stream& stream) -> absl::Status {
@@ -225,8 +226,9 @@ TEST_P(CustomCommErrorTest, ComesOutOfEveryRank) {
         if (!mine) return absl::OkStatus();
         return absl::UnavailableError("the wire is cut");
       };
-      sharded.SetCustomComm(gathers ? CustomComm{.all_gather = fails}
-                                    : CustomComm{.reduce_scatter = fails});
+      CH_RETURN_IF_ERROR(Use(gathers ? CustomComm{.all_gather = fails}
+                                     : CustomComm{.reduce_scatter = fails},
+                             *model.blocks()[1]));
       absl::Status heard;
       // The second finds what the first left to hear of.
       for (int step = 0; step < 2; ++step) {

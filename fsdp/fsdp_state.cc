@@ -39,6 +39,16 @@ void AddStates(const std::vector<nn::NamedModule>& modules,
   }
 }
 
+std::optional<FsdpState::Lives> LivesOf(
+    const std::optional<std::vector<nn::Module*>>& modules) {
+  if (!modules.has_value()) return std::nullopt;
+  FsdpState::Lives lives;
+  for (const nn::Module* module : *modules) {
+    lives.push_back(FsdpState::Of(*module)->life());
+  }
+  return lives;
+}
+
 }  // namespace
 
 FsdpState& FsdpLife::Check(const char* what) const {
@@ -103,14 +113,44 @@ FsdpState::FsdpState(std::vector<nn::Module*> modules, DeviceMesh mesh,
       replicated_(replicated),
       life_(std::make_shared<FsdpLife>(FsdpLife{this, Name()})) {
   settings_ = {.reshard_after_forward = options_.reshard_after_forward,
-               .gradient_divide_factor = options_.gradient_divide_factor,
-               .force_sum_reduction = options_.force_sum_reduction,
-               .forward_prefetch = options_.forward_prefetch,
-               .backward_prefetch = options_.backward_prefetch,
-               .prefetch_bytes = options_.prefetch_bytes};
+               .reduction = options_.reduction,
+               .prefetch = options_.prefetch};
   if (options_.post_forward_mesh_size > 0) {
     settings_.reshard_after_forward = options_.post_forward_mesh_size > 1;
   }
+}
+
+Settings FsdpState::SettingsOfLiving() const {
+  Settings settings = settings_;
+  const auto keep_living = [](std::optional<std::vector<nn::Module*>>& modules,
+                              const std::optional<Lives>& lives) {
+    if (!modules.has_value()) return;
+    size_t i = 0;
+    modules->erase(std::remove_if(modules->begin(), modules->end(),
+                                  [&](const nn::Module*) {
+                                    return (*lives)[i++]->state == nullptr;
+                                  }),
+                   modules->end());
+  };
+  keep_living(settings.forward_prefetch_modules, forward_prefetch_);
+  keep_living(settings.backward_prefetch_modules, backward_prefetch_);
+  return settings;
+}
+
+void FsdpState::set_settings(Settings settings) {
+  forward_prefetch_ = LivesOf(settings.forward_prefetch_modules);
+  backward_prefetch_ = LivesOf(settings.backward_prefetch_modules);
+  for (const auto& group : groups_) {
+    if (settings.keep_unsharded != settings_.keep_unsharded) {
+      group->set_keep_unsharded(settings.keep_unsharded);
+    }
+    if (settings.custom_comm != settings_.custom_comm) {
+      group->set_custom_comm(settings.custom_comm != nullptr
+                                 ? settings.custom_comm
+                                 : std::make_shared<const CustomComm>());
+    }
+  }
+  settings_ = std::move(settings);
 }
 
 FsdpState::~FsdpState() {

@@ -127,11 +127,26 @@ class FsdpState final : public nn::StateGuard {
             const DeviceMesh& batch_mesh);
   void Leave() { tree_ = nullptr; }
 
-  Settings& settings() { return settings_; }
   const Settings& settings() const { return settings_; }
+  /// Returns the settings without modules to prefetch that were destroyed.
+  Settings SettingsOfLiving() const;
+  /// Replaces the settings, which have been checked.
+  void set_settings(Settings settings);
+  void set_requires_gradient_sync(bool on) {
+    settings_.requires_gradient_sync = on;
+  }
   /// Whether ranks may differ in using the module. Then gathers and reductions
   /// keep to one order: none depends on what ran.
-  bool reduce_unused() const { return settings_.reduce_unused; }
+  bool reduce_unused() const { return settings_.reduce_unused_params; }
+  /// Weak references to the modules that the settings list; unset if there is
+  /// no list.
+  using Lives = std::vector<std::shared_ptr<const FsdpLife>>;
+  const std::optional<Lives>& forward_prefetch() const {
+    return forward_prefetch_;
+  }
+  const std::optional<Lives>& backward_prefetch() const {
+    return backward_prefetch_;
+  }
 
   ModuleIteration& iteration() { return iteration_; }
   bool reshard_after_forward(bool as_root) const {
@@ -225,6 +240,8 @@ class FsdpState final : public nn::StateGuard {
   std::shared_ptr<CommContext> comm_;  ///< Null before the first forward.
 
   Settings settings_;
+  std::optional<Lives> forward_prefetch_;
+  std::optional<Lives> backward_prefetch_;
   ModuleIteration iteration_;
   std::shared_ptr<WatchedForward> forward_;  ///< The one that is running.
   /// Those whose backward has begun and whose inputs' gradients are due.

@@ -27,7 +27,7 @@ namespace {
 
 // Those that are still there, and in a tree: others have not run yet, and have
 // nothing to gather on.
-std::vector<FsdpState*> StatesOf(const Settings::Modules& lives) {
+std::vector<FsdpState*> StatesOf(const FsdpState::Lives& lives) {
   std::vector<FsdpState*> states;
   for (const std::shared_ptr<const FsdpLife>& life : lives) {
     FsdpState* const state = life->state;
@@ -119,11 +119,10 @@ void FsdpTree::Hook(FsdpState& state) {
 
 void FsdpTree::Form(FsdpState& root, std::shared_ptr<CommContext> comm) {
   std::shared_ptr<FsdpTree> tree(new FsdpTree);
-  const FullyShardOptions& options = root.options();
-  tree->comm_ = comm != nullptr
-                    ? std::move(comm)
-                    : std::make_shared<CommContext>(RankContext::Current(),
-                                                    options.reduce_buffers);
+  tree->comm_ = comm != nullptr ? std::move(comm)
+                                : std::make_shared<CommContext>(
+                                      RankContext::Current(),
+                                      root.settings().reduction.buffers);
   tree->states_ = FsdpState::Below(root.modules());
   tree->expected_order_ = tree->states_;
   tree->CheckAllSharded();
@@ -467,7 +466,7 @@ void FsdpTree::Prefetch(const std::vector<FsdpState*>& order,
     if (next->reduce_unused()) continue;
     if (std::find(seen.begin(), seen.end(), next) != seen.end()) continue;
     seen.push_back(next);
-    if (const auto most = settings().prefetch_bytes) {
+    if (const auto most = settings().prefetch.bytes) {
       int64_t ahead = next->BytesToUnshard();
       for (const FsdpState* state : states_) {
         if (state == &running || state->reduce_unused()) continue;
@@ -489,12 +488,12 @@ void FsdpTree::PrefetchForward(FsdpState& running) {
   // A module that was not expected here says nothing of what comes next.
   const bool expected = found != expected_order_.end();
   if (expected) position_ = static_cast<size_t>(found - begin) + 1;
-  if (const auto& modules = running.settings().forward_prefetch_modules) {
+  if (const auto& modules = running.forward_prefetch()) {
     const std::vector<FsdpState*> next = StatesOf(*modules);
     Prefetch(next, running, static_cast<int>(next.size()));
   } else if (expected) {
     Prefetch({begin + static_cast<ptrdiff_t>(position_), expected_order_.end()},
-             running, settings().forward_prefetch);
+             running, settings().prefetch.forward);
   }
 }
 
@@ -504,7 +503,7 @@ void FsdpTree::PrefetchBackward(const FsdpState& running) {
       std::find(forward_order_.rbegin(), forward_order_.rend(), &running);
   const bool expected = found != forward_order_.rend();
   if (expected) forward_order_.erase(found.base() - 1, forward_order_.end());
-  if (const auto& modules = running.settings().backward_prefetch_modules) {
+  if (const auto& modules = running.backward_prefetch()) {
     const std::vector<FsdpState*> next = StatesOf(*modules);
     Prefetch(next, running, static_cast<int>(next.size()));
     return;
@@ -516,7 +515,7 @@ void FsdpTree::PrefetchBackward(const FsdpState& running) {
     if (*it == states_.front() && settings().is_last_backward) break;
     if ((*it)->settings().unshard_in_backward) next.push_back(*it);
   }
-  Prefetch(next, running, settings().backward_prefetch);
+  Prefetch(next, running, settings().prefetch.backward);
 }
 
 void FsdpTree::EndReductions() {

@@ -53,7 +53,11 @@ class FsdpTree final : public std::enable_shared_from_this<FsdpTree> {
   const std::shared_ptr<CommContext>& shared_comm() const { return comm_; }
 
   /// The root's, which count for the tree.
-  Settings& settings() { return states_.front()->settings(); }
+  const Settings& settings() const { return states_.front()->settings(); }
+  const FsdpState& root() const { return *states_.front(); }
+  bool IsRoot(const FsdpState& state) const {
+    return &state == states_.front();
+  }
 
   /// \name Forward
   /// Also called for entry points other than Module::Call, which may call
@@ -103,9 +107,6 @@ class FsdpTree final : public std::enable_shared_from_this<FsdpTree> {
   /// needs to know (nn/batch_rows.h).
   void FindRows(const FsdpState& state, TensorSpan inputs);
 
-  bool IsRoot(const FsdpState& state) const {
-    return &state == states_.front();
-  }
   /// Makes autograd write gradients to the groups of `state`, for parameters
   /// that require them now.
   static void SyncRequiresGrad(FsdpState& state);

@@ -16,6 +16,7 @@
 #include "crosshatch/fsdp/fsdp_state.h"
 #include "crosshatch/fsdp/fsdp_tree.h"
 #include "crosshatch/fsdp/param_group.h"
+#include "crosshatch/fsdp/settings.h"
 #include "crosshatch/fsdp/shard_modules.h"
 #include "crosshatch/nn/module_root.h"
 #include "crosshatch/tensor/dtype.h"
@@ -229,14 +230,15 @@ absl::Status CheckMesh(const DeviceMesh& mesh) {
 absl::Status CheckDivisor(const nn::Parameter& parameter, const DeviceMesh& own,
                           const DeviceMesh& mesh,
                           const FullyShardOptions& options) {
-  if (options.gradient_divide_factor.has_value()) return absl::OkStatus();
+  if (options.reduction.divide_factor.has_value()) return absl::OkStatus();
   for (const int rank : own.layout().ranks()) {
     if (mesh.layout().Contains(rank)) continue;
     return absl::InvalidArgumentError(absl::StrCat(
         "FullyShard: mesh_of gives parameter ", parameter.name(), " ",
         own.ToString(), ", whose rank ", rank, " is not on ", mesh.ToString(),
         ": it does not follow what the sum of its gradients is divided by; "
-        "set FullyShardOptions::gradient_divide_factor, to the number of ranks "
+        "set FullyShardOptions::reduction.divide_factor, to the number of "
+        "ranks "
         "that the batch is split over for a mean"));
   }
   return absl::OkStatus();
@@ -277,26 +279,7 @@ absl::Status CheckArguments(Modules modules, const DeviceMesh& mesh,
         "FullyShard: post_forward_mesh_size is for parameters that are "
         "resharded after forward, and reshard_after_forward is false");
   }
-  if (options.gradient_divide_factor.has_value() &&
-      !(*options.gradient_divide_factor > 0)) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("FullyShard: gradient_divide_factor ",
-                     *options.gradient_divide_factor, " must be positive"));
-  }
-  if (options.prefetch_bytes.value_or(0) < 0) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("FullyShard: prefetch_bytes ", *options.prefetch_bytes,
-                     " must not be negative"));
-  }
-  if (options.forward_prefetch < 0 || options.backward_prefetch < 0 ||
-      options.reduce_buffers < 1) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("FullyShard: forward_prefetch ", options.forward_prefetch,
-                     " and backward_prefetch ", options.backward_prefetch,
-                     " must not be negative, reduce_buffers ",
-                     options.reduce_buffers, " must be positive"));
-  }
-  return absl::OkStatus();
+  return CheckOptions("FullyShard", options.prefetch, options.reduction);
 }
 
 /// Guards the state of a part of a sharded module, whose parameters are the

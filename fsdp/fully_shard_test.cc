@@ -70,7 +70,7 @@ Weights ShardedWeights(const Case& c, uint64_t adversarial_seed = 0) {
            TestModel model(3, kDim, 7, 3);
            model.FillWithIntegers();
            FullyShardOptions options = c.options;
-           options.gradient_divide_factor = 1;
+           options.reduction.divide_factor = 1;
            CH_RETURN_IF_ERROR(ShardAll(model, mesh, options));
            for (int step = 0; step < kSteps; ++step) {
              CH_RETURN_IF_ERROR(Backward(
@@ -106,7 +106,7 @@ TEST(FullyShardTest, TrainsAlikeWithEveryOption) {
       for (const int dim : {0, -1}) {
         FullyShardOptions options;
         options.reshard_after_forward = reshard;
-        options.forward_prefetch = options.backward_prefetch = prefetch;
+        options.prefetch.forward = options.prefetch.backward = prefetch;
         options.shard_dim = [dim](const nn::Parameter&) { return dim; };
         EXPECT_EQ(ShardedWeights({{{"fsdp", 3}}, options}), dense)
             << "reshard " << reshard << ", prefetch " << prefetch << ", dim "

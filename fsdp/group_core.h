@@ -55,7 +55,8 @@ struct GroupCore {
   DType reduce_dtype;
   /// Whether shards and their gradients lie in host memory.
   bool offloaded;
-  CustomComm custom;
+  std::shared_ptr<const CustomComm> custom =
+      std::make_shared<const CustomComm>();
   /// The tree's, which the group has joined; null before.
   std::shared_ptr<CommContext> comm;
 

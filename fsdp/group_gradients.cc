@@ -217,12 +217,12 @@ ReductionFacts GroupGradients::FactsOf(const Settings& settings) const {
           .has_partial = partial_ != nullptr,
           .accumulates = accumulates(),
           .offloaded = core_.offloaded,
-          .hook = static_cast<bool>(core_.custom.all_reduce_hook),
-          .hook_stream = core_.custom.hook_stream != nullptr,
+          .hook = static_cast<bool>(core_.custom->all_reduce_hook),
+          .hook_stream = core_.custom->hook_stream != nullptr,
           .division = PlanGradientDivision(
               core_.reduce_dtype,
-              settings.gradient_divide_factor.value_or(core_.batch_ranks),
-              replicated, settings.force_sum_reduction)};
+              settings.reduction.divide_factor.value_or(core_.batch_ranks),
+              replicated, settings.reduction.force_sum)};
 }
 
 void GroupGradients::Reduce(const Settings& settings) {
@@ -230,7 +230,8 @@ void GroupGradients::Reduce(const Settings& settings) {
   if (!pending()) {
     const bool sums_partial =
         partial_ != nullptr && settings.requires_all_reduce;
-    if (!sums_partial && !(settings.reduce_unused && trainable())) return;
+    if (!sums_partial && !(settings.reduce_unused_params && trainable()))
+      return;
     AttachFull();
   }
   took_part_ = true;
@@ -255,7 +256,7 @@ void GroupGradients::Reduce(const Settings& settings) {
     Stream& stream = StreamOf(step.stream);
     if (&stream != last) stream.Wait(last->Record());
     last = &stream;
-    RunStep(step, stream, buffers, settings.reduce_unused);
+    RunStep(step, stream, buffers, settings.reduce_unused_params);
   }
   StorageOf(plan.result, buffers)->block().UsedOn(*last);
   reduced_ = last->Record();
@@ -274,7 +275,7 @@ Stream& GroupGradients::StreamOf(ReductionStream stream) const {
     case ReductionStream::kAllReduce:
       return core_.comm->all_reduce();
     case ReductionStream::kHook:
-      return *core_.custom.hook_stream;
+      return *core_.custom->hook_stream;
     case ReductionStream::kToHost:
       return core_.comm->to_host();
   }
@@ -326,7 +327,7 @@ void GroupGradients::RunStep(const ReductionStep& step, Stream& stream,
                 reduce_unused);
       break;
     case ReductionOp::kHook:
-      core_.custom.all_reduce_hook(ViewOf(step.to, buffers));
+      core_.custom->all_reduce_hook(ViewOf(step.to, buffers));
       break;
     case ReductionOp::kCopy:
     case ReductionOp::kAdd:
@@ -354,7 +355,7 @@ void GroupGradients::ReduceScatter(const Storage& target, double scale,
       core_.plan.ShardSegments(target.data(), core_.shard_rank));
   core_.Log("reduce_scatter", full_->bytes());
   BeginSpan(stream, "reduce_scatter", core_.name);
-  core_.Issue(core_.custom.reduce_scatter, "reduce_scatter", *reduce_comm_,
+  core_.Issue(core_.custom->reduce_scatter, "reduce_scatter", *reduce_comm_,
               std::move(reduce), stream);
   EndSpan(stream, "reduce_scatter", core_.name);
   Block full = full_->Detach();
@@ -417,8 +418,8 @@ void GroupGradients::PublishGradients(const std::shared_ptr<Storage>& sharded,
                       member.sharded_form.mesh, member.sharded_form.layout,
                       member.parameter->data().sizes()));
     }
-    if (core_.custom.gradient_ready) {
-      core_.custom.gradient_ready(*member.parameter);
+    if (core_.custom->gradient_ready) {
+      core_.custom->gradient_ready(*member.parameter);
     }
   }
 }

@@ -13,7 +13,7 @@ namespace crosshatch::fsdp {
 
 FullyShardOptions Summing() {
   FullyShardOptions options;
-  options.gradient_divide_factor = 1;
+  options.reduction.divide_factor = 1;
   return options;
 }
 

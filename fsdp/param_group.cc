@@ -124,8 +124,8 @@ absl::StatusOr<std::unique_ptr<ParamGroup>> ParamGroup::Create(
   absl::StrAppend(&about,
                   "; every rank calls the modules equally often, on 0 rows "
                   "where it has none, in an evaluation too; where their "
-                  "forwards use different parameters, call "
-                  "ShardedModule::SetReduceUnusedParams");
+                  "forwards use different parameters, set "
+                  "fsdp::Settings::reduce_unused_params");
   const nn::Parameter& first = *parameters.front().parameter;
   const DType shard_dtype = first.data().dtype();
   GroupCore core{
@@ -398,7 +398,7 @@ void ParamGroup::IssueAllGather(Communicator& comm, const GroupPlan& plan,
   }
   Stream& stream = core_.comm->all_gather();
   BeginSpan(stream, "all_gather", core_.name);
-  core_.Issue(core_.custom.all_gather, "all_gather", comm, std::move(gather),
+  core_.Issue(core_.custom->all_gather, "all_gather", comm, std::move(gather),
               stream);
   EndSpan(stream, "all_gather", core_.name);
 }

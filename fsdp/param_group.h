@@ -115,8 +115,10 @@ class ParamGroup {
   /// ask for them.
   void ReshardAfterForward();
 
-  /// Good from the next collective on.
-  void set_custom_comm(CustomComm custom) { core_.custom = std::move(custom); }
+  /// Holds from the next collective on.
+  void set_custom_comm(std::shared_ptr<const CustomComm> custom) {
+    core_.custom = std::move(custom);
+  }
 
   /// Whether the gathered buffer's memory is kept while the parameters are
   /// sharded, at one address for the next Unshard.

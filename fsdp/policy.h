@@ -41,6 +41,38 @@ struct MixedPrecisionPolicy {
   bool cast_forward_inputs = true;
 };
 
+/// What is unsharded before a module needs it. The options of the root hold for
+/// the whole tree.
+struct PrefetchOptions {
+  /// How many groups are unsharded ahead of the one that computes, in forward
+  /// (by the order of the modules) and in backward (by the reverse of the order
+  /// in which forward ran). Each costs one group's unsharded parameters of
+  /// memory.
+  int forward = 1;
+  int backward = 1;
+  /// Bytes of unsharded parameters that nothing computes with yet: prefetching
+  /// stops before it would exceed them. Unset: no limit but the depths above.
+  std::optional<int64_t> bytes = {};
+
+  friend bool operator==(const PrefetchOptions&,
+                         const PrefetchOptions&) = default;
+};
+
+/// How gradients are reduced.
+struct ReductionOptions {
+  /// Gradients are summed over the ranks of the parameter's mesh and divided by
+  /// this. Unset: by the number of ranks that the batch is split over, which
+  /// gives the mean: those of the root's mesh.
+  std::optional<double> divide_factor = {};
+  /// Divide after the collectives, by a pass of its own, for an engine that
+  /// can do nothing but sum.
+  bool force_sum = false;
+  /// How many groups' unsharded gradients, beyond those that backward is
+  /// writing, may wait for their reduction: the next one waits for the oldest.
+  /// Of the root's options.
+  int buffers = 1;
+};
+
 /// Options of FullyShard. One value serves many calls.
 struct FullyShardOptions {
   MixedPrecisionPolicy mixed_precision = {};
@@ -56,30 +88,8 @@ struct FullyShardOptions {
   /// the same as reshard_after_forward false.
   int post_forward_mesh_size = 0;
 
-  /// How many groups ahead are gathered while one computes, in forward (by the
-  /// order of the modules) and in backward (by the reverse of the order in
-  /// which forward ran). Each costs one group's gathered parameters of memory.
-  /// Those of the root's options hold for the whole tree.
-  int forward_prefetch = 1;
-  int backward_prefetch = 1;
-
-  /// At most so many bytes of gathered parameters that nothing computes with
-  /// yet: prefetching stops before it would exceed them. Unset: no limit but
-  /// the depths above. Of the root's options.
-  std::optional<int64_t> prefetch_bytes = {};
-
-  /// How many groups' unsharded gradients, beyond those that backward is
-  /// writing, may wait for their reduction: the next one waits for the oldest.
-  /// Of the root's options.
-  int reduce_buffers = 1;
-
-  /// Gradients are summed over the ranks of the parameter's mesh and divided by
-  /// this. Unset: by the number of ranks that the batch is split over, which
-  /// gives the mean: those of the root's mesh.
-  std::optional<double> gradient_divide_factor = {};
-  /// Divide after the collectives, by a pass of its own, for an engine that
-  /// can do nothing but sum.
-  bool force_sum_reduction = false;
+  PrefetchOptions prefetch = {};
+  ReductionOptions reduction = {};
 
   /// Keep sharded parameters, their gradients and so what an optimizer holds
   /// for them in host memory (RankContext::host_allocator). A shard is copied
@@ -95,7 +105,7 @@ struct FullyShardOptions {
   /// become groups of their own: experts, say, on a part of the ranks that the
   /// others are spread over. Their gradients, which come of the tokens of all
   /// ranks, are divided as the others' are. A mesh that has ranks beyond those
-  /// that FullyShard is given needs gradient_divide_factor.
+  /// that FullyShard is given needs reduction.divide_factor.
   std::function<std::optional<DeviceMesh>(const nn::Parameter&)> mesh_of =
       nullptr;
 

@@ -60,7 +60,7 @@ std::vector<std::vector<float>> GradientsAfter(ShardFn shard,
         TestModel model(3, 5, 7, 3);
         model.FillWithIntegers();
         FullyShardOptions options;
-        options.gradient_divide_factor = 1;
+        options.reduction.divide_factor = 1;
         CH_RETURN_IF_ERROR(shard(model, mesh, options));
         CH_RETURN_IF_ERROR(Backward(Sum(model.Forward(RowsOf(world.rank())))));
         NoGrad no_grad;
@@ -99,8 +99,9 @@ TEST(ReplicateTest, MayBeNamedForPrefetching) {
                          const FullyShardOptions& options) -> absl::Status {
     CH_RETURN_IF_ERROR(Replicate(*model.blocks()[1], mesh, options));
     CH_RETURN_IF_ERROR(FullyShard(model, mesh, options));
-    CH_ASSIGN_OR_RETURN(ShardedModule root, ShardedModule::Of(model));
-    return root.SetForwardPrefetch({model.blocks()[1].get()});
+    return Configure(model, [&](Settings& s) {
+      s.forward_prefetch_modules = {model.blocks()[1].get()};
+    });
   };
   EXPECT_EQ(GradientsAfter(nested), DenseGradients());
 }
@@ -182,7 +183,7 @@ TEST(ReplicateTest, LeavesTiedParametersToTheSharderAbove) {
     World& world = mesh.world();
     Tying model;
     FullyShardOptions options;
-    options.gradient_divide_factor = 1;
+    options.reduction.divide_factor = 1;
     CH_RETURN_IF_ERROR(Replicate(model.pair, mesh, options));
     CH_RETURN_IF_ERROR(FullyShard(model, mesh, options));
     CH_EXPECT_THAT(DescribePlan(model.pair),

@@ -3,6 +3,7 @@
 
 #include <memory>
 #include <utility>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "crosshatch/base/check.h"
@@ -26,13 +27,35 @@ absl::Status CheckSharded(absl::Span<nn::Module* const> modules,
   return absl::OkStatus();
 }
 
-// Of modules that are sharded.
-Settings::Modules LivesOf(absl::Span<nn::Module* const> modules) {
-  Settings::Modules lives;
-  for (const nn::Module* module : modules) {
-    lives.push_back(FsdpState::Of(*module)->life());
+absl::Status NotSharded(const nn::Module& module) {
+  return absl::NotFoundError(
+      absl::StrCat("the ", module.type_name(), " ", module.FullName(),
+                   " is not sharded; call FullyShard on it"));
+}
+
+absl::Status CheckSettings(const Settings& settings) {
+  CH_RETURN_IF_ERROR(
+      CheckOptions("Configure", settings.prefetch, settings.reduction));
+  if (settings.forward_prefetch_modules.has_value()) {
+    CH_RETURN_IF_ERROR(CheckSharded(*settings.forward_prefetch_modules,
+                                    "Configure: forward_prefetch_modules"));
   }
-  return lives;
+  if (!settings.backward_prefetch_modules.has_value()) return absl::OkStatus();
+  return CheckSharded(*settings.backward_prefetch_modules,
+                      "Configure: backward_prefetch_modules");
+}
+
+// The setting of the whole tree that differs; null if none does.
+const char* ChangeOfTree(const Settings& from, const Settings& to) {
+  if (to.prefetch != from.prefetch) return "prefetch";
+  if (to.reduction.buffers != from.reduction.buffers) {
+    return "reduction.buffers";
+  }
+  if (to.is_last_backward != from.is_last_backward) return "is_last_backward";
+  if (to.manual_finalization != from.manual_finalization) {
+    return "manual_finalization";
+  }
+  return nullptr;
 }
 
 }  // namespace
@@ -43,27 +66,47 @@ void UnshardHandle::Wait() {
 
 void ReductionHandle::Wait() { tree_->Finish(); }
 
+absl::Status Configure(nn::Module& module,
+                       absl::FunctionRef<void(Settings&)> change,
+                       bool recurse) {
+  FsdpState* const state = FsdpState::Of(module);
+  if (state == nullptr) return NotSharded(module);
+  std::vector<FsdpState*> states = {state};
+  if (recurse) states = FsdpState::Below(state->modules());
+  std::vector<Settings> changed;
+  for (const FsdpState* each : states) {
+    Settings& settings = changed.emplace_back(each->SettingsOfLiving());
+    change(settings);
+    CH_RETURN_IF_ERROR(CheckSettings(settings));
+  }
+  // `state` is the first of them.
+  const char* const of_tree = ChangeOfTree(state->settings(), changed[0]);
+  if (of_tree != nullptr) {
+    const FsdpTree& tree = FsdpTree::Of(*state);
+    if (!tree.IsRoot(*state)) {
+      return absl::InvalidArgumentError(absl::StrCat(
+          "Configure: ", of_tree, " is of the whole tree: change it on ",
+          tree.root().Name(), ", not on ", state->Name()));
+    }
+  }
+  for (size_t i = 0; i < states.size(); ++i) {
+    states[i]->set_settings(std::move(changed[i]));
+  }
+  if (of_tree != nullptr) {
+    FsdpTree::Of(*state).comm().set_reduce_buffers(
+        state->settings().reduction.buffers);
+  }
+  return absl::OkStatus();
+}
+
 absl::StatusOr<ShardedModule> ShardedModule::Of(nn::Module& module) {
   FsdpState* const state = FsdpState::Of(module);
-  if (state == nullptr) {
-    return absl::NotFoundError(
-        absl::StrCat("the ", module.type_name(), " ", module.FullName(),
-                     " is not sharded; call FullyShard on it"));
-  }
+  if (state == nullptr) return NotSharded(module);
   return ShardedModule(state->life());
 }
 
 FsdpState& ShardedModule::state() const {
   return life_->Check("ShardedModule");
-}
-
-template <typename F>
-void ShardedModule::ForEach(bool recurse, F set) {
-  if (!recurse) {
-    set(state());
-    return;
-  }
-  for (FsdpState* below : FsdpState::Below(state().modules())) set(*below);
 }
 
 UnshardHandle ShardedModule::Unshard() {
@@ -73,72 +116,6 @@ UnshardHandle ShardedModule::Unshard() {
 }
 
 void ShardedModule::Reshard() { state().Reshard(); }
-
-void ShardedModule::SetKeepUnsharded(bool on, bool recurse) {
-  ForEach(recurse, [on](FsdpState& state) {
-    for (const auto& group : state.groups()) group->set_keep_unsharded(on);
-  });
-}
-
-void ShardedModule::SetReshardAfterForward(bool on, bool recurse) {
-  ForEach(recurse, [on](FsdpState& state) {
-    state.settings().reshard_after_forward = on;
-  });
-}
-
-void ShardedModule::SetReshardAfterBackward(bool on, bool recurse) {
-  ForEach(recurse, [on](FsdpState& state) {
-    state.settings().reshard_after_backward = on;
-  });
-}
-
-void ShardedModule::SetUnshardInBackward(bool on) {
-  state().settings().unshard_in_backward = on;
-}
-
-void ShardedModule::SetRequiresGradientSync(bool on, bool recurse) {
-  ForEach(recurse, [on](FsdpState& state) {
-    state.settings().requires_gradient_sync = on;
-  });
-}
-
-void ShardedModule::SetRequiresAllReduce(bool on, bool recurse) {
-  ForEach(recurse, [on](FsdpState& state) {
-    state.settings().requires_all_reduce = on;
-  });
-}
-
-void ShardedModule::SetReduceUnusedParams(bool on, bool recurse) {
-  ForEach(recurse,
-          [on](FsdpState& state) { state.settings().reduce_unused = on; });
-}
-
-void ShardedModule::SetGradientDivideFactor(double factor, bool recurse) {
-  CH_CHECK_GT(factor, 0) << "SetGradientDivideFactor";
-  ForEach(recurse, [factor](FsdpState& state) {
-    state.settings().gradient_divide_factor = factor;
-  });
-}
-
-void ShardedModule::SetForceSumReduction(bool on, bool recurse) {
-  ForEach(recurse, [on](FsdpState& state) {
-    state.settings().force_sum_reduction = on;
-  });
-}
-
-void ShardedModule::SetCustomComm(const CustomComm& custom, bool recurse) {
-  ForEach(recurse, [&custom](FsdpState& state) {
-    for (const auto& group : state.groups()) group->set_custom_comm(custom);
-  });
-}
-
-void ShardedModule::SetIsLastBackward(bool on) {
-  FsdpTree::Of(state()).settings().is_last_backward = on;
-}
-
-void ShardedModule::SetManualBackwardFinalization(bool on) {
-  FsdpTree::Of(state()).settings().manual_finalization = on;
-}
 
 ReductionHandle ShardedModule::FinalizeBackward() {
   FsdpTree& tree = FsdpTree::Of(state());
@@ -153,20 +130,6 @@ void ShardedModule::SetPostOptimizerEvent(Event event) {
 void ShardedModule::ResetIteration() {
   CH_CHECK(!InBackward()) << "ResetIteration within a Backward";
   FsdpTree::Of(state()).Reset();
-}
-
-absl::Status ShardedModule::SetForwardPrefetch(
-    std::vector<nn::Module*> modules) {
-  CH_RETURN_IF_ERROR(CheckSharded(modules, "SetForwardPrefetch"));
-  state().settings().forward_prefetch_modules = LivesOf(modules);
-  return absl::OkStatus();
-}
-
-absl::Status ShardedModule::SetBackwardPrefetch(
-    std::vector<nn::Module*> modules) {
-  CH_RETURN_IF_ERROR(CheckSharded(modules, "SetBackwardPrefetch"));
-  state().settings().backward_prefetch_modules = LivesOf(modules);
-  return absl::OkStatus();
 }
 
 TensorList ShardedModule::Run(TensorList inputs,

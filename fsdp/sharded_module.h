@@ -3,25 +3,26 @@
 #define CROSSHATCH_FSDP_SHARDED_MODULE_H_
 
 /// \file
-/// ShardedModule: what a program may ask of a module after FullyShard: to
-/// gather and free by hand, to accumulate gradients with or without
-/// communication, to choose what is prefetched, to leave an iteration.
+/// Configure and ShardedModule: what a program may change of a sharded module
+/// and do with it: accumulate gradients with or without communication, unshard
+/// and reshard by hand, choose what is prefetched, leave an iteration.
 ///
-///     CH_ASSIGN_OR_RETURN(auto sharded, ch::fsdp::ShardedModule::Of(model));
 ///     for (int i = 0; i < n; ++i) {                 // n microbatches
-///       sharded.SetRequiresGradientSync(i == n - 1);
+///       CH_RETURN_IF_ERROR(ch::fsdp::Configure(
+///           model, [&](ch::fsdp::Settings& settings) {
+///             settings.requires_gradient_sync = i == n - 1;
+///           }));
 ///       CH_RETURN_IF_ERROR(ch::Backward(LossOf(model, batches[i])));
 ///     }
 
 #include <memory>
 #include <utility>
-#include <vector>
 
 #include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
-#include "crosshatch/fsdp/custom_comm.h"
+#include "crosshatch/fsdp/settings.h"
 #include "crosshatch/nn/module.h"
 #include "crosshatch/tensor/stream.h"
 
@@ -59,10 +60,22 @@ class ReductionHandle {
   std::shared_ptr<FsdpTree> tree_;
 };
 
-/// A handle, cheap to copy; used after the module is gone it stops, naming the
-/// module. All ranks that
-/// shard the module call the same in the same order. Settings hold until they
-/// are changed; `recurse` gives them to all sharded modules below too.
+/// Changes settings of a sharded module, and with `recurse` of all sharded
+/// modules below it. Settings hold until they are changed again. All ranks that
+/// shard the module make the same changes in the same order.
+/// \param change called once for each module, with its settings.
+/// \error kNotFound for a module that is not sharded; kInvalidArgument for a
+///     value that is out of range, a module to prefetch that is not sharded,
+///     and a setting of the whole tree that is changed on another module than
+///     the tree's root (a module that has not run yet becomes the root). On any
+///     error no setting has changed.
+absl::Status Configure(nn::Module& module,
+                       absl::FunctionRef<void(Settings&)> change,
+                       bool recurse = true);
+
+/// A handle, cheap to copy. If it is used after the module was destroyed, it
+/// stops, naming the module. All ranks that shard the module call the same in
+/// the same order.
 class ShardedModule {
  public:
   /// \error kNotFound for a module that FullyShard was not called on.
@@ -78,55 +91,11 @@ class ShardedModule {
   UnshardHandle Unshard();
   /// Frees the gathered parameters of this module's groups.
   void Reshard();
-  /// On: the memory of gathered parameters is kept, at the same addresses,
-  /// while they are sharded. Their values are not.
-  void SetKeepUnsharded(bool on, bool recurse = true);
-  /// Sets what FullyShardOptions::reshard_after_forward has set first.
-  void SetReshardAfterForward(bool on, bool recurse = true);
-  /// Off: parameters stay gathered after backward, for the next microbatch.
-  /// On again before the last one: forward checks that shards have not been
-  /// changed beneath gathered parameters.
-  void SetReshardAfterBackward(bool on, bool recurse = true);
-  /// Off: this module's backward needs no parameters (an embedding's): neither
-  /// it nor prefetching gathers them for it.
-  void SetUnshardInBackward(bool on);
-  /// @}
-
-  /// \name Reducing
-  /// @{
-
-  /// Off: backward communicates no gradients and keeps them unsharded, in the
-  /// reduce dtype; the next backward that reduces takes all.
-  void SetRequiresGradientSync(bool on, bool recurse = true);
-  /// Off, for HSDP: gradients are summed over the sharding ranks only and add
-  /// up there; the next backward that sums over the replicas takes all. No
-  /// effect without replicas.
-  void SetRequiresAllReduce(bool on, bool recurse = true);
-  /// On: parameters without a gradient take part in reductions with zeros and
-  /// get the gradient that other ranks give. For models of which a rank uses
-  /// only a part in a step, and calls no other. These groups are gathered when
-  /// the outermost forward of the tree begins, all of them, in the order of the
-  /// modules, stay gathered to the end of backward, and are reduced there in
-  /// that order: what a rank communicates does not depend on what it uses. All
-  /// ranks run the same outermost forwards and backwards.
-  void SetReduceUnusedParams(bool on, bool recurse = true);
-  /// They set what the options of these names have set first.
-  void SetGradientDivideFactor(double factor, bool recurse = true);
-  void SetForceSumReduction(bool on, bool recurse = true);
-  /// See custom_comm.h.
-  void SetCustomComm(const CustomComm& custom, bool recurse = true);
   /// @}
 
   /// \name The iteration. These concern the whole tree: call them on its root.
   /// @{
 
-  /// Off for all backwards of an iteration but the last: at their end compute
-  /// does not wait for reductions, and they gather ahead for the backwards of
-  /// forwards before theirs. With it off the gradients must not be read.
-  void SetIsLastBackward(bool on);
-  /// On: backwards reduce nothing by themselves; gradients add up unsharded
-  /// until FinalizeBackward.
-  void SetManualBackwardFinalization(bool on);
   /// Issues the reductions of everything that is pending.
   ReductionHandle FinalizeBackward();
   /// The next gathers wait for `event` instead of for all that compute has
@@ -139,15 +108,6 @@ class ShardedModule {
   void ResetIteration();
   /// @}
 
-  /// \name Prefetching
-  /// The modules to gather when this one's forward (backward) begins, in that
-  /// order, instead of what the options say. Empty for none.
-  /// \error kInvalidArgument for a module that is not sharded.
-  /// @{
-  absl::Status SetForwardPrefetch(std::vector<nn::Module*> modules);
-  absl::Status SetBackwardPrefetch(std::vector<nn::Module*> modules);
-  /// @}
-
   /// Runs `body` as the module's forward: gathers before, frees after, watches
   /// the outputs for backward. For entry points other than Module::Call.
   TensorList Run(TensorList inputs,
@@ -157,8 +117,6 @@ class ShardedModule {
   explicit ShardedModule(std::shared_ptr<const FsdpLife> life)
       : life_(std::move(life)) {}
   FsdpState& state() const;
-  template <typename F>
-  void ForEach(bool recurse, F set);
 
   std::shared_ptr<const FsdpLife> life_;
 };

@@ -38,9 +38,10 @@ TEST(ShardedModuleTest, AnEmbeddingNeedsNoParametersInBackward) {
         nn::Embedding embedding(7, 3);
         embedding.Parameters()[0]->set_data(SmallIntegers({7, 3}, 1));
         CH_RETURN_IF_ERROR(FullyShard(embedding, mesh, Summing()));
-        CH_ASSIGN_OR_RETURN(auto sharded, ShardedModule::Of(embedding));
-        sharded.SetReshardAfterForward(true);
-        sharded.SetUnshardInBackward(false);
+        CH_RETURN_IF_ERROR(Configure(embedding, [](Settings& s) {
+          s.reshard_after_forward = true;
+          s.unshard_in_backward = false;
+        }));
         const Tensor tokens = FromValues<int32_t>({3}, {6, 1, 6});
         CH_RETURN_IF_ERROR(Backward(Sum(embedding.Forward(tokens))));
         if (mesh.world().rank() == 0) {
@@ -65,17 +66,18 @@ TEST(ShardedModuleTest, KeepsTheMemoryOfGatheredParameters) {
         TestModel model(2, 5, 7, 3);
         model.FillWithIntegers();
         CH_RETURN_IF_ERROR(ShardAll(model, mesh, Summing()));
-        CH_ASSIGN_OR_RETURN(auto root, ShardedModule::Of(model));
         const auto gathered_bytes = [] {
           return RankContext::Current()
               .allocator()
               .stats()
               .current[static_cast<size_t>(MemoryClass::kGatheredParameter)];
         };
-        root.SetKeepUnsharded(true);
+        CH_RETURN_IF_ERROR(
+            Configure(model, [&](Settings& s) { s.keep_unsharded = true; }));
         CH_RETURN_IF_ERROR(Backward(Sum(model.Forward(BatchOf(0, 1, 0)))));
         CH_EXPECT_EQ(gathered_bytes(), 2 * 512 + 128);
-        root.SetKeepUnsharded(false);
+        CH_RETURN_IF_ERROR(
+            Configure(model, [&](Settings& s) { s.keep_unsharded = false; }));
         CH_EXPECT_EQ(gathered_bytes(), 0);
         return absl::OkStatus();
       },
@@ -291,9 +293,10 @@ TEST(ShardedModuleTest, AccumulatesInTheReduceDType) {
                                            .reduce_dtype = reduce,
                                            .output_dtype = kFloat32};
                 CH_RETURN_IF_ERROR(FullyShard(linear, mesh, options));
-                CH_ASSIGN_OR_RETURN(auto sharded, ShardedModule::Of(linear));
                 for (const float x : {256.0f, 1.0f}) {
-                  sharded.SetRequiresGradientSync(x == 1.0f);
+                  CH_RETURN_IF_ERROR(Configure(linear, [&](Settings& s) {
+                    s.requires_gradient_sync = x == 1.0f;
+                  }));
                   const Tensor y = linear.Forward(Column(x));
                   CH_EXPECT_EQ(y.dtype(), kFloat32);
                   CH_EXPECT_EQ(linear.weight()->gathered().dtype(), kBFloat16);
@@ -317,7 +320,7 @@ TEST(ShardedModuleTest, SumsInFloat16NeitherOverflowNorVanish) {
               linear.weight()->set_data(Column(1));
               FullyShardOptions options;
               options.mixed_precision.reduce_dtype = kFloat16;
-              options.force_sum_reduction = force_sum;
+              options.reduction.force_sum = force_sum;
               CH_RETURN_IF_ERROR(FullyShard(linear, mesh, options));
               for (const float x : {40000.0f, 0x1p-20f}) {
                 CH_RETURN_IF_ERROR(Backward(Sum(linear.Forward(Column(x)))));
@@ -417,19 +420,17 @@ TEST(ShardedModuleTest, ReducesWhatAnEarlierBackwardLeft) {
             TestModel model(2, 5, 7, 3);
             model.FillWithIntegers();
             CH_RETURN_IF_ERROR(ShardAll(model, mesh, Summing()));
-            CH_ASSIGN_OR_RETURN(auto root, ShardedModule::Of(model));
             const int rank = mesh.world().rank();
             const auto reduce = [&](bool all) {
-              if (within_replicas) {
-                root.SetRequiresAllReduce(all);
-              } else {
-                root.SetRequiresGradientSync(all);
-              }
+              return Configure(model, [&](Settings& s) {
+                (within_replicas ? s.requires_all_reduce
+                                 : s.requires_gradient_sync) = all;
+              });
             };
-            reduce(false);
+            CH_RETURN_IF_ERROR(reduce(false));
             CH_RETURN_IF_ERROR(
                 Backward(Sum(model.Forward(BatchOf(rank, 4, 5)))));
-            reduce(true);
+            CH_RETURN_IF_ERROR(reduce(true));
             freeze(model);
             CH_RETURN_IF_ERROR(Backward(later(model, BatchOf(rank, 4, 6))));
             CH_EXPECT_EQ(FullGradients(model), expected)
@@ -460,7 +461,8 @@ TEST(ShardedModuleTest, AHandleOutlivesTheTreeItIsOf) {
         model.FillWithIntegers();
         CH_RETURN_IF_ERROR(ShardAll(model, mesh, Summing()));
         CH_ASSIGN_OR_RETURN(auto root, ShardedModule::Of(model));
-        root.SetManualBackwardFinalization(true);
+        CH_RETURN_IF_ERROR(Configure(
+            model, [&](Settings& s) { s.manual_finalization = true; }));
         const int rank = mesh.world().rank();
         CH_RETURN_IF_ERROR(Backward(Sum(model.Forward(BatchOf(rank, 2, 5)))));
         ReductionHandle handle = root.FinalizeBackward();
@@ -530,12 +532,14 @@ TEST(ShardedModuleTest, APartMayRunBeforeTheRoot) {
           model.FillWithIntegers();
           CH_RETURN_IF_ERROR(ShardAll(model, mesh, Summing()));
           nn::Module& block = *model.blocks()[0];
-          CH_ASSIGN_OR_RETURN(auto part, ShardedModule::Of(block));
           const int rank = mesh.world().rank();
           // The root of a tree of its own, until the model runs.
-          part.SetRequiresGradientSync(reduces_first);
+          CH_RETURN_IF_ERROR(Configure(block, [&](Settings& s) {
+            s.requires_gradient_sync = reduces_first;
+          }));
           CH_RETURN_IF_ERROR(Backward(Sum(block.Forward(BatchOf(rank, 2, 5)))));
-          part.SetRequiresGradientSync(true);
+          CH_RETURN_IF_ERROR(Configure(
+              block, [&](Settings& s) { s.requires_gradient_sync = true; }));
           CH_RETURN_IF_ERROR(Backward(Sum(model.Forward(BatchOf(rank, 2, 6)))));
           CH_EXPECT_EQ(FullGradients(model), expected);
           return absl::OkStatus();

@@ -144,7 +144,7 @@ TEST(SummonFullParametersTest, TrainsOnAfterWritingBackOnAnyMesh) {
         World& world = mesh.world();
         const auto model = make();
         FullyShardOptions options = cases[i].options;
-        options.gradient_divide_factor = 1;
+        options.reduction.divide_factor = 1;
         CH_RETURN_IF_ERROR(FullyShard(*model->blocks()[0], mesh, options));
         CH_RETURN_IF_ERROR(FullyShard(*model, mesh, options));
         CH_RETURN_IF_ERROR(train(*model, world.rank(), world.size(), 0));

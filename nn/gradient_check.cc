@@ -77,9 +77,9 @@ absl::Status CheckGradients(const char* what,
     if (parameter->gradient_is_pending()) {
       return absl::FailedPreconditionError(absl::StrCat(
           what, ": the gradient of ", parameter->name(), " was not reduced: ",
-          "call ShardedModule::SetRequiresGradientSync(true) and ",
-          "SetRequiresAllReduce(true) before the last backward of a step, or ",
-          "FinalizeBackward after it where finalization is manual"));
+          "set fsdp::Settings::requires_gradient_sync and ",
+          "requires_all_reduce to true before the last backward of a step, or ",
+          "call FinalizeBackward after it if manual_finalization is set"));
     }
     any = any || parameter->grad().defined();
     ranks_share = ranks_share || parameter->gathered().defined();

@@ -191,7 +191,7 @@ TEST_P(AttentionBatchTest, IsThatOfOneRank) {
                 {"*.out", tp::RowwiseParallel({.use_local_output = true})}}));
            CH_RETURN_IF_ERROR(
                fsdp::FullyShard(model, fsdp,
-                                {.gradient_divide_factor = 1,
+                                {.reduction = {.divide_factor = 1},
                                  .extension = DTensorExtensions::Create()}));
            if (c.checkpoint) CH_RETURN_IF_ERROR(nn::Checkpoint(model));
            CH_RETURN_IF_ERROR(model.Materialize({.seed = 5}));
@@ -269,12 +269,12 @@ TEST(PackedLlamaTest, IsItsDocumentsAlone) {
       CH_RETURN_IF_ERROR(nn::Checkpoint(block));
       CH_RETURN_IF_ERROR(
           fsdp::FullyShard(block, fsdp,
-                           {.gradient_divide_factor = 1,
+                           {.reduction = {.divide_factor = 1},
                             .extension = DTensorExtensions::Create()}));
     }
     CH_RETURN_IF_ERROR(
         fsdp::FullyShard(model, fsdp,
-                         {.gradient_divide_factor = 1,
+                         {.reduction = {.divide_factor = 1},
                           .extension = DTensorExtensions::Create()}));
     CH_RETURN_IF_ERROR(model.Materialize({.seed = 0}));
     // Two rows here, one there.

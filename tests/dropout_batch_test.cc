@@ -151,7 +151,7 @@ TEST_P(DropoutBatchTest, IsThatOfOneDevice) {
     CH_ASSIGN_OR_RETURN(const DeviceMesh fsdp, mesh.Slice(batch));
     CH_ASSIGN_OR_RETURN(const DeviceMesh tp, mesh.Slice("tp"));
     Net model;
-    fsdp::FullyShardOptions options = {.gradient_divide_factor = 1};
+    fsdp::FullyShardOptions options = {.reduction = {.divide_factor = 1}};
     if (c.tp > 1) {
       options.extension = DTensorExtensions::Create();
       CH_RETURN_IF_ERROR(tp::ParallelizeModule(
@@ -235,7 +235,7 @@ TEST(DropoutBatchScopeTest, HoldsInsteadOfWhatShardingTells) {
   OnMesh({{"fsdp", 2}}, [&](const DeviceMesh& mesh) -> absl::Status {
     Net model;
     CH_RETURN_IF_ERROR(
-        fsdp::FullyShard(model, mesh, {.gradient_divide_factor = 1}));
+        fsdp::FullyShard(model, mesh, {.reduction = {.divide_factor = 1}}));
     CH_RETURN_IF_ERROR(model.Materialize({.seed = 5}));
     nn::SetDropoutStep(model, 11, 0);
     // The first rank has the last rows.

@@ -270,9 +270,8 @@ absl::Status ForgetToReduce(const DeviceMesh& mesh) {
   Net net;
   CH_RETURN_IF_ERROR(fsdp::FullyShard(net, mesh));
   CH_RETURN_IF_ERROR(net.Materialize({}));
-  CH_ASSIGN_OR_RETURN(fsdp::ShardedModule sharded,
-                      fsdp::ShardedModule::Of(net));
-  sharded.SetRequiresGradientSync(false);
+  CH_RETURN_IF_ERROR(fsdp::Configure(
+      net, [&](fsdp::Settings& s) { s.requires_gradient_sync = false; }));
   CH_RETURN_IF_ERROR(Backward(Sum(net.Forward(Input()))));
   nn::AdamW optimizer(net.Parameters(), {});
   return optimizer.Step();

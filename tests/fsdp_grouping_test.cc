@@ -179,7 +179,7 @@ absl::Status Shard(World& world, std::vector<MeshAxis> axes, Mixed& model,
       {{"middle.up", tp::ColwiseParallel()},
        {"middle.down", tp::RowwiseParallel({.use_local_output = true})}}));
   FullyShardOptions options;
-  options.gradient_divide_factor = 1;
+  options.reduction.divide_factor = 1;
   options.extension = DTensorExtensions::Create();
   options.ignored_params = {&model.middle().offset()};
   options.sync_from_first_rank = sync_from_first_rank;
@@ -347,7 +347,7 @@ TEST(FsdpGroupingTest, HoldsNoMoreThanGroupsMadeByHand) {
       World& world = mesh.world();
       Chain chain(frozen);
       FullyShardOptions options;
-      options.forward_prefetch = options.backward_prefetch = 0;
+      options.prefetch.forward = options.prefetch.backward = 0;
       for (auto& block : chain.blocks()) {
         if (by_hand) {
           CH_RETURN_IF_ERROR(FullyShard(block->adapter(), mesh, options));

@@ -180,7 +180,7 @@ TEST(UnusedOnTwoAxesTest, IsAnErrorNamingParameterAndRanksOnEveryRank) {
           absl::StrCat("rank ", rank, ", in one group: ", in_one_group));
       const std::string message(statuses[static_cast<size_t>(rank)].message());
       EXPECT_THAT(message, HasSubstr("second.up.weight"));
-      EXPECT_THAT(message, HasSubstr("SetReduceUnusedParams"));
+      EXPECT_THAT(message, HasSubstr("Settings::reduce_unused_params"));
       // Both groups along fsdp fail, and one of them is heard of first.
       EXPECT_THAT(message, AnyOf(HasSubstr("rank 2 issued"),
                                  HasSubstr("rank 3 issued")));

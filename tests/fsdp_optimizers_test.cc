@@ -145,7 +145,7 @@ TEST_P(ClippingTest, AndStepsAcrossMeshesAreThoseOfOneRank) {
              TestModel model(3, kDim, 7, 3);
              model.FillWithIntegers();
              FullyShardOptions options;
-             options.gradient_divide_factor = 1;
+             options.reduction.divide_factor = 1;
              options.cpu_offload = offload;
              CH_ASSIGN_OR_RETURN(const auto ignored,
                                  Spread(model, meshes, options));
@@ -208,8 +208,9 @@ TEST(FsdpOptimizersTest, APenaltyIsThatOfOneRank) {
                         MakeMeshes(world, {{"fsdp", 2}, {"tp", 2}}));
     TestModel model(3, kDim, 7, 3);
     model.FillWithIntegers();
-    CH_ASSIGN_OR_RETURN(const auto ignored,
-                        Spread(model, meshes, {.gradient_divide_factor = 1}));
+    CH_ASSIGN_OR_RETURN(
+        const auto ignored,
+        Spread(model, meshes, {.reduction = {.divide_factor = 1}}));
     const int part = static_cast<int>(*meshes.data.index(0));
     CH_RETURN_IF_ERROR(Backward(Sum(model.Forward(BatchOf(part, 2, 1)))));
     CH_RETURN_IF_ERROR(SumOver(meshes.flat, ignored));

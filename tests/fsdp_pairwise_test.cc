@@ -46,7 +46,9 @@
 namespace crosshatch {
 namespace {
 
+using fsdp::Configure;
 using fsdp::FullyShardOptions;
+using fsdp::Settings;
 using fsdp::ShardedModule;
 
 constexpr int kSteps = 5;
@@ -358,12 +360,12 @@ class Row {
     if (at(kReshard) == 2) options.reshard_after_forward = false;
     if (at(kReshard) == 3) options.post_forward_mesh_size = 2;
     constexpr int kDepths[] = {1, 0, 2};
-    options.forward_prefetch = kDepths[at(kForwardPrefetch)];
-    options.backward_prefetch = kDepths[at(kBackwardPrefetch)];
-    if (at(kPrefetchBytes) == 1) options.prefetch_bytes = 100;
-    options.reduce_buffers = at(kReduceBuffers) == 0 ? 1 : 3;
-    if (at(kDivideFactor) > 0) options.gradient_divide_factor = factor();
-    options.force_sum_reduction = at(kForceSum) == 1;
+    options.prefetch.forward = kDepths[at(kForwardPrefetch)];
+    options.prefetch.backward = kDepths[at(kBackwardPrefetch)];
+    if (at(kPrefetchBytes) == 1) options.prefetch.bytes = 100;
+    options.reduction.buffers = at(kReduceBuffers) == 0 ? 1 : 3;
+    if (at(kDivideFactor) > 0) options.reduction.divide_factor = factor();
+    options.reduction.force_sum = at(kForceSum) == 1;
     options.cpu_offload = at(kOffload) == 1;
     if (at(kShardDim) == 1) {
       options.shard_dim = [](const nn::Parameter&) { return -1; };
@@ -413,18 +415,23 @@ class Row {
   }
 
   // What is told once, after sharding.
-  absl::Status SetUp(Outer& model, ShardedModule& sharded) const {
+  absl::Status SetUp(Outer& model) const {
     if (at(kPrefetchLists) == 1) {
       Inner& inner = model.middle().inner();
       std::vector<nn::Module*> inners;
       if (at(kInnerForm) == 0) inners = {&inner};
       if (at(kInnerForm) == 1) inners = {&inner.first()};
-      CH_ASSIGN_OR_RETURN(ShardedModule middle,
-                          ShardedModule::Of(model.middle()));
-      CH_RETURN_IF_ERROR(sharded.SetForwardPrefetch({&model.middle()}));
-      CH_RETURN_IF_ERROR(sharded.SetBackwardPrefetch({}));
-      CH_RETURN_IF_ERROR(middle.SetForwardPrefetch({}));
-      CH_RETURN_IF_ERROR(middle.SetBackwardPrefetch(inners));
+      const auto on_root = [&](Settings& s) {
+        s.forward_prefetch_modules = {&model.middle()};
+        s.backward_prefetch_modules.emplace();
+      };
+      CH_RETURN_IF_ERROR(Configure(model, on_root, /*recurse=*/false));
+      const auto on_middle = [&](Settings& s) {
+        s.forward_prefetch_modules.emplace();
+        s.backward_prefetch_modules = inners;
+      };
+      CH_RETURN_IF_ERROR(
+          Configure(model.middle(), on_middle, /*recurse=*/false));
     }
     if (at(kCustomComm) == 1) {
       fsdp::CustomComm custom;
@@ -436,17 +443,21 @@ class Row {
       custom.all_reduce_hook = [](const Tensor& reduced) {
         MulInPlace(reduced, 1);
       };
-      sharded.SetCustomComm(custom);
+      CH_RETURN_IF_ERROR(Configure(model, [&](Settings& s) {
+        s.custom_comm = std::make_shared<const fsdp::CustomComm>(custom);
+      }));
     }
     return absl::OkStatus();
   }
 
   // The switches of a backward, the last one of its step or not.
-  void Steer(ShardedModule& sharded, bool last) const {
-    sharded.SetRequiresGradientSync(last || at(kAccumulation) != 2);
-    sharded.SetRequiresAllReduce(last || at(kAccumulation) != 3);
-    sharded.SetIsLastBackward(last || at(kAccumulation) != 4);
-    sharded.SetReshardAfterBackward(last || at(kAfterBackward) == 0);
+  absl::Status Steer(Outer& model, bool last) const {
+    return Configure(model, [&](Settings& s) {
+      s.requires_gradient_sync = last || at(kAccumulation) != 2;
+      s.requires_all_reduce = last || at(kAccumulation) != 3;
+      s.is_last_backward = last || at(kAccumulation) != 4;
+      s.reshard_after_backward = last || at(kAfterBackward) == 0;
+    });
   }
 
   absl::Status Train(World& world, Trained& trained) const {
@@ -460,21 +471,27 @@ class Row {
       CH_RETURN_IF_ERROR(nn::Checkpoint(kept_out));
     }
     CH_ASSIGN_OR_RETURN(ShardedModule sharded, ShardedModule::Of(*model));
-    CH_RETURN_IF_ERROR(SetUp(*model, sharded));
-    sharded.SetKeepUnsharded(at(kKeepUnsharded) == 1);
-    sharded.SetReduceUnusedParams(at(kUnused) == 2);
-    sharded.SetManualBackwardFinalization(at(kAccumulation) == 5);
+    CH_RETURN_IF_ERROR(SetUp(*model));
+    CH_RETURN_IF_ERROR(Configure(*model, [&](Settings& s) {
+      s.keep_unsharded = at(kKeepUnsharded) == 1;
+      s.reduce_unused_params = at(kUnused) == 2;
+      s.manual_finalization = at(kAccumulation) == 5;
+    }));
     const int rank = world.rank() / tp_ranks();
     const int microbatches = task().microbatches;
     for (int step = 0; step < kSteps; ++step) {
-      if (at(kReshardLate) == 1) sharded.SetReshardAfterForward(step % 2 == 0);
+      if (at(kReshardLate) == 1) {
+        CH_RETURN_IF_ERROR(Configure(*model, [&](Settings& s) {
+          s.reshard_after_forward = step % 2 == 0;
+        }));
+      }
       if (at(kOptimizerEvent) == 1) {
         sharded.SetPostOptimizerEvent(
             world.context().compute_stream().Record());
       }
       double& loss = trained.losses.emplace_back();
       for (int m = 0; m < microbatches; ++m) {
-        Steer(sharded, m + 1 == microbatches);
+        CH_RETURN_IF_ERROR(Steer(*model, m + 1 == microbatches));
         Tensor x = BatchOf(rank, data_ranks(), 3 * step + m, kDim);
         if (at(kCastInputs) == 1) {
           x = ToDType(x, param_dtype().value_or(kFloat32));

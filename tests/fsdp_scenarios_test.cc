@@ -78,11 +78,12 @@ absl::Status PlainStep(Job& job, int step) {
   return absl::OkStatus();
 }
 
-// Calls `set(root, on)` with on = false before all backwards but the last.
-Step Except(void (*set)(ShardedModule&, bool)) {
+// Calls `set(settings, on)` with on = false before all backwards but the last.
+Step Except(void (*set)(Settings&, bool)) {
   return [set](Job& job, int step) -> absl::Status {
     for (int i = 0; i < kMicro; ++i) {
-      set(*job.root, i + 1 == kMicro);
+      CH_RETURN_IF_ERROR(
+          Configure(job.model, [&](Settings& s) { set(s, i + 1 == kMicro); }));
       CH_RETURN_IF_ERROR(Backward(job.LossOfMicro(step, i)));
     }
     return absl::OkStatus();
@@ -166,7 +167,7 @@ void TrainsAsOneRank(const Scenario& scenario, const std::vector<Axes>& meshes,
   const Weights dense = Dense(scenario);
   for (const Axes& axes : meshes) {
     FullyShardOptions options = scenario.options;
-    if (!options.gradient_divide_factor) options.gradient_divide_factor = 1;
+    if (!options.reduction.divide_factor) options.reduction.divide_factor = 1;
     const auto train = [&](Job& job) -> absl::Status {
       for (int step = 0; step < kSteps; ++step) {
         if (scenario.before_step) scenario.before_step(job.model, step);
@@ -181,33 +182,35 @@ void TrainsAsOneRank(const Scenario& scenario, const std::vector<Axes>& meshes,
 }
 
 std::vector<Scenario> Accumulations() {
-  using M = ShardedModule;
   return {
       {"with communication", PlainStep},
       {"without communication",
-       Except([](M& m, bool last) { m.SetRequiresGradientSync(last); })},
+       Except([](Settings& s, bool last) { s.requires_gradient_sync = last; })},
       {"gathered between microbatches",
-       Except([](M& m, bool last) { m.SetReshardAfterBackward(last); })},
-      {"gathered, without communication", Except([](M& m, bool last) {
-         m.SetReshardAfterBackward(last);
-         m.SetRequiresGradientSync(last);
+       Except([](Settings& s, bool last) { s.reshard_after_backward = last; })},
+      {"gathered, without communication", Except([](Settings& s, bool last) {
+         s.reshard_after_backward = last;
+         s.requires_gradient_sync = last;
        })},
       {"within replicas",
-       Except([](M& m, bool last) { m.SetRequiresAllReduce(last); })},
+       Except([](Settings& s, bool last) { s.requires_all_reduce = last; })},
       {"waiting once",
-       Except([](M& m, bool last) { m.SetIsLastBackward(last); })},
+       Except([](Settings& s, bool last) { s.is_last_backward = last; })},
       {"first nothing, then within replicas, then all",
        [](Job& job, int step) -> absl::Status {
          for (int i = 0; i < kMicro; ++i) {
-           job.root->SetRequiresGradientSync(i > 0);
-           job.root->SetRequiresAllReduce(i > 1);
+           CH_RETURN_IF_ERROR(Configure(job.model, [&](Settings& s) {
+             s.requires_gradient_sync = i > 0;
+             s.requires_all_reduce = i > 1;
+           }));
            CH_RETURN_IF_ERROR(Backward(job.LossOfMicro(step, i)));
          }
          return absl::OkStatus();
        }},
       {"finalized by hand",
        [](Job& job, int step) -> absl::Status {
-         job.root->SetManualBackwardFinalization(true);
+         CH_RETURN_IF_ERROR(Configure(
+             job.model, [&](Settings& s) { s.manual_finalization = true; }));
          CH_RETURN_IF_ERROR(PlainStep(job, step));
          job.root->FinalizeBackward().Wait();
          return absl::OkStatus();
@@ -222,12 +225,14 @@ std::vector<Scenario> Accumulations() {
        }},
       {"two forwards before their backwards, waiting once",
        [](Job& job, int step) -> absl::Status {
-         job.root->SetIsLastBackward(false);
+         CH_RETURN_IF_ERROR(Configure(
+             job.model, [&](Settings& s) { s.is_last_backward = false; }));
          const Tensor first = job.LossOfMicro(step, 0);
          const Tensor second = job.LossOfMicro(step, 1);
          CH_RETURN_IF_ERROR(Backward(second));
          CH_RETURN_IF_ERROR(Backward(first));
-         job.root->SetIsLastBackward(true);
+         CH_RETURN_IF_ERROR(Configure(
+             job.model, [&](Settings& s) { s.is_last_backward = true; }));
          return Backward(job.LossOfMicro(step, 2));
        }},
   };
@@ -247,7 +252,7 @@ TEST(FsdpScenariosTest, AccumulatesOnAdversarialStreams) {
   }
 }
 
-std::vector<Scenario> Settings() {
+std::vector<Scenario> SettingScenarios() {
   std::vector<Scenario> scenarios;
   const auto add = [&](std::string name,
                        std::function<absl::Status(Job&)> set) -> Scenario& {
@@ -269,42 +274,44 @@ std::vector<Scenario> Settings() {
     return absl::OkStatus();
   });
   add("memory kept", [](Job& job) {
-    job.root->SetKeepUnsharded(true);
-    return absl::OkStatus();
+    return Configure(job.model, [](Settings& s) { s.keep_unsharded = true; });
   });
   add("freed after forward, also the root", [](Job& job) {
-    job.root->SetReshardAfterForward(true);
-    return absl::OkStatus();
+    return Configure(job.model,
+                     [](Settings& s) { s.reshard_after_forward = true; });
   });
   add("prefetched in lists", [](Job& job) -> absl::Status {
     auto& blocks = job.model.blocks();
-    CH_ASSIGN_OR_RETURN(auto last, ShardedModule::Of(*blocks[1]));
-    CH_RETURN_IF_ERROR(
-        job.root->SetForwardPrefetch({blocks[0].get(), blocks[1].get()}));
-    CH_RETURN_IF_ERROR(job.root->SetBackwardPrefetch({blocks[1].get()}));
-    CH_RETURN_IF_ERROR(last.SetForwardPrefetch({}));
-    return last.SetBackwardPrefetch({blocks[0].get()});
+    const auto on_root = [&](Settings& s) {
+      s.forward_prefetch_modules = {blocks[0].get(), blocks[1].get()};
+      s.backward_prefetch_modules = {blocks[1].get()};
+    };
+    CH_RETURN_IF_ERROR(Configure(job.model, on_root, /*recurse=*/false));
+    return Configure(*blocks[1], [&](Settings& s) {
+      s.forward_prefetch_modules.emplace();
+      s.backward_prefetch_modules = {blocks[0].get()};
+    });
   });
   add("only sums", [](Job& job) {
-    job.root->SetForceSumReduction(true);
-    return absl::OkStatus();
+    return Configure(job.model,
+                     [](Settings& s) { s.reduction.force_sum = true; });
   });
   add("divided as set later", [](Job& job) {
-    job.root->SetGradientDivideFactor(1);
-    return absl::OkStatus();
-  }).options.gradient_divide_factor = 7;
+    return Configure(job.model,
+                     [](Settings& s) { s.reduction.divide_factor = 1; });
+  }).options.reduction.divide_factor = 7;
   add("after the optimizer's event", [](Job& job) {
     RankContext& context = RankContext::Current();
     job.root->SetPostOptimizerEvent(context.compute_stream().Record());
     return absl::OkStatus();
   });
   add("unused ones reduced", [](Job& job) {
-    job.root->SetReduceUnusedParams(true);
-    return absl::OkStatus();
+    return Configure(job.model,
+                     [](Settings& s) { s.reduce_unused_params = true; });
   });
   const auto nothing = [](Job&) { return absl::OkStatus(); };
-  add("few bytes ahead", nothing).options.prefetch_bytes = 1;
-  add("three buffers", nothing).options.reduce_buffers = 3;
+  add("few bytes ahead", nothing).options.prefetch.bytes = 1;
+  add("three buffers", nothing).options.reduction.buffers = 3;
   add("modules run three times", nothing).repeats = 3;
   add("frozen at times", nothing).before_step = [](TestModel& model, int step) {
     for (nn::Parameter* p : model.blocks()[0]->Parameters()) {
@@ -315,13 +322,13 @@ std::vector<Scenario> Settings() {
 }
 
 TEST(FsdpScenariosTest, ObeysEverySetting) {
-  for (const Scenario& scenario : Settings()) {
+  for (const Scenario& scenario : SettingScenarios()) {
     TrainsAsOneRank(scenario, Meshes());
   }
 }
 
 TEST(FsdpScenariosTest, ObeysEverySettingOnAdversarialStreams) {
-  for (const Scenario& scenario : Settings()) {
+  for (const Scenario& scenario : SettingScenarios()) {
     TrainsAsOneRank(scenario, {{{"replicate", 2}, {"fsdp", 2}}}, 11);
   }
 }
@@ -358,7 +365,7 @@ void TrainsPartsAsOneRank(const Axes& axes, uint64_t adversarial_seed = 0) {
   Job job{model, 0, 1, nullptr};
   CH_CHECK_OK(TrainParts(job));
   FullyShardOptions options;
-  options.gradient_divide_factor = 1;
+  options.reduction.divide_factor = 1;
   ExpectWeights(FullWeights(model),
                 absl::StrCat("parts, seed ", adversarial_seed), axes, options,
                 1, TrainParts, adversarial_seed);
@@ -420,17 +427,20 @@ std::vector<std::function<absl::Status(Job&, Tensor& loss)>> PublicCalls() {
       return absl::OkStatus();
     };
   };
+  const auto set = [](void (*change)(Settings&)) {
+    return [change](Job& job, Tensor&) { return Configure(job.model, change); };
+  };
   return {
       call([](Job& job, Tensor&) { job.root->Unshard(); }),
       call([](Job& job, Tensor& loss) { loss = job.Loss(91); }),
       [](Job&, Tensor& loss) { return Backward(std::exchange(loss, {})); },
-      call([](Job& job, Tensor&) { job.root->SetRequiresGradientSync(false); }),
+      set([](Settings& s) { s.requires_gradient_sync = false; }),
       call([](Job& job, Tensor& loss) { loss = job.Loss(92); }),
       [](Job&, Tensor& loss) { return Backward(std::exchange(loss, {})); },
-      call([](Job& job, Tensor&) { job.root->SetRequiresGradientSync(true); }),
-      call([](Job& job, Tensor&) { job.root->SetRequiresAllReduce(false); }),
-      call([](Job& job, Tensor&) { job.root->SetReshardAfterBackward(false); }),
-      call([](Job& job, Tensor&) { job.root->SetIsLastBackward(false); }),
+      set([](Settings& s) { s.requires_gradient_sync = true; }),
+      set([](Settings& s) { s.requires_all_reduce = false; }),
+      set([](Settings& s) { s.reshard_after_backward = false; }),
+      set([](Settings& s) { s.is_last_backward = false; }),
       call([](Job& job, Tensor& loss) { loss = job.Loss(93); }),
       [](Job&, Tensor& loss) { return Backward(std::exchange(loss, {})); },
       call([](Job& job, Tensor& loss) {
@@ -438,9 +448,7 @@ std::vector<std::function<absl::Status(Job&, Tensor& loss)>> PublicCalls() {
         loss = Sum(
             job.model.blocks()[0]->Forward(BatchOf(job.part, job.parts, 94)));
       }),
-      call([](Job& job, Tensor&) {
-        job.root->SetManualBackwardFinalization(true);
-      }),
+      set([](Settings& s) { s.manual_finalization = true; }),
       [](Job&, Tensor& loss) { return Backward(std::exchange(loss, {})); },
       call([](Job& job, Tensor& loss) { loss = job.Loss(95); }),
       [](Job&, Tensor& loss) { return Backward(std::exchange(loss, {})); },
@@ -468,7 +476,7 @@ TEST_P(FsdpLeavingTest, LeavesAnIterationBetweenAnyTwoCalls) {
   const size_t calls = PublicCalls().size();
   for (size_t stop = 0; stop <= calls; ++stop) {
     FullyShardOptions options;
-    options.gradient_divide_factor = 1;
+    options.reduction.divide_factor = 1;
     options.cpu_offload = leaving.offload;
     options.post_forward_mesh_size = leaving.post_forward_mesh_size;
     if (stop % 2 == 1 && leaving.post_forward_mesh_size == 0) {
@@ -493,11 +501,11 @@ TEST_P(FsdpLeavingTest, LeavesAnIterationBetweenAnyTwoCalls) {
       }
       loss = Tensor();
       job.root->ResetIteration();
-      job.root->SetRequiresGradientSync(true);
-      job.root->SetRequiresAllReduce(true);
-      job.root->SetReshardAfterBackward(true);
-      job.root->SetIsLastBackward(true);
-      job.root->SetManualBackwardFinalization(false);
+      CH_RETURN_IF_ERROR(Configure(job.model, [](Settings& s) {
+        s.requires_gradient_sync = s.requires_all_reduce = true;
+        s.reshard_after_backward = s.is_last_backward = true;
+        s.manual_finalization = false;
+      }));
       for (nn::Parameter* p : job.model.Parameters()) p->set_grad(Tensor());
       CH_EXPECT_EQ(held(), before) << "left after " << stop;
       for (int step = 0; step < kSteps; ++step) {

@@ -191,10 +191,10 @@ class Generator {
     const auto note = [&spec](const auto&... what) {
       absl::StrAppend(&spec.text, " ", what...);
     };
-    options.gradient_divide_factor = 1;
+    options.reduction.divide_factor = 1;
     if (Chance(3)) {
-      options.gradient_divide_factor = 1 << Number(3);
-      note("gradient_divide_factor=", *options.gradient_divide_factor);
+      options.reduction.divide_factor = 1 << Number(3);
+      note("divide_factor=", *options.reduction.divide_factor);
     }
     const auto dtype = [&](std::optional<DType>& member, const char* name) {
       if (!Chance(4)) return;
@@ -236,21 +236,21 @@ class Generator {
       }
     }
     if (Chance(3)) {
-      options.forward_prefetch = Number(4);
-      options.backward_prefetch = Number(4);
-      note("prefetch=", options.forward_prefetch, ",",
-           options.backward_prefetch);
+      options.prefetch.forward = Number(4);
+      options.prefetch.backward = Number(4);
+      note("prefetch=", options.prefetch.forward, ",",
+           options.prefetch.backward);
     }
     if (Chance(6)) {
-      options.prefetch_bytes = 40 * Number(4);
-      note("prefetch_bytes=", *options.prefetch_bytes);
+      options.prefetch.bytes = 40 * Number(4);
+      note("prefetch_bytes=", *options.prefetch.bytes);
     }
     if (Chance(4)) {
-      options.reduce_buffers = 1 + Number(3);
-      note("reduce_buffers=", options.reduce_buffers);
+      options.reduction.buffers = 1 + Number(3);
+      note("reduce_buffers=", options.reduction.buffers);
     }
     if (Chance(5)) {
-      options.force_sum_reduction = true;
+      options.reduction.force_sum = true;
       note("force_sum");
     }
     if (Chance(5)) {

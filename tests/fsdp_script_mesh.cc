@@ -209,6 +209,11 @@ class MeshRunner final : public ScriptRunner {
 
   absl::Status Tell(const ScriptCall& call) override {
     ShardedModule sharded = Of(call.part);
+    const auto configure =
+        [&](absl::FunctionRef<void(fsdp::Settings&)> change) {
+          return fsdp::Configure(Module(shards().Of(call.part)), change,
+                                 call.recurse);
+        };
     switch (call.kind) {
       case Kind::kUnshard: {
         fsdp::UnshardHandle handle = sharded.Unshard();
@@ -219,47 +224,46 @@ class MeshRunner final : public ScriptRunner {
         sharded.Reshard();
         break;
       case Kind::kSync:
-        sharded.SetRequiresGradientSync(call.on, call.recurse);
-        break;
+        return configure(
+            [&](fsdp::Settings& s) { s.requires_gradient_sync = call.on; });
       case Kind::kAllReduce:
-        sharded.SetRequiresAllReduce(call.on, call.recurse);
-        break;
+        return configure(
+            [&](fsdp::Settings& s) { s.requires_all_reduce = call.on; });
       case Kind::kReshardAfterForward:
-        sharded.SetReshardAfterForward(call.on, call.recurse);
-        break;
+        return configure(
+            [&](fsdp::Settings& s) { s.reshard_after_forward = call.on; });
       case Kind::kReshardAfterBackward:
-        sharded.SetReshardAfterBackward(call.on, call.recurse);
-        break;
+        return configure(
+            [&](fsdp::Settings& s) { s.reshard_after_backward = call.on; });
       case Kind::kKeepUnsharded:
-        sharded.SetKeepUnsharded(call.on, call.recurse);
-        break;
+        return configure(
+            [&](fsdp::Settings& s) { s.keep_unsharded = call.on; });
       case Kind::kForceSum:
-        sharded.SetForceSumReduction(call.on, call.recurse);
-        break;
+        return configure(
+            [&](fsdp::Settings& s) { s.reduction.force_sum = call.on; });
       case Kind::kCustomComm:
-        SetCustomComm(sharded, call);
-        break;
+        return configure(
+            [&](fsdp::Settings& s) { s.custom_comm = CustomOf(call); });
       case Kind::kReduceUnused:
-        sharded.SetReduceUnusedParams(call.on, call.recurse);
-        break;
+        return configure(
+            [&](fsdp::Settings& s) { s.reduce_unused_params = call.on; });
       case Kind::kLastBackward:
-        for (const int root : Trees()) {
-          OfShard(root).SetIsLastBackward(call.on);
-        }
-        break;
+        return ConfigureTrees(
+            [&](fsdp::Settings& s) { s.is_last_backward = call.on; });
       case Kind::kManual:
-        for (const int root : Trees()) {
-          OfShard(root).SetManualBackwardFinalization(call.on);
-        }
-        break;
+        return ConfigureTrees(
+            [&](fsdp::Settings& s) { s.manual_finalization = call.on; });
       case Kind::kDivide:
-        sharded.SetGradientDivideFactor(FactorOf(call), call.recurse);
-        break;
+        return configure([&](fsdp::Settings& s) {
+          s.reduction.divide_factor = FactorOf(call);
+        });
       case Kind::kUnshardInBackward:
-        sharded.SetUnshardInBackward(call.on);
-        break;
+        return fsdp::Configure(
+            Module(shards().Of(call.part)),
+            [&](fsdp::Settings& s) { s.unshard_in_backward = call.on; },
+            /*recurse=*/false);
       case Kind::kPrefetch:
-        return SetPrefetch(sharded, call);
+        return SetPrefetch(call);
       case Kind::kMistake:
         return Mistake(call.value);
       default:
@@ -321,29 +325,41 @@ class MeshRunner final : public ScriptRunner {
         "fsdp", {{"replicas", size / shards}, {"shards", shards}});
   }
 
-  void SetCustomComm(ShardedModule& sharded, const ScriptCall& call) {
-    fsdp::CustomComm custom;
-    if (call.on) {
-      custom.all_gather =
-          custom.reduce_scatter = [](Communicator& communicator,
-                                     Collective collective, Stream& stream) {
-            return communicator.Issue(std::move(collective), stream);
-          };
-      custom.all_reduce_hook = [](const Tensor& reduced) {
-        MulInPlace(reduced, 1);
-      };
+  absl::Status ConfigureTrees(absl::FunctionRef<void(fsdp::Settings&)> change) {
+    for (const int root : Trees()) {
+      CH_RETURN_IF_ERROR(
+          fsdp::Configure(Module(root), change, /*recurse=*/false));
     }
-    sharded.SetCustomComm(custom, call.recurse);
+    return absl::OkStatus();
   }
 
-  absl::Status SetPrefetch(ShardedModule& sharded, const ScriptCall& call) {
+  static std::shared_ptr<const fsdp::CustomComm> CustomOf(
+      const ScriptCall& call) {
+    if (!call.on) return nullptr;
+    auto custom = std::make_shared<fsdp::CustomComm>();
+    custom->all_gather = custom->reduce_scatter =
+        [](Communicator& communicator, Collective collective, Stream& stream) {
+          return communicator.Issue(std::move(collective), stream);
+        };
+    custom->all_reduce_hook = [](const Tensor& reduced) {
+      MulInPlace(reduced, 1);
+    };
+    return custom;
+  }
+
+  absl::Status SetPrefetch(const ScriptCall& call) {
     std::vector<nn::Module*> modules;
     for (int s = 0; s < shards().count(); ++s) {
       if ((call.value >> s & 1) != 0) modules.push_back(&Module(s));
     }
     if (call.recurse) std::reverse(modules.begin(), modules.end());
-    return call.on ? sharded.SetForwardPrefetch(std::move(modules))
-                   : sharded.SetBackwardPrefetch(std::move(modules));
+    return fsdp::Configure(
+        Module(shards().Of(call.part)),
+        [&](fsdp::Settings& s) {
+          (call.on ? s.forward_prefetch_modules : s.backward_prefetch_modules) =
+              modules;
+        },
+        /*recurse=*/false);
   }
 
   // Errors that change nothing.
@@ -363,7 +379,9 @@ class MeshRunner final : public ScriptRunner {
         expected = absl::StatusCode::kNotFound;
         break;
       case 2:
-        status = Of(0).SetForwardPrefetch({&other});
+        status = fsdp::Configure(
+            Module(shards().Of(0)),
+            [&](fsdp::Settings& s) { s.forward_prefetch_modules = {&other}; });
         break;
       case 3:
         status = fsdp::SummonFullParameters::Begin(

@@ -98,7 +98,7 @@ FsdpScript Smallest(FsdpScript script) {
   for (size_t i = 0; i < script.shards.size(); ++i) {
     FsdpScript smaller = script;
     smaller.shards[i] = {.parts = script.shards[i].parts};
-    smaller.shards[i].options.gradient_divide_factor = 1;
+    smaller.shards[i].options.reduction.divide_factor = 1;
     take(std::move(smaller));
   }
   FsdpScript calm = script;

@@ -155,7 +155,7 @@ class ScriptRunner {
         settings_(static_cast<size_t>(shards_.count())) {
     for (int s = 0; s < shards_.count(); ++s) {
       settings_[static_cast<size_t>(s)].factor =
-          *shards_.At(s).options.gradient_divide_factor;
+          *shards_.At(s).options.reduction.divide_factor;
     }
   }
   virtual ~ScriptRunner() = default;

@@ -106,7 +106,7 @@ TEST(FsdpScriptTest, AllAreDrawn) {
   EXPECT_THAT(options,
               UnorderedElementsAre(
                   "biases", "cast_forward_inputs", "cpu_offload", "force_sum",
-                  "gradient_divide_factor", "ignores_frozen", "output_dtype",
+                  "divide_factor", "ignores_frozen", "output_dtype",
                   "param_dtype", "post_forward_mesh_size", "prefetch",
                   "prefetch_bytes", "reduce_buffers", "reduce_dtype",
                   "replicated", "reshard_after_forward", "shard_dim",

@@ -309,9 +309,9 @@ absl::Status Spread(nn::Module& model, const DeviceMesh& fsdp,
     plan.emplace_back("**.cross.kv", colwise);
   }
   CH_RETURN_IF_ERROR(tp::ParallelizeModule(model, tp, plan));
-  return fsdp::FullyShard(
-      model, fsdp,
-      {.gradient_divide_factor = 1, .extension = DTensorExtensions::Create()});
+  return fsdp::FullyShard(model, fsdp,
+                          {.reduction = {.divide_factor = 1},
+                           .extension = DTensorExtensions::Create()});
 }
 
 class OwnModelsTest : public ::testing::TestWithParam<Case> {};

@@ -56,10 +56,12 @@ absl::Status TrainOn(World& world, const Scenario& scenario,
     for (int i = 0; i < scenario.backwards_per_step; ++i) {
       const bool last = i + 1 == scenario.backwards_per_step;
       using Postponed = Scenario::Postponed;
-      sharded.SetRequiresAllReduce(last ||
-                                   scenario.postponed != Postponed::kAllReduce);
-      sharded.SetRequiresGradientSync(last || scenario.postponed !=
-                                                  Postponed::kReduction);
+      CH_RETURN_IF_ERROR(Configure(model, [&](Settings& s) {
+        s.requires_all_reduce =
+            last || scenario.postponed != Postponed::kAllReduce;
+        s.requires_gradient_sync =
+            last || scenario.postponed != Postponed::kReduction;
+      }));
       const Tensor loss = Sum(model.Forward(
           SmallIntegers({2, kDim}, 10 * step + 3 * i + world.rank())));
       CH_RETURN_IF_ERROR(Backward(loss));

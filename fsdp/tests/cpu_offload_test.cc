@@ -123,7 +123,7 @@ std::vector<Case> Cases() {
   half.microbatches = 2;
   Case& kept = cases.emplace_back(Case{.name = "kept_gathered"});
   kept.options.reshard_after_forward = false;
-  kept.options.forward_prefetch = 2;
+  kept.options.prefetch.forward = 2;
   kept.options.shard_dim = [](const nn::Parameter& p) {
     return p.data().ndim() - 1;
   };

@@ -73,7 +73,7 @@ TEST(EventLogTest, LogsAStep) {
 TEST(EventLogTest, LogsPrefetchingAtAnyDepth) {
   const auto log_of = [](int depth) {
     FullyShardOptions options;
-    options.forward_prefetch = options.backward_prefetch = depth;
+    options.prefetch.forward = options.prefetch.backward = depth;
     return LogOf({{"fsdp", 2}}, options, Step);
   };
   EXPECT_THAT(
@@ -152,7 +152,9 @@ TEST(EventLogTest, LogsCopiesFromAndToHostMemory) {
 TEST(EventLogTest, KeepingMemoryChangesNoStep) {
   EXPECT_EQ(LogOf({{"fsdp", 2}}, {},
                   [](Job& job) {
-                    job.root.SetKeepUnsharded(true);
+                    CH_RETURN_IF_ERROR(Configure(job.model, [&](Settings& s) {
+                      s.keep_unsharded = true;
+                    }));
                     return Step(job);
                   }),
             PlainForward() + PlainBackward());
@@ -181,9 +183,11 @@ TEST(EventLogTest, LogsBackwardsThatAreNotTheLast) {
   EXPECT_EQ(
       LogOf({{"fsdp", 2}}, {},
             [](Job& job) -> absl::Status {
-              job.root.SetIsLastBackward(false);
+              CH_RETURN_IF_ERROR(Configure(
+                  job.model, [&](Settings& s) { s.is_last_backward = false; }));
               CH_RETURN_IF_ERROR(Step(job));
-              job.root.SetIsLastBackward(true);
+              CH_RETURN_IF_ERROR(Configure(
+                  job.model, [&](Settings& s) { s.is_last_backward = true; }));
               return Step(job);
             }),
       PlainForward() + PlainBackward() + PlainForward() + PlainBackward());
@@ -195,9 +199,11 @@ Lines LogOfTwo(bool first_is_last) {
     const Tensor first = job.Loss(0);
     const Tensor second = job.Loss(1);
     job.log.Take();
-    job.root.SetIsLastBackward(first_is_last);
+    CH_RETURN_IF_ERROR(Configure(
+        job.model, [&](Settings& s) { s.is_last_backward = first_is_last; }));
     CH_RETURN_IF_ERROR(Backward(second));
-    job.root.SetIsLastBackward(true);
+    CH_RETURN_IF_ERROR(
+        Configure(job.model, [&](Settings& s) { s.is_last_backward = true; }));
     return Backward(first);
   });
 }
@@ -303,8 +309,9 @@ Lines LogOfSkipping(bool reduces_unused, bool one_group) {
           CH_RETURN_IF_ERROR(FullyShard(model.b, mesh));
         }
         CH_RETURN_IF_ERROR(FullyShard(model, mesh));
-        CH_ASSIGN_OR_RETURN(auto root, ShardedModule::Of(model));
-        root.SetReduceUnusedParams(reduces_unused);
+        CH_RETURN_IF_ERROR(Configure(model, [&](Settings& s) {
+          s.reduce_unused_params = reduces_unused;
+        }));
         CH_RETURN_IF_ERROR(Backward(Sum(model.Forward(BatchOf(0, 1, 0)))));
         log.Take();
         return Backward(Sum(model.Forward(BatchOf(0, 1, 0))));
@@ -333,7 +340,9 @@ TEST(EventLogTest, LogsAccumulationWithoutCommunication) {
   EXPECT_THAT(
       LogOf({{"fsdp", 2}}, {},
             [](Job& job) {
-              job.root.SetRequiresGradientSync(false);
+              CH_RETURN_IF_ERROR(Configure(job.model, [&](Settings& s) {
+                s.requires_gradient_sync = false;
+              }));
               return Step(job);
             }),
       ElementsAre("unshard head", "unshard blocks.0", "wait head",
@@ -346,11 +355,17 @@ TEST(EventLogTest, LogsAccumulationWithoutCommunication) {
 TEST(EventLogTest, LogsThatNothingIsGatheredTwice) {
   EXPECT_THAT(LogOf({{"fsdp", 2}}, {},
                     [](Job& job) {
-                      job.root.SetReshardAfterBackward(false);
-                      job.root.SetReshardAfterForward(false);
+                      CH_RETURN_IF_ERROR(Configure(job.model, [&](Settings& s) {
+                        s.reshard_after_backward = false;
+                      }));
+                      CH_RETURN_IF_ERROR(Configure(job.model, [&](Settings& s) {
+                        s.reshard_after_forward = false;
+                      }));
                       CH_RETURN_IF_ERROR(Step(job));
                       job.log.Take();
-                      job.root.SetReshardAfterBackward(true);
+                      CH_RETURN_IF_ERROR(Configure(job.model, [&](Settings& s) {
+                        s.reshard_after_backward = true;
+                      }));
                       return Step(job);
                     }),
               ElementsAre("reduce_scatter head", "reshard head",
@@ -361,13 +376,21 @@ TEST(EventLogTest, LogsThatNothingIsGatheredTwice) {
 TEST(EventLogTest, LogsReductionWithinReplicas) {
   EXPECT_THAT(LogOf({{"replicate", 2}, {"fsdp", 2}}, {},
                     [](Job& job) {
-                      job.root.SetReshardAfterForward(false);
-                      job.root.SetReshardAfterBackward(false);
-                      job.root.SetRequiresAllReduce(false);
+                      CH_RETURN_IF_ERROR(Configure(job.model, [&](Settings& s) {
+                        s.reshard_after_forward = false;
+                      }));
+                      CH_RETURN_IF_ERROR(Configure(job.model, [&](Settings& s) {
+                        s.reshard_after_backward = false;
+                      }));
+                      CH_RETURN_IF_ERROR(Configure(job.model, [&](Settings& s) {
+                        s.requires_all_reduce = false;
+                      }));
                       CH_RETURN_IF_ERROR(Step(job));
                       job.log.Take();
                       CH_RETURN_IF_ERROR(Step(job));
-                      job.root.SetRequiresAllReduce(true);
+                      CH_RETURN_IF_ERROR(Configure(job.model, [&](Settings& s) {
+                        s.requires_all_reduce = true;
+                      }));
                       return Step(job);
                     }),
               ElementsAre("reduce_scatter head", "reduce_scatter blocks.1",
@@ -380,7 +403,9 @@ TEST(EventLogTest, LogsReductionWithinReplicas) {
 TEST(EventLogTest, LogsFinalizationByHand) {
   EXPECT_THAT(LogOf({{"fsdp", 2}}, {},
                     [](Job& job) {
-                      job.root.SetManualBackwardFinalization(true);
+                      CH_RETURN_IF_ERROR(Configure(job.model, [&](Settings& s) {
+                        s.manual_finalization = true;
+                      }));
                       CH_RETURN_IF_ERROR(Step(job));
                       job.log.Take();
                       job.root.FinalizeBackward().Wait();
@@ -411,8 +436,11 @@ TEST(EventLogTest, PrefetchesWhatItIsToldTo) {
             [](Job& job) -> absl::Status {
               nn::Module* const first = job.model.blocks()[0].get();
               nn::Module* const second = job.model.blocks()[1].get();
-              CH_RETURN_IF_ERROR(job.root.SetForwardPrefetch({first, second}));
-              CH_RETURN_IF_ERROR(job.root.SetBackwardPrefetch({}));
+              const auto set = [&](Settings& s) {
+                s.forward_prefetch_modules = {first, second};
+                s.backward_prefetch_modules.emplace();
+              };
+              CH_RETURN_IF_ERROR(Configure(job.model, set, false));
               return Step(job);
             }),
       ElementsAre("unshard head", "unshard blocks.0", "unshard blocks.1",
@@ -426,9 +454,9 @@ TEST(EventLogTest, PrefetchesWhatItIsToldTo) {
 
 TEST(EventLogTest, PrefetchesNoMoreBytesThanAllowed) {
   FullyShardOptions options;
-  options.forward_prefetch = options.backward_prefetch = 9;
+  options.prefetch.forward = options.prefetch.backward = 9;
   const auto forward = [&](int64_t bytes) {
-    options.prefetch_bytes = bytes;
+    options.prefetch.bytes = bytes;
     std::vector<std::string> lines = LogOf({{"fsdp", 2}}, options, Step);
     lines.resize(4);
     return lines;
@@ -501,8 +529,9 @@ TEST(EventLogTest, WhatBackwardNeedsNotIsNotPrefetched) {
         CH_RETURN_IF_ERROR(FullyShard(model.embedding, mesh));
         CH_RETURN_IF_ERROR(FullyShard(model.block, mesh));
         CH_RETURN_IF_ERROR(FullyShard(model, mesh));
-        CH_ASSIGN_OR_RETURN(auto table, ShardedModule::Of(model.embedding));
-        table.SetUnshardInBackward(false);
+        CH_RETURN_IF_ERROR(Configure(model.embedding, [&](Settings& s) {
+          s.unshard_in_backward = false;
+        }));
         const Tensor tokens = FromValues<int32_t>({3}, {6, 1, 6});
         CH_RETURN_IF_ERROR(Backward(Sum(model.Forward(tokens))));
         CH_EXPECT_THAT(

@@ -46,22 +46,58 @@ TEST(FsdpErrorsTest, NamesWhatIsWrong) {
     options.reshard_after_forward = false;
     CH_EXPECT_THAT(message(options), HasSubstr("reshard_after_forward is"));
     options = {};
-    options.reduce_buffers = 0;
-    CH_EXPECT_THAT(message(options), HasSubstr("reduce_buffers 0 must be"));
+    options.reduction.buffers = 0;
+    CH_EXPECT_THAT(message(options), HasSubstr("reduction.buffers 0 must be"));
     for (const double factor : {0.0, -2.0, std::nan("")}) {
       options = {};
-      options.gradient_divide_factor = factor;
-      CH_EXPECT_THAT(message(options), HasSubstr("gradient_divide_factor"));
+      options.reduction.divide_factor = factor;
+      CH_EXPECT_THAT(message(options), HasSubstr("reduction.divide_factor"));
     }
     options = {};
-    options.prefetch_bytes = -1;
-    CH_EXPECT_THAT(message(options), HasSubstr("prefetch_bytes -1 must not"));
+    options.prefetch.bytes = -1;
+    CH_EXPECT_THAT(message(options), HasSubstr("prefetch.bytes -1 must not"));
     CH_RETURN_IF_ERROR(FullyShard(model, mesh));
-    CH_ASSIGN_OR_RETURN(auto root, ShardedModule::Of(model));
+    nn::Module* const block = model.blocks()[0].get();
     CH_EXPECT_THAT(
-        std::string(
-            root.SetForwardPrefetch({model.blocks()[0].get()}).message()),
-        HasSubstr("SetForwardPrefetch: the TestBlock blocks.0 is not"));
+        Configure(*block, [](Settings&) {}).message(),
+        HasSubstr("the TestBlock blocks.0 is not sharded; call FullyShard"));
+    const auto configure = [&](void (*change)(Settings&)) {
+      return std::string(Configure(model, change).message());
+    };
+    CH_EXPECT_THAT(
+        std::string(Configure(model,
+                              [&](Settings& s) {
+                                s.reshard_after_backward = false;
+                                s.forward_prefetch_modules = {block};
+                              })
+                        .message()),
+        HasSubstr("forward_prefetch_modules: the TestBlock blocks.0 is not"));
+    CH_EXPECT_THAT(configure([](Settings& s) { s.prefetch.backward = -1; }),
+                   HasSubstr("prefetch.backward -1 must not be negative"));
+    CH_EXPECT_THAT(
+        configure([](Settings& s) { s.reduction.divide_factor = 0; }),
+        HasSubstr("reduction.divide_factor 0 must be positive"));
+    for (const auto change :
+         {+[](Settings& s) { s.is_last_backward = false; },
+          +[](Settings& s) { s.manual_finalization = true; },
+          +[](Settings& s) { s.reduction.buffers = 2; },
+          +[](Settings& s) { s.prefetch.forward = 2; }}) {
+      TestModel blocks(1, 5, 7, 3);
+      blocks.FillWithIntegers();
+      CH_RETURN_IF_ERROR(ShardAll(blocks, mesh, {}));
+      blocks.Forward(BatchOf(0, 1, 0));
+      CH_EXPECT_THAT(
+          std::string(Configure(*blocks.blocks()[0], change).message()),
+          HasSubstr("is of the whole tree: change it on TestModel, not on "
+                    "blocks.0"));
+    }
+    // None of them has changed anything.
+    CH_RETURN_IF_ERROR(Configure(model, [](Settings& s) {
+      CH_EXPECT_TRUE(s.reshard_after_backward);
+      CH_EXPECT_FALSE(s.forward_prefetch_modules.has_value());
+      CH_EXPECT_EQ(s.prefetch.backward, 1);
+      CH_EXPECT_FALSE(s.reduction.divide_factor.has_value());
+    }));
 
     class Scalar final : public nn::Module {
      public:
@@ -113,7 +149,9 @@ TEST(FsdpErrorsDeathTest, NeverComputesWithOldValues) {
                          CH_RETURN_IF_ERROR(FullyShard(model, mesh));
                          CH_ASSIGN_OR_RETURN(auto root,
                                              ShardedModule::Of(model));
-                         root.SetReshardAfterBackward(false);
+                         CH_RETURN_IF_ERROR(Configure(model, [&](Settings& s) {
+                           s.reshard_after_backward = false;
+                         }));
                          for (int i = 0; i < 2; ++i) {
                            CH_RETURN_IF_ERROR(
                                Backward(Sum(model.Forward(BatchOf(0, 1, i)))));

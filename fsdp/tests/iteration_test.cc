@@ -70,10 +70,13 @@ TEST(IterationTest, KeepsItsInvariantsWithEverySetting) {
               model.FillWithIntegers();
               CH_RETURN_IF_ERROR(ShardAll(model, mesh, {}));
               CH_ASSIGN_OR_RETURN(ShardedModule root, ShardedModule::Of(model));
-              root.SetManualBackwardFinalization(manual);
-              root.SetReshardAfterBackward(!keeps);
-              root.SetReduceUnusedParams(bit(2));
-              root.SetReshardAfterForward(bit(3));
+              CH_RETURN_IF_ERROR(Configure(model, [&](Settings& s) {
+                s.manual_finalization = manual;
+                s.reshard_after_backward = !keeps;
+                s.reduce_unused_params = bit(2);
+                s.reshard_after_forward = bit(3);
+                s.is_last_backward = !bit(5);
+              }));
               Job job{model, mesh, root, log};
               Invariants invariants;
               // The backwards of two forwards, after both or each after its
@@ -81,14 +84,14 @@ TEST(IterationTest, KeepsItsInvariantsWithEverySetting) {
               Tensor first = job.Loss(0);
               Tensor second;
               if (bit(4)) second = job.Loss(1);
-              root.SetIsLastBackward(!bit(5));
               CH_RETURN_IF_ERROR(Backward(first));
               invariants.Check(log.Take(), /*backward_ended=*/false);
               CH_EXPECT_TRUE(invariants.TakeReductions() ==
                              (manual ? std::map<std::string, int>() : once))
                   << bits;
-              root.SetIsLastBackward(true);
-              root.SetReshardAfterBackward(true);
+              CH_RETURN_IF_ERROR(Configure(model, [](Settings& s) {
+                s.is_last_backward = s.reshard_after_backward = true;
+              }));
               if (!second.defined()) second = job.Loss(1);
               CH_RETURN_IF_ERROR(Backward(second));
               invariants.Check(log.Take(), /*backward_ended=*/true);

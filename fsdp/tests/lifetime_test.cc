@@ -79,8 +79,8 @@ TEST_P(GoneModelTest, StopsTheBackwardByName) {
       FullyShardOptions options = Summing();
       way.set(options);
       CH_RETURN_IF_ERROR(ShardAll(model, mesh, options));
-      CH_ASSIGN_OR_RETURN(auto root, ShardedModule::Of(model));
-      root.SetKeepUnsharded(way.keep_unsharded);
+      CH_RETURN_IF_ERROR(Configure(
+          model, [&](Settings& s) { s.keep_unsharded = way.keep_unsharded; }));
       if (way.checkpointed) {
         CH_RETURN_IF_ERROR(nn::Checkpoint(*model.blocks()[1]));
       }
@@ -102,7 +102,7 @@ INSTANTIATE_TEST_SUITE_P(
             [](FullyShardOptions& o) { o.reshard_after_forward = false; }},
         Way{"PostForward",
             [](FullyShardOptions& o) { o.post_forward_mesh_size = 1; }},
-        Way{"Prefetched", [](FullyShardOptions& o) { o.forward_prefetch = 3; }},
+        Way{"Prefetched", [](FullyShardOptions& o) { o.prefetch.forward = 3; }},
         Way{"BFloat16",
             [](FullyShardOptions& o) {
               o.mixed_precision.param_dtype = kBFloat16;
@@ -193,7 +193,6 @@ TEST(LifetimeTest, HandlesAndScopesMayOutliveTheModel) {
           TestModel stays(1, 5, 7, 3);
           stays.FillWithIntegers();
           CH_RETURN_IF_ERROR(FullyShard(stays, mesh, Summing()));
-          CH_ASSIGN_OR_RETURN(auto staying, ShardedModule::Of(stays));
           {
             TestModel model(2, 5, 7, 3);
             model.FillWithIntegers();
@@ -201,9 +200,11 @@ TEST(LifetimeTest, HandlesAndScopesMayOutliveTheModel) {
             CH_ASSIGN_OR_RETURN(auto root, ShardedModule::Of(model));
             CH_ASSIGN_OR_RETURN(auto block,
                                 ShardedModule::Of(*model.blocks()[0]));
-            CH_RETURN_IF_ERROR(
-                staying.SetForwardPrefetch({model.blocks()[1].get()}));
-            root.SetIsLastBackward(false);
+            CH_RETURN_IF_ERROR(Configure(stays, [&](Settings& s) {
+              s.forward_prefetch_modules = {model.blocks()[1].get()};
+            }));
+            CH_RETURN_IF_ERROR(Configure(
+                model, [&](Settings& s) { s.is_last_backward = false; }));
             CH_RETURN_IF_ERROR(Backward(Sum(model.Forward(BatchOf(0, 1, 1)))));
             reduction = root.FinalizeBackward();
             root.ResetIteration();
@@ -214,6 +215,9 @@ TEST(LifetimeTest, HandlesAndScopesMayOutliveTheModel) {
           unshard->Wait();
           reduction->Wait();
           CH_RETURN_IF_ERROR(summoned->End());
+          CH_RETURN_IF_ERROR(Configure(stays, [](Settings& s) {
+            CH_EXPECT_TRUE(s.forward_prefetch_modules->empty());
+          }));
           return Backward(Sum(stays.Forward(BatchOf(0, 1, 2))));
         },
         seed);
@@ -239,7 +243,8 @@ TEST(LifetimeTest, AHandleMayOutliveARootThatOwnsItsModules) {
             CH_RETURN_IF_ERROR(FullyShard(model[1], mesh, Summing()));
             CH_RETURN_IF_ERROR(FullyShard(model, mesh, Summing()));
             CH_ASSIGN_OR_RETURN(auto root, ShardedModule::Of(model));
-            root.SetIsLastBackward(false);
+            CH_RETURN_IF_ERROR(Configure(
+                model, [&](Settings& s) { s.is_last_backward = false; }));
             CH_RETURN_IF_ERROR(Backward(Sum(model.Forward(BatchOf(0, 1, 1)))));
             reduction = root.FinalizeBackward();
           }

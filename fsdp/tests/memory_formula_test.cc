@@ -285,8 +285,8 @@ absl::Status Train(World& world, const Case& c, MemoryStats& stats) {
   options.mixed_precision.reduce_dtype = c.reduce_dtype;
   options.reshard_after_forward = c.reshard != Reshard::kNever;
   options.post_forward_mesh_size = PostForwardMeshSize(c.reshard);
-  options.forward_prefetch = options.backward_prefetch = c.prefetch;
-  options.reduce_buffers = c.reduce_buffers;
+  options.prefetch.forward = options.prefetch.backward = c.prefetch;
+  options.reduction.buffers = c.reduce_buffers;
   for (auto& block : model.blocks()) {
     CH_RETURN_IF_ERROR(FullyShard(*block, mesh, options));
   }

@@ -59,7 +59,7 @@ absl::Status Shard(World& world, TestModel& model, std::string* plan) {
   CH_ASSIGN_OR_RETURN(const DeviceMesh all,
                       mesh.Flatten(mesh.axis_names(), "all"));
   FullyShardOptions options;
-  options.gradient_divide_factor = 1;
+  options.reduction.divide_factor = 1;
   options.mesh_of = [&](const nn::Parameter& p) -> std::optional<DeviceMesh> {
     if (p.name().find("up.") != std::string::npos) return mesh;
     if (p.name().find("down.weight") != std::string::npos) return turned;
@@ -137,7 +137,7 @@ TEST(MeshOfTest, ExpertsAreDividedByTheRanksOfTheBatch) {
             TestModel model(1, 5, 7, 3);
             model.FillWithIntegers();
             FullyShardOptions options;
-            if (explicit_factor) options.gradient_divide_factor = 4;
+            if (explicit_factor) options.reduction.divide_factor = 4;
             if (by_mesh_of) {
               options.mesh_of = [&](const nn::Parameter& p) {
                 return p.name().find("up.") != std::string::npos
@@ -174,11 +174,12 @@ TEST(MeshOfTest, AsksForTheDivisorWhereItDoesNotFollow) {
     TestModel model(1, 5, 7, 3);
     FullyShardOptions options;
     options.mesh_of = [&](const nn::Parameter&) { return mesh; };
-    CH_EXPECT_THAT(std::string(FullyShard(model, a, options).message()),
-                   ::testing::AllOf(
-                       HasSubstr("mesh_of gives parameter "),
-                       HasSubstr("FullyShardOptions::gradient_divide_factor")));
-    options.gradient_divide_factor = 4;
+    CH_EXPECT_THAT(
+        std::string(FullyShard(model, a, options).message()),
+        ::testing::AllOf(
+            HasSubstr("mesh_of gives parameter "),
+            HasSubstr("FullyShardOptions::reduction.divide_factor")));
+    options.reduction.divide_factor = 4;
     return FullyShard(model, a, options);
   });
 }

@@ -127,19 +127,23 @@ TEST(ModuleStateOfFsdpTest, OfAPartIsGuardedByTheModuleThatIsSharded) {
 TEST(ModuleStateOfFsdpTest, IsRefusedBetweenAccumulatedBackwards) {
   OnModels([](Job& job, nn::ModuleState& state) -> absl::Status {
     const char* const expected = "has gradients that are not reduced yet";
-    job.root.SetRequiresGradientSync(false);
+    CH_RETURN_IF_ERROR(Configure(
+        job.model, [&](Settings& s) { s.requires_gradient_sync = false; }));
     CH_RETURN_IF_ERROR(Step(job));
     CH_EXPECT_THAT(MessageOf(state.State().status()), HasSubstr(expected));
-    job.root.SetRequiresGradientSync(true);
+    CH_RETURN_IF_ERROR(Configure(
+        job.model, [&](Settings& s) { s.requires_gradient_sync = true; }));
     CH_RETURN_IF_ERROR(Step(job));
     CH_RETURN_IF_ERROR(CheckShards(job, state));
 
-    job.root.SetRequiresAllReduce(false);
+    CH_RETURN_IF_ERROR(Configure(
+        job.model, [&](Settings& s) { s.requires_all_reduce = false; }));
     CH_RETURN_IF_ERROR(Step(job));
     if (job.mesh.ndim() == 2) {
       CH_EXPECT_THAT(MessageOf(state.State().status()), HasSubstr(expected));
     }
-    job.root.SetRequiresAllReduce(true);
+    CH_RETURN_IF_ERROR(Configure(
+        job.model, [&](Settings& s) { s.requires_all_reduce = true; }));
     CH_RETURN_IF_ERROR(Step(job));
     return CheckShards(job, state);
   });

@@ -97,8 +97,9 @@ TEST_P(StaleParametersDeathTest, StopsBeforeItMixesOldAndNew) {
                 CH_RETURN_IF_ERROR(policy.replicated
                                        ? Replicate(model, mesh, options)
                                        : FullyShard(model, mesh, options));
-                CH_ASSIGN_OR_RETURN(auto sharded, ShardedModule::Of(model));
-                sharded.SetReshardAfterBackward(policy.reshard_after_backward);
+                CH_RETURN_IF_ERROR(Configure(model, [&](Settings& s) {
+                  s.reshard_after_backward = policy.reshard_after_backward;
+                }));
                 const auto loss = [&](int64_t salt) {
                   Tensor x = BatchOf(0, 1, salt);
                   x.set_requires_grad(true);
@@ -173,7 +174,7 @@ TEST(StaleParametersTest, GathersSeeWhatComputeWroteJustBefore) {
             TestModel alone(2, 5, 7, 3);
             alone.FillWithIntegers();
             FullyShardOptions options = Summing();
-            options.forward_prefetch = 0;
+            options.prefetch.forward = 0;
             options.cpu_offload = offload;
             CH_RETURN_IF_ERROR(ShardAll(model, mesh, options));
             // After the root's own hook.

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
 /// \file
-/// ShardedModule::SetReduceUnusedParams: ranks that use different parameters.
+/// Settings::reduce_unused_params: ranks that use different parameters.
 
 #include <cstdint>
 #include <ostream>
@@ -107,14 +107,14 @@ void TrainsAsOneRank(const Case& c) {
         int step = 0;
         Conditional model([&] { return c.Use(rank, step); });
         FullyShardOptions options = Summing();
-        options.forward_prefetch = options.backward_prefetch = c.prefetch;
+        options.prefetch.forward = options.prefetch.backward = c.prefetch;
         CH_RETURN_IF_ERROR(FullyShard(model.b, mesh, options));
         CH_RETURN_IF_ERROR(FullyShard(model.a, mesh, options));
         CH_RETURN_IF_ERROR(FullyShard(model, mesh, options));
         nn::Module& unused = model.b;
-        CH_ASSIGN_OR_RETURN(auto sharded,
-                            ShardedModule::Of(c.whole ? model : unused));
-        sharded.SetReduceUnusedParams(true);
+        CH_RETURN_IF_ERROR(Configure(c.whole ? model : unused, [](Settings& s) {
+          s.reduce_unused_params = true;
+        }));
         for (; step < kSteps; ++step) {
           CH_RETURN_IF_ERROR(Train(c, mesh, model));
           IntegerDescent(model);
@@ -156,7 +156,7 @@ TEST(UnusedParametersTest, RanksMayDifferOnEveryMesh) {
   }
 }
 
-// Without SetReduceUnusedParams ranks must use the same parameters.
+// Without reduce_unused_params ranks must use the same parameters.
 struct Forgetful {
   Axes axes;
   BranchUse other;
@@ -199,17 +199,20 @@ class ForgottenOptionTest : public ::testing::TestWithParam<Forgetful> {};
 absl::Status TrainForgetfully(const Forgetful& f, const DeviceMesh& mesh,
                               Conditional& model) {
   FullyShardOptions options = Summing();
-  options.forward_prefetch = options.backward_prefetch = f.prefetch;
+  options.prefetch.forward = options.prefetch.backward = f.prefetch;
   if (!f.whole) {
     CH_RETURN_IF_ERROR(FullyShard(model.a, mesh, options));
     CH_RETURN_IF_ERROR(FullyShard(model.b, mesh, options));
   }
   CH_RETURN_IF_ERROR(FullyShard(model, mesh, options));
   CH_ASSIGN_OR_RETURN(auto sharded, ShardedModule::Of(model));
-  sharded.SetManualBackwardFinalization(f.manual);
+  CH_RETURN_IF_ERROR(
+      Configure(model, [&](Settings& s) { s.manual_finalization = f.manual; }));
   for (int step = 0; step < kSteps; ++step) {
     for (int i = 0; i < f.microbatches; ++i) {
-      sharded.SetRequiresGradientSync(i + 1 == f.microbatches);
+      CH_RETURN_IF_ERROR(Configure(model, [&](Settings& s) {
+        s.requires_gradient_sync = i + 1 == f.microbatches;
+      }));
       Tensor x = BatchOf(0, 1, step);
       x.set_requires_grad(true);
       CH_RETURN_IF_ERROR(Backward(Sum(model.Forward(x))));
@@ -239,7 +242,7 @@ TEST_P(ForgottenOptionTest, IsAnErrorNamingParameterAndRanksOnEveryRank) {
   for (const absl::Status& of_rank : statuses) {
     const std::string message(of_rank.message());
     EXPECT_THAT(message, HasSubstr("b.weight"));
-    EXPECT_THAT(message, HasSubstr("SetReduceUnusedParams"));
+    EXPECT_THAT(message, HasSubstr("Settings::reduce_unused_params"));
     EXPECT_THAT(message, HasSubstr(absl::StrCat("rank ", ranks - 1)));
   }
 }
