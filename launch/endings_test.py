@@ -22,8 +22,10 @@ sys.path.append(os.path.join(sys.path[0], "../testing"))
 import beside  # noqa: E402
 from held_port import hold_port  # noqa: E402
 from mpi_place import environment_in, make_place  # noqa: E402
+from own_lines import own_lines  # noqa: E402
 
 TWO_HOSTS, PROGRAM = sys.argv.pop(), sys.argv.pop()
+NAME = os.path.basename(PROGRAM)
 LONG = 60
 # The start of MPI has the first, on a machine that is busy, too.
 TIMES = ["--timeout=30s", "--heartbeat_timeout=10s"]
@@ -49,6 +51,29 @@ def name_of(process):
         return file.read().rstrip()
 
 
+def listening(process):
+    """The IPv4 addresses on which it listens, and "::" for IPv6."""
+    inodes = set()
+    for fd in os.listdir(f"/proc/{process}/fd"):
+        try:
+            link = os.readlink(f"/proc/{process}/fd/{fd}")
+        except OSError:
+            continue  # It was closed meanwhile.
+        if link.startswith("socket:["):
+            inodes.add(link[len("socket:["):-1])
+    addresses = []
+    for table in "tcp", "tcp6":
+        with open(f"/proc/{process}/net/{table}", encoding="utf-8") as file:
+            for line in file.readlines()[1:]:
+                fields = line.split()
+                if fields[3] != "0A" or fields[9] not in inodes:
+                    continue
+                address = bytes.fromhex(fields[1].partition(":")[0])
+                addresses.append(".".join(map(str, reversed(address)))
+                                 if table == "tcp" else "::")
+    return addresses
+
+
 class Job:
     """Processes of PROGRAM, and what they print."""
 
@@ -69,9 +94,9 @@ class Job:
             raise AssertionError(line + self.processes[0].stderr.read())
 
     def end(self):
-        """The exit statuses, and the lines of stderr."""
+        """The exit statuses, and the lines of the ranks' own on stderr."""
         said = "".join(p.communicate(timeout=LONG)[1] for p in self.processes)
-        return [p.returncode for p in self.processes], said.splitlines()
+        return [p.returncode for p in self.processes], own_lines(said, NAME)
 
 
 class JobsTest(unittest.TestCase):
@@ -84,12 +109,23 @@ class JobsTest(unittest.TestCase):
                    [{**self.environment, **variables}])
 
     def plain(self, ranks, *flags, **variables):
+        return self.ranks_of_plain(range(ranks), ranks, *flags, **variables)
+
+    def ranks_of_plain(self, started, ranks, *flags, **variables):
         port = str(hold_port(self))
-        return Job(self, [[PROGRAM, *TIMES, *flags]] * ranks,
+        return Job(self, [[PROGRAM, *TIMES, *flags]] * len(started),
                    [{**self.environment, "RANK": str(rank),
                      "WORLD_SIZE": str(ranks), "MASTER_ADDR": "127.0.0.1",
                      "MASTER_PORT": port, **variables}
-                    for rank in range(ranks)])
+                    for rank in started])
+
+    def await_threads(self, process):
+        """Returns once it waits for others: gRPC has threads then."""
+        until = time.monotonic() + LONG
+        while len(os.listdir(f"/proc/{process.pid}/task")) < 4:
+            self.assertIsNone(process.poll())
+            self.assertLess(time.monotonic(), until)
+            time.sleep(0.02)
 
     def mpirun(self, ranks, *flags, options=(), **variables):
         return Job(self, [["mpirun", "--oversubscribe", "-np", str(ranks),
@@ -202,6 +238,58 @@ class EndingsTest(JobsTest):
         self.assertEqual(statuses, [1, 1])
         self.assertEqual(len(said), 1, said)
         self.assertRegex(said[0], "program: rank 1: the disk is full$")
+
+    def test_a_signal_ends_who_waits_for_other_ranks(self):
+        for rank in 0, 1:
+            with self.subTest(rank=rank):
+                job = self.ranks_of_plain([rank], 2)
+                [process] = job.processes
+                self.await_threads(process)
+                process.send_signal(signal.SIGTERM)
+                self.assertEqual(job.end(), ([-signal.SIGTERM], []))
+
+    def test_ranks_0_and_1_that_are_killed_together_are_reported(self):
+        job = self.plain(4, PROBE_STOP=self.dir)
+        job.await_running()
+        for process in job.processes[:2]:
+            process.kill()
+        statuses, said = job.end()
+        self.assertEqual(statuses, [-signal.SIGKILL] * 2 + [1, 1])
+        self.assertEqual(len(said), 1, said)
+        self.assertRegex(said[0], r"^\[rank [23]\] probe_program: rank 0: process "
+                         r"\d+ on host \S+, which coordinates the job, died")
+
+    def test_a_pause_of_all_ranks_is_none_of_the_job(self):
+        job = self.plain(3, "--timeout=2s", "--stop_status=0",
+                         PROBE_STOP=self.dir)
+        job.await_running()
+        for process in job.processes:
+            process.send_signal(signal.SIGSTOP)
+        time.sleep(5)
+        for process in job.processes:
+            process.send_signal(signal.SIGCONT)
+        time.sleep(1)
+        job.processes[0].send_signal(signal.SIGTERM)
+        self.assertEqual(job.end(), ([0] * 3, []))
+
+    def test_nothing_of_the_job_listens_beyond_this_host(self):
+        job = self.mpirun(3, "--stop_status=0", PROBE_STOP=self.dir)
+        job.await_running()
+        ranks = children_of(job.processes[0].pid)
+        self.assertEqual(len(ranks), 3)
+        for rank in ranks:
+            self.assertEqual([address for address in listening(rank)
+                              if not address.startswith("127.")], [])
+        job.processes[0].send_signal(signal.SIGTERM)
+        job.end()
+
+    def test_all_that_ranks_print_arrives(self):
+        lines = 20000
+        job = self.mpirun(2, options=["--enable-recovery"],
+                          PROBE_LINES=str(lines), PROBE_FAULT="error",
+                          PROBE_FAULT_RANK="1")
+        out = job.processes[0].communicate(timeout=LONG)[0]
+        self.assertEqual(out.count("a line of rank 0\n"), lines)
 
     def test_nobody_s_on_stop_runs_without_a_stop(self):
         self.assertEqual(self.alone(PROBE_HOSTS="1").end(), ([0], []))
@@ -411,81 +499,6 @@ class LossesTest(JobsTest):
                 self.assertRegex(
                     said[0], rf"^probe_program: rank 2: process \d+ on host "
                     rf"\S+ {words}")
-
-    def end_held(self, path):
-        with open(path, encoding="utf-8") as file:
-            for process in file.read().split():
-                try:
-                    os.kill(int(process), signal.SIGKILL)
-                except ProcessLookupError:
-                    pass
-
-    def test_an_mpirun_that_hangs_is_ended_with_its_files(self):
-        # mpirun waits for all that may still print, and what is no child of its
-        # own it never ends: processes that outlive their ranks.
-        held = ["sh", "-c", 'setsid sleep "$0" & echo $! >>"$1"; shift; exec "$@"',
-                str(2 * LONG), os.path.join(self.dir, "held")]
-        self.addCleanup(self.end_held, held[-1])
-        # In /dev/shm, where they lie for users.
-        job = self.mpirun(3, options=["--enable-recovery", *held],
-                          PROBE_STOP=self.dir,
-                          OMPI_MCA_btl_vader_backing_directory="/dev/shm")
-        job.await_running()
-        mpirun = job.processes[0]
-        ranks = children_of(mpirun.pid)
-        self.assertEqual(len(ranks), 3)
-        with open(f"/proc/{ranks[0]}/environ", encoding="utf-8") as file:
-            [name] = [text.partition("=")[2] for text in file.read().split("\0")
-                      if text.startswith("PMIX_NAMESPACE=")]
-
-        def files():
-            # Of Open MPI's vader_segment.HOST.USER.JOB.RANK.
-            return [file for file in os.listdir("/dev/shm")
-                    if f".{int(name):x}." in file]
-
-        self.assertEqual(len(files()), 3, os.listdir("/dev/shm"))
-        os.kill(ranks[1], signal.SIGKILL)
-        # One that is stopped does not hang.
-        until = time.monotonic() + LONG
-        while children_of(mpirun.pid):
-            self.assertLess(time.monotonic(), until)
-            time.sleep(0.1)
-        mpirun.send_signal(signal.SIGSTOP)
-        time.sleep(15)
-        self.assertIsNone(mpirun.poll())
-        mpirun.send_signal(signal.SIGCONT)
-        statuses, said = job.end()
-        self.assertEqual(statuses, [-signal.SIGKILL], said)
-        until = time.monotonic() + LONG
-        while True:
-            left = files()
-            left += [n for n in os.listdir(self.dir) if n.startswith("ompi.")]
-            if not left:
-                break
-            self.assertLess(time.monotonic(), until, left)
-            time.sleep(0.1)
-
-    def test_shared_memory_goes_whose_process_was_killed_as_it_made_it(self):
-        # mpirun has not been told of it by then. Rank 0 makes that of windows.
-        for kind, rank in ("vader_segment", 2), ("osc_sm", 0):
-            with self.subTest(kind=kind):
-                number = os.path.join(self.dir, kind)
-                told = ["sh", "-c", 'echo "$PMIX_NAMESPACE" >"$0"; exec "$@"',
-                        number]
-                job = self.mpirun(3, options=["--enable-recovery", *told],
-                                  PROBE_MPI="ftruncate " + kind,
-                                  PROBE_FAULT_RANK=str(rank),
-                                  PROBE_SIGNAL=str(int(signal.SIGKILL)))
-                _, said = job.end()
-                said = [line for line in said if "program: " in line]
-                self.assertEqual(len(said), 1, said)
-                self.assertIn(f"program: rank {rank}: process ", said[0])
-                with open(number, encoding="utf-8") as file:
-                    files = f".{int(file.read()):x}."
-                until = time.monotonic() + LONG
-                while [n for n in os.listdir("/dev/shm") if files in n]:
-                    self.assertLess(time.monotonic(), until, files)
-                    time.sleep(0.1)
 
     def test_a_link_that_is_cut(self):
         said = self.two_hosts("--timeout=4s", options=["--enable-recovery"],

@@ -16,6 +16,7 @@ namespace {
 
 constexpr const char* kVariables[] = {
     "CROSSHATCH_COORDINATOR",
+    "CROSSHATCH_JOB_ID",
     "CROSSHATCH_JOB_TOKEN",
     "LOCAL_RANK",
     "LOCAL_WORLD_SIZE",
@@ -291,6 +292,7 @@ absl::Status CheckSameAnswer(const Environment& environment,
 }
 
 absl::Status ReadToken(const Environment& environment, LaunchInfo& info) {
+  info.id = Get(environment, "CROSSHATCH_JOB_ID");
   const auto token = environment.find("CROSSHATCH_JOB_TOKEN");
   if (token == environment.end()) return absl::OkStatus();
   if (token->second.empty()) {

@@ -59,6 +59,9 @@ struct LaunchInfo {
   /// Everything that takes part must know it (CROSSHATCH_JOB_TOKEN); empty
   /// where the user gave none.
   std::string token;
+  /// Another one for each job (CROSSHATCH_JOB_ID); empty where the user gave
+  /// none.
+  std::string id;
 };
 
 using Environment = std::map<std::string, std::string>;

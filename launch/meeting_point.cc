@@ -34,9 +34,10 @@ MeetingPoint MeetingPointOf(const LaunchInfo& info) {
     const bool is_one_host = info.size == 1 || info.local_size == info.size;
     point.host = is_one_host ? "127.0.0.1" : ThisHost();
   }
-  if (point.token.empty() && point.port != 0) {
-    point.token = absl::StrCat("job ", info.job);
-  }
+  // Under mpirun it is random, and another one for each job.
+  if (point.port == 0) return point;
+  if (point.token.empty()) point.token = absl::StrCat("job ", info.job);
+  if (!info.id.empty()) absl::StrAppend(&point.token, " id ", info.id);
   return point;
 }
 

@@ -22,7 +22,7 @@ struct MeetingPoint {
 ///
 /// Where the user gave no token it is made of what the launcher tells all
 /// processes, which others on the machine can find out: it keeps jobs apart and
-/// is no secret.
+/// is no secret. The job's id is part of it.
 MeetingPoint MeetingPointOf(const LaunchInfo& info);
 
 /// Whether rank 0 has to choose the port and tell the others.

@@ -141,6 +141,11 @@ int Main(int argc, char** argv) {
       argc, argv,
       [](World& world) -> absl::Status {
         if (!Variable("PROBE_HOSTS").empty()) return PrintHosts(world);
+        if (world.rank() == 0) {
+          const int lines = std::atoi(Variable("PROBE_LINES").c_str());
+          for (int i = 0; i < lines; ++i) std::puts("a line of rank 0");
+          std::fflush(stdout);
+        }
         if (!Variable("PROBE_MPI").empty() ||
             (Variable("PROBE_STOP").empty() &&
              Variable("PROBE_FAULT_RANK").empty())) {

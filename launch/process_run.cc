@@ -5,7 +5,6 @@
 
 #include <algorithm>
 #include <atomic>
-#include <cstdio>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -28,7 +27,6 @@
 #include "crosshatch/comm/return_grace.h"
 #include "crosshatch/launch/agreed_options.h"
 #include "crosshatch/launch/device_choice.h"
-#include "crosshatch/launch/hung_launcher.h"
 #include "crosshatch/launch/meeting_file.h"
 #include "crosshatch/launch/meeting_point.h"
 #include "crosshatch/launch/reachable_host.h"
@@ -56,18 +54,6 @@ Member ThisMember(const LaunchInfo& info) {
   member.set_wrong(info.outside);
   return member;
 }
-
-/// While there is one, the flag is set: also where what it stands for throws.
-class Inside {
- public:
-  explicit Inside(std::atomic<bool>& flag) : flag_(flag) { flag_ = true; }
-  ~Inside() { flag_ = false; }
-  Inside(const Inside&) = delete;
-  Inside& operator=(const Inside&) = delete;
-
- private:
-  std::atomic<bool>& flag_;
-};
 
 /// One process's part of a job.
 class Process {
@@ -110,8 +96,6 @@ class Process {
   std::string LateEnd() const;
   absl::Status OtherWorld(const std::string& says_mpi,
                           const std::string& says_launcher) const;
-  /// Sees to it that mpirun ends after a job that has failed.
-  void MindLauncher() const;
   /// Ends this process, which a lost one keeps in MPI, in step with the others.
   void LeaveMpi(const std::string& late);
   /// Calls `fn` in bounded time: it ends on no failure of its own.
@@ -140,7 +124,6 @@ class Process {
   std::atomic<int> stays_ms_ = 0;
   // From then on an error is told of by the rank in which it began.
   bool has_run_ = false;
-  std::atomic<bool> is_in_function_ = false;
   std::atomic<bool> has_announced_ = false;
   bool has_mpi_ = false;
   std::string coordinator_host_;
@@ -238,16 +221,7 @@ bool Process::SpeaksForHost(absl::Duration stays) {
   return is_first;
 }
 
-void Process::MindLauncher() const {
-  const std::string& file = info_.meeting_file;
-  // Where there is such a file all processes are on one host, and mpirun's.
-  if (file.empty()) return;
-  EndLauncherThatHangs(file.substr(0, file.rfind('/')),
-                       info_.job.substr(info_.job.find('/') + 1));
-}
-
 void Process::LeaveMpi(const std::string& late) {
-  MindLauncher();
   if (client_ == nullptr) {
     if (SpeaksForHost()) say_(WithCause(late));
     absl::SleepFor(absl::Milliseconds(stays_ms_.load()));
@@ -337,12 +311,6 @@ absl::Status Process::Connect(const MeetingPoint& point) {
                  const coordination::Roster& roster) {
             OnFailure(notice, roster);
           },
-      .end_process =
-          [this](const std::string& message) {
-            // Elsewhere than in its function it is not the rank's fault.
-            if (is_in_function_) std::fprintf(stderr, "%s\n", message.c_str());
-            _exit(1);
-          },
       .still_hopes = [this] { return !IsSpokenOf(Topic()); }};
   auto client = CoordinationClient::Connect(point.host, point.port, self_,
                                             point.token, std::move(options));
@@ -405,13 +373,14 @@ absl::Status Process::Meet() {
 void Process::OnFailure(const FailureNotice& notice,
                         const coordination::Roster& roster) {
   const bool lost_rank_0 = notice.process_lost && notice.world_ranks[0] == 0;
-  bool speaks = info_.rank == 0;
-  if (lost_rank_0 && !speaks) {
-    speaks = roster.has_started
-                 ? SpeaksWithoutRank0(info_.rank, roster.first_elsewhere)
-                 : SpeaksForHost(kOthersStart);
+  // Of those that are left one of each host does, whoever else is lost with
+  // rank 0. The others miss it about now.
+  if (info_.rank == 0 ||
+      (lost_rank_0 &&
+       SpeaksForHost(roster.has_started ? times_.interval() + kSpeakerStays
+                                        : kOthersStart))) {
+    say_(std::string(coordination::ResultOf(notice).message()));
   }
-  if (speaks) say_(std::string(coordination::ResultOf(notice).message()));
   has_announced_ = true;
   std::lock_guard lock(deadline_mutex_);
   if (deadline_ != nullptr) deadline_->Expire();
@@ -503,7 +472,6 @@ absl::Status Process::RunRanks(absl::FunctionRef<absl::Status(World&)> fn) {
           absl::StrCat("rank ", info_.rank, " of ", info_.size));
     }
     has_run_ = true;
-    const Inside inside(is_in_function_);
     return fn(world);
   };
   // Where rank 0's choice was told by MPI, it is there already.
@@ -558,7 +526,6 @@ absl::Status Process::RunJob(absl::FunctionRef<absl::Status(World&)> fn) {
 
 absl::Status Process::Run(absl::FunctionRef<absl::Status(World&)> fn) {
   const absl::Status status = RunJob(fn);
-  if (!status.ok()) MindLauncher();
   absl::SleepFor(absl::Milliseconds(stays_ms_.load()));
   return status;
 }

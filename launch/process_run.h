@@ -20,9 +20,8 @@ using Say = std::function<void(const std::string& text)>;
 /// (comm/coordination), which rank 0's process runs, and then MPI.
 ///
 /// Of what goes wrong, one process speaks: that of rank 0, as soon as it is
-/// known; if that is the one that is dead, the lowest of the others, and the
-/// lowest on another host, in case all of its host is. A process speaks of an
-/// error of its own besides if nobody else does.
+/// known; if that is the one that is dead, one process of each host. A process
+/// speaks of an error of its own besides if nobody else does.
 ///
 /// \pre plan.backend is kMpi.
 /// \param say called from any thread, for each line that this process prints.

@@ -4,6 +4,7 @@
 #include <errno.h>
 
 #include <cstdio>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -106,7 +107,9 @@ int Run(absl::FunctionRef<absl::Status(World&)> fn, const RunOptions& asked) {
     options.device = Device::Kind::kCpu;
   }
   const StopSignals signals;
+  std::optional<EndsByStopSignal> waiting;
   const auto run_rank = [&](World& world) -> absl::Status {
+    if (waiting.has_value()) waiting.reset();
     CH_RETURN_IF_ERROR(fn(world));
     if (!signals.was_agreed() || !options.on_stop) return absl::OkStatus();
     return options.on_stop(world);
@@ -114,6 +117,8 @@ int Run(absl::FunctionRef<absl::Status(World&)> fn, const RunOptions& asked) {
   const std::string prefix = PrefixOf(plan->info.rank, options);
   absl::Status status;
   if (plan->backend == Backend::kMpi) {
+    // Reset by the one rank of this process.
+    waiting.emplace();
     status = RunAsProcess(
         *plan, options, run_rank,
         [&prefix](const std::string& text) { Print(prefix, text); });

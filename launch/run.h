@@ -15,9 +15,11 @@ namespace crosshatch {
 
 /// Finds out how this program was started and runs `fn` as the ranks of this
 /// process: one, where mpirun, srun, torchrun or variables say which, else
-/// options.ranks threads. Listens to SIGTERM and SIGINT: a first one does no
-/// more than make StopRequested true (launch/stop.h), and a program that never
-/// asks goes on until a second one ends it.
+/// options.ranks threads. Catches SIGTERM and SIGINT from the call of `fn` on:
+/// a first one does no more than make StopRequested true (launch/stop.h), and a
+/// program that never calls that goes on until a second one ends it. Before
+/// that, as while other ranks are waited for, the first one ends the process
+/// within a second or two.
 /// What goes wrong is printed to stderr once for the job, with every rank that
 /// is meant; where processes cannot reach one another, once on each host.
 /// A process that is a rank runs one job: where that went well, MPI, if Run had

@@ -25,13 +25,20 @@ struct SocketName {
   }
 };
 
-SocketName NameOf(const std::string& topic) {
+/// Whether the name is had by a process of this user.
+enum class Holder : uint8_t { kNobody, kThisUser, kAnother };
+
+/// Another user may have a name by chance or by malice: then all processes of
+/// this one take the next.
+constexpr int kMostNames = 8;
+
+SocketName NameOf(const std::string& topic, int number) {
   uint64_t hash = 14695981039346656037u;
   for (const char c : topic) {
     hash = (hash ^ static_cast<unsigned char>(c)) * 1099511628211u;
   }
   const std::string text =
-      absl::StrCat("crosshatch/", getuid(), "/", absl::Hex(hash));
+      absl::StrCat("crosshatch/", getuid(), "/", absl::Hex(hash), "/", number);
   SocketName name;
   name.address.sun_family = AF_UNIX;
   std::memcpy(name.address.sun_path + 1, text.data(), text.size());
@@ -44,11 +51,27 @@ int UnixSocket() {
   return socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
 }
 
-}  // namespace
-
-bool SpeaksWithoutRank0(int rank, int first_elsewhere) {
-  return rank == 1 || rank == first_elsewhere;
+Holder HolderOf(const SocketName& name) {
+  const int asking = UnixSocket();
+  if (asking < 0) return Holder::kNobody;
+  Holder holder = Holder::kNobody;
+  if (connect(asking, name.get(), name.size) == 0) {
+    // Of the listener.
+    ucred peer = {};
+    socklen_t size = sizeof peer;
+    const bool is_known =
+        getsockopt(asking, SOL_SOCKET, SO_PEERCRED, &peer, &size) == 0;
+    holder = is_known && peer.uid == geteuid() ? Holder::kThisUser
+                                               : Holder::kAnother;
+  } else if (errno == EAGAIN) {
+    // So many ask that it takes no more of them.
+    holder = Holder::kThisUser;
+  }
+  close(asking);
+  return holder;
 }
+
+}  // namespace
 
 std::string NameOfParent() {
   struct stat numbers = {};
@@ -57,27 +80,29 @@ std::string NameOfParent() {
 }
 
 bool SpeaksFirst(const std::string& topic) {
-  const SocketName name = NameOf(topic);
-  const int held = UnixSocket();  // Until the process ends.
-  if (held >= 0 && bind(held, name.get(), name.size) != 0) {
+  for (int number = 0; number < kMostNames; ++number) {
+    const SocketName name = NameOf(topic, number);
+    const int held = UnixSocket();  // Until the process ends.
+    if (held < 0) break;
+    if (bind(held, name.get(), name.size) == 0) {
+      listen(held, SOMAXCONN);
+      return true;
+    }
     const bool is_taken = errno == EADDRINUSE;
     close(held);
-    // Whatever else may be wrong, an error that nobody prints is worse.
-    return !is_taken;
+    if (!is_taken) break;
+    if (HolderOf(name) != Holder::kAnother) return false;
   }
-  if (held >= 0) listen(held, SOMAXCONN);
+  // Whatever else may be wrong, an error that nobody prints is worse.
   return true;
 }
 
 bool IsSpokenOf(const std::string& topic) {
-  const SocketName name = NameOf(topic);
-  const int asking = UnixSocket();
-  if (asking < 0) return false;
-  // It is also there where so many ask that it takes no more of them.
-  const bool is_there =
-      connect(asking, name.get(), name.size) == 0 || errno == EAGAIN;
-  close(asking);
-  return is_there;
+  for (int number = 0; number < kMostNames; ++number) {
+    const Holder holder = HolderOf(NameOf(topic, number));
+    if (holder != Holder::kAnother) return holder == Holder::kThisUser;
+  }
+  return false;
 }
 
 }  // namespace crosshatch

@@ -8,16 +8,10 @@
 
 namespace crosshatch {
 
-/// Whether `rank` is to say that rank 0, which speaks for the job, is lost: the
-/// lowest rank that is left, and, since rank 0's whole host may be, the lowest
-/// one of another host. The others stay silent, so that there is one line, or
-/// two at most.
-/// \param first_elsewhere the lowest rank on another host than rank 0's, or -1.
-bool SpeaksWithoutRank0(int rank, int first_elsewhere);
-
 /// \name Who speaks where processes cannot reach one another
 /// They may fail alike, and those of a host can at least see that one of them
-/// has said so. By a name in the host's memory, which goes with the process.
+/// has said so. By a name in the host's memory, which goes with the process and
+/// which counts only if this user has it.
 /// @{
 
 /// What has started this process, and others like it, as a topic has it: by its

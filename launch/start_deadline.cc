@@ -1,10 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "crosshatch/launch/start_deadline.h"
 
-#include <unistd.h>
-
 #include <utility>
 
+#include "crosshatch/base/end_process.h"
 #include "crosshatch/base/start_thread.h"
 #include "crosshatch/base/wait_time.h"
 
@@ -20,7 +19,7 @@ StartDeadline::StartDeadline(absl::Duration time, std::function<void()> say) {
         lock.unlock();
         say();
         // Nothing that a destructor would do can be waited for.
-        _exit(1);
+        EndProcess("");
       });
   // A system that has no thread left fails the start by itself soon.
   if (watch.ok()) watch_ = *std::move(watch);

@@ -2,14 +2,18 @@
 #include "crosshatch/launch/stop.h"
 
 #include <time.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <atomic>
+#include <chrono>
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
+#include "crosshatch/base/start_thread.h"
 #include "crosshatch/base/status_macros.h"
 #include "crosshatch/comm/communicator.h"
 
@@ -21,6 +25,7 @@ std::atomic<bool> stop_signalled = false;
 std::atomic<bool> stop_agreed = false;
 
 std::atomic<int64_t> stop_signalled_at_ms = 0;
+std::atomic<int> stop_signal = SIGTERM;
 
 /// What tells somebody who has lost patience from a terminal and a launcher
 /// that both send the signal they got.
@@ -38,6 +43,7 @@ void OnStopSignal(int signal) {
   const int64_t now = std::max<int64_t>(NowMs(), 1);
   int64_t first = 0;
   if (stop_signalled_at_ms.compare_exchange_strong(first, now)) {
+    stop_signal = signal;
     stop_signalled = true;
     return;
   }
@@ -82,5 +88,31 @@ StopSignals::~StopSignals() {
 }
 
 bool StopSignals::was_agreed() const { return stop_agreed; }
+
+EndsByStopSignal::EndsByStopSignal() {
+  auto thread = StartThread("the watch for signals before ranks run", [this] {
+    constexpr std::chrono::milliseconds kPause(50);
+    std::unique_lock lock(mutex_);
+    const auto is_over = [this] { return is_over_; };
+    while (!changed_.wait_for(lock, kPause, is_over)) {
+      const int64_t at = stop_signalled_at_ms;
+      if (at == 0 || NowMs() - at < kOneStopMs) continue;
+      std::signal(stop_signal, SIG_DFL);
+      // To the process: this thread may not be one that takes it.
+      kill(getpid(), stop_signal);
+    }
+  });
+  // A system that has no thread left fails the start by itself soon.
+  if (thread.ok()) thread_ = *std::move(thread);
+}
+
+EndsByStopSignal::~EndsByStopSignal() {
+  {
+    std::lock_guard lock(mutex_);
+    is_over_ = true;
+  }
+  changed_.notify_one();
+  if (thread_.joinable()) thread_.join();
+}
 
 }  // namespace crosshatch

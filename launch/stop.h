@@ -7,7 +7,10 @@
 /// preemption and Ctrl-C send. Run (launch/run.h) listens; the program asks
 /// between its steps, and all ranks get the same answer at the same step.
 
+#include <condition_variable>
 #include <csignal>
+#include <mutex>
+#include <thread>
 
 #include "absl/status/statusor.h"
 #include "crosshatch/comm/world.h"
@@ -40,6 +43,25 @@ class StopSignals {
  private:
   struct sigaction term_before_;
   struct sigaction int_before_;
+};
+
+/// Ends the process by a stop signal that StopSignals has caught, about a
+/// second after it: what the job fails with at the same time, as when mpirun
+/// signals its processes because one has ended, can be printed till then. For
+/// as long as there is one: before a rank's function runs, there is nothing to
+/// save.
+class EndsByStopSignal {
+ public:
+  EndsByStopSignal();
+  ~EndsByStopSignal();
+  EndsByStopSignal(const EndsByStopSignal&) = delete;
+  EndsByStopSignal& operator=(const EndsByStopSignal&) = delete;
+
+ private:
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  bool is_over_ = false;
+  std::thread thread_;
 };
 
 }  // namespace crosshatch
