@@ -5,10 +5,38 @@
 #include "absl/strings/str_join.h"
 
 namespace crosshatch {
+namespace {
+
+constexpr size_t kMostTerms = 8;
+
+/// The ranks without the word before them.
+std::string RankList(absl::Span<const int> ranks) {
+  if (ranks.size() <= kMostTerms) return absl::StrJoin(ranks, ", ");
+  std::string text;
+  size_t at = 0;
+  for (size_t term = 0; at < ranks.size(); ++term) {
+    if (term == kMostTerms) {
+      absl::StrAppend(&text, " and ", ranks.size() - at, " more");
+      break;
+    }
+    size_t end = at + 1;
+    while (end < ranks.size() && ranks[end] == ranks[end - 1] + 1) ++end;
+    absl::StrAppend(&text, term == 0 ? "" : ", ", ranks[at]);
+    if (end - at > 1) absl::StrAppend(&text, "-", ranks[end - 1]);
+    at = end;
+  }
+  return text;
+}
+
+}  // namespace
+
+std::string DescribeRanks(absl::Span<const int> ranks) {
+  return absl::StrCat(ranks.size() == 1 ? "rank " : "ranks ", RankList(ranks));
+}
 
 std::string Describe(const GroupKey& key) {
   return absl::StrCat("group '", key.name, "' (ranks ",
-                      absl::StrJoin(key.world_ranks, ", "), ")");
+                      RankList(key.world_ranks), ")");
 }
 
 absl::StatusOr<int> MemberIndex(const GroupKey& key, int world_rank,

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "absl/types/span.h"
 
 namespace crosshatch {
 
@@ -24,6 +25,10 @@ struct GroupKey {
 
   friend auto operator<=>(const GroupKey&, const GroupKey&) = default;
 };
+
+/// Returns ranks for messages: "rank 3", "ranks 0, 2", and of more than eight
+/// their ranges, of which the first eight are named: "ranks 1-2999".
+std::string DescribeRanks(absl::Span<const int> ranks);
 
 /// "group 'tp' (ranks 0, 2)", for messages.
 std::string Describe(const GroupKey& key);

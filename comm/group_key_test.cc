@@ -29,6 +29,18 @@ TEST(MemberIndex, RefusesWhatIsNoGroup) {
   EXPECT_THAT(refusal({}), HasSubstr("no member"));
 }
 
+TEST(DescribeRanks, BoundsWhatItNames) {
+  EXPECT_EQ(DescribeRanks({3}), "rank 3");
+  EXPECT_EQ(DescribeRanks({0, 2}), "ranks 0, 2");
+  std::vector<int> ranks;
+  for (int r = 1; r < 3000; ++r) ranks.push_back(r);
+  EXPECT_EQ(DescribeRanks(ranks), "ranks 1-2999");
+  ranks.clear();
+  for (int r = 0; r < 3000; r += 3) ranks.push_back(r);
+  EXPECT_EQ(DescribeRanks(ranks),
+            "ranks 0, 3, 6, 9, 12, 15, 18, 21 and 992 more");
+}
+
 TEST(GroupKey, DiffersByEachField) {
   const GroupKey key{"tp", {0, 1}, "tp"};
   EXPECT_EQ(key, (GroupKey{"tp", {0, 1}, "tp"}));

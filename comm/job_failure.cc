@@ -9,13 +9,26 @@
 
 namespace crosshatch {
 
+std::string BoundedText(const std::string& text, size_t most) {
+  if (text.size() <= most) return text;
+  return absl::StrCat(text.substr(0, most), "... (", text.size(), " bytes)");
+}
+
+absl::Status BoundedError(const absl::Status& error) {
+  constexpr size_t kMost = size_t{16} << 10;
+  if (error.message().size() <= kMost) return error;
+  return absl::Status(error.code(),
+                      BoundedText(std::string(error.message()), kMost));
+}
+
 const absl::Status& JobFailure::For(int world_rank) const {
   const bool failed_itself = std::find(world_ranks.begin(), world_ranks.end(),
                                        world_rank) != world_ranks.end();
   return failed_itself ? own : induced;
 }
 
-JobFailure FailureOfRank(int rank, const absl::Status& error) {
+JobFailure FailureOfRank(int rank, const absl::Status& unbounded) {
+  const absl::Status error = BoundedError(unbounded);
   // What ranks have told one another says where it happened, which need not be
   // on the first of them that ends by it.
   const bool names_ranks = absl::StartsWith(error.message(), "on rank");
@@ -30,7 +43,8 @@ JobFailure FailureOfRank(int rank, const absl::Status& error) {
 }
 
 JobFailure FailureOfGroup(std::vector<int> world_ranks,
-                          const absl::Status& error) {
+                          const absl::Status& unbounded) {
+  const absl::Status error = BoundedError(unbounded);
   return {.result = error,
           .world_ranks = std::move(world_ranks),
           .own = error,

@@ -8,6 +8,8 @@
 /// who will not come. Those that failed by themselves get their own error, all
 /// others are told of it.
 
+#include <cstddef>
+#include <string>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -29,8 +31,17 @@ struct JobFailure {
   const absl::Status& For(int world_rank) const;
 };
 
-/// `rank` failed with `error`, alone. The result names the rank, unless the
-/// error begins with "on rank": then it names those that it happened on.
+/// Returns `text`, or of a longer one its beginning and how long it is: at most
+/// `most` bytes and a few words.
+std::string BoundedText(const std::string& text, size_t most);
+
+/// Returns `error` with a text of at most 16 KiB and a few words. What ranks
+/// send one another of a failure is small, however long a rank's own error is.
+absl::Status BoundedError(const absl::Status& error);
+
+/// `rank` failed with `error`, alone. Bounds its text, as the next one does.
+/// The result names the rank, unless the error begins with "on rank": then it
+/// names those that it happened on.
 JobFailure FailureOfRank(int rank, const absl::Status& error);
 
 /// A group of `world_ranks` failed with `error`, which names it.

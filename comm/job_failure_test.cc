@@ -39,5 +39,19 @@ TEST(JobFailure, OfANoticeIsWhatItTellsOf) {
   EXPECT_EQ(FailureOf({.error = error}).result, error) << "of no rank";
 }
 
+TEST(JobFailure, IsSmallHoweverLongTheErrorIs) {
+  const absl::Status error =
+      absl::InternalError("bad" + std::string(5 << 20, 'x'));
+  for (const JobFailure& failure :
+       {FailureOfRank(2, error), FailureOfGroup({1, 2}, error)}) {
+    for (const absl::Status* each :
+         {&failure.result, &failure.own, &failure.induced}) {
+      EXPECT_LT(each->message().size(), size_t{17} << 10);
+      EXPECT_NE(each->message().find("bad"), std::string::npos);
+      EXPECT_NE(each->message().find("5242883 bytes"), std::string::npos);
+    }
+  }
+}
+
 }  // namespace
 }  // namespace crosshatch

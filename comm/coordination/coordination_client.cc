@@ -1,26 +1,30 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "crosshatch/comm/coordination/coordination_client.h"
 
-#include <unistd.h>
-
 #include <algorithm>
-#include <cstdio>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "crosshatch/base/end_process.h"
 #include "crosshatch/base/start_thread.h"
 #include "crosshatch/base/status_macros.h"
 #include "crosshatch/comm/coordination/failure_message.h"
 #include "crosshatch/comm/coordination/steady_time.h"
+#include "crosshatch/comm/job_failure.h"
 
 namespace crosshatch::coordination {
 namespace {
 
-/// Ends the process as it is: its threads may be in any state.
-void PrintAndExit(const std::string& message) {
-  std::fprintf(stderr, "%s\n", message.c_str());
-  std::fflush(stderr);
-  _exit(1);
+/// A message has to be smaller than the 4 MiB that gRPC takes, or it ends its
+/// stream.
+constexpr size_t kMostValueBytes = size_t{1} << 20;
+constexpr size_t kMostTextBytes = 4096;
+
+Member Bounded(Member member) {
+  member.set_host(BoundedText(member.host(), kMostTextBytes));
+  member.set_program(BoundedText(member.program(), kMostTextBytes));
+  member.set_wrong(BoundedText(member.wrong(), kMostTextBytes));
+  return member;
 }
 
 std::string Rounded(absl::Duration time) {
@@ -30,7 +34,7 @@ std::string Rounded(absl::Duration time) {
 }  // namespace
 
 CoordinationClient::CoordinationClient(Member self, ClientOptions options)
-    : self_(std::move(self)), options_(std::move(options)) {}
+    : self_(Bounded(std::move(self))), options_(std::move(options)) {}
 
 absl::StatusOr<std::unique_ptr<CoordinationClient>> CoordinationClient::Connect(
     const std::string& host, int port, const Member& self,
@@ -45,7 +49,7 @@ absl::StatusOr<std::unique_ptr<CoordinationClient>> CoordinationClient::Connect(
                    .broken = [&c] { c.Broken(); }}));
   ClientMessage registration;
   registration.mutable_registration()->set_token(token);
-  *registration.mutable_registration()->mutable_member() = self;
+  *registration.mutable_registration()->mutable_member() = c.self_;
   c.wire_->Send(std::move(registration));
   {
     std::lock_guard lock(c.mutex_);
@@ -55,6 +59,10 @@ absl::StatusOr<std::unique_ptr<CoordinationClient>> CoordinationClient::Connect(
       c.thread_,
       StartThread(absl::StrCat("the coordination thread of rank ", self.rank()),
                   [&c] { c.Run(); }));
+  CH_ASSIGN_OR_RETURN(
+      c.watchdog_,
+      StartThread(absl::StrCat("the watchdog of rank ", self.rank()),
+                  [&c] { c.Watch(); }));
   return client;
 }
 
@@ -77,6 +85,7 @@ CoordinationClient::~CoordinationClient() {
     changed_.notify_all();
   }
   if (thread_.joinable()) thread_.join();
+  if (watchdog_.joinable()) watchdog_.join();
 }
 
 void CoordinationClient::Received(const ServerMessage& message) {
@@ -84,9 +93,7 @@ void CoordinationClient::Received(const ServerMessage& message) {
   heard_ = SteadyNow();
   switch (message.kind_case()) {
     case ServerMessage::kStarted:
-      roster_ = {.has_started = true,
-                 .rank_0 = message.started().rank_0(),
-                 .first_elsewhere = message.started().first_elsewhere()};
+      roster_ = {.has_started = true, .rank_0 = message.started().rank_0()};
       break;
     case ServerMessage::kAnswer: {
       const auto found = answers_.find(message.answer().request());
@@ -123,6 +130,7 @@ void CoordinationClient::Add(FailureNotice notice) {
   if (notices_.empty()) failed_at_ = SteadyNow();
   notices_.push_back(std::move(notice));
   has_news_ = true;
+  changed_.notify_all();
 }
 
 void CoordinationClient::Lose(const std::string& how) {
@@ -164,6 +172,11 @@ absl::StatusOr<std::string> CoordinationClient::Request(ClientMessage message,
 
 absl::Status CoordinationClient::Put(const std::string& key,
                                      const std::string& value) {
+  if (key.size() + value.size() > kMostValueBytes) {
+    return absl::ResourceExhaustedError(absl::StrCat(
+        "the key '", BoundedText(key, 100), "' and its value have ",
+        key.size() + value.size(), " bytes; the most is ", kMostValueBytes));
+  }
   const int64_t id = NextRequest();
   ClientMessage message;
   message.mutable_put()->set_request(id);
@@ -265,37 +278,49 @@ void CoordinationClient::SetActivity(Activity activity) {
 
 std::string CoordinationClient::CurrentActivity() {
   std::lock_guard lock(activity_mutex_);
-  return activity_ ? activity_() : "";
+  return activity_ ? BoundedText(activity_(), kMostTextBytes) : "";
 }
 
-void CoordinationClient::CheckTimes(std::unique_lock<std::mutex>& lock) {
+void CoordinationClient::CheckSilence() {
   const absl::Time now = SteadyNow();
   // Who was stopped itself has heard of nobody.
   if (now - last_check_ > options_.times.heartbeat / 2) heard_ = now;
   last_check_ = now;
-  if (!has_lost_coordinator_ && !is_dismissed_ &&
-      now - heard_ > options_.times.heartbeat) {
-    const std::string silence =
-        absl::StrCat("no sign of it for ", Rounded(now - heard_));
-    Lose(absl::StrCat("does not answer: ", silence,
-                      ", as when a process is stopped or its host or network "
-                      "is down"));
-    ClientMessage message;
-    message.set_lost(absl::StrCat("had ", silence));
-    wire_->Send(std::move(message));
+  if (has_lost_coordinator_ || is_dismissed_ ||
+      now - heard_ <= options_.times.heartbeat) {
+    return;
   }
-  if (!notices_.empty() && !is_leaving_ && roster_.has_started && !is_late_ &&
-      now - failed_at_ > options_.leave) {
-    is_late_ = true;
-    const std::string message = absl::StrCat(
-        "[rank ", self_.rank(), "] the function of rank ", self_.rank(),
-        " did not come back within ", absl::FormatDuration(options_.leave),
-        " after the job failed, and its process is ended: ",
-        std::string(ResultOf(notices_[0]).message()));
-    lock.unlock();
-    (options_.end_process ? options_.end_process : PrintAndExit)(message);
-    lock.lock();
+  const std::string silence =
+      absl::StrCat("no sign of it for ", Rounded(now - heard_));
+  Lose(absl::StrCat("does not answer: ", silence,
+                    ", as when a process is stopped or its host or network "
+                    "is down"));
+  ClientMessage message;
+  message.set_lost(absl::StrCat("had ", silence));
+  wire_->Send(std::move(message));
+}
+
+void CoordinationClient::Watch() {
+  std::unique_lock lock(mutex_);
+  const auto is_late = [this] {
+    return !notices_.empty() && !is_leaving_ && roster_.has_started &&
+           SteadyNow() - failed_at_ > options_.leave;
+  };
+  while (!is_late()) {
+    if (is_ending_) return;
+    if (notices_.empty()) {
+      changed_.wait(lock, [this] { return is_ending_ || !notices_.empty(); });
+    } else {
+      changed_.wait_for(lock, std::chrono::milliseconds(10));
+    }
   }
+  const std::string message = absl::StrCat(
+      "[rank ", self_.rank(), "] rank ", self_.rank(),
+      " did not come back within ", absl::FormatDuration(options_.leave),
+      " after the job failed, and its process is ended: ",
+      std::string(ResultOf(notices_[0]).message()));
+  lock.unlock();
+  (options_.end_process ? options_.end_process : EndProcess)(message);
 }
 
 void CoordinationClient::Run() {
@@ -321,19 +346,19 @@ void CoordinationClient::Run() {
       }
       wire_->Send(std::move(message));
     }
-    if (announces && options_.on_failure) {
-      options_.on_failure(notices[0], roster);
-    }
     {
       std::lock_guard told_lock(told_mutex_);
       while (told_ && num_told_ < notices.size()) told_(notices[num_told_++]);
+    }
+    if (announces && options_.on_failure) {
+      options_.on_failure(notices[0], roster);
     }
     lock.lock();
     if (announces) {
       has_announced_ = true;
       changed_.notify_all();
     }
-    CheckTimes(lock);
+    CheckSilence();
     changed_.wait_for(lock, pause,
                       [this] { return is_ending_ || is_asked_ || has_news_; });
   }

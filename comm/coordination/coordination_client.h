@@ -27,8 +27,6 @@ struct Roster {
   /// Whether all have come. Until then the rest is not known.
   bool has_started = false;
   Member rank_0;
-  /// The lowest rank on another host than rank 0's; -1 if there is none.
-  int first_elsewhere = -1;
 };
 
 struct ClientOptions {
@@ -36,11 +34,11 @@ struct ClientOptions {
   /// How long this rank's function may go on after it was told that the job has
   /// failed. One that takes longer ends the process: nothing else can stop it.
   absl::Duration leave = absl::Minutes(10);
-  /// Called once, on the client's thread, with what the job failed with, before
-  /// the client is gone.
+  /// Called once, on a thread of the client, with what the job failed with,
+  /// before the client is gone. It may block: the process ends in time all the
+  /// same.
   std::function<void(const FailureNotice&, const Roster&)> on_failure;
-  /// Ends the process with a message; null: prints it to stderr and calls
-  /// _exit(1).
+  /// Called by the watchdog when `leave` is over. Null: EndProcess.
   std::function<void(const std::string& message)> end_process;
   /// Asked about once in a second while nobody listens: whether somebody may
   /// still come. Null: until times.start is over.
@@ -69,8 +67,8 @@ class CoordinationClient final : public FailureChannel {
   absl::Status AwaitStart();
 
   /// Sets `key` for all ranks, once.
-  /// \error kAlreadyExists where it has another value; kAborted where the job
-  ///     has failed, here and below.
+  /// \error kAlreadyExists where it has another value; kResourceExhausted for
+  ///     more than 1 MiB; kAborted where the job has failed, here and below.
   absl::Status Put(const std::string& key, const std::string& value);
   /// Waits until some rank has set `key`.
   /// \error kDeadlineExceeded naming the key.
@@ -112,7 +110,11 @@ class CoordinationClient final : public FailureChannel {
   int64_t NextRequest();
   std::string CurrentActivity();
   void Run();
-  void CheckTimes(std::unique_lock<std::mutex>& lock);
+  /// Ends the process once its rank is late. Takes no lock but mutex_, which
+  /// nobody holds during a call that may block.
+  void Watch();
+  /// \pre mutex_ is held.
+  void CheckSilence();
 
   const Member self_;
   const ClientOptions options_;
@@ -135,7 +137,6 @@ class CoordinationClient final : public FailureChannel {
   bool has_lost_coordinator_ = false;
   bool has_news_ = false;       // A listener or a notice.
   bool has_announced_ = false;  // To ClientOptions::on_failure.
-  bool is_late_ = false;        // end_process has been called.
   int64_t last_request_ = 0;
   std::map<int64_t, std::optional<Answer>> answers_;  // Of pending requests.
 
@@ -148,6 +149,7 @@ class CoordinationClient final : public FailureChannel {
 
   std::unique_ptr<ClientWire> wire_;
   std::thread thread_;
+  std::thread watchdog_;
 };
 
 }  // namespace crosshatch::coordination

@@ -130,7 +130,7 @@ class CoordinationFaultsTest(unittest.TestCase):
         job.ranks[2].kill()
         self.check_loss(job, 2, job.said(0))
         text = job.said(1)
-        self.assertIn("[rank 1] the function of rank 1 did not come back "
+        self.assertIn("[rank 1] rank 1 did not come back "
                       "within 1s after the job failed", text)
         self.assertEqual(job.ranks[1].returncode, 1)
 

@@ -9,6 +9,7 @@
 #include <unistd.h>
 
 #include <cerrno>
+#include <chrono>
 #include <cstdint>
 #include <filesystem>
 #include <functional>
@@ -381,10 +382,69 @@ TEST(CoordinationTest, WhoDoesNotComeBackIsEnded) {
   ASSERT_TRUE(client.ok()) << client.status();
   (*client)->Report({.world_ranks = {0}, .error = absl::InternalError("bad")});
   EXPECT_THAT(ended.get_future().get(),
-              HasSubstr("the function of rank 0 did not come back within 50ms "
+              HasSubstr("rank 0 did not come back within 50ms "
                         "after the job failed, and its process is ended: "
                         "rank 0: bad"));
   (*client)->Leave().IgnoreError();
+}
+
+/// What is printed may block, as where nobody reads a pipe.
+TEST(CoordinationTest, WhoDoesNotComeBackIsEndedWhateverIsBlocked) {
+  Job job(1);
+  std::promise<void> ended;
+  std::future<void> has_ended = ended.get_future();
+  ClientOptions options;
+  options.leave = absl::Milliseconds(50);
+  options.on_failure = [&](const FailureNotice&, const Roster&) {
+    EXPECT_EQ(has_ended.wait_for(std::chrono::seconds(30)),
+              std::future_status::ready)
+        << "the watchdog waits for what is announced";
+  };
+  options.end_process = [&](const std::string&) { ended.set_value(); };
+  auto client = job.Join(ThisProcess(0, 1), kToken, options);
+  ASSERT_TRUE(client.ok()) << client.status();
+  (*client)->Report({.world_ranks = {0}, .error = absl::InternalError("bad")});
+  while (!(*client)->failure().has_value()) {
+    absl::SleepFor(absl::Milliseconds(1));
+  }
+  absl::SleepFor(absl::Milliseconds(200));
+  (*client)->Leave().IgnoreError();
+}
+
+/// Paths and labels are any bytes, and an error may hold a file.
+TEST(CoordinationTest, TextsOfAnyBytesAndLengthPass) {
+  const std::string bytes = "\xff\xfe\x80/model";
+  Job job(2);
+  const auto results = job.RunAll([&](CoordinationClient& client, int rank) {
+    client.SetActivity([&] { return bytes + std::string(5 << 20, 'a'); });
+    if (rank == 0) {
+      EXPECT_TRUE(client.Put(bytes, bytes).ok());
+    }
+    const auto got = client.Get(bytes, absl::Seconds(60));
+    EXPECT_EQ(got.value_or(""), bytes) << got.status();
+    EXPECT_EQ(client.Put("long", std::string(5 << 20, 'v')).code(),
+              absl::StatusCode::kResourceExhausted);
+    EXPECT_TRUE(client.EnterBarrier(bytes, absl::Seconds(60)).ok());
+    if (rank == 1) {
+      client.Report(
+          {.world_ranks = {1},
+           .error = absl::InternalError(bytes + std::string(5 << 20, 'e'))});
+    }
+    const absl::Status left = client.Leave();
+    client.SetActivity(nullptr);
+    return left;
+  });
+  for (const absl::Status& result : results) {
+    EXPECT_EQ(result.code(), absl::StatusCode::kInternal);
+    EXPECT_THAT(std::string(result.message()),
+                HasSubstr(absl::StrCat("rank 1: ", bytes, "eee")));
+    EXPECT_LT(result.message().size(), size_t{17} << 10);
+  }
+  Member self = ThisProcess(0, 1);
+  self.set_host(bytes);
+  self.set_wrong(bytes);
+  Job another(1);
+  EXPECT_TRUE(another.Join(self).ok());
 }
 
 TEST(CoordinationTest, ProgramsKnowTheirBuild) {
@@ -425,6 +485,46 @@ int Files() {
     files += entry.is_symlink() ? 1 : 0;
   }
   return files;
+}
+
+/// Connections that say `first` and nothing more.
+std::vector<int> Strangers(int port, int count, const std::string& first) {
+  std::vector<int> sockets;
+  sockaddr_in to = {};
+  to.sin_family = AF_INET;
+  to.sin_port = htons(static_cast<uint16_t>(port));
+  inet_pton(AF_INET, kHost, &to.sin_addr);
+  for (int i = 0; i < count; ++i) {
+    sockets.push_back(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+    EXPECT_EQ(
+        connect(sockets.back(), reinterpret_cast<sockaddr*>(&to), sizeof to),
+        0);
+    EXPECT_EQ(send(sockets.back(), first.data(), first.size(), MSG_NOSIGNAL),
+              static_cast<ssize_t>(first.size()));
+  }
+  return sockets;
+}
+
+/// Whatever strangers send, or do not, they take few files of the process and
+/// do not keep ranks from their job.
+TEST(CoordinationTest, StrangersTakeFewFilesAndHoldNobodyUp) {
+  constexpr int kMany = 300;
+  for (const std::string first :
+       {"", "O", "GET / HTTP/1.1\r\n\r\n", "PRI * HTTP/2.0"}) {
+    Job job(2);
+    const int files = Files();
+    const std::vector<int> sockets = Strangers(job.port(), kMany, first);
+    const auto results = job.RunAll([&](CoordinationClient& client, int) {
+      EXPECT_TRUE(client.EnterBarrier("b", absl::Seconds(60)).ok());
+      // Those of the strangers themselves, of the coordinator and of the ranks.
+      EXPECT_LT(Files() - files - kMany, 180) << "after '" << first << "'";
+      return client.Leave();
+    });
+    for (const absl::Status& result : results) {
+      EXPECT_TRUE(result.ok()) << result;
+    }
+    for (const int each : sockets) close(each);
+  }
 }
 
 TEST(CoordinationTest, NothingIsLeftOfAJob) {

@@ -6,8 +6,8 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_join.h"
 #include "crosshatch/comm/coordination/failure_message.h"
+#include "crosshatch/comm/group_key.h"
 
 namespace crosshatch::coordination {
 namespace {
@@ -40,7 +40,8 @@ std::string Process(const Member& member) {
 }
 
 constexpr char kWrongToken[] =
-    "the token is not this job's: give all ranks the same CROSSHATCH_JOB_TOKEN";
+    "the token is not this job's: give all ranks the same CROSSHATCH_JOB_TOKEN "
+    "and CROSSHATCH_JOB_ID";
 
 /// Makes of `losses`, which may be none yet, one notice of them and of `loss`.
 void AddLoss(const FailureNotice& loss, FailureNotice& losses) {
@@ -95,7 +96,11 @@ void CoordinatorState::Wake(absl::Time now) {
   woke_at_ = now;
   slept_ = gap;
   // Who was stopped has heard of nobody.
-  for (auto& [index, rank] : ranks_) rank.heard = now;
+  for (auto& [index, rank] : ranks_) {
+    rank.heard = now;
+    rank.answered_since_wake = false;
+  }
+  has_woken_ = true;
 }
 
 bool CoordinatorState::is_over() const {
@@ -237,12 +242,6 @@ void CoordinatorState::Register(Peer peer, const Registration& registration,
   phase_ = Phase::kRunning;
   ServerMessage message;
   *message.mutable_started()->mutable_rank_0() = self_;
-  const auto elsewhere =
-      std::find_if(ranks_.begin(), ranks_.end(), [this](const auto& entry) {
-        return entry.second.member.host() != self_.host();
-      });
-  message.mutable_started()->set_first_elsewhere(
-      elsewhere == ranks_.end() ? -1 : elsewhere->first);
   SendToAll(message, actions);
   RefuseHeld(actions);
 }
@@ -292,8 +291,10 @@ void CoordinatorState::OnMessageOf(Rank& rank, const ClientMessage& message,
     case ClientMessage::kActivity:
       rank.activity = message.activity();
       rank.activity_at = now;
-      if (phase_ == Phase::kAsking && !rank.answered) --num_unanswered_;
-      rank.answered = true;
+      rank.answered_since_wake = true;
+      if (phase_ == Phase::kAsking && !std::exchange(rank.answered, true)) {
+        --num_unanswered_;
+      }
       TellIfKnown(now, actions);
       break;
     case ClientMessage::kGoodbye: {
@@ -336,7 +337,11 @@ CoordinatorState::Actions CoordinatorState::OnBroken(Peer peer,
   rank_of_.erase(found);
   rank.is_connected = false;
   if (rank.is_gone) return actions;
-  if (!is_over() && now - woke_at_ < times_.heartbeat / 2) {
+  // Ranks give a silent coordinator up after `heartbeat`. One that has answered
+  // since this process woke has not, and has died.
+  if (!is_over() && now - woke_at_ < times_.heartbeat / 2 &&
+      slept_ > times_.heartbeat - times_.interval() &&
+      !rank.answered_since_wake) {
     rank.is_gone = true;
     --num_living_;
     Tell({.world_ranks = {0},
@@ -455,19 +460,19 @@ void CoordinatorState::Tell(FailureNotice failure, Actions& actions) {
 }
 
 std::string CoordinatorState::LateStart(absl::Time now) const {
-  std::vector<std::string> missing;
+  std::vector<int> missing;
   for (int rank = 0; rank < self_.size(); ++rank) {
-    if (!ranks_.contains(rank)) missing.push_back(absl::StrCat("rank ", rank));
+    if (!ranks_.contains(rank)) missing.push_back(rank);
   }
   std::string text =
-      absl::StrCat(absl::StrJoin(missing, ", "),
+      absl::StrCat(DescribeRanks(missing),
                    missing.size() == 1 ? " has" : " have", " not come within ",
                    Rounded(now - begin_), " of the start of ", Describe(self_));
   if (refused_ > 0) {
     absl::StrAppend(&text, "; ", refused_,
                     refused_ == 1 ? " connection" : " connections",
                     " without this job's token came: give all ranks the same "
-                    "CROSSHATCH_JOB_TOKEN");
+                    "CROSSHATCH_JOB_TOKEN and CROSSHATCH_JOB_ID");
   }
   return text;
 }
@@ -485,6 +490,9 @@ CoordinatorState::Actions CoordinatorState::OnTick(absl::Time now) {
             now, actions);
   }
   TellIfKnown(now, actions);
+  if (std::exchange(has_woken_, false) && phase_ == Phase::kRunning) {
+    SendToAll(Message(&ServerMessage::mutable_ask), actions);
+  }
   is_late_ = is_late_ || now - begin_ > times_.start;
   if (phase_ == Phase::kGathering && is_late_) {
     Tell({.of_group = true,

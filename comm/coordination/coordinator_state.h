@@ -100,6 +100,8 @@ class CoordinatorState {
     absl::Time activity_at;
     bool answered = false;
     bool said_goodbye = false;
+    /// Whether it has answered an `ask` since this process was last stopped.
+    bool answered_since_wake = true;
     /// Dead, or has left. One that was stopped may still be connected, and is
     /// told of its death should it wake.
     bool is_gone = false;
@@ -152,6 +154,7 @@ class CoordinatorState {
   absl::Time last_event_;
   absl::Time woke_at_ = absl::InfinitePast();
   absl::Duration slept_;
+  bool has_woken_ = false;  // All are to be asked.
   absl::Time next_heartbeat_;
 
   // While asking.

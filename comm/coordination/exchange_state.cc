@@ -4,7 +4,7 @@
 #include <algorithm>
 
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_join.h"
+#include "crosshatch/comm/group_key.h"
 
 namespace crosshatch::coordination {
 namespace {
@@ -83,19 +83,19 @@ ExchangeState::Answers ExchangeState::OnBarrier(int rank,
 
 absl::Status ExchangeState::Missed(const std::string& name,
                                    const std::vector<Waiting>& here) const {
-  std::vector<std::string> missing;
+  std::vector<int> missing;
   absl::Duration longest;
   for (int rank = 0; rank < size_; ++rank) {
     if (std::none_of(here.begin(), here.end(),
                      [rank](const Waiting& w) { return w.rank == rank; })) {
-      missing.push_back(absl::StrCat("rank ", rank));
+      missing.push_back(rank);
     }
   }
   for (const Waiting& waiting : here) {
     longest = std::max(longest, waiting.deadline - waiting.begin);
   }
   return absl::DeadlineExceededError(
-      absl::StrCat("barrier '", name, "': ", absl::StrJoin(missing, ", "),
+      absl::StrCat("barrier '", name, "': ", DescribeRanks(missing),
                    " did not come within ", absl::FormatDuration(longest)));
 }
 

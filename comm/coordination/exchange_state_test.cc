@@ -99,7 +99,7 @@ TEST(ExchangeStateTest, ABarrierEndsForAllAndNamesWhoIsMissing) {
   state.OnBarrier(1, BarrierOf(1), At(0));
   state.OnBarrier(2, BarrierOf(2), At(0.5));
   const char* text =
-      "DEADLINE_EXCEEDED barrier 'b': rank 0, rank 3 did not come within 1s";
+      "DEADLINE_EXCEEDED barrier 'b': ranks 0, 3 did not come within 1s";
   EXPECT_THAT(
       Text(state.OnTick(At(1))),
       ElementsAre(absl::StrCat("1 #1 ", text), absl::StrCat("2 #2 ", text)));

@@ -15,7 +15,7 @@ Failure ToMessage(const FailureNotice& notice) {
   message.set_process_lost(notice.process_lost);
   message.set_cut_off(notice.cut_off);
   message.set_code(static_cast<int>(notice.error.code()));
-  message.set_text(std::string(notice.error.message()));
+  message.set_text(std::string(BoundedError(notice.error).message()));
   return message;
 }
 

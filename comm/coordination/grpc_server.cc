@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <grpcpp/grpcpp.h>
+#include <grpcpp/server_posix.h>
 
 #include <condition_variable>
 #include <deque>
@@ -8,13 +9,17 @@
 #include <utility>
 
 #include "absl/status/status.h"
-#include "absl/strings/str_cat.h"
+#include "crosshatch/base/status_macros.h"
+#include "crosshatch/comm/coordination/acceptor.h"
 #include "crosshatch/comm/coordination/grpc_log.h"
 #include "crosshatch/comm/coordination/messages.grpc.pb.h"
 #include "crosshatch/comm/coordination/wire.h"
 
 namespace crosshatch::coordination {
 namespace {
+
+/// A connection on which no rank registers is closed after this.
+constexpr int kIdleMs = 10000;
 
 class GrpcServer;
 
@@ -76,6 +81,7 @@ class GrpcServer final : public ServerWire,
   explicit GrpcServer(Events events) : events_(std::move(events)) {}
 
   ~GrpcServer() override {
+    acceptor_.reset();
     if (server_ == nullptr) return;
     server_->Shutdown(std::chrono::system_clock::now());
     server_->Wait();
@@ -85,20 +91,19 @@ class GrpcServer final : public ServerWire,
 
   absl::Status Listen(const std::string& host, int port) {
     grpc::ServerBuilder builder;
-    // Else a second job could listen on the same port and take half of the
-    // ranks of each.
-    builder.AddChannelArgument(GRPC_ARG_ALLOW_REUSEPORT, 0);
-    builder.AddListeningPort(absl::StrCat(host, ":", port),
-                             grpc::InsecureServerCredentials(), &port_);
+    builder.AddChannelArgument(GRPC_ARG_MAX_CONNECTION_IDLE_MS, kIdleMs);
     builder.RegisterService(this);
     server_ = builder.BuildAndStart();
-    if (server_ != nullptr && port_ != 0) return absl::OkStatus();
-    return absl::UnavailableError(absl::StrCat(
-        "cannot listen on ", host, ":", port,
-        ": the port is in use, or the address is not this host's"));
+    if (server_ == nullptr) {
+      return absl::ResourceExhaustedError("cannot start gRPC's server");
+    }
+    CH_ASSIGN_OR_RETURN(acceptor_, Acceptor::Listen(host, port, [this](int fd) {
+                          grpc::AddInsecureChannelFromFd(server_.get(), fd);
+                        }));
+    return absl::OkStatus();
   }
 
-  int port() const override { return port_; }
+  int port() const override { return acceptor_->port(); }
 
   void Send(int64_t peer, ServerMessage message) override {
     std::lock_guard lock(mutex_);
@@ -140,7 +145,7 @@ class GrpcServer final : public ServerWire,
  private:
   const Events events_;
   std::unique_ptr<grpc::Server> server_;
-  int port_ = 0;
+  std::unique_ptr<Acceptor> acceptor_;
 
   std::mutex mutex_;
   std::condition_variable none_left_;
