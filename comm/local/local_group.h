@@ -23,8 +23,8 @@
 #include "crosshatch/comm/local/passage.h"
 #include "crosshatch/comm/local/rendezvous.h"
 #include "crosshatch/comm/local/thread_barrier.h"
-#include "crosshatch/comm/local/watch_clock.h"
 #include "crosshatch/comm/segment_cursor.h"
+#include "crosshatch/comm/watch_clock.h"
 #include "crosshatch/tensor/kernels/kernel_table.h"
 #include "crosshatch/tensor/stream.h"
 

@@ -5,6 +5,8 @@
 /// \file
 /// What the ranks of one local run share.
 
+#include <atomic>
+#include <cstdint>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -17,7 +19,7 @@
 #include "crosshatch/comm/group_key.h"
 #include "crosshatch/comm/job_failure.h"
 #include "crosshatch/comm/local/local_group.h"
-#include "crosshatch/comm/local/watch_clock.h"
+#include "crosshatch/comm/watch_clock.h"
 #include "crosshatch/tensor/rank_context.h"
 
 namespace crosshatch::internal {
@@ -26,7 +28,8 @@ namespace crosshatch::internal {
 /// \threadsafety all members may be called from any thread.
 class LocalHub {
  public:
-  explicit LocalHub(int ranks) : contexts_(ranks) {}
+  explicit LocalHub(int ranks)
+      : contexts_(ranks), turns_(static_cast<size_t>(ranks)) {}
   LocalHub(const LocalHub&) = delete;
   LocalHub& operator=(const LocalHub&) = delete;
 
@@ -50,6 +53,14 @@ class LocalHub {
   /// OK, or what failed first.
   absl::Status failure() const;
 
+  /// The collectives and exchanges of a rank, on all its streams; on a cache
+  /// line of its own.
+  struct alignas(64) Turns {
+    std::atomic<int64_t> begun{0};
+    std::atomic<int64_t> ended{0};
+  };
+  Turns& turns(int rank) { return turns_[static_cast<size_t>(rank)]; }
+
   /// For a watch, at each look: fails the run if a member of any group has
   /// waited for more than `timeout`, in the group that keeps the others waiting
   /// (late_wait.h).
@@ -68,6 +79,7 @@ class LocalHub {
   /// The first; OK while there is none.
   JobFailure failure_;
   const LocalGroup* failed_group_ = nullptr;  ///< Whose own it is, if any's.
+  std::vector<Turns> turns_;
 };
 
 }  // namespace crosshatch::internal

@@ -13,7 +13,7 @@
 #include "absl/time/time.h"
 #include "crosshatch/comm/fingerprint.h"
 #include "crosshatch/comm/local/late_wait.h"
-#include "crosshatch/comm/local/watch_clock.h"
+#include "crosshatch/comm/watch_clock.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 

@@ -13,7 +13,7 @@
 
 #include "absl/functional/function_ref.h"
 #include "absl/time/time.h"
-#include "crosshatch/comm/local/watch_clock.h"
+#include "crosshatch/comm/watch_clock.h"
 
 namespace crosshatch::internal {
 

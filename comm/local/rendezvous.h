@@ -18,7 +18,7 @@
 #include "crosshatch/base/wait_graph.h"
 #include "crosshatch/comm/local/late_wait.h"
 #include "crosshatch/comm/local/wake_word.h"
-#include "crosshatch/comm/local/watch_clock.h"
+#include "crosshatch/comm/watch_clock.h"
 
 namespace crosshatch::internal {
 

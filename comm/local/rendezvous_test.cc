@@ -9,7 +9,7 @@
 
 #include "crosshatch/comm/local/late_wait.h"
 #include "crosshatch/comm/local/thread_barrier.h"
-#include "crosshatch/comm/local/watch_clock.h"
+#include "crosshatch/comm/watch_clock.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 

@@ -21,8 +21,8 @@
 #include "crosshatch/comm/engine.h"
 #include "crosshatch/comm/local/local_hub.h"
 #include "crosshatch/comm/local/local_transport.h"
-#include "crosshatch/comm/local/watch_clock.h"
 #include "crosshatch/comm/return_grace.h"
+#include "crosshatch/comm/watch_clock.h"
 #include "crosshatch/comm/world.h"
 #include "crosshatch/tensor/backends/cpu/cpu_backend.h"
 #include "crosshatch/tensor/device_backend.h"
@@ -111,16 +111,58 @@ absl::Status ConnectDevices(const LocalOptions& options) {
   return absl::OkStatus();
 }
 
+/// Finds a rank that goes on for ever after another has finished.
+class IdleRanks {
+ public:
+  IdleRanks(LocalHub& hub, int ranks) : hub_(hub), seen_(ranks) {}
+
+  /// Fails the run if a rank keeps one that has finished waiting: it has been
+  /// in no collective since, for `timeout`.
+  void Check(const std::vector<int>& unfinished, const WatchMoment& now,
+             absl::Duration timeout) {
+    if (unfinished.size() == seen_.size()) return;
+    for (const int rank : unfinished) {
+      const LocalHub::Turns& turns = hub_.turns(rank);
+      const int64_t ended = turns.ended.load(std::memory_order_relaxed);
+      const int64_t begun = turns.begun.load(std::memory_order_relaxed);
+      Seen& seen = seen_[static_cast<size_t>(rank)];
+      if (begun != ended || begun != seen.turns) {
+        seen = {.turns = begun, .since = now.counted};
+      } else if (now.counted - seen.since > timeout) {
+        hub_.FailRank(rank,
+                      absl::DeadlineExceededError(absl::StrCat(
+                          "its function goes on, and has been in no collective "
+                          "for ",
+                          absl::FormatDuration(timeout),
+                          "; others, which have finished, wait for it")));
+        return;
+      }
+    }
+  }
+
+ private:
+  struct Seen {
+    int64_t turns = -1;
+    absl::Duration since;
+  };
+
+  LocalHub& hub_;
+  std::vector<Seen> seen_;
+};
+
 /// Returns when all ranks have finished; meanwhile fails what takes too long.
-void Watch(LocalHub& hub, Progress& progress, absl::Duration timeout) {
+void Watch(LocalHub& hub, int ranks, Progress& progress,
+           absl::Duration timeout) {
   const absl::Duration pause =
       std::clamp(timeout / 8, absl::Milliseconds(1), absl::Seconds(1));
   const absl::Duration grace = ReturnGrace(timeout);
   WatchClock clock(/*longest_step=*/2 * pause);
   std::optional<absl::Duration> failed;
+  IdleRanks idle(hub, ranks);
   while (!progress.WaitForAll(absl::ToChronoNanoseconds(pause))) {
     const WatchMoment now = clock.Look(std::chrono::steady_clock::now());
     hub.CheckDeadlines(now, timeout);
+    idle.Check(progress.Unfinished(), now, timeout);
     if (hub.failure().ok()) continue;
     if (!failed.has_value()) failed = now.counted;
     // A thread cannot be stopped from outside, and to wait for ever would be
@@ -210,7 +252,7 @@ absl::Status RunLocal(int ranks, absl::FunctionRef<absl::Status(World&)> fn,
   }
   all_started = started.ok();
   threads_known.count_down();
-  if (all_started) Watch(*hub, progress, options.timeout);
+  if (all_started) Watch(*hub, ranks, progress, options.timeout);
   for (std::thread& thread : threads) thread.join();
   return all_started ? hub->failure() : started;
 }

@@ -51,7 +51,11 @@ class LoopbackLink final : public Link {
 
   absl::Status Send(int to, int tag, const void* data, int64_t bytes,
                     LinkRequest& request) override {
-    std::lock_guard lock(wire_.mutex_);
+    std::unique_lock lock(wire_.mutex_);
+    if (rank_ == wire_.options_.blocks_at_send) {
+      wire_.is_blocked_ = true;
+      wire_.unblocked_.wait(lock, [&] { return !wire_.is_blocked_; });
+    }
     if (rank_ == wire_.options_.dies_at_first_send) wire_.lost_[rank_] = true;
     if (absl::Status error = OwnLoss(); !error.ok()) return error;
     auto message = std::make_shared<LoopbackWire::Message>();
@@ -200,6 +204,18 @@ int LoopbackWire::num_held() const {
     }
   }
   return held;
+}
+
+bool LoopbackWire::is_blocked() const {
+  std::lock_guard lock(mutex_);
+  return is_blocked_;
+}
+
+void LoopbackWire::Unblock() {
+  std::lock_guard lock(mutex_);
+  is_blocked_ = false;
+  options_.blocks_at_send = -1;
+  unblocked_.notify_all();
 }
 
 bool LoopbackWire::lost(int rank) const {

@@ -7,6 +7,7 @@
 /// tested under ThreadSanitizer, with processes that die and messages that are
 /// late.
 
+#include <condition_variable>
 #include <cstdint>
 #include <deque>
 #include <map>
@@ -32,6 +33,8 @@ struct LoopbackOptions {
   int num_near = 1 << 30;
   /// This rank is lost when it first sends data.
   int dies_at_first_send = -1;
+  /// Sending data does not return on this rank until Unblock.
+  int blocks_at_send = -1;
 };
 
 /// What the links of one job share. Outlives them.
@@ -46,6 +49,10 @@ class LoopbackWire {
   void Release();
   /// Notes that Hold keeps on their way.
   int num_held() const;
+
+  /// Whether a call of the link does not return.
+  bool is_blocked() const;
+  void Unblock();
 
   /// Whether nothing comes from `rank` any more, and nothing reaches it.
   bool lost(int rank) const;
@@ -79,6 +86,8 @@ class LoopbackWire {
   std::vector<bool> lost_;
   std::pair<int, int> held_{-1, -1};
   std::vector<Doorbell> bells_;
+  bool is_blocked_ = false;
+  std::condition_variable unblocked_;
 };
 
 }  // namespace crosshatch::internal

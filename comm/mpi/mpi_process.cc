@@ -274,6 +274,20 @@ absl::StatusOr<MpiProcess*> MpiProcess::Get() {
   return &process;
 }
 
+namespace {
+
+/// Where mpirun has all processes on one host, they share memory. Open MPI
+/// would listen for others all the same, on all interfaces, and one byte of a
+/// stranger stops it for good; so would libfabric.
+void ListenNowhereOnOneHost() {
+  const char* const here = std::getenv("OMPI_COMM_WORLD_LOCAL_SIZE");
+  const char* const all = std::getenv("OMPI_COMM_WORLD_SIZE");
+  if (here == nullptr || all == nullptr || std::strcmp(here, all) != 0) return;
+  setenv("OMPI_MCA_btl", "^tcp,ofi", /*overwrite=*/0);
+}
+
+}  // namespace
+
 absl::Status MpiProcess::Start() {
   // That a peer is gone is an error of MPI's, and not the end of this process.
   struct sigaction on_broken_pipe = {};
@@ -288,6 +302,7 @@ absl::Status MpiProcess::Start() {
     // killed with that in hand leaves mpirun waiting for ever. This one asks by
     // messages.
     setenv("PMIX_MCA_gds", "hash", /*overwrite=*/0);
+    ListenNowhereOnOneHost();
     CH_RETURN_IF_ERROR(MpiStatus(
         MPI_Init_thread(nullptr, nullptr, MPI_THREAD_SERIALIZED, &level),
         "MPI_Init_thread"));

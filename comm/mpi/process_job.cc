@@ -2,6 +2,8 @@
 #include "crosshatch/comm/mpi/process_job.h"
 
 #include <algorithm>
+#include <thread>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "crosshatch/base/check.h"
@@ -11,6 +13,9 @@ namespace crosshatch::internal {
 namespace {
 
 constexpr int64_t kStays = std::numeric_limits<int64_t>::max();
+/// What Activity waits for the lock, which who waits for messages gives up
+/// every few microseconds.
+constexpr std::chrono::milliseconds kLockPatience(500);
 
 absl::flat_hash_map<int, int> MembersByRank(const GroupKey& key) {
   absl::flat_hash_map<int, int> members;
@@ -44,7 +49,10 @@ ProcessJob::ProcessJob(Link& link, absl::Duration timeout,
       channel_(channel),
       poller_(link, [this] { return TakeNotes(); }),
       lost_(static_cast<size_t>(size_)),
-      finished_(static_cast<size_t>(size_)) {}
+      finished_(static_cast<size_t>(size_)),
+      // More than two looks of the watch, on a busy machine too.
+      clock_(
+          std::clamp(timeout / 4, absl::Milliseconds(100), absl::Seconds(2))) {}
 
 ProcessJob::~ProcessJob() = default;
 
@@ -116,6 +124,10 @@ absl::Status ProcessJob::failure() const {
   return failure_.result.ok() ? absl::OkStatus() : failure_.For(rank_);
 }
 
+absl::Duration ProcessJob::RunningTime() {
+  return clock_.Look(Clock::now()).counted;
+}
+
 absl::Status ProcessJob::End() {
   Lock lock = TakeLock();
   function_returned_ = true;
@@ -137,6 +149,28 @@ absl::Status ProcessJob::End() {
   return result;
 }
 
+void ProcessJob::CheckIdle() {
+  Lock lock = TakeLock();
+  const auto other = std::find(finished_.begin(), finished_.end(), true);
+  if (other == finished_.end() || function_returned_ || failed()) return;
+  const bool waits =
+      std::any_of(groups_.begin(), groups_.end(), [](const auto& entry) {
+        return entry.second->meeting_since.has_value() ||
+               entry.second->gathering != nullptr;
+      });
+  const absl::Duration now = RunningTime();
+  if (!idle_since_.has_value() || waits || idle_turns_ != turns_) {
+    idle_since_ = now;
+    idle_turns_ = turns_;
+  }
+  if (now - *idle_since_ <= timeout_) return;
+  lock.unlock();
+  FailRank(absl::DeadlineExceededError(absl::StrCat(
+      "its function goes on, and has been in no collective for ",
+      absl::FormatDuration(timeout_), "; rank ", other - finished_.begin(),
+      ", which has finished, waits for it")));
+}
+
 void ProcessJob::ReportLate() {
   std::optional<FailureNotice> notice;
   {
@@ -147,11 +181,10 @@ void ProcessJob::ReportLate() {
 }
 
 bool ProcessJob::TakeLeave(Lock& lock) {
-  const auto patience = absl::ToChronoNanoseconds(timeout_);
   const auto gave_up = [&] {
     return !link_error_.ok() ||
            std::find(lost_.begin(), lost_.end(), true) != lost_.end() ||
-           (failed_at_.has_value() && Clock::now() - *failed_at_ > patience);
+           (failed_at_.has_value() && RunningTime() - *failed_at_ > timeout_);
   };
   // A binary tree: what is below rank r hangs on 2r + 1 and 2r + 2.
   const auto post = [&](int to, NoteKind kind) {
@@ -219,14 +252,16 @@ void ProcessJob::WatchMovers() {
 void ProcessJob::Watch() {
   ReportLate();
   WatchMovers();
+  CheckIdle();
   Lock lock = TakeLock();
+  RunningTime();
   poller_.LookOnce();
   if (channel_ != nullptr) return;
   if (function_returned_ || !failed_at_.has_value()) return;
   // A thread cannot be stopped from outside, and to wait for ever would be the
   // very hang that the timeout is there to prevent.
   const absl::Duration grace = ReturnGrace(timeout_);
-  CH_CHECK(absl::FromChrono(Clock::now() - *failed_at_) <= grace)
+  CH_CHECK(RunningTime() - *failed_at_ <= grace)
       << "rank " << rank_ << " did not come back within "
       << absl::FormatDuration(grace)
       << " after the run failed: " << failure_.result.ToString();
@@ -293,7 +328,12 @@ void ProcessJob::BreakLink(const absl::Status& why) {
 }
 
 bool ProcessJob::TakeNotes() {
+  progress_.fetch_add(1, std::memory_order_relaxed);
   bool any = false;
+  if (has_told_.load(std::memory_order_relaxed)) {
+    TakeTold();
+    any = true;
+  }
   while (link_error_.ok()) {
     int from = -1;
     NoteLinkError(link_.TakeNote(from, incoming_));
@@ -362,7 +402,7 @@ void ProcessJob::DeliverToGroup(int from, const NoteHeader& header,
 
 void ProcessJob::FailLocked(const JobFailure& failure) {
   failure_ = failure;
-  failed_at_ = Clock::now();
+  failed_at_ = RunningTime();
   if (context_ != nullptr) context_->Poison(failure_.For(rank_));
 }
 
@@ -399,29 +439,71 @@ void ProcessJob::TestPosted() {
 }
 
 void ProcessJob::Told(const FailureNotice& notice) {
-  const auto is_here = [this](int rank) {
-    return static_cast<size_t>(rank) < lost_.size();
-  };
-  // Of processes that the job left idle.
-  if (!notice.world_ranks.empty() &&
-      std::none_of(notice.world_ranks.begin(), notice.world_ranks.end(),
-                   is_here)) {
-    return;
+  {
+    std::lock_guard lock(told_mutex_);
+    told_.push_back(notice);
   }
-  if (notice.process_lost || notice.cut_off) {
-    Lock lock = TakeLock();
-    for (int rank : notice.world_ranks) {
-      if (is_here(rank)) lost_[static_cast<size_t>(rank)] = true;
-    }
-  }
-  Fail(FailureOf(notice), notice, /*tell=*/false);
-  // The failure may be an old one, and the loss new.
+  has_told_ = true;
+  // Whoever looks for messages takes it in, the watch at the latest.
   link_.Ring(rank_);
 }
 
+void ProcessJob::TakeTold() {
+  std::vector<FailureNotice> told;
+  {
+    std::lock_guard lock(told_mutex_);
+    has_told_ = false;
+    told.swap(told_);
+  }
+  const auto is_here = [this](int rank) {
+    return static_cast<size_t>(rank) < lost_.size();
+  };
+  for (const FailureNotice& notice : told) {
+    // Of processes that the job left idle.
+    if (!notice.world_ranks.empty() &&
+        std::none_of(notice.world_ranks.begin(), notice.world_ranks.end(),
+                     is_here)) {
+      continue;
+    }
+    if (notice.process_lost || notice.cut_off) {
+      for (int rank : notice.world_ranks) {
+        if (is_here(rank)) lost_[static_cast<size_t>(rank)] = true;
+      }
+    }
+    if (!failed()) FailLocked(FailureOf(notice));
+  }
+}
+
+bool ProcessJob::IsBlocked() {
+  const Clock::time_point now = Clock::now();
+  const int64_t progress = progress_.load(std::memory_order_relaxed);
+  if (progress != seen_progress_) {
+    seen_progress_ = progress;
+    blocked_since_ = now;
+  }
+  return absl::FromChrono(now - blocked_since_) > timeout_;
+}
+
 std::string ProcessJob::Activity() {
-  Lock lock = TakeLock();
+  Lock lock(mutex_, std::try_to_lock);
+  for (const auto until = Clock::now() + kLockPatience;
+       !lock.owns_lock() && Clock::now() < until;) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    static_cast<void>(lock.try_lock());
+  }
+  if (!lock.owns_lock()) {
+    const std::string text = absl::StrCat(
+        last_activity_, "; in a call of its transport that does not return");
+    if (IsBlocked() && !std::exchange(has_reported_block_, true)) {
+      channel_->Report({.world_ranks = {rank_},
+                        .error = absl::DeadlineExceededError(absl::StrCat(
+                            text, ", for ", absl::FormatDuration(timeout_)))});
+    }
+    return text;
+  }
+  seen_progress_ = -1;
   std::string text = ActivityLocked();
+  last_activity_ = text;
   const std::vector<Moved> movers = movers_;
   lock.unlock();
   for (const Moved& moved : movers) {

@@ -29,6 +29,7 @@
 #include "crosshatch/comm/mpi/meetings.h"
 #include "crosshatch/comm/mpi/note.h"
 #include "crosshatch/comm/mpi/poller.h"
+#include "crosshatch/comm/watch_clock.h"
 #include "crosshatch/tensor/rank_context.h"
 
 namespace crosshatch::internal {
@@ -129,8 +130,9 @@ class ProcessJob {
   void AddMover(std::shared_ptr<const JobGroup> group,
                 std::shared_ptr<DeviceMover> mover);
 
-  /// Looks for messages in a process in which nobody waits for any, and tells
-  /// of an error of the link. Without a channel, which sees to that where there
+  /// Looks for messages in a process in which nobody waits for any, tells of an
+  /// error of the link, and fails a rank that computes for ever after the
+  /// others have finished. Without a channel, which sees to that where there
   /// is one, ends the process if its rank does not come back in time after a
   /// failure.
   void Watch();
@@ -138,6 +140,9 @@ class ProcessJob {
   /// \name With the lock held
   /// @{
   Lock TakeLock() { return Lock(mutex_); }
+  /// Time in which this process has run, to measure waits by: none passes while
+  /// it is stopped, or its machine is.
+  absl::Duration RunningTime();
   Link& link() { return link_; }
   bool failed() const { return !failure_.result.ok(); }
   bool lost(int world_rank) const { return lost_[world_rank]; }
@@ -162,6 +167,8 @@ class ProcessJob {
   /// @}
 
   /// What this rank does, and its device, for FailureChannel::SetActivity.
+  /// Takes the lock only if it is free: a call of the link may not return.
+  /// Reports that to the channel once it has lasted for the timeout.
   std::string Activity();
 
  private:
@@ -190,7 +197,17 @@ class ProcessJob {
   /// Returns whether all ranks have taken leave of one another.
   bool TakeLeave(Lock& lock);
 
+  /// Fails this rank if it keeps ranks waiting that have finished: it has been
+  /// in no collective since, for the timeout. Without the lock.
+  void CheckIdle();
+
+  /// Called by the channel, which must not wait for the lock.
   void Told(const FailureNotice& notice);
+  /// Takes in what the channel has told. With the lock held.
+  void TakeTold();
+  /// Whether the link has kept the lock for the timeout, without a call that
+  /// returned. On the channel's thread alone.
+  bool IsBlocked();
 
   Link& link_;
   const int rank_;
@@ -221,16 +238,34 @@ class ProcessJob {
 
   /// The first; OK while there is none.
   JobFailure failure_;
-  std::optional<Clock::time_point> failed_at_;
+  WatchClock clock_;
+  std::optional<absl::Duration> failed_at_;  ///< As RunningTime.
   absl::Status link_error_;
   std::optional<FailureNotice> unreported_;  // See ReportLate.
   bool function_returned_ = false;
+  /// As RunningTime: since when another has finished, and this rank has begun
+  /// no collective; with turns_ as it was then.
+  std::optional<absl::Duration> idle_since_;
+  int64_t idle_turns_ = 0;
   /// Notes kUp of the tree's children, and kDown of its parent.
   int num_up_ = 0;
   bool down_ = false;
   /// Nobody has given another one up.
   bool together_ = true;
   bool ended_together_ = false;
+
+  /// Counts what shows that the lock changes hands.
+  std::atomic<int64_t> progress_{0};
+  std::atomic<bool> has_told_{false};
+  /// Guards `told_` alone: nobody calls the link with it.
+  std::mutex told_mutex_;
+  std::vector<FailureNotice> told_;
+
+  // On the channel's thread alone.
+  std::string last_activity_;
+  int64_t seen_progress_ = -1;
+  Clock::time_point blocked_since_;
+  bool has_reported_block_ = false;
 };
 
 }  // namespace crosshatch::internal

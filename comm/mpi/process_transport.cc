@@ -252,11 +252,10 @@ absl::Status ProcessTransport::ExchangeNotes(Meetings& meetings,
     if (r != me()) job_->link().Ring(ranks[r]);
   }
 
-  const auto came = ProcessJob::Clock::now();
-  const auto timeout = absl::ToChronoNanoseconds(job_->timeout());
   int finished = -1;
   bool late = false;
   lock.lock();
+  const absl::Duration until = job_->RunningTime() + job_->timeout();
   job_->Wait(lock, [&] {
     if (job_->failed()) return true;
     bool sent = true;
@@ -274,7 +273,7 @@ absl::Status ProcessTransport::ExchangeNotes(Meetings& meetings,
         }
       }
     }
-    late = ProcessJob::Clock::now() - came > timeout;
+    late = job_->RunningTime() > until;
     return late || finished >= 0 || job_->failed();
   });
   group_->gathering = nullptr;

@@ -8,7 +8,7 @@
 namespace crosshatch::internal {
 
 void FailureChannelForTest::Report(const FailureNotice& notice) {
-  std::lock_guard lock(mutex_);
+  std::lock_guard lock(reported_mutex_);
   reported_.push_back(notice);
 }
 
@@ -33,7 +33,7 @@ std::string FailureChannelForTest::Ask() {
 }
 
 std::vector<FailureNotice> FailureChannelForTest::reported() const {
-  std::lock_guard lock(mutex_);
+  std::lock_guard lock(reported_mutex_);
   return reported_;
 }
 

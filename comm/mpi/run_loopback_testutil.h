@@ -33,6 +33,7 @@ class FailureChannelForTest final : public FailureChannel {
   mutable std::mutex mutex_;
   Told told_;
   Activity activity_;
+  mutable std::mutex reported_mutex_;  // An activity may report.
   std::vector<FailureNotice> reported_;
 };
 

@@ -7,7 +7,6 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
-#include "crosshatch/base/wait_time.h"
 #include "crosshatch/comm/fingerprint.h"
 #include "crosshatch/comm/mpi/note.h"
 
@@ -176,7 +175,7 @@ bool Transfer::TestAll(std::vector<Piece>& pieces) {
 
 bool Transfer::WaitFor(std::vector<Piece>& pieces, int64_t meeting) {
   ProcessJob::Lock lock = job_.TakeLock();
-  const auto until = ProcessJob::Clock::now() + WaitTime(job_.timeout());
+  const absl::Duration until = job_.RunningTime() + job_.timeout();
   bool done = false;
   bool late = false;
   job_.Wait(lock, [&] {
@@ -187,7 +186,7 @@ bool Transfer::WaitFor(std::vector<Piece>& pieces, int64_t meeting) {
         return true;
       }
     }
-    late = ProcessJob::Clock::now() > until;
+    late = job_.RunningTime() > until;
     return late;
   });
   if (!late) return done;
@@ -229,8 +228,8 @@ absl::Status Transfer::Abandon(int64_t meeting) {
   ProcessJob::Lock lock = job_.TakeLock();
   Link& link = job_.link();
   // Less than what a failed job gives its rank to come back.
-  const auto until = ProcessJob::Clock::now() + WaitTime(job_.timeout() / 2);
-  const auto is_late = [&] { return ProcessJob::Clock::now() > until; };
+  const absl::Duration until = job_.RunningTime() + job_.timeout() / 2;
+  const auto is_late = [&] { return job_.RunningTime() > until; };
   const auto for_each_pending = [&](auto&& function) {
     for (Round& round : rounds_) {
       for (auto* pieces : {&round.receives, &round.sends}) {

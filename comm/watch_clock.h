@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-#ifndef CROSSHATCH_COMM_LOCAL_WATCH_CLOCK_H_
-#define CROSSHATCH_COMM_LOCAL_WATCH_CLOCK_H_
+#ifndef CROSSHATCH_COMM_WATCH_CLOCK_H_
+#define CROSSHATCH_COMM_WATCH_CLOCK_H_
 
 /// \file
 /// Time as a watch over waits counts it.
@@ -57,4 +57,4 @@ class WatchClock {
 
 }  // namespace crosshatch::internal
 
-#endif  // CROSSHATCH_COMM_LOCAL_WATCH_CLOCK_H_
+#endif  // CROSSHATCH_COMM_WATCH_CLOCK_H_
