@@ -26,6 +26,7 @@
 #include "crosshatch/examples/page/step_trace.h"
 #include "crosshatch/examples/parallelize_llama.h"
 #include "crosshatch/examples/report.h"
+#include "crosshatch/examples/same_inputs.h"
 #include "crosshatch/examples/sample.h"
 #include "crosshatch/fsdp/accumulate.h"
 #include "crosshatch/fsdp/fully_shard.h"
@@ -519,34 +520,10 @@ absl::Status Trainer::Run() {
 
 }  // namespace
 
-// Processes read the files each for itself: a pipe is shared out between them,
-// and machines may have files of one name that differ.
-absl::Status CheckSameTokens(World& world, const TokenSource& tokens,
-                             const TokenSource* eval) {
-  const auto describe = [](const TokenSource& source) {
-    return absl::StrCat(source.size(), " tokens (hash ",
-                        absl::Hex(source.SampleHash()), ")");
-  };
-  std::string own = describe(tokens);
-  if (eval != nullptr) absl::StrAppend(&own, ", ", describe(*eval));
-  CH_ASSIGN_OR_RETURN(const std::shared_ptr<Communicator> comm,
-                      AllRanks(world));
-  CH_ASSIGN_OR_RETURN(const std::vector<std::string> all,
-                      comm->Exchange(own, "tokens"));
-  for (size_t rank = 1; rank < all.size(); ++rank) {
-    if (all[rank] == all[0]) continue;
-    return absl::FailedPreconditionError(absl::StrCat(
-        "ranks 0 and ", rank, " read other tokens: ", all[0], " and ",
-        all[rank],
-        "; give every process the same files, and no pipe to several"));
-  }
-  return absl::OkStatus();
-}
-
 absl::Status Train(World& world, const TrainOptions& options,
                    const TokenSource& tokens, const TokenSource* eval) {
   CH_ASSIGN_OR_RETURN(DeviceMesh mesh, InitDeviceMesh(world, options.mesh));
-  CH_RETURN_IF_ERROR(CheckSameTokens(world, tokens, eval));
+  CH_RETURN_IF_ERROR(CheckSameInputs(world, options, tokens, eval));
   const bool speaks =
       options.run.backend == Backend::kFake || world.rank() == 0;
   return Trainer(world, options, tokens, eval, std::move(mesh), speaks).Run();

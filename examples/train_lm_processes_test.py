@@ -8,6 +8,7 @@ usage: train_lm_processes_test.py PROGRAM
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -18,8 +19,10 @@ sys.path.append(os.path.join(sys.path[0], "../testing"))
 import beside  # noqa: E402
 from held_port import bind, hold_port  # noqa: E402
 from mpi_place import environment_in, make_place  # noqa: E402
+from own_lines import own_lines  # noqa: E402
 
 PROGRAM = sys.argv.pop(1)
+NAME = os.path.basename(PROGRAM)
 SMALL = ["--dim=32", "--layers=2", "--heads=4", "--ffn=50", "--global_batch=5",
          "--seq_len=17", "--mesh=fsdp:2,tp:2"]
 LONG = 60
@@ -34,6 +37,7 @@ class ProcessesTest(unittest.TestCase):
         with open(self.text, "w") as file:
             file.write("A small text to learn, which goes on and on. " * 20)
         self.environment = environment_in(self.dir)
+        self.shape = SMALL
 
     def check_files(self):
         # MPI's files go after the processes that they were of.
@@ -50,7 +54,7 @@ class ProcessesTest(unittest.TestCase):
 
     def popen(self, command, **variables):
         process = subprocess.Popen(
-            [*command, PROGRAM, "--text=" + self.text, *SMALL, *self.flags],
+            [*command, PROGRAM, "--text=" + self.text, *self.shape, *self.flags],
             env={**self.environment, **variables},
             stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
         self.addCleanup(process.stdout.close)
@@ -95,11 +99,12 @@ class ProcessesTest(unittest.TestCase):
         self.assertEqual(self.popen([]).wait(timeout=LONG), 0)
         run = self.mpirun("--steps=3", "--metrics=" + paths[1])
         out, error = run.communicate(timeout=LONG)
-        self.assertEqual((run.returncode, error), (0, ""))
+        self.assertEqual((run.returncode, own_lines(error, NAME)), (0, []))
         self.assertEqual(out.count("trained 3 steps"), 1)
         for process in self.plain("--steps=3", "--metrics=" + paths[2]):
             _, error = process.communicate(timeout=LONG)
-            self.assertEqual((process.returncode, error), (0, ""))
+            self.assertEqual((process.returncode, own_lines(error, NAME)),
+                             (0, []))
         local, by_mpirun, by_variables = map(self.metrics, paths)
         self.assertEqual(len(local), 3)
         self.assertEqual(local, by_mpirun)
@@ -117,7 +122,8 @@ class ProcessesTest(unittest.TestCase):
             process = start("--metrics=" + path(name), "--resume",
                             "--checkpoints=" + path(name + ".run"), *flags)
             _, error = process.communicate(timeout=LONG)
-            self.assertEqual((process.returncode, error), (0, ""))
+            self.assertEqual((process.returncode, own_lines(error, NAME)),
+                             (0, []))
         run(local, "whole", "--steps=4")
         for name, first, second in [("lm", local, self.mpirun),
                                     ("ml", self.mpirun, local),
@@ -142,7 +148,33 @@ class ProcessesTest(unittest.TestCase):
                      for rank in range(2)]
             for rank in ranks:
                 _, error = rank.communicate(timeout=LONG)
-                self.assertEqual((rank.returncode, error), (0, ""))
+                self.assertEqual((rank.returncode, own_lines(error, NAME)),
+                                 (0, []))
+
+    def test_ranks_that_read_another_model_end(self):
+        first = os.path.join(self.dir, "first")
+        self.flags = ["--steps=1", "--mesh=fsdp:1", "--save=" + first]
+        self.assertEqual(self.popen([]).wait(timeout=LONG), 0)
+        self.shape = ["--global_batch=2", "--seq_len=17", "--mesh=fsdp:2"]
+        for name in "model.safetensors", "config.json":
+            with self.subTest(file=name):
+                other = os.path.join(self.dir, "other")
+                shutil.rmtree(other, ignore_errors=True)
+                shutil.copytree(first, other)
+                with open(os.path.join(other, name), "r+b") as file:
+                    file.seek(-1, os.SEEK_END)
+                    last = file.read(1)
+                    file.seek(-1, os.SEEK_END)
+                    file.write(bytes([last[0] ^ 1]) if name != "config.json"
+                               else last + b" ")
+                ranks = self.plain("--steps=1", "--model=" + first, ranks=2,
+                                   of_last=["--model=" + other])
+                said = "".join(p.communicate(timeout=LONG)[1] for p in ranks)
+                self.assertEqual([p.returncode for p in ranks], [1, 1], said)
+                own = own_lines(said, NAME)
+                self.assertEqual(len(own), 1, said)
+                self.assertIn("ranks 0 and 1 read different inputs: ", own[0])
+                self.assertIn(name + " (hash ", own[0])
 
     def lose(self, victim, fault):
         """What all print when a rank is lost, and that they are gone in time."""
@@ -243,9 +275,9 @@ class ProcessesTest(unittest.TestCase):
                 said = "".join(p.communicate(timeout=LONG)[1] for p in ranks)
                 self.assertEqual([p.returncode for p in ranks],
                                  [0, 0] if differs is None else [1, 1], said)
-                self.assertEqual(said, "" if differs is None else
-                                 f"train_lm: rank 1: it runs with {differs}: "
-                                 "start all ranks with the same\n")
+                self.assertEqual(own_lines(said, NAME), [] if differs is None else [
+                    f"train_lm: rank 1: it runs with {differs}: "
+                    "start all ranks with the same"])
         self.assertFalse(os.path.exists(of_last))
 
     def test_another_number_of_processes_is_one_line(self):
