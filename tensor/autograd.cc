@@ -589,7 +589,7 @@ void AtBackwardEnd(std::function<void()> callback) {
   engine->AtEnd(std::move(callback));
 }
 
-bool InBackward() { return BackwardEngine::Current() != nullptr; }
+bool InBackward() { return RankContext::Current().in_backward(); }
 
 const Node* RunningNode() {
   const BackwardEngine* const engine = BackwardEngine::Current();

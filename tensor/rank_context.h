@@ -142,6 +142,8 @@ class RankContext {
   absl::Status Synchronize();
 
   bool grad_enabled() const { return grad_enabled_; }
+  /// Returns whether a backward pass runs on the rank (autograd.h).
+  bool in_backward() const { return backward_ != nullptr; }
   /// Class of what ops allocate now; kActivation unless a scope changes it.
   MemoryClass memory_class() const { return memory_class_; }
 

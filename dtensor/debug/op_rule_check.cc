@@ -72,7 +72,10 @@ absl::Status SecondGradients(const Tensor& root,
   return status;
 }
 
-Outcome Run(const RuleCase& c, bool twice, std::vector<Tensor> inputs) {
+// \param gradient the layout in which the gradient of the result comes back;
+//     null: whatever the weighted sum gives.
+Outcome Run(const RuleCase& c, bool twice, std::vector<Tensor> inputs,
+            const Layout* gradient = nullptr) {
   std::vector<Tensor> leaves;
   for (Tensor& t : inputs) {
     if (!IsFloatingPoint(t.dtype())) continue;
@@ -82,13 +85,13 @@ Outcome Run(const RuleCase& c, bool twice, std::vector<Tensor> inputs) {
   Outcome outcome;
   outcome.result = c.run(inputs);
   if (!outcome.result.requires_grad()) return outcome;
-  absl::Status status =
-      Backward(WeightedSum(outcome.result, 99), {.retain_graph = twice});
+  const Tensor sent = gradient == nullptr
+                          ? outcome.result
+                          : WithGradientIn(outcome.result, *gradient);
+  const Tensor root = WeightedSum(sent, 99);
+  absl::Status status = Backward(root, {.retain_graph = twice});
   for (const Tensor& t : leaves) outcome.grads.push_back(t.grad());
-  if (twice) {
-    status.Update(SecondGradients(WeightedSum(outcome.result, 99), leaves,
-                                  outcome.second));
-  }
+  if (twice) status.Update(SecondGradients(root, leaves, outcome.second));
   CH_EXPECT_OK(status) << c.name << ": " << status;
   return outcome;
 }
@@ -218,6 +221,9 @@ void CheckCase(const RuleCase& c, bool twice, size_t most,
   const Combinations combinations(c, std::move(layouts));
   const size_t count = std::min(most, combinations.size());
   const size_t stride = combinations.StrideFor(most);
+  const std::vector<Layout> gradients =
+      AllLayouts(mesh.layout(), expected.result.ndim(),
+                 std::vector<ReduceOp>{ReduceOp::kSum}, tried.unit);
   for (size_t i = 0; i < count; ++i) {
     const std::vector<Layout> chosen =
         combinations[(stride / 2 + i * stride) % combinations.size()];
@@ -227,9 +233,16 @@ void CheckCase(const RuleCase& c, bool twice, size_t most,
       inputs.push_back(Spread(dense[k], mesh, chosen[k]));
       absl::StrAppend(&name, " ", chosen[k].ToString());
     }
+    // In turn, and once in a round what the ops give.
+    const size_t turn = i % (gradients.size() + 1);
+    const Layout* gradient = turn == 0 ? nullptr : &gradients[turn - 1];
+    if (gradient != nullptr) {
+      absl::StrAppend(&name, ", gradient ", gradient->ToString());
+    }
     ++tally.combinations;
-    CH_EXPECT_EQ(Compare(inputs, Run(c, twice, inputs), expected, tolerance),
-                 "")
+    CH_EXPECT_EQ(
+        Compare(inputs, Run(c, twice, inputs, gradient), expected, tolerance),
+        "")
         << name;
   }
   NoteCalls(tally);

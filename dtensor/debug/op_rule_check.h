@@ -88,8 +88,9 @@ struct RuleLayouts {
 /// Runs the cases on a mesh of that shape with their inputs in all combinations
 /// of layouts that RuleCase::takes admits, or for each case in `most` of them
 /// where there are more, evenly picked.
-/// Expects results and gradients to be those of plain tensors, and gradients to
-/// lie as their leaves do. Runs the ranks itself.
+/// The gradient of the result comes back in every layout in turn, whatever that
+/// of the result is. Expects results and gradients to be those of plain
+/// tensors, and gradients to lie as their leaves do. Runs the ranks itself.
 RuleTally CheckRules(const std::vector<int>& mesh_shape,
                      const RuleFamily& family,
                      size_t most = static_cast<size_t>(-1),

@@ -3,19 +3,49 @@
 
 #include <algorithm>
 #include <cmath>
+#include <memory>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "crosshatch/dtensor/dispatch/whole_op.h"
 #include "crosshatch/dtensor/ops/dtensor.h"
+#include "crosshatch/dtensor/ops/redistribute.h"
 #include "crosshatch/tensor/autograd.h"
 #include "crosshatch/tensor/creation.h"
 #include "crosshatch/tensor/ops/cast.h"
 #include "crosshatch/tensor/ops/pointwise.h"
 #include "crosshatch/tensor/ops/reduce.h"
+#include "crosshatch/tensor/ops/saving_node.h"
 #include "crosshatch/tensor/rank_context.h"
 #include "crosshatch/testing/expect.h"
 
 namespace crosshatch {
+namespace {
+
+// (x) -> a copy of x, whose gradient is redistributed.
+class WithGradientInOp final : public WholeOp {
+ public:
+  static constexpr OpInfo kInfo = {"with_gradient_in"};
+  explicit WithGradientInOp(const Layout& gradient) : gradient_(gradient) {}
+  const OpInfo& info() const override { return kInfo; }
+  TensorList Forward(TensorSpan inputs) const override {
+    NoGrad no_grad;
+    return {Clone(inputs[0])};
+  }
+  std::shared_ptr<Node> Differentiate(TensorSpan /*inputs*/,
+                                      TensorSpan /*outputs*/) const override {
+    return MakeNode<0>(kInfo, [gradient = gradient_](const auto&,
+                                                     TensorSpan grads,
+                                                     GradientSlots& slots) {
+      slots.Put(0, Redistribute(grads[0], gradient));
+    });
+  }
+
+ private:
+  const Layout& gradient_;
+};
+
+}  // namespace
 
 Layout Whole(const DeviceMesh& mesh, int ndim) {
   return Layout::Replicated(mesh.layout(), ndim);
@@ -39,6 +69,10 @@ Tensor Fractions(ShapeView sizes, int seed) {
     value = static_cast<float>(state >> 8) / (1 << 23) - 1.0f;
   }
   return FromValues<float>(sizes, values);
+}
+
+Tensor WithGradientIn(const Tensor& x, const Layout& gradient) {
+  return Apply1(WithGradientInOp(gradient), {&x, 1});
 }
 
 Tensor Spread(const Tensor& dense, const DeviceMesh& mesh,

@@ -28,6 +28,10 @@ Tensor Fractions(ShapeView sizes, int seed);
 Tensor Spread(const Tensor& dense, const DeviceMesh& mesh,
               const Layout& layout);
 
+/// \returns a copy of `x` whose gradient reaches x in the layout `gradient`,
+/// whatever layout the ops that read the copy give it.
+Tensor WithGradientIn(const Tensor& x, const Layout& gradient);
+
 /// \returns what is wrong with `actual` (plain or distributed) beside `dense`;
 /// empty if nothing is. Elements may differ by `tolerance` times the larger of
 /// 1 and their size.

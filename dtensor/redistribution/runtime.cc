@@ -9,6 +9,7 @@
 #include "absl/strings/str_cat.h"
 #include "crosshatch/base/check.h"
 #include "crosshatch/base/event_sink.h"
+#include "crosshatch/base/place.h"
 #include "crosshatch/base/status_macros.h"
 #include "crosshatch/dtensor/redistribution/implicit_redistribution.h"
 
@@ -86,18 +87,23 @@ absl::StatusOr<const PreparedPlan*> DTensorRuntime::Plan(
   return plan.get();
 }
 
-// Names the op and the plan where the rank's mode wants that.
+// Names the op and the plan where the rank's mode wants that; in backward the
+// forward op too.
 void DTensorRuntime::CheckImplicit(const PreparedPlan& plan,
                                    const char* for_op) {
   const ImplicitRedistribution mode = CurrentImplicitRedistribution();
   if (mode == ImplicitRedistribution::kAllow || plan.plan.cost.launches == 0) {
     return;
   }
+  std::string what = for_op;
+  if (const Place* step = Place::Innermost(Place::Kind::kGradient)) {
+    absl::StrAppend(&what, ", for the gradient of ", step->op_name());
+  }
   CH_CHECK(mode != ImplicitRedistribution::kForbid)
-      << for_op << ": an input would be redistributed, which this scope "
+      << what << ": an input would be redistributed, which this scope "
       << "forbids: " << plan.plan.ToString();
   const std::string warning =
-      absl::StrCat("crosshatch: rank ", context_.world_rank(), ": ", for_op,
+      absl::StrCat("crosshatch: rank ", context_.world_rank(), ": ", what,
                    ": an input is redistributed: ", plan.plan.ToString());
   if (!warnings_.insert(warning).second) return;
   std::fputs((warning + "\n").c_str(), stderr);

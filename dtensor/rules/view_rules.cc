@@ -1,12 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
+#include <cstdint>
+#include <limits>
 #include <memory>
 #include <optional>
 #include <utility>
 #include <vector>
 
+#include "absl/container/inlined_vector.h"
+#include "absl/status/statusor.h"
 #include "crosshatch/base/check.h"
 #include "crosshatch/dtensor/layout/view_layout.h"
+#include "crosshatch/dtensor/redistribution/plan.h"
 #include "crosshatch/dtensor/rules/factor_rule.h"
 #include "crosshatch/dtensor/rules/move_parts.h"
 #include "crosshatch/dtensor/rules/op_rules.h"
@@ -32,6 +37,47 @@ Layout WithSinglesWhole(const RuleInput& input, ShapeView out) {
   return all;
 }
 
+// The layout to which the fewest bytes bring a view's input, of those that a
+// layout of the result fits: some axes split it as they do, others no longer,
+// or one of them another dim of the result.
+Layout CheapestForView(const RuleInput& input, ShapeView out) {
+  const RedistributeCostModel model;
+  Layout best = input.layout;
+  int64_t least = std::numeric_limits<int64_t>::max();
+  const auto offer = [&](const Layout& layout) {
+    const absl::StatusOr<RedistributePlan> plan = PlanRedistribute(
+        input.layout, layout, input.sizes, SizeOf(input.dtype));
+    CH_CHECK_OK(plan.status());
+    const int64_t weight = model.Weight(plan->cost);
+    if (weight >= least) return;
+    least = weight;
+    best = layout;
+  };
+  absl::InlinedVector<int, 4> axes;
+  for (int axis = 0; axis < input.layout.mesh().ndim(); ++axis) {
+    if (input.layout.state_of_axis(axis).is_shard()) axes.push_back(axis);
+  }
+  for (unsigned dropped = 1; dropped < 1u << axes.size(); ++dropped) {
+    const auto is_dropped = [&](size_t i) { return (dropped >> i & 1) != 0; };
+    Layout fewer = input.layout;
+    for (size_t i = 0; i < axes.size(); ++i) {
+      if (is_dropped(i)) fewer = fewer.WithReplicate(axes[i]);
+    }
+    const std::optional<Layout> viewed = ViewLayout(fewer, input.sizes, out);
+    if (!viewed.has_value()) continue;
+    offer(fewer);
+    for (size_t i = 0; i < axes.size(); ++i) {
+      for (int d = 0; is_dropped(i) && d < viewed->ndim(); ++d) {
+        if (viewed->is_sharded(d)) continue;
+        const std::optional<Layout> moved = ViewLayout(
+            viewed->WithDim(d, {.axes = {axes[i]}}), out, input.sizes);
+        if (moved.has_value()) offer(*moved);
+      }
+    }
+  }
+  return best;
+}
+
 RuleResult ViewRule(const RuleCall& call) {
   const auto& op = static_cast<const ViewOp&>(call.op);
   const RuleInput& input = call.inputs[0];
@@ -41,6 +87,10 @@ RuleResult ViewRule(const RuleCall& call) {
   std::optional<Layout> layout = ViewLayout(taken, input.sizes, op.sizes);
   if (!layout.has_value()) {
     taken = WithSinglesWhole(input, op.sizes);
+    layout = ViewLayout(taken, input.sizes, op.sizes);
+  }
+  if (!layout.has_value() && op.redistributes) {
+    taken = CheapestForView(input, op.sizes);
     layout = ViewLayout(taken, input.sizes, op.sizes);
   }
   CH_CHECK(layout.has_value())

@@ -25,6 +25,18 @@ Layout WithoutPartials(Layout layout) {
   return layout;
 }
 
+// A layout that backward may produce: sums and averages may be pending.
+std::optional<Layout> RandomGradient(const MeshLayout& mesh, int ndim,
+                                     std::mt19937& random) {
+  if (Below(3, random) == 0) return std::nullopt;
+  Layout layout = RandomLayout(mesh, ndim, random);
+  const bool linear = std::all_of(
+      layout.partials().begin(), layout.partials().end(), [](const auto& op) {
+        return !op.has_value() || op == ReduceOp::kSum || op == ReduceOp::kAvg;
+      });
+  return linear ? layout : WithoutPartials(std::move(layout));
+}
+
 // Registers grow by inputs and calls; tensors are those of a dry run.
 class Trial {
  public:
@@ -143,6 +155,8 @@ RandomProgram MakeRandomProgram(const MeshLayout& mesh, std::mt19937& random) {
   Trial trial(mesh);
   const auto add = [&](ProgramInput input) {
     input.seed = static_cast<int>(program.inputs.size()) + 1;
+    input.gradient =
+        RandomGradient(mesh, static_cast<int>(input.sizes.size()), random);
     trial.Add(input);
     program.inputs.push_back(std::move(input));
   };
@@ -183,7 +197,10 @@ RandomProgram MakeRandomProgram(const MeshLayout& mesh, std::mt19937& random) {
         kinds[Below(static_cast<int64_t>(kinds.size()), random)];
     Instruction call = {.kind = &kind};
     if (!kind.choose(trial.registers(), random, call)) continue;
-    if (trial.Add(call)) program.instructions.push_back(std::move(call));
+    if (!trial.Add(call)) continue;
+    const Tensor& result = trial.registers().tensors.back();
+    call.gradient = RandomGradient(mesh, result.ndim(), random);
+    program.instructions.push_back(std::move(call));
   }
   program.in_f32 =
       Below(3, random) == 0 &&
@@ -197,6 +214,12 @@ std::string RandomProgram::ToString() const {
       absl::StrCat(mesh.ToString(), twice ? ", second gradients too" : "",
                    in_f32 ? ", f32 in the place of f64\n" : "\n");
   int r = 0;
+  const auto end_line = [&text](const std::optional<Layout>& gradient) {
+    if (gradient.has_value()) {
+      absl::StrAppend(&text, ", gradient in ", gradient->ToString());
+    }
+    absl::StrAppend(&text, "\n");
+  };
   for (const ProgramInput& input : inputs) {
     absl::StrAppend(&text, "  r", r++, " = input ", Name(input.dtype),
                     crosshatch::ToString(input.sizes), " ",
@@ -205,7 +228,7 @@ std::string RandomProgram::ToString() const {
     if (input.indices_below != 0) {
       absl::StrAppend(&text, " indices below ", input.indices_below);
     }
-    absl::StrAppend(&text, "\n");
+    end_line(input.gradient);
   }
   for (const Instruction& call : instructions) {
     absl::StrAppend(&text, "  r", r++, " = ", call.kind->name, "(");
@@ -219,7 +242,8 @@ std::string RandomProgram::ToString() const {
     if (call.layout.has_value()) {
       absl::StrAppend(&text, "; ", call.layout->ToString());
     }
-    absl::StrAppend(&text, call.no_grad ? ") in NoGrad\n" : ")\n");
+    absl::StrAppend(&text, call.no_grad ? ") in NoGrad" : ")");
+    end_line(call.gradient);
   }
   return text;
 }
@@ -261,6 +285,15 @@ std::vector<RandomProgram> Shrunk(const RandomProgram& program) {
       made.push_back(program);
       made.back().inputs[i].differentiable = false;
     }
+    if (program.inputs[i].gradient.has_value()) {
+      made.push_back(program);
+      made.back().inputs[i].gradient = std::nullopt;
+    }
+  }
+  for (int i = 0; i < calls; ++i) {
+    if (!program.instructions[i].gradient.has_value()) continue;
+    made.push_back(program);
+    made.back().instructions[i].gradient = std::nullopt;
   }
   return made;
 }

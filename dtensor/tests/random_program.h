@@ -32,6 +32,9 @@ struct ProgramInput {
   int64_t indices_below = 0;
   /// How it lies on the program's mesh.
   Layout layout;
+  /// The layout of the gradient that the end of the program sends back to it;
+  /// nullopt: whatever the ops give.
+  std::optional<Layout> gradient = std::nullopt;
 };
 
 /// One call. Registers are the program's inputs, then the results of its calls.
@@ -44,6 +47,8 @@ struct Instruction {
   std::optional<Layout> layout;
   /// Runs in NoGrad, as writes to views and leaves must.
   bool no_grad = false;
+  /// Of the result, as ProgramInput::gradient.
+  std::optional<Layout> gradient = std::nullopt;
 };
 
 struct RandomProgram {
@@ -55,6 +60,11 @@ struct RandomProgram {
   /// Its kFloat64 stands for kFloat32; of exact calls alone.
   bool in_f32 = false;
 
+  /// Returns the layout of the gradient that the end sends to register `r`.
+  const std::optional<Layout>& GradientOf(size_t r) const {
+    return r < inputs.size() ? inputs[r].gradient
+                             : instructions[r - inputs.size()].gradient;
+  }
   /// One line for each register.
   std::string ToString() const;
 };

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cmath>
 #include <functional>
+#include <optional>
 #include <utility>
 
 #include "absl/status/status.h"
@@ -48,11 +49,19 @@ Tensor Make(const RandomProgram& program, const ProgramInput& input) {
 }
 
 // Undefined where none requires a gradient.
-Tensor WeightedSum(absl::Span<const Tensor> tensors, int seed) {
+// \param layout returns the layout of the gradient of tensor i, if it is given.
+Tensor WeightedSum(
+    absl::Span<const Tensor> tensors, int seed,
+    const std::function<std::optional<Layout>(size_t)>& layout) {
   Tensor sum;
-  for (const Tensor& t : tensors) {
+  for (size_t i = 0; i < tensors.size(); ++i) {
+    Tensor t = tensors[i];
     ++seed;
     if (!t.defined() || !t.requires_grad()) continue;
+    const std::optional<Layout> gradient = layout(i);
+    if (t.is_distributed() && gradient.has_value()) {
+      t = WithGradientIn(t, *gradient);
+    }
     const Tensor term =
         Sum(Mul(t, ReplicatedLike(Numbers(t.sizes(), seed, t.dtype()), t)));
     sum = sum.defined() ? Add(sum, term) : term;
@@ -79,7 +88,8 @@ absl::Status Run(const RandomProgram& program,
       made.registers.push_back(call.kind->run(operands, call));
     }
   }
-  const Tensor root = WeightedSum(made.registers, 100);
+  const Tensor root = WeightedSum(
+      made.registers, 100, [&](size_t r) { return program.GradientOf(r); });
   if (!root.defined()) return absl::OkStatus();
   if (!program.twice) {
     CH_RETURN_IF_ERROR(Backward(root));
@@ -90,7 +100,8 @@ absl::Status Run(const RandomProgram& program,
   }
   CH_RETURN_IF_ERROR(
       Gradients(root, made.leaves, {.create_graph = true}, made.gradients));
-  const Tensor second = WeightedSum(made.gradients, 200);
+  const Tensor second = WeightedSum(
+      made.gradients, 200, [](size_t) { return std::nullopt; });
   if (!second.defined()) return absl::OkStatus();
   return Gradients(second, made.leaves, {}, made.second_gradients);
 }

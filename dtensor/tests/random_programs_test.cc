@@ -60,9 +60,11 @@ constexpr std::array<const char*, 7> kRefused = {
     ": its reductions are pending",
 };
 
-// And what reads like one of those: of a single element all layouts do.
-constexpr std::array<const char*, 1> kNoRefusal = {
+// And what reads like one of those: of a single element all layouts do, and
+// what forward took backward takes.
+constexpr std::array<const char*, 2> kNoRefusal = {
     ": no layout of a tensor of sizes [] has",
+    ", gradient of ",
 };
 
 struct Verdict {

@@ -245,6 +245,7 @@ std::shared_ptr<Node> ViewOp::Differentiate(TensorSpan inputs,
 
 void ViewOp::AppendKey(OpKey& key) const {
   key.push_back(may_copy);
+  key.push_back(redistributes);
   key.insert(key.end(), sizes.begin(), sizes.end());
 }
 
@@ -347,11 +348,14 @@ void ExpandOp::AppendKey(OpKey& key) const {
 }
 
 Tensor View(const Tensor& a, ShapeView sizes) {
-  return Apply1(ViewOp(InferSizes("view", a, sizes)), {&a, 1});
+  return Apply1(ViewOp(InferSizes("view", a, sizes), /*may_copy=*/false,
+                       RankContext::Current().in_backward()),
+                {&a, 1});
 }
 
 Tensor Reshape(const Tensor& a, ShapeView sizes) {
-  return Apply1(ViewOp(InferSizes("reshape", a, sizes), /*may_copy=*/true),
+  return Apply1(ViewOp(InferSizes("reshape", a, sizes), /*may_copy=*/true,
+                       RankContext::Current().in_backward()),
                 {&a, 1});
 }
 

@@ -33,8 +33,13 @@ class ViewOp final : public Op {
   static constexpr OpInfo kInfo = {
       .name = "view", .view = true, .view_history = &kStridedViewHistory};
   /// \param sizes with no -1 left in it.
-  explicit ViewOp(ShapeView sizes, bool may_copy = false)
-      : sizes(sizes.begin(), sizes.end()), may_copy(may_copy) {}
+  /// \param redistributes whether a distributed input in a layout that no
+  ///     layout of the result fits is redistributed; else that is a check.
+  explicit ViewOp(ShapeView sizes, bool may_copy = false,
+                  bool redistributes = false)
+      : sizes(sizes.begin(), sizes.end()),
+        may_copy(may_copy),
+        redistributes(redistributes) {}
   const OpInfo& info() const override { return kInfo; }
   TensorList Forward(TensorSpan inputs) const override;
   std::optional<Shape> AliasStrides(const Tensor& input,
@@ -45,6 +50,7 @@ class ViewOp final : public Op {
 
   const Shape sizes;
   const bool may_copy;
+  const bool redistributes;
 };
 
 /// (a) -> dim i of the result is dim dims[i] of a.
@@ -106,6 +112,11 @@ class ExpandOp final : public Op {
 /// The same elements, in row-major order, as another shape; one size may be -1.
 /// A check where the strides do not allow a view; of a distributed tensor as
 /// Reshape.
+///
+/// If a distributed tensor is split within what the view keeps together, no
+/// layout of the result has the same elements on every rank. That is a check in
+/// forward, because only the program can say what to gather. In backward the
+/// tensor is redistributed: a program does not choose the layout of a gradient.
 Tensor View(const Tensor& a, ShapeView sizes);
 /// Gives what View gives, or a copy where the strides do not allow a view.
 Tensor Reshape(const Tensor& a, ShapeView sizes);
