@@ -35,7 +35,9 @@ std::string DTensorHandler::MemoryOwner() const {
 
 bool DTensorHandler::OwnsMemory() const {
   // A view of a part would keep the rest from being freed.
-  return !is_shadow() && local_.IsUnique() && local_.is_contiguous() &&
+  const bool has_shadow = mark_ != nullptr && mark_.use_count() > 1;
+  return !is_shadow() && !has_shadow && local_.IsUnique() &&
+         local_.is_contiguous() &&
          local_.storage()->bytes() == local_.numel() * SizeOf(local_.dtype());
 }
 
@@ -52,16 +54,20 @@ DTensorHandler::DTensorHandler(Tensor local, const InternedLayout& layout,
                          Watched{.written = std::move(info.written),
                                  .ordered = {},
                                  .source = std::move(info.source),
-                                 .source_version = info.source_version})) {}
+                                 .source_version = info.source_version,
+                                 .mark = std::move(info.mark)})) {}
 
 PartInfo DTensorHandler::ShadowInfo() const {
   PartInfo info = {.tie = MemoryTie::kShadow, .regular = false};
   if (is_shadow()) {
     info.source = watched_->source;
     info.source_version = watched_->source_version;
+    info.mark = watched_->mark;
   } else {
+    if (mark_ == nullptr) mark_ = std::make_shared<const char>();
     info.source = local_.storage();
     info.source_version = memory().version();
+    info.mark = mark_;
   }
   return info;
 }

@@ -44,6 +44,8 @@ struct PartInfo {
   /// that one's operand's.
   std::weak_ptr<Storage> source;
   uint32_t source_version = 0;
+  /// Of a shadow: shows the operand that it has one.
+  std::shared_ptr<const char> mark;
   /// When `local` will be written: whoever asks for it waits on the current
   /// stream, without noticing.
   Event written;
@@ -89,7 +91,9 @@ class DTensorHandler : public TensorHandler {
   bool is_shadow() const { return tie_ == MemoryTie::kShadow; }
   bool regular() const { return regular_; }
 
-  /// What a shadow of this tensor is to hold on to.
+  /// What a shadow of this tensor is to hold on to. While it does, the memory
+  /// is not this tensor's alone (OwnsMemory): backward adds up nothing there,
+  /// which some ranks' shadows would show.
   PartInfo ShadowInfo() const;
 
  private:
@@ -101,6 +105,7 @@ class DTensorHandler : public TensorHandler {
     absl::InlinedVector<const Stream*, 1> ordered;
     std::weak_ptr<Storage> source;
     uint32_t source_version = 0;
+    std::shared_ptr<const char> mark;
   };
   void Watch() const;
 
@@ -110,6 +115,8 @@ class DTensorHandler : public TensorHandler {
   const MemoryTie tie_;
   const bool regular_;
   const std::unique_ptr<Watched> watched_;
+  // Shared with the shadows of this tensor; null until there is one.
+  mutable std::shared_ptr<const char> mark_;
 };
 
 }  // namespace crosshatch

@@ -358,5 +358,54 @@ TEST(Unbind, KeepsTheSplitsOfOtherDims) {
   });
 }
 
+// Backward adds gradients up in memory that nobody else has. A shadow of such a
+// gradient does not take that for a write by the program, on any rank: some
+// have none of the one element, and so no part in that memory.
+TEST(Shadow, OutlivesTheSumsOfBackward) {
+  OnMesh({5}, [](const DeviceMesh& mesh) {
+    // Sums in which the gradients of a tensor and of its part meet.
+    const auto weighed = [](absl::Span<const Tensor> tensors) {
+      Tensor sum;
+      for (const Tensor& t : tensors) {
+        const Tensor weight = Numbers(t.sizes(), t.ndim() + 5);
+        const Tensor term = Sum(Mul(t, ReplicatedLike(weight, t)));
+        sum = sum.defined() ? Add(sum, term) : term;
+      }
+      return sum;
+    };
+    const auto run = [&](const Tensor& x, const Tensor& w,
+                         const std::function<Tensor(const Tensor&)>& split,
+                         const std::function<Tensor(const Tensor&)>& back) {
+      TensorList leaves = {x, w};
+      for (Tensor& leaf : leaves) leaf.set_requires_grad(true);
+      const Tensor part = split(x);
+      const Tensor both = Add(part, x);
+      const Tensor all = Add(part, both);
+      const Tensor y = Mul(w, all);
+      const Tensor loss = weighed({x, w, part, both, back(all), y});
+      TensorList first, second;
+      CH_EXPECT_OK(Gradients(loss, leaves, {.create_graph = true}, first));
+      CH_EXPECT_OK(Gradients(weighed(first), leaves, {}, second));
+      return TensorList{first[0], first[1], second[0], second[1]};
+    };
+    const auto same = [](const Tensor& t) { return t; };
+    for (const Shape& sizes : {Shape{1}, Shape{3}, Shape{1, 0}}) {
+      const int ndim = static_cast<int>(sizes.size());
+      const Layout whole = Whole(mesh, ndim);
+      const Layout rows = whole.WithShard(0, 0);
+      const Tensor dense = Numbers(sizes, 1);
+      const Tensor other = Numbers(sizes, 2);
+      const TensorList expected = run(Clone(dense), Clone(other), same, same);
+      const TensorList actual = run(
+          Spread(dense, mesh, whole), Spread(other, mesh, whole),
+          [&](const Tensor& t) { return Redistribute(t, rows); },
+          [&](const Tensor& t) { return WithGradientIn(t, rows); });
+      for (size_t i = 0; i < expected.size(); ++i) {
+        CH_EXPECT_EQ(Differs(actual[i], expected[i]), "") << i;
+      }
+    }
+  });
+}
+
 }  // namespace
 }  // namespace crosshatch
