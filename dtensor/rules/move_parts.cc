@@ -9,6 +9,7 @@
 #include "crosshatch/comm/communicator.h"
 #include "crosshatch/dtensor/redistribution/segments.h"
 #include "crosshatch/tensor/creation.h"
+#include "crosshatch/tensor/ops/cast.h"
 #include "crosshatch/tensor/ops/in_place.h"
 #include "crosshatch/tensor/ops/view.h"
 #include "crosshatch/tensor/rank_context.h"
@@ -79,7 +80,12 @@ Tensor MoveParts(const Tensor& local, const PartsMove& move,
     Shape others = sizes;
     others[d] = 1;
     if (NumElements(others) == 0) return out;
-    absl::Status status = Exchange(local, move, mesh, label, out);
+    // What is expanded has elements that lie in one place, and no collective
+    // sends these.
+    const Tensor sent = Repeats(local.sizes(), local.strides())
+                            ? CloneOp().Forward({local})[0]
+                            : local;
+    absl::Status status = Exchange(sent, move, mesh, label, out);
     if (!status.ok()) RankContext::Current().Poison(std::move(status));
     return out;
   }

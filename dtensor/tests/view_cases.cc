@@ -37,6 +37,17 @@ std::vector<RuleCase> ViewCases() {
        [](T t) {
          return Expand(t[0], {2, 4, 3});
        }},
+      // Elements that lie in one place are exchanged between ranks.
+      {"slice of what was expanded",
+       {{{5, 1}}},
+       [](T t) {
+         return Slice(Expand(t[0], {5, 2}), 0, 3, 4);
+       }},
+      {"pad of what was expanded",
+       {{{5, 3}}},
+       [](T t) {
+         return Pad(Expand(t[0], {2, 5, 3}), 1, 1, 0);
+       }},
       {"unsqueeze", {{{3, 5}}}, [](T t) { return Unsqueeze(t[0], 1); }},
       {"cat",
        {{{2, 3}}, {{4, 3}}},
