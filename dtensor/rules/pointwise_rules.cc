@@ -80,11 +80,12 @@ OpRule RuleOf(BinaryOp kind) {
 }
 
 // Rounding to integers is not linear; rounding to a shorter float is as good
-// as.
+// as, but for f16: a part may be out of its range where the whole is not.
 RuleResult CastRule(const RuleCall& call) {
-  const bool floats =
-      IsFloatingPoint(call.inputs[0].dtype) &&
-      IsFloatingPoint(static_cast<const CastOp&>(call.op).dtype);
+  const DType from = call.inputs[0].dtype;
+  const DType to = static_cast<const CastOp&>(call.op).dtype;
+  const bool floats = IsFloatingPoint(from) && IsFloatingPoint(to) &&
+                      (to != kFloat16 || from == kFloat16);
   return SolveFactors(
       call, PointwiseFactors(
                 call, floats ? Linearity::kMultilinear : Linearity::kNone));

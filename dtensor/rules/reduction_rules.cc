@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
 #include <memory>
+#include <optional>
 #include <utility>
 #include <vector>
 
@@ -31,31 +32,69 @@ constexpr ReduceKind kReduceKinds[] = {
     ReduceKind::kArgMin, ReduceKind::kSumOfSquares,
 };
 
-// A mean over shards: the local sum over the global count. Shards may differ in
-// size, so the mean of their means would not do.
-class ShardOfMean final : public LocalProgram {
- public:
-  ShardOfMean(const ReductionOp& mean, int64_t count)
-      : dims_(mean.dims),
-        keepdim_(mean.keepdim),
-        dtype_(mean.out_dtype),
-        factor_(1.0 / static_cast<double>(count)) {}
+// `layout` once what is pending is reduced.
+Layout Reduced(Layout layout) {
+  for (int axis = 0; axis < layout.mesh().ndim(); ++axis) {
+    if (layout.state_of_axis(axis).is_partial()) {
+      layout = layout.WithReplicate(axis);
+    }
+  }
+  return layout;
+}
 
-  TensorList Run(const Op& /*op*/, TensorSpan locals,
-                 const DeviceMesh& /*mesh*/) const override {
-    const DType wide = dtype_ == kFloat64 ? kFloat64 : kFloat32;
-    TensorList sum =
-        ReductionOp(ReduceKind::kSum, dims_, keepdim_, wide).Forward(locals);
-    ScaleInPlaceOp(factor_).Forward(sum);
-    return dtype_ == wide ? sum : CastOp(dtype_).Forward(sum);
+// Plans the reductions that are pending in `from`.
+PreparedPlan PlanReductions(const RuleCall& call, const Layout& from,
+                            ShapeView sizes, DType dtype) {
+  absl::StatusOr<RedistributePlan> plan =
+      PlanRedistribute(from, Reduced(from), sizes, SizeOf(dtype));
+  CH_CHECK_OK(plan.status());
+  return Prepare(*std::move(plan), sizes, call.coordinate);
+}
+
+DType WideOf(DType dtype) { return dtype == kFloat64 ? kFloat64 : kFloat32; }
+
+// A sum, product, mean or sum of squares over shards, in f32 or f64.
+// - A mean is the local sum over the global count. Shards may differ in size,
+//   so the mean of their means would not do.
+// - In 16 bits the ranks reduce f32 at once: a part may be out of the range of
+//   f16 where the whole is not, and the whole is rounded once.
+class ReductionOfShards final : public LocalProgram {
+ public:
+  // \param count of the elements that a mean is over; else nullopt
+  // \param reductions of the result, where they do not stay pending
+  ReductionOfShards(const ReductionOp& op, std::optional<int64_t> count,
+                    std::optional<PreparedPlan> reductions)
+      : part_(count.has_value() ? ReduceKind::kSum : op.kind, op.dims,
+              op.keepdim, WideOf(op.out_dtype)),
+        dtype_(op.out_dtype),
+        count_(count),
+        reductions_(std::move(reductions)) {}
+
+  TensorList Run(const Op& op, TensorSpan locals,
+                 const DeviceMesh& mesh) const override {
+    TensorList part = part_.Forward(locals);
+    if (count_.has_value()) {
+      ScaleInPlaceOp(1.0 / static_cast<double>(*count_)).Forward(part);
+    }
+    if (reductions_.has_value()) {
+      part[0] = DTensorRuntime::Current().Redistribute(
+          *reductions_, part[0], mesh, CommOrigin::Op(op.info().name));
+    }
+    return dtype_ == part_.out_dtype ? part : CastOp(dtype_).Forward(part);
   }
 
  private:
-  const Shape dims_;
-  const bool keepdim_;
+  const ReductionOp part_;
   const DType dtype_;
-  const double factor_;
+  const std::optional<int64_t> count_;
+  const std::optional<PreparedPlan> reductions_;
 };
+
+// Whether a reduction gives numbers that are rounded to the result's dtype.
+bool Rounds(ReduceKind kind) {
+  return kind == ReduceKind::kSum || kind == ReduceKind::kMean ||
+         kind == ReduceKind::kProduct || kind == ReduceKind::kSumOfSquares;
+}
 
 // The index of the largest or smallest element of a dim that is split: each
 // rank finds its own, and the ranks exchange these.
@@ -186,8 +225,17 @@ RuleResult ReductionRule(const RuleCall& call) {
       std::any_of(op.dims.begin(), op.dims.end(), [&result](int64_t d) {
         return result.inputs[0].is_sharded(static_cast<int>(d));
       });
-  if (op.kind == ReduceKind::kMean && split) {
-    result.program = std::make_unique<ShardOfMean>(op, count);
+  const bool mean = op.kind == ReduceKind::kMean;
+  RuleResult::Output& out = result.outputs[0];
+  std::optional<PreparedPlan> reductions;
+  if (Rounds(op.kind) && SizeOf(op.out_dtype) == 2 && out.layout.is_partial()) {
+    reductions = PlanReductions(call, out.layout, out.sizes, kFloat32);
+    out.layout = Reduced(out.layout);
+  }
+  if (reductions.has_value() || (mean && split)) {
+    result.program = std::make_unique<ReductionOfShards>(
+        op, mean ? std::optional<int64_t>(count) : std::nullopt,
+        std::move(reductions));
   }
   const bool arg =
       op.kind == ReduceKind::kArgMax || op.kind == ReduceKind::kArgMin;
@@ -222,21 +270,12 @@ class FinishReductions final : public LocalProgram {
 
 RuleResult SettleRule(const RuleCall& call) {
   const RuleInput& input = call.inputs[0];
-  Layout settled = input.layout;
-  for (int axis = 0; axis < call.mesh.ndim(); ++axis) {
-    if (settled.state_of_axis(axis).is_partial()) {
-      settled = settled.WithReplicate(axis);
-    }
-  }
   RuleResult result;
   result.inputs = {input.layout};
-  result.outputs.push_back({settled, input.sizes});
+  result.outputs.push_back({Reduced(input.layout), input.sizes});
   if (input.layout.is_partial()) {
-    absl::StatusOr<RedistributePlan> plan = PlanRedistribute(
-        input.layout, settled, input.sizes, SizeOf(input.dtype));
-    CH_CHECK_OK(plan.status());
     result.program = std::make_unique<FinishReductions>(
-        Prepare(*std::move(plan), input.sizes, call.coordinate));
+        PlanReductions(call, input.layout, input.sizes, input.dtype));
   }
   return result;
 }
