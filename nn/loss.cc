@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "crosshatch/nn/loss.h"
 
+#include <limits>
+#include <optional>
 #include <utility>
 #include <vector>
 
@@ -217,6 +219,16 @@ Tensor SumOver(const Tensor& t, const DeviceMesh& mesh) {
       MakeDTensor(here, mesh, summands, here.sizes()), replicated));
 }
 
+// `divisor`, or NaN where it is 0: on a mesh the quotient is a sum of one
+// quotient from each rank, of which some would be infinite and some NaN.
+Tensor NanForZero(const Tensor& divisor) {
+  const NoGrad no_grad;
+  const DType dtype = divisor.dtype();
+  return Where(Equal(divisor, Full({}, 0, dtype)),
+               Full({}, std::numeric_limits<double>::quiet_NaN(), dtype),
+               divisor);
+}
+
 }  // namespace
 
 Tensor CrossEntropyLoss(const Tensor& logits, const Tensor& targets,
@@ -250,10 +262,11 @@ Tensor CrossEntropyLoss(const Tensor& logits, const Tensor& targets,
     divisor = Sum(prepared.weights.defined() ? prepared.weights
                                              : ToDType(prepared.counts, dtype));
   }
-  if (!options.mean_over.has_value()) return Div(sum, Settled(divisor));
-  const DeviceMesh& mesh = *options.mean_over;
-  return Div(Mul(sum, static_cast<double>(mesh.size())),
-             SumOver(divisor, mesh));
+  const std::optional<DeviceMesh>& mesh = options.mean_over;
+  divisor = mesh.has_value() ? SumOver(divisor, *mesh) : Settled(divisor);
+  if (options.class_weights.defined()) divisor = NanForZero(divisor);
+  if (!mesh.has_value()) return Div(sum, divisor);
+  return Div(Mul(sum, static_cast<double>(mesh->size())), divisor);
 }
 
 absl::StatusOr<double> MeanOverAxis(const Tensor& loss,

@@ -29,7 +29,8 @@ struct CrossEntropyLossOptions {
   int64_t ignore_index = -100;
   /// In [0, 1]: so much of each target is spread over all classes alike.
   double label_smoothing = 0;
-  /// [V], floating point, constant; undefined: every class weighs 1.
+  /// [V], floating point, constant; undefined: every class weighs 1. If the
+  /// weights of the targets sum to 0, the mean is NaN, smoothed or not.
   Tensor class_weights = {};
   /// kMean: the batch is split over this mesh besides, each rank having rows of
   /// its own as plain tensors, or as DTensors on the other axes: the axis of

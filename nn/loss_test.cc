@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
+#include <optional>
 #include <ostream>
 #include <utility>
 #include <vector>
@@ -379,6 +380,42 @@ TEST_P(CrossEntropyLossTest, TakesTheMeanOverAnAxis) {
 INSTANTIATE_TEST_SUITE_P(Goldens, CrossEntropyLossTest,
                          ::testing::ValuesIn(Goldens()),
                          [](const auto& info) { return info.param.name; });
+
+// The classes of all targets weigh nothing: with smoothing the other classes
+// still add to the sum, which some ranks have parts of and some have not.
+TEST(CrossEntropyLossZeroWeightsTest, GivesNanOnAnyMesh) {
+  for (const double smoothing : {0.0, 0.3}) {
+    const auto loss = [&](const Tensor& logits,
+                          std::optional<DeviceMesh> mean_over = std::nullopt) {
+      return CrossEntropyLoss(
+          logits, FromValues<int64_t>({kRows}, {2, 0, -100, 3, 2}),
+          {.label_smoothing = smoothing,
+           .class_weights = FromValues<double>({kClasses}, {0, 2, 0, 0}),
+           .mean_over = std::move(mean_over)});
+    };
+    EXPECT_TRUE(std::isnan(loss(Logits()).ToVector<double>()[0]));
+    OnMesh({{"dp", 2}, {"tp", 2}}, [&](const DeviceMesh& mesh) -> absl::Status {
+      const Layout whole = Layout::Replicated(mesh.layout(), 2);
+      for (const Layout& layout :
+           {whole, whole.WithShard(0, 0), whole.WithShard(1, 1),
+            whole.WithShard(0, 0).WithShard(1, 1)}) {
+        const Tensor x =
+            DistributeTensor(Logits(), mesh, layout).set_requires_grad(true);
+        const Tensor mean = loss(x);
+        CH_ASSIGN_OR_RETURN(const double value, Item(mean));
+        CH_EXPECT_TRUE(std::isnan(value)) << layout.ToString();
+        CH_RETURN_IF_ERROR(Backward(mean));
+        CH_EXPECT_TRUE(std::isnan(FullTensor(x.grad()).ToVector<double>()[0]))
+            << layout.ToString();
+      }
+      CH_ASSIGN_OR_RETURN(const DeviceMesh dp, mesh.Slice("dp"));
+      CH_ASSIGN_OR_RETURN(const double value,
+                          MeanOverAxis(loss(Logits(), dp), dp));
+      CH_EXPECT_TRUE(std::isnan(value));
+      return absl::OkStatus();
+    });
+  }
+}
 
 TEST(CrossEntropyLossTypesTest, TakesIndicesOfEachKindAndHalfFloats) {
   const Tensor weights = FromValues<float>({3}, {1, 2, 3});
