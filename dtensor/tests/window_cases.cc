@@ -8,24 +8,6 @@ namespace crosshatch {
 namespace {
 
 using T = TensorSpan;
-using Layouts = absl::Span<const Layout>;
-
-// A weight is split by channels, not within its kernel.
-bool WholeKernel(Layouts layouts) {
-  const Layout& weight = layouts[1];
-  for (int d = 2; d < weight.ndim(); ++d) {
-    if (weight.is_sharded(d)) return false;
-  }
-  return true;
-}
-
-// Splits of channels that cut through groups are refused, as views of heads
-// are.
-bool WholeGroups(Layouts layouts) {
-  return WholeKernel(layouts) && !layouts[0].is_sharded(1) &&
-         !layouts[1].is_sharded(0) && !layouts[1].is_sharded(1);
-}
-
 }  // namespace
 
 std::vector<RuleCase> WindowCases() {
@@ -42,19 +24,13 @@ std::vector<RuleCase> WindowCases() {
        }},
       {"conv",
        {{{2, 3, 2, 3}}, {{5, 3, 1, 2}}, {{5}}},
-       [](T t) { return Conv2d(t[0], t[1], t[2]); },
-       0,
-       WholeKernel},
+       [](T t) { return Conv2d(t[0], t[1], t[2]); }},
       {"conv of groups",
        {{{2, 4, 1, 3}}, {{2, 2, 1, 2}}},
-       [](T t) { return Conv2d(t[0], t[1], Tensor(), {.groups = 2}); },
-       0,
-       WholeGroups},
+       [](T t) { return Conv2d(t[0], t[1], Tensor(), {.groups = 2}); }},
       {"conv of no images",
        {{{0, 3, 5}}, {{2, 3, 2}}},
-       [](T t) { return Conv1d(t[0], t[1]); },
-       0,
-       WholeKernel},
+       [](T t) { return Conv1d(t[0], t[1]); }},
   };
 }
 

@@ -9,6 +9,14 @@
 namespace crosshatch {
 namespace {
 
+/// `a` as another shape. Unlike Reshape of a tensor of the program's own, it
+/// gathers what is split within dims that become one: how Conv takes its
+/// inputs is not the program's choice.
+Tensor As(const Tensor& a, ShapeView sizes) {
+  return Apply1(ViewOp(sizes, /*may_copy=*/true, /*redistributes=*/true),
+                {&a, 1});
+}
+
 /// windows [N, H', W', C, k, k] times weight [O, C / groups, k, k]:
 /// [N, H', W', O], each group on its own.
 Tensor ProductsOfGroups(const Tensor& windows, const Tensor& weight,
@@ -16,13 +24,11 @@ Tensor ProductsOfGroups(const Tensor& windows, const Tensor& weight,
   const int64_t places = windows.size(0) * windows.size(1) * windows.size(2);
   const int64_t depth = weight.numel() / weight.size(0);
   const Tensor by_group =
-      Permute(Reshape(windows, {places, groups, depth}), {1, 0, 2});
-  const Tensor of_group =
-      Reshape(weight, {groups, weight.size(0) / groups, depth});
+      Permute(As(windows, {places, groups, depth}), {1, 0, 2});
+  const Tensor of_group = As(weight, {groups, weight.size(0) / groups, depth});
   const Tensor products = MatMul(by_group, Transpose(of_group, 1, 2));
-  return Reshape(
-      Permute(products, {1, 0, 2}),
-      {windows.size(0), windows.size(1), windows.size(2), weight.size(0)});
+  return As(Permute(products, {1, 0, 2}), {windows.size(0), windows.size(1),
+                                           windows.size(2), weight.size(0)});
 }
 
 /// Whether channels and dims are those of a convolution.
@@ -45,7 +51,10 @@ Tensor Conv2d(const Tensor& x, const Tensor& weight, const Tensor& bias,
       Unfold(x, {weight.size(2), weight.size(3)}, options.windows);
   Tensor y;
   if (groups == 1) {
-    y = Linear(Flatten(windows, 3, 5), Flatten(weight, 1, 3), bias);
+    const int64_t depth = weight.numel() / weight.size(0);
+    y = Linear(
+        As(windows, {windows.size(0), windows.size(1), windows.size(2), depth}),
+        As(weight, {weight.size(0), depth}), bias);
   } else {
     y = ProductsOfGroups(windows, weight, groups);
     if (bias.defined()) y = Add(y, bias);

@@ -6,8 +6,8 @@
 /// Convolutions, as products of matrices: the windows of the input (windows.h)
 /// times the weight. A batch that is split stays split, as do channels: those
 /// of the output as the weight's outputs are, and of those of the input partial
-/// sums come out. Rows and columns that are split are gathered; splits within
-/// a weight's kernel, or that cut through groups, are refused by name.
+/// sums come out. Rows and columns that are split are gathered, and so are
+/// splits within a weight's kernel and those that cut through groups.
 
 #include <cstdint>
 
