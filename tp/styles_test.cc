@@ -12,6 +12,7 @@
 #include "crosshatch/comm/world.h"
 #include "crosshatch/dtensor/dtensor.h"
 #include "crosshatch/dtensor/implicit_redistribution.h"
+#include "crosshatch/dtensor/redistribute.h"
 #include "crosshatch/nn/layers/group_norm.h"
 #include "crosshatch/nn/layers/layer_norm.h"
 #include "crosshatch/nn/linear.h"
@@ -490,6 +491,46 @@ TEST(ReplicatedNormTest, WithoutParametersPassesOnPendingSums) {
         return absl::OkStatus();
       });
     }
+  }
+}
+
+// A norm of groups of channels on every rank, times its own output split by
+// position: the gradient comes back split within the groups.
+class SplitResidual final : public nn::Module {
+ public:
+  const char* type_name() const override { return "SplitResidual"; }
+
+ protected:
+  TensorList ForwardImpl(TensorSpan inputs) override {
+    const Tensor x = in_.Forward(inputs[0]);
+    const Tensor y = norm_.Forward(x);
+    if (!y.is_distributed()) return {Mul(y, x)};
+    return {Mul(y, Redistribute(x, LayoutOf(x).WithShard(0, 2)))};
+  }
+
+ private:
+  nn::Linear& in_ =
+      Make<nn::Linear>("in", kWidth, kWidth, nn::LinearOptions{.stddev = 0.5});
+  nn::GroupNorm& norm_ = Make<nn::GroupNorm>(
+      "norm", 1, kRows, nn::GroupNormOptions{.affine = false});
+};
+
+TEST(ReplicateParallelTest, TakesAGradientThatIsSplitWithinAView) {
+  SplitResidual one;
+  ASSERT_TRUE(one.Materialize({.seed = 5}).ok());
+  const absl::StatusOr<Values> expected = OutputAndGradients(one);
+  ASSERT_TRUE(expected.ok());
+  for (const int ranks : {2, 3}) {
+    OnMesh({{"tp", ranks}}, [&](const DeviceMesh& mesh) -> absl::Status {
+      SplitResidual split;
+      CH_RETURN_IF_ERROR(ParallelizeModule(split, mesh,
+                                           {{"norm", ReplicateParallel()}},
+                                           {.replicate_rest = true}));
+      CH_RETURN_IF_ERROR(split.Materialize({.seed = 5}));
+      CH_ASSIGN_OR_RETURN(const Values values, OutputAndGradients(split));
+      ExpectNear(values, *expected);
+      return absl::OkStatus();
+    });
   }
 }
 

@@ -407,7 +407,8 @@ TEST(DTensorDeathTest, GradientsThatHaveToConformAreImplicit) {
                                           Whole(mesh, 1).WithShard(0, 0)))))
                    .IgnoreError();
              }),
-      "backward: an input would be redistributed.*all_gather");
+      "backward, gradient for the leaf f32\\[4\\].*: an input would be "
+      "redistributed.*all_gather");
 }
 
 TEST(DTensorDeathTest, RefusesToWriteToAViewThatWasCopied) {

@@ -34,11 +34,11 @@ class WithGradientInOp final : public WholeOp {
   }
   std::shared_ptr<Node> Differentiate(TensorSpan /*inputs*/,
                                       TensorSpan /*outputs*/) const override {
-    return MakeNode<0>(kInfo, [gradient = gradient_](const auto&,
-                                                     TensorSpan grads,
-                                                     GradientSlots& slots) {
-      slots.Put(0, Redistribute(grads[0], gradient));
-    });
+    return MakeNode<0>(kInfo,
+                       [gradient = gradient_](const auto&, TensorSpan grads,
+                                              GradientSlots& slots) {
+                         slots.Put(0, Redistribute(grads[0], gradient));
+                       });
   }
 
  private:

@@ -97,7 +97,7 @@ void DTensorRuntime::CheckImplicit(const PreparedPlan& plan,
   }
   std::string what = for_op;
   if (const Place* step = Place::Innermost(Place::Kind::kGradient)) {
-    absl::StrAppend(&what, ", for the gradient of ", step->op_name());
+    absl::StrAppend(&what, ", ", step->Describe());
   }
   CH_CHECK(mode != ImplicitRedistribution::kForbid)
       << what << ": an input would be redistributed, which this scope "

@@ -2,6 +2,7 @@
 #include <gtest/gtest.h>
 
 #include <functional>
+#include <ostream>
 #include <string>
 #include <vector>
 
@@ -29,7 +30,9 @@ struct Program {
   std::function<Tensor(TensorSpan)> run;
 };
 
-std::string ToString(const Program& program) { return program.name; }
+void PrintTo(const Program& program, std::ostream* out) {
+  *out << program.name;
+}
 
 // x times itself, split along `dim` if it is distributed.
 Tensor TimesItsShard(const Tensor& x, int dim) {
@@ -87,9 +90,8 @@ TEST_P(BackwardOfWhatRuns, GivesWhatOneRankGives) {
       TensorList dense, inputs, expected, actual;
       for (const Shape& sizes : program.inputs) {
         dense.push_back(Fractions(sizes, static_cast<int>(dense.size()) + 1));
-        inputs.push_back(
-            Spread(dense.back(), mesh,
-                   Whole(mesh, static_cast<int>(sizes.size()))));
+        inputs.push_back(Spread(dense.back(), mesh,
+                                Whole(mesh, static_cast<int>(sizes.size()))));
         dense.back().set_requires_grad(true);
         inputs.back().set_requires_grad(true);
       }
@@ -102,9 +104,10 @@ TEST_P(BackwardOfWhatRuns, GivesWhatOneRankGives) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(All, BackwardOfWhatRuns,
-                         testing::ValuesIn(Programs()),
-                         [](const auto& info) { return ToString(info.param); });
+INSTANTIATE_TEST_SUITE_P(All, BackwardOfWhatRuns, testing::ValuesIn(Programs()),
+                         [](const auto& info) {
+                           return std::string(info.param.name);
+                         });
 
 // Forward alone is allowed to redistribute, so that what fails is the gradient.
 TEST(BackwardOfWhatRunsDeathTest, NamesTheForwardOpWhereItMayNotRedistribute) {
@@ -114,15 +117,15 @@ TEST(BackwardOfWhatRunsDeathTest, NamesTheForwardOpWhereItMayNotRedistribute) {
                Tensor x = Spread(Numbers({3, 4}, 1), mesh, Whole(mesh, 2));
                x.set_requires_grad(true);
                const Tensor y = Reshape(x, {12});
-               const Tensor split = Redistribute(
-                   Spread(Numbers({12}, 2), mesh, Whole(mesh, 1)),
-                   Whole(mesh, 1).WithShard(0, 0));
+               const Tensor split =
+                   Redistribute(Spread(Numbers({12}, 2), mesh, Whole(mesh, 1)),
+                                Whole(mesh, 1).WithShard(0, 0));
                const Tensor loss = Sum(Mul(y, split));
                const ForbidImplicitRedistribution forbid;
                CH_EXPECT_OK(Backward(loss));
              }),
-      "view, for the gradient of view: an input would be redistributed, which "
-      "this scope forbids: \\[S\\(0\\)\\]");
+      "view, gradient of view: an input would be redistributed, which this "
+      "scope forbids: \\[S\\(0\\)\\]");
 }
 
 }  // namespace

@@ -50,9 +50,8 @@ Tensor Make(const RandomProgram& program, const ProgramInput& input) {
 
 // Undefined where none requires a gradient.
 // \param layout returns the layout of the gradient of tensor i, if it is given.
-Tensor WeightedSum(
-    absl::Span<const Tensor> tensors, int seed,
-    const std::function<std::optional<Layout>(size_t)>& layout) {
+Tensor WeightedSum(absl::Span<const Tensor> tensors, int seed,
+                   const std::function<std::optional<Layout>(size_t)>& layout) {
   Tensor sum;
   for (size_t i = 0; i < tensors.size(); ++i) {
     Tensor t = tensors[i];
@@ -72,11 +71,13 @@ Tensor WeightedSum(
 absl::Status Run(const RandomProgram& program,
                  const std::function<Tensor(const ProgramInput&)>& make,
                  Tensors& made) {
+  std::vector<std::optional<Layout>> of_leaves;
   for (const ProgramInput& input : program.inputs) {
     made.registers.push_back(make(input));
     if (!input.differentiable) continue;
     made.registers.back().set_requires_grad(true);
     made.leaves.push_back(made.registers.back());
+    of_leaves.push_back(input.gradient);
   }
   for (const Instruction& call : program.instructions) {
     TensorList operands;
@@ -100,8 +101,8 @@ absl::Status Run(const RandomProgram& program,
   }
   CH_RETURN_IF_ERROR(
       Gradients(root, made.leaves, {.create_graph = true}, made.gradients));
-  const Tensor second = WeightedSum(
-      made.gradients, 200, [](size_t) { return std::nullopt; });
+  const Tensor second =
+      WeightedSum(made.gradients, 200, [&](size_t i) { return of_leaves[i]; });
   if (!second.defined()) return absl::OkStatus();
   return Gradients(second, made.leaves, {}, made.second_gradients);
 }
