@@ -147,10 +147,12 @@ std::string Compare(const Tensor& actual, const Value& expected,
     return absl::StrCat("sizes ", ToString(actual.sizes()), ", should be ",
                         ToString(expected.sizes));
   }
-  if (actual.requires_grad() != expected.requires_grad) {
-    return absl::StrCat("requires a gradient: ", actual.requires_grad());
-  }
+  // First, because it refuses a shadow of what was written meanwhile, whose
+  // history is stale too.
   const Value value = ValueOf(actual);
+  if (value.requires_grad != expected.requires_grad) {
+    return absl::StrCat("requires a gradient: ", value.requires_grad);
+  }
   for (size_t i = 0; i < value.elements.size(); ++i) {
     const double a = value.elements[i];
     const double b = expected.elements[i];
