@@ -17,7 +17,6 @@
 #include "crosshatch/base/status_macros.h"
 #include "crosshatch/comm/world.h"
 #include "crosshatch/dtensor/dtensor.h"
-#include "crosshatch/extensions/dtensor_extensions.h"
 #include "crosshatch/fsdp/fully_shard.h"
 #include "crosshatch/mesh/device_mesh.h"
 #include "crosshatch/nn/adamw.h"
@@ -236,7 +235,6 @@ absl::Status OnRanks(ch::World& world, const Method& method, int tp_ranks,
         {{"blocks.*.up", ch::tp::ColwiseParallel()},
          {"blocks.*.down",
           ch::tp::RowwiseParallel({.use_local_output = true})}}));
-    options.extension = ch::DTensorExtensions::Create();
   }
   for (Mlp& block : model.blocks()) {
     CH_RETURN_IF_ERROR(ch::fsdp::FullyShard(block, fsdp, options));

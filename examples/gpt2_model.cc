@@ -5,7 +5,6 @@
 
 #include "absl/strings/str_format.h"
 #include "crosshatch/base/status_macros.h"
-#include "crosshatch/extensions/dtensor_extensions.h"
 #include "crosshatch/fsdp/fully_shard.h"
 #include "crosshatch/tensor/creation.h"
 #include "crosshatch/tensor/ops/ops.h"
@@ -139,7 +138,6 @@ absl::Status SpreadGpt2(Gpt2& model, const DeviceMesh& mesh) {
                              {"ln_f", by_position},
                              {"lm_head", colwise}}));
   fsdp::FullyShardOptions options;
-  options.extension = DTensorExtensions::Create();
   options.reduction.divide_factor = 1;
   for (Gpt2Block& block : model.blocks()) {
     CH_RETURN_IF_ERROR(fsdp::FullyShard(block, fsdp, options));

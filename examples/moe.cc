@@ -20,7 +20,6 @@
 #include "crosshatch/base/status_macros.h"
 #include "crosshatch/examples/data_parallel.h"
 #include "crosshatch/examples/example_job.h"
-#include "crosshatch/extensions/dtensor_extensions.h"
 #include "crosshatch/fsdp/fully_shard.h"
 #include "crosshatch/mesh/device_mesh.h"
 #include "crosshatch/nn/embedding.h"
@@ -154,7 +153,6 @@ absl::Status Spread(Model& model, const ch::DeviceMesh& mesh) {
         ch::tp::ExpertParallel({.batch = all, .shared = tp})}}));
 
   ch::fsdp::FullyShardOptions options;
-  options.extension = ch::DTensorExtensions::Create();
   options.reduction.divide_factor = 1;  // Losses are parts of the batch's.
   const auto is_expert = [](const nn::Parameter& p) {
     return p.name().find("experts.") != std::string::npos &&

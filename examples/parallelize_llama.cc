@@ -9,7 +9,6 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
 #include "crosshatch/base/status_macros.h"
-#include "crosshatch/extensions/dtensor_extensions.h"
 #include "crosshatch/fsdp/fully_shard.h"
 #include "crosshatch/nn/checkpoint.h"
 #include "crosshatch/tp/llama_plan.h"
@@ -69,7 +68,6 @@ absl::Status ParallelizeLlama(nn::Llama& model, const DeviceMesh& mesh,
   // The loss is divided by the number of targets of the whole batch, so that
   // every target weighs the same however the batch splits.
   fsdp_options.reduction.divide_factor = 1.0;
-  fsdp_options.extension = DTensorExtensions::Create();
   fsdp_options.cpu_offload = options.offload;
   if (options.dtype != kFloat32) {
     fsdp_options.mixed_precision.param_dtype = options.dtype;

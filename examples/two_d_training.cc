@@ -12,7 +12,6 @@
 #include "crosshatch/base/status_macros.h"
 #include "crosshatch/comm/world.h"
 #include "crosshatch/dtensor/dtensor.h"
-#include "crosshatch/extensions/dtensor_extensions.h"
 #include "crosshatch/fsdp/fully_shard.h"
 #include "crosshatch/mesh/device_mesh.h"
 #include "crosshatch/nn/adamw.h"
@@ -59,12 +58,10 @@ absl::Status Train(ch::World& world) {
 
   ch::nn::Llama model({.dim = 64, .layers = 2, .heads = 4, .ffn = 160});
   CH_RETURN_IF_ERROR(ch::tp::ParallelizeModule(model, tp, ch::tp::LlamaPlan()));
-  ch::fsdp::FullyShardOptions options;
-  options.extension = ch::DTensorExtensions::Create();  // FSDP beneath TP
   for (ch::nn::Module& block : model.blocks()) {
-    CH_RETURN_IF_ERROR(ch::fsdp::FullyShard(block, fsdp, options));
+    CH_RETURN_IF_ERROR(ch::fsdp::FullyShard(block, fsdp));
   }
-  CH_RETURN_IF_ERROR(ch::fsdp::FullyShard(model, fsdp, options));
+  CH_RETURN_IF_ERROR(ch::fsdp::FullyShard(model, fsdp));
   CH_RETURN_IF_ERROR(model.Materialize({.seed = 7}));  // only its own elements
 
   ch::nn::AdamW optimizer(model.Parameters(), {.lr = 3e-3});

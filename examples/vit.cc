@@ -17,7 +17,6 @@
 #include "crosshatch/dtensor/dtensor.h"
 #include "crosshatch/examples/data_parallel.h"
 #include "crosshatch/examples/example_job.h"
-#include "crosshatch/extensions/dtensor_extensions.h"
 #include "crosshatch/fsdp/fully_shard.h"
 #include "crosshatch/mesh/device_mesh.h"
 #include "crosshatch/nn/layers/conv.h"
@@ -164,7 +163,6 @@ absl::Status Spread(Vit& model, const ch::DeviceMesh& mesh) {
                                  {"block_*.mlp.0", colwise},
                                  {"block_*.mlp.2", rowwise}}));
   ch::fsdp::FullyShardOptions options;
-  options.extension = ch::DTensorExtensions::Create();
   options.reduction.divide_factor = 1;  // Losses are parts of the batch's.
   for (nn::Module* block : model.blocks()) {
     CH_RETURN_IF_ERROR(ch::fsdp::FullyShard(*block, fsdp, options));

@@ -3,8 +3,10 @@
 #define CROSSHATCH_EXTENSIONS_DTENSOR_EXTENSIONS_H_
 
 /// \file
-/// DTensorExtensions: the one place that knows both a tensor-parallel shard and
-/// the FSDP chunk of it.
+/// DTensorExtensions: shards parameters with FSDP beneath tensor parallelism.
+/// FullyShard uses these rules by default for a call with such a parameter. Set
+/// FullyShardOptions::extension to it to apply them to a call of plain
+/// parameters too, or derive from it to change one of its methods.
 ///
 /// Named after PyTorch's class of that name; its hooks are found here as
 ///
@@ -32,7 +34,7 @@
 
 namespace crosshatch {
 
-class DTensorExtensions final : public fsdp::ShardExtension {
+class DTensorExtensions : public fsdp::ShardExtension {
  public:
   static std::shared_ptr<const DTensorExtensions> Create();
 
@@ -53,7 +55,8 @@ class DTensorExtensions final : public fsdp::ShardExtension {
   /// stand for those of all ranks: replicate it on tp); a DTensor lies on those
   /// of both meshes alone, and along others may be another (of another expert).
   /// Where tp keeps units (heads) together, fsdp splits single elements
-  /// beneath. \error kFailedPrecondition for a DTensor whose mesh has another
+  /// beneath.
+  /// \error kFailedPrecondition for a DTensor whose mesh has another
   /// root, or
   ///     that is spread over an axis of `fsdp_mesh` already, or an axis that is
   ///     a part of one of the root's and stands without the other parts;

@@ -4,6 +4,7 @@
 #include <string>
 #include <vector>
 
+#include "crosshatch/base/check.h"
 #include "crosshatch/base/status_macros.h"
 #include "crosshatch/dtensor/dtensor.h"
 #include "crosshatch/dtensor/redistribute.h"
@@ -232,17 +233,63 @@ TEST(DTensorExtensionsTest, RefusesWhatLiesElsewhere) {
   });
 }
 
-TEST(DTensorExtensionsTest, FsdpAloneNamesTheParameterAndTheOption) {
-  OnMesh({{"fsdp", 1}, {"tp", 2}}, [](const DeviceMesh& mesh) -> absl::Status {
-    CH_ASSIGN_OR_RETURN(const DeviceMesh fsdp, mesh.Slice("fsdp"));
-    CH_ASSIGN_OR_RETURN(const DeviceMesh tp, mesh.Slice("tp"));
-    fsdp::TestModel model(1, 4, 4, 4);
-    nn::Parameter& first = *model.Parameters().front();
-    first.set_data(DistributeTensor(
-        first.data(), tp, Layout::Replicated(tp.layout(), 2).WithShard(0, 0)));
-    CH_EXPECT_THAT(std::string(fsdp::FullyShard(model, fsdp, {}).message()),
-                   HasSubstr("parameter blocks.0.up.weight is a DTensor; set "
-                             "FullyShardOptions::extension"));
+// What a parameter's data() is after FullyShard of a model of which tensor
+// parallelism has split one parameter.
+std::vector<std::string> Sharded(const DeviceMesh& mesh,
+                                 fsdp::FullyShardOptions options) {
+  std::vector<std::string> lines;
+  const DeviceMesh fsdp = *mesh.Slice("fsdp");
+  const DeviceMesh tp = *mesh.Slice("tp");
+  fsdp::TestModel model(2, 4, 4, 4);
+  nn::Parameter& first = *model.blocks()[0]->Parameters().front();
+  first.set_data(DistributeTensor(
+      first.data(), tp, Layout::Replicated(tp.layout(), 2).WithShard(0, 0)));
+  for (auto& block : model.blocks()) {
+    CH_CHECK_OK(fsdp::FullyShard(*block, fsdp, options));
+  }
+  CH_CHECK_OK(fsdp::FullyShard(model, fsdp, options));
+  for (nn::Parameter* p : model.Parameters()) {
+    lines.push_back(p->name() + " " + p->data().Describe());
+  }
+  return lines;
+}
+
+TEST(DTensorExtensionsTest, IsTheDefaultOfCallsWithADistributedParameter) {
+  OnMesh({{"fsdp", 2}, {"tp", 2}}, [](const DeviceMesh& mesh) -> absl::Status {
+    const std::vector<std::string> by_default = Sharded(mesh, {});
+    const std::vector<std::string> all =
+        Sharded(mesh, {.extension = DTensorExtensions::Create()});
+    CH_EXPECT_EQ(by_default.size(), all.size());
+    for (size_t i = 0; i < all.size(); ++i) {
+      // The first block's call has one: so has its plain bias, beside it.
+      if (all[i].find("blocks.0") == 0) {
+        CH_EXPECT_EQ(by_default[i], all[i]);
+      } else {
+        CH_EXPECT_NE(by_default[i], all[i]);
+      }
+    }
+    return absl::OkStatus();
+  });
+}
+
+// A program's own extension: of another dim than FullyShard asks for.
+class ByColumns final : public DTensorExtensions {
+ public:
+  absl::StatusOr<fsdp::ShardedForm> Chunk(const Tensor& parameter,
+                                          const DeviceMesh& fsdp_mesh,
+                                          int) const override {
+    return DTensorExtensions::Chunk(parameter, fsdp_mesh, parameter.ndim() - 1);
+  }
+};
+
+TEST(DTensorExtensionsTest, MayBeDerivedFrom) {
+  OnMesh({{"fsdp", 2}}, [](const DeviceMesh& mesh) -> absl::Status {
+    const Tensor full = Empty({4, 6}, kFloat32);
+    CH_ASSIGN_OR_RETURN(const fsdp::ShardedForm form,
+                        ByColumns().Chunk(full, mesh, /*dim=*/0));
+    CH_EXPECT_EQ(
+        form.layout.ToString(),
+        Layout::Replicated(mesh.layout(), 2).WithShard(0, 1).ToString());
     return absl::OkStatus();
   });
 }

@@ -13,6 +13,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/types/span.h"
 #include "crosshatch/base/status_macros.h"
+#include "crosshatch/fsdp/default_extensions.h"
 #include "crosshatch/fsdp/fsdp_state.h"
 #include "crosshatch/fsdp/fsdp_tree.h"
 #include "crosshatch/fsdp/param_group.h"
@@ -204,6 +205,17 @@ std::string WhyApart(const Kind& kind, const Kind& other,
   return why;
 }
 
+// The extension that shards all parameters of a call.
+const ShardExtension& ExtensionFor(
+    const std::vector<nn::Parameter*>& parameters,
+    const FullyShardOptions& options, bool replicated) {
+  if (options.extension != nullptr) return *options.extension;
+  const bool any_distributed =
+      std::any_of(parameters.begin(), parameters.end(),
+                  [](const auto* p) { return p->data().is_distributed(); });
+  return any_distributed && !replicated ? DTensorExtension() : PlainExtension();
+}
+
 absl::Status CheckMesh(const DeviceMesh& mesh) {
   if (mesh.ndim() > 2) {
     return absl::InvalidArgumentError(absl::StrCat(
@@ -363,6 +375,8 @@ absl::Status ShardModules(absl::Span<nn::Module* const> modules,
     if (found == kinds.end()) found = kinds.insert(found, {kind, {}});
     found->second.push_back({parameter, TieNote(uses.at(parameter))});
   }
+  const ShardExtension& extension =
+      ExtensionFor(sorted.to_shard, options, replicated);
   std::vector<std::unique_ptr<ParamGroup>> groups;
   for (const auto& [kind, entries] : kinds) {
     std::string name = CommonPrefix(sorted.to_shard);
@@ -377,15 +391,17 @@ absl::Status ShardModules(absl::Span<nn::Module* const> modules,
         absl::StrAppend(&name, " on ", kind.mesh.ToString());
       }
     }
-    CH_ASSIGN_OR_RETURN(
-        groups.emplace_back(),
-        ParamGroup::Create(std::move(name), entries, kind.mesh, options));
+    CH_ASSIGN_OR_RETURN(groups.emplace_back(),
+                        ParamGroup::Create(std::move(name), entries, kind.mesh,
+                                           options, extension));
     if (groups.size() > 1) {
       groups.back()->set_why_apart(
           WhyApart(kind, kinds.front().first, groups.front()->name()));
     }
   }
-  for (const auto& group : groups) CH_RETURN_IF_ERROR(group->Commit());
+  for (const auto& group : groups) {
+    CH_RETURN_IF_ERROR(group->Commit(extension));
+  }
   const auto state = std::make_shared<FsdpState>(
       std::vector<nn::Module*>(modules.begin(), modules.end()), mesh, options,
       std::move(groups), std::move(sorted.left_out), replicated);

@@ -33,8 +33,8 @@ namespace crosshatch::fsdp {
 ///     HSDP, replicates over the first axis and shards over the second.
 /// \error kInvalidArgument for a mesh of other ndim, without this rank, or
 ///     whose second axis, over which it would shard, is named "..replicate";
-///     options that contradict each other, a parameter that cannot be sharded,
-///     or a DTensor parameter without FullyShardOptions::extension;
+///     options that contradict each other, or a parameter that cannot be
+///     sharded;
 ///     kFailedPrecondition for a module that is sharded already, one whose
 ///     parameters belong to a module above that was sharded before, or one
 ///     above a group that holds a parameter tied with one outside of it; the

@@ -9,7 +9,6 @@
 #include "crosshatch/base/status_macros.h"
 #include "crosshatch/dtensor/dtensor.h"
 #include "crosshatch/fsdp/first_rank_values.h"
-#include "crosshatch/fsdp/plain_extension.h"
 #include "crosshatch/tensor/creation.h"
 #include "crosshatch/tensor/ops/cast.h"
 #include "crosshatch/tensor/ops/in_place.h"
@@ -95,9 +94,8 @@ DType ParamGroup::GatherDType(const nn::Parameter& parameter,
 
 absl::StatusOr<std::unique_ptr<ParamGroup>> ParamGroup::Create(
     std::string name, const std::vector<Entry>& parameters,
-    const DeviceMesh& mesh, const FullyShardOptions& options) {
-  const ShardExtension& extension =
-      options.extension != nullptr ? *options.extension : PlainExtension();
+    const DeviceMesh& mesh, const FullyShardOptions& options,
+    const ShardExtension& extension) {
   const std::string& fsdp_axis_name = mesh.axis_names().back();
   std::vector<PlannedParameter> planned;
   std::vector<GroupMember> members;
@@ -149,21 +147,20 @@ absl::StatusOr<std::unique_ptr<ParamGroup>> ParamGroup::Create(
   return group;
 }
 
-absl::Status ParamGroup::Commit() {
+absl::Status ParamGroup::Commit(const ShardExtension& extension) {
   // Forward tensors first: they take their kind from the unsharded parameter.
   MakeForwardTensors();
   gradients_.MakeDestinations();
   for (GroupMember& member : core_.members) {
     member.parameter->set_gathered(member.gathered);
   }
-  return MakeShards();
+  return MakeShards(extension);
 }
 
 ParamGroup::ParamGroup(GroupCore core, std::vector<std::string> notes,
                        const FullyShardOptions& options)
     : core_(std::move(core)),
       notes_(std::move(notes)),
-      extension_(options.extension),
       sync_from_first_rank_(options.sync_from_first_rank),
       gradients_(core_) {}
 
@@ -214,10 +211,6 @@ absl::Status ParamGroup::MakePostForwardMesh(int size) {
   return absl::OkStatus();
 }
 
-const ShardExtension& ParamGroup::extension() const {
-  return extension_ != nullptr ? *extension_ : PlainExtension();
-}
-
 std::vector<const nn::Parameter*> ParamGroup::parameters() const {
   std::vector<const nn::Parameter*> parameters;
   for (const GroupMember& member : core_.members) {
@@ -242,13 +235,13 @@ void ParamGroup::AttachShards() {
       core_.ShardMemory(context).device());
 }
 
-absl::Status ParamGroup::MakeShards() {
+absl::Status ParamGroup::MakeShards(const ShardExtension& extension) {
   shards_ = std::make_shared<Storage>(
       core_.shard_elems() * SizeOf(core_.shard_dtype), core_.name);
   NoGrad no_grad;
   std::vector<Tensor> wholes;
   for (const GroupMember& member : core_.members) {
-    wholes.push_back(extension().LocalOf(member.parameter->data()));
+    wholes.push_back(extension.LocalOf(member.parameter->data()));
   }
   std::vector<bool> has_values;
   if (sync_from_first_rank_) {

@@ -63,7 +63,8 @@ class ParamGroup {
   ///     a post-forward mesh that does not divide the axis.
   static absl::StatusOr<std::unique_ptr<ParamGroup>> Create(
       std::string name, const std::vector<Entry>& parameters,
-      const DeviceMesh& mesh, const FullyShardOptions& options);
+      const DeviceMesh& mesh, const FullyShardOptions& options,
+      const ShardExtension& extension);
 
   /// The dtype that `parameter` is gathered in. Integers stay what they are.
   static DType GatherDType(const nn::Parameter& parameter,
@@ -73,7 +74,8 @@ class ParamGroup {
   /// shard buffer, with the values it had if it had any, and Get() the tensor
   /// that is gathered.
   /// \error the rank's first error, of values that other ranks give.
-  absl::Status Commit();
+  /// \param extension that of Create.
+  absl::Status Commit(const ShardExtension& extension);
 
   ~ParamGroup();
   ParamGroup(const ParamGroup&) = delete;
@@ -135,11 +137,10 @@ class ParamGroup {
  private:
   ParamGroup(GroupCore core, std::vector<std::string> notes,
              const FullyShardOptions& options);
-  const ShardExtension& extension() const;
 
   absl::Status MakeCommunicators();
   absl::Status MakePostForwardMesh(int size);
-  absl::Status MakeShards();
+  absl::Status MakeShards(const ShardExtension& extension);
   void AttachShards();
   bool IsReplaced(const GroupMember& member) const;
   void TakeReplaced();
@@ -156,7 +157,6 @@ class ParamGroup {
   GroupCore core_;
   const std::vector<std::string> notes_;  ///< Of the parameters.
   std::string why_apart_;
-  std::shared_ptr<const ShardExtension> extension_;  ///< Null: the plain one.
   const bool sync_from_first_rank_;
   Communicator* gather_comm_ = nullptr;
   GroupGradients gradients_;

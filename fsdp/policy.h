@@ -120,9 +120,10 @@ struct FullyShardOptions {
   /// Left as they are: neither sharded, gathered nor reduced.
   std::vector<const nn::Parameter*> ignored_params = {};
 
-  /// Joins this sharding with another that a parameter already has. Needed for
-  /// parameters that are DTensors (tensor parallelism), and then for all
-  /// parameters of the model.
+  /// Joins this sharding with another that a parameter already has. Null: if a
+  /// parameter of the call is a DTensor (tensor parallelism), the rules of
+  /// DTensorExtensions for all parameters of the call; else each parameter is
+  /// sharded on the mesh that FullyShard is given.
   std::shared_ptr<const ShardExtension> extension = nullptr;
 };
 

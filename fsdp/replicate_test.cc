@@ -212,6 +212,14 @@ TEST(ReplicateTest, RefusesWhatCannotBe) {
     CH_EXPECT_THAT(
         message(Replicate(model, dp, {.reshard_after_forward = true})),
         HasSubstr("Replicate shards nothing"));
+    TestModel distributed(1, 4, 4, 4);
+    nn::Parameter& first = *distributed.Parameters().front();
+    CH_ASSIGN_OR_RETURN(const DeviceMesh a, mesh.Slice("a"));
+    first.set_data(
+        DistributeTensor(first.data(), a, Layout::Replicated(a.layout(), 2)));
+    CH_EXPECT_THAT(message(Replicate(distributed, dp)),
+                   HasSubstr("blocks.0.up.weight is a DTensor, and Replicate "
+                             "takes plain parameters"));
     CH_RETURN_IF_ERROR(Replicate(model, dp));
     CH_EXPECT_THAT(message(Replicate(model, dp)),
                    HasSubstr("this TestModel is replicated already"));

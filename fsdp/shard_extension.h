@@ -4,9 +4,9 @@
 
 /// \file
 /// ShardExtension: how FSDP shards a parameter that something else has already
-/// spread over ranks. This package knows plain tensors and the layouts it makes
-/// of them; what the other side is (tensor parallelism) only the extension
-/// knows. extensions/dtensor_extensions.h is the one there is.
+/// distributed over ranks. FSDP itself works on the local memory and on the
+/// layouts that an extension returns. default_extensions.h has the built-in
+/// ones; a program's own goes to FullyShardOptions::extension.
 
 #include <memory>
 

@@ -16,7 +16,6 @@
 #include "crosshatch/base/check.h"
 #include "crosshatch/base/status_macros.h"
 #include "crosshatch/comm/world.h"
-#include "crosshatch/extensions/dtensor_extensions.h"
 #include "crosshatch/fsdp/fully_shard.h"
 #include "crosshatch/fsdp/summon.h"
 #include "crosshatch/fsdp/testutil.h"
@@ -180,7 +179,6 @@ absl::Status Shard(World& world, std::vector<MeshAxis> axes, Mixed& model,
        {"middle.down", tp::RowwiseParallel({.use_local_output = true})}}));
   FullyShardOptions options;
   options.reduction.divide_factor = 1;
-  options.extension = DTensorExtensions::Create();
   options.ignored_params = {&model.middle().offset()};
   options.sync_from_first_rank = sync_from_first_rank;
   CH_RETURN_IF_ERROR(FullyShard(model.middle(), data, options));

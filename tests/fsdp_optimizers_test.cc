@@ -20,7 +20,6 @@
 #include "crosshatch/base/status_macros.h"
 #include "crosshatch/comm/world.h"
 #include "crosshatch/dtensor/dtensor.h"
-#include "crosshatch/extensions/dtensor_extensions.h"
 #include "crosshatch/fsdp/fully_shard.h"
 #include "crosshatch/fsdp/replicate.h"
 #include "crosshatch/fsdp/testutil.h"
@@ -86,7 +85,6 @@ absl::StatusOr<std::vector<const nn::Parameter*>> Spread(
       options.ignored_params.push_back(named.parameter);
     }
   }
-  options.extension = DTensorExtensions::Create();
   CH_RETURN_IF_ERROR(FullyShard(*model.blocks()[0], meshes.data, options));
   CH_RETURN_IF_ERROR(FullyShard(model, meshes.data, options));
   return options.ignored_params;
@@ -245,7 +243,6 @@ TEST(FsdpOptimizersTest, NoRankStepsWhereOneOverflows) {
       FullyShardOptions options;
       options.cpu_offload = offload;
       options.mixed_precision.reduce_dtype = kFloat16;
-      options.extension = DTensorExtensions::Create();
       CH_RETURN_IF_ERROR(FullyShard(*model.blocks()[0], meshes.data, options));
       CH_RETURN_IF_ERROR(FullyShard(model, meshes.data, options));
       nn::AdamW optimizer(model.Parameters(), {.lr = 0.1});

@@ -17,7 +17,6 @@
 #include "crosshatch/base/status_macros.h"
 #include "crosshatch/comm/world.h"
 #include "crosshatch/dtensor/redistribution/fuzz_testutil.h"
-#include "crosshatch/extensions/dtensor_extensions.h"
 #include "crosshatch/fsdp/fully_shard.h"
 #include "crosshatch/fsdp/sharded_module.h"
 #include "crosshatch/fsdp/testutil.h"
@@ -127,7 +126,6 @@ absl::Status Shard(TestModel& model, const DeviceMesh& mesh,
         model, tp,
         {{"blocks.*.up", tp::ColwiseParallel()},
          {"blocks.*.down", tp::RowwiseParallel({.use_local_output = true})}}));
-    options.extension = DTensorExtensions::Create();
   }
   for (auto& block : model.blocks()) {
     CH_RETURN_IF_ERROR(FullyShard(*block, data, options));

@@ -13,7 +13,6 @@
 #include "crosshatch/base/status_macros.h"
 #include "crosshatch/comm/world.h"
 #include "crosshatch/dtensor/dtensor.h"
-#include "crosshatch/extensions/dtensor_extensions.h"
 #include "crosshatch/fsdp/accumulate.h"
 #include "crosshatch/fsdp/custom_comm.h"
 #include "crosshatch/fsdp/fully_shard.h"
@@ -64,9 +63,6 @@ class MeshRunner final : public ScriptRunner {
         for (const nn::Parameter* p : model().root->Parameters()) {
           if (!p->requires_grad()) options.ignored_params.push_back(p);
         }
-      }
-      if (script().tp_ranks() > 1) {
-        options.extension = DTensorExtensions::Create();
       }
       if (shard.replicated) {
         CH_ASSIGN_OR_RETURN(const DeviceMesh all, InOneAxis());

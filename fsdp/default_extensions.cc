@@ -1,0 +1,241 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "crosshatch/fsdp/default_extensions.h"
+
+#include <algorithm>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "crosshatch/base/status_macros.h"
+#include "crosshatch/dtensor/dtensor.h"
+
+namespace crosshatch::fsdp {
+namespace {
+
+class PlainForm final : public ForwardForm {
+ public:
+  Tensor Wrap(Tensor local) const override { return local; }
+};
+
+class Plain final : public ShardExtension {
+ public:
+  Tensor LocalOf(const Tensor& parameter) const override { return parameter; }
+
+  std::shared_ptr<const ForwardForm> FormOf(const Tensor&) const override {
+    return std::make_shared<PlainForm>();
+  }
+
+  absl::StatusOr<ShardedForm> Chunk(const Tensor& parameter,
+                                    const DeviceMesh& fsdp_mesh,
+                                    int dim) const override {
+    if (parameter.is_distributed()) {
+      return absl::InvalidArgumentError(
+          "is a DTensor, and Replicate takes plain parameters; call FullyShard "
+          "on a mesh of two axes whose second has one rank");
+    }
+    return ShardedForm{fsdp_mesh,
+                       Layout::Replicated(fsdp_mesh.layout(), parameter.ndim())
+                           .WithShard(fsdp_mesh.ndim() - 1, dim)};
+  }
+};
+
+class DTensorForm final : public ForwardForm {
+ public:
+  explicit DTensorForm(const Tensor& parameter)
+      : mesh_(MeshOf(parameter)),
+        layout_(LayoutOf(parameter)),
+        sizes_(parameter.sizes()) {}
+
+  Tensor Wrap(Tensor local) const override {
+    return MakeDTensor(std::move(local), mesh_, layout_, sizes_);
+  }
+
+ private:
+  const DeviceMesh mesh_;
+  const Layout layout_;
+  const Shape sizes_;
+};
+
+// `layout` on another mesh: axes keep their names. Every axis that splits a dim
+// must be there; the others replicate on either mesh.
+absl::StatusOr<Layout> OnMesh(const Layout& layout, const MeshLayout& mesh) {
+  std::vector<DimSharding> dims;
+  for (const DimSharding& sharding : layout.dims()) {
+    DimSharding& moved = dims.emplace_back(sharding);
+    for (int& axis : moved.axes) {
+      CH_ASSIGN_OR_RETURN(axis, mesh.AxisIndex(layout.mesh().axis_name(axis)));
+    }
+  }
+  return Layout::Create(mesh, std::move(dims));
+}
+
+// `whole` with those of its axes parted that neighbouring axes of `mesh` make
+// up, as tensor parallelism parts its own for copies of key heads; not those of
+// `taken`.
+absl::StatusOr<DeviceMesh> PartedLike(const DeviceMesh& mesh, DeviceMesh whole,
+                                      absl::Span<const std::string> taken) {
+  std::vector<int> run;
+  for (int begin = 0; begin + 1 < mesh.ndim(); ++begin) {
+    run.assign(1, begin);
+    while (run.back() + 1 < mesh.ndim()) {
+      run.push_back(run.back() + 1);
+      const std::vector<int> ranks =
+          mesh.layout().GroupRanks(run, *mesh.coordinate());
+      const MeshLayout layout = whole.layout();
+      for (int axis = 0; axis < layout.ndim(); ++axis) {
+        if (layout.GroupRanks(absl::MakeConstSpan(&axis, 1), ranks[0]) !=
+            ranks) {
+          continue;
+        }
+        std::vector<MeshAxis> parts;
+        bool are_new = std::find(taken.begin(), taken.end(),
+                                 layout.axis_name(axis)) == taken.end();
+        for (const int part : run) {
+          const std::string& name = mesh.layout().axis_name(part);
+          parts.push_back({name, mesh.size(part)});
+          are_new &=
+              name == layout.axis_name(axis) || !layout.AxisIndex(name).ok();
+        }
+        if (!are_new) continue;
+        CH_ASSIGN_OR_RETURN(whole,
+                            whole.Unflatten(layout.axis_name(axis), parts));
+        break;
+      }
+    }
+  }
+  return whole;
+}
+
+// `whole`, a mesh of all ranks of the job, with the axes of `mesh`, each of
+// which is one of its own, several of them joined, a part of one whose other
+// parts `mesh` has too, or one of a single rank. Axes of `taken` stay whole.
+absl::StatusOr<DeviceMesh> WithAxesOf(
+    const DeviceMesh& mesh, DeviceMesh whole,
+    absl::Span<const std::string> taken = {}) {
+  CH_ASSIGN_OR_RETURN(whole, PartedLike(mesh, std::move(whole), taken));
+  for (int i = 0; i < mesh.ndim(); ++i) {
+    const std::string& name = mesh.axis_names()[static_cast<size_t>(i)];
+    const std::vector<int> line = mesh.layout().GroupRanks(
+        absl::MakeConstSpan(&i, 1), *mesh.coordinate());
+    const MeshLayout& layout = whole.layout();
+    // The axes along which the ranks of the line differ. One that varies slower
+    // differs from the line's start for the first time further down.
+    std::vector<std::pair<size_t, int>> varying;
+    for (int axis = 0; axis < layout.ndim(); ++axis) {
+      const auto at = [&](int rank) {
+        return (*layout.CoordinateOf(rank))[static_cast<size_t>(axis)];
+      };
+      size_t first = 1;
+      while (first < line.size() && at(line[first]) == at(line[0])) ++first;
+      if (first < line.size()) varying.push_back({first, axis});
+    }
+    std::sort(varying.rbegin(), varying.rend());
+    std::vector<int> axes;
+    std::vector<std::string> names;
+    for (const auto& [first, axis] : varying) {
+      axes.push_back(axis);
+      names.push_back(layout.axis_name(axis));
+    }
+    if (layout.GroupRanks(axes, line[0]) != line) {
+      return absl::FailedPreconditionError(
+          absl::StrCat("the axis \"", name, "\" of ", mesh.ToString(),
+                       " is not made of whole axes of ", whole.ToString()));
+    }
+    if (names.empty()) {
+      if (layout.AxisIndex(name).ok()) continue;
+      CH_ASSIGN_OR_RETURN(
+          whole,
+          whole.Unflatten(layout.axis_name(0),
+                          {{layout.axis_name(0), layout.size(0)}, {name, 1}}));
+    } else if (names.size() > 1 || names[0] != name) {
+      CH_ASSIGN_OR_RETURN(whole, whole.Flatten(names, name));
+    }
+  }
+  return whole;
+}
+
+// `whole` without the axes that neither mesh has: ranks along those may hold
+// other tensors, as of other experts.
+absl::StatusOr<DeviceMesh> WithoutOthers(const DeviceMesh& whole,
+                                         const DeviceMesh& fsdp_mesh,
+                                         const MeshLayout& inner) {
+  std::vector<std::string> names;
+  for (const std::string& name : whole.axis_names()) {
+    if (fsdp_mesh.layout().AxisIndex(name).ok() || inner.AxisIndex(name).ok()) {
+      names.push_back(name);
+    }
+  }
+  if (static_cast<int>(names.size()) == whole.ndim()) return whole;
+  return whole.Slice(names);
+}
+
+absl::StatusOr<ShardedForm> ChunkBeneath(const Tensor& parameter,
+                                         const DeviceMesh& fsdp_mesh, int dim) {
+  const DeviceMesh root = fsdp_mesh.root();
+  CH_ASSIGN_OR_RETURN(DeviceMesh whole, WithAxesOf(fsdp_mesh, root));
+  Layout layout = Layout::Replicated(whole.layout(), parameter.ndim());
+  if (parameter.is_distributed()) {
+    const Layout& inner = LayoutOf(parameter);
+    if (inner.mesh().root() != root.layout()) {
+      return absl::FailedPreconditionError(
+          absl::StrCat("lies on ", inner.mesh().ToString(), ", a slice of ",
+                       inner.mesh().root().ToString(), ", but FSDP on ",
+                       fsdp_mesh.ToString(), ", a slice of ", root.ToString(),
+                       "; slice both from one mesh"));
+    }
+    for (const std::string& axis : fsdp_mesh.axis_names()) {
+      if (inner.mesh().AxisIndex(axis).ok()) {
+        return absl::FailedPreconditionError(
+            absl::StrCat("is spread over the axis \"", axis,
+                         "\" already; FullyShardOptions::mesh_of gives single "
+                         "parameters (experts) a mesh without it"));
+      }
+    }
+    if (inner.is_partial()) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("has reductions due: ", inner.ToString()));
+    }
+    CH_ASSIGN_OR_RETURN(
+        whole, WithAxesOf(MeshOf(parameter), whole, fsdp_mesh.axis_names()));
+    CH_ASSIGN_OR_RETURN(whole, WithoutOthers(whole, fsdp_mesh, inner.mesh()));
+    CH_ASSIGN_OR_RETURN(layout, OnMesh(inner, whole.layout()));
+  }
+  CH_ASSIGN_OR_RETURN(const int axis,
+                      whole.layout().AxisIndex(fsdp_mesh.axis_names().back()));
+  return ShardedForm{whole, layout.WithFineShard(axis, dim)};
+}
+
+class Distributed final : public ShardExtension {
+ public:
+  Tensor LocalOf(const Tensor& parameter) const override {
+    return LocalTensor(parameter);
+  }
+
+  std::shared_ptr<const ForwardForm> FormOf(
+      const Tensor& parameter) const override {
+    if (!parameter.is_distributed()) return std::make_shared<PlainForm>();
+    return std::make_shared<DTensorForm>(parameter);
+  }
+
+  absl::StatusOr<ShardedForm> Chunk(const Tensor& parameter,
+                                    const DeviceMesh& fsdp_mesh,
+                                    int dim) const override {
+    return ChunkBeneath(parameter, fsdp_mesh, dim);
+  }
+};
+
+}  // namespace
+
+const ShardExtension& PlainExtension() {
+  static const Plain extension;
+  return extension;
+}
+
+const ShardExtension& DTensorExtension() {
+  static const Distributed extension;
+  return extension;
+}
+
+}  // namespace crosshatch::fsdp
