@@ -68,6 +68,7 @@ absl::Status ParallelizeLlama(nn::Llama& model, const DeviceMesh& mesh,
   // The loss is divided by the number of targets of the whole batch, so that
   // every target weighs the same however the batch splits.
   fsdp_options.reduction.divide_factor = 1.0;
+  fsdp_options.replicate_axis = "replicate";
   fsdp_options.cpu_offload = options.offload;
   if (options.dtype != kFloat32) {
     fsdp_options.mixed_precision.param_dtype = options.dtype;

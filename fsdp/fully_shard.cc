@@ -9,7 +9,6 @@
 #include <vector>
 
 #include "absl/container/flat_hash_set.h"
-#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/types/span.h"
 #include "crosshatch/base/status_macros.h"
@@ -216,25 +215,31 @@ const ShardExtension& ExtensionFor(
   return any_distributed && !replicated ? DTensorExtension() : PlainExtension();
 }
 
-absl::Status CheckMesh(const DeviceMesh& mesh) {
+// `mesh` with its axes in the order (replicate, shard), or (shard).
+absl::StatusOr<DeviceMesh> InRoles(const DeviceMesh& mesh,
+                                   const FullyShardOptions& options) {
   if (mesh.ndim() > 2) {
     return absl::InvalidArgumentError(absl::StrCat(
         "FullyShard takes a mesh of one axis (shard) or two (replicate, "
         "shard), not ",
         mesh.ToString()));
   }
-  // Roles go by position; a name that says otherwise is a mistake.
-  if (mesh.ndim() == 2 && absl::EndsWith(mesh.axis_names()[1], "replicate")) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        "FullyShard shards over the second axis of ", mesh.ToString(),
-        " and replicates over the first; give it the slice {\"",
-        mesh.axis_names()[1], "\", \"", mesh.axis_names()[0], "\"}"));
-  }
   if (!mesh.coordinate().has_value()) {
     return absl::InvalidArgumentError(
         absl::StrCat("FullyShard: this rank is not on ", mesh.ToString()));
   }
-  return absl::OkStatus();
+  const std::string& replicate = options.replicate_axis;
+  if (replicate.empty()) return mesh;
+  const absl::Span<const std::string> names = mesh.axis_names();
+  const bool has = mesh.layout().AxisIndex(replicate).ok();
+  if (has != (mesh.ndim() == 2)) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("FullyShard: replicate_axis \"", replicate, "\" is ",
+                     has ? "the only axis" : "no axis", " of ", mesh.ToString(),
+                     has ? ", which leaves none to shard over" : ""));
+  }
+  if (!has || names[0] == replicate) return mesh;
+  return mesh.Slice({names[1], names[0]});
 }
 
 // What gradients are divided by follows from `mesh` where that has all ranks of
@@ -258,7 +263,6 @@ absl::Status CheckDivisor(const nn::Parameter& parameter, const DeviceMesh& own,
 
 absl::Status CheckArguments(Modules modules, const DeviceMesh& mesh,
                             const FullyShardOptions& options) {
-  CH_RETURN_IF_ERROR(CheckMesh(mesh));
   if (modules.empty()) {
     return absl::InvalidArgumentError("FullyShard: no modules");
   }
@@ -351,8 +355,9 @@ absl::Status FullyShard(absl::Span<nn::Module* const> modules,
 }
 
 absl::Status ShardModules(absl::Span<nn::Module* const> modules,
-                          const DeviceMesh& mesh,
+                          const DeviceMesh& given_mesh,
                           const FullyShardOptions& options, bool replicated) {
+  CH_ASSIGN_OR_RETURN(const DeviceMesh mesh, InRoles(given_mesh, options));
   CH_RETURN_IF_ERROR(CheckArguments(modules, mesh, options));
   const Uses uses = UsesInTreesOf(modules);
   CH_ASSIGN_OR_RETURN(Sorted sorted, SortOut(modules, uses, options));
@@ -362,8 +367,9 @@ absl::Status ShardModules(absl::Span<nn::Module* const> modules,
   for (nn::Parameter* parameter : sorted.to_shard) {
     DeviceMesh parameter_mesh = mesh;
     if (options.mesh_of) {
-      parameter_mesh = options.mesh_of(*parameter).value_or(mesh);
-      CH_RETURN_IF_ERROR(CheckMesh(parameter_mesh));
+      CH_ASSIGN_OR_RETURN(
+          parameter_mesh,
+          InRoles(options.mesh_of(*parameter).value_or(given_mesh), options));
       CH_RETURN_IF_ERROR(
           CheckDivisor(*parameter, parameter_mesh, mesh, options));
     }

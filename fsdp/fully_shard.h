@@ -30,11 +30,11 @@ namespace crosshatch::fsdp {
 ///
 /// \param mesh 1-D: shards over its axis (ZeRO-3; with reshard_after_forward
 ///     false ZeRO-2 and gathered parameters kept to the end of backward). 2-D:
-///     HSDP, replicates over the first axis and shards over the second.
+///     HSDP, replicates over FullyShardOptions::replicate_axis, by default the
+///     first one, and shards over the other.
 /// \error kInvalidArgument for a mesh of other ndim, without this rank, or
-///     whose second axis, over which it would shard, is named "..replicate";
-///     options that contradict each other, or a parameter that cannot be
-///     sharded;
+///     without replicate_axis; options that contradict each other, or a
+///     parameter that cannot be sharded;
 ///     kFailedPrecondition for a module that is sharded already, one whose
 ///     parameters belong to a module above that was sharded before, or one
 ///     above a group that holds a parameter tied with one outside of it; the

@@ -306,11 +306,12 @@ TEST(FullyShardTest, RefusesWhatCannotBe) {
                           HasSubstr("not mesh(a=1, replicate=1, fsdp=2)"));
            CH_ASSIGN_OR_RETURN(const DeviceMesh swapped,
                                mesh.Slice({"fsdp", "replicate"}));
-           CH_EXPECT_THAT(
-               message(swapped, {}),
-               HasSubstr("shards over the second axis of mesh(fsdp=2, "
-                         "replicate=1) and replicates over the first; give it "
-                         "the slice {\"replicate\", \"fsdp\"}"));
+           CH_EXPECT_THAT(message(swapped, {.replicate_axis = "a"}),
+                          HasSubstr("replicate_axis \"a\" is no axis of "
+                                    "mesh(fsdp=2, replicate=1)"));
+           CH_EXPECT_THAT(message(fsdp, {.replicate_axis = "fsdp"}),
+                          HasSubstr("replicate_axis \"fsdp\" is the only axis "
+                                    "of mesh(fsdp=2)"));
            FullyShardOptions options;
            options.shard_dim = [](const nn::Parameter&) { return 1; };
            CH_EXPECT_THAT(
@@ -324,6 +325,35 @@ TEST(FullyShardTest, RefusesWhatCannotBe) {
            CH_EXPECT_THAT(
                DescribePlan(model),
                HasSubstr("  blocks.0.up.weight [7, 5] dim 0: 0:4 4:7\n"));
+           return absl::OkStatus();
+         });
+}
+
+// Roles are given by name, whatever the names and their order.
+TEST(FullyShardTest, ReplicatesOverTheAxisThatIsNamed) {
+  OnMesh({{"x", 2}, {"to_replicate", 2}},
+         [&](const DeviceMesh& mesh) -> absl::Status {
+           const auto plan = [&](const std::string& replicate) {
+             TestModel model(1, kDim, 7, 3);
+             model.FillWithIntegers();
+             CH_CHECK_OK(ShardAll(model, mesh, {.replicate_axis = replicate}));
+             const auto layout = [&](int i) {
+               return LayoutOf(model.Parameters()[0]->data())
+                   .WithReplicate(i)
+                   .ToString();
+             };
+             const int shard =
+                 *MeshOf(model.Parameters()[0]->data())
+                      .layout()
+                      .AxisIndex(replicate == "to_replicate" ? "x"
+                                                             : "to_replicate");
+             // Nothing is left without the axis that shards.
+             CH_EXPECT_THAT(layout(shard), ::testing::Not(HasSubstr("S(")));
+             CH_EXPECT_THAT(layout(1 - shard), HasSubstr("S("));
+             return DescribePlan(model);
+           };
+           CH_EXPECT_EQ(plan("x"), plan(""));
+           CH_EXPECT_EQ(plan("x"), plan("to_replicate"));
            return absl::OkStatus();
          });
 }

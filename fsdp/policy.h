@@ -9,6 +9,7 @@
 #include <functional>
 #include <memory>
 #include <optional>
+#include <string>
 #include <vector>
 
 #include "crosshatch/fsdp/shard_extension.h"
@@ -99,6 +100,11 @@ struct FullyShardOptions {
 
   /// The dim to shard a parameter on. Unset: 0. Any dim of any size will do.
   std::function<int(const nn::Parameter&)> shard_dim = nullptr;
+
+  /// The axis of a 2-D mesh that replicates (HSDP); the other one shards.
+  /// Empty: the first one replicates. An error for a 2-D mesh without it, and
+  /// for a 1-D mesh of it alone.
+  std::string replicate_axis = {};
 
   /// The mesh of single parameters, 1-D or 2-D as the one FullyShard is given;
   /// where it gives nothing, that one holds. Parameters of different meshes

@@ -17,10 +17,11 @@ absl::Status Replicate(nn::Module& module, const DeviceMesh& mesh,
   }
   if (options.reshard_after_forward.has_value() ||
       options.post_forward_mesh_size != 0 || options.shard_dim ||
-      options.mesh_of) {
+      options.mesh_of || !options.replicate_axis.empty()) {
     return absl::InvalidArgumentError(
         "Replicate shards nothing: reshard_after_forward, "
-        "post_forward_mesh_size, shard_dim and mesh_of have no meaning");
+        "post_forward_mesh_size, shard_dim, mesh_of and replicate_axis have no "
+        "meaning");
   }
   if (options.extension != nullptr) {
     return absl::InvalidArgumentError(

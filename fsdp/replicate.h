@@ -24,7 +24,8 @@ namespace crosshatch::fsdp {
 /// \param mesh 1-D.
 /// \error as FullyShard; kInvalidArgument for a mesh of other ndim, for a
 ///     DTensor parameter, and for options that are about sharding
-///     (reshard_after_forward, post_forward_mesh_size, shard_dim, mesh_of).
+///     (reshard_after_forward, post_forward_mesh_size, shard_dim, mesh_of,
+///     replicate_axis).
 absl::Status Replicate(nn::Module& module, const DeviceMesh& mesh,
                        const FullyShardOptions& options = {});
 
