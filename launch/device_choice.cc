@@ -66,11 +66,6 @@ absl::Status CheckDevice(const RunOptions& options) {
         "elements is a dry run: RunOptions::backend = Backend::kFake, "
         "--backend=fake");
   }
-  if (options.device != Device::Kind::kCpu) {
-    return absl::InvalidArgumentError(
-        "RunOptions::device is kReference: must be kCpu or kCuda. A test runs "
-        "on ReferenceBackend() by RunLocal (LocalOptions::backend)");
-  }
   if (!options.cuda.tf32) return absl::OkStatus();
   return absl::InvalidArgumentError(
       "--tf32 is for --device=cuda: the CPU multiplies float32 as it is. Leave "

@@ -4,7 +4,7 @@
 #include <string>
 
 #include "crosshatch/tensor/backends/cpu/cpu_backend.h"
-#include "crosshatch/tensor/backends/reference/reference_backend.h"
+#include "crosshatch/tensor/backends/cuda/cuda_backend.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
@@ -15,11 +15,11 @@ using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 
-// Two backends stand for devices 0 and 1.
+// The CPU and an emulated device stand for devices 0 and 1.
 absl::StatusOr<const DeviceBackend*> OneOfTwo(int index,
                                               const CudaOptions& /*options*/) {
   if (index == 0) return &CpuBackend();
-  if (index == 1) return &ReferenceBackend();
+  if (index == 1) return *CudaBackend(0);
   return absl::NotFoundError("no more");
 }
 
@@ -31,7 +31,7 @@ RunOptions OnCuda(
 
 TEST(DeviceChoiceTest, DealsRanksOutToTheDevices) {
   const DeviceBackend* const a = &CpuBackend();
-  const DeviceBackend* const b = &ReferenceBackend();
+  const DeviceBackend* const b = *CudaBackend(0);
   EXPECT_THAT(*ChooseDevices(OnCuda(OneOfTwo), 1), ElementsAre(a));
   EXPECT_THAT(*ChooseDevices(OnCuda(OneOfTwo), 2), ElementsAre(a, b));
   EXPECT_THAT(*ChooseDevices(OnCuda(OneOfTwo), 5), ElementsAre(a, b, a, b, a));
@@ -92,8 +92,8 @@ TEST(DeviceChoiceTest, ADryRunAsksForNoDevice) {
         ADD_FAILURE() << "asked for a device";
         return absl::NotFoundError("no CUDA device");
       });
-  options.cuda_of_dry_runs = [] { return &ReferenceBackend(); };
-  EXPECT_EQ(*ChooseDeviceOfDryRun(options), &ReferenceBackend());
+  options.cuda_of_dry_runs = [] { return CudaBackend(0); };
+  EXPECT_EQ(*ChooseDeviceOfDryRun(options), *CudaBackend(0));
   options.cuda_of_dry_runs = [] {
     return absl::UnimplementedError("no code for CUDA");
   };

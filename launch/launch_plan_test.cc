@@ -71,9 +71,6 @@ TEST(LaunchPlanTest, RefusesWhatDoesNotFit) {
             "RunOptions::device is kMeta: must be kCpu or kCuda. A run without "
             "elements is a dry run: RunOptions::backend = Backend::kFake, "
             "--backend=fake");
-  EXPECT_EQ(Plan({.device = Device::Kind::kReference}, TwoProcesses()),
-            "RunOptions::device is kReference: must be kCpu or kCuda. A test "
-            "runs on ReferenceBackend() by RunLocal (LocalOptions::backend)");
   EXPECT_EQ(Plan({.device = Device::Kind::kCpu, .cuda = {.tf32 = true}}, {}),
             "--tf32 is for --device=cuda: the CPU multiplies float32 as it is. "
             "Leave out --tf32 (RunOptions::cuda.tf32), or compute on CUDA");

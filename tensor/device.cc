@@ -9,8 +9,6 @@ std::ostream& operator<<(std::ostream& out, Device device) {
       return out << "cpu";
     case Device::Kind::kCuda:
       return out << "cuda:" << device.index();
-    case Device::Kind::kReference:
-      return out << "reference";
     case Device::Kind::kMeta:
       return out << "meta";
   }

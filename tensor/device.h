@@ -13,9 +13,6 @@ class Device {
   enum class Kind : uint8_t {
     kCpu,
     kCuda,
-    /// A device for tests, whose kernels are slow and obvious
-    /// (backends/reference).
-    kReference,
     /// Shapes without elements: a tensor whose memory is not there yet, or all
     /// tensors of a dry run (whose allocations are accounted as if real).
     kMeta,
@@ -24,7 +21,6 @@ class Device {
   constexpr Device() = default;
   static constexpr Device Cpu() { return Device(Kind::kCpu, 0); }
   static constexpr Device Cuda(int index) { return Device(Kind::kCuda, index); }
-  static constexpr Device Reference() { return Device(Kind::kReference, 0); }
   static constexpr Device Meta() { return Device(Kind::kMeta, 0); }
 
   constexpr Kind kind() const { return kind_; }
@@ -43,7 +39,7 @@ class Device {
   int16_t index_ = 0;
 };
 
-/// "cpu", "cuda:1", "reference", "meta".
+/// "cpu", "cuda:1", "meta".
 std::ostream& operator<<(std::ostream& out, Device device);
 
 }  // namespace crosshatch

@@ -19,8 +19,8 @@ DeviceBackend::DeviceBackend(Device device, const KernelTable& kernels,
   CH_CHECK(missing.empty())
       << "the backend of " << device << " lacks the kernels "
       << absl::StrJoin(missing, ", ")
-      << ": each device fills every table of "
-         "tensor/kernels/kernel_table.h";
+      << ": a device defines every kernel that "
+         "tensor/kernels/kernel_table.h lists";
 }
 
 absl::Status DeviceBackend::ReachPeer(const DeviceBackend& peer) const {

@@ -14,7 +14,6 @@
 #include "crosshatch/emulation/cuda_runtime.h"
 #include "crosshatch/tensor/backends/cpu/cpu_backend.h"
 #include "crosshatch/tensor/backends/cuda/cuda_backend.h"
-#include "crosshatch/tensor/backends/reference/reference_backend.h"
 #include "crosshatch/tensor/creation.h"
 #include "crosshatch/tensor/ops/cast.h"
 #include "gmock/gmock.h"
@@ -155,8 +154,7 @@ TEST(LocalOnCudaTest, RefusesDevicesThatDoNotReachOneAnother) {
   const DeviceBackend* const cuda = *CudaBackend(0);
   EXPECT_THAT(refusal({cuda}), HasSubstr("1 backends for 2 ranks"));
   for (const DeviceBackend* const other :
-       {static_cast<const DeviceBackend*>(nullptr), &CpuBackend(),
-        &ReferenceBackend()}) {
+       {static_cast<const DeviceBackend*>(nullptr), &CpuBackend()}) {
     EXPECT_THAT(refusal({cuda, other}),
                 HasSubstr("ranks that are threads read one another's memory, "
                           "and "));

@@ -112,14 +112,11 @@ struct RopeArgs {
   int64_t table_batch_stride = 0;
 };
 
-/// The attention kernels of a device.
-struct AttentionKernels {
-  int64_t (*attention_workspace_bytes)(const AttentionArgs&);
-  void (*attention)(const AttentionArgs&, KernelContext&);
-  int64_t (*attention_backward_workspace_bytes)(const AttentionBackwardArgs&);
-  void (*attention_backward)(const AttentionBackwardArgs&, KernelContext&);
-  void (*rope)(const RopeArgs&, KernelContext&);
-};
+/// The list of this family (kernel_table.h).
+#define CH_ATTENTION_KERNELS(K, W, d)                                \
+  W(d, attention, Attention, AttentionArgs)                          \
+  W(d, attention_backward, AttentionBackward, AttentionBackwardArgs) \
+  K(d, rope, Rope, RopeArgs)
 
 }  // namespace crosshatch
 

@@ -80,13 +80,12 @@ struct CheckIndexRangeArgs {
   std::optional<int64_t> ignored = std::nullopt;
 };
 
-/// What a device can do by index.
-struct IndexKernels {
-  void (*gather)(const GatherArgs&, KernelContext&);
-  void (*scatter)(const ScatterArgs&, KernelContext&);
-  void (*dropout)(const DropoutArgs&, KernelContext&);
-  void (*check_index_range)(const CheckIndexRangeArgs&, KernelContext&);
-};
+/// The list of this family (kernel_table.h).
+#define CH_INDEX_KERNELS(K, W, d)     \
+  K(d, gather, Gather, GatherArgs)    \
+  K(d, scatter, Scatter, ScatterArgs) \
+  K(d, dropout, Dropout, DropoutArgs) \
+  K(d, check_index_range, CheckIndexRange, CheckIndexRangeArgs)
 
 }  // namespace crosshatch
 

@@ -54,11 +54,8 @@ struct MatMulArgs {
   void* workspace = nullptr;
 };
 
-/// The matrix products of a device.
-struct MatMulKernels {
-  int64_t (*matmul_workspace_bytes)(const MatMulArgs&);
-  void (*matmul)(const MatMulArgs&, KernelContext&);
-};
+/// The list of this family (kernel_table.h).
+#define CH_MATMUL_KERNELS(K, W, d) W(d, matmul, MatMul, MatMulArgs)
 
 }  // namespace crosshatch
 

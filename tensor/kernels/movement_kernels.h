@@ -48,14 +48,13 @@ struct TransferArgs {
   int64_t bytes = 0;
 };
 
-/// What a device can do to move and make data.
-struct MovementKernels {
-  void (*copy)(const CopyArgs&, KernelContext&);
-  void (*fill)(const FillArgs&, KernelContext&);
-  void (*arange)(const ArangeArgs&, KernelContext&);
-  void (*from_host)(const TransferArgs&, KernelContext&);
-  void (*to_host)(const TransferArgs&, KernelContext&);
-};
+/// The list of this family (kernel_table.h).
+#define CH_MOVEMENT_KERNELS(K, W, d)      \
+  K(d, copy, Copy, CopyArgs)              \
+  K(d, fill, Fill, FillArgs)              \
+  K(d, arange, Arange, ArangeArgs)        \
+  K(d, from_host, FromHost, TransferArgs) \
+  K(d, to_host, ToHost, TransferArgs)
 
 }  // namespace crosshatch
 

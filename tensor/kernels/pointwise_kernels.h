@@ -125,14 +125,13 @@ struct SiluMulBackwardArgs {
   bool want_dup = true;
 };
 
-/// The elementwise kernels of a device.
-struct PointwiseKernels {
-  void (*unary)(const UnaryArgs&, KernelContext&);
-  void (*binary)(const BinaryArgs&, KernelContext&);
-  void (*where)(const WhereArgs&, KernelContext&);
-  void (*silu_mul)(const SiluMulArgs&, KernelContext&);
-  void (*silu_mul_backward)(const SiluMulBackwardArgs&, KernelContext&);
-};
+/// The list of this family (kernel_table.h).
+#define CH_POINTWISE_KERNELS(K, W, d)  \
+  K(d, unary, Unary, UnaryArgs)        \
+  K(d, binary, Binary, BinaryArgs)     \
+  K(d, where, Where, WhereArgs)        \
+  K(d, silu_mul, SiluMul, SiluMulArgs) \
+  K(d, silu_mul_backward, SiluMulBackward, SiluMulBackwardArgs)
 
 }  // namespace crosshatch
 

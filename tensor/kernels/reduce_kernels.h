@@ -48,10 +48,8 @@ struct ReduceArgs {
   WriteMode mode = WriteMode::kOverwrite;
 };
 
-/// The reductions of a device.
-struct ReduceKernels {
-  void (*reduce)(const ReduceArgs&, KernelContext&);
-};
+/// The list of this family (kernel_table.h).
+#define CH_REDUCE_KERNELS(K, W, d) K(d, reduce, Reduce, ReduceArgs)
 
 }  // namespace crosshatch
 

@@ -199,24 +199,19 @@ struct EmbeddingBackwardArgs {
   void* workspace = nullptr;
 };
 
-/// What a device can do to rows.
-struct RowKernels {
-  void (*softmax)(const SoftmaxArgs&, KernelContext&);
-  void (*softmax_backward)(const SoftmaxBackwardArgs&, KernelContext&);
-  void (*rms_norm)(const RmsNormArgs&, KernelContext&);
-  int64_t (*rms_norm_backward_workspace_bytes)(const RmsNormBackwardArgs&);
-  void (*rms_norm_backward)(const RmsNormBackwardArgs&, KernelContext&);
-  void (*layer_norm)(const LayerNormArgs&, KernelContext&);
-  int64_t (*layer_norm_backward_workspace_bytes)(const LayerNormBackwardArgs&);
-  void (*layer_norm_backward)(const LayerNormBackwardArgs&, KernelContext&);
-  void (*cross_entropy)(const CrossEntropyArgs&, KernelContext&);
-  void (*cross_entropy_shard)(const CrossEntropyShardArgs&, KernelContext&);
-  void (*cross_entropy_backward)(const CrossEntropyBackwardArgs&,
-                                 KernelContext&);
-  void (*embedding)(const EmbeddingArgs&, KernelContext&);
-  int64_t (*embedding_backward_workspace_bytes)(const EmbeddingBackwardArgs&);
-  void (*embedding_backward)(const EmbeddingBackwardArgs&, KernelContext&);
-};
+/// The list of this family (kernel_table.h).
+#define CH_ROW_KERNELS(K, W, d)                                                \
+  K(d, softmax, Softmax, SoftmaxArgs)                                          \
+  K(d, softmax_backward, SoftmaxBackward, SoftmaxBackwardArgs)                 \
+  K(d, rms_norm, RmsNorm, RmsNormArgs)                                         \
+  W(d, rms_norm_backward, RmsNormBackward, RmsNormBackwardArgs)                \
+  K(d, layer_norm, LayerNorm, LayerNormArgs)                                   \
+  W(d, layer_norm_backward, LayerNormBackward, LayerNormBackwardArgs)          \
+  K(d, cross_entropy, CrossEntropy, CrossEntropyArgs)                          \
+  K(d, cross_entropy_shard, CrossEntropyShard, CrossEntropyShardArgs)          \
+  K(d, cross_entropy_backward, CrossEntropyBackward, CrossEntropyBackwardArgs) \
+  K(d, embedding, Embedding, EmbeddingArgs)                                    \
+  W(d, embedding_backward, EmbeddingBackward, EmbeddingBackwardArgs)
 
 }  // namespace crosshatch
 

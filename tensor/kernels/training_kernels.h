@@ -83,12 +83,11 @@ struct AccumulateRanksArgs {
   int64_t out_stride = 0;
 };
 
-/// What a device can do for training.
-struct TrainingKernels {
-  void (*adamw)(const AdamWArgs&, KernelContext&);
-  void (*random)(const RandomArgs&, KernelContext&);
-  void (*accumulate_ranks)(const AccumulateRanksArgs&, KernelContext&);
-};
+/// The list of this family (kernel_table.h).
+#define CH_TRAINING_KERNELS(K, W, d) \
+  K(d, adamw, AdamW, AdamWArgs)      \
+  K(d, random, Random, RandomArgs)   \
+  K(d, accumulate_ranks, AccumulateRanks, AccumulateRanksArgs)
 
 }  // namespace crosshatch
 

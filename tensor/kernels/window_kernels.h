@@ -41,15 +41,14 @@ struct WindowsArgs {
   DType dtype = DType::kFloat32;
 };
 
-/// What a device can do with windows.
-struct WindowKernels {
-  /// Images to windows. Any dtype.
-  void (*unfold)(const WindowsArgs&, KernelContext&);
-  /// Windows to images: each element the sum, by ascending places in the
-  /// kernel, of those that unfold makes of it; zero where there are none.
-  /// Floating point; 16-bit floats are summed in f32 and rounded once.
-  void (*fold)(const WindowsArgs&, KernelContext&);
-};
+/// unfold: images to windows, of any dtype. fold: windows to images; each
+/// element is the sum, by ascending index in the kernel, of the elements that
+/// unfold copies it to, or zero if there are none. Floating point; 16-bit
+/// floats are summed in f32 and rounded once. The list of this family
+/// (kernel_table.h).
+#define CH_WINDOW_KERNELS(K, W, d)  \
+  K(d, unfold, Unfold, WindowsArgs) \
+  K(d, fold, Fold, WindowsArgs)
 
 }  // namespace crosshatch
 

@@ -11,21 +11,18 @@
 namespace crosshatch {
 namespace {
 
-Tensor Move(void (*WindowKernels::*kernel)(const WindowsArgs&, KernelContext&),
+Tensor Move(void (*KernelTable::*kernel)(const WindowsArgs&, KernelContext&),
             const Tensor& from, const WindowDim& rows, const WindowDim& cols,
             int64_t images, int64_t channels, Shape sizes) {
   const Tensor in = internal::Dense(from);
   Tensor out = Empty(sizes, from.dtype());
-  internal::Launch(
-      static_cast<void (*KernelTable::*)(const WindowsArgs&, KernelContext&)>(
-          kernel),
-      WindowsArgs{.images = images,
-                  .channels = channels,
-                  .rows = rows,
-                  .cols = cols,
-                  .in = in.raw_data(),
-                  .out = out.raw_data(),
-                  .dtype = out.dtype()});
+  internal::Launch(kernel, WindowsArgs{.images = images,
+                                       .channels = channels,
+                                       .rows = rows,
+                                       .cols = cols,
+                                       .in = in.raw_data(),
+                                       .out = out.raw_data(),
+                                       .dtype = out.dtype()});
   return out;
 }
 
@@ -63,7 +60,7 @@ WindowDim DimOf(const Tensor& x, int which, const RowsCols& kernel,
 
 TensorList UnfoldOp::Forward(TensorSpan inputs) const {
   const Tensor& x = inputs[0];
-  return {Move(&WindowKernels::unfold, x, rows, cols, x.size(0), x.size(1),
+  return {Move(&KernelTable::unfold, x, rows, cols, x.size(0), x.size(1),
                {x.size(0), rows.windows, cols.windows, x.size(1), rows.kernel,
                 cols.kernel})};
 }
@@ -85,7 +82,7 @@ void UnfoldOp::AppendKey(OpKey& key) const {
 TensorList FoldOp::Forward(TensorSpan inputs) const {
   const Tensor& windows = inputs[0];
   internal::CheckFloating(kInfo.name, windows);
-  return {Move(&WindowKernels::fold, windows, rows, cols, windows.size(0),
+  return {Move(&KernelTable::fold, windows, rows, cols, windows.size(0),
                windows.size(3),
                {windows.size(0), windows.size(3), rows.size, cols.size})};
 }

@@ -264,9 +264,13 @@ void CpuArange(const ArangeArgs& args, KernelContext& context) {
   });
 }
 
-void CpuTransfer(const TransferArgs& args, KernelContext& /*context*/) {
+void CpuFromHost(const TransferArgs& args, KernelContext& /*context*/) {
   if (args.bytes == 0) return;
   std::memcpy(args.to, args.from, static_cast<size_t>(args.bytes));
+}
+
+void CpuToHost(const TransferArgs& args, KernelContext& context) {
+  CpuFromHost(args, context);
 }
 
 }  // namespace internal

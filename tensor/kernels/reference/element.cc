@@ -4,8 +4,6 @@
 #include <cmath>
 #include <limits>
 
-#include "crosshatch/tensor/kernels/reference/address.h"
-
 namespace crosshatch::reference {
 namespace {
 
@@ -33,7 +31,6 @@ void PutInteger(void* data, int64_t index, Real value) {
 }  // namespace
 
 Real ReadElement(const void* data, DType dtype, int64_t index) {
-  data = HostAddress(data);
   switch (dtype) {
     case DType::kFloat32:
       return At<float>(data, index);
@@ -56,7 +53,6 @@ Real ReadElement(const void* data, DType dtype, int64_t index) {
 }
 
 void WriteElement(void* data, DType dtype, int64_t index, Real value) {
-  data = HostAddress(data);
   switch (dtype) {
     case DType::kFloat32:
       static_cast<float*>(data)[index] = static_cast<float>(value);

@@ -6,8 +6,7 @@
 /// Single elements of any dtype as numbers wide enough for every one of them.
 /// The references of this package are the slow and obvious definitions that
 /// tests compare kernels with: same args, results as Real, row-major, not
-/// rounded to the output's dtype. Data lie at addresses of the process or of
-/// the reference device (address.h).
+/// rounded to the output's dtype.
 
 #include <cstdint>
 #include <vector>

@@ -5,8 +5,8 @@
 #include <cstdint>
 #include <vector>
 
-#include "crosshatch/tensor/kernels/lane_kernels.h"
 #include "crosshatch/tensor/kernels/reference/element.h"
+#include "crosshatch/tensor/kernels/scan_and_sort_kernels.h"
 
 namespace crosshatch::reference {
 

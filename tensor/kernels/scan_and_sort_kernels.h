@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-#ifndef CROSSHATCH_TENSOR_KERNELS_LANE_KERNELS_H_
-#define CROSSHATCH_TENSOR_KERNELS_LANE_KERNELS_H_
+#ifndef CROSSHATCH_TENSOR_KERNELS_SCAN_AND_SORT_KERNELS_H_
+#define CROSSHATCH_TENSOR_KERNELS_SCAN_AND_SORT_KERNELS_H_
 
 /// \file
 /// Kernels that work along one dim, on each *lane* of a tensor: the elements
@@ -51,13 +51,11 @@ struct SortArgs {
   void* workspace = nullptr;
 };
 
-/// What a device can do along one dim.
-struct LaneKernels {
-  void (*cumsum)(const CumSumArgs&, KernelContext&);
-  int64_t (*sort_workspace_bytes)(const SortArgs&);
-  void (*sort)(const SortArgs&, KernelContext&);
-};
+/// The list of this family (kernel_table.h).
+#define CH_SCAN_AND_SORT_KERNELS(K, W, d) \
+  K(d, cumsum, CumSum, CumSumArgs)        \
+  W(d, sort, Sort, SortArgs)
 
 }  // namespace crosshatch
 
-#endif  // CROSSHATCH_TENSOR_KERNELS_LANE_KERNELS_H_
+#endif  // CROSSHATCH_TENSOR_KERNELS_SCAN_AND_SORT_KERNELS_H_
