@@ -7,13 +7,13 @@
 
 namespace crosshatch {
 
-/// Delays the tasks of a queue so that a wait that is missing shows. A queue
-/// goes through phases: at full speed, with some delays, and late. It is the
-/// late ones that let another queue get far ahead.
+/// Delays the tasks of a queue to expose missing waits. A queue goes through
+/// phases: full speed, some delays, and late. A late queue lets others run far
+/// ahead.
 /// \threadsafety the queue's thread only.
 class AdversarialDelays {
  public:
-  /// What is chosen follows from the seed, the rank and the queue's name.
+  /// The delays are a function of the seed, the rank and the queue's name.
   AdversarialDelays(uint64_t seed, int rank, std::string_view queue);
 
   /// Blocks the calling thread for up to about a millisecond.

@@ -6,10 +6,10 @@
 
 namespace crosshatch {
 
-/// A hash of what `hash` is one of, and after that of `count` bytes: the same
-/// in every process, on machines of one byte order. Bytes that come in several
-/// calls give what they give in one where all calls but the last have whole
-/// words of 8 bytes.
+/// Returns the hash of `count` bytes, continuing from `hash`. It is the same in
+/// every process, on machines of one byte order. Hashing bytes in several calls
+/// gives the same result as in one call, if each call but the last passes a
+/// multiple of 8 bytes.
 uint64_t HashBytes(uint64_t hash, const void* bytes, int64_t count);
 
 }  // namespace crosshatch

@@ -5,31 +5,53 @@
 #include <chrono>
 #include <cstdio>
 #include <cstdlib>
+#include <mutex>
 #include <string>
 #include <thread>
+#include <utility>
 
-#include "crosshatch/base/place.h"
-#include "crosshatch/base/tell_of_check.h"
+#include "crosshatch/base/check_failure_handler.h"
+#include "crosshatch/base/error_context.h"
 
-namespace crosshatch::internal {
-
-std::atomic<bool (*)(const std::string& text)> tell_of_check = nullptr;
-
+namespace crosshatch {
 namespace {
 
-// The process ends with the first check that fails; nobody resets it.
+// Held during a call of the handler.
+std::mutex handler_mutex;
+std::atomic<bool> has_handler = false;
+CheckFailureHandler::Handle& Handler() {
+  static CheckFailureHandler::Handle& handler =
+      *new CheckFailureHandler::Handle;
+  return handler;
+}
+
+// The process ends with the first check that fails; nothing resets it.
 std::atomic<bool> has_failed = false;
 thread_local bool fails_here = false;
-// What is to be told once the place is described.
-thread_local const std::string* untold = nullptr;
+// The text to print if describing the error context fails in turn.
+thread_local const std::string* unprinted = nullptr;
 
 void Print(const std::string& text) {
-  // One write, so that nothing else comes between.
+  // One write, so that no other output comes in between.
   std::fwrite(text.data(), 1, text.size(), stderr);
   std::fflush(stderr);
 }
 
 }  // namespace
+
+CheckFailureHandler::CheckFailureHandler(Handle handle) {
+  std::lock_guard lock(handler_mutex);
+  Handler() = std::move(handle);
+  has_handler = true;
+}
+
+CheckFailureHandler::~CheckFailureHandler() {
+  has_handler = false;
+  std::lock_guard lock(handler_mutex);
+  Handler() = nullptr;
+}
+
+namespace internal {
 
 CheckFailure::CheckFailure(const char* file, int line, const char* expression) {
   message_ << file << ":" << line << ": check failed: " << expression << " ";
@@ -37,33 +59,38 @@ CheckFailure::CheckFailure(const char* file, int line, const char* expression) {
 
 CheckFailure::~CheckFailure() {
   if (fails_here) {
-    // The description of the place failed: what was said before has to do.
-    if (untold != nullptr) Print(*untold + "\n");
+    if (unprinted != nullptr) Print(*unprinted + "\n");
     std::abort();
   }
   fails_here = true;
   if (has_failed.exchange(true)) {
-    // Ranks that run one program fail alike. The first one speaks for all, and
-    // ends the process, unless this thread has what it waits for.
+    // Ranks that run one program fail alike. The first one prints and ends the
+    // process, unless it waits for something that this thread holds.
     std::this_thread::sleep_for(std::chrono::seconds(10));
     std::abort();
   }
   std::string text = message_.str();
-  auto* const tell = tell_of_check.load();
-  if (tell == nullptr) {
-    Print(text + "\n");
+  const bool is_handled = has_handler;
+  if (is_handled) {
+    unprinted = &text;
   } else {
-    untold = &text;
+    Print(text + "\n");
   }
-  std::string place = Place::Here();
-  if (!place.empty()) place = "  at " + place;
-  if (tell == nullptr) {
-    if (!place.empty()) Print(place + "\n");
+  std::string context = ErrorContext::DescribeCurrent();
+  if (!context.empty()) context = "  at " + context;
+  if (!is_handled) {
+    if (!context.empty()) Print(context + "\n");
     std::abort();
   }
-  if (!place.empty()) text += "\n" + place;
-  if (!tell(text)) Print(text + "\n");
+  if (!context.empty()) text += "\n" + context;
+  bool is_printed = false;
+  {
+    std::lock_guard lock(handler_mutex);
+    is_printed = Handler() && Handler()(text);
+  }
+  if (!is_printed) Print(text + "\n");
   std::abort();
 }
 
-}  // namespace crosshatch::internal
+}  // namespace internal
+}  // namespace crosshatch

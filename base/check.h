@@ -4,8 +4,8 @@
 
 /// \file
 /// Checks of invariants. A failed check is a bug of the program, never of its
-/// input: it prints the file, the line, the expression, the streamed message
-/// and where the thread is (place.h) to stderr and aborts. Where several
+/// input. It prints file, line, expression, the streamed message and the error
+/// context of the thread (error_context.h) to stderr and aborts. If several
 /// threads fail, one of them prints. What depends on the outside returns
 /// absl::Status.
 ///

@@ -6,7 +6,7 @@
 #include <string>
 
 #include "absl/status/status.h"
-#include "crosshatch/base/check_teller.h"
+#include "crosshatch/base/check_failure_handler.h"
 #include "gtest/gtest.h"
 
 namespace crosshatch {
@@ -41,10 +41,10 @@ TEST(CheckDeathTest, NamesThePlaceTheExpressionAndTheValues) {
   EXPECT_DEATH(CH_CHECK_OK(absl::InternalError("lost")), "INTERNAL: lost");
 }
 
-TEST(CheckDeathTest, IsToldInPlaceOfPrintedWhereSomebodyPrintsIt) {
+TEST(CheckDeathTest, IsPassedToTheHandlerAndPrintedOnlyIfThatDoesNot) {
   const auto fail = [](bool is_printed) {
-    const CheckTeller teller([is_printed](const std::string& text) {
-      std::fprintf(stderr, "told: <%s>\n", text.c_str());
+    const CheckFailureHandler handler([is_printed](const std::string& text) {
+      std::fprintf(stderr, "handled: <%s>\n", text.c_str());
       return is_printed;
     });
     CH_CHECK(1 > 2) << "alas";
@@ -52,10 +52,10 @@ TEST(CheckDeathTest, IsToldInPlaceOfPrintedWhereSomebodyPrintsIt) {
   const std::string said =
       "[^\n]*check_test.cc:[0-9]+: check failed: 1 > 2 alas";
   // GoogleTest prints what the program did in front.
-  EXPECT_DEATH(fail(true), "told: <" + said + ">\n$");
-  EXPECT_DEATH(fail(false), "told: <" + said + ">\n" + said + "\n$");
+  EXPECT_DEATH(fail(true), "handled: <" + said + ">\n$");
+  EXPECT_DEATH(fail(false), "handled: <" + said + ">\n" + said + "\n$");
   {
-    const CheckTeller gone([](const std::string&) { return true; });
+    const CheckFailureHandler gone([](const std::string&) { return true; });
   }
   EXPECT_DEATH(CH_CHECK(1 > 2) << "alas", "check failed: 1 > 2 alas");
 }

@@ -3,7 +3,7 @@
 #define CROSSHATCH_BASE_CORE_SHARE_H_
 
 /// \file
-/// How many threads each of several takes on one machine.
+/// The number of threads for each of several processes or ranks on a machine.
 
 #include <bitset>
 #include <cstddef>
@@ -11,20 +11,20 @@
 
 namespace crosshatch {
 
-/// Cores of a machine by their numbers; what others can read as plain memory.
+/// Cores of a machine, by number. Trivially copyable, so that processes can
+/// share it in memory.
 using CoreSet = std::bitset<1024>;
 
-/// What the calling thread may run on, which mpirun, taskset and others
-/// restrict to less than the machine has. Where the system does not say, the
-/// machine.
+/// Returns the cores that the calling thread may run on, which mpirun, taskset
+/// and others restrict. Returns all cores if the system does not report them.
 CoreSet AllowedCores();
 
-/// Threads for each of `sharers` (at least 1) that share what the calling
-/// thread may run on: those cores / sharers, at least 1.
+/// Returns the threads for each of `sharers` (at least 1) that share the cores
+/// of the calling thread: cores / sharers, at least 1.
 int CoreShare(int sharers);
 
-/// Threads for the one of index `self` where each may run on cores of its own:
-/// a core counts in equal parts for all that may run on it; at least 1.
+/// Returns the threads for the sharer at index `self`, at least 1, if each has
+/// its own set of cores. A core in several sets is divided equally among them.
 int CoreShare(const std::vector<CoreSet>& sharers, size_t self);
 
 }  // namespace crosshatch

@@ -3,17 +3,17 @@
 #define CROSSHATCH_BASE_EVENT_SINK_H_
 
 /// \file
-/// Where a run writes what it does: every collective, allocation and change of
-/// FSDP state, in the order of issue. Tests compare the text as goldens, the
-/// timeline example turns it into a trace, and a dry run gives the same log as
-/// a real one.
+/// EventSink: receives the log of a run: every collective, allocation and
+/// change of FSDP state, in the order of issue. Tests compare the text with
+/// goldens, the timeline example turns it into a trace, and a dry run writes
+/// the same log as a real run.
 
 #include <cstdint>
 #include <string>
 
 namespace crosshatch {
 
-/// What an event is about.
+/// Kinds of events.
 enum class EventKind : uint8_t {
   kCollective,
   kAllocate,
@@ -27,13 +27,13 @@ enum class EventKind : uint8_t {
 /// One line of the log. The pointers are valid during EventSink::Write only.
 struct LogEvent {
   EventKind kind;
-  /// What happened, e.g. "all_gather", "unshard", "allocate".
+  /// The action, e.g. "all_gather", "unshard", "allocate".
   const char* what;
-  /// What it happened to, e.g. a group's or a parameter's name.
+  /// The object, e.g. the name of a group or parameter.
   const std::string* subject;
   /// The stream or mesh axis concerned; may be null.
   const std::string* where;
-  /// Size of the payload in bytes; 0 where there is none.
+  /// Size of the payload in bytes; 0 if there is none.
   int64_t bytes = 0;
 };
 
@@ -45,8 +45,8 @@ class EventSink {
  public:
   virtual ~EventSink() = default;
   virtual void Write(const LogEvent& event) = 0;
-  /// Whether kSpanBegin and kSpanEnd are written at all: each costs a task on
-  /// the stream it is about.
+  /// Whether kSpanBegin and kSpanEnd are written. Each costs a task on its
+  /// stream.
   virtual bool wants_spans() const { return false; }
 };
 

@@ -4,9 +4,9 @@
 
 namespace crosshatch {
 
-/// While it lives, this process can start `threads` more threads at a time and
-/// not one more: their stacks are large and its address space is limited.
-/// \threadsafety for one thread of a test whose others start none.
+/// Limits this process to `threads` more threads at a time for the scope, by
+/// large stacks and a limited address space.
+/// \threadsafety No other thread may start threads meanwhile.
 class FewThreadsScope {
  public:
   explicit FewThreadsScope(int threads);

@@ -3,9 +3,9 @@
 #define CROSSHATCH_BASE_FUTEX_H_
 
 /// \file
-/// Sleeping until a word of memory changes, as the kernel offers it. Neither
-/// function says whether it failed: that is a sleep or a wake too few, which
-/// the caller's bound on sleeps has to make good.
+/// Sleeping until a word of memory changes, by the futex system call. Neither
+/// function reports failure. A failure means a missed sleep or wake-up, which
+/// callers tolerate because their sleeps are bounded.
 
 #include <atomic>
 #include <chrono>
@@ -13,19 +13,19 @@
 
 namespace crosshatch {
 
-/// Who may sleep on a word.
+/// Which threads may sleep on a word.
 enum class FutexScope : uint8_t {
   kThisProcess,
-  /// Whoever shares the memory.
+  /// All processes that share the memory.
   kAllProcesses,
 };
 
-/// Returns when `word` is woken after it was seen to be `value`, at once where
-/// it has another value, after `longest`, or earlier.
+/// Sleeps while `word` equals `value`, until FutexWake or for `longest`.
+/// Returns at once if the value differs. May return early.
 void FutexSleep(std::atomic<uint32_t>& word, uint32_t value,
                 std::chrono::nanoseconds longest, FutexScope scope);
 
-/// Wakes up to `count` of the threads that sleep on `word`.
+/// Wakes up to `count` threads that sleep on `word`.
 void FutexWake(std::atomic<uint32_t>& word, int count, FutexScope scope);
 
 }  // namespace crosshatch

@@ -8,13 +8,13 @@
 
 namespace crosshatch {
 
-/// Gives a variable of the environment, at its end, back the value that it had
-/// at its start, or none: a test may set it meanwhile.
-/// \threadsafety for one thread of a test whose others read no environment when
-/// it starts or ends.
+/// Restores an environment variable at the end of the scope, so that a test may
+/// set it meanwhile.
+/// \threadsafety No other thread may read the environment when it starts or
+///     ends.
 class KeptVariable {
  public:
-  /// `name` outlives it.
+  /// \param name outlives the scope.
   explicit KeptVariable(const char* name) : name_(name) {
     if (const char* const value = std::getenv(name)) value_ = value;
   }

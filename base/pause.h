@@ -4,7 +4,7 @@
 
 namespace crosshatch {
 
-/// Tells the processor that the thread spins.
+/// Hints to the processor that the thread spins.
 inline void Pause() {
 #if defined(__x86_64__) || defined(__i386__)
   __builtin_ia32_pause();

@@ -3,8 +3,8 @@
 #define CROSSHATCH_BASE_REDUCE_OP_H_
 
 /// \file
-/// How the values of several ranks become one: the vocabulary that collectives
-/// (`comm/`) and layouts (`dtensor/`) share.
+/// ReduceOp: how values of several ranks are reduced to one, in collectives
+/// (`comm/`) and layouts (`dtensor/`).
 
 #include <optional>
 
@@ -37,7 +37,7 @@ constexpr absl::string_view ToString(ReduceOp op) {
   return "unknown";
 }
 
-/// The inverse of ToString; nullopt for any other text.
+/// Returns the op that ToString prints as `text`, or nullopt.
 constexpr std::optional<ReduceOp> ParseReduceOp(absl::string_view text) {
   for (ReduceOp op : {ReduceOp::kSum, ReduceOp::kAvg, ReduceOp::kProduct,
                       ReduceOp::kMin, ReduceOp::kMax}) {

@@ -6,11 +6,10 @@
 
 namespace crosshatch {
 
-/// Writes out what was printed to stdout. A program calls it at its end, and
-/// fails by its error: what is printed may be lost only then, and the C library
-/// tells nobody. A pipe whose reader has left is no error: it wanted no more.
-/// \error where anything that was printed could not be written, what the system
-///     says of it, as far as that is known still.
+/// Flushes stdout. A program calls it before it exits and fails with its error,
+/// because the C library does not report output lost at exit. A closed pipe is
+/// no error: its reader wanted no more.
+/// \error the system's reason if some output could not be written.
 absl::Status FlushStandardOutput();
 
 }  // namespace crosshatch

@@ -10,9 +10,9 @@
 
 namespace crosshatch {
 
-/// A thread that runs `body`. The one way to start a thread: the constructor of
-/// std::thread throws where the system has none left.
-/// \param what names the thread in the message, e.g. "the thread of rank 3".
+/// Starts a thread that runs `body`. All threads start here, because the
+/// constructor of std::thread throws if the system has none left.
+/// \param what names the thread in the error, e.g. "the thread of rank 3".
 /// \error kResourceExhausted with the system's reason.
 absl::StatusOr<std::thread> StartThread(std::string_view what,
                                         absl::AnyInvocable<void()> body);

@@ -6,9 +6,9 @@
 
 namespace crosshatch {
 
-/// The machine that the process runs on: its name, and in a line of its own
-/// what tells two machines of one name apart, since each start of a system has
-/// an id. Less than 110 bytes; "?" where a system does not say its name.
+/// Returns the name of the machine that the process runs on and, on a second
+/// line, the id of its boot, which distinguishes machines with equal names.
+/// Shorter than 110 bytes; the name is "?" if the system does not report one.
 std::string ThisMachine();
 
 }  // namespace crosshatch

@@ -5,7 +5,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "crosshatch/base/check.h"
-#include "crosshatch/base/place.h"
+#include "crosshatch/base/error_context.h"
 #include "crosshatch/base/start_thread.h"
 
 namespace crosshatch {
@@ -62,13 +62,13 @@ void ThreadPool::ParallelFor(int64_t parts,
   caller_.store(std::this_thread::get_id(), std::memory_order_relaxed);
   parts_ = parts;
   // What fails on another thread is where the caller is, who waits meanwhile.
-  const Place* const place = Place::Innermost();
-  const auto at_place = [&body, place](int64_t part) {
-    const AdoptedPlace here(place);
+  const ErrorContext* const context = ErrorContext::Innermost();
+  const auto in_context = [&body, context](int64_t part) {
+    const AdoptedErrorContext here(context);
     body(part);
   };
-  const absl::FunctionRef<void(int64_t)> body_at_place = at_place;
-  body_ = &body_at_place;
+  const absl::FunctionRef<void(int64_t)> body_in_context = in_context;
+  body_ = &body_in_context;
   running_.store(width_ - 1, std::memory_order_relaxed);
   {
     std::lock_guard<std::mutex> lock(mutex_);

@@ -3,7 +3,7 @@
 #define CROSSHATCH_BASE_THREAD_POOL_H_
 
 /// \file
-/// The one intra-op thread pool of a rank.
+/// ThreadPool: the intra-op thread pool of a rank.
 
 #include <atomic>
 #include <condition_variable>
@@ -28,17 +28,16 @@ namespace crosshatch {
 ///     A nested call runs its parts inline.
 class ThreadPool {
  public:
-  /// \param width threads that take part, the caller's included; at least 1.
-  ///     Width 1 starts no thread and runs everything inline. Where the system
-  ///     has no room for all, the pool is as wide as it could be made, and
-  ///     status() says so.
+  /// \param width number of threads, including the caller; at least 1. Width 1
+  ///     starts no thread and runs everything inline. If the system cannot
+  ///     start all threads, the pool is narrower and status() reports it.
   explicit ThreadPool(int width);
   ~ThreadPool();
   ThreadPool(const ThreadPool&) = delete;
   ThreadPool& operator=(const ThreadPool&) = delete;
 
   int width() const { return width_; }
-  /// OK, or kResourceExhausted where threads are missing.
+  /// OK, or kResourceExhausted if the pool is narrower than requested.
   const absl::Status& status() const { return status_; }
 
   /// Calls body(part) for each part in [0, parts); returns when all are done.

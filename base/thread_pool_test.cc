@@ -6,8 +6,8 @@
 #include <thread>
 #include <vector>
 
+#include "crosshatch/base/error_context.h"
 #include "crosshatch/base/few_threads_testutil.h"
-#include "crosshatch/base/place.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
@@ -101,9 +101,9 @@ TEST(ThreadPoolDeathTest, NeedsAThread) {
   EXPECT_DEATH(ThreadPool(0), "threads of a pool");
 }
 
-class Op final : public Place {
+class Op final : public ErrorContext {
  public:
-  Op() : Place(Kind::kOp) {}
+  Op() : ErrorContext(Kind::kOp) {}
   std::string Describe() const override { return "op gather"; }
 };
 
@@ -112,11 +112,13 @@ TEST(ThreadPool, ItsThreadsAreWhereTheCallerIs) {
   std::vector<std::string> in_op(3), outside(3);
   {
     const Op op;
-    pool.ParallelFor(
-        3, [&](int64_t p) { in_op[static_cast<size_t>(p)] = Place::Here(); });
+    pool.ParallelFor(3, [&](int64_t p) {
+      in_op[static_cast<size_t>(p)] = ErrorContext::DescribeCurrent();
+    });
   }
-  pool.ParallelFor(
-      3, [&](int64_t p) { outside[static_cast<size_t>(p)] = Place::Here(); });
+  pool.ParallelFor(3, [&](int64_t p) {
+    outside[static_cast<size_t>(p)] = ErrorContext::DescribeCurrent();
+  });
   EXPECT_THAT(in_op, Each("op gather"));
   EXPECT_THAT(outside, Each(""));
 }

@@ -3,18 +3,18 @@
 #define CROSSHATCH_BASE_WAIT_GRAPH_H_
 
 /// \file
-/// Who waits for whom inside one process whose ranks are threads. A stall is
-/// found exactly, the moment the last agent that could have resolved it blocks
-/// or finishes, and never by a timeout.
+/// WaitGraph: which agent waits for which, in a process whose ranks are
+/// threads. It detects a deadlock exactly, when the last agent that could
+/// resolve it blocks or finishes, and without a timeout.
 ///
-/// Exactness needs the graph to be true at every moment. So a wait begins and
-/// ends under the lock of what is waited for: the waiter calls BeginWait while
-/// it holds the lock under which it saw that it must wait, and whoever fulfils
-/// the wait calls EndWait for the waiter under that lock, before it goes on to
-/// anything else. (Were the end left to the waiter, who has yet to wake up, the
-/// other could meanwhile block on something new and close a cycle that does not
-/// exist.) For the same reason the issuer of work calls SetRunning for the
-/// queue, and the queue SetIdle for itself, under the queue's lock.
+/// The graph must be exact at every moment. Therefore a wait begins and ends
+/// under the lock of the awaited state. The waiter calls BeginWait while it
+/// holds the lock under which it decided to wait. The agent that fulfils the
+/// wait calls EndWait for the waiter under the same lock, before anything else.
+/// (If the waiter called EndWait after waking up, the other agent could block
+/// meanwhile and close a cycle that does not exist.) For the same reason the
+/// issuer of work calls SetRunning for the queue, and the queue calls SetIdle
+/// for itself, under the queue's lock.
 
 #include <cstdint>
 #include <mutex>
@@ -32,24 +32,24 @@ namespace crosshatch {
 using AgentId = int;
 inline constexpr AgentId kNoAgent = -1;
 
-/// The graph. Every wait is for ALL of the agents it names, so an agent is
-/// stuck if and only if a path of waits leads from it to a cycle or to a
-/// finished agent.
+/// A graph of waits. Each wait is for ALL of its agents, so an agent is stuck
+/// if and only if a path of waits leads from it to a cycle or to a finished
+/// agent.
 ///
-/// An idle queue waits for its issuer (the host thread of its rank), because
-/// only that can give it work.
-/// \threadsafety all members may be called from any thread.
+/// An idle queue waits for its issuer, the host thread of its rank, because
+/// only that thread gives it work. \threadsafety all members may be called from
+/// any thread.
 class WaitGraph {
  public:
-  /// Told why the wait can never end, on the thread whose step completed the
-  /// stall and with no lock of the graph held. May run when the wait has just
-  /// ended for another reason, so it owns what it touches and looks again.
+  /// Receives the reason why the wait can never end, on the thread whose step
+  /// completed the deadlock, without a lock of the graph. The wait may just
+  /// have ended for another reason, so the callback owns its state and checks
+  /// again.
   using OnStall = absl::AnyInvocable<void(const std::string& reason)>;
 
-  /// The stalls that a step completed. Their callbacks run when this goes out
-  /// of scope: at once where a step's result is not kept. A caller that holds a
-  /// lock which a callback may take keeps it in a variable declared before the
-  /// lock:
+  /// The deadlocks that a step completed. Their callbacks run when this object
+  /// is destroyed. A caller that holds a lock which a callback takes declares
+  /// the object before the lock:
   ///
   ///     WaitGraph::Stalls stalls;
   ///     std::lock_guard lock(mutex_);
@@ -70,27 +70,27 @@ class WaitGraph {
   };
 
   /// Adds an agent in the running state.
-  /// \param name says which of its rank's agents it is, e.g. "host".
-  /// \param issuer the agent that feeds it; kNoAgent for a host thread.
+  /// \param name of the agent within its rank, e.g. "host".
+  /// \param issuer the agent that gives it work; kNoAgent for a host thread.
   AgentId AddAgent(int rank, std::string name, AgentId issuer);
 
-  /// The agent has no more work for now (queues) and waits for its issuer.
+  /// Marks a queue as out of work: it waits for its issuer.
   Stalls SetIdle(AgentId agent);
   void SetRunning(AgentId agent);
-  /// The agent will never do anything again.
+  /// Marks the agent as finished for good.
   Stalls SetFinished(AgentId agent);
 
-  /// `agent`, which must not be waiting, blocks until all of `awaited` have
-  /// done something. `what` says what it waits for, for people.
-  /// \param on_stall null for a wait that only passes on what others do, as
-  ///     for an event: who waits at a rendezvous can fail it and so release
-  ///     everybody. Called at most once.
+  /// Records that `agent`, which must not be waiting, blocks until all of
+  /// `awaited` have acted. `what` describes the wait in messages.
+  /// \param on_stall called at most once. Null for waits that cannot be failed,
+  ///     such as for an event; a waiter at a rendezvous can fail it, which
+  ///     releases all members.
   Stalls BeginWait(AgentId agent, absl::Span<const AgentId> awaited,
                    std::string what, OnStall on_stall);
-  /// Replaces the set of awaited agents of a wait in progress.
+  /// Replaces the awaited agents of a wait in progress.
   Stalls UpdateWait(AgentId agent, absl::Span<const AgentId> awaited);
-  /// The wait is fulfilled or given up; the agent runs. Does nothing if the
-  /// agent is not waiting.
+  /// Ends the wait of `agent`, fulfilled or given up. Does nothing if the agent
+  /// is not waiting.
   void EndWait(AgentId agent);
 
  private:

@@ -9,8 +9,8 @@
 
 namespace crosshatch {
 
-/// `time` for wait_for and the like, which add it to what a clock shows and
-/// would come to the past with infinity: at most a year.
+/// Returns `time`, at most a year, for wait_for and its like: they add it to
+/// the clock's value, which overflows with infinity.
 inline std::chrono::nanoseconds WaitTime(absl::Duration time) {
   return absl::ToChronoNanoseconds(std::min(time, absl::Hours(24 * 365)));
 }

@@ -43,8 +43,8 @@ TEST(TensorsExampleTest, Streams) {
     const ch::StreamScope scope(side);
     y = ch::Clone(x);
   }
-  x.storage()->block().UsedOn(side);           // x may be freed now
-  rank.current_stream().Wait(side.Record());   // y may be read now
+  x.storage()->block().UsedOn(side);          // x may be freed now
+  rank.current_stream().Wait(side.Record());  // y may be read now
   y.storage()->block().UsedOn(rank.current_stream());
   // [/streams]
   EXPECT_EQ(y.ToVector<float>()[1023], 1);

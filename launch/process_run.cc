@@ -15,7 +15,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
-#include "crosshatch/base/check_teller.h"
+#include "crosshatch/base/check_failure_handler.h"
 #include "crosshatch/base/status_macros.h"
 #include "crosshatch/comm/coordination/coordination_client.h"
 #include "crosshatch/comm/coordination/coordination_server.h"
@@ -506,7 +506,7 @@ absl::Status Process::RunJob(absl::FunctionRef<absl::Status(World&)> fn) {
     return met;
   }
   const absl::Status ran = [&] {
-    const CheckTeller teller(
+    const CheckFailureHandler handler(
         [this](const std::string& text) { return TellCheck(text); });
     return RunRanks(fn);
   }();

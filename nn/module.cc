@@ -11,7 +11,7 @@
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "crosshatch/base/check.h"
-#include "crosshatch/base/place.h"
+#include "crosshatch/base/error_context.h"
 #include "crosshatch/dtensor/verify.h"
 #include "crosshatch/nn/module_root.h"
 #include "crosshatch/tensor/recompute.h"
@@ -109,10 +109,10 @@ void ForgetNames(Module& module) {
 
 Module::~Module() = default;
 
-class Module::Running final : public Place {
+class Module::Running final : public ErrorContext {
  public:
   Running(const Module& module, const TensorList& inputs)
-      : Place(Kind::kModule), module_(module), inputs_(inputs) {}
+      : ErrorContext(Kind::kModule), module_(module), inputs_(inputs) {}
 
   std::string Describe() const override {
     return absl::StrCat("module ", *module_.label());
@@ -122,9 +122,9 @@ class Module::Running final : public Place {
   }
   const TensorList& inputs() const { return inputs_; }
   bool is_outermost() const {
-    for (const Place* place = around(); place != nullptr;
-         place = place->around()) {
-      if (place->kind() == Kind::kModule) return false;
+    for (const ErrorContext* context = around(); context != nullptr;
+         context = context->around()) {
+      if (context->kind() == Kind::kModule) return false;
     }
     return true;
   }
@@ -135,10 +135,10 @@ class Module::Running final : public Place {
 };
 
 TensorSpan Module::OutermostInputs() {
-  const Place* outermost = nullptr;
-  for (const Place* place = Place::Innermost(); place != nullptr;
-       place = place->around()) {
-    if (place->kind() == Place::Kind::kModule) outermost = place;
+  const ErrorContext* outermost = nullptr;
+  for (const ErrorContext* context = ErrorContext::Innermost();
+       context != nullptr; context = context->around()) {
+    if (context->kind() == ErrorContext::Kind::kModule) outermost = context;
   }
   if (outermost == nullptr) return {};
   return static_cast<const Running*>(outermost)->inputs();

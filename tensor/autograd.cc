@@ -12,7 +12,7 @@
 #include "absl/container/flat_hash_map.h"
 #include "absl/status/status.h"
 #include "crosshatch/base/check.h"
-#include "crosshatch/base/place.h"
+#include "crosshatch/base/error_context.h"
 #include "crosshatch/tensor/creation.h"
 #include "crosshatch/tensor/ops/cast.h"
 #include "crosshatch/tensor/ops/in_place.h"
@@ -114,10 +114,10 @@ class BackwardEngine {
 namespace {
 
 /// Says of a failed check which step of the backward pass it is in.
-class GradientPlace final : public Place {
+class GradientContext final : public ErrorContext {
  public:
-  explicit GradientPlace(const Node& node)
-      : Place(Kind::kGradient), node_(node) {}
+  explicit GradientContext(const Node& node)
+      : ErrorContext(Kind::kGradient), node_(node) {}
 
   std::string Describe() const override {
     if (node_.sequence() != GraphTies::kLeafSequence) {
@@ -383,7 +383,7 @@ absl::Status BackwardEngine::Run(const Tensor& root) {
     const int task = ready_.top().task;
     ready_.pop();
     running_ = tasks_[static_cast<size_t>(task)].node.get();
-    const GradientPlace place(*running_);
+    const GradientContext running_context(*running_);
     RunTask(task);
   }
   running_ = nullptr;

@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "crosshatch/base/check.h"
-#include "crosshatch/base/place.h"
+#include "crosshatch/base/error_context.h"
 #include "crosshatch/tensor/rank_context.h"
 
 namespace crosshatch {

@@ -5,7 +5,7 @@
 #include <utility>
 
 #include "crosshatch/base/check.h"
-#include "crosshatch/base/place.h"
+#include "crosshatch/base/error_context.h"
 #include "crosshatch/tensor/node.h"
 #include "crosshatch/tensor/rank_context.h"
 #include "crosshatch/tensor/span.h"
@@ -41,10 +41,10 @@ bool Aliases(const Tensor& output, const Tensor& input, bool view) {
 }
 
 /// Says of a failed check which op it is in, with global sizes.
-class OpPlace final : public Place {
+class OpContext final : public ErrorContext {
  public:
-  OpPlace(const OpInfo& info, TensorSpan inputs)
-      : Place(Kind::kOp), info_(info), inputs_(inputs) {}
+  OpContext(const OpInfo& info, TensorSpan inputs)
+      : ErrorContext(Kind::kOp), info_(info), inputs_(inputs) {}
 
   std::string Describe() const override {
     std::string text = std::string("op ") + info_.name;
@@ -82,7 +82,7 @@ TensorList RunTraced(const Op& op, const TensorHandler* handler,
 
 TensorList Apply(const Op& op, TensorSpan inputs) {
   const OpInfo& info = op.info();
-  const OpPlace place(info, inputs);
+  const OpContext running(info, inputs);
   RankContext& context = RankContext::Current();
   const bool grad_mode = context.grad_enabled();
   const TensorHandler* handler = nullptr;

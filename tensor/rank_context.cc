@@ -204,7 +204,7 @@ absl::Status RankContext::status() const {
 }
 
 RankContextScope::RankContextScope(RankContext* context)
-    : Place(Kind::kRank),
+    : ErrorContext(Kind::kRank),
       context_(context),
       previous_(std::exchange(current_context, context)) {}
 

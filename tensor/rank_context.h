@@ -18,8 +18,8 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "crosshatch/base/error_context.h"
 #include "crosshatch/base/event_sink.h"
-#include "crosshatch/base/place.h"
 #include "crosshatch/base/thread_pool.h"
 #include "crosshatch/base/wait_graph.h"
 #include "crosshatch/tensor/allocator.h"
@@ -223,7 +223,7 @@ class RankContext {
 };
 
 /// Makes `context` (may be null) the calling thread's for the scope.
-class RankContextScope final : public Place {
+class RankContextScope final : public ErrorContext {
  public:
   explicit RankContextScope(RankContext* context);
   ~RankContextScope();

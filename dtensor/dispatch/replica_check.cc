@@ -17,7 +17,7 @@
 #include "absl/strings/str_split.h"
 #include "absl/strings/string_view.h"
 #include "crosshatch/base/check.h"
-#include "crosshatch/base/place.h"
+#include "crosshatch/base/error_context.h"
 #include "crosshatch/base/status_macros.h"
 #include "crosshatch/comm/communicator.h"
 #include "crosshatch/tensor/element_hash.h"
@@ -184,9 +184,10 @@ void CompareReplicasOfInput(const char* what, const Tensor& local,
                             const DeviceMesh& mesh, const Layout& layout,
                             ShapeView sizes) {
   const bool always = ComparesReplicas();
-  if (!always && (IsFloatingPoint(local.dtype()) || !HasReplicas(layout) ||
-                  !mesh.coordinate().has_value() ||
-                  Place::Innermost(Place::Kind::kGradient) != nullptr)) {
+  if (!always &&
+      (IsFloatingPoint(local.dtype()) || !HasReplicas(layout) ||
+       !mesh.coordinate().has_value() ||
+       ErrorContext::Innermost(ErrorContext::Kind::kGradient) != nullptr)) {
     return;
   }
   const std::shared_ptr<const std::string> module = RunningModule();

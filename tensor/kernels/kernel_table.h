@@ -10,8 +10,8 @@
 /// The header of a family also lists its kernels, once for all devices:
 /// K(d, member, Name, Args) for a kernel, W(d, member, Name, Args) for a kernel
 /// that takes a workspace. From the lists follow the table, the declarations of
-/// a device's functions and the names of missing kernels. CONTRIBUTING.md has the
-/// steps to add one.
+/// a device's functions and the names of missing kernels. CONTRIBUTING.md has
+/// the steps to add one.
 
 #include <cstdint>
 #include <string>

@@ -11,7 +11,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "crosshatch/base/adversarial_delays.h"
-#include "crosshatch/base/place.h"
+#include "crosshatch/base/error_context.h"
 #include "crosshatch/base/start_thread.h"
 
 namespace crosshatch {
@@ -195,7 +195,7 @@ class QueueStream final : public Stream {
  private:
   struct Issued {
     Task task;
-    IssuedPlace at;
+    IssuedErrorContext at;
   };
 
   void Enqueue(Task task) override {
@@ -207,8 +207,8 @@ class QueueStream final : public Stream {
       return;
     }
     // Of an adversarial run, which tests look at, with all that is known.
-    Issued issued = {std::move(task),
-                     IssuedPlace::Here(options_.adversarial_seed != 0)};
+    Issued issued = {std::move(task), IssuedErrorContext::Capture(
+                                          options_.adversarial_seed != 0)};
     {
       std::lock_guard<std::mutex> lock(progress_->mutex());
       pending_.push_back(std::move(issued));
@@ -235,7 +235,7 @@ class QueueStream final : public Stream {
       for (Issued& issued : batch) {
         if (delays.has_value()) delays->BeforeTask();
         {
-          const IssuedPlaceScope place(issued.at);
+          const IssuedErrorContextScope issuer(issued.at);
           issued.task(context);
         }
         issued.task = nullptr;  // What it holds goes before anyone is told.

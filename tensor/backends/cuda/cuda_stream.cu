@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "crosshatch/base/check.h"
-#include "crosshatch/base/place.h"
+#include "crosshatch/base/error_context.h"
 #include "crosshatch/tensor/backends/cuda/cuda_stream.h"
 #include "crosshatch/tensor/kernels/cuda/cuda_api.cuh"
 #include "crosshatch/tensor/rank_context.h"
@@ -147,13 +147,13 @@ class CudaStream final : public Stream {
   struct HostTask {
     CudaStream* stream;
     Task task;
-    IssuedPlace at;
+    IssuedErrorContext at;
 
     static void Run(void* self) {
       const std::unique_ptr<HostTask> host_task(static_cast<HostTask*>(self));
       CudaStream& stream = *host_task->stream;
       const auto run = [&] {
-        const IssuedPlaceScope place(host_task->at);
+        const IssuedErrorContextScope place(host_task->at);
         host_task->task(stream.context_);
       };
       if (stream.run_worker_) {
@@ -175,10 +175,11 @@ class CudaStream final : public Stream {
   void EnqueueHost(Task task) override {
     SetDevice();
     is_recorded_ = false;
-    CheckCuda(cudaLaunchHostFunc(stream_, &HostTask::Run,
-                                 new HostTask{this, std::move(task),
-                                              IssuedPlace::Here(false)}),
-              "cudaLaunchHostFunc");
+    CheckCuda(
+        cudaLaunchHostFunc(stream_, &HostTask::Run,
+                           new HostTask{this, std::move(task),
+                                        IssuedErrorContext::Capture(false)}),
+        "cudaLaunchHostFunc");
   }
 
   void SetDevice() const { CheckCuda(cudaSetDevice(device_), "cudaSetDevice"); }

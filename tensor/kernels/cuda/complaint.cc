@@ -5,7 +5,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "crosshatch/base/check.h"
-#include "crosshatch/base/place.h"
+#include "crosshatch/base/error_context.h"
 
 namespace crosshatch::internal {
 namespace {
@@ -20,14 +20,15 @@ ComplainerPlaces::~ComplainerPlaces() = default;
 
 int64_t ComplainerPlaces::NoteHere() {
   places_[static_cast<size_t>(next_) % kKnownPlaces] =
-      IssuedPlace::Here(/*in_words=*/true);
+      IssuedErrorContext::Capture(/*in_words=*/true);
   return next_++;
 }
 
 void ComplainerPlaces::End(const Complaint& complaint) const {
   // Not where the host is by now.
-  const AdoptedPlace rank(Place::Innermost(Place::Kind::kRank));
-  std::optional<IssuedPlaceScope> issued;
+  const AdoptedErrorContext rank(
+      ErrorContext::Innermost(ErrorContext::Kind::kRank));
+  std::optional<IssuedErrorContextScope> issued;
   if (next_ - complaint.issue <= static_cast<int64_t>(kKnownPlaces)) {
     issued.emplace(
         places_[static_cast<size_t>(complaint.issue) % kKnownPlaces]);

@@ -16,7 +16,7 @@
 
 namespace crosshatch {
 
-class IssuedPlace;
+class IssuedErrorContext;
 
 namespace internal {
 
@@ -65,7 +65,7 @@ class ComplainerPlaces {
   void End(const Complaint& complaint) const;
 
  private:
-  std::vector<IssuedPlace> places_;
+  std::vector<IssuedErrorContext> places_;
   int64_t next_ = 0;
 };
 
