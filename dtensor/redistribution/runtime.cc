@@ -8,8 +8,8 @@
 
 #include "absl/strings/str_cat.h"
 #include "crosshatch/base/check.h"
-#include "crosshatch/base/event_sink.h"
 #include "crosshatch/base/error_context.h"
+#include "crosshatch/base/event_sink.h"
 #include "crosshatch/base/status_macros.h"
 #include "crosshatch/dtensor/redistribution/implicit_redistribution.h"
 
@@ -96,7 +96,8 @@ void DTensorRuntime::CheckImplicit(const PreparedPlan& plan,
     return;
   }
   std::string what = for_op;
-  if (const Place* step = ErrorContext::Innermost(Place::Kind::kGradient)) {
+  if (const ErrorContext* step =
+          ErrorContext::Innermost(ErrorContext::Kind::kGradient)) {
     absl::StrAppend(&what, ", ", step->Describe());
   }
   CH_CHECK(mode != ImplicitRedistribution::kForbid)
