@@ -3,20 +3,21 @@
 #define CROSSHATCH_TENSOR_ALLOCATOR_H_
 
 /// \file
-/// Memory of one rank: cached, ordered by streams, accounted by class.
+/// Allocator: the memory of one rank, cached, ordered by streams and accounted
+/// by class.
 ///
-/// A block is a lease. It belongs to the stream it was allocated on; giving it
-/// back makes it available again in the order of that stream, at once. A use
-/// on another stream is recorded with Block::UsedOn at the time of issue, and
-/// whoever leases the memory next waits for that event on its own stream.
-/// Nothing ever asks whether work has finished, so what is reused and what the
-/// peaks are is the same in every run.
+/// A block is a lease. It belongs to the stream it was allocated on; freeing it
+/// makes it available again in the order of that stream, immediately. A use on
+/// another stream is recorded with Block::UsedOn when it is issued, and the
+/// next lease of the memory waits for that event on its stream. The allocator
+/// never checks whether work has finished, so reuse and peaks are the same in
+/// every run.
 ///
-/// Who leases is one thread. What it leased may be given back on any: there it
-/// waits for the owner, who takes it at the next lease.
+/// One thread leases. Blocks may be freed on any thread; the owner takes them
+/// back at its next lease.
 ///
-/// Bytes are accounted at issue. The accounting allocator of a dry run hands
-/// out blocks without memory and accounts them alike.
+/// Bytes are accounted at issue. The accounting allocator of a dry run returns
+/// blocks without memory and accounts them in the same way.
 
 #include <array>
 #include <atomic>
@@ -35,7 +36,7 @@
 
 namespace crosshatch {
 
-/// What memory is for. Peaks are kept by class.
+/// What memory is used for. Peaks are kept by class.
 enum class MemoryClass : uint8_t {
   kParameter,
   kGradient,
@@ -52,25 +53,25 @@ const char* Name(MemoryClass memory_class);
 
 class Allocator;
 
-/// Who knows memory by its address, beside those that lease it, such as a
-/// library that it is registered with.
+/// Is notified when memory is freed, e.g. for a library that the memory is
+/// registered with.
 class MemoryListener {
  public:
   virtual ~MemoryListener() = default;
-  /// The allocation that begins at `data` goes back to the device when this
-  /// returns. No work uses it any more. Called by the thread that leases.
+  /// Called before the allocation at `data` is returned to the device. No work
+  /// uses it any more. Called by the thread that leases.
   virtual void MemoryGoes(const std::byte* data) = 0;
 };
 
-/// A use of memory on another stream than the one it was allocated on: what
-/// had been issued to `stream` when it was recorded.
+/// A use of memory on another stream than the one it was allocated on, by the
+/// work issued to `stream` up to `event`.
 struct MemoryUse {
   Stream* stream;
   Event event;
 };
 using MemoryUses = absl::InlinedVector<MemoryUse, 1>;
 
-/// A lease of memory; gives it back when destroyed. Movable.
+/// A lease of memory, which ends when it is destroyed. Movable.
 class Block {
  public:
   Block() = default;
@@ -78,20 +79,20 @@ class Block {
   Block& operator=(Block&& other) noexcept;
   ~Block();
 
-  /// Start of the memory, aligned to 64 bytes; null in a dry run and for a
-  /// block of no bytes.
+  /// Returns the start of the memory, aligned to 64 bytes; null in a dry run
+  /// and without bytes.
   std::byte* data() const { return data_; }
-  /// The size asked for.
+  /// Returns the requested size.
   int64_t bytes() const { return bytes_; }
   MemoryClass memory_class() const { return memory_class_; }
   bool empty() const { return allocator_ == nullptr; }
 
-  /// Work issued to `stream` so far uses this block: the next lease of the
-  /// memory starts after it. Not needed for the block's own stream, nor in
-  /// another rank's context, which holds what it uses (RankContext::Hold).
+  /// Records that work issued to `stream` so far uses this block: the next
+  /// lease of the memory starts after it. Not needed for the block's own
+  /// stream, nor in another rank's context, which uses RankContext::Hold.
   void UsedOn(Stream& stream);
 
-  /// The allocator that it is a lease of; null if empty.
+  /// Returns the allocator of the lease; null if empty.
   const Allocator* allocator() const { return allocator_; }
 
  private:
@@ -106,7 +107,7 @@ class Block {
   MemoryUses uses_;  // The latest of each stream.
 };
 
-/// Bytes leased now and at most so far, by class and in all.
+/// Bytes leased, current and peak, by class and in total.
 struct MemoryStats {
   std::array<int64_t, kNumMemoryClasses> current = {};
   std::array<int64_t, kNumMemoryClasses> peak = {};
@@ -114,9 +115,9 @@ struct MemoryStats {
   int64_t peak_total = 0;
 };
 
-/// Whose an allocator is.
+/// The owner of an allocator.
 struct AllocatorOwner {
-  /// The context's (RankContext::id); 0: nobody's.
+  /// The id of the context (RankContext::id); 0: none.
   uint64_t context = 0;
   /// "rank 3"; empty for a thread without a rank, whose memory other threads
   /// may use.
@@ -124,58 +125,58 @@ struct AllocatorOwner {
 };
 
 /// Leases blocks of one device to one rank.
-/// \threadsafety used by its rank's thread only, that of the first lease; but
-///     blocks may be given back on any thread.
+/// \threadsafety The rank's thread only, which is the thread of the first
+/// lease.
+///     Blocks may be freed on any thread.
 class Allocator {
  public:
-  /// All blocks must have been given back.
+  /// \pre All blocks have been freed.
   virtual ~Allocator();
   Allocator(const Allocator&) = delete;
   Allocator& operator=(const Allocator&) = delete;
 
   virtual Device device() const = 0;
 
-  /// Where leases and returns are logged, as "allocate" and "release", of host
-  /// memory beside a device's as "allocate_host" and "release_host"; null for
-  /// nowhere.
+  /// Sets the sink for leases and releases (may be null): "allocate" and
+  /// "release", or "allocate_host" and "release_host" for host memory of a
+  /// device.
   void set_sink(EventSink* sink, bool of_host = false) {
     sink_ = sink;
     of_host_ = of_host;
   }
 
-  /// Leases `bytes` (0 is fine) to work issued to `stream` from now on. The
-  /// content is undefined. Where the device has no more, what is free here goes
-  /// back to it first, once the work that uses it is done. Running out of
-  /// memory ends the process with a message that gives the stats: there is no
-  /// way on.
+  /// Leases `bytes` (0 is allowed) to work issued to `stream` from now on. The
+  /// content is undefined. If the device has no memory left, free blocks are
+  /// returned to it first, after the work that uses them. If memory still does
+  /// not suffice, the process ends with a message that has the statistics.
   Block Allocate(int64_t bytes, MemoryClass memory_class, Stream& stream);
 
-  /// Accounts a block that is leased to another class from now on; one that is
-  /// empty or of another allocator is left alone.
+  /// Moves a leased block to another class. Ignores blocks that are empty or of
+  /// another allocator.
   void Reclassify(Block& block, MemoryClass memory_class);
 
   void set_owner(AllocatorOwner owner) { owner_ = std::move(owner); }
   const AllocatorOwner& owner() const { return owner_; }
-  /// Whether the calling thread is the one that leases.
+  /// Returns whether the calling thread is the one that leases.
   bool OnOwnThread() const;
 
-  /// `listener` hears of all memory that goes while the allocator lives, until
-  /// it is removed; when the allocator ends it hears of nothing. Called by the
-  /// thread that leases.
+  /// Adds or removes a listener. Listeners are notified of all memory that is
+  /// returned to the device, except when the allocator is destroyed. Called by
+  /// the thread that leases.
   virtual void AddListener(MemoryListener& listener);
   virtual void RemoveListener(MemoryListener& listener);
 
-  /// Takes what other threads have given back.
+  /// Takes back blocks that other threads have freed.
   void TakeReturned();
-  /// Ends `allocator` when the last of its blocks is given back, on whatever
-  /// thread that is. Called by the thread that leases, which does so no more.
+  /// Destroys `allocator` when the last of its blocks is freed, on any thread.
+  /// Called by the thread that leases, which leases no more.
   static void Retire(std::unique_ptr<Allocator> allocator);
 
   const MemoryStats& stats() const { return stats_; }
-  /// Makes the current bytes the peaks.
+  /// Sets the peaks to the current bytes.
   void ResetPeaks();
 
-  /// Memory held, leased or cached.
+  /// Returns the bytes held, leased or cached.
   virtual int64_t reserved_bytes() const = 0;
 
  protected:
@@ -187,14 +188,14 @@ class Allocator {
   /// Takes back the memory of a block of block.bytes() > 0.
   virtual void Return(Block& block) = 0;
 
-  /// Ends the process because `bytes` more are not to be had, though
-  /// `given_back` bytes of free blocks went back to the device.
+  /// Ends the process because `bytes` more are not available, after
+  /// `given_back` bytes of free blocks were returned to the device.
   [[noreturn]] void FailOutOfMemory(int64_t bytes, int64_t given_back) const;
 
-  /// Tells the listeners.
+  /// Notifies the listeners.
   void AnnounceThatMemoryGoes(const std::byte* data) const;
 
-  // What engines may set of a block.
+  // Access to a block for implementations.
   static void SetMemory(Block& block, std::byte* data, int64_t capacity) {
     block.data_ = data;
     block.capacity_ = capacity;
@@ -224,10 +225,11 @@ class Allocator {
   // Whether there is anything in returned_.
   std::atomic<bool> has_returned_{false};
   std::mutex mutex_;
-  std::vector<Block> returned_;  // Given back by other threads.
+  std::vector<Block> returned_;  // Freed by other threads.
 };
 
-/// Accounts as the others do and hands out no memory (Device::Meta()).
+/// Returns an allocator that accounts like the others and has no memory
+/// (Device::Meta()).
 std::unique_ptr<Allocator> MakeAccountingAllocator();
 
 }  // namespace crosshatch

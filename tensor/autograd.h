@@ -6,17 +6,18 @@
 /// Reverse-mode differentiation over a graph of nodes (node.h).
 ///
 /// Invariants:
-/// - The engine runs on the rank's thread, nodes of the latest forward first
-///   (by sequence number), so the order of issue, and with it every sum of
-///   gradients, is the same in every run.
-/// - A leaf's accumulation runs as soon as its last contribution is there.
-/// - A leaf may own the destination of its gradient (GradSink). Then backward
-///   ops that can write into a given destination do so, and no temporary is
-///   made. FSDP has gradients written this way where they are reduced.
-/// - A saved tensor that was changed in place since is an error that names the
-///   op (a check), never a wrong gradient.
-/// - A .grad has the leaf's dtype and, where distributed, the leaf's layout;
-///   its memory is its own and of the class kGradient.
+/// - The engine runs on the rank's thread, latest nodes first (by sequence
+///   number). The order of issue, and with it every sum of gradients, is the
+///   same in every run.
+/// - A leaf accumulates as soon as its last contribution is complete.
+/// - A leaf may own the destination of its gradient (GradSink). Backward ops
+/// that
+///   can write into a given destination do so without a temporary. FSDP uses
+///   this to have gradients written where they are reduced.
+/// - If a saved tensor was changed in place, a check fails and names the op.
+/// - A .grad has the leaf's dtype and, if distributed, the leaf's layout. It
+/// owns
+///   its memory, of class kGradient.
 
 #include <functional>
 
@@ -28,17 +29,18 @@
 namespace crosshatch {
 
 struct BackwardOptions {
-  /// Gradient of the root; undefined means ones (the root has one element).
+  /// Gradient of the root; undefined: ones (the root has one element).
   Tensor gradient = {};
-  /// Keep what nodes saved, to run backward again.
+  /// Keeps saved tensors, to run backward again.
   bool retain_graph = false;
-  /// Record the graph of the gradients themselves (and keep the graph). Sinks
-  /// then get values only.
+  /// Records the graph of the gradients and keeps the graph. Sinks receive
+  /// values only.
   bool create_graph = false;
 };
 
 /// Accumulates the gradients of all leaves that `root` depends on.
-/// \error the rank's first error, if a collective failed before or during it.
+/// \error the rank's first error, if a collective failed before or during the
+///     call.
 absl::Status Backward(const Tensor& root, const BackwardOptions& options = {});
 
 /// Gradients of `root` by `inputs` without touching any .grad or sink;
@@ -46,11 +48,11 @@ absl::Status Backward(const Tensor& root, const BackwardOptions& options = {});
 absl::Status Gradients(const Tensor& root, absl::Span<const Tensor> inputs,
                        const BackwardOptions& options, TensorList& gradients);
 
-/// Calls `callback` at the end of the Backward that is running, before it
-/// returns, even with an error; in the order of registration. Must be called
-/// from within one.
+/// Registers `callback` to run at the end of the current Backward, before it
+/// returns, also after an error, in the order of registration.
+/// \pre InBackward()
 void AtBackwardEnd(std::function<void()> callback);
-/// Whether a Backward is running on this thread's rank.
+/// Returns whether a Backward is running on this thread's rank.
 bool InBackward();
 
 }  // namespace crosshatch

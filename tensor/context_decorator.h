@@ -3,7 +3,7 @@
 #define CROSSHATCH_TENSOR_CONTEXT_DECORATOR_H_
 
 /// \file
-/// ContextDecorator: stands around the streams and the memory of a rank.
+/// ContextDecorator: wraps the streams and the allocator of a rank.
 
 #include <memory>
 
@@ -12,10 +12,10 @@
 
 namespace crosshatch {
 
-/// Gets every stream and the allocator of a RankContext when they are made and
-/// gives back what the rank is to use instead: mostly something that owns the
-/// original, watches and forwards. A test plants faults so.
-/// \threadsafety called by the rank's thread.
+/// Receives every stream and the allocator of a RankContext when they are
+/// created and returns what the rank uses instead, usually an object that owns
+/// the original, observes and forwards. Tests inject faults this way.
+/// \threadsafety Called by the rank's thread.
 class ContextDecorator {
  public:
   virtual ~ContextDecorator() = default;

@@ -3,8 +3,8 @@
 #define CROSSHATCH_TENSOR_CREATION_H_
 
 /// \file
-/// Makers of local tensors, on the rank's device, in the current stream's order
-/// and of the current memory class.
+/// Factories of local tensors, on the rank's device, in the order of the
+/// current stream and of the current memory class.
 
 #include <memory>
 #include <string>
@@ -14,15 +14,15 @@
 
 namespace crosshatch {
 
-/// Undefined content.
+/// Returns a tensor with undefined content.
 Tensor Empty(ShapeView sizes, DType dtype = kFloat32);
 Tensor Zeros(ShapeView sizes, DType dtype = kFloat32);
 Tensor Ones(ShapeView sizes, DType dtype = kFloat32);
 Tensor Full(ShapeView sizes, double value, DType dtype = kFloat32);
-/// 0, 1, ..., n-1.
+/// Returns [0, 1, ..., n-1].
 Tensor Arange(int64_t n, DType dtype = kFloat32);
 
-/// Copies `values` (row-major, as many as the sizes say).
+/// Returns a tensor of `values` (row-major, one per element).
 template <typename T>
 Tensor FromValues(ShapeView sizes, absl::Span<const T> values);
 extern template Tensor FromValues<float>(ShapeView, absl::Span<const float>);
@@ -32,14 +32,14 @@ extern template Tensor FromValues<int32_t>(ShapeView,
 extern template Tensor FromValues<int64_t>(ShapeView,
                                            absl::Span<const int64_t>);
 
-/// `tensor`, which is local, where this rank computes: itself where it lies
-/// there, else a copy of what lies in the host's memory, made in the current
-/// stream's order and contiguous. Ranks of a device bring to it what a thread
-/// without a rank made, such as a loader's. Outside of the graph.
+/// Returns the local `tensor` on this rank's device: itself if it is there,
+/// else a contiguous copy from host memory, in the order of the current stream.
+/// Used for tensors of threads without a rank, such as a loader's. Outside the
+/// graph.
 Tensor ToThisDevice(const Tensor& tensor);
 
-/// Names and shapes, no memory and no accounting: Device::Meta() until its
-/// storage is attached. `owner` names it in errors.
+/// Returns a tensor without memory, which is not accounted: on Device::Meta()
+/// until memory is attached to its storage. `owner` names it in errors.
 Tensor Deferred(ShapeView sizes, DType dtype, std::string owner);
 
 }  // namespace crosshatch

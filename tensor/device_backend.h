@@ -3,8 +3,8 @@
 #define CROSSHATCH_TENSOR_DEVICE_BACKEND_H_
 
 /// \file
-/// DeviceBackend: all that differs from one device to another, in one place.
-/// docs/devices.md says how to add one.
+/// DeviceBackend: everything that differs between devices. docs/devices.md
+/// describes how to add one.
 
 #include <cstdint>
 #include <functional>
@@ -22,49 +22,48 @@
 
 namespace crosshatch {
 
-/// What a backend gets of the rank that it makes a stream for. All pointers
-/// outlive the stream; wait_graph may be null.
+/// The parts of a rank that its streams use. All pointers outlive the stream;
+/// wait_graph may be null.
 struct RankParts {
   int rank = 0;
-  /// For the kernels of the CPU.
+  /// For CPU kernels.
   ThreadPool* pool = nullptr;
-  /// Kernels get it that the rank's own thread runs.
+  /// For kernels that run on the rank's thread.
   KernelContext* inline_context = nullptr;
-  /// Told of every wait of a worker and of the rank's thread.
+  /// Records every wait of a worker and of the rank's thread.
   WaitGraph* wait_graph = nullptr;
-  /// The agent of the rank's thread, which feeds the stream.
+  /// The agent of the rank's thread, which issues to the stream.
   AgentId host_agent = kNoAgent;
-  /// Not 0: the stream is adversarial (stream.h).
+  /// If not 0, the stream is adversarial (stream.h).
   uint64_t adversarial_seed = 0;
-  /// Runs the loop of a worker with whatever its thread should inherit.
+  /// Runs the loop of a worker with the state that its thread inherits.
   std::function<void(absl::FunctionRef<void()> loop)> run_worker;
-  /// Told that the system has no thread for a worker. The stream then runs its
-  /// work when it is issued, on the issuing thread.
+  /// Called if the system cannot start a thread for a worker. The stream then
+  /// runs its work inline.
   std::function<void(const absl::Status& error)> on_no_worker;
 };
 
 enum class StreamRole : uint8_t {
-  /// Where ops are issued to.
+  /// The stream of ops.
   kCompute,
-  /// Beside it: a blocked collective on it holds up nothing else.
+  /// A side stream, on which a blocked collective blocks nothing else.
   kSide,
 };
 
-/// A device: its kernels, streams and memory. A rank finds it once, when its
-/// RankContext is made (RankContextOptions::backend); on an op's way there is
-/// no look-up, no lock and no virtual call of it.
-/// \threadsafety immutable; the ranks of a process may share one.
+/// A device: its kernels, streams and memory. RankContextOptions::backend
+/// selects it; dispatching an op involves no look-up, lock or virtual call of
+/// it. \threadsafety Immutable; the ranks of a process may share one.
 class DeviceBackend {
  public:
   virtual ~DeviceBackend() = default;
   DeviceBackend(const DeviceBackend&) = delete;
   DeviceBackend& operator=(const DeviceBackend&) = delete;
 
-  /// What tensors in its memory say they are on.
+  /// Returns the device of tensors in its memory.
   Device device() const { return device_; }
   const KernelTable& kernels() const { return kernels_; }
-  /// Whether the host reads and writes the device's memory by its addresses.
-  /// Where not, only kernels do (host_access.h).
+  /// Returns whether the host can address the device's memory. If not, only
+  /// kernels access it (host_access.h).
   bool host_addressable() const { return host_addressable_; }
 
   virtual std::unique_ptr<Stream> MakeStream(const std::string& name,
@@ -72,16 +71,15 @@ class DeviceBackend {
                                              const RankParts& rank) const = 0;
   /// \param adversarial see MakeCachingAllocator.
   virtual std::unique_ptr<Allocator> MakeAllocator(bool adversarial) const = 0;
-  /// Host memory, which the device's kernels reach too: what is offloaded lies
-  /// there, and what is on its way to the device or back.
+  /// Returns an allocator of host memory that the device's kernels can access,
+  /// for offloading and transfers.
   virtual std::unique_ptr<Allocator> MakeHostAllocator(
       bool adversarial) const = 0;
 
-  /// Lets this device's kernels use memory of `peer`'s, and its streams wait
-  /// for events of the peer's, as ranks of one process ask for that exchange
-  /// data by themselves (comm/local). Of itself a backend is asked too. To ask
-  /// again is free.
-  /// \error kInvalidArgument naming the device that keeps them apart.
+  /// Lets this device's kernels access memory of `peer`, and its streams wait
+  /// for events of the peer, for ranks of one process that exchange data
+  /// directly (comm/local). `peer` may be this backend. Repeated calls are
+  /// free. \error kInvalidArgument naming the device that prevents it.
   virtual absl::Status ReachPeer(const DeviceBackend& peer) const;
 
  protected:

@@ -3,9 +3,8 @@
 #define CROSSHATCH_TENSOR_HOST_ACCESS_H_
 
 /// \file
-/// How the host reads and writes the elements of a tensor. Where it can use the
-/// device's addresses nothing is copied; else kernels carry the bytes through
-/// host memory.
+/// Reading and writing elements by the host. If the host can use the device's
+/// addresses, nothing is copied; otherwise kernels copy through host memory.
 
 #include <cstddef>
 #include <memory>
@@ -20,14 +19,14 @@
 
 namespace crosshatch {
 
-/// Whether the host reaches `tensor`'s memory by its address. \pre it is local
+/// Returns whether the host can address the memory of `tensor`, which is local.
 bool IsHostAddressable(const Tensor& tensor);
 
-/// Issues to the current stream: `write`, a callable taking void*, puts the
-/// elements of `tensor` (local and contiguous), row-major, where it is told to,
-/// and they become the tensor's. Nothing in a dry run and of no elements; a
-/// rank that is poisoned by then skips it. The caller bumps the version of what
-/// had elements before.
+/// Issues to the current stream: `write`, a callable taking void*, writes the
+/// elements of `tensor` (local and contiguous), row-major, to the given
+/// address, from which they are copied to the tensor if needed. Does nothing in
+/// a dry run or without elements; a rank that is poisoned by then skips it. The
+/// caller bumps the version if the tensor had values before.
 template <typename F>
 void WriteFromHost(const Tensor& tensor, F write) {
   CH_CHECK(tensor.is_contiguous()) << "WriteFromHost to " << tensor.Describe();
@@ -53,21 +52,20 @@ void WriteFromHost(const Tensor& tensor, F write) {
       TransferArgs{.to = out, .from = staging.data(), .bytes = bytes});
 }
 
-/// Issues to the current stream the copy of the elements of `tensor` (local and
-/// contiguous, with elements), row-major, to `to`, which is of
-/// RankContext::host_allocator. A rank that is poisoned by then skips it. \pre
-/// the host cannot address them
+/// Issues to the current stream a copy of the elements of `tensor` (local,
+/// contiguous, not empty) to `to`, memory of RankContext::host_allocator. A
+/// rank that is poisoned by then skips it. \pre !IsHostAddressable(tensor)
 void CopyToHost(const Tensor& tensor, void* to);
 
-/// The elements of a tensor where the host can read them.
+/// The elements of a tensor in memory that the host can read.
 class HostView {
  public:
-  /// Waits for the current stream. `tensor` is local and has memory. Work that
-  /// is issued later and writes to the tensor shows or not.
+  /// Waits for the current stream. `tensor` is local and has memory. Whether
+  /// later writes to the tensor are visible is undefined.
   explicit HostView(const Tensor& tensor);
 
-  /// The first element; the others lie by the tensor's strides. Null where the
-  /// tensor has none.
+  /// Returns the address of the first element, with the tensor's strides; null
+  /// without elements.
   const void* data() const { return first_; }
 
  private:

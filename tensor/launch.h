@@ -3,15 +3,13 @@
 #define CROSSHATCH_TENSOR_LAUNCH_H_
 
 /// \file
-/// The one way to a device's kernels. Whatever computes, an op, an optimizer or
-/// a filler of random values, issues by Launch, and so keeps what holds for all
-/// work: a dry run does none, a poisoned rank skips it, and what it needs is
-/// copied before the caller goes on. (An engine that reduces while it moves
-/// data calls its kernel inside of its own work.)
+/// Launch: issues a device's kernels. Ops, optimizers and random fills all use
+/// it, so that for all work: a dry run does nothing, a poisoned rank skips it,
+/// and arguments are copied before the caller continues. (A collective engine
+/// that reduces while it moves data calls kernels within its own work.)
 ///
-/// Launch takes addresses, and so knows no blocks. Work on a block's own stream
-/// needs no more; whoever issues to another stream (StreamScope) tells the
-/// block by Block::UsedOn.
+/// Launch takes addresses, not blocks. Code that issues to another stream than
+/// the block's (StreamScope) records the use with Block::UsedOn.
 
 #include <cstdint>
 
@@ -23,9 +21,9 @@
 namespace crosshatch::internal {
 
 /// Issues the device's `kernel`, e.g. &KernelTable::copy, to the current
-/// stream. The args are copied: they hold addresses and plain values. A rank
-/// that is poisoned when the work's turn comes skips it, because what a failed
-/// collective did not write may be what it reads.
+/// stream. Copies the arguments, which are addresses and plain values. If the
+/// rank is poisoned when the kernel's turn comes, it is skipped, because it may
+/// read what a failed collective did not write.
 template <typename Family, typename Args>
 void Launch(void (*Family::*kernel)(const Args&, KernelContext&),
             const Args& args) {
@@ -37,11 +35,11 @@ void Launch(void (*Family::*kernel)(const Args&, KernelContext&),
       });
 }
 
-/// A lease for one kernel: it may end as soon as the kernel is issued, because
-/// the next lease of it is ordered after that.
+/// Returns workspace for one kernel. The lease may end as soon as the kernel is
+/// issued, because the next lease of the memory is ordered after it.
 Block Workspace(int64_t bytes);
 
-/// Launch with the workspace that `bytes_of` asks for.
+/// Launches a kernel with the workspace that `bytes_of` returns.
 template <typename Family, typename Args>
 void LaunchWithWorkspace(int64_t (*Family::*bytes_of)(const Args&),
                          void (*Family::*kernel)(const Args&, KernelContext&),

@@ -3,17 +3,19 @@
 #define CROSSHATCH_TENSOR_OP_H_
 
 /// \file
-/// One call of an op, and its way: autograd, then distributed, then device.
+/// Op: one call of an op, dispatched to autograd, then distribution, then
+/// device.
 ///
-/// An op is a small struct, on the caller's stack, that holds the attributes of
-/// one call (a dim, a flag) and knows how to run on local tensors and how to
-/// differentiate itself. `Apply(op, inputs)`
-///   1. runs what is below autograd: the handler's Dispatch where an input has
-///      one (which calls op.Forward on local tensors), else op.Forward;
-///   2. where grad mode is on and an input requires a gradient, asks
-///      op.Differentiate for a node and ties it into the graph.
-/// Nodes compute gradients by ops, so the gradient of a distributed tensor is
-/// distributed, and a gradient has a gradient.
+/// An op is a small object on the caller's stack with the attributes of one
+/// call (a dim, a flag). It runs on local tensors and differentiates itself.
+/// `Apply(op, inputs)`
+///   1. runs below autograd: if an input has a handler, its Dispatch, which
+///   calls
+///      op.Forward with local tensors; otherwise op.Forward;
+///   2. if grad mode is on and an input requires a gradient, calls
+///      op.Differentiate and links the node into the graph.
+/// Nodes compute with ops, so the gradient of a distributed tensor is
+/// distributed, and gradients have gradients.
 
 #include <cstdint>
 #include <memory>
@@ -27,23 +29,23 @@ namespace crosshatch {
 class Node;
 struct ViewHistory;
 
-/// Constants of an op type; its address is the type's identity.
+/// Constants of an op type. Its address identifies the type.
 struct OpInfo {
-  /// E.g. "matmul"; used in messages, logs and sharding rules.
+  /// E.g. "matmul", for messages, logs and sharding rules.
   const char* name;
   /// Output i is input 0 itself, written in place (or a destination).
   bool in_place = false;
-  /// Output 0 aliases the memory of input 0, or where AliasStrides says that
-  /// it cannot, is a copy.
+  /// Output 0 aliases the memory of input 0, or is a copy if AliasStrides
+  /// returns nullopt.
   bool view = false;
-  /// Of a view: how autograd follows writes through it (node.h).
+  /// For views: how autograd tracks writes through them (node.h).
   const ViewHistory* view_history = nullptr;
-  /// Bit i: input i may be undefined. Every other one is checked by Apply.
+  /// Bit i: input i may be undefined. Apply checks all others.
   uint32_t optional_inputs = 0;
 };
 
-/// The attributes of a call by value, for caches. Two calls of one op type with
-/// equal keys and equal input types behave the same.
+/// The attributes of a call as integers, for caches. Two calls of an op type
+/// with equal keys and input types behave the same.
 using OpKey = absl::InlinedVector<int64_t, 8>;
 
 class Op {
@@ -52,36 +54,35 @@ class Op {
 
   virtual const OpInfo& info() const = 0;
 
-  /// Checks the inputs (a wrong shape is a bug: the message names the op and
-  /// the shapes), allocates the outputs and issues the kernels to the current
-  /// stream. Inputs are local; optional ones (OpInfo) may be undefined. On
-  /// Device::Meta() it allocates just the same and issues nothing. An op that
-  /// writes in place bumps the version of what it wrote.
+  /// Checks the inputs, allocates the outputs and issues the kernels to the
+  /// current stream. A wrong shape is a bug: the message names the op and the
+  /// shapes. Inputs are local; optional ones (OpInfo) may be undefined. On
+  /// Device::Meta() it allocates as usual and issues nothing. An op that writes
+  /// in place bumps the version of what it wrote.
   virtual TensorList Forward(TensorSpan inputs) const = 0;
 
-  /// Of a view: the strides with which output 0 aliases input 0, were those of
-  /// input 0 `strides`; nullopt where none do. Forward goes by it, and so do
-  /// distributed tensors, by the sizes and strides of the whole: whether a
-  /// result aliases is the same for all ranks and on one device.
+  /// For views: returns the strides with which output 0 aliases input 0 if that
+  /// has `strides`, or nullopt if it cannot. Distributed tensors pass global
+  /// sizes and strides, so a result aliases on all ranks or on none, as on one
+  /// device.
   virtual std::optional<Shape> AliasStrides(const Tensor& input,
                                             ShapeView strides) const;
 
-  /// The backward node of a call, holding what it needs of inputs and outputs;
-  /// its edges are tied by the caller. Null: no output is differentiable, and
-  /// the outputs are constants to autograd.
-  /// Called when grad mode is on and an input requires a gradient. An op that
-  /// does not override it has no gradient: null where no output is of floating
-  /// point (comparisons, ArgMax); else a check fails that names the op.
+  /// Returns the backward node of a call, with what it saves of inputs and
+  /// outputs; the caller sets its edges. Null: the outputs are constants for
+  /// autograd. Called if grad mode is on and an input requires a gradient. The
+  /// default returns null if no output is floating point (comparisons, ArgMax);
+  /// otherwise a check fails and names the op.
   virtual std::shared_ptr<Node> Differentiate(TensorSpan inputs,
                                               TensorSpan outputs) const;
 
-  /// Appends the attributes.
+  /// Appends the attributes to `key`.
   virtual void AppendKey(OpKey& key) const;
 };
 
-/// Runs a call as described above.
+/// Runs a call as described in this file's comment.
 TensorList Apply(const Op& op, TensorSpan inputs);
-/// For ops of one output.
+/// Runs a call of an op with one output.
 Tensor Apply1(const Op& op, TensorSpan inputs);
 
 }  // namespace crosshatch

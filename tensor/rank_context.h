@@ -3,10 +3,10 @@
 #define CROSSHATCH_TENSOR_RANK_CONTEXT_H_
 
 /// \file
-/// What one rank has of its own: streams, memory, threads, grad mode, the first
-/// error. Nothing of it is global: a thread finds its rank's context through
-/// one thread-local pointer, which World sets on rank threads and which stream
-/// workers and pool threads inherit explicitly.
+/// RankContext: the state of one rank: streams, memory, threads, grad mode,
+/// first error. There are no globals: a thread finds its rank's context through
+/// one thread-local pointer, which World sets on rank threads and which workers
+/// of streams and pools inherit explicitly.
 
 #include <atomic>
 #include <cstdint>
@@ -35,47 +35,47 @@ class SavedTensorStore;
 class Storage;
 class ContextDecorator;
 
-/// How a rank's context is set up.
+/// Options of a RankContext.
 struct RankContextOptions {
   int world_rank = 0;
   int world_size = 1;
   /// The device that the rank computes on (device_backend.h); null: the CPU.
-  /// Outlives the context.
+  /// Must outlive the context.
   const DeviceBackend* backend = nullptr;
-  /// A dry run: nothing is computed, everything is accounted and logged as on
-  /// the backend's device, and tensors are on Device::Meta().
+  /// A dry run computes nothing. Memory and events are accounted and logged as
+  /// on the backend's device, and tensors are on Device::Meta().
   bool dry_run = false;
-  /// Threads of the intra-op pool, the rank's own included.
+  /// Threads of the intra-op pool, including the rank's own.
   int threads = 1;
-  /// Not 0: adversarial streams with this seed (see stream.h). 0: as the
-  /// environment variable CROSSHATCH_ADVERSARIAL_SEED says, if it is set.
+  /// Seed of adversarial streams (stream.h). 0: the environment variable
+  /// CROSSHATCH_ADVERSARIAL_SEED, or ordinary streams if it is not set.
   uint64_t adversarial_seed = 0;
   /// Outlives the context; may be null.
   WaitGraph* wait_graph = nullptr;
   /// Outlives the context; may be null.
   EventSink* sink = nullptr;
-  /// Of a thread that has no rank: its tensors may go to other threads, and
-  /// outlive the context.
+  /// The context of a thread without a rank, whose tensors may be passed to
+  /// other threads and outlive the context.
   bool without_rank = false;
-  /// Stands around the streams and the memory (context_decorator.h). Outlives
+  /// Wraps the streams and the allocator (context_decorator.h). Must outlive
   /// the context; may be null.
   ContextDecorator* decorator = nullptr;
 };
 
-/// The context. Lives as long as the rank runs; everything a rank allocates
-/// must be gone before it (checked).
+/// The state of one rank, for as long as the rank runs. All memory allocated by
+/// the rank must be freed before (checked).
 ///
-/// A thread that is none of a rank, such as a data loader's, has a context of
-/// its own. What it makes may be given to rank threads (by whatever orders the
-/// two, a queue with a lock), which read it from then on, any number of them,
-/// and nobody writes to it any more, nor makes it a leaf of their graphs: that
-/// fails a check (BeginWrite), and a Clone may be written. Its memory is the
-/// host's: a rank of another device brings it there by ToThisDevice
-/// (creation.h), and any other use fails a check. It may be dropped on any
-/// thread, and later than its maker ends. What a rank makes may be dropped on
-/// any thread as well, but is used on the rank's own only: elsewhere its use
-/// fails a check.
-/// \threadsafety the rank's thread only, except Poison and status.
+/// A rank's tensors are used on the rank's thread only (checked); they may be
+/// destroyed on any thread.
+///
+/// A thread without a rank, such as a data loader's, has its own context. Its
+/// tensors may be passed to rank threads, e.g. through a queue with a lock.
+/// From then on any number of threads may read them and none may write to them
+/// or make them leaves (checked by BeginWrite); a Clone may be written. They
+/// are in host memory: a rank on another device copies them with ToThisDevice
+/// (creation.h); any other use there fails a check. They may be destroyed on
+/// any thread, also after the thread that made them has ended. \threadsafety
+/// The rank's thread only, except Poison and status.
 class RankContext {
  public:
   explicit RankContext(const RankContextOptions& options);
@@ -83,26 +83,25 @@ class RankContext {
   RankContext(const RankContext&) = delete;
   RankContext& operator=(const RankContext&) = delete;
 
-  /// The calling thread's context. A thread that no World started gets one of
-  /// its own on first use: a CPU world of one rank. On a stream's worker it is
-  /// that of the stream's rank, for Poison and status.
+  /// Returns the calling thread's context. A thread that no World started gets
+  /// its own on first use, a CPU world of one rank. On a stream's worker it is
+  /// the context of the stream's rank, for Poison and status.
   static RankContext& Current();
 
-  /// Not 0, and of no other context, before or after.
+  /// Returns a unique id, never 0 and never reused.
   uint64_t id() const { return id_; }
 
-  /// Whether it is that of a thread without a rank.
+  /// Returns whether this is the context of a thread without a rank.
   bool without_rank() const { return options_.without_rank; }
 
-  /// Keeps memory of another context from being given back before work of this
-  /// one that uses it is done: until the next Synchronize, or the 64th of other
-  /// memory, which synchronizes. Where all streams run inline, nothing need be
-  /// kept.
+  /// Keeps memory of another context alive until work of this one that uses it
+  /// is done: until the next Synchronize, which the 64th held storage triggers.
+  /// Does nothing if all streams run inline.
   void Hold(const std::shared_ptr<Storage>& storage);
 
   int world_rank() const { return options_.world_rank; }
   int world_size() const { return options_.world_size; }
-  /// The backend's, or in a dry run Device::Meta().
+  /// Returns the backend's device, or Device::Meta() in a dry run.
   Device device() const { return device_; }
   /// Never null.
   const DeviceBackend& backend() const { return *options_.backend; }
@@ -110,33 +109,34 @@ class RankContext {
   EventSink* sink() const { return options_.sink; }
   void set_sink(EventSink* sink);
   WaitGraph* wait_graph() const { return options_.wait_graph; }
-  /// The agent of the rank's host thread; kNoAgent without a wait graph.
+  /// Returns the agent of the rank's host thread; kNoAgent without a wait
+  /// graph.
   AgentId host_agent() const { return host_agent_; }
 
   ThreadPool& pool() { return pool_; }
-  /// Of the memory that ops allocate from: the device's, or in a
-  /// HostMemoryScope the host's.
+  /// Returns the allocator of ops: the device's, or in a HostMemoryScope the
+  /// host's.
   Allocator& allocator() { return *current_allocator_; }
-  /// The device's in any scope.
+  /// Returns the device's allocator in any scope.
   Allocator& device_allocator() { return *allocator_; }
-  /// Memory beside the device's, accounted for itself: what is offloaded lies
-  /// there. Made when first asked for.
+  /// Returns the allocator of host memory for offloading, accounted separately.
+  /// Created on first use.
   Allocator& host_allocator();
-  /// The device of what allocator() gives.
+  /// Returns the device of memory from allocator().
   Device memory_device() const {
     return current_allocator_ == allocator_.get() ? device_
                                                   : host_allocator_->device();
   }
-  /// The device's; ops issue them by Launch (launch.h). A dry run runs none of
-  /// them, and asks how much memory they take.
+  /// Returns the device's kernels. Ops issue them with Launch (launch.h). A dry
+  /// run calls only their workspace functions.
   const KernelTable& kernels() const { return *kernels_; }
 
-  /// The stream that ops are issued to.
+  /// Returns the stream that ops are issued to.
   Stream& current_stream() { return *current_stream_; }
   Stream& compute_stream() { return *compute_stream_; }
-  /// The side stream of that name, made when first asked for.
+  /// Returns the side stream of that name, created on first use.
   Stream& SideStream(const std::string& name);
-  /// Agent of a stream's worker; the host agent for an inline stream.
+  /// Returns the agent of a stream's worker; the host agent if it runs inline.
   AgentId AgentOf(const Stream& stream) const;
   /// Blocks until all streams are idle and returns status().
   absl::Status Synchronize();
@@ -144,27 +144,27 @@ class RankContext {
   bool grad_enabled() const { return grad_enabled_; }
   /// Returns whether a backward pass runs on the rank (autograd.h).
   bool in_backward() const { return backward_ != nullptr; }
-  /// Class of what ops allocate now; kActivation unless a scope changes it.
+  /// Returns the class of memory that ops allocate; kActivation by default.
   MemoryClass memory_class() const { return memory_class_; }
 
-  /// Where what autograd saves goes; null: the graph keeps it (recompute.h).
+  /// Returns the store for tensors that autograd saves; null: the graph keeps
+  /// them (recompute.h).
   SavedTensorStore* saved_tensor_store() const { return saved_tensor_store_; }
 
-  /// Bytes written by copies of what was there already: tensors cloned or made
-  /// contiguous, as for a collective or an op, and shards that FSDP stages in
-  /// another dtype or memory. Not what an engine packs on its way, nor what is
-  /// written into a tensor in place. An op that casts computes; it copies
-  /// nothing.
+  /// Returns the bytes written by copies: tensors cloned or made contiguous for
+  /// a collective or an op, and shards that FSDP stages in another dtype or
+  /// memory. Not counted are packing by an engine, writes into a tensor in
+  /// place, and casts.
   int64_t copied_bytes() const { return copied_bytes_; }
   void AddCopiedBytes(int64_t bytes) { copied_bytes_ += bytes; }
 
-  /// State that a package above this one keeps with the rank (caches, counts).
+  /// State of the rank that a higher package owns (caches, counts).
   class Extension {
    public:
     virtual ~Extension() = default;
   };
-  /// The slot of `key`, any address that its owner chooses; empty until the
-  /// owner fills it. Valid until the next call.
+  /// Returns the slot of `key`, an address that the owner chooses; null until
+  /// the owner fills it. Valid until the next call.
   std::unique_ptr<Extension>& extension(const void* key) {
     for (auto& [owner, slot] : extensions_) {
       if (owner == key) return slot;
@@ -172,11 +172,11 @@ class RankContext {
     return extensions_.emplace_back(key, nullptr).second;
   }
 
-  /// Keeps the first error. Later collectives are skipped, and the error
-  /// comes out where a result would: Backward, Step, Synchronize, Item.
+  /// Records the first error. Later collectives are skipped, and the error is
+  /// returned by Backward, Step, Synchronize and Item.
   /// \threadsafety any thread.
   void Poison(absl::Status error);
-  /// OK, or the first error.
+  /// Returns OK or the first error.
   /// \threadsafety any thread.
   absl::Status status() const;
   bool poisoned() const { return is_poisoned_.load(std::memory_order_acquire); }
@@ -203,7 +203,8 @@ class RankContext {
   mutable std::mutex poison_mutex_;
   absl::Status first_error_;
   KernelContext kernel_context_;
-  // Before the streams, and so gone after them: queued work uses memory.
+  // Declared before the streams, and so destroyed after them, because queued
+  // work uses memory.
   std::unique_ptr<Allocator> allocator_;
   std::unique_ptr<Allocator> host_allocator_;
   Allocator* current_allocator_ = nullptr;
@@ -222,7 +223,7 @@ class RankContext {
   std::vector<std::pair<const void*, std::unique_ptr<Extension>>> extensions_;
 };
 
-/// Makes `context` (may be null) the calling thread's for the scope.
+/// Makes `context` (may be null) the calling thread's context for the scope.
 class RankContextScope final : public ErrorContext {
  public:
   explicit RankContextScope(RankContext* context);
@@ -236,7 +237,7 @@ class RankContextScope final : public ErrorContext {
   RankContext* const previous_;
 };
 
-/// Issues the ops of the scope to `stream`. Orders nothing by itself.
+/// Issues the ops of the scope to `stream`. Does not order streams.
 class StreamScope {
  public:
   explicit StreamScope(Stream& stream);
@@ -249,7 +250,7 @@ class StreamScope {
   Stream* const previous_;
 };
 
-/// Switches the recording of the autograd graph for the scope.
+/// Enables or disables recording of the autograd graph for the scope.
 class GradModeScope {
  public:
   explicit GradModeScope(bool enabled);
@@ -262,13 +263,13 @@ class GradModeScope {
   const bool previous_;
 };
 
-/// Records no graph in the scope.
+/// Disables recording of the graph for the scope.
 class NoGrad : public GradModeScope {
  public:
   NoGrad() : GradModeScope(false) {}
 };
 
-/// Sets the class of what ops allocate in the scope.
+/// Sets the class of memory that ops allocate in the scope.
 class MemoryClassScope {
  public:
   explicit MemoryClassScope(MemoryClass memory_class);
@@ -281,7 +282,7 @@ class MemoryClassScope {
   const MemoryClass previous_;
 };
 
-/// What the scope allocates lies in host memory.
+/// Allocates in host memory for the scope.
 class HostMemoryScope {
  public:
   HostMemoryScope();
@@ -294,7 +295,7 @@ class HostMemoryScope {
   Allocator* const previous_;
 };
 
-/// Sends what autograd saves in the scope to `store` (may be null).
+/// Stores what autograd saves in the scope in `store` (may be null).
 class SavedTensorScope {
  public:
   explicit SavedTensorScope(SavedTensorStore* store);

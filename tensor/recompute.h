@@ -3,28 +3,29 @@
 #define CROSSHATCH_TENSOR_RECOMPUTE_H_
 
 /// \file
-/// Activation checkpointing: a part of forward whose graph holds no activations
-/// and makes them again in backward.
+/// Activation checkpointing: a region of forward whose graph keeps no
+/// activations and recomputes them in backward.
 ///
-/// The graph is that of an ordinary forward, node for node; only what its nodes
-/// would save (but for leaves, which live anyway) is not kept. The first node
-/// of the part that asks in a backward makes all of it again, by running the
-/// part once more on the inputs, which are kept. So gradients have the same
-/// bits as without, leaves complete at the same time, and hooks on nodes,
-/// gradients of gradients and parts within parts work as they do without.
+/// The graph equals that of an ordinary forward, node for node; only saved
+/// tensors other than leaves are not kept. The first node that requests one in
+/// backward recomputes all of them, by running the region again on its inputs,
+/// which are kept. Gradients therefore have the same bits, leaves complete at
+/// the same time, and hooks, gradients of gradients and nested regions work as
+/// usual.
 ///
-/// A second run finds as the first did
-/// - the inputs, whose memory must not have been written to meanwhile;
-/// - grad mode, which was on, and the class of memory;
-/// - what the part asked of Captured: state of modules that a program changes
-///   between forwards (the step of a Dropout, whether it trains).
+/// The recomputation sees the same
+/// - inputs, whose memory must not have been written to meanwhile;
+/// - grad mode, which was on, and class of memory;
+/// - values read through Captured: module state that a program changes between
+///   forwards (the step of a Dropout, the training mode).
 ///
-/// It runs on the stream that is current in backward, and reads all else as it
-/// is then. So parameters have the values of the first run, which backward
-/// checks, and require a gradient where they did.
+/// It runs on the stream that is current in backward and reads everything else
+/// at that time. Backward checks that parameters have the values of the first
+/// run.
 ///
-/// With A the bytes that the nodes of a part save, I those of its inputs that
-/// are not leaves, a chain of n equal parts holds n * I + A instead of n * A.
+/// With A the bytes that the nodes of a region save and I the bytes of its
+/// inputs that are not leaves, a chain of n equal regions holds n * I + A
+/// instead of n * A.
 
 #include <cstddef>
 #include <functional>
@@ -37,30 +38,29 @@ namespace crosshatch {
 
 using RecomputedFunction = std::function<TensorList(TensorSpan inputs)>;
 
-/// Runs `forward` on `inputs`. Where a graph is recorded, each backward through
-/// it that needs an activation runs `forward` again, once; where retain_graph
-/// is set, what that made is dropped at the end of the backward all the same.
+/// Runs `forward` on `inputs`. If a graph is recorded, each backward through it
+/// that needs an activation runs `forward` again, once. Recomputed tensors are
+/// released at the end of the backward, also with retain_graph.
 ///
-/// \param name for messages: a module's.
-/// \param forward does the same each time: its randomness depends on elements
-///     and steps, not on how often it is called, and state that may change is
-///     read through Captured. One that saves or captures something else when
-///     run again fails a check that names the part, as do inputs changed in
-///     place meanwhile. Kept, with all it captures, as long as the graph.
-///     It may issue collectives; they are issued again.
+/// \param name of the module, for messages.
+/// \param forward computes the same in each run: randomness depends on elements
+///     and steps, not on the number of calls, and state that may change is read
+///     through Captured. If a recomputation saves or captures something else,
+///     or an input was changed in place, a check fails and names the region.
+///     Kept as long as the graph. Its collectives are issued again.
 TensorList Recomputed(std::string name, TensorSpan inputs,
                       RecomputedFunction forward);
 
-/// Whether what runs now is run again for a backward: a runtime that acts
-/// around modules then has acted in forward already.
+/// Returns whether a recomputation is running. A runtime that acts around
+/// modules has then acted in forward already.
 bool InRecomputation();
 
 namespace internal {
 void Capture(void* value, size_t size);
 }  // namespace internal
 
-/// `value`, or where a part is run again what `value` was in its first run.
-/// What forward does may depend on it though it changes before backward:
+/// Returns `value` or, in a recomputation, the value of the first run. Forward
+/// may therefore depend on state that changes before backward:
 ///
 ///     if (!Captured(training_)) return {inputs[0]};
 template <typename T>

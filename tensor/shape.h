@@ -17,26 +17,26 @@ namespace crosshatch {
 using Shape = absl::InlinedVector<int64_t, 5>;
 using ShapeView = absl::Span<const int64_t>;
 
-/// Product of the sizes; 1 for no dims.
+/// Returns the product of the sizes; 1 for no dims.
 int64_t NumElements(ShapeView sizes);
 
-/// Row-major strides of a dense tensor.
+/// Returns the row-major strides of a dense tensor.
 Shape ContiguousStrides(ShapeView sizes);
 
-/// Whether the strides are those of a dense row-major tensor (dims of size 1
-/// may have any stride; a tensor without elements is contiguous).
+/// Returns whether the strides are those of a dense row-major tensor. Dims of
+/// size 1 may have any stride; a tensor without elements is contiguous.
 bool IsContiguous(ShapeView sizes, ShapeView strides);
 
-/// Whether several elements are one, by strides of zero: an expanded tensor,
-/// which is not written to.
+/// Returns whether elements share addresses because of zero strides. Such an
+/// expanded tensor must not be written to.
 bool Repeats(ShapeView sizes, ShapeView strides);
 
-/// Dim in [0, ndim) from one in [-ndim, ndim); checks the range and names `op`
-/// in the message.
+/// Returns the dim in [0, ndim) for one in [-ndim, ndim). Checks the range; the
+/// message names `op`.
 int NormalizeDim(int64_t dim, int ndim, const char* op);
 
-/// The shape that both broadcast to (numpy's rule); checks that there is one
-/// and names `op` and both shapes otherwise.
+/// Returns the shape that both broadcast to, by NumPy's rule. Checks that there
+/// is one; the message names `op` and both shapes.
 Shape BroadcastShapes(ShapeView a, ShapeView b, const char* op);
 
 /// "[2, 3]".

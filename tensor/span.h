@@ -3,9 +3,9 @@
 #define CROSSHATCH_TENSOR_SPAN_H_
 
 /// \file
-/// Spans: from when to when a stream works on something, for traces. Written to
-/// the rank's event sink by the stream itself, when it gets there; costs a
-/// comparison where the sink wants none (EventSink::wants_spans).
+/// Spans of work on a stream, for traces. The stream writes them to the rank's
+/// event sink when it reaches them. They cost a comparison if the sink wants
+/// none (EventSink::wants_spans).
 
 #include <string>
 
@@ -13,9 +13,8 @@
 
 namespace crosshatch {
 
-/// What is issued to `stream` until the EndSpan of the same words is one piece
-/// of work: "all_gather" of "layers.0".
-/// \param what lives as long as the program.
+/// Begins a span on `stream`, e.g. "all_gather" of "layers.0", which the
+/// EndSpan with equal arguments ends. \param what has static storage.
 void BeginSpan(Stream& stream, const char* what, const std::string& subject);
 void EndSpan(Stream& stream, const char* what, const std::string& subject);
 

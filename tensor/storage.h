@@ -3,7 +3,7 @@
 #define CROSSHATCH_TENSOR_STORAGE_H_
 
 /// \file
-/// The memory behind one or more tensors.
+/// Storage: the memory of one or more tensors.
 
 #include <atomic>
 #include <cstddef>
@@ -17,16 +17,17 @@
 
 namespace crosshatch {
 
-/// A run of bytes that tensors view. The memory itself is a Block that can be
-/// attached and detached: a gathered parameter is one Tensor for life whose
-/// storage has memory only while it is gathered, and views and tensors saved
-/// for backward share that storage. Touching a detached storage is an error
-/// that names its owner.
+/// Bytes that tensors view. The memory is a Block that can be attached and
+/// detached. An unsharded FSDP parameter is one Tensor for life, whose storage
+/// has memory only while it is unsharded; views and tensors saved for backward
+/// share that storage. Using a detached storage fails a check that names its
+/// owner.
 class Storage {
  public:
-  /// Storage with memory.
+  /// Creates storage with memory.
   explicit Storage(Block block, Device device);
-  /// Storage of `bytes` without memory, on Device::Meta() until attached.
+  /// Creates storage of `bytes` without memory, on Device::Meta() until memory
+  /// is attached.
   /// \param owner names it in errors, e.g. "layers.0.wq.weight".
   Storage(int64_t bytes, std::string owner);
   Storage(const Storage&) = delete;
@@ -36,20 +37,21 @@ class Storage {
   Device device() const { return device_; }
   bool attached() const { return attached_; }
   const std::string& owner() const { return owner_; }
-  /// What lies in the bytes from `begin_bytes` on, up to the next part's.
+  /// A named range of bytes, from `begin_bytes` to the next part.
   struct Part {
     int64_t begin_bytes;
     std::string name;
   };
-  /// Names parts of the bytes, in their order: the parameters of a group.
+  /// Names ranges of the bytes in ascending order, e.g. a group's parameters.
   void set_parts(std::vector<Part> parts) { parts_ = std::move(parts); }
-  /// Of the byte at `offset_bytes`: its part, or the owner; may be empty.
+  /// Returns the name of the part at `offset_bytes`, or the owner; may be
+  /// empty.
   const std::string& OwnerAt(int64_t offset_bytes) const;
   Block& block() { return block_; }
-  /// The context that the memory is of (AllocatorOwner); 0: nobody's.
+  /// Returns the id of the context that owns the memory (AllocatorOwner), or 0.
   uint64_t context() const { return context_; }
 
-  /// Whether a thread other than the one whose memory it is has read it.
+  /// Returns whether a thread other than the owner's has read the memory.
   /// \threadsafety any thread.
   bool was_handed_over() const {
     return handed_over_.load(std::memory_order_relaxed);
@@ -58,27 +60,29 @@ class Storage {
     if (!was_handed_over()) handed_over_.store(true, std::memory_order_relaxed);
   }
 
-  /// Fails a check that names the owner, and says when it has memory, when
-  /// detached.
+  /// Fails a check if detached; the message names the owner and when it has
+  /// memory.
   void CheckAttached() const {
     if (!attached_) FailDetached();
   }
-  /// Start of the bytes. Fails a check when detached. Null on Device::Meta()
-  /// and for no bytes.
+  /// Returns the start of the bytes; null on Device::Meta() or without bytes.
+  /// Fails a check if detached.
   std::byte* data() const {
     CheckAttached();
     return data_;
   }
 
-  /// Takes memory of at least bytes() on `device`. Must be detached.
+  /// Attaches memory of at least bytes() on `device`.
+  /// \pre !attached()
   void Attach(Block block, Device device);
-  /// Gives the memory up. Must be attached.
+  /// Detaches the memory and returns it.
+  /// \pre attached()
   Block Detach();
 
-  /// Counts changes of the content that a holder of a tensor could notice:
-  /// writes made through ops, and other values where memory is attached anew.
-  /// Autograd compares it to find a saved tensor that was changed in place.
-  /// Whoever writes to a tensor counts it by BeginWrite (tensor.h).
+  /// Returns the number of visible changes of the content: writes by ops, and
+  /// other values when memory is attached again. Autograd compares it to detect
+  /// a saved tensor that was changed in place. BeginWrite (tensor.h) counts a
+  /// write.
   uint32_t version() const { return version_; }
   void BumpVersion() { ++version_; }
 

@@ -3,10 +3,9 @@
 #define CROSSHATCH_TENSOR_TENSOR_H_
 
 /// \file
-/// Tensor: a handle to a strided view of a Storage, or, where it carries a
-/// TensorHandler, to a tensor that is spread over ranks. Which of the two it is
-/// is the tensor's own business: ops take either. See op.h for how an op finds
-/// its way, autograd.h for gradients, creation.h for factories.
+/// Tensor: a handle to a strided view of a Storage or, if it has a
+/// TensorHandler, to a distributed tensor. Ops take both. op.h describes how an
+/// op is dispatched, autograd.h gradients, creation.h factories.
 
 #include <cstdint>
 #include <initializer_list>
@@ -33,71 +32,68 @@ struct AutogradMeta;
 using TensorList = absl::InlinedVector<Tensor, 2>;
 using TensorSpan = absl::Span<const Tensor>;
 
-/// What makes a tensor more than local memory. dtensor/ supplies the one there
-/// is; this package only routes to it.
+/// Makes a tensor distributed. dtensor/ implements it; this package only
+/// dispatches to it.
 class TensorHandler {
  public:
   virtual ~TensorHandler() = default;
 
-  /// Runs `op` on `inputs`, of which at least one carries a handler; below
+  /// Runs `op` on `inputs`, at least one of which has a handler, below
   /// autograd. Called on the handler of the first input that has one.
   virtual TensorList Dispatch(const Op& op, TensorSpan inputs) const = 0;
 
   /// E.g. "f32[8, 8]|S(0)R on mesh(fsdp=2, tp=2)".
   virtual std::string Describe() const = 0;
 
-  /// `gradient`, of the sizes of `leaf` (which has this handler), in the form
-  /// that accumulates as leaf's .grad: in leaf's layout, partial sums reduced.
+  /// Returns `gradient` in the form that accumulates as the .grad of `leaf`,
+  /// which has this handler: in leaf's layout, with partial sums reduced.
   virtual Tensor ConformGradient(const Tensor& leaf, Tensor gradient) const;
 
-  /// The memory of this rank's part, never null; it counts the writes.
+  /// Returns the memory of the local shard, which counts writes to it.
   virtual const Storage& memory() const = 0;
 
-  /// Whether it was made of an operand as another form of the same elements:
-  /// what is written to one of them, the other shows.
+  /// Returns whether the tensor is an alias of an operand in another layout: a
+  /// write to one of them is visible in the other.
   virtual bool is_alias() const { return false; }
 
-  /// Whether a sum of this and `other` is the same in every respect, wherever a
-  /// rank writes it: in this one's memory, in other's, or in new memory. Asks
-  /// for nothing that ranks may differ in.
+  /// Returns whether a sum of this tensor and `other` is the same whether it is
+  /// written to this one's memory, to other's or to new memory. The result is
+  /// the same on all ranks.
   virtual bool AddsInPlace(const Tensor& other) const = 0;
 
-  /// Whose the memory behind is (Storage::OwnerAt); may be empty.
+  /// Returns the owner of the memory (Storage::OwnerAt); may be empty.
   virtual std::string MemoryOwner() const { return {}; }
 
-  /// This rank's part, to be looked at; undefined where it has none.
+  /// Returns the local shard, to be read only; undefined if there is none.
   virtual Tensor LocalPart() const;
 
-  /// Whether no other handler and no view refers to the memory behind, and no
-  /// two elements share a place in it, so that whoever holds this one may
-  /// write to it.
+  /// Returns whether this handler alone refers to its memory and no two
+  /// elements share an address, so that its holder may write to it.
   virtual bool OwnsMemory() const { return false; }
 };
 
-/// The state behind a Tensor. Ops and handlers make these; everybody else
-/// goes through Tensor.
+/// The state of a Tensor. Only ops and handlers create it.
 struct TensorImpl {
   TensorImpl();
   ~TensorImpl();
 
-  std::shared_ptr<Storage> storage;  ///< Null where there is a handler.
+  std::shared_ptr<Storage> storage;  ///< Null if there is a handler.
   int64_t offset = 0;                ///< First element, in elements.
-  Shape sizes;                       ///< Global sizes where distributed.
+  Shape sizes;                       ///< Global sizes if distributed.
   Shape strides;                     ///< In elements; global as the sizes.
   DType dtype = DType::kFloat32;
   std::shared_ptr<const TensorHandler> handler;
   std::unique_ptr<AutogradMeta> autograd;  ///< Null: never needed a gradient.
 };
 
-/// Elements [start, end) of a dim, both clamped as Python does: Range{} is all
-/// of them, Range{1} all but the first.
+/// Elements [start, end) of a dim, clamped as in Python: Range{} is all
+/// elements, Range{1} all but the first.
 struct Range {
   int64_t start = 0;
   int64_t end = std::numeric_limits<int64_t>::max();
 };
 
-/// What operator[] takes of a dim: one element, and the dim goes away, or a
-/// Range of them.
+/// An index of operator[]: one element, which removes the dim, or a Range.
 class DimIndex {
  public:
   DimIndex(int64_t element) : element_(element), takes_one_(true) {}
@@ -116,24 +112,25 @@ class DimIndex {
 /// A reference-counted handle; copies refer to the same tensor.
 class Tensor {
  public:
-  /// The undefined tensor. It may be asked whether it is defined, copied and
-  /// described; everything else of it fails a check.
+  /// Creates an undefined tensor. Only defined(), copying and Describe() are
+  /// allowed on it; everything else fails a check.
   Tensor() = default;
   explicit Tensor(std::shared_ptr<TensorImpl> impl) : impl_(std::move(impl)) {}
 
   bool defined() const { return impl_ != nullptr; }
   TensorImpl& impl() const { return Defined("impl"); }
   bool SameAs(const Tensor& other) const { return impl_ == other.impl_; }
-  /// Whether this is the only handle to a tensor that alone refers to its
-  /// memory: then nobody sees a write to it. Says no where it cannot tell.
+  /// Returns whether this is the only handle to a tensor that alone refers to
+  /// its memory, so that a write to it is not visible elsewhere. Returns false
+  /// if that is unknown.
   bool IsUnique() const;
-  /// The part of IsUnique that is the same on all ranks: whether this is the
-  /// only handle to a tensor. Its memory may be shared.
+  /// Returns whether this is the only handle to a tensor, whose memory may be
+  /// shared. Unlike IsUnique the result is the same on all ranks.
   bool IsOnlyHandle() const { return impl_.use_count() == 1; }
 
-  /// Sizes; the global ones of a distributed tensor.
+  /// Returns the sizes, global if the tensor is distributed.
   const Shape& sizes() const { return Defined("sizes").sizes; }
-  /// Size of a dim; negative dims count from the end.
+  /// Returns the size of a dim; negative dims count from the end.
   int64_t size(int64_t dim) const {
     const Shape& sizes = Defined("size").sizes;
     const auto ndim = static_cast<int64_t>(sizes.size());
@@ -144,9 +141,9 @@ class Tensor {
   }
   int ndim() const { return static_cast<int>(Defined("ndim").sizes.size()); }
   int64_t numel() const { return NumElements(Defined("numel").sizes); }
-  /// In elements. Of a distributed tensor those that it would have on one
-  /// device, whatever its parts lie like: whether the result of an op aliases
-  /// its operand, as a view or by Contiguous, follows from them, and so is the
+  /// Returns the strides in elements. A distributed tensor has those that it
+  /// would have on one device, whatever the memory layout of its shards. They
+  /// decide whether an op's result aliases its operand, which is therefore the
   /// same on every rank and for plain tensors.
   const Shape& strides() const { return Defined("strides").strides; }
   int64_t storage_offset() const { return Defined("storage_offset").offset; }
@@ -157,7 +154,7 @@ class Tensor {
     return IsContiguous(impl.sizes, impl.strides);
   }
 
-  /// Whether it is spread over ranks.
+  /// Returns whether the tensor is distributed over ranks.
   bool is_distributed() const {
     return Defined("is_distributed").handler != nullptr;
   }
@@ -169,10 +166,10 @@ class Tensor {
   const std::shared_ptr<Storage>& storage() const {
     return Defined("storage").storage;
   }
-  /// Address of the first element. Null on Device::Meta() or without elements.
-  /// Work on it must go through a stream. Fails a check where the elements are
-  /// not on the rank's device, because a thread without a rank made them:
-  /// ToThisDevice (creation.h) brings them.
+  /// Returns the address of the first element; null on Device::Meta() or
+  /// without elements. Work on it must go through a stream. Fails a check if
+  /// the elements are not on the rank's device because a thread without a rank
+  /// made them; ToThisDevice (creation.h) copies such tensors.
   void* raw_data() const;
   template <typename T>
   T* data() const {
@@ -181,35 +178,36 @@ class Tensor {
     return static_cast<T*>(raw_data());
   }
 
-  /// Copies the elements out in row-major order, converted to T. Waits for the
+  /// Returns the elements in row-major order, converted to T. Waits for the
   /// current stream. Local tensors with memory only.
   template <typename T>
   std::vector<T> ToVector() const;
 
-  /// A view of some elements, by Select and Slice (ops/view.h): x[0] is the
-  /// first of dim 0, x[Range{1, 3}] two of them, x[{Range{}, -1}] the last of
-  /// dim 1. Checks that the indices name dims and elements.
+  /// Returns a view of some elements, by Select and Slice (ops/view.h): x[0] is
+  /// the first element of dim 0, x[Range{1, 3}] the next two, x[{Range{}, -1}]
+  /// the last one of dim 1. Checks that the indices are in range.
   Tensor operator[](const DimIndex& index) const;
   Tensor operator[](std::initializer_list<DimIndex> indices) const;
 
   /// \name Autograd (autograd.h)
   /// @{
   bool requires_grad() const;
-  /// Leaves only: marks it as one to compute a gradient for.
+  /// Sets whether Backward computes a gradient for this leaf.
   Tensor& set_requires_grad(bool requires_grad);
   bool is_leaf() const;
-  /// The accumulated gradient of a leaf; undefined before the first Backward.
+  /// Returns the accumulated gradient of a leaf; undefined before the first
+  /// Backward.
   const Tensor& grad() const;
   void set_grad(Tensor grad) const;
-  /// The same elements outside the graph.
+  /// Returns a tensor of the same elements outside the graph.
   Tensor Detach() const;
   /// @}
 
-  /// "f32[2, 3] on cpu", for messages.
+  /// Returns e.g. "f32[2, 3] on cpu", for messages.
   std::string Describe() const;
 
  private:
-  /// What is behind, for `method`; of an undefined tensor a failed check.
+  /// Returns the state. Fails a check that names `method` if undefined.
   TensorImpl& Defined(const char* method) const {
     if (impl_ == nullptr) [[unlikely]] {
       FailUndefined(method);
@@ -227,47 +225,49 @@ extern template std::vector<double> Tensor::ToVector<double>() const;
 extern template std::vector<int32_t> Tensor::ToVector<int32_t>() const;
 extern template std::vector<int64_t> Tensor::ToVector<int64_t>() const;
 
-/// What `tensor` is and its values, many of them shortened as NumPy does:
+/// Returns the type of `tensor` and its values, abbreviated as NumPy does:
 ///
 ///     f32[2, 3] on cpu
 ///     [[0, 1, 2],
 ///      [3, 4, 5]]
 ///
-/// Of a distributed one the global sizes, the layout and this rank's part; no
-/// rank asks another. Waits for the current stream. Where there are no values
-/// to be had (a dry run, no memory yet) it says so.
+/// For a distributed tensor: the global sizes, the layout and the local shard,
+/// without communication. Waits for the current stream. If there are no values
+/// (a dry run, no memory yet), the text says so.
 std::string ToString(const Tensor& tensor);
-/// As ToString; tests print tensors by it.
+/// Prints ToString(tensor), in tests too.
 std::ostream& operator<<(std::ostream& out, const Tensor& tensor);
 
-/// Whose memory `tensor` lies in, where that has a name: "blocks.0.up.weight
-/// (gathered)".
+/// Returns the owner of tensor's memory if it has a name, e.g.
+/// "blocks.0.up.weight (gathered)".
 std::string MemoryOwnerOf(const Tensor& tensor);
 
-/// Says that `what`, an op say, writes to `dst`, which is local: counts the
-/// write (Storage::version). Fails a check where other threads may read the
-/// memory: what another thread made, and what another thread has read.
+/// Counts a write of `what`, e.g. an op, to the local tensor `dst`
+/// (Storage::version). Fails a check if other threads may read the memory,
+/// because another thread made it or has read it.
 void BeginWrite(const char* what, const Tensor& dst);
 
 namespace internal {
 
-/// The check of BeginWrite.
+/// Does the check of BeginWrite.
 void CheckMayBeWritten(const char* what, const Tensor& dst);
 
-/// As raw_data, for work of the host: memory that a thread without a rank made
-/// on another device than the rank's may be read there.
+/// Returns raw_data for work of the host, also if a thread without a rank made
+/// the tensor on another device than the rank's.
 const void* AddressForHost(const Tensor& tensor);
 
 }  // namespace internal
 
-/// A local view of `storage` (no graph). Offset and strides in elements.
+/// Returns a local view of `storage`, outside the graph. Offset and strides are
+/// in elements.
 Tensor MakeView(std::shared_ptr<Storage> storage, int64_t offset, Shape sizes,
                 Shape strides, DType dtype);
 
-/// A distributed tensor: `sizes` are global, `handler` holds the rest.
+/// Returns a distributed tensor of global `sizes`.
 Tensor MakeHandled(std::shared_ptr<const TensorHandler> handler, Shape sizes,
                    DType dtype);
-/// As above; `strides` are those that the tensor would have on one device.
+/// Returns a distributed tensor with the `strides` that it would have on one
+/// device.
 Tensor MakeHandled(std::shared_ptr<const TensorHandler> handler, Shape sizes,
                    Shape strides, DType dtype);
 

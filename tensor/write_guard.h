@@ -3,8 +3,8 @@
 #define CROSSHATCH_TENSOR_WRITE_GUARD_H_
 
 /// \file
-/// Memory that somebody beside the rank's thread still reads, such as a copy of
-/// it that goes on while the rank computes.
+/// WriteGuard: protects memory that another thread still reads, such as an
+/// asynchronous copy, from writes by the rank.
 
 #include <functional>
 #include <memory>
@@ -15,13 +15,11 @@
 
 namespace crosshatch {
 
-/// While it stands, the first op that is to write to memory of `storages`
-/// (BeginWrite) lets the readers come to their end before, by `await`, which is
-/// called once and blocks; from then on it does nothing. So a rank may go on
-/// with all that only reads, as a forward and a backward do parameters. Writes
-/// through an address of the program's own (Tensor::data) are not seen.
-/// \threadsafety made, kept and dropped on the rank's thread, which calls
-///     `await` too.
+/// Makes the first write of an op to memory of `storages` (BeginWrite) wait for
+/// the readers: it calls `await` once, which blocks. Meanwhile the rank may
+/// read, as forward and backward read parameters. Writes through an address
+/// (Tensor::data) are not detected.
+/// \threadsafety The rank's thread only, which also calls `await`.
 class WriteGuard {
  public:
   WriteGuard(std::vector<std::shared_ptr<Storage>> storages,
@@ -38,10 +36,10 @@ class WriteGuard {
 
   RankContext& context_;
   std::vector<std::shared_ptr<Storage>> storages_;  ///< By address.
-  std::function<void()> await_;  ///< Null once it was called.
+  std::function<void()> await_;                     ///< Null after the call.
 };
 
-/// What a write to `storage` has to do first.
+/// Waits for readers of `storage` before a write.
 void AwaitReaders(RankContext& context, const Storage& storage);
 
 }  // namespace crosshatch
