@@ -371,8 +371,7 @@ class BadStartTest(unittest.TestCase):
                 (["--backend=nccl"], "--backend=nccl: must be auto, local"),
                 (["--device=gpu"], "--device=gpu: must be cpu or cuda"),
                 (["--fake_rank=1"], "--fake_rank is for --backend=fake"),
-                (["--stop_status=999"], "--stop_status=999: must be from 0"),
-                (["--ranks_per_process=2"], "--ranks_per_process=2: must be 1")]:
+                (["--stop_status=999"], "--stop_status=999: must be from 0")]:
             with self.subTest(flags=flags):
                 # They are wrong on all ranks, and said once.
                 self.port = hold_port(self)

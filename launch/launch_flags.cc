@@ -49,7 +49,6 @@ ABSL_FLAG(GivenTime, heartbeat_timeout, {absl::Seconds(30)},
           "dead; --timeout if that is shorter.");
 ABSL_FLAG(GivenSwitch, log_prefix, {false},
           "Begin the messages of rank 0 with its rank, too.");
-ABSL_FLAG(GivenNumber, ranks_per_process, {1}, "Only 1.");
 ABSL_FLAG(GivenNumber, stop_status, {143},
           "The exit status of a run that SIGTERM or SIGINT has stopped.");
 
@@ -195,7 +194,6 @@ absl::Status ReadLaunchFlags(RunOptions& options) {
   Take(FLAGS_start_timeout, options.start_timeout);
   Take(FLAGS_heartbeat_timeout, options.heartbeat_timeout);
   Take(FLAGS_log_prefix, options.log_prefix);
-  Take(FLAGS_ranks_per_process, options.ranks_per_process);
   Take(FLAGS_stop_status, options.stop_status);
   if (options.stop_status < 0 || options.stop_status > 255) {
     return absl::InvalidArgumentError(absl::StrCat(

@@ -5,7 +5,7 @@
 /// \file
 /// The flags of every program that Run starts: --backend, --fake_rank,
 /// --device, --deterministic, --tf32, --timeout, --start_timeout,
-/// --heartbeat_timeout, --log_prefix, --ranks_per_process, --stop_status.
+/// --heartbeat_timeout, --log_prefix, --stop_status.
 
 #include <set>
 #include <string>

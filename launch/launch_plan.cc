@@ -95,12 +95,6 @@ absl::Status CheckPlan(const LaunchPlan& plan, const RunOptions& options) {
         LauncherName(plan.info.launcher),
         " started; use mpirun, srun --mpi=pmix, or --transport=ucx"));
   }
-  if (options.ranks_per_process != 1) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        "--ranks_per_process=", options.ranks_per_process,
-        ": must be 1. A rank is a process, or, with --backend=local, a thread "
-        "of the only process; start more processes instead"));
-  }
   if (options.ranks < 0) {
     return absl::InvalidArgumentError(
         absl::StrCat(options.ranks_from, " needs ", options.ranks, " ranks"));

@@ -56,10 +56,6 @@ TEST(LaunchPlanTest, RefusesWhatDoesNotFit) {
             "--backend=mpi: nobody started this process as a rank: use mpirun "
             "-np 4, srun or torchrun, or set RANK, WORLD_SIZE, MASTER_ADDR and "
             "MASTER_PORT");
-  EXPECT_EQ(Plan({.ranks_per_process = 2}, {}),
-            "--ranks_per_process=2: must be 1. A rank is a process, or, with "
-            "--backend=local, a thread of the only process; start more "
-            "processes instead");
   EXPECT_EQ(Plan({.timeout = absl::ZeroDuration()}, {}),
             "--timeout: must be above zero");
   EXPECT_EQ(Plan({.start_timeout = -absl::Seconds(1)}, {}),

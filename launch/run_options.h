@@ -71,8 +71,6 @@ struct RunOptions {
   std::function<absl::StatusOr<const DeviceBackend*>()> cuda_of_dry_runs =
       nullptr;
   NcclOptions nccl = {};
-  /// Only 1: a rank is a process, or, on `local`, a thread of the only one.
-  int ranks_per_process = 1;
   /// How long a rank may keep the others waiting, and, once a job has failed,
   /// how long a rank's function may take to return, 5 s at least, before its
   /// process is ended.
