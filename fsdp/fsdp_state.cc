@@ -159,21 +159,22 @@ FsdpState::~FsdpState() {
 }
 
 absl::Status FsdpState::CheckReadable(const char* what) const {
-  return CheckAtRest(what, /*gathered_too=*/false);
+  return CheckAtRest(what, /*unsharded_too=*/false);
 }
 
 absl::Status FsdpState::CheckWritable(const char* what) const {
-  return CheckAtRest(what, /*gathered_too=*/true);
+  return CheckAtRest(what, /*unsharded_too=*/true);
 }
 
-absl::Status FsdpState::CheckAtRest(const char* what, bool gathered_too) const {
+absl::Status FsdpState::CheckAtRest(const char* what,
+                                    bool unsharded_too) const {
   if (iteration_.summoned) {
     return absl::FailedPreconditionError(
         absl::StrCat(what, ": the parameters of ", Name(),
                      " are summoned already; end SummonFullParameters before"));
   }
   for (const auto& group : groups_) {
-    if (gathered_too && group->state() != ParamState::kSharded) {
+    if (unsharded_too && group->state() != ParamState::kSharded) {
       return absl::FailedPreconditionError(
           absl::StrCat(what, ": the group ", group->name(), " is ",
                        fsdp::Name(group->state()),
@@ -239,9 +240,9 @@ void FsdpState::AfterOutermostForward() {
 int64_t FsdpState::BytesToUnshard() const {
   int64_t bytes = 0;
   for (const auto& group : groups_) {
-    const bool gathered = group->state() == ParamState::kGathering ||
-                          group->state() == ParamState::kGathered;
-    if (!gathered) bytes += group->gathered_bytes();
+    const bool gathered = group->state() == ParamState::kUnsharding ||
+                          group->state() == ParamState::kUnsharded;
+    if (!gathered) bytes += group->unsharded_bytes();
   }
   return bytes;
 }
@@ -249,8 +250,8 @@ int64_t FsdpState::BytesToUnshard() const {
 int64_t FsdpState::BytesUnsharding() const {
   int64_t bytes = 0;
   for (const auto& group : groups_) {
-    if (group->state() == ParamState::kGathering) {
-      bytes += group->gathered_bytes();
+    if (group->state() == ParamState::kUnsharding) {
+      bytes += group->unsharded_bytes();
     }
   }
   return bytes;
@@ -301,7 +302,7 @@ void FsdpState::BeginRecomputation(nn::Module& module) {
   if (tree_ == nullptr) return;
   const std::vector<nn::Parameter*> needed = module.Parameters();
   for (const auto& group : groups_) {
-    if (group->state() == ParamState::kGathered) continue;
+    if (group->state() == ParamState::kUnsharded) continue;
     for (const nn::Parameter* p : group->parameters()) {
       if (std::find(needed.begin(), needed.end(), p) == needed.end()) continue;
       // The gradient of a bias, say, needs nothing that forward saved: it may

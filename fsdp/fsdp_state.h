@@ -172,8 +172,8 @@ class FsdpState final : public nn::StateGuard {
   /// \name Whether shards are all there is
   /// `what` begins the messages, which name the module or group.
   /// @{
-  /// Gathered parameters do not differ from them, and no gradient is on its way
-  /// to the optimizer.
+  /// Unsharded parameters do not differ from them, and no gradient is on its
+  /// way to the optimizer.
   absl::Status CheckReadable(const char* what) const override;
   /// And none are gathered.
   absl::Status CheckWritable(const char* what) const override;
@@ -222,7 +222,7 @@ class FsdpState final : public nn::StateGuard {
   std::string Describe(bool as_root, PlanDetail detail) const;
 
  private:
-  absl::Status CheckAtRest(const char* what, bool gathered_too) const;
+  absl::Status CheckAtRest(const char* what, bool unsharded_too) const;
   void InputGradientsComplete(const std::shared_ptr<WatchedForward>& forward);
   /// Whether gradients for modules below may still pass through frozen
   /// parameters of this one.

@@ -181,7 +181,7 @@ absl::StatusOr<Sorted> SortOut(Modules modules, const Uses& uses,
 // are gradients, and the ranks to share them with.
 struct Kind {
   DType dtype;
-  DType gather_dtype;
+  DType param_dtype;
   bool trained;
   DeviceMesh mesh;
   friend bool operator==(const Kind&, const Kind&) = default;
@@ -197,7 +197,7 @@ std::string WhyApart(const Kind& kind, const Kind& other,
     if (differs) separator = ", ";
   };
   add(kind.dtype != other.dtype, "dtype");
-  add(kind.dtype == other.dtype && kind.gather_dtype != other.gather_dtype,
+  add(kind.dtype == other.dtype && kind.param_dtype != other.param_dtype,
       "dtype gathered in");
   add(kind.mesh != other.mesh, "mesh");
   add(kind.trained != other.trained, kind.trained ? "trained" : "frozen");
@@ -374,7 +374,7 @@ absl::Status ShardModules(absl::Span<nn::Module* const> modules,
           CheckDivisor(*parameter, parameter_mesh, mesh, options));
     }
     const Kind kind = {parameter->data().dtype(),
-                       ParamGroup::GatherDType(*parameter, options),
+                       ParamGroup::ParamDType(*parameter, options),
                        parameter->requires_grad(), parameter_mesh};
     auto found = kinds.begin();
     while (found != kinds.end() && found->first != kind) ++found;
@@ -388,9 +388,9 @@ absl::Status ShardModules(absl::Span<nn::Module* const> modules,
     std::string name = CommonPrefix(sorted.to_shard);
     if (kinds.size() > 1) {
       absl::StrAppend(&name, " (", Name(kind.dtype));
-      if (kind.gather_dtype !=
+      if (kind.param_dtype !=
           options.mixed_precision.param_dtype.value_or(kind.dtype)) {
-        absl::StrAppend(&name, " as ", Name(kind.gather_dtype));
+        absl::StrAppend(&name, " as ", Name(kind.param_dtype));
       }
       absl::StrAppend(&name, kind.trained ? "" : ", frozen", ")");
       if (kind.mesh != mesh) {

@@ -29,7 +29,7 @@ namespace crosshatch::fsdp {
 /// model, then shard it.
 ///
 /// \param mesh 1-D: shards over its axis (ZeRO-3; with reshard_after_forward
-///     false ZeRO-2 and gathered parameters kept to the end of backward). 2-D:
+///     false ZeRO-2 and unsharded parameters kept to the end of backward). 2-D:
 ///     HSDP, replicates over FullyShardOptions::replicate_axis, by default the
 ///     first one, and shards over the other.
 /// \error kInvalidArgument for a mesh of other ndim, without this rank, or

@@ -32,7 +32,7 @@ struct GroupMember {
   std::shared_ptr<nn::Parameter> parameter;
   std::shared_ptr<const ForwardForm> form;
   ShardedForm sharded_form;
-  Tensor gathered;  ///< What forward computes with.
+  Tensor unsharded;  ///< What forward computes with.
   /// Parameter::data(), unless the program has replaced it.
   Tensor sharded;
 };
@@ -51,7 +51,7 @@ struct GroupCore {
   int batch_ranks;
   int shard_rank;
   DType shard_dtype;
-  DType gather_dtype;
+  DType param_dtype;
   DType reduce_dtype;
   /// Whether shards and their gradients lie in host memory.
   bool offloaded;

@@ -24,7 +24,7 @@ GroupGradients::GroupGradients(GroupCore& core)
 GroupGradients::~GroupGradients() {
   for (size_t i = 0; i < destinations_.size(); ++i) {
     if (!destinations_[i].has_sink) continue;
-    Tensor& leaf = core_.members[i].gathered;
+    Tensor& leaf = core_.members[i].unsharded;
     leaf.set_requires_grad(true);
     SetGradSink(leaf, nullptr);
   }
@@ -53,14 +53,14 @@ void GroupGradients::MakeDestinations() {
 
 bool GroupGradients::trainable() const {
   for (const GroupMember& member : core_.members) {
-    if (member.gathered.requires_grad()) return true;
+    if (member.unsharded.requires_grad()) return true;
   }
   return false;
 }
 
 bool GroupGradients::trains_all() const {
   for (const GroupMember& member : core_.members) {
-    if (!member.gathered.requires_grad()) return false;
+    if (!member.unsharded.requires_grad()) return false;
   }
   return true;
 }
@@ -70,10 +70,10 @@ void GroupGradients::SyncRequiresGrad(
   for (size_t i = 0; i < destinations_.size(); ++i) {
     GroupMember& member = core_.members[i];
     const bool trained = member.parameter->requires_grad();
-    if (member.gathered.requires_grad() == trained) continue;
-    member.gathered.set_requires_grad(trained);
+    if (member.unsharded.requires_grad() == trained) continue;
+    member.unsharded.set_requires_grad(trained);
     if (!trained || std::exchange(destinations_[i].has_sink, true)) continue;
-    SetGradSink(member.gathered, make_sink(i));
+    SetGradSink(member.unsharded, make_sink(i));
   }
 }
 
@@ -91,7 +91,7 @@ bool GroupGradients::Complete(size_t index) {
 bool GroupGradients::complete() const {
   for (size_t i = 0; i < destinations_.size(); ++i) {
     if (!destinations_[i].complete &&
-        core_.members[i].gathered.requires_grad()) {
+        core_.members[i].unsharded.requires_grad()) {
       return false;
     }
   }
@@ -165,7 +165,7 @@ const std::string& GroupGradients::Label(bool with_partial,
     const Destination& destination = destinations_[i];
     const GroupMember& member = core_.members[i];
     // One that has a gradient from before gets the others' part in any case.
-    const bool lacks = member.gathered.requires_grad() &&
+    const bool lacks = member.unsharded.requires_grad() &&
                        !destination.written &&
                        !(with_partial && destination.partial) &&
                        !member.parameter->grad().defined();
@@ -333,7 +333,7 @@ void GroupGradients::RunStep(const ReductionStep& step, Stream& stream,
     case ReductionOp::kAdd:
       Transfer(step, stream, buffers);
       break;
-    case ReductionOp::kShow:
+    case ReductionOp::kPublish:
       PublishGradients(buffers.sharded, reduce_unused);
       break;
   }
@@ -408,7 +408,7 @@ void GroupGradients::PublishGradients(const std::shared_ptr<Storage>& sharded,
     GroupMember& member = core_.members[static_cast<size_t>(i)];
     const bool has_gradient =
         destination.written || destination.partial ||
-        (reduce_unused && member.gathered.requires_grad());
+        (reduce_unused && member.unsharded.requires_grad());
     destination.written = destination.partial = false;
     member.parameter->set_gradient_is_pending(false);
     if (!has_gradient) continue;

@@ -49,14 +49,14 @@ class GroupGradients {
 
   absl::Status MakeCommunicators();
   /// Makes the tensors that backward writes gradients to. Call when core's
-  /// gathered tensors are there.
+  /// unsharded tensors are there.
   void MakeDestinations();
 
   /// Whether any parameter is trained, and whether all are: of a group that
   /// was told to train since, or not to, some may be.
   bool trainable() const;
   bool trains_all() const;
-  /// Gives the gathered tensors the requires_grad of their parameters.
+  /// Gives the unsharded tensors the requires_grad of their parameters.
   /// \param make_sink makes the sink of parameter `index`, which calls Acquire
   ///     and Complete; called once for each parameter that requires grad.
   void SyncRequiresGrad(

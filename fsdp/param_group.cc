@@ -20,7 +20,7 @@ namespace crosshatch::fsdp {
 namespace {
 
 // The interval of `dim` that each shard rank holds, counted from the start of
-// what this rank's gathered tensor holds of it.
+// what this rank's unsharded tensor holds of it.
 std::vector<Interval> ShardIntervals(const ShardedForm& form, int fsdp_axis,
                                      ShapeView global_shape, int dim) {
   MeshCoordinate at = *form.mesh.coordinate();
@@ -80,8 +80,8 @@ GroupPlan Coarser(const GroupPlan& plan, int size) {
 
 }  // namespace
 
-DType ParamGroup::GatherDType(const nn::Parameter& parameter,
-                              const FullyShardOptions& options) {
+DType ParamGroup::ParamDType(const nn::Parameter& parameter,
+                             const FullyShardOptions& options) {
   const MixedPrecisionPolicy& precision = options.mixed_precision;
   const DType own = parameter.data().dtype();
   if (!IsFloatingPoint(own)) return own;
@@ -135,7 +135,7 @@ absl::StatusOr<std::unique_ptr<ParamGroup>> ParamGroup::Create(
       .batch_ranks = mesh.size(),
       .shard_rank = mesh.coordinate()->back(),
       .shard_dtype = shard_dtype,
-      .gather_dtype = GatherDType(first, options),
+      .param_dtype = ParamDType(first, options),
       .reduce_dtype =
           options.mixed_precision.reduce_dtype.value_or(shard_dtype),
       .offloaded = options.cpu_offload};
@@ -152,7 +152,7 @@ absl::Status ParamGroup::Commit(const ShardExtension& extension) {
   MakeForwardTensors();
   gradients_.MakeDestinations();
   for (GroupMember& member : core_.members) {
-    member.parameter->set_gathered(member.gathered);
+    member.parameter->set_gathered(member.unsharded);
   }
   return MakeShards(extension);
 }
@@ -172,13 +172,14 @@ ParamGroup::~ParamGroup() {
     set_keep_unsharded(false);
   }
   for (GroupMember& member : core_.members) {
-    if (member.gathered.defined()) member.parameter->set_gathered(Tensor());
+    if (member.unsharded.defined()) member.parameter->set_gathered(Tensor());
   }
 }
 
 absl::Status ParamGroup::MakeCommunicators() {
-  CH_ASSIGN_OR_RETURN(gather_comm_, core_.mesh.communicator(core_.shard_axis(),
-                                                            kAllGatherStream));
+  CH_ASSIGN_OR_RETURN(
+      all_gather_comm_,
+      core_.mesh.communicator(core_.shard_axis(), kAllGatherStream));
   return gradients_.MakeCommunicators();
 }
 
@@ -309,7 +310,7 @@ void ParamGroup::TakeReplaced() {
   }
 }
 
-void ParamGroup::OrderGather() {
+void ParamGroup::OrderAllGather() {
   if (shards_->version() == ordered_version_) return;
   Stream& reader =
       core_.offloaded ? core_.comm->to_device() : core_.comm->all_gather();
@@ -318,46 +319,46 @@ void ParamGroup::OrderGather() {
 }
 
 void ParamGroup::MakeForwardTensors() {
-  gathered_ = std::make_shared<Storage>(
-      gathered_bytes(), absl::StrCat(core_.name, " (gathered)"));
+  unsharded_ = std::make_shared<Storage>(
+      unsharded_bytes(), absl::StrCat(core_.name, " (gathered)"));
   std::vector<Storage::Part> parts;
   for (int i = 0; i < core_.plan.num_parameters(); ++i) {
     GroupMember& member = core_.members[static_cast<size_t>(i)];
     const Shape& shape = core_.plan.parameter(i).full_shape;
-    member.gathered = member.form->Wrap(
-        MakeView(gathered_, core_.plan.full_offset(i), shape,
-                 ContiguousStrides(shape), core_.gather_dtype));
-    parts.push_back({core_.plan.full_offset(i) * SizeOf(core_.gather_dtype),
+    member.unsharded = member.form->Wrap(
+        MakeView(unsharded_, core_.plan.full_offset(i), shape,
+                 ContiguousStrides(shape), core_.param_dtype));
+    parts.push_back({core_.plan.full_offset(i) * SizeOf(core_.param_dtype),
                      absl::StrCat("parameter ", core_.plan.parameter(i).name)});
   }
-  gathered_->set_parts(std::move(parts));
+  unsharded_->set_parts(std::move(parts));
 }
 
 void ParamGroup::MoveTo(ParamState next) {
   state_ = Transition(core_.name, state_, next);
 }
 
-void ParamGroup::LeaseGathered(Stream& stream) {
-  if (gathered_->attached()) {  // Kept since the last time.
+void ParamGroup::LeaseUnsharded(Stream& stream) {
+  if (unsharded_->attached()) {  // Kept since the last time.
     stream.Wait(kept_event_);
     return;
   }
   RankContext& context = core_.comm->context();
-  gathered_->Attach(
-      context.allocator().Allocate(gathered_->bytes(),
+  unsharded_->Attach(
+      context.allocator().Allocate(unsharded_->bytes(),
                                    MemoryClass::kGatheredParameter, stream),
       context.device());
 }
 
-std::shared_ptr<Storage> ParamGroup::GatherSource(Stream& gathering) {
-  if (core_.gather_dtype == core_.shard_dtype && !core_.offloaded) {
+std::shared_ptr<Storage> ParamGroup::AllGatherSource(Stream& gathering) {
+  if (core_.param_dtype == core_.shard_dtype && !core_.offloaded) {
     return shards_;
   }
   Stream& stream = core_.offloaded ? core_.comm->to_device() : gathering;
   RankContext& context = core_.comm->context();
   auto source = std::make_shared<Storage>(
       context.allocator().Allocate(
-          core_.shard_elems() * SizeOf(core_.gather_dtype),
+          core_.shard_elems() * SizeOf(core_.param_dtype),
           MemoryClass::kCommunication, stream),
       context.device());
   context.AddCopiedBytes(source->bytes());
@@ -368,7 +369,7 @@ std::shared_ptr<Storage> ParamGroup::GatherSource(Stream& gathering) {
   {
     StreamScope on_stream(stream);
     NoGrad no_grad;
-    CopyInPlace(core_.ShardView(source, core_.gather_dtype),
+    CopyInPlace(core_.ShardView(source, core_.param_dtype),
                 core_.ShardView(shards_, core_.shard_dtype));
   }
   if (core_.offloaded) {
@@ -381,13 +382,13 @@ std::shared_ptr<Storage> ParamGroup::GatherSource(Stream& gathering) {
 void ParamGroup::IssueAllGather(Communicator& comm, const GroupPlan& plan,
                                 int rank, std::byte* source) {
   Collective gather{.kind = CollectiveKind::kAllGather,
-                    .dtype = core_.gather_dtype,
+                    .dtype = core_.param_dtype,
                     .label = core_.name,
                     .about = core_.about};
   gather.send.push_back(plan.ShardSegments(source, rank));
   for (int r = 0; r < plan.num_shards(); ++r) {
     gather.recv.push_back(
-        plan.FullSegments(gathered_->data(), core_.gather_dtype, r));
+        plan.FullSegments(unsharded_->data(), core_.param_dtype, r));
   }
   Stream& stream = core_.comm->all_gather();
   BeginSpan(stream, "all_gather", core_.name);
@@ -402,7 +403,7 @@ void ParamGroup::Unshard() {
     replaced = replaced || IsReplaced(member);
   }
   if (state_ != ParamState::kSharded) {
-    CH_CHECK(!replaced && shards_->version() == gathered_version_)
+    CH_CHECK(!replaced && shards_->version() == unsharded_version_)
         << "FSDP group " << core_.name << " is " << Name(state_)
         << " and its shards were changed since: it would compute with old "
            "values; call ShardedModule::Reshard, or ResetIteration after an "
@@ -414,44 +415,45 @@ void ParamGroup::Unshard() {
       << "FSDP group " << core_.name << ": its parameters "
       << NamesOfParameters() << " have no memory yet; call Module::Materialize";
   Stream& stream = core_.comm->all_gather();
-  OrderGather();
-  LeaseGathered(stream);
+  OrderAllGather();
+  LeaseUnsharded(stream);
   if (state_ == ParamState::kShardedPostForward) {
     stream.Wait(post_forward_event_);
-    core_.Log("unshard_within", gathered_->bytes());
+    core_.Log("unshard_within", unsharded_->bytes());
     IssueAllGather(*post_forward_comm_, *post_forward_plan_,
                    post_forward_comm_->rank(), post_forward_->data());
     post_forward_->block().UsedOn(stream);
     post_forward_ = nullptr;
   } else {
-    const std::shared_ptr<Storage> source = GatherSource(stream);
-    core_.Log("unshard", gathered_->bytes());
-    IssueAllGather(*gather_comm_, core_.plan, core_.shard_rank, source->data());
+    const std::shared_ptr<Storage> source = AllGatherSource(stream);
+    core_.Log("unshard", unsharded_->bytes());
+    IssueAllGather(*all_gather_comm_, core_.plan, core_.shard_rank,
+                   source->data());
     if (source != shards_) source->block().UsedOn(stream);
-    if (gathered_version_ != shards_->version()) gathered_->BumpVersion();
-    gathered_version_ = shards_->version();
+    if (unsharded_version_ != shards_->version()) unsharded_->BumpVersion();
+    unsharded_version_ = shards_->version();
   }
-  gathered_event_ = stream.Record();
-  MoveTo(ParamState::kGathering);
+  unsharded_event_ = stream.Record();
+  MoveTo(ParamState::kUnsharding);
 }
 
 void ParamGroup::WaitForUnshard() {
-  if (state_ != ParamState::kGathering) return;
+  if (state_ != ParamState::kUnsharding) return;
   Stream& compute = core_.comm->compute();
   BeginSpan(compute, "wait", "unshard");
-  compute.Wait(gathered_event_);
+  compute.Wait(unsharded_event_);
   EndSpan(compute, "wait", "unshard");
-  gathered_event_ = Event();
+  unsharded_event_ = Event();
   core_.Log("wait", 0);
-  MoveTo(ParamState::kGathered);
+  MoveTo(ParamState::kUnsharded);
 }
 
-void ParamGroup::ReleaseGathered() {
+void ParamGroup::ReleaseUnsharded() {
   if (keep_unsharded_) {
     kept_event_ = core_.comm->compute().Record();
     return;
   }
-  Block block = gathered_->Detach();
+  Block block = unsharded_->Detach();
   block.UsedOn(core_.comm->compute());
 }
 
@@ -463,14 +465,14 @@ void ParamGroup::Reshard() {
     // A gather that nobody came to use is waited for like any other: the lease
     // must not end before it.
     WaitForUnshard();
-    ReleaseGathered();
+    ReleaseUnsharded();
   }
-  core_.Log("reshard", gathered_->bytes());
+  core_.Log("reshard", unsharded_->bytes());
   MoveTo(ParamState::kSharded);
 }
 
 void ParamGroup::ReshardAfterForward() {
-  if (!post_forward_plan_.has_value() || state_ != ParamState::kGathered) {
+  if (!post_forward_plan_.has_value() || state_ != ParamState::kUnsharded) {
     Reshard();
     return;
   }
@@ -479,7 +481,7 @@ void ParamGroup::ReshardAfterForward() {
   const int rank = post_forward_comm_->rank();
   post_forward_ = std::make_shared<Storage>(
       context.allocator().Allocate(
-          post_forward_plan_->shard_elems(rank) * SizeOf(core_.gather_dtype),
+          post_forward_plan_->shard_elems(rank) * SizeOf(core_.param_dtype),
           MemoryClass::kGatheredParameter, compute),
       context.device());
   NoGrad no_grad;
@@ -488,16 +490,16 @@ void ParamGroup::ReshardAfterForward() {
     const Interval piece = planned.intervals[static_cast<size_t>(rank)];
     const Shape shape = post_forward_plan_->ShardShape(i, rank);
     const Tensor full = MakeView(
-        gathered_, post_forward_plan_->full_offset(i), planned.full_shape,
-        ContiguousStrides(planned.full_shape), core_.gather_dtype);
+        unsharded_, post_forward_plan_->full_offset(i), planned.full_shape,
+        ContiguousStrides(planned.full_shape), core_.param_dtype);
     CopyInPlace(
         MakeView(post_forward_, post_forward_plan_->shard_offset(i, rank),
-                 shape, ContiguousStrides(shape), core_.gather_dtype),
+                 shape, ContiguousStrides(shape), core_.param_dtype),
         Slice(full, planned.shard_dim, piece.begin, piece.end));
   }
   context.AddCopiedBytes(post_forward_->bytes());
   post_forward_event_ = compute.Record();
-  ReleaseGathered();
+  ReleaseUnsharded();
   core_.Log("reshard_post_forward", post_forward_->bytes());
   MoveTo(ParamState::kShardedPostForward);
 }
@@ -506,8 +508,8 @@ void ParamGroup::set_keep_unsharded(bool keep) {
   keep_unsharded_ = keep;
   const bool sharded = state_ == ParamState::kSharded ||
                        state_ == ParamState::kShardedPostForward;
-  if (keep || !sharded || !gathered_->attached()) return;
-  Block block = gathered_->Detach();
+  if (keep || !sharded || !unsharded_->attached()) return;
+  Block block = unsharded_->Detach();
   block.UsedOn(core_.comm->compute());
 }
 
@@ -515,14 +517,14 @@ std::string ParamGroup::Describe(const std::string& note,
                                  PlanDetail detail) const {
   std::string text = absl::StrCat(
       core_.name, ": ", crosshatch::Name(core_.shard_dtype),
-      " shards, gathered as ", crosshatch::Name(core_.gather_dtype));
+      " shards, gathered as ", crosshatch::Name(core_.param_dtype));
   if (gradients_.trainable()) {
     absl::StrAppend(&text, ", gradients reduced as ",
                     crosshatch::Name(core_.reduce_dtype));
   } else {
     absl::StrAppend(&text, ", frozen");
   }
-  absl::StrAppend(&text, ", over ", gather_comm_->size(), " ranks");
+  absl::StrAppend(&text, ", over ", all_gather_comm_->size(), " ranks");
   if (core_.replicated()) {
     absl::StrAppend(&text, ", replicated ", core_.mesh.size(0), " times");
   }

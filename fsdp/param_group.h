@@ -12,11 +12,11 @@
 /// | buffer              | dtype       | class              | lives           |
 /// |---------------------|-------------|--------------------|-----------------|
 /// | sharded parameters  | parameter's | kParameter         | always          |
-/// | gathered parameters | param_dtype | kGatheredParameter | Unshard ..      |
-/// |                     |             |                    | Reshard         |
-/// | post-forward shards | param_dtype | kGatheredParameter | ReshardAfter-   |
-/// |                     |             |                    | Forward ..      |
-/// |                     |             |                    | Unshard         |
+/// | unsharded parameters | param_dtype | kGatheredParameter | Unshard .. | |
+/// |             |                    | Reshard         | | post-forward shards
+/// | param_dtype | kGatheredParameter | ReshardAfter-   | | |             | |
+/// Forward ..      | |                     |             |                    |
+/// Unshard         |
 ///
 /// and, where dtypes differ, a cast shard to gather from (kCommunication), for
 /// the length of the collective.
@@ -67,8 +67,8 @@ class ParamGroup {
       const ShardExtension& extension);
 
   /// The dtype that `parameter` is gathered in. Integers stay what they are.
-  static DType GatherDType(const nn::Parameter& parameter,
-                           const FullyShardOptions& options);
+  static DType ParamDType(const nn::Parameter& parameter,
+                          const FullyShardOptions& options);
 
   /// Shards: each Parameter's data() becomes a DTensor that views the group's
   /// shard buffer, with the values it had if it had any, and Get() the tensor
@@ -87,8 +87,8 @@ class ParamGroup {
   ParamState state() const { return state_; }
   GroupGradients& gradients() { return gradients_; }
   const GroupGradients& gradients() const { return gradients_; }
-  int64_t gathered_bytes() const {
-    return core_.plan.full_elems() * SizeOf(core_.gather_dtype);
+  int64_t unsharded_bytes() const {
+    return core_.plan.full_elems() * SizeOf(core_.param_dtype);
   }
 
   /// Joins the tree. Before the first Unshard.
@@ -106,12 +106,12 @@ class ParamGroup {
   /// nobody changed the shards of parameters that are gathered. Takes the
   /// values of parameters whose data the program replaced. Waits for compute
   /// where the shards were changed since ShardsAreOrdered. Values other than
-  /// those of the last gather count as a write to the gathered parameters: a
+  /// those of the last gather count as a write to the unsharded parameters: a
   /// backward that saved the old ones stops.
   void Unshard();
   /// Makes compute wait for an all-gather that has been issued.
   void WaitForUnshard();
-  /// Gives the gathered buffer back, after what compute has issued.
+  /// Gives the unsharded buffer back, after what compute has issued.
   void Reshard();
   /// Does what Reshard does, but keeps post-forward shards where the options
   /// ask for them.
@@ -122,7 +122,7 @@ class ParamGroup {
     core_.custom = std::move(custom);
   }
 
-  /// Whether the gathered buffer's memory is kept while the parameters are
+  /// Whether the unsharded buffer's memory is kept while the parameters are
   /// sharded, at one address for the next Unshard.
   void set_keep_unsharded(bool keep);
 
@@ -144,30 +144,30 @@ class ParamGroup {
   void AttachShards();
   bool IsReplaced(const GroupMember& member) const;
   void TakeReplaced();
-  void OrderGather();
+  void OrderAllGather();
   std::string NamesOfParameters() const;
   void MakeForwardTensors();
   void MoveTo(ParamState next);
-  void LeaseGathered(Stream& stream);
-  std::shared_ptr<Storage> GatherSource(Stream& gathering);
+  void LeaseUnsharded(Stream& stream);
+  std::shared_ptr<Storage> AllGatherSource(Stream& gathering);
   void IssueAllGather(Communicator& comm, const GroupPlan& plan, int rank,
                       std::byte* source);
-  void ReleaseGathered();
+  void ReleaseUnsharded();
 
   GroupCore core_;
   const std::vector<std::string> notes_;  ///< Of the parameters.
   std::string why_apart_;
   const bool sync_from_first_rank_;
-  Communicator* gather_comm_ = nullptr;
+  Communicator* all_gather_comm_ = nullptr;
   GroupGradients gradients_;
 
   ParamState state_ = ParamState::kSharded;
   std::shared_ptr<Storage> shards_;
-  std::shared_ptr<Storage> gathered_;
+  std::shared_ptr<Storage> unsharded_;
   /// The version that shards_ had when they were gathered.
-  uint32_t gathered_version_ = 0;
+  uint32_t unsharded_version_ = 0;
   uint32_t ordered_version_ = 0;
-  Event gathered_event_;
+  Event unsharded_event_;
 
   bool keep_unsharded_ = false;
   Event kept_event_;  ///< Compute's last use of what is kept.

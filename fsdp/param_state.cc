@@ -11,10 +11,10 @@ const char* Name(ParamState state) {
       return "sharded";
     case ParamState::kShardedPostForward:
       return "sharded post-forward";
-    case ParamState::kGathering:
-      return "gathering";
-    case ParamState::kGathered:
-      return "gathered";
+    case ParamState::kUnsharding:
+      return "unsharding";
+    case ParamState::kUnsharded:
+      return "unsharded";
   }
   return "?";
 }
@@ -23,12 +23,12 @@ bool IsLegal(ParamState from, ParamState to) {
   using S = ParamState;
   switch (from) {
     case S::kSharded:
-      return to == S::kGathering;
+      return to == S::kUnsharding;
     case S::kShardedPostForward:
-      return to == S::kGathering || to == S::kSharded;
-    case S::kGathering:
-      return to == S::kGathered;
-    case S::kGathered:
+      return to == S::kUnsharding || to == S::kSharded;
+    case S::kUnsharding:
+      return to == S::kUnsharded;
+    case S::kUnsharded:
       return to == S::kSharded || to == S::kShardedPostForward;
   }
   return false;

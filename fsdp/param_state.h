@@ -14,8 +14,8 @@ namespace crosshatch::fsdp {
 enum class ParamState : uint8_t {
   kSharded,             ///< Nothing but the shards.
   kShardedPostForward,  ///< Spread over the post-forward mesh as well.
-  kGathering,           ///< The all-gather is issued; compute has not waited.
-  kGathered,            ///< Compute may use the gathered parameters.
+  kUnsharding,          ///< The all-gather is issued; compute has not waited.
+  kUnsharded,           ///< Compute may use the unsharded parameters.
 };
 const char* Name(ParamState state);
 

@@ -13,7 +13,7 @@ using S = ParamState;
 
 const std::vector<S>& States() {
   static const std::vector<S> states = {S::kSharded, S::kShardedPostForward,
-                                        S::kGathering, S::kGathered};
+                                        S::kUnsharding, S::kUnsharded};
   return states;
 }
 
@@ -22,8 +22,8 @@ TEST(ParamStateTest, AllowsWhatTheDiagramDraws) {
   const std::vector<std::vector<bool>> drawn = {
       /* sharded              */ {false, false, true, false},
       /* sharded post-forward */ {true, false, true, false},
-      /* gathering            */ {false, false, false, true},
-      /* gathered             */ {true, true, false, false},
+      /* unsharding           */ {false, false, false, true},
+      /* unsharded            */ {true, true, false, false},
   };
   for (size_t from = 0; from < drawn.size(); ++from) {
     for (size_t to = 0; to < drawn.size(); ++to) {

@@ -22,7 +22,7 @@ namespace crosshatch::fsdp {
 /// Element types of the forms a parameter takes. Sharded parameters, their
 /// gradients and the optimizer keep the parameter's own dtype throughout.
 struct MixedPrecisionPolicy {
-  /// Of gathered parameters, and so of compute. Unset: the parameter's own.
+  /// Of unsharded parameters, and so of compute. Unset: the parameter's own.
   std::optional<DType> param_dtype = {};
   /// Of single parameters (norms kept in float32); where it gives nothing,
   /// param_dtype holds. Parameters gathered in different dtypes become groups
@@ -78,14 +78,14 @@ struct ReductionOptions {
 struct FullyShardOptions {
   MixedPrecisionPolicy mixed_precision = {};
 
-  /// Free gathered parameters between forward and backward. Unset: yes, except
+  /// Free unsharded parameters between forward and backward. Unset: yes, except
   /// for the root, whose parameters backward needs first.
   std::optional<bool> reshard_after_forward = {};
 
   /// Not 0: instead of freeing all after forward, keep shards spread over this
   /// many neighbouring ranks of the sharding axis, and gather for backward
   /// among them alone: less to move over slow links, for 1 / that many of the
-  /// gathered parameters. Divides the axis; its whole size is the same as 0, 1
+  /// unsharded parameters. Divides the axis; its whole size is the same as 0, 1
   /// the same as reshard_after_forward false.
   int post_forward_mesh_size = 0;
 

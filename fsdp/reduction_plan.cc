@@ -24,7 +24,7 @@ const char* Name(Op op) {
       return "copy";
     case Op::kAdd:
       return "add";
-    case Op::kShow:
+    case Op::kPublish:
       return "show";
   }
   return "?";
@@ -153,7 +153,7 @@ ReductionPlan PlanReduction(const ReductionFacts& facts) {
                           .stream = last});
   }
   plan.steps.push_back(
-      {.op = Op::kShow, .to = Buffer::kSharded, .stream = last});
+      {.op = Op::kPublish, .to = Buffer::kSharded, .stream = last});
   return plan;
 }
 

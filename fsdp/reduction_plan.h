@@ -55,7 +55,7 @@ enum class ReductionOp : uint8_t {
   kHook,           ///< The program's hook on `to`.
   kCopy,           ///< `from`, converted, to `to`.
   kAdd,            ///< `from`, converted, added to `to`.
-  kShow,           ///< Parameters get their gradients.
+  kPublish,        ///< Parameters get their gradients.
 };
 
 struct ReductionStep {

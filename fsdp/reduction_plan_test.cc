@@ -121,7 +121,7 @@ TEST(ReductionPlanTest, KeepsItsInvariantsInEveryCombination) {
       }
       if (step.op == Op::kAdd || step.op == Op::kCopy) ready.erase(step.from);
       ready.insert(step.to);
-      shows += step.op == Op::kShow ? 1 : 0;
+      shows += step.op == Op::kPublish ? 1 : 0;
     }
     EXPECT_EQ(scatters, 1);
     const bool keeps = facts.replicated && !facts.sums_replicas;

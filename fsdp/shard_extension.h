@@ -30,7 +30,7 @@ class ForwardForm {
  public:
   virtual ~ForwardForm() = default;
   /// The tensor of the original kind over `local`, which has the local shape of
-  /// the original and any dtype. Used for gathered parameters and for the
+  /// the original and any dtype. Used for unsharded parameters and for the
   /// destinations of their gradients. No graph, no copy.
   virtual Tensor Wrap(Tensor local) const = 0;
 };

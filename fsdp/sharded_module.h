@@ -35,7 +35,7 @@ struct FsdpLife;
 /// A gather that has been issued.
 class UnshardHandle {
  public:
-  /// Makes compute wait for it: then the gathered parameters may be used.
+  /// Makes compute wait for it: then the unsharded parameters may be used.
   /// Again, after forward waited by itself, or after they were freed, by the
   /// module's end too: no effect.
   void Wait();
@@ -89,7 +89,7 @@ class ShardedModule {
   /// Reshard, the end of the module's forward (by its policy) or of its
   /// backward.
   UnshardHandle Unshard();
-  /// Frees the gathered parameters of this module's groups.
+  /// Frees the unsharded parameters of this module's groups.
   void Reshard();
   /// @}
 

@@ -225,12 +225,12 @@ TEST(SummonFullParametersTest, RefusesWhatIsInUse) {
       CH_EXPECT_THAT(message({}), HasSubstr("are summoned already"));
     }
     const Tensor y = model.Forward(SmallIntegers({4, 5}, 1));
-    CH_EXPECT_THAT(message({}), HasSubstr("the group head is gathered"));
+    CH_EXPECT_THAT(message({}), HasSubstr("the group head is unsharded"));
     // A part of a sharded module is in use with it.
     CH_EXPECT_THAT(SummonFullParameters::Begin(*model.children().back().second)
                        .status()
                        .message(),
-                   HasSubstr("the group head is gathered"));
+                   HasSubstr("the group head is unsharded"));
     CH_RETURN_IF_ERROR(Backward(Sum(y)));
     return SummonFullParameters::Begin(model).status();
   });

@@ -158,7 +158,7 @@ TEST(CpuOffloadTest, LeavesNothingThatLastsOnTheDevice) {
           MemoryClass::kGatheredParameter}) {
       EXPECT_EQ(Of(free, memory_class), 0) << Name(memory_class);
     }
-    // Gathered parameters are never the host's.
+    // Unsharded parameters are never the host's.
     EXPECT_EQ(
         bytes.host.peak[static_cast<size_t>(MemoryClass::kGatheredParameter)],
         0);

@@ -159,7 +159,7 @@ TEST(FsdpErrorsDeathTest, NeverComputesWithOldValues) {
                          }
                          return absl::OkStatus();
                        }),
-               "is gathered and its shards were changed since");
+               "is unsharded and its shards were changed since");
 }
 
 TEST(FsdpErrorsDeathTest, NamesAForwardThatAResetCutsShort) {

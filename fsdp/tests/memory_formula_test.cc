@@ -71,7 +71,7 @@ struct Formula {
   // between forward and backward together: 0 for none, as it is freed.
   int64_t F, f, k;
   bool reshard;         // After forward.
-  int64_t p;            // Groups gathered ahead.
+  int64_t p;            // Groups prefetched.
   int64_t b;            // reduce_buffers.
   int64_t e_p, e_r;     // Bytes of param_dtype and of reduce_dtype.
   bool cast_p, cast_r;  // Whether these differ from float32.
@@ -129,7 +129,7 @@ struct Formula {
   int64_t GatheredParameter() const {
     const int64_t N = blocks();
     if (!reshard) return G(0, N);
-    // Forward: the root, a block, those gathered ahead, and what is kept of
+    // Forward: the root, a block, those prefetched, and what is kept of
     // the blocks so far.
     int64_t peak = G(0, std::min(p, N));
     for (int64_t i = 1; i <= N; ++i) {
@@ -140,7 +140,7 @@ struct Formula {
     for (int64_t j = std::max<int64_t>(N - p + 1, 1); j <= N; ++j) {
       peak = std::max(peak, G(0, 0) + G(j, N) + K(1, j));
     }
-    // Backward: a block, those before it gathered ahead, and what is kept of
+    // Backward: a block, those before it prefetched, and what is kept of
     // the others.
     for (int64_t i = 1; i <= N; ++i) {
       for (int64_t j = std::max<int64_t>(i - p, 1); j <= i; ++j) {

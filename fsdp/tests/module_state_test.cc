@@ -76,7 +76,7 @@ TEST(ModuleStateOfFsdpTest, IsTheShardsAlsoWhileGathered) {
     CH_RETURN_IF_ERROR(CheckShards(job, state));
     CH_ASSIGN_OR_RETURN(const nn::StateDict kept, state.State());
     CH_EXPECT_THAT(MessageOf(state.StateToFill(NamesOf(kept)).status()),
-                   HasSubstr("ModuleState: the group head is gathered"));
+                   HasSubstr("ModuleState: the group head is unsharded"));
     job.root.Reshard();
     CH_EXPECT_OK(state.StateToFill(NamesOf(kept)));
     CH_RETURN_IF_ERROR(Step(job));
@@ -110,7 +110,7 @@ TEST(ModuleStateOfFsdpTest, OfAPartIsGuardedByTheModuleThatIsSharded) {
     root.Unshard().Wait();
     CH_EXPECT_OK(part.State());
     CH_EXPECT_THAT(MessageOf(part.StateToFill(NamesOf(kept)).status()),
-                   HasSubstr("is gathered"));
+                   HasSubstr("is unsharded"));
     root.Reshard();
     {
       CH_ASSIGN_OR_RETURN(const auto scope, SummonFullParameters::Begin(model));
@@ -149,7 +149,7 @@ TEST(ModuleStateOfFsdpTest, IsRefusedBetweenAccumulatedBackwards) {
   });
 }
 
-// Gathered parameters that are kept know that the shards have changed.
+// Unsharded parameters that are kept know that the shards have changed.
 TEST(ModuleStateOfFsdpTest, ARestoredModelComputesWithWhatWasRestored) {
   OnModels([](Job& job, nn::ModuleState& state) -> absl::Status {
     CH_RETURN_IF_ERROR(Step(job));
