@@ -28,8 +28,8 @@
 
 /// Assigns the value of a StatusOr `expression` to `lhs` (a declaration or an
 /// lvalue), or returns its status from the enclosing function.
-#define CH_ASSIGN_OR_RETURN(lhs, ...)                                       \
-  CH_INTERNAL_ASSIGN_OR_RETURN(CH_INTERNAL_CONCAT(ch_status_or_, __LINE__), \
+#define CH_ASSIGN_OR_RETURN(lhs, ...)                                          \
+  CH_INTERNAL_ASSIGN_OR_RETURN(CH_INTERNAL_CONCAT(ch_status_or_, __COUNTER__), \
                                lhs, (__VA_ARGS__))
 
 #endif  // CROSSHATCH_BASE_STATUS_MACROS_H_

@@ -43,6 +43,22 @@ TEST(StatusMacrosTest, AssignOrReturnMovesTheValue) {
   EXPECT_EQ(Add(-2, 3).status(), absl::OutOfRangeError("negative"));
 }
 
+// What a program's own macro expands to is one line.
+#define ADD_ALL(sum, a, b)                            \
+  CH_ASSIGN_OR_RETURN(const auto ch_test_a, Make(a)); \
+  CH_ASSIGN_OR_RETURN(const auto ch_test_b, Make(b)); \
+  const int sum = *ch_test_a + *ch_test_b
+
+absl::StatusOr<int> AddInOneLine(int a, int b) {
+  ADD_ALL(sum, a, b);
+  return sum;
+}
+
+TEST(StatusMacrosTest, AssignOrReturnTwiceInOneLine) {
+  EXPECT_EQ(AddInOneLine(2, 3).value(), 5);
+  EXPECT_EQ(AddInOneLine(2, -3).status(), absl::OutOfRangeError("negative"));
+}
+
 absl::StatusOr<std::map<int, int>> MakeMap(int a, int b) {
   return std::map<int, int>{{a, b}};
 }
