@@ -6,6 +6,7 @@
 #include <type_traits>
 #include <utility>
 
+#include "crosshatch/base/error_context.h"
 #include "crosshatch/tensor/allocator.h"
 #include "crosshatch/tensor/host_access.h"
 #include "crosshatch/tensor/node.h"
@@ -107,6 +108,21 @@ void BeginWrite(const char* what, const Tensor& dst) {
 }
 
 namespace internal {
+
+void FailTensorIndex(size_t index, size_t size) {
+  std::string modules;
+  for (const ErrorContext* context = ErrorContext::Innermost();
+       context != nullptr; context = context->around()) {
+    if (context->kind() != ErrorContext::Kind::kModule) continue;
+    modules = context->Describe() + (modules.empty() ? "" : " > ") + modules;
+  }
+  CH_CHECK(false) << "tensor [" << static_cast<int64_t>(index)
+                  << "] of a list of " << size
+                  << (size == 1 ? " tensor" : " tensors")
+                  << (modules.empty() ? "" : ", in ") << modules
+                  << "; the inputs of a forward are those that Call was given";
+  std::abort();
+}
 
 void CheckMayBeWritten(const char* what, const Tensor& dst) {
   Storage& storage = *dst.storage();

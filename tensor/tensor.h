@@ -29,8 +29,8 @@ class Op;
 class Tensor;
 struct AutogradMeta;
 
-using TensorList = absl::InlinedVector<Tensor, 2>;
-using TensorSpan = absl::Span<const Tensor>;
+class TensorList;
+class TensorSpan;
 
 /// Makes a tensor distributed. dtensor/ implements it; this package only
 /// dispatches to it.
@@ -218,6 +218,49 @@ class Tensor {
   [[noreturn]] void FailNoDim(int64_t dim) const;
 
   std::shared_ptr<TensorImpl> impl_;
+};
+
+namespace internal {
+/// Fails with the index, the size and the modules that run.
+[[noreturn]] void FailTensorIndex(size_t index, size_t size);
+}  // namespace internal
+
+/// Tensors that somebody else holds, as the inputs of a forward.
+/// \checks of operator[], front and back that there is such a tensor; the
+///     message names the modules that run
+class TensorSpan : public absl::Span<const Tensor> {
+ public:
+  using absl::Span<const Tensor>::Span;
+  TensorSpan() = default;
+  TensorSpan(absl::Span<const Tensor> tensors)
+      : absl::Span<const Tensor>(tensors) {}
+
+  const Tensor& operator[](size_t i) const {
+    if (i >= size()) [[unlikely]] {
+      internal::FailTensorIndex(i, size());
+    }
+    return data()[i];
+  }
+  const Tensor& front() const { return (*this)[0]; }
+  const Tensor& back() const { return (*this)[size() - 1]; }
+};
+
+/// Tensors that it holds, as the outputs of a forward.
+/// \checks as TensorSpan
+class TensorList : public absl::InlinedVector<Tensor, 2> {
+ public:
+  using absl::InlinedVector<Tensor, 2>::InlinedVector;
+
+  Tensor& operator[](size_t i) {
+    return const_cast<Tensor&>(TensorSpan(data(), size())[i]);
+  }
+  const Tensor& operator[](size_t i) const {
+    return TensorSpan(data(), size())[i];
+  }
+  Tensor& front() { return (*this)[0]; }
+  const Tensor& front() const { return (*this)[0]; }
+  Tensor& back() { return (*this)[size() - 1]; }
+  const Tensor& back() const { return (*this)[size() - 1]; }
 };
 
 extern template std::vector<float> Tensor::ToVector<float>() const;

@@ -4,9 +4,12 @@
 #include <chrono>
 #include <cmath>
 #include <cstring>
+#include <functional>
 #include <memory>
+#include <string>
 #include <thread>
 #include <utility>
+#include <vector>
 
 #include "crosshatch/tensor/creation.h"
 #include "crosshatch/tensor/node.h"
@@ -152,6 +155,39 @@ TEST(TensorTest, DistributedTensorsDescribeThemselves) {
   EXPECT_THAT(x.sizes(), ElementsAre(4, 2));
   EXPECT_EQ(x.device(), Device::Cpu());
   EXPECT_EQ(x.Describe(), "f32[4, 2]|S(0)");
+}
+
+TEST(TensorListTest, IsThatOfItsElements) {
+  const Tensor x = Ones({1});
+  const Tensor y = Ones({2});
+  TensorList list = {x, y};
+  const TensorSpan span = list;
+  EXPECT_TRUE(span.front().SameAs(x) && span.back().SameAs(y));
+  EXPECT_TRUE(list.front().SameAs(x) && list.back().SameAs(y));
+  list[0] = y;
+  EXPECT_TRUE(span[0].SameAs(y));
+  EXPECT_EQ(TensorSpan(span.subspan(1)).size(), 1u);
+  list = {};
+  EXPECT_TRUE(list.empty() && TensorSpan().empty());
+}
+
+// Every access of either type, below, at and above the bounds.
+TEST(TensorListDeathTest, NamesTheIndexAndTheSize) {
+  const TensorList list = {Ones({1})};
+  TensorList none;
+  for (const auto& [fail, words] :
+       std::vector<std::pair<std::function<Tensor()>, std::string>>{
+           {[&] { return list[1]; }, "\\[1\\] of a list of 1 tensor"},
+           {[&] { return TensorSpan(list)[2]; }, "\\[2\\] of a list of 1 "},
+           {[&] { return list[size_t{0} - 1]; }, "\\[-1\\] of a list of 1 "},
+           {[&] { return none[0]; }, "\\[0\\] of a list of 0 tensors"},
+           {[&] { return none.front(); }, "\\[0\\] of a list of 0 "},
+           {[&] { return none.back(); }, "\\[-1\\] of a list of 0 "},
+           {[&] { return TensorSpan(none).front(); }, "\\[0\\] of a list of 0"},
+           {[&] { return TensorSpan(none).back(); }, "\\[-1\\] of a list of 0"},
+       }) {
+    EXPECT_DEATH(fail(), words);
+  }
 }
 
 TEST(TensorDeathTest, RefusesMisuse) {
