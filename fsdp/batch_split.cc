@@ -125,9 +125,13 @@ std::optional<uint64_t> RowRandomness(absl::Span<nn::Module* const> modules) {
   return all;
 }
 
-void BatchSplit::Begin(const DeviceMesh& mesh, const std::string& module_name,
-                       TensorSpan inputs, uint64_t randomness) {
+void BatchSplit::Begin(const DeviceMesh& mesh, const nn::Module& module,
+                       const std::string& module_name, TensorSpan inputs,
+                       uint64_t randomness) {
   Told here = {.randomness = randomness};
+  if (const nn::RowCount* const count = nn::RowCount::Of(module)) {
+    here.randomness += static_cast<uint64_t>(count->Before(module));
+  }
   const Tensor* first = nullptr;
   for (const Tensor& input : inputs) {
     const Shape sizes = input.defined() ? input.sizes() : Shape();
@@ -170,7 +174,8 @@ void BatchSplit::Begin(const DeviceMesh& mesh, const std::string& module_name,
   if (all.empty()) rows.total = rows.here;
   if (compared_.contains(running_->sizes)) running_->compares = false;
   widths_.clear();
-  scope_.emplace(std::move(rows), running_->compares ? &widths_ : nullptr);
+  scope_.emplace(std::move(rows), running_->compares ? &widths_ : nullptr,
+                 &module);
 }
 
 void BatchSplit::Abandon() {

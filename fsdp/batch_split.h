@@ -32,10 +32,12 @@ class BatchSplit {
   /// channel how many they have, in the order of the mesh; where the input is
   /// distributed over the mesh, nothing is told. Poisons the rank with an error
   /// of the side channel, or one that names two ranks whose `randomness`
-  /// differs. Checks that an input has rows. \param module_name of whom the
-  /// inputs are, for messages
-  void Begin(const DeviceMesh& mesh, const std::string& module_name,
-             TensorSpan inputs, uint64_t randomness);
+  /// differs, or its modules' counts of rows. Checks that an input has rows.
+  /// \param module the same for all forwards of what the inputs are of
+  /// \param module_name for messages
+  void Begin(const DeviceMesh& mesh, const nn::Module& module,
+             const std::string& module_name, TensorSpan inputs,
+             uint64_t randomness);
 
   /// Of a forward that has begun, all ranks again; else it does nothing. The
   /// first time that inputs have such sizes on all ranks, these tell each other

@@ -271,7 +271,8 @@ void FsdpTree::FindRows(const FsdpState& state, TensorSpan inputs) {
   // Whoever knows better has said so.
   if (nn::BatchRowsScope::Current() != nullptr) return;
   if (const auto randomness = RowRandomness(state.modules())) {
-    batch_split_.Begin(state.mesh(), state.Name(), inputs, *randomness);
+    batch_split_.Begin(state.mesh(), *state.modules().front(), state.Name(),
+                       inputs, *randomness);
   }
 }
 

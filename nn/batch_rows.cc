@@ -11,6 +11,7 @@
 #include "crosshatch/base/check.h"
 #include "crosshatch/dtensor/dtensor.h"
 #include "crosshatch/tensor/rank_context.h"
+#include "crosshatch/tensor/recompute.h"
 
 namespace crosshatch::nn {
 namespace {
@@ -29,19 +30,89 @@ const BatchRowsScope*& InnermostScope() {
   return static_cast<Innermost&>(*slot).scope;
 }
 
+// Whether the forward of `module`, or of one below, draws by row.
+bool DrawsByRow(const Module& module) {
+  return module.row_randomness().has_value() ||
+         std::any_of(
+             module.children().begin(), module.children().end(),
+             [](const auto& child) { return DrawsByRow(*child.second); });
+}
+
 }  // namespace
 
-BatchRowsScope::BatchRowsScope(BatchRows rows, RowWidths* widths)
+RowCount* RowCount::Of(const Module& module) {
+  // No other watcher is set on modules.
+  return static_cast<RowCount*>(module.forward_watcher().get());
+}
+
+RowCount::Rows& RowCount::Of(const Module* source) {
+  for (Rows& rows : rows_) {
+    if (rows.source == source) return rows;
+  }
+  return rows_.emplace_back(Rows{source});
+}
+
+int64_t RowCount::Before(const Module& source) const {
+  for (const Rows& rows : rows_) {
+    if (rows.source == &source) return rows.before;
+  }
+  return 0;
+}
+
+void RowCount::Note(const Module& source, int64_t total) {
+  Rows& rows = Of(&source);
+  rows.running = std::max(rows.running, total);
+}
+
+void RowCount::ForwardBegins(const Module& module) {
+  if (depth_++ == 0) outermost_ = &module;
+}
+
+void RowCount::ForwardEnds() {
+  if (--depth_ > 0) return;
+  // An evaluation between the forwards of a step counts nothing.
+  const bool counts = draws_ || DrawsByRow(*outermost_);
+  // No module of this rank may have drawn.
+  if (counts && Of(outermost_).running < 0) {
+    const BatchRows* const known = BatchRowsScope::Current();
+    Note(*outermost_, known != nullptr
+                          ? known->total
+                          : RowsOf(Module::OutermostInputs()).value_or(1));
+  }
+  for (Rows& rows : rows_) {
+    if (counts && rows.running > 0) rows.before += rows.running;
+    rows.running = -1;
+  }
+  outermost_ = nullptr;
+  draws_ = false;
+}
+
+BatchRowsScope::BatchRowsScope(BatchRows rows, RowWidths* widths,
+                               const Module* source)
     : rows_(std::move(rows)),
       widths_(widths),
+      source_(source != nullptr ? source : Module::Innermost()),
       around_(std::exchange(InnermostScope(), this)) {
   CH_CHECK(rows_.first >= 0 && rows_.here >= 0 &&
            rows_.first + rows_.here <= rows_.total)
       << "BatchRows: " << rows_.here << " rows from " << rows_.first
       << " on of a batch of " << rows_.total;
+  if (source_ == nullptr || InRecomputation()) return;
+  watcher_ = source_->forward_watcher();
+  if (watcher_ == nullptr) return;
+  watcher_->ForwardBegins(*source_);
+  RowCount::Of(*source_)->Note(*source_, rows_.total);
 }
 
-BatchRowsScope::~BatchRowsScope() { InnermostScope() = around_; }
+BatchRowsScope::~BatchRowsScope() {
+  if (watcher_ != nullptr) watcher_->ForwardEnds();
+  InnermostScope() = around_;
+}
+
+const Module* BatchRowsScope::CurrentSource() {
+  const BatchRowsScope* const scope = InnermostScope();
+  return scope == nullptr ? nullptr : scope->source_;
+}
 
 const BatchRows* BatchRowsScope::Current() {
   const BatchRowsScope* const scope = InnermostScope();

@@ -24,10 +24,13 @@
 
 #include <cstdint>
 #include <map>
+#include <memory>
 #include <optional>
 #include <string>
 
+#include "absl/container/inlined_vector.h"
 #include "crosshatch/mesh/mesh_layout.h"
+#include "crosshatch/nn/module.h"
 #include "crosshatch/tensor/tensor.h"
 
 namespace crosshatch::nn {
@@ -44,6 +47,45 @@ struct BatchRows {
 /// By what is drawn for: elements of its batch dim that a row of the batch is.
 using RowWidths = std::map<std::string, int64_t>;
 
+/// Counts the rows of the global batch over the forwards of a step, for the
+/// modules of one tree (SetDropoutStep sets it on them). A forward is a call of
+/// a module of the tree that no other one of them runs, or a BatchRowsScope
+/// that stands for one. It counts its rows once when it ends, on each rank,
+/// whichever modules ran in it. Rows are counted by their source: the module
+/// whose inputs or scope they follow from, so that parts of a tree may have
+/// batches of other sizes. \threadsafety the rank's thread only.
+class RowCount final : public ForwardWatcher {
+ public:
+  /// Returns that of the tree of `module`; null if it has none.
+  static RowCount* Of(const Module& module);
+
+  void ForwardBegins(const Module& module) override;
+  void ForwardEnds() override;
+
+  /// Returns the rows of `source` in the forwards of this step that have ended.
+  int64_t Before(const Module& source) const;
+  /// Notes the rows of the batch of `source` in the forward that runs; the
+  /// largest number counts.
+  void Note(const Module& source, int64_t total);
+  /// Notes that the forward that runs draws by row.
+  void NoteDraw() { draws_ = true; }
+  /// Returns the module that the forward that runs is of; null outside of one.
+  const Module* outermost() const { return outermost_; }
+
+ private:
+  struct Rows {
+    const Module* source;
+    int64_t before = 0;
+    int64_t running = -1;  ///< Of the forward that runs; -1: not noted.
+  };
+  Rows& Of(const Module* source);
+
+  absl::InlinedVector<Rows, 2> rows_;
+  const Module* outermost_ = nullptr;
+  int depth_ = 0;
+  bool draws_ = false;
+};
+
 /// What a forward on this rank works on, while the scope lives; scopes nest,
 /// and the innermost holds.
 /// \checks first, here >= 0 and first + here <= total
@@ -51,13 +93,20 @@ using RowWidths = std::map<std::string, int64_t>;
 class BatchRowsScope {
  public:
   /// \param widths where NoteWidth notes; null for nowhere. Outlives the scope.
-  explicit BatchRowsScope(BatchRows rows, RowWidths* widths = nullptr);
+  /// \param source the module whose forward the rows are of; outlives the
+  /// scope.
+  ///     Null: the innermost one that runs, if any.
+  explicit BatchRowsScope(BatchRows rows, RowWidths* widths = nullptr,
+                          const Module* source = nullptr);
   ~BatchRowsScope();
   BatchRowsScope(const BatchRowsScope&) = delete;
   BatchRowsScope& operator=(const BatchRowsScope&) = delete;
 
   /// Of the innermost scope; null where there is none.
   static const BatchRows* Current();
+  /// Returns the source of the rows of the innermost scope; null where there is
+  /// no scope, or it stands outside of modules.
+  static const Module* CurrentSource();
   /// Notes in the innermost scope that `module` draws for rows which are so
   /// wide; of several times in a forward each by itself.
   static void NoteWidth(const std::string& module, int64_t width);
@@ -65,6 +114,9 @@ class BatchRowsScope {
  private:
   const BatchRows rows_;
   RowWidths* const widths_;
+  const Module* const source_;
+  /// That of the source's tree; null in a recomputation.
+  std::shared_ptr<ForwardWatcher> watcher_;
   const BatchRowsScope* const around_;
 };
 

@@ -2,6 +2,7 @@
 #include "crosshatch/nn/dropout.h"
 
 #include <algorithm>
+#include <memory>
 #include <vector>
 
 #include "crosshatch/base/check.h"
@@ -58,12 +59,33 @@ std::optional<uint64_t> Dropout::row_randomness() const {
   if (!is_set_to_train() || p_ == 0 || !batch_dim_.has_value())
     return std::nullopt;
   const Draw draw = step_.value_or(Draw{});
-  return (draw.key ^ draw.step * kOdd) + static_cast<uint64_t>(rows_before_);
+  return draw.key ^ draw.step * kOdd;
 }
 
 void Dropout::SetStep(uint64_t seed, uint64_t step) {
   step_ = Draw{RandomKeyOf(seed, FullName()), step, 0};
-  rows_before_ = 0;
+  drawn_.clear();
+}
+
+Dropout::RowPlace Dropout::PlaceOfRows(const BatchRows& rows) {
+  RowCount& count = *RowCount::Of(*this);
+  // Attention calls ForAttention, and may be of no module of the tree.
+  const bool runs_alone = count.outermost() == nullptr;
+  if (runs_alone) count.ForwardBegins(*this);
+  const Module* source = BatchRowsScope::CurrentSource();
+  if (source == nullptr || RowCount::Of(*source) != &count) {
+    source = count.outermost();
+  }
+  const int64_t before = count.Before(*source);
+  count.Note(*source, rows.total);
+  count.NoteDraw();
+  if (runs_alone) count.ForwardEnds();
+  const auto call = std::find_if(drawn_.begin(), drawn_.end(),
+                                 [&](int64_t end) { return end <= before; });
+  const auto index = static_cast<size_t>(call - drawn_.begin());
+  if (call == drawn_.end()) drawn_.push_back(0);
+  drawn_[index] = before + rows.total;
+  return {.call = index, .first_row = before + rows.first};
 }
 
 Dropout::Draw Dropout::NextDraw(const Tensor& input) {
@@ -110,8 +132,9 @@ Dropout::Draw Dropout::NextDraw(const Tensor& input) {
     width = (size + rows.here - 1) / rows.here;
     BatchRowsScope::NoteWidth(*label(), width);
   }
-  draw.first_row = (rows_before_ + rows.first) * width;
-  rows_before_ += rows.total;
+  const RowPlace place = PlaceOfRows(rows);
+  draw.key ^= place.call * kOdd;
+  draw.first_row = place.first_row * width;
   return draw;
 }
 
@@ -153,12 +176,18 @@ void SetDropoutTraining(Module& root, bool training) {
 void SetDropoutStep(Module& root, uint64_t seed, uint64_t step) {
   const bool any_is_told = AnyIsTold(root);
   std::vector<Dropout*> dropouts;
-  for (const NamedModule& named : root.NamedModules()) {
+  const std::vector<NamedModule> modules = root.NamedModules();
+  for (const NamedModule& named : modules) {
     auto* dropout = dynamic_cast<Dropout*>(named.module);
     if (dropout == nullptr) continue;
     dropouts.push_back(dropout);
     dropout->SetStep(seed, step);
     dropout->lacks_rows_ = any_is_told && !IsTold(*dropout);
+  }
+  if (dropouts.empty()) return;
+  const auto count = std::make_shared<RowCount>();
+  for (const NamedModule& named : modules) {
+    named.module->set_forward_watcher(count);
   }
   const bool all_compared =
       std::all_of(dropouts.begin(), dropouts.end(),

@@ -2,9 +2,12 @@
 #ifndef CROSSHATCH_NN_DROPOUT_H_
 #define CROSSHATCH_NN_DROPOUT_H_
 
+#include <cstddef>
 #include <cstdint>
 #include <optional>
 
+#include "absl/container/inlined_vector.h"
+#include "crosshatch/nn/batch_rows.h"
 #include "crosshatch/nn/flows.h"
 #include "crosshatch/nn/module.h"
 #include "crosshatch/tensor/ops/attention.h"
@@ -24,12 +27,16 @@ namespace crosshatch::nn {
 ///   has. FullyShard and Replicate tell (batch_rows.h says how), or else a
 ///   BatchRowsScope does. A plain tensor is the rank's rows and whole in all
 ///   other dims. A distributed one is what it says it is.
-/// - Calls of one step go on counting: the rows of a second forward, of a
+/// - The forwards of a step count on: the rows of a second forward, of a
 ///   micro-batch whose gradients accumulate, come after all rows of the first
 ///   one. So several micro-batches drop what one batch of all their rows would,
-///   and may as well have steps of their own. A module that is called twice in
-///   a forward drops other elements each time; with a batch_dim of nullopt, the
-///   same.
+///   and may as well have steps of their own. A forward is a call of the module
+///   that SetDropoutStep was given or of one below it, with all that it runs in
+///   turn. It counts its rows on each rank, whether the rank's forward ran the
+///   Dropout or not (batch_rows.h, RowCount).
+/// - If a forward calls one Dropout several times, each call drops other
+///   elements: calls have indices, which micro-batches share. With a batch_dim
+///   of nullopt, all calls of a step drop the same.
 /// - Rows are of one size on all ranks and in all micro-batches of a step: of
 ///   batches that are padded to other lengths, elements of different rows could
 ///   share a draw.
@@ -56,9 +63,6 @@ class Dropout final : public Module, public Elementwise {
   /// of the heads, the caller adds which (AttentionDropout::first_head).
   /// \checks that batch_dim is 0
   AttentionDropout ForAttention(const Tensor& q);
-  /// For the calls from now on, whose rows are counted from 0; the module's
-  /// name is that of now.
-  void SetStep(uint64_t seed, uint64_t step);
 
  protected:
   /// Checks, while training, that there is a step, and that it is known where
@@ -74,13 +78,24 @@ class Dropout final : public Module, public Elementwise {
     int64_t first_row;  ///< Along the input's batch dim.
   };
 
-  /// Of a call with `input` now; counts its rows.
+  /// Where the rows of a call are in the draws of a step.
+  struct RowPlace {
+    size_t call;        ///< How often these rows were drawn for before.
+    int64_t first_row;  ///< Of the batch.
+  };
+
+  /// For the calls from now on; the module's name is that of now.
+  void SetStep(uint64_t seed, uint64_t step);
+  /// Returns the draw of a call with `input`; counts its rows.
   Draw NextDraw(const Tensor& input);
+  RowPlace PlaceOfRows(const BatchRows& rows);
 
   const double p_;
   const std::optional<int> batch_dim_;
   std::optional<Draw> step_;
-  int64_t rows_before_ = 0;  ///< Of the batch, in calls of this step.
+  /// By the index of a call in its forward, the end of the rows that it has
+  /// drawn for in this step.
+  absl::InlinedVector<int64_t, 1> drawn_;
   /// Others of its tree are told of their rows, and this one is not.
   bool lacks_rows_ = false;
   /// With the ranks that share parameters of its tree.

@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <optional>
 #include <string>
 #include <vector>
@@ -10,7 +11,7 @@
 #include "crosshatch/dtensor/dtensor.h"
 #include "crosshatch/mesh/device_mesh.h"
 #include "crosshatch/tensor/creation.h"
-#include "crosshatch/tensor/ops/view.h"
+#include "crosshatch/tensor/ops/ops.h"
 #include "crosshatch/testing/ranks.h"
 
 namespace crosshatch::nn {
@@ -76,6 +77,120 @@ TEST(Dropout, CountsTheRowsOfAStep) {
     got.insert(got.end(), part.begin(), part.end());
   }
   EXPECT_EQ(got, expected);
+}
+
+// Calls one Dropout `calls` times for all rows, and one for those that are
+// positive, if there are any.
+class Repeats final : public Module {
+ public:
+  explicit Repeats(int calls) : calls_(calls) {}
+  const char* type_name() const override { return "Repeats"; }
+  Twice& part() { return part_; }
+
+ protected:
+  TensorList ForwardImpl(TensorSpan inputs) override {
+    Tensor x = inputs[0];
+    for (int i = 0; i < calls_; ++i) x = part_.Forward(x);
+    const auto values = inputs[0].ToVector<float>();
+    if (std::find(values.begin(), values.end(), 1.0f) == values.end()) {
+      return {x};
+    }
+    const Tensor gate = Maximum(inputs[0], Zeros({}));
+    return {x + gate * rare_.Forward(Ones(x.sizes()))};
+  }
+
+ private:
+  const int calls_;
+  Twice& part_ = Make<Twice>("part");
+  Dropout& rare_ = Make<Dropout>("rare", 0.5);
+};
+
+// As one batch does, whatever is called again and whatever is left out.
+TEST(Dropout, CutsOfABatchDropAsTheBatchDoes) {
+  const int64_t rows = 6;
+  std::vector<float> values;
+  for (int64_t i = 0; i < rows * 8; ++i) {
+    values.push_back(i / 8 == 0 || i / 8 == 3 ? -1.0f : 1.0f);
+  }
+  const Tensor all = FromValues<float>({rows, 8}, absl::MakeConstSpan(values));
+  for (const int calls : {1, 2, 3}) {
+    Repeats model(calls);
+    SetDropoutStep(model, 1, 2);
+    const auto expected = model.Forward(all).ToVector<float>();
+    for (int cuts = 0; cuts < 1 << (rows - 1); ++cuts) {
+      SetDropoutStep(model, 1, 2);
+      std::vector<float> got;
+      int64_t begin = 0;
+      for (int64_t end = 1; end <= rows; ++end) {
+        if (end < rows && (cuts >> (end - 1) & 1) == 0) continue;
+        const auto part =
+            model.Forward(Slice(all, 0, begin, end)).ToVector<float>();
+        got.insert(got.end(), part.begin(), part.end());
+        begin = end;
+        // What an evaluation between them has is no part of the step's batch.
+        model.set_training(false);
+        model.Forward(all);
+        model.set_training(true);
+      }
+      EXPECT_EQ(got, expected) << calls << " calls, cuts " << cuts;
+    }
+  }
+}
+
+// Runs a module that others run too.
+class Runs final : public Module {
+ public:
+  explicit Runs(Module& inner) : inner_(inner) {
+    RegisterModule("inner", inner);
+  }
+  const char* type_name() const override { return "Runs"; }
+
+ protected:
+  TensorList ForwardImpl(TensorSpan inputs) override {
+    return {inner_.Forward(inputs[0])};
+  }
+
+ private:
+  Module& inner_;
+};
+
+class Both final : public Module {
+ public:
+  Both(Module& a, Module& b) : a_(a), b_(b) {
+    RegisterModule("a", a);
+    RegisterModule("b", b);
+  }
+  const char* type_name() const override { return "Both"; }
+
+ protected:
+  TensorList ForwardImpl(TensorSpan inputs) override {
+    return {a_.Forward(inputs[0]), b_.Forward(inputs[0])};
+  }
+
+ private:
+  Module& a_;
+  Module& b_;
+};
+
+// No two calls of a step drop alike, whichever modules a program calls.
+TEST(Dropout, DropsOtherElementsInEachCall) {
+  Dropout dropout(0.5);
+  Runs first(dropout);
+  Runs second(dropout);
+  Both root(first, second);
+  SetDropoutStep(root, 1, 2);
+  std::vector<std::vector<float>> draws;
+  for (int i = 0; i < 2; ++i) {
+    for (Module* called :
+         std::vector<Module*>{&dropout, &first, &second, &root}) {
+      for (const Tensor& drawn : called->Call({Ones({4, 32})})) {
+        draws.push_back(drawn.ToVector<float>());
+      }
+    }
+  }
+  for (size_t i = 0; i < draws.size(); ++i) {
+    for (size_t j = 0; j < i; ++j) EXPECT_NE(draws[i], draws[j]) << i << j;
+  }
 }
 
 TEST(Dropout, TakesTheBatchAlongAnyDim) {

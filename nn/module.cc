@@ -107,12 +107,33 @@ void ForgetNames(Module& module) {
 
 }  // namespace
 
-Module::~Module() = default;
+Module::~Module() {
+  if (life_ != nullptr) life_->module = nullptr;
+}
+
+const std::shared_ptr<ModuleLife>& Module::OwnLife() {
+  if (life_ == nullptr) {
+    life_ = std::make_shared<ModuleLife>(ModuleLife{.module = this});
+  }
+  return life_;
+}
+
+std::shared_ptr<const ModuleLife> Module::life() {
+  OwnLife()->label = label();
+  return life_;
+}
 
 class Module::Running final : public ErrorContext {
  public:
   Running(const Module& module, const TensorList& inputs)
-      : ErrorContext(Kind::kModule), module_(module), inputs_(inputs) {}
+      : ErrorContext(Kind::kModule), module_(module), inputs_(inputs) {
+    if (module.forward_watcher_ == nullptr || InRecomputation()) return;
+    watcher_ = module.forward_watcher_;
+    watcher_->ForwardBegins(module);
+  }
+  ~Running() {
+    if (watcher_ != nullptr) watcher_->ForwardEnds();
+  }
 
   std::string Describe() const override {
     return absl::StrCat("module ", *module_.label());
@@ -120,6 +141,7 @@ class Module::Running final : public ErrorContext {
   std::shared_ptr<const std::string> module() const override {
     return module_.label();
   }
+  const Module& called() const { return module_; }
   const TensorList& inputs() const { return inputs_; }
   bool is_outermost() const {
     for (const ErrorContext* context = around(); context != nullptr;
@@ -132,7 +154,15 @@ class Module::Running final : public ErrorContext {
  private:
   const Module& module_;
   const TensorList& inputs_;
+  std::shared_ptr<ForwardWatcher> watcher_;
 };
+
+const Module* Module::Innermost() {
+  const ErrorContext* const context =
+      ErrorContext::Innermost(ErrorContext::Kind::kModule);
+  if (context == nullptr) return nullptr;
+  return &static_cast<const Running*>(context)->called();
+}
 
 TensorSpan Module::OutermostInputs() {
   const ErrorContext* outermost = nullptr;
@@ -183,13 +213,16 @@ TensorList Module::Call(TensorList inputs) {
 
 Tensor Module::Forward(const Tensor& input) {
   TensorList outputs = Call({input});
-  CH_CHECK_EQ(outputs.size(), 1u) << type_name() << " " << FullName();
+  CH_CHECK(outputs.size() == 1)
+      << "Forward of " << *label() << ": its ForwardImpl gives "
+      << outputs.size() << " outputs, and Forward returns the one of a module "
+      << "that gives one; use Call, which returns them all";
   return std::move(outputs[0]);
 }
 
 std::string Module::FullName() const {
-  return parent_ == nullptr ? std::string()
-                            : Join(parent_->FullName(), name_in_parent_);
+  return parent() == nullptr ? std::string()
+                             : Join(parent()->FullName(), name_in_parent_);
 }
 
 std::vector<NamedModule> Module::NamedModules() {
@@ -271,6 +304,22 @@ void Module::RemoveHook(int id) {
   remove(post_hooks_);
 }
 
+void Module::AddForwardWrapper(ForwardWrapper wrapper) {
+  if (forward_wrapper_ == nullptr) {
+    forward_wrapper_ = std::move(wrapper);
+    return;
+  }
+  // Shared: a recomputation keeps the function that it runs again.
+  forward_wrapper_ = [inner = std::make_shared<const ForwardWrapper>(
+                          std::move(forward_wrapper_)),
+                      outer = std::move(wrapper)](
+                         TensorSpan inputs, const ForwardFunction& forward) {
+    return outer(inputs, [inner, forward](TensorSpan in) {
+      return (*inner)(in, forward);
+    });
+  };
+}
+
 Attachment* Module::attachment(const std::string& key) const {
   const auto found = attachments_.find(key);
   return found == attachments_.end() ? nullptr : found->second.get();
@@ -293,9 +342,12 @@ void Module::Attach(const std::string& key,
 }
 
 void Module::RegisterModule(std::string name, Module& module) {
-  CH_CHECK(!name.empty()) << "a child of " << type_name() << " has no name";
-  for (const auto& [taken, ignored] : children_) {
-    CH_CHECK(taken != name) << "two children are named " << name;
+  CH_CHECK(!name.empty()) << "a child of module " << *label() << " has no name";
+  for (const auto& [taken, child] : children_) {
+    CH_CHECK(taken != name)
+        << "module " << *label() << " has two children named \"" << name
+        << "\", of the types " << child->type_name() << " and "
+        << module.type_name() << "; give each child a name of its own";
   }
   for (const NamedModule& below : module.NamedModules()) {
     CH_CHECK(below.module != this)
@@ -307,8 +359,8 @@ void Module::RegisterModule(std::string name, Module& module) {
         << ": modules are a tree, without a way back";
   }
   ForgetNames(module);
-  if (module.parent_ == nullptr) {
-    module.parent_ = this;
+  if (module.parent() == nullptr) {
+    module.parent_ = OwnLife();
     module.name_in_parent_ = name;
     module.ForgetLabels();
   }
@@ -316,13 +368,15 @@ void Module::RegisterModule(std::string name, Module& module) {
 }
 
 void Module::CheckFree(const std::string& name) const {
-  CH_CHECK(!name.empty()) << "a parameter or buffer of " << type_name()
+  CH_CHECK(!name.empty()) << "a parameter or buffer of module " << *label()
                           << " has no name";
   const auto is_it = [&](const auto& entry) { return entry.first == name; };
   CH_CHECK(std::none_of(parameters_.begin(), parameters_.end(), is_it))
-      << "two parameters are named " << name;
+      << "module " << *label() << " has a parameter named \"" << name
+      << "\" already; give each parameter and buffer a name of its own";
   CH_CHECK(std::none_of(buffers_.begin(), buffers_.end(), is_it))
-      << "a buffer is named " << name << " already";
+      << "module " << *label() << " has a buffer named \"" << name
+      << "\" already; give each parameter and buffer a name of its own";
 }
 
 void Module::RegisterParameter(std::string name,

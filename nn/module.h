@@ -36,6 +36,26 @@ class Attachment {
   virtual bool splits_batch() const { return false; }
 };
 
+/// What outlives a module, for those that refer to it.
+struct ModuleLife {
+  Module* module = nullptr;  ///< Null once the module is destroyed.
+  /// Module::label, as of the last call of Module::life.
+  std::shared_ptr<const std::string> label = nullptr;
+};
+
+/// Receives the begin and the end of each forward of the modules that it is set
+/// on (Module::set_forward_watcher), but for those that recomputation runs
+/// again.
+class ForwardWatcher {
+ public:
+  virtual ~ForwardWatcher() = default;
+
+  virtual void ForwardBegins(const Module& module) = 0;
+  /// Outermost forwards end last; their inputs are still there
+  /// (Module::OutermostInputs).
+  virtual void ForwardEnds() = 0;
+};
+
 struct NamedParameter {
   std::string name;
   Parameter* parameter;
@@ -90,6 +110,9 @@ class Module {
   /// For messages: "layers.0.mlp (LlamaMlp)"; of the root its type.
   const std::shared_ptr<const std::string>& label() const;
 
+  /// Returns what reports whether this module is still there.
+  std::shared_ptr<const ModuleLife> life();
+
   /// Not nullopt: its own forward, as it is set now, draws random numbers for a
   /// row by where in the batch the row lies (dropout, while training), and they
   /// follow from this number, which is the same on all ranks.
@@ -100,9 +123,15 @@ class Module {
   /// The inputs of the outermost module that runs on the calling thread; empty
   /// outside of modules.
   static TensorSpan OutermostInputs();
+  /// Returns the innermost module that runs on the calling thread; null outside
+  /// of modules.
+  static const Module* Innermost();
 
-  /// The module that registered this one first; null for the root of a tree.
-  Module* parent() const { return parent_; }
+  /// The module that registered this one first; null for the root of a tree,
+  /// and once that module is destroyed.
+  Module* parent() const {
+    return parent_ == nullptr ? nullptr : parent_->module;
+  }
   const std::vector<std::pair<std::string, Module*>>& children() const {
     return children_;
   }
@@ -154,10 +183,16 @@ class Module {
   int AddPostHook(PostHook hook, bool first = false);
   void RemoveHook(int id);
 
-  /// From now on `wrapper` runs in the place of ForwardImpl, between the hooks,
-  /// and gets it as `forward`. Null takes it away.
-  void set_forward_wrapper(ForwardWrapper wrapper) {
-    forward_wrapper_ = std::move(wrapper);
+  /// From now on `wrapper` runs in the place of what ran there so far, between
+  /// the hooks, and gets that as `forward`: ForwardImpl at first.
+  void AddForwardWrapper(ForwardWrapper wrapper);
+
+  /// Null takes it away.
+  void set_forward_watcher(std::shared_ptr<ForwardWatcher> watcher) {
+    forward_watcher_ = std::move(watcher);
+  }
+  const std::shared_ptr<ForwardWatcher>& forward_watcher() const {
+    return forward_watcher_;
   }
 
   /// The runtime state under `key` ("fsdp"); null if none.
@@ -224,7 +259,10 @@ class Module {
   /// Checks that it is none of the names of parameters and buffers.
   void CheckFree(const std::string& name) const;
 
-  Module* parent_ = nullptr;
+  /// Without a label yet.
+  const std::shared_ptr<ModuleLife>& OwnLife();
+
+  std::shared_ptr<const ModuleLife> parent_;  ///< Null until registered.
   std::string name_in_parent_;
   std::vector<std::pair<std::string, Module*>> children_;
   std::vector<std::pair<std::string, std::shared_ptr<Parameter>>> parameters_;
@@ -234,8 +272,10 @@ class Module {
   HookList<PreHook> pre_hooks_;
   HookList<PostHook> post_hooks_;
   ForwardWrapper forward_wrapper_;
+  std::shared_ptr<ForwardWatcher> forward_watcher_;
   int next_hook_id_ = 0;
   mutable std::shared_ptr<const std::string> label_;  ///< Null until asked for.
+  std::shared_ptr<ModuleLife> life_;                  ///< Null until asked for.
   std::map<std::string, std::shared_ptr<Attachment>> attachments_;
 };
 

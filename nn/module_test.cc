@@ -198,7 +198,59 @@ TEST(ModuleDeathTest, NamesAreUnique) {
     Scale first_{1};
     Scale second_{1};
   };
-  EXPECT_DEATH(Twice(), HasSubstr("two children are named a"));
+  EXPECT_DEATH(Twice(),
+               "module Twice has two children named \"a\", of the types "
+               "Scale and Scale");
+}
+
+// Takes or gives other numbers of tensors than its caller does.
+class Indexes final : public Module {
+ public:
+  Indexes(size_t input, size_t outputs) : input_(input), outputs_(outputs) {}
+  const char* type_name() const override { return "Indexes"; }
+
+ protected:
+  TensorList ForwardImpl(TensorSpan inputs) override {
+    return TensorList(outputs_, inputs[input_]);
+  }
+
+ private:
+  const size_t input_;
+  const size_t outputs_;
+};
+
+class Calls final : public Module {
+ public:
+  explicit Calls(Module& inner) : inner_(inner) {
+    RegisterModule("inner", inner);
+  }
+  const char* type_name() const override { return "Calls"; }
+
+ protected:
+  TensorList ForwardImpl(TensorSpan inputs) override {
+    return {inner_.Forward(inputs[0])};
+  }
+
+ private:
+  Module& inner_;
+};
+
+TEST(ModuleDeathTest, NamesTheModulesAndTheCountsOfAWrongIndex) {
+  const Tensor x = Ones({2});
+  Indexes takes_two(1, 1);
+  Calls parent(takes_two);
+  EXPECT_DEATH(parent.Forward(x),
+               "tensor \\[1\\] of a list of 1 tensor, in module Calls > module "
+               "inner \\(Indexes\\)");
+  EXPECT_DEATH(parent.Call({}),
+               "\\[0\\] of a list of 0 tensors, in module Calls;");
+  Indexes gives_two(0, 2);
+  Calls of_pair(gives_two);
+  EXPECT_DEATH(
+      of_pair.Forward(x),
+      "Forward of inner \\(Indexes\\): its ForwardImpl gives 2 outputs.*"
+      "use Call");
+  EXPECT_DEATH(gives_two.Call({x})[2], "\\[2\\] of a list of 2 tensors");
 }
 
 /// Makes what it has in the lines that declare it.
@@ -333,6 +385,23 @@ TEST(ModuleTest, RefusesToBeBelowItself) {
                "it as \"b.c\"");
 }
 
+TEST(ModuleTest, APartThatOutlivesItsParentIsARoot) {
+  AsksForNames part;
+  {
+    Open first;
+    Open root;
+    root.RegisterModule("first", first);
+    first.RegisterModule("part", part);
+    EXPECT_EQ(part.FullName(), "first.part");
+  }
+  EXPECT_EQ(part.parent(), nullptr);
+  EXPECT_EQ(part.FullName(), "");
+  ASSERT_TRUE(part.Materialize({.seed = 1}).ok());
+  Open second;
+  second.RegisterModule("other", part);
+  EXPECT_EQ(*part.label(), "other (AsksForNames)");
+}
+
 TEST(ModuleTest, TrainingReachesAllBelow) {
   Root root;
   EXPECT_TRUE(root.pair().first().training());
@@ -383,7 +452,7 @@ TEST(ModuleDeathTest, BuffersAndParametersShareNames) {
     [[maybe_unused]] Buffer& buffer_ = MakeBuffer("a", {1}, {});
     [[maybe_unused]] Parameter& weight_ = MakeParameter("a", {1}, {});
   };
-  EXPECT_DEATH(Twice(), HasSubstr("a buffer is named a already"));
+  EXPECT_DEATH(Twice(), "module Twice has a buffer named \"a\" already");
 }
 
 TEST(ParameterTest, HasTwoFaces) {

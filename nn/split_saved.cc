@@ -155,8 +155,8 @@ absl::Status SplitSavedActivations(Module& module, const DeviceMesh& mesh) {
                            "CheckpointOptions::split_inputs_over"));
   }
   module.Attach(kSplitSavedKey, std::make_shared<Attachment>());
-  module.set_forward_wrapper([mesh](TensorSpan inputs,
-                                    const Module::ForwardFunction& forward) {
+  module.AddForwardWrapper([mesh](TensorSpan inputs,
+                                  const Module::ForwardFunction& forward) {
     RankContext& context = RankContext::Current();
     if (!context.grad_enabled() || context.saved_tensor_store() != nullptr) {
       return forward(inputs);

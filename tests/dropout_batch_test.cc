@@ -4,6 +4,7 @@
 // what one device drops that has the whole batch: on any mesh, of uneven and
 // empty parts, in micro-batches, recomputed, beside tensor parallelism.
 
+#include <algorithm>
 #include <cmath>
 #include <cstdint>
 #include <functional>
@@ -106,7 +107,7 @@ absl::StatusOr<double> StepOf(Net& model, const Tensor& rows) {
   return FullTensor(loss).ToVector<double>()[0];
 }
 
-absl::StatusOr<Values> GradientsOf(Net& model) {
+absl::StatusOr<Values> GradientsOf(nn::Module& model) {
   Values values;
   for (nn::Parameter* p : model.Parameters()) {
     values.push_back(FullTensor(p->grad()).ToVector<float>());
@@ -227,6 +228,118 @@ INSTANTIATE_TEST_SUITE_P(
              false,
              2}),
     [](const auto& info) { return info.param.name; });
+
+// A block that each row takes or leaves, as by a gate, and that draws several
+// times in a forward by one Dropout. It is not called where no row takes it.
+class Gated final : public nn::Module {
+ public:
+  explicit Gated(int calls) : calls_(calls) {}
+  const char* type_name() const override { return "Gated"; }
+
+ protected:
+  TensorList ForwardImpl(TensorSpan inputs) override {
+    Tensor y = inputs[0];
+    for (int call = 0; call < calls_; ++call) {
+      y = drop_.Forward(linear_.Forward(y));
+    }
+    return {y};
+  }
+
+ private:
+  const int calls_;
+  nn::Linear& linear_ = Make<nn::Linear>("linear", 5, 5);
+  nn::Dropout& drop_ = Make<nn::Dropout>("drop", 0.5);
+};
+
+constexpr int kBlocks = 2;
+
+class GatedNet final : public nn::Module {
+ public:
+  explicit GatedNet(uint64_t seed) : seed_(seed) {
+    for (int b = 0; b < kBlocks; ++b) {
+      blocks_.push_back(
+          &Make<Gated>("blocks." + std::to_string(b), Hash(b) % 3 + 1));
+    }
+  }
+  const char* type_name() const override { return "GatedNet"; }
+  Gated& block(int b) { return *blocks_[static_cast<size_t>(b)]; }
+  /// Of the forwards to come.
+  void set_first_row(int64_t first) { first_row_ = first; }
+
+ protected:
+  TensorList ForwardImpl(TensorSpan inputs) override {
+    Tensor x = inputs[0];
+    for (int b = 0; b < kBlocks; ++b) {
+      std::vector<float> takes;
+      for (int64_t row = 0; row < inputs[0].size(0); ++row) {
+        takes.push_back(Hash(kBlocks + b + kBlocks * (first_row_ + row)) % 2);
+      }
+      if (std::find(takes.begin(), takes.end(), 1.0f) == takes.end()) continue;
+      const Tensor gate = FromValues<float>({inputs[0].size(0), 1, 1},
+                                            absl::MakeConstSpan(takes));
+      x = x + gate * block(b).Forward(x);
+    }
+    return {out_.Forward(x)};
+  }
+
+ private:
+  uint64_t Hash(int64_t i) const {
+    return ((seed_ + 1) * 0x9e3779b97f4a7c15u *
+            (2 * static_cast<uint64_t>(i) + 1)) >>
+           33;
+  }
+
+  const uint64_t seed_;
+  std::vector<Gated*> blocks_;
+  nn::Linear& out_ = Make<nn::Linear>("out", 5, 2);
+  int64_t first_row_ = 0;
+};
+
+// Whichever blocks a rank leaves out, however often one draws in a forward and
+// however the batch is cut.
+TEST(DropoutBatchLawTest, SkippedAndRepeatedCallsDropAsOnOneDevice) {
+  for (uint64_t seed = 0; seed < 6; ++seed) {
+    GatedNet one(seed);
+    ASSERT_TRUE(one.Materialize({.seed = 5}).ok());
+    nn::SetDropoutStep(one, 11, seed);
+    ASSERT_TRUE(Backward(Sum(Square(one.Forward(Rows(0, kAllRows))))).ok());
+    Values expected;
+    for (nn::Parameter* p : one.Parameters()) {
+      expected.push_back(p->grad().defined() ? p->grad().ToVector<float>()
+                                             : std::vector<float>());
+    }
+    const int ranks = 2 + static_cast<int>(seed % 2);
+    OnMesh({{"fsdp", ranks}}, [&](const DeviceMesh& mesh) -> absl::Status {
+      GatedNet model(seed);
+      const fsdp::FullyShardOptions options = {
+          .reduction = {.divide_factor = 1}};
+      for (int b = 0; b < kBlocks; ++b) {
+        CH_RETURN_IF_ERROR(fsdp::FullyShard(model.block(b), mesh, options));
+      }
+      CH_RETURN_IF_ERROR(fsdp::FullyShard(model, mesh, options));
+      CH_RETURN_IF_ERROR(fsdp::Configure(model, [](fsdp::Settings& settings) {
+        settings.reduce_unused_params = true;
+      }));
+      CH_RETURN_IF_ERROR(model.Materialize({.seed = 5}));
+      nn::SetDropoutStep(model, 11, seed);
+      // One row at a time, in turn.
+      for (int64_t first = 0; first < kAllRows; first += ranks) {
+        const int64_t begin =
+            std::min<int64_t>(kAllRows, first + *mesh.index(0));
+        const int64_t end = std::min<int64_t>(kAllRows, begin + 1);
+        model.set_first_row(begin);
+        CH_RETURN_IF_ERROR(
+            Backward(Sum(Square(model.Forward(Rows(begin, end))))));
+      }
+      CH_ASSIGN_OR_RETURN(Values gradients, GradientsOf(model));
+      for (size_t i = 0; i < gradients.size(); ++i) {
+        if (expected[i].empty()) gradients[i].clear();
+      }
+      ExpectNear(gradients, expected, kRoundings);
+      return absl::OkStatus();
+    });
+  }
+}
 
 // Whoever splits the batch in another way says which rows a forward has.
 TEST(DropoutBatchScopeTest, HoldsInsteadOfWhatShardingTells) {
