@@ -355,8 +355,7 @@ absl::Status Trainer::CheckWeights(const std::string& place) {
     AddInPlace(squares,
                Sum(Square(ToDType(LocalTensor(parameter->data()), kFloat64))));
   }
-  CH_ASSIGN_OR_RETURN(const bool finite,
-                      nn::SumIsFinite(squares, {&mesh_, 1}, "weights"));
+  CH_ASSIGN_OR_RETURN(const bool finite, nn::SumIsFinite(squares, "weights"));
   if (finite) return absl::OkStatus();
   return absl::OutOfRangeError(
       absl::StrCat("the last step made weights that are not finite; ", place,

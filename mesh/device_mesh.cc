@@ -2,6 +2,7 @@
 #include "crosshatch/mesh/device_mesh.h"
 
 #include <algorithm>
+#include <set>
 #include <utility>
 
 #include "absl/status/status.h"
@@ -9,6 +10,8 @@
 #include "absl/strings/str_join.h"
 #include "crosshatch/base/check.h"
 #include "crosshatch/base/status_macros.h"
+#include "crosshatch/mesh/root_communicators.h"
+#include "crosshatch/tensor/rank_context.h"
 
 namespace crosshatch {
 
@@ -33,6 +36,58 @@ struct DeviceMesh::Impl {
   MeshLayout layout;
   std::optional<MeshCoordinate> coordinate;
 };
+
+namespace {
+
+// Its address is the key of the rank's slot.
+constexpr char kKey = 0;
+
+// The root meshes that a rank is on.
+struct Roots final : RankContext::Extension {
+  struct Root {
+    std::weak_ptr<const void> in_use;
+    World* world;  // Outlives what is in use.
+    MeshLayout layout;
+  };
+  std::vector<Root> roots;
+};
+
+std::vector<Roots::Root>& RootsOf(RankContext& context) {
+  std::unique_ptr<RankContext::Extension>& slot = context.extension(&kKey);
+  if (slot == nullptr) slot = std::make_unique<Roots>();
+  return static_cast<Roots&>(*slot).roots;
+}
+
+void AddRoot(World& world, std::weak_ptr<const void> in_use,
+             const MeshLayout& layout) {
+  const MeshLayout root = layout.is_root() ? layout : layout.root();
+  if (!root.Contains(world.rank())) return;
+  RootsOf(world.context()).push_back({std::move(in_use), &world, root});
+}
+
+}  // namespace
+
+absl::StatusOr<std::vector<Communicator*>> RootCommunicators() {
+  RankContext& context = RankContext::Current();
+  std::vector<Roots::Root>& roots = RootsOf(context);
+  std::erase_if(roots, [](const Roots::Root& r) { return r.in_use.expired(); });
+  std::vector<Communicator*> communicators;
+  std::set<std::vector<int>> seen;
+  for (const Roots::Root& root : roots) {
+    const std::vector<int> ranks(root.layout.ranks().begin(),
+                                 root.layout.ranks().end());
+    std::vector<int> sorted = ranks;
+    std::sort(sorted.begin(), sorted.end());
+    if (!seen.insert(std::move(sorted)).second) continue;
+    // That of DeviceMesh::communicator for all axes.
+    CH_ASSIGN_OR_RETURN(
+        const std::shared_ptr<Communicator> communicator,
+        root.world->Group(absl::StrJoin(root.layout.axis_names(), ","), ranks,
+                          context.current_stream().name()));
+    communicators.push_back(communicator.get());
+  }
+  return communicators;
+}
 
 DeviceMesh::DeviceMesh(std::shared_ptr<Shared> shared, MeshLayout layout) {
   const int rank = shared->world.rank();
@@ -233,8 +288,9 @@ absl::StatusOr<DeviceMesh> InitDeviceMesh(World& world,
                               : std::vector<int>());
   }
   CH_RETURN_IF_ERROR(world.Divide(*side_channel, groups));
-  return DeviceMesh(std::make_shared<DeviceMesh::Shared>(world),
-                    *std::move(layout));
+  auto shared = std::make_shared<DeviceMesh::Shared>(world);
+  AddRoot(world, shared, *layout);
+  return DeviceMesh(std::move(shared), *std::move(layout));
 }
 
 absl::StatusOr<DeviceMesh> InitDeviceMesh(World& world,
@@ -272,6 +328,7 @@ absl::StatusOr<DeviceMesh> DeviceMeshFromCommunicators(
                                      communicators[axis]->world_ranks(),
                                      stream_name, communicators[axis]});
   }
+  AddRoot(world, shared, *layout);
   return DeviceMesh(std::move(shared), *std::move(layout));
 }
 

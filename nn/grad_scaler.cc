@@ -17,14 +17,14 @@
 namespace crosshatch::nn {
 namespace {
 
-// Whether any rank holds a gradient that is not finite. The whole job is asked,
-// not each gradient's mesh: a rank outside of it must not step either.
+// Whether any rank holds a gradient that is not finite. Ranks of the whole job
+// take part, not those of each gradient's mesh: a rank outside of it must not
+// step either, and one without a distributed parameter has none to follow.
 absl::StatusOr<bool> AnyOverflow(const LocalGrads& local) {
   const Tensor sum = Zeros({1}, kFloat64);
   VisitAllRuns(local.grads,
                [&](const Tensor& run) { AddSquares(run, sum, 0); });
-  CH_ASSIGN_OR_RETURN(const bool finite,
-                      SumIsFinite(sum, local.meshes, "found_inf"));
+  CH_ASSIGN_OR_RETURN(const bool finite, SumIsFinite(sum, "found_inf"));
   return !finite;
 }
 

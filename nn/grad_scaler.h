@@ -42,9 +42,9 @@ struct GradScalerState {
 };
 
 /// All ranks call the same, in the same order, and come to the same scale and
-/// the same steps: whether a gradient overflowed is asked of all ranks of the
-/// job that the trained parameters' meshes are part of, also of those that hold
-/// no part of the one that did, or no gradient at all.
+/// the same steps: whether a gradient overflowed is reduced over all ranks of
+/// the root meshes in use (InitDeviceMesh), whatever their optimizers hold:
+/// shards, plain or frozen parameters, or none, as on a pipeline stage.
 /// \threadsafety the rank's thread only.
 class GradScaler final : public Stateful {
  public:

@@ -162,6 +162,59 @@ TEST(GradScalerTest, ARankWithoutGradientsHearsOfAnOverflow) {
   }
 }
 
+// What the optimizer of a pipeline's second stage holds.
+enum class Stage { kShards, kPlain, kFrozen, kPlainAndFrozen, kNothing };
+
+TEST(GradScalerTest, StagesMayHoldNothingThatIsDistributed) {
+  for (const Stage stage : {Stage::kShards, Stage::kPlain, Stage::kFrozen,
+                            Stage::kPlainAndFrozen, Stage::kNothing}) {
+    OnMesh({{"pp", 2}, {"fsdp", 2}},
+           [stage](const DeviceMesh& mesh) -> absl::Status {
+             CH_ASSIGN_OR_RETURN(const DeviceMesh fsdp, mesh.Slice("fsdp"));
+             const auto shard = [&](float value) {
+               return MakeDTensor(
+                   Values({value}), fsdp,
+                   Layout::Replicated(fsdp.layout(), 1).WithShard(0, 0), {2});
+             };
+             const bool second = mesh.coordinate()->at(0) == 1;
+             const auto of_shards = Ready("sharded", shard(1));
+             const auto plain = Ready("plain", Values({1}));
+             const auto frozen = Ready("frozen", shard(1));
+             frozen->set_requires_grad(false);
+             std::vector<Parameter*> held;
+             if (!second || stage == Stage::kShards) {
+               held.push_back(of_shards.get());
+             } else {
+               if (stage == Stage::kPlain || stage == Stage::kPlainAndFrozen) {
+                 held.push_back(plain.get());
+               }
+               if (stage == Stage::kFrozen || stage == Stage::kPlainAndFrozen) {
+                 held.push_back(frozen.get());
+               }
+             }
+             AdamW optimizer(held, {});
+             GradScaler scaler;
+             const int rank = mesh.world().rank();
+             for (int bad_rank = -1; bad_rank < 4; ++bad_rank) {
+               const float value = rank == bad_rank ? kInfinity : 1.0f;
+               of_shards->set_grad(shard(value));
+               plain->set_grad(Values({value}));
+               const bool overflows =
+                   bad_rank >= 0 &&
+                   (bad_rank < 2 ||
+                    (stage != Stage::kFrozen && stage != Stage::kNothing));
+               const double scale = scaler.scale();
+               CH_ASSIGN_OR_RETURN(const bool stepped, scaler.Step(optimizer));
+               CH_EXPECT_EQ(stepped, !overflows)
+                   << static_cast<int>(stage) << ", " << bad_rank;
+               CH_RETURN_IF_ERROR(scaler.Update());
+               CH_EXPECT_EQ(scaler.scale(), overflows ? scale / 2 : scale);
+             }
+             return absl::OkStatus();
+           });
+  }
+}
+
 TEST(GradScalerTest, IsAState) {
   const auto p = Ready("p", Values({1}));
   AdamW optimizer({p.get()}, {});

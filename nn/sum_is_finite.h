@@ -5,24 +5,20 @@
 #include <string>
 
 #include "absl/status/statusor.h"
-#include "absl/types/span.h"
-#include "crosshatch/mesh/device_mesh.h"
 #include "crosshatch/tensor/tensor.h"
 
 namespace crosshatch::nn {
 
-/// Whether the sum of all ranks' `sum` is finite, the same on every rank: of
-/// squares in float64, which do not overflow by themselves, it is if all
-/// elements are. Called by all ranks of the roots of `meshes`: a rank outside
-/// of a mesh, but of its root, is told too. Waits for the current stream once;
-/// true on a dry run.
+/// Returns whether the sum of all ranks' `sum` is finite, the same on every
+/// rank: of squares in float64, which do not overflow by themselves, it is if
+/// all elements are. Called by all ranks of the root meshes in use
+/// (RootCommunicators), whatever a rank holds on them. Waits for the current
+/// stream once; true on a dry run.
 ///
 /// \param sum one float64, written to.
 /// \param label of the all-reduces.
 /// \error the rank's first error, if a collective failed.
-absl::StatusOr<bool> SumIsFinite(const Tensor& sum,
-                                 absl::Span<const DeviceMesh> meshes,
-                                 const std::string& label);
+absl::StatusOr<bool> SumIsFinite(const Tensor& sum, const std::string& label);
 
 }  // namespace crosshatch::nn
 
