@@ -26,18 +26,18 @@
 namespace crosshatch::nn {
 namespace {
 
-absl::Status NotFinite(const std::vector<LocalGrad>& grads, double norm) {
-  const std::string start =
-      absl::StrCat("the norm of the gradients is ", norm, ": ");
+// \param start what is not finite.
+absl::Status NotFinite(const std::vector<LocalGrad>& grads,
+                       const std::string& start) {
   for (const LocalGrad& grad : grads) {
     for (double value : grad.local.ToVector<double>()) {
       if (std::isfinite(value)) continue;
       return absl::InvalidArgumentError(absl::StrCat(
-          start, "that of ", grad.parameter->name(), " holds ", value));
+          start, ": that of ", grad.parameter->name(), " holds ", value));
     }
   }
   return absl::InvalidArgumentError(
-      absl::StrCat(start, "another rank holds the part that is not finite"));
+      absl::StrCat(start, ": another rank holds the part that is not finite"));
 }
 
 /// parts[slot] takes in what `run` brings to the norm: a sum of powers, or for
@@ -97,22 +97,28 @@ bool IsSlice(const DeviceMesh& mesh) {
 // some of its tensors, and other tensors (of other experts) in place of others,
 // so each of its parameters has a part. It has one without a gradient too:
 // other ranks may have one, and parts of all ranks are compared by their place.
+// After its parts each mesh has a slot for what counts not: copies that other
+// ranks own, and plain gradients, of which it shows that one is not finite.
 class Slots {
  public:
   explicit Slots(const LocalGrads& local) {
     for (size_t m = 0; m < local.meshes.size(); ++m) {
-      begins_.push_back(begins_.back() + (IsSlice(local.meshes[m])
-                                              ? local.num_parameters[m]
-                                              : 1));
+      begins_.push_back(
+          begins_.back() +
+          (IsSlice(local.meshes[m]) ? local.num_parameters[m] : 1) + 1);
     }
   }
 
   int size() const { return begins_.back() + 1; }
   int begin(size_t mesh) const { return begins_[mesh]; }
-  int count(size_t mesh) const { return begins_[mesh + 1] - begins_[mesh]; }
+  /// Of the parts.
+  int count(size_t mesh) const { return uncounted(mesh) - begins_[mesh]; }
+  int uncounted(size_t mesh) const { return begins_[mesh + 1] - 1; }
+  int plain() const { return begins_.back(); }
   int Of(const LocalGrad& grad) const {
-    if (grad.mesh < 0) return begins_.back();
+    if (grad.mesh < 0) return plain();
     const auto mesh = static_cast<size_t>(grad.mesh);
+    if (!grad.owned) return uncounted(mesh);
     return begin(mesh) + (count(mesh) == 1 ? 0 : grad.place);
   }
 
@@ -136,6 +142,7 @@ class Slices {
       for (int i = 0; i < slots.count(m); ++i) {
         found->slots.push_back(static_cast<size_t>(slots.begin(m) + i));
       }
+      found->uncounted.push_back(static_cast<size_t>(slots.uncounted(m)));
     }
   }
 
@@ -168,6 +175,11 @@ class Slices {
         }
         values[slot] = JoinSlices(of_ranks, norm_type);
       }
+      for (const size_t slot : root.uncounted) {
+        for (size_t at = slot; at < all.size(); at += values.size()) {
+          if (!std::isfinite(all[at])) values[slot] = all[at];
+        }
+      }
     }
   }
 
@@ -175,6 +187,7 @@ class Slices {
   struct Root {
     DeviceMesh mesh;
     std::vector<size_t> slots = {};
+    std::vector<size_t> uncounted = {};
     Tensor parts = {};  // [ranks, slots of all meshes]
   };
   std::vector<Root> roots_;
@@ -187,11 +200,20 @@ absl::StatusOr<double> NormOf(const LocalGrads& local, double norm_type) {
   VisitRuns(
       local.grads,
       [&](const LocalGrad& a, const LocalGrad& b) {
-        return slots.Of(a) == slots.Of(b) && a.owned == b.owned;
+        return slots.Of(a) == slots.Of(b);
       },
       [&](const LocalGrad& first, const Tensor& run) {
-        if (first.owned) AddPart(run, norm_type, parts, slots.Of(first));
+        AddPart(run, norm_type, parts, slots.Of(first));
       });
+  const auto part_at = [&](int slot) {
+    return MakeView(parts.storage(), slot, {}, {}, kFloat64);
+  };
+  const bool any_plain =
+      std::any_of(local.grads.begin(), local.grads.end(),
+                  [](const LocalGrad& grad) { return grad.mesh < 0; });
+  for (size_t m = 0; any_plain && m < local.meshes.size(); ++m) {
+    AddInPlace(part_at(slots.uncounted(m)), part_at(slots.plain()), 0);
+  }
 
   Stream& stream = context.current_stream();
   for (size_t m = 0; m < local.meshes.size(); ++m) {
@@ -200,7 +222,7 @@ absl::StatusOr<double> NormOf(const LocalGrads& local, double norm_type) {
                                 ? nullptr
                                 : parts.data<double>() + slots.begin(m);
     CH_RETURN_IF_ERROR(
-        AllReduce(*comm, of_mesh, slots.count(m), kFloat64,
+        AllReduce(*comm, of_mesh, slots.count(m) + 1, kFloat64,
                   std::isinf(norm_type) ? ReduceOp::kMax : ReduceOp::kSum,
                   stream, "clip_grad_norm"));
   }
@@ -212,9 +234,24 @@ absl::StatusOr<double> NormOf(const LocalGrads& local, double norm_type) {
   CH_RETURN_IF_ERROR(context.status());
   slices.AddTo(values, norm_type);
   CH_RETURN_IF_ERROR(context.status());
-  if (std::isinf(norm_type)) return Largest(values);
-  const double sum = std::accumulate(values.begin(), values.end(), 0.0);
-  return norm_type == 2 ? std::sqrt(sum) : std::pow(sum, 1 / norm_type);
+  bool is_uncounted_finite = true;
+  for (size_t m = 0; m < local.meshes.size(); ++m) {
+    double& uncounted = values[static_cast<size_t>(slots.uncounted(m))];
+    is_uncounted_finite = is_uncounted_finite && std::isfinite(uncounted);
+    uncounted = 0;
+  }
+  const auto norm_of = [&] {
+    if (std::isinf(norm_type)) return Largest(values);
+    const double sum = std::accumulate(values.begin(), values.end(), 0.0);
+    return norm_type == 2 ? std::sqrt(sum) : std::pow(sum, 1 / norm_type);
+  };
+  const double norm = norm_of();
+  if (is_uncounted_finite || !std::isfinite(norm)) return norm;
+  return NotFinite(
+      local.grads,
+      absl::StrCat("ranks differ in a gradient: its norm is ", norm,
+                   " on this rank, and a replica of it is "
+                   "not finite"));
 }
 
 // As torch.nn.utils.clip_grad_norm_ has it.
@@ -263,7 +300,10 @@ absl::StatusOr<float> ClipGradNorm(absl::Span<Parameter* const> parameters,
                       CollectLocalGrads(parameters, "clip"));
   CH_ASSIGN_OR_RETURN(const double norm, NormOf(local, options.norm_type));
   if (!std::isfinite(norm)) {
-    if (options.error_if_nonfinite) return NotFinite(local.grads, norm);
+    if (options.error_if_nonfinite) {
+      return NotFinite(local.grads,
+                       absl::StrCat("the norm of the gradients is ", norm));
+    }
     return static_cast<float>(norm);
   }
   ScaleTo(max_norm, norm, local.grads);

@@ -43,7 +43,8 @@ struct ClipGradNormOptions {
 /// \error the rank's first error, if a collective failed, as where ranks have
 ///     other numbers of parameters on slices; kFailedPrecondition for a
 ///     gradient that holds partial sums; kInvalidArgument for a norm type that
-///     is not above 0.
+///     is not above 0. Also kInvalidArgument, on all ranks, if a replica of a
+///     gradient is not finite and the one that counts is: replicas differ then.
 absl::StatusOr<double> GradNorm(absl::Span<Parameter* const> parameters,
                                 double norm_type = 2.0);
 

@@ -368,6 +368,58 @@ TEST(ClipGradNormTest, ARankHearsOfAnothersNan) {
   });
 }
 
+// Whichever rank holds it, of a part that counts or of a replica that does not.
+TEST(ClipGradNormTest, WhatIsNotFiniteOnOneRankIsAnErrorOnAll) {
+  constexpr double kInfinity = std::numeric_limits<double>::infinity();
+  const Shape sizes = {3};
+  OnMesh({{"fsdp", 2}, {"tp", 2}}, [&](const DeviceMesh& mesh) -> absl::Status {
+    CH_ASSIGN_OR_RETURN(const DeviceMesh tp, mesh.Slice("tp"));
+    const Layout whole = Layout::Replicated(mesh.layout(), 1);
+    const Layout on_slice = Layout::Replicated(tp.layout(), 1);
+    const auto all_forms = [&] {
+      return std::vector<Tensor>{
+          Sharded(mesh, whole, sizes, 0),
+          Sharded(mesh, whole.WithShard(0, 0), sizes, 1),
+          Sharded(mesh, whole.WithShard(1, 0), sizes, 2),
+          Sharded(tp, on_slice, sizes, 3),
+          Sharded(tp, on_slice.WithShard(0, 0), sizes, 4),
+          Plain(sizes, 5),
+      };
+    };
+    for (size_t form = 0; form < all_forms().size(); ++form) {
+      for (int bad_rank = 0; bad_rank < mesh.size(); ++bad_rank) {
+        for (const float bad : {std::numeric_limits<float>::quiet_NaN(),
+                                std::numeric_limits<float>::infinity()}) {
+          for (const double type : {1.0, 2.0, 3.0, kInfinity}) {
+            const std::vector<Tensor> grads = all_forms();
+            if (mesh.world().rank() == bad_rank) {
+              const Tensor local = LocalTensor(grads[form]);
+              // The first one is there on each rank.
+              local.data<float>()[0] = bad;
+            }
+            std::vector<std::unique_ptr<Parameter>> owners;
+            std::vector<Parameter*> all;
+            for (size_t i = 0; i < grads.size(); ++i) {
+              owners.push_back(WithGrad("p" + std::to_string(i), grads[i]));
+              all.push_back(owners.back().get());
+            }
+            const absl::Status status =
+                ClipGradNorm(all, 1, {.norm_type = type}).status();
+            CH_EXPECT_TRUE(absl::IsInvalidArgument(status))
+                << form << " on rank " << bad_rank << ", norm " << type;
+            CH_EXPECT_THAT(
+                std::string(status.message()),
+                HasSubstr(mesh.world().rank() == bad_rank
+                              ? "that of p" + std::to_string(form) + " holds"
+                              : "another rank holds"));
+          }
+        }
+      }
+    }
+    return absl::OkStatus();
+  });
+}
+
 TEST(ClipGradNormTest, RefusesPartialSums) {
   OnMesh({{"tp", 2}}, [](const DeviceMesh& mesh) -> absl::Status {
     const auto p = WithGrad(
