@@ -77,12 +77,17 @@ void FillTruncated(const Tensor& tensor, const Initializer& initializer,
 
 void FillByElement(const Tensor& tensor, const Initializer& initializer,
                    uint64_t seed, const std::string& name) {
-  if (RankContext::Current().dry_run()) return;
   const Shape& sizes = tensor.sizes();
   const Box box =
       tensor.is_distributed() ? LocalBoxOf(tensor) : WholeBox(sizes);
   const Shape strides = ContiguousStrides(sizes);
   const uint64_t key = RandomKeyOf(seed, name);
+  const auto copy_from = [&](const Tensor& values) {
+    CopyInPlace(WritableLocalTensor(tensor, "an initializer"), values);
+  };
+  if (RankContext::Current().dry_run()) {
+    return copy_from(Empty(box.sizes, kFloat64));
+  }
   std::vector<double> values;
   values.reserve(static_cast<size_t>(box.numel()));
   Shape index = box.offsets;
@@ -98,8 +103,7 @@ void FillByElement(const Tensor& tensor, const Initializer& initializer,
       index[d] = box.offsets[d];
     }
   }
-  CopyInPlace(WritableLocalTensor(tensor, "an initializer"),
-              FromValues<double>(box.sizes, values));
+  copy_from(FromValues<double>(box.sizes, values));
 }
 
 bool IsRandom(Kind kind) {
