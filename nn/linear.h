@@ -27,7 +27,9 @@ struct LinearOptions {
   /// Not 0: so many units of another projection read those of the output, each
   /// of which is read by as many neighbours: the query heads, where this one
   /// gives keys or values. Where there are fewer units than ranks, tensor
-  /// parallelism may then give several ranks copies of one (out_copies). The
+  /// parallelism may then give several ranks copies of one (out_copies). Hooks
+  /// and callers then see an output [..., ranks * out_unit]: what is added to
+  /// it comes from a projection of the same out_unit and out_readers. The
   /// readers' projection names one reader as its out_part, that back as its
   /// in_part: else a rank's local outputs of both do not belong together.
   int64_t out_readers = 0;

@@ -118,12 +118,15 @@ class Colwise final : public ParallelStyle {
                   .desired_unit = in_unit},
                  name());
     if (copies.has_value()) {
-      module.AddPreHook([copies](nn::Module&, TensorList& inputs) {
-        inputs[0] = copies->Enter(inputs[0]);
-      });
-      module.AddPostHook(
-          [copies](nn::Module&, TensorSpan, TensorList& outputs) {
+      // Within all hooks: those of a program see tensors of `mesh`.
+      module.AddForwardWrapper(
+          [copies](TensorSpan inputs,
+                   const nn::Module::ForwardFunction& forward) {
+            TensorList entered(inputs.begin(), inputs.end());
+            entered[0] = copies->Enter(entered[0]);
+            TensorList outputs = forward(entered);
             outputs[0] = copies->Leave(outputs[0]);
+            return outputs;
           });
     }
     AddOutputHook(module, mesh,

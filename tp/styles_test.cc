@@ -13,6 +13,7 @@
 #include "crosshatch/dtensor/dtensor.h"
 #include "crosshatch/dtensor/implicit_redistribution.h"
 #include "crosshatch/dtensor/redistribute.h"
+#include "crosshatch/nn/checkpoint.h"
 #include "crosshatch/nn/layers/group_norm.h"
 #include "crosshatch/nn/layers/layer_norm.h"
 #include "crosshatch/nn/linear.h"
@@ -548,6 +549,86 @@ TEST(ColwiseParallelTest, CopiesWholeUnits) {
     CH_EXPECT_EQ(LayoutText(keys.weight()->data()), "[S(0)/4,R]");
     return absl::OkStatus();
   });
+}
+
+// A low-rank update that a program adds by a hook, before or after the plan.
+class Adapter final : public nn::Module {
+ public:
+  explicit Adapter(const nn::LinearOptions& options)
+      : up_(Make<nn::Linear>("up", 2, 8, options)) {}
+  const char* type_name() const override { return "Adapter"; }
+
+ protected:
+  TensorList ForwardImpl(TensorSpan inputs) override {
+    return {up_.Forward(down_.Forward(inputs[0]))};
+  }
+
+ private:
+  nn::Linear& down_ = Make<nn::Linear>("down", kWidth, 2);
+  nn::Linear& up_;
+};
+
+class Adapted final : public nn::Module {
+ public:
+  const char* type_name() const override { return "Adapted"; }
+  void AddHook() {
+    keys_.AddPostHook(
+        [this](nn::Module&, TensorSpan inputs, TensorList& outputs) {
+          outputs[0] = outputs[0] + adapter_.Forward(inputs[0]);
+        });
+  }
+
+ protected:
+  TensorList ForwardImpl(TensorSpan inputs) override {
+    return {keys_.Forward(inputs[0])};
+  }
+
+ private:
+  const nn::LinearOptions options_ = {
+      .stddev = 0.5, .out_unit = 4, .out_readers = 8};
+  nn::Linear& keys_ = Make<nn::Linear>("keys", kWidth, 8, options_);
+  Adapter& adapter_ = Make<Adapter>("adapter", options_);
+};
+
+// With as many ranks as key heads and with more, of which several hold copies.
+TEST(ColwiseParallelTest, HooksSeeTheMeshOfThePlan) {
+  Adapted one;
+  one.AddHook();
+  ASSERT_TRUE(one.Materialize({.seed = 5}).ok());
+  const Tensor x = SmallIntegers({1, 2, kWidth}, 1);
+  const Tensor expected = one.Forward(x);
+  for (const int ranks : {2, 4}) {
+    for (const bool before : {true, false}) {
+      for (const bool checkpointed : {false, true}) {
+        OnMesh({{"tp", ranks}}, [&](const DeviceMesh& mesh) -> absl::Status {
+          Adapted model;
+          if (before) model.AddHook();
+          CH_RETURN_IF_ERROR(ParallelizeModule(
+              model, mesh,
+              {{"keys", ColwiseParallel()}, {"adapter.up", ColwiseParallel()}},
+              {.replicate_rest = true}));
+          if (!before) model.AddHook();
+          if (checkpointed) {
+            CH_RETURN_IF_ERROR(nn::Checkpoint(*model.children()[0].second));
+          }
+          CH_RETURN_IF_ERROR(model.Materialize({.seed = 5}));
+          const Tensor y = model.Forward(x);
+          // Each rank has a head's features, which as many ranks copy.
+          const int64_t copies = ranks / 2;
+          std::vector<float> whole;
+          const auto all = FullTensor(y).ToVector<float>();
+          for (size_t i = 0; i < all.size(); ++i) {
+            if (static_cast<int64_t>(i) / 4 % copies == 0) {
+              whole.push_back(all[i]);
+            }
+          }
+          ExpectNear({whole}, {expected.ToVector<float>()});
+          CH_RETURN_IF_ERROR(Backward(Sum(y)));
+          return absl::OkStatus();
+        });
+      }
+    }
+  }
 }
 
 // A module of a program's own: x * scale, element by element.
