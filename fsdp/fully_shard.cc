@@ -261,6 +261,27 @@ absl::Status CheckDivisor(const nn::Parameter& parameter, const DeviceMesh& own,
   return absl::OkStatus();
 }
 
+absl::Status CheckFloatingPoint(const std::string& option,
+                                std::optional<DType> dtype,
+                                const std::string& of) {
+  if (!dtype.has_value() || IsFloatingPoint(*dtype)) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat(
+      "FullyShard: MixedPrecisionPolicy::", option, " is ", Name(*dtype), of,
+      ", which has no gradients; set it to a floating-point dtype: f16, bf16, "
+      "f32 or f64"));
+}
+
+absl::Status CheckPrecision(const nn::Parameter& parameter,
+                            const MixedPrecisionPolicy& precision) {
+  if (!IsFloatingPoint(parameter.data().dtype())) return absl::OkStatus();
+  const std::string of = absl::StrCat(" for parameter ", parameter.name());
+  CH_RETURN_IF_ERROR(
+      CheckFloatingPoint("param_dtype", precision.param_dtype, of));
+  if (!precision.param_dtype_override) return absl::OkStatus();
+  return CheckFloatingPoint("param_dtype_override",
+                            precision.param_dtype_override(parameter), of);
+}
+
 absl::Status CheckArguments(Modules modules, const DeviceMesh& mesh,
                             const FullyShardOptions& options) {
   if (modules.empty()) {
@@ -289,6 +310,11 @@ absl::Status CheckArguments(Modules modules, const DeviceMesh& mesh,
                        modules[i]->FullName(), " is in the list twice"));
     }
   }
+  const MixedPrecisionPolicy& precision = options.mixed_precision;
+  CH_RETURN_IF_ERROR(
+      CheckFloatingPoint("reduce_dtype", precision.reduce_dtype, ""));
+  CH_RETURN_IF_ERROR(
+      CheckFloatingPoint("output_dtype", precision.output_dtype, ""));
   if (options.post_forward_mesh_size > 0 &&
       options.reshard_after_forward == false) {
     return absl::InvalidArgumentError(
@@ -373,6 +399,7 @@ absl::Status ShardModules(absl::Span<nn::Module* const> modules,
       CH_RETURN_IF_ERROR(
           CheckDivisor(*parameter, parameter_mesh, mesh, options));
     }
+    CH_RETURN_IF_ERROR(CheckPrecision(*parameter, options.mixed_precision));
     const Kind kind = {parameter->data().dtype(),
                        ParamGroup::ParamDType(*parameter, options),
                        parameter->requires_grad(), parameter_mesh};

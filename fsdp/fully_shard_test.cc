@@ -4,7 +4,9 @@
 #include <cstdint>
 #include <future>
 #include <map>
+#include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "crosshatch/base/check.h"
@@ -318,6 +320,30 @@ TEST(FullyShardTest, RefusesWhatCannotBe) {
                message(fsdp, options),
                HasSubstr("parameter blocks.0.up.bias of shape [7] cannot be "
                          "sharded on dim 1"));
+           const auto with = [](MixedPrecisionPolicy precision) {
+             FullyShardOptions options;
+             options.mixed_precision = std::move(precision);
+             return options;
+           };
+           for (const DType dtype : {kInt32, kInt64, kBool}) {
+             const std::string is = std::string(" is ") + Name(dtype);
+             CH_EXPECT_THAT(message(fsdp, with({.param_dtype = dtype})),
+                            HasSubstr("MixedPrecisionPolicy::param_dtype" + is +
+                                      " for parameter blocks.0.up."));
+             CH_EXPECT_THAT(
+                 message(fsdp, with({.param_dtype_override =
+                                         [dtype](const nn::Parameter& p)
+                                         -> std::optional<DType> {
+                           if (p.name() != "head.weight") return std::nullopt;
+                           return dtype;
+                         }})),
+                 HasSubstr("param_dtype_override" + is +
+                           " for parameter head.weight"));
+             CH_EXPECT_THAT(message(fsdp, with({.reduce_dtype = dtype})),
+                            HasSubstr("reduce_dtype" + is + ", which"));
+             CH_EXPECT_THAT(message(fsdp, with({.output_dtype = dtype})),
+                            HasSubstr("output_dtype" + is + ", which"));
+           }
            // Nothing has changed: a right call succeeds.
            CH_RETURN_IF_ERROR(FullyShard(model, fsdp, {}));
            CH_EXPECT_THAT(message(fsdp, {}),
