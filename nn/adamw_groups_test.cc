@@ -119,9 +119,16 @@ TEST(AdamWGroupsTest, NamesAGroupThatMakesNoUpdate) {
     return std::string(
         AdamW({parameter.get()}, kOptions, std::move(groups)).Step().message());
   };
-  EXPECT_EQ(message({{.has = NameMatches("bias")}}),
-            "AdamW: group 0 of 1 has none of the 1 parameters that the groups "
-            "before it leave");
+  EXPECT_EQ(message({{.has = NameMatches("**.bais")}}),
+            "AdamW: group 0 of 1, of the name pattern \"**.bais\", has none of "
+            "the 1 parameters, such as w");
+  EXPECT_EQ(
+      message({{.has = NameMatches("w")}, {.has = NameMatches("**")}}),
+      "AdamW: group 1 of 2, of the name pattern \"**\", has none of the 1 "
+      "parameters; the groups before it have them all");
+  EXPECT_EQ(message({{.has = [](const Parameter&) { return false; }}}),
+            "AdamW: group 0 of 1, of a predicate, has none of the 1 "
+            "parameters, such as w");
   EXPECT_THAT(message({{.has = NameMatches("w"), .beta2 = 1}}),
               HasSubstr("AdamW: group 0's beta2 is at least 0 and below 1"));
   EXPECT_EQ(parameter->data().ToVector<float>()[0], 1.0f);

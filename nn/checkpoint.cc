@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "crosshatch/base/check.h"
 #include "crosshatch/base/status_macros.h"
 #include "crosshatch/nn/hold_buffers.h"
 #include "crosshatch/nn/split_saved.h"
@@ -52,7 +53,12 @@ absl::Status CheckOptions(const CheckpointOptions& options) {
 // backward was through with may be freed, and an op whose gradient needs
 // nothing (a bias) is run again beside others.
 RecomputedFunction Announced(Module& module, RecomputedFunction forward) {
-  return [&module, forward = std::move(forward)](TensorSpan inputs) {
+  return [&module, life = module.life(),
+          forward = std::move(forward)](TensorSpan inputs) {
+    CH_CHECK(life->module != nullptr)
+        << "Backward runs the forward of module " << *life->label
+        << " again (Checkpoint), and the module was destroyed since; keep the "
+        << "model until its backward is done";
     if (InRecomputation()) {
       if (Attachment* const runtime = module.attachment(StateGuard::kKey)) {
         static_cast<StateGuard*>(runtime)->BeginRecomputation(module);
@@ -68,9 +74,9 @@ absl::Status Checkpoint(Module& module, const CheckpointOptions& options) {
   CH_RETURN_IF_ERROR(CheckOptions(options));
   CH_RETURN_IF_ERROR(CheckIsNew(module));
   module.Attach(kCheckpointKey, std::make_shared<Attachment>());
-  module.set_forward_wrapper([&module, split = options.split_inputs_over](
-                                 TensorSpan inputs,
-                                 const Module::ForwardFunction& forward) {
+  module.AddForwardWrapper([&module, split = options.split_inputs_over](
+                               TensorSpan inputs,
+                               const Module::ForwardFunction& forward) {
     const auto recomputed = [&] {
       return Recomputed(NameOf(module), inputs,
                         Announced(module, HoldBuffers(module, forward)));

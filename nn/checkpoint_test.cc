@@ -2,6 +2,7 @@
 #include "crosshatch/nn/checkpoint.h"
 
 #include <cstdint>
+#include <memory>
 #include <string>
 #include <tuple>
 #include <vector>
@@ -199,6 +200,17 @@ TEST(CheckpointTest, RefusesASecondTime) {
   EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition);
   EXPECT_THAT(std::string(status.message()),
               HasSubstr("noisy is checkpointed already"));
+}
+
+TEST(CheckpointDeathTest, NamesAModuleThatIsGoneBeforeItsBackward) {
+  auto tree = std::make_unique<Tree>();
+  ASSERT_TRUE(Checkpoint(tree->noisy()).ok());
+  ASSERT_TRUE(tree->Materialize({.seed = 1}).ok());
+  const Tensor out = tree->Forward(Ones({4, 3}));
+  tree.reset();
+  EXPECT_DEATH((void)Backward(Sum(out)),
+               "module noisy .Noisy. again .Checkpoint., and the module was "
+               "destroyed since");
 }
 
 TEST(CheckpointTest, TakesThoseThatAPredicateWants) {

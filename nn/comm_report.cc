@@ -60,6 +60,7 @@ CommReport::CommReport(Module& root)
     : next_(RankContext::Current().sink()), modules_(root.NamedModules()) {
   for (size_t i = 0; i < modules_.size(); ++i) {
     Module& module = *modules_[i].module;
+    lives_.push_back(module.life());
     hooks_.emplace_back(
         module.AddPreHook([this, i](Module&, TensorList&) { Enter(i); },
                           /*first=*/true),
@@ -76,6 +77,7 @@ CommReport::~CommReport() {
   CH_CHECK(under_way_.empty()) << "a CommReport ends while a module runs";
   context.set_sink(next_);
   for (size_t i = 0; i < modules_.size(); ++i) {
+    if (lives_[i]->module == nullptr) continue;
     modules_[i].module->RemoveHook(hooks_[i].first);
     modules_[i].module->RemoveHook(hooks_[i].second);
   }
@@ -110,6 +112,7 @@ std::optional<size_t> CommReport::ModuleOfNode(uint64_t sequence) const {
 
 std::optional<size_t> CommReport::ModuleOfLeaf(const Node& leaf) const {
   for (size_t i = 0; i < modules_.size(); ++i) {
+    if (lives_[i]->module == nullptr) continue;
     for (const auto& [name, parameter] : modules_[i].module->own_parameters()) {
       const Tensor& tensor = parameter->Get();
       if (tensor.requires_grad() && GradEdge(tensor).node.get() == &leaf) {

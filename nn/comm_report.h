@@ -11,6 +11,7 @@
 
 #include <cstdint>
 #include <map>
+#include <memory>
 #include <optional>
 #include <string>
 #include <utility>
@@ -57,7 +58,8 @@ struct CommEntry {
 /// to go, and none while a module runs. \threadsafety the rank's thread only.
 class CommReport final : public EventSink {
  public:
-  /// Reports by `root` and all modules below, which outlive the report.
+  /// Reports by `root` and all modules below; one that is destroyed before the
+  /// report keeps its counts.
   explicit CommReport(Module& root);
   ~CommReport() override;
   CommReport(const CommReport&) = delete;
@@ -106,6 +108,8 @@ class CommReport final : public EventSink {
 
   EventSink* const next_;
   std::vector<NamedModule> modules_;
+  // Of each module, which may go before the report does.
+  std::vector<std::shared_ptr<const ModuleLife>> lives_;
   // The hooks on each module.
   std::vector<std::pair<int, int>> hooks_;
   std::vector<Call> calls_;

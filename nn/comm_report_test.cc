@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "crosshatch/nn/comm_report.h"
 
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -182,6 +183,23 @@ TEST(CommReport, CountsForTheModuleThatRuns) {
     CH_EXPECT_EQ(report.InModule("").collectives, 2);
     CH_EXPECT_EQ(report.entries()[0].module, "mlp");
     mlp.RemoveHook(hook);
+    return absl::OkStatus();
+  });
+}
+
+TEST(CommReport, OutlivesItsModules) {
+  RunRanks(2, [](World& world) -> absl::Status {
+    CH_ASSIGN_OR_RETURN(const DeviceMesh mesh,
+                        InitDeviceMesh(world, {{"tp", 2}}));
+    auto net = std::make_unique<Net>();
+    CH_RETURN_IF_ERROR(
+        DistributeModule(*net, mesh, {.partition = SplitHidden}));
+    CH_RETURN_IF_ERROR(net->Materialize({}));
+    const CommReport report(*net);
+    const Tensor loss = Sum(net->Forward(Replicated(Full({2, 4}, 0.5), mesh)));
+    net.reset();
+    CH_RETURN_IF_ERROR(Backward(loss));
+    CH_EXPECT_GT(report.Total().collectives, 0);
     return absl::OkStatus();
   });
 }

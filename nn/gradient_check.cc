@@ -4,6 +4,7 @@
 #include <cstdio>
 #include <memory>
 #include <string>
+#include <utility>
 
 #include "absl/container/flat_hash_map.h"
 #include "absl/strings/str_cat.h"
@@ -47,10 +48,9 @@ absl::Status CompareReplicasOf(const char* what, const Parameter& parameter) {
 
 }  // namespace
 
-void CheckListed(const char* who, absl::Span<Parameter* const> parameters) {
-  CH_CHECK(!parameters.empty())
-      << who << ": the list of parameters is empty, so that no step would "
-      << "change anything; give it model.Parameters()";
+std::vector<std::shared_ptr<Parameter>> ShareListed(
+    const char* who, absl::Span<Parameter* const> parameters) {
+  std::vector<std::shared_ptr<Parameter>> owners;
   absl::flat_hash_map<const Parameter*, size_t> seen;
   for (size_t i = 0; i < parameters.size(); ++i) {
     CH_CHECK(parameters[i] != nullptr) << who << ": parameter " << i << " of "
@@ -59,11 +59,20 @@ void CheckListed(const char* who, absl::Span<Parameter* const> parameters) {
     CH_CHECK(inserted) << who << ": parameter " << parameters[i]->name()
                        << " is listed twice, as " << first->second << " and "
                        << i << ", and would be updated twice; list it once";
+    if (auto owner = parameters[i]->weak_from_this().lock()) {
+      owners.push_back(std::move(owner));
+    }
   }
+  return owners;
 }
 
 absl::Status CheckGradients(const char* what,
                             absl::Span<Parameter* const> parameters) {
+  if (parameters.empty() && RankContext::Current().world_size() == 1) {
+    return absl::FailedPreconditionError(absl::StrCat(
+        what, ": the list of parameters is empty, so that no step changes ",
+        "anything; give it model.Parameters()"));
+  }
   const Parameter* trained = nullptr;
   bool any = false;
   bool ranks_share = false;

@@ -36,7 +36,15 @@ std::vector<NamedParameter> NamedState(Module& module) {
   return all;
 }
 
+absl::Status ModuleState::CheckAlive() const {
+  if (life_->module != nullptr) return absl::OkStatus();
+  return absl::FailedPreconditionError(absl::StrCat(
+      kWhat, ": its module ", *life_->label,
+      " was destroyed; keep the module for as long as its ModuleState"));
+}
+
 absl::StatusOr<StateDict> ModuleState::State() {
+  CH_RETURN_IF_ERROR(CheckAlive());
   CH_RETURN_IF_ERROR(CheckReadable(module_, kWhat));
   StateDict state;
   for (const auto& [name, parameter] : NamedState(module_)) {
@@ -53,6 +61,7 @@ absl::StatusOr<StateDict> ModuleState::State() {
 
 absl::StatusOr<StateDict> ModuleState::StateToFill(
     const std::vector<std::string>& saved) {
+  CH_RETURN_IF_ERROR(CheckAlive());
   CH_RETURN_IF_ERROR(CheckWritable(module_, kWhat));
   std::map<std::string, Parameter*> parameters;
   for (const auto& [name, parameter] : NamedState(module_)) {
@@ -101,6 +110,7 @@ absl::StatusOr<StateDict> ModuleState::StateToFill(
 }
 
 absl::Status ModuleState::Restore(const StateDict& state) {
+  CH_RETURN_IF_ERROR(CheckAlive());
   std::vector<Tensor> filled;
   for (const auto& [name, parameter] : NamedState(module_)) {
     if (state.Find(name) == nullptr && options_.allow_missing) continue;

@@ -5,6 +5,7 @@
 /// \file
 /// The parameters and persistent buffers of a module as a state.
 
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -26,11 +27,12 @@ std::vector<NamedParameter> NamedState(Module& module);
 /// once, by its first name. Gradients are no part.
 class ModuleState final : public Stateful {
  public:
-  /// \param module outlives this.
+  /// \param module is to outlive this: without it each call is an error.
   explicit ModuleState(Module& module, const RestoreOptions& options = {})
-      : module_(module), options_(options) {}
+      : module_(module), life_(module.life()), options_(options) {}
 
-  /// \error kFailedPrecondition naming a parameter that has no memory yet or
+  /// \error kFailedPrecondition if the module was destroyed, naming it, and
+  /// naming a parameter that has no memory yet or
   ///     holds partial sums, or a module whose parameters are summoned or whose
   ///     gradients are still to be reduced (StateGuard).
   absl::StatusOr<StateDict> State() override;
@@ -48,7 +50,10 @@ class ModuleState final : public Stateful {
   absl::Status Restore(const StateDict& state) override;
 
  private:
+  absl::Status CheckAlive() const;
+
   Module& module_;
+  const std::shared_ptr<const ModuleLife> life_;
   const RestoreOptions options_;
 };
 

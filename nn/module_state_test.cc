@@ -2,6 +2,7 @@
 #include "crosshatch/nn/module_state.h"
 
 #include <cmath>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -81,6 +82,27 @@ TEST(ModuleStateTest, IsTheParametersByNameOnAnyMesh) {
       CH_EXPECT_THAT(NamesOf(part), ElementsAre("bias", "weight"));
       return absl::OkStatus();
     });
+  }
+}
+
+TEST(ModuleStateTest, NamesAModuleThatIsGone) {
+  auto model = std::make_unique<Tied>();
+  ASSERT_TRUE(model->Materialize({.seed = 1}).ok());
+  ModuleState state(*model);
+  ModuleState of_part(model->up());
+  const absl::StatusOr<StateDict> kept = state.State();
+  ASSERT_TRUE(kept.ok());
+  model.reset();
+  for (ModuleState* each : {&state, &of_part}) {
+    for (const absl::Status& status :
+         {each->State().status(), each->StateToFill(kNames).status(),
+          each->Restore(*kept)}) {
+      EXPECT_TRUE(absl::IsFailedPrecondition(status)) << status;
+      EXPECT_THAT(
+          MessageOf(status),
+          HasSubstr(each == &state ? "its module Tied was destroyed; keep"
+                                   : "its module up (Linear) was destroyed"));
+    }
   }
 }
 

@@ -3,7 +3,6 @@
 
 #include <fnmatch.h>
 
-#include <utility>
 #include <vector>
 
 #include "absl/strings/str_split.h"
@@ -31,12 +30,6 @@ bool MatchesName(absl::string_view pattern, absl::string_view name) {
   const std::vector<std::string> patterns = absl::StrSplit(pattern, '.');
   const std::vector<std::string> parts = absl::StrSplit(name, '.');
   return Matches(patterns, parts);
-}
-
-std::function<bool(const Parameter&)> NameMatches(std::string pattern) {
-  return [pattern = std::move(pattern)](const Parameter& parameter) {
-    return MatchesName(pattern, parameter.name());
-  };
 }
 
 }  // namespace crosshatch::nn

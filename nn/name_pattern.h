@@ -5,8 +5,8 @@
 /// \file
 /// Patterns of the names of modules and parameters.
 
-#include <functional>
 #include <string>
+#include <utility>
 
 #include "absl/strings/string_view.h"
 #include "crosshatch/nn/parameter.h"
@@ -18,8 +18,20 @@ namespace crosshatch::nn {
 /// parts ("**.bias"). The empty pattern is the empty name.
 bool MatchesName(absl::string_view pattern, absl::string_view name);
 
-/// Whether a parameter's full name is of `pattern`.
-std::function<bool(const Parameter&)> NameMatches(std::string pattern);
+/// Returns whether a parameter's full name is of `pattern`. Where it is the
+/// predicate of a parameter group, errors print the pattern.
+class NameMatches {
+ public:
+  explicit NameMatches(std::string pattern) : pattern_(std::move(pattern)) {}
+
+  bool operator()(const Parameter& parameter) const {
+    return MatchesName(pattern_, parameter.name());
+  }
+  const std::string& pattern() const { return pattern_; }
+
+ private:
+  std::string pattern_;
+};
 
 }  // namespace crosshatch::nn
 

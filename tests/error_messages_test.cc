@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <fstream>
 #include <functional>
+#include <memory>
 #include <sstream>
 #include <stdexcept>
 #include <string>
@@ -23,6 +24,7 @@
 #include "crosshatch/nn/dropout.h"
 #include "crosshatch/nn/embedding.h"
 #include "crosshatch/nn/linear.h"
+#include "crosshatch/nn/module_state.h"
 #include "crosshatch/nn/rms_norm.h"
 #include "crosshatch/tensor/autograd.h"
 #include "crosshatch/tensor/creation.h"
@@ -102,6 +104,21 @@ class Words final : public nn::Module {
 
  private:
   nn::Embedding table_{5, 3};
+};
+
+// Gives its first input and another one.
+class Pair final : public nn::Module {
+ public:
+  explicit Pair(size_t other) : other_(other) {}
+  const char* type_name() const override { return "Pair"; }
+
+ protected:
+  TensorList ForwardImpl(TensorSpan inputs) override {
+    return {inputs[0], inputs[other_]};
+  }
+
+ private:
+  const size_t other_;
 };
 
 Tensor Input() { return Ones({2, 6}); }
@@ -379,6 +396,23 @@ absl::Status WriteToWhatIsHandedOut(const DeviceMesh& mesh) {
   return absl::OkStatus();
 }
 
+absl::Status GiveOneInputOfTwo(const DeviceMesh&) {
+  Pair(1).Call({Input()});
+  return absl::OkStatus();
+}
+
+absl::Status TakeOneOutputOfTwo(const DeviceMesh&) {
+  Pair(0).Forward(Input());
+  return absl::OkStatus();
+}
+
+absl::Status KeepTheStateOfAModelThatIsGone(const DeviceMesh&) {
+  auto net = std::make_unique<Net>();
+  nn::ModuleState state(*net);
+  net.reset();
+  return state.State().status();
+}
+
 absl::Status Throw(const DeviceMesh& mesh) {
   if (*mesh.index(0) == 1) throw std::runtime_error("of the program's own");
   return absl::OkStatus();
@@ -448,6 +482,12 @@ std::vector<Mistake> Mistakes() {
        true},
       {"WriteInPlace", 2, WriteToWhatIsHandedOut,
        "write to a Clone of it, or in NoGrad", true, "scale_in_place"},
+      {"FewerInputs", 1, GiveOneInputOfTwo, "of a list of 1 tensor, in module",
+       true, "module Pair; the inputs"},
+      {"SeveralOutputs", 1, TakeOneOutputOfTwo,
+       "gives 2 outputs, and Forward returns the one", true, "Forward of Pair"},
+      {"ModuleGone", 1, KeepTheStateOfAModelThatIsGone,
+       "its module Net was destroyed"},
       {"Exception", 2, Throw, "of the program's own"},
   };
 }

@@ -10,6 +10,7 @@
 #include <cmath>
 #include <cstdint>
 #include <limits>
+#include <memory>
 #include <string>
 #include <tuple>
 #include <utility>
@@ -28,6 +29,8 @@
 #include "crosshatch/nn/adamw.h"
 #include "crosshatch/nn/clip_grad.h"
 #include "crosshatch/nn/grad_scaler.h"
+#include "crosshatch/nn/module_state.h"
+#include "crosshatch/nn/optim/ema.h"
 #include "crosshatch/tensor/autograd.h"
 #include "crosshatch/tensor/creation.h"
 #include "crosshatch/tensor/ops/in_place.h"
@@ -268,6 +271,40 @@ TEST(FsdpOptimizersTest, NoRankStepsWhereOneOverflows) {
         CH_EXPECT_EQ(scaler.scale(), 2);
         optimizer.ZeroGrad();
       }
+      return world.context().Synchronize();
+    });
+  }
+}
+
+// They share the ownership of its parameters, of which the shards stay.
+TEST(FsdpOptimizersTest, OutliveTheirModel) {
+  for (const bool replicate : {false, true}) {
+    RunRanks(2, [&](World& world) -> absl::Status {
+      CH_ASSIGN_OR_RETURN(const DeviceMesh mesh,
+                          InitDeviceMesh(world, {{"fsdp", 2}}));
+      auto model = std::make_unique<TestModel>(1, kDim, 7, 3);
+      model->FillWithIntegers();
+      if (replicate) {
+        CH_RETURN_IF_ERROR(Replicate(*model, mesh));
+      } else {
+        CH_RETURN_IF_ERROR(FullyShard(*model->blocks()[0], mesh));
+        CH_RETURN_IF_ERROR(FullyShard(*model, mesh));
+      }
+      nn::AdamW optimizer(model->Parameters(), {.lr = 0.1});
+      nn::Ema ema(model->Parameters(), {});
+      nn::ModuleState state(*model);
+      CH_RETURN_IF_ERROR(ema.Update());
+      CH_RETURN_IF_ERROR(
+          Backward(Sum(model->Forward(BatchOf(world.rank(), 2, 1)))));
+      CH_RETURN_IF_ERROR(ema.SwapIn());
+      model.reset();
+      CH_RETURN_IF_ERROR(ema.SwapOut());
+      CH_RETURN_IF_ERROR(nn::ClipGradNorm(optimizer.parameters(), 1).status());
+      CH_RETURN_IF_ERROR(optimizer.Step());
+      CH_RETURN_IF_ERROR(ema.Update());
+      CH_RETURN_IF_ERROR(optimizer.State().status());
+      CH_RETURN_IF_ERROR(ema.State().status());
+      CH_EXPECT_TRUE(absl::IsFailedPrecondition(state.State().status()));
       return world.context().Synchronize();
     });
   }

@@ -41,12 +41,12 @@ class MemoryOf {
 Ema::Ema(std::vector<Parameter*> parameters, const Options& options,
          const RestoreOptions& restore_options)
     : parameters_(std::move(parameters)),
+      owners_(ShareListed("Ema", parameters_)),
       options_(options),
       restore_options_(restore_options),
       averages_(parameters_.size()) {
   CH_CHECK(options.decay >= 0 && options.decay < 1)
       << "Ema: decay is at least 0 and below 1, not " << options.decay;
-  CheckListed("Ema", parameters_);
   for (const Parameter* parameter : parameters_) {
     CH_CHECK(IsFloatingPoint(parameter->data().dtype()))
         << "Ema: parameter " << parameter->name() << " is "
@@ -59,6 +59,7 @@ Ema::~Ema() {
 }
 
 void Ema::SetSwapped(bool swapped) {
+  swapped_in_ = swapped;
   for (Parameter* parameter : parameters_) parameter->set_swapped(swapped);
 }
 
@@ -201,7 +202,9 @@ absl::Status Ema::Restore(const StateDict& state) {
   if (state.empty()) return absl::OkStatus();
   CH_ASSIGN_OR_RETURN(const int64_t updates, state.Get<int64_t>(kUpdates));
   const bool has_averages = state.size() > 1;
-  if (updates < 0 || (updates > 0) != has_averages) {
+  // There are none of no parameters.
+  const bool is_due = updates > 0 && !parameters_.empty();
+  if (updates < 0 || is_due != has_averages) {
     return absl::InvalidArgumentError(absl::StrCat(
         "this Ema: \"", kUpdates, "\" is ", updates, ", and ",
         has_averages ? "averages" : "no averages",

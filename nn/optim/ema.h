@@ -4,6 +4,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -43,8 +44,9 @@ class Ema final : public Stateful {
     double decay = 0.999;
   };
 
-  /// \param parameters each once, of floating point, named, materialized
-  ///     by the first Update, and alive as long as this is.
+  /// \param parameters each once, of floating point, named, materialized by the
+  ///     first Update. This shares the ownership of modules' parameters, so
+  ///     that a model may go before; others are alive as long as this is.
   Ema(std::vector<Parameter*> parameters, const Options& options,
       const RestoreOptions& restore_options = {});
   /// Where the averages are swapped in, they stay.
@@ -66,7 +68,7 @@ class Ema final : public Stateful {
   /// Puts the parameters back, with the bits that they had.
   /// \error the rank's first error; kFailedPrecondition while not swapped in.
   absl::Status SwapOut();
-  bool swapped_in() const { return !aside_.empty(); }
+  bool swapped_in() const { return swapped_in_; }
 
   /// Of parameters()[i], as it lies; without a value before the first Update.
   const Tensor& average(size_t i) const;
@@ -91,6 +93,7 @@ class Ema final : public Stateful {
   Tensor LocalOf(size_t i) const;
 
   const std::vector<Parameter*> parameters_;
+  const std::vector<std::shared_ptr<Parameter>> owners_;
   const Options options_;
   const RestoreOptions restore_options_;
   int64_t updates_ = 0;
@@ -98,6 +101,7 @@ class Ema final : public Stateful {
   /// none.
   std::vector<Tensor> averages_;
   std::vector<Tensor> aside_;  ///< Local; empty while not swapped in.
+  bool swapped_in_ = false;
 };
 
 }  // namespace crosshatch::nn

@@ -15,14 +15,17 @@
 #include "crosshatch/dtensor/dtensor.h"
 #include "crosshatch/mesh/device_mesh.h"
 #include "crosshatch/nn/adamw.h"
+#include "crosshatch/nn/linear.h"
 #include "crosshatch/nn/name_pattern.h"
 #include "crosshatch/nn/optim/ema.h"
 #include "crosshatch/nn/optim/lion.h"
 #include "crosshatch/nn/optim/sgd.h"
 #include "crosshatch/nn/state_dict.h"
+#include "crosshatch/tensor/autograd.h"
 #include "crosshatch/tensor/creation.h"
 #include "crosshatch/tensor/ops/cast.h"
 #include "crosshatch/tensor/ops/in_place.h"
+#include "crosshatch/tensor/ops/reduce.h"
 #include "crosshatch/testing/ranks.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -241,8 +244,6 @@ TEST(OptimizersDeathTest, NameParametersThatAreNotThere) {
                HasSubstr("Sgd: parameter weight is listed twice, as 0 and 2"));
   EXPECT_DEATH(Ema({bias.get(), bias.get()}, {}),
                HasSubstr("Ema: parameter bias is listed twice"));
-  EXPECT_DEATH(Lion({}, {}),
-               HasSubstr("Lion: the list of parameters is empty"));
   Sgd sgd({weight.get()}, {});
   EXPECT_DEATH((void)sgd.StateOf(1),
                HasSubstr("Sgd: the state of parameter 1 of 1"));
@@ -251,6 +252,59 @@ TEST(OptimizersDeathTest, NameParametersThatAreNotThere) {
   const Ema ema({weight.get()}, {});
   EXPECT_DEATH((void)ema.average(1),
                HasSubstr("Ema: the average of parameter 1 of 1"));
+}
+
+// A pipeline's stage may have no parameters; elsewhere the list is a mistake.
+TEST(OptimizersTest, MayHaveNoParametersOnARankOfSeveral) {
+  const auto step_and_swap = [](World&) -> absl::Status {
+    Sgd sgd({}, {}, {{.has = NameMatches("**.bias")}});
+    CH_RETURN_IF_ERROR(sgd.Step());
+    sgd.ZeroGrad();
+    CH_ASSIGN_OR_RETURN(const StateDict none, sgd.State());
+    CH_EXPECT_TRUE(none.empty());
+    Ema ema({}, {});
+    CH_RETURN_IF_ERROR(ema.Update());
+    CH_RETURN_IF_ERROR(ema.SwapIn());
+    CH_EXPECT_TRUE(ema.swapped_in());
+    CH_RETURN_IF_ERROR(ema.SwapOut());
+    CH_ASSIGN_OR_RETURN(const StateDict kept, ema.State());
+    Ema resumed({}, {});
+    CH_RETURN_IF_ERROR(resumed.StateToFill(NamesOf(kept)).status());
+    return resumed.Restore(kept);
+  };
+  RunRanks(2, step_and_swap);
+  const absl::Status alone = StatusOfRanks(1, step_and_swap);
+  EXPECT_EQ(alone.code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_THAT(std::string(alone.message()),
+              HasSubstr("Sgd::Step: the list of parameters is empty"));
+}
+
+// They share the ownership of a model's parameters.
+TEST(OptimizersTest, OutliveTheirModel) {
+  auto model = std::make_unique<Linear>(3, 2);
+  ASSERT_TRUE(model->Materialize({.seed = 1}).ok());
+  ASSERT_TRUE(Backward(Sum(model->Forward(Ones({4, 3})))).ok());
+  AdamW adamw(model->Parameters(), {});
+  Sgd sgd(model->Parameters(), {.lr = 1});
+  Lion lion(model->Parameters(), {});
+  Ema ema(model->Parameters(), {.decay = 0});
+  ASSERT_TRUE(ema.Update().ok());
+  ASSERT_TRUE(ema.SwapIn().ok());
+  const auto before = model->weight()->data().ToVector<float>();
+  model.reset();
+  EXPECT_TRUE(absl::IsFailedPrecondition(sgd.Step()));
+  ASSERT_TRUE(ema.SwapOut().ok());
+  ASSERT_TRUE(sgd.Step().ok());
+  std::vector<float> after = sgd.parameters()[0]->data().ToVector<float>();
+  for (size_t i = 0; i < after.size(); ++i) {
+    EXPECT_EQ(after[i], before[i] - 4);
+  }
+  ASSERT_TRUE(adamw.Step().ok());
+  ASSERT_TRUE(lion.Step().ok());
+  ASSERT_TRUE(ema.Update().ok());
+  for (Stateful* each : std::vector<Stateful*>{&adamw, &sgd, &lion, &ema}) {
+    EXPECT_TRUE(each->State().ok());
+  }
 }
 
 TEST(OptimizersTest, NameGroupsThatSayNothing) {

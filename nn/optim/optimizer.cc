@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "crosshatch/nn/optim/optimizer.h"
 
+#include <algorithm>
 #include <limits>
 #include <optional>
 #include <utility>
@@ -10,6 +11,7 @@
 #include "crosshatch/base/status_macros.h"
 #include "crosshatch/dtensor/dtensor.h"
 #include "crosshatch/nn/gradient_check.h"
+#include "crosshatch/nn/name_pattern.h"
 #include "crosshatch/nn/neighbours.h"
 #include "crosshatch/nn/wrap_like.h"
 #include "crosshatch/tensor/creation.h"
@@ -42,12 +44,11 @@ Optimizer::Optimizer(const char* name, std::vector<std::string> slots,
     : name_(name),
       slots_(std::move(slots)),
       parameters_(std::move(parameters)),
+      owners_(ShareListed(name_, parameters_)),
       groups_(std::move(groups)),
       restore_options_(restore_options),
       states_(parameters_.size()),
-      locals_(parameters_.size()) {
-  CheckListed(name_, parameters_);
-}
+      locals_(parameters_.size()) {}
 
 const OptimizerState& Optimizer::StateOf(size_t i) const {
   CH_CHECK(i < states_.size())
@@ -89,9 +90,22 @@ absl::Status Optimizer::FindGroups() {
   }
   for (size_t group = 0; group < groups_.size(); ++group) {
     if (is_used[group]) continue;
+    const auto* const by_name = groups_[group].target<NameMatches>();
+    const auto left =
+        std::find_if(group_of.begin(), group_of.end(),
+                     [group](size_t other) { return other > group; });
     return absl::InvalidArgumentError(absl::StrCat(
-        name_, ": group ", group, " of ", groups_.size(), " has none of the ",
-        parameters_.size(), " parameters that the groups before it leave"));
+        name_, ": group ", group, " of ", groups_.size(), ", ",
+        by_name == nullptr ? "of a predicate, "
+                           : absl::StrCat("of the name pattern \"",
+                                          by_name->pattern(), "\", "),
+        "has none of the ", parameters_.size(), " parameters",
+        left == group_of.end()
+            ? "; the groups before it have them all"
+            : absl::StrCat(
+                  ", such as ",
+                  parameters_[static_cast<size_t>(left - group_of.begin())]
+                      ->name())));
   }
   group_of_ = std::move(group_of);
   return absl::OkStatus();

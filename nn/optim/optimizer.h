@@ -10,6 +10,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -110,9 +111,11 @@ class Optimizer : public Stateful {
 
   /// \param name a literal.
   /// \param slots of float32 for each element, zero at first.
-  /// \param parameters some, each once, named, materialized by the first Step,
-  ///     and alive as long as this is. Those that need no gradient are left
-  ///     alone.
+  /// \param parameters each once, named, materialized by the first Step. This
+  ///     shares the ownership of modules' parameters, so that a model may go
+  ///     before; others are alive as long as this is. Those that need no
+  ///     gradient are left alone. None: a Step does nothing, and is an error in
+  ///     a job of one rank.
   /// \param groups a parameter is of the first one that has it, or of none;
   ///     asked at the first Step or StateToFill, when all have their names.
   /// \param restore_options allow_unexpected: entries of parameters that are
@@ -157,6 +160,7 @@ class Optimizer : public Stateful {
   const char* const name_;
   const std::vector<std::string> slots_;
   const std::vector<Parameter*> parameters_;
+  const std::vector<std::shared_ptr<Parameter>> owners_;
   const std::vector<Has> groups_;
   const RestoreOptions restore_options_;
   /// By parameter; groups_.size() for those of none. Empty until they are
