@@ -8,11 +8,13 @@
 
 #include <cerrno>
 #include <filesystem>
+#include <list>
 #include <memory>
+#include <mutex>
 #include <string>
 #include <utility>
 
-#include "absl/cleanup/cleanup.h"
+#include "absl/container/flat_hash_map.h"
 #include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
@@ -22,30 +24,106 @@
 
 namespace crosshatch::checkpoint {
 
+/// A descriptor, closed with its last user.
+struct ReadableFile::Descriptor {
+  explicit Descriptor(int open_fd) : fd(open_fd) {}
+  ~Descriptor() { close(fd); }
+  Descriptor(const Descriptor&) = delete;
+  Descriptor& operator=(const Descriptor&) = delete;
+  const int fd;
+};
+
+/// The files of the process that have a descriptor, the one read last in front.
+class OpenFiles {
+ public:
+  using DescriptorPtr = std::shared_ptr<const ReadableFile::Descriptor>;
+
+  static OpenFiles& Get() {
+    static auto* const open_files = new OpenFiles;
+    return *open_files;
+  }
+  /// Returns the descriptor of `file`, or null if it is closed.
+  DescriptorPtr Find(const ReadableFile& file) {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    if (file.descriptor_ != nullptr) {
+      files_.splice(files_.begin(), files_, places_.at(&file));
+    }
+    return file.descriptor_;
+  }
+  void Add(const ReadableFile& file, DescriptorPtr descriptor) {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    // Another thread may have opened it meanwhile.
+    if (file.descriptor_ == nullptr) {
+      files_.push_front(&file);
+      places_[&file] = files_.begin();
+    }
+    file.descriptor_ = std::move(descriptor);
+    if (files_.size() > kMostOpenFiles) Close(*files_.back());
+  }
+  void Remove(const ReadableFile& file) {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    if (file.descriptor_ != nullptr) Close(file);
+  }
+
+ private:
+  using Files = std::list<const ReadableFile*>;
+  /// \pre mutex_ is held
+  void Close(const ReadableFile& file) {
+    files_.erase(places_.at(&file));
+    places_.erase(&file);
+    file.descriptor_.reset();
+  }
+
+  std::mutex mutex_;
+  Files files_;
+  absl::flat_hash_map<const ReadableFile*, Files::iterator> places_;
+};
+
 absl::StatusOr<std::unique_ptr<const ReadableFile>> ReadableFile::Open(
     const std::string& path) {
-  // What is no file may let its opener wait for a writer; it is refused below.
-  const int fd = open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
-  if (fd < 0) return SystemError(errno, "open", path);
-  absl::Cleanup close_fd = [fd] { close(fd); };
+  std::unique_ptr<ReadableFile> file(new ReadableFile(path));
   struct stat info;
-  if (fstat(fd, &info) != 0) return SystemError(errno, "examine", path);
-  if (!S_ISREG(info.st_mode)) {
-    return absl::InvalidArgumentError(
-        absl::StrCat(path, " is not a regular file"));
-  }
-  std::move(close_fd).Cancel();
-  return std::unique_ptr<const ReadableFile>(
-      new ReadableFile(path, fd, static_cast<int64_t>(info.st_size)));
+  CH_ASSIGN_OR_RETURN(std::shared_ptr<const Descriptor> descriptor,
+                      file->OpenDescriptor(info));
+  file->size_ = static_cast<int64_t>(info.st_size);
+  file->device_ = info.st_dev;
+  file->inode_ = info.st_ino;
+  OpenFiles::Get().Add(*file, std::move(descriptor));
+  return file;
 }
 
-ReadableFile::~ReadableFile() { close(fd_); }
+absl::StatusOr<std::shared_ptr<const ReadableFile::Descriptor>>
+ReadableFile::OpenDescriptor(struct stat& info) const {
+  // What is no file may let its opener wait for a writer; it is refused below.
+  const int fd = open(path_.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+  if (fd < 0) return SystemError(errno, "open", path_);
+  auto descriptor = std::make_shared<const Descriptor>(fd);
+  if (fstat(fd, &info) != 0) return SystemError(errno, "examine", path_);
+  if (!S_ISREG(info.st_mode)) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(path_, " is not a regular file"));
+  }
+  return descriptor;
+}
+
+ReadableFile::~ReadableFile() { OpenFiles::Get().Remove(*this); }
 
 absl::Status ReadableFile::Read(int64_t offset, int64_t bytes,
                                 void* out) const {
+  std::shared_ptr<const Descriptor> descriptor = OpenFiles::Get().Find(*this);
+  if (descriptor == nullptr) {
+    struct stat info;
+    CH_ASSIGN_OR_RETURN(descriptor, OpenDescriptor(info));
+    if (info.st_dev != device_ || info.st_ino != inode_) {
+      return absl::DataLossError(absl::StrCat(
+          path_, " was replaced by another file while it was read"));
+    }
+    OpenFiles::Get().Add(*this, descriptor);
+  }
   auto* next = static_cast<char*>(out);
   while (bytes > 0) {
-    const ssize_t got = pread(fd_, next, static_cast<size_t>(bytes), offset);
+    const ssize_t got =
+        pread(descriptor->fd, next, static_cast<size_t>(bytes), offset);
     if (got < 0 && errno == EINTR) continue;
     if (got < 0) return SystemError(errno, "read", path_);
     if (got == 0) {
@@ -73,14 +151,14 @@ absl::StatusOr<std::string> ReadFile(const std::string& path) {
   return text;
 }
 
-int TakeSavingName(const std::string& path,
-                   absl::FunctionRef<int(const std::string&)> attempt,
-                   std::string& taken) {
-  taken = absl::StrCat(path, ".saving");
+int TakeFreeName(const std::string& path, const std::string& suffix,
+                 absl::FunctionRef<int(const std::string&)> attempt,
+                 std::string& taken) {
+  taken = path + suffix;
   for (int number = 2;; ++number) {
     const int error = attempt(taken);
     if (error != EEXIST) return error;
-    taken = absl::StrCat(path, ".saving-", number);
+    taken = absl::StrCat(path, suffix, "-", number);
   }
 }
 
@@ -88,8 +166,9 @@ absl::StatusOr<std::unique_ptr<AtomicFile>> AtomicFile::Create(
     std::string path, FileSystem& files) {
   int fd = -1;
   std::string saving;
-  const int error = TakeSavingName(
-      path, [&](const std::string& name) { return files.CreateFile(name, fd); },
+  const int error = TakeFreeName(
+      path, ".saving",
+      [&](const std::string& name) { return files.CreateFile(name, fd); },
       saving);
   if (error != 0) return SystemError(error, "create", saving);
   return std::unique_ptr<AtomicFile>(

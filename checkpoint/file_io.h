@@ -6,6 +6,8 @@
 /// Files as checkpoints need them: read in parts, and written so that a name
 /// never stands for half a file. Every error names the path.
 
+#include <sys/stat.h>
+
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -18,9 +20,16 @@
 
 namespace crosshatch::checkpoint {
 
+/// The most descriptors that all ReadableFiles of a process have open at once,
+/// apart from reads that are going on.
+inline constexpr size_t kMostOpenFiles = 128;
+
 /// A file open for reading at any place. Immutable; may be shared between
 /// threads. What is read is copied, not mapped: where a file that is mapped
 /// becomes shorter, or its disk fails, a touch of it ends the process.
+///
+/// Any number of them may exist: beyond kMostOpenFiles the one that was read
+/// longest ago is closed, and opened again when it is read.
 class ReadableFile {
  public:
   /// \error kNotFound and others of the system; kInvalidArgument for what is
@@ -37,17 +46,24 @@ class ReadableFile {
 
   /// Copies the `bytes` from `offset` on to `out`.
   /// \pre they lie within size()
-  /// \error kDataLoss where the file has become shorter since it was opened;
-  ///     what the system says of a disk that fails
+  /// \error kDataLoss where the file has become shorter since it was opened, or
+  ///     another one has its name; what the system says of a disk that fails
   absl::Status Read(int64_t offset, int64_t bytes, void* out) const;
 
  private:
-  ReadableFile(std::string path, int fd, int64_t size)
-      : path_(std::move(path)), fd_(fd), size_(size) {}
+  friend class OpenFiles;
+  struct Descriptor;
+
+  explicit ReadableFile(std::string path) : path_(std::move(path)) {}
+  absl::StatusOr<std::shared_ptr<const Descriptor>> OpenDescriptor(
+      struct stat& info) const;
 
   const std::string path_;
-  const int fd_;
-  const int64_t size_;
+  int64_t size_ = 0;
+  uint64_t device_ = 0;
+  uint64_t inode_ = 0;
+  /// Null while it is closed. Guarded by the mutex of OpenFiles.
+  mutable std::shared_ptr<const Descriptor> descriptor_;
 };
 
 /// What ReadFile reads at most, 1 GB: more than any config or index has.
@@ -58,12 +74,12 @@ inline constexpr int64_t kMostTextBytes = 1'000'000'000;
 /// kMostTextBytes.
 absl::StatusOr<std::string> ReadFile(const std::string& path);
 
-/// `attempt` is given `<path>.saving`, `<path>.saving-2`, ... until it returns
-/// other than EEXIST, so that the name is nobody else's; `taken` is set to that
-/// name. Returns its error number.
-int TakeSavingName(const std::string& path,
-                   absl::FunctionRef<int(const std::string&)> attempt,
-                   std::string& taken);
+/// Calls `attempt` with `<path><suffix>`, `<path><suffix>-2`, ... until it
+/// returns other than EEXIST, so that the name is nobody else's. Sets `taken`
+/// to that name, and returns the error number of `attempt`.
+int TakeFreeName(const std::string& path, const std::string& suffix,
+                 absl::FunctionRef<int(const std::string&)> attempt,
+                 std::string& taken);
 
 /// A file that appears under its name complete or not at all: it is written
 /// beside, as "<path>.saving" (or "<path>.saving-2" and so on, where that name

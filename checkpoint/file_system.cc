@@ -4,6 +4,7 @@
 #include <dirent.h>
 #include <fcntl.h>
 #include <stdio.h>
+#include <sys/file.h>
 #include <sys/stat.h>
 #include <sys/sysmacros.h>
 #include <unistd.h>
@@ -165,6 +166,15 @@ int FileSystem::WriteAt(int fd, int64_t offset, const void* data, int64_t bytes,
 int FileSystem::Sync(int fd) { return ErrorOf(fsync(fd)); }
 
 int FileSystem::Close(int fd) { return ErrorOf(close(fd)); }
+
+DirectoryLock::DirectoryLock(const std::string& path)
+    : fd_(open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC)) {
+  if (fd_ < 0 || flock(fd_, LOCK_EX | LOCK_NB) != 0) error_ = errno;
+}
+
+DirectoryLock::~DirectoryLock() {
+  if (fd_ >= 0) close(fd_);
+}
 
 absl::Status SystemError(int error, absl::string_view action,
                          const std::string& path) {

@@ -84,6 +84,24 @@ class FileSystem {
   virtual int Close(int fd);
 };
 
+/// Marks a directory as one that a save writes to, for as long as this lives
+/// and the process does. Some file systems of networks have no such marks.
+class DirectoryLock {
+ public:
+  explicit DirectoryLock(const std::string& path);
+  ~DirectoryLock();
+  DirectoryLock(const DirectoryLock&) = delete;
+  DirectoryLock& operator=(const DirectoryLock&) = delete;
+
+  /// Returns 0 if this holds the mark, EWOULDBLOCK if another does, or why the
+  /// system gives none.
+  int error() const { return error_; }
+
+ private:
+  int fd_ = -1;
+  int error_ = 0;
+};
+
 /// "cannot ACTION PATH: " and what the system says of `error`, which is not 0.
 absl::Status SystemError(int error, absl::string_view action,
                          const std::string& path);

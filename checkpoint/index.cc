@@ -137,6 +137,34 @@ std::string FormatTensor(const IndexedTensor& tensor) {
       "}");
 }
 
+/// All of an index but its hash, and the brace that ends it.
+std::string FormatHashed(const CheckpointIndex& index) {
+  std::vector<std::string> files;
+  std::vector<std::string> tensors;
+  for (const std::string& file : index.files) files.push_back(QuoteJson(file));
+  for (const IndexedTensor& tensor : index.tensors) {
+    tensors.push_back(
+        absl::StrCat(QuoteJson(tensor.name), ": ", FormatTensor(tensor)));
+  }
+  return absl::StrCat("{\"format\": \"", kFormat, "\", \"version\": ", kVersion,
+                      ", \"ranks\": ", index.ranks, ",\n\"files\": [",
+                      absl::StrJoin(files, ",\n"), "],\n\"values\": {",
+                      FormatValues(index), "},\n\"tensors\": {",
+                      absl::StrJoin(tensors, ",\n"), "}");
+}
+
+/// Compares the hash `key` of an index with that of `hashed`; an index without
+/// it, which an older version wrote, passes.
+/// \returns what is wrong, or nothing
+std::string CheckHashOf(const std::string& hashed, const char* key,
+                        const char* what, const Json& json) {
+  const std::string hash = HashToHex(HashText(hashed));
+  if (!json.contains(key) || json[key] == hash) return "";
+  return absl::StrCat(
+      what, " are not those that were saved (hash ", hash, ", saved as ",
+      json[key].dump(-1, ' ', false, Json::error_handler_t::replace), ")");
+}
+
 std::string ParseCuts(const Json& json, IndexedTensor& tensor) {
   if (!json.is_array() || json.size() != tensor.sizes.size()) {
     return "its cuts are not one list for each dim";
@@ -232,7 +260,7 @@ std::string ParseHead(const Json& json, CheckpointIndex& index) {
   for (const auto& [key, ignored] : json.items()) {
     if (key != "format" && key != "version" && key != "ranks" &&
         key != "files" && key != "values" && key != "values_hash" &&
-        key != "tensors") {
+        key != "tensors" && key != "index_hash") {
       return absl::StrCat("it has an unknown field \"", key, "\"");
     }
   }
@@ -346,9 +374,6 @@ int64_t CheckpointIndex::bytes() const {
 }
 
 absl::StatusOr<std::string> FormatIndex(const CheckpointIndex& index) {
-  std::vector<std::string> files;
-  std::vector<std::string> tensors;
-  for (const std::string& file : index.files) files.push_back(QuoteJson(file));
   for (const std::string& name : index.Names()) {
     if (!IsJsonText(name)) {
       return absl::InvalidArgumentError(
@@ -356,17 +381,9 @@ absl::StatusOr<std::string> FormatIndex(const CheckpointIndex& index) {
                        "\" of a state is not UTF-8, as an index needs it"));
     }
   }
-  const std::string values = FormatValues(index);
-  for (const IndexedTensor& tensor : index.tensors) {
-    tensors.push_back(
-        absl::StrCat(QuoteJson(tensor.name), ": ", FormatTensor(tensor)));
-  }
-  return absl::StrCat("{\"format\": \"", kFormat, "\", \"version\": ", kVersion,
-                      ", \"ranks\": ", index.ranks, ",\n\"files\": [",
-                      absl::StrJoin(files, ",\n"), "],\n\"values\": {", values,
-                      "},\n\"values_hash\": \"", HashToHex(HashText(values)),
-                      "\",\n\"tensors\": {", absl::StrJoin(tensors, ",\n"),
-                      "}}\n");
+  const std::string hashed = FormatHashed(index);
+  return absl::StrCat(hashed, ",\n\"index_hash\": \"",
+                      HashToHex(HashText(hashed)), "\"}\n");
 }
 
 absl::StatusOr<CheckpointIndex> ParseIndex(const std::string& text,
@@ -408,17 +425,13 @@ absl::StatusOr<CheckpointIndex> ParseIndex(const std::string& text,
     if (!wrong.empty()) return corrupt("tensor \"", name, "\": ", wrong);
     index.tensors.push_back(std::move(tensor));
   }
-  // Indexes without it are read as well.
-  if (json.contains("values_hash")) {
-    const std::string hash = HashToHex(HashText(FormatValues(index)));
-    if (json["values_hash"] != hash) {
-      return corrupt("its values are not those that were saved (hash ", hash,
-                     ", saved as ",
-                     json["values_hash"].dump(-1, ' ', false,
-                                              Json::error_handler_t::replace),
-                     ")");
-    }
+  // What versions before index_hash wrote has a hash of its values alone.
+  wrong = CheckHashOf(FormatValues(index), "values_hash", "its values", json);
+  if (wrong.empty()) {
+    wrong =
+        CheckHashOf(FormatHashed(index), "index_hash", "its contents", json);
   }
+  if (!wrong.empty()) return corrupt(wrong);
   return index;
 }
 

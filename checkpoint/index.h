@@ -87,14 +87,14 @@ struct CheckpointIndex {
   int64_t bytes() const;
 };
 
-/// The text of the file: one line for each tensor and value, and for a hash of
-/// the values.
+/// Returns the text of the file: one line for each tensor and value, and for a
+/// hash of all lines before it.
 /// \error kInvalidArgument naming a tensor or value whose name is not UTF-8.
 absl::StatusOr<std::string> FormatIndex(const CheckpointIndex& index);
 
 /// Reads what FormatIndex wrote, and checks all of it: what is returned is of a
 /// whole grid for each tensor, in files with names of this format, and has the
-/// values that were hashed, where the text has their hash.
+/// hash that the text states, if it states one.
 /// \param what names the text in errors
 /// \error kDataLoss naming the tensor or value, and what is wrong with it;
 ///     kUnimplemented for a version that this library does not know.

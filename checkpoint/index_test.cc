@@ -29,9 +29,9 @@ constexpr char kText[] =
 "values": {"data.position": 4096,
 "note": "as \"it\" was",
 "optimizer.lr": {"double": "0.10000000000000001"}},
-"values_hash": "9495cb539b00601b",
 "tensors": {"model.w": {"dtype": "F32", "shape": [5, 4], "cuts": [[0, 3, 5], [0, 4]], "files": [0, 1], "hash": "00000000000000ff"},
-"step": {"dtype": "I64", "shape": [], "cuts": [], "files": [1]}}}
+"step": {"dtype": "I64", "shape": [], "cuts": [], "files": [1]}},
+"index_hash": "302e61f7243f39b4"}
 )";
 
 CheckpointIndex Sample() {
@@ -158,12 +158,18 @@ const Wrong kWrong[] = {
     {"4096", "null", "it is neither"},
     {"\"0.10000000000000001\"", "\"0.1 \\u0000\"", "it is neither"},
     {"\"double\"", "\"base64\"", "it is neither"},
-    {"4096", "4097", "its values are not those that were saved (hash "},
-    {"0.10000000000000001", "0.10000000000000002", "its values are not those"},
-    {"as \\\"it", "as \\\"at", "its values are not those"},
-    {"\"note\"", "\"mote\"", "its values are not those"},
-    {",\n\"note\": \"as \\\"it\\\" was\"", "", "its values are not those"},
-    {"\"values_hash\": \"", "\"values_hash\": \"0", "its values are not"},
+    {"4096", "4097", "its contents are not those that were saved (hash "},
+    {"0.10000000000000001", "0.10000000000000002",
+     "its contents are not those"},
+    {"as \\\"it", "as \\\"at", "its contents are not those"},
+    {"\"note\"", "\"mote\"", "its contents are not those"},
+    {",\n\"note\": \"as \\\"it\\\" was\"", "", "its contents are not those"},
+    {"\"index_hash\": \"", "\"index_hash\": \"0", "its contents are not"},
+    {"\"model.w\"", "\"model.v\"", "its contents are not those"},
+    {"[0, 3, 5]", "[0, 2, 5]", "its contents are not those"},
+    {"[0, 1]", "[1, 0]", "its contents are not those"},
+    {"\"ranks\": 4", "\"ranks\": 5", "its contents are not those"},
+    {"00000000000000ff", "00000000000000fe", "its contents are not those"},
     {"\"note\"", "\"step\"", "\"step\" is a tensor and a value"},
     {"\"note\"", "\"data.position\"", "names \"data.position\" twice"},
     {"\"note\"", "\"\"", "a value has no name"},
@@ -202,14 +208,38 @@ TEST(IndexTest, EachThingThatIsWrongIsSaid) {
   }
 }
 
-TEST(IndexTest, ValuesWithoutAHashAreRead) {
+// As versions wrote it that hashed nothing, or the values alone.
+TEST(IndexTest, ReadsWhatOlderVersionsWrote) {
   std::string text = kText;
-  const size_t at = text.find("\"values_hash\"");
-  text.erase(at, text.find('\n', at) + 1 - at);
+  const size_t at = text.find(",\n\"index_hash\"");
+  text.replace(at, std::string::npos, "}\n");
+  EXPECT_TRUE(ParseIndex(text, "it").ok());
+  const size_t tensors = text.find("\"tensors\"");
+  text.insert(tensors, "\"values_hash\": \"9495cb539b00601b\",\n");
+  EXPECT_TRUE(ParseIndex(text, "it").ok());
   text.replace(text.find("4096"), 4, "4097");
-  const auto parsed = ParseIndex(text, "it");
-  ASSERT_TRUE(parsed.ok()) << parsed.status();
-  EXPECT_EQ(std::get<int64_t>(parsed->values.at("data.position")), 4097);
+  EXPECT_THAT(std::string(ParseIndex(text, "it").status().message()),
+              HasSubstr("its values are not those that were saved (hash "));
+}
+
+// Each byte of the file with each of its bits flipped: what is still read is
+// what was written.
+TEST(IndexTest, NoFlippedBitGoesUnnoticed) {
+  const std::string whole = kText;
+  for (size_t at = 0; at < whole.size(); ++at) {
+    for (int bit = 0; bit < 8; ++bit) {
+      std::string text = whole;
+      text[at] = static_cast<char>(text[at] ^ (1 << bit));
+      const auto parsed = ParseIndex(text, "runs/a/checkpoint.json");
+      if (!parsed.ok()) {
+        EXPECT_THAT(std::string(parsed.status().message()),
+                    HasSubstr("runs/a/checkpoint.json"));
+        continue;
+      }
+      EXPECT_EQ(FormatIndex(*parsed).value(), whole)
+          << "bit " << bit << " of byte " << at;
+    }
+  }
 }
 
 TEST(IndexTest, ALaterVersionIsNotGuessedAt) {

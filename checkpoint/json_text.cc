@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <cstddef>
 #include <cstdint>
 #include <limits>
 #include <optional>
-#include <set>
 #include <string>
 #include <vector>
 
+#include "absl/container/flat_hash_set.h"
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
@@ -17,64 +18,69 @@ namespace {
 
 using Json = nlohmann::json;
 
-/// Whether brackets outside of strings are nested deeper than allowed. Needs no
-/// memory, however deep they are.
-bool IsTooDeep(absl::string_view text) {
-  int depth = 0;
-  bool in_string = false;
-  for (size_t i = 0; i < text.size(); ++i) {
-    const char c = text[i];
-    if (in_string) {
-      if (c == '\\') ++i;
-      if (c == '"') in_string = false;
-    } else if (c == '"') {
-      in_string = true;
-    } else if (c == '{' || c == '[') {
-      if (++depth > kMostJsonDepth) return true;
-    } else if (c == '}' || c == ']') {
-      --depth;
-    }
+/// Checks what nlohmann's parser would let pass. A filter given to that parser
+/// would do, but it visits all members of an object again for each of them.
+class TextCheck final : public nlohmann::json_sax<Json> {
+ public:
+  bool is_too_deep() const { return is_too_deep_; }
+  /// A key that an object names twice; empty if none does.
+  const std::string& duplicate() const { return duplicate_; }
+
+  bool start_object(size_t) override { return Begin(); }
+  bool start_array(size_t) override { return Begin(); }
+  bool end_object() override { return End(); }
+  bool end_array() override { return End(); }
+  bool key(string_t& name) override {
+    if (!keys_.back().insert(name).second) duplicate_ = name;
+    return true;
   }
-  return false;
-}
+  bool parse_error(size_t, const std::string&,
+                   const nlohmann::detail::exception&) override {
+    return false;
+  }
+  bool null() override { return true; }
+  bool boolean(bool) override { return true; }
+  bool number_integer(number_integer_t) override { return true; }
+  bool number_unsigned(number_unsigned_t) override { return true; }
+  bool number_float(number_float_t, const string_t&) override { return true; }
+  bool string(string_t&) override { return true; }
+  bool binary(binary_t&) override { return true; }
+
+ private:
+  bool Begin() {
+    keys_.emplace_back();
+    is_too_deep_ = keys_.size() > kMostJsonDepth;
+    return !is_too_deep_;
+  }
+  bool End() {
+    keys_.pop_back();
+    return true;
+  }
+
+  /// Of the objects and lists that are open.
+  std::vector<absl::flat_hash_set<std::string>> keys_;
+  std::string duplicate_;
+  bool is_too_deep_ = false;
+};
 
 }  // namespace
 
 absl::Status ParseJsonObject(absl::string_view text, const std::string& what,
                              Json& json) {
-  if (IsTooDeep(text)) {
+  TextCheck check;
+  const bool is_json = Json::sax_parse(text.begin(), text.end(), &check);
+  if (check.is_too_deep()) {
     return absl::InvalidArgumentError(absl::StrCat(
         what, " is nested deeper than ", kMostJsonDepth, " levels"));
   }
-  std::vector<std::set<std::string>> keys;
-  std::string duplicate;
-  const auto watch = [&](int, Json::parse_event_t event, Json& parsed) {
-    switch (event) {
-      case Json::parse_event_t::object_start:
-        keys.emplace_back();
-        break;
-      case Json::parse_event_t::object_end:
-        keys.pop_back();
-        break;
-      case Json::parse_event_t::key:
-        if (!keys.back().insert(parsed.get_ref<const std::string&>()).second) {
-          duplicate = parsed.get_ref<const std::string&>();
-        }
-        break;
-      default:
-        break;
-    }
-    return true;
-  };
-  json = Json::parse(text.begin(), text.end(), watch,
-                     /*allow_exceptions=*/false);
-  if (json.is_discarded()) {
+  if (!is_json) {
     return absl::InvalidArgumentError(absl::StrCat(what, " is not JSON"));
   }
-  if (!duplicate.empty()) {
+  if (!check.duplicate().empty()) {
     return absl::InvalidArgumentError(
-        absl::StrCat(what, " names \"", duplicate, "\" twice"));
+        absl::StrCat(what, " names \"", check.duplicate(), "\" twice"));
   }
+  json = Json::parse(text.begin(), text.end());
   if (!json.is_object()) {
     return absl::InvalidArgumentError(
         absl::StrCat(what, " is not a JSON object"));

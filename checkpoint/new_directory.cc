@@ -42,16 +42,6 @@ bool IsNumberedPart(const std::string& name) {
 
 bool IsRenameUnknown(int error) { return error == EINVAL || error == ENOSYS; }
 
-/// Renames to a name that is free, on any file system.
-int RenameToFree(FileSystem& files, const std::string& from,
-                 const std::string& to) {
-  const int error = files.RenameToNew(from, to);
-  if (!IsRenameUnknown(error)) return error;
-  FileInfo info;
-  if (const int failed = files.Examine(to, info); failed != 0) return failed;
-  return info.exists() ? EEXIST : files.Rename(from, to);
-}
-
 /// `path` absolute, without a slash at its end, links resolved.
 /// \error kInvalidArgument for a link to nothing
 absl::StatusOr<std::string> Normalized(const std::string& path,
@@ -93,9 +83,9 @@ class Trial {
   /// Makes it where the directory of a save to `path` would be made.
   absl::Status Make(const std::string& path) {
     std::string name;
-    const int error = TakeSavingName(
-        path, [&](const std::string& n) { return files_.MakeDirectory(n); },
-        name);
+    const int error = TakeFreeName(
+        path, ".saving",
+        [&](const std::string& n) { return files_.MakeDirectory(n); }, name);
     if (error != 0) {
       return absl::ErrnoToStatus(
           error, absl::StrCat("cannot write ", path, ": cannot create ", name));
@@ -224,6 +214,15 @@ absl::Status CheckPlace(const std::string& path, bool overwrite,
 
 }  // namespace
 
+int RenameToFree(FileSystem& files, const std::string& from,
+                 const std::string& to) {
+  const int error = files.RenameToNew(from, to);
+  if (!IsRenameUnknown(error)) return error;
+  FileInfo info;
+  if (const int failed = files.Examine(to, info); failed != 0) return failed;
+  return info.exists() ? EEXIST : files.Rename(from, to);
+}
+
 bool IsModelFile(const std::string& name) {
   return name == "config.json" || name == "model.safetensors" ||
          name == "model.safetensors.index.json" || IsNumberedPart(name);
@@ -338,11 +337,13 @@ absl::Status NewDirectory::Prepare() {
 
 absl::Status NewDirectory::MakePartial(const std::string& path) {
   std::string name;
-  const int error = TakeSavingName(
-      path, [&](const std::string& n) { return files_.MakeDirectory(n); },
-      name);
+  const int error = TakeFreeName(
+      path, ".saving",
+      [&](const std::string& n) { return files_.MakeDirectory(n); }, name);
   if (error != 0) return SystemError(error, "create", name);
   partial_ = std::move(name);
+  // Without one the save goes on all the same.
+  lock_.emplace(partial_);
   return absl::OkStatus();
 }
 
@@ -437,8 +438,8 @@ absl::Status NewDirectory::TradePlaces() {
 
 absl::Status NewDirectory::TradeByTwoRenames() {
   std::string aside;
-  const int error = TakeSavingName(
-      path_,
+  const int error = TakeFreeName(
+      path_, ".saving",
       [this](const std::string& name) {
         return RenameToFree(files_, path_, name);
       },

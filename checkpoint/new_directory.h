@@ -22,6 +22,7 @@
 /// touch it (FindUnfinishedSaves).
 
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -34,6 +35,11 @@ namespace crosshatch::checkpoint {
 /// Tells by their names the files that a save of some kind writes, and so may
 /// replace.
 using KindOfFiles = bool (*)(const std::string& name);
+
+/// Renames `from` to a name that is free, on any file system. Returns the error
+/// number, EEXIST where `to` is taken.
+int RenameToFree(FileSystem& files, const std::string& from,
+                 const std::string& to);
 
 /// Those of a Hugging Face model.
 bool IsModelFile(const std::string& name);
@@ -116,6 +122,8 @@ class NewDirectory {
   const std::string path_;
   const KindOfFiles kind_;
   std::string partial_;
+  /// Marks partial_ as written to.
+  std::optional<DirectoryLock> lock_;
   /// What is at path_ when the save begins.
   FileInfo place_;
   bool replaces_ = false;

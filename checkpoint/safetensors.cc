@@ -9,15 +9,17 @@
 #include <memory>
 #include <numeric>
 #include <optional>
-#include <set>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "absl/container/flat_hash_set.h"
 #include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "absl/strings/string_view.h"
 #include "crosshatch/base/check.h"
 #include "crosshatch/base/status_macros.h"
 #include "crosshatch/checkpoint/box_runs.h"
@@ -368,27 +370,29 @@ absl::Status SafetensorsFile::VisitRuns(
 absl::StatusOr<std::string> SafetensorsStart(
     const std::string& path, const std::vector<TensorInfo>& tensors,
     const std::map<std::string, std::string>& metadata) {
-  // Keys come out in the order of the data.
-  nlohmann::ordered_json header = nlohmann::ordered_json::object();
-  if (!metadata.empty()) header[kMetadataKey] = metadata;
+  // In the order of the data. nlohmann's ordered object would look at all names
+  // before to add one.
+  std::vector<std::string> entries;
+  if (!metadata.empty()) {
+    entries.push_back(absl::StrCat(
+        "\"", kMetadataKey, "\":",
+        Json(metadata).dump(-1, ' ', false, Json::error_handler_t::replace)));
+  }
   int64_t offset = 0;
-  std::set<std::string> names;
+  absl::flat_hash_set<absl::string_view> names;
   for (const TensorInfo& tensor : tensors) {
     if (tensor.name == kMetadataKey || !names.insert(tensor.name).second) {
       return absl::InvalidArgumentError(absl::StrCat(
           "cannot write ", path, ": the name \"", tensor.name, "\" is taken"));
     }
     const int64_t end = offset + tensor.bytes();
-    header[tensor.name] = {
-        {"dtype", SafetensorsName(tensor.dtype)},
-        {"shape",
-         std::vector<int64_t>(tensor.sizes.begin(), tensor.sizes.end())},
-        {"data_offsets", {offset, end}},
-    };
+    entries.push_back(absl::StrCat(
+        QuoteJson(tensor.name), ":{\"dtype\":\"", SafetensorsName(tensor.dtype),
+        "\",\"shape\":[", absl::StrJoin(tensor.sizes, ","),
+        "],\"data_offsets\":[", offset, ",", end, "]}"));
     offset = end;
   }
-  std::string text = header.dump(
-      -1, ' ', false, nlohmann::ordered_json::error_handler_t::replace);
+  std::string text = absl::StrCat("{", absl::StrJoin(entries, ","), "}");
   text.resize((text.size() + 7) / 8 * 8, ' ');
   if (text.size() > kMostHeaderBytes) {
     return absl::InvalidArgumentError(

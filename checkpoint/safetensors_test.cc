@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "crosshatch/checkpoint/safetensors.h"
 
+#include <time.h>
+
 #include <cstddef>
 #include <cstdint>
 #include <cstdio>
@@ -16,6 +18,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/strings/str_cat.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
@@ -401,6 +404,32 @@ TEST(SafetensorsTest, RunsFarApartAndCloseTogetherAreReadWhole) {
     }
     EXPECT_EQ(wrong, 0) << cols;
   }
+}
+
+/// The time of the thread, in seconds, to write and read a file of `count`
+/// tensors without elements.
+double SecondsOfManyTensors(int count) {
+  const std::string path = ::testing::TempDir() + "many.safetensors";
+  std::vector<TensorInfo> tensors;
+  for (int i = 0; i < count; ++i) {
+    tensors.push_back({absl::StrCat("layers.", i, ".weight"), kFloat32, {0}});
+  }
+  timespec begin;
+  timespec end;
+  clock_gettime(CLOCK_THREAD_CPUTIME_ID, &begin);
+  auto writer = SafetensorsWriter::Create(path, tensors, {});
+  EXPECT_TRUE(writer.ok() && (*writer)->Finish().ok());
+  const auto file = SafetensorsFile::Open(path);
+  EXPECT_TRUE(file.ok()) << file.status();
+  EXPECT_EQ((*file)->tensors().size(), tensors.size());
+  clock_gettime(CLOCK_THREAD_CPUTIME_ID, &end);
+  return static_cast<double>(end.tv_sec - begin.tv_sec) +
+         1e-9 * static_cast<double>(end.tv_nsec - begin.tv_nsec);
+}
+
+// Four times what they take in proportion; a quadratic part takes 16 times.
+TEST(SafetensorsTest, ManyTensorsTakeTimeInProportion) {
+  EXPECT_LT(SecondsOfManyTensors(32'000), 4 * 16 * SecondsOfManyTensors(2'000));
 }
 
 }  // namespace

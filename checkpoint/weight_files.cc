@@ -5,9 +5,10 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "absl/strings/str_join.h"
 #include "crosshatch/base/check.h"
 #include "crosshatch/base/status_macros.h"
-#include "nlohmann/json.hpp"
+#include "crosshatch/checkpoint/json_text-inl.h"
 
 namespace crosshatch::checkpoint {
 
@@ -57,17 +58,18 @@ WeightFilesPlan::Place WeightFilesPlan::PlaceOf(
 
 std::string WeightFilesPlan::IndexText() const {
   if (files_.size() == 1) return "";
-  nlohmann::ordered_json map = nlohmann::ordered_json::object();
+  std::vector<std::string> places;
   int64_t total = 0;
   for (const File& file : files_) {
     for (const TensorInfo& tensor : file.tensors) {
       total += tensor.bytes();
-      map[tensor.name] = file.name;
+      places.push_back(absl::StrCat("    ", QuoteJson(tensor.name), ": ",
+                                    QuoteJson(file.name)));
     }
   }
-  const nlohmann::ordered_json index = {{"metadata", {{"total_size", total}}},
-                                        {"weight_map", std::move(map)}};
-  return index.dump(2) + "\n";
+  return absl::StrCat("{\n  \"metadata\": {\n    \"total_size\": ", total,
+                      "\n  },\n  \"weight_map\": {\n",
+                      absl::StrJoin(places, ",\n"), "\n  }\n}\n");
 }
 
 WeightFiles::~WeightFiles() {

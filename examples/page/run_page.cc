@@ -166,9 +166,9 @@ absl::Status TryToReplace(const std::string& path) {
   for (std::string& name : made) {
     int fd = -1;
     std::string taken;
-    const int error = checkpoint::TakeSavingName(
-        path, [&](const std::string& n) { return files.CreateFile(n, fd); },
-        taken);
+    const int error = checkpoint::TakeFreeName(
+        path, ".saving",
+        [&](const std::string& n) { return files.CreateFile(n, fd); }, taken);
     if (error != 0) return checkpoint::SystemError(error, "create", taken);
     files.Close(fd);
     name = taken;
