@@ -21,6 +21,7 @@
 #include "absl/strings/strip.h"
 #include "crosshatch/base/standard_output.h"
 #include "crosshatch/checkpoint/offline.h"
+#include "crosshatch/checkpoint/run_directory.h"
 #include "crosshatch/checkpoint/weight_names.h"
 #include "crosshatch/nn/models/llama_config.h"
 
@@ -36,12 +37,15 @@ constexpr char kUsage[] =
     "does\n"
     "       ckpt reshard DIR NEW --ranks=N\n"
     "                                     the same in the files of N ranks\n"
+    "       ckpt clean RUN                removes what killed saves of steps "
+    "left\n"
     "       ckpt convert DIR NEW [--prefix=model.] [--max_file_bytes=N]\n"
-    "                    [--family=FAMILY | --new_prefix=model.]\n"
-    "                                     the tensors of that prefix, whole; "
-    "with\n"
-    "                                     a family as transformers calls "
-    "them:\n"
+    "                    [--family=FAMILY | --new_prefix=TEXT]\n"
+    "                                     the tensors of that prefix, whole, "
+    "under\n"
+    "                                     their names without it; a family "
+    "names\n"
+    "                                     them as transformers does:\n"
     "                                     llama, mistral, qwen2, qwen3, phi3\n";
 
 /// Of which each flag is taken once; what is left then is not known.
@@ -97,7 +101,8 @@ int Run(Arguments arguments) {
   const std::string command = arguments.words[0];
   const bool takes_two =
       command == "diff" || command == "reshard" || command == "convert";
-  if (!takes_two && command != "inspect" && command != "verify") {
+  if (!takes_two && command != "inspect" && command != "verify" &&
+      command != "clean") {
     return WrongUse(absl::StrCat("no command \"", command, "\""));
   }
   if (arguments.words.size() != (takes_two ? 3u : 2u)) {
@@ -137,6 +142,12 @@ int Run(Arguments arguments) {
   const std::string& dir = arguments.words[1];
   if (command == "inspect") return Print(ckpt::Inspect(dir));
   if (command == "verify") return Print(ckpt::Verify(dir));
+  if (command == "clean") {
+    std::string report;
+    const absl::Status cleaned = ckpt::CleanRunDirectory(dir, report);
+    const int printed = Print(report);
+    return cleaned.ok() ? printed : Fail(cleaned);
+  }
   const std::string& other = arguments.words[2];
   if (command == "reshard") return Done(ckpt::Reshard(dir, other, ranks));
   if (command == "convert") {

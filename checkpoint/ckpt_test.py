@@ -41,7 +41,7 @@ class CkptTest(unittest.TestCase):
         self.run_ckpt("reshard", SAMPLE, "new", "--ranks=3")
         self.assertTrue(os.path.isdir(os.path.join(self.dir, "new")))
         self.assertEqual(self.run_ckpt("diff", SAMPLE, "new"), ("", ""))
-        self.run_ckpt("convert", SAMPLE, "hf", "--prefix=model.")
+        self.run_ckpt("convert", SAMPLE, "hf", "--family=llama")
         self.assertEqual(os.listdir(os.path.join(self.dir, "hf")),
                          ["model.safetensors"])
         self.run_ckpt("convert", SAMPLE, "mistral", "--family=mistral")

@@ -374,7 +374,11 @@ absl::Status LoadCheckpoint(World& world, nn::Stateful& stateful,
   CH_RETURN_IF_ERROR(loader.Open());
   absl::StatusOr<nn::StateDict> state =
       stateful.StateToFill(loader.index().Names());
-  CH_RETURN_IF_ERROR(Gather(*comm, "load: state to fill", state.status()));
+  absl::Status fits = state.status();
+  if (absl::IsInvalidArgument(fits)) {
+    fits = absl::InvalidArgumentError(absl::StrCat(dir, ": ", fits.message()));
+  }
+  CH_RETURN_IF_ERROR(Gather(*comm, "load: state to fill", fits));
   CH_RETURN_IF_ERROR(loader.Fill(*state, /*allows_missing=*/false,
                                  /*refuses_extra=*/false));
   return Gather(*comm, "load: restore", stateful.Restore(*state));

@@ -33,6 +33,7 @@
 #include "crosshatch/checkpoint/new_directory.h"
 #include "crosshatch/checkpoint/safetensors.h"
 #include "crosshatch/checkpoint/save_plan.h"
+#include "crosshatch/checkpoint/weight_files.h"
 #include "crosshatch/checkpoint/weight_names.h"
 #include "crosshatch/dtensor/layout.h"
 #include "crosshatch/mesh/mesh_layout.h"
@@ -176,9 +177,7 @@ absl::StatusOr<StoredName> ConvertedName(const std::string& name,
                                          const ConvertOptions& options) {
   const std::string left = name.substr(options.prefix.size());
   if (!options.names.has_value()) {
-    return StoredName{absl::StartsWith(left, "lm_head.")
-                          ? left
-                          : absl::StrCat(options.new_prefix, left)};
+    return StoredName{absl::StrCat(options.new_prefix, left)};
   }
   CH_ASSIGN_OR_RETURN(StoredName stored, StoredNameOf(left, *options.names));
   if (stored.transposed) {
@@ -295,6 +294,14 @@ absl::StatusOr<std::string> Inspect(const std::string& dir) {
         "\n");
   }
   return text;
+}
+
+absl::Status CheckComplete(const std::string& dir) {
+  CH_ASSIGN_OR_RETURN(const std::unique_ptr<Source> source, Source::Open(dir));
+  for (const IndexedTensor& tensor : source->index.tensors) {
+    CH_RETURN_IF_ERROR(source->OpenAll(tensor));
+  }
+  return absl::OkStatus();
 }
 
 absl::StatusOr<std::string> Verify(const std::string& dir) {
@@ -432,66 +439,42 @@ absl::Status ConvertToHuggingFace(const std::string& from,
                                   const ConvertOptions& options,
                                   FileSystem& files) {
   CH_ASSIGN_OR_RETURN(const std::unique_ptr<Source> source, Source::Open(from));
-  CH_ASSIGN_OR_RETURN(std::vector<Converted> chosen,
+  CH_ASSIGN_OR_RETURN(const std::vector<Converted> chosen,
                       ChooseTensors(*source, options));
-  struct File {
-    std::vector<TensorInfo> infos;
-    std::vector<std::vector<const IndexedTensor*>> tensors;
-    int64_t bytes = 0;
-  };
-  std::vector<File> parts(1);
-  int64_t total = 0;
-  for (Converted& tensor : chosen) {
-    const int64_t bytes = tensor.info.bytes();
-    if (!parts.back().infos.empty() &&
-        parts.back().bytes + bytes > options.max_file_bytes) {
-      parts.emplace_back();
-    }
-    parts.back().infos.push_back(std::move(tensor.info));
-    parts.back().tensors.push_back(std::move(tensor.parts));
-    parts.back().bytes += bytes;
-    total += bytes;
-  }
-  if (parts.back().infos.empty()) {
+  if (chosen.empty()) {
     return absl::NotFoundError(
         absl::StrCat(from, " has no tensor whose name begins with \"",
                      options.prefix, "\""));
   }
+  std::vector<TensorInfo> infos;
+  for (const Converted& tensor : chosen) infos.push_back(tensor.info);
+  CH_ASSIGN_OR_RETURN(
+      const WeightFilesPlan plan,
+      WeightFilesPlan::Create(std::move(infos), options.max_file_bytes));
   CH_ASSIGN_OR_RETURN(const std::unique_ptr<NewDirectory> target,
                       NewDirectory::Create(to, /*overwrite=*/false, files));
-  std::vector<std::string> weight_map;
-  for (size_t i = 0; i < parts.size(); ++i) {
-    const std::string file =
-        parts.size() == 1 ? "model.safetensors"
-                          : absl::StrFormat("model-%05d-of-%05d.safetensors",
-                                            i + 1, parts.size());
+  auto next = chosen.begin();
+  for (const WeightFilesPlan::File& file : plan.files()) {
     CH_ASSIGN_OR_RETURN(
         const std::unique_ptr<SafetensorsWriter> writer,
-        SafetensorsWriter::Create(target->Add(file), parts[i].infos,
+        SafetensorsWriter::Create(target->Add(file.name), file.tensors,
                                   {{"format", "pt"}}, files));
-    for (size_t t = 0; t < parts[i].infos.size(); ++t) {
-      const std::string& name = parts[i].infos[t].name;
-      for (const IndexedTensor* tensor : parts[i].tensors[t]) {
+    for (const TensorInfo& info : file.tensors) {
+      for (const IndexedTensor* tensor : (next++)->parts) {
         CH_ASSIGN_OR_RETURN(
             const uint64_t hash,
             source->Stream(*tensor, WholeBox(tensor->sizes),
                            [&](const void* data, int64_t bytes) {
-                             return writer->WritePart(name, data, bytes);
+                             return writer->WritePart(info.name, data, bytes);
                            }));
         CH_RETURN_IF_ERROR(CheckHash(from, *tensor, hash));
       }
-      weight_map.push_back(
-          absl::StrCat(QuoteJson(name), ": ", QuoteJson(file)));
     }
     CH_RETURN_IF_ERROR(writer->Finish());
   }
-  if (parts.size() > 1) {
+  if (const std::string index = plan.IndexText(); !index.empty()) {
     CH_RETURN_IF_ERROR(
-        WriteFile(target->Add("model.safetensors.index.json"),
-                  absl::StrCat("{\"metadata\": {\"total_size\": ", total,
-                               "},\n\"weight_map\": {",
-                               absl::StrJoin(weight_map, ",\n"), "}}\n"),
-                  files));
+        WriteFile(target->Add("model.safetensors.index.json"), index, files));
   }
   return target->Commit();
 }

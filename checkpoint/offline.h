@@ -25,6 +25,11 @@ inline constexpr int64_t kBlockBytes = int64_t{16} << 20;
 /// index alone.
 absl::StatusOr<std::string> Inspect(const std::string& dir);
 
+/// Returns whether all files of a checkpoint are there and hold the tensors
+/// that the index names. Reads the index and headers alone. \error what is
+/// missing or does not fit
+absl::Status CheckComplete(const std::string& dir);
+
 /// Reads all of a checkpoint and compares it with its hashes.
 /// \returns a line on what was read
 /// \error kDataLoss with a line for each tensor that does not hold what was
@@ -46,12 +51,12 @@ absl::Status Reshard(const std::string& from, const std::string& to, int ranks,
 struct ConvertOptions {
   /// The tensors whose names begin so, which is left off.
   std::string prefix = "model.";
-  /// Put before what is left, but for names that begin with "lm_head.", as
-  /// Hugging Face's libraries call the parts of a causal language model.
-  std::string new_prefix = "model.";
-  /// Instead of new_prefix and the rule for "lm_head.": what is left of a name
-  /// is called as these say, as LlamaNames(family) does of nn::Llama. Parts of
-  /// one tensor are put one below the other.
+  /// Put before what is left of a name. By default a tensor keeps the name that
+  /// its module gives it.
+  std::string new_prefix = "";
+  /// Renames what is left of a name, in place of new_prefix: LlamaNames(family)
+  /// gives the names of Hugging Face's files of nn::Llama. Parts of one tensor
+  /// are put one below the other.
   std::optional<WeightNames> names = std::nullopt;
   /// A file beyond that many bytes begins a new one, at a tensor.
   int64_t max_file_bytes = int64_t{5'000'000'000};

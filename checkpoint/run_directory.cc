@@ -24,8 +24,10 @@
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
 #include "crosshatch/base/status_macros.h"
+#include "crosshatch/checkpoint/file_io.h"
 #include "crosshatch/checkpoint/index.h"
 #include "crosshatch/checkpoint/new_directory.h"
+#include "crosshatch/checkpoint/offline.h"
 #include "crosshatch/checkpoint/on_ranks.h"
 
 namespace crosshatch::checkpoint {
@@ -55,21 +57,74 @@ absl::StatusOr<std::vector<std::string>> NamesIn(const std::string& root,
   return SystemError(error, "list", root);
 }
 
-/// The files of a checkpoint in `dir`; nullopt if it holds anything else.
-absl::StatusOr<std::optional<std::vector<std::string>>> OnlyCheckpointFiles(
-    const std::string& dir, FileSystem& files) {
+/// Whether a save writes files of that name, of which it gives some their name
+/// once they are complete.
+bool IsUnfinishedFile(const std::string& name) {
+  return IsCheckpointFile(std::string(absl::StripSuffix(name, kSaving)));
+}
+
+/// The files in `dir`, all of `kind`; nullopt if it holds anything else, a link
+/// for instance.
+absl::StatusOr<std::optional<std::vector<std::string>>> OnlyFiles(
+    const std::string& dir, KindOfFiles kind, FileSystem& files) {
   CH_ASSIGN_OR_RETURN(const std::vector<std::string> names,
                       NamesIn(dir, files));
-  if (!std::all_of(names.begin(), names.end(), IsCheckpointFile)) {
-    return std::optional<std::vector<std::string>>();
+  for (const std::string& name : names) {
+    FileInfo info;
+    const std::string file = absl::StrCat(dir, "/", name);
+    if (const int error = files.Examine(file, info); error != 0) {
+      return SystemError(error, "examine", file);
+    }
+    const bool may_be_gone =
+        info.kind == FileInfo::Kind::kFile || !info.exists();
+    if (!kind(name) || !may_be_gone) {
+      return std::optional<std::vector<std::string>>();
+    }
   }
   return std::optional(names);
 }
 
+/// Whether `dir` is a directory, and no link to one.
+absl::StatusOr<bool> IsOwnDirectory(const std::string& dir, FileSystem& files) {
+  FileInfo info;
+  if (const int error = files.Examine(dir, info); error != 0) {
+    return SystemError(error, "examine", dir);
+  }
+  return info.is_directory();
+}
+
+/// The directories in `root` that a removal has left half done.
+absl::StatusOr<std::vector<std::string>> HalfRemoved(const std::string& root,
+                                                     FileSystem& files) {
+  CH_ASSIGN_OR_RETURN(const std::vector<std::string> names,
+                      NamesIn(root, files));
+  std::vector<std::string> found;
+  for (const std::string& name : names) {
+    absl::string_view of_step = name;
+    if (!absl::ConsumeSuffix(&of_step, kRemoving) ||
+        !StepOf(std::string(of_step)).has_value()) {
+      continue;
+    }
+    found.push_back(absl::StrCat(root, "/", name));
+  }
+  return found;
+}
+
+/// Keeps an error beside those before.
+void AddError(const absl::Status& error, absl::Status& all) {
+  if (error.ok()) return;
+  all = all.ok() ? error
+                 : absl::Status(all.code(), absl::StrCat(all.message(), "; ",
+                                                         error.message()));
+}
+
 /// Removes `dir`, which has lost the name of a checkpoint.
-absl::Status RemoveNameless(const std::string& dir, FileSystem& files) {
+absl::Status RemoveNameless(const std::string& dir, FileSystem& files,
+                            KindOfFiles kind = IsCheckpointFile) {
+  CH_ASSIGN_OR_RETURN(const bool is_own, IsOwnDirectory(dir, files));
+  if (!is_own) return absl::OkStatus();
   CH_ASSIGN_OR_RETURN(const std::optional<std::vector<std::string>> names,
-                      OnlyCheckpointFiles(dir, files));
+                      OnlyFiles(dir, kind, files));
   if (!names.has_value()) return absl::OkStatus();
   for (const std::string& name : *names) {
     const std::string file = absl::StrCat(dir, "/", name);
@@ -85,8 +140,10 @@ absl::Status RemoveNameless(const std::string& dir, FileSystem& files) {
 
 absl::Status Remove(const std::string& root, int64_t step, FileSystem& files) {
   const std::string dir = StepDirectory(root, step);
+  CH_ASSIGN_OR_RETURN(const bool is_own, IsOwnDirectory(dir, files));
+  if (!is_own) return absl::OkStatus();
   CH_ASSIGN_OR_RETURN(const std::optional<std::vector<std::string>> names,
-                      OnlyCheckpointFiles(dir, files));
+                      OnlyFiles(dir, IsCheckpointFile, files));
   if (!names.has_value()) return absl::OkStatus();
   const std::string nameless = dir + kRemoving;
   if (const int error = files.Rename(dir, nameless); error != 0) {
@@ -97,6 +154,19 @@ absl::Status Remove(const std::string& root, int64_t step, FileSystem& files) {
     return SystemError(error, "flush", root);
   }
   return RemoveNameless(nameless, files);
+}
+
+/// The directory of the last step before `step` whose checkpoint holds what was
+/// saved; empty if there is none. Reads all of what it tries.
+absl::StatusOr<std::string> LastWholeBefore(const std::string& root,
+                                            int64_t step, FileSystem& files) {
+  CH_ASSIGN_OR_RETURN(std::vector<int64_t> steps, StepsIn(root, files));
+  std::reverse(steps.begin(), steps.end());
+  for (const int64_t before : steps) {
+    const std::string dir = StepDirectory(root, before);
+    if (before < step && Verify(dir).ok()) return dir;
+  }
+  return std::string();
 }
 
 }  // namespace
@@ -170,14 +240,12 @@ absl::Status CheckRunDirectory(const std::string& root, FileSystem& files) {
 absl::Status RemoveOldSteps(const std::string& root, int keep, int64_t newest,
                             const std::set<int64_t>& own, FileSystem& files) {
   if (keep <= 0) return absl::OkStatus();
-  CH_ASSIGN_OR_RETURN(const std::vector<std::string> names,
-                      NamesIn(root, files));
-  for (const std::string& name : names) {
-    absl::string_view of_step = name;
-    if (absl::ConsumeSuffix(&of_step, kRemoving) &&
-        StepOf(std::string(of_step)).has_value()) {
-      CH_RETURN_IF_ERROR(RemoveNameless(absl::StrCat(root, "/", name), files));
-    }
+  CH_ASSIGN_OR_RETURN(const std::vector<std::string> half,
+                      HalfRemoved(root, files));
+  // What cannot be removed stays, and nothing else for its sake.
+  absl::Status status;
+  for (const std::string& dir : half) {
+    AddError(RemoveNameless(dir, files), status);
   }
   CH_ASSIGN_OR_RETURN(std::vector<int64_t> steps, StepsIn(root, files));
   steps.erase(std::remove_if(steps.begin(), steps.end(),
@@ -187,9 +255,61 @@ absl::Status RemoveOldSteps(const std::string& root, int keep, int64_t newest,
               steps.end());
   const auto old = static_cast<int64_t>(steps.size()) - (keep - 1);
   for (int64_t i = 0; i < old; ++i) {
-    CH_RETURN_IF_ERROR(Remove(root, steps[static_cast<size_t>(i)], files));
+    AddError(Remove(root, steps[static_cast<size_t>(i)], files), status);
   }
-  return absl::OkStatus();
+  return status;
+}
+
+absl::Status CleanRunDirectory(const std::string& root, std::string& report,
+                               FileSystem& files) {
+  CH_ASSIGN_OR_RETURN(std::vector<std::string> left, HalfRemoved(root, files));
+  CH_ASSIGN_OR_RETURN(const std::vector<std::string> unfinished,
+                      UnfinishedSteps(root, files));
+  left.insert(left.end(), unfinished.begin(), unfinished.end());
+  absl::Status status;
+  for (const std::string& dir : left) {
+    const auto stays = [&](absl::string_view why) {
+      absl::StrAppend(&report, "left ", dir, ": ", why, "\n");
+    };
+    const DirectoryLock lock(dir);
+    const absl::StatusOr<bool> is_own = IsOwnDirectory(dir, files);
+    if (is_own.ok() && !*is_own) {
+      stays("it is no directory");
+    } else if (lock.error() == EWOULDBLOCK) {
+      stays("a save is writing to it");
+    } else if (lock.error() != 0) {
+      stays("this file system cannot tell whether a save is writing to it");
+    } else if (CheckComplete(dir).ok()) {
+      stays("it holds a whole checkpoint");
+    } else {
+      const auto names = OnlyFiles(dir, IsUnfinishedFile, files);
+      if (names.ok() && !names->has_value()) {
+        stays("it holds more than files of a checkpoint");
+        continue;
+      }
+      const absl::Status removed = RemoveNameless(dir, files, IsUnfinishedFile);
+      AddError(removed, status);
+      if (removed.ok()) absl::StrAppend(&report, "removed ", dir, "\n");
+    }
+  }
+  return status;
+}
+
+absl::Status SetAsideLaterSteps(const std::string& root, int64_t step,
+                                FileSystem& files) {
+  CH_ASSIGN_OR_RETURN(const std::vector<int64_t> steps, StepsIn(root, files));
+  for (const int64_t later : steps) {
+    if (later <= step) continue;
+    const std::string dir = StepDirectory(root, later);
+    std::string aside;
+    const int error = TakeFreeName(
+        dir, ".aside",
+        [&](const std::string& name) { return RenameToFree(files, dir, name); },
+        aside);
+    if (error != 0) return SystemError(error, "rename " + dir + " to", aside);
+  }
+  const int error = files.SyncDirectory(root);
+  return error == 0 ? absl::OkStatus() : SystemError(error, "flush", root);
 }
 
 RunCheckpoints::RunCheckpoints(World& world, std::string root,
@@ -222,16 +342,42 @@ absl::StatusOr<std::optional<int64_t>> RunCheckpoints::Latest() {
 
 absl::Status RunCheckpoints::Load(nn::Stateful& stateful, int64_t step,
                                   const LoadCheckpointOptions& options) {
-  CH_RETURN_IF_ERROR(
-      LoadCheckpoint(world_, stateful, StepDirectory(root_, step), options));
+  const std::string dir = StepDirectory(root_, step);
+  const absl::Status loaded = LoadCheckpoint(world_, stateful, dir, options);
   CH_ASSIGN_OR_RETURN(const std::shared_ptr<Communicator> comm,
                       AllRanks(world_));
+  // Every rank has that error.
+  if (absl::IsDataLoss(loaded)) {
+    CH_ASSIGN_OR_RETURN(const std::vector<std::string> whole,
+                        OnEveryRank(*comm, "last whole checkpoint",
+                                    [&]() -> absl::StatusOr<std::string> {
+                                      if (comm->rank() != 0)
+                                        return std::string();
+                                      return LastWholeBefore(
+                                          root_, step, *options_.file_system);
+                                    }));
+    return absl::DataLossError(absl::StrCat(
+        loaded.message(), "; ",
+        whole[0].empty()
+            ? "no checkpoint before it is whole"
+            : absl::StrCat("the last whole one before it is ", whole[0])));
+  }
+  CH_RETURN_IF_ERROR(loaded);
   return OnFirstRank(*comm, "own checkpoints", [&]() -> absl::Status {
     CH_ASSIGN_OR_RETURN(const std::vector<int64_t> steps,
                         StepsIn(root_, *options_.file_system));
     resumed_.insert(steps.begin(),
                     std::upper_bound(steps.begin(), steps.end(), step));
     return absl::OkStatus();
+  });
+}
+
+absl::Status RunCheckpoints::SetAsideAfter(int64_t step) {
+  if (world_.context().dry_run()) return absl::OkStatus();
+  CH_ASSIGN_OR_RETURN(const std::shared_ptr<Communicator> comm,
+                      AllRanks(world_));
+  return OnFirstRank(*comm, "set later steps aside", [&] {
+    return SetAsideLaterSteps(root_, step, *options_.file_system);
   });
 }
 

@@ -58,12 +58,29 @@ absl::Status CheckRunDirectory(const std::string& root,
 /// Removes the checkpoints of those steps of `own` that are before `newest`,
 /// but for the last `keep` - 1 of them; none for a `keep` of 0. What another
 /// run has written to `root` stays. Removes by name only the files of
-/// checkpoints; a directory that holds anything else is left as it is. What an
-/// earlier call, killed, left half removed is removed first.
+/// checkpoints; a link, and a directory that holds anything else, is left as it
+/// is. What an earlier call, killed, left half removed is removed first.
 /// \pre that of `newest` is complete
+/// \error all that could not be removed; the rest is
 absl::Status RemoveOldSteps(const std::string& root, int keep, int64_t newest,
                             const std::set<int64_t>& own,
                             FileSystem& files = FileSystem::Real());
+
+/// Removes what killed saves and removals of steps have left in `root`
+/// (UnfinishedSteps). A directory stays if a save is writing to it, or if the
+/// file system cannot show that; if all files of a checkpoint are there, which
+/// may be the only copy of a run; and if it holds anything else. No rank is
+/// needed.
+/// \param report gets a line for each directory
+/// \error all that could not be removed; the rest is
+absl::Status CleanRunDirectory(const std::string& root, std::string& report,
+                               FileSystem& files = FileSystem::Real());
+
+/// Renames the checkpoints of the steps after `step` to "step-N.aside", so that
+/// a run which is taken up again at `step` has their names to itself. No rank
+/// is needed.
+absl::Status SetAsideLaterSteps(const std::string& root, int64_t step,
+                                FileSystem& files = FileSystem::Real());
 
 struct RunCheckpointsOptions {
   /// The number of checkpoints that stay; 0: all.
@@ -93,11 +110,16 @@ class RunCheckpoints {
 
   /// The last step that there is a checkpoint of, the same on every rank. Of a
   /// run that was taken up again further back that is one of the run given up,
-  /// until the new one has come as far: remove those first.
+  /// until the new one has come as far (SetAsideLaterSteps).
   absl::StatusOr<std::optional<int64_t>> Latest();
   /// Does what LoadCheckpoint does with the checkpoint of `step`.
+  /// \error for one that is damaged also names the last whole one before it,
+  ///     for which the first rank reads those before
   absl::Status Load(nn::Stateful& stateful, int64_t step,
                     const LoadCheckpointOptions& options = {});
+  /// Does what SetAsideLaterSteps does, on the first rank; nothing on a dry
+  /// run.
+  absl::Status SetAsideAfter(int64_t step);
   /// As SaveCheckpoint, or AsyncCheckpointer::Save; an own one of that step is
   /// replaced. Then removes old ones. Where something else has the step's name
   /// the checkpoint is written beside it. With `async` ops that write wait for

@@ -9,6 +9,7 @@
 #include <optional>
 #include <set>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -16,6 +17,7 @@
 #include "crosshatch/base/status_macros.h"
 #include "crosshatch/checkpoint/file_system_testutil.h"
 #include "crosshatch/checkpoint/index.h"
+#include "crosshatch/checkpoint/offline.h"
 #include "crosshatch/comm/world.h"
 #include "crosshatch/nn/state_dict.h"
 #include "crosshatch/tensor/creation.h"
@@ -258,6 +260,169 @@ TEST(RunDirectoryTest, ANameIsNeverOfHalfACheckpoint) {
       }
       EXPECT_FALSE(status.ok()) << at;
     }
+  }
+}
+
+// A step that was moved to another disk and linked back, and one whose file
+// was.
+TEST(RunDirectoryTest, LinksAreLeftAlone) {
+  const std::string root = FreshDir("linked");
+  const std::string disk = FreshDir("larger_disk");
+  fs::create_directories(disk);
+  SaveSteps(root, {1, 2, 3, 4}, {});
+  fs::rename(root + "/step-000001", disk + "/moved");
+  fs::create_directory_symlink(disk + "/moved", root + "/step-000001");
+  const std::string file = "/" + DataFileName(0, 1);
+  fs::rename(root + "/step-000002" + file, disk + file);
+  fs::create_symlink(disk + file, root + "/step-000002" + file);
+  SaveSteps(root, {5}, {.keep = 1}, /*resumes=*/true);
+  SaveSteps(root, {6}, {.keep = 1}, /*resumes=*/true);
+  EXPECT_THAT(StepsIn(root).value(), ElementsAre(1, 2, 6));
+  for (const int64_t step : {1, 2}) {
+    EXPECT_TRUE(Verify(StepDirectory(root, step)).ok()) << step;
+  }
+}
+
+// One in the way of each step but the last: the others are removed.
+TEST(RunDirectoryTest, OneFailedRemovalStopsNoOther) {
+  for (const int64_t stays : {1, 2, 3}) {
+    const std::string root = FreshDir("one_stays");
+    SaveSteps(root, {1, 2, 3, 4}, {});
+    const std::string dir = StepDirectory(root, stays);
+    std::ofstream(dir + ".removing") << "a file";
+    const absl::Status status = RemoveOldSteps(root, 1, 4, {1, 2, 3, 4});
+    EXPECT_THAT(std::string(status.message()), HasSubstr(dir + ".removing"));
+    EXPECT_THAT(StepsIn(root).value(), ElementsAre(stays, 4));
+  }
+}
+
+TEST(RunDirectoryTest, CleanRemovesWhatKilledSavesLeft) {
+  const std::string root = FreshDir("clean");
+  SaveSteps(root, {1, 2}, {});
+  const auto left = [&](const std::string& name, const std::string& index) {
+    const std::string dir = root + "/" + name;
+    fs::create_directories(dir);
+    std::ofstream(dir + "/" + DataFileName(0, 1) + ".saving") << "half";
+    if (!index.empty()) std::ofstream(dir + "/" + kIndexFile) << index;
+    return fs::canonical(dir).string();
+  };
+  const std::string half = left("step-000003.saving", "");
+  const std::string other = left("step-000003.saving-2", "{");
+  left("step-000000.removing", "");
+  const std::string mine = left("step-000004.saving", "");
+  std::ofstream(mine + "/notes") << "mine";
+  const std::string written = left("step-000005.saving", "");
+  // Whole, as of a save that could not take its place.
+  fs::copy(root + "/step-000002", root + "/step-000002.saving");
+  left("notes.saving", "");
+  std::string report;
+  {
+    const DirectoryLock save(written);
+    ASSERT_EQ(save.error(), 0);
+    const absl::Status status = CleanRunDirectory(root, report);
+    EXPECT_TRUE(status.ok()) << status;
+  }
+  EXPECT_THAT(report, HasSubstr("removed " + half + "\n"));
+  EXPECT_THAT(report, HasSubstr("removed " + other + "\n"));
+  EXPECT_THAT(report, HasSubstr("step-000000.removing\n"));
+  EXPECT_THAT(report, HasSubstr("left " + mine +
+                                ": it holds more than files of a checkpoint"));
+  EXPECT_THAT(report,
+              HasSubstr("left " + written + ": a save is writing to it"));
+  EXPECT_THAT(report, HasSubstr("step-000002.saving: it holds a whole "));
+  EXPECT_FALSE(fs::exists(half));
+  EXPECT_TRUE(fs::exists(mine + "/notes"));
+  EXPECT_TRUE(Verify(root + "/step-000002.saving").ok());
+  EXPECT_THAT(StepsIn(root).value(), ElementsAre(1, 2));
+  // Once the save has ended, or its process.
+  report.clear();
+  EXPECT_TRUE(CleanRunDirectory(root, report).ok());
+  EXPECT_FALSE(fs::exists(written)) << report;
+  EXPECT_TRUE(fs::exists(root + "/notes.saving"));
+}
+
+// At each moment of a save another one cleans: the save notices nothing.
+TEST(RunDirectoryTest, CleanLeavesASaveThatGoesOn) {
+  class CleaningFileSystem final : public FileSystem {
+   public:
+    explicit CleaningFileSystem(std::string root) : root_(std::move(root)) {}
+    int Write(int fd, const void* data, int64_t bytes,
+              int64_t& written) override {
+      Clean();
+      return FileSystem::Write(fd, data, bytes, written);
+    }
+    int Sync(int) override {
+      Clean();
+      return 0;
+    }
+    int Rename(const std::string& from, const std::string& to) override {
+      Clean();
+      return FileSystem::Rename(from, to);
+    }
+
+   private:
+    void Clean() {
+      std::string report;
+      EXPECT_TRUE(CleanRunDirectory(root_, report).ok());
+      EXPECT_THAT(report, ::testing::Not(HasSubstr("removed")));
+    }
+    const std::string root_;
+  };
+  const std::string root = FreshDir("cleaned_meanwhile");
+  CleaningFileSystem files(root);
+  RunRanks(2, [&](World& world) -> absl::Status {
+    RunCheckpoints checkpoints(world, root, {.file_system = &files});
+    StepState run(1);
+    return checkpoints.Save(run, 1);
+  });
+  EXPECT_TRUE(Verify(StepDirectory(root, 1)).ok());
+}
+
+TEST(RunDirectoryTest, ADamagedStepNamesTheLastWholeOne) {
+  const std::string root = FreshDir("damaged");
+  SaveSteps(root, {1, 2, 3, 4}, {});
+  const auto damage = [&](int64_t step, const std::string& file) {
+    const std::string path = StepDirectory(root, step) + "/" + file;
+    std::fstream stream(path, std::ios::in | std::ios::out | std::ios::binary);
+    stream.seekg(-1, std::ios::end);
+    const char flipped = static_cast<char>(stream.get() ^ 1);
+    stream.seekp(-1, std::ios::end);
+    stream.put(flipped);
+  };
+  const auto load = [&](int64_t step) {
+    std::string said;
+    RunRanks(2, [&](World& world) -> absl::Status {
+      RunCheckpoints checkpoints(world, root);
+      StepState run;
+      const absl::Status status = checkpoints.Load(run, step);
+      CH_EXPECT_EQ(absl::IsDataLoss(status), true);
+      if (world.rank() == 1) said = std::string(status.message());
+      return absl::OkStatus();
+    });
+    return said;
+  };
+  damage(4, DataFileName(0, 1));
+  fs::resize_file(StepDirectory(root, 3) + "/" + kIndexFile, 20);
+  EXPECT_THAT(load(4), HasSubstr("step-000004 does not hold what was saved"));
+  EXPECT_THAT(load(4), HasSubstr("; the last whole one before it is " +
+                                 StepDirectory(root, 2)));
+  EXPECT_THAT(load(3), HasSubstr("the last whole one before it is " +
+                                 StepDirectory(root, 2)));
+  damage(2, DataFileName(0, 1));
+  damage(1, DataFileName(0, 1));
+  EXPECT_THAT(load(4), HasSubstr("; no checkpoint before it is whole"));
+}
+
+TEST(RunDirectoryTest, LaterStepsAreSetAside) {
+  const std::string root = FreshDir("aside");
+  SaveSteps(root, {1, 2, 3}, {});
+  ASSERT_TRUE(SetAsideLaterSteps(root, 2).ok());
+  EXPECT_THAT(StepsIn(root).value(), ElementsAre(1, 2));
+  SaveSteps(root, {3}, {.keep = 1}, /*resumes=*/true);
+  ASSERT_TRUE(SetAsideLaterSteps(root, 0).ok());
+  EXPECT_THAT(StepsIn(root).value(), ::testing::IsEmpty());
+  for (const char* name : {"/step-000003.aside", "/step-000003.aside-2"}) {
+    EXPECT_TRUE(Verify(root + name).ok()) << name;
   }
 }
 
