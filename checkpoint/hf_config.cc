@@ -7,8 +7,10 @@
 #include <utility>
 #include <vector>
 
+#include "absl/algorithm/container.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "crosshatch/base/status_macros.h"
@@ -100,43 +102,97 @@ std::string FamilyNames() {
                        });
 }
 
-/// The window of a family that has one, and the blocks that it begins at.
+/// Reads the window of a family that has one, and the blocks that it begins at.
 void ReadWindow(FieldReader& fields, const FamilyDefaults& family,
                 nn::LlamaConfig& config) {
   const bool is_qwen = family.family == nn::LlamaFamily::kQwen2 ||
                        family.family == nn::LlamaFamily::kQwen3;
-  if (family.family == nn::LlamaFamily::kLlama) return;
-  if (is_qwen && !fields.Bool("use_sliding_window", false)) return;
-  // Null is no window, which is not what a missing field is.
-  config.sliding_window = fields.Has("sliding_window")
-                              ? fields.Size("sliding_window", 0)
-                              : family.sliding_window;
-  if (!is_qwen || config.sliding_window == 0) return;
-  int64_t first = fields.Count("max_window_layers", 28);
-  if (const Json* types = fields.Get("layer_types", false)) {
-    const auto is = [&](int64_t layer, const char* type) {
-      return (*types)[static_cast<size_t>(layer)] == type;
-    };
-    bool fits = types->is_array() &&
-                static_cast<int64_t>(types->size()) == config.layers;
-    for (first = 0; fits && first < config.layers; ++first) {
-      if (!is(first, "full_attention")) break;
+  const Json* types = fields.Get("layer_types", false);
+  int64_t first = 0;
+  if (family.family != nn::LlamaFamily::kLlama) {
+    // Null is no window, which is not what a missing field is.
+    const int64_t window = fields.Has("sliding_window")
+                               ? fields.Size("sliding_window", 0)
+                               : family.sliding_window;
+    const bool is_used = !is_qwen || fields.Bool("use_sliding_window", false);
+    if (is_qwen) first = fields.Count("max_window_layers", 28);
+    if (is_qwen && types != nullptr && types->is_array()) {
+      first = absl::c_find_if_not(
+                  *types, [](const Json& t) { return t == "full_attention"; }) -
+              types->begin();
     }
-    for (int64_t i = first; fits && i < config.layers; ++i) {
-      fits = is(i, "sliding_attention");
-    }
-    if (!fits) {
-      fields.Refuse("layer_types", *types,
-                    "full_attention for some blocks and then "
-                    "sliding_attention for the rest is supported");
+    if (is_used && first < config.layers) {
+      config.sliding_window = window;
+      config.first_windowed_layer = window == 0 ? 0 : first;
     }
   }
-  // No block has a window then.
-  if (first >= config.layers) {
-    config.sliding_window = 0;
-    first = 0;
+  if (types == nullptr) return;
+  bool fits =
+      types->is_array() && static_cast<int64_t>(types->size()) == config.layers;
+  for (int64_t i = 0; fits && i < config.layers; ++i) {
+    fits = (*types)[static_cast<size_t>(i)] ==
+           (config.WindowOf(i) == 0 ? "full_attention" : "sliding_attention");
   }
-  config.first_windowed_layer = first;
+  if (fits) return;
+  fields.Refuse("layer_types", *types,
+                is_qwen ? "full_attention for some blocks and then, with a "
+                          "window, sliding_attention for the rest is supported"
+                        : "all blocks of this family are alike: "
+                          "sliding_attention with a sliding_window, else "
+                          "full_attention");
+}
+
+/// Fields that change no number which a training computes.
+constexpr const char* kInert[] = {
+    "_attn_implementation", "_attn_implementation_autoset", "_commit_hash",
+    "_name_or_path", "architectures", "attn_implementation", "auto_map",
+    "bad_words_ids", "begin_suppress_tokens", "chunk_size_feed_forward",
+    "decoder_start_token_id", "diversity_penalty", "do_sample", "dtype",
+    "early_stopping", "encoder_no_repeat_ngram_size",
+    "exponential_decay_length_penalty", "finetuning_task",
+    "forced_bos_token_id", "forced_eos_token_id", "gradient_checkpointing",
+    "id2label", "is_decoder", "keys_to_ignore_at_inference", "label2id",
+    "length_penalty", "max_length", "min_length", "model_type",
+    "no_repeat_ngram_size", "num_beam_groups", "num_beams", "num_labels",
+    "num_return_sequences",
+    // Where Phi-3 has it; ReadRope reads it for what is scaled by it.
+    "original_max_position_embeddings", "output_attentions",
+    "output_hidden_states", "output_scores", "prefix", "pretraining_tp",
+    "problem_type", "remove_invalid_values", "repetition_penalty",
+    "return_dict", "return_dict_in_generate", "sep_token_id", "suppress_tokens",
+    "task_specific_params", "temperature", "tokenizer_class", "top_k", "top_p",
+    "torch_dtype", "torchscript", "transformers_version", "typical_p",
+    "unk_token_id", "unsloth_fixed", "unsloth_version", "use_bfloat16",
+    "use_cache"};
+
+/// Parts of names of fields that change what a model computes.
+constexpr const char* kArithmetic[] = {
+    "act",   "attention", "attn",   "bias",   "causal", "chunk",
+    "drop",  "expert",    "factor", "head",   "hidden", "layer",
+    "logit", "mask",      "moe",    "mult",   "norm",   "pos",
+    "quant", "residual",  "rope",   "rotary", "scal",   "share",
+    "soft",  "size",      "theta",  "tie",    "window"};
+
+/// Refuses a field that nothing has read and that may change what the model
+/// computes: an object or a list, and what its name says so of.
+/// \returns the names of the others, which are ignored
+std::vector<std::string> CheckUnread(FieldReader& fields) {
+  std::vector<std::string> ignored;
+  fields.ForEachUnread([&](const std::string& name, const Json& value) {
+    const bool is_off = value.is_null() || value == false || value == "" ||
+                        (value.is_structured() && value.empty());
+    if (is_off || absl::c_linear_search(kInert, name)) return;
+    const bool is_arithmetic = absl::c_any_of(
+        kArithmetic,
+        [&](const char* part) { return absl::StrContains(name, part); });
+    if (is_arithmetic || value.is_structured()) {
+      fields.Refuse(name.c_str(), value,
+                    "no such field is known for this family, and it may change "
+                    "what the model computes; remove it if it does not");
+    }
+    ignored.push_back(name);
+  });
+  return ignored;
 }
 
 /// PyTorch's name of a floating-point type.
@@ -155,18 +211,21 @@ const char* TorchName(DType dtype) {
 
 }  // namespace
 
-absl::StatusOr<nn::LlamaConfig> LoadConfig(const std::string& dir) {
+absl::StatusOr<nn::LlamaConfig> LoadConfig(const std::string& dir,
+                                           std::vector<std::string>* ignored) {
   const std::string path = absl::StrCat(dir, "/config.json");
   CH_ASSIGN_OR_RETURN(const std::string text, ReadFile(path));
-  return ParseConfig(text, path);
+  return ParseConfig(text, path, ignored);
 }
 
 absl::StatusOr<nn::LlamaConfig> ParseConfig(const std::string& text,
-                                            const std::string& path) {
+                                            const std::string& path,
+                                            std::vector<std::string>* ignored) {
   Json json;
   CH_RETURN_IF_ERROR(ParseJsonObject(text, path, json));
   FieldReader fields(json, path, "");
   fields.Expect("hidden_act", "silu");
+  fields.Expect("is_causal", true);
   for (const char* name : {"attention_dropout", "resid_pdrop", "embd_pdrop"}) {
     fields.Expect(name, 0.0);
   }
@@ -219,6 +278,9 @@ absl::StatusOr<nn::LlamaConfig> ParseConfig(const std::string& text,
   CH_RETURN_IF_ERROR(fields.status());
   ReadWindow(fields, family, config);
   CH_RETURN_IF_ERROR(ReadRope(path, fields, config));
+  std::vector<std::string> unread = CheckUnread(fields);
+  CH_RETURN_IF_ERROR(fields.status());
+  if (ignored != nullptr) *ignored = std::move(unread);
 
   const absl::Status valid = config.Validate();
   if (!valid.ok()) {
@@ -259,7 +321,7 @@ std::string FormatConfig(const nn::LlamaConfig& given, DType dtype) {
       {"eos_token_id", std::move(eos)},
       {"pad_token_id", token(config.pad_token)},
       {"rope_theta", config.rope_theta},
-      {"rope_parameters", FormatRope(config)},
+      {"rope_scaling", FormatScaling(config)},
   };
   const bool has_window = config.sliding_window != 0;
   const Json window = has_window ? Json(config.sliding_window) : Json(nullptr);
@@ -292,20 +354,6 @@ std::string FormatConfig(const nn::LlamaConfig& given, DType dtype) {
               ? config.rope_scaling.original_positions
               : config.max_positions;
       break;
-  }
-  // What versions before 5 read. Of Phi-3 they take three fields and no other.
-  const nn::RopeScaling& rope = config.rope_scaling;
-  if (config.family == nn::LlamaFamily::kPhi3 &&
-      rope.kind == nn::RopeScaling::Kind::kLongRope) {
-    if (rope.attention_factor == LongRopeSharpness(config)) {
-      json["rope_scaling"] = {{"type", "longrope"},
-                              {"short_factor", rope.short_factor},
-                              {"long_factor", rope.long_factor}};
-    }
-  } else if (rope.kind != nn::RopeScaling::Kind::kNone) {
-    Json scaling = json["rope_parameters"];
-    scaling.erase("rope_theta");
-    json["rope_scaling"] = std::move(scaling);
   }
   return json.dump(2) + "\n";
 }

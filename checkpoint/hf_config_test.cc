@@ -3,7 +3,9 @@
 
 #include <cmath>
 #include <cstdint>
+#include <functional>
 #include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -150,6 +152,36 @@ TEST(HfConfigTest, NamesTheFileAndTheField) {
                  "rope_scaling": {"type": "linear", "factor": 2.0})"),
        "scaled, or by longrope"},
       {Config(R"("rope_parameters": [])"), "rope_parameters is []"},
+      {Config(R"("is_causal": false)"), "only true is supported"},
+      {Config(R"("layer_types": ["full_attention", "sliding_attention"])"),
+       "layer_types is [\"full_attention\",\"sliding_attention\"], but all "
+       "blocks of this family are alike"},
+      {Config(R"("layer_types": ["full_attention"])"), "layer_types is"},
+      {Config(R"("model_type": "mistral", "num_key_value_heads": 2,
+                 "layer_types": ["full_attention", "full_attention"])"),
+       "layer_types is"},
+      {Config(R"("model_type": "qwen2", "num_key_value_heads": 2,
+                 "layer_types": ["full_attention", "sliding_attention"])"),
+       "layer_types is"},
+      {Config(R"("rope_parameters": {"rope_type": "linear", "factor": 2},
+                 "rope_scaling": {"rope_type": "linear", "factor": 4})"),
+       "rope_scaling is {\"factor\":4,\"rope_type\":\"linear\"}, but "
+       "rope_parameters holds other values"},
+      {Config(R"("rope_parameters": {"rope_type": "default"},
+                 "rope_scaling": {"rope_type": "linear", "factor": 4})"),
+       "rope_parameters holds other values"},
+      {Config(R"("rope_theta": 20, "rope_parameters": {"rope_theta": 12})"),
+       "rope_parameters.rope_theta is 12.0, but rope_theta beside it is 20"},
+      {Config(R"("sliding_window": 8)"), "no such field is known"},
+      {Config(R"("logit_scale": 0.0625)"), "logit_scale is 0.0625"},
+      {Config(R"("residual_multiplier": 0.2)"), "residual_multiplier is"},
+      {Config(R"("final_logit_softcapping": 30.0)"), "final_logit_softcapping"},
+      {Config(R"("quantization_config": {"bits": 4})"), "quantization_config"},
+      {Config(R"("attention_chunk_size": 8)"), "attention_chunk_size is 8"},
+      {Config(R"("per_layer_config": {"1": {}})"), "per_layer_config is"},
+      {Config(R"("model_type": "mistral", "num_key_value_heads": 2,
+                 "attention_bias": true)"),
+       "attention_bias is true, but no such field is known for this family"},
   };
   for (const auto& c : cases) {
     const absl::Status status =
@@ -289,6 +321,172 @@ TEST(HfConfigTest, WritesThreeFieldsForPhi3) {
             (nlohmann::json{{"type", "longrope"},
                             {"short_factor", {1.0, 1.5}},
                             {"long_factor", {2.0, 3.0}}}));
+}
+
+// As the models' own files have them.
+TEST(HfConfigTest, ReadsTheFilesOfModels) {
+  const char* const kFiles[] = {
+      R"({"architectures": ["LlamaForCausalLM"], "attention_bias": false,
+          "attention_dropout": 0.0, "bos_token_id": 128000,
+          "eos_token_id": [128001, 128008, 128009], "head_dim": 64,
+          "hidden_act": "silu", "hidden_size": 2048,
+          "initializer_range": 0.02, "intermediate_size": 8192,
+          "max_position_embeddings": 131072, "mlp_bias": false,
+          "model_type": "llama", "num_attention_heads": 32,
+          "num_hidden_layers": 16, "num_key_value_heads": 8,
+          "pretraining_tp": 1, "rms_norm_eps": 1e-05,
+          "rope_scaling": {"factor": 32.0, "high_freq_factor": 4.0,
+            "low_freq_factor": 1.0, "original_max_position_embeddings": 8192,
+            "rope_type": "llama3"},
+          "rope_theta": 500000.0, "tie_word_embeddings": true,
+          "torch_dtype": "bfloat16", "transformers_version": "4.45.0.dev0",
+          "use_cache": true, "vocab_size": 128256})",
+      R"({"_name_or_path": "x", "architectures": ["MistralForCausalLM"],
+          "attention_dropout": 0.0, "bos_token_id": 1, "eos_token_id": 2,
+          "hidden_act": "silu", "hidden_size": 4096,
+          "initializer_range": 0.02, "intermediate_size": 14336,
+          "max_position_embeddings": 32768, "model_type": "mistral",
+          "num_attention_heads": 32, "num_hidden_layers": 32,
+          "num_key_value_heads": 8, "rms_norm_eps": 1e-05,
+          "rope_theta": 1000000.0, "sliding_window": null,
+          "tie_word_embeddings": false, "torch_dtype": "bfloat16",
+          "transformers_version": "4.42.0", "use_cache": true,
+          "vocab_size": 32768})",
+      R"({"architectures": ["Qwen2ForCausalLM"], "attention_dropout": 0.0,
+          "bos_token_id": 151643, "eos_token_id": 151645,
+          "hidden_act": "silu", "hidden_size": 896,
+          "initializer_range": 0.02, "intermediate_size": 4864,
+          "max_position_embeddings": 32768, "max_window_layers": 21,
+          "model_type": "qwen2", "num_attention_heads": 14,
+          "num_hidden_layers": 24, "num_key_value_heads": 2,
+          "rms_norm_eps": 1e-06, "rope_theta": 1000000.0,
+          "sliding_window": 32768, "tie_word_embeddings": true,
+          "torch_dtype": "bfloat16", "transformers_version": "4.43.1",
+          "use_cache": true, "use_mrope": false, "use_sliding_window": false,
+          "vocab_size": 151936})",
+      R"({"architectures": ["Qwen3ForCausalLM"], "attention_bias": false,
+          "attention_dropout": 0.0, "bos_token_id": 151643,
+          "eos_token_id": 151645, "head_dim": 128, "hidden_act": "silu",
+          "hidden_size": 1024, "initializer_range": 0.02,
+          "intermediate_size": 3072, "max_position_embeddings": 40960,
+          "max_window_layers": 28, "model_type": "qwen3",
+          "num_attention_heads": 16, "num_hidden_layers": 28,
+          "num_key_value_heads": 8, "rms_norm_eps": 1e-06,
+          "rope_scaling": null, "rope_theta": 1000000,
+          "sliding_window": null, "tie_word_embeddings": true,
+          "torch_dtype": "bfloat16", "transformers_version": "4.51.0",
+          "use_cache": true, "use_sliding_window": false,
+          "vocab_size": 151936})",
+      R"({"_name_or_path": "Phi-3-mini-4k-instruct",
+          "architectures": ["Phi3ForCausalLM"], "attention_bias": false,
+          "attention_dropout": 0.0,
+          "auto_map": {"AutoConfig": "configuration_phi3.Phi3Config"},
+          "bos_token_id": 1, "embd_pdrop": 0.0, "eos_token_id": 32000,
+          "hidden_act": "silu", "hidden_size": 3072,
+          "initializer_range": 0.02, "intermediate_size": 8192,
+          "max_position_embeddings": 4096, "model_type": "phi3",
+          "num_attention_heads": 32, "num_hidden_layers": 32,
+          "num_key_value_heads": 32,
+          "original_max_position_embeddings": 4096, "pad_token_id": 32000,
+          "resid_pdrop": 0.0, "rms_norm_eps": 1e-05, "rope_scaling": null,
+          "rope_theta": 10000.0, "sliding_window": 2047,
+          "tie_word_embeddings": false, "torch_dtype": "bfloat16",
+          "transformers_version": "4.40.2", "use_cache": true,
+          "vocab_size": 32064})",
+  };
+  for (const char* file : kFiles) {
+    std::vector<std::string> ignored;
+    const auto config = ParseConfig(file, "config.json", &ignored);
+    ASSERT_TRUE(config.ok()) << config.status();
+    EXPECT_THAT(ignored, ::testing::IsEmpty());
+    const auto again = ParseConfig(FormatConfig(*config), "again", &ignored);
+    ASSERT_TRUE(again.ok()) << again.status();
+    EXPECT_EQ(*again, *config);
+    EXPECT_THAT(ignored, ::testing::IsEmpty());
+  }
+}
+
+TEST(HfConfigTest, NamesTheFieldsThatItIgnores) {
+  std::vector<std::string> ignored;
+  const auto config =
+      ParseConfig(Config(R"("trained_by": "us", "run": 7, "use_cache": false,
+                            "logit_scale": null, "beta": {})"),
+                  "config.json", &ignored);
+  ASSERT_TRUE(config.ok()) << config.status();
+  EXPECT_THAT(ignored, ::testing::UnorderedElementsAre("trained_by", "run"));
+}
+
+// A field that somebody edits in what was written is one that is read.
+TEST(HfConfigTest, WritesRotaryPositionsOnce) {
+  const auto config = ParseConfig(
+      Config(R"("rope_parameters": {"rope_type": "linear", "factor": 2.0})"),
+      "config.json");
+  ASSERT_TRUE(config.ok()) << config.status();
+  auto json = nlohmann::json::parse(FormatConfig(*config));
+  EXPECT_FALSE(json.contains("rope_parameters"));
+  json["rope_scaling"]["factor"] = 3.0;
+  EXPECT_EQ(ParseConfig(json.dump(), "edited")->rope_scaling.factor, 3);
+  json["rope_theta"] = 77.0;
+  EXPECT_EQ(ParseConfig(json.dump(), "edited")->rope_theta, 77);
+}
+
+// A checkpoint holds the text to tell models apart. Each option is changed
+// alone, in each family that has it; an option that is new does not compile
+// here.
+TEST(HfConfigTest, TheTextStatesEachOption) {
+  nn::LlamaConfig c;
+  [[maybe_unused]] const auto& [family, dim, layers, heads, kv_heads, head_dim,
+                                ffn, vocab, rope_theta, rope_scaling,
+                                rms_norm_eps, qkv_bias, o_bias, mlp_bias,
+                                qk_norm, window, first_windowed, tied,
+                                max_positions, stddev, bos, eos, pad] = c;
+  using Change = std::function<void(nn::LlamaConfig&)>;
+  const std::vector<Change> changes = {
+      [](auto& c) { c.dim = 128; },
+      [](auto& c) { c.layers = 3; },
+      [](auto& c) { c.heads = 8; },
+      [](auto& c) { c.kv_heads = 1; },
+      [](auto& c) { c.head_dim = 6; },
+      [](auto& c) { c.ffn = 7; },
+      [](auto& c) { c.vocab = 9; },
+      [](auto& c) { c.rope_theta = 11; },
+      [](auto& c) {
+        c.rope_scaling = {.kind = nn::RopeScaling::Kind::kLinear, .factor = 2};
+      },
+      [](auto& c) { c.rms_norm_eps = 1e-3; },
+      [](auto& c) { c.qkv_bias = c.o_bias = true; },
+      [](auto& c) { c.mlp_bias = true; },
+      [](auto& c) { c.sliding_window = 4; },
+      [](auto& c) { c.sliding_window = 4, c.first_windowed_layer = 1; },
+      [](auto& c) { c.tied_embeddings = true; },
+      [](auto& c) { c.max_positions = 10; },
+      [](auto& c) { c.initializer_stddev = 0.5; },
+      [](auto& c) { c.bos_token = 3; },
+      [](auto& c) {
+        c.eos_tokens = {3, 4};
+      },
+      [](auto& c) { c.pad_token = 3; },
+  };
+  std::vector<int> families_of(changes.size(), 0);
+  std::set<std::string> texts;
+  for (const char* name : {"llama", "mistral", "qwen2", "qwen3", "phi3"}) {
+    const auto base = ParseConfig(
+        Config(absl::StrCat(R"("num_key_value_heads": 4, "head_dim": 16,
+                                "sliding_window": null, "model_type": ")",
+                            name, "\"")),
+        "config.json");
+    ASSERT_TRUE(base.ok()) << base.status();
+    EXPECT_TRUE(texts.insert(FormatConfig(*base)).second) << name;
+    for (size_t i = 0; i < changes.size(); ++i) {
+      nn::LlamaConfig changed = *base;
+      changes[i](changed);
+      if (!changed.Validate().ok()) continue;
+      ++families_of[i];
+      EXPECT_TRUE(texts.insert(FormatConfig(changed)).second)
+          << name << ", change " << i;
+    }
+  }
+  EXPECT_THAT(families_of, ::testing::Each(::testing::Ge(1)));
 }
 
 TEST(HfConfigTest, ReadsWhatItFormats) {

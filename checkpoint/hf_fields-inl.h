@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "absl/algorithm/container.h"
+#include "absl/container/flat_hash_set.h"
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "nlohmann/json.hpp"
@@ -45,6 +46,7 @@ class FieldReader {
   /// The id of a token, as any integer: -1 is in use for none.
   std::optional<int64_t> Token(const char* name,
                                std::optional<int64_t> fallback) {
+    read_.insert(name);
     const auto found = object_.find(name);
     if (found == object_.end()) return fallback;
     if (found->is_null()) return std::nullopt;
@@ -58,6 +60,7 @@ class FieldReader {
   /// One id of a token, or a list of them.
   std::vector<int64_t> Tokens(const char* name,
                               std::optional<int64_t> fallback) {
+    read_.insert(name);
     const auto found = object_.find(name);
     std::vector<int64_t> tokens;
     if (found == object_.end() || !found->is_array()) {
@@ -106,6 +109,14 @@ class FieldReader {
   /// Also where it is null.
   bool Has(const char* name) const { return object_.contains(name); }
 
+  /// Calls `visit` with each field that no call above or below has read.
+  template <typename Visit>
+  void ForEachUnread(Visit visit) const {
+    for (const auto& [name, value] : object_.items()) {
+      if (!read_.contains(name)) visit(name, value);
+    }
+  }
+
   double Number(const char* name, double fallback) {
     const nlohmann::json* value = Get(name, false);
     if (value == nullptr) return fallback;
@@ -137,6 +148,7 @@ class FieldReader {
 
   /// Null where it is missing or null.
   const nlohmann::json* Get(const char* name, bool required) {
+    read_.insert(name);
     const auto found = object_.find(name);
     if (found != object_.end() && !found->is_null()) return &*found;
     if (required && status_.ok()) {
@@ -172,6 +184,7 @@ class FieldReader {
   const nlohmann::json& object_;
   const std::string path_;
   const std::string prefix_;
+  absl::flat_hash_set<std::string> read_;
   absl::Status status_;
 };
 

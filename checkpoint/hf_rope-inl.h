@@ -18,14 +18,13 @@ namespace crosshatch::checkpoint {
 /// 5), or out of rope_theta and rope_scaling (before).
 /// \param fields those of the config
 /// \param config family and max_positions are read already
+/// \error also for a config that holds both forms with different values
 absl::Status ReadRope(const std::string& path, FieldReader& fields,
                       nn::LlamaConfig& config);
 
-/// The rotary parameters as rope_parameters has them.
-nlohmann::json FormatRope(const nn::LlamaConfig& config);
-
-/// The attention_factor that longrope has where a file says none.
-double LongRopeSharpness(const nn::LlamaConfig& config);
+/// Returns the scaling as rope_scaling has it, or null if there is none. Every
+/// version of transformers reads it, beside rope_theta.
+nlohmann::json FormatScaling(const nn::LlamaConfig& config);
 
 }  // namespace crosshatch::checkpoint
 

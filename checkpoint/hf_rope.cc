@@ -1,11 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <cmath>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "absl/algorithm/container.h"
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
 #include "crosshatch/base/status_macros.h"
 #include "crosshatch/checkpoint/hf_rope-inl.h"
@@ -86,6 +88,13 @@ double DefaultAttentionFactor(const nn::RopeScaling& rope, double factor,
   return rope.kind == RopeKind::kLongRope ? Sharpness(rope, factor) : 1;
 }
 
+/// The attention_factor that longrope has where a file states none.
+double LongRopeSharpness(const nn::LlamaConfig& config) {
+  const nn::RopeScaling& rope = config.rope_scaling;
+  return Sharpness(rope, static_cast<double>(config.max_positions) /
+                             static_cast<double>(rope.original_positions));
+}
+
 /// The fields of one object of rotary parameters, whose kind is known.
 /// \param outer the fields of the config, whose max_positions is read already
 void ReadScaling(FieldReader& fields, FieldReader& outer,
@@ -127,12 +136,67 @@ void ReadScaling(FieldReader& fields, FieldReader& outer,
   }
 }
 
+/// What one of the two forms holds.
+struct Rotary {
+  double theta = 0;
+  nn::RopeScaling scaling;
+  friend bool operator==(const Rotary&, const Rotary&) = default;
+};
+
+/// Reads the object `name` of the config.
+/// \param theta where the object has none
+absl::StatusOr<Rotary> ReadForm(const char* name, const Json& rope,
+                                const std::string& path, double theta,
+                                const nn::LlamaConfig& config,
+                                FieldReader& outer) {
+  FieldReader fields(rope, path, absl::StrCat(name, "."));
+  Rotary rotary = {.theta = fields.Number("rope_theta", theta)};
+  if (outer.Has("rope_theta") && rotary.theta != theta) {
+    fields.Refuse("rope_theta", rotary.theta,
+                  absl::StrCat("rope_theta beside it is ", theta,
+                               "; remove the wrong one"));
+  }
+  fields.Expect("partial_rotary_factor", 1.0);
+  const char* const type_name =
+      rope.contains("rope_type") ? "rope_type" : "type";
+  const Json* type = fields.Get(type_name, false);
+  const RopeKindFields* kind = type == nullptr
+                                   ? &FieldsOf(RopeKind::kNone)
+                                   : FindRopeKind(*type, config.family);
+  if (kind == nullptr) {
+    fields.Refuse(type_name, *type,
+                  "default, linear, dynamic, llama3, yarn and longrope are "
+                  "supported");
+    return fields.status();
+  }
+  for (const auto& [key, value] : rope.items()) {
+    const bool is_known =
+        key == "rope_theta" || key == "rope_type" || key == "type" ||
+        key == "partial_rotary_factor" ||
+        // transformers 5 writes it beside whatever it does not scale too.
+        key == "original_max_position_embeddings" ||
+        absl::c_linear_search(kind->fields, key);
+    if (!is_known) {
+      fields.Refuse(key.c_str(), value,
+                    absl::StrCat("rotary positions of type ", kind->name,
+                                 " have no such field"));
+    }
+  }
+  rotary.scaling.kind = kind->kind;
+  if (kind->kind != RopeKind::kNone) {
+    ReadScaling(fields, outer, config, rotary.scaling);
+  }
+  CH_RETURN_IF_ERROR(fields.status());
+  return rotary;
+}
+
 }  // namespace
 
 absl::Status ReadRope(const std::string& path, FieldReader& fields,
                       nn::LlamaConfig& config) {
-  config.rope_theta = fields.Number("rope_theta", 10000.0);
+  const double theta = fields.Number("rope_theta", 10000.0);
   fields.Expect("partial_rotary_factor", 1.0);
+  std::optional<Rotary> found;
   for (const char* name : {"rope_parameters", "rope_scaling"}) {
     const Json* rope = fields.Get(name, false);
     if (rope == nullptr) continue;
@@ -140,45 +204,22 @@ absl::Status ReadRope(const std::string& path, FieldReader& fields,
       fields.Refuse(name, *rope, "an object is expected");
       break;
     }
-    FieldReader rope_fields(*rope, path, absl::StrCat(name, "."));
-    config.rope_theta = rope_fields.Number("rope_theta", config.rope_theta);
-    rope_fields.Expect("partial_rotary_factor", 1.0);
-    const char* const type_name =
-        rope->contains("rope_type") ? "rope_type" : "type";
-    const Json* type = rope_fields.Get(type_name, false);
-    const RopeKindFields* kind = type == nullptr
-                                     ? &FieldsOf(RopeKind::kNone)
-                                     : FindRopeKind(*type, config.family);
-    if (kind == nullptr) {
-      rope_fields.Refuse(type_name, *type,
-                         "default, linear, dynamic, llama3, yarn and longrope "
-                         "are supported");
-      return rope_fields.status();
+    CH_ASSIGN_OR_RETURN(const Rotary rotary,
+                        ReadForm(name, *rope, path, theta, config, fields));
+    // Which of them counts depends on the version of transformers.
+    if (found.has_value() && *found != rotary) {
+      fields.Refuse(name, *rope,
+                    "rope_parameters holds other values; remove one of them");
     }
-    for (const auto& [key, value] : rope->items()) {
-      const bool is_known =
-          key == "rope_theta" || key == "rope_type" || key == "type" ||
-          key == "partial_rotary_factor" ||
-          // transformers 5 writes it beside whatever it does not scale too.
-          key == "original_max_position_embeddings" ||
-          absl::c_linear_search(kind->fields, key);
-      if (!is_known) {
-        rope_fields.Refuse(key.c_str(), value,
-                           absl::StrCat("rotary positions of type ", kind->name,
-                                        " have no such field"));
-      }
-    }
-    config.rope_scaling = {.kind = kind->kind};
-    if (kind->kind != RopeKind::kNone) {
-      ReadScaling(rope_fields, fields, config, config.rope_scaling);
-    }
-    CH_RETURN_IF_ERROR(rope_fields.status());
-    if (kind->kind != RopeKind::kNone) break;
+    found = rotary;
   }
+  const Rotary rotary = found.value_or(Rotary{.theta = theta});
+  config.rope_theta = rotary.theta;
+  config.rope_scaling = rotary.scaling;
   return fields.status();
 }
 
-Json FormatRope(const nn::LlamaConfig& config) {
+Json FormatScaling(const nn::LlamaConfig& config) {
   const nn::RopeScaling& rope = config.rope_scaling;
   const RopeKindFields& kind = FieldsOf(rope.kind);
   const std::pair<const char*, Json> values[] = {
@@ -193,8 +234,16 @@ Json FormatRope(const nn::LlamaConfig& config) {
       {"long_factor", rope.long_factor},
       {"original_max_position_embeddings", rope.original_positions},
   };
-  Json json = {{"rope_theta", config.rope_theta}, {"rope_type", kind.name}};
+  if (rope.kind == RopeKind::kNone) return nullptr;
+  // Of Phi-3 versions of transformers before 5 take three fields and no other.
+  const bool is_phi3 = config.family == nn::LlamaFamily::kPhi3;
+  Json json = {{is_phi3 ? "type" : "rope_type", kind.name}};
   for (const auto& [name, value] : values) {
+    const bool follows =
+        name == std::string("original_max_position_embeddings") ||
+        (name == std::string("attention_factor") &&
+         rope.attention_factor == LongRopeSharpness(config));
+    if (is_phi3 && follows) continue;
     // longrope's own factors say all that `factor` would.
     if (rope.kind == RopeKind::kLongRope && name == std::string("factor")) {
       continue;
@@ -204,12 +253,6 @@ Json FormatRope(const nn::LlamaConfig& config) {
     }
   }
   return json;
-}
-
-double LongRopeSharpness(const nn::LlamaConfig& config) {
-  const nn::RopeScaling& rope = config.rope_scaling;
-  return Sharpness(rope, static_cast<double>(config.max_positions) /
-                             static_cast<double>(rope.original_positions));
 }
 
 }  // namespace crosshatch::checkpoint

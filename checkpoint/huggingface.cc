@@ -133,10 +133,54 @@ struct StoredPart {
   }
 };
 
+/// Whether none of `count` numbers has all bits of `exponent`, as infinities
+/// and NaNs have.
+template <typename Bits>
+bool AllFinite(const void* data, int64_t count, Bits exponent) {
+  const auto* const bytes = static_cast<const std::byte*>(data);
+  bool finite = true;
+  for (int64_t i = 0; i < count; ++i) {
+    Bits bits;
+    std::memcpy(&bits, bytes + i * static_cast<int64_t>(sizeof(Bits)),
+                sizeof(Bits));
+    finite = finite && (bits & exponent) != exponent;
+  }
+  return finite;
+}
+
+bool AllFinite(const void* data, DType dtype, int64_t count) {
+  switch (dtype) {
+    case kFloat32:
+      return AllFinite<uint32_t>(data, count, 0x7F800000);
+    case kFloat64:
+      return AllFinite<uint64_t>(data, count, 0x7FF0000000000000);
+    case kBFloat16:
+      return AllFinite<uint16_t>(data, count, 0x7F80);
+    case kFloat16:
+      return AllFinite<uint16_t>(data, count, 0x7C00);
+    default:
+      return true;
+  }
+}
+
 /// This rank's part of a parameter, and where it comes from.
 struct Slice {
   StoredPart from;
   Tensor local;
+  const nn::Parameter* parameter;
+  /// As that of a buffer may be, of a mask for instance.
+  bool may_be_infinite = false;
+
+  /// To host memory at `to`.
+  absl::Status Read(void* to) const {
+    CH_RETURN_IF_ERROR(from.Read(local.dtype(), to));
+    if (may_be_infinite || AllFinite(to, local.dtype(), local.numel())) {
+      return absl::OkStatus();
+    }
+    return absl::DataLossError(absl::StrCat(
+        from.source.file->path(), ": tensor \"", from.source.info().name,
+        "\" holds values that are not finite, as ", Name(local.dtype())));
+  }
 };
 
 /// The slices of the parameters that lie in `stored`.
@@ -171,7 +215,8 @@ absl::Status AddSlices(const MergedTensor& tensor, const StoredTensor& stored,
     }
     if (data.ndim() > 0) box.offsets[0] += first;
     slices.push_back({{stored, std::move(box), tensor.transposed},
-                      WritableLocalTensor(data, "a load of weights")});
+                      WritableLocalTensor(data, "a load of weights"),
+                      named.parameter});
   }
   return absl::OkStatus();
 }
@@ -221,6 +266,9 @@ absl::Status LoadWeights(nn::Module& model, const std::string& dir,
   std::vector<nn::Parameter*> beside;
   for (const nn::NamedBuffer& named : model.NamedBuffers()) {
     if (!named.buffer->persistent()) beside.push_back(named.buffer);
+    for (Slice& slice : slices) {
+      if (slice.parameter == named.buffer) slice.may_be_infinite = true;
+    }
   }
   CH_RETURN_IF_ERROR(nn::Materialize(beside, {}));
   RankContext& context = RankContext::Current();
@@ -230,9 +278,8 @@ absl::Status LoadWeights(nn::Module& model, const std::string& dir,
     BeginWrite("a load of weights", slice.local);
     if (slice.from.box.empty()) continue;
     // The task keeps the file open until it has run.
-    WriteFromHost(slice.local, [from = slice.from, dtype = slice.local.dtype(),
-                                &context](void* to) {
-      const absl::Status read = from.Read(dtype, to);
+    WriteFromHost(slice.local, [slice, &context](void* to) {
+      const absl::Status read = slice.Read(to);
       if (!read.ok()) context.Poison(read);
     });
   }

@@ -42,7 +42,8 @@ namespace crosshatch::checkpoint {
 ///     (but for the head of a tied model that equals the embedding), and for
 ///     a shape or dtype that is not the parameter's; kDataLoss for a
 ///     file that is not valid; what the system said. While weights change,
-///     kDataLoss for a file that becomes shorter and what the system says of a
+///     kDataLoss for a file that becomes shorter, kDataLoss naming file and
+///     tensor for a parameter that is not finite, and what the system says of a
 ///     disk that fails; they poison the rank (RankContext::Poison).
 absl::Status LoadHuggingFace(nn::Llama& model, const std::string& dir);
 

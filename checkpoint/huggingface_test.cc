@@ -237,10 +237,11 @@ class DamagedDirectoryTest : public ::testing::Test {
   }
 
   /// Writes the tied model's weights, each changed by `change`; a tensor whose
-  /// name `change` empties is left out. All are zero but for the last byte of
-  /// `extra`.
+  /// name `change` empties is left out. All are zero but for the last two bytes
+  /// of `extra`.
   template <typename Change>
-  void Write(Change change, const TensorInfo* extra = nullptr, char last = 0) {
+  void Write(Change change, const TensorInfo* extra = nullptr, char last = 0,
+             char before = 0) {
     const auto stored = OpenWeights(kTied);
     ASSERT_TRUE(stored.ok());
     std::vector<TensorInfo> infos;
@@ -255,7 +256,10 @@ class DamagedDirectoryTest : public ::testing::Test {
     ASSERT_TRUE(writer.ok());
     for (const TensorInfo& info : infos) {
       std::vector<char> data(static_cast<size_t>(info.bytes()));
-      if (extra != nullptr && info.name == extra->name) data.back() = last;
+      if (extra != nullptr && info.name == extra->name) {
+        data.back() = last;
+        data[data.size() - 2] = before;
+      }
       ASSERT_TRUE((*writer)->Write(info.name, data.data()).ok());
     }
     ASSERT_TRUE((*writer)->Finish().ok());
@@ -330,6 +334,27 @@ TEST_F(DamagedDirectoryTest, ReadsOtherFloatsAndOldLeftovers) {
       "model.layers.0.self_attn.rotary_emb.inv_freq", kFloat32, {6}};
   Write([](TensorInfo& info) { info.dtype = kBFloat16; }, &extra);
   EXPECT_TRUE(Load().ok()) << Load();
+}
+
+// Whatever the dtype is in the file: the last byte makes an infinity or a NaN.
+TEST_F(DamagedDirectoryTest, NamesWhatIsNotFinite) {
+  for (const DType dtype : {kFloat32, kFloat64, kBFloat16, kFloat16}) {
+    const TensorInfo bad = {"model.norm.weight", dtype, {48}};
+    const auto others = [](TensorInfo& info) {
+      if (info.name == "model.norm.weight") info.name = "";
+    };
+    Write(others, &bad, 0x01);
+    EXPECT_TRUE(Load().ok()) << Load();
+    Write(others, &bad, dtype == kFloat16 ? 0x7C : 0x7F,
+          static_cast<char>(dtype == kFloat16 ? 0x00 : 0xF0));
+    // The error poisons the rank.
+    const absl::Status status =
+        StatusOfRanks(1, [&](World&) { return Load(); });
+    EXPECT_TRUE(absl::IsDataLoss(status)) << status;
+    EXPECT_THAT(std::string(status.message()),
+                HasSubstr("/model.safetensors: tensor \"model.norm.weight\" "
+                          "holds values that are not finite"));
+  }
 }
 
 TEST_F(DamagedDirectoryTest, SaysThatThereIsNothing) {
