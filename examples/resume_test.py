@@ -440,12 +440,12 @@ class ResumeTest(unittest.TestCase):
         index = checkpoints + "/step-000003/checkpoint.json"
         with open(index) as file:
             text = file.read()
-        # In a checkpoint whose values have no hash the run's own are checked.
-        unhashed = re.sub('"values_hash": .*\n', "", text)
+        # In a checkpoint without a hash of it the run's own values are checked.
+        unhashed = re.sub(',\n"index_hash": "[^"]*"', "", text)
         self.assertNotEqual(unhashed, text)
         most = str(2**63 - 1)
         for begin, pattern, value, says in [
-                (text, '"run.step": 3', "2", "its values are not those that"),
+                (text, '"run.step": 3', "2", "its contents are not those that"),
                 (unhashed, '"run.step": 3', "-3", "is of step -3, at token"),
                 (unhashed, '"run.step": 3', "2", "is of step 2, at token"),
                 (unhashed, r'"run.position": \d+', most, "at token " + most),
@@ -461,41 +461,102 @@ class ResumeTest(unittest.TestCase):
             self.assertIn(says, run.stderr)
         with open(index, "w") as file:
             file.write(text)
-        run = self.run_program(*flags, "--steps=4", "--layers=3", "--resume",
+        # Also one of the same shapes.
+        for change, says in [
+                ("--layers=3",
+                 "num_hidden_layers was 2 and is 3 (--layers=2);"),
+                ("--heads=2", "num_attention_heads was 6 and is 2 (--heads=6);"),
+                ("--dtype=bfloat16",
+                 "--dtype was float32 and is bfloat16; go on with what it was, or "
+                 "change it by --may_change=dtype")]:
+            run = self.run_program(*flags, "--steps=4", change, "--resume",
+                                   status=1)
+            self.assertIn(f"{checkpoints}/step-000003 is of another run: ",
+                          run.stderr)
+            self.assertIn(says, run.stderr)
+        # No number of the model's shapes, from a file.
+        base = self.path("base")
+        self.run_program(*MODEL, "--lr=0", "--steps=1", "--save=" + base)
+        with open(base + "/config.json") as file:
+            config = json.load(file)
+        config.update(rope_theta=20, rms_norm_eps=1e-5)
+        with open(base + "/config.json", "w") as file:
+            json.dump(config, file)
+        run = self.run_program(*RUN, "--checkpoints=" + checkpoints,
+                               "--steps=4", "--model=" + base, "--resume",
                                status=1)
-        self.assertIn("layers.2.", run.stderr)
+        self.assertIn("rope_theta was 10000.0 and is 20.0", run.stderr)
         run = self.run_program(*flags, "--steps=4", "--seed=4", "--resume",
                                status=1)
         self.assertIn(f"--seed=4: {checkpoints}/step-000003 is of a run of "
                       "--seed=3, which goes on with its own", run.stderr)
         with open(self.text, "a") as file:
             file.write("More.")
-        run = self.run_program(*flags, "--steps=4", "--resume")
-        self.assertIn("training on 315 tokens, and now there are 320",
-                      run.stdout)
-        # As many others, as of another tokenizer, in other batches.
+        run = self.run_program(*flags, "--steps=4", "--resume", status=1)
+        self.assertIn("the number of tokens was 315 and is 320; go on with what "
+                      "it was, or change it by --may_change=data", run.stderr)
+        run = self.run_program(*flags, "--steps=4", "--resume",
+                               "--may_change=data")
+        self.assertIn(f"since {checkpoints}/step-000003 the number of tokens "
+                      "was 315 and is 320", run.stdout)
+        # As many others, as of another tokenizer, in other batches. One byte
+        # that differs is enough.
         with open(self.text, "r+") as file:
-            file.write("Another")
+            file.seek(101)
+            file.write("z")
+        run = self.run_program(*flags, "--steps=5", "--resume", status=1)
+        self.assertIn("the tokens were others, as many as these", run.stderr)
         run = self.run_program(*flags, "--steps=5", "--global_batch=6",
-                               "--resume")
-        self.assertIn("training on other tokens, as many as these", run.stdout)
-        self.assertIn("training on 5 rows of 13 tokens a step: goes on with 6 "
-                      "rows of 13 tokens", run.stdout)
+                               "--may_change=data", "--resume")
+        self.assertIn("the tokens were others, as many as these", run.stdout)
+        self.assertIn("a step was 5 rows of 13 tokens and is 6 rows of 13 "
+                      "tokens", run.stdout)
         # What it says once is that of the checkpoint that it then writes.
         run = self.run_program(*flags, "--steps=6", "--global_batch=6",
                                "--resume")
-        self.assertNotIn("was written in training on", run.stdout)
+        self.assertNotIn("since ", run.stdout)
         # Checkpoints of older versions have nothing of it.
         index = checkpoints + "/step-000006/checkpoint.json"
         with open(index) as file:
             older = json.load(file)
-        del older["values_hash"]
-        for name in "hash", "rows", "row_size":
-            del older["values"]["batch." + name]
+        del older["index_hash"]
+        for name in [*older["values"]]:
+            if name.startswith("identity."):
+                del older["values"][name]
+        older["values"]["batch.hash"] = 7
         with open(index, "w") as file:
             json.dump(older, file)
         run = self.run_program(*flags, "--steps=7", "--resume")
         self.assertIn("goes on after step 6", run.stdout)
+
+    def test_goes_on_from_a_step_that_is_named(self):
+        checkpoints = self.path("run")
+        flags = [*MODEL, *RUN, "--checkpoints=" + checkpoints,
+                 f"--steps={STEPS}", "--save_every=1", "--keep=5"]
+        whole = self.train("whole", "fsdp:1", *flags)
+        run = self.run_program(*flags, "--resume=1", status=1)
+        self.assertIn(f"--resume=1: --checkpoints={checkpoints} holds "
+                      "checkpoints of the steps 2, 3, 4, 5, 6", run.stderr)
+        # Damage to the newest one is told with what is whole before it.
+        for step in 5, 6:
+            name = f"{checkpoints}/step-{step:06d}/state-00001-of-00001.safetensors"
+            with open(name, "r+b") as file:
+                file.seek(-1, os.SEEK_END)
+                file.write(b"\x01")
+        run = self.run_program(*flags, "--resume", status=1)
+        self.assertIn("step-000006 does not hold what was saved", run.stderr)
+        self.assertIn("; the last whole one before it is "
+                      f"{checkpoints}/step-000004", run.stderr)
+        # All that a run without a stop has computed.
+        again = self.train("again", "fsdp:1", *flags, "--resume=4")
+        self.assertEqual([line["loss"] for line in again[0]],
+                         [line["loss"] for line in whole[0]][4:])
+        self.assertTrue(again[1] == whole[1], "the weights differ")
+        self.assertEqual(
+            sorted(os.listdir(checkpoints)),
+            ["step-000002", "step-000003", "step-000004", "step-000005",
+             "step-000005.aside", "step-000006", "step-000006.aside"])
+        self.run_program(*flags, "--resume")
 
     def test_a_sample_is_the_same_on_every_mesh(self):
         with open(self.text, "w") as file:

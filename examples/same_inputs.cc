@@ -85,7 +85,7 @@ absl::Status CheckSameInputs(World& world, const TrainOptions& options,
                              const TokenSource* eval) {
   const auto describe = [](const TokenSource& source) {
     return absl::StrCat(source.size(), " tokens (hash ",
-                        absl::Hex(source.SampleHash()), ")");
+                        absl::Hex(source.hash()), ")");
   };
   std::string own = describe(tokens);
   if (eval != nullptr) absl::StrAppend(&own, ", ", describe(*eval));

@@ -179,7 +179,13 @@ TokenSource::TokenSource(std::vector<uint16_t> narrow,
       wide_(std::move(wide)),
       max_token_(wide_.empty()
                      ? *std::max_element(narrow_.begin(), narrow_.end())
-                     : *std::max_element(wide_.begin(), wide_.end())) {}
+                     : *std::max_element(wide_.begin(), wide_.end())),
+      // The same of tokens of either width.
+      hash_(wide_.empty()
+                ? checkpoint::HashRun(narrow_.data(), sizeof(uint16_t),
+                                      /*first=*/size(), size())
+                : checkpoint::HashRun(wide_.data(), sizeof(int32_t),
+                                      /*first=*/size(), size())) {}
 
 absl::StatusOr<TokenSource> TokenSource::FromText(
     const std::vector<std::string>& files, absl::Duration patience) {
@@ -218,15 +224,6 @@ absl::StatusOr<TokenSource> TokenSource::FromTokenFile(const std::string& path,
     }
   }
   return TokenSource(std::move(narrow), std::move(wide));
-}
-
-uint64_t TokenSource::SampleHash() const {
-  constexpr int64_t kSamples = 4096;
-  std::vector<int32_t> sample;
-  const int64_t stride = std::max<int64_t>(1, size() / kSamples);
-  for (int64_t at = 0; at < size(); at += stride) sample.push_back(token(at));
-  return checkpoint::HashRun(sample.data(), sizeof(int32_t), /*first=*/size(),
-                             static_cast<int64_t>(sample.size()));
 }
 
 TokenBatch TokenSource::Rows(int64_t position, int64_t seq_len, int64_t begin,

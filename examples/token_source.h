@@ -66,9 +66,8 @@ class TokenSource {
   /// count.
   int64_t CountTargets(int64_t position, int64_t count) const;
 
-  /// A hash of size() and of some 4,096 tokens spread over all of them, which
-  /// tells other files from these.
-  uint64_t SampleHash() const;
+  /// A hash of size() and of all tokens.
+  uint64_t hash() const { return hash_; }
 
   /// Rows [begin, end) of a batch that begins at token `position`: row i holds
   /// the `seq_len` tokens from position + i * seq_len on and the same shifted
@@ -91,6 +90,7 @@ class TokenSource {
   std::vector<uint16_t> narrow_;
   std::vector<int32_t> wide_;
   int32_t max_token_ = 0;
+  uint64_t hash_ = 0;
   std::optional<int32_t> eos_;
   int64_t targets_ = 0;  // Of all tokens, those that count.
 };

@@ -18,7 +18,6 @@
 #include "crosshatch/checkpoint/run_directory.h"
 #include "crosshatch/comm/all_ranks.h"
 #include "crosshatch/dtensor/dtensor.h"
-#include "crosshatch/examples/batch_source.h"
 #include "crosshatch/examples/data_parallel.h"
 #include "crosshatch/examples/metrics.h"
 #include "crosshatch/examples/page/run_page.h"
@@ -26,6 +25,7 @@
 #include "crosshatch/examples/page/step_trace.h"
 #include "crosshatch/examples/parallelize_llama.h"
 #include "crosshatch/examples/report.h"
+#include "crosshatch/examples/run_identity.h"
 #include "crosshatch/examples/same_inputs.h"
 #include "crosshatch/examples/sample.h"
 #include "crosshatch/fsdp/accumulate.h"
@@ -86,16 +86,18 @@ class Trainer {
                      {.keep = static_cast<int>(std::min<int64_t>(
                           options.keep, std::numeric_limits<int>::max())),
                       .async = options.save_async}),
-        source_(BatchSource::Of(tokens, options.global_batch, options.seq_len)),
+        identity_(RunIdentity::Of(options, tokens)),
         seed_(static_cast<int64_t>(options.seed)) {}
 
   absl::Status Run();
 
  private:
   absl::Status SetUp();
-  // Goes on where the newest checkpoint was written, if there is one.
-  // \returns whether it does.
+  // Goes on from the checkpoint of --resume. Returns whether there is one.
   absl::StatusOr<bool> Resume();
+  // Compares the run of the checkpoint in `dir`, of `step`, with this one.
+  // \error names what differs and may not
+  absl::Status CompareWith(const std::string& dir, int64_t step);
   void Introduce();
   // Trains to the last step, or until a signal stops it.
   absl::Status TrainSteps(MetricsFile& file);
@@ -157,21 +159,20 @@ class Trainer {
   int64_t begun_at_ = 0;  // Steps done before this run.
   bool stops_ = false;    // A signal has asked for it.
   int64_t position_ = 0;  // In tokens_, of the next step's batch.
-  BatchSource source_;
+  RunIdentity identity_;
   int64_t seed_;  // The bits of TrainOptions::seed.
   nn::ModuleState parameters_{model_};
   nn::BoundValues progress_{{{"step", &step_},
                              {"position", &position_},
-                             {"data_size", &source_.tokens},
+                             {"data_size", &identity_.tokens},
                              {"seed", &seed_}}};
-  // Older checkpoints do not have it.
-  nn::BoundValues batch_{{{"hash", &source_.hash},
-                          {"rows", &source_.rows},
-                          {"row_size", &source_.row_size}},
-                         {.allow_missing = true}};
+  // Older checkpoints lack it, and have a "batch" instead, which is not read.
+  nn::BoundValues setup_{identity_.Variables(""), {.allow_missing = true}};
+  nn::BoundValues batch_{{}, {.allow_unexpected = true}};
   nn::CombinedState state_{{{"model", &parameters_},
                             {"optimizer", &optimizer_},
                             {"run", &progress_},
+                            {"identity", &setup_},
                             {"batch", &batch_}}};
 };
 
@@ -185,44 +186,60 @@ absl::Status Trainer::SetUp() {
              : checkpoint::LoadHuggingFace(model_, options_.model_dir);
 }
 
+absl::Status Trainer::CompareWith(const std::string& dir, int64_t step) {
+  RunIdentity before = {.eos = RunIdentity::kUnknown};
+  auto variables = before.Variables("identity.");
+  variables.emplace_back("run.data_size", &before.tokens);
+  nn::BoundValues values(std::move(variables),
+                         {.allow_missing = true, .allow_unexpected = true});
+  CH_RETURN_IF_ERROR(checkpoints_.Load(values, step));
+  const auto changes = before.ChangesTo(identity_, options_.may_change);
+  if (!changes.ok()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(dir, " is of another run: ", changes.status().message()));
+  }
+  for (const std::string& change : *changes) {
+    report_.Note(absl::StrCat("since ", dir, " ", change));
+  }
+  return absl::OkStatus();
+}
+
 absl::StatusOr<bool> Trainer::Resume() {
   if (!options_.resume) return false;
-  CH_ASSIGN_OR_RETURN(const std::optional<int64_t> newest,
-                      checkpoints_.Latest());
-  if (!newest.has_value()) {
+  std::optional<int64_t> from = options_.resume_step;
+  if (!from.has_value()) {
+    CH_ASSIGN_OR_RETURN(from, checkpoints_.Latest());
+  }
+  if (!from.has_value()) {
     report_.Note(absl::StrCat(options_.checkpoints,
                               " holds no checkpoint yet: the run begins"));
     return false;
   }
-  CH_RETURN_IF_ERROR(checkpoints_.Load(state_, *newest));
-  if (step_ != *newest || position_ < 0 || position_ >= source_.tokens) {
+  const std::string dir =
+      checkpoint::StepDirectory(options_.checkpoints, *from);
+  CH_RETURN_IF_ERROR(CompareWith(dir, *from));
+  const RunIdentity now = identity_;
+  CH_RETURN_IF_ERROR(checkpoints_.Load(state_, *from));
+  if (step_ != *from || position_ < 0 || position_ >= identity_.tokens) {
     return absl::DataLossError(
-        absl::StrCat(checkpoint::StepDirectory(options_.checkpoints, *newest),
-                     " is of step ", step_, ", at token ", position_, " of ",
-                     source_.tokens, ", where no run comes to"));
+        absl::StrCat(dir, " is of step ", step_, ", at token ", position_,
+                     " of ", identity_.tokens, ", where no run comes to"));
   }
   if (const auto seed = static_cast<uint64_t>(seed_);
       options_.seed_is_given && options_.seed != seed) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("--seed=", options_.seed, ": ",
-                     checkpoint::StepDirectory(options_.checkpoints, *newest),
-                     " is of a run of --seed=", seed,
-                     ", which goes on with its own; leave the flag out"));
+    return absl::InvalidArgumentError(absl::StrCat(
+        "--seed=", options_.seed, ": ", dir, " is of a run of --seed=", seed,
+        ", which goes on with its own; leave the flag out"));
   }
+  identity_ = now;
   report_.Resume(step_);
-  report_.Note(
-      absl::StrCat("goes on after step ", step_, " of ",
-                   checkpoint::StepDirectory(options_.checkpoints, *newest)));
+  report_.Note(absl::StrCat("goes on after step ", step_, " of ", dir));
   position_ %= tokens_.size();
-  const BatchSource now =
-      BatchSource::Of(tokens_, options_.global_batch, options_.seq_len);
-  for (const std::string& note : source_.ChangesTo(now, position_)) {
-    report_.Note(note);
-  }
-  source_ = now;
   if (step_ >= options_.steps) {
     report_.Note(
         absl::StrCat("nothing is left to train of --steps=", options_.steps));
+  } else if (options_.resume_step.has_value()) {
+    CH_RETURN_IF_ERROR(checkpoints_.SetAsideAfter(step_));
   }
   return true;
 }
@@ -278,7 +295,8 @@ absl::Status Trainer::Learn(StepMetrics& metrics) {
       if (!std::isfinite(global_loss)) {
         return absl::OutOfRangeError(
             absl::StrCat("the loss of step ", metrics.step, " is ", global_loss,
-                         "; a smaller --lr may help"));
+                         step_ == 0 ? ", before any weight was updated"
+                                    : "; a smaller --lr may help"));
       }
     }
     return Backward(loss);

@@ -13,6 +13,7 @@
 
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "crosshatch/base/status_macros.h"
 #include "crosshatch/checkpoint/huggingface.h"
 #include "crosshatch/checkpoint/run_directory.h"
@@ -213,6 +214,18 @@ absl::Status CheckCheckpoints(const TrainOptions& options) {
         fs::path(checkpoint::StepDirectory(dir, *latest)).filename().string(),
         " of an earlier run: --resume goes on from it; for a new run name "
         "another directory"));
+  }
+  if (options.resume_step.has_value()) {
+    CH_ASSIGN_OR_RETURN(const std::vector<int64_t> steps,
+                        checkpoint::StepsIn(dir));
+    if (std::find(steps.begin(), steps.end(), *options.resume_step) ==
+        steps.end()) {
+      return absl::NotFoundError(absl::StrCat(
+          "--resume=", *options.resume_step, ": --checkpoints=", dir,
+          steps.empty() ? " holds no checkpoint"
+                        : absl::StrCat(" holds checkpoints of the steps ",
+                                       absl::StrJoin(steps, ", "))));
+    }
   }
   return checkpoint::CheckRunDirectory(dir);
 }

@@ -76,8 +76,11 @@ absl::Status NoteUnfinishedSaves(const TrainOptions& options) {
     std::fprintf(
         stderr,
         "train_lm: note: %s was left by a save that did not end, or is "
-        "going on; it is not touched\n",
-        dir.c_str());
+        "going on; it is not touched%s\n",
+        dir.c_str(),
+        options.checkpoints.empty()
+            ? ""
+            : " (ckpt clean removes what is not whole)");
   }
   return absl::OkStatus();
 }
@@ -100,8 +103,16 @@ absl::Status Prepare(TrainOptions& options, std::optional<TokenSource>& tokens,
                      int rank) {
   options.run.backend = backend;
   if (!options.model_dir.empty()) {
+    std::vector<std::string> ignored;
     CH_ASSIGN_OR_RETURN(options.config,
-                        checkpoint::LoadConfig(options.model_dir));
+                        checkpoint::LoadConfig(options.model_dir, &ignored));
+    if (rank == 0 && !ignored.empty()) {
+      std::fprintf(stderr,
+                   "train_lm: note: fields of %s/config.json that are not "
+                   "known are ignored: %s\n",
+                   options.model_dir.c_str(),
+                   absl::StrJoin(ignored, ", ").c_str());
+    }
     if (options.eos_of_model) {
       CH_ASSIGN_OR_RETURN(options.eos, EosOfModel(options));
     }

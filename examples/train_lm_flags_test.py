@@ -235,6 +235,39 @@ class TrainLmFlagsTest(TrainLmTestCase):
                 rounded += (bits >> 16).to_bytes(2, "little")
             self.assertEqual(half[name], rounded, name)
 
+    def test_what_is_wrong_in_a_model_directory_is_named(self):
+        base = self.path("base")
+        run = self.run_program("--text=" + self.text, *SMALL, "--lr=0",
+                               "--save=" + base)
+        self.assertEqual(run.returncode, 0, run.stderr)
+        flags = ["--text=" + self.text, "--model=" + base, "--steps=1",
+                 "--seq_len=17", "--mesh=fsdp:2,tp:2"]
+        with open(base + "/config.json") as file:
+            config = json.load(file)
+        for more, status, says in [
+                ({"note": "ours"}, 0, base + "/config.json that are not known "
+                 "are ignored: note"),
+                ({"is_causal": False}, 1, "is_causal is false"),
+                ({"logit_scale": 2.0}, 1, "logit_scale is 2.0")]:
+            with open(base + "/config.json", "w") as file:
+                json.dump({**config, **more}, file)
+            run = self.run_program(*flags)
+            self.assertEqual(run.returncode, status, run.stderr)
+            self.assertIn(says, run.stderr)
+        with open(base + "/config.json", "w") as file:
+            json.dump(config, file)
+        with open(base + "/model.safetensors", "r+b") as file:
+            size = int.from_bytes(file.read(8), "little")
+            name = "model.layers.1.mlp.up_proj.weight"
+            begin = json.loads(file.read(size))[name]["data_offsets"][0]
+            file.seek(8 + size + begin + 4)
+            file.write(struct.pack("<f", float("nan")))
+        run = self.run_program(*flags)
+        self.assertEqual(run.returncode, 1, run.stderr)
+        self.assertIn(f'{base}/model.safetensors: tensor "{name}" holds values '
+                      "that are not finite", run.stderr)
+        self.assertNotIn("--lr", run.stderr)
+
     def test_tokens_of_16_and_32_bits_are_the_same_training(self):
         with open(self.text, "rb") as file:
             values = list(file.read())

@@ -115,9 +115,13 @@ ABSL_FLAG(GivenInt, save_every, {0}, "Steps from one checkpoint to the next.");
 ABSL_FLAG(GivenInt, keep, {0},
           "How many of the newest checkpoints stay; 0: all.");
 ABSL_FLAG(bool, save_async, false, "Write checkpoints while training goes on.");
-ABSL_FLAG(bool, resume, false,
+ABSL_FLAG(crosshatch::SwitchOrNumber, resume, {},
           "Go on from the newest checkpoint in --checkpoints, on whatever mesh "
-          "it was written; where there is none, begin.");
+          "it was written; where there is none, begin. --resume=STEP goes on "
+          "from that step, and sets later ones aside as step-N.aside.");
+ABSL_FLAG(std::vector<std::string>, may_change, {},
+          "What may differ from the run that --resume goes on with, where it "
+          "would be refused: data, dtype.");
 ABSL_FLAG(GivenPath, metrics, {},
           "A file to write a JSON object a step to. Where it cannot be written "
           "any more, training goes on, and the program ends with status 1.");
@@ -279,6 +283,7 @@ absl::Status CheckNeeds(const TrainOptions& options) {
       {"save_async", options.save_async, "checkpoints",
        !options.checkpoints.empty()},
       {"resume", options.resume, "checkpoints", !options.checkpoints.empty()},
+      {"may_change", !options.may_change.empty(), "resume", options.resume},
       {"prompt", !options.prompt.empty(), "sample", options.sample > 0},
       {"temperature", absl::GetFlag(FLAGS_temperature).is_given, "sample",
        options.sample > 0},
@@ -353,6 +358,11 @@ absl::Status CheckConflicts(const TrainOptions& options) {
 }
 
 absl::Status CheckNumbers(const TrainOptions& options) {
+  for (const std::string& name : options.may_change) {
+    if (name == "data" || name == "dtype") continue;
+    return absl::InvalidArgumentError(absl::StrCat(
+        "--may_change=", name, ": names data or dtype, or both with a comma"));
+  }
   CH_RETURN_IF_ERROR(CheckAtLeast("global_batch", options.global_batch, 1));
   CH_RETURN_IF_ERROR(CheckAtLeast("seq_len", options.seq_len, 1));
   CH_RETURN_IF_ERROR(CheckAtLeast("steps", options.steps, 1));
@@ -512,7 +522,9 @@ absl::StatusOr<TrainOptions> ParseTrainOptions(int argc, char** argv) {
   options.save_every = absl::GetFlag(FLAGS_save_every).value;
   options.keep = absl::GetFlag(FLAGS_keep).value;
   options.save_async = absl::GetFlag(FLAGS_save_async);
-  options.resume = absl::GetFlag(FLAGS_resume);
+  options.resume = absl::GetFlag(FLAGS_resume).is_on;
+  options.resume_step = absl::GetFlag(FLAGS_resume).number;
+  options.may_change = absl::GetFlag(FLAGS_may_change);
   options.sample = absl::GetFlag(FLAGS_sample);
   CH_ASSIGN_OR_RETURN(options.prompt,
                       PathOf("prompt", absl::GetFlag(FLAGS_prompt)));

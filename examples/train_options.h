@@ -74,6 +74,9 @@ struct TrainOptions {
   int64_t keep = 0;         ///< The newest so many; 0: all.
   bool save_async = false;
   bool resume = false;
+  std::optional<int64_t> resume_step;  ///< Unset: the newest.
+  /// What may differ from the run that is resumed: "data", "dtype".
+  std::vector<std::string> may_change;
 
   int64_t sample = 0;  ///< Tokens to draw at the end.
   std::string prompt;  ///< What they follow; empty: the first training tokens.

@@ -59,7 +59,8 @@ constexpr absl::string_view kSource = "launch/launch_flags.cc";
 
 /// A flag that is true or false can be given by its name alone.
 bool IsSwitch(const absl::CommandLineFlag& flag) {
-  return flag.IsOfType<bool>() || flag.IsOfType<GivenSwitch>();
+  return flag.IsOfType<bool>() || flag.IsOfType<GivenSwitch>() ||
+         flag.IsOfType<SwitchOrNumber>();
 }
 
 absl::Status Set(absl::CommandLineFlag& flag, const std::string& value) {

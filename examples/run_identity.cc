@@ -1,0 +1,162 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "crosshatch/examples/run_identity.h"
+
+#include <map>
+#include <set>
+#include <utility>
+
+#include "absl/algorithm/container.h"
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "absl/strings/string_view.h"
+#include "absl/strings/strip.h"
+#include "crosshatch/checkpoint/hf_config.h"
+#include "crosshatch/tp/llama_plan.h"
+#include "nlohmann/json.hpp"
+
+namespace crosshatch::examples {
+namespace {
+
+using Json = nlohmann::json;
+
+/// The flag that sets a field of config.json for a model made by flags.
+absl::string_view FlagOf(absl::string_view field) {
+  constexpr std::pair<const char*, const char*> kFlags[] = {
+      {"hidden_size", "dim"},           {"num_hidden_layers", "layers"},
+      {"num_attention_heads", "heads"}, {"num_key_value_heads", "kv_heads"},
+      {"intermediate_size", "ffn"},     {"vocab_size", "vocab"}};
+  for (const auto& [name, flag] : kFlags) {
+    if (field == name) return flag;
+  }
+  return "";
+}
+
+std::string Was(absl::string_view what, absl::string_view before,
+                absl::string_view now) {
+  return absl::StrCat(what, " was ", before, " and is ", now);
+}
+
+constexpr char kModel[] = "model";
+
+struct Change {
+  std::string text;  ///< A clause: "--dtype was float32 and is bfloat16".
+  /// The name by which --may_change allows it; empty for a change that always
+  /// is, kModel for one that never is.
+  std::string allowed_by;
+};
+
+/// Adds a change for each field of two texts of config.json that differs.
+void CompareModels(const std::string& before, const std::string& now,
+                   std::vector<Change>& changes) {
+  const Json a = Json::parse(before, nullptr, /*allow_exceptions=*/false);
+  const Json b = Json::parse(now);
+  if (!a.is_object()) {
+    changes.push_back({"its model is not described", kModel});
+    return;
+  }
+  const std::map<std::string, Json> of_a = a.flatten();
+  const std::map<std::string, Json> of_b = b.flatten();
+  std::set<std::string> names;
+  for (const auto& [name, value] : of_a) names.insert(name);
+  for (const auto& [name, value] : of_b) names.insert(name);
+  const auto print = [](const std::map<std::string, Json>& fields,
+                        const std::string& name) -> std::string {
+    const auto found = fields.find(name);
+    return found == fields.end() ? "not set" : found->second.dump();
+  };
+  for (const std::string& name : names) {
+    const std::string was = print(of_a, name);
+    const std::string is = print(of_b, name);
+    if (was == is) continue;
+    const absl::string_view field = absl::StripPrefix(name, "/");
+    const absl::string_view flag = FlagOf(field);
+    changes.push_back(
+        {absl::StrCat(
+             Was(field, was, is),
+             flag.empty() ? "" : absl::StrCat(" (--", flag, "=", was, ")")),
+         kModel});
+  }
+}
+
+std::string Rows(const RunIdentity& run) {
+  return absl::StrCat(run.rows, " rows of ", run.row_size, " tokens");
+}
+
+std::string Eos(int64_t token) {
+  return token == RunIdentity::kNoEos ? "not given" : absl::StrCat(token);
+}
+
+}  // namespace
+
+RunIdentity RunIdentity::Of(const TrainOptions& options,
+                            const TokenSource& source) {
+  std::string plan;
+  if (options.AxisSize("tp") > 1) {
+    plan = options.plan.empty() ? tp::LlamaPlanText(options.config)
+                                : options.plan_text;
+  }
+  return {.model = checkpoint::FormatConfig(options.config),
+          .dtype = options.dtype == kBFloat16 ? "bfloat16" : "float32",
+          .plan = std::move(plan),
+          .eos = options.eos.has_value() ? *options.eos : kNoEos,
+          .tokens = source.size(),
+          .hash = static_cast<int64_t>(source.hash()),
+          .rows = options.global_batch,
+          .row_size = options.seq_len};
+}
+
+std::vector<std::pair<std::string, nn::BoundValues::Variable>>
+RunIdentity::Variables(const std::string& prefix) {
+  return {{prefix + "model", &model},      {prefix + "dtype", &dtype},
+          {prefix + "plan", &plan},        {prefix + "eos", &eos},
+          {prefix + "tokens_hash", &hash}, {prefix + "rows", &rows},
+          {prefix + "row_size", &row_size}};
+}
+
+absl::StatusOr<std::vector<std::string>> RunIdentity::ChangesTo(
+    const RunIdentity& now, const std::vector<std::string>& may_change) const {
+  std::vector<Change> changes;
+  if (!model.empty()) CompareModels(model, now.model, changes);
+  if (!dtype.empty() && dtype != now.dtype) {
+    changes.push_back({Was("--dtype", dtype, now.dtype), "dtype"});
+  }
+  if (tokens != now.tokens) {
+    changes.push_back({Was("the number of tokens", absl::StrCat(tokens),
+                           absl::StrCat(now.tokens)),
+                       "data"});
+  } else if (hash != 0 && hash != now.hash) {
+    // As many from another text, or from another tokenizer.
+    changes.push_back({"the tokens were others, as many as these", "data"});
+  }
+  // A mesh without a tp axis has none.
+  if (!plan.empty() && !now.plan.empty() && plan != now.plan) {
+    changes.push_back({"--plan was another one", ""});
+  }
+  if (eos != kUnknown && eos != now.eos) {
+    changes.push_back({Was("--eos", Eos(eos), Eos(now.eos)), ""});
+  }
+  if (rows != 0 && (rows != now.rows || row_size != now.row_size)) {
+    changes.push_back({Was("a step", Rows(*this), Rows(now)), ""});
+  }
+  std::vector<std::string> allowed;
+  std::vector<std::string> refused;
+  std::set<std::string> allowing;
+  for (const auto& [text, allowed_by] : changes) {
+    if (allowed_by != kModel &&
+        (allowed_by.empty() || absl::c_linear_search(may_change, allowed_by))) {
+      allowed.push_back(text);
+      continue;
+    }
+    refused.push_back(text);
+    if (allowed_by != kModel) allowing.insert(allowed_by);
+  }
+  if (refused.empty()) return allowed;
+  return absl::InvalidArgumentError(absl::StrCat(
+      absl::StrJoin(refused, ", "), "; go on with what it was",
+      allowing.empty() ? ""
+                       : absl::StrCat(", or change it by --may_change=",
+                                      absl::StrJoin(allowing, ","))));
+}
+
+}  // namespace crosshatch::examples
