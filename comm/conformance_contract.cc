@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "crosshatch/base/event_sink.h"
 #include "crosshatch/base/status_macros.h"
 #include "crosshatch/comm/conformance_case.h"
@@ -249,6 +250,56 @@ absl::Status GroupsByKey(const ConformanceEngine&, World& world) {
   return absl::OkStatus();
 }
 
+/// The world of the even ranks and that of the odd ones, last rank first.
+absl::Status WorldsOfSomeRanks(const ConformanceEngine& engine, World& world) {
+  const int me = world.rank();
+  std::vector<int> mine;
+  std::vector<int> others;
+  for (int r = world.size() - 1; r >= 0; --r) {
+    (r % 2 == me % 2 ? mine : others).push_back(r);
+  }
+  CH_ASSIGN_OR_RETURN(World* const some, world.Subset(mine));
+  const auto index = static_cast<size_t>(some->rank());
+  if (some->AllRanks() != mine || mine[index] != me ||
+      some->size() != static_cast<int>(mine.size()) ||
+      some->world_rank() != me || some->Contains(world.size()) ||
+      (!others.empty() && some->Contains(others[0]))) {
+    return Wrong("another world than of ", absl::StrJoin(mine, ", "));
+  }
+  CH_ASSIGN_OR_RETURN(World* const again, world.Subset(mine));
+  CH_ASSIGN_OR_RETURN(World* const within, some->Subset({me}));
+  if (again != some || within->rank() != 0 || within->size() != 1) {
+    return Wrong("worlds are not by ranks");
+  }
+  for (const std::vector<int>& ranks : std::vector<std::vector<int>>{
+           {}, others, {me, me}, {me, world.size()}, {me, -1}}) {
+    CH_RETURN_IF_ERROR(ExpectSays(world.Subset(ranks).status(),
+                                  absl::StatusCode::kInvalidArgument,
+                                  "'world'"));
+  }
+  if (!others.empty()) {
+    const std::string said = absl::StrCat("names rank ", others[0],
+                                          " in the world of ranks ", mine[0]);
+    const std::vector<int> pair = {others[0], me};
+    for (const absl::Status& refused :
+         {some->Subset(pair).status(), some->Group("y", pair, "a").status()}) {
+      CH_RETURN_IF_ERROR(
+          ExpectSays(refused, absl::StatusCode::kInvalidArgument, said));
+    }
+  }
+  CH_ASSIGN_OR_RETURN(ConformanceRank rank,
+                      ConformanceRank::Create(engine, *some));
+  if (rank.comm().rank() != some->rank() || rank.comm().world_ranks() != mine ||
+      some->groups() != world.groups()) {
+    return Wrong("another place in ", rank.comm().Describe());
+  }
+  CollectiveCase gather{.kind = CollectiveKind::kAllGather};
+  for (size_t i = 0; i < mine.size(); ++i) {
+    gather.counts.push_back(static_cast<int64_t>(7 * i));
+  }
+  return rank.Run(gather);
+}
+
 /// A rank that is poisoned before it issues: nothing is counted, nothing is
 /// exchanged, and the error comes out where a result would.
 absl::Status PoisonedBefore(const ConformanceEngine& engine, World& world) {
@@ -313,6 +364,7 @@ std::vector<ContractTest> ContractTests(
   add("RefusesWhatCannotBe", RefusesWhatCannotBe);
   add("ExchangesOfAnySize", ExchangesOfAnySize);
   add("GroupsByKey", GroupsByKey);
+  add("WorldsOfSomeRanks", WorldsOfSomeRanks);
   add("PoisonedBefore", PoisonedBefore, "not a number");
   add("AbortsItsGroup", AbortsItsGroup, "cable cut");
   add("AbortsTheJob", AbortsTheJob, "cable cut");

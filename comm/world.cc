@@ -1,9 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "crosshatch/comm/world.h"
 
+#include <algorithm>
 #include <numeric>
 #include <utility>
 
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "crosshatch/base/check.h"
 #include "crosshatch/base/status_macros.h"
 #include "crosshatch/comm/engine.h"
@@ -12,25 +15,70 @@ namespace crosshatch {
 
 const std::string& World::engine() const { return engine_.name(); }
 
+World::World(Engine& engine, RankContext& context)
+    : engine_(engine),
+      context_(context),
+      job_(*this),
+      rank_(context.world_rank()) {}
+
+World::World(World& job, std::vector<int> ranks, int rank)
+    : engine_(job.engine_),
+      context_(job.context_),
+      job_(job),
+      ranks_(std::move(ranks)),
+      rank_(rank) {}
+
+int World::size() const {
+  return ranks_.empty() ? context_.world_size()
+                        : static_cast<int>(ranks_.size());
+}
+
 std::vector<int> World::AllRanks() const {
+  if (!ranks_.empty()) return ranks_;
   std::vector<int> ranks(static_cast<size_t>(size()));
   std::iota(ranks.begin(), ranks.end(), 0);
   return ranks;
+}
+
+bool World::Contains(int world_rank) const {
+  if (ranks_.empty()) return world_rank >= 0 && world_rank < size();
+  return std::find(ranks_.begin(), ranks_.end(), world_rank) != ranks_.end();
+}
+
+absl::StatusOr<int> World::MemberOf(const GroupKey& key) const {
+  CH_ASSIGN_OR_RETURN(const int member,
+                      MemberIndex(key, world_rank(), context_.world_size()));
+  for (const int rank : key.world_ranks) {
+    if (Contains(rank)) continue;
+    return absl::InvalidArgumentError(
+        absl::StrCat(crosshatch::Describe(key), " names rank ", rank,
+                     " in the world of ranks ", absl::StrJoin(ranks_, ", ")));
+  }
+  return member;
+}
+
+absl::StatusOr<World*> World::Subset(std::vector<int> world_ranks) {
+  CH_ASSIGN_OR_RETURN(const int rank, MemberOf({"world", world_ranks, ""}));
+  std::unique_ptr<World>& subset = job_.subsets_[world_ranks];
+  if (subset == nullptr) {
+    subset.reset(new World(job_, std::move(world_ranks), rank));
+  }
+  return subset.get();
 }
 
 absl::StatusOr<std::shared_ptr<Communicator>> World::Group(
     const std::string& name, std::vector<int> world_ranks,
     const std::string& stream_name) {
   const GroupKey key{name, std::move(world_ranks), stream_name};
-  CH_ASSIGN_OR_RETURN(const int member, MemberIndex(key, rank(), size()));
-  const auto found = by_key_.find(key);
-  if (found != by_key_.end()) return found->second;
+  CH_ASSIGN_OR_RETURN(const int member, MemberOf(key));
+  const auto found = job_.by_key_.find(key);
+  if (found != job_.by_key_.end()) return found->second;
   CH_ASSIGN_OR_RETURN(std::unique_ptr<Transport> transport,
                       engine_.Connect(key, member));
   auto communicator = std::make_shared<Communicator>(key, member, context_,
                                                      std::move(transport));
-  by_key_.emplace(key, communicator);
-  groups_.push_back(communicator);
+  job_.by_key_.emplace(key, communicator);
+  job_.groups_.push_back(communicator);
   return communicator;
 }
 
@@ -42,7 +90,8 @@ absl::Status World::Divide(Communicator& all,
 }
 
 void World::Abort(const absl::Status& error) {
-  CH_CHECK(!error.ok()) << "rank " << rank() << " aborts without an error";
+  CH_CHECK(!error.ok()) << "rank " << world_rank()
+                        << " aborts without an error";
   engine_.FailJob(error);
 }
 

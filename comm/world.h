@@ -32,14 +32,14 @@ class DeviceMovers;
 class Engine;
 class FailureChannel;
 
-/// One rank's view of the running job. The engine's part is behind it
-/// (comm/engine.h).
+/// One rank's view of the running job, or of some of its ranks (Subset). The
+/// engine's part is behind it (comm/engine.h).
 /// \threadsafety the rank's thread only.
 class World final {
  public:
+  /// The world of the whole job.
   /// \param engine, context of this rank; both outlive the world.
-  World(Engine& engine, RankContext& context)
-      : engine_(engine), context_(context) {}
+  World(Engine& engine, RankContext& context);
   World(const World&) = delete;
   World& operator=(const World&) = delete;
 
@@ -48,12 +48,29 @@ class World final {
   /// The engine itself, for one that stands around it: a World can be made of
   /// that (comm/faulty_engine_testutil.h).
   Engine& implementation() const { return engine_; }
-  int rank() const { return context_.world_rank(); }
-  int size() const { return context_.world_size(); }
+  /// This rank's index in this world, from 0 to size() - 1.
+  int rank() const { return rank_; }
+  int size() const;
+  /// This rank's index in the job. Groups, meshes and messages name ranks so.
+  int world_rank() const { return context_.world_rank(); }
   RankContext& context() const { return context_; }
   Device device() const { return context_.device(); }
-  /// 0 to size() - 1, as Group takes them.
+  /// The world ranks of this world, by index, as Group takes them: of the whole
+  /// job 0 to size() - 1.
   std::vector<int> AllRanks() const;
+  /// Returns whether `world_rank` is a rank of this world.
+  bool Contains(int world_rank) const;
+
+  /// Returns the world of `world_ranks`, in which a program runs as it would in
+  /// a job of these ranks alone, a pipeline stage for example: `rank`, `size`,
+  /// meshes, checkpoints and Group are of these ranks. Failures stay those of
+  /// the job: an error of any rank ends it and names world ranks. Called by the
+  /// members only; communicates nothing. Equal ranks give the same world, which
+  /// lives as long as the job's.
+  /// \param world_ranks ranks of this world by their index in the new one.
+  /// \error kInvalidArgument unless they are different ranks of this world,
+  ///     this one among them.
+  absl::StatusOr<World*> Subset(std::vector<int> world_ranks);
 
   /// The communicator of `world_ranks` (this rank among them, in the order of
   /// their indices in the group) for work on stream `stream_name`. Called by
@@ -74,9 +91,10 @@ class World final {
   absl::Status Divide(Communicator& all,
                       const std::vector<std::vector<int>>& groups);
 
-  /// All communicators made so far, in the order of creation, for counting.
+  /// All communicators of the job that this rank has made so far, in the order
+  /// of creation, for counting.
   const std::vector<std::shared_ptr<Communicator>>& groups() const {
-    return groups_;
+    return job_.groups_;
   }
 
   /// Fails this rank and so the job: all ranks are poisoned and all groups
@@ -84,10 +102,24 @@ class World final {
   void Abort(const absl::Status& error);
 
  private:
+  World(World& job, std::vector<int> ranks, int rank);
+
+  /// This rank's index in `key`, whose ranks are different ones of this world.
+  absl::StatusOr<int> MemberOf(const GroupKey& key) const;
+
   Engine& engine_;
   RankContext& context_;
+  /// The world of the whole job: this one, unless it is a subset.
+  World& job_;
+  /// Of a subset: its world ranks. Empty: all of the job.
+  const std::vector<int> ranks_;
+  const int rank_;
+  /// \name Of the job's world
+  /// @{
   std::map<GroupKey, std::shared_ptr<Communicator>> by_key_;
   std::vector<std::shared_ptr<Communicator>> groups_;
+  std::map<std::vector<int>, std::unique_ptr<World>> subsets_;
+  /// @}
 };
 
 struct LocalOptions {

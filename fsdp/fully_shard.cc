@@ -289,12 +289,12 @@ absl::Status CheckArguments(Modules modules, const DeviceMesh& mesh,
   }
   for (size_t i = 0; i < modules.size(); ++i) {
     if (FsdpState::Of(*modules[i]) != nullptr) {
-      const int by = FsdpState::Of(*modules[i])->mesh().world().rank();
+      const int by = FsdpState::Of(*modules[i])->mesh().world().world_rank();
       return absl::FailedPreconditionError(absl::StrCat(
           "FullyShard: this ", modules[i]->type_name(), " is ",
           FsdpState::IsReplicated(*modules[i]) ? "replicated" : "sharded",
           " already",
-          by == mesh.world().rank()
+          by == mesh.world().world_rank()
               ? ""
               : absl::StrCat(", by rank ", by,
                              ": each rank makes a model of its own, inside of "

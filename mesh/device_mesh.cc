@@ -90,7 +90,7 @@ absl::StatusOr<std::vector<Communicator*>> RootCommunicators() {
 }
 
 DeviceMesh::DeviceMesh(std::shared_ptr<Shared> shared, MeshLayout layout) {
-  const int rank = shared->world.rank();
+  const int rank = shared->world.world_rank();
   std::optional<MeshCoordinate> coordinate = layout.CoordinateOf(rank);
   impl_ = std::make_shared<const Impl>(
       Impl{std::move(shared), std::move(layout), std::move(coordinate)});
@@ -114,7 +114,7 @@ World& DeviceMesh::world() const { return impl_->shared->world; }
 absl::StatusOr<DeviceMesh> DeviceMesh::Slice(
     absl::Span<const std::string> names) const {
   CH_ASSIGN_OR_RETURN(MeshLayout slice,
-                      layout().Slice(names, impl_->shared->world.rank()));
+                      layout().Slice(names, impl_->shared->world.world_rank()));
   return DeviceMesh(impl_->shared, std::move(slice));
 }
 
@@ -156,7 +156,7 @@ absl::StatusOr<Communicator*> DeviceMesh::communicator(
     absl::Span<const int> axes, const std::string& stream_name) const {
   if (!impl_->coordinate.has_value()) {
     return absl::FailedPreconditionError(
-        absl::StrCat("rank ", world().rank(), " is not on ", ToString(),
+        absl::StrCat("rank ", world().world_rank(), " is not on ", ToString(),
                      " and has no communicator of it"));
   }
   std::vector<int> ranks = layout().GroupRanks(axes, *impl_->coordinate);
@@ -236,6 +236,24 @@ absl::Status CompareDescriptions(Communicator& group,
   return absl::OkStatus();
 }
 
+// Fails unless the ranks of `layout` are ranks of `world`.
+absl::Status CheckRanks(const MeshLayout& layout, const World& world) {
+  const auto ranks = layout.ranks();
+  for (const int rank : ranks) {
+    if (world.Contains(rank)) continue;
+    const bool too_large = layout.size() > world.size();
+    return absl::InvalidArgumentError(absl::StrCat(
+        "InitDeviceMesh: ", layout.ToString(), " needs ",
+        too_large ? absl::StrCat(layout.size(), " ranks")
+                  : absl::StrCat("rank ", rank),
+        ", but the world has ", world.size(), " ranks",
+        world.size() == world.context().world_size()
+            ? ""
+            : absl::StrCat(": ", absl::StrJoin(world.AllRanks(), ", "))));
+  }
+  return absl::OkStatus();
+}
+
 // Fails unless `communicators` are those of the axes of `layout` at
 // `world_rank`.
 absl::Status CheckCommunicators(
@@ -266,25 +284,21 @@ absl::Status CheckCommunicators(
 absl::StatusOr<DeviceMesh> InitDeviceMesh(World& world,
                                           absl::StatusOr<MeshLayout> layout) {
   if (layout.ok()) {
-    const auto ranks = layout->ranks();
-    const int last = *std::max_element(ranks.begin(), ranks.end());
-    if (last >= world.size()) {
-      layout = absl::InvalidArgumentError(
-          absl::StrCat("InitDeviceMesh: ", layout->ToString(), " needs rank ",
-                       last, ", but the world has ", world.size(), " ranks"));
+    if (absl::Status fits = CheckRanks(*layout, world); !fits.ok()) {
+      layout = std::move(fits);
     }
   }
   CH_ASSIGN_OR_RETURN(std::shared_ptr<Communicator> side_channel,
                       world.Group("world", world.AllRanks(), "mesh"));
   CH_RETURN_IF_ERROR(
       CompareDescriptions(*side_channel, layout, "InitDeviceMesh"));
-  const bool is_on_it = layout->Contains(world.rank());
+  const bool is_on_it = layout->Contains(world.world_rank());
   std::vector<std::vector<int>> groups;
   for (int axis = 0; axis < layout->ndim(); ++axis) {
     // The same on ranks that are not on the mesh: an engine takes the groups
     // one by one, on all ranks together.
     if (layout->size(axis) == 1) continue;
-    groups.push_back(is_on_it ? layout->GroupRanks({axis}, world.rank())
+    groups.push_back(is_on_it ? layout->GroupRanks({axis}, world.world_rank())
                               : std::vector<int>());
   }
   CH_RETURN_IF_ERROR(world.Divide(*side_channel, groups));
@@ -295,7 +309,13 @@ absl::StatusOr<DeviceMesh> InitDeviceMesh(World& world,
 
 absl::StatusOr<DeviceMesh> InitDeviceMesh(World& world,
                                           std::vector<MeshAxis> axes) {
-  return InitDeviceMesh(world, MeshLayout::Create(std::move(axes)));
+  absl::StatusOr<MeshLayout> layout = MeshLayout::Create(axes);
+  if (layout.ok() && layout->size() <= world.size()) {
+    std::vector<int> ranks = world.AllRanks();
+    ranks.resize(static_cast<size_t>(layout->size()));
+    layout = MeshLayout::Create(std::move(axes), std::move(ranks));
+  }
+  return InitDeviceMesh(world, std::move(layout));
 }
 
 absl::StatusOr<DeviceMesh> InitDeviceMesh(World& world,
@@ -311,7 +331,7 @@ absl::StatusOr<DeviceMesh> DeviceMeshFromCommunicators(
     const std::string& stream_name) {
   if (layout.ok()) {
     absl::Status fits =
-        CheckCommunicators(*layout, world.rank(), communicators);
+        CheckCommunicators(*layout, world.world_rank(), communicators);
     if (!fits.ok()) layout = std::move(fits);
   }
   // What one rank says reaches those along the first axis, theirs those along

@@ -6,6 +6,7 @@
 /// DeviceMesh: a MeshLayout seen from one rank of a running job, with the
 /// communicators of its axes.
 
+#include <initializer_list>
 #include <memory>
 #include <optional>
 #include <string>
@@ -62,6 +63,10 @@ class DeviceMesh {
   /// \error kNotFound for an unknown name; kInvalidArgument for no names, a
   ///     repeated one, or on a rank that is not on the mesh.
   absl::StatusOr<DeviceMesh> Slice(absl::Span<const std::string> names) const;
+  absl::StatusOr<DeviceMesh> Slice(
+      std::initializer_list<std::string> names) const {
+    return Slice(absl::MakeConstSpan(names.begin(), names.size()));
+  }
   absl::StatusOr<DeviceMesh> Slice(absl::string_view name) const;
   absl::StatusOr<DeviceMesh> Flatten(absl::Span<const std::string> names,
                                      std::string new_name) const;
@@ -121,8 +126,8 @@ class DeviceMesh {
   std::shared_ptr<const Impl> impl_;
 };
 
-/// A mesh over world ranks 0..n-1 in row-major order, n being the product of
-/// the sizes:
+/// A mesh over the first n ranks of the world in row-major order, n being the
+/// product of the sizes:
 ///
 ///     InitDeviceMesh(world, {{"fsdp", 2}, {"tp", 2}})
 ///
@@ -135,7 +140,8 @@ class DeviceMesh {
 absl::StatusOr<DeviceMesh> InitDeviceMesh(World& world,
                                           std::vector<MeshAxis> axes);
 
-/// Makes a mesh of `ranks` in row-major order: any distinct ranks of the world.
+/// Makes a mesh of `ranks` in row-major order: any distinct ranks of the world,
+/// as World::AllRanks names them.
 absl::StatusOr<DeviceMesh> InitDeviceMesh(World& world,
                                           std::vector<MeshAxis> axes,
                                           std::vector<int> ranks);

@@ -9,6 +9,8 @@
 
 #include "absl/hash/hash.h"
 #include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "crosshatch/base/status_macros.h"
 #include "crosshatch/testing/ranks.h"
 
@@ -319,9 +321,79 @@ TEST(DeviceMesh, RefusesMoreRanksThanThereAre) {
   RunRanks(2, [](World& world) -> absl::Status {
     auto mesh = InitDeviceMesh(world, {{"fsdp", 2}, {"tp", 2}});
     CH_EXPECT_THAT(std::string(mesh.status().message()),
-                   HasSubstr("needs rank 3, but the world has 2 ranks"));
+                   HasSubstr("needs 4 ranks, but the world has 2 ranks"));
     return absl::OkStatus();
   });
+}
+
+// Ranks {0, 1} and {4, 2, 3}, each a program of its own.
+absl::StatusOr<World*> StageOf(World& world) {
+  return world.Subset(world.rank() < 2 ? std::vector<int>{0, 1}
+                                       : std::vector<int>{4, 2, 3});
+}
+
+TEST(WorldOfSomeRanks, HasMeshesOfItsOwnRanks) {
+  RunRanks(5, [](World& world) -> absl::Status {
+    CH_ASSIGN_OR_RETURN(World* const stage, StageOf(world));
+    CH_ASSIGN_OR_RETURN(
+        const DeviceMesh mesh,
+        InitDeviceMesh(*stage, {{"fsdp", stage->size()}, {"tp", 1}}));
+    CH_EXPECT_EQ(mesh.ToString(), world.rank() < 2
+                                      ? "mesh(fsdp=2, tp=1)"
+                                      : "mesh(fsdp=3, tp=1, ranks=[4,2,3])");
+    CH_EXPECT_EQ(mesh.index(0), stage->rank());
+    CH_ASSIGN_OR_RETURN(Communicator * comm, mesh.communicator("fsdp", "s"));
+    CH_ASSIGN_OR_RETURN(const std::vector<std::string> all,
+                        comm->Exchange(absl::StrCat(world.rank()), "ranks"));
+    CH_EXPECT_EQ(absl::StrJoin(all, ","), world.rank() < 2 ? "0,1" : "4,2,3");
+    // A mesh that leaves a rank of the stage out.
+    CH_ASSIGN_OR_RETURN(const DeviceMesh first,
+                        InitDeviceMesh(*stage, {{"a", 1}}));
+    CH_EXPECT_EQ(first.coordinate().has_value(), stage->rank() == 0);
+    // The world of all ranks is there still.
+    CH_ASSIGN_OR_RETURN(const DeviceMesh whole,
+                        InitDeviceMesh(world, {{"a", 5}}));
+    CH_EXPECT_EQ(whole.index(0), world.rank());
+    return absl::OkStatus();
+  });
+}
+
+TEST(WorldOfSomeRanks, ErrorsNameRanksOfTheJob) {
+  RunRanks(5, [](World& world) -> absl::Status {
+    CH_ASSIGN_OR_RETURN(World* const stage, StageOf(world));
+    if (world.rank() < 2) return absl::OkStatus();
+    const auto message = [](const absl::Status& status) {
+      return std::string(status.message());
+    };
+    CH_EXPECT_THAT(message(InitDeviceMesh(*stage, {{"a", 4}}).status()),
+                   HasSubstr("mesh(a=4) needs 4 ranks, but the world has 3 "
+                             "ranks: 4, 2, 3"));
+    CH_EXPECT_THAT(message(InitDeviceMesh(*stage, {{"a", 2}}, {2, 1}).status()),
+                   HasSubstr("needs rank 1, but the world has 3 ranks"));
+    CH_EXPECT_THAT(
+        message(InitDeviceMesh(*stage, {{"a", stage->rank() == 1 ? 2 : 3}})
+                    .status()),
+        HasSubstr("rank 4 gives mesh(a=3, ranks=[4,2,3]), rank 2 gives "
+                  "mesh(a=2, ranks=[4,2])"));
+    return absl::OkStatus();
+  });
+}
+
+TEST(WorldOfSomeRanks, AFailureInItFailsTheJobAndNamesTheRankOfTheJob) {
+  const absl::Status status =
+      StatusOfRanks(5, [](World& world) -> absl::Status {
+        CH_ASSIGN_OR_RETURN(World* const stage, StageOf(world));
+        CH_ASSIGN_OR_RETURN(const DeviceMesh mesh,
+                            InitDeviceMesh(*stage, {{"a", stage->size()}}));
+        // The last of the second stage.
+        if (world.rank() == 3) return absl::DataLossError("no batch");
+        CH_ASSIGN_OR_RETURN(Communicator * comm, mesh.communicator(0, "s"));
+        while (true) {
+          CH_RETURN_IF_ERROR(comm->Exchange("", "batch").status());
+        }
+      });
+  EXPECT_THAT(std::string(status.message()), HasSubstr("rank 3"));
+  EXPECT_THAT(std::string(status.message()), HasSubstr("no batch"));
 }
 
 TEST(DeviceMesh, AnUnknownAxisIsNotFound) {

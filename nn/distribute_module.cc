@@ -44,7 +44,7 @@ absl::Status DistributeModule(Module& module, const DeviceMesh& mesh,
                               const DistributeModuleOptions& options) {
   if (!mesh.coordinate().has_value()) {
     return absl::InvalidArgumentError(
-        absl::StrCat("DistributeModule: rank ", mesh.world().rank(),
+        absl::StrCat("DistributeModule: rank ", mesh.world().world_rank(),
                      " is not on ", mesh.ToString()));
   }
   if (module.attachment(kAttachment) != nullptr) {

@@ -147,8 +147,8 @@ bool Contradict(const HeldCopy& a, const HeldCopy& b, std::string& why) {
 
 /// Finds the first name that one of two ranks lacks, of lists in order that
 /// differ.
-absl::Status NameThatDiffers(const std::string& what, size_t rank,
-                             const std::string& first,
+absl::Status NameThatDiffers(const std::string& what, int first_rank,
+                             const std::string& first, int other_rank,
                              const std::string& other) {
   std::set<std::string> of_first;
   std::set<std::string> of_other;
@@ -163,10 +163,13 @@ absl::Status NameThatDiffers(const std::string& what, size_t rank,
                                    std::back_inserter(alone));
   CH_CHECK(!alone.empty());
   return absl::InvalidArgumentError(absl::StrCat(
-      what, ": ranks 0 and ", rank, " have entries of different names: \"",
-      alone[0], "\" is on rank ", of_first.count(alone[0]) > 0 ? 0 : rank,
-      " alone"));
+      what, ": ranks ", first_rank, " and ", other_rank,
+      " have entries of different names: \"", alone[0], "\" is on rank ",
+      of_first.count(alone[0]) > 0 ? first_rank : other_rank, " alone"));
 }
+
+/// The world rank of index kFirst.
+int FirstRankOf(const World& world) { return world.AllRanks()[kFirst]; }
 
 bool IsOn(const DeviceMesh& mesh, int rank) {
   const auto ranks = mesh.layout().ranks();
@@ -180,7 +183,7 @@ Tensor OnFirstRank(const Tensor& tensor, const DeviceMesh& first) {
   const DeviceMesh& mesh = MeshOf(tensor);
   // A tensor that other slices of a mesh hold too comes from the slice that the
   // first rank is on.
-  if (!IsOn(mesh, kFirst)) return Tensor();
+  if (!IsOn(mesh, first.layout().ranks()[0])) return Tensor();
   const CrossMeshTensor moved = RedistributeAcross(
       CrossMeshTensor(tensor),
       {.from_mesh = mesh,
@@ -266,8 +269,9 @@ absl::Status CheckFits(const std::string& name, const Tensor& to,
     return refused("the dtypes differ (RestoreFullOptions::convert_dtypes)");
   }
   if (options.from == StateHolder::kFirstRank && to.is_distributed() &&
-      !IsOn(MeshOf(to), kFirst)) {
-    return refused("rank 0, which has it, is not on the mesh");
+      !IsOn(MeshOf(to), FirstRankOf(MeshOf(to).world()))) {
+    return refused(absl::StrCat("rank ", FirstRankOf(MeshOf(to).world()),
+                                ", which has it, is not on the mesh"));
   }
   return absl::OkStatus();
 }
@@ -278,9 +282,10 @@ absl::Status Fill(World& world, Communicator& comm, const Tensor& to,
   Tensor part = from;
   if (to.is_distributed()) {
     const DeviceMesh& mesh = MeshOf(to);
-    part = options.from == StateHolder::kFirstRank
-               ? DistributeTensorFrom(kFirst, from, mesh, LayoutOf(to))
-               : DistributeTensor(from, mesh, LayoutOf(to));
+    part =
+        options.from == StateHolder::kFirstRank
+            ? DistributeTensorFrom(FirstRankOf(world), from, mesh, LayoutOf(to))
+            : DistributeTensor(from, mesh, LayoutOf(to));
   } else if (options.from == StateHolder::kFirstRank) {
     part = world.rank() == kFirst ? Contiguous(from)
                                   : Empty(from.sizes(), from.dtype());
@@ -340,7 +345,8 @@ absl::Status CheckCopies(Communicator& comm, const std::string& what,
     // All ranks know that, so all of them meet again.
     CH_ASSIGN_OR_RETURN(const std::vector<std::string> lists,
                         comm.Exchange(names, absl::StrCat(what, ": names")));
-    return NameThatDiffers(what, rank, lists[0], lists[rank]);
+    return NameThatDiffers(what, comm.world_ranks()[0], lists[0],
+                           comm.world_ranks()[rank], lists[rank]);
   }
   // By name each box that is held, with the rank that holds it first.
   std::map<std::string, std::vector<std::pair<size_t, HeldCopy>>> seen;
@@ -375,8 +381,9 @@ absl::Status VisitFullState(World& world, const StateDict& state,
   CH_RETURN_IF_ERROR(context.status());
   CH_ASSIGN_OR_RETURN(const auto comm, AllRanks(world));
   CH_RETURN_IF_ERROR(CheckCopies(*comm, "the full state", state));
-  CH_ASSIGN_OR_RETURN(const DeviceMesh first,
-                      InitDeviceMesh(world, {{"first", 1}}, {kFirst}));
+  CH_ASSIGN_OR_RETURN(
+      const DeviceMesh first,
+      InitDeviceMesh(world, {{"first", 1}}, {FirstRankOf(world)}));
   const bool holds =
       holder == StateHolder::kEveryRank || world.rank() == kFirst;
   const NoGrad no_grad;

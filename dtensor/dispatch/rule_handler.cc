@@ -372,7 +372,7 @@ Tensor Wrap(Tensor local, const InternedLayout& layout, const DeviceMesh& mesh,
   CH_CHECK(local.sizes() == expected)
       << "the shard of " << ToString(sizes) << " by "
       << layout.layout.ToString() << " on " << mesh.ToString() << " is "
-      << ToString(expected) << " on rank " << mesh.world().rank()
+      << ToString(expected) << " on rank " << mesh.world().world_rank()
       << ", the local tensor is " << ToString(local.sizes());
   const DType dtype = local.dtype();
   return MakeHandled(std::make_shared<RuleHandler>(std::move(local), layout,

@@ -104,7 +104,7 @@ class CrossMeshNode final : public Node {
 
 TensorList CrossMeshOp::Forward(TensorSpan inputs) const {
   const Tensor& input = inputs[0];
-  const int rank = route.from_mesh.world().rank();
+  const int rank = route.from_mesh.world().world_rank();
   const bool sends = route.from_mesh.coordinate().has_value();
   const bool receives = route.to_mesh.coordinate().has_value();
   if (sends) {

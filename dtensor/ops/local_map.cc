@@ -112,9 +112,9 @@ absl::StatusOr<TensorList> LocalMap(LocalFunction function, TensorSpan inputs,
                                     const DeviceMesh& mesh,
                                     const LocalMapSpec& spec) {
   if (!mesh.coordinate().has_value()) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("LocalMap: rank ", mesh.world().rank(), " is not on ",
-                     mesh.ToString(), " and has no part of a tensor on it"));
+    return absl::InvalidArgumentError(absl::StrCat(
+        "LocalMap: rank ", mesh.world().world_rank(), " is not on ",
+        mesh.ToString(), " and has no part of a tensor on it"));
   }
   if (inputs.size() != spec.inputs.size()) {
     return absl::InvalidArgumentError(
