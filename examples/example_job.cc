@@ -6,9 +6,10 @@
 
 #include "crosshatch/base/status_macros.h"
 #include "crosshatch/comm/world.h"
-#include "crosshatch/examples/parse_axes.h"
+#include "crosshatch/mesh/parse_mesh_axes.h"
 #include "crosshatch/nn/adamw.h"
 #include "crosshatch/nn/clip_grad.h"
+#include "crosshatch/nn/loss.h"
 #include "crosshatch/tensor/autograd.h"
 
 namespace crosshatch::examples {
@@ -22,7 +23,7 @@ absl::StatusOr<std::vector<MeshAxis>> WithAll(
     const std::string& text, const std::vector<std::string>& names) {
   std::vector<MeshAxis> given;
   if (!text.empty()) {
-    CH_ASSIGN_OR_RETURN(given, ParseAxes("", text, names, kMostRanks));
+    CH_ASSIGN_OR_RETURN(given, ParseMeshAxes(text, names, kMostRanks));
   }
   std::vector<MeshAxis> axes;
   for (const std::string& name : names) {
@@ -58,7 +59,7 @@ int RunExample(const std::string& mesh, const std::vector<std::string>& axes,
 }
 
 absl::Status TrainSomeSteps(
-    nn::Module& model, const DataParallel& data,
+    nn::Module& model, const DeviceMesh& data,
     absl::FunctionRef<absl::StatusOr<Tensor>(int64_t step)> loss_of) {
   const std::vector<nn::Parameter*> parameters = model.Parameters();
   nn::AdamW optimizer(parameters, {.lr = 3e-3});
@@ -68,7 +69,7 @@ absl::Status TrainSomeSteps(
     CH_ASSIGN_OR_RETURN(const double norm, nn::ClipGradNorm(parameters, 1.0));
     CH_RETURN_IF_ERROR(optimizer.Step());
     optimizer.ZeroGrad();
-    CH_ASSIGN_OR_RETURN(const double value, data.Sum(loss, "loss"));
+    CH_ASSIGN_OR_RETURN(const double value, nn::MeanOverAxis(loss, data));
     if (RankContext::Current().world_rank() == 0) {
       std::printf("step %lld loss %.7f norm %.7f\n",
                   static_cast<long long>(step), value, norm);

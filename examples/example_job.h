@@ -13,7 +13,6 @@
 #include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "crosshatch/examples/data_parallel.h"
 #include "crosshatch/mesh/device_mesh.h"
 #include "crosshatch/nn/module.h"
 #include "crosshatch/tensor/tensor.h"
@@ -31,10 +30,10 @@ int RunExample(const std::string& mesh, const std::vector<std::string>& axes,
 /// Trains `model`, which has its values, by a few steps of AdamW, and prints
 /// loss and gradient norm of each on rank 0.
 /// \param data over whose ranks the batch is split.
-/// \param loss_of the loss of a step on this rank's rows; those of all ranks of
-///     `data` add up to the batch's.
+/// \param loss_of returns this rank's loss of a step; the mean over the ranks
+///     of `data` is the batch's.
 absl::Status TrainSomeSteps(
-    nn::Module& model, const DataParallel& data,
+    nn::Module& model, const DeviceMesh& data,
     absl::FunctionRef<absl::StatusOr<Tensor>(int64_t step)> loss_of);
 
 }  // namespace crosshatch::examples

@@ -16,12 +16,12 @@
 #include "absl/status/statusor.h"
 #include "crosshatch/base/status_macros.h"
 #include "crosshatch/checkpoint/huggingface.h"
-#include "crosshatch/examples/data_parallel.h"
+#include "crosshatch/dtensor/rows_of.h"
 #include "crosshatch/examples/example_job.h"
 #include "crosshatch/examples/gpt2_model.h"
 #include "crosshatch/mesh/device_mesh.h"
+#include "crosshatch/nn/loss.h"
 #include "crosshatch/tensor/creation.h"
-#include "crosshatch/tensor/ops/ops.h"
 
 namespace ch = crosshatch;
 using ch::Tensor;
@@ -42,9 +42,8 @@ absl::Status Train(const ch::DeviceMesh& mesh, const std::string& from,
     CH_RETURN_IF_ERROR(ch::checkpoint::LoadWeights(model, from, names));
   }
 
-  CH_ASSIGN_OR_RETURN(const ch::examples::DataParallel data,
-                      ch::examples::DataParallel::Create(mesh, {"fsdp"}));
-  const ch::Interval rows = data.RowsOf(kRows);
+  CH_ASSIGN_OR_RETURN(const ch::DeviceMesh data, mesh.Slice("fsdp"));
+  const ch::Interval rows = ch::RowsOf(data, kRows);
   const int64_t length = config.positions;
   CH_RETURN_IF_ERROR(ch::examples::TrainSomeSteps(
       model, data, [&](int64_t step) -> absl::StatusOr<Tensor> {
@@ -55,12 +54,10 @@ absl::Status Train(const ch::DeviceMesh& mesh, const std::string& from,
           tokens.push_back(static_cast<int32_t>(at * 5 % config.vocab));
           targets.push_back(static_cast<int32_t>((at + 1) * 5 % config.vocab));
         }
-        const ch::Shape sizes = {rows.end - rows.begin, length};
-        const Tensor loss = ch::CrossEntropy(
+        const ch::Shape sizes = {rows.size(), length};
+        return ch::nn::CrossEntropyLoss(
             model.Forward(ch::FromValues<int32_t>(sizes, tokens)),
-            ch::FromValues<int32_t>(sizes, targets),
-            {.reduction = ch::CrossEntropyOptions::Reduction::kSum});
-        return Div(loss, static_cast<double>(kRows * length));
+            ch::FromValues<int32_t>(sizes, targets), {.mean_over = data});
       }));
   if (to.empty()) return absl::OkStatus();
   return ch::checkpoint::SaveWeights(mesh.world(), model, to, names,

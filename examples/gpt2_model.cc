@@ -137,12 +137,10 @@ absl::Status SpreadGpt2(Gpt2& model, const DeviceMesh& mesh) {
                              {"h.*.mlp.c_proj", rowwise},
                              {"ln_f", by_position},
                              {"lm_head", colwise}}));
-  fsdp::FullyShardOptions options;
-  options.reduction.divide_factor = 1;
   for (Gpt2Block& block : model.blocks()) {
-    CH_RETURN_IF_ERROR(fsdp::FullyShard(block, fsdp, options));
+    CH_RETURN_IF_ERROR(fsdp::FullyShard(block, fsdp));
   }
-  return fsdp::FullyShard(model, fsdp, options);
+  return fsdp::FullyShard(model, fsdp);
 }
 // [/spread]
 

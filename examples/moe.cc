@@ -18,13 +18,14 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/str_join.h"
 #include "crosshatch/base/status_macros.h"
-#include "crosshatch/examples/data_parallel.h"
+#include "crosshatch/dtensor/rows_of.h"
 #include "crosshatch/examples/example_job.h"
 #include "crosshatch/fsdp/fully_shard.h"
 #include "crosshatch/mesh/device_mesh.h"
 #include "crosshatch/nn/embedding.h"
 #include "crosshatch/nn/layers/module_list.h"
 #include "crosshatch/nn/linear.h"
+#include "crosshatch/nn/loss.h"
 #include "crosshatch/nn/mixture_of_experts.h"
 #include "crosshatch/nn/models/llama.h"
 #include "crosshatch/nn/module.h"
@@ -153,7 +154,8 @@ absl::Status Spread(Model& model, const ch::DeviceMesh& mesh) {
         ch::tp::ExpertParallel({.batch = all, .shared = tp})}}));
 
   ch::fsdp::FullyShardOptions options;
-  options.reduction.divide_factor = 1;  // Losses are parts of the batch's.
+  // The mean over the ranks that split the batch, which experts' meshes exceed.
+  options.reduction.divide_factor = data.size();
   const auto is_expert = [](const nn::Parameter& p) {
     return p.name().find("experts.") != std::string::npos &&
            p.name().find("_proj") != std::string::npos;
@@ -178,9 +180,8 @@ absl::Status Train(const ch::DeviceMesh& mesh) {
   Model model(Config());
   CH_RETURN_IF_ERROR(Spread(model, mesh));
   CH_RETURN_IF_ERROR(model.Materialize({.seed = 7}));
-  CH_ASSIGN_OR_RETURN(const ch::examples::DataParallel data,
-                      ch::examples::DataParallel::Create(mesh, {"ep", "fsdp"}));
-  const ch::Interval rows = data.RowsOf(kRows);
+  CH_ASSIGN_OR_RETURN(const ch::DeviceMesh data, mesh.Slice({"ep", "fsdp"}));
+  const ch::Interval rows = ch::RowsOf(data, kRows);
   return ch::examples::TrainSomeSteps(
       model, data, [&](int64_t step) -> absl::StatusOr<Tensor> {
         std::vector<int32_t> tokens;
@@ -190,14 +191,14 @@ absl::Status Train(const ch::DeviceMesh& mesh) {
           tokens.push_back(static_cast<int32_t>(at * 7 % kVocab));
           targets.push_back(static_cast<int32_t>((at + 1) * 7 % kVocab));
         }
-        const ch::Shape sizes = {rows.end - rows.begin, kLength};
+        const ch::Shape sizes = {rows.size(), kLength};
         // [loss]
         const ch::TensorList out =
             model.Call({ch::FromValues<int32_t>(sizes, tokens)});
-        const Tensor loss = ch::CrossEntropy(
+        const Tensor loss = nn::CrossEntropyLoss(
             out[0], ch::FromValues<int32_t>(sizes, targets),
-            {.reduction = ch::CrossEntropyOptions::Reduction::kSum});
-        return Add(Div(loss, kRows * kLength), Mul(out[1], 0.01));
+            {.mean_over = data});
+        return Add(loss, Mul(out[1], 0.01));
         // [/loss]
       });
 }

@@ -18,7 +18,7 @@
 #include "crosshatch/checkpoint/run_directory.h"
 #include "crosshatch/comm/all_ranks.h"
 #include "crosshatch/dtensor/dtensor.h"
-#include "crosshatch/examples/data_parallel.h"
+#include "crosshatch/dtensor/rows_of.h"
 #include "crosshatch/examples/metrics.h"
 #include "crosshatch/examples/page/run_page.h"
 #include "crosshatch/examples/page/sharding_drawing.h"
@@ -32,6 +32,7 @@
 #include "crosshatch/fsdp/fully_shard.h"
 #include "crosshatch/launch/stop.h"
 #include "crosshatch/mesh/device_mesh.h"
+#include "crosshatch/mesh/sum_over_mesh.h"
 #include "crosshatch/nn/adamw.h"
 #include "crosshatch/nn/bound_values.h"
 #include "crosshatch/nn/clip_grad.h"
@@ -147,7 +148,7 @@ class Trainer {
   nn::Llama model_;
   nn::AdamW optimizer_;
   Report report_;
-  std::optional<DataParallel> data_;
+  std::optional<DeviceMesh> data_;  // That rows are split over.
   checkpoint::RunCheckpoints checkpoints_;
   std::optional<RunPage> page_;  // On the rank that speaks.
   absl::Status unwritten_page_;
@@ -178,7 +179,7 @@ class Trainer {
 
 absl::Status Trainer::SetUp() {
   CH_RETURN_IF_ERROR(ParallelizeLlama(model_, mesh_, options_));
-  CH_ASSIGN_OR_RETURN(data_, DataParallel::Create(mesh_, DataAxes(options_)));
+  CH_ASSIGN_OR_RETURN(data_, mesh_.Slice(DataAxes(options_)));
   CH_ASSIGN_OR_RETURN(const bool resumes, Resume());
   if (resumes) return absl::OkStatus();
   return options_.model_dir.empty()
@@ -247,7 +248,7 @@ absl::StatusOr<bool> Trainer::Resume() {
 Trainer::LabelledRows Trainer::Batch(const TokenSource& tokens,
                                      int64_t position,
                                      const Interval& rows) const {
-  const Interval own = data_->RowsOf(rows.size());
+  const Interval own = RowsOf(*data_, rows.size());
   const Shape shape = {own.size(), options_.seq_len};
   // A dry run of a batch beyond this machine's memory holds no batch.
   if (world_.device().is_meta()) {
@@ -291,7 +292,9 @@ absl::Status Trainer::Learn(StepMetrics& metrics) {
     if (count > 1) own = ToDType(own, kFloat64);
     so_far = so_far.defined() ? Add(so_far, own) : own;
     if (i + 1 == count) {
-      CH_ASSIGN_OR_RETURN(global_loss, data_->Sum(so_far, "loss"));
+      CH_ASSIGN_OR_RETURN(const std::vector<double> sum,
+                          SumOverMesh(*data_, so_far, "loss"));
+      global_loss = sum[0];
       if (!std::isfinite(global_loss)) {
         return absl::OutOfRangeError(
             absl::StrCat("the loss of step ", metrics.step, " is ", global_loss,
@@ -363,7 +366,9 @@ absl::StatusOr<double> Trainer::Evaluate() {
         total,
         ToDType(LocalTensor(Loss(Batch(*eval_, 0, batch), targets)), kFloat64));
   }
-  return data_->Sum(total, "eval loss");
+  CH_ASSIGN_OR_RETURN(const std::vector<double> sum,
+                      SumOverMesh(*data_, total, "eval loss"));
+  return sum[0];
 }
 
 absl::Status Trainer::CheckWeights(const std::string& place) {

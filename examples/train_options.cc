@@ -12,9 +12,9 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "crosshatch/base/status_macros.h"
-#include "crosshatch/examples/parse_axes.h"
 #include "crosshatch/launch/given_flag.h"
 #include "crosshatch/launch/launch_flags.h"
+#include "crosshatch/mesh/parse_mesh_axes.h"
 
 using GivenDouble = crosshatch::GivenFlag<double>;
 using GivenInt = crosshatch::GivenFlag<int64_t>;
@@ -453,9 +453,14 @@ std::vector<std::pair<std::string, std::string>> Settings(
 }
 
 absl::StatusOr<std::vector<MeshAxis>> ParseMesh(const std::string& text) {
-  CH_ASSIGN_OR_RETURN(
-      std::vector<MeshAxis> axes,
-      ParseAxes("--mesh=", text, {"replicate", "fsdp", "tp"}, 1 << 20));
+  const std::string names[] = {"replicate", "fsdp", "tp"};
+  absl::StatusOr<std::vector<MeshAxis>> parsed =
+      ParseMeshAxes(text, names, /*most_ranks=*/1 << 20);
+  if (!parsed.ok()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("--mesh=", std::string(parsed.status().message())));
+  }
+  std::vector<MeshAxis> axes = *std::move(parsed);
   const bool has_fsdp = std::any_of(
       axes.begin(), axes.end(), [](const auto& a) { return a.name == "fsdp"; });
   if (!has_fsdp) {

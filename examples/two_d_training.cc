@@ -11,15 +11,15 @@
 #include "absl/status/status.h"
 #include "crosshatch/base/status_macros.h"
 #include "crosshatch/comm/world.h"
-#include "crosshatch/dtensor/dtensor.h"
+#include "crosshatch/dtensor/rows_of.h"
 #include "crosshatch/fsdp/fully_shard.h"
 #include "crosshatch/mesh/device_mesh.h"
 #include "crosshatch/nn/adamw.h"
 #include "crosshatch/nn/clip_grad.h"
+#include "crosshatch/nn/loss.h"
 #include "crosshatch/nn/models/llama.h"
 #include "crosshatch/tensor/autograd.h"
 #include "crosshatch/tensor/creation.h"
-#include "crosshatch/tensor/ops/ops.h"
 #include "crosshatch/tp/llama_plan.h"
 #include "crosshatch/tp/parallelize_module.h"
 
@@ -27,24 +27,24 @@ namespace ch = crosshatch;
 
 namespace {
 
+constexpr int64_t kRows = 5;  // Of the global batch; no mesh need divide them.
+
 struct Batch {
-  ch::Tensor tokens;   // [2, 32]
+  ch::Tensor tokens;   // [rows, 32]
   ch::Tensor targets;  // The token after each.
 };
 
-// Two rows of a pattern to learn, other ones for each part of the batch.
-Batch Rows(int part) {
-  constexpr int kRows = 2;
-  constexpr int kLength = 32;
+// Rows of a pattern to learn.
+Batch Read(const ch::Interval& rows) {
+  constexpr int64_t kLength = 32;
   std::vector<int32_t> tokens;
   std::vector<int32_t> targets;
-  for (int i = 0; i < kRows * kLength; ++i) {
-    const int at = part * kRows * kLength + i;
-    tokens.push_back(at * 7 % 61);
-    targets.push_back((at + 1) * 7 % 61);
+  for (int64_t i = rows.begin * kLength; i < rows.end * kLength; ++i) {
+    tokens.push_back(static_cast<int32_t>(i * 7 % 61));
+    targets.push_back(static_cast<int32_t>((i + 1) * 7 % 61));
   }
-  return {ch::FromValues<int32_t>({kRows, kLength}, tokens),
-          ch::FromValues<int32_t>({kRows, kLength}, targets)};
+  return {ch::FromValues<int32_t>({rows.size(), kLength}, tokens),
+          ch::FromValues<int32_t>({rows.size(), kLength}, targets)};
 }
 
 }  // namespace
@@ -66,14 +66,15 @@ absl::Status Train(ch::World& world) {
 
   ch::nn::AdamW optimizer(model.Parameters(), {.lr = 3e-3});
   for (int step = 1; step <= 20; ++step) {
-    const Batch batch = Rows(*fsdp.index(0));
+    const Batch batch = Read(ch::RowsOf(fsdp, kRows));  // this rank's rows
     ch::Tensor loss =
-        ch::CrossEntropy(model.Forward(batch.tokens), batch.targets);
+        ch::nn::CrossEntropyLoss(model.Forward(batch.tokens), batch.targets,
+                                 {.mean_over = fsdp});  // of all ranks' rows
     CH_RETURN_IF_ERROR(ch::Backward(loss));  // a peer's failure surfaces here
     CH_RETURN_IF_ERROR(ch::nn::ClipGradNorm(model.Parameters(), 1.0).status());
     CH_RETURN_IF_ERROR(optimizer.Step());
     optimizer.ZeroGrad();
-    const float value = ch::LocalTensor(loss).ToVector<float>()[0];
+    CH_ASSIGN_OR_RETURN(double value, ch::nn::MeanOverAxis(loss, fsdp));
     if (world.rank() == 0) std::printf("step %d loss %.4f\n", step, value);
   }
   return absl::OkStatus();

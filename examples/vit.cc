@@ -15,7 +15,7 @@
 #include "absl/status/statusor.h"
 #include "crosshatch/base/status_macros.h"
 #include "crosshatch/dtensor/dtensor.h"
-#include "crosshatch/examples/data_parallel.h"
+#include "crosshatch/dtensor/rows_of.h"
 #include "crosshatch/examples/example_job.h"
 #include "crosshatch/fsdp/fully_shard.h"
 #include "crosshatch/mesh/device_mesh.h"
@@ -24,6 +24,7 @@
 #include "crosshatch/nn/layers/layer_norm.h"
 #include "crosshatch/nn/layers/sequential.h"
 #include "crosshatch/nn/linear.h"
+#include "crosshatch/nn/loss.h"
 #include "crosshatch/nn/module.h"
 #include "crosshatch/tensor/creation.h"
 #include "crosshatch/tensor/ops/ops.h"
@@ -162,12 +163,10 @@ absl::Status Spread(Vit& model, const ch::DeviceMesh& mesh) {
                                  {"block_*.attention.out", rowwise},
                                  {"block_*.mlp.0", colwise},
                                  {"block_*.mlp.2", rowwise}}));
-  ch::fsdp::FullyShardOptions options;
-  options.reduction.divide_factor = 1;  // Losses are parts of the batch's.
   for (nn::Module* block : model.blocks()) {
-    CH_RETURN_IF_ERROR(ch::fsdp::FullyShard(*block, fsdp, options));
+    CH_RETURN_IF_ERROR(ch::fsdp::FullyShard(*block, fsdp));
   }
-  return ch::fsdp::FullyShard(model, fsdp, options);
+  return ch::fsdp::FullyShard(model, fsdp);
 }
 // [/spread]
 
@@ -186,9 +185,8 @@ absl::Status Train(const ch::DeviceMesh& mesh) {
   Vit model;
   CH_RETURN_IF_ERROR(Spread(model, mesh));
   CH_RETURN_IF_ERROR(model.Materialize({.seed = 7}));
-  CH_ASSIGN_OR_RETURN(const ch::examples::DataParallel data,
-                      ch::examples::DataParallel::Create(mesh, {"fsdp"}));
-  const ch::Interval rows = data.RowsOf(kRows);
+  CH_ASSIGN_OR_RETURN(const ch::DeviceMesh data, mesh.Slice("fsdp"));
+  const ch::Interval rows = ch::RowsOf(data, kRows);
   return ch::examples::TrainSomeSteps(
       model, data, [&](int64_t step) -> absl::StatusOr<Tensor> {
         std::vector<float> pixels;
@@ -196,13 +194,11 @@ absl::Status Train(const ch::DeviceMesh& mesh) {
         for (int64_t i = rows.begin; i < rows.end; ++i) {
           Draw(step, i, pixels, classes);
         }
-        const int64_t here = rows.end - rows.begin;
-        const Tensor loss = ch::CrossEntropy(
+        return nn::CrossEntropyLoss(
             model.Forward(
-                ch::FromValues<float>({here, 1, kSide, kSide}, pixels)),
-            ch::FromValues<int32_t>({here}, classes),
-            {.reduction = ch::CrossEntropyOptions::Reduction::kSum});
-        return Div(loss, double{kRows});
+                ch::FromValues<float>({rows.size(), 1, kSide, kSide}, pixels)),
+            ch::FromValues<int32_t>({rows.size()}, classes),
+            {.mean_over = data});
       });
 }
 

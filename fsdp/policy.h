@@ -63,7 +63,9 @@ struct PrefetchOptions {
 struct ReductionOptions {
   /// Gradients are summed over the ranks of the parameter's mesh and divided by
   /// this. Unset: by the number of ranks that the batch is split over, which
-  /// gives the mean: those of the root's mesh.
+  /// gives the mean: those of the root's mesh. So losses are as
+  /// nn::MeanOverBatch makes them ("Losses and gradients" in docs/training.md).
+  /// 1 is for a program whose losses add up to the batch's instead.
   std::optional<double> divide_factor = {};
   /// Divide after the collectives, by a pass of its own, for an engine that
   /// can do nothing but sum.

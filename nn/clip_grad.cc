@@ -5,6 +5,7 @@
 #include <cmath>
 #include <cstdint>
 #include <numeric>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -15,6 +16,7 @@
 #include "crosshatch/comm/communicator.h"
 #include "crosshatch/mesh/device_mesh.h"
 #include "crosshatch/mesh/mesh_communicator.h"
+#include "crosshatch/nn/join_norms.h"
 #include "crosshatch/nn/local_grads.h"
 #include "crosshatch/tensor/creation.h"
 #include "crosshatch/tensor/ops/cast.h"
@@ -254,6 +256,13 @@ absl::StatusOr<double> NormOf(const LocalGrads& local, double norm_type) {
                    "not finite"));
 }
 
+absl::StatusOr<double> NormOver(const LocalGrads& local, double norm_type,
+                                const std::optional<DeviceMesh>& over) {
+  CH_ASSIGN_OR_RETURN(const double norm, NormOf(local, norm_type));
+  if (!over.has_value()) return norm;
+  return JoinNorms(*over, local.meshes, norm, norm_type);
+}
+
 // As torch.nn.utils.clip_grad_norm_ has it.
 void ScaleTo(double max_norm, double norm,
              const std::vector<LocalGrad>& grads) {
@@ -280,13 +289,14 @@ absl::Status CheckMaxNorm(double max_norm) {
 }  // namespace
 
 absl::StatusOr<double> GradNorm(absl::Span<Parameter* const> parameters,
-                                double norm_type) {
+                                double norm_type,
+                                const std::optional<DeviceMesh>& over) {
   CH_RETURN_IF_ERROR(RankContext::Current().status());
   CH_RETURN_IF_ERROR(CheckNormType(norm_type));
   const NoGrad no_grad;
   CH_ASSIGN_OR_RETURN(const LocalGrads local,
                       CollectLocalGrads(parameters, "measure"));
-  return NormOf(local, norm_type);
+  return NormOver(local, norm_type, over);
 }
 
 absl::StatusOr<float> ClipGradNorm(absl::Span<Parameter* const> parameters,
@@ -298,7 +308,8 @@ absl::StatusOr<float> ClipGradNorm(absl::Span<Parameter* const> parameters,
   const NoGrad no_grad;
   CH_ASSIGN_OR_RETURN(const LocalGrads local,
                       CollectLocalGrads(parameters, "clip"));
-  CH_ASSIGN_OR_RETURN(const double norm, NormOf(local, options.norm_type));
+  CH_ASSIGN_OR_RETURN(const double norm,
+                      NormOver(local, options.norm_type, options.over));
   if (!std::isfinite(norm)) {
     if (options.error_if_nonfinite) {
       return NotFinite(local.grads,

@@ -5,9 +5,12 @@
 /// \file
 /// Clipping of gradients by their global norm, or by value.
 
+#include <optional>
+
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
+#include "crosshatch/mesh/device_mesh.h"
 #include "crosshatch/nn/parameter.h"
 
 namespace crosshatch::nn {
@@ -16,6 +19,11 @@ struct ClipGradNormOptions {
   /// p: the norm is the p-th root of the sum of all |x|^p, or, of infinity, the
   /// largest |x|. Above 0.
   double norm_type = 2.0;
+  /// Set where ranks have parameters on different meshes, such as those of
+  /// pipeline stages: a mesh of all these ranks. The norm is then over the
+  /// parameters of all of them, the same on every rank, and all ranks of the
+  /// mesh call. See GradNorm.
+  std::optional<DeviceMesh> over = std::nullopt;
   /// A norm that is NaN or infinite is an error that names a parameter with
   /// such a gradient; if unset, it is returned, and the gradients stay.
   bool error_if_nonfinite = true;
@@ -45,8 +53,14 @@ struct ClipGradNormOptions {
 ///     gradient that holds partial sums; kInvalidArgument for a norm type that
 ///     is not above 0. Also kInvalidArgument, on all ranks, if a replica of a
 ///     gradient is not finite and the one that counts is: replicas differ then.
-absl::StatusOr<double> GradNorm(absl::Span<Parameter* const> parameters,
-                                double norm_type = 2.0);
+/// \param over set, a mesh of ranks with parameters on different meshes: what
+///     ranks have on the same meshes counts once, a rank whose parameters are
+///     plain counts by itself. A set of ranks that share meshes is a world of
+///     its own (World::Subset), whose parameters the other ranks need not know.
+///     kFailedPrecondition on all ranks if two such sets meet and differ.
+absl::StatusOr<double> GradNorm(
+    absl::Span<Parameter* const> parameters, double norm_type = 2.0,
+    const std::optional<DeviceMesh>& over = std::nullopt);
 
 /// Scales all gradients by max_norm / (norm + 1e-6) if that is below 1, as
 /// torch.nn.utils.clip_grad_norm_ does. A max_norm of 0 gives zeros, one of

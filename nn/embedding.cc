@@ -8,6 +8,13 @@
 
 namespace crosshatch::nn {
 
+Embedding::Embedding(const EmbeddingOptions& options)
+    : Embedding(options.rows, options.dim, options.stddev) {
+  CH_CHECK(options.rows > 0 && options.dim > 0)
+      << "embedding: EmbeddingOptions::rows " << options.rows << " and dim "
+      << options.dim << " are above 0";
+}
+
 Embedding::Embedding(int64_t num_embeddings, int64_t dim, double stddev)
     : weight_(std::make_shared<Parameter>(
           Shape{num_embeddings, dim}, kFloat32,

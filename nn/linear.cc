@@ -33,16 +33,32 @@ int64_t OwnUnitFor(int64_t features, int64_t unit, int64_t part, int ranks) {
 
 }  // namespace
 
+Linear::Linear(const LinearOptions& options) {
+  CH_CHECK(options.in > 0 && options.out > 0)
+      << "linear: LinearOptions::in " << options.in << " and out "
+      << options.out << " are the features, above 0";
+  Init(options.in, options.out, options);
+}
+
 Linear::Linear(int64_t in_features, int64_t out_features,
-               const LinearOptions& options)
-    : weight_(std::make_shared<Parameter>(
-          Shape{out_features, in_features}, kFloat32,
-          Initializer{Initializer::Kind::kNormal, options.stddev})),
-      out_unit_(options.out_unit),
-      in_unit_(options.in_unit),
-      out_part_(options.out_part),
-      in_part_(options.in_part),
-      out_readers_(options.out_readers) {
+               const LinearOptions& options) {
+  CH_CHECK(options.in == 0 && options.out == 0)
+      << "linear: of " << in_features << " and " << out_features
+      << " features, and of LinearOptions::in " << options.in << " and out "
+      << options.out << "; give either";
+  Init(in_features, out_features, options);
+}
+
+void Linear::Init(int64_t in_features, int64_t out_features,
+                  const LinearOptions& options) {
+  weight_ = std::make_shared<Parameter>(
+      Shape{out_features, in_features}, kFloat32,
+      Initializer{Initializer::Kind::kNormal, options.stddev});
+  out_unit_ = options.out_unit;
+  in_unit_ = options.in_unit;
+  out_part_ = options.out_part;
+  in_part_ = options.in_part;
+  out_readers_ = options.out_readers;
   CH_CHECK(out_unit_ > 0 && in_unit_ > 0 && out_part_ >= 0 && in_part_ >= 0)
       << "linear: units of " << out_unit_ << " and " << in_unit_
       << " features, parts of " << out_part_ << " and " << in_part_;

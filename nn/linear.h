@@ -11,6 +11,9 @@
 namespace crosshatch::nn {
 
 struct LinearOptions {
+  /// Features of the input and of the output. Only of Linear(options).
+  int64_t in = 0;
+  int64_t out = 0;
   bool bias = false;
   /// Of the normal distribution that the weight is filled from; the bias is
   /// filled with zeros.
@@ -39,6 +42,11 @@ struct LinearOptions {
 /// of different dtypes it computes in the weight's and gives x's.
 class Linear final : public Module {
  public:
+  using Options = LinearOptions;
+
+  /// \checks that options.in and options.out are above 0.
+  explicit Linear(const LinearOptions& options);
+  /// \checks that options.in and options.out are left out.
   Linear(int64_t in_features, int64_t out_features,
          const LinearOptions& options = {});
   /// With a weight [out, in] that another module has too (tied).
@@ -69,6 +77,9 @@ class Linear final : public Module {
   TensorList ForwardImpl(TensorSpan inputs) override;
 
  private:
+  void Init(int64_t in_features, int64_t out_features,
+            const LinearOptions& options);
+
   std::shared_ptr<Parameter> weight_;
   std::shared_ptr<Parameter> bias_;
   int64_t out_unit_ = 1;

@@ -10,9 +10,9 @@
 #include "crosshatch/base/status_macros.h"
 #include "crosshatch/dtensor/dtensor.h"
 #include "crosshatch/dtensor/grad_layout.h"
-#include "crosshatch/dtensor/item.h"
 #include "crosshatch/dtensor/local_map.h"
 #include "crosshatch/dtensor/redistribute.h"
+#include "crosshatch/mesh/sum_over_mesh.h"
 #include "crosshatch/tensor/creation.h"
 #include "crosshatch/tensor/ops/cast.h"
 #include "crosshatch/tensor/ops/embedding.h"
@@ -269,12 +269,27 @@ Tensor CrossEntropyLoss(const Tensor& logits, const Tensor& targets,
   return Div(Mul(sum, static_cast<double>(mesh->size())), divisor);
 }
 
+Tensor MeanOverBatch(const Tensor& sum, const Tensor& count,
+                     const DeviceMesh& batch) {
+  CH_CHECK(sum.numel() == 1 && count.numel() == 1 && !count.requires_grad())
+      << "MeanOverBatch takes a sum of one element and its count, a constant, "
+      << "not " << sum.Describe() << " and " << count.Describe();
+  return Div(Mul(sum, static_cast<double>(batch.size())),
+             SumOver(count, batch));
+}
+
+Tensor MeanOverBatch(const Tensor& sum, double count, const DeviceMesh& batch) {
+  return MeanOverBatch(sum, Full({}, count, StatisticsDType(sum.dtype())),
+                       batch);
+}
+
 absl::StatusOr<double> MeanOverAxis(const Tensor& loss,
                                     const DeviceMesh& mesh) {
   CH_CHECK_EQ(loss.numel(), 1) << "MeanOverAxis of " << loss.Describe();
-  const Tensor sum = SumOver(loss.Detach(), mesh);
-  CH_ASSIGN_OR_RETURN(const double value, Item(sum));
-  return value / mesh.size();
+  CH_ASSIGN_OR_RETURN(
+      const std::vector<double> sum,
+      SumOverMesh(mesh, LocalTensor(Settled(loss.Detach())), "mean"));
+  return sum[0] / mesh.size();
 }
 
 }  // namespace crosshatch::nn

@@ -32,12 +32,10 @@ struct CrossEntropyLossOptions {
   /// [V], floating point, constant; undefined: every class weighs 1. If the
   /// weights of the targets sum to 0, the mean is NaN, smoothed or not.
   Tensor class_weights = {};
-  /// kMean: the batch is split over this mesh besides, each rank having rows of
-  /// its own as plain tensors, or as DTensors on the other axes: the axis of
-  /// FullyShard. The loss is then this rank's share of the mean over the rows
-  /// of all, times the ranks: its mean over them is the mean of the whole
-  /// batch, and so are gradients that FullyShard divides by the ranks, however
-  /// many rows each has. The weights are summed by one collective.
+  /// kMean: the data-parallel mesh, over which the batch is split besides: each
+  /// rank has rows of its own as plain tensors, or as DTensors on other axes.
+  /// The mean is then over the targets of all ranks, however many each has, as
+  /// MeanOverBatch takes it.
   std::optional<DeviceMesh> mean_over = std::nullopt;
 };
 
@@ -55,10 +53,29 @@ struct CrossEntropyLossOptions {
 Tensor CrossEntropyLoss(const Tensor& logits, const Tensor& targets,
                         const CrossEntropyLossOptions& options = {});
 
-/// The mean of the values that the ranks of `mesh` have of `loss`, a tensor of
-/// one element, plain or distributed over other axes; on every rank, outside of
-/// the graph: what a program prints. Called by all ranks of the mesh.
-/// \error as Item (dtensor/item.h).
+/// Returns this rank's loss for Backward, where the batch is split over the
+/// data-parallel mesh `batch`: the mean of the ranks' losses is the sum of the
+/// ranks' `sum` divided by that of their `count`, and with FullyShard, which
+/// averages gradients over the ranks, gradients are those of one rank with the
+/// whole batch ("Losses and gradients" in docs/training.md):
+///
+///     const Tensor squares = Sum(Square(prediction - target));
+///     const Tensor loss = MeanOverBatch(squares, rows.size(), data);
+///
+/// Called by all ranks of `batch`, also by those without rows. A communication
+/// error poisons the rank.
+/// \param sum of the losses of this rank's rows or targets, one element.
+/// \param count what the mean is over: rows, targets or their weights.
+/// \returns sum * ranks / (the sum of the counts), of the dtype of `sum`.
+Tensor MeanOverBatch(const Tensor& sum, const Tensor& count,
+                     const DeviceMesh& batch);
+Tensor MeanOverBatch(const Tensor& sum, double count, const DeviceMesh& batch);
+
+/// Returns the mean of the ranks' `loss`, the loss of the batch, on every rank
+/// of `mesh`, outside of the graph: what a program prints. `loss` is a tensor
+/// of one element, plain or distributed over other axes. Called by all ranks of
+/// the mesh; waits for the current stream. 0 on a dry run.
+/// \error as SumOverMesh (mesh/sum_over_mesh.h).
 absl::StatusOr<double> MeanOverAxis(const Tensor& loss, const DeviceMesh& mesh);
 
 }  // namespace crosshatch::nn

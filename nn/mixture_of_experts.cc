@@ -128,7 +128,7 @@ absl::Status MixtureOfExperts::Place(ExpertPlacement placement) {
   ExpertOwners owners;
   if (placement.batch.has_value()) {
     const DeviceMesh& batch = *placement.batch;
-    const int world_rank = batch.world().rank();
+    const int world_rank = batch.world().world_rank();
     const int here = IndexOn(batch, world_rank);
     owners.owners = {{.batch_rank = here, .count = options_.experts}};
     if (here < 0) {
@@ -375,9 +375,16 @@ TensorList MixtureOfExperts::ForwardTokens(const Tensor& tokens,
 
   const Tensor balance = Sum(Mul(Sum(choices.probabilities, {0}),
                                  FromValues<float>({experts}, shares)));
-  const double scale = all_tokens == 0 ? 0
-                                       : static_cast<double>(experts) /
-                                             static_cast<double>(all_tokens);
+  // Those with tokens of their own, whose losses have the batch's as mean.
+  const int data_ranks =
+      placement_.batch.has_value()
+          ? placement_.batch->size() /
+                (placement_.shared.has_value() ? placement_.shared->size() : 1)
+          : 1;
+  const double scale = all_tokens == 0
+                           ? 0
+                           : static_cast<double>(experts * data_ranks) /
+                                 static_cast<double>(all_tokens);
   return {ToDType(sums, tokens.dtype()), Mul(balance, scale)};
 }
 

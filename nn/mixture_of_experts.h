@@ -58,17 +58,16 @@ struct ExpertPlacement {
 /// experts' numbers, so values are the same wherever the experts are; ties go
 /// to the expert of the smaller number.
 ///
-/// `balance`, f32 of no dims, is this rank's part of the load-balance loss of
-/// the batch: experts * sum over e of (e's share of all choices) * (e's mean
-/// probability). The parts of all batch ranks add up to the loss, which is 1
-/// where all is even, and their gradients to its. Where a rank's loss is the
-/// mean of its own tokens, as FullyShard takes it unless told otherwise, add
-/// the number of batch ranks times the part.
+/// `balance`, f32 of no dims, is this rank's load-balance loss: the mean over
+/// the data-parallel ranks is that of the batch, experts * sum over e of (e's
+/// share of all choices) * (e's mean probability), which is 1 where all is
+/// even. It is added to the rank's loss as it is ("Losses and gradients" in
+/// docs/training.md).
 ///
 /// The input is a plain tensor, this rank's tokens; with
 /// ExpertPlacement::shared a plain one that all ranks of that axis have, or a
 /// distributed one on it, replicated or split along another dim than the last:
-/// the output lies alike, and the balance is summed over that axis.
+/// the output lies alike, and the balance is the same along that axis.
 ///
 /// Which tokens go where is known when the router's output is read, so forward
 /// waits for the stream once. Two exchanges of rows and one small gather of
@@ -77,6 +76,8 @@ struct ExpertPlacement {
 /// backward.
 class MixtureOfExperts final : public Module {
  public:
+  using Options = MixtureOfExpertsOptions;
+
   explicit MixtureOfExperts(const MixtureOfExpertsOptions& options);
 
   const char* type_name() const override { return "MixtureOfExperts"; }

@@ -227,6 +227,12 @@ class Module {
     Own(std::move(name), std::move(module));
     return made;
   }
+  /// Makes an M that is described by options, by their names:
+  /// Make<Linear>("up", {.in = 16, .out = 64, .bias = true}).
+  template <typename M>
+  M& Make(std::string name, const typename M::Options& options) {
+    return Make<M, const typename M::Options&>(std::move(name), options);
+  }
   /// Registers what somebody else has made.
   Module& Own(std::string name, std::unique_ptr<Module> module);
   Parameter& MakeParameter(std::string name, ShapeView sizes,

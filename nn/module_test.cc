@@ -1,10 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "crosshatch/nn/module.h"
 
+#include <map>
 #include <memory>
 #include <string>
 #include <vector>
 
+#include "crosshatch/nn/embedding.h"
+#include "crosshatch/nn/layers/module_list.h"
+#include "crosshatch/nn/layers/sequential.h"
+#include "crosshatch/nn/linear.h"
+#include "crosshatch/nn/mixture_of_experts.h"
 #include "crosshatch/tensor/creation.h"
 #include "crosshatch/tensor/ops/pointwise.h"
 #include "crosshatch/tensor/rank_context.h"
@@ -429,6 +435,56 @@ TEST(ModuleTest, HasADTypeBeforeItHasMemory) {
   EXPECT_EQ(made.first_.weight()->data().dtype(), kBFloat16);
   EXPECT_EQ(made.table_.data().dtype(), kBFloat16);
   EXPECT_EQ(made.count_.data().dtype(), kInt64);
+}
+
+class OfOptions final : public Module {
+ public:
+  OfOptions() {
+    list_.Add({.in = 2, .out = 3});
+    list_.Add(3, 2);
+    chain_.Add<Linear>({.in = 2, .out = 7, .bias = true});
+  }
+  const char* type_name() const override { return "OfOptions"; }
+
+  Embedding& table_ = Make<Embedding>("table", {.rows = 5, .dim = 2});
+  Linear& by_name_ =
+      Make<Linear>("by_name", {.in = 2, .out = 6, .bias = true, .out_unit = 3});
+  Linear& by_place_ = Make<Linear>("by_place", 2, 6);
+  Linear& of_a_value_ =
+      Make<Linear>("of_a_value", LinearOptions{.in = 4, .out = 1});
+  MixtureOfExperts& experts_ =
+      Make<MixtureOfExperts>("experts", {.dim = 2, .hidden = 3, .experts = 4});
+
+ protected:
+  TensorList ForwardImpl(TensorSpan) override { return {}; }
+
+ private:
+  ModuleList<Linear>& list_ = Make<ModuleList<Linear>>("list");
+  Sequential& chain_ = Make<Sequential>("chain");
+};
+
+TEST(ModuleTest, MakesModulesOfOptionsByTheirNames) {
+  OfOptions made;
+  std::map<std::string, Shape> sizes;
+  for (const auto& [name, parameter] : made.NamedParameters()) {
+    sizes[name] = parameter->data().sizes();
+  }
+  EXPECT_EQ(sizes["table.weight"], (Shape{5, 2}));
+  EXPECT_EQ(sizes["by_name.weight"], (Shape{6, 2}));
+  EXPECT_EQ(sizes["by_name.bias"], (Shape{6}));
+  EXPECT_EQ(made.by_name_.out_unit(), 3);
+  EXPECT_EQ(sizes["by_place.weight"], (Shape{6, 2}));
+  EXPECT_EQ(sizes["of_a_value.weight"], (Shape{1, 4}));
+  EXPECT_EQ(sizes["experts.up_proj"], (Shape{4, 2, 3}));
+  EXPECT_EQ(sizes["list.0.weight"], (Shape{3, 2}));
+  EXPECT_EQ(sizes["list.1.weight"], (Shape{2, 3}));
+  EXPECT_EQ(sizes["chain.0.bias"], (Shape{7}));
+}
+
+TEST(ModuleDeathTest, NamesSizesThatAreLeftOutOrGivenTwice) {
+  EXPECT_DEATH(Linear({.out = 3}), "LinearOptions::in 0 and out 3");
+  EXPECT_DEATH(Linear(2, 3, {.in = 2}), "give either");
+  EXPECT_DEATH(Embedding({.rows = 3}), "EmbeddingOptions::rows 3 and dim 0");
 }
 
 TEST(ModuleDeathTest, SaysWhenItIsTooLate) {

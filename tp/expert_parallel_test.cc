@@ -76,8 +76,9 @@ void Descend(nn::Module& model, Outcome& outcome) {
   }
 }
 
-Tensor Loss(const Tensor& y, const Tensor& balance) {
-  return Add(Sum(Square(y)), balance);
+// Of which the ranks' sum is the batch's; balances have it as their mean.
+Tensor Loss(const Tensor& y, const Tensor& balance, int ranks = 1) {
+  return Add(Sum(Square(y)), Div(balance, ranks));
 }
 
 absl::StatusOr<Outcome> OnOneRank(const nn::MixtureOfExpertsOptions& options) {
@@ -121,8 +122,8 @@ absl::StatusOr<Outcome> OnOwnTokens(const nn::MixtureOfExpertsOptions& options,
     const TensorList out = model.Call({x});
     outcome.Add("y", FullTensor(MakeDTensor(out[0].Detach(), ep, rows,
                                             {kRows, kTime, kDim})));
-    outcome.Add("balance", SumOver(out[1].Detach(), ep));
-    CH_RETURN_IF_ERROR(Backward(Loss(out[0], out[1])));
+    outcome.Add("balance", Div(SumOver(out[1].Detach(), ep), ep.size()));
+    CH_RETURN_IF_ERROR(Backward(Loss(out[0], out[1], ep.size())));
     model.router()->set_grad(SumOver(model.router()->grad(), ep));
     Descend(model, outcome);
   }
@@ -242,7 +243,7 @@ TEST(ExpertParallelTest, OfRowsSplitByPositionTakesTheOrderOfTheBatch) {
       Outcome outcome;
       outcome.Add("y", FullTensor(MakeDTensor(FullTensor(out[0]), dp, rows,
                                               {kRows, kTime, kDim})));
-      outcome.Add("balance", SumOver(FullTensor(out[1]), dp));
+      outcome.Add("balance", Div(SumOver(FullTensor(out[1]), dp), dp.size()));
       ExpectEqual(outcome, expected);
       return absl::OkStatus();
     });

@@ -44,6 +44,11 @@ class ModuleList final : public Module {
     modules_.push_back(&made);
     return made;
   }
+  /// Makes it of options, by their names: Add({.in = 16, .out = 64}).
+  template <typename D = M>
+  D& Add(const typename D::Options& options) {
+    return Add<D, const typename D::Options&>(options);
+  }
 
   size_t size() const { return modules_.size(); }
   /// \checks i < size()

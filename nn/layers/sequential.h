@@ -28,6 +28,11 @@ class Sequential final : public Module, public TellsFlows {
   M& Add(Args&&... args) {
     return Make<M>(std::to_string(size()), std::forward<Args>(args)...);
   }
+  /// Makes it of options, by their names: Add<Linear>({.in = 16, .out = 64}).
+  template <typename M>
+  M& Add(const typename M::Options& options) {
+    return Add<M, const typename M::Options&>(options);
+  }
 
   size_t size() const { return children().size(); }
   /// \checks i < size()

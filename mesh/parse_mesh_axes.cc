@@ -1,7 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "crosshatch/examples/parse_axes.h"
+#include "crosshatch/mesh/parse_mesh_axes.h"
 
 #include <algorithm>
+#include <cstdint>
+#include <string>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/strings/numbers.h"
@@ -9,13 +12,13 @@
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
 
-namespace crosshatch::examples {
+namespace crosshatch {
 
-absl::StatusOr<std::vector<MeshAxis>> ParseAxes(
-    const std::string& flag, const std::string& text,
-    const std::vector<std::string>& names, int64_t most_ranks) {
+absl::StatusOr<std::vector<MeshAxis>> ParseMeshAxes(
+    const std::string& text, absl::Span<const std::string> names,
+    int64_t most_ranks) {
   const auto wrong = [&](const auto&... what) {
-    return absl::InvalidArgumentError(absl::StrCat(flag, text, ": ", what...));
+    return absl::InvalidArgumentError(absl::StrCat(text, ": ", what...));
   };
   std::vector<MeshAxis> axes;
   int64_t ranks = 1;
@@ -23,11 +26,13 @@ absl::StatusOr<std::vector<MeshAxis>> ParseAxes(
   for (const std::string& part : parts) {
     const std::vector<std::string> halves = absl::StrSplit(part, ':');
     int size = 0;
-    if (halves.size() != 2 || !absl::SimpleAtoi(halves[1], &size) || size < 1) {
+    if (halves.size() != 2 || halves[0].empty() ||
+        !absl::SimpleAtoi(halves[1], &size) || size < 1) {
       return wrong("\"", part, "\" is not AXIS:SIZE with a size of 1 or more");
     }
     const std::string& name = halves[0];
-    if (std::find(names.begin(), names.end(), name) == names.end()) {
+    if (!names.empty() &&
+        std::find(names.begin(), names.end(), name) == names.end()) {
       return wrong("unknown axis \"", name, "\"; there are ",
                    absl::StrJoin(names, ", "));
     }
@@ -43,4 +48,4 @@ absl::StatusOr<std::vector<MeshAxis>> ParseAxes(
   return axes;
 }
 
-}  // namespace crosshatch::examples
+}  // namespace crosshatch
