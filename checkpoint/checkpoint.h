@@ -43,6 +43,14 @@ struct SaveCheckpointOptions {
   /// Where `dir` is refused, write beside it all the same, and let the error
   /// say where: for a state that nothing else holds.
   bool beside_if_refused = false;
+  /// Save the union of the ranks' states, whose names may differ: each pipeline
+  /// stage gives its own parameters, under names that no other stage has. Ranks
+  /// with the same names have one state, as without this; small values that
+  /// several have are equal. A stage reads its part with
+  /// LoadCheckpointOptions::partial, or by a Stateful that allows unexpected
+  /// names, on the ranks of its own world (World::Subset) and in any other cut
+  /// into stages.
+  bool union_of_ranks = false;
   /// By which this rank writes. Outlives the save.
   FileSystem* file_system = &FileSystem::Real();
   /// Filled if not null, once the save has come to its end.

@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <optional>
 #include <string>
@@ -52,8 +53,9 @@ struct Part {
 
 /// The rank whose part stands for that of `rank`: itself, unless its part is a
 /// replica. -1 for a rank that has none.
-int OwnerOf(const TensorSpec& spec, int rank) {
-  if (!spec.layout.has_value()) return 0;
+/// \param first that stands for those of a tensor that all ranks have alike
+int OwnerOf(const TensorSpec& spec, int rank, int first) {
+  if (!spec.layout.has_value()) return first;
   std::optional<MeshCoordinate> at = spec.layout->mesh().CoordinateOf(rank);
   if (!at.has_value()) return -1;
   for (int axis = 0; axis < spec.layout->mesh().ndim(); ++axis) {
@@ -259,14 +261,19 @@ absl::Status Loader::Verify(absl::Span<const Part> parts) {
     CH_CHECK(HashFromHex(text.substr(i * kHexDigits, kHexDigits), hash));
     return hash;
   };
+  const std::vector<int>& ranks = comm_.world_ranks();
   std::vector<std::string> wrong;
   for (size_t i = 0; i < parts.size(); ++i) {
     const IndexedTensor& stored = *parts[i].stored;
     uint64_t sum = 0;
-    for (int rank = 0; rank < comm_.size(); ++rank) {
-      const int owner = OwnerOf(*parts[i].spec, rank);
-      if (owner == rank) sum += hash_of(rank, i);
-      if (owner >= 0 && hash_of(rank, i) != hash_of(owner, i)) {
+    std::map<int, uint64_t> hashes;  // By world rank.
+    for (size_t r = 0; r < ranks.size(); ++r) {
+      hashes[ranks[r]] = hash_of(static_cast<int>(r), i);
+    }
+    for (const int rank : ranks) {
+      const int owner = OwnerOf(*parts[i].spec, rank, ranks[0]);
+      if (owner == rank) sum += hashes.at(rank);
+      if (owner >= 0 && hashes.at(rank) != hashes.at(owner)) {
         wrong.push_back(absl::StrCat("\"", stored.name, "\" (rank ", rank,
                                      " read other values than rank ", owner,
                                      ")"));

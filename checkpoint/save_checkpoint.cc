@@ -44,7 +44,8 @@ absl::Status Save(World& world, const absl::StatusOr<nn::StateDict>& state,
   CH_ASSIGN_OR_RETURN(
       const std::unique_ptr<SaveJob> job,
       SaveJob::Prepare(world, state, dir, options.overwrite,
-                       *options.file_system, options.beside_if_refused));
+                       *options.file_system, options.beside_if_refused,
+                       options.union_of_ranks));
   CH_ASSIGN_OR_RETURN(const std::shared_ptr<Communicator> comm,
                       AllRanks(world));
   absl::StatusOr<std::vector<std::string>> hashes =
@@ -105,7 +106,8 @@ absl::Status SaveCheckpoint(World& world, nn::Stateful& stateful,
 absl::StatusOr<SavePlan> PlanOf(const World& world,
                                 const nn::StateDict& state) {
   CH_ASSIGN_OR_RETURN(const DescribedState described, Describe(state));
-  CH_ASSIGN_OR_RETURN(SavePlan plan, PlanSave(described.tensors, world.size()));
+  CH_ASSIGN_OR_RETURN(SavePlan plan,
+                      PlanSave(described.tensors, world.AllRanks()));
   plan.index.values = described.values;
   return plan;
 }

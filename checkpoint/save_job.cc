@@ -18,6 +18,7 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "absl/strings/str_split.h"
 #include "absl/strings/string_view.h"
 #include "absl/types/span.h"
 #include "crosshatch/base/check.h"
@@ -77,27 +78,142 @@ absl::StatusOr<uint64_t> WriteBox(const IndexedTensor& tensor, const Box& box,
   return hash;
 }
 
+/// What a world saves.
+struct Planned {
+  SavePlan plan;
+  /// For each tensor of the plan this rank's; undefined for those of others.
+  std::vector<Tensor> data;
+};
+
+absl::StatusOr<DescribedState> DescribeIfOk(
+    const absl::StatusOr<nn::StateDict>& state) {
+  CH_RETURN_IF_ERROR(state.status());
+  return Describe(*state);
+}
+
+/// Of ranks that have the same state.
+absl::StatusOr<Planned> PlanOneState(
+    World& world, const std::string& label,
+    const absl::StatusOr<nn::StateDict>& state) {
+  CH_ASSIGN_OR_RETURN(const std::shared_ptr<Communicator> comm,
+                      AllRanks(world));
+  CH_ASSIGN_OR_RETURN(
+      const DescribedState described,
+      Agree(*comm, label, DescribeIfOk(state), /*with_values=*/true));
+  CH_RETURN_IF_ERROR(nn::CheckCopies(*comm, label, *state));
+  // From here on all ranks find the same errors.
+  Planned planned;
+  CH_ASSIGN_OR_RETURN(planned.plan,
+                      PlanSave(described.tensors, world.AllRanks()));
+  planned.plan.index.values = described.values;
+  planned.data = described.data;
+  return planned;
+}
+
+/// A part of a plan as the first rank of those that it is of sends it: writers,
+/// a line, the index.
+absl::StatusOr<std::string> TextOfPart(const absl::StatusOr<Planned>& planned,
+                                       const World& world, const World& part) {
+  CH_RETURN_IF_ERROR(planned.status());
+  if (part.rank() != 0) return std::string();
+  const std::vector<int> all = world.AllRanks();
+  std::vector<size_t> writers;
+  const std::vector<int> ranks = part.AllRanks();
+  for (size_t i = 0; i < ranks.size(); ++i) {
+    if (planned->plan.by_rank[i].empty()) continue;
+    writers.push_back(static_cast<size_t>(
+        std::find(all.begin(), all.end(), ranks[i]) - all.begin()));
+  }
+  CH_ASSIGN_OR_RETURN(const std::string index,
+                      FormatIndex(planned->plan.index));
+  return absl::StrCat(absl::StrJoin(writers, ","), "\n", index);
+}
+
+absl::StatusOr<PlanPart> PartOfText(const std::string& text) {
+  const std::pair<std::string, std::string> halves =
+      absl::StrSplit(text, absl::MaxSplits('\n', 1));
+  PlanPart part;
+  for (const absl::string_view writer :
+       absl::StrSplit(halves.first, ',', absl::SkipEmpty())) {
+    CH_CHECK(absl::SimpleAtoi(writer, &part.writers.emplace_back())) << text;
+  }
+  CH_ASSIGN_OR_RETURN(part.index, ParseIndex(halves.second, "a rank's plan"));
+  return part;
+}
+
+/// Fails unless all ranks of the tensors' meshes are in `part`, whose ranks
+/// have the same names.
+absl::Status CheckMeshes(const nn::StateDict& state, const World& part) {
+  for (const auto& [name, value] : state.entries()) {
+    const auto* const tensor = std::get_if<Tensor>(&value);
+    if (tensor == nullptr || !tensor->defined() || !tensor->is_distributed()) {
+      continue;
+    }
+    for (const int rank : LayoutOf(*tensor).mesh().ranks()) {
+      if (part.Contains(rank)) continue;
+      return absl::FailedPreconditionError(absl::StrCat(
+          "\"", name, "\" lies on ", LayoutOf(*tensor).mesh().ToString(),
+          ", of whose ranks only ", absl::StrJoin(part.AllRanks(), ", "),
+          " have a state of these names"));
+    }
+  }
+  return absl::OkStatus();
+}
+
+/// Of ranks whose states have different names: those with the same names plan
+/// what is theirs.
+absl::StatusOr<Planned> PlanUnion(World& world, const std::string& label,
+                                  const absl::StatusOr<nn::StateDict>& state) {
+  CH_ASSIGN_OR_RETURN(const std::shared_ptr<Communicator> comm,
+                      AllRanks(world));
+  absl::StatusOr<std::string> names = std::string();
+  if (state.ok()) {
+    names = HashToHex(HashText(absl::StrJoin(nn::NamesOf(*state), "\n")));
+  } else {
+    names = state.status();
+  }
+  CH_ASSIGN_OR_RETURN(const std::vector<std::string> names_of,
+                      Gather(*comm, absl::StrCat(label, ", names"), names));
+  std::vector<int> alike;
+  for (size_t i = 0; i < names_of.size(); ++i) {
+    if (names_of[i] == *names) alike.push_back(comm->world_ranks()[i]);
+  }
+  CH_ASSIGN_OR_RETURN(World* const part, world.Subset(std::move(alike)));
+  const absl::Status whole = CheckMeshes(*state, *part);
+  const absl::StatusOr<Planned> own = whole.ok()
+                                          ? PlanOneState(*part, label, state)
+                                          : PlanOneState(*part, label, whole);
+  CH_ASSIGN_OR_RETURN(const std::vector<std::string> texts,
+                      Gather(*comm, absl::StrCat(label, ", parts"),
+                             TextOfPart(own, world, *part)));
+  std::vector<PlanPart> parts;
+  for (const std::string& text : texts) {
+    if (text.empty()) continue;
+    CH_ASSIGN_OR_RETURN(parts.emplace_back(), PartOfText(text));
+  }
+  Planned planned;
+  CH_ASSIGN_OR_RETURN(planned.plan, JoinPlans(parts, world.size()));
+  for (const IndexedTensor& tensor : planned.plan.index.tensors) {
+    const nn::StateValue* const mine = state->Find(tensor.name);
+    planned.data.push_back(mine == nullptr ? Tensor()
+                                           : std::get<Tensor>(*mine));
+  }
+  return planned;
+}
+
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<SaveJob>> SaveJob::Prepare(
     World& world, const absl::StatusOr<nn::StateDict>& state,
     const std::string& dir, bool overwrite, FileSystem& files,
-    bool beside_if_refused) {
+    bool beside_if_refused, bool union_of_ranks) {
   CH_ASSIGN_OR_RETURN(const std::shared_ptr<Communicator> comm,
                       AllRanks(world));
-  absl::StatusOr<DescribedState> mine = DescribedState();
-  if (state.ok()) {
-    mine = Describe(*state);
-  } else {
-    mine = state.status();
-  }
   const std::string label = absl::StrCat("save to ", dir);
-  CH_ASSIGN_OR_RETURN(const DescribedState described,
-                      Agree(*comm, label, mine, /*with_values=*/true));
-  CH_RETURN_IF_ERROR(nn::CheckCopies(*comm, label, *state));
-  // From here on all ranks find the same errors.
-  CH_ASSIGN_OR_RETURN(SavePlan plan, PlanSave(described.tensors, world.size()));
-  plan.index.values = described.values;
+  CH_ASSIGN_OR_RETURN(Planned planned, union_of_ranks
+                                           ? PlanUnion(world, label, state)
+                                           : PlanOneState(world, label, state));
+  SavePlan& plan = planned.plan;
   CH_ASSIGN_OR_RETURN(const std::string index, FormatIndex(plan.index));
   // The hashes are to come.
   constexpr size_t kHashBytes = 32;
@@ -109,8 +225,7 @@ absl::StatusOr<std::unique_ptr<SaveJob>> SaveJob::Prepare(
         kMostTextBytes,
         " can be read; save a state of fewer shards (on a smaller mesh)"));
   }
-  std::unique_ptr<SaveJob> job(
-      new SaveJob(world.rank(), std::move(plan), files));
+  std::unique_ptr<SaveJob> job(new SaveJob(world, std::move(plan), files));
   CH_ASSIGN_OR_RETURN(
       const std::vector<std::string> directories,
       OnEveryRank(*comm, "save: open", [&]() -> absl::StatusOr<std::string> {
@@ -125,7 +240,7 @@ absl::StatusOr<std::unique_ptr<SaveJob>> SaveJob::Prepare(
         return job->directory_;
       }));
   job->directory_ = directories[0];
-  job->CutPieces(described.data);
+  job->CutPieces(planned.data);
   // A poisoned rank has no elements to save.
   absl::StatusOr<std::string> mine_done =
       absl::StrCat(job->round_begins_.size() - 1);
@@ -324,9 +439,7 @@ absl::StatusOr<std::vector<std::string>> SaveJob::AwaitReports(
     std::this_thread::sleep_for(wait);
     wait = std::min(wait * 2, kLongest);
   }
-  std::vector<int> ranks(size);
-  std::iota(ranks.begin(), ranks.end(), 0);
-  return TextsOf(outcomes, ranks);
+  return TextsOf(outcomes, world_ranks_);
 }
 
 }  // namespace crosshatch::checkpoint

@@ -49,11 +49,12 @@ class SaveJob {
   /// \param files outlives the job
   /// \param beside_if_refused where `dir` is refused the job goes on beside it,
   ///     and Commit fails, saying so
+  /// \param union_of_ranks as SaveCheckpointOptions
   /// \error on every rank alike; then nothing is left behind
   static absl::StatusOr<std::unique_ptr<SaveJob>> Prepare(
       World& world, const absl::StatusOr<nn::StateDict>& state,
       const std::string& dir, bool overwrite, FileSystem& files,
-      bool beside_if_refused = false);
+      bool beside_if_refused = false, bool union_of_ranks = false);
 
   /// A part of a cell that this rank writes, at most kMostBytesOfAPiece.
   struct Piece {
@@ -119,8 +120,11 @@ class SaveJob {
   }
 
  private:
-  SaveJob(int rank, SavePlan plan, FileSystem& files)
-      : rank_(rank), plan_(std::move(plan)), files_(files) {}
+  SaveJob(const World& world, SavePlan plan, FileSystem& files)
+      : rank_(world.rank()),
+        world_ranks_(world.AllRanks()),
+        plan_(std::move(plan)),
+        files_(files) {}
 
   absl::Status Open(const std::string& dir, bool overwrite,
                     bool beside_if_refused);
@@ -128,6 +132,7 @@ class SaveJob {
   absl::Status WriteIndex();
 
   const int rank_;
+  const std::vector<int> world_ranks_;  ///< By index.
   SavePlan plan_;
   FileSystem& files_;
   std::string directory_;

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <map>
 #include <numeric>
 #include <optional>
 #include <string>
@@ -72,12 +73,11 @@ std::vector<int> AxesThatReplicate(const Layout& layout) {
   return axes;
 }
 
-/// The ranks that hold each cell of `tensor`, in the order of cells.
+/// The world ranks that hold each cell of `tensor`, in the order of cells.
 std::vector<std::vector<int>> HoldersOf(const TensorSpec& tensor,
                                         const std::vector<DimCuts>& dims,
-                                        int world_size) {
-  std::vector<int> everyone(static_cast<size_t>(world_size));
-  std::iota(everyone.begin(), everyone.end(), 0);
+                                        absl::Span<const int> world_ranks) {
+  const std::vector<int> everyone(world_ranks.begin(), world_ranks.end());
   int64_t cells = 1;
   for (const DimCuts& dim : dims) {
     cells *= static_cast<int64_t>(dim.chunks.size());
@@ -107,7 +107,20 @@ std::vector<std::vector<int>> HoldersOf(const TensorSpec& tensor,
   return holders;
 }
 
-absl::Status Check(const TensorSpec& tensor, int world_size) {
+/// The index of each world rank among `world_ranks`; -1 for others.
+std::vector<int> IndicesOf(absl::Span<const int> world_ranks) {
+  std::vector<int> indices;
+  for (size_t i = 0; i < world_ranks.size(); ++i) {
+    const auto rank = static_cast<size_t>(world_ranks[i]);
+    if (rank >= indices.size()) indices.resize(rank + 1, -1);
+    indices[rank] = static_cast<int>(i);
+  }
+  return indices;
+}
+
+/// \param indices as IndicesOf
+absl::Status Check(const TensorSpec& tensor, const std::vector<int>& indices,
+                   size_t world_size) {
   if (!tensor.layout.has_value()) return absl::OkStatus();
   if (tensor.layout->is_partial()) {
     return absl::InvalidArgumentError(absl::StrCat(
@@ -116,7 +129,10 @@ absl::Status Check(const TensorSpec& tensor, int world_size) {
         "before saving it"));
   }
   for (const int rank : tensor.layout->mesh().ranks()) {
-    if (rank < world_size) continue;
+    if (static_cast<size_t>(rank) < indices.size() &&
+        indices[static_cast<size_t>(rank)] >= 0) {
+      continue;
+    }
     return absl::InvalidArgumentError(absl::StrCat(
         "\"", tensor.name, "\" lies on ", tensor.layout->mesh().ToString(),
         ", beyond the ", world_size, " ranks of the world"));
@@ -215,9 +231,17 @@ std::string SavePlan::ToString() const {
 
 absl::StatusOr<SavePlan> PlanSave(absl::Span<const TensorSpec> tensors,
                                   int world_size) {
+  std::vector<int> ranks(static_cast<size_t>(world_size));
+  std::iota(ranks.begin(), ranks.end(), 0);
+  return PlanSave(tensors, ranks);
+}
+
+absl::StatusOr<SavePlan> PlanSave(absl::Span<const TensorSpec> tensors,
+                                  absl::Span<const int> world_ranks) {
+  const std::vector<int> indices = IndicesOf(world_ranks);
   std::vector<const TensorSpec*> sorted;
   for (const TensorSpec& tensor : tensors) {
-    CH_RETURN_IF_ERROR(Check(tensor, world_size));
+    CH_RETURN_IF_ERROR(Check(tensor, indices, world_ranks.size()));
     sorted.push_back(&tensor);
   }
   std::sort(sorted.begin(), sorted.end(),
@@ -225,8 +249,8 @@ absl::StatusOr<SavePlan> PlanSave(absl::Span<const TensorSpec> tensors,
               return a->name < b->name;
             });
   SavePlan plan;
-  plan.index.ranks = world_size;
-  plan.by_rank.resize(static_cast<size_t>(world_size));
+  plan.index.ranks = static_cast<int>(world_ranks.size());
+  plan.by_rank.resize(world_ranks.size());
   std::vector<Holders> shards;
   for (const TensorSpec* tensor : sorted) {
     const auto number = static_cast<int>(plan.index.tensors.size());
@@ -241,7 +265,10 @@ absl::StatusOr<SavePlan> PlanSave(absl::Span<const TensorSpec> tensors,
     const std::vector<DimCuts> dims = CutsOf(*tensor);
     for (const DimCuts& dim : dims) indexed.cuts.push_back(dim.cuts);
     std::vector<std::vector<int>> holders =
-        HoldersOf(*tensor, dims, world_size);
+        HoldersOf(*tensor, dims, world_ranks);
+    for (std::vector<int>& ranks : holders) {
+      for (int& rank : ranks) rank = indices[static_cast<size_t>(rank)];
+    }
     indexed.files.resize(holders.size());
     for (size_t cell = 0; cell < holders.size(); ++cell) {
       const int64_t bytes = indexed.CellBox(static_cast<int>(cell)).numel() *
@@ -252,6 +279,45 @@ absl::StatusOr<SavePlan> PlanSave(absl::Span<const TensorSpec> tensors,
     plan.index.tensors.push_back(std::move(indexed));
   }
   Balance(std::move(shards), plan);
+  MakeFiles(plan);
+  return plan;
+}
+
+absl::StatusOr<SavePlan> JoinPlans(absl::Span<const PlanPart> parts,
+                                   int world_size) {
+  SavePlan plan;
+  plan.index.ranks = world_size;
+  plan.by_rank.resize(static_cast<size_t>(world_size));
+  std::map<std::string, std::pair<const IndexedTensor*, const PlanPart*>> all;
+  for (const PlanPart& part : parts) {
+    for (const IndexedTensor& tensor : part.index.tensors) {
+      if (all.try_emplace(tensor.name, &tensor, &part).second) continue;
+      return absl::InvalidArgumentError(absl::StrCat(
+          "\"", tensor.name,
+          "\" is in the states of ranks whose other entries differ: it has to "
+          "be in one of them, or under another name in each"));
+    }
+    for (const auto& [name, value] : part.index.values) {
+      const auto& [at, is_new] = plan.index.values.try_emplace(name, value);
+      if (is_new || at->second == value) continue;
+      return absl::InvalidArgumentError(
+          absl::StrCat("the value \"", name, "\" differs between ranks"));
+    }
+  }
+  for (const auto& [name, found] : all) {
+    if (plan.index.values.contains(name)) {
+      return absl::InvalidArgumentError(absl::StrCat(
+          "\"", name, "\" is a tensor on some ranks and a value on others"));
+    }
+    const auto& [tensor, part] = found;
+    const auto number = static_cast<int>(plan.index.tensors.size());
+    plan.index.tensors.push_back(*tensor);
+    for (int cell = 0; cell < tensor->num_cells(); ++cell) {
+      const int writer = part->writers[static_cast<size_t>(
+          tensor->files[static_cast<size_t>(cell)])];
+      plan.by_rank[static_cast<size_t>(writer)].push_back({number, cell});
+    }
+  }
   MakeFiles(plan);
   return plan;
 }

@@ -43,8 +43,8 @@ struct SavePlan {
   /// Without hashes and values. Its cells are the shards, each once, however
   /// many ranks hold it.
   CheckpointIndex index;
-  /// What each rank writes, in the order of its file: wide dtypes first, so
-  /// that each tensor is aligned to its elements.
+  /// What each rank writes, by its index in the world, in the order of its
+  /// file: wide dtypes first, so that each tensor is aligned to its elements.
   std::vector<std::vector<PlannedCell>> by_rank;
 
   /// In index.files; -1 for a rank that writes nothing.
@@ -61,10 +61,28 @@ struct SavePlan {
 /// first, then the largest first, each to the rank that has the least to write
 /// (of equals the first).
 /// \param tensors with different names, in any order
+/// \param world_ranks of the world that saves, by index; meshes name ranks so.
 /// \error kInvalidArgument naming the tensor: partial ones, whose sums are
 ///     still due; ranks of a mesh beyond the world; a name twice.
 absl::StatusOr<SavePlan> PlanSave(absl::Span<const TensorSpec> tensors,
+                                  absl::Span<const int> world_ranks);
+/// Of the world of ranks 0 to world_size - 1.
+absl::StatusOr<SavePlan> PlanSave(absl::Span<const TensorSpec> tensors,
                                   int world_size);
+
+/// The plan of ranks that have equal states, some of a world's.
+struct PlanPart {
+  /// As SavePlan::index.
+  CheckpointIndex index;
+  /// Which rank of the world, by index, writes each file.
+  std::vector<int> writers;
+};
+
+/// Returns the plan of a world for what `parts` hold together.
+/// \error kInvalidArgument naming a tensor that two parts have, or a value that
+///     they have differently.
+absl::StatusOr<SavePlan> JoinPlans(absl::Span<const PlanPart> parts,
+                                   int world_size);
 
 }  // namespace crosshatch::checkpoint
 

@@ -388,7 +388,7 @@ absl::Status SaveWeights(World& world, nn::Module& model,
                       Agree(*comm, label, mine, /*with_values=*/true));
   CH_RETURN_IF_ERROR(nn::CheckCopies(*comm, label, *state));
   CH_ASSIGN_OR_RETURN(const SavePlan plan,
-                      PlanSave(described.tensors, world.size()));
+                      PlanSave(described.tensors, world.AllRanks()));
   Save save(world, *comm, dir, options);
   CH_RETURN_IF_ERROR(save.Open(contents->files, config));
   CH_RETURN_IF_ERROR(save.Write(
