@@ -48,8 +48,11 @@ bool World::Contains(int world_rank) const {
 absl::StatusOr<int> World::MemberOf(const GroupKey& key) const {
   CH_ASSIGN_OR_RETURN(const int member,
                       MemberIndex(key, world_rank(), context_.world_size()));
+  if (ranks_.empty()) return member;
+  std::vector<bool> is_here(static_cast<size_t>(context_.world_size()));
+  for (const int rank : ranks_) is_here[static_cast<size_t>(rank)] = true;
   for (const int rank : key.world_ranks) {
-    if (Contains(rank)) continue;
+    if (is_here[static_cast<size_t>(rank)]) continue;
     return absl::InvalidArgumentError(
         absl::StrCat(crosshatch::Describe(key), " names rank ", rank,
                      " in the world of ranks ", absl::StrJoin(ranks_, ", ")));

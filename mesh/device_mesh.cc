@@ -238,9 +238,10 @@ absl::Status CompareDescriptions(Communicator& group,
 
 // Fails unless the ranks of `layout` are ranks of `world`.
 absl::Status CheckRanks(const MeshLayout& layout, const World& world) {
-  const auto ranks = layout.ranks();
-  for (const int rank : ranks) {
-    if (world.Contains(rank)) continue;
+  std::vector<int> here = world.AllRanks();
+  std::sort(here.begin(), here.end());
+  for (const int rank : layout.ranks()) {
+    if (std::binary_search(here.begin(), here.end(), rank)) continue;
     const bool too_large = layout.size() > world.size();
     return absl::InvalidArgumentError(absl::StrCat(
         "InitDeviceMesh: ", layout.ToString(), " needs ",
