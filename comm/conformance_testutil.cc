@@ -285,46 +285,65 @@ void RegisterDataTest(std::shared_ptr<const ConformanceEngine> engine,
   });
 }
 
-}  // namespace
-}  // namespace internal
-
-bool RegisterCommunicatorConformanceTests(ConformanceEngine engine) {
+std::shared_ptr<const ConformanceEngine> Shared(ConformanceEngine engine) {
   if (!engine.copy) {
     engine.copy = [](void* to, const void* from, int64_t bytes) {
       if (bytes > 0) std::memcpy(to, from, bytes);
     };
   }
-  const auto shared =
-      std::make_shared<const ConformanceEngine>(std::move(engine));
+  return std::make_shared<const ConformanceEngine>(std::move(engine));
+}
+
+void RegisterAgreement(const std::shared_ptr<const ConformanceEngine>& shared) {
   for (int n : shared->world_sizes) {
-    for (internal::ContractTest& test : internal::ContractTests(shared, n)) {
-      internal::Register(*shared, absl::StrCat(test.name, "/", n),
-                         std::move(test.body));
+    for (ContractTest& test : ContractTests(shared, n)) {
+      Register(*shared, absl::StrCat(test.name, "/", n), std::move(test.body));
     }
     if (!shared->has_peers) continue;
-    for (CollectiveKind kind : internal::kDataKinds) {
-      internal::RegisterDataTest(
-          shared, Name(kind), n,
-          [kind](const ConformanceEngine& e, World& world) {
-            return internal::SweepKind(kind, e, world);
-          });
-    }
-    internal::RegisterDataTest(shared, "UnevenLists", n, internal::UnevenLists);
-    internal::RegisterDataTest(shared, "OrderOfSums", n, internal::OrderOfSums);
-    internal::RegisterDataTest(shared, "TwoStreams", n, internal::TwoStreams);
-    internal::RegisterDataTest(shared, "TwoStreamsAdversarial", n,
-                               internal::TwoStreams, /*adversarial_seed=*/n);
-    internal::RegisterDataTest(shared, "Barriers", n, internal::Barriers);
-    internal::RegisterDataTest(shared, "Exchanges", n, internal::Exchanges);
-    internal::RegisterDataTest(shared, "Helpers", n, internal::Helpers);
-    if (n % 2 == 0) {
-      internal::RegisterDataTest(shared, "Subgroups", n, internal::Subgroups);
-    }
-    for (internal::FaultTest& test : internal::FaultTests(shared, n)) {
-      internal::Register(*shared, absl::StrCat(test.name, "/", n),
-                         std::move(test.body));
+    RegisterDataTest(shared, "Barriers", n, Barriers);
+    RegisterDataTest(shared, "Exchanges", n, Exchanges);
+    for (FaultTest& test : FaultTests(shared, n)) {
+      Register(*shared, absl::StrCat(test.name, "/", n), std::move(test.body));
     }
   }
+}
+
+void RegisterMovement(const std::shared_ptr<const ConformanceEngine>& shared) {
+  if (!shared->has_peers) return;
+  for (int n : shared->world_sizes) {
+    for (CollectiveKind kind : kDataKinds) {
+      RegisterDataTest(shared, Name(kind), n,
+                       [kind](const ConformanceEngine& e, World& world) {
+                         return SweepKind(kind, e, world);
+                       });
+    }
+    RegisterDataTest(shared, "UnevenLists", n, UnevenLists);
+    RegisterDataTest(shared, "OrderOfSums", n, OrderOfSums);
+    RegisterDataTest(shared, "TwoStreams", n, TwoStreams);
+    RegisterDataTest(shared, "TwoStreamsAdversarial", n, TwoStreams,
+                     /*adversarial_seed=*/n);
+    RegisterDataTest(shared, "Helpers", n, Helpers);
+    if (n % 2 == 0) RegisterDataTest(shared, "Subgroups", n, Subgroups);
+  }
+}
+
+}  // namespace
+}  // namespace internal
+
+bool RegisterAgreementConformanceTests(ConformanceEngine engine) {
+  internal::RegisterAgreement(internal::Shared(std::move(engine)));
+  return true;
+}
+
+bool RegisterMovementConformanceTests(ConformanceEngine engine) {
+  internal::RegisterMovement(internal::Shared(std::move(engine)));
+  return true;
+}
+
+bool RegisterCommunicatorConformanceTests(ConformanceEngine engine) {
+  const auto shared = internal::Shared(std::move(engine));
+  internal::RegisterAgreement(shared);
+  internal::RegisterMovement(shared);
   return true;
 }
 

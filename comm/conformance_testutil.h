@@ -3,19 +3,30 @@
 #define CROSSHATCH_COMM_CONFORMANCE_TESTUTIL_H_
 
 /// \file
-/// The tests that every engine passes, the parts that its capabilities name.
-/// Its test file is its registration:
+/// The tests that every engine and every data plane passes, in two parts. A
+/// test file is a registration:
 ///
 ///     const bool registered = RegisterCommunicatorConformanceTests({
 ///         .name = "Local",
 ///         .run = [](int ranks, auto fn, const auto& options) { ... }});
+///
+/// For a data plane of one's own EngineOfPlanes (data_plane_testutil.h) makes
+/// the engine.
 
 #include "crosshatch/comm/conformance_engine.h"
 
 namespace crosshatch {
 
-/// Registers the suite with GoogleTest.
+/// Registers what ranks agree on and how they fail: what is refused, counted
+/// and logged, differences, ranks that are late or missing, errors, exchanges.
 /// \returns true, so that a static variable's initializer can call it.
+bool RegisterAgreementConformanceTests(ConformanceEngine engine);
+
+/// Registers what moves: every kind, dtype, reduction, layout and count, groups
+/// and streams.
+bool RegisterMovementConformanceTests(ConformanceEngine engine);
+
+/// Registers both parts.
 bool RegisterCommunicatorConformanceTests(ConformanceEngine engine);
 
 }  // namespace crosshatch

@@ -28,7 +28,7 @@ namespace crosshatch {
 
 class ContextDecorator;
 class DeviceBackend;
-class DeviceMovers;
+class DataPlanes;
 class Engine;
 class FailureChannel;
 
@@ -178,12 +178,12 @@ struct MpiOptions {
   /// Not 0: adversarial streams (tensor/stream.h).
   uint64_t adversarial_seed = 0;
   /// The device of this rank, whose memory the host must be able to address
-  /// unless there are movers; null: the CPU. Outlives the run.
+  /// unless there are planes; null: the CPU. Outlives the run.
   const DeviceBackend* backend = nullptr;
-  /// What moves data from device to device (comm/device_mover.h): then MPI
-  /// carries what ranks tell one another, and World::engine is the movers'
-  /// name. Null: data go by MPI. Outlive the run.
-  DeviceMovers* movers = nullptr;
+  /// What moves data (comm/data_plane.h): then MPI carries control messages
+  /// alone, and World::engine is the planes' name. Null: data go by MPI.
+  /// Outlive the run.
+  DataPlanes* planes = nullptr;
   /// Of this rank; may be null. Outlive the run.
   EventSink* sink = nullptr;
   ContextDecorator* decorator = nullptr;

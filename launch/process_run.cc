@@ -21,9 +21,9 @@
 #include "crosshatch/comm/coordination/coordination_server.h"
 #include "crosshatch/comm/coordination/failure_message.h"
 #include "crosshatch/comm/coordination/this_process.h"
-#include "crosshatch/comm/device_mover.h"
+#include "crosshatch/comm/data_plane.h"
 #include "crosshatch/comm/end_mpi.h"
-#include "crosshatch/comm/nccl/built_nccl_movers.h"
+#include "crosshatch/comm/nccl/built_nccl_data_planes.h"
 #include "crosshatch/comm/return_grace.h"
 #include "crosshatch/launch/agreed_options.h"
 #include "crosshatch/launch/device_choice.h"
@@ -131,7 +131,7 @@ class Process {
   StartDeadline* deadline_ = nullptr;
   // Of --device=cuda; null on the CPU.
   const DeviceBackend* device_ = nullptr;
-  std::unique_ptr<DeviceMovers> movers_;
+  std::unique_ptr<DataPlanes> planes_;
   // In this order: the client leaves before the server waits for all to have.
   std::unique_ptr<CoordinationServer> server_;
   std::unique_ptr<CoordinationClient> client_;
@@ -417,7 +417,7 @@ absl::Status Process::ChooseDevice() {
     CH_ASSIGN_OR_RETURN(const std::vector<const DeviceBackend*> devices,
                         ChooseDevices(options_, index + 1));
     device_ = devices.back();
-    CH_ASSIGN_OR_RETURN(movers_, BuiltNcclMovers(options_.nccl));
+    CH_ASSIGN_OR_RETURN(planes_, BuiltNcclDataPlanes(options_.nccl));
     return absl::OkStatus();
   };
   const absl::Status chosen = choose();
@@ -478,7 +478,7 @@ absl::Status Process::RunRanks(absl::FunctionRef<absl::Status(World&)> fn) {
   if (!by_ucx && !has_mpi_) CH_RETURN_IF_ERROR(StartMpi("").status());
   return RunMpi(run_rank, {.timeout = options_.timeout,
                            .backend = device_,
-                           .movers = movers_.get(),
+                           .planes = planes_.get(),
                            .failure_channel = client_.get(),
                            .ucx = by_ucx ? &ucx : nullptr});
 }

@@ -31,7 +31,7 @@ class FakeTransport final : public Transport {
     const int64_t bytes =
         internal::SummandBytes(collective, size_, member_, *nccl_);
     if (bytes == 0) return absl::OkStatus();
-    // Given back at once, in the order of the stream, as the mover's.
+    // Given back at once, in the order of the stream, as the plane's.
     context_.device_allocator().Allocate(bytes, MemoryClass::kCommunication,
                                          *queue_);
     return absl::OkStatus();

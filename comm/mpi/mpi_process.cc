@@ -2,7 +2,6 @@
 #include "crosshatch/comm/mpi/mpi_process.h"
 
 #include <mpi.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <chrono>
@@ -18,6 +17,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "crosshatch/base/core_share.h"
+#include "crosshatch/base/end_process.h"
 #include "crosshatch/base/start_thread.h"
 #include "crosshatch/base/status_macros.h"
 #include "crosshatch/comm/mpi/doorbell.h"
@@ -214,12 +214,11 @@ MpiProcess::~MpiProcess() {
     const std::string text =
         absl::StrCat("[rank ", state_->rank, "] MPI did not end within ",
                      absl::FormatDuration(patience_),
-                     ": another process of the job is lost or late\n");
+                     ": another process of the job is lost or late");
     auto watch =
         StartThread("the watch over MPI's end", [patience = patience_, text] {
           absl::SleepFor(patience);
-          static_cast<void>(!write(STDERR_FILENO, text.data(), text.size()));
-          _exit(1);
+          EndProcess(text);
         });
     if (watch.ok()) watch->detach();
   }

@@ -74,7 +74,7 @@ void ProcessJob::Leave() {
   }
   Lock lock = TakeLock();
   context_ = nullptr;
-  for (const Moved& moved : movers_) moved.mover->LeaveMemory();
+  for (const Moved& moved : planes_) moved.plane->LeaveMemory();
 }
 
 std::shared_ptr<JobGroup> ProcessJob::Connect(const GroupKey& key, int member) {
@@ -226,32 +226,53 @@ bool ProcessJob::ended_together() const {
   return ended_together_;
 }
 
-void ProcessJob::AddMover(std::shared_ptr<const JobGroup> group,
-                          std::shared_ptr<DeviceMover> mover) {
+void ProcessJob::AddPlane(std::shared_ptr<const JobGroup> group,
+                          std::shared_ptr<DataPlane> plane) {
   Lock lock = TakeLock();
-  movers_.push_back({std::move(group), std::move(mover)});
+  planes_.push_back({std::move(group), std::move(plane)});
 }
 
-void ProcessJob::WatchMovers() {
+void ProcessJob::WatchPlanes() {
   Lock lock = TakeLock();
-  const std::vector<Moved> movers = movers_;
+  const std::vector<Moved> planes = planes_;
   bool has_failed = failed();
+  std::shared_ptr<const JobGroup> late;
+  std::string what;
+  for (const Moved& moved : planes) {
+    const JobGroup& group = *moved.group;
+    if (!group.issuing_since.has_value() ||
+        RunningTime() - *group.issuing_since <= timeout_) {
+      continue;
+    }
+    late = moved.group;
+    Fingerprint fingerprint;
+    ReadFingerprint(group.collectives.note(group.me, group.meeting),
+                    fingerprint);
+    what = Describe(fingerprint);
+  }
   lock.unlock();
-  for (const Moved& moved : movers) {
+  if (late != nullptr && !has_failed) {
+    FailGroup(*late, absl::DeadlineExceededError(absl::StrCat(
+                         Describe(late->key), " timed out after ",
+                         absl::FormatDuration(timeout_), ": on rank ", rank_,
+                         " the data of ", what, " are not in place")));
+    has_failed = true;
+  }
+  for (const Moved& moved : planes) {
     if (has_failed) break;
-    const absl::Status state = moved.mover->Poll();
+    const absl::Status state = moved.plane->Poll();
     if (state.ok()) continue;
     FailGroup(*moved.group, state);
     has_failed = true;
   }
   if (!has_failed) return;
   // Queues that wait for a peer's part go on, and with them the rank's thread.
-  for (const Moved& moved : movers) moved.mover->Abort();
+  for (const Moved& moved : planes) moved.plane->Abort();
 }
 
 void ProcessJob::Watch() {
   ReportLate();
-  WatchMovers();
+  WatchPlanes();
   CheckIdle();
   Lock lock = TakeLock();
   RunningTime();
@@ -504,10 +525,10 @@ std::string ProcessJob::Activity() {
   seen_progress_ = -1;
   std::string text = ActivityLocked();
   last_activity_ = text;
-  const std::vector<Moved> movers = movers_;
+  const std::vector<Moved> planes = planes_;
   lock.unlock();
-  for (const Moved& moved : movers) {
-    const std::string recent = moved.mover->Recent();
+  for (const Moved& moved : planes) {
+    const std::string recent = moved.plane->Recent();
     if (recent.empty()) continue;
     absl::StrAppend(&text, "; its device ", recent, " of ",
                     Describe(moved.group->key));

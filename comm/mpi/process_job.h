@@ -21,7 +21,7 @@
 #include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "absl/time/time.h"
-#include "crosshatch/comm/device_mover.h"
+#include "crosshatch/comm/data_plane.h"
 #include "crosshatch/comm/failure_channel.h"
 #include "crosshatch/comm/group_key.h"
 #include "crosshatch/comm/job_failure.h"
@@ -62,6 +62,8 @@ struct JobGroup {
   std::optional<Clock::time_point> meeting_since;
   /// Counts the collectives and gatherings of all groups.
   int64_t turn = 0;
+  /// As ProcessJob::RunningTime: since when a data plane moves host memory.
+  std::optional<absl::Duration> issuing_since;
   /// What is gathered; null if nothing is.
   const std::string* gathering = nullptr;
   Clock::time_point gathering_since;
@@ -125,10 +127,10 @@ class ProcessJob {
   /// Whether all ranks have taken leave, so that the link can be closed.
   bool ended_together() const;
 
-  /// From now on Watch looks after what `mover` has issued, and ends it when
+  /// From now on Watch looks after what `plane` has issued, and ends it when
   /// the job fails.
-  void AddMover(std::shared_ptr<const JobGroup> group,
-                std::shared_ptr<DeviceMover> mover);
+  void AddPlane(std::shared_ptr<const JobGroup> group,
+                std::shared_ptr<DataPlane> plane);
 
   /// Looks for messages in a process in which nobody waits for any, tells of an
   /// error of the link, and fails a rank that computes for ever after the
@@ -178,7 +180,7 @@ class ProcessJob {
   };
 
   /// Without the lock.
-  void WatchMovers();
+  void WatchPlanes();
   /// Of the rank's thread. With the lock held.
   std::string ActivityLocked() const;
 
@@ -229,9 +231,9 @@ class ProcessJob {
   /// One of its groups, on which data move.
   struct Moved {
     std::shared_ptr<const JobGroup> group;
-    std::shared_ptr<DeviceMover> mover;
+    std::shared_ptr<DataPlane> plane;
   };
-  std::vector<Moved> movers_;
+  std::vector<Moved> planes_;
   /// What has become of each rank.
   std::vector<bool> lost_;
   std::vector<bool> finished_;

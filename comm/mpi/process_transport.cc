@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <optional>
 #include <utility>
 
 #include "absl/container/inlined_vector.h"
@@ -40,14 +41,14 @@ Segment OneRun(const void* data, int64_t elems) {
 ProcessTransport::ProcessTransport(std::shared_ptr<ProcessJob> job,
                                    RankContext& context, const GroupKey& key,
                                    int member, int64_t max_message_bytes,
-                                   DeviceMovers* movers)
+                                   DataPlanes* planes)
     : job_(std::move(job)),
       context_(context),
       kernels_(context.kernels()),
       group_(job_->Connect(key, member)),
       description_(Describe(key)),
       max_message_bytes_(max_message_bytes),
-      movers_(movers),
+      planes_(planes),
       sends_(static_cast<size_t>(size())),
       receives_(static_cast<size_t>(size())),
       fingerprints_(static_cast<size_t>(size())),
@@ -64,7 +65,7 @@ void ProcessTransport::Bind(Stream& stream) { queue_ = &stream; }
 absl::Status ProcessTransport::Run(const Collective& collective,
                                    const Fingerprint& fingerprint,
                                    KernelContext&) {
-  if (movers_ != nullptr) return RunOnDevice(collective, fingerprint);
+  if (planes_ != nullptr) return RunByPlane(collective, fingerprint);
   PlanParts(collective);
   if (size() == 1) return Move(0, collective);
   const int64_t meeting = next_meeting_++;
@@ -77,46 +78,86 @@ absl::Status ProcessTransport::Run(const Collective& collective,
   return absl::OkStatus();
 }
 
-absl::Status ProcessTransport::RunOnDevice(const Collective& collective,
-                                           const Fingerprint& fingerprint) {
-  const int64_t meeting = size() == 1 ? 0 : next_meeting_++;
+absl::Status ProcessTransport::RunByPlane(const Collective& collective,
+                                          const Fingerprint& fingerprint) {
+  bool same_shape = false;
   if (size() > 1) {
-    shape_ = mover_ == nullptr ? 0 : mover_->ShapeOf(collective);
+    const int64_t meeting = next_meeting_++;
+    shape_ = plane_ == nullptr ? 0 : plane_->ShapeOf(collective);
     CH_RETURN_IF_ERROR(Meet(meeting, collective, fingerprint));
     CH_RETURN_IF_ERROR(CheckMembers(meeting, fingerprint));
+    same_shape = HaveSameShape(meeting);
+    ProcessJob::Lock lock = job_->TakeLock();
+    group_->collectives.Close(meeting);
   }
   const absl::Status issued =
-      IssueToDevice(meeting, collective, fingerprint.sequence);
+      IssueToPlane(collective, fingerprint.sequence, same_shape);
   if (!issued.ok()) {
     job_->FailGroup(*group_, issued);
     return job_->failure();
   }
   ProcessJob::Lock lock = job_->TakeLock();
-  if (size() > 1) group_->collectives.Close(meeting);
   group_->meeting_since.reset();
   return absl::OkStatus();
 }
 
-absl::Status ProcessTransport::IssueToDevice(int64_t meeting,
-                                             const Collective& collective,
-                                             int64_t sequence) {
-  const bool same_shape = size() > 1 && HaveSameShape(meeting);
-  if (mover_ == nullptr) {
-    CH_ASSIGN_OR_RETURN(mover_, Connect());
-    job_->AddMover(group_, mover_);
+absl::Status ProcessTransport::IssueToPlane(const Collective& collective,
+                                            int64_t sequence, bool same_shape) {
+  if (plane_ == nullptr) {
+    CH_ASSIGN_OR_RETURN(plane_, Connect());
+    job_->AddPlane(group_, plane_);
   }
-  return mover_->Issue(collective, sequence, same_shape, *queue_);
+  if (!planes_->moves_host_memory()) {
+    return plane_->Issue(collective, sequence, same_shape, *queue_);
+  }
+  const auto set_since = [this](std::optional<absl::Duration> since) {
+    ProcessJob::Lock lock = job_->TakeLock();
+    if (since.has_value()) since = job_->RunningTime();
+    group_->issuing_since = since;
+  };
+  set_since(absl::ZeroDuration());
+  const absl::Status issued =
+      plane_->Issue(collective, sequence, same_shape, *queue_);
+  set_since(std::nullopt);
+  return issued;
 }
 
-absl::StatusOr<std::shared_ptr<DeviceMover>> ProcessTransport::Connect() {
+absl::StatusOr<std::shared_ptr<DataPlane>> ProcessTransport::Connect() {
   CH_ASSIGN_OR_RETURN(
-      std::unique_ptr<DeviceMover> mover,
-      movers_->Connect(group_->key, me(), context_, job_->timeout(),
-                       [this](std::string blob) {
-                         return Gather(std::move(blob),
-                                       "the id of its communicator");
-                       }));
-  return mover;
+      std::unique_ptr<DataPlane> plane,
+      planes_->Connect(
+          group_->key, me(), context_, job_->timeout(),
+          [this](const std::string& blob) { return GatherInOrder(blob); }));
+  return plane;
+}
+
+absl::StatusOr<std::vector<std::string>> ProcessTransport::GatherInOrder(
+    const std::string& blob) {
+  if (size() == 1) return std::vector<std::string>{blob};
+  const int64_t meeting = next_meeting_++;
+  Fingerprint what;
+  what.label = "the connection of its data plane";
+  std::string own;
+  StartNote({.kind = NoteKind::kMeet, .group = group_->id, .meeting = meeting},
+            own);
+  AppendFingerprint(what, own);
+  const auto bytes = static_cast<int64_t>(blob.size());
+  std::memcpy(AppendData(bytes, own), blob.data(), blob.size());
+  for (int r = 0; r < size(); ++r) {
+    if (r != me()) to_meet_.notes[r] = own;
+  }
+  CH_RETURN_IF_ERROR(
+      ExchangeNotes(group_->collectives, meeting, std::move(own), nullptr));
+  std::vector<std::string> blobs;
+  for (int r = 0; r < size(); ++r) {
+    const NoteHeader& header = group_->collectives.header(r, meeting);
+    blobs.push_back(group_->collectives.note(r, meeting)
+                        .substr(static_cast<size_t>(header.data_at),
+                                static_cast<size_t>(header.data_bytes)));
+  }
+  ProcessJob::Lock lock = job_->TakeLock();
+  group_->collectives.Close(meeting);
+  return blobs;
 }
 
 bool ProcessTransport::HaveSameShape(int64_t meeting) const {
@@ -140,7 +181,7 @@ bool ProcessTransport::IsDirect(const Collective& collective) const {
 }
 
 SpanRow ProcessTransport::Spans() const {
-  EventSink* const sink = movers_ == nullptr ? context_.sink() : nullptr;
+  EventSink* const sink = planes_ == nullptr ? context_.sink() : nullptr;
   if (sink == nullptr || !sink->wants_spans()) return {};
   return {.sink = sink, .name = &queue_->name()};
 }
@@ -211,7 +252,7 @@ absl::Status ProcessTransport::Meet(int64_t meeting,
     if (r == me()) continue;
     std::string& note = to_meet_.notes[r];
     note = own;
-    if (movers_ != nullptr) {
+    if (planes_ != nullptr) {
       std::memcpy(AppendData(sizeof(shape_), note), &shape_, sizeof(shape_));
       continue;
     }

@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "crosshatch/comm/device_mover.h"
+#include "crosshatch/comm/data_plane.h"
 #include "crosshatch/comm/group_key.h"
 #include "crosshatch/comm/mpi/engine_span.h"
 #include "crosshatch/comm/mpi/process_job.h"
@@ -26,11 +26,11 @@ class ProcessTransport final : public Transport {
   /// \param context of this rank; outlives what is run.
   /// \param member index of this rank in `key`.
   /// \param max_message_bytes of data, at least 8; the same on all members.
-  /// \param movers that data go by, in place of messages; may be null. Outlive
+  /// \param planes that data go by, in place of messages; may be null. Outlive
   ///     what is run.
   ProcessTransport(std::shared_ptr<ProcessJob> job, RankContext& context,
                    const GroupKey& key, int member, int64_t max_message_bytes,
-                   DeviceMovers* movers);
+                   DataPlanes* planes);
 
   void Bind(Stream& stream) override;
   absl::Status Run(const Collective& collective, const Fingerprint& fingerprint,
@@ -59,13 +59,16 @@ class ProcessTransport final : public Transport {
   void PlanParts(const Collective& collective);
   bool IsDirect(const Collective& collective) const;
 
-  /// The rank's thread has come to a collective of devices: the members meet,
-  /// and issue their parts to their queues.
-  absl::Status RunOnDevice(const Collective& collective,
-                           const Fingerprint& fingerprint);
-  absl::Status IssueToDevice(int64_t meeting, const Collective& collective,
-                             int64_t sequence);
-  absl::StatusOr<std::shared_ptr<DeviceMover>> Connect();
+  /// The members meet, and issue their parts to their data planes.
+  absl::Status RunByPlane(const Collective& collective,
+                          const Fingerprint& fingerprint);
+  absl::Status IssueToPlane(const Collective& collective, int64_t sequence,
+                            bool same_shape);
+  absl::StatusOr<std::shared_ptr<DataPlane>> Connect();
+  /// Gathers a blob of all members, in one order with their collectives and by
+  /// what runs those.
+  absl::StatusOr<std::vector<std::string>> GatherInOrder(
+      const std::string& blob);
   /// Whether the 8 bytes with the members' notes are alike and not 0.
   bool HaveSameShape(int64_t meeting) const;
 
@@ -95,9 +98,9 @@ class ProcessTransport final : public Transport {
   const std::shared_ptr<JobGroup> group_;
   const std::string description_;
   const int64_t max_message_bytes_;
-  DeviceMovers* const movers_;
+  DataPlanes* const planes_;
   /// Null before the first collective.
-  std::shared_ptr<DeviceMover> mover_;
+  std::shared_ptr<DataPlane> plane_;
   Stream* queue_ = nullptr;
   /// What this member's note says of its lists.
   uint64_t shape_ = 0;

@@ -25,27 +25,27 @@ class ProcessEngine final : public Engine {
  public:
   ProcessEngine(std::shared_ptr<ProcessJob> job, RankContext& context,
                 const MpiOptions& options)
-      : name_(options.movers != nullptr ? options.movers->name()
+      : name_(options.planes != nullptr ? options.planes->name()
               : options.ucx != nullptr  ? "ucx"
                                         : "mpi"),
         job_(std::move(job)),
         context_(context),
         max_message_bytes_(options.max_message_bytes),
-        movers_(options.movers) {}
+        planes_(options.planes) {}
 
   const std::string& name() const override { return name_; }
   absl::StatusOr<std::unique_ptr<Transport>> Connect(const GroupKey& key,
                                                      int member) override {
     return std::make_unique<ProcessTransport>(job_, context_, key, member,
-                                              max_message_bytes_, movers_);
+                                              max_message_bytes_, planes_);
   }
   absl::Status Divide(
       const std::vector<int>& world_ranks,
       const std::vector<std::vector<int>>& groups,
       absl::FunctionRef<absl::StatusOr<std::vector<std::string>>(std::string)>
           exchange) override {
-    if (movers_ == nullptr) return absl::OkStatus();
-    return movers_->Divide(world_ranks, groups, context_, job_->timeout(),
+    if (planes_ == nullptr) return absl::OkStatus();
+    return planes_->Divide(world_ranks, groups, context_, job_->timeout(),
                            exchange);
   }
   void FailJob(const absl::Status& error) override { job_->FailRank(error); }
@@ -55,7 +55,7 @@ class ProcessEngine final : public Engine {
   const std::shared_ptr<ProcessJob> job_;
   RankContext& context_;
   const int64_t max_message_bytes_;
-  DeviceMovers* const movers_;
+  DataPlanes* const planes_;
 };
 
 /// The thread that watches over a job while its rank does something else.
@@ -108,8 +108,9 @@ absl::Status CheckOptions(const MpiOptions& options) {
         absl::StrCat("max_message_bytes is from 8 to 2^30, not ",
                      options.max_message_bytes));
   }
-  if (options.movers == nullptr && options.backend != nullptr &&
-      !options.backend->host_addressable()) {
+  const bool on_host =
+      options.backend == nullptr || options.backend->host_addressable();
+  if (options.planes == nullptr && !on_host) {
     std::ostringstream device;
     device << options.backend->device();
     return absl::InvalidArgumentError(absl::StrCat(
@@ -117,12 +118,14 @@ absl::Status CheckOptions(const MpiOptions& options) {
         "memory of ",
         device.str()));
   }
-  if (options.movers != nullptr &&
-      (options.backend == nullptr || options.backend->host_addressable())) {
-    return absl::InvalidArgumentError(
-        absl::StrCat(options.movers->name(),
-                     " moves the memory of devices, and the ranks' is the "
-                     "host's: name a CUDA backend"));
+  if (options.planes != nullptr &&
+      options.planes->moves_host_memory() != on_host) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        options.planes->name(),
+        on_host ? " moves the memory of devices, and the ranks' is the host's: "
+                  "name a CUDA backend"
+                : " moves the memory of the host, and the ranks' is a "
+                  "device's"));
   }
   return CheckRun(options.timeout);
 }
@@ -157,8 +160,8 @@ ProcessResult RunProcess(Link& link, absl::FunctionRef<absl::Status(World&)> fn,
     }
     result.status = job->End();
     result.ended_together = job->ended_together();
-    if (options.movers != nullptr && !result.status.ok()) {
-      options.movers->Abort(context);
+    if (options.planes != nullptr && !result.status.ok()) {
+      options.planes->Abort(context);
     }
     job->Leave();
   }

@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <atomic>
 #include <chrono>
+#include <memory>
 #include <mutex>
 #include <string>
 #include <thread>
@@ -18,6 +19,7 @@
 #include "crosshatch/base/event_sink.h"
 #include "crosshatch/base/status_macros.h"
 #include "crosshatch/comm/conformance_testutil.h"
+#include "crosshatch/comm/data_plane.h"
 #include "crosshatch/comm/mpi/run_loopback_testutil.h"
 #include "crosshatch/comm/return_grace.h"
 #include "gmock/gmock.h"
@@ -427,6 +429,79 @@ TEST(RunProcessTest, ABlockedLinkBlocksNothingOfTheChannel) {
               HasSubstr("in a call of its transport that does not return, for "
                         "500ms"));
   EXPECT_FALSE(results[1].status.ok());
+}
+
+/// Moves nothing, and hangs in collectives whose label is "hang".
+class HangingPlanes final : public DataPlanes {
+ public:
+  const std::string& name() const override { return name_; }
+  absl::StatusOr<std::unique_ptr<DataPlane>> Connect(
+      const GroupKey& key, int member, RankContext&, absl::Duration,
+      Exchange exchange) override {
+    for (const int round : {0, 1}) {
+      CH_ASSIGN_OR_RETURN(const std::vector<std::string> all,
+                          exchange(absl::StrCat(key.stream_name, member)));
+      for (int r = 0; r < key.size(); ++r) {
+        EXPECT_EQ(all[r], absl::StrCat(key.stream_name, r)) << round;
+      }
+    }
+    return std::make_unique<Plane>();
+  }
+
+ private:
+  class Plane final : public DataPlane {
+   public:
+    absl::Status Issue(const Collective& collective, int64_t, bool,
+                       Stream&) override {
+      if (collective.label != "hang") return absl::OkStatus();
+      SleepUntil([this] { return is_aborted_.load(); });
+      return absl::AbortedError("no more");
+    }
+    void Abort() override { is_aborted_ = true; }
+
+   private:
+    std::atomic<bool> is_aborted_ = false;
+  };
+
+  const std::string name_ = "hanging";
+};
+
+/// Planes connect when their stream comes to the first collective, whatever the
+/// order in which ranks come to streams; and each has a deadline.
+TEST(RunProcessTest, ADataPlaneThatHangsEndsByTheTimeout) {
+  LoopbackWire wire({.size = 2});
+  HangingPlanes planes[2];
+  const auto results = RunLoopback(
+      wire, 2,
+      [](World& world) -> absl::Status {
+        EXPECT_EQ(world.engine(), "hanging");
+        CH_ASSIGN_OR_RETURN(auto a, world.Group("x", {0, 1}, "a"));
+        CH_ASSIGN_OR_RETURN(auto b, world.Group("x", {0, 1}, "b"));
+        Communicator* const order[] = {a.get(), b.get()};
+        for (const int i : {0, 1}) {
+          const int at = (i + world.rank()) % 2;
+          CH_RETURN_IF_ERROR(Barrier(
+              *order[at], world.context().SideStream(at == 0 ? "a" : "b"),
+              "first"));
+        }
+        CH_RETURN_IF_ERROR(world.context().Synchronize());
+        CH_RETURN_IF_ERROR(
+            Barrier(*a, world.context().SideStream("a"), "hang"));
+        return world.context().Synchronize();
+      },
+      [&](int rank) {
+        return MpiOptions{.timeout = absl::Milliseconds(300),
+                          .planes = &planes[rank]};
+      });
+  for (const ProcessResult& result : results) {
+    EXPECT_TRUE(result.ended_together);
+    EXPECT_EQ(result.status.code(), absl::StatusCode::kDeadlineExceeded);
+    EXPECT_THAT(std::string(result.status.message()),
+                HasSubstr("group 'x' (ranks 0, 1) timed out after 300ms: on "
+                          "rank "));
+    EXPECT_THAT(std::string(result.status.message()),
+                HasSubstr("the data of barrier #1 'hang' are not in place"));
+  }
 }
 
 /// Who has finished waits for the functions of the others, but not for ever.

@@ -33,7 +33,7 @@ class NcclComm {
 
   /// \param id 128 bytes of ncclGetUniqueId, the same on all members.
   /// \param what names the group in messages.
-  /// \param timeout see DeviceMovers::Connect.
+  /// \param timeout see DataPlanes::Connect.
   static absl::StatusOr<std::unique_ptr<NcclComm>> Create(
       const std::string& id, int size, int rank, std::string what,
       absl::Duration timeout);

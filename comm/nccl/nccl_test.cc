@@ -16,7 +16,7 @@
 #include "crosshatch/base/status_macros.h"
 #include "crosshatch/base/this_machine.h"
 #include "crosshatch/comm/mpi/run_loopback_testutil.h"
-#include "crosshatch/comm/nccl/nccl_movers.h"
+#include "crosshatch/comm/nccl/nccl_data_planes.h"
 #include "crosshatch/comm/nccl/run_nccl_testutil.h"
 #include "crosshatch/comm/on_cuda_testutil.h"
 #include "crosshatch/comm/world.h"
@@ -396,9 +396,9 @@ TEST(NcclEngineTest, HostsOfOneNameShareNoDevice) {
         others[at + 1] = mine[at + 1] == '0' ? '1' : '0';
       return absl::StatusOr<std::vector<std::string>>({mine, others});
     };
-    const auto movers = MakeNcclMovers({});
+    const auto planes = MakeNcclDataPlanes({});
     // The other one never joins.
-    const absl::Status divided = movers->Divide({0, 1}, {}, world.context(),
+    const absl::Status divided = planes->Divide({0, 1}, {}, world.context(),
                                                 absl::Milliseconds(100), tell);
     EXPECT_EQ(divided.code(), absl::StatusCode::kDeadlineExceeded) << divided;
     return absl::OkStatus();

@@ -7,7 +7,7 @@
 
 #include "crosshatch/comm/mpi/loopback_link_testutil.h"
 #include "crosshatch/comm/mpi/run_loopback_testutil.h"
-#include "crosshatch/comm/nccl/nccl_movers.h"
+#include "crosshatch/comm/nccl/nccl_data_planes.h"
 #include "crosshatch/comm/on_cuda_testutil.h"
 #include "gtest/gtest.h"
 
@@ -30,16 +30,16 @@ absl::Status RunNccl(int ranks, absl::FunctionRef<absl::Status(World&)> fn,
   const auto devices =
       OnCuda(ranks, options.devices == 0 ? std::min(ranks, devices_there)
                                          : options.devices);
-  std::vector<std::unique_ptr<DeviceMovers>> movers;
+  std::vector<std::unique_ptr<DataPlanes>> planes;
   for (int rank = 0; rank < ranks; ++rank) {
-    movers.push_back(MakeNcclMovers(options.nccl));
+    planes.push_back(MakeNcclDataPlanes(options.nccl));
   }
   const auto results =
       internal::RunLoopback(wire, ranks, fn, [&](int rank) -> MpiOptions {
         return {.timeout = options.timeout,
                 .adversarial_seed = options.adversarial_seed,
                 .backend = devices[static_cast<size_t>(rank)],
-                .movers = movers[static_cast<size_t>(rank)].get(),
+                .planes = planes[static_cast<size_t>(rank)].get(),
                 .sink = OfRank(options.sinks, rank),
                 .decorator = OfRank(options.decorators, rank),
                 .failure_channel = OfRank(options.channels, rank)};

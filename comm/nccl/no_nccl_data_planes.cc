@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "crosshatch/comm/nccl/built_nccl_movers.h"
+#include "crosshatch/comm/nccl/built_nccl_data_planes.h"
 
 namespace crosshatch {
 
-absl::StatusOr<std::unique_ptr<DeviceMovers>> BuiltNcclMovers(
+absl::StatusOr<std::unique_ptr<DataPlanes>> BuiltNcclDataPlanes(
     const NcclOptions& /*options*/) {
   return absl::UnimplementedError(
       "this build has no NCCL: build it with --config=cuda (docs/devices.md)");

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-#ifndef CROSSHATCH_COMM_NCCL_NCCL_MOVERS_H_
-#define CROSSHATCH_COMM_NCCL_NCCL_MOVERS_H_
+#ifndef CROSSHATCH_COMM_NCCL_NCCL_DATA_PLANES_H_
+#define CROSSHATCH_COMM_NCCL_NCCL_DATA_PLANES_H_
 
 #include <memory>
 
-#include "crosshatch/comm/device_mover.h"
+#include "crosshatch/comm/data_plane.h"
 #include "crosshatch/comm/nccl/nccl_options.h"
 
 namespace crosshatch {
@@ -15,8 +15,8 @@ namespace crosshatch {
 /// communicator of any other group is made of an id that its first member
 /// draws, at the group's first collective: its members come together there,
 /// and no other rank has to, as it would for a split.
-std::unique_ptr<DeviceMovers> MakeNcclMovers(const NcclOptions& options);
+std::unique_ptr<DataPlanes> MakeNcclDataPlanes(const NcclOptions& options);
 
 }  // namespace crosshatch
 
-#endif  // CROSSHATCH_COMM_NCCL_NCCL_MOVERS_H_
+#endif  // CROSSHATCH_COMM_NCCL_NCCL_DATA_PLANES_H_

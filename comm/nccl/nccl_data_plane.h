@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-#ifndef CROSSHATCH_COMM_NCCL_NCCL_MOVER_H_
-#define CROSSHATCH_COMM_NCCL_NCCL_MOVER_H_
+#ifndef CROSSHATCH_COMM_NCCL_NCCL_DATA_PLANE_H_
+#define CROSSHATCH_COMM_NCCL_NCCL_DATA_PLANE_H_
 
 #include <memory>
 
-#include "crosshatch/comm/device_mover.h"
+#include "crosshatch/comm/data_plane.h"
 #include "crosshatch/comm/group_key.h"
 #include "crosshatch/comm/nccl/nccl_comm.h"
 #include "crosshatch/comm/nccl/nccl_options.h"
@@ -16,11 +16,11 @@ namespace crosshatch::internal {
 /// ChooseNcclWay says.
 /// \param context of this rank; outlives what is issued.
 /// \param comm null for a group of one.
-std::unique_ptr<DeviceMover> MakeNcclMover(const GroupKey& key, int member,
-                                           RankContext& context,
-                                           const NcclOptions& options,
-                                           std::unique_ptr<NcclComm> comm);
+std::unique_ptr<DataPlane> MakeNcclDataPlane(const GroupKey& key, int member,
+                                             RankContext& context,
+                                             const NcclOptions& options,
+                                             std::unique_ptr<NcclComm> comm);
 
 }  // namespace crosshatch::internal
 
-#endif  // CROSSHATCH_COMM_NCCL_NCCL_MOVER_H_
+#endif  // CROSSHATCH_COMM_NCCL_NCCL_DATA_PLANE_H_

@@ -7,7 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "crosshatch/base/status_macros.h"
 #include "crosshatch/comm/kernel_copy.h"
-#include "crosshatch/comm/nccl/nccl_mover.h"
+#include "crosshatch/comm/nccl/nccl_data_plane.h"
 #include "crosshatch/comm/nccl/nccl_plan.h"
 #include "crosshatch/comm/reduce_segments.h"
 #include "crosshatch/tensor/allocator.h"
@@ -50,11 +50,11 @@ bool AreMessages(const Part& part, int64_t elem_bytes, NcclComm& comm,
   return true;
 }
 
-class NcclMover final : public DeviceMover, private MemoryListener {
+class NcclDataPlane final : public DataPlane, private MemoryListener {
  public:
   /// \param comm null for a group of one.
-  NcclMover(const GroupKey& key, int member, RankContext& context,
-            const NcclOptions& options, std::unique_ptr<NcclComm> comm)
+  NcclDataPlane(const GroupKey& key, int member, RankContext& context,
+                const NcclOptions& options, std::unique_ptr<NcclComm> comm)
       : size_(key.size()),
         me_(member),
         device_(context.device().index()),
@@ -65,7 +65,7 @@ class NcclMover final : public DeviceMover, private MemoryListener {
     context_.device_allocator().AddListener(*this);
     hears_of_memory_ = true;
   }
-  ~NcclMover() override { LeaveMemory(); }
+  ~NcclDataPlane() override { LeaveMemory(); }
 
   uint64_t ShapeOf(const Collective& collective) const override {
     return CutsOf(collective).hash;
@@ -143,8 +143,9 @@ class NcclMover final : public DeviceMover, private MemoryListener {
   bool hears_of_memory_ = false;
 };
 
-absl::Status NcclMover::Issue(const Collective& collective, int64_t sequence,
-                              bool same_shape, Stream& queue) {
+absl::Status NcclDataPlane::Issue(const Collective& collective,
+                                  int64_t sequence, bool same_shape,
+                                  Stream& queue) {
   CH_RETURN_IF_ERROR(Move(collective, same_shape, queue));
   if (comm_ != nullptr) {
     comm_->Issued(absl::StrCat(Name(collective.kind), " #", sequence, " '",
@@ -154,8 +155,8 @@ absl::Status NcclMover::Issue(const Collective& collective, int64_t sequence,
   return absl::OkStatus();
 }
 
-absl::Status NcclMover::Move(const Collective& c, bool same_shape,
-                             Stream& queue) {
+absl::Status NcclDataPlane::Move(const Collective& c, bool same_shape,
+                                 Stream& queue) {
   const NcclCuts cuts = same_shape ? CutsOf(c) : NcclCuts{};
   if (comm_ != nullptr && ChooseNcclWay(c, size_, cuts.is_consecutive,
                                         options_) == NcclWay::kCollective) {
@@ -164,8 +165,8 @@ absl::Status NcclMover::Move(const Collective& c, bool same_shape,
   return SendAndReceive(c, cuts, queue);
 }
 
-void NcclMover::Copy(const SegmentList& from, const SegmentList& to,
-                     DType dtype, Stream& queue) {
+void NcclDataPlane::Copy(const SegmentList& from, const SegmentList& to,
+                         DType dtype, Stream& queue) {
   queue.Launch([&](KernelContext& on) {
     CopyByKernels(SegmentCursor(from, SizeOf(dtype)),
                   SegmentCursor(to, SizeOf(dtype)), NumElements(to), dtype,
@@ -173,9 +174,9 @@ void NcclMover::Copy(const SegmentList& from, const SegmentList& to,
   });
 }
 
-absl::Status NcclMover::Swap(const std::vector<Part>& sends,
-                             const std::vector<Part>& receives, DType dtype,
-                             Stream& queue) {
+absl::Status NcclDataPlane::Swap(const std::vector<Part>& sends,
+                                 const std::vector<Part>& receives, DType dtype,
+                                 Stream& queue) {
   if (comm_ == nullptr) return absl::OkStatus();
   const int64_t elem_bytes = SizeOf(dtype);
   std::vector<Block> scratch;
@@ -263,8 +264,9 @@ absl::Status NcclMover::Swap(const std::vector<Part>& sends,
   return absl::OkStatus();
 }
 
-absl::Status NcclMover::SendAndReceive(const Collective& c,
-                                       const NcclCuts& cuts, Stream& queue) {
+absl::Status NcclDataPlane::SendAndReceive(const Collective& c,
+                                           const NcclCuts& cuts,
+                                           Stream& queue) {
   const auto n = static_cast<size_t>(size_);
   const auto me = static_cast<size_t>(me_);
   std::vector<Part> sends(n);
@@ -302,11 +304,11 @@ absl::Status NcclMover::SendAndReceive(const Collective& c,
   return absl::OkStatus();
 }
 
-absl::Status NcclMover::Reduce(const Collective& c,
-                               const std::vector<Part>& to_peer,
-                               const std::vector<int64_t>* runs,
-                               SegmentCursor mine, SegmentCursor to,
-                               int64_t count, Stream& queue) {
+absl::Status NcclDataPlane::Reduce(const Collective& c,
+                                   const std::vector<Part>& to_peer,
+                                   const std::vector<int64_t>* runs,
+                                   SegmentCursor mine, SegmentCursor to,
+                                   int64_t count, Stream& queue) {
   const auto n = static_cast<size_t>(size_);
   const int64_t elem_bytes = SizeOf(c.dtype);
   // The others' summands, one behind the other.
@@ -337,8 +339,8 @@ absl::Status NcclMover::Reduce(const Collective& c,
   return absl::OkStatus();
 }
 
-absl::Status NcclMover::ReduceInOrder(const Collective& c, const NcclCuts& cuts,
-                                      Stream& queue) {
+absl::Status NcclDataPlane::ReduceInOrder(const Collective& c,
+                                          const NcclCuts& cuts, Stream& queue) {
   const auto me = static_cast<size_t>(me_);
   const int64_t elem_bytes = SizeOf(c.dtype);
   std::vector<Part> sends(c.send.size());
@@ -353,7 +355,8 @@ absl::Status NcclMover::ReduceInOrder(const Collective& c, const NcclCuts& cuts,
                 queue);
 }
 
-absl::Status NcclMover::AllReduceInOrder(const Collective& c, Stream& queue) {
+absl::Status NcclDataPlane::AllReduceInOrder(const Collective& c,
+                                             Stream& queue) {
   const auto n = static_cast<size_t>(size_);
   const int64_t elem_bytes = SizeOf(c.dtype);
   const int64_t count = NumElements(c.recv[0]);
@@ -379,8 +382,8 @@ absl::Status NcclMover::AllReduceInOrder(const Collective& c, Stream& queue) {
   return Swap(sends, receives, c.dtype, queue);
 }
 
-void NcclMover::Scale(const Collective& c, std::byte* data, int64_t count,
-                      Stream& queue) {
+void NcclDataPlane::Scale(const Collective& c, std::byte* data, int64_t count,
+                          Stream& queue) {
   if (c.scale == 1.0) return;
   const void* const source = data;
   queue.Launch([&](KernelContext& on) {
@@ -396,7 +399,7 @@ void NcclMover::Scale(const Collective& c, std::byte* data, int64_t count,
   });
 }
 
-absl::Status NcclMover::ByCollective(const Collective& c, Stream& queue) {
+absl::Status NcclDataPlane::ByCollective(const Collective& c, Stream& queue) {
   const int64_t elem_bytes = SizeOf(c.dtype);
   const cudaStream_t raw = Raw(queue);
   std::vector<Block> scratch;
@@ -500,12 +503,12 @@ absl::Status NcclMover::ByCollective(const Collective& c, Stream& queue) {
 
 }  // namespace
 
-std::unique_ptr<DeviceMover> MakeNcclMover(const GroupKey& key, int member,
-                                           RankContext& context,
-                                           const NcclOptions& options,
-                                           std::unique_ptr<NcclComm> comm) {
-  return std::make_unique<NcclMover>(key, member, context, options,
-                                     std::move(comm));
+std::unique_ptr<DataPlane> MakeNcclDataPlane(const GroupKey& key, int member,
+                                             RankContext& context,
+                                             const NcclOptions& options,
+                                             std::unique_ptr<NcclComm> comm) {
+  return std::make_unique<NcclDataPlane>(key, member, context, options,
+                                         std::move(comm));
 }
 
 }  // namespace crosshatch::internal

@@ -13,8 +13,8 @@
 #include "crosshatch/base/status_macros.h"
 #include "crosshatch/base/this_machine.h"
 #include "crosshatch/comm/nccl/nccl_comm.h"
-#include "crosshatch/comm/nccl/nccl_mover.h"
-#include "crosshatch/comm/nccl/nccl_movers.h"
+#include "crosshatch/comm/nccl/nccl_data_plane.h"
+#include "crosshatch/comm/nccl/nccl_data_planes.h"
 #include "crosshatch/tensor/device.h"
 #include "crosshatch/tensor/kernels/cuda/cuda_api.cuh"
 
@@ -71,11 +71,12 @@ absl::Status CheckPlaces(const GroupKey& key,
   return absl::OkStatus();
 }
 
-class Movers final : public DeviceMovers {
+class Planes final : public DataPlanes {
  public:
-  explicit Movers(const NcclOptions& options) : options_(options) {}
+  explicit Planes(const NcclOptions& options) : options_(options) {}
 
   const std::string& name() const override { return name_; }
+  bool moves_host_memory() const override { return false; }
 
   absl::Status Divide(const std::vector<int>& world_ranks,
                       const std::vector<std::vector<int>>& groups,
@@ -111,7 +112,7 @@ class Movers final : public DeviceMovers {
     return absl::OkStatus();
   }
 
-  absl::StatusOr<std::unique_ptr<DeviceMover>> Connect(
+  absl::StatusOr<std::unique_ptr<DataPlane>> Connect(
       const GroupKey& key, int member, RankContext& context,
       absl::Duration timeout, Exchange exchange) override {
     std::unique_ptr<NcclComm> comm;
@@ -127,7 +128,7 @@ class Movers final : public DeviceMovers {
                                             Describe(key), timeout));
       }
     }
-    return MakeNcclMover(key, member, context, options_, std::move(comm));
+    return MakeNcclDataPlane(key, member, context, options_, std::move(comm));
   }
 
   void Abort(RankContext& context) override {
@@ -178,8 +179,8 @@ class Movers final : public DeviceMovers {
 
 namespace crosshatch {
 
-std::unique_ptr<DeviceMovers> MakeNcclMovers(const NcclOptions& options) {
-  return std::make_unique<internal::Movers>(options);
+std::unique_ptr<DataPlanes> MakeNcclDataPlanes(const NcclOptions& options) {
+  return std::make_unique<internal::Planes>(options);
 }
 
 }  // namespace crosshatch

@@ -1,0 +1,116 @@
+// SPDX-License-Identifier: Apache-2.0
+#ifndef CROSSHATCH_COMM_DATA_PLANE_H_
+#define CROSSHATCH_COMM_DATA_PLANE_H_
+
+/// \file
+/// DataPlane: what moves the data of collectives between processes, once all
+/// members agree. Everything else is the control plane's and the same for each
+/// data plane: ranks agree, wait, fail, and name who is missing (comm/mpi).
+/// docs/adding_an_engine.md goes through an example.
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/functional/function_ref.h"
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+#include "crosshatch/comm/collective.h"
+#include "crosshatch/comm/group_key.h"
+#include "crosshatch/tensor/rank_context.h"
+#include "crosshatch/tensor/stream.h"
+
+namespace crosshatch {
+
+/// One member's end of one group.
+class DataPlane {
+ public:
+  virtual ~DataPlane() = default;
+
+  /// Issues this member's part of `collective`, on which all members agree.
+  /// Called in one order on all members. For a device: on the rank's thread; it
+  /// enqueues to `queue` and returns. For host memory: on the worker of
+  /// `queue`; it returns when the data are in place and no peer reads this
+  /// member's memory any more, with success as with an error.
+  /// \param sequence of the collective in its group, for messages.
+  /// \param same_shape whether ShapeOf is the same on all members and not 0.
+  /// \error why the group fails; after Abort it is dropped.
+  virtual absl::Status Issue(const Collective& collective, int64_t sequence,
+                             bool same_shape, Stream& queue) = 0;
+
+  /// Ends what has been issued without doing it, so that the queue goes on; an
+  /// Issue under way returns soon. Nothing more is issued.
+  /// \threadsafety any thread.
+  virtual void Abort() = 0;
+
+  /// Returns a number for how this member's lists are cut. Where it is the same
+  /// and not 0 on all members, they may exchange the lists' pieces as they are.
+  /// Pure.
+  virtual uint64_t ShapeOf(const Collective& /*collective*/) const { return 0; }
+
+  /// Looks at what has been issued to a device.
+  /// \error why it cannot go on, with the oldest that has not: kUnavailable
+  ///     where a member has gone, kDeadlineExceeded where none comes to an end
+  ///     within the timeout.
+  /// \threadsafety any thread.
+  virtual absl::Status Poll() { return absl::OkStatus(); }
+
+  /// Returns what the device has done of the latest that was issued, and what
+  /// it has not, for messages: "has done all_reduce #4 'a', and not all_reduce
+  /// #5 'b'". Empty before the first.
+  /// \threadsafety any thread.
+  virtual std::string Recent() { return ""; }
+
+  /// Drops what refers to the memory of the rank's context, which goes: what
+  /// was issued has ended, and nothing more is issued.
+  virtual void LeaveMemory() {}
+};
+
+/// Makes the data planes of one rank. Outlives the job.
+class DataPlanes {
+ public:
+  /// Sends `blob` to all members of a group; returns by member what they send.
+  using Exchange =
+      absl::FunctionRef<absl::StatusOr<std::vector<std::string>>(std::string)>;
+
+  virtual ~DataPlanes() = default;
+
+  /// "nccl", which World::engine returns.
+  virtual const std::string& name() const = 0;
+
+  /// Returns whether the planes move memory that the host addresses, and not
+  /// that of devices.
+  virtual bool moves_host_memory() const { return true; }
+
+  /// Returns this rank's end of a group, before its first collective. All
+  /// members call it at the same place.
+  /// \param context of this rank; outlives what is issued.
+  /// \param timeout bounds what has been issued.
+  /// \param exchange may be called as often on each member, in one order.
+  virtual absl::StatusOr<std::unique_ptr<DataPlane>> Connect(
+      const GroupKey& key, int member, RankContext& context,
+      absl::Duration timeout, Exchange exchange) = 0;
+
+  /// Prepares the groups of `groups`, one for each axis of a mesh that has more
+  /// than one rank. All of `world_ranks` call this at one time, each with as
+  /// many: its group of every such axis, or an empty one where it has none. The
+  /// order in a group is that of its members.
+  virtual absl::Status Divide(const std::vector<int>& /*world_ranks*/,
+                              const std::vector<std::vector<int>>& /*groups*/,
+                              RankContext& /*context*/,
+                              absl::Duration /*timeout*/,
+                              Exchange /*exchange*/) {
+    return absl::OkStatus();
+  }
+
+  /// Drops what Divide prepared for the job of `context`, which has failed,
+  /// without waiting for peers. Called by the rank's thread, which divides and
+  /// connects nothing more.
+  virtual void Abort(RankContext& /*context*/) {}
+};
+
+}  // namespace crosshatch
+
+#endif  // CROSSHATCH_COMM_DATA_PLANE_H_

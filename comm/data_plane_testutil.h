@@ -1,0 +1,26 @@
+// SPDX-License-Identifier: Apache-2.0
+#ifndef CROSSHATCH_COMM_DATA_PLANE_TESTUTIL_H_
+#define CROSSHATCH_COMM_DATA_PLANE_TESTUTIL_H_
+
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "crosshatch/comm/conformance_engine.h"
+#include "crosshatch/comm/data_plane.h"
+
+namespace crosshatch {
+
+/// Returns an engine for the conformance suite: the control plane of processes,
+/// with a thread of this process for each, and a data plane of one's own.
+/// \param make returns the planes of each rank of one job.
+/// \param world_sizes numbers of ranks to test.
+ConformanceEngine EngineOfPlanes(
+    std::string name,
+    std::function<std::vector<std::unique_ptr<DataPlanes>>(int ranks)> make,
+    std::vector<int> world_sizes);
+
+}  // namespace crosshatch
+
+#endif  // CROSSHATCH_COMM_DATA_PLANE_TESTUTIL_H_
