@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Time of collectives between processes, beside MPI's own and those between
-// rank threads, and what the comparison of fingerprints costs:
+// Time of collectives between processes, by MPI and by UCX, beside MPI's own
+// and those between rank threads, and what the comparison of fingerprints
+// costs:
 //
 //   bazel build //benchmarks:mpi_benchmark
 //   mpirun -np 4 --oversubscribe --bind-to none
@@ -46,7 +47,7 @@ using Table = std::vector<std::vector<double>>;
 
 std::vector<int64_t> SizesOf(CollectiveKind kind) {
   if (kind == CollectiveKind::kBarrier) return {0};
-  std::vector<int64_t> sizes;
+  std::vector<int64_t> sizes = {64};
   for (int64_t bytes = 4 << 10; bytes <= 16 << 20; bytes *= 4) {
     sizes.push_back(bytes);
   }
@@ -147,16 +148,17 @@ Table MeasureMpi(int ranks) {
   return table;
 }
 
-void Print(int ranks, const Table& engine, const Table& mpi,
-           const Table& local) {
-  std::printf("%d ranks, microseconds\n%-15s %12s %10s %10s %10s\n", ranks,
-              "collective", "bytes", "processes", "MPI's own", "threads");
+void Print(int ranks, const Table& by_mpi, const Table& by_ucx,
+           const Table& mpi, const Table& local) {
+  std::printf("%d ranks, microseconds\n%-15s %12s %10s %10s %10s %10s\n", ranks,
+              "collective", "bytes", "by MPI", "by UCX", "MPI's own",
+              "threads");
   for (size_t k = 0; k < std::size(kKinds); ++k) {
     const std::vector<int64_t> sizes = SizesOf(kKinds[k]);
     for (size_t i = 0; i < sizes.size(); ++i) {
-      std::printf("%-15s %12lld %10.1f %10.1f %10.1f\n", Name(kKinds[k]),
-                  static_cast<long long>(sizes[i]), engine[k][i], mpi[k][i],
-                  local[k][i]);
+      std::printf("%-15s %12lld %10.1f %10.1f %10.1f %10.1f\n", Name(kKinds[k]),
+                  static_cast<long long>(sizes[i]), by_mpi[k][i], by_ucx[k][i],
+                  mpi[k][i], local[k][i]);
     }
   }
 }
@@ -243,15 +245,22 @@ void MeasureRuns(int rank) {
 }
 
 void Run() {
-  Table engine, local;
+  Table by_mpi, by_ucx, local;
   int rank = 0;
   int ranks = 1;
   CH_CHECK_OK(RunMpi([&](World& world) -> absl::Status {
     rank = world.rank();
     ranks = world.size();
-    CH_ASSIGN_OR_RETURN(engine, MeasureEngine(world));
+    CH_ASSIGN_OR_RETURN(by_mpi, MeasureEngine(world));
     return absl::OkStatus();
   }));
+  const UcxJoin join = {.rank = rank, .size = ranks, .gather = ExchangeByMpi};
+  CH_CHECK_OK(RunMpi(
+      [&](World& world) -> absl::Status {
+        CH_ASSIGN_OR_RETURN(by_ucx, MeasureEngine(world));
+        return absl::OkStatus();
+      },
+      {.ucx = &join}));
   const Table mpi = MeasureMpi(ranks);
   // Threads of the first process; the others wait without spinning.
   if (rank == 0) {
@@ -263,7 +272,7 @@ void Run() {
   }
   CH_CHECK_OK(RunMpi([](World&) { return absl::OkStatus(); }));
   if (rank == 0) {
-    Print(ranks, engine, mpi, local);
+    Print(ranks, by_mpi, by_ucx, mpi, local);
     std::printf("comparing what %d ranks have come to: %.2f\n", ranks,
                 ComparingMicros(ranks));
   }

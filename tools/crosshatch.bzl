@@ -521,8 +521,9 @@ def _run_on_emulated_cuda(name, size, arguments, program, tags, visibility):
         visibility = visibility,
     )
 
-def _run_by_mpi(name, program, ranks, seconds, args, tags, visibility, runner = "run_mpi_test"):
+def _run_by_mpi(name, program, ranks, seconds, args, tags, visibility, runner = "run_mpi_test", transport = "mpi"):
     """A test that runs :<program> as processes of an MPI job."""
+    by_ucx = transport == "ucx"
     sh_test(
         name = name,
         size = "small" if seconds <= 50 else "medium",
@@ -530,11 +531,12 @@ def _run_by_mpi(name, program, ranks, seconds, args, tags, visibility, runner = 
         args = [
             str(ranks),
             str(seconds),
+        ] + (["-x", "CROSSHATCH_TEST_TRANSPORT=ucx"] if by_ucx else []) + [
             "$(rootpath :{})".format(program),
         ] + args,
         data = [":" + program],
         tags = tags + ["mpi", "cpu:" + str(ranks)],
-        target_compatible_with = NEEDS_MPI,
+        target_compatible_with = NEEDS_MPI + (NEEDS_UCX if by_ucx else []),
         visibility = visibility,
     )
 
@@ -546,6 +548,8 @@ def ch_mpi_test(
         copts = [],
         seconds = 100,
         two_hosts = [],
+        ucx = [],
+        ucx_on_two_hosts = [],
         visibility = None,
         **kwargs):
     """A GoogleTest test that runs as processes of an MPI job, every test on each.
@@ -564,6 +568,9 @@ def ch_mpi_test(
       two_hosts: numbers of processes for a test <name>_<n>_on_two_hosts each, of
         which half are in another network namespace, reached by TCP; where the
         machine has no such the test says so, and passes.
+      ucx: as `ranks`, for tests <name>_<n>_by_ucx, with the variable
+        CROSSHATCH_TEST_TRANSPORT=ucx.
+      ucx_on_two_hosts: the same of `two_hosts`.
       visibility: of the suite, its tests and the program.
       **kwargs: for the program.
     """
@@ -579,29 +586,25 @@ def ch_mpi_test(
         **kwargs
     )
     tests = []
-    for n in ranks:
-        tests.append("{}_{}".format(name, n))
-        _run_by_mpi(
-            name = tests[-1],
-            program = name + "_program",
-            ranks = n,
-            seconds = seconds,
-            args = [],
-            tags = tags,
-            visibility = visibility,
-        )
-    for n in two_hosts:
-        tests.append("{}_{}_on_two_hosts".format(name, n))
-        _run_by_mpi(
-            name = tests[-1],
-            program = name + "_program",
-            ranks = n,
-            seconds = seconds,
-            args = [],
-            tags = tags,
-            visibility = visibility,
-            runner = "run_mpi_test_on_two_hosts",
-        )
+    for suffix, numbers, runner, transport in [
+        ("", ranks, "run_mpi_test", "mpi"),
+        ("_on_two_hosts", two_hosts, "run_mpi_test_on_two_hosts", "mpi"),
+        ("_by_ucx", ucx, "run_mpi_test", "ucx"),
+        ("_by_ucx_on_two_hosts", ucx_on_two_hosts, "run_mpi_test_on_two_hosts", "ucx"),
+    ]:
+        for n in numbers:
+            tests.append("{}_{}{}".format(name, n, suffix))
+            _run_by_mpi(
+                name = tests[-1],
+                program = name + "_program",
+                ranks = n,
+                seconds = seconds,
+                args = [],
+                tags = tags,
+                visibility = visibility,
+                runner = runner,
+                transport = transport,
+            )
     native.test_suite(
         name = name,
         tests = [":" + test for test in tests],

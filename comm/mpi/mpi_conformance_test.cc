@@ -1,4 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
+//
+// The engine of processes that mpirun starts, by MPI, or, where the variable
+// CROSSHATCH_TEST_TRANSPORT is "ucx", by UCX.
+
 #include <unistd.h>
 
 #include <cstdlib>
@@ -6,7 +10,9 @@
 #include <vector>
 
 #include "crosshatch/base/check.h"
+#include "crosshatch/base/status_macros.h"
 #include "crosshatch/comm/conformance_testutil.h"
+#include "crosshatch/comm/end_mpi.h"
 #include "crosshatch/comm/world.h"
 #include "gtest/gtest.h"
 
@@ -36,15 +42,36 @@ void BeAloneInDeathTest() {
   setenv("OMPI_MCA_ess_singleton_isolated", "1", /*overwrite=*/1);
 }
 
+bool IsByUcx() {
+  const char* transport = std::getenv("CROSSHATCH_TEST_TRANSPORT");
+  return transport != nullptr && std::string(transport) == "ucx";
+}
+
+/// MPI exchanges the addresses of UCX alone, and ends with the test.
+class EndOfMpi final : public testing::Environment {
+ public:
+  void TearDown() override { EndMpi(); }
+};
+const testing::Environment* const end_of_mpi =
+    IsByUcx() ? testing::AddGlobalTestEnvironment(new EndOfMpi) : nullptr;
+
 const bool registered = RegisterCommunicatorConformanceTests(
-    {.name = "Mpi",
-     .run =
-         [](int, absl::FunctionRef<absl::Status(World&)> fn,
-            const ConformanceRunOptions& options) {
-           BeAloneInDeathTest();
-           return RunMpi(fn, {.timeout = options.timeout,
-                              .adversarial_seed = options.adversarial_seed});
-         },
+    {.name = IsByUcx() ? "Ucx" : "Mpi",
+     .run = [](int, absl::FunctionRef<absl::Status(World&)> fn,
+               const ConformanceRunOptions& options) -> absl::Status {
+       BeAloneInDeathTest();
+       MpiOptions of_job = {.timeout = options.timeout,
+                            .adversarial_seed = options.adversarial_seed};
+       if (!IsByUcx()) return RunMpi(fn, of_job);
+       UcxJoin join = {.gather = ExchangeByMpi};
+       CH_ASSIGN_OR_RETURN(const auto all, ExchangeByMpi(""));
+       join.size = static_cast<int>(all.size());
+       // One that is alone has no such variable.
+       const char* rank = std::getenv("OMPI_COMM_WORLD_RANK");
+       join.rank = rank == nullptr ? 0 : std::atoi(rank);
+       of_job.ucx = &join;
+       return RunMpi(fn, of_job);
+     },
      .world_sizes = {NumProcesses()},
      .exact_stalls = false});
 

@@ -1,54 +1,31 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <memory>
-#include <mutex>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "crosshatch/base/status_macros.h"
 #include "crosshatch/comm/end_mpi.h"
-#include "crosshatch/comm/failure_channel.h"
-#include "crosshatch/comm/job_failure.h"
+#include "crosshatch/comm/mpi/heard_loss.h"
 #include "crosshatch/comm/mpi/mpi_process.h"
 #include "crosshatch/comm/mpi/run_process.h"
 #include "crosshatch/comm/ucx/run_ucx.h"
 #include "crosshatch/comm/world.h"
 
 namespace crosshatch {
-namespace {
-
-/// Waits for the processes of the job, as long as all of them may come.
-absl::StatusOr<std::unique_ptr<internal::Link>> Open(
-    internal::MpiProcess& process, const MpiOptions& options) {
-  std::mutex mutex;
-  absl::Status heard;
-  FailureChannel* const channel = options.failure_channel;
-  if (channel != nullptr) {
-    channel->OnFailure([&](const FailureNotice& notice) {
-      // Of any other failure those who live hear in the job.
-      if (!notice.process_lost && !notice.cut_off) return;
-      std::lock_guard lock(mutex);
-      if (heard.ok()) heard = FailureOf(notice).result;
-    });
-  }
-  auto link = process.Open(options.ranks, options.timeout, [&] {
-    std::lock_guard lock(mutex);
-    return heard;
-  });
-  if (channel != nullptr) channel->OnFailure(nullptr);
-  return link;
-}
-
-}  // namespace
-
 absl::Status RunMpi(absl::FunctionRef<absl::Status(World&)> fn,
                     const MpiOptions& options) {
   if (options.ucx != nullptr) return internal::RunUcx(fn, options);
   CH_RETURN_IF_ERROR(internal::CheckOptions(options));
   CH_ASSIGN_OR_RETURN(internal::MpiProcess * process,
                       internal::MpiProcess::Get());
-  CH_ASSIGN_OR_RETURN(std::unique_ptr<internal::Link> link,
-                      Open(*process, options));
+  std::unique_ptr<internal::Link> link;
+  {
+    // Waits for the processes of the job, as long as all of them may come.
+    const internal::HeardLoss heard(options.failure_channel);
+    CH_ASSIGN_OR_RETURN(link, process->Open(options.ranks, options.timeout,
+                                            [&] { return heard.loss(); }));
+  }
   if (link->rank() >= link->size()) {
     process->EndJob(options.timeout, /*had_part=*/false);
     process->Close(std::move(link));

@@ -26,6 +26,8 @@ constexpr const char* kVariables[][2] = {
     // With endpoints that report errors UCX uses shared memory only so.
     {"UCX_MM_ERROR_HANDLING", "y"},
     {"UCX_CMA_MEMORY_INVALIDATE", "y"},
+    // A host that cannot be reached keeps nobody waiting in a system call.
+    {"UCX_TCP_CONN_NB", "y"},
     // The coordinator finds out who died.
     {"UCX_TCP_KEEPIDLE", "inf"},
     // Larger than UCX's own: half the time of large messages.

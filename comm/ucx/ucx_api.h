@@ -27,6 +27,7 @@
   FUNCTION(ucp_tag_probe_nb)           \
   FUNCTION(ucp_tag_recv_nbx)           \
   FUNCTION(ucp_tag_send_nbx)           \
+  FUNCTION(ucp_tag_send_sync_nbx)      \
   FUNCTION(ucp_worker_arm)             \
   FUNCTION(ucp_worker_create)          \
   FUNCTION(ucp_worker_destroy)         \

@@ -43,6 +43,9 @@ constexpr std::chrono::milliseconds kSleep(50);
 /// How long a closed endpoint may take to report that it is.
 constexpr absl::Duration kForced = absl::Seconds(1);
 
+/// The last one of all tags.
+constexpr int kHelloTag = INT32_MAX;
+
 /// The upper half of UCX's tags is the sender's rank, the lower half the tag of
 /// the message.
 constexpr uint64_t kMessageTag = 0xffffffff;
@@ -224,11 +227,12 @@ class UcxLink final : public Link {
 
   absl::Status Open(const std::vector<Setting>& settings);
   absl::StatusOr<std::string> Address();
-  void Connect(std::vector<std::string> addresses) {
-    for (size_t r = 0; r < peers_.size(); ++r) {
-      peers_[r].address = std::move(addresses[r]);
-    }
-  }
+  /// Connects to all peers. UCX 1.13 may end the process if a peer is lost that
+  /// waits for the reply to its request for a connection. A synchronous message
+  /// leaves after that reply has come, so whoever has it has replied.
+  absl::Status Connect(std::vector<std::string> addresses,
+                       absl::Duration timeout,
+                       absl::FunctionRef<absl::Status()> failure);
   /// Closes all endpoints, and waits for it.
   void Close(unsigned flags, absl::Duration patience);
 
@@ -237,7 +241,7 @@ class UcxLink final : public Link {
   int core_share() const override { return core_share_; }
   std::chrono::nanoseconds first_sleep() const override { return kSleep; }
   std::chrono::nanoseconds longest_sleep() const override { return kSleep; }
-  int max_tag() const override { return INT32_MAX; }
+  int max_tag() const override { return kHelloTag - 1; }
 
   absl::Status SendNote(int to, const std::string& note,
                         LinkRequest& request) override {
@@ -371,6 +375,42 @@ absl::StatusOr<std::string> UcxLink::Address() {
   std::string text(reinterpret_cast<const char*>(address), bytes);
   api_.ucp_worker_release_address(worker_, address);
   return text;
+}
+
+absl::Status UcxLink::Connect(std::vector<std::string> addresses,
+                              absl::Duration timeout,
+                              absl::FunctionRef<absl::Status()> failure) {
+  const auto until = Clock::now() + absl::ToChronoNanoseconds(timeout);
+  for (size_t r = 0; r < peers_.size(); ++r) {
+    peers_[r].address = std::move(addresses[r]);
+  }
+  std::vector<LinkRequest> requests;
+  const ucp_request_param_t param = {};
+  for (int i = 1; i < size_; ++i) {
+    const int peer = (rank_ + i) % size_;
+    CH_RETURN_IF_ERROR(
+        Receive(peer, kHelloTag, nullptr, 0, requests.emplace_back()));
+    const ucp_ep_h endpoint = EndpointTo(peer);
+    requests.push_back({.pending = true, .peer = peer});
+    if (endpoint == nullptr) continue;
+    Keep(api_.ucp_tag_send_sync_nbx(endpoint, nullptr, 0,
+                                    UcxTag(rank_, kHelloTag), &param),
+         peer, requests.back());
+  }
+  for (LinkRequest& request : requests) {
+    while (request.pending) {
+      Progress();
+      CH_RETURN_IF_ERROR(Test(request));
+      CH_RETURN_IF_ERROR(failure());
+      if (Clock::now() > until) {
+        return absl::DeadlineExceededError(absl::StrCat(
+            "rank ", rank_, " waited for ", absl::FormatDuration(timeout),
+            " for rank ", request.peer, " to connect by UCX"));
+      }
+      if (request.pending) usleep(20);
+    }
+  }
+  return absl::OkStatus();
 }
 
 void UcxLink::Close(unsigned flags, absl::Duration patience) {
@@ -535,8 +575,9 @@ void UcxLink::Forget(LinkRequest& request) {
 
 }  // namespace
 
-absl::StatusOr<std::unique_ptr<Link>> OpenUcxLink(const UcxJoin& join,
-                                                  int ranks) {
+absl::StatusOr<std::unique_ptr<Link>> OpenUcxLink(
+    const UcxJoin& join, int ranks, absl::Duration timeout,
+    absl::FunctionRef<absl::Status()> failure) {
   if (join.size < 1 || join.rank < 0 || join.rank >= join.size ||
       !join.gather) {
     return absl::InvalidArgumentError(absl::StrCat("UcxJoin: rank ", join.rank,
@@ -563,7 +604,9 @@ absl::StatusOr<std::unique_ptr<Link>> OpenUcxLink(const UcxJoin& join,
   CH_ASSIGN_OR_RETURN(std::string address, link->Address());
   CH_ASSIGN_OR_RETURN(std::vector<std::string> addresses,
                       join.gather(std::move(address)));
-  link->Connect(std::move(addresses));
+  if (link->rank() < link->size()) {
+    CH_RETURN_IF_ERROR(link->Connect(std::move(addresses), timeout, failure));
+  }
   return link;
 }
 

@@ -9,6 +9,8 @@
 
 #include <memory>
 
+#include "absl/functional/function_ref.h"
+#include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "crosshatch/comm/mpi/link.h"
@@ -26,10 +28,14 @@ namespace crosshatch::internal {
 /// UCX_NET_DEVICES, if set, come first.
 /// \param ranks the processes that the link joins, from rank 0 on; 0: all. To
 ///     the others the link is of no use.
+/// \param failure is called again and again; not OK once some process will not
+///     come.
 /// \error kNotFound without UCX; kFailedPrecondition if processes have
-///     different versions of it; the error of `join.gather`.
-absl::StatusOr<std::unique_ptr<Link>> OpenUcxLink(const UcxJoin& join,
-                                                  int ranks);
+///     different versions of it; kDeadlineExceeded if not all are connected
+///     within `timeout`; the errors of `join.gather` and `failure`.
+absl::StatusOr<std::unique_ptr<Link>> OpenUcxLink(
+    const UcxJoin& join, int ranks, absl::Duration timeout,
+    absl::FunctionRef<absl::Status()> failure);
 
 /// Ends a link of OpenUcxLink after a job that has ended on all processes
 /// together. Waits for `patience` at most until what was sent has left this

@@ -90,7 +90,8 @@ std::vector<int> RunProcesses(
           }};
       const absl::Status status = [&]() -> absl::Status {
         CH_ASSIGN_OR_RETURN(std::unique_ptr<Link> link,
-                            OpenUcxLink(join, /*ranks=*/0));
+                            OpenUcxLink(join, /*ranks=*/0, absl::Seconds(30),
+                                        [] { return absl::OkStatus(); }));
         return fn(std::move(link));
       }();
       if (!status.ok()) std::cerr << "rank " << rank << ": " << status << "\n";
