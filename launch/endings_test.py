@@ -356,6 +356,14 @@ class EndingsTest(JobsTest):
         for own in "of rank 0", "of the others":
             self.assertEqual(sum(own in line for line in lines), 1, said)
 
+    def test_a_child_of_a_rank_outlives_a_good_end(self):
+        path = os.path.join(self.dir, "child")
+        self.assertEqual(self.plain(2, PROBE_CHILD=path).end(), ([0, 0], []))
+        with open(path, encoding="utf-8") as file:
+            child = int(file.read())
+        # Fails where there is none.
+        os.kill(child, signal.SIGTERM)
+
     def test_ranks_know_their_hosts(self):
         expected = [f"rank {r}: {r} of 3 on {socket.gethostname()}"
                     for r in range(3)]

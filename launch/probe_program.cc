@@ -124,6 +124,15 @@ absl::Status PrintHosts(World& world) {
   return absl::OkStatus();
 }
 
+/// Rank 1 leaves a process behind, whose number is in the file PROBE_CHILD.
+absl::Status LeaveChild(const World& world) {
+  if (world.rank() != 1) return absl::OkStatus();
+  return std::system(
+             "sleep 60 </dev/null >/dev/null 2>&1 & echo $! >$PROBE_CHILD") == 0
+             ? absl::OkStatus()
+             : absl::InternalError("no child");
+}
+
 int Main(int argc, char** argv) {
   RunOptions options;
   if (const std::string ranks = Variable("PROBE_RANKS"); !ranks.empty()) {
@@ -146,6 +155,7 @@ int Main(int argc, char** argv) {
           for (int i = 0; i < lines; ++i) std::puts("a line of rank 0");
           std::fflush(stdout);
         }
+        if (!Variable("PROBE_CHILD").empty()) return LeaveChild(world);
         if (!Variable("PROBE_MPI").empty() ||
             (Variable("PROBE_STOP").empty() &&
              Variable("PROBE_FAULT_RANK").empty())) {

@@ -185,8 +185,11 @@ struct Setting {
 /// the user's.
 std::vector<Setting> Settings(const std::vector<Place>& places,
                               const std::string& coordinator_host) {
-  std::vector<Setting> settings = {// The coordinator finds out who died.
-                                   {"KEEPALIVE_INTERVAL", "inf"}};
+  std::vector<Setting> settings = {
+      // The coordinator finds out who died.
+      {"KEEPALIVE_INTERVAL", "inf"},
+      // Up to this size two copies take less time than to agree on one.
+      {"RNDV_THRESH", "128k"}};
   bool one_network = true;
   bool share_memory = true;
   for (const Place& a : places) {
