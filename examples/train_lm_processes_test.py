@@ -40,12 +40,6 @@ class ProcessesTest(unittest.TestCase):
         self.shape = SMALL
 
     def check_files(self):
-        # MPI's files go after the processes that they were of.
-        until = time.monotonic() + LONG
-        while (any(name.startswith("crosshatch-mpi-")
-                   for name in os.listdir(self.dir))
-               and time.monotonic() < until):
-            time.sleep(0.02)
         left = [name for name in os.listdir(self.dir)
                 if name.startswith(("crosshatch-", "ompi."))
                 and any(files for _, _, files
@@ -197,13 +191,15 @@ class ProcessesTest(unittest.TestCase):
                 self.assertEqual(len(said), 1, said)
                 self.assertRegex(said[0], f"^train_lm: rank {victim}: process")
 
-    def test_a_lost_rank_0_is_said_by_the_next(self):
+    def test_a_lost_rank_0_is_said_by_one_of_its_host(self):
         for fault in signal.SIGKILL, signal.SIGSTOP:
             with self.subTest(fault=fault):
                 said = self.lose(0, fault)
                 self.assertEqual(len(said), 1, said)
+                # One that is killed all miss at once, and the lowest reports it.
+                rank = "1" if fault == signal.SIGKILL else "[123]"
                 self.assertRegex(said[0],
-                                 r"^\[rank 1\] train_lm: rank 0: process")
+                                 rf"^\[rank {rank}\] train_lm: rank 0: process")
 
     def test_a_signal_to_one_ends_all_after_the_same_step(self):
         saved = os.path.join(self.dir, "saved")
@@ -222,39 +218,6 @@ class ProcessesTest(unittest.TestCase):
         self.assertTrue(os.path.exists(saved + "/config.json"))
         self.assertEqual(os.listdir(checkpoints),
                          [f"step-{int(step.split()[0]):06d}"])
-
-    def left_of(self, name):
-        """Numbers of processes that `name` is in a word of the command of."""
-        found = []
-        for entry in filter(str.isdigit, os.listdir("/proc")):
-            try:
-                with open(f"/proc/{entry}/cmdline", "rb") as file:
-                    if name.encode() in file.read():
-                        found.append(int(entry))
-            except OSError:
-                continue  # It has ended.
-        return found
-
-    def test_what_serves_a_job_goes_with_it_without_its_files(self):
-        # Which lie in a directory that others clean after some days.
-        ranks = self.plain("--steps=1000000", "--mesh=fsdp:2", ranks=2)
-        self.await_steps(ranks[0])
-        session = os.path.join(self.dir, "crosshatch-mpi-")
-        self.assertGreaterEqual(len(self.left_of(session)), 2)
-        for name in os.listdir(self.dir):
-            if name.startswith("crosshatch-mpi-"):
-                for file in "pid", "uri", "output":
-                    path = os.path.join(self.dir, name, file)
-                    if os.path.exists(path):
-                        os.remove(path)
-        ranks[1].send_signal(signal.SIGTERM)
-        for process in ranks:
-            _, error = process.communicate(timeout=LONG)
-            self.assertEqual((process.returncode, error), (143, ""))
-        until = time.monotonic() + LONG
-        while self.left_of(session):
-            self.assertLess(time.monotonic(), until, self.left_of(session))
-            time.sleep(0.1)
 
     def test_help_is_printed_once(self):
         said = [p.communicate(timeout=LONG)[0] for p in self.plain("--help")]

@@ -373,8 +373,11 @@ absl::Status Process::Meet() {
 void Process::OnFailure(const FailureNotice& notice,
                         const coordination::Roster& roster) {
   const bool lost_rank_0 = notice.process_lost && notice.world_ranks[0] == 0;
-  // Of those that are left one of each host does, whoever else is lost with
-  // rank 0. The others miss it about now.
+  // Of those that are left one of each host reports the loss of rank 0, whoever
+  // else is lost with it. They miss it about now; the lowest goes first.
+  if (lost_rank_0 && roster.has_started) {
+    absl::SleepFor(std::min(info_.rank, 20) * absl::Milliseconds(50));
+  }
   if (info_.rank == 0 ||
       (lost_rank_0 &&
        SpeaksForHost(roster.has_started ? times_.interval() + kSpeakerStays
