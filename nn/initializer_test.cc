@@ -13,6 +13,7 @@
 #include "crosshatch/nn/materialize.h"
 #include "crosshatch/nn/parameter.h"
 #include "crosshatch/tensor/creation.h"
+#include "crosshatch/tensor/ops/view.h"
 #include "crosshatch/tensor/rank_context.h"
 #include "crosshatch/testing/ranks.h"
 #include "gmock/gmock.h"
