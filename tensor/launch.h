@@ -21,29 +21,35 @@
 namespace crosshatch::internal {
 
 /// Issues the device's `kernel`, e.g. &KernelTable::copy, to the current
-/// stream. Copies the arguments, which are addresses and plain values. If the
-/// rank is poisoned when the kernel's turn comes, it is skipped, because it may
-/// read what a failed collective did not write.
+/// stream. A queue copies the arguments, which are addresses and plain values.
+/// If the rank is poisoned when the kernel's turn comes, it is skipped, because
+/// it may read what a failed collective did not write.
 template <typename Family, typename Args>
 void Launch(void (*Family::*kernel)(const Args&, KernelContext&),
             const Args& args) {
   RankContext& context = RankContext::Current();
   if (context.dry_run()) return;
-  context.current_stream().Launch(
-      [args, run = context.kernels().*kernel, &context](KernelContext& on) {
-        if (!context.poisoned()) run(args, on);
-      });
+  Stream& stream = context.current_stream();
+  const auto run = context.kernels().*kernel;
+  if (KernelContext* const on = stream.inline_context(); on != nullptr) {
+    if (!context.poisoned()) run(args, *on);
+    return;
+  }
+  stream.Launch([args, run, &context](KernelContext& on) {
+    if (!context.poisoned()) run(args, on);
+  });
 }
 
 /// Returns workspace for one kernel. The lease may end as soon as the kernel is
 /// issued, because the next lease of the memory is ordered after it.
 Block Workspace(int64_t bytes);
 
-/// Launches a kernel with the workspace that `bytes_of` returns.
+/// Launches a kernel with the workspace that `bytes_of` returns. Sets
+/// args.workspace.
 template <typename Family, typename Args>
 void LaunchWithWorkspace(int64_t (*Family::*bytes_of)(const Args&),
                          void (*Family::*kernel)(const Args&, KernelContext&),
-                         Args args) {
+                         Args& args) {
   const KernelTable& kernels = RankContext::Current().kernels();
   const Block workspace = Workspace((kernels.*bytes_of)(args));
   args.workspace = workspace.data();

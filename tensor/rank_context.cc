@@ -20,8 +20,6 @@
 namespace crosshatch {
 namespace {
 
-thread_local RankContext* current_context = nullptr;
-
 // The one that runs main and its tests.
 const std::thread::id kFirstThread = std::this_thread::get_id();
 
@@ -119,8 +117,7 @@ AllocatorOwner RankContext::Owner() const {
                    : absl::StrCat("rank ", options_.world_rank)};
 }
 
-RankContext& RankContext::Current() {
-  if (current_context != nullptr) return *current_context;
+RankContext& RankContext::OwnOfThread() {
   thread_local RankContext own_context{{.without_rank = true}};
   return own_context;
 }
@@ -206,9 +203,9 @@ absl::Status RankContext::status() const {
 RankContextScope::RankContextScope(RankContext* context)
     : ErrorContext(Kind::kRank),
       context_(context),
-      previous_(std::exchange(current_context, context)) {}
+      previous_(std::exchange(RankContext::current_, context)) {}
 
-RankContextScope::~RankContextScope() { current_context = previous_; }
+RankContextScope::~RankContextScope() { RankContext::current_ = previous_; }
 
 std::string RankContextScope::Describe() const {
   if (context_ == nullptr || context_->without_rank()) return "";

@@ -86,7 +86,9 @@ class RankContext {
   /// Returns the calling thread's context. A thread that no World started gets
   /// its own on first use, a CPU world of one rank. On a stream's worker it is
   /// the context of the stream's rank, for Poison and status.
-  static RankContext& Current();
+  static RankContext& Current() {
+    return current_ != nullptr ? *current_ : OwnOfThread();
+  }
 
   /// Returns a unique id, never 0 and never reused.
   uint64_t id() const { return id_; }
@@ -191,8 +193,12 @@ class RankContext {
   friend class BackwardEngine;
   friend class GraphTies;
 
+  static RankContext& OwnOfThread();
   AllocatorOwner Owner() const;
   std::unique_ptr<Stream> MakeStream(const std::string& name, bool is_compute);
+
+  // Of the rank that the calling thread works for; null: none yet.
+  static constinit inline thread_local RankContext* current_ = nullptr;
 
   RankContextOptions options_;
   Device device_;

@@ -9,17 +9,12 @@
 
 namespace crosshatch {
 
-int64_t NumElements(ShapeView sizes) {
-  int64_t product = 1;
-  for (int64_t size : sizes) product *= size;
-  return product;
-}
-
 Shape ContiguousStrides(ShapeView sizes) {
   Shape strides(sizes.size());
+  int64_t* const out = strides.data();
   int64_t stride = 1;
   for (size_t i = sizes.size(); i-- > 0;) {
-    strides[i] = stride;
+    out[i] = stride;
     // Strides of a tensor without elements stay those of its other dims.
     stride *= std::max<int64_t>(sizes[i], 1);
   }

@@ -18,7 +18,11 @@ using Shape = absl::InlinedVector<int64_t, 5>;
 using ShapeView = absl::Span<const int64_t>;
 
 /// Returns the product of the sizes; 1 for no dims.
-int64_t NumElements(ShapeView sizes);
+inline int64_t NumElements(ShapeView sizes) {
+  int64_t product = 1;
+  for (const int64_t size : sizes) product *= size;
+  return product;
+}
 
 /// Returns the row-major strides of a dense tensor.
 Shape ContiguousStrides(ShapeView sizes);

@@ -7,10 +7,21 @@
 
 namespace crosshatch {
 
-Storage::Storage(Block block, Device device)
-    : bytes_(block.bytes()), device_(device), attached_(true) {
-  TakeBlock(std::move(block));
+namespace {
+
+uint64_t ContextOf(const Block& block) {
+  return block.allocator() == nullptr ? 0 : block.allocator()->owner().context;
 }
+
+}  // namespace
+
+Storage::Storage(Block&& block, Device device)
+    : block_(std::move(block)),
+      data_(block_.data()),
+      bytes_(block_.bytes()),
+      device_(device),
+      context_(ContextOf(block_)),
+      attached_(true) {}
 
 Storage::Storage(int64_t bytes, std::string owner)
     : bytes_(bytes), device_(Device::Meta()), owner_(std::move(owner)) {
@@ -21,16 +32,11 @@ void Storage::Attach(Block block, Device device) {
   CH_CHECK(!attached_) << "attaching memory to " << owner_
                        << ", which has memory already";
   CH_CHECK_GE(block.bytes(), bytes_) << "memory attached to " << owner_;
-  TakeBlock(std::move(block));
-  device_ = device;
-  attached_ = true;
-}
-
-void Storage::TakeBlock(Block block) {
   block_ = std::move(block);
   data_ = block_.data();
-  context_ =
-      block_.allocator() == nullptr ? 0 : block_.allocator()->owner().context;
+  device_ = device;
+  context_ = ContextOf(block_);
+  attached_ = true;
 }
 
 Block Storage::Detach() {

@@ -25,7 +25,7 @@ namespace crosshatch {
 class Storage {
  public:
   /// Creates storage with memory.
-  explicit Storage(Block block, Device device);
+  explicit Storage(Block&& block, Device device);
   /// Creates storage of `bytes` without memory, on Device::Meta() until memory
   /// is attached.
   /// \param owner names it in errors, e.g. "layers.0.wq.weight".
@@ -88,7 +88,6 @@ class Storage {
 
  private:
   [[noreturn]] void FailDetached() const;
-  void TakeBlock(Block block);
 
   Block block_;
   std::byte* data_ = nullptr;

@@ -82,6 +82,8 @@ class Stream {
 
   /// Returns whether work runs on the calling thread before Launch returns.
   bool runs_inline() const { return inline_context_ != nullptr; }
+  /// The context of work that runs inline; null if the stream is a queue.
+  KernelContext* inline_context() const { return inline_context_; }
 
   /// Issues `task`, a callable taking KernelContext&. An inline stream just
   /// calls it.

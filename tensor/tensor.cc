@@ -76,11 +76,12 @@ bool IsOfAnotherThread(const Storage& storage, const Allocator* allocator) {
 
 // `by_host`: not for kernels of the rank's device.
 std::byte* AddressOf(const Tensor& tensor, bool by_host) {
-  CH_CHECK(!tensor.is_distributed())
+  const TensorImpl& impl = tensor.impl();
+  CH_CHECK(impl.handler == nullptr)
       << "the address of a distributed tensor: " << tensor.Describe();
-  const std::shared_ptr<Storage>& storage = tensor.storage();
+  const std::shared_ptr<Storage>& storage = impl.storage;
   std::byte* const start = storage->data();
-  if (start == nullptr || tensor.numel() == 0) return nullptr;
+  if (start == nullptr || NumElements(impl.sizes) == 0) return nullptr;
   if (storage->context() != 0) {
     RankContext& context = RankContext::Current();
     if (storage->context() != context.id()) {
@@ -96,7 +97,7 @@ std::byte* AddressOf(const Tensor& tensor, bool by_host) {
       context.Hold(storage);
     }
   }
-  return start + tensor.storage_offset() * SizeOf(tensor.dtype());
+  return start + impl.offset * SizeOf(impl.dtype);
 }
 
 }  // namespace
@@ -245,9 +246,12 @@ Tensor MakeView(std::shared_ptr<Storage> storage, int64_t offset, Shape sizes,
 
 Tensor MakeHandled(std::shared_ptr<const TensorHandler> handler, Shape sizes,
                    DType dtype) {
-  Shape strides = ContiguousStrides(sizes);
-  return MakeHandled(std::move(handler), std::move(sizes), std::move(strides),
-                     dtype);
+  auto impl = std::make_shared<TensorImpl>();
+  impl->handler = std::move(handler);
+  impl->strides = ContiguousStrides(sizes);
+  impl->sizes = std::move(sizes);
+  impl->dtype = dtype;
+  return Tensor(std::move(impl));
 }
 
 Tensor MakeHandled(std::shared_ptr<const TensorHandler> handler, Shape sizes,

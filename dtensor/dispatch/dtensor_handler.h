@@ -54,8 +54,10 @@ struct PartInfo {
 class DTensorHandler : public TensorHandler {
  public:
   /// \param layout lives as long as the rank.
+  DTensorHandler(Tensor local, const InternedLayout& layout, DeviceMesh mesh)
+      : local_(std::move(local)), layout_(layout), mesh_(std::move(mesh)) {}
   DTensorHandler(Tensor local, const InternedLayout& layout, DeviceMesh mesh,
-                 PartInfo info = {});
+                 PartInfo info);
 
   /// The handler of a distributed tensor. \pre t.is_distributed()
   static const DTensorHandler& Of(const Tensor& t) {
@@ -112,8 +114,8 @@ class DTensorHandler : public TensorHandler {
   const Tensor local_;
   const InternedLayout& layout_;
   const DeviceMesh mesh_;
-  const MemoryTie tie_;
-  const bool regular_;
+  const MemoryTie tie_ = MemoryTie::kNone;
+  const bool regular_ = true;
   const std::unique_ptr<Watched> watched_;
   // Shared with the shadows of this tensor; null until there is one.
   mutable std::shared_ptr<const char> mark_;

@@ -30,20 +30,24 @@ constexpr int64_t kUndefined = -2;
 CallKey KeyOf(const Op& op, TensorSpan inputs) {
   OpKey attributes;
   op.AppendKey(attributes);
-  CallKey key;
-  key.push_back(reinterpret_cast<int64_t>(&op.info()));
-  key.push_back(static_cast<int64_t>(attributes.size()));
-  key.insert(key.end(), attributes.begin(), attributes.end());
+  size_t size = 2 + attributes.size();
+  for (const Tensor& input : inputs) {
+    size += input.defined() ? 2 + input.sizes().size() : 1;
+  }
+  CallKey key(size);
+  int64_t* next = key.data();
+  *next++ = reinterpret_cast<int64_t>(&op.info());
+  *next++ = static_cast<int64_t>(attributes.size());
+  next = std::copy(attributes.begin(), attributes.end(), next);
   for (const Tensor& input : inputs) {
     if (!input.defined()) {
-      key.push_back(kUndefined);
+      *next++ = kUndefined;
       continue;
     }
-    key.push_back(input.is_distributed()
-                      ? DTensorHandler::Of(input).interned().id
-                      : kPlain);
-    key.push_back(static_cast<int64_t>(input.dtype()) << 32 | input.ndim());
-    key.insert(key.end(), input.sizes().begin(), input.sizes().end());
+    *next++ = input.is_distributed() ? DTensorHandler::Of(input).interned().id
+                                     : kPlain;
+    *next++ = static_cast<int64_t>(input.dtype()) << 32 | input.ndim();
+    next = std::copy(input.sizes().begin(), input.sizes().end(), next);
   }
   return key;
 }
@@ -219,15 +223,16 @@ ViewResult FinishView(const Op& op, const Tensor& input,
 
 // The part of a result that is no view: contiguous, and in memory of its own,
 // whatever the op or the user's program gave.
-Tensor OwnPart(Tensor part, TensorSpan inputs) {
+Tensor OwnPart(Tensor&& part, TensorSpan inputs) {
   const bool shared =
+      part.storage().use_count() != 1 &&
       std::any_of(inputs.begin(), inputs.end(), [&](const Tensor& input) {
         return input.defined() &&
                part.storage().get() ==
                    (input.is_distributed() ? &DTensorHandler::Of(input).memory()
                                            : input.storage().get());
       });
-  if (!shared && part.is_contiguous()) return part;
+  if (!shared && part.is_contiguous()) return std::move(part);
   return CloneOp().Forward({part})[0];
 }
 

@@ -34,18 +34,8 @@ struct WholeOut {
 
 }  // namespace
 
-bool HasLeadingStride(int64_t rows, int64_t cols, int64_t row_stride,
-                      int64_t col_stride) {
-  return (col_stride == 1 || cols == 1) && (row_stride >= cols || rows == 1);
-}
-
-bool HasLeadingStrideEitherWay(int64_t rows, int64_t cols,
-                               const MatMulInput& matrix) {
-  return HasLeadingStride(rows, cols, matrix.row_stride, matrix.col_stride) ||
-         HasLeadingStride(cols, rows, matrix.col_stride, matrix.row_stride);
-}
-
-MatMulArgs NormalizedMatMul(MatMulArgs args) {
+MatMulArgs NormalizedMatMul(const MatMulArgs& original) {
+  MatMulArgs args = original;
   if (args.out.col_stride != 1 && args.out.row_stride == 1 && args.m > 1 &&
       args.bias == nullptr) {
     std::swap(args.m, args.n);

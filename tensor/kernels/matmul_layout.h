@@ -15,16 +15,21 @@
 namespace crosshatch::internal {
 
 /// Whether a library can read (rows, cols) with these strides as it is.
-bool HasLeadingStride(int64_t rows, int64_t cols, int64_t row_stride,
-                      int64_t col_stride);
+inline bool HasLeadingStride(int64_t rows, int64_t cols, int64_t row_stride,
+                             int64_t col_stride) {
+  return (col_stride == 1 || cols == 1) && (row_stride >= cols || rows == 1);
+}
 /// Or its transpose.
-bool HasLeadingStrideEitherWay(int64_t rows, int64_t cols,
-                               const MatMulInput& matrix);
+inline bool HasLeadingStrideEitherWay(int64_t rows, int64_t cols,
+                                      const MatMulInput& matrix) {
+  return HasLeadingStride(rows, cols, matrix.row_stride, matrix.col_stride) ||
+         HasLeadingStride(cols, rows, matrix.col_stride, matrix.row_stride);
+}
 
 /// The same products with out's rows contiguous where that can be had by
 /// transposing them, and a batch that shares b as one taller matrix. The bias
 /// belongs to columns: products that have one are not transposed.
-MatMulArgs NormalizedMatMul(MatMulArgs args);
+MatMulArgs NormalizedMatMul(const MatMulArgs& original);
 
 /// The kernels of a device that go with its products.
 struct MatMulHelpers {

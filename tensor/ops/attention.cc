@@ -185,9 +185,9 @@ TensorList AttentionOp::Forward(TensorSpan inputs) const {
   Tensor logsumexp =
       Empty({q.size(0), q.size(2), q.size(1)}, StatisticsDType(q.dtype()));
   const Extras extras(inputs.subspan(3), q.dtype());
+  AttentionArgs args = MakeArgs(q, k, v, extras, out, logsumexp, attributes);
   LaunchWithWorkspace(&KernelTable::attention_workspace_bytes,
-                      &KernelTable::attention,
-                      MakeArgs(q, k, v, extras, out, logsumexp, attributes));
+                      &KernelTable::attention, args);
   return {std::move(out), std::move(logsumexp)};
 }
 

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "crosshatch/tensor/ops/launch.h"
 
+#include <algorithm>
+
 #include "crosshatch/base/check.h"
 #include "crosshatch/tensor/creation.h"
 #include "crosshatch/tensor/rank_context.h"
@@ -12,7 +14,7 @@ KernelShape ToKernelShape(ShapeView sizes, const char* op) {
       << op << ": more than " << kMaxKernelDims << " dims: " << ToString(sizes);
   KernelShape shape;
   shape.ndim = static_cast<int>(sizes.size());
-  for (size_t i = 0; i < sizes.size(); ++i) shape.sizes[i] = sizes[i];
+  std::copy(sizes.begin(), sizes.end(), shape.sizes);
   return shape;
 }
 
@@ -20,11 +22,12 @@ KernelInput BroadcastInput(const Tensor& tensor, ShapeView sizes) {
   KernelInput input;
   input.data = tensor.raw_data();
   input.dtype = tensor.dtype();
-  const size_t lead = sizes.size() - tensor.sizes().size();
-  for (size_t i = 0; i < tensor.sizes().size(); ++i) {
-    input.strides[lead + i] = tensor.sizes()[i] == 1 && sizes[lead + i] != 1
-                                  ? 0
-                                  : tensor.strides()[i];
+  const ShapeView own = tensor.sizes();
+  const ShapeView strides = tensor.strides();
+  const size_t lead = sizes.size() - own.size();
+  for (size_t i = 0; i < own.size(); ++i) {
+    input.strides[lead + i] =
+        own[i] == 1 && sizes[lead + i] != 1 ? 0 : strides[i];
   }
   return input;
 }
@@ -33,9 +36,8 @@ KernelInput Input(const Tensor& tensor) {
   KernelInput input;
   input.data = tensor.raw_data();
   input.dtype = tensor.dtype();
-  for (size_t i = 0; i < tensor.strides().size(); ++i) {
-    input.strides[i] = tensor.strides()[i];
-  }
+  const ShapeView strides = tensor.strides();
+  std::copy(strides.begin(), strides.end(), input.strides);
   return input;
 }
 
@@ -43,9 +45,8 @@ KernelOutput Output(const Tensor& tensor) {
   KernelOutput output;
   output.data = tensor.raw_data();
   output.dtype = tensor.dtype();
-  for (size_t i = 0; i < tensor.strides().size(); ++i) {
-    output.strides[i] = tensor.strides()[i];
-  }
+  const ShapeView strides = tensor.strides();
+  std::copy(strides.begin(), strides.end(), output.strides);
   return output;
 }
 

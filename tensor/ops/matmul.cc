@@ -58,7 +58,7 @@ void SetBatch(MatMulInput& operand, const Matrices& matrices, ShapeView batch) {
   }
 }
 
-void LaunchMatMul(const MatMulArgs& args) {
+void LaunchMatMul(MatMulArgs& args) {
   internal::LaunchWithWorkspace(&KernelTable::matmul_workspace_bytes,
                                 &KernelTable::matmul, args);
 }

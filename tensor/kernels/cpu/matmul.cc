@@ -13,64 +13,71 @@
 namespace crosshatch::internal {
 namespace {
 
-/// The problem in the form that is computed: out's rows contiguous where that
-/// can be had by transposing the whole product, and a batch that shares b one
-/// taller matrix.
-struct Problem {
-  MatMulArgs args;
-  /// Operand 0: a, 1: b, 2: out. Each product is a row of one element.
-  StridedLoop batch;
-  // Whether an operand goes through a contiguous copy in the compute type.
-  bool stage_a;
-  bool stage_b;
-  bool stage_out;
-  // Sizes of the panels that are staged at one time.
-  int64_t panel_m;
-  int64_t panel_n;
-
-  int64_t a_elements() const { return stage_a ? Round(panel_m * args.k) : 0; }
-  int64_t b_elements() const { return stage_b ? Round(args.k * panel_n) : 0; }
-  int64_t out_elements() const {
-    return stage_out ? Round(panel_m * panel_n) : 0;
-  }
-  // Keeps the panels aligned to 64 bytes.
-  static int64_t Round(int64_t elements) { return (elements + 15) / 16 * 16; }
-};
-
 /// Elements of a panel that is staged, as far as 64 rows or columns allow.
 constexpr int64_t kPanelElements = int64_t{1} << 20;
 
 constexpr MatMulHelpers kHelpers = {CpuCopy, CpuFill, CpuUnary, CpuBinary};
 
-Problem MakeProblem(const MatMulArgs& original) {
-  Problem problem{NormalizedMatMul(original)};
-  const MatMulArgs& args = problem.args;
-  problem.batch = StridedLoop::Make(
-      args.batch,
-      {args.a.batch_strides, args.b.batch_strides, args.out.batch_strides}, -1);
-  problem.batch.sizes[problem.batch.ndim++] = 1;
-
-  const bool converts = SizeOf(args.dtype) == 2;
-  problem.stage_a =
-      converts || !HasLeadingStrideEitherWay(args.m, args.k, args.a);
-  problem.stage_b =
-      converts || !HasLeadingStrideEitherWay(args.k, args.n, args.b);
-  problem.stage_out = SizeOf(args.out_dtype) == 2 ||
-                      !HasLeadingStride(args.m, args.n, args.out.row_stride,
-                                        args.out.col_stride);
-
-  const int64_t by_k =
-      std::max<int64_t>(64, kPanelElements / std::max<int64_t>(args.k, 1));
-  problem.panel_m = problem.stage_a ? std::min(args.m, by_k) : args.m;
-  problem.panel_n = problem.stage_b ? std::min(args.n, by_k) : args.n;
-  if (problem.stage_out && problem.panel_m * problem.panel_n > kPanelElements) {
-    problem.panel_m = std::min<int64_t>(problem.panel_m, 1024);
-    problem.panel_n =
-        std::min(problem.panel_n,
-                 std::max<int64_t>(64, kPanelElements / problem.panel_m));
+/// The operands that go through contiguous copies in the compute type, panel by
+/// panel.
+struct Staging {
+  /// \param args as NormalizedMatMul returns them.
+  explicit Staging(const MatMulArgs& args)
+      : a(SizeOf(args.dtype) == 2 ||
+          !HasLeadingStrideEitherWay(args.m, args.k, args.a)),
+        b(SizeOf(args.dtype) == 2 ||
+          !HasLeadingStrideEitherWay(args.k, args.n, args.b)),
+        out(SizeOf(args.out_dtype) == 2 ||
+            !HasLeadingStride(args.m, args.n, args.out.row_stride,
+                              args.out.col_stride)) {
+    const int64_t by_k =
+        std::max<int64_t>(64, kPanelElements / std::max<int64_t>(args.k, 1));
+    panel_m = a ? std::min(args.m, by_k) : args.m;
+    panel_n = b ? std::min(args.n, by_k) : args.n;
+    if (out && panel_m * panel_n > kPanelElements) {
+      panel_m = std::min<int64_t>(panel_m, 1024);
+      panel_n =
+          std::min(panel_n, std::max<int64_t>(64, kPanelElements / panel_m));
+    }
+    a_elements = a ? Round(panel_m * args.k) : 0;
+    b_elements = b ? Round(args.k * panel_n) : 0;
+    out_elements = out ? Round(panel_m * panel_n) : 0;
   }
-  return problem;
-}
+  // Keeps the panels aligned to 64 bytes.
+  static int64_t Round(int64_t elements) { return (elements + 15) / 16 * 16; }
+
+  bool any() const { return a || b || out; }
+
+  bool a;
+  bool b;
+  bool out;
+  // Sizes of the panels that are staged at one time.
+  int64_t panel_m;
+  int64_t panel_n;
+  int64_t a_elements;
+  int64_t b_elements;
+  int64_t out_elements;
+};
+
+/// The problem in the form that is computed: out's rows contiguous where that
+/// can be had by transposing the whole product, and a batch that shares b one
+/// taller matrix.
+struct Problem {
+  explicit Problem(const MatMulArgs& original)
+      : args(NormalizedMatMul(original)),
+        staging(args),
+        batch(StridedLoop::Make(args.batch,
+                                {args.a.batch_strides, args.b.batch_strides,
+                                 args.out.batch_strides},
+                                -1)) {
+    batch.sizes[batch.ndim++] = 1;
+  }
+
+  const MatMulArgs args;
+  const Staging staging;
+  /// Operand 0: a, 1: b, 2: out. Each product is a row of one element.
+  StridedLoop batch;
+};
 
 /// How a product is cut into pieces for threads, by its size alone, so that its
 /// bits do not depend on the number of threads. Each piece is at least 32 in
@@ -205,45 +212,45 @@ Strided<const T> Stage(const void* from, DType dtype, int64_t offset,
 template <typename T>
 void MultiplyStaged(const Problem& problem, KernelContext& context) {
   const MatMulArgs& args = problem.args;
+  const Staging& staging = problem.staging;
   const StridedLoop& batch = problem.batch;
   CH_CHECK(args.workspace != nullptr) << "matmul kernel: no workspace";
   T* const a_panel = static_cast<T*>(args.workspace);
-  T* const b_panel = a_panel + problem.a_elements();
-  T* const out_panel = b_panel + problem.b_elements();
+  T* const b_panel = a_panel + staging.a_elements;
+  T* const out_panel = b_panel + staging.b_elements;
   RowCursor cursor(batch, 0);
   for (int64_t i = 0; i < batch.rows(); ++i, cursor.Next()) {
     const Product<T> whole = WholeProduct<T>(problem, cursor);
-    for (int64_t m0 = 0; m0 < args.m; m0 += problem.panel_m) {
-      const int64_t m = std::min(problem.panel_m, args.m - m0);
+    for (int64_t m0 = 0; m0 < args.m; m0 += staging.panel_m) {
+      const int64_t m = std::min(staging.panel_m, args.m - m0);
       Strided<const T> a = whole.a.Block(m0, 0);
-      if (problem.stage_a) {
+      if (staging.a) {
         a = Stage(args.a.data, args.dtype,
                   cursor.offset(0) + m0 * args.a.row_stride, args.a.row_stride,
                   args.a.col_stride, m, args.k, a_panel, context);
       }
-      for (int64_t n0 = 0; n0 < args.n; n0 += problem.panel_n) {
-        const int64_t n = std::min(problem.panel_n, args.n - n0);
+      for (int64_t n0 = 0; n0 < args.n; n0 += staging.panel_n) {
+        const int64_t n = std::min(staging.panel_n, args.n - n0);
         Strided<const T> b = whole.b.Block(0, n0);
-        if (problem.stage_b) {
+        if (staging.b) {
           b = Stage(args.b.data, args.dtype,
                     cursor.offset(1) + n0 * args.b.col_stride,
                     args.b.row_stride, args.b.col_stride, args.k, n, b_panel,
                     context);
         }
-        const Product<T> product = {m,
-                                    n,
-                                    args.k,
-                                    a,
-                                    b,
-                                    problem.stage_out
-                                        ? Strided<T>{out_panel, n, 1}
-                                        : whole.out.Block(m0, n0)};
+        const Product<T> product = {
+            m,
+            n,
+            args.k,
+            a,
+            b,
+            staging.out ? Strided<T>{out_panel, n, 1} : whole.out.Block(m0, n0)};
         const Grid grid = MakeGrid(m, n, args.k, 1);
         ForParts(context, grid.rows * grid.cols, [&](int64_t part) {
           MultiplyPiece(product, grid, part, static_cast<T>(args.alpha),
-                        problem.stage_out ? T(0) : static_cast<T>(args.beta));
+                        staging.out ? T(0) : static_cast<T>(args.beta));
         });
-        if (problem.stage_out) {
+        if (staging.out) {
           AddPanel(args, out_panel,
                    cursor.offset(2) + m0 * args.out.row_stride +
                        n0 * args.out.col_stride,
@@ -256,7 +263,7 @@ void MultiplyStaged(const Problem& problem, KernelContext& context) {
 
 template <typename T>
 void MatMulAs(const Problem& problem, KernelContext& context) {
-  if (problem.stage_a || problem.stage_b || problem.stage_out) {
+  if (problem.staging.any()) {
     MultiplyStaged<T>(problem, context);
   } else {
     MultiplyInPlace<T>(problem, context);
@@ -266,10 +273,9 @@ void MatMulAs(const Problem& problem, KernelContext& context) {
 }  // namespace
 
 int64_t CpuMatMulWorkspaceBytes(const MatMulArgs& args) {
-  const Problem problem = MakeProblem(args);
+  const Staging staging(NormalizedMatMul(args));
   const int64_t element = args.dtype == DType::kFloat64 ? 8 : 4;
-  return (problem.a_elements() + problem.b_elements() +
-          problem.out_elements()) *
+  return (staging.a_elements + staging.b_elements + staging.out_elements) *
          element;
 }
 
@@ -284,7 +290,7 @@ void CpuMatMul(const MatMulArgs& args, KernelContext& context) {
   for (int d = 0; d < args.batch.ndim; ++d) products *= args.batch.sizes[d];
   if (products * args.m * args.n == 0) return;
   if (args.k == 0) return ScaleOut(args, kHelpers, context);
-  const Problem problem = MakeProblem(args);
+  const Problem problem(args);
   if (args.dtype == DType::kFloat64) {
     MatMulAs<double>(problem, context);
   } else {
