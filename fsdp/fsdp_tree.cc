@@ -249,10 +249,15 @@ void FsdpTree::OrderAllGathers() {
           : comm_->compute().Record();
   comm_->all_gather().Wait(shards_are_there);
   bool offloaded = false;
+  bool on_compute = false;
   for (const FsdpState* state : states_) {
-    for (const auto& group : state->groups()) group->ShardsAreOrdered();
+    for (const auto& group : state->groups()) {
+      group->ShardsAreOrdered();
+      on_compute = on_compute || group->stays_on_compute();
+    }
     offloaded = offloaded || state->options().cpu_offload;
   }
+  if (on_compute) comm_->compute().Wait(shards_are_there);
   if (offloaded) comm_->to_device().Wait(shards_are_there);
 }
 

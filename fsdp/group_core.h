@@ -60,6 +60,16 @@ struct GroupCore {
   /// The tree's, which the group has joined; null before.
   std::shared_ptr<CommContext> comm;
 
+  /// Whether gathers and reductions are copies within the rank, on compute: a
+  /// side stream would only hand them from thread to thread.
+  bool stays_on_compute() const { return mesh.size() == 1 && !offloaded; }
+  Stream& GatherStream() const {
+    return stays_on_compute() ? comm->compute() : comm->all_gather();
+  }
+  Stream& ReduceStream() const {
+    return stays_on_compute() ? comm->compute() : comm->reduce_scatter();
+  }
+
   int shard_axis() const { return mesh.ndim() - 1; }
   bool replicated() const { return mesh.ndim() == 2; }
   int64_t shard_elems() const { return plan.shard_elems(shard_rank); }

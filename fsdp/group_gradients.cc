@@ -200,7 +200,7 @@ void GroupGradients::IssueBarrier(Communicator* comm, Stream& stream) {
 void GroupGradients::EndReductions(const Settings& settings, bool reports) {
   if (!settings.requires_gradient_sync) return;
   if (!std::exchange(took_part_, false) && reports && trainable()) {
-    IssueBarrier(reduce_comm_, core_.comm->reduce_scatter());
+    IssueBarrier(reduce_comm_, core_.ReduceStream());
     if (settings.requires_all_reduce && replicate_comm_ != nullptr) {
       core_.comm->all_reduce().Wait(reported_);
       IssueBarrier(replicate_comm_, core_.comm->all_reduce());
@@ -271,7 +271,7 @@ Stream& GroupGradients::StreamOf(ReductionStream stream) const {
     case ReductionStream::kCompute:
       break;
     case ReductionStream::kReduceScatter:
-      return core_.comm->reduce_scatter();
+      return core_.ReduceStream();
     case ReductionStream::kAllReduce:
       return core_.comm->all_reduce();
     case ReductionStream::kHook:

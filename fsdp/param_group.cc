@@ -313,7 +313,7 @@ void ParamGroup::TakeReplaced() {
 void ParamGroup::OrderAllGather() {
   if (shards_->version() == ordered_version_) return;
   Stream& reader =
-      core_.offloaded ? core_.comm->to_device() : core_.comm->all_gather();
+      core_.offloaded ? core_.comm->to_device() : core_.GatherStream();
   reader.Wait(core_.comm->compute().Record());
   ShardsAreOrdered();
 }
@@ -390,7 +390,7 @@ void ParamGroup::IssueAllGather(Communicator& comm, const GroupPlan& plan,
     gather.recv.push_back(
         plan.FullSegments(unsharded_->data(), core_.param_dtype, r));
   }
-  Stream& stream = core_.comm->all_gather();
+  Stream& stream = core_.GatherStream();
   BeginSpan(stream, "all_gather", core_.name);
   core_.Issue(core_.custom->all_gather, "all_gather", comm, std::move(gather),
               stream);
@@ -414,7 +414,7 @@ void ParamGroup::Unshard() {
   CH_CHECK(shards_->attached())
       << "FSDP group " << core_.name << ": its parameters "
       << NamesOfParameters() << " have no memory yet; call Module::Materialize";
-  Stream& stream = core_.comm->all_gather();
+  Stream& stream = core_.GatherStream();
   OrderAllGather();
   LeaseUnsharded(stream);
   if (state_ == ParamState::kShardedPostForward) {

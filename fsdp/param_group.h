@@ -99,6 +99,9 @@ class ParamGroup {
   /// own: experts on some of the ranks get tokens of all.
   void SplitsBatchOf(const DeviceMesh& mesh);
 
+  /// See GroupCore.
+  bool stays_on_compute() const { return core_.stays_on_compute(); }
+
   /// Gathers from now on are ordered behind whatever has changed the shards so
   /// far.
   void ShardsAreOrdered() { ordered_version_ = shards_->version(); }
