@@ -6,20 +6,28 @@
 //
 // Rounds of the two take turns, and the least time of many rounds counts: what
 // else a machine does only ever adds to it.
+//
+// With --against=PROGRAM, another build of this benchmark, runs of the two
+// builds alternate. Each pair prints the other's time divided by this one's.
 
 #include <algorithm>
 #include <chrono>
 #include <cstdio>
 #include <cstdlib>
 #include <limits>
+#include <map>
 #include <memory>
 #include <sstream>
 #include <string>
+#include <utility>
+#include <vector>
 
 #include "absl/flags/flag.h"
 #include "absl/flags/parse.h"
 #include "absl/flags/usage.h"
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/str_cat.h"
 #include "crosshatch/base/status_macros.h"
 #include "crosshatch/comm/world.h"
 #include "crosshatch/dtensor/dtensor.h"
@@ -33,6 +41,10 @@ ABSL_FLAG(std::string, python, "",
           "a Python interpreter that has PyTorch; by default that of the "
           "environment variable CROSSHATCH_PYTHON, else python3");
 ABSL_FLAG(int, rounds, 500, "rounds of 1000 calls of each op");
+ABSL_FLAG(
+    std::string, against, "",
+    "another build of this program, which runs alternately with this one");
+ABSL_FLAG(int, pairs, 6, "with --against: runs of each build");
 
 namespace crosshatch {
 namespace {
@@ -53,14 +65,22 @@ double Time(BinaryFunction run, const Tensor& a, const Tensor& b) {
   return time.count() / kCalls;
 }
 
-void PrintLine(const std::string& op, double plain, double distributed) {
-  std::printf("%-8s %8.3f us %12.3f us %8.3f us %7.2f x\n", op.c_str(), plain,
-              distributed, distributed - plain, distributed / plain);
+// Microseconds of a call of an op.
+struct OpTime {
+  std::string op;
+  double plain = 0;
+  double distributed = 0;
+};
+
+void PrintLine(const OpTime& time) {
+  std::printf("%-8s %8.3f us %12.3f us %8.3f us %7.2f x\n", time.op.c_str(),
+              time.plain, time.distributed, time.distributed - time.plain,
+              time.distributed / time.plain);
 }
 
 // As the one rank of a world.
-absl::Status TimeHere() {
-  return RunLocal(1, [](World& world) -> absl::Status {
+absl::Status TimeHere(std::vector<OpTime>& times) {
+  return RunLocal(1, [&](World& world) -> absl::Status {
     CH_ASSIGN_OR_RETURN(const DeviceMesh mesh,
                         InitDeviceMesh(world, {{"tp", 1}}));
     const NoGrad no_grad;
@@ -80,10 +100,75 @@ absl::Status TimeHere() {
         plain = std::min(plain, Time(op.run, a, b));
         distributed = std::min(distributed, Time(op.run, spread_a, spread_b));
       }
-      PrintLine(op.name, plain, distributed);
+      times.push_back({op.name, plain, distributed});
     }
     return absl::OkStatus();
   });
+}
+
+// What `command` prints; empty if it fails.
+std::string OutputOf(const std::string& command) {
+  std::string text;
+  FILE* const pipe = popen(command.c_str(), "r");
+  if (pipe == nullptr) return text;
+  char buffer[256];
+  while (std::fgets(buffer, sizeof(buffer), pipe) != nullptr) text += buffer;
+  return pclose(pipe) == 0 ? text : std::string();
+}
+
+// The lines that another build of this program prints.
+absl::StatusOr<std::vector<OpTime>> TimeOther(const std::string& program) {
+  const std::string command = absl::StrCat(
+      "\"", program,
+      "\" --python=/bin/false --rounds=", absl::GetFlag(FLAGS_rounds));
+  std::istringstream lines(OutputOf(command));
+  std::vector<OpTime> times;
+  for (std::string line; std::getline(lines, line);) {
+    OpTime time;
+    std::string unit;
+    if (std::istringstream(line) >> time.op >> time.plain >> unit >>
+        time.distributed) {
+      times.push_back(std::move(time));
+    }
+  }
+  if (times.empty()) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "--against=", program, ": it is no dtensor_overhead, or it failed"));
+  }
+  return times;
+}
+
+double Median(std::vector<double> values) {
+  const auto middle = values.begin() + static_cast<int64_t>(values.size() / 2);
+  std::nth_element(values.begin(), middle, values.end());
+  return *middle;
+}
+
+// Prints how many times as fast this build is as `program`, by pair.
+absl::Status Compare(const std::string& program) {
+  std::map<std::string, std::vector<double>> ratios;
+  const auto add = [&](const std::string& name, double other, double here) {
+    ratios[name].push_back(other / here);
+    std::printf("%-20s other %8.3f us, this %8.3f us, ratio %.3f\n",
+                name.c_str(), other, here, other / here);
+  };
+  for (int pair = 0; pair < absl::GetFlag(FLAGS_pairs); ++pair) {
+    std::vector<OpTime> here;
+    if (pair % 2 == 0) CH_RETURN_IF_ERROR(TimeHere(here));
+    CH_ASSIGN_OR_RETURN(const std::vector<OpTime> other, TimeOther(program));
+    if (pair % 2 == 1) CH_RETURN_IF_ERROR(TimeHere(here));
+    for (const OpTime& a : other) {
+      for (const OpTime& b : here) {
+        if (a.op != b.op) continue;
+        add(a.op, a.plain, b.plain);
+        add(a.op + " distributed", a.distributed, b.distributed);
+      }
+    }
+  }
+  for (const auto& [name, of_pairs] : ratios) {
+    std::printf("%-20s median ratio %.3f\n", name.c_str(), Median(of_pairs));
+  }
+  return absl::OkStatus();
 }
 
 // The interpreter to try.
@@ -93,21 +178,10 @@ std::string Python() {
   return named != nullptr && *named != '\0' ? named : "python3";
 }
 
-// What the script beside this file prints; empty where that Python has no
-// PyTorch, or is none.
-std::string TimePyTorch() {
-  const std::string command =
-      "\"" + Python() + "\" benchmarks/dtensor_overhead.py 2>/dev/null";
-  std::string text;
-  FILE* const pipe = popen(command.c_str(), "r");
-  if (pipe == nullptr) return text;
-  char buffer[256];
-  while (std::fgets(buffer, sizeof(buffer), pipe) != nullptr) text += buffer;
-  return pclose(pipe) == 0 ? text : std::string();
-}
-
+// Prints what the script in this directory does, if that Python has PyTorch.
 void PrintPyTorch() {
-  std::istringstream lines(TimePyTorch());
+  std::istringstream lines(OutputOf(
+      "\"" + Python() + "\" benchmarks/dtensor_overhead.py 2>/dev/null"));
   std::string version;
   if (!std::getline(lines, version)) {
     std::printf(
@@ -117,12 +191,20 @@ void PrintPyTorch() {
     return;
   }
   std::printf("%s\n", version.c_str());
-  std::string op;
-  double plain = 0;
-  double distributed = 0;
-  while (lines >> op >> plain >> distributed) {
-    PrintLine(op, plain, distributed);
-  }
+  OpTime time;
+  while (lines >> time.op >> time.plain >> time.distributed) PrintLine(time);
+}
+
+absl::Status Run() {
+  const std::string against = absl::GetFlag(FLAGS_against);
+  if (!against.empty()) return Compare(against);
+  std::vector<OpTime> times;
+  CH_RETURN_IF_ERROR(TimeHere(times));
+  std::printf("%-8s %11s %15s %11s %9s\nCrosshatch\n", "8x8", "plain",
+              "distributed", "added", "ratio");
+  for (const OpTime& time : times) PrintLine(time);
+  PrintPyTorch();
+  return absl::OkStatus();
 }
 
 }  // namespace
@@ -131,16 +213,12 @@ void PrintPyTorch() {
 int main(int argc, char** argv) {
   absl::SetProgramUsageMessage(
       "times 8x8 ops on plain and on distributed tensors: "
-      "[--rounds=N] [--python=PATH]");
+      "[--rounds=N] [--python=PATH] [--against=PROGRAM [--pairs=N]]");
   absl::ParseCommandLine(argc, argv);
-  std::printf("%-8s %11s %15s %11s %9s\n", "8x8", "plain", "distributed",
-              "added", "ratio");
-  std::printf("Crosshatch\n");
-  const absl::Status status = crosshatch::TimeHere();
+  const absl::Status status = crosshatch::Run();
   if (!status.ok()) {
     std::fprintf(stderr, "dtensor_overhead: %s\n", status.ToString().c_str());
     return 1;
   }
-  crosshatch::PrintPyTorch();
   return 0;
 }

@@ -4,6 +4,7 @@
 
     bazel run //benchmarks:training_benchmark -- [--dim=256 ...] [--python=PYTHON] [--ops]
     bazel run //benchmarks:training_benchmark -- --growth=1,2,4,8,16
+    bazel run //benchmarks:training_benchmark -- --against=TRAIN_LM [--pairs=6]
 
 A Llama on a mesh of --fsdp by --tp ranks. The ways take turns, so that what else
 the machine does disturbs all alike; each line has the medians of a round over the
@@ -14,6 +15,9 @@ report, and the part of it in which processes compare what they have come to, an
 pack what lies in several runs of memory.
 --growth compares threads and processes on fsdp meshes of so many ranks, and says
 how each part of the processes' step grows.
+--against compares rank threads of this build with those of another build of
+train_lm, in pairs: one run of each, first this one and then that one by turns. The
+ratio within a pair counts, and the median of all pairs.
 """
 
 import argparse
@@ -53,13 +57,14 @@ class Race:
         with open(self.text, "w", encoding="utf-8") as stream:
             stream.write("the quick brown fox jumps over the lazy dog. " * 4000)
 
-    def train_lm(self, mesh, launcher=(), report=False):
+    def train_lm(self, mesh, launcher=(), report=False, program=None):
         """Tokens per second, and with `report` what a step spends."""
         metrics = os.path.join(self.scratch, "metrics")
         if os.path.exists(metrics):
             os.remove(metrics)
         page = os.path.join(self.scratch, "report.html")
-        run([*launcher, self.args.train_lm, f"--text={self.text}", f"--mesh={mesh}",
+        run([*launcher, program or self.args.train_lm, f"--text={self.text}",
+             f"--mesh={mesh}",
              f"--steps={self.args.steps}", f"--metrics={metrics}",
              *(f"--{name}={getattr(self.args, name)}" for name in SIZES),
              *([f"--report={page}"] if report else [])])
@@ -163,6 +168,19 @@ def print_growth(race, sizes):
                 [[name, *(f"{parts.get(name, 0):.2f}" for parts in steps)] for name in names])
 
 
+def print_against(race, mesh, pairs):
+    ratios = []
+    for pair in range(pairs):
+        programs = [race.args.train_lm, race.args.against]
+        rates = {program: race.train_lm(mesh, program=program)[0]
+                 for program in (programs if pair % 2 == 0 else reversed(programs))}
+        this, other = (rates[program] for program in programs)
+        ratios.append(this / other)
+        print(f"{mesh} dim={race.args.dim}: this {this:,.0f}, other {other:,.0f}, "
+              f"ratio {ratios[-1]:.3f}", flush=True)
+    print(f"median ratio {statistics.median(ratios):.3f}")
+
+
 def parse():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     # Where Bazel puts it for a program that is run, and tests for this one.
@@ -176,7 +194,13 @@ def parse():
     parser.add_argument("--python")
     parser.add_argument("--ops", action="store_true")
     parser.add_argument("--growth", type=lambda text: [int(n) for n in text.split(",")])
+    # Relative to where `bazel run` was typed.
+    parser.add_argument("--against", type=lambda path: os.path.abspath(
+        os.path.join(os.environ.get("BUILD_WORKING_DIRECTORY", ""), path)))
+    parser.add_argument("--pairs", type=int, default=6)
     args = parser.parse_args()
+    if args.against and not os.access(args.against, os.X_OK):
+        parser.error(f"--against={args.against}: no program; name a built train_lm")
     if args.steps < 3:
         parser.error(f"--steps={args.steps}: the first two do not count, so at least 3")
     return args
@@ -193,6 +217,9 @@ def main():
             print_growth(race, args.growth)
             return
         mesh = f"fsdp:{args.fsdp},tp:{args.tp}"
+        if args.against:
+            print_against(race, mesh, args.pairs)
+            return
         for _ in range(args.rounds):
             threads, _ = race.threads(mesh)
             line = f"{mesh} dim={args.dim}: threads {threads:,.0f}"

@@ -68,9 +68,11 @@ def run(line, programs):
 
 def main():
     programs = set(sys.argv[1:])
-    # What commands read of the workspace, which people are in.
-    os.symlink(os.path.abspath("checkpoint"),
-               os.path.join(os.environ["TEST_TMPDIR"], "checkpoint"))
+    # What commands read of the workspace, which people are in; and the build of
+    # another commit that a page compares with.
+    for name, target in ("checkpoint", "checkpoint"), ("train_lm_before", TRAINS):
+        os.symlink(os.path.abspath(target),
+                   os.path.join(os.environ["TEST_TMPDIR"], name))
     lines = commands()
     assert lines, "the pages name no program"
     failed = 0
