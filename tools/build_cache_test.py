@@ -69,6 +69,20 @@ class BuildCacheTest(unittest.TestCase):
             self.assertNotIn("disk_cache", (self.root / ".bazelrc.cache").read_text())
         self.assertEqual(os.listdir(self.root), [".bazelrc.cache"])
 
+    def test_sandboxes_lie_in_memory_where_it_has_room(self):
+        root = str(self.root)
+        free = os.statvfs(root)
+        free = free.f_bavail * free.f_frsize
+        for kind, needed, flags in [("tmpfs", free // 2, [f"--sandbox_base={root}"]),
+                                    ("tmpfs", free * 2, []), ("ext4", 0, [])]:
+            mounts = mock.mock_open(read_data=f"none {root} {kind} rw 0 0\n")
+            with mock.patch.dict(os.environ, {"CROSSHATCH_CACHE": ""}), \
+                    mock.patch.object(build_cache, "SANDBOXES", root), \
+                    mock.patch.object(build_cache, "SANDBOX_BYTES", needed), \
+                    mock.patch("builtins.open", mounts):
+                self.assertEqual(build_cache.flags(), flags)
+        self.assertFalse(build_cache.holds_sandboxes(self.root / "none"))
+
     def test_trim_removes_what_was_used_longest_ago(self):
         old = self.file("k1/cas/ab/old", 100, 1000)
         newer = self.file("k1/ac/cd/newer", 50, 2000)

@@ -12,9 +12,9 @@
 namespace crosshatch::examples {
 namespace {
 
-constexpr double kWidth = 1140;
-constexpr double kLeft = 132;
-constexpr double kRight = 10;
+constexpr double kTimelineWidth = 1140;
+constexpr double kTimelineLeft = 132;
+constexpr double kTimelineRight = 10;
 constexpr double kLevel = 15;  // The height of a span.
 constexpr size_t kMostLevels = 5;
 // Narrower ones are not seen.
@@ -97,15 +97,15 @@ std::string Drawing(const Span& span, const Scale& x, double y) {
 std::string StepTimeline(const TracedStep& step) {
   const std::vector<Lane> lanes = LanesOf(step);
   if (lanes.empty()) return "";
-  const Scale x = {0, step.us, kLeft, kWidth - kRight};
+  const Scale x = {0, step.us, kTimelineLeft, kTimelineWidth - kTimelineRight};
   std::string body;
   double y = 8;
   for (const Lane& lane : lanes) {
     absl::StrAppend(&body, "<text class=\"tick\" text-anchor=\"end\" x=\"",
-                    kLeft - 8, "\" y=\"", y + 11, "\">", Escaped(lane.row),
-                    "</text><line class=\"grid\" x1=\"", kLeft, "\" x2=\"",
-                    kWidth - kRight, "\" y1=\"", y - 4, "\" y2=\"", y - 4,
-                    "\"/>");
+                    kTimelineLeft - 8, "\" y=\"", y + 11, "\">",
+                    Escaped(lane.row), "</text><line class=\"grid\" x1=\"",
+                    kTimelineLeft, "\" x2=\"", kTimelineWidth - kTimelineRight,
+                    "\" y1=\"", y - 4, "\" y2=\"", y - 4, "\"/>");
     for (const auto& level : lane.levels) {
       for (const Span* span : level) body += Drawing(*span, x, y);
       y += kLevel;
@@ -118,7 +118,7 @@ std::string StepTimeline(const TracedStep& step) {
                     Place(x.At(tick * 1e3)), "\" y=\"", y + 10, "\">",
                     Short(tick), " ms</text>");
   }
-  return absl::StrCat("<svg viewBox=\"0 0 ", kWidth, " ", y + 18,
+  return absl::StrCat("<svg viewBox=\"0 0 ", kTimelineWidth, " ", y + 18,
                       "\" role=\"img\" class=\"wide\">", body, "</svg>");
 }
 

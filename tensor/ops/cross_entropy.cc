@@ -41,7 +41,7 @@ TargetsInput InputTargets(const Tensor& targets, int64_t ignore_index) {
   return {targets.raw_data(), targets.dtype(), ignore_index};
 }
 
-Tensor Statistics(const Tensor& logits) {
+Tensor StatisticsOf(const Tensor& logits) {
   return Empty(LeadingSizes(logits.sizes()), StatisticsDType(logits.dtype()));
 }
 
@@ -51,8 +51,8 @@ TensorList CrossEntropyOp::Forward(TensorSpan inputs) const {
   Check(kInfo.name, inputs[0], inputs[1]);
   const Rows logits = ToRows(inputs[0]);
   const Tensor targets = Dense(inputs[1]);
-  Tensor loss = Statistics(inputs[0]);
-  Tensor logsumexp = Statistics(inputs[0]);
+  Tensor loss = StatisticsOf(inputs[0]);
+  Tensor logsumexp = StatisticsOf(inputs[0]);
   CrossEntropyArgs args;
   args.rows = logits.rows;
   args.cols = logits.cols;
@@ -144,8 +144,8 @@ TensorList CrossEntropyPartOp::Forward(TensorSpan inputs) const {
                              .dtype = targets.dtype(),
                              .bound = classes,
                              .ignored = ignore_index});
-  Tensor sum_exp = Statistics(inputs[0]);
-  Tensor picked = Statistics(inputs[0]);
+  Tensor sum_exp = StatisticsOf(inputs[0]);
+  Tensor picked = StatisticsOf(inputs[0]);
   CrossEntropyShardArgs args;
   args.rows = logits.rows;
   args.cols = logits.cols;

@@ -13,7 +13,7 @@
 namespace crosshatch {
 namespace {
 
-Shape WithSize(ShapeView sizes, int dim, int64_t size) {
+Shape SortedSizes(ShapeView sizes, int dim, int64_t size) {
   Shape result(sizes.begin(), sizes.end());
   result[static_cast<size_t>(dim)] = size;
   return result;
@@ -38,7 +38,7 @@ TensorList SortOp::Forward(TensorSpan inputs) const {
   CH_CHECK(count >= 0 && count <= a.size(dim))
       << kInfo.name << " of " << a.Describe() << ": the first " << count
       << " elements of dim " << dim;
-  const Shape sizes = WithSize(a.sizes(), dim, count);
+  const Shape sizes = SortedSizes(a.sizes(), dim, count);
   Tensor values = Empty(sizes, a.dtype());
   Tensor indices = Empty(sizes, kInt64);
   SortArgs args;
