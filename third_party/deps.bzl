@@ -18,8 +18,25 @@ load("//third_party/shims:shims.bzl", "rule_shims")
 load("//third_party/system:abseil.bzl", "system_abseil")
 load("//third_party/system:library.bzl", "system_library")
 
+# What other projects name their Abseil.
+_OTHER_ABSEILS = ["abseil-cpp", "abseil_cpp", "absl", "com_github_abseil_abseil_cpp"]
+
+def _check_one_abseil(existing):
+    if "com_google_absl" in existing:
+        return
+    for name in _OTHER_ABSEILS:
+        if name in existing:
+            fail(("the WORKSPACE has an Abseil named @{0}, and Crosshatch would build with the " +
+                  "system's: two in one program keep two of what Abseil keeps once. Name it " +
+                  "com_google_absl before crosshatch_deps(); other repositories can have it " +
+                  "as @{0} by repo_mapping").format(name))
+
 def crosshatch_deps():
-    """Defines the repositories that Crosshatch builds against."""
+    """Defines the repositories that Crosshatch builds against.
+
+    A WORKSPACE that has an Abseil under another name before is an error.
+    """
+    _check_one_abseil(native.existing_rules())
     rule_shims()
     system_repositories(maybe)
 
