@@ -595,8 +595,8 @@ TEST(ColwiseParallelTest, HooksSeeTheMeshOfThePlan) {
   Adapted one;
   one.AddHook();
   ASSERT_TRUE(one.Materialize({.seed = 5}).ok());
-  const Tensor x = SmallIntegers({1, 2, kWidth}, 1);
-  const Tensor expected = one.Forward(x);
+  const auto input = [] { return SmallIntegers({1, 2, kWidth}, 1); };
+  const Tensor expected = one.Forward(input());
   for (const int ranks : {2, 4}) {
     for (const bool before : {true, false}) {
       for (const bool checkpointed : {false, true}) {
@@ -612,7 +612,7 @@ TEST(ColwiseParallelTest, HooksSeeTheMeshOfThePlan) {
             CH_RETURN_IF_ERROR(nn::Checkpoint(*model.children()[0].second));
           }
           CH_RETURN_IF_ERROR(model.Materialize({.seed = 5}));
-          const Tensor y = model.Forward(x);
+          const Tensor y = model.Forward(input());
           // Each rank has a head's features, which as many ranks copy.
           const int64_t copies = ranks / 2;
           std::vector<float> whole;
