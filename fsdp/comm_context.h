@@ -14,6 +14,7 @@
 namespace crosshatch::fsdp {
 
 /// Names of the side streams, which are also what communicators are made for.
+inline constexpr char kComputeStream[] = "compute";
 inline constexpr char kAllGatherStream[] = "fsdp_all_gather";
 inline constexpr char kReduceScatterStream[] = "fsdp_reduce_scatter";
 inline constexpr char kAllReduceStream[] = "fsdp_all_reduce";

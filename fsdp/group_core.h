@@ -70,6 +70,17 @@ struct GroupCore {
     return stays_on_compute() ? comm->compute() : comm->reduce_scatter();
   }
 
+  /// \name Names of these streams
+  /// A communicator belongs to one stream, so groups on compute have their own.
+  /// @{
+  const char* gather_stream_name() const {
+    return stays_on_compute() ? kComputeStream : kAllGatherStream;
+  }
+  const char* reduce_stream_name() const {
+    return stays_on_compute() ? kComputeStream : kReduceScatterStream;
+  }
+  /// @}
+
   int shard_axis() const { return mesh.ndim() - 1; }
   bool replicated() const { return mesh.ndim() == 2; }
   int64_t shard_elems() const { return plan.shard_elems(shard_rank); }

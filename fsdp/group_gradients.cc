@@ -33,7 +33,7 @@ GroupGradients::~GroupGradients() {
 absl::Status GroupGradients::MakeCommunicators() {
   CH_ASSIGN_OR_RETURN(
       reduce_comm_,
-      core_.mesh.communicator(core_.shard_axis(), kReduceScatterStream));
+      core_.mesh.communicator(core_.shard_axis(), core_.reduce_stream_name()));
   if (core_.replicated()) {
     CH_ASSIGN_OR_RETURN(replicate_comm_,
                         core_.mesh.communicator(0, kAllReduceStream));

@@ -179,7 +179,7 @@ ParamGroup::~ParamGroup() {
 absl::Status ParamGroup::MakeCommunicators() {
   CH_ASSIGN_OR_RETURN(
       all_gather_comm_,
-      core_.mesh.communicator(core_.shard_axis(), kAllGatherStream));
+      core_.mesh.communicator(core_.shard_axis(), core_.gather_stream_name()));
   return gradients_.MakeCommunicators();
 }
 

@@ -156,11 +156,11 @@ struct Formula {
       }
     }
 
-    // The loss over the ranks that split the batch, the norm over all: one
-    // float64 each.
+    // The loss over the ranks that split the batch, one float64. The norm over
+    // all, and whether the replicas of gradients are finite: two.
     const int64_t data = r * F + f;
     add(data_axes, "all_reduce", 1, AllReduced(1, R * F, data) * 8);
-    add(all_axes, "all_reduce", 1, AllReduced(1, R * F * T, data * T + t) * 8);
+    add(all_axes, "all_reduce", 1, AllReduced(2, R * F * T, data * T + t) * 8);
     return counts;
   }
 

@@ -225,7 +225,7 @@ ViewResult FinishView(const Op& op, const Tensor& input,
 // whatever the op or the user's program gave.
 Tensor OwnPart(Tensor&& part, TensorSpan inputs) {
   const bool shared =
-      part.storage().use_count() != 1 &&
+      !(part.IsOnlyHandle() && part.storage().use_count() == 1) &&
       std::any_of(inputs.begin(), inputs.end(), [&](const Tensor& input) {
         return input.defined() &&
                part.storage().get() ==
