@@ -385,8 +385,8 @@ TEST(AsyncSaveTest, WhatAPoisonedRankCopiedIsNotSaved) {
 // The first rank's thread would wait for the other's report for half an hour.
 TEST(AsyncSaveTest, AThreadThatDoesNotStartReports) {
   const auto begin = std::chrono::steady_clock::now();
-  // Which rank gets the one thread is chance. If the second rank gets it and has
-  // ended when the first one starts its own, the save is whole.
+  // Which rank gets the one thread is chance. If the second rank gets it and
+  // has ended when the first one starts its own, the save is whole.
   int whole = 0;
   for (int i = 0; i < 10; ++i) {
     const std::string dir = FreshDir("async_no_thread");
