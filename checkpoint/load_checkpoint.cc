@@ -13,6 +13,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "absl/strings/string_view.h"
 #include "absl/types/span.h"
 #include "crosshatch/base/check.h"
@@ -100,6 +101,8 @@ class Loader {
   absl::Status CheckNames(const nn::StateDict& state, bool allows_missing,
                           bool refuses_extra);
   absl::Status Fits(const IndexedTensor& stored, const TensorSpec& spec) const;
+  /// Whether the ranks that hold the tensor are the world's.
+  absl::Status LiesInWorld(const TensorSpec& spec) const;
   absl::StatusOr<std::vector<Part>> PlanParts(
       const DescribedState& described) const;
   /// Reads the cells of `parts` from the disk.
@@ -183,6 +186,20 @@ absl::Status Loader::Fits(const IndexedTensor& stored,
       could ? "; LoadCheckpointOptions::convert_dtype converts" : ""));
 }
 
+absl::Status Loader::LiesInWorld(const TensorSpec& spec) const {
+  if (!spec.layout.has_value()) return absl::OkStatus();
+  std::vector<int> ranks = comm_.world_ranks();
+  std::sort(ranks.begin(), ranks.end());
+  for (const int rank : spec.layout->mesh().ranks()) {
+    if (std::binary_search(ranks.begin(), ranks.end(), rank)) continue;
+    return absl::InvalidArgumentError(absl::StrCat(
+        dir_, ": \"", spec.name, "\" lies on ", spec.layout->mesh().ToString(),
+        ", whose rank ", rank, " is none of the world that loads it (ranks ",
+        absl::StrJoin(ranks, ", "), ")"));
+  }
+  return absl::OkStatus();
+}
+
 absl::StatusOr<std::vector<Part>> Loader::PlanParts(
     const DescribedState& described) const {
   std::vector<Part> parts;
@@ -191,6 +208,7 @@ absl::StatusOr<std::vector<Part>> Loader::PlanParts(
     const IndexedTensor* stored = index_.Find(spec.name);
     if (stored == nullptr) continue;
     CH_RETURN_IF_ERROR(Fits(*stored, spec));
+    CH_RETURN_IF_ERROR(LiesInWorld(spec));
     if (options_.verify && !stored->hash.has_value()) {
       return absl::FailedPreconditionError(absl::StrCat(
           dir_,

@@ -29,12 +29,14 @@
 #include "crosshatch/checkpoint/new_directory.h"
 #include "crosshatch/checkpoint/offline.h"
 #include "crosshatch/checkpoint/on_ranks.h"
+#include "crosshatch/tensor/dtype.h"
 
 namespace crosshatch::checkpoint {
 namespace {
 
 constexpr char kRemoving[] = ".removing";
 constexpr char kSaving[] = ".saving";
+constexpr char kAside[] = ".aside";
 
 /// The step of a directory's name; nullopt for a name that StepDirectory does
 /// not give.
@@ -46,6 +48,21 @@ std::optional<int64_t> StepOf(const std::string& name) {
     return std::nullopt;
   }
   return step;
+}
+
+/// The step of a name that TakeFreeName gives to what lies beside the step's
+/// directory: "step-000003.saving", "step-000003.saving-2".
+std::optional<int64_t> StepBeside(const std::string& name,
+                                  const std::string& suffix) {
+  const size_t at = name.find(suffix);
+  if (at == std::string::npos) return std::nullopt;
+  absl::string_view number = absl::string_view(name).substr(at + suffix.size());
+  int parsed = 0;
+  if (!number.empty() && !(absl::ConsumePrefix(&number, "-") &&
+                           absl::SimpleAtoi(number, &parsed))) {
+    return std::nullopt;
+  }
+  return StepOf(name.substr(0, at));
 }
 
 /// The names in `root`; none where it does not exist.
@@ -156,6 +173,38 @@ absl::Status Remove(const std::string& root, int64_t step, FileSystem& files) {
   return RemoveNameless(nameless, files);
 }
 
+/// Whether all files of a checkpoint are in `dir`, which a save or a removal
+/// has left.
+/// \error what keeps this from telling
+absl::StatusOr<bool> IsWhole(const std::string& dir, FileSystem& files) {
+  FileInfo info;
+  const std::string index_path = absl::StrCat(dir, "/", kIndexFile);
+  if (const int error = files.Examine(index_path, info); error != 0) {
+    return SystemError(error, "examine", index_path);
+  }
+  if (!info.exists()) return false;
+  CH_ASSIGN_OR_RETURN(const CheckpointIndex index, ReadIndex(dir));
+  std::vector<int64_t> least(index.files.size(), 0);
+  for (const IndexedTensor& tensor : index.tensors) {
+    for (int cell = 0; cell < tensor.num_cells(); ++cell) {
+      least[static_cast<size_t>(tensor.files[static_cast<size_t>(cell)])] +=
+          tensor.CellBox(cell).numel() * SizeOf(tensor.dtype);
+    }
+  }
+  for (size_t i = 0; i < least.size(); ++i) {
+    const std::string file = absl::StrCat(dir, "/", index.files[i]);
+    if (const int error = files.Examine(file, info); error != 0) {
+      return SystemError(error, "examine", file);
+    }
+    if (!info.exists()) return false;
+    if (info.kind == FileInfo::Kind::kFile && info.size < least[i]) {
+      return false;
+    }
+  }
+  CH_RETURN_IF_ERROR(CheckComplete(dir));
+  return true;
+}
+
 /// The directory of the last step before `step` whose checkpoint holds what was
 /// saved; empty if there is none. Reads all of what it tries.
 absl::StatusOr<std::string> LastWholeBefore(const std::string& root,
@@ -207,16 +256,15 @@ absl::StatusOr<std::vector<std::string>> UnfinishedSteps(
     const std::string& root, FileSystem& files) {
   CH_ASSIGN_OR_RETURN(const std::vector<std::string> names,
                       NamesIn(root, files));
-  std::set<std::string> found;
+  std::vector<std::string> found;
   for (const std::string& name : names) {
-    const std::string step = name.substr(0, name.find(kSaving));
-    if (step == name || !StepOf(step).has_value()) continue;
-    CH_ASSIGN_OR_RETURN(
-        const std::vector<std::string> of_step,
-        FindUnfinishedSaves(absl::StrCat(root, "/", step), files));
-    found.insert(of_step.begin(), of_step.end());
+    if (!StepBeside(name, kSaving).has_value()) continue;
+    // The step itself may be a link out of `root`.
+    std::string dir = absl::StrCat(root, "/", name);
+    const absl::StatusOr<bool> is_own = IsOwnDirectory(dir, files);
+    if (is_own.value_or(true)) found.push_back(std::move(dir));
   }
-  return std::vector<std::string>(found.begin(), found.end());
+  return found;
 }
 
 absl::Status CheckRunDirectory(const std::string& root, FileSystem& files) {
@@ -273,13 +321,20 @@ absl::Status CleanRunDirectory(const std::string& root, std::string& report,
     };
     const DirectoryLock lock(dir);
     const absl::StatusOr<bool> is_own = IsOwnDirectory(dir, files);
-    if (is_own.ok() && !*is_own) {
+    if (!is_own.ok()) {
+      stays(absl::StrCat("cannot tell whether it is whole: ",
+                         is_own.status().message()));
+    } else if (!*is_own) {
       stays("it is no directory");
     } else if (lock.error() == EWOULDBLOCK) {
       stays("a save is writing to it");
     } else if (lock.error() != 0) {
       stays("this file system cannot tell whether a save is writing to it");
-    } else if (CheckComplete(dir).ok()) {
+    } else if (const absl::StatusOr<bool> whole = IsWhole(dir, files);
+               !whole.ok()) {
+      stays(absl::StrCat("cannot tell whether it is whole: ",
+                         whole.status().message()));
+    } else if (*whole) {
       stays("it holds a whole checkpoint");
     } else {
       const auto names = OnlyFiles(dir, IsUnfinishedFile, files);
@@ -298,12 +353,24 @@ absl::Status CleanRunDirectory(const std::string& root, std::string& report,
 absl::Status SetAsideLaterSteps(const std::string& root, int64_t step,
                                 FileSystem& files) {
   CH_ASSIGN_OR_RETURN(const std::vector<int64_t> steps, StepsIn(root, files));
+  CH_ASSIGN_OR_RETURN(const std::vector<std::string> names,
+                      NamesIn(root, files));
+  for (const std::string& name : names) {
+    if (steps.empty() || steps.back() <= step) break;
+    if (StepBeside(name, kAside).value_or(step) <= step) continue;
+    return absl::FailedPreconditionError(absl::StrCat(
+        root, "/", name, " was set aside before, and ",
+        StepDirectory(root, steps.back()),
+        " may be of the run that went on since; to set it aside too, first "
+        "move or remove the .aside directories after step ",
+        step));
+  }
   for (const int64_t later : steps) {
     if (later <= step) continue;
     const std::string dir = StepDirectory(root, later);
     std::string aside;
     const int error = TakeFreeName(
-        dir, ".aside",
+        dir, kAside,
         [&](const std::string& name) { return RenameToFree(files, dir, name); },
         aside);
     if (error != 0) return SystemError(error, "rename " + dir + " to", aside);

@@ -69,8 +69,8 @@ absl::Status RemoveOldSteps(const std::string& root, int keep, int64_t newest,
 /// Removes what killed saves and removals of steps have left in `root`
 /// (UnfinishedSteps). A directory stays if a save is writing to it, or if the
 /// file system cannot show that; if all files of a checkpoint are there, which
-/// may be the only copy of a run; and if it holds anything else. No rank is
-/// needed.
+/// may be the only copy of a run, or if that cannot be told; and if it holds
+/// anything else. What lies outside `root` stays. No rank is needed.
 /// \param report gets a line for each directory
 /// \error all that could not be removed; the rest is
 absl::Status CleanRunDirectory(const std::string& root, std::string& report,
@@ -79,6 +79,8 @@ absl::Status CleanRunDirectory(const std::string& root, std::string& report,
 /// Renames the checkpoints of the steps after `step` to "step-N.aside", so that
 /// a run which is taken up again at `step` has their names to itself. No rank
 /// is needed.
+/// \error kFailedPrecondition naming what was set aside before, where later
+///     steps are there again: they may be of the run that was taken up
 absl::Status SetAsideLaterSteps(const std::string& root, int64_t step,
                                 FileSystem& files = FileSystem::Real());
 
@@ -118,7 +120,7 @@ class RunCheckpoints {
   absl::Status Load(nn::Stateful& stateful, int64_t step,
                     const LoadCheckpointOptions& options = {});
   /// Does what SetAsideLaterSteps does, on the first rank; nothing on a dry
-  /// run.
+  /// run. \error as SetAsideLaterSteps
   absl::Status SetAsideAfter(int64_t step);
   /// As SaveCheckpoint, or AsyncCheckpointer::Save; an own one of that step is
   /// replaced. Then removes old ones. Where something else has the step's name

@@ -8,6 +8,7 @@
 #include <fstream>
 #include <optional>
 #include <set>
+#include <sstream>
 #include <string>
 #include <utility>
 #include <vector>
@@ -304,10 +305,12 @@ TEST(RunDirectoryTest, CleanRemovesWhatKilledSavesLeft) {
     fs::create_directories(dir);
     std::ofstream(dir + "/" + DataFileName(0, 1) + ".saving") << "half";
     if (!index.empty()) std::ofstream(dir + "/" + kIndexFile) << index;
-    return fs::canonical(dir).string();
+    return dir;
   };
   const std::string half = left("step-000003.saving", "");
-  const std::string other = left("step-000003.saving-2", "{");
+  std::stringstream whole;
+  whole << std::ifstream(root + "/step-000002/" + kIndexFile).rdbuf();
+  const std::string other = left("step-000003.saving-2", whole.str());
   left("step-000000.removing", "");
   const std::string mine = left("step-000004.saving", "");
   std::ofstream(mine + "/notes") << "mine";
@@ -339,6 +342,91 @@ TEST(RunDirectoryTest, CleanRemovesWhatKilledSavesLeft) {
   EXPECT_TRUE(CleanRunDirectory(root, report).ok());
   EXPECT_FALSE(fs::exists(written)) << report;
   EXPECT_TRUE(fs::exists(root + "/notes.saving"));
+}
+
+// What cannot be read may be whole.
+TEST(RunDirectoryTest, CleanLeavesWhatItCannotTell) {
+  const std::string root = FreshDir("clean_unknown");
+  SaveSteps(root, {1}, {});
+  const std::string dir = root + "/step-000001.saving";
+  fs::rename(StepDirectory(root, 1), dir);
+  const std::string index = dir + "/" + kIndexFile;
+  const std::string data = dir + "/" + DataFileName(0, 1);
+  const auto text_of = [](const std::string& path) {
+    std::stringstream text;
+    text << std::ifstream(path, std::ios::binary).rdbuf();
+    return text.str();
+  };
+  const auto expect_left = [&](FileSystem& files, const std::string& why) {
+    std::string report;
+    const absl::Status status = CleanRunDirectory(root, report, files);
+    EXPECT_TRUE(status.ok()) << status;
+    EXPECT_THAT(report, HasSubstr("left " + dir +
+                                  ": cannot tell whether it is whole: "));
+    EXPECT_THAT(report, HasSubstr(why));
+    EXPECT_TRUE(fs::exists(index) && fs::exists(data)) << why;
+  };
+  const auto with_change = [&](const std::string& path, const std::string& from,
+                               const std::string& to, const std::string& why) {
+    const std::string before = text_of(path);
+    std::string text = before;
+    const size_t at = text.find(from);
+    ASSERT_NE(at, std::string::npos) << from;
+    text.replace(at, from.size(), to);
+    std::ofstream(path, std::ios::binary) << text;
+    expect_left(FileSystem::Real(), why);
+    std::ofstream(path, std::ios::binary) << before;
+  };
+  with_change(index, "\"version\": ", "\"version\": 9", "of version 9");
+  with_change(index, "\"ranks\"", "\"later\": 1, \"ranks\"", "unknown field");
+  with_change(index, "values", "valuEs", "not a valid index");
+  with_change(data, "values", "valuEs", "lacks \"values");
+
+  class FailingFileSystem final : public FileSystem {
+   public:
+    explicit FailingFileSystem(std::string path) : path_(std::move(path)) {}
+    int Examine(const std::string& path, FileInfo& info) override {
+      return path == path_ ? EIO : FileSystem::Examine(path, info);
+    }
+
+   private:
+    const std::string path_;
+  };
+  for (const std::string& path : {dir, index, data}) {
+    FailingFileSystem files(path);
+    expect_left(files, "cannot examine " + path);
+  }
+  // And what a save has not completed goes.
+  fs::resize_file(data, 4);
+  std::string report;
+  EXPECT_TRUE(CleanRunDirectory(root, report).ok());
+  EXPECT_FALSE(fs::exists(dir)) << report;
+}
+
+// The name of a step leads to another disk, or to nothing.
+TEST(RunDirectoryTest, CleanKeepsToItsDirectory) {
+  const std::string root = FreshDir("clean_links");
+  const std::string disk = FreshDir("clean_links_disk");
+  for (const std::string& dir :
+       {disk + "/step-000005", disk + "/step-000005.saving",
+        root + "/step-000005.saving", root + "/step-000009.saving-2"}) {
+    fs::create_directories(dir);
+    std::ofstream(dir + "/" + DataFileName(0, 1)) << "half";
+  }
+  fs::create_directory_symlink(disk + "/step-000005", root + "/step-000005");
+  fs::create_directory_symlink("nowhere", root + "/step-000009");
+  fs::create_directory_symlink(disk + "/step-000005",
+                               root + "/step-000007.saving");
+  std::string report;
+  const absl::Status status = CleanRunDirectory(root, report);
+  EXPECT_TRUE(status.ok()) << status;
+  EXPECT_EQ(report, "removed " + root + "/step-000005.saving\nremoved " + root +
+                        "/step-000009.saving-2\n");
+  EXPECT_FALSE(fs::exists(root + "/step-000005.saving"));
+  EXPECT_FALSE(fs::exists(root + "/step-000009.saving-2"));
+  for (const char* name : {"/step-000005", "/step-000005.saving"}) {
+    EXPECT_TRUE(fs::exists(disk + name + "/" + DataFileName(0, 1))) << name;
+  }
 }
 
 // At each moment of a save another one cleans: the save notices nothing.
@@ -418,10 +506,19 @@ TEST(RunDirectoryTest, LaterStepsAreSetAside) {
   SaveSteps(root, {1, 2, 3}, {});
   ASSERT_TRUE(SetAsideLaterSteps(root, 2).ok());
   EXPECT_THAT(StepsIn(root).value(), ElementsAre(1, 2));
-  SaveSteps(root, {3}, {.keep = 1}, /*resumes=*/true);
+  // A job that is queued again before its first save loses nothing.
+  ASSERT_TRUE(SetAsideLaterSteps(root, 2).ok());
+  SaveSteps(root, {3}, {}, /*resumes=*/true);
+  ASSERT_TRUE(SetAsideLaterSteps(root, 3).ok());
+  const absl::Status again = SetAsideLaterSteps(root, 2);
+  EXPECT_TRUE(absl::IsFailedPrecondition(again));
+  EXPECT_THAT(std::string(again.message()),
+              HasSubstr(root + "/step-000003.aside was set aside before"));
+  EXPECT_THAT(StepsIn(root).value(), ElementsAre(1, 2, 3));
+  fs::rename(root + "/step-000003.aside", root + "/first");
   ASSERT_TRUE(SetAsideLaterSteps(root, 0).ok());
   EXPECT_THAT(StepsIn(root).value(), ::testing::IsEmpty());
-  for (const char* name : {"/step-000003.aside", "/step-000003.aside-2"}) {
+  for (const char* name : {"/first", "/step-000003.aside"}) {
     EXPECT_TRUE(Verify(root + name).ok()) << name;
   }
 }

@@ -2,6 +2,7 @@
 #include "crosshatch/checkpoint/save_plan.h"
 
 #include <algorithm>
+#include <cmath>
 #include <cstddef>
 #include <cstdint>
 #include <map>
@@ -10,6 +11,7 @@
 #include <string>
 #include <tuple>
 #include <utility>
+#include <variant>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -138,6 +140,15 @@ absl::Status Check(const TensorSpec& tensor, const std::vector<int>& indices,
         ", beyond the ", world_size, " ranks of the world"));
   }
   return absl::OkStatus();
+}
+
+/// Whether two ranks hold the same value, which may be NaN.
+bool IsSame(const SmallValue& a, const SmallValue& b) {
+  const auto* const x = std::get_if<double>(&a);
+  const auto* const y = std::get_if<double>(&b);
+  const bool both_nan =
+      x != nullptr && y != nullptr && std::isnan(*x) && std::isnan(*y);
+  return both_nan || a == b;
 }
 
 /// Gives each cell to a rank.
@@ -299,7 +310,7 @@ absl::StatusOr<SavePlan> JoinPlans(absl::Span<const PlanPart> parts,
     }
     for (const auto& [name, value] : part.index.values) {
       const auto& [at, is_new] = plan.index.values.try_emplace(name, value);
-      if (is_new || at->second == value) continue;
+      if (is_new || IsSame(at->second, value)) continue;
       return absl::InvalidArgumentError(
           absl::StrCat("the value \"", name, "\" differs between ranks"));
     }

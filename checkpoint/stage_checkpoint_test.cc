@@ -3,6 +3,7 @@
 // Checkpoints of ranks whose states differ: pipeline stages of uneven ranks and
 // layers save into one, and other stages read it.
 
+#include <cmath>
 #include <cstdint>
 #include <string>
 #include <utility>
@@ -85,6 +86,7 @@ absl::StatusOr<Program> ProgramOf(World& world,
     }
   }
   CH_RETURN_IF_ERROR(program.state.Add("step", int64_t{filled ? 12 : 0}));
+  CH_RETURN_IF_ERROR(program.state.Add("best", std::nan("")));
   return program;
 }
 
@@ -188,6 +190,29 @@ TEST(StageCheckpointTest, ErrorsNameTheEntryOnEveryRank) {
       return absl::OkStatus();
     });
   }
+}
+
+// Rank 1 alone would compare its replica with that of rank 0.
+TEST(StageCheckpointTest, AStageCannotReadWhatLiesBeyondIt) {
+  const std::string dir = Directory("beyond");
+  RunRanks(2, [&](World& world) -> absl::Status {
+    CH_ASSIGN_OR_RETURN(World* const stage, world.Subset({world.rank()}));
+    CH_ASSIGN_OR_RETURN(const DeviceMesh mesh,
+                        InitDeviceMesh(world, {{"all", 2}}));
+    nn::StateDict state;
+    CH_RETURN_IF_ERROR(
+        state.Add("w", DistributeTensor(Ones({3}), mesh,
+                                        Layout::Replicated(mesh.layout(), 1))));
+    CH_RETURN_IF_ERROR(SaveCheckpoint(world, state, dir, {.overwrite = true}));
+    const absl::Status status = LoadCheckpoint(*stage, state, dir);
+    CH_EXPECT_TRUE(absl::IsInvalidArgument(status));
+    CH_EXPECT_THAT(
+        std::string(status.message()),
+        HasSubstr(absl::StrCat(
+            "\"w\" lies on mesh(all=2), whose rank ", 1 - world.rank(),
+            " is none of the world that loads it (ranks ", world.rank(), ")")));
+    return LoadCheckpoint(world, state, dir);
+  });
 }
 
 TEST(StageCheckpointTest, WithoutTheOptionNamesThatDifferAreAnError) {

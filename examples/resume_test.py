@@ -556,6 +556,11 @@ class ResumeTest(unittest.TestCase):
             sorted(os.listdir(checkpoints)),
             ["step-000002", "step-000003", "step-000004", "step-000005",
              "step-000005.aside", "step-000006", "step-000006.aside"])
+        # The same again would give up what this run has computed.
+        run = self.run_program(*flags, "--resume=4", status=1)
+        self.assertIn(f"--resume=4: {checkpoints}/step-000005.aside was set "
+                      "aside before", run.stderr)
+        self.assertTrue(os.path.isdir(checkpoints + "/step-000006"))
         self.run_program(*flags, "--resume")
 
     def test_a_sample_is_the_same_on_every_mesh(self):

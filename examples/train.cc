@@ -240,7 +240,13 @@ absl::StatusOr<bool> Trainer::Resume() {
     report_.Note(
         absl::StrCat("nothing is left to train of --steps=", options_.steps));
   } else if (options_.resume_step.has_value()) {
-    CH_RETURN_IF_ERROR(checkpoints_.SetAsideAfter(step_));
+    const absl::Status aside = checkpoints_.SetAsideAfter(step_);
+    if (absl::IsFailedPrecondition(aside)) {
+      return absl::FailedPreconditionError(
+          absl::StrCat("--resume=", step_, ": ", aside.message(),
+                       "; --resume without a step goes on from the newest"));
+    }
+    CH_RETURN_IF_ERROR(aside);
   }
   return true;
 }

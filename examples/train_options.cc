@@ -117,8 +117,9 @@ ABSL_FLAG(GivenInt, keep, {0},
 ABSL_FLAG(bool, save_async, false, "Write checkpoints while training goes on.");
 ABSL_FLAG(crosshatch::SwitchOrNumber, resume, {},
           "Go on from the newest checkpoint in --checkpoints, on whatever mesh "
-          "it was written; where there is none, begin. --resume=STEP goes on "
-          "from that step, and sets later ones aside as step-N.aside.");
+          "it was written; where there is none, begin. --resume=STEP, for one "
+          "start by hand, takes the number of a step: it goes on from that "
+          "step, and sets later ones aside as step-N.aside.");
 ABSL_FLAG(std::vector<std::string>, may_change, {},
           "What may differ from the run that --resume goes on with, where it "
           "would be refused: data, dtype.");
