@@ -61,7 +61,7 @@ std::vector<Roots::Root>& RootsOf(RankContext& context) {
 void AddRoot(World& world, std::weak_ptr<const void> in_use,
              const MeshLayout& layout) {
   const MeshLayout root = layout.is_root() ? layout : layout.root();
-  if (!root.Contains(world.rank())) return;
+  if (!root.Contains(world.world_rank())) return;
   RootsOf(world.context()).push_back({std::move(in_use), &world, root});
 }
 

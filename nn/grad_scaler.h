@@ -44,7 +44,9 @@ struct GradScalerState {
 /// All ranks call the same, in the same order, and come to the same scale and
 /// the same steps: whether a gradient overflowed is reduced over all ranks of
 /// the root meshes in use (InitDeviceMesh), whatever their optimizers hold:
-/// shards, plain or frozen parameters, or none, as on a pipeline stage.
+/// shards, plain or frozen parameters, or none, as on a pipeline stage. Ranks
+/// step together if they share a root mesh. Stages that World::Subset alone
+/// made share none: make a mesh of all ranks of the job for these, and keep it.
 /// \threadsafety the rank's thread only.
 class GradScaler final : public Stateful {
  public:

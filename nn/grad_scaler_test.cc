@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "crosshatch/nn/grad_scaler.h"
 
+#include <algorithm>
+#include <cmath>
 #include <limits>
 #include <memory>
 #include <string>
@@ -241,6 +243,36 @@ TEST(GradScalerTest, IsAState) {
   *bad.Find("scale") = std::numeric_limits<double>::quiet_NaN();
   EXPECT_TRUE(absl::IsInvalidArgument(resumed.Restore(bad)));
   EXPECT_EQ(resumed.scale(), 16);
+}
+
+// Ranks of a world of their own have other numbers in it than in the job.
+TEST(GradScalerTest, RanksOfASubsetStepTogether) {
+  for (const std::vector<int>& ranks :
+       {std::vector<int>{1, 2}, std::vector<int>{2, 3}}) {
+    RunRanks(ranks[1] + 1, [&](World& world) -> absl::Status {
+      const auto at = std::find(ranks.begin(), ranks.end(), world.rank());
+      if (at == ranks.end()) return absl::OkStatus();
+      CH_ASSIGN_OR_RETURN(World* const stage, world.Subset(ranks));
+      CH_ASSIGN_OR_RETURN(const DeviceMesh mesh,
+                          InitDeviceMesh(*stage, {{"fsdp", 2}}));
+      const auto shard = [&](float value) {
+        return MakeDTensor(Values({value}), mesh,
+                           Layout::Replicated(mesh.layout(), 1).WithShard(0, 0),
+                           {2});
+      };
+      const auto p = Ready("p", shard(1));
+      AdamW optimizer({p.get()}, {});
+      GradScaler scaler;
+      for (const int bad_rank : {ranks[0], ranks[1], -1}) {
+        p->set_grad(shard(world.rank() == bad_rank ? std::nanf("") : 1.0f));
+        CH_ASSIGN_OR_RETURN(const bool stepped, scaler.Step(optimizer));
+        CH_EXPECT_EQ(stepped, bad_rank < 0) << world.rank();
+        CH_RETURN_IF_ERROR(scaler.Update());
+      }
+      CH_EXPECT_EQ(scaler.scale(), 65536 / 4);
+      return absl::OkStatus();
+    });
+  }
 }
 
 }  // namespace
