@@ -34,8 +34,11 @@ absl::Status NotFinite(const std::vector<LocalGrad>& grads,
   for (const LocalGrad& grad : grads) {
     for (double value : grad.local.ToVector<double>()) {
       if (std::isfinite(value)) continue;
-      return absl::InvalidArgumentError(absl::StrCat(
-          start, ": that of ", grad.parameter->name(), " holds ", value));
+      return absl::InvalidArgumentError(
+          absl::StrCat(start, ": that of ",
+                       grad.parameter->name().empty() ? "an unnamed parameter"
+                                                      : grad.parameter->name(),
+                       " holds ", value));
     }
   }
   return absl::InvalidArgumentError(
@@ -256,11 +259,15 @@ absl::StatusOr<double> NormOf(const LocalGrads& local, double norm_type) {
                    "not finite"));
 }
 
-absl::StatusOr<double> NormOver(const LocalGrads& local, double norm_type,
+// An error of this rank goes to all ranks of `over`, which wait for it.
+absl::StatusOr<double> NormOver(const absl::StatusOr<LocalGrads>& local,
+                                double norm_type,
                                 const std::optional<DeviceMesh>& over) {
-  CH_ASSIGN_OR_RETURN(const double norm, NormOf(local, norm_type));
+  const absl::StatusOr<double> norm =
+      local.ok() ? NormOf(*local, norm_type) : local.status();
   if (!over.has_value()) return norm;
-  return JoinNorms(*over, local.meshes, norm, norm_type);
+  if (!local.ok()) return JoinNorms(*over, {}, norm, norm_type);
+  return JoinNorms(*over, local->meshes, norm, norm_type);
 }
 
 // As torch.nn.utils.clip_grad_norm_ has it.
@@ -294,9 +301,7 @@ absl::StatusOr<double> GradNorm(absl::Span<Parameter* const> parameters,
   CH_RETURN_IF_ERROR(RankContext::Current().status());
   CH_RETURN_IF_ERROR(CheckNormType(norm_type));
   const NoGrad no_grad;
-  CH_ASSIGN_OR_RETURN(const LocalGrads local,
-                      CollectLocalGrads(parameters, "measure"));
-  return NormOver(local, norm_type, over);
+  return NormOver(CollectLocalGrads(parameters, "measure"), norm_type, over);
 }
 
 absl::StatusOr<float> ClipGradNorm(absl::Span<Parameter* const> parameters,
@@ -306,18 +311,18 @@ absl::StatusOr<float> ClipGradNorm(absl::Span<Parameter* const> parameters,
   CH_RETURN_IF_ERROR(CheckMaxNorm(max_norm));
   CH_RETURN_IF_ERROR(CheckNormType(options.norm_type));
   const NoGrad no_grad;
-  CH_ASSIGN_OR_RETURN(const LocalGrads local,
-                      CollectLocalGrads(parameters, "clip"));
+  const absl::StatusOr<LocalGrads> local =
+      CollectLocalGrads(parameters, "clip");
   CH_ASSIGN_OR_RETURN(const double norm,
                       NormOver(local, options.norm_type, options.over));
   if (!std::isfinite(norm)) {
     if (options.error_if_nonfinite) {
-      return NotFinite(local.grads,
+      return NotFinite(local->grads,
                        absl::StrCat("the norm of the gradients is ", norm));
     }
     return static_cast<float>(norm);
   }
-  ScaleTo(max_norm, norm, local.grads);
+  ScaleTo(max_norm, norm, local->grads);
   return static_cast<float>(norm);
 }
 

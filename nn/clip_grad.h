@@ -57,7 +57,10 @@ struct ClipGradNormOptions {
 ///     ranks have on the same meshes counts once, a rank whose parameters are
 ///     plain counts by itself. A set of ranks that share meshes is a world of
 ///     its own (World::Subset), whose parameters the other ranks need not know.
-///     kFailedPrecondition on all ranks if two such sets meet and differ.
+///     kFailedPrecondition on all ranks if two such sets meet and differ, or if
+///     ranks of one set have other norms: parameters that stages share on a
+///     mesh of all ranks do not combine with those of a stage. An error of one
+///     rank is one of all ranks.
 absl::StatusOr<double> GradNorm(
     absl::Span<Parameter* const> parameters, double norm_type = 2.0,
     const std::optional<DeviceMesh>& over = std::nullopt);

@@ -13,6 +13,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/strings/match.h"
 #include "crosshatch/base/status_macros.h"
 #include "crosshatch/dtensor/dtensor.h"
 #include "crosshatch/mesh/device_mesh.h"
@@ -165,6 +166,64 @@ TEST(ClipGradStages, SetsOfRanksThatMeetAndDifferAreAnErrorThatNamesThem) {
     CH_EXPECT_THAT(std::string(status.message()),
                    HasSubstr("rank 0 has parameters on ranks 0,1, and rank 2 "
                              "on ranks 1,2"));
+    return absl::OkStatus();
+  });
+}
+
+std::unique_ptr<Parameter> OnMeshWhole(const DeviceMesh& mesh,
+                                       const std::vector<double>& grad) {
+  const auto size = static_cast<int64_t>(grad.size());
+  const Layout whole = Layout::Replicated(mesh.layout(), 1);
+  auto parameter =
+      std::make_unique<Parameter>(Shape{size}, kFloat64, Initializer{});
+  parameter->set_data(FromLocal(Zeros({size}, kFloat64), mesh, whole, whole));
+  parameter->set_grad(
+      FromLocal(FromValues<double>({size}, grad), mesh, whole, whole));
+  return parameter;
+}
+
+TEST(ClipGradStages, ParametersOfAllStagesBesideThoseOfOneAreAnError) {
+  RunRanks(2, [](World& world) -> absl::Status {
+    CH_ASSIGN_OR_RETURN(const DeviceMesh all,
+                        InitDeviceMesh(world, {{"all", 2}}));
+    CH_ASSIGN_OR_RETURN(World* const stage, world.Subset({world.rank()}));
+    CH_ASSIGN_OR_RETURN(const DeviceMesh own,
+                        InitDeviceMesh(*stage, {{"fsdp", 1}}));
+    const auto shared = OnMeshWhole(all, {1});
+    const auto mine = OnMeshWhole(own, {world.rank() == 0 ? 2.0 : 100.0});
+    const absl::Status status =
+        GradNorm(std::vector{shared.get(), mine.get()}, 2, all).status();
+    CH_EXPECT_TRUE(absl::IsFailedPrecondition(status)) << status;
+    CH_EXPECT_THAT(std::string(status.message()),
+                   HasSubstr("ranks 0 and 1 both have parameters on ranks"));
+    return absl::OkStatus();
+  });
+}
+
+TEST(ClipGradStages, AnErrorOfOneStageIsOneOfAll) {
+  RunRanks(4, [](World& world) -> absl::Status {
+    CH_ASSIGN_OR_RETURN(const DeviceMesh all,
+                        InitDeviceMesh(world, {{"all", 4}}));
+    CH_ASSIGN_OR_RETURN(
+        World* const stage,
+        world.Subset(world.rank() < 2 ? std::vector<int>{0, 1}
+                                      : std::vector<int>{2, 3}));
+    CH_ASSIGN_OR_RETURN(const DeviceMesh mesh,
+                        InitDeviceMesh(*stage, {{"fsdp", 2}}));
+    const auto p = OnMeshWhole(mesh, {world.rank() == 1 ? std::nan("") : 1, 2});
+    // The second time no rank waits for one that has left.
+    for (int i = 0; i < 2; ++i) {
+      const absl::Status status =
+          GradNorm(std::vector{p.get()}, 2, all).status();
+      CH_EXPECT_TRUE(absl::IsInvalidArgument(status)) << status;
+      CH_EXPECT_THAT(std::string(status.message()),
+                     HasSubstr("ranks differ in a gradient"));
+      CH_EXPECT_THAT(std::string(status.message()),
+                     HasSubstr(world.rank() == 1 ? "an unnamed parameter holds"
+                                                 : "another rank holds"));
+      CH_EXPECT_EQ(absl::StrContains(status.message(), "on rank 0: "),
+                   world.rank() >= 2);
+    }
     return absl::OkStatus();
   });
 }

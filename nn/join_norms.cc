@@ -9,7 +9,6 @@
 #include <map>
 #include <set>
 #include <string>
-#include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -23,10 +22,42 @@
 #include "crosshatch/mesh/mesh_communicator.h"
 
 namespace crosshatch::nn {
+namespace {
+
+// What a rank tells the others.
+struct Said {
+  std::string ranks;
+  double norm = 0;
+  absl::Status status;
+};
+
+Said Parse(const std::string& text) {
+  const std::vector<std::string> parts =
+      absl::StrSplit(text, absl::MaxSplits(';', 3));
+  CH_CHECK_EQ(parts.size(), 4u) << text;
+  uint64_t bits = 0;
+  int code = 0;
+  CH_CHECK(absl::SimpleAtoi(parts[1], &bits) &&
+           absl::SimpleAtoi(parts[2], &code))
+      << text;
+  return {parts[0], std::bit_cast<double>(bits),
+          absl::Status(static_cast<absl::StatusCode>(code), parts[3])};
+}
+
+// Whether two ranks have a norm of the same gradients: as far as processors of
+// two kinds differ, as GradNorm has it.
+bool AreOfCopies(double a, double b) {
+  return a == b || (std::isnan(a) && std::isnan(b)) ||
+         (std::isfinite(a) && std::isfinite(b) &&
+          std::abs(a - b) <= 1e-9 * std::max(a, b));
+}
+
+}  // namespace
 
 absl::StatusOr<double> JoinNorms(const DeviceMesh& over,
                                  absl::Span<const DeviceMesh> meshes,
-                                 double norm, double norm_type) {
+                                 const absl::StatusOr<double>& norm,
+                                 double norm_type) {
   CH_ASSIGN_OR_RETURN(Communicator * comm, MeshCommunicator(over));
   std::set<int> here;
   for (const DeviceMesh& mesh : meshes) {
@@ -34,21 +65,43 @@ absl::StatusOr<double> JoinNorms(const DeviceMesh& over,
     here.insert(root.layout().ranks().begin(), root.layout().ranks().end());
   }
   if (here.empty()) here.insert(over.world().world_rank());
-  CH_ASSIGN_OR_RETURN(
-      const std::vector<std::string> texts,
-      comm->Exchange(absl::StrCat(absl::StrJoin(here, ","), ";",
-                                  std::bit_cast<uint64_t>(norm)),
-                     "norms of gradients on different meshes"));
-  // By rank, the first rank of `over` that counts it.
+  // A rank without a norm takes part too, so that no other waits for it.
+  const absl::StatusOr<std::vector<std::string>> texts = comm->Exchange(
+      absl::StrCat(absl::StrJoin(here, ","), ";",
+                   std::bit_cast<uint64_t>(norm.value_or(0)), ";",
+                   norm.status().raw_code(), ";", norm.status().message()),
+      "norms of gradients on different meshes");
+  CH_RETURN_IF_ERROR(norm.status());
+  CH_RETURN_IF_ERROR(texts.status());
+  std::vector<Said> all;
+  for (const std::string& text : *texts) {
+    all.push_back(Parse(text));
+    if (all.back().status.ok()) continue;
+    return absl::Status(
+        all.back().status.code(),
+        absl::StrCat("on rank ", comm->world_ranks()[all.size() - 1], ": ",
+                     all.back().status.message()));
+  }
+  // The first rank of `over` with these ranks, and its norm.
   std::map<std::string, int> first_of;
+  std::map<std::string, double> norm_of;
   std::map<std::string, std::string> counted_in;
   double joined = 0;
-  for (size_t i = 0; i < texts.size(); ++i) {
-    const std::pair<std::string, std::string> parts =
-        absl::StrSplit(texts[i], absl::MaxSplits(';', 1));
-    const auto& [ranks, text] = parts;
+  for (size_t i = 0; i < all.size(); ++i) {
+    const std::string& ranks = all[i].ranks;
+    const double value = all[i].norm;
     const int by = comm->world_ranks()[i];
-    if (!first_of.try_emplace(ranks, by).second) continue;
+    if (!first_of.try_emplace(ranks, by).second) {
+      if (AreOfCopies(norm_of[ranks], value)) continue;
+      return absl::FailedPreconditionError(absl::StrCat(
+          "the norm of gradients on different meshes: ranks ", first_of[ranks],
+          " and ", by, " both have parameters on ranks ", ranks,
+          ", with norms of ", norm_of[ranks], " and ", value,
+          ": parameters that stages share on a mesh of all ranks do not "
+          "combine with those of a stage; give the stages' parameters on "
+          "slices of that mesh, without `over`"));
+    }
+    norm_of[ranks] = value;
     for (const absl::string_view rank : absl::StrSplit(ranks, ',')) {
       const auto& [at, is_new] =
           counted_in.try_emplace(std::string(rank), ranks);
@@ -60,9 +113,6 @@ absl::StatusOr<double> JoinNorms(const DeviceMesh& over,
           ": each rank belongs to one set; give the ranks of a stage a world "
           "of their own (World::Subset)"));
     }
-    uint64_t bits = 0;
-    CH_CHECK(absl::SimpleAtoi(text, &bits)) << text;
-    const auto value = std::bit_cast<double>(bits);
     if (std::isnan(joined) || std::isnan(value)) {
       joined = joined + value;
     } else if (std::isinf(norm_type)) {

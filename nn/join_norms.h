@@ -13,12 +13,16 @@ namespace crosshatch::nn {
 /// whose parameters are on the same meshes the norm counts once. Called by all
 /// ranks of `over`, which wait for each other.
 /// \param meshes of this rank's parameters; with none, they are its own alone.
-/// \param norm over those meshes, the same on all of their ranks.
-/// \error kFailedPrecondition naming two ranks whose sets of ranks meet and
-///     differ; what went wrong between the ranks.
+/// \param norm over those meshes, the same on all of their ranks, or why there
+///     is none.
+/// \error the rank's own error in place of its norm, or else that of the first
+///     rank that has one, naming the rank; kFailedPrecondition naming two ranks
+///     whose sets of ranks meet and differ, or whose norms differ over the same
+///     ranks; what went wrong between the ranks.
 absl::StatusOr<double> JoinNorms(const DeviceMesh& over,
                                  absl::Span<const DeviceMesh> meshes,
-                                 double norm, double norm_type);
+                                 const absl::StatusOr<double>& norm,
+                                 double norm_type);
 
 }  // namespace crosshatch::nn
 
