@@ -271,11 +271,17 @@ Tensor CrossEntropyLoss(const Tensor& logits, const Tensor& targets,
 
 Tensor MeanOverBatch(const Tensor& sum, const Tensor& count,
                      const DeviceMesh& batch) {
-  CH_CHECK(sum.numel() == 1 && count.numel() == 1 && !count.requires_grad())
-      << "MeanOverBatch takes a sum of one element and its count, a constant, "
-      << "not " << sum.Describe() << " and " << count.Describe();
-  return Div(Mul(sum, static_cast<double>(batch.size())),
-             SumOver(count, batch));
+  CH_CHECK(sum.numel() == 1 && IsFloatingPoint(sum.dtype()) &&
+           count.numel() == 1 && !count.requires_grad())
+      << "MeanOverBatch takes a floating-point sum of one element and its "
+      << "count, a constant, not " << sum.Describe() << " and "
+      << count.Describe();
+  const DType dtype =
+      count.dtype() == kFloat64 ? kFloat64 : StatisticsDType(sum.dtype());
+  const Tensor mean =
+      Div(Mul(ToDType(sum, dtype), static_cast<double>(batch.size())),
+          SumOver(ToDType(count, dtype), batch));
+  return ToDType(mean, sum.dtype());
 }
 
 Tensor MeanOverBatch(const Tensor& sum, double count, const DeviceMesh& batch) {

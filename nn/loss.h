@@ -64,8 +64,11 @@ Tensor CrossEntropyLoss(const Tensor& logits, const Tensor& targets,
 ///
 /// Called by all ranks of `batch`, also by those without rows. A communication
 /// error poisons the rank.
-/// \param sum of the losses of this rank's rows or targets, one element.
-/// \param count what the mean is over: rows, targets or their weights.
+/// It is computed in float32, or in float64 if `sum` or `count` is of that.
+/// \param sum of the losses of this rank's rows or targets, one element, of any
+///     floating-point dtype.
+/// \param count what the mean is over: rows, targets or their weights, of any
+///     dtype that is the same on all ranks.
 /// \returns sum * ranks / (the sum of the counts), of the dtype of `sum`.
 Tensor MeanOverBatch(const Tensor& sum, const Tensor& count,
                      const DeviceMesh& batch);

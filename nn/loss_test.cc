@@ -447,5 +447,32 @@ TEST(CrossEntropyLossDeathTest, NamesWhatDoesNotFit) {
                "class probabilities are a constant of the logits' sizes");
 }
 
+TEST(MeanOverBatchTest, TakesSumsAndCountsOfEachType) {
+  OnMesh({{"data", 2}}, [](const DeviceMesh& mesh) -> absl::Status {
+    // The mean is (40000 + 40000) / (1 + 3); in float16 40000 * 2 is infinite.
+    const int64_t rank = mesh.world().rank();
+    const int64_t rows = 1 + 2 * rank;
+    for (const DType dtype : {kBFloat16, kFloat16, kFloat32, kFloat64}) {
+      const auto check = [&](const auto& count) {
+        const Tensor sum = Full({}, 40000, dtype).set_requires_grad(true);
+        const Tensor mean = MeanOverBatch(sum, count, mesh);
+        CH_EXPECT_EQ(mean.dtype(), dtype);
+        const double expected = sum.ToVector<double>()[0] / 2;
+        CH_EXPECT_EQ(mean.ToVector<double>()[0], expected);
+        CH_RETURN_IF_ERROR(Backward(mean));
+        CH_EXPECT_EQ(sum.grad().dtype(), dtype);
+        CH_EXPECT_EQ(sum.grad().ToVector<double>()[0], 0.5);
+        return absl::OkStatus();
+      };
+      CH_RETURN_IF_ERROR(check(static_cast<double>(rows)));
+      for (const DType of_count : {kFloat32, kFloat64, kInt64}) {
+        CH_RETURN_IF_ERROR(
+            check(Full({}, static_cast<double>(rows), of_count)));
+      }
+    }
+    return absl::OkStatus();
+  });
+}
+
 }  // namespace
 }  // namespace crosshatch::nn
