@@ -26,7 +26,7 @@ struct SummonOptions {
   /// At the end each rank takes its shards from what it holds of the full
   /// parameters (and gradients). Ranks that change them change them alike.
   bool writeback = true;
-  /// Ranks other than the first of the mesh's World keep no memory of them. Not
+  /// Ranks other than the first of a parameter's mesh keep no memory of it. Not
   /// with writeback.
   bool rank0_only = false;
   /// In host memory.

@@ -255,5 +255,22 @@ TEST(SummonFullParametersTest, StopsAForwardWithin) {
   EXPECT_DEATH(run(), HasSubstr("runs while its full parameters are summoned"));
 }
 
+// The mesh of a stage, without rank 0 of the world that made it.
+TEST(SummonFullParametersTest, TheFirstRankOfTheMeshKeepsThem) {
+  RunRanks(3, [](World& world) -> absl::Status {
+    CH_ASSIGN_OR_RETURN(const DeviceMesh mesh,
+                        InitDeviceMesh(world, {{"fsdp", 2}}, {1, 2}));
+    if (!mesh.coordinate().has_value()) return absl::OkStatus();
+    TestModel model(1, 5, 7, 3);
+    model.FillWithIntegers();
+    CH_RETURN_IF_ERROR(FullyShard(model, mesh));
+    CH_ASSIGN_OR_RETURN(const auto scope,
+                        SummonFullParameters::Begin(
+                            model, {.writeback = false, .rank0_only = true}));
+    CH_EXPECT_EQ(scope->entries()[0].full.defined(), world.rank() == 1);
+    return absl::OkStatus();
+  });
+}
+
 }  // namespace
 }  // namespace crosshatch::fsdp

@@ -256,8 +256,9 @@ std::string Shaped(const Tensor& tensor) {
   return absl::StrCat(Name(tensor.dtype()), ToString(tensor.sizes()));
 }
 
-absl::Status CheckFits(const std::string& name, const Tensor& to,
-                       const Tensor& from, const RestoreFullOptions& options) {
+absl::Status CheckFits(const World& world, const std::string& name,
+                       const Tensor& to, const Tensor& from,
+                       const RestoreFullOptions& options) {
   const auto refused = [&](const std::string& why) {
     return absl::InvalidArgumentError(
         absl::StrCat("\"", name, "\" is ", Shaped(to), ", and ", Shaped(from),
@@ -269,8 +270,8 @@ absl::Status CheckFits(const std::string& name, const Tensor& to,
     return refused("the dtypes differ (RestoreFullOptions::convert_dtypes)");
   }
   if (options.from == StateHolder::kFirstRank && to.is_distributed() &&
-      !IsOn(MeshOf(to), FirstRankOf(MeshOf(to).world()))) {
-    return refused(absl::StrCat("rank ", FirstRankOf(MeshOf(to).world()),
+      !IsOn(MeshOf(to), FirstRankOf(world))) {
+    return refused(absl::StrCat("rank ", FirstRankOf(world),
                                 ", which has it, is not on the mesh"));
   }
   return absl::OkStatus();
@@ -300,7 +301,7 @@ absl::Status Fill(World& world, Communicator& comm, const Tensor& to,
 
 /// Replaces the small values of `state`, and compares the tensors, with those
 /// of `saved`.
-absl::Status TakeValues(const StateDict& saved,
+absl::Status TakeValues(const World& world, const StateDict& saved,
                         const RestoreFullOptions& options, StateDict& state) {
   for (const auto& [name, value] : state.entries()) {
     StateValue& to = *state.Find(name);
@@ -311,7 +312,7 @@ absl::Status TakeValues(const StateDict& saved,
     }
     if (const auto* tensor = std::get_if<Tensor>(&to)) {
       CH_RETURN_IF_ERROR(
-          CheckFits(name, *tensor, std::get<Tensor>(from), options));
+          CheckFits(world, name, *tensor, std::get<Tensor>(from), options));
     } else {
       to = from;
     }
@@ -420,7 +421,7 @@ absl::Status RestoreFullState(World& world, Stateful& target,
   }
   absl::StatusOr<StateDict> state = target.StateToFill(NamesOf(source));
   absl::Status status = state.status();
-  if (status.ok()) status = TakeValues(source, options, *state);
+  if (status.ok()) status = TakeValues(world, source, options, *state);
   CH_RETURN_IF_ERROR(AgreeOn(*comm, status, "full state: begin"));
   const NoGrad no_grad;
   for (const auto& [name, value] : state->entries()) {

@@ -19,7 +19,7 @@
 namespace crosshatch::nn {
 
 enum class StateHolder : uint8_t {
-  kFirstRank,  ///< Rank 0 of the world; the others hold no whole tensor.
+  kFirstRank,  ///< Of the world; the others hold no whole tensor.
   kEveryRank,
 };
 
@@ -54,7 +54,8 @@ absl::Status CheckCopies(Communicator& comm, const std::string& what,
                          const StateDict& state);
 
 struct RestoreFullOptions {
-  /// kFirstRank: `saved` is read on rank 0 alone, and sent from there.
+  /// kFirstRank: `saved` is read on the first rank of the world alone, and sent
+  /// from there.
   StateHolder from = StateHolder::kEveryRank;
   /// Tensors of another dtype are converted; else they are an error.
   bool convert_dtypes = false;
@@ -64,8 +65,9 @@ struct RestoreFullOptions {
 /// all ranks of `world`.
 /// \error on every rank alike, naming the entry: as Stateful; kInvalidArgument
 ///     for another shape, kind or dtype, for a tensor that is distributed, and,
-///     with kFirstRank, for one that goes to a mesh without rank 0; a failed
-///     collective. All is compared before the first tensor is filled.
+///     with kFirstRank, for one that goes to a mesh without the first rank of
+///     the world; a failed collective. All is compared before the first tensor
+///     is filled.
 absl::Status RestoreFullState(World& world, Stateful& target,
                               const StateDict& saved,
                               const RestoreFullOptions& options = {});

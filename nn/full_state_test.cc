@@ -316,5 +316,29 @@ TEST(FullStateTest, ConvertsWhereItIsTold) {
   });
 }
 
+// A stage's mesh may be one of the job's world, of which rank 0 is not on it.
+TEST(FullStateTest, RestoresAStageFromItsFirstRank) {
+  OnMesh({3}, [](const DeviceMesh& all) -> absl::Status {
+    CH_ASSIGN_OR_RETURN(const DeviceMesh mesh,
+                        InitDeviceMesh(all.world(), {{"fsdp", 2}}, {1, 2}));
+    if (!mesh.coordinate().has_value()) return absl::OkStatus();
+    CH_ASSIGN_OR_RETURN(World* const stage, all.world().Subset({1, 2}));
+    Linear linear(2, 3);
+    linear.weight()->set_data(
+        DistributeTensor(linear.weight()->data(), mesh,
+                         Layout::Replicated(mesh.layout(), 2).WithShard(0, 0)));
+    ModuleState target(linear);
+    StateDict saved;
+    if (stage->rank() == 0) {
+      CH_RETURN_IF_ERROR(saved.Add("weight", Full({3, 2}, 0.5)));
+    }
+    CH_RETURN_IF_ERROR(RestoreFullState(*stage, target, saved,
+                                        {.from = StateHolder::kFirstRank}));
+    CH_EXPECT_EQ(FullTensor(linear.weight()->data()).ToVector<float>(),
+                 std::vector<float>(6, 0.5f));
+    return absl::OkStatus();
+  });
+}
+
 }  // namespace
 }  // namespace crosshatch::nn
