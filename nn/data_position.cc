@@ -22,11 +22,18 @@ DataPosition::DataPosition(int64_t size) : size_(size) {
 }
 
 std::vector<int64_t> DataPosition::Next(const DeviceMesh& data, int64_t rows) {
+  std::vector<int64_t> read = NextIndices(data, rows);
+  for (int64_t& row : read) row %= size_;
+  return read;
+}
+
+std::vector<int64_t> DataPosition::NextIndices(const DeviceMesh& data,
+                                               int64_t rows) {
   const Interval mine = RowsOf(data, rows);
   std::vector<int64_t> read;
   read.reserve(static_cast<size_t>(mine.size()));
   for (int64_t i = mine.begin; i < mine.end; ++i) {
-    read.push_back((row_ + i) % size_);
+    read.push_back(epoch_ * size_ + row_ + i);
   }
   epoch_ += (row_ + rows) / size_;
   row_ = (row_ + rows) % size_;

@@ -39,6 +39,16 @@ class DataPosition final : public Stateful {
   /// \param data the data-parallel mesh, over which the batch is split.
   std::vector<int64_t> Next(const DeviceMesh& data, int64_t rows);
 
+  /// Moves as Next does and returns each row as epoch * size() + row. A batch
+  /// may cross the end of the data, so its rows may be of two epochs. For
+  /// another order in each epoch:
+  ///
+  ///     for (const int64_t index : position.NextIndices(data, /*rows=*/10)) {
+  ///       const int64_t epoch = index / position.size();
+  ///       const int64_t row = Permuted(seed, epoch, index % position.size());
+  ///     }
+  std::vector<int64_t> NextIndices(const DeviceMesh& data, int64_t rows);
+
   int64_t size() const { return size_; }
   /// The row of the data set that the next batch begins with.
   int64_t row() const { return row_; }

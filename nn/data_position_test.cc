@@ -2,6 +2,8 @@
 #include "crosshatch/nn/data_position.h"
 
 #include <cstdint>
+#include <map>
+#include <set>
 #include <string>
 #include <utility>
 #include <vector>
@@ -95,6 +97,41 @@ TEST(DataPosition, RefusesAPositionInAnotherDataSet) {
   }
   EXPECT_TRUE(absl::IsDataLoss(position.Restore(beyond)));
   EXPECT_EQ(position.row(), 0);
+}
+
+// The order of an epoch: turned by a few rows, other ones in each epoch.
+int64_t Turned(int64_t index) {
+  return (index % kSize + 4 * (index / kSize)) % kSize;
+}
+
+TEST(DataPosition, APermutedReaderReadsEachRowOnceAnEpoch) {
+  OnMesh({{"data", 3}}, [](const DeviceMesh& data) -> absl::Status {
+    DataPosition position(kSize);
+    CH_ASSIGN_OR_RETURN(Communicator * comm, MeshCommunicator(data));
+    std::vector<std::string> texts;
+    std::map<int64_t, std::multiset<int64_t>> read;
+    // Two epochs; the second batch crosses the border.
+    for (const int64_t rows : {7, 7, 8}) {
+      CH_ASSIGN_OR_RETURN(
+          texts,
+          comm->Exchange(absl::StrJoin(position.NextIndices(data, rows), ","),
+                         "indices"));
+      for (const std::string& text : texts) {
+        for (const absl::string_view number :
+             absl::StrSplit(text, ',', absl::SkipEmpty())) {
+          int64_t index = 0;
+          CH_EXPECT_TRUE(absl::SimpleAtoi(number, &index));
+          read[index / kSize].insert(Turned(index));
+        }
+      }
+    }
+    std::multiset<int64_t> each;
+    for (int64_t row = 0; row < kSize; ++row) each.insert(row);
+    CH_EXPECT_EQ(read.size(), 2u);
+    CH_EXPECT_EQ(read[0], each);
+    CH_EXPECT_EQ(read[1], each);
+    return absl::OkStatus();
+  });
 }
 
 }  // namespace
