@@ -20,10 +20,10 @@ namespace {
 Tensor WholeOf(const Tensor& t, const SummonOptions& options) {
   Tensor full = FullTensor(t).Detach();
   const bool shared = full.storage() == LocalTensor(t).storage();
-  const bool is_first =
-      t.is_distributed()
-          ? MeshOf(t).layout().ranks()[0] == RankContext::Current().world_rank()
-          : RankContext::Current().world_rank() == 0;
+  const bool is_first = t.is_distributed()
+                            ? MeshOf(t).root().layout().ranks()[0] ==
+                                  RankContext::Current().world_rank()
+                            : RankContext::Current().world_rank() == 0;
   if (options.rank0_only && !is_first) return {};
   if (options.offload_to_cpu) {
     const HostMemoryScope host;

@@ -26,8 +26,8 @@ struct SummonOptions {
   /// At the end each rank takes its shards from what it holds of the full
   /// parameters (and gradients). Ranks that change them change them alike.
   bool writeback = true;
-  /// Ranks other than the first of a parameter's mesh keep no memory of it. Not
-  /// with writeback.
+  /// Ranks other than the first of a parameter's root mesh keep no memory of
+  /// it. Not with writeback.
   bool rank0_only = false;
   /// In host memory.
   bool offload_to_cpu = false;
