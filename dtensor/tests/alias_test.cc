@@ -8,10 +8,12 @@
 #include <vector>
 
 #include "crosshatch/dtensor/dtensor.h"
+#include "crosshatch/dtensor/factor_rule.h"
 #include "crosshatch/dtensor/layout/layout_testutil.h"
 #include "crosshatch/dtensor/ops/dtensor_testutil.h"
 #include "crosshatch/dtensor/random.h"
 #include "crosshatch/dtensor/redistribute.h"
+#include "crosshatch/dtensor/register_op_rule.h"
 #include "crosshatch/tensor/autograd.h"
 #include "crosshatch/tensor/creation.h"
 #include "crosshatch/tensor/ops/ops.h"
@@ -123,6 +125,43 @@ INSTANTIATE_TEST_SUITE_P(Meshes, AliasTest,
 Layout Rows(const DeviceMesh& mesh, int ndim = 2) {
   return Layout::Replicated(mesh.layout(), ndim).WithShard(0, 0);
 }
+// An op, or a program of its rule, may return its input itself.
+class Identity final : public Op {
+ public:
+  static constexpr OpInfo kInfo = {"identity"};
+  const OpInfo& info() const override { return kInfo; }
+  TensorList Forward(TensorSpan inputs) const override { return {inputs[0]}; }
+};
+class IdentityProgram final : public LocalProgram {
+ public:
+  TensorList Run(const Op&, TensorSpan locals,
+                 const DeviceMesh&) const override {
+    return {locals[0]};
+  }
+};
+
+TEST(OwnMemory, OfResultsThatAnOpTookFromItsInput) {
+  for (const bool program : {false, true}) {
+    OnMesh({{"dp", 2}}, [&](const DeviceMesh& mesh) {
+      RegisterOpRule(Identity::kInfo, [program](const RuleCall& call) {
+        RuleResult result =
+            SolveFactors(call, PointwiseFactors(call, Linearity::kMultilinear));
+        if (program) result.program = std::make_unique<IdentityProgram>();
+        return result;
+      });
+      const NoGrad no_grad;
+      const Tensor x = DistributeTensor(
+          Ones({4}), mesh,
+          Layout::Replicated(mesh.layout(), 1).WithShard(0, 0));
+      const Tensor y = Apply1(Identity(), {&x, 1});
+      AddInPlace(y, Mul(x, 5));
+      CH_EXPECT_EQ(FullTensor(x).ToVector<float>(), std::vector<float>(4, 1));
+      CH_EXPECT_EQ(FullTensor(y).ToVector<float>(), std::vector<float>(4, 6));
+      return absl::OkStatus();
+    });
+  }
+}
+
 TEST(BorderDeathTest, KnowsThatItsSidesShareMemory) {
   // Writes whose gradient would be lost.
   const auto dies = [](const std::function<void(const DeviceMesh&)>& body,
