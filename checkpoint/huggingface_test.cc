@@ -21,7 +21,7 @@
 #include "crosshatch/dtensor/dtensor.h"
 #include "crosshatch/mesh/device_mesh.h"
 #include "crosshatch/nn/initializer.h"
-#include "crosshatch/nn/linear.h"
+#include "crosshatch/nn/layers/linear.h"
 #include "crosshatch/nn/models/llama.h"
 #include "crosshatch/nn/module.h"
 #include "crosshatch/tensor/autograd.h"

@@ -7,9 +7,9 @@
 #include "crosshatch/base/status_macros.h"
 #include "crosshatch/comm/world.h"
 #include "crosshatch/mesh/parse_mesh_axes.h"
-#include "crosshatch/nn/adamw.h"
-#include "crosshatch/nn/clip_grad.h"
 #include "crosshatch/nn/loss.h"
+#include "crosshatch/nn/optim/adamw.h"
+#include "crosshatch/nn/optim/clip_grad.h"
 #include "crosshatch/tensor/autograd.h"
 
 namespace crosshatch::examples {

@@ -12,10 +12,10 @@
 #include "absl/status/status.h"
 #include "crosshatch/checkpoint/weight_names.h"
 #include "crosshatch/mesh/device_mesh.h"
-#include "crosshatch/nn/embedding.h"
+#include "crosshatch/nn/layers/embedding.h"
 #include "crosshatch/nn/layers/layer_norm.h"
+#include "crosshatch/nn/layers/linear.h"
 #include "crosshatch/nn/layers/module_list.h"
-#include "crosshatch/nn/linear.h"
 #include "crosshatch/nn/module.h"
 #include "crosshatch/tensor/tensor.h"
 

@@ -17,7 +17,7 @@
 #include "crosshatch/launch/run_options.h"
 #include "crosshatch/mesh/mesh_layout.h"
 #include "crosshatch/nn/models/llama_config.h"
-#include "crosshatch/nn/schedule.h"
+#include "crosshatch/nn/optim/schedule.h"
 #include "crosshatch/tensor/dtype.h"
 
 namespace crosshatch::examples {

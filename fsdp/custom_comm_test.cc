@@ -16,7 +16,7 @@
 #include "crosshatch/fsdp/sharded_module.h"
 #include "crosshatch/fsdp/testutil.h"
 #include "crosshatch/mesh/device_mesh.h"
-#include "crosshatch/nn/adamw.h"
+#include "crosshatch/nn/optim/adamw.h"
 #include "crosshatch/tensor/autograd.h"
 #include "crosshatch/testing/batch.h"
 #include "crosshatch/testing/ranks.h"

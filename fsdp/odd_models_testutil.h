@@ -11,7 +11,7 @@
 #include <utility>
 
 #include "crosshatch/fsdp/testutil.h"
-#include "crosshatch/nn/linear.h"
+#include "crosshatch/nn/layers/linear.h"
 #include "crosshatch/nn/module.h"
 #include "crosshatch/tensor/ops/ops.h"
 #include "crosshatch/testing/batch.h"

@@ -18,7 +18,7 @@
 #include "crosshatch/fsdp/on_ranks_testutil.h"
 #include "crosshatch/fsdp/testutil.h"
 #include "crosshatch/fsdp/training_testutil.h"
-#include "crosshatch/nn/embedding.h"
+#include "crosshatch/nn/layers/embedding.h"
 #include "crosshatch/tensor/autograd.h"
 #include "crosshatch/tensor/creation.h"
 #include "crosshatch/testing/batch.h"

@@ -14,7 +14,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "crosshatch/base/event_sink.h"
-#include "crosshatch/nn/linear.h"
+#include "crosshatch/nn/layers/linear.h"
 #include "crosshatch/nn/module.h"
 #include "crosshatch/tensor/ops/ops.h"
 #include "crosshatch/testing/batch.h"

@@ -13,7 +13,7 @@
 #include "crosshatch/fsdp/replicate.h"
 #include "crosshatch/fsdp/testutil.h"
 #include "crosshatch/mesh/device_mesh.h"
-#include "crosshatch/nn/linear.h"
+#include "crosshatch/nn/layers/linear.h"
 #include "crosshatch/nn/module.h"
 #include "crosshatch/tensor/autograd.h"
 #include "crosshatch/testing/batch.h"

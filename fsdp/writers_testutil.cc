@@ -4,7 +4,7 @@
 #include "crosshatch/base/status_macros.h"
 #include "crosshatch/dtensor/dtensor.h"
 #include "crosshatch/fsdp/summon.h"
-#include "crosshatch/nn/adamw.h"
+#include "crosshatch/nn/optim/adamw.h"
 #include "crosshatch/tensor/autograd.h"
 #include "crosshatch/tensor/ops/cast.h"
 #include "crosshatch/tensor/ops/in_place.h"

@@ -9,8 +9,8 @@
 
 #include "absl/strings/str_cat.h"
 #include "crosshatch/dtensor/random.h"
-#include "crosshatch/nn/dropout.h"
-#include "crosshatch/nn/linear.h"
+#include "crosshatch/nn/layers/dropout.h"
+#include "crosshatch/nn/layers/linear.h"
 #include "crosshatch/tensor/autograd.h"
 #include "crosshatch/tensor/creation.h"
 #include "crosshatch/tensor/ops/ops.h"

@@ -6,11 +6,11 @@
 #include <string>
 #include <vector>
 
-#include "crosshatch/nn/embedding.h"
+#include "crosshatch/nn/layers/embedding.h"
+#include "crosshatch/nn/layers/linear.h"
+#include "crosshatch/nn/layers/mixture_of_experts.h"
 #include "crosshatch/nn/layers/module_list.h"
 #include "crosshatch/nn/layers/sequential.h"
-#include "crosshatch/nn/linear.h"
-#include "crosshatch/nn/mixture_of_experts.h"
 #include "crosshatch/tensor/creation.h"
 #include "crosshatch/tensor/ops/pointwise.h"
 #include "crosshatch/tensor/rank_context.h"

@@ -11,7 +11,7 @@
 #include "crosshatch/dtensor/redistribute.h"
 #include "crosshatch/nn/checkpoint.h"
 #include "crosshatch/nn/distribute_module.h"
-#include "crosshatch/nn/linear.h"
+#include "crosshatch/nn/layers/linear.h"
 #include "crosshatch/tensor/autograd.h"
 #include "crosshatch/tensor/creation.h"
 #include "crosshatch/tensor/ops/ops.h"

@@ -18,7 +18,7 @@
 #include "crosshatch/fsdp/writers_testutil.h"
 #include "crosshatch/mesh/device_mesh.h"
 #include "crosshatch/nn/full_state.h"
-#include "crosshatch/nn/linear.h"
+#include "crosshatch/nn/layers/linear.h"
 #include "crosshatch/nn/module.h"
 #include "crosshatch/nn/module_state.h"
 #include "crosshatch/tensor/autograd.h"

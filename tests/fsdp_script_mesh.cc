@@ -21,7 +21,7 @@
 #include "crosshatch/fsdp/summon.h"
 #include "crosshatch/fsdp/training_testutil.h"
 #include "crosshatch/nn/checkpoint.h"
-#include "crosshatch/nn/clip_grad.h"
+#include "crosshatch/nn/optim/clip_grad.h"
 #include "crosshatch/tensor/autograd.h"
 #include "crosshatch/testing/batch.h"
 #include "crosshatch/testing/ranks.h"

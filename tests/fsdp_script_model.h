@@ -12,7 +12,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "crosshatch/fsdp/testutil.h"
-#include "crosshatch/nn/linear.h"
+#include "crosshatch/nn/layers/linear.h"
 #include "crosshatch/nn/module.h"
 #include "crosshatch/tensor/ops/ops.h"
 #include "crosshatch/tensor/recompute.h"

@@ -5,9 +5,9 @@
 /// on one rank: the calls of ScriptCall in any order, the options that
 /// AllAreDrawn lists, beside replicated parts and tensor-parallel ones. What is
 /// no matter of exact integers is left to others: ClipGradNorm that clips
-/// (nn/clip_grad_test.cc), buffers (fsdp/tests/buffers_test.cc), meshes of a
-/// part of the ranks (fsdp/tests/mesh_of_test.cc). CROSSHATCH_FUZZ_SEED chooses
-/// other programs; CROSSHATCH_FUZZ_SCRIPTS says how many.
+/// (nn/optim/clip_grad_test.cc), buffers (fsdp/tests/buffers_test.cc), meshes
+/// of a part of the ranks (fsdp/tests/mesh_of_test.cc). CROSSHATCH_FUZZ_SEED
+/// chooses other programs; CROSSHATCH_FUZZ_SCRIPTS says how many.
 
 #include "crosshatch/tests/fsdp_script.h"
 

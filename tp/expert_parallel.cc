@@ -10,7 +10,7 @@
 #include "crosshatch/base/status_macros.h"
 #include "crosshatch/dtensor/layout.h"
 #include "crosshatch/nn/distribute_module.h"
-#include "crosshatch/nn/mixture_of_experts.h"
+#include "crosshatch/nn/layers/mixture_of_experts.h"
 
 namespace crosshatch::tp {
 namespace {

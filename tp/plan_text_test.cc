@@ -9,7 +9,7 @@
 #include "absl/strings/str_cat.h"
 #include "crosshatch/base/status_macros.h"
 #include "crosshatch/dtensor/dtensor.h"
-#include "crosshatch/nn/linear.h"
+#include "crosshatch/nn/layers/linear.h"
 #include "crosshatch/nn/models/llama.h"
 #include "crosshatch/tensor/creation.h"
 #include "crosshatch/testing/ranks.h"

@@ -122,7 +122,7 @@ RuleResult MatMulIntoRule(const RuleCall& call) {
 
 // Rows of groups are whole on every rank, and so are the groups: which rows are
 // whose says the op. Experts that ranks share out are plain tensors
-// (nn/mixture_of_experts.h).
+// (nn/layers/mixture_of_experts.h).
 RuleResult GroupedMatMulRule(const RuleCall& call) {
   const auto& op = static_cast<const GroupedMatMulOp&>(call.op);
   const Shape& x = call.inputs[0].sizes;

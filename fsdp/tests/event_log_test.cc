@@ -15,7 +15,7 @@
 #include "crosshatch/fsdp/replicate.h"
 #include "crosshatch/fsdp/sharded_module.h"
 #include "crosshatch/fsdp/testutil.h"
-#include "crosshatch/nn/embedding.h"
+#include "crosshatch/nn/layers/embedding.h"
 #include "crosshatch/tensor/autograd.h"
 #include "crosshatch/tensor/creation.h"
 #include "crosshatch/testing/batch.h"

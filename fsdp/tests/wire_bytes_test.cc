@@ -21,7 +21,7 @@
 #include "crosshatch/fsdp/fully_shard.h"
 #include "crosshatch/fsdp/on_ranks_testutil.h"
 #include "crosshatch/fsdp/testutil.h"
-#include "crosshatch/nn/linear.h"
+#include "crosshatch/nn/layers/linear.h"
 #include "crosshatch/tensor/autograd.h"
 #include "crosshatch/tensor/rank_context.h"
 #include "crosshatch/testing/batch.h"

@@ -4,7 +4,7 @@
 #include <memory>
 
 #include "crosshatch/base/check.h"
-#include "crosshatch/nn/wider.h"
+#include "crosshatch/nn/layers/wider.h"
 #include "crosshatch/tensor/ops/cast.h"
 #include "crosshatch/tensor/ops/norm.h"
 

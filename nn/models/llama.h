@@ -34,14 +34,14 @@
 #include <optional>
 #include <vector>
 
-#include "crosshatch/nn/embedding.h"
 #include "crosshatch/nn/flows.h"
-#include "crosshatch/nn/linear.h"
+#include "crosshatch/nn/layers/embedding.h"
+#include "crosshatch/nn/layers/linear.h"
+#include "crosshatch/nn/layers/rms_norm.h"
+#include "crosshatch/nn/layers/rotary_table.h"
 #include "crosshatch/nn/models/kv_cache.h"
 #include "crosshatch/nn/models/llama_config.h"
 #include "crosshatch/nn/module.h"
-#include "crosshatch/nn/rms_norm.h"
-#include "crosshatch/nn/rotary_table.h"
 #include "crosshatch/tensor/device.h"
 #include "crosshatch/tensor/tensor.h"
 

@@ -9,7 +9,7 @@
 #include "crosshatch/base/check.h"
 #include "crosshatch/base/status_macros.h"
 #include "crosshatch/dtensor/dtensor.h"
-#include "crosshatch/nn/gradient_check.h"
+#include "crosshatch/nn/optim/gradient_check.h"
 #include "crosshatch/nn/wrap_like.h"
 #include "crosshatch/tensor/creation.h"
 #include "crosshatch/tensor/ops/cast.h"

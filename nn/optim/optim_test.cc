@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Sgd, Lion and Ema beside references in double; what all optimizers share is
-// tested by AdamW (nn/adamw_test.cc), and all of them under FSDP and TP by
-// tests/fsdp_optimizers_test.cc.
+// tested by AdamW (nn/optim/adamw_test.cc), and all of them under FSDP and TP
+// by tests/fsdp_optimizers_test.cc.
 
 #include <cmath>
 #include <cstdint>
@@ -14,9 +14,9 @@
 #include "crosshatch/base/status_macros.h"
 #include "crosshatch/dtensor/dtensor.h"
 #include "crosshatch/mesh/device_mesh.h"
-#include "crosshatch/nn/adamw.h"
-#include "crosshatch/nn/linear.h"
+#include "crosshatch/nn/layers/linear.h"
 #include "crosshatch/nn/name_pattern.h"
+#include "crosshatch/nn/optim/adamw.h"
 #include "crosshatch/nn/optim/ema.h"
 #include "crosshatch/nn/optim/lion.h"
 #include "crosshatch/nn/optim/sgd.h"

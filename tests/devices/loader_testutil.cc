@@ -7,7 +7,7 @@
 #include <thread>
 
 #include "crosshatch/base/check.h"
-#include "crosshatch/nn/embedding.h"
+#include "crosshatch/nn/layers/embedding.h"
 #include "crosshatch/nn/module.h"
 #include "crosshatch/tensor/autograd.h"
 #include "crosshatch/tensor/creation.h"

@@ -3,9 +3,9 @@
 
 #include <vector>
 
-#include "crosshatch/nn/adamw.h"
 #include "crosshatch/nn/materialize.h"
 #include "crosshatch/nn/models/llama.h"
+#include "crosshatch/nn/optim/adamw.h"
 #include "crosshatch/tensor/autograd.h"
 #include "crosshatch/tensor/creation.h"
 #include "crosshatch/tensor/ops/cross_entropy.h"

@@ -1,0 +1,200 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "crosshatch/nn/layers/dropout.h"
+
+#include <algorithm>
+#include <memory>
+#include <vector>
+
+#include "crosshatch/base/check.h"
+#include "crosshatch/dtensor/dtensor.h"
+#include "crosshatch/dtensor/random.h"
+#include "crosshatch/dtensor/verify.h"
+#include "crosshatch/nn/batch_rows.h"
+#include "crosshatch/nn/layers/compare_steps.h"
+#include "crosshatch/nn/module_root.h"
+#include "crosshatch/tensor/creation.h"
+#include "crosshatch/tensor/ops/dropout.h"
+#include "crosshatch/tensor/ops/view.h"
+#include "crosshatch/tensor/recompute.h"
+
+namespace crosshatch::nn {
+namespace {
+
+// Spreads the bits of what it is multiplied with.
+constexpr uint64_t kOdd = 0x9e3779b97f4a7c15u;
+
+// Whether a runtime splits the batch of `module`, or of one around it.
+bool IsTold(const Module& module) {
+  const Module* at = &module;
+  while (at != nullptr && !at->splits_batch()) at = at->parent();
+  return at != nullptr;
+}
+
+// Whether one splits that of any module of the tree.
+bool AnyIsTold(Module& module) {
+  const std::vector<NamedModule> modules = RootOf(module).NamedModules();
+  return std::any_of(modules.begin(), modules.end(), [](const NamedModule& m) {
+    return m.module->splits_batch();
+  });
+}
+
+// Compares, in the first forward, whether the ranks that have rows together
+// drop of them alike: each is told by its own program (Module::set_training).
+void CompareModes(const Tensor& input, bool drops) {
+  if (!input.is_distributed()) return;
+  const DeviceMesh& mesh = MeshOf(input);
+  CompareReplicasOfInput("whether dropout is on (Module::set_training)",
+                         FromValues<int32_t>({1}, {drops ? 1 : 0}), mesh,
+                         Layout::Replicated(mesh.layout(), 1), {1});
+}
+
+}  // namespace
+
+Dropout::Dropout(double p, std::optional<int> batch_dim)
+    : p_(p), batch_dim_(batch_dim) {
+  CH_CHECK(p >= 0 && p <= 1) << "Dropout with p = " << p;
+}
+
+std::optional<uint64_t> Dropout::row_randomness() const {
+  if (!is_set_to_train() || p_ == 0 || !batch_dim_.has_value())
+    return std::nullopt;
+  const Draw draw = step_.value_or(Draw{});
+  return draw.key ^ draw.step * kOdd;
+}
+
+void Dropout::SetStep(uint64_t seed, uint64_t step) {
+  step_ = Draw{RandomKeyOf(seed, FullName()), step, 0};
+  drawn_.clear();
+}
+
+Dropout::RowPlace Dropout::PlaceOfRows(const BatchRows& rows) {
+  RowCount& count = *RowCount::Of(*this);
+  // Attention calls ForAttention, and may be of no module of the tree.
+  const bool runs_alone = count.outermost() == nullptr;
+  if (runs_alone) count.ForwardBegins(*this);
+  const Module* source = BatchRowsScope::CurrentSource();
+  if (source == nullptr || RowCount::Of(*source) != &count) {
+    source = count.outermost();
+  }
+  const int64_t before = count.Before(*source);
+  count.Note(*source, rows.total);
+  count.NoteDraw();
+  if (runs_alone) count.ForwardEnds();
+  const auto call = std::find_if(drawn_.begin(), drawn_.end(),
+                                 [&](int64_t end) { return end <= before; });
+  const auto index = static_cast<size_t>(call - drawn_.begin());
+  if (call == drawn_.end()) drawn_.push_back(0);
+  drawn_[index] = before + rows.total;
+  return {.call = index, .first_row = before + rows.first};
+}
+
+Dropout::Draw Dropout::NextDraw(const Tensor& input) {
+  CH_CHECK(step_.has_value())
+      << "Dropout \"" << FullName() << "\" does not know which step it is; "
+      << "call SetDropoutStep (nn/layers/dropout.h) on the model before its "
+         "forward"
+      << (parent() != nullptr
+              ? ""
+              : ", and register this module where it is a part of another one "
+                "(Make, RegisterModule): no module has it, so that no call on "
+                "a model reaches it");
+  Draw draw = *step_;
+  if (!batch_dim_.has_value() || input.ndim() == 0) return draw;
+  const int64_t size =
+      input.size(NormalizeDim(*batch_dim_, input.ndim(), "Dropout"));
+  BatchRows rows;
+  if (const BatchRows* const known = BatchRowsScope::Current()) {
+    rows = *known;
+    if (rows.over.has_value() && IsSpreadOver(input, *rows.over)) {
+      rows.first = 0;
+      rows.here = rows.total;
+    }
+  } else {
+    CH_CHECK(!lacks_rows_ || input.is_distributed())
+        << "Dropout \"" << FullName() << "\" does not know which rows of the "
+        << "batch it has: it runs outside of the sharded modules of its model; "
+        << "call FullyShard on the whole model too, or say it by a "
+        << "BatchRowsScope (nn/batch_rows.h)";
+    const TensorSpan outermost = Module::OutermostInputs();
+    const bool runs_alone = outermost.size() == 1 && outermost[0].SameAs(input);
+    rows.here = runs_alone ? size : RowsOf(outermost).value_or(1);
+    rows.total = rows.here;
+  }
+  // What a row of the batch is along the input's dim.
+  int64_t width = size;
+  if (rows.here > 0) {
+    CH_CHECK(size % rows.here == 0 || rows.here == rows.total)
+        << "Dropout \"" << FullName() << "\" of " << input.Describe()
+        << ": dim " << *batch_dim_ << " is no multiple of the " << rows.here
+        << " rows of the batch here; name the dim of the batch, or nullopt "
+        << "for none (Dropout's batch_dim). The rows are those of the first "
+        << "input of the outermost forward: where that is no batch, say them "
+        << "by BatchRowsScope (nn/batch_rows.h)";
+    width = (size + rows.here - 1) / rows.here;
+    BatchRowsScope::NoteWidth(*label(), width);
+  }
+  const RowPlace place = PlaceOfRows(rows);
+  draw.key ^= place.call * kOdd;
+  draw.first_row = place.first_row * width;
+  return draw;
+}
+
+TensorList Dropout::ForwardImpl(TensorSpan inputs) {
+  CH_CHECK_EQ(inputs.size(), 1u) << "dropout";
+  if (p_ == 0) return {inputs[0]};
+  if (!InRecomputation()) CompareModes(inputs[0], is_set_to_train());
+  if (!training()) return {inputs[0]};
+  const Draw draw = Captured(InRecomputation() ? Draw{} : NextDraw(inputs[0]));
+  const int dim = inputs[0].ndim() == 0 ? 0 : batch_dim_.value_or(0);
+  if (dim == 0) {
+    return {crosshatch::Dropout(inputs[0], p_, draw.key, draw.step,
+                                draw.first_row)};
+  }
+  // Rows are counted along the first dim.
+  const Tensor dropped = crosshatch::Dropout(
+      MoveDim(inputs[0], dim, 0), p_, draw.key, draw.step, draw.first_row);
+  return {MoveDim(dropped, 0, dim)};
+}
+
+AttentionDropout Dropout::ForAttention(const Tensor& q) {
+  CH_CHECK(batch_dim_ == 0) << "Dropout \"" << FullName()
+                            << "\": the batch of attention lies along dim 0";
+  if (p_ == 0) return {};
+  if (!InRecomputation()) CompareModes(q, is_set_to_train());
+  if (!training()) return {};
+  const Draw draw = Captured(InRecomputation() ? Draw{} : NextDraw(q));
+  return {
+      .p = p_, .key = draw.key, .step = draw.step, .first_row = draw.first_row};
+}
+
+void SetDropoutTraining(Module& root, bool training) {
+  for (const NamedModule& named : root.NamedModules()) {
+    auto* dropout = dynamic_cast<Dropout*>(named.module);
+    if (dropout != nullptr) dropout->set_training(training);
+  }
+}
+
+void SetDropoutStep(Module& root, uint64_t seed, uint64_t step) {
+  const bool any_is_told = AnyIsTold(root);
+  std::vector<Dropout*> dropouts;
+  const std::vector<NamedModule> modules = root.NamedModules();
+  for (const NamedModule& named : modules) {
+    auto* dropout = dynamic_cast<Dropout*>(named.module);
+    if (dropout == nullptr) continue;
+    dropouts.push_back(dropout);
+    dropout->SetStep(seed, step);
+    dropout->lacks_rows_ = any_is_told && !IsTold(*dropout);
+  }
+  if (dropouts.empty()) return;
+  const auto count = std::make_shared<RowCount>();
+  for (const NamedModule& named : modules) {
+    named.module->set_forward_watcher(count);
+  }
+  const bool all_compared =
+      std::all_of(dropouts.begin(), dropouts.end(),
+                  [](const Dropout* d) { return d->was_compared_; });
+  if (all_compared || !CompareSteps(root, seed, step)) return;
+  for (Dropout* dropout : dropouts) dropout->was_compared_ = true;
+}
+
+}  // namespace crosshatch::nn

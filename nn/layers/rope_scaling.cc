@@ -1,0 +1,176 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "crosshatch/nn/layers/rope_scaling.h"
+
+#include <algorithm>
+#include <cmath>
+#include <numbers>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
+
+namespace crosshatch::nn {
+namespace {
+
+using Kind = RopeScaling::Kind;
+
+/// theta^(2i / head_dim).
+float Wavelength(int64_t i, int64_t head_dim, double theta) {
+  const float exponent =
+      static_cast<float>(2 * i) / static_cast<float>(head_dim);
+  return static_cast<float>(std::pow(theta, double{exponent}));
+}
+
+/// The theta of kDynamic, which grows with the sequence.
+double DynamicTheta(int64_t head_dim, double theta, const RopeScaling& s,
+                    int64_t length) {
+  const auto n = static_cast<double>(s.original_positions);
+  const double longest = std::max(static_cast<double>(length), n);
+  const auto dim = static_cast<double>(head_dim);
+  return theta *
+         std::pow(s.factor * longest / n - (s.factor - 1), dim / (dim - 2));
+}
+
+float Llama3Frequency(float f, const RopeScaling& s) {
+  const auto n = static_cast<double>(s.original_positions);
+  const float turn = static_cast<float>(2 * std::numbers::pi) / f;
+  const auto factor = static_cast<float>(s.factor);
+  if (turn < static_cast<float>(n / s.high_freq_factor)) return f;
+  if (turn > static_cast<float>(n / s.low_freq_factor)) return f / factor;
+  const float smooth =
+      (static_cast<float>(n) / turn - static_cast<float>(s.low_freq_factor)) /
+      static_cast<float>(s.high_freq_factor - s.low_freq_factor);
+  return (1 - smooth) * f / factor + smooth * f;
+}
+
+/// Of which pairs kYarn divides none of the frequency, at `low` and before, and
+/// all of it, at `high` and beyond.
+struct YarnRamp {
+  float low, high;
+
+  YarnRamp(int64_t head_dim, double theta, const RopeScaling& s) {
+    const auto dim = static_cast<double>(head_dim);
+    // The pair that turns `turns` times within the original positions.
+    const auto pair_of = [&](double turns) {
+      return dim *
+             std::log(static_cast<double>(s.original_positions) /
+                      (turns * 2 * std::numbers::pi)) /
+             (2 * std::log(theta));
+    };
+    double first = pair_of(s.beta_fast);
+    double last = pair_of(s.beta_slow);
+    if (s.truncate) {
+      first = std::floor(first);
+      last = std::ceil(last);
+    }
+    first = std::max(first, 0.0);
+    last = std::min(last, dim - 1);
+    if (first == last) last += 0.001;
+    low = static_cast<float>(first);
+    high = static_cast<float>(last);
+  }
+
+  float Divided(int64_t i) const {
+    return std::clamp((static_cast<float>(i) - low) / (high - low), 0.0f, 1.0f);
+  }
+};
+
+}  // namespace
+
+absl::Status RopeScaling::Validate(int64_t head_dim, double theta) const {
+  const auto refuse = [](const char* name, double value, const char* wants) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "rope scaling: ", name, " must be ", wants, ", not ", value));
+  };
+  // Comparisons are such that NaN fails them.
+  const auto positive = [](double x) { return x > 0 && std::isfinite(x); };
+  if (kind == Kind::kNone) return absl::OkStatus();
+  if (kind != Kind::kLongRope && !(factor >= 1 && std::isfinite(factor))) {
+    return refuse("factor", factor, "at least 1");
+  }
+  if (kind != Kind::kLinear && original_positions < 1) {
+    return refuse("original_positions", static_cast<double>(original_positions),
+                  "at least 1");
+  }
+  if (!positive(attention_factor)) {
+    return refuse("attention_factor", attention_factor, "positive");
+  }
+  if (kind == Kind::kDynamic && head_dim < 4) {
+    return refuse("head_dim", static_cast<double>(head_dim),
+                  "at least 4 where it is dynamic");
+  }
+  if (kind == Kind::kLlama3) {
+    if (!positive(low_freq_factor)) {
+      return refuse("low_freq_factor", low_freq_factor, "positive");
+    }
+    if (!(high_freq_factor > low_freq_factor) || !positive(high_freq_factor)) {
+      return refuse("high_freq_factor", high_freq_factor,
+                    "more than low_freq_factor");
+    }
+  }
+  if (kind == Kind::kYarn) {
+    // The ramp is over the logarithm to that base.
+    if (!(theta > 1)) return refuse("theta", theta, "more than 1");
+    if (!positive(beta_slow)) return refuse("beta_slow", beta_slow, "positive");
+    if (!(beta_fast > beta_slow) || !positive(beta_fast)) {
+      return refuse("beta_fast", beta_fast, "more than beta_slow");
+    }
+  }
+  if (kind == Kind::kLongRope) {
+    for (const auto* factors : {&short_factor, &long_factor}) {
+      const char* const name =
+          factors == &short_factor ? "short_factor" : "long_factor";
+      if (static_cast<int64_t>(factors->size()) != head_dim / 2) {
+        return absl::InvalidArgumentError(absl::StrCat(
+            "rope scaling: ", name, " must have head_dim / 2 = ", head_dim / 2,
+            " numbers, not ", factors->size()));
+      }
+      for (const double f : *factors) {
+        if (!positive(f)) return refuse(name, f, "positive numbers");
+      }
+    }
+  }
+  return absl::OkStatus();
+}
+
+std::vector<float> RotaryFrequencies(int64_t head_dim, double theta,
+                                     const RopeScaling& scaling,
+                                     int64_t length) {
+  if (scaling.kind == Kind::kDynamic) {
+    theta = DynamicTheta(head_dim, theta, scaling, length);
+  }
+  const auto factor = static_cast<float>(scaling.factor);
+  const std::vector<double>& stretch = length > scaling.original_positions
+                                           ? scaling.long_factor
+                                           : scaling.short_factor;
+  std::vector<float> frequencies;
+  for (int64_t i = 0; i < head_dim / 2; ++i) {
+    const float wavelength = Wavelength(i, head_dim, theta);
+    float f = 1.0f / wavelength;
+    switch (scaling.kind) {
+      case Kind::kNone:
+      case Kind::kDynamic:
+        break;
+      case Kind::kLinear:
+        f /= factor;
+        break;
+      case Kind::kLlama3:
+        f = Llama3Frequency(f, scaling);
+        break;
+      case Kind::kYarn: {
+        // As there: what is kept is one less what is divided, and back.
+        const float kept = 1 - YarnRamp(head_dim, theta, scaling).Divided(i);
+        f = 1.0f / (factor * wavelength) * (1 - kept) + f * kept;
+        break;
+      }
+      case Kind::kLongRope:
+        f = 1.0f /
+            (static_cast<float>(stretch[static_cast<size_t>(i)]) * wavelength);
+        break;
+    }
+    frequencies.push_back(f);
+  }
+  return frequencies;
+}
+
+}  // namespace crosshatch::nn

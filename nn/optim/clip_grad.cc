@@ -1,0 +1,360 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "crosshatch/nn/optim/clip_grad.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
+#include <numeric>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/str_cat.h"
+#include "crosshatch/base/status_macros.h"
+#include "crosshatch/comm/communicator.h"
+#include "crosshatch/mesh/device_mesh.h"
+#include "crosshatch/mesh/mesh_communicator.h"
+#include "crosshatch/nn/optim/join_norms.h"
+#include "crosshatch/nn/optim/local_grads.h"
+#include "crosshatch/tensor/creation.h"
+#include "crosshatch/tensor/ops/cast.h"
+#include "crosshatch/tensor/ops/in_place.h"
+#include "crosshatch/tensor/ops/pointwise.h"
+#include "crosshatch/tensor/ops/reduce.h"
+#include "crosshatch/tensor/rank_context.h"
+
+namespace crosshatch::nn {
+namespace {
+
+// \param start what is not finite.
+absl::Status NotFinite(const std::vector<LocalGrad>& grads,
+                       const std::string& start) {
+  for (const LocalGrad& grad : grads) {
+    for (double value : grad.local.ToVector<double>()) {
+      if (std::isfinite(value)) continue;
+      return absl::InvalidArgumentError(
+          absl::StrCat(start, ": that of ",
+                       grad.parameter->name().empty() ? "an unnamed parameter"
+                                                      : grad.parameter->name(),
+                       " holds ", value));
+    }
+  }
+  return absl::InvalidArgumentError(
+      absl::StrCat(start, ": another rank holds the part that is not finite"));
+}
+
+/// parts[slot] takes in what `run` brings to the norm: a sum of powers, or for
+/// infinity the largest magnitude.
+void AddPart(const Tensor& run, double norm_type, const Tensor& parts,
+             int slot) {
+  if (norm_type == 2) return AddSquares(run, parts, slot);
+  const Tensor part = MakeView(parts.storage(), slot, {}, {}, kFloat64);
+  const Tensor magnitudes = ToDType(Abs(run), kFloat64);
+  if (std::isinf(norm_type)) {
+    CopyInPlace(part, Maximum(part, Max(magnitudes)));
+  } else {
+    AddInPlace(part,
+               Sum(norm_type == 1 ? magnitudes : Pow(magnitudes, norm_type)));
+  }
+}
+
+/// A maximum that a NaN wins, whatever engine it is reduced by.
+double Largest(const std::vector<double>& values) {
+  double largest = 0;
+  for (const double value : values) {
+    if (std::isnan(value)) return value;
+    largest = std::max(largest, value);
+  }
+  return largest;
+}
+
+/// Whether `next`, which is not below `part`, is of a copy of the same tensor:
+/// as far as the orders differ that processors of two kinds, or libraries, add
+/// in. An infinite part is far from any other.
+bool AreOfCopies(double part, double next) {
+  return part == next || (std::isfinite(next) && next - part <= 1e-9 * next);
+}
+
+/// What the slices of a root bring to the norm together, by the parts of one
+/// parameter on all ranks of the root: each of a copy once.
+double JoinSlices(std::vector<double> parts, double norm_type) {
+  const double largest = Largest(parts);
+  if (std::isinf(norm_type) || std::isnan(largest)) return largest;
+  std::sort(parts.begin(), parts.end());
+  double sum = 0;
+  double counted = -1;
+  for (const double part : parts) {
+    if (AreOfCopies(counted, part)) continue;
+    counted = part;
+    sum += part;
+  }
+  return sum;
+}
+
+bool IsSlice(const DeviceMesh& mesh) {
+  return mesh.size() != mesh.root().size();
+}
+
+// Where the parts of the norm lie: one for each mesh, and the last for plain
+// gradients. Of a mesh that is a slice of another, ranks beyond hold copies of
+// some of its tensors, and other tensors (of other experts) in place of others,
+// so each of its parameters has a part. It has one without a gradient too:
+// other ranks may have one, and parts of all ranks are compared by their place.
+// After its parts each mesh has a slot for what counts not: copies that other
+// ranks own, and plain gradients, of which it shows that one is not finite.
+class Slots {
+ public:
+  explicit Slots(const LocalGrads& local) {
+    for (size_t m = 0; m < local.meshes.size(); ++m) {
+      begins_.push_back(
+          begins_.back() +
+          (IsSlice(local.meshes[m]) ? local.num_parameters[m] : 1) + 1);
+    }
+  }
+
+  int size() const { return begins_.back() + 1; }
+  int begin(size_t mesh) const { return begins_[mesh]; }
+  /// Of the parts.
+  int count(size_t mesh) const { return uncounted(mesh) - begins_[mesh]; }
+  int uncounted(size_t mesh) const { return begins_[mesh + 1] - 1; }
+  int plain() const { return begins_.back(); }
+  int Of(const LocalGrad& grad) const {
+    if (grad.mesh < 0) return plain();
+    const auto mesh = static_cast<size_t>(grad.mesh);
+    if (!grad.owned) return uncounted(mesh);
+    return begin(mesh) + (count(mesh) == 1 ? 0 : grad.place);
+  }
+
+ private:
+  std::vector<int> begins_ = {0};
+};
+
+// The roots of meshes that are slices. With the parts of all their ranks every
+// rank has the same norm.
+class Slices {
+ public:
+  Slices(const std::vector<DeviceMesh>& meshes, const Slots& slots) {
+    for (size_t m = 0; m < meshes.size(); ++m) {
+      if (!IsSlice(meshes[m])) continue;
+      const DeviceMesh root = meshes[m].root();
+      auto found = std::find_if(roots_.begin(), roots_.end(),
+                                [&](const Root& r) { return r.mesh == root; });
+      if (found == roots_.end()) {
+        found = roots_.insert(roots_.end(), {.mesh = root});
+      }
+      for (int i = 0; i < slots.count(m); ++i) {
+        found->slots.push_back(static_cast<size_t>(slots.begin(m) + i));
+      }
+      found->uncounted.push_back(static_cast<size_t>(slots.uncounted(m)));
+    }
+  }
+
+  // Gathers `parts` of all ranks.
+  absl::Status Gather(const Tensor& parts, Stream& stream) {
+    const bool has_values = !parts.device().is_meta();
+    for (Root& root : roots_) {
+      CH_ASSIGN_OR_RETURN(Communicator * comm, MeshCommunicator(root.mesh));
+      root.parts = Zeros({root.mesh.size(), parts.numel()}, kFloat64);
+      CH_RETURN_IF_ERROR(AllGather(
+          *comm, has_values ? parts.raw_data() : nullptr,
+          has_values ? root.parts.raw_data() : nullptr, parts.numel(), kFloat64,
+          stream,
+          absl::StrCat("clip_grad_norm: ", root.slots.size(),
+                       " trained parameters on slices, as many as any rank of ",
+                       root.mesh.ToString(), " has to have")));
+    }
+    return absl::OkStatus();
+  }
+
+  // Replaces the parts of a slice by those of all slices.
+  void AddTo(std::vector<double>& values, double norm_type) const {
+    for (const Root& root : roots_) {
+      const std::vector<double> all = root.parts.ToVector<double>();
+      std::vector<double> of_ranks;
+      for (const size_t slot : root.slots) {
+        of_ranks.clear();
+        for (size_t at = slot; at < all.size(); at += values.size()) {
+          of_ranks.push_back(all[at]);
+        }
+        values[slot] = JoinSlices(of_ranks, norm_type);
+      }
+      for (const size_t slot : root.uncounted) {
+        for (size_t at = slot; at < all.size(); at += values.size()) {
+          if (!std::isfinite(all[at])) values[slot] = all[at];
+        }
+      }
+    }
+  }
+
+ private:
+  struct Root {
+    DeviceMesh mesh;
+    std::vector<size_t> slots = {};
+    std::vector<size_t> uncounted = {};
+    Tensor parts = {};  // [ranks, slots of all meshes]
+  };
+  std::vector<Root> roots_;
+};
+
+absl::StatusOr<double> NormOf(const LocalGrads& local, double norm_type) {
+  RankContext& context = RankContext::Current();
+  const Slots slots(local);
+  const Tensor parts = Zeros({slots.size()}, kFloat64);
+  VisitRuns(
+      local.grads,
+      [&](const LocalGrad& a, const LocalGrad& b) {
+        return slots.Of(a) == slots.Of(b);
+      },
+      [&](const LocalGrad& first, const Tensor& run) {
+        AddPart(run, norm_type, parts, slots.Of(first));
+      });
+  const auto part_at = [&](int slot) {
+    return MakeView(parts.storage(), slot, {}, {}, kFloat64);
+  };
+  const bool any_plain =
+      std::any_of(local.grads.begin(), local.grads.end(),
+                  [](const LocalGrad& grad) { return grad.mesh < 0; });
+  for (size_t m = 0; any_plain && m < local.meshes.size(); ++m) {
+    AddInPlace(part_at(slots.uncounted(m)), part_at(slots.plain()), 0);
+  }
+
+  Stream& stream = context.current_stream();
+  for (size_t m = 0; m < local.meshes.size(); ++m) {
+    CH_ASSIGN_OR_RETURN(Communicator * comm, MeshCommunicator(local.meshes[m]));
+    double* const of_mesh = context.device().is_meta()
+                                ? nullptr
+                                : parts.data<double>() + slots.begin(m);
+    CH_RETURN_IF_ERROR(
+        AllReduce(*comm, of_mesh, slots.count(m) + 1, kFloat64,
+                  std::isinf(norm_type) ? ReduceOp::kMax : ReduceOp::kSum,
+                  stream, "clip_grad_norm"));
+  }
+  Slices slices(local.meshes, slots);
+  CH_RETURN_IF_ERROR(slices.Gather(parts, stream));
+  if (context.device().is_meta()) return 0.0;
+
+  std::vector<double> values = parts.ToVector<double>();
+  CH_RETURN_IF_ERROR(context.status());
+  slices.AddTo(values, norm_type);
+  CH_RETURN_IF_ERROR(context.status());
+  bool is_uncounted_finite = true;
+  for (size_t m = 0; m < local.meshes.size(); ++m) {
+    double& uncounted = values[static_cast<size_t>(slots.uncounted(m))];
+    is_uncounted_finite = is_uncounted_finite && std::isfinite(uncounted);
+    uncounted = 0;
+  }
+  const auto norm_of = [&] {
+    if (std::isinf(norm_type)) return Largest(values);
+    const double sum = std::accumulate(values.begin(), values.end(), 0.0);
+    return norm_type == 2 ? std::sqrt(sum) : std::pow(sum, 1 / norm_type);
+  };
+  const double norm = norm_of();
+  if (is_uncounted_finite || !std::isfinite(norm)) return norm;
+  return NotFinite(
+      local.grads,
+      absl::StrCat("ranks differ in a gradient: its norm is ", norm,
+                   " on this rank, and a replica of it is "
+                   "not finite"));
+}
+
+// An error of this rank goes to all ranks of `over`, which wait for it.
+absl::StatusOr<double> NormOver(const absl::StatusOr<LocalGrads>& local,
+                                double norm_type,
+                                const std::optional<DeviceMesh>& over) {
+  const absl::StatusOr<double> norm =
+      local.ok() ? NormOf(*local, norm_type) : local.status();
+  if (!over.has_value()) return norm;
+  if (!local.ok()) return JoinNorms(*over, {}, norm, norm_type);
+  return JoinNorms(*over, local->meshes, norm, norm_type);
+}
+
+// As torch.nn.utils.clip_grad_norm_ has it.
+void ScaleTo(double max_norm, double norm,
+             const std::vector<LocalGrad>& grads) {
+  const double factor = max_norm / (norm + 1e-6);
+  if (factor >= 1) return;
+  VisitAllRuns(grads, [&](const Tensor& run) { MulInPlace(run, factor); });
+}
+
+absl::Status CheckNormType(double norm_type) {
+  if (norm_type > 0) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat(
+      "a norm of gradients is of a type above 0, or infinity, not ",
+      norm_type));
+}
+
+absl::Status CheckMaxNorm(double max_norm) {
+  if (max_norm >= 0) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat(
+      "gradients are clipped to a norm of at least 0, or infinity to measure "
+      "only, not ",
+      max_norm));
+}
+
+}  // namespace
+
+absl::StatusOr<double> GradNorm(absl::Span<Parameter* const> parameters,
+                                double norm_type,
+                                const std::optional<DeviceMesh>& over) {
+  CH_RETURN_IF_ERROR(RankContext::Current().status());
+  CH_RETURN_IF_ERROR(CheckNormType(norm_type));
+  const NoGrad no_grad;
+  return NormOver(CollectLocalGrads(parameters, "measure"), norm_type, over);
+}
+
+absl::StatusOr<float> ClipGradNorm(absl::Span<Parameter* const> parameters,
+                                   double max_norm,
+                                   const ClipGradNormOptions& options) {
+  CH_RETURN_IF_ERROR(RankContext::Current().status());
+  CH_RETURN_IF_ERROR(CheckMaxNorm(max_norm));
+  CH_RETURN_IF_ERROR(CheckNormType(options.norm_type));
+  const NoGrad no_grad;
+  const absl::StatusOr<LocalGrads> local =
+      CollectLocalGrads(parameters, "clip");
+  CH_ASSIGN_OR_RETURN(const double norm,
+                      NormOver(local, options.norm_type, options.over));
+  if (!std::isfinite(norm)) {
+    if (options.error_if_nonfinite) {
+      return NotFinite(local->grads,
+                       absl::StrCat("the norm of the gradients is ", norm));
+    }
+    return static_cast<float>(norm);
+  }
+  ScaleTo(max_norm, norm, local->grads);
+  return static_cast<float>(norm);
+}
+
+absl::Status ScaleGradsToNorm(absl::Span<Parameter* const> parameters,
+                              double max_norm, double total_norm) {
+  CH_RETURN_IF_ERROR(RankContext::Current().status());
+  CH_RETURN_IF_ERROR(CheckMaxNorm(max_norm));
+  if (!std::isfinite(total_norm) || total_norm < 0) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("gradients cannot be scaled by the norm ", total_norm));
+  }
+  const NoGrad no_grad;
+  CH_ASSIGN_OR_RETURN(const LocalGrads local,
+                      CollectLocalGrads(parameters, "clip"));
+  ScaleTo(max_norm, total_norm, local.grads);
+  return absl::OkStatus();
+}
+
+absl::Status ClipGradValue(absl::Span<Parameter* const> parameters,
+                           double max_value) {
+  CH_RETURN_IF_ERROR(RankContext::Current().status());
+  if (!(max_value >= 0)) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "gradients are clipped to a value of at least 0, not ", max_value));
+  }
+  const NoGrad no_grad;
+  CH_ASSIGN_OR_RETURN(const LocalGrads local,
+                      CollectLocalGrads(parameters, "clip"));
+  VisitAllRuns(local.grads, [&](const Tensor& run) {
+    CopyInPlace(run, Maximum(Minimum(run, max_value), -max_value));
+  });
+  return absl::OkStatus();
+}
+
+}  // namespace crosshatch::nn

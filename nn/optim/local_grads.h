@@ -1,0 +1,88 @@
+// SPDX-License-Identifier: Apache-2.0
+#ifndef CROSSHATCH_NN_OPTIM_LOCAL_GRADS_H_
+#define CROSSHATCH_NN_OPTIM_LOCAL_GRADS_H_
+
+/// \file
+/// What a rank holds of gradients on any meshes: the ground of clipping and of
+/// loss scaling.
+
+#include <cstdint>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "absl/types/span.h"
+#include "crosshatch/mesh/device_mesh.h"
+#include "crosshatch/nn/optim/neighbours.h"
+#include "crosshatch/nn/parameter.h"
+
+namespace crosshatch::nn {
+
+/// A gradient's local part.
+struct LocalGrad {
+  const Parameter* parameter;
+  Tensor local;
+  /// Index in the list of meshes; -1 for a plain gradient.
+  int mesh;
+  /// Index among the mesh's parameters; 0 for a plain gradient.
+  int place;
+  /// Whether this rank counts it: each element has one owner.
+  bool owned;
+};
+
+/// The gradients of `parameters` that this rank has a part of.
+struct LocalGrads {
+  std::vector<LocalGrad> grads;
+  /// The meshes that they are on, each once, and those of trained parameters
+  /// without a gradient: other ranks of a mesh may have one, so that which
+  /// meshes are asked follows from the parameters, which ranks share.
+  std::vector<DeviceMesh> meshes;
+  /// How many parameters each mesh has, those without a gradient included.
+  std::vector<int> num_parameters;
+};
+
+/// \param purpose for the message: "clip".
+/// \error kFailedPrecondition for a gradient that holds partial sums.
+absl::StatusOr<LocalGrads> CollectLocalGrads(
+    absl::Span<Parameter* const> parameters, const char* purpose);
+
+/// Calls `visit(first, run)` for each run of gradients that are neighbours in
+/// memory and may go `together(first, next)`, as one tensor, and for each
+/// gradient that is not contiguous by itself.
+template <typename Together, typename Visit>
+void VisitRuns(const std::vector<LocalGrad>& grads, Together together,
+               Visit visit) {
+  size_t next = 0;
+  while (next < grads.size()) {
+    const LocalGrad& first = grads[next];
+    int64_t count = 0;
+    do {
+      count += grads[next].local.numel();
+      ++next;
+    } while (next < grads.size() && first.local.is_contiguous() &&
+             grads[next].local.is_contiguous() &&
+             together(first, grads[next]) &&
+             FollowsAfter(first.local, count, grads[next].local));
+    if (count == 0) continue;
+    if (first.local.is_contiguous()) {
+      visit(first, MakeView(first.local.storage(), first.local.storage_offset(),
+                            {count}, {1}, first.local.dtype()));
+    } else {
+      visit(first, first.local);
+    }
+  }
+}
+
+/// The same for what treats all elements alike.
+template <typename Visit>
+void VisitAllRuns(const std::vector<LocalGrad>& grads, Visit visit) {
+  VisitRuns(
+      grads, [](const LocalGrad&, const LocalGrad&) { return true; },
+      [&](const LocalGrad&, const Tensor& run) { visit(run); });
+}
+
+/// sums[slot] += the squares of `local`, in float64; nothing on a dry run.
+void AddSquares(const Tensor& local, const Tensor& sums, int slot);
+
+}  // namespace crosshatch::nn
+
+#endif  // CROSSHATCH_NN_OPTIM_LOCAL_GRADS_H_
