@@ -29,6 +29,7 @@
 #include "crosshatch/fsdp/fully_shard.h"
 #include "crosshatch/mesh/device_mesh.h"
 #include "crosshatch/mesh/sum_over_mesh.h"
+#include "crosshatch/nn/combined_state.h"
 #include "crosshatch/nn/data_position.h"
 #include "crosshatch/nn/layers/linear.h"
 #include "crosshatch/nn/layers/module_list.h"
@@ -494,8 +495,9 @@ absl::Status RunStages(ch::World& world, const std::string& dir) {
   CH_RETURN_IF_ERROR(optimizer.Step());
   // [stage_save]
   nn::ModuleState parameters(model);
+  nn::CombinedState run({{"model", &parameters}, {"optimizer", &optimizer}});
   CH_RETURN_IF_ERROR(ch::checkpoint::SaveCheckpoint(
-      world, parameters, dir, {.overwrite = true, .union_of_ranks = true}));
+      world, run, dir, {.overwrite = true, .union_of_ranks = true}));
   // [/stage_save]
 
   // One stage of all ranks reads what two have written.
@@ -503,14 +505,20 @@ absl::Status RunStages(ch::World& world, const std::string& dir) {
   CH_RETURN_IF_ERROR(ch::fsdp::FullyShard(whole, all));
   CH_RETURN_IF_ERROR(whole.Materialize({.seed = 8}));
   nn::ModuleState of_whole(whole);
-  CH_RETURN_IF_ERROR(ch::checkpoint::LoadCheckpoint(world, of_whole, dir));
+  nn::AdamW all_moments(whole.Parameters(), {.lr = 1e-2});
+  nn::CombinedState everything(
+      {{"model", &of_whole}, {"optimizer", &all_moments}});
+  CH_RETURN_IF_ERROR(ch::checkpoint::LoadCheckpoint(world, everything, dir));
   // And two stages of other layers read what is theirs of it.
   StageModel other(first ? 0 : 3, first ? 3 : 4);
   CH_RETURN_IF_ERROR(ch::fsdp::FullyShard(other, data));
   CH_RETURN_IF_ERROR(other.Materialize({.seed = 9}));
   // [stage_load]
   nn::ModuleState mine(other, {.allow_unexpected = true});
-  CH_RETURN_IF_ERROR(ch::checkpoint::LoadCheckpoint(*stage, mine, dir));
+  nn::AdamW moments(other.Parameters(), {.lr = 1e-2}, /*groups=*/{},
+                    {.allow_unexpected = true});
+  nn::CombinedState part({{"model", &mine}, {"optimizer", &moments}});
+  CH_RETURN_IF_ERROR(ch::checkpoint::LoadCheckpoint(*stage, part, dir));
   // [/stage_load]
   // The biases and weights are those of the whole, on every rank.
   const ch::NoGrad no_grad;
@@ -526,6 +534,19 @@ absl::Status RunStages(ch::World& world, const std::string& dir) {
       }
     }
   }
+  // And so is what the optimizer keeps.
+  size_t compared = 0;
+  for (const auto& [name, parameter] : whole.NamedParameters()) {
+    const auto mean = [](const std::optional<nn::AdamWState>& state) {
+      return ch::FullTensor(state->exp_avg).ToVector<float>();
+    };
+    const std::vector<float> values = mean(all_moments.FindState(name));
+    const std::optional<nn::AdamWState> own = moments.FindState(name);
+    if (!own) continue;
+    CH_EXPECT_EQ(mean(own), values) << name;
+    ++compared;
+  }
+  CH_EXPECT_EQ(compared, moments.parameters().size());
   return absl::OkStatus();
 }
 
