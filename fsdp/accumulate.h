@@ -3,7 +3,7 @@
 #define CROSSHATCH_FSDP_ACCUMULATE_H_
 
 /// \file
-/// Gradients of several micro-batches, reduced once.
+/// AccumulateGradients: sums the gradients of several micro-batches.
 
 #include <cstdint>
 
@@ -13,26 +13,29 @@
 
 namespace crosshatch::fsdp {
 
+/// Where the gradients of micro-batches accumulate.
 enum class AccumulateBy : uint8_t {
-  /// All but the last keep their gradients unsharded, on every rank the size of
-  /// the whole (gathered) parameters, and communicate none.
+  /// In unsharded gradients, which take the size of the whole (gathered)
+  /// parameters on every rank. Only the last micro-batch communicates.
   kUnsharded,
-  /// Each is reduced, and shards add up: the least memory.
+  /// In sharded gradients: every micro-batch is reduced. Takes the least
+  /// memory.
   kShards,
 };
 
-/// Runs `micro_batch`, a forward with its Backward, for 0 to count - 1, and
-/// leaves in the parameters the sum of their gradients: what each divides its
-/// loss by is its own business (by the targets of all micro-batches, say).
+/// Calls `micro_batch`, which runs a forward and its Backward, for i = 0 to
+/// count - 1. Leaves the sum of the gradients in the parameters. The program
+/// divides the losses, e.g. by the number of targets in all micro-batches.
 ///
-/// Nothing is left to be switched back: whichever way it returns, the modules
-/// are set as they were. A module that FullyShard was not called on just adds
-/// up. All ranks call it with the same count.
+/// The modules' settings are restored on every return. If `root` has no sharded
+/// modules, gradients simply add up. All ranks must call it with the same
+/// count.
 /// \param root the outermost module that the micro-batches run.
-/// \error what a micro-batch says, which ends it: gradients of those before it
-///     are then there, or pending until ShardedModule::ResetIteration;
-///     kInvalidArgument for a count below 1; kFailedPrecondition naming a
-///     module whose gradients are set not to be reduced.
+/// \error The error of a micro-batch, after which no other runs. Gradients of
+///     earlier ones are in the parameters, or pending until
+///     ShardedModule::ResetIteration.
+/// \error kInvalidArgument if count is below 1.
+/// \error kFailedPrecondition naming a module whose settings disable reduction.
 absl::Status AccumulateGradients(
     nn::Module& root, int64_t count,
     absl::FunctionRef<absl::Status(int64_t i)> micro_batch,

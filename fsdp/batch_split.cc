@@ -26,7 +26,7 @@ namespace {
 
 void AddRandomness(const nn::Module& module, std::optional<uint64_t>& all) {
   if (const std::optional<uint64_t> own = module.row_randomness()) {
-    // The order counts: modules may not have changed places.
+    // The order counts, because modules may have swapped places.
     all = all.value_or(0) * 0x100000001b3u + *own;
   }
   for (const auto& [name, child] : module.children()) {
@@ -34,38 +34,39 @@ void AddRandomness(const nn::Module& module, std::optional<uint64_t>& all) {
   }
 }
 
-struct Told {
+// The report of one rank.
+struct RowReport {
   int64_t rows = 0;
   uint64_t randomness = 0;
-  std::string row_size;  ///< Of a row of the first input that has rows.
-  std::string sizes;     ///< Of all inputs.
+  std::string row_size;  ///< Size of a row of the first input that has rows.
+  std::string sizes;     ///< Sizes of all inputs.
 };
 
-// More than a program has that pads to some lengths, less than matters.
-constexpr size_t kMostSizes = 4096;
+// More than the number of padded lengths of a program, yet little memory.
+constexpr size_t kMaxSizes = 4096;
 
-// By all ranks of `mesh`, in their order.
-absl::StatusOr<std::vector<Told>> Exchange(const DeviceMesh& mesh,
-                                           const std::string& module_name,
-                                           const Told& here) {
+// Exchanges reports with all ranks of `mesh`; returns them in mesh order.
+absl::StatusOr<std::vector<RowReport>> Exchange(const DeviceMesh& mesh,
+                                                const std::string& module_name,
+                                                const RowReport& here) {
   CH_ASSIGN_OR_RETURN(Communicator * communicator, MeshCommunicator(mesh));
   CH_ASSIGN_OR_RETURN(const std::vector<std::string> texts,
                       communicator->Exchange(
                           absl::StrCat(here.rows, ";", here.randomness, ";",
                                        here.row_size, ";", here.sizes),
                           absl::StrCat("rows of the batch of ", module_name)));
-  std::vector<Told> all;
+  std::vector<RowReport> all;
   for (const std::string& text : texts) {
     const std::vector<std::string> parts = absl::StrSplit(text, ';');
-    Told& told = all.emplace_back();
-    if (parts.size() != 4 || !absl::SimpleAtoi(parts[0], &told.rows) ||
-        !absl::SimpleAtoi(parts[1], &told.randomness)) {
+    RowReport& report = all.emplace_back();
+    if (parts.size() != 4 || !absl::SimpleAtoi(parts[0], &report.rows) ||
+        !absl::SimpleAtoi(parts[1], &report.randomness)) {
       return absl::InternalError(
-          absl::StrCat("the rows of a batch are told as ", text));
+          absl::StrCat("malformed report of batch rows: ", text));
     }
-    told.row_size = parts[2];
-    told.sizes = parts[3];
-    if (told.randomness != all[0].randomness) {
+    report.row_size = parts[2];
+    report.sizes = parts[3];
+    if (report.randomness != all[0].randomness) {
       const absl::Span<const int> ranks = mesh.layout().ranks();
       return absl::FailedPreconditionError(absl::StrCat(
           "dropout in ", module_name, " draws differently on ranks ", ranks[0],
@@ -77,19 +78,20 @@ absl::StatusOr<std::vector<Told>> Exchange(const DeviceMesh& mesh,
   return all;
 }
 
-// Two ranks of which a module saw rows of other widths; names them.
+// Returns an error that names two ranks on which a module saw rows of different
+// widths.
 absl::Status CompareWidths(const DeviceMesh& mesh,
                            const std::string& module_name,
                            const std::string& first_input,
                            const nn::RowWidths& here) {
   CH_ASSIGN_OR_RETURN(Communicator * communicator, MeshCommunicator(mesh));
-  std::string told;
+  std::string report;
   for (const auto& [module, width] : here) {
-    absl::StrAppend(&told, module, "\n", width, "\n");
+    absl::StrAppend(&report, module, "\n", width, "\n");
   }
   CH_ASSIGN_OR_RETURN(
       const std::vector<std::string> texts,
-      communicator->Exchange(told,
+      communicator->Exchange(report,
                              absl::StrCat("widths of rows in ", module_name)));
   struct Seen {
     std::string width;
@@ -100,7 +102,7 @@ absl::Status CompareWidths(const DeviceMesh& mesh,
     const int rank = mesh.layout().ranks()[i];
     const std::vector<std::string> lines = absl::StrSplit(texts[i], '\n');
     for (size_t line = 0; line + 1 < lines.size(); line += 2) {
-      // A rank without rows has not seen any.
+      // A rank without rows has not seen any width.
       const auto& [at, is_first] =
           all.try_emplace(lines[line], Seen{lines[line + 1], rank});
       const auto& [module, seen] = *at;
@@ -128,7 +130,7 @@ std::optional<uint64_t> RowRandomness(absl::Span<nn::Module* const> modules) {
 void BatchSplit::Begin(const DeviceMesh& mesh, const nn::Module& module,
                        const std::string& module_name, TensorSpan inputs,
                        uint64_t randomness) {
-  Told here = {.randomness = randomness};
+  RowReport here = {.randomness = randomness};
   if (const nn::RowCount* const count = nn::RowCount::Of(module)) {
     here.randomness += static_cast<uint64_t>(count->Before(module));
   }
@@ -147,20 +149,21 @@ void BatchSplit::Begin(const DeviceMesh& mesh, const nn::Module& module,
       << "dropout depends on; say it by a BatchRowsScope (nn/batch_rows.h)";
   nn::BatchRows rows = {.here = here.rows, .over = mesh.layout()};
   RankContext& context = RankContext::Current();
-  std::vector<Told> all;
+  std::vector<RowReport> all;
   if (!nn::IsSpreadOver(*first, mesh.layout()) && !context.poisoned()) {
-    absl::StatusOr<std::vector<Told>> told = Exchange(mesh, module_name, here);
-    if (told.ok()) {
-      all = *std::move(told);
+    absl::StatusOr<std::vector<RowReport>> report =
+        Exchange(mesh, module_name, here);
+    if (report.ok()) {
+      all = *std::move(report);
     } else {
-      context.Poison(told.status());
+      context.Poison(report.status());
     }
   }
   running_.emplace(Running{.mesh = mesh,
                            .module_name = module_name,
                            .first_input = first->Describe(),
                            .compares = !all.empty()});
-  // Another module of the tree may begin forwards with inputs of such sizes.
+  // Other modules of the tree may run forwards with inputs of the same sizes.
   running_->sizes = absl::HashOf(module_name);
   for (size_t i = 0; i < all.size(); ++i) {
     if (mesh.layout().ranks()[i] == context.world_rank()) {
@@ -168,7 +171,7 @@ void BatchSplit::Begin(const DeviceMesh& mesh, const nn::Module& module,
     }
     rows.total += all[i].rows;
     running_->sizes = absl::HashOf(running_->sizes, all[i].sizes);
-    // Rows that are padded to other lengths may be of other widths.
+    // Rows that are padded to different lengths may have different widths.
     if (all[i].row_size != all[0].row_size) running_->compares = false;
   }
   if (all.empty()) rows.total = rows.here;
@@ -189,7 +192,7 @@ void BatchSplit::End() {
   Abandon();
   RankContext& context = RankContext::Current();
   if (!ended.compares || context.poisoned()) return;
-  if (compared_.size() >= kMostSizes) compared_.clear();
+  if (compared_.size() >= kMaxSizes) compared_.clear();
   compared_.insert(ended.sizes);
   absl::Status status =
       CompareWidths(ended.mesh, ended.module_name, ended.first_input, widths_);

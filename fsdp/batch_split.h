@@ -3,7 +3,7 @@
 #define CROSSHATCH_FSDP_BATCH_SPLIT_H_
 
 /// \file
-/// How the batch of a forward is split over the data-parallel ranks.
+/// BatchSplit: how the batch of a forward is split over data-parallel ranks.
 
 #include <cstddef>
 #include <cstdint>
@@ -19,34 +19,36 @@
 
 namespace crosshatch::fsdp {
 
-/// Of all Module::row_randomness in the trees of `modules`, one number; nullopt
-/// where there is none, so that their forward asks for no rows.
+/// Returns a hash of Module::row_randomness of all modules in the trees of
+/// `modules`; nullopt if none has any, so that their forward needs no rows.
 std::optional<uint64_t> RowRandomness(absl::Span<nn::Module* const> modules);
 
-/// What the ranks of a tree know of the batch of a forward, which its outermost
-/// module begins and ends.
+/// Determines which rows of the global batch the inputs of a forward are. Used
+/// by the outermost forward of a tree.
 class BatchSplit {
  public:
-  /// Says which rows of the batch `inputs` have (nn::BatchRowsScope), until
-  /// End. All ranks of `mesh` call it, and tell each other over the side
-  /// channel how many they have, in the order of the mesh; where the input is
-  /// distributed over the mesh, nothing is told. Poisons the rank with an error
-  /// of the side channel, or one that names two ranks whose `randomness`
-  /// differs, or its modules' counts of rows. Checks that an input has rows.
-  /// \param module the same for all forwards of what the inputs are of
-  /// \param module_name for messages
+  /// Opens an nn::BatchRowsScope with the rows of `inputs` until End. All ranks
+  /// of `mesh` must call it. They exchange their row counts over the side
+  /// channel and number the rows in mesh order. If the input is distributed
+  /// over the mesh, nothing is exchanged.
+  ///
+  /// Poisons the rank on an error of the side channel, or if two ranks differ
+  /// in `randomness` or in their modules' earlier row counts; the error names
+  /// the ranks. Checks that an input has rows.
+  /// \param module the source of the rows, see nn::RowCount.
+  /// \param module_name for messages.
   void Begin(const DeviceMesh& mesh, const nn::Module& module,
              const std::string& module_name, TensorSpan inputs,
              uint64_t randomness);
 
-  /// Of a forward that has begun, all ranks again; else it does nothing. The
-  /// first time that inputs have such sizes on all ranks, these tell each other
-  /// how wide rows were (nn::RowWidths). Poisons the rank with an error that
-  /// names two of them which differ, where rows of the first input do not: then
-  /// it was no batch.
+  /// Ends the forward. Does nothing if none has begun. All ranks must call it.
+  /// When inputs have a combination of sizes for the first time, ranks also
+  /// exchange the widths of rows that modules saw (nn::RowWidths). If these
+  /// differ although the rows of the first input do not, the first input was
+  /// not a batch: poisons the rank with an error that names two ranks.
   void End();
 
-  /// In place of End, where the forward was left: compares nothing.
+  /// Ends a forward that was abandoned, without any comparison.
   void Abandon();
 
  private:
@@ -54,7 +56,7 @@ class BatchSplit {
     DeviceMesh mesh;
     std::string module_name;
     std::string first_input;
-    /// Of all ranks' inputs; the same on all of them.
+    /// Hash of the inputs' sizes on all ranks; equal on all of them.
     size_t sizes = 0;
     bool compares = false;
   };
@@ -62,7 +64,7 @@ class BatchSplit {
   std::optional<Running> running_;
   std::optional<nn::BatchRowsScope> scope_;
   nn::RowWidths widths_;
-  absl::flat_hash_set<size_t> compared_;  ///< Running::sizes.
+  absl::flat_hash_set<size_t> compared_;  ///< Values of Running::sizes.
 };
 
 }  // namespace crosshatch::fsdp

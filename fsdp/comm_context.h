@@ -3,8 +3,8 @@
 #define CROSSHATCH_FSDP_COMM_CONTEXT_H_
 
 /// \file
-/// CommContext: what all groups of one tree share: the streams of their
-/// collectives and the gradient buffers still being reduced.
+/// CommContext: state shared by all groups of a tree: the streams of their
+/// collectives and the gradient buffers that are being reduced.
 
 #include <deque>
 
@@ -13,15 +13,16 @@
 
 namespace crosshatch::fsdp {
 
-/// Names of the side streams, which are also what communicators are made for.
+/// Names of streams. Communicators are created per stream name.
 inline constexpr char kComputeStream[] = "compute";
 inline constexpr char kAllGatherStream[] = "fsdp_all_gather";
 inline constexpr char kReduceScatterStream[] = "fsdp_reduce_scatter";
 inline constexpr char kAllReduceStream[] = "fsdp_all_reduce";
-/// They copy, where shards lie in host memory.
+/// Streams of copies to and from shards in host memory.
 inline constexpr char kToDeviceStream[] = "fsdp_to_device";
 inline constexpr char kToHostStream[] = "fsdp_to_host";
 
+/// Streams and gradient buffers of one or more trees, on one rank.
 class CommContext {
  public:
   explicit CommContext(RankContext& context, int reduce_buffers)
@@ -35,27 +36,27 @@ class CommContext {
   Stream& compute() { return context_.compute_stream(); }
   Stream& all_gather() { return all_gather_; }
   Stream& reduce_scatter() { return reduce_scatter_; }
-  /// HSDP: of the sums over replicas.
+  /// HSDP: the stream of the sums over replicas.
   Stream& all_reduce() { return all_reduce_; }
 
-  /// Made when first asked for.
+  /// Copy streams for offloaded shards, created on first use.
   Stream& to_device() { return context_.SideStream(kToDeviceStream); }
   Stream& to_host() { return context_.SideStream(kToHostStream); }
 
-  /// ReductionOptions::buffers.
+  /// Sets ReductionOptions::buffers.
   void set_reduce_buffers(int buffers) { reduce_buffers_ = buffers; }
 
-  /// Takes the lease of unsharded gradients that a reduction reads. It is held
-  /// until the next groups' reductions have been issued, as many as
-  /// `reduce_buffers`: given back at once, the next lease on the compute stream
-  /// would wait for this reduction, and nothing would overlap.
+  /// Keeps a buffer of unsharded gradients, which a reduction reads, until
+  /// `reduce_buffers` further reductions have been issued. If it were freed at
+  /// once, the next lease on the compute stream would wait for this reduction,
+  /// and nothing would overlap.
   void HoldUntilNextReduction(Block gradients) {
     in_flight_.push_back(std::move(gradients));
     while (in_flight_.size() > static_cast<size_t>(reduce_buffers_)) {
       in_flight_.pop_front();
     }
   }
-  /// At the end of backward.
+  /// Frees the kept buffers. Called at the end of backward.
   void ReleaseHeld() { in_flight_.clear(); }
 
  private:

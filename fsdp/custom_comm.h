@@ -3,8 +3,8 @@
 #define CROSSHATCH_FSDP_CUSTOM_COMM_H_
 
 /// \file
-/// CustomComm: a program's own way to communicate a group's parameters and
-/// gradients.
+/// CustomComm: replaces the communication of a group's parameters and gradients
+/// by a program's own.
 
 #include <functional>
 
@@ -16,35 +16,36 @@
 
 namespace crosshatch::fsdp {
 
-/// What is not set is done as ever. All ranks of the group set the same.
+/// Collectives and callbacks of a program. Members that are null keep the
+/// built-in behaviour. All ranks of a group must set the same ones.
 struct CustomComm {
-  /// In the place of communicator.Issue(collective, stream): moves the same
-  /// data, in the order of that stream, or of another that it then makes
-  /// `stream` wait for. Memory is leased until what `stream` has been issued
-  /// by the return is done. An error poisons the rank and aborts the
-  /// communicator's group: it comes out where a result would, on every rank,
-  /// and names the group of parameters.
+  /// Replaces communicator.Issue(collective, stream). Must move the same data,
+  /// in the order of `stream` or of another stream that it makes `stream` wait
+  /// for. The memory is leased until the work issued to `stream` before the
+  /// return has completed. An error poisons the rank and aborts the
+  /// communicator's group: every rank gets it where a result would be returned,
+  /// with the group's name.
   using Issue = std::function<absl::Status(
       Communicator& communicator, Collective collective, Stream& stream)>;
   Issue all_gather = nullptr;
   Issue reduce_scatter = nullptr;
 
-  /// Called with the reduced gradients of this rank's shards, a flat tensor of
-  /// the reduce dtype, after reduce-scatter and all-reduce and before they are
-  /// converted or added up. What it does to them it issues to the
-  /// current stream: a further reduction, over ranks that no mesh here knows.
+  /// Receives the reduced gradients of this rank's shards: a flat tensor of the
+  /// reduce dtype, after reduce-scatter and all-reduce, before it is converted
+  /// or accumulated. May change it by work on the current stream, e.g. reduce
+  /// over further ranks that are on no mesh here.
   std::function<void(const Tensor& reduced)> all_reduce_hook = nullptr;
-  /// The current stream of the hook. Null: that of the last reduction.
-  /// Outlives the groups.
+  /// The hook's current stream. Null: that of the last reduction. Must outlive
+  /// the groups.
   Stream* hook_stream = nullptr;
 
-  /// Called in backward with each parameter whose gradient has been reduced, or
-  /// added to: parameter.grad() is its shard, as the optimizer will see it. The
-  /// current stream is the one that has written it, so what is issued comes
-  /// after; it may read, change or drop the gradient and update the parameter
-  /// (an optimizer's step within backward, after which no gradient is kept).
-  /// Compute comes after it at the end of backward. An update is for the last
-  /// backward of a step alone.
+  /// Called in backward for each parameter whose gradient was reduced or added
+  /// to: parameter.grad() is its shard, as the optimizer will see it. Work
+  /// issued to the current stream runs after the gradient is written. The
+  /// callback may read, change or drop the gradient and update the parameter,
+  /// e.g. as an optimizer step within backward that keeps no gradient. At the
+  /// end of backward compute waits for it. Only the last backward of a step may
+  /// update parameters.
   std::function<void(nn::Parameter& parameter)> gradient_ready = nullptr;
 };
 

@@ -58,8 +58,10 @@ class DTensorForm final : public ForwardForm {
   const Shape sizes_;
 };
 
-// `layout` on another mesh: axes keep their names. Every axis that splits a dim
-// must be there; the others replicate on either mesh.
+// Returns `layout` on another mesh, by axis names.
+//
+// \error if an axis that splits a dim is missing. Other axes of either mesh
+//     replicate.
 absl::StatusOr<Layout> OnMesh(const Layout& layout, const MeshLayout& mesh) {
   std::vector<DimSharding> dims;
   for (const DimSharding& sharding : layout.dims()) {
@@ -71,11 +73,12 @@ absl::StatusOr<Layout> OnMesh(const Layout& layout, const MeshLayout& mesh) {
   return Layout::Create(mesh, std::move(dims));
 }
 
-// `whole` with those of its axes parted that neighbouring axes of `mesh` make
-// up, as tensor parallelism parts its own for copies of key heads; not those of
-// `taken`.
-absl::StatusOr<DeviceMesh> PartedLike(const DeviceMesh& mesh, DeviceMesh whole,
-                                      absl::Span<const std::string> taken) {
+// Returns `whole` with some of its axes split as in `mesh`: those that consist
+// of several neighbouring axes of `mesh`. Tensor parallelism splits its axis
+// like that to replicate key and value heads. Axes in `taken` are not split.
+absl::StatusOr<DeviceMesh> SplitAxesLike(const DeviceMesh& mesh,
+                                         DeviceMesh whole,
+                                         absl::Span<const std::string> taken) {
   std::vector<int> run;
   for (int begin = 0; begin + 1 < mesh.ndim(); ++begin) {
     run.assign(1, begin);
@@ -108,20 +111,21 @@ absl::StatusOr<DeviceMesh> PartedLike(const DeviceMesh& mesh, DeviceMesh whole,
   return whole;
 }
 
-// `whole`, a mesh of all ranks of the job, with the axes of `mesh`, each of
-// which is one of its own, several of them joined, a part of one whose other
-// parts `mesh` has too, or one of a single rank. Axes of `taken` stay whole.
+// Returns `whole`, a mesh of all ranks of the job, with the axes of `mesh`.
+// Each of these must be an axis of `whole`, several of them flattened, a part
+// of one whose other parts are in `mesh` too, or an axis of one rank. Axes in
+// `taken` are not split.
 absl::StatusOr<DeviceMesh> WithAxesOf(
     const DeviceMesh& mesh, DeviceMesh whole,
     absl::Span<const std::string> taken = {}) {
-  CH_ASSIGN_OR_RETURN(whole, PartedLike(mesh, std::move(whole), taken));
+  CH_ASSIGN_OR_RETURN(whole, SplitAxesLike(mesh, std::move(whole), taken));
   for (int i = 0; i < mesh.ndim(); ++i) {
     const std::string& name = mesh.axis_names()[static_cast<size_t>(i)];
     const std::vector<int> line = mesh.layout().GroupRanks(
         absl::MakeConstSpan(&i, 1), *mesh.coordinate());
     const MeshLayout& layout = whole.layout();
-    // The axes along which the ranks of the line differ. One that varies slower
-    // differs from the line's start for the first time further down.
+    // The axes along which the ranks of the line differ. A slower axis first
+    // differs from the line's start at a later rank.
     std::vector<std::pair<size_t, int>> varying;
     for (int axis = 0; axis < layout.ndim(); ++axis) {
       const auto at = [&](int rank) {
@@ -156,11 +160,11 @@ absl::StatusOr<DeviceMesh> WithAxesOf(
   return whole;
 }
 
-// `whole` without the axes that neither mesh has: ranks along those may hold
-// other tensors, as of other experts.
-absl::StatusOr<DeviceMesh> WithoutOthers(const DeviceMesh& whole,
-                                         const DeviceMesh& fsdp_mesh,
-                                         const MeshLayout& inner) {
+// Returns the slice of `whole` with the axes that at least one of the meshes
+// has. Ranks along other axes may hold other tensors, e.g. other experts.
+absl::StatusOr<DeviceMesh> WithoutUnusedAxes(const DeviceMesh& whole,
+                                             const DeviceMesh& fsdp_mesh,
+                                             const MeshLayout& inner) {
   std::vector<std::string> names;
   for (const std::string& name : whole.axis_names()) {
     if (fsdp_mesh.layout().AxisIndex(name).ok() || inner.AxisIndex(name).ok()) {
@@ -199,7 +203,8 @@ absl::StatusOr<ShardedForm> ChunkBeneath(const Tensor& parameter,
     }
     CH_ASSIGN_OR_RETURN(
         whole, WithAxesOf(MeshOf(parameter), whole, fsdp_mesh.axis_names()));
-    CH_ASSIGN_OR_RETURN(whole, WithoutOthers(whole, fsdp_mesh, inner.mesh()));
+    CH_ASSIGN_OR_RETURN(whole,
+                        WithoutUnusedAxes(whole, fsdp_mesh, inner.mesh()));
     CH_ASSIGN_OR_RETURN(layout, OnMesh(inner, whole.layout()));
   }
   CH_ASSIGN_OR_RETURN(const int axis,

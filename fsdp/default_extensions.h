@@ -4,20 +4,20 @@
 
 /// \file
 /// The extensions that FullyShard uses if FullyShardOptions::extension is not
-/// set. They are here, not in extensions/, because this package must not see
-/// that one.
+/// set. They are not in extensions/, because this package must not depend on
+/// it.
 
 #include "crosshatch/fsdp/shard_extension.h"
 
 namespace crosshatch::fsdp {
 
-/// Returns the extension for a call of FullyShard whose parameters are plain
-/// tensors: they are sharded on the mesh that FullyShard is given.
+/// Returns the extension for calls of FullyShard whose parameters are all plain
+/// tensors. It shards them on the mesh passed to FullyShard.
 const ShardExtension& PlainExtension();
 
-/// Returns the extension for a call with a parameter that is distributed over
-/// another axis (tensor parallelism). extensions/dtensor_extensions.h states
-/// its rules and is its public name.
+/// Returns the extension for calls with a parameter that is distributed over
+/// another axis (tensor parallelism). extensions/dtensor_extensions.h is its
+/// public name and states its rules.
 const ShardExtension& DTensorExtension();
 
 }  // namespace crosshatch::fsdp

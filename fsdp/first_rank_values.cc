@@ -12,11 +12,11 @@
 
 namespace crosshatch::fsdp {
 
-absl::Status TakeFromFirstRank(const DeviceMesh& mesh, const Tensor& local,
-                               const std::string& label) {
+absl::Status BroadcastFromFirstRank(const DeviceMesh& mesh, const Tensor& local,
+                                    const std::string& label) {
   Stream& stream = RankContext::Current().current_stream();
-  // Along the last axis first: then the first rank of each line along the
-  // others has the values.
+  // After the last axis, the first rank of each line along the others has the
+  // values.
   for (int axis = mesh.ndim() - 1; axis >= 0; --axis) {
     CH_ASSIGN_OR_RETURN(Communicator * comm,
                         mesh.communicator(axis, stream.name()));
@@ -36,7 +36,8 @@ absl::StatusOr<std::vector<bool>> HasValuesOnFirstRank(
   RankContext& context = RankContext::Current();
   const Shape sizes = {static_cast<int64_t>(flags.size())};
   if (context.device().is_meta()) {
-    CH_RETURN_IF_ERROR(TakeFromFirstRank(mesh, Empty(sizes, kInt64), label));
+    CH_RETURN_IF_ERROR(
+        BroadcastFromFirstRank(mesh, Empty(sizes, kInt64), label));
     const MeshCoordinate& here = *mesh.coordinate();
     const bool is_first =
         std::all_of(here.begin(), here.end(), [](int i) { return i == 0; });
@@ -44,7 +45,7 @@ absl::StatusOr<std::vector<bool>> HasValuesOnFirstRank(
     return std::vector<bool>(flags.begin(), flags.end());
   }
   const Tensor shared = FromValues<int64_t>(sizes, flags);
-  CH_RETURN_IF_ERROR(TakeFromFirstRank(mesh, shared, label));
+  CH_RETURN_IF_ERROR(BroadcastFromFirstRank(mesh, shared, label));
   flags = shared.ToVector<int64_t>();
   CH_RETURN_IF_ERROR(context.status());
   return std::vector<bool>(flags.begin(), flags.end());

@@ -3,8 +3,8 @@
 #define CROSSHATCH_FSDP_FIRST_RANK_VALUES_H_
 
 /// \file
-/// What the first rank of a mesh holds, on all its ranks: so that shards are
-/// cut from one set of values.
+/// Broadcasts values from the first rank of a mesh, so that all shards are cut
+/// from one set of values.
 
 #include <string>
 #include <vector>
@@ -16,17 +16,18 @@
 
 namespace crosshatch::fsdp {
 
-/// Overwrites `local`, contiguous and of one size on all ranks of `mesh`, with
-/// what the mesh's first rank has there. Issued to the current stream.
-/// \error the rank's first error.
-absl::Status TakeFromFirstRank(const DeviceMesh& mesh, const Tensor& local,
-                               const std::string& label);
+/// Overwrites `local` with the values of the mesh's first rank. Issued to the
+/// current stream.
+/// \param local contiguous, with the same size on all ranks of `mesh`.
+/// \error The rank's first error.
+absl::Status BroadcastFromFirstRank(const DeviceMesh& mesh, const Tensor& local,
+                                    const std::string& label);
 
-/// Whether the mesh's first rank has memory for each of `tensors`, of which all
-/// ranks have as many. A dry run of another rank, which cannot ask, takes it to
-/// have all: that is what FullyShardOptions::sync_from_first_rank is for. Waits
-/// for the current stream.
-/// \error as TakeFromFirstRank.
+/// Returns for each of `tensors` whether the mesh's first rank has memory for
+/// it. All ranks must pass the same number of tensors. Waits for the current
+/// stream. A dry run of another rank assumes that the first rank has memory for
+/// all: that is the use of FullyShardOptions::sync_from_first_rank.
+/// \error The rank's first error.
 absl::StatusOr<std::vector<bool>> HasValuesOnFirstRank(
     const DeviceMesh& mesh, const std::vector<Tensor>& tensors,
     const std::string& label);

@@ -27,7 +27,7 @@ void CastFloats(TensorList& tensors, DType dtype) {
   }
 }
 
-// Adds the states of `modules`, each once.
+// Adds the states of `modules` to `states`, each once.
 void AddStates(const std::vector<nn::NamedModule>& modules,
                std::vector<FsdpState*>& states) {
   for (const nn::NamedModule& named : modules) {
@@ -39,19 +39,19 @@ void AddStates(const std::vector<nn::NamedModule>& modules,
   }
 }
 
-std::optional<FsdpState::Lives> LivesOf(
+std::optional<FsdpState::Refs> RefsTo(
     const std::optional<std::vector<nn::Module*>>& modules) {
   if (!modules.has_value()) return std::nullopt;
-  FsdpState::Lives lives;
+  FsdpState::Refs refs;
   for (const nn::Module* module : *modules) {
-    lives.push_back(FsdpState::Of(*module)->life());
+    refs.push_back(FsdpState::Of(*module)->ref());
   }
-  return lives;
+  return refs;
 }
 
 }  // namespace
 
-FsdpState& FsdpLife::Check(const char* what) const {
+FsdpState& FsdpStateRef::Check(const char* what) const {
   CH_CHECK(state != nullptr)
       << what << " of " << name << ", whose module is gone; keep the model";
   return *state;
@@ -68,13 +68,13 @@ bool FsdpState::IsReplicated(const nn::Module& module) {
 
 std::vector<nn::NamedModule> FsdpState::ModulesOf(nn::Module& module) {
   if (IsReplicated(module)) return {{"", &module}};
-  std::set<const nn::Module*> left_out;
+  std::set<const nn::Module*> omitted;
   std::vector<nn::NamedModule> modules;
   for (const nn::NamedModule& named : module.NamedModules()) {
-    if (left_out.count(named.module) != 0) continue;
+    if (omitted.count(named.module) != 0) continue;
     if (IsReplicated(*named.module)) {
       for (const nn::NamedModule& below : named.module->NamedModules()) {
-        left_out.insert(below.module);
+        omitted.insert(below.module);
       }
     } else {
       modules.push_back(named);
@@ -97,21 +97,21 @@ std::vector<FsdpState*> FsdpState::AllBelow(
   return states;
 }
 
-std::vector<FsdpState*> FsdpState::AllAround(nn::Module& module) {
+std::vector<FsdpState*> FsdpState::AllInModuleTree(nn::Module& module) {
   return AllBelow({&nn::RootOf(module)});
 }
 
 FsdpState::FsdpState(std::vector<nn::Module*> modules, DeviceMesh mesh,
                      FullyShardOptions options,
                      std::vector<std::unique_ptr<ParamGroup>> groups,
-                     LeftOut left_out, bool replicated)
+                     OmittedParameters omitted, bool replicated)
     : modules_(std::move(modules)),
       mesh_(std::move(mesh)),
       options_(std::move(options)),
       groups_(std::move(groups)),
-      left_out_(std::move(left_out)),
+      omitted_(std::move(omitted)),
       replicated_(replicated),
-      life_(std::make_shared<FsdpLife>(FsdpLife{this, Name()})) {
+      ref_(std::make_shared<FsdpStateRef>(FsdpStateRef{this, Name()})) {
   settings_ = {.reshard_after_forward = options_.reshard_after_forward,
                .reduction = options_.reduction,
                .prefetch = options_.prefetch};
@@ -120,15 +120,15 @@ FsdpState::FsdpState(std::vector<nn::Module*> modules, DeviceMesh mesh,
   }
 }
 
-Settings FsdpState::SettingsOfLiving() const {
+Settings FsdpState::LiveSettings() const {
   Settings settings = settings_;
   const auto keep_living = [](std::optional<std::vector<nn::Module*>>& modules,
-                              const std::optional<Lives>& lives) {
+                              const std::optional<Refs>& refs) {
     if (!modules.has_value()) return;
     size_t i = 0;
     modules->erase(std::remove_if(modules->begin(), modules->end(),
                                   [&](const nn::Module*) {
-                                    return (*lives)[i++]->state == nullptr;
+                                    return (*refs)[i++]->state == nullptr;
                                   }),
                    modules->end());
   };
@@ -138,8 +138,8 @@ Settings FsdpState::SettingsOfLiving() const {
 }
 
 void FsdpState::set_settings(Settings settings) {
-  forward_prefetch_ = LivesOf(settings.forward_prefetch_modules);
-  backward_prefetch_ = LivesOf(settings.backward_prefetch_modules);
+  forward_prefetch_ = RefsTo(settings.forward_prefetch_modules);
+  backward_prefetch_ = RefsTo(settings.backward_prefetch_modules);
   for (const auto& group : groups_) {
     if (settings.keep_unsharded != settings_.keep_unsharded) {
       group->set_keep_unsharded(settings.keep_unsharded);
@@ -154,7 +154,7 @@ void FsdpState::set_settings(Settings settings) {
 }
 
 FsdpState::~FsdpState() {
-  life_->state = nullptr;
+  ref_->state = nullptr;
   if (tree_ != nullptr) tree_->Remove(*this);
 }
 
@@ -201,10 +201,10 @@ void FsdpState::Join(std::shared_ptr<FsdpTree> tree,
                      const DeviceMesh& batch_mesh) {
   tree_ = std::move(tree);
   comm_ = std::move(comm);
-  life_->name = Name();
+  ref_->name = Name();
   for (const auto& group : groups_) {
     group->set_comm_context(comm_);
-    group->SplitsBatchOf(batch_mesh);
+    group->set_batch_mesh(batch_mesh);
   }
 }
 
@@ -268,8 +268,8 @@ void FsdpState::CastOutputs(TensorList& outputs) const {
   CastFloats(outputs, *options_.mixed_precision.output_dtype);
 }
 
-void FsdpState::WatchInputs(const TensorList& inputs) {
-  forward_ = std::make_shared<WatchedForward>();
+void FsdpState::ObserveInputs(const TensorList& inputs) {
+  forward_ = std::make_shared<ObservedForward>();
   const bool all_trained =
       std::all_of(groups_.begin(), groups_.end(),
                   [](const auto& g) { return g->gradients().trains_all(); });
@@ -280,33 +280,34 @@ void FsdpState::WatchInputs(const TensorList& inputs) {
     const std::shared_ptr<Node> node = GradEdge(input).node;
     if (std::find(seen.begin(), seen.end(), node.get()) != seen.end()) continue;
     seen.push_back(node.get());
-    node->AddPreHook([life = life_, forward = forward_] {
-      if (life->state != nullptr) life->state->InputGradientsComplete(forward);
+    node->AddPreHook([ref = ref_, forward = forward_] {
+      if (ref->state != nullptr) ref->state->InputGradientsComplete(forward);
     });
   }
   forward_->inputs = static_cast<int>(seen.size());
 }
 
-void FsdpState::BeginBackward(const std::shared_ptr<WatchedForward>& forward) {
+void FsdpState::BeginBackward(const std::shared_ptr<ObservedForward>& forward) {
   if (forward->inputs == 0 ||
       std::find(forwards_in_backward_.begin(), forwards_in_backward_.end(),
                 forward) != forwards_in_backward_.end()) {
     return;
   }
-  forward->inputs_due = forward->inputs;
+  forward->inputs_awaited = forward->inputs;
   forwards_in_backward_.push_back(forward);
 }
 
 void FsdpState::BeginRecomputation(nn::Module& module) {
-  // Without a tree the backward has failed already.
+  // Without a tree, the backward has failed before.
   if (tree_ == nullptr) return;
   const std::vector<nn::Parameter*> needed = module.Parameters();
   for (const auto& group : groups_) {
     if (group->state() == ParamState::kUnsharded) continue;
     for (const nn::Parameter* p : group->parameters()) {
       if (std::find(needed.begin(), needed.end(), p) == needed.end()) continue;
-      // The gradient of a bias, say, needs nothing that forward saved: it may
-      // be there, and its group freed, before the rest is recomputed.
+      // The group may be freed again already: the gradient of a bias, for
+      // example, needs nothing that forward saved, so it can be complete before
+      // the recomputation.
       group->Unshard();
       group->WaitForUnshard();
       break;
@@ -315,10 +316,11 @@ void FsdpState::BeginRecomputation(nn::Module& module) {
 }
 
 void FsdpState::InputGradientsComplete(
-    const std::shared_ptr<WatchedForward>& forward) {
+    const std::shared_ptr<ObservedForward>& forward) {
   const auto found = std::find(forwards_in_backward_.begin(),
                                forwards_in_backward_.end(), forward);
-  if (found == forwards_in_backward_.end() || --forward->inputs_due > 0) return;
+  if (found == forwards_in_backward_.end() || --forward->inputs_awaited > 0)
+    return;
   forwards_in_backward_.erase(found);
   if (tree_ != nullptr) CheckBackwardComplete();
 }
@@ -340,7 +342,7 @@ bool FsdpState::PassesGradients() const {
       std::any_of(groups_.begin(), groups_.end(),
                   [](const auto& g) { return !g->gradients().trains_all(); });
   if (!has_frozen) return false;
-  // Replicated ones too, though they are trees of their own.
+  // Includes replicated modules, though they form trees of their own.
   for (const FsdpState* state : AllBelow(modules_)) {
     for (const auto& group : state->groups_) {
       const GroupGradients& gradients = group->gradients();
@@ -352,16 +354,16 @@ bool FsdpState::PassesGradients() const {
 
 void FsdpState::BeginBackwardSpan() {
   iteration_.computes_backward = true;
-  BeginSpan(comm_->compute(), "backward", life_->name);
+  BeginSpan(comm_->compute(), "backward", ref_->name);
 }
 
 void FsdpState::EndBackwardSpan() {
   if (!std::exchange(iteration_.computes_backward, false)) return;
-  EndSpan(comm_->compute(), "backward", life_->name);
+  EndSpan(comm_->compute(), "backward", ref_->name);
 }
 
 void FsdpState::AfterBackward(const Settings& tree) {
-  // What was prefetched for the next backward waits for it.
+  // Parameters prefetched for the next backward stay unsharded for it.
   const bool keeps = iteration_.prefetched == Prefetched::kForBackward &&
                      !tree.is_last_backward;
   for (const auto& group : groups_) {
@@ -385,9 +387,9 @@ void FsdpState::Reset() {
   iteration_ = {.summoned = iteration_.summoned};
 }
 
-bool FsdpState::took_part() const {
+bool FsdpState::has_reduced() const {
   for (const auto& group : groups_) {
-    if (group->gradients().took_part()) return true;
+    if (group->gradients().has_reduced()) return true;
   }
   return false;
 }
@@ -420,11 +422,11 @@ std::string FsdpState::Describe(bool as_root, PlanDetail detail) const {
   for (const auto& group : groups_) {
     absl::StrAppend(&text, group->Describe(ZeroStage(as_root), detail));
   }
-  for (const nn::Parameter* parameter : left_out_.tied) {
+  for (const nn::Parameter* parameter : omitted_.tied) {
     absl::StrAppend(&text, "  (", parameter->name(),
                     ": tied, in the group of the lowest common ancestor)\n");
   }
-  for (const auto& parameter : left_out_.ignored) {
+  for (const auto& parameter : omitted_.ignored) {
     absl::StrAppend(&text, "  (", parameter->name(), ": ignored)\n");
   }
   return text;

@@ -21,33 +21,35 @@
 #include "crosshatch/tensor/autograd.h"
 #include "crosshatch/tensor/rank_context.h"
 #include "crosshatch/tensor/recompute.h"
+#include "crosshatch/tensor/span.h"
 
 namespace crosshatch::fsdp {
 namespace {
 
-// Those that are still there, and in a tree: others have not run yet, and have
-// nothing to gather on.
-std::vector<FsdpState*> StatesOf(const FsdpState::Lives& lives) {
+// Returns the states of `refs` that exist and belong to a tree. Modules
+// without a tree have not run yet and have no streams to gather on.
+std::vector<FsdpState*> StatesOf(const FsdpState::Refs& refs) {
   std::vector<FsdpState*> states;
-  for (const std::shared_ptr<const FsdpLife>& life : lives) {
-    FsdpState* const state = life->state;
+  for (const std::shared_ptr<const FsdpStateRef>& ref : refs) {
+    FsdpState* const state = ref->state;
     if (state != nullptr && state->tree() != nullptr) states.push_back(state);
   }
   return states;
 }
 
-// Takes `state` out of its tree. A backward that issued reductions would not
-// find it at its end.
+// Removes `state` from its tree. Waits for reductions first: a backward that
+// issued them would not reach the state at its end.
 void Leave(FsdpState& state) {
   if (state.tree() == nullptr) return;
-  // Kept: it may go with the last of its states.
+  // Keeps the tree alive: `state` may hold the last reference.
   const std::shared_ptr<FsdpTree> tree = state.tree()->shared_from_this();
   tree->Finish();
   tree->Remove(state);
 }
 
-// The parameters that the backward needs are gone, and so are their gradients.
-void PoisonAsGone(const std::string& name) {
+// Poisons the rank because the parameters that the backward needs are
+// destroyed.
+void PoisonAsDestroyed(const std::string& name) {
   RankContext::Current().Poison(absl::FailedPreconditionError(absl::StrCat(
       "FSDP: a backward through ", name,
       ", whose module is gone; keep the model until Backward has returned")));
@@ -55,8 +57,8 @@ void PoisonAsGone(const std::string& name) {
 
 }  // namespace
 
-// Owns the gradient of one unsharded parameter: a view of its group's full
-// gradients.
+// Receives the gradient of one unsharded parameter. The destination is a view
+// of the group's full gradients.
 class FsdpTree::GradientSink final : public GradSink {
  public:
   GradientSink(FsdpState& state, ParamGroup& group, size_t index)
@@ -68,7 +70,7 @@ class FsdpTree::GradientSink final : public GradSink {
 
   void Complete() override {
     if (!group_.gradients().Complete(index_)) return;
-    // Without a tree the backward has failed already.
+    // Without a tree, the backward has failed before.
     if (state_.tree() == nullptr) return;
     state_.tree()->GradientsComplete(state_, group_);
   }
@@ -134,18 +136,18 @@ void FsdpTree::Form(FsdpState& root, std::shared_ptr<CommContext> comm) {
 
 void FsdpTree::Remove(const FsdpState& state) {
   const bool is_root = !states_.empty() && states_.front() == &state;
-  // What was seen below its module may be gone with it.
+  // Modules below may be destroyed with the state's module.
   seen_.clear();
   for (std::vector<FsdpState*>* states :
        {&states_, &expected_order_, &forward_order_, &begin_order_}) {
     states->erase(std::remove(states->begin(), states->end(), &state),
                   states->end());
   }
-  // What is expected next is found again.
+  // The next forward looks up its position again.
   position_ = std::min(position_, expected_order_.size());
   if (!is_root) return;
-  // They go untold from here on, and some of them later than this tree, which
-  // handles keep. What was issued for those that stay is waited for now.
+  // The tree no longer calls these states, and some outlive it. So wait for
+  // their reductions now.
   for (FsdpState* orphan : states_) {
     orphan->Finish();
     orphan->Leave();
@@ -167,18 +169,18 @@ void FsdpTree::CheckAllSharded() {
                        named.module->children().size()});
     }
   }
-  std::set<const nn::Parameter*> left_out;
-  // Who ignores a parameter may stand above: a replicated module is a tree of
-  // its own.
+  std::set<const nn::Parameter*> omitted;
+  // A parameter may be ignored by an ancestor, because a replicated module is
+  // the root of its own tree.
   for (const FsdpState* state :
-       FsdpState::AllAround(*states_.front()->modules().front())) {
-    for (const auto& p : state->left_out().ignored) left_out.insert(p.get());
+       FsdpState::AllInModuleTree(*states_.front()->modules().front())) {
+    for (const auto& p : state->omitted().ignored) omitted.insert(p.get());
   }
   for (const nn::NamedModule& named : modules) {
     const FsdpState* const state = FsdpState::Of(*named.module);
     if (state == nullptr) continue;
-    for (const nn::Parameter* p : state->left_out().tied) {
-      CH_CHECK(p->gathered().defined() || left_out.count(p) != 0)
+    for (const nn::Parameter* p : state->omitted().tied) {
+      CH_CHECK(p->gathered().defined() || omitted.count(p) != 0)
           << "FSDP: parameter " << p->name()
           << " is tied between modules that are sharded apart, and no sharded "
              "module has them all below it; call FullyShard on their common "
@@ -187,7 +189,7 @@ void FsdpTree::CheckAllSharded() {
   }
   for (const nn::NamedModule& named : modules) {
     for (const auto& [name, parameter] : named.module->own_parameters()) {
-      if (left_out.count(parameter.get()) != 0) continue;
+      if (omitted.count(parameter.get()) != 0) continue;
       CH_CHECK(parameter->gathered().defined())
           << "FSDP: parameter " << named.module->FullName()
           << (named.module->parent() == nullptr ? "" : ".") << name
@@ -198,7 +200,7 @@ void FsdpTree::CheckAllSharded() {
   }
 }
 
-void FsdpTree::CheckRestHasNoGradients() {
+void FsdpTree::CheckNoUnreducedGradients() {
   RankContext& context = RankContext::Current();
   const DeviceMesh& mesh = states_.front()->mesh();
   nn::Module* const here = states_.front()->modules().front();
@@ -206,21 +208,21 @@ void FsdpTree::CheckRestHasNoGradients() {
     return;
   }
   std::set<const nn::Parameter*> ignored;
-  for (const FsdpState* state : FsdpState::AllAround(*here)) {
-    for (const auto& p : state->left_out().ignored) ignored.insert(p.get());
+  for (const FsdpState* state : FsdpState::AllInModuleTree(*here)) {
+    for (const auto& p : state->omitted().ignored) ignored.insert(p.get());
   }
   std::vector<std::string> rest;
   for (const auto& [name, parameter] : nn::RootOf(*here).NamedParameters()) {
-    // What is distributed over these ranks too has had its own sum.
+    // A parameter that is distributed over these ranks has its own reduction.
     const Tensor& data = parameter->data();
-    const bool is_spread = parameter->gathered().defined() ||
-                           nn::IsSpreadOver(data, mesh.layout());
-    if (is_spread || ignored.count(parameter) != 0) continue;
+    const bool is_reduced = parameter->gathered().defined() ||
+                            nn::IsSpreadOver(data, mesh.layout());
+    if (is_reduced || ignored.count(parameter) != 0) continue;
     if (parameter->grad().defined()) rest.push_back(name);
   }
   if (rest.empty()) return;
-  constexpr size_t kMostNames = 8;
-  const size_t named = std::min(rest.size(), kMostNames);
+  constexpr size_t kMaxNames = 8;
+  const size_t named = std::min(rest.size(), kMaxNames);
   context.Poison(absl::FailedPreconditionError(absl::StrCat(
       "FSDP: ", absl::StrJoin(rest.begin(), rest.begin() + named, ", "),
       named < rest.size() ? absl::StrCat(" and ", rest.size() - named, " more")
@@ -232,7 +234,7 @@ void FsdpTree::CheckRestHasNoGradients() {
       "FullyShardOptions::ignored_params")));
 }
 
-bool FsdpTree::IsAsSeen() const {
+bool FsdpTree::IsUnchanged() const {
   for (const Seen& seen : seen_) {
     if (seen.module->own_parameters().size() != seen.parameters ||
         seen.module->children().size() != seen.children) {
@@ -252,7 +254,7 @@ void FsdpTree::OrderAllGathers() {
   bool on_compute = false;
   for (const FsdpState* state : states_) {
     for (const auto& group : state->groups()) {
-      group->ShardsAreOrdered();
+      group->MarkShardsOrdered();
       on_compute = on_compute || group->stays_on_compute();
     }
     offloaded = offloaded || state->options().cpu_offload;
@@ -271,9 +273,9 @@ void FsdpTree::CompareBuffers() {
   }
 }
 
-void FsdpTree::FindRows(const FsdpState& state, TensorSpan inputs) {
+void FsdpTree::BeginBatchSplit(const FsdpState& state, TensorSpan inputs) {
   if (!state.splits_batch()) return;
-  // Whoever knows better has said so.
+  // A scope of the caller takes precedence.
   if (nn::BatchRowsScope::Current() != nullptr) return;
   if (const auto randomness = RowRandomness(state.modules())) {
     batch_split_.Begin(state.mesh(), *state.modules().front(), state.Name(),
@@ -283,16 +285,16 @@ void FsdpTree::FindRows(const FsdpState& state, TensorSpan inputs) {
 
 void FsdpTree::BeginForward(const FsdpState& state, TensorSpan inputs,
                             bool begins_order) {
-  // The outermost of the tree, whichever module's it is, may follow an
-  // optimizer's step.
+  // The outermost forward may follow an optimizer's step, whichever module of
+  // the tree it is of.
   const bool outermost = ++forwards_ == 1;
-  if (outermost) FindRows(state, inputs);
+  if (outermost) BeginBatchSplit(state, inputs);
   if (begins_order && (!has_compared_buffers_ || ComparesReplicas())) {
     has_compared_buffers_ = true;
     CompareBuffers();
   }
   if (outermost) {
-    if (!IsAsSeen()) CheckAllSharded();
+    if (!IsUnchanged()) CheckAllSharded();
     OrderAllGathers();
     UnshardUnusedForForward();
   }
@@ -309,8 +311,8 @@ void FsdpTree::BeforeForward(FsdpState& state, TensorList& inputs) {
   CH_CHECK(!at.summoned) << "FSDP: " << state.Name()
                          << " runs while its full parameters are summoned";
   if (InRecomputation()) {
-    // A part of backward: unsharded unless backward has come here already, and
-    // kept for it.
+    // A recomputation is part of backward. Unshards unless backward has reached
+    // the module already, and keeps the parameters for it.
     BeginBackward();
     state.Unshard();
     state.WaitForUnshard();
@@ -322,8 +324,8 @@ void FsdpTree::BeforeForward(FsdpState& state, TensorList& inputs) {
     state.Unshard();
     if (first) PrefetchForward(state);
     state.WaitForUnshard();
-    state.WatchInputs(inputs);
-    BeginSpan(comm_->compute(), "forward", state.life()->name);
+    state.ObserveInputs(inputs);
+    BeginSpan(comm_->compute(), "forward", state.ref()->name);
   }
   if (state.options().mixed_precision.output_dtype.has_value()) {
     ++casting_forwards_;
@@ -334,7 +336,8 @@ void FsdpTree::BeforeForward(FsdpState& state, TensorList& inputs) {
 void FsdpTree::AfterForward(FsdpState& state, TensorList& outputs, bool last) {
   if (state.options().mixed_precision.output_dtype.has_value()) {
     --casting_forwards_;
-    // Run again in backward it is within no other, and casts as it did.
+    // A recomputed forward is nested in no other, so it repeats the captured
+    // decision.
     if (Captured(casting_forwards_ == 0)) state.CastOutputs(outputs);
   }
   if (InRecomputation()) return;
@@ -344,13 +347,14 @@ void FsdpTree::AfterForward(FsdpState& state, TensorList& outputs, bool last) {
       << " ends that the tree has not seen begin; call ResetIteration outside "
          "of forward";
   if (--at.forwards > 0) return;
-  const bool backward_follows = WatchOutputs(state, outputs);
-  EndSpan(comm_->compute(), "forward", state.life()->name);
+  const bool backward_follows = ObserveOutputs(state, outputs);
+  EndSpan(comm_->compute(), "forward", state.ref()->name);
   if (backward_follows) forward_order_.push_back(&state);
   if (last) {
     at.in_forward = false;
-    // What ranks may differ in using stays to the end of the outermost forward
-    // or of backward: a rank that uses it again must not gather it alone.
+    // If ranks may differ in using the module, it stays unsharded until the end
+    // of the outermost forward or of backward. Otherwise a rank that uses it
+    // again would gather it alone.
     const bool keeps = state.reduce_unused();
     if (!keeps && !backward_follows) {
       state.Reshard();
@@ -366,27 +370,27 @@ void FsdpTree::EndForward(bool backward_follows) {
   batch_split_.End();
   if (backward_follows || in_backward_) return;
   for (FsdpState* state : states_) {
-    // The backward of an earlier forward is to find these unsharded.
+    // The backward of an earlier forward needs these unsharded.
     if (state->reduce_unused() && !forward_order_.empty()) continue;
     state->AfterOutermostForward();
   }
 }
 
-bool FsdpTree::WatchOutputs(FsdpState& state, const TensorList& outputs) {
-  const std::shared_ptr<WatchedForward> forward = state.TakeWatchedForward();
+bool FsdpTree::ObserveOutputs(FsdpState& state, const TensorList& outputs) {
+  const std::shared_ptr<ObservedForward> forward = state.TakeObservedForward();
   bool backward_follows = false;
   for (const Tensor& output : outputs) {
     if (!output.defined() || !output.requires_grad()) continue;
     backward_follows = true;
-    GradEdge(output).node->AddPreHook([life = state.life(), forward] {
-      if (life->state == nullptr) return PoisonAsGone(life->name);
-      FsdpTree* const tree = life->state->tree();
+    GradEdge(output).node->AddPreHook([ref = state.ref(), forward] {
+      if (ref->state == nullptr) return PoisonAsDestroyed(ref->name);
+      FsdpTree* const tree = ref->state->tree();
       if (tree == nullptr) {
-        return PoisonAsGone(
-            absl::StrCat("the root of the tree of ", life->name));
+        return PoisonAsDestroyed(
+            absl::StrCat("the root of the tree of ", ref->name));
       }
-      life->state->BeginBackward(forward);
-      tree->BeforeBackward(*life->state);
+      ref->state->BeginBackward(forward);
+      tree->BeforeBackward(*ref->state);
     });
   }
   return backward_follows;
@@ -411,12 +415,12 @@ void FsdpTree::BeforeBackward(FsdpState& state) {
 }
 
 void FsdpTree::GradientsComplete(FsdpState& state, ParamGroup& group) {
-  // If ranks may differ in using the module, gathers and reductions keep to one
-  // order: nothing before the end of backward.
+  // If ranks may differ in using the module, nothing is reduced or freed before
+  // the end of backward, so that the order is the same on all ranks.
   if (!state.reduce_unused()) {
     const Settings& of_module = state.settings();
     if (!settings().manual_finalization) group.gradients().Reduce(of_module);
-    // What is frozen in the group may still be needed.
+    // Frozen parameters of the group may still be needed.
     if (of_module.reshard_after_backward && group.gradients().trains_all()) {
       group.Reshard();
     }
@@ -426,7 +430,7 @@ void FsdpTree::GradientsComplete(FsdpState& state, ParamGroup& group) {
 
 void FsdpTree::AfterBackward() {
   in_backward_ = false;
-  // The model may go before its backward has ended.
+  // The model may be destroyed before its backward has ended.
   if (states_.empty()) return Finish();
   for (FsdpState* state : states_) state->AfterBackward(settings());
   if (settings().manual_finalization) return;
@@ -435,7 +439,7 @@ void FsdpTree::AfterBackward() {
 }
 
 void FsdpTree::Finalize() {
-  // Most likely the order in which backward filled them.
+  // This is the most likely order in which backward filled them.
   for (auto it = states_.rbegin(); it != states_.rend(); ++it) {
     for (const auto& group : (*it)->groups()) {
       group->gradients().Reduce((*it)->settings());
@@ -447,7 +451,7 @@ void FsdpTree::Finalize() {
 void FsdpTree::UnshardUnusedForForward() {
   for (FsdpState* state : states_) {
     if (!state->reduce_unused()) continue;
-    // A module that does not run takes it up all the same.
+    // Modules that do not run need the current requires_grad too.
     SyncRequiresGrad(*state);
     state->Prefetch(Prefetched::kForForward);
   }
@@ -461,9 +465,9 @@ void FsdpTree::UnshardUnusedForBackward() {
   }
 }
 
-// Gathers the first `depth` of `order` besides `running`. A module that runs
-// more than once counts once. What is gathered and how far ahead is the same on
-// all ranks: it takes no notice of modules that ranks may differ in using.
+// Prefetches the first `depth` modules of `order` other than `running`. A
+// module that occurs more than once counts once. Skips modules that ranks may
+// differ in using, so that all ranks gather the same modules.
 void FsdpTree::Prefetch(const std::vector<FsdpState*>& order,
                         const FsdpState& running, int depth) {
   std::vector<const FsdpState*> seen = {&running};
@@ -491,7 +495,7 @@ void FsdpTree::PrefetchForward(FsdpState& running) {
   const auto found = std::find(begin + static_cast<ptrdiff_t>(position_),
                                expected_order_.end(), &running);
   begin_order_.push_back(&running);
-  // A module that was not expected here says nothing of what comes next.
+  // An unexpected module does not indicate what comes next.
   const bool expected = found != expected_order_.end();
   if (expected) position_ = static_cast<size_t>(found - begin) + 1;
   if (const auto& modules = running.forward_prefetch()) {
@@ -517,7 +521,7 @@ void FsdpTree::PrefetchBackward(const FsdpState& running) {
   if (!expected) return;
   std::vector<FsdpState*> next;
   for (auto it = forward_order_.rbegin(); it != forward_order_.rend(); ++it) {
-    // From here on it is an earlier forward, which another backward is for.
+    // Earlier entries belong to an earlier forward, which has its own backward.
     if (*it == states_.front() && settings().is_last_backward) break;
     if ((*it)->settings().unshard_in_backward) next.push_back(*it);
   }
@@ -525,12 +529,12 @@ void FsdpTree::PrefetchBackward(const FsdpState& running) {
 }
 
 void FsdpTree::EndReductions() {
-  // A backward that reduced nothing at all (of Gradients, say) has nothing to
-  // say to the other ranks.
+  // A backward that reduced nothing at all (that of Gradients, for example)
+  // needs no barrier with the other ranks.
   bool reports = false;
-  for (const FsdpState* state : states_) reports |= state->took_part();
+  for (const FsdpState* state : states_) reports |= state->has_reduced();
   for (FsdpState* state : states_) state->EndReductions(reports);
-  if (reports) CheckRestHasNoGradients();
+  if (reports) CheckNoUnreducedGradients();
 }
 
 void FsdpTree::Finish() {

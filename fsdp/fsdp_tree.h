@@ -3,19 +3,19 @@
 #define CROSSHATCH_FSDP_FSDP_TREE_H_
 
 /// \file
-/// FsdpTree: drives the sharded modules of one tree through forward and
-/// backward. It owns what they share: streams, the order in which modules run,
-/// and the end of backward. PyTorch's counterparts are FSDPStateContext and the
-/// root's FSDPState.
+/// FsdpTree: runs the sharded modules of one tree through forward and backward.
+/// It owns their shared state: streams, the order in which modules run, and the
+/// end of backward. PyTorch's counterparts are FSDPStateContext and the root's
+/// FSDPState.
 ///
-/// What modules and autograd call enters here, at the top: BeforeForward,
-/// AfterForward, BeforeBackward, GradientsComplete, AfterBackward. Each checks
-/// the state and acts. Calls go down only: from the tree to a module's
-/// FsdpState, to its groups, to their gradients. docs/fsdp.md lists them.
+/// Hooks of modules and of autograd call BeforeForward, AfterForward,
+/// BeforeBackward, GradientsComplete and AfterBackward. Each checks the state
+/// and acts. Calls go down only: from the tree to a module's FsdpState, to its
+/// groups, to their gradients. docs/fsdp.md lists them.
 ///
-/// The first sharded module that runs makes itself and all sharded modules
-/// below it one tree, with itself as the root. Trees are independent of each
-/// other; they may share streams.
+/// The first sharded module that runs becomes the root of a tree of itself and
+/// all sharded modules below it. Trees are independent of each other; they may
+/// share streams.
 
 #include <cstddef>
 #include <cstdint>
@@ -33,26 +33,28 @@
 
 namespace crosshatch::fsdp {
 
+/// The sharded modules of one tree, in forward and backward.
 class FsdpTree final : public std::enable_shared_from_this<FsdpTree> {
  public:
-  /// Returns the tree of `state`; if it is in none, makes one of which it is
-  /// the root.
+  /// Returns the tree of `state`. If it has none, forms one with `state` as the
+  /// root.
   static FsdpTree& Of(FsdpState& state);
-  /// Makes a tree of `root` and all sharded modules below its own. They leave
-  /// the trees they were in.
-  /// \param comm what to share with another tree; null for its own.
+  /// Forms a tree of `root` and all sharded modules below it. They leave the
+  /// trees that they were in.
+  /// \param comm the context to share with another tree; null for a new one.
   static void Form(FsdpState& root,
                    std::shared_ptr<CommContext> comm = nullptr);
-  /// Makes calls of the modules of `state`, and their backward, enter its tree.
-  /// Called once.
+  /// Installs the hooks that connect the modules of `state` and their gradients
+  /// with the state's tree. Called once.
   static void Hook(FsdpState& state);
-  /// Forgets `state`, which is being destroyed. All others leave with the root.
+  /// Removes `state`, which is being destroyed. If it is the root, all others
+  /// leave the tree.
   void Remove(const FsdpState& state);
 
   CommContext& comm() { return *comm_; }
   const std::shared_ptr<CommContext>& shared_comm() const { return comm_; }
 
-  /// The root's, which count for the tree.
+  /// Returns the root's settings; its tree-wide settings apply to all modules.
   const Settings& settings() const { return states_.front()->settings(); }
   const FsdpState& root() const { return *states_.front(); }
   bool IsRoot(const FsdpState& state) const {
@@ -60,33 +62,33 @@ class FsdpTree final : public std::enable_shared_from_this<FsdpTree> {
   }
 
   /// \name Forward
-  /// Also called for entry points other than Module::Call, which may call
-  /// forward within.
+  /// Called for entry points other than Module::Call too. These may call the
+  /// module's forward.
   /// @{
   void BeforeForward(FsdpState& state, TensorList& inputs);
-  /// \param last whether no other module of the list of `state` follows.
+  /// \param last whether this is the last module in the list of `state`.
   void AfterForward(FsdpState& state, TensorList& outputs, bool last = true);
   /// @}
 
-  /// Makes all-gathers from now on see what compute did to the shards (the
-  /// optimizer's step).
+  /// Makes later all-gathers wait for the work issued to compute so far, such
+  /// as the optimizer's step.
   void OrderAllGathers();
-  /// Reduces whatever is pending.
+  /// Issues the reductions of all pending gradients.
   void Finalize();
-  /// Makes compute wait for all reductions, and ends the iteration.
+  /// Makes compute wait for all reductions and ends the iteration.
   void Finish();
 
-  /// Makes the next forward's all-gathers wait for `event` instead of all of
-  /// compute.
+  /// Makes the next forward's all-gathers wait for `event` instead of for all
+  /// work issued to compute.
   void set_post_optimizer_event(Event event) { post_optimizer_ = event; }
 
-  /// Leaves the iteration, wherever it is.
+  /// Abandons the iteration at any point.
   void Reset();
 
  private:
   class GradientSink;
 
-  /// What CheckAllSharded saw.
+  /// The size of a module at the last CheckAllSharded.
   struct Seen {
     const nn::Module* module;
     size_t parameters;
@@ -95,75 +97,77 @@ class FsdpTree final : public std::enable_shared_from_this<FsdpTree> {
 
   FsdpTree() = default;
   /// Checks that no parameter was registered after FullyShard, and that groups
-  /// above took the tied parameters that were left to them.
+  /// of ancestors hold the tied parameters omitted below.
   void CheckAllSharded();
-  bool IsAsSeen() const;
-  /// Poisons the rank where a backward through this tree has left gradients of
-  /// plain parameters around it: they are of this rank's rows alone.
-  void CheckRestHasNoGradients();
-  /// Whether ranks hold the same buffers.
+  bool IsUnchanged() const;
+  /// Poisons the rank if parameters that no FullyShard has received gradients
+  /// in this backward. Such gradients cover only this rank's part of the batch.
+  void CheckNoUnreducedGradients();
+  /// Checks that all ranks hold the same buffers; poisons the rank if not.
   void CompareBuffers();
-  /// Finds out which rows of the batch a forward works on, if a module below
-  /// needs to know (nn/batch_rows.h).
-  void FindRows(const FsdpState& state, TensorSpan inputs);
+  /// Determines which rows of the batch a forward works on, if a module below
+  /// needs it (nn/batch_rows.h).
+  void BeginBatchSplit(const FsdpState& state, TensorSpan inputs);
 
-  /// Makes autograd write gradients to the groups of `state`, for parameters
-  /// that require them now.
+  /// Makes autograd write gradients to the groups of `state`, for the
+  /// parameters that require them now.
   static void SyncRequiresGrad(FsdpState& state);
 
-  /// \name The tree's part of a forward
+  /// \name The whole tree's part of a forward
   /// @{
-  /// \param begins_order the root's forward: the order of modules begins anew.
+  /// \param begins_order whether this is the root's forward, which restarts the
+  ///     order of modules.
   void BeginForward(const FsdpState& state, TensorSpan inputs,
                     bool begins_order);
   void EndForward(bool backward_follows);
-  /// Watches for the gradients of the outputs of a forward.
-  /// \returns whether any output has one.
-  static bool WatchOutputs(FsdpState& state, const TensorList& outputs);
+  /// Observes the gradients of a forward's outputs.
+  /// \returns whether any output requires a gradient.
+  static bool ObserveOutputs(FsdpState& state, const TensorList& outputs);
   /// @}
 
   /// \name Backward
   /// @{
-  /// The gradients of an output of `state` are there. Called once for each
-  /// output.
+  /// Called when an output of `state` has its gradient, once per output.
   void BeforeBackward(FsdpState& state);
-  /// The tree's part of it.
+  /// Begins the whole tree's backward.
   void BeginBackward();
-  /// The last gradient of `group` has been written.
+  /// Called when the last gradient of `group` has been written.
   void GradientsComplete(FsdpState& state, ParamGroup& group);
-  /// The Backward of autograd ends.
+  /// Called when autograd's Backward ends.
   void AfterBackward();
   void EndReductions();
   /// @}
 
-  /// Unshards modules that ranks may differ in using, all at once: nothing else
-  /// puts their all-gathers in one order on every rank.
+  /// Unshards all modules that ranks may differ in using. Issued at once,
+  /// because no other event gives their all-gathers the same order on every
+  /// rank.
   void UnshardUnusedForForward();
   void UnshardUnusedForBackward();
-  /// Issues the all-gathers of modules to come, nearest first.
+  /// Issues the all-gathers of the next modules, nearest first.
   void PrefetchForward(FsdpState& running);
   void PrefetchBackward(const FsdpState& running);
   void Prefetch(const std::vector<FsdpState*>& order, const FsdpState& running,
                 int depth);
 
   std::shared_ptr<CommContext> comm_;
-  int forwards_ = 0;          ///< That run, within each other.
-  int casting_forwards_ = 0;  ///< Those among them whose outputs are cast.
+  int forwards_ = 0;          ///< Running, nested.
+  int casting_forwards_ = 0;  ///< Of these, with cast outputs.
   bool in_backward_ = false;
   bool has_compared_buffers_ = false;
   BatchSplit batch_split_;
   std::optional<Event> post_optimizer_;
   std::vector<Seen> seen_;
-  /// All states, the root first, in the order of the modules.
+  /// All states in the order of the modules, the root first.
   std::vector<FsdpState*> states_;
-  /// The order in which forward is expected to run: that of the modules at
-  /// first, then that of the last iteration.
+  /// The expected order of forwards: at first that of the modules, then that of
+  /// the last iteration.
   std::vector<FsdpState*> expected_order_;
   size_t position_ = 0;
-  /// The order in which this iteration's forwards ended; backward takes them
+  /// The order in which this iteration's forwards ended. Backward consumes it
   /// from the end.
   std::vector<FsdpState*> forward_order_;
-  /// The order in which they began, but for those that ranks may differ in.
+  /// The order in which forwards began, without modules that ranks may differ
+  /// in using.
   std::vector<FsdpState*> begin_order_;
 };
 

@@ -24,7 +24,8 @@
 namespace crosshatch::fsdp {
 namespace {
 
-// The part that all names share, up to a dot: what people call the module.
+// Returns the longest common prefix of the parameters' names that ends before a
+// dot, usually the module's name; "root" if there is none.
 std::string CommonPrefix(const std::vector<nn::Parameter*>& parameters) {
   std::string prefix = parameters.front()->name();
   for (const nn::Parameter* parameter : parameters) {
@@ -35,7 +36,7 @@ std::string CommonPrefix(const std::vector<nn::Parameter*>& parameters) {
   return dot == std::string::npos ? "root" : prefix.substr(0, dot);
 }
 
-// Where a parameter is registered in the whole tree.
+// A place in the module tree where a parameter is registered.
 struct Use {
   const nn::Module* module;
   std::string name;
@@ -44,7 +45,8 @@ using Uses = std::map<const nn::Parameter*, std::vector<Use>>;
 
 using Modules = absl::Span<nn::Module* const>;
 
-// Every call looks at the whole tree, so no name is made but of what is found.
+// Adds the uses of `wanted` in the tree of `module` to `uses`. Every FullyShard
+// call visits the whole tree, so names are built for matches only.
 void FindUses(const nn::Module& module,
               const absl::flat_hash_set<const nn::Parameter*>& wanted,
               absl::flat_hash_set<const nn::Module*>& seen, Uses& uses) {
@@ -60,8 +62,8 @@ void FindUses(const nn::Module& module,
   }
 }
 
-// Of the parameters of `modules` and of all below, in the trees that these are
-// of.
+// Returns the uses of the parameters of `modules` in the whole trees that
+// contain them.
 Uses UsesInTreesOf(Modules modules) {
   absl::flat_hash_set<const nn::Parameter*> wanted;
   std::vector<nn::Module*> roots;
@@ -90,7 +92,7 @@ std::set<const nn::Module*> Subtrees(Modules roots) {
   return modules;
 }
 
-// The first use outside of `modules`; null if there is none.
+// Returns the first use outside of `modules`; null if there is none.
 const Use* UseOutside(const std::vector<Use>& uses,
                       const std::set<const nn::Module*>& modules) {
   for (const Use& use : uses) {
@@ -99,8 +101,8 @@ const Use* UseOutside(const std::vector<Use>& uses,
   return nullptr;
 }
 
-// "tied with a, b" for a parameter of several uses, the first of which names
-// it.
+// Returns "tied with a, b" for a parameter with several uses. The first use is
+// omitted: it names the parameter.
 std::string TieNote(const std::vector<Use>& uses) {
   std::string note;
   for (size_t i = 1; i < uses.size(); ++i) {
@@ -109,13 +111,13 @@ std::string TieNote(const std::vector<Use>& uses) {
   return note;
 }
 
-// Parameters below `modules` that have no group yet, each once, sorted out.
+// Parameters of `modules` that have no group yet, each once.
 struct Sorted {
   std::vector<nn::Parameter*> to_shard;
-  FsdpState::LeftOut left_out;
+  FsdpState::OmittedParameters omitted;
 };
 
-// The sharded module above `module`, for messages.
+// Returns the label of the nearest sharded ancestor of `module`, for messages.
 std::string ShardedAbove(const nn::Module& module) {
   for (const nn::Module* at = module.parent(); at != nullptr;
        at = at->parent()) {
@@ -124,8 +126,9 @@ std::string ShardedAbove(const nn::Module& module) {
   return "another module";
 }
 
-absl::StatusOr<Sorted> SortOut(Modules modules, const Uses& uses,
-                               const FullyShardOptions& options) {
+// Sorts the parameters of `modules` that have no group yet.
+absl::StatusOr<Sorted> SortParameters(Modules modules, const Uses& uses,
+                                      const FullyShardOptions& options) {
   std::set<const nn::Parameter*> claimed;
   for (const FsdpState* state : FsdpState::AllBelow(modules)) {
     const std::set<const nn::Module*> below = Subtrees(state->modules());
@@ -167,9 +170,9 @@ absl::StatusOr<Sorted> SortOut(Modules modules, const Uses& uses,
     }
     const auto& ignored = options.ignored_params;
     if (std::find(ignored.begin(), ignored.end(), p) != ignored.end()) {
-      sorted.left_out.ignored.push_back(p->shared_from_this());
+      sorted.omitted.ignored.push_back(p->shared_from_this());
     } else if (UseOutside(uses.at(p), below) != nullptr) {
-      sorted.left_out.tied.push_back(p);
+      sorted.omitted.tied.push_back(p);
     } else {
       sorted.to_shard.push_back(p);
     }
@@ -177,8 +180,8 @@ absl::StatusOr<Sorted> SortOut(Modules modules, const Uses& uses,
   return sorted;
 }
 
-// What cannot share a buffer: its dtype, the dtype to gather in, whether there
-// are gradients, and the ranks to share them with.
+// Properties that all parameters of a group share: its buffers have one dtype,
+// one gather dtype and one mesh, and all or none have gradients.
 struct Kind {
   DType dtype;
   DType param_dtype;
@@ -187,9 +190,10 @@ struct Kind {
   friend bool operator==(const Kind&, const Kind&) = default;
 };
 
-// Why a group of `kind` is not one with `other`, the first of its module.
-std::string WhyApart(const Kind& kind, const Kind& other,
-                     const std::string& other_name) {
+// Describes why a group of `kind` is separate from `other`, the first group of
+// the module.
+std::string SeparationReason(const Kind& kind, const Kind& other,
+                             const std::string& other_name) {
   std::string why = absl::StrCat("apart from ", other_name, ": ");
   const char* separator = "";
   const auto add = [&](bool differs, const char* what) {
@@ -204,7 +208,7 @@ std::string WhyApart(const Kind& kind, const Kind& other,
   return why;
 }
 
-// The extension that shards all parameters of a call.
+// Returns the extension that shards all parameters of a call.
 const ShardExtension& ExtensionFor(
     const std::vector<nn::Parameter*>& parameters,
     const FullyShardOptions& options, bool replicated) {
@@ -215,9 +219,9 @@ const ShardExtension& ExtensionFor(
   return any_distributed && !replicated ? DTensorExtension() : PlainExtension();
 }
 
-// `mesh` with its axes in the order (replicate, shard), or (shard).
-absl::StatusOr<DeviceMesh> InRoles(const DeviceMesh& mesh,
-                                   const FullyShardOptions& options) {
+// Returns `mesh` with its axes in the order (replicate, shard), or (shard).
+absl::StatusOr<DeviceMesh> WithRoleOrder(const DeviceMesh& mesh,
+                                         const FullyShardOptions& options) {
   if (mesh.ndim() > 2) {
     return absl::InvalidArgumentError(absl::StrCat(
         "FullyShard takes a mesh of one axis (shard) or two (replicate, "
@@ -242,8 +246,8 @@ absl::StatusOr<DeviceMesh> InRoles(const DeviceMesh& mesh,
   return mesh.Slice({names[1], names[0]});
 }
 
-// What gradients are divided by follows from `mesh` where that has all ranks of
-// the parameter's own.
+// Checks that the default divisor of the gradients, the size of `mesh`, is
+// right for a parameter on `own`: all ranks of `own` are on `mesh`.
 absl::Status CheckDivisor(const nn::Parameter& parameter, const DeviceMesh& own,
                           const DeviceMesh& mesh,
                           const FullyShardOptions& options) {
@@ -324,39 +328,39 @@ absl::Status CheckArguments(Modules modules, const DeviceMesh& mesh,
   return CheckOptions("FullyShard", options.prefetch, options.reduction);
 }
 
-/// Guards the state of a part of a sharded module, whose parameters are the
-/// module's to gather and to summon.
+/// State guard of the modules below a sharded module whose parameters belong to
+/// the sharded module's groups. Forwards to the sharded module's state.
 class PartGuard final : public nn::StateGuard {
  public:
-  explicit PartGuard(std::shared_ptr<const FsdpLife> life)
-      : life_(std::move(life)) {}
+  explicit PartGuard(std::shared_ptr<const FsdpStateRef> ref)
+      : ref_(std::move(ref)) {}
 
   absl::Status CheckReadable(const char* what) const override {
-    // A part may outlive the module, and then has shards and nothing else.
-    return life_->state == nullptr ? absl::OkStatus()
-                                   : life_->state->CheckReadable(what);
+    // A submodule may outlive the sharded module. Then its shards are complete.
+    return ref_->state == nullptr ? absl::OkStatus()
+                                  : ref_->state->CheckReadable(what);
   }
   absl::Status CheckWritable(const char* what) const override {
-    return life_->state == nullptr ? absl::OkStatus()
-                                   : life_->state->CheckWritable(what);
+    return ref_->state == nullptr ? absl::OkStatus()
+                                  : ref_->state->CheckWritable(what);
   }
   void BeginRecomputation(nn::Module& module) override {
-    if (life_->state != nullptr) life_->state->BeginRecomputation(module);
+    if (ref_->state != nullptr) ref_->state->BeginRecomputation(module);
   }
 
  private:
-  const std::shared_ptr<const FsdpLife> life_;
+  const std::shared_ptr<const FsdpStateRef> ref_;
 };
 
-/// Attaches `state` to `modules`, and guards to all below them that are not
-/// sharded for themselves; from then on calls of `modules` go by it.
+/// Attaches `state` to `modules` and guards to the modules below that are not
+/// sharded themselves, and installs the hooks of `modules`.
 void AttachState(absl::Span<nn::Module* const> modules,
                  const std::shared_ptr<FsdpState>& state) {
   for (nn::Module* module : modules) {
     module->Attach(FsdpState::kKey, state);
     module->Attach(nn::StateGuard::kKey, state);
   }
-  const auto guard = std::make_shared<PartGuard>(state->life());
+  const auto guard = std::make_shared<PartGuard>(state->ref());
   for (nn::Module* module : modules) {
     for (const nn::NamedModule& named : FsdpState::ModulesOf(*module)) {
       if (named.module->attachment(nn::StateGuard::kKey) == nullptr) {
@@ -383,10 +387,11 @@ absl::Status FullyShard(absl::Span<nn::Module* const> modules,
 absl::Status ShardModules(absl::Span<nn::Module* const> modules,
                           const DeviceMesh& given_mesh,
                           const FullyShardOptions& options, bool replicated) {
-  CH_ASSIGN_OR_RETURN(const DeviceMesh mesh, InRoles(given_mesh, options));
+  CH_ASSIGN_OR_RETURN(const DeviceMesh mesh,
+                      WithRoleOrder(given_mesh, options));
   CH_RETURN_IF_ERROR(CheckArguments(modules, mesh, options));
   const Uses uses = UsesInTreesOf(modules);
-  CH_ASSIGN_OR_RETURN(Sorted sorted, SortOut(modules, uses, options));
+  CH_ASSIGN_OR_RETURN(Sorted sorted, SortParameters(modules, uses, options));
 
   // Ordered by first appearance, so that all ranks make the same groups.
   std::vector<std::pair<Kind, std::vector<ParamGroup::Entry>>> kinds;
@@ -395,7 +400,8 @@ absl::Status ShardModules(absl::Span<nn::Module* const> modules,
     if (options.mesh_of) {
       CH_ASSIGN_OR_RETURN(
           parameter_mesh,
-          InRoles(options.mesh_of(*parameter).value_or(given_mesh), options));
+          WithRoleOrder(options.mesh_of(*parameter).value_or(given_mesh),
+                        options));
       CH_RETURN_IF_ERROR(
           CheckDivisor(*parameter, parameter_mesh, mesh, options));
     }
@@ -428,8 +434,8 @@ absl::Status ShardModules(absl::Span<nn::Module* const> modules,
                         ParamGroup::Create(std::move(name), entries, kind.mesh,
                                            options, extension));
     if (groups.size() > 1) {
-      groups.back()->set_why_apart(
-          WhyApart(kind, kinds.front().first, groups.front()->name()));
+      groups.back()->set_separation_reason(
+          SeparationReason(kind, kinds.front().first, groups.front()->name()));
     }
   }
   for (const auto& group : groups) {
@@ -437,7 +443,7 @@ absl::Status ShardModules(absl::Span<nn::Module* const> modules,
   }
   const auto state = std::make_shared<FsdpState>(
       std::vector<nn::Module*>(modules.begin(), modules.end()), mesh, options,
-      std::move(groups), std::move(sorted.left_out), replicated);
+      std::move(groups), std::move(sorted.omitted), replicated);
   AttachState(modules, state);
   return absl::OkStatus();
 }

@@ -3,8 +3,8 @@
 #define CROSSHATCH_FSDP_FULLY_SHARD_H_
 
 /// \file
-/// FullyShard: shards a module's parameters over a mesh axis and keeps them
-/// sharded but for the time they are used.
+/// FullyShard: shards a module's parameters over a mesh axis and unshards them
+/// only while they are used.
 
 #include <string>
 
@@ -17,43 +17,45 @@
 
 namespace crosshatch::fsdp {
 
-/// Shards the parameters of `module` that no FullyShard below it has claimed.
-/// Call it bottom-up: blocks first, then the whole model. Each call makes the
-/// parameters one group, which is gathered and reduced as one; parameters of
-/// different dtypes, and frozen beside trainable ones, become groups of their
-/// own. From then on Parameter::data() is a DTensor, and optimizers made of the
-/// parameters work on shards.
+/// Shards the parameters of `module` that no FullyShard below it has sharded.
+/// Call it bottom-up: blocks first, then the whole model. The parameters of one
+/// call form one group, which is gathered and reduced as a unit. Parameters
+/// that differ in dtype, gather dtype, mesh or requires_grad form separate
+/// groups. Afterwards Parameter::data() is a DTensor, and optimizers created
+/// from the parameters work on shards.
 ///
-/// A parameter that is tied with one outside of `module` is left to the lowest
-/// ancestor that is sharded and has all its users below it: build the whole
-/// model, then shard it.
+/// If a parameter is tied with one outside of `module`, it joins the group of
+/// the lowest sharded ancestor that contains all its users. So build the whole
+/// model before sharding it.
 ///
-/// \param mesh 1-D: shards over its axis (ZeRO-3; with reshard_after_forward
-///     false ZeRO-2 and unsharded parameters kept to the end of backward). 2-D:
-///     HSDP, replicates over FullyShardOptions::replicate_axis, by default the
-///     first one, and shards over the other.
-/// \error kInvalidArgument for a mesh of other ndim, without this rank, or
-///     without replicate_axis; options that contradict each other, or a
-///     parameter that cannot be sharded;
-///     kFailedPrecondition for a module that is sharded already, one whose
-///     parameters belong to a module above that was sharded before, or one
-///     above a group that holds a parameter tied with one outside of it; the
-///     rank's first error, where values come from the first rank. On any other
-///     error nothing has changed.
+/// \param mesh 1-D: shards over its axis. That is ZeRO-3, or ZeRO-2 with
+///     reshard_after_forward = false, which keeps unsharded parameters until
+///     the end of backward. 2-D: HSDP, which replicates over
+///     FullyShardOptions::replicate_axis (default: the first axis) and shards
+///     over the other axis.
+/// \error kInvalidArgument if `mesh` has more than two axes, lacks this rank or
+///     lacks replicate_axis, if options contradict each other, or if a
+///     parameter cannot be sharded.
+/// \error kFailedPrecondition if the module is sharded already, if an ancestor
+///     that was sharded earlier has its parameters, or if a group below holds a
+///     parameter that is tied with one outside of the group's modules.
+/// \error The rank's first error if the broadcast from the first rank fails. On
+///     any other error nothing has changed.
 absl::Status FullyShard(nn::Module& module, const DeviceMesh& mesh,
                         const FullyShardOptions& options = {});
 
-/// As above for several modules, whose parameters become groups together: a
-/// norm and the head after it, say. They are gathered before the first of them
-/// runs and freed after the last of the list has run; one that runs again is
-/// gathered again.
-/// \error kInvalidArgument also for no modules, or one that is there twice.
+/// Shards several modules whose parameters form common groups, for example a
+/// norm and the head after it. The parameters are gathered before the first
+/// module runs and freed after the last module of the list has run. If a module
+/// runs again, they are gathered again.
+/// \error kInvalidArgument also if `modules` is empty or has a module twice.
 absl::Status FullyShard(absl::Span<nn::Module* const> modules,
                         const DeviceMesh& mesh,
                         const FullyShardOptions& options = {});
 
-/// The groups of `module` and all below it, with the why, the shares and the
-/// ZeRO stage that they amount to when `module` is the root.
+/// Describes the groups of `module` and of all sharded modules below it: their
+/// shares, their ZeRO stage and why they are separate. Assumes that `module` is
+/// the root.
 std::string DescribePlan(nn::Module& module,
                          PlanDetail detail = PlanDetail::kSummary);
 

@@ -3,22 +3,23 @@
 #define CROSSHATCH_FSDP_GRADIENT_DIVISION_H_
 
 /// \file
-/// Where the sum of gradients is divided: a value, computed by one function.
+/// PlanGradientDivision: where in a reduction the sum of gradients is divided.
 
 #include "crosshatch/tensor/dtype.h"
 
 namespace crosshatch::fsdp {
 
-/// Factors that multiply gradients on their way through a reduction. Their
-/// product is 1 / divide factor. A factor of 1 costs nothing.
+/// Factors that multiply gradients in the stages of a reduction. Their product
+/// is 1 / divide factor. A factor of 1 costs nothing.
 struct GradientDivision {
-  /// The unsharded gradients, before the reduce-scatter.
+  /// Applied to unsharded gradients before the reduce-scatter.
   double before = 1;
-  /// The result of the reduce-scatter, within the collective.
+  /// Applied to the result of the reduce-scatter, within the collective.
   double reduce_scatter = 1;
-  /// The result of the sum over replicas, within the collective.
+  /// Applied to the result of the all-reduce over replicas, within the
+  /// collective.
   double all_reduce = 1;
-  /// The reduced shard, by a pass of its own.
+  /// Applied to the reduced shard by a separate pass.
   double after = 1;
 
   friend bool operator==(const GradientDivision& a, const GradientDivision& b) {
@@ -27,14 +28,16 @@ struct GradientDivision {
   }
 };
 
-/// How to divide by `factor`.
+/// Returns factors that divide the sum by `factor`.
 ///
-/// The rule is one division in float32 or wider, within the reduce-scatter.
-/// float16 overflows at 65504 and loses bits below 6e-5, so there gradients are
-/// divided by the power of two next to sqrt(factor), exactly, before they are
-/// summed, and by the rest in the last collective.
-/// \param replicated whether a sum over replicas follows (HSDP).
-/// \param force_sum collectives only sum; the division is a pass after them.
+/// By default there is one division in float32 or wider, within the
+/// reduce-scatter. float16 overflows at 65504 and loses bits below 6e-5. So
+/// float16 gradients are divided exactly, before they are summed, by the
+/// smallest power of two that is at least sqrt(factor), and by the rest in the
+/// last collective.
+/// \param replicated whether an all-reduce over replicas follows (HSDP).
+/// \param force_sum whether collectives only sum, so that a pass after them
+///     divides.
 GradientDivision PlanGradientDivision(DType reduce_dtype, double factor,
                                       bool replicated, bool force_sum);
 

@@ -3,8 +3,8 @@
 #define CROSSHATCH_FSDP_GROUP_CORE_H_
 
 /// \file
-/// GroupCore: what a group of parameters is, which its two sides work on:
-/// ParamGroup (parameters) and GroupGradients (gradients).
+/// GroupCore: the description of a parameter group, shared by ParamGroup
+/// (parameters) and GroupGradients (gradients).
 
 #include <cstdint>
 #include <memory>
@@ -28,6 +28,7 @@
 
 namespace crosshatch::fsdp {
 
+/// A parameter of a group and its representations.
 struct GroupMember {
   std::shared_ptr<nn::Parameter> parameter;
   std::shared_ptr<const ForwardForm> form;
@@ -37,31 +38,32 @@ struct GroupMember {
   Tensor sharded;
 };
 
+/// The description of a group on one rank.
 struct GroupCore {
   std::string name;
-  /// What errors of its collectives say of it besides its name: parameters, and
-  /// what to do where ranks differ in those that they use.
+  /// Text that errors of the group's collectives add to its name: the
+  /// parameters, and what to do if ranks use different ones.
   std::shared_ptr<const std::string> about;
   GroupPlan plan;
   std::vector<GroupMember> members;
-  /// 1-D, or (replicate, shard). Keeps the communicators.
+  /// 1-D, or (replicate, shard). Owns the communicators.
   DeviceMesh mesh;
-  /// The ranks that have a part of the batch each: what gradients are divided
-  /// by where the program does not say.
+  /// The number of ranks that the batch is split over: the default divisor of
+  /// gradients.
   int batch_ranks;
   int shard_rank;
   DType shard_dtype;
   DType param_dtype;
   DType reduce_dtype;
-  /// Whether shards and their gradients lie in host memory.
+  /// Whether shards and their gradients are in host memory.
   bool offloaded;
   std::shared_ptr<const CustomComm> custom =
       std::make_shared<const CustomComm>();
-  /// The tree's, which the group has joined; null before.
+  /// The context of the group's tree; null before the group has joined one.
   std::shared_ptr<CommContext> comm;
 
-  /// Whether gathers and reductions are copies within the rank, on compute: a
-  /// side stream would only hand them from thread to thread.
+  /// Whether gathers and reductions are copies within the rank, issued to
+  /// compute. A side stream would only add handovers between threads.
   bool stays_on_compute() const { return mesh.size() == 1 && !offloaded; }
   Stream& GatherStream() const {
     return stays_on_compute() ? comm->compute() : comm->all_gather();
@@ -71,7 +73,8 @@ struct GroupCore {
   }
 
   /// \name Names of these streams
-  /// A communicator belongs to one stream, so groups on compute have their own.
+  /// A communicator belongs to one stream, so groups on compute use other
+  /// communicators.
   /// @{
   const char* gather_stream_name() const {
     return stays_on_compute() ? kComputeStream : kAllGatherStream;
@@ -85,15 +88,15 @@ struct GroupCore {
   bool replicated() const { return mesh.ndim() == 2; }
   int64_t shard_elems() const { return plan.shard_elems(shard_rank); }
 
-  /// Where shards and their gradients lie.
+  /// Returns the allocator of shards and their gradients.
   Allocator& ShardMemory(RankContext& context) const {
     return offloaded ? context.host_allocator() : context.allocator();
   }
-  /// A whole shard buffer of this rank.
+  /// Returns a view of a whole shard buffer of this rank.
   Tensor ShardView(const std::shared_ptr<Storage>& storage, DType dtype) const {
     return MakeView(storage, 0, {shard_elems()}, {1}, dtype);
   }
-  /// Parameter i in a shard buffer of this rank.
+  /// Returns a view of parameter i in a shard buffer of this rank.
   Tensor ShardOf(int i, const std::shared_ptr<Storage>& storage,
                  DType dtype) const {
     const Shape shape = plan.ShardShape(i, shard_rank);
@@ -101,8 +104,9 @@ struct GroupCore {
                     ContiguousStrides(shape), dtype);
   }
 
-  /// Issues `collective`, or has `issue` do it where it is set.
-  /// \param what for messages: the member of CustomComm.
+  /// Issues `collective`, by `issue` if it is set. Its error poisons the rank
+  /// and aborts the communicator's group.
+  /// \param what the member of CustomComm, for messages.
   void Issue(const CustomComm::Issue& issue, const char* what,
              Communicator& communicator, Collective collective,
              Stream& stream) const {

@@ -199,7 +199,7 @@ void GroupGradients::IssueBarrier(Communicator* comm, Stream& stream) {
 
 void GroupGradients::EndReductions(const Settings& settings, bool reports) {
   if (!settings.requires_gradient_sync) return;
-  if (!std::exchange(took_part_, false) && reports && trainable()) {
+  if (!std::exchange(has_reduced_, false) && reports && trainable()) {
     IssueBarrier(reduce_comm_, core_.ReduceStream());
     if (settings.requires_all_reduce && replicate_comm_ != nullptr) {
       core_.comm->all_reduce().Wait(reported_);
@@ -234,7 +234,7 @@ void GroupGradients::Reduce(const Settings& settings) {
       return;
     AttachFull();
   }
-  took_part_ = true;
+  has_reduced_ = true;
   const NoGrad no_grad;
   for (const Destination& destination : destinations_) {
     if (!destination.written) ZeroInPlace(destination.full);
@@ -447,7 +447,7 @@ void GroupGradients::Reset() {
   Finish();
   if (pending()) full_->Detach();
   partial_ = nullptr;
-  took_part_ = false;
+  has_reduced_ = false;
   for (size_t i = 0; i < destinations_.size(); ++i) {
     Destination& destination = destinations_[i];
     destination.written = destination.complete = destination.partial = false;

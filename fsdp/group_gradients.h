@@ -3,12 +3,12 @@
 #define CROSSHATCH_FSDP_GROUP_GRADIENTS_H_
 
 /// \file
-/// GroupGradients: the gradients of a group, from where backward writes them to
-/// where the optimizer reads them.
+/// GroupGradients: the gradients of a group, from the buffer that backward
+/// writes to the shards that the optimizer reads.
 ///
 /// Buffers, each contiguous (group_plan.h):
 ///
-/// | buffer            | dtype        | class     | lives                     |
+/// | buffer            | dtype        | class     | lifetime                  |
 /// |-------------------|--------------|-----------|---------------------------|
 /// | full gradients    | reduce_dtype | kGradient | first gradient .. the     |
 /// |                   |              |           | reduction of a next group |
@@ -16,11 +16,12 @@
 /// |                   |              |           | replicas .. one with them |
 /// | sharded gradients | parameter's  | kGradient | reduction .. ZeroGrad     |
 ///
-/// and, where dtypes differ or gradients add up, a reduced shard to take them
-/// from (kCommunication), for the length of the reduction.
+/// If dtypes differ, gradients accumulate or shards are offloaded, there is
+/// also a reduced shard (kCommunication) for the duration of the reduction.
 ///
-/// Reducing runs on the reduce-scatter stream after what compute has issued,
-/// and over replicas on the all-reduce stream; compute waits in Finish.
+/// The reduction runs on the reduce-scatter stream, after the work issued to
+/// compute so far. The sum over replicas runs on the all-reduce stream. Compute
+/// waits for both in Finish.
 
 #include <cstddef>
 #include <cstdint>
@@ -39,88 +40,92 @@
 
 namespace crosshatch::fsdp {
 
+/// The gradients of one group on one rank.
 class GroupGradients {
  public:
-  /// \param core outlives it.
+  /// \param core must outlive this object.
   explicit GroupGradients(GroupCore& core);
   ~GroupGradients();
   GroupGradients(const GroupGradients&) = delete;
   GroupGradients& operator=(const GroupGradients&) = delete;
 
   absl::Status MakeCommunicators();
-  /// Makes the tensors that backward writes gradients to. Call when core's
-  /// unsharded tensors are there.
+  /// Creates the tensors that backward writes gradients to.
+  /// \pre the unsharded tensors of `core` exist.
   void MakeDestinations();
 
-  /// Whether any parameter is trained, and whether all are: of a group that
-  /// was told to train since, or not to, some may be.
+  /// Return whether any parameter is trained, and whether all are. A program
+  /// may freeze or unfreeze single parameters after FullyShard.
   bool trainable() const;
   bool trains_all() const;
-  /// Gives the unsharded tensors the requires_grad of their parameters.
-  /// \param make_sink makes the sink of parameter `index`, which calls Acquire
-  ///     and Complete; called once for each parameter that requires grad.
+  /// Sets requires_grad of the unsharded tensors to that of their parameters.
+  /// \param make_sink creates the sink of parameter `index`, which calls
+  ///     Acquire and Complete. Called once for each parameter that requires
+  ///     grad.
   void SyncRequiresGrad(
       absl::FunctionRef<std::shared_ptr<GradSink>(size_t index)> make_sink);
 
-  /// Returns where backward writes the gradient of parameter `index`.
+  /// Returns the tensor that backward writes the gradient of parameter `index`
+  /// to.
   GradDestination Acquire(size_t index);
-  /// Marks that parameter `index` has its gradient of this backward.
+  /// Records that parameter `index` has its whole gradient of this backward.
   /// \returns complete()
   bool Complete(size_t index);
-  /// Whether every trained parameter has its gradient of this backward.
+  /// Returns whether every trained parameter has its gradient of this backward.
   bool complete() const;
-  /// Whether there are gradients that have not been reduced.
+  /// Returns whether there are gradients that have not been reduced.
   bool pending() const { return full_->attached(); }
-  /// Whether there are gradients that have not been reduced, or not over the
-  /// replicas.
+  /// Returns whether there are gradients that have not been reduced, or not yet
+  /// over the replicas.
   bool unfinished() const { return pending() || partial_ != nullptr; }
 
-  /// Reduces what is pending, also from before the parameters were frozen, into
-  /// the sharded gradients: overwrites where no parameter has a gradient, adds
-  /// where one has. A parameter without a gradient takes part with zeros and
-  /// keeps none; which those are is in the label that ranks compare, so that a
-  /// difference is an error on every rank that names parameters and ranks. What
-  /// it does is a ReductionPlan.
+  /// Reduces pending gradients into the sharded gradients as a ReductionPlan,
+  /// including those of parameters that were frozen since. Adds to the sharded
+  /// gradients if some parameter has a gradient; otherwise overwrites them.
+  ///
+  /// A parameter without a gradient contributes zeros and keeps none. Ranks
+  /// compare a label that names these parameters. If the labels differ, every
+  /// rank gets an error that names parameters and ranks.
   void Reduce(const Settings& settings);
-  /// Whether this backward, or these backwards, have reduced.
-  bool took_part() const { return took_part_; }
-  /// All of these backwards' reductions have been asked for.
-  /// \param reports where this rank had nothing to reduce, though the
-  ///     parameters are trained, it says so to the other ranks instead of
-  ///     leaving them to wait: a barrier, which is an error on every rank where
-  ///     one of them reduced.
+  /// Returns whether the group has reduced since the last EndReductions.
+  bool has_reduced() const { return has_reduced_; }
+  /// Ends the reductions of this iteration's backwards.
+  /// \param reports if this rank reduced nothing although parameters are
+  ///     trained, whether it issues a barrier instead. The barrier becomes an
+  ///     error on every rank if another rank reduced, so that none waits in
+  ///     vain.
   void EndReductions(const Settings& settings, bool reports);
   /// Makes compute wait for the reductions.
   void Finish();
-  /// The backward is over: the next one completes anew.
+  /// Ends a backward: the next one must complete every gradient again.
   void EndBackward();
-  /// Drops what is pending or partly reduced, as if no backward had run. The
-  /// parameters' gradients stay.
+  /// Drops pending and partly reduced gradients. The parameters' gradients
+  /// stay.
   void Reset();
 
  private:
   struct Destination {
-    Tensor full;  ///< Where backward writes.
+    Tensor full;  ///< What backward writes.
     bool has_sink = false;
     bool written = false;   ///< `full` has content.
-    bool complete = false;  ///< This backward: all contributions are there.
+    bool complete = false;  ///< This backward: all contributions are in.
     bool partial = false;   ///< The partial reduction has content.
   };
 
   void AttachFull();
   std::shared_ptr<Storage> Lease(DType dtype, MemoryClass memory_class);
-  /// Whether some parameter has a gradient.
+  /// Returns whether some parameter has a gradient.
   bool accumulates() const;
-  /// Gives the sharded gradients; where there are gradients, with them in their
-  /// places.
+  /// Returns the sharded gradients. If `accumulate` is set, the existing
+  /// gradients are in their places.
   std::shared_ptr<Storage> PrepareSharded(bool accumulate);
-  /// The name of the group, and the trained parameters that have no gradient on
-  /// this rank.
-  /// \param with_partial a gradient in the partial reduction is one.
+  /// Returns the name of the group and of its trained parameters that have no
+  /// gradient on this rank.
+  /// \param with_partial whether a gradient in the partial reduction counts.
   const std::string& Label(bool with_partial, bool reduce_unused);
   void IssueBarrier(Communicator* comm, Stream& stream);
 
-  /// What a plan's steps work on.
+  /// Buffers of one reduction.
   struct Buffers {
     std::shared_ptr<Storage> reduced;
     std::shared_ptr<Storage> sharded;
@@ -129,18 +134,18 @@ class GroupGradients {
   void RunStep(const ReductionStep& step, Stream& stream, Buffers& buffers,
                bool reduce_unused);
   Stream& StreamOf(ReductionStream stream) const;
-  /// Null where the plan has no such buffer.
+  /// Returns null if the plan has no such buffer.
   const std::shared_ptr<Storage>& StorageOf(ReductionBuffer buffer,
                                             const Buffers& buffers) const;
-  /// All elements of one of this rank's shard.
+  /// Returns a flat view of all elements in one of this rank's shard buffers.
   Tensor ViewOf(ReductionBuffer buffer, const Buffers& buffers) const;
   void ReduceScatter(const Storage& target, double scale, Stream& stream,
                      bool reduce_unused);
   void AllReduce(const Storage& target, double scale, Stream& stream,
                  bool reduce_unused);
-  /// Copies or adds, and gives up what was read.
+  /// Copies or adds, and frees the source.
   void Transfer(const ReductionStep& step, Stream& stream, Buffers& buffers);
-  /// Gives the parameters that took part their gradients, on the stream that
+  /// Sets the gradients of the parameters that took part, on the stream that
   /// wrote them.
   void PublishGradients(const std::shared_ptr<Storage>& sharded,
                         bool reduce_unused);
@@ -151,12 +156,12 @@ class GroupGradients {
   std::vector<Destination> destinations_;
   std::shared_ptr<Storage> full_;
   std::shared_ptr<Storage> partial_;
-  /// Owned by the parameters' gradients.
+  /// The parameters' gradients own it.
   std::weak_ptr<Storage> sharded_;
   Event reduced_;
   Event reported_;
-  bool took_part_ = false;
-  std::vector<bool> lacking_;  ///< By parameter: what lacking_label_ names.
+  bool has_reduced_ = false;
+  std::vector<bool> lacking_;  ///< By parameter: lacking_label_ has it.
   std::string lacking_label_;
 };
 

@@ -14,7 +14,7 @@ int64_t RoundUp(int64_t n, int64_t multiple) {
   return (n + multiple - 1) / multiple * multiple;
 }
 
-// Elements spanned by one step of the sharded dim.
+// Returns the elements per index of the sharded dim.
 int64_t InnerElems(const PlannedParameter& p) {
   const auto dim = static_cast<size_t>(p.shard_dim);
   return NumElements(ShapeView(p.full_shape).subspan(dim + 1));
@@ -70,7 +70,7 @@ SegmentList GroupPlan::FullSegments(void* full, DType dtype, int rank) const {
         .runs = OuterElems(p),
         .stride_elems = p.full_shape[static_cast<size_t>(p.shard_dim)] * inner};
     if (segment.elems() == 0) continue;
-    // A dry run has no memory: there the pointer stays null.
+    // In a dry run there is no memory and the pointer stays null.
     if (base != nullptr) {
       segment.data =
           base + (full_offset(i) + piece.begin * inner) * SizeOf(dtype);
@@ -90,8 +90,8 @@ std::string GroupPlan::ToString(int i, PlanDetail detail) const {
   std::string text =
       absl::StrCat("  ", p.name, " ", crosshatch::ToString(p.full_shape),
                    " dim ", p.shard_dim, ":");
-  constexpr size_t kMostPrinted = 8;
-  if (detail == PlanDetail::kEveryRank || p.intervals.size() <= kMostPrinted) {
+  constexpr size_t kMaxPrinted = 8;
+  if (detail == PlanDetail::kEveryRank || p.intervals.size() <= kMaxPrinted) {
     for (const Interval& piece : p.intervals) {
       absl::StrAppend(&text, " ", piece.begin, ":", piece.end);
     }

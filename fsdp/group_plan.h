@@ -3,16 +3,17 @@
 #define CROSSHATCH_FSDP_GROUP_PLAN_H_
 
 /// \file
-/// GroupPlan: where each parameter of a group lies in the group's buffers, and
-/// which pieces move between them. A value; nothing here communicates.
+/// GroupPlan: the memory layout of a group's buffers, and the segments that
+/// move between them. A value; nothing here communicates.
 ///
 /// A group has two kinds of buffers. The *shard* buffer of a rank holds its
-/// shard of each parameter, one after the other, without gaps. The *full*
-/// buffer holds each parameter whole and contiguous, starting at multiples of
-/// kFullAlignment elements. Gathering writes the piece of a peer's shard buffer
-/// straight to its place in the full one; reducing reads it from there. For a
-/// parameter sharded on dim 0 a piece is one run; on another dim it is a run
-/// for each index of the dims before.
+/// shards of all parameters, one after the other, without gaps. The *full*
+/// buffer holds whole parameters, each contiguous and starting at a multiple of
+/// kFullAlignment elements. A gather writes a peer's shards straight to their
+/// places in the full buffer, and a reduction reads gradients from there.
+///
+/// In the full buffer, a shard on dim 0 is one run of elements. On another dim
+/// it is one run for each index of the dims before it.
 
 #include <cstdint>
 #include <string>
@@ -27,23 +28,25 @@
 
 namespace crosshatch::fsdp {
 
-/// 64 bytes of float32: full parameters start on cache lines.
+/// Alignment of full parameters in elements: 64 bytes of float32, a cache line.
 inline constexpr int64_t kFullAlignment = 16;
 
-/// What the plan needs to know of a parameter.
+/// A parameter as a GroupPlan needs it.
 struct PlannedParameter {
   std::string name;
-  /// The shape to gather: local, where something else shards it as well.
+  /// The gathered shape: the local one if another axis shards the parameter
+  /// too.
   Shape full_shape;
   int shard_dim = 0;
-  /// By shard rank: the interval of shard_dim it holds. In order, disjoint, and
-  /// together all of the dim.
+  /// The interval of shard_dim on each shard rank. They are in order and
+  /// disjoint, and cover the dim.
   std::vector<Interval> intervals;
 };
 
+/// The layout of a group's buffers.
 class GroupPlan {
  public:
-  /// \param num_shards ranks along the sharding axis.
+  /// \param num_shards number of ranks along the sharding axis.
   GroupPlan(std::vector<PlannedParameter> parameters, int num_shards);
 
   int num_shards() const { return num_shards_; }
@@ -52,28 +55,28 @@ class GroupPlan {
     return parameters_[static_cast<size_t>(i)];
   }
 
-  /// Elements of the buffers.
+  /// Return the buffers' sizes in elements.
   int64_t full_elems() const { return full_elems_; }
   int64_t shard_elems(int rank) const {
     return shard_elems_[static_cast<size_t>(rank)];
   }
-  /// First element of parameter i.
+  /// Return the index of the first element of parameter i.
   int64_t full_offset(int i) const {
     return full_offsets_[static_cast<size_t>(i)];
   }
   int64_t shard_offset(int i, int rank) const;
-  /// The shape of rank's shard of parameter i.
+  /// Returns the shape of `rank`'s shard of parameter i.
   Shape ShardShape(int i, int rank) const;
 
-  /// The pieces of a full buffer at `full` that make up `rank`'s shard buffer,
-  /// in its order.
+  /// Returns the segments of the full buffer at `full` that make up the shard
+  /// buffer of `rank`, in its order.
   SegmentList FullSegments(void* full, DType dtype, int rank) const;
-  /// A whole shard buffer.
+  /// Returns the one segment of the whole shard buffer of `rank`.
   SegmentList ShardSegments(void* shard, int rank) const;
 
-  /// A line for each parameter.
+  /// Returns one line per parameter.
   std::string ToString(PlanDetail detail = PlanDetail::kSummary) const;
-  /// Parameter i's, without its end.
+  /// Returns the line of parameter i, without a line end.
   std::string ToString(int i, PlanDetail detail = PlanDetail::kSummary) const;
 
  private:

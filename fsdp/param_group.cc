@@ -19,8 +19,8 @@
 namespace crosshatch::fsdp {
 namespace {
 
-// The interval of `dim` that each shard rank holds, counted from the start of
-// what this rank's unsharded tensor holds of it.
+// Returns the interval of `dim` on each shard rank, relative to the start of
+// this rank's unsharded local tensor.
 std::vector<Interval> ShardIntervals(const ShardedForm& form, int fsdp_axis,
                                      ShapeView global_shape, int dim) {
   MeshCoordinate at = *form.mesh.coordinate();
@@ -41,7 +41,7 @@ absl::Status Annotate(const absl::Status& status, const std::string& name) {
                                                   name, " ", status.message()));
 }
 
-// The dim to shard `parameter` on.
+// Returns the dim to shard `parameter` on.
 absl::StatusOr<int> ShardDim(const nn::Parameter& parameter,
                              const FullyShardOptions& options) {
   const Tensor& data = parameter.data();
@@ -61,7 +61,7 @@ absl::StatusOr<int> ShardDim(const nn::Parameter& parameter,
   return counted;
 }
 
-// `plan` with each run of neighbouring shards joined to one of `size`.
+// Returns `plan` with `size` shards, each of which joins neighbouring ones.
 GroupPlan Coarser(const GroupPlan& plan, int size) {
   const auto joined = static_cast<size_t>(plan.num_shards() / size);
   std::vector<PlannedParameter> parameters;
@@ -148,7 +148,7 @@ absl::StatusOr<std::unique_ptr<ParamGroup>> ParamGroup::Create(
 }
 
 absl::Status ParamGroup::Commit(const ShardExtension& extension) {
-  // Forward tensors first: they take their kind from the unsharded parameter.
+  // Forward tensors come first: their kind is that of the unsharded parameter.
   MakeForwardTensors();
   gradients_.MakeDestinations();
   for (GroupMember& member : core_.members) {
@@ -165,8 +165,8 @@ ParamGroup::ParamGroup(GroupCore core, std::vector<std::string> notes,
       gradients_(core_) {}
 
 ParamGroup::~ParamGroup() {
-  // Work that compute has been given may use what is gathered, and a gather may
-  // read the shards, both still to run.
+  // Work that was issued to compute may still read gathered parameters, and an
+  // issued gather may still read the shards.
   if (core_.comm != nullptr) {
     Reshard();
     set_keep_unsharded(false);
@@ -183,7 +183,7 @@ absl::Status ParamGroup::MakeCommunicators() {
   return gradients_.MakeCommunicators();
 }
 
-void ParamGroup::SplitsBatchOf(const DeviceMesh& mesh) {
+void ParamGroup::set_batch_mesh(const DeviceMesh& mesh) {
   const auto ranks = core_.mesh.layout().ranks();
   const bool has_all = std::all_of(ranks.begin(), ranks.end(), [&](int rank) {
     return mesh.layout().Contains(rank);
@@ -262,8 +262,8 @@ absl::Status ParamGroup::MakeShards(const ShardExtension& extension) {
         whole = whole.storage()->attached()
                     ? Clone(whole)
                     : Empty(whole.sizes(), whole.dtype());
-        CH_RETURN_IF_ERROR(
-            TakeFromFirstRank(core_.mesh, whole, member.parameter->name()));
+        CH_RETURN_IF_ERROR(BroadcastFromFirstRank(core_.mesh, whole,
+                                                  member.parameter->name()));
       }
       if (!shards_->attached()) AttachShards();
       const PlannedParameter& planned = core_.plan.parameter(i);
@@ -287,7 +287,7 @@ bool ParamGroup::IsReplaced(const GroupMember& member) const {
          LocalTensor(data).storage() != shards_;
 }
 
-void ParamGroup::TakeReplaced() {
+void ParamGroup::AdoptReplacedData() {
   const NoGrad no_grad;
   for (int i = 0; i < core_.plan.num_parameters(); ++i) {
     GroupMember& member = core_.members[static_cast<size_t>(i)];
@@ -315,7 +315,7 @@ void ParamGroup::OrderAllGather() {
   Stream& reader =
       core_.offloaded ? core_.comm->to_device() : core_.GatherStream();
   reader.Wait(core_.comm->compute().Record());
-  ShardsAreOrdered();
+  MarkShardsOrdered();
 }
 
 void ParamGroup::MakeForwardTensors() {
@@ -339,7 +339,7 @@ void ParamGroup::MoveTo(ParamState next) {
 }
 
 void ParamGroup::LeaseUnsharded(Stream& stream) {
-  if (unsharded_->attached()) {  // Kept since the last time.
+  if (unsharded_->attached()) {  // Kept by set_keep_unsharded.
     stream.Wait(kept_event_);
     return;
   }
@@ -410,7 +410,7 @@ void ParamGroup::Unshard() {
            "iteration that was left unfinished";
     if (state_ != ParamState::kShardedPostForward) return;
   }
-  if (replaced) TakeReplaced();
+  if (replaced) AdoptReplacedData();
   CH_CHECK(shards_->attached())
       << "FSDP group " << core_.name << ": its parameters "
       << NamesOfParameters() << " have no memory yet; call Module::Materialize";
@@ -462,8 +462,7 @@ void ParamGroup::Reshard() {
   if (state_ == ParamState::kShardedPostForward) {
     post_forward_ = nullptr;
   } else {
-    // A gather that nobody came to use is waited for like any other: the lease
-    // must not end before it.
+    // An unused gather must complete before its lease ends.
     WaitForUnshard();
     ReleaseUnsharded();
   }
@@ -529,7 +528,8 @@ std::string ParamGroup::Describe(const std::string& note,
     absl::StrAppend(&text, ", replicated ", core_.mesh.size(0), " times");
   }
   absl::StrAppend(&text, "; ", note);
-  if (!why_apart_.empty()) absl::StrAppend(&text, "; ", why_apart_);
+  if (!separation_reason_.empty())
+    absl::StrAppend(&text, "; ", separation_reason_);
   text.push_back('\n');
   for (int i = 0; i < core_.plan.num_parameters(); ++i) {
     absl::StrAppend(&text, core_.plan.ToString(i, detail));

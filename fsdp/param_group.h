@@ -4,26 +4,26 @@
 
 /// \file
 /// ParamGroup: parameters that are gathered, freed and reduced together, and
-/// the life of their memory. fsdp_state.h says when; docs/fsdp.md draws it;
-/// group_gradients.h has the gradients' side.
+/// the lifetime of their memory. FsdpTree (fsdp_tree.h) decides when;
+/// docs/fsdp.md shows the states. group_gradients.h handles the gradients.
 ///
 /// Buffers, each contiguous (group_plan.h):
 ///
-/// | buffer              | dtype       | class              | lives           |
+/// | buffer              | dtype       | class              | lifetime        |
 /// |---------------------|-------------|--------------------|-----------------|
 /// | sharded parameters  | parameter's | kParameter         | always          |
-/// | unsharded parameters | param_dtype | kGatheredParameter | Unshard .. | |
-/// |             |                    | Reshard         | | post-forward shards
-/// | param_dtype | kGatheredParameter | ReshardAfter-   | | |             | |
-/// Forward ..      | |                     |             |                    |
-/// Unshard         |
+/// | unsharded           | param_dtype | kGatheredParameter | Unshard ..      |
+/// | parameters          |             |                    | Reshard         |
+/// | post-forward shards | param_dtype | kGatheredParameter | ReshardAfter-   |
+/// |                     |             |                    | Forward ..      |
+/// |                     |             |                    | Unshard         |
 ///
-/// and, where dtypes differ, a cast shard to gather from (kCommunication), for
-/// the length of the collective.
+/// If the dtypes differ or the shards are in host memory, there is also a shard
+/// to gather from (kCommunication) for the duration of the collective.
 ///
-/// Streams: gathering runs on the all-gather stream, which leases the gathered
-/// buffer; compute waits for it in WaitForUnshard; Reshard records compute's
-/// use with the lease, so the next lease of that memory waits for compute.
+/// Gathers run on the all-gather stream, which leases the unsharded buffer.
+/// Compute waits for them in WaitForUnshard. Reshard records compute's use with
+/// the lease, so that the next lease of the memory waits for compute.
 
 #include <cstdint>
 #include <memory>
@@ -46,35 +46,37 @@
 
 namespace crosshatch::fsdp {
 
+/// A group of parameters on one rank.
 class ParamGroup {
  public:
-  /// A parameter, and what a description says of it besides its shape: "tied
-  /// with lm_head.weight".
+  /// A parameter, and a note for Describe: "tied with lm_head.weight".
   struct Entry {
     nn::Parameter* parameter;
     std::string note;
   };
 
   /// Plans to shard the parameters over the last axis of `mesh` (1-D, or 2-D
-  /// for HSDP, whose first axis replicates). Changes nothing yet. All have one
-  /// dtype, are gathered in one dtype, and are all trained or all frozen.
-  /// \param mesh the rank is a member of it.
-  /// \error kInvalidArgument naming a parameter that cannot be sharded, or for
-  ///     a post-forward mesh that does not divide the axis.
+  /// for HSDP, whose first axis replicates). Changes nothing yet.
+  /// \param parameters have one dtype and one gather dtype, and are all trained
+  ///     or all frozen.
+  /// \param mesh includes this rank.
+  /// \error kInvalidArgument naming a parameter that cannot be sharded, or if
+  ///     the post-forward mesh does not divide the axis.
   static absl::StatusOr<std::unique_ptr<ParamGroup>> Create(
       std::string name, const std::vector<Entry>& parameters,
       const DeviceMesh& mesh, const FullyShardOptions& options,
       const ShardExtension& extension);
 
-  /// The dtype that `parameter` is gathered in. Integers stay what they are.
+  /// Returns the dtype that `parameter` is gathered in. Integer parameters keep
+  /// theirs.
   static DType ParamDType(const nn::Parameter& parameter,
                           const FullyShardOptions& options);
 
-  /// Shards: each Parameter's data() becomes a DTensor that views the group's
-  /// shard buffer, with the values it had if it had any, and Get() the tensor
-  /// that is gathered.
-  /// \error the rank's first error, of values that other ranks give.
-  /// \param extension that of Create.
+  /// Shards the parameters. Afterwards each Parameter's data() is a DTensor
+  /// that views the group's shard buffer, with the parameter's values if it had
+  /// any, and Get() returns the gathered tensor.
+  /// \param extension the one passed to Create.
+  /// \error The rank's first error if the broadcast from the first rank fails.
   absl::Status Commit(const ShardExtension& extension);
 
   ~ParamGroup();
@@ -91,50 +93,52 @@ class ParamGroup {
     return core_.plan.full_elems() * SizeOf(core_.param_dtype);
   }
 
-  /// Joins the tree. Before the first Unshard.
+  /// Sets the context of the tree that the group joins. Called before the first
+  /// Unshard.
   void set_comm_context(std::shared_ptr<CommContext> comm) {
     core_.comm = std::move(comm);
   }
-  /// The batch is split over the ranks of `mesh`, if it has all of the group's
-  /// own: experts on some of the ranks get tokens of all.
-  void SplitsBatchOf(const DeviceMesh& mesh);
+  /// Sets the mesh that the batch is split over. It counts only if it has all
+  /// ranks of the group's mesh: experts on some of the ranks receive tokens of
+  /// all.
+  void set_batch_mesh(const DeviceMesh& mesh);
 
   /// See GroupCore.
   bool stays_on_compute() const { return core_.stays_on_compute(); }
 
-  /// Gathers from now on are ordered behind whatever has changed the shards so
-  /// far.
-  void ShardsAreOrdered() { ordered_version_ = shards_->version(); }
-  /// Issues the all-gather; nothing to do where it has been issued. Checks that
-  /// nobody changed the shards of parameters that are gathered. Takes the
-  /// values of parameters whose data the program replaced. Waits for compute
-  /// where the shards were changed since ShardsAreOrdered. Values other than
-  /// those of the last gather count as a write to the unsharded parameters: a
-  /// backward that saved the old ones stops.
+  /// Records that later gathers are ordered after the shards' present content.
+  void MarkShardsOrdered() { ordered_version_ = shards_->version(); }
+  /// Issues the all-gather unless it has been issued already. Uses the values
+  /// of parameters whose data the program has replaced. Waits for compute if
+  /// the shards changed after MarkShardsOrdered. If the values differ from
+  /// those of the last gather, counts as a write to the unsharded parameters,
+  /// so that a backward which saved the old ones fails. Checks that the shards
+  /// of gathered parameters have not changed.
   void Unshard();
   /// Makes compute wait for an all-gather that has been issued.
   void WaitForUnshard();
-  /// Gives the unsharded buffer back, after what compute has issued.
+  /// Frees the unsharded buffer after the work that was issued to compute.
   void Reshard();
-  /// Does what Reshard does, but keeps post-forward shards where the options
-  /// ask for them.
+  /// Reshards, but keeps post-forward shards if the options request them.
   void ReshardAfterForward();
 
-  /// Holds from the next collective on.
+  /// Takes effect with the next collective.
   void set_custom_comm(std::shared_ptr<const CustomComm> custom) {
     core_.custom = std::move(custom);
   }
 
-  /// Whether the unsharded buffer's memory is kept while the parameters are
-  /// sharded, at one address for the next Unshard.
+  /// Sets whether the unsharded buffer's memory is kept, at the same address,
+  /// while the parameters are sharded.
   void set_keep_unsharded(bool keep);
 
-  /// Why the parameters are no part of another group of their module, for
+  /// Sets why the parameters are not in another group of their module, for
   /// Describe: "apart from root (float32): dtype".
-  void set_why_apart(std::string why) { why_apart_ = std::move(why); }
+  void set_separation_reason(std::string why) {
+    separation_reason_ = std::move(why);
+  }
 
-  /// The dtypes, the ranks' shares and the intervals, for people.
-  /// \param note ends the first line: "ZeRO-3".
+  /// Describes the dtypes, the ranks' shares and the intervals.
+  /// \param note ends the first line, e.g. "ZeRO-3".
   std::string Describe(const std::string& note, PlanDetail detail) const;
 
  private:
@@ -146,7 +150,7 @@ class ParamGroup {
   absl::Status MakeShards(const ShardExtension& extension);
   void AttachShards();
   bool IsReplaced(const GroupMember& member) const;
-  void TakeReplaced();
+  void AdoptReplacedData();
   void OrderAllGather();
   std::string NamesOfParameters() const;
   void MakeForwardTensors();
@@ -158,8 +162,8 @@ class ParamGroup {
   void ReleaseUnsharded();
 
   GroupCore core_;
-  const std::vector<std::string> notes_;  ///< Of the parameters.
-  std::string why_apart_;
+  const std::vector<std::string> notes_;  ///< By parameter.
+  std::string separation_reason_;
   const bool sync_from_first_rank_;
   Communicator* all_gather_comm_ = nullptr;
   GroupGradients gradients_;
@@ -167,17 +171,17 @@ class ParamGroup {
   ParamState state_ = ParamState::kSharded;
   std::shared_ptr<Storage> shards_;
   std::shared_ptr<Storage> unsharded_;
-  /// The version that shards_ had when they were gathered.
+  /// The version of shards_ when they were last gathered.
   uint32_t unsharded_version_ = 0;
   uint32_t ordered_version_ = 0;
   Event unsharded_event_;
 
   bool keep_unsharded_ = false;
-  Event kept_event_;  ///< Compute's last use of what is kept.
+  Event kept_event_;  ///< Compute's last use of kept memory.
 
-  /// The same full parameters, cut for the post-forward mesh.
+  /// The same full parameters, divided over the post-forward mesh.
   std::optional<GroupPlan> post_forward_plan_;
-  std::optional<DeviceMesh> post_forward_mesh_;  ///< Keeps the communicator.
+  std::optional<DeviceMesh> post_forward_mesh_;  ///< Owns the communicator.
   Communicator* post_forward_comm_ = nullptr;
   std::shared_ptr<Storage> post_forward_;
   Event post_forward_event_;

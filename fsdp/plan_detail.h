@@ -6,8 +6,8 @@ namespace crosshatch::fsdp {
 
 /// How much of a plan is printed.
 enum class PlanDetail {
-  /// Of more than 8 shards how many have which size, in order: the intervals
-  /// follow one another, so nothing is lost.
+  /// For more than 8 shards, the count of each shard size, in order. The
+  /// intervals follow from it, because they are adjacent.
   kSummary,
   kEveryRank,  ///< Each rank's interval.
 };

@@ -3,7 +3,7 @@
 #define CROSSHATCH_FSDP_POLICY_H_
 
 /// \file
-/// What a user chooses when sharding a module: FullyShardOptions.
+/// Options of FullyShard.
 
 #include <cstdint>
 #include <functional>
@@ -19,40 +19,43 @@
 
 namespace crosshatch::fsdp {
 
-/// Element types of the forms a parameter takes. Sharded parameters, their
-/// gradients and the optimizer keep the parameter's own dtype throughout.
+/// Element types of a parameter's representations. Sharded parameters, their
+/// gradients and the optimizer state always have the parameter's own dtype.
 struct MixedPrecisionPolicy {
-  /// Of unsharded parameters, and so of compute. Unset: the parameter's own.
+  /// Dtype of unsharded parameters, and so of compute. Unset: the parameter's
+  /// own.
   std::optional<DType> param_dtype = {};
-  /// Of single parameters (norms kept in float32); where it gives nothing,
-  /// param_dtype holds. Parameters gathered in different dtypes become groups
-  /// of their own. Inputs are not cast for it: the modules of nn/ take inputs
-  /// of another dtype than their weight's and give outputs of the inputs'.
+  /// Overrides param_dtype for single parameters, for example norms that stay
+  /// in float32. If it returns nullopt, param_dtype applies. Parameters that
+  /// are gathered in different dtypes form separate groups. Inputs are not cast
+  /// to the override: modules of nn/ accept inputs of another dtype than their
+  /// weight's and return outputs in the inputs' dtype.
   std::function<std::optional<DType>(const nn::Parameter&)>
       param_dtype_override = nullptr;
-  /// In which gradients are accumulated and reduced. Unset: the parameter's
-  /// own. For float16 see gradient_division.h.
+  /// Dtype in which gradients are accumulated and reduced. Unset: the
+  /// parameter's own. For float16 see gradient_division.h.
   std::optional<DType> reduce_dtype = {};
-  /// Floating-point outputs of the module are cast to it. Unset: left alone.
-  /// Where one value serves modules within one another, those that run within
-  /// a forward whose outputs are cast go on in the compute dtype: what leaves
-  /// the outermost of them is cast.
+  /// Dtype to which floating-point outputs of the module are cast. Unset: no
+  /// cast. If modules with an output_dtype are nested, only the outputs of the
+  /// outermost one are cast; the inner ones return the compute dtype.
   std::optional<DType> output_dtype = {};
-  /// Cast floating-point inputs of the module to param_dtype.
+  /// Whether floating-point inputs of the module are cast to param_dtype.
   bool cast_forward_inputs = true;
 };
 
-/// What is unsharded before a module needs it. The options of the root hold for
-/// the whole tree.
+/// How far ahead parameters are unsharded. The root's values apply to the whole
+/// tree.
 struct PrefetchOptions {
-  /// How many groups are unsharded ahead of the one that computes, in forward
-  /// (by the order of the modules) and in backward (by the reverse of the order
-  /// in which forward ran). Each costs one group's unsharded parameters of
-  /// memory.
+  /// Number of sharded modules to unshard ahead of the one that computes.
+  /// Forward follows the order in which modules ran in the last iteration (at
+  /// first, the order of the modules). Backward follows the reverse of the
+  /// order in which forwards ended. Each costs the memory of one module's
+  /// unsharded parameters.
   int forward = 1;
   int backward = 1;
-  /// Bytes of unsharded parameters that nothing computes with yet: prefetching
-  /// stops before it would exceed them. Unset: no limit but the depths above.
+  /// Limit in bytes on unsharded parameters that nothing computes with yet.
+  /// Prefetching stops before it would exceed the limit. Unset: only `forward`
+  /// and `backward` limit it.
   std::optional<int64_t> bytes = {};
 
   friend bool operator==(const PrefetchOptions&,
@@ -61,77 +64,80 @@ struct PrefetchOptions {
 
 /// How gradients are reduced.
 struct ReductionOptions {
-  /// Gradients are summed over the ranks of the parameter's mesh and divided by
-  /// this. Unset: by the number of ranks that the batch is split over, which
-  /// gives the mean: those of the root's mesh. So losses are as
-  /// nn::MeanOverBatch makes them ("Losses and gradients" in docs/training.md).
-  /// 1 is for a program whose losses add up to the batch's instead.
+  /// Divisor of the gradients' sum over the ranks of the parameter's mesh.
+  /// Unset: the number of ranks that the batch is split over (the root's mesh),
+  /// so that the result is a mean. This default fits losses from
+  /// nn::MeanOverBatch (see "Losses and gradients" in docs/training.md). Set 1
+  /// if the ranks' losses add up to the batch's loss.
   std::optional<double> divide_factor = {};
-  /// Divide after the collectives, by a pass of its own, for an engine that
-  /// can do nothing but sum.
+  /// Whether to divide in a separate pass after the collectives, for engines
+  /// whose reductions can only sum.
   bool force_sum = false;
-  /// How many groups' unsharded gradients, beyond those that backward is
-  /// writing, may wait for their reduction: the next one waits for the oldest.
-  /// Of the root's options.
+  /// Number of groups whose unsharded gradients may await reduction, in
+  /// addition to those that backward is writing. Beyond it, backward waits for
+  /// the oldest reduction. The root's value applies to the whole tree.
   int buffers = 1;
 };
 
-/// Options of FullyShard. One value serves many calls.
+/// Options of FullyShard. One value may be used for many calls.
 struct FullyShardOptions {
   MixedPrecisionPolicy mixed_precision = {};
 
-  /// Free unsharded parameters between forward and backward. Unset: yes, except
-  /// for the root, whose parameters backward needs first.
+  /// Whether to free unsharded parameters between forward and backward. Unset:
+  /// true, except for the root, whose parameters backward needs first.
   std::optional<bool> reshard_after_forward = {};
 
-  /// Not 0: instead of freeing all after forward, keep shards spread over this
-  /// many neighbouring ranks of the sharding axis, and gather for backward
-  /// among them alone: less to move over slow links, for 1 / that many of the
-  /// unsharded parameters. Divides the axis; its whole size is the same as 0, 1
-  /// the same as reshard_after_forward false.
+  /// If not 0: after forward, keep the parameters sharded over this many
+  /// neighbouring ranks of the sharding axis instead of freeing them. Backward
+  /// then gathers among those ranks only. That moves less data over slow links
+  /// and keeps 1 / post_forward_mesh_size of the unsharded parameters in
+  /// memory. Must divide the size of the axis. The whole size is the same as 0,
+  /// and 1 is the same as reshard_after_forward = false.
   int post_forward_mesh_size = 0;
 
   PrefetchOptions prefetch = {};
   ReductionOptions reduction = {};
 
-  /// Keep sharded parameters, their gradients and so what an optimizer holds
-  /// for them in host memory (RankContext::host_allocator). A shard is copied
-  /// to the device for each gather and a reduced gradient back, on streams of
-  /// their own.
+  /// Whether to keep sharded parameters, their gradients and optimizer state in
+  /// host memory (RankContext::host_allocator). Each gather first copies the
+  /// shard to the device, and each reduced gradient is copied back, on
+  /// dedicated streams.
   bool cpu_offload = false;
 
-  /// The dim to shard a parameter on. Unset: 0. Any dim of any size will do.
+  /// Returns the dim to shard a parameter on; a negative dim counts from the
+  /// end. Unset: 0. The dim may have any size.
   std::function<int(const nn::Parameter&)> shard_dim = nullptr;
 
-  /// The axis of a 2-D mesh that replicates (HSDP); the other one shards.
-  /// Empty: the first one replicates. An error for a 2-D mesh without it, and
-  /// for a 1-D mesh of it alone.
+  /// Name of the axis of a 2-D mesh that replicates (HSDP); the other axis
+  /// shards. Empty: the first axis replicates. It is an error if a 2-D mesh
+  /// lacks the axis, or if it is the only axis of a 1-D mesh.
   std::string replicate_axis = {};
 
-  /// The mesh of single parameters, 1-D or 2-D as the one FullyShard is given;
-  /// where it gives nothing, that one holds. Parameters of different meshes
-  /// become groups of their own: experts, say, on a part of the ranks that the
-  /// others are spread over. Their gradients, which come of the tokens of all
-  /// ranks, are divided as the others' are. A mesh that has ranks beyond those
-  /// that FullyShard is given needs reduction.divide_factor.
+  /// Returns the mesh of a single parameter, 1-D or 2-D as for FullyShard. If
+  /// it returns nullopt, the mesh passed to FullyShard applies. Parameters on
+  /// different meshes form separate groups, for example experts on some of the
+  /// ranks that the others are sharded over. Their gradients come from the
+  /// tokens of all ranks and are divided like the others'. If the mesh has
+  /// ranks outside of FullyShard's, reduction.divide_factor must be set.
   std::function<std::optional<DeviceMesh>(const nn::Parameter&)> mesh_of =
       nullptr;
 
-  /// Shards are cut from the values that the first rank of the mesh has, which
-  /// are broadcast one parameter after the other; the other ranks need have
-  /// none. Unset: each rank cuts from its own, which must be equal. Parameters
-  /// that the first rank has not materialized are left to Materialize, and so
-  /// are buffers, of which each rank makes or restores its own. A dry run of
-  /// another rank takes the first to have materialized all.
+  /// Whether all ranks take parameter values from the first rank of the mesh,
+  /// by one broadcast per parameter; the others need no values. If false, each
+  /// rank cuts shards from its own values, which must be equal on all ranks.
+  /// Parameters that the first rank has not materialized are left to
+  /// Module::Materialize. Buffers are not broadcast: each rank creates or
+  /// restores its own. A dry run of another rank assumes that the first has
+  /// materialized all parameters.
   bool sync_from_first_rank = false;
 
-  /// Left as they are: neither sharded, gathered nor reduced.
+  /// Parameters that are left unchanged: not sharded, gathered or reduced.
   std::vector<const nn::Parameter*> ignored_params = {};
 
-  /// Joins this sharding with another that a parameter already has. Null: if a
+  /// Combines this sharding with one that a parameter already has. Null: if a
   /// parameter of the call is a DTensor (tensor parallelism), the rules of
-  /// DTensorExtensions for all parameters of the call; else each parameter is
-  /// sharded on the mesh that FullyShard is given.
+  /// DTensorExtensions apply to all parameters of the call. Otherwise each
+  /// parameter is sharded on the mesh passed to FullyShard.
   std::shared_ptr<const ShardExtension> extension = nullptr;
 };
 

@@ -116,7 +116,7 @@ ReductionPlan PlanReduction(const ReductionFacts& facts) {
     return plan;
   }
 
-  // Straight to the sharded gradients where nothing has to happen on the way.
+  // Reduces straight to the sharded gradients if nothing else reads the result.
   const bool straight = !facts.accumulates && !facts.offloaded &&
                         facts.reduce_dtype == facts.shard_dtype;
   const Buffer reduced = straight ? Buffer::kSharded : Buffer::kReduced;

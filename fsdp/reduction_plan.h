@@ -3,9 +3,8 @@
 #define CROSSHATCH_FSDP_REDUCTION_PLAN_H_
 
 /// \file
-/// ReductionPlan: the steps that take a group's gradients from where backward
-/// wrote them to where the optimizer reads them. A value; GroupGradients runs
-/// it.
+/// ReductionPlan: the steps from a group's unsharded gradients to the sharded
+/// ones that the optimizer reads. A value; GroupGradients runs it.
 
 #include <cstdint>
 #include <string>
@@ -16,27 +15,27 @@
 
 namespace crosshatch::fsdp {
 
-/// What decides how a group is reduced.
+/// The inputs of PlanReduction.
 struct ReductionFacts {
   DType reduce_dtype = kFloat32;
   DType shard_dtype = kFloat32;
-  /// Sums over replicas follow those over shards (HSDP), and now.
+  /// HSDP: whether there are replicas, and whether this reduction sums over
+  /// them.
   bool replicated = false;
   bool sums_replicas = true;
-  /// A reduction without the replicas is waiting for one with them.
+  /// A partial reduction (over shards only) exists.
   bool has_partial = false;
-  /// Some parameter has a gradient, which is added to.
+  /// Some parameter has a gradient to add to.
   bool accumulates = false;
-  /// Sharded gradients lie in host memory.
+  /// Sharded gradients are in host memory.
   bool offloaded = false;
-  /// The program looks at the reduced shard, on a stream of its own or on that
-  /// of the step before.
+  /// There is a CustomComm::all_reduce_hook, and it has a stream of its own.
   bool hook = false;
   bool hook_stream = false;
   GradientDivision division;
 };
 
-/// Buffers of group_gradients.h, and the reduced shard between them.
+/// The buffers of group_gradients.h; kReduced is the reduced shard.
 enum class ReductionBuffer : uint8_t { kFull, kPartial, kReduced, kSharded };
 
 /// Streams of comm_context.h.
@@ -48,42 +47,47 @@ enum class ReductionStream : uint8_t {
   kToHost,
 };
 
+/// Operations of a reduction. `from`, `to` and `scale` are the step's.
 enum class ReductionOp : uint8_t {
-  kScale,          ///< `to` times `scale`, in place.
-  kReduceScatter,  ///< The sum over shards of `from`, times `scale`, to `to`.
-  kAllReduce,      ///< The sum over replicas of `to`, times `scale`, in place.
-  kHook,           ///< The program's hook on `to`.
-  kCopy,           ///< `from`, converted, to `to`.
-  kAdd,            ///< `from`, converted, added to `to`.
-  kPublish,        ///< Parameters get their gradients.
+  kScale,          ///< Multiplies `to` by `scale`, in place.
+  kReduceScatter,  ///< Sums `from` over shards, times `scale`, to `to`.
+  kAllReduce,      ///< Sums `to` over replicas, times `scale`, in place.
+  kHook,           ///< Runs the program's hook on `to`.
+  kCopy,           ///< Converts and copies `from` to `to`.
+  kAdd,            ///< Converts `from` and adds it to `to`.
+  kPublish,        ///< Sets the parameters' gradients.
 };
 
+/// A step of a reduction.
 struct ReductionStep {
   ReductionOp op;
   ReductionBuffer from = ReductionBuffer::kFull;
   ReductionBuffer to = ReductionBuffer::kFull;
-  /// Where it is another than the step before's, it waits for that one.
+  /// If it differs from the previous step's stream, it first waits for that
+  /// one.
   ReductionStream stream = ReductionStream::kCompute;
   double scale = 1;
 
   std::string ToString() const;
 };
 
+/// The steps of a reduction, in order.
 struct ReductionPlan {
-  /// What holds the result: the partial reduction where replicas are left for
-  /// later, else the sharded gradients.
+  /// The buffer that holds the result: the partial reduction if the sum over
+  /// replicas is deferred, else the sharded gradients.
   ReductionBuffer result = ReductionBuffer::kSharded;
   std::vector<ReductionStep> steps;
 
-  /// Whether a reduced shard is needed between the buffers.
+  /// Returns whether a step writes the reduced shard.
   bool needs_reduced() const;
-  /// A line for each step: "reduce_scatter full -> sharded times 0.5 on
-  /// reduce_scatter".
+  /// Returns one line per step, e.g. "reduce_scatter full -> sharded times 0.5
+  /// on reduce_scatter".
   std::string ToString() const;
 };
 
-/// The full gradients have their content, zeros where there is no gradient;
-/// what is missing is a matter of the buffers.
+/// Returns the steps of a reduction.
+/// \pre the full gradients hold values, or zeros for parameters without a
+///     gradient.
 ReductionPlan PlanReduction(const ReductionFacts& facts);
 
 }  // namespace crosshatch::fsdp

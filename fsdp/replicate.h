@@ -12,20 +12,19 @@
 
 namespace crosshatch::fsdp {
 
-/// Keeps the parameters of `module` whole on each rank of `mesh` and sums their
-/// gradients over it, one all-reduce a group, as HSDP with one sharding rank:
-/// mixed precision, accumulation and the controls of ShardedModule are those of
-/// FullyShard. Parameters are neither freed after forward nor sent for it.
+/// Replicates the parameters of `module` on each rank of `mesh` and sums their
+/// gradients over it, with one all-reduce per group. It is HSDP with one
+/// sharding rank: mixed precision, accumulation and ShardedModule work as for
+/// FullyShard. Parameters are neither freed after forward nor gathered.
 ///
-/// What is below `module` is ignored whole by FullyShard on a module above, and
-/// is no part of its tree. Where FullyShard was called below `module`, that
-/// part is a tree of its own.
+/// FullyShard on an ancestor ignores `module` and all modules below it. A
+/// module below that FullyShard was called on is the root of its own tree.
 ///
 /// \param mesh 1-D.
-/// \error as FullyShard; kInvalidArgument for a mesh of other ndim, for a
-///     DTensor parameter, and for options that are about sharding
-///     (reshard_after_forward, post_forward_mesh_size, shard_dim, mesh_of,
-///     replicate_axis).
+/// \error As FullyShard.
+/// \error kInvalidArgument if `mesh` is not 1-D, if a parameter is a DTensor,
+///     or if an option concerns sharding: reshard_after_forward,
+///     post_forward_mesh_size, shard_dim, mesh_of, replicate_axis or extension.
 absl::Status Replicate(nn::Module& module, const DeviceMesh& mesh,
                        const FullyShardOptions& options = {});
 

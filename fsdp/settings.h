@@ -3,8 +3,8 @@
 #define CROSSHATCH_FSDP_SETTINGS_H_
 
 /// \file
-/// Settings: what a program may change of a sharded module between iterations,
-/// by Configure (sharded_module.h).
+/// Settings: the options of a sharded module that a program may change between
+/// iterations, by Configure (sharded_module.h).
 
 #include <memory>
 #include <optional>
@@ -17,41 +17,46 @@
 
 namespace crosshatch::fsdp {
 
+/// Settings of one sharded module.
 struct Settings {
   /// \name Parameters
   /// @{
   /// See FullyShardOptions::reshard_after_forward.
   std::optional<bool> reshard_after_forward = {};
-  /// False: parameters stay unsharded after backward, for the next microbatch.
-  /// Set it to true before the last microbatch: forward checks that shards have
-  /// not been changed beneath unsharded parameters.
+  /// Whether backward frees the unsharded parameters. If false, they stay for
+  /// the next microbatch; set it to true before the last one. Forward checks
+  /// that the shards have not changed while parameters are unsharded.
   bool reshard_after_backward = true;
-  /// False: the module's backward needs no parameters (an embedding's). Neither
-  /// backward nor prefetching unshards them for it.
+  /// Whether the module's backward needs its parameters (that of an embedding
+  /// does not). If false, neither backward nor prefetching unshards them for
+  /// it.
   bool unshard_in_backward = true;
-  /// True: the memory of unsharded parameters is kept, at the same addresses,
-  /// while they are sharded. Their values are not.
+  /// Whether to keep the memory of unsharded parameters, at the same addresses,
+  /// while they are sharded. The values are not kept.
   bool keep_unsharded = false;
   /// @}
 
   /// \name Gradients
   /// @{
-  /// False: backward communicates no gradients and keeps them unsharded, in the
-  /// reduce dtype. The next backward that reduces takes all.
+  /// Whether backward reduces gradients. If false, they stay unsharded in the
+  /// reduce dtype, and the next backward that reduces includes them.
   bool requires_gradient_sync = true;
-  /// False, for HSDP: gradients are summed over the sharding ranks only and add
-  /// up there. The next backward that sums over the replicas takes all. No
-  /// effect without replicas.
+  /// HSDP: whether gradients are summed over the replicas. If false, they are
+  /// summed over the sharding ranks only and accumulate there. The next
+  /// backward that sums over the replicas includes them. No effect without
+  /// replicas.
   bool requires_all_reduce = true;
-  /// True: parameters without a gradient take part in reductions with zeros and
-  /// get the gradient that other ranks give. For models of which a rank uses
-  /// only a part in a step. The module's groups are unsharded when the
-  /// outermost forward of the tree begins, in the order of the modules, stay
-  /// unsharded to the end of backward, and are reduced there in that order:
-  /// what a rank communicates does not depend on what it uses. All ranks run
-  /// the same outermost forwards and backwards.
+  /// Whether parameters without a gradient take part in reductions, with zeros,
+  /// and receive the gradient of the other ranks. For models of which a rank
+  /// may use only a part in a step.
+  ///
+  /// So that communication does not depend on use, the groups of such modules
+  /// are unsharded when the outermost forward of the tree begins, in the order
+  /// of the modules. They stay unsharded until the end of backward and are
+  /// reduced there in the same order. All ranks must run the same outermost
+  /// forwards and backwards.
   bool reduce_unused_params = false;
-  /// `buffers` is of the whole tree: the root's value counts.
+  /// The root's `buffers` applies to the whole tree.
   ReductionOptions reduction = {};
   /// Null: the built-in collectives.
   std::shared_ptr<const CustomComm> custom_comm = nullptr;
@@ -59,28 +64,28 @@ struct Settings {
 
   /// \name Prefetching
   /// @{
-  /// Sharded modules to unshard when this one's forward (backward) begins, in
-  /// this order, instead of what `prefetch` says. Empty for none. Modules may
-  /// be destroyed later.
+  /// Sharded modules to unshard when this module's forward (backward) begins,
+  /// in this order, instead of those that `prefetch` selects. An empty list
+  /// disables prefetching. The modules may be destroyed later.
   std::optional<std::vector<nn::Module*>> forward_prefetch_modules = {};
   std::optional<std::vector<nn::Module*>> backward_prefetch_modules = {};
   /// @}
 
-  /// \name Of the whole tree: the root's values count
+  /// \name Settings of the whole tree: only the root's values apply
   /// @{
   PrefetchOptions prefetch = {};
-  /// False for all backwards of an iteration but the last: at their end compute
-  /// does not wait for reductions, and they prefetch for the backwards of
-  /// forwards before theirs. Gradients must not be read meanwhile.
+  /// Whether this is the last backward of the iteration. If false, compute does
+  /// not wait for reductions at the end of backward, so gradients must not be
+  /// read yet, and prefetching continues into the backward of earlier forwards.
   bool is_last_backward = true;
-  /// True: backwards reduce nothing by themselves. Gradients add up unsharded
-  /// until ShardedModule::FinalizeBackward.
+  /// Whether reductions wait for ShardedModule::FinalizeBackward. Until then
+  /// gradients accumulate unsharded.
   bool manual_finalization = false;
   /// @}
 };
 
 /// Checks the values of options that may be changed later.
-/// \param what the caller, to begin the message with: "FullyShard".
+/// \param what the caller, with which messages begin, e.g. "FullyShard".
 /// \error kInvalidArgument naming the option.
 absl::Status CheckOptions(const char* what, const PrefetchOptions& prefetch,
                           const ReductionOptions& reduction);

@@ -3,10 +3,10 @@
 #define CROSSHATCH_FSDP_SHARD_EXTENSION_H_
 
 /// \file
-/// ShardExtension: how FSDP shards a parameter that something else has already
-/// distributed over ranks. FSDP itself works on the local memory and on the
-/// layouts that an extension returns. default_extensions.h has the built-in
-/// ones; a program's own goes to FullyShardOptions::extension.
+/// ShardExtension: how FSDP shards a parameter that is already distributed over
+/// ranks. FSDP itself works on local memory and on the layouts that an
+/// extension returns. default_extensions.h declares the built-in extensions;
+/// FullyShardOptions::extension takes a program's own.
 
 #include <memory>
 
@@ -17,40 +17,43 @@
 
 namespace crosshatch::fsdp {
 
-/// Where and how a sharded parameter lies: a mesh that has the FSDP axes among
-/// its own, and a layout on it.
+/// The layout of a sharded parameter, and its mesh, which includes the FSDP
+/// axes.
 struct ShardedForm {
   DeviceMesh mesh;
   Layout layout;
 };
 
-/// A tensor seen from FSDP: the local memory that is sharded and gathered, and
-/// how to get from it back to the tensor that forward computes with.
+/// Converts the local memory that FSDP gathers back to the kind of tensor that
+/// forward computes with.
 class ForwardForm {
  public:
   virtual ~ForwardForm() = default;
-  /// The tensor of the original kind over `local`, which has the local shape of
-  /// the original and any dtype. Used for unsharded parameters and for the
-  /// destinations of their gradients. No graph, no copy.
+  /// Returns a tensor of the parameter's original kind over `local`, without a
+  /// copy or an autograd graph. Used for unsharded parameters and for the
+  /// tensors that receive their gradients.
+  /// \param local has the local shape of the original and any dtype.
   virtual Tensor Wrap(Tensor local) const = 0;
 };
 
-/// \threadsafety stateless: one object serves many ranks.
+/// Maps parameters to the local tensors that FSDP shards, and to their layouts.
+/// \threadsafety Stateless: one object serves many ranks.
 class ShardExtension {
  public:
   virtual ~ShardExtension() = default;
 
-  /// The local memory of `parameter` (as it is before FSDP shards it). A plain
-  /// tensor gives itself.
+  /// Returns the local tensor of `parameter` before FSDP shards it. For a plain
+  /// tensor, returns the tensor itself.
   virtual Tensor LocalOf(const Tensor& parameter) const = 0;
 
-  /// Remembers what `parameter` is, for Wrap.
+  /// Returns the conversion from an unsharded local tensor to the kind of
+  /// `parameter`.
   virtual std::shared_ptr<const ForwardForm> FormOf(
       const Tensor& parameter) const = 0;
 
-  /// How `parameter` lies when the last axis of `fsdp_mesh` shards its dim
-  /// `dim` beneath what shards it already, and the axis before (HSDP) and all
-  /// others of the job replicate it.
+  /// Returns the mesh and layout that result if the last axis of `fsdp_mesh`
+  /// shards dim `dim` within the existing shards of `parameter`. The replicate
+  /// axis (HSDP) and all other axes of the root mesh replicate it.
   /// \error kFailedPrecondition if the meshes have no common root.
   virtual absl::StatusOr<ShardedForm> Chunk(const Tensor& parameter,
                                             const DeviceMesh& fsdp_mesh,

@@ -3,7 +3,7 @@
 #define CROSSHATCH_FSDP_SHARD_MODULES_H_
 
 /// \file
-/// ShardModules: what FullyShard and Replicate have in common.
+/// ShardModules: the common implementation of FullyShard and Replicate.
 
 #include "absl/status/status.h"
 #include "absl/types/span.h"
@@ -13,9 +13,9 @@
 
 namespace crosshatch::fsdp {
 
-/// Does what FullyShard of `modules` does, whose errors it gives.
-/// \param replicated they are no part of a tree above, nor is what is below
-///     them.
+/// Shards `modules`, with the errors of FullyShard.
+/// \param replicated whether Replicate calls it: the modules and all modules
+///     below them then belong to no tree of an ancestor.
 absl::Status ShardModules(absl::Span<nn::Module* const> modules,
                           const DeviceMesh& mesh,
                           const FullyShardOptions& options, bool replicated);

@@ -45,7 +45,7 @@ absl::Status CheckSettings(const Settings& settings) {
                       "Configure: backward_prefetch_modules");
 }
 
-// The setting of the whole tree that differs; null if none does.
+// Returns the name of the first tree-wide setting that differs; null if none.
 const char* ChangeOfTree(const Settings& from, const Settings& to) {
   if (to.prefetch != from.prefetch) return "prefetch";
   if (to.reduction.buffers != from.reduction.buffers) {
@@ -61,7 +61,7 @@ const char* ChangeOfTree(const Settings& from, const Settings& to) {
 }  // namespace
 
 void UnshardHandle::Wait() {
-  if (life_->state != nullptr) life_->state->WaitForUnshard();
+  if (ref_->state != nullptr) ref_->state->WaitForUnshard();
 }
 
 void ReductionHandle::Wait() { tree_->Finish(); }
@@ -75,11 +75,11 @@ absl::Status Configure(nn::Module& module,
   if (recurse) states = FsdpState::Below(state->modules());
   std::vector<Settings> changed;
   for (const FsdpState* each : states) {
-    Settings& settings = changed.emplace_back(each->SettingsOfLiving());
+    Settings& settings = changed.emplace_back(each->LiveSettings());
     change(settings);
     CH_RETURN_IF_ERROR(CheckSettings(settings));
   }
-  // `state` is the first of them.
+  // The first state is `state`.
   const char* const of_tree = ChangeOfTree(state->settings(), changed[0]);
   if (of_tree != nullptr) {
     const FsdpTree& tree = FsdpTree::Of(*state);
@@ -102,17 +102,15 @@ absl::Status Configure(nn::Module& module,
 absl::StatusOr<ShardedModule> ShardedModule::Of(nn::Module& module) {
   FsdpState* const state = FsdpState::Of(module);
   if (state == nullptr) return NotSharded(module);
-  return ShardedModule(state->life());
+  return ShardedModule(state->ref());
 }
 
-FsdpState& ShardedModule::state() const {
-  return life_->Check("ShardedModule");
-}
+FsdpState& ShardedModule::state() const { return ref_->Check("ShardedModule"); }
 
 UnshardHandle ShardedModule::Unshard() {
   FsdpTree::Of(state()).OrderAllGathers();
   state().Unshard();
-  return UnshardHandle(life_);
+  return UnshardHandle(ref_);
 }
 
 void ShardedModule::Reshard() { state().Reshard(); }

@@ -3,9 +3,9 @@
 #define CROSSHATCH_FSDP_SHARDED_MODULE_H_
 
 /// \file
-/// Configure and ShardedModule: what a program may change of a sharded module
-/// and do with it: accumulate gradients with or without communication, unshard
-/// and reshard by hand, choose what is prefetched, leave an iteration.
+/// Configure and ShardedModule: run-time control of a sharded module:
+/// accumulate gradients with or without communication, unshard and reshard
+/// explicitly, select modules to prefetch, abandon an iteration.
 ///
 ///     for (int i = 0; i < n; ++i) {                 // n microbatches
 ///       CH_RETURN_IF_ERROR(ch::fsdp::Configure(
@@ -30,27 +30,27 @@ namespace crosshatch::fsdp {
 
 class FsdpState;
 class FsdpTree;
-struct FsdpLife;
+struct FsdpStateRef;
 
-/// A gather that has been issued.
+/// An all-gather that was issued by ShardedModule::Unshard.
 class UnshardHandle {
  public:
-  /// Makes compute wait for it: then the unsharded parameters may be used.
-  /// Again, after forward waited by itself, or after they were freed, by the
-  /// module's end too: no effect.
+  /// Makes compute wait for the gather; afterwards compute may use the
+  /// unsharded parameters. Has no effect if forward has waited already or if
+  /// the parameters were freed, also by the destruction of the module.
   void Wait();
 
  private:
   friend class ShardedModule;
-  explicit UnshardHandle(std::shared_ptr<const FsdpLife> life)
-      : life_(std::move(life)) {}
-  std::shared_ptr<const FsdpLife> life_;
+  explicit UnshardHandle(std::shared_ptr<const FsdpStateRef> ref)
+      : ref_(std::move(ref)) {}
+  std::shared_ptr<const FsdpStateRef> ref_;
 };
 
-/// Reductions that have been issued.
+/// Reductions that were issued by ShardedModule::FinalizeBackward.
 class ReductionHandle {
  public:
-  /// Makes compute wait for them: then the optimizer may run.
+  /// Makes compute wait for the reductions; afterwards the optimizer may run.
   void Wait();
 
  private:
@@ -60,70 +60,72 @@ class ReductionHandle {
   std::shared_ptr<FsdpTree> tree_;
 };
 
-/// Changes settings of a sharded module, and with `recurse` of all sharded
-/// modules below it. Settings hold until they are changed again. All ranks that
-/// shard the module make the same changes in the same order.
-/// \param change called once for each module, with its settings.
-/// \error kNotFound for a module that is not sharded; kInvalidArgument for a
-///     value that is out of range, a module to prefetch that is not sharded,
-///     and a setting of the whole tree that is changed on another module than
-///     the tree's root (a module that has not run yet becomes the root). On any
-///     error no setting has changed.
+/// Changes the settings of a sharded module and, if `recurse` is set, of all
+/// sharded modules below it. Settings hold until the next change. All ranks
+/// that shard the module must make the same changes in the same order.
+/// \param change called once per module with its settings.
+/// \error kNotFound if the module is not sharded.
+/// \error kInvalidArgument if a value is out of range, a module to prefetch is
+///     not sharded, or a tree-wide setting is changed on a module other than
+///     the tree's root. A module without a tree becomes the root of one.
+/// \error On any error no setting has changed.
 absl::Status Configure(nn::Module& module,
                        absl::FunctionRef<void(Settings&)> change,
                        bool recurse = true);
 
-/// A handle, cheap to copy. If it is used after the module was destroyed, it
-/// stops, naming the module. All ranks that shard the module call the same in
-/// the same order.
+/// A handle to a sharded module, cheap to copy. Use after the module's
+/// destruction fails a check that names the module. All ranks that shard the
+/// module must make the same calls in the same order.
 class ShardedModule {
  public:
-  /// \error kNotFound for a module that FullyShard was not called on.
+  /// Returns a handle to `module`.
+  /// \error kNotFound if FullyShard was not called on the module.
   static absl::StatusOr<ShardedModule> Of(nn::Module& module);
 
-  /// \name Gathering by hand
+  /// \name Explicit gathers
   /// @{
 
-  /// Issues the gather of this module's groups, after what compute has issued;
-  /// nothing to do where it has been issued. The parameters stay gathered until
-  /// Reshard, the end of the module's forward (by its policy) or of its
-  /// backward.
+  /// Issues the gather of this module's groups, after the work issued to
+  /// compute so far, unless it has been issued. The parameters stay gathered
+  /// until Reshard, the end of the module's forward (if its policy reshards
+  /// then) or the end of its backward.
   UnshardHandle Unshard();
   /// Frees the unsharded parameters of this module's groups.
   void Reshard();
   /// @}
 
-  /// \name The iteration. These concern the whole tree: call them on its root.
+  /// \name The iteration. Call these on the root: they concern the whole tree.
   /// @{
 
-  /// Issues the reductions of everything that is pending.
+  /// Issues the reductions of all pending gradients.
   ReductionHandle FinalizeBackward();
-  /// The next gathers wait for `event` instead of for all that compute has
-  /// issued: the optimizer's step, where other work follows it.
+  /// Makes the next gathers wait for `event`, usually that of the optimizer's
+  /// step, instead of for all work issued to compute.
   void SetPostOptimizerEvent(Event event);
-  /// Leaves an iteration wherever it is: afterwards parameters are sharded, no
-  /// gradient is pending and prefetching begins anew, as if it had never
-  /// started. Parameters' gradients that are complete and all settings stay.
-  /// Not within a Backward.
+  /// Abandons an iteration at any point. Afterwards parameters are sharded, no
+  /// gradient is pending and prefetching starts anew. Complete gradients of the
+  /// parameters and all settings stay.
+  /// \pre not called within a Backward; checked.
   void ResetIteration();
   /// @}
 
-  /// Runs `body` as the module's forward: gathers before, frees after, watches
-  /// the outputs for backward. For entry points other than Module::Call.
+  /// Runs `body` as the module's forward: gathers before it, frees after it and
+  /// observes the outputs for backward. For entry points other than
+  /// Module::Call.
   TensorList Run(TensorList inputs,
                  absl::FunctionRef<TensorList(TensorSpan)> body);
 
  private:
-  explicit ShardedModule(std::shared_ptr<const FsdpLife> life)
-      : life_(std::move(life)) {}
+  explicit ShardedModule(std::shared_ptr<const FsdpStateRef> ref)
+      : ref_(std::move(ref)) {}
   FsdpState& state() const;
 
-  std::shared_ptr<const FsdpLife> life_;
+  std::shared_ptr<const FsdpStateRef> ref_;
 };
 
-/// Makes each of `roots` the root of a tree, all of which share streams and the
-/// memory of gradients in flight: parts of one model that are called one by
-/// one, as pipeline stages are.
+/// Makes each of `roots` the root of a tree; the trees share streams and the
+/// memory of gradients in flight. For parts of one model that are called one by
+/// one, such as pipeline stages.
 /// \error kInvalidArgument for a module that is not sharded.
 absl::Status ShareCommContext(absl::Span<nn::Module* const> roots);
 

@@ -16,7 +16,7 @@
 namespace crosshatch::fsdp {
 namespace {
 
-// A tensor of its own with all elements of `t`.
+// Returns a copy of all elements of `t`, undefined if this rank keeps none.
 Tensor WholeOf(const Tensor& t, const SummonOptions& options) {
   Tensor full = FullTensor(t).Detach();
   const bool shared = full.storage() == LocalTensor(t).storage();
@@ -58,11 +58,11 @@ std::set<const nn::Parameter*> Wanted(nn::Module& module,
   return wanted;
 }
 
-// Those that gather `parameters`, which `module` or one above was sharded with.
+// Returns the states of the module tree of `module` that gather `parameters`.
 std::vector<FsdpState*> OwnersOf(
     const std::set<const nn::Parameter*>& parameters, nn::Module& module) {
   std::vector<FsdpState*> owners;
-  for (FsdpState* state : FsdpState::AllAround(module)) {
+  for (FsdpState* state : FsdpState::AllInModuleTree(module)) {
     bool owns = false;
     for (const auto& group : state->groups()) {
       for (const nn::Parameter* p : group->parameters()) {
@@ -110,7 +110,7 @@ SummonFullParameters::Begin(nn::Module& module, const SummonOptions& options) {
   CH_RETURN_IF_ERROR(RankContext::Current().status());
   for (FsdpState* state : states) {
     state->iteration().summoned = true;
-    scope->states_.push_back(state->life());
+    scope->states_.push_back(state->ref());
   }
   return scope;
 }
@@ -130,8 +130,8 @@ const SummonFullParameters::Entry* SummonFullParameters::Find(
 
 absl::Status SummonFullParameters::End() {
   if (std::exchange(ended_, true)) return absl::OkStatus();
-  for (const std::shared_ptr<const FsdpLife>& life : states_) {
-    if (life->state != nullptr) life->state->iteration().summoned = false;
+  for (const std::shared_ptr<const FsdpStateRef>& ref : states_) {
+    if (ref->state != nullptr) ref->state->iteration().summoned = false;
   }
   const std::vector<Entry> entries = std::exchange(entries_, {});
   CH_RETURN_IF_ERROR(RankContext::Current().status());
@@ -139,7 +139,7 @@ absl::Status SummonFullParameters::End() {
   const NoGrad no_grad;
   for (const Entry& entry : entries) {
     TakeShard(entry.parameter->data(), entry.full);
-    // Gradients that were dropped meanwhile stay so.
+    // Gradients that were dropped during the scope stay dropped.
     if (entry.grad.defined() && entry.parameter->grad().defined()) {
       TakeShard(entry.parameter->grad(), entry.grad);
     }

@@ -3,8 +3,8 @@
 #define CROSSHATCH_FSDP_SUMMON_H_
 
 /// \file
-/// SummonFullParameters: the whole parameters of a sharded module, outside of
-/// forward and backward: to look at them, to change them, to write them out.
+/// SummonFullParameters: access to the whole parameters of a sharded module
+/// outside of forward and backward, to read, change or export them.
 
 #include <memory>
 #include <string>
@@ -18,54 +18,59 @@
 
 namespace crosshatch::fsdp {
 
-struct FsdpLife;
+struct FsdpStateRef;
 
+/// Options of SummonFullParameters.
 struct SummonOptions {
-  /// Also those of the modules below, not just the module's own group.
+  /// Whether to include the modules below, not just the module's own groups.
   bool recurse = true;
-  /// At the end each rank takes its shards from what it holds of the full
-  /// parameters (and gradients). Ranks that change them change them alike.
+  /// Whether each rank writes its shards back from its copy of the full
+  /// parameters (and gradients) at the end. Ranks that change the copies must
+  /// change them alike.
   bool writeback = true;
-  /// Ranks other than the first of a parameter's root mesh keep no memory of
-  /// it. Not with writeback.
+  /// Whether only the first rank of a parameter's root mesh keeps a copy.
+  /// Requires writeback = false.
   bool rank0_only = false;
-  /// In host memory.
+  /// Whether the copies are in host memory.
   bool offload_to_cpu = false;
+  /// Whether to gather gradients too.
   bool with_grads = false;
 };
 
-/// The scope. All ranks that hold a part of the parameters begin and end it
-/// together. While it lasts no sharded module that gathers one of them must run
-/// (checked): of a part of a sharded module, that is the whole.
+/// A scope in which whole parameters are available. All ranks that hold a part
+/// of the parameters must begin and end it together. During the scope, no
+/// sharded module that gathers one of the parameters may run (checked). For a
+/// part of a sharded module, that is the whole sharded module.
 class SummonFullParameters {
  public:
+  /// A summoned parameter.
   struct Entry {
     std::shared_ptr<nn::Parameter> parameter;
-    std::string name;  ///< From the module.
-    /// Plain tensors of the global sizes, owned by this scope. Undefined on
-    /// ranks that keep none; `grad` also where there is no gradient.
+    std::string name;  ///< Relative to the module.
+    /// Plain tensors of the global shape, owned by the scope. Undefined on
+    /// ranks that keep none; `grad` also if there is no gradient.
     Tensor full;
     Tensor grad;
   };
 
-  /// Gathers, one parameter after the other.
-  /// \error kFailedPrecondition, naming it, for a group that is gathered or has
-  ///     gradients pending (within an iteration), for one that is summoned
-  ///     already, and for a parameter without memory; kInvalidArgument for
-  ///     rank0_only with writeback; the rank's first error.
+  /// Begins a scope and gathers the parameters one by one.
+  /// \error kFailedPrecondition naming a group that is gathered, has pending
+  ///     gradients or is summoned already, or a parameter without memory.
+  /// \error kInvalidArgument for rank0_only with writeback.
+  /// \error The rank's first error.
   static absl::StatusOr<std::unique_ptr<SummonFullParameters>> Begin(
       nn::Module& module, const SummonOptions& options = {});
 
-  /// Ends the scope as End does, whose error poisons the rank.
+  /// Calls End. Its error poisons the rank.
   ~SummonFullParameters();
   SummonFullParameters(const SummonFullParameters&) = delete;
   SummonFullParameters& operator=(const SummonFullParameters&) = delete;
 
   const std::vector<Entry>& entries() const { return entries_; }
-  /// Finds an entry by its name; null if there is none.
+  /// Returns the entry of a parameter by its name; null if there is none.
   const Entry* Find(absl::string_view name) const;
 
-  /// Writes back and drops the full parameters. The second time nothing.
+  /// Writes back and frees the full parameters. A second call has no effect.
   /// \error the rank's first error.
   absl::Status End();
 
@@ -74,7 +79,7 @@ class SummonFullParameters {
       : options_(options) {}
 
   const SummonOptions options_;
-  std::vector<std::shared_ptr<const FsdpLife>> states_;
+  std::vector<std::shared_ptr<const FsdpStateRef>> states_;
   std::vector<Entry> entries_;
   bool ended_ = false;
 };

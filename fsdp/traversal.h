@@ -3,7 +3,7 @@
 #define CROSSHATCH_FSDP_TRAVERSAL_H_
 
 /// \file
-/// Ways through a tree of modules, each in one order that all ranks share.
+/// Orders in which to visit a tree of modules, the same on all ranks.
 ///
 /// For
 ///
@@ -19,13 +19,12 @@
 ///             function that handles children first finishes them. FullyShard
 ///             may be called in this order too.
 ///
-/// In which of them FullyShard was called does not show: plans, gathers and
-/// GetShardedModules follow kModules.
+/// The order in which FullyShard was called has no effect on plans, gathers and
+/// GetShardedModules, which use kModules.
 ///
-/// A module under Replicate is left to itself: unless it is where a way begins,
-/// no order gives it, and none enters what is below it. Nothing wraps modules
-/// here, so the names of parameters have no prefixes to clean off: a
-/// checkpointed or sharded module keeps the names it had.
+/// Traversals skip modules under Replicate and all modules below them, unless
+/// they start at one. No wrapper modules exist: a checkpointed or sharded
+/// module keeps its parameters' names.
 
 #include <string>
 #include <vector>
@@ -38,25 +37,28 @@
 
 namespace crosshatch::fsdp {
 
+/// Orders of modules; see above.
 enum class TraversalOrder : uint8_t { kModules, kComposing, kWrapping };
 
-/// `root` and all below it that is not below Replicate, each once.
+/// Returns `root` and all modules below it that are not under Replicate, each
+/// once.
 std::vector<nn::NamedModule> GetModules(nn::Module& root, TraversalOrder order);
 
-/// Those of them that FullyShard was called on, in the order kModules: what one
-/// tree gathers and reduces when `root` runs.
+/// Returns the modules of GetModules(root, kModules) that FullyShard was called
+/// on. One tree gathers and reduces them when `root` runs.
 std::vector<nn::NamedModule> GetShardedModules(nn::Module& root);
 
-/// FullyShard on each module below `root` that `wants`, bottom-up, and then on
-/// `root`.
-/// \error what FullyShard says; modules that it came to before stay sharded.
+/// Calls FullyShard on each module below `root` that `wants` selects,
+/// bottom-up, and then on `root`.
+/// \error The first error of FullyShard. Modules before it stay sharded.
 absl::Status FullyShardEach(nn::Module& root, const DeviceMesh& mesh,
                             const FullyShardOptions& options,
                             absl::FunctionRef<bool(const nn::Module&)> wants);
 
-/// Calls `visit` for `root` and all below it, parents first. `prefix` is what
-/// the names of the module's own parameters start with: "", "layers.0.mlp.". A
-/// module that is registered twice is visited under each of its names.
+/// Calls `visit` for `root` and all modules below it, parents first. A module
+/// that is registered twice is visited under each of its names.
+/// \param prefix the prefix of the names of the module's own parameters: "" or
+///     e.g. "layers.0.mlp.".
 void ApplyToModules(
     nn::Module& root,
     absl::FunctionRef<void(nn::Module& module, const std::string& prefix)>
@@ -68,8 +70,9 @@ struct ParameterNames {
   std::vector<std::string> names;
 };
 
-/// Each parameter once.
-/// \param all_names every name of a tied parameter, not just the first.
+/// Returns each parameter once.
+/// \param all_names whether to return every name of a tied parameter, not just
+///     the first.
 std::vector<ParameterNames> GetParameterNames(nn::Module& root, bool all_names);
 
 }  // namespace crosshatch::fsdp
