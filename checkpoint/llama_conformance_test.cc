@@ -142,7 +142,7 @@ absl::Status Train(const std::string& dir) {
 
 class LlamaConformanceTest : public ::testing::TestWithParam<const char*> {
  protected:
-  static void Run(const RankOptions& options) {
+  static void Run(const JobOptions& options) {
     RunRanks(
         1,
         [](World&) {
@@ -158,7 +158,7 @@ TEST_P(LlamaConformanceTest, TrainsAsHuggingFaceDoes) { Run({}); }
 TEST_P(LlamaConformanceTest, WaitsForWhatItReads) {
   for (const uint64_t seed : {1, 2}) {
     SCOPED_TRACE(absl::StrCat("adversarial seed ", seed));
-    Run({.adversarial_seed = seed});
+    Run({.test = {.adversarial_seed = seed}});
   }
 }
 

@@ -18,7 +18,7 @@
 ///   threads when it becomes certain, a dead process when its connection to the
 ///   coordinator ends or is silent (comm/coordination), and a member that
 ///   merely keeps the others waiting after the engine's timeout
-///   (LocalOptions::timeout) and the watch's interval, an eighth of it and at
+///   (JobOptions::timeout) and the watch's interval, an eighth of it and at
 ///   most a second.
 /// - One communicator is used on one stream, and by its rank's thread.
 /// - Memory named by a collective must stay leased, in the order of its stream,

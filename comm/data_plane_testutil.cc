@@ -23,8 +23,9 @@ ConformanceEngine EngineOfPlanes(
             const auto planes = make(ranks);
             const auto results = internal::RunLoopback(
                 wire, ranks, fn, [&](int rank) -> MpiOptions {
-                  return {.timeout = options.timeout,
-                          .adversarial_seed = options.adversarial_seed,
+                  return {.job = {.timeout = options.timeout,
+                                  .test = {.adversarial_seed =
+                                               options.adversarial_seed}},
                           .planes = planes[static_cast<size_t>(rank)].get()};
                 });
             for (const internal::ProcessResult& result : results) {

@@ -14,7 +14,7 @@
 namespace crosshatch {
 
 /// By rank, the backend of CUDA device `rank % devices`. Takes the place of
-/// LocalOptions::backends. Ends the test where there are fewer devices.
+/// JobOptions::backends. Ends the test where there are fewer devices.
 std::vector<const DeviceBackend*> OnCuda(int ranks, int devices);
 
 /// Sees to it that there are `devices` devices, at most 8, if they are

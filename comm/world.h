@@ -6,7 +6,6 @@
 /// World: how a program starts on any engine, and where communicators come
 /// from.
 
-#include <cstdint>
 #include <functional>
 #include <map>
 #include <memory>
@@ -17,16 +16,15 @@
 #include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "absl/time/time.h"
 #include "crosshatch/base/event_sink.h"
 #include "crosshatch/comm/communicator.h"
 #include "crosshatch/comm/group_key.h"
+#include "crosshatch/comm/job_options.h"
 #include "crosshatch/comm/nccl/nccl_options.h"
 #include "crosshatch/tensor/rank_context.h"
 
 namespace crosshatch {
 
-class ContextDecorator;
 class DeviceBackend;
 class DataPlanes;
 class Engine;
@@ -122,31 +120,6 @@ class World final {
   /// @}
 };
 
-struct LocalOptions {
-  /// Threads of each rank's intra-op pool; 0: cores / ranks, at least 1.
-  int threads_per_rank = 0;
-  /// Bound on the time a rank may keep the others waiting at a collective; the
-  /// run then fails. A rank that does not come back within as long again, and
-  /// at least 5 s, after a failure (its thread is caught in an endless loop)
-  /// ends the process, with a message that names it, because nothing else can
-  /// stop a thread.
-  absl::Duration timeout = absl::Minutes(10);
-  /// Not 0: adversarial streams (tensor/stream.h).
-  uint64_t adversarial_seed = 0;
-  /// The device of all ranks (tensor/device_backend.h); null: the CPU. Its
-  /// memory is one that the host can address, or that its kernels reach on all
-  /// ranks (DeviceBackend::ReachPeer). Outlives the run.
-  const DeviceBackend* backend = nullptr;
-  /// By rank, in place of `backend`: for ranks on several devices of one kind.
-  /// Empty: all are on `backend`.
-  std::vector<const DeviceBackend*> backends = {};
-  /// By rank; empty, or entries may be null. Outlive the run.
-  std::vector<EventSink*> sinks = {};
-  /// Of the ranks' streams and memory (tensor/context_decorator.h). By rank;
-  /// empty, or entries may be null. Outlive the run.
-  std::vector<ContextDecorator*> decorators = {};
-};
-
 /// Runs `fn` on `ranks` threads of this process, one a rank, and returns when
 /// all have. An error of one rank aborts the others. Drains all streams of a
 /// rank before it counts as finished.
@@ -154,7 +127,7 @@ struct LocalOptions {
 ///     rank's own error, named with the rank, or what went wrong between the
 ///     members of a group, named with all of them.
 absl::Status RunLocal(int ranks, absl::FunctionRef<absl::Status(World&)> fn,
-                      const LocalOptions& options = {});
+                      const JobOptions& options = {});
 
 /// How processes that exchange data by UCX find one another.
 struct UcxJoin {
@@ -169,39 +142,25 @@ struct UcxJoin {
       gather = nullptr;
 };
 
+/// Options of a job whose ranks are processes.
 struct MpiOptions {
-  /// Threads of this rank's intra-op pool; 0: the cores of this machine / the
-  /// job's processes on it, at least 1.
-  int threads_per_rank = 0;
-  /// As LocalOptions::timeout, on every rank.
-  absl::Duration timeout = absl::Minutes(10);
-  /// Not 0: adversarial streams (tensor/stream.h).
-  uint64_t adversarial_seed = 0;
-  /// The device of this rank, whose memory the host must be able to address
-  /// unless there are planes; null: the CPU. Outlives the run.
-  const DeviceBackend* backend = nullptr;
-  /// What moves data (comm/data_plane.h): then MPI carries control messages
-  /// alone, and World::engine is the planes' name. Null: data go by MPI.
-  /// Outlive the run.
+  /// Without `planes` the memory of `backends` must be host-addressable.
+  JobOptions job = {};
+  /// The data plane (comm/data_plane.h); World::engine is then its name, and
+  /// MPI or UCX carries control messages alone. Null: MPI or UCX also moves the
+  /// data. Outlives the run.
   DataPlanes* planes = nullptr;
-  /// Of this rank; may be null. Outlive the run.
-  EventSink* sink = nullptr;
-  ContextDecorator* decorator = nullptr;
-  /// How this process hears of others that died, and what ends it where its
-  /// rank does not come back after a failure. Null: a process that died is
-  /// missed by those that wait for it in a collective, after the timeout, and
-  /// by others not at all; one whose rank does not come back in time ends
-  /// itself. Outlives the run.
+  /// Reports processes that died, and ends this process if its rank does not
+  /// return after a failure. Null: only ranks that wait for a dead process in a
+  /// collective notice it, after the timeout. Outlives the run.
   FailureChannel* failure_channel = nullptr;
   /// Not null: processes exchange data by UCX, whatever started them. Null: by
-  /// MPI, and mpirun started them, or what speaks PMIx with it. The same on
-  /// every process; outlives the run.
+  /// MPI; mpirun, or a launcher with PMIx, started them. The same on every
+  /// process; outlives the run.
   const UcxJoin* ucx = nullptr;
-  /// Larger pieces of data go as several messages. The same on every rank.
-  int64_t max_message_bytes = int64_t{1} << 30;
-  /// Only so many processes, from rank 0 on, run the job; for the others the
-  /// call returns OK as soon as all have called it. 0: all. The same on every
-  /// process.
+  /// The number of processes, from rank 0 on, that run the job; on the others
+  /// the call returns OK as soon as all have called it. 0: all. The same on
+  /// every process.
   int ranks = 0;
 };
 

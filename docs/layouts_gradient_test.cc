@@ -133,7 +133,7 @@ TEST(LayoutsGradientTest, GradientsTakeTheStepsOfThePage) {
   for (size_t i = 1; i < fences[0].lines.size(); ++i) {
     const Case c = ParseCase(fences[0].lines[i]);
     std::vector<RedistributionSink> sinks(static_cast<size_t>(mesh.size()));
-    RankOptions options;
+    JobOptions options;
     for (RedistributionSink& sink : sinks) options.sinks.push_back(&sink);
     const absl::Status status = StatusOfRanks(
         mesh.size(),

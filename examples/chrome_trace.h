@@ -22,7 +22,7 @@ class ChromeTrace {
   /// \param ranks the sinks to have.
   explicit ChromeTrace(int ranks);
 
-  /// For rank i at [i]; as LocalOptions::sinks wants them.
+  /// For rank i at [i]; as JobOptions::sinks takes them.
   std::vector<EventSink*> sinks();
 
   /// The whole trace so far, in JSON. Call when no rank is running.

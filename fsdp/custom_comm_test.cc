@@ -63,7 +63,7 @@ std::vector<std::vector<float>> Gradients(std::vector<MeshAxis> axes,
     }
     return world.context().Synchronize();
   };
-  OnMesh(axes, body, {.adversarial_seed = adversarial_seed});
+  OnMesh(axes, body, {.test = {.adversarial_seed = adversarial_seed}});
   return gradients;
 }
 
@@ -183,7 +183,7 @@ TEST(CustomCommTest, StepsWhereGradientsAreReady) {
         }
         return world.context().Synchronize();
       };
-      OnMesh(c.axes, body, {.adversarial_seed = seed});
+      OnMesh(c.axes, body, {.test = {.adversarial_seed = seed}});
       return weights;
     };
     const auto expected = train(false, 0);
@@ -247,7 +247,7 @@ TEST_P(CustomCommErrorTest, ComesOutOfEveryRank) {
       return heard;
     };
     const absl::Status status =
-        StatusOfRanks(3, body, {.adversarial_seed = seed});
+        StatusOfRanks(3, body, {.test = {.adversarial_seed = seed}});
     EXPECT_EQ(status.code(), absl::StatusCode::kUnavailable) << status;
   }
 }

@@ -83,7 +83,7 @@ Weights ShardedWeights(const Case& c, uint64_t adversarial_seed = 0) {
            if (world.rank() == 0) weights = std::move(full);
            return world.context().Synchronize();
          },
-         {.adversarial_seed = adversarial_seed});
+         {.test = {.adversarial_seed = adversarial_seed}});
   return weights;
 }
 
@@ -161,7 +161,7 @@ TEST(FullyShardTest, TakesTheFirstRanksValues) {
           return world.context().Synchronize();
         };
         for (const uint64_t seed : {0, 1}) {
-          OnMesh(axes, body, {.adversarial_seed = seed});
+          OnMesh(axes, body, {.test = {.adversarial_seed = seed}});
         }
       }
     }
@@ -504,7 +504,7 @@ TEST(FullyShardTest, HooksOfOthersSeeGatheredParameters) {
            CH_EXPECT_EQ(calls, 2);
            return absl::OkStatus();
          },
-         {.adversarial_seed = 3});
+         {.test = {.adversarial_seed = 3}});
 }
 
 }  // namespace

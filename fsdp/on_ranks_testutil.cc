@@ -34,7 +34,7 @@ void OnRanks(
         CH_RETURN_IF_ERROR(body(mesh, logs[static_cast<size_t>(world.rank())]));
         return world.context().Synchronize();
       },
-      {.adversarial_seed = adversarial_seed, .sinks = sinks});
+      {.sinks = sinks, .test = {.adversarial_seed = adversarial_seed}});
 }
 
 absl::Status ShardAll(TestModel& model, const DeviceMesh& mesh,

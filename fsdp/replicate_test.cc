@@ -71,8 +71,8 @@ std::vector<std::vector<float>> GradientsAfter(ShardFn shard,
         }
         return absl::OkStatus();
       },
-      {.adversarial_seed = adversarial_seed,
-       .sinks = {sink, nullptr, nullptr}});
+      {.sinks = {sink, nullptr, nullptr},
+       .test = {.adversarial_seed = adversarial_seed}});
   return gradients;
 }
 

@@ -41,7 +41,7 @@ void OnSharded(Body body, uint64_t adversarial_seed = 0) {
            CH_RETURN_IF_ERROR(FullyShard(model, mesh));
            return body(world, model);
          },
-         {.adversarial_seed = adversarial_seed});
+         {.test = {.adversarial_seed = adversarial_seed}});
 }
 
 std::vector<float> ValuesOf(const Tensor& t) {
@@ -168,7 +168,7 @@ TEST(SummonFullParametersTest, TrainsOnAfterWritingBackOnAnyMesh) {
         CH_EXPECT_EQ(FullWeights(*model), expected);
         return world.context().Synchronize();
       };
-      OnMesh(cases[i].axes, body, {.adversarial_seed = seed});
+      OnMesh(cases[i].axes, body, {.test = {.adversarial_seed = seed}});
     }
   }
 }

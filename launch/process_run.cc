@@ -479,11 +479,11 @@ absl::Status Process::RunRanks(absl::FunctionRef<absl::Status(World&)> fn) {
   };
   // Where rank 0's choice was told by MPI, it is there already.
   if (!by_ucx && !has_mpi_) CH_RETURN_IF_ERROR(StartMpi("").status());
-  return RunMpi(run_rank, {.timeout = options_.timeout,
-                           .backend = device_,
-                           .planes = planes_.get(),
-                           .failure_channel = client_.get(),
-                           .ucx = by_ucx ? &ucx : nullptr});
+  return RunMpi(run_rank,
+                {.job = {.timeout = options_.timeout, .backends = {device_}},
+                 .planes = planes_.get(),
+                 .failure_channel = client_.get(),
+                 .ucx = by_ucx ? &ucx : nullptr});
 }
 
 /// Whether `status`, with which this process ends, is said by nobody else.

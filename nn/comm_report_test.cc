@@ -87,7 +87,7 @@ class Counter final : public EventSink {
 // Runs `check` on two ranks with the net spread over them.
 void OnTwoRanks(
     const std::function<absl::Status(World&, const DeviceMesh&, Net&)>& check,
-    const RankOptions& options = {}) {
+    const JobOptions& options = {}) {
   OnMesh(
       {{"tp", 2}},
       [&](const DeviceMesh& mesh) -> absl::Status {

@@ -27,14 +27,11 @@ std::vector<const DeviceBackend*> CudaDevices() {
 
 // Deals the ranks out to them.
 absl::Status RunOnCuda(int ranks, absl::FunctionRef<absl::Status(World&)> body,
-                       const RankOptions& asked) {
+                       const JobOptions& asked) {
   static const auto* const devices =
       new std::vector<const DeviceBackend*>(CudaDevices());
-  RankOptions options = asked;
-  for (int rank = 0; rank < ranks; ++rank) {
-    options.backends.push_back(
-        (*devices)[static_cast<size_t>(rank) % devices->size()]);
-  }
+  JobOptions options = asked;
+  options.backends = *devices;
   return RunLocal(ranks, body, options);
 }
 

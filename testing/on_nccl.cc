@@ -17,13 +17,10 @@ namespace {
 constexpr int64_t kLeastCollectiveBytes = 256;
 
 absl::Status RunByNccl(int ranks, absl::FunctionRef<absl::Status(World&)> body,
-                       const RankOptions& options) {
+                       const JobOptions& options) {
   return RunNccl(ranks, body,
                  {.nccl = {.least_collective_bytes = kLeastCollectiveBytes},
-                  .timeout = options.timeout,
-                  .adversarial_seed = options.adversarial_seed,
-                  .sinks = options.sinks,
-                  .decorators = options.decorators});
+                  .job = options});
 }
 
 class OnNccl final : public ::testing::Environment {

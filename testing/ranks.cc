@@ -54,9 +54,7 @@ int RankOfMpirun() {
 RunnerOfRanks& TheRunnerOfRanks() {
   static auto* const runner = new RunnerOfRanks(
       [](int ranks, absl::FunctionRef<absl::Status(World&)> body,
-         const RankOptions& options) {
-        return RunLocal(ranks, body, options);
-      });
+         const JobOptions& options) { return RunLocal(ranks, body, options); });
   return *runner;
 }
 
@@ -116,11 +114,7 @@ absl::Status ReadTexts(const std::vector<std::vector<std::string>>& texts,
 // One rank is this process, or none where the job has fewer.
 absl::Status StatusOfProcesses(int ranks,
                                absl::FunctionRef<absl::Status(World&)> body,
-                               const RankOptions& options) {
-  const auto of_rank = [](const auto& list, size_t rank) {
-    return rank < list.size() ? list[rank] : nullptr;
-  };
-  const auto self = static_cast<size_t>(RankOfMpirun());
+                               const JobOptions& options) {
   std::vector<FailedCheck> failed;
   const absl::Status status = RunMpi(
       [&](World& world) {
@@ -129,13 +123,7 @@ absl::Status StatusOfProcesses(int ranks,
         failed = scope.Take();
         return result;
       },
-      {.threads_per_rank = options.threads_per_rank,
-       .timeout = options.timeout,
-       .adversarial_seed = options.adversarial_seed,
-       .backend = options.backend,
-       .sink = of_rank(options.sinks, self),
-       .decorator = of_rank(options.decorators, self),
-       .ranks = ranks});
+      {.job = options, .ranks = ranks});
   const auto told = ExchangeByMpi(TextOf(status, failed));
   CH_RETURN_IF_ERROR(told.status());
   std::vector<std::vector<std::string>> texts;
@@ -166,7 +154,7 @@ void SetRunnerOfRanks(RunnerOfRanks runner) {
 
 absl::Status StatusOfRanks(int ranks,
                            absl::FunctionRef<absl::Status(World&)> body,
-                           const RankOptions& options) {
+                           const JobOptions& options) {
   if (RankOfMpirun() >= 0) return StatusOfProcesses(ranks, body, options);
   std::vector<std::vector<FailedCheck>> by_rank(
       static_cast<size_t>(std::max(ranks, 0)));
@@ -176,17 +164,15 @@ absl::Status StatusOfRanks(int ranks,
     by_rank[static_cast<size_t>(world.rank())] = scope.Take();
     return of_rank;
   };
-  const bool names_devices =
-      options.backend != nullptr || !options.backends.empty();
-  const absl::Status status = names_devices
-                                  ? RunLocal(ranks, checked, options)
-                                  : TheRunnerOfRanks()(ranks, checked, options);
+  const absl::Status status = options.backends.empty()
+                                  ? TheRunnerOfRanks()(ranks, checked, options)
+                                  : RunLocal(ranks, checked, options);
   Report(by_rank);
   return status;
 }
 
 void RunRanks(int ranks, absl::FunctionRef<absl::Status(World&)> body,
-              const RankOptions& options, const std::source_location& where) {
+              const JobOptions& options, const std::source_location& where) {
   const absl::Status status = StatusOfRanks(ranks, body, options);
   if (!status.ok()) {
     ADD_FAILURE_AT(where.file_name(), static_cast<int>(where.line()))

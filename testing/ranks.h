@@ -40,14 +40,10 @@
 
 namespace crosshatch {
 
-/// Says on which streams and device a test's ranks run, where they log, and how
-/// long they may take.
-using RankOptions = LocalOptions;
-
 /// Runs a job of `ranks` ranks, as RunLocal does.
 using RunnerOfRanks = std::function<absl::Status(
     int ranks, absl::FunctionRef<absl::Status(World&)> body,
-    const RankOptions& options)>;
+    const JobOptions& options)>;
 
 /// From now on `runner` runs the jobs whose options name no device. Called by
 /// what is linked to a test (on_cuda.cc), before its tests run.
@@ -57,13 +53,13 @@ void SetRunnerOfRanks(RunnerOfRanks runner);
 /// \returns what the job failed with, OK if it did not: for tests of failures.
 absl::Status StatusOfRanks(int ranks,
                            absl::FunctionRef<absl::Status(World&)> body,
-                           const RankOptions& options = {});
+                           const JobOptions& options = {});
 
 /// Does so for a job that has to succeed: if it does not, its status is a
 /// failure of the test, at the caller's line.
 void RunRanks(
     int ranks, absl::FunctionRef<absl::Status(World&)> body,
-    const RankOptions& options = {},
+    const JobOptions& options = {},
     const std::source_location& where = std::source_location::current());
 
 /// What the test has after rank 0 of its last job put it there, on every
@@ -93,7 +89,7 @@ class MeshAxes final {
 /// nothing, on every rank of a mesh of all ranks, as RunRanks does.
 template <typename Body>
 void OnMesh(
-    const MeshAxes& axes, const Body& body, const RankOptions& options = {},
+    const MeshAxes& axes, const Body& body, const JobOptions& options = {},
     const std::source_location& where = std::source_location::current()) {
   const auto on_rank = [&](World& world) -> absl::Status {
     const absl::StatusOr<DeviceMesh> mesh = InitDeviceMesh(world, axes.axes());

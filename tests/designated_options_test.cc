@@ -36,8 +36,8 @@ TEST(DesignatedOptionsTest, LeaveTheOthersAsTheyAre) {
   EXPECT_FALSE((BackwardOptions{.retain_graph = true}).gradient.defined());
   EXPECT_EQ((Conv2dOptions{.groups = 2}).windows.stride, (RowsCols{1, 1}));
   EXPECT_TRUE((LocalMapSpec{.redistribute_inputs = true}).inputs.empty());
-  EXPECT_TRUE((RankOptions{.threads_per_rank = 1}).sinks.empty());
-  EXPECT_EQ((MpiOptions{.threads_per_rank = 1}).sink, nullptr);
+  EXPECT_TRUE((JobOptions{.threads_per_rank = 1}).sinks.empty());
+  EXPECT_EQ((MpiOptions{.ranks = 1}).planes, nullptr);
 }
 
 TEST(DesignatedOptionsTest, OfModulesLeaveTheOthersAsTheyAre) {

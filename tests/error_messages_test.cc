@@ -605,7 +605,7 @@ TEST(PlaceDeathTest, OfWorkOnAStreamIsWhereItWasIssued) {
                           words.Forward(FromValues<int32_t>({2}, {1, 7}));
                           return RankContext::Current().Synchronize();
                         },
-                        {.adversarial_seed = 3});
+                        {.test = {.adversarial_seed = 3}});
   };
   EXPECT_DEATH(run(), SaysOnce("\n  at rank 0, module table (Embedding), op "
                                "embedding of i32[2] on cpu, f32[5, 3] on cpu"));

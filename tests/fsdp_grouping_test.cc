@@ -204,7 +204,7 @@ Outcome Sharded(int fsdp, int tp, uint64_t adversarial_seed) {
         }
         return world.context().Synchronize();
       },
-      {.adversarial_seed = adversarial_seed});
+      {.test = {.adversarial_seed = adversarial_seed}});
   return outcome;
 }
 
@@ -305,7 +305,7 @@ TEST(FsdpGroupingTest, IsSummonedWholeAndTrainsOn) {
                  CH_EXPECT_EQ(FullWeights(model), expected);
                  return world.context().Synchronize();
                },
-               {.adversarial_seed = seed});
+               {.test = {.adversarial_seed = seed}});
     }
   }
 }

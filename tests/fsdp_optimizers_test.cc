@@ -161,7 +161,7 @@ TEST_P(ClippingTest, AndStepsAcrossMeshesAreThoseOfOneRank) {
              CH_EXPECT_EQ(outcome.weights, expected->weights);
              return world.context().Synchronize();
            },
-           {.adversarial_seed = offload ? 7u : 0u});
+           {.test = {.adversarial_seed = offload ? 7u : 0u}});
 }
 
 std::string NameOfCase(const testing::TestParamInfo<ClipCase>& info) {

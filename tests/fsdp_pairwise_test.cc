@@ -566,23 +566,23 @@ TEST(FsdpPairwiseTest, EveryPairOfOptionsTrainsAsOneRankDoes) {
     auto [expected, is_new] = dense.try_emplace(row.task());
     if (is_new) expected->second = TrainDense(row.task());
     const int ranks = row.data_ranks() * row.tp_ranks();
-    const absl::Status status =
-        StatusOfRanks(ranks,
-                      [&](World& world) -> absl::Status {
-                        Trained trained;
-                        CH_RETURN_IF_ERROR(row.Train(world, trained));
-                        CH_EXPECT_EQ(trained.weights, expected->second.weights);
-                        // Those of one tensor-parallel rank are the others'
-                        // too.
-                        if (world.rank() % row.tp_ranks() != 0) {
-                          trained.losses.assign(kSteps, 0);
-                        }
-                        CH_RETURN_IF_ERROR(SumOverRanks(world, trained.losses));
-                        CH_EXPECT_EQ(trained.losses, expected->second.losses);
-                        return absl::OkStatus();
-                      },
-                      {.threads_per_rank = 1,
-                       .adversarial_seed = row.at(kStreams) == 1 ? number : 0});
+    const absl::Status status = StatusOfRanks(
+        ranks,
+        [&](World& world) -> absl::Status {
+          Trained trained;
+          CH_RETURN_IF_ERROR(row.Train(world, trained));
+          CH_EXPECT_EQ(trained.weights, expected->second.weights);
+          // Those of one tensor-parallel rank are the others'
+          // too.
+          if (world.rank() % row.tp_ranks() != 0) {
+            trained.losses.assign(kSteps, 0);
+          }
+          CH_RETURN_IF_ERROR(SumOverRanks(world, trained.losses));
+          CH_EXPECT_EQ(trained.losses, expected->second.losses);
+          return absl::OkStatus();
+        },
+        {.threads_per_rank = 1,
+         .test = {.adversarial_seed = row.at(kStreams) == 1 ? number : 0}});
     ASSERT_TRUE(status.ok()) << status;
     if (testing::Test::HasFailure()) break;  // The others fail alike.
   }

@@ -157,7 +157,7 @@ void ExpectWeights(const Weights& weights, const std::string& what,
                << what << " on " << MeshLayout::Create(axes)->ToString();
            return mesh.world().context().Synchronize();
          },
-         {.adversarial_seed = adversarial_seed});
+         {.test = {.adversarial_seed = adversarial_seed}});
 }
 
 void TrainsAsOneRank(const Scenario& scenario, const std::vector<Axes>& meshes,

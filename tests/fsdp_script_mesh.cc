@@ -419,7 +419,8 @@ absl::StatusOr<std::vector<ScriptResult>> RunOnMesh(const FsdpScript& script) {
         CH_RETURN_IF_ERROR(runner.Run());
         return world.context().Synchronize();
       },
-      {.threads_per_rank = 1, .adversarial_seed = script.adversarial_seed}));
+      {.threads_per_rank = 1,
+       .test = {.adversarial_seed = script.adversarial_seed}}));
   for (const ScriptResult& result : results) {
     if (result.summoned == results[0].summoned) continue;
     return absl::InternalError("ranks differ in what they could summon");

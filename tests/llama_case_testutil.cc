@@ -69,7 +69,7 @@ std::vector<float> AllWeights(const std::string& path) {
 
 void ExpectTrainsAsTheReferenceDoes(const std::string& model,
                                     const std::string& mesh,
-                                    const RankOptions& run) {
+                                    const JobOptions& run) {
   std::ifstream answer_file(DirOf(model) + "/answer.json");
   const auto answer = nlohmann::json::parse(answer_file);
   const auto& given = answer["case"];

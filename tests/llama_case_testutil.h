@@ -14,7 +14,7 @@ namespace crosshatch {
 /// for all implementations.
 void ExpectTrainsAsTheReferenceDoes(const std::string& model,
                                     const std::string& mesh,
-                                    const RankOptions& run = {});
+                                    const JobOptions& run = {});
 
 }  // namespace crosshatch
 

@@ -346,7 +346,8 @@ absl::Status Run(const Axes& axes, const Fault& fault, absl::Duration timeout,
         if (rank == 0) found.points = program.points();
         return result;
       },
-      {.timeout = timeout, .adversarial_seed = fault.adversarial_seed});
+      {.timeout = timeout,
+       .test = {.adversarial_seed = fault.adversarial_seed}});
   if (seen != nullptr) *seen = std::move(found);
   return status;
 }

@@ -266,7 +266,7 @@ TEST(ExpertParallelTest, IsTheSameInEveryRun) {
              }
              return absl::OkStatus();
            },
-           {.adversarial_seed = seed});
+           {.test = {.adversarial_seed = seed}});
     runs.push_back(OfFirstRank(bits));
   }
   EXPECT_FALSE(runs[0].empty());

@@ -87,7 +87,7 @@ TEST(RunFake, LeavesTheSameTraceAsARealRun) {
   for (int ranks : {2, 4, 6}) {
     std::vector<Log> logs(ranks);
     std::vector<Trace> real(ranks);
-    LocalOptions options;
+    JobOptions options;
     for (Log& log : logs) options.sinks.push_back(&log);
     const absl::Status status = RunLocal(
         ranks, [&](World& world) { return Work(world, real[world.rank()]); },

@@ -9,9 +9,10 @@ const bool registered = RegisterCommunicatorConformanceTests(
     {.name = "Local",
      .run = [](int ranks, absl::FunctionRef<absl::Status(World&)> fn,
                const ConformanceRunOptions& options) {
-       return RunLocal(ranks, fn,
-                       {.timeout = options.timeout,
-                        .adversarial_seed = options.adversarial_seed});
+       return RunLocal(
+           ranks, fn,
+           {.timeout = options.timeout,
+            .test = {.adversarial_seed = options.adversarial_seed}});
      }});
 
 }  // namespace

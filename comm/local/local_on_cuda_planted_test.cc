@@ -161,7 +161,7 @@ std::vector<float> Results(CollectiveKind kind, int hasty_rank, int left_out,
         results[static_cast<size_t>(world.rank())] = mine.ToVector<float>();
         return absl::OkStatus();
       },
-      {.backends = OnCuda(kRanks, 2), .decorators = planters});
+      {.backends = OnCuda(kRanks, 2), .test = {.decorators = planters}});
   EXPECT_TRUE(status.ok()) << status;
   if (waits != nullptr) *waits = hasty.waits();
   std::vector<float> joined;

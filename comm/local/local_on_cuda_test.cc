@@ -40,7 +40,7 @@ std::vector<float> NumbersOf(int rank) {
 
 // By rank, what an all-reduce in `dtype` leaves there.
 std::vector<std::vector<float>> AllReduced(DType dtype,
-                                           const LocalOptions& options) {
+                                           const JobOptions& options) {
   std::vector<std::vector<float>> results(kRanks);
   const absl::Status status = RunLocal(
       kRanks,
@@ -70,9 +70,9 @@ TEST(LocalOnCudaTest, SumsHaveTheBitsOfTheCpu) {
     const auto expected = AllReduced(dtype, {});
     for (int devices : {1, 2}) {
       for (uint64_t seed : {0, 1, 2, 3}) {
-        const auto results = AllReduced(
-            dtype,
-            {.adversarial_seed = seed, .backends = OnCuda(kRanks, devices)});
+        const auto results =
+            AllReduced(dtype, {.backends = OnCuda(kRanks, devices),
+                               .test = {.adversarial_seed = seed}});
         ASSERT_EQ(results.size(), expected.size());
         for (size_t rank = 0; rank < results.size(); ++rank) {
           ASSERT_EQ(results[rank].size(), expected[rank].size());
@@ -152,7 +152,6 @@ TEST(LocalOnCudaTest, RefusesDevicesThatDoNotReachOneAnother) {
                            .message());
   };
   const DeviceBackend* const cuda = *CudaBackend(0);
-  EXPECT_THAT(refusal({cuda}), HasSubstr("1 backends for 2 ranks"));
   for (const DeviceBackend* const other :
        {static_cast<const DeviceBackend*>(nullptr), &CpuBackend()}) {
     EXPECT_THAT(refusal({cuda, other}),

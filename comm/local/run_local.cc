@@ -93,10 +93,9 @@ class Progress {
 };
 
 /// Lets each rank's device reach every other's memory.
-absl::Status ConnectDevices(const LocalOptions& options) {
-  std::set<const DeviceBackend*> backends(options.backends.begin(),
-                                          options.backends.end());
-  if (options.backends.empty()) backends.insert(options.backend);
+absl::Status ConnectDevices(const JobOptions& options, int ranks) {
+  std::set<const DeviceBackend*> backends;
+  for (int r = 0; r < ranks; ++r) backends.insert(options.backend(r));
   if (backends.erase(nullptr) > 0) backends.insert(&CpuBackend());
   for (const DeviceBackend* const from : backends) {
     for (const DeviceBackend* const to : backends) {
@@ -177,7 +176,7 @@ void Watch(LocalHub& hub, int ranks, Progress& progress,
 }  // namespace
 
 absl::Status RunLocal(int ranks, absl::FunctionRef<absl::Status(World&)> fn,
-                      const LocalOptions& options) {
+                      const JobOptions& options) {
   if (ranks < 1) {
     return absl::InvalidArgumentError(
         absl::StrCat("a run needs at least one rank, not ", ranks));
@@ -187,18 +186,8 @@ absl::Status RunLocal(int ranks, absl::FunctionRef<absl::Status(World&)> fn,
     return absl::InvalidArgumentError(absl::StrCat(
         options.sinks.size(), " event sinks for ", ranks, " ranks"));
   }
-  if (!options.decorators.empty() &&
-      options.decorators.size() != static_cast<size_t>(ranks)) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        options.decorators.size(), " decorators for ", ranks, " ranks"));
-  }
-  if (!options.backends.empty() &&
-      options.backends.size() != static_cast<size_t>(ranks)) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        options.backends.size(), " backends for ", ranks, " ranks"));
-  }
   CH_RETURN_IF_ERROR(CheckRun(options.timeout));
-  CH_RETURN_IF_ERROR(ConnectDevices(options));
+  CH_RETURN_IF_ERROR(ConnectDevices(options, ranks));
   // What this thread has made is done when a rank reads it.
   RankContext::Current().Synchronize().IgnoreError();
   const int threads_per_rank = options.threads_per_rank > 0
@@ -215,17 +204,14 @@ absl::Status RunLocal(int ranks, absl::FunctionRef<absl::Status(World&)> fn,
   const auto run_rank = [&](int rank) {
     threads_known.wait();
     if (!all_started) return;
-    RankContext context(
-        {.world_rank = rank,
-         .world_size = ranks,
-         .backend = options.backends.empty() ? options.backend
-                                             : options.backends[rank],
-         .threads = threads_per_rank,
-         .adversarial_seed = options.adversarial_seed,
-         .wait_graph = &hub->graph(),
-         .sink = options.sinks.empty() ? nullptr : options.sinks[rank],
-         .decorator =
-             options.decorators.empty() ? nullptr : options.decorators[rank]});
+    RankContext context({.world_rank = rank,
+                         .world_size = ranks,
+                         .backend = options.backend(rank),
+                         .threads = threads_per_rank,
+                         .adversarial_seed = options.test.adversarial_seed,
+                         .wait_graph = &hub->graph(),
+                         .sink = options.sink(rank),
+                         .decorator = options.decorator(rank)});
     RankContextScope scope(&context);
     hub->Enter(context);
     all_here.arrive_and_wait();

@@ -39,8 +39,6 @@ TEST(RunLocal, GivesEachRankItsWorld) {
 TEST(RunLocal, RefusesBadOptions) {
   const auto fn = [](World&) { return absl::OkStatus(); };
   EXPECT_EQ(RunLocal(0, fn).code(), absl::StatusCode::kInvalidArgument);
-  EXPECT_EQ(RunLocal(2, fn, {.decorators = {nullptr}}).code(),
-            absl::StatusCode::kInvalidArgument);
   EXPECT_EQ(RunLocal(2, fn, {.sinks = {nullptr}}).code(),
             absl::StatusCode::kInvalidArgument);
   EXPECT_EQ(RunLocal(2, fn, {.timeout = absl::ZeroDuration()}).code(),

@@ -60,8 +60,9 @@ const bool registered = RegisterCommunicatorConformanceTests(
      .run = [](int, absl::FunctionRef<absl::Status(World&)> fn,
                const ConformanceRunOptions& options) -> absl::Status {
        BeAloneInDeathTest();
-       MpiOptions of_job = {.timeout = options.timeout,
-                            .adversarial_seed = options.adversarial_seed};
+       MpiOptions of_job = {
+           .job = {.timeout = options.timeout,
+                   .test = {.adversarial_seed = options.adversarial_seed}}};
        if (!IsByUcx()) return RunMpi(fn, of_job);
        UcxJoin join = {.gather = ExchangeByMpi};
        CH_ASSIGN_OR_RETURN(const auto all, ExchangeByMpi(""));

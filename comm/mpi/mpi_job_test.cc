@@ -98,7 +98,7 @@ TEST(MpiJobTest, DataBeyondOneMessage) {
         }
         return absl::OkStatus();
       },
-      {.max_message_bytes = 64});
+      {.job = {.test = {.max_message_bytes = 64}}});
   EXPECT_TRUE(status.ok()) << status;
 }
 
@@ -196,7 +196,8 @@ TEST(MpiJobTest, ThreadsAreThoseOfTheCoresThatAProcessMayRunOn) {
 
 TEST(MpiJobTest, RefusesWhatCannotBe) {
   const absl::Status status =
-      RunMpi([](World&) { return absl::OkStatus(); }, {.max_message_bytes = 0});
+      RunMpi([](World&) { return absl::OkStatus(); },
+             {.job = {.test = {.max_message_bytes = 0}}});
   EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
   EXPECT_EQ(RunMpi([](World&) { return absl::OkStatus(); }, {.ranks = 4}),
             absl::InvalidArgumentError(

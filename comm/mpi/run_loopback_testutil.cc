@@ -49,7 +49,7 @@ std::vector<ProcessResult> RunLoopback(
   for (int rank = 0; rank < ranks; ++rank) {
     threads.emplace_back([&, rank] {
       MpiOptions of_rank = options(rank);
-      of_rank.threads_per_rank = 1;
+      of_rank.job.threads_per_rank = 1;
       results[rank] = RunProcess(*links[rank], fn, of_rank);
       if (returned) returned(rank);
     });

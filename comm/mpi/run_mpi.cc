@@ -23,11 +23,11 @@ absl::Status RunMpi(absl::FunctionRef<absl::Status(World&)> fn,
   {
     // Waits for the processes of the job, as long as all of them may come.
     const internal::HeardLoss heard(options.failure_channel);
-    CH_ASSIGN_OR_RETURN(link, process->Open(options.ranks, options.timeout,
+    CH_ASSIGN_OR_RETURN(link, process->Open(options.ranks, options.job.timeout,
                                             [&] { return heard.loss(); }));
   }
   if (link->rank() >= link->size()) {
-    process->EndJob(options.timeout, /*had_part=*/false);
+    process->EndJob(options.job.timeout, /*had_part=*/false);
     process->Close(std::move(link));
     return absl::OkStatus();
   }
@@ -37,7 +37,7 @@ absl::Status RunMpi(absl::FunctionRef<absl::Status(World&)> fn,
     process->Break(result.status);
     return result.status;
   }
-  process->EndJob(options.timeout);
+  process->EndJob(options.job.timeout);
   // A failed job may have left messages that nobody takes.
   if (result.status.ok()) process->Close(std::move(link));
   return result.status;

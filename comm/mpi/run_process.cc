@@ -30,7 +30,7 @@ class ProcessEngine final : public Engine {
                                         : "mpi"),
         job_(std::move(job)),
         context_(context),
-        max_message_bytes_(options.max_message_bytes),
+        max_message_bytes_(options.job.test.max_message_bytes),
         planes_(options.planes) {}
 
   const std::string& name() const override { return name_; }
@@ -102,17 +102,17 @@ class WatchThread {
 }  // namespace
 
 absl::Status CheckOptions(const MpiOptions& options) {
-  if (options.max_message_bytes < 8 || options.max_message_bytes > int64_t{1}
-                                                                       << 30) {
+  const int64_t bytes = options.job.test.max_message_bytes;
+  if (bytes < 8 || bytes > int64_t{1} << 30) {
     return absl::InvalidArgumentError(
-        absl::StrCat("max_message_bytes is from 8 to 2^30, not ",
-                     options.max_message_bytes));
+        absl::StrCat("max_message_bytes must be from 8 to 2^30, not ", bytes));
   }
-  const bool on_host =
-      options.backend == nullptr || options.backend->host_addressable();
+  // All are of one kind.
+  const DeviceBackend* const backend = options.job.backend(0);
+  const bool on_host = backend == nullptr || backend->host_addressable();
   if (options.planes == nullptr && !on_host) {
     std::ostringstream device;
-    device << options.backend->device();
+    device << backend->device();
     return absl::InvalidArgumentError(absl::StrCat(
         "MPI moves what the host can address, and the host cannot address the "
         "memory of ",
@@ -127,26 +127,27 @@ absl::Status CheckOptions(const MpiOptions& options) {
                 : " moves the memory of the host, and the ranks' is a "
                   "device's"));
   }
-  return CheckRun(options.timeout);
+  return CheckRun(options.job.timeout);
 }
 
 ProcessResult RunProcess(Link& link, absl::FunctionRef<absl::Status(World&)> fn,
                          const MpiOptions& options) {
   // What this thread has made is done when the rank reads it.
   RankContext::Current().Synchronize().IgnoreError();
-  const int threads = options.threads_per_rank > 0 ? options.threads_per_rank
-                                                   : link.core_share();
-  const auto job = std::make_shared<ProcessJob>(link, options.timeout,
+  const int threads = options.job.threads_per_rank > 0
+                          ? options.job.threads_per_rank
+                          : link.core_share();
+  const auto job = std::make_shared<ProcessJob>(link, options.job.timeout,
                                                 options.failure_channel);
   ProcessResult result;
   {
     RankContext context({.world_rank = link.rank(),
                          .world_size = link.size(),
-                         .backend = options.backend,
+                         .backend = options.job.backend(link.rank()),
                          .threads = threads,
-                         .adversarial_seed = options.adversarial_seed,
-                         .sink = options.sink,
-                         .decorator = options.decorator});
+                         .adversarial_seed = options.job.test.adversarial_seed,
+                         .sink = options.job.sink(link.rank()),
+                         .decorator = options.job.decorator(link.rank())});
     RankContextScope scope(&context);
     job->Enter(context);
     WatchThread watch(*job);

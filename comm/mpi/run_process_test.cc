@@ -36,28 +36,29 @@ ConformanceEngine EngineOn(const std::string& name,
                            const LoopbackOptions& wire_options,
                            int64_t max_message_bytes,
                            std::vector<int> world_sizes) {
-  return {.name = name,
-          .run =
-              [=](int ranks, absl::FunctionRef<absl::Status(World&)> fn,
-                  const ConformanceRunOptions& options) {
-                LoopbackOptions with_size = wire_options;
-                with_size.size = ranks;
-                LoopbackWire wire(with_size);
-                const auto results = RunLoopback(wire, ranks, fn, [&](int) {
-                  return MpiOptions{
-                      .timeout = options.timeout,
-                      .adversarial_seed = options.adversarial_seed,
-                      .max_message_bytes = max_message_bytes};
-                });
-                for (const ProcessResult& result : results) {
-                  EXPECT_TRUE(result.ended_together);
-                  // One job, one result.
-                  EXPECT_EQ(result.status, results[0].status);
-                }
-                return results[0].status;
-              },
-          .world_sizes = std::move(world_sizes),
-          .exact_stalls = false};
+  return {
+      .name = name,
+      .run =
+          [=](int ranks, absl::FunctionRef<absl::Status(World&)> fn,
+              const ConformanceRunOptions& options) {
+            LoopbackOptions with_size = wire_options;
+            with_size.size = ranks;
+            LoopbackWire wire(with_size);
+            const auto results = RunLoopback(wire, ranks, fn, [&](int) {
+              return MpiOptions{
+                  .job = {.timeout = options.timeout,
+                          .test = {.adversarial_seed = options.adversarial_seed,
+                                   .max_message_bytes = max_message_bytes}}};
+            });
+            for (const ProcessResult& result : results) {
+              EXPECT_TRUE(result.ended_together);
+              // One job, one result.
+              EXPECT_EQ(result.status, results[0].status);
+            }
+            return results[0].status;
+          },
+      .world_sizes = std::move(world_sizes),
+      .exact_stalls = false};
 }
 
 const bool registered =
@@ -98,10 +99,12 @@ void SleepUntil(absl::FunctionRef<bool()> condition) {
 }
 
 TEST(RunProcessTest, RefusesWhatCannotBe) {
-  EXPECT_THAT(CheckOptions({.timeout = absl::ZeroDuration()}).ToString(),
-              HasSubstr("a timeout must be positive"));
-  EXPECT_THAT(CheckOptions({.max_message_bytes = 7}).ToString(),
-              HasSubstr("max_message_bytes is from 8 to 2^30, not 7"));
+  EXPECT_THAT(
+      CheckOptions({.job = {.timeout = absl::ZeroDuration()}}).ToString(),
+      HasSubstr("a timeout must be positive"));
+  EXPECT_THAT(
+      CheckOptions({.job = {.test = {.max_message_bytes = 7}}}).ToString(),
+      HasSubstr("max_message_bytes must be from 8 to 2^30, not 7"));
   EXPECT_TRUE(CheckOptions({}).ok());
 }
 
@@ -155,7 +158,7 @@ TEST(RunProcessTest, WithoutAChannelALostProcessIsMissedAfterTheTimeout) {
         CH_RETURN_IF_ERROR(gather.Issue());
         return world.context().Synchronize();
       },
-      [](int) { return MpiOptions{.timeout = absl::Seconds(1)}; });
+      [](int) { return MpiOptions{.job = {.timeout = absl::Seconds(1)}}; });
   for (int rank : {0, 1}) {
     EXPECT_FALSE(results[rank].ended_together);
     EXPECT_EQ(results[rank].status,
@@ -218,7 +221,7 @@ TEST(RunProcessTest, WhoWaitsForARankThatNeverCameToTheGroupHearsThatItEnded) {
         CH_RETURN_IF_ERROR(gather.Issue());
         return world.context().Synchronize();
       },
-      [](int) { return MpiOptions{.timeout = absl::Seconds(5)}; });
+      [](int) { return MpiOptions{.job = {.timeout = absl::Seconds(5)}}; });
   EXPECT_THAT(results[0].status.ToString(),
               HasSubstr("rank 1 did not come (rank 1 has finished)"));
   EXPECT_EQ(results[1].status, results[0].status);
@@ -373,7 +376,7 @@ TEST(RunProcessTest, ARankThatDoesNotComeBackIsLeftBehind) {
       },
       [&](int rank) {
         // Who has made the channel ends processes, and not the engine.
-        return MpiOptions{.timeout = kTimeout,
+        return MpiOptions{.job = {.timeout = kTimeout},
                           .failure_channel = rank == 1 ? &channel : nullptr};
       },
       [&](int rank) {
@@ -417,7 +420,7 @@ TEST(RunProcessTest, ABlockedLinkBlocksNothingOfTheChannel) {
         return world.context().Synchronize();
       },
       [&](int rank) {
-        return MpiOptions{.timeout = absl::Milliseconds(500),
+        return MpiOptions{.job = {.timeout = absl::Milliseconds(500)},
                           .failure_channel = &channels[rank]};
       });
   coordinator.join();
@@ -490,7 +493,7 @@ TEST(RunProcessTest, ADataPlaneThatHangsEndsByTheTimeout) {
         return world.context().Synchronize();
       },
       [&](int rank) {
-        return MpiOptions{.timeout = absl::Milliseconds(300),
+        return MpiOptions{.job = {.timeout = absl::Milliseconds(300)},
                           .planes = &planes[rank]};
       });
   for (const ProcessResult& result : results) {
@@ -514,7 +517,9 @@ TEST(RunProcessTest, ARankThatComputesForEverAfterTheOthersFailsTheJob) {
         SleepUntil([&] { return world.context().poisoned(); });
         return absl::OkStatus();
       },
-      [](int) { return MpiOptions{.timeout = absl::Milliseconds(300)}; });
+      [](int) {
+        return MpiOptions{.job = {.timeout = absl::Milliseconds(300)}};
+      });
   for (const ProcessResult& result : results) {
     EXPECT_EQ(result.status.code(), absl::StatusCode::kDeadlineExceeded);
     EXPECT_THAT(std::string(result.status.message()),
@@ -544,7 +549,7 @@ TEST(RunProcessTest, RanksThatWorkOnMayOutliveOthers) {
         }
         return absl::OkStatus();
       },
-      [&](int) { return MpiOptions{.timeout = kTimeout}; });
+      [&](int) { return MpiOptions{.job = {.timeout = kTimeout}}; });
   for (const ProcessResult& result : results) {
     EXPECT_TRUE(result.status.ok()) << result.status;
   }
@@ -562,7 +567,9 @@ TEST(RunProcessDeathTest, ARankThatDoesNotComeBackEndsItsProcess) {
               SleepUntil([] { return false; });
               return absl::OkStatus();
             },
-            [](int) { return MpiOptions{.timeout = absl::Milliseconds(20)}; });
+            [](int) {
+              return MpiOptions{.job = {.timeout = absl::Milliseconds(20)}};
+            });
       },
       "rank 0 did not come back within 5s after the run failed: .*disk full");
 }
@@ -622,8 +629,8 @@ TEST(RunProcessTest, TracesShowWhatComparingTakes) {
         CH_RETURN_IF_ERROR(gather.Issue());
         return world.context().Synchronize();
       },
-      [&](int rank) {
-        return MpiOptions{.sink = rank == 0 ? &wanted : &unwanted};
+      [&](int) {
+        return MpiOptions{.job = {.sinks = {&wanted, &unwanted}}};
       });
   EXPECT_TRUE(results[0].status.ok()) << results[0].status;
   // What it says of itself, and what it makes of what the others say.
@@ -661,7 +668,9 @@ TEST(RunProcessTest, TracesShowWhatPackingTakes) {
                                          world.context().SideStream("comm")));
           return world.context().Synchronize();
         },
-        [&](int rank) { return MpiOptions{.sink = &spans[rank]}; });
+        [&](int) {
+          return MpiOptions{.job = {.sinks = {&spans[0], &spans[1]}}};
+        });
     EXPECT_TRUE(results[0].status.ok()) << results[0].status;
     for (const SpansForTest& of_rank : spans) {
       EXPECT_EQ(std::count(of_rank.spans().begin(), of_rank.spans().end(),

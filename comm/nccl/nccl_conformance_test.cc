@@ -15,10 +15,12 @@ ConformanceEngine By(const std::string& name, const NcclOptions& nccl,
           .run =
               [=](int ranks, absl::FunctionRef<absl::Status(World&)> fn,
                   const ConformanceRunOptions& options) {
-                return RunNccl(ranks, fn,
-                               {.nccl = nccl,
-                                .timeout = options.timeout,
-                                .adversarial_seed = options.adversarial_seed});
+                return RunNccl(
+                    ranks, fn,
+                    {.nccl = nccl,
+                     .job = {.timeout = options.timeout,
+                             .test = {.adversarial_seed =
+                                          options.adversarial_seed}}});
               },
           .world_sizes = std::move(world_sizes),
           .order_fixed_sums = nccl.deterministic,

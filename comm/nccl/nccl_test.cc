@@ -134,8 +134,9 @@ constexpr absl::Duration kShortTimeout = absl::Seconds(1);
 
 TEST(NcclEngineTest, NamesTheCollectiveInWhichADeviceHangs) {
   emulation::StopNcclRank(1, /*after=*/1);
-  const absl::Status status = RunNccl(
-      2, ReduceAndWait, {.nccl = kCollectives, .timeout = kShortTimeout});
+  const absl::Status status =
+      RunNccl(2, ReduceAndWait,
+              {.nccl = kCollectives, .job = {.timeout = kShortTimeout}});
   emulation::StopNcclRank(-1);
   EXPECT_EQ(status.code(), absl::StatusCode::kDeadlineExceeded) << status;
   for (const char* said :
@@ -167,7 +168,7 @@ TEST(NcclEngineTest, WhatComesOfAHungCollectiveHidesItNot) {
                 IndexSelect(table, 0, ids);
                 return context.Synchronize();
               },
-              {.nccl = kCollectives, .timeout = kShortTimeout});
+              {.nccl = kCollectives, .job = {.timeout = kShortTimeout}});
   emulation::StopNcclRank(-1);
   EXPECT_EQ(status.code(), absl::StatusCode::kDeadlineExceeded) << status;
   for (const char* said : {"broadcast #1", "'ids'"}) {
@@ -189,7 +190,7 @@ TEST(NcclEngineTest, EveryRankSaysWhatItsDeviceHasDone) {
                 return end;
               },
               {.nccl = kCollectives,
-               .timeout = kShortTimeout,
+               .job = {.timeout = kShortTimeout},
                .channels = {&channels[0], &channels[1]}});
   emulation::StopNcclRank(-1);
   EXPECT_EQ(status.code(), absl::StatusCode::kDeadlineExceeded) << status;
@@ -309,7 +310,7 @@ TEST(NcclEngineTest, RanksOfNoGroupTakePartInASplit) {
         CH_RETURN_IF_ERROR(Barrier(*group, stream, "b"));
         return world.context().Synchronize();
       },
-      {.timeout = absl::Seconds(10)});
+      {.job = {.timeout = absl::Seconds(10)}});
   EXPECT_TRUE(status.ok()) << status;
 }
 
@@ -454,7 +455,7 @@ TEST(NcclEngineTest, ScalesSumsThatTheDTypeDoesNotHold) {
 TEST(NcclEngineTest, NamesAGroupWhoseCommunicatorIsNotMade) {
   emulation::StopNcclRank(1, /*after=*/-1);
   const absl::Status status =
-      RunNccl(2, ReduceAndWait, {.timeout = kShortTimeout});
+      RunNccl(2, ReduceAndWait, {.job = {.timeout = kShortTimeout}});
   emulation::StopNcclRank(-1);
   EXPECT_EQ(status.code(), absl::StatusCode::kDeadlineExceeded) << status;
   EXPECT_THAT(std::string(status.message()),
@@ -476,7 +477,7 @@ TEST(NcclEngineTest, GivesUpACommunicatorWhenTheJobFails) {
         CH_ASSIGN_OR_RETURN(auto pair, world.Group("pair", {1, 2}, "comm"));
         return Barrier(*pair, stream, "b");
       },
-      {.timeout = absl::Minutes(5)});
+      {.job = {.timeout = absl::Minutes(5)}});
   emulation::StopNcclRank(-1);
   EXPECT_THAT(std::string(status.message()), HasSubstr("out of luck"));
 }

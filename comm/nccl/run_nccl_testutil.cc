@@ -16,18 +16,14 @@ namespace {
 
 constexpr int kMostRanks = 8;
 
-template <typename T>
-T* OfRank(const std::vector<T*>& by_rank, int rank) {
-  return by_rank.empty() ? nullptr : by_rank[static_cast<size_t>(rank)];
-}
-
 }  // namespace
 
 absl::Status RunNccl(int ranks, absl::FunctionRef<absl::Status(World&)> fn,
                      const RunNcclOptions& options) {
   static const int devices_there = HaveCudaDevices(kMostRanks);
   internal::LoopbackWire wire({.size = ranks});
-  const auto devices =
+  JobOptions job = options.job;
+  job.backends =
       OnCuda(ranks, options.devices == 0 ? std::min(ranks, devices_there)
                                          : options.devices);
   std::vector<std::unique_ptr<DataPlanes>> planes;
@@ -36,13 +32,12 @@ absl::Status RunNccl(int ranks, absl::FunctionRef<absl::Status(World&)> fn,
   }
   const auto results =
       internal::RunLoopback(wire, ranks, fn, [&](int rank) -> MpiOptions {
-        return {.timeout = options.timeout,
-                .adversarial_seed = options.adversarial_seed,
-                .backend = devices[static_cast<size_t>(rank)],
-                .planes = planes[static_cast<size_t>(rank)].get(),
-                .sink = OfRank(options.sinks, rank),
-                .decorator = OfRank(options.decorators, rank),
-                .failure_channel = OfRank(options.channels, rank)};
+        const auto index = static_cast<size_t>(rank);
+        return {.job = job,
+                .planes = planes[index].get(),
+                .failure_channel = options.channels.empty()
+                                       ? nullptr
+                                       : options.channels[index]};
       });
   for (const internal::ProcessResult& result : results) {
     EXPECT_TRUE(result.ended_together);

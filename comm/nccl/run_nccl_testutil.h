@@ -2,7 +2,6 @@
 #ifndef CROSSHATCH_COMM_NCCL_RUN_NCCL_TESTUTIL_H_
 #define CROSSHATCH_COMM_NCCL_RUN_NCCL_TESTUTIL_H_
 
-#include <cstdint>
 #include <vector>
 
 #include "absl/functional/function_ref.h"
@@ -19,11 +18,8 @@ struct RunNcclOptions {
   /// The ranks are dealt out to so many; 0: to one each, as far as there are
   /// such.
   int devices = 0;
-  absl::Duration timeout = absl::Minutes(1);
-  uint64_t adversarial_seed = 0;
-  /// As LocalOptions has them.
-  std::vector<EventSink*> sinks;
-  std::vector<ContextDecorator*> decorators;
+  /// Without backends: RunNccl sets them.
+  JobOptions job = {.timeout = absl::Minutes(1)};
   /// By rank; empty, or entries may be null. Outlive the run.
   std::vector<FailureChannel*> channels;
 };

@@ -18,12 +18,12 @@ absl::Status RunUcx(absl::FunctionRef<absl::Status(World&)> fn,
   {
     const HeardLoss heard(options.failure_channel);
     CH_ASSIGN_OR_RETURN(
-        link, OpenUcxLink(*options.ucx, options.ranks, options.timeout,
+        link, OpenUcxLink(*options.ucx, options.ranks, options.job.timeout,
                           [&] { return heard.loss(); }));
   }
   if (link->rank() >= link->size()) return absl::OkStatus();
   const ProcessResult result = RunProcess(*link, fn, options);
-  if (result.ended_together) CloseUcxLink(std::move(link), options.timeout);
+  if (result.ended_together) CloseUcxLink(std::move(link), options.job.timeout);
   return result.status;
 }
 

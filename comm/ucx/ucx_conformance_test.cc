@@ -56,10 +56,11 @@ absl::Status RunThreads(int ranks, absl::FunctionRef<absl::Status(World&)> fn,
           .rank = rank, .size = ranks, .gather = [&](std::string blob) {
             return gather.Gather(static_cast<size_t>(rank), std::move(blob));
           }};
-      results[rank] = RunMpi(fn, {.threads_per_rank = 1,
-                                  .timeout = options.timeout,
-                                  .adversarial_seed = options.adversarial_seed,
-                                  .ucx = &join});
+      results[rank] = RunMpi(
+          fn, {.job = {.threads_per_rank = 1,
+                       .timeout = options.timeout,
+                       .test = {.adversarial_seed = options.adversarial_seed}},
+               .ucx = &join});
     });
   }
   for (std::thread& thread : threads) thread.join();

@@ -37,7 +37,7 @@ void OnAdversarialMeshes(const std::vector<int>& shape,
   const uint64_t seeds = FuzzCases("CROSSHATCH_FUZZ_STREAM_SEEDS", 4);
   for (uint64_t seed = 0; seed < seeds; ++seed) {
     SCOPED_TRACE(absl::StrCat("adversarial seed ", seed));
-    OnMesh(shape, body, {.adversarial_seed = seed});
+    OnMesh(shape, body, {.test = {.adversarial_seed = seed}});
   }
 }
 

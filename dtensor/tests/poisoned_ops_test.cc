@@ -83,7 +83,7 @@ TEST_P(PoisonedOpsTest, TellOfBothSides) {
                         return statuses[world.rank()] =
                                    ReadIndicesThatDidNotCome(world, GetParam());
                       },
-                      {.adversarial_seed = seed});
+                      {.test = {.adversarial_seed = seed}});
     for (const absl::Status& status : {run, statuses[0], statuses[1]}) {
       EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition) << seed;
       const std::string message(status.message());

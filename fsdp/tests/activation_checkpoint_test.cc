@@ -125,8 +125,8 @@ Result RunStep(Checkpointed what, uint64_t adversarial_seed = 0) {
   Result result;
   LineSink sink(EventKind::kFsdp);
   RunRanks(3, [&](World& world) { return Step(world, what, sink, result); },
-           {.adversarial_seed = adversarial_seed,
-            .sinks = {&sink, nullptr, nullptr}});
+           {.sinks = {&sink, nullptr, nullptr},
+            .test = {.adversarial_seed = adversarial_seed}});
   return result;
 }
 

@@ -94,11 +94,12 @@ TrainingResult Train(const Scenario& scenario, uint64_t seed,
                      std::optional<Fault> fault) {
   TrainingResult result(static_cast<size_t>(scenario.ranks()));
   std::vector<std::unique_ptr<FaultPlanter>> planters;
-  RankOptions options = {.threads_per_rank = 1, .adversarial_seed = seed};
+  JobOptions options = {.threads_per_rank = 1,
+                        .test = {.adversarial_seed = seed}};
   for (size_t r = 0; fault.has_value() && r < result.size(); ++r) {
     planters.push_back(std::make_unique<FaultPlanter>(*fault));
     options.sinks.push_back(planters.back().get());
-    options.decorators.push_back(planters.back().get());
+    options.test.decorators.push_back(planters.back().get());
   }
   RunRanks(
       scenario.ranks(),

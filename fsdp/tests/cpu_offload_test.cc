@@ -103,7 +103,8 @@ std::vector<std::vector<float>> Train(const Case& c, bool offload,
     }
     return world.context().Synchronize();
   };
-  OnMesh(c.axes, body, {.adversarial_seed = adversarial_seed, .sinks = sinks});
+  OnMesh(c.axes, body,
+         {.sinks = sinks, .test = {.adversarial_seed = adversarial_seed}});
   return weights;
 }
 

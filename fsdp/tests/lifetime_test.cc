@@ -52,7 +52,7 @@ void EveryRankIsToldThat(const std::string& module, const Body& body,
                                HasSubstr("module is gone; keep the model")));
           return backward;
         },
-        {.adversarial_seed = seed});
+        {.test = {.adversarial_seed = seed}});
     EXPECT_FALSE(status.ok());
   }
 }

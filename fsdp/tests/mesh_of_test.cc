@@ -92,7 +92,7 @@ TEST(MeshOfTest, TrainsAndClipsAsOneRankDoes) {
                         CH_EXPECT_EQ(outcome.weights, expected->weights);
                         return world.context().Synchronize();
                       },
-                      {.adversarial_seed = seed});
+                      {.test = {.adversarial_seed = seed}});
     EXPECT_TRUE(status.ok()) << "seed " << seed << ": " << status;
   }
 }

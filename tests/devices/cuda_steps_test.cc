@@ -88,7 +88,7 @@ absl::Status ExpectStepsThatOnlyIssue(const DeviceMesh& mesh) {
 
 TEST(CudaStepsTest, AStepIssuesAndWaitsForNothing) {
   OnMesh({{"fsdp", 2}, {"tp", 2}}, ExpectStepsThatOnlyIssue,
-         {.backend = *CudaBackend(0)});
+         {.backends = {*CudaBackend(0)}});
 }
 
 // How many launches the model of benchmarks/cuda_launch_benchmark.cc takes,
