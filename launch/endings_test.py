@@ -477,7 +477,7 @@ class KillsTest(KillsCase):
 
 
 class KillsOnTwoHostsTest(KillsCase):
-    """The same between two hosts, where a start sometimes fails to connect."""
+    """The same between two hosts."""
 
     def test_kills_on_two_hosts(self):
         for kill in range(self.kills):

@@ -600,8 +600,7 @@ def ch_mpi_test(
                 ranks = n,
                 seconds = seconds,
                 args = [],
-                # Of UCX between hosts one start in some tens fails to connect.
-                tags = tags + (["nightly"] if suffix == "_by_ucx_on_two_hosts" else []),
+                tags = tags,
                 visibility = visibility,
                 runner = runner,
                 transport = transport,
