@@ -44,9 +44,13 @@ class FailureChannel {
 
   virtual ~FailureChannel() = default;
 
-  /// This process has found that the job fails. Returns at once; the telling
-  /// may still be under way.
+  /// Reports to the coordinator that the job fails, as this process has found.
+  /// Does not block. The coordinator alone decides what the job failed with,
+  /// and reports that to all processes, this one included (OnFailure).
   virtual void Report(const FailureNotice& notice) = 0;
+
+  /// Returns OK, or the error of the first process that is lost or cut off.
+  virtual absl::Status loss() const = 0;
 
   /// From now on `told` is called, on a thread of the channel, with what the
   /// job failed with, be it this process's own Report, and then with all others

@@ -260,6 +260,14 @@ void CoordinationClient::Report(const FailureNotice& notice) {
   wire_->Send(std::move(message));
 }
 
+absl::Status CoordinationClient::loss() const {
+  std::lock_guard lock(mutex_);
+  for (const FailureNotice& notice : notices_) {
+    if (notice.process_lost || notice.cut_off) return ResultOf(notice);
+  }
+  return absl::OkStatus();
+}
+
 void CoordinationClient::OnFailure(Told told) {
   {
     std::lock_guard lock(told_mutex_);

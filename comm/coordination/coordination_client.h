@@ -93,6 +93,7 @@ class CoordinationClient final : public FailureChannel {
   std::optional<FailureNotice> failure() const;
 
   void Report(const FailureNotice& notice) override;
+  absl::Status loss() const override;
   void OnFailure(Told told) override;
   void SetActivity(Activity activity) override;
 

@@ -5,6 +5,7 @@
 #include <memory>
 #include <utility>
 
+#include "crosshatch/comm/coordination/failure_message.h"
 #include "crosshatch/comm/mpi/wire.h"
 
 namespace crosshatch::internal {
@@ -35,16 +36,6 @@ void ReadCounts(WireReader& reader, Counts& counts) {
         << "a message has more counts than it says";
     for (; times > 0; --times) counts[i++] = value;
   }
-}
-
-void WriteStatus(const absl::Status& status, WireWriter& writer) {
-  writer.Value(static_cast<int32_t>(status.code()));
-  writer.Text(status.message().data(), status.message().size());
-}
-
-absl::Status ReadStatus(WireReader& reader) {
-  const auto code = static_cast<absl::StatusCode>(reader.Value<int32_t>());
-  return absl::Status(code, reader.Text());
 }
 
 }  // namespace
@@ -123,26 +114,16 @@ char* AppendData(int64_t bytes, std::string& note) {
   return note.data() + header.data_at;
 }
 
-void AppendFailure(const JobFailure& failure, std::string& note) {
-  WireWriter writer(note);
-  for (const absl::Status* status :
-       {&failure.result, &failure.own, &failure.induced}) {
-    WriteStatus(*status, writer);
-  }
-  writer.Value(static_cast<int32_t>(failure.world_ranks.size()));
-  for (int rank : failure.world_ranks) writer.Value(rank);
+void AppendFailure(const FailureNotice& notice, std::string& note) {
+  note += coordination::ToMessage(notice).SerializeAsString();
 }
 
-JobFailure ReadFailure(const std::string& note) {
-  WireReader reader(note, sizeof(NoteHeader));
-  JobFailure failure;
-  for (absl::Status* status :
-       {&failure.result, &failure.own, &failure.induced}) {
-    *status = ReadStatus(reader);
-  }
-  failure.world_ranks.resize(static_cast<size_t>(reader.Value<int32_t>()));
-  for (int& rank : failure.world_ranks) rank = reader.Value<int>();
-  return failure;
+FailureNotice ReadFailure(const std::string& note) {
+  coordination::Failure message;
+  const bool is_whole =
+      message.ParseFromString(note.substr(sizeof(NoteHeader)));
+  CH_CHECK(is_whole) << "a message is cut short";
+  return coordination::ToNotice(message);
 }
 
 }  // namespace crosshatch::internal

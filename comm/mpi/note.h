@@ -9,9 +9,9 @@
 #include <cstdint>
 #include <string>
 
+#include "crosshatch/comm/failure_channel.h"
 #include "crosshatch/comm/fingerprint.h"
 #include "crosshatch/comm/group_key.h"
-#include "crosshatch/comm/job_failure.h"
 
 namespace crosshatch::internal {
 
@@ -24,14 +24,13 @@ enum class NoteKind : uint32_t {
   /// The sender will take no part in this and all later collectives of the
   /// group, and reads nobody's memory for them.
   kLeft,
-  /// The sender's function has returned; whether the job has failed.
+  /// The sender's function has returned.
   kFinished,
-  /// The job has failed.
+  /// A failure: to rank 0 one that the sender has found, and from rank 0 what
+  /// the job has failed with.
   kFailure,
-  /// The end of a job: all ranks below the sender in the tree have finished;
-  /// whether the job has failed. Then down again.
-  kUp,
-  kDown,
+  /// The sender leaves the job without waiting for all others.
+  kGivenUp,
 };
 
 struct NoteHeader {
@@ -39,8 +38,8 @@ struct NoteHeader {
   /// kMeet: the tag of the sender's data; the next is its for a second round.
   int32_t tag = 0;
   uint64_t group = 0;
-  /// Of the group's meetings of this kind, in the order of coming. kUp, kDown:
-  /// 1 if somebody has given up waiting for another, else 0.
+  /// Of the group's meetings of this kind, in the order of coming. kFinished: 1
+  /// if the sender has failed, else 0.
   int64_t meeting = 0;
   /// kMeet: bytes of data at DataAt(note); 0 if they come by themselves.
   int64_t data_bytes = 0;
@@ -66,10 +65,10 @@ void ReadFingerprint(const std::string& note, Fingerprint& fingerprint);
 char* AppendData(int64_t bytes, std::string& note);
 /// @}
 
-/// \name kFailure, kFinished, kUp and kDown
+/// \name kFailure
 /// @{
-void AppendFailure(const JobFailure& failure, std::string& note);
-JobFailure ReadFailure(const std::string& note);
+void AppendFailure(const FailureNotice& notice, std::string& note);
+FailureNotice ReadFailure(const std::string& note);
 /// @}
 
 }  // namespace crosshatch::internal

@@ -64,15 +64,18 @@ TEST(NoteTest, EqualCountsCostAsMuchAsOne) {
 }
 
 TEST(NoteTest, AFailureComesBack) {
-  const JobFailure failure =
-      FailureOfGroup({0, 2}, absl::UnavailableError("cable cut"));
+  const FailureNotice failure = {.world_ranks = {0, 2},
+                                 .of_group = true,
+                                 .cut_off = true,
+                                 .error = absl::UnavailableError("cable cut")};
   std::string note;
   StartNote({.kind = NoteKind::kFailure}, note);
   AppendFailure(failure, note);
-  const JobFailure got = ReadFailure(note);
-  EXPECT_EQ(got.result, failure.result);
-  EXPECT_EQ(got.own, failure.own);
-  EXPECT_EQ(got.induced, failure.induced);
+  const FailureNotice got = ReadFailure(note);
+  EXPECT_EQ(got.error, failure.error);
+  EXPECT_EQ(got.of_group, failure.of_group);
+  EXPECT_EQ(got.process_lost, failure.process_lost);
+  EXPECT_EQ(got.cut_off, failure.cut_off);
   EXPECT_EQ(got.world_ranks, failure.world_ranks);
 }
 

@@ -29,6 +29,13 @@ std::string For(JobGroup::Clock::time_point since) {
                                    absl::Trunc(waited, absl::Milliseconds(1))));
 }
 
+std::string FailureNote(const FailureNotice& notice) {
+  std::string note;
+  StartNote({.kind = NoteKind::kFailure}, note);
+  AppendFailure(notice, note);
+  return note;
+}
+
 }  // namespace
 
 JobGroup::JobGroup(const GroupKey& group_key, int member)
@@ -91,32 +98,48 @@ std::shared_ptr<JobGroup> ProcessJob::Connect(const GroupKey& key, int member) {
   return group;
 }
 
-void ProcessJob::Fail(const JobFailure& failure, const FailureNotice& notice,
-                      bool tell) {
-  {
-    Lock lock = TakeLock();
-    if (failed()) return;
-    FailLocked(failure);
-    if (tell) TellLocked();
-  }
-  for (int r = 0; r < size_; ++r) {
-    // Those that wait in this process as well.
-    if (tell || r == rank_) link_.Ring(r);
-  }
-  if (tell && channel_ != nullptr) channel_->Report(notice);
-}
-
 void ProcessJob::FailRank(const absl::Status& error) {
-  Fail(FailureOfRank(rank_, error),
-       {.world_ranks = {rank_}, .of_group = false, .error = error},
-       /*tell=*/true);
+  Lock lock = TakeLock();
+  FailLocked({.world_ranks = {rank_}, .error = error});
 }
 
-void ProcessJob::FailGroup(const JobGroup& group, const absl::Status& error,
-                           bool all_find_it) {
-  Fail(FailureOfGroup(group.key.world_ranks, error),
-       {.world_ranks = group.key.world_ranks, .of_group = true, .error = error},
-       /*tell=*/!all_find_it || group.me == 0);
+void ProcessJob::FailGroup(const JobGroup& group, const absl::Status& error) {
+  Lock lock = TakeLock();
+  FailLocked(
+      {.world_ranks = group.key.world_ranks, .of_group = true, .error = error});
+}
+
+void ProcessJob::FailLocked(const FailureNotice& notice) {
+  if (failed()) return;
+  EndRank(notice);
+  if (channel_ != nullptr) {
+    channel_->Report(notice);
+  } else if (rank_ == 0) {
+    Decide(notice);
+  } else {
+    PostNote(0, FailureNote(notice));
+  }
+}
+
+void ProcessJob::Decide(const FailureNotice& notice) {
+  if (is_decided_) return;
+  OnDecision(notice);
+  const std::string note = FailureNote(notice);
+  for (int r = 1; r < size_; ++r) PostNote(r, note);
+}
+
+void ProcessJob::OnDecision(const FailureNotice& notice) {
+  if (is_decided_) return;
+  is_decided_ = true;
+  EndRank(notice);
+}
+
+void ProcessJob::EndRank(const FailureNotice& notice) {
+  failure_ = FailureOf(notice);
+  if (!failed_at_.has_value()) failed_at_ = RunningTime();
+  if (context_ != nullptr) context_->Poison(failure_.For(rank_));
+  // Threads of this process that wait.
+  link_.Ring(rank_);
 }
 
 absl::Status ProcessJob::failure() const {
@@ -132,27 +155,47 @@ absl::Status ProcessJob::End() {
   Lock lock = TakeLock();
   function_returned_ = true;
   finished_[rank_] = true;
-  std::string note;
-  StartNote({.kind = NoteKind::kFinished}, note);
-  // Who has not heard of the failure yet is not to take the end for the cause.
-  AppendFailure(failure_, note);
   // All: one may wait in a group that this rank never came to.
-  for (int i = 1; i < size_; ++i) {
-    const int peer = (rank_ + i) % size_;
-    PostNote(peer, note);
-    link_.Ring(peer);
+  const auto post_to_all = [&](NoteKind kind) {
+    std::string note;
+    StartNote({.kind = kind, .meeting = failed() ? 1 : 0}, note);
+    for (int i = 1; i < size_; ++i) PostNote((rank_ + i) % size_, note);
+  };
+  post_to_all(NoteKind::kFinished);
+  // A sender's notes come in order, so after this none of the job is on its
+  // way: to one that has left and cannot take it, or into the next job, which
+  // would take it for one of its own.
+  const auto is_over = [&] {
+    const bool fails = failed() || awaits_failure_;
+    return posted_.empty() && (is_decided_ || !fails) &&
+           std::find(finished_.begin(), finished_.end(), false) ==
+               finished_.end();
+  };
+  Wait(lock, [&] {
+    TestPosted();
+    return is_over() || !link_error_.ok() ||
+           std::find(lost_.begin(), lost_.end(), true) != lost_.end() ||
+           (failed_at_.has_value() && RunningTime() - *failed_at_ > timeout_);
+  });
+  ended_together_ = is_over() && !is_given_up_;
+  // For those that come later.
+  if (!ended_together_) post_to_all(NoteKind::kGivenUp);
+  if (awaits_failure_ && !failed()) {
+    failure_ = FailureOfRank(
+        rank_, absl::InternalError(absl::StrCat(
+                   "another rank has failed, and why was not reported within ",
+                   absl::FormatDuration(timeout_))));
   }
-  ended_together_ = TakeLeave(lock);
-  const absl::Status result = failure_.result;
-  lock.unlock();
-  ReportLate();
-  return result;
+  return failure_.result;
 }
 
 void ProcessJob::CheckIdle() {
   Lock lock = TakeLock();
   const auto other = std::find(finished_.begin(), finished_.end(), true);
-  if (other == finished_.end() || function_returned_ || failed()) return;
+  if (other == finished_.end() || function_returned_ ||
+      failed_at_.has_value()) {
+    return;
+  }
   const bool waits =
       std::any_of(groups_.begin(), groups_.end(), [](const auto& entry) {
         return entry.second->meeting_since.has_value() ||
@@ -169,56 +212,6 @@ void ProcessJob::CheckIdle() {
       "its function goes on, and has been in no collective for ",
       absl::FormatDuration(timeout_), "; rank ", other - finished_.begin(),
       ", which has finished, waits for it")));
-}
-
-void ProcessJob::ReportLate() {
-  std::optional<FailureNotice> notice;
-  {
-    Lock lock = TakeLock();
-    notice.swap(unreported_);
-  }
-  if (notice.has_value() && channel_ != nullptr) channel_->Report(*notice);
-}
-
-bool ProcessJob::TakeLeave(Lock& lock) {
-  const auto gave_up = [&] {
-    return !link_error_.ok() ||
-           std::find(lost_.begin(), lost_.end(), true) != lost_.end() ||
-           (failed_at_.has_value() && RunningTime() - *failed_at_ > timeout_);
-  };
-  // A binary tree: what is below rank r hangs on 2r + 1 and 2r + 2.
-  const auto post = [&](int to, NoteKind kind) {
-    std::string note;
-    StartNote({.kind = kind, .meeting = together_ ? 0 : 1}, note);
-    AppendFailure(failure_, note);
-    PostNote(to, note);
-    link_.Ring(to);
-  };
-  const int first_child = 2 * rank_ + 1;
-  const int num_children = std::clamp(size_ - first_child, 0, 2);
-  Wait(lock, [&] { return num_up_ == num_children || gave_up(); });
-  // Who gives up says so, for those that come later.
-  together_ = together_ && num_up_ == num_children;
-  if (rank_ != 0) {
-    post((rank_ - 1) / 2, NoteKind::kUp);
-    Wait(lock, [&] { return down_ || gave_up(); });
-    together_ = together_ && down_;
-  }
-  for (int i = 0; i < num_children; ++i) {
-    post(first_child + i, NoteKind::kDown);
-  }
-  // A sender's notes come in order, so after this none of the job is on its
-  // way: to one that has left and cannot take it, or into the next job, which
-  // would take it for one of its own.
-  const auto is_quiet = [&] {
-    return posted_.empty() && std::find(finished_.begin(), finished_.end(),
-                                        false) == finished_.end();
-  };
-  Wait(lock, [&] {
-    TestPosted();
-    return is_quiet() || gave_up();
-  });
-  return together_ && is_quiet();
 }
 
 bool ProcessJob::ended_together() const {
@@ -271,14 +264,13 @@ void ProcessJob::WatchPlanes() {
 }
 
 void ProcessJob::Watch() {
-  ReportLate();
   WatchPlanes();
   CheckIdle();
   Lock lock = TakeLock();
   RunningTime();
   poller_.LookOnce();
   if (channel_ != nullptr) return;
-  if (function_returned_ || !failed_at_.has_value()) return;
+  if (function_returned_ || !failed()) return;
   // A thread cannot be stopped from outside, and to wait for ever would be the
   // very hang that the timeout is there to prevent.
   const absl::Duration grace = ReturnGrace(timeout_);
@@ -300,6 +292,7 @@ void ProcessJob::PostNote(int to, const std::string& note) {
   posted->note = note;
   NoteLinkError(link_.SendNote(to, posted->note, posted->request));
   if (posted->request.pending) posted_.push_back(std::move(posted));
+  link_.Ring(to);
 }
 
 void ProcessJob::Adopt(std::string note, LinkRequest request) {
@@ -315,9 +308,7 @@ void ProcessJob::LeaveMeetings(JobGroup& group, int64_t meeting) {
   StartNote({.kind = NoteKind::kLeft, .group = group.id, .meeting = meeting},
             note);
   for (int rank : group.key.world_ranks) {
-    if (rank == rank_) continue;
-    PostNote(rank, note);
-    link_.Ring(rank);
+    if (rank != rank_) PostNote(rank, note);
   }
 }
 
@@ -336,16 +327,18 @@ void ProcessJob::BeginGathering(JobGroup& group, const std::string& what) {
 
 void ProcessJob::NoteLinkError(const absl::Status& error) {
   if (error.ok() || !link_error_.ok()) return;
-  link_error_ = error;
-  // Whatever the job has failed with: the others wait for this process.
-  unreported_ = {.world_ranks = {rank_}, .cut_off = true, .error = error};
-  if (!failed()) FailLocked(FailureOfRank(rank_, error));
+  BreakLink(error);
+  if (!failed()) {
+    EndRank({.world_ranks = {rank_}, .cut_off = true, .error = error});
+  }
 }
 
 void ProcessJob::BreakLink(const absl::Status& why) {
   if (!link_error_.ok()) return;
   link_error_ = why;
-  unreported_ = {.world_ranks = {rank_}, .cut_off = true, .error = why};
+  // Whatever the job has failed with: the others wait for this process.
+  if (channel_ == nullptr) return;
+  channel_->Report({.world_ranks = {rank_}, .cut_off = true, .error = why});
 }
 
 bool ProcessJob::TakeNotes() {
@@ -380,27 +373,20 @@ void ProcessJob::Deliver(int from, std::string& note) {
       break;
     case NoteKind::kFinished:
       finished_[from] = true;
-      // After the end what is below a rank in the tree is told with its leave.
-      if (!function_returned_) LearnLocked(ReadFailure(note));
+      awaits_failure_ = awaits_failure_ || header.meeting != 0;
+      if (awaits_failure_ && !failed_at_.has_value())
+        failed_at_ = RunningTime();
       break;
     case NoteKind::kFailure:
-      if (!failed()) FailLocked(ReadFailure(note));
-      break;
-    case NoteKind::kUp:
-    case NoteKind::kDown: {
-      JobFailure failure = ReadFailure(note);
-      // Of two failures at the same time the tree's root chooses for all.
-      const bool is_down = header.kind == NoteKind::kDown;
-      if (failed() && is_down && !failure.result.ok()) {
-        failure_ = std::move(failure);
+      if (rank_ == 0) {
+        Decide(ReadFailure(note));
       } else {
-        LearnLocked(failure);
+        OnDecision(ReadFailure(note));
       }
-      together_ = together_ && header.meeting == 0;
-      down_ = down_ || is_down;
-      num_up_ += is_down ? 0 : 1;
       break;
-    }
+    case NoteKind::kGivenUp:
+      is_given_up_ = true;
+      break;
   }
 }
 
@@ -418,32 +404,6 @@ void ProcessJob::DeliverToGroup(int from, const NoteHeader& header,
     default:
       group.left[static_cast<size_t>(member)] = header.meeting;
       break;
-  }
-}
-
-void ProcessJob::FailLocked(const JobFailure& failure) {
-  failure_ = failure;
-  failed_at_ = RunningTime();
-  if (context_ != nullptr) context_->Poison(failure_.For(rank_));
-}
-
-void ProcessJob::LearnLocked(const JobFailure& failure) {
-  if (failure.result.ok() || failed()) return;
-  FailLocked(failure);
-  unreported_ = {.world_ranks = failure.world_ranks,
-                 .of_group = failure.result == failure.own,
-                 .error = failure.own};
-  // One that was to find it by itself and tell may be this process. Where the
-  // link breaks at that, this is to be reported.
-  TellLocked();
-}
-
-void ProcessJob::TellLocked() {
-  std::string note;
-  StartNote({.kind = NoteKind::kFailure}, note);
-  AppendFailure(failure_, note);
-  for (int r = 0; r < size_; ++r) {
-    if (r != rank_) PostNote(r, note);
   }
 }
 
@@ -491,7 +451,7 @@ void ProcessJob::TakeTold() {
         if (is_here(rank)) lost_[static_cast<size_t>(rank)] = true;
       }
     }
-    if (!failed()) FailLocked(FailureOf(notice));
+    OnDecision(notice);
   }
 }
 

@@ -103,16 +103,14 @@ class ProcessJob {
   std::shared_ptr<JobGroup> Connect(const GroupKey& key, int member);
 
   /// \name Failure
-  /// The first one counts; later ones are dropped.
+  /// This process's first failure ends its own rank at once, and is reported to
+  /// the coordinator. What the job failed with comes from the coordinator. That
+  /// is the failure channel's, or without a channel the process of rank 0.
   /// @{
-  /// \param tell whether it is this process that tells the others.
-  void Fail(const JobFailure& failure, const FailureNotice& notice, bool tell);
   /// This rank fails, alone.
   void FailRank(const absl::Status& error);
-  /// A group fails with `error`, which names it. Where all members find that by
-  /// themselves, the first of them tells the rest of the job.
-  void FailGroup(const JobGroup& group, const absl::Status& error,
-                 bool all_find_it = false);
+  /// A group fails with `error`, which names it.
+  void FailGroup(const JobGroup& group, const absl::Status& error);
   /// Uses the link no more, and so neither gets nor gives anything: others
   /// still read this process's memory, or may write to it. With the lock held.
   void BreakLink(const absl::Status& why);
@@ -132,11 +130,10 @@ class ProcessJob {
   void AddPlane(std::shared_ptr<const JobGroup> group,
                 std::shared_ptr<DataPlane> plane);
 
-  /// Looks for messages in a process in which nobody waits for any, tells of an
-  /// error of the link, and fails a rank that computes for ever after the
-  /// others have finished. Without a channel, which sees to that where there
-  /// is one, ends the process if its rank does not come back in time after a
-  /// failure.
+  /// Looks for messages in a process in which nobody waits for any, and fails a
+  /// rank that computes for ever after the others have finished. Without a
+  /// channel, which sees to that where there is one, ends the process if its
+  /// rank does not come back in time after a failure.
   void Watch();
 
   /// \name With the lock held
@@ -148,7 +145,11 @@ class ProcessJob {
   Link& link() { return link_; }
   bool failed() const { return !failure_.result.ok(); }
   bool lost(int world_rank) const { return lost_[world_rank]; }
-  bool finished(int world_rank) const { return finished_[world_rank]; }
+  /// Whether `world_rank` has finished, and not because of a failure whose
+  /// report is still on its way here.
+  bool finished(int world_rank) const {
+    return finished_[world_rank] && !awaits_failure_;
+  }
   void Wait(Lock& lock, absl::FunctionRef<bool()> done) {
     poller_.Wait(lock, done);
   }
@@ -188,16 +189,16 @@ class ProcessJob {
   bool TakeNotes();
   void Deliver(int from, std::string& note);
   void DeliverToGroup(int from, const NoteHeader& header, std::string& note);
-  void FailLocked(const JobFailure& failure);
-  /// What a rank that has ended says the job failed with, or OK.
-  void LearnLocked(const JobFailure& failure);
+  /// Ends this rank's work, and reports that to the coordinator; not the second
+  /// time.
+  void FailLocked(const FailureNotice& notice);
+  void EndRank(const FailureNotice& notice);
+  /// Takes in what the coordinator has decided.
+  void OnDecision(const FailureNotice& notice);
+  /// Without a channel, on rank 0: `notice` is the job's failure, if it is the
+  /// first.
+  void Decide(const FailureNotice& notice);
   void TestPosted();
-  /// Tells the other ranks what the job has failed with.
-  void TellLocked();
-  /// Tells the channel what was found with the lock held. Without the lock.
-  void ReportLate();
-  /// Returns whether all ranks have taken leave of one another.
-  bool TakeLeave(Lock& lock);
 
   /// Fails this rank if it keeps ranks waiting that have finished: it has been
   /// in no collective since, for the timeout. Without the lock.
@@ -238,22 +239,22 @@ class ProcessJob {
   std::vector<bool> lost_;
   std::vector<bool> finished_;
 
-  /// The first; OK while there is none.
+  /// OK while there is none; this process's own until the coordinator's is
+  /// known.
   JobFailure failure_;
+  bool is_decided_ = false;
+  /// A rank has finished because of a failure that is not known here yet.
+  bool awaits_failure_ = false;
+  /// A rank has left without waiting for all others.
+  bool is_given_up_ = false;
   WatchClock clock_;
   std::optional<absl::Duration> failed_at_;  ///< As RunningTime.
   absl::Status link_error_;
-  std::optional<FailureNotice> unreported_;  // See ReportLate.
   bool function_returned_ = false;
   /// As RunningTime: since when another has finished, and this rank has begun
   /// no collective; with turns_ as it was then.
   std::optional<absl::Duration> idle_since_;
   int64_t idle_turns_ = 0;
-  /// Notes kUp of the tree's children, and kDown of its parent.
-  int num_up_ = 0;
-  bool down_ = false;
-  /// Nobody has given another one up.
-  bool together_ = true;
   bool ended_together_ = false;
 
   /// Counts what shows that the lock changes hands.

@@ -379,7 +379,7 @@ absl::Status ProcessTransport::CheckMembers(int64_t meeting,
   const absl::Status agreement =
       CheckAgreement(description_, group_->key.world_ranks, pointers_);
   if (agreement.ok()) return absl::OkStatus();
-  job_->FailGroup(*group_, agreement, /*all_find_it=*/true);
+  job_->FailGroup(*group_, agreement);
   return job_->failure();
 }
 

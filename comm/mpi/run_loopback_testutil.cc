@@ -8,8 +8,16 @@
 namespace crosshatch::internal {
 
 void FailureChannelForTest::Report(const FailureNotice& notice) {
-  std::lock_guard lock(reported_mutex_);
-  reported_.push_back(notice);
+  {
+    std::lock_guard lock(reported_mutex_);
+    reported_.push_back(notice);
+  }
+  if (coordinator_ != nullptr) coordinator_->OnReport(notice);
+}
+
+absl::Status FailureChannelForTest::loss() const {
+  std::lock_guard lock(mutex_);
+  return loss_;
 }
 
 void FailureChannelForTest::OnFailure(Told told) {
@@ -18,23 +26,36 @@ void FailureChannelForTest::OnFailure(Told told) {
 }
 
 void FailureChannelForTest::SetActivity(Activity activity) {
-  std::lock_guard lock(mutex_);
+  std::lock_guard lock(activity_mutex_);
   activity_ = std::move(activity);
 }
 
 void FailureChannelForTest::Tell(const FailureNotice& notice) {
   std::lock_guard lock(mutex_);
+  if (notice.process_lost || notice.cut_off) loss_ = notice.error;
   if (told_) told_(notice);
 }
 
 std::string FailureChannelForTest::Ask() {
-  std::lock_guard lock(mutex_);
+  std::lock_guard lock(activity_mutex_);
   return activity_ ? activity_() : "";
 }
 
 std::vector<FailureNotice> FailureChannelForTest::reported() const {
   std::lock_guard lock(reported_mutex_);
   return reported_;
+}
+
+CoordinatorForTest::CoordinatorForTest(int ranks) {
+  for (int rank = 0; rank < ranks; ++rank) {
+    channels_.push_back(std::make_unique<FailureChannelForTest>(this));
+  }
+}
+
+void CoordinatorForTest::OnReport(const FailureNotice& notice) {
+  std::lock_guard lock(mutex_);
+  if (std::exchange(is_decided_, true)) return;
+  for (const auto& channel : channels_) channel->Tell(notice);
 }
 
 std::vector<ProcessResult> RunLoopback(

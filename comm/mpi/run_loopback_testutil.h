@@ -3,6 +3,7 @@
 #define CROSSHATCH_COMM_MPI_RUN_LOOPBACK_TESTUTIL_H_
 
 #include <functional>
+#include <memory>
 #include <mutex>
 #include <string>
 #include <vector>
@@ -16,10 +17,18 @@
 
 namespace crosshatch::internal {
 
+class CoordinatorForTest;
+
 /// A channel whose other end is the test.
 class FailureChannelForTest final : public FailureChannel {
  public:
+  /// \param coordinator gets what is reported; null: nobody does. Outlives
+  /// this.
+  explicit FailureChannelForTest(CoordinatorForTest* coordinator = nullptr)
+      : coordinator_(coordinator) {}
+
   void Report(const FailureNotice& notice) override;
+  absl::Status loss() const override;
   void OnFailure(Told told) override;
   void SetActivity(Activity activity) override;
 
@@ -30,11 +39,30 @@ class FailureChannelForTest final : public FailureChannel {
   std::vector<FailureNotice> reported() const;
 
  private:
+  CoordinatorForTest* const coordinator_;
   mutable std::mutex mutex_;
   Told told_;
+  absl::Status loss_;
+  std::mutex activity_mutex_;  // An activity may report.
   Activity activity_;
-  mutable std::mutex reported_mutex_;  // An activity may report.
+  mutable std::mutex reported_mutex_;
   std::vector<FailureNotice> reported_;
+};
+
+/// The channels of a job. What one of them reports first, all ranks are told.
+class CoordinatorForTest {
+ public:
+  explicit CoordinatorForTest(int ranks);
+
+  FailureChannelForTest& operator[](int rank) {
+    return *channels_[static_cast<size_t>(rank)];
+  }
+  void OnReport(const FailureNotice& notice);
+
+ private:
+  std::mutex mutex_;
+  bool is_decided_ = false;
+  std::vector<std::unique_ptr<FailureChannelForTest>> channels_;
 };
 
 /// Runs `fn` as the engine of processes does, each process a thread of this

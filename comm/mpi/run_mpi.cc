@@ -6,7 +6,6 @@
 
 #include "crosshatch/base/status_macros.h"
 #include "crosshatch/comm/end_mpi.h"
-#include "crosshatch/comm/mpi/heard_loss.h"
 #include "crosshatch/comm/mpi/mpi_process.h"
 #include "crosshatch/comm/mpi/run_process.h"
 #include "crosshatch/comm/ucx/run_ucx.h"
@@ -19,13 +18,10 @@ absl::Status RunMpi(absl::FunctionRef<absl::Status(World&)> fn,
   CH_RETURN_IF_ERROR(internal::CheckOptions(options));
   CH_ASSIGN_OR_RETURN(internal::MpiProcess * process,
                       internal::MpiProcess::Get());
-  std::unique_ptr<internal::Link> link;
-  {
-    // Waits for the processes of the job, as long as all of them may come.
-    const internal::HeardLoss heard(options.failure_channel);
-    CH_ASSIGN_OR_RETURN(link, process->Open(options.ranks, options.job.timeout,
-                                            [&] { return heard.loss(); }));
-  }
+  // Waits for the processes of the job, as long as all of them may come.
+  CH_ASSIGN_OR_RETURN(std::unique_ptr<internal::Link> link,
+                      process->Open(options.ranks, options.job.timeout,
+                                    [&] { return internal::LossOf(options); }));
   if (link->rank() >= link->size()) {
     process->EndJob(options.job.timeout, /*had_part=*/false);
     process->Close(std::move(link));

@@ -14,6 +14,7 @@
 #include "crosshatch/base/start_thread.h"
 #include "crosshatch/base/status_macros.h"
 #include "crosshatch/comm/engine.h"
+#include "crosshatch/comm/failure_channel.h"
 #include "crosshatch/comm/mpi/process_job.h"
 #include "crosshatch/comm/mpi/process_transport.h"
 #include "crosshatch/tensor/device_backend.h"
@@ -128,6 +129,11 @@ absl::Status CheckOptions(const MpiOptions& options) {
                   "device's"));
   }
   return CheckRun(options.job.timeout);
+}
+
+absl::Status LossOf(const MpiOptions& options) {
+  return options.failure_channel == nullptr ? absl::OkStatus()
+                                            : options.failure_channel->loss();
 }
 
 ProcessResult RunProcess(Link& link, absl::FunctionRef<absl::Status(World&)> fn,

@@ -12,6 +12,10 @@ namespace crosshatch::internal {
 /// What is wrong with `options` whatever the job; OK if nothing is.
 absl::Status CheckOptions(const MpiOptions& options);
 
+/// Returns OK, or the error of a process that is lost, as far as the failure
+/// channel of `options` knows.
+absl::Status LossOf(const MpiOptions& options);
+
 struct ProcessResult {
   /// How the job ended: the same in every process if they ended together.
   absl::Status status;

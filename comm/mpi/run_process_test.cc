@@ -260,18 +260,25 @@ TEST(RunProcessTest, SaysWhatARankComputesAfter) {
   }
 }
 
-/// The channel tells rank 3 before the others: what rank 0 waits for is over,
-/// and the end of rank 3, of which it hears first, is not the cause.
+/// The coordinator reports to rank 3 before the others. That rank 3 has
+/// finished, which rank 0 receives first, is not the cause of the failure.
 TEST(RunProcessTest, TheEndOfARankThatHeardOfAFailureIsNotTheFailure) {
   LoopbackWire wire({.size = 4});
   FailureChannelForTest channels[4];
+  const FailureNotice failure = {.world_ranks = {2},
+                                 .error = absl::UnavailableError("no luck")};
   const auto results = RunLoopback(
       wire, 4,
       [&](World& world) -> absl::Status {
         if (world.rank() == 3) {
-          channels[3].Tell(
-              {.world_ranks = {2}, .error = absl::UnavailableError("no luck")});
-        } else if (world.rank() != 0) {
+          channels[3].Tell(failure);
+        } else if (world.rank() == 1) {
+          SleepUntil([&] { return channels[3].Ask() == "finished"; });
+          // Rank 0 looks for messages.
+          std::this_thread::sleep_for(std::chrono::milliseconds(50));
+          for (const int rank : {0, 1, 2}) channels[rank].Tell(failure);
+        }
+        if (world.rank() != 0) {
           SleepUntil([&] { return world.context().poisoned(); });
         }
         CH_RETURN_IF_ERROR(world.context().status());
@@ -286,18 +293,18 @@ TEST(RunProcessTest, TheEndOfARankThatHeardOfAFailureIsNotTheFailure) {
   }
 }
 
-/// Rank 1 and 3 disagree, and each may find that by itself, so rank 1 alone
-/// tells. But what it learns first is that rank 3 has failed and ended.
-TEST(RunProcessTest, AFailureThatComesWithTheEndOfARankIsToldToAll) {
+/// Ranks 1 and 3 disagree. Rank 1 waits for the fingerprint of rank 3 until the
+/// coordinator reports what rank 3 has found.
+TEST(RunProcessTest, TheCoordinatorReportsWhatRanksDisagreeOn) {
   LoopbackWire wire({.size = 4});
   wire.Hold(3, 1);
-  FailureChannelForTest channels[4];
+  CoordinatorForTest coordinator(4);
   const auto results = RunLoopback(
       wire, 4,
       [&](World& world) -> absl::Status {
         if (world.rank() == 2) {
-          // What rank 3 came to, that it has finished, and its leave.
-          SleepUntil([&] { return wire.num_held() == 3; });
+          // What rank 3 came to, and that it has finished.
+          SleepUntil([&] { return wire.num_held() == 2; });
           wire.Release();
         }
         if (world.rank() % 2 == 0) {
@@ -309,21 +316,38 @@ TEST(RunProcessTest, AFailureThatComesWithTheEndOfARankIsToldToAll) {
                                    world.rank() == 1 ? "this" : "that"));
         return world.context().Synchronize();
       },
-      [&](int rank) { return MpiOptions{.failure_channel = &channels[rank]}; });
+      [&](int rank) {
+        return MpiOptions{.failure_channel = &coordinator[rank]};
+      });
   for (const ProcessResult& result : results) {
     EXPECT_THAT(result.status.ToString(), HasSubstr("'that' on rank 3"));
     EXPECT_TRUE(result.ended_together);
   }
-  // Rank 1, or one to which the end of rank 3 came first.
-  size_t num_reported = 0;
-  for (const FailureChannelForTest& channel : channels) {
-    for (const FailureNotice& notice : channel.reported()) {
-      ++num_reported;
-      EXPECT_TRUE(notice.of_group);
-      EXPECT_EQ(notice.error, results[0].status);
-    }
+  ASSERT_EQ(coordinator[3].reported().size(), 1u);
+  EXPECT_TRUE(coordinator[3].reported()[0].of_group);
+  EXPECT_EQ(coordinator[3].reported()[0].error, results[0].status);
+}
+
+/// Of two failures at the same time the one that the coordinator reports is the
+/// job's, on the rank with the other one, too.
+TEST(RunProcessTest, OfTwoFailuresTheCoordinatorsIsTheJobs) {
+  LoopbackWire wire({.size = 2});
+  FailureChannelForTest channels[2];
+  const auto results = RunLoopback(
+      wire, 2,
+      [&](World& world) -> absl::Status {
+        if (world.rank() == 0) return absl::InternalError("disk full");
+        SleepUntil([&] { return !channels[0].reported().empty(); });
+        const FailureNotice cable = {
+            .world_ranks = {1}, .error = absl::UnavailableError("cable cut")};
+        for (const int rank : {0, 1}) channels[rank].Tell(cable);
+        return cable.error;
+      },
+      [&](int rank) { return MpiOptions{.failure_channel = &channels[rank]}; });
+  for (const ProcessResult& result : results) {
+    EXPECT_EQ(result.status, absl::UnavailableError("rank 1: cable cut"));
+    EXPECT_TRUE(result.ended_together);
   }
-  EXPECT_GE(num_reported, 1u);
 }
 
 /// Rank 0 and 2 move data already when rank 1, which lacks a note, hears of its
@@ -331,7 +355,7 @@ TEST(RunProcessTest, AFailureThatComesWithTheEndOfARankIsToldToAll) {
 TEST(RunProcessTest, AMemberThatLeavesReleasesThoseThatMoveData) {
   LoopbackWire wire({.size = 3});
   wire.Hold(2, 1);
-  FailureChannelForTest channels[3];
+  CoordinatorForTest channels(3);
   const auto results = RunLoopback(
       wire, 3,
       [&](World& world) -> absl::Status {

@@ -178,7 +178,7 @@ TEST(NcclEngineTest, WhatComesOfAHungCollectiveHidesItNot) {
 
 // As the coordination service asks each of them when a job fails.
 TEST(NcclEngineTest, EveryRankSaysWhatItsDeviceHasDone) {
-  std::vector<internal::FailureChannelForTest> channels(2);
+  internal::CoordinatorForTest channels(2);
   std::vector<std::string> said(2);
   emulation::StopNcclRank(1, /*after=*/1);
   const absl::Status status =
@@ -186,7 +186,7 @@ TEST(NcclEngineTest, EveryRankSaysWhatItsDeviceHasDone) {
               [&](World& world) {
                 const absl::Status end = ReduceAndWait(world);
                 const auto rank = static_cast<size_t>(world.rank());
-                said[rank] = channels[rank].Ask();
+                said[rank] = channels[world.rank()].Ask();
                 return end;
               },
               {.nccl = kCollectives,

@@ -5,7 +5,6 @@
 #include <utility>
 
 #include "crosshatch/base/status_macros.h"
-#include "crosshatch/comm/mpi/heard_loss.h"
 #include "crosshatch/comm/mpi/run_process.h"
 #include "crosshatch/comm/ucx/ucx_link.h"
 
@@ -14,13 +13,10 @@ namespace crosshatch::internal {
 absl::Status RunUcx(absl::FunctionRef<absl::Status(World&)> fn,
                     const MpiOptions& options) {
   CH_RETURN_IF_ERROR(CheckOptions(options));
-  std::unique_ptr<Link> link;
-  {
-    const HeardLoss heard(options.failure_channel);
-    CH_ASSIGN_OR_RETURN(
-        link, OpenUcxLink(*options.ucx, options.ranks, options.job.timeout,
-                          [&] { return heard.loss(); }));
-  }
+  CH_ASSIGN_OR_RETURN(
+      std::unique_ptr<Link> link,
+      OpenUcxLink(*options.ucx, options.ranks, options.job.timeout,
+                  [&] { return LossOf(options); }));
   if (link->rank() >= link->size()) return absl::OkStatus();
   const ProcessResult result = RunProcess(*link, fn, options);
   if (result.ended_together) CloseUcxLink(std::move(link), options.job.timeout);
