@@ -24,7 +24,7 @@ namespace {
 
 using ::testing::HasSubstr;
 
-/// The gradients of three batches, added up, by one rank.
+/// Returns the gradients of three batches, accumulated by one rank.
 Weights Expected() {
   Weights expected;
   OnRanks({{"fsdp", 1}}, [&](const DeviceMesh&, LineSink&) -> absl::Status {
@@ -92,7 +92,7 @@ TEST(AccumulateGradientsTest, LeavesNothingSwitchedOff) {
               return Backward(job.Loss(0));
             });
         CH_EXPECT_TRUE(absl::IsDataLoss(status));
-        // What is pending is no state of the model.
+        // Pending gradients are not part of the model's state.
         CH_EXPECT_THAT(
             std::string(nn::ModuleState(model).State().status().message()),
             HasSubstr("has gradients that are not reduced yet"));

@@ -36,7 +36,7 @@ absl::Status Use(const CustomComm& custom, nn::Module& model) {
   });
 }
 
-// Gradients of rank 0 on a mesh, after `customize` on each rank.
+// Returns rank 0's gradients on a mesh, after `customize` on each rank.
 template <typename Customize>
 std::vector<std::vector<float>> Gradients(std::vector<MeshAxis> axes,
                                           Customize customize,
@@ -94,7 +94,7 @@ TEST(CustomCommTest, TakesThePlaceOfGathersAndReductions) {
                                       Pair("head", 1)));
 }
 
-// Replicas that FullyShard knows nothing of, reduced by the hook.
+// The hook reduces over replicas that FullyShard does not know.
 TEST(CustomCommTest, AHookReducesFurther) {
   const std::vector<std::vector<float>> whole =
       Gradients({{"fsdp", 4}}, Nothing);
@@ -122,8 +122,8 @@ TEST(CustomCommTest, AHookReducesFurther) {
   }
 }
 
-// An optimizer for each parameter, which steps within backward, gives what one
-// for all gives after it, and no gradient is left.
+// Optimizers that step within backward, one per parameter, give the result of
+// one optimizer that steps after backward, and keep no gradient.
 TEST(CustomCommTest, StepsWhereGradientsAreReady) {
   struct Case {
     std::vector<MeshAxis> axes;
@@ -194,13 +194,13 @@ TEST(CustomCommTest, StepsWhereGradientsAreReady) {
 }
 
 enum class When { kInsteadOfIssuing, kAfterIssuing };
-// Of gathers or of reductions; when; on all ranks or one.
+// Whether gathers (not reductions) fail; when; whether on all ranks (not one).
 using ErrorCase = std::tuple<bool, When, bool>;
 
 class CustomCommErrorTest : public testing::TestWithParam<ErrorCase> {};
 
-// One rank's error, before or after it let the collective through, or every
-// rank's: each rank hears of it, by the group's name, and nothing hangs.
+// An error of one rank, before or after it issued the collective, or of all
+// ranks, reaches every rank with the group's name, and nothing hangs.
 TEST_P(CustomCommErrorTest, ComesOutOfEveryRank) {
   const bool gathers = std::get<0>(GetParam());
   const When when = std::get<1>(GetParam());
@@ -229,22 +229,22 @@ TEST_P(CustomCommErrorTest, ComesOutOfEveryRank) {
       CH_RETURN_IF_ERROR(Use(gathers ? CustomComm{.all_gather = fails}
                                      : CustomComm{.reduce_scatter = fails},
                              *model.blocks()[1]));
-      absl::Status heard;
-      // The second finds what the first left to hear of.
+      absl::Status status;
+      // The second step finds errors that arrive late.
       for (int step = 0; step < 2; ++step) {
         const Tensor x = SmallIntegers({4, 5}, world.rank());
-        heard.Update(Backward(Sum(model.Forward(x))));
+        status.Update(Backward(Sum(model.Forward(x))));
       }
-      // What a stream finds later comes out here.
-      heard.Update(world.context().Synchronize());
-      CH_EXPECT_FALSE(heard.ok());
-      CH_EXPECT_THAT(std::string(heard.message()),
+      // Streams report late errors here.
+      status.Update(world.context().Synchronize());
+      CH_EXPECT_FALSE(status.ok());
+      CH_EXPECT_THAT(std::string(status.message()),
                      HasSubstr("the wire is cut"));
       CH_EXPECT_THAT(
-          std::string(heard.message()),
+          std::string(status.message()),
           HasSubstr(gathers ? "all_gather of the FSDP group blocks.1"
                             : "reduce_scatter of the FSDP group blocks.1"));
-      return heard;
+      return status;
     };
     const absl::Status status =
         StatusOfRanks(3, body, {.test = {.adversarial_seed = seed}});

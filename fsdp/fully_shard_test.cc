@@ -36,7 +36,7 @@ Tensor LossOf(TestModel& model, const Tensor& x) {
   return Sum(model.Forward(x));
 }
 
-// Trains unsharded on the whole batch.
+// Trains unsharded on the whole batch; returns the weights.
 Weights DenseWeights() {
   TestModel model(3, kDim, 7, 3);
   model.FillWithIntegers();
@@ -63,7 +63,7 @@ struct Case {
   FullyShardOptions options;
 };
 
-// Trains on a mesh; gives rank 0's view of the full weights.
+// Trains on a mesh; returns the full weights on rank 0.
 Weights ShardedWeights(const Case& c, uint64_t adversarial_seed = 0) {
   Weights weights;
   OnMesh(c.axes,
@@ -127,7 +127,7 @@ TEST(FullyShardTest, TrainsAlikeOnAdversarialStreams) {
   }
 }
 
-// Ranks that disagree, or have nothing, get what the first rank has.
+// Ranks with other values, or none, receive those of the first rank.
 TEST(FullyShardTest, TakesTheFirstRanksValues) {
   TestModel first(2, kDim, 7, 3);
   first.FillWithIntegers();
@@ -152,7 +152,7 @@ TEST(FullyShardTest, TakesTheFirstRanksValues) {
           options.cpu_offload = offload;
           CH_RETURN_IF_ERROR(ShardAll(model, mesh, options));
           CH_EXPECT_EQ(FullWeights(model), expected) << world.rank();
-          // A tensor of the program's own is left alone.
+          // The program's own tensor keeps its values.
           if (world.rank() > 0 && others_have_values) {
             CH_EXPECT_EQ(mine.ToVector<float>(),
                          SmallIntegers(mine.sizes(), 50 + world.rank())
@@ -170,7 +170,7 @@ TEST(FullyShardTest, TakesTheFirstRanksValues) {
 
 using MovedBytes = std::map<std::string, std::vector<int64_t>>;
 
-// Calls and bytes of each kind on each communicator.
+// Returns the calls and bytes of each kind on each communicator.
 MovedBytes Moved(World& world) {
   MovedBytes moved;
   for (const auto& group : world.groups()) {
@@ -183,7 +183,7 @@ MovedBytes Moved(World& world) {
   return moved;
 }
 
-// A dry run of any rank counts what a run of all ranks moves and leases.
+// A dry run of any rank counts the bytes that a real run moves and leases.
 TEST(FullyShardTest, DryRunsCountValuesFromTheFirstRank) {
   for (const std::vector<MeshAxis>& axes : std::vector<std::vector<MeshAxis>>{
            {{"fsdp", 3}}, {{"replicate", 2}, {"fsdp", 2}}}) {
@@ -222,7 +222,7 @@ TEST(FullyShardTest, DryRunsCountValuesFromTheFirstRank) {
   }
 }
 
-// What the first rank has not made is made by Materialize, on all.
+// Materialize makes the parameters that the first rank has not, on all ranks.
 TEST(FullyShardTest, LeavesToMaterializeWhatTheFirstRankHasNot) {
   OnMesh({{"fsdp", 2}}, [](const DeviceMesh& mesh) -> absl::Status {
     World& world = mesh.world();
@@ -287,7 +287,7 @@ TEST(FullyShardTest, LogsWhatItDoesInOrder) {
                  "unshard head", "unshard blocks.0", "wait head",
                  "unshard blocks.1", "wait blocks.0", "reshard blocks.0",
                  "wait blocks.1", "reshard blocks.1",
-                 // Backward: the root's parameters are still there.
+                 // Backward: the root's parameters are still unsharded.
                  "unshard blocks.1", "reduce_scatter head", "reshard head",
                  "unshard blocks.0", "wait blocks.1", "reduce_scatter blocks.1",
                  "reshard blocks.1", "wait blocks.0", "reduce_scatter blocks.0",
@@ -344,7 +344,7 @@ TEST(FullyShardTest, RefusesWhatCannotBe) {
              CH_EXPECT_THAT(message(fsdp, with({.output_dtype = dtype})),
                             HasSubstr("output_dtype" + is + ", which"));
            }
-           // Nothing has changed: a right call succeeds.
+           // After the errors, a correct call succeeds: nothing has changed.
            CH_RETURN_IF_ERROR(FullyShard(model, fsdp, {}));
            CH_EXPECT_THAT(message(fsdp, {}),
                           HasSubstr("this TestModel is sharded already"));
@@ -355,7 +355,7 @@ TEST(FullyShardTest, RefusesWhatCannotBe) {
          });
 }
 
-// Roles are given by name, whatever the names and their order.
+// Roles follow from replicate_axis, not from the names or order of axes.
 TEST(FullyShardTest, ReplicatesOverTheAxisThatIsNamed) {
   OnMesh({{"x", 2}, {"to_replicate", 2}},
          [&](const DeviceMesh& mesh) -> absl::Status {
@@ -373,7 +373,7 @@ TEST(FullyShardTest, ReplicatesOverTheAxisThatIsNamed) {
                       .layout()
                       .AxisIndex(replicate == "to_replicate" ? "x"
                                                              : "to_replicate");
-             // Nothing is left without the axis that shards.
+             // Without the sharding axis, no dim is split.
              CH_EXPECT_THAT(layout(shard), ::testing::Not(HasSubstr("S(")));
              CH_EXPECT_THAT(layout(1 - shard), HasSubstr("S("));
              return DescribePlan(model);
@@ -384,10 +384,10 @@ TEST(FullyShardTest, ReplicatesOverTheAxisThatIsNamed) {
          });
 }
 
-// One model for two ranks: the second one is told whose it is.
+// Two ranks share one model. The second rank's error names the first rank.
 TEST(FullyShardTest, NamesTheRankThatShardedASharedModel) {
   std::promise<TestModel*> sharded;
-  std::promise<void> asked;
+  std::promise<void> released;
   RunRanks(2, [&](World& world) -> absl::Status {
     CH_ASSIGN_OR_RETURN(const DeviceMesh mesh,
                         InitDeviceMesh(world, {{"each", 2}, {"fsdp", 1}}));
@@ -396,7 +396,7 @@ TEST(FullyShardTest, NamesTheRankThatShardedASharedModel) {
       TestModel model(1, 5, 7, 3);
       const absl::Status status = FullyShard(model, fsdp, {});
       sharded.set_value(&model);
-      asked.get_future().wait();
+      released.get_future().wait();
       return status;
     }
     TestModel& shared = *sharded.get_future().get();
@@ -405,12 +405,12 @@ TEST(FullyShardTest, NamesTheRankThatShardedASharedModel) {
         std::string(status.message()),
         HasSubstr("this TestModel is sharded already, by rank 0: each rank "
                   "makes a model of its own, inside of its function"));
-    asked.set_value();
+    released.set_value();
     return absl::OkStatus();
   });
 }
 
-// Linears [5, 5] one after another.
+// A chain of Linears [5, 5].
 class Three final : public nn::Module {
  public:
   Three() : first(5, 5), middle(5, 5), last(5, 5) {
@@ -431,7 +431,7 @@ class Three final : public nn::Module {
   }
 };
 
-// The root's gradients are there before that of the module below it, which
+// The root's gradients are complete before that of the module below it, which
 // passes through a frozen parameter of the root.
 TEST(FullyShardTest, FrozenParametersStayForGradientsThatPassThroughThem) {
   Three plain;
@@ -458,7 +458,7 @@ TEST(FullyShardTest, FrozenParametersStayForGradientsThatPassThroughThem) {
   }
 }
 
-// Left to the module that has all its users, which was told to ignore it.
+// The tied parameter belongs to the common ancestor, which ignores it.
 TEST(FullyShardTest, ATiedParameterMayBeIgnored) {
   OnMesh({{"fsdp", 2}}, [](const DeviceMesh& mesh) -> absl::Status {
     World& world = mesh.world();
@@ -475,7 +475,7 @@ TEST(FullyShardTest, ATiedParameterMayBeIgnored) {
   });
 }
 
-// Hooks that a program had set before it sharded.
+// Hooks that a program installed before FullyShard.
 TEST(FullyShardTest, HooksOfOthersSeeGatheredParameters) {
   OnMesh({{"fsdp", 2}},
          [](const DeviceMesh& mesh) -> absl::Status {

@@ -27,7 +27,7 @@ TEST(GradientDivisionTest, SplitsTheDivisionOfFloat16NearTheRoot) {
         PlanGradientDivision(kFloat16, factor, true, false);
     EXPECT_NEAR(d.before * d.reduce_scatter * d.all_reduce * d.after * factor,
                 1, 1e-15);
-    // Neither side takes more than a factor of 2 above the root.
+    // Both factors are within a factor of 2 of the square root.
     EXPECT_LE(1 / d.before * (1 / d.before), 4 * factor);
     EXPECT_GE(1 / d.before * (1 / d.before), factor);
   }

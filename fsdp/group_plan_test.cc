@@ -20,7 +20,7 @@ std::vector<Interval> Chunks(int64_t n, int ranks) {
   return intervals;
 }
 
-// Reads the elements of `segments` of a float buffer in order.
+// Returns the elements of `segments` of a float buffer in order.
 std::vector<float> Read(const SegmentList& segments) {
   std::vector<float> values;
   for (const Segment& s : segments) {
@@ -47,7 +47,7 @@ TEST(GroupPlanTest, PiecesOfAFullBufferPartitionItByShard) {
         std::iota(full.begin(), full.end(), 0.0f);
         int64_t total = 0;
         for (int r = 0; r < ranks; ++r) {
-          // The slow, obvious shard: every index whose coordinate lies in it.
+          // The obvious shard: every index whose coordinate is in the interval.
           std::vector<float> expected;
           const Interval piece =
               plan.parameter(0).intervals[static_cast<size_t>(r)];
@@ -69,7 +69,7 @@ TEST(GroupPlanTest, PiecesOfAFullBufferPartitionItByShard) {
                     plan.shard_offset(1, r) - plan.shard_offset(0, r));
           total += plan.shard_elems(r);
         }
-        // No padding: what moves is what there is.
+        // There is no padding.
         EXPECT_EQ(total, NumElements(shape) + 4);
       }
     }
@@ -93,7 +93,7 @@ TEST(GroupPlanTest, CountsTheIntervalsOfManyRanks) {
   const GroupPlan plan({{"w", {1030, 2}, 0, Chunks(1030, 512)},
                         {"b", {512}, 0, Chunks(512, 512)}},
                        512);
-  // Chunks of 3: 343 of them, one row, and nothing.
+  // 343 shards of 3 rows, one of 1 row and 168 empty ones.
   EXPECT_EQ(plan.ToString(),
             "  w [1030, 2] dim 0: 343 x 3, 1 x 1, 168 x 0\n"
             "  b [512] dim 0: 512 x 1\n");

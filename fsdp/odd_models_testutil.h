@@ -3,8 +3,8 @@
 #define CROSSHATCH_FSDP_ODD_MODELS_TESTUTIL_H_
 
 /// \file
-/// Models of small integers (testutil.h) with frozen, tied and unused
-/// parameters.
+/// Models with frozen, tied and unused parameters and small integer weights
+/// (testutil.h).
 
 #include <cstdint>
 #include <functional>
@@ -18,7 +18,8 @@
 
 namespace crosshatch::fsdp {
 
-/// Frozen layers between trained ones: frozen last frozen first frozen x.
+/// Computes frozen last frozen first frozen x: the same frozen layer between
+/// trained ones.
 class Adapter final : public nn::Module {
  public:
   Adapter() : first_(5, 5), frozen_(5, 5), last_(5, 5) {
@@ -42,7 +43,7 @@ class Adapter final : public nn::Module {
   nn::Linear first_, frozen_, last_;
 };
 
-/// Two adapters, each run twice, one of them on its own output.
+/// Two adapters, each of which runs twice, one of them on its own output.
 class Adapters final : public nn::Module {
  public:
   Adapters() {
@@ -60,7 +61,7 @@ class Adapters final : public nn::Module {
   }
 };
 
-/// A chain of Linears [5, 5], the first and the last of which are one.
+/// A chain of Linears [5, 5], in which the first and last share their weight.
 class Tied final : public nn::Module {
  public:
   Tied() : first(5, 5), middle(5, 5), last(first.weight()) {
@@ -81,14 +82,14 @@ class Tied final : public nn::Module {
   }
 };
 
-/// What a forward of Conditional does with its second branch.
+/// How a forward of Conditional uses its second branch.
 enum class BranchUse : uint8_t { kUsed, kDropped, kSkipped };
 
-/// x + a x, or with the second branch, which runs before `a` though it is
-/// registered after it: x + b x + a (x + b x).
+/// Computes x + a x, or with the second branch x + b x + a (x + b x). The
+/// second branch runs before `a`, though it is registered after it.
 class Conditional final : public nn::Module {
  public:
-  /// \param use asked by each forward.
+  /// \param use called by each forward.
   explicit Conditional(std::function<BranchUse()> use)
       : a(5, 5), b(5, 5), use_(std::move(use)) {
     RegisterModule("a", a);

@@ -3,8 +3,7 @@
 #define CROSSHATCH_FSDP_ON_RANKS_TESTUTIL_H_
 
 /// \file
-/// Runs a test's body on every rank of a mesh, with the log of what FSDP does
-/// there.
+/// Runs a test's body on every rank of a mesh, with a log of the FSDP events.
 
 #include <cstdint>
 #include <functional>
@@ -21,38 +20,37 @@ namespace crosshatch::fsdp {
 
 using Axes = std::vector<MeshAxis>;
 
-/// \returns options by which gradients are sums over the ranks, because one
-/// rank that has the whole batch computes these.
+/// Returns options whose gradients are sums over the ranks, to compare with one
+/// rank that has the whole batch.
 FullyShardOptions Summing();
 
-/// Runs `body` on every rank of a mesh; `log` is the rank's own, and takes what
-/// FSDP logs there. Failures are reported as OnMesh reports them
+/// Runs `body` on every rank of a mesh. Failures are reported as by OnMesh
 /// (testing/ranks.h).
 void OnRanks(const Axes& axes,
              const std::function<absl::Status(const DeviceMesh& mesh,
                                               LineSink& log)>& body,
              uint64_t adversarial_seed = 0);
 
-/// Shards each block by itself, then what is left of the model.
+/// Shards each block, then the rest of the model.
 absl::Status ShardAll(TestModel& model, const DeviceMesh& mesh,
                       const FullyShardOptions& options);
 
-/// What a test works on: one rank's view of a sharded model of two blocks.
+/// One rank's view of a sharded model of two blocks.
 struct Job {
   TestModel& model;
   const DeviceMesh& mesh;
   ShardedModule root;
   LineSink& log;
 
-  /// \returns the loss of this rank's rows of batch `salt`.
+  /// Returns the loss of this rank's rows of batch `salt`.
   Tensor Loss(int64_t salt) const;
 };
 
 /// Runs a forward and its backward.
 absl::Status Step(Job& job);
 
-/// \returns what `body` logs on rank 0 after one Step, which is left out
-/// because a first step differs from those that follow it.
+/// Returns rank 0's log of `body` after one Step. That step is omitted from the
+/// log, because a first step differs from later ones.
 std::vector<std::string> LogOf(const Axes& axes,
                                const FullyShardOptions& options,
                                const std::function<absl::Status(Job&)>& body,

@@ -18,7 +18,7 @@ const std::vector<S>& States() {
 }
 
 TEST(ParamStateTest, AllowsWhatTheDiagramDraws) {
-  // By from, then by to, in the order of States().
+  // Row: from; column: to, in the order of States().
   const std::vector<std::vector<bool>> drawn = {
       /* sharded              */ {false, false, true, false},
       /* sharded post-forward */ {true, false, true, false},

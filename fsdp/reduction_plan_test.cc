@@ -76,9 +76,8 @@ TEST(ReductionPlanTest, GoesThroughHooksAndHostMemory) {
             "show sharded on to_host\n");
 }
 
-// Every combination: each buffer is written before it is read, every gradient
-// that there is arrives in the result once, and the factors multiply to the
-// whole division.
+// In every combination each buffer is written before it is read, every gradient
+// reaches the result once, and the factors multiply to the whole division.
 TEST(ReductionPlanTest, KeepsItsInvariantsInEveryCombination) {
   for (int bits = 0; bits < 256; ++bits) {
     const auto bit = [bits](int i) { return (bits >> i & 1) != 0; };
@@ -111,7 +110,7 @@ TEST(ReductionPlanTest, KeepsItsInvariantsInEveryCombination) {
       }
       if (step.op == Op::kReduceScatter) {
         ++scatters;
-        // What is overwritten holds nothing yet.
+        // Only empty buffers are overwritten.
         EXPECT_EQ(ready.count(step.to), 0u);
         ready.erase(Buffer::kFull);
       } else if (step.op == Op::kCopy) {
@@ -127,7 +126,8 @@ TEST(ReductionPlanTest, KeepsItsInvariantsInEveryCombination) {
     const bool keeps = facts.replicated && !facts.sums_replicas;
     EXPECT_EQ(shows, keeps ? 0 : 1);
     EXPECT_EQ(plan.result, keeps ? Buffer::kPartial : Buffer::kSharded);
-    // Only the result is left, and a division that waits for the replicas.
+    // Only the result remains. If the sum over replicas is deferred, so is a
+    // part of the division.
     EXPECT_EQ(ready.count(plan.result), 1u);
     EXPECT_EQ(ready.count(Buffer::kReduced), 0u);
     if (!keeps) {

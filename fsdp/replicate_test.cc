@@ -47,7 +47,7 @@ std::vector<std::vector<float>> DenseGradients() {
   return gradients;
 }
 
-// Gradients of rank 0 after `shard` on each rank.
+// Returns rank 0's gradients after `shard` on each rank.
 template <typename ShardFn>
 std::vector<std::vector<float>> GradientsAfter(ShardFn shard,
                                                LineSink* sink = nullptr,
@@ -82,7 +82,7 @@ TEST(ReplicateTest, SumsGradientsAndSendsNoParameters) {
                         const FullyShardOptions& options) -> absl::Status {
     CH_RETURN_IF_ERROR(Replicate(model, mesh, options));
     CH_EXPECT_THAT(DescribePlan(model), HasSubstr("DDP"));
-    // Each rank holds all.
+    // Each rank has whole parameters.
     for (nn::Parameter* p : model.Parameters()) {
       CH_EXPECT_EQ(LocalTensor(p->data()).sizes(), p->data().sizes());
     }
@@ -93,7 +93,8 @@ TEST(ReplicateTest, SumsGradientsAndSendsNoParameters) {
   EXPECT_EQ(GradientsAfter(whole, nullptr, 5), DenseGradients());
 }
 
-// It is a tree of its own, which has not run yet where it is named.
+// A replicated module that is listed for prefetching forms its own tree and has
+// not run yet.
 TEST(ReplicateTest, MayBeNamedForPrefetching) {
   const auto nested = [](TestModel& model, const DeviceMesh& mesh,
                          const FullyShardOptions& options) -> absl::Status {
@@ -116,7 +117,7 @@ TEST(ReplicateTest, IsIgnoredWholeByWhatShardsAbove) {
     CH_RETURN_IF_ERROR(Replicate(replicated, mesh, options));
     CH_RETURN_IF_ERROR(FullyShard(*model.blocks()[0], mesh, options));
     CH_RETURN_IF_ERROR(FullyShard(model, mesh, options));
-    // The root took the last block and the head.
+    // The root's groups have the last block and the head.
     CH_EXPECT_THAT(DescribePlan(model), HasSubstr("blocks.2.up.weight"));
     CH_EXPECT_THAT(DescribePlan(model), Not(HasSubstr("blocks.1")));
     CH_EXPECT_THAT(DescribePlan(replicated), HasSubstr("blocks.1.up.weight"));
@@ -131,7 +132,7 @@ TEST(ReplicateTest, IsIgnoredWholeByWhatShardsAbove) {
   CH_EXPECT_EQ(GradientsAfter(nested, nullptr, 5), DenseGradients());
 }
 
-// head(b(a(x))) where the head has a's weight.
+// Computes head(b(a(x))), where the head has the weight of a.
 class Tying final : public nn::Module {
  public:
   class Pair final : public nn::Module {
@@ -174,7 +175,8 @@ TEST(ReplicateTest, LeavesTiedParametersToTheSharderAbove) {
   for (int rank = 0; rank < kRanks; ++rank) {
     EXPECT_TRUE(Backward(Sum(dense.Forward(RowsOf(rank)))).ok());
   }
-  // Here: other threads' streams do not wait for this one's.
+  // Read on this thread, because streams of other threads do not wait for its
+  // stream.
   std::vector<std::vector<float>> expected;
   for (size_t i = 0; i < 2; ++i) {
     expected.push_back(dense.Parameters()[i]->grad().ToVector<float>());

@@ -51,7 +51,7 @@ TEST(ShardedModuleTest, AnEmbeddingNeedsNoParametersInBackward) {
         }
         std::vector<float> expected(21, 0.0f);
         for (size_t i = 0; i < 3; ++i) {
-          expected[1 * 3 + i] = 2;  // On both ranks.
+          expected[1 * 3 + i] = 2;  // From both ranks.
           expected[6 * 3 + i] = 4;
         }
         CH_EXPECT_EQ(FullGradients(embedding)[0], expected);
@@ -164,7 +164,8 @@ TEST(ShardedModuleTest, SeveralModulesAreOneGroup) {
                           "reduce_scatter blocks", "reshard blocks"));
         }
         CH_EXPECT_EQ(FullGradients(model), expected);
-        // The first alone: what stays gathered is freed by the root.
+        // Runs the first module only. The root frees the modules that stay
+        // gathered.
         CH_ASSIGN_OR_RETURN(auto root, ShardedModule::Of(model));
         NoGrad no_grad;
         root.Run({BatchOf(0, 1, 1)}, [&](TensorSpan inputs) {
@@ -197,7 +198,7 @@ TEST(ShardedModuleTest, IgnoredParametersStayAsTheyAre) {
   });
 }
 
-// Gradients of some parameters are dropped, replaced, or not there yet.
+// Some gradients are dropped, some replaced and some missing.
 TEST(ShardedModuleTest, AddsToWhateverGradientsThereAre) {
   TestModel dense(1, 5, 7, 3);
   dense.FillWithIntegers();
@@ -211,7 +212,7 @@ TEST(ShardedModuleTest, AddsToWhateverGradientsThereAre) {
   for (int i = 0; i < 3; ++i) {
     CH_CHECK_OK(Backward(Sum(dense.Forward(x))));
     if (i < 2) disturb(dense);
-    // A backward that reaches the blocks only.
+    // A backward that reaches only the blocks.
     CH_CHECK_OK(Backward(Sum(dense.blocks()[0]->Forward(x))));
   }
   const Weights expected = FullGradients(dense);
@@ -221,7 +222,8 @@ TEST(ShardedModuleTest, AddsToWhateverGradientsThereAre) {
         [&](const DeviceMesh& mesh, LineSink&) -> absl::Status {
           TestModel model(1, 5, 7, 3);
           model.FillWithIntegers();
-          FullyShardOptions options;  // The mean: both ranks compute the same.
+          // A mean, because both ranks compute the same.
+          FullyShardOptions options;
           options.reshard_after_forward = false;
           CH_RETURN_IF_ERROR(FullyShard(model, mesh, options));
           CH_ASSIGN_OR_RETURN(auto root, ShardedModule::Of(model));
@@ -251,7 +253,8 @@ TEST(ShardedModuleTest, SeveralRootsAndOtherEntryPoints) {
   build(dense_b, 9);
   CH_CHECK_OK(
       Backward(Sum(dense_b.Forward(dense_a.Forward(BatchOf(0, 1, 1))))));
-  // Here: other threads' streams do not wait for this one's.
+  // Read on this thread, because streams of other threads do not wait for its
+  // stream.
   const Weights expected_a = FullGradients(dense_a);
   const Weights expected_b = FullGradients(dense_b);
   for (const bool share : {false, true}) {
@@ -278,7 +281,7 @@ TEST(ShardedModuleTest, SeveralRootsAndOtherEntryPoints) {
   }
 }
 
-// The gradient of a Linear [1, 1] without bias is its input.
+// Returns the input of a Linear [1, 1] without bias, whose gradient it is.
 Tensor Column(float value) { return FromValues<float>({1, 1}, {value}); }
 
 TEST(ShardedModuleTest, AccumulatesInTheReduceDType) {
@@ -302,7 +305,7 @@ TEST(ShardedModuleTest, AccumulatesInTheReduceDType) {
                   CH_EXPECT_EQ(linear.weight()->gathered().dtype(), kBFloat16);
                   CH_RETURN_IF_ERROR(Backward(Sum(y)));
                 }
-                // bfloat16 has 8 bits: 256 + 1 is 256 there.
+                // bfloat16 has 8 bits, so 256 + 1 is 256.
                 CH_EXPECT_EQ(FullGradients(linear)[0][0],
                              reduce == kFloat32 ? 257.0f : 256.0f);
                 CH_EXPECT_EQ(linear.weight()->grad().dtype(), kFloat32);
@@ -325,7 +328,8 @@ TEST(ShardedModuleTest, SumsInFloat16NeitherOverflowNorVanish) {
               for (const float x : {40000.0f, 0x1p-20f}) {
                 CH_RETURN_IF_ERROR(Backward(Sum(linear.Forward(Column(x)))));
                 const float mean = FullGradients(linear)[0][0];
-                // Four times 40000 is above 65504; a plain sum shows it.
+                // The sum of four times 40000 exceeds 65504 and overflows if
+                // not divided.
                 if (force_sum && x > 1) {
                   CH_EXPECT_TRUE(std::isinf(mean));
                 } else {
@@ -361,7 +365,7 @@ TEST(ShardedModuleTest, ParametersChooseTheirDType) {
   });
 }
 
-// A table of integers, which nothing trains.
+// A table of integers without gradients.
 class Table final : public nn::Module {
  public:
   Table() {
@@ -395,8 +399,8 @@ TEST(ShardedModuleTest, IntegersAreGatheredAsTheyAre) {
           });
 }
 
-// What a backward left unreduced of parameters that are frozen, or not used,
-// when the next one reduces.
+// A reduction includes unreduced gradients of an earlier backward, also if
+// their parameters are now frozen or unused.
 TEST(ShardedModuleTest, ReducesWhatAnEarlierBackwardLeft) {
   for (const bool freezes : {true, false}) {
     TestModel dense(2, 5, 7, 3);
@@ -474,7 +478,7 @@ TEST(ShardedModuleTest, AHandleOutlivesTheTreeItIsOf) {
       5);
 }
 
-// Replaces every parameter by `values` of it, in the layout it has.
+// Replaces the data of every parameter by new values in the same layout.
 void Replace(nn::Module& model, int64_t salt) {
   for (nn::Parameter* p : model.Parameters()) {
     const Tensor values = SmallIntegers(p->data().sizes(), ++salt);
@@ -503,7 +507,7 @@ TEST(ShardedModuleTest, ComputesWithDataThatWasReplaced) {
             options.cpu_offload = offload;
             CH_RETURN_IF_ERROR(ShardAll(model, mesh, options));
             const int rank = mesh.world().rank();
-            // The first time in place of memory that was never leased.
+            // The first replacement is for shards without memory.
             for (const int64_t salt : {20, 30}) {
               Replace(model, salt);
               CH_RETURN_IF_ERROR(
@@ -533,7 +537,7 @@ TEST(ShardedModuleTest, APartMayRunBeforeTheRoot) {
           CH_RETURN_IF_ERROR(ShardAll(model, mesh, Summing()));
           nn::Module& block = *model.blocks()[0];
           const int rank = mesh.world().rank();
-          // The root of a tree of its own, until the model runs.
+          // The block is the root of its own tree until the model runs.
           CH_RETURN_IF_ERROR(Configure(block, [&](Settings& s) {
             s.requires_gradient_sync = reduces_first;
           }));

@@ -94,17 +94,17 @@ TEST(SummonFullParametersTest, ReadsAndWritesBack) {
   }
 }
 
-// Negated while they are whole, the parameters train on as one rank's do.
+// If parameters are negated while summoned, training continues as on one rank.
 TEST(SummonFullParametersTest, TrainsOnAfterWritingBackOnAnyMesh) {
   const auto negate = [](const Tensor& t) {
     NoGrad no_grad;
     MulInPlace(t, -1);
   };
-  // Small enough for bfloat16 to hold every integer.
+  // Values are small enough that bfloat16 represents every integer.
   const auto make = [] {
     auto model = std::make_unique<TestModel>(1, 3, 4, 3);
     model->FillWithIntegers();
-    // A frozen one beside trained ones.
+    // One parameter is frozen.
     model->Parameters()[0]->set_requires_grad(false);
     return model;
   };
@@ -184,7 +184,7 @@ TEST(SummonFullParametersTest, LeavesAllAsItWasWithoutWriteback) {
           SummonFullParameters::Begin(model, {.writeback = false,
                                               .rank0_only = true,
                                               .offload_to_cpu = true}));
-      // In host memory, and on the first rank alone.
+      // The copies are in host memory, on the first rank only.
       CH_EXPECT_EQ(context.device_allocator().stats().current_total, held);
       CH_EXPECT_EQ(context.host_allocator().stats().current_total > 0,
                    world.rank() == 0);
@@ -207,7 +207,7 @@ TEST(SummonFullParametersTest, TakesTheModulesOwnGroupAlone) {
                         SummonFullParameters::Begin(model, {.recurse = false}));
     CH_EXPECT_EQ(scope->entries().size(), 2u);
     CH_EXPECT_NE(scope->Find("head.bias"), nullptr);
-    // The blocks are free.
+    // The blocks are not summoned.
     return SummonFullParameters::Begin(*model.blocks()[0]).status();
   });
 }
@@ -226,7 +226,7 @@ TEST(SummonFullParametersTest, RefusesWhatIsInUse) {
     }
     const Tensor y = model.Forward(SmallIntegers({4, 5}, 1));
     CH_EXPECT_THAT(message({}), HasSubstr("the group head is unsharded"));
-    // A part of a sharded module is in use with it.
+    // A submodule is in use if its sharded module is.
     CH_EXPECT_THAT(SummonFullParameters::Begin(*model.children().back().second)
                        .status()
                        .message(),
@@ -246,7 +246,7 @@ TEST(SummonFullParametersTest, StopsAForwardWithin) {
       CH_RETURN_IF_ERROR(FullyShard(model, mesh));
       CH_ASSIGN_OR_RETURN(const auto scope, SummonFullParameters::Begin(model));
       CH_ASSIGN_OR_RETURN(auto sharded, ShardedModule::Of(model));
-      // Leaves the iteration, not the scope.
+      // Abandons the iteration, but keeps the scope.
       sharded.ResetIteration();
       model.Forward(SmallIntegers({4, 5}, 1));
       return absl::OkStatus();
@@ -255,7 +255,7 @@ TEST(SummonFullParametersTest, StopsAForwardWithin) {
   EXPECT_DEATH(run(), HasSubstr("runs while its full parameters are summoned"));
 }
 
-// The mesh of a stage, without rank 0 of the world that made it.
+// The mesh of a pipeline stage does not include rank 0 of the world.
 TEST(SummonFullParametersTest, TheFirstRankOfTheMeshKeepsThem) {
   RunRanks(3, [](World& world) -> absl::Status {
     CH_ASSIGN_OR_RETURN(const DeviceMesh mesh,

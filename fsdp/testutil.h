@@ -3,8 +3,8 @@
 #define CROSSHATCH_FSDP_TESTUTIL_H_
 
 /// \file
-/// A model for tests whose arithmetic is exact (testing/batch.h): what a mesh
-/// computes must equal what one rank computes bit for bit.
+/// A model for tests with exact arithmetic (testing/batch.h), so that results
+/// of a mesh and of one rank are bitwise equal.
 
 #include <cstdint>
 #include <memory>
@@ -41,7 +41,7 @@ class TestBlock final : public nn::Module {
   nn::Linear down_;
 };
 
-/// Runs `blocks` blocks, all of them `repeats` times, then a Linear [out, dim].
+/// Runs all blocks in order, `repeats` times, then a Linear [out, dim].
 class TestModel final : public nn::Module {
  public:
   TestModel(int blocks, int64_t dim, int64_t inner, int64_t out,
@@ -58,7 +58,7 @@ class TestModel final : public nn::Module {
 
   std::vector<std::unique_ptr<TestBlock>>& blocks() { return blocks_; }
 
-  /// Gives every parameter small integers as plain tensors.
+  /// Sets every parameter to a plain tensor of small integers.
   void FillWithIntegers() {
     int64_t salt = 0;
     for (nn::Parameter* p : Parameters()) {
@@ -81,7 +81,7 @@ class TestModel final : public nn::Module {
   nn::Linear head_;
 };
 
-/// Keeps the lines of one kind as "what subject".
+/// Keeps events of one kind as lines "what subject".
 class LineSink final : public EventSink {
  public:
   explicit LineSink(EventKind kind) : kind_(kind) {}

@@ -3,8 +3,8 @@
 #define CROSSHATCH_FSDP_TRAINING_TESTUTIL_H_
 
 /// \file
-/// Training in small integers, for tests that compare what a mesh learns with
-/// what one rank learns, bit for bit (testutil.h).
+/// Training in small integers, to compare the results of a mesh and of one rank
+/// bitwise (testutil.h).
 
 #include <cmath>
 #include <cstdint>
@@ -20,8 +20,8 @@
 
 namespace crosshatch::fsdp {
 
-/// Sets w to w - gradient modulo 3, in -1, 0 and 1, on what this rank holds:
-/// small integers stay small integers, and a gradient that is off by one shows.
+/// Sets w to w - gradient modulo 3, in -1, 0 and 1, on this rank's shard.
+/// Integers stay small, and an error of 1 in a gradient changes the result.
 /// Drops the gradients.
 inline void IntegerDescent(nn::Module& model) {
   NoGrad no_grad;
@@ -31,7 +31,7 @@ inline void IntegerDescent(nn::Module& model) {
     std::vector<float> values = data.ToVector<float>();
     const std::vector<float> grads = LocalTensor(p->grad()).ToVector<float>();
     for (size_t i = 0; i < values.size(); ++i) {
-      // Exact only below 2^24, where float32 holds every integer.
+      // Exact only below 2^24, up to which float32 represents every integer.
       CH_CHECK_LT(std::abs(grads[i]), 16777216.0f);
       CH_CHECK_EQ(grads[i], std::round(grads[i])) << p->name();
       const float sum = std::fmod(values[i] - grads[i] + 1, 3.0f);
@@ -44,7 +44,7 @@ inline void IntegerDescent(nn::Module& model) {
 
 using Weights = std::vector<std::vector<float>>;
 
-/// \returns the whole weights, by parameter. All ranks call it.
+/// Returns the whole weights by parameter. All ranks must call it.
 inline Weights FullWeights(nn::Module& model) {
   NoGrad no_grad;
   Weights weights;
@@ -54,8 +54,8 @@ inline Weights FullWeights(nn::Module& model) {
   return weights;
 }
 
-/// \returns the whole gradients, by parameter, empty where there is none. All
-/// ranks call it.
+/// Returns the whole gradients by parameter, empty if there is none. All ranks
+/// must call it.
 inline Weights FullGradients(nn::Module& model) {
   NoGrad no_grad;
   Weights gradients;

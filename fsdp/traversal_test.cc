@@ -28,7 +28,7 @@ using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::Not;
 
-/// Its own weight, then the children one after the other.
+/// Applies its own weight, then its children one by one.
 class Chain final : public nn::Module {
  public:
   explicit Chain(std::vector<std::pair<std::string, nn::Module*>> children) {
@@ -161,7 +161,7 @@ TEST(TraversalTest, ShardsEachModuleThatIsWanted) {
             }));
         CH_EXPECT_THAT(tree.Names(GetShardedModules(tree.mod)),
                        ElementsAre("mod", "submod1", "subsubmod"));
-        // The weight of submod2 went to the root's group.
+        // The root's group has the weight of submod2.
         CH_EXPECT_THAT(DescribePlan(tree.mod), HasSubstr("submod2.weight"));
         const absl::Status again = FullyShardEach(
             tree.mod, mesh, {}, [](const nn::Module&) { return false; });

@@ -18,11 +18,11 @@ struct Writer {
   std::function<absl::Status(World& world, nn::Module& model)> write;
 };
 
-/// Doubles this rank's part of every parameter of `model`, sharded or not.
+/// Doubles this rank's shard of every parameter of `model`.
 absl::Status WriteLocalParts(nn::Module& model);
 
-/// "AdamW", "Summon" (by SummonFullParameters), "LocalParts" (each rank its
-/// own) and "SetData" (other tensors of the same values).
+/// Returns the writers "AdamW", "Summon" (SummonFullParameters), "LocalParts"
+/// (WriteLocalParts) and "SetData" (new tensors with the same values).
 std::vector<Writer> Writers();
 
 }  // namespace crosshatch::fsdp

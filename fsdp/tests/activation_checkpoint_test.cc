@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Sharded and checkpointed modules within one another.
+// Modules that are sharded and use activation checkpointing, in all nestings.
 
 #include <algorithm>
 #include <string>
@@ -27,14 +27,14 @@ constexpr int kBlocks = 3;
 
 enum class Checkpointed {
   kNothing,
-  kBlocks,        // The modules that are sharded.
-  kBlocksFirst,   // The same, before they are.
-  kWithinBlocks,  // A part of what is sharded as one.
-  kAround,        // A module that is not sharded, around those that are.
-  kRoot,          // The sharded root, and the blocks as well.
+  kBlocks,        // The sharded modules.
+  kBlocksFirst,   // The same, before FullyShard.
+  kWithinBlocks,  // A part of a sharded module.
+  kAround,        // An unsharded module that contains sharded ones.
+  kRoot,          // The sharded root and the sharded blocks.
 };
 
-// Keeps a TestModel below a module that FSDP does not know.
+// Contains a TestModel but is not sharded itself.
 class Outer final : public nn::Module {
  public:
   Outer() : model_(kBlocks, 5, 7, 3) {
@@ -100,12 +100,12 @@ absl::Status Step(World& world, Checkpointed what, LineSink& sink,
       break;
   }
   Result mine;
-  // Hooks of what a block calls run as often as the block's own forward.
+  // The hook of a block's child runs as often as the block's forward.
   model.blocks()[1]->children()[1].second->AddPreHook(
       [&](nn::Module&, TensorList&) { ++mine.runs_of_a_block; });
   Tensor x = SmallIntegers({4, 5}, world.rank());
   for (int step = 0; step < 2; ++step) {
-    // The second step finds everything as the first did.
+    // The second step starts from the same state as the first.
     for (nn::Parameter* p : outer.Parameters()) p->set_grad(Tensor());
     mine.runs_of_a_block = 0;
     if (world.rank() == 0) sink.Take();
@@ -143,7 +143,7 @@ TEST(ActivationCheckpointTest, OfWhatIsShardedChangesNoGather) {
         Checkpointed::kWithinBlocks}) {
     const Result result = RunStep(what);
     EXPECT_EQ(result.gradients, plain.gradients);
-    // Backward has gathered the block before it asks for its activations.
+    // Backward gathers the block before it needs the block's activations.
     EXPECT_EQ(result.log, plain.log);
     EXPECT_EQ(result.runs_of_a_block,
               what == Checkpointed::kWithinBlocks ? 1 : 2);
@@ -175,8 +175,8 @@ TEST(ActivationCheckpointTest, LogsTheSecondRunInBackward) {
                   "unshard model.blocks.2", "wait model.blocks.1",
                   "reshard model.blocks.1", "wait model.blocks.2",
                   "reshard model.blocks.2",
-                  // The second run gathers in its order and ahead of nothing;
-                  // what it gathered stays.
+                  // The recomputation gathers in forward order without
+                  // prefetching, and keeps the gathered parameters.
                   "unshard model.blocks.0", "wait model.blocks.0",
                   "unshard model.blocks.1", "wait model.blocks.1",
                   "unshard model.blocks.2", "wait model.blocks.2",

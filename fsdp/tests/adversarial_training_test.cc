@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
 /// \file
-/// CROSSHATCH_FUZZ_STREAM_SEEDS: with how many seeds.
+/// CROSSHATCH_FUZZ_STREAM_SEEDS: the number of seeds.
 
 #include <cstdint>
 

@@ -31,13 +31,13 @@ void AppendBits(const Tensor& tensor, std::vector<uint64_t>& bits) {
   }
 }
 
-// The host reads nothing before the end, so streams may run far apart.
+// The host reads nothing before the end, so the streams may diverge widely.
 absl::Status TrainOn(World& world, const Scenario& scenario,
                      const FaultPlanter* planter, RankResult& result) {
   CH_ASSIGN_OR_RETURN(const DeviceMesh mesh,
                       InitDeviceMesh(world, scenario.axes));
-  // Sizes that every mesh divides: all ranks issue the same, and so a fault is
-  // in the same place on all.
+  // Every mesh divides these sizes, so all ranks issue the same operations and
+  // a fault is in the same place on all.
   TestModel model(scenario.blocks, kDim, 8, 4);
   model.FillWithIntegers();
   for (auto& block : model.blocks()) {

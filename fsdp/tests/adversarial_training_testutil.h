@@ -3,8 +3,8 @@
 #define CROSSHATCH_FSDP_TESTS_ADVERSARIAL_TRAINING_TESTUTIL_H_
 
 /// \file
-/// Trains a model of three groups on adversarial streams, with or without a
-/// mistake planted in how streams and leases are used, and compares bits.
+/// Trains a model of three groups on adversarial streams, with or without an
+/// injected fault in the use of streams and leases, and compares bits.
 
 #include <cstddef>
 #include <cstdint>
@@ -18,85 +18,86 @@
 
 namespace crosshatch::fsdp {
 
-/// Seeds that a fault has to show in.
+/// Number of seeds within which a fault must be detected.
 inline constexpr uint64_t kSeeds = 1000;
 
+/// A training run.
 struct Scenario {
   std::string name;
   std::vector<MeshAxis> axes;
   FullyShardOptions options;
   int blocks = 2;
   int backwards_per_step = 1;
-  /// What all backwards of a step but the last leave out.
+  /// The part of the reduction that all backwards of a step but the last omit.
   enum class Postponed : uint8_t { kNothing, kAllReduce, kReduction };
   Postponed postponed = Postponed::kNothing;
-  /// Each block under nn::Checkpoint.
+  /// Whether each block uses nn::Checkpoint.
   bool checkpointed = false;
-  /// After each step one of the first block alone.
+  /// Whether each step is followed by a step of the first block alone.
   bool steps_of_a_part = false;
 
   int ranks() const;
 };
 
-/// Two ranks, default options.
+/// Returns a run on two ranks with default options.
 Scenario PlainScenario();
-/// Casts of shards and of reduced gradients, sums over replicas, gradients that
-/// accumulate sharded.
+/// Returns a run with casts of shards and reduced gradients, sums over replicas
+/// and gradients that accumulate sharded.
 Scenario HybridScenario();
-/// Gradients that accumulate before they are summed over replicas.
+/// Returns a run whose gradients accumulate before the sum over replicas.
 Scenario PartialScenario();
-/// Parameters that are gathered from two of four ranks in backward, and
-/// gradients that accumulate unsharded.
+/// Returns a run that gathers parameters from two of four ranks in backward and
+/// accumulates unsharded gradients.
 Scenario PostForwardScenario();
-/// It is HybridScenario with shards, gradients and optimizer in host memory.
+/// Returns HybridScenario with shards, gradients and optimizer in host memory.
 Scenario OffloadScenario();
-/// Two ranks, blocks that run again in backward.
+/// Returns a run on two ranks whose blocks are recomputed in backward.
 Scenario CheckpointScenario();
-/// Two ranks, a block that is trained by itself between steps.
+/// Returns a run on two ranks in which one block is also trained alone.
 Scenario PartScenario();
-/// All of these.
+/// Returns all of these.
 std::vector<Scenario> AllScenarios();
 
-/// What a rank did.
+/// The results of one rank.
 struct RankResult {
-  std::vector<uint64_t> bits;  ///< Of all losses, then of its shards.
+  std::vector<uint64_t> bits;  ///< Of all losses, then of the shards.
   IssueLog log;
   int64_t overlaps = 0;
-  /// The waits and leases of the step in the middle, where faults are planted:
-  /// what it leaves behind is used by another.
+  /// The waits and leases of the middle step, where faults are injected, so
+  /// that a later step uses its results.
   size_t first_wait = 0, last_wait = 0;
   size_t first_lease = 0, last_lease = 0;
 };
 using TrainingResult = std::vector<RankResult>;
 
-/// How a fault shows.
+/// How a fault is detected.
 struct Verdict {
-  uint64_t seed = 0;       ///< The first that gives other bits; 0: none.
-  bool overlap = false;    ///< Two leases of one memory at one time.
-  std::string equivalent;  ///< Why it changes nothing; empty if it does.
+  uint64_t seed = 0;       ///< The first with different bits; 0: none.
+  bool overlap = false;    ///< Two leases of one memory overlap.
+  std::string equivalent;  ///< Why it has no effect; else empty.
 };
 
-/// A scenario with what it gives on streams that nobody delays, and the log of
-/// what it issues.
+/// A scenario with its results on streams without delays and the log of the
+/// work that it issues.
 class Reference {
  public:
   explicit Reference(Scenario scenario);
 
   const std::string& name() const { return scenario_.name; }
-  /// Rank 0's.
+  /// Returns rank 0's results.
   const RankResult& rank() const { return logged_[0]; }
   const IssueLog& log() const { return logged_[0].log; }
 
-  /// Whether training without a fault gives the same bits on this seed.
+  /// Returns whether training without a fault gives the same bits on this seed.
   bool IsSound(uint64_t seed) const;
 
-  /// Plants `fault` on all ranks, as a bug would be. Whether it can matter is
-  /// known before: from the log of what is issued, which is no matter of
-  /// chance, and for a wait that is left out from a run in which the work that
-  /// it waits for is late.
+  /// Injects `fault` on all ranks, as a bug would be. Whether it can have an
+  /// effect is determined first and not by chance: from the log of issued work
+  /// and, for an omitted wait, from a run in which the work to wait for is
+  /// late.
   Verdict Find(Fault fault) const;
 
-  /// Those of the planted step.
+  /// Return the selected waits and leases of the step with faults.
   std::vector<int64_t> Waits(
       const std::function<bool(const LoggedWait&)>& wanted) const;
   std::vector<int64_t> Leases(

@@ -1,9 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
 /// \file
-/// Buffers of sharded modules: whole on each rank and of their own dtype,
-/// whatever is done to parameters, part of the state, and compared between the
-/// ranks.
+/// Buffers of sharded modules: they stay whole and keep their dtype on each
+/// rank, belong to the state, and are compared between the ranks.
 
 #include <string>
 #include <vector>
@@ -29,7 +28,8 @@ namespace {
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
-/// x * weight + table, counting its forwards in a buffer that is no state.
+/// Computes x * weight + table. Counts its forwards in a buffer that is not
+/// part of the state.
 class Counting final : public nn::Module {
  public:
   const char* type_name() const override { return "Counting"; }
@@ -80,7 +80,7 @@ TEST(BuffersTest, StayWholeAndOfTheirDType) {
   });
 }
 
-// Where one rank has other values than the rest, the first forward says so.
+// If one rank has different values, the first forward reports an error.
 TEST(BuffersTest, AreComparedAtTheFirstForward) {
   const auto run = [](bool differ) {
     return StatusOfRanks(3, [&](World& world) -> absl::Status {
@@ -102,8 +102,8 @@ TEST(BuffersTest, AreComparedAtTheFirstForward) {
               HasSubstr("buffer table: ranks 0 and 2 replicate a part of [5]"));
 }
 
-// Ranks compare which buffers have memory before what is in them: none waits
-// for one that has nothing to tell.
+// Ranks first compare which buffers have memory and then their contents, so no
+// rank waits for one without memory.
 TEST(BuffersTest, ThatOneRankLacksAreNamed) {
   const absl::Status status =
       StatusOfRanks(3, [&](World& world) -> absl::Status {

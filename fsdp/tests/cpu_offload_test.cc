@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// FullyShardOptions::cpu_offload: the same bits with shards, gradients and
-// optimizer state in host memory, which on the CPU is a second accounted pool.
+// FullyShardOptions::cpu_offload: results are bitwise equal if shards,
+// gradients and optimizer state are in host memory. On the CPU that is a second
+// accounted pool.
 
 #include <algorithm>
 #include <cstdint>
@@ -32,8 +33,7 @@ struct Case {
   std::string name = "plain";
   std::vector<MeshAxis> axes = {{"fsdp", 3}};
   FullyShardOptions options = {};
-  /// Backwards before each step; the gradients of all but the last, too, are
-  /// reduced.
+  /// Backwards per step. Each of them reduces its gradients.
   int microbatches = 1;
 };
 
@@ -42,15 +42,15 @@ struct Bytes {
   MemoryStats host;
   int64_t shards = 0;
   int64_t shards_of_blocks = 0;
-  int64_t copied = 0;  ///< In all steps.
+  int64_t copied = 0;  ///< Sum over all steps.
 };
 
 int64_t Of(const MemoryStats& stats, MemoryClass memory_class) {
   return stats.current[static_cast<size_t>(memory_class)];
 }
 
-// Rank 0's shards after training, and its memory between backward and step of
-// the last step.
+// Returns rank 0's shards after training, and its memory between the last
+// backward and step.
 std::vector<std::vector<float>> Train(const Case& c, bool offload,
                                       uint64_t adversarial_seed = 0,
                                       Bytes* bytes = nullptr,
@@ -149,7 +149,7 @@ TEST(CpuOffloadTest, LeavesNothingThatLastsOnTheDevice) {
     Train({}, offload, 0, &bytes);
     const MemoryStats& holds = offload ? bytes.host : bytes.device;
     const MemoryStats& free = offload ? bytes.device : bytes.host;
-    // Two moments; gradients of all parameters.
+    // Two moments, and gradients of all parameters.
     EXPECT_EQ(Of(holds, MemoryClass::kParameter), bytes.shards);
     EXPECT_EQ(Of(holds, MemoryClass::kGradient), bytes.shards);
     EXPECT_EQ(Of(holds, MemoryClass::kOptimizerState), 2 * bytes.shards);
@@ -159,14 +159,15 @@ TEST(CpuOffloadTest, LeavesNothingThatLastsOnTheDevice) {
           MemoryClass::kGatheredParameter}) {
       EXPECT_EQ(Of(free, memory_class), 0) << Name(memory_class);
     }
-    // Unsharded parameters are never the host's.
+    // Unsharded parameters are never in host memory.
     EXPECT_EQ(
         bytes.host.peak[static_cast<size_t>(MemoryClass::kGatheredParameter)],
         0);
   }
 }
 
-// Blocks go to the device twice a step, the root once, and all gradients back.
+// Each step copies blocks to the device twice and the root once, and copies all
+// gradients back.
 TEST(CpuOffloadTest, CountsWhatItCopies) {
   Bytes without;
   Bytes with;

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
 /// \file
-/// The order in which sharded modules gather, wait, reduce and free, as rank 0
-/// logs it, for each way to use them.
+/// The order in which sharded modules gather, wait, reduce and free on rank 0,
+/// for each way to use them.
 
 #include <functional>
 #include <string>
@@ -31,7 +31,7 @@ using ::testing::ElementsAre;
 
 using Lines = std::vector<std::string>;
 
-// A forward's and a backward's lines.
+// Appends the lines of a backward to those of a forward.
 Lines operator+(Lines a, const Lines& b) {
   a.insert(a.end(), b.begin(), b.end());
   return a;
@@ -53,7 +53,7 @@ const Lines& PlainBackward() {
   return lines;
 }
 
-// Rank 0's lines of what `body` does, from the beginning.
+// Returns rank 0's log of `body` from its beginning.
 Lines LogOnMesh(const Axes& axes,
                 const std::function<absl::Status(const DeviceMesh& mesh,
                                                  LineSink& log)>& body) {
@@ -173,7 +173,7 @@ TEST(EventLogTest, LogsGatheringByHand) {
                   }),
             Lines({"unshard head", "wait head", "reshard head",
                    "unshard blocks.1", "unshard head", "wait head",
-                   // Forward finds what is gathered.
+                   // Forward uses the gathered parameters.
                    "unshard blocks.0", "wait blocks.0", "reshard blocks.0",
                    "wait blocks.1", "reshard blocks.1"}) +
                 PlainBackward());
@@ -193,7 +193,7 @@ TEST(EventLogTest, LogsBackwardsThatAreNotTheLast) {
       PlainForward() + PlainBackward() + PlainForward() + PlainBackward());
 }
 
-// The backwards of two forwards, after both.
+// Returns the log of two forwards followed by their backwards.
 Lines LogOfTwo(bool first_is_last) {
   return LogOf({{"fsdp", 2}}, {}, [&](Job& job) -> absl::Status {
     const Tensor first = job.Loss(0);
@@ -215,12 +215,12 @@ TEST(EventLogTest, GathersAheadForTheBackwardOfAnEarlierForward) {
              "unshard blocks.0", "wait blocks.1", "reduce_scatter blocks.1",
              "reshard blocks.1", "unshard head", "wait blocks.0",
              "reduce_scatter blocks.0", "reshard blocks.0",
-             // The second backward finds it.
+             // The second backward uses the prefetched head.
              "unshard blocks.1", "wait head", "reduce_scatter head",
              "reshard head", "unshard blocks.0", "wait blocks.1",
              "reduce_scatter blocks.1", "reshard blocks.1", "wait blocks.0",
              "reduce_scatter blocks.0", "reshard blocks.0"}));
-  // Where nothing is said of another to come, it finds nothing.
+  // If the first backward is the last, nothing was prefetched for the second.
   EXPECT_EQ(LogOfTwo(true),
             PlainBackward() +
                 Lines({"unshard head", "wait head", "reduce_scatter head",
@@ -230,7 +230,7 @@ TEST(EventLogTest, GathersAheadForTheBackwardOfAnEarlierForward) {
                        "reduce_scatter blocks.0", "reshard blocks.0"}));
 }
 
-// The lines of two models, a and then b, of one block each.
+// Two models of one block each: a, then b.
 TEST(EventLogTest, LogsTwoRoots) {
   const Lines lines = LogOnMesh(
       {{"fsdp", 2}}, [](const DeviceMesh& mesh, LineSink&) -> absl::Status {
@@ -269,7 +269,8 @@ TEST(EventLogTest, LogsTiedParameters) {
                   CH_RETURN_IF_ERROR(FullyShard(model, mesh));
                   return Backward(Sum(model.Forward(BatchOf(0, 1, 0))));
                 }),
-      // The first's and last's one weight is the root's, reduced after both.
+      // The weight that first and last share is in the root's group, which is
+      // reduced after both.
       ElementsAre("unshard first", "wait first", "unshard middle",
                   "wait middle", "reshard middle", "unshard middle",
                   "wait middle", "reduce_scatter middle", "reshard middle",
@@ -288,8 +289,8 @@ TEST(EventLogTest, LogsFrozenGroups) {
                   log.Take();
                   return Backward(loss);
                 }),
-      // A frozen group is freed when the gradients of its module's inputs are
-      // there: of b's when a has been gathered.
+      // A frozen group is freed when its module's inputs have their gradients.
+      // Those of b's inputs are complete only after a has been gathered.
       ElementsAre("unshard b (f32)", "unshard b (f32, frozen)",
                   "unshard a (f32)", "unshard a (f32, frozen)", "wait b (f32)",
                   "wait b (f32, frozen)", "reduce_scatter b (f32)",
@@ -298,7 +299,8 @@ TEST(EventLogTest, LogsFrozenGroups) {
                   "reshard a (f32)", "reshard a (f32, frozen)"));
 }
 
-// What a step of Conditional logs that does not call its second branch.
+// Returns the log of a step of Conditional that does not call its second
+// branch.
 Lines LogOfSkipping(bool reduces_unused, bool one_group) {
   return LogOnMesh(
       {{"fsdp", 2}},
@@ -322,7 +324,8 @@ TEST(EventLogTest, LogsUnusedParameters) {
   EXPECT_THAT(LogOfSkipping(false, false),
               ElementsAre("unshard a", "wait a", "reshard a", "unshard a",
                           "wait a", "reduce_scatter a", "reshard a"));
-  // Beside one that is used: reduced with zeros at the end of backward.
+  // In the group of a used parameter: reduced with zeros at the end of
+  // backward.
   EXPECT_THAT(LogOfSkipping(false, true),
               ElementsAre("unshard root", "wait root", "reduce_scatter root",
                           "reshard root"));
@@ -491,7 +494,7 @@ TEST(EventLogTest, StartsAnewAfterReset) {
   EXPECT_EQ(
       LogOf({{"fsdp", 2}}, {},
             [](Job& job) {
-              // A forward that breaks off in the second block.
+              // A forward that is abandoned in the second block.
               job.root.Run({BatchOf(0, 1, 0)}, [&](TensorSpan inputs) {
                 return TensorList{job.model.blocks()[0]->Forward(inputs[0])};
               });
@@ -502,7 +505,7 @@ TEST(EventLogTest, StartsAnewAfterReset) {
       plain);
 }
 
-// Tokens through a table, then a block.
+// Looks up tokens in an embedding, then runs a block.
 class Lookup final : public nn::Module {
  public:
   Lookup() : embedding(7, 5), block(5, 7) {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
 /// \file
-/// What FSDP refuses and where it stops, and what it says then.
+/// The errors and failed checks of FSDP, and their messages.
 
 #include <cmath>
 #include <functional>
@@ -91,7 +91,7 @@ TEST(FsdpErrorsTest, NamesWhatIsWrong) {
           HasSubstr("is of the whole tree: change it on TestModel, not on "
                     "blocks.0"));
     }
-    // None of them has changed anything.
+    // None of the failed calls has changed anything.
     CH_RETURN_IF_ERROR(Configure(model, [](Settings& s) {
       CH_EXPECT_TRUE(s.reshard_after_backward);
       CH_EXPECT_FALSE(s.forward_prefetch_modules.has_value());
@@ -231,7 +231,7 @@ TEST(FsdpErrorsDeathTest, NamesTiesThatNobodyTook) {
                "sharded apart");
 }
 
-// A module that gets parameters and children while the program runs.
+// A module to which parameters and children are added at run time.
 class Growing final : public nn::Module {
  public:
   Growing() : linear_(5, 5) { RegisterModule("linear", linear_); }
@@ -264,7 +264,7 @@ class Growing final : public nn::Module {
   std::unique_ptr<nn::Linear> child_;
 };
 
-// Two steps; `change` comes before the first, or between them.
+// Runs two steps, with `change` before the first or between them.
 void TrainGrowing(
     bool replicated, int when,
     const std::function<absl::Status(Growing&, const DeviceMesh&)>& change) {
@@ -304,7 +304,7 @@ TEST(FsdpErrorsDeathTest, NamesParametersThatCameTooLate) {
   }
 }
 
-// A module that came late and was sharded itself has its gradients.
+// A module that is added late and sharded itself is trained.
 TEST(FsdpErrorsTest, TakesModulesThatCameLateAndWereSharded) {
   TrainGrowing(/*replicated=*/false, 0,
                [](Growing& model, const DeviceMesh& mesh) {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
 /// \file
-/// What holds of an iteration whatever the settings of its modules are.
+/// Invariants of an iteration under every combination of settings.
 
 #include <map>
 #include <string>
@@ -21,7 +21,7 @@
 namespace crosshatch::fsdp {
 namespace {
 
-// Follows the state of each group through the lines that one rank logs.
+// Tracks the state of each group by the lines that one rank logs.
 class Invariants {
  public:
   void Check(const std::vector<std::string>& lines, bool backward_ended) {
@@ -47,7 +47,7 @@ class Invariants {
     if (!backward_ended) return;
     for (const auto& [group, state] : states_) CH_EXPECT_EQ(state, "sharded");
   }
-  // How often each group was reduced since the last call.
+  // Returns how often each group was reduced since the last call.
   std::map<std::string, int> TakeReductions() {
     return std::exchange(reductions_, {});
   }
@@ -79,8 +79,8 @@ TEST(IterationTest, KeepsItsInvariantsWithEverySetting) {
               }));
               Job job{model, mesh, root, log};
               Invariants invariants;
-              // The backwards of two forwards, after both or each after its
-              // own.
+              // The backwards of two forwards run after both, or each after its
+              // own forward.
               Tensor first = job.Loss(0);
               Tensor second;
               if (bit(4)) second = job.Loss(1);

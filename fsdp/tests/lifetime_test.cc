@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
 /// \file
-/// Modules that go before what was made of them: graphs, handles, scopes. The
-/// error says which module is missing; nothing is read that is gone.
+/// Modules that are destroyed before graphs, handles and scopes that refer to
+/// them. The error names the destroyed module, and no freed memory is read.
 
 #include <cstdint>
 #include <functional>
@@ -35,11 +35,11 @@ namespace {
 using ::testing::AllOf;
 using ::testing::HasSubstr;
 
-// What a rank does; returns what its Backward says.
+// Runs on each rank; returns the status of Backward.
 using Body = std::function<absl::Status(const DeviceMesh&)>;
 
-void EveryRankIsToldThat(const std::string& module, const Body& body,
-                         const Axes& axes = {{"fsdp", 2}}) {
+void ExpectEveryRankReports(const std::string& module, const Body& body,
+                            const Axes& axes = {{"fsdp", 2}}) {
   for (const uint64_t seed : {0, 1, 2, 3}) {
     const absl::Status status = StatusOfRanks(
         2,
@@ -57,7 +57,7 @@ void EveryRankIsToldThat(const std::string& module, const Body& body,
   }
 }
 
-// How the model that goes was sharded.
+// How the destroyed model was sharded.
 struct Way {
   std::string name;
   std::function<void(FullyShardOptions&)> set = [](FullyShardOptions&) {};
@@ -71,27 +71,29 @@ void PrintTo(const Way& way, std::ostream* out) { *out << way.name; }
 
 TEST_P(GoneModelTest, StopsTheBackwardByName) {
   const Way& way = GetParam();
-  EveryRankIsToldThat("TestModel", [&](const DeviceMesh& mesh) -> absl::Status {
-    Tensor loss;
-    {
-      TestModel model(3, 5, 7, 3);
-      model.FillWithIntegers();
-      FullyShardOptions options = Summing();
-      way.set(options);
-      CH_RETURN_IF_ERROR(ShardAll(model, mesh, options));
-      CH_RETURN_IF_ERROR(Configure(
-          model, [&](Settings& s) { s.keep_unsharded = way.keep_unsharded; }));
-      if (way.checkpointed) {
-        CH_RETURN_IF_ERROR(nn::Checkpoint(*model.blocks()[1]));
-      }
-      loss = Sum(model.Forward(BatchOf(0, 1, 1)));
-    }
-    // Memory that was the model's is used again.
-    TestModel other(3, 5, 7, 3);
-    other.FillWithIntegers();
-    Sum(other.Forward(BatchOf(0, 1, 2)));
-    return Backward(loss);
-  });
+  ExpectEveryRankReports(
+      "TestModel", [&](const DeviceMesh& mesh) -> absl::Status {
+        Tensor loss;
+        {
+          TestModel model(3, 5, 7, 3);
+          model.FillWithIntegers();
+          FullyShardOptions options = Summing();
+          way.set(options);
+          CH_RETURN_IF_ERROR(ShardAll(model, mesh, options));
+          CH_RETURN_IF_ERROR(Configure(model, [&](Settings& s) {
+            s.keep_unsharded = way.keep_unsharded;
+          }));
+          if (way.checkpointed) {
+            CH_RETURN_IF_ERROR(nn::Checkpoint(*model.blocks()[1]));
+          }
+          loss = Sum(model.Forward(BatchOf(0, 1, 1)));
+        }
+        // The memory of the destroyed model is used again.
+        TestModel other(3, 5, 7, 3);
+        other.FillWithIntegers();
+        Sum(other.Forward(BatchOf(0, 1, 2)));
+        return Backward(loss);
+      });
 }
 
 INSTANTIATE_TEST_SUITE_P(
@@ -113,41 +115,43 @@ INSTANTIATE_TEST_SUITE_P(
     ::testing::PrintToStringParamName());
 
 TEST(LifetimeTest, AReplicatedModelIsMissedToo) {
-  EveryRankIsToldThat("TestModel",
-                      [](const DeviceMesh& mesh) -> absl::Status {
-                        Tensor loss;
-                        {
-                          TestModel model(1, 5, 7, 3);
-                          model.FillWithIntegers();
-                          CH_RETURN_IF_ERROR(Replicate(model, mesh));
-                          loss = Sum(model.Forward(BatchOf(0, 1, 1)));
-                        }
-                        return Backward(loss);
-                      },
-                      {{"data", 2}});
+  ExpectEveryRankReports("TestModel",
+                         [](const DeviceMesh& mesh) -> absl::Status {
+                           Tensor loss;
+                           {
+                             TestModel model(1, 5, 7, 3);
+                             model.FillWithIntegers();
+                             CH_RETURN_IF_ERROR(Replicate(model, mesh));
+                             loss = Sum(model.Forward(BatchOf(0, 1, 1)));
+                           }
+                           return Backward(loss);
+                         },
+                         {{"data", 2}});
 }
 
-// With the second block's module gone, the last one's backward still runs.
+// If the second block's module is destroyed, the last block's backward still
+// runs.
 TEST(LifetimeTest, AModuleInTheMiddleIsMissed) {
-  EveryRankIsToldThat("TestBlock", [](const DeviceMesh& mesh) -> absl::Status {
-    TestBlock first(5, 7);
-    auto second = std::make_unique<TestBlock>(5, 7);
-    TestBlock third(5, 7);
-    Tensor x = BatchOf(0, 1, 1);
-    for (TestBlock* block : {&first, second.get(), &third}) {
-      for (nn::Parameter* p : block->Parameters()) {
-        p->set_data(SmallIntegers(p->data().sizes(), 2));
-      }
-      CH_RETURN_IF_ERROR(FullyShard(*block, mesh, Summing()));
-      x = block->Forward(x);
-    }
-    const Tensor loss = Sum(x);
-    second = nullptr;
-    return Backward(loss);
-  });
+  ExpectEveryRankReports(
+      "TestBlock", [](const DeviceMesh& mesh) -> absl::Status {
+        TestBlock first(5, 7);
+        auto second = std::make_unique<TestBlock>(5, 7);
+        TestBlock third(5, 7);
+        Tensor x = BatchOf(0, 1, 1);
+        for (TestBlock* block : {&first, second.get(), &third}) {
+          for (nn::Parameter* p : block->Parameters()) {
+            p->set_data(SmallIntegers(p->data().sizes(), 2));
+          }
+          CH_RETURN_IF_ERROR(FullyShard(*block, mesh, Summing()));
+          x = block->Forward(x);
+        }
+        const Tensor loss = Sum(x);
+        second = nullptr;
+        return Backward(loss);
+      });
 }
 
-// A model whose blocks are not its own.
+// A model that does not own its blocks.
 class Borrower final : public nn::Module {
  public:
   explicit Borrower(TestBlock& block) : block_(block) {
@@ -166,7 +170,7 @@ class Borrower final : public nn::Module {
 
 TEST(LifetimeTest, ARootThatGoesBeforeItsBlocksIsMissed) {
   const std::string root = "the root of the tree of block";
-  EveryRankIsToldThat(root, [](const DeviceMesh& mesh) -> absl::Status {
+  ExpectEveryRankReports(root, [](const DeviceMesh& mesh) -> absl::Status {
     TestBlock block(5, 7);
     for (nn::Parameter* p : block.Parameters()) {
       p->set_data(SmallIntegers(p->data().sizes(), 2));
@@ -224,8 +228,8 @@ TEST(LifetimeTest, HandlesAndScopesMayOutliveTheModel) {
   }
 }
 
-// The state of a module that owns those below it (Make, Add) goes before
-// theirs.
+// The state of a module that owns its children (Make, Add) is destroyed before
+// their states.
 TEST(LifetimeTest, AHandleMayOutliveARootThatOwnsItsModules) {
   for (const uint64_t seed : {0, 1, 2, 3}) {
     OnRanks(

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 
 /// \file
-/// Trains a chain of blocks and compares the peak of every class of memory with
-/// the formula of docs/memory.md, which prints the part between [formula] and
-/// [/formula]: on rank threads and in dry runs.
+/// Trains a chain of blocks on rank threads and in dry runs. Compares the peak
+/// of every memory class with the formula of docs/memory.md, which quotes the
+/// part between [formula] and [/formula].
 
 #include <algorithm>
 #include <cstdint>
@@ -44,7 +44,7 @@ int PostForwardMeshSize(Reshard reshard) {
 struct Case {
   std::string name;
   std::vector<MeshAxis> axes;
-  /// Of each block: what is between its two products.
+  /// The inner width of each block.
   std::vector<int64_t> inner;
   int64_t rows;
   Reshard reshard;
@@ -65,25 +65,25 @@ struct Matrix {
 using Group = std::vector<Matrix>;
 
 struct Formula {
-  // The root, then the blocks in the order of forward.
+  // The root, then the blocks in forward order.
   std::vector<Group> groups;
-  // Ranks of the fsdp axis and this rank's place; ranks that keep a group
-  // between forward and backward together: 0 for none, as it is freed.
+  // Ranks of the fsdp axis; this rank's index; post_forward_mesh_size, where 0
+  // means that groups are freed.
   int64_t F, f, k;
   bool reshard;         // After forward.
-  int64_t p;            // Groups prefetched.
-  int64_t b;            // reduce_buffers.
-  int64_t e_p, e_r;     // Bytes of param_dtype and of reduce_dtype.
+  int64_t p;            // Groups to prefetch.
+  int64_t b;            // reduction.buffers.
+  int64_t e_p, e_r;     // Size in bytes of param_dtype, reduce_dtype.
   bool cast_p, cast_r;  // Whether these differ from float32.
-  // The model: rows of the batch, width, what each block widens to, the
-  // output.
+  // The model: rows of the batch, width, output width, inner width of each
+  // block.
   int64_t R, D, O;
   std::vector<int64_t> H;
 
   int64_t blocks() const { return static_cast<int64_t>(groups.size()) - 1; }
 
-  // Elements of group g: whole, each parameter from a multiple of 16 on; and
-  // the part of it that rank i of n has.
+  // Elements of group g: unsharded, with parameters aligned to 16 elements, and
+  // the shard of rank i of n.
   int64_t Whole(int64_t g) const {
     int64_t elements = 0;
     for (const Matrix& m : groups[static_cast<size_t>(g)]) {
@@ -92,7 +92,7 @@ struct Formula {
     return elements;
   }
   int64_t Shard(int64_t g) const { return Shard(g, 1); }
-  // What this rank has if each `within` neighbours hold all of it.
+  // This rank's shard if each `within` neighbours hold the whole group.
   int64_t Shard(int64_t g, int64_t within) const {
     int64_t elements = 0;
     for (const Matrix& m : groups[static_cast<size_t>(g)]) {
@@ -105,7 +105,7 @@ struct Formula {
     return elements;
   }
 
-  // Gathered, and kept between forward and backward, of groups i to j.
+  // Bytes gathered, and kept between forward and backward, of groups i to j.
   int64_t G(int64_t i, int64_t j) const {
     int64_t bytes = 0;
     for (int64_t g = i; g <= j; ++g) bytes += Whole(g) * e_p;
@@ -123,25 +123,25 @@ struct Formula {
     return bytes;
   }
 
-  // Two means of each element.
+  // Two moments per element.
   int64_t OptimizerState() const { return 2 * Parameter(); }
 
   int64_t GatheredParameter() const {
     const int64_t N = blocks();
     if (!reshard) return G(0, N);
-    // Forward: the root, a block, those prefetched, and what is kept of
+    // Forward: the root, a block, the prefetched blocks, and the kept shards of
     // the blocks so far.
     int64_t peak = G(0, std::min(p, N));
     for (int64_t i = 1; i <= N; ++i) {
       peak = std::max(peak, G(0, 0) + G(i, std::min(i + p, N)) + K(1, i));
     }
-    // The root's end of forward and begin of backward.
+    // The end of the root's forward and the start of its backward.
     peak = std::max(peak, G(0, 0) + K(0, N));
     for (int64_t j = std::max<int64_t>(N - p + 1, 1); j <= N; ++j) {
       peak = std::max(peak, G(0, 0) + G(j, N) + K(1, j));
     }
-    // Backward: a block, those before it prefetched, and what is kept of
-    // the others.
+    // Backward: a block, the prefetched blocks before it, and the kept shards
+    // of the others.
     for (int64_t i = 1; i <= N; ++i) {
       for (int64_t j = std::max<int64_t>(i - p, 1); j <= i; ++j) {
         peak = std::max(peak, G(j, i) + K(1, j));
@@ -151,8 +151,8 @@ struct Formula {
   }
 
   // Backward reduces the root, then the blocks from the last to the first. A
-  // group's whole gradients wait for its reduction, and for those of the b
-  // groups after it; its sharded ones stay.
+  // group's unsharded gradients are held for its own reduction and those of the
+  // next b groups. Its sharded gradients stay.
   int64_t Gradient() const {
     std::vector<int64_t> order = {0};
     for (int64_t g = blocks(); g > 0; --g) order.push_back(g);
@@ -170,7 +170,7 @@ struct Formula {
     return peak;
   }
 
-  // A shard at a time: cast to be gathered, or reduced and still to be cast.
+  // One shard at a time: cast for a gather, or reduced and not yet cast.
   int64_t Communication() const {
     int64_t peak = 0;
     for (int64_t g = 0; g <= blocks(); ++g) {
@@ -180,8 +180,8 @@ struct Formula {
     return peak;
   }
 
-  // In float32. A block saves what it is given and what is between its
-  // products; the caller holds the input, the output and its gradient.
+  // In float32. A block saves its input and the relu's output. The caller holds
+  // the input, the output and its gradient.
   int64_t Activation() const {
     const int64_t N = blocks();
     int64_t saved = D;
@@ -192,13 +192,13 @@ struct Formula {
       peak = std::max(peak, saved + 2 * h + D);
       saved += h + D;
     }
-    // The output and its gradient, and what the head gives to the blocks.
+    // The output, its gradient and the gradient of the head's input.
     saved += 2 * O;
     peak = std::max(peak, saved + D);
     for (int64_t i = N - 1; i >= 0; --i) {
       const int64_t h = H[static_cast<size_t>(i)];
-      // Backward: the gradients of the result and before the product, then
-      // those after and before the relu. The result itself is gone.
+      // Backward: the gradients of the result and of the relu's output, then
+      // those of the relu's output and input. The result itself is freed.
       saved -= D;
       peak = std::max(peak, saved + std::max(D + h, 2 * h));
       saved -= h;
@@ -232,7 +232,7 @@ Formula FormulaOf(const Case& c, int rank) {
   return formula;
 }
 
-/// down(relu(up(x))).
+/// Computes down(relu(up(x))).
 class Block final : public nn::Module {
  public:
   explicit Block(int64_t inner) : up_(kWidth, inner), down_(inner, kWidth) {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Parameters of one model on several meshes: FullyShardOptions::mesh_of, and
-// calls of FullyShard with different meshes in one tree.
+// Parameters of one model on several meshes, by FullyShardOptions::mesh_of or
+// by FullyShard calls with different meshes in one tree.
 
 #include <optional>
 #include <string>
@@ -33,7 +33,7 @@ struct Outcome {
   Weights weights;
 };
 
-// Two steps in integers, then a clipped one of AdamW.
+// Runs two steps in integers, then a clipped step of AdamW.
 absl::StatusOr<Outcome> TrainSome(TestModel& model, int rank, int ranks) {
   for (int step = 0; step < 3; ++step) {
     CH_RETURN_IF_ERROR(
@@ -48,9 +48,9 @@ absl::StatusOr<Outcome> TrainSome(TestModel& model, int rank, int ranks) {
   return Outcome{norm, FullWeights(model)};
 }
 
-// Of a block "up" is spread over the second axis and replicated over the first,
-// "down" the other way round, as the experts of a model may be; the rest of the
-// model is spread over all ranks at once.
+// In a block, "up" is sharded over the second axis and replicated over the
+// first, and "down" the other way round, as experts of a model may be. The rest
+// of the model is sharded over all ranks.
 absl::Status Shard(World& world, TestModel& model, std::string* plan) {
   CH_ASSIGN_OR_RETURN(const DeviceMesh mesh,
                       InitDeviceMesh(world, {{"dp", 2}, {"ep", 2}}));
@@ -66,7 +66,7 @@ absl::Status Shard(World& world, TestModel& model, std::string* plan) {
     return std::nullopt;
   };
   CH_RETURN_IF_ERROR(FullyShard(*model.blocks()[0], all, options));
-  // Another block of the tree as a whole on another mesh.
+  // Another block of the tree is on another mesh as a whole.
   options.mesh_of = nullptr;
   CH_RETURN_IF_ERROR(FullyShard(*model.blocks()[1], turned, options));
   CH_RETURN_IF_ERROR(FullyShard(model, all, options));
@@ -122,10 +122,10 @@ TEST(MeshOfTest, EachMeshIsAGroup) {
           "  blocks.0.down.bias [5] dim 0: 0:2 2:4 4:5 5:5\n"));
 }
 
-// Of four ranks two each have an expert, "up", and get the tokens of all for
-// it; the losses are means over four.
+// Each of two pairs of ranks has an expert, "up", which gets the tokens of all
+// four ranks. The losses are means over four ranks.
 TEST(MeshOfTest, ExpertsAreDividedByTheRanksOfTheBatch) {
-  // Given by mesh_of, or sharded by themselves before the rest.
+  // The expert's mesh is given by mesh_of, or by a FullyShard call of its own.
   for (const bool by_mesh_of : {true, false}) {
     std::vector<std::vector<float>> gradients[2];
     for (const bool explicit_factor : {false, true}) {
@@ -167,7 +167,7 @@ TEST(MeshOfTest, ExpertsAreDividedByTheRanksOfTheBatch) {
   }
 }
 
-// The batch of a mesh that is no part of FullyShard's own is anybody's guess.
+// If a mesh has ranks outside of FullyShard's, the batch's size is unknown.
 TEST(MeshOfTest, AsksForTheDivisorWhereItDoesNotFollow) {
   OnMesh({{"a", 2}, {"b", 2}}, [](const DeviceMesh& mesh) -> absl::Status {
     CH_ASSIGN_OR_RETURN(const DeviceMesh a, mesh.Slice("a"));

@@ -2,8 +2,8 @@
 
 /// \file
 /// The state of a sharded module: its shards, by the names that the module has
-/// without FSDP, whatever goes on around them; where they are not what the
-/// module is at, or would be mixed with what is gathered, an error by name.
+/// without FSDP. If the shards are not up to date, or a write would conflict
+/// with gathered parameters, an error names the module.
 
 #include "crosshatch/nn/module_state.h"
 
@@ -32,7 +32,7 @@ namespace {
 
 using ::testing::HasSubstr;
 
-/// Runs `body` with a model on each of the ways to shard it.
+/// Runs `body` with a model sharded in each of the ways.
 void OnModels(const std::function<absl::Status(Job&, nn::ModuleState&)>& body) {
   for (const Axes& axes :
        {Axes{{"fsdp", 3}}, Axes{{"replicate", 2}, {"fsdp", 2}}}) {
@@ -53,7 +53,7 @@ std::string MessageOf(const absl::Status& status) {
   return std::string(status.message());
 }
 
-/// Checks that the state is there and is the model's shards.
+/// Checks that the state holds the model's shards.
 absl::Status CheckShards(Job& job, nn::ModuleState& state) {
   TestModel plain(2, 5, 7, 3);
   plain.FillWithIntegers();
@@ -80,7 +80,7 @@ TEST(ModuleStateOfFsdpTest, IsTheShardsAlsoWhileGathered) {
     job.root.Reshard();
     CH_EXPECT_OK(state.StateToFill(NamesOf(kept)));
     CH_RETURN_IF_ERROR(Step(job));
-    // The gradients are the optimizer's business.
+    // Gradients do not matter here: the optimizer handles them.
     return CheckShards(job, state);
   });
 }
@@ -98,7 +98,7 @@ TEST(ModuleStateOfFsdpTest, IsRefusedWhileSummoned) {
   });
 }
 
-// The root alone is sharded, and what it summons are the parameters of parts.
+// Only the root is sharded, and it summons the parameters of its submodules.
 TEST(ModuleStateOfFsdpTest, OfAPartIsGuardedByTheModuleThatIsSharded) {
   OnRanks({{"fsdp", 3}}, [](const DeviceMesh& mesh, LineSink&) -> absl::Status {
     TestModel model(2, 5, 7, 3);
@@ -149,7 +149,7 @@ TEST(ModuleStateOfFsdpTest, IsRefusedBetweenAccumulatedBackwards) {
   });
 }
 
-// Unsharded parameters that are kept know that the shards have changed.
+// Kept unsharded parameters are gathered again if the shards have changed.
 TEST(ModuleStateOfFsdpTest, ARestoredModelComputesWithWhatWasRestored) {
   OnModels([](Job& job, nn::ModuleState& state) -> absl::Status {
     CH_RETURN_IF_ERROR(Step(job));

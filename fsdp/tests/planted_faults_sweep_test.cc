@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 
 /// \file
-/// Leaves out every wait of a training step, ends every lease too early, one at
-/// a time: each mistake shows within a thousand seeds, unless the log of what
-/// was issued proves that it changes nothing. Without one nothing shows.
+/// Omits each wait of a training step and ends each lease too early, one at a
+/// time. Each fault is detected within a thousand seeds, unless the log of
+/// issued work proves that it has no effect. Without a fault nothing is
+/// detected.
 
 #include <cctype>
 #include <cstdint>

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
 /// \file
-/// Lifetime bugs that users of other libraries met, planted in the streams and
-/// leases under this one: each shows within a thousand seeds.
+/// Lifetime bugs that users of other libraries reported, injected into streams
+/// and leases. Each is detected within a thousand seeds.
 
 #include <cstdint>
 #include <iostream>
@@ -15,7 +15,8 @@
 namespace crosshatch::fsdp {
 namespace {
 
-// Plants the fault at each place; where it can matter, it must show.
+// Injects the fault at each place and expects its detection if it has an
+// effect.
 void ExpectFound(const std::string& what, const Reference& reference,
                  Fault::Kind kind, const std::vector<int64_t>& places) {
   int found = 0;
@@ -30,7 +31,7 @@ void ExpectFound(const std::string& what, const Reference& reference,
   EXPECT_GT(found, 0) << what << " changes nothing anywhere";
 }
 
-// Enough blocks for a step to use memory again.
+// Enough blocks that a step reuses memory.
 Scenario Deep(Scenario scenario) {
   scenario.blocks = 4;
   return scenario;
@@ -58,8 +59,8 @@ TEST(PlantedFaultsTest, FindsTheRacesOthersHad) {
   // Megatron-LM #5222.
   ExpectFound("a gradient overwritten while it is reduced", plain,
               Fault::Kind::kForgetUses, gradients);
-  // ROCm/pytorch #3500: what a reduction needs is drained too early. Its input
-  // is given back, its result taken.
+  // ROCm/pytorch #3500: a stream is drained too early. So a reduction's input
+  // is freed, or its result read, before it has run.
   ExpectFound("a gradient given back before it is reduced", plain,
               Fault::Kind::kReleaseEarly, gradients);
   ExpectFound("an update before the gradient is reduced", plain,
@@ -69,8 +70,8 @@ TEST(PlantedFaultsTest, FindsTheRacesOthersHad) {
               }));
 }
 
-// PyTorch #180665 is of sums over replicas with offload; here are the waits and
-// leases that offload adds.
+// PyTorch #180665 concerns sums over replicas with offload. Here are the waits
+// and leases that offload adds.
 TEST(PlantedFaultsTest, FindsTheRacesOfCopiesToAndFromTheHost) {
   const Reference offload(Deep(OffloadScenario()));
   ExpectFound("a reduced gradient freed before the copy to the host", offload,

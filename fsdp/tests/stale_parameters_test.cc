@@ -2,9 +2,9 @@
 
 /// \file
 /// Parameters that are written between a forward and its backward: a gradient
-/// never mixes old values with new ones. On plain tensors a backward that saved
-/// what was changed stops; so it does under FSDP, whoever writes, whatever the
-/// policy. What the backward does not need may be written.
+/// never mixes old and new values. On plain tensors, a backward stops if a
+/// tensor that it saved was changed. Under FSDP the same holds for every writer
+/// and policy. Parameters that the backward does not need may be written.
 
 #include <cstdint>
 #include <functional>
@@ -51,7 +51,7 @@ void PrintTo(const Case& c, std::ostream* out) {
 std::vector<Case> Cases() {
   std::vector<Policy> policies;
   policies.push_back({"Plain", {{"fsdp", 2}}});
-  // Of 6 rows over 4 ranks, and of 5, rank 3 holds none.
+  // With 6 or 5 rows on 4 ranks, rank 3 has none.
   policies.push_back({"Uneven", {{"fsdp", 4}}});
   policies.push_back({"Kept", {{"fsdp", 2}}, [](FullyShardOptions& o) {
                         o.reshard_after_forward = false;
@@ -75,7 +75,7 @@ std::vector<Case> Cases() {
   std::vector<Case> cases;
   for (const Policy& policy : policies) {
     for (const Writer& writer : Writers()) {
-      // What is gathered cannot be summoned.
+      // Gathered parameters cannot be summoned.
       if (!policy.reshard_after_backward && writer.name == "Summon") continue;
       cases.push_back({writer, policy});
     }
@@ -129,7 +129,7 @@ INSTANTIATE_TEST_SUITE_P(All, StaleParametersDeathTest,
                          ::testing::ValuesIn(Cases()),
                          ::testing::PrintToStringParamName());
 
-// y = W x + b needs neither for the gradients of W and b.
+// The gradients of W and b in y = W x + b need neither of them.
 TEST(StaleParametersTest, WhatBackwardDoesNotNeedMayBeWritten) {
   for (const uint64_t seed : {0, 1, 2, 3}) {
     OnRanks(
@@ -151,7 +151,7 @@ TEST(StaleParametersTest, WhatBackwardDoesNotNeedMayBeWritten) {
           }
           const Tensor x = BatchOf(0, 1, 3);
           CH_RETURN_IF_ERROR(train(alone, x));
-          FullyShardOptions options;  // The mean of equal gradients.
+          FullyShardOptions options;  // Equal gradients.
           CH_RETURN_IF_ERROR(FullyShard(linear, mesh, options));
           CH_RETURN_IF_ERROR(train(linear, x));
           CH_EXPECT_EQ(FullGradients(linear), FullGradients(alone));
@@ -162,7 +162,7 @@ TEST(StaleParametersTest, WhatBackwardDoesNotNeedMayBeWritten) {
   }
 }
 
-// A write after the outermost forward has begun: the gather waits for it.
+// A gather waits for a write that follows the start of the outermost forward.
 TEST(StaleParametersTest, GathersSeeWhatComputeWroteJustBefore) {
   for (const bool offload : {false, true}) {
     for (uint64_t seed = 0; seed < 16; ++seed) {
@@ -177,7 +177,7 @@ TEST(StaleParametersTest, GathersSeeWhatComputeWroteJustBefore) {
             options.prefetch.forward = 0;
             options.cpu_offload = offload;
             CH_RETURN_IF_ERROR(ShardAll(model, mesh, options));
-            // After the root's own hook.
+            // Runs after the root's own hook.
             for (TestModel* m : {&model, &alone}) {
               m->AddPreHook([m](nn::Module&, TensorList&) {
                 for (auto& block : m->blocks()) {

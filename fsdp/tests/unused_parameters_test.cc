@@ -30,19 +30,20 @@ using ::testing::HasSubstr;
 
 constexpr int kSteps = 3;
 
-// How a step goes.
+// The order of forwards and backwards in a step.
 enum class Way { kPlain, kForwardsFirst, kEvaluatedBetween };
 
 struct Case {
   Axes axes;
-  BranchUse other;  // Where the branch is not used.
+  BranchUse other;  // Where it is unused.
   Way way = Way::kPlain;
   int prefetch = 1;
-  bool whole = true;  // Set for the whole model, not the branch alone.
+  bool whole = true;  // Option set for the whole model, not just the branch.
   uint64_t seed = 0;
 
   int ranks() const { return MeshAxes(axes).ranks(); }
-  // Every rank uses it and does not, in turn; one step nobody but rank 0.
+  // Every rank alternates between use and no use. In step 1 only rank 0 uses
+  // it.
   BranchUse Use(int rank, int step) const {
     const bool uses = step == 1 ? rank == 0 : (rank + step) % 2 == 0;
     return uses ? BranchUse::kUsed : other;
@@ -160,9 +161,9 @@ TEST(UnusedParametersTest, RanksMayDifferOnEveryMesh) {
 struct Forgetful {
   Axes axes;
   BranchUse other;
-  bool whole;  // One group of both branches, instead of one of each.
+  bool whole;  // Whether both branches form one group.
   int prefetch;
-  int microbatches;  // But the last without communication.
+  int microbatches;  // Only the last one communicates.
   bool manual = false;
 };
 
@@ -251,7 +252,7 @@ INSTANTIATE_TEST_SUITE_P(All, ForgottenOptionTest,
                          ::testing::ValuesIn(Forgetfuls()),
                          ::testing::PrintToStringParamName());
 
-// What no rank uses is not an error, and costs no reduction.
+// A parameter that no rank uses is no error and costs no reduction.
 TEST(UnusedParametersTest, WhatNobodyUsesKeepsNoGradient) {
   for (const bool whole : {true, false}) {
     for (const BranchUse other : {BranchUse::kDropped, BranchUse::kSkipped}) {
@@ -268,7 +269,7 @@ TEST(UnusedParametersTest, WhatNobodyUsesKeepsNoGradient) {
       OnRanks({{"replicate", 2}, {"fsdp", 2}},
               [&](const DeviceMesh& mesh, LineSink&) -> absl::Status {
                 Conditional model([&] { return other; });
-                FullyShardOptions options;  // The mean of equal gradients.
+                FullyShardOptions options;  // Equal gradients.
                 if (!whole) {
                   CH_RETURN_IF_ERROR(FullyShard(model.b, mesh, options));
                 }

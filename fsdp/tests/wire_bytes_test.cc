@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 
 /// \file
-/// What a step moves and copies beside the least there is, worked out from the
-/// shapes alone: each element that a rank lacks comes once for each gather,
-/// each summand of its shard once; nothing is packed or unpacked, whatever the
-/// sizes, the dim and the dtypes.
+/// Compares the bytes that a step moves and copies with the minimum, derived
+/// from the shapes alone. Each missing element is received once per gather, and
+/// each summand of the rank's shard once. Nothing is packed or unpacked,
+/// whatever the sizes, dims and dtypes.
 
 #include <algorithm>
 #include <cstdint>
@@ -32,8 +32,8 @@
 namespace crosshatch::fsdp {
 namespace {
 
-// Sizes that divide by nothing, a parameter of three dims, one of fewer rows
-// than there are ranks, and a head in bfloat16.
+// Sizes without common divisors, a parameter of three dims, one with fewer rows
+// than ranks, and a head in bfloat16.
 class Mixed final : public nn::Module {
  public:
   Mixed()
@@ -80,21 +80,21 @@ struct Case {
     }
     return 1;
   }
-  // Where a parameter has so many dims.
+  // Limits `dim` to the parameter's dims.
   int DimOf(int ndim) const { return std::min(dim, ndim - 1); }
 };
 
-// Bytes by "axis collective", and what is copied within the rank.
+// Bytes by "axis collective", and bytes copied within the rank.
 using Bytes = std::map<std::string, int64_t>;
 
-// The least that this rank of a mesh can receive in a step.
+// Returns the least bytes that this rank of a mesh can receive in a step.
 Bytes LeastBytes(Mixed& model, const Case& c, int rank) {
   const int ranks = c.SizeOf("fsdp");
   const int replicas = c.SizeOf("replicate");
   const int shard = rank % ranks;
   const int k = c.post_forward_mesh_size;
   Bytes bytes;
-  // Gathered together, reduced together: blocks, and the rest by dtype.
+  // Groups: the blocks, and the rest by dtype.
   std::map<std::string, int64_t> shard_of_group;
   std::map<std::string, int64_t> element_of_group;
   for (const nn::NamedParameter& named : model.NamedParameters()) {
@@ -112,7 +112,7 @@ Bytes LeastBytes(Mixed& model, const Case& c, int rank) {
     const std::string group = of_block
                                   ? named.name.substr(0, named.name.find('.'))
                                   : std::string(Name(data.dtype()));
-    // Blocks are gathered again in backward; the root stays gathered, unless it
+    // Blocks are gathered again in backward. The root stays gathered, unless it
     // is resharded to a smaller mesh.
     const int64_t gathers = of_block && k == 0 ? 2 : 1;
     bytes["fsdp all_gather"] += gathers * (data.numel() - mine) * element;
@@ -120,8 +120,7 @@ Bytes LeastBytes(Mixed& model, const Case& c, int rank) {
     shard_of_group[group] += mine;
     element_of_group[group] = element;
     if (k == 0) continue;
-    // What neighbours keep between forward and backward: the shards of as many
-    // ranks as there are lines of k.
+    // The shard on the post-forward mesh: the shards of ranks / k neighbours.
     int64_t kept = 0;
     for (int i = 0; i < ranks / k; ++i) {
       kept += split(ranks, shard % k * (ranks / k) + i);
@@ -195,7 +194,7 @@ TEST(WireBytesTest, MovesTheLeastAndCopiesNothing) {
         it = it->second == 0 ? least.erase(it) : std::next(it);
       }
       CH_EXPECT_EQ(Text(BytesSoFar(world)), Text(least));
-      // No buffer to pack into or to unpack from.
+      // There are no pack or unpack buffers.
       CH_EXPECT_EQ(world.context().allocator().stats().peak[static_cast<size_t>(
                        MemoryClass::kCommunication)],
                    0);
