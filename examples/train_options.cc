@@ -456,7 +456,7 @@ std::vector<std::pair<std::string, std::string>> Settings(
 absl::StatusOr<std::vector<MeshAxis>> ParseMesh(const std::string& text) {
   const std::string names[] = {"replicate", "fsdp", "tp"};
   absl::StatusOr<std::vector<MeshAxis>> parsed =
-      ParseMeshAxes(text, names, /*most_ranks=*/1 << 20);
+      ParseMeshAxes(text, names, /*max_ranks=*/1 << 20);
   if (!parsed.ok()) {
     return absl::InvalidArgumentError(
         absl::StrCat("--mesh=", std::string(parsed.status().message())));

@@ -28,7 +28,7 @@ const DTensorExtensions& Extensions() {
   return *extensions;
 }
 
-// What `sharded` is without the axes of FSDP.
+// Returns `sharded` gathered over the FSDP axes.
 Tensor Gathered(const Tensor& sharded, const DeviceMesh& fsdp) {
   Layout layout = LayoutOf(sharded);
   for (const std::string& name : fsdp.axis_names()) {
@@ -99,7 +99,7 @@ TEST(DTensorExtensionsTest, ChunksOverJoinedAxes) {
             CH_EXPECT_EQ(form.layout.ToString(), parameter.is_distributed()
                                                      ? "[_S(0,2),S(0)]"
                                                      : "[S(0),R]");
-            // A rank's place on the mesh of FSDP is that of its chunk.
+            // A rank's index on the FSDP mesh is that of its chunk.
             CH_EXPECT_EQ((*form.mesh.coordinate())[0], *fsdp.index(0));
             const Tensor sharded =
                 DistributeTensor(plain, form.mesh, form.layout);
@@ -120,7 +120,7 @@ TEST(DTensorExtensionsTest, ChunksOverJoinedAxes) {
             LocalTensor(DistributeTensor(plain, form.mesh, form.layout))
                 .sizes(),
             LocalTensor(rows).sizes());
-        // A part of an axis, and one that is taken.
+        // A part of an axis, and an axis that is in use.
         CH_ASSIGN_OR_RETURN(const DeviceMesh parts,
                             joined.Unflatten("fsdp", {{"a", 3}, {"b", 2}}));
         CH_EXPECT_THAT(
@@ -137,7 +137,7 @@ TEST(DTensorExtensionsTest, ChunksOverJoinedAxes) {
 }
 
 TEST(DTensorExtensionsTest, GatheringGivesTheParameterAsItWas) {
-  // 7 rows over 2 x 3 ranks: uneven, and empty on some.
+  // 7 rows over 2 x 3 ranks: some shards are uneven or empty.
   OnMesh({{"fsdp", 2}, {"tp", 3}}, [](const DeviceMesh& mesh) -> absl::Status {
     CH_ASSIGN_OR_RETURN(const DeviceMesh fsdp, mesh.Slice("fsdp"));
     CH_ASSIGN_OR_RETURN(const DeviceMesh tp, mesh.Slice("tp"));
@@ -158,8 +158,8 @@ TEST(DTensorExtensionsTest, GatheringGivesTheParameterAsItWas) {
   });
 }
 
-// What a loader reads and fills of a sharded parameter: boxes that make up the
-// whole, each element once where ranks do not hold copies.
+// A loader reads and fills boxes of a sharded parameter. They cover the whole,
+// each element once except for replicas.
 TEST(DTensorExtensionsTest, BoxesAreWhatALoaderFills) {
   OnMesh({{"fsdp", 2}, {"tp", 3}}, [](const DeviceMesh& mesh) -> absl::Status {
     CH_ASSIGN_OR_RETURN(const DeviceMesh fsdp, mesh.Slice("fsdp"));
@@ -183,7 +183,7 @@ TEST(DTensorExtensionsTest, BoxesAreWhatALoaderFills) {
   });
 }
 
-// The axis of tensor parallelism parted, as where key heads have copies.
+// A split tensor-parallel axis, as for replicated key and value heads.
 TEST(DTensorExtensionsTest, ChunksBeneathPartsOfAnAxis) {
   OnMesh({{"fsdp", 2}, {"tp", 4}}, [](const DeviceMesh& mesh) -> absl::Status {
     CH_ASSIGN_OR_RETURN(const DeviceMesh fsdp, mesh.Slice("fsdp"));
@@ -202,7 +202,7 @@ TEST(DTensorExtensionsTest, ChunksBeneathPartsOfAnAxis) {
     const Tensor sharded = DistributeTensor(full, form.mesh, form.layout);
     CH_EXPECT_EQ(LocalTensor(Gathered(sharded, fsdp)).ToVector<float>(),
                  LocalTensor(split).ToVector<float>());
-    // FSDP on parts, too.
+    // FSDP on split axes.
     CH_ASSIGN_OR_RETURN(const DeviceMesh hsdp,
                         tp.Unflatten("tp", {{"replicate", 2}, {"shard", 2}}));
     CH_ASSIGN_OR_RETURN(const fsdp::ShardedForm plain,
@@ -233,8 +233,8 @@ TEST(DTensorExtensionsTest, RefusesWhatLiesElsewhere) {
   });
 }
 
-// What a parameter's data() is after FullyShard of a model of which tensor
-// parallelism has split one parameter.
+// Returns the layouts of data() after FullyShard of a model with one
+// tensor-parallel parameter.
 std::vector<std::string> Sharded(const DeviceMesh& mesh,
                                  fsdp::FullyShardOptions options) {
   std::vector<std::string> lines;
@@ -261,7 +261,7 @@ TEST(DTensorExtensionsTest, IsTheDefaultOfCallsWithADistributedParameter) {
         Sharded(mesh, {.extension = DTensorExtensions::Create()});
     CH_EXPECT_EQ(by_default.size(), all.size());
     for (size_t i = 0; i < all.size(); ++i) {
-      // The first block's call has one: so has its plain bias, beside it.
+      // The first block's call has a DTensor, so its plain bias uses it too.
       if (all[i].find("blocks.0") == 0) {
         CH_EXPECT_EQ(by_default[i], all[i]);
       } else {
@@ -272,7 +272,7 @@ TEST(DTensorExtensionsTest, IsTheDefaultOfCallsWithADistributedParameter) {
   });
 }
 
-// A program's own extension: of another dim than FullyShard asks for.
+// A program's own extension, which shards another dim than requested.
 class ByColumns final : public DTensorExtensions {
  public:
   absl::StatusOr<fsdp::ShardedForm> Chunk(const Tensor& parameter,

@@ -15,7 +15,7 @@
 
 namespace crosshatch {
 
-// What the meshes of one root have in common.
+// State shared by the meshes of one root.
 struct DeviceMesh::Shared {
   struct Entry {
     std::string name;
@@ -27,7 +27,7 @@ struct DeviceMesh::Shared {
   explicit Shared(World& world) : world(world) {}
 
   World& world;
-  // A few entries: one for each group of axes in use, times their streams.
+  // Few entries: one per group of axes in use and stream.
   std::vector<Entry> communicators;
 };
 
@@ -39,14 +39,14 @@ struct DeviceMesh::Impl {
 
 namespace {
 
-// Its address is the key of the rank's slot.
+// Its address is the key of the rank's extension.
 constexpr char kKey = 0;
 
-// The root meshes that a rank is on.
+// The root meshes that include the rank.
 struct Roots final : RankContext::Extension {
   struct Root {
     std::weak_ptr<const void> in_use;
-    World* world;  // Outlives what is in use.
+    World* world;  // Outlives `in_use`.
     MeshLayout layout;
   };
   std::vector<Root> roots;
@@ -79,7 +79,7 @@ absl::StatusOr<std::vector<Communicator*>> RootCommunicators() {
     std::vector<int> sorted = ranks;
     std::sort(sorted.begin(), sorted.end());
     if (!seen.insert(std::move(sorted)).second) continue;
-    // That of DeviceMesh::communicator for all axes.
+    // The communicator that DeviceMesh::communicator returns for all axes.
     CH_ASSIGN_OR_RETURN(
         const std::shared_ptr<Communicator> communicator,
         root.world->Group(absl::StrJoin(root.layout.axis_names(), ","), ranks,
@@ -197,7 +197,7 @@ std::vector<std::shared_ptr<Communicator>> DeviceMesh::communicators() const {
 }
 
 void DeviceMesh::Abort(const absl::Status& error) const {
-  // Those who are about to make the first group would wait for this rank.
+  // Without a group yet, other ranks may wait for this one to create the first.
   if (impl_->shared->communicators.empty()) world().Abort(error);
   for (const Shared::Entry& entry : impl_->shared->communicators) {
     entry.communicator->Abort(error);
@@ -206,8 +206,8 @@ void DeviceMesh::Abort(const absl::Status& error) const {
 
 namespace {
 
-// The whole of `layout`: meshes that are equal, and no others, have one
-// description.
+// Returns a text that is equal for equal layouts, including their roots, and
+// differs for others.
 std::string DescriptionOf(const absl::StatusOr<MeshLayout>& layout) {
   if (!layout.ok()) {
     return absl::StrCat("an error (", layout.status().message(), ")");
@@ -216,14 +216,14 @@ std::string DescriptionOf(const absl::StatusOr<MeshLayout>& layout) {
   return absl::StrCat(layout->ToString(), " of ", layout->root().ToString());
 }
 
-// Fails unless every member of `group` gives the same description. All members
-// see the same list and so report the same pair.
+// Returns an error unless all members of `group` have the same layout. All
+// members receive the same list, so they report the same pair.
 absl::Status CompareDescriptions(Communicator& group,
                                  const absl::StatusOr<MeshLayout>& layout,
                                  const char* function) {
   CH_ASSIGN_OR_RETURN(const std::vector<std::string> descriptions,
                       group.Exchange(DescriptionOf(layout), function));
-  // A rank's own error says more than that the others differ.
+  // The rank's own error is more specific than a difference.
   if (!layout.ok()) return layout.status();
   for (size_t i = 1; i < descriptions.size(); ++i) {
     if (descriptions[i] != descriptions[0]) {
@@ -236,7 +236,7 @@ absl::Status CompareDescriptions(Communicator& group,
   return absl::OkStatus();
 }
 
-// Fails unless the ranks of `layout` are ranks of `world`.
+// Returns an error unless the ranks of `layout` are in `world`.
 absl::Status CheckRanks(const MeshLayout& layout, const World& world) {
   std::vector<int> here = world.AllRanks();
   std::sort(here.begin(), here.end());
@@ -255,7 +255,7 @@ absl::Status CheckRanks(const MeshLayout& layout, const World& world) {
   return absl::OkStatus();
 }
 
-// Fails unless `communicators` are those of the axes of `layout` at
+// Returns an error unless `communicators` are those of the axes of `layout` at
 // `world_rank`.
 absl::Status CheckCommunicators(
     const MeshLayout& layout, int world_rank,
@@ -293,14 +293,14 @@ absl::StatusOr<DeviceMesh> InitDeviceMesh(World& world,
                       world.Group("world", world.AllRanks(), "mesh"));
   CH_RETURN_IF_ERROR(
       CompareDescriptions(*side_channel, layout, "InitDeviceMesh"));
-  const bool is_on_it = layout->Contains(world.world_rank());
+  const bool is_on_mesh = layout->Contains(world.world_rank());
   std::vector<std::vector<int>> groups;
   for (int axis = 0; axis < layout->ndim(); ++axis) {
-    // The same on ranks that are not on the mesh: an engine takes the groups
-    // one by one, on all ranks together.
+    // Ranks off the mesh pass the same number of groups, because an engine
+    // creates them one by one on all ranks together.
     if (layout->size(axis) == 1) continue;
-    groups.push_back(is_on_it ? layout->GroupRanks({axis}, world.world_rank())
-                              : std::vector<int>());
+    groups.push_back(is_on_mesh ? layout->GroupRanks({axis}, world.world_rank())
+                                : std::vector<int>());
   }
   CH_RETURN_IF_ERROR(world.Divide(*side_channel, groups));
   auto shared = std::make_shared<DeviceMesh::Shared>(world);
@@ -335,8 +335,8 @@ absl::StatusOr<DeviceMesh> DeviceMeshFromCommunicators(
         CheckCommunicators(*layout, world.world_rank(), communicators);
     if (!fits.ok()) layout = std::move(fits);
   }
-  // What one rank says reaches those along the first axis, theirs those along
-  // the second, and so on: after the last axis every rank has heard of it.
+  // An error spreads along one axis per iteration, so after the last axis it
+  // has reached every rank.
   for (const std::shared_ptr<Communicator>& communicator : communicators) {
     absl::Status agrees = CompareDescriptions(*communicator, layout,
                                               "DeviceMeshFromCommunicators");

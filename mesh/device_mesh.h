@@ -3,7 +3,7 @@
 #define CROSSHATCH_MESH_DEVICE_MESH_H_
 
 /// \file
-/// DeviceMesh: a MeshLayout seen from one rank of a running job, with the
+/// DeviceMesh: a MeshLayout on one rank of a running job, with the
 /// communicators of its axes.
 
 #include <initializer_list>
@@ -23,25 +23,26 @@
 
 namespace crosshatch {
 
-/// A handle, cheap to copy and to compare: two meshes are equal if their
-/// layouts are. Communicators are made when first asked for, shared by all
-/// meshes of one root, and live as long as one of those meshes does. The World
-/// outlives them all.
+/// A handle that is cheap to copy and compare. Two meshes are equal if their
+/// layouts are. Communicators are created on first use, are shared by all
+/// meshes of one root, and live as long as one of these meshes. The World must
+/// outlive them all.
 ///
-/// A rank of the world that is not on the mesh has a DeviceMesh too, without a
-/// coordinate: it may ask anything about the layout, and no communicator.
+/// A rank of the world that is not on the mesh has a DeviceMesh without a
+/// coordinate. It may query the layout, but has no communicators.
 ///
-/// \threadsafety the rank's thread only.
+/// \threadsafety The rank's thread only.
 class DeviceMesh {
  public:
   const MeshLayout& layout() const;
 
-  /// This rank's place; nullopt for a rank that is not on the mesh.
+  /// Returns this rank's coordinate; nullopt if the rank is not on the mesh.
   const std::optional<MeshCoordinate>& coordinate() const;
-  /// This rank's index along an axis; nullopt for a rank off the mesh.
+  /// Returns this rank's index along an axis; nullopt if the rank is not on the
+  /// mesh.
   std::optional<int> index(int axis) const;
 
-  /// \name Of layout()
+  /// \name Forwarded to layout()
   /// @{
   int ndim() const { return layout().ndim(); }
   int size() const { return layout().size(); }
@@ -55,13 +56,15 @@ class DeviceMesh {
   World& world() const;
 
   /// \name Derived meshes
-  /// As in MeshLayout; the result shares this mesh's communicators. Nothing is
+  /// As in MeshLayout. The result shares this mesh's communicators. Nothing is
   /// communicated.
   /// @{
 
-  /// The submesh over the axes `names`, in that order, that this rank is on.
-  /// \error kNotFound for an unknown name; kInvalidArgument for no names, a
-  ///     repeated one, or on a rank that is not on the mesh.
+  /// Returns the slice over the axes `names`, in that order, that includes this
+  /// rank.
+  /// \error kNotFound for an unknown name.
+  /// \error kInvalidArgument if `names` is empty or repeats a name, or if the
+  ///     rank is not on the mesh.
   absl::StatusOr<DeviceMesh> Slice(absl::Span<const std::string> names) const;
   absl::StatusOr<DeviceMesh> Slice(
       std::initializer_list<std::string> names) const {
@@ -72,33 +75,37 @@ class DeviceMesh {
                                      std::string new_name) const;
   absl::StatusOr<DeviceMesh> Unflatten(absl::string_view name,
                                        absl::Span<const MeshAxis> axes) const;
-  /// Joins slices of one root that meet in this rank.
+  /// Joins slices of one root whose only common rank is this one.
   static absl::StatusOr<DeviceMesh> Concatenate(
       absl::Span<const DeviceMesh> slices);
-  /// The mesh that this one was derived from; itself if from InitDeviceMesh.
+  /// Returns the mesh from which this one was derived; a mesh from
+  /// InitDeviceMesh returns itself.
   DeviceMesh root() const;
   /// @}
 
-  /// The communicator of the ranks that differ from this one in `axes` only,
-  /// axes[0] varying slowest, for work on the stream of that name. Called by
-  /// all of them. Named after the axes: "fsdp,tp".
-  /// \error kFailedPrecondition on a rank that is not on the mesh; what the
-  ///     engine says.
+  /// Returns the communicator of the ranks that differ from this one in `axes`
+  /// only, axes[0] varying slowest. All of them must call it. Its name joins
+  /// the axes' names: "fsdp,tp".
+  /// \param stream_name the stream that the communicator's work is issued to.
+  /// \error kFailedPrecondition if the rank is not on the mesh; errors of the
+  ///     engine.
   absl::StatusOr<Communicator*> communicator(
       absl::Span<const int> axes, const std::string& stream_name) const;
   absl::StatusOr<Communicator*> communicator(
       int axis, const std::string& stream_name) const;
-  /// \error kNotFound also, for an unknown name.
+  /// Returns the communicator of one axis.
+  /// \error kNotFound for an unknown name.
   absl::StatusOr<Communicator*> communicator(
       absl::string_view axis, const std::string& stream_name) const;
 
-  /// Those made (or given) so far for this mesh and all meshes of its root, in
-  /// the order of their making: for counting, and for tests.
+  /// Returns the communicators of all meshes of this root, in the order of
+  /// their creation. For statistics and tests.
   std::vector<std::shared_ptr<Communicator>> communicators() const;
 
-  /// Fails all of communicators(): what waits on one of them, on any member,
-  /// ends with `error`, which must not be OK, and so does the job, also where
-  /// there are none yet.
+  /// Aborts all of communicators(), and so the job: waiting operations on any
+  /// member fail with `error`. If there are no communicators yet, aborts the
+  /// job directly.
+  /// \pre `error` is not OK.
   void Abort(const absl::Status& error) const;
 
   friend bool operator==(const DeviceMesh& a, const DeviceMesh& b) {
@@ -126,48 +133,47 @@ class DeviceMesh {
   std::shared_ptr<const Impl> impl_;
 };
 
-/// A mesh over the first n ranks of the world in row-major order, n being the
-/// product of the sizes:
+/// Creates a mesh over the first ranks of the world in row-major order:
 ///
 ///     InitDeviceMesh(world, {{"fsdp", 2}, {"tp", 2}})
 ///
-/// Called by every rank of the world, those that the mesh leaves out included.
-/// Ranks compare their descriptions over the side channel: where they differ,
-/// or where a rank's own is wrong, every rank gets an error.
-/// \error kInvalidArgument for what MeshLayout::Create refuses, for a mesh of
-///     more ranks than the world has, and for descriptions that differ, naming
-///     both and the ranks that gave them.
+/// Every rank of the world must call it, including ranks that are not on the
+/// mesh. Ranks compare their layouts over the side channel. If layouts differ,
+/// or a rank's layout is invalid, every rank gets an error.
+/// \error kInvalidArgument if MeshLayout::Create fails, if the mesh has more
+///     ranks than the world, or if layouts differ; the error names both and
+///     their ranks.
 absl::StatusOr<DeviceMesh> InitDeviceMesh(World& world,
                                           std::vector<MeshAxis> axes);
 
-/// Makes a mesh of `ranks` in row-major order: any distinct ranks of the world,
-/// as World::AllRanks names them.
+/// Creates a mesh of `ranks` in row-major order: distinct ranks of the world,
+/// numbered as in World::AllRanks.
 absl::StatusOr<DeviceMesh> InitDeviceMesh(World& world,
                                           std::vector<MeshAxis> axes,
                                           std::vector<int> ranks);
 
-/// As above for a layout made by MeshLayout. An error in place of a layout is
-/// told to all ranks too.
+/// Creates a mesh with a given layout. If `layout` is an error, all ranks get
+/// an error.
 absl::StatusOr<DeviceMesh> InitDeviceMesh(World& world,
                                           absl::StatusOr<MeshLayout> layout);
 
-/// A mesh over communicators that exist already, one for each axis: that of
-/// axis i has the ranks that differ from this one in axis i only, in the order
-/// of their indices. They serve the stream `stream_name`; those of other
-/// streams, and of several axes at once, are made when first asked for.
+/// Creates a mesh over existing communicators, one per axis. The one of axis i
+/// has the ranks that differ from this one in axis i only, in the order of
+/// their indices. They are used for the stream `stream_name`. Communicators for
+/// other streams and for several axes are created on first use.
 ///
-/// Called by the ranks of the mesh, and by no others. They compare their
-/// descriptions over the communicators given, so that a difference, or an error
-/// of one rank, is an error on every rank.
-/// \error kInvalidArgument for a layout that is an error, a rank that is not on
-///     it, a wrong number of communicators, one of other ranks or another
-///     order, and for descriptions that differ.
+/// The ranks of the mesh call it, and no others. They compare their layouts
+/// over the given communicators, so that a difference or an error of one rank
+/// is an error on every rank.
+/// \error kInvalidArgument if `layout` is an error, if the rank is not on it,
+///     if the number of communicators is wrong or one has other ranks or
+///     another order, or if layouts differ.
 absl::StatusOr<DeviceMesh> DeviceMeshFromCommunicators(
     World& world, absl::StatusOr<MeshLayout> layout,
     absl::Span<const std::shared_ptr<Communicator>> communicators,
     const std::string& stream_name);
 
-/// Makes a mesh of one axis over the ranks of one communicator.
+/// Creates a mesh with one axis over the ranks of one communicator.
 absl::StatusOr<DeviceMesh> DeviceMeshFromCommunicator(
     World& world, std::string axis_name,
     std::shared_ptr<Communicator> communicator, const std::string& stream_name);

@@ -119,7 +119,7 @@ TEST(DeviceMesh, MeshesOfOneWorldShareItsCommunicators) {
 
 TEST(DeviceMesh, IsMadeOverCommunicatorsThatExist) {
   RunRanks(6, [](World& world) -> absl::Status {
-    // Of the six, ranks 1, 4 / 5, 2 in that order.
+    // Four of six ranks: 1, 4 / 5, 2.
     const std::vector<int> ranks = {1, 4, 5, 2};
     const MeshLayout layout =
         *MeshLayout::Create({{"dp", 2}, {"tp", 2}}, ranks);
@@ -152,7 +152,7 @@ TEST(DeviceMesh, CommunicatorsThatDoNotFitAreAnErrorOnEveryRank) {
     const std::vector<std::shared_ptr<Communicator>> given = {
         *world.Group("dp", layout.GroupRanks({0}, rank), "s"),
         *world.Group("tp", layout.GroupRanks({1}, rank), "s")};
-    // Rank 3 alone describes another mesh: 0 shares no axis with it.
+    // Only rank 3 has another layout. It shares no axis with rank 0.
     auto mesh = DeviceMeshFromCommunicators(
         world,
         rank == 3 ? MeshLayout::Create({{"dp", 2}, {"pp", 2}})
@@ -232,8 +232,7 @@ TEST(DeviceMesh, LeavesOutRanks) {
       CH_EXPECT_FALSE(mesh->coordinate().has_value());
       CH_EXPECT_FALSE(mesh->index(0).has_value());
       CH_EXPECT_FALSE(mesh->Slice("tp").ok());
-      // What only rearranges the mesh goes on knowing that this rank is not on
-      // it.
+      // Derived meshes also know that this rank is not on the mesh.
       const std::string names[] = {"tp"};
       const auto flat = mesh->Flatten(names, "all");
       CH_RETURN_IF_ERROR(flat.status());
@@ -285,7 +284,7 @@ TEST(DeviceMesh, OrderRootAndNumberOfRanksAreCompared) {
     const std::vector<MeshAxis> axes = {{"a", 2}, {"b", 2}};
     const MeshLayout mesh = *MeshLayout::Create(axes);
     const std::vector<std::string> turn = {"b", "a"};
-    // Alike but for its root.
+    // Equal except for its root.
     const MeshLayout turned = *mesh.Slice(turn, 0);
     const MeshLayout same =
         *MeshLayout::Create({{"b", 2}, {"a", 2}}, {0, 2, 1, 3});
@@ -326,7 +325,7 @@ TEST(DeviceMesh, RefusesMoreRanksThanThereAre) {
   });
 }
 
-// Ranks {0, 1} and {4, 2, 3}, each a program of its own.
+// Two stages with a World each: ranks {0, 1} and {4, 2, 3}.
 absl::StatusOr<World*> StageOf(World& world) {
   return world.Subset(world.rank() < 2 ? std::vector<int>{0, 1}
                                        : std::vector<int>{4, 2, 3});
@@ -346,11 +345,11 @@ TEST(WorldOfSomeRanks, HasMeshesOfItsOwnRanks) {
     CH_ASSIGN_OR_RETURN(const std::vector<std::string> all,
                         comm->Exchange(absl::StrCat(world.rank()), "ranks"));
     CH_EXPECT_EQ(absl::StrJoin(all, ","), world.rank() < 2 ? "0,1" : "4,2,3");
-    // A mesh that leaves a rank of the stage out.
+    // A mesh without one of the stage's ranks.
     CH_ASSIGN_OR_RETURN(const DeviceMesh first,
                         InitDeviceMesh(*stage, {{"a", 1}}));
     CH_EXPECT_EQ(first.coordinate().has_value(), stage->rank() == 0);
-    // The world of all ranks is there still.
+    // The world of all ranks still works.
     CH_ASSIGN_OR_RETURN(const DeviceMesh whole,
                         InitDeviceMesh(world, {{"a", 5}}));
     CH_EXPECT_EQ(whole.index(0), world.rank());
@@ -385,7 +384,7 @@ TEST(WorldOfSomeRanks, AFailureInItFailsTheJobAndNamesTheRankOfTheJob) {
         CH_ASSIGN_OR_RETURN(World* const stage, StageOf(world));
         CH_ASSIGN_OR_RETURN(const DeviceMesh mesh,
                             InitDeviceMesh(*stage, {{"a", stage->size()}}));
-        // The last of the second stage.
+        // The last rank of the second stage.
         if (world.rank() == 3) return absl::DataLossError("no batch");
         CH_ASSIGN_OR_RETURN(Communicator * comm, mesh.communicator(0, "s"));
         while (true) {

@@ -8,9 +8,10 @@
 
 namespace crosshatch {
 
-/// The communicator of all ranks of `mesh`, in the order of
-/// mesh.layout().ranks(), for work on the current stream. Called by all of
-/// them; the mesh's World owns it. \error as DeviceMesh::communicator
+/// Returns the communicator of all ranks of `mesh`, in the order of
+/// mesh.layout().ranks(), for work on the current stream. All of them must call
+/// it. The mesh's World owns it.
+/// \error As DeviceMesh::communicator.
 absl::StatusOr<Communicator*> MeshCommunicator(const DeviceMesh& mesh);
 
 }  // namespace crosshatch

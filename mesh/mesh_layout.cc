@@ -17,7 +17,7 @@ struct MeshLayout::Impl {
   std::vector<int> shape;
   std::vector<std::string> names;
   std::vector<int> ranks;
-  /// (world rank, row-major position), by rank.
+  /// (world rank, row-major position), sorted by rank.
   std::vector<std::pair<int, int>> positions;
   /// Null for a root.
   std::shared_ptr<const Impl> root;
@@ -34,7 +34,7 @@ std::string ListOf(absl::Span<const std::string> names) {
   return absl::StrJoin(names, ", ");
 }
 
-/// Axes of `mesh` other than `axes`, in the mesh's order.
+/// Returns the axes other than `axes` in the mesh's order.
 std::vector<int> OtherAxes(int ndim, absl::Span<const int> axes) {
   std::vector<int> others;
   for (int axis = 0; axis < ndim; ++axis) {
@@ -77,7 +77,7 @@ absl::StatusOr<MeshLayout> MeshLayout::Make(std::vector<MeshAxis> axes,
     if (axis.name.empty()) {
       return absl::InvalidArgumentError("mesh: an axis without a name");
     }
-    // Names of axes stand in lists, and before "=size".
+    // Names are printed in lists and before "=size".
     if (axis.name.find_first_of(",=") != std::string::npos) {
       return absl::InvalidArgumentError(absl::StrCat(
           "mesh: axis name \"", axis.name, "\" holds a \",\" or \"=\""));
@@ -146,11 +146,11 @@ absl::StatusOr<MeshLayout> MeshLayout::Concatenate(
       axes.push_back({slice.axis_name(axis), slice.size(axis)});
     }
   }
-  std::optional<int> meeting;
+  std::optional<int> common_rank;
   for (int rank : slices[0].ranks()) {
     if (std::all_of(slices.begin(), slices.end(),
                     [rank](const MeshLayout& s) { return s.Contains(rank); })) {
-      meeting = rank;
+      common_rank = rank;
       break;
     }
   }
@@ -159,23 +159,24 @@ absl::StatusOr<MeshLayout> MeshLayout::Concatenate(
       absl::StrAppend(out, s.ToString());
     });
   };
-  if (!meeting.has_value()) {
+  if (!common_rank.has_value()) {
     return absl::InvalidArgumentError(absl::StrCat(
         "mesh: cannot concatenate slices that share no rank: ", describe()));
   }
   // A slice is a set of displacements from the common rank in the root's
-  // coordinates; the joint mesh holds the sums of one displacement of each.
-  const MeshCoordinate origin = *root.CoordinateOf(*meeting);
+  // coordinates. The joined mesh has all sums of one displacement from each
+  // slice.
+  const MeshCoordinate origin = *root.CoordinateOf(*common_rank);
   const absl::Status overlap = absl::InvalidArgumentError(absl::StrCat(
       "mesh: cannot concatenate slices that overlap: ", describe()));
-  std::vector<MeshCoordinate> places = {origin};
+  std::vector<MeshCoordinate> coordinates = {origin};
   for (const MeshLayout& slice : slices) {
-    if (static_cast<int64_t>(places.size()) * slice.size() > root.size()) {
+    if (static_cast<int64_t>(coordinates.size()) * slice.size() > root.size()) {
       return overlap;
     }
     std::vector<MeshCoordinate> next;
-    next.reserve(places.size() * slice.size());
-    for (const MeshCoordinate& place : places) {
+    next.reserve(coordinates.size() * slice.size());
+    for (const MeshCoordinate& place : coordinates) {
       for (int rank : slice.ranks()) {
         MeshCoordinate sum = *root.CoordinateOf(rank);
         for (int axis = 0; axis < root.ndim(); ++axis) {
@@ -185,11 +186,11 @@ absl::StatusOr<MeshLayout> MeshLayout::Concatenate(
         next.push_back(std::move(sum));
       }
     }
-    places = std::move(next);
+    coordinates = std::move(next);
   }
   std::vector<int> ranks;
-  ranks.reserve(places.size());
-  for (const MeshCoordinate& place : places) {
+  ranks.reserve(coordinates.size());
+  for (const MeshCoordinate& place : coordinates) {
     ranks.push_back(root.rank_at(place));
   }
   std::vector<int> sorted = ranks;
@@ -361,7 +362,7 @@ absl::StatusOr<MeshLayout> MeshLayout::Flatten(
     absl::Span<const std::string> names, std::string new_name) const {
   CH_ASSIGN_OR_RETURN(const std::vector<int> flat, AxesNamed(names));
   const int first = *std::min_element(flat.begin(), flat.end());
-  // The axes of the mesh in the order in which the new one runs through them.
+  // Axes in the order in which the ranks of the result vary, slowest first.
   std::vector<int> order;
   std::vector<MeshAxis> axes;
   for (int axis = 0; axis < ndim(); ++axis) {

@@ -112,8 +112,8 @@ TEST(MeshLayoutTest, SlicesTakeAxesInAnyOrder) {
   EXPECT_EQ(*mesh.Slice(Names{"a", "b", "c"}, 0), mesh);
 }
 
-// Every submesh, flattening and joining of a mesh of four axes, beside what the
-// ranks' coordinates say.
+// Compares every slice, flattening and concatenation of a mesh of four axes
+// with the ranks' coordinates.
 TEST(MeshLayoutTest, FourAxes) {
   const MeshLayout mesh = Mesh({{"a", 2}, {"b", 1}, {"c", 3}, {"d", 2}});
   EXPECT_EQ(mesh.ToString(), "mesh(a=2, b=1, c=3, d=2)");

@@ -16,7 +16,7 @@ namespace crosshatch {
 
 absl::StatusOr<std::vector<MeshAxis>> ParseMeshAxes(
     const std::string& text, absl::Span<const std::string> names,
-    int64_t most_ranks) {
+    int64_t max_ranks) {
   const auto wrong = [&](const auto&... what) {
     return absl::InvalidArgumentError(absl::StrCat(text, ": ", what...));
   };
@@ -42,7 +42,7 @@ absl::StatusOr<std::vector<MeshAxis>> ParseMeshAxes(
       }
     }
     ranks *= size;
-    if (ranks > most_ranks) return wrong("more than ", most_ranks, " ranks");
+    if (ranks > max_ranks) return wrong("more than ", max_ranks, " ranks");
     axes.push_back({name, size});
   }
   return axes;

@@ -3,7 +3,7 @@
 #define CROSSHATCH_MESH_PARSE_MESH_AXES_H_
 
 /// \file
-/// ParseMeshAxes: a mesh as people write it on a command line.
+/// ParseMeshAxes: parses a mesh from a command line.
 
 #include <cstdint>
 #include <limits>
@@ -17,14 +17,14 @@
 namespace crosshatch {
 
 /// Parses "fsdp:2,tp:2" to axes for InitDeviceMesh, in the order of the text.
-/// \param names the axes that the program knows; empty: any name will do.
-/// \param most_ranks the largest product of the sizes.
-/// \error kInvalidArgument naming `text` and the part of it that is no
-///     AXIS:SIZE with a size of 1 or more, that is not among `names`, that
-///     comes twice, or with which there are more than `most_ranks` ranks.
+/// \param names the allowed axes; empty: any name.
+/// \param max_ranks the largest allowed product of the sizes.
+/// \error kInvalidArgument naming `text` and the part of it that is not
+///     AXIS:SIZE with a size of 1 or more, is not among `names`, is repeated,
+///     or makes the mesh larger than `max_ranks`.
 absl::StatusOr<std::vector<MeshAxis>> ParseMeshAxes(
     const std::string& text, absl::Span<const std::string> names = {},
-    int64_t most_ranks = std::numeric_limits<int>::max());
+    int64_t max_ranks = std::numeric_limits<int>::max());
 
 }  // namespace crosshatch
 

@@ -3,7 +3,7 @@
 #define CROSSHATCH_MESH_RANK_DIFFERENCE_H_
 
 /// \file
-/// Finds out whether ranks that should say the same do.
+/// FindRankDifference: compares a text between the ranks of a mesh.
 
 #include <optional>
 #include <string>
@@ -13,17 +13,19 @@
 
 namespace crosshatch {
 
-/// What the first rank of a mesh says, and one that says something else.
+/// Two ranks whose texts differ.
 struct RankDifference {
-  std::string first;  ///< What world rank `first_rank` says.
+  std::string first;  ///< The text of world rank `first_rank`.
   int first_rank;
-  std::string other;  ///< What world rank `other_rank` says.
+  std::string other;  ///< The text of world rank `other_rank`.
   int other_rank;
 };
 
-/// All ranks of `mesh` call it, each with what it says, and wait for each
-/// other; one alone waits for nobody. \returns nullopt where all say `here`,
-/// else the same on all of them. \param label of the exchange, for messages
+/// Compares `here` between all ranks of `mesh`. All of them must call it, and
+/// wait for each other; on a mesh of one rank nothing is exchanged.
+/// \param label names the exchange in messages.
+/// \returns nullopt if all texts are equal; otherwise the first rank and a rank
+///     with another text, the same pair on all ranks.
 absl::StatusOr<std::optional<RankDifference>> FindRankDifference(
     const DeviceMesh& mesh, const std::string& here, const std::string& label);
 

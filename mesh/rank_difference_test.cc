@@ -18,7 +18,7 @@ TEST(RankDifferenceTest, NamesTheFirstOfEachByWorldRanks) {
   RunRanks(6, [](World& world) -> absl::Status {
     CH_ASSIGN_OR_RETURN(const DeviceMesh mesh,
                         InitDeviceMesh(world, {{"a", 2}, {"b", 3}}));
-    // The ranks of row a: 3 a, 3 a + 1, 3 a + 2.
+    // Row a has the ranks 3 a, 3 a + 1 and 3 a + 2.
     CH_ASSIGN_OR_RETURN(const DeviceMesh row, mesh.Slice("b"));
     const int first = world.rank() / 3 * 3;
     CH_ASSIGN_OR_RETURN(const auto same,

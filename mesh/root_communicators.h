@@ -9,12 +9,12 @@
 
 namespace crosshatch {
 
-/// Returns the communicators of the root meshes in use that this rank is on,
-/// for work on the current stream: those from InitDeviceMesh and
-/// DeviceMeshFromCommunicators of which a mesh is left, in the order of their
-/// making, one for each set of ranks. Called by all ranks of these meshes; the
-/// World owns the communicators. Empty for a rank that is on no mesh.
-/// \error as DeviceMesh::communicator
+/// Returns the communicators of the root meshes that include this rank, for
+/// work on the current stream. Root meshes come from InitDeviceMesh and
+/// DeviceMeshFromCommunicators and count while one of their meshes exists. The
+/// order is that of creation, with one communicator per set of ranks. All ranks
+/// of these meshes must call it. The World owns the communicators.
+/// \error As DeviceMesh::communicator.
 absl::StatusOr<std::vector<Communicator*>> RootCommunicators();
 
 }  // namespace crosshatch

@@ -3,7 +3,7 @@
 #define CROSSHATCH_MESH_SUM_OVER_MESH_H_
 
 /// \file
-/// SumOverMesh: sums of metrics over the ranks of a mesh, in double precision.
+/// SumOverMesh: sums metrics over the ranks of a mesh in double precision.
 
 #include <string>
 #include <vector>
@@ -15,24 +15,24 @@
 
 namespace crosshatch {
 
-/// Returns, on every rank of `mesh`, the sums over its ranks of `values[i]`:
+/// Returns, on every rank of `mesh`, the sum of `values[i]` over its ranks:
 ///
 ///     CH_ASSIGN_OR_RETURN(const std::vector<double> sums,
 ///                         SumOverMesh(data, {loss_sum, correct, rows}));
 ///
-/// Called by all ranks of the mesh, each with its own values, in equal number.
-/// Adds in float64, in the order of AllReduce. Every rank gets the same bits.
-/// Waits for the current stream. On a dry run the sums are 0.
+/// All ranks of the mesh must call it with the same number of values. Adds in
+/// float64 in the order of AllReduce; every rank gets the same bits. Waits for
+/// the current stream. In a dry run the sums are 0.
 /// \param label names the sum in errors.
-/// \error the rank's first error, such as ranks that give other numbers of
+/// \error The rank's first error, e.g. if ranks pass different numbers of
 ///     values; as DeviceMesh::communicator.
 absl::StatusOr<std::vector<double>> SumOverMesh(
     const DeviceMesh& mesh, absl::Span<const double> values,
     const std::string& label = "sum over the mesh");
 
-/// As above for the elements of `values`, a plain tensor of any dtype and
-/// sizes, in row-major order; it stays as it is. It is not read before the
-/// sums: one wait, not two.
+/// Sums the elements of `values` in row-major order. The tensor is not read on
+/// the host before the collective, so the host waits once, not twice.
+/// \param values a plain tensor of any dtype and shape; it is not changed.
 absl::StatusOr<std::vector<double>> SumOverMesh(
     const DeviceMesh& mesh, const Tensor& values,
     const std::string& label = "sum over the mesh");

@@ -19,7 +19,7 @@ namespace {
 
 using ::testing::HasSubstr;
 
-// Of which float32 would lose the second summand.
+// Values whose second summand float32 would lose.
 double ValueOf(int rank, int i) { return 1e9 * (i + 1) + 0.25 * rank; }
 
 TEST(SumOverMesh, AddsInDoublePrecisionOverTheRanksOfTheMeshAlone) {
