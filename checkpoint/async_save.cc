@@ -38,30 +38,30 @@
 namespace crosshatch::checkpoint {
 namespace {
 
-/// What is copied or written at once: who waits waits for one such part of a
-/// thread that gets no core.
+/// Size of a part of the work. A thread that takes work over waits for at most
+/// one part of the low-priority thread.
 constexpr size_t kAtOnce = size_t{256} << 10;
 
-/// So much a thread writes within milliseconds, which training does not notice;
-/// one that gets no core takes longer to begin and to end alone.
+/// Writes up to this size take milliseconds and do not slow down training.
+/// Without a CPU to run on, starting and joining a low-priority thread takes
+/// longer.
 constexpr size_t kLittle = size_t{4} << 20;
 
-// Where training keeps all cores busy, a thread that copies and writes is to
-// have what it leaves: a rank that waits for a core keeps all the others
-// waiting, and nobody waits for a file, but the next save, nor for a copy until
-// an op changes what it is of; what is left then the rank does itself
-// (PatientWork). What nobody can take over, the end of a save, such a thread
-// does not do: beside busy programs it would take seconds for it. Beside a busy
-// thread Linux gives one of this class a three hundredth of the core, and all
-// of it where ranks wait for one another. The class is the thread's own, and to
-// enter it takes no right. Where it cannot be had, the save is as good, and
-// training slower.
+// Gives the calling thread the CPU time that training leaves. A rank that waits
+// for a CPU delays all others, whereas only the next save waits for the file,
+// and only an op that changes the state waits for the copy, which the rank then
+// completes itself (BackgroundWork). A thread of this class must not run the
+// end of a save, which no other thread can take over: on a busy machine that
+// would take seconds. Next to a busy thread, Linux gives this class about 1/300
+// of a CPU, and all of it while ranks wait for each other. Entering the class
+// needs no privileges. If it fails, the save is as good, but slows down
+// training.
 void LetTrainingGoFirst() {
   const sched_param none = {};
   sched_setscheduler(/*pid=*/0, SCHED_IDLE, &none);
 }
 
-// The wall clock may be set meanwhile.
+// Uses the monotonic clock, because the wall clock may be set.
 absl::Duration Since(std::chrono::steady_clock::time_point begin) {
   return absl::FromChrono(std::chrono::steady_clock::now() - begin);
 }
@@ -72,7 +72,7 @@ AsyncCheckpointer::AsyncCheckpointer(World& world, AsyncOptions options)
     : world_(world), options_(options) {}
 
 AsyncCheckpointer::~AsyncCheckpointer() {
-  // The peers of a run that failed may never report.
+  // After a failure, peers may never report.
   const absl::Status status = world_.context().status();
   if (!status.ok()) Deliver(status);
   if (work_ != nullptr) work_->RunUntil(work_->size()).IgnoreError();
@@ -130,8 +130,8 @@ absl::Status AsyncCheckpointer::Begin(
     guard_ = std::make_unique<WriteGuard>(std::move(read),
                                           [this] { WaitUntilCopied(); });
   } else {
-    // As if it had been started and had failed: the peers learn of it when they
-    // meet, and the first rank's thread by a report where they never do.
+    // Ends the save like one that failed after its start. Peers learn of the
+    // error in the next exchange, or the first rank's thread by the report.
     if (world_.rank() != 0) job_->WriteReport(began).IgnoreError();
     AwaitDevice();
     work_.reset();
@@ -156,7 +156,7 @@ std::vector<AsyncCheckpointer::Copy> AsyncCheckpointer::BeginCopies() {
   const bool by_host = context.backend().host_addressable();
   Stream& compute = context.compute_stream();
   Stream& side = by_host ? compute : context.SideStream("checkpoint");
-  // Memory that was touched before takes a copy in half the time.
+  // Copies to memory that was touched before take half the time.
   if (bytes > staging_bytes_) {
     staging_.reset();
     staging_block_ = Block();
@@ -181,7 +181,8 @@ std::vector<AsyncCheckpointer::Copy> AsyncCheckpointer::BeginCopies() {
       CopyToHost(data, copies[i].to);
     }
   }
-  // The stream's, which may outlive this where the rank is poisoned.
+  // Shared with the stream, which may outlive this object if the rank is
+  // poisoned.
   const auto done = std::make_shared<std::promise<void>>();
   device_copied_ = done->get_future();
   side.LaunchHost([done](KernelContext&) { done->set_value(); });
@@ -225,8 +226,8 @@ void AsyncCheckpointer::PlanWork(const std::vector<Copy>& copies) {
         }
         if (part == num_copies_) {
           AwaitDevice();
-          // A rank that a peer's failure poisons meanwhile skips copies, and
-          // has what was in the memory before.
+          // If a peer's failure poisons this rank, its copies are skipped and
+          // the memory has old content.
           CH_RETURN_IF_ERROR(world_.context().status());
           return job_->BeginFile();
         }
@@ -237,9 +238,9 @@ void AsyncCheckpointer::PlanWork(const std::vector<Copy>& copies) {
 
 void AsyncCheckpointer::AwaitDevice() {
   constexpr std::chrono::milliseconds kBetweenLooks(20);
-  // The rank's thread and the one that writes each have their own.
+  // The rank's thread and the writing thread each use their own future.
   const std::shared_future<void> device_copied = device_copied_;
-  // A poisoned rank may have no thread that works for the stream.
+  // On a poisoned rank the stream may have no thread.
   while (device_copied.wait_for(kBetweenLooks) == std::future_status::timeout &&
          !world_.context().poisoned()) {
   }
@@ -248,7 +249,7 @@ void AsyncCheckpointer::AwaitDevice() {
 void AsyncCheckpointer::WaitUntilCopied() {
   if (work_ == nullptr) return;
   const auto begin = std::chrono::steady_clock::now();
-  // Its error is one of the save.
+  // Its error is also an error of the save.
   work_->RunUntil(num_copies_).IgnoreError();
   AwaitDevice();
   held_up_ += Since(begin);
@@ -263,7 +264,7 @@ absl::StatusOr<std::string> AsyncCheckpointer::WriteFile() {
         });
     if (patient.ok()) patient->join();
   }
-  // All of it, where that one did not start.
+  // Runs everything if that thread did not start.
   CH_RETURN_IF_ERROR(work_->RunPatiently());
   return job_->EndFile();
 }
@@ -271,7 +272,8 @@ absl::StatusOr<std::string> AsyncCheckpointer::WriteFile() {
 void AsyncCheckpointer::Write(const std::function<absl::Status()>& then) {
   const absl::StatusOr<std::string> hashes = WriteFile();
   if (world_.rank() != 0) {
-    // Where it cannot be left, the first rank hears of it when they meet.
+    // If no report can be written, the first rank gets the error by the
+    // exchange in Finish.
     job_->WriteReport(hashes).IgnoreError();
     written_.set_value(hashes);
     return;
@@ -285,7 +287,7 @@ void AsyncCheckpointer::Write(const std::function<absl::Status()>& then) {
           return delivered_->ok() ? absl::AbortedError("they said so otherwise")
                                   : delivered_->status();
         }
-        // A peer that is gone never reports.
+        // A lost peer never reports.
         if (world_.context().poisoned()) {
           return absl::AbortedError("the run has failed");
         }
@@ -309,7 +311,7 @@ void AsyncCheckpointer::Write(const std::function<absl::Status()>& then) {
 
 absl::Status AsyncCheckpointer::Wait() {
   if (job_ == nullptr) return absl::OkStatus();
-  // Other programs may leave the thread that trails training no core.
+  // Other programs may leave the low-priority thread no CPU time.
   if (work_ != nullptr) work_->RunUntil(work_->size()).IgnoreError();
   const absl::Status status = Finish();
   JoinWriter();
@@ -327,8 +329,8 @@ absl::Status AsyncCheckpointer::Poll() {
     return future.wait_for(std::chrono::seconds(0)) ==
            std::future_status::ready;
   };
-  // Where a rank has failed the first one's thread may never hear of it by
-  // itself, and so commit nothing.
+  // If a rank has failed, the first rank's thread may not get its report and so
+  // may never commit or end.
   std::string own = "busy";
   if (is_over(until_written_)) {
     const bool commits = world_.rank() == 0 && !is_over(until_committed_);

@@ -3,7 +3,7 @@
 #define CROSSHATCH_CHECKPOINT_ASYNC_SAVE_H_
 
 /// \file
-/// Saving a checkpoint while training goes on.
+/// AsyncCheckpointer: saves checkpoints in the background of training.
 ///
 ///     AsyncCheckpointer saver(world);
 ///     for (...) {
@@ -13,16 +13,18 @@
 ///     }
 ///     CH_RETURN_IF_ERROR(saver.Wait());
 ///
-/// Save plans and returns; a thread of the rank copies what the rank writes to
-/// memory of the host, beside the next forward and backward, and then writes
-/// the copy, in what time training leaves it. The first op that would change
-/// what is not copied yet, which is the optimizer's next step, copies what is
-/// left (WriteGuard), and Wait and the destructor write what is. Another
-/// thread, which does not trail training, ends the save. Neither takes part in
-/// a collective, which could come between those of training: ranks tell the
-/// first one by small files in the directory that they write to (SaveJob's
-/// reports), and its thread puts the checkpoint in place as soon as all have.
-/// So a checkpoint is there once it is written, not when the program next asks.
+/// Save plans and returns. A background thread copies the rank's elements to
+/// host memory during the next forward and backward, and then writes the copy,
+/// with the CPU time that training leaves. The first op that would change
+/// elements that are not copied yet, usually in the optimizer's next step,
+/// copies the rest (WriteGuard). Wait and the destructor write the rest.
+///
+/// Another thread, of normal priority, ends the save. Neither thread issues a
+/// collective, which could interleave with those of training. Instead, ranks
+/// report to the first rank by small files in the checkpoint's directory
+/// (SaveJob's reports), and its thread commits the checkpoint when all have
+/// reported. So the checkpoint appears once it is written, not at the next call
+/// of the program.
 
 #include <cstddef>
 #include <functional>
@@ -47,39 +49,40 @@
 
 namespace crosshatch::checkpoint {
 
+/// Options of AsyncCheckpointer.
 struct AsyncOptions {
-  /// Bounds the time that the first rank's thread waits for the others' files
-  /// after its own is written; then it gives the checkpoint up.
+  /// How long the first rank's thread waits for the others' reports after its
+  /// own file is written. Then it abandons the checkpoint.
   absl::Duration timeout = absl::Minutes(30);
-  /// As SaveCheckpointOptions::beside_if_refused, of every save.
+  /// SaveCheckpointOptions::beside_if_refused of every save.
   bool beside_if_refused = false;
-  /// By which this rank writes. Outlives the saver.
+  /// File system calls of this rank. Must outlive the saver.
   FileSystem* file_system = &FileSystem::Real();
 };
 
-/// Saves one checkpoint at a time. All ranks make one, and call the same in the
-/// same order.
+/// Saves one checkpoint at a time. All ranks create one, and must make the same
+/// calls in the same order.
 /// \threadsafety the rank's thread only.
 class AsyncCheckpointer {
  public:
-  /// \param world outlives this
+  /// \param world must outlive this object.
   explicit AsyncCheckpointer(World& world, AsyncOptions options = {});
-  /// Lets a save that is going on come to its end, unless the run has failed:
-  /// then it is given up. Its error is lost; Wait has it.
+  /// Completes a running save, or abandons it if the run has failed. Its error
+  /// is lost; call Wait to get it.
   ~AsyncCheckpointer();
   AsyncCheckpointer(const AsyncCheckpointer&) = delete;
   AsyncCheckpointer& operator=(const AsyncCheckpointer&) = delete;
 
-  /// Waits for the save before, and begins one of `state` to `dir`, as
-  /// SaveCheckpoint would save it now: what ops do to `state` afterwards does
-  /// not show. A program that writes to its memory by an address (Tensor::data)
-  /// calls WaitUntilCopied before. On a dry run all is planned and nothing
-  /// written, `then` is not run, and no save is left to wait for.
-  /// \param overwrite as SaveCheckpointOptions::overwrite
-  /// \param then run on the first rank's writing thread once the checkpoint is
-  ///     in place; its error is one of the save
-  /// \error on every rank alike: that of the save before, and then none was
-  ///     begun; what keeps this one from beginning
+  /// Waits for the previous save and begins a save of `state` to `dir`, with
+  /// the values that SaveCheckpoint would save now: later ops on `state` have
+  /// no effect. A program that writes to its memory by address (Tensor::data)
+  /// must call WaitUntilCopied first. In a dry run, plans the save, writes
+  /// nothing and does not call `then`.
+  /// \param overwrite as SaveCheckpointOptions::overwrite.
+  /// \param then called on the first rank's writing thread once the checkpoint
+  ///     is committed; its error is the save's.
+  /// \error The same on every rank: the error of the previous save, in which
+  ///     case no save begins; or what prevents this save from beginning.
   absl::Status Save(const nn::StateDict& state, const std::string& dir,
                     bool overwrite = false,
                     std::function<absl::Status()> then = nullptr);
@@ -87,74 +90,74 @@ class AsyncCheckpointer {
                     bool overwrite = false,
                     std::function<absl::Status()> then = nullptr);
 
-  /// Waits until what this rank writes is copied. It communicates nothing, and
-  /// where it failed Wait says so.
+  /// Waits until the elements of this rank are copied. Does not communicate;
+  /// Wait returns its errors.
   void WaitUntilCopied();
 
-  /// As Wait once all ranks have ended their parts of the save, well or not,
-  /// and OK where one is still at it: called after every step it tells of an
-  /// error then, however early one rank had it, and waits for no file. While a
-  /// save goes on the ranks meet once.
+  /// Returns OK without waiting if a rank is still writing its part. Otherwise
+  /// does what Wait does. Call it after every step to get errors early. While a
+  /// save is running, each call is one exchange between the ranks.
   absl::Status Poll();
 
-  /// Waits until no save is going on.
-  /// \error as SaveCheckpoint: why the last one failed, on every rank alike
+  /// Waits until no save is running.
+  /// \error As SaveCheckpoint: the error of the last save, the same on every
+  ///     rank.
   absl::Status Wait();
 
-  /// For how long the last Save has kept the rank's thread, so far: planning
-  /// it, and the wait of the first op that wrote, in which what the rank had
-  /// issued to its stream before comes to its end too. Not the wait for the
-  /// save before, nor what the copy takes from other threads' cores.
+  /// Returns how long the last Save has blocked the rank's thread so far. This
+  /// includes planning and the wait of the first op that wrote to the state,
+  /// with the work that was in the stream before it. It excludes the wait for
+  /// the previous save and the CPU time of the copy.
   absl::Duration held_up() const { return held_up_; }
 
  private:
   absl::Status Begin(const absl::StatusOr<nn::StateDict>& state,
                      const std::string& dir, bool overwrite,
                      std::function<absl::Status()> then);
-  /// A piece of the job, and where its copy lies.
+  /// A piece of the job, and the destination of its copy.
   struct Copy {
     std::byte* to;
-    /// Null where the device copies it.
+    /// Null if the device copies it.
     const void* from;
     size_t bytes;
   };
-  /// Finds room for copies of the pieces of job_, and lets the device begin
-  /// with those that the host cannot address, on a stream of their own.
-  /// \returns one for each piece, in their order
+  /// Allocates memory for copies of job_'s pieces. Starts the device's copies,
+  /// of pieces that the host cannot address, on a stream of their own.
+  /// \returns one copy per piece, in their order.
   std::vector<Copy> BeginCopies();
-  /// Makes work_ of the host's part of the copies and of writing them.
+  /// Creates work_: the host's copies, then the writes of all copies.
   void PlanWork(const std::vector<Copy>& copies);
-  /// Waits for the device's part of them, unless the rank is poisoned.
+  /// Waits for the device's copies, unless the rank is poisoned.
   void AwaitDevice();
-  /// On the writing thread: writes this rank's file, where that is much by
-  /// another thread, which trails training.
-  /// \returns as SaveJob::EndFile
+  /// On the writing thread: writes this rank's file, on a low-priority thread
+  /// if it is large.
+  /// \returns as SaveJob::EndFile.
   absl::StatusOr<std::string> WriteFile();
-  /// All of what the writing thread does.
+  /// The body of the writing thread.
   void Write(const std::function<absl::Status()>& then);
   absl::Status Finish();
-  /// Ends the first rank's wait for reports: with the ranks' hashes, or
-  /// without.
+  /// Ends the first rank's wait for reports, with the hashes of all ranks or an
+  /// error.
   void Deliver(absl::StatusOr<std::vector<std::string>> hashes);
   void JoinWriter();
 
   World& world_;
   const AsyncOptions options_;
-  /// What copies of this rank's pieces take; kept from save to save. Where the
-  /// host cannot address the device's memory the block has it, which the
-  /// device's kernels reach.
+  /// Memory for the copies, kept from save to save. It is in the block if the
+  /// host cannot address device memory, because device kernels can address the
+  /// block.
   std::unique_ptr<std::byte[]> staging_;
   Block staging_block_;
   size_t staging_bytes_ = 0;
   absl::Duration held_up_;
 
-  /// \name Of the save that is going on
+  /// \name State of the running save
   /// @{
   std::unique_ptr<SaveJob> job_;
-  /// The device has copied what it was to.
+  /// Ready when the device has copied its pieces.
   std::shared_future<void> device_copied_;
-  /// Copies, num_copies_ parts, then the beginning of the file, then what is
-  /// written to it. Null where there is no thread for it.
+  /// Parts: num_copies_ copies, the beginning of the file, then the writes.
+  /// Null if the writing thread could not be started.
   std::unique_ptr<PatientWork> work_;
   size_t num_copies_ = 0;
   bool trails_training_ = false;
@@ -165,8 +168,8 @@ class AsyncCheckpointer {
   std::promise<absl::Status> committed_;
   std::future<absl::Status> until_committed_;
   std::mutex mutex_;
-  /// What the ranks' threads were told where they met, if they did before all
-  /// reports were there; under mutex_.
+  /// The result of the ranks' exchange in Finish, if it comes before the last
+  /// report. Guarded by mutex_.
   std::optional<absl::StatusOr<std::vector<std::string>>> delivered_;
   std::thread writer_;
   /// @}

@@ -35,8 +35,8 @@ void ForEachRunOfBoth(
       << ToString(b_box) << " of " << ToString(b_sizes);
   if (a_box.empty()) return;
 
-  // Dims after `run_dim` are whole in both, so an index of the dims before it
-  // is the start of one run.
+  // Dims after `run_dim` are whole in both tensors, so each index of the dims
+  // before it starts one run.
   int run_dim = a_box.ndim();
   int64_t count = 1;
   while (run_dim > 0) {
@@ -74,14 +74,15 @@ void ForEachRunOfBoth(
 absl::Status ForEachBlock(const Box& box, int64_t element_bytes,
                           int64_t most_bytes,
                           absl::FunctionRef<absl::Status(const Box&)> visit) {
-  // Dims from `whole` on fit as they are.
+  // Dims from `whole` on fit into a block as a whole.
   auto whole = static_cast<size_t>(box.ndim());
   int64_t inner = element_bytes;
   while (whole > 0 && inner * box.sizes[whole - 1] <= most_bytes) {
     inner *= box.sizes[--whole];
   }
   if (whole == 0 || box.empty()) return visit(box);
-  // The dim before is taken a few at a time, those before that one by one.
+  // Of the dim before, a block has several indices; of the dims before that,
+  // one.
   const size_t few = whole - 1;
   const auto end = [&](size_t d) { return box.offsets[d] + box.sizes[d]; };
   Box block = box;

@@ -3,18 +3,18 @@
 #define CROSSHATCH_CHECKPOINT_CHECKPOINT_H_
 
 /// \file
-/// Sharded checkpoints: what a run keeps (nn/state_dict.h), written by the
-/// ranks of one mesh and read by those of any other, of any size and any axes.
+/// Sharded checkpoints: the state of a run (nn/state_dict.h), written by the
+/// ranks of one mesh and read by the ranks of any other mesh of any size.
 ///
 ///     CH_RETURN_IF_ERROR(SaveCheckpoint(world, run, "runs/a/step-000100"));
 ///     ...
 ///     CH_RETURN_IF_ERROR(LoadCheckpoint(world, run, "runs/a/step-000100"));
 ///
-/// A checkpoint is a directory with an index (checkpoint.json) and a
-/// safetensors file of each rank that had something to write. No rank ever
-/// holds more of a tensor than its own part of it; of what several ranks hold
-/// one writes; each reads the intervals that it needs. docs/checkpoints.md has
-/// the format and what is promised of it.
+/// A checkpoint is a directory with an index (checkpoint.json) and one
+/// safetensors file per rank that writes elements. No rank ever holds more of a
+/// tensor than its own shard. One rank writes each replicated shard, and each
+/// rank reads the intervals that it needs. docs/checkpoints.md describes the
+/// format and its guarantees.
 
 #include <cstdint>
 #include <string>
@@ -29,120 +29,127 @@
 
 namespace crosshatch::checkpoint {
 
+/// What a rank wrote in a save.
 struct SaveStats {
-  /// Of elements, that this rank wrote; on a dry run, that it would.
+  /// Bytes of elements that this rank wrote; in a dry run, that it would write.
   int64_t bytes_written = 0;
-  /// Files of elements of this rank's: one, or none.
+  /// Number of data files of this rank: 1 or 0.
   int files = 0;
 };
 
+/// Options of SaveCheckpoint.
 struct SaveCheckpointOptions {
-  /// Replace the checkpoint in a directory that is not empty; all else there
-  /// stays. See new_directory.h for what goes and when.
+  /// Whether to replace the checkpoint in a directory that is not empty. Other
+  /// files in it stay. new_directory.h states which files are deleted and when.
   bool overwrite = false;
-  /// Where `dir` is refused, write beside it all the same, and let the error
-  /// say where: for a state that nothing else holds.
+  /// Whether to write to a directory next to `dir` if `dir` is refused; the
+  /// error then names that directory. For a state that exists nowhere else.
   bool beside_if_refused = false;
-  /// Save the union of the ranks' states, whose names may differ: each pipeline
-  /// stage gives its own parameters, under names that no other stage has. Ranks
-  /// with the same names have one state, as without this; small values that
-  /// several have are equal. A stage reads its part with
-  /// LoadCheckpointOptions::partial, or by a Stateful that allows unexpected
-  /// names, on the ranks of its own world (World::Subset) and in any other cut
-  /// into stages.
+  /// Whether to save the union of the ranks' states, whose names may differ:
+  /// each pipeline stage passes its own parameters, with names that no other
+  /// stage has. Ranks with the same names share one state, as usual. Small
+  /// values of several stages must be equal. To read its part, a stage uses
+  /// LoadCheckpointOptions::partial, or a Stateful that allows unexpected
+  /// names, on the ranks of its own world (World::Subset). The division into
+  /// stages may differ.
   bool union_of_ranks = false;
-  /// By which this rank writes. Outlives the save.
+  /// File system calls of this rank. Must outlive the save.
   FileSystem* file_system = &FileSystem::Real();
-  /// Filled if not null, once the save has come to its end.
+  /// If not null, set when the save has ended.
   SaveStats* stats = nullptr;
 };
 
-/// Writes `state` to the directory `dir`, which appears complete or not at all,
-/// on the disk when this returns. Called by all ranks of `world`, each with its
-/// own part of the same state. The ranks' directories are one: where they run
-/// on several machines, these share a file system. The time that the disk takes
-/// counts against no timeout of collectives. Of elements that the host cannot
-/// address it copies at most 16 MiB at a time. On a dry run all is planned
-/// (PlanOf) and nothing written: `options.stats` are what it would be.
-/// \error on every rank alike, with all ranks' reasons: kInvalidArgument for a
-///     partial tensor; kFailedPrecondition for states that differ between
-///     ranks; kAlreadyExists for a directory that is not empty, or that
-///     another save wrote meanwhile; what the system said; a failed collective.
-///     Data that are complete are never deleted: an error after they were
-///     written says where they lie.
+/// Writes `state` to the directory `dir`. When this returns, the directory is
+/// complete and flushed to disk; at any time it is complete or absent.
+///
+/// All ranks of `world` must call it, each with its shards of the same state.
+/// All ranks must see the same directory, on a shared file system if they are
+/// on several machines. Disk time does not count towards timeouts of
+/// collectives. Elements that the host cannot address are copied in pieces of
+/// at most 16 MiB. In a dry run, plans the save (PlanOf), writes nothing and
+/// sets `options.stats` to what a save would write.
+/// \error The same on every rank, with the reasons of all ranks:
+///     kInvalidArgument for a Partial tensor; kFailedPrecondition if ranks'
+///     states differ; kAlreadyExists if the directory is not empty or another
+///     save wrote it meanwhile; errors of the system or of a collective.
+///     Complete data are never deleted: an error after they were written says
+///     where they are.
 absl::Status SaveCheckpoint(World& world, const nn::StateDict& state,
                             const std::string& dir,
                             const SaveCheckpointOptions& options = {});
-/// As above of what `stateful` keeps.
-/// \error also what its State says
+/// Saves the state of `stateful`.
+/// \error also errors of Stateful::State.
 absl::Status SaveCheckpoint(World& world, nn::Stateful& stateful,
                             const std::string& dir,
                             const SaveCheckpointOptions& options = {});
 
-/// What SaveCheckpoint would write, and by which rank. Communicates nothing and
-/// touches no elements, so it serves a dry run. Of a tensor that each slice of
-/// a mesh has it knows this rank's slice alone.
-/// \error kInvalidArgument as SaveCheckpoint
+/// Returns what SaveCheckpoint would write, by rank. Does not communicate or
+/// read elements, so it works in a dry run. If each slice of a mesh has a
+/// tensor of its own, the plan has this rank's slice only.
+/// \error kInvalidArgument as SaveCheckpoint.
 absl::StatusOr<SavePlan> PlanOf(const World& world, const nn::StateDict& state);
 
-/// Whether SaveCheckpoint would refuse `dir` because of what is there, or the
-/// system would not let a directory take its place (CheckSaveDirectory).
+/// Returns the error with which SaveCheckpoint would refuse `dir`, because of
+/// its contents or because the system would not allow replacing it
+/// (CheckSaveDirectory).
 absl::Status CheckCheckpointDirectory(
     const std::string& dir, const SaveCheckpointOptions& options = {});
 
+/// What a rank read in a load.
 struct LoadStats {
-  /// Of elements of the files, counted where they are copied from: the sum,
-  /// over the tensors, of what this rank holds of each, in the dtype that they
-  /// are stored in. On a dry run, that it would read.
+  /// Bytes of elements that this rank copied from files: for each tensor its
+  /// shard's size, in the stored dtype. In a dry run, the bytes that it would
+  /// read.
   int64_t bytes_read = 0;
-  /// Counted where they are hashed: the same bytes. 0 on a dry run.
+  /// Bytes that this rank hashed: the same bytes. 0 in a dry run.
   int64_t bytes_hashed = 0;
-  /// Files that this rank opened, beside the index.
+  /// Files that this rank opened, without the index.
   int files_opened = 0;
-  /// All names, in order, of entries of the state that the checkpoint lacks,
-  /// and of the checkpoint that the state lacks, whether that is allowed or an
-  /// error. A Stateful says which entries are due: of those the checkpoint
-  /// lacks none, and RestoreOptions::differences has what the Stateful leaves
-  /// out.
+  /// Sorted names of entries that the checkpoint lacks (missing) or the state
+  /// lacks (unexpected), whether or not that is an error. When loading a
+  /// Stateful, missing is empty, because the Stateful chooses the entries;
+  /// RestoreOptions::differences lists the entries that it omits.
   std::vector<std::string> missing = {};
   std::vector<std::string> unexpected = {};
 };
 
+/// Options of LoadCheckpoint.
 struct LoadCheckpointOptions {
-  /// Compare the content of each tensor that is read with the hash that it was
-  /// saved with (content_hash.h). Nothing is read for that beyond what is
-  /// loaded: ranks add up what they read.
+  /// Whether to compare the content of each tensor with its saved hash
+  /// (content_hash.h). This reads no additional data: ranks add up the hashes
+  /// of what they read.
   bool verify = true;
-  /// Convert between floating-point types where the state's differs from what
-  /// was stored; without it a difference is an error.
+  /// Whether to convert between floating-point dtypes. If false, a dtype that
+  /// differs from the stored one is an error.
   bool convert_dtype = false;
-  /// Of a StateDict: entries that the checkpoint lacks stay as they are, and
-  /// what the checkpoint has beyond them is left alone.
+  /// For a StateDict: whether entries that the checkpoint lacks stay unchanged
+  /// and entries that the state lacks are ignored.
   bool partial = false;
-  /// Filled if not null, as far as the load came.
+  /// If not null, set on return, also after an error.
   LoadStats* stats = nullptr;
 };
 
-/// Reads the checkpoint in `dir` into `state`: into the memory of its tensors,
-/// and in the place of its small values. Called by all ranks of `world`; the
-/// rest as SaveCheckpoint: the time that the disk takes counts against no
-/// timeout, as far as the system's cache holds what was read of 256 MiB of
-/// global tensors, or of one that is larger, until it is copied. Shapes, dtypes
-/// and the completeness of what is there are checked on all ranks before a byte
-/// of a tensor is read. On a dry run all is checked and nothing read.
-/// \error on every rank alike, with all ranks' reasons: kNotFound for a
-///     directory that is no checkpoint, and for entries that it lacks;
-///     kInvalidArgument for entries that `state` lacks, shapes and types that
-///     differ, and tensors of `state` that are partial; kDataLoss for files
-///     that are damaged or missing; kFailedPrecondition for states that differ
-///     between ranks, and a checkpoint without hashes where verifying was asked
-///     for. With kDataLoss for wrong content some tensors may have been filled.
+/// Reads the checkpoint in `dir` into the tensors and small values of `state`.
+/// All ranks of `world` must call it and see the same directory.
+///
+/// Before a byte of a tensor is read, all ranks check shapes, dtypes and
+/// completeness. Disk time does not count towards timeouts of collectives,
+/// provided the system's cache holds the last 256 MiB of global tensors read
+/// (or a larger tensor) until they are copied. In a dry run, checks everything
+/// and reads no elements.
+/// \error The same on every rank, with the reasons of all ranks: kNotFound if
+///     `dir` is not a checkpoint or lacks an entry; kInvalidArgument if `state`
+///     lacks an entry, shapes or dtypes differ, or a tensor of `state` is
+///     Partial; kDataLoss if files are damaged or missing; kFailedPrecondition
+///     if ranks' states differ, or if `verify` is set and the checkpoint has no
+///     hashes. After kDataLoss for wrong content, some tensors may have been
+///     overwritten.
 absl::Status LoadCheckpoint(World& world, nn::StateDict& state,
                             const std::string& dir,
                             const LoadCheckpointOptions& options = {});
-/// Reads it into `stateful`, by its StateToFill and Restore; `options.partial`
-/// does not count.
-/// \error also what these say
+/// Reads the checkpoint into `stateful` by its StateToFill and Restore. Ignores
+/// `options.partial`.
+/// \error also errors of these methods.
 absl::Status LoadCheckpoint(World& world, nn::Stateful& stateful,
                             const std::string& dir,
                             const LoadCheckpointOptions& options = {});

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
 /// \file
-/// ckpt: looks at checkpoints and rewrites them, without ranks (offline.h).
+/// ckpt: inspects and rewrites checkpoints without ranks (offline.h).
 
 #include <unistd.h>
 
@@ -48,12 +48,13 @@ constexpr char kUsage[] =
     "                                     them as transformers does:\n"
     "                                     llama, mistral, qwen2, qwen3, phi3\n";
 
-/// Of which each flag is taken once; what is left then is not known.
+/// Command-line arguments. Take removes a flag, so flags that are left are
+/// unknown.
 struct Arguments {
   std::vector<std::string> words;
   std::vector<std::string> flags;
 
-  /// The value of --`name`, or `otherwise`.
+  /// Removes --`name` and returns its value; `otherwise` if it is not there.
   std::string Take(const std::string& name, const std::string& otherwise) {
     for (auto flag = flags.begin(); flag != flags.end(); ++flag) {
       absl::string_view value = *flag;
@@ -85,7 +86,7 @@ int Print(const absl::StatusOr<std::string>& text) {
 
 int Done(const absl::Status& status) { return status.ok() ? 0 : Fail(status); }
 
-/// The table of names of a family; nullopt for no family.
+/// Returns the table of names of a family; nullopt for an unknown name.
 std::optional<ckpt::WeightNames> NamesOfFamily(const std::string& name) {
   using crosshatch::nn::LlamaFamily;
   for (const LlamaFamily family :
@@ -124,7 +125,7 @@ int Run(Arguments arguments) {
           absl::StrCat("--family=", family,
                        " is none of llama, mistral, qwen2, qwen3 and phi3"));
     }
-    // With a family it is left over, and so refused.
+    // With a family the flag is not taken, and so refused.
     if (family.empty()) {
       options.new_prefix = arguments.Take("new_prefix", options.new_prefix);
     }
@@ -161,11 +162,11 @@ int Run(Arguments arguments) {
 }  // namespace
 
 int main(int argc, char** argv) {
-  // A reader that is gone, and a file that is too long, are errors of the write
-  // that meets them, after which what was begun is taken back.
+  // A closed pipe and the file size limit then cause write errors, after which
+  // the incomplete output is removed.
   std::signal(SIGPIPE, SIG_IGN);
   std::signal(SIGXFSZ, SIG_IGN);
-  // `bazel run` starts programs elsewhere than where they were asked for.
+  // `bazel run` starts programs in another directory than that of the caller.
   const char* const directory = std::getenv("BUILD_WORKING_DIRECTORY");
   if (directory != nullptr && chdir(directory) != 0) {
     std::perror(directory);

@@ -16,11 +16,11 @@
 namespace crosshatch::checkpoint {
 namespace {
 
-// The odd number nearest to 2^64 / golden ratio: multiples of it are spread
-// evenly, so that no two indices that tensors have are near each other.
+// The odd number nearest to 2^64 / golden ratio. Its multiples are spread
+// evenly, so no two indices in use are mapped to near values.
 constexpr uint64_t kStep = 0x9E3779B97F4A7C15;
 
-/// Of the 64 bits of the result each depends on all of `x` (the finalizer of
+/// Returns 64 bits each of which depends on all bits of `x` (the finalizer of
 /// SplitMix64).
 uint64_t Mix(uint64_t x) {
   x = (x ^ (x >> 30)) * 0xBF58476D1CE4E5B9;
@@ -71,7 +71,7 @@ uint64_t HashBox(const void* data, int64_t element_bytes, ShapeView sizes,
 }
 
 uint64_t HashText(absl::string_view text) {
-  // Its length tells texts apart that end in zeros or not.
+  // The length distinguishes texts that differ in trailing zeros.
   return Mix(HashRun(text.data(), 1, 0, static_cast<int64_t>(text.size())) +
              text.size());
 }

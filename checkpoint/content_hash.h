@@ -3,18 +3,18 @@
 #define CROSSHATCH_CHECKPOINT_CONTENT_HASH_H_
 
 /// \file
-/// A hash of what a tensor holds that does not depend on how it is spread.
+/// A hash of a tensor's content that does not depend on its distribution.
 ///
-/// It is the sum, modulo 2^64, over all elements of a mixed word of (index in
-/// the global tensor, bits of the element). So the ranks hash what they hold,
-/// each element on one of them, and the sum of their sums is the tensor's, on
+/// The hash is the sum, modulo 2^64, of a mixed word of (index in the global
+/// tensor, bits of the element) over all elements. So each rank can hash the
+/// elements of its shards, and the sum of these hashes is the tensor's hash on
 /// any mesh and in any order.
 ///
-/// It finds what disks, networks and programs do by accident: flipped bits,
-/// pieces that are missing, taken twice, in the wrong place or of another
-/// checkpoint. Such a change goes unnoticed with a probability of about 2^-64.
-/// It does not protect from somebody who changes a file on purpose: sums of
-/// this kind can be made to meet.
+/// It detects accidental errors of disks, networks and programs: flipped bits,
+/// and pieces that are missing, duplicated, misplaced or from another
+/// checkpoint. An error remains undetected with a probability of about 2^-64.
+/// It does not protect against deliberate changes: collisions of such sums can
+/// be constructed.
 
 #include <cstddef>
 #include <cstdint>
@@ -26,24 +26,25 @@
 
 namespace crosshatch::checkpoint {
 
-/// The part of the hash that `count` elements of `element_bytes` (1, 2, 4 or 8)
-/// each make, which lie one after the other from `data` on and have the indices
-/// first, first + 1, ... in the row-major order of the global tensor.
+/// Returns the contribution of `count` consecutive elements at `data` to the
+/// hash.
+/// \param element_bytes 1, 2, 4 or 8.
+/// \param first row-major index of the first element in the global tensor.
 uint64_t HashRun(const void* data, int64_t element_bytes, int64_t first,
                  int64_t count);
 
-/// The part of the hash that the elements in `box` of a tensor of `sizes` make.
-/// \param data the box, dense and row-major
-/// \pre the box lies in the tensor
+/// Returns the contribution of the elements in `box` of a tensor of `sizes`.
+/// \param data the elements of the box, dense and row-major.
+/// \pre the box is within the tensor.
 uint64_t HashBox(const void* data, int64_t element_bytes, ShapeView sizes,
                  const Box& box);
 
-/// Hashes a text, to the same number on every machine.
+/// Returns the hash of a text, which is the same on every machine.
 uint64_t HashText(absl::string_view text);
 
-/// Sixteen hexadecimal digits.
+/// Returns the hash as sixteen hexadecimal digits.
 std::string HashToHex(uint64_t hash);
-/// Whether `text` is what HashToHex gives; then `hash` is set.
+/// Returns whether `text` is a result of HashToHex; if so, sets `hash`.
 bool HashFromHex(absl::string_view text, uint64_t& hash);
 
 }  // namespace crosshatch::checkpoint

@@ -55,13 +55,13 @@ struct TextOfValue {
   std::string operator()(double value) const {
     return absl::StrFormat("%.17g", value);
   }
-  // On one line.
+  // Escaped to one line.
   std::string operator()(const std::string& value) const {
     return absl::StrCat("\"", absl::CHexEscape(value), "\"");
   }
 };
 
-/// The first line that differs, of two texts that do.
+/// Returns the first lines that differ in two different texts.
 std::pair<std::string, std::string> Difference(const std::string& a,
                                                const std::string& b) {
   const std::vector<std::string> x = absl::StrSplit(a, '\n');
@@ -69,7 +69,7 @@ std::pair<std::string, std::string> Difference(const std::string& a,
   for (size_t i = 0; i < std::min(x.size(), y.size()); ++i) {
     if (x[i] != y[i]) return {x[i], y[i]};
   }
-  // One ends where the other goes on.
+  // One text is a prefix of the other.
   return {x.size() > y.size() ? x[y.size()] : "",
           y.size() > x.size() ? y[x.size()] : ""};
 }
@@ -78,7 +78,7 @@ std::string OrNothing(const std::string& line) {
   return line.empty() ? "nothing more" : line;
 }
 
-/// The meshes of `state`, each once, in the order of its tensors.
+/// Returns the meshes of `state`, each once, in the order of its tensors.
 std::vector<MeshLayout> MeshesOf(const DescribedState& state) {
   std::vector<MeshLayout> meshes;
   for (const TensorSpec& tensor : state.tensors) {
@@ -91,7 +91,7 @@ std::vector<MeshLayout> MeshesOf(const DescribedState& state) {
   return meshes;
 }
 
-/// As DescribedState::ToString, of meshes without their ranks.
+/// Returns DescribedState::ToString with meshes without their ranks.
 std::string WithoutRanks(const DescribedState& state) {
   const std::vector<MeshLayout> meshes = MeshesOf(state);
   DescribedState shapes = state;
@@ -107,23 +107,23 @@ std::string WithoutRanks(const DescribedState& state) {
       const std::optional<Layout>& layout = state.tensors[t].layout;
       if (!layout.has_value() || layout->mesh() != meshes[i]) continue;
       shapes.tensors[t].layout = layout->WithMesh(*shape);
-      // Meshes of one shape are told apart.
+      // Distinguishes meshes of one shape.
       absl::StrAppend(&text, t, ": mesh ", i, "\n");
     }
   }
   return shapes.ToString() + text;
 }
 
-/// "0,1;4,5": the ranks of each mesh.
+/// Returns the ranks of each mesh: "0,1;4,5".
 std::string RanksOf(const std::vector<MeshLayout>& meshes) {
   return absl::StrJoin(meshes, ";", [](std::string* out, const MeshLayout& m) {
     absl::StrAppend(out, absl::StrJoin(m.ranks(), ","));
   });
 }
 
-/// `mesh` and the others of its shape with ranks of their own, as one mesh with
-/// an axis more in front.
-/// \param by_rank what each rank has in its place, as RanksOf tells it
+/// Joins `mesh` and the other meshes of its shape along a new first axis.
+/// \param by_rank the ranks of each rank's mesh in this place, in the format of
+///     RanksOf.
 absl::StatusOr<MeshLayout> Join(const MeshLayout& mesh,
                                 const std::set<std::string>& by_rank) {
   std::vector<MeshAxis> axes = {{"(slices)", static_cast<int>(by_rank.size())}};
@@ -141,9 +141,9 @@ absl::StatusOr<MeshLayout> Join(const MeshLayout& mesh,
   return MeshLayout::Create(std::move(axes), std::move(ranks));
 }
 
-/// `state`, of ranks that differ in the ranks of meshes alone, where each
-/// tensor lies on the mesh of all ranks that have one. \param by_rank what each
-/// rank gives as RanksOf(MeshesOf(its state))
+/// Returns `state` with each tensor on the mesh of all ranks that have one. The
+/// states of the ranks differ only in the ranks of meshes.
+/// \param by_rank RanksOf(MeshesOf(state)) of each rank.
 absl::StatusOr<DescribedState> OnJoinedMeshes(
     const DescribedState& state, const std::vector<std::string>& by_rank) {
   DescribedState joined = state;
@@ -248,7 +248,7 @@ absl::StatusOr<DescribedState> Agree(
       std::vector<std::string> hashes,
       GatherHashes(comm, label, Text(described, with_values, true)));
   if (AreEqual(hashes)) return *described;
-  // All ranks know that, so all of them meet again.
+  // The comparison failed on all ranks, so all of them exchange again.
   const absl::StatusOr<std::string> text = Text(described, with_values, false);
   CH_ASSIGN_OR_RETURN(
       hashes, GatherHashes(comm, absl::StrCat(label, ", without ranks"), text));

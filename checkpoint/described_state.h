@@ -3,7 +3,8 @@
 #define CROSSHATCH_CHECKPOINT_DESCRIBED_STATE_H_
 
 /// \file
-/// A state without its elements: what ranks compare before they save or load.
+/// DescribedState: a state without its elements, which ranks compare before
+/// they save or load.
 
 #include <map>
 #include <string>
@@ -19,27 +20,32 @@
 
 namespace crosshatch::checkpoint {
 
+/// The tensors and values of a state.
 struct DescribedState {
-  /// In the order of names, as `data`.
+  /// Sorted by name, like `data`.
   std::vector<TensorSpec> tensors;
   std::vector<Tensor> data;
   std::map<std::string, SmallValue> values;
 
-  /// A line for each tensor and value, the same on ranks that have the same.
+  /// Returns one line per tensor and value; equal for equal states.
   std::string ToString() const;
 };
 
-/// \error kInvalidArgument naming an entry that is an undefined tensor, or
-///     partial.
+/// Returns the description of `state`.
+/// \error kInvalidArgument naming an entry that is an undefined or Partial
+///     tensor.
 absl::StatusOr<DescribedState> Describe(const nn::StateDict& state);
 
-/// What all ranks describe alike. They may differ in the ranks of meshes, as
-/// where each slice of a mesh has a tensor: what all slices have under a name
-/// is taken for one tensor, of which each has a copy, on a mesh of all their
-/// ranks. An error of one rank is one of all. \param label names the meetings
-/// in errors \param with_values compares those too \error kFailedPrecondition
-/// with the first line that differs, on two ranks,
-///     and for meshes that have some of their ranks in common
+/// Compares `described` between all ranks of `comm` and returns it. All of them
+/// must call it. An error of one rank is an error of all.
+///
+/// Ranks may differ in the ranks of their meshes, if each slice of a mesh has a
+/// tensor of its own. Tensors of one name on all slices are then taken for
+/// copies of one tensor, on a mesh of all their ranks.
+/// \param label names the exchanges in errors.
+/// \param with_values whether to compare the small values too.
+/// \error kFailedPrecondition with the first line that differs, on two ranks,
+///     or if meshes share some of their ranks.
 absl::StatusOr<DescribedState> Agree(
     Communicator& comm, const std::string& label,
     const absl::StatusOr<DescribedState>& described, bool with_values);

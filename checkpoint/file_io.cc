@@ -24,7 +24,7 @@
 
 namespace crosshatch::checkpoint {
 
-/// A descriptor, closed with its last user.
+/// A descriptor that is closed by its last user.
 struct ReadableFile::Descriptor {
   explicit Descriptor(int open_fd) : fd(open_fd) {}
   ~Descriptor() { close(fd); }
@@ -33,7 +33,7 @@ struct ReadableFile::Descriptor {
   const int fd;
 };
 
-/// The files of the process that have a descriptor, the one read last in front.
+/// The files of the process that have a descriptor, most recently read first.
 class OpenFiles {
  public:
   using DescriptorPtr = std::shared_ptr<const ReadableFile::Descriptor>;
@@ -52,7 +52,7 @@ class OpenFiles {
   }
   void Add(const ReadableFile& file, DescriptorPtr descriptor) {
     const std::lock_guard<std::mutex> lock(mutex_);
-    // Another thread may have opened it meanwhile.
+    // Another thread may have opened it in the meantime.
     if (file.descriptor_ == nullptr) {
       files_.push_front(&file);
       places_[&file] = files_.begin();
@@ -94,7 +94,8 @@ absl::StatusOr<std::unique_ptr<const ReadableFile>> ReadableFile::Open(
 
 absl::StatusOr<std::shared_ptr<const ReadableFile::Descriptor>>
 ReadableFile::OpenDescriptor(struct stat& info) const {
-  // What is no file may let its opener wait for a writer; it is refused below.
+  // Without O_NONBLOCK, opening a FIFO would wait for a writer. It is refused
+  // below.
   const int fd = open(path_.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
   if (fd < 0) return SystemError(errno, "open", path_);
   auto descriptor = std::make_shared<const Descriptor>(fd);

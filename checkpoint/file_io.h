@@ -3,8 +3,8 @@
 #define CROSSHATCH_CHECKPOINT_FILE_IO_H_
 
 /// \file
-/// Files as checkpoints need them: read in parts, and written so that a name
-/// never stands for half a file. Every error names the path.
+/// File access for checkpoints: reads at any offset, and writes after which a
+/// name never refers to an incomplete file. Every error names the path.
 
 #include <sys/stat.h>
 
@@ -20,20 +20,21 @@
 
 namespace crosshatch::checkpoint {
 
-/// The most descriptors that all ReadableFiles of a process have open at once,
-/// apart from reads that are going on.
+/// The maximal number of descriptors that all ReadableFiles of a process keep
+/// open, apart from running reads.
 inline constexpr size_t kMostOpenFiles = 128;
 
-/// A file open for reading at any place. Immutable; may be shared between
-/// threads. What is read is copied, not mapped: where a file that is mapped
-/// becomes shorter, or its disk fails, a touch of it ends the process.
+/// A file that can be read at any offset. Immutable; threads may share it.
+/// Reads copy instead of mapping the file: if a mapped file is truncated or its
+/// disk fails, an access ends the process.
 ///
-/// Any number of them may exist: beyond kMostOpenFiles the one that was read
-/// longest ago is closed, and opened again when it is read.
+/// Any number of files may exist. Beyond kMaxOpenFiles, the least recently read
+/// one is closed and opened again when it is read.
 class ReadableFile {
  public:
-  /// \error kNotFound and others of the system; kInvalidArgument for what is
-  ///     not a regular file.
+  /// Opens the file at `path`.
+  /// \error kInvalidArgument if it is not a regular file; kNotFound and other
+  ///     errors of the system.
   static absl::StatusOr<std::unique_ptr<const ReadableFile>> Open(
       const std::string& path);
   ~ReadableFile();
@@ -41,13 +42,13 @@ class ReadableFile {
   ReadableFile& operator=(const ReadableFile&) = delete;
 
   const std::string& path() const { return path_; }
-  /// In bytes, when it was opened.
+  /// Returns the size in bytes at the time of Open.
   int64_t size() const { return size_; }
 
-  /// Copies the `bytes` from `offset` on to `out`.
-  /// \pre they lie within size()
-  /// \error kDataLoss where the file has become shorter since it was opened, or
-  ///     another one has its name; what the system says of a disk that fails
+  /// Copies `bytes` bytes at `offset` to `out`.
+  /// \pre they are within size().
+  /// \error kDataLoss if the file was truncated or replaced since Open; errors
+  ///     of the system.
   absl::Status Read(int64_t offset, int64_t bytes, void* out) const;
 
  private:
@@ -62,44 +63,46 @@ class ReadableFile {
   int64_t size_ = 0;
   uint64_t device_ = 0;
   uint64_t inode_ = 0;
-  /// Null while it is closed. Guarded by the mutex of OpenFiles.
+  /// Null while the file is closed. Guarded by the mutex of OpenFiles.
   mutable std::shared_ptr<const Descriptor> descriptor_;
 };
 
-/// What ReadFile reads at most, 1 GB: more than any config or index has.
+/// The maximal size that ReadFile reads, 1 GB: more than any config or index.
 inline constexpr int64_t kMostTextBytes = 1'000'000'000;
 
-/// The whole of a (small) text file.
-/// \error as ReadableFile::Open and Read; kInvalidArgument beyond
-/// kMostTextBytes.
+/// Returns the content of a (small) text file.
+/// \error as ReadableFile::Open and Read; kInvalidArgument if the file is
+///     larger than kMaxTextBytes.
 absl::StatusOr<std::string> ReadFile(const std::string& path);
 
 /// Calls `attempt` with `<path><suffix>`, `<path><suffix>-2`, ... until it
-/// returns other than EEXIST, so that the name is nobody else's. Sets `taken`
-/// to that name, and returns the error number of `attempt`.
+/// returns something other than EEXIST, so that the name is unused.
+/// \param taken set to the last name.
+/// \returns the error number of the last call.
 int TakeFreeName(const std::string& path, const std::string& suffix,
                  absl::FunctionRef<int(const std::string&)> attempt,
                  std::string& taken);
 
-/// A file that appears under its name complete or not at all: it is written
-/// beside, as "<path>.saving" (or "<path>.saving-2" and so on, where that name
-/// is taken), and renamed once its bytes are on the disk.
+/// A file that is complete whenever its name exists. It is written as
+/// "<path>.saving" ("<path>.saving-2" and so on if that exists) and renamed
+/// once its bytes are on the disk.
 ///
-/// Bytes that are complete are never deleted, unless Commit is told that they
-/// can be had again: where it fails, its error says under which name they lie.
+/// Complete bytes are not deleted unless Commit permits it: if Commit fails,
+/// its error names the file that has them.
 class AtomicFile {
  public:
-  /// \param files outlives the file
+  /// Creates the file "<path>.saving".
+  /// \param files must outlive the file.
   static absl::StatusOr<std::unique_ptr<AtomicFile>> Create(
       std::string path, FileSystem& files = FileSystem::Real());
-  /// Removes what was written unless Commit was called.
+  /// Removes the file unless Commit was called.
   ~AtomicFile();
   AtomicFile(const AtomicFile&) = delete;
   AtomicFile& operator=(const AtomicFile&) = delete;
 
   absl::Status Append(const void* data, int64_t bytes);
-  /// Flushes to the disk and gives the file its name. Call once.
-  /// \param keeps whether the bytes stay where the name cannot be given
+  /// Flushes to the disk and renames the file to its name. Call once.
+  /// \param keeps whether the bytes stay if the rename fails.
   absl::Status Commit(bool keeps = true);
 
  private:
@@ -116,12 +119,12 @@ class AtomicFile {
   bool complete_ = false;
 };
 
-/// Writes a (small) file by an AtomicFile.
-/// \param keeps as AtomicFile::Commit
+/// Writes a (small) file through an AtomicFile.
+/// \param keeps as AtomicFile::Commit.
 absl::Status WriteFile(const std::string& path, const std::string& text,
                        FileSystem& files, bool keeps = true);
 
-/// The directory that `path` lies in.
+/// Returns the directory that contains `path`.
 std::string ParentOf(const std::string& path);
 
 }  // namespace crosshatch::checkpoint

@@ -49,7 +49,7 @@ int FileSystem::Examine(const std::string& path, FileInfo& info) {
     return errno == ENOENT ? 0 : errno;
   }
   info.kind = KindOf(found.stx_mode);
-  // Older kernels do not tell; the rename then says EBUSY.
+  // Older kernels do not report it; the rename then fails with EBUSY.
   info.is_mount = (found.stx_attributes_mask & STATX_ATTR_MOUNT_ROOT) != 0 &&
                   (found.stx_attributes & STATX_ATTR_MOUNT_ROOT) != 0;
   info.device = makedev(found.stx_dev_major, found.stx_dev_minor);
@@ -114,7 +114,7 @@ int FileSystem::SyncDirectory(const std::string& path) {
   const int fd = open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
   if (fd < 0) return errno;
   int error = ErrorOf(fsync(fd));
-  // Some file systems cannot flush a directory and say so.
+  // Some file systems cannot flush a directory and return EINVAL.
   if (error == EINVAL) error = 0;
   close(fd);
   return error;

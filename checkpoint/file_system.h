@@ -3,7 +3,7 @@
 #define CROSSHATCH_CHECKPOINT_FILE_SYSTEM_H_
 
 /// \file
-/// The one seam between what a save does and the disk it does it to.
+/// FileSystem: the file system calls of saves, replaceable in tests.
 
 #include <cstdint>
 #include <string>
@@ -14,13 +14,14 @@
 
 namespace crosshatch::checkpoint {
 
-/// What a name stands for, a link taken for itself.
+/// The properties of a path. A link is not followed.
 struct FileInfo {
   enum class Kind { kNone, kFile, kDirectory, kLink, kOther };
   Kind kind = Kind::kNone;
-  /// Another file system, or another part of one, begins here.
+  /// Whether the path is a mount point.
   bool is_mount = false;
-  /// Tell a file from one that took its name, and from itself changed.
+  /// Identify the file and its version: a file that is replaced or changed
+  /// differs in them.
   uint64_t device = 0;
   uint64_t inode = 0;
   int64_t size = 0;
@@ -28,64 +29,66 @@ struct FileInfo {
 
   bool exists() const { return kind != Kind::kNone; }
   bool is_directory() const { return kind == Kind::kDirectory; }
-  /// The same file or directory, whatever is in it.
+  /// Returns whether both are the same file or directory, whatever its content.
   bool IsSame(const FileInfo& other) const {
     return exists() && kind == other.kind && device == other.device &&
            inode == other.inode;
   }
 };
 
-/// The system's calls, one a function, so that a test can let any of them fail,
-/// or be the last before the process is killed.
+/// The system calls, one per function, so that a test can make any of them
+/// fail, or kill the process after it.
 ///
-/// Each returns 0 or the error number. Paths are the system's.
+/// Each returns 0 or the error number. Paths are passed to the system as they
+/// are.
 class FileSystem {
  public:
   virtual ~FileSystem() = default;
 
-  /// The machine's.
+  /// Returns the one that makes the real calls.
   static FileSystem& Real();
 
-  /// A name that stands for nothing is no error: `info` says so.
+  /// Sets `info` to the properties of `path`. A path that does not exist is no
+  /// error.
   virtual int Examine(const std::string& path, FileInfo& info);
-  /// The names in a directory but "." and "..", in order.
+  /// Sets `names` to the sorted names in a directory, without "." and "..".
   virtual int List(const std::string& path, std::vector<std::string>& names);
 
-  /// Whether names in a directory may be made and removed.
+  /// Checks that names in a directory may be created and removed.
   virtual int CheckWritable(const std::string& directory);
 
-  /// EEXIST where the name is taken, by a dangling link too.
+  /// Returns EEXIST if the name exists, also as a dangling link.
   virtual int MakeDirectory(const std::string& path);
   virtual int RemoveDirectory(const std::string& path);
   virtual int RemoveFile(const std::string& path);
-  /// Replaces a file by a file and an empty directory by a directory.
+  /// Replaces a file by a file, or an empty directory by a directory.
   virtual int Rename(const std::string& from, const std::string& to);
-  /// EEXIST where `to` is taken; EINVAL or ENOSYS where the file system has no
-  /// such call.
+  /// Renames without replacing. Returns EEXIST if `to` exists, EINVAL or ENOSYS
+  /// if the file system has no such call.
   virtual int RenameToNew(const std::string& from, const std::string& to);
-  /// Both names stand for something at all times. EINVAL and ENOSYS as above.
+  /// Exchanges two names atomically. EINVAL and ENOSYS as RenameToNew.
   virtual int Exchange(const std::string& a, const std::string& b);
-  /// Flushes the names in a directory. No error where it cannot be done.
+  /// Flushes the names in a directory. Returns 0 if the file system cannot.
   virtual int SyncDirectory(const std::string& path);
 
-  /// EEXIST where the name is taken.
+  /// Creates a file and opens it. Returns EEXIST if the name exists.
   virtual int CreateFile(const std::string& path, int& fd);
-  /// A file that is there, for WriteAt; ENOENT where there is none.
+  /// Opens an existing file for WriteAt. Returns ENOENT if there is none.
   virtual int OpenFile(const std::string& path, int& fd);
-  /// Makes a file so long; what it did not have is zeros.
+  /// Sets the length of a file; new bytes are zeros.
   virtual int SetLength(int fd, int64_t bytes);
-  /// Writes some of the bytes.
+  /// Appends some of the bytes.
   virtual int Write(int fd, const void* data, int64_t bytes, int64_t& written);
-  /// Writes some of the bytes to where they belong, `offset` bytes from the
-  /// start. Others may write elsewhere in the file meanwhile.
+  /// Writes some of the bytes at `offset`. Others may write to other parts of
+  /// the file at the same time.
   virtual int WriteAt(int fd, int64_t offset, const void* data, int64_t bytes,
                       int64_t& written);
   virtual int Sync(int fd);
   virtual int Close(int fd);
 };
 
-/// Marks a directory as one that a save writes to, for as long as this lives
-/// and the process does. Some file systems of networks have no such marks.
+/// Locks a directory that a save writes to, until this object is destroyed or
+/// the process ends. Some network file systems have no such locks.
 class DirectoryLock {
  public:
   explicit DirectoryLock(const std::string& path);
@@ -93,8 +96,8 @@ class DirectoryLock {
   DirectoryLock(const DirectoryLock&) = delete;
   DirectoryLock& operator=(const DirectoryLock&) = delete;
 
-  /// Returns 0 if this holds the mark, EWOULDBLOCK if another does, or why the
-  /// system gives none.
+  /// Returns 0 if this object holds the lock, EWOULDBLOCK if another one does,
+  /// or the error number if the system has no locks.
   int error() const { return error_; }
 
  private:
@@ -102,7 +105,7 @@ class DirectoryLock {
   int error_ = 0;
 };
 
-/// "cannot ACTION PATH: " and what the system says of `error`, which is not 0.
+/// Returns "cannot ACTION PATH: " with the text of `error`, which is not 0.
 absl::Status SystemError(int error, absl::string_view action,
                          const std::string& path);
 

@@ -25,11 +25,11 @@ namespace {
 
 using Json = nlohmann::json;
 
-/// What transformers assumes of a family where a field is missing.
+/// The defaults of a family in transformers for missing fields.
 struct FamilyDefaults {
   nn::LlamaFamily family;
   const char* architecture;
-  int64_t kv_heads;  ///< 0: as many as heads.
+  int64_t kv_heads;  ///< 0: the number of heads.
   int64_t head_dim;  ///< 0: hidden_size / heads.
   double rms_norm_eps;
   int64_t max_positions;
@@ -86,7 +86,7 @@ const FamilyDefaults& DefaultsOf(nn::LlamaFamily family) {
   return kFamilies[static_cast<size_t>(family)];
 }
 
-/// Null for a model_type that is of no family.
+/// Returns null for an unknown model_type.
 const FamilyDefaults* FindFamily(const Json& model_type) {
   for (const FamilyDefaults& family : kFamilies) {
     if (model_type == Name(family.family)) return &family;
@@ -94,7 +94,7 @@ const FamilyDefaults* FindFamily(const Json& model_type) {
   return nullptr;
 }
 
-/// "llama, mistral, ...".
+/// Returns "llama, mistral, ...".
 std::string FamilyNames() {
   return absl::StrJoin(kFamilies, ", ",
                        [](std::string* out, const FamilyDefaults& family) {
@@ -102,7 +102,8 @@ std::string FamilyNames() {
                        });
 }
 
-/// Reads the window of a family that has one, and the blocks that it begins at.
+/// Reads the attention window, and the first block that has it, of a family
+/// with windows.
 void ReadWindow(FieldReader& fields, const FamilyDefaults& family,
                 nn::LlamaConfig& config) {
   const bool is_qwen = family.family == nn::LlamaFamily::kQwen2 ||
@@ -110,7 +111,7 @@ void ReadWindow(FieldReader& fields, const FamilyDefaults& family,
   const Json* types = fields.Get("layer_types", false);
   int64_t first = 0;
   if (family.family != nn::LlamaFamily::kLlama) {
-    // Null is no window, which is not what a missing field is.
+    // Null means no window, unlike a missing field.
     const int64_t window = fields.Has("sliding_window")
                                ? fields.Size("sliding_window", 0)
                                : family.sliding_window;
@@ -142,7 +143,7 @@ void ReadWindow(FieldReader& fields, const FamilyDefaults& family,
                           "full_attention");
 }
 
-/// Fields that change no number which a training computes.
+/// Fields that have no effect on the numbers of a training.
 constexpr const char* kInert[] = {
     "_attn_implementation", "_attn_implementation_autoset", "_commit_hash",
     "_name_or_path", "architectures", "attn_implementation", "auto_map",
@@ -155,7 +156,7 @@ constexpr const char* kInert[] = {
     "length_penalty", "max_length", "min_length", "model_type",
     "no_repeat_ngram_size", "num_beam_groups", "num_beams", "num_labels",
     "num_return_sequences",
-    // Where Phi-3 has it; ReadRope reads it for what is scaled by it.
+    // Phi-3's place for it. ReadRope reads it for the kinds that use it.
     "original_max_position_embeddings", "output_attentions",
     "output_hidden_states", "output_scores", "prefix", "pretraining_tp",
     "problem_type", "remove_invalid_values", "repetition_penalty",
@@ -165,7 +166,7 @@ constexpr const char* kInert[] = {
     "unk_token_id", "unsloth_fixed", "unsloth_version", "use_bfloat16",
     "use_cache"};
 
-/// Parts of names of fields that change what a model computes.
+/// Parts of names of fields that affect what a model computes.
 constexpr const char* kArithmetic[] = {
     "act",   "attention", "attn",   "bias",   "causal", "chunk",
     "drop",  "expert",    "factor", "head",   "hidden", "layer",
@@ -173,9 +174,9 @@ constexpr const char* kArithmetic[] = {
     "quant", "residual",  "rope",   "rotary", "scal",   "share",
     "soft",  "size",      "theta",  "tie",    "window"};
 
-/// Refuses a field that nothing has read and that may change what the model
-/// computes: an object or a list, and what its name says so of.
-/// \returns the names of the others, which are ignored
+/// Refuses unread fields that may change what the model computes: objects,
+/// lists and fields whose name has such a part.
+/// \returns the names of the other unread fields, which are ignored.
 std::vector<std::string> CheckUnread(FieldReader& fields) {
   std::vector<std::string> ignored;
   fields.ForEachUnread([&](const std::string& name, const Json& value) {
@@ -195,7 +196,7 @@ std::vector<std::string> CheckUnread(FieldReader& fields) {
   return ignored;
 }
 
-/// PyTorch's name of a floating-point type.
+/// Returns PyTorch's name of a floating-point dtype.
 const char* TorchName(DType dtype) {
   switch (dtype) {
     case kFloat64:

@@ -3,7 +3,8 @@
 #define CROSSHATCH_CHECKPOINT_HF_CONFIG_H_
 
 /// \file
-/// Hugging Face's config.json of Llama and its kin, to and from LlamaConfig.
+/// Converts Hugging Face's config.json of Llama-like models to and from
+/// LlamaConfig.
 
 #include <string>
 #include <vector>
@@ -14,32 +15,31 @@
 
 namespace crosshatch::checkpoint {
 
-/// Reads `dir`/config.json of a model_type that LlamaFamily has. Both forms of
-/// the rotary parameters are read: `rope_theta` with `rope_scaling`, and
-/// `rope_parameters`. Where a field is missing, the default of transformers for
-/// the family counts.
+/// Reads `dir`/config.json, whose model_type must be one of LlamaFamily. Reads
+/// both forms of rotary parameters: `rope_theta` with `rope_scaling`, and
+/// `rope_parameters`. A missing field has the family's default in transformers.
 ///
-/// Refuses whatever the model here would compute differently: dropout, another
-/// activation, attention that is not causal, partial rotation, windows in
+/// Refuses everything that this library would compute differently: dropout,
+/// another activation, non-causal attention, partial rotation, windows in
 /// blocks other than the last ones, both rotary forms with different values,
-/// and a field that is not known and may change what the model computes.
-/// Refuses what transformers refuses, heads that do not divide the width for
-/// instance. \param ignored if not null, set to the other fields that are not
-/// known; a
-///     field that is known to change nothing is not among them
-/// \error what the system said; kInvalidArgument naming the file and the field.
+/// and unknown fields that may change the result. Also refuses what
+/// transformers refuses, e.g. heads that do not divide the width.
+/// \param ignored if not null, set to the other unknown fields. Fields that are
+///     known to have no effect are not among them.
+/// \error kInvalidArgument naming the file and the field; errors of the system.
 absl::StatusOr<nn::LlamaConfig> LoadConfig(
     const std::string& dir, std::vector<std::string>* ignored = nullptr);
 
-/// Does what LoadConfig does on the text of a file, which errors call `path`.
+/// Parses the text of a config.json.
+/// \param path names the text in errors.
 absl::StatusOr<nn::LlamaConfig> ParseConfig(
     const std::string& text, const std::string& path,
     std::vector<std::string>* ignored = nullptr);
 
 /// Returns the text of a config.json that LoadConfig and transformers read. It
-/// states each option of `config`, and rotary positions by `rope_theta` and
+/// states every option of `config`, and rotary positions as `rope_theta` and
 /// `rope_scaling`, which every version of transformers reads.
-/// \param dtype of the weights beside it
+/// \param dtype the dtype of the weights.
 std::string FormatConfig(const nn::LlamaConfig& config, DType dtype = kFloat32);
 
 }  // namespace crosshatch::checkpoint

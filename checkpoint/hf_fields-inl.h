@@ -3,7 +3,7 @@
 #define CROSSHATCH_CHECKPOINT_HF_FIELDS_INL_H_
 
 /// \file
-/// Reads the fields of a config.json, each by what it has to be.
+/// FieldReader: reads typed fields of a config.json.
 
 #include <cstdint>
 #include <limits>
@@ -20,8 +20,8 @@
 
 namespace crosshatch::checkpoint {
 
-/// The fields of one JSON object. Keeps the first error; later reads then give
-/// their defaults.
+/// The fields of one JSON object. Keeps the first error; later reads return
+/// their fallbacks.
 class FieldReader {
  public:
   FieldReader(const nlohmann::json& object, std::string path,
@@ -30,7 +30,7 @@ class FieldReader {
 
   const absl::Status& status() const { return status_; }
 
-  /// A size of 1 or more; required where there is no `fallback`.
+  /// Reads a size of at least 1; required if `fallback` is negative.
   int64_t Size(const char* name, int64_t fallback = -1) {
     const nlohmann::json* value = Get(name, fallback < 0);
     if (value == nullptr) return fallback;
@@ -38,12 +38,12 @@ class FieldReader {
       Refuse(name, *value, "a size is expected");
       return fallback;
     }
-    // A 0 in a file is no way to leave a size open.
+    // A 0 does not stand for a missing size.
     if (*value == 0) Refuse(name, *value, "it must be at least 1");
     return value->get<int64_t>();
   }
 
-  /// The id of a token, as any integer: -1 is in use for none.
+  /// Reads a token id, any integer: some files use -1 for none.
   std::optional<int64_t> Token(const char* name,
                                std::optional<int64_t> fallback) {
     read_.insert(name);
@@ -57,7 +57,7 @@ class FieldReader {
     return found->get<int64_t>();
   }
 
-  /// One id of a token, or a list of them.
+  /// Reads one token id or a list of them.
   std::vector<int64_t> Tokens(const char* name,
                               std::optional<int64_t> fallback) {
     read_.insert(name);
@@ -78,7 +78,7 @@ class FieldReader {
     return tokens;
   }
 
-  /// A number of things, 0 among them.
+  /// Reads a count of 0 or more.
   int64_t Count(const char* name, int64_t fallback) {
     const nlohmann::json* value = Get(name, false);
     if (value == nullptr) return fallback;
@@ -89,7 +89,7 @@ class FieldReader {
     return value->get<int64_t>();
   }
 
-  /// Required: a list of numbers.
+  /// Reads a required list of numbers.
   std::vector<double> Numbers(const char* name) {
     std::vector<double> numbers;
     const nlohmann::json* value = Get(name, true);
@@ -106,10 +106,10 @@ class FieldReader {
     return numbers;
   }
 
-  /// Also where it is null.
+  /// Returns whether the field exists, even if it is null.
   bool Has(const char* name) const { return object_.contains(name); }
 
-  /// Calls `visit` with each field that no call above or below has read.
+  /// Calls `visit` for each field that no other call has read.
   template <typename Visit>
   void ForEachUnread(Visit visit) const {
     for (const auto& [name, value] : object_.items()) {
@@ -137,7 +137,7 @@ class FieldReader {
     return value->get<bool>();
   }
 
-  /// Refuses any value but `supported` (and a missing field).
+  /// Refuses any value other than `supported`; the field may be missing.
   void Expect(const char* name, const nlohmann::json& supported) {
     const nlohmann::json* value = Get(name, false);
     if (value != nullptr && *value != supported) {
@@ -146,7 +146,7 @@ class FieldReader {
     }
   }
 
-  /// Null where it is missing or null.
+  /// Returns the value; null if the field is missing or null.
   const nlohmann::json* Get(const char* name, bool required) {
     read_.insert(name);
     const auto found = object_.find(name);

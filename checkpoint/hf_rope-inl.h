@@ -3,7 +3,7 @@
 #define CROSSHATCH_CHECKPOINT_HF_ROPE_INL_H_
 
 /// \file
-/// The rotary parameters of a config.json.
+/// Reads and writes the rotary parameters of a config.json.
 
 #include <string>
 
@@ -14,16 +14,16 @@
 
 namespace crosshatch::checkpoint {
 
-/// Reads the rotary base and its scaling out of rope_parameters (transformers
-/// 5), or out of rope_theta and rope_scaling (before).
-/// \param fields those of the config
-/// \param config family and max_positions are read already
-/// \error also for a config that holds both forms with different values
+/// Reads the rotary base and its scaling from rope_parameters (transformers 5)
+/// or from rope_theta and rope_scaling (earlier versions).
+/// \param fields the fields of the config.
+/// \param config must have its family and max_positions.
+/// \error also if the config has both forms with different values.
 absl::Status ReadRope(const std::string& path, FieldReader& fields,
                       nn::LlamaConfig& config);
 
-/// Returns the scaling as rope_scaling has it, or null if there is none. Every
-/// version of transformers reads it, beside rope_theta.
+/// Returns the value of rope_scaling; null if there is no scaling. Every
+/// version of transformers reads it, together with rope_theta.
 nlohmann::json FormatScaling(const nn::LlamaConfig& config);
 
 }  // namespace crosshatch::checkpoint

@@ -19,7 +19,7 @@ namespace {
 using Json = nlohmann::json;
 using RopeKind = nn::RopeScaling::Kind;
 
-/// The names of the kinds, and the fields that each reads.
+/// A kind of scaling, its name and the fields that it reads.
 struct RopeKindFields {
   RopeKind kind;
   const char* name;
@@ -51,9 +51,9 @@ const RopeKindFields& FieldsOf(RopeKind kind) {
   return RopeKinds()[static_cast<size_t>(kind)];
 }
 
-/// Null for a type of rope that is not supported.
+/// Returns null for an unsupported type of scaling.
 const RopeKindFields* FindRopeKind(const Json& type, nn::LlamaFamily family) {
-  // What early files of Phi-3 call longrope.
+  // Early Phi-3 files use these names for longrope.
   if (family == nn::LlamaFamily::kPhi3 && (type == "su" || type == "yarn")) {
     return &FieldsOf(RopeKind::kLongRope);
   }
@@ -63,19 +63,19 @@ const RopeKindFields* FindRopeKind(const Json& type, nn::LlamaFamily family) {
   return nullptr;
 }
 
-/// By how much yarn sharpens attention at `factor`.
+/// Returns yarn's attention factor for the scaling `factor`.
 double YarnSharpness(double factor, double mscale) {
   return factor <= 1 ? 1.0 : 0.1 * mscale * std::log(factor) + 1.0;
 }
 
-/// By how much longrope sharpens attention at `factor`.
+/// Returns longrope's attention factor for the scaling `factor`.
 double Sharpness(const nn::RopeScaling& rope, double factor) {
   if (factor <= 1) return 1;
   return std::sqrt(1 + std::log(factor) / std::log(static_cast<double>(
                                               rope.original_positions)));
 }
 
-/// What follows from the other fields where a file does not say it.
+/// Returns the attention factor that follows from the other fields.
 double DefaultAttentionFactor(const nn::RopeScaling& rope, double factor,
                               FieldReader& fields) {
   if (rope.kind == RopeKind::kYarn) {
@@ -88,20 +88,20 @@ double DefaultAttentionFactor(const nn::RopeScaling& rope, double factor,
   return rope.kind == RopeKind::kLongRope ? Sharpness(rope, factor) : 1;
 }
 
-/// The attention_factor that longrope has where a file states none.
+/// Returns longrope's attention_factor if a file states none.
 double LongRopeSharpness(const nn::LlamaConfig& config) {
   const nn::RopeScaling& rope = config.rope_scaling;
   return Sharpness(rope, static_cast<double>(config.max_positions) /
                              static_cast<double>(rope.original_positions));
 }
 
-/// The fields of one object of rotary parameters, whose kind is known.
-/// \param outer the fields of the config, whose max_positions is read already
+/// Reads the fields of one object of rotary parameters, whose kind is known.
+/// \param outer the fields of the config. `config` must have its max_positions.
 void ReadScaling(FieldReader& fields, FieldReader& outer,
                  const nn::LlamaConfig& config, nn::RopeScaling& rope) {
   const bool factor_follows =
       rope.kind == RopeKind::kYarn || rope.kind == RopeKind::kLongRope;
-  // Beside the object it counts more than within (Phi-3 has it there).
+  // A field of the config takes precedence over one of the object (Phi-3).
   if (rope.kind == RopeKind::kDynamic) {
     rope.original_positions = config.max_positions;
   } else if (rope.kind != RopeKind::kLinear) {
@@ -136,7 +136,7 @@ void ReadScaling(FieldReader& fields, FieldReader& outer,
   }
 }
 
-/// What one of the two forms holds.
+/// The values of one of the two forms.
 struct Rotary {
   double theta = 0;
   nn::RopeScaling scaling;
@@ -144,7 +144,7 @@ struct Rotary {
 };
 
 /// Reads the object `name` of the config.
-/// \param theta where the object has none
+/// \param theta the base if the object has none.
 absl::StatusOr<Rotary> ReadForm(const char* name, const Json& rope,
                                 const std::string& path, double theta,
                                 const nn::LlamaConfig& config,
@@ -173,7 +173,7 @@ absl::StatusOr<Rotary> ReadForm(const char* name, const Json& rope,
     const bool is_known =
         key == "rope_theta" || key == "rope_type" || key == "type" ||
         key == "partial_rotary_factor" ||
-        // transformers 5 writes it beside whatever it does not scale too.
+        // transformers 5 also writes it for kinds that do not use it.
         key == "original_max_position_embeddings" ||
         absl::c_linear_search(kind->fields, key);
     if (!is_known) {
@@ -206,7 +206,7 @@ absl::Status ReadRope(const std::string& path, FieldReader& fields,
     }
     CH_ASSIGN_OR_RETURN(const Rotary rotary,
                         ReadForm(name, *rope, path, theta, config, fields));
-    // Which of them counts depends on the version of transformers.
+    // Which of the two applies depends on the version of transformers.
     if (found.has_value() && *found != rotary) {
       fields.Refuse(name, *rope,
                     "rope_parameters holds other values; remove one of them");
@@ -235,7 +235,7 @@ Json FormatScaling(const nn::LlamaConfig& config) {
       {"original_max_position_embeddings", rope.original_positions},
   };
   if (rope.kind == RopeKind::kNone) return nullptr;
-  // Of Phi-3 versions of transformers before 5 take three fields and no other.
+  // For Phi-3, versions of transformers before 5 accept three fields only.
   const bool is_phi3 = config.family == nn::LlamaFamily::kPhi3;
   Json json = {{is_phi3 ? "type" : "rope_type", kind.name}};
   for (const auto& [name, value] : values) {
@@ -244,7 +244,7 @@ Json FormatScaling(const nn::LlamaConfig& config) {
         (name == std::string("attention_factor") &&
          rope.attention_factor == LongRopeSharpness(config));
     if (is_phi3 && follows) continue;
-    // longrope's own factors say all that `factor` would.
+    // longrope does not need `factor` in addition to its own factors.
     if (rope.kind == RopeKind::kLongRope && name == std::string("factor")) {
       continue;
     }

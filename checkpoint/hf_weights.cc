@@ -28,7 +28,7 @@ StoredTensors TensorsOf(const FilePtr& file) {
   return tensors;
 }
 
-/// A name that stays within the directory.
+/// Returns whether `name` is a file name without a directory.
 bool IsPlainFileName(const std::string& name) {
   return !name.empty() && name != "." && name != ".." &&
          name.find('/') == std::string::npos &&

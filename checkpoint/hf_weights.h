@@ -3,7 +3,7 @@
 #define CROSSHATCH_CHECKPOINT_HF_WEIGHTS_H_
 
 /// \file
-/// The weight files of a Hugging Face directory, as one set of tensors.
+/// Opens the weight files of a Hugging Face directory as one set of tensors.
 
 #include <map>
 #include <memory>
@@ -27,10 +27,10 @@ struct StoredTensor {
 /// Tensors by name.
 using StoredTensors = std::map<std::string, StoredTensor>;
 
-/// Opens `dir`/model.safetensors, or, where there is none, the files that
+/// Opens `dir`/model.safetensors or, if it does not exist, the files that
 /// `dir`/model.safetensors.index.json names. Reads headers only.
-/// \error kNotFound where there is neither; kDataLoss, naming file and tensor,
-///     for a file that is not valid, and for an index and files that disagree.
+/// \error kNotFound if neither exists; kDataLoss, naming file and tensor, if a
+///     file is invalid or the index and files disagree.
 absl::StatusOr<StoredTensors> OpenWeights(const std::string& dir);
 
 }  // namespace crosshatch::checkpoint

@@ -36,7 +36,7 @@
 namespace crosshatch::checkpoint {
 namespace {
 
-/// Whether both hold the same values, whatever their dtypes.
+/// Returns whether both have the same values, in any dtypes.
 absl::StatusOr<bool> SameValues(const StoredTensor& a, const StoredTensor& b) {
   const Shape& sizes = a.info().sizes;
   if (b.info().sizes != sizes || !CanConvert(a.info().dtype, kFloat64) ||
@@ -62,8 +62,8 @@ absl::StatusOr<bool> SameValues(const StoredTensor& a, const StoredTensor& b) {
   return true;
 }
 
-/// Files may hold a copy of what the model has once: some programs write the
-/// head of a tied model as well. That is no loss where it is a copy.
+/// Checks that the tensor `copy` in files equals `original`. Some programs
+/// write a tied model's head in addition, which is redundant if it is a copy.
 absl::Status CheckCopy(const StoredTensors& stored, const std::string& copy,
                        const std::string& original, const std::string& dir) {
   const auto a = stored.find(copy);
@@ -76,7 +76,8 @@ absl::Status CheckCopy(const StoredTensors& stored, const std::string& copy,
                    ", but the model has one for both (tie_word_embeddings)"));
 }
 
-/// The tensors of files that the model has no parameter for, and may not hold.
+/// Checks that files have no tensors without a parameter other than allowed
+/// ones.
 absl::Status CheckExtra(const StoredTensors& stored,
                         const std::set<std::string>& used,
                         const WeightNames& names, const std::string& dir) {
@@ -104,10 +105,10 @@ absl::Status CheckExtra(const StoredTensors& stored,
 /// A part of a stored tensor.
 struct StoredPart {
   StoredTensor source;
-  Box box;  ///< Of the parameters' tensor, which is the stored one ...
+  Box box;  ///< In the tensor of the parameters, which is the stored one ...
   bool transposed = false;  ///< ... or its transpose.
 
-  /// To host memory at `to`, dense and row-major.
+  /// Reads to host memory at `to`, dense and row-major.
   absl::Status Read(DType dtype, void* to) const {
     if (!transposed) {
       return source.file->Read(source.index, box, dtype, to).status();
@@ -133,8 +134,8 @@ struct StoredPart {
   }
 };
 
-/// Whether none of `count` numbers has all bits of `exponent`, as infinities
-/// and NaNs have.
+/// Returns whether no number has all bits of `exponent` set, as infinities and
+/// NaNs do.
 template <typename Bits>
 bool AllFinite(const void* data, int64_t count, Bits exponent) {
   const auto* const bytes = static_cast<const std::byte*>(data);
@@ -163,15 +164,15 @@ bool AllFinite(const void* data, DType dtype, int64_t count) {
   }
 }
 
-/// This rank's part of a parameter, and where it comes from.
+/// This rank's part of a parameter, and its source.
 struct Slice {
   StoredPart from;
   Tensor local;
   const nn::Parameter* parameter;
-  /// As that of a buffer may be, of a mask for instance.
+  /// For buffers, e.g. a mask.
   bool may_be_infinite = false;
 
-  /// To host memory at `to`.
+  /// Reads to host memory at `to`.
   absl::Status Read(void* to) const {
     CH_RETURN_IF_ERROR(from.Read(local.dtype(), to));
     if (may_be_infinite || AllFinite(to, local.dtype(), local.numel())) {
@@ -183,7 +184,7 @@ struct Slice {
   }
 };
 
-/// The slices of the parameters that lie in `stored`.
+/// Adds the slices of the parameters in `stored`.
 absl::Status AddSlices(const MergedTensor& tensor, const StoredTensor& stored,
                        std::vector<Slice>& slices) {
   const TensorInfo& info = stored.info();
@@ -221,7 +222,7 @@ absl::Status AddSlices(const MergedTensor& tensor, const StoredTensor& stored,
   return absl::OkStatus();
 }
 
-/// The slices of all parameters, or the first thing that does not fit.
+/// Returns the slices of all parameters, or the first mismatch.
 absl::StatusOr<std::vector<Slice>> PlanSlices(
     absl::Span<const nn::NamedParameter> parameters, const std::string& dir,
     const WeightNames& names) {
@@ -262,7 +263,7 @@ absl::Status LoadWeights(nn::Module& model, const std::string& dir,
   std::vector<nn::Parameter*> leased;
   for (const nn::NamedParameter& named : all) leased.push_back(named.parameter);
   nn::LeaseParameters(leased);
-  // No files have them.
+  // Files do not have these.
   std::vector<nn::Parameter*> beside;
   for (const nn::NamedBuffer& named : model.NamedBuffers()) {
     if (!named.buffer->persistent()) beside.push_back(named.buffer);
@@ -274,10 +275,10 @@ absl::Status LoadWeights(nn::Module& model, const std::string& dir,
   RankContext& context = RankContext::Current();
   for (const Slice& slice : slices) {
     CH_CHECK(slice.local.is_contiguous()) << slice.local.Describe();
-    // Also where this rank holds none of it: all ranks count a write.
+    // Also on ranks without elements of it: all ranks count a write.
     BeginWrite("a load of weights", slice.local);
     if (slice.from.box.empty()) continue;
-    // The task keeps the file open until it has run.
+    // The task keeps the file open.
     WriteFromHost(slice.local, [slice, &context](void* to) {
       const absl::Status read = slice.Read(to);
       if (!read.ok()) context.Poison(read);
@@ -299,7 +300,7 @@ absl::StatusOr<std::vector<std::string>> UnfinishedSaves(
 absl::Status SaveHuggingFace(World& world, nn::Llama& model,
                              const std::string& dir,
                              const SaveOptions& options) {
-  // Of all parameters alike (Module::set_dtype), so the first one's will do.
+  // All parameters have one dtype (Module::set_dtype), so uses the first's.
   const DType dtype =
       options.dtype.value_or(model.Parameters().front()->data().dtype());
   return SaveWeights(world, model, dir, LlamaNames(model.config().family),

@@ -3,15 +3,15 @@
 #define CROSSHATCH_CHECKPOINT_HUGGINGFACE_H_
 
 /// \file
-/// Weights of Llama and its kin, and of any model whose names are described
-/// (weight_names.h), from and to a Hugging Face directory: config.json
-/// (hf_config.h) beside model.safetensors, or beside several files and
+/// Loads and saves weights in Hugging Face directories, for Llama-like models
+/// and for any model with a table of names (weight_names.h). A directory has
+/// config.json (hf_config.h) and either model.safetensors or several files with
 /// model.safetensors.index.json.
 ///
-/// Parameters may be laid out in any way over any mesh. A file holds whole
-/// tensors; a parameter "layers.0.mlp.up_proj.weight" is called
-/// "model.layers.0.mlp.up_proj.weight" there, and "lm_head.weight" is called
-/// so. A tied output projection is not stored.
+/// Parameters may have any layout on any mesh; files hold whole tensors. A
+/// parameter "layers.0.mlp.up_proj.weight" is stored as
+/// "model.layers.0.mlp.up_proj.weight", and "lm_head.weight" keeps its name. A
+/// tied output projection is not stored.
 
 #include <cstdint>
 #include <optional>
@@ -29,85 +29,87 @@
 
 namespace crosshatch::checkpoint {
 
-/// Reads all weights of `model`, its parameters and its persistent buffers,
-/// converted to their dtype. Each rank reads just its own slices; nothing is
-/// communicated. What has no memory yet is given some, so Materialize is not
-/// needed before; buffers that are not persistent get their first values.
-/// Reading is issued to the current stream, which is waited for. On a dry run
-/// files are checked and not read.
-/// \error before any weight changes: kFailedPrecondition naming a module whose
-///     parameters cannot be overwritten now (nn/state_guard.h), as while they
-///     are summoned; naming the tensor kNotFound for weights
-///     that are missing; kInvalidArgument for tensors that the model lacks
-///     (but for the head of a tied model that equals the embedding), and for
-///     a shape or dtype that is not the parameter's; kDataLoss for a
-///     file that is not valid; what the system said. While weights change,
-///     kDataLoss for a file that becomes shorter, kDataLoss naming file and
-///     tensor for a parameter that is not finite, and what the system says of a
-///     disk that fails; they poison the rank (RankContext::Poison).
+/// Reads all weights of `model`, its parameters and persistent buffers, and
+/// converts them to their dtypes. Each rank reads its own slices only; nothing
+/// is communicated. Weights without memory are allocated, so Materialize is not
+/// needed first; non-persistent buffers get their initial values. Issues the
+/// reads to the current stream and waits for it. In a dry run, checks the files
+/// and does not read them.
+/// \error Before any weight changes: kFailedPrecondition naming a module whose
+///     parameters cannot be overwritten now (nn/state_guard.h), e.g. while they
+///     are summoned; kNotFound naming a missing tensor; kInvalidArgument naming
+///     a tensor that the model lacks (except a tied model's head that equals
+///     the embedding) or whose shape or dtype does not match; kDataLoss for an
+///     invalid file; errors of the system.
+/// \error While weights change: kDataLoss for a truncated file or, naming file
+///     and tensor, for a parameter that is not finite; errors of the disk.
+///     These poison the rank (RankContext::Poison).
 absl::Status LoadHuggingFace(nn::Llama& model, const std::string& dir);
 
-/// As LoadHuggingFace, of any model, whose parameters are called in files as
-/// `names` say.
-/// \error also as MergeByName
+/// Reads all weights of any model.
+/// \param names the names of parameters in the files.
+/// \error also as MergeByName.
 absl::Status LoadWeights(nn::Module& model, const std::string& dir,
                          const WeightNames& names);
 
+/// Options of SaveHuggingFace and SaveWeights.
 struct SaveOptions {
-  /// Replace the model's files in a directory that is not empty; all else there
-  /// stays. See new_directory.h for what goes and when.
+  /// Whether to replace the model's files in a directory that is not empty.
+  /// Other files in it stay. new_directory.h states which files are deleted and
+  /// when.
   bool overwrite = false;
-  /// Where `dir` is refused, because something took the place after
-  /// CheckSaveDirectory for instance, write beside it all the same, and let the
-  /// error say where: for weights that nothing else holds.
+  /// Whether to write to a directory next to `dir` if `dir` is refused, e.g.
+  /// because it was created after CheckSaveDirectory; the error then names that
+  /// directory. For weights that exist nowhere else.
   bool beside_if_refused = false;
-  /// What floating-point weights are written as; none: as the model has them.
+  /// Dtype in which floating-point weights are written. Unset: the model's.
   std::optional<DType> dtype = std::nullopt;
-  /// Not 0: several files (and an index) of so many bytes of tensors each, or
-  /// of one tensor that is larger.
+  /// If not 0: writes several files and an index. A file has at most this many
+  /// bytes of tensors, or one larger tensor.
   int64_t most_bytes_of_a_file = 0;
-  /// By which this rank writes. Outlives the save.
+  /// File system calls of this rank. Must outlive the save.
   FileSystem* file_system = &FileSystem::Real();
 };
 
-/// Whether SaveHuggingFace would refuse `dir` because of what is there, or the
-/// system would not let a directory take its place. Lets a program find out
-/// before it trains; a directory made to try it is removed again.
-/// \error says what stands in the way
+/// Returns the error with which SaveHuggingFace would refuse `dir`, because of
+/// its contents or because the system would not allow replacing it. Lets a
+/// program find out before training. Creates and removes a directory to try.
+/// \error states the obstacle.
 absl::Status CheckSaveDirectory(const std::string& dir,
                                 const SaveOptions& options = {});
 
-/// Directories beside `dir` that saves to it, killed before they were done,
-/// left there (or are writing now). They may hold the only copy of a model, and
-/// no save removes them; a program can tell its user.
+/// Returns directories next to `dir` that interrupted saves to `dir` left (or
+/// that running saves use). They may hold the only copy of a model, and no save
+/// removes them; a program can report them to its user.
 absl::StatusOr<std::vector<std::string>> UnfinishedSaves(
     const std::string& dir);
 
 /// Writes config.json and model.safetensors, with parameters and persistent
-/// buffers, into the directory `dir`, which appears complete or not at all.
-/// Called by all ranks of `world`. Each writes the intervals of the files that
-/// it has, of what several have one of them, chosen so that they write about
-/// equally many bytes (save_plan.h): no rank holds more of a tensor than its
-/// own part, and of that at most 16 MiB twice, where it is converted, stored
-/// transposed or out of the host's reach. Where ranks run on several machines,
-/// these share a file system. The time that the disk takes counts against no
-/// timeout of collectives.
-/// \error on every rank alike: kAlreadyExists for a directory that is not
-///     empty, or that another save wrote meanwhile; what the system said; a
-///     failed collective; kFailedPrecondition on a dry run, which has no
-///     weights, and naming a module whose parameters cannot be told now
-///     (nn/state_guard.h), as while they are summoned, and for ranks whose
-///     models or options would put a weight in different places. Complete
-///     weights are never deleted: an error after they were written says where
-///     they lie.
+/// buffers, to the directory `dir`, which is complete or absent at any time.
+/// All ranks of `world` must call it, on a shared file system if they are on
+/// several machines.
+///
+/// Each rank writes intervals of the files. One rank writes each replicated
+/// shard, chosen so that all ranks write about the same number of bytes
+/// (save_plan.h). No rank holds more of a tensor than its own shard. In
+/// addition it holds at most 16 MiB of elements that are converted, transposed
+/// or not addressable by the host. Disk time does not count towards timeouts of
+/// collectives.
+/// \error The same on every rank: kAlreadyExists if the directory is not empty
+///     or another save wrote it meanwhile; kFailedPrecondition in a dry run,
+///     which has no weights, or naming a module whose parameters cannot be read
+///     now (nn/state_guard.h), e.g. while they are summoned, or if ranks'
+///     models or options would write a weight to different places; errors of
+///     the system or of a collective. Complete weights are never deleted: an
+///     error after they were written says where they are.
 absl::Status SaveHuggingFace(World& world, nn::Llama& model,
                              const std::string& dir,
                              const SaveOptions& options = {});
 
-/// As SaveHuggingFace, of any model, whose parameters are called in files as
-/// `names` say.
-/// \param config the text of config.json
-/// \error also as MergeByName
+/// Writes the weights of any model.
+/// \param names the names of parameters in the files.
+/// \param config the text of config.json.
+/// \error also as MergeByName.
 absl::Status SaveWeights(World& world, nn::Module& model,
                          const std::string& dir, const WeightNames& names,
                          const std::string& config,

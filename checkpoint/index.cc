@@ -39,8 +39,8 @@ using Json = nlohmann::json;
 constexpr char kFormat[] = "crosshatch.checkpoint";
 constexpr int64_t kVersion = 1;
 
-/// Whether `name` is `pattern`, in which each '#' stands for five digits or
-/// more.
+/// Returns whether `name` matches `pattern`, in which each '#' stands for five
+/// or more digits.
 bool FitsPattern(absl::string_view name, absl::string_view pattern) {
   constexpr size_t kDigits = 5;
   for (const char wanted : pattern) {
@@ -65,7 +65,7 @@ bool IsDataFileName(const std::string& name) {
 }
 
 std::string FormatDouble(double value) {
-  // The sign of a NaN, which some would print, says nothing.
+  // Omits the sign of a NaN, which has no meaning.
   return std::isnan(value) ? "nan" : absl::StrFormat("%.17g", value);
 }
 
@@ -81,7 +81,7 @@ std::string FormatValue(const SmallValue& value) {
   return absl::StrCat("{\"base64\": \"", absl::Base64Escape(text), "\"}");
 }
 
-/// What is wrong with a value, or nothing.
+/// Returns what is wrong with a value; empty if nothing is.
 std::string ParseValue(const Json& json, SmallValue& value) {
   if (json.is_string()) {
     value = json.get<std::string>();
@@ -112,7 +112,7 @@ std::string ParseValue(const Json& json, SmallValue& value) {
          "{\"base64\": ...}";
 }
 
-/// The lines of the values, in the order of their names.
+/// Returns the lines of the values, sorted by name.
 std::string FormatValues(const CheckpointIndex& index) {
   std::vector<std::string> lines;
   for (const auto& [name, value] : index.values) {
@@ -137,7 +137,7 @@ std::string FormatTensor(const IndexedTensor& tensor) {
       "}");
 }
 
-/// All of an index but its hash, and the brace that ends it.
+/// Returns the index up to its hash and final brace.
 std::string FormatHashed(const CheckpointIndex& index) {
   std::vector<std::string> files;
   std::vector<std::string> tensors;
@@ -153,9 +153,9 @@ std::string FormatHashed(const CheckpointIndex& index) {
                       absl::StrJoin(tensors, ",\n"), "}");
 }
 
-/// Compares the hash `key` of an index with that of `hashed`; an index without
-/// it, which an older version wrote, passes.
-/// \returns what is wrong, or nothing
+/// Compares the hash `key` of an index with that of `hashed`. An index without
+/// it, written by an older version, passes.
+/// \returns what is wrong; empty if nothing is.
 std::string CheckHashOf(const std::string& hashed, const char* key,
                         const char* what, const Json& json) {
   const std::string hash = HashToHex(HashText(hashed));
@@ -191,7 +191,7 @@ std::string ParseCells(const Json& json, size_t num_files,
                        IndexedTensor& tensor) {
   int64_t cells = 1;
   for (const std::vector<int64_t>& cuts : tensor.cuts) {
-    // Once it is beyond what a list can hold it stays so, or becomes 0.
+    // Beyond the size of any list, the product stays so or becomes 0.
     if (__builtin_mul_overflow(cells, static_cast<int64_t>(cuts.size()) - 1,
                                &cells)) {
       return "its cuts make more cells than can be";
@@ -212,7 +212,7 @@ std::string ParseCells(const Json& json, size_t num_files,
   return "";
 }
 
-/// What is wrong with a tensor's entry, or nothing.
+/// Returns what is wrong with a tensor's entry; empty if nothing is.
 std::string ParseTensor(const Json& json, size_t num_files,
                         IndexedTensor& tensor) {
   if (!json.is_object()) return "its entry is not an object";
@@ -255,7 +255,8 @@ std::string ParseTensor(const Json& json, size_t num_files,
   return "";
 }
 
-/// What is wrong with the fields beside tensors and values, or nothing.
+/// Returns what is wrong with the fields other than tensors and values; empty
+/// if nothing is.
 std::string ParseHead(const Json& json, CheckpointIndex& index) {
   for (const auto& [key, ignored] : json.items()) {
     if (key != "format" && key != "version" && key != "ranks" &&
@@ -280,7 +281,7 @@ std::string ParseHead(const Json& json, CheckpointIndex& index) {
   }
   std::set<std::string> names;
   for (const Json& file : json["files"]) {
-    // Anything else could lead out of the directory.
+    // Other names could lead out of the directory.
     if (!file.is_string() ||
         !IsDataFileName(file.get_ref<const std::string&>())) {
       return absl::StrCat(
@@ -425,7 +426,7 @@ absl::StatusOr<CheckpointIndex> ParseIndex(const std::string& text,
     if (!wrong.empty()) return corrupt("tensor \"", name, "\": ", wrong);
     index.tensors.push_back(std::move(tensor));
   }
-  // What versions before index_hash wrote has a hash of its values alone.
+  // An index of a version before index_hash has a hash of its values only.
   wrong = CheckHashOf(FormatValues(index), "values_hash", "its values", json);
   if (wrong.empty()) {
     wrong =

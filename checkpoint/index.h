@@ -3,13 +3,13 @@
 #define CROSSHATCH_CHECKPOINT_INDEX_H_
 
 /// \file
-/// The index of a checkpoint, as a value: which tensors and small values it
-/// holds, and which file has which part of each tensor. docs/checkpoints.md has
-/// the format.
+/// CheckpointIndex: the index of a checkpoint, as a value: its tensors and
+/// small values, and the file of each part of a tensor. docs/checkpoints.md
+/// describes the format.
 ///
-/// A tensor is cut along each of its dims; the cells of the grid that results
-/// lie in files, each whole in one. A grid has neither gaps nor overlaps, so an
-/// index that parses covers every tensor exactly once.
+/// A tensor is cut along each of its dims. Each cell of the resulting grid is
+/// in one file. A grid has neither gaps nor overlaps, so an index that parses
+/// covers every tensor exactly once.
 
 #include <cstdint>
 #include <map>
@@ -26,43 +26,44 @@
 
 namespace crosshatch::checkpoint {
 
-/// The name of the file in a checkpoint's directory that holds its index.
+/// The name of the index file in a checkpoint's directory.
 inline constexpr char kIndexFile[] = "checkpoint.json";
 
-/// The name of data file `number` of `count`, from 0:
+/// Returns the name of data file `number` (from 0) of `count`:
 /// "state-00001-of-00004.safetensors".
 std::string DataFileName(int number, int count);
 
-/// Whether a checkpoint's directory has files of that name: the index, the data
-/// files, and the reports of ranks (save_job.h). No others are ever replaced or
+/// Returns whether `name` is a name of a checkpoint's files: the index, data
+/// files and reports of ranks (save_job.h). No other files are ever replaced or
 /// removed.
 bool IsCheckpointFile(const std::string& name);
 
-/// The name of the report of a rank, a file that is there while a checkpoint is
-/// written.
+/// Returns the name of a rank's report, a file that exists while a checkpoint
+/// is written.
 std::string ReportFileName(int rank);
 
+/// A tensor in the index.
 struct IndexedTensor {
   std::string name;
   DType dtype = DType::kFloat32;
   Shape sizes;
-  /// For each dim 0 = c[0] < c[1] < ... < c[n] = its size; just 0 for a dim of
-  /// no elements.
+  /// For each dim 0 = c[0] < c[1] < ... < c[n] = its size; only 0 for a dim of
+  /// size 0.
   std::vector<std::vector<int64_t>> cuts;
-  /// For each cell, in row-major order, the index of its file.
+  /// The index of the file of each cell, in row-major order.
   std::vector<int> files;
-  /// content_hash.h; none in an index whose checkpoint was not hashed (yet).
+  /// See content_hash.h. Unset if the checkpoint was not hashed (yet).
   std::optional<uint64_t> hash;
 
   int num_cells() const { return static_cast<int>(files.size()); }
   int64_t bytes() const { return NumElements(sizes) * SizeOf(dtype); }
-  /// The part of the tensor that `cell` is.
+  /// Returns the box of `cell` in the tensor.
   Box CellBox(int cell) const;
-  /// What the cell is called in its file: the tensor's name where it is all of
-  /// it, else followed by the box: "w[0:2, 3:5]".
+  /// Returns the name of `cell` in its file: the tensor's name, followed by the
+  /// box unless that is the whole tensor: "w[0:2, 3:5]".
   std::string CellName(int cell) const;
-  /// The cells that hold elements of `box`, ascending.
-  /// \pre the box lies in the tensor
+  /// Returns the cells that intersect `box`, ascending.
+  /// \pre the box is within the tensor.
   std::vector<int> CellsMeeting(const Box& box) const;
 
   friend bool operator==(const IndexedTensor&, const IndexedTensor&) = default;
@@ -70,39 +71,40 @@ struct IndexedTensor {
 
 using SmallValue = std::variant<int64_t, double, std::string>;
 
+/// The content of an index.
 struct CheckpointIndex {
-  /// How many the job that wrote it had.
+  /// Number of ranks of the job that wrote it.
   int ranks = 1;
-  /// Names of files in the directory, each of at least one cell.
+  /// Names of files in the directory. Each has at least one cell.
   std::vector<std::string> files;
   std::map<std::string, SmallValue> values;
-  /// In the order of their names.
+  /// Sorted by name.
   std::vector<IndexedTensor> tensors;
 
-  /// Null if there is none.
+  /// Returns the tensor `name`; null if there is none.
   const IndexedTensor* Find(const std::string& name) const;
-  /// Names all tensors and values, in order.
+  /// Returns the sorted names of all tensors and values.
   std::vector<std::string> Names() const;
-  /// What all tensors take together.
+  /// Returns the size of all tensors in bytes.
   int64_t bytes() const;
 };
 
-/// Returns the text of the file: one line for each tensor and value, and for a
-/// hash of all lines before it.
+/// Returns the text of the index file: one line per tensor and value, and a
+/// line with a hash of all lines before it.
 /// \error kInvalidArgument naming a tensor or value whose name is not UTF-8.
 absl::StatusOr<std::string> FormatIndex(const CheckpointIndex& index);
 
-/// Reads what FormatIndex wrote, and checks all of it: what is returned is of a
-/// whole grid for each tensor, in files with names of this format, and has the
-/// hash that the text states, if it states one.
-/// \param what names the text in errors
-/// \error kDataLoss naming the tensor or value, and what is wrong with it;
-///     kUnimplemented for a version that this library does not know.
+/// Parses and validates the result of FormatIndex. The returned index has a
+/// complete grid for each tensor and file names of this format, and it matches
+/// the hash in the text, if there is one.
+/// \param what names the text in errors.
+/// \error kDataLoss naming the tensor or value and the problem; kUnimplemented
+///     for a version that this library does not know.
 absl::StatusOr<CheckpointIndex> ParseIndex(const std::string& text,
                                            const std::string& what);
 
-/// The index in `dir`.
-/// \error kNotFound where `dir` is no checkpoint; as ParseIndex.
+/// Reads the index in `dir`.
+/// \error kNotFound if `dir` is not a checkpoint; as ParseIndex.
 absl::StatusOr<CheckpointIndex> ReadIndex(const std::string& dir);
 
 }  // namespace crosshatch::checkpoint

@@ -3,8 +3,8 @@
 #define CROSSHATCH_CHECKPOINT_JSON_TEXT_INL_H_
 
 /// \file
-/// JSON as files from elsewhere bring it: config.json, the index of weights,
-/// the header of a safetensors file.
+/// Parses JSON of other programs: config.json, the index of weights, the header
+/// of a safetensors file.
 
 #include <cstdint>
 #include <optional>
@@ -16,24 +16,24 @@
 
 namespace crosshatch::checkpoint {
 
-/// How deep objects and lists may lie in one another. Files of models need 4;
-/// what walks over a value calls itself once for each.
+/// The maximal nesting depth of objects and lists. Files of models need 4. The
+/// limit bounds the recursion of functions that visit values.
 inline constexpr int kMostJsonDepth = 64;
 
-/// Parses `text`, an object, into `json`. Refuses what nlohmann's parser would
-/// let pass: an object that names a key twice, of which only the last value
-/// would count.
-/// \param what names the text in errors: "its header"
-/// \error kInvalidArgument beginning with `what`
+/// Parses `text`, an object, into `json`. Refuses an object with a repeated
+/// key, of which nlohmann's parser would keep the last value only.
+/// \param what names the text in errors, e.g. "its header".
+/// \error kInvalidArgument beginning with `what`.
 absl::Status ParseJsonObject(absl::string_view text, const std::string& what,
                              nlohmann::json& json);
 
-/// A non-negative integer; nullopt for all else, and beyond 64 bits.
+/// Returns a non-negative integer of at most 63 bits; nullopt for other values.
 std::optional<int64_t> ParseJsonCount(const nlohmann::json& value);
 
-/// Whether `text` can stand in JSON as it is: whether it is UTF-8.
+/// Returns whether `text` is UTF-8, as JSON requires.
 bool IsJsonText(const std::string& text);
-/// `text` as JSON has it, in quotes. \pre IsJsonText(text)
+/// Returns `text` as a JSON string, in quotes.
+/// \pre IsJsonText(text)
 std::string QuoteJson(const std::string& text);
 
 }  // namespace crosshatch::checkpoint

@@ -18,12 +18,12 @@ namespace {
 
 using Json = nlohmann::json;
 
-/// Checks what nlohmann's parser would let pass. A filter given to that parser
-/// would do, but it visits all members of an object again for each of them.
+/// Detects what nlohmann's parser accepts. A filter for that parser could too,
+/// but visits all members of an object again for each of them.
 class TextCheck final : public nlohmann::json_sax<Json> {
  public:
   bool is_too_deep() const { return is_too_deep_; }
-  /// A key that an object names twice; empty if none does.
+  /// Returns a key that an object repeats; empty if none does.
   const std::string& duplicate() const { return duplicate_; }
 
   bool start_object(size_t) override { return Begin(); }
@@ -57,7 +57,7 @@ class TextCheck final : public nlohmann::json_sax<Json> {
     return true;
   }
 
-  /// Of the objects and lists that are open.
+  /// Keys of the open objects and lists.
   std::vector<absl::flat_hash_set<std::string>> keys_;
   std::string duplicate_;
   bool is_too_deep_ = false;
@@ -98,7 +98,7 @@ std::optional<int64_t> ParseJsonCount(const Json& value) {
 }
 
 bool IsJsonText(const std::string& text) {
-  // What is not UTF-8 is left out of the dump.
+  // The dump omits bytes that are not UTF-8.
   const std::string dumped =
       Json(text).dump(-1, ' ', false, Json::error_handler_t::ignore);
   return Json::parse(dumped).get_ref<const std::string&>() == text;

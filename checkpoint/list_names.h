@@ -8,7 +8,7 @@
 
 namespace crosshatch::checkpoint {
 
-/// "a, b, c and 7 more".
+/// Returns e.g. "a, b, c and 7 more".
 std::string ListNames(absl::Span<const std::string> names);
 
 }  // namespace crosshatch::checkpoint

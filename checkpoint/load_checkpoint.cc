@@ -36,25 +36,25 @@ namespace {
 
 constexpr size_t kHexDigits = 16;
 
-// Ranks read this many bytes of the global tensors, and then copy them: few
-// enough to be in the system's cache still.
+// Bytes of global tensors that ranks read before they copy them: few enough to
+// stay in the system's cache.
 constexpr int64_t kBytesBetweenMeetings = int64_t{256} << 20;
 
-/// This rank's part of a tensor, and what it is read from.
+/// This rank's part of a tensor, and its sources.
 struct Part {
   const IndexedTensor* stored;
   const TensorSpec* spec;
   Tensor local;
   Box box;
   std::vector<CellPart> cells;
-  /// Of the cells, as they were read.
+  /// Hash of the cells' parts as read.
   DataFiles::Hashed hashed;
   absl::StatusOr<int64_t> bytes_copied = 0;
 };
 
-/// The rank whose part stands for that of `rank`: itself, unless its part is a
-/// replica. -1 for a rank that has none.
-/// \param first that stands for those of a tensor that all ranks have alike
+/// Returns the rank whose part `rank` replicates: itself if it is the first, -1
+/// if it has no part.
+/// \param first the owner of tensors without a layout.
 int OwnerOf(const TensorSpec& spec, int rank, int first) {
   if (!spec.layout.has_value()) return first;
   std::optional<MeshCoordinate> at = spec.layout->mesh().CoordinateOf(rank);
@@ -67,7 +67,7 @@ int OwnerOf(const TensorSpec& spec, int rank, int first) {
   return spec.layout->mesh().rank_at(*at);
 }
 
-/// The part of a tensor that this rank holds; empty on a rank off the mesh.
+/// Returns this rank's part of a tensor; empty if the rank is off the mesh.
 Box BoxOf(const Tensor& data) {
   Box box = WholeBox(data.sizes());
   if (!data.is_distributed()) return box;
@@ -81,19 +81,19 @@ class Loader {
   Loader(World& world, Communicator& comm, const std::string& dir,
          const LoadCheckpointOptions& options)
       : world_(world), comm_(comm), dir_(dir), options_(options) {}
-  /// Names are told also where the load fails.
+  /// Reports names also if the load fails.
   ~Loader() {
     if (options_.stats != nullptr) *options_.stats = stats_;
   }
   Loader(const Loader&) = delete;
   Loader& operator=(const Loader&) = delete;
 
-  /// Reads the index, which must be the same for all ranks.
+  /// Reads the index, which must be the same on all ranks.
   absl::Status Open();
   const CheckpointIndex& index() const { return index_; }
 
-  /// Reads all that is in `state` and in the checkpoint.
-  /// \param refuses_extra what `state` lacks is an error
+  /// Reads everything that both `state` and the checkpoint have.
+  /// \param refuses_extra whether an entry that `state` lacks is an error.
   absl::Status Fill(nn::StateDict& state, bool allows_missing,
                     bool refuses_extra);
 
@@ -101,13 +101,13 @@ class Loader {
   absl::Status CheckNames(const nn::StateDict& state, bool allows_missing,
                           bool refuses_extra);
   absl::Status Fits(const IndexedTensor& stored, const TensorSpec& spec) const;
-  /// Whether the ranks that hold the tensor are the world's.
+  /// Checks that the ranks that hold the tensor are in the world.
   absl::Status LiesInWorld(const TensorSpec& spec) const;
   absl::StatusOr<std::vector<Part>> PlanParts(
       const DescribedState& described) const;
-  /// Reads the cells of `parts` from the disk.
+  /// Reads and hashes the cells of `parts`.
   absl::Status Hash(absl::Span<Part> parts) const;
-  /// Copies them to where they belong.
+  /// Copies them to the tensors.
   absl::Status Copy(absl::Span<Part> parts);
   absl::Status Verify(absl::Span<const Part> parts);
   absl::Status FillValues(nn::StateDict& state) const;
@@ -245,7 +245,7 @@ absl::Status Loader::Hash(absl::Span<Part> parts) const {
 absl::Status Loader::Copy(absl::Span<Part> parts) {
   for (Part& part : parts) {
     if (!part.local.defined()) continue;
-    // Also where this rank holds none of it: all ranks count a write.
+    // Also on ranks without elements of it: all ranks count a write.
     BeginWrite("a load of a checkpoint", part.local);
     if (part.box.empty()) continue;
     if (world_.context().dry_run()) {
@@ -331,7 +331,7 @@ absl::Status Loader::FillValues(nn::StateDict& state) const {
 
 absl::Status Loader::Fill(nn::StateDict& state, bool allows_missing,
                           bool refuses_extra) {
-  // The values are to be replaced.
+  // Values are not compared, because they will be replaced.
   CH_ASSIGN_OR_RETURN(
       const DescribedState described,
       Agree(comm_, absl::StrCat("load from ", dir_), Describe(state),
@@ -362,8 +362,8 @@ absl::Status Loader::Fill(nn::StateDict& state, bool allows_missing,
     }
     const absl::Span<Part> batch =
         absl::MakeSpan(parts).subspan(begin, end - begin);
-    // The disk is waited for beside the ranks' threads, which meet meanwhile;
-    // what was read is in the system's cache then.
+    // Background threads wait for the disk while the ranks' threads exchange
+    // messages. Afterwards the data are in the system's cache.
     CH_RETURN_IF_ERROR(
         OnEveryRank(comm_, "load: read", [&]() -> absl::StatusOr<std::string> {
           CH_RETURN_IF_ERROR(Hash(batch));

@@ -3,8 +3,8 @@
 #define CROSSHATCH_CHECKPOINT_LOAD_PLAN_H_
 
 /// \file
-/// What one rank reads of a checkpoint: the intervals of the files' cells that
-/// its parts of tensors are made of.
+/// What one rank reads of a checkpoint: the parts of cells that intersect its
+/// shards.
 
 #include <cstdint>
 #include <memory>
@@ -21,42 +21,43 @@
 
 namespace crosshatch::checkpoint {
 
-/// A part of a cell that meets a part of the tensor.
+/// The part of a cell within a box of the tensor.
 struct CellPart {
   int cell = 0;
-  /// In the global tensor.
+  /// Relative to the global tensor.
   Box box;
 };
 
-/// The parts of cells that `box` of `tensor` is made of: each element once.
+/// Returns the parts of cells that make up `box` of `tensor`, each element
+/// once.
 std::vector<CellPart> PartsOf(const IndexedTensor& tensor, const Box& box);
 
-/// The data files of a checkpoint, opened when first asked for.
+/// The data files of a checkpoint, opened on first use.
 class DataFiles {
  public:
-  /// \param index outlives this
+  /// \param index must outlive this object.
   DataFiles(std::string dir, const CheckpointIndex& index)
       : dir_(std::move(dir)), index_(index), files_(index.files.size()) {}
 
-  /// Opens the files that hold `parts` of `tensor`, and checks that they hold
-  /// them, in their dtype and sizes.
-  /// \error kDataLoss naming the file, also where it is missing
+  /// Opens the files that hold `parts` of `tensor`, and checks that they have
+  /// them with the right dtype and sizes.
+  /// \error kDataLoss naming the file, also if it is missing.
   absl::Status Open(const IndexedTensor& tensor,
                     absl::Span<const CellPart> parts);
   int opened() const { return opened_; }
 
-  /// Copies `parts`, which make up `box`, converted to `dtype`, to `out`,
-  /// dense.
-  /// \pre Open was called for them
-  /// \returns the bytes of the files that were copied, as they were counted
-  /// \error as SafetensorsFile::Read
+  /// Copies `parts`, which make up `box`, to `out`, dense and converted to
+  /// `dtype`.
+  /// \pre Open was called for them.
+  /// \returns the number of bytes that were copied from the files.
+  /// \error as SafetensorsFile::Read.
   absl::StatusOr<int64_t> Read(const IndexedTensor& tensor,
                                absl::Span<const CellPart> parts, const Box& box,
                                DType dtype, void* out) const;
-  /// What was hashed, as it is stored.
+  /// A hash of stored elements.
   struct Hashed {
     uint64_t hash = 0;
-    int64_t bytes = 0;  ///< Of the files, as they were counted.
+    int64_t bytes = 0;  ///< Number of bytes hashed.
   };
   /// Hashes `parts`.
   /// \pre as Read

@@ -27,7 +27,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-/// "model-00001-of-00002.safetensors".
+/// Returns whether `name` is like "model-00001-of-00002.safetensors".
 bool IsNumberedPart(const std::string& name) {
   const std::string pattern = "model-#####-of-#####.safetensors";
   if (name.size() != pattern.size()) return false;
@@ -42,8 +42,8 @@ bool IsNumberedPart(const std::string& name) {
 
 bool IsRenameUnknown(int error) { return error == EINVAL || error == ENOSYS; }
 
-/// `path` absolute, without a slash at its end, links resolved.
-/// \error kInvalidArgument for a link to nothing
+/// Returns `path` absolute, without a trailing slash, with links resolved.
+/// \error kInvalidArgument for a dangling link.
 absl::StatusOr<std::string> Normalized(const std::string& path,
                                        FileSystem& files) {
   if (path.empty()) {
@@ -53,11 +53,11 @@ absl::StatusOr<std::string> Normalized(const std::string& path,
   fs::path normal = fs::weakly_canonical(fs::absolute(path, error), error);
   if (error) return SystemError(error.value(), "examine", path);
   if (!normal.has_filename()) normal = normal.parent_path();
-  // What was not resolved is not there, or is a link to what is not there.
+  // Parts that were not resolved do not exist or are dangling links.
   for (fs::path at = normal; at.has_relative_path(); at = at.parent_path()) {
     FileInfo info;
     const int failed = files.Examine(at.string(), info);
-    if (failed == ENOTDIR) continue;  // Something above is a file.
+    if (failed == ENOTDIR) continue;  // A parent is a file.
     if (failed != 0) return SystemError(failed, "examine", at.string());
     if (info.kind == FileInfo::Kind::kLink) {
       return absl::InvalidArgumentError(absl::StrCat(
@@ -69,7 +69,7 @@ absl::StatusOr<std::string> Normalized(const std::string& path,
   return normal.string();
 }
 
-/// A directory made to try out what a save will do, and gone afterwards.
+/// Directories to try the calls of a save on, removed by the destructor.
 class Trial {
  public:
   explicit Trial(FileSystem& files) : files_(files) {}
@@ -80,7 +80,7 @@ class Trial {
   Trial(const Trial&) = delete;
   Trial& operator=(const Trial&) = delete;
 
-  /// Makes it where the directory of a save to `path` would be made.
+  /// Creates them where a save to `path` would create its directory.
   absl::Status Make(const std::string& path) {
     std::string name;
     const int error = TakeFreeName(
@@ -98,9 +98,9 @@ class Trial {
     return absl::OkStatus();
   }
 
-  /// Whether the system would let the directory at `path` be renamed. It is
-  /// asked to give it the name of a directory that is not empty: that cannot
-  /// be, but what else stands in the way it finds first.
+  /// Checks that the system would allow renaming the directory at `path`. Tries
+  /// to rename it to a directory that is not empty: that fails, but other
+  /// obstacles are reported first.
   absl::Status CheckRename(const std::string& path) {
     const int error = files_.Rename(path, outer_);
     if (error == ENOTEMPTY || error == EEXIST) return absl::OkStatus();
@@ -124,7 +124,8 @@ absl::Status MountError(const std::string& path, const std::string& what) {
       absl::StrCat("cannot write ", path, ": ", what));
 }
 
-/// Whether the entries of a directory that is to be replaced can move and go.
+/// Checks that the entries of a directory to be replaced can be moved and
+/// deleted.
 absl::Status CheckEntries(const std::string& path,
                           const std::vector<std::string>& names, Trial& trial,
                           FileSystem& files, KindOfFiles kind) {
@@ -150,7 +151,7 @@ absl::Status CheckEntries(const std::string& path,
   return absl::OkStatus();
 }
 
-/// The first directory that is missing on the way to `path`, or `path`.
+/// Returns the first missing directory on the way to `path`, or `path`.
 absl::StatusOr<std::string> FirstMissing(const std::string& path,
                                          FileSystem& files) {
   fs::path missing = path;
@@ -170,7 +171,7 @@ absl::StatusOr<std::string> FirstMissing(const std::string& path,
   }
 }
 
-/// CheckMayWrite of a normalized path.
+/// Does CheckMayWrite for a normalized path.
 absl::Status CheckPlace(const std::string& path, bool overwrite,
                         FileSystem& files, KindOfFiles kind) {
   FileInfo place;
@@ -280,11 +281,11 @@ absl::StatusOr<std::unique_ptr<NewDirectory>> NewDirectory::CreateBeside(
   if (error) return SystemError(error.value(), "examine", given);
   fs::path path;
   for (const fs::path& part : absolute) {
-    if (part.empty()) break;  // After a slash at the end.
+    if (part.empty()) break;  // After a trailing slash.
     path /= part;
     FileInfo info;
     if (files.Examine(path.string(), info) != 0) break;
-    // A link is followed as far as it leads to a directory.
+    // Follows a link if it leads to a directory.
     if (!fs::is_directory(fs::status(path, error))) break;
   }
   std::unique_ptr<NewDirectory> directory(
@@ -315,7 +316,7 @@ absl::Status NewDirectory::Prepare() {
       old_files_.push_back(std::move(old));
     }
   } else {
-    // Top down, each where it is missing.
+    // Creates missing parents from the top down.
     std::vector<std::string> missing;
     for (fs::path at = fs::path(path_).parent_path();; at = at.parent_path()) {
       FileInfo info;
@@ -342,7 +343,7 @@ absl::Status NewDirectory::MakePartial(const std::string& path) {
       [&](const std::string& n) { return files_.MakeDirectory(n); }, name);
   if (error != 0) return SystemError(error, "create", name);
   partial_ = std::move(name);
-  // Without one the save goes on all the same.
+  // If the lock fails, the save continues.
   lock_.emplace(partial_);
   return absl::OkStatus();
 }
@@ -352,7 +353,7 @@ NewDirectory::~NewDirectory() {
   for (const std::string& name : added_) {
     const std::string file = absl::StrCat(partial_, "/", name);
     files_.RemoveFile(file);
-    // A file under its name of the time before it was complete.
+    // The name of an incomplete file.
     files_.RemoveFile(file + ".saving");
   }
   files_.RemoveDirectory(partial_);
@@ -392,7 +393,7 @@ absl::Status NewDirectory::Commit() {
 }
 
 absl::Status NewDirectory::TakeFreePlace() {
-  // A directory takes the name of an empty one, and of no other.
+  // A directory can replace an empty directory only.
   const int error = place_.exists() ? files_.Rename(partial_, path_)
                                     : RenameToFree(files_, partial_, path_);
   if (error == 0) return absl::OkStatus();
@@ -421,7 +422,7 @@ absl::Status NewDirectory::TradePlaces() {
     return Explain(SystemError(error, "exchange " + partial_ + " with", path_));
   }
   old_ = partial_;
-  // Another save may have been as fast.
+  // Another save may have replaced it at the same time.
   const int failed = files_.Examine(old_, now);
   if (failed == 0 && now.IsSame(place_)) return absl::OkStatus();
   if (const int back = files_.Exchange(partial_, path_); back != 0) {
@@ -494,8 +495,7 @@ absl::Status NewDirectory::EmptyOldDirectory() {
   if (const int error = files_.List(old_, names); error != 0) {
     return incomplete(absl::StrCat("cannot list it: ", std::strerror(error)));
   }
-  // All that is not of the kind moves, and is known to have, before anything
-  // is deleted.
+  // Moves all files of other kinds, successfully, before it deletes anything.
   std::stable_partition(names.begin(), names.end(),
                         [this](const std::string& n) { return !kind_(n); });
   std::vector<std::string> problems;

@@ -3,23 +3,23 @@
 #define CROSSHATCH_CHECKPOINT_NEW_DIRECTORY_H_
 
 /// \file
-/// A directory of a model that appears complete or not at all, and the rule for
-/// what a save may delete:
+/// NewDirectory: the directory of a model, which is complete or absent at any
+/// time. Rules for what a save may delete:
 ///
-/// 1. Complete weights are never deleted, but for those that overwriting was
-///    asked to replace, once the new ones are in place and on the disk.
-/// 2. What is removed is removed by name: files that this save wrote and gave
-///    up, and the files of its kind that the directory held when the save began
-///    (of a model config.json, model.safetensors, its index and its numbered
-///    parts). No directory is emptied.
-/// 3. Every error says where the data lie.
+/// 1. Complete weights are never deleted, except those to be overwritten, once
+///    the new ones are in place and on the disk.
+/// 2. Files are removed by name: files that this save wrote and abandoned, and
+///    files of its kind that the directory had when the save began (for a
+///    model: config.json, model.safetensors, its index and its numbered parts).
+///    No directory is cleared.
+/// 3. Every error says where the data are.
 ///
-/// Files are written to a directory beside the place, "<place>.saving" (or
-/// "<place>.saving-2" and so on where that name is taken), which then takes the
-/// place in one step. Where the place holds a directory already, the two trade
-/// names, what is not of the kind moves over, and the old files of the kind are
-/// deleted. A process that is killed leaves that directory; later saves do not
-/// touch it (FindUnfinishedSaves).
+/// Files are written to a directory next to the target, "<path>.saving"
+/// ("<path>.saving-2" and so on if that exists), which is then renamed to the
+/// target in one step. If the target is an existing directory, the two are
+/// exchanged, files of other kinds are moved over, and the old files of the
+/// kind are deleted. A killed process leaves its directory, which later saves
+/// do not touch (FindUnfinishedSaves).
 
 #include <memory>
 #include <optional>
@@ -32,75 +32,74 @@
 
 namespace crosshatch::checkpoint {
 
-/// Tells by their names the files that a save of some kind writes, and so may
-/// replace.
+/// Returns whether a save of some kind writes files called `name`, and so may
+/// replace them.
 using KindOfFiles = bool (*)(const std::string& name);
 
-/// Renames `from` to a name that is free, on any file system. Returns the error
-/// number, EEXIST where `to` is taken.
+/// Renames `from` to `to`, which must not exist, on any file system. Returns
+/// the error number; EEXIST if `to` exists.
 int RenameToFree(FileSystem& files, const std::string& from,
                  const std::string& to);
 
-/// Those of a Hugging Face model.
+/// Returns whether `name` is a file of a Hugging Face model.
 bool IsModelFile(const std::string& name);
 
-/// Whether a directory may be written at `path`: nothing is there yet, or an
-/// empty directory, or `overwrite` is set and it is a directory; and the system
-/// would let the new one take its place and all else move over. The system is
-/// asked by the calls that a save makes, on a directory made for it and removed
-/// again, so that a program finds out before it starts work.
-/// \error kAlreadyExists or kInvalidArgument naming the path and what stands in
-///     the way (a link to nothing, a mount point, a file), or what the system
-///     said.
+/// Checks that a directory may be written to `path`: it does not exist, is an
+/// empty directory, or is a directory and `overwrite` is set. Also checks that
+/// the system would let a new directory replace it and other files move over.
+/// For that, makes the calls of a save on a directory that is removed again, so
+/// that a program finds out before it starts work.
+/// \error kAlreadyExists or kInvalidArgument naming the path and the obstacle
+///     (a dangling link, a mount point, a file); errors of the system.
 absl::Status CheckMayWrite(const std::string& path, bool overwrite,
                            FileSystem& files = FileSystem::Real(),
                            KindOfFiles kind = IsModelFile);
 
-/// Directories beside `path` that saves to it have left, or are writing now:
-/// what a killed one was writing, or was replacing.
+/// Returns directories next to `path` that running or killed saves to `path`
+/// were writing or replacing.
 absl::StatusOr<std::vector<std::string>> FindUnfinishedSaves(
     const std::string& path, FileSystem& files = FileSystem::Real());
 
-/// A directory in the making.
+/// A directory that is being written.
 class NewDirectory {
  public:
-  /// Makes the parents where they are missing.
-  /// \param files outlives the directory
-  /// \error as CheckMayWrite
+  /// Creates the directory to write to, and missing parents.
+  /// \param files must outlive the directory.
+  /// \error as CheckMayWrite.
   static absl::StatusOr<std::unique_ptr<NewDirectory>> Create(
       const std::string& path, bool overwrite,
       FileSystem& files = FileSystem::Real(), KindOfFiles kind = IsModelFile);
-  /// For data that nothing else holds, where Create says no: files are written
-  /// beside `path`, or beside the first part of it that is no directory, and
-  /// Commit leaves them there and fails.
-  /// \param refusal (not OK) why Create said no; what Commit says, with where
-  ///     the files lie.
+  /// Creates a directory for data that exist nowhere else, after Create has
+  /// failed. It is next to `path`, or next to the first part of it that is not
+  /// a directory. Commit leaves it there and fails.
+  /// \param refusal the error of Create, not OK. Commit returns it, with the
+  ///     location of the files.
   static absl::StatusOr<std::unique_ptr<NewDirectory>> CreateBeside(
       const std::string& path, absl::Status refusal,
       FileSystem& files = FileSystem::Real());
-  /// Removes the files added, unless Keep or Commit was called.
+  /// Removes the added files, unless Keep or Commit was called.
   ~NewDirectory();
   NewDirectory(const NewDirectory&) = delete;
   NewDirectory& operator=(const NewDirectory&) = delete;
 
-  /// Where files are written until Commit.
+  /// Returns the directory that files are written to until Commit.
   const std::string& partial_path() const { return partial_; }
-  /// The path at which to write the directory's file `name`.
+  /// Adds the file `name`; returns the path at which to write it.
   std::string Add(const std::string& name);
 
-  /// From here on nothing that was added is deleted, whatever happens: it is
-  /// complete, or its loss is worse than a file too many.
+  /// Stops the deletion of added files: they are complete, or losing them is
+  /// worse than keeping some in vain.
   void Keep() { keeps_ = true; }
-  /// `error`, with where the data lie.
+  /// Returns `error` with the location of the data.
   absl::Status Explain(const absl::Status& error) const;
 
-  /// Puts the directory in place. Fails without a change where something else
-  /// took the place since Create, another save for instance. Call once.
-  /// \error says where the new files lie, and the old ones.
+  /// Moves the directory to its path. Fails without a change if the path was
+  /// created or replaced since Create, e.g. by another save. Call once.
+  /// \error says where the new and old files are.
   absl::Status Commit();
 
  private:
-  /// A file of the kind that the directory held, as it was at Create.
+  /// A file of the kind that the directory had at Create.
   struct OldFile {
     std::string name;
     FileInfo info;
@@ -110,7 +109,7 @@ class NewDirectory {
       : files_(files), path_(std::move(path)), kind_(kind) {}
 
   absl::Status Prepare();
-  /// Makes the directory to write to beside `path`.
+  /// Creates the directory to write to, next to `path`.
   absl::Status MakePartial(const std::string& path);
   absl::Status TakeFreePlace();
   absl::Status TradePlaces();
@@ -122,16 +121,16 @@ class NewDirectory {
   const std::string path_;
   const KindOfFiles kind_;
   std::string partial_;
-  /// Marks partial_ as written to.
+  /// Locks partial_ while it is written to.
   std::optional<DirectoryLock> lock_;
-  /// What is at path_ when the save begins.
+  /// The properties of path_ when the save began.
   FileInfo place_;
   bool replaces_ = false;
   /// Why nothing may be put at path_.
   absl::Status refusal_;
   std::vector<OldFile> old_files_;
   std::vector<std::string> added_;
-  /// Where the directory that was replaced lies.
+  /// The location of the replaced directory.
   std::string old_;
   bool keeps_ = false;
 };

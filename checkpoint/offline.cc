@@ -41,7 +41,7 @@
 namespace crosshatch::checkpoint {
 namespace {
 
-/// A checkpoint open for streaming.
+/// A checkpoint that is open for streaming.
 struct Source {
   CheckpointIndex index;
   std::unique_ptr<DataFiles> files;
@@ -58,7 +58,8 @@ struct Source {
     return files->Open(tensor, PartsOf(tensor, WholeBox(tensor.sizes)));
   }
 
-  /// Reads `box` in blocks, each given to `write`, and returns the hash of it.
+  /// Reads `box` in blocks, passes each to `write`, and returns the hash of the
+  /// box.
   absl::StatusOr<uint64_t> Stream(
       const IndexedTensor& tensor, const Box& box,
       absl::FunctionRef<absl::Status(const void* data, int64_t bytes)> write) {
@@ -101,7 +102,7 @@ struct ValueText {
   }
 };
 
-/// Checks a hash made on the way.
+/// Compares a hash that was computed while streaming.
 absl::Status CheckHash(const std::string& dir, const IndexedTensor& tensor,
                        uint64_t hash) {
   if (!tensor.hash.has_value() || *tensor.hash == hash) return absl::OkStatus();
@@ -110,7 +111,7 @@ absl::Status CheckHash(const std::string& dir, const IndexedTensor& tensor,
       HashToHex(hash), ", saved as ", HashToHex(*tensor.hash), ")"));
 }
 
-/// How two tensors of equal sizes differ; empty if they do not.
+/// Returns how two tensors of equal sizes differ; empty if they do not.
 absl::StatusOr<std::string> DiffElements(Source& a, const IndexedTensor& x,
                                          Source& b, const IndexedTensor& y) {
   CH_RETURN_IF_ERROR(a.OpenAll(x));
@@ -165,14 +166,14 @@ absl::StatusOr<std::string> DiffElements(Source& a, const IndexedTensor& x,
       ToString(where));
 }
 
-/// A tensor of a converted file.
+/// A tensor in a converted file.
 struct Converted {
   TensorInfo info;
-  /// One below the other along dim 0.
+  /// Concatenated along dim 0.
   std::vector<const IndexedTensor*> parts;
 };
 
-/// What a tensor of the checkpoint is called when it is converted.
+/// Returns the converted name of a tensor of the checkpoint.
 absl::StatusOr<StoredName> ConvertedName(const std::string& name,
                                          const ConvertOptions& options) {
   const std::string left = name.substr(options.prefix.size());
@@ -188,8 +189,8 @@ absl::StatusOr<StoredName> ConvertedName(const std::string& name,
   return stored;
 }
 
-/// Of how many parts the tensor is that `name` is one of: the rules that store
-/// to where the one that it matches does.
+/// Returns the number of parts of the converted tensor that `name` is a part
+/// of: the number of rules with the same stored name.
 size_t PartsDue(const std::string& name, const ConvertOptions& options) {
   if (!options.names.has_value()) return 1;
   const std::vector<WeightRule>& rules = options.names->rules;
@@ -206,7 +207,7 @@ size_t PartsDue(const std::string& name, const ConvertOptions& options) {
   return static_cast<size_t>(last) + 1;
 }
 
-/// Puts `tensor` in its place among those of one name.
+/// Adds `tensor` as part `part` of `to`.
 absl::Status AddPart(const IndexedTensor& tensor, int part, Converted& to) {
   const auto at = static_cast<size_t>(part);
   if (to.parts.size() <= at) to.parts.resize(at + 1);
@@ -248,8 +249,8 @@ absl::Status Stack(Converted& tensor) {
   return absl::OkStatus();
 }
 
-/// The tensors to write, those of larger elements first, so that each is
-/// aligned to its elements. Opens their files.
+/// Returns the tensors to write, wide dtypes first, so that each is aligned to
+/// its elements. Opens their files.
 absl::StatusOr<std::vector<Converted>> ChooseTensors(
     Source& source, const ConvertOptions& options) {
   std::vector<Converted> chosen;

@@ -3,9 +3,9 @@
 #define CROSSHATCH_CHECKPOINT_OFFLINE_H_
 
 /// \file
-/// What can be done with a checkpoint (checkpoint.h) without ranks, and without
-/// the program that wrote it. Tensors are streamed: none of these holds more
-/// than kBlockBytes of a tensor at a time.
+/// Operations on checkpoints (checkpoint.h) that need neither ranks nor the
+/// program that wrote them. They stream tensors and hold at most kBlockBytes of
+/// a tensor at a time.
 
 #include <cstdint>
 #include <optional>
@@ -20,55 +20,56 @@ namespace crosshatch::checkpoint {
 
 inline constexpr int64_t kBlockBytes = int64_t{16} << 20;
 
-/// A line on the whole, then a line for each value and each tensor: its dtype,
-/// shape, the number of cells that it is cut into, and its hash. Reads the
-/// index alone.
+/// Returns a summary line, then a line per value and per tensor with dtype,
+/// shape, number of cells and hash. Reads the index only.
 absl::StatusOr<std::string> Inspect(const std::string& dir);
 
-/// Returns whether all files of a checkpoint are there and hold the tensors
-/// that the index names. Reads the index and headers alone. \error what is
-/// missing or does not fit
+/// Checks that all files of a checkpoint exist and hold the tensors that the
+/// index names. Reads the index and headers only.
+/// \error names what is missing or does not match.
 absl::Status CheckComplete(const std::string& dir);
 
 /// Reads all of a checkpoint and compares it with its hashes.
-/// \returns a line on what was read
-/// \error kDataLoss with a line for each tensor that does not hold what was
-///     saved, and each file that is missing or damaged; kFailedPrecondition for
-///     a checkpoint without hashes, all of whose files are complete.
+/// \returns a line that summarizes what was read.
+/// \error kDataLoss with a line for each tensor whose content differs from what
+///     was saved and for each missing or damaged file; kFailedPrecondition if
+///     the files are complete but the checkpoint has no hashes.
 absl::StatusOr<std::string> Verify(const std::string& dir);
 
-/// A line for each value and tensor that differs: with the number of elements
-/// that do, and the greatest difference of two and where it is. Empty if all is
-/// equal bit by bit. How the tensors are cut does not count.
+/// Returns a line for each value and tensor that differs: the number of
+/// different elements, the largest difference and its place. Empty if all are
+/// bitwise equal. Ignores how tensors are cut.
 absl::StatusOr<std::string> Diff(const std::string& a, const std::string& b);
 
-/// Writes the checkpoint in `from` to `to`, as `ranks` ranks would that split
-/// the first dim of each tensor. The content is verified on the way.
-/// \error as SaveCheckpoint; kDataLoss for content that is not what was saved
+/// Copies the checkpoint in `from` to `to`, with the files of `ranks` ranks
+/// that shard dim 0 of each tensor. Verifies the content.
+/// \error as SaveCheckpoint; kDataLoss if the content differs from what was
+///     saved.
 absl::Status Reshard(const std::string& from, const std::string& to, int ranks,
                      FileSystem& files = FileSystem::Real());
 
+/// Options of ConvertToHuggingFace.
 struct ConvertOptions {
-  /// The tensors whose names begin so, which is left off.
+  /// Selects the tensors whose names begin with it; it is removed.
   std::string prefix = "model.";
-  /// Put before what is left of a name. By default a tensor keeps the name that
-  /// its module gives it.
+  /// Prepended to the rest of a name. By default a tensor has the name that its
+  /// module gives it.
   std::string new_prefix = "";
-  /// Renames what is left of a name, in place of new_prefix: LlamaNames(family)
-  /// gives the names of Hugging Face's files of nn::Llama. Parts of one tensor
-  /// are put one below the other.
+  /// Renames the rest of a name, instead of new_prefix. LlamaNames(family) has
+  /// the names of Hugging Face's files of nn::Llama. Parts of one tensor are
+  /// concatenated along dim 0.
   std::optional<WeightNames> names = std::nullopt;
-  /// A file beyond that many bytes begins a new one, at a tensor.
+  /// Maximal size of a file in bytes; a new file begins at a tensor.
   int64_t max_file_bytes = int64_t{5'000'000'000};
 };
 
-/// Writes the tensors of a checkpoint as Hugging Face's libraries have them:
-/// whole, in model.safetensors, or in several files with
-/// model.safetensors.index.json. What the checkpoint says nothing of, such as
-/// config.json, is not written.
+/// Writes the tensors of a checkpoint as whole tensors for Hugging Face's
+/// libraries: model.safetensors, or several files with
+/// model.safetensors.index.json. Does not write what a checkpoint lacks, such
+/// as config.json.
 /// \error as Reshard; kNotFound if no tensor has the prefix; kInvalidArgument
-///     for a table of names that transposes (that takes a model: SaveWeights),
-///     and for parts that are not one tensor's
+///     for a table of names that transposes (SaveWeights does that), and for
+///     parts that do not make up one tensor.
 absl::Status ConvertToHuggingFace(const std::string& from,
                                   const std::string& to,
                                   const ConvertOptions& options = {},

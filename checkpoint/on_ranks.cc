@@ -25,20 +25,20 @@
 namespace crosshatch::checkpoint {
 namespace {
 
-// Far below any timeout that rank threads of a busy machine could keep, and far
-// above what a meeting costs.
+// Interval of exchanges: far below any timeout that rank threads of a busy
+// machine could meet, and far above the cost of an exchange.
 constexpr std::chrono::milliseconds kBetweenMeetings(20);
 
-// What a rank says at a meeting: that it is busy, or an outcome.
+// The message of a rank that has no outcome yet.
 constexpr char kBusy[] = "busy";
 
 using Outcomes = std::vector<absl::StatusOr<std::string>>;
 
-/// Meets until no rank is busy, `work` running meanwhile.
+/// Exchanges until no rank is busy, while `work` runs on another thread.
 absl::StatusOr<Outcomes> MeetUntilDone(
     Communicator& comm, const std::string& label,
     absl::FunctionRef<absl::StatusOr<std::string>()> work) {
-  // Where no thread can be had the work runs here, below, when it is asked for.
+  // If no thread can be created, the work runs below, in get().
   std::future<absl::StatusOr<std::string>> running =
       std::async(std::launch::async | std::launch::deferred, work);
   std::string mine = kBusy;
@@ -120,7 +120,7 @@ absl::Status GatherErrors(absl::Span<const absl::Status> by_rank,
     }
   }
   if (lines.empty()) return absl::OkStatus();
-  // What all say needs no names.
+  // An error of all ranks needs no list of ranks.
   if (lines.size() == 1 && failed == by_rank.size()) return lines[0].status;
   std::vector<std::string> texts;
   for (const Line& line : lines) {

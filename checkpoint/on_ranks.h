@@ -3,13 +3,13 @@
 #define CROSSHATCH_CHECKPOINT_ON_RANKS_H_
 
 /// \file
-/// Work that ranks do beside their threads, however long it takes, and whose
-/// outcome all of them learn.
+/// Long-running work on ranks' background threads, whose outcome all ranks
+/// learn.
 ///
-/// The ranks meet all the while, several times a second, so that the time that
-/// a slow disk takes counts against no timeout of collectives, and a rank that
-/// fails meanwhile is found. The work itself is always waited for: it would
-/// outlive what it works on.
+/// Meanwhile the ranks' threads exchange messages several times a second. So
+/// the time of a slow disk does not count towards timeouts of collectives, and
+/// a rank that fails is detected. The work is always waited for, because it
+/// uses objects of the caller.
 
 #include <string>
 #include <vector>
@@ -23,44 +23,48 @@
 
 namespace crosshatch::checkpoint {
 
-/// Runs `work` once, on a thread of index 0 of `comm`, and returns what it
-/// returned on every rank. Called by all ranks.
-/// \param label names the meetings in errors
-/// \param work touches neither tensors nor communicators
-/// \returns `work`'s status, on the other ranks as "on rank R: ..."; what went
-///     wrong between the ranks, where work was fine
+/// Runs `work` once, on a thread of the rank with index 0 of `comm`. All ranks
+/// must call it.
+/// \param label names the exchanges in errors.
+/// \param work must use neither tensors nor communicators.
+/// \returns the status of `work`, on the other ranks as "on rank R: ..."; or
+///     the error of an exchange if `work` succeeded.
 absl::Status OnFirstRank(Communicator& comm, const std::string& label,
                          absl::FunctionRef<absl::Status()> work);
 
-/// Runs `work` on a thread of every rank, and returns on each what it gave on
-/// all, by index. Called by all ranks; the rest as OnFirstRank.
-/// \error as GatherErrors, on every rank alike; what went wrong between the
-///     ranks, where work was fine
+/// Runs `work` on a thread of every rank. All ranks must call it.
+/// \param label names the exchanges in errors.
+/// \param work must use neither tensors nor communicators.
+/// \returns the results of all ranks by index.
+/// \error as GatherErrors, the same on every rank; or the error of an exchange
+///     if `work` succeeded.
 absl::StatusOr<std::vector<std::string>> OnEveryRank(
     Communicator& comm, const std::string& label,
     absl::FunctionRef<absl::StatusOr<std::string>()> work);
 
-/// Tells, as OnEveryRank does, of work that has been done, at one meeting.
+/// Gathers the outcomes of work that is done, by one exchange. Errors as
+/// OnEveryRank.
 absl::StatusOr<std::vector<std::string>> Gather(
     Communicator& comm, const std::string& label,
     const absl::StatusOr<std::string>& mine);
 absl::Status Gather(Communicator& comm, const std::string& label,
                     const absl::Status& mine);
 
-/// A status or a text, as one text, and back.
+/// Converts a status or text to one text.
 std::string EncodeOutcome(const absl::StatusOr<std::string>& outcome);
-/// \error also kDataLoss for what EncodeOutcome did not write.
+/// Inverts EncodeOutcome.
+/// \error also kDataLoss if `text` is not a result of EncodeOutcome.
 absl::StatusOr<std::string> DecodeOutcome(const std::string& text);
 
-/// What all ranks gave, or their errors in one (GatherErrors).
-/// \param ranks the names of the ranks, by index
+/// Returns the texts of all ranks, or their errors as one (GatherErrors).
+/// \param ranks the ranks by index, for messages.
 absl::StatusOr<std::vector<std::string>> TextsOf(
     absl::Span<const absl::StatusOr<std::string>> outcomes,
     absl::Span<const int> ranks);
 
-/// One error for those of all ranks, of which ranks that say the same share a
-/// line; OK if none has one. Its code is that of the first.
-/// \param ranks the names of the ranks, by index
+/// Returns one error for the errors of all ranks; ranks with equal errors share
+/// a line. OK if there is none. The code is that of the first.
+/// \param ranks the ranks by index, for messages.
 absl::Status GatherErrors(absl::Span<const absl::Status> by_rank,
                           absl::Span<const int> ranks);
 

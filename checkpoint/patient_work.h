@@ -11,28 +11,29 @@
 
 namespace crosshatch::checkpoint {
 
-/// Parts of work, one after another, that a thread does when the cores have
-/// nothing better to do, and of which another thread takes over what it cannot
-/// wait for any longer: a thread of low priority would let it wait too long.
-/// \threadsafety all members may be called from any thread.
+/// Work in parts, which run one after another on a background thread when the
+/// CPU is idle. Another thread takes over parts that it needs at once, because
+/// a thread of low priority might delay it for long.
+/// \threadsafety All members may be called on any thread.
 class PatientWork {
  public:
-  /// \param part does the part of that number; after its first error none is
-  ///     done any more. Parts never run at once. What it throws comes to the
-  ///     thread that did it, and is an error to the others.
+  /// \param size number of parts.
+  /// \param part runs the part of a given number. Parts never run concurrently,
+  ///     and none runs after an error. An exception reaches the thread that
+  ///     runs the part, and is an error for the others.
   PatientWork(size_t size, std::function<absl::Status(size_t)> part);
   PatientWork(const PatientWork&) = delete;
   PatientWork& operator=(const PatientWork&) = delete;
 
   size_t size() const { return size_; }
 
-  /// Does what nobody takes over. Returns once all is done.
-  /// \error the first error of a part
+  /// Runs the parts that no other thread takes over. Returns when all are done.
+  /// \error the first error of a part.
   absl::Status RunPatiently();
 
-  /// Takes over what is not begun of the first `count` parts. Returns once they
-  /// are done, without waiting for those after them.
-  /// \error as RunPatiently
+  /// Takes over the first `count` parts as far as they have not begun. Returns
+  /// when they are done, without waiting for later parts.
+  /// \error the first error of a part.
   absl::Status RunUntil(size_t count);
 
  private:
@@ -42,7 +43,7 @@ class PatientWork {
     return !is_running_ && (next_ == size_ || !status_.ok());
   }
   size_t num_done() const { return next_ - (is_running_ ? 1 : 0); }
-  /// Does the next part, without the lock meanwhile.
+  /// Runs the next part, and releases the lock meanwhile.
   void RunNext(Lock& lock);
 
   const size_t size_;
@@ -51,7 +52,7 @@ class PatientWork {
   std::condition_variable changed_;
   size_t next_ = 0;
   bool is_running_ = false;
-  /// Of those before it somebody else does what is not begun.
+  /// RunUntil runs the parts before this one that have not begun.
   size_t taken_over_ = 0;
   absl::Status status_;
 };

@@ -38,8 +38,8 @@ constexpr char kRemoving[] = ".removing";
 constexpr char kSaving[] = ".saving";
 constexpr char kAside[] = ".aside";
 
-/// The step of a directory's name; nullopt for a name that StepDirectory does
-/// not give.
+/// Returns the step of a directory's name; nullopt if StepDirectory does not
+/// give such names.
 std::optional<int64_t> StepOf(const std::string& name) {
   int64_t step = 0;
   if (!absl::StartsWith(name, "step-") ||
@@ -50,8 +50,8 @@ std::optional<int64_t> StepOf(const std::string& name) {
   return step;
 }
 
-/// The step of a name that TakeFreeName gives to what lies beside the step's
-/// directory: "step-000003.saving", "step-000003.saving-2".
+/// Returns the step of a name that TakeFreeName made from the step's directory:
+/// "step-000003.saving", "step-000003.saving-2".
 std::optional<int64_t> StepBeside(const std::string& name,
                                   const std::string& suffix) {
   const size_t at = name.find(suffix);
@@ -65,7 +65,7 @@ std::optional<int64_t> StepBeside(const std::string& name,
   return StepOf(name.substr(0, at));
 }
 
-/// The names in `root`; none where it does not exist.
+/// Returns the names in `root`; none if it does not exist.
 absl::StatusOr<std::vector<std::string>> NamesIn(const std::string& root,
                                                  FileSystem& files) {
   std::vector<std::string> names;
@@ -74,14 +74,13 @@ absl::StatusOr<std::vector<std::string>> NamesIn(const std::string& root,
   return SystemError(error, "list", root);
 }
 
-/// Whether a save writes files of that name, of which it gives some their name
-/// once they are complete.
+/// Returns whether `name` is a file of a checkpoint, complete or not.
 bool IsUnfinishedFile(const std::string& name) {
   return IsCheckpointFile(std::string(absl::StripSuffix(name, kSaving)));
 }
 
-/// The files in `dir`, all of `kind`; nullopt if it holds anything else, a link
-/// for instance.
+/// Returns the files in `dir` if all are of `kind`; nullopt if it has anything
+/// else, e.g. a link.
 absl::StatusOr<std::optional<std::vector<std::string>>> OnlyFiles(
     const std::string& dir, KindOfFiles kind, FileSystem& files) {
   CH_ASSIGN_OR_RETURN(const std::vector<std::string> names,
@@ -101,7 +100,7 @@ absl::StatusOr<std::optional<std::vector<std::string>>> OnlyFiles(
   return std::optional(names);
 }
 
-/// Whether `dir` is a directory, and no link to one.
+/// Returns whether `dir` is a directory and not a link.
 absl::StatusOr<bool> IsOwnDirectory(const std::string& dir, FileSystem& files) {
   FileInfo info;
   if (const int error = files.Examine(dir, info); error != 0) {
@@ -110,7 +109,7 @@ absl::StatusOr<bool> IsOwnDirectory(const std::string& dir, FileSystem& files) {
   return info.is_directory();
 }
 
-/// The directories in `root` that a removal has left half done.
+/// Returns the directories in `root` of interrupted removals.
 absl::StatusOr<std::vector<std::string>> HalfRemoved(const std::string& root,
                                                      FileSystem& files) {
   CH_ASSIGN_OR_RETURN(const std::vector<std::string> names,
@@ -127,7 +126,7 @@ absl::StatusOr<std::vector<std::string>> HalfRemoved(const std::string& root,
   return found;
 }
 
-/// Keeps an error beside those before.
+/// Appends an error to earlier ones.
 void AddError(const absl::Status& error, absl::Status& all) {
   if (error.ok()) return;
   all = all.ok() ? error
@@ -135,7 +134,7 @@ void AddError(const absl::Status& error, absl::Status& all) {
                                                          error.message()));
 }
 
-/// Removes `dir`, which has lost the name of a checkpoint.
+/// Removes `dir`, which no longer has a checkpoint's name.
 absl::Status RemoveNameless(const std::string& dir, FileSystem& files,
                             KindOfFiles kind = IsCheckpointFile) {
   CH_ASSIGN_OR_RETURN(const bool is_own, IsOwnDirectory(dir, files));
@@ -166,16 +165,17 @@ absl::Status Remove(const std::string& root, int64_t step, FileSystem& files) {
   if (const int error = files.Rename(dir, nameless); error != 0) {
     return SystemError(error, "rename " + dir + " to", nameless);
   }
-  // Or else the machine could come up again with a name and not all files.
+  // Without the flush, the machine could restart with the name but not all
+  // files.
   if (const int error = files.SyncDirectory(root); error != 0) {
     return SystemError(error, "flush", root);
   }
   return RemoveNameless(nameless, files);
 }
 
-/// Whether all files of a checkpoint are in `dir`, which a save or a removal
-/// has left.
-/// \error what keeps this from telling
+/// Returns whether `dir`, left by a save or removal, has all files of a
+/// checkpoint.
+/// \error if that cannot be determined.
 absl::StatusOr<bool> IsWhole(const std::string& dir, FileSystem& files) {
   FileInfo info;
   const std::string index_path = absl::StrCat(dir, "/", kIndexFile);
@@ -205,8 +205,8 @@ absl::StatusOr<bool> IsWhole(const std::string& dir, FileSystem& files) {
   return true;
 }
 
-/// The directory of the last step before `step` whose checkpoint holds what was
-/// saved; empty if there is none. Reads all of what it tries.
+/// Returns the directory of the last step before `step` whose checkpoint is
+/// intact; empty if there is none. Reads every checkpoint that it tries.
 absl::StatusOr<std::string> LastWholeBefore(const std::string& root,
                                             int64_t step, FileSystem& files) {
   CH_ASSIGN_OR_RETURN(std::vector<int64_t> steps, StepsIn(root, files));
@@ -238,7 +238,7 @@ absl::StatusOr<std::vector<int64_t>> StepsIn(const std::string& root,
     if (error != 0 && error != ENOTDIR) {
       return SystemError(error, "examine", index);
     }
-    // Of something else, that had such a name.
+    // Skips directories that are not checkpoints but have such names.
     if (info.exists()) steps.push_back(*step);
   }
   std::sort(steps.begin(), steps.end());
@@ -259,7 +259,7 @@ absl::StatusOr<std::vector<std::string>> UnfinishedSteps(
   std::vector<std::string> found;
   for (const std::string& name : names) {
     if (!StepBeside(name, kSaving).has_value()) continue;
-    // The step itself may be a link out of `root`.
+    // The step itself may be a link to outside of `root`.
     std::string dir = absl::StrCat(root, "/", name);
     const absl::StatusOr<bool> is_own = IsOwnDirectory(dir, files);
     if (is_own.value_or(true)) found.push_back(std::move(dir));
@@ -268,7 +268,7 @@ absl::StatusOr<std::vector<std::string>> UnfinishedSteps(
 }
 
 absl::Status CheckRunDirectory(const std::string& root, FileSystem& files) {
-  // Asks the system whether there may be directories in `root` at all.
+  // Checks whether directories can be created in `root` at all.
   CH_RETURN_IF_ERROR(CheckMayWrite(StepDirectory(root, 0), /*overwrite=*/true,
                                    files, IsCheckpointFile));
   CH_ASSIGN_OR_RETURN(const std::optional<int64_t> latest,
@@ -290,7 +290,7 @@ absl::Status RemoveOldSteps(const std::string& root, int keep, int64_t newest,
   if (keep <= 0) return absl::OkStatus();
   CH_ASSIGN_OR_RETURN(const std::vector<std::string> half,
                       HalfRemoved(root, files));
-  // What cannot be removed stays, and nothing else for its sake.
+  // What cannot be removed stays, but does not prevent other removals.
   absl::Status status;
   for (const std::string& dir : half) {
     AddError(RemoveNameless(dir, files), status);
@@ -390,12 +390,13 @@ RunCheckpoints::RunCheckpoints(World& world, std::string root,
 absl::StatusOr<std::optional<int64_t>> RunCheckpoints::Latest() {
   CH_ASSIGN_OR_RETURN(const std::shared_ptr<Communicator> comm,
                       AllRanks(world_));
-  // The first rank's word counts: others may still see an older directory.
+  // Uses the first rank's result, because others may see older directory
+  // contents.
   CH_ASSIGN_OR_RETURN(
       const std::vector<std::string> said,
       OnEveryRank(
           *comm, "latest checkpoint", [&]() -> absl::StatusOr<std::string> {
-            // A dry run is alone.
+            // A dry run is a single rank.
             const bool reads = comm->rank() == 0 || world_.context().dry_run();
             if (!reads) return std::string();
             CH_ASSIGN_OR_RETURN(const std::optional<int64_t> latest,
@@ -413,7 +414,7 @@ absl::Status RunCheckpoints::Load(nn::Stateful& stateful, int64_t step,
   const absl::Status loaded = LoadCheckpoint(world_, stateful, dir, options);
   CH_ASSIGN_OR_RETURN(const std::shared_ptr<Communicator> comm,
                       AllRanks(world_));
-  // Every rank has that error.
+  // Every rank has this error.
   if (absl::IsDataLoss(loaded)) {
     CH_ASSIGN_OR_RETURN(const std::vector<std::string> whole,
                         OnEveryRank(*comm, "last whole checkpoint",
@@ -462,7 +463,8 @@ absl::Status RunCheckpoints::Save(nn::Stateful& stateful, int64_t step) {
         absl::StrCat(dir, " is saved, but an old checkpoint is not removed: ",
                      std::string(status.message())));
   };
-  // What the save before has written is the run's own once it is in place.
+  // A checkpoint of the previous save becomes the run's own once it is
+  // committed.
   CH_RETURN_IF_ERROR(Wait());
   const bool is_own = saved_.count(step) != 0 || resumed_.count(step) != 0;
   if (options_.async) return saver_.Save(stateful, dir, is_own, remove_old);
@@ -472,7 +474,7 @@ absl::Status RunCheckpoints::Save(nn::Stateful& stateful, int64_t step) {
                                       {.overwrite = is_own,
                                        .beside_if_refused = true,
                                        .file_system = options_.file_system}));
-    // Nothing new is in place, so nothing old may go.
+    // No new checkpoint is in place, so no old one may be removed.
     if (world_.context().dry_run()) return absl::OkStatus();
     CH_ASSIGN_OR_RETURN(const std::shared_ptr<Communicator> comm,
                         AllRanks(world_));

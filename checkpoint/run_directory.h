@@ -3,15 +3,15 @@
 #define CROSSHATCH_CHECKPOINT_RUN_DIRECTORY_H_
 
 /// \file
-/// The directory of a run, with a checkpoint for each step that was kept:
+/// RunCheckpoints: the directory of a run, with one checkpoint per kept step:
 ///
 ///     runs/a/step-000100/
 ///     runs/a/step-000200/
 ///
-/// A checkpoint's directory has its name from the moment on that it is
-/// complete, and no longer than that: one that is removed loses its name before
-/// its first file. So the latest one is that with the greatest step, and there
-/// is no pointer to it that could be wrong.
+/// A checkpoint's directory has its name exactly while it is complete: a
+/// removal renames it before it deletes the first file. So the latest
+/// checkpoint is the one with the highest step; there is no pointer to it that
+/// could be wrong.
 
 #include <cstdint>
 #include <memory>
@@ -31,116 +31,120 @@
 
 namespace crosshatch::checkpoint {
 
-/// "<root>/step-000100".
+/// Returns e.g. "<root>/step-000100".
 std::string StepDirectory(const std::string& root, int64_t step);
 
-/// The steps of the checkpoints in `root`, ascending; none where there is no
-/// such directory. No rank is needed.
+/// Returns the steps of the checkpoints in `root`, ascending; empty if `root`
+/// does not exist. Needs no ranks.
 absl::StatusOr<std::vector<int64_t>> StepsIn(
     const std::string& root, FileSystem& files = FileSystem::Real());
-/// The last of them.
+/// Returns the last step in `root`.
 absl::StatusOr<std::optional<int64_t>> LatestIn(
     const std::string& root, FileSystem& files = FileSystem::Real());
 
-/// The directories in `root` that saves of steps have left, or are writing now:
-/// what a killed one was writing, or was replacing. None where there is no such
-/// directory. No rank is needed.
+/// Returns the directories in `root` that running or killed saves of steps were
+/// writing or replacing; empty if `root` does not exist. Needs no ranks.
 absl::StatusOr<std::vector<std::string>> UnfinishedSteps(
     const std::string& root, FileSystem& files = FileSystem::Real());
 
-/// Whether checkpoints could be written to `root`, those of all steps after the
-/// last that it holds: lets a program find out before its run begins. No rank
-/// is needed.
-/// \error says what stands in the way, in the place of a step for instance
+/// Checks that checkpoints can be written to `root`, for all steps after its
+/// last one, so that a program finds out before its run begins. Needs no ranks.
+/// \error names the obstacle, e.g. a file in the place of a step.
 absl::Status CheckRunDirectory(const std::string& root,
                                FileSystem& files = FileSystem::Real());
 
-/// Removes the checkpoints of those steps of `own` that are before `newest`,
-/// but for the last `keep` - 1 of them; none for a `keep` of 0. What another
-/// run has written to `root` stays. Removes by name only the files of
-/// checkpoints; a link, and a directory that holds anything else, is left as it
-/// is. What an earlier call, killed, left half removed is removed first.
-/// \pre that of `newest` is complete
-/// \error all that could not be removed; the rest is
+/// Removes checkpoints of the steps in `own` that are before `newest`, except
+/// the last `keep` - 1 of them. For `keep` = 0 removes none. Checkpoints of
+/// other runs stay. Removes only files of checkpoints, by name. Links, and
+/// directories that contain anything else, stay. First completes removals that
+/// were interrupted.
+/// \pre the checkpoint of `newest` is complete.
+/// \error lists everything that could not be removed; all else is.
 absl::Status RemoveOldSteps(const std::string& root, int keep, int64_t newest,
                             const std::set<int64_t>& own,
                             FileSystem& files = FileSystem::Real());
 
-/// Removes what killed saves and removals of steps have left in `root`
-/// (UnfinishedSteps). A directory stays if a save is writing to it, or if the
-/// file system cannot show that; if all files of a checkpoint are there, which
-/// may be the only copy of a run, or if that cannot be told; and if it holds
-/// anything else. What lies outside `root` stays. No rank is needed.
-/// \param report gets a line for each directory
-/// \error all that could not be removed; the rest is
+/// Removes what interrupted saves and removals of steps left in `root`
+/// (UnfinishedSteps). A directory stays if a save is writing to it, or the file
+/// system cannot show that none is. It stays if it has all files of a
+/// checkpoint, which may be the only copy of a run, or if that cannot be
+/// determined. It stays if it contains anything else. Nothing outside of `root`
+/// is removed. Needs no ranks.
+/// \param report gets a line per directory.
+/// \error lists everything that could not be removed; all else is.
 absl::Status CleanRunDirectory(const std::string& root, std::string& report,
                                FileSystem& files = FileSystem::Real());
 
 /// Renames the checkpoints of the steps after `step` to "step-N.aside", so that
-/// a run which is taken up again at `step` has their names to itself. No rank
-/// is needed.
-/// \error kFailedPrecondition naming what was set aside before, where later
-///     steps are there again: they may be of the run that was taken up
+/// a run which resumes at `step` can use their names. Needs no ranks.
+/// \error kFailedPrecondition naming renamed checkpoints whose steps exist
+///     again: those may belong to the resumed run.
 absl::Status SetAsideLaterSteps(const std::string& root, int64_t step,
                                 FileSystem& files = FileSystem::Real());
 
+/// Options of RunCheckpoints.
 struct RunCheckpointsOptions {
-  /// The number of checkpoints that stay; 0: all.
+  /// Number of checkpoints to keep; 0: all.
   int keep = 0;
-  /// Save returns once it has planned; what this rank writes is copied and
-  /// written beside training (async_save.h).
+  /// Whether Save returns after planning, and a background thread copies and
+  /// writes (async_save.h).
   bool async = false;
-  /// By which this rank writes. Outlives this.
+  /// File system calls of this rank. Must outlive this object.
   FileSystem* file_system = &FileSystem::Real();
 };
 
-/// Saves and loads the checkpoints of a run. All ranks make one, and call the
-/// same in the same order.
+/// Saves and loads the checkpoints of a run. All ranks create one and must make
+/// the same calls in the same order.
 ///
-/// A run's own are those that it has saved and, once it has loaded one, that
-/// one and those before it. No other is replaced or removed, so that two runs
-/// that were given one directory cost each other nothing.
+/// A run's own checkpoints are those that it has saved and, after a load, the
+/// loaded one and those before it. No others are replaced or removed, so that
+/// two runs in one directory do not harm each other.
 ///
-/// A dry run reads what the directory really holds, and changes none of it:
-/// Latest gives the last step there, Load checks that checkpoint and reads no
-/// elements, Save plans. \threadsafety the rank's thread only.
+/// A dry run reads the real directory and does not change it: Latest returns
+/// its last step, Load checks that checkpoint without reading elements, and
+/// Save only plans.
+/// \threadsafety The rank's thread only.
 class RunCheckpoints {
  public:
-  /// \param world outlives this
+  /// \param world must outlive this object.
   RunCheckpoints(World& world, std::string root,
                  RunCheckpointsOptions options = {});
 
-  /// The last step that there is a checkpoint of, the same on every rank. Of a
-  /// run that was taken up again further back that is one of the run given up,
-  /// until the new one has come as far (SetAsideLaterSteps).
+  /// Returns the last step that has a checkpoint, the same on every rank. If a
+  /// run resumed at an earlier step, that may be a step of the abandoned run
+  /// until the new one has passed it (SetAsideLaterSteps).
   absl::StatusOr<std::optional<int64_t>> Latest();
-  /// Does what LoadCheckpoint does with the checkpoint of `step`.
-  /// \error for one that is damaged also names the last whole one before it,
-  ///     for which the first rank reads those before
+  /// Loads the checkpoint of `step`, as LoadCheckpoint does.
+  /// \error If the checkpoint is damaged, the error names the last intact one
+  ///     before it, which the first rank finds by reading them.
   absl::Status Load(nn::Stateful& stateful, int64_t step,
                     const LoadCheckpointOptions& options = {});
-  /// Does what SetAsideLaterSteps does, on the first rank; nothing on a dry
-  /// run. \error as SetAsideLaterSteps
+  /// Calls SetAsideLaterSteps on the first rank. Does nothing in a dry run.
+  /// \error as SetAsideLaterSteps.
   absl::Status SetAsideAfter(int64_t step);
-  /// As SaveCheckpoint, or AsyncCheckpointer::Save; an own one of that step is
-  /// replaced. Then removes old ones. Where something else has the step's name
-  /// the checkpoint is written beside it. With `async` ops that write wait for
-  /// the copy by themselves; a program that writes to memory of the state by an
-  /// address (Tensor::data) calls WaitUntilCopied before.
-  /// On a dry run nothing is written or removed, so that Latest stays.
-  /// \error where it lies beside, what is there and where it lies; with `async`
-  ///     also that of the save before, and then nothing was saved
+  /// Saves a checkpoint of `step` by SaveCheckpoint or, with `async`, by
+  /// AsyncCheckpointer::Save, and then removes old checkpoints. Replaces the
+  /// run's own checkpoint of that step. If something else has the step's name,
+  /// writes the checkpoint next to it. In a dry run nothing is written or
+  /// removed.
+  ///
+  /// With `async`, ops that write to the state wait for its copy. A program
+  /// that writes to its memory by address (Tensor::data) must call
+  /// WaitUntilCopied first.
+  /// \error If the checkpoint was written next to its place, the error names
+  ///     what is there and where the checkpoint is. With `async`, also the
+  ///     error of the previous save, and then nothing is saved.
   absl::Status Save(nn::Stateful& stateful, int64_t step);
-  /// As AsyncCheckpointer::WaitUntilCopied; nothing is left to copy without
-  /// `async`.
+  /// As AsyncCheckpointer::WaitUntilCopied. Without `async` there is nothing to
+  /// wait for.
   void WaitUntilCopied() { saver_.WaitUntilCopied(); }
   /// As AsyncCheckpointer::Poll; OK without `async`.
   absl::Status Poll() { return saver_.Poll(); }
-  /// Waits until what was saved is in place.
+  /// Waits until the last saved checkpoint is complete.
   absl::Status Wait();
 
-  /// For how long the last Save has kept the rank's thread, so far:
-  /// AsyncCheckpointer::held_up, or without `async` all of it.
+  /// Returns how long the last Save has blocked the rank's thread so far:
+  /// AsyncCheckpointer::held_up or, without `async`, the whole save.
   absl::Duration held_up() const {
     return options_.async ? saver_.held_up() : held_up_;
   }
@@ -149,8 +153,8 @@ class RunCheckpoints {
   World& world_;
   const std::string root_;
   const RunCheckpointsOptions options_;
-  /// The run's own steps, of the first rank: those that it went on from, and
-  /// those that it saved, which are the writing thread's while a save goes on.
+  /// First rank: the run's own steps, those that it resumed from and those that
+  /// it saved. During a save the writing thread uses the latter.
   std::set<int64_t> resumed_;
   std::set<int64_t> saved_;
   AsyncCheckpointer saver_;

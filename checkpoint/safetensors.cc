@@ -31,11 +31,11 @@ namespace {
 
 using Json = nlohmann::json;
 
-// The format's own bound; it keeps a corrupt length from being believed.
+// The format's limit. It also prevents the use of a corrupt length.
 constexpr uint64_t kMostHeaderBytes = 100'000'000;
 constexpr int64_t kPrefixBytes = 8;
-// What is read at once, which stays in a core's cache until it is copied on;
-// and what costs a disk about as much as fewer bytes.
+// Size of a read, which stays in a CPU's cache until it is copied; and the size
+// up to which a read costs a disk the same.
 constexpr int64_t kWindowBytes = int64_t{256} << 10;
 constexpr int64_t kPageBytes = int64_t{4} << 10;
 constexpr char kMetadataKey[] = "__metadata__";
@@ -54,7 +54,8 @@ constexpr DTypeName kDTypeNames[] = {
     {"U16", DType::kUInt16},    {"BOOL", DType::kBool},
 };
 
-/// What is wrong with one tensor's entry, or nothing.
+/// Entry: one tensor in the header. ParseEntry returns what is wrong with it;
+/// empty if nothing is.
 struct Entry {
   TensorInfo info;
   int64_t begin = 0;
@@ -108,8 +109,8 @@ std::string ParseEntry(const Json& value, Entry& entry) {
 
 template <typename From, typename To>
 void ConvertRun(const std::byte* from, std::byte* to, int64_t count) {
-  // Wide enough for the narrower of the two, so that nothing rounds twice but
-  // f64 on its way to 16 bits.
+  // Float is wide enough for the narrower type, except between float32 and
+  // float64. So values round only once, except from float64 to 16 bits.
   using Via = std::conditional_t<
       std::is_same_v<From, double> && std::is_same_v<To, float>, double, float>;
   for (int64_t i = 0; i < count; ++i) {
@@ -145,7 +146,7 @@ void CopyBools(const std::byte* from, std::byte* to, int64_t count) {
   }
 }
 
-/// Null: plain bytes.
+/// Returns null for plain bytes.
 RunConverter ConverterOf(DType from, DType to) {
   if (from == DType::kBool) return CopyBools;
   if (from == to) return nullptr;
@@ -334,7 +335,7 @@ absl::Status SafetensorsFile::VisitRuns(
     span += (box.sizes[d] - 1) * strides[d];
     end += (box.offsets[d] + box.sizes[d] - 1) * strides[d] * element;
   }
-  // Where runs lie close together, what is between them is read with them.
+  // If runs are close together, reads the gaps between them too.
   const bool is_dense = span / 2 <= box.numel();
   std::vector<std::byte> window;
   int64_t window_begin = 0;
@@ -370,8 +371,8 @@ absl::Status SafetensorsFile::VisitRuns(
 absl::StatusOr<std::string> SafetensorsStart(
     const std::string& path, const std::vector<TensorInfo>& tensors,
     const std::map<std::string, std::string>& metadata) {
-  // In the order of the data. nlohmann's ordered object would look at all names
-  // before to add one.
+  // Built in the order of the data, because nlohmann's ordered object would
+  // search all names to add one.
   std::vector<std::string> entries;
   if (!metadata.empty()) {
     entries.push_back(absl::StrCat(

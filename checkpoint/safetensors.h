@@ -3,17 +3,17 @@
 #define CROSSHATCH_CHECKPOINT_SAFETENSORS_H_
 
 /// \file
-/// The safetensors format, read strictly and written in one pass.
+/// Reads the safetensors format, strictly, and writes it in one pass.
 ///
-/// A file is eight bytes with the length of the header (little-endian), the
-/// header, and the data. The header is a JSON object that gives each tensor's
+/// A file consists of the length of the header in eight bytes (little-endian),
+/// the header and the data. The header is a JSON object with each tensor's
 /// dtype, shape and place:
 ///
 ///     {"a.weight": {"dtype": "F32", "shape": [2, 3], "data_offsets": [0, 24]},
 ///      "__metadata__": {"format": "pt"}}
 ///
-/// Offsets count from the start of the data; tensors are row-major and fill the
-/// data without gap or overlap.
+/// Offsets are relative to the start of the data. Tensors are row-major and
+/// cover the data without gaps or overlaps.
 
 #include <cstddef>
 #include <cstdint>
@@ -44,57 +44,59 @@ struct TensorInfo {
   int64_t bytes() const { return NumElements(sizes) * SizeOf(dtype); }
 };
 
-/// "F32", "BF16", ...: the format's name of a dtype.
+/// Returns the format's name of a dtype: "F32", "BF16", ...
 const char* SafetensorsName(DType dtype);
-/// The dtype of that name; nullopt for one that DType has not.
+/// Returns the dtype of a name; nullopt if DType has none.
 std::optional<DType> DTypeOfSafetensors(const std::string& name);
 
-/// Bytes of a tensor of `sizes`, none negative; nullopt where that overflows.
+/// Returns the size in bytes of a tensor of non-negative `sizes`; nullopt on
+/// overflow.
 std::optional<int64_t> CheckedBytes(ShapeView sizes, DType dtype);
 
-/// Whether values of `from` can be read into memory of `to`: equal types, or
-/// both of floating point.
+/// Returns whether values of `from` can be read into memory of `to`: both are
+/// the same dtype or both are floating-point.
 bool CanConvert(DType from, DType to);
 
-/// A file open for reading. Immutable; may be shared between threads.
+/// An open safetensors file. Immutable; threads may share it.
 class SafetensorsFile {
  public:
-  /// Opens the file and checks all of its header: what Open accepts can be read
-  /// as long as the file stays as it is. Dtypes other than those of DType are
-  /// refused.
-  /// \error what the system said about `path`; kDataLoss, naming the file and
-  ///     the tensor, for a truncated or corrupt one.
+  /// Opens the file and validates its whole header: tensors of an accepted file
+  /// can be read as long as the file does not change. Refuses dtypes that DType
+  /// lacks.
+  /// \error kDataLoss, naming the file and the tensor, for a truncated or
+  ///     corrupt file; errors of the system.
   static absl::StatusOr<std::shared_ptr<const SafetensorsFile>> Open(
       const std::string& path);
 
   const std::string& path() const { return file_->path(); }
-  /// In the order of their data.
+  /// Returns the tensors in the order of their data.
   const std::vector<TensorInfo>& tensors() const { return tensors_; }
   const std::map<std::string, std::string>& metadata() const {
     return metadata_;
   }
 
-  /// Index in tensors(), or -1.
+  /// Returns an index in tensors(), or -1.
   int Find(const std::string& name) const;
 
-  /// Copies the part `box` of tensor `index`, dense and row-major, to `out`,
-  /// converted to `dtype`. Reads that part alone, and what lies between its
-  /// runs where that is little.
-  /// \pre the box lies in the tensor, and CanConvert(its dtype, dtype)
-  /// \returns the bytes of the file that were copied, as they were counted
-  /// \error as ReadableFile::Read; then some of `out` may have been filled
+  /// Copies the part `box` of tensor `index` to `out`, dense and row-major,
+  /// converted to `dtype`. Reads only that part, and small gaps between its
+  /// runs.
+  /// \pre the box is within the tensor, and CanConvert(its dtype, dtype).
+  /// \returns the number of bytes that were copied from the file.
+  /// \error as ReadableFile::Read; some of `out` may then be overwritten.
   absl::StatusOr<int64_t> Read(int index, const Box& box, DType dtype,
                                void* out) const;
-  /// As Read, to the part `out_box`, of the sizes of `box`, of a dense
-  /// row-major tensor of `out_sizes` at `out`.
+  /// As Read, but copies to the part `out_box`, of the sizes of `box`, of a
+  /// dense row-major tensor of `out_sizes` at `out`.
   absl::StatusOr<int64_t> ReadInto(int index, const Box& box, DType dtype,
                                    void* out, ShapeView out_sizes,
                                    const Box& out_box) const;
-  /// Reads the part `box` of tensor `index`, as ReadInto does, and gives it to
-  /// `take` in pieces of runs, as they lie in the file, at any address, for the
-  /// time of the call: `count` elements that follow one another also in the
-  /// tensor of `out_sizes`, from element `first` of it on.
-  /// \error as ReadableFile::Read
+  /// Reads the part `box` of tensor `index` and calls `take` for pieces of its
+  /// runs.
+  /// \param take receives `count` elements as stored, at any alignment and
+  ///     valid during the call. They are consecutive in the tensor of
+  ///     `out_sizes`, from its element `first` on.
+  /// \error as ReadableFile::Read.
   absl::Status VisitRuns(int index, const Box& box, ShapeView out_sizes,
                          const Box& out_box,
                          absl::FunctionRef<void(const std::byte* data,
@@ -106,7 +108,7 @@ class SafetensorsFile {
   absl::Status ParseHeader();
 
   std::unique_ptr<const ReadableFile> file_;
-  /// Where the data begin in the file.
+  /// Offset of the data in the file.
   int64_t data_start_ = 0;
   std::vector<TensorInfo> tensors_;
   std::vector<int64_t> offsets_;
@@ -114,41 +116,41 @@ class SafetensorsFile {
   std::map<std::string, std::string> metadata_;
 };
 
-/// What a file of `tensors`, in that order, begins with: the length of the
-/// header and the header. The data follow, at a multiple of eight bytes; list
-/// tensors of wide dtypes first to have each aligned to its element.
-/// \param path for messages
-/// \error kInvalidArgument for a name that appears twice or is "__metadata__",
-///     and for a header that is longer than the format allows.
+/// Returns the beginning of a file of `tensors`, in that order: the length of
+/// the header and the header. The data follow at a multiple of eight bytes. To
+/// align each tensor to its elements, list tensors of wide dtypes first.
+/// \param path for messages.
+/// \error kInvalidArgument for a name that is repeated or is "__metadata__", or
+///     if the header exceeds the format's limit.
 absl::StatusOr<std::string> SafetensorsStart(
     const std::string& path, const std::vector<TensorInfo>& tensors,
     const std::map<std::string, std::string>& metadata);
 
-/// Writes a file one tensor at a time, in an order announced up front. The file
-/// appears under its name when Finish succeeds; before, there is nothing. Where
-/// Finish fails, its error says where the bytes lie (AtomicFile).
+/// Writes a file tensor by tensor, in an order given to Create. The file gets
+/// its name when Finish succeeds. If Finish fails, its error says where the
+/// bytes are (AtomicFile).
 class SafetensorsWriter {
  public:
-  /// Writes the start (SafetensorsStart).
-  /// \param files outlives the writer
-  /// \error as SafetensorsStart; what the system said.
+  /// Creates the file and writes its start (SafetensorsStart).
+  /// \param files must outlive the writer.
+  /// \error as SafetensorsStart; errors of the system.
   static absl::StatusOr<std::unique_ptr<SafetensorsWriter>> Create(
       const std::string& path, std::vector<TensorInfo> tensors,
       const std::map<std::string, std::string>& metadata,
       FileSystem& files = FileSystem::Real());
 
-  /// Writes the next tensor, which must be `name`: all of its elements,
-  /// row-major, in its dtype.
+  /// Writes the next tensor, which must be `name`: all its elements, row-major,
+  /// in its dtype.
   absl::Status Write(const std::string& name, const void* data);
-  /// The next `bytes` of the next tensor that has any, which must be `name`,
-  /// for one that is written in parts. Does nothing for 0 bytes.
+  /// Writes the next `bytes` of the next incomplete tensor, which must be
+  /// `name`. Does nothing for 0 bytes.
   absl::Status WritePart(const std::string& name, const void* data,
                          int64_t bytes);
-  /// Of elements, that were written so far.
+  /// Returns the number of bytes of elements written so far.
   int64_t bytes_written() const { return bytes_written_; }
-  /// Whether nothing is left to write.
+  /// Returns whether all tensors are written.
   bool IsComplete() const;
-  /// Call once, after all tensors.
+  /// Completes the file. Call once, after all tensors.
   absl::Status Finish();
 
  private:
@@ -159,7 +161,7 @@ class SafetensorsWriter {
   std::unique_ptr<AtomicFile> file_;
   std::vector<TensorInfo> tensors_;
   size_t next_ = 0;
-  int64_t written_ = 0;  ///< Of that tensor.
+  int64_t written_ = 0;  ///< Of the next tensor.
   int64_t bytes_written_ = 0;
 };
 

@@ -24,7 +24,7 @@ int FilesOf(const SavePlan& plan, int rank) {
   return plan.by_rank[static_cast<size_t>(rank)].empty() ? 0 : 1;
 }
 
-/// What a save would write.
+/// Plans a save in a dry run.
 absl::Status PlanDry(World& world, const absl::StatusOr<nn::StateDict>& state,
                      const SaveCheckpointOptions& options) {
   CH_RETURN_IF_ERROR(state.status());
@@ -53,7 +53,7 @@ absl::Status Save(World& world, const absl::StatusOr<nn::StateDict>& state,
         CH_RETURN_IF_ERROR(job->BeginFile());
         return std::string();
       });
-  // What the host cannot address is copied: a round of it at a time.
+  // Each round copies elements that the host cannot address.
   for (int round = 0; hashes.ok() && round < job->rounds(); ++round) {
     const absl::Span<const SaveJob::Piece> pieces = job->Round(round);
     std::vector<HostView> views;
@@ -72,8 +72,8 @@ absl::Status Save(World& world, const absl::StatusOr<nn::StateDict>& state,
   if (hashes.ok()) {
     hashes = OnEveryRank(*comm, "save: end", [&] { return job->EndFile(); });
   }
-  // What was given up is removed before the ranks learn of it: a program may
-  // save again at once.
+  // Removes incomplete files before the ranks learn of the error, because a
+  // program may save again at once.
   if (!hashes.ok() && comm->rank() != 0) job->GiveUp();
   const absl::Status committed = OnFirstRank(*comm, "save: commit", [&] {
     if (hashes.ok()) return job->Commit(*hashes);

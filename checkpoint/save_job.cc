@@ -42,7 +42,7 @@ namespace {
 
 constexpr size_t kHexDigits = 16;
 
-/// The cell that this rank writes: its part of `data`, dense.
+/// Returns the cell that this rank writes: its local tensor of `data`, dense.
 Tensor CellOf(const Tensor& data, const Box& box) {
   const NoGrad no_grad;
   Tensor local = LocalTensor(data);
@@ -51,8 +51,8 @@ Tensor CellOf(const Tensor& data, const Box& box) {
   return local.is_contiguous() ? local : Contiguous(local);
 }
 
-/// Writes the elements of `box`, dense, and hashes them, some rows at a time:
-/// what was hashed is still in the cache when it is written.
+/// Writes and hashes the elements of `box`, dense, a few rows at a time, so
+/// that hashed rows are still in the cache when they are written.
 absl::StatusOr<uint64_t> WriteBox(const IndexedTensor& tensor, const Box& box,
                                   const std::string& name, const void* data,
                                   SafetensorsWriter& writer) {
@@ -81,7 +81,8 @@ absl::StatusOr<uint64_t> WriteBox(const IndexedTensor& tensor, const Box& box,
 /// What a world saves.
 struct Planned {
   SavePlan plan;
-  /// For each tensor of the plan this rank's; undefined for those of others.
+  /// This rank's tensor for each tensor of the plan; undefined if other ranks
+  /// have it.
   std::vector<Tensor> data;
 };
 
@@ -91,7 +92,7 @@ absl::StatusOr<DescribedState> DescribeIfOk(
   return Describe(*state);
 }
 
-/// Of ranks that have the same state.
+/// Plans a save of ranks that have the same state.
 absl::StatusOr<Planned> PlanOneState(
     World& world, const std::string& label,
     const absl::StatusOr<nn::StateDict>& state) {
@@ -110,8 +111,8 @@ absl::StatusOr<Planned> PlanOneState(
   return planned;
 }
 
-/// A part of a plan as the first rank of those that it is of sends it: writers,
-/// a line, the index.
+/// Returns the text of a part of the plan, which the part's first rank sends:
+/// one line of writers, then the index.
 absl::StatusOr<std::string> TextOfPart(const absl::StatusOr<Planned>& planned,
                                        const World& world, const World& part) {
   CH_RETURN_IF_ERROR(planned.status());
@@ -141,8 +142,8 @@ absl::StatusOr<PlanPart> PartOfText(const std::string& text) {
   return part;
 }
 
-/// Fails unless all ranks of the tensors' meshes are in `part`, whose ranks
-/// have the same names.
+/// Checks that all ranks of the tensors' meshes are in `part`, whose ranks have
+/// the same names.
 absl::Status CheckMeshes(const nn::StateDict& state, const World& part) {
   for (const auto& [name, value] : state.entries()) {
     const auto* const tensor = std::get_if<Tensor>(&value);
@@ -160,8 +161,8 @@ absl::Status CheckMeshes(const nn::StateDict& state, const World& part) {
   return absl::OkStatus();
 }
 
-/// Of ranks whose states have different names: those with the same names plan
-/// what is theirs.
+/// Plans a save of ranks whose states have different names. Ranks with the same
+/// names plan their part.
 absl::StatusOr<Planned> PlanUnion(World& world, const std::string& label,
                                   const absl::StatusOr<nn::StateDict>& state) {
   CH_ASSIGN_OR_RETURN(const std::shared_ptr<Communicator> comm,
@@ -215,7 +216,7 @@ absl::StatusOr<std::unique_ptr<SaveJob>> SaveJob::Prepare(
                                            : PlanOneState(world, label, state));
   SavePlan& plan = planned.plan;
   CH_ASSIGN_OR_RETURN(const std::string index, FormatIndex(plan.index));
-  // The hashes are to come.
+  // Hashes are added later.
   constexpr size_t kHashBytes = 32;
   const size_t index_bytes =
       index.size() + kHashBytes * plan.index.tensors.size();
@@ -265,10 +266,10 @@ void SaveJob::CutPieces(absl::Span<const Tensor> data) {
     const IndexedTensor& tensor = plan_.index.tensors[cells[i].tensor];
     const Box box = tensor.CellBox(cells[i].cell);
     if (box.empty()) continue;
-    // Tensors of the plan are in the order of names, as those of a state.
+    // Tensors of the plan are sorted by name, like those of a state.
     const Tensor cell = CellOf(data[cells[i].tensor], box);
     const int64_t element = SizeOf(tensor.dtype);
-    // What the host reads where it lies is not in hand.
+    // Elements that the host addresses are not copied.
     const int64_t in_hand = IsHostAddressable(cell) ? 0 : element;
     int64_t first = cell.storage_offset();
     CH_CHECK_OK(
@@ -326,7 +327,7 @@ absl::Status SaveJob::BeginFile() {
   if (plan_.by_rank[rank_].empty()) return absl::OkStatus();
   const std::string path =
       absl::StrCat(directory_, "/", plan_.index.files[plan_.FileOf(rank_)]);
-  // transformers asks for the format.
+  // transformers requires the format.
   CH_ASSIGN_OR_RETURN(writer_,
                       SafetensorsWriter::Create(path, plan_.InfosOf(rank_),
                                                 {{"format", "pt"}}, files_));
@@ -342,7 +343,7 @@ absl::Status SaveJob::Write(absl::Span<const Piece> pieces,
     const absl::StatusOr<uint64_t> hash = WriteBox(
         tensor, pieces[i].box, tensor.CellName(cell.cell), data[i], *writer_);
     if (!hash.ok()) {
-      // Its file vanishes before the peers learn of it.
+      // Removes the file before the peers learn of the error.
       writer_.reset();
       return hash.status();
     }
@@ -367,7 +368,7 @@ int64_t SaveJob::bytes_written() const {
 
 absl::Status SaveJob::Commit(absl::Span<const std::string> hashes) {
   CH_CHECK(target_ != nullptr) << "Commit is of the first rank, and once";
-  // All files are written: whatever comes now, they stay.
+  // All files are written and stay, whatever happens next.
   target_->Keep();
   const std::unique_ptr<NewDirectory> target = std::move(target_);
   for (IndexedTensor& tensor : plan_.index.tensors) tensor.hash = 0;
@@ -390,7 +391,7 @@ absl::Status SaveJob::Commit(absl::Span<const std::string> hashes) {
   const absl::Status written = WriteIndex();
   if (!written.ok()) return target->Explain(written);
   for (int rank = 1; has_reports_ && rank < plan_.index.ranks; ++rank) {
-    // One that stays does no harm: it is known by its name, and never read.
+    // A report that stays does no harm: its name is known and it is never read.
     const std::string report =
         absl::StrCat(directory_, "/", ReportFileName(rank));
     files_.RemoveFile(report);
@@ -413,7 +414,7 @@ absl::StatusOr<std::vector<std::string>> SaveJob::AwaitReports(
   std::vector<absl::StatusOr<std::string>> outcomes(size, own);
   std::vector<int> missing(size - 1);
   std::iota(missing.begin(), missing.end(), 1);
-  // A file system that machines share tells of new files late at best.
+  // Shared file systems show new files late.
   constexpr std::chrono::milliseconds kLongest(200);
   std::chrono::milliseconds wait(1);
   while (true) {

@@ -3,18 +3,18 @@
 #define CROSSHATCH_CHECKPOINT_SAVE_JOB_H_
 
 /// \file
-/// One save of a checkpoint, as one rank sees it, in the steps that saving at
-/// once (checkpoint.h) and saving beside training (async_save.h) share:
+/// SaveJob: one save of a checkpoint on one rank, in the steps that synchronous
+/// (checkpoint.h) and asynchronous (async_save.h) saves share:
 ///
-/// 1. Prepare: ranks agree on the state and its plan, and the first rank makes
-///    the directory beside the place (new_directory.h).
+/// 1. Prepare: ranks agree on the state and its plan, and the first rank
+///    creates the directory next to the target (new_directory.h).
 /// 2. BeginFile, Write, EndFile: every rank writes and hashes its cells. The
-///    first rank writes the index before, as yet without hashes, so that from
-///    the moment on that all files are complete the directory can be loaded.
+///    first rank first writes the index, still without hashes, so that the
+///    directory can be loaded as soon as all files are complete.
 /// 3. Commit: the first rank completes the index and renames the directory.
 ///
-/// Step 1 is of the rank's thread; the others may be of any, and communicate
-/// through their arguments alone.
+/// Step 1 runs on the rank's thread. The others may run on any thread and
+/// communicate through their arguments only.
 
 #include <cstddef>
 #include <cstdint>
@@ -37,83 +37,84 @@
 
 namespace crosshatch::checkpoint {
 
-/// What the first copy of elements that the host cannot address takes of its
-/// memory at a time.
+/// Maximal number of bytes that a save copies at a time, of elements that the
+/// host cannot address.
 inline constexpr int64_t kMostBytesOfAPiece = int64_t{16} << 20;
 
+/// One save on one rank.
 class SaveJob {
  public:
-  /// Called by all ranks, and not on a dry run. What was issued before is done
-  /// when it returns.
-  /// \param state of this rank, or why it has none
-  /// \param files outlives the job
-  /// \param beside_if_refused where `dir` is refused the job goes on beside it,
-  ///     and Commit fails, saying so
-  /// \param union_of_ranks as SaveCheckpointOptions
-  /// \error on every rank alike; then nothing is left behind
+  /// Plans a save and creates its directory. All ranks must call it; not for
+  /// dry runs. Waits for work that was issued before.
+  /// \param state this rank's state, or its error.
+  /// \param files must outlive the job.
+  /// \param beside_if_refused if `dir` is refused, whether to write next to it.
+  ///     Commit then fails with that location.
+  /// \param union_of_ranks as SaveCheckpointOptions.
+  /// \error the same on every rank; then no files are left behind.
   static absl::StatusOr<std::unique_ptr<SaveJob>> Prepare(
       World& world, const absl::StatusOr<nn::StateDict>& state,
       const std::string& dir, bool overwrite, FileSystem& files,
       bool beside_if_refused = false, bool union_of_ranks = false);
 
-  /// A part of a cell that this rank writes, at most kMostBytesOfAPiece.
+  /// A part of a cell that this rank writes, at most kMaxPieceBytes.
   struct Piece {
-    size_t cell = 0;  ///< Of the rank's in the plan.
-    Box box;          ///< In the global tensor.
-    Tensor data;      ///< Its elements, row-major; of one dim, contiguous.
+    size_t cell = 0;  ///< Index in the rank's cells of the plan.
+    Box box;          ///< Relative to the global tensor.
+    Tensor data;      ///< Its elements, row-major; 1-D and contiguous.
   };
-  /// All of them, in the order of the rank's file.
+  /// Returns all pieces in the order of the rank's file.
   const std::vector<Piece>& pieces() const { return pieces_; }
-  /// In how many rounds ranks write that have no more than kMostBytesOfAPiece
-  /// of what the host cannot address in hand at once: of all ranks the most.
-  /// Those of this rank in `round` are Round(round); none once it has written
-  /// all.
+  /// Returns the number of rounds, the same on all ranks. In a round, a rank
+  /// copies at most kMaxPieceBytes of elements that the host cannot address.
   int rounds() const { return rounds_; }
+  /// Returns this rank's pieces of `round`; none if it has written all.
   absl::Span<const Piece> Round(int round) const;
   const SavePlan& plan() const { return plan_; }
-  /// Where the files are written.
+  /// Returns the directory that files are written to.
   const std::string& directory() const { return directory_; }
 
   /// \name This rank's file
-  /// Begin, Write of all pieces in their order, End; each piece once. Where one
-  /// fails the others are not called.
+  /// Call BeginFile, Write for each piece in order, and EndFile. If one fails,
+  /// do not call the others.
   /// @{
   absl::Status BeginFile();
-  /// \param data for each piece its elements
+  /// \param data the elements of each piece.
   absl::Status Write(absl::Span<const Piece> pieces,
                      absl::Span<const void* const> data);
-  /// \returns what Commit needs of this rank: the hashes of its cells
+  /// \returns the hashes of this rank's cells, for Commit.
   absl::StatusOr<std::string> EndFile();
-  /// Of elements, that Write has written.
+  /// Returns the bytes of elements written so far.
   int64_t bytes_written() const;
   /// @}
 
   /// First rank: completes the checkpoint. Call once.
-  /// \param hashes of each rank, what EndFile returned
-  /// \error says where the data lie
+  /// \param hashes the results of EndFile on all ranks.
+  /// \error says where the data are.
   absl::Status Commit(absl::Span<const std::string> hashes);
 
   /// \name Reports
-  /// How ranks tell the first one of their files where they cannot meet: by a
+  /// With these, ranks report to the first rank without a collective: by one
   /// file each in the directory, which Commit removes.
   /// @{
 
-  /// Other ranks: leaves `outcome`, of EndFile or of what failed before.
+  /// Other ranks: writes a report with `outcome`, the result of EndFile or an
+  /// earlier error.
   absl::Status WriteReport(const absl::StatusOr<std::string>& outcome);
-  /// First rank: the reports of all ranks, `own` for its own, as Commit takes
-  /// them.
-  /// \param give_up is asked many times a second; a status that is not OK ends
-  ///     the wait
-  /// \error all ranks' errors in one; what give_up said, with the ranks that
-  /// did
-  ///     not report
+  /// First rank: waits for the reports of all ranks and returns the hashes for
+  /// Commit.
+  /// \param own the first rank's outcome.
+  /// \param give_up called many times a second; the wait ends when it returns
+  ///     an error.
+  /// \error the errors of all ranks in one; or the error of `give_up`, with the
+  ///     ranks that did not report.
   absl::StatusOr<std::vector<std::string>> AwaitReports(
       const absl::StatusOr<std::string>& own,
       absl::FunctionRef<absl::Status()> give_up);
   /// @}
 
-  /// Removes what this rank was writing and, on the first rank, all that was
-  /// written. Call there when every rank has ended.
+  /// Removes this rank's incomplete file and, on the first rank, everything
+  /// that was written. The first rank calls it when every rank has ended.
   void GiveUp() {
     writer_.reset();
     target_.reset();
@@ -137,15 +138,15 @@ class SaveJob {
   FileSystem& files_;
   std::string directory_;
   std::vector<Piece> pieces_;
-  /// Where in pieces_ each of this rank's rounds begins, and the last ends.
+  /// Index in pieces_ where each round of this rank begins, and the end.
   std::vector<size_t> round_begins_;
   int rounds_ = 0;
-  /// None for a rank that has nothing to write, and before BeginFile.
+  /// Null before BeginFile and on a rank without cells.
   std::unique_ptr<SafetensorsWriter> writer_;
-  std::vector<uint64_t> hashes_;  ///< Of the rank's cells.
+  std::vector<uint64_t> hashes_;  ///< By cell of the rank.
   /// First rank only.
   std::unique_ptr<NewDirectory> target_;
-  /// First rank only: the others leave reports.
+  /// First rank only: whether other ranks write reports.
   bool has_reports_ = false;
 };
 

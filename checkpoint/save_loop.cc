@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
 /// \file
-/// A program to be killed, and one that looks at what it left.
+/// save_loop: a program that tests kill while it saves, and that then checks
+/// what it left.
 ///
 /// usage: save_loop save|async DIR
 ///          Saves versions 1, 2, ... to DIR, replacing each by the next, and
@@ -62,7 +63,7 @@ absl::StatusOr<ch::nn::StateDict> StateOf(const ch::DeviceMesh& mesh,
   return state;
 }
 
-/// What a run keeps: a state that is there.
+/// A Stateful with a given state.
 class Held final : public ch::nn::Stateful {
  public:
   explicit Held(ch::nn::StateDict state) : state_(std::move(state)) {}
@@ -79,8 +80,8 @@ class Held final : public ch::nn::Stateful {
   const ch::nn::StateDict state_;
 };
 
-/// Says that a version is there. An asynchronous save has waited for the one
-/// before.
+/// Prints a version once it exists. An asynchronous save has waited for the
+/// previous one.
 void Say(const ch::World& world, int64_t version, bool async) {
   const int64_t there = async ? version - 1 : version;
   if (world.rank() != 0 || there < 1) return;
@@ -124,7 +125,7 @@ absl::Status SaveOnce(ch::World& world, const std::string& dir,
   return ch::checkpoint::SaveCheckpoint(world, state, dir, {.overwrite = true});
 }
 
-/// The version that `dir` holds, if it is whole.
+/// Returns the version in `dir` if it is complete.
 absl::StatusOr<int64_t> VersionIn(ch::World& world, const std::string& dir) {
   CH_ASSIGN_OR_RETURN(const ch::DeviceMesh mesh,
                       ch::InitDeviceMesh(world, {{"fsdp", world.size()}}));

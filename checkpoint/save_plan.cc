@@ -32,8 +32,8 @@ struct Holders {
   std::vector<int> ranks;
 };
 
-/// The cuts between the shards of `tensor`, and for each interval that has
-/// elements its number among all those of the dim.
+/// The cuts between the shards of `tensor` along a dim, and for each interval
+/// with elements its index among all intervals of the dim.
 struct DimCuts {
   std::vector<int64_t> cuts = {0};
   std::vector<int> chunks;
@@ -55,8 +55,8 @@ std::vector<DimCuts> CutsOf(const TensorSpec& tensor) {
   return dims;
 }
 
-/// Sets the coordinates along the axes that split a dim to those of its shard
-/// number `chunk`.
+/// Sets the coordinates along the axes that split `dim` to those of shard
+/// `chunk`.
 void PlaceAt(const Layout& layout, int dim, int chunk,
              MeshCoordinate& coordinate) {
   const absl::Span<const int> axes = layout.axes_of_dim(dim);
@@ -75,7 +75,8 @@ std::vector<int> AxesThatReplicate(const Layout& layout) {
   return axes;
 }
 
-/// The world ranks that hold each cell of `tensor`, in the order of cells.
+/// Returns the world ranks that hold each cell of `tensor`, in the order of
+/// cells.
 std::vector<std::vector<int>> HoldersOf(const TensorSpec& tensor,
                                         const std::vector<DimCuts>& dims,
                                         absl::Span<const int> world_ranks) {
@@ -109,7 +110,7 @@ std::vector<std::vector<int>> HoldersOf(const TensorSpec& tensor,
   return holders;
 }
 
-/// The index of each world rank among `world_ranks`; -1 for others.
+/// Returns the index of each world rank in `world_ranks`; -1 for others.
 std::vector<int> IndicesOf(absl::Span<const int> world_ranks) {
   std::vector<int> indices;
   for (size_t i = 0; i < world_ranks.size(); ++i) {
@@ -120,7 +121,7 @@ std::vector<int> IndicesOf(absl::Span<const int> world_ranks) {
   return indices;
 }
 
-/// \param indices as IndicesOf
+/// \param indices the result of IndicesOf.
 absl::Status Check(const TensorSpec& tensor, const std::vector<int>& indices,
                    size_t world_size) {
   if (!tensor.layout.has_value()) return absl::OkStatus();
@@ -142,7 +143,7 @@ absl::Status Check(const TensorSpec& tensor, const std::vector<int>& indices,
   return absl::OkStatus();
 }
 
-/// Whether two ranks hold the same value, which may be NaN.
+/// Returns whether two ranks have the same value. NaNs are equal.
 bool IsSame(const SmallValue& a, const SmallValue& b) {
   const auto* const x = std::get_if<double>(&a);
   const auto* const y = std::get_if<double>(&b);
@@ -151,7 +152,7 @@ bool IsSame(const SmallValue& a, const SmallValue& b) {
   return both_nan || a == b;
 }
 
-/// Gives each cell to a rank.
+/// Assigns each cell to a rank.
 void Balance(std::vector<Holders> shards, SavePlan& plan) {
   std::vector<int64_t> load(plan.by_rank.size(), 0);
   const auto is_bound = [](const Holders& h) { return h.ranks.size() == 1; };
@@ -171,7 +172,8 @@ void Balance(std::vector<Holders> shards, SavePlan& plan) {
   }
 }
 
-/// Puts the cells of each rank in the order of its file, and numbers the files.
+/// Sorts the cells of each rank in the order of its file, and numbers the
+/// files.
 void MakeFiles(SavePlan& plan) {
   const auto writes = std::count_if(
       plan.by_rank.begin(), plan.by_rank.end(),

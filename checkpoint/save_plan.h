@@ -3,8 +3,9 @@
 #define CROSSHATCH_CHECKPOINT_SAVE_PLAN_H_
 
 /// \file
-/// Who writes what of a checkpoint: a function of what all ranks know, so that
-/// every rank makes the same plan by itself. No rank is needed to make one.
+/// SavePlan: which rank writes which part of a checkpoint. A function of data
+/// that all ranks have, so that every rank computes the same plan. Needs no
+/// ranks.
 
 #include <cstdint>
 #include <map>
@@ -22,12 +23,12 @@
 
 namespace crosshatch::checkpoint {
 
-/// A tensor of a state as all ranks see it.
+/// A tensor of a state, described equally on all ranks.
 struct TensorSpec {
   std::string name;
   DType dtype = DType::kFloat32;
   Shape sizes;
-  /// None: the same on every rank of the world.
+  /// Unset: replicated on all ranks of the world.
   std::optional<Layout> layout;
 };
 
@@ -39,48 +40,51 @@ struct PlannedCell {
   friend bool operator==(const PlannedCell&, const PlannedCell&) = default;
 };
 
+/// The cells that each rank writes.
 struct SavePlan {
-  /// Without hashes and values. Its cells are the shards, each once, however
-  /// many ranks hold it.
+  /// Without hashes and values. Each shard is one cell, however many ranks hold
+  /// it.
   CheckpointIndex index;
-  /// What each rank writes, by its index in the world, in the order of its
-  /// file: wide dtypes first, so that each tensor is aligned to its elements.
+  /// The cells of each rank, by its index in the world, in the order of its
+  /// file: wide dtypes first, so that tensors are aligned to their elements.
   std::vector<std::vector<PlannedCell>> by_rank;
 
-  /// In index.files; -1 for a rank that writes nothing.
+  /// Returns the index of the rank's file in index.files; -1 if it writes
+  /// nothing.
   int FileOf(int rank) const;
   int64_t BytesOf(int rank) const;
-  /// What that file holds.
+  /// Returns the tensors in the rank's file.
   std::vector<TensorInfo> InfosOf(int rank) const;
-  /// For each rank that writes a line of its bytes and cells.
+  /// Returns one line with bytes and cells for each rank that writes.
   std::string ToString() const;
 };
 
-/// Gives each shard to one of the ranks that hold it, so that ranks that hold
-/// the same write about equally many bytes: those that one rank alone holds
-/// first, then the largest first, each to the rank that has the least to write
-/// (of equals the first).
-/// \param tensors with different names, in any order
-/// \param world_ranks of the world that saves, by index; meshes name ranks so.
-/// \error kInvalidArgument naming the tensor: partial ones, whose sums are
-///     still due; ranks of a mesh beyond the world; a name twice.
+/// Assigns each shard to one of the ranks that hold it, so that replicas write
+/// about the same number of bytes. Assigns shards of a single rank first, then
+/// the others by decreasing size, each to the rank with the fewest bytes (the
+/// first of equals).
+/// \param tensors have different names, in any order.
+/// \param world_ranks the ranks of the saving world by index; meshes use these
+///     ranks.
+/// \error kInvalidArgument naming a tensor that is Partial, is on ranks outside
+///     of the world, or has the name of another.
 absl::StatusOr<SavePlan> PlanSave(absl::Span<const TensorSpec> tensors,
                                   absl::Span<const int> world_ranks);
-/// Of the world of ranks 0 to world_size - 1.
+/// Plans for the world of ranks 0 to world_size - 1.
 absl::StatusOr<SavePlan> PlanSave(absl::Span<const TensorSpec> tensors,
                                   int world_size);
 
-/// The plan of ranks that have equal states, some of a world's.
+/// The plan of those ranks of a world that have equal states.
 struct PlanPart {
   /// As SavePlan::index.
   CheckpointIndex index;
-  /// Which rank of the world, by index, writes each file.
+  /// The rank that writes each file, by its index in the world.
   std::vector<int> writers;
 };
 
-/// Returns the plan of a world for what `parts` hold together.
+/// Returns the plan of a world that saves all `parts`.
 /// \error kInvalidArgument naming a tensor that two parts have, or a value that
-///     they have differently.
+///     differs between parts.
 absl::StatusOr<SavePlan> JoinPlans(absl::Span<const PlanPart> parts,
                                    int world_size);
 

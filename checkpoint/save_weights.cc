@@ -45,32 +45,32 @@
 namespace crosshatch::checkpoint {
 namespace {
 
-/// What the elements of a tensor are written as.
+/// Returns the dtype in which a tensor is written.
 DType StoredDType(const MergedTensor& tensor, const SaveOptions& options) {
   const DType dtype = tensor.parts[0].parameter->data().dtype();
   return IsFloatingPoint(dtype) ? options.dtype.value_or(dtype) : dtype;
 }
 
-// What a rank has in hand of converted or transposed elements, or of such as
-// the host cannot address, at a time.
+// Maximal bytes that a rank holds at a time of elements that are converted,
+// transposed or not addressable by the host.
 constexpr int64_t kMostBytesOfAPiece = int64_t{16} << 20;
 
-/// Elements that this rank writes, of one tensor.
+/// Elements of one tensor that this rank writes.
 struct Piece {
   const MergedTensor* tensor;
   WeightFilesPlan::Place place;
-  DType dtype;  ///< To be written as.
-  Tensor data;  ///< Dense, of the sizes of the box, in the parameter's dtype.
-  Box box;      ///< Of the stored tensor, or of its transpose.
+  DType dtype;  ///< As written.
+  Tensor data;  ///< Dense, of the box's sizes, in the parameter's dtype.
+  Box box;      ///< In the stored tensor or its transpose.
 
-  /// The elements as they are written: dense, row-major.
+  /// Returns the elements as written: dense, row-major.
   Tensor ToWrite() const {
     const Tensor converted = ToDType(data, dtype);
     return tensor->transposed ? Contiguous(Transpose(converted, 0, 1))
                               : converted;
   }
-  /// What ToWrite and a view of it by the host take: nothing of elements that
-  /// the host writes as and where they lie.
+  /// Returns the size of ToWrite and a host view of it; 0 if the host writes
+  /// the elements in place.
   int64_t BytesInHand() const {
     if (data.dtype() == dtype && !tensor->transposed &&
         IsHostAddressable(data)) {
@@ -98,13 +98,14 @@ struct Piece {
   }
 };
 
-/// Where a parameter goes.
+/// The destination of a parameter.
 struct Source {
   const MergedTensor* tensor;
-  int64_t row;  ///< Of the merged tensor, at which the parameter begins.
+  int64_t row;  ///< Row of the merged tensor at which it begins.
 };
 
-/// Of each parameter, by its name. \param tensors outlive what is returned
+/// Returns the destinations by parameter name.
+/// \param tensors must outlive the result.
 std::map<std::string, Source> SourcesOf(
     absl::Span<const MergedTensor> tensors) {
   std::map<std::string, Source> sources;
@@ -119,7 +120,7 @@ std::map<std::string, Source> SourcesOf(
   return sources;
 }
 
-/// What the files hold.
+/// The contents of the files.
 struct Contents {
   std::vector<MergedTensor> tensors;
   WeightFilesPlan files;
@@ -152,9 +153,9 @@ absl::StatusOr<Contents> PlanContents(nn::Module& model,
   return contents;
 }
 
-/// Adds to `described` where each parameter goes in the files. Each rank works
-/// that out by its own options and names, and writes there: ranks that differ
-/// would write over one another.
+/// Adds the place of each parameter in the files to `described`. Each rank
+/// computes the places from its own options and names; ranks with other places
+/// would overwrite each other's data.
 void AddPlaces(const Contents& contents, const SaveOptions& options,
                DescribedState& described) {
   for (const auto& [name, source] : SourcesOf(contents.tensors)) {
@@ -168,8 +169,8 @@ void AddPlaces(const Contents& contents, const SaveOptions& options,
   }
 }
 
-/// The pieces of this rank's cells of `plan`, in the order of the files, by
-/// rounds of what a rank may have in hand.
+/// Returns the pieces of this rank's cells of `plan` in the order of the files,
+/// in rounds of at most kMaxPieceBytes.
 std::vector<std::vector<Piece>> CutPieces(const Contents& contents,
                                           const SaveOptions& options,
                                           const SavePlan& plan,
@@ -223,32 +224,32 @@ std::vector<std::vector<Piece>> CutPieces(const Contents& contents,
   return rounds;
 }
 
-/// A save, as one rank sees it.
+/// A save on one rank.
 class Save {
  public:
   Save(World& world, Communicator& comm, const std::string& dir,
        const SaveOptions& options)
       : world_(world), comm_(comm), dir_(dir), options_(options) {}
 
-  /// All ranks: makes the directory and its files.
+  /// All ranks: creates the directory and its files.
   absl::Status Open(const WeightFilesPlan& plan, const std::string& config);
-  /// All ranks: writes what they have.
+  /// All ranks: writes their pieces.
   absl::Status Write(absl::Span<const std::vector<Piece>> rounds);
-  /// All ranks, once all have written all: puts the directory in place.
+  /// All ranks, after all have written: commits the directory.
   absl::Status Finish();
 
  private:
   absl::Status OpenOnFirst(const WeightFilesPlan& plan,
                            const std::string& config);
-  /// What was given up is removed before the ranks learn of it: a program may
-  /// save again at once.
+  /// Removes incomplete files before the ranks learn of the error, because a
+  /// program may save again at once.
   absl::Status GiveUp(const absl::Status& why);
 
   World& world_;
   Communicator& comm_;
   const std::string& dir_;
   const SaveOptions& options_;
-  /// First rank only. Unless it was finished, it vanishes with this.
+  /// First rank only. Removes the files unless it was finished.
   std::unique_ptr<NewDirectory> directory_;
   std::unique_ptr<WeightFiles> weights_;
 };
@@ -264,8 +265,8 @@ absl::Status Save::OpenOnFirst(const WeightFilesPlan& plan,
   }
   CH_RETURN_IF_ERROR(directory.status());
   directory_ = *std::move(directory);
-  // The small files come first: a full disk is found before the weights are
-  // complete.
+  // Writes small files first, so that a full disk is detected before the
+  // weights are complete.
   CH_RETURN_IF_ERROR(WriteFile(directory_->Add("config.json"), config, files));
   const std::string index = plan.IndexText();
   if (!index.empty()) {
@@ -343,7 +344,7 @@ absl::Status Save::Write(absl::Span<const std::vector<Piece>> rounds) {
 }
 
 absl::Status Save::Finish() {
-  // All weights are written: whatever comes now, they stay.
+  // All weights are written and stay, whatever happens next.
   if (directory_ != nullptr) directory_->Keep();
   const absl::Status flushed =
       OnEveryRank(comm_, "save: flush", [&]() -> absl::StatusOr<std::string> {
@@ -372,7 +373,7 @@ absl::Status SaveWeights(World& world, nn::Module& model,
                       AllRanks(world));
   CH_RETURN_IF_ERROR(context.status());
   const std::string label = absl::StrCat("save to ", dir);
-  // An error of one rank is one of all: the others would wait for it.
+  // All ranks share the error of one, because they would wait for it.
   const absl::StatusOr<Contents> contents = PlanContents(model, names, options);
   const absl::StatusOr<nn::StateDict> state = nn::ModuleState(model).State();
   absl::StatusOr<DescribedState> mine = DescribedState();

@@ -31,7 +31,7 @@ absl::StatusOr<WeightFilesPlan> WeightFilesPlan::Create(
     file.name = count == 1 ? "model.safetensors"
                            : absl::StrFormat("model-%05d-of-%05d.safetensors",
                                              i + 1, count);
-    // transformers asks for the format.
+    // transformers requires the format.
     CH_ASSIGN_OR_RETURN(file.start, SafetensorsStart(file.name, file.tensors,
                                                      {{"format", "pt"}}));
     auto offset = static_cast<int64_t>(file.start.size());
@@ -86,8 +86,8 @@ absl::Status WeightFiles::Create() {
     const int error = files_.CreateFile(SavingName(i), fd_);
     if (error != 0) return SystemError(error, "create", SavingName(i));
     open_ = i;
-    // No later write makes a file longer. On a network's file system one that
-    // does may fill its page with zeros, over what another machine wrote there.
+    // Later writes never extend a file. On a network file system, an extending
+    // write may fill its page with zeros over data of another machine.
     const int of_length = files_.SetLength(fd_, plan_.files()[i].bytes());
     if (of_length != 0) {
       return SystemError(of_length, "set the length of", SavingName(i));
@@ -96,7 +96,7 @@ absl::Status WeightFiles::Create() {
     CH_RETURN_IF_ERROR(
         WriteAll(i, 0, start.data(), static_cast<int64_t>(start.size())));
   }
-  // Ranks write to them from here on.
+  // From here on all ranks write to the files.
   return CloseOpen();
 }
 

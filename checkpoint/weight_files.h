@@ -3,9 +3,9 @@
 #define CROSSHATCH_CHECKPOINT_WEIGHT_FILES_H_
 
 /// \file
-/// The weight files of a Hugging Face directory in the making, one
-/// model.safetensors or several with an index, which ranks write together: each
-/// the intervals that it has.
+/// WeightFilesPlan and WeightFiles: the weight files of a Hugging Face
+/// directory, one model.safetensors or several with an index, to which all
+/// ranks write their intervals.
 
 #include <cstddef>
 #include <cstdint>
@@ -21,33 +21,35 @@
 
 namespace crosshatch::checkpoint {
 
-/// What lies where in the files: a function of what it is made of, which ranks
-/// that write together compare before.
+/// The layout of the files. A function of its inputs, which the ranks that
+/// write together have compared.
 class WeightFilesPlan {
  public:
   struct File {
     std::string name;
-    /// All before the elements (SafetensorsStart).
+    /// The file up to the elements (SafetensorsStart).
     std::string start;
     std::vector<TensorInfo> tensors;
-    int64_t bytes() const;  ///< Of all of it.
+    int64_t bytes() const;  ///< Size of the file.
   };
-  /// Of a tensor.
+  /// The place of a tensor.
   struct Place {
     size_t file = 0;
-    int64_t offset = 0;  ///< Of the first element, in bytes, in the file.
+    int64_t offset = 0;  ///< Of the first element, in bytes.
   };
 
-  /// \param most_bytes of tensors in a file; a tensor that is larger has a file
-  ///     of its own. 0: all in one.
-  /// \error as SafetensorsStart
+  /// Creates a plan.
+  /// \param most_bytes maximal bytes of tensors per file; a larger tensor has a
+  ///     file of its own. 0: one file for all.
+  /// \error as SafetensorsStart.
   static absl::StatusOr<WeightFilesPlan> Create(std::vector<TensorInfo> tensors,
                                                 int64_t most_bytes);
 
   const std::vector<File>& files() const { return files_; }
-  /// \pre `tensor` is one of those given, checked
+  /// Returns the place of `tensor`.
+  /// \pre `tensor` is in the plan; checked.
   Place PlaceOf(const std::string& tensor) const;
-  /// The text of model.safetensors.index.json; empty where one file has all.
+  /// Returns the text of model.safetensors.index.json; empty for a single file.
   std::string IndexText() const;
 
  private:
@@ -55,12 +57,12 @@ class WeightFilesPlan {
   std::map<std::string, Place> places_;
 };
 
-/// The files while they are written, as one rank sees them. They are named
-/// "<name>.saving" until all are complete.
+/// The files during a save, on one rank. They are called "<name>.saving" until
+/// all are complete.
 class WeightFiles {
  public:
-  /// \param directory that nobody else writes to
-  /// \param plan, files outlive this
+  /// \param directory no other program writes to it.
+  /// \param plan must outlive this object, like `files`.
   WeightFiles(std::string directory, const WeightFilesPlan& plan,
               FileSystem& files)
       : directory_(std::move(directory)), plan_(plan), files_(files) {}
@@ -68,35 +70,36 @@ class WeightFiles {
   WeightFiles(const WeightFiles&) = delete;
   WeightFiles& operator=(const WeightFiles&) = delete;
 
-  /// First rank, before any rank writes: makes the files, as long as they will
-  /// be, with their starts.
+  /// First rank, before any rank writes: creates the files with their full
+  /// sizes and writes their starts.
   absl::Status Create();
-  /// Puts `bytes` where they belong.
-  /// \error what the system said. What it says of bytes that it took before is
-  ///     Sync's: all that this rank had may be there.
+  /// Writes `bytes` bytes at `offset` of `file`.
+  /// \error of the system. Errors of bytes that it accepted before are Sync's,
+  ///     though all bytes of this rank may be in the files.
   absl::Status Write(size_t file, int64_t offset, const void* data,
                      int64_t bytes);
-  /// Call once, when every rank has written all: flushes what this rank wrote
-  /// to the disk.
+  /// Flushes the writes of this rank to the disk. Call once, when every rank
+  /// has written everything.
   absl::Status Sync();
-  /// First rank, when all ranks have flushed: gives the files their names.
+  /// First rank, after all ranks have flushed: renames the files to their
+  /// names.
   absl::Status GiveNames();
 
  private:
   std::string SavingName(size_t file) const;
   absl::Status WriteAll(size_t file, int64_t offset, const void* data,
                         int64_t bytes);
-  /// Makes fd_ that of `file`.
+  /// Opens `file` as fd_.
   absl::Status Open(size_t file);
   absl::Status CloseOpen();
 
   const std::string directory_;
   const WeightFilesPlan& plan_;
   FileSystem& files_;
-  size_t open_ = 0;  ///< That fd_ is of.
+  size_t open_ = 0;  ///< The file of fd_.
   int fd_ = -1;
-  std::set<size_t> written_;  ///< By this rank.
-  absl::Status late_;         ///< Of files that were closed.
+  std::set<size_t> written_;  ///< Files that this rank wrote to.
+  absl::Status late_;         ///< The error of a closed file.
 };
 
 }  // namespace crosshatch::checkpoint

@@ -19,7 +19,7 @@ absl::Status CannotMerge(const std::string& name, const std::string& why) {
                    "\" cannot lie in one tensor: ", why));
 }
 
-/// Sets the sizes of a tensor whose parts are there.
+/// Sets the sizes of a tensor whose parts are complete.
 absl::Status Stack(MergedTensor& tensor) {
   tensor.sizes = tensor.parts[0].parameter->data().sizes();
   for (size_t i = 1; i < tensor.parts.size(); ++i) {
@@ -99,7 +99,7 @@ WeightNames LlamaNames(nn::LlamaFamily family) {
   names.rules.push_back({"lm_head.*", "lm_head.*"});
   names.rules.push_back({"*", "model.*"});
   names.copies = {{"lm_head.weight", "model.embed_tokens.weight"}};
-  // What old versions of transformers stored though it follows from the config.
+  // Old versions of transformers stored it, though it follows from the config.
   names.ignored = {"*.rotary_emb.inv_freq"};
   return names;
 }

@@ -3,7 +3,7 @@
 #define CROSSHATCH_CHECKPOINT_WEIGHT_NAMES_H_
 
 /// \file
-/// What a model's parameters are called in files of weights, as a table:
+/// WeightNames: a table of the names of a model's parameters in weight files:
 ///
 ///     const WeightNames names = {.rules = {
 ///         {"blocks.*.attention.q.weight", "h.*.attn.qkv.weight", 0},
@@ -25,59 +25,64 @@
 
 namespace crosshatch::checkpoint {
 
-/// Parameters that match `parameter` are called `stored`. A star stands for any
-/// text, as little as will do; that in `stored` is what the star of the same
-/// number matched.
+/// Renames parameters that match `parameter` to `stored`. A star matches any
+/// text, as short as possible. The n-th star of `stored` is replaced by the
+/// text that the n-th star of `parameter` matched.
 struct WeightRule {
   std::string parameter;
   std::string stored;
-  /// Several parameters of one stored name lie in one tensor, one below the
-  /// other along dim 0, in the order of their parts: 0, 1, and so on.
+  /// Several parameters with one stored name are parts of one tensor,
+  /// concatenated along dim 0 in the order of their parts: 0, 1, and so on.
   int part = 0;
-  /// The tensor is stored as its transpose, as GPT-2's weights [in, out] are,
-  /// and so parts lie side by side there. Matrices only: parameters of another
-  /// number of dims (the biases beside them) are stored as they are.
+  /// Whether the tensor is stored transposed, like the weights [in, out] of
+  /// GPT-2; its parts are then concatenated along dim 1 in the file. For
+  /// matrices only: parameters of another ndim, such as biases, are stored as
+  /// they are.
   bool transposed = false;
 };
 
+/// A table of names.
 struct WeightNames {
-  /// The first that matches counts; a parameter that none matches has its own
+  /// The first matching rule applies. A parameter that matches none keeps its
   /// name.
   std::vector<WeightRule> rules = {};
-  /// Tensors (first) that files may hold beyond the model's where they hold
-  /// what the second does: the head of a tied model, say. They are not written.
+  /// Pairs of tensor names. Files may have the first in addition to the model's
+  /// tensors if it equals the second, e.g. the head of a tied model. It is not
+  /// written.
   std::vector<std::pair<std::string, std::string>> copies = {};
-  /// What files may hold beside: names with stars.
+  /// Patterns of other tensors that files may have.
   std::vector<std::string> ignored = {};
 };
 
-/// The names of nn::Llama in Hugging Face's files, by its family.
+/// Returns the names of nn::Llama in Hugging Face's files.
 WeightNames LlamaNames(nn::LlamaFamily family);
 
-/// Whether `name` matches `pattern`, with stars as above; then `stars`, if not
-/// null, are what they matched.
+/// Returns whether `name` matches `pattern`, whose stars match as above.
+/// \param stars if not null, set to the texts that the stars matched.
 bool MatchesStars(absl::string_view pattern, absl::string_view name,
                   std::vector<std::string>* stars);
 
-/// What files call a parameter, and which part of that tensor it is.
+/// The stored name of a parameter, and its part in that tensor.
 struct StoredName {
   std::string name;
   int part = 0;
   bool transposed = false;
 };
 
+/// Returns the stored name of `parameter`.
 /// \error kInvalidArgument for a rule with more stars in `stored` than in
 ///     `parameter`.
 absl::StatusOr<StoredName> StoredNameOf(const std::string& parameter,
                                         const WeightNames& names);
 
-/// A stored tensor and the parameters that it is made of.
+/// A stored tensor and its parameters.
 struct MergedTensor {
   std::string name;
-  /// Of the parameters together; those stored if it is transposed are reversed.
+  /// The shape of the concatenated parameters. If `transposed`, the stored
+  /// shape is its reverse.
   Shape sizes;
   bool transposed = false;
-  /// One below the other along dim 0.
+  /// Concatenated along dim 0.
   std::vector<nn::NamedParameter> parts;
 
   Shape StoredSizes() const {
@@ -85,12 +90,12 @@ struct MergedTensor {
   }
 };
 
-/// The tensors that files of a model hold, in the order of their first
+/// Returns the tensors in a model's files, in the order of their first
 /// parameters.
-/// \error kInvalidArgument naming the tensor, for a rule with more stars in
-///     `stored` than in `parameter`, and for parameters that cannot lie in one
-///     tensor: of the same part, of other widths or another dtype, with a part
-///     missing, or some of them transposed and others not.
+/// \error kInvalidArgument, naming the tensor, for a rule with more stars in
+///     `stored` than in `parameter`, or if its parameters cannot be
+///     concatenated: two have the same part, a part is missing, widths or
+///     dtypes differ, or only some are transposed.
 absl::StatusOr<std::vector<MergedTensor>> MergeByName(
     absl::Span<const nn::NamedParameter> parameters, const WeightNames& names);
 
