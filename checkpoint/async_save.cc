@@ -25,9 +25,9 @@
 #include "crosshatch/base/check.h"
 #include "crosshatch/base/start_thread.h"
 #include "crosshatch/base/status_macros.h"
+#include "crosshatch/checkpoint/background_work.h"
 #include "crosshatch/checkpoint/box_runs.h"
 #include "crosshatch/checkpoint/on_ranks.h"
-#include "crosshatch/checkpoint/patient_work.h"
 #include "crosshatch/checkpoint/save_job.h"
 #include "crosshatch/tensor/allocator.h"
 #include "crosshatch/tensor/host_access.h"
@@ -40,12 +40,12 @@ namespace {
 
 /// Size of a part of the work. A thread that takes work over waits for at most
 /// one part of the low-priority thread.
-constexpr size_t kAtOnce = size_t{256} << 10;
+constexpr size_t kPartBytes = size_t{256} << 10;
 
 /// Writes up to this size take milliseconds and do not slow down training.
 /// Without a CPU to run on, starting and joining a low-priority thread takes
 /// longer.
-constexpr size_t kLittle = size_t{4} << 20;
+constexpr size_t kSmallSaveBytes = size_t{4} << 20;
 
 // Gives the calling thread the CPU time that training leaves. A rank that waits
 // for a CPU delays all others, whereas only the next save waits for the file,
@@ -56,7 +56,7 @@ constexpr size_t kLittle = size_t{4} << 20;
 // of a CPU, and all of it while ranks wait for each other. Entering the class
 // needs no privileges. If it fails, the save is as good, but slows down
 // training.
-void LetTrainingGoFirst() {
+void UseIdlePriority() {
   const sched_param none = {};
   sched_setscheduler(/*pid=*/0, SCHED_IDLE, &none);
 }
@@ -198,25 +198,26 @@ void AsyncCheckpointer::PlanWork(const std::vector<Copy>& copies) {
     const Copy& copy = copies[i];
     bytes += copy.bytes;
     const auto* from = static_cast<const std::byte*>(copy.from);
-    for (size_t at = 0; from != nullptr && at < copy.bytes; at += kAtOnce) {
+    for (size_t at = 0; from != nullptr && at < copy.bytes; at += kPartBytes) {
       copied.push_back({.to = copy.to + at,
                         .from = from + at,
-                        .bytes = std::min(kAtOnce, copy.bytes - at)});
+                        .bytes = std::min(kPartBytes, copy.bytes - at)});
     }
     const SaveJob::Piece& piece = job_->pieces()[i];
     const int64_t element = SizeOf(piece.data.dtype());
     const std::byte* next = copy.to;
-    CH_CHECK_OK(ForEachBlock(piece.box, element, kAtOnce, [&](const Box& box) {
-      written.push_back({.cell = piece.cell, .box = box, .data = {}});
-      data.push_back(next);
-      next += box.numel() * element;
-      return absl::OkStatus();
-    }));
+    CH_CHECK_OK(
+        ForEachBlock(piece.box, element, kPartBytes, [&](const Box& box) {
+          written.push_back({.cell = piece.cell, .box = box, .data = {}});
+          data.push_back(next);
+          next += box.numel() * element;
+          return absl::OkStatus();
+        }));
   }
-  trails_training_ = bytes > kLittle;
+  runs_at_idle_priority_ = bytes > kSmallSaveBytes;
   num_copies_ = copied.size();
   const size_t num_parts = num_copies_ + 1 + written.size();
-  work_ = std::make_unique<PatientWork>(
+  work_ = std::make_unique<BackgroundWork>(
       num_parts,
       [this, copied = std::move(copied), written = std::move(written),
        data = std::move(data)](size_t part) -> absl::Status {
@@ -237,11 +238,11 @@ void AsyncCheckpointer::PlanWork(const std::vector<Copy>& copies) {
 }
 
 void AsyncCheckpointer::AwaitDevice() {
-  constexpr std::chrono::milliseconds kBetweenLooks(20);
+  constexpr std::chrono::milliseconds kPollInterval(20);
   // The rank's thread and the writing thread each use their own future.
   const std::shared_future<void> device_copied = device_copied_;
   // On a poisoned rank the stream may have no thread.
-  while (device_copied.wait_for(kBetweenLooks) == std::future_status::timeout &&
+  while (device_copied.wait_for(kPollInterval) == std::future_status::timeout &&
          !world_.context().poisoned()) {
   }
 }
@@ -256,16 +257,16 @@ void AsyncCheckpointer::WaitUntilCopied() {
 }
 
 absl::StatusOr<std::string> AsyncCheckpointer::WriteFile() {
-  if (trails_training_) {
-    absl::StatusOr<std::thread> patient =
+  if (runs_at_idle_priority_) {
+    absl::StatusOr<std::thread> background =
         StartThread("the thread that trails training", [this] {
-          LetTrainingGoFirst();
-          work_->RunPatiently().IgnoreError();
+          UseIdlePriority();
+          work_->RunInBackground().IgnoreError();
         });
-    if (patient.ok()) patient->join();
+    if (background.ok()) background->join();
   }
   // Runs everything if that thread did not start.
-  CH_RETURN_IF_ERROR(work_->RunPatiently());
+  CH_RETURN_IF_ERROR(work_->RunInBackground());
   return job_->EndFile();
 }
 
@@ -284,8 +285,10 @@ void AsyncCheckpointer::Write(const std::function<absl::Status()>& then) {
       job_->AwaitReports(hashes, [&]() -> absl::Status {
         const std::lock_guard<std::mutex> lock(mutex_);
         if (delivered_.has_value()) {
-          return delivered_->ok() ? absl::AbortedError("they said so otherwise")
-                                  : delivered_->status();
+          return delivered_->ok()
+                     ? absl::AbortedError(
+                           "the ranks have exchanged their outcomes")
+                     : delivered_->status();
         }
         // A lost peer never reports.
         if (world_.context().poisoned()) {
@@ -336,12 +339,12 @@ absl::Status AsyncCheckpointer::Poll() {
     const bool commits = world_.rank() == 0 && !is_over(until_committed_);
     own = !until_written_.get().ok() ? "failed" : commits ? "written" : "done";
   }
-  CH_ASSIGN_OR_RETURN(const std::vector<std::string> said,
+  CH_ASSIGN_OR_RETURN(const std::vector<std::string> states,
                       comm->Exchange(own, "async save: poll"));
-  const auto says = [&](const char* word) {
-    return std::find(said.begin(), said.end(), word) != said.end();
+  const auto any_is = [&](const char* word) {
+    return std::find(states.begin(), states.end(), word) != states.end();
   };
-  if (says("busy") || (says("written") && !says("failed"))) {
+  if (any_is("busy") || (any_is("written") && !any_is("failed"))) {
     return absl::OkStatus();
   }
   return Wait();

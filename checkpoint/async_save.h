@@ -39,8 +39,8 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
+#include "crosshatch/checkpoint/background_work.h"
 #include "crosshatch/checkpoint/checkpoint.h"
-#include "crosshatch/checkpoint/patient_work.h"
 #include "crosshatch/checkpoint/save_job.h"
 #include "crosshatch/comm/world.h"
 #include "crosshatch/nn/state_dict.h"
@@ -158,9 +158,9 @@ class AsyncCheckpointer {
   std::shared_future<void> device_copied_;
   /// Parts: num_copies_ copies, the beginning of the file, then the writes.
   /// Null if the writing thread could not be started.
-  std::unique_ptr<PatientWork> work_;
+  std::unique_ptr<BackgroundWork> work_;
   size_t num_copies_ = 0;
-  bool trails_training_ = false;
+  bool runs_at_idle_priority_ = false;
   std::unique_ptr<WriteGuard> guard_;
   std::promise<absl::StatusOr<std::string>> written_;
   std::shared_future<absl::StatusOr<std::string>> until_written_;

@@ -42,10 +42,10 @@
 
 namespace {
 
-/// So many elements of a float are like nothing else that a save takes.
+/// A number of float elements that no other allocation of a save has.
 constexpr int64_t kStaged = 12'347;
 
-/// Poisoned when this thread takes memory for kStaged of them.
+/// Poisoned when this thread allocates memory for kStaged elements.
 thread_local crosshatch::RankContext* poisoned_when_it_stages = nullptr;
 
 }  // namespace
@@ -66,8 +66,8 @@ void operator delete[](void* block, size_t) noexcept { std::free(block); }
 namespace crosshatch::checkpoint {
 namespace {
 
-// Abseil makes its table of the system's errors out of ThreadSanitizer's sight.
-// Before there are threads that is no race to report.
+// Creates Abseil's table of system errors before threads exist, because
+// ThreadSanitizer cannot see its synchronization.
 const absl::Status kErrorTable = absl::ErrnoToStatus(EIO, "");
 
 namespace fs = std::filesystem;
@@ -89,7 +89,7 @@ class GatedFileSystem final : public FileSystem {
     return error_ != 0 ? error_ : FileSystem::CreateFile(path, fd);
   }
 
-  /// \param error of all files from now on; 0: none.
+  /// \param error the error of all files from now on; 0: none.
   void Open(int error = 0) {
     const std::lock_guard<std::mutex> lock(mutex_);
     is_open_ = true;
@@ -109,7 +109,7 @@ class GatedFileSystem final : public FileSystem {
   int error_ = 0;
 };
 
-/// Tensors of which each of three ranks writes one.
+/// Returns tensors of which each of three ranks writes one.
 nn::StateDict StateOf(float value) {
   nn::StateDict state;
   for (const char* name : {"a", "b", "c"}) {
@@ -119,7 +119,7 @@ nn::StateDict StateOf(float value) {
   return state;
 }
 
-/// Checks that `dir` holds StateOf(value).
+/// Checks that `dir` has StateOf(value).
 absl::Status ExpectHolds(World& world, const std::string& dir, float value) {
   nn::StateDict state = StateOf(0);
   CH_RETURN_IF_ERROR(LoadCheckpoint(world, state, dir));
@@ -137,7 +137,7 @@ TEST(AsyncSaveTest, SavesWhatWasThereWhenItBegan) {
     nn::StateDict state = StateOf(1);
     CH_RETURN_IF_ERROR(saver.Save(state, dir));
     CH_EXPECT_FALSE(fs::exists(dir));
-    // Training goes on in the same memory, behind the ops' back.
+    // Training continues in the same memory, by its address.
     saver.WaitUntilCopied();
     for (const char* name : {"a", "b", "c"}) {
       float* data = state.Get<Tensor>(name)->data<float>();
@@ -146,13 +146,13 @@ TEST(AsyncSaveTest, SavesWhatWasThereWhenItBegan) {
     files.Open();
     CH_RETURN_IF_ERROR(saver.Wait());
     CH_RETURN_IF_ERROR(ExpectHolds(world, dir, 1));
-    // Neither reports nor anything else is left.
+    // No reports or other files are left.
     CH_EXPECT_EQ(std::distance(fs::directory_iterator(dir), {}), 4);
     return absl::OkStatus();
   });
 }
 
-// The copy of so many rows takes far longer than an op takes to begin.
+// Copying this many rows takes far longer than an op takes to start.
 #ifdef __SANITIZE_THREAD__  // A copy is slower.
 constexpr int64_t kRows = int64_t{2} << 20;
 #else
@@ -171,7 +171,7 @@ TEST(AsyncSaveTest, AnOpThatWritesWaitsForTheCopy) {
     CH_RETURN_IF_ERROR(
         state.Add("w", MakeDTensor(local, mesh, layout, {3 * kRows})));
     AsyncCheckpointer saver(world);
-    // What was touched before is copied sooner.
+    // The second copy is faster, because the memory was touched before.
     for (int i = 0; i < 2; ++i) {
       FillInPlace(local, 1);
       CH_RETURN_IF_ERROR(saver.Save(state, dir, /*overwrite=*/true));
@@ -195,7 +195,7 @@ TEST(AsyncSaveTest, TheNextSaveWaitsForTheOneBefore) {
     for (int i = 1; i <= 3; ++i) {
       CH_RETURN_IF_ERROR(saver.Save(StateOf(static_cast<float>(i)),
                                     root + "/" + std::to_string(i)));
-      // In place before the next one began.
+      // The previous save is in place before the next one begins.
       CH_EXPECT_TRUE(i == 1 || fs::exists(root + "/" + std::to_string(i - 1)));
     }
     CH_RETURN_IF_ERROR(saver.Wait());
@@ -213,7 +213,7 @@ TEST(AsyncSaveTest, ItIsThereWithoutBeingAskedFor) {
   RunRanks(3, [&](World& world) -> absl::Status {
     AsyncCheckpointer saver(world);
     CH_RETURN_IF_ERROR(saver.Save(StateOf(1), dir));
-    // No rank calls anything of the saver.
+    // No rank calls the saver.
     while (!fs::exists(dir)) std::this_thread::yield();
     return saver.Wait();
   });
@@ -226,7 +226,7 @@ TEST(AsyncSaveTest, ErrorsOfAnyRankComeWithTheNextSaveOrWait) {
     full.Open(ENOSPC);
     RunRanks(3, [&](World& world) -> absl::Status {
       AsyncOptions options;
-      // The reports of this rank cannot be written either.
+      // Rank 2 cannot write its report either.
       if (world.rank() == 2) options.file_system = &full;
       AsyncCheckpointer saver(world, options);
       CH_RETURN_IF_ERROR(saver.Save(StateOf(1), dir));
@@ -235,7 +235,7 @@ TEST(AsyncSaveTest, ErrorsOfAnyRankComeWithTheNextSaveOrWait) {
       CH_EXPECT_TRUE(absl::IsResourceExhausted(status)) << status;
       CH_EXPECT_THAT(std::string(status.message()), HasSubstr("on rank 2: "));
       CH_EXPECT_THAT(std::string(status.message()), HasSubstr("create"));
-      // It was told once, and nothing is going on.
+      // The error is reported once, and no save is running.
       CH_RETURN_IF_ERROR(saver.Wait());
       return absl::OkStatus();
     });
@@ -244,7 +244,7 @@ TEST(AsyncSaveTest, ErrorsOfAnyRankComeWithTheNextSaveOrWait) {
   }
 }
 
-// As a program asks after each step.
+// Polls like a program that polls after each step.
 TEST(AsyncSaveTest, PollsTellOfAnErrorOnce) {
   const std::string dir = FreshDir("async_polled");
   const std::string other = FreshDir("async_polled_too");
@@ -255,7 +255,7 @@ TEST(AsyncSaveTest, PollsTellOfAnErrorOnce) {
     AsyncCheckpointer saver(world, options);
     CH_RETURN_IF_ERROR(saver.Poll());
     CH_RETURN_IF_ERROR(saver.Save(StateOf(1), dir));
-    // The others are done, and no one waits for the last.
+    // The other ranks have finished, but do not wait for the last.
     for (int step = 0; step < 10; ++step) CH_RETURN_IF_ERROR(saver.Poll());
     if (world.rank() == 2) gated.Open(ENOSPC);
     absl::Status status;
@@ -263,7 +263,7 @@ TEST(AsyncSaveTest, PollsTellOfAnErrorOnce) {
     CH_EXPECT_TRUE(absl::IsResourceExhausted(status)) << status;
     CH_EXPECT_THAT(std::string(status.message()), HasSubstr("on rank 2: "));
     CH_RETURN_IF_ERROR(saver.Poll());
-    // Of a save that goes well they say nothing, before and after its end.
+    // Polls of a successful save return OK, before and after its end.
     if (world.rank() == 2) gated.Close();
     CH_RETURN_IF_ERROR(saver.Save(StateOf(2), other));
     CH_RETURN_IF_ERROR(saver.Poll());
@@ -301,7 +301,7 @@ TEST(AsyncSaveTest, TheEndOfASaveIsNotLeftToIdleCores) {
     AsyncCheckpointer saver(world);
     const int own = sched_getscheduler(/*pid=*/0);
     int at_the_end = -1;
-    // So much is written by a thread that trails training.
+    // Large enough to be written by a low-priority thread.
     nn::StateDict state;
     for (const char* name : {"a", "b"}) {
       CH_RETURN_IF_ERROR(state.Add(name, Full({3, 1 << 20}, 1)));
@@ -326,8 +326,8 @@ TEST(AsyncSaveTest, AFailedRunIsNotWaitedFor) {
         AsyncCheckpointer saver(world, options);
         CH_RETURN_IF_ERROR(saver.Save(StateOf(1), dir));
         if (world.rank() == 1) return absl::NotFoundError("elsewhere");
-        // The first rank's thread waits for that of the third meanwhile, which
-        // goes on once the first rank has ended.
+        // Meanwhile the first rank's thread waits for the third rank's, which
+        // continues when the first rank has ended.
         while (world.context().status().ok()) std::this_thread::yield();
         if (world.rank() == 2) gated.Open(EIO);
         return absl::OkStatus();
@@ -345,7 +345,7 @@ TEST(AsyncSaveTest, WaitsNoLongerThanItMay) {
     AsyncCheckpointer saver(world, options);
     CH_RETURN_IF_ERROR(saver.Save(StateOf(1), dir));
     if (world.rank() == 1) {
-      // Once the first rank has given up, it leaves nothing behind.
+      // When the first rank has abandoned the save, no files are left.
       while (fs::exists(dir + ".saving")) std::this_thread::yield();
       gated.Open();
     }
@@ -356,7 +356,7 @@ TEST(AsyncSaveTest, WaitsNoLongerThanItMay) {
   EXPECT_FALSE(fs::exists(dir));
 }
 
-// It skips copies, and what is in the memory for them is not the state's.
+// A poisoned rank skips copies, so its memory does not have the state.
 TEST(AsyncSaveTest, WhatAPoisonedRankCopiedIsNotSaved) {
   const std::string dir = FreshDir("async_poisoned");
   std::atomic<bool> first_is_done = false;
@@ -382,11 +382,11 @@ TEST(AsyncSaveTest, WhatAPoisonedRankCopiedIsNotSaved) {
   EXPECT_FALSE(fs::exists(dir));
 }
 
-// The first rank's thread would wait for the other's report for half an hour.
+// Otherwise the first rank's thread would wait half an hour for the report.
 TEST(AsyncSaveTest, AThreadThatDoesNotStartReports) {
   const auto begin = std::chrono::steady_clock::now();
-  // Which rank gets the one thread is chance. If the second rank gets it and
-  // has ended when the first one starts its own, the save is whole.
+  // Which rank gets the only thread is random. If the second rank gets it and
+  // finishes before the first rank starts a thread, the save is complete.
   int whole = 0;
   for (int i = 0; i < 10; ++i) {
     const std::string dir = FreshDir("async_no_thread");

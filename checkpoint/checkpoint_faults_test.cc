@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 
 /// \file
-/// Saves a checkpoint on two ranks with every system call failing once and
-/// being the last once: what loads is the old checkpoint or the new one, whole,
-/// and complete data are told of.
+/// Saves a checkpoint on two ranks, with a failure of, and a kill after, each
+/// system call. A load then gives the old or the new checkpoint, complete, and
+/// errors name complete data.
 
 #include <cerrno>
 #include <cstdint>
@@ -39,7 +39,7 @@ using ::testing::AnyOf;
 using ::testing::Eq;
 using ::testing::HasSubstr;
 
-/// Of which each of the ranks writes one tensor.
+/// Each rank writes one of the tensors.
 nn::StateDict StateOf(int64_t version) {
   nn::StateDict state;
   for (const char* name : {"a", "b"}) {
@@ -49,7 +49,7 @@ nn::StateDict StateOf(int64_t version) {
   return state;
 }
 
-/// What `dir` holds: a version; an error for anything that is not one, whole.
+/// Returns the version in `dir`; an error if it is not one complete version.
 absl::StatusOr<int64_t> VersionIn(const std::string& dir, bool verify = true) {
   int64_t version = 0;
   const absl::Status status =
@@ -94,7 +94,7 @@ void PrintTo(const Case& c, std::ostream* out) { *out << c.name; }
 
 class CheckpointFaultsTest : public ::testing::TestWithParam<Case> {
  protected:
-  /// Finds out how many bytes a save writes before its commit.
+  /// Measures how many bytes a save writes before its commit.
   void SetUp() override {
     FaultyFileSystem whole({});
     fs::remove_all(root_);
@@ -105,7 +105,7 @@ class CheckpointFaultsTest : public ::testing::TestWithParam<Case> {
         static_cast<int64_t>(fs::file_size(dir_ + "/" + kIndexFile));
   }
 
-  /// A root with what the user has in it.
+  /// Creates a root with a user's files.
   void Prepare() {
     fs::remove_all(root_);
     fs::create_directories(root_);
@@ -114,7 +114,7 @@ class CheckpointFaultsTest : public ::testing::TestWithParam<Case> {
     ASSERT_TRUE(Save(dir_, 1, whole, false).ok());
   }
 
-  /// The directories in the root but `dir_`, with what they hold.
+  /// Returns the other directories in the root, with their versions.
   std::map<std::string, absl::StatusOr<int64_t>> Aside() const {
     std::map<std::string, absl::StatusOr<int64_t>> aside;
     for (const auto& entry : fs::directory_iterator(root_)) {
@@ -141,7 +141,7 @@ class CheckpointFaultsTest : public ::testing::TestWithParam<Case> {
     bool has_old = in_place.ok() && *in_place == 1;
     bool has_new = in_place.ok() && *in_place == 2;
     for (const auto& [path, version] : aside) {
-      // Of the old one, the index goes first.
+      // Of an old checkpoint, the index is removed first.
       if (!has_new && fs::exists(path + "/" + DataFileName(0, 2)) &&
           fs::exists(path + "/" + DataFileName(1, 2))) {
         EXPECT_TRUE(version.ok()) << path << ": " << version.status();
@@ -150,11 +150,11 @@ class CheckpointFaultsTest : public ::testing::TestWithParam<Case> {
       has_old = has_old || *version == 1;
       has_new = has_new || *version == 2;
       if (!killed) {
-        // Complete data are told of.
+        // The error names complete data.
         EXPECT_THAT(std::string(status.message()), HasSubstr(path));
       }
     }
-    // Once all files of data are complete they stay.
+    // Once all data files are complete, they stay.
     const bool is_of_data =
         std::string(status.message()).find(".safetensors") != std::string::npos;
     if (!killed && written >= complete_bytes_ && !is_of_data) {
@@ -190,7 +190,7 @@ TEST_P(CheckpointFaultsTest, WhatLoadsIsTheOldOrTheNewOne) {
       EXPECT_GT(at, 20);
       return;
     }
-    // What lies aside survives a save after that, which goes well.
+    // The other directories survive a later successful save.
     const auto aside = Aside();
     FaultyFileSystem whole({});
     const absl::Status again = Save(dir_, 2, whole, false);
@@ -203,7 +203,8 @@ TEST_P(CheckpointFaultsTest, WhatLoadsIsTheOldOrTheNewOne) {
   }
 }
 
-/// A disk at whose first file somebody else saves version 3 to the same place.
+/// A disk on which another program saves version 3 to the same place when the
+/// first file is created.
 class SharedFileSystem final : public FileSystem {
  public:
   explicit SharedFileSystem(std::string dir) : dir_(std::move(dir)) {}
@@ -236,7 +237,8 @@ TEST(TwoSaversTest, OfTwoSaversTheFirstWinsAndNothingIsLost) {
     EXPECT_TRUE(absl::IsAlreadyExists(status) || absl::IsAborted(status))
         << status;
     EXPECT_EQ(VersionIn(dir).value(), 3);
-    // What lost lies aside, whole, where the error says.
+    // The checkpoint of the second saver is complete in the directory that the
+    // error names.
     EXPECT_EQ(VersionIn(dir + ".saving").value(), 2);
     EXPECT_THAT(std::string(status.message()), HasSubstr(dir + ".saving"));
   }
@@ -264,7 +266,7 @@ std::vector<Case> Cases() {
   Case read_only{.name = "replaced_read_only", .replaces = true};
   read_only.error = EROFS;
   cases.push_back(read_only);
-  // At the commit too: a mount that came between the trial and the rename.
+  // Also at the commit, if a mount appears between the trial and the rename.
   Case other_disk{.name = "replaced_other_disk", .replaces = true};
   other_disk.error = EXDEV;
   cases.push_back(other_disk);

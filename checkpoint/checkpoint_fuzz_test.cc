@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 
 /// \file
-/// Damages a checkpoint in random ways, and reads it: an error or the values
-/// that were saved, never anything else; and a Hugging Face directory, which
-/// has no hashes: an error or a model, and no harm. CROSSHATCH_FUZZ_SEED sets
-/// the seed, CROSSHATCH_CHECKPOINT_FUZZ_CASES the number of cases.
-/// testdata/corpus keeps indexes, data files and configs that were, or could
-/// be, read wrongly.
+/// Damages a checkpoint at random and reads it: the result is an error or the
+/// saved values. Also damages a Hugging Face directory, which has no hashes:
+/// the result is an error or a model, without a crash. CROSSHATCH_FUZZ_SEED
+/// sets the seed, CROSSHATCH_CHECKPOINT_FUZZ_CASES the number of cases.
+/// testdata/corpus has indexes, data files and configs that were, or could be,
+/// read wrongly.
 
 #include <algorithm>
 #include <cstdint>
@@ -61,7 +61,7 @@ void Write(const fs::path& path, const std::string& text) {
   std::ofstream(path, std::ios::binary) << text;
 }
 
-/// Numbers at which counts and products of them break.
+/// Numbers at which counts or their products overflow.
 const char* const kNumbers[] = {"0",
                                 "1",
                                 "-1",
@@ -79,7 +79,7 @@ const char* const kNumbers[] = {"0",
                                 "\"\"",
                                 "true"};
 
-/// Puts a number in the place of a run of digits.
+/// Replaces a run of digits by a number.
 void ReplaceNumber(std::string& text, std::mt19937& random) {
   const size_t from = text.find_first_of("0123456789", random() % text.size());
   if (from == std::string::npos) return;
@@ -88,7 +88,7 @@ void ReplaceNumber(std::string& text, std::mt19937& random) {
                kNumbers[random() % std::size(kNumbers)]);
 }
 
-/// Copies a part of `text` to elsewhere in it.
+/// Copies a part of `text` to another place in it.
 void CopyPart(std::string& text, std::mt19937& random) {
   const size_t from = random() % text.size();
   const std::string part = text.substr(from, 1 + random() % 64);
@@ -132,7 +132,7 @@ nn::StateDict StateToFill() {
   return state;
 }
 
-/// What `dir` holds for the tensors of the sample, or why it cannot be loaded.
+/// Loads the sample's tensors from `dir`.
 absl::Status Load(const std::string& dir, int ranks, bool verify,
                   std::vector<double>& values) {
   return StatusOfRanks(ranks, [&](World& world) -> absl::Status {
@@ -169,7 +169,7 @@ TEST(CheckpointFuzzTest, DamageIsAnErrorOrDoesNoHarm) {
     for (const std::string& name : names) {
       Write(dir + "/" + name, Read(fs::path(kSample) / name));
     }
-    // Half of the damage is to the index.
+    // Half of the damage is in the index.
     const std::string& name = names[random() % 2 * (1 + random() % 2)];
     std::string text = Read(dir + "/" + name);
     const unsigned times = 1 + random() % 3;
@@ -177,7 +177,7 @@ TEST(CheckpointFuzzTest, DamageIsAnErrorOrDoesNoHarm) {
     Write(dir + "/" + name, text);
     std::vector<double> values;
     const int ranks = 1 + static_cast<int>(i % 8 == 0);
-    // What is not verified may hold anything, and harms nobody.
+    // Without verification the values may be wrong, but nothing crashes.
     if (i % 2 == 1) Load(dir, ranks, false, values).IgnoreError();
     const absl::Status loaded = Load(dir, ranks, true, values);
     EXPECT_EQ(Inspect(dir).ok(), ReadIndex(dir).ok());
@@ -197,7 +197,7 @@ TEST(CheckpointFuzzTest, DamageIsAnErrorOrDoesNoHarm) {
   EXPECT_GT(refused, cases / 2);
 }
 
-/// Reads a Hugging Face directory as a program does.
+/// Reads a Hugging Face directory like a program does.
 absl::Status LoadModel(const std::string& dir) {
   const absl::StatusOr<nn::LlamaConfig> config = LoadConfig(dir);
   CH_RETURN_IF_ERROR(config.status());
@@ -205,7 +205,7 @@ absl::Status LoadModel(const std::string& dir) {
   return LoadHuggingFace(model, dir);
 }
 
-// Configs (with a scaled rope), indexes and files of weights.
+// Configs (with scaled rotary positions), indexes and weight files.
 TEST(CheckpointFuzzTest, DamagedModelsAreRefusedOrRead) {
   const unsigned seed = FuzzSeed();
   const unsigned cases = FuzzCases("CROSSHATCH_CHECKPOINT_FUZZ_CASES", 400) / 4;
@@ -246,7 +246,8 @@ TEST(CheckpointFuzzTest, DamagedModelsAreRefusedOrRead) {
   }
   std::cout << "seed " << seed << ": " << refused << " of " << cases
             << " damaged models refused\n";
-  // Weights have no hashes, and most of a config is numbers of its own.
+  // Weights have no hashes, and most of a config consists of independent
+  // numbers.
   EXPECT_GT(refused, cases / 4);
 }
 

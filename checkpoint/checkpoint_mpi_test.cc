@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
 /// \file
-/// Checkpoints of ranks that are processes.
+/// Checkpoints of ranks in several processes.
 
 #include <cstddef>
 #include <cstdint>
@@ -24,7 +24,7 @@
 namespace crosshatch::checkpoint {
 namespace {
 
-/// A matrix split along `dim`, and a step.
+/// Returns a matrix sharded on `dim`, and a step.
 absl::StatusOr<nn::StateDict> StateOf(const DeviceMesh& mesh, int dim,
                                       float first) {
   std::vector<float> values(7 * 5);
@@ -41,7 +41,7 @@ absl::StatusOr<nn::StateDict> StateOf(const DeviceMesh& mesh, int dim,
 }
 
 TEST(CheckpointMpiTest, ProcessesSaveAtOnceAndBesideTrainingAndLoad) {
-  // All processes have the same directory for what is temporary.
+  // All processes have the same temporary directory.
   const std::string root = ::testing::TempDir() + "checkpoint_mpi";
   const absl::Status status = RunMpi([&](World& world) -> absl::Status {
     CH_ASSIGN_OR_RETURN(const DeviceMesh mesh,
@@ -54,7 +54,7 @@ TEST(CheckpointMpiTest, ProcessesSaveAtOnceAndBesideTrainingAndLoad) {
     CH_RETURN_IF_ERROR(saver.Wait());
     for (const auto& [dir, expected] :
          {std::pair(root, 100.0f), std::pair(root + "-async", 200.0f)}) {
-      // Each split as the other was.
+      // Each loads with the other one's sharding.
       CH_ASSIGN_OR_RETURN(nn::StateDict state,
                           StateOf(mesh, expected == 100 ? 1 : 0, 0));
       LoadStats stats;

@@ -41,7 +41,7 @@ std::string FreshDir(const std::string& name) {
   return dir;
 }
 
-/// A tensor whose elements tell where they are from.
+/// Returns a tensor whose elements depend on its name and their indices.
 Tensor Whole(const std::string& name, Shape sizes, DType dtype) {
   std::vector<float> values(static_cast<size_t>(NumElements(sizes)));
   for (size_t i = 0; i < values.size(); ++i) {
@@ -50,7 +50,7 @@ Tensor Whole(const std::string& name, Shape sizes, DType dtype) {
   return ToDType(FromValues<float>(sizes, values), dtype);
 }
 
-/// How a state's tensors lie on a mesh: placements by name.
+/// The layout of a state: mesh, and placements by name.
 struct Case {
   std::string name;
   std::vector<int> mesh;
@@ -79,7 +79,7 @@ const Case kCases[] = {
      {Shard(0), Replicate(), Replicate(), Shard(0)}},
 };
 
-/// The tensors of the state, whole. Sizes divide by nothing.
+/// Returns the state's whole tensors. Sizes have no common divisors.
 std::vector<std::pair<std::string, Tensor>> Wholes() {
   std::vector<std::pair<std::string, Tensor>> wholes;
   for (const auto& [name, sizes, dtype] :
@@ -95,7 +95,7 @@ std::vector<std::pair<std::string, Tensor>> Wholes() {
   return wholes;
 }
 
-/// The state laid out as `c` says, of these values or of zeros.
+/// Returns the state in the layout of `c`, with its values or zeros.
 absl::StatusOr<nn::StateDict> StateOf(const Case& c, const DeviceMesh& mesh,
                                       bool zeros) {
   nn::StateDict state;
@@ -136,7 +136,7 @@ void Save(const Case& c, const std::string& dir) {
     CH_ASSIGN_OR_RETURN(const SavePlan plan, PlanOf(mesh.world(), state));
     CH_EXPECT_EQ(stats.bytes_written, plan.BytesOf(rank));
     CH_EXPECT_EQ(stats.files, plan.FileOf(rank) < 0 ? 0 : 1);
-    // What the file has of elements, after its header.
+    // The size of the elements in the file, after its header.
     int64_t in_file = 0;
     if (stats.files == 1) {
       const std::string file =
@@ -150,7 +150,7 @@ void Save(const Case& c, const std::string& dir) {
   });
 }
 
-/// The bytes that a rank needs of the stored state.
+/// Returns the bytes that a rank needs of the stored state.
 int64_t BytesNeeded(const nn::StateDict& state) {
   int64_t bytes = 0;
   for (const auto& [name, whole] : Wholes()) {
@@ -216,12 +216,12 @@ TEST(CheckpointTest, TheFilesHoldEachElementOnce) {
     for (const TensorInfo& info : (*opened)->tensors()) bytes += info.bytes();
   }
   EXPECT_EQ(bytes, index->bytes());
-  // And nothing else lies there.
+  // There are no other files.
   const auto files = std::distance(fs::directory_iterator(dir), {});
   EXPECT_EQ(files, static_cast<int64_t>(index->files.size()) + 1);
 }
 
-/// Loads `dir` on two ranks and returns what that failed with on each.
+/// Loads `dir` on two ranks; returns the status of each.
 std::vector<absl::Status> LoadOn2(const std::string& dir,
                                   const LoadCheckpointOptions& options = {}) {
   std::vector<absl::Status> got(2);
@@ -258,7 +258,7 @@ TEST(CheckpointTest, ABitThatFlippedIsFoundByWhoeverReads) {
 TEST(CheckpointTest, AMissingFileIsSaidBeforeAnythingIsRead) {
   const std::string dir = FreshDir("missing");
   Save(kCases[1], dir);
-  // Of the last rank but one, which the second of two ranks alone needs.
+  // The last but one rank's file, which only the second of two ranks needs.
   fs::remove(dir + "/" + DataFileName(2, 4));
   const absl::Status status = LoadOn2(dir)[0];
   EXPECT_TRUE(absl::IsDataLoss(status)) << status;
@@ -293,8 +293,8 @@ TEST(CheckpointTest, HashesThatAreMissingAreAskedFor) {
   EXPECT_TRUE(LoadOn2(dir, {.verify = false})[0].ok());
 }
 
-/// What loading the sample into a state changed by `change` says.
-/// \param check is given what was loaded
+/// Loads the sample into a state after `change`; returns the status.
+/// \param check receives the loaded state.
 absl::Status LoadInto(
     const std::function<void(nn::StateDict&)>& change,
     const LoadCheckpointOptions& options = {},
@@ -380,7 +380,7 @@ TEST(CheckpointTest, ConvertsAndLoadsInPartWhereAsked) {
             }
           })
           .ok());
-  // Of what was there a part, and of what is here too.
+  // A part of the stored entries, and one more.
   const auto few = [](nn::StateDict& state) {
     nn::StateDict part;
     ASSERT_TRUE(part.Add("model.norm", *state.Find("model.norm")).ok());
@@ -448,7 +448,7 @@ TEST(CheckpointTest, PartialTensorsAreRefusedByName) {
   EXPECT_FALSE(fs::exists(dir));
 }
 
-/// A state of which each slice of a mesh of {"dp", 2}, {"tp", 3} has one.
+/// Returns a state that each slice of a mesh {"dp", 2}, {"tp", 3} has.
 absl::StatusOr<nn::StateDict> StateOnSlice(const DeviceMesh& mesh, bool zeros) {
   CH_ASSIGN_OR_RETURN(const DeviceMesh tp, mesh.Slice("tp"));
   return StateOf(kCases[1], tp, zeros);
@@ -472,7 +472,7 @@ TEST(CheckpointTest, WhatEachSliceHasIsSavedOnce) {
   }
   EXPECT_EQ(index->bytes(), bytes);
   EXPECT_EQ(index->files.size(), 6u) << "both slices write";
-  // It is a checkpoint like any other.
+  // The checkpoint can be loaded on any mesh.
   OnMesh({{"a", 4}}, [&](const DeviceMesh& mesh) -> absl::Status {
     CH_ASSIGN_OR_RETURN(nn::StateDict state, StateOf(kCases[1], mesh, true));
     CH_RETURN_IF_ERROR(LoadCheckpoint(mesh.world(), state, dir));
@@ -481,11 +481,11 @@ TEST(CheckpointTest, WhatEachSliceHasIsSavedOnce) {
   });
 }
 
-// Meshes that were never one.
+// Meshes that are not slices of one mesh.
 TEST(CheckpointTest, WhatEachMeshHasIsSavedOnce) {
   const std::string dir = FreshDir("meshes");
   RunRanks(4, [&](World& world) -> absl::Status {
-    // Every rank makes both, and has its state on that which it is on.
+    // Every rank creates both meshes and has its state on its own.
     CH_ASSIGN_OR_RETURN(DeviceMesh mesh,
                         InitDeviceMesh(world, {{"tp", 2}}, {0, 2}));
     CH_ASSIGN_OR_RETURN(const DeviceMesh other,
@@ -501,7 +501,7 @@ TEST(CheckpointTest, WhatEachMeshHasIsSavedOnce) {
   });
 }
 
-// Experts of one name, each a rank's or a slice's own.
+// Experts with the same names that belong to single ranks or slices.
 TEST(CheckpointTest, CopiesThatDifferAreRefusedByName) {
   const std::string dir = FreshDir("copies");
   OnMesh({{"dp", 2}, {"tp", 2}}, [&](const DeviceMesh& mesh) -> absl::Status {

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Runs ckpt as people do, on a checkpoint of the format's first version.
+"""Runs ckpt as a user would, on a checkpoint of the format's first version.
 
 usage: ckpt_test.py PROGRAM
 """
@@ -24,7 +24,7 @@ class CkptTest(unittest.TestCase):
         self.addCleanup(shutil.rmtree, self.dir)
 
     def run_ckpt(self, *words, status=0):
-        """(stdout, stderr) of `ckpt WORDS`, asked for in self.dir."""
+        """Returns (stdout, stderr) of `ckpt WORDS`, run in self.dir."""
         done = subprocess.run(
             [PROGRAM, *words], capture_output=True, text=True, timeout=60,
             env={**os.environ, "BUILD_WORKING_DIRECTORY": self.dir})

@@ -16,8 +16,8 @@
 namespace crosshatch::checkpoint {
 namespace {
 
-/// The elements of `box`, dense, of a tensor whose elements are its indices
-/// times 7.
+/// Returns the elements of `box`, dense, of a tensor whose elements are 7 times
+/// their indices.
 std::vector<uint32_t> Part(ShapeView sizes, const Box& box) {
   std::vector<uint32_t> part;
   ForEachRun(sizes, box, [&](int64_t first, int64_t count) {
@@ -65,7 +65,7 @@ TEST(ContentHashTest, ElementsThatTradePlacesCount) {
   const std::vector<uint64_t> ab = {1, 2};
   const std::vector<uint64_t> ba = {2, 1};
   EXPECT_NE(HashRun(ab.data(), 8, 0, 2), HashRun(ba.data(), 8, 0, 2));
-  // As do a piece in the place of another, and one that is missing.
+  // A piece in another place and a missing piece change the hash too.
   EXPECT_NE(HashRun(ab.data(), 8, 0, 2), HashRun(ab.data(), 8, 2, 2));
   const uint64_t zero = 0;
   EXPECT_NE(HashRun(&zero, 8, 0, 1), 0u);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// What is planned and checked without a run: also of what is too large for this
+// Dry runs plan and check saves and loads, also of states too large for this
 // machine.
 
 #include <algorithm>
@@ -73,9 +73,9 @@ TEST(DryRunTest, ChecksALoadAndReadsNothing) {
         const LoadCheckpointOptions options = {.partial = true,
                                                .stats = &stats};
         CH_RETURN_IF_ERROR(LoadCheckpoint(world, state, dir, options));
-        // A row of three, which would be read.
+        // Each rank would read a row of three elements.
         EXPECT_EQ(stats.bytes_read, 3 * 4);
-        // The row of this rank is in one of the two.
+        // The rank's row is in one of the two files.
         EXPECT_EQ(stats.files_opened, 1);
         EXPECT_EQ(stats.unexpected, std::vector<std::string>{"step"});
         CH_ASSIGN_OR_RETURN(state, RowsOn(mesh, 6));
@@ -103,9 +103,9 @@ int64_t ElementsOf(nn::Module& model) {
   return elements;
 }
 
-/// A dry run of a rank of such a model as it is: model, sharding over
-/// `data_axes` and tp, optimizer after a step.
-/// \param body is given the run, and its number of parameters
+/// Dry-runs a rank of a model that is sharded over `data_axes` and tp, with an
+/// optimizer after one step.
+/// \param body receives the run and its number of parameters.
 absl::Status DryRun(const FakeOptions& rank, const std::vector<MeshAxis>& axes,
                     const std::vector<std::string>& data_axes,
                     const std::function<absl::Status(World&, nn::CombinedState&,
@@ -139,8 +139,8 @@ absl::Status DryRun(const FakeOptions& rank, const std::vector<MeshAxis>& axes,
   });
 }
 
-/// A directory that has what `plan` writes, but for the elements: files with
-/// holes, of which nothing lies on the disk.
+/// Writes the files of `plan` to `dir`, with holes instead of elements, so that
+/// they take no disk space.
 void WriteHollow(const SavePlan& plan, const std::string& dir) {
   fs::create_directories(dir);
   const absl::StatusOr<std::string> index = FormatIndex(plan.index);
@@ -159,7 +159,7 @@ void WriteHollow(const SavePlan& plan, const std::string& dir) {
   }
 }
 
-// Of a run of two billion parameters: written by one mesh, read by another.
+// A run of two billion parameters, written by one mesh and read by another.
 TEST(DryRunTest, PlansTheStateOfATwoBillionParameterLlama) {
   const std::string dir = ::testing::TempDir() + "two_billion";
   fs::remove_all(dir);
@@ -175,7 +175,7 @@ TEST(DryRunTest, PlansTheStateOfATwoBillionParameterLlama) {
         CH_RETURN_IF_ERROR(
             SaveCheckpoint(world, run, "/nowhere", {.stats = &stats}));
         EXPECT_FALSE(fs::exists("/nowhere"));
-        // Nothing is taken for it.
+        // Planning allocates nothing.
         EXPECT_EQ(allocator.stats().peak_total, before);
         CH_ASSIGN_OR_RETURN(const nn::StateDict state, run.State());
         CH_ASSIGN_OR_RETURN(const SavePlan plan, PlanOf(world, state));
@@ -189,7 +189,7 @@ TEST(DryRunTest, PlansTheStateOfATwoBillionParameterLlama) {
           all += plan.BytesOf(rank);
         }
         EXPECT_EQ(all, plan.index.bytes());
-        // Balanced but for the largest shard that one of two may have.
+        // Balanced up to the largest shard that two ranks hold.
         const int64_t largest = kTwoBillion.vocab * kTwoBillion.dim / 8 * 4;
         EXPECT_LE(most, all / 64 + largest);
         CH_ASSIGN_OR_RETURN(const std::string text, FormatIndex(plan.index));
@@ -216,7 +216,7 @@ TEST(DryRunTest, PlansTheStateOfATwoBillionParameterLlama) {
         }
         EXPECT_EQ(stats.bytes_read, held);
         EXPECT_EQ(stats.bytes_hashed, 0);
-        // Those alone that hold what it needs.
+        // Opens only the files that it needs.
         EXPECT_GT(stats.files_opened, 0);
         EXPECT_LT(stats.files_opened, 64);
         return absl::OkStatus();

@@ -58,7 +58,7 @@ class OpenFiles {
       places_[&file] = files_.begin();
     }
     file.descriptor_ = std::move(descriptor);
-    if (files_.size() > kMostOpenFiles) Close(*files_.back());
+    if (files_.size() > kMaxOpenFiles) Close(*files_.back());
   }
   void Remove(const ReadableFile& file) {
     const std::lock_guard<std::mutex> lock(mutex_);
@@ -142,10 +142,10 @@ absl::Status ReadableFile::Read(int64_t offset, int64_t bytes,
 absl::StatusOr<std::string> ReadFile(const std::string& path) {
   CH_ASSIGN_OR_RETURN(const std::unique_ptr<const ReadableFile> file,
                       ReadableFile::Open(path));
-  if (file->size() > kMostTextBytes) {
-    return absl::InvalidArgumentError(
-        absl::StrCat(path, " has ", file->size(), " bytes; at most ",
-                     kMostTextBytes, " are read"));
+  if (file->size() > kMaxTextBytes) {
+    return absl::InvalidArgumentError(absl::StrCat(path, " has ", file->size(),
+                                                   " bytes; at most ",
+                                                   kMaxTextBytes, " are read"));
   }
   std::string text(static_cast<size_t>(file->size()), '\0');
   CH_RETURN_IF_ERROR(file->Read(0, file->size(), text.data()));

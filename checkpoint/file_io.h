@@ -22,7 +22,7 @@ namespace crosshatch::checkpoint {
 
 /// The maximal number of descriptors that all ReadableFiles of a process keep
 /// open, apart from running reads.
-inline constexpr size_t kMostOpenFiles = 128;
+inline constexpr size_t kMaxOpenFiles = 128;
 
 /// A file that can be read at any offset. Immutable; threads may share it.
 /// Reads copy instead of mapping the file: if a mapped file is truncated or its
@@ -68,7 +68,7 @@ class ReadableFile {
 };
 
 /// The maximal size that ReadFile reads, 1 GB: more than any config or index.
-inline constexpr int64_t kMostTextBytes = 1'000'000'000;
+inline constexpr int64_t kMaxTextBytes = 1'000'000'000;
 
 /// Returns the content of a (small) text file.
 /// \error as ReadableFile::Open and Read; kInvalidArgument if the file is

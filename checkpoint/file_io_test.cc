@@ -23,9 +23,9 @@ namespace fs = std::filesystem;
 using ::testing::HasSubstr;
 using Files = std::vector<std::unique_ptr<const ReadableFile>>;
 
-constexpr size_t kFiles = 4 * kMostOpenFiles;
+constexpr size_t kFiles = 4 * kMaxOpenFiles;
 
-/// Opens kFiles files, each of which holds its number.
+/// Opens kFiles files, each of which contains its number.
 Files OpenMany(const std::string& dir) {
   fs::remove_all(dir);
   fs::create_directories(dir);
@@ -54,14 +54,14 @@ TEST(FileIoTest, AnyNumberOfFilesTakesABoundedNumberOfDescriptors) {
   {
     const Files files = OpenMany(::testing::TempDir() + "many");
     ASSERT_EQ(files.size(), kFiles);
-    EXPECT_EQ(OpenDescriptors(), before + kMostOpenFiles);
-    // The first ones were closed long ago.
+    EXPECT_EQ(OpenDescriptors(), before + kMaxOpenFiles);
+    // The first ones were closed long before.
     for (size_t i = 0; i < kFiles; ++i) {
       size_t value = 0;
       ASSERT_TRUE(files[i]->Read(0, sizeof(value), &value).ok());
       EXPECT_EQ(value, i);
     }
-    EXPECT_EQ(OpenDescriptors(), before + kMostOpenFiles);
+    EXPECT_EQ(OpenDescriptors(), before + kMaxOpenFiles);
   }
   EXPECT_EQ(OpenDescriptors(), before);
 }
@@ -74,7 +74,7 @@ TEST(FileIoTest, ThreadsShareFiles) {
   for (size_t t = 0; t < wrong.size(); ++t) {
     threads.emplace_back([&files, &wrong, t] {
       for (size_t i = 0; i < 2 * kFiles; ++i) {
-        // Steps that meet the same files now and then.
+        // Steps for which threads sometimes read the same file.
         const size_t at = i * (2 * t + 1) % kFiles;
         size_t value = kFiles;
         if (!files[at]->Read(0, sizeof(value), &value).ok() || value != at) {

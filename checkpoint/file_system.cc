@@ -23,7 +23,7 @@ namespace crosshatch::checkpoint {
 namespace {
 
 // Linux writes at most 0x7ffff000 bytes at a time.
-constexpr int64_t kMostAtOnce = int64_t{1} << 30;
+constexpr int64_t kMaxWriteBytes = int64_t{1} << 30;
 
 int ErrorOf(int result) { return result == 0 ? 0 : errno; }
 
@@ -143,7 +143,8 @@ int FileSystem::Write(int fd, const void* data, int64_t bytes,
   written = 0;
   ssize_t result;
   do {
-    result = write(fd, data, static_cast<size_t>(std::min(bytes, kMostAtOnce)));
+    result =
+        write(fd, data, static_cast<size_t>(std::min(bytes, kMaxWriteBytes)));
   } while (result < 0 && errno == EINTR);
   if (result < 0) return errno;
   written = result;
@@ -155,8 +156,9 @@ int FileSystem::WriteAt(int fd, int64_t offset, const void* data, int64_t bytes,
   written = 0;
   ssize_t result;
   do {
-    result = pwrite(fd, data, static_cast<size_t>(std::min(bytes, kMostAtOnce)),
-                    static_cast<off_t>(offset));
+    result =
+        pwrite(fd, data, static_cast<size_t>(std::min(bytes, kMaxWriteBytes)),
+               static_cast<off_t>(offset));
   } while (result < 0 && errno == EINTR);
   if (result < 0) return errno;
   written = result;

@@ -3,7 +3,7 @@
 #define CROSSHATCH_CHECKPOINT_FILE_SYSTEM_TESTUTIL_H_
 
 /// \file
-/// A disk that fails when told to.
+/// FaultyFileSystem: a file system with an injected fault.
 
 #include <atomic>
 #include <cerrno>
@@ -17,29 +17,28 @@
 
 namespace crosshatch::checkpoint {
 
-/// What goes wrong at one call.
+/// The fault of one call.
 struct DiskFault {
   enum class Kind {
     kNone,
     kFail,  ///< The call fails; the later ones work again.
-    kKill,  ///< As if the process were killed there: nothing happens any more.
+    kKill,  ///< The process is as if killed: no later call has an effect.
   };
   Kind kind = Kind::kNone;
-  int at = 0;  ///< The call's number, from 0.
+  int at = 0;  ///< Index of the call, from 0.
   int error = EIO;
 };
 
-/// The machine's file system with a fault. A write that fails has written half.
-/// Flushing takes no time: nothing here outlives the machine.
+/// The real file system with a fault. A failing write writes half of its bytes.
+/// Flushes are omitted, because no test restarts the machine.
 ///
-/// Ranks that are threads may share one; the number of a call is then that of
-/// all of theirs.
+/// Rank threads may share one; their calls are then counted together.
 class FaultyFileSystem final : public FileSystem {
  public:
   explicit FaultyFileSystem(DiskFault fault, bool can_exchange = true)
       : fault_(fault), can_exchange_(can_exchange) {}
 
-  /// The calls so far, and the name of the one that met the fault.
+  /// Returns the number of calls so far.
   int calls() const {
     const std::lock_guard<std::mutex> lock(mutex_);
     return calls_;
@@ -48,7 +47,7 @@ class FaultyFileSystem final : public FileSystem {
     const std::lock_guard<std::mutex> lock(mutex_);
     return failed_call_;
   }
-  /// Bytes written by whole calls.
+  /// Returns the bytes that complete calls have written.
   int64_t written() const { return written_; }
 
   int Examine(const std::string& path, FileInfo& info) override {
@@ -109,13 +108,13 @@ class FaultyFileSystem final : public FileSystem {
     return Do("Sync", [] { return 0; });
   }
   int Close(int fd) override {
-    // The system closes what a killed process had open.
+    // The system closes the files of a killed process.
     Real().Close(fd);
     return Do("Close", [] { return 0; });
   }
 
  private:
-  /// \param write writes the first bytes of those given
+  /// \param write writes a prefix of the bytes.
   int DoWrite(const char* name, int64_t bytes,
               absl::FunctionRef<int(int64_t)> write) {
     bool was_killed = false;

@@ -21,7 +21,7 @@ namespace {
 
 using ::testing::HasSubstr;
 
-/// A valid config of sizes with `more` fields.
+/// Returns a valid config with the additional fields `more`.
 std::string Config(const std::string& more) {
   return R"({"hidden_size": 64, "num_hidden_layers": 2,
              "num_attention_heads": 4, "intermediate_size": 176,
@@ -193,7 +193,7 @@ TEST(HfConfigTest, NamesTheFileAndTheField) {
   EXPECT_TRUE(absl::IsNotFound(LoadConfig("no/such/dir").status()));
 }
 
-// transformers 5 raises for these.
+// transformers 5 raises an error for these.
 TEST(HfConfigTest, RefusesHeadsThatDoNotDivideTheWidth) {
   const std::string text =
       R"({"hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 6,
@@ -240,7 +240,7 @@ TEST(HfConfigTest, KeepsTheTokensThatBeginEndAndFill) {
   }
 }
 
-// What a file leaves out is what transformers assumes of the family.
+// Missing fields have the family's defaults in transformers.
 TEST(HfConfigTest, FillsInByFamily) {
   const struct {
     const char* fields;
@@ -283,7 +283,7 @@ TEST(HfConfigTest, FillsInByFamily) {
   }
 }
 
-// The form of files from before transformers 5, and what follows from what.
+// The form before transformers 5, and fields that follow from others.
 TEST(HfConfigTest, ReadsScaledRotaryPositions) {
   const auto scaling = [](const std::string& fields) {
     const auto config = ParseConfig(Config(fields), "config.json");
@@ -298,7 +298,8 @@ TEST(HfConfigTest, ReadsScaledRotaryPositions) {
                  "rope_scaling": {"type": "dynamic", "factor": 2.0})"),
       (nn::RopeScaling{
           .kind = Kind::kDynamic, .factor = 2, .original_positions = 512}));
-  // The factor is that of the lengths, the sharpness follows from it.
+  // The factor is the ratio of the lengths; the attention factor follows from
+  // it.
   const nn::RopeScaling yarn = scaling(R"("max_position_embeddings": 512,
                  "rope_scaling": {"rope_type": "yarn",
                                   "original_max_position_embeddings": 128})");
@@ -306,7 +307,7 @@ TEST(HfConfigTest, ReadsScaledRotaryPositions) {
   EXPECT_DOUBLE_EQ(yarn.attention_factor, 0.1 * std::log(4.0) + 1);
 }
 
-// Versions of transformers before 5 take three fields of Phi-3, and no other.
+// For Phi-3, versions of transformers before 5 accept three fields only.
 TEST(HfConfigTest, WritesThreeFieldsForPhi3) {
   const auto config =
       ParseConfig(Config(R"("model_type": "phi3", "max_position_embeddings": 64,
@@ -323,7 +324,7 @@ TEST(HfConfigTest, WritesThreeFieldsForPhi3) {
                             {"long_factor", {2.0, 3.0}}}));
 }
 
-// As the models' own files have them.
+// Configs as published with the models.
 TEST(HfConfigTest, ReadsTheFilesOfModels) {
   const char* const kFiles[] = {
       R"({"architectures": ["LlamaForCausalLM"], "attention_bias": false,
@@ -416,7 +417,7 @@ TEST(HfConfigTest, NamesTheFieldsThatItIgnores) {
   EXPECT_THAT(ignored, ::testing::UnorderedElementsAre("trained_by", "run"));
 }
 
-// A field that somebody edits in what was written is one that is read.
+// A field that a user edits in a written config is one that is read.
 TEST(HfConfigTest, WritesRotaryPositionsOnce) {
   const auto config = ParseConfig(
       Config(R"("rope_parameters": {"rope_type": "linear", "factor": 2.0})"),
@@ -430,9 +431,8 @@ TEST(HfConfigTest, WritesRotaryPositionsOnce) {
   EXPECT_EQ(ParseConfig(json.dump(), "edited")->rope_theta, 77);
 }
 
-// A checkpoint holds the text to tell models apart. Each option is changed
-// alone, in each family that has it; an option that is new does not compile
-// here.
+// A checkpoint stores the text to distinguish models. Changes each option
+// alone, in each family that has it. A new option is a compile error here.
 TEST(HfConfigTest, TheTextStatesEachOption) {
   nn::LlamaConfig c;
   [[maybe_unused]] const auto& [family, dim, layers, heads, kv_heads, head_dim,

@@ -22,7 +22,7 @@ class HfWeightsTest : public ::testing::Test {
     std::filesystem::create_directories(dir_);
   }
 
-  /// A file of one-element tensors with the values 0, 1, ...
+  /// Writes a file of one-element tensors with the values 0, 1, ...
   void WriteFile(const std::string& name,
                  const std::vector<std::string>& tensors) {
     std::vector<TensorInfo> infos;

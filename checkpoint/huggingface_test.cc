@@ -44,7 +44,7 @@ using ::testing::HasSubstr;
 constexpr char kTied[] = "tests/conformance/llama/tied";
 constexpr char kUntied[] = "tests/conformance/llama/gqa";
 
-/// A directory of its own for a test.
+/// Returns a new directory for a test.
 std::string FreshDir(const std::string& name) {
   const std::string dir = ::testing::TempDir() + name;
   fs::remove_all(dir);
@@ -80,7 +80,7 @@ TEST(HuggingFaceTest, LoadsAndSavesAnyLayout) {
     nn::Llama model(config);
     int i = 0;
     for (nn::Parameter* parameter : model.Parameters()) {
-      // A different layout for each: rows over both axes in either order,
+      // Each parameter has another layout: rows over both axes in either order,
       // columns over one, replicated over one.
       Layout layout =
           Layout::Replicated(mesh.layout(), parameter->data().ndim());
@@ -103,8 +103,8 @@ TEST(HuggingFaceTest, LoadsAndSavesAnyLayout) {
   ExpectSameWeights(kTied, dir);
 }
 
-/// The values of all tensors in `dir`, in the order of their names, rounded to
-/// `as`; checks that each is stored as `stored_as`.
+/// Returns the values of all tensors in `dir`, sorted by name and rounded to
+/// `as`. Checks that each is stored as `stored_as`.
 std::vector<float> Values(const std::string& dir, DType stored_as, DType as) {
   const auto stored = OpenWeights(dir);
   EXPECT_TRUE(stored.ok()) << stored.status();
@@ -131,7 +131,7 @@ std::string DTypeOfConfig(const std::string& dir) {
   return config["dtype"];
 }
 
-// What a model is made as and what it is saved as, and what the files say.
+// The dtypes of the model, of the save and of the files.
 TEST(HuggingFaceTest, WritesAndReadsBFloat16) {
   const std::vector<float> exact = Values(kUntied, kFloat32, kFloat32);
   const std::vector<float> rounded = Values(kUntied, kFloat32, kBFloat16);
@@ -151,7 +151,7 @@ TEST(HuggingFaceTest, WritesAndReadsBFloat16) {
   EXPECT_EQ(Values(halved, kBFloat16, kBFloat16), rounded);
   EXPECT_EQ(DTypeOfConfig(halved), "bfloat16");
 
-  // Into a model of float32, and of bfloat16 as it is.
+  // Loads into a float32 model and into a bfloat16 model.
   const std::string widened = FreshDir("widened");
   resave(halved, kFloat32, widened, {});
   EXPECT_EQ(Values(widened, kFloat32, kFloat32), rounded);
@@ -188,7 +188,7 @@ class Normed final : public nn::Module {
   TensorList ForwardImpl(TensorSpan inputs) override { return {inputs[0]}; }
 };
 
-// What a model has learnt beside its parameters.
+// Buffers that training changes.
 TEST(HuggingFaceTest, KeepsPersistentBuffers) {
   const std::string dir = FreshDir("buffers");
   const WeightNames names = {.rules = {{"*", "net.*"}}};
@@ -213,7 +213,7 @@ TEST(HuggingFaceTest, KeepsPersistentBuffers) {
   ASSERT_TRUE(stored.ok()) << stored.status();
   EXPECT_EQ(stored->size(), 3u);
   EXPECT_EQ(stored->count("net.table"), 0u);
-  // Files without one lack it.
+  // A file without the buffer is an error.
   const std::string other = FreshDir("no_buffers");
   RunRanks(1, [&](World& world) -> absl::Status {
     nn::Linear linear(3, 5, {.bias = false});
@@ -236,9 +236,9 @@ class DamagedDirectoryTest : public ::testing::Test {
     fs::copy_file(std::string(kTied) + "/config.json", dir_ + "/config.json");
   }
 
-  /// Writes the tied model's weights, each changed by `change`; a tensor whose
-  /// name `change` empties is left out. All are zero but for the last two bytes
-  /// of `extra`.
+  /// Writes the tied model's weights, each modified by `change`, which omits a
+  /// tensor by clearing its name. All elements are zero except the last two
+  /// bytes of `extra`.
   template <typename Change>
   void Write(Change change, const TensorInfo* extra = nullptr, char last = 0,
              char before = 0) {
@@ -336,7 +336,7 @@ TEST_F(DamagedDirectoryTest, ReadsOtherFloatsAndOldLeftovers) {
   EXPECT_TRUE(Load().ok()) << Load();
 }
 
-// Whatever the dtype is in the file: the last byte makes an infinity or a NaN.
+// In every dtype, the last byte makes an infinity or a NaN.
 TEST_F(DamagedDirectoryTest, NamesWhatIsNotFinite) {
   for (const DType dtype : {kFloat32, kFloat64, kBFloat16, kFloat16}) {
     const TensorInfo bad = {"model.norm.weight", dtype, {48}};
@@ -363,7 +363,7 @@ TEST_F(DamagedDirectoryTest, SaysThatThereIsNothing) {
   EXPECT_TRUE(absl::IsDataLoss(Load()));
 }
 
-// A rank's own experts, say, of which rank 0's would be the only ones saved.
+// Experts of single ranks, of which a save would write rank 0's only.
 TEST(SaveTest, WhatRanksHaveForThemselvesIsRefusedByName) {
   const std::string dir = FreshDir("own");
   RunRanks(2, [&](World& world) -> absl::Status {
@@ -380,7 +380,7 @@ TEST(SaveTest, WhatRanksHaveForThemselvesIsRefusedByName) {
   EXPECT_FALSE(fs::exists(dir));
 }
 
-// Each rank writes where its own options say.
+// Each rank would write to the places of its own options.
 TEST(SaveTest, RanksThatLayFilesOutOtherwiseAreRefused) {
   const std::string dir = FreshDir("otherwise");
   const WeightNames as_is = {.rules = {{"*", "*"}}};
@@ -414,7 +414,7 @@ TEST(SaveTest, RanksThatLayFilesOutOtherwiseAreRefused) {
   }
 }
 
-/// Knows whether a write makes a file longer.
+/// Detects writes that extend a file.
 class FixedLengthFileSystem final : public FileSystem {
  public:
   int WriteAt(int fd, int64_t offset, const void* data, int64_t bytes,
@@ -428,8 +428,8 @@ class FixedLengthFileSystem final : public FileSystem {
   std::atomic<bool> grew_ = false;
 };
 
-// On a network's file system a page that a growing write fills with zeros may
-// cover what another machine wrote.
+// On a network file system, an extending write may fill a page with zeros over
+// data of another machine.
 TEST(SaveTest, FilesAreAsLongAsTheyWillBeBeforeRanksWrite) {
   const std::string dir = FreshDir("length");
   FixedLengthFileSystem files;

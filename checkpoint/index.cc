@@ -330,7 +330,7 @@ std::string IndexedTensor::CellName(int cell) const {
   return num_cells() == 1 ? name : name + ToString(CellBox(cell));
 }
 
-std::vector<int> IndexedTensor::CellsMeeting(const Box& box) const {
+std::vector<int> IndexedTensor::CellsIntersecting(const Box& box) const {
   CH_CHECK(Contains(WholeBox(sizes), box)) << ToString(box) << " of " << name;
   std::vector<int> cells = {0};
   if (box.empty()) cells.clear();

@@ -64,7 +64,7 @@ struct IndexedTensor {
   std::string CellName(int cell) const;
   /// Returns the cells that intersect `box`, ascending.
   /// \pre the box is within the tensor.
-  std::vector<int> CellsMeeting(const Box& box) const;
+  std::vector<int> CellsIntersecting(const Box& box) const;
 
   friend bool operator==(const IndexedTensor&, const IndexedTensor&) = default;
 };

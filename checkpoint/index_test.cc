@@ -21,7 +21,7 @@ namespace {
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
-/// The text that docs/checkpoints.md explains.
+/// The example in docs/checkpoints.md.
 constexpr char kText[] =
     R"({"format": "crosshatch.checkpoint", "version": 1, "ranks": 4,
 "files": ["state-00001-of-00002.safetensors",
@@ -102,14 +102,14 @@ TEST(IndexTest, CellsAreThoseThatABoxMeets) {
                              .files = {0, 0, 0, 0, 0, 0}};
   EXPECT_EQ(tensor.CellBox(3), (Box{{3, 2}, {2, 4}}));
   EXPECT_EQ(tensor.CellName(3), "w[3:5, 2:6]");
-  EXPECT_THAT(tensor.CellsMeeting({{3, 2}, {2, 4}}), ElementsAre(3));
-  EXPECT_THAT(tensor.CellsMeeting({{2, 0}, {2, 2}}), ElementsAre(0, 2));
-  EXPECT_THAT(tensor.CellsMeeting({{0, 0}, {10, 6}}),
+  EXPECT_THAT(tensor.CellsIntersecting({{3, 2}, {2, 4}}), ElementsAre(3));
+  EXPECT_THAT(tensor.CellsIntersecting({{2, 0}, {2, 2}}), ElementsAre(0, 2));
+  EXPECT_THAT(tensor.CellsIntersecting({{0, 0}, {10, 6}}),
               ElementsAre(0, 1, 2, 3, 4, 5));
-  EXPECT_THAT(tensor.CellsMeeting({{3, 2}, {0, 4}}), ElementsAre());
+  EXPECT_THAT(tensor.CellsIntersecting({{3, 2}, {0, 4}}), ElementsAre());
   const IndexedTensor scalar{.name = "s", .files = {0}};
   EXPECT_EQ(scalar.CellName(0), "s");
-  EXPECT_THAT(scalar.CellsMeeting({}), ElementsAre(0));
+  EXPECT_THAT(scalar.CellsIntersecting({}), ElementsAre(0));
 }
 
 TEST(IndexTest, NamesThatAreNotUtf8AreRefused) {
@@ -141,7 +141,7 @@ struct Wrong {
   const char* says;
 };
 
-/// Each is the sample with one thing changed.
+/// Each changes one thing in the sample.
 const Wrong kWrong[] = {
     {"\"format\"", "\"formal\"", "its format is not"},
     {"crosshatch.checkpoint", "other", "its format is not"},
@@ -208,7 +208,7 @@ TEST(IndexTest, EachThingThatIsWrongIsSaid) {
   }
 }
 
-// As versions wrote it that hashed nothing, or the values alone.
+// Indexes of older versions, without hashes or with a hash of the values only.
 TEST(IndexTest, ReadsWhatOlderVersionsWrote) {
   std::string text = kText;
   const size_t at = text.find(",\n\"index_hash\"");
@@ -222,8 +222,7 @@ TEST(IndexTest, ReadsWhatOlderVersionsWrote) {
               HasSubstr("its values are not those that were saved (hash "));
 }
 
-// Each byte of the file with each of its bits flipped: what is still read is
-// what was written.
+// Flips each bit of the file: what can still be read equals the original.
 TEST(IndexTest, NoFlippedBitGoesUnnoticed) {
   const std::string whole = kText;
   for (size_t at = 0; at < whole.size(); ++at) {

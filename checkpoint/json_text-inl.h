@@ -18,7 +18,7 @@ namespace crosshatch::checkpoint {
 
 /// The maximal nesting depth of objects and lists. Files of models need 4. The
 /// limit bounds the recursion of functions that visit values.
-inline constexpr int kMostJsonDepth = 64;
+inline constexpr int kMaxJsonDepth = 64;
 
 /// Parses `text`, an object, into `json`. Refuses an object with a repeated
 /// key, of which nlohmann's parser would keep the last value only.

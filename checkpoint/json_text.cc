@@ -49,7 +49,7 @@ class TextCheck final : public nlohmann::json_sax<Json> {
  private:
   bool Begin() {
     keys_.emplace_back();
-    is_too_deep_ = keys_.size() > kMostJsonDepth;
+    is_too_deep_ = keys_.size() > kMaxJsonDepth;
     return !is_too_deep_;
   }
   bool End() {
@@ -71,7 +71,7 @@ absl::Status ParseJsonObject(absl::string_view text, const std::string& what,
   const bool is_json = Json::sax_parse(text.begin(), text.end(), &check);
   if (check.is_too_deep()) {
     return absl::InvalidArgumentError(absl::StrCat(
-        what, " is nested deeper than ", kMostJsonDepth, " levels"));
+        what, " is nested deeper than ", kMaxJsonDepth, " levels"));
   }
   if (!is_json) {
     return absl::InvalidArgumentError(absl::StrCat(what, " is not JSON"));

@@ -36,13 +36,13 @@ TEST(JsonTextTest, TakesAnyDepthButOneTooMany) {
     return ParseJsonObject(
         absl::StrCat(R"({"a": )", Nested(lists, "[", "]"), "}"), "it", json);
   };
-  EXPECT_TRUE(parse(kMostJsonDepth - 1).ok());
-  for (const int lists : {kMostJsonDepth, 200'000, 5'000'000}) {
+  EXPECT_TRUE(parse(kMaxJsonDepth - 1).ok());
+  for (const int lists : {kMaxJsonDepth, 200'000, 5'000'000}) {
     const absl::Status status = parse(lists);
     EXPECT_TRUE(absl::IsInvalidArgument(status)) << lists;
     EXPECT_EQ(status.message(), "it is nested deeper than 64 levels");
   }
-  // Open brackets alone, and objects.
+  // Only open brackets, and nested objects.
   EXPECT_FALSE(ParseJsonObject(std::string(200'000, '['), "it", json).ok());
   EXPECT_FALSE(
       ParseJsonObject(Nested(200'000, R"({"a":)", "}"), "it", json).ok());

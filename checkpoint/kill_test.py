@@ -1,14 +1,14 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Kills a program that saves checkpoints, at random moments: what it leaves
-under the checkpoint's name is a version whole, none before the last that was
-said to be there; what it leaves beside loads whole or says why not. The same of
-the steps of a run, and where one process of a job is killed.
+"""Kills a program that saves checkpoints at random moments. Under the
+checkpoint's name is then a complete version, not older than the last that was
+reported. Other directories load completely or with an error. Does the same with
+the steps of a run, and kills one process of a job.
 
 usage: kill_test.py PROGRAM
 where PROGRAM is //checkpoint:save_loop. CROSSHATCH_KILLS is the number of
-moments, half of them in asynchronous saves; of a job and of a run there is one
-for each eight. CROSSHATCH_FUZZ_SEED chooses them.
+kills, half of them in asynchronous saves; an eighth each are in a job and in a
+run. CROSSHATCH_FUZZ_SEED seeds the random moments.
 """
 
 import os
@@ -30,7 +30,7 @@ SEED = int(os.environ.get("CROSSHATCH_FUZZ_SEED", "1"))
 
 
 def check(path, mode="check"):
-    """The version that `path` holds, or what is said of it."""
+    """Returns the version in `path` and ""; or None and the error."""
     done = subprocess.run([PROGRAM, mode, path], capture_output=True,
                           text=True, timeout=60)
     if done.returncode == 0:
@@ -48,15 +48,15 @@ class KillTest(unittest.TestCase):
         self.dir = os.path.join(self.root, "run")
 
     def begin(self, command, **variables):
-        """The process and its first line."""
-        # Without a buffer, since communicate() does not see what is in one.
+        """Returns the process and its first line."""
+        # Unbuffered, because communicate() does not see buffered data.
         process = subprocess.Popen(command, bufsize=0, stdout=subprocess.PIPE,
                                    stderr=subprocess.PIPE,
                                    env={**os.environ, **variables})
         return process, process.stdout.readline()
 
     def kill_after(self, mode, seconds):
-        """Returns the last version that was said to be there."""
+        """Returns the last reported version."""
         process, first = self.begin([PROGRAM, mode, self.dir])
         time.sleep(seconds)
         process.kill()
@@ -65,7 +65,7 @@ class KillTest(unittest.TestCase):
         return self.last_of(first + out)
 
     def kill_one_of_a_job(self, mode, rank, seconds):
-        """The same of two processes, of which that of `rank` is killed."""
+        """Does the same with two processes; kills that of `rank`."""
         process, first = self.begin(
             ["mpirun", "-np", "2", "--oversubscribe", "--bind-to", "none",
              PROGRAM, mode, self.dir], **environment_in(make_place(self)))
@@ -76,22 +76,22 @@ class KillTest(unittest.TestCase):
             process.kill()
             self.fail(f"the job ended by itself: {process.communicate()[1]}")
         os.kill(children[rank], signal.SIGKILL)
-        # The other one ends too, by mpirun or by itself.
+        # The other process ends too, by mpirun or by itself.
         out, err = process.communicate(timeout=120)
         self.assertNotEqual(process.returncode, 0, err)
         return self.last_of(first + out)
 
     def last_of(self, said):
-        """The last line but for one that was cut off."""
+        """Returns the last complete line."""
         return int(said[:said.rindex(b"\n")].split(b"\n")[-1])
 
     def assert_left(self, said, mode):
-        """`self.dir` holds a version that is whole, and not too old."""
+        """Checks that `self.dir` has a complete, recent version."""
         version, why = check(self.dir)
         self.assertIsNotNone(version, f"{mode}: {why}")
         self.assertGreaterEqual(version, said)
-        # The next one may be there, unsaid; of asynchronous ones that and the
-        # one that is being written.
+        # The next version may exist unreported; of asynchronous saves, also the
+        # one after it.
         self.assertLessEqual(version, said + 2)
 
     def test_what_is_left_is_whole(self):
@@ -119,7 +119,7 @@ class KillTest(unittest.TestCase):
             mode = ("keep", "keep_async")[kill % 2]
             shutil.rmtree(self.dir, ignore_errors=True)
             said = self.kill_after(mode, moments.uniform(0.05, 0.2))
-            # Every directory that is called a step is whole.
+            # Every directory with a step's name is complete.
             latest, why = check(self.dir, "check_run")
             self.assertIsNotNone(latest, f"{mode}: {why}")
             self.assertGreaterEqual(latest, said)

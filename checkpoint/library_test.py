@@ -1,13 +1,13 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Hugging Face's own library reads the files of a checkpoint: model and
-optimizer, cell by cell as the index says, and joined they are the tensors that
-`ckpt convert` writes whole.
+"""Reads the files of a checkpoint, model and optimizer, with Hugging Face's
+library. The cells, joined as the index states, equal the whole tensors that
+`ckpt convert` writes.
 
 usage: library_test.py CKPT DIRECTORY
 where CKPT is //checkpoint:ckpt and DIRECTORY a checkpoint. Needs the Python
 packages safetensors and numpy. CROSSHATCH_PYTHON names an interpreter that has
-them, if this one has not. Without any it says so and checks nothing.
+them, if this one does not. Without any, prints that and checks nothing.
 """
 
 import itertools
@@ -34,7 +34,7 @@ CKPT = sys.argv.pop(1)
 
 
 def join(directory, index, name):
-    """The whole tensor, from the cells that the files of `directory` hold."""
+    """Returns the whole tensor, joined from its cells in `directory`."""
     tensor = index["tensors"][name]
     intervals = [list(zip(cuts, cuts[1:])) for cuts in tensor["cuts"]]
     boxes = list(itertools.product(*intervals))
@@ -61,7 +61,7 @@ class LibraryTest(unittest.TestCase):
                 subprocess.run([CKPT, "convert", DIRECTORY, whole,
                                 f"--prefix={part}", f"--new_prefix={part}"],
                                check=True)
-                # As ranks wrote them, and as others would have.
+                # As the ranks wrote them, and as another number of ranks would.
                 for directory in (DIRECTORY, other):
                     self.compare(directory, part, whole)
 

@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// What Hugging Face's LlamaForCausalLM and torch.optim.AdamW computed in
-// float32, computed again: logits, losses, norms and final weights, on one
-// rank. The bounds are a few times what that computation differs from itself in
-// float64.
+// Compares logits, losses, norms and final weights on one rank with those of
+// Hugging Face's LlamaForCausalLM and torch.optim.AdamW in float32. The bounds
+// are a few times the difference of that computation from float64.
 
 #include <cmath>
 #include <cstdint>
@@ -34,7 +33,7 @@ namespace {
 constexpr double kLossBound = 2e-6;  // Relative.
 constexpr double kNormBound = 5e-5;  // Relative.
 constexpr double kLogitBound = 1e-5;
-constexpr double kMostWeightsBound = 2e-5;  // Of 99.9 % of the elements.
+constexpr double kMostWeightsBound = 2e-5;  // For 99.9 % of the elements.
 constexpr double kWeightBound = 5e-4;
 
 struct Case {
@@ -52,7 +51,7 @@ absl::StatusOr<Case> ReadCase(const std::string& dir) {
   return result;
 }
 
-/// Tokens [first + shift, ...) of rows of `length`.
+/// Returns tokens [first + shift, ...) of rows of `length`.
 Tensor Rows(const std::vector<uint16_t>& tokens, int64_t first, int64_t rows,
             int64_t length, int64_t shift) {
   std::vector<int32_t> ids;
@@ -154,7 +153,7 @@ class LlamaConformanceTest : public ::testing::TestWithParam<const char*> {
 
 TEST_P(LlamaConformanceTest, TrainsAsHuggingFaceDoes) { Run({}); }
 
-// The same where streams delay their work at will.
+// The same with adversarial stream delays.
 TEST_P(LlamaConformanceTest, WaitsForWhatItReads) {
   for (const uint64_t seed : {1, 2}) {
     SCOPED_TRACE(absl::StrCat("adversarial seed ", seed));

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Models that transformers made, of each family that is Llama but for an option
-// or two: read, computed and written again on several meshes.
+// Models by transformers, of each family that differs from Llama by a few
+// options, are read, computed and written again on several meshes.
 
 #include <algorithm>
 #include <cstdint>
@@ -40,10 +40,10 @@
 namespace crosshatch {
 namespace {
 
-// A sum that is taken in another order differs about as much as float32 does
-// from float64; four such sums at most meet in a number.
+// A sum in another order differs about as much as float32 differs from float64.
+// A number depends on at most four such sums.
 constexpr double kTimesFloat64 = 4;
-// Of numbers that happen to agree with float64's: a rounding or two.
+// For numbers that happen to agree with float64: a few roundings.
 constexpr double kLeast = 4 * 0x1p-23;
 
 struct Case {
@@ -82,7 +82,7 @@ absl::Status Distribute(nn::Llama& model, const DeviceMesh& mesh) {
   return fsdp::FullyShard(model, fsdp, options);
 }
 
-/// Compares with the answer of transformers; every rank has the whole batch.
+/// Compares with the results of transformers. Every rank has the whole batch.
 absl::Status Compute(nn::Llama& model, const nlohmann::json& answer) {
   const nlohmann::json& differs = answer["differs_from_float64"];
   const auto bound = [&](const char* name, double size) {
@@ -107,8 +107,8 @@ absl::Status Compute(nn::Llama& model, const nlohmann::json& answer) {
   return absl::OkStatus();
 }
 
-// What is written in the scope would be the values of before, what is read
-// would go with it.
+// While summoned, a save would write old values and a load would be
+// overwritten.
 TEST(HuggingFaceOfFsdpTest, IsRefusedWhileSummoned) {
   const std::string dir = "tests/conformance/families/mistral";
   const std::string saved = ::testing::TempDir() + "summoned";
@@ -140,7 +140,7 @@ class LlamaFamiliesTest : public ::testing::TestWithParam<Case> {};
 TEST_P(LlamaFamiliesTest, ComputesAndSavesWhatTransformersDoes) {
   const Case& c = GetParam();
   const std::string dir = DirOf(c);
-  // Processes of a job may be a case apart.
+  // Processes of a job may run different cases at one time.
   const std::string saved = absl::StrCat(::testing::TempDir(), "saved_",
                                          c.family, "_", c.fsdp, "_", c.tp);
   std::filesystem::remove_all(saved);

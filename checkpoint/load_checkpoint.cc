@@ -38,7 +38,7 @@ constexpr size_t kHexDigits = 16;
 
 // Bytes of global tensors that ranks read before they copy them: few enough to
 // stay in the system's cache.
-constexpr int64_t kBytesBetweenMeetings = int64_t{256} << 20;
+constexpr int64_t kBytesPerBatch = int64_t{256} << 20;
 
 /// This rank's part of a tensor, and its sources.
 struct Part {
@@ -102,7 +102,7 @@ class Loader {
                           bool refuses_extra);
   absl::Status Fits(const IndexedTensor& stored, const TensorSpec& spec) const;
   /// Checks that the ranks that hold the tensor are in the world.
-  absl::Status LiesInWorld(const TensorSpec& spec) const;
+  absl::Status IsInWorld(const TensorSpec& spec) const;
   absl::StatusOr<std::vector<Part>> PlanParts(
       const DescribedState& described) const;
   /// Reads and hashes the cells of `parts`.
@@ -186,7 +186,7 @@ absl::Status Loader::Fits(const IndexedTensor& stored,
       could ? "; LoadCheckpointOptions::convert_dtype converts" : ""));
 }
 
-absl::Status Loader::LiesInWorld(const TensorSpec& spec) const {
+absl::Status Loader::IsInWorld(const TensorSpec& spec) const {
   if (!spec.layout.has_value()) return absl::OkStatus();
   std::vector<int> ranks = comm_.world_ranks();
   std::sort(ranks.begin(), ranks.end());
@@ -208,7 +208,7 @@ absl::StatusOr<std::vector<Part>> Loader::PlanParts(
     const IndexedTensor* stored = index_.Find(spec.name);
     if (stored == nullptr) continue;
     CH_RETURN_IF_ERROR(Fits(*stored, spec));
-    CH_RETURN_IF_ERROR(LiesInWorld(spec));
+    CH_RETURN_IF_ERROR(IsInWorld(spec));
     if (options_.verify && !stored->hash.has_value()) {
       return absl::FailedPreconditionError(absl::StrCat(
           dir_,
@@ -356,7 +356,7 @@ absl::Status Loader::Fill(nn::StateDict& state, bool allows_missing,
   stats_.files_opened = files_->opened();
   for (size_t begin = 0; begin < parts.size();) {
     size_t end = begin;
-    for (int64_t bytes = 0; end < parts.size() && bytes < kBytesBetweenMeetings;
+    for (int64_t bytes = 0; end < parts.size() && bytes < kBytesPerBatch;
          ++end) {
       bytes += parts[end].stored->bytes();
     }

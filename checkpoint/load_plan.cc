@@ -24,7 +24,7 @@ namespace crosshatch::checkpoint {
 
 std::vector<CellPart> PartsOf(const IndexedTensor& tensor, const Box& box) {
   std::vector<CellPart> parts;
-  for (const int cell : tensor.CellsMeeting(box)) {
+  for (const int cell : tensor.CellsIntersecting(box)) {
     parts.push_back({cell, Intersect(tensor.CellBox(cell), box)});
   }
   return parts;

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 
 /// \file
-/// The memory that saving and loading take beside the state itself, of a state
-/// that is one large tensor and little else, against formulas: counted by the
-/// ranks' allocators and by every `new` of the process, which all ranks share.
+/// Compares the memory that saving and loading need in addition to the state
+/// with formulas. The state is one large tensor and little else. Counts the
+/// ranks' allocators and every `new` of the process, which all ranks share.
 
 #include <malloc.h>
 
@@ -74,20 +74,20 @@ namespace fs = std::filesystem;
 constexpr int64_t kRows = 1031;
 constexpr int64_t kColumns = 1021;
 constexpr int64_t kWhole = kRows * kColumns * 4;
-/// What names, headers, messages and the like take, of all ranks.
+/// Allowance for names, headers and messages of all ranks.
 constexpr int64_t kSmall = 384 * 1024;
-/// What each rank reads of a file at once.
+/// Size of a read of each rank.
 constexpr int64_t kReadAtOnce = 256 * 1024;
-/// By which an allocator's block may be larger than what was asked for.
+/// Maximal difference between an allocator's block and its requested size.
 constexpr int64_t kBlock = 512;
 
-/// What was taken beside what was there before.
+/// Peak memory above what was allocated before.
 struct Taken {
-  std::vector<int64_t> of_rank = std::vector<int64_t>(4);  ///< Allocators'.
+  std::vector<int64_t> of_rank = std::vector<int64_t>(4);  ///< By allocators.
   int64_t heap = 0;                                        ///< Of the process.
 };
 
-/// What `body` takes at most, on four ranks that each have a part of a large
+/// Measures the peak of `body` on four ranks that each have a shard of a large
 /// Linear.
 template <typename Body>
 Taken Measure(const Body& body) {
@@ -105,7 +105,7 @@ Taken Measure(const Body& body) {
     CH_RETURN_IF_ERROR(state.Add("w", model.weight()->data()));
     RankContext& context = mesh.world().context();
     CH_RETURN_IF_ERROR(context.Synchronize());
-    // All ranks have what they begin with.
+    // All ranks have their initial memory.
     CH_RETURN_IF_ERROR(
         (*AllRanks(mesh.world()))->Exchange("", "begin").status());
     context.allocator().ResetPeaks();
@@ -154,7 +154,7 @@ TEST(MemoryTest, SavingBesideTrainingTakesWhatTheRanksWrite) {
   const Taken saving = Measure(
       [&](World& world, nn::Linear&, nn::StateDict& state) -> absl::Status {
         AsyncCheckpointer saver(world);
-        // The second one has the memory of the first.
+        // The second save reuses the memory of the first.
         for (int i = 0; i < 2; ++i) {
           CH_RETURN_IF_ERROR(saver.Save(state, dir, /*overwrite=*/true));
         }
@@ -165,15 +165,14 @@ TEST(MemoryTest, SavingBesideTrainingTakesWhatTheRanksWrite) {
   EXPECT_LT(saving.heap, kWhole + kSmall);
 }
 
-// What the host cannot address comes to it a piece at a time, also what both
-// ranks have and compare.
+// Elements that the host cannot address are copied one piece at a time, also
+// those that both ranks have and compare.
 TEST(MemoryTest, SavingTakesAPieceOfWhatTheHostCannotReach) {
   const std::string dir = FreshDir("pieces");
   RunRanks(2, [&](World& world) -> absl::Status {
     nn::StateDict state;
     for (const char* name : {"a", "b", "c"}) {
-      CH_RETURN_IF_ERROR(
-          state.Add(name, Full({3 * kMostBytesOfAPiece / 8}, 0.5)));
+      CH_RETURN_IF_ERROR(state.Add(name, Full({3 * kMaxPieceBytes / 8}, 0.5)));
     }
     RankContext& context = world.context();
     CH_RETURN_IF_ERROR(context.Synchronize());
@@ -184,7 +183,7 @@ TEST(MemoryTest, SavingTakesAPieceOfWhatTheHostCannotReach) {
     CH_RETURN_IF_ERROR(SaveCheckpoint(world, state, dir));
     const int64_t host = context.host_allocator().stats().peak_total - on_host;
     CH_EXPECT_EQ(context.device_allocator().stats().peak_total, on_device);
-    // What the host can reach it writes in one round, without meetings between.
+    // A rank writes elements that the host can address in one round.
     CH_ASSIGN_OR_RETURN(const auto job,
                         SaveJob::Prepare(world, state, dir + "_rounds", false,
                                          FileSystem::Real()));
@@ -194,17 +193,17 @@ TEST(MemoryTest, SavingTakesAPieceOfWhatTheHostCannotReach) {
       CH_EXPECT_EQ(job->rounds(), 1);
     } else {
       CH_EXPECT_GT(host, 0);
-      CH_EXPECT_LE(host, kMostBytesOfAPiece);
+      CH_EXPECT_LE(host, kMaxPieceBytes);
       CH_EXPECT_GT(job->rounds(), 1);
     }
     return absl::OkStatus();
   });
 }
 
-// Of what one meeting reads, which is all of these.
+// All tensors here are read in one batch.
 TEST(MemoryTest, LoadingTakesWhatIsReadAtOnceOfWhatTheHostCannotReach) {
   const std::string dir = FreshDir("read_at_once");
-  constexpr int64_t kElements = 3 * kMostBytesOfAPiece / 8;
+  constexpr int64_t kElements = 3 * kMaxPieceBytes / 8;
   RunRanks(2, [&](World& world) -> absl::Status {
     nn::StateDict state;
     for (const char* name : {"a", "b"}) {
@@ -229,7 +228,7 @@ TEST(MemoryTest, LoadingTakesWhatIsReadAtOnceOfWhatTheHostCannotReach) {
   });
 }
 
-/// What a visit of the whole state takes.
+/// Measures a visit of the whole state.
 Taken Visit(nn::StateHolder holder) {
   return Measure([&](World& world, nn::Linear&, nn::StateDict& state) {
     return nn::VisitFullState(world, state, holder,
@@ -241,7 +240,7 @@ Taken Visit(nn::StateHolder holder) {
 
 TEST(MemoryTest, AWholeTensorIsOnTheFirstRankAlone) {
   const Taken visiting = Visit(nn::StateHolder::kFirstRank);
-  // What comes from the others goes to its place in the whole.
+  // Parts from other ranks are received in place.
   EXPECT_GE(visiting.of_rank[0], kWhole);
   EXPECT_LE(visiting.of_rank[0], kWhole + kBlock);
   for (size_t rank = 1; rank < 4; ++rank) {
@@ -275,7 +274,7 @@ TEST(MemoryTest, HuggingFaceTakesWhatIsReadAtOnce) {
   EXPECT_LT(loading.heap, kSmall + 4 * kReadAtOnce);
 }
 
-// A tensor of three blocks and a half, cut into four cells.
+// A tensor of three and a half blocks, cut into four cells.
 TEST(MemoryTest, TheToolTakesABlockOfATensor) {
   const std::string dir = FreshDir("tool");
   constexpr int64_t kColumnsOfFour = 2048;
@@ -313,7 +312,7 @@ TEST(MemoryTest, TheToolTakesABlockOfATensor) {
                 2);
 }
 
-// Converted elements, of the rank's own part.
+// Converts elements of the rank's shard only.
 TEST(MemoryTest, HuggingFaceInAnotherDtypeTakesAPart) {
   const std::string dir = FreshDir("hf_bf16");
   const WeightNames names = {.rules = {{"*", "*"}}};

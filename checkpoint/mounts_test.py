@@ -1,14 +1,14 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Saves checkpoints on file systems that are really there: full ones, other
-ones, mount points, links, read-only ones, and by two processes at once. What is
-under the checkpoint's name is a version whole, and none is lost.
+"""Saves checkpoints on real file systems: on full and read-only ones, across
+file systems, mount points and links, and by two processes at once. Under the
+checkpoint's name is always a complete version, and no version is lost.
 
 usage: mounts_test.py PROGRAM
 where PROGRAM is //checkpoint:save_loop.
 
-Mounts in a namespace of its own (unshare), which takes nothing from the machine.
-Where mounting is not allowed it says so and checks what needs no mounts.
+Mounts in a namespace of its own (unshare), which does not affect the machine.
+If mounting is not allowed, prints that and runs the checks without mounts.
 """
 
 import os
@@ -25,7 +25,7 @@ import mount_namespace  # noqa: E402
 mount_namespace.enter(without="full disks, other file systems and mount points")
 PROGRAM = os.path.abspath(sys.argv.pop(1))
 MAY_MOUNT = mount_namespace.may_mount()
-# What a version takes on the disk, about: eight tensors of 251 x 64 float32.
+# Approximate size of a version: eight tensors of 251 x 64 float32.
 STATE = 8 * 251 * 64 * 4
 
 
@@ -44,7 +44,7 @@ class MountsTest(mount_namespace.MountingTestCase):
         return os.path.join(self.root, *names)
 
     def save(self, path, version):
-        """What saving says: "" where it went well."""
+        """Returns the error of a save; "" if it succeeded."""
         done = run("once", path, str(version))
         self.assertIn(done.returncode, (0, 1), done.stderr)
         self.assertEqual(done.returncode == 0, done.stderr == "", done.stderr)
@@ -69,7 +69,8 @@ class MountsTest(mount_namespace.MountingTestCase):
                     there = version
                 else:
                     self.assertIn("No space left on device", said)
-                    # What was begun has gone: the disk is to be used again.
+                    # Incomplete files are removed, so the disk can be used
+                    # again.
                     self.assertEqual(os.listdir(disk), ["run"] if there else [])
                 if there:
                     self.assertEqual(self.version(run_dir), there)
@@ -94,8 +95,8 @@ class MountsTest(mount_namespace.MountingTestCase):
         self.addCleanup(saver.kill)
         for _ in range(3):
             said = saver.stdout.readline()
-        # Somebody else fills the disk, and takes what a version leaves that goes:
-        # else the next may find just the room of the one before.
+        # Another program fills the disk and takes the space of removed
+        # versions. Otherwise the next version might have just enough.
         while saver.poll() is None:
             try:
                 other.write(bytes(1 << 14))
@@ -118,7 +119,7 @@ class MountsTest(mount_namespace.MountingTestCase):
         said = self.save(place, 1)
         self.assertIn(place, said)
         self.assertEqual(os.listdir(place), ["mine"])
-        # Below it, there is room and a name.
+        # Below the mount point there are space and free names.
         self.assertEqual(self.save(os.path.join(place, "run"), 2), "")
         self.assertEqual(self.version(os.path.join(place, "run")), 2)
 
@@ -132,7 +133,7 @@ class MountsTest(mount_namespace.MountingTestCase):
                 file.write("mine")
         self.mount_file(self.path("source"), notes)
         said = self.save(run_dir, 2)
-        # It could not move to the new directory, so none is begun.
+        # It could not be moved to the new directory, so no save begins.
         self.assertIn(notes + " is a mount point, which cannot move", said)
         self.assertEqual(self.version(run_dir), 1)
         self.assertEqual(sorted(os.listdir(self.root)), ["run", "source"])
@@ -176,7 +177,7 @@ class MountsTest(mount_namespace.MountingTestCase):
             there = self.version(run_dir)
             self.assertIn(there, set(savers) - set(lost), lost)
             for version, said in lost.items():
-                # What is complete is told of, and is where it is said to be.
+                # Complete data are reported and are where the error says.
                 beside = [name for name in os.listdir(self.root)
                           if name.startswith(f"run{attempt}.") and
                           self.path(name) in said]

@@ -377,7 +377,7 @@ absl::Status NewDirectory::Commit() {
     return Explain(SystemError(error, "flush", partial_));
   }
   if (!refusal_.ok()) return Explain(refusal_);
-  CH_RETURN_IF_ERROR(replaces_ ? TradePlaces() : TakeFreePlace());
+  CH_RETURN_IF_ERROR(replaces_ ? ExchangeWithTarget() : RenameToTarget());
   const std::string parent = ParentOf(path_);
   if (const int error = files_.SyncDirectory(parent); error != 0) {
     return absl::ErrnoToStatus(
@@ -392,7 +392,7 @@ absl::Status NewDirectory::Commit() {
   return replaces_ ? EmptyOldDirectory() : absl::OkStatus();
 }
 
-absl::Status NewDirectory::TakeFreePlace() {
+absl::Status NewDirectory::RenameToTarget() {
   // A directory can replace an empty directory only.
   const int error = place_.exists() ? files_.Rename(partial_, path_)
                                     : RenameToFree(files_, partial_, path_);
@@ -404,7 +404,7 @@ absl::Status NewDirectory::TakeFreePlace() {
   return Explain(SystemError(error, "rename " + partial_ + " to", path_));
 }
 
-absl::Status NewDirectory::TradePlaces() {
+absl::Status NewDirectory::ExchangeWithTarget() {
   const auto changed = [this] {
     return Explain(absl::AbortedError(absl::StrCat(
         path_,
@@ -417,7 +417,7 @@ absl::Status NewDirectory::TradePlaces() {
   }
   if (!now.IsSame(place_)) return changed();
   const int error = files_.Exchange(partial_, path_);
-  if (IsRenameUnknown(error)) return TradeByTwoRenames();
+  if (IsRenameUnknown(error)) return ExchangeByTwoRenames();
   if (error != 0) {
     return Explain(SystemError(error, "exchange " + partial_ + " with", path_));
   }
@@ -437,7 +437,7 @@ absl::Status NewDirectory::TradePlaces() {
   return changed();
 }
 
-absl::Status NewDirectory::TradeByTwoRenames() {
+absl::Status NewDirectory::ExchangeByTwoRenames() {
   std::string aside;
   const int error = TakeFreeName(
       path_, ".saving",

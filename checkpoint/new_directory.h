@@ -111,9 +111,9 @@ class NewDirectory {
   absl::Status Prepare();
   /// Creates the directory to write to, next to `path`.
   absl::Status MakePartial(const std::string& path);
-  absl::Status TakeFreePlace();
-  absl::Status TradePlaces();
-  absl::Status TradeByTwoRenames();
+  absl::Status RenameToTarget();
+  absl::Status ExchangeWithTarget();
+  absl::Status ExchangeByTwoRenames();
   absl::Status EmptyOldDirectory();
   std::string MoveOrDelete(const std::string& name);
 

@@ -42,7 +42,7 @@ class NewDirectoryTest : public ::testing::Test {
 };
 
 TEST_F(NewDirectoryTest, AppearsWhenCommitted) {
-  // Parents are made, and a slash at the end changes nothing.
+  // Creates parents; a trailing slash has no effect.
   auto directory = NewDirectory::Create(Path("a/b/model/"), false);
   ASSERT_TRUE(directory.ok()) << directory.status();
   Write((*directory)->Add("config.json"), "{}");
@@ -53,11 +53,11 @@ TEST_F(NewDirectoryTest, AppearsWhenCommitted) {
   EXPECT_FALSE(fs::exists(Path("a/b/model.saving")));
 }
 
-// What took the place while a program trained must not cost it the weights.
+// Whatever occupies the place after training, the weights are not lost.
 TEST_F(NewDirectoryTest, IsWrittenBesideWhereThePlaceIsRefused) {
   struct Taken {
-    std::string path;     ///< Of the directory to write.
-    std::string partial;  ///< Where it is written.
+    std::string path;     ///< The target.
+    std::string partial;  ///< The directory that is written.
     std::function<void()> take;
   };
   const Taken cases[] = {
@@ -129,11 +129,11 @@ TEST_F(NewDirectoryTest, RefusesWhatIsThere) {
 
   Write(Path("file"), "");
   EXPECT_TRUE(absl::IsInvalidArgument(CheckMayWrite(Path("file"), true)));
-  // A file where a directory would be needed, near and far above.
+  // A file in the place of a direct or distant parent.
   EXPECT_TRUE(absl::IsInvalidArgument(CheckMayWrite(Path("file/a"), false)));
   EXPECT_TRUE(absl::IsInvalidArgument(CheckMayWrite(Path("file/a/b"), false)));
   EXPECT_TRUE(CheckMayWrite(Path("new/a/b"), false).ok());
-  // Where even root may make nothing.
+  // Even root cannot create directories here.
   EXPECT_FALSE(CheckMayWrite("/proc/self/model", false).ok());
   EXPECT_FALSE(NewDirectory::Create(Path("file/model"), true).ok());
   EXPECT_FALSE(NewDirectory::Create("", true).ok());
@@ -146,7 +146,7 @@ TEST_F(NewDirectoryTest, ReplacesTheModelAndKeepsTheRest) {
   Write(Path("model/config.json"), "old");
   Write(Path("model/model-00001-of-00002.safetensors"), "old");
   Write(Path("model/model.safetensors.index.json"), "old");
-  // Of the user's, whatever it is called.
+  // A user's files, whatever their names.
   Write(Path("model/adapter.safetensors"), "keep");
   Write(Path("model/generation_config.json"), "keep");
   fs::create_directory(Path("model.partial"));
@@ -177,7 +177,7 @@ TEST_F(NewDirectoryTest, ReplacesTheModelAndKeepsTheRest) {
   EXPECT_FALSE(fs::exists(Path("model.saving-2")));
 }
 
-// A system whose answers are the test's.
+// A system with given answers.
 class OtherSystem final : public FileSystem {
  public:
   int Examine(const std::string& path, FileInfo& info) override {
@@ -210,7 +210,7 @@ TEST_F(NewDirectoryTest, FindsBeforehandWhatTheEndWouldMeet) {
       {"empty", "empty", "", 0, "it is a mount point"},
       {"model", "model/data", "", 0, "model/data is a mount point"},
       {"model", "model/notes", "", 0, "model/notes is a mount point"},
-      // Where the kernel does not tell of mounts.
+      // The kernel does not report mounts.
       {"model", "", "model", EBUSY, "a mount point or in use"},
       {"empty", "", "empty", EBUSY, "a mount point or in use"},
       {"model", "", "model", EXDEV, "a lower layer of an overlay"},
@@ -240,7 +240,7 @@ TEST_F(NewDirectoryTest, FindsBeforehandWhatTheEndWouldMeet) {
   EXPECT_EQ(names, (std::set<std::string>{"empty", "link", "model"}));
 }
 
-// The first reported OK, and its weights are there.
+// The first save returned OK, and its weights exist.
 TEST_F(NewDirectoryTest, OfTwoSaversTheSecondIsRefused) {
   enum Place { kNothing, kEmpty, kModel };
   for (const Place place : {kNothing, kEmpty, kModel}) {
@@ -261,7 +261,7 @@ TEST_F(NewDirectoryTest, OfTwoSaversTheSecondIsRefused) {
     second->reset();
     EXPECT_EQ(Read(Path("model/model.safetensors")), "first");
     EXPECT_EQ(Read(where + "/model.safetensors"), "second");
-    // What is left is told of, and the next save does not touch it.
+    // The remaining directory is reported, and a later save does not touch it.
     const auto unfinished = FindUnfinishedSaves(Path("model"));
     ASSERT_TRUE(unfinished.ok());
     EXPECT_EQ(*unfinished, std::vector<std::string>{where});

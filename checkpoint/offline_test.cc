@@ -40,7 +40,7 @@ std::string FreshDir(const std::string& name) {
   return dir;
 }
 
-/// 0, 1, 2, ... but for one element, which is `odd`.
+/// Returns 0, 1, 2, ... except for one element, `odd`.
 Tensor Counting(Shape sizes, double odd) {
   std::vector<float> values(static_cast<size_t>(NumElements(sizes)));
   for (size_t i = 0; i < values.size(); ++i) values[i] = static_cast<float>(i);
@@ -48,7 +48,7 @@ Tensor Counting(Shape sizes, double odd) {
   return FromValues<float>(sizes, values);
 }
 
-/// Saves a model and a step from two by two ranks, and returns where.
+/// Saves a model and a step on two by two ranks; returns the directory.
 std::string Save(const std::string& name, double odd = 5, int64_t step = 7) {
   const std::string dir = FreshDir(name);
   OnMesh({{"fsdp", 2}, {"tp", 2}}, [&](const DeviceMesh& mesh) -> absl::Status {
@@ -137,7 +137,7 @@ TEST(OfflineTest, ReshardsToAnyNumberOfRanks) {
     const auto index = ReadIndex(to);
     ASSERT_TRUE(index.ok()) << index.status();
     EXPECT_EQ(index->ranks, ranks);
-    // Chunks of 5 rows, of ceil(5 / ranks).
+    // Chunks of 5 rows: ceil(5 / ranks) each.
     EXPECT_EQ(index->Find("model.w")->num_cells(), ranks == 8 ? 5 : ranks);
     EXPECT_TRUE(absl::IsAlreadyExists(Reshard(from, to, ranks)));
   }
@@ -155,7 +155,7 @@ TEST(OfflineTest, WhatIsDamagedIsNotWrittenAgain) {
 }
 
 TEST(OfflineTest, BlocksOfLargeTensorsAreAllOfThem) {
-  // 21 MB, beyond a block: in rows, and in parts of one row.
+  // 21 MB, more than a block: in rows, and in parts of one row.
   const std::string from = FreshDir("large");
   RunRanks(2, [&](World& world) -> absl::Status {
     nn::StateDict state;
@@ -179,7 +179,7 @@ TEST(OfflineTest, ConvertsToOneHuggingFaceFileOrSeveral) {
     const auto stored = OpenWeights(to);
     ASSERT_TRUE(stored.ok()) << stored.status();
     EXPECT_EQ(stored->size(), 3u);
-    // The names of the modules: only a family has others in files.
+    // Names of modules; only a family has others in files.
     EXPECT_EQ(stored->count("lm_head.weight"), 1u);
     EXPECT_EQ(stored->count("none"), 1u);
     const StoredTensor& w = stored->at("w");
@@ -194,7 +194,7 @@ TEST(OfflineTest, ConvertsToOneHuggingFaceFileOrSeveral) {
       from, FreshDir("convert_none"), {.prefix = "other."})));
 }
 
-// As a run of Phi-3 has them: apart, and in files in one.
+// Phi-3's parameters are separate in a run and merged in files.
 TEST(OfflineTest, ConvertsByTheNamesOfAFamily) {
   const auto save = [](const std::string& name,
                        const std::vector<std::pair<std::string, Shape>>& of) {
@@ -251,7 +251,7 @@ TEST(OfflineTest, ConvertsByTheNamesOfAFamily) {
       refusal({{at + "q_proj.weight", {5, 2}}, {at + "v_proj.weight", {3, 2}}},
               phi3),
       "a part of \"" + at + "qkv_proj.weight\" is not in the checkpoint");
-  // The last ones too.
+  // Also if the last parts are missing.
   EXPECT_EQ(refusal({{at + "q_proj.weight", {5, 2}}}, phi3),
             "a part of \"" + at + "qkv_proj.weight\" is not in the checkpoint");
   EXPECT_EQ(refusal({{"model.layers.0.mlp.gate_proj.weight", {4, 2}}}, phi3),

@@ -27,7 +27,7 @@ namespace {
 
 // Interval of exchanges: far below any timeout that rank threads of a busy
 // machine could meet, and far above the cost of an exchange.
-constexpr std::chrono::milliseconds kBetweenMeetings(20);
+constexpr std::chrono::milliseconds kExchangeInterval(20);
 
 // The message of a rank that has no outcome yet.
 constexpr char kBusy[] = "busy";
@@ -35,7 +35,7 @@ constexpr char kBusy[] = "busy";
 using Outcomes = std::vector<absl::StatusOr<std::string>>;
 
 /// Exchanges until no rank is busy, while `work` runs on another thread.
-absl::StatusOr<Outcomes> MeetUntilDone(
+absl::StatusOr<Outcomes> ExchangeUntilDone(
     Communicator& comm, const std::string& label,
     absl::FunctionRef<absl::StatusOr<std::string>()> work) {
   // If no thread can be created, the work runs below, in get().
@@ -45,19 +45,21 @@ absl::StatusOr<Outcomes> MeetUntilDone(
   absl::Status failed;
   while (true) {
     if (mine == kBusy &&
-        running.wait_for(kBetweenMeetings) != std::future_status::timeout) {
+        running.wait_for(kExchangeInterval) != std::future_status::timeout) {
       const absl::StatusOr<std::string> outcome = running.get();
       failed = outcome.status();
       mine = EncodeOutcome(outcome);
     }
-    absl::StatusOr<std::vector<std::string>> said = comm.Exchange(mine, label);
-    if (!said.ok()) {
+    absl::StatusOr<std::vector<std::string>> messages =
+        comm.Exchange(mine, label);
+    if (!messages.ok()) {
       if (mine == kBusy) failed = running.get().status();
-      return failed.ok() ? said.status() : failed;
+      return failed.ok() ? messages.status() : failed;
     }
-    if (std::find(said->begin(), said->end(), kBusy) != said->end()) continue;
+    if (std::find(messages->begin(), messages->end(), kBusy) != messages->end())
+      continue;
     Outcomes outcomes;
-    for (const std::string& text : *said) {
+    for (const std::string& text : *messages) {
       outcomes.push_back(DecodeOutcome(text));
     }
     return outcomes;
@@ -140,7 +142,7 @@ absl::Status OnFirstRank(Communicator& comm, const std::string& label,
                          absl::FunctionRef<absl::Status()> work) {
   const bool is_first = comm.rank() == 0;
   absl::StatusOr<Outcomes> outcomes =
-      MeetUntilDone(comm, label, [&]() -> absl::StatusOr<std::string> {
+      ExchangeUntilDone(comm, label, [&]() -> absl::StatusOr<std::string> {
         if (is_first) CH_RETURN_IF_ERROR(work());
         return std::string();
       });
@@ -156,17 +158,18 @@ absl::StatusOr<std::vector<std::string>> OnEveryRank(
     Communicator& comm, const std::string& label,
     absl::FunctionRef<absl::StatusOr<std::string>()> work) {
   CH_ASSIGN_OR_RETURN(const Outcomes outcomes,
-                      MeetUntilDone(comm, label, work));
+                      ExchangeUntilDone(comm, label, work));
   return TextsOf(outcomes, comm.world_ranks());
 }
 
 absl::StatusOr<std::vector<std::string>> Gather(
     Communicator& comm, const std::string& label,
     const absl::StatusOr<std::string>& mine) {
-  CH_ASSIGN_OR_RETURN(const std::vector<std::string> said,
+  CH_ASSIGN_OR_RETURN(const std::vector<std::string> messages,
                       comm.Exchange(EncodeOutcome(mine), label));
   Outcomes outcomes;
-  for (const std::string& text : said) outcomes.push_back(DecodeOutcome(text));
+  for (const std::string& text : messages)
+    outcomes.push_back(DecodeOutcome(text));
   return TextsOf(outcomes, comm.world_ranks());
 }
 

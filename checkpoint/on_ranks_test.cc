@@ -48,7 +48,7 @@ TEST(OnFirstRankTest, EveryRankHasTheStatus) {
 
 TEST(OnFirstRankTest, WorkMayTakeLongerThanAnyCollective) {
   const absl::Duration timeout = absl::Seconds(2);
-  // Of the disk. A rank is missed within an eighth more than its timeout.
+  // Time on the disk. A lost rank is detected within 9/8 of its timeout.
   constexpr std::chrono::milliseconds kBusy(2500);
   RunRanks(3,
            [&](World& world) -> absl::Status {
@@ -69,7 +69,7 @@ TEST(OnFirstRankTest, ARankThatFailsMeanwhileIsAnErrorAfterTheWork) {
         CH_ASSIGN_OR_RETURN(auto comm, AllRanks(world));
         if (world.rank() == 2) return absl::NotFoundError("elsewhere");
         const absl::Status result = OnFirstRank(*comm, "work", [&] {
-          // Until the failure is there.
+          // Runs until the failure is known.
           while (world.context().status().ok()) std::this_thread::yield();
           done = true;
           return absl::OkStatus();
@@ -88,7 +88,7 @@ TEST(OnEveryRankTest, EveryRankLearnsWhatAllGave) {
     CH_ASSIGN_OR_RETURN(
         const std::vector<std::string> said,
         OnEveryRank(*comm, "work", [&]() -> absl::StatusOr<std::string> {
-          // A text that a busy rank's word or a code is part of.
+          // The text contains the word of a busy rank and a status code.
           return absl::StrCat("busy 0 ", world.rank());
         }));
     CH_EXPECT_THAT(said, ElementsAre("busy 0 0", "busy 0 1", "busy 0 2"));

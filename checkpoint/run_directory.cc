@@ -393,7 +393,7 @@ absl::StatusOr<std::optional<int64_t>> RunCheckpoints::Latest() {
   // Uses the first rank's result, because others may see older directory
   // contents.
   CH_ASSIGN_OR_RETURN(
-      const std::vector<std::string> said,
+      const std::vector<std::string> steps,
       OnEveryRank(
           *comm, "latest checkpoint", [&]() -> absl::StatusOr<std::string> {
             // A dry run is a single rank.
@@ -404,7 +404,7 @@ absl::StatusOr<std::optional<int64_t>> RunCheckpoints::Latest() {
             return latest.has_value() ? absl::StrCat(*latest) : std::string();
           }));
   int64_t step = 0;
-  if (!absl::SimpleAtoi(said[0], &step)) return std::optional<int64_t>();
+  if (!absl::SimpleAtoi(steps[0], &step)) return std::optional<int64_t>();
   return std::optional(step);
 }
 

@@ -66,10 +66,10 @@ class StepState final : public nn::Stateful {
   int64_t step_;
 };
 
-/// \param resumes go on from the latest that is there.
+/// \param resumes whether to resume from the latest step.
 void SaveSteps(const std::string& root, const std::vector<int64_t>& steps,
                RunCheckpointsOptions options, bool resumes = false) {
-  // Takes no time to flush.
+  // Omits flushes.
   FaultyFileSystem whole({});
   options.file_system = &whole;
   RunRanks(2, [&](World& world) -> absl::Status {
@@ -93,7 +93,7 @@ TEST(RunDirectoryTest, KeepsTheLastOfARun) {
     const std::string root = FreshDir("keeps");
     EXPECT_EQ(LatestIn(root).value(), std::nullopt);
     SaveSteps(root, {100, 200, 1'000'000, 300}, {.keep = 2, .async = async});
-    // What comes after 300 is not older than it.
+    // 1'000'000 is sorted after 300 as a number.
     EXPECT_THAT(StepsIn(root).value(), ElementsAre(200, 300, 1'000'000));
     EXPECT_EQ(LatestIn(root).value(), 1'000'000);
     EXPECT_EQ(std::distance(fs::directory_iterator(root), {}), 3);
@@ -110,7 +110,7 @@ TEST(RunDirectoryTest, KeepsTheLastOfARun) {
   }
 }
 
-/// A run whose values its program sets by their address.
+/// A run whose program writes values by address.
 class FilledState final : public nn::Stateful {
  public:
   absl::StatusOr<nn::StateDict> State() override {
@@ -131,7 +131,7 @@ class FilledState final : public nn::Stateful {
   std::vector<float> values() const { return values_.ToVector<float>(); }
 
  private:
-  /// The copy of so much takes longer than to set the first of it.
+  /// Copying it takes longer than writing its first element.
   Tensor values_ = Full({int64_t{4} << 20}, 1);
 };
 
@@ -160,7 +160,7 @@ TEST(RunDirectoryTest, AStepIsReplaced) {
   EXPECT_THAT(StepsIn(root).value(), ElementsAre(100, 200));
 }
 
-/// Two runs have one directory: each keeps to its own steps.
+/// Two runs in one directory keep to their own steps.
 TEST(RunDirectoryTest, AnotherRunsCheckpointsStay) {
   for (const bool async : {false, true}) {
     const std::string root = FreshDir("two_runs");
@@ -192,7 +192,7 @@ TEST(RunDirectoryTest, AnotherRunsCheckpointsStay) {
     });
     EXPECT_THAT(std::string(refused.message()),
                 HasSubstr("step-000003.saving"));
-    // 1 went for 5, by the first; 2 for 4, by the second.
+    // The first run removed step 1 for 5, the second step 2 for 4.
     EXPECT_THAT(StepsIn(root).value(), ElementsAre(3, 4, 5));
     ASSERT_EQ(UnfinishedSteps(root).value().size(), 1u);
     EXPECT_THAT(UnfinishedSteps(root).value()[0],
@@ -228,8 +228,8 @@ TEST(RunDirectoryTest, WhatIsNotACheckpointsIsNotRemoved) {
   EXPECT_TRUE(fs::exists(root + "/step-000000.removing/mine"));
 }
 
-/// Removes old steps with every call failing once and being the last once: no
-/// name is left of what is not whole.
+/// Removes old steps with a failure of, and a kill after, each call: every
+/// remaining name has a complete checkpoint.
 TEST(RunDirectoryTest, ANameIsNeverOfHalfACheckpoint) {
   for (const DiskFault::Kind kind :
        {DiskFault::Kind::kFail, DiskFault::Kind::kKill}) {
@@ -243,14 +243,14 @@ TEST(RunDirectoryTest, ANameIsNeverOfHalfACheckpoint) {
       const auto steps = StepsIn(root);
       ASSERT_TRUE(steps.ok()) << steps.status();
       for (const int64_t step : *steps) {
-        // Of the index and the data of two ranks.
+        // An index and the data of two ranks.
         const std::string dir = StepDirectory(root, step);
         EXPECT_EQ(std::distance(fs::directory_iterator(dir), {}), 2) << at;
         EXPECT_TRUE(ReadIndex(dir).ok()) << at;
       }
       EXPECT_EQ(steps->back(), 4);
       EXPECT_GE(steps->size(), 2u);
-      // The next time everything old goes.
+      // The next removal removes everything old.
       ASSERT_TRUE(RemoveOldSteps(root, 2, 4, {1, 2, 3, 4}).ok());
       EXPECT_THAT(StepsIn(root).value(), ElementsAre(3, 4));
       EXPECT_EQ(std::distance(fs::directory_iterator(root), {}), 2);
@@ -284,7 +284,7 @@ TEST(RunDirectoryTest, LinksAreLeftAlone) {
   }
 }
 
-// One in the way of each step but the last: the others are removed.
+// If one removal fails, all others are made.
 TEST(RunDirectoryTest, OneFailedRemovalStopsNoOther) {
   for (const int64_t stays : {1, 2, 3}) {
     const std::string root = FreshDir("one_stays");
@@ -315,7 +315,7 @@ TEST(RunDirectoryTest, CleanRemovesWhatKilledSavesLeft) {
   const std::string mine = left("step-000004.saving", "");
   std::ofstream(mine + "/notes") << "mine";
   const std::string written = left("step-000005.saving", "");
-  // Whole, as of a save that could not take its place.
+  // Complete, as if its save could not rename it.
   fs::copy(root + "/step-000002", root + "/step-000002.saving");
   left("notes.saving", "");
   std::string report;
@@ -337,14 +337,14 @@ TEST(RunDirectoryTest, CleanRemovesWhatKilledSavesLeft) {
   EXPECT_TRUE(fs::exists(mine + "/notes"));
   EXPECT_TRUE(Verify(root + "/step-000002.saving").ok());
   EXPECT_THAT(StepsIn(root).value(), ElementsAre(1, 2));
-  // Once the save has ended, or its process.
+  // After the save or its process has ended.
   report.clear();
   EXPECT_TRUE(CleanRunDirectory(root, report).ok());
   EXPECT_FALSE(fs::exists(written)) << report;
   EXPECT_TRUE(fs::exists(root + "/notes.saving"));
 }
 
-// What cannot be read may be whole.
+// A checkpoint that cannot be read may be complete.
 TEST(RunDirectoryTest, CleanLeavesWhatItCannotTell) {
   const std::string root = FreshDir("clean_unknown");
   SaveSteps(root, {1}, {});
@@ -396,14 +396,14 @@ TEST(RunDirectoryTest, CleanLeavesWhatItCannotTell) {
     FailingFileSystem files(path);
     expect_left(files, "cannot examine " + path);
   }
-  // And what a save has not completed goes.
+  // An incomplete save is removed.
   fs::resize_file(data, 4);
   std::string report;
   EXPECT_TRUE(CleanRunDirectory(root, report).ok());
   EXPECT_FALSE(fs::exists(dir)) << report;
 }
 
-// The name of a step leads to another disk, or to nothing.
+// The name of a step is a link to another disk, or a dangling one.
 TEST(RunDirectoryTest, CleanKeepsToItsDirectory) {
   const std::string root = FreshDir("clean_links");
   const std::string disk = FreshDir("clean_links_disk");
@@ -429,7 +429,7 @@ TEST(RunDirectoryTest, CleanKeepsToItsDirectory) {
   }
 }
 
-// At each moment of a save another one cleans: the save notices nothing.
+// Cleans at each call of a save: the save is not affected.
 TEST(RunDirectoryTest, CleanLeavesASaveThatGoesOn) {
   class CleaningFileSystem final : public FileSystem {
    public:
@@ -506,7 +506,7 @@ TEST(RunDirectoryTest, LaterStepsAreSetAside) {
   SaveSteps(root, {1, 2, 3}, {});
   ASSERT_TRUE(SetAsideLaterSteps(root, 2).ok());
   EXPECT_THAT(StepsIn(root).value(), ElementsAre(1, 2));
-  // A job that is queued again before its first save loses nothing.
+  // A job that restarts before its first save loses nothing.
   ASSERT_TRUE(SetAsideLaterSteps(root, 2).ok());
   SaveSteps(root, {3}, {}, /*resumes=*/true);
   ASSERT_TRUE(SetAsideLaterSteps(root, 3).ok());
@@ -526,7 +526,7 @@ TEST(RunDirectoryTest, LaterStepsAreSetAside) {
 TEST(RunDirectoryTest, AnErrorAfterTheSaveSaysThatItIsSaved) {
   const std::string root = FreshDir("saved_but");
   SaveSteps(root, {1}, {});
-  // A directory that is in the way of the name that the old one would have.
+  // A file occupies the name to which the old step would be renamed.
   std::ofstream(root + "/step-000001.removing") << "a file";
   absl::Status got;
   RunRanks(1, [&](World& world) -> absl::Status {
@@ -567,14 +567,14 @@ TEST(RunDirectoryTest, WhatHasTheNameOfALaterStepIsFoundBeforeTheRun) {
               HasSubstr("step-000010"));
 }
 
-/// Whether runs that are dry save beside training.
+/// Whether dry runs use asynchronous saves.
 class DryRunsTest : public ::testing::TestWithParam<bool> {};
 INSTANTIATE_TEST_SUITE_P(RunDirectory, DryRunsTest, ::testing::Bool(),
                          [](const auto& test) {
                            return test.param ? "Async" : "AtOnce";
                          });
 
-// One that resumes, saves at each step and keeps one.
+// A run that resumes, saves at each step and keeps one.
 TEST_P(DryRunsTest, SaveAndResumeAndChangeNothing) {
   const std::string root =
       FreshDir(GetParam() ? "dry_run_async" : "dry_run_at_once");
@@ -603,7 +603,7 @@ TEST_P(DryRunsTest, SaveAndResumeAndChangeNothing) {
   }
 }
 
-// Its state has to fit a checkpoint all the same.
+// In a dry run, too, the state must match the checkpoint.
 TEST(RunDirectoryTest, ADryRunSaysWhatAStateLacks) {
   class NoState final : public nn::Stateful {
    public:

@@ -32,7 +32,7 @@ namespace {
 using Json = nlohmann::json;
 
 // The format's limit. It also prevents the use of a corrupt length.
-constexpr uint64_t kMostHeaderBytes = 100'000'000;
+constexpr uint64_t kMaxHeaderBytes = 100'000'000;
 constexpr int64_t kPrefixBytes = 8;
 // Size of a read, which stays in a CPU's cache until it is copied; and the size
 // up to which a read costs a disk the same.
@@ -217,9 +217,9 @@ absl::Status SafetensorsFile::ParseHeader() {
   }
   uint64_t header_bytes = 0;
   CH_RETURN_IF_ERROR(file_->Read(0, sizeof(header_bytes), &header_bytes));
-  if (header_bytes > kMostHeaderBytes) {
+  if (header_bytes > kMaxHeaderBytes) {
     return corrupt("its header claims ", header_bytes, " bytes, more than the ",
-                   kMostHeaderBytes, " that the format allows");
+                   kMaxHeaderBytes, " that the format allows");
   }
   const int64_t data_start = kPrefixBytes + static_cast<int64_t>(header_bytes);
   if (data_start > file_bytes) {
@@ -395,7 +395,7 @@ absl::StatusOr<std::string> SafetensorsStart(
   }
   std::string text = absl::StrCat("{", absl::StrJoin(entries, ","), "}");
   text.resize((text.size() + 7) / 8 * 8, ' ');
-  if (text.size() > kMostHeaderBytes) {
+  if (text.size() > kMaxHeaderBytes) {
     return absl::InvalidArgumentError(
         absl::StrCat("cannot write ", path, ": a header of ", text.size(),
                      " bytes is longer than the format allows"));

@@ -41,7 +41,7 @@ std::string ReadBytes(const std::string& path) {
   return {std::istreambuf_iterator<char>(in), {}};
 }
 
-/// A file of the given header and as many data bytes 0, 1, 2, ...
+/// Returns a file with the given header and data bytes 0, 1, 2, ...
 std::string FileBytes(const std::string& header, int data_bytes) {
   const uint64_t length = header.size();
   std::string bytes(reinterpret_cast<const char*>(&length), sizeof(length));
@@ -56,7 +56,7 @@ absl::Status OpenError(const std::string& bytes) {
   return SafetensorsFile::Open(path).status();
 }
 
-/// f32 [3, 4] 0..11, i64 [2], an empty bf16 [0, 5] and a bool scalar.
+/// Writes f32 [3, 4] 0..11, i64 [2], an empty bf16 [0, 5] and a bool scalar.
 std::string WriteSample(const std::string& path) {
   const std::vector<TensorInfo> tensors = {
       {"i", DType::kInt64, {2}},
@@ -123,7 +123,7 @@ TEST(SafetensorsTest, DataStartsAligned) {
   }
 }
 
-// Every box of a [3, 2, 4] tensor against plain indexing.
+// Compares every box of a [3, 2, 4] tensor with plain indexing.
 TEST(SafetensorsTest, ReadsAnyBox) {
   const std::string path = TempPath("box.safetensors");
   auto writer =
@@ -262,7 +262,7 @@ TEST(SafetensorsTest, NamesAFileThatIsNotThere) {
       SafetensorsFile::Open(::testing::TempDir()).status()));
 }
 
-/// Opens, and reads all of a file that Open accepts.
+/// Opens a file and reads all of it if Open accepts it.
 void OpenAndRead(const std::string& bytes) {
   const std::string path = TempPath("fuzz.safetensors");
   WriteBytes(path, bytes);
@@ -302,7 +302,7 @@ TEST(SafetensorsTest, AnyDamageIsAnErrorOrAValidFile) {
         case 0:  // One bit.
           damaged[at] = static_cast<char>(damaged[at] ^ (1 << random() % 8));
           break;
-        case 1:  // A byte that means something to JSON.
+        case 1:  // A byte with a meaning in JSON.
           damaged[at] = "{}[]\",:-0e9"[random() % 11];
           break;
         case 2:
@@ -340,7 +340,7 @@ TEST(SafetensorsWriterTest, RefusesNamesThatAreTaken) {
       SafetensorsWriter::Create(TempPath("no/such/dir/f"), {}, {}).status()));
 }
 
-// A file that Hugging Face's own library wrote.
+// A file written by Hugging Face's library.
 TEST(SafetensorsTest, ReadsHuggingFacesFiles) {
   const auto file =
       SafetensorsFile::Open("tests/conformance/llama/gqa/model.safetensors");
@@ -352,7 +352,7 @@ TEST(SafetensorsTest, ReadsHuggingFacesFiles) {
 
 TEST(SafetensorsTest, AFileThatShrinksWhileItIsReadIsAnError) {
   const std::string path = TempPath("shrinks.safetensors");
-  // More than is read at once, so that the first piece is still there.
+  // More than one read, so that the first piece still exists.
   const std::vector<float> values(1 << 18, 2.0f);
   auto writer =
       SafetensorsWriter::Create(path, {{"w", kFloat32, {512, 512}}}, {});
@@ -370,7 +370,7 @@ TEST(SafetensorsTest, AFileThatShrinksWhileItIsReadIsAnError) {
       std::string(whole.message()),
       HasSubstr(path + " has become shorter while it was read: it had "));
   EXPECT_EQ(read[0], 2.0f);
-  // What is there still can be read.
+  // The remaining data can be read.
   const absl::StatusOr<int64_t> begin =
       (*file)->Read(0, {{0, 0}, {16, 512}}, kFloat32, read.data());
   ASSERT_TRUE(begin.ok()) << begin.status();
@@ -380,7 +380,8 @@ TEST(SafetensorsTest, AFileThatShrinksWhileItIsReadIsAnError) {
 TEST(SafetensorsTest, RunsFarApartAndCloseTogetherAreReadWhole) {
   const std::string path = TempPath("runs.safetensors");
   constexpr int64_t kRows = 40;
-  constexpr int64_t kCols = 5003;  // Five pages a row, more than a window all.
+  // A row is 5 pages; all are more than a window.
+  constexpr int64_t kCols = 5003;
   std::vector<int32_t> values(kRows * kCols);
   for (size_t i = 0; i < values.size(); ++i) values[i] = static_cast<int>(i);
   auto writer =
@@ -406,7 +407,7 @@ TEST(SafetensorsTest, RunsFarApartAndCloseTogetherAreReadWhole) {
   }
 }
 
-/// The time of the thread, in seconds, to write and read a file of `count`
+/// Returns the thread's CPU time in seconds to write and read a file of `count`
 /// tensors without elements.
 double SecondsOfManyTensors(int count) {
   const std::string path = ::testing::TempDir() + "many.safetensors";
@@ -427,7 +428,7 @@ double SecondsOfManyTensors(int count) {
          1e-9 * static_cast<double>(end.tv_nsec - begin.tv_nsec);
 }
 
-// Four times what they take in proportion; a quadratic part takes 16 times.
+// Allows four times the linear time; a quadratic part would take 16 times.
 TEST(SafetensorsTest, ManyTensorsTakeTimeInProportion) {
   EXPECT_LT(SecondsOfManyTensors(32'000), 4 * 16 * SecondsOfManyTensors(2'000));
 }

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 
 /// \file
-/// Saves a model with every system call failing once and being the last once:
-/// nothing of the user's and no complete weights are ever gone, and an error
-/// says where they lie.
+/// Saves a model, with a failure of, and a kill after, each system call. No
+/// user files and no complete weights are lost, and an error says where they
+/// are.
 
 #include <cerrno>
 #include <filesystem>
@@ -80,12 +80,12 @@ class SaveFaultsTest : public ::testing::TestWithParam<Case> {
     ASSERT_NE(weights_[1], weights_[2]);
   }
 
-  /// Where a model lies that was saved without a fault.
+  /// Returns the directory of a model that was saved without a fault.
   static std::string SavedAs(uint64_t seed) {
     return absl::StrCat(::testing::TempDir(), "save_faults_reference_", seed);
   }
 
-  /// A fresh root with what the user has in it.
+  /// Creates a new root with a user's files.
   void Prepare() {
     fs::remove_all(root_);
     fs::create_directories(root_);
@@ -117,7 +117,7 @@ class SaveFaultsTest : public ::testing::TestWithParam<Case> {
     }
   }
 
-  /// The directories below the root that hold a file of this content.
+  /// Returns the directories below the root with a file of this content.
   std::vector<std::string> Holders(const std::string& content) const {
     std::vector<std::string> holders;
     for (const auto& entry : fs::recursive_directory_iterator(root_)) {
@@ -149,7 +149,7 @@ class SaveFaultsTest : public ::testing::TestWithParam<Case> {
           Holders(absl::StrCat("of ", file));
       ASSERT_EQ(holders.size(), 1u) << file;
       const bool in_place = fs::exists(root_ + file);
-      // Of what moves as a directory, that one's name.
+      // If a directory moved, its name.
       const fs::path top =
           fs::path(root_) /
           *fs::path(holders[0]).lexically_relative(root_).begin();
@@ -159,7 +159,7 @@ class SaveFaultsTest : public ::testing::TestWithParam<Case> {
     }
   }
 
-  /// Checks the root after a save that met a fault.
+  /// Checks the root after a save with a fault.
   void Check(const FaultyFileSystem& files, const absl::Status& status) const {
     const bool killed = GetParam().kind == DiskFault::Kind::kKill;
     const std::string message(killed ? "" : status.message());
@@ -171,7 +171,7 @@ class SaveFaultsTest : public ::testing::TestWithParam<Case> {
     if (status.ok() && !killed) {
       EXPECT_TRUE(HoldsModel(model_, 2));
       EXPECT_TRUE(old_at.empty());
-      // What was made to try the disk and could not be removed is empty.
+      // Directories of the trial that could not be removed are empty.
       for (const std::string& name : NamesInRoot()) {
         if (name == "model" || fs::exists(root_ + name + "/mine")) continue;
         EXPECT_EQ(files.failed_call(), "RemoveDirectory");
@@ -185,7 +185,7 @@ class SaveFaultsTest : public ::testing::TestWithParam<Case> {
     if (had_model) {
       bool old_or_new = HoldsModel(model_, 1) || HoldsModel(model_, 2);
       if (!GetParam().can_exchange) {
-        // Without an exchange there is a moment without a name.
+        // Without an atomic exchange there is a moment without a name.
         for (const std::string& dir : old_at) {
           old_or_new = old_or_new || HoldsModel(dir, 1);
           if (!killed) {
@@ -206,7 +206,7 @@ class SaveFaultsTest : public ::testing::TestWithParam<Case> {
       }
     } else if (!killed && files.failed_call() != "RemoveFile" &&
                files.failed_call() != "RemoveDirectory") {
-      // Given up, and nothing left behind.
+      // Abandoned without remaining files.
       EXPECT_EQ(NamesInRoot().size(),
                 GetParam().before == Before::kNothing ? 2u : 3u);
     }
@@ -241,7 +241,7 @@ TEST_P(SaveFaultsTest, LosesNothing) {
       EXPECT_GT(at, 20);
       return;
     }
-    // A save after that goes well, and finds again what lay about.
+    // A later save succeeds and leaves the earlier directories.
     const std::vector<std::string> aside = Holders(weights_[2]);
     FaultyFileSystem whole({});
     ASSERT_TRUE(

@@ -220,10 +220,10 @@ absl::StatusOr<std::unique_ptr<SaveJob>> SaveJob::Prepare(
   constexpr size_t kHashBytes = 32;
   const size_t index_bytes =
       index.size() + kHashBytes * plan.index.tensors.size();
-  if (index_bytes > static_cast<size_t>(kMostTextBytes)) {
+  if (index_bytes > static_cast<size_t>(kMaxTextBytes)) {
     return absl::ResourceExhaustedError(absl::StrCat(
         "the index of ", dir, " would have ", index_bytes, " bytes, of which ",
-        kMostTextBytes,
+        kMaxTextBytes,
         " can be read; save a state of fewer shards (on a smaller mesh)"));
   }
   std::unique_ptr<SaveJob> job(new SaveJob(world, std::move(plan), files));
@@ -273,9 +273,9 @@ void SaveJob::CutPieces(absl::Span<const Tensor> data) {
     const int64_t in_hand = IsHostAddressable(cell) ? 0 : element;
     int64_t first = cell.storage_offset();
     CH_CHECK_OK(
-        ForEachBlock(box, element, kMostBytesOfAPiece, [&](const Box& block) {
+        ForEachBlock(box, element, kMaxPieceBytes, [&](const Box& block) {
           const int64_t count = block.numel();
-          if (in_round > 0 && in_round + count * in_hand > kMostBytesOfAPiece) {
+          if (in_round > 0 && in_round + count * in_hand > kMaxPieceBytes) {
             round_begins_.push_back(pieces_.size());
             in_round = 0;
           }

@@ -39,7 +39,7 @@ namespace crosshatch::checkpoint {
 
 /// Maximal number of bytes that a save copies at a time, of elements that the
 /// host cannot address.
-inline constexpr int64_t kMostBytesOfAPiece = int64_t{16} << 20;
+inline constexpr int64_t kMaxPieceBytes = int64_t{16} << 20;
 
 /// One save on one rank.
 class SaveJob {

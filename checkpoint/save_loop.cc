@@ -82,7 +82,7 @@ class Held final : public ch::nn::Stateful {
 
 /// Prints a version once it exists. An asynchronous save has waited for the
 /// previous one.
-void Say(const ch::World& world, int64_t version, bool async) {
+void PrintVersion(const ch::World& world, int64_t version, bool async) {
   const int64_t there = async ? version - 1 : version;
   if (world.rank() != 0 || there < 1) return;
   std::printf("%lld\n", static_cast<long long>(there));
@@ -97,7 +97,7 @@ absl::Status KeepForever(ch::World& world, const std::string& dir, bool async) {
     CH_ASSIGN_OR_RETURN(ch::nn::StateDict state, StateOf(mesh, version));
     Held held(std::move(state));
     CH_RETURN_IF_ERROR(run.Save(held, version));
-    Say(world, version, async);
+    PrintVersion(world, version, async);
   }
 }
 
@@ -113,7 +113,7 @@ absl::Status SaveForever(ch::World& world, const std::string& dir, bool async) {
       CH_RETURN_IF_ERROR(ch::checkpoint::SaveCheckpoint(world, state, dir,
                                                         {.overwrite = true}));
     }
-    Say(world, version, async);
+    PrintVersion(world, version, async);
   }
 }
 

@@ -78,12 +78,12 @@ TEST(SavePlanTest, RanksWithNothingToWriteHaveNoFile) {
                                       "state-00002-of-00002.safetensors"}));
   EXPECT_EQ(plan->FileOf(0), 0);
   EXPECT_EQ(plan->FileOf(2), -1);
-  // The larger one came first.
+  // The larger tensor is assigned first.
   EXPECT_EQ(plan->ToString(), "rank 0: 16 bytes: b\nrank 1: 8 bytes: a\n");
 }
 
 TEST(SavePlanTest, BytesAreBalancedOverReplicas) {
-  // 4 replicas of shards of uneven sizes: nobody writes more than the mean and
+  // 4 replicas of shards of uneven sizes: no rank writes more than the mean and
   // the largest shard.
   const MeshLayout mesh = *MeshLayout::Create({{"dp", 4}, {"fsdp", 3}});
   std::vector<TensorSpec> tensors;

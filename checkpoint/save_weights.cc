@@ -53,7 +53,7 @@ DType StoredDType(const MergedTensor& tensor, const SaveOptions& options) {
 
 // Maximal bytes that a rank holds at a time of elements that are converted,
 // transposed or not addressable by the host.
-constexpr int64_t kMostBytesOfAPiece = int64_t{16} << 20;
+constexpr int64_t kMaxPieceBytes = int64_t{16} << 20;
 
 /// Elements of one tensor that this rank writes.
 struct Piece {
@@ -193,7 +193,7 @@ std::vector<std::vector<Piece>> CutPieces(const Contents& contents,
     int64_t first = local.storage_offset();
     const int64_t element = std::max(SizeOf(parameter.dtype), SizeOf(dtype));
     CH_CHECK_OK(
-        ForEachBlock(cell, element, kMostBytesOfAPiece, [&](const Box& block) {
+        ForEachBlock(cell, element, kMaxPieceBytes, [&](const Box& block) {
           Box box = block;
           if (box.ndim() > 0) box.offsets[0] += source.row;
           pieces.push_back(
@@ -214,7 +214,7 @@ std::vector<std::vector<Piece>> CutPieces(const Contents& contents,
   int64_t in_round = 0;
   for (Piece& piece : pieces) {
     const int64_t bytes = piece.BytesInHand();
-    if (rounds.empty() || in_round + bytes > kMostBytesOfAPiece) {
+    if (rounds.empty() || in_round + bytes > kMaxPieceBytes) {
       rounds.emplace_back();
       in_round = 0;
     }

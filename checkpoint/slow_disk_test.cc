@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
 /// \file
-/// A save on a disk that is busy for longer than a collective may take: no rank
-/// is missed meanwhile, and the weights are there in the end.
+/// A save on a disk that is busy for longer than the timeout of collectives: no
+/// rank is reported lost, and the weights are complete in the end.
 
 #include <cstdint>
 #include <functional>
@@ -32,12 +32,12 @@ namespace crosshatch::checkpoint {
 namespace {
 
 constexpr int kRanks = 3;
-/// No rank of a busy machine is to be missed for want of a core.
+/// Long enough that ranks of a busy machine meet it.
 constexpr absl::Duration kTimeout = absl::Seconds(2);
-/// Whoever is missed is so within an eighth more than that.
+/// A lost rank is detected within 9/8 of the timeout.
 constexpr absl::Duration kBusy = absl::Milliseconds(2500);
 
-// What of the disk is slow, the first time that a rank asks for it.
+// Which operation is slow, at a rank's first use.
 enum class Slow { kWrite, kFlush, kPutInPlace };
 
 class SlowFileSystem final : public FileSystem {
@@ -79,14 +79,14 @@ class SlowFileSystem final : public FileSystem {
 struct Case {
   std::string name;
   Slow slow;
-  int rank;  // Whose disk it is.
+  int rank;  // The rank with the slow disk.
 };
 
 void PrintTo(const Case& c, std::ostream* out) { *out << c.name; }
 
 class SlowDiskTest : public ::testing::TestWithParam<Case> {
  protected:
-  // Saves by `save` on ranks of which one has a slow disk.
+  // Runs `save` on ranks of which one has a slow disk.
   void ExpectSaves(const std::function<absl::Status(World&, const std::string&,
                                                     FileSystem&)>& save) {
     RunRanks(kRanks,
@@ -141,7 +141,7 @@ TEST_P(SlowDiskOfCheckpointTest, IsWaitedFor) {
   });
 }
 
-// The last rank writes parts of its own, and the first puts all in place.
+// The last rank only writes its parts, and the first commits.
 const Case kCases[] = {{"Write", Slow::kWrite, kRanks - 1},
                        {"Flush", Slow::kFlush, kRanks - 1},
                        {"PutInPlace", Slow::kPutInPlace, 0}};

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Checkpoints of ranks whose states differ: pipeline stages of uneven ranks and
-// layers save into one, and other stages read it.
+// Checkpoints of ranks whose states differ: pipeline stages with different
+// numbers of ranks and layers save one checkpoint, and other stages read it.
 
 #include <cmath>
 #include <cstdint>
@@ -33,11 +33,11 @@ constexpr int64_t kLayers = 5;
 
 struct Stage {
   std::vector<int> ranks;
-  int64_t begin;  // Of its layers.
+  int64_t begin;  // Its first layer.
   int64_t end;
 };
 
-// Cuts of 5 layers into stages of some of 5 ranks each.
+// Returns divisions of 5 layers into stages on some of 5 ranks each.
 std::vector<std::vector<Stage>> Cuts() {
   return {{{{0, 1}, 0, 3}, {{4, 2, 3}, 3, 5}},
           {{{0, 1, 2, 3, 4}, 0, 5}},
@@ -45,7 +45,7 @@ std::vector<std::vector<Stage>> Cuts() {
           {{{0}, 0, 1}, {{1}, 1, 2}, {{2}, 2, 3}, {{3}, 3, 4}, {{4}, 4, 5}}};
 }
 
-// The elements of a layer's tensor of `size` elements.
+// Returns a layer's tensor of `size` elements.
 Tensor Values(int64_t layer, int64_t size) {
   std::vector<float> values;
   for (int64_t i = 0; i < size; ++i) {
@@ -55,12 +55,12 @@ Tensor Values(int64_t layer, int64_t size) {
 }
 
 struct Program {
-  World* world = nullptr;  // Of the stage.
+  World* world = nullptr;  // The stage's.
   nn::StateDict state;
 };
 
-// What this rank has of `stages`: of each layer a sharded, a replicated and a
-// plain tensor, and a step that all stages have.
+// Returns this rank's state in `stages`: of each layer a sharded, a replicated
+// and a plain tensor, and a step that all stages have.
 absl::StatusOr<Program> ProgramOf(World& world,
                                   const std::vector<Stage>& stages,
                                   bool filled) {
@@ -192,7 +192,7 @@ TEST(StageCheckpointTest, ErrorsNameTheEntryOnEveryRank) {
   }
 }
 
-// Rank 1 alone would compare its replica with that of rank 0.
+// Only rank 1 would compare its replica with rank 0's.
 TEST(StageCheckpointTest, AStageCannotReadWhatLiesBeyondIt) {
   const std::string dir = Directory("beyond");
   RunRanks(2, [&](World& world) -> absl::Status {

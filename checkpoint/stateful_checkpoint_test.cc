@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
 /// \file
-/// Checkpoints of what is no state yet, but has one when asked: nn::Stateful.
+/// Checkpoints of an nn::Stateful, which creates its state on request.
 
 #include <cstdint>
 #include <string>
@@ -22,7 +22,7 @@ namespace {
 
 using ::testing::ElementsAre;
 
-/// Fails where it is told to, on one rank.
+/// Fails in a given method on one rank.
 class Counter final : public nn::Stateful {
  public:
   absl::StatusOr<nn::StateDict> State() override {

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Weights that files have transposed, and several of them side by side, as
-// GPT-2's are.
+// Weights that are stored transposed and concatenated, as in GPT-2.
 
 #include <cstdint>
 #include <string>

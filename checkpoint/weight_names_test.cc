@@ -17,7 +17,7 @@ namespace {
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
-/// Parameters by name, that live as long as this.
+/// Owns parameters with names.
 class Parameters {
  public:
   Parameters& Add(const std::string& name, Shape sizes,

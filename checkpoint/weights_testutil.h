@@ -6,8 +6,8 @@
 
 namespace crosshatch::checkpoint {
 
-/// Expects that the tensors of both Hugging Face directories have equal names,
-/// sizes and, as float32, values. On the test's thread.
+/// Expects that both Hugging Face directories have tensors with the same names,
+/// sizes and, as float32, values. Call it on the test's thread.
 void ExpectSameWeights(const std::string& a, const std::string& b);
 
 }  // namespace crosshatch::checkpoint

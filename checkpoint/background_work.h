@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-#ifndef CROSSHATCH_CHECKPOINT_PATIENT_WORK_H_
-#define CROSSHATCH_CHECKPOINT_PATIENT_WORK_H_
+#ifndef CROSSHATCH_CHECKPOINT_BACKGROUND_WORK_H_
+#define CROSSHATCH_CHECKPOINT_BACKGROUND_WORK_H_
 
 #include <condition_variable>
 #include <cstddef>
@@ -15,21 +15,21 @@ namespace crosshatch::checkpoint {
 /// CPU is idle. Another thread takes over parts that it needs at once, because
 /// a thread of low priority might delay it for long.
 /// \threadsafety All members may be called on any thread.
-class PatientWork {
+class BackgroundWork {
  public:
   /// \param size number of parts.
   /// \param part runs the part of a given number. Parts never run concurrently,
   ///     and none runs after an error. An exception reaches the thread that
   ///     runs the part, and is an error for the others.
-  PatientWork(size_t size, std::function<absl::Status(size_t)> part);
-  PatientWork(const PatientWork&) = delete;
-  PatientWork& operator=(const PatientWork&) = delete;
+  BackgroundWork(size_t size, std::function<absl::Status(size_t)> part);
+  BackgroundWork(const BackgroundWork&) = delete;
+  BackgroundWork& operator=(const BackgroundWork&) = delete;
 
   size_t size() const { return size_; }
 
   /// Runs the parts that no other thread takes over. Returns when all are done.
   /// \error the first error of a part.
-  absl::Status RunPatiently();
+  absl::Status RunInBackground();
 
   /// Takes over the first `count` parts as far as they have not begun. Returns
   /// when they are done, without waiting for later parts.
@@ -59,4 +59,4 @@ class PatientWork {
 
 }  // namespace crosshatch::checkpoint
 
-#endif  // CROSSHATCH_CHECKPOINT_PATIENT_WORK_H_
+#endif  // CROSSHATCH_CHECKPOINT_BACKGROUND_WORK_H_

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "crosshatch/checkpoint/patient_work.h"
+#include "crosshatch/checkpoint/background_work.h"
 
 #include <algorithm>
 #include <utility>
@@ -8,10 +8,11 @@
 
 namespace crosshatch::checkpoint {
 
-PatientWork::PatientWork(size_t size, std::function<absl::Status(size_t)> part)
+BackgroundWork::BackgroundWork(size_t size,
+                               std::function<absl::Status(size_t)> part)
     : size_(size), part_(std::move(part)) {}
 
-void PatientWork::RunNext(Lock& lock) {
+void BackgroundWork::RunNext(Lock& lock) {
   const size_t part = next_++;
   is_running_ = true;
   absl::Status status = absl::InternalError("a part of the work threw");
@@ -25,7 +26,7 @@ void PatientWork::RunNext(Lock& lock) {
   status = part_(part);
 }
 
-absl::Status PatientWork::RunPatiently() {
+absl::Status BackgroundWork::RunInBackground() {
   Lock lock(mutex_);
   while (!is_over()) {
     if (is_running_ || next_ < taken_over_) {
@@ -37,7 +38,7 @@ absl::Status PatientWork::RunPatiently() {
   return status_;
 }
 
-absl::Status PatientWork::RunUntil(size_t count) {
+absl::Status BackgroundWork::RunUntil(size_t count) {
   Lock lock(mutex_);
   taken_over_ = std::max(taken_over_, count);
   while (!is_over() && num_done() < count) {
