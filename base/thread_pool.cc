@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "crosshatch/base/thread_pool.h"
 
+#include <chrono>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -12,22 +13,28 @@ namespace crosshatch {
 namespace {
 
 // Kernels follow each other closely, and waking a sleeping thread takes longer
-// than a small one runs. Yielding instead of pausing leaves the core to other
-// ranks where there are more threads than cores.
-constexpr int kYieldsBeforeSleep = 64;
+// than a small one runs. Most gaps between kernels that have several parts are
+// shorter than this.
+constexpr std::chrono::microseconds kSpinBeforeSleep{500};
 
+// Yielding instead of pausing leaves the core to other ranks where there are
+// more threads than cores.
 template <typename Predicate>
 bool SpinUntil(Predicate predicate) {
-  for (int i = 0; i < kYieldsBeforeSleep; ++i) {
-    if (predicate()) return true;
-    std::this_thread::yield();
-  }
+  const auto end = std::chrono::steady_clock::now() + kSpinBeforeSleep;
+  do {
+    for (int i = 0; i < 8; ++i) {
+      if (predicate()) return true;
+      std::this_thread::yield();
+    }
+  } while (std::chrono::steady_clock::now() < end);
   return predicate();
 }
 
 }  // namespace
 
-ThreadPool::ThreadPool(int width) : width_(width) {
+ThreadPool::ThreadPool(int width)
+    : width_(width), taken_(static_cast<size_t>(width)) {
   CH_CHECK_GE(width, 1) << "threads of a pool";
   threads_.reserve(static_cast<size_t>(width - 1));
   for (int i = 1; i < width; ++i) {
@@ -77,6 +84,13 @@ void ThreadPool::ParallelFor(int64_t parts,
   start_.notify_all();
 
   RunShare(0);
+  const int64_t generation = generation_.load(std::memory_order_relaxed);
+  for (int worker = 1; worker < width_; ++worker) {
+    if (TakeShare(worker, generation)) {
+      RunShare(worker);
+      running_.fetch_sub(1, std::memory_order_relaxed);
+    }
+  }
 
   const auto all_done = [this] {
     return running_.load(std::memory_order_acquire) == 0;
@@ -100,7 +114,9 @@ void ThreadPool::Work(int thread_index) {
       start_.wait(lock, [&] { return stopping_ || is_new(); });
       if (!is_new()) return;
     }
-    ++seen;
+    // The caller may have taken the shares of several calls meanwhile.
+    seen = generation_.load(std::memory_order_acquire);
+    if (!TakeShare(thread_index, seen)) continue;
     RunShare(thread_index);
     if (running_.fetch_sub(1, std::memory_order_acq_rel) == 1) {
       // The lock, so that the caller is not between its look and its sleep.
@@ -108,6 +124,15 @@ void ThreadPool::Work(int thread_index) {
       done_.notify_one();
     }
   }
+}
+
+bool ThreadPool::TakeShare(int thread_index, int64_t generation) {
+  // A call ends with all its shares taken, so that none of an earlier one is
+  // left, and a worker that comes late finds its own taken.
+  int64_t before = generation - 1;
+  return taken_[static_cast<size_t>(thread_index)]
+      .generation.compare_exchange_strong(before, generation,
+                                          std::memory_order_acq_rel);
 }
 
 void ThreadPool::RunShare(int thread_index) {

@@ -19,9 +19,12 @@ namespace crosshatch {
 
 /// Runs the parts of one kernel on a fixed set of threads.
 ///
-/// Parts are assigned statically (part p runs on thread p % width), and how a
-/// kernel cuts its work into parts depends on the shape alone, so results do
-/// not depend on the pool's width.
+/// Parts are assigned statically (part p is of thread p % width), so that
+/// kernels find in a core's cache what those before left there. The caller runs
+/// the parts of threads that have not begun once its own are done, since waking
+/// a thread may take longer than a small kernel. How a kernel cuts its work
+/// into parts depends on the shape alone, so results do not depend on the
+/// pool's width.
 ///
 /// \threadsafety ParallelFor may be called by one thread at a time; calls from
 ///     several threads (the compute stream and a side stream) take turns.
@@ -45,6 +48,7 @@ class ThreadPool {
 
  private:
   void Work(int thread_index);
+  bool TakeShare(int thread_index, int64_t generation);
   void RunShare(int thread_index);
   bool IsNestedCall() const;
 
@@ -54,12 +58,18 @@ class ThreadPool {
   std::mutex caller_mutex_;
   std::atomic<std::thread::id> caller_{};
 
-  // The call in progress. Written before generation_ goes up and read by the
-  // workers until running_ is 0.
+  // The call in progress. Written before generation_ goes up and read by
+  // workers that have taken their share of it, until running_ is 0.
   int64_t parts_ = 0;
   const absl::FunctionRef<void(int64_t)>* body_ = nullptr;
   std::atomic<int64_t> generation_{0};
+  // Workers whose share is not done.
   std::atomic<int> running_{0};
+  // The last call of which somebody took a worker's share.
+  struct alignas(64) Taken {
+    std::atomic<int64_t> generation{0};
+  };
+  std::vector<Taken> taken_;
 
   // For threads that gave up spinning.
   std::mutex mutex_;

@@ -2,6 +2,8 @@
 #include "crosshatch/base/thread_pool.h"
 
 #include <atomic>
+#include <chrono>
+#include <set>
 #include <string>
 #include <thread>
 #include <vector>
@@ -55,17 +57,44 @@ TEST_P(ThreadPoolTest, WakesThreadsThatWentToSleep) {
 TEST_P(ThreadPoolTest, AssignsPartsStatically) {
   ThreadPool pool(GetParam());
   const auto width = static_cast<size_t>(pool.width());
-  std::vector<std::thread::id> first(20), second(20);
-  const auto record = [&](std::vector<std::thread::id>& ids) {
+  std::vector<std::thread::id> threads(20);
+  // Waits until all threads have begun, so that the caller takes over none.
+  std::atomic<int> begun = 0;
+  const auto record = [&] {
+    begun = 0;
     pool.ParallelFor(20, [&](int64_t p) {
-      ids[static_cast<size_t>(p)] = std::this_thread::get_id();
+      if (p < pool.width()) ++begun;
+      while (begun < pool.width()) std::this_thread::yield();
+      threads[static_cast<size_t>(p)] = std::this_thread::get_id();
     });
   };
-  record(first);
-  record(second);
-  EXPECT_EQ(first, second);
+  record();
+  const std::vector<std::thread::id> first = threads;
+  record();
+  EXPECT_EQ(threads, first);
   for (size_t p = 0; p < 20; ++p) EXPECT_EQ(first[p], first[p % width]);
   EXPECT_EQ(first[0], std::this_thread::get_id());
+  EXPECT_EQ(std::set<std::thread::id>(first.begin(), first.end()).size(),
+            width);
+}
+
+TEST_P(ThreadPoolTest, CallerRunsWholeSharesThatHaveNotBegun) {
+  ThreadPool pool(GetParam());
+  const auto width = static_cast<size_t>(pool.width());
+  const std::thread::id caller = std::this_thread::get_id();
+  std::vector<std::thread::id> threads(20);
+  // A thread that sleeps takes longer to come than an empty share to run, but
+  // in some tries it may come in time.
+  bool took_over = false;
+  for (int attempt = 0; attempt < 1000 && !took_over; ++attempt) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(2));
+    pool.ParallelFor(20, [&](int64_t p) {
+      threads[static_cast<size_t>(p)] = std::this_thread::get_id();
+    });
+    for (size_t p = 0; p < 20; ++p) ASSERT_EQ(threads[p], threads[p % width]);
+    took_over = threads[width - 1] == caller;
+  }
+  EXPECT_TRUE(took_over);
 }
 
 TEST_P(ThreadPoolTest, NestedCallsRunInline) {
