@@ -16,10 +16,10 @@
 
 #include "absl/strings/str_cat.h"
 #include "crosshatch/base/check.h"
-#include "crosshatch/dtensor/cross_mesh_plan.h"
 #include "crosshatch/dtensor/layout/layout_testutil.h"
-#include "crosshatch/dtensor/redistribute_plan.h"
-#include "crosshatch/dtensor/redistribute_step.h"
+#include "crosshatch/dtensor/redistribution/cross_mesh_plan.h"
+#include "crosshatch/dtensor/redistribution/plan.h"
+#include "crosshatch/dtensor/redistribution/step.h"
 
 namespace crosshatch {
 namespace {

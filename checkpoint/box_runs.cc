@@ -9,7 +9,7 @@
 #include "absl/status/status.h"
 #include "crosshatch/base/check.h"
 #include "crosshatch/base/status_macros.h"
-#include "crosshatch/dtensor/box.h"
+#include "crosshatch/dtensor/layout/box.h"
 #include "crosshatch/tensor/shape.h"
 
 namespace crosshatch::checkpoint {

@@ -9,7 +9,7 @@
 
 #include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
-#include "crosshatch/dtensor/box.h"
+#include "crosshatch/dtensor/layout/box.h"
 #include "crosshatch/tensor/shape.h"
 
 namespace crosshatch::checkpoint {

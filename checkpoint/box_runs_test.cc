@@ -6,7 +6,7 @@
 #include <utility>
 #include <vector>
 
-#include "crosshatch/dtensor/box.h"
+#include "crosshatch/dtensor/layout/box.h"
 #include "crosshatch/tensor/shape.h"
 #include "gtest/gtest.h"
 

@@ -10,7 +10,7 @@
 #include "absl/strings/string_view.h"
 #include "crosshatch/base/check.h"
 #include "crosshatch/checkpoint/box_runs.h"
-#include "crosshatch/dtensor/box.h"
+#include "crosshatch/dtensor/layout/box.h"
 #include "crosshatch/tensor/shape.h"
 
 namespace crosshatch::checkpoint {

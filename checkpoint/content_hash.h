@@ -21,7 +21,7 @@
 #include <string>
 
 #include "absl/strings/string_view.h"
-#include "crosshatch/dtensor/box.h"
+#include "crosshatch/dtensor/layout/box.h"
 #include "crosshatch/tensor/shape.h"
 
 namespace crosshatch::checkpoint {

@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "crosshatch/checkpoint/box_runs.h"
-#include "crosshatch/dtensor/box.h"
+#include "crosshatch/dtensor/layout/box.h"
 #include "crosshatch/tensor/shape.h"
 #include "gtest/gtest.h"
 

@@ -26,7 +26,7 @@
 #include "crosshatch/checkpoint/on_ranks.h"
 #include "crosshatch/comm/communicator.h"
 #include "crosshatch/dtensor/dtensor.h"
-#include "crosshatch/dtensor/layout.h"
+#include "crosshatch/dtensor/layout/layout.h"
 #include "crosshatch/mesh/mesh_layout.h"
 #include "crosshatch/nn/state_dict.h"
 

@@ -16,7 +16,7 @@
 #include "crosshatch/checkpoint/content_hash.h"
 #include "crosshatch/checkpoint/index.h"
 #include "crosshatch/checkpoint/safetensors.h"
-#include "crosshatch/dtensor/box.h"
+#include "crosshatch/dtensor/layout/box.h"
 #include "crosshatch/tensor/dtype.h"
 #include "crosshatch/tensor/shape.h"
 

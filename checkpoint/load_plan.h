@@ -16,7 +16,7 @@
 #include "absl/types/span.h"
 #include "crosshatch/checkpoint/index.h"
 #include "crosshatch/checkpoint/safetensors.h"
-#include "crosshatch/dtensor/box.h"
+#include "crosshatch/dtensor/layout/box.h"
 #include "crosshatch/tensor/dtype.h"
 
 namespace crosshatch::checkpoint {

@@ -35,7 +35,7 @@
 #include "crosshatch/checkpoint/save_plan.h"
 #include "crosshatch/checkpoint/weight_files.h"
 #include "crosshatch/checkpoint/weight_names.h"
-#include "crosshatch/dtensor/layout.h"
+#include "crosshatch/dtensor/layout/layout.h"
 #include "crosshatch/mesh/mesh_layout.h"
 
 namespace crosshatch::checkpoint {

@@ -29,7 +29,7 @@
 #include "absl/status/statusor.h"
 #include "crosshatch/checkpoint/file_io.h"
 #include "crosshatch/checkpoint/file_system.h"
-#include "crosshatch/dtensor/box.h"
+#include "crosshatch/dtensor/layout/box.h"
 #include "crosshatch/tensor/dtype.h"
 #include "crosshatch/tensor/shape.h"
 

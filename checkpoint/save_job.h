@@ -31,7 +31,7 @@
 #include "crosshatch/checkpoint/safetensors.h"
 #include "crosshatch/checkpoint/save_plan.h"
 #include "crosshatch/comm/world.h"
-#include "crosshatch/dtensor/box.h"
+#include "crosshatch/dtensor/layout/box.h"
 #include "crosshatch/nn/state_dict.h"
 #include "crosshatch/tensor/tensor.h"
 

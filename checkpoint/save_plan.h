@@ -17,7 +17,7 @@
 #include "absl/types/span.h"
 #include "crosshatch/checkpoint/index.h"
 #include "crosshatch/checkpoint/safetensors.h"
-#include "crosshatch/dtensor/layout.h"
+#include "crosshatch/dtensor/layout/layout.h"
 #include "crosshatch/tensor/dtype.h"
 #include "crosshatch/tensor/shape.h"
 

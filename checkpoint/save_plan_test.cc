@@ -7,8 +7,8 @@
 #include <vector>
 
 #include "absl/status/status.h"
-#include "crosshatch/dtensor/layout.h"
-#include "crosshatch/dtensor/placement.h"
+#include "crosshatch/dtensor/layout/layout.h"
+#include "crosshatch/dtensor/layout/placement.h"
 #include "crosshatch/mesh/mesh_layout.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"

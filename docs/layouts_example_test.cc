@@ -10,7 +10,7 @@
 #include "crosshatch/base/status_macros.h"
 #include "crosshatch/comm/world.h"
 #include "crosshatch/dtensor/dtensor.h"
-#include "crosshatch/dtensor/layout.h"
+#include "crosshatch/dtensor/layout/layout.h"
 #include "crosshatch/dtensor/local_map.h"
 #include "crosshatch/mesh/device_mesh.h"
 #include "crosshatch/tensor/autograd.h"
@@ -25,7 +25,8 @@ namespace {
 TEST(LayoutsExampleTest, Layout) {
   // [layout]
   absl::StatusOr<MeshLayout> mesh = MeshLayout::Create({{"dp", 2}, {"tp", 2}});
-  absl::StatusOr<Layout> layout =
+  absl::StatusOr<Layout> layout = Layout::Of(*mesh, {{"dp"}, {"tp"}});
+  absl::StatusOr<Layout> by_placements =
       Layout::FromPlacements(*mesh, /*ndim=*/2, {Shard(0), Shard(1)});
   Layout same(*mesh, {DimSharding{.axes = {0}}, DimSharding{.axes = {1}}});
 
@@ -34,8 +35,37 @@ TEST(LayoutsExampleTest, Layout) {
   // [/layout]
   ASSERT_TRUE(layout.ok()) << layout.status();
   EXPECT_EQ(*layout, same);
+  EXPECT_EQ(*by_placements, same);
   EXPECT_EQ(part.offsets, Shape({2, 0}));
   EXPECT_EQ(part.sizes, Shape({2, 3}));
+}
+
+absl::Status ByAxisNames(const MeshLayout& mesh) {
+  // [axis_names]
+  // Rows by fsdp within tp, in units of 64: what FSDP makes of a
+  // column-parallel weight with heads of 64.
+  CH_ASSIGN_OR_RETURN(Layout weight, Layout::Of(mesh, {{"tp", "fsdp"}, {}},
+                                                {.units = {64, 1}}));
+  // weight.ToStringByDim() is "{tp,fsdp}/64 {}".
+  CH_ASSIGN_OR_RETURN(Layout sums,
+                      Layout::Of(mesh, {{"fsdp"}, {}}, {.partial = {{"tp"}}}));
+  // sums.ToStringByDim() is "{fsdp} {} P(sum){tp}".
+  // [/axis_names]
+  EXPECT_EQ(weight.ToStringByDim(), "{tp,fsdp}/64 {}");
+  EXPECT_EQ(sums.ToStringByDim(), "{fsdp} {} P(sum){tp}");
+  return absl::OkStatus();
+}
+
+TEST(LayoutsExampleTest, AxisNames) {
+  EXPECT_EQ(ByAxisNames(MeshLayout::Create({{"fsdp", 2}, {"tp", 2}}).value()),
+            absl::OkStatus());
+  const MeshLayout other = MeshLayout::Create({{"dp", 2}, {"cp", 2}}).value();
+  EXPECT_EQ(Layout::Of(other, {{"dp"}, {"tp"}}).status().message(),
+            "layout: axis \"tp\" splits dim 1: mesh(dp=2, cp=2) has no such "
+            "axis");
+  EXPECT_EQ(Layout::Of(other, {{"dp"}, {"dp"}}).status().message(),
+            "layout: axis \"dp\" of mesh(dp=2, cp=2) splits dim 0 and splits "
+            "dim 1: list each axis once");
 }
 
 // Small integers, so that sums are exact in any order.

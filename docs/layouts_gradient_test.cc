@@ -23,7 +23,7 @@
 #include "crosshatch/docs/page_testutil.h"
 #include "crosshatch/dtensor/dtensor.h"
 #include "crosshatch/dtensor/redistribute.h"
-#include "crosshatch/dtensor/redistribute_plan.h"
+#include "crosshatch/dtensor/redistribution/plan.h"
 #include "crosshatch/mesh/device_mesh.h"
 #include "crosshatch/tensor/autograd.h"
 #include "crosshatch/tensor/creation.h"
@@ -91,9 +91,9 @@ absl::Status RunCase(World& world, RedistributionSink& sink, const Case& c,
   leaf.set_requires_grad(true);
   const Tensor moved = Redistribute(leaf, to);
   sink.lines.clear();
-  TensorList gradients;
-  CH_RETURN_IF_ERROR(Gradients(
-      moved, {leaf}, {.gradient = Made(mesh, gradient, shape, 3)}, gradients));
+  CH_ASSIGN_OR_RETURN(
+      const TensorList gradients,
+      Gradients(moved, {leaf}, {.gradient = Made(mesh, gradient, shape, 3)}));
   const std::vector<std::string> expected =
       c.step == "nothing" ? std::vector<std::string>{}
                           : std::vector<std::string>{

@@ -11,8 +11,8 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "crosshatch/docs/page_testutil.h"
-#include "crosshatch/dtensor/layout.h"
-#include "crosshatch/dtensor/redistribute_plan.h"
+#include "crosshatch/dtensor/layout/layout.h"
+#include "crosshatch/dtensor/redistribution/plan.h"
 #include "gtest/gtest.h"
 
 namespace crosshatch::docs {

@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "crosshatch/dtensor/layout.h"
+#include "crosshatch/dtensor/layout/layout.h"
 #include "crosshatch/mesh/mesh_layout.h"
 #include "crosshatch/tensor/shape.h"
 

@@ -12,10 +12,10 @@
 #include <vector>
 
 #include "crosshatch/base/check.h"
+#include "crosshatch/dtensor/dispatch/register_op_rule.h"
 #include "crosshatch/dtensor/dtensor.h"
-#include "crosshatch/dtensor/factor_rule.h"
 #include "crosshatch/dtensor/op_rule_check.h"
-#include "crosshatch/dtensor/register_op_rule.h"
+#include "crosshatch/dtensor/rules/factor_rule.h"
 #include "crosshatch/tensor/creation.h"
 #include "crosshatch/tensor/gradcheck_testutil.h"
 #include "crosshatch/tensor/launch_kernel.h"

@@ -2,6 +2,84 @@
 #ifndef CROSSHATCH_DTENSOR_CREATION_H_
 #define CROSSHATCH_DTENSOR_CREATION_H_
 
-#include "crosshatch/dtensor/ops/creation.h"  // IWYU pragma: export
+/// \file
+/// Makers of distributed tensors: the makers of tensor/creation.h with a mesh
+/// and a layout, and random ones. Sizes are global, each rank allocates and
+/// fills its own part only, nothing is communicated, and the values are those
+/// of the plain maker, bit for bit, on every mesh and in every layout. Results
+/// are leaves outside of the graph.
+///
+/// Where the layout has pending reductions, the values are what these give.
+///
+/// A list of placements will do for a layout, one for each axis of the mesh:
+/// Zeros({4, 6}, mesh, {Shard(0), Replicate()}).
+///
+/// All check that the layout is on the mesh and has a dim for each size.
+
+#include <cstdint>
+
+#include "absl/strings/string_view.h"
+#include "absl/types/span.h"
+#include "crosshatch/dtensor/layout/layout.h"
+#include "crosshatch/dtensor/layout/placement.h"
+#include "crosshatch/mesh/device_mesh.h"
+#include "crosshatch/tensor/creation.h"
+#include "crosshatch/tensor/tensor.h"
+
+namespace crosshatch {
+
+/// Undefined content.
+Tensor Empty(ShapeView sizes, const DeviceMesh& mesh, const Layout& layout,
+             DType dtype = kFloat32);
+Tensor Empty(ShapeView sizes, const DeviceMesh& mesh,
+             absl::Span<const Placement> placements, DType dtype = kFloat32);
+Tensor Zeros(ShapeView sizes, const DeviceMesh& mesh, const Layout& layout,
+             DType dtype = kFloat32);
+Tensor Zeros(ShapeView sizes, const DeviceMesh& mesh,
+             absl::Span<const Placement> placements, DType dtype = kFloat32);
+Tensor Ones(ShapeView sizes, const DeviceMesh& mesh, const Layout& layout,
+            DType dtype = kFloat32);
+Tensor Ones(ShapeView sizes, const DeviceMesh& mesh,
+            absl::Span<const Placement> placements, DType dtype = kFloat32);
+Tensor Full(ShapeView sizes, double value, const DeviceMesh& mesh,
+            const Layout& layout, DType dtype = kFloat32);
+Tensor Full(ShapeView sizes, double value, const DeviceMesh& mesh,
+            absl::Span<const Placement> placements, DType dtype = kFloat32);
+/// 0, 1, ..., n-1.
+Tensor Arange(int64_t n, const DeviceMesh& mesh, const Layout& layout,
+              DType dtype = kFloat32);
+Tensor Arange(int64_t n, const DeviceMesh& mesh,
+              absl::Span<const Placement> placements, DType dtype = kFloat32);
+
+/// n values evenly from `first` to `last`, both of them exactly: the i-th is
+/// first (1 - w) + last w with w = i / (n - 1), worked out in f64; one value is
+/// `first`. Floating point.
+Tensor Linspace(double first, double last, int64_t n, DType dtype = kFloat32);
+Tensor Linspace(double first, double last, int64_t n, const DeviceMesh& mesh,
+                const Layout& layout, DType dtype = kFloat32);
+Tensor Linspace(double first, double last, int64_t n, const DeviceMesh& mesh,
+                absl::Span<const Placement> placements, DType dtype = kFloat32);
+
+/// What random values follow from, with the element's index; see random.h.
+struct RandomDraw {
+  uint64_t seed = 0;
+  absl::string_view name = "";
+  uint64_t step = 0;
+};
+
+/// Even in [0, 1), multiples of 2^-24. Floating point.
+Tensor Rand(ShapeView sizes, const RandomDraw& draw, DType dtype = kFloat32);
+Tensor Rand(ShapeView sizes, const RandomDraw& draw, const DeviceMesh& mesh,
+            const Layout& layout, DType dtype = kFloat32);
+Tensor Rand(ShapeView sizes, const RandomDraw& draw, const DeviceMesh& mesh,
+            absl::Span<const Placement> placements, DType dtype = kFloat32);
+/// Standard normal. Floating point.
+Tensor Randn(ShapeView sizes, const RandomDraw& draw, DType dtype = kFloat32);
+Tensor Randn(ShapeView sizes, const RandomDraw& draw, const DeviceMesh& mesh,
+             const Layout& layout, DType dtype = kFloat32);
+Tensor Randn(ShapeView sizes, const RandomDraw& draw, const DeviceMesh& mesh,
+             absl::Span<const Placement> placements, DType dtype = kFloat32);
+
+}  // namespace crosshatch
 
 #endif  // CROSSHATCH_DTENSOR_CREATION_H_

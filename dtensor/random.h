@@ -2,6 +2,37 @@
 #ifndef CROSSHATCH_DTENSOR_RANDOM_H_
 #define CROSSHATCH_DTENSOR_RANDOM_H_
 
-#include "crosshatch/dtensor/ops/random.h"  // IWYU pragma: export
+/// \file
+/// Random values by element: that of an element follows from a seed, a name, a
+/// step and the element's index in the global tensor, and from nothing else. So
+/// it has the same bits on every mesh, in every layout, on every device, and
+/// after a resume; each rank makes just its own.
+///
+/// Philox4x32-10, keyed by (seed, name), the counter being (element, step).
+/// Values are made in float32 and rounded to the tensor's dtype.
+
+#include <cstdint>
+
+#include "absl/strings/string_view.h"
+#include "crosshatch/tensor/tensor.h"
+
+namespace crosshatch {
+
+/// The key of a stream of random numbers.
+uint64_t RandomKeyOf(uint64_t seed, absl::string_view name);
+
+/// Fills `t`, plain or distributed but not partial, of a floating point type,
+/// with normal values. In place, outside of the graph.
+/// \param name of what is filled: a parameter's, a dropout layer's
+/// \param step tells apart several draws of one name
+void FillNormal(const Tensor& t, uint64_t seed, absl::string_view name,
+                double mean = 0, double stddev = 1, uint64_t step = 0);
+
+/// As above with values even in [low, high), multiples of (high - low) / 2^24
+/// above `low`.
+void FillUniform(const Tensor& t, uint64_t seed, absl::string_view name,
+                 double low = 0, double high = 1, uint64_t step = 0);
+
+}  // namespace crosshatch
 
 #endif  // CROSSHATCH_DTENSOR_RANDOM_H_

@@ -21,7 +21,7 @@
 
 #include "absl/types/span.h"
 #include "crosshatch/comm/communicator.h"
-#include "crosshatch/dtensor/box.h"
+#include "crosshatch/dtensor/layout/box.h"
 #include "crosshatch/fsdp/plan_detail.h"
 #include "crosshatch/tensor/dtype.h"
 #include "crosshatch/tensor/shape.h"

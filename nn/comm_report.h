@@ -18,7 +18,7 @@
 #include <vector>
 
 #include "crosshatch/base/event_sink.h"
-#include "crosshatch/dtensor/comm_origin.h"
+#include "crosshatch/dtensor/redistribution/comm_origin.h"
 #include "crosshatch/nn/module.h"
 #include "crosshatch/tensor/node.h"
 

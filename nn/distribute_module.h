@@ -10,7 +10,7 @@
 #include <string>
 
 #include "absl/status/status.h"
-#include "crosshatch/dtensor/layout.h"
+#include "crosshatch/dtensor/layout/layout.h"
 #include "crosshatch/mesh/device_mesh.h"
 #include "crosshatch/nn/module.h"
 #include "crosshatch/nn/parameter.h"

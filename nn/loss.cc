@@ -9,7 +9,7 @@
 #include "crosshatch/base/check.h"
 #include "crosshatch/base/status_macros.h"
 #include "crosshatch/dtensor/dtensor.h"
-#include "crosshatch/dtensor/grad_layout.h"
+#include "crosshatch/dtensor/layout/grad_layout.h"
 #include "crosshatch/dtensor/local_map.h"
 #include "crosshatch/dtensor/redistribute.h"
 #include "crosshatch/mesh/sum_over_mesh.h"

@@ -11,8 +11,7 @@
 
 #include "crosshatch/base/status_macros.h"
 #include "crosshatch/dtensor/dtensor.h"
-#include "crosshatch/dtensor/implicit_redistribution.h"
-#include "crosshatch/dtensor/item.h"
+#include "crosshatch/dtensor/redistribution/implicit_redistribution.h"
 #include "crosshatch/tensor/autograd.h"
 #include "crosshatch/tensor/creation.h"
 #include "crosshatch/tensor/ops/ops.h"

@@ -11,6 +11,7 @@
 
 #include "absl/container/flat_hash_map.h"
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
 #include "crosshatch/base/check.h"
 #include "crosshatch/base/error_context.h"
 #include "crosshatch/tensor/creation.h"
@@ -574,13 +575,16 @@ absl::Status Backward(const Tensor& root, const BackwardOptions& options) {
   return engine.Run(root);
 }
 
-absl::Status Gradients(const Tensor& root, absl::Span<const Tensor> inputs,
-                       const BackwardOptions& options, TensorList& gradients) {
+absl::StatusOr<TensorList> Gradients(const Tensor& root,
+                                     absl::Span<const Tensor> inputs,
+                                     const BackwardOptions& options) {
   RankContext& context = RankContext::Current();
   if (context.poisoned()) return context.status();
   BackwardEngine engine(context, options);
+  TensorList gradients;
   engine.Capture(inputs, gradients);
-  return engine.Run(root);
+  CH_RETURN_IF_ERROR(engine.Run(root));
+  return gradients;
 }
 
 void AtBackwardEnd(std::function<void()> callback) {

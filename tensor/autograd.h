@@ -22,6 +22,7 @@
 #include <functional>
 
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
 #include "absl/types/span.h"
 #include "crosshatch/tensor/node.h"
 #include "crosshatch/tensor/tensor.h"
@@ -43,10 +44,12 @@ struct BackwardOptions {
 ///     call.
 absl::Status Backward(const Tensor& root, const BackwardOptions& options = {});
 
-/// Gradients of `root` by `inputs` without touching any .grad or sink;
-/// undefined where root does not depend on an input.
-absl::Status Gradients(const Tensor& root, absl::Span<const Tensor> inputs,
-                       const BackwardOptions& options, TensorList& gradients);
+/// Returns the gradients of `root` by `inputs`, in their order, and changes no
+/// .grad and no sink. The gradient by an input that `root` does not depend on
+/// is undefined. \error as Backward.
+absl::StatusOr<TensorList> Gradients(const Tensor& root,
+                                     absl::Span<const Tensor> inputs,
+                                     const BackwardOptions& options = {});
 
 /// Registers `callback` to run at the end of the current Backward, before it
 /// returns, also after an error, in the order of registration.

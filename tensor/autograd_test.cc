@@ -238,7 +238,7 @@ TEST(HookTest, MayRunABackwardOfItsOwn) {
   GradEdge(y).node->AddPreHook([&] {
     GradModeScope grad_mode(true);
     const Tensor z = Leaf({5});
-    ASSERT_TRUE(Gradients(Square(z), {z}, {}, inner).ok());
+    inner = Gradients(Square(z), {z}).value();
   });
   ASSERT_TRUE(Backward(y).ok());
   EXPECT_THAT(inner[0].ToVector<double>(), ElementsAre(10));
@@ -250,8 +250,8 @@ TEST(GradientsTest, LeaveLeavesAlone) {
   const Tensor w = Leaf({3, 4});
   const Tensor unused = Leaf({5});
   const Tensor a = Mul(x, w);
-  TensorList gradients;
-  ASSERT_TRUE(Gradients(Sum(Square(a)), {x, a, unused}, {}, gradients).ok());
+  const TensorList gradients =
+      Gradients(Sum(Square(a)), {x, a, unused}).value();
   EXPECT_THAT(gradients[0].ToVector<double>(), ElementsAre(18, 64));
   EXPECT_THAT(gradients[1].ToVector<double>(), ElementsAre(6, 16));
   EXPECT_FALSE(gradients[2].defined());
@@ -265,8 +265,7 @@ TEST(GradientsTest, RunOnlyWhatLeadsToTheInputs) {
   const Tensor side = Square(y);
   bool ran = false;
   GradEdge(side).node->AddPreHook([&] { ran = true; });
-  TensorList gradients;
-  ASSERT_TRUE(Gradients(Mul(x, side), {x}, {}, gradients).ok());
+  const TensorList gradients = Gradients(Mul(x, side), {x}).value();
   EXPECT_THAT(gradients[0].ToVector<double>(), ElementsAre(4));
   EXPECT_FALSE(ran);
 }

@@ -148,9 +148,9 @@ AssertionResult CheckAccumulation(const TensorFunction& fn,
                                   const Tensor& weights) {
   TensorList leaves = MakeLeaves(inputs, TestLayout::kContiguous);
   const Tensor out = fn(leaves);
-  TensorList gradients;
-  CH_CHECK_OK(Gradients(
-      out, leaves, {.gradient = weights, .retain_graph = true}, gradients));
+  const TensorList gradients =
+      Gradients(out, leaves, {.gradient = weights, .retain_graph = true})
+          .value();
   for (const Tensor& leaf : leaves) CH_CHECK(!leaf.grad().defined());
   CH_CHECK_OK(Backward(out, {.gradient = weights, .retain_graph = true}));
   std::vector<std::vector<double>> once;
@@ -272,12 +272,12 @@ AssertionResult GradGradcheck(const TensorFunction& fn,
                            : tensor.Detach().set_requires_grad(true));
     }
     const Tensor out = fn(leaves);
-    TensorList gradients;
-    CH_CHECK_OK(Gradients(out, leaves,
-                          {.gradient = MakeInput(RandomInput(out.sizes(), 29),
-                                                 TestLayout::kContiguous),
-                           .create_graph = true},
-                          gradients));
+    const TensorList gradients =
+        Gradients(out, leaves,
+                  {.gradient = MakeInput(RandomInput(out.sizes(), 29),
+                                         TestLayout::kContiguous),
+                   .create_graph = true})
+            .value();
     Tensor sum;
     for (size_t i = 0; i < gradients.size(); ++i) {
       if (!gradients[i].defined()) continue;

@@ -173,6 +173,14 @@ class RankContext {
     }
     return extensions_.emplace_back(key, nullptr).second;
   }
+  /// Returns the rank's T, an Extension that the first call makes.
+  template <typename T>
+  T& Get() {
+    static char key;
+    std::unique_ptr<Extension>& slot = extension(&key);
+    if (slot == nullptr) slot = std::make_unique<T>();
+    return static_cast<T&>(*slot);
+  }
 
   /// Records the first error. Later collectives are skipped, and the error is
   /// returned by Backward, Step, Synchronize and Item.

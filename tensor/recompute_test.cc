@@ -159,9 +159,8 @@ TEST(RecomputedTest, HasGradientsOfGradients) {
     Part part;
     const Tensor x = Leaf({4, 3}, 3);
     const Tensor y = Sum(Square(Tanh(part.Run(Tanh(x), recomputed))));
-    TensorList gradients;
-    ASSERT_TRUE(
-        Gradients(y, {x, part.down}, {.create_graph = true}, gradients).ok());
+    const TensorList gradients =
+        Gradients(y, {x, part.down}, {.create_graph = true}).value();
     EXPECT_FALSE(x.grad().defined());
     ASSERT_TRUE(
         Backward(Add(Sum(Square(gradients[0])), Sum(Square(gradients[1]))))

@@ -10,17 +10,10 @@
 namespace crosshatch {
 namespace {
 
-constexpr char kKey = 0;
-
 /// Those of a rank that stand.
 struct StandingGuards final : RankContext::Extension {
   std::vector<WriteGuard*> standing;
 };
-
-/// Null before there was one.
-StandingGuards* GuardsOf(RankContext& context) {
-  return static_cast<StandingGuards*>(context.extension(&kKey).get());
-}
 
 }  // namespace
 
@@ -30,13 +23,10 @@ WriteGuard::WriteGuard(std::vector<std::shared_ptr<Storage>> storages,
       storages_(std::move(storages)),
       await_(std::move(await)) {
   std::sort(storages_.begin(), storages_.end());
-  if (GuardsOf(context_) == nullptr) {
-    context_.extension(&kKey) = std::make_unique<StandingGuards>();
-  }
-  GuardsOf(context_)->standing.push_back(this);
+  context_.Get<StandingGuards>().standing.push_back(this);
 }
 
-WriteGuard::~WriteGuard() { std::erase(GuardsOf(context_)->standing, this); }
+WriteGuard::~WriteGuard() { std::erase(context_.Get<StandingGuards>().standing, this); }
 
 bool WriteGuard::Guards(const Storage& storage) const {
   const auto found =
@@ -48,9 +38,7 @@ bool WriteGuard::Guards(const Storage& storage) const {
 }
 
 void AwaitReaders(RankContext& context, const Storage& storage) {
-  const auto* const guards = GuardsOf(context);
-  if (guards == nullptr) return;
-  for (WriteGuard* guard : guards->standing) {
+  for (WriteGuard* guard : context.Get<StandingGuards>().standing) {
     if (guard->await_ == nullptr || !guard->Guards(storage)) continue;
     // What it does may write, to memory that nobody reads any more.
     std::exchange(guard->await_, nullptr)();

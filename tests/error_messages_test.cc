@@ -16,7 +16,6 @@
 #include "crosshatch/base/status_macros.h"
 #include "crosshatch/comm/world.h"
 #include "crosshatch/dtensor/dtensor.h"
-#include "crosshatch/dtensor/item.h"
 #include "crosshatch/fsdp/fully_shard.h"
 #include "crosshatch/fsdp/sharded_module.h"
 #include "crosshatch/mesh/device_mesh.h"

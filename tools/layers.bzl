@@ -30,7 +30,7 @@ LAYERS = {
 # Package -> its sub-packages, each of which may depend on those before it. The
 # package itself, which is their public face, and its tests/ see all of them.
 STEPS = {
-    "dtensor": ["layout", "redistribution", "rules", "dispatch", "ops", "debug"],
+    "dtensor": ["layout", "redistribution", "rules", "dispatch"],
 }
 
 # Package of what tests share (all of it testonly) -> the packages whose tests

@@ -8,7 +8,7 @@
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "crosshatch/base/status_macros.h"
-#include "crosshatch/dtensor/layout.h"
+#include "crosshatch/dtensor/layout/layout.h"
 #include "crosshatch/nn/distribute_module.h"
 #include "crosshatch/nn/layers/mixture_of_experts.h"
 

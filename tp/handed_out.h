@@ -7,7 +7,7 @@
 /// tensor does not say it itself, and a style that took it as lying otherwise
 /// would compute other values without a word.
 
-#include "crosshatch/dtensor/placement.h"
+#include "crosshatch/dtensor/layout/placement.h"
 #include "crosshatch/mesh/device_mesh.h"
 #include "crosshatch/nn/module.h"
 #include "crosshatch/tensor/tensor.h"

@@ -28,7 +28,7 @@
 #include <vector>
 
 #include "absl/status/status.h"
-#include "crosshatch/dtensor/placement.h"
+#include "crosshatch/dtensor/layout/placement.h"
 #include "crosshatch/mesh/device_mesh.h"
 #include "crosshatch/nn/module.h"
 

@@ -13,7 +13,6 @@
 #include "absl/strings/str_cat.h"
 #include "crosshatch/base/status_macros.h"
 #include "crosshatch/comm/communicator.h"
-#include "crosshatch/dtensor/distribute_from.h"
 #include "crosshatch/dtensor/dtensor.h"
 #include "crosshatch/dtensor/verify.h"
 #include "crosshatch/mesh/mesh_communicator.h"

@@ -15,7 +15,7 @@
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
 #include "crosshatch/base/status_macros.h"
-#include "crosshatch/dtensor/placement.h"
+#include "crosshatch/dtensor/layout/placement.h"
 #include "crosshatch/tp/parallel_style.h"
 
 namespace crosshatch::tp {

@@ -6,7 +6,7 @@
 #include "crosshatch/base/reduce_op.h"
 #include "crosshatch/base/status_macros.h"
 #include "crosshatch/dtensor/dtensor.h"
-#include "crosshatch/dtensor/grad_layout.h"
+#include "crosshatch/dtensor/layout/grad_layout.h"
 #include "crosshatch/dtensor/redistribute.h"
 #include "crosshatch/nn/distribute_module.h"
 #include "crosshatch/tensor/ops/settle.h"

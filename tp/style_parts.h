@@ -11,8 +11,8 @@
 #include <cstdint>
 
 #include "absl/status/status.h"
-#include "crosshatch/dtensor/layout.h"
-#include "crosshatch/dtensor/placement.h"
+#include "crosshatch/dtensor/layout/layout.h"
+#include "crosshatch/dtensor/layout/placement.h"
 #include "crosshatch/mesh/device_mesh.h"
 #include "crosshatch/nn/module.h"
 #include "crosshatch/nn/parameter.h"

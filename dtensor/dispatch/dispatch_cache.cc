@@ -3,18 +3,12 @@
 
 #include <utility>
 
+#include "crosshatch/dtensor/dispatch/register_op_rule.h"
+
 namespace crosshatch {
-namespace {
-
-// The address is the slot's key.
-constexpr char kSlot = 0;
-
-}  // namespace
 
 DispatchCache& DispatchCache::Current() {
-  auto& slot = RankContext::Current().extension(&kSlot);
-  if (slot == nullptr) slot = std::make_unique<DispatchCache>();
-  return static_cast<DispatchCache&>(*slot);
+  return RankContext::Current().Get<DispatchCache>();
 }
 
 const OpRuleEntry* DispatchCache::UserRule(const OpInfo& info) const {
@@ -26,6 +20,10 @@ void DispatchCache::AddUserRule(const OpInfo& info, OpRuleEntry entry) {
   rules_[&info] = std::move(entry);
   // Plans made by an earlier rule of the op are void.
   plans_.clear();
+}
+
+void RegisterOpRule(const OpInfo& info, OpRule rule, uint32_t plain_inputs) {
+  DispatchCache::Current().AddUserRule(info, {std::move(rule), plain_inputs});
 }
 
 }  // namespace crosshatch

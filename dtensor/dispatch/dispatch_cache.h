@@ -9,13 +9,39 @@
 #include <memory>
 
 #include "absl/container/flat_hash_map.h"
-#include "crosshatch/dtensor/dispatch/dispatch_plan.h"
+#include "absl/container/inlined_vector.h"
+#include "crosshatch/dtensor/redistribution/executor.h"
 #include "crosshatch/dtensor/redistribution/runtime.h"
 #include "crosshatch/dtensor/rules/op_rule.h"
 #include "crosshatch/tensor/op.h"
 #include "crosshatch/tensor/rank_context.h"
+#include "crosshatch/tensor/shape.h"
 
 namespace crosshatch {
+
+/// What is kept of a rule's result for one call.
+struct DispatchPlan {
+  struct Output {
+    const InternedLayout* layout;
+    Shape sizes;
+    Shape local_sizes;
+  };
+
+  /// How each input is brought where it is wanted; null for one that is taken
+  /// as it lies.
+  absl::InlinedVector<std::unique_ptr<PreparedPlan>, 3> redistribute;
+  /// Some entry of `redistribute` is not null.
+  bool redistributes = false;
+  absl::InlinedVector<Output, 2> outputs;
+  std::unique_ptr<Op> local_op;
+  std::unique_ptr<LocalProgram> program;
+  bool in_place = false;
+  bool view = false;
+  /// Of some rank the part of input 0 is another than it holds.
+  bool moves_first = false;
+  /// The part of input 0 comes by communication, on every rank.
+  bool moves_apart = false;
+};
 
 /// \threadsafety the rank's thread only.
 class DispatchCache final : public RankContext::Extension {

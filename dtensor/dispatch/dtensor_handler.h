@@ -3,8 +3,18 @@
 #define CROSSHATCH_DTENSOR_DISPATCH_DTENSOR_HANDLER_H_
 
 /// \file
-/// What a Tensor carries that is spread over ranks. How ops run on such tensors
-/// is rule_handler.h's.
+/// The handler of distributed tensors, and the path that ops on them take
+/// (dispatch.cc):
+///
+/// 1. Look up the call in the rank's cache, by the op's address and attributes
+///    and the inputs' layouts (as numbers), sizes and dtypes. On a miss, apply
+///    the op's rule (op_rule.h).
+/// 2. Redistribute the inputs whose layouts are not those that the rule needs.
+/// 3. Run the op on the local tensors.
+/// 4. Wrap the results. Whether one aliases an operand follows from what all
+///    ranks share: layouts, sizes, and the strides of the global tensor.
+///
+/// A WholeOp runs on the distributed tensors themselves.
 
 #include <memory>
 #include <string>
@@ -51,7 +61,8 @@ struct PartInfo {
   Event written;
 };
 
-class DTensorHandler : public TensorHandler {
+/// The handler of a distributed tensor: this rank's part, its layout and mesh.
+class DTensorHandler final : public TensorHandler {
  public:
   /// \param layout lives as long as the rank.
   DTensorHandler(Tensor local, const InternedLayout& layout, DeviceMesh mesh)
@@ -64,11 +75,16 @@ class DTensorHandler : public TensorHandler {
     return static_cast<const DTensorHandler&>(*t.handler());
   }
 
-  /// A distributed tensor of global shape `sizes` on the same mesh, outside of
-  /// the graph, on which ops run as on this one.
-  /// \param strides of the whole.
-  virtual Tensor Like(Tensor local, const InternedLayout& layout, Shape sizes,
-                      Shape strides, PartInfo info) const = 0;
+  /// \name dispatch.cc
+  /// @{
+  TensorList Dispatch(const Op& op, TensorSpan inputs) const override;
+  Tensor ConformGradient(const Tensor& leaf, Tensor gradient) const override;
+  /// Returns a distributed tensor of global shape `sizes` on the same mesh,
+  /// outside of the graph.
+  /// \param strides those of the global tensor.
+  Tensor Like(Tensor local, const InternedLayout& layout, Shape sizes,
+              Shape strides, PartInfo info) const;
+  /// @}
 
   std::string Describe() const override;
   const Storage& memory() const override { return *local_.storage(); }
@@ -120,6 +136,17 @@ class DTensorHandler : public TensorHandler {
   // Shared with the shadows of this tensor; null until there is one.
   mutable std::shared_ptr<const char> mark_;
 };
+
+/// An op that takes distributed tensors as they are: it has no rule, and its
+/// Forward runs on the inputs themselves rather than on their local parts.
+/// Such are the ops between layouts, between meshes and at the border to local
+/// tensors.
+class WholeOp : public Op {};
+
+/// Returns a distributed tensor of global shape `sizes`, contiguous and outside
+/// of the graph. Checks that `local` has the shape of this rank's shard.
+Tensor Wrap(Tensor local, const InternedLayout& layout, const DeviceMesh& mesh,
+            Shape sizes, PartInfo info = {});
 
 }  // namespace crosshatch
 

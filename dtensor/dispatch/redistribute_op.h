@@ -8,7 +8,7 @@
 
 #include <memory>
 
-#include "crosshatch/dtensor/dispatch/whole_op.h"
+#include "crosshatch/dtensor/dispatch/dtensor_handler.h"
 #include "crosshatch/dtensor/layout/layout.h"
 #include "crosshatch/dtensor/redistribution/comm_origin.h"
 #include "crosshatch/dtensor/redistribution/options.h"

@@ -50,13 +50,9 @@ struct Compared final : RankContext::Extension {
   absl::flat_hash_set<size_t> seen;
   std::vector<std::pair<DeviceMesh, std::vector<Part>>> waiting;
 };
-constexpr char kComparedKey = 0;
 
 Compared& ComparedHere() {
-  std::unique_ptr<RankContext::Extension>& slot =
-      RankContext::Current().extension(&kComparedKey);
-  if (slot == nullptr) slot = std::make_unique<Compared>();
-  return static_cast<Compared&>(*slot);
+  return RankContext::Current().Get<Compared>();
 }
 
 Part PartOf(std::string what, const Tensor& local, const Layout& layout,

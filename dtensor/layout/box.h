@@ -15,6 +15,9 @@
 
 namespace crosshatch {
 
+/// Returns a / b, rounded up. \pre a >= 0, b > 0
+inline int64_t CeilDiv(int64_t a, int64_t b) { return (a + b - 1) / b; }
+
 /// The integers from `begin` up to but without `end`.
 struct Interval {
   int64_t begin = 0;

@@ -22,8 +22,6 @@ struct Layout::Impl {
 
 namespace {
 
-int64_t CeilDiv(int64_t a, int64_t b) { return (a + b - 1) / b; }
-
 /// Chunk `index` of the `count` that `whole` is cut into.
 Interval Chunk(const Interval& whole, int count, int index) {
   const int64_t chunk = CeilDiv(whole.size(), count);
@@ -146,6 +144,52 @@ absl::StatusOr<Layout> Layout::Create(MeshLayout mesh,
   }
   return Layout(std::make_shared<const Impl>(
       Impl{std::move(mesh), std::move(dims), std::move(axes), hash}));
+}
+
+absl::StatusOr<Layout> Layout::Of(
+    MeshLayout mesh, const std::vector<std::vector<std::string>>& axes_by_dim,
+    const LayoutOptions& options) {
+  if (options.units.size() > axes_by_dim.size()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("layout: ", options.units.size(), " units for ",
+                     axes_by_dim.size(), " dims: give one unit for each dim"));
+  }
+  // What each axis does, to name both uses of an axis that has two.
+  std::vector<std::string> uses(mesh.ndim());
+  const auto use = [&](const std::string& name,
+                       std::string as) -> absl::StatusOr<int> {
+    absl::StatusOr<int> axis = mesh.AxisIndex(name);
+    if (!axis.ok()) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("layout: axis \"", name, "\" ", as, ": ",
+                       mesh.ToString(), " has no such axis"));
+    }
+    if (!uses[*axis].empty()) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("layout: axis \"", name, "\" of ", mesh.ToString(), " ",
+                       uses[*axis], " and ", as, ": list each axis once"));
+    }
+    uses[*axis] = std::move(as);
+    return *axis;
+  };
+  std::vector<DimSharding> dims(axes_by_dim.size());
+  for (size_t dim = 0; dim < dims.size(); ++dim) {
+    for (const std::string& name : axes_by_dim[dim]) {
+      CH_ASSIGN_OR_RETURN(const int axis,
+                          use(name, absl::StrCat("splits dim ", dim)));
+      dims[dim].axes.push_back(axis);
+    }
+    if (dim < options.units.size()) dims[dim].unit = options.units[dim];
+  }
+  Partials partials(mesh.ndim());
+  for (const LayoutOptions::PartialAxis& partial : options.partial) {
+    CH_ASSIGN_OR_RETURN(
+        const int axis,
+        use(partial.axis,
+            absl::StrCat("is partial in ", crosshatch::ToString(partial.op))));
+    partials[axis] = partial.op;
+  }
+  return Create(std::move(mesh), std::move(dims), std::move(partials));
 }
 
 Layout::Layout(MeshLayout mesh, std::vector<DimSharding> dims,
@@ -349,7 +393,9 @@ std::vector<Interval> Layout::DimIntervals(int dim, int64_t size) const {
 
 Box Layout::LocalBox(ShapeView global_shape,
                      absl::Span<const int> coordinate) const {
-  CH_CHECK_EQ(static_cast<int>(global_shape.size()), ndim());
+  CH_CHECK_EQ(static_cast<int>(global_shape.size()), ndim())
+      << "the layout " << ToString() << " is for tensors of " << ndim()
+      << " dims, the tensor is " << crosshatch::ToString(global_shape);
   CH_CHECK_EQ(static_cast<int>(coordinate.size()), mesh().ndim());
   Box box;
   for (int dim = 0; dim < ndim(); ++dim) {

@@ -81,6 +81,18 @@ struct AxisState {
   }
 };
 
+/// What Layout::Of takes besides the axes of each dim.
+struct LayoutOptions {
+  struct PartialAxis {
+    std::string axis;
+    ReduceOp op = ReduceOp::kSum;
+  };
+  /// The axes whose ranks hold partial results.
+  std::vector<PartialAxis> partial = {};
+  /// The unit of each dim; 1 for the dims past its end.
+  std::vector<int64_t> units = {};
+};
+
 /// An immutable layout of tensors with ndim() dims on a mesh. The sizes of the
 /// tensor are not part of it: what depends on them takes the global shape.
 ///
@@ -108,6 +120,19 @@ class Layout {
   static absl::StatusOr<Layout> Create(MeshLayout mesh,
                                        std::vector<DimSharding> dims,
                                        Partials partials = {});
+
+  /// JAX's notation, one list of axis names for each dim, major first. Axes in
+  /// no list replicate unless `options` says otherwise:
+  ///
+  ///     Layout::Of(mesh, {{"fsdp", "tp"}, {}})  // "{fsdp,tp} {}" of a matrix
+  ///
+  /// ToStringByDim prints this form.
+  /// \error kInvalidArgument for an axis that the mesh lacks or that is used
+  ///     twice, for more units than dims, and where an invariant above would
+  ///     not hold.
+  static absl::StatusOr<Layout> Of(
+      MeshLayout mesh, const std::vector<std::vector<std::string>>& axes_by_dim,
+      const LayoutOptions& options = {});
 
   /// Makes what Create makes of arguments known to be valid; checks them.
   Layout(MeshLayout mesh, std::vector<DimSharding> dims,

@@ -5,6 +5,9 @@
 #include <set>
 
 #include "absl/hash/hash.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "crosshatch/dtensor/layout/layout_testutil.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
@@ -146,6 +149,77 @@ TEST(LayoutTest, PlacementsRoundTripForEveryOrder) {
   EXPECT_EQ(texts.size(), 24u * 5u);
 }
 
+// Every layout from placements, axes of each order and pending sums included,
+// is the one from its axes' names, and prints them.
+TEST(LayoutTest, AxisNamesGiveTheLayoutOfPlacements) {
+  for (const std::vector<int>& sizes :
+       std::vector<std::vector<int>>{{3}, {2, 3}, {2, 2, 2}}) {
+    const MeshLayout mesh = Mesh(sizes);
+    for (int ndim = 0; ndim <= 3; ++ndim) {
+      for (const Layout& each : AllLayouts(mesh, ndim, /*sums=*/true)) {
+        const Layout expected =
+            Layout::FromPlacements(mesh, ndim, each.ToPlacements()).value();
+        std::vector<std::vector<std::string>> names(ndim);
+        std::string printed;
+        for (int dim = 0; dim < ndim; ++dim) {
+          for (int axis : expected.axes_of_dim(dim)) {
+            names[dim].push_back(mesh.axis_name(axis));
+          }
+          absl::StrAppend(&printed, dim > 0 ? " {" : "{",
+                          absl::StrJoin(names[dim], ","), "}");
+        }
+        LayoutOptions options;
+        for (int axis = 0; axis < mesh.ndim(); ++axis) {
+          if (!expected.state_of_axis(axis).is_partial()) continue;
+          options.partial.push_back({mesh.axis_name(axis)});
+          absl::StrAppend(&printed, printed.empty() ? "" : " ", "P(sum){",
+                          mesh.axis_name(axis), "}");
+        }
+        const absl::StatusOr<Layout> layout = Layout::Of(mesh, names, options);
+        ASSERT_TRUE(layout.ok()) << layout.status();
+        EXPECT_EQ(*layout, expected) << printed;
+        EXPECT_EQ(layout->ToStringByDim(), printed);
+      }
+    }
+  }
+}
+
+TEST(LayoutTest, AxisNamesTakeUnitsAndReductions) {
+  const MeshLayout mesh = Mesh({2, 3, 2});
+  const Layout layout =
+      Layout::Of(
+          mesh, {{"b", "a"}, {}},
+          {.partial = {{.axis = "c", .op = ReduceOp::kMax}}, .units = {64}})
+          .value();
+  EXPECT_EQ(layout.ToStringByDim(), "{b,a}/64 {} P(max){c}");
+  // One dim of two axes, not two dims.
+  EXPECT_EQ(Layout::Of(mesh, {{"a", "b"}})->ToStringByDim(), "{a,b}");
+}
+
+TEST(LayoutTest, AxisNamesThatAreWrongAreNamed) {
+  const MeshLayout mesh = Mesh({2, 3});
+  const auto error = [&](const std::vector<std::vector<std::string>>& names,
+                         const LayoutOptions& options = {}) {
+    const absl::Status status = Layout::Of(mesh, names, options).status();
+    EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
+    return std::string(status.message());
+  };
+  EXPECT_EQ(
+      error({{}, {"tp"}}),
+      "layout: axis \"tp\" splits dim 1: mesh(a=2, b=3) has no such axis");
+  EXPECT_EQ(error({{"a"}, {"b", "a"}}),
+            "layout: axis \"a\" of mesh(a=2, b=3) splits dim 0 and splits dim "
+            "1: list each axis once");
+  EXPECT_EQ(error({{"a", "a"}}),
+            "layout: axis \"a\" of mesh(a=2, b=3) splits dim 0 and splits dim "
+            "0: list each axis once");
+  EXPECT_EQ(error({{"a"}}, {.partial = {{"a"}}}),
+            "layout: axis \"a\" of mesh(a=2, b=3) splits dim 0 and is partial "
+            "in sum: list each axis once");
+  EXPECT_EQ(error({{"a"}}, {.units = {2, 2}}),
+            "layout: 2 units for 1 dims: give one unit for each dim");
+}
+
 TEST(LayoutTest, PrintsBesidePyTorchsNotation) {
   const MeshLayout mesh = Mesh({2, 3, 2});
   EXPECT_EQ(Layout(mesh, {{{2, 0}}, {}}, {{}, ReduceOp::kSum}).ToString(),
@@ -260,6 +334,15 @@ TEST(LayoutTest, FineAxesSplitSingleElementsBeneathUnits) {
             Layout::Replicated(mesh, 2).WithShard(0, 0));
   EXPECT_EQ(layout.WithReplicate(0), Layout(mesh, {{{1}, 4}, {}}));
   EXPECT_NE(layout, Layout(mesh, {{{1, 0}, 4}, {}}));
+}
+
+TEST(LayoutDeathTest, NamesTheDimsOfAnotherTensor) {
+  const Layout layout = Layout::Of(Mesh({2, 3}), {{"a"}, {}, {"b"}}).value();
+  const Shape matrix = {4, 6};
+  EXPECT_DEATH(
+      layout.LocalShape(matrix, {0, 0}),
+      "the layout \\[S\\(0\\),S\\(2\\)\\] is for tensors of 3 dims, the "
+      "tensor is \\[4, 6\\]");
 }
 
 TEST(LayoutDeathTest, NamesAnAxisThatIsNotThere) {

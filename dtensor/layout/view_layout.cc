@@ -53,8 +53,6 @@ int64_t Product(ShapeView sizes, int begin, int end) {
   return product;
 }
 
-int64_t CeilDiv(int64_t a, int64_t b) { return b == 0 ? a : (a + b - 1) / b; }
-
 // Which elements of a row-major tensor a box has: `first`, and from there
 // steps of loops within loops. The fewest loops that give them, so that equal
 // elements are equal values.
@@ -157,7 +155,8 @@ class ViewSolver {
       if (Product(out_, group.out_begin, d) != 1) break;
       DimSharding candidate = sharding;
       for (int64_t unit :
-           {CeilDiv(sharding.unit * in_inner, out_inner), int64_t{1}}) {
+           {CeilDiv(sharding.unit * in_inner, std::max<int64_t>(out_inner, 1)),
+            int64_t{1}}) {
         candidate.unit = std::max<int64_t>(unit, 1);
         if (candidate.unit == 1) candidate.fine_axes = 0;
         if (SameElements(split, in_inner, d, out_inner, candidate)) {

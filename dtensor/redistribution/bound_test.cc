@@ -1,9 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "crosshatch/dtensor/redistribution/bound.h"
-
 #include <string>
 
 #include "crosshatch/dtensor/layout/layout_testutil.h"
+#include "crosshatch/dtensor/redistribution/cost.h"
 #include "gtest/gtest.h"
 
 namespace crosshatch {

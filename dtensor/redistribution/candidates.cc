@@ -1,6 +1,4 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "crosshatch/dtensor/redistribution/candidates.h"
-
 #include <algorithm>
 #include <limits>
 #include <utility>
@@ -8,6 +6,7 @@
 
 #include "crosshatch/dtensor/layout/layout_pair.h"
 #include "crosshatch/dtensor/redistribution/moves.h"
+#include "crosshatch/dtensor/redistribution/search.h"
 
 namespace crosshatch {
 namespace {

@@ -1,10 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "crosshatch/dtensor/redistribution/candidates.h"
-
 #include <string>
 
 #include "absl/strings/str_cat.h"
 #include "crosshatch/dtensor/layout/layout_testutil.h"
+#include "crosshatch/dtensor/redistribution/search.h"
 #include "gtest/gtest.h"
 
 namespace crosshatch {

@@ -1,24 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "crosshatch/dtensor/redistribution/comm_origin.h"
 
-#include <memory>
-
 #include "crosshatch/tensor/rank_context.h"
 
 namespace crosshatch {
 namespace {
-
-// The address is the slot's key.
-constexpr char kSlot = 0;
 
 struct OriginSlot final : RankContext::Extension {
   CommOrigin origin;
 };
 
 CommOrigin& OriginOfRank() {
-  auto& slot = RankContext::Current().extension(&kSlot);
-  if (slot == nullptr) slot = std::make_unique<OriginSlot>();
-  return static_cast<OriginSlot&>(*slot).origin;
+  return RankContext::Current().Get<OriginSlot>().origin;
 }
 
 }  // namespace

@@ -11,6 +11,7 @@
 
 #include "absl/container/inlined_vector.h"
 #include "absl/types/span.h"
+#include "crosshatch/dtensor/layout/layout.h"
 #include "crosshatch/dtensor/redistribution/step.h"
 #include "crosshatch/tensor/shape.h"
 
@@ -64,6 +65,20 @@ class HeldElements {
   int64_t result_ = 0;
   int64_t peak_;
 };
+
+/// The elements that some rank receives from others in any algorithm that
+/// brings a tensor of `shape` from one layout to another of the same mesh:
+///
+/// - Nothing to reduce: a rank receives what its destination has beyond its
+///   source. Ranks that are to hold summands may share that among them.
+/// - A reduction of g summands: a rank receives each element of its destination
+///   at least once. And an element that n ranks are to have takes at least
+///   g - 1 messages until the first rank has it all, and n - 1 after that; some
+///   rank receives the average.
+///
+/// Summands over axes that are partial in both layouts alike stay apart.
+int64_t RedistributeLowerBound(const Layout& from, const Layout& to,
+                               ShapeView shape);
 
 }  // namespace crosshatch
 

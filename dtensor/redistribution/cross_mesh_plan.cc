@@ -17,8 +17,6 @@
 namespace crosshatch {
 namespace {
 
-int64_t CeilDiv(int64_t a, int64_t b) { return (a + b - 1) / b; }
-
 /// A part of the tensor that is not empty, and the world ranks that hold it.
 struct HeldShard {
   Box box;

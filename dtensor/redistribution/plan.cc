@@ -8,10 +8,8 @@
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "crosshatch/dtensor/layout/layout_pair.h"
-#include "crosshatch/dtensor/redistribution/bound.h"
-#include "crosshatch/dtensor/redistribution/candidates.h"
+#include "crosshatch/dtensor/redistribution/cost.h"
 #include "crosshatch/dtensor/redistribution/moves.h"
-#include "crosshatch/dtensor/redistribution/problem.h"
 #include "crosshatch/dtensor/redistribution/search.h"
 
 namespace crosshatch {

@@ -14,17 +14,9 @@
 #include "crosshatch/dtensor/redistribution/implicit_redistribution.h"
 
 namespace crosshatch {
-namespace {
-
-// The address is the slot's key.
-constexpr char kSlot = 0;
-
-}  // namespace
 
 DTensorRuntime& DTensorRuntime::Current() {
-  auto& slot = RankContext::Current().extension(&kSlot);
-  if (slot == nullptr) slot = std::make_unique<DTensorRuntime>();
-  return static_cast<DTensorRuntime&>(*slot);
+  return RankContext::Current().Get<DTensorRuntime>();
 }
 
 DTensorRuntime::DTensorRuntime() : context_(RankContext::Current()) {}

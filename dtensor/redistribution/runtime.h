@@ -20,7 +20,6 @@
 #include "absl/types/span.h"
 #include "crosshatch/dtensor/layout/layout.h"
 #include "crosshatch/dtensor/redistribution/comm_origin.h"
-#include "crosshatch/dtensor/redistribution/counts.h"
 #include "crosshatch/dtensor/redistribution/executor.h"
 #include "crosshatch/tensor/rank_context.h"
 

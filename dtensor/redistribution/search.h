@@ -3,14 +3,73 @@
 #define CROSSHATCH_DTENSOR_REDISTRIBUTION_SEARCH_H_
 
 /// \file
-/// The search for plans that are lighter than the obvious ones.
+/// A redistribution to be planned, and how far a sequence of steps has got.
 
 #include <cstdint>
+#include <limits>
 #include <optional>
+#include <utility>
+#include <vector>
 
-#include "crosshatch/dtensor/redistribution/problem.h"
+#include "crosshatch/dtensor/layout/layout.h"
+#include "crosshatch/dtensor/layout/layout_pair.h"
+#include "crosshatch/dtensor/redistribution/cost.h"
+#include "crosshatch/dtensor/redistribution/step.h"
+#include "crosshatch/tensor/shape.h"
 
 namespace crosshatch {
+
+/// What PlanRedistribute is asked for, with valid arguments.
+struct RedistributeProblem {
+  const Layout& from;
+  const Layout& to;
+  ShapeView shape;
+  int64_t element_size;
+  const RedistributeCostModel& model;
+  /// Bounds HeldElements::peak().
+  int64_t max_elements = std::numeric_limits<int64_t>::max();
+};
+
+/// Axes whose pending reduction has to be done between two layouts, and those
+/// that become partial. One that is partial with another op is both.
+struct PartialChanges {
+  PartialChanges(const Layout& from, const Layout& to);
+
+  AxisList reduced;
+  AxisList created;
+};
+
+/// No steps from `layout` to the problem's destination weigh less.
+int64_t LeastWeight(const RedistributeProblem& problem, const Layout& layout);
+
+/// Steps from the problem's source.
+struct RedistributePath {
+  std::vector<RedistributeStep> steps;
+  int64_t weight = 0;
+  HeldElements held;
+
+  explicit RedistributePath(const RedistributeProblem& problem)
+      : held(problem.from, problem.shape) {}
+
+  /// Takes one step more, or none for nullopt. Returns whether the bound on
+  /// memory allows that and the weight stays below `limit`; if not, the path is
+  /// of no use any more.
+  bool Extend(const RedistributeProblem& problem,
+              std::optional<RedistributeStep> step, int64_t limit);
+};
+
+/// The lightest of a few plans of one form; of equal ones, the first:
+///
+/// - Reductions come first: over all axes at once or some after others, the
+///   result split as the destination is, not at all or along one dim, where
+///   what replicas hold may be sliced before.
+/// - Then one exchange; where nothing is to be reduced or to become partial,
+///   there is nothing lighter.
+/// - Values become summands last.
+///
+/// nullopt where they all need more elements than allowed.
+std::optional<RedistributePath> LightestCandidate(
+    const RedistributeProblem& problem);
 
 /// More layouts than this are not searched. Those of tensors of up to 7 dims on
 /// two mesh axes and of up to 2 dims on three are fewer.

@@ -9,7 +9,6 @@
 #include "absl/container/inlined_vector.h"
 #include "absl/types/span.h"
 #include "crosshatch/dtensor/rules/factor_rule.h"
-#include "crosshatch/dtensor/rules/gather_parts.h"
 #include "crosshatch/dtensor/rules/op_rules.h"
 #include "crosshatch/dtensor/rules/split_dim.h"
 #include "crosshatch/tensor/creation.h"

@@ -13,7 +13,6 @@
 #include "crosshatch/dtensor/layout/view_layout.h"
 #include "crosshatch/dtensor/redistribution/plan.h"
 #include "crosshatch/dtensor/rules/factor_rule.h"
-#include "crosshatch/dtensor/rules/move_parts.h"
 #include "crosshatch/dtensor/rules/op_rules.h"
 #include "crosshatch/dtensor/rules/split_dim.h"
 #include "crosshatch/tensor/ops/cat.h"

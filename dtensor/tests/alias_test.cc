@@ -7,13 +7,13 @@
 #include <string>
 #include <vector>
 
+#include "crosshatch/dtensor/dispatch/register_op_rule.h"
 #include "crosshatch/dtensor/dtensor.h"
-#include "crosshatch/dtensor/factor_rule.h"
+#include "crosshatch/dtensor/dtensor_testutil.h"
 #include "crosshatch/dtensor/layout/layout_testutil.h"
-#include "crosshatch/dtensor/ops/dtensor_testutil.h"
 #include "crosshatch/dtensor/random.h"
 #include "crosshatch/dtensor/redistribute.h"
-#include "crosshatch/dtensor/register_op_rule.h"
+#include "crosshatch/dtensor/rules/factor_rule.h"
 #include "crosshatch/tensor/autograd.h"
 #include "crosshatch/tensor/creation.h"
 #include "crosshatch/tensor/ops/ops.h"
@@ -422,9 +422,9 @@ TEST(Shadow, OutlivesTheSumsOfBackward) {
       const Tensor all = Add(part, both);
       const Tensor y = Mul(w, all);
       const Tensor loss = weighed({x, w, part, both, back(all), y});
-      TensorList first, second;
-      CH_EXPECT_OK(Gradients(loss, leaves, {.create_graph = true}, first));
-      CH_EXPECT_OK(Gradients(weighed(first), leaves, {}, second));
+      const TensorList first =
+          Gradients(loss, leaves, {.create_graph = true}).value();
+      const TensorList second = Gradients(weighed(first), leaves).value();
       return TensorList{first[0], first[1], second[0], second[1]};
     };
     const auto same = [](const Tensor& t) { return t; };

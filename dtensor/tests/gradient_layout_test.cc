@@ -6,10 +6,10 @@
 #include <string>
 #include <vector>
 
+#include "crosshatch/dtensor/dtensor.h"
+#include "crosshatch/dtensor/dtensor_testutil.h"
 #include "crosshatch/dtensor/layout/layout_testutil.h"
-#include "crosshatch/dtensor/ops/dtensor.h"
-#include "crosshatch/dtensor/ops/dtensor_testutil.h"
-#include "crosshatch/dtensor/ops/redistribute.h"
+#include "crosshatch/dtensor/redistribute.h"
 #include "crosshatch/tensor/autograd.h"
 #include "crosshatch/tensor/creation.h"
 #include "crosshatch/tensor/ops/ops.h"

@@ -6,9 +6,9 @@
 #include <string>
 #include <vector>
 
+#include "crosshatch/dtensor/dtensor.h"
+#include "crosshatch/dtensor/dtensor_testutil.h"
 #include "crosshatch/dtensor/layout/layout_testutil.h"
-#include "crosshatch/dtensor/ops/dtensor.h"
-#include "crosshatch/dtensor/ops/dtensor_testutil.h"
 #include "crosshatch/tensor/creation.h"
 #include "crosshatch/tensor/ops/ops.h"
 #include "crosshatch/testing/ranks.h"

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <vector>
 
-#include "crosshatch/dtensor/ops/dtensor.h"
-#include "crosshatch/dtensor/ops/dtensor_testutil.h"
+#include "crosshatch/dtensor/dtensor.h"
+#include "crosshatch/dtensor/dtensor_testutil.h"
 #include "crosshatch/dtensor/tests/op_rule_cases.h"
 #include "crosshatch/tensor/ops/ops.h"
 #include "crosshatch/tensor/rank_context.h"

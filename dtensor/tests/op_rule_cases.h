@@ -9,7 +9,7 @@
 
 #include <vector>
 
-#include "crosshatch/dtensor/debug/op_rule_check.h"
+#include "crosshatch/dtensor/op_rule_check.h"
 
 namespace crosshatch {
 

@@ -5,8 +5,8 @@
 #include <vector>
 
 #include "crosshatch/dtensor/dispatch/register_op_rule.h"
-#include "crosshatch/dtensor/ops/dtensor.h"
-#include "crosshatch/dtensor/ops/dtensor_testutil.h"
+#include "crosshatch/dtensor/dtensor.h"
+#include "crosshatch/dtensor/dtensor_testutil.h"
 #include "crosshatch/dtensor/rules/factor_rule.h"
 #include "crosshatch/tensor/creation.h"
 #include "crosshatch/tensor/ops/ops.h"

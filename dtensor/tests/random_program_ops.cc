@@ -4,11 +4,11 @@
 #include <numeric>
 #include <utility>
 
+#include "crosshatch/dtensor/dtensor.h"
 #include "crosshatch/dtensor/layout/grad_layout.h"
 #include "crosshatch/dtensor/layout/layout_testutil.h"
-#include "crosshatch/dtensor/ops/dtensor.h"
-#include "crosshatch/dtensor/ops/random.h"
-#include "crosshatch/dtensor/ops/redistribute.h"
+#include "crosshatch/dtensor/random.h"
+#include "crosshatch/dtensor/redistribute.h"
 #include "crosshatch/dtensor/tests/random_program.h"
 #include "crosshatch/tensor/ops/ops.h"
 

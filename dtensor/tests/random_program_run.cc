@@ -12,9 +12,9 @@
 #include "crosshatch/base/check.h"
 #include "crosshatch/base/status_macros.h"
 #include "crosshatch/comm/world.h"
-#include "crosshatch/dtensor/debug/verify.h"
-#include "crosshatch/dtensor/ops/dtensor.h"
-#include "crosshatch/dtensor/ops/dtensor_testutil.h"
+#include "crosshatch/dtensor/dtensor.h"
+#include "crosshatch/dtensor/dtensor_testutil.h"
+#include "crosshatch/dtensor/verify.h"
 #include "crosshatch/mesh/device_mesh.h"
 #include "crosshatch/tensor/autograd.h"
 #include "crosshatch/tensor/creation.h"
@@ -99,12 +99,13 @@ absl::Status Run(const RandomProgram& program,
     }
     return absl::OkStatus();
   }
-  CH_RETURN_IF_ERROR(
-      Gradients(root, made.leaves, {.create_graph = true}, made.gradients));
+  CH_ASSIGN_OR_RETURN(made.gradients,
+                      Gradients(root, made.leaves, {.create_graph = true}));
   const Tensor second =
       WeightedSum(made.gradients, 200, [&](size_t i) { return of_leaves[i]; });
   if (!second.defined()) return absl::OkStatus();
-  return Gradients(second, made.leaves, {}, made.second_gradients);
+  CH_ASSIGN_OR_RETURN(made.second_gradients, Gradients(second, made.leaves));
+  return absl::OkStatus();
 }
 
 Value ValueOf(const Tensor& t) {

@@ -11,7 +11,7 @@
 #include <utility>
 #include <vector>
 
-#include "crosshatch/dtensor/box.h"
+#include "crosshatch/dtensor/layout/box.h"
 #include "crosshatch/mesh/mesh_layout.h"
 #include "crosshatch/nn/module.h"
 #include "crosshatch/tensor/shape.h"

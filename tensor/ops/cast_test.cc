@@ -73,8 +73,7 @@ TEST(CastTest, GradientsGoBackInTheInputsDType) {
   const Tensor y = Mul(x, 2.0);
   const Tensor z = ToDType(y, kBFloat16);
   EXPECT_FALSE(ToDType(y, kInt32).requires_grad());
-  TensorList gradients;
-  ASSERT_TRUE(Gradients(Sum(Square(z)), {y, z}, {}, gradients).ok());
+  const TensorList gradients = Gradients(Sum(Square(z)), {y, z}).value();
   EXPECT_EQ(gradients[0].dtype(), kFloat64);
   EXPECT_EQ(gradients[1].dtype(), kBFloat16);
   EXPECT_THAT(gradients[0].ToVector<double>(), ElementsAre(12, 12));

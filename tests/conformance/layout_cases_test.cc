@@ -13,10 +13,10 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "crosshatch/dtensor/layout.h"
-#include "crosshatch/dtensor/placement.h"
-#include "crosshatch/dtensor/redistribute_plan.h"
+#include "crosshatch/dtensor/layout/layout.h"
+#include "crosshatch/dtensor/layout/placement.h"
 #include "crosshatch/dtensor/redistribution/interpreter.h"
+#include "crosshatch/dtensor/redistribution/plan.h"
 #include "crosshatch/mesh/mesh_layout.h"
 #include "gtest/gtest.h"
 #include "nlohmann/json.hpp"

@@ -1,0 +1,213 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "crosshatch/dtensor/creation.h"
+
+#include <gtest/gtest.h>
+
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "crosshatch/dtensor/dtensor.h"
+#include "crosshatch/dtensor/dtensor_testutil.h"
+#include "crosshatch/dtensor/layout/layout_testutil.h"
+#include "crosshatch/dtensor/redistribute.h"
+#include "crosshatch/tensor/autograd.h"
+#include "crosshatch/tensor/ops/ops.h"
+#include "crosshatch/testing/ranks.h"
+
+namespace crosshatch {
+namespace {
+
+struct Maker {
+  const char* name;
+  std::function<Tensor(ShapeView)> plain;
+  std::function<Tensor(ShapeView, const DeviceMesh&, const Layout&)> spread;
+};
+
+std::vector<Maker> Makers(DType dtype) {
+  const RandomDraw draw = {.seed = 4, .name = "noise", .step = 2};
+  return {
+      {"Zeros", [=](ShapeView s) { return Zeros(s, dtype); },
+       [=](ShapeView s, const DeviceMesh& m, const Layout& l) {
+         return Zeros(s, m, l, dtype);
+       }},
+      {"Ones", [=](ShapeView s) { return Ones(s, dtype); },
+       [=](ShapeView s, const DeviceMesh& m, const Layout& l) {
+         return Ones(s, m, l, dtype);
+       }},
+      {"Full", [=](ShapeView s) { return Full(s, 3, dtype); },
+       [=](ShapeView s, const DeviceMesh& m, const Layout& l) {
+         return Full(s, 3, m, l, dtype);
+       }},
+      {"Rand", [=](ShapeView s) { return Rand(s, draw, dtype); },
+       [=](ShapeView s, const DeviceMesh& m, const Layout& l) {
+         return Rand(s, draw, m, l, dtype);
+       }},
+      {"Randn", [=](ShapeView s) { return Randn(s, draw, dtype); },
+       [=](ShapeView s, const DeviceMesh& m, const Layout& l) {
+         return Randn(s, draw, m, l, dtype);
+       }},
+  };
+}
+
+const std::vector<std::vector<int>> kMeshes = {{1}, {3}, {4}, {2, 2}};
+
+TEST(DTensorCreation, GivesThePlainMakersBits) {
+  for (const std::vector<int>& shape : kMeshes) {
+    OnMesh(shape, [](const DeviceMesh& mesh) {
+      for (const DType dtype : {kFloat32, kBFloat16, kFloat64}) {
+        for (const Maker& maker : Makers(dtype)) {
+          for (const Shape& sizes : {Shape{5, 7}, Shape{2, 1}, Shape{0, 3}}) {
+            const Tensor dense = maker.plain(sizes);
+            for (const Layout& layout : AllLayouts(mesh.layout(), 2, true)) {
+              const Tensor t = maker.spread(sizes, mesh, layout);
+              std::string wrong = Differs(t, dense);
+              if (LayoutOf(t) != layout) wrong = "layout";
+              if (LocalTensor(t).storage()->bytes() !=
+                  LocalTensor(t).numel() * SizeOf(dtype)) {
+                wrong = "memory beyond the part";
+              }
+              CH_EXPECT_EQ(wrong, "") << maker.name << " " << layout.ToString();
+            }
+          }
+        }
+      }
+    });
+  }
+}
+
+TEST(DTensorCreation, TakesPlacements) {
+  OnMesh({2, 2}, [](const DeviceMesh& mesh) {
+    const RandomDraw draw = {.seed = 4, .name = "noise"};
+    const Layout both =
+        Layout::Replicated(mesh.layout(), 2).WithShard(0, 1).WithShard(1, 0);
+    const Layout one = Layout::Replicated(mesh.layout(), 1).WithShard(1, 0);
+    const auto expect = [](const Tensor& t, const Tensor& by_layout) {
+      CH_EXPECT_EQ(LayoutOf(t), LayoutOf(by_layout));
+      CH_EXPECT_EQ(t.dtype(), by_layout.dtype());
+      CH_EXPECT_EQ(Differs(t, FullTensor(by_layout)), "");
+    };
+    expect(Zeros({5, 3}, mesh, {Shard(1), Shard(0)}),
+           Zeros({5, 3}, mesh, both));
+    expect(Ones({5, 3}, mesh, {Shard(1), Shard(0)}, kFloat64),
+           Ones({5, 3}, mesh, both, kFloat64));
+    expect(Full({5, 3}, 2, mesh, {Shard(1), Shard(0)}),
+           Full({5, 3}, 2, mesh, both));
+    expect(Rand({5, 3}, draw, mesh, {Shard(1), Shard(0)}),
+           Rand({5, 3}, draw, mesh, both));
+    expect(Randn({5, 3}, draw, mesh, {Shard(1), Shard(0)}),
+           Randn({5, 3}, draw, mesh, both));
+    expect(Arange(5, mesh, {Replicate(), Shard(0)}), Arange(5, mesh, one));
+    expect(Linspace(0, 1, 5, mesh, {Replicate(), Shard(0)}),
+           Linspace(0, 1, 5, mesh, one));
+    CH_EXPECT_EQ(LayoutOf(Empty({5, 3}, mesh, {Shard(1), Shard(0)})), both);
+  });
+}
+
+TEST(DTensorCreation, CountsAcrossRanks) {
+  for (const std::vector<int>& shape : kMeshes) {
+    OnMesh(shape, [](const DeviceMesh& mesh) {
+      for (const DType dtype : {kInt64, kFloat32, kBFloat16}) {
+        for (const int64_t n : {0, 1, 7, 600}) {
+          for (const Layout& layout : AllLayouts(mesh.layout(), 1, true)) {
+            CH_EXPECT_EQ(
+                Differs(Arange(n, mesh, layout, dtype), Arange(n, dtype)), "");
+          }
+        }
+      }
+      const Layout rows = Whole(mesh, 2).WithShard(0, 0);
+      const Tensor t = Empty({5, 2}, mesh, rows);
+      CH_EXPECT_EQ(LayoutOf(t), rows);
+      CH_EXPECT_EQ(t.sizes(), (Shape{5, 2}));
+    });
+  }
+}
+
+TEST(DTensorCreation, LinspaceIsThatOfOneDevice) {
+  const std::vector<double> plain =
+      Linspace(-0.1, 0.7, 9, kFloat64).ToVector<double>();
+  EXPECT_EQ(plain.front(), -0.1);
+  EXPECT_EQ(plain.back(), 0.7);
+  for (size_t i = 0; i < plain.size(); ++i) {
+    // Two products and a sum, each rounded once, of numbers below 1.
+    EXPECT_NEAR(plain[i], -0.1 + 0.1 * static_cast<double>(i), 4e-16);
+  }
+  EXPECT_EQ(Linspace(3, 5, 1).ToVector<float>(), std::vector<float>{3});
+  EXPECT_EQ(Linspace(3, 5, 0).sizes(), Shape{0});
+  OnMesh({2, 2}, [](const DeviceMesh& mesh) {
+    for (int64_t n : {0, 1, 2, 7}) {
+      for (DType dtype : {kFloat32, kFloat64, kBFloat16}) {
+        for (const Layout& layout : AllLayouts(mesh.layout(), 1, true)) {
+          CH_EXPECT_EQ(Differs(Linspace(-0.1, 0.7, n, mesh, layout, dtype),
+                               Linspace(-0.1, 0.7, n, dtype)),
+                       "");
+        }
+      }
+    }
+  });
+}
+
+TEST(DTensorCreation, CommunicatesNothing) {
+  OnMesh({2, 2}, [](const DeviceMesh& mesh) {
+    for (const Layout& layout : AllLayouts(mesh.layout(), 2, true)) {
+      Randn({5, 3}, {.seed = 1}, mesh, layout);
+    }
+    CH_EXPECT_EQ(GetRedistributeCounts().cost.launches, 0);
+  });
+}
+
+// The mask and the values of one device, on every mesh and layout, for parts
+// that are strided in memory too; and backward drops the same elements.
+TEST(DTensorDropout, IsThatOfOneDevice) {
+  const auto run = [](Tensor x) {
+    x.set_requires_grad(true);
+    const Tensor y = Dropout(Transpose(x, 0, 1), 0.25, 11, 5);
+    const absl::Status status = Backward(Sum(y));
+    EXPECT_TRUE(status.ok()) << status;
+    return TensorList{y, x.grad()};
+  };
+  const Tensor dense = Fractions({7, 6}, 1);
+  const TensorList expected = run(dense.Detach());
+  const std::vector<float> values = expected[0].ToVector<float>();
+  const std::vector<float> grads = expected[1].ToVector<float>();
+  for (const std::vector<int>& shape : kMeshes) {
+    OnMesh(shape, [&](const DeviceMesh& mesh) {
+      for (const Layout& layout : AllLayouts(mesh.layout(), 2, false)) {
+        const TensorList actual =
+            run(Spread(Fractions({7, 6}, 1), mesh, layout));
+        CH_EXPECT_EQ(Differs(actual[0], FromValues<float>({6, 7}, values)), "");
+        CH_EXPECT_EQ(Differs(actual[1], FromValues<float>({7, 6}, grads)), "");
+      }
+    });
+  }
+}
+
+// Each step has other attributes; the plans must not grow with them.
+TEST(DTensorDropout, DrawsAnewEachStep) {
+  OnMesh({2}, [](const DeviceMesh& mesh) {
+    const Tensor x = Ones({64}, mesh, Whole(mesh, 1).WithShard(0, 0));
+    for (uint64_t step : {0, 1, 2}) {
+      CH_EXPECT_EQ(
+          Differs(Dropout(x, 0.5, 3, step), Dropout(Ones({64}), 0.5, 3, step)),
+          "");
+    }
+  });
+}
+
+TEST(DTensorCreationDeathTest, RefusesLayoutsThatDoNotFit) {
+  EXPECT_DEATH(
+      OnMesh({2},
+             [](const DeviceMesh& mesh) { Zeros({4}, mesh, Whole(mesh, 2)); }),
+      "Full of sizes \\[4\\] in the layout \\[R\\] of 2 dims");
+}
+
+// Shards of it have sizes that are there.
+TEST(DTensorCreationDeathTest, RefusesASizeThatIsNotThere) {
+  EXPECT_DEATH(
+      OnMesh({2},
+             [](const DeviceMesh& mesh) { Zeros({-1}, mesh, {Shard(0)}); }),
+      "Full of sizes \\[-1\\]");
+}
+
+}  // namespace
+}  // namespace crosshatch
