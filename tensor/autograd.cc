@@ -14,6 +14,7 @@
 #include "absl/status/statusor.h"
 #include "crosshatch/base/check.h"
 #include "crosshatch/base/error_context.h"
+#include "crosshatch/base/status_macros.h"
 #include "crosshatch/tensor/creation.h"
 #include "crosshatch/tensor/ops/cast.h"
 #include "crosshatch/tensor/ops/in_place.h"

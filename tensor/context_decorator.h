@@ -4,6 +4,8 @@
 
 /// \file
 /// ContextDecorator: wraps the streams and the allocator of a rank.
+///
+/// A test seam: fault injectors and probes implement it, and nothing else does.
 
 #include <memory>
 

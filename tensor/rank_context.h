@@ -57,8 +57,8 @@ struct RankContextOptions {
   /// The context of a thread without a rank, whose tensors may be passed to
   /// other threads and outlive the context.
   bool without_rank = false;
-  /// Wraps the streams and the allocator (context_decorator.h). Must outlive
-  /// the context; may be null.
+  /// For tests: wraps the streams and the allocator (context_decorator.h). Must
+  /// outlive the context; may be null.
   ContextDecorator* decorator = nullptr;
 };
 
