@@ -2,7 +2,14 @@
 #include "crosshatch/base/adversarial_delays.h"
 
 #include <chrono>
+#include <cstdint>
+#include <cstdlib>
 #include <thread>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
 
 namespace crosshatch {
 namespace {
@@ -57,6 +64,19 @@ uint64_t AdversarialDelays::Next() {
   z = (z ^ (z >> 30)) * 0xBF58476D1CE4E5B9u;
   z = (z ^ (z >> 27)) * 0x94D049BB133111EBu;
   return z ^ (z >> 31);
+}
+
+absl::StatusOr<uint64_t> AdversarialSeedOfEnvironment() {
+  const char* const text = std::getenv("CROSSHATCH_ADVERSARIAL_SEED");
+  uint64_t seed = 0;
+  if (text == nullptr || *text == '\0') return seed;
+  if (!absl::SimpleAtoi(text, &seed)) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("CROSSHATCH_ADVERSARIAL_SEED=", text,
+                     " in the environment: it takes an integer from 0, which "
+                     "stands for none, to 18446744073709551615"));
+  }
+  return seed;
 }
 
 }  // namespace crosshatch

@@ -5,6 +5,8 @@
 #include <cstdint>
 #include <string_view>
 
+#include "absl/status/statusor.h"
+
 namespace crosshatch {
 
 /// Delays the tasks of a queue to expose missing waits. A queue goes through
@@ -31,6 +33,13 @@ class AdversarialDelays {
   Phase phase_ = Phase::kFast;
   uint64_t tasks_left_ = 0;
 };
+
+/// The seed of adversarial streams (stream.h) that the environment variable
+/// CROSSHATCH_ADVERSARIAL_SEED asks for; 0, for none, where it is not set or
+/// empty.
+/// \error kInvalidArgument for what is no number; runs refuse it before any
+///     rank starts
+absl::StatusOr<uint64_t> AdversarialSeedOfEnvironment();
 
 }  // namespace crosshatch
 

@@ -19,7 +19,7 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
-#include "crosshatch/base/standard_output.h"
+#include "crosshatch/base/process.h"
 #include "crosshatch/checkpoint/offline.h"
 #include "crosshatch/checkpoint/run_directory.h"
 #include "crosshatch/checkpoint/weight_names.h"

@@ -5,7 +5,7 @@
 #include <new>
 
 #include "absl/strings/str_cat.h"
-#include "crosshatch/tensor/adversarial_seed.h"
+#include "crosshatch/base/adversarial_delays.h"
 
 namespace crosshatch {
 namespace {

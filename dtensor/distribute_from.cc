@@ -14,7 +14,7 @@
 #include "crosshatch/dtensor/redistribution/comm_origin.h"
 #include "crosshatch/dtensor/redistribution/runtime.h"
 #include "crosshatch/dtensor/redistribution/segments.h"
-#include "crosshatch/mesh/mesh_communicator.h"
+#include "crosshatch/mesh/device_mesh.h"
 #include "crosshatch/tensor/creation.h"
 #include "crosshatch/tensor/ops/cast.h"
 #include "crosshatch/tensor/rank_context.h"

@@ -8,7 +8,7 @@
 #include "crosshatch/base/status_macros.h"
 #include "crosshatch/comm/communicator.h"
 #include "crosshatch/dtensor/dtensor.h"
-#include "crosshatch/mesh/mesh_communicator.h"
+#include "crosshatch/mesh/device_mesh.h"
 
 namespace crosshatch {
 namespace {

@@ -5,6 +5,13 @@
 /// \file
 /// Functions that can be left in the middle and gone on with later: each has a
 /// stack of its own, and they take turns on one thread of the process.
+///
+/// This uses fcontext, the layer beneath Boost.Context's public `fiber`, for
+/// two reasons. AddressSanitizer has to be notified of every change of stacks
+/// (fiber_switching.h), and the public class changes stacks within its
+/// constructor and when a function ends, where a caller cannot do that. And
+/// these extra changes, at least two for each function, are a large part of
+/// the time where a function is one CUDA thread, often shorter than they are.
 
 #include <boost/context/detail/fcontext.hpp>
 #include <cstddef>

@@ -19,7 +19,7 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
-#include "crosshatch/base/standard_output.h"
+#include "crosshatch/base/process.h"
 #include "crosshatch/base/status_macros.h"
 #include "crosshatch/checkpoint/file_io.h"
 #include "crosshatch/checkpoint/hf_config.h"

@@ -18,7 +18,7 @@
 #include "absl/strings/str_split.h"
 #include "crosshatch/base/check.h"
 #include "crosshatch/base/status_macros.h"
-#include "crosshatch/mesh/mesh_communicator.h"
+#include "crosshatch/mesh/device_mesh.h"
 #include "crosshatch/tensor/rank_context.h"
 
 namespace crosshatch::fsdp {

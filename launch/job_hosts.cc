@@ -4,8 +4,8 @@
 #include <algorithm>
 #include <memory>
 
+#include "crosshatch/base/process.h"
 #include "crosshatch/base/status_macros.h"
-#include "crosshatch/base/this_machine.h"
 #include "crosshatch/comm/communicator.h"
 
 namespace crosshatch {

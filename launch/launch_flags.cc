@@ -12,7 +12,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
-#include "crosshatch/base/standard_output.h"
+#include "crosshatch/base/process.h"
 #include "crosshatch/base/status_macros.h"
 #include "crosshatch/launch/given_flag.h"
 #include "crosshatch/launch/launch_plan.h"

@@ -3,9 +3,9 @@
 
 #include <utility>
 
-#include "crosshatch/base/end_process.h"
+#include "crosshatch/base/process.h"
 #include "crosshatch/base/start_thread.h"
-#include "crosshatch/base/wait_time.h"
+#include "crosshatch/base/waiting.h"
 
 namespace crosshatch {
 

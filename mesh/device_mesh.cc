@@ -2,15 +2,17 @@
 #include "crosshatch/mesh/device_mesh.h"
 
 #include <algorithm>
+#include <cstddef>
+#include <numeric>
 #include <set>
 #include <utility>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "crosshatch/base/check.h"
 #include "crosshatch/base/status_macros.h"
-#include "crosshatch/mesh/root_communicators.h"
 #include "crosshatch/tensor/rank_context.h"
 
 namespace crosshatch {
@@ -362,6 +364,13 @@ absl::StatusOr<DeviceMesh> DeviceMeshFromCommunicator(
                          communicator->world_ranks());
   return DeviceMeshFromCommunicators(world, std::move(layout), {communicator},
                                      stream_name);
+}
+
+absl::StatusOr<Communicator*> MeshCommunicator(const DeviceMesh& mesh) {
+  std::vector<int> axes(static_cast<size_t>(mesh.ndim()));
+  std::iota(axes.begin(), axes.end(), 0);
+  return mesh.communicator(axes,
+                           RankContext::Current().current_stream().name());
 }
 
 }  // namespace crosshatch

@@ -178,6 +178,20 @@ absl::StatusOr<DeviceMesh> DeviceMeshFromCommunicator(
     World& world, std::string axis_name,
     std::shared_ptr<Communicator> communicator, const std::string& stream_name);
 
+/// Returns the communicator of all ranks of `mesh`, in the order of
+/// mesh.layout().ranks(), for work on the current stream. All of them must call
+/// it. The mesh's World owns it.
+/// \error As DeviceMesh::communicator.
+absl::StatusOr<Communicator*> MeshCommunicator(const DeviceMesh& mesh);
+
+/// Returns the communicators of the root meshes that include this rank, for
+/// work on the current stream. Root meshes come from InitDeviceMesh and
+/// DeviceMeshFromCommunicators and count while one of their meshes exists. The
+/// order is that of creation, with one communicator per set of ranks. All ranks
+/// of these meshes must call it. The World owns the communicators.
+/// \error As DeviceMesh::communicator.
+absl::StatusOr<std::vector<Communicator*>> RootCommunicators();
+
 }  // namespace crosshatch
 
 #endif  // CROSSHATCH_MESH_DEVICE_MESH_H_

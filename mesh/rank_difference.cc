@@ -7,7 +7,7 @@
 #include "absl/types/span.h"
 #include "crosshatch/base/status_macros.h"
 #include "crosshatch/comm/communicator.h"
-#include "crosshatch/mesh/mesh_communicator.h"
+#include "crosshatch/mesh/device_mesh.h"
 
 namespace crosshatch {
 

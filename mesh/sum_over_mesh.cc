@@ -9,7 +9,7 @@
 #include "crosshatch/base/check.h"
 #include "crosshatch/base/status_macros.h"
 #include "crosshatch/comm/communicator.h"
-#include "crosshatch/mesh/mesh_communicator.h"
+#include "crosshatch/mesh/device_mesh.h"
 #include "crosshatch/tensor/autograd.h"
 #include "crosshatch/tensor/creation.h"
 #include "crosshatch/tensor/ops/cast.h"

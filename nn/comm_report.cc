@@ -8,8 +8,8 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "crosshatch/base/check.h"
+#include "crosshatch/tensor/autograd.h"
 #include "crosshatch/tensor/rank_context.h"
-#include "crosshatch/tensor/running_node.h"
 
 namespace crosshatch::nn {
 namespace {

@@ -13,7 +13,7 @@
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
 #include "crosshatch/base/status_macros.h"
-#include "crosshatch/mesh/mesh_communicator.h"
+#include "crosshatch/mesh/device_mesh.h"
 #include "crosshatch/nn/state_dict.h"
 #include "crosshatch/testing/ranks.h"
 #include "gmock/gmock.h"

@@ -23,6 +23,16 @@ uint64_t ThisThread() {
   return number;
 }
 
+class AccountingAllocator final : public Allocator {
+ public:
+  Device device() const override { return Device::Meta(); }
+  int64_t reserved_bytes() const override { return 0; }
+
+ private:
+  void Lease(Block&, Stream&) override {}
+  void Return(Block&) override {}
+};
+
 }  // namespace
 
 const char* Name(MemoryClass memory_class) {
@@ -237,6 +247,10 @@ void Allocator::FailOutOfMemory(int64_t bytes, int64_t given_back) const {
                   << "; " << given_back
                   << " bytes of free blocks were given back before";
   __builtin_unreachable();
+}
+
+std::unique_ptr<Allocator> MakeAccountingAllocator() {
+  return std::make_unique<AccountingAllocator>();
 }
 
 }  // namespace crosshatch

@@ -12,7 +12,7 @@
 #include <utility>
 #include <vector>
 
-#include "crosshatch/tensor/backends/cpu/cpu_allocator.h"
+#include "crosshatch/tensor/backends/cpu/cpu_backend.h"
 #include "crosshatch/tensor/backends/cpu/cpu_stream.h"
 #include "crosshatch/tensor/caching_allocator.h"
 #include "gmock/gmock.h"

@@ -20,7 +20,6 @@
 #include "crosshatch/tensor/ops/in_place.h"
 #include "crosshatch/tensor/ops/pointwise.h"
 #include "crosshatch/tensor/rank_context.h"
-#include "crosshatch/tensor/running_node.h"
 
 namespace crosshatch {
 

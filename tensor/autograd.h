@@ -58,6 +58,12 @@ void AtBackwardEnd(std::function<void()> callback);
 /// Returns whether a Backward is running on this thread's rank.
 bool InBackward();
 
+class Node;
+
+/// The node that the calling rank's Backward runs now, hooks included; of
+/// nested ones the innermost. Null where none runs.
+const Node* RunningNode();
+
 }  // namespace crosshatch
 
 #endif  // CROSSHATCH_TENSOR_AUTOGRAD_H_

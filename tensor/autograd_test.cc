@@ -13,7 +13,6 @@
 #include "crosshatch/tensor/node.h"
 #include "crosshatch/tensor/ops/ops.h"
 #include "crosshatch/tensor/rank_context.h"
-#include "crosshatch/tensor/running_node.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 

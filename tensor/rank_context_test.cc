@@ -9,8 +9,8 @@
 #include <thread>
 #include <vector>
 
+#include "crosshatch/base/adversarial_delays.h"
 #include "crosshatch/base/kept_variable_testutil.h"
-#include "crosshatch/tensor/adversarial_seed.h"
 #include "crosshatch/tensor/context_decorator.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"

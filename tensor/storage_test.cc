@@ -4,7 +4,7 @@
 #include <memory>
 #include <utility>
 
-#include "crosshatch/tensor/backends/cpu/cpu_allocator.h"
+#include "crosshatch/tensor/backends/cpu/cpu_backend.h"
 #include "crosshatch/tensor/backends/cpu/cpu_stream.h"
 #include "gtest/gtest.h"
 

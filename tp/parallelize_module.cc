@@ -15,7 +15,7 @@
 #include "crosshatch/comm/communicator.h"
 #include "crosshatch/dtensor/dtensor.h"
 #include "crosshatch/dtensor/verify.h"
-#include "crosshatch/mesh/mesh_communicator.h"
+#include "crosshatch/mesh/device_mesh.h"
 #include "crosshatch/nn/materialize.h"
 #include "crosshatch/nn/name_pattern.h"
 #include "crosshatch/tensor/ops/in_place.h"

@@ -5,7 +5,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "crosshatch/base/end_process.h"
+#include "crosshatch/base/process.h"
 #include "crosshatch/base/start_thread.h"
 #include "crosshatch/base/status_macros.h"
 #include "crosshatch/comm/coordination/failure_message.h"

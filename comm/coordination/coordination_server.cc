@@ -10,7 +10,7 @@
 #include "absl/strings/str_cat.h"
 #include "crosshatch/base/start_thread.h"
 #include "crosshatch/base/status_macros.h"
-#include "crosshatch/base/wait_time.h"
+#include "crosshatch/base/waiting.h"
 #include "crosshatch/comm/coordination/steady_time.h"
 
 namespace crosshatch::coordination {

@@ -11,7 +11,7 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
-#include "crosshatch/base/wait_time.h"
+#include "crosshatch/base/waiting.h"
 #include "crosshatch/comm/coordination/grpc_log.h"
 #include "crosshatch/comm/coordination/messages.grpc.pb.h"
 #include "crosshatch/comm/coordination/wire.h"

@@ -5,13 +5,13 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "crosshatch/base/adversarial_delays.h"
 #include "crosshatch/base/status_macros.h"
 #include "crosshatch/comm/engine.h"
 #include "crosshatch/comm/group_key.h"
 #include "crosshatch/comm/nccl/nccl_plan.h"
 #include "crosshatch/comm/transport.h"
 #include "crosshatch/comm/world.h"
-#include "crosshatch/tensor/adversarial_seed.h"
 #include "crosshatch/tensor/allocator.h"
 
 namespace crosshatch {

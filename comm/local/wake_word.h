@@ -19,8 +19,7 @@
 #include <climits>
 #include <cstdint>
 
-#include "crosshatch/base/futex.h"
-#include "crosshatch/base/pause.h"
+#include "crosshatch/base/waiting.h"
 
 namespace crosshatch::internal {
 

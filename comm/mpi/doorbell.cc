@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "crosshatch/comm/mpi/doorbell.h"
 
-#include "crosshatch/base/futex.h"
+#include "crosshatch/base/waiting.h"
 
 namespace crosshatch::internal {
 

@@ -17,7 +17,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "crosshatch/base/core_share.h"
-#include "crosshatch/base/end_process.h"
+#include "crosshatch/base/process.h"
 #include "crosshatch/base/start_thread.h"
 #include "crosshatch/base/status_macros.h"
 #include "crosshatch/comm/mpi/doorbell.h"

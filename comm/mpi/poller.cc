@@ -5,7 +5,7 @@
 #include <chrono>
 #include <utility>
 
-#include "crosshatch/base/pause.h"
+#include "crosshatch/base/waiting.h"
 
 namespace crosshatch::internal {
 namespace {

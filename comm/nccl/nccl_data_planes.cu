@@ -10,8 +10,8 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "crosshatch/base/process.h"
 #include "crosshatch/base/status_macros.h"
-#include "crosshatch/base/this_machine.h"
 #include "crosshatch/comm/nccl/nccl_comm.h"
 #include "crosshatch/comm/nccl/nccl_data_plane.h"
 #include "crosshatch/comm/nccl/nccl_data_planes.h"

@@ -13,8 +13,8 @@
 #include <thread>
 #include <vector>
 
+#include "crosshatch/base/process.h"
 #include "crosshatch/base/status_macros.h"
-#include "crosshatch/base/this_machine.h"
 #include "crosshatch/comm/mpi/run_loopback_testutil.h"
 #include "crosshatch/comm/nccl/nccl_data_planes.h"
 #include "crosshatch/comm/nccl/run_nccl_testutil.h"

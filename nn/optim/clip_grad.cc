@@ -15,7 +15,6 @@
 #include "crosshatch/base/status_macros.h"
 #include "crosshatch/comm/communicator.h"
 #include "crosshatch/mesh/device_mesh.h"
-#include "crosshatch/mesh/mesh_communicator.h"
 #include "crosshatch/nn/optim/join_norms.h"
 #include "crosshatch/nn/optim/local_grads.h"
 #include "crosshatch/tensor/creation.h"

@@ -19,7 +19,7 @@
 #include "crosshatch/base/check.h"
 #include "crosshatch/base/status_macros.h"
 #include "crosshatch/comm/communicator.h"
-#include "crosshatch/mesh/mesh_communicator.h"
+#include "crosshatch/mesh/device_mesh.h"
 
 namespace crosshatch::nn {
 namespace {

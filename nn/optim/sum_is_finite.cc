@@ -6,7 +6,7 @@
 
 #include "crosshatch/base/status_macros.h"
 #include "crosshatch/comm/communicator.h"
-#include "crosshatch/mesh/root_communicators.h"
+#include "crosshatch/mesh/device_mesh.h"
 #include "crosshatch/tensor/rank_context.h"
 
 namespace crosshatch::nn {

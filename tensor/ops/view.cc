@@ -2,6 +2,7 @@
 #include "crosshatch/tensor/ops/view.h"
 
 #include <algorithm>
+#include <initializer_list>
 #include <optional>
 #include <utility>
 
@@ -13,6 +14,7 @@
 #include "crosshatch/tensor/ops/pad.h"
 #include "crosshatch/tensor/ops/reduce.h"
 #include "crosshatch/tensor/ops/saving_node.h"
+#include "crosshatch/tensor/tensor.h"
 
 namespace crosshatch {
 namespace {
@@ -477,6 +479,27 @@ Tensor Expand(const Tensor& a, ShapeView sizes) {
     if (full[i] == -1) full[i] = a.sizes()[i - lead];
   }
   return Apply1(ExpandOp(full), {&a, 1});
+}
+
+Tensor Tensor::operator[](const DimIndex& index) const {
+  return (*this)[std::initializer_list<DimIndex>{index}];
+}
+
+Tensor Tensor::operator[](std::initializer_list<DimIndex> indices) const {
+  CH_CHECK(defined()) << "[] of an undefined tensor";
+  CH_CHECK_LE(static_cast<int>(indices.size()), ndim())
+      << indices.size() << " indices of " << Describe();
+  Tensor result = *this;
+  int64_t dim = 0;
+  for (const DimIndex& index : indices) {
+    if (index.takes_one()) {
+      result = Select(result, dim, index.element());
+    } else {
+      result = Slice(result, dim, index.range().start, index.range().end);
+      ++dim;
+    }
+  }
+  return result;
 }
 
 }  // namespace crosshatch

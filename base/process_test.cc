@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "crosshatch/base/end_process.h"
+#include "crosshatch/base/process.h"
 
 #include <fcntl.h>
 #include <limits.h>
@@ -8,6 +8,7 @@
 
 #include <string>
 
+#include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
 namespace crosshatch {
@@ -70,6 +71,18 @@ TEST(EndProcessTest, EndsWhereNobodyReads) {
   ASSERT_TRUE(WIFEXITED(ending.status));
   EXPECT_EQ(WEXITSTATUS(ending.status), 1);
   EXPECT_EQ(ending.printed.find("rank"), std::string::npos);
+}
+
+TEST(ThisMachineTest, IsANameAndTheIdOfAStart) {
+  char name[256] = {};
+  ASSERT_EQ(gethostname(name, sizeof name - 1), 0);
+  const std::string machine = ThisMachine();
+  EXPECT_EQ(machine.substr(0, machine.find('\n')), name);
+  EXPECT_THAT(
+      machine.substr(machine.find('\n')),
+      ::testing::MatchesRegex("\n[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}"));
+  EXPECT_EQ(ThisMachine(), machine);
+  EXPECT_LT(machine.size(), 110u);
 }
 
 }  // namespace

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "crosshatch/base/wait_time.h"
+#include "crosshatch/base/waiting.h"
 
 #include <chrono>
 

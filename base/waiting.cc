@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "crosshatch/base/futex.h"
+#include "crosshatch/base/waiting.h"
 
 #include <linux/futex.h>
 #include <sys/syscall.h>
