@@ -2,6 +2,12 @@
 #ifndef CROSSHATCH_BASE_BYTE_HASH_H_
 #define CROSSHATCH_BASE_BYTE_HASH_H_
 
+/// \file
+/// The hash for values that processes compare or use as names. Tables use
+/// absl::Hash, whose values differ from run to run. Checkpoints have a hash of
+/// their own (checkpoint/content_hash.h), which does not depend on the order in
+/// which elements are read.
+
 #include <cstdint>
 
 namespace crosshatch {

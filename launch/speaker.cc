@@ -12,6 +12,7 @@
 #include <cstring>
 
 #include "absl/strings/str_cat.h"
+#include "crosshatch/base/byte_hash.h"
 
 namespace crosshatch {
 namespace {
@@ -33,10 +34,8 @@ enum class Holder : uint8_t { kNobody, kThisUser, kAnother };
 constexpr int kMostNames = 8;
 
 SocketName NameOf(const std::string& topic, int number) {
-  uint64_t hash = 14695981039346656037u;
-  for (const char c : topic) {
-    hash = (hash ^ static_cast<unsigned char>(c)) * 1099511628211u;
-  }
+  const uint64_t hash =
+      HashBytes(1, topic.data(), static_cast<int64_t>(topic.size()));
   const std::string text =
       absl::StrCat("crosshatch/", getuid(), "/", absl::Hex(hash), "/", number);
   SocketName name;

@@ -41,9 +41,6 @@ struct DeviceMesh::Impl {
 
 namespace {
 
-// Its address is the key of the rank's extension.
-constexpr char kKey = 0;
-
 // The root meshes that include the rank.
 struct Roots final : RankContext::Extension {
   struct Root {
@@ -54,24 +51,19 @@ struct Roots final : RankContext::Extension {
   std::vector<Root> roots;
 };
 
-std::vector<Roots::Root>& RootsOf(RankContext& context) {
-  std::unique_ptr<RankContext::Extension>& slot = context.extension(&kKey);
-  if (slot == nullptr) slot = std::make_unique<Roots>();
-  return static_cast<Roots&>(*slot).roots;
-}
-
 void AddRoot(World& world, std::weak_ptr<const void> in_use,
              const MeshLayout& layout) {
   const MeshLayout root = layout.is_root() ? layout : layout.root();
   if (!root.Contains(world.world_rank())) return;
-  RootsOf(world.context()).push_back({std::move(in_use), &world, root});
+  world.context().Get<Roots>().roots.push_back(
+      {std::move(in_use), &world, root});
 }
 
 }  // namespace
 
 absl::StatusOr<std::vector<Communicator*>> RootCommunicators() {
   RankContext& context = RankContext::Current();
-  std::vector<Roots::Root>& roots = RootsOf(context);
+  std::vector<Roots::Root>& roots = context.Get<Roots>().roots;
   std::erase_if(roots, [](const Roots::Root& r) { return r.in_use.expired(); });
   std::vector<Communicator*> communicators;
   std::set<std::vector<int>> seen;

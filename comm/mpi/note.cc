@@ -5,6 +5,7 @@
 #include <memory>
 #include <utility>
 
+#include "crosshatch/base/byte_hash.h"
 #include "crosshatch/comm/coordination/failure_message.h"
 #include "crosshatch/comm/mpi/wire.h"
 
@@ -41,12 +42,9 @@ void ReadCounts(WireReader& reader, Counts& counts) {
 }  // namespace
 
 uint64_t GroupId(const GroupKey& key) {
-  uint64_t hash = 0xCBF29CE484222325u;  // FNV-1a
+  uint64_t hash = 1;
   const auto add = [&](const void* data, size_t size) {
-    const auto* bytes = static_cast<const unsigned char*>(data);
-    for (size_t i = 0; i < size; ++i) {
-      hash = (hash ^ bytes[i]) * 0x100000001B3u;
-    }
+    hash = HashBytes(hash, data, static_cast<int64_t>(size));
   };
   // The lengths keep "a" and "bc" from being "ab" and "c".
   for (const std::string* text : {&key.name, &key.stream_name}) {

@@ -5,6 +5,7 @@
 #include <cstddef>
 
 #include "absl/types/span.h"
+#include "crosshatch/base/byte_hash.h"
 #include "crosshatch/comm/segment_cursor.h"
 
 namespace crosshatch::internal {
@@ -28,8 +29,7 @@ bool IsReducedAlike(const Collective& c) {
 }
 
 uint64_t Mixed(uint64_t hash, uint64_t value) {
-  hash = (hash ^ value) * 0xBF58476D1CE4E5B9u;
-  return hash ^ (hash >> 29);
+  return HashBytes(hash, &value, sizeof(value));
 }
 
 /// The lists that all members cut alike, if they do.
@@ -83,7 +83,7 @@ NcclCuts CutsOf(const Collective& c) {
   NcclCuts cuts;
   const absl::Span<const SegmentList> lists = SharedLists(c);
   const int64_t elem_bytes = SizeOf(c.dtype);
-  uint64_t hash = Mixed(0x9E3779B97F4A7C15u, lists.size());
+  uint64_t hash = Mixed(1, lists.size());
   const std::byte* next = nullptr;
   cuts.is_consecutive = AreEven(lists);
   for (const SegmentList& list : lists) {
