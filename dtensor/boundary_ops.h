@@ -17,10 +17,11 @@
 
 namespace crosshatch {
 
-/// (local) -> the distributed tensor that it is this rank's part of, in the
-/// same memory: a view, which takes no write where autograd records. The
-/// gradient is the local part of the distributed one in `grad_layout`, which
-/// CheckBorderGradLayout must allow where there is a gradient.
+/// (local) -> the distributed tensor whose shard on this rank is `local`. It
+/// shares memory with the input, as a view. Under autograd it cannot be
+/// written. The local gradient is this rank's part of the distributed gradient
+/// in `grad_layout`. If there is a gradient, CheckBorderGradLayout must accept
+/// that layout.
 class FromLocalOp final : public WholeOp {
  public:
   static constexpr OpInfo kInfo = {.name = "from_local", .view = true};
@@ -38,10 +39,10 @@ class FromLocalOp final : public WholeOp {
   const Layout& grad_layout;
 };
 
-/// (distributed) -> this rank's part, in the same memory: a view, which takes
-/// no write where autograd records. The gradient, local, is this rank's part of
-/// a distributed one in `grad_layout`, which CheckBorderGradLayout must allow
-/// where there is a gradient.
+/// (distributed) -> this rank's part. It shares memory with the input, as a
+/// view. Under autograd it cannot be written. The local gradient is this rank's
+/// part of a distributed gradient in `grad_layout`. If there is a gradient,
+/// CheckBorderGradLayout must accept that layout.
 class ToLocalOp final : public WholeOp {
  public:
   static constexpr OpInfo kInfo = {.name = "to_local", .view = true};
@@ -54,8 +55,8 @@ class ToLocalOp final : public WholeOp {
   const Layout& grad_layout;
 };
 
-/// The layout that `what`, a function's name, is given as a list of placements
-/// for a tensor of `ndim` dims. Checks that Layout::FromPlacements takes it.
+/// Returns the layout of `placements` for a tensor of `ndim` dims. Checks that
+/// Layout::FromPlacements accepts them; the message names the function `what`.
 Layout LayoutBy(const char* what, absl::Span<const Placement> placements,
                 const DeviceMesh& mesh, int ndim);
 

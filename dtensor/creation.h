@@ -3,18 +3,20 @@
 #define CROSSHATCH_DTENSOR_CREATION_H_
 
 /// \file
-/// Makers of distributed tensors: the makers of tensor/creation.h with a mesh
-/// and a layout, and random ones. Sizes are global, each rank allocates and
-/// fills its own part only, nothing is communicated, and the values are those
-/// of the plain maker, bit for bit, on every mesh and in every layout. Results
-/// are leaves outside of the graph.
+/// Factories of distributed tensors: those of tensor/creation.h with a mesh and
+/// a layout, and random ones. Sizes are global. Each rank allocates and fills
+/// its own part, and nothing is communicated. The values have the same bits as
+/// those of the plain factory, on every mesh and in every layout. Results are
+/// leaves outside of the graph.
 ///
-/// Where the layout has pending reductions, the values are what these give.
+/// If the layout has pending reductions, reducing the result gives these
+/// values.
 ///
-/// A list of placements will do for a layout, one for each axis of the mesh:
-/// Zeros({4, 6}, mesh, {Shard(0), Replicate()}).
+/// A layout may be given as a list of placements, one for each axis of the
+/// mesh: Zeros({4, 6}, mesh, {Shard(0), Replicate()}).
 ///
-/// All check that the layout is on the mesh and has a dim for each size.
+/// All of them check that the layout is on the mesh and has a dim for each
+/// size.
 
 #include <cstdint>
 
@@ -28,7 +30,7 @@
 
 namespace crosshatch {
 
-/// Undefined content.
+/// Returns a tensor with undefined content.
 Tensor Empty(ShapeView sizes, const DeviceMesh& mesh, const Layout& layout,
              DType dtype = kFloat32);
 Tensor Empty(ShapeView sizes, const DeviceMesh& mesh,
@@ -45,35 +47,35 @@ Tensor Full(ShapeView sizes, double value, const DeviceMesh& mesh,
             const Layout& layout, DType dtype = kFloat32);
 Tensor Full(ShapeView sizes, double value, const DeviceMesh& mesh,
             absl::Span<const Placement> placements, DType dtype = kFloat32);
-/// 0, 1, ..., n-1.
+/// Returns 0, 1, ..., n-1.
 Tensor Arange(int64_t n, const DeviceMesh& mesh, const Layout& layout,
               DType dtype = kFloat32);
 Tensor Arange(int64_t n, const DeviceMesh& mesh,
               absl::Span<const Placement> placements, DType dtype = kFloat32);
 
-/// n values evenly from `first` to `last`, both of them exactly: the i-th is
-/// first (1 - w) + last w with w = i / (n - 1), worked out in f64; one value is
-/// `first`. Floating point.
+/// Returns n evenly spaced values from `first` to `last`, both included
+/// exactly. Value i is first (1 - w) + last w with w = i / (n - 1), computed in
+/// f64. A single value is `first`. Floating point.
 Tensor Linspace(double first, double last, int64_t n, DType dtype = kFloat32);
 Tensor Linspace(double first, double last, int64_t n, const DeviceMesh& mesh,
                 const Layout& layout, DType dtype = kFloat32);
 Tensor Linspace(double first, double last, int64_t n, const DeviceMesh& mesh,
                 absl::Span<const Placement> placements, DType dtype = kFloat32);
 
-/// What random values follow from, with the element's index; see random.h.
+/// The key of random values, apart from the element's index (random.h).
 struct RandomDraw {
   uint64_t seed = 0;
   absl::string_view name = "";
   uint64_t step = 0;
 };
 
-/// Even in [0, 1), multiples of 2^-24. Floating point.
+/// Returns uniform values in [0, 1), multiples of 2^-24. Floating point.
 Tensor Rand(ShapeView sizes, const RandomDraw& draw, DType dtype = kFloat32);
 Tensor Rand(ShapeView sizes, const RandomDraw& draw, const DeviceMesh& mesh,
             const Layout& layout, DType dtype = kFloat32);
 Tensor Rand(ShapeView sizes, const RandomDraw& draw, const DeviceMesh& mesh,
             absl::Span<const Placement> placements, DType dtype = kFloat32);
-/// Standard normal. Floating point.
+/// Returns standard normal values. Floating point.
 Tensor Randn(ShapeView sizes, const RandomDraw& draw, DType dtype = kFloat32);
 Tensor Randn(ShapeView sizes, const RandomDraw& draw, const DeviceMesh& mesh,
              const Layout& layout, DType dtype = kFloat32);

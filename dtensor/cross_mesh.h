@@ -3,10 +3,11 @@
 #define CROSSHATCH_DTENSOR_CROSS_MESH_H_
 
 /// \file
-/// From a layout on one mesh to a layout on another: of another shape or order,
-/// over the same ranks, some of them, or others altogether.
+/// Redistribution from a layout on one mesh to a layout on another mesh. The
+/// meshes may differ in shape, order and ranks, and need not have ranks in
+/// common.
 ///
-///     // Ranks 0-1 hold x in rows, ranks 1-3 are to hold it whole.
+///     // Ranks 0-1 hold x in rows, ranks 1-3 are to hold it replicated.
 ///     CrossMeshTensor x = encoder.coordinate() ? CrossMeshTensor(rows)
 ///                                              : CrossMeshTensor::Absent();
 ///     CrossMeshTensor y = RedistributeAcross(
@@ -14,9 +15,9 @@
 ///             .to_mesh = decoder, .to = whole, .sizes = {8, 6}});
 ///     if (y.present()) Use(y.tensor());
 ///
-/// PlanCrossMesh (cross_mesh_plan.h) says what moves. Both meshes are of one
-/// World; the communicator is that of the ranks of either, for the current
-/// stream, made by the first call.
+/// PlanCrossMesh (cross_mesh_plan.h) returns the plan. Both meshes belong to
+/// one World. The communicator has the ranks of both meshes, for the current
+/// stream; the first call creates it.
 
 #include <optional>
 
@@ -26,23 +27,26 @@
 
 namespace crosshatch {
 
-/// What a rank has of a tensor on a mesh that it may not be on.
+/// A tensor on a mesh that may not include this rank.
 class CrossMeshTensor {
  public:
-  /// On a rank of the mesh. \pre tensor.is_distributed(), checked
+  /// The tensor, on a rank of the mesh.
+  /// \pre tensor.is_distributed(), checked
   explicit CrossMeshTensor(Tensor tensor);
-  /// On any other rank. \param requires_grad whether the tensor does, on the
-  /// ranks that have it.
+  /// Stands for the tensor on any other rank.
+  /// \param requires_grad whether the tensor requires a gradient on the ranks
+  ///     that have it.
   static CrossMeshTensor Absent(bool requires_grad = false);
 
   bool present() const { return held_.is_distributed(); }
   /// \pre present(), checked
   const Tensor& tensor() const;
 
-  /// What holds the tensor's place in the graph: itself where it is present,
-  /// else a plain scalar 0. Such a rank has its part in the backward pass too:
-  /// it calls Backward on the scalar that it got where the others had a result,
-  /// or adds that to a plain loss of its own.
+  /// Returns a tensor that represents this one in the graph: the tensor itself
+  /// if it is present, otherwise a plain scalar 0. A rank without the tensor
+  /// also takes part in the backward pass: it calls Backward on the scalar that
+  /// it received where the others received a result, or adds that scalar to a
+  /// plain loss of its own.
   const Tensor& tie() const { return held_; }
 
  private:
@@ -52,7 +56,7 @@ class CrossMeshTensor {
   Tensor held_;
 };
 
-/// From where to where; equal on all ranks of both meshes.
+/// Source and destination, equal on all ranks of both meshes.
 struct CrossMeshEnds {
   DeviceMesh from_mesh;
   Layout from;
@@ -61,29 +65,29 @@ struct CrossMeshEnds {
   /// Global.
   Shape sizes;
   DType dtype = kFloat32;
-  /// On `to_mesh`: the layout in which the gradient is taken and sent back. By
-  /// default `to` with pending reductions read as Replicate; Partial(sum) in
-  /// place of Replicate where each rank's gradient is but a summand; nothing
-  /// else (grad_layout.h).
+  /// The layout on `to_mesh` in which the gradient is received and sent back.
+  /// By default `to` with pending reductions replaced by Replicate. If each
+  /// rank's gradient is only a summand, use Partial(sum) in place of Replicate.
+  /// Other layouts are errors (grad_layout.h).
   std::optional<Layout> gradient = std::nullopt;
 };
 
-/// The same values on `ends.to_mesh`. Called by every rank of either mesh, in
-/// the same order; a rank of neither may call it too, and nothing happens.
+/// Returns the same values on `ends.to_mesh`. All ranks of either mesh call it,
+/// in the same order. On a rank of neither mesh it does nothing.
 ///
-/// Each element that a rank of `to_mesh` lacks comes from one rank that holds
-/// it, straight to its place: one all-to-all over the ranks of both meshes, or
-/// none if no rank lacks anything. Pending reductions are done first, on
-/// `from_mesh`. Where no rank communicates, the result may alias `t` and is not
-/// written to in place.
+/// Each element that a rank of `to_mesh` lacks is sent by one rank that holds
+/// it, directly to its destination: one all-to-all over the ranks of both
+/// meshes, or none if no rank lacks anything. Pending reductions are performed
+/// first, on `from_mesh`. If no rank communicates, the result may alias `t` and
+/// must not be written in place.
 ///
-/// Differentiable, and twice: the gradient goes the same way back, into the
-/// layout `ends.from` with pending reductions read as Replicate. For that the
-/// backward pass has to come through here on all ranks or on none, see
-/// CrossMeshTensor::tie.
+/// Differentiable, also twice. The gradient returns the same way, into the
+/// layout `ends.from` with pending reductions replaced by Replicate. The
+/// backward pass must therefore reach this op on all ranks or on none
+/// (CrossMeshTensor::tie).
 ///
-/// Checks that a present `t` is what `ends` says. A communication error poisons
-/// the rank, as in Redistribute.
+/// Checks that a present `t` matches `ends`. A communication error poisons the
+/// rank, as in Redistribute.
 CrossMeshTensor RedistributeAcross(const CrossMeshTensor& t,
                                    const CrossMeshEnds& ends);
 

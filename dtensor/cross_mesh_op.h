@@ -4,9 +4,9 @@
 
 /// \file
 /// The op between meshes. Every rank of either mesh calls it with one input and
-/// has one output: its part where it is on the mesh, else a plain scalar that
-/// stands for it in the graph. So its gradient is the same op the other way
-/// round.
+/// receives one output: its part if it is on the mesh, otherwise a plain scalar
+/// that represents the tensor in the graph. So its gradient is the same op in
+/// the other direction.
 
 #include <memory>
 
@@ -18,18 +18,18 @@
 
 namespace crosshatch {
 
-/// From where to where; equal on all ranks of both meshes.
+/// Source and destination, equal on all ranks of both meshes.
 struct CrossMeshRoute {
   DeviceMesh from_mesh;
   Layout from;
   DeviceMesh to_mesh;
   Layout to;
-  /// The whole tensor has them.
+  /// The global sizes.
   Shape sizes;
   DType dtype = kFloat32;
-  /// On `to_mesh`: the layout in which the gradient is sent back.
+  /// The layout on `to_mesh` in which the gradient is sent back.
   Layout gradient;
-  /// What is sent is a gradient, which nobody asked for by itself.
+  /// Whether a gradient is sent, by the backward pass.
   bool of_gradient = false;
 };
 
@@ -38,7 +38,7 @@ class CrossMeshOp final : public WholeOp {
   static constexpr OpInfo kInfo = {"redistribute_across"};
   explicit CrossMeshOp(const CrossMeshRoute& route) : route(route) {}
   const OpInfo& info() const override { return kInfo; }
-  /// Its input is distributed on a rank of the source's mesh, else plain.
+  /// The input is distributed on a rank of the source's mesh, otherwise plain.
   TensorList Forward(TensorSpan inputs) const override;
   std::shared_ptr<Node> Differentiate(TensorSpan inputs,
                                       TensorSpan outputs) const override;

@@ -3,26 +3,26 @@
 #define CROSSHATCH_DTENSOR_DTENSOR_H_
 
 /// \file
-/// Distributed tensors: a Tensor that is spread over the ranks of a DeviceMesh
-/// as a Layout says. It is a Tensor like any other: sizes are global, every op
-/// takes it (op_rule.h says how), gradients of it are distributed.
+/// Distributed tensors: a Tensor that is distributed over the ranks of a
+/// DeviceMesh by a Layout. It is used like any other Tensor: sizes are global,
+/// every op accepts it (op_rule.h), and its gradients are distributed.
 ///
 ///     Tensor w = DistributeTensor(whole, mesh, {Shard(0)});
 ///     Tensor y = MatMul(x, w);            // x distributed over the same mesh
 ///     std::vector<float> values = FullTensor(y).ToVector<float>();
 ///
-/// Plain tensors among distributed ones are an error, as it is not known what
-/// they are of the whole: FromLocal and Replicated say it. Exceptions are
-/// tensors of no dims, and integers and constants where an op's rule allows it
-/// (ids of Embedding, targets of CrossEntropy, tables of ApplyRope): they hold
-/// no gradient that could be lost, and are taken to be equal on all ranks.
+/// An op with distributed and plain inputs is an error, because the layout of a
+/// plain tensor is unknown: state it with FromLocal or Replicated. Exceptions
+/// are tensors of no dims, and integers and constants that an op's rule accepts
+/// (ids of Embedding, targets of CrossEntropy, tables of ApplyRope). These have
+/// no gradient that could be lost and are assumed to be equal on all ranks.
 ///
-/// Where a layout is asked for, a list of placements will do, one for each axis
-/// of the mesh (Layout::FromPlacements; what that refuses fails a check). Only
-/// units and the order of axes take a Layout.
+/// Where a function takes a layout, a list of placements may be given, one for
+/// each axis of the mesh (Layout::FromPlacements, whose errors fail a check).
+/// Units and another order of axes need a Layout.
 ///
-/// Every rank of the mesh makes the same calls in the same order. A rank that
-/// is not on the mesh can hold no tensor on it (DeviceMesh::coordinate).
+/// Every rank of the mesh makes the same calls in the same order. A rank
+/// outside the mesh cannot hold a tensor on it (DeviceMesh::coordinate).
 
 #include <cstdint>
 
@@ -41,45 +41,49 @@ namespace crosshatch {
 /// @{
 const Layout& LayoutOf(const Tensor& t);
 const DeviceMesh& MeshOf(const Tensor& t);
-/// Which part of the whole this rank holds: what a checkpoint writes of it.
+/// Returns the position of this rank's shard in the global tensor. A checkpoint
+/// writes this part.
 Box LocalBoxOf(const Tensor& t);
 /// @}
 
-/// This rank's part, outside of the graph, in the same memory; a plain tensor's
-/// own. For what works on shards as they are: optimizers, checkpoints, FSDP.
+/// Returns this rank's shard, outside of the graph, in the same memory. A plain
+/// tensor is returned itself. For code that works on shards: optimizers,
+/// checkpoints, FSDP.
 Tensor LocalTensor(const Tensor& t);
 
-/// As LocalTensor, for what writes to it. A check that names `what` where `t`
-/// is not to be written: a view that had to be copied, or a part of another
-/// tensor that was redistributed without communication (ops/view.h,
-/// redistribute.h).
+/// As LocalTensor, for writing. Fails a check that names `what` if `t` must not
+/// be written: a view that had to be copied, or a part of another tensor that
+/// was redistributed without communication (ops/view.h, redistribute.h).
 Tensor WritableLocalTensor(const Tensor& t, const char* what);
 
-/// The distributed tensor of global shape `sizes` that `local` is this rank's
-/// part of, outside of the graph, in the same memory. `local` may have no
-/// memory (yet): then so has the result. Checks that it has the shard's shape.
+/// Returns the distributed tensor of global shape `sizes` whose shard on this
+/// rank is `local`, outside of the graph, in the same memory. If `local` has no
+/// memory (yet), the result has none. Checks that `local` has the shard's
+/// shape.
 Tensor MakeDTensor(Tensor local, const DeviceMesh& mesh, const Layout& layout,
                    Shape sizes);
 
 /// \name Into and out of the graph of distributed tensors
-/// Gradients cross such a border as local tensors, and only the caller knows
-/// what these are of the whole: `grad_layout` says it, there is no default.
+/// Gradients cross this local/global boundary as local tensors. Only the caller
+/// knows their layout, so `grad_layout` has no default.
 ///
-/// The result lies in the memory of the argument, as a view does: in NoGrad a
-/// write to one of them shows in the other, and where autograd records it fails
-/// a check, for its gradient would be lost; write to a Clone.
+/// The result shares memory with the argument, as a view. In NoGrad, a write to
+/// either is visible in the other. Under autograd a write fails a check,
+/// because its gradient would be lost; write to a Clone.
 /// @{
 
-/// The tensor of global shape `sizes` that `local` is this rank's part of.
-/// \param grad_layout the gradient that `local` gets is this rank's part of the
-///     distributed one in this layout. Where ranks go on alike with a
-///     replicated `local`, that is Replicate; where each adds its own part to
-///     what was one tensor before, Partial (and someone reduces it).
+/// Returns the tensor of global shape `sizes` whose shard on this rank is
+/// `local`.
+/// \param grad_layout the gradient of `local` is this rank's part of the
+///     distributed gradient in this layout. If all ranks use a replicated
+///     `local` alike, it is Replicate. If each rank adds its own part to the
+///     gradient of what was one tensor before, it is Partial, and the caller
+///     reduces it.
 Tensor FromLocal(const Tensor& local, const DeviceMesh& mesh,
                  const Layout& layout, ShapeView sizes,
                  const Layout& grad_layout);
-/// As above with the sizes worked out: of dims that are split they are the sums
-/// over the ranks, which are exchanged over the side channel if there are any.
+/// As above, with the sizes computed: that of a split dim is the sum over the
+/// ranks, which exchange their sizes over the side channel if any dim is split.
 Tensor FromLocal(const Tensor& local, const DeviceMesh& mesh,
                  const Layout& layout, const Layout& grad_layout);
 
@@ -87,51 +91,50 @@ Tensor FromLocal(const Tensor& local, const DeviceMesh& mesh,
                  absl::Span<const Placement> placements,
                  absl::Span<const Placement> grad_placements);
 
-/// This rank's part.
-/// \param grad_layout the local gradients that come back are the ranks' parts
-///     of a distributed one in this layout. For a replicated `t` that each rank
-///     uses alike it is Replicate; where each uses it for a part of the result,
-///     Partial.
+/// Returns this rank's part.
+/// \param grad_layout the local gradients are the ranks' parts of a distributed
+///     gradient in this layout. If all ranks use a replicated `t` alike, it is
+///     Replicate; if each rank uses it for a part of the result, Partial.
 Tensor ToLocal(const Tensor& t, const Layout& grad_layout);
 Tensor ToLocal(const Tensor& t, absl::Span<const Placement> grad_placements);
 
-/// The whole tensor on every rank; a plain one for itself.
+/// Returns the global tensor on every rank. A plain tensor is returned itself.
 /// \param grad_layout as for ToLocal of the replicated tensor.
 Tensor FullTensor(const Tensor& t, const Layout& grad_layout);
 /// @}
 
-/// The whole tensor on every rank, outside of the graph; a plain one for
-/// itself.
+/// Returns the global tensor on every rank, outside of the graph. A plain
+/// tensor is returned itself.
 Tensor FullTensor(const Tensor& t);
 
-/// `full`, equal on all ranks, spread as `layout` says: each rank copies its
-/// part and nothing is communicated. A tensor without memory gives one without
-/// memory. Outside of the graph: the result is a leaf, and requires a gradient
-/// if `full` does.
+/// Distributes `full`, which is equal on all ranks, by `layout`. Each rank
+/// copies its part; nothing is communicated. A tensor without memory gives one
+/// without memory. The result is a leaf outside of the graph and requires a
+/// gradient if `full` does.
 Tensor DistributeTensor(const Tensor& full, const DeviceMesh& mesh,
                         const Layout& layout);
 Tensor DistributeTensor(const Tensor& full, const DeviceMesh& mesh,
                         absl::Span<const Placement> placements);
 
-/// A constant that is equal on all ranks of the mesh, such as token ids, to
-/// meet distributed tensors in an op; in the same memory. Must not require a
-/// gradient.
+/// Returns a constant that is equal on all ranks of the mesh, such as token
+/// ids, as a distributed tensor in the same memory, for ops with distributed
+/// inputs. It must not require a gradient.
 Tensor Replicated(const Tensor& constant, const DeviceMesh& mesh);
-/// Does the same on the mesh of `other`; gives `constant` itself if that is
-/// plain.
+/// Does the same on the mesh of `other`. If `other` is plain, returns
+/// `constant`.
 Tensor ReplicatedLike(const Tensor& constant, const Tensor& other);
 
-/// The one element of `t`, plain or distributed, converted to double. What is
-/// distributed all ranks of the mesh call for alike, and each gets the value:
-/// pending reductions are done, and the rank that has the element sends it.
-/// Waits for the current stream. Outside of the graph.
+/// Returns the one element of `t`, plain or distributed, converted to double.
+/// If `t` is distributed, all ranks of the mesh call it, and each receives the
+/// value: pending reductions are performed, and the rank that holds the element
+/// sends it. Waits for the current stream. Outside of the graph.
 ///
 /// Checks that `t` has one element.
-/// \error the rank's first error where it is poisoned, by this call or before;
-/// kFailedPrecondition in a dry run, which has no values.
+/// \error the rank's first error, if this call or an earlier one poisoned it;
+///     kFailedPrecondition in a dry run, which has no values.
 absl::StatusOr<double> Item(const Tensor& t);
 
-/// As above without a conversion: checks that `t` is of dtype DTypeOf<T>. For
+/// As above without a conversion. Checks that `t` has dtype DTypeOf<T>. For
 /// float, double, int32_t and int64_t.
 template <typename T>
 absl::StatusOr<T> Item(const Tensor& t);
@@ -141,19 +144,19 @@ extern template absl::StatusOr<double> Item<double>(const Tensor& t);
 extern template absl::StatusOr<int32_t> Item<int32_t>(const Tensor& t);
 extern template absl::StatusOr<int64_t> Item<int64_t>(const Tensor& t);
 
-/// The tensor that `source_rank` (a world rank on the mesh) has as `full`,
-/// spread as `layout` says: where only one rank has read a file, or ranks may
-/// have computed different values. DistributeTensor takes each rank's own
-/// `full` and communicates nothing.
+/// Distributes the `full` of `source_rank` (a world rank on the mesh) by
+/// `layout`, for data that only one rank has read or that may differ between
+/// ranks. DistributeTensor takes each rank's own `full` and communicates
+/// nothing.
 ///
-/// Called by every rank of the mesh with a `full` of the same sizes and dtype;
-/// that of the other ranks is not read and needs no memory. The source's is
-/// sent from where it lies, to each rank just its part: one collective on the
-/// current stream, a broadcast for a replicated layout. A pending reduction is
-/// made of the values locally, as by Redistribute.
+/// Called by every rank of the mesh with a `full` of the same sizes and dtype.
+/// On other ranks than the source it is not read and needs no memory. The
+/// source sends each rank its part from `full` itself: one collective on the
+/// current stream, a broadcast for a replicated layout. Pending reductions are
+/// filled in locally, as in Redistribute.
 ///
-/// Outside of the graph, as DistributeTensor. An error of communication, or
-/// sizes that differ, poison the ranks.
+/// Outside of the graph, as DistributeTensor. A communication error, or sizes
+/// that differ, poison the ranks.
 Tensor DistributeTensorFrom(int source_rank, const Tensor& full,
                             const DeviceMesh& mesh, const Layout& layout);
 Tensor DistributeTensorFrom(int source_rank, const Tensor& full,

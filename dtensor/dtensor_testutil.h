@@ -14,33 +14,35 @@
 
 namespace crosshatch {
 
-/// \returns the layout of `ndim` dims that splits nothing.
+/// Returns the layout of `ndim` dims that replicates.
 Layout Whole(const DeviceMesh& mesh, int ndim);
 
-/// Draws small whole numbers, others for other seeds, because sums of products
+/// Returns small whole numbers, different for different seeds. Sums of products
 /// of them are exact.
 Tensor Numbers(ShapeView sizes, int seed, DType dtype = kFloat32);
-/// Draws numbers between -1 and 1.
+/// Returns numbers between -1 and 1.
 Tensor Fractions(ShapeView sizes, int seed);
 
-/// Lays `dense` out in `layout`, as a leaf. Where reductions are pending the
-/// operands differ from rank to rank, and are whole if `dense` is.
+/// Distributes `dense` by `layout`, as a leaf. With pending reductions, the
+/// operands differ from rank to rank; they are whole numbers if `dense` has
+/// whole numbers.
 Tensor Spread(const Tensor& dense, const DeviceMesh& mesh,
               const Layout& layout);
 
-/// \returns a copy of `x` whose gradient reaches x in the layout `gradient`,
+/// Returns a copy of `x` whose gradient reaches x in the layout `gradient`,
 /// whatever layout the ops that read the copy give it.
 Tensor WithGradientIn(const Tensor& x, const Layout& gradient);
 
-/// \returns what is wrong with `actual` (plain or distributed) beside `dense`;
-/// empty if nothing is. Elements may differ by `tolerance` times the larger of
-/// 1 and their size.
+/// Returns a description of how `actual` (plain or distributed) differs from
+/// `dense`; empty if it does not. Elements may differ by `tolerance` times the
+/// larger of 1 and their magnitude.
 std::string Differs(const Tensor& actual, const Tensor& dense,
                     double tolerance = 0);
 
-/// Checks (testing/expect.h) that `y`, made of the leaf `x` without a change of
-/// values, passes gradients on: of the sum of its cubes the first are 3 x^2,
-/// and of the sum of these the second are 6 x. `dense` is the whole of both.
+/// Checks (testing/expect.h) that `y`, computed from the leaf `x` without a
+/// change of values, propagates gradients: the gradients of the sum of its
+/// cubes are 3 x^2, and those of their sum are 6 x. `dense` is the global
+/// tensor of both.
 void ExpectGradientsThrough(const Tensor& x, const Tensor& y,
                             const Tensor& dense);
 

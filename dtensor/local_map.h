@@ -3,9 +3,9 @@
 #define CROSSHATCH_DTENSOR_LOCAL_MAP_H_
 
 /// \file
-/// A function of local tensors as a function of distributed ones, with all that
-/// only its author knows written down: how its inputs and outputs lie, and what
-/// the local gradients are of the whole ones.
+/// Runs a function of local tensors on distributed ones. The caller declares
+/// what only the caller knows: the layouts of inputs and outputs, and of the
+/// local gradients.
 ///
 ///     // Each rank has its own rows of x and all of w.
 ///     CH_ASSIGN_OR_RETURN(TensorList y, LocalMap(
@@ -15,7 +15,7 @@
 ///                     {replicated, /*grad_layout=*/sums}},
 ///          .outputs = {{rows, {8, 4}, /*grad_layout=*/rows}}}));
 ///
-/// What the layouts of gradients may be is in grad_layout.h.
+/// grad_layout.h lists the layouts that gradients may have.
 
 #include <optional>
 #include <vector>
@@ -31,47 +31,47 @@ namespace crosshatch {
 
 struct LocalMapSpec {
   struct Input {
-    /// How the input lies when the function gets its local part. Not there: a
-    /// plain tensor, which the function gets as it is.
+    /// The layout of the input when the function receives its local part.
+    /// Unset: a plain tensor, which is passed on unchanged.
     std::optional<Layout> layout = {};
-    /// The gradients that the function's backward gives are the ranks' parts of
-    /// a distributed one in this layout. An input that requires a gradient
-    /// needs it; there is no default.
+    /// The gradients from the function's backward are the ranks' parts of a
+    /// distributed gradient in this layout. Required, without a default, if the
+    /// input requires a gradient.
     std::optional<Layout> grad_layout = {};
   };
   struct Output {
-    /// What the function returns is this rank's part of a tensor in this
-    /// layout ...
+    /// The layout of the tensor whose shard on this rank the function returns.
     Layout layout;
-    /// ... and of these global sizes.
+    /// The global sizes of that tensor.
     Shape sizes;
-    /// The layout of the gradient whose local part goes into the function's
-    /// backward. An output that requires a gradient needs it.
+    /// The layout of the gradient whose local part enters the function's
+    /// backward. Required if the output requires a gradient.
     std::optional<Layout> grad_layout = {};
   };
 
   std::vector<Input> inputs = {};
   std::vector<Output> outputs = {};
-  /// Inputs that lie otherwise are redistributed (differentiably). Without it
-  /// they are an error.
+  /// Redistributes inputs in other layouts (differentiably) instead of failing.
   bool redistribute_inputs = false;
 };
 
-/// From the local inputs to the local outputs. Runs once, at once.
+/// Maps the local inputs to the local outputs. Called once, before LocalMap
+/// returns.
 using LocalFunction = absl::FunctionRef<TensorList(TensorSpan locals)>;
 
 /// Runs `function` on the local parts of `inputs`. All ranks of the mesh call
-/// it alike. Checks that each output has the shape of its shard: sizes that do
+/// it alike. Checks that each output has the shape of its shard; sizes that do
 /// not fit the declaration are a bug of the function.
 /// \returns the outputs, distributed over `mesh`.
 /// \error kInvalidArgument, before anything runs or moves: a number of inputs
-/// other than declared; a layout on another mesh or of another number of dims;
-/// an input that lies otherwise than declared (without redistribute_inputs), is
-/// plain where declared distributed or the reverse; a gradient's layout that is
-/// missing or cannot be (grad_layout.h); a plain input that requires a
-/// gradient; a rank that is not on the mesh. After the function ran: a number
-/// of outputs other than declared; an output that requires a gradient without a
-/// layout for it, or is Partial by other than a sum.
+///     other than declared; a layout on another mesh or of another number of
+///     dims; an input in another layout than declared (without
+///     redistribute_inputs), plain where declared distributed, or the reverse;
+///     a gradient's layout that is missing or not allowed (grad_layout.h); a
+///     plain input that requires a gradient; a rank outside the mesh. After the
+///     function ran: a number of outputs other than declared; an output that
+///     requires a gradient without a layout for it, or that is Partial by an op
+///     other than a sum.
 absl::StatusOr<TensorList> LocalMap(LocalFunction function, TensorSpan inputs,
                                     const DeviceMesh& mesh,
                                     const LocalMapSpec& spec);

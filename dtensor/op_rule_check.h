@@ -3,10 +3,10 @@
 #define CROSSHATCH_DTENSOR_OP_RULE_CHECK_H_
 
 /// \file
-/// Compares ops on distributed tensors with the same ops on plain ones: whether
-/// a sharding rule is right, for Crosshatch's ops and for a user's
-/// (docs/write_an_op.md). For tests: what is wrong is a failure of GoogleTest
-/// that names the case and the layouts of its inputs.
+/// Compares ops on distributed tensors with the same ops on plain ones, to test
+/// sharding rules of Crosshatch's ops and of a user's (docs/write_an_op.md). A
+/// difference is a GoogleTest failure that names the case and the layouts of
+/// its inputs.
 
 #include <cstddef>
 #include <cstdint>
@@ -34,7 +34,7 @@ struct CaseInput {
   Shape sizes = {};
   Kind kind = kWhole;
   int ids = 0;
-  /// Whether it is tried with pending sums too. Never of ids.
+  /// Whether pending sums of this input are tried, too. Never for ids.
   bool sums = true;
 };
 
@@ -42,34 +42,34 @@ struct CaseInput {
 struct RuleCase {
   const char* name;
   std::vector<CaseInput> inputs = {};
-  /// Calls the op. Of inputs that are not ids gradients are compared too, if
-  /// the result has any.
+  /// Calls the op. If the result requires a gradient, the gradients of all
+  /// inputs but ids are compared, too.
   std::function<Tensor(TensorSpan)> run = nullptr;
-  /// 0 where all arithmetic is on small whole numbers. Elements may differ by
-  /// it times the larger of 1 and their size.
+  /// Elements may differ by this times the larger of 1 and their magnitude. 0
+  /// if all arithmetic is on small whole numbers.
   double tolerance = 0;
-  /// Whether the op can be done on inputs in these layouts; null where it can
-  /// in all. What it refuses other tests check.
+  /// Returns whether the op accepts inputs in these layouts; null if it accepts
+  /// all. Other tests cover what it rejects.
   std::function<bool(absl::Span<const Layout>)> takes = nullptr;
 };
 
-/// A tolerance where results are rounded.
+/// A tolerance for results that are rounded.
 inline constexpr double kRounding = 2e-5;
 
 struct RuleFamily {
   const char* name;
   std::vector<RuleCase> cases = {};
-  /// Gradients of gradients are compared too.
+  /// Whether gradients of gradients are compared, too.
   bool twice = false;
-  /// Runs first, on each rank: registers the rules of a user's ops.
+  /// Runs first, on each rank, to register the rules of a user's ops.
   std::function<void()> on_each_rank = nullptr;
 };
 
-/// What a check has gone through.
+/// Counts of what a check covered.
 struct RuleTally {
-  /// Ops that were dispatched, those of backward included.
+  /// Ops that were dispatched, including those of backward.
   absl::flat_hash_set<const OpInfo*> ops;
-  /// Calls of them that differ in op, attributes, layouts or sizes.
+  /// Calls of these ops that differ in op, attributes, layouts or sizes.
   int64_t calls = 0;
   /// Cases times layouts of their inputs.
   int64_t combinations = 0;
@@ -77,20 +77,20 @@ struct RuleTally {
   void Add(const RuleTally& other);
 };
 
-/// The layouts that inputs are tried in.
+/// The layouts that are tried for inputs.
 struct RuleLayouts {
-  /// Pending reductions, of inputs that have any.
+  /// Pending reductions of the inputs that have any.
   std::vector<ReduceOp> reductions = {ReduceOp::kSum};
-  /// Of all dims that are split.
+  /// The unit of all dims that are split.
   int64_t unit = 1;
 };
 
 /// Runs the cases on a mesh of that shape with their inputs in all combinations
-/// of layouts that RuleCase::takes admits, or for each case in `most` of them
-/// where there are more, evenly picked.
-/// The gradient of the result comes back in every layout in turn, whatever that
-/// of the result is. Expects results and gradients to be those of plain
-/// tensors, and gradients to lie as their leaves do. Runs the ranks itself.
+/// of layouts that RuleCase::takes accepts. If a case has more than `most`
+/// combinations, it runs on that many, evenly selected. The gradient of the
+/// result is passed in every layout in turn, independent of the result's own.
+/// Expects the results and gradients of plain tensors, and gradients in the
+/// layouts of their leaves. Starts the ranks itself.
 RuleTally CheckRules(const std::vector<int>& mesh_shape,
                      const RuleFamily& family,
                      size_t most = static_cast<size_t>(-1),

@@ -3,7 +3,7 @@
 #define CROSSHATCH_DTENSOR_REDISTRIBUTE_H_
 
 /// \file
-/// From one layout to another.
+/// Redistribution from one layout to another of the same mesh.
 
 #include "absl/types/span.h"
 #include "crosshatch/dtensor/layout/layout.h"
@@ -15,19 +15,19 @@
 
 namespace crosshatch {
 
-/// The same values in another layout of the same mesh; `t` itself where it lies
-/// so already. What is moved, and how, PlanRedistribute says; collectives go to
-/// the current stream, or to a side stream with `options.async`.
+/// Returns the same values in another layout of the same mesh; `t` itself if it
+/// has this layout. PlanRedistribute returns the plan. Collectives are issued
+/// to the current stream, or to a side stream with `options.async`.
 ///
-/// Where layouts differ in name only (every rank holds the same elements), the
-/// result is `t` in all but the layout: it shares its memory, on all ranks.
-/// Where nothing is communicated, it is a part of `t` or a copy, from rank to
-/// rank: it is not written to, and not used after a write to `t`; both fail a
-/// check. Else, and where the dtype changes, it has memory of its own.
+/// If the layouts differ in name only (every rank holds the same elements), the
+/// result shares the memory of `t` on all ranks. If nothing is communicated,
+/// the result is a part of `t` on some ranks and a copy on others. It must not
+/// be written, and not be used after a write to `t`; both fail a check.
+/// Otherwise, and if the dtype changes, it has memory of its own.
 ///
-/// Differentiable, and twice. The gradient goes back in the layout of `t`, a
-/// pending reduction read as Replicate (each summand has the gradient of the
-/// sum):
+/// Differentiable, also twice. The gradient returns in the layout of `t` with
+/// pending reductions replaced by Replicate, because each summand has the
+/// gradient of the sum:
 ///
 ///     forward                     gradient comes   backward
 ///     S -> R   all-gather         P                reduce-scatter
@@ -38,16 +38,16 @@ namespace crosshatch {
 ///     S -> S'  all-to-all         S'               all-to-all
 ///     R -> P   keep or zero       R                nothing
 ///
-/// A communication error poisons the rank; it comes out of Backward,
-/// Synchronize and the like.
+/// A communication error poisons the rank. Backward, Synchronize and the like
+/// return it.
 Tensor Redistribute(const Tensor& t, const Layout& to,
                     const RedistributeOptions& options = {});
-/// By one placement for each axis of the mesh of `t` (Layout::FromPlacements;
-/// what that refuses fails a check).
+/// As above, with one placement for each axis of the mesh of `t`
+/// (Layout::FromPlacements, whose errors fail a check).
 Tensor Redistribute(const Tensor& t, absl::Span<const Placement> to,
                     const RedistributeOptions& options = {});
 
-/// The rank's counts.
+/// Returns the rank's counts.
 const RedistributeCounts& GetRedistributeCounts();
 
 }  // namespace crosshatch

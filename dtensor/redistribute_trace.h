@@ -3,7 +3,7 @@
 #define CROSSHATCH_DTENSOR_REDISTRIBUTE_TRACE_H_
 
 /// \file
-/// What a piece of a program redistributes, as text:
+/// Records the redistributions of a part of a program as text:
 ///
 ///     RedistributeTrace trace;
 ///     Tensor loss = Loss(model.Forward(tokens));
@@ -13,8 +13,8 @@
 ///     implicit  [P(sum)] -> [R]  1024 bytes  exp
 ///     op        [P(sum)] -> [R]  1024 bytes  settle
 ///
-/// Implicit ones are for inputs of an op, named last, that lay otherwise than
-/// the op's rule asks; those of an op are its own work, or the gradient of a
+/// Implicit ones change an input of an op, named last, to the layout that the
+/// op's rule needs. Those of kind op are part of an op, or the gradient of a
 /// redistribution (comm_origin.h). Those that only take a part of what the rank
 /// holds have 0 bytes.
 
@@ -29,21 +29,21 @@ namespace crosshatch {
 
 class RankContext;
 
-/// Writes down the rank's redistributions while it lives, in the order of
-/// issue. Whatever else is logged goes on to the sink that was there before.
-/// Traces nest. \threadsafety the rank's thread only.
+/// Records the rank's redistributions during its lifetime, in the order of
+/// issue. All events are forwarded to the previous sink. Traces nest.
+/// \threadsafety The rank's thread only.
 class RedistributeTrace final : public EventSink {
  public:
   struct Entry {
     CommOrigin::Kind cause = CommOrigin::Kind::kExplicit;
-    /// "[S(0)] -> [R]"; between meshes with these.
+    /// "[S(0)] -> [R]"; with the meshes if they differ.
     std::string layouts;
-    /// The op that it is for or of; empty for an explicit one.
+    /// The op that caused it; empty for an explicit one.
     std::string op;
-    /// Received by the rank that receives most.
+    /// Bytes received by the rank that receives the most.
     int64_t bytes = 0;
 
-    /// One line of the text.
+    /// Returns one line of the text.
     std::string ToString() const;
   };
 
@@ -55,7 +55,7 @@ class RedistributeTrace final : public EventSink {
   void Write(const LogEvent& event) override;
 
   const std::vector<Entry>& entries() const { return entries_; }
-  /// A line for each entry.
+  /// Returns one line for each entry.
   std::string ToString() const;
 
  private:

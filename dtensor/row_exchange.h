@@ -3,12 +3,13 @@
 #define CROSSHATCH_DTENSOR_ROW_EXCHANGE_H_
 
 /// \file
-/// An all-to-all of rows between the ranks of a mesh: the tokens of experts.
-/// Every rank gives each other rank as many rows as it likes, and none is fine.
+/// An all-to-all of rows between the ranks of a mesh, as for the tokens of
+/// experts. Every rank sends any number of rows to every other rank, including
+/// none.
 ///
-/// How many is data, which ranks tell each other first (GatherNumbers): both
-/// sides of a transfer know its rows before it is issued, and where they do not
-/// agree the collective is an error on every rank that names both.
+/// The numbers of rows are data, which ranks exchange first (GatherNumbers).
+/// Both sides of a transfer therefore know its rows before it is issued. If
+/// they disagree, the collective is an error on every rank that names both.
 ///
 ///     // Two rows to rank 0 and one to rank 1; three from rank 0, none from 1.
 ///     Tensor there = AllToAllRows(x, ExchangeOf({2, 1}, {3, 0}), mesh);
@@ -35,27 +36,27 @@ struct RowRun {
   }
 };
 
-/// What a rank gives and takes. Runs of a peer are matched row by row in their
-/// order; how a list is cut into runs may differ between the two sides.
+/// The rows that a rank sends and receives. Runs of a peer are matched row by
+/// row in their order. The two sides may cut a list into different runs.
 struct RowExchange {
-  /// By the peers' indices on the mesh. Together they name each of `rows_given`
-  /// once.
+  /// By the peers' indices on the mesh. Together the runs contain each of
+  /// `rows_given` rows once.
   std::vector<std::vector<RowRun>> give;
-  /// Together they name each of `rows_taken` once.
+  /// Together the runs contain each of `rows_taken` rows once.
   std::vector<std::vector<RowRun>> take;
   int64_t rows_given = 0;
   int64_t rows_taken = 0;
 
-  /// The way back.
+  /// Returns the exchange in the other direction.
   RowExchange Reversed() const { return {take, give, rows_taken, rows_given}; }
 };
 
-/// The exchange in which rows are given and taken in the order of the peers:
-/// give[r] rows to peer r, take[r] rows from it.
+/// Returns the exchange of rows in the order of the peers: give[r] rows to peer
+/// r, take[r] rows from it.
 RowExchange ExchangeOf(absl::Span<const int64_t> give,
                        absl::Span<const int64_t> take);
 
-/// (x) -> the rows taken. Of plain tensors: rows are a rank's own.
+/// (x) -> the rows received. For plain tensors, because rows belong to a rank.
 class AllToAllRowsOp final : public Op {
  public:
   static constexpr OpInfo kInfo = {"all_to_all_rows"};
@@ -71,19 +72,22 @@ class AllToAllRowsOp final : public Op {
   const DeviceMesh mesh;
 };
 
-/// Exchanges rows on the current stream; the gradient goes the way back, and so
-/// does its own. Each row that another rank gives is received once, to its
-/// final place: rows_taken but for a rank's own, times the bytes of a row.
-/// Checks that `exchange` fits the mesh and x, and that x is a plain tensor.
-/// \param x [rows_given, ...], the sizes of a row alike on all ranks.
-/// \param mesh its ranks, in row-major order, are the peers; this one is one.
+/// Exchanges rows on the current stream. The gradient is exchanged in the other
+/// direction, and so is its gradient. A row from another rank is received once,
+/// at its final place: (rows_taken - the rank's own rows) times the bytes of a
+/// row. Checks that `exchange` fits the mesh and x, and that x is a plain
+/// tensor.
+/// \param x [rows_given, ...], with rows of equal sizes on all ranks.
+/// \param mesh its ranks, in row-major order, are the peers, this rank
+///     included.
 /// \returns [rows_taken, ...]
 Tensor AllToAllRows(const Tensor& x, RowExchange exchange,
                     const DeviceMesh& mesh);
 
-/// The numbers of every rank of `mesh`, in row-major order, as many of each:
-/// what is to be exchanged, say. Waits for this rank's current stream. On a dry
-/// run, which has no data, every rank has what this one has.
+/// Returns the numbers of every rank of `mesh`, in row-major order, for example
+/// the rows to exchange. All ranks pass equally many. Waits for this rank's
+/// current stream. In a dry run, which has no data, the numbers of every rank
+/// are those of this one.
 /// \error the rank's first error.
 absl::StatusOr<std::vector<int64_t>> GatherNumbers(
     absl::Span<const int64_t> numbers, const DeviceMesh& mesh);

@@ -3,7 +3,7 @@
 #define CROSSHATCH_DTENSOR_ROWS_OF_H_
 
 /// \file
-/// RowsOf: which rows of the global batch a rank reads.
+/// RowsOf: the rows of the global batch that a rank reads.
 
 #include <cstdint>
 
@@ -12,16 +12,16 @@
 
 namespace crosshatch {
 
-/// Returns the rows of a global batch of `rows` rows that this rank reads,
-/// where the batch is split over all ranks of `data`, the data-parallel slice
-/// of the job's mesh:
+/// Returns the rows of a global batch of `rows` rows that this rank reads. The
+/// batch is split over all ranks of `data`, the data-parallel slice of the
+/// job's mesh:
 ///
 ///     CH_ASSIGN_OR_RETURN(DeviceMesh data, mesh.Slice("fsdp"));
 ///     const Interval mine = RowsOf(data, 10);  // [0, 5) or [5, 10) of 2 ranks
 ///
-/// Rows split as Shard(0) splits them: in the order of the mesh, as evenly as
-/// they go, and of few rows a rank may have none. Ranks along axes that `data`
-/// leaves out, such as tp, read the same rows. Communicates nothing.
+/// Rows are split as by Shard(0): in the order of the mesh, as evenly as
+/// possible. A rank may have none. Ranks along axes that `data` leaves out,
+/// such as tp, read the same rows. Communicates nothing.
 /// \checks rows >= 0 and that this rank is on `data`.
 Interval RowsOf(const DeviceMesh& data, int64_t rows);
 

@@ -3,9 +3,9 @@
 #define CROSSHATCH_DTENSOR_VERIFY_H_
 
 /// \file
-/// Whether ranks agree on a distributed tensor. For parts that come from
-/// outside, and for finding where replicas drift apart; each check waits for
-/// the current stream and for the other ranks.
+/// Checks that ranks agree on a distributed tensor: for parts from outside, and
+/// to find where replicas diverge. Each check waits for the current stream and
+/// for the other ranks.
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
@@ -17,17 +17,17 @@
 
 namespace crosshatch {
 
-/// OK if all ranks that replicate each other's part of `t` hold the same bits
-/// (so 0 and -0 differ, and a NaN equals itself). Called by every rank of the
-/// mesh, and the same on all of them. In a dry run OK.
-/// \error kFailedPrecondition naming two ranks that differ; what the engine
-///     says.
+/// Returns OK if all ranks that replicate a part of `t` hold the same bits (so
+/// 0 and -0 differ, and a NaN equals itself). Called by every rank of the mesh,
+/// with the same result on all of them. OK in a dry run.
+/// \error kFailedPrecondition naming two ranks that differ; an error of the
+///     engine.
 /// \pre t.is_distributed()
 absl::Status VerifyReplicas(const Tensor& t);
 
-/// FromLocal that trusts no rank: compares layout, sizes and dtype between the
-/// ranks, checks every rank's part against the shape of its shard, then
-/// VerifyReplicas. What is wrong on one rank is an error on all.
+/// FromLocal with checks between ranks: compares layout, sizes and dtype,
+/// compares every rank's part with the shape of its shard, then calls
+/// VerifyReplicas. An error on one rank is an error on all.
 /// \error kInvalidArgument naming the rank and both sides; as VerifyReplicas.
 absl::StatusOr<Tensor> VerifiedFromLocal(const Tensor& local,
                                          const DeviceMesh& mesh,

@@ -3,7 +3,7 @@
 #define CROSSHATCH_DTENSOR_VISUALIZE_SHARDING_H_
 
 /// \file
-/// Which rank holds what, as text.
+/// Prints which rank holds which part of a tensor.
 
 #include <string>
 
@@ -13,8 +13,8 @@
 
 namespace crosshatch {
 
-/// A table of the blocks of a tensor of `global_shape` with the world ranks
-/// that hold them; rows for dim 0, columns for dim 1:
+/// Returns a table of the blocks of a tensor of `global_shape` with the world
+/// ranks that hold them; rows for dim 0, columns for dim 1:
 ///
 ///     [5, 6] as [S(0),S(1)] on mesh(dp=2, tp=2)
 ///               0:3  3:6
@@ -27,7 +27,7 @@ namespace crosshatch {
 /// has a line for each block.
 std::string VisualizeSharding(const Layout& layout, ShapeView global_shape);
 
-/// That of a distributed tensor; checked. Nothing is communicated.
+/// Returns the table of a distributed tensor (checked). Communicates nothing.
 std::string VisualizeSharding(const Tensor& t);
 
 }  // namespace crosshatch

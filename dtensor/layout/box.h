@@ -3,8 +3,8 @@
 #define CROSSHATCH_DTENSOR_LAYOUT_BOX_H_
 
 /// \file
-/// Boxes: the products of one interval for each dim that shards, and the
-/// pieces that move between them, are made of.
+/// Boxes: products of one interval for each dim. Shards and the pieces that
+/// move between them consist of boxes.
 
 #include <algorithm>
 #include <cstddef>
@@ -15,10 +15,11 @@
 
 namespace crosshatch {
 
-/// Returns a / b, rounded up. \pre a >= 0, b > 0
+/// Returns a / b, rounded up.
+/// \pre a >= 0, b > 0
 inline int64_t CeilDiv(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
-/// The integers from `begin` up to but without `end`.
+/// The integers from `begin`, inclusive, to `end`, exclusive.
 struct Interval {
   int64_t begin = 0;
   int64_t end = 0;
@@ -30,13 +31,13 @@ struct Interval {
   }
 };
 
-/// What both hold; an interval of size 0 where they do not meet.
+/// Returns the common part; an interval of size 0 if there is none.
 inline Interval Intersect(const Interval& a, const Interval& b) {
   const int64_t begin = std::max(a.begin, b.begin);
   return {begin, std::max(begin, std::min(a.end, b.end))};
 }
 
-/// Whether every element of `inner` lies in `outer`.
+/// Returns whether every element of `inner` is in `outer`.
 inline bool Contains(const Interval& outer, const Interval& inner) {
   return inner.size() == 0 ||
          (outer.begin <= inner.begin && inner.end <= outer.end);
@@ -64,20 +65,21 @@ struct Box {
   friend bool operator!=(const Box& a, const Box& b) { return !(a == b); }
 };
 
-/// The whole of a tensor of shape `shape`.
+/// Returns the box of a whole tensor of shape `shape`.
 Box WholeBox(ShapeView shape);
 
-/// What both hold, with some size 0 where they do not meet.
+/// Returns the common part, with some size 0 if there is none.
 /// \pre a.ndim() == b.ndim()
 Box Intersect(const Box& a, const Box& b);
 
-/// Whether every element of `inner` lies in `outer`. \pre equal ndim()
+/// Returns whether every element of `inner` is in `outer`.
+/// \pre equal ndim()
 bool Contains(const Box& outer, const Box& inner);
 
-/// `box` with its offsets counted from `origin`.
+/// Returns `box` with its offsets relative to `origin`.
 Box RelativeTo(const Box& box, ShapeView origin);
 
-/// "[0:2, 3:5]".
+/// Returns "[0:2, 3:5]".
 std::string ToString(const Box& box);
 
 }  // namespace crosshatch

@@ -3,17 +3,18 @@
 #define CROSSHATCH_DTENSOR_LAYOUT_LAYOUT_H_
 
 /// \file
-/// Layout: how a tensor lies on a mesh, as a value.
+/// Layout: how a tensor is distributed over a mesh, as a value.
 ///
 /// For each tensor dim it holds the *ordered* list of mesh axes that split it,
-/// major first, and the unit of the split; for each axis that splits nothing,
-/// whether the ranks along it replicate the tensor or hold partial results.
+/// major first, and the unit of the split. For each axis that splits nothing,
+/// it records whether the ranks along it replicate the tensor or hold partial
+/// results.
 ///
-/// The split of a dim of n elements in units of u elements: the ceil(n / u)
-/// units (the last may be short) are cut along the first axis, of size k, into
-/// chunks of ceil(units / k), a short last one and then empty ones; each chunk
-/// is cut likewise along the next axis, and so on. So a rank's shard of a dim
-/// is one interval, and its shard of a tensor is one box.
+/// A dim of n elements in units of u elements has ceil(n / u) units, the last
+/// of which may be short. The first axis, of size k, cuts the units into chunks
+/// of ceil(units / k). The last chunks may be short or empty. The next axis
+/// cuts each chunk in the same way, and so on. So a rank's shard of a dim is
+/// one interval, and its shard of a tensor is one box.
 ///
 /// Example: 10 rows over axes of size 2, rows held at (i, j):
 ///   axes (i, j): 0:3  3:5 | 5:8  8:10      "[S(0),S(0)]"
@@ -38,14 +39,14 @@
 
 namespace crosshatch {
 
-/// How one tensor dim is split.
+/// The split of one tensor dim.
 struct DimSharding {
-  /// Mesh axes, major first; empty for a dim that is whole on every rank.
+  /// Mesh axes, major first; empty if every rank holds the whole dim.
   absl::InlinedVector<int, 2> axes = {};
-  /// Elements that stay together: chunks are of whole units.
+  /// Number of elements that stay together: chunks consist of whole units.
   int64_t unit = 1;
-  /// This many of the last axes split single elements in spite of `unit`: FSDP
-  /// beneath a split into heads, where whole heads would leave ranks empty.
+  /// Number of last axes that split single elements regardless of `unit`: FSDP
+  /// under a split into heads, where whole heads would leave ranks empty.
   int fine_axes = 0;
 
   friend bool operator==(const DimSharding& a, const DimSharding& b) {
@@ -60,13 +61,13 @@ struct DimSharding {
   }
 };
 
-/// What one mesh axis does.
+/// The effect of one mesh axis.
 struct AxisState {
   enum class Kind : uint8_t { kReplicate, kShard, kPartial };
   Kind kind = Kind::kReplicate;
-  /// The tensor dim split, for kShard.
+  /// The tensor dim that it splits, for kShard.
   int dim = -1;
-  /// The reduction that is due, for kPartial.
+  /// The pending reduction, for kPartial.
   ReduceOp op = ReduceOp::kSum;
 
   bool is_replicate() const { return kind == Kind::kReplicate; }
@@ -93,14 +94,15 @@ struct LayoutOptions {
   std::vector<int64_t> units = {};
 };
 
-/// An immutable layout of tensors with ndim() dims on a mesh. The sizes of the
-/// tensor are not part of it: what depends on them takes the global shape.
+/// An immutable layout of tensors with ndim() dims on a mesh. It does not
+/// contain the sizes of the tensor; functions that depend on them take the
+/// global shape.
 ///
-/// Cheap to copy (one shared pointer), to compare and to hash: equality is by
-/// value with equal pointers as the fast path, the hash is computed once.
+/// Cheap to copy (one shared pointer), to compare and to hash. Equality is by
+/// value, with equal pointers as the fast path. The hash is computed once.
 ///
 /// \invariant an axis splits at most one dim, and then is not partial.
-/// \invariant the reductions due commute: one op, or sums and averages.
+/// \invariant the pending reductions commute: one op, or sums and averages.
 /// \invariant a dim that no axis splits has unit 1; one of unit 1 has no fine
 ///     axes.
 class Layout {
@@ -113,59 +115,60 @@ class Layout {
 
   static Layout Replicated(MeshLayout mesh, int ndim);
 
-  /// The general form: one DimSharding for each dim; axes in neither list
+  /// The general form: one DimSharding for each dim. Axes in neither list
   /// replicate. Units of unsplit dims are set to 1.
   /// \error kInvalidArgument if an invariant above would not hold, or for an
-  /// axis outside the mesh or a unit below 1.
+  ///     axis outside the mesh or a unit below 1.
   static absl::StatusOr<Layout> Create(MeshLayout mesh,
                                        std::vector<DimSharding> dims,
                                        Partials partials = {});
 
-  /// JAX's notation, one list of axis names for each dim, major first. Axes in
-  /// no list replicate unless `options` says otherwise:
+  /// JAX's notation: one list of axis names for each dim, major first. Axes in
+  /// no list replicate, except those in `options`:
   ///
   ///     Layout::Of(mesh, {{"fsdp", "tp"}, {}})  // "{fsdp,tp} {}" of a matrix
   ///
   /// ToStringByDim prints this form.
   /// \error kInvalidArgument for an axis that the mesh lacks or that is used
-  ///     twice, for more units than dims, and where an invariant above would
-  ///     not hold.
+  ///     twice, for more units than dims, and if an invariant above would not
+  ///     hold.
   static absl::StatusOr<Layout> Of(
       MeshLayout mesh, const std::vector<std::vector<std::string>>& axes_by_dim,
       const LayoutOptions& options = {});
 
-  /// Makes what Create makes of arguments known to be valid; checks them.
+  /// Does the same as Create for arguments known to be valid, which it checks.
   Layout(MeshLayout mesh, std::vector<DimSharding> dims,
          Partials partials = {});
 
-  /// PyTorch's notation, one placement for each mesh axis. Several plain shards
-  /// of one dim nest left to right; `_S(d,f)` makes the axis split d after
-  /// later axes that number f pieces. Negative dims count from the end.
+  /// PyTorch's notation: one placement for each mesh axis. Several plain shards
+  /// of one dim nest left to right. `_S(d,f)` makes the axis split d after
+  /// later axes whose sizes multiply to f. Negative dims count from the end.
   /// \error kInvalidArgument for a wrong number of placements, a dim out of
-  /// range, a split factor that no order of the axes gives, or reductions that
-  /// do not commute.
+  ///     range, a split factor that no order of the axes gives, or reductions
+  ///     that do not commute.
   static absl::StatusOr<Layout> FromPlacements(
       MeshLayout mesh, int ndim, absl::Span<const Placement> placements);
   /// @}
 
   /// \name Derived layouts
-  /// Each is this layout but for what is named.
+  /// Each equals this layout except for what it names.
   /// @{
 
-  /// `axis` splits `dim`, after the axes that split it already (minor-most), or
-  /// before the one at `position` of axes_of_dim(dim). What the axis did before
-  /// ends.
+  /// Returns the layout in which `axis` splits `dim`, after the axes that
+  /// already split it (minor-most), or before the one at `position` of
+  /// axes_of_dim(dim). It replaces what the axis did before.
   Layout WithShard(int axis, int dim) const;
   Layout WithShard(int axis, int dim, int position) const;
-  /// Splits as WithShard(axis, dim) does, but by single elements, whatever the
-  /// dim's unit is.
+  /// As WithShard(axis, dim), but splits single elements, whatever the dim's
+  /// unit is.
   Layout WithFineShard(int axis, int dim) const;
   Layout WithReplicate(int axis) const;
   Layout WithPartial(int axis, ReduceOp op) const;
-  /// The axes and unit of `dim` are replaced. Axes that no longer split it
-  /// replicate; new ones end what they did before.
+  /// Replaces the axes and unit of `dim`. Axes that no longer split it
+  /// replicate. New ones lose their previous role.
   Layout WithDim(int dim, DimSharding sharding) const;
-  /// The same on another mesh. \pre equal shapes
+  /// Returns the same layout on another mesh.
+  /// \pre equal shapes
   Layout WithMesh(MeshLayout mesh) const;
   /// @}
 
@@ -175,56 +178,56 @@ class Layout {
   int ndim() const;
   absl::Span<const DimSharding> dims() const;
   const DimSharding& sharding(int dim) const;
-  /// The axes that split `dim`, major first.
+  /// Returns the axes that split `dim`, major first.
   absl::Span<const int> axes_of_dim(int dim) const;
   int64_t unit(int dim) const;
   const AxisState& state_of_axis(int axis) const;
   absl::Span<const AxisState> axis_states() const;
-  /// In the form that Create takes: one entry for each axis.
+  /// Returns one entry for each axis, the form that Create takes.
   Partials partials() const;
 
   bool is_sharded(int dim) const { return !axes_of_dim(dim).empty(); }
   bool is_partial() const;
-  /// Every axis replicates.
+  /// Returns whether every axis replicates.
   bool is_replicated() const;
-  /// Into how many chunks `dim` is split.
+  /// Returns the number of chunks that `dim` is split into.
   int num_chunks(int dim) const;
   /// @}
 
   /// \name Shards
-  /// `coordinate` is a place on the mesh.
+  /// `coordinate` is a rank's index along each axis of the mesh.
   /// @{
 
-  /// The part of a dim of `size` elements at `coordinate`. Empty parts lie
-  /// within [0, size].
+  /// Returns the part at `coordinate` of a dim of `size` elements. Empty parts
+  /// are within [0, size].
   Interval DimInterval(int dim, int64_t size,
                        absl::Span<const int> coordinate) const;
-  /// All parts of the dim, in row-major order of the coordinates along
-  /// axes_of_dim(dim); so they ascend and do not overlap.
+  /// Returns all parts of the dim, in row-major order of the coordinates along
+  /// axes_of_dim(dim). They ascend and do not overlap.
   std::vector<Interval> DimIntervals(int dim, int64_t size) const;
-  /// The part of a tensor of `global_shape` at `coordinate`: the offsets are
-  /// the shard's global offset, the sizes its local shape.
+  /// Returns the shard at `coordinate` of a tensor of `global_shape`: its
+  /// offsets are the shard's global offset, its sizes the local shape.
   /// \pre global_shape.size() == ndim()
   Box LocalBox(ShapeView global_shape, absl::Span<const int> coordinate) const;
   Shape LocalShape(ShapeView global_shape,
                    absl::Span<const int> coordinate) const;
-  /// Whether the shard at `coordinate` is the one to count: among ranks that
-  /// replicate each other it is that with coordinate 0. So each element of a
-  /// tensor that is not partial has exactly one owner; of a partial one, each
-  /// summand has.
+  /// Returns whether the shard at `coordinate` is the one to count: of the
+  /// ranks that replicate each other, the one with coordinate 0. Each element
+  /// of a tensor that is not partial has exactly one owner; of a partial
+  /// tensor, each summand has.
   bool IsOwner(absl::Span<const int> coordinate) const;
   /// @}
 
-  /// One placement for each mesh axis; `_S` where the axes of a dim are not in
-  /// the mesh's order. Units have no such notation: FromPlacements gives the
-  /// layout back if they are 1 and no axis that splits has size 1.
+  /// Returns one placement for each mesh axis, `_S` if the axes of a dim are
+  /// not in the mesh's order. Placements do not express units: FromPlacements
+  /// restores the layout if units are 1 and no axis that splits has size 1.
   std::vector<Placement> ToPlacements() const;
 
-  /// PyTorch's notation, with units other than 1 appended to the shards that
-  /// keep to them: "[_S(0,2),S(0)]", "[R,S(1)/64]".
+  /// Returns PyTorch's notation, with units other than 1 appended to the shards
+  /// that they apply to: "[_S(0,2),S(0)]", "[R,S(1)/64]".
   std::string ToString() const;
-  /// The ordered axes of each dim by name, then pending reductions:
-  /// "{tp,fsdp}/64 {} P(sum){dp}"; fine axes after a bar: "{tp|fsdp}/64".
+  /// Returns the ordered axes of each dim by name, then pending reductions:
+  /// "{tp,fsdp}/64 {} P(sum){dp}". Fine axes follow a bar: "{tp|fsdp}/64".
   std::string ToStringByDim() const;
 
   friend bool operator==(const Layout& a, const Layout& b) {
@@ -246,8 +249,8 @@ class Layout {
   std::shared_ptr<const Impl> impl_;
 };
 
-/// Whether reductions with `a` and `b` over different axes may be done in
-/// either order: equal ops, or a sum and an average.
+/// Returns whether reductions with `a` and `b` over different axes may be
+/// performed in either order: equal ops, or a sum and an average.
 bool Commute(ReduceOp a, ReduceOp b);
 
 }  // namespace crosshatch

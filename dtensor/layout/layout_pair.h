@@ -3,13 +3,12 @@
 #define CROSSHATCH_DTENSOR_LAYOUT_LAYOUT_PAIR_H_
 
 /// \file
-/// What ranks lack when a tensor changes from one layout to another, without
-/// going through the ranks one by one: shards are products of intervals, so it
-/// is enough to go through the chunks of each dim.
+/// What ranks lack when a tensor changes from one layout to another. Shards are
+/// products of intervals, so the functions iterate over the chunks of each dim,
+/// not over ranks.
 ///
-/// Everywhere `from` and `to` are layouts of one mesh and of tensors of
-/// `shape`. Pending reductions are not looked at but by SameShards and
-/// IsBeforeReduction.
+/// `from` and `to` are layouts of one mesh and of tensors of `shape`. Only
+/// SameShards and IsBeforeReduction consider pending reductions.
 
 #include <cstdint>
 
@@ -30,28 +29,30 @@ inline bool HasAxis(absl::Span<const int> axes, int axis) {
   return false;
 }
 
-/// The elements of the largest shard, which is the one at coordinate 0.
+/// Returns the number of elements of the largest shard, which is the one at
+/// coordinate 0.
 int64_t LargestShard(const Layout& layout, ShapeView shape);
 
-/// The most elements that a rank's shard under `to` has beyond its shard under
-/// `from`: 0 if and only if every rank holds its destination already.
+/// Returns the largest number of elements that a rank's shard under `to` has
+/// beyond its shard under `from`. It is 0 if and only if every rank already
+/// holds its destination.
 ///
-/// Ranks that differ only in `pooled` are taken as one that holds all their
-/// shards. \pre axes in `pooled` do not split `to`.
+/// Ranks that differ only in `pooled` count as one that holds all their shards.
+/// \pre axes in `pooled` do not split `to`.
 int64_t MostMissing(const Layout& from, const Layout& to, ShapeView shape,
                     absl::Span<const int> pooled = {});
 
-/// Whether every rank holds the same elements, and the same reductions are
-/// pending.
+/// Returns whether every rank holds the same elements, with the same pending
+/// reductions.
 bool SameShards(const Layout& a, const Layout& b, ShapeView shape);
 
-/// Whether `from` is `to` but for reductions that are due.
+/// Returns whether `from` equals `to` except for pending reductions.
 bool IsBeforeReduction(const Layout& from, const Layout& to);
 
-/// The axes along which some rank has to look for its part of `dim`, which has
-/// `size` elements: every rank finds it among the ranks that differ from it in
-/// these axes only, and in no smaller group. They all split `dim` under `from`;
-/// ascending, those of size 1 left out.
+/// Returns the axes along which some rank needs data for its part of `dim`,
+/// which has `size` elements. Every rank finds its part among the ranks that
+/// differ from it in these axes only, and in no smaller group. All of them
+/// split `dim` under `from`. Ascending, without axes of size 1.
 AxisList NeededAxes(const Layout& from, const Layout& to, int dim,
                     int64_t size);
 

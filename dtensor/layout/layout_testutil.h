@@ -3,7 +3,7 @@
 #define CROSSHATCH_DTENSOR_LAYOUT_LAYOUT_TESTUTIL_H_
 
 /// \file
-/// Gives tests meshes and layouts to try, all of them or at random.
+/// Meshes and layouts for tests, exhaustive or random.
 
 #include <cstdint>
 #include <random>
@@ -17,28 +17,28 @@
 
 namespace crosshatch {
 
-/// Makes a mesh of axes "dp", "tp", "cp" of the given sizes, over ranks 0..n-1
-/// or `ranks`.
+/// Returns a mesh of axes "dp", "tp", "cp" of the given sizes, over ranks
+/// 0..n-1 or `ranks`.
 MeshLayout OracleMesh(const std::vector<int>& sizes,
                       std::vector<int> ranks = {});
 
 /// Parses a layout as it prints: "[S(0),R]".
 Layout LayoutOf(const MeshLayout& mesh, int ndim, const std::string& text);
 
-/// \returns every layout of a tensor of `ndim` dims on `mesh`, every order of
-/// axes that split one dim included, with these pending reductions, and `unit`
-/// in every dim that is split.
+/// Returns every layout of a tensor of `ndim` dims on `mesh`, including every
+/// order of axes that split one dim, with these pending reductions, and with
+/// `unit` in every dim that is split.
 std::vector<Layout> AllLayouts(const MeshLayout& mesh, int ndim,
                                const std::vector<ReduceOp>& ops,
                                int64_t unit = 1);
-/// Does so with unit 1, and with pending sums where `sums`.
+/// As above with unit 1, and with pending sums if `sums`.
 std::vector<Layout> AllLayouts(const MeshLayout& mesh, int ndim, bool sums);
 
-/// Draws a layout in which each axis does something, with units that some of
-/// the axes keep to.
+/// Returns a random layout in which each axis has a role, with units that some
+/// of the axes respect.
 Layout RandomLayout(const MeshLayout& mesh, int ndim, std::mt19937& random);
 
-/// Draws a shape of `ndim` dims of up to `most` elements.
+/// Returns a random shape of `ndim` dims of up to `most` elements.
 Shape RandomShape(int ndim, int most, std::mt19937& random);
 
 }  // namespace crosshatch

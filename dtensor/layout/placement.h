@@ -5,9 +5,9 @@
 /// \file
 /// Placements: what one mesh axis does to a tensor, in PyTorch's vocabulary.
 ///
-/// One placement per mesh axis is how users write a layout:
-/// `{Shard(0), Replicate()}`. Inside, Layout (layout.h) is what counts: it says
-/// by tensor dim which axes split it, in which order.
+/// Users write a layout as one placement per mesh axis: `{Shard(0),
+/// Replicate()}`. Layout (layout.h) is the internal form: for each tensor dim,
+/// the axes that split it, in order.
 
 #include <cstdint>
 #include <string>
@@ -21,32 +21,33 @@
 
 namespace crosshatch {
 
-/// A value: one of Replicate, Shard, StridedShard and Partial. Made by the
-/// functions of those names below.
+/// A value: one of Replicate, Shard, StridedShard and Partial. The functions of
+/// those names below create it.
 class Placement {
  public:
   enum class Kind : uint8_t { kReplicate, kShard, kStridedShard, kPartial };
 
-  /// Replicate.
+  /// Creates Replicate.
   constexpr Placement() = default;
 
   constexpr Kind kind() const { return kind_; }
   constexpr bool is_replicate() const { return kind_ == Kind::kReplicate; }
-  /// A shard of either kind.
+  /// Returns whether it is a shard of either kind.
   constexpr bool is_shard() const {
     return kind_ == Kind::kShard || kind_ == Kind::kStridedShard;
   }
   constexpr bool is_partial() const { return kind_ == Kind::kPartial; }
 
-  /// The tensor dim that is split; may be negative, counting from the end.
+  /// Returns the tensor dim that is split. If negative, it counts from the end.
   /// \pre is_shard()
   constexpr int dim() const { return dim_; }
-  /// 1 for a plain shard. \pre is_shard()
+  /// Returns the split factor, 1 for a plain shard.
+  /// \pre is_shard()
   constexpr int64_t split_factor() const { return split_factor_; }
   /// \pre is_partial()
   constexpr ReduceOp reduce_op() const { return reduce_op_; }
 
-  /// "R", "S(0)", "_S(0,2)" or "P(sum)".
+  /// Returns "R", "S(0)", "_S(0,2)" or "P(sum)".
   std::string ToString() const;
   /// The inverse of ToString; "P" alone is "P(sum)".
   /// \error kInvalidArgument for any other text.
@@ -82,27 +83,27 @@ class Placement {
 /// Every rank along the axis holds the same values.
 constexpr Placement Replicate() { return Placement(); }
 
-/// Dim `dim` is split along the axis: chunks of ceil(n / ranks), a short last
-/// one, then empty ones. Where several axes split one dim, the earlier mesh
+/// Dim `dim` is split along the axis into chunks of ceil(n / ranks); the last
+/// ones may be short or empty. If several axes split one dim, the earlier mesh
 /// axis splits first.
 constexpr Placement Shard(int dim) {
   return Placement(Placement::Kind::kShard, dim, 1, ReduceOp::kSum);
 }
 
-/// As Shard, of a dim that later mesh axes have already split into
-/// `split_factor` pieces. FSDP over tensor parallelism on one dim reads
+/// As Shard, for a dim that later mesh axes have already split into
+/// `split_factor` pieces. FSDP over tensor parallelism on one dim is
 /// {StridedShard(0, tp), Shard(0)}.
 constexpr Placement StridedShard(int dim, int64_t split_factor) {
   return Placement(Placement::Kind::kStridedShard, dim, split_factor,
                    ReduceOp::kSum);
 }
 
-/// The tensor is the reduction of what the ranks along the axis hold.
+/// The tensor is the reduction of the ranks' tensors along the axis.
 constexpr Placement Partial(ReduceOp op = ReduceOp::kSum) {
   return Placement(Placement::Kind::kPartial, 0, 1, op);
 }
 
-/// "[S(0),R]".
+/// Returns "[S(0),R]".
 std::string ToString(absl::Span<const Placement> placements);
 
 /// The inverse of ToString; blanks after commas are allowed.

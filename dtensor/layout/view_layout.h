@@ -12,17 +12,17 @@
 
 namespace crosshatch {
 
-/// The layout in which a tensor of global sizes `out` has on every rank the
-/// elements that one of sizes `in` has there in `layout`, elements counted in
-/// row-major order; pending reductions stay. nullopt where there is none: if
-/// there is one, it is found.
+/// Returns the layout in which a view of global sizes `out` has, on every rank,
+/// the elements that a tensor of sizes `in` has there in `layout`, counted in
+/// row-major order. Pending reductions stay. Returns nullopt if and only if
+/// there is no such layout.
 ///
 ///     [6, 4] in {tp} {}   as [24]:       {tp}/4 (the unit: whole rows)
 ///     [6, 4] in {} {tp}   as [24]:       none, each row is on several ranks
 ///     [2, 4] in {dp} {tp} as [8]:        {dp,tp}
 ///     [20]   in {tp}/4    as [5, 4]:     {tp} {}
 ///
-/// \pre as many elements, checked
+/// \pre equal numbers of elements, checked
 std::optional<Layout> ViewLayout(const Layout& layout, ShapeView in,
                                  ShapeView out);
 
