@@ -37,7 +37,7 @@ class BackwardEngine {
   static BackwardEngine* Current() { return RankContext::Current().backward_; }
   const Node* running() const { return running_; }
 
-  /// Asks for the gradients of `inputs` instead of accumulation into leaves.
+  /// Captures the gradients of `inputs` instead of accumulating into leaves.
   void Capture(absl::Span<const Tensor> inputs, TensorList& gradients);
   absl::Status Run(const Tensor& root);
   void AtEnd(std::function<void()> callback) {
@@ -47,16 +47,16 @@ class BackwardEngine {
  private:
   class Slots;
 
-  /// What this run knows of a node.
+  /// The state of a node in this run.
   struct Task {
     std::shared_ptr<Node> node;
-    /// Edges into the node that have not delivered yet.
+    /// Edges into the node that have not delivered a gradient yet.
     int dependencies = 0;
-    /// Whether a gradient that is wanted depends on this node.
+    /// Whether a requested gradient depends on this node.
     bool wanted = true;
-    /// Whether one depends on what the node's Backward gives.
+    /// Whether a requested gradient depends on the node's Backward.
     bool runs = true;
-    /// Gradients of its outputs so far.
+    /// The gradients of its outputs so far.
     TensorList gradients;
   };
   struct Wanted {
@@ -67,31 +67,29 @@ class BackwardEngine {
     uint64_t sequence;
     int task;
     friend bool operator<(const Ready& a, const Ready& b) {
-      // Of leaves, which share a number, the first found.
+      // Leaves share a sequence number: the first discovered comes first.
       return a.sequence != b.sequence ? a.sequence < b.sequence
                                       : a.task > b.task;
     }
   };
 
   int TaskOf(const std::shared_ptr<Node>& node);
-  // Whether this run writes to the memory of `gradient` by accumulating.
+  // Returns whether accumulation writes to the memory of `gradient`.
   bool IsPartOfAGrad(const Tensor& gradient) const;
   void Discover(const Node::Edge& root);
-  // That no leaf is of another thread, whose graph others may have as well: the
-  // first to run it would release it beneath them.
+  // Checks that no leaf belongs to another thread's graph.
   void CheckLeaves() const;
-  // What a sink of a leaf says against recording the graph of the gradients.
+  // Returns the error of a sink that cannot record the gradients' graph.
   absl::Status CheckMayRecord() const;
   void Prune();
   void RunTask(int index);
   void RunLeaf(Task& task);
   void RunNode(Task& task);
   void Deliver(int task, int output_index, Tensor gradient);
-  // Checks that `gradient` may be that of input i of what `node` is of.
   static void CheckFits(Node& node, int i, const Tensor& gradient);
 
-  // The leaf behind a task if its contributions go to their destination one
-  // by one; else null, and they are summed first.
+  // Returns the leaf of a task if its contributions go to their destination one
+  // by one; null if they are summed first.
   const Tensor* DirectLeaf(const Task& task) const;
   GradDestination AcquireDestination(const Tensor& leaf) const;
   void WriteTo(const Tensor& leaf, const GradDestination& destination,
@@ -102,7 +100,6 @@ class BackwardEngine {
   RankContext& context_;
   const BackwardOptions& options_;
   BackwardEngine* const outer_;
-  // The node whose turn it is.
   const Node* running_ = nullptr;
   bool capturing_ = false;
   std::vector<Wanted> captures_;
@@ -114,7 +111,7 @@ class BackwardEngine {
 
 namespace {
 
-/// Says of a failed check which step of the backward pass it is in.
+/// Adds the step of the backward pass to a failed check.
 class GradientContext final : public ErrorContext {
  public:
   explicit GradientContext(const Node& node)
@@ -138,26 +135,26 @@ class GradientContext final : public ErrorContext {
   const Node& node_;
 };
 
-/// Adds `b` to `a`, in a's memory where that may be written.
+/// Adds `b` to `a`, in a's memory if that may be written.
 Tensor AddTo(Tensor a, const Tensor& b) {
   if (!a.IsUnique()) a = Clone(a);
   AddInPlace(a, b);
   return a;
 }
 
-/// a + b, in the memory of one of them where that may be written.
+/// Returns a + b, in the memory of one of them if that may be written.
 Tensor SumOf(Tensor a, Tensor b, bool recording) {
   if (recording) return Add(a, b);
-  // Of distributed tensors that lie alike every way communicates nothing and
-  // has the same result, and a rank may choose by what its part looks like.
+  // Equal layouts: any order gives the same result without communication, so a
+  // rank may choose by its local part.
   if (!a.is_distributed() || !b.is_distributed() ||
       a.handler()->AddsInPlace(b)) {
     if (a.IsUnique() && a.is_contiguous()) return AddTo(std::move(a), b);
     if (b.IsUnique() && b.is_contiguous()) return AddTo(std::move(b), a);
     return Add(a, b);
   }
-  // Else the one that is added to sets the layout: facts that ranks share say
-  // which one that is, never who else refers to a part's memory.
+  // Otherwise the left operand sets the layout, so all ranks must choose alike:
+  // by what they share, not by the reference count of a local part.
   const auto takes_sums = [](const Tensor& t) {
     return t.IsOnlyHandle() && t.is_contiguous() && t.handler()->AddsInPlace(t);
   };
@@ -220,7 +217,6 @@ class BackwardEngine::Slots final : public GradientSlots {
                     std::move(gradient));
   }
 
-  /// Checks that not all of the gradients that are needed were left out.
   void CheckGaveSome() const {
     for (const Target& target : targets_) {
       if (target.is_given) return;
@@ -280,7 +276,7 @@ int BackwardEngine::TaskOf(const std::shared_ptr<Node>& node) {
 
 void BackwardEngine::Discover(const Node::Edge& root) {
   TaskOf(root.node);
-  // tasks_ doubles as the queue of nodes whose edges are still to be followed.
+  // tasks_ is also the queue of nodes whose edges are not yet followed.
   for (size_t i = 0; i < tasks_.size(); ++i) {
     for (const Node::Edge& edge : tasks_[i].node->edges()) {
       if (edge.node == nullptr) continue;
@@ -331,8 +327,8 @@ void BackwardEngine::Prune() {
     if (it == task_of_.end()) continue;
     tasks_[static_cast<size_t>(it->second)].wanted = true;
   }
-  // A node is younger than what its edges lead to, except for leaves, which
-  // have no edges.
+  // A node is younger than the nodes that its edges lead to. Leaves, which
+  // share one sequence number, have no edges.
   std::vector<Task*> by_age;
   by_age.reserve(tasks_.size());
   for (Task& task : tasks_) by_age.push_back(&task);
@@ -421,13 +417,13 @@ void BackwardEngine::RunTask(int index) {
 void BackwardEngine::RunNode(Task& task) {
   Node& node = *task.node;
   node.RunPreHooks();
-  // A hook that could not make ready what the node needs says so.
+  // A pre-hook that failed poisons the rank.
   if (context_.poisoned()) return;
   {
     const TensorList gradients = std::move(task.gradients);
     Slots slots(*this, node, node.edges());
     node.Backward(gradients, slots);
-    // One that failed may have left some out.
+    // A failed Backward may have left some out.
     if (!context_.poisoned()) slots.CheckGaveSome();
   }
   if (!options_.retain_graph && !options_.create_graph) node.ReleaseSaved();
@@ -450,7 +446,7 @@ void BackwardEngine::CheckFits(Node& node, int i, const Tensor& gradient) {
   const Node::Edge& edge = node.edges()[static_cast<size_t>(i)];
   const bool is_leaf = edge.node->sequence() == GraphTies::kLeafSequence;
   const auto check = [&](const Shape& sizes, DType dtype) {
-    // What is accumulated into a leaf is converted.
+    // Accumulation into a leaf converts the dtype.
     CH_CHECK(gradient.sizes() == sizes &&
              (is_leaf || gradient.dtype() == dtype))
         << "op " << node.name() << " gave the gradient " << gradient.Describe()
@@ -489,8 +485,8 @@ const Tensor* BackwardEngine::DirectLeaf(const Task& task) const {
   const Tensor& leaf = static_cast<const LeafNode&>(*task.node).leaf();
   const AutogradMeta& meta = GraphTies::Meta(leaf);
   if (meta.sink != nullptr) return &leaf;
-  // A distributed gradient is conformed once, when it is whole; a recorded one
-  // is not written in place.
+  // A distributed gradient is conformed once, when complete. A recorded one is
+  // not written in place.
   const bool direct = !options_.create_graph && !leaf.is_distributed() &&
                       (!meta.grad.defined() || (!meta.grad.is_distributed() &&
                                                 !meta.grad.requires_grad() &&
@@ -519,8 +515,8 @@ void BackwardEngine::WriteTo(const Tensor& leaf,
       << "a gradient of " << gradient.Describe() << " for the leaf "
       << leaf.Describe();
   NoGrad no_grad;
-  // What is due of it is done here: to the ops below it would be an input that
-  // lies as none of theirs should.
+  // Perform its pending reductions here: for the ops below they would be an
+  // implicit redistribution.
   const Tensor conformed = leaf.is_distributed()
                                ? leaf.handler()->ConformGradient(leaf, gradient)
                                : gradient;

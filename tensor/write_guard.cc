@@ -26,7 +26,9 @@ WriteGuard::WriteGuard(std::vector<std::shared_ptr<Storage>> storages,
   context_.Get<StandingGuards>().standing.push_back(this);
 }
 
-WriteGuard::~WriteGuard() { std::erase(context_.Get<StandingGuards>().standing, this); }
+WriteGuard::~WriteGuard() {
+  std::erase(context_.Get<StandingGuards>().standing, this);
+}
 
 bool WriteGuard::Guards(const Storage& storage) const {
   const auto found =
