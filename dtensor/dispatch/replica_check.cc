@@ -51,9 +51,7 @@ struct Compared final : RankContext::Extension {
   std::vector<std::pair<DeviceMesh, std::vector<Part>>> waiting;
 };
 
-Compared& ComparedHere() {
-  return RankContext::Current().Get<Compared>();
-}
+Compared& ComparedHere() { return RankContext::Current().Get<Compared>(); }
 
 Part PartOf(std::string what, const Tensor& local, const Layout& layout,
             ShapeView sizes, bool is_data) {
